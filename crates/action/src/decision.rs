@@ -1,0 +1,71 @@
+//! What a pipeline decides about a packet, and how it says so to the datapath.
+
+use crate::Op;
+use flow::{Key, Mask};
+use std::any::Any;
+use std::sync::Arc;
+use telemetry::Drop;
+
+/// Decides about packets. Implemented by the switch half, called by PMD threads inline on a miss
+/// (and by the kernel-port thread, and by the control side for packet-out and trace).
+///
+/// A call may allocate but never blocks, locks or makes a system call. Everything it reads is
+/// published in the QSBR domain the calling thread is a reader of.
+pub trait Pipeline: Send + Sync {
+    /// Fills `out` (cleared by the caller) with what to do with packets like `request.key`.
+    fn resolve(&self, request: &Request<'_>, out: &mut Decision);
+}
+
+/// A packet to decide about.
+pub struct Request<'a> {
+    /// Its key, lines 0..4 filled by the parser; `at::IN_PORT` and `at::RECIRC` set.
+    pub key: &'a Key,
+    /// Its bytes, for what the key does not carry (learning from ARP, snooping); may be cut.
+    pub packet: &'a [u8],
+}
+
+/// The outcome. Valid for every packet that equals the request's key under `mask`.
+#[derive(Default)]
+pub struct Decision {
+    /// Bits of lines 0..4 that were looked at. The datapath always adds in_port and recirc id.
+    pub mask: Mask,
+    /// What to do, in order. Empty: drop.
+    pub ops: Vec<Op>,
+    /// Why it drops, when `ops` is empty.
+    pub drop: Option<Drop>,
+    /// Counters to credit with each packet and byte (dense ids given out by the control side).
+    pub credits: Vec<u32>,
+    /// Anything else the control side wants to be told about when this decision is used: handed
+    /// over once when it is made, and referred to when its flow sees traffic again (learning,
+    /// timeouts). Opaque here. None: nothing.
+    pub effects: Option<Arc<dyn Any + Send + Sync>>,
+    /// False: do not cache; ask again for the next packet.
+    pub cacheable: bool,
+}
+
+impl Decision {
+    /// Ready for the next request, keeping the buffers.
+    pub fn clear(&mut self) {
+        self.mask = Mask::ZERO;
+        self.ops.clear();
+        self.drop = None;
+        self.credits.clear();
+        self.effects = None;
+        self.cacheable = true;
+    }
+}
+
+/// A region of packets whose decisions may have changed: every cached decision that overlaps it
+/// must go before the change is acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Values (only lines 0..4 matter; fields that the pipeline may rewrite are left out).
+    pub key: Key,
+    /// Bits that count; all zero means "everything".
+    pub mask: Mask,
+}
+
+impl Region {
+    /// Every packet.
+    pub const ALL: Region = Region { key: Key::ZERO, mask: Key::ZERO };
+}

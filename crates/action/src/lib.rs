@@ -1,0 +1,13 @@
+//! What the datapath does to a packet: operations, programs, decisions; and the contract between
+//! the packet side and whoever decides ([`Pipeline`]).
+//!
+//! *Place*: flow row. *Does not know*: OpenFlow (a decision's origin is opaque to the datapath).
+//!
+//! A [`Program`] is a list of [`Op`]s, executed in order by the generic interpreter (the slow twin);
+//! the datapath compiles the common combinations into 64-byte records.
+
+mod decision;
+mod op;
+
+pub use decision::*;
+pub use op::*;

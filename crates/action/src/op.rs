@@ -1,0 +1,76 @@
+//! Operations of the packet path, OVS's datapath actions in our words.
+
+use flow::{Key, Mask, PortNo};
+use std::any::Any;
+use std::sync::Arc;
+use telemetry::Drop;
+
+/// One operation. Order matters; a program that ends without an output drops the packet.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Send the packet as it is now to a datapath port.
+    Output(PortNo),
+    /// Rewrite header fields: for every 1-bit in `mask`, the packet takes the bit of `key`.
+    /// Covers Ethernet, IPv4/IPv6 (addresses, TOS, TTL, label), L4 ports, ICMP type/code, ARP, ND
+    /// and the top MPLS entry; checksums follow (incremental). One protocol group per Op so that it
+    /// prints as OVS's `set(...)`.
+    Set(Box<Rewrite>),
+    /// Insert an outer VLAN tag behind the MAC addresses.
+    PushVlan {
+        /// Ethertype of the tag.
+        tpid: u16,
+        /// Tag; bit 12 (present) is cleared on the wire.
+        tci: u16,
+    },
+    /// Remove the outer VLAN tag.
+    PopVlan,
+    /// Insert an MPLS entry in front of L3 (behind VLAN tags), setting the Ethertype.
+    PushMpls {
+        /// 0x8847 or 0x8848.
+        ethertype: u16,
+        /// Label stack entry, host order.
+        lse: u32,
+    },
+    /// Remove the top MPLS entry; the Ethertype becomes this one.
+    PopMpls {
+        /// New Ethertype.
+        ethertype: u16,
+    },
+    /// Parse and look the packet up again with this recirculation id.
+    Recirc(u16),
+    /// Cut later outputs of this packet (only the next one) to at most this many bytes.
+    Truncate(u32),
+    /// Hand a copy to the control side.
+    Punt(Arc<Punt>),
+    /// Work on a copy: the ops inside do not change the packet outside.
+    Clone(Box<[Op]>),
+    /// Let a meter decide; exceeding packets are dropped.
+    Meter(u32),
+    /// Execute with probability `chance / 2^32`.
+    Sample {
+        /// Probability numerator.
+        chance: u32,
+        /// What to execute, on a copy.
+        ops: Box<[Op]>,
+    },
+    /// End here, for a named reason.
+    Drop(Drop),
+}
+
+/// Values and the bits of them that are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rewrite {
+    /// New values, in key positions.
+    pub key: Key,
+    /// Which bits.
+    pub mask: Mask,
+}
+
+/// A packet on its way to the control side.
+#[derive(Debug)]
+pub struct Punt {
+    /// At most this many bytes of the packet are copied (0xffff: all).
+    pub max_len: u16,
+    /// What the control side wants to know again (reason, table, registers, ...); it downcasts.
+    pub context: Box<dyn Any + Send + Sync>,
+}

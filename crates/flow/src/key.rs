@@ -1,0 +1,265 @@
+//! The key and its byte offsets.
+
+/// Lines of a whole key.
+pub const LINES: usize = 6;
+/// Lines that come from the packet and its metadata (the datapath's part).
+pub const PACKET_LINES: usize = 4;
+/// 64-bit words in a whole key.
+pub const WORDS: usize = LINES * 8;
+
+/// Datapath port number (dense, over all bridges; like OVS's odp_port). 0xffff: none.
+pub type PortNo = u16;
+/// No datapath port.
+pub const NO_PORT: PortNo = 0xffff;
+
+/// Byte offsets of fields in a [`Key`]. Multi-byte fields are big-endian.
+#[allow(missing_docs)]
+pub mod at {
+    // line 0
+    pub const ETH_DST: usize = 0;
+    pub const ETH_SRC: usize = 6;
+    pub const ETH_TYPE: usize = 12;
+    /// Outer VLAN TCI; bit 0x1000 set: a tag is present; 0: none.
+    pub const VLAN: usize = 14;
+    /// IPv4 source; ARP/RARP sender protocol address; top MPLS label stack entry.
+    pub const IP_SRC: usize = 16;
+    pub const MPLS: usize = 16;
+    /// IPv4 destination; ARP/RARP target protocol address; second MPLS label stack entry.
+    pub const IP_DST: usize = 20;
+    /// TCP/UDP/SCTP source port; ICMP(v6) type in the low byte (as a 16-bit number).
+    pub const TP_SRC: usize = 24;
+    /// Destination port; ICMP(v6) code in the low byte (as a 16-bit number).
+    pub const TP_DST: usize = 26;
+    /// IP protocol / next header after extension headers; low byte of the ARP opcode.
+    pub const PROTO: usize = 28;
+    pub const TOS: usize = 29;
+    pub const TTL: usize = 30;
+    /// [`super::frag`] bits.
+    pub const FRAG: usize = 31;
+    /// 12 bits of TCP flags.
+    pub const TCP_FLAGS: usize = 32;
+    /// Inner VLAN TCI of a double-tagged frame, same form.
+    pub const VLAN1: usize = 34;
+    /// Datapath input port.
+    pub const IN_PORT: usize = 36;
+    pub const CT_ZONE: usize = 38;
+    pub const CT_MARK: usize = 40;
+    pub const CT_STATE: usize = 44;
+    /// [`super::flag`] bits.
+    pub const FLAGS: usize = 45;
+    /// Recirculation id; 0 for a packet fresh from a port.
+    pub const RECIRC: usize = 46;
+    /// Low 32 bits of the tunnel id (VNI, GRE key).
+    pub const TUN_ID: usize = 48;
+    pub const TUN_SRC: usize = 52;
+    /// Bytes 56..64 of line 0 are never matched.
+    pub const PAYLOAD: usize = 56;
+    // line 1
+    pub const IPV6_SRC: usize = 64;
+    pub const IPV6_DST: usize = 80;
+    pub const ND_TARGET: usize = 96;
+    /// ARP sender hardware address; ND source link-layer option.
+    pub const ARP_SHA: usize = 112;
+    /// ARP target hardware address; ND target link-layer option.
+    pub const ARP_THA: usize = 118;
+    /// 20 bits.
+    pub const IPV6_LABEL: usize = 124;
+    // line 2
+    pub const TUN_DST: usize = 128;
+    pub const TUN_FLAGS: usize = 132;
+    pub const TUN_TOS: usize = 134;
+    pub const TUN_TTL: usize = 135;
+    pub const TUN_IPV6_SRC: usize = 136;
+    pub const TUN_IPV6_DST: usize = 152;
+    pub const TUN_GBP_ID: usize = 168;
+    pub const TUN_GBP_FLAGS: usize = 170;
+    pub const TUN_TP_SRC: usize = 172;
+    pub const TUN_TP_DST: usize = 174;
+    pub const PKT_MARK: usize = 176;
+    pub const PRIORITY: usize = 180;
+    // line 3
+    pub const CT_LABEL: usize = 192;
+    pub const CT_IPV6_SRC: usize = 208;
+    pub const CT_IPV6_DST: usize = 224;
+    pub const CT_NW_SRC: usize = 240;
+    pub const CT_NW_DST: usize = 244;
+    pub const CT_TP_SRC: usize = 248;
+    pub const CT_TP_DST: usize = 250;
+    pub const CT_NW_PROTO: usize = 252;
+    // line 4
+    pub const METADATA: usize = 256;
+    /// OpenFlow input port (32 bits; reserved ports as in OpenFlow 1.1+, e.g. LOCAL 0xfffffffe).
+    pub const OF_IN_PORT: usize = 264;
+    pub const ACTSET_OUTPUT: usize = 268;
+    pub const CONJ_ID: usize = 272;
+    pub const PACKET_TYPE: usize = 276;
+    pub const DP_HASH: usize = 280;
+    // line 5
+    /// reg0..reg15, four bytes each.
+    pub const REG: usize = 320;
+}
+
+/// Bits of the byte at [`at::FRAG`] (OVS's nw_frag).
+pub mod frag {
+    /// The packet is a fragment.
+    pub const ANY: u8 = 1;
+    /// ... and not the first one (no L4 header).
+    pub const LATER: u8 = 2;
+}
+
+/// Bits of the byte at [`at::FLAGS`].
+pub mod flag {
+    /// The packet came out of a tunnel (tunnel fields mean something).
+    pub const TUNNEL: u8 = 1;
+    /// The outer VLAN tag's TPID is 0x88a8.
+    pub const VLAN_88A8: u8 = 2;
+    /// The inner VLAN tag's TPID is 0x88a8.
+    pub const VLAN1_88A8: u8 = 4;
+    /// The L4 header is complete, so ports can be rewritten.
+    pub const L4: u8 = 8;
+}
+
+/// A key, a masked key or a mask: `LINES` lines of 64 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C, align(64))]
+pub struct Key {
+    /// The words as they lie in memory (native loads of network-order bytes).
+    pub words: [u64; WORDS],
+}
+
+/// A mask has the form of a key; 1-bits count.
+pub type Mask = Key;
+
+impl Default for Key {
+    fn default() -> Self {
+        Key::ZERO
+    }
+}
+
+impl Key {
+    /// All zero: the empty packet, or the mask that matches everything.
+    pub const ZERO: Key = Key { words: [0; WORDS] };
+
+    /// The bytes.
+    #[inline]
+    pub fn bytes(&self) -> &[u8; WORDS * 8] {
+        // SAFETY: [u64; N] is plain memory of N*8 bytes.
+        unsafe { &*self.words.as_ptr().cast() }
+    }
+
+    /// The bytes, to write.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8; WORDS * 8] {
+        // SAFETY: as above; every bit pattern is valid for u64.
+        unsafe { &mut *self.words.as_mut_ptr().cast() }
+    }
+
+    /// `N` bytes at an offset of [`at`].
+    #[inline]
+    pub fn get<const N: usize>(&self, at: usize) -> [u8; N] {
+        self.bytes()[at..at + N].try_into().unwrap()
+    }
+
+    /// Writes bytes at an offset of [`at`].
+    #[inline]
+    pub fn set<const N: usize>(&mut self, at: usize, v: [u8; N]) {
+        self.bytes_mut()[at..at + N].copy_from_slice(&v);
+    }
+
+    /// A byte.
+    #[inline]
+    pub fn u8(&self, at: usize) -> u8 {
+        self.bytes()[at]
+    }
+    /// A big-endian 16-bit number.
+    #[inline]
+    pub fn u16(&self, at: usize) -> u16 {
+        u16::from_be_bytes(self.get(at))
+    }
+    /// A big-endian 32-bit number.
+    #[inline]
+    pub fn u32(&self, at: usize) -> u32 {
+        u32::from_be_bytes(self.get(at))
+    }
+    /// A big-endian 64-bit number.
+    #[inline]
+    pub fn u64(&self, at: usize) -> u64 {
+        u64::from_be_bytes(self.get(at))
+    }
+    /// Writes a byte.
+    #[inline]
+    pub fn set_u8(&mut self, at: usize, v: u8) {
+        self.bytes_mut()[at] = v;
+    }
+    /// Writes a big-endian 16-bit number.
+    #[inline]
+    pub fn set_u16(&mut self, at: usize, v: u16) {
+        self.set(at, v.to_be_bytes());
+    }
+    /// Writes a big-endian 32-bit number.
+    #[inline]
+    pub fn set_u32(&mut self, at: usize, v: u32) {
+        self.set(at, v.to_be_bytes());
+    }
+    /// Writes a big-endian 64-bit number.
+    #[inline]
+    pub fn set_u64(&mut self, at: usize, v: u64) {
+        self.set(at, v.to_be_bytes());
+    }
+
+    /// Line `i` as words.
+    #[inline]
+    pub fn line(&self, i: usize) -> &[u64; 8] {
+        self.words[i * 8..i * 8 + 8].try_into().unwrap()
+    }
+
+    /// `self & mask`.
+    #[inline]
+    pub fn masked(&self, mask: &Mask) -> Key {
+        let mut out = *self;
+        for i in 0..WORDS {
+            out.words[i] &= mask.words[i];
+        }
+        out
+    }
+
+    /// `self |= other` (masks: match more bits).
+    #[inline]
+    pub fn or(&mut self, other: &Key) {
+        for i in 0..WORDS {
+            self.words[i] |= other.words[i];
+        }
+    }
+
+    /// `(self & mask) == (other & mask)`?
+    #[inline]
+    pub fn matches(&self, other: &Key, mask: &Mask) -> bool {
+        (0..WORDS).all(|i| (self.words[i] ^ other.words[i]) & mask.words[i] == 0)
+    }
+
+    /// Is every bit of `self` also set in `other` (`self` wildcards at least as much)?
+    pub fn subset_of(&self, other: &Mask) -> bool {
+        (0..WORDS).all(|i| self.words[i] & !other.words[i] == 0)
+    }
+
+    /// Is any packet matched by both (`self`,`mask`) and (`other`,`other_mask`)?
+    pub fn overlaps(&self, mask: &Mask, other: &Key, other_mask: &Mask) -> bool {
+        (0..WORDS)
+            .all(|i| (self.words[i] ^ other.words[i]) & mask.words[i] & other_mask.words[i] == 0)
+    }
+
+    /// No bit set?
+    pub fn is_zero(&self) -> bool {
+        self.words.iter().all(|w| *w == 0)
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Key[")?;
+        for (i, w) in self.words.iter().enumerate().filter(|(_, w)| **w != 0) {
+            write!(f, " {}:{:016x}", i * 8, w.to_be())?;
+        }
+        write!(f, " ]")
+    }
+}

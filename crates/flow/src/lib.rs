@@ -1,0 +1,26 @@
+//! Keys, masks and fields: what a packet is to the classifier, in 64-byte lines.
+//!
+//! *Place*: flow row. *Knows*: field positions, names, values as text. *Does not know*: tables,
+//! priorities, actions, packets' bytes (the datapath's parser fills a [`Key`]), wire codes (OXM/NXM
+//! numbers live in `openflow`).
+//!
+//! A [`Key`] is six lines of eight 64-bit words. All fields are stored in **network byte order**
+//! at fixed byte offsets, so that OXM payloads are copied in and out as they are. Masking is AND on
+//! whole words; a rule stores only its significant words.
+//!
+//! | line | content | who has it |
+//! |---|---|---|
+//! | 0 | Ethernet, VLAN, IPv4/ARP/MPLS, L4, in_port, conntrack, tunnel id and source; bytes 56..64 are not matched (a rule's payload) | every packet |
+//! | 1 | IPv6 addresses, ND target, ARP/ND hardware addresses, flow label | IPv6 and ARP |
+//! | 2 | tunnel destination and the rest of the outer header, packet mark, priority | tunnelled |
+//! | 3 | conntrack label and original tuple | after ct() |
+//! | 4 | OpenFlow metadata, in_port, action-set output, conjunction | only inside the pipeline |
+//! | 5 | registers 0..15 | only inside the pipeline |
+//!
+//! The packet side looks at lines 0..=3 ([`PACKET_LINES`]).
+
+mod field;
+mod key;
+
+pub use field::{FIELDS, Field, Format};
+pub use key::*;

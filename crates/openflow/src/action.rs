@@ -1,0 +1,192 @@
+//! Matches, actions and instructions, one form for all OpenFlow versions.
+
+use flow::{Field, Key, Mask};
+
+/// OpenFlow port number in 32-bit form; reserved ones as in OpenFlow 1.1+.
+pub type OfPort = u32;
+
+/// Reserved ports (OpenFlow 1.1+ values; 1.0's 16-bit ones are translated by the codec).
+#[allow(missing_docs)]
+pub mod port {
+    pub const MAX: u32 = 0xffff_ff00;
+    pub const UNSET: u32 = 0xffff_fff7;
+    pub const IN_PORT: u32 = 0xffff_fff8;
+    pub const TABLE: u32 = 0xffff_fff9;
+    pub const NORMAL: u32 = 0xffff_fffa;
+    pub const FLOOD: u32 = 0xffff_fffb;
+    pub const ALL: u32 = 0xffff_fffc;
+    pub const CONTROLLER: u32 = 0xffff_fffd;
+    pub const LOCAL: u32 = 0xffff_fffe;
+    pub const ANY: u32 = 0xffff_ffff;
+}
+
+/// A match: values and the bits that count, both in key form (values are zero where masked out).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Match {
+    /// Values.
+    pub key: Key,
+    /// Bits that count.
+    pub mask: Mask,
+}
+
+/// A run of bits in a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Subfield {
+    /// The field.
+    pub field: Field,
+    /// Lowest bit.
+    pub ofs: u16,
+    /// Number of bits.
+    pub bits: u16,
+}
+
+/// Why a packet goes to a controller (`OFPR_*` of 1.4+, translated down for older versions).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+#[repr(u8)]
+pub enum Reason {
+    TableMiss = 0,
+    Action = 1,
+    InvalidTtl = 2,
+    ActionSet = 3,
+    Group = 4,
+    PacketOut = 5,
+}
+
+/// One action. Set-fields and loads keep which form they came in, so that they print back the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Action {
+    /// To a port (any reserved one except CONTROLLER). `max_len` != 0: Nicira output_trunc.
+    Output {
+        port: OfPort,
+        trunc: u32,
+    },
+    /// To the port number found in a field (NXAST_OUTPUT_REG).
+    OutputReg {
+        src: Subfield,
+        max_len: u16,
+    },
+    /// To controllers.
+    Controller {
+        max_len: u16,
+        reason: Reason,
+        id: u16,
+        userdata: Vec<u8>,
+        pause: bool,
+        meter: Option<u32>,
+    },
+    /// To a port through a queue (queues: accepted, output happens).
+    Enqueue {
+        port: OfPort,
+        queue: u32,
+    },
+    SetQueue(u32),
+    PopQueue,
+    Group(u32),
+    /// value/mask in the field's own width, right-aligned.
+    SetField {
+        field: Field,
+        value: u128,
+        mask: u128,
+    },
+    /// NXAST_REG_LOAD ("load:"), value right-aligned in the subfield.
+    Load {
+        dst: Subfield,
+        value: u64,
+    },
+    Move {
+        src: Subfield,
+        dst: Subfield,
+    },
+    Push(Subfield),
+    Pop(Subfield),
+    // The OpenFlow 1.0 forms, printed as mod_*.
+    SetVlanVid {
+        vid: u16,
+        push_if_absent: bool,
+    },
+    SetVlanPcp {
+        pcp: u8,
+        push_if_absent: bool,
+    },
+    StripVlan,
+    SetEthSrc([u8; 6]),
+    SetEthDst([u8; 6]),
+    SetIpSrc([u8; 4]),
+    SetIpDst([u8; 4]),
+    /// The upper six bits, in place.
+    SetIpDscp(u8),
+    SetIpEcn(u8),
+    SetIpTtl(u8),
+    SetL4Src(u16),
+    SetL4Dst(u16),
+    PushVlan {
+        ethertype: u16,
+    },
+    PushMpls {
+        ethertype: u16,
+    },
+    PopMpls {
+        ethertype: u16,
+    },
+    SetMplsLabel(u32),
+    SetMplsTc(u8),
+    SetMplsTtl(u8),
+    DecMplsTtl,
+    /// Controllers that get the expired packets; empty: 0.
+    DecTtl {
+        ids: Vec<u16>,
+    },
+    SetTunnel {
+        id: u64,
+        wide: bool,
+    },
+    /// `in_port`: None keeps it; `table`: None means the current one. `ct`: with the conntrack tuple.
+    Resubmit {
+        in_port: Option<OfPort>,
+        table: Option<u8>,
+        ct: bool,
+    },
+    Note(Vec<u8>),
+    Exit,
+    Clone(Vec<Action>),
+    FinTimeout {
+        idle: u16,
+        hard: u16,
+    },
+    Conjunction {
+        id: u32,
+        clause: u8,
+        n_clauses: u8,
+    },
+    Multipath {
+        fields: u16,
+        basis: u16,
+        algorithm: u16,
+        max_link: u16,
+        arg: u32,
+        dst: Subfield,
+    },
+    Sample {
+        probability: u16,
+        collector_set: u32,
+        domain: u32,
+        point: u32,
+    },
+    Meter(u32),
+    CtClear,
+    DeleteField(Field),
+}
+
+/// One instruction (OpenFlow 1.1+); 1.0 flows have Apply only.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Instruction {
+    Meter(u32),
+    Apply(Vec<Action>),
+    Clear,
+    Write(Vec<Action>),
+    WriteMetadata { value: u64, mask: u64 },
+    Goto(u8),
+}

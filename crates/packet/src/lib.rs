@@ -1,0 +1,218 @@
+//! Packets in DPDK's mbuf layout, and the pool they come from, without DPDK itself.
+//!
+//! *Place*: ground row. *Knows*: the first two cache lines of `rte_mbuf` (DPDK 22.11; `dpdk`
+//! asserts the offsets against the real header). *Does not know*: protocols, ports, drivers.
+//!
+//! Ownership: a [`Packet`] is a plain pointer without `Drop`. Whoever holds it either hands it on
+//! (transmit, ring) or gives it back to the [`Pool`]; tests count both.
+
+mod heap;
+
+pub use heap::HeapPool;
+
+use std::ptr::NonNull;
+
+/// Bytes in front of the data of a fresh packet (`RTE_PKTMBUF_HEADROOM`).
+pub const HEADROOM: usize = 128;
+/// Most packets a receive call asks for at once.
+pub const BURST: usize = 32;
+/// Most packets the five steps work on at once.
+pub const VECTOR: usize = 256;
+
+/// `struct rte_mbuf`, the fields we use under their DPDK names. Packet code touches line 0 only.
+#[repr(C, align(64))]
+pub struct Mbuf {
+    /// Start of the buffer (not of the data).
+    pub buf_addr: *mut u8,
+    /// Bus address of the buffer.
+    pub buf_iova: u64,
+    /// Offset of the first data byte from `buf_addr`.
+    pub data_off: u16,
+    /// References to this mbuf.
+    pub refcnt: u16,
+    /// Segments of the chain (1: contiguous).
+    pub nb_segs: u16,
+    /// Input port as the driver set it.
+    pub port: u16,
+    /// `RTE_MBUF_F_*` flags.
+    pub ol_flags: u64,
+    /// `RTE_PTYPE_*`.
+    pub packet_type: u32,
+    /// Bytes over all segments.
+    pub pkt_len: u32,
+    /// Bytes in this segment.
+    pub data_len: u16,
+    /// Stripped VLAN tag, if the flags say so.
+    pub vlan_tci: u16,
+    /// RSS hash, if the flags say so.
+    pub hash_rss: u32,
+    /// Flow-director id or mark.
+    pub hash_hi: u32,
+    /// Outer stripped VLAN tag.
+    pub vlan_tci_outer: u16,
+    /// Bytes of the buffer, headroom included.
+    pub buf_len: u16,
+    /// The mempool.
+    pub pool: *mut core::ffi::c_void,
+    /// Line 1: next segment.
+    pub next: *mut Mbuf,
+    /// l2/l3/l4 lengths and TSO segment size for transmit offloads.
+    pub tx_offload: u64,
+    /// Line 1, the rest; never touched here.
+    pub rest: [u64; 6],
+}
+
+/// One packet: a pointer to its mbuf. No `Drop`; see the crate's ownership rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Packet(NonNull<Mbuf>);
+
+// SAFETY: a packet is owned by exactly one thread at a time; handing the pointer over moves it.
+unsafe impl Send for Packet {}
+
+impl Packet {
+    /// Wraps an mbuf pointer.
+    ///
+    /// # Safety
+    /// `mbuf` points to a live mbuf with one valid segment, owned by the caller.
+    #[inline]
+    pub unsafe fn from_raw(mbuf: *mut Mbuf) -> Self {
+        // SAFETY: the caller vouches for the pointer.
+        Packet(unsafe { NonNull::new_unchecked(mbuf) })
+    }
+
+    /// The mbuf pointer.
+    #[inline]
+    pub fn as_raw(self) -> *mut Mbuf {
+        self.0.as_ptr()
+    }
+
+    #[inline]
+    fn m(&self) -> &Mbuf {
+        // SAFETY: live and owned (type invariant).
+        unsafe { self.0.as_ref() }
+    }
+
+    /// The mbuf's fields.
+    #[inline]
+    pub fn mbuf(&mut self) -> &mut Mbuf {
+        // SAFETY: live and owned (type invariant); `&mut self` keeps the borrow unique through
+        // this handle.
+        unsafe { self.0.as_mut() }
+    }
+
+    /// Bytes of data (first segment).
+    #[inline]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.m().data_len as usize
+    }
+
+    /// Segments in the chain.
+    #[inline]
+    pub fn segments(&self) -> u16 {
+        self.m().nb_segs
+    }
+
+    /// The data of the first segment.
+    #[inline]
+    pub fn data(&self) -> &[u8] {
+        let m = self.m();
+        // SAFETY: buf_addr + data_off .. + data_len lies in the mbuf's buffer.
+        unsafe {
+            std::slice::from_raw_parts(m.buf_addr.add(m.data_off as usize), m.data_len as usize)
+        }
+    }
+
+    /// The data of the first segment, to write.
+    #[inline]
+    pub fn data_mut(&mut self) -> &mut [u8] {
+        let m = self.m();
+        // SAFETY: as in `data`; `&mut self`.
+        unsafe {
+            std::slice::from_raw_parts_mut(m.buf_addr.add(m.data_off as usize), m.data_len as usize)
+        }
+    }
+
+    /// Free bytes in front of the data.
+    #[inline]
+    pub fn headroom(&self) -> usize {
+        self.m().data_off as usize
+    }
+
+    /// Free bytes behind the data.
+    #[inline]
+    pub fn tailroom(&self) -> usize {
+        let m = self.m();
+        m.buf_len as usize - m.data_off as usize - m.data_len as usize
+    }
+
+    /// Grows the data by `n` bytes at the front; false (and unchanged) without that much headroom.
+    #[inline]
+    #[must_use]
+    pub fn push_front(&mut self, n: usize) -> bool {
+        if n > self.headroom() {
+            return false;
+        }
+        let m = self.mbuf();
+        m.data_off -= n as u16;
+        m.data_len += n as u16;
+        m.pkt_len += n as u32;
+        true
+    }
+
+    /// Drops `n` bytes at the front; false (and unchanged) when there are fewer.
+    #[inline]
+    #[must_use]
+    pub fn pull_front(&mut self, n: usize) -> bool {
+        if n > self.len() {
+            return false;
+        }
+        let m = self.mbuf();
+        m.data_off += n as u16;
+        m.data_len -= n as u16;
+        m.pkt_len -= n as u32;
+        true
+    }
+
+    /// Sets the length of a single-segment packet; false when it does not fit the buffer.
+    #[inline]
+    #[must_use]
+    pub fn set_len(&mut self, n: usize) -> bool {
+        if n > self.len() + self.tailroom() {
+            return false;
+        }
+        let m = self.mbuf();
+        m.data_len = n as u16;
+        m.pkt_len = n as u32;
+        true
+    }
+}
+
+/// Where packets come from and go back to. One call per burst, from any thread.
+pub trait Pool: Send + Sync {
+    /// Fills `out` with fresh empty packets (all or nothing).
+    fn alloc(&self, out: &mut Vec<Packet>, n: usize) -> bool;
+    /// Takes packets back (of this or any other pool of the same kind).
+    fn free(&self, packets: &[Packet]);
+
+    /// One fresh packet with `bytes` as its data; None without room or memory.
+    fn packet(&self, bytes: &[u8]) -> Option<Packet> {
+        let mut one = Vec::with_capacity(1);
+        if !self.alloc(&mut one, 1) {
+            return None;
+        }
+        let mut p = one[0];
+        if !p.set_len(bytes.len()) {
+            self.free(&one);
+            return None;
+        }
+        p.data_mut().copy_from_slice(bytes);
+        Some(p)
+    }
+
+    /// A copy of `packet` in a fresh buffer, data and mark flags.
+    fn copy(&self, packet: &Packet) -> Option<Packet> {
+        self.packet(packet.data())
+    }
+}

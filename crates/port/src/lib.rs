@@ -1,0 +1,129 @@
+//! The port contract, and the drivers that need no DPDK (kernel devices and TAPs).
+//!
+//! *Place*: devices row. *Knows*: packets, names, file descriptors, netlink. *Does not know*:
+//! flows, OpenFlow, OVSDB, threads (whoever calls a queue owns it).
+//!
+//! A [`Port`] is the control side's handle; its queues are taken out once and moved to the thread
+//! that serves them. Calls are per burst, so the `dyn` costs nothing per packet.
+
+use packet::Packet;
+use std::collections::BTreeMap;
+use std::os::fd::RawFd;
+
+/// The receive end of a port. Owned by one thread.
+pub trait RxQueue: Send {
+    /// Appends up to `max` packets to `out` (which has room); returns how many. Never blocks.
+    fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize;
+    /// A descriptor to wait on when idle (kernel ports); None: poll only.
+    fn fd(&self) -> Option<RawFd> {
+        None
+    }
+}
+
+/// The transmit end of a port. Owned by one thread.
+pub trait TxQueue: Send {
+    /// Sends from the front of `packets`; returns how many were taken (sent, or dropped and freed
+    /// and counted by the port itself). The rest stays the caller's. Never blocks.
+    fn tx(&mut self, packets: &[Packet]) -> usize;
+}
+
+/// How a port must be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Polled by PMD threads (DPDK and vhost-user).
+    Poll,
+    /// Waited for by the kernel-port thread (system calls per packet burst).
+    Kernel,
+}
+
+/// Counters since the port was opened, in OVSDB's names (`Interface.statistics`).
+pub type Counters = BTreeMap<String, u64>;
+
+/// What is known about the link.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Administratively up?
+    pub admin_up: bool,
+    /// Carrier?
+    pub up: bool,
+    /// Speed in Mbit/s, 0 when unknown.
+    pub mbps: u32,
+    /// Full duplex? None when unknown.
+    pub full_duplex: Option<bool>,
+    /// Carrier changes seen.
+    pub resets: u64,
+}
+
+/// Anything that went wrong with a port, in words for `Interface.error`.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// No such device, bad argument, refused by the driver, ...
+    #[error("{0}")]
+    Device(String),
+    /// An operating-system error with what was tried.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// What the control side asked for (a subset means something to each kind of port).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortConfig {
+    /// Interface name.
+    pub name: String,
+    /// OVSDB `Interface.type`, "" normalised to "system".
+    pub kind: String,
+    /// OVSDB `Interface.options`.
+    pub options: BTreeMap<String, String>,
+    /// `Interface.mtu_request`.
+    pub mtu_request: Option<u16>,
+    /// `Interface.mac`, for internal ports.
+    pub mac: Option<[u8; 6]>,
+    /// Number of threads that will transmit on this port.
+    pub n_txq: usize,
+}
+
+/// The control side's handle on a port. Dropping it closes the port; its queues are returned to
+/// the thread that drops it first.
+pub trait Port: Send {
+    /// Interface name.
+    fn name(&self) -> &str;
+    /// OVSDB `Interface.type` ("system", "tap", "internal", "dpdk", ...).
+    fn kind(&self) -> &str;
+    /// How it must be served.
+    fn service(&self) -> Service;
+    /// Receive queues (at least 1).
+    fn n_rxq(&self) -> usize;
+    /// Transmit queues; when fewer than threads, the datapath shares them.
+    fn n_txq(&self) -> usize;
+    /// Takes receive queue `i` out; None when already taken.
+    fn take_rx(&mut self, i: usize) -> Option<Box<dyn RxQueue>>;
+    /// Takes transmit queue `i` out; None when already taken.
+    fn take_tx(&mut self, i: usize) -> Option<Box<dyn TxQueue>>;
+    /// NUMA node.
+    fn numa(&self) -> usize {
+        0
+    }
+    /// MAC address.
+    fn mac(&self) -> [u8; 6];
+    /// Layer-3 MTU in bytes.
+    fn mtu(&self) -> u16;
+    /// Kernel interface index, if there is one.
+    fn ifindex(&self) -> Option<u32> {
+        None
+    }
+    /// Link state now.
+    fn link(&mut self) -> Link;
+    /// Sets the administrative state.
+    fn set_admin_up(&mut self, up: bool) -> Result<(), PortError>;
+    /// Driver counters.
+    fn counters(&mut self) -> Counters;
+    /// OVSDB `Interface.status`.
+    fn status(&mut self) -> BTreeMap<String, String>;
+    /// Applies a changed configuration in place; Ok(false) when the port must be reopened.
+    fn reconfigure(&mut self, config: &PortConfig) -> Result<bool, PortError>;
+}

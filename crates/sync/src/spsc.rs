@@ -1,0 +1,162 @@
+//! A bounded single-producer single-consumer ring. Neither side ever blocks.
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+#[repr(align(64))]
+struct Index(AtomicUsize);
+
+struct Shared<T> {
+    head: Index,
+    tail: Index,
+    mask: usize,
+    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+}
+
+// SAFETY: slots in [head, tail) belong to the consumer, the others to the producer; the indices
+// hand them over with release/acquire.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+/// The writing end.
+pub struct Producer<T> {
+    ring: Arc<Shared<T>>,
+    tail: usize,
+    head_seen: usize,
+}
+
+/// The reading end.
+pub struct Consumer<T> {
+    ring: Arc<Shared<T>>,
+    head: usize,
+    tail_seen: usize,
+}
+
+/// A ring of at least `size` entries (rounded up to a power of two).
+pub fn ring<T: Send>(size: usize) -> (Producer<T>, Consumer<T>) {
+    let size = size.next_power_of_two();
+    let slots = (0..size).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
+    let ring = Arc::new(Shared {
+        head: Index(AtomicUsize::new(0)),
+        tail: Index(AtomicUsize::new(0)),
+        mask: size - 1,
+        slots,
+    });
+    (
+        Producer { ring: ring.clone(), tail: 0, head_seen: 0 },
+        Consumer { ring, head: 0, tail_seen: 0 },
+    )
+}
+
+impl<T: Send> Producer<T> {
+    /// Free entries at least available now.
+    #[inline]
+    pub fn room(&mut self) -> usize {
+        let size = self.ring.mask + 1;
+        if self.tail - self.head_seen == size {
+            self.head_seen = self.ring.head.0.load(Ordering::Acquire);
+        }
+        size - (self.tail - self.head_seen)
+    }
+
+    /// Appends `value`, or gives it back when the ring is full.
+    #[inline]
+    pub fn push(&mut self, value: T) -> Result<(), T> {
+        if self.room() == 0 {
+            return Err(value);
+        }
+        // SAFETY: the slot is the producer's until tail is published below.
+        unsafe { (*self.ring.slots[self.tail & self.ring.mask].get()).write(value) };
+        self.tail += 1;
+        self.ring.tail.0.store(self.tail, Ordering::Release);
+        Ok(())
+    }
+
+    /// Is the other end gone?
+    pub fn is_abandoned(&self) -> bool {
+        Arc::strong_count(&self.ring) == 1
+    }
+}
+
+impl<T: Send> Consumer<T> {
+    /// Takes the oldest entry.
+    #[inline]
+    pub fn pop(&mut self) -> Option<T> {
+        if self.head == self.tail_seen {
+            self.tail_seen = self.ring.tail.0.load(Ordering::Acquire);
+            if self.head == self.tail_seen {
+                return None;
+            }
+        }
+        // SAFETY: head < tail, so the slot is initialised and the consumer's.
+        let value =
+            unsafe { (*self.ring.slots[self.head & self.ring.mask].get()).assume_init_read() };
+        self.head += 1;
+        self.ring.head.0.store(self.head, Ordering::Release);
+        Some(value)
+    }
+
+    /// Nothing to take?
+    pub fn is_empty(&mut self) -> bool {
+        self.head == self.ring.tail.0.load(Ordering::Acquire)
+    }
+
+    /// Is the other end gone?
+    pub fn is_abandoned(&self) -> bool {
+        Arc::strong_count(&self.ring) == 1
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        let (head, tail) = (*self.head.0.get_mut(), *self.tail.0.get_mut());
+        for i in head..tail {
+            // SAFETY: entries in [head, tail) are initialised and nobody else is left.
+            unsafe { (*self.slots[i & self.mask].get()).assume_init_drop() };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_order_and_bounds() {
+        let (mut p, mut c) = ring::<u32>(4);
+        for i in 0..4 {
+            p.push(i).unwrap();
+        }
+        assert_eq!(p.push(9), Err(9));
+        assert_eq!(
+            (0..5).map(|_| c.pop()).collect::<Vec<_>>(),
+            [Some(0), Some(1), Some(2), Some(3), None]
+        );
+        p.push(5).unwrap();
+        assert_eq!(c.pop(), Some(5));
+    }
+
+    #[test]
+    fn two_threads() {
+        let (mut p, mut c) = ring::<u64>(64);
+        let t = std::thread::spawn(move || {
+            let mut i = 0;
+            while i < 100_000 {
+                if p.push(i).is_ok() {
+                    i += 1;
+                }
+            }
+        });
+        let mut want = 0;
+        while want < 100_000 {
+            if let Some(v) = c.pop() {
+                assert_eq!(v, want);
+                want += 1;
+            }
+        }
+        t.join().unwrap();
+    }
+}

@@ -1,0 +1,45 @@
+//! Every reason for which a packet ends without being sent: a name, and one sentence of help.
+
+macro_rules! drops {
+    ($($(#[$doc:meta])* $variant:ident $name:literal $help:literal;)*) => {
+        /// Why a packet was dropped.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        #[allow(missing_docs)]
+        pub enum Drop { $($variant),* }
+
+        impl Drop {
+            /// All reasons, in order of their number.
+            pub const ALL: &'static [Drop] = &[$(Drop::$variant),*];
+            /// The counter's name.
+            pub fn name(self) -> &'static str { match self { $(Drop::$variant => $name),* } }
+            /// One sentence for an operator.
+            pub fn help(self) -> &'static str { match self { $(Drop::$variant => $help),* } }
+        }
+    };
+}
+
+drops! {
+    Policy "policy" "The flow that matched has no output: the rules say drop.";
+    NoPort "no_port" "The packet came from, or was to go to, a port that no bridge has.";
+    Truncated "truncated" "The frame is shorter than an Ethernet header.";
+    Segmented "segmented" "The driver delivered a chain of buffers, which is not supported.";
+    TooLong "too_long" "The packet is longer than the output port's MTU.";
+    TxFull "tx_full" "The output port's queue was full.";
+    TxDown "tx_down" "The output port is down or gone.";
+    RingFull "ring_full" "The ring to the thread that owns the output port was full.";
+    PuntFull "punt_full" "The queue of packets to the control side was full.";
+    PuntRate "punt_rate" "The input port used up its budget of packets to the control side.";
+    NoBuffer "no_buffer" "No packet buffer was free for a copy.";
+    NoHeadroom "no_headroom" "No room in front of the packet for the header to add.";
+    BadAction "bad_action" "The action does not fit the packet (for example a port rewrite without a port).";
+    TtlExpired "ttl_expired" "The TTL or hop limit would have reached zero.";
+    RecircLimit "recirc_limit" "The packet was recirculated too often.";
+    DepthLimit "depth_limit" "The pipeline's resubmit depth or action limit was reached.";
+    Meter "meter" "A meter's rate was exceeded.";
+    Shutdown "shutdown" "The packet was in flight when its port or the switch went away.";
+}
+impl Drop {
+    /// How many reasons there are.
+    pub const COUNT: usize = Drop::ALL.len();
+}

@@ -1,0 +1,7 @@
+//! Counters, drop reasons and the state tree.
+//!
+//! *Place*: ground row. *Does not know*: who counts what; names are data.
+
+mod drops;
+
+pub use drops::Drop;

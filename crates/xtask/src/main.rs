@@ -1,0 +1,2 @@
+//! See the crate's Cargo.toml; under construction.
+fn main() {}
