@@ -4,8 +4,15 @@
 //! sockets, clocks, tables, what a message does.
 
 pub mod action;
+pub mod actions;
+pub mod actions_out;
+pub mod check;
 pub mod error;
+pub mod error_code;
+pub mod instructions;
+pub mod matching;
 pub mod message;
+pub mod oxm;
 
 pub use action::*;
 pub use error::*;

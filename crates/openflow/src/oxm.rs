@@ -1,0 +1,1 @@
+//! Fields and their OXM, NXM and ONF-experimenter headers.
