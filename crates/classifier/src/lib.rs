@@ -1,1 +1,284 @@
-//! Under construction.
+//! The classifier of OpenFlow flow tables: which rule of the highest priority matches a key, and
+//! which of the key's bits decided that.
+//!
+//! *Place*: flow row. *Knows*: keys, masks, priorities, versions. *Does not know*: OpenFlow, what
+//! a rule's value means, packets.
+//!
+//! The scheme is tuple space search. Rules with the same mask form a *subtable*, a hash table of
+//! masked keys; a lookup tries the subtables by falling maximum priority and stops when no later
+//! one can win. One writer (serialised by a lock that readers never see) changes the tables in
+//! place; readers follow pointers only, under the quiescent-state rules of [`sync::Domain`].
+//!
+//! # Versions
+//! A reader looks up *at a version*: it sees the rules with `add <= version < remove`. A change of
+//! many rules is made one by one under a version that nobody reads yet and becomes visible when
+//! the caller publishes that version. A rule that was replaced must stay linked until no reader
+//! uses an older version: set its remove version, publish, wait for a grace period, then
+//! [`Classifier::remove`].
+//!
+//! # Un-wildcarding
+//! [`Classifier::lookup`] marks every bit its outcome depended on: any key that agrees on the
+//! marked bits gets the same outcome. Marking more than necessary is allowed (it makes datapath
+//! flows narrower, not wrong); marking less never is.
+//!
+//! # Invariants
+//! - Inserting, removing and finding an exact rule cost the same in a table of a hundred rules and
+//!   of a million (hash arrays grow by doubling, which is amortised).
+//! - A reader that starts after a rule was linked at a version it sees finds that rule or a better
+//!   one: a subtable's maximum is published before the rule, and lowered after removal.
+//! - [`Linear`] defines what is right.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod hash;
+mod linear;
+mod rule;
+mod slots;
+mod stage;
+mod subtable;
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use flow::{Key, Mask};
+use sync::{Domain, Published};
+
+pub use linear::Linear;
+use rule::Shape;
+pub use rule::{NEVER, Rule};
+use subtable::{Handle, Owned, Subtable, chain};
+
+/// A subtable as readers find it.
+struct Entry<T: Send + Sync + 'static> {
+    /// At least the highest priority in the subtable.
+    max_priority: u16,
+    subtable: Arc<Subtable<T>>,
+}
+
+struct Writer<T: Send + Sync + 'static> {
+    by_mask: HashMap<Shape, Owned<T>>,
+    serial: u64,
+}
+
+/// A table of prioritised rules; see the crate's documentation.
+///
+/// All methods but [`Classifier::lookup`] take the writer's lock and are meant for control
+/// threads; `lookup` takes no lock and never waits.
+pub struct Classifier<T: Send + Sync + 'static> {
+    list: Published<Box<[Entry<T>]>>,
+    writer: Mutex<Writer<T>>,
+    rules: AtomicUsize,
+    domain: Domain,
+}
+
+impl<T: Send + Sync + 'static> Classifier<T> {
+    /// An empty table whose readers are registered in `domain`.
+    pub fn new(domain: Domain) -> Self {
+        Classifier {
+            list: Published::new(domain.clone(), Box::default()),
+            writer: Mutex::new(Writer { by_mask: HashMap::new(), serial: 0 }),
+            rules: AtomicUsize::new(0),
+            domain,
+        }
+    }
+
+    /// Number of linked rules, of whatever version.
+    pub fn len(&self) -> usize {
+        self.rules.load(Ordering::Relaxed)
+    }
+
+    /// No rule linked?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number of subtables (distinct masks).
+    pub fn subtables(&self) -> usize {
+        self.lock().by_mask.len()
+    }
+
+    /// Heap bytes of hash arrays and linked rules (not of what values point to).
+    pub fn bytes(&self) -> usize {
+        let writer = self.lock();
+        let each = |o: &Owned<T>| o.bytes() + o.all().map(|r| r.bytes() + 16).sum::<usize>();
+        writer.by_mask.values().map(each).sum()
+    }
+
+    /// Links a rule. Several rules with the same match and priority are allowed (they should
+    /// differ in their versions); the newest visible one wins.
+    ///
+    /// # Panics
+    /// When the rule was inserted into a classifier before.
+    pub fn insert(&self, rule: Arc<Rule<T>>) {
+        assert!(!rule.used.swap(true, Ordering::AcqRel), "a rule is inserted at most once");
+        let mut writer = self.lock();
+        let shape = rule.shape();
+        writer.serial += 1;
+        let serial = writer.serial;
+        let owned = writer
+            .by_mask
+            .entry(shape.clone())
+            .or_insert_with(|| Owned::new(&self.domain, &shape, serial));
+        let before = owned.max_priority();
+        owned.announce(rule.priority());
+        if owned.max_priority() != before {
+            self.publish_list(&writer);
+        }
+        if let Some(owned) = writer.by_mask.get_mut(&shape) {
+            owned.link(rule);
+        }
+        self.rules.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Unlinks a rule now; readers that hold it may go on using it until their next quiescent
+    /// point. False if it is not linked here. The table's handle is given up through
+    /// [`Domain::retire`], so somebody must call [`Domain::reclaim`] now and then.
+    pub fn remove(&self, rule: &Arc<Rule<T>>) -> bool {
+        let mut writer = self.lock();
+        let shape = rule.shape();
+        let Some(owned) = writer.by_mask.get_mut(&shape) else { return false };
+        let before = owned.max_priority();
+        let Some(handle) = owned.unlink(rule) else { return false };
+        let after = owned.max_priority();
+        if after.is_none() {
+            writer.by_mask.remove(&shape);
+        }
+        if after != before {
+            self.publish_list(&writer);
+        }
+        self.rules.fetch_sub(1, Ordering::Relaxed);
+        self.domain.retire(handle);
+        true
+    }
+
+    /// The rule with exactly this match and priority that is visible at `version`
+    /// (strict flow-mods).
+    pub fn find_exact(
+        &self,
+        key: &Key,
+        mask: &Mask,
+        priority: u16,
+        version: u64,
+    ) -> Option<Arc<Rule<T>>> {
+        let writer = self.lock();
+        let owned = writer.by_mask.get(&Shape::of(mask))?;
+        let rule = owned.same(key).find(|r| r.priority() == priority && r.visible(version))?;
+        Some(rule.share())
+    }
+
+    /// All rules of whatever version, in no order. A snapshot: the table may change meanwhile.
+    pub fn iter(&self) -> impl Iterator<Item = Arc<Rule<T>>> + use<T> {
+        self.collect(|owned, out| out.extend(owned.all().map(Handle::share)))
+    }
+
+    /// All rules, of whatever version, at least as specific as (`key`,`mask`): what a non-strict
+    /// flow-mod or a statistics request means. A snapshot, in no order.
+    pub fn iter_loose(
+        &self,
+        key: &Key,
+        mask: &Mask,
+    ) -> impl Iterator<Item = Arc<Rule<T>>> + use<T> {
+        let any = mask.is_zero();
+        self.collect(|owned, out| {
+            if any {
+                out.extend(owned.all().map(Handle::share));
+            } else if owned.shared.mask == *mask {
+                out.extend(owned.same(key).map(Handle::share));
+            } else if mask.subset_of(&owned.shared.mask) {
+                out.extend(owned.all().filter(|r| r.within(key, mask)).map(Handle::share));
+            }
+        })
+    }
+
+    /// All rules, of whatever version, of this priority that share at least one packet with
+    /// (`key`,`mask`) (OpenFlow's CHECK_OVERLAP; a rule with the same match counts).
+    pub fn overlapping(
+        &self,
+        key: &Key,
+        mask: &Mask,
+        priority: u16,
+    ) -> impl Iterator<Item = Arc<Rule<T>>> + use<T> {
+        self.collect(|owned, out| {
+            let same = |r: &Handle<'_, T>| r.priority() == priority;
+            if !owned.priorities.contains_key(&priority) {
+            } else if owned.shared.mask.subset_of(mask) {
+                out.extend(owned.same(key).filter(same).map(Handle::share));
+            } else {
+                out.extend(
+                    owned.all().filter(same).filter(|r| r.overlaps(key, mask)).map(Handle::share),
+                );
+            }
+        })
+    }
+
+    /// The matching rule of the highest priority visible at `version`, if any. Sets in `wildcards`
+    /// the bits of `key` that decided; bits already set stay.
+    ///
+    /// # Safety
+    /// The caller is a registered online [`sync::Reader`] of the table's domain and uses the
+    /// reference only until its next quiescent point; or nobody changes the table meanwhile.
+    /// Control threads use [`Classifier::find`] instead.
+    #[inline]
+    pub unsafe fn lookup(&self, key: &Key, version: u64, wildcards: &mut Mask) -> Option<&Rule<T>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.best(key, version, wildcards) }.map(Handle::get)
+    }
+
+    /// As [`Classifier::lookup`], for control threads: takes the writer's lock.
+    pub fn find(&self, key: &Key, version: u64, wildcards: &mut Mask) -> Option<Arc<Rule<T>>> {
+        let _writer = self.lock();
+        // SAFETY: the lock keeps every change away.
+        unsafe { self.best(key, version, wildcards) }.map(Handle::share)
+    }
+
+    /// # Safety
+    /// As [`Classifier::lookup`].
+    #[inline]
+    unsafe fn best(&self, key: &Key, version: u64, wildcards: &mut Mask) -> Option<Handle<'_, T>> {
+        let mut best: Option<Handle<'_, T>> = None;
+        // SAFETY: the caller's promise.
+        let list = unsafe { self.list.read() };
+        for entry in list {
+            if best.is_some_and(|b| b.priority() >= entry.max_priority) {
+                break;
+            }
+            // SAFETY: the caller's promise.
+            let head = unsafe { entry.subtable.lookup(key, wildcards) };
+            // SAFETY: the caller's promise.
+            let found = unsafe { chain(head) }.find(|r| r.visible(version));
+            if let Some(rule) = found
+                && best.is_none_or(|b| rule.priority() > b.priority())
+            {
+                best = Some(rule);
+            }
+        }
+        best
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Writer<T>> {
+        self.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn collect(
+        &self,
+        mut pick: impl FnMut(&Owned<T>, &mut Vec<Arc<Rule<T>>>),
+    ) -> std::vec::IntoIter<Arc<Rule<T>>> {
+        let writer = self.lock();
+        let mut out = Vec::new();
+        writer.by_mask.values().for_each(|owned| pick(owned, &mut out));
+        out.into_iter()
+    }
+
+    /// Publishes the subtables by falling maximum priority, older ones first among equals.
+    fn publish_list(&self, writer: &Writer<T>) {
+        let mut all: Vec<_> =
+            writer.by_mask.values().filter_map(|o| Some((o.max_priority()?, o))).collect();
+        all.sort_by_key(|(max, o)| (Reverse(*max), o.serial));
+        let entry = |(max_priority, o): (u16, &Owned<T>)| Entry {
+            max_priority,
+            subtable: o.shared.clone(),
+        };
+        self.list.publish(all.into_iter().map(entry).collect());
+    }
+}

@@ -1,0 +1,192 @@
+//! A rule: match, priority, versions and the caller's value.
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use flow::{Key, Mask, WORDS};
+
+/// A version no reader ever reaches: "not removed" or "not yet added".
+pub const NEVER: u64 = u64::MAX;
+
+/// The set of words with at least one bit in a mask; bit `i` stands for word `i`.
+fn significant(mask: &Mask) -> u64 {
+    (0..WORDS).filter(|&i| mask.words[i] != 0).fold(0, |map, i| map | 1 << i)
+}
+
+/// Indices of the 1-bits, lowest first.
+pub(crate) fn bits(mut map: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let i = map.trailing_zeros() as usize;
+        map &= map.wrapping_sub(1);
+        (i < 64).then_some(i)
+    })
+}
+
+/// A match with a priority, the versions it lives in, and a value.
+///
+/// Only the words that the mask touches are stored. A rule goes into one classifier, once: after
+/// [`crate::Classifier::remove`] it cannot be inserted again (make a new one).
+pub struct Rule<T> {
+    map: u64,
+    /// Masked key words, then as many mask words, of the words in `map`.
+    words: Box<[u64]>,
+    /// The next rule with the same masked key; priorities fall along the chain.
+    pub(crate) next: AtomicPtr<Rule<T>>,
+    add: AtomicU64,
+    remove: AtomicU64,
+    priority: u16,
+    /// Was ever linked into a classifier.
+    pub(crate) used: AtomicBool,
+    value: T,
+}
+
+impl<T> Rule<T> {
+    /// A rule visible from version 0 on. Key bits outside the mask are ignored.
+    pub fn new(key: &Key, mask: &Mask, priority: u16, value: T) -> Self {
+        Self::with_version(key, mask, priority, 0, value)
+    }
+
+    /// A rule visible from version `add` on.
+    pub fn with_version(key: &Key, mask: &Mask, priority: u16, add: u64, value: T) -> Self {
+        let map = significant(mask);
+        let keys = bits(map).map(|i| key.words[i] & mask.words[i]);
+        let words = keys.chain(bits(map).map(|i| mask.words[i])).collect();
+        Rule {
+            map,
+            words,
+            next: AtomicPtr::new(std::ptr::null_mut()),
+            add: AtomicU64::new(add),
+            remove: AtomicU64::new(NEVER),
+            priority,
+            used: AtomicBool::new(false),
+            value,
+        }
+    }
+
+    /// The caller's value.
+    #[inline]
+    pub fn value(&self) -> &T {
+        &self.value
+    }
+
+    /// The priority; higher wins.
+    #[inline]
+    pub fn priority(&self) -> u16 {
+        self.priority
+    }
+
+    /// The masked key.
+    pub fn key(&self) -> Key {
+        self.expand(0)
+    }
+
+    /// The mask.
+    pub fn mask(&self) -> Mask {
+        self.expand(self.words.len() / 2)
+    }
+
+    fn expand(&self, from: usize) -> Key {
+        let mut out = Key::ZERO;
+        for (i, w) in bits(self.map).zip(&self.words[from..]) {
+            out.words[i] = *w;
+        }
+        out
+    }
+
+    /// The first version that sees the rule.
+    pub fn add_version(&self) -> u64 {
+        self.add.load(Ordering::Acquire)
+    }
+
+    /// Sets the first version that sees the rule ([`NEVER`]: none yet).
+    pub fn set_add_version(&self, version: u64) {
+        self.add.store(version, Ordering::Release);
+    }
+
+    /// The first version that no longer sees the rule; [`NEVER`] while it stays.
+    pub fn remove_version(&self) -> u64 {
+        self.remove.load(Ordering::Acquire)
+    }
+
+    /// Sets the first version that no longer sees the rule ([`NEVER`]: back to stay).
+    pub fn set_remove_version(&self, version: u64) {
+        self.remove.store(version, Ordering::Release);
+    }
+
+    /// Does a reader at `version` see the rule?
+    #[inline]
+    pub fn visible(&self, version: u64) -> bool {
+        self.add.load(Ordering::Acquire) <= version && version < self.remove.load(Ordering::Acquire)
+    }
+
+    /// Does a packet with `key` match (whatever the version)?
+    #[inline]
+    pub fn matches(&self, key: &Key) -> bool {
+        let (keys, masks) = self.words.split_at(self.words.len() / 2);
+        let mut pairs = bits(self.map).zip(keys.iter().zip(masks));
+        pairs.all(|(i, (k, m))| key.words[i] & m == *k)
+    }
+
+    /// Is the rule at least as specific as (`key`,`mask`): the criterion of loose flow-mods?
+    pub fn within(&self, key: &Key, mask: &Mask) -> bool {
+        let (keys, masks) = self.words.split_at(self.words.len() / 2);
+        significant(mask) & !self.map == 0
+            && bits(self.map).zip(keys.iter().zip(masks)).all(|(i, (k, m))| {
+                mask.words[i] & !m == 0 && (k ^ key.words[i]) & mask.words[i] == 0
+            })
+    }
+
+    /// Is there a packet that matches both the rule and (`key`,`mask`)?
+    pub fn overlaps(&self, key: &Key, mask: &Mask) -> bool {
+        let (keys, masks) = self.words.split_at(self.words.len() / 2);
+        let mut pairs = bits(self.map).zip(keys.iter().zip(masks));
+        pairs.all(|(i, (k, m))| (k ^ key.words[i]) & m & mask.words[i] == 0)
+    }
+
+    /// Do both rules have the same masked key (their masks being equal)?
+    pub(crate) fn same_key(&self, other: &Rule<T>) -> bool {
+        self.words == other.words
+    }
+
+    /// The mask as the identity of a subtable.
+    pub(crate) fn shape(&self) -> Shape {
+        Shape { map: self.map, masks: self.words[self.words.len() / 2..].into() }
+    }
+
+    /// Heap and inline bytes of the rule itself, without the value's own heap memory.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.words)
+    }
+}
+
+impl<T: std::fmt::Debug> std::fmt::Debug for Rule<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rule")
+            .field("priority", &self.priority)
+            .field("key", &self.key())
+            .field("mask", &self.mask())
+            .field("value", &self.value)
+            .finish()
+    }
+}
+
+/// A mask without its zero words.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Shape {
+    pub map: u64,
+    pub masks: Box<[u64]>,
+}
+
+impl Shape {
+    pub fn of(mask: &Mask) -> Shape {
+        let map = significant(mask);
+        Shape { map, masks: bits(map).map(|i| mask.words[i]).collect() }
+    }
+
+    pub fn mask(&self) -> Mask {
+        let mut out = Key::ZERO;
+        for (i, w) in bits(self.map).zip(&self.masks) {
+            out.words[i] = *w;
+        }
+        out
+    }
+}

@@ -1,0 +1,173 @@
+//! The hash array of a subtable: open addressing over chains of rules with the same masked key.
+//!
+//! A slot is a pointer to the first rule of a chain with 16 bits of the hash in the pointer's
+//! unused upper bits, so that a probe looks at a rule only when it is almost surely the right one.
+//! One writer changes slots in place; readers need no lock. Growing makes a new array that points
+//! at the same chains.
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
+
+use crate::rule::Rule;
+
+const TAG_SHIFT: u32 = 48;
+const ADDRESS: usize = (1 << TAG_SHIFT) - 1;
+/// The address of no rule: a slot that was freed inside a probe run.
+const FREED: usize = 1;
+/// A counter that reached this value stays there (its cell then never says "no").
+const FULL: u16 = u16::MAX;
+
+/// Counts of hash prefixes, to tell "no rule agrees so far" before a whole key is looked at.
+pub(crate) struct Filter {
+    cells: Box<[AtomicU16]>,
+}
+
+impl Filter {
+    fn new(size: usize) -> Filter {
+        Filter { cells: (0..size).map(|_| AtomicU16::new(0)).collect() }
+    }
+
+    fn cell(&self, hash: u64) -> &AtomicU16 {
+        &self.cells[(hash >> 16) as usize & (self.cells.len() - 1)]
+    }
+
+    /// False: surely no rule has this prefix.
+    #[inline]
+    pub fn may_contain(&self, hash: u64) -> bool {
+        self.cell(hash).load(Ordering::Acquire) != 0
+    }
+
+    /// Counts one more rule.
+    pub fn add(&self, hash: u64) {
+        let cell = self.cell(hash);
+        let n = cell.load(Ordering::Relaxed);
+        cell.store(n.saturating_add(1), Ordering::Release);
+    }
+
+    /// Counts one rule less.
+    pub fn sub(&self, hash: u64) {
+        let cell = self.cell(hash);
+        let n = cell.load(Ordering::Relaxed);
+        if n != FULL {
+            cell.store(n.saturating_sub(1), Ordering::Release);
+        }
+    }
+}
+
+pub(crate) struct Slots<T> {
+    slots: Box<[AtomicPtr<Rule<T>>]>,
+    /// One for each stage but the last.
+    pub filters: Box<[Filter]>,
+}
+
+/// What a writer's search for a chain found.
+pub(crate) struct Found<T> {
+    /// The slot of the chain, or the one to put a new chain into.
+    pub slot: usize,
+    /// First rule of the chain; null if there is none.
+    pub head: *mut Rule<T>,
+    /// Without a chain: was the slot never used before?
+    pub fresh: bool,
+}
+
+impl<T> Slots<T> {
+    /// An empty array of `size` slots (a power of two).
+    pub fn new(size: usize, filters: usize) -> Self {
+        Slots {
+            slots: (0..size).map(|_| AtomicPtr::new(null_mut())).collect(),
+            filters: (0..filters).map(|_| Filter::new(size)).collect(),
+        }
+    }
+
+    pub fn size(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Heap bytes.
+    pub fn bytes(&self) -> usize {
+        self.slots.len() * (8 + 2 * self.filters.len())
+    }
+
+    #[inline]
+    fn tag(hash: u64) -> usize {
+        ((hash >> TAG_SHIFT) as usize) << TAG_SHIFT
+    }
+
+    /// The first rule of the chain that `same` accepts, or null.
+    ///
+    /// # Safety
+    /// As [`sync::Published::read`]: rules reachable from here must not be freed during the call.
+    #[inline]
+    pub unsafe fn find(&self, hash: u64, same: impl Fn(&Rule<T>) -> bool) -> *mut Rule<T> {
+        let mask = self.slots.len() - 1;
+        let tag = Self::tag(hash);
+        for i in 0..=mask {
+            let word = self.slots[(hash as usize + i) & mask].load(Ordering::Acquire);
+            if word.is_null() {
+                break;
+            }
+            if word.addr() & !ADDRESS == tag && word.addr() & ADDRESS != FREED {
+                let head = word.map_addr(|a| a & ADDRESS);
+                // SAFETY: a tagged slot holds a rule that the caller keeps alive.
+                if same(unsafe { &*head }) {
+                    return head;
+                }
+            }
+        }
+        null_mut()
+    }
+
+    /// As [`Slots::find`], for the writer: also says where a new chain goes. The array must have a
+    /// slot that is not in use.
+    ///
+    /// # Safety
+    /// The caller is the only writer.
+    pub unsafe fn locate(&self, hash: u64, same: impl Fn(&Rule<T>) -> bool) -> Found<T> {
+        let mask = self.slots.len() - 1;
+        let tag = Self::tag(hash);
+        let mut free = None;
+        for i in 0..=mask {
+            let slot = (hash as usize + i) & mask;
+            let word = self.slots[slot].load(Ordering::Relaxed);
+            if word.is_null() {
+                let found = free.unwrap_or((slot, true));
+                return Found { slot: found.0, head: null_mut(), fresh: found.1 };
+            }
+            if word.addr() & ADDRESS == FREED {
+                free.get_or_insert((slot, false));
+            } else if word.addr() & !ADDRESS == tag {
+                let head = word.map_addr(|a| a & ADDRESS);
+                // SAFETY: rules in slots are alive until the writer unlinks and retires them.
+                if same(unsafe { &*head }) {
+                    return Found { slot, head, fresh: false };
+                }
+            }
+        }
+        let (slot, fresh) = free.unwrap_or((0, false));
+        Found { slot, head: null_mut(), fresh }
+    }
+
+    /// Makes `slot` point at a chain.
+    pub fn store(&self, slot: usize, hash: u64, head: *mut Rule<T>) {
+        debug_assert_eq!(head.addr() & !ADDRESS, 0);
+        let word = head.map_addr(|a| a | Self::tag(hash));
+        self.slots[slot].store(word, Ordering::Release);
+    }
+
+    /// Frees `slot`; true if it became as good as never used.
+    pub fn clear(&self, slot: usize) -> bool {
+        let next = (slot + 1) & (self.slots.len() - 1);
+        let last = self.slots[next].load(Ordering::Relaxed).is_null();
+        let word = if last { null_mut() } else { std::ptr::without_provenance_mut(FREED) };
+        self.slots[slot].store(word, Ordering::Release);
+        last
+    }
+
+    /// The first rules of all chains.
+    pub fn heads(&self) -> impl Iterator<Item = *mut Rule<T>> {
+        self.slots.iter().filter_map(|s| {
+            let head = s.load(Ordering::Acquire).map_addr(|a| a & ADDRESS);
+            (head.addr() > FREED).then_some(head)
+        })
+    }
+}

@@ -1,0 +1,321 @@
+//! The rules of one mask.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use flow::{Key, Mask};
+use sync::{Domain, Published};
+
+use crate::hash::Secret;
+use crate::rule::{Rule, Shape};
+use crate::slots::Slots;
+use crate::stage::{Step, steps};
+
+const MIN_SLOTS: usize = 4;
+
+/// What readers see of a subtable.
+pub(crate) struct Subtable<T: Send + Sync + 'static> {
+    pub mask: Mask,
+    secret: Secret,
+    steps: Box<[Step]>,
+    /// Where each stage ends in `steps`; the last one is `steps.len()`.
+    stages: Box<[usize]>,
+    slots: Published<Slots<T>>,
+}
+
+/// The hashes of a key at the end of each stage; the last is the hash of the whole masked key.
+struct Hashes {
+    at: [u64; crate::stage::STAGES],
+    stages: usize,
+}
+
+impl Hashes {
+    fn whole(&self) -> u64 {
+        self.at[self.stages - 1]
+    }
+}
+
+impl<T: Send + Sync + 'static> Subtable<T> {
+    fn new(domain: &Domain, shape: &Shape) -> Self {
+        let mask = shape.mask();
+        let (steps, stages) = steps(&mask);
+        let slots = Published::new(domain.clone(), Slots::new(MIN_SLOTS, stages.len() - 1));
+        Subtable { mask, secret: Secret::get(), steps, stages, slots }
+    }
+
+    /// The chain that `key` belongs to (null: none); marks in `wildcards` the bits looked at.
+    ///
+    /// # Safety
+    /// As [`Published::read`].
+    #[inline]
+    pub unsafe fn lookup(&self, key: &Key, wildcards: &mut Mask) -> *mut Rule<T> {
+        // SAFETY: the caller's promise.
+        let slots = unsafe { self.slots.read() };
+        let mut hash = self.secret.start();
+        let mut from = 0;
+        for (i, &end) in self.stages.iter().enumerate() {
+            for step in &self.steps[from..end] {
+                let word = step.word as usize;
+                hash = self.secret.mix(hash, key.words[word] & step.mask);
+                wildcards.words[word] |= step.mask;
+            }
+            from = end;
+            if let Some(filter) = slots.filters.get(i)
+                && !filter.may_contain(hash)
+            {
+                return null_mut();
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { slots.find(hash, |rule| rule.matches(key)) }
+    }
+
+    fn hashes(&self, key: &Key) -> Hashes {
+        let mut out = Hashes { at: [0; crate::stage::STAGES], stages: self.stages.len() };
+        let mut hash = self.secret.start();
+        let mut from = 0;
+        for (i, &end) in self.stages.iter().enumerate() {
+            for step in &self.steps[from..end] {
+                hash = self.secret.mix(hash, key.words[step.word as usize] & step.mask);
+            }
+            from = end;
+            out.at[i] = hash;
+        }
+        out
+    }
+}
+
+impl<T: Send + Sync + 'static> Drop for Subtable<T> {
+    fn drop(&mut self) {
+        // SAFETY: nobody else holds the subtable, so nobody publishes or reads.
+        for head in unsafe { self.slots.read() }.heads() {
+            let mut rule = head;
+            while !rule.is_null() {
+                // SAFETY: linked rules hold one strong count each, given up here.
+                let owned = unsafe { Arc::from_raw(rule) };
+                rule = owned.next.load(Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// A rule that is alive for `'a` and was made by `Arc::into_raw`.
+pub(crate) struct Handle<'a, T> {
+    rule: NonNull<Rule<T>>,
+    alive: PhantomData<&'a Rule<T>>,
+}
+
+impl<T> Clone for Handle<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Handle<'_, T> {}
+
+impl<T> std::ops::Deref for Handle<'_, T> {
+    type Target = Rule<T>;
+
+    #[inline]
+    fn deref(&self) -> &Rule<T> {
+        self.get()
+    }
+}
+
+impl<'a, T> Handle<'a, T> {
+    /// The rule.
+    #[inline]
+    pub fn get(self) -> &'a Rule<T> {
+        // SAFETY: alive for 'a, as the maker of the handle promised.
+        unsafe { self.rule.as_ref() }
+    }
+
+    /// A counted handle.
+    pub fn share(self) -> Arc<Rule<T>> {
+        let rule = self.rule.as_ptr();
+        // SAFETY: made by Arc::into_raw and alive, so at least one strong count exists.
+        unsafe {
+            Arc::increment_strong_count(rule);
+            Arc::from_raw(rule)
+        }
+    }
+}
+
+/// The rules of a chain.
+///
+/// # Safety
+/// `head` is null or a linked rule; the rules of its chain stay alive for `'a`.
+#[inline]
+pub(crate) unsafe fn chain<'a, T: 'a>(head: *mut Rule<T>) -> impl Iterator<Item = Handle<'a, T>> {
+    let mut at = head;
+    std::iter::from_fn(move || {
+        let handle = Handle { rule: NonNull::new(at)?, alive: PhantomData };
+        at = handle.get().next.load(Ordering::Acquire);
+        Some(handle)
+    })
+}
+
+/// A subtable with what only the writer knows.
+pub(crate) struct Owned<T: Send + Sync + 'static> {
+    pub shared: Arc<Subtable<T>>,
+    /// Order of creation, to keep the order of equals stable.
+    pub serial: u64,
+    /// Rules per priority; the last key is the subtable's maximum.
+    pub priorities: BTreeMap<u16, u32>,
+    pub rules: usize,
+    chains: usize,
+    /// Slots that are not as good as never used.
+    dirty: usize,
+}
+
+impl<T: Send + Sync + 'static> Owned<T> {
+    pub fn new(domain: &Domain, shape: &Shape, serial: u64) -> Self {
+        Owned {
+            shared: Arc::new(Subtable::new(domain, shape)),
+            serial,
+            priorities: BTreeMap::new(),
+            rules: 0,
+            chains: 0,
+            dirty: 0,
+        }
+    }
+
+    /// The highest priority, if there is any rule.
+    pub fn max_priority(&self) -> Option<u16> {
+        self.priorities.last_key_value().map(|(p, _)| *p)
+    }
+
+    fn slots(&self) -> &Slots<T> {
+        // SAFETY: `Owned` is the writer's; its methods are the only ones that publish.
+        unsafe { self.shared.slots.read() }
+    }
+
+    /// Counts a rule to come, so that the maximum can be published before the rule.
+    pub fn announce(&mut self, priority: u16) {
+        *self.priorities.entry(priority).or_default() += 1;
+        self.rules += 1;
+    }
+
+    /// Links a rule that was announced.
+    pub fn link(&mut self, rule: Arc<Rule<T>>) {
+        if (self.dirty + 1) * 2 > self.slots().size() {
+            self.resize();
+        }
+        let hashes = self.shared.hashes(&rule.key());
+        let slots = self.slots();
+        for (filter, hash) in slots.filters.iter().zip(hashes.at) {
+            filter.add(hash);
+        }
+        // SAFETY: this is the writer.
+        let found = unsafe { slots.locate(hashes.whole(), |r| r.same_key(&rule)) };
+        let priority = rule.priority();
+        let new = Arc::into_raw(rule).cast_mut();
+        // SAFETY: linked rules are alive.
+        let last = unsafe { chain(found.head) }.take_while(|r| r.priority() > priority).last();
+        // SAFETY: `new` was an Arc a moment ago and is not reclaimed.
+        let new_next = unsafe { &(*new).next };
+        match last {
+            Some(last) => {
+                new_next.store(last.next.load(Ordering::Relaxed), Ordering::Relaxed);
+                last.next.store(new, Ordering::Release);
+            }
+            None => {
+                new_next.store(found.head, Ordering::Relaxed);
+                slots.store(found.slot, hashes.whole(), new);
+            }
+        }
+        self.chains += usize::from(found.head.is_null());
+        self.dirty += usize::from(found.fresh);
+    }
+
+    /// Unlinks a rule and gives back the table's handle on it; None if it is not here.
+    pub fn unlink(&mut self, rule: &Rule<T>) -> Option<Arc<Rule<T>>> {
+        let hashes = self.shared.hashes(&rule.key());
+        let slots = self.slots();
+        // SAFETY: this is the writer.
+        let found = unsafe { slots.locate(hashes.whole(), |r| r.same_key(rule)) };
+        let mut before: Option<Handle<'_, T>> = None;
+        // SAFETY: linked rules are alive.
+        let at = unsafe { chain(found.head) }.find(|r| {
+            let here = std::ptr::eq(r.get(), rule);
+            before = if here { before } else { Some(*r) };
+            here
+        })?;
+        let next = at.next.load(Ordering::Relaxed);
+        let target = match before {
+            Some(before) => before.next.swap(next, Ordering::AcqRel),
+            None if next.is_null() => {
+                let clean = slots.clear(found.slot);
+                self.dirty -= usize::from(clean);
+                self.chains -= 1;
+                found.head
+            }
+            None => {
+                slots.store(found.slot, hashes.whole(), next);
+                found.head
+            }
+        };
+        for (filter, hash) in self.slots().filters.iter().zip(hashes.at) {
+            filter.sub(hash);
+        }
+        self.forget(rule.priority());
+        // SAFETY: `target` came from Arc::into_raw in `link` and is unlinked now.
+        Some(unsafe { Arc::from_raw(target) })
+    }
+
+    fn forget(&mut self, priority: u16) {
+        self.rules -= 1;
+        if let Some(n) = self.priorities.get_mut(&priority) {
+            *n -= 1;
+            if *n == 0 {
+                self.priorities.remove(&priority);
+            }
+        }
+        if self.slots().size() > MIN_SLOTS && self.chains * 16 < self.slots().size() {
+            self.resize();
+        }
+    }
+
+    /// Publishes an array with room for twice the chains and no freed slots.
+    fn resize(&mut self) {
+        let size = ((self.chains + 1) * 4).next_power_of_two().max(MIN_SLOTS);
+        let old = self.slots();
+        let new = Slots::new(size, old.filters.len());
+        for head in old.heads() {
+            // SAFETY: linked rules are alive.
+            let hashes = self.shared.hashes(&unsafe { &*head }.key());
+            // SAFETY: this is the writer; `new` is private. Chains have distinct keys.
+            let found = unsafe { new.locate(hashes.whole(), |_| false) };
+            new.store(found.slot, hashes.whole(), head);
+            // SAFETY: as above.
+            for _ in unsafe { chain(head) } {
+                new.filters.iter().zip(hashes.at).for_each(|(f, h)| f.add(h));
+            }
+        }
+        self.dirty = self.chains;
+        self.shared.slots.publish(new);
+    }
+
+    /// The rules whose masked key equals that of (`key` & this mask), by falling priority.
+    pub fn same(&self, key: &Key) -> impl Iterator<Item = Handle<'_, T>> {
+        let hashes = self.shared.hashes(key);
+        // SAFETY: the caller holds the writer, so nothing is unlinked meanwhile.
+        let head = unsafe { self.slots().find(hashes.whole(), |r| r.matches(key)) };
+        // SAFETY: as above.
+        unsafe { chain(head) }
+    }
+
+    /// All rules.
+    pub fn all(&self) -> impl Iterator<Item = Handle<'_, T>> {
+        // SAFETY: the caller holds the writer, so nothing is unlinked meanwhile.
+        self.slots().heads().flat_map(|head| unsafe { chain(head) })
+    }
+
+    /// Heap bytes of the hash array.
+    pub fn bytes(&self) -> usize {
+        self.slots().bytes()
+    }
+}

@@ -1,0 +1,108 @@
+//! Readers that never wait against a writer that never rests.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use classifier::{Classifier, Rule};
+use flow::{Field, Key, Mask};
+use sync::Domain;
+
+struct Shared {
+    table: Classifier<u64>,
+    version: AtomicU64,
+    stop: AtomicBool,
+    lookups: AtomicU64,
+}
+
+fn exact(i: u32) -> (Key, Mask) {
+    let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
+    Field::Ipv4Dst.set(&mut key, u128::from(i));
+    Field::Ipv4Dst.unwildcard(&mut mask);
+    (key, mask)
+}
+
+/// At every version exactly one of two rules answers for key 1, and it carries the version.
+fn read(shared: &Shared, domain: &Domain) {
+    let reader = domain.reader();
+    let (key, _) = exact(1);
+    while !shared.stop.load(Ordering::Relaxed) {
+        let version = shared.version.load(Ordering::Acquire);
+        let mut marked = Key::ZERO;
+        // SAFETY: registered, online, and the reference dies before the quiescent point.
+        let rule = unsafe { shared.table.lookup(&key, version, &mut marked) };
+        assert_eq!(rule.map(|r| *r.value()), Some(version));
+        shared.lookups.fetch_add(1, Ordering::Relaxed);
+        reader.quiescent();
+    }
+}
+
+fn wait(domain: &Domain) {
+    let grace = domain.grace();
+    while !domain.passed(grace) {
+        std::thread::yield_now();
+    }
+}
+
+/// Adds and removes rules of other masks and keys, so that arrays grow, shrink and disappear.
+fn noise(table: &Classifier<u64>, round: u64) {
+    let rules: Vec<_> = (0..40)
+        .map(|i| {
+            let (key, mut mask) = exact(100 + i);
+            if i % 4 == 0 {
+                Field::TcpDst.set(&mut mask, 0xffff << (round % 16) & 0xffff);
+            }
+            Arc::new(Rule::new(&key, &mask, (round % 100) as u16, 0))
+        })
+        .collect();
+    rules.iter().for_each(|r| table.insert(r.clone()));
+    rules.iter().for_each(|r| assert!(table.remove(r)));
+}
+
+/// Replaces the answer for key 1, now under a higher and now under a lower priority or mask.
+fn write(shared: &Shared, domain: &Domain, until: Instant) {
+    let mut old: Option<Arc<Rule<u64>>> = None;
+    let mut next = 0;
+    while Instant::now() < until {
+        let (key, exact_mask) = exact(1);
+        let mask = if next % 3 == 0 { Key::ZERO } else { exact_mask };
+        let priority = [5, 500, 50][next as usize % 3];
+        let rule = Arc::new(Rule::with_version(&key, &mask, priority, next, next));
+        shared.table.insert(rule.clone());
+        if let Some(old) = &old {
+            old.set_remove_version(next);
+        }
+        shared.version.store(next, Ordering::Release);
+        noise(&shared.table, next);
+        wait(domain);
+        if let Some(old) = old.replace(rule) {
+            assert!(shared.table.remove(&old));
+        }
+        domain.reclaim();
+        next += 1;
+    }
+    assert!(next > 20, "the writer made only {next} versions");
+}
+
+#[test]
+fn every_reader_sees_its_version() {
+    let domain = Domain::new();
+    let shared = Arc::new(Shared {
+        table: Classifier::new(domain.clone()),
+        version: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+        lookups: AtomicU64::new(0),
+    });
+    let first = Arc::new(Rule::new(&Key::ZERO, &Key::ZERO, 0, 0));
+    shared.table.insert(first);
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (shared, domain) = (shared.clone(), domain.clone());
+            std::thread::spawn(move || read(&shared, &domain))
+        })
+        .collect();
+    write(&shared, &domain, Instant::now() + Duration::from_millis(700));
+    shared.stop.store(true, Ordering::Relaxed);
+    readers.into_iter().for_each(|r| r.join().unwrap());
+    assert!(shared.lookups.load(Ordering::Relaxed) > 1000);
+}

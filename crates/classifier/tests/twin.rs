@@ -1,0 +1,243 @@
+//! The classifier against its slow twin, and the law of un-wildcarding.
+
+use std::sync::Arc;
+
+use classifier::{Classifier, Linear, NEVER, Rule};
+use flow::{Field, Key, Mask};
+use proptest::prelude::*;
+use sync::Domain;
+
+/// Fields of every stage, with few values so that rules and packets meet often.
+const USED: [Field; 8] = [
+    Field::InPort,
+    Field::EthType,
+    Field::EthDst,
+    Field::Ipv4Src,
+    Field::Ipv4Dst,
+    Field::IpProto,
+    Field::TcpDst,
+    Field::Reg(3),
+];
+
+fn value(field: Field, pick: u8) -> u128 {
+    let small = u128::from(pick % 4);
+    match field {
+        Field::Ipv4Src | Field::Ipv4Dst => {
+            [0x0a000001, 0x0a000102, 0x0a800001, 0xc0a80001][usize::from(pick % 4)]
+        }
+        _ => small,
+    }
+}
+
+fn prefix(field: Field, pick: u8) -> u128 {
+    let bits = field.bits();
+    match (field, pick % 4) {
+        (_, 0 | 1) => 0,
+        (Field::Ipv4Src | Field::Ipv4Dst | Field::TcpDst | Field::EthDst, 2) => {
+            field.full() ^ ((1 << (bits - bits / 4)) - 1)
+        }
+        _ => field.full(),
+    }
+}
+
+prop_compose! {
+    fn packet()(picks in any::<[u8; 8]>()) -> Key {
+        let mut key = Key::ZERO;
+        USED.iter().zip(picks).for_each(|(f, p)| f.set(&mut key, value(*f, p)));
+        key
+    }
+}
+
+prop_compose! {
+    fn matches()(key in packet(), picks in any::<[u8; 8]>()) -> (Key, Mask) {
+        let mut mask = Key::ZERO;
+        USED.iter().zip(picks).for_each(|(f, p)| f.set(&mut mask, prefix(*f, p)));
+        (key.masked(&mask), mask)
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert(Key, Mask, u16),
+    Remove(usize),
+    /// Hide a rule from version 1 on.
+    Hide(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        5 => (matches(), 0u16..9).prop_map(|((k, m), p)| Step::Insert(k, m, p)),
+        2 => any::<usize>().prop_map(Step::Remove),
+        1 => any::<usize>().prop_map(Step::Hide),
+    ]
+}
+
+struct Both {
+    table: Classifier<usize>,
+    twin: Linear<usize>,
+    domain: Domain,
+}
+
+fn run(steps: &[Step]) -> Both {
+    let domain = Domain::new();
+    let mut both = Both { table: Classifier::new(domain.clone()), twin: Linear::new(), domain };
+    for (id, step) in steps.iter().enumerate() {
+        let n = both.twin.rules().len();
+        match step {
+            Step::Insert(key, mask, priority) => {
+                let rule = Arc::new(Rule::new(key, mask, *priority, id));
+                both.table.insert(rule.clone());
+                both.twin.insert(rule);
+            }
+            Step::Remove(i) if n > 0 => {
+                let rule = both.twin.rules()[i % n].clone();
+                assert!(both.table.remove(&rule));
+                assert!(!both.table.remove(&rule));
+                assert!(both.twin.remove(&rule));
+            }
+            Step::Hide(i) if n > 0 => both.twin.rules()[i % n].set_remove_version(1),
+            _ => {}
+        }
+        assert_eq!(both.table.len(), both.twin.rules().len());
+    }
+    both
+}
+
+fn ids(rules: impl Iterator<Item = Arc<Rule<usize>>>) -> Vec<usize> {
+    let mut ids: Vec<_> = rules.map(|r| *r.value()).collect();
+    ids.sort();
+    ids
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn lookup_agrees(
+        steps in prop::collection::vec(step(), 1..80),
+        packets in prop::collection::vec(packet(), 20),
+        others in prop::collection::vec(packet(), 8),
+    ) {
+        let both = run(&steps);
+        for (key, version) in packets.iter().flat_map(|k| [(k, 0), (k, 1)]) {
+            let mut marked = Key::ZERO;
+            let got = both.table.find(key, version, &mut marked);
+            let want = both.twin.lookup(key, version, &mut Key::default());
+            prop_assert_eq!(got.as_ref().map(|r| r.priority()), want.map(|r| r.priority()));
+            if let Some(got) = &got {
+                prop_assert!(got.matches(key) && got.visible(version));
+                prop_assert!(got.mask().subset_of(&marked));
+            }
+            // The law: what agrees on the marked bits gets the same rule.
+            for other in &others {
+                let mut twin = *other;
+                for i in 0..flow::WORDS {
+                    twin.words[i] = key.words[i] & marked.words[i]
+                        | other.words[i] & !marked.words[i];
+                }
+                let again = both.table.find(&twin, version, &mut Key::default());
+                prop_assert_eq!(got.as_ref().map(|r| *r.value()), again.map(|r| *r.value()));
+                let slow = both.twin.lookup(&twin, version, &mut Key::default());
+                prop_assert_eq!(want.map(|r| r.priority()), slow.map(|r| r.priority()));
+            }
+        }
+    }
+
+    #[test]
+    fn queries_agree(
+        steps in prop::collection::vec(step(), 1..60),
+        (key, mask) in matches(),
+        priority in 0u16..9,
+    ) {
+        let both = run(&steps);
+        let rules = || both.twin.rules().iter().cloned();
+        prop_assert_eq!(ids(both.table.iter()), ids(rules()));
+        let loose = |r: &Arc<Rule<usize>>| {
+            mask.subset_of(&r.mask()) && r.key().matches(&key, &mask)
+        };
+        prop_assert_eq!(ids(both.table.iter_loose(&key, &mask)), ids(rules().filter(loose)));
+        let overlaps = |r: &Arc<Rule<usize>>| {
+            r.priority() == priority && r.key().overlaps(&r.mask(), &key, &mask)
+        };
+        prop_assert_eq!(
+            ids(both.table.overlapping(&key, &mask, priority)),
+            ids(rules().filter(overlaps))
+        );
+        for version in [0, 1] {
+            let exact = |r: &Arc<Rule<usize>>| {
+                r.priority() == priority && r.visible(version)
+                    && r.mask() == mask && r.key() == key
+            };
+            let got = both.table.find_exact(&key, &mask, priority, version);
+            prop_assert_eq!(got.is_some(), rules().any(|r| exact(&r)));
+            prop_assert!(got.is_none_or(|r| exact(&r)));
+        }
+    }
+
+    #[test]
+    fn nothing_leaks(steps in prop::collection::vec(step(), 1..60)) {
+        let Both { table, twin, domain } = run(&steps);
+        domain.reclaim();
+        for rule in twin.rules() {
+            prop_assert_eq!(Arc::strong_count(rule), 2);
+        }
+        drop(table);
+        domain.reclaim();
+        for rule in twin.rules() {
+            prop_assert_eq!(Arc::strong_count(rule), 1);
+        }
+    }
+}
+
+#[test]
+fn grows_and_shrinks() {
+    let domain = Domain::new();
+    let table = Classifier::new(domain.clone());
+    let mut mask = Key::ZERO;
+    Field::Ipv4Dst.unwildcard(&mut mask);
+    Field::TcpDst.unwildcard(&mut mask);
+    let key = |i: u32| {
+        let mut key = Key::ZERO;
+        Field::Ipv4Dst.set(&mut key, u128::from(i / 7));
+        Field::TcpDst.set(&mut key, u128::from(i % 7));
+        key
+    };
+    let rules: Vec<_> = (0..20_000).map(|i| Arc::new(Rule::new(&key(i), &mask, 5, i))).collect();
+    rules.iter().for_each(|r| table.insert(r.clone()));
+    for i in (0..20_000).step_by(37) {
+        assert_eq!(*table.find(&key(i), 0, &mut Key::default()).unwrap().value(), i);
+    }
+    assert!(rules[1..].iter().all(|r| table.remove(r)));
+    assert!(table.find(&key(9), 0, &mut Key::default()).is_none());
+    assert!(table.bytes() < 4096, "{} bytes for one rule", table.bytes());
+    assert!(table.remove(&rules[0]));
+    assert_eq!((table.len(), table.subtables()), (0, 0));
+}
+
+#[test]
+fn replaced_rule_by_version() {
+    let table = Classifier::new(Domain::new());
+    let old = Arc::new(Rule::new(&Key::ZERO, &Key::ZERO, 1, "old"));
+    table.insert(old.clone());
+    table.insert(Arc::new(Rule::with_version(&Key::ZERO, &Key::ZERO, 1, 7, "new")));
+    old.set_remove_version(7);
+    let at = |v| *table.find(&Key::ZERO, v, &mut Key::default()).unwrap().value();
+    assert_eq!((at(6), at(7)), ("old", "new"));
+    old.set_remove_version(NEVER);
+    assert_eq!(at(6), "old");
+}
+
+#[test]
+fn stages_leave_later_bits_wild() {
+    let table = Classifier::new(Domain::new());
+    let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
+    for f in [Field::InPort, Field::Ipv4Dst, Field::TcpDst] {
+        f.unwildcard(&mut mask);
+        f.set(&mut key, 1);
+    }
+    table.insert(Arc::new(Rule::new(&key, &mask, 1, ())));
+    let mut marked = Key::ZERO;
+    assert!(table.find(&Key::ZERO, 0, &mut marked).is_none());
+    assert_eq!(Field::InPort.get(&marked), Field::InPort.full());
+    assert_eq!((Field::Ipv4Dst.get(&marked), Field::TcpDst.get(&marked)), (0, 0));
+}
