@@ -1,0 +1,41 @@
+//! Time: the cycle counter for costs, the coarse monotonic clock for ages.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// The time-stamp counter (nanoseconds where there is none).
+#[inline]
+pub fn cycles() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: RDTSC has no preconditions.
+    unsafe {
+        std::arch::x86_64::_rdtsc()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        (monotonic(libc::CLOCK_MONOTONIC).as_nanos()) as u64
+    }
+}
+
+/// Cycles per second, measured once (takes 10 ms).
+pub fn cycles_per_second() -> u64 {
+    static HZ: OnceLock<u64> = OnceLock::new();
+    *HZ.get_or_init(|| {
+        let (t, c) = (Instant::now(), cycles());
+        std::thread::sleep(Duration::from_millis(10));
+        let (dt, dc) = (t.elapsed(), cycles() - c);
+        (dc as f64 / dt.as_secs_f64()) as u64
+    })
+}
+
+fn monotonic(clock: libc::clockid_t) -> Duration {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `ts` is a valid place; the call is answered by the vDSO, not the kernel.
+    unsafe { libc::clock_gettime(clock, &mut ts) };
+    Duration::new(ts.tv_sec as u64, ts.tv_nsec as u32)
+}
+
+/// Milliseconds of the monotonic clock: the unit and origin of every `*_ms` in this crate.
+pub fn now_ms() -> u64 {
+    monotonic(libc::CLOCK_MONOTONIC_COARSE).as_millis() as u64
+}
