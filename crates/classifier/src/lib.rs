@@ -29,6 +29,7 @@
 //! - [`Linear`] defines what is right.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod filter;
 mod hash;
 mod linear;
 mod rule;

@@ -6,54 +6,15 @@
 //! at the same chains.
 
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::filter::Filter;
 use crate::rule::Rule;
 
 const TAG_SHIFT: u32 = 48;
 const ADDRESS: usize = (1 << TAG_SHIFT) - 1;
 /// The address of no rule: a slot that was freed inside a probe run.
 const FREED: usize = 1;
-/// A counter that reached this value stays there (its cell then never says "no").
-const FULL: u16 = u16::MAX;
-
-/// Counts of hash prefixes, to tell "no rule agrees so far" before a whole key is looked at.
-pub(crate) struct Filter {
-    cells: Box<[AtomicU16]>,
-}
-
-impl Filter {
-    fn new(size: usize) -> Filter {
-        Filter { cells: (0..size).map(|_| AtomicU16::new(0)).collect() }
-    }
-
-    fn cell(&self, hash: u64) -> &AtomicU16 {
-        &self.cells[(hash >> 16) as usize & (self.cells.len() - 1)]
-    }
-
-    /// False: surely no rule has this prefix.
-    #[inline]
-    pub fn may_contain(&self, hash: u64) -> bool {
-        self.cell(hash).load(Ordering::Acquire) != 0
-    }
-
-    /// Counts one more rule.
-    pub fn add(&self, hash: u64) {
-        let cell = self.cell(hash);
-        let n = cell.load(Ordering::Relaxed);
-        cell.store(n.saturating_add(1), Ordering::Release);
-    }
-
-    /// Counts one rule less.
-    pub fn sub(&self, hash: u64) {
-        let cell = self.cell(hash);
-        let n = cell.load(Ordering::Relaxed);
-        if n != FULL {
-            cell.store(n.saturating_sub(1), Ordering::Release);
-        }
-    }
-}
-
 pub(crate) struct Slots<T> {
     slots: Box<[AtomicPtr<Rule<T>>]>,
     /// One for each stage but the last.
@@ -75,7 +36,7 @@ impl<T> Slots<T> {
     pub fn new(size: usize, filters: usize) -> Self {
         Slots {
             slots: (0..size).map(|_| AtomicPtr::new(null_mut())).collect(),
-            filters: (0..filters).map(|_| Filter::new(size)).collect(),
+            filters: (0..filters).map(|_| Filter::new(size / 8)).collect(),
         }
     }
 
@@ -85,7 +46,7 @@ impl<T> Slots<T> {
 
     /// Heap bytes.
     pub fn bytes(&self) -> usize {
-        self.slots.len() * (8 + 2 * self.filters.len())
+        self.slots.len() * 8 + self.filters.iter().map(Filter::bytes).sum::<usize>()
     }
 
     #[inline]

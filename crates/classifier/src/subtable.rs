@@ -201,7 +201,8 @@ impl<T: Send + Sync + 'static> Owned<T> {
 
     /// Links a rule that was announced.
     pub fn link(&mut self, rule: Arc<Rule<T>>) {
-        if (self.dirty + 1) * 2 > self.slots().size() {
+        let tight = |slots: &Slots<T>| slots.filters.iter().any(|f| !f.has_room());
+        if (self.dirty + 1) * 2 > self.slots().size() || tight(self.slots()) {
             self.resize();
         }
         let hashes = self.shared.hashes(&rule.key());
@@ -279,11 +280,12 @@ impl<T: Send + Sync + 'static> Owned<T> {
         }
     }
 
-    /// Publishes an array with room for twice the chains and no freed slots.
+    /// Publishes an array with room for twice the chains and no freed slots. Rare enough to cost
+    /// a constant per change: arrays and filters have room for a part of the chains' number.
     fn resize(&mut self) {
         let size = ((self.chains + 1) * 4).next_power_of_two().max(MIN_SLOTS);
         let old = self.slots();
-        let new = Slots::new(size, old.filters.len());
+        let mut new = Slots::new(size, old.filters.len());
         for head in old.heads() {
             // SAFETY: linked rules are alive.
             let hashes = self.shared.hashes(&unsafe { &*head }.key());
@@ -292,7 +294,7 @@ impl<T: Send + Sync + 'static> Owned<T> {
             new.store(found.slot, hashes.whole(), head);
             // SAFETY: as above.
             for _ in unsafe { chain(head) } {
-                new.filters.iter().zip(hashes.at).for_each(|(f, h)| f.add(h));
+                new.filters.iter_mut().zip(hashes.at).for_each(|(f, h)| f.add_or_grow(h));
             }
         }
         self.dirty = self.chains;

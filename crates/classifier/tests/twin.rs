@@ -58,7 +58,7 @@ prop_compose! {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Insert(Key, Mask, u16),
+    Insert(Box<(Key, Mask)>, u16),
     Remove(usize),
     /// Hide a rule from version 1 on.
     Hide(usize),
@@ -66,7 +66,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        5 => (matches(), 0u16..9).prop_map(|((k, m), p)| Step::Insert(k, m, p)),
+        5 => (matches(), 0u16..9).prop_map(|((k, m), p)| Step::Insert(Box::new((k, m)), p)),
         2 => any::<usize>().prop_map(Step::Remove),
         1 => any::<usize>().prop_map(Step::Hide),
     ]
@@ -84,7 +84,8 @@ fn run(steps: &[Step]) -> Both {
     for (id, step) in steps.iter().enumerate() {
         let n = both.twin.rules().len();
         match step {
-            Step::Insert(key, mask, priority) => {
+            Step::Insert(r#match, priority) => {
+                let (key, mask) = &**r#match;
                 let rule = Arc::new(Rule::new(key, mask, *priority, id));
                 both.table.insert(rule.clone());
                 both.twin.insert(rule);

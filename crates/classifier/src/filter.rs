@@ -1,0 +1,124 @@
+//! The counted set of hash prefixes of a stage: "does any rule agree with the key so far?"
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Low bits of a cell: how many rules have the prefix. The upper 48 bits are of its hash, with the
+/// top bit set so that no cell in use is zero.
+const COUNT: u64 = 0xffff;
+const USED: u64 = 1 << 63;
+const MIN: usize = 4;
+
+/// Open addressing over cells of 47 bits of hash and a 16-bit count. A count that reached its
+/// limit stays there. One writer; readers need no lock. Two prefixes look the same with a
+/// probability of about 2^-47, which makes a lookup mark more bits than necessary, not less.
+pub(crate) struct Filter {
+    cells: Box<[AtomicU64]>,
+    /// Cells in use or once used; the writer's.
+    dirty: AtomicUsize,
+}
+
+impl Filter {
+    /// An empty set with room for a quarter of `size` prefixes.
+    pub fn new(size: usize) -> Filter {
+        let size = size.next_power_of_two().max(MIN);
+        Filter { cells: (0..size).map(|_| AtomicU64::new(0)).collect(), dirty: AtomicUsize::new(0) }
+    }
+
+    /// Heap bytes.
+    pub fn bytes(&self) -> usize {
+        self.cells.len() * 8
+    }
+
+    /// May another prefix be added in place?
+    pub fn has_room(&self) -> bool {
+        (self.dirty.load(Ordering::Relaxed) + 1) * 2 <= self.cells.len()
+    }
+
+    /// The cell of the prefix, or else the empty one that ends its probe run, and its content.
+    #[inline]
+    fn probe(&self, hash: u64) -> (usize, u64) {
+        let hash = hash | USED;
+        let mask = self.cells.len() - 1;
+        // From the bits that a cell keeps, so that growing needs no rule.
+        let mut i = (hash >> 16) as usize & mask;
+        loop {
+            let cell = self.cells[i].load(Ordering::Acquire);
+            if cell == 0 || (cell ^ hash) & !COUNT == 0 {
+                return (i, cell);
+            }
+            i = (i + 1) & mask;
+        }
+    }
+
+    /// False: surely no rule has this prefix.
+    #[inline]
+    pub fn may_contain(&self, hash: u64) -> bool {
+        self.probe(hash).1 & COUNT != 0
+    }
+
+    /// Counts one more rule; there must be room.
+    pub fn add(&self, hash: u64) {
+        let (i, cell) = self.probe(hash);
+        if cell == 0 {
+            self.dirty.fetch_add(1, Ordering::Relaxed);
+        }
+        if cell & COUNT != COUNT {
+            self.cells[i].store(((hash | USED) & !COUNT | cell & COUNT) + 1, Ordering::Release);
+        }
+    }
+
+    /// As [`Filter::add`] on a set that nobody reads yet: makes room.
+    pub fn add_or_grow(&mut self, hash: u64) {
+        if !self.has_room() {
+            let new = Filter::new(self.cells.len() * 4);
+            for cell in self.cells.iter().map(|c| c.load(Ordering::Relaxed)).filter(|c| *c != 0) {
+                new.put(cell);
+            }
+            *self = new;
+        }
+        self.add(hash);
+    }
+
+    /// Copies a cell of another set.
+    fn put(&self, cell: u64) {
+        let (i, _) = self.probe(cell);
+        self.cells[i].store(cell, Ordering::Relaxed);
+        self.dirty.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts one rule less.
+    pub fn sub(&self, hash: u64) {
+        let (i, cell) = self.probe(hash);
+        if cell & COUNT != COUNT && cell & COUNT != 0 {
+            self.cells[i].store(cell - 1, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_grows() {
+        let mut filter = Filter::new(0);
+        let hash = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for round in 1..=2 {
+            (1..500).for_each(|i| filter.add_or_grow(hash(i)));
+            assert!((1..500).all(|i| filter.may_contain(hash(i))), "round {round}");
+        }
+        assert!((500..1000).all(|i| !filter.may_contain(hash(i))));
+        (1..500).for_each(|i| filter.sub(hash(i)));
+        assert!((1..500).all(|i| filter.may_contain(hash(i))));
+        (1..500).for_each(|i| filter.sub(hash(i)));
+        assert!((1..500).all(|i| !filter.may_contain(hash(i))));
+    }
+
+    #[test]
+    fn a_full_count_stays() {
+        let filter = Filter::new(4);
+        (0..70_000).for_each(|_| filter.add(1 << 20));
+        (0..70_000).for_each(|_| filter.sub(1 << 20));
+        assert!(filter.may_contain(1 << 20));
+    }
+}
