@@ -10,9 +10,11 @@ pub mod check;
 pub mod error;
 pub mod error_code;
 pub mod instructions;
+mod match10;
 pub mod matching;
 pub mod message;
 pub mod oxm;
+pub mod prereq;
 
 pub use action::*;
 pub use error::*;

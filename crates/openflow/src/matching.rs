@@ -1,23 +1,63 @@
-//! Matches on the wire: OpenFlow 1.0's fixed match, `ofp_match` of 1.2 and later, and Nicira's.
+//! Matches on the wire: `ofp_match` of 1.2 and later, and Nicira's. (1.0's is in `match10`.)
+//!
+//! A match that was decoded and encoded for the same kind of wire reads back the same. OpenFlow
+//! 1.1's own fixed match is refused ([`OfError::MatchBadType`]).
 
+use crate::oxm::{Entry, Oxm};
+use crate::prereq::{self, VLAN_PRESENT, eth, ip};
 use crate::{Match, OfError, Version};
+use flow::{Field, at};
+
+pub use crate::match10::{decode_match10, encode_match10, fits_match10};
+
+/// `OFPMT_OXM`.
+const TYPE_OXM: u16 = 1;
 
 /// Reads an `ofp_match` (1.2 and later, type OXM). Returns the match and the bytes it takes with
 /// its padding.
-pub fn decode_match(_version: Version, _buf: &[u8]) -> Result<(Match, usize), OfError> {
-    Err(OfError::MatchBadType)
+///
+/// Errors: `MatchBadLen`, `MatchBadType`, and those of [`decode_oxm_list`].
+pub fn decode_match(_version: Version, buf: &[u8]) -> Result<(Match, usize), OfError> {
+    let head: &[u8; 4] = buf.first_chunk().ok_or(OfError::MatchBadLen)?;
+    let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
+    if len < head.len() {
+        return Err(OfError::MatchBadLen);
+    }
+    if u16::from_be_bytes([head[0], head[1]]) != TYPE_OXM {
+        return Err(OfError::MatchBadType);
+    }
+    let padded = len.next_multiple_of(8);
+    if padded > buf.len() {
+        return Err(OfError::MatchBadLen);
+    }
+    Ok((decode_oxm_list(&buf[4..len])?, padded))
 }
 
 /// Writes an `ofp_match` (1.2 and later) with its header and padding.
-pub fn encode_match(_version: Version, _m: &Match, _out: &mut Vec<u8>) {}
-
-/// Reads OXM/NXM entries that fill `buf` (no header, no padding; the length is given outside).
-pub fn decode_oxm_list(_buf: &[u8]) -> Result<Match, OfError> {
-    Err(OfError::MatchBadType)
+pub fn encode_match(version: Version, m: &Match, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend(TYPE_OXM.to_be_bytes());
+    out.extend([0; 2]);
+    encode_oxm_list(version, m, out);
+    let len = out.len() - start;
+    out[start + 2..start + 4].copy_from_slice(&(len as u16).to_be_bytes());
+    out.resize(start + len.next_multiple_of(8), 0);
 }
 
-/// Writes OXM/NXM entries without header and padding.
-pub fn encode_oxm_list(_version: Version, _m: &Match, _out: &mut Vec<u8>) {}
+/// Reads OXM/NXM entries that fill `buf` (no header, no padding; the length is given outside).
+///
+/// Errors: `MatchBadLen`, `MatchBadField` (unknown), `MatchBadWildcards` (value bits outside the
+/// mask), `MatchBadMask` (field without masks), `MatchBadValue`, `MatchBadPrereq`, `MatchDupField`.
+pub fn decode_oxm_list(buf: &[u8]) -> Result<Match, OfError> {
+    let mut m = Match::default();
+    let mut rest = buf;
+    while !rest.is_empty() {
+        let entry = Entry::parse(rest)?;
+        add_entry(&mut m, &entry)?;
+        rest = &rest[entry.size..];
+    }
+    Ok(m)
+}
 
 /// A Nicira match, which may hold a cookie to compare with (`NXM_NX_COOKIE`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,22 +70,220 @@ pub struct NxMatch {
     pub cookie_mask: u64,
 }
 
-/// Reads a Nicira match (`nx_flow_mod`, `nx_flow_stats_request`) without its padding.
-pub fn decode_nx_match(_buf: &[u8]) -> Result<NxMatch, OfError> {
-    Err(OfError::MatchBadType)
+/// Reads a Nicira match (`nx_flow_mod`, `nx_flow_stats_request`) without its padding. Errors as
+/// [`decode_oxm_list`].
+pub fn decode_nx_match(buf: &[u8]) -> Result<NxMatch, OfError> {
+    let mut nx = NxMatch::default();
+    let mut rest = buf;
+    while !rest.is_empty() {
+        let entry = Entry::parse(rest)?;
+        if !entry.header.is_cookie() {
+            add_entry(&mut nx.matching, &entry)?;
+        } else if nx.cookie_mask != 0 {
+            return Err(OfError::MatchDupField);
+        } else {
+            (nx.cookie, nx.cookie_mask) = (entry.value as u64, entry.mask as u64);
+        }
+        rest = &rest[entry.size..];
+    }
+    Ok(nx)
 }
 
 /// Writes a Nicira match and pads it to a multiple of 8. Returns its length without padding.
-pub fn encode_nx_match(_m: &NxMatch, _out: &mut Vec<u8>) -> usize {
-    0
+pub fn encode_nx_match(m: &NxMatch, out: &mut Vec<u8>) -> usize {
+    let start = out.len();
+    encode_oxm_list(Version::V10, &m.matching, out);
+    if m.cookie_mask != 0 {
+        let masked = m.cookie_mask != u64::MAX;
+        out.extend([0, 1, 30 << 1 | u8::from(masked), 8 << u8::from(masked)]);
+        out.extend((m.cookie & m.cookie_mask).to_be_bytes());
+        if masked {
+            out.extend(m.cookie_mask.to_be_bytes());
+        }
+    }
+    let len = out.len() - start;
+    out.resize(start + len.next_multiple_of(8), 0);
+    len
 }
 
-/// Reads OpenFlow 1.0's match.
-pub fn decode_match10(_buf: &[u8; 40]) -> Result<Match, OfError> {
-    Err(OfError::MatchBadType)
+/// The entry's field, its value and its mask in the field's own width, checked.
+pub(crate) fn entry_value(entry: &Entry) -> Result<(Oxm, u128, u128), OfError> {
+    let oxm = entry.header.oxm().ok_or(OfError::MatchBadField)?;
+    let full = oxm.wire_full();
+    if !oxm.field.maskable() && entry.mask != full && entry.mask != 0 {
+        return Err(OfError::MatchBadMask);
+    }
+    let value = oxm.value(entry.value)?;
+    Ok((oxm, value, entry.mask & oxm.field.full()))
 }
 
-/// Writes OpenFlow 1.0's match; what it cannot express is left out.
-pub fn encode_match10(_m: &Match) -> [u8; 40] {
-    [0; 40]
+fn add_entry(m: &mut Match, entry: &Entry) -> Result<(), OfError> {
+    let (oxm, value, mask) = entry_value(entry)?;
+    if !prereq::holds(oxm.field, m) {
+        return Err(OfError::MatchBadPrereq);
+    }
+    if oxm.field.get(&m.mask) != 0 {
+        return Err(OfError::MatchDupField);
+    }
+    let (field, value, mask) = match oxm.field {
+        Field::IpTos => (Field::IpDscp, value >> 2, mask >> 2),
+        f => (f, value, mask),
+    };
+    field.set(&mut m.key, value & mask);
+    field.set(&mut m.mask, mask);
+    Ok(())
+}
+
+/// Writes OXM/NXM entries without header and padding, in the forms of `version` (below 1.2: NXM).
+/// Fields whose prerequisites the match lacks are left out.
+pub fn encode_oxm_list(version: Version, m: &Match, out: &mut Vec<u8>) {
+    let mut list = List { version, m, out };
+    list.put_all(&[Field::PacketType, Field::ConjId, Field::InPort, Field::ActsetOutput]);
+    list.put_all(&[Field::EthSrc, Field::EthDst, Field::EthType]);
+    list.put_vlan();
+    match prereq::eth_type(m) {
+        eth::IP => list.put_ip(&[Field::Ipv4Src, Field::Ipv4Dst]),
+        eth::IPV6 => list.put_ip(&[Field::Ipv6Src, Field::Ipv6Dst]),
+        eth::ARP | eth::RARP => list.put_all(&[
+            Field::ArpOp,
+            Field::ArpSpa,
+            Field::ArpTpa,
+            Field::ArpSha,
+            Field::ArpTha,
+        ]),
+        eth::MPLS | eth::MPLS_MCAST => {
+            list.put_all(&[Field::MplsTc, Field::MplsBos, Field::MplsTtl, Field::MplsLabel]);
+        }
+        _ => {}
+    }
+    list.put_tunnel();
+    list.put_registers();
+    list.put_conntrack();
+    list.put(Field::Metadata);
+}
+
+struct List<'a> {
+    version: Version,
+    m: &'a Match,
+    out: &'a mut Vec<u8>,
+}
+
+impl List<'_> {
+    fn put_all(&mut self, fields: &[Field]) {
+        fields.iter().for_each(|f| self.put(*f));
+    }
+
+    fn put(&mut self, field: Field) {
+        let (value, mask) = (field.get(&self.m.key), field.get(&self.m.mask));
+        if mask != 0 {
+            self.put_as(field, value, mask);
+        }
+    }
+
+    /// A partial mask of a field that takes none is sent as a whole one, as OVS does.
+    fn put_as(&mut self, field: Field, value: u128, mask: u128) {
+        let oxm = Oxm::of(self.version, field);
+        let masked = mask != field.full() && field.maskable();
+        oxm.put_header(masked, self.out);
+        oxm.put_value(value, self.out);
+        if masked {
+            oxm.put_mask(mask, self.out);
+        }
+    }
+
+    /// NXM has the whole TCI. OXM has VID (with the present bit) and PCP; what these two cannot
+    /// say (a partial PCP, a PCP without a tag) goes as NXM's TCI too.
+    fn put_vlan(&mut self) {
+        let mask = self.m.mask.u16(at::VLAN);
+        if mask == 0 {
+            return;
+        }
+        let present = self.m.key.u16(at::VLAN) & VLAN_PRESENT != 0;
+        let pcp_fits = match mask >> 13 {
+            0 => true,
+            7 => present,
+            _ => false,
+        };
+        if self.version < Version::V12 || !pcp_fits {
+            self.put(Field::VlanTci);
+        } else {
+            self.put_all(&[Field::VlanVid, Field::VlanPcp]);
+        }
+    }
+
+    fn put_ip(&mut self, addresses: &[Field]) {
+        self.put_all(addresses);
+        self.put(Field::IpFrag);
+        let dscp = Field::IpDscp.get(&self.m.mask);
+        if dscp != 0 && self.version < Version::V12 {
+            self.put_as(Field::IpTos, Field::IpDscp.get(&self.m.key) << 2, Field::IpTos.full());
+        } else {
+            self.put(Field::IpDscp);
+        }
+        self.put_all(&[Field::IpEcn, Field::IpTtl]);
+        if prereq::eth_type(self.m) == eth::IPV6 {
+            self.put(Field::Ipv6Label);
+        }
+        self.put(Field::IpProto);
+        self.put_l4();
+    }
+
+    fn put_l4(&mut self) {
+        const TCP: &[Field] = &[Field::TcpSrc, Field::TcpDst, Field::TcpFlags];
+        const ND: &[Field] = &[
+            Field::Icmpv6Type,
+            Field::Icmpv6Code,
+            Field::NdTarget,
+            Field::NdSll,
+            Field::NdTll,
+        ];
+        let fields: &[Field] = match self.m.key.u8(at::PROTO) {
+            ip::TCP => TCP,
+            ip::UDP => &[Field::UdpSrc, Field::UdpDst],
+            ip::SCTP => &[Field::SctpSrc, Field::SctpDst],
+            ip::ICMP => &[Field::Icmpv4Type, Field::Icmpv4Code],
+            ip::ICMPV6 => ND,
+            _ => &[],
+        };
+        for field in fields.iter().filter(|f| prereq::holds(**f, self.m)) {
+            self.put(*field);
+        }
+    }
+
+    fn put_tunnel(&mut self) {
+        self.put_all(&[
+            Field::TunId,
+            Field::TunFlags,
+            Field::TunSrc,
+            Field::TunDst,
+            Field::TunIpv6Src,
+            Field::TunIpv6Dst,
+            Field::TunGbpId,
+            Field::TunGbpFlags,
+        ]);
+    }
+
+    fn put_registers(&mut self) {
+        if self.version < Version::V15 {
+            (0..16).for_each(|i| self.put(Field::Reg(i)));
+        } else {
+            (0..8).for_each(|i| self.put(Field::Xreg(i)));
+        }
+        self.put(Field::PktMark);
+    }
+
+    fn put_conntrack(&mut self) {
+        self.put_all(&[Field::CtState, Field::CtZone, Field::CtMark, Field::CtLabel]);
+        if prereq::holds(Field::CtNwProto, self.m) {
+            self.put_all(&[
+                Field::CtNwSrc,
+                Field::CtIpv6Src,
+                Field::CtNwDst,
+                Field::CtIpv6Dst,
+                Field::CtNwProto,
+                Field::CtTpSrc,
+                Field::CtTpDst,
+            ]);
+        }
+    }
 }

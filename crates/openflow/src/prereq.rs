@@ -1,0 +1,105 @@
+//! What a match must say before a field may be matched or written (OpenFlow 1.5.1, 7.2.3.7).
+
+use crate::Match;
+use flow::{Field, Key, at, frag};
+
+/// Ethernet types that the checks look at.
+#[allow(missing_docs)]
+pub mod eth {
+    pub const IP: u16 = 0x0800;
+    pub const ARP: u16 = 0x0806;
+    pub const RARP: u16 = 0x8035;
+    pub const VLAN: u16 = 0x8100;
+    pub const SVLAN: u16 = 0x88a8;
+    pub const IPV6: u16 = 0x86dd;
+    pub const MPLS: u16 = 0x8847;
+    pub const MPLS_MCAST: u16 = 0x8848;
+}
+
+/// IP protocols that the checks look at.
+#[allow(missing_docs)]
+pub mod ip {
+    pub const ICMP: u8 = 1;
+    pub const TCP: u8 = 6;
+    pub const UDP: u8 = 17;
+    pub const ICMPV6: u8 = 58;
+    pub const SCTP: u8 = 132;
+}
+
+/// Set in a TCI that stands for a tag.
+pub const VLAN_PRESENT: u16 = 0x1000;
+const SOLICIT: u16 = 135;
+const ADVERT: u16 = 136;
+
+/// Is it one of the MPLS types?
+pub fn is_mpls(eth_type: u16) -> bool {
+    matches!(eth_type, eth::MPLS | eth::MPLS_MCAST)
+}
+
+/// The Ethernet type that a match asks for; 0 for none.
+pub fn eth_type(m: &Match) -> u16 {
+    let packet_type = m.key.u32(at::PACKET_TYPE);
+    match packet_type >> 16 {
+        1 => packet_type as u16,
+        _ => m.key.u16(at::ETH_TYPE),
+    }
+}
+
+fn is_ethernet(key: &Key) -> bool {
+    key.u32(at::PACKET_TYPE) == 0
+}
+
+fn is_l4(m: &Match, proto: u8) -> bool {
+    is_ip(m) && m.key.u8(at::PROTO) == proto
+}
+
+fn is_ip(m: &Match) -> bool {
+    matches!(eth_type(m), eth::IP | eth::IPV6)
+}
+
+fn is_later_fragment(m: &Match) -> bool {
+    m.key.u8(at::FRAG) & frag::LATER != 0
+}
+
+fn is_nd(m: &Match, kinds: &[u16]) -> bool {
+    eth_type(m) == eth::IPV6
+        && m.key.u8(at::PROTO) == ip::ICMPV6
+        && m.key.u16(at::TP_DST) == 0
+        && kinds.contains(&m.key.u16(at::TP_SRC))
+}
+
+/// Has conntrack's original tuple a meaning? The state must say more than "tracked".
+fn is_ct_valid(m: &Match) -> bool {
+    const INVALID: u8 = 0x10;
+    const TRACKED: u8 = 0x20;
+    const IMPLY_VALID: u8 = 0xcf;
+    let (state, mask) = (m.key.u8(at::CT_STATE), m.mask.u8(at::CT_STATE));
+    let not_invalid = mask & INVALID != 0 && state & INVALID == 0;
+    state & IMPLY_VALID != 0 || (state & TRACKED != 0 && not_invalid)
+}
+
+/// May `field` be matched, read or written in a flow with this match?
+pub fn holds(field: Field, m: &Match) -> bool {
+    use Field::*;
+    match field {
+        EthDst | EthSrc | EthType | VlanTci | VlanVid => is_ethernet(&m.key),
+        VlanPcp => m.key.u16(at::VLAN) & VLAN_PRESENT != 0,
+        MplsLabel | MplsTc | MplsBos | MplsTtl => is_mpls(eth_type(m)),
+        Ipv4Src | Ipv4Dst => eth_type(m) == eth::IP,
+        Ipv6Src | Ipv6Dst | Ipv6Label => eth_type(m) == eth::IPV6,
+        IpProto | IpTos | IpDscp | IpEcn | IpTtl | IpFrag => is_ip(m),
+        TcpSrc | TcpDst | TcpFlags => is_l4(m, ip::TCP) && !is_later_fragment(m),
+        UdpSrc | UdpDst => is_l4(m, ip::UDP) && !is_later_fragment(m),
+        SctpSrc | SctpDst => is_l4(m, ip::SCTP) && !is_later_fragment(m),
+        Icmpv4Type | Icmpv4Code => eth_type(m) == eth::IP && is_l4(m, ip::ICMP),
+        Icmpv6Type | Icmpv6Code => eth_type(m) == eth::IPV6 && is_l4(m, ip::ICMPV6),
+        NdTarget => is_nd(m, &[SOLICIT, ADVERT]),
+        NdSll => is_nd(m, &[SOLICIT]),
+        NdTll => is_nd(m, &[ADVERT]),
+        ArpOp | ArpSpa | ArpTpa | ArpSha | ArpTha => {
+            matches!(eth_type(m), eth::ARP | eth::RARP)
+        }
+        CtNwProto | CtNwSrc | CtNwDst | CtIpv6Src | CtIpv6Dst | CtTpSrc | CtTpDst => is_ct_valid(m),
+        _ => true,
+    }
+}
