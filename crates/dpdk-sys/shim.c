@@ -1,0 +1,74 @@
+/* See shim.h. Only what is inline in DPDK's headers, or needs C types, is here. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <rte_ethdev.h>
+#include <rte_errno.h>
+#include <rte_lcore.h>
+#include <rte_log.h>
+#include <rte_mbuf.h>
+#include "shim.h"
+
+uint16_t weft_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n)
+{
+    return rte_eth_rx_burst(port, queue, pkts, n);
+}
+
+uint16_t weft_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n)
+{
+    return rte_eth_tx_burst(port, queue, pkts, n);
+}
+
+int weft_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **pkts, unsigned int n)
+{
+    return rte_pktmbuf_alloc_bulk(pool, pkts, n);
+}
+
+void weft_free_bulk(struct rte_mbuf **pkts, unsigned int n)
+{
+    rte_pktmbuf_free_bulk(pkts, n);
+}
+
+int weft_errno(void)
+{
+    return rte_errno;
+}
+
+uint32_t weft_lcore_id(void)
+{
+    return rte_lcore_id();
+}
+
+uint64_t weft_sum(struct rte_mbuf **pkts, unsigned int n, unsigned int *chained)
+{
+    uint64_t bytes = 0;
+    unsigned int chains = 0;
+
+    for (unsigned int i = 0; i < n; i++) {
+        bytes += pkts[i]->pkt_len;
+        chains += pkts[i]->nb_segs > 1;
+    }
+    *chained = chains;
+    return bytes;
+}
+
+static void (*log_sink)(const char *text, size_t len);
+
+static ssize_t log_write(void *cookie, const char *text, size_t len)
+{
+    (void)cookie;
+    log_sink(text, len);
+    return (ssize_t)len;
+}
+
+int weft_log_to(void (*sink)(const char *text, size_t len))
+{
+    cookie_io_functions_t io = { .write = log_write };
+    FILE *file;
+
+    log_sink = sink;
+    file = fopencookie(NULL, "w", io);
+    if (file == NULL)
+        return -1;
+    setvbuf(file, NULL, _IOLBF, BUFSIZ);
+    return rte_openlog_stream(file);
+}
