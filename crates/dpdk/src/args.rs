@@ -1,0 +1,129 @@
+//! EAL's command line, from what the operator asked for and what the machine has. Pure.
+
+use crate::EalConfig;
+
+/// What the machine offers, in MiB.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Machine {
+    /// Free hugepage memory.
+    pub huge_free: u64,
+    /// Available ordinary memory.
+    pub available: u64,
+    /// First CPU this process may run on.
+    pub first_cpu: usize,
+    /// Our process id, to keep names apart.
+    pub pid: u32,
+}
+
+/// Least free hugepage memory worth using, in MiB.
+const HUGE_MIN: u64 = 256;
+
+/// Does one of `args` give any of `options` (as `-x`, `-xVALUE` or `--long[=VALUE]`)?
+fn has(args: &[String], options: &[&str]) -> bool {
+    args.iter().any(|arg| {
+        options.iter().any(|o| {
+            if o.starts_with("--") {
+                arg == o || arg.strip_prefix(o).is_some_and(|rest| rest.starts_with('='))
+            } else {
+                arg.starts_with(o) && !arg.starts_with("--")
+            }
+        })
+    })
+}
+
+/// MiB for `--no-huge -m`: an eighth of what is available, within sensible bounds.
+fn ordinary_memory(machine: &Machine) -> u64 {
+    (machine.available / 8).clamp(192, 1024)
+}
+
+/// The sum of a `--socket-mem` list in MiB; None when it is not a list of numbers.
+fn sum(list: &str) -> Option<u64> {
+    list.split(',').map(|n| n.trim().parse::<u64>().ok()).sum()
+}
+
+/// Builds argv. The second value says whether hugepages are used: they are when there are enough
+/// free ones for what was asked.
+pub(crate) fn build(config: &EalConfig, machine: &Machine) -> (Vec<String>, bool) {
+    let extra: Vec<String> = config.extra.split_whitespace().map(String::from).collect();
+    let asked = config.alloc_mem.as_deref().or(config.socket_mem.as_deref()).and_then(sum);
+    let huge =
+        !has(&extra, &["--no-huge"]) && machine.huge_free >= asked.unwrap_or(0).max(HUGE_MIN);
+    let mut argv = vec!["weft".to_string()];
+    let mut add = |names: &[&str], values: &[&str]| {
+        if !has(&extra, names) {
+            argv.extend(values.iter().map(|v| v.to_string()));
+        }
+    };
+    add(&["--no-telemetry", "--telemetry"], &["--no-telemetry"]);
+    add(&["--file-prefix"], &["--file-prefix", &format!("weft-{}", machine.pid)]);
+    add(&["--log-level"], &["--log-level", "notice"]);
+    if config.pci {
+        // Probe nothing at start: a port names its device.
+        add(&["-a", "-b", "--allow", "--block", "--no-pci"], &["-a", "0000:00:00.0"]);
+    } else {
+        add(&["--no-pci"], &["--no-pci"]);
+    }
+    match &config.lcore_mask {
+        Some(mask) => add(&["-l", "-c", "--lcores"], &["-c", mask]),
+        None => add(&["-l", "-c", "--lcores"], &["--lcores", &format!("0@{}", machine.first_cpu)]),
+    }
+    if huge {
+        add(&["--in-memory", "--legacy-mem"], &["--in-memory"]);
+        if let Some(mem) = &config.alloc_mem {
+            add(&["-m", "--socket-mem"], &["-m", mem]);
+        } else if let Some(mem) = &config.socket_mem {
+            add(&["-m", "--socket-mem"], &["--socket-mem", mem]);
+        }
+        if let Some(limit) = &config.socket_limit {
+            add(&["--socket-limit"], &["--socket-limit", limit]);
+        }
+        if let Some(dir) = &config.hugepage_dir {
+            add(&["--huge-dir"], &["--huge-dir", dir]);
+        }
+    } else {
+        let mem = asked.filter(|m| *m > 0).unwrap_or_else(|| ordinary_memory(machine)).to_string();
+        add(&["--no-huge"], &["--no-huge"]);
+        add(&["-m"], &["-m", &mem]);
+        add(&["--no-shconf"], &["--no-shconf"]);
+    }
+    argv.extend(extra);
+    (argv, huge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: Machine = Machine { huge_free: 0, available: 4000, first_cpu: 1, pid: 7 };
+
+    #[test]
+    fn without_hugepages() {
+        let (argv, huge) = build(&EalConfig::default(), &SMALL);
+        assert!(!huge);
+        let line = argv.join(" ");
+        assert!(line.contains("--no-huge -m 500 --no-shconf"), "{line}");
+        assert!(line.contains("--lcores 0@1") && line.contains("--no-telemetry"), "{line}");
+        assert!(line.contains("--no-pci") && !line.contains("--in-memory"), "{line}");
+    }
+
+    #[test]
+    fn with_hugepages() {
+        let machine = Machine { huge_free: 1024, ..SMALL };
+        let config =
+            EalConfig { socket_mem: Some("512,0".into()), pci: true, ..Default::default() };
+        let (argv, huge) = build(&config, &machine);
+        let line = argv.join(" ");
+        assert!(huge && line.contains("--in-memory --socket-mem 512,0"), "{line}");
+        assert!(line.contains("-a 0000:00:00.0") && !line.contains("--no-pci"), "{line}");
+    }
+
+    #[test]
+    fn what_the_operator_says_wins() {
+        let extra = "--no-huge -m 99 --file-prefix=x -l 3 -a 0000:01:00.0 --log-level=debug";
+        let machine = Machine { huge_free: 1024, ..SMALL };
+        let config = EalConfig { extra: extra.into(), pci: true, ..Default::default() };
+        let (argv, huge) = build(&config, &machine);
+        assert!(!huge);
+        assert_eq!(argv.join(" "), format!("weft --no-telemetry --no-shconf {extra}"));
+    }
+}

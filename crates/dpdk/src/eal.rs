@@ -1,0 +1,201 @@
+//! Start-up of EAL, once per process, and the threads it knows.
+
+use crate::{DpdkError, args};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
+use std::marker::PhantomData;
+use std::sync::{Mutex, OnceLock};
+
+/// How to start EAL. The strings are `Open_vSwitch.other_config` values, passed as they are.
+#[derive(Clone, Debug, Default)]
+pub struct EalConfig {
+    /// May ports name PCI devices? They cannot later if not. Nothing is probed before it is named.
+    pub pci: bool,
+    /// `dpdk-lcore-mask`; None: one lcore on the first CPU we may use.
+    pub lcore_mask: Option<String>,
+    /// `dpdk-alloc-mem`, MiB.
+    pub alloc_mem: Option<String>,
+    /// `dpdk-socket-mem`, MiB per NUMA node.
+    pub socket_mem: Option<String>,
+    /// `dpdk-socket-limit`, MiB per NUMA node.
+    pub socket_limit: Option<String>,
+    /// `dpdk-hugepage-dir`.
+    pub hugepage_dir: Option<String>,
+    /// `dpdk-extra`: further EAL options, which win over ours.
+    pub extra: String,
+    /// Where DPDK's log lines go (without newline), from any thread; None: nowhere.
+    pub log: Option<fn(&str)>,
+}
+
+impl EalConfig {
+    /// Reads the `dpdk-*` keys of `Open_vSwitch.other_config`.
+    pub fn from_other_config(map: &BTreeMap<String, String>) -> Self {
+        let get = |key: &str| map.get(key).filter(|v| !v.is_empty()).cloned();
+        EalConfig {
+            pci: true,
+            lcore_mask: get("dpdk-lcore-mask"),
+            alloc_mem: get("dpdk-alloc-mem"),
+            socket_mem: get("dpdk-socket-mem"),
+            socket_limit: get("dpdk-socket-limit"),
+            hugepage_dir: get("dpdk-hugepage-dir"),
+            extra: get("dpdk-extra").unwrap_or_default(),
+            log: None,
+        }
+    }
+}
+
+/// Proof that EAL runs. Copies are free; it runs until the process ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Eal {
+    huge: bool,
+}
+
+static EAL: OnceLock<Eal> = OnceLock::new();
+static STARTING: Mutex<bool> = Mutex::new(false);
+static LOG: OnceLock<fn(&str)> = OnceLock::new();
+
+impl Eal {
+    /// Starts EAL. It can be tried once per process: DPDK does not support a second attempt, not
+    /// even after a failure. The caller's CPU affinity does not change and no file stays behind.
+    pub fn init(config: &EalConfig) -> Result<Eal, DpdkError> {
+        let mut tried = STARTING.lock().unwrap_or_else(|e| e.into_inner());
+        if std::mem::replace(&mut *tried, true) {
+            return Err(DpdkError::new("cannot start DPDK", "it was started before"));
+        }
+        if let Some(sink) = config.log {
+            let _ = LOG.set(sink);
+        }
+        let (argv, huge) = args::build(config, &machine());
+        log_line(&format!("EAL arguments: {}", argv.join(" ")));
+        // EAL pins the thread that calls it to the main lcore: give it one that then ends.
+        let result = std::thread::Builder::new()
+            .name("eal-init".into())
+            .spawn(move || start(&argv))
+            .map_err(|e| DpdkError::new("cannot start DPDK", e.to_string()))?
+            .join();
+        result.unwrap_or_else(|_| Err(DpdkError::new("cannot start DPDK", "panicked")))?;
+        Ok(*EAL.get_or_init(|| Eal { huge }))
+    }
+
+    /// The running EAL, if it was started.
+    pub fn get() -> Option<Eal> {
+        EAL.get().copied()
+    }
+
+    /// Is packet memory on hugepages?
+    pub fn hugepages(&self) -> bool {
+        self.huge
+    }
+
+    /// Makes the calling thread known to EAL, so that its mempool operations use a cache of its
+    /// own. Threads that are not registered work, more slowly. Fails when 128 threads are.
+    pub fn register_thread(&self) -> Result<ThreadGuard, DpdkError> {
+        // SAFETY: EAL runs; the thread is not registered twice because of the check.
+        unsafe {
+            if dpdk_sys::weft_lcore_id() != u32::MAX {
+                return Ok(ThreadGuard { registered: false, _here: PhantomData });
+            }
+            match dpdk_sys::rte_thread_register() {
+                0 => Ok(ThreadGuard { registered: true, _here: PhantomData }),
+                ret => Err(DpdkError::code("cannot register the thread with DPDK", ret)),
+            }
+        }
+    }
+}
+
+/// A registered thread; it is unregistered (and its mempool cache is free for the next one) when
+/// this is dropped, on the same thread.
+#[derive(Debug)]
+pub struct ThreadGuard {
+    registered: bool,
+    _here: PhantomData<*const ()>,
+}
+
+impl Drop for ThreadGuard {
+    fn drop(&mut self) {
+        if self.registered {
+            // SAFETY: this thread was registered by us (the guard is not Send).
+            unsafe { dpdk_sys::rte_thread_unregister() };
+        }
+    }
+}
+
+fn start(argv: &[String]) -> Result<(), DpdkError> {
+    let what = "cannot start DPDK";
+    let strings: Result<Vec<CString>, _> = argv.iter().map(|a| CString::new(a.as_str())).collect();
+    let strings = strings.map_err(|_| DpdkError::new(what, "an option contains a NUL byte"))?;
+    // EAL keeps pointers into argv: it lives for ever.
+    let mut pointers: Vec<*mut libc::c_char> = strings.into_iter().map(CString::into_raw).collect();
+    let count = pointers.len() as i32;
+    pointers.push(std::ptr::null_mut());
+    let pointers = Vec::leak(pointers);
+    // SAFETY: the sink is a plain function; argv is NUL-terminated and never freed.
+    let ret = unsafe {
+        dpdk_sys::weft_log_to(Some(log_sink));
+        dpdk_sys::rte_eal_init(count, pointers.as_mut_ptr())
+    };
+    if ret < 0 {
+        return Err(DpdkError::code(what, ret));
+    }
+    // SAFETY: EAL runs; the directory's name is a static string.
+    let dir = unsafe { CStr::from_ptr(dpdk_sys::rte_eal_get_runtime_dir()) };
+    // Without shared configuration nothing is in it. It stays if something is.
+    let _ = std::fs::remove_dir(dir.to_string_lossy().as_ref());
+    Ok(())
+}
+
+fn log_line(line: &str) {
+    if let Some(sink) = LOG.get() {
+        sink(line);
+    }
+}
+
+/// Called by the C library with whatever was written, usually one line.
+unsafe extern "C" fn log_sink(text: *const libc::c_char, len: usize) {
+    // SAFETY: stdio hands us `len` readable bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };
+    for line in String::from_utf8_lossy(bytes).lines().filter(|l| !l.trim().is_empty()) {
+        log_line(line.trim_end());
+    }
+}
+
+/// Looks at the machine: free hugepages, available memory, the first CPU of our affinity.
+fn machine() -> args::Machine {
+    args::Machine {
+        huge_free: huge_free_mib(),
+        available: available_mib(),
+        first_cpu: first_cpu(),
+        pid: std::process::id(),
+    }
+}
+
+fn huge_free_mib() -> u64 {
+    let Ok(dir) = std::fs::read_dir("/sys/kernel/mm/hugepages") else { return 0 };
+    dir.flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let kib: u64 =
+                name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            let free = std::fs::read_to_string(entry.path().join("free_hugepages")).ok()?;
+            Some(kib * free.trim().parse::<u64>().ok()? / 1024)
+        })
+        .sum()
+}
+
+fn available_mib() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    line.and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<u64>().ok()).unwrap_or(0)
+        / 1024
+}
+
+fn first_cpu() -> usize {
+    // SAFETY: an all-zero cpu_set_t is valid and large enough for the call.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) != 0 {
+            return 0;
+        }
+        (0..libc::CPU_SETSIZE as usize).find(|c| libc::CPU_ISSET(*c, &set)).unwrap_or(0)
+    }
+}

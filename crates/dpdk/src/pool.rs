@@ -1,0 +1,192 @@
+//! Packet buffers: DPDK mempools by size class, behind `packet::Pool`.
+
+use crate::{DpdkError, Eal};
+use packet::{HEADROOM, Packet, Pool};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Most buffers a class has.
+const MAX_BUFFERS: u32 = 65_536;
+/// Fewest buffers a class works with.
+const MIN_BUFFERS: u32 = 2_048;
+/// Bytes a class may take.
+const BUDGET: u32 = 192 << 20;
+/// Buffers in a registered thread's cache.
+const CACHE: u32 = 256;
+/// Bytes of an Ethernet header, two VLAN tags and the FCS.
+const FRAME_OVERHEAD: usize = 14 + 8 + 4;
+/// Classes are multiples of this, so that few different MTUs make few pools.
+const CLASS: usize = 1024;
+
+/// One mempool. It lives as long as the process: buffers may be anywhere.
+pub struct DpdkPool {
+    raw: NonNull<dpdk_sys::rte_mempool>,
+    buffers: u32,
+    room: usize,
+}
+
+// SAFETY: mempools are made for several threads: registered ones have a cache each, others go to
+// the multi-producer, multi-consumer ring.
+unsafe impl Send for DpdkPool {}
+// SAFETY: as above.
+unsafe impl Sync for DpdkPool {}
+
+impl DpdkPool {
+    /// Makes a pool of packets of up to `data` bytes on NUMA node `numa`, as many as the budget
+    /// allows, fewer when memory is short.
+    fn create(data: usize, numa: i32) -> Result<DpdkPool, DpdkError> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let room = (data + HEADROOM) as u16;
+        let most = (BUDGET / (room as u32 + 256)).clamp(MIN_BUFFERS, MAX_BUFFERS);
+        let mut buffers = most;
+        let mut error = DpdkError::new("cannot allocate packet buffers", "no memory");
+        while buffers >= MIN_BUFFERS {
+            let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+            let name = CString::new(format!("weft{serial}-{data}")).expect("no NUL in it");
+            // One less than a power of two is what the ring below holds without waste.
+            let n = buffers - 1;
+            // SAFETY: EAL runs (callers hold an `Eal`); the name is copied.
+            let raw = unsafe {
+                dpdk_sys::rte_pktmbuf_pool_create(name.as_ptr(), n, CACHE, 0, room, numa)
+            };
+            if let Some(raw) = NonNull::new(raw) {
+                return Ok(DpdkPool { raw, buffers: n, room: data });
+            }
+            error = DpdkError::code(format!("cannot allocate {n} packet buffers"), -1);
+            buffers /= 2;
+        }
+        Err(error)
+    }
+
+    /// Buffers out of the pool: in flight, or posted to a device's receive ring.
+    pub fn in_use(&self) -> usize {
+        // SAFETY: the pool lives for ever.
+        unsafe { dpdk_sys::rte_mempool_in_use_count(self.raw.as_ptr()) as usize }
+    }
+
+    /// Buffers in total.
+    pub fn capacity(&self) -> usize {
+        self.buffers as usize
+    }
+
+    /// Bytes of data a fresh packet holds.
+    pub fn data_room(&self) -> usize {
+        self.room
+    }
+
+    pub(crate) fn raw(&self) -> *mut dpdk_sys::rte_mempool {
+        self.raw.as_ptr()
+    }
+}
+
+impl Pool for DpdkPool {
+    fn alloc(&self, out: &mut Vec<Packet>, n: usize) -> bool {
+        out.reserve(n);
+        // SAFETY: room for n more was reserved; Packet is one mbuf pointer, never null after a
+        // successful allocation, which fills all n or none.
+        unsafe {
+            let end = out.as_mut_ptr().add(out.len());
+            if dpdk_sys::weft_alloc_bulk(self.raw(), end.cast(), n as u32) != 0 {
+                return false;
+            }
+            out.set_len(out.len() + n);
+        }
+        true
+    }
+
+    fn free(&self, packets: &[Packet]) {
+        free(packets);
+    }
+}
+
+/// Gives packets back to the pools they came from.
+pub(crate) fn free(packets: &[Packet]) {
+    if !packets.is_empty() {
+        // SAFETY: the caller owns the packets, all of them DPDK's. The C side only reads the array.
+        unsafe {
+            dpdk_sys::weft_free_bulk(packets.as_ptr().cast_mut().cast(), packets.len() as u32)
+        };
+    }
+}
+
+/// The process's pools, one per size class and NUMA node, made when first asked for. As a
+/// [`Pool`] it hands out default-sized packets, and larger ones where the data needs it.
+pub struct Pools {
+    eal: Eal,
+    default: Arc<DpdkPool>,
+    classes: Mutex<BTreeMap<(usize, i32), Arc<DpdkPool>>>,
+}
+
+impl Pools {
+    /// Makes the default pool (packets for MTU 1500) at once.
+    pub fn new(eal: Eal) -> Result<Pools, DpdkError> {
+        let data = class(1500);
+        let default = Arc::new(DpdkPool::create(data, -1)?);
+        let classes = Mutex::new(BTreeMap::from([((data, 0), default.clone())]));
+        Ok(Pools { eal, default, classes })
+    }
+
+    /// The EAL they were made with.
+    pub fn eal(&self) -> Eal {
+        self.eal
+    }
+
+    /// The default pool.
+    pub fn default_pool(&self) -> &Arc<DpdkPool> {
+        &self.default
+    }
+
+    /// The pool for frames of a port with layer-3 `mtu` on NUMA node `numa`.
+    pub fn for_mtu(&self, mtu: u16, numa: usize) -> Result<Arc<DpdkPool>, DpdkError> {
+        let key = (class(mtu), numa as i32);
+        let mut classes = self.classes.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(pool) = classes.get(&key) {
+            return Ok(pool.clone());
+        }
+        // A node without memory of its own shares that of others.
+        let pool = DpdkPool::create(key.0, key.1).or_else(|_| DpdkPool::create(key.0, -1))?;
+        let pool = Arc::new(pool);
+        classes.insert(key, pool.clone());
+        Ok(pool)
+    }
+
+    /// Buffers out of all pools together.
+    pub fn in_use(&self) -> usize {
+        self.all().iter().map(|pool| pool.in_use()).sum()
+    }
+
+    /// Every pool there is.
+    pub fn all(&self) -> Vec<Arc<DpdkPool>> {
+        self.classes.lock().unwrap_or_else(|e| e.into_inner()).values().cloned().collect()
+    }
+
+    fn holding(&self, bytes: usize) -> Option<Arc<DpdkPool>> {
+        self.all().into_iter().filter(|p| p.room >= bytes).min_by_key(|p| p.room)
+    }
+}
+
+impl Pool for Pools {
+    fn alloc(&self, out: &mut Vec<Packet>, n: usize) -> bool {
+        self.default.alloc(out, n)
+    }
+
+    fn free(&self, packets: &[Packet]) {
+        free(packets);
+    }
+
+    fn packet(&self, bytes: &[u8]) -> Option<Packet> {
+        if bytes.len() <= self.default.room {
+            self.default.packet(bytes)
+        } else {
+            self.holding(bytes.len())?.packet(bytes)
+        }
+    }
+}
+
+/// Data bytes of the class that holds frames of `mtu`.
+fn class(mtu: u16) -> usize {
+    (mtu as usize + FRAME_OVERHEAD).next_multiple_of(CLASS).min(u16::MAX as usize - HEADROOM)
+}

@@ -1,0 +1,108 @@
+//! Which ethdev ports are in use, and the lock around DPDK's control calls, which are not safe to
+//! make from two threads at once.
+
+use crate::DpdkError;
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::sync::{Mutex, MutexGuard};
+
+static CLAIMED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
+/// The right to make control calls.
+pub(crate) struct Control(MutexGuard<'static, BTreeSet<u16>>);
+
+pub(crate) fn control() -> Control {
+    Control(CLAIMED.lock().unwrap_or_else(|e| e.into_inner()))
+}
+
+impl Control {
+    /// Finds the device `devargs` names, attaching it if needed, and claims it. The flag says
+    /// whether it was attached here, so that it is to be removed in the end.
+    pub(crate) fn attach(&mut self, devargs: &str) -> Result<(u16, bool), DpdkError> {
+        let what = || format!("cannot attach device '{devargs}'");
+        if let Some(mac) = by_mac(devargs) {
+            let mac = mac.ok_or_else(|| DpdkError::new(what(), "'mac' is not a MAC address"))?;
+            let reason = "no attached device has this MAC address; name it by its bus address once";
+            let port = find_mac(mac).ok_or_else(|| DpdkError::new(what(), reason))?;
+            return self.claim(port, devargs).map(|port| (port, false));
+        }
+        let c = CString::new(devargs).map_err(|_| DpdkError::new(what(), "contains a NUL byte"))?;
+        if let Some(port) = find(&c) {
+            return self.claim(port, devargs).map(|port| (port, false));
+        }
+        // SAFETY: EAL runs, the string is NUL-terminated and copied by DPDK.
+        let ret = unsafe { dpdk_sys::rte_dev_probe(c.as_ptr()) };
+        if ret < 0 {
+            return Err(DpdkError::new(what(), probe_reason(ret)));
+        }
+        let port = find(&c).ok_or_else(|| DpdkError::new(what(), "it is not a network device"))?;
+        self.claim(port, devargs).map(|port| (port, true))
+    }
+
+    fn claim(&mut self, port: u16, devargs: &str) -> Result<u16, DpdkError> {
+        if self.0.insert(port) {
+            return Ok(port);
+        }
+        let what = format!("cannot attach device '{devargs}'");
+        Err(DpdkError::new(what, "another port uses it already"))
+    }
+
+    /// Gives the claim up.
+    pub(crate) fn release(&mut self, port: u16) {
+        self.0.remove(&port);
+    }
+}
+
+/// What a failed probe means to an operator.
+fn probe_reason(ret: i32) -> String {
+    let code = DpdkError::code("", ret).reason;
+    match ret.abs() {
+        libc::ENODEV | libc::ENOENT => {
+            format!("no such device, or no driver is loaded for it ({code})")
+        }
+        libc::EINVAL | libc::EFAULT => {
+            format!("DPDK does not know the driver or its arguments ({code})")
+        }
+        _ => code,
+    }
+}
+
+/// `class=eth,mac=AA:..`: the address, or Some(None) when it does not parse.
+fn by_mac(devargs: &str) -> Option<Option<[u8; 6]>> {
+    let mac = devargs.strip_prefix("class=eth,mac=")?;
+    let bytes: Option<Vec<u8>> =
+        mac.split(':').map(|part| u8::from_str_radix(part, 16).ok()).collect();
+    Some(bytes.and_then(|b| b.try_into().ok()))
+}
+
+/// All attached ports.
+pub(crate) fn ports() -> impl Iterator<Item = u16> {
+    let next = |from: u16| {
+        // SAFETY: reads DPDK's table of ports.
+        let port = unsafe { dpdk_sys::rte_eth_find_next(from) };
+        (port < dpdk_sys::RTE_MAX_ETHPORTS as u16).then_some(port)
+    };
+    std::iter::successors(next(0), move |port| next(port + 1))
+}
+
+fn find_mac(mac: [u8; 6]) -> Option<u16> {
+    ports().find(|port| crate::eth_info::mac(*port) == mac)
+}
+
+/// The first port that matches, as DPDK matches devargs.
+fn find(devargs: &CString) -> Option<u16> {
+    // SAFETY: the iterator is plain data, initialised by the first call; `cleanup` frees what an
+    // unfinished iteration holds. The string outlives the iteration.
+    unsafe {
+        let mut iterator: dpdk_sys::rte_dev_iterator = std::mem::zeroed();
+        if dpdk_sys::rte_eth_iterator_init(&mut iterator, devargs.as_ptr()) != 0 {
+            return None;
+        }
+        let port = dpdk_sys::rte_eth_iterator_next(&mut iterator);
+        if port >= dpdk_sys::RTE_MAX_ETHPORTS as u16 {
+            return None;
+        }
+        dpdk_sys::rte_eth_iterator_cleanup(&mut iterator);
+        Some(port)
+    }
+}
