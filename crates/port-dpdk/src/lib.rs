@@ -1,1 +1,50 @@
-//! Under construction.
+//! The port contract over DPDK: `dpdk`, `afxdp`, `dpdkvhostuserclient` and `dpdkvhostuser`.
+//!
+//! *Place*: devices row. *Knows*: OVSDB's interface options, status and statistics names for these
+//! types, and the `dpdk` crate. *Does not know*: the database, flows, threads, DPDK's C interface.
+//!
+//! Packets that these ports receive or send are DPDK's: they come from [`dpdk::Pools`].
+
+mod eth;
+mod options;
+
+use dpdk::{DpdkError, Pools};
+use port::{Port, PortConfig, PortError};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The interface types that [`Devices::open`] knows.
+pub const KINDS: [&str; 4] = ["afxdp", "dpdk", "dpdkvhostuser", "dpdkvhostuserclient"];
+
+/// What all DPDK ports share.
+#[derive(Clone)]
+pub struct Devices {
+    /// Where packets come from.
+    pub pools: Arc<Pools>,
+    /// Directory of the sockets of `dpdkvhostuser` ports.
+    pub vhost_sock_dir: PathBuf,
+    /// `other_config:vhost-iommu-support`.
+    pub vhost_iommu: bool,
+    /// `other_config:vhost-postcopy-support`.
+    pub vhost_postcopy: bool,
+}
+
+impl Devices {
+    /// With vhost sockets in `vhost_sock_dir` and neither IOMMU nor post-copy support.
+    pub fn new(pools: Arc<Pools>, vhost_sock_dir: impl Into<PathBuf>) -> Self {
+        let vhost_sock_dir = vhost_sock_dir.into();
+        Devices { pools, vhost_sock_dir, vhost_iommu: false, vhost_postcopy: false }
+    }
+
+    /// Opens a port. An error is for `Interface.error`; it leaves everything as it was.
+    pub fn open(&self, config: &PortConfig) -> Result<Box<dyn Port>, PortError> {
+        match config.kind.as_str() {
+            "dpdk" | "afxdp" => Ok(Box::new(eth::EthPort::open(self, config)?)),
+            kind => Err(PortError::Device(format!("'{kind}' is not a type of DPDK port"))),
+        }
+    }
+}
+
+fn device_error(error: DpdkError) -> PortError {
+    PortError::Device(error.to_string())
+}

@@ -1,0 +1,226 @@
+//! Ports on ethdev devices: `dpdk`, and `afxdp` through DPDK's driver for it.
+
+use crate::options::EthOptions;
+use crate::{Devices, device_error};
+use dpdk::{EthConfig, EthDev, EthRx, EthTx, dpdk_version};
+use packet::Packet;
+use port::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
+use std::collections::BTreeMap;
+
+/// A started device. Its queues keep it open, so it closes when port and queues are all gone.
+pub(crate) struct EthPort {
+    name: String,
+    kind: String,
+    options: EthOptions,
+    dev: EthDev,
+    rx: Vec<Option<Rx>>,
+    tx: Vec<Option<Tx>>,
+    link_up: bool,
+    link_resets: u64,
+}
+
+struct Rx(EthRx);
+struct Tx(EthTx);
+
+impl RxQueue for Rx {
+    fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
+        self.0.burst(out, max)
+    }
+}
+
+impl TxQueue for Tx {
+    fn tx(&mut self, packets: &[Packet]) -> usize {
+        self.0.burst(packets)
+    }
+}
+
+impl EthPort {
+    pub(crate) fn open(devices: &Devices, config: &PortConfig) -> Result<EthPort, PortError> {
+        let options = EthOptions::read(config)?;
+        let dev = EthDev::attach(devices.pools.eal(), &options.devargs).map_err(device_error)?;
+        let mtu = options.mtu.unwrap_or_else(|| dev.mtu());
+        let pool = devices.pools.for_mtu(mtu, dev.info().numa).map_err(device_error)?;
+        let (rx, tx) = dev
+            .start(&EthConfig {
+                n_rxq: options.n_rxq,
+                n_txq: options.n_txq,
+                n_rxd: options.n_rxd,
+                n_txd: options.n_txd,
+                mtu: options.mtu,
+                pool,
+            })
+            .map_err(device_error)?;
+        Ok(EthPort {
+            name: config.name.clone(),
+            kind: config.kind.clone(),
+            link_up: dev.link().up,
+            options,
+            dev,
+            rx: rx.into_iter().map(|q| Some(Rx(q))).collect(),
+            tx: tx.into_iter().map(|q| Some(Tx(q))).collect(),
+            link_resets: 0,
+        })
+    }
+}
+
+impl Port for EthPort {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    fn service(&self) -> Service {
+        Service::Poll
+    }
+
+    fn n_rxq(&self) -> usize {
+        self.rx.len()
+    }
+
+    fn n_txq(&self) -> usize {
+        self.tx.len()
+    }
+
+    fn take_rx(&mut self, i: usize) -> Option<Box<dyn RxQueue>> {
+        Some(Box::new(self.rx.get_mut(i)?.take()?))
+    }
+
+    fn take_tx(&mut self, i: usize) -> Option<Box<dyn TxQueue>> {
+        Some(Box::new(self.tx.get_mut(i)?.take()?))
+    }
+
+    fn numa(&self) -> usize {
+        self.dev.info().numa
+    }
+
+    fn mac(&self) -> [u8; 6] {
+        self.dev.mac()
+    }
+
+    fn mtu(&self) -> u16 {
+        self.dev.mtu()
+    }
+
+    fn ifindex(&self) -> Option<u32> {
+        Some(self.dev.info().ifindex).filter(|i| *i != 0)
+    }
+
+    fn link(&mut self) -> Link {
+        let link = self.dev.link();
+        self.link_resets += u64::from(link.up != self.link_up);
+        self.link_up = link.up;
+        Link {
+            admin_up: self.dev.is_up(),
+            up: link.up,
+            mbps: link.mbps,
+            full_duplex: link.up.then_some(link.full_duplex),
+            resets: self.link_resets,
+        }
+    }
+
+    fn set_admin_up(&mut self, up: bool) -> Result<(), PortError> {
+        if up != self.dev.is_up() {
+            self.dev.set_up(up);
+        }
+        Ok(())
+    }
+
+    fn counters(&mut self) -> Counters {
+        let stats = self.dev.stats();
+        let chained = self.dev.chained_drops();
+        let mut counters: Counters =
+            stats.extended.into_iter().filter(|(name, _)| is_shown(name)).collect();
+        let basic = [
+            ("rx_packets", stats.rx_packets),
+            ("rx_bytes", stats.rx_bytes),
+            ("rx_errors", stats.rx_errors),
+            ("rx_dropped", stats.rx_no_buffer + chained),
+            ("rx_missed_errors", stats.rx_missed),
+            ("rx_segmented_drops", chained),
+            ("tx_packets", stats.tx_packets),
+            ("tx_bytes", stats.tx_bytes),
+            ("tx_errors", stats.tx_errors),
+            ("tx_dropped", 0),
+        ];
+        counters.extend(basic.map(|(name, value)| (name.to_string(), value)));
+        counters
+    }
+
+    fn status(&mut self) -> BTreeMap<String, String> {
+        let info = self.dev.info();
+        let pairs = [
+            ("bus_info", info.bus.clone()),
+            ("driver_name", info.driver.clone()),
+            ("if_descr", format!("{} {}", dpdk_version(), info.driver)),
+            // ethernetCsmacd of the IANA ifType registry.
+            ("if_type", "6".to_string()),
+            ("link_speed", speed(self.dev.link().mbps)),
+            ("max_hash_mac_addrs", info.max_hash_mac_addrs.to_string()),
+            ("max_mac_addrs", info.max_mac_addrs.to_string()),
+            ("max_rx_pktlen", info.max_rx_pktlen.to_string()),
+            ("max_rx_queues", info.max_rx_queues.to_string()),
+            ("max_tx_queues", info.max_tx_queues.to_string()),
+            ("max_vfs", info.max_vfs.to_string()),
+            ("max_vmdq_pools", info.max_vmdq_pools.to_string()),
+            ("min_rx_bufsize", info.min_rx_bufsize.to_string()),
+            ("n_rxq", self.rx.len().to_string()),
+            ("n_txq", self.tx.len().to_string()),
+            ("numa_id", info.numa.to_string()),
+            ("port_no", info.port.to_string()),
+            ("rx_csum_offload", info.rx_checksums.to_string()),
+        ];
+        pairs.map(|(key, value)| (key.to_string(), value)).into()
+    }
+
+    fn reconfigure(&mut self, config: &PortConfig) -> Result<bool, PortError> {
+        Ok(config.kind == self.kind && EthOptions::read(config)? == self.options)
+    }
+}
+
+/// Which of a driver's extended counters say something that the basic ones do not.
+fn is_shown(name: &str) -> bool {
+    let suffixes = ["_errors", "_dropped", "_drops", "_management_packets"];
+    is_of_queue(name) || suffixes.iter().any(|suffix| name.ends_with(suffix))
+}
+
+/// `rx_q0_packets`, `tx_q12_bytes`, ...
+fn is_of_queue(name: &str) -> bool {
+    let rest = name.strip_prefix("rx_q").or_else(|| name.strip_prefix("tx_q"));
+    let Some((number, what)) = rest.and_then(|r| r.split_once('_')) else { return false };
+    !number.is_empty()
+        && number.bytes().all(|b| b.is_ascii_digit())
+        && ["packets", "bytes", "errors"].contains(&what)
+}
+
+/// Link speed as people write it.
+fn speed(mbps: u32) -> String {
+    match mbps {
+        0 => "unknown".into(),
+        1..1000 => format!("{mbps}Mbps"),
+        _ if mbps.is_multiple_of(1000) => format!("{}Gbps", mbps / 1000),
+        _ => format!("{}Gbps", f64::from(mbps) / 1000.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_shown() {
+        for name in ["rx_q0_packets", "tx_q12_bytes", "rx_mbuf_allocation_errors"] {
+            assert!(is_shown(name), "{name}");
+        }
+        for name in ["rx_good_packets", "rx_q_packets", "rx_q0_size_64_packets"] {
+            assert!(!is_shown(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn speeds() {
+        assert_eq!([0, 100, 2500, 10_000].map(speed), ["unknown", "100Mbps", "2.5Gbps", "10Gbps"]);
+    }
+}

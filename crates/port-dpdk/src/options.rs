@@ -1,0 +1,131 @@
+//! Reading `Interface.options`.
+
+use port::{PortConfig, PortError};
+use std::collections::BTreeMap;
+
+/// Descriptors per queue unless asked otherwise.
+const DEFAULT_DESC: u16 = 2048;
+/// Most descriptors that may be asked for.
+const MAX_DESC: u16 = 4096;
+/// Most queues that may be asked for.
+const MAX_QUEUES: u16 = 1024;
+/// Enqueue attempts after the first on a vhost port, by default and at most.
+const TX_RETRIES: (u32, u32) = (8, 32);
+
+fn get<'a>(options: &'a BTreeMap<String, String>, key: &str) -> Option<&'a str> {
+    options.get(key).map(|v| v.trim()).filter(|v| !v.is_empty())
+}
+
+/// What a `dpdk` or `afxdp` interface asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EthOptions {
+    pub devargs: String,
+    pub n_rxq: u16,
+    pub n_rxd: u16,
+    pub n_txd: u16,
+    pub n_txq: u16,
+    pub mtu: Option<u16>,
+}
+
+impl EthOptions {
+    pub(crate) fn read(config: &PortConfig) -> Result<Self, PortError> {
+        let options = &config.options;
+        let n_rxq = get(options, "n_rxq").and_then(|n| n.parse::<u16>().ok()).unwrap_or(1);
+        let n_rxq = n_rxq.clamp(1, MAX_QUEUES);
+        let devargs = match config.kind.as_str() {
+            "afxdp" => afxdp_devargs(config, n_rxq)?,
+            _ => dpdk_devargs(config)?,
+        };
+        Ok(EthOptions {
+            devargs,
+            n_rxq,
+            n_rxd: descriptors(get(options, "n_rxq_desc")),
+            n_txd: descriptors(get(options, "n_txq_desc")),
+            n_txq: config.n_txq.clamp(1, MAX_QUEUES as usize) as u16,
+            mtu: config.mtu_request,
+        })
+    }
+}
+
+fn dpdk_devargs(config: &PortConfig) -> Result<String, PortError> {
+    let devargs = get(&config.options, "dpdk-devargs").map(String::from);
+    devargs.ok_or_else(|| {
+        PortError::Device(format!(
+            "interface '{}' has no 'options:dpdk-devargs': say which device to use, a PCI \
+             address or a virtual device such as net_tap0",
+            config.name
+        ))
+    })
+}
+
+/// The virtual device that drives the kernel interface of the port's name.
+fn afxdp_devargs(config: &PortConfig, n_rxq: u16) -> Result<String, PortError> {
+    let name = &config.name;
+    if !std::path::Path::new("/sys/class/net").join(name).exists() {
+        return Err(PortError::Device(format!("there is no kernel interface '{name}'")));
+    }
+    let mode = match get(&config.options, "xdp-mode").unwrap_or("best-effort") {
+        "best-effort" => "",
+        "native-with-zerocopy" => "",
+        "native" | "generic" => ",force_copy=1",
+        other => return Err(PortError::Device(format!("'{other}' is not an xdp-mode"))),
+    };
+    Ok(format!("net_af_xdp_{name},iface={name},queue_count={n_rxq}{mode}"))
+}
+
+/// A power of two up to 4096, or the default, as OVS reads these options.
+fn descriptors(value: Option<&str>) -> u16 {
+    let parsed = value.and_then(|v| v.parse::<u16>().ok());
+    parsed.filter(|n| n.is_power_of_two() && *n <= MAX_DESC).unwrap_or(DEFAULT_DESC)
+}
+
+/// `tx-retries-max`: 0 to 32, otherwise the default 8.
+pub(crate) fn tx_retries(config: &PortConfig) -> u32 {
+    let parsed = get(&config.options, "tx-retries-max").and_then(|v| v.parse::<u32>().ok());
+    parsed.filter(|n| *n <= TX_RETRIES.1).unwrap_or(TX_RETRIES.0)
+}
+
+/// `vhost-server-path` of a `dpdkvhostuserclient` interface.
+pub(crate) fn server_path(config: &PortConfig) -> Result<String, PortError> {
+    let path = get(&config.options, "vhost-server-path").map(String::from);
+    path.ok_or_else(|| {
+        PortError::Device(format!(
+            "interface '{}' has no 'options:vhost-server-path': say where the guest's socket is",
+            config.name
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(options: &[(&str, &str)]) -> PortConfig {
+        let options = options.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        PortConfig { name: "p".into(), kind: "dpdk".into(), options, ..Default::default() }
+    }
+
+    #[test]
+    fn descriptors_are_powers_of_two() {
+        let cases = [("", 2048), ("512", 512), ("1000", 2048), ("8192", 2048), ("-4", 2048)];
+        for (text, n) in cases {
+            let options = [("dpdk-devargs", "net_null0"), ("n_rxq_desc", text)];
+            assert_eq!(EthOptions::read(&config(&options)).unwrap().n_rxd, n, "{text}");
+        }
+    }
+
+    #[test]
+    fn missing_options_are_named() {
+        let error = EthOptions::read(&config(&[])).unwrap_err().to_string();
+        assert!(error.contains("dpdk-devargs"), "{error}");
+        let error = server_path(&config(&[("vhost-server-path", " ")])).unwrap_err().to_string();
+        assert!(error.contains("vhost-server-path"), "{error}");
+    }
+
+    #[test]
+    fn retries_have_a_limit() {
+        for (text, n) in [("0", 0), ("32", 32), ("33", 8), ("x", 8)] {
+            assert_eq!(tx_retries(&config(&[("tx-retries-max", text)])), n);
+        }
+    }
+}
