@@ -1,0 +1,227 @@
+//! Into the background: a parent that waits until the daemon is ready, and a monitor that starts it
+//! again after a crash.
+//!
+//! ```text
+//! started by a script ── fork ──> monitor (with --monitor) ── fork ──> daemon
+//!      waits on the pipe             waits for the daemon's end        writes one byte when ready
+//! ```
+
+use super::args::Args;
+use super::pidfile::{self, Pidfile};
+use crate::vlog::{self, PROGRAM};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Two crashes closer than this are not worth a restart at once.
+const CRASH_PAUSE: Duration = Duration::from_secs(10);
+
+/// Signals that stand for a crash: the daemon is started again.
+const CRASHES: [i32; 9] = [
+    libc::SIGABRT,
+    libc::SIGALRM,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGPIPE,
+    libc::SIGSEGV,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+];
+
+/// Why the daemon did not start; one line for standard error.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The pidfile belongs to a live process.
+    #[error("{PROGRAM}: {path}: already running as pid {pid}, aborting")]
+    Running {
+        /// The pidfile.
+        path: String,
+        /// The process.
+        pid: u32,
+    },
+    /// The pidfile cannot be read or written.
+    #[error("{PROGRAM}: {path}: create failed ({source})")]
+    Pidfile {
+        /// The pidfile.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The system refuses a process or a pipe.
+    #[error("{PROGRAM}: {0} failed ({1})")]
+    System(&'static str, io::Error),
+}
+
+/// The running daemon process. Dropped, it removes the pidfile.
+#[derive(Debug)]
+pub struct Daemon {
+    ready: Option<File>,
+    detached: bool,
+    chdir: bool,
+    _pidfile: Option<Pidfile>,
+}
+
+impl Daemon {
+    /// Takes the process to where the daemon runs: returns there only, while the parent and the
+    /// monitor never return. The process must have no other thread yet.
+    pub fn start(args: &Args) -> Result<Self, StartError> {
+        if let Some(path) = args.pidfile.as_deref().filter(|_| !args.overwrite_pidfile) {
+            refuse_running(path)?;
+        }
+        let mut ready = if args.detach { Some(fork_and_wait_ready()?) } else { None };
+        if args.monitor {
+            ready = monitor(ready)?;
+        }
+        let pidfile = match &args.pidfile {
+            Some(path) => Some(create_pidfile(path)?),
+            None => None,
+        };
+        if args.mlockall {
+            lock_memory();
+        }
+        Ok(Self { ready, detached: args.detach, chdir: !args.no_chdir, _pidfile: pidfile })
+    }
+
+    /// Lets the parent leave with success, and lets go of its terminal and directory. Once is
+    /// enough, more do no harm.
+    pub fn ready(&mut self) {
+        if std::mem::take(&mut self.detached) {
+            let _ = vlog::set("console:off");
+            leave_terminal();
+            if self.chdir {
+                let _ = std::env::set_current_dir("/");
+            }
+        }
+        if let Some(mut pipe) = self.ready.take() {
+            let _ = pipe.write_all(&[0]);
+        }
+    }
+}
+
+fn refuse_running(path: &Path) -> Result<(), StartError> {
+    let shown = || path.display().to_string();
+    match pidfile::holder(path) {
+        Ok(None) => Ok(()),
+        Ok(Some(pid)) => Err(StartError::Running { path: shown(), pid }),
+        Err(source) => Err(StartError::Pidfile { path: shown(), source }),
+    }
+}
+
+fn create_pidfile(path: &Path) -> Result<Pidfile, StartError> {
+    Pidfile::create(path)
+        .map_err(|source| StartError::Pidfile { path: path.display().to_string(), source })
+}
+
+fn lock_memory() {
+    // SAFETY: takes flags only.
+    if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
+        vlog::err!("vswitchd", "mlockall failed: {}", io::Error::last_os_error());
+    }
+}
+
+/// Points the standard streams at nothing, so that whoever waits for their end is let go.
+fn leave_terminal() {
+    let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") else { return };
+    for stream in 0..=2 {
+        // SAFETY: both descriptors are open; dup2 replaces the second one atomically.
+        unsafe { libc::dup2(null.as_raw_fd(), stream) };
+    }
+}
+
+fn pipe() -> Result<(File, File), StartError> {
+    let mut ends = [0; 2];
+    // SAFETY: the array has room for the two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(StartError::System("pipe", io::Error::last_os_error()));
+    }
+    // SAFETY: pipe2 succeeded, both descriptors are open and nobody else owns them.
+    let [read, write] = ends.map(|end| File::from(unsafe { OwnedFd::from_raw_fd(end) }));
+    Ok((read, write))
+}
+
+/// Forks: the child's id in the parent, `None` in the child.
+fn fork() -> Result<Option<libc::pid_t>, StartError> {
+    // SAFETY: the caller of `Daemon::start` guarantees that this is the only thread, so the child
+    // finds every lock and the heap in a usable state.
+    match unsafe { libc::fork() } {
+        -1 => Err(StartError::System("fork", io::Error::last_os_error())),
+        0 => Ok(None),
+        child => Ok(Some(child)),
+    }
+}
+
+fn wait_for(child: libc::pid_t) -> i32 {
+    let mut status = 0;
+    // SAFETY: `status` outlives the call.
+    while unsafe { libc::waitpid(child, &mut status, 0) } == -1
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+    status
+}
+
+/// How a child ended, as `ovs-vswitchd` puts it.
+fn describe(status: i32) -> String {
+    if libc::WIFEXITED(status) {
+        return format!("exit status {}", libc::WEXITSTATUS(status));
+    }
+    let core = if libc::WCOREDUMP(status) { ", core dumped" } else { "" };
+    format!("killed (signal {}){core}", libc::WTERMSIG(status))
+}
+
+/// Forks a child in a session of its own, which gets the pipe's writing end. The parent waits for
+/// a byte and leaves; if the child ends before, with its failure.
+fn fork_and_wait_ready() -> Result<File, StartError> {
+    let (mut reader, writer) = pipe()?;
+    let Some(child) = fork()? else {
+        // SAFETY: no arguments; a fresh child leads no process group, so it cannot fail.
+        unsafe { libc::setsid() };
+        return Ok(writer);
+    };
+    drop(writer);
+    let mut byte = [0];
+    if reader.read_exact(&mut byte).is_ok() {
+        std::process::exit(0);
+    }
+    let status = wait_for(child);
+    if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) != 0 {
+        // The child has said why.
+        std::process::exit(libc::WEXITSTATUS(status));
+    }
+    eprintln!("{PROGRAM}: child died before signaling startup ({})", describe(status));
+    std::process::exit(1);
+}
+
+/// Forks the daemon and becomes its monitor; returns in the daemon, each time it is started. Only
+/// the first one has a parent to tell.
+fn monitor(mut ready: Option<File>) -> Result<Option<File>, StartError> {
+    let mut last_restart: Option<Instant> = None;
+    loop {
+        let (mut is_ready, tell) = pipe()?;
+        let Some(child) = fork()? else {
+            return Ok(Some(tell));
+        };
+        drop(tell);
+        let came_up = is_ready.read_exact(&mut [0]).is_ok();
+        if let (true, Some(mut parent)) = (came_up, ready.take()) {
+            let _ = parent.write_all(&[0]);
+            leave_terminal();
+        }
+        let status = wait_for(child);
+        let crashed = libc::WIFSIGNALED(status) && CRASHES.contains(&libc::WTERMSIG(status));
+        if !crashed {
+            vlog::info!("daemon_unix", "pid {child} died, {}, exiting", describe(status));
+            let code = if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1 };
+            std::process::exit(if came_up { 0 } else { code });
+        }
+        vlog::err!("daemon_unix", "pid {child} died, {}, restarting", describe(status));
+        if last_restart.is_some_and(|last| last.elapsed() < CRASH_PAUSE) {
+            vlog::warn!("daemon_unix", "died twice within {CRASH_PAUSE:?}, waiting to restart");
+            std::thread::sleep(CRASH_PAUSE);
+        }
+        last_restart = Some(Instant::now());
+    }
+}

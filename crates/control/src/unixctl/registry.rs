@@ -1,0 +1,160 @@
+//! Commands by name, and their dispatch to handlers.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::rc::Rc;
+use tokio::sync::oneshot;
+
+/// The answer owed to a client. Dropped without one, the client's connection is closed.
+#[derive(Debug)]
+pub struct Reply(oneshot::Sender<Result<String, String>>);
+
+impl Reply {
+    /// A reply and the place where it arrives, for callers that are no socket.
+    pub fn channel() -> (Self, oneshot::Receiver<Result<String, String>>) {
+        let (sender, receiver) = oneshot::channel();
+        (Self(sender), receiver)
+    }
+
+    /// Sends the result, or the text of an error. A client that has gone does not matter.
+    pub fn send(self, answer: Result<String, String>) {
+        let _ = self.0.send(answer);
+    }
+}
+
+/// A command as it came from a client.
+#[derive(Debug)]
+pub struct Request {
+    /// The command's name.
+    pub command: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Where the answer goes.
+    pub reply: Reply,
+}
+
+type Handler<S> = dyn Fn(&mut S, &[String], Reply);
+
+struct Command<S> {
+    usage: String,
+    args: RangeInclusive<usize>,
+    handler: Rc<Handler<S>>,
+}
+
+/// The commands that work on a state `S`.
+pub struct Registry<S> {
+    commands: BTreeMap<String, Command<S>>,
+}
+
+impl<S> Default for Registry<S> {
+    fn default() -> Self {
+        Self { commands: BTreeMap::new() }
+    }
+}
+
+impl<S> Registry<S> {
+    /// Adds a command that answers at once. `usage` names its arguments as `list-commands` shows
+    /// them; `args` is how many it takes. A command of the same name is replaced.
+    pub fn add(
+        &mut self,
+        name: &str,
+        usage: &str,
+        args: RangeInclusive<usize>,
+        handler: impl Fn(&mut S, &[String]) -> Result<String, String> + 'static,
+    ) {
+        self.add_later(name, usage, args, move |state, args, reply| {
+            reply.send(handler(state, args));
+        });
+    }
+
+    /// Adds a command that may answer after it returns.
+    pub fn add_later(
+        &mut self,
+        name: &str,
+        usage: &str,
+        args: RangeInclusive<usize>,
+        handler: impl Fn(&mut S, &[String], Reply) + 'static,
+    ) {
+        let command = Command { usage: usage.to_owned(), args, handler: Rc::new(handler) };
+        self.commands.insert(name.to_owned(), command);
+    }
+
+    /// Runs a request's command on the state, or answers what is wrong with it.
+    pub fn dispatch(&self, state: &mut S, request: Request) {
+        let Request { command: name, args, reply } = request;
+        if name == "list-commands" && args.is_empty() {
+            return reply.send(Ok(self.list()));
+        }
+        match self.check(&name, args.len()) {
+            Ok(command) => (command.handler)(state, &args, reply),
+            Err(text) => reply.send(Err(text)),
+        }
+    }
+
+    fn check(&self, name: &str, given: usize) -> Result<&Command<S>, String> {
+        if name == "list-commands" {
+            return Err("\"list-commands\" command takes at most 0 arguments".into());
+        }
+        let command = self.commands.get(name).ok_or_else(|| {
+            format!(
+                "\"{name}\" is not a valid command (use \"list-commands\" to see a list of valid commands)"
+            )
+        })?;
+        let (least, most) = (*command.args.start(), *command.args.end());
+        if given < least {
+            return Err(format!("\"{name}\" command requires at least {least} arguments"));
+        }
+        if given > most {
+            return Err(format!("\"{name}\" command takes at most {most} arguments"));
+        }
+        Ok(command)
+    }
+
+    fn list(&self) -> String {
+        let mut lines: BTreeMap<&str, &str> =
+            self.commands.iter().map(|(name, c)| (name.as_str(), c.usage.as_str())).collect();
+        lines.insert("list-commands", "");
+        let mut text = String::from("The available commands are:\n");
+        for (name, usage) in lines {
+            text += &format!("  {name:<23} {usage}\n");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(registry: &Registry<u32>, command: &str, args: &[&str]) -> Result<String, String> {
+        let (reply, mut answer) = Reply::channel();
+        let args = args.iter().map(|&a| a.to_owned()).collect();
+        registry.dispatch(&mut 7, Request { command: command.into(), args, reply });
+        answer.try_recv().unwrap()
+    }
+
+    #[test]
+    fn commands_run_on_the_state_and_check_their_arguments() {
+        let mut registry = Registry::<u32>::default();
+        registry
+            .add("sum", "N [M]", 1..=2, |state, args| Ok(format!("{state}+{}", args.join("+"))));
+        assert_eq!(ask(&registry, "sum", &["1", "2"]).unwrap(), "7+1+2");
+        assert_eq!(
+            ask(&registry, "sum", &[]).unwrap_err(),
+            "\"sum\" command requires at least 1 arguments"
+        );
+        assert_eq!(
+            ask(&registry, "sum", &["", "", ""]).unwrap_err(),
+            "\"sum\" command takes at most 2 arguments"
+        );
+        assert_eq!(
+            ask(&registry, "foo", &[]).unwrap_err(),
+            "\"foo\" is not a valid command (use \"list-commands\" to see a list of valid commands)"
+        );
+        assert_eq!(
+            ask(&registry, "list-commands", &[]).unwrap(),
+            "The available commands are:\n  list-commands           \n  sum                     N [M]\n"
+        );
+        assert!(ask(&registry, "list-commands", &["x"]).is_err());
+    }
+}

@@ -1,0 +1,134 @@
+//! The listening socket and its connections.
+
+use super::{Reply, Request};
+use crate::vlog;
+use ovsdb::framing::Framer;
+use serde_json::{Value, json};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// No request of a person or script is longer, in bytes.
+const MAX_REQUEST: usize = 16 << 20;
+/// Requests that may wait for the main loop, over all connections.
+const QUEUE: usize = 64;
+
+/// The server's end of the control socket; removes the socket when dropped.
+pub struct Server {
+    path: PathBuf,
+    requests: mpsc::Receiver<Request>,
+    listener: JoinHandle<()>,
+}
+
+/// Where ovs-appctl(8) looks for the process of this id: `RUNDIR/ovs-vswitchd.PID.ctl`.
+pub fn default_path(run_dir: &Path) -> PathBuf {
+    run_dir.join(format!("{}.{}.ctl", vlog::PROGRAM, std::process::id()))
+}
+
+impl Server {
+    /// Listens on `path`, in place of what a dead process left there. Needs a tokio runtime.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        if fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
+            fs::remove_file(path)?;
+        }
+        let socket = UnixListener::bind(path)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o770))?;
+        let (sender, requests) = mpsc::channel(QUEUE);
+        let listener = tokio::spawn(listen(socket, sender));
+        Ok(Self { path: path.to_owned(), requests, listener })
+    }
+
+    /// The next request. Cancel-safe; never returns `None` while the runtime lives.
+    pub async fn next(&mut self) -> Option<Request> {
+        self.requests.recv().await
+    }
+
+    /// The socket's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.listener.abort();
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+async fn listen(socket: UnixListener, requests: mpsc::Sender<Request>) {
+    loop {
+        match socket.accept().await {
+            Ok((stream, _)) => {
+                tokio::spawn(serve(stream, requests.clone()));
+            }
+            Err(error) => {
+                vlog::warn!("unixctl", "accept failed: {error}");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn serve(mut stream: UnixStream, requests: mpsc::Sender<Request>) {
+    if let Err(error) = converse(&mut stream, &requests).await {
+        vlog::warn!("unixctl", "closing connection: {error}");
+    }
+}
+
+async fn converse(stream: &mut UnixStream, requests: &mpsc::Sender<Request>) -> io::Result<()> {
+    let mut framer = Framer::with_limit(MAX_REQUEST);
+    let mut buffer = vec![0; 4096];
+    loop {
+        while let Some(message) = framer.next_message().map_err(invalid)? {
+            let (id, command, args) = parse(message).map_err(invalid)?;
+            let (reply, answer) = Reply::channel();
+            if requests.send(Request { command, args, reply }).await.is_err() {
+                return Ok(());
+            }
+            let Ok(answer) = answer.await else { return Ok(()) };
+            stream.write_all(response(id, answer).as_bytes()).await?;
+        }
+        match stream.read(&mut buffer).await? {
+            0 => return Ok(()),
+            n => framer.push(&buffer[..n]),
+        }
+    }
+}
+
+fn invalid(error: impl ToString) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
+
+fn parse(mut message: Value) -> Result<(Value, String, Vec<String>), &'static str> {
+    let id = message.get("id").cloned().filter(|id| !id.is_null()).ok_or("request without id")?;
+    let command = message.get("method").and_then(Value::as_str).ok_or("request without method")?;
+    let command = command.to_owned();
+    let Some(Value::Array(params)) = message.get_mut("params").map(Value::take) else {
+        return Err("request without params");
+    };
+    let args = params.into_iter().map(|param| match param {
+        Value::String(text) => Ok(text),
+        _ => Err("argument is not a string"),
+    });
+    Ok((id, command, args.collect::<Result<_, _>>()?))
+}
+
+/// Error texts end with a newline, as ovs-appctl prints them as they are.
+fn response(id: Value, answer: Result<String, String>) -> String {
+    let message = match answer {
+        Ok(result) => json!({"id": id, "result": result, "error": null}),
+        Err(mut text) => {
+            if !text.ends_with('\n') {
+                text.push('\n');
+            }
+            json!({"id": id, "result": null, "error": text})
+        }
+    };
+    message.to_string()
+}
