@@ -37,6 +37,8 @@ drops! {
     RecircLimit "recirc_limit" "The packet was recirculated too often.";
     DepthLimit "depth_limit" "The pipeline's resubmit depth or action limit was reached.";
     Meter "meter" "A meter's rate was exceeded.";
+    RxFull "rx_full" "The input port's receive queue was full: the switch did not read fast enough.";
+    BadOffload "bad_offload" "The kernel left work on the packet (segmentation, checksum) that the port cannot finish.";
     Shutdown "shutdown" "The packet was in flight when its port or the switch went away.";
 }
 impl Drop {
