@@ -6,15 +6,35 @@
 //! A [`Port`] is the control side's handle; its queues are taken out once and moved to the thread
 //! that serves them. Calls are per burst, so the `dyn` costs nothing per packet.
 
-use packet::Packet;
+mod device;
+mod dummy;
+mod ethtool;
+mod gso;
+mod netlink;
+mod packet_rx;
+mod packet_tx;
+mod stats;
+mod sys;
+mod system;
+mod tap;
+mod vnet;
+mod watch;
+
+pub use watch::{LinkEvent, LinkState, LinkWatch};
+
+use packet::{Packet, Pool};
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 /// The receive end of a port. Owned by one thread.
 pub trait RxQueue: Send {
     /// Appends up to `max` packets to `out` (which has room); returns how many. Never blocks.
+    /// Exactly `max` means that there may be more which `fd` does not announce: call again before
+    /// waiting.
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize;
-    /// A descriptor to wait on when idle (kernel ports); None: poll only.
+    /// A descriptor to wait on when idle (kernel ports); None: poll only. Level-triggered; stays
+    /// the same, and becomes silent when the device is gone.
     fn fd(&self) -> Option<RawFd> {
         None
     }
@@ -116,6 +136,16 @@ pub trait Port: Send {
     fn ifindex(&self) -> Option<u32> {
         None
     }
+    /// Is the device still there? An error is final: close the port, open it again when the device
+    /// is back. Other ports are not concerned.
+    fn health(&mut self) -> Result<(), PortError> {
+        Ok(())
+    }
+    /// Says whether a kernel device that the port made outlives the port (and the process). Ports
+    /// that make none ignore it.
+    fn set_persistent(&mut self, _on: bool) -> Result<(), PortError> {
+        Ok(())
+    }
     /// Link state now.
     fn link(&mut self) -> Link;
     /// Sets the administrative state.
@@ -126,4 +156,22 @@ pub trait Port: Send {
     fn status(&mut self) -> BTreeMap<String, String>;
     /// Applies a changed configuration in place; Ok(false) when the port must be reopened.
     fn reconfigure(&mut self, config: &PortConfig) -> Result<bool, PortError>;
+}
+
+/// Opens a port that needs no DPDK: kind `system` (or empty), `tap`, `internal`, `dummy` or
+/// `dummy-internal`. Packets come from `pool`, and go back to it when sent or dropped. Belongs to
+/// the network namespace of the calling thread.
+///
+/// # Errors
+/// In the words that ovs-vsctl's users know, fit for `Interface.error`.
+pub fn open(config: &PortConfig, pool: Arc<dyn Pool>) -> Result<Box<dyn Port>, PortError> {
+    match config.kind.as_str() {
+        "" | "system" => Ok(Box::new(system::SystemPort::open(config, pool)?)),
+        "tap" | "internal" => Ok(Box::new(tap::TapPort::open(config, pool)?)),
+        "dummy" | "dummy-internal" => Ok(Box::new(dummy::DummyPort::open(config, pool))),
+        kind => Err(PortError::Device(format!(
+            "could not create network device {} of unknown type {kind}",
+            config.name
+        ))),
+    }
 }

@@ -1,0 +1,103 @@
+//! A kernel network device by its index: everything about it except packets.
+
+use crate::ethtool::Ethtool;
+use crate::netlink::{Change, Info, KernelStats, Netlink, Which};
+use crate::sys::failed;
+use crate::{Link, PortConfig, PortError};
+use std::collections::BTreeMap;
+use std::io;
+
+/// A device, asked and changed through sockets that stay in the namespace in which they were made.
+pub struct Device {
+    pub name: String,
+    pub ifindex: u32,
+    nl: Netlink,
+    ethtool: Ethtool,
+    last: Info,
+    base_stats: KernelStats,
+    base_changes: u32,
+}
+
+impl Device {
+    /// Finds the device.
+    pub fn find(name: &str) -> io::Result<Self> {
+        let mut nl = Netlink::open(0)?;
+        let info = nl.link(Which::Name(name))?;
+        Ok(Device {
+            name: name.into(),
+            ifindex: info.ifindex,
+            nl,
+            ethtool: Ethtool::new()?,
+            base_stats: info.stats,
+            base_changes: info.carrier_changes,
+            last: info,
+        })
+    }
+
+    /// The device as it is now.
+    pub fn refresh(&mut self) -> io::Result<&Info> {
+        self.last = self.nl.link(Which::Index(self.ifindex))?;
+        Ok(&self.last)
+    }
+
+    /// The device as last seen.
+    pub fn last(&self) -> &Info {
+        &self.last
+    }
+
+    /// What the kernel counted since the device was found; as last seen when it is gone.
+    pub fn stats(&mut self) -> KernelStats {
+        let _ = self.refresh();
+        self.last.stats.since(&self.base_stats)
+    }
+
+    /// Link state now; all down when the device is gone.
+    pub fn link(&mut self) -> Link {
+        let resets = |info: &Info, base: u32| u64::from(info.carrier_changes.wrapping_sub(base));
+        if self.refresh().is_err() {
+            return Link { resets: resets(&self.last, self.base_changes), ..Link::default() };
+        }
+        let (mbps, full_duplex) = self.ethtool.speed(&self.last.name);
+        Link {
+            admin_up: self.last.admin_up(),
+            up: self.last.up(),
+            mbps,
+            full_duplex,
+            resets: resets(&self.last, self.base_changes),
+        }
+    }
+
+    /// Applies the MTU and MAC that are asked for, where they differ from what is.
+    pub fn configure(&mut self, config: &PortConfig) -> Result<(), PortError> {
+        let info = self.refresh().map_err(|e| failed(&config.name, "reading the link", e))?;
+        let (mtu, mac) = (info.mtu, info.mac);
+        if let Some(want) = config.mtu_request.map(u32::from).filter(|&m| m != mtu) {
+            self.change(Change::Mtu(want), &format!("setting MTU {want}"))?;
+        }
+        if let Some(want) = config.mac.filter(|&m| m != mac) {
+            self.change(Change::Mac(want), "setting the Ethernet address")?;
+        }
+        self.refresh().map(drop).map_err(|e| failed(&config.name, "reading the link", e))
+    }
+
+    /// Changes one thing; `what` says which in the error.
+    pub fn change(&mut self, change: Change, what: &str) -> Result<(), PortError> {
+        self.nl.change(self.ifindex, change).map_err(|e| failed(&self.name, what, e))
+    }
+
+    /// Driver, version and firmware, under OVSDB's names.
+    pub fn status(&self) -> BTreeMap<String, String> {
+        let Ok(d) = self.ethtool.driver(&self.last.name) else { return BTreeMap::new() };
+        let pairs = [
+            ("driver_name", d.name),
+            ("driver_version", d.version),
+            ("firmware_version", d.firmware),
+        ];
+        pairs.map(|(k, v)| (k.into(), v)).into()
+    }
+
+    /// See [`Ethtool::lro_off`].
+    pub fn lro_off(&self) {
+        self.ethtool.lro_off(&self.name);
+    }
+}

@@ -1,0 +1,304 @@
+//! Ports of type `tap` and `internal`: a TAP device that the switch makes, named like the port.
+//!
+//! The device's transmit side is the switch's receive side. The kernel sees no offloads on it, so
+//! every frame comes complete: checksummed, segmented, with its VLAN tags.
+
+use crate::device::Device;
+use crate::netlink::{Change, KernelStats};
+use crate::stats::Stats;
+use crate::sys::{check, failed, ifreq, open_failed, socket};
+use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
+use libc::{c_int, iovec};
+use packet::{BURST, Packet, Pool};
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use telemetry::Drop as Reason;
+
+const TUNSETIFF: u64 = 0x4004_54ca;
+const TUNSETPERSIST: u64 = 0x4004_54cb;
+const TUNGETIFF: u64 = 0x8004_54d2;
+
+/// A TAP device.
+pub struct TapPort {
+    kind: String,
+    device: Device,
+    stats: Arc<Stats>,
+    tap: Arc<Tap>,
+    rx: Option<Box<dyn RxQueue>>,
+    tx: Option<Box<dyn TxQueue>>,
+}
+
+/// The open device, shared by both queues and the port; closing it removes the device.
+struct Tap {
+    fd: OwnedFd,
+    gone: AtomicBool,
+}
+
+impl Tap {
+    /// Makes the device, or takes over a persistent one of that name that nobody uses.
+    fn create(name: &str) -> io::Result<Self> {
+        let open = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+            .open("/dev/net/tun")?;
+        let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+        let mut req = ifreq(name).ok_or_else(invalid)?;
+        req.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as i16;
+        let tap = Tap { fd: open.into(), gone: AtomicBool::new(false) };
+        // SAFETY: TUNSETIFF reads and writes an ifreq.
+        check(unsafe { libc::ioctl(tap.fd.as_raw_fd(), TUNSETIFF as _, &mut req) })?;
+        tap.persist(false)?;
+        Ok(tap)
+    }
+
+    fn persist(&self, on: bool) -> io::Result<()> {
+        // SAFETY: TUNSETPERSIST takes a number.
+        let ret = unsafe { libc::ioctl(self.fd.as_raw_fd(), TUNSETPERSIST as _, c_int::from(on)) };
+        check(ret).map(drop)
+    }
+
+    /// Is the device still behind the descriptor (wherever it was moved to)?
+    fn attached(&self) -> io::Result<()> {
+        if self.gone.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        // SAFETY: plain data for which all-zero is valid.
+        let mut req: libc::ifreq = unsafe { std::mem::zeroed() };
+        // SAFETY: TUNGETIFF writes an ifreq.
+        check(unsafe { libc::ioctl(self.fd.as_raw_fd(), TUNGETIFF as _, &mut req) }).map(drop)
+    }
+
+    /// The device was deleted. The descriptor would report errors for ever to whoever waits on it:
+    /// its number is given to a socket that stays silent and takes no data.
+    fn silence(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+        let Ok(quiet) = socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0) else { return };
+        // SAFETY: both descriptors are ours and open; `fd` keeps its number and its owner.
+        unsafe { libc::dup3(quiet.as_raw_fd(), self.fd.as_raw_fd(), libc::O_CLOEXEC) };
+    }
+}
+
+impl TapPort {
+    /// Makes the device and leaves it down, as it is up to the user to bring it up. An MTU or MAC
+    /// that it refuses does not keep it closed: `mtu` and `mac` tell what is, `reconfigure` why.
+    pub fn open(config: &PortConfig, pool: Arc<dyn Pool>) -> Result<Self, PortError> {
+        let fail = |e: io::Error| open_failed(&config.name, &e);
+        let tap = Arc::new(Tap::create(&config.name).map_err(fail)?);
+        let mut device = Device::find(&config.name).map_err(fail)?;
+        let _ = device.configure(config);
+        let stats = Arc::new(Stats::default());
+        let rx =
+            TapRx { tap: tap.clone(), pool: pool.clone(), stats: stats.clone(), spare: vec![] };
+        let tx = TapTx { tap: tap.clone(), pool, stats: stats.clone() };
+        Ok(TapPort {
+            kind: config.kind.clone(),
+            device,
+            stats,
+            tap,
+            rx: Some(Box::new(rx)),
+            tx: Some(Box::new(tx)),
+        })
+    }
+}
+
+struct TapRx {
+    tap: Arc<Tap>,
+    pool: Arc<dyn Pool>,
+    stats: Arc<Stats>,
+    spare: Vec<Packet>,
+}
+
+impl TapRx {
+    /// Reads one frame into an empty packet.
+    fn read(&self, p: &mut Packet) -> io::Result<Result<(), Reason>> {
+        let room = p.tailroom();
+        let mut over = [0u8; 1];
+        let iov = [
+            iovec { iov_base: p.data_mut().as_mut_ptr().cast(), iov_len: room },
+            iovec { iov_base: over.as_mut_ptr().cast(), iov_len: over.len() },
+        ];
+        // SAFETY: both pieces are writable for the lengths given.
+        let n = unsafe { libc::readv(self.tap.fd.as_raw_fd(), iov.as_ptr(), iov.len() as c_int) };
+        let n = check(n as c_int)? as usize;
+        Ok(if p.set_len(n) { Ok(()) } else { Err(Reason::TooLong) })
+    }
+
+    /// The next frame; None when there is none now.
+    fn next(&mut self) -> Option<Packet> {
+        loop {
+            if self.spare.is_empty() && !self.pool.alloc(&mut self.spare, BURST) {
+                return None;
+            }
+            let mut p = self.spare.pop()?;
+            let error = match self.read(&mut p) {
+                Ok(Ok(())) => return Some(p),
+                Ok(Err(reason)) => {
+                    self.stats.rx.drop(reason, 1);
+                    libc::EINTR
+                }
+                Err(e) => e.raw_os_error().unwrap_or(0),
+            };
+            self.spare.push(p);
+            match error {
+                libc::EINTR => {}
+                libc::EAGAIN => return None,
+                libc::EBADFD | libc::ENODEV => {
+                    self.tap.silence();
+                    return None;
+                }
+                _ => {
+                    self.stats.rx.error();
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+impl RxQueue for TapRx {
+    fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
+        if self.tap.gone.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let before = out.len();
+        while out.len() - before < max {
+            let Some(p) = self.next() else { break };
+            out.push(p);
+        }
+        let n = out.len() - before;
+        self.stats.rx.pass(n, out[before..].iter().map(Packet::len).sum());
+        n
+    }
+
+    fn fd(&self) -> Option<RawFd> {
+        Some(self.tap.fd.as_raw_fd())
+    }
+}
+
+impl Drop for TapRx {
+    fn drop(&mut self) {
+        self.pool.free(&self.spare);
+    }
+}
+
+struct TapTx {
+    tap: Arc<Tap>,
+    pool: Arc<dyn Pool>,
+    stats: Arc<Stats>,
+}
+
+impl TapTx {
+    /// Writes one packet; Err(None) when the kernel wants to be asked again later.
+    fn write(&self, p: &Packet) -> Result<(), Option<Reason>> {
+        if p.segments() != 1 {
+            return Err(Some(Reason::Segmented));
+        }
+        if self.tap.gone.load(Ordering::Relaxed) {
+            return Err(Some(Reason::TxDown));
+        }
+        let data = p.data();
+        loop {
+            // SAFETY: the packet's data is readable for its length.
+            let n =
+                unsafe { libc::write(self.tap.fd.as_raw_fd(), data.as_ptr().cast(), data.len()) };
+            let Err(e) = check(n as c_int) else { return Ok(()) };
+            return Err(match e.raw_os_error().unwrap_or(0) {
+                libc::EINTR => continue,
+                libc::EAGAIN => None,
+                libc::EINVAL => Some(Reason::Truncated),
+                libc::ENOMEM | libc::ENOBUFS => Some(Reason::TxFull),
+                _ => Some(Reason::TxDown),
+            });
+        }
+    }
+}
+
+impl TxQueue for TapTx {
+    fn tx(&mut self, packets: &[Packet]) -> usize {
+        let mut taken = 0;
+        for p in packets {
+            match self.write(p) {
+                Ok(()) => self.stats.tx.pass(1, p.len()),
+                Err(Some(reason)) => self.stats.tx.drop(reason, 1),
+                Err(None) => break,
+            }
+            taken += 1;
+        }
+        self.pool.free(&packets[..taken]);
+        taken
+    }
+}
+
+/// The kernel's counters as the switch sees them: what the device could not transmit for want of
+/// room in its queue, we did not receive. Its receive side needs no turning: a write that fails is
+/// counted by us.
+fn turned(kernel: &KernelStats) -> KernelStats {
+    let mut out = KernelStats::default();
+    out.0[KernelStats::RX_DROPPED] = kernel.0[KernelStats::TX_DROPPED];
+    out.0[KernelStats::RX_ERRORS] = kernel.0[KernelStats::TX_ERRORS];
+    out
+}
+
+impl Port for TapPort {
+    fn name(&self) -> &str {
+        &self.device.name
+    }
+    fn kind(&self) -> &str {
+        &self.kind
+    }
+    fn service(&self) -> Service {
+        Service::Kernel
+    }
+    fn n_rxq(&self) -> usize {
+        1
+    }
+    fn n_txq(&self) -> usize {
+        1
+    }
+    fn take_rx(&mut self, i: usize) -> Option<Box<dyn RxQueue>> {
+        if i == 0 { self.rx.take() } else { None }
+    }
+    fn take_tx(&mut self, i: usize) -> Option<Box<dyn TxQueue>> {
+        if i == 0 { self.tx.take() } else { None }
+    }
+    fn mac(&self) -> [u8; 6] {
+        self.device.last().mac
+    }
+    fn mtu(&self) -> u16 {
+        u16::try_from(self.device.last().mtu).unwrap_or(u16::MAX)
+    }
+    fn ifindex(&self) -> Option<u32> {
+        Some(self.device.ifindex)
+    }
+    fn health(&mut self) -> Result<(), PortError> {
+        self.tap.attached().map_err(|e| failed(&self.device.name, "the device is gone", e))
+    }
+    fn set_persistent(&mut self, on: bool) -> Result<(), PortError> {
+        self.tap.persist(on).map_err(|e| failed(&self.device.name, "setting persistence", e))
+    }
+    fn link(&mut self) -> Link {
+        self.device.link()
+    }
+    fn set_admin_up(&mut self, up: bool) -> Result<(), PortError> {
+        self.device.change(Change::AdminUp(up), "setting the administrative state")
+    }
+    fn counters(&mut self) -> Counters {
+        let kernel = turned(&self.device.stats());
+        self.stats.counters(&kernel)
+    }
+    fn status(&mut self) -> BTreeMap<String, String> {
+        self.device.status()
+    }
+    fn reconfigure(&mut self, config: &PortConfig) -> Result<bool, PortError> {
+        if config.name != self.device.name || config.kind != self.kind {
+            return Ok(false);
+        }
+        self.device.configure(config).map(|()| true)
+    }
+}

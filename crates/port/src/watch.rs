@@ -1,0 +1,92 @@
+//! Link events of the network namespace, for the control side.
+
+use crate::netlink::{GROUP_LINK, Info, Message, Netlink};
+use std::io;
+use std::os::fd::RawFd;
+
+/// What is known of a link after an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkState {
+    /// Kernel interface index.
+    pub ifindex: u32,
+    /// Interface name.
+    pub name: String,
+    /// Administratively up?
+    pub admin_up: bool,
+    /// Up and with carrier?
+    pub up: bool,
+    /// Layer-3 MTU in bytes.
+    pub mtu: u32,
+    /// MAC address.
+    pub mac: [u8; 6],
+}
+
+/// Something happened to a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkEvent {
+    /// New, or changed (not every event changes something that is shown here).
+    Changed(LinkState),
+    /// Deleted, or moved to another namespace.
+    Gone {
+        /// The index it had.
+        ifindex: u32,
+        /// The name it had.
+        name: String,
+    },
+    /// Events were lost: look at every link again.
+    Lost,
+}
+
+/// A subscription to link events.
+pub struct LinkWatch(Netlink);
+
+impl LinkWatch {
+    /// Subscribes in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// When the system has no netlink socket to give.
+    pub fn new() -> io::Result<Self> {
+        Netlink::open(GROUP_LINK).map(LinkWatch)
+    }
+
+    /// Readable when there are events.
+    pub fn fd(&self) -> RawFd {
+        self.0.fd()
+    }
+
+    /// All events that wait; never blocks.
+    pub fn events(&mut self) -> Vec<LinkEvent> {
+        let mut out = Vec::new();
+        loop {
+            let got = self.0.receive(|_, message| out.extend(event(message)));
+            match got.map_err(|e| e.raw_os_error()) {
+                Ok(()) | Err(Some(libc::EINTR)) => {}
+                Err(Some(libc::EAGAIN)) => return out,
+                Err(Some(libc::ENOBUFS)) => out.push(LinkEvent::Lost),
+                Err(_) => {
+                    out.push(LinkEvent::Lost);
+                    return out;
+                }
+            }
+        }
+    }
+}
+
+fn event(message: Message) -> Option<LinkEvent> {
+    match message {
+        Message::New(info) => Some(LinkEvent::Changed(state(info))),
+        Message::Del(info) => Some(LinkEvent::Gone { ifindex: info.ifindex, name: info.name }),
+        Message::Done(_) | Message::Other => None,
+    }
+}
+
+fn state(info: Info) -> LinkState {
+    LinkState {
+        ifindex: info.ifindex,
+        admin_up: info.admin_up(),
+        up: info.up(),
+        mtu: info.mtu,
+        mac: info.mac,
+        name: info.name,
+    }
+}

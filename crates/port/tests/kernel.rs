@@ -1,0 +1,593 @@
+//! Kernel ports against the real kernel, each test in a network namespace of its own.
+//! They need root; without it they say so and pass.
+
+use packet::{HeapPool, Packet, Pool};
+use port::{Link, LinkEvent, LinkWatch, Port, PortConfig, RxQueue, TxQueue};
+use std::net::UdpSocket;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use wire::checksum::{pseudo_v4, pseudo_v6};
+use wire::{Ethernet, Ipv4, Ipv6, Tcp, Udp};
+
+/// Moves the calling thread into a fresh network namespace, which ends with the thread.
+fn namespace() -> bool {
+    // SAFETY: affects the calling thread only.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        eprintln!("skipped: needs root to make a network namespace");
+        return false;
+    }
+    true
+}
+
+fn ip(args: &str) {
+    let out = Command::new("ip").args(args.split_whitespace()).output().expect("ip runs");
+    assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// A veth pair v0 - v1, both ends up and without IPv6.
+fn veth() {
+    ip("link set lo up");
+    ip("link add v0 type veth peer name v1");
+    for dev in ["v0", "v1"] {
+        ip(&format!("link set {dev} addrgenmode none"));
+        ip(&format!("link set {dev} up"));
+    }
+}
+
+/// An open port with its queues and pool.
+struct Open {
+    port: Box<dyn Port>,
+    rx: Box<dyn RxQueue>,
+    tx: Box<dyn TxQueue>,
+    pool: Arc<HeapPool>,
+}
+
+fn config(name: &str, kind: &str) -> PortConfig {
+    PortConfig { name: name.into(), kind: kind.into(), n_txq: 1, ..PortConfig::default() }
+}
+
+fn open(name: &str, kind: &str) -> Open {
+    open_with(&config(name, kind))
+}
+
+fn open_with(config: &PortConfig) -> Open {
+    let pool = Arc::new(HeapPool::new());
+    let mut port = port::open(config, pool.clone()).expect("the port opens");
+    let (rx, tx) = (port.take_rx(0).unwrap(), port.take_tx(0).unwrap());
+    assert!(port.take_rx(0).is_none() && port.take_tx(1).is_none());
+    Open { port, rx, tx, pool }
+}
+
+impl Open {
+    /// Receives until `n` frames for which `want` holds are there, or a second passed.
+    fn receive(&mut self, n: usize, want: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
+        let (mut got, end) = (Vec::new(), Instant::now() + Duration::from_secs(2));
+        while got.len() < n && Instant::now() < end {
+            let mut out = Vec::new();
+            if self.rx.rx(&mut out, 32) == 0 {
+                wait(self.rx.fd().unwrap(), 20);
+            }
+            got.extend(out.iter().map(|p| p.data().to_vec()).filter(|f| want(f)));
+            self.pool.free(&out);
+        }
+        got
+    }
+
+    fn send(&mut self, frames: &[Vec<u8>]) {
+        let packets: Vec<Packet> = frames.iter().map(|f| self.pool.packet(f).unwrap()).collect();
+        assert_eq!(self.tx.tx(&packets), packets.len());
+    }
+
+    /// Closes everything; every buffer must be back.
+    fn close(self) {
+        let Open { port, rx, tx, pool } = self;
+        drop((rx, tx, port));
+        assert_eq!(pool.in_use(), 0, "buffers leaked");
+    }
+}
+
+/// Waits for input; the events that came.
+fn wait(fd: i32, ms: i32) -> i16 {
+    let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd.
+    unsafe { libc::poll(&mut p, 1, ms) };
+    p.revents
+}
+
+/// A test frame of an experimental Ethertype with a number in it.
+fn numbered(n: u32, len: usize) -> Vec<u8> {
+    let mut f = vec![0x02, 0, 0, 0, 0, 1, 0x02, 0, 0, 0, 0, 2, 0x88, 0xb5];
+    f.extend(n.to_be_bytes());
+    f.resize(len, 0x5a);
+    f
+}
+
+fn is_numbered(f: &[u8]) -> bool {
+    f[12..14] == [0x88, 0xb5]
+}
+
+#[test]
+fn absent_device_and_bad_names() {
+    if !namespace() {
+        return;
+    }
+    let pool: Arc<dyn Pool> = Arc::new(HeapPool::new());
+    let error = |name: &str, kind: &str| {
+        port::open(&config(name, kind), pool.clone()).err().expect("an error").to_string()
+    };
+    assert_eq!(error("nope", "system"), "could not open network device nope (No such device)");
+    assert_eq!(error("nope", ""), "could not open network device nope (No such device)");
+    assert_eq!(error("lo", "internal"), "could not open network device lo (Invalid argument)");
+    let long = "a-name-that-is-too-long";
+    assert_eq!(
+        error(long, "tap"),
+        format!("could not open network device {long} (Invalid argument)")
+    );
+    assert!(error("x", "gre").contains("unknown type gre"));
+}
+
+#[test]
+fn veth_thousand_frames_each_way() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    let (mut a, mut b) = (open("v0", "system"), open("v1", ""));
+    thousand(&mut a, &mut b);
+    thousand(&mut b, &mut a);
+    let (ca, cb) = (a.port.counters(), b.port.counters());
+    assert_eq!((ca["tx_packets"], ca["tx_dropped"]), (1000, 0));
+    assert_eq!(cb["rx_dropped"], 0);
+    assert!(cb["rx_packets"] >= 1000 && cb["rx_bytes"] >= ca["tx_bytes"]);
+    a.close();
+    b.close();
+}
+
+/// Sends 1,000 frames of all lengths at a low rate and expects exactly these.
+fn thousand(from: &mut Open, to: &mut Open) {
+    let sent: Vec<_> = (0..1000).map(|n| numbered(n, 60 + n as usize % 1440)).collect();
+    let mut got = Vec::new();
+    for frames in sent.chunks(25) {
+        from.send(frames);
+        got.extend(to.receive(25, is_numbered));
+    }
+    assert_eq!(got.len(), 1000);
+    assert!(got == sent, "frames changed or out of order");
+}
+
+#[test]
+fn own_frames_do_not_come_back() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    let mut a = open("v0", "system");
+    a.send(&[numbered(1, 60)]);
+    assert_eq!(a.receive(1, is_numbered), Vec::<Vec<u8>>::new());
+    a.close();
+}
+
+#[test]
+fn vlan_tags_survive_both_ways() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    let (mut a, mut b) = (open("v0", "system"), open("v1", "system"));
+    let tagged = |tags: &[[u8; 4]]| {
+        let mut f = numbered(7, 100);
+        let rest = f.split_off(12);
+        tags.iter().for_each(|t| f.extend(t));
+        f.extend(rest);
+        f
+    };
+    let frames = vec![
+        tagged(&[[0x81, 0, 0xe0, 10]]),
+        tagged(&[[0x81, 0, 0, 0]]),
+        tagged(&[[0x88, 0xa8, 0, 5], [0x81, 0, 0, 6]]),
+        tagged(&[[0x81, 0, 0, 5], [0x81, 0, 0, 6]]),
+    ];
+    a.send(&frames);
+    assert_eq!(b.receive(4, |f| wire::l3(f).is_some_and(|l| l.ethertype == 0x88b5)), frames);
+    b.send(&frames);
+    assert_eq!(a.receive(4, |f| wire::l3(f).is_some_and(|l| l.ethertype == 0x88b5)), frames);
+    a.close();
+    b.close();
+}
+
+/// Is the transport checksum of this IP packet right?
+fn l4_ok(f: &[u8]) -> bool {
+    let l3 = wire::l3(f).unwrap();
+    match l3.ethertype {
+        wire::ETH_IPV4 => {
+            let ip = Ipv4::new(&f[l3.at..]).unwrap();
+            let sum = pseudo_v4(ip.src(), ip.dst(), ip.proto(), ip.payload().len());
+            ip.checksum_ok() && sum.bytes(ip.payload()).finish() == 0
+        }
+        _ => {
+            let ip = Ipv6::new(&f[l3.at..]).unwrap();
+            let sum = pseudo_v6(&ip.src(), &ip.dst(), ip.next(), ip.payload().len());
+            sum.bytes(ip.payload()).finish() == 0
+        }
+    }
+}
+
+fn is_proto(f: &[u8], proto: u8) -> bool {
+    wire::l3(f).is_some_and(|l| match l.ethertype {
+        wire::ETH_IPV4 => Ipv4::new(&f[l.at..]).is_some_and(|ip| ip.proto() == proto),
+        wire::ETH_IPV6 => Ipv6::new(&f[l.at..]).is_some_and(|ip| ip.next() == proto),
+        _ => false,
+    })
+}
+
+#[test]
+fn partial_checksums_are_completed() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    ip("addr add 10.9.0.1/24 dev v1");
+    ip("neigh add 10.9.0.2 lladdr 02:00:00:00:00:09 dev v1");
+    ip("addr add fd09::1/64 dev v1 nodad");
+    ip("neigh add fd09::2 lladdr 02:00:00:00:00:09 dev v1");
+    let mut a = open("v0", "system");
+    for (from, to) in [("10.9.0.1:0", "10.9.0.2:99"), ("[fd09::1]:0", "[fd09::2]:99")] {
+        let s = UdpSocket::bind(from).unwrap();
+        for n in [1usize, 2, 999, 1400] {
+            s.send_to(&vec![0xab; n], to).unwrap();
+        }
+        let got = a.receive(4, |f| is_proto(f, wire::IP_UDP));
+        assert_eq!(got.len(), 4, "from {from}");
+        for f in &got {
+            assert!(l4_ok(f), "wrong checksum from {from}");
+            let l3 = wire::l3(f).unwrap();
+            let at = l3.at + if l3.ethertype == wire::ETH_IPV6 { 40 } else { 20 };
+            assert_ne!(Udp::new(&f[at..]).unwrap().checksum(), 0);
+        }
+    }
+    a.close();
+}
+
+/// A sender that leaves the checksum of a tagged frame to the adapter: the kernel takes the tag out
+/// on the way to us, which moves all positions.
+#[test]
+fn partial_checksum_behind_a_tag() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    let mut a = open("v0", "system");
+    let mut f = [&[2; 12][..], &[0x81, 0, 0, 5, 8, 0]].concat();
+    f.resize(18 + 20 + 8 + 31, 0x33);
+    let mut ip = Ipv4::init(&mut f[18..], 20).unwrap();
+    ip.set_total_len(59);
+    ip.set_frag(0);
+    ip.set_proto(wire::IP_UDP);
+    ip.fill_checksum();
+    let pseudo = pseudo_v4(ip.src(), ip.dst(), wire::IP_UDP, 39);
+    let mut udp = Udp::new(&mut f[38..]).unwrap();
+    udp.set_length(39);
+    udp.set_checksum(pseudo.fold());
+    let raw = RawSender::new("v1");
+    let on = 1i32;
+    let opt = std::ptr::from_ref(&on).cast();
+    // SAFETY: the option is an int.
+    assert_eq!(unsafe { libc::setsockopt(raw.0, libc::SOL_PACKET, 15, opt, 4) }, 0);
+    let mut header = vec![1u8, 0, 0, 0, 0, 0];
+    header.extend(38u16.to_ne_bytes());
+    header.extend(6u16.to_ne_bytes());
+    raw.send(&[&header, &f[..]].concat());
+    let got = a.receive(1, |f| is_proto(f, wire::IP_UDP)).pop().expect("the frame");
+    assert_eq!(wire::vlan_at(&got, 12).map(|t| t.vid()), Some(5));
+    assert!(l4_ok(&got));
+    a.close();
+}
+
+/// A TCP connection whose other end is made of raw frames: SYN, SYN+ACK with a large window, then
+/// the kernel sends a burst, which it leaves to the adapter to segment.
+#[test]
+fn large_segments_are_cut() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    ip("addr add 10.9.0.1/24 dev v1");
+    ip("neigh add 10.9.0.2 lladdr 02:00:00:00:00:09 dev v1");
+    let mut a = open("v0", "system");
+    let (done, sender) = connect_and_send(60_000);
+    let syn = a.receive(1, |f| is_proto(f, wire::IP_TCP)).pop().expect("a SYN");
+    assert!(l4_ok(&syn));
+    a.send(&[syn_ack(&syn)]);
+    let mut payload = 0;
+    let mut got = 0;
+    while payload < 14_000 {
+        let frames = a.receive(1, |f| is_proto(f, wire::IP_TCP));
+        assert!(!frames.is_empty(), "only {payload} bytes came");
+        for f in &frames {
+            assert!(f.len() <= 1514, "a frame of {} bytes", f.len());
+            assert!(l4_ok(f));
+            let ip = Ipv4::new(&f[14..]).unwrap();
+            payload += ip.payload().len() - Tcp::new(ip.payload()).unwrap().header_len();
+            got += 1;
+        }
+    }
+    assert!(got >= 10);
+    let c = a.port.counters();
+    assert_eq!(c["rx_dropped"], 0, "{c:?}");
+    drop(done);
+    sender.join().unwrap();
+    a.close();
+}
+
+/// In a thread (which shares our namespace): connects to 10.9.0.2:80 and writes.
+fn connect_and_send(n: usize) -> (std::sync::mpsc::Sender<()>, std::thread::JoinHandle<()>) {
+    use std::io::Write;
+    let (tx, rx) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let addr = "10.9.0.2:80".parse().unwrap();
+        let mut s = std::net::TcpStream::connect_timeout(&addr, Duration::from_secs(2)).unwrap();
+        s.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+        let _ = s.write(&vec![0xcd; n]);
+        let _ = rx.recv();
+    });
+    (tx, thread)
+}
+
+fn syn_ack(syn: &[u8]) -> Vec<u8> {
+    let e = Ethernet::new(syn).unwrap();
+    let ip_in = Ipv4::new(&syn[14..]).unwrap();
+    let tcp_in = Tcp::new(ip_in.payload()).unwrap();
+    let mut f = [&e.src()[..], &e.dst()[..], &[8, 0]].concat();
+    f.resize(14 + 20 + 24, 0);
+    let mut ip = Ipv4::init(&mut f[14..], 20).unwrap();
+    ip.set_total_len(44);
+    ip.set_ttl(64);
+    ip.set_proto(wire::IP_TCP);
+    ip.set_src(ip_in.dst());
+    ip.set_dst(ip_in.src());
+    ip.fill_checksum();
+    let pseudo = pseudo_v4(ip_in.dst(), ip_in.src(), wire::IP_TCP, 24);
+    let l4 = &mut f[34..];
+    l4[12] = 0x60;
+    l4[20..].copy_from_slice(&[2, 4, 0x05, 0xb4]); // maximum segment size 1460
+    let mut tcp = Tcp::new(&mut *l4).unwrap();
+    tcp.set_src(tcp_in.dst());
+    tcp.set_dst(tcp_in.src());
+    tcp.set_ack(tcp_in.seq().wrapping_add(1));
+    tcp.set_ctl(0x6012);
+    tcp.set_window(65535);
+    let sum = pseudo.bytes(tcp.bytes()).finish();
+    tcp.set_checksum(sum);
+    f
+}
+
+#[test]
+fn too_long_for_the_buffer_is_a_named_drop() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    ip("link set v0 mtu 4000");
+    ip("link set v1 mtu 4000");
+    let mut a = open("v0", "system");
+    let raw = RawSender::new("v1");
+    raw.send(&numbered(1, 3000));
+    raw.send(&numbered(2, 100));
+    assert_eq!(a.receive(1, is_numbered), [numbered(2, 100)]);
+    let c = a.port.counters();
+    assert_eq!((c["rx_drop_too_long"], c["rx_dropped"]), (1, 1));
+    a.close();
+}
+
+/// A packet socket of our own, independent of the ports.
+struct RawSender(i32, libc::sockaddr_ll);
+
+impl RawSender {
+    fn new(dev: &str) -> Self {
+        let name = std::ffi::CString::new(dev).unwrap();
+        // SAFETY: plain calls; the address is plain data.
+        unsafe {
+            let mut addr: libc::sockaddr_ll = std::mem::zeroed();
+            addr.sll_family = libc::AF_PACKET as u16;
+            addr.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
+            RawSender(libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0), addr)
+        }
+    }
+
+    fn send(&self, f: &[u8]) {
+        // SAFETY: the frame and the address are readable for their lengths.
+        let n = unsafe {
+            let addr = std::ptr::from_ref(&self.1).cast();
+            libc::sendto(self.0, f.as_ptr().cast(), f.len(), 0, addr, size_of_val(&self.1) as u32)
+        };
+        assert_eq!(n, f.len() as isize, "{}", std::io::Error::last_os_error());
+    }
+}
+
+impl Drop for RawSender {
+    fn drop(&mut self) {
+        // SAFETY: ours.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+#[test]
+fn tap_carries_frames_both_ways() {
+    if !namespace() {
+        return;
+    }
+    for kind in ["tap", "internal"] {
+        let mac = [2, 0, 0, 0xaa, 0xbb, 0xcc];
+        let want = PortConfig { mac: Some(mac), mtu_request: Some(1400), ..config("br0", kind) };
+        let mut t = open_with(&want);
+        assert_eq!((t.port.mac(), t.port.mtu(), t.port.kind()), (mac, 1400, kind));
+        assert_eq!(t.port.status()["driver_name"], "tun");
+        assert!(!t.port.link().admin_up, "left down");
+        t.port.set_admin_up(true).unwrap();
+        let link = t.port.link();
+        assert!(link.admin_up && link.up);
+        let raw = RawSender::new("br0");
+        let mut got = Vec::new();
+        for n in 0..1000 {
+            raw.send(&numbered(n, 60 + n as usize));
+            got.extend(t.receive(1, is_numbered));
+        }
+        assert_eq!(got.len(), 1000);
+        assert_eq!(got[999], numbered(999, 1059));
+        to_tap(&mut t);
+        let c = t.port.counters();
+        assert_eq!((c["tx_packets"], c["tx_dropped"], c["rx_dropped"]), (1000, 0, 0));
+        assert!(c["rx_packets"] >= 1000);
+        t.close();
+        let gone = Command::new("ip").args(["link", "show", "br0"]).output().unwrap();
+        assert!(!gone.status.success(), "the device goes with the port");
+    }
+}
+
+/// A thousand frames into the device; the other side is a system port on it.
+fn to_tap(t: &mut Open) {
+    let mut other = open("br0", "system");
+    for start in (0..1000).step_by(20) {
+        let frames: Vec<_> = (start..start + 20).map(|n| numbered(n, 64)).collect();
+        t.send(&frames);
+        assert_eq!(other.receive(20, is_numbered), frames);
+    }
+    other.close();
+}
+
+#[test]
+fn tap_that_is_down_drops_by_name() {
+    if !namespace() {
+        return;
+    }
+    let mut t = open("tp0", "tap");
+    t.send(&[numbered(1, 60), numbered(2, 60)]);
+    let c = t.port.counters();
+    assert_eq!((c["tx_drop_tx_down"], c["tx_dropped"], c["tx_packets"]), (2, 2, 0));
+    t.close();
+}
+
+#[test]
+fn persistence_is_asked_for() {
+    if !namespace() {
+        return;
+    }
+    let mut t = open("br7", "internal");
+    t.port.set_persistent(true).unwrap();
+    t.close();
+    ip("addr add 10.7.0.1/24 dev br7");
+    let t = open("br7", "internal");
+    let addrs = Command::new("ip").args(["addr", "show", "br7"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&addrs.stdout).contains("10.7.0.1"), "kept its address");
+    t.close();
+    assert!(!Command::new("ip").args(["link", "show", "br7"]).output().unwrap().status.success());
+}
+
+#[test]
+fn device_deleted_under_us() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    let (mut sys, mut tap) = (open("v0", "system"), open("tp0", "tap"));
+    let mut bystander = open("tp1", "tap");
+    bystander.port.set_admin_up(true).unwrap();
+    tap.port.set_admin_up(true).unwrap();
+    for o in [&mut sys, &mut tap] {
+        o.port.health().unwrap();
+    }
+    ip("link del v0");
+    ip("link del tp0");
+    for o in [&mut sys, &mut tap] {
+        assert!(o.port.health().unwrap_err().to_string().contains("gone"));
+        assert_eq!((o.port.link().admin_up, o.port.link().up), (false, false));
+        o.receive(1, |_| true);
+        assert_eq!(wait(o.rx.fd().unwrap(), 50), 0, "the descriptor is silent");
+        o.send(&[numbered(1, 60)]);
+        let c = o.port.counters();
+        assert_eq!((c["tx_drop_tx_down"], c["tx_packets"]), (1, 0), "{c:?}");
+    }
+    bystander.port.health().unwrap();
+    RawSender::new("tp1").send(&numbered(3, 60));
+    assert_eq!(bystander.receive(1, is_numbered), [numbered(3, 60)]);
+    ip("link add v0 type veth peer name v1");
+    let again = open("v0", "system");
+    assert_ne!(again.port.ifindex(), sys.port.ifindex());
+    for o in [sys, tap, bystander, again] {
+        o.close();
+    }
+}
+
+#[test]
+fn down_and_up_again() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    let (mut a, mut b) = (open("v0", "system"), open("v1", "system"));
+    a.port.set_admin_up(false).unwrap();
+    a.send(&[numbered(1, 60)]);
+    assert_eq!(a.port.counters()["tx_drop_tx_down"], 1);
+    a.port.set_admin_up(true).unwrap();
+    let end = Instant::now() + Duration::from_secs(2);
+    while !(a.port.link().up && b.port.link().up) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    a.send(&[numbered(2, 60)]);
+    assert_eq!(b.receive(1, is_numbered), [numbered(2, 60)]);
+    b.send(&[numbered(3, 60)]);
+    assert_eq!(a.receive(1, is_numbered), [numbered(3, 60)]);
+    assert!(a.port.link().resets > 0);
+    a.close();
+    b.close();
+}
+
+#[test]
+fn link_facts_and_reconfigure() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    let mut a = open("v0", "system");
+    let Link { admin_up, up, mbps, full_duplex, .. } = a.port.link();
+    assert_eq!((admin_up, up, mbps, full_duplex), (true, true, 10_000, Some(true)));
+    assert_eq!(a.port.status()["driver_name"], "veth");
+    let new = PortConfig { mtu_request: Some(3000), mac: Some([2; 6]), ..config("v0", "") };
+    assert!(a.port.reconfigure(&new).unwrap());
+    assert_eq!((a.port.mtu(), a.port.mac()), (3000, [2; 6]));
+    let bad = PortConfig { mtu_request: Some(7), ..config("v0", "") };
+    let error = a.port.reconfigure(&bad).unwrap_err().to_string();
+    assert!(error.starts_with("v0: setting MTU 7"), "{error}");
+    assert_eq!(a.port.mtu(), 3000);
+    assert!(!a.port.reconfigure(&config("v0", "tap")).unwrap());
+    a.close();
+}
+
+#[test]
+fn link_events() {
+    if !namespace() {
+        return;
+    }
+    let mut watch = LinkWatch::new().unwrap();
+    assert_eq!(watch.events(), []);
+    veth();
+    assert_ne!(wait(watch.fd(), 1000), 0);
+    let events = watch.events();
+    let up = |e: &LinkEvent| matches!(e, LinkEvent::Changed(s) if s.name == "v0" && s.up);
+    assert!(events.iter().any(up), "{events:?}");
+    ip("link del v0");
+    let gone = |e: &LinkEvent| matches!(e, LinkEvent::Gone { name, .. } if name == "v0");
+    let events = watch.events();
+    assert!(events.iter().any(gone), "{events:?}");
+}
+
+#[test]
+fn dummy_counts_and_frees() {
+    let mut d = open("d0", "dummy");
+    d.send(&[numbered(1, 60), numbered(2, 100)]);
+    let c = d.port.counters();
+    assert_eq!((c["tx_packets"], c["tx_bytes"], c["rx_packets"]), (2, 160, 0));
+    assert_ne!(d.port.mac(), open("d1", "dummy").port.mac());
+    d.close();
+}
