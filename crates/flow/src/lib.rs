@@ -21,6 +21,12 @@
 
 mod field;
 mod key;
+mod parse_match;
+mod text;
+mod text_match;
 
 pub use field::{FIELDS, Field, Format};
 pub use key::*;
+pub use parse_match::{PortNumber, parse_match, parse_port};
+pub use text::TextError;
+pub use text_match::{PortName, flow_text, match_text, megaflow_text, packet_mask, port_text};
