@@ -230,13 +230,8 @@ impl List<'_> {
 
     fn put_l4(&mut self) {
         const TCP: &[Field] = &[Field::TcpSrc, Field::TcpDst, Field::TcpFlags];
-        const ND: &[Field] = &[
-            Field::Icmpv6Type,
-            Field::Icmpv6Code,
-            Field::NdTarget,
-            Field::NdSll,
-            Field::NdTll,
-        ];
+        const ND: &[Field] =
+            &[Field::Icmpv6Type, Field::Icmpv6Code, Field::NdTarget, Field::NdSll, Field::NdTll];
         let fields: &[Field] = match self.m.key.u8(at::PROTO) {
             ip::TCP => TCP,
             ip::UDP => &[Field::UdpSrc, Field::UdpDst],
