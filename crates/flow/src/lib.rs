@@ -22,11 +22,15 @@
 mod field;
 mod key;
 mod parse_match;
+mod parse_odp;
 mod text;
 mod text_match;
+mod text_odp;
 
 pub use field::{FIELDS, Field, Format};
 pub use key::*;
 pub use parse_match::{PortNumber, parse_match, parse_port};
+pub use parse_odp::{DatapathPortNumber, parse_odp};
 pub use text::TextError;
 pub use text_match::{PortName, flow_text, match_text, megaflow_text, packet_mask, port_text};
+pub use text_odp::{DatapathPortName, odp_text};
