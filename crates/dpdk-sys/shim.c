@@ -38,19 +38,6 @@ uint32_t weft_lcore_id(void)
     return rte_lcore_id();
 }
 
-uint64_t weft_sum(struct rte_mbuf **pkts, unsigned int n, unsigned int *chained)
-{
-    uint64_t bytes = 0;
-    unsigned int chains = 0;
-
-    for (unsigned int i = 0; i < n; i++) {
-        bytes += pkts[i]->pkt_len;
-        chains += pkts[i]->nb_segs > 1;
-    }
-    *chained = chains;
-    return bytes;
-}
-
 static void (*log_sink)(const char *text, size_t len);
 
 static ssize_t log_write(void *cookie, const char *text, size_t len)

@@ -19,8 +19,6 @@ void weft_free_bulk(struct rte_mbuf **pkts, unsigned int n);
 int weft_errno(void);
 /* This thread's lcore id, UINT32_MAX for a thread that EAL does not know. */
 uint32_t weft_lcore_id(void);
-/* Total bytes of the packets, and how many of them are chains of several buffers. */
-uint64_t weft_sum(struct rte_mbuf **pkts, unsigned int n, unsigned int *chained);
 /* Sends EAL's log lines to sink(text, length) for good; 0 on success. */
 int weft_log_to(void (*sink)(const char *text, size_t len));
 

@@ -744,9 +744,6 @@ unsafe extern "C" {
     pub fn weft_lcore_id() -> u32;
 }
 unsafe extern "C" {
-    pub fn weft_sum(pkts: *mut *mut rte_mbuf, n: libc::c_uint, chained: *mut libc::c_uint) -> u64;
-}
-unsafe extern "C" {
     pub fn weft_log_to(
         sink: ::core::option::Option<unsafe extern "C" fn(text: *const libc::c_char, len: usize)>,
     ) -> libc::c_int;

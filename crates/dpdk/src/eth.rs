@@ -1,7 +1,7 @@
 //! Ethdev ports: attach, configure, receive, send, remove.
 
 use crate::eth_info::{self, EthInfo, EthLink, EthStats};
-use crate::pool::free;
+use crate::pool::drop_chains;
 use crate::registry::{self, Control};
 use crate::{DpdkError, DpdkPool, Eal};
 use dpdk_sys as sys;
@@ -276,22 +276,15 @@ impl EthRx {
             out.set_len(out.len() + n);
             n
         };
-        if self.dev.may_chain && n > 0 { n - self.drop_chains(out, n) } else { n }
-    }
-
-    /// Frees the chains among the last `n` packets; returns how many there were.
-    fn drop_chains(&self, out: &mut Vec<Packet>, n: usize) -> usize {
-        let start = out.len() - n;
-        if out[start..].iter().all(|p| p.segments() == 1) {
-            return 0;
+        if !self.dev.may_chain || n == 0 {
+            return n;
         }
-        let fresh: Vec<Packet> = out.drain(start..).collect();
-        let (whole, chains): (Vec<Packet>, Vec<Packet>) =
-            fresh.into_iter().partition(|p| p.segments() == 1);
-        free(&chains);
-        self.dev.chained.fetch_add(chains.len() as u64, Ordering::Relaxed);
-        out.extend(whole);
-        chains.len()
+        let start = out.len() - n;
+        let chains = drop_chains(out, start);
+        if chains > 0 {
+            self.dev.chained.fetch_add(chains as u64, Ordering::Relaxed);
+        }
+        n - chains
     }
 }
 

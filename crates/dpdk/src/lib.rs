@@ -13,11 +13,15 @@ mod eth;
 mod eth_info;
 mod pool;
 mod registry;
+mod vhost;
 
 pub use eal::{Eal, EalConfig, ThreadGuard};
 pub use eth::{EthConfig, EthDev, EthRx, EthTx};
 pub use eth_info::{EthInfo, EthLink, EthStats};
 pub use pool::{DpdkPool, Pools};
+pub use vhost::{
+    Mode as VhostMode, VhostConfig, VhostCounters, VhostInfo, VhostRx, VhostSocket, VhostTx,
+};
 
 use std::ffi::CStr;
 

@@ -112,6 +112,19 @@ pub(crate) fn free(packets: &[Packet]) {
     }
 }
 
+/// Frees the chains of several buffers among `out[start..]`; returns how many there were.
+pub(crate) fn drop_chains(out: &mut Vec<Packet>, start: usize) -> usize {
+    if out[start..].iter().all(|p| p.segments() == 1) {
+        return 0;
+    }
+    let fresh: Vec<Packet> = out.drain(start..).collect();
+    let (whole, chains): (Vec<Packet>, Vec<Packet>) =
+        fresh.into_iter().partition(|p| p.segments() == 1);
+    free(&chains);
+    out.extend(whole);
+    chains.len()
+}
+
 /// The process's pools, one per size class and NUMA node, made when first asked for. As a
 /// [`Pool`] it hands out default-sized packets, and larger ones where the data needs it.
 pub struct Pools {

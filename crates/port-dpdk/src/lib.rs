@@ -7,6 +7,7 @@
 
 mod eth;
 mod options;
+mod vhost;
 
 use dpdk::{DpdkError, Pools};
 use port::{Port, PortConfig, PortError};
@@ -27,19 +28,31 @@ pub struct Devices {
     pub vhost_iommu: bool,
     /// `other_config:vhost-postcopy-support`.
     pub vhost_postcopy: bool,
+    /// Called when a guest or one of its queues comes or goes, so that link state and the number
+    /// of receive queues are looked at again. Runs on a thread of DPDK's; must not block.
+    pub on_change: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl Devices {
     /// With vhost sockets in `vhost_sock_dir` and neither IOMMU nor post-copy support.
     pub fn new(pools: Arc<Pools>, vhost_sock_dir: impl Into<PathBuf>) -> Self {
         let vhost_sock_dir = vhost_sock_dir.into();
-        Devices { pools, vhost_sock_dir, vhost_iommu: false, vhost_postcopy: false }
+        Devices {
+            pools,
+            vhost_sock_dir,
+            vhost_iommu: false,
+            vhost_postcopy: false,
+            on_change: None,
+        }
     }
 
     /// Opens a port. An error is for `Interface.error`; it leaves everything as it was.
     pub fn open(&self, config: &PortConfig) -> Result<Box<dyn Port>, PortError> {
         match config.kind.as_str() {
             "dpdk" | "afxdp" => Ok(Box::new(eth::EthPort::open(self, config)?)),
+            "dpdkvhostuser" | "dpdkvhostuserclient" => {
+                Ok(Box::new(vhost::VhostPort::open(self, config)?))
+            }
             kind => Err(PortError::Device(format!("'{kind}' is not a type of DPDK port"))),
         }
     }

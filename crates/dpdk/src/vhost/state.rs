@@ -1,0 +1,330 @@
+//! Which guest is served, by whom, and how it goes away.
+//!
+//! A *slot* belongs to one queue handle (or to the control side). Its owner marks it busy, looks
+//! at the guest's id, and uses the guest only if there is one. Whoever takes the guest away clears
+//! the id and waits until no slot is busy: from then on nobody uses it. Full fences on both sides
+//! make sure that either the owner sees the id gone or the other sees the mark.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
+
+/// Most queue pairs of a guest that are served: one bit each in a mask.
+pub(crate) const MAX_PAIRS: usize = 64;
+/// No guest.
+const NONE: i32 = -1;
+
+/// The busy mark and the counters of one queue handle; only its owner writes.
+#[repr(align(128))]
+#[derive(Default)]
+pub(crate) struct Slot {
+    busy: AtomicBool,
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    dropped: AtomicU64,
+    retries: AtomicU64,
+}
+
+/// Sums over the queues of a socket since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VhostCounters {
+    /// Packets moved.
+    pub packets: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Received: chains that no buffer holds. Sent: no guest, or no queue enabled.
+    pub dropped: u64,
+    /// Further attempts because the guest's queue was full.
+    pub retries: u64,
+}
+
+impl Slot {
+    /// Adds to the counters. One writer, so plain loads and stores do.
+    pub(crate) fn count(&self, add: VhostCounters) {
+        let bump = |counter: &AtomicU64, n: u64| {
+            if n > 0 {
+                counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+            }
+        };
+        bump(&self.packets, add.packets);
+        bump(&self.bytes, add.bytes);
+        bump(&self.dropped, add.dropped);
+        bump(&self.retries, add.retries);
+    }
+
+    fn add_to(&self, sum: &mut VhostCounters) {
+        sum.packets += self.packets.load(Ordering::Relaxed);
+        sum.bytes += self.bytes.load(Ordering::Relaxed);
+        sum.dropped += self.dropped.load(Ordering::Relaxed);
+        sum.retries += self.retries.load(Ordering::Relaxed);
+    }
+}
+
+/// The right to use guest `vid` until it is dropped.
+pub(crate) struct Use<'a> {
+    slot: &'a Slot,
+    pub(crate) vid: i32,
+}
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        self.slot.busy.store(false, Ordering::Release);
+    }
+}
+
+/// A connection on the socket. There is normally one; a guest that was killed and restarted may
+/// connect before its old connection is seen to be dead.
+#[derive(Debug, Clone, Copy)]
+struct Connection {
+    vid: i32,
+    running: bool,
+    /// Enabled queues we receive from, and send to: bit i for queue pair i.
+    rx: u64,
+    tx: u64,
+}
+
+/// The state of one socket, shared by its handle, its queues and the callbacks.
+pub(crate) struct Shared {
+    vid: AtomicI32,
+    rx_mask: AtomicU64,
+    tx_mask: AtomicU64,
+    /// Receive queues that have a handle of their own.
+    pub(crate) taken_rx: AtomicU64,
+    /// Send handles that are out.
+    pub(crate) taken_tx: Vec<AtomicBool>,
+    pub(crate) up: AtomicBool,
+    pub(crate) retries_max: AtomicU32,
+    /// Times a guest came or went.
+    pub(crate) changes: AtomicU64,
+    pub(crate) rx: Vec<Slot>,
+    pub(crate) tx: Vec<Slot>,
+    control: Slot,
+    connections: Mutex<Vec<Connection>>,
+}
+
+impl Shared {
+    pub(crate) fn new(n_txq: usize, retries_max: u32) -> Self {
+        let slots = |n: usize| (0..n).map(|_| Slot::default()).collect();
+        Shared {
+            vid: AtomicI32::new(NONE),
+            rx_mask: AtomicU64::new(0),
+            tx_mask: AtomicU64::new(0),
+            taken_rx: AtomicU64::new(0),
+            taken_tx: (0..n_txq).map(|_| AtomicBool::new(false)).collect(),
+            up: AtomicBool::new(true),
+            retries_max: AtomicU32::new(retries_max),
+            changes: AtomicU64::new(0),
+            rx: slots(MAX_PAIRS),
+            tx: slots(n_txq),
+            control: Slot::default(),
+            connections: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Guest queues that receive handle `index` serves now: its own, and for handle 0 also those
+    /// that have no handle.
+    #[inline]
+    pub(crate) fn rx_mask(&self, index: usize) -> u64 {
+        let mask = self.rx_mask.load(Ordering::Relaxed);
+        match index {
+            0 if mask > 1 => mask & !(self.taken_rx.load(Ordering::Relaxed) & !1),
+            _ => mask & (1 << index),
+        }
+    }
+
+    /// Guest queues that can be sent to now.
+    #[inline]
+    pub(crate) fn tx_mask(&self) -> u64 {
+        self.tx_mask.load(Ordering::Relaxed)
+    }
+
+    /// Queues the guest sends on, as far as we know, at least one.
+    pub(crate) fn n_rxq(&self) -> usize {
+        let mask = self.rx_mask.load(Ordering::Relaxed);
+        (u64::BITS - mask.leading_zeros()).max(1) as usize
+    }
+
+    /// Is a guest served?
+    pub(crate) fn connected(&self) -> bool {
+        self.vid.load(Ordering::Relaxed) != NONE
+    }
+
+    /// Uses the guest, if there is one. `slot` is the caller's own.
+    #[inline]
+    pub(crate) fn enter<'a>(&'a self, slot: &'a Slot) -> Option<Use<'a>> {
+        slot.busy.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let held = Use { slot, vid: self.vid.load(Ordering::Acquire) };
+        (held.vid != NONE).then_some(held)
+    }
+
+    /// Uses the guest from the control side, one at a time (the socket's handle is not shared).
+    pub(crate) fn enter_control(&self) -> Option<Use<'_>> {
+        self.enter(&self.control)
+    }
+
+    /// Receive queues enabled, whoever serves them.
+    pub(crate) fn all_rx(&self) -> u64 {
+        self.rx_mask.load(Ordering::Relaxed)
+    }
+
+    /// Sums of the receive and of the send counters.
+    pub(crate) fn counters(&self) -> (VhostCounters, VhostCounters) {
+        let mut sums = (VhostCounters::default(), VhostCounters::default());
+        self.rx.iter().for_each(|slot| slot.add_to(&mut sums.0));
+        self.tx.iter().for_each(|slot| slot.add_to(&mut sums.1));
+        sums
+    }
+
+    /// A guest's rings are ready.
+    pub(crate) fn started(&self, vid: i32) {
+        self.change(vid, |c| c.running = true);
+    }
+
+    /// A guest stops. When this returns nobody uses it.
+    pub(crate) fn stopped(&self, vid: i32) {
+        self.change(vid, |c| c.running = false);
+    }
+
+    /// A connection ends for good.
+    pub(crate) fn closed(&self, vid: i32) {
+        self.change(vid, |c| c.running = false);
+        self.lock().retain(|c| c.vid != vid);
+    }
+
+    /// A ring is enabled or disabled. Must not wait: the library holds the ring's lock, which a
+    /// sender may be waiting for.
+    pub(crate) fn ring(&self, vid: i32, ring: u16, enabled: bool) {
+        let pair = ring as usize / 2;
+        if pair >= MAX_PAIRS {
+            return;
+        }
+        self.change(vid, |c| {
+            // The guest's even rings are the ones it receives on.
+            let mask = if ring % 2 == 0 { &mut c.tx } else { &mut c.rx };
+            *mask = *mask & !(1 << pair) | u64::from(enabled) << pair;
+        });
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.connections.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn change(&self, vid: i32, edit: impl FnOnce(&mut Connection)) {
+        let mut connections = self.lock();
+        let position = connections.iter().position(|c| c.vid == vid).unwrap_or_else(|| {
+            connections.push(Connection { vid, running: false, rx: 0, tx: 0 });
+            connections.len() - 1
+        });
+        edit(&mut connections[position]);
+        self.publish(&connections);
+    }
+
+    /// Serves the connection that is served already if it still runs, else the newest that does.
+    fn publish(&self, connections: &[Connection]) {
+        let served = self.vid.load(Ordering::Relaxed);
+        let running = || connections.iter().filter(|c| c.running);
+        let next = running().find(|c| c.vid == served).or_else(|| running().last());
+        let vid = next.map_or(NONE, |c| c.vid);
+        if vid != served && served != NONE {
+            self.retire();
+        }
+        self.rx_mask.store(next.map_or(0, |c| c.rx), Ordering::Relaxed);
+        self.tx_mask.store(next.map_or(0, |c| c.tx), Ordering::Relaxed);
+        if vid != served {
+            self.vid.store(vid, Ordering::Release);
+            self.changes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Nobody starts using the guest any more, and those who do have finished.
+    fn retire(&self) {
+        self.vid.store(NONE, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        for slot in self.rx.iter().chain(&self.tx).chain([&self.control]) {
+            let mut spins = 0;
+            while slot.busy.load(Ordering::Acquire) {
+                spins += 1;
+                if spins % 64 == 0 {
+                    std::thread::yield_now();
+                }
+                std::hint::spin_loop();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn queues_come_and_go() {
+        let shared = Shared::new(1, 8);
+        shared.ring(5, 0, true);
+        shared.ring(5, 1, true);
+        assert!(!shared.connected() && shared.rx_mask(0) == 0, "rings alone are no guest");
+        shared.started(5);
+        assert_eq!((shared.connected(), shared.rx_mask(0), shared.tx_mask()), (true, 1, 1));
+        shared.ring(5, 7, true);
+        assert_eq!((shared.n_rxq(), shared.rx_mask(0), shared.rx_mask(3)), (4, 0b1001, 0b1000));
+        shared.taken_rx.store(0b1001, Ordering::Relaxed);
+        assert_eq!((shared.rx_mask(0), shared.rx_mask(3)), (1, 0b1000));
+        shared.ring(5, 7, false);
+        assert_eq!((shared.n_rxq(), shared.rx_mask(3)), (1, 0));
+        shared.ring(5, 999, true);
+        shared.stopped(5);
+        assert_eq!((shared.connected(), shared.rx_mask(0), shared.tx_mask()), (false, 0, 0));
+    }
+
+    #[test]
+    fn a_new_connection_waits_for_the_old_one() {
+        let shared = Shared::new(1, 8);
+        let connect = |vid| {
+            shared.ring(vid, 0, true);
+            shared.ring(vid, 1, true);
+            shared.started(vid);
+        };
+        connect(1);
+        connect(2);
+        assert_eq!(shared.enter_control().unwrap().vid, 1);
+        shared.stopped(1);
+        assert_eq!(shared.enter_control().unwrap().vid, 2);
+        shared.closed(1);
+        shared.closed(2);
+        assert!(shared.enter_control().is_none() && shared.lock().is_empty());
+    }
+
+    /// No burst may see a guest that `stopped` has taken away.
+    #[test]
+    fn nobody_uses_a_stopped_guest() {
+        let shared = Arc::new(Shared::new(1, 8));
+        let alive = Arc::new(AtomicI32::new(NONE));
+        let end = Arc::new(AtomicBool::new(false));
+        let user = {
+            let (shared, alive, end) = (shared.clone(), alive.clone(), end.clone());
+            std::thread::spawn(move || {
+                let mut used = 0u64;
+                while !end.load(Ordering::Relaxed) {
+                    if let Some(guest) = shared.enter(&shared.rx[0]) {
+                        for _ in 0..20 {
+                            assert_eq!(alive.load(Ordering::SeqCst), guest.vid);
+                        }
+                        used += 1;
+                    }
+                }
+                used
+            })
+        };
+        for vid in 0..2000 {
+            alive.store(vid, Ordering::SeqCst);
+            shared.started(vid);
+            std::thread::yield_now();
+            shared.stopped(vid);
+            alive.store(NONE, Ordering::SeqCst);
+            shared.closed(vid);
+        }
+        end.store(true, Ordering::Relaxed);
+        assert!(user.join().unwrap() > 0);
+    }
+}

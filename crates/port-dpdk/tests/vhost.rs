@@ -1,0 +1,266 @@
+//! vhost-user ports with a real guest: `dpdk-testpmd` on virtio-user, which sends back what it
+//! gets. One test function: EAL starts once, and the leak checks need quiet.
+
+mod common;
+
+use common::{config, devices, dir};
+use packet::{Packet, Pool};
+use port::{Port, RxQueue, TxQueue};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A guest; killed when dropped.
+struct Guest(Child);
+
+impl Guest {
+    fn start(socket: &Path, vdev: &str, queues: usize) -> Guest {
+        let vdev = format!("net_virtio_user0,path={},queues={queues}{vdev}", socket.display());
+        let prefix = format!("weft-guest-{}", std::process::id());
+        let child = Command::new("dpdk-testpmd")
+            .args(["--no-pci", "--no-huge", "-m", "256", "--no-shconf", "--no-telemetry"])
+            .args(["-l", "0,1", "--file-prefix", &prefix, "--vdev", &vdev, "--"])
+            .args(["--forward-mode=io", "--port-topology=loop", "--auto-start", "--no-mlockall"])
+            .args(["--no-flush-rx", "--total-num-mbufs=4096", "--rxd=256", "--txd=256"])
+            .args([format!("--rxq={queues}"), format!("--txq={queues}")])
+            .stdin(Stdio::piped())
+            .stdout(std::fs::File::create(dir().join("guest.log")).unwrap())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("dpdk-testpmd (Debian: dpdk-dev) starts");
+        Guest(child)
+    }
+
+    /// SIGKILL, whatever it is doing.
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        let _ = std::fs::remove_dir_all(format!("/var/run/dpdk/weft-guest-{}", std::process::id()));
+    }
+}
+
+fn wait(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        let log = || std::fs::read_to_string(dir().join("guest.log")).unwrap_or_default();
+        if start.elapsed() > Duration::from_secs(15) {
+            panic!("{what}: timeout\n{}\n{}", common::log(), log());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn frames(first: u64, n: usize, size: usize) -> Vec<Packet> {
+    let frame = |i: usize| {
+        let mut bytes = vec![0u8; size];
+        bytes[14..22].copy_from_slice(&(first + i as u64).to_be_bytes());
+        bytes[22..24].copy_from_slice(&(size as u16).to_be_bytes());
+        devices().pools.packet(&bytes).expect("a buffer")
+    };
+    (0..n).map(frame).collect()
+}
+
+fn number(packet: &Packet) -> u64 {
+    u64::from_be_bytes(packet.data()[14..22].try_into().unwrap())
+}
+
+/// The two ends of a port as a datapath uses them.
+struct Ends {
+    rx: Box<dyn RxQueue>,
+    tx: Box<dyn TxQueue>,
+    next: u64,
+}
+
+impl Ends {
+    fn of(port: &mut dyn Port) -> Ends {
+        Ends { rx: port.take_rx(0).unwrap(), tx: port.take_tx(0).unwrap(), next: 0 }
+    }
+
+    /// Sends a burst (dropping what does not fit) and receives what is there.
+    fn step(&mut self, n: usize, size: usize) -> Vec<u64> {
+        let packets = frames(self.next, n, size);
+        self.next += n as u64;
+        let taken = self.tx.tx(&packets);
+        devices().pools.free(&packets[taken..]);
+        let mut back = Vec::with_capacity(64);
+        self.rx.rx(&mut back, 64);
+        let numbers = back.iter().map(number).collect();
+        for p in &back {
+            let size = u16::from_be_bytes(p.data()[22..24].try_into().unwrap());
+            assert_eq!((p.segments(), p.len()), (1, size as usize));
+        }
+        devices().pools.free(&back);
+        numbers
+    }
+
+    /// Until `n` packets that were sent from now on came back, in order.
+    fn exchange(&mut self, n: usize, size: usize) {
+        let (first, mut seen) = (self.next, Vec::new());
+        wait("packets come back", || {
+            let back = self.step(16, size);
+            seen.extend(back.into_iter().filter(|number| *number >= first));
+            std::thread::yield_now();
+            seen.len() >= n
+        });
+        assert!(seen.is_sorted(), "packets changed order");
+    }
+
+    /// Receives until the guest has nothing more.
+    fn drain(&mut self) {
+        let mut quiet = 0;
+        while quiet < 20 {
+            let back = self.step(0, 64);
+            quiet = if back.is_empty() { quiet + 1 } else { 0 };
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+#[test]
+fn guests() {
+    let _cleanup = common::Cleanup(dir());
+    let before = devices().pools.in_use();
+    for ring in ["", ",packed_vq=1"] {
+        guest_makes_the_socket(ring);
+        we_make_the_socket(ring);
+    }
+    queues_follow_the_guest();
+    sockets_are_exclusive();
+    assert_eq!(devices().pools.in_use(), before, "packets leaked");
+}
+
+fn open_client(socket: &Path) -> Box<dyn Port> {
+    let path = socket.to_str().unwrap();
+    let config = config("client", "dpdkvhostuserclient", &[("vhost-server-path", path)]);
+    devices().open(&config).unwrap()
+}
+
+fn guest_makes_the_socket(ring: &str) {
+    let socket = dir().join("guest.sock");
+    let mut port = open_client(&socket);
+    assert_eq!(port.status()["status"], "disconnected");
+    assert!(!port.link().up);
+    let mut ends = Ends::of(&mut *port);
+    assert!(ends.step(8, 64).is_empty());
+    assert_eq!(port.counters()["tx_dropped"], 8, "without a guest packets are dropped and counted");
+
+    let options = format!("{ring},server=1");
+    for life in 0..3u64 {
+        let guest = Guest::start(&socket, &options, 1);
+        wait("the guest connects", || port.link().up);
+        ends.exchange(5000, 64);
+        ends.exchange(200, 1514);
+        check_status(&mut *port, "client", !ring.is_empty());
+        // Killed in the middle of a burst.
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            guest.kill();
+        });
+        while !killer.is_finished() || port.link().up {
+            ends.step(32, 64);
+        }
+        killer.join().unwrap();
+        assert_eq!(port.status()["status"], "disconnected");
+        assert_eq!(port.link().resets, 2 * (life + 1));
+        let _ = std::fs::remove_file(&socket);
+    }
+    let counters = port.counters();
+    assert!(counters["rx_packets"] >= 15_600 && counters["tx_packets"] >= 15_600);
+    assert!(counters["rx_bytes"] >= counters["rx_packets"] * 64);
+}
+
+fn check_status(port: &mut dyn Port, mode: &str, packed: bool) {
+    let status = port.status();
+    assert_eq!((status["mode"].as_str(), status["status"].as_str()), (mode, "connected"));
+    assert_eq!((status["num_of_vrings"].as_str(), status["vring_0_size"].as_str()), ("2", "256"));
+    let features = u64::from_str_radix(&status["features"][2..], 16).unwrap();
+    assert_eq!(features >> 34 & 1 == 1, packed, "{}", status["features"]);
+    assert_eq!(features & 1, 0, "checksum offload is not offered");
+}
+
+fn we_make_the_socket(ring: &str) {
+    let socket: PathBuf = devices().vhost_sock_dir.join("server");
+    // A stale socket, as a killed daemon leaves it.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let mut port = devices().open(&config("server", "dpdkvhostuser", &[])).unwrap();
+    assert!(socket.exists());
+    let mut ends = Ends::of(&mut *port);
+    for _ in 0..2 {
+        let guest = Guest::start(&socket, ring, 1);
+        wait("the guest connects", || port.link().up);
+        ends.exchange(2000, 64);
+        check_status(&mut *port, "server", !ring.is_empty());
+        ends.drain();
+        guest.kill();
+        wait("the guest is gone", || !port.link().up);
+    }
+    // The port goes with a guest on it; its queues outlive it and find nothing.
+    let _guest = Guest::start(&socket, ring, 1);
+    wait("the guest connects", || port.link().up);
+    ends.exchange(100, 64);
+    drop(port);
+    assert!(!socket.exists());
+    assert!(ends.step(8, 64).is_empty());
+}
+
+fn queues_follow_the_guest() {
+    let socket = dir().join("queues.sock");
+    let mut port = open_client(&socket);
+    let mut ends = Ends::of(&mut *port);
+    assert_eq!(port.n_rxq(), 1);
+    let guest = Guest::start(&socket, ",server=1", 2);
+    wait("both queues are on", || port.n_rxq() == 2);
+    // Two senders spread over both guest queues; receive queue 0 serves both.
+    let mut second = port.take_tx(1).unwrap();
+    assert!(port.take_tx(1).is_none() && port.take_tx(2).is_none());
+    let one = frames(1 << 40, 1, 64);
+    assert_eq!(second.tx(&one), 1);
+    wait("queue 0 serves the other as well", || ends.step(0, 64).contains(&(1 << 40)));
+    // A handle of its own takes it over.
+    let mut rx1 = port.take_rx(1).unwrap();
+    assert!(port.take_rx(1).is_none() && port.take_rx(64).is_none());
+    let one = frames(2 << 40, 1, 64);
+    assert_eq!(second.tx(&one), 1);
+    let mut back = Vec::with_capacity(4);
+    wait("queue 1 serves its own", || {
+        assert!(ends.step(0, 64).is_empty());
+        rx1.rx(&mut back, 4) == 1
+    });
+    assert_eq!(number(&back[0]), 2 << 40);
+    devices().pools.free(&back);
+    drop(rx1);
+    assert!(port.take_rx(1).is_some(), "a returned queue can be taken again");
+    guest.kill();
+    wait("the guest is gone", || !port.link().up);
+    assert_eq!(port.n_rxq(), 1);
+}
+
+fn sockets_are_exclusive() {
+    let socket = dir().join("exclusive.sock");
+    let port = open_client(&socket);
+    let path = socket.to_str().unwrap();
+    let error = |kind, options: &[(&str, &str)]| {
+        devices().open(&config("second", kind, options)).err().expect("refused").to_string()
+    };
+    let client = "dpdkvhostuserclient";
+    assert!(error(client, &[("vhost-server-path", path)]).contains("another port"));
+    assert!(error(client, &[]).contains("vhost-server-path"));
+    let long = format!("/{}", "x".repeat(120));
+    assert!(error(client, &[("vhost-server-path", &long)]).contains("107"));
+    drop(port);
+    drop(open_client(&socket));
+    let taken = devices().vhost_sock_dir.join("second");
+    std::fs::write(&taken, "a file").unwrap();
+    assert!(error("dpdkvhostuser", &[]).contains("not a socket"));
+    assert_eq!(std::fs::read_to_string(&taken).unwrap(), "a file");
+    std::fs::remove_file(&taken).unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(&taken).unwrap();
+    assert!(error("dpdkvhostuser", &[]).contains("another process"));
+}
