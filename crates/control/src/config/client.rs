@@ -1,0 +1,277 @@
+//! The connection to the database server, for the main loop to own.
+
+use super::desired::Desired;
+use super::status::{RowUpdate, Status};
+use super::target::{Stream, Target};
+use crate::vlog;
+use ovsdb::{Event, Replica, Session, Transaction, TransactionError, TxnId};
+use std::collections::BTreeSet;
+use std::io;
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+
+/// What the main loop has to react to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The configuration is new, or known again after a pause: reconcile and write the status.
+    Config(Box<Desired>),
+    /// Another daemon holds the lock: keep what is there, change nothing.
+    LockLost,
+    /// A write has arrived in the database.
+    Written,
+}
+
+/// A client of the database that reconnects by itself. All progress is made in
+/// [`next`](Self::next), which may be dropped at any time without loss.
+pub struct OvsdbClient {
+    target: Target,
+    name: String,
+    session: Session,
+    start: Instant,
+    connecting: Option<JoinHandle<io::Result<Stream>>>,
+    stream: Option<Stream>,
+    output: Vec<u8>,
+    input: Vec<u8>,
+    seen: Option<Desired>,
+    writer: Writer,
+}
+
+/// The writes under way: one transaction for all, or, when the server refuses that, one for each
+/// row, so that one bad value keeps back nothing else.
+#[derive(Default)]
+struct Writer {
+    waiting: Option<Status>,
+    in_flight: BTreeSet<TxnId>,
+    rows: Vec<RowUpdate>,
+}
+
+impl OvsdbClient {
+    /// A client of the server at `target`; connects when first polled. Needs a tokio runtime.
+    pub fn new(target: Target, name: &str) -> Self {
+        let mut config = super::session_config();
+        if !target.needs_probes() {
+            config.probe_interval = Duration::ZERO;
+        }
+        Self {
+            target,
+            name: name.to_owned(),
+            session: Session::new(config),
+            start: Instant::now(),
+            connecting: None,
+            stream: None,
+            output: Vec::new(),
+            input: vec![0; 64 << 10],
+            seen: None,
+            writer: Writer::default(),
+        }
+    }
+
+    /// The tables as last heard of.
+    pub fn replica(&self) -> &Replica {
+        self.session.replica()
+    }
+
+    /// Whether writes reach the database now.
+    pub fn can_write(&self) -> bool {
+        self.session.is_synced() && self.session.has_lock()
+    }
+
+    /// Writes what differs from the database, after a write that is under way; of several that
+    /// wait the last counts. While there is no connection or lock it is dropped: the next
+    /// [`Change::Config`] asks for another.
+    pub fn write(&mut self, status: &Status) {
+        if !self.can_write() {
+            return;
+        }
+        if !self.writer.in_flight.is_empty() {
+            self.writer.waiting = Some(status.clone());
+            return;
+        }
+        let rows = status.diff(self.session.replica());
+        let mut transaction = Transaction::new();
+        rows.iter().for_each(|row| row.clone().add_to(&mut transaction));
+        if !transaction.is_empty() {
+            self.writer.in_flight.extend(self.session.transact(transaction));
+            self.writer.rows = rows;
+        }
+    }
+
+    /// The next change. Cancel-safe.
+    pub async fn next(&mut self) -> Change {
+        loop {
+            while let Some(event) = self.session.poll_event() {
+                if let Some(change) = self.event(event) {
+                    return change;
+                }
+            }
+            let output = self.session.take_output();
+            self.output.extend(output);
+            self.step().await;
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn event(&mut self, event: Event) -> Option<Change> {
+        match event {
+            Event::Synced | Event::Locked => {
+                self.seen = None;
+                self.config()
+            }
+            Event::Changed => self.config(),
+            Event::LockLost => {
+                self.lock_lost();
+                Some(Change::LockLost)
+            }
+            Event::Unusable(why) => {
+                vlog::err!("ovsdb_cs", "{}: {why}", self.name);
+                None
+            }
+            Event::Transaction(id, result) => self.written(id, result.err()),
+        }
+    }
+
+    /// The configuration, if it differs from the one last told.
+    fn config(&mut self) -> Option<Change> {
+        if !self.can_write() {
+            return None;
+        }
+        let desired = Desired::read(self.session.replica())?;
+        if self.seen.as_ref() == Some(&desired) {
+            return None;
+        }
+        self.seen = Some(desired.clone());
+        Some(Change::Config(Box::new(desired)))
+    }
+
+    fn lock_lost(&self) {
+        if self.session.is_connected() {
+            vlog::err!(
+                "bridge",
+                "another ovs-vswitchd process is running, disabling this process (pid {}) until it goes away",
+                std::process::id()
+            );
+        }
+    }
+
+    fn written(&mut self, id: TxnId, error: Option<TransactionError>) -> Option<Change> {
+        if !self.writer.in_flight.remove(&id) {
+            return None;
+        }
+        let rows = std::mem::take(&mut self.writer.rows);
+        if let Some(error) = error {
+            if error == TransactionError::ConnectionLost {
+                return None;
+            }
+            vlog::warn!("bridge", "status was not written: {error}");
+            self.write_apart(rows);
+        }
+        if !self.writer.in_flight.is_empty() {
+            return None;
+        }
+        if let Some(status) = self.writer.waiting.take() {
+            self.write(&status);
+        }
+        Some(Change::Written)
+    }
+
+    fn write_apart(&mut self, rows: Vec<RowUpdate>) {
+        if rows.len() < 2 {
+            return;
+        }
+        for row in rows {
+            let mut transaction = Transaction::new();
+            row.add_to(&mut transaction);
+            self.writer.in_flight.extend(self.session.transact(transaction));
+        }
+    }
+
+    /// Waits for one thing to happen and does it.
+    async fn step(&mut self) {
+        match self.stream {
+            Some(_) => {
+                if let Err(error) = self.exchange().await {
+                    self.close(&error);
+                }
+            }
+            None => self.connect().await,
+        }
+    }
+
+    async fn connect(&mut self) {
+        if self.connecting.is_none() {
+            let due = self.session.connect_due().unwrap_or_default();
+            tokio::time::sleep_until((self.start + due).into()).await;
+            vlog::info!("reconnect", "{}: connecting...", self.name);
+        }
+        let target = &self.target;
+        let attempt = self.connecting.get_or_insert_with(|| tokio::spawn(target.clone().connect()));
+        let result = attempt.await.unwrap_or_else(|e| Err(io::Error::other(e)));
+        self.connecting = None;
+        match result {
+            Ok(stream) => {
+                vlog::info!("reconnect", "{}: connected", self.name);
+                self.stream = Some(stream);
+                self.session.connected(self.now());
+            }
+            Err(error) => {
+                vlog::warn!("reconnect", "{}: connection attempt failed ({error})", self.name);
+                self.session.disconnected(self.now());
+            }
+        }
+    }
+
+    fn close(&mut self, error: &io::Error) {
+        vlog::warn!("reconnect", "{}: connection dropped ({error})", self.name);
+        self.stream = None;
+        self.output.clear();
+        self.writer.waiting = None;
+        self.session.disconnected(self.now());
+    }
+
+    async fn exchange(&mut self) -> io::Result<()> {
+        let Some(stream) = &self.stream else { return Ok(()) };
+        let deadline = self.session.deadline().map(|at| self.start + at);
+        let timer = async {
+            match deadline {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            ready = stream.readable() => ready?,
+            ready = stream.writable(), if !self.output.is_empty() => ready?,
+            () = timer => {}
+        }
+        self.flush()?;
+        self.read()?;
+        self.session.tick(self.now()).map_err(io::Error::other)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let Some(stream) = &self.stream else { return Ok(()) };
+        while !self.output.is_empty() {
+            match stream.try_write(&self.output) {
+                Ok(count) => drop(self.output.drain(..count)),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self) -> io::Result<()> {
+        let Some(stream) = &self.stream else { return Ok(()) };
+        match stream.try_read(&mut self.input) {
+            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "connection closed by peer")),
+            Ok(count) => {
+                let now = self.now();
+                self.session.receive(&self.input[..count], now).map_err(io::Error::other)
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+}

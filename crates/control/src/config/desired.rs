@@ -1,0 +1,466 @@
+//! The configuration as plain data. Reading it never fails: what is missing has its default, and
+//! what contradicts itself is left out and told as a [`Conflict`].
+
+use ovsdb::{Replica, Row, Uuid};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A map from text to text, such as `other_config`.
+pub type StrMap = BTreeMap<String, String>;
+
+/// Everything the database wants of the switch. Two that are equal need no reconciliation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Desired {
+    /// The row of table `Open_vSwitch`.
+    pub uuid: Uuid,
+    /// Serial number of this configuration, to be acknowledged in `cur_cfg`.
+    pub next_cfg: i64,
+    /// `Open_vSwitch.other_config`.
+    pub other_config: StrMap,
+    /// Bridges, by name.
+    pub bridges: Vec<BridgeConf>,
+    /// `Manager.target`s; ovsdb-server talks to them, a bridge may have to let them through.
+    pub managers: Vec<String>,
+    /// Rows of table `Datapath` by datapath type.
+    pub datapaths: BTreeMap<String, Uuid>,
+    /// The SSL row: private key, certificate, authority, and whether to fetch that from the peer.
+    pub ssl: Option<(String, String, String, bool)>,
+    /// Interfaces that cannot be had.
+    pub conflicts: Vec<Conflict>,
+}
+
+/// An interface that is left out, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The row of table `Interface`.
+    pub interface: Uuid,
+    /// The text for its `error` column.
+    pub error: String,
+}
+
+/// What a bridge does while it has no controller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailMode {
+    /// Learns addresses on its own.
+    #[default]
+    Standalone,
+    /// Forwards by its flow tables only.
+    Secure,
+}
+
+/// One bridge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BridgeConf {
+    /// The row of table `Bridge`.
+    pub uuid: Uuid,
+    /// Its name, that of the LOCAL port too.
+    pub name: String,
+    /// `system` where the column is empty.
+    pub datapath_type: String,
+    /// `fail_mode`.
+    pub fail_mode: FailMode,
+    /// OpenFlow versions such as `OpenFlow13`; empty for the default.
+    pub protocols: Vec<String>,
+    /// `other_config`, with `datapath-id`, `hwaddr`, `disable-in-band`, `mac-aging-time` and more.
+    pub other_config: StrMap,
+    /// `external_ids`.
+    pub external_ids: StrMap,
+    /// Controllers, by row.
+    pub controllers: Vec<ControllerConf>,
+    /// Ports, by name.
+    pub ports: Vec<PortConf>,
+    /// Settings of OpenFlow tables by number.
+    pub flow_tables: BTreeMap<u8, FlowTableConf>,
+    /// VLANs on which nothing is learned.
+    pub flood_vlans: Vec<u16>,
+    /// `stp_enable`.
+    pub stp: bool,
+    /// `rstp_enable`.
+    pub rstp: bool,
+    /// `mcast_snooping_enable`.
+    pub mcast_snooping: bool,
+}
+
+/// One controller of a bridge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ControllerConf {
+    /// The row of table `Controller`.
+    pub uuid: Uuid,
+    /// Such as `tcp:192.0.2.1:6653` or `ptcp:6653`.
+    pub target: String,
+    /// `connection_mode` is `out-of-band`.
+    pub out_of_band: bool,
+    /// `type` is `service` rather than `primary`.
+    pub service: bool,
+    /// Longest pause between attempts to connect; 8 s by default.
+    pub max_backoff: Duration,
+    /// Silence before a probe, zero for none; 5 s by default.
+    pub inactivity_probe: Duration,
+    /// Packet-ins per second, 0 for no limit.
+    pub rate_limit: u32,
+    /// Packet-ins that may pass at once beyond the rate.
+    pub burst_limit: u32,
+    /// Packet-ins that may wait; 100 by default.
+    pub queue_size: u32,
+    /// Whether asynchronous messages start enabled; true by default.
+    pub async_messages: bool,
+}
+
+/// Settings of one OpenFlow table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowTableConf {
+    /// `name`.
+    pub name: Option<String>,
+    /// Most flows, none for no limit.
+    pub flow_limit: Option<u32>,
+    /// Whether a full table evicts rather than refuses.
+    pub evict: bool,
+    /// Fields that group flows for fair eviction.
+    pub groups: Vec<String>,
+    /// Fields to match by prefix.
+    pub prefixes: Vec<String>,
+}
+
+/// How a port treats VLANs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VlanMode {
+    /// Carries tagged packets of its trunks.
+    #[default]
+    Trunk,
+    /// Carries one VLAN untagged.
+    Access,
+    /// A trunk whose native VLAN leaves tagged.
+    NativeTagged,
+    /// A trunk whose native VLAN leaves untagged.
+    NativeUntagged,
+    /// Carries whole tagged packets in an outer VLAN.
+    Dot1qTunnel,
+}
+
+/// How a bond speaks LACP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LacpMode {
+    /// Not.
+    #[default]
+    Off,
+    /// Starts it.
+    Active,
+    /// Answers only.
+    Passive,
+}
+
+/// One port: an interface, or a bond of several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortConf {
+    /// The row of table `Port`.
+    pub uuid: Uuid,
+    /// Its name.
+    pub name: String,
+    /// The VLAN of an access, native or tunnel port.
+    pub tag: Option<u16>,
+    /// The VLANs carried; empty for all.
+    pub trunks: Vec<u16>,
+    /// Customer VLANs of a tunnel port; empty for all.
+    pub cvlans: Vec<u16>,
+    /// The mode as set, or that which follows from `tag`.
+    pub vlan_mode: VlanMode,
+    /// `other_config`.
+    pub other_config: StrMap,
+    /// `mac`.
+    pub mac: Option<String>,
+    /// Protected ports do not send to each other.
+    pub protected: bool,
+    /// `bond_mode`, such as `active-backup`; the default where several interfaces set none.
+    pub bond_mode: Option<String>,
+    /// Time a link must be up before it is used.
+    pub bond_updelay: Duration,
+    /// Time a link must be down before it is left.
+    pub bond_downdelay: Duration,
+    /// `lacp`.
+    pub lacp: LacpMode,
+    /// Interfaces, by name; at least one.
+    pub interfaces: Vec<IfaceConf>,
+}
+
+/// One interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IfaceConf {
+    /// The row of table `Interface`.
+    pub uuid: Uuid,
+    /// Its name.
+    pub name: String,
+    /// `type`, with `system` for an empty one and `internal` for the bridge's own port.
+    pub kind: String,
+    /// `options`.
+    pub options: StrMap,
+    /// `mtu_request`, bytes.
+    pub mtu_request: Option<u32>,
+    /// `mac`, the address to set.
+    pub mac: Option<String>,
+    /// `ofport_request`.
+    pub ofport_request: Option<u16>,
+    /// `other_config`, with `pmd-rxq-affinity` and more.
+    pub other_config: StrMap,
+    /// `external_ids`.
+    pub external_ids: StrMap,
+    /// `ingress_policing_rate` and `_burst`, in kbit/s and kbit; zero for none.
+    pub policing_kbits: (u32, u32),
+    /// `ingress_policing_kpkts_rate` and `_burst`, in thousands of packets; zero for none.
+    pub policing_kpkts: (u32, u32),
+}
+
+impl Desired {
+    /// Reads the configuration; `None` where the database has not been initialized.
+    pub fn read(db: &Replica) -> Option<Self> {
+        let (uuid, root) = db.singleton("Open_vSwitch")?;
+        let mut reader = Reader { db, seen: BTreeSet::new(), conflicts: Vec::new() };
+        let bridges = reader.bridges(root);
+        Some(Self {
+            uuid,
+            next_cfg: root.int("next_cfg"),
+            other_config: root.str_map("other_config"),
+            bridges,
+            managers: rows(db, "Manager", root, "manager_options")
+                .map(|(_, row)| row.str("target").to_owned())
+                .collect(),
+            datapaths: str_uuid_map(root, "datapaths"),
+            ssl: rows(db, "SSL", root, "ssl").next().map(|(_, row)| ssl(row)),
+            conflicts: reader.conflicts,
+        })
+    }
+
+    /// The bridge of this name.
+    pub fn bridge(&self, name: &str) -> Option<&BridgeConf> {
+        self.bridges.iter().find(|bridge| bridge.name == name)
+    }
+
+    /// Time between two writes of statistics: `other_config:stats-update-interval`, at least 5 s.
+    pub fn stats_interval(&self) -> Duration {
+        let asked = self.other_config.get("stats-update-interval").and_then(|v| v.parse().ok());
+        Duration::from_millis(asked.unwrap_or(0u64).max(5000))
+    }
+}
+
+impl BridgeConf {
+    /// The address asked for by `other_config:hwaddr`, if it is one.
+    pub fn hwaddr(&self) -> Option<&str> {
+        self.other_config.get("hwaddr").map(String::as_str)
+    }
+
+    /// The datapath id asked for by `other_config:datapath-id`: 16 hexadecimal digits, or up to 16
+    /// after `0x`; zero and anything else count as none.
+    pub fn datapath_id(&self) -> Option<u64> {
+        let text = self.other_config.get("datapath-id")?;
+        let digits = match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
+            Some(short) if short.len() <= 16 => short,
+            None if text.len() == 16 => text.as_str(),
+            _ => return None,
+        };
+        let plain = digits.bytes().all(|b| b.is_ascii_hexdigit());
+        u64::from_str_radix(digits, 16).ok().filter(|&id| plain && id != 0)
+    }
+
+    /// All interfaces of all ports.
+    pub fn interfaces(&self) -> impl Iterator<Item = &IfaceConf> {
+        self.ports.iter().flat_map(|port| &port.interfaces)
+    }
+}
+
+/// Rows that a column refers to; dangling references are skipped.
+fn rows<'a>(
+    db: &'a Replica,
+    table: &'static str,
+    row: &Row,
+    column: &str,
+) -> impl Iterator<Item = (Uuid, &'a Row)> {
+    row.uuids(column).into_iter().filter_map(move |uuid| Some((uuid, db.row(table, uuid)?)))
+}
+
+fn str_uuid_map(row: &Row, column: &str) -> BTreeMap<String, Uuid> {
+    use ovsdb::{Atom, Datum};
+    let Some(Datum::Map(pairs)) = row.get(column) else { return BTreeMap::new() };
+    let typed = pairs.iter().filter_map(|pair| match pair {
+        (Atom::String(key), Atom::Uuid(value)) => Some((key.clone(), *value)),
+        _ => None,
+    });
+    typed.collect()
+}
+
+fn ssl(row: &Row) -> (String, String, String, bool) {
+    let text = |column| row.str(column).to_owned();
+    (text("private_key"), text("certificate"), text("ca_cert"), row.bool("bootstrap_ca_cert"))
+}
+
+fn vlans(row: &Row, column: &str) -> Vec<u16> {
+    row.ints(column).into_iter().filter_map(vlan).collect()
+}
+
+fn vlan(number: i64) -> Option<u16> {
+    u16::try_from(number).ok().filter(|&v| v < 4096)
+}
+
+fn number(row: &Row, column: &str) -> Option<u32> {
+    row.opt_int(column).and_then(|n| u32::try_from(n).ok())
+}
+
+fn millis(row: &Row, column: &str, default: u64) -> Duration {
+    let given = row.opt_int(column).and_then(|ms| u64::try_from(ms).ok());
+    Duration::from_millis(given.unwrap_or(default))
+}
+
+fn vlan_mode(row: &Row, tag: Option<u16>) -> VlanMode {
+    match row.opt_str("vlan_mode") {
+        Some("trunk") => VlanMode::Trunk,
+        Some("access") => VlanMode::Access,
+        Some("native-tagged") => VlanMode::NativeTagged,
+        Some("native-untagged") => VlanMode::NativeUntagged,
+        Some("dot1q-tunnel") => VlanMode::Dot1qTunnel,
+        _ if tag.is_some() => VlanMode::Access,
+        _ => VlanMode::Trunk,
+    }
+}
+
+fn controller(uuid: Uuid, row: &Row) -> ControllerConf {
+    ControllerConf {
+        uuid,
+        target: row.str("target").to_owned(),
+        out_of_band: row.str("connection_mode") == "out-of-band",
+        service: row.str("type") == "service",
+        max_backoff: millis(row, "max_backoff", 8000),
+        inactivity_probe: millis(row, "inactivity_probe", 5000),
+        rate_limit: number(row, "controller_rate_limit").unwrap_or(0),
+        burst_limit: number(row, "controller_burst_limit").unwrap_or(0),
+        queue_size: number(row, "controller_queue_size").unwrap_or(100),
+        async_messages: row.opt_bool("enable_async_messages").unwrap_or(true),
+    }
+}
+
+fn flow_table(row: &Row) -> FlowTableConf {
+    FlowTableConf {
+        name: row.opt_str("name").map(str::to_owned),
+        flow_limit: number(row, "flow_limit"),
+        evict: row.str("overflow_policy") == "evict",
+        groups: row.strs("groups"),
+        prefixes: row.strs("prefixes"),
+    }
+}
+
+fn interface(uuid: Uuid, row: &Row, bridge: &str) -> IfaceConf {
+    let name = row.str("name");
+    let kind = match row.str("type") {
+        _ if name == bridge => "internal",
+        "" => "system",
+        other => other,
+    };
+    let pair = |a, b| (number(row, a).unwrap_or(0), number(row, b).unwrap_or(0));
+    IfaceConf {
+        uuid,
+        name: name.to_owned(),
+        kind: kind.to_owned(),
+        options: row.str_map("options"),
+        mtu_request: number(row, "mtu_request"),
+        mac: row.opt_str("mac").map(str::to_owned),
+        ofport_request: row.opt_int("ofport_request").and_then(|n| u16::try_from(n).ok()),
+        other_config: row.str_map("other_config"),
+        external_ids: row.str_map("external_ids"),
+        policing_kbits: pair("ingress_policing_rate", "ingress_policing_burst"),
+        policing_kpkts: pair("ingress_policing_kpkts_rate", "ingress_policing_kpkts_burst"),
+    }
+}
+
+struct Reader<'a> {
+    db: &'a Replica,
+    /// Names of interfaces that exist already, which are names of the machine.
+    seen: BTreeSet<String>,
+    conflicts: Vec<Conflict>,
+}
+
+impl Reader<'_> {
+    fn bridges(&mut self, root: &Row) -> Vec<BridgeConf> {
+        let mut found: Vec<_> = rows(self.db, "Bridge", root, "bridges").collect();
+        found.sort_by_key(|(_, row)| row.str("name"));
+        found.into_iter().map(|(uuid, row)| self.bridge(uuid, row)).collect()
+    }
+
+    fn bridge(&mut self, uuid: Uuid, row: &Row) -> BridgeConf {
+        let name = row.str("name").to_owned();
+        let flow_tables = row.int_uuid_map("flow_tables").into_iter().filter_map(|(id, table)| {
+            Some((u8::try_from(id).ok()?, flow_table(self.db.row("Flow_Table", table)?)))
+        });
+        BridgeConf {
+            uuid,
+            datapath_type: Some(row.str("datapath_type"))
+                .filter(|t| !t.is_empty())
+                .unwrap_or("system")
+                .to_owned(),
+            fail_mode: match row.str("fail_mode") {
+                "secure" => FailMode::Secure,
+                _ => FailMode::Standalone,
+            },
+            protocols: row.strs("protocols"),
+            other_config: row.str_map("other_config"),
+            external_ids: row.str_map("external_ids"),
+            controllers: rows(self.db, "Controller", row, "controller")
+                .map(|(uuid, row)| controller(uuid, row))
+                .collect(),
+            flow_tables: flow_tables.collect(),
+            flood_vlans: vlans(row, "flood_vlans"),
+            stp: row.bool("stp_enable"),
+            rstp: row.bool("rstp_enable"),
+            mcast_snooping: row.bool("mcast_snooping_enable"),
+            ports: self.ports(row, &name),
+            name,
+        }
+    }
+
+    fn ports(&mut self, bridge: &Row, bridge_name: &str) -> Vec<PortConf> {
+        let mut found: Vec<_> = rows(self.db, "Port", bridge, "ports").collect();
+        found.sort_by_key(|(_, row)| row.str("name"));
+        let ports = found.into_iter().map(|(uuid, row)| self.port(uuid, row, bridge_name));
+        ports.filter(|port| !port.interfaces.is_empty()).collect()
+    }
+
+    fn port(&mut self, uuid: Uuid, row: &Row, bridge: &str) -> PortConf {
+        let tag = row.opt_int("tag").and_then(vlan);
+        PortConf {
+            uuid,
+            name: row.str("name").to_owned(),
+            tag,
+            trunks: vlans(row, "trunks"),
+            cvlans: vlans(row, "cvlans"),
+            vlan_mode: vlan_mode(row, tag),
+            other_config: row.str_map("other_config"),
+            mac: row.opt_str("mac").map(str::to_owned),
+            protected: row.bool("protected"),
+            bond_mode: row.opt_str("bond_mode").map(str::to_owned),
+            bond_updelay: millis(row, "bond_updelay", 0),
+            bond_downdelay: millis(row, "bond_downdelay", 0),
+            lacp: match row.str("lacp") {
+                "active" => LacpMode::Active,
+                "passive" => LacpMode::Passive,
+                _ => LacpMode::Off,
+            },
+            interfaces: self.interfaces(row, bridge),
+        }
+    }
+
+    fn interfaces(&mut self, port: &Row, bridge: &str) -> Vec<IfaceConf> {
+        let mut found: Vec<_> = rows(self.db, "Interface", port, "interfaces").collect();
+        found.sort_by_key(|(_, row)| row.str("name"));
+        let mut kept = Vec::new();
+        for (uuid, row) in found {
+            let conf = interface(uuid, row, bridge);
+            if self.seen.insert(conf.name.clone()) {
+                kept.push(conf);
+            } else {
+                let error = format!("{} is already in use by another interface", conf.name);
+                self.conflicts.push(Conflict { interface: uuid, error });
+            }
+        }
+        kept
+    }
+}
+
+#[cfg(test)]
+#[path = "desired_tests.rs"]
+mod tests;

@@ -1,0 +1,112 @@
+use super::*;
+use ovsdb::{Datum, Schema};
+
+fn uuid(n: u128) -> Uuid {
+    Uuid(n)
+}
+
+/// Bridge br0 (2) with ports br0 (3) and p1 (4), a bond of interfaces p1 (6) and p2 (7).
+fn database(extra: Vec<(&str, Uuid, &str, Datum)>) -> Replica {
+    let mut rows: BTreeMap<(String, Uuid), Vec<(String, Datum)>> = BTreeMap::new();
+    let mut all = vec![
+        ("Open_vSwitch", uuid(1), "next_cfg", Datum::scalar(5)),
+        ("Open_vSwitch", uuid(1), "bridges", Datum::set([uuid(2)])),
+        ("Bridge", uuid(2), "name", Datum::scalar("br0")),
+        ("Bridge", uuid(2), "ports", Datum::set([uuid(3), uuid(4), uuid(99)])),
+        ("Port", uuid(3), "name", Datum::scalar("br0")),
+        ("Port", uuid(3), "interfaces", Datum::set([uuid(5)])),
+        ("Port", uuid(4), "name", Datum::scalar("bond")),
+        ("Port", uuid(4), "interfaces", Datum::set([uuid(6), uuid(7)])),
+        ("Interface", uuid(5), "name", Datum::scalar("br0")),
+        ("Interface", uuid(6), "name", Datum::scalar("p1")),
+        ("Interface", uuid(7), "name", Datum::scalar("p2")),
+    ];
+    all.extend(extra);
+    for (table, id, column, value) in all {
+        rows.entry((table.to_owned(), id)).or_default().push((column.to_owned(), value));
+    }
+    let rows =
+        rows.into_iter().map(|((table, id), columns)| (table, id, columns.into_iter().collect()));
+    Replica::with_rows(Schema::default(), rows)
+}
+
+#[test]
+fn a_bare_database_has_defaults() {
+    let desired = Desired::read(&database(vec![])).unwrap();
+    assert_eq!((desired.next_cfg, desired.stats_interval()), (5, Duration::from_secs(5)));
+    let bridge = desired.bridge("br0").unwrap();
+    assert_eq!((bridge.datapath_type.as_str(), bridge.fail_mode), ("system", FailMode::Standalone));
+    let names: Vec<_> = bridge.interfaces().map(|i| (i.name.as_str(), i.kind.as_str())).collect();
+    assert_eq!(names, [("p1", "system"), ("p2", "system"), ("br0", "internal")]);
+    assert_eq!(bridge.ports[0].vlan_mode, VlanMode::Trunk);
+    assert_eq!(Desired::read(&Replica::default()), None);
+}
+
+#[test]
+fn columns_reach_their_fields() {
+    let desired = Desired::read(&database(vec![
+        ("Open_vSwitch", uuid(1), "other_config", Datum::map([("stats-update-interval", "9000")])),
+        ("Open_vSwitch", uuid(1), "datapaths", Datum::map([("netdev", uuid(40))])),
+        ("Bridge", uuid(2), "datapath_type", Datum::scalar("netdev")),
+        ("Bridge", uuid(2), "fail_mode", Datum::scalar("secure")),
+        ("Bridge", uuid(2), "controller", Datum::set([uuid(20)])),
+        ("Bridge", uuid(2), "flow_tables", Datum::map([(3, uuid(30)), (999, uuid(30))])),
+        ("Controller", uuid(20), "target", Datum::scalar("tcp:1.2.3.4:5")),
+        ("Controller", uuid(20), "inactivity_probe", Datum::scalar(0)),
+        ("Flow_Table", uuid(30), "flow_limit", Datum::scalar(7)),
+        ("Port", uuid(4), "tag", Datum::scalar(10)),
+        ("Port", uuid(4), "trunks", Datum::set([1, 2, 5000])),
+        ("Interface", uuid(6), "type", Datum::scalar("dpdk")),
+        ("Interface", uuid(6), "options", Datum::map([("dpdk-devargs", "net_null0")])),
+        ("Interface", uuid(6), "mtu_request", Datum::scalar(9000)),
+        ("Interface", uuid(6), "ofport_request", Datum::scalar(8)),
+    ]))
+    .unwrap();
+    assert_eq!(desired.stats_interval(), Duration::from_secs(9));
+    assert_eq!(desired.datapaths["netdev"], uuid(40));
+    let bridge = &desired.bridges[0];
+    assert_eq!((bridge.datapath_type.as_str(), bridge.fail_mode), ("netdev", FailMode::Secure));
+    let controller = &bridge.controllers[0];
+    assert_eq!(controller.target, "tcp:1.2.3.4:5");
+    assert_eq!(controller.inactivity_probe, Duration::ZERO);
+    assert_eq!((controller.max_backoff, controller.async_messages), (Duration::from_secs(8), true));
+    assert_eq!(bridge.flow_tables.keys().collect::<Vec<_>>(), [&3]);
+    assert_eq!(bridge.flow_tables[&3].flow_limit, Some(7));
+    let bond = &bridge.ports[0];
+    assert_eq!((bond.tag, bond.vlan_mode, &bond.trunks), (Some(10), VlanMode::Access, &vec![1, 2]));
+    let p1 = &bond.interfaces[0];
+    assert_eq!(
+        (p1.kind.as_str(), p1.mtu_request, p1.ofport_request),
+        ("dpdk", Some(9000), Some(8))
+    );
+    assert_eq!(p1.options["dpdk-devargs"], "net_null0");
+}
+
+#[test]
+fn a_name_used_twice_is_a_conflict_and_disturbs_nothing_else() {
+    let desired = Desired::read(&database(vec![
+        ("Bridge", uuid(2), "ports", Datum::set([uuid(3), uuid(4), uuid(8)])),
+        ("Port", uuid(8), "name", Datum::scalar("zz")),
+        ("Port", uuid(8), "interfaces", Datum::set([uuid(9)])),
+        ("Interface", uuid(9), "name", Datum::scalar("p1")),
+    ]))
+    .unwrap();
+    assert_eq!(desired.conflicts.len(), 1);
+    assert_eq!(desired.conflicts[0].interface, uuid(9));
+    assert_eq!(desired.bridges[0].ports.len(), 2);
+}
+
+#[test]
+fn datapath_ids_are_read_as_documented() {
+    let id = |text: &str| {
+        let other_config = BTreeMap::from([("datapath-id".to_owned(), text.to_owned())]);
+        BridgeConf { other_config, ..Default::default() }.datapath_id()
+    };
+    assert_eq!(id("0000000000000abc"), Some(0xabc));
+    assert_eq!(id("0x1F"), Some(0x1f));
+    for bad in
+        ["abc", "0000000000000000", "0x", "+000000000000abc", "0x11112222333344445", "éééééééé"]
+    {
+        assert_eq!(id(bad), None, "{bad}");
+    }
+}

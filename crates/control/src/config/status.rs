@@ -1,0 +1,311 @@
+//! What the daemon reports to the database, and the difference to what is there.
+
+use ovsdb::{Datum, Replica, Transaction, Uuid};
+use std::collections::BTreeMap;
+
+/// A map from text to text, such as `Interface.status`.
+type StrMap = BTreeMap<String, String>;
+/// Counters by name.
+type Counters = BTreeMap<String, i64>;
+
+/// Everything reported, by row. Rows that are not here stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The row of table `Open_vSwitch`.
+    pub switch: SwitchStatus,
+    /// Rows of table `Bridge`.
+    pub bridges: BTreeMap<Uuid, BridgeStatus>,
+    /// Rows of table `Port`.
+    pub ports: BTreeMap<Uuid, PortStatus>,
+    /// Rows of table `Interface`.
+    pub interfaces: BTreeMap<Uuid, InterfaceStatus>,
+    /// Rows of table `Controller`.
+    pub controllers: BTreeMap<Uuid, ControllerStatus>,
+    /// `Datapath.capabilities` by row.
+    pub datapaths: BTreeMap<Uuid, StrMap>,
+}
+
+/// Columns of table `Open_vSwitch`. A field that is `None` is not written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SwitchStatus {
+    /// The configuration that is in effect: a `next_cfg` that has been applied. Written with or
+    /// after all else, so that who waits for it sees the outcome.
+    pub cur_cfg: Option<i64>,
+    /// Whether DPDK is up.
+    pub dpdk_initialized: Option<bool>,
+    /// DPDK's version, `none` without it.
+    pub dpdk_version: Option<String>,
+    /// Types of interfaces that may be had.
+    pub iface_types: Option<Vec<String>>,
+    /// Types of datapaths that may be had.
+    pub datapath_types: Option<Vec<String>>,
+    /// System statistics.
+    pub statistics: Option<StrMap>,
+}
+
+/// Columns of one row of table `Bridge`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BridgeStatus {
+    /// `datapath_id`, written as 16 hexadecimal digits.
+    pub datapath_id: Option<u64>,
+    /// `datapath_version`, `<built-in>` for a userspace datapath.
+    pub datapath_version: String,
+    /// `status`.
+    pub status: StrMap,
+    /// `rstp_status`.
+    pub rstp_status: StrMap,
+}
+
+/// Columns of one row of table `Port`. A field that is `None` is not written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortStatus {
+    /// `status`.
+    pub status: Option<StrMap>,
+    /// `statistics`.
+    pub statistics: Option<Counters>,
+    /// `bond_active_slave`: the inner value is absent where there is none.
+    pub bond_active: Option<Option<String>>,
+}
+
+/// Columns of one row of table `Interface`. `None` empties a column, but for `statistics`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InterfaceStatus {
+    /// OpenFlow port number, 65534 for LOCAL, -1 where the interface could not be had.
+    pub ofport: Option<i64>,
+    /// Why it could not be had.
+    pub error: Option<String>,
+    /// The address in use.
+    pub mac_in_use: Option<[u8; 6]>,
+    /// Bytes.
+    pub mtu: Option<i64>,
+    /// The kernel's index, 0 for a device that is not the kernel's.
+    pub ifindex: Option<i64>,
+    /// Up or down by configuration.
+    pub admin_up: Option<bool>,
+    /// Up or down in fact.
+    pub link_up: Option<bool>,
+    /// Bits per second.
+    pub link_speed: Option<i64>,
+    /// Full or half duplex.
+    pub full_duplex: Option<bool>,
+    /// Changes of the link.
+    pub link_resets: Option<i64>,
+    /// Whether LACP considers the link usable.
+    pub lacp_current: Option<bool>,
+    /// `status`, such as the driver's name.
+    pub status: StrMap,
+    /// Counters; `None` leaves those of the last time.
+    pub statistics: Option<Counters>,
+}
+
+impl InterfaceStatus {
+    /// The status of an interface that could not be had.
+    pub fn failed(error: impl Into<String>) -> Self {
+        Self { ofport: Some(-1), error: Some(error.into()), ..Self::default() }
+    }
+}
+
+/// Columns of one row of table `Controller`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ControllerStatus {
+    /// `is_connected`.
+    pub is_connected: bool,
+    /// `other`, `master` or `slave`; none while not connected.
+    pub role: Option<String>,
+    /// `state`, `sec_since_connect`, `sec_since_disconnect`, `last_error`.
+    pub status: StrMap,
+}
+
+type Columns = Vec<(&'static str, Datum)>;
+
+fn opt<T>(columns: &mut Columns, name: &'static str, value: Option<T>, datum: impl Fn(T) -> Datum) {
+    columns.extend(value.map(|value| (name, datum(value))));
+}
+
+fn choice(value: Option<bool>, yes: &str, no: &str) -> Datum {
+    Datum::optional(value.map(|v| if v { yes } else { no }))
+}
+
+fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+impl SwitchStatus {
+    fn columns(&self) -> Columns {
+        let mut columns = Columns::new();
+        opt(&mut columns, "dpdk_initialized", self.dpdk_initialized, Datum::scalar);
+        opt(&mut columns, "dpdk_version", self.dpdk_version.as_deref(), Datum::scalar);
+        opt(&mut columns, "iface_types", self.iface_types.clone(), Datum::set);
+        opt(&mut columns, "datapath_types", self.datapath_types.clone(), Datum::set);
+        opt(&mut columns, "statistics", self.statistics.clone(), Datum::map);
+        opt(&mut columns, "cur_cfg", self.cur_cfg, Datum::scalar);
+        columns
+    }
+}
+
+impl BridgeStatus {
+    fn columns(&self) -> Columns {
+        let id = self.datapath_id.map(|id| format!("{id:016x}"));
+        vec![
+            ("datapath_id", Datum::optional(id)),
+            ("datapath_version", Datum::scalar(self.datapath_version.as_str())),
+            ("status", Datum::map(self.status.clone())),
+            ("rstp_status", Datum::map(self.rstp_status.clone())),
+        ]
+    }
+}
+
+impl PortStatus {
+    fn columns(&self) -> Columns {
+        let mut columns = Columns::new();
+        opt(&mut columns, "status", self.status.clone(), Datum::map);
+        opt(&mut columns, "statistics", self.statistics.clone(), Datum::map);
+        opt(&mut columns, "bond_active_slave", self.bond_active.clone(), Datum::optional);
+        columns
+    }
+}
+
+impl InterfaceStatus {
+    fn columns(&self) -> Columns {
+        let mut columns = vec![
+            ("ofport", Datum::optional(self.ofport)),
+            ("error", Datum::optional(self.error.as_deref())),
+            ("mac_in_use", Datum::optional(self.mac_in_use.map(mac_text))),
+            ("mtu", Datum::optional(self.mtu)),
+            ("ifindex", Datum::optional(self.ifindex)),
+            ("admin_state", choice(self.admin_up, "up", "down")),
+            ("link_state", choice(self.link_up, "up", "down")),
+            ("link_speed", Datum::optional(self.link_speed)),
+            ("duplex", choice(self.full_duplex, "full", "half")),
+            ("link_resets", Datum::optional(self.link_resets)),
+            ("lacp_current", Datum::optional(self.lacp_current)),
+            ("status", Datum::map(self.status.clone())),
+        ];
+        opt(&mut columns, "statistics", self.statistics.clone(), Datum::map);
+        columns
+    }
+}
+
+impl ControllerStatus {
+    fn columns(&self) -> Columns {
+        vec![
+            ("is_connected", Datum::scalar(self.is_connected)),
+            ("role", Datum::optional(self.role.as_deref())),
+            ("status", Datum::map(self.status.clone())),
+        ]
+    }
+}
+
+/// Columns of one row that are to change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowUpdate {
+    /// The table.
+    pub table: &'static str,
+    /// The row.
+    pub uuid: Uuid,
+    /// The new values by column.
+    pub columns: Vec<(String, Datum)>,
+}
+
+impl RowUpdate {
+    /// Adds the change to a transaction.
+    pub fn add_to(self, transaction: &mut Transaction) {
+        transaction.update(self.table, self.uuid, self.columns);
+    }
+}
+
+impl Status {
+    /// The columns that differ from the replica. Rows and columns that do not exist are left out;
+    /// the row of `Open_vSwitch` with `cur_cfg` comes last.
+    pub fn diff(&self, db: &Replica) -> Vec<RowUpdate> {
+        let mut updates = Vec::new();
+        let mut add = |table, uuid, columns| updates.extend(row_diff(db, table, uuid, columns));
+        self.bridges.iter().for_each(|(&uuid, s)| add("Bridge", uuid, s.columns()));
+        self.ports.iter().for_each(|(&uuid, s)| add("Port", uuid, s.columns()));
+        self.interfaces.iter().for_each(|(&uuid, s)| add("Interface", uuid, s.columns()));
+        self.controllers.iter().for_each(|(&uuid, s)| add("Controller", uuid, s.columns()));
+        for (&uuid, capabilities) in &self.datapaths {
+            add("Datapath", uuid, vec![("capabilities", Datum::map(capabilities.clone()))]);
+        }
+        if let Some((uuid, _)) = db.singleton("Open_vSwitch") {
+            add("Open_vSwitch", uuid, self.switch.columns());
+        }
+        updates
+    }
+}
+
+fn row_diff(db: &Replica, table: &'static str, uuid: Uuid, wanted: Columns) -> Option<RowUpdate> {
+    let row = db.row(table, uuid)?;
+    let differs = |(name, value): &(&str, Datum)| row.get(name).is_some_and(|old| old != value);
+    let columns: Vec<_> =
+        wanted.into_iter().filter(differs).map(|(name, value)| (name.to_owned(), value)).collect();
+    (!columns.is_empty()).then_some(RowUpdate { table, uuid, columns })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ovsdb::{Row, Schema};
+
+    fn database() -> Replica {
+        let row = |columns: Vec<(&str, Datum)>| columns.into_iter().collect::<Row>();
+        Replica::with_rows(
+            Schema::default(),
+            [
+                ("Open_vSwitch".to_owned(), Uuid(1), row(vec![("cur_cfg", Datum::scalar(3))])),
+                (
+                    "Interface".to_owned(),
+                    Uuid(2),
+                    row(vec![
+                        ("ofport", Datum::scalar(1)),
+                        ("error", Datum::empty()),
+                        ("mac_in_use", Datum::empty()),
+                        ("statistics", Datum::map([("rx_packets", 5)])),
+                    ]),
+                ),
+            ],
+        )
+    }
+
+    #[test]
+    fn only_differences_are_written_and_cur_cfg_last() {
+        let mut status = Status::default();
+        status.switch.cur_cfg = Some(4);
+        let mac_in_use = Some([0x02, 0, 0, 0, 0, 0xff]);
+        let interface = InterfaceStatus { ofport: Some(1), mac_in_use, ..Default::default() };
+        status.interfaces.insert(Uuid(2), interface);
+        status.interfaces.insert(Uuid(77), InterfaceStatus::failed("gone"));
+        let updates = status.diff(&database());
+        let column = |name: &str, value| vec![(name.to_owned(), value)];
+        assert_eq!(
+            updates,
+            [
+                RowUpdate {
+                    table: "Interface",
+                    uuid: Uuid(2),
+                    columns: column("mac_in_use", Datum::scalar("02:00:00:00:00:ff"))
+                },
+                RowUpdate {
+                    table: "Open_vSwitch",
+                    uuid: Uuid(1),
+                    columns: column("cur_cfg", Datum::scalar(4))
+                },
+            ]
+        );
+        status.switch.cur_cfg = Some(3);
+        status.interfaces.clear();
+        assert!(status.diff(&database()).is_empty());
+    }
+
+    #[test]
+    fn failure_and_statistics_replace_what_was_there() {
+        let mut status = Status::default();
+        let mut failed = InterfaceStatus::failed("no such device");
+        failed.statistics = Some(Counters::new());
+        status.interfaces.insert(Uuid(2), failed);
+        let updates = status.diff(&database());
+        let names: Vec<_> = updates[0].columns.iter().map(|(n, _)| n.as_str()).collect();
+        assert_eq!(names, ["ofport", "error", "statistics"]);
+        assert_eq!(updates[0].columns[0].1, Datum::scalar(-1));
+    }
+}
