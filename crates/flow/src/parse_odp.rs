@@ -10,7 +10,8 @@ pub type DatapathPortNumber<'a> = &'a dyn Fn(&str) -> Option<PortNo>;
 
 /// Parses `attribute(...)` items separated by commas or blanks, as (key, mask). The key is not
 /// masked: values come back as written (in `-m` form, those of the flow's first packet). What is
-/// not mentioned is zero and wildcarded. Without `packet_type`, a text with `eth(...)`, or with
+/// not mentioned is zero and wildcarded, except that an Ethernet frame without `eth_type(...)` has
+/// the type 0x05ff (802.2). Without `packet_type`, a text with `eth(...)`, or with
 /// neither `eth(...)` nor `eth_type(...)`, is Ethernet; one with only `eth_type(...)` is a bare
 /// L3 packet, as in OVS.
 pub fn parse_odp(text: &str, ports: DatapathPortNumber) -> Result<(Key, Mask), TextError> {
@@ -19,6 +20,9 @@ pub fn parse_odp(text: &str, ports: DatapathPortNumber) -> Result<(Key, Mask), T
     p.finish();
     Ok((p.key, p.mask))
 }
+
+/// The Ethernet type of a frame that has none (802.2 without SNAP), as in OVS.
+pub(crate) const NO_ETH_TYPE: u16 = 0x05ff;
 
 /// Where a value goes and how it is written.
 #[derive(Clone, Copy)]
@@ -95,6 +99,9 @@ impl Parser<'_> {
             let kind = if bare { 1 << 16 | u32::from(self.key.u16(at::ETH_TYPE)) } else { 0 };
             self.key.set_u32(at::PACKET_TYPE, kind);
             self.mask.set_u32(at::PACKET_TYPE, !0);
+        }
+        if self.key.u32(at::PACKET_TYPE) == 0 && self.mask.u16(at::ETH_TYPE) == 0 {
+            self.put(at::ETH_TYPE, 2, NO_ETH_TYPE.into(), 0xffff);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::parse_odp::NO_ETH_TYPE;
 use crate::text::{CT_STATE, Masked, TCP_FLAGS, TUN_FLAGS, ethernet, flags_masked, hex};
 use crate::text::{ipv4, ipv6};
 use crate::{Field, Key, Mask, PortNo, at, flag, frag};
@@ -236,7 +237,7 @@ impl Odp<'_> {
 
     fn payload(&mut self) {
         let kind = self.at(at::ETH_TYPE, 2);
-        if self.shown(kind) {
+        if self.shown(kind) && kind.value != NO_ETH_TYPE.into() {
             let mask = if kind.exact() { String::new() } else { format!("/{:#06x}", kind.mask) };
             self.attribute("eth_type", &format!("{:#06x}{mask}", kind.value));
         }

@@ -67,6 +67,8 @@ fn prints_as_ovs() {
 fn ethernet_or_bare() {
     let kind = |text| Field::PacketType.get(&parse_odp(text, &|_| None).unwrap().0);
     assert_eq!(kind("in_port(1)"), 0);
+    let (llc, mask) = parse_odp("in_port(1),eth()", &|_| None).unwrap();
+    assert_eq!((llc.u16(at::ETH_TYPE), mask.u16(at::ETH_TYPE)), (0x05ff, 0xffff));
     assert_eq!(kind("eth(),eth_type(0x0800)"), 0);
     assert_eq!(kind("in_port(1),eth_type(0x0800),ipv4(proto=6)"), 0x10800);
     assert_eq!(kind("packet_type(ns=1,id=0x86dd),eth_type(0x86dd)"), 0x186dd);
