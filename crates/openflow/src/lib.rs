@@ -6,9 +6,12 @@
 pub mod action;
 pub mod actions;
 pub mod actions_out;
+mod buf;
 pub mod check;
+pub mod codec;
 pub mod error;
 pub mod error_code;
+pub mod framing;
 pub mod instructions;
 mod match10;
 pub mod matching;

@@ -341,6 +341,19 @@ pub enum MultipartRequest {
     FlowMonitor(Vec<MonitorRequest>),
 }
 
+/// Flags of a flow-monitor request.
+#[allow(missing_docs)]
+pub mod monitor_flag {
+    pub const INITIAL: u16 = 1;
+    pub const ADD: u16 = 2;
+    pub const DELETE: u16 = 4;
+    pub const MODIFY: u16 = 8;
+    /// Updates have the actions.
+    pub const ACTIONS: u16 = 16;
+    /// Changes made on this connection come in full, not abbreviated.
+    pub const OWN: u16 = 32;
+}
+
 /// A flow-monitor request (Nicira's; `ovs-ofctl monitor BR watch:`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -513,6 +526,12 @@ pub enum Reply {
     Barrier,
     Role {
         role: Role,
+        generation: u64,
+    },
+    /// 1.4+; reason: 0 another controller became primary, 1 configuration, 2 experimenter.
+    RoleStatus {
+        role: Role,
+        reason: u8,
         generation: u64,
     },
     Async(AsyncConfig),

@@ -1,0 +1,70 @@
+//! Bundles (1.4+, and ONF's extension for 1.3, which has the same bodies).
+
+use super::decode::decode_parts;
+use super::encode::{begin, begin_exp};
+use super::kinds::Kind;
+use super::{Dialect, Form, ONF, ReplyTo};
+use crate::buf::{Put, Rd, Result};
+use crate::framing::{HEADER_LEN, Header};
+use crate::{BundleStep, OfError, Request, Version};
+
+/// ATOMIC and ORDERED.
+const FLAGS: u16 = 3;
+const ONF_CONTROL: u32 = 2300;
+
+/// BUNDLE_CONTROL. Properties are passed over.
+pub(super) fn decode_control(mut rd: Rd<'_>) -> Result<Request> {
+    let id = rd.u32()?;
+    let step = BundleStep::from_wire(rd.u16()?).ok_or(OfError::BundleBadType)?;
+    let flags = flags(rd.u16()?)?;
+    Ok(Request::BundleControl { id, step, flags })
+}
+
+fn flags(flags: u16) -> Result<u16> {
+    if flags & !FLAGS == 0 { Ok(flags) } else { Err(OfError::BundleBadFlags) }
+}
+
+/// BUNDLE_ADD_MESSAGE. The message inside must have the same transaction id, as in OVS; which
+/// messages a bundle takes is checked here too.
+pub(super) fn decode_add(dialect: Dialect, mut rd: Rd<'_>, depth: u8) -> Result<Request> {
+    if depth > 0 {
+        return Err(OfError::BundleMsgUnsup);
+    }
+    let id = rd.u32()?;
+    rd.skip(2)?;
+    let flags = flags(rd.u16()?)?;
+    let header = Header::read(rd.0).ok_or(OfError::BundleMsgBadLen)?;
+    let len = usize::from(header.len);
+    if len < HEADER_LEN || len > rd.left() {
+        return Err(OfError::BundleMsgBadLen);
+    }
+    let (to, inner) = decode_parts(dialect, &rd.0[..len], depth + 1)?;
+    let bundled = matches!(
+        inner,
+        Request::FlowMod(_) | Request::GroupMod(_) | Request::PortMod(_) | Request::PacketOut(_)
+    );
+    if !bundled {
+        return Err(OfError::BundleMsgUnsup);
+    }
+    Ok(Request::BundleAdd { id, flags, xid: to.xid, inner: Box::new(inner) })
+}
+
+/// BUNDLE_CONTROL as a reply.
+pub(super) fn encode_control(
+    version: Version,
+    to: ReplyTo,
+    id: u32,
+    step: BundleStep,
+    flags: u16,
+) -> Vec<u8> {
+    let onf = to.form == Form::Onf || version < Version::V14;
+    let mut m = if onf {
+        begin_exp(version, to.xid, ONF, ONF_CONTROL)
+    } else {
+        begin(version, Kind::BundleControl, to.xid)
+    };
+    m.u32(id);
+    m.u16(step as u16);
+    m.u16(flags);
+    m
+}

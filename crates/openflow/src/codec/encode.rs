@@ -1,0 +1,110 @@
+//! Replies and asynchronous messages: [`Reply`] to bytes.
+
+use super::kinds::Kind;
+use super::{Dialect, Form, NX, ONF, ReplyTo, bundle, config, flow_mod, hello, monitor};
+use super::{multipart, packet, port};
+use crate::buf::Put;
+use crate::{MultipartReply, Reply, Version, error_code};
+
+/// The largest message.
+pub(super) const MAX_LEN: usize = 0xffff;
+
+/// A message begun: its header, the length still zero.
+pub(super) fn begin(version: Version, kind: Kind, xid: u32) -> Vec<u8> {
+    let mut m = vec![version as u8, kind.wire(version), 0, 0];
+    m.u32(xid);
+    m
+}
+
+/// An experimenter message begun.
+pub(super) fn begin_exp(version: Version, xid: u32, vendor: u32, subtype: u32) -> Vec<u8> {
+    let mut m = begin(version, Kind::Experimenter, xid);
+    m.u32(vendor);
+    m.u32(subtype);
+    m
+}
+
+/// Stores the length. The writers keep messages below 64 KiB; what is longer is cut.
+pub(super) fn finish(mut m: Vec<u8>) -> Vec<u8> {
+    debug_assert!(m.len() <= MAX_LEN, "message of {} bytes", m.len());
+    m.truncate(MAX_LEN);
+    m.patch_len(2, 0);
+    m
+}
+
+/// Encodes a reply or an asynchronous message (`to`: `0.into()`): one message, or several for long
+/// multipart replies.
+pub fn encode(dialect: impl Into<Dialect>, to: impl Into<ReplyTo>, reply: &Reply) -> Vec<Vec<u8>> {
+    let (dialect, to) = (dialect.into(), to.into());
+    match reply {
+        Reply::Multipart(reply) => multipart::encode(dialect, to, reply, false),
+        Reply::MonitorUpdate(updates) => monitor::encode_updates(dialect, to, updates),
+        _ => vec![finish(single(dialect, to, reply))],
+    }
+}
+
+/// Encodes part of a multipart reply; `more` says that further parts follow (so that a caller can
+/// give a million flows in pieces).
+pub fn encode_part(
+    dialect: impl Into<Dialect>,
+    to: impl Into<ReplyTo>,
+    reply: &MultipartReply,
+    more: bool,
+) -> Vec<Vec<u8>> {
+    multipart::encode(dialect.into(), to.into(), reply, more)
+}
+
+fn single(dialect: Dialect, to: ReplyTo, reply: &Reply) -> Vec<u8> {
+    let (version, xid) = (dialect.version, to.xid);
+    match reply {
+        Reply::Hello => hello::encode_hello(xid, 1 << version as u32),
+        Reply::EchoRequest(data) => with_data(version, Kind::EchoRequest, xid, data),
+        Reply::EchoReply(data) => with_data(version, Kind::EchoReply, xid, data),
+        Reply::Error { error, data } => {
+            let mut m = begin(version, Kind::Error, xid);
+            error_code::put_error(version, *error, &mut m);
+            append(&mut m, data);
+            m
+        }
+        Reply::Features { dpid, n_buffers, n_tables, ports } => {
+            port::features(version, xid, *dpid, *n_buffers, *n_tables, ports)
+        }
+        Reply::Config(c) => config::encode_switch_config(version, xid, c),
+        Reply::PacketIn(p) => packet::encode_packet_in(dialect, xid, p),
+        Reply::FlowRemoved(r) => flow_mod::encode_removed(dialect, xid, r),
+        Reply::PortStatus { reason, desc } => port::status(version, xid, *reason, desc),
+        Reply::Barrier => begin(version, Kind::BarrierReply, xid),
+        Reply::Role { role, generation } => config::encode_role(version, to, *role, *generation),
+        Reply::RoleStatus { role, reason, generation } => {
+            config::encode_role_status(version, xid, *role, *reason, *generation)
+        }
+        Reply::Async(a) => config::encode_async(version, xid, a),
+        Reply::BundleControl { id, step, flags } => {
+            bundle::encode_control(version, to, *id, *step, *flags)
+        }
+        Reply::QueueConfig { port } => port::queue_config(version, xid, *port),
+        Reply::Multipart(_) | Reply::MonitorUpdate(_) => unreachable!("encoded by encode()"),
+    }
+}
+
+/// A message that is only a header and data.
+fn with_data(version: Version, kind: Kind, xid: u32, data: &[u8]) -> Vec<u8> {
+    let mut m = begin(version, kind, xid);
+    append(&mut m, data);
+    m
+}
+
+/// Adds as much of `data` as fits.
+pub(super) fn append(m: &mut Vec<u8>, data: &[u8]) {
+    let room = MAX_LEN.saturating_sub(m.len());
+    m.raw(&data[..data.len().min(room)]);
+}
+
+/// The experimenter of a form, `None` for OpenFlow's own messages.
+pub(super) fn vendor(form: Form) -> Option<u32> {
+    match form {
+        Form::Nicira => Some(NX),
+        Form::Onf => Some(ONF),
+        Form::Standard | Form::FlowStats15 => None,
+    }
+}

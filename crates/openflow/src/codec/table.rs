@@ -1,0 +1,74 @@
+//! Tables: table-mod, statistics, descriptions.
+
+use crate::buf::{Put, Rd, Result};
+use crate::{Request, TableStats, Version};
+
+/// Every wildcard of 1.0's match.
+const ALL_WILDCARDS10: u32 = 0x3f_ffff;
+
+/// TABLE_MOD. 1.4's eviction and vacancy properties are checked for form only.
+pub(super) fn decode_mod(mut rd: Rd<'_>) -> Result<Request> {
+    let table = rd.u8()?;
+    rd.skip(3)?;
+    let config = rd.u32()?;
+    while !rd.is_empty() {
+        rd.property()?;
+    }
+    Ok(Request::TableMod { table, config })
+}
+
+/// One table of a table-statistics reply.
+pub(super) fn put_stats(version: Version, t: &TableStats, m: &mut Vec<u8>) {
+    m.u8(t.table);
+    match version {
+        Version::V10 => {
+            m.pad(3);
+            m.text(&t.name, 32);
+            m.u32(ALL_WILDCARDS10);
+            m.u32(t.max_entries);
+        }
+        Version::V11 => {
+            m.pad(7);
+            m.text(&t.name, 32);
+            // Wildcards, match; instructions, actions, configuration.
+            [0x3ff, 0x3ff, 0x3e, 0x0fff_ffff, 0x0fff_ffff, t.config, t.max_entries]
+                .iter()
+                .for_each(|n| m.u32(*n));
+        }
+        Version::V12 => {
+            m.pad(7);
+            m.text(&t.name, 32);
+            put_capabilities12(t, m);
+        }
+        _ => m.pad(3),
+    }
+    m.u32(t.active);
+    m.u64(t.lookups);
+    m.u64(t.matched);
+}
+
+/// 1.2's list of what a table can match and do.
+fn put_capabilities12(t: &TableStats, m: &mut Vec<u8>) {
+    const FIELDS: u64 = 0xf_ffff_ffff;
+    m.u64(FIELDS); // match
+    m.u64(FIELDS); // wildcards
+    m.u32(0x03ff_8001); // write actions
+    m.u32(0x03ff_8001); // apply actions
+    m.u64(FIELDS); // write set-fields
+    m.u64(FIELDS); // apply set-fields
+    m.u64(u64::MAX); // metadata match
+    m.u64(u64::MAX); // metadata write
+    m.u32(0x3e); // instructions
+    m.u32(t.config);
+    m.u32(t.max_entries);
+}
+
+/// One table of a table-description reply (1.4+): no eviction by importance, no vacancy events.
+pub(super) fn put_desc(table: u8, config: u32, m: &mut Vec<u8>) {
+    let start = m.len();
+    m.pad(2);
+    m.u8(table);
+    m.pad(1);
+    m.u32(config);
+    m.patch_len(start, start);
+}

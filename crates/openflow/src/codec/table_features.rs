@@ -1,0 +1,67 @@
+//! Table features (1.3+): what each table can match and do. All tables here can do the same.
+
+use crate::buf::Put;
+use crate::oxm::Oxm;
+use crate::{TableStats, Version};
+use flow::{FIELDS, Field};
+
+/// Standard actions by type number, those that every table takes: output, the MPLS and IP TTLs,
+/// VLAN and MPLS push and pop, queue, group, set-field.
+const ACTIONS: &[u16] = &[0, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25];
+/// Fields that are matched through others (registers' wide views are listed with them).
+const NOT_LISTED: &[Field] = &[Field::VlanTci, Field::IpTos];
+
+/// Every field that matches can name in `version`.
+fn fields() -> impl Iterator<Item = Field> {
+    let regs = (0..16).map(Field::Reg).chain((0..8).map(Field::Xreg));
+    let named = FIELDS.iter().copied().filter(|f| !NOT_LISTED.contains(f));
+    named.chain(regs).chain((0..4).map(Field::Xxreg))
+}
+
+/// One table's features. `last`: the highest table, so that next tables can be listed.
+pub(super) fn put(version: Version, t: &TableStats, last: u8, m: &mut Vec<u8>) {
+    let start = m.len();
+    m.pad(2);
+    m.u8(t.table);
+    m.pad(5); // 1.5: command and features; nothing to say
+    m.text(&t.name, 32);
+    m.u64(u64::MAX); // metadata match
+    m.u64(u64::MAX); // metadata write
+    m.u32(if version >= Version::V14 { t.config } else { t.config & 3 });
+    m.u32(t.max_entries);
+    // Each property for hits and, one higher, for table misses.
+    for miss in 0..2 {
+        m.property(miss, |m| put_instructions(version, t.table < last, m));
+        m.property(2 + miss, |m| (t.table + 1..=last).for_each(|n| m.u8(n)));
+        for (actions, set_fields) in [(4, 12), (6, 14)] {
+            m.property(actions + miss, put_actions);
+            m.property(set_fields + miss, |m| {
+                fields().filter(|f| f.writable()).for_each(|f| put_id(version, f, false, m));
+            });
+        }
+    }
+    m.property(8, |m| fields().for_each(|f| put_id(version, f, f.maskable(), m)));
+    m.property(10, |m| fields().for_each(|f| put_id(version, f, false, m)));
+    m.patch_len(start, start);
+}
+
+/// Goto (unless it is the last table), write-metadata, write, apply, clear; meter until 1.4.
+fn put_instructions(version: Version, goto: bool, m: &mut Vec<u8>) {
+    let kinds = [1u16, 2, 3, 4, 5, 6];
+    let known = |k: &u16| (*k != 1 || goto) && (*k != 6 || version < Version::V15);
+    for kind in kinds.into_iter().filter(known) {
+        m.u16(kind);
+        m.u16(4);
+    }
+}
+
+fn put_actions(m: &mut Vec<u8>) {
+    for kind in ACTIONS {
+        m.u16(*kind);
+        m.u16(4);
+    }
+}
+
+fn put_id(version: Version, field: Field, masked: bool, m: &mut Vec<u8>) {
+    Oxm::of(version, field).put_header(masked, m);
+}
