@@ -18,7 +18,9 @@
 //!
 //! # Un-wildcarding
 //! [`Classifier::lookup`] marks every bit its outcome depended on: any key that agrees on the
-//! marked bits gets the same outcome. Marking more than necessary is allowed (it makes datapath
+//! marked bits gets the same outcome. Subtables look at a key in stages (metadata, L2, L3, L4) and
+//! a miss marks only what the stages so far looked at; tries of the IPv4 prefixes in use tell when
+//! a few address bits suffice. Marking more than necessary is allowed (it makes datapath
 //! flows narrower, not wrong); marking less never is.
 //!
 //! # Invariants
@@ -32,10 +34,12 @@
 mod filter;
 mod hash;
 mod linear;
+mod prefixes;
 mod rule;
 mod slots;
 mod stage;
 mod subtable;
+mod trie;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -46,6 +50,7 @@ use flow::{Key, Mask};
 use sync::{Domain, Published};
 
 pub use linear::Linear;
+use prefixes::{Prefixes, Tries};
 use rule::Shape;
 pub use rule::{NEVER, Rule};
 use subtable::{Handle, Owned, Subtable, chain};
@@ -68,6 +73,7 @@ struct Writer<T: Send + Sync + 'static> {
 /// threads; `lookup` takes no lock and never waits.
 pub struct Classifier<T: Send + Sync + 'static> {
     list: Published<Box<[Entry<T>]>>,
+    tries: Tries,
     writer: Mutex<Writer<T>>,
     rules: AtomicUsize,
     domain: Domain,
@@ -78,6 +84,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     pub fn new(domain: Domain) -> Self {
         Classifier {
             list: Published::new(domain.clone(), Box::default()),
+            tries: Tries::new(&domain),
             writer: Mutex::new(Writer { by_mask: HashMap::new(), serial: 0 }),
             rules: AtomicUsize::new(0),
             domain,
@@ -127,6 +134,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
             self.publish_list(&writer);
         }
         if let Some(owned) = writer.by_mask.get_mut(&shape) {
+            // SAFETY: the lock makes this the only writer.
+            unsafe { self.tries.insert(&rule.key(), owned.shared.lengths, self.is_empty()) };
             owned.link(rule);
         }
         self.rules.fetch_add(1, Ordering::Relaxed);
@@ -141,6 +150,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         let Some(owned) = writer.by_mask.get_mut(&shape) else { return false };
         let before = owned.max_priority();
         let Some(handle) = owned.unlink(rule) else { return false };
+        // SAFETY: the lock makes this the only writer.
+        unsafe { self.tries.remove(&rule.key(), owned.shared.lengths, &self.domain) };
         let after = owned.max_priority();
         if after.is_none() {
             writer.by_mask.remove(&shape);
@@ -238,6 +249,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     #[inline]
     unsafe fn best(&self, key: &Key, version: u64, wildcards: &mut Mask) -> Option<Handle<'_, T>> {
         let mut best: Option<Handle<'_, T>> = None;
+        let mut prefixes = Prefixes::new(&self.tries);
         // SAFETY: the caller's promise.
         let list = unsafe { self.list.read() };
         for entry in list {
@@ -245,7 +257,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
                 break;
             }
             // SAFETY: the caller's promise.
-            let head = unsafe { entry.subtable.lookup(key, wildcards) };
+            let head = unsafe { entry.subtable.lookup(key, &mut prefixes, wildcards) };
             // SAFETY: the caller's promise.
             let found = unsafe { chain(head) }.find(|r| r.visible(version));
             if let Some(rule) = found

@@ -10,6 +10,7 @@ use flow::{Key, Mask};
 use sync::{Domain, Published};
 
 use crate::hash::Secret;
+use crate::prefixes::{self, Lengths, Prefixes};
 use crate::rule::{Rule, Shape};
 use crate::slots::Slots;
 use crate::stage::{Step, steps};
@@ -23,6 +24,9 @@ pub(crate) struct Subtable<T: Send + Sync + 'static> {
     steps: Box<[Step]>,
     /// Where each stage ends in `steps`; the last one is `steps.len()`.
     stages: Box<[usize]>,
+    /// The step that looks at the IPv4 addresses, if they are matched by prefix; else past all.
+    addresses: usize,
+    pub lengths: Lengths,
     slots: Published<Slots<T>>,
 }
 
@@ -43,34 +47,62 @@ impl<T: Send + Sync + 'static> Subtable<T> {
         let mask = shape.mask();
         let (steps, stages) = steps(&mask);
         let slots = Published::new(domain.clone(), Slots::new(MIN_SLOTS, stages.len() - 1));
-        Subtable { mask, secret: Secret::get(), steps, stages, slots }
+        let lengths = prefixes::lengths(&mask);
+        let word = steps.iter().position(|s| usize::from(s.word) == prefixes::WORD);
+        let usable = lengths != Lengths::default();
+        let addresses = word.filter(|_| usable).unwrap_or(steps.len());
+        Subtable { mask, secret: Secret::get(), steps, stages, addresses, lengths, slots }
     }
 
-    /// The chain that `key` belongs to (null: none); marks in `wildcards` the bits looked at.
+    /// The chain that `key` belongs to (null: none); marks in `wildcards` the bits that decided.
     ///
     /// # Safety
     /// As [`Published::read`].
     #[inline]
-    pub unsafe fn lookup(&self, key: &Key, wildcards: &mut Mask) -> *mut Rule<T> {
+    pub unsafe fn lookup(
+        &self,
+        key: &Key,
+        prefixes: &mut Prefixes,
+        wildcards: &mut Mask,
+    ) -> *mut Rule<T> {
+        // SAFETY: the caller's promise.
+        let (head, seen) = unsafe { self.walk(key) };
+        if head.is_null()
+            && seen > self.addresses
+            // SAFETY: the caller's promise.
+            && unsafe { prefixes.exclude(key, self.lengths, wildcards) }
+        {
+            return head;
+        }
+        for step in &self.steps[..seen] {
+            wildcards.words[step.word as usize] |= step.mask;
+        }
+        head
+    }
+
+    /// The chain that `key` belongs to, and how many steps that took to see.
+    ///
+    /// # Safety
+    /// As [`Published::read`].
+    #[inline]
+    unsafe fn walk(&self, key: &Key) -> (*mut Rule<T>, usize) {
         // SAFETY: the caller's promise.
         let slots = unsafe { self.slots.read() };
         let mut hash = self.secret.start();
         let mut from = 0;
         for (i, &end) in self.stages.iter().enumerate() {
             for step in &self.steps[from..end] {
-                let word = step.word as usize;
-                hash = self.secret.mix(hash, key.words[word] & step.mask);
-                wildcards.words[word] |= step.mask;
+                hash = self.secret.mix(hash, key.words[step.word as usize] & step.mask);
             }
             from = end;
             if let Some(filter) = slots.filters.get(i)
                 && !filter.may_contain(hash)
             {
-                return null_mut();
+                return (null_mut(), end);
             }
         }
         // SAFETY: the caller's promise.
-        unsafe { slots.find(hash, |rule| rule.matches(key)) }
+        (unsafe { slots.find(hash, |rule| rule.matches(key)) }, from)
     }
 
     fn hashes(&self, key: &Key) -> Hashes {

@@ -242,3 +242,58 @@ fn stages_leave_later_bits_wild() {
     assert_eq!(Field::InPort.get(&marked), Field::InPort.full());
     assert_eq!((Field::Ipv4Dst.get(&marked), Field::TcpDst.get(&marked)), (0, 0));
 }
+
+#[test]
+fn a_catch_all_pins_few_address_bits() {
+    let table = Classifier::new(Domain::new());
+    let route = |address: u32, len: u32, priority| {
+        let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
+        Field::Ipv4Dst.set(&mut key, address.into());
+        Field::Ipv4Dst.set(&mut mask, u128::from(u32::MAX << (32 - len)));
+        Arc::new(Rule::new(&key, &mask, priority, len))
+    };
+    table.insert(Arc::new(Rule::new(&Key::ZERO, &Key::ZERO, 0, 0)));
+    let hosts: Vec<_> = (1..=200).map(|i| route(0x0a00_0000 + i, 32, 9)).collect();
+    hosts.iter().for_each(|r| table.insert(r.clone()));
+    table.insert(route(0x0a80_0000, 9, 5));
+    let ask = |address: u32| {
+        let (mut key, mut marked) = (Key::ZERO, Key::ZERO);
+        Field::Ipv4Dst.set(&mut key, address.into());
+        let found = *table.find(&key, 0, &mut marked).unwrap().value();
+        (found, Field::Ipv4Dst.get(&marked) as u32)
+    };
+    assert_eq!(ask(0xc0a8_0001), (0, 0x8000_0000));
+    assert_eq!(ask(0x0a80_1234), (9, 0xff80_0000));
+    assert_eq!(ask(0x0a00_0001), (32, 0xffff_ffff));
+    assert_eq!(ask(0x0a40_0001), (0, 0xffc0_0000));
+    hosts.iter().for_each(|r| assert!(table.remove(r)));
+    assert_eq!(ask(0x0a40_0001), (0, 0xff80_0000));
+}
+
+#[test]
+fn a_trie_that_grew_too_large_is_given_up() {
+    let domain = Domain::new();
+    let table = Classifier::new(domain.clone());
+    let mut mask = Key::ZERO;
+    Field::Ipv4Dst.unwildcard(&mut mask);
+    let rule = |i: u32| {
+        let mut key = Key::ZERO;
+        Field::Ipv4Dst.set(&mut key, i.into());
+        Arc::new(Rule::new(&key, &mask, 1, i))
+    };
+    let marked_for = |address: u32| {
+        let (mut key, mut marked) = (Key::ZERO, Key::ZERO);
+        Field::Ipv4Dst.set(&mut key, address.into());
+        assert!(table.find(&key, 0, &mut marked).is_none());
+        Field::Ipv4Dst.get(&marked).count_ones()
+    };
+    let rules: Vec<_> = (0..100_001).map(rule).collect();
+    rules[1..].iter().for_each(|r| table.insert(r.clone()));
+    assert_eq!(marked_for(u32::MAX), 1);
+    table.insert(rules[0].clone());
+    assert_eq!(marked_for(u32::MAX), 32);
+    rules.iter().for_each(|r| assert!(table.remove(r)));
+    domain.reclaim();
+    table.insert(rule(1));
+    assert_eq!(marked_for(u32::MAX), 1);
+}

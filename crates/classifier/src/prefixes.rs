@@ -1,0 +1,102 @@
+//! The tries of a table, and what one lookup learned from them.
+
+use flow::{Key, Mask, at};
+use sync::{Domain, Published};
+
+use crate::trie::{Answer, Trie, upper};
+
+/// Places of the fields with a trie: the IPv4 (or ARP) addresses.
+const FIELDS: [usize; 2] = [at::IP_DST, at::IP_SRC];
+/// The word that holds them.
+pub(crate) const WORD: usize = at::IP_SRC / 8;
+
+/// Prefix lengths of a mask in each of the fields; 0: none, or not a prefix.
+pub(crate) type Lengths = [u8; FIELDS.len()];
+
+pub(crate) fn lengths(mask: &Mask) -> Lengths {
+    FIELDS.map(|at| {
+        let mask = mask.u32(at);
+        if mask.leading_ones() == mask.count_ones() { mask.count_ones() as u8 } else { 0 }
+    })
+}
+
+/// One trie per field; `None` once it would have grown too large, until the table is empty again.
+pub(crate) struct Tries {
+    each: [Published<Option<Trie>>; FIELDS.len()],
+}
+
+impl Tries {
+    pub fn new(domain: &Domain) -> Tries {
+        Tries { each: FIELDS.map(|_| Published::new(domain.clone(), Some(Trie::new()))) }
+    }
+
+    /// Counts a rule before it is linked. `first`: the table is empty.
+    ///
+    /// # Safety
+    /// The caller is the only writer.
+    pub unsafe fn insert(&self, key: &Key, lengths: Lengths, first: bool) {
+        for ((trie, at), len) in self.each.iter().zip(FIELDS).zip(lengths) {
+            // SAFETY: the caller's promise.
+            let now = unsafe { trie.read() };
+            if first && now.is_none() {
+                trie.publish(Some(Trie::new()));
+            }
+            // SAFETY: the caller's promise.
+            let now = unsafe { trie.read() };
+            if let Some(t) = now
+                && len > 0
+                // SAFETY: the caller's promise.
+                && !unsafe { t.insert(key.u32(at), len) }
+            {
+                trie.publish(None);
+            }
+        }
+    }
+
+    /// Forgets a rule after it was unlinked.
+    ///
+    /// # Safety
+    /// The caller is the only writer.
+    pub unsafe fn remove(&self, key: &Key, lengths: Lengths, domain: &Domain) {
+        for ((trie, at), len) in self.each.iter().zip(FIELDS).zip(lengths) {
+            // SAFETY: the caller's promise.
+            if let (Some(t), 1..) = (unsafe { trie.read() }, len) {
+                // SAFETY: the caller's promise.
+                unsafe { t.remove(key.u32(at), len, domain) };
+            }
+        }
+    }
+}
+
+/// What one lookup knows about the prefixes of its key.
+pub(crate) struct Prefixes<'a> {
+    tries: &'a Tries,
+    answers: [Option<Answer>; FIELDS.len()],
+}
+
+impl<'a> Prefixes<'a> {
+    pub fn new(tries: &'a Tries) -> Self {
+        Prefixes { tries, answers: [None; FIELDS.len()] }
+    }
+
+    /// Is it certain from an address alone that no rule with these prefix lengths matches `key`?
+    /// Then marks the address bits that say so.
+    ///
+    /// # Safety
+    /// As [`Published::read`].
+    pub unsafe fn exclude(&mut self, key: &Key, lengths: Lengths, wildcards: &mut Mask) -> bool {
+        for (i, at) in FIELDS.into_iter().enumerate().filter(|(i, _)| lengths[*i] > 0) {
+            // SAFETY: the caller's promise.
+            let Some(trie) = (unsafe { self.tries.each[i].read() }) else { continue };
+            // SAFETY: the caller's promise.
+            let answer =
+                *self.answers[i].get_or_insert_with(|| unsafe { trie.lookup(key.u32(at)) });
+            if answer.lengths >> lengths[i] & 1 == 0 {
+                let bits = upper(answer.bits.min(lengths[i]));
+                wildcards.set_u32(at, wildcards.u32(at) | bits);
+                return true;
+            }
+        }
+        false
+    }
+}
