@@ -1,2 +1,46 @@
-//! See the crate's Cargo.toml; under construction.
-fn main() {}
+//! The daemon that takes `ovs-vswitchd`'s place: arguments and wiring only.
+
+mod idle;
+
+use control::daemon::{Action, Args, Daemon, Dirs, help, version};
+use control::vlog;
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let dirs = Dirs::from_env();
+    match Args::parse(std::env::args().skip(1), dirs.clone()) {
+        Ok(Action::Help) => print!("{}", help(&dirs)),
+        Ok(Action::Version) => println!("{}", version()),
+        Ok(Action::Run(args)) => return run(&args),
+        Err(error) => return fail(error),
+    }
+    ExitCode::SUCCESS
+}
+
+fn fail(error: impl Display) -> ExitCode {
+    eprintln!("{error}");
+    ExitCode::FAILURE
+}
+
+/// Starts the process and runs the switch. No thread may exist before `Daemon::start` is through.
+fn run(args: &Args) -> ExitCode {
+    if let Err(error) = args.open_logs() {
+        return fail(error);
+    }
+    let daemon = match Daemon::start(args) {
+        Ok(daemon) => daemon,
+        Err(error) => return fail(error),
+    };
+    std::panic::set_hook(Box::new(|panic| vlog::emer!("backtrace", "{panic}")));
+    match catch_unwind(AssertUnwindSafe(|| idle::run(args, daemon))) {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(error)) => {
+            vlog::emer!("vswitchd", "{error:#}");
+            fail(format_args!("ovs-vswitchd: {error:#}"))
+        }
+        // A monitor takes this for a crash and starts the daemon again.
+        Err(_) => std::process::abort(),
+    }
+}

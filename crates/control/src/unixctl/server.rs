@@ -8,6 +8,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
@@ -17,12 +20,15 @@ use tokio::task::JoinHandle;
 const MAX_REQUEST: usize = 16 << 20;
 /// Requests that may wait for the main loop, over all connections.
 const QUEUE: usize = 64;
+/// How long the end of the daemon waits for clients to take their answers.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The server's end of the control socket; removes the socket when dropped.
 pub struct Server {
     path: PathBuf,
     requests: mpsc::Receiver<Request>,
     listener: JoinHandle<()>,
+    owed: Arc<AtomicUsize>,
 }
 
 /// Where ovs-appctl(8) looks for the process of this id: `RUNDIR/ovs-vswitchd.PID.ctl`.
@@ -39,13 +45,28 @@ impl Server {
         let socket = UnixListener::bind(path)?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o770))?;
         let (sender, requests) = mpsc::channel(QUEUE);
-        let listener = tokio::spawn(listen(socket, sender));
-        Ok(Self { path: path.to_owned(), requests, listener })
+        let owed = Arc::new(AtomicUsize::new(0));
+        let listener = tokio::spawn(listen(socket, sender, owed.clone()));
+        Ok(Self { path: path.to_owned(), requests, listener, owed })
     }
 
     /// The next request. Cancel-safe; never returns `None` while the runtime lives.
     pub async fn next(&mut self) -> Option<Request> {
         self.requests.recv().await
+    }
+
+    /// Takes no more connections and waits, for a moment at most, until the answers given have
+    /// reached their clients.
+    pub async fn finish(mut self) {
+        self.listener.abort();
+        self.requests.close();
+        while self.requests.recv().await.is_some() {}
+        for _ in 0..PATIENCE.as_millis() {
+            if self.owed.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// The socket's path.
@@ -61,33 +82,56 @@ impl Drop for Server {
     }
 }
 
-async fn listen(socket: UnixListener, requests: mpsc::Sender<Request>) {
+/// One answer that a client waits for.
+struct Owed(Arc<AtomicUsize>);
+
+impl Owed {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+type Queue = mpsc::Sender<Request>;
+
+async fn listen(socket: UnixListener, requests: Queue, owed: Arc<AtomicUsize>) {
     loop {
         match socket.accept().await {
             Ok((stream, _)) => {
-                tokio::spawn(serve(stream, requests.clone()));
+                tokio::spawn(serve(stream, requests.clone(), owed.clone()));
             }
             Err(error) => {
                 vlog::warn!("unixctl", "accept failed: {error}");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
 }
 
-async fn serve(mut stream: UnixStream, requests: mpsc::Sender<Request>) {
-    if let Err(error) = converse(&mut stream, &requests).await {
+async fn serve(mut stream: UnixStream, requests: Queue, owed: Arc<AtomicUsize>) {
+    if let Err(error) = converse(&mut stream, &requests, &owed).await {
         vlog::warn!("unixctl", "closing connection: {error}");
     }
 }
 
-async fn converse(stream: &mut UnixStream, requests: &mpsc::Sender<Request>) -> io::Result<()> {
+async fn converse(
+    stream: &mut UnixStream,
+    requests: &Queue,
+    owed: &Arc<AtomicUsize>,
+) -> io::Result<()> {
     let mut framer = Framer::with_limit(MAX_REQUEST);
     let mut buffer = vec![0; 4096];
     loop {
         while let Some(message) = framer.next_message().map_err(invalid)? {
             let (id, command, args) = parse(message).map_err(invalid)?;
             let (reply, answer) = Reply::channel();
+            let _owed = Owed::new(owed);
             if requests.send(Request { command, args, reply }).await.is_err() {
                 return Ok(());
             }

@@ -131,6 +131,11 @@ pub fn add_syslog_target(address: &str) -> std::io::Result<()> {
     log().sinks.add_syslog_target(address)
 }
 
+/// The time of day in UTC as `HH:MM:SS.mmm`, as reports print it.
+pub fn time_of_day() -> String {
+    timestamp(SystemTime::now(), "%H:%M:%S.###", true)
+}
+
 /// Logs at a level that is known only when it runs; see [`info!`](crate::vlog::info).
 #[macro_export]
 macro_rules! vlog_at {
