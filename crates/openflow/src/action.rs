@@ -29,7 +29,8 @@ pub struct Match {
     pub mask: Mask,
 }
 
-/// A run of bits in a field.
+/// A run of bits in a field, counted in the field's width on the wire: a subfield of `TunId` (64 on
+/// the wire) or `ArpOp` (16) may reach above the field, where bits read as zero and are not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Subfield {
     /// The field.
@@ -168,11 +169,15 @@ pub enum Action {
         arg: u32,
         dst: Subfield,
     },
+    /// `port` and `direction` (0: default, 1: ingress, 2: egress) say what the sample reports;
+    /// [`port::ANY`]: the packet's own.
     Sample {
         probability: u16,
         collector_set: u32,
         domain: u32,
         point: u32,
+        port: OfPort,
+        direction: u8,
     },
     Meter(u32),
     CtClear,

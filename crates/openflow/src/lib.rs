@@ -5,6 +5,7 @@
 
 pub mod action;
 pub mod actions;
+mod actions_nx;
 pub mod actions_out;
 mod buf;
 pub mod check;
@@ -12,6 +13,8 @@ pub mod codec;
 pub mod error;
 pub mod error_code;
 pub mod framing;
+mod fields;
+mod fields_out;
 pub mod instructions;
 mod match10;
 pub mod matching;

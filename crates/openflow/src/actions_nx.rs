@@ -1,0 +1,323 @@
+//! Nicira's actions from the wire.
+
+use crate::actions::{self, Item};
+use crate::fields::{self, Bytes, zeros};
+use crate::oxm::port_from_10;
+use crate::{Action, OfError, OfPort, Reason, Subfield, Version, port};
+
+/// `NXAST_*`.
+#[allow(missing_docs)]
+pub(crate) mod nxast {
+    pub const RESUBMIT: u16 = 1;
+    pub const SET_TUNNEL: u16 = 2;
+    pub const SET_QUEUE: u16 = 4;
+    pub const POP_QUEUE: u16 = 5;
+    pub const REG_MOVE: u16 = 6;
+    pub const REG_LOAD: u16 = 7;
+    pub const NOTE: u16 = 8;
+    pub const SET_TUNNEL64: u16 = 9;
+    pub const MULTIPATH: u16 = 10;
+    pub const RESUBMIT_TABLE: u16 = 14;
+    pub const OUTPUT_REG: u16 = 15;
+    pub const EXIT: u16 = 17;
+    pub const DEC_TTL: u16 = 18;
+    pub const FIN_TIMEOUT: u16 = 19;
+    pub const CONTROLLER: u16 = 20;
+    pub const DEC_TTL_CNT_IDS: u16 = 21;
+    pub const WRITE_METADATA: u16 = 22;
+    pub const PUSH_MPLS: u16 = 23;
+    pub const POP_MPLS: u16 = 24;
+    pub const SET_MPLS_TTL: u16 = 25;
+    pub const DEC_MPLS_TTL: u16 = 26;
+    pub const STACK_PUSH: u16 = 27;
+    pub const STACK_POP: u16 = 28;
+    pub const SAMPLE: u16 = 29;
+    pub const SET_MPLS_LABEL: u16 = 30;
+    pub const SET_MPLS_TC: u16 = 31;
+    pub const OUTPUT_REG2: u16 = 32;
+    pub const REG_LOAD2: u16 = 33;
+    pub const CONJUNCTION: u16 = 34;
+    pub const CONTROLLER2: u16 = 37;
+    pub const SAMPLE2: u16 = 38;
+    pub const OUTPUT_TRUNC: u16 = 39;
+    pub const GROUP: u16 = 40;
+    pub const SAMPLE3: u16 = 41;
+    pub const CLONE: u16 = 42;
+    pub const CT_CLEAR: u16 = 43;
+    pub const RESUBMIT_TABLE_CT: u16 = 44;
+    pub const DELETE_FIELD: u16 = 50;
+}
+
+/// Properties of [`nxast::CONTROLLER2`].
+pub(crate) mod controller2 {
+    pub const MAX_LEN: u16 = 0;
+    pub const ID: u16 = 1;
+    pub const REASON: u16 = 2;
+    pub const USERDATA: u16 = 3;
+    pub const PAUSE: u16 = 4;
+    pub const METER: u16 = 5;
+}
+
+const ETH_HEADER: u32 = 14;
+const MAX_HASH_FIELDS: u16 = 6;
+const MAX_MULTIPATH_ALGORITHM: u16 = 3;
+
+/// The least and greatest length of an action; None for an unknown one. Those that later versions
+/// have a standard action for exist in 1.0 only, loads not in 1.5.
+pub(crate) fn lengths(version: Version, kind: u16) -> Option<(usize, usize)> {
+    use nxast::*;
+    const OPEN: usize = 0xffff;
+    let v10 = version == Version::V10;
+    let before15 = version < Version::V15;
+    Some(match kind {
+        RESUBMIT | SET_TUNNEL | POP_QUEUE | EXIT | FIN_TIMEOUT | CONTROLLER => (16, 16),
+        RESUBMIT_TABLE | RESUBMIT_TABLE_CT | CONJUNCTION | OUTPUT_TRUNC | CT_CLEAR => (16, 16),
+        SET_QUEUE | DEC_TTL | GROUP if v10 => (16, 16),
+        PUSH_MPLS..=DEC_MPLS_TTL | SET_MPLS_LABEL | SET_MPLS_TC if v10 => (16, 16),
+        REG_MOVE if before15 => (24, OPEN),
+        REG_LOAD if before15 => (24, 24),
+        REG_LOAD2 if before15 => (16, OPEN),
+        NOTE | DEC_TTL_CNT_IDS | CONTROLLER2 | CLONE => (16, OPEN),
+        SET_TUNNEL64 | OUTPUT_REG | OUTPUT_REG2 | SAMPLE | DELETE_FIELD => (24, 24),
+        STACK_PUSH | STACK_POP => (24, 24),
+        MULTIPATH | WRITE_METADATA | SAMPLE2 | SAMPLE3 => (32, 32),
+        _ => return None,
+    })
+}
+
+/// Reads an action whose length fits [`lengths`].
+pub(crate) fn decode(version: Version, kind: u16, b: Bytes, depth: u8) -> Result<Item, OfError> {
+    let action = match kind {
+        nxast::WRITE_METADATA => {
+            zeros(&b.array::<6>(10), OfError::RequestMustBeZero)?;
+            return Ok(Item::WriteMetadata { value: b.u64(16), mask: b.u64(24) });
+        }
+        nxast::CLONE => {
+            let inner = actions::decode_items(version, b.from(16), depth + 1)?;
+            Action::Clone(actions::only_actions(inner)?)
+        }
+        nxast::CONTROLLER2 => controller2(b)?,
+        nxast::REG_MOVE => fields::subfield_move(b.u16(10), b.u16(12), b.u16(14), b.from(16))?,
+        nxast::REG_LOAD => fields::load(fields::header32(b.array(12))?, b.u16(10), b.u64(16))?,
+        nxast::REG_LOAD2 => fields::load2(b.from(10))?,
+        nxast::PUSH_MPLS => actions::push_mpls(b.u16(10))?,
+        nxast::SET_MPLS_LABEL => actions::set_mpls_label(b.u32(12))?,
+        nxast::SET_MPLS_TC => actions::set_mpls_tc(b.u8(10))?,
+        nxast::RESUBMIT..=nxast::SET_TUNNEL64 => small(kind, b)?,
+        _ => larger(kind, b)?,
+    };
+    Ok(Item::Action(action))
+}
+
+fn small(kind: u16, b: Bytes) -> Result<Action, OfError> {
+    Ok(match kind {
+        nxast::RESUBMIT => {
+            Action::Resubmit { in_port: resubmit_port(b.u16(10)), table: None, ct: false }
+        }
+        nxast::SET_TUNNEL => Action::SetTunnel { id: b.u32(12).into(), wide: false },
+        nxast::SET_TUNNEL64 if b.u64(16) >> 32 == 0 => {
+            Action::SetTunnel { id: b.u64(16), wide: true }
+        }
+        nxast::SET_TUNNEL64 => return Err(OfError::ActBadArgument),
+        nxast::SET_QUEUE => Action::SetQueue(b.u32(12)),
+        nxast::POP_QUEUE => Action::PopQueue,
+        nxast::NOTE => Action::Note(b.from(10).to_vec()),
+        _ => return Err(OfError::ActBadExpType),
+    })
+}
+
+fn larger(kind: u16, b: Bytes) -> Result<Action, OfError> {
+    Ok(match kind {
+        nxast::RESUBMIT_TABLE | nxast::RESUBMIT_TABLE_CT => resubmit_table(kind, b)?,
+        nxast::EXIT => Action::Exit,
+        nxast::DEC_TTL => Action::DecTtl { ids: vec![] },
+        nxast::DEC_TTL_CNT_IDS => dec_ttl_ids(b)?,
+        nxast::FIN_TIMEOUT => Action::FinTimeout { idle: b.u16(10), hard: b.u16(12) },
+        nxast::CONTROLLER => controller(b)?,
+        nxast::POP_MPLS => Action::PopMpls { ethertype: b.u16(10) },
+        nxast::SET_MPLS_TTL => Action::SetMplsTtl(b.u8(10)),
+        nxast::DEC_MPLS_TTL => Action::DecMplsTtl,
+        nxast::GROUP => Action::Group(b.u32(12)),
+        nxast::CT_CLEAR => Action::CtClear,
+        nxast::STACK_PUSH => Action::Push(stack(b, fields::source)?),
+        nxast::STACK_POP => Action::Pop(stack(b, fields::target)?),
+        nxast::OUTPUT_REG => output_reg(b)?,
+        nxast::OUTPUT_REG2 => output_reg2(b)?,
+        nxast::OUTPUT_TRUNC => output_trunc(b)?,
+        nxast::MULTIPATH => multipath(b)?,
+        nxast::CONJUNCTION => conjunction(b)?,
+        nxast::SAMPLE | nxast::SAMPLE2 | nxast::SAMPLE3 => sample(kind, b)?,
+        nxast::DELETE_FIELD => delete_field(b)?,
+        _ => return Err(OfError::ActBadExpType),
+    })
+}
+
+/// The port to look up with; None keeps the packet's.
+fn resubmit_port(port10: u16) -> Option<OfPort> {
+    Some(port_from_10(port10)).filter(|p| *p != port::IN_PORT)
+}
+
+fn resubmit_table(kind: u16, b: Bytes) -> Result<Action, OfError> {
+    zeros(&b.array::<3>(13), OfError::ActBadArgument)?;
+    Ok(Action::Resubmit {
+        in_port: resubmit_port(b.u16(10)),
+        table: Some(b.u8(12)).filter(|t| *t != 0xff),
+        ct: kind == nxast::RESUBMIT_TABLE_CT,
+    })
+}
+
+fn dec_ttl_ids(b: Bytes) -> Result<Action, OfError> {
+    zeros(&b.array::<4>(12), OfError::RequestMustBeZero)?;
+    let n = usize::from(b.u16(10));
+    let ids = b.from(16);
+    if ids.len() < 2 * n {
+        return Err(OfError::ActBadLen);
+    }
+    if n == 0 {
+        return Err(OfError::ActBadArgument);
+    }
+    Ok(Action::DecTtl { ids: (0..n).map(|i| Bytes(ids).u16(2 * i)).collect() })
+}
+
+fn reason(code: u8) -> Result<Reason, OfError> {
+    Ok(match code {
+        0 => Reason::TableMiss,
+        1 => Reason::Action,
+        2 => Reason::InvalidTtl,
+        3 => Reason::ActionSet,
+        4 => Reason::Group,
+        5 => Reason::PacketOut,
+        _ => return Err(OfError::ActBadArgument),
+    })
+}
+
+fn controller(b: Bytes) -> Result<Action, OfError> {
+    Ok(Action::Controller {
+        max_len: b.u16(10),
+        reason: reason(b.u8(14))?,
+        id: b.u16(12),
+        userdata: vec![],
+        pause: false,
+        meter: None,
+    })
+}
+
+fn controller2(b: Bytes) -> Result<Action, OfError> {
+    zeros(&b.array::<6>(10), OfError::RequestMustBeZero)?;
+    let (mut max_len, mut why, mut id) = (u16::MAX, Reason::Action, 0);
+    let (mut userdata, mut pause, mut meter) = (vec![], false, None);
+    let mut rest = b.from(16);
+    while !rest.is_empty() {
+        let (kind, value, size) = property(rest)?;
+        match kind {
+            controller2::MAX_LEN => max_len = u16::from_be_bytes(scalar(value)?),
+            controller2::ID => id = u16::from_be_bytes(scalar(value)?),
+            controller2::REASON => why = reason(scalar::<1>(value)?[0])?,
+            controller2::USERDATA => userdata = value.to_vec(),
+            controller2::PAUSE => pause = true,
+            controller2::METER => meter = Some(u32::from_be_bytes(scalar(value)?)),
+            _ => return Err(OfError::PropBadType),
+        }
+        rest = &rest[size..];
+    }
+    Ok(Action::Controller { max_len, reason: why, id, userdata, pause, meter })
+}
+
+/// The property at the start of `buf`: type, value, size with padding.
+fn property(buf: &[u8]) -> Result<(u16, &[u8], usize), OfError> {
+    let head: &[u8; 4] = buf.first_chunk().ok_or(OfError::PropBadLen)?;
+    let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
+    let size = len.next_multiple_of(8);
+    if len < 4 || size > buf.len() {
+        return Err(OfError::PropBadLen);
+    }
+    Ok((u16::from_be_bytes([head[0], head[1]]), &buf[4..len], size))
+}
+
+/// A number at the start of a property's four bytes.
+fn scalar<const N: usize>(value: &[u8]) -> Result<[u8; N], OfError> {
+    let bytes: &[u8; 4] = value.try_into().map_err(|_| OfError::PropBadLen)?;
+    zeros(&bytes[N..], OfError::PropBadLen)?;
+    Ok(*bytes.first_chunk().expect("no number is longer than four bytes"))
+}
+
+type MakeSubfield = fn(crate::oxm::Oxm, u16, u16) -> Result<Subfield, OfError>;
+
+fn stack(b: Bytes, make: MakeSubfield) -> Result<Subfield, OfError> {
+    let (oxm, size) = fields::pull_header(b.from(12))?;
+    zeros(b.from(12 + size + 2), OfError::RequestMustBeZero)?;
+    make(oxm, b.u16(10), b.u16(12 + size))
+}
+
+fn output_reg(b: Bytes) -> Result<Action, OfError> {
+    zeros(b.from(18), OfError::ActBadArgument)?;
+    let (ofs, bits) = fields::unpack(b.u16(10));
+    let src = fields::source(fields::header32(b.array(12))?, ofs, bits)?;
+    Ok(Action::OutputReg { src, max_len: b.u16(16) })
+}
+
+fn output_reg2(b: Bytes) -> Result<Action, OfError> {
+    let (ofs, bits) = fields::unpack(b.u16(10));
+    let (oxm, size) = fields::pull_header(b.from(14))?;
+    zeros(b.from(14 + size), OfError::RequestMustBeZero)?;
+    Ok(Action::OutputReg { src: fields::source(oxm, ofs, bits)?, max_len: b.u16(12) })
+}
+
+fn output_trunc(b: Bytes) -> Result<Action, OfError> {
+    let (port, trunc) = (port_from_10(b.u16(10)), b.u32(12));
+    if trunc < ETH_HEADER {
+        return Err(OfError::ActBadArgument);
+    }
+    Ok(Action::Output { port: actions::check_output_port(port)?, trunc })
+}
+
+fn multipath(b: Bytes) -> Result<Action, OfError> {
+    let (fields_code, algorithm, max_link) = (b.u16(10), b.u16(16), b.u16(18));
+    let (ofs, bits) = fields::unpack(b.u16(26));
+    let oxm = fields::header32(b.array(28))?;
+    let known = fields_code <= MAX_HASH_FIELDS && algorithm <= MAX_MULTIPATH_ALGORITHM;
+    if !known || (bits < 16 && max_link >> bits != 0) {
+        return Err(OfError::ActBadArgument);
+    }
+    Ok(Action::Multipath {
+        fields: fields_code,
+        basis: b.u16(12),
+        algorithm,
+        max_link,
+        arg: b.u32(20),
+        dst: fields::target(oxm, ofs, bits)?,
+    })
+}
+
+fn conjunction(b: Bytes) -> Result<Action, OfError> {
+    let (clause, n_clauses) = (b.u8(10), b.u8(11));
+    if !(2..=64).contains(&n_clauses) || clause >= n_clauses {
+        return Err(OfError::ActBadConjunction);
+    }
+    Ok(Action::Conjunction { id: b.u32(12), clause, n_clauses })
+}
+
+fn sample(kind: u16, b: Bytes) -> Result<Action, OfError> {
+    let (mut port, mut direction) = (port::ANY, 0);
+    if kind != nxast::SAMPLE {
+        zeros(b.from(27), OfError::RequestMustBeZero)?;
+        (port, direction) = (port_from_10(b.u16(24)), b.u8(26));
+    }
+    if b.u16(10) == 0 || direction > 2 {
+        return Err(OfError::ActBadArgument);
+    }
+    Ok(Action::Sample {
+        probability: b.u16(10),
+        collector_set: b.u32(12),
+        domain: b.u32(16),
+        point: b.u32(20),
+        port,
+        direction,
+    })
+}
+
+/// Only tunnel options can be deleted, and no field here is one.
+fn delete_field(b: Bytes) -> Result<Action, OfError> {
+    fields::pull_header(b.from(10))?;
+    Err(OfError::ActBadArgument)
+}

@@ -1,0 +1,169 @@
+//! Fields and subfields as arguments of actions, and how their bytes are read.
+
+use crate::matching::entry_value;
+use crate::oxm::{Class, Entry, Header, Oxm, port_from_10};
+use crate::prereq::VLAN_PRESENT;
+use crate::{Action, OfError, Subfield, Version};
+use flow::Field;
+
+/// The bytes of a message part whose length was checked.
+#[derive(Clone, Copy)]
+pub(crate) struct Bytes<'a>(pub &'a [u8]);
+
+impl<'a> Bytes<'a> {
+    pub fn array<const N: usize>(self, at: usize) -> [u8; N] {
+        *self.0[at..].first_chunk().expect("length was checked")
+    }
+    pub fn u8(self, at: usize) -> u8 {
+        self.0[at]
+    }
+    pub fn u16(self, at: usize) -> u16 {
+        u16::from_be_bytes(self.array(at))
+    }
+    pub fn u32(self, at: usize) -> u32 {
+        u32::from_be_bytes(self.array(at))
+    }
+    pub fn u64(self, at: usize) -> u64 {
+        u64::from_be_bytes(self.array(at))
+    }
+    pub fn from(self, at: usize) -> &'a [u8] {
+        &self.0[at..]
+    }
+}
+
+/// `error` unless every byte is zero.
+pub(crate) fn zeros(bytes: &[u8], error: OfError) -> Result<(), OfError> {
+    if bytes.iter().all(|b| *b == 0) { Ok(()) } else { Err(error) }
+}
+
+/// Bits that a subfield of this wire form may span: the field's, except where the wire's field is
+/// wider than the key's, or where NXM's is narrower.
+pub(crate) fn wire_bits(oxm: Oxm) -> u16 {
+    match (oxm.class, oxm.field) {
+        (_, Field::TunId) => 64,
+        (_, Field::ArpOp) | (Class::NxmOf, Field::InPort) => 16,
+        (_, Field::CtState) => 32,
+        (_, Field::VlanVid) => 12,
+        (_, Field::TunFlags) => 1,
+        (_, f) => f.bits() as u16,
+    }
+}
+
+/// Reads a bare header (no value follows) at the start of `buf`. Returns the form and its size.
+///
+/// Errors: `MatchBadLen`, `MatchBadMask` for a masked one, `MatchBadField` for an unknown one.
+pub(crate) fn pull_header(buf: &[u8]) -> Result<(Oxm, usize), OfError> {
+    let header = Header::parse(buf)?;
+    let oxm = header.oxm().ok_or(OfError::MatchBadField)?;
+    if header.masked {
+        return Err(OfError::MatchBadMask);
+    }
+    Ok((oxm, header.size))
+}
+
+/// A header of four bytes in an action of fixed form. Errors: `ActBadSetType`.
+pub(crate) fn header32(bytes: [u8; 4]) -> Result<Oxm, OfError> {
+    let header = Header::parse(&bytes).map_err(|_| OfError::ActBadSetType)?;
+    match header.oxm() {
+        Some(oxm) if !header.masked => Ok(oxm),
+        _ => Err(OfError::ActBadSetType),
+    }
+}
+
+/// A subfield to read. Errors: `ActBadSetLen` for one that is empty or reaches past the field.
+pub(crate) fn source(oxm: Oxm, ofs: u16, bits: u16) -> Result<Subfield, OfError> {
+    let end = u32::from(ofs) + u32::from(bits);
+    if bits == 0 || end > u32::from(wire_bits(oxm)) {
+        return Err(OfError::ActBadSetLen);
+    }
+    Ok(Subfield { field: oxm.field, ofs, bits })
+}
+
+/// A subfield to write. Errors: as [`source`], and `ActBadSetArgument` for a read-only field.
+pub(crate) fn target(oxm: Oxm, ofs: u16, bits: u16) -> Result<Subfield, OfError> {
+    let subfield = source(oxm, ofs, bits)?;
+    if !oxm.field.writable() {
+        return Err(OfError::ActBadSetArgument);
+    }
+    Ok(subfield)
+}
+
+/// Nicira's packed form of a subfield: offset in the upper ten bits, width less one in the others.
+pub(crate) fn unpack(ofs_bits: u16) -> (u16, u16) {
+    (ofs_bits >> 6, (ofs_bits & 0x3f) + 1)
+}
+
+/// A copy from one subfield to another; `ids`: the two headers, then zeros.
+pub(crate) fn subfield_move(
+    bits: u16,
+    src_ofs: u16,
+    dst_ofs: u16,
+    ids: &[u8],
+) -> Result<Action, OfError> {
+    let (src, src_size) = pull_header(ids)?;
+    let (dst, dst_size) = pull_header(&ids[src_size..])?;
+    zeros(&ids[src_size + dst_size..], OfError::RequestMustBeZero)?;
+    Ok(Action::Move { src: source(src, src_ofs, bits)?, dst: target(dst, dst_ofs, bits)? })
+}
+
+/// Nicira's load of a value into a subfield.
+pub(crate) fn load(oxm: Oxm, ofs_bits: u16, value: u64) -> Result<Action, OfError> {
+    let (ofs, bits) = unpack(ofs_bits);
+    let dst = target(oxm, ofs, bits)?;
+    if bits < 64 && value >> bits != 0 {
+        return Err(OfError::ActBadArgument);
+    }
+    // NXM's 16-bit port becomes the 32-bit one, which the upper half of a reserved one needs.
+    if oxm.class == Class::NxmOf && dst.field == Field::InPort && bits == 16 {
+        let dst = Subfield { bits: 32, ..dst };
+        return Ok(Action::Load { dst, value: port_from_10(value as u16).into() });
+    }
+    if dst.field == Field::TunId && (value << ofs) >> 32 != 0 {
+        return Err(OfError::ActBadArgument);
+    }
+    Ok(Action::Load { dst, value })
+}
+
+/// The entry at the start of `buf`, then zeros, as (form, value, mask) for setting a field.
+fn entry(buf: &[u8], may_mask: bool) -> Result<(Oxm, u128, u128), OfError> {
+    let entry = Entry::parse(buf)?;
+    if entry.header.masked && !may_mask {
+        return Err(OfError::ActBadSetMask);
+    }
+    let rest = &buf[entry.size..];
+    let (oxm, value, mask) = match entry_value(&entry) {
+        Err(OfError::MatchBadField) => return Err(OfError::ActBadSetType),
+        Err(OfError::MatchBadMask) => {
+            let oxm = entry.header.oxm().expect("its mask was looked at");
+            let value = oxm.value(entry.value).map_err(|_| OfError::ActBadSetArgument)?;
+            (oxm, value, entry.mask & oxm.field.full())
+        }
+        other => other.map_err(|_| OfError::ActBadSetArgument)?,
+    };
+    zeros(rest, OfError::ActBadSetArgument)?;
+    if !oxm.field.writable() {
+        return Err(OfError::ActBadSetArgument);
+    }
+    let mask = match oxm.field {
+        Field::IpTos => mask & 0xfc,
+        _ => mask,
+    };
+    Ok((oxm, value, mask))
+}
+
+/// OpenFlow's set-field: `buf` is the entry and its padding. A mask is allowed from 1.5 on.
+pub(crate) fn set_field(version: Version, buf: &[u8]) -> Result<Action, OfError> {
+    let (oxm, value, mask) = entry(buf, version >= Version::V15)?;
+    let present = u128::from(VLAN_PRESENT);
+    let no_tag = oxm.field == Field::VlanVid && (value & mask & present == 0);
+    if no_tag || (oxm.field == Field::InPort && oxm.class == Class::Oxm) {
+        return Err(OfError::ActBadSetArgument);
+    }
+    Ok(Action::SetField { field: oxm.field, value, mask })
+}
+
+/// Nicira's load of a whole entry.
+pub(crate) fn load2(buf: &[u8]) -> Result<Action, OfError> {
+    let (oxm, value, mask) = entry(buf, true)?;
+    Ok(Action::SetField { field: oxm.field, value, mask })
+}
