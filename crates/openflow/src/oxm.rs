@@ -198,8 +198,8 @@ impl Oxm {
             _ => {}
         }
         let forms = ROWS.iter().filter(|r| r.field == field);
-        let usable = forms.filter(|r| r.since <= version);
-        *usable.last().expect("every field has a form since 1.0")
+        let mut usable = forms.filter(|r| r.since <= version);
+        *usable.next_back().expect("every field has a form since 1.0")
     }
 
     /// Appends the header, for a value alone or (`masked`) value and mask.
@@ -271,7 +271,7 @@ pub fn port_to_10(port: u32) -> u16 {
 
 /// Is it a 16-bit port number or a reserved one (as OVS has it)?
 pub fn port_is_valid(port: u32) -> bool {
-    port < 0xff00 || port >= port::MAX
+    !(0xff00..port::MAX).contains(&port)
 }
 
 /// The header of an entry.
