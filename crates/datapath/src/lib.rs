@@ -3,10 +3,40 @@
 //!
 //! *Place*: packet half. *Knows*: packets, ports, keys, operations, the [`action::Pipeline`] that
 //! decides. *Does not know*: OpenFlow, OVSDB, sockets; what a decision was made from.
+//!
+//! The loop is [`worker`]'s `step`: five calls. Each worker owns its queues, its megaflow table and
+//! its counters; it meets the control side ([`Datapath`]) only at published tables, at bounded rings
+//! ([`events`]) and at the payload word of a rule. See
+//! `docs/decisions/0001-per-core-megaflow-table.md`.
+//!
+//! Invariants
+//! - A PMD thread never waits for, locks for, or logs to the control side.
+//! - Over all ports, and with nothing in flight: rx + injected + copies = tx + named drops + punted.
+//! - Every packet that met a decision is credited exactly once through [`Datapath::collect`].
+//! - After [`Datapath::ticket_done`] no packet received later meets an old decision.
 
 mod clock;
+mod control;
+mod events;
+mod flows;
+mod handle;
+mod interpret;
+mod invalidate;
+mod kernel;
+mod lookup;
+mod observe;
+mod parse;
+mod placement;
+mod program;
+mod rewrite;
 mod stats;
+pub mod testing;
+mod tx;
 mod types;
+mod vector;
+mod worker;
 
 pub use clock::{cycles, cycles_per_second, now_ms};
+pub use control::Datapath;
+pub use parse::extract;
 pub use types::*;

@@ -14,11 +14,6 @@ impl Count {
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
-    /// Replaces (owner only).
-    #[inline]
-    pub fn set(&self, n: u64) {
-        self.0.store(n, Ordering::Relaxed);
-    }
     /// Reads (anyone).
     #[inline]
     pub fn get(&self) -> u64 {
@@ -57,7 +52,7 @@ impl Default for PortCell {
 impl PortCell {
     /// `n` packets ended for this reason.
     #[inline]
-    pub fn drop(&self, why: Drop, n: u64) {
+    pub fn lost(&self, why: Drop, n: u64) {
         self.drops[why as usize].add(n);
     }
 

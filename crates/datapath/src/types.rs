@@ -253,10 +253,7 @@ impl PortStats {
     /// `(in, out)`: over all ports and with nothing in flight the two are equal.
     pub fn balance(&self) -> (u64, u64) {
         let drops: u64 = self.drops.iter().sum();
-        (
-            self.rx_packets + self.injected + self.copies,
-            self.tx_packets + drops + self.punted,
-        )
+        (self.rx_packets + self.injected + self.copies, self.tx_packets + drops + self.punted)
     }
 
     /// Adds another port's counters.

@@ -1,0 +1,151 @@
+//! The bounded queues between control and a worker: commands one way, reports the other.
+
+use crate::stats::{PortCell, RxqCell};
+use crate::tx::Route;
+use crate::types::{PerfCell, Settings};
+use action::Op;
+use flow::PortNo;
+use packet::Packet;
+use port::{RxQueue, TxQueue};
+use std::any::Any;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use sync::{Consumer, Producer};
+
+/// Entries of the rings.
+pub(crate) const COMMANDS: usize = 1024;
+pub(crate) const REPORTS: usize = 8192;
+pub(crate) const PUNTS: usize = 4096;
+pub(crate) const PEER: usize = 2048;
+
+/// A packet for a port that another worker sends on.
+pub(crate) type Handoff = (PortNo, Packet);
+
+/// From control to a worker; executed in order, between vectors.
+pub(crate) enum Command {
+    AddPort(PortNo, Arc<PortCell>),
+    /// Packets to it become `NoPort`; buffered ones are sent first. Answer: `TxBack` if it had one.
+    DelPort(PortNo),
+    /// How to send to a port. Answer: `TxBack` if it had a queue of its own.
+    SetRoute(PortNo, Route),
+    AddRx(Box<RxSlot>),
+    /// Answer: `RxBack`.
+    DelRx(PortNo, usize),
+    Settings(Box<Settings>),
+    /// Unlink these rules. Answer: `Unlinked` for those that were linked.
+    Unlink(Vec<u32>),
+    /// Control is done with these.
+    Release(Vec<u32>),
+    Execute(Box<Execute>),
+    /// Packets for queues of worker `slot` go here.
+    AddPeer(usize, Producer<Handoff>, Option<Arc<Wake>>),
+    DelPeer(usize),
+    AddInbound(Consumer<Handoff>),
+    Stop,
+}
+
+/// From a worker to control.
+pub(crate) enum Report {
+    Installed(u32, Box<Cold>),
+    Unlinked(u32),
+    Uncached(Box<Credit>),
+    RxBack(Box<RxSlot>),
+    TxBack(PortNo, Box<dyn TxQueue>),
+}
+
+/// A packet to inject.
+pub(crate) struct Execute {
+    pub packet: Vec<u8>,
+    pub in_port: PortNo,
+    pub ops: Vec<Op>,
+}
+
+/// A receive queue on its way or at work.
+pub(crate) struct RxSlot {
+    pub port: PortNo,
+    pub queue: usize,
+    pub rx: Box<dyn RxQueue>,
+    pub cell: Arc<RxqCell>,
+    pub stats: Arc<PortCell>,
+}
+
+/// What control keeps of a cached decision.
+pub(crate) struct Cold {
+    pub ops: Arc<[Op]>,
+    pub credits: Box<[u32]>,
+    pub effects: Option<Arc<dyn Any + Send + Sync>>,
+    pub installed_ms: u64,
+    /// Already folded.
+    pub packets: u64,
+    pub bytes: u64,
+    /// Unlink was asked for.
+    pub leaving: bool,
+}
+
+/// Traffic of decisions that were not stored.
+pub(crate) struct Credit {
+    pub credits: Box<[u32]>,
+    pub effects: Option<Arc<dyn Any + Send + Sync>>,
+    pub packets: u64,
+    pub bytes: u64,
+    pub used_ms: u64,
+}
+
+/// What both sides of a worker see.
+pub(crate) struct Shared {
+    pub perf: PerfCell,
+    /// Counters of packets whose port is gone or never was.
+    pub orphan: PortCell,
+    /// Commands executed.
+    pub processed: AtomicU64,
+    pub flows: AtomicU32,
+    pub masks: AtomicU32,
+    pub cache_on: AtomicBool,
+}
+
+/// Wakes a worker that sleeps in the kernel.
+pub(crate) struct Wake {
+    fd: OwnedFd,
+    sleeping: AtomicBool,
+}
+
+impl Wake {
+    pub fn new() -> std::io::Result<Self> {
+        // SAFETY: no pointers; the result is checked and owned.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // SAFETY: fresh descriptor, owned by nobody else.
+        Ok(Wake { fd: unsafe { OwnedFd::from_raw_fd(fd) }, sleeping: AtomicBool::new(false) })
+    }
+
+    pub fn fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
+    /// The worker is about to sleep; it must look at its rings once more after this.
+    pub fn going_to_sleep(&self) {
+        self.sleeping.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The worker is awake again.
+    pub fn awake(&self) {
+        self.sleeping.store(false, Ordering::SeqCst);
+        let mut n = 0u64;
+        // SAFETY: eight bytes to write to; the descriptor does not block.
+        unsafe { libc::read(self.fd(), (&raw mut n).cast(), 8) };
+    }
+
+    /// Wakes it if it sleeps: the only system call a PMD thread makes for another thread.
+    pub fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::SeqCst) {
+            let one = 1u64;
+            // SAFETY: eight bytes to read from.
+            unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Control's half of a worker's table: the cold part of each rule, and exact counting.
+
+use crate::events::{Cold, Command, Credit};
+use crate::lookup::store::{DEAD, Store};
+use crate::types::{FlowDump, Used, WorkerId};
+use flow::Key;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Cold records of one worker's rules, by rule index.
+pub(crate) struct Flows {
+    pub store: Arc<Store>,
+    cold: Vec<Option<Box<Cold>>>,
+    /// Traffic of rules that are gone and of decisions that were never stored.
+    past: Vec<Credit>,
+    /// Indices to give back.
+    done: Vec<u32>,
+}
+
+impl Flows {
+    pub fn new(store: Arc<Store>) -> Self {
+        Flows { store, cold: Vec::new(), past: Vec::new(), done: Vec::new() }
+    }
+
+    /// A rule came.
+    pub fn installed(&mut self, idx: u32, cold: Box<Cold>) {
+        let i = idx as usize;
+        if self.cold.len() <= i {
+            self.cold.resize_with(i + 1, || None);
+        }
+        self.cold[i] = Some(cold);
+    }
+
+    /// A rule went: its last traffic is kept for `collect`.
+    pub fn unlinked(&mut self, idx: u32) {
+        if let Some(mut cold) = self.cold.get_mut(idx as usize).and_then(Option::take) {
+            if let Some((packets, bytes, used_ms)) = delta(&self.store, idx, &mut cold) {
+                let Cold { credits, effects, .. } = *cold;
+                self.past.push(Credit { credits, effects, packets, bytes, used_ms });
+            }
+        }
+        self.done.push(idx);
+    }
+
+    /// A decision was used without being stored.
+    pub fn uncached(&mut self, credit: Credit) {
+        self.past.push(credit);
+    }
+
+    /// Indices the worker may use again.
+    pub fn take_done(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.done)
+    }
+
+    /// Marks rules as asked to leave; those that already were are left out.
+    pub fn leaving(&mut self, mut rules: Vec<u32>) -> Option<Command> {
+        rules.retain(|i| match self.cold.get_mut(*i as usize) {
+            Some(Some(c)) => !std::mem::replace(&mut c.leaving, true),
+            // Not heard of yet: the report is on its way, and unlinking twice is harmless.
+            _ => true,
+        });
+        (!rules.is_empty()).then_some(Command::Unlink(rules))
+    }
+
+    /// Rules unused since `before_ms`.
+    pub fn idle(&self, before_ms: u64) -> Vec<u32> {
+        let live = self.cold.iter().enumerate().filter_map(|(i, c)| Some((i as u32, c.as_ref()?)));
+        let old = live.filter(|(i, c)| {
+            let used = self.store.counters(*i).used_ms.load(Ordering::Relaxed);
+            used.max(c.installed_ms) < before_ms && !c.leaving
+        });
+        old.map(|(i, _)| i).collect()
+    }
+
+    /// Every rule.
+    pub fn all(&self) -> Vec<u32> {
+        (0..self.cold.len() as u32).filter(|i| self.cold[*i as usize].is_some()).collect()
+    }
+
+    /// What was used since the last call.
+    pub fn collect(&mut self, each: &mut dyn FnMut(Used<'_>)) {
+        for c in self.past.drain(..) {
+            each(Used {
+                credits: &c.credits,
+                effects: c.effects.as_ref(),
+                packets: c.packets,
+                bytes: c.bytes,
+                used_ms: c.used_ms,
+            });
+        }
+        for (i, cold) in self.cold.iter_mut().enumerate() {
+            let Some(cold) = cold else { continue };
+            if let Some((packets, bytes, used_ms)) = delta(&self.store, i as u32, cold) {
+                let (credits, effects) = (&*cold.credits, cold.effects.as_ref());
+                each(Used { credits, effects, packets, bytes, used_ms });
+            }
+        }
+    }
+
+    /// Every rule, for people.
+    pub fn dump(&self, worker: WorkerId, out: &mut Vec<FlowDump>) {
+        for (i, cold) in self.cold.iter().enumerate() {
+            let Some(cold) = cold else { continue };
+            let (i, o) = (i as u32, Ordering::Relaxed);
+            let payload = self.store.payload(i);
+            let words = self.store.mask(payload.mask());
+            let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
+            key.words[..32].copy_from_slice(&self.store.key_words(i, &words));
+            mask.words[..32].copy_from_slice(&words);
+            let c = self.store.counters(i);
+            out.push(FlowDump {
+                worker,
+                key,
+                mask,
+                ops: cold.ops.clone(),
+                packets: c.packets.load(o),
+                bytes: c.bytes.load(o),
+                used_ms: c.used_ms.load(o),
+                dead: payload.0 & DEAD != 0,
+            });
+        }
+    }
+}
+
+/// Traffic of a rule since it was last asked.
+fn delta(store: &Store, idx: u32, cold: &mut Cold) -> Option<(u64, u64, u64)> {
+    let (c, o) = (store.counters(idx), Ordering::Relaxed);
+    let (packets, bytes) = (c.packets.load(o), c.bytes.load(o));
+    let d = (packets - cold.packets, bytes - cold.bytes);
+    (cold.packets, cold.bytes) = (packets, bytes);
+    (d != (0, 0)).then(|| (d.0, d.1, c.used_ms.load(o)))
+}

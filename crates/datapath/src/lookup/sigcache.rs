@@ -1,0 +1,86 @@
+//! The signature cache: 64-byte buckets of ten (signature, rule index), verified by the caller.
+
+use super::prefetch;
+use super::store::Reserved;
+
+const WAYS: usize = 10;
+
+#[repr(C)]
+struct Bucket {
+    sig: [u16; WAYS],
+    idx: [u32; WAYS],
+    /// Next way to replace.
+    hand: u32,
+}
+
+/// One worker's cache. It never forgets actively: a stale index fails verification.
+pub(crate) struct SigCache {
+    buckets: Reserved<Bucket>,
+    mask: usize,
+}
+
+impl SigCache {
+    /// For about `flows` flows.
+    pub fn new(flows: usize) -> Self {
+        let n = (flows / 8).next_power_of_two().max(64);
+        SigCache { buckets: Reserved::new(n), mask: n - 1 }
+    }
+
+    #[inline]
+    fn at(&self, hash: u64) -> *mut Bucket {
+        self.buckets.at(hash as usize & self.mask)
+    }
+
+    /// Brings the bucket closer.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        prefetch(self.at(hash));
+    }
+
+    /// Every index stored under the signature, until `found` says yes.
+    #[inline]
+    pub fn search(&self, hash: u64, mut found: impl FnMut(u32) -> bool) -> bool {
+        let sig = (hash >> 48) as u16;
+        // SAFETY: only this thread uses buckets.
+        let b = unsafe { &*self.at(hash) };
+        let mut m = 0u32;
+        for i in 0..WAYS {
+            m |= ((b.sig[i] == sig) as u32) << i;
+        }
+        while m != 0 {
+            let idx = b.idx[m.trailing_zeros() as usize];
+            if idx != 0 && found(idx) {
+                return true;
+            }
+            m &= m - 1;
+        }
+        false
+    }
+
+    /// The first index under the signature, 0: none.
+    #[inline]
+    pub fn candidate(&self, hash: u64) -> u32 {
+        let mut first = 0;
+        self.search(hash, |i| {
+            first = i;
+            true
+        });
+        first
+    }
+
+    /// Remembers `idx` for `hash`, replacing a same signature, an empty way or the next in turn.
+    pub fn insert(&mut self, hash: u64, idx: u32) {
+        let sig = (hash >> 48) as u16;
+        // SAFETY: as above, `&mut self`.
+        let b = unsafe { &mut *self.at(hash) };
+        let same = (0..WAYS).find(|i| b.sig[*i] == sig && b.idx[*i] != 0);
+        let way = same.or_else(|| (0..WAYS).find(|i| b.idx[*i] == 0)).unwrap_or_else(|| {
+            b.hand = (b.hand + 1) % WAYS as u32;
+            b.hand as usize
+        });
+        b.sig[way] = sig;
+        b.idx[way] = idx;
+    }
+}
+
+const _: () = assert!(size_of::<Bucket>() == 64);

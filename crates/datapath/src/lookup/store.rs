@@ -1,0 +1,244 @@
+//! Where rules lie: lines, extension lines and counters in reserved memory, read by two threads.
+//!
+//! The owning worker writes a slot while it is not live; word 7 ([`Payload`]) makes it live with a
+//! release store. Control reads live lines, marks them dead through word 7, and gives an index back
+//! only after folding its counters, so a line never changes under a reader.
+
+use crate::parse::Line;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Masks a table may have (subtable 0 is the full mask).
+pub(crate) const MASKS: usize = 32;
+/// 64-bit words of a packet-side key.
+pub(crate) const PWORDS: usize = 32;
+
+/// Flag bits of a payload.
+pub(crate) const LIVE: u64 = 1 << 40;
+pub(crate) const DEAD: u64 = 1 << 41;
+
+/// Word 7 of a rule: `{program u32, mask_id u8, flags u8, gen u16}`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Payload(pub u64);
+
+impl Payload {
+    pub fn new(program: u32, mask: u8, generation: u16) -> Self {
+        Payload(program as u64 | (mask as u64) << 32 | LIVE | (generation as u64) << 48)
+    }
+    #[inline]
+    pub fn program(self) -> u32 {
+        self.0 as u32
+    }
+    #[inline]
+    pub fn mask(self) -> usize {
+        (self.0 >> 32) as u8 as usize
+    }
+    /// Live and not dead.
+    #[inline]
+    pub fn usable(self) -> bool {
+        self.0 & (LIVE | DEAD) == LIVE
+    }
+}
+
+/// A rule's counters (its worker writes, control reads) and its full hash.
+#[repr(C, align(32))]
+pub(crate) struct Counters {
+    pub packets: AtomicU64,
+    pub bytes: AtomicU64,
+    pub used_ms: AtomicU64,
+    /// Hash under its mask; the worker's own.
+    pub hash: AtomicU64,
+}
+
+impl Counters {
+    /// Adds traffic (owner only).
+    #[inline]
+    pub fn add(&self, packets: u64, bytes: u64, now_ms: u64) {
+        let o = Ordering::Relaxed;
+        self.packets.store(self.packets.load(o) + packets, o);
+        self.bytes.store(self.bytes.load(o) + bytes, o);
+        if self.used_ms.load(o) != now_ms {
+            self.used_ms.store(now_ms, o);
+        }
+    }
+}
+
+/// Zeroed memory that costs nothing until it is touched.
+pub(crate) struct Reserved<T> {
+    base: *mut T,
+    len: usize,
+}
+
+// SAFETY: plain memory; who may touch what is the owners' business (module doc).
+unsafe impl<T> Send for Reserved<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Reserved<T> {}
+
+impl<T> Reserved<T> {
+    /// Room for `len` values whose all-zero pattern is valid. Panics when address space is out.
+    pub fn new(len: usize) -> Self {
+        let bytes = (len * size_of::<T>()).max(4096);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh anonymous mapping; checked below.
+        let p = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0) };
+        assert!(p != libc::MAP_FAILED, "cannot reserve {bytes} bytes of address space");
+        if bytes >= 4 << 20 {
+            // SAFETY: advice on our own mapping; failure is harmless.
+            unsafe { libc::madvise(p, bytes, libc::MADV_HUGEPAGE) };
+        }
+        Reserved { base: p.cast(), len }
+    }
+    /// Entry `i`.
+    #[inline]
+    pub fn at(&self, i: usize) -> *mut T {
+        debug_assert!(i < self.len);
+        // SAFETY: inside the mapping (callers keep i < len).
+        unsafe { self.base.add(i) }
+    }
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl<T> Drop for Reserved<T> {
+    fn drop(&mut self) {
+        let bytes = (self.len * size_of::<T>()).max(4096);
+        // SAFETY: our own mapping, nobody refers to it any more.
+        unsafe { libc::munmap(self.base.cast(), bytes) };
+    }
+}
+
+/// One worker's rules.
+pub(crate) struct Store {
+    lines: Reserved<Line>,
+    ext: Reserved<[Line; 3]>,
+    counters: Reserved<Counters>,
+    masks: [[AtomicU64; PWORDS]; MASKS],
+    /// Indices at or above were never used.
+    pub high: AtomicU32,
+}
+
+impl Store {
+    /// Room for `capacity` rules; index 0 is never used.
+    pub fn new(capacity: usize) -> Self {
+        Store {
+            lines: Reserved::new(capacity + 1),
+            ext: Reserved::new(capacity + 1),
+            counters: Reserved::new(capacity + 1),
+            masks: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
+            high: AtomicU32::new(1),
+        }
+    }
+
+    /// Rules it has room for.
+    pub fn capacity(&self) -> usize {
+        self.lines.len() - 1
+    }
+
+    fn word7(&self, i: u32) -> &AtomicU64 {
+        // SAFETY: i is inside; word 7 is only ever accessed atomically.
+        unsafe { AtomicU64::from_ptr(self.lines.at(i as usize).cast::<u64>().add(7)) }
+    }
+
+    /// The payload now.
+    #[inline]
+    pub fn payload(&self, i: u32) -> Payload {
+        Payload(self.word7(i).load(Ordering::Acquire))
+    }
+
+    /// Words 0..7 of the rule's line 0.
+    #[inline]
+    pub fn line(&self, i: u32) -> &[u64; 7] {
+        // SAFETY: written only while the slot is not live; see the module doc.
+        unsafe { &*self.lines.at(i as usize).cast() }
+    }
+
+    /// Address of the line, to prefetch.
+    #[inline]
+    pub fn line_ptr(&self, i: u32) -> *const Line {
+        self.lines.at(i as usize)
+    }
+
+    /// Lines 1..3 of the rule (meaningful where its mask has bits).
+    #[inline]
+    pub fn ext(&self, i: u32) -> &[Line; 3] {
+        // SAFETY: as `line`.
+        unsafe { &*self.ext.at(i as usize) }
+    }
+
+    /// The rule's counters.
+    #[inline]
+    pub fn counters(&self, i: u32) -> &Counters {
+        // SAFETY: all fields are atomics; zero is valid.
+        unsafe { &*self.counters.at(i as usize) }
+    }
+
+    /// Word `w` of mask `m`.
+    #[inline]
+    pub fn mask_word(&self, m: usize, w: usize) -> u64 {
+        self.masks[m][w].load(Ordering::Relaxed)
+    }
+
+    /// A whole mask.
+    pub fn mask(&self, m: usize) -> [u64; PWORDS] {
+        std::array::from_fn(|w| self.mask_word(m, w))
+    }
+
+    /// Writes mask `m` (worker; before any rule uses it).
+    pub fn set_mask(&self, m: usize, mask: &[u64; PWORDS]) {
+        for (cell, w) in self.masks[m].iter().zip(mask) {
+            cell.store(*w, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes a rule and makes it live (worker; the slot is free). `ext`: its mask needs lines 1..3.
+    pub fn write(&self, i: u32, key: &[u64; PWORDS], ext: bool, payload: Payload, hash: u64) {
+        let line = self.lines.at(i as usize).cast::<u64>();
+        // SAFETY: the slot is the worker's until it is live.
+        unsafe { std::ptr::copy_nonoverlapping(key.as_ptr(), line, 7) };
+        if ext {
+            // SAFETY: as above; 24 words behind the first 8.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    key.as_ptr().add(8),
+                    self.ext.at(i as usize).cast(),
+                    24,
+                );
+            }
+        }
+        let c = self.counters(i);
+        for cell in [&c.packets, &c.bytes, &c.used_ms] {
+            cell.store(0, Ordering::Relaxed);
+        }
+        c.hash.store(hash, Ordering::Relaxed);
+        self.word7(i).store(payload.0, Ordering::Release);
+        if i >= self.high.load(Ordering::Relaxed) {
+            self.high.store(i + 1, Ordering::Release);
+        }
+    }
+
+    /// Not live any more (worker).
+    pub fn unlink(&self, i: u32) {
+        self.word7(i).fetch_and(!LIVE, Ordering::AcqRel);
+    }
+
+    /// Marks a live rule dead (control); false when it was not live or already dead.
+    pub fn kill(&self, i: u32, seen: Payload) -> bool {
+        let word = self.word7(i);
+        let o = Ordering::SeqCst;
+        seen.usable() && word.compare_exchange(seen.0, seen.0 | DEAD, o, o).is_ok()
+    }
+
+    /// The rule's values as a packet-side key.
+    pub fn key_words(&self, i: u32, mask: &[u64; PWORDS]) -> [u64; PWORDS] {
+        let mut k = [0; PWORDS];
+        k[..7].copy_from_slice(self.line(i));
+        if mask[8..].iter().any(|w| *w != 0) {
+            let e = self.ext(i);
+            for w in 8..PWORDS {
+                k[w] = e[(w - 8) / 8][w % 8] & mask[w];
+            }
+        }
+        k
+    }
+}

@@ -1,0 +1,251 @@
+//! All rules of one mask: buckets of 8 signatures and indices in one cache line.
+//!
+//! A rule sits in its first bucket, else in its second (the first then says so), else in a small
+//! stash. The table grows one bucket per insertion (linear hashing), so no insertion is expensive.
+
+use super::mask::Words;
+use super::store::{MASKS, Reserved, Store};
+use super::{KeyRef, fold, prefetch};
+
+/// Entries of a stash.
+const STASH: usize = 16;
+/// Entries per bucket.
+const WAYS: usize = 8;
+
+#[repr(C, align(64))]
+pub(crate) struct Bucket {
+    sig: [u16; WAYS],
+    idx: [u32; WAYS],
+    /// Some rule that belongs here is in its second bucket.
+    overflow: u32,
+    _pad: [u32; 3],
+}
+
+/// See the module.
+pub(crate) struct Subtable {
+    pub mask: Words,
+    /// Does the mask look at lines 1..3?
+    pub ext: bool,
+    /// Significant words of the mask.
+    words: Vec<u8>,
+    secret: u64,
+    buckets: Reserved<Bucket>,
+    size: usize,
+    stash: Vec<(u16, u32)>,
+    /// Rules linked.
+    pub len: u32,
+    /// Rules linked or not yet given back by control.
+    pub refs: u32,
+    /// Hits, decayed; the rank.
+    pub hits: u64,
+}
+
+#[inline]
+fn sig(hash: u64) -> u16 {
+    (hash >> 48) as u16
+}
+
+impl Subtable {
+    /// An empty one with room for `capacity` rules.
+    pub fn new(mask: Words, secret: u64, capacity: usize) -> Self {
+        let words: Vec<u8> = (0..mask.len() as u8).filter(|w| mask[*w as usize] != 0).collect();
+        let room = (capacity / WAYS * 2).next_power_of_two().max(4);
+        Subtable {
+            ext: words.iter().any(|w| *w >= 8),
+            mask,
+            words,
+            secret,
+            buckets: Reserved::new(room),
+            size: 4.min(room),
+            stash: Vec::with_capacity(STASH),
+            len: 0,
+            refs: 0,
+            hits: 0,
+        }
+    }
+
+    /// Hash of a key under the mask.
+    #[inline]
+    pub fn hash(&self, key: &KeyRef<'_>) -> u64 {
+        hash_words(&self.words, &self.mask, self.ext, self.secret, key)
+    }
+
+    #[inline]
+    fn addr(&self, h: u32) -> usize {
+        let m = self.size.next_power_of_two() - 1;
+        let b = h as usize & m;
+        if b >= self.size { b & (m >> 1) } else { b }
+    }
+
+    #[inline]
+    fn bucket(&self, i: usize) -> &Bucket {
+        // SAFETY: addr() < size <= room; only this thread uses buckets.
+        unsafe { &*self.buckets.at(i) }
+    }
+
+    fn bucket_mut(&mut self, i: usize) -> &mut Bucket {
+        // SAFETY: as above, `&mut self`.
+        unsafe { &mut *self.buckets.at(i) }
+    }
+
+    /// Brings the first bucket of `hash` closer.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        prefetch(self.buckets.at(self.addr(hash as u32)));
+    }
+
+    /// The first index with the signature of `hash` in its first bucket, 0: none; and whether a
+    /// complete search may find more.
+    #[inline]
+    pub fn candidate(&self, hash: u64) -> (u32, bool) {
+        let b = self.bucket(self.addr(hash as u32));
+        let hits = b.matches(sig(hash));
+        let more = b.overflow != 0 || !self.stash.is_empty();
+        if hits == 0 { (0, more) } else { (b.idx[hits.trailing_zeros() as usize], true) }
+    }
+
+    /// Every index that may be the one of `hash`, until `found` says yes.
+    pub fn search(&self, hash: u64, mut found: impl FnMut(u32) -> bool) -> bool {
+        let (first, second) = (self.addr(hash as u32), self.addr((hash >> 32) as u32));
+        let s = sig(hash);
+        if self.bucket(first).any(s, &mut found) {
+            return true;
+        }
+        if self.bucket(first).overflow != 0 && self.bucket(second).any(s, &mut found) {
+            return true;
+        }
+        self.stash.iter().any(|(x, i)| *x == s && found(*i))
+    }
+
+    /// Links rule `idx`; false when there is no place.
+    pub fn insert(&mut self, store: &Store, hash: u64, idx: u32) -> bool {
+        if (self.len as usize + 1) * 3 > self.size * WAYS * 2 {
+            self.grow(store);
+        }
+        let (first, second) = (self.addr(hash as u32), self.addr((hash >> 32) as u32));
+        let s = sig(hash);
+        if !self.bucket_mut(first).put(s, idx) {
+            if self.bucket_mut(second).put(s, idx) {
+                self.bucket_mut(first).overflow = 1;
+            } else if self.stash.len() < STASH {
+                self.stash.push((s, idx));
+            } else {
+                return false;
+            }
+        }
+        self.len += 1;
+        true
+    }
+
+    /// Splits one bucket.
+    fn grow(&mut self, store: &Store) {
+        let new = self.size;
+        if new >= self.buckets.len() {
+            return;
+        }
+        let parent = new & ((new + 1).next_power_of_two() - 1) >> 1;
+        self.size += 1;
+        let overflow = self.bucket(parent).overflow;
+        self.bucket_mut(new).overflow = overflow;
+        for slot in 0..WAYS {
+            let (s, idx) = (self.bucket(parent).sig[slot], self.bucket(parent).idx[slot]);
+            if idx == 0 {
+                continue;
+            }
+            let hash = store.counters(idx).hash.load(std::sync::atomic::Ordering::Relaxed);
+            let (a, b) = (self.addr(hash as u32), self.addr((hash >> 32) as u32));
+            let to = if a == parent || a == new { a } else { b };
+            if to == new {
+                self.bucket_mut(parent).idx[slot] = 0;
+                self.bucket_mut(new).put(s, idx);
+            }
+        }
+        let stash = std::mem::take(&mut self.stash);
+        for (s, idx) in stash {
+            let hash = store.counters(idx).hash.load(std::sync::atomic::Ordering::Relaxed);
+            let first = self.addr(hash as u32);
+            if !self.bucket_mut(first).put(s, idx) {
+                self.stash.push((s, idx));
+            }
+        }
+    }
+
+    /// Unlinks rule `idx`.
+    pub fn remove(&mut self, hash: u64, idx: u32) -> bool {
+        let (first, second) = (self.addr(hash as u32), self.addr((hash >> 32) as u32));
+        let found = self.bucket_mut(first).take(idx) || self.bucket_mut(second).take(idx) || {
+            let before = self.stash.len();
+            self.stash.retain(|(_, i)| *i != idx);
+            self.stash.len() < before
+        };
+        self.len -= found as u32;
+        found
+    }
+}
+
+impl Bucket {
+    #[inline]
+    fn matches(&self, s: u16) -> u32 {
+        let mut m = 0;
+        for i in 0..WAYS {
+            m |= ((self.sig[i] == s && self.idx[i] != 0) as u32) << i;
+        }
+        m
+    }
+    fn any(&self, s: u16, found: &mut impl FnMut(u32) -> bool) -> bool {
+        let mut m = self.matches(s);
+        while m != 0 {
+            if found(self.idx[m.trailing_zeros() as usize]) {
+                return true;
+            }
+            m &= m - 1;
+        }
+        false
+    }
+    fn put(&mut self, s: u16, idx: u32) -> bool {
+        match self.idx.iter().position(|i| *i == 0) {
+            Some(slot) => {
+                self.sig[slot] = s;
+                self.idx[slot] = idx;
+                true
+            }
+            None => false,
+        }
+    }
+    fn take(&mut self, idx: u32) -> bool {
+        match self.idx.iter().position(|i| *i == idx) {
+            Some(slot) => {
+                self.idx[slot] = 0;
+                self.sig[slot] = 0;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// Keyed multiply-fold over the significant words.
+#[inline]
+pub(crate) fn hash_words(
+    words: &[u8],
+    mask: &Words,
+    ext: bool,
+    secret: u64,
+    key: &KeyRef<'_>,
+) -> u64 {
+    let mut h = secret;
+    if !ext {
+        for w in words {
+            let w = *w as usize & 7;
+            h = fold(h ^ (key.line[w] & mask[w]));
+        }
+    } else {
+        for w in words {
+            let w = *w as usize & (super::store::PWORDS - 1);
+            h = fold(h ^ (key.word(w) & mask[w]));
+        }
+    }
+    h
+}
+
+const _: () = assert!(size_of::<Bucket>() == 64 && MASKS <= 64);

@@ -1,0 +1,224 @@
+//! The control side's handle, continued: flows, changes, events, statistics, the end.
+
+use crate::control::Datapath;
+use crate::events::{Command, Execute};
+use crate::invalidate::sweep;
+use crate::types::*;
+use action::{Op, Region};
+use flow::PortNo;
+use port::Service;
+use std::sync::atomic::Ordering;
+
+/// How often idle flows are looked for.
+const AGE_MS: u64 = 500;
+/// Longest packet that can be injected.
+const LONGEST: usize = 65_535;
+
+impl Datapath {
+    /// Control's housekeeping, about once per millisecond: reads reports, completes changes, removes
+    /// idle flows. `now_ms`: [`crate::now_ms`].
+    pub fn poll(&mut self, now_ms: u64) {
+        self.pump();
+        if std::mem::take(&mut self.reroute) {
+            self.route_all();
+        }
+        self.drive_tickets();
+        if now_ms >= self.aged_ms + AGE_MS {
+            self.aged_ms = now_ms;
+            let before = now_ms.saturating_sub(self.settings.max_idle_ms);
+            for w in self.workers.iter_mut().flatten() {
+                let idle = w.flows.idle(before);
+                if let Some(c) = w.flows.leaving(idle) {
+                    w.send(c);
+                }
+            }
+        }
+    }
+
+    /// Cached decisions that overlap these regions must go: the tables they were made from changed,
+    /// and the new ones are published already. Done when [`Datapath::ticket_done`] says so.
+    pub fn invalidate(&mut self, regions: &[Region]) -> Ticket {
+        let t = self.tickets.open(&self.config.domain, regions);
+        self.drive_tickets();
+        t
+    }
+
+    /// Is the change complete: does no packet received from now on see an old decision?
+    pub fn ticket_done(&mut self, t: Ticket) -> bool {
+        self.tickets.is_done(t) || {
+            self.drive_tickets();
+            self.tickets.is_done(t)
+        }
+    }
+
+    fn drive_tickets(&mut self) {
+        let Some((last, regions)) = self.tickets.ready(&self.config.domain) else { return };
+        for w in self.workers.iter_mut().flatten() {
+            let dead = sweep(&w.flows.store, &regions);
+            if let Some(c) = w.flows.leaving(dead) {
+                w.send(c);
+            }
+        }
+        self.tickets.close(last);
+    }
+
+    /// Hands over what workers reported since the last call.
+    pub fn drain_events(&mut self, each: &mut dyn FnMut(Event)) {
+        self.pump();
+        for effects in self.decided.drain(..) {
+            each(Event::Decided { effects });
+        }
+        for w in self.workers.iter_mut().flatten() {
+            while let Some(p) = w.punt() {
+                each(Event::Punt(p));
+            }
+        }
+    }
+
+    /// Executes operations on a packet of the control side, on the kernel worker. `in_port` may be
+    /// [`flow::NO_PORT`].
+    pub fn execute(&mut self, packet: &[u8], in_port: PortNo, ops: &[Op]) -> Result<(), Error> {
+        if packet.len() > LONGEST {
+            return Err(Error::Packet(packet.len()));
+        }
+        let e = Execute { packet: packet.to_vec(), in_port, ops: ops.to_vec() };
+        if let Some(w) = &mut self.workers[0] {
+            w.send(Command::Execute(Box::new(e)));
+        }
+        Ok(())
+    }
+
+    /// Every decision's traffic since the last call, exactly once.
+    pub fn collect(&mut self, each: &mut dyn FnMut(Used<'_>)) {
+        self.pump();
+        for c in self.past_credits.drain(..) {
+            each(Used {
+                credits: &c.credits,
+                effects: c.effects.as_ref(),
+                packets: c.packets,
+                bytes: c.bytes,
+                used_ms: c.used_ms,
+            });
+        }
+        for w in self.workers.iter_mut().flatten() {
+            w.flows.collect(each);
+        }
+    }
+
+    /// Every cached flow.
+    pub fn flows(&mut self) -> Vec<FlowDump> {
+        self.pump();
+        let mut out = Vec::new();
+        for w in self.workers.iter().flatten() {
+            w.flows.dump(w.id, &mut out);
+        }
+        out
+    }
+
+    /// Removes every cached flow (their counters stay).
+    pub fn flush(&mut self) {
+        self.pump();
+        for w in self.workers.iter_mut().flatten() {
+            let all = w.flows.all();
+            if let Some(c) = w.flows.leaving(all) {
+                w.send(c);
+            }
+        }
+        self.settle();
+    }
+
+    /// All workers, the kernel worker first.
+    pub fn pmd_info(&self) -> Vec<PmdInfo> {
+        let pinned = |slot: usize| {
+            let mut queues = self.ports.values().flat_map(|p| &p.rxqs);
+            queues.any(|q| q.pinned && q.at == Some(slot))
+        };
+        let workers = self.workers.iter().enumerate();
+        let live = workers.filter_map(|(slot, w)| Some((slot, w.as_ref()?)));
+        live.map(|(slot, w)| PmdInfo {
+            worker: w.id,
+            numa: match w.id {
+                WorkerId::Pmd(core) => numa_of_core(core),
+                WorkerId::Kernel => 0,
+            },
+            isolated: pinned(slot),
+            flows: w.shared.flows.load(Ordering::Relaxed),
+            masks: w.shared.masks.load(Ordering::Relaxed),
+            signature_cache: w.shared.cache_on.load(Ordering::Relaxed),
+            perf: w.shared.perf.read().since(&w.base),
+        })
+        .collect()
+    }
+
+    /// All receive queues.
+    pub fn rxq_info(&self) -> Vec<RxqInfo> {
+        let mut out = Vec::new();
+        for (no, p) in &self.ports {
+            for (queue, q) in p.rxqs.iter().enumerate() {
+                let worker = q.at.and_then(|s| self.workers[s].as_ref()).map(|w| w.id);
+                out.push(RxqInfo {
+                    port: *no,
+                    name: p.port.name().to_string(),
+                    queue,
+                    worker,
+                    pinned: q.pinned,
+                    cycles: q.cell.cycles.get() - q.base.0,
+                    packets: q.cell.packets.get() - q.base.1,
+                });
+            }
+        }
+        out
+    }
+
+    /// What each worker did since the counters were cleared.
+    pub fn perf(&self) -> Vec<(WorkerId, Perf)> {
+        self.pmd_info().into_iter().map(|p| (p.worker, p.perf)).collect()
+    }
+
+    /// Clears what `perf` and `rxq_info` count from (nothing that must add up).
+    pub fn stats_clear(&mut self) {
+        for w in self.workers.iter_mut().flatten() {
+            w.base = w.shared.perf.read();
+        }
+        for q in self.ports.values_mut().flat_map(|p| &mut p.rxqs) {
+            q.base = (q.cell.cycles.get(), q.cell.packets.get());
+        }
+    }
+
+    /// Runs every worker once (`Config::manual`); returns packets moved.
+    pub fn step(&mut self) -> usize {
+        self.workers.iter_mut().flatten().map(|w| w.step()).sum()
+    }
+
+    /// Is the port polled by PMD threads?
+    pub fn is_polled(&self, no: PortNo) -> bool {
+        self.ports.get(&no).is_some_and(|p| p.port.service() == Service::Poll)
+    }
+
+    /// Takes all ports away and stops all workers; counters stay readable until it is dropped.
+    pub fn shutdown(&mut self) {
+        let nos: Vec<PortNo> = self.ports().collect();
+        for no in nos {
+            let _ = self.del_port(no);
+        }
+        for slot in (0..self.workers.len()).rev() {
+            if self.workers[slot].is_some() {
+                self.stop_worker(slot);
+            }
+        }
+    }
+}
+
+impl Drop for Datapath {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+/// NUMA node of a core, 0 when the system does not say.
+pub(crate) fn numa_of_core(core: usize) -> usize {
+    let dir = format!("/sys/devices/system/cpu/cpu{core}");
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    let names = entries.flatten().filter_map(|e| e.file_name().into_string().ok());
+    names.filter_map(|n| n.strip_prefix("node")?.parse().ok()).next().unwrap_or(0)
+}

@@ -1,0 +1,236 @@
+//! Step 4's instructions: a decision's operations, compiled to one 64-byte record.
+
+use crate::lookup::fold;
+use crate::rewrite::ethernet_only;
+use action::Op;
+use flow::PortNo;
+use std::collections::HashMap;
+use std::sync::Arc;
+use telemetry::Drop;
+
+/// A whole combination of operations, told apart once per packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// End, for `Program::drop`.
+    Drop,
+    /// To `Program::out`.
+    Output,
+    /// Ethernet addresses, then out.
+    SetEthOutput,
+    /// Rewrites, then out.
+    SetOutput,
+    /// A tag, then out.
+    PushVlanOutput,
+    /// A tag less, then out.
+    PopVlanOutput,
+    /// Several outputs of the same bytes.
+    Multi,
+    /// Everything else: the interpreter.
+    Generic,
+}
+
+/// A compiled list of operations.
+#[repr(C, align(64))]
+pub(crate) struct Program {
+    pub kind: Kind,
+    pub drop: Drop,
+    pub out: PortNo,
+    pub tpid: u16,
+    pub tci: u16,
+    refs: u32,
+    hash: u64,
+    /// The operations themselves, for the interpreter and for dumps.
+    pub ops: Arc<[Op]>,
+}
+
+const _: () = assert!(size_of::<Program>() == 64);
+
+impl Program {
+    /// Compiles; `why` is the reason when there are no operations.
+    pub fn new(ops: &[Op], why: Option<Drop>) -> Self {
+        let why = why.unwrap_or(Drop::Policy);
+        let mut p = Program {
+            kind: Kind::Generic,
+            drop: why,
+            out: flow::NO_PORT,
+            tpid: 0,
+            tci: 0,
+            refs: 0,
+            hash: hash_ops(ops, why),
+            ops: ops.into(),
+        };
+        if let Some(Op::Output(port)) = ops.last() {
+            p.out = *port;
+        }
+        p.kind = match ops {
+            [] => Kind::Drop,
+            [Op::Drop(why)] => {
+                p.drop = *why;
+                Kind::Drop
+            }
+            [Op::Output(_)] => Kind::Output,
+            [Op::PushVlan { tpid, tci }, Op::Output(_)] => {
+                (p.tpid, p.tci) = (*tpid, *tci);
+                Kind::PushVlanOutput
+            }
+            [Op::PopVlan, Op::Output(_)] => Kind::PopVlanOutput,
+            [Op::Set(rw), Op::Output(_)] if ethernet_only(rw) => Kind::SetEthOutput,
+            [sets @ .., Op::Output(_)] if sets.iter().all(is_set) => Kind::SetOutput,
+            all if all.iter().all(|o| matches!(o, Op::Output(_))) => Kind::Multi,
+            _ => Kind::Generic,
+        };
+        p
+    }
+}
+
+/// A rewrite of packet bytes only (no metadata).
+fn is_set(op: &Op) -> bool {
+    matches!(op, Op::Set(rw) if !crate::interpret::touches_metadata(rw))
+}
+
+/// Programs of one worker, each once.
+#[derive(Default)]
+pub(crate) struct Programs {
+    all: Vec<Program>,
+    free: Vec<u32>,
+    by_hash: HashMap<u64, Vec<u32>>,
+}
+
+impl Programs {
+    /// The program of these operations, with one more reference.
+    pub fn intern(&mut self, ops: &[Op], why: Option<Drop>) -> u32 {
+        let hash = hash_ops(ops, why.unwrap_or(Drop::Policy));
+        let ids = self.by_hash.entry(hash).or_default();
+        for id in ids.iter() {
+            let p = &mut self.all[*id as usize];
+            if p.drop == Program::new(ops, why).drop && same_list(&p.ops, ops) {
+                p.refs += 1;
+                return *id;
+            }
+        }
+        let mut p = Program::new(ops, why);
+        p.refs = 1;
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.all[id as usize] = p;
+                id
+            }
+            None => {
+                self.all.push(p);
+                self.all.len() as u32 - 1
+            }
+        };
+        ids.push(id);
+        id
+    }
+
+    /// One reference less; the last one frees the record for reuse.
+    pub fn release(&mut self, id: u32) {
+        let p = &mut self.all[id as usize];
+        p.refs -= 1;
+        if p.refs == 0 {
+            p.ops = Arc::new([]);
+            let hash = p.hash;
+            if let Some(ids) = self.by_hash.get_mut(&hash) {
+                ids.retain(|i| *i != id);
+                if ids.is_empty() {
+                    self.by_hash.remove(&hash);
+                }
+            }
+            self.free.push(id);
+        }
+    }
+
+    /// Program `id`.
+    #[inline]
+    pub fn get(&self, id: u32) -> &Program {
+        &self.all[id as usize]
+    }
+
+    /// Programs in use.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.all.len() - self.free.len()
+    }
+}
+
+fn hash_ops(ops: &[Op], why: Drop) -> u64 {
+    ops.iter().fold(fold(why as u64), |h, op| hash_op(h, op))
+}
+
+fn hash_op(h: u64, op: &Op) -> u64 {
+    let mix = |tag: u64, x: u64| fold(fold(h ^ tag << 56) ^ x);
+    match op {
+        Op::Output(p) => mix(1, *p as u64),
+        Op::Set(rw) => {
+            let words = rw.key.words.iter().zip(&rw.mask.words).enumerate();
+            words.fold(mix(2, 0), |h, (i, (k, m))| match *m {
+                0 => h,
+                m => fold(fold(h ^ i as u64) ^ (k & m)) ^ m,
+            })
+        }
+        Op::PushVlan { tpid, tci } => mix(3, (*tpid as u64) << 16 | *tci as u64),
+        Op::PopVlan => mix(4, 0),
+        Op::PushMpls { ethertype, lse } => mix(5, (*ethertype as u64) << 32 | *lse as u64),
+        Op::PopMpls { ethertype } => mix(6, *ethertype as u64),
+        Op::Recirc(id) => mix(7, *id as u64),
+        Op::Truncate(n) => mix(8, *n as u64),
+        Op::Punt(p) => mix(9, Arc::as_ptr(p) as usize as u64),
+        Op::Clone(ops) => ops.iter().fold(mix(10, ops.len() as u64), hash_op),
+        Op::Meter(id) => mix(11, *id as u64),
+        Op::Sample { chance, ops } => {
+            ops.iter().fold(mix(12, (*chance as u64) << 16 | ops.len() as u64), hash_op)
+        }
+        Op::Drop(why) => mix(13, *why as u64),
+    }
+}
+
+fn same_list(a: &[Op], b: &[Op]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+}
+
+fn same(a: &Op, b: &Op) -> bool {
+    match (a, b) {
+        (Op::Output(a), Op::Output(b)) => a == b,
+        (Op::Set(a), Op::Set(b)) => a.mask == b.mask && a.key.matches(&b.key, &a.mask),
+        (Op::PushVlan { tpid: a, tci: c }, Op::PushVlan { tpid: b, tci: d }) => a == b && c == d,
+        (Op::PopVlan, Op::PopVlan) => true,
+        (Op::PushMpls { ethertype: a, lse: c }, Op::PushMpls { ethertype: b, lse: d }) => {
+            a == b && c == d
+        }
+        (Op::PopMpls { ethertype: a }, Op::PopMpls { ethertype: b }) => a == b,
+        (Op::Recirc(a), Op::Recirc(b)) => a == b,
+        (Op::Truncate(a), Op::Truncate(b)) | (Op::Meter(a), Op::Meter(b)) => a == b,
+        (Op::Punt(a), Op::Punt(b)) => Arc::ptr_eq(a, b),
+        (Op::Clone(a), Op::Clone(b)) => same_list(a, b),
+        (Op::Sample { chance: a, ops: c }, Op::Sample { chance: b, ops: d }) => {
+            a == b && same_list(c, d)
+        }
+        (Op::Drop(a), Op::Drop(b)) => a == b,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_lists_share_a_program() {
+        let mut ps = Programs::default();
+        let a = ps.intern(&[Op::Output(3)], None);
+        let b = ps.intern(&[Op::Output(4)], None);
+        assert_eq!(ps.intern(&[Op::Output(3)], None), a);
+        assert_ne!(a, b);
+        let c = ps.intern(&[], Some(Drop::DepthLimit));
+        assert_ne!(ps.intern(&[], None), c);
+        assert_eq!(ps.get(c).drop, Drop::DepthLimit);
+        assert_eq!(ps.len(), 4);
+        ps.release(a);
+        ps.release(a);
+        assert_eq!(ps.len(), 3);
+        assert_eq!(ps.intern(&[Op::PopVlan, Op::Output(1)], None), a);
+        assert_eq!(ps.get(a).kind, Kind::PopVlanOutput);
+    }
+}

@@ -1,0 +1,354 @@
+//! Header rewrites (`Op::Set`) and tag insertion/removal on a packet's bytes, checksums following.
+
+use crate::parse::*;
+use action::Rewrite;
+use flow::{Key, at, flag};
+use packet::Packet;
+use telemetry::Drop;
+
+/// Sum of one's-complement differences of a change, to be added to checksums that cover it.
+type Delta = u64;
+
+fn be16(d: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([d[at], d[at + 1]])
+}
+
+/// `dst = dst & !mask | key & mask` over an even number of bytes at an even checksum offset.
+#[inline]
+fn blend(dst: &mut [u8], key: &[u8], mask: &[u8]) -> Delta {
+    let mut delta = 0;
+    for ((d, k), m) in dst.chunks_exact_mut(2).zip(key.chunks_exact(2)).zip(mask.chunks_exact(2)) {
+        delta += u64::from(!u16::from_be_bytes([d[0], d[1]]));
+        d[0] = d[0] & !m[0] | k[0] & m[0];
+        d[1] = d[1] & !m[1] | k[1] & m[1];
+        delta += u64::from(u16::from_be_bytes([d[0], d[1]]));
+    }
+    delta
+}
+
+/// RFC 1624: HC' = ~(~HC + ~m + m').
+#[inline]
+fn fix(d: &mut [u8], at: usize, delta: Delta) {
+    let mut sum = u64::from(!be16(d, at)) + delta;
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    d[at..at + 2].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+}
+
+/// What a rewrite needs to know about the frame.
+pub(crate) struct Place<'a> {
+    /// The packet's line 0 (Ethertype, protocol, flags).
+    pub line: &'a Line,
+    /// Its layout.
+    pub lay: Layout,
+}
+
+impl Place<'_> {
+    fn eth_type(&self) -> u16 {
+        be16(bytes(self.line), at::ETH_TYPE)
+    }
+    fn proto(&self) -> u8 {
+        bytes(self.line)[at::PROTO]
+    }
+    /// Offset of a whole L4 header.
+    fn l4(&self) -> Option<usize> {
+        let whole = bytes(self.line)[at::FLAGS] & flag::L4 != 0;
+        (whole && self.lay.l4 != 0).then_some(self.lay.l4 as usize)
+    }
+}
+
+fn any(k: &Key, range: std::ops::Range<usize>) -> bool {
+    k.bytes()[range].iter().any(|b| *b != 0)
+}
+
+/// Does the rewrite touch Ethernet addresses only?
+pub(crate) fn ethernet_only(rw: &Rewrite) -> bool {
+    !any(&rw.mask, 12..flow::WORDS * 8)
+}
+
+/// Writes the Ethernet addresses.
+#[inline]
+pub(crate) fn ethernet(d: &mut [u8], rw: &Rewrite) {
+    let (k, m) = (&rw.key.bytes()[..12], &rw.mask.bytes()[..12]);
+    for ((d, k), m) in d[..12].iter_mut().zip(k).zip(m) {
+        *d = *d & !m | k & m;
+    }
+}
+
+/// Applies a rewrite of header fields. Err: the packet has no such header; nothing was written
+/// beyond the groups before it.
+pub(crate) fn apply(p: &mut Packet, place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
+    let d = p.data_mut();
+    ethernet(d, rw);
+    if any(&rw.mask, at::VLAN..at::VLAN + 2) {
+        vlan(d, place, rw)?;
+    }
+    let l3 = any(&rw.mask, 16..24)
+        || any(&rw.mask, 28..31)
+        || any(&rw.mask, 64..96)
+        || any(&rw.mask, 124..128);
+    let hw = any(&rw.mask, 96..124);
+    match place.eth_type() {
+        IPV4 if l3 => ipv4(d, place, rw)?,
+        IPV6 if l3 => ipv6(d, place, rw)?,
+        ARP | RARP if l3 || hw => return arp(d, place, rw),
+        MPLS | MPLS_MC if l3 => mpls(d, place, rw)?,
+        _ if l3 => return Err(Drop::BadAction),
+        _ => {}
+    }
+    if any(&rw.mask, 24..28) {
+        ports(d, place, rw)?;
+    }
+    if hw {
+        neighbour(d, place, rw)?;
+    }
+    Ok(())
+}
+
+fn vlan(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
+    if be16(bytes(place.line), at::VLAN) == 0 {
+        return Err(Drop::BadAction);
+    }
+    let mut mask = rw.mask.get::<2>(at::VLAN);
+    mask[0] &= !0x10; // the present bit is not on the wire
+    blend(&mut d[14..16], &rw.key.get::<2>(at::VLAN), &mask);
+    Ok(())
+}
+
+fn ipv4(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
+    if !place.lay.sane {
+        return Err(Drop::BadAction);
+    }
+    let (k, m, h) = (rw.key.bytes(), rw.mask.bytes(), place.lay.l3 as usize);
+    let addresses = blend(&mut d[h + 12..h + 20], &k[16..24], &m[16..24]);
+    let mut header = addresses;
+    header += blend(&mut d[h..h + 2], &[0, k[at::TOS]], &[0, m[at::TOS]]);
+    header += blend(&mut d[h + 8..h + 10], &[k[at::TTL], 0], &[m[at::TTL], 0]);
+    fix(d, h + 10, header);
+    if any(&rw.mask, 16..24) {
+        pseudo(d, place, addresses);
+    }
+    Ok(())
+}
+
+fn ipv6(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
+    if !place.lay.sane {
+        return Err(Drop::BadAction);
+    }
+    let (k, m, h) = (rw.key.bytes(), rw.mask.bytes(), place.lay.l3 as usize);
+    let mut covered = blend(&mut d[h + 8..h + 24], &k[64..80], &m[64..80]);
+    let dst = blend(&mut d[h + 24..h + 40], &k[80..96], &m[80..96]);
+    // Behind a routing header the checksum covers the final destination, not this one.
+    if !has_routing(&d[h..]) {
+        covered += dst;
+    }
+    let word = |b: &[u8; flow::WORDS * 8]| {
+        let label = u32::from_be_bytes(b[at::IPV6_LABEL..at::IPV6_LABEL + 4].try_into().unwrap());
+        label & 0xf_ffff | u32::from(b[at::TOS]) << 20
+    };
+    blend(&mut d[h..h + 4], &word(k).to_be_bytes(), &word(m).to_be_bytes());
+    d[h + 7] = d[h + 7] & !m[at::TTL] | k[at::TTL] & m[at::TTL];
+    if any(&rw.mask, 64..96) {
+        pseudo(d, place, covered);
+    }
+    Ok(())
+}
+
+fn has_routing(h: &[u8]) -> bool {
+    let (mut proto, mut off) = (h[6], 40);
+    while let Some(x) = h.get(off..off + 8) {
+        off += match proto {
+            43 => return true,
+            0 | 60 => (x[1] as usize + 1) * 8,
+            51 => (x[1] as usize + 2) * 4,
+            44 => 8,
+            _ => return false,
+        };
+        proto = x[0];
+    }
+    false
+}
+
+/// The addresses changed: the L4 checksum's pseudo header did, too.
+fn pseudo(d: &mut [u8], place: &Place<'_>, delta: Delta) {
+    let Some(l4) = place.l4() else { return };
+    match place.proto() {
+        TCP => fix(d, l4 + 16, delta),
+        UDP => fix_udp(d, l4, delta),
+        ICMPV6 if place.eth_type() == IPV6 => fix(d, l4 + 2, delta),
+        _ => {}
+    }
+}
+
+/// UDP: zero means "no checksum" and stays; a checksum never becomes zero.
+fn fix_udp(d: &mut [u8], l4: usize, delta: Delta) {
+    if be16(d, l4 + 6) != 0 {
+        fix(d, l4 + 6, delta);
+        if be16(d, l4 + 6) == 0 {
+            d[l4 + 6..l4 + 8].fill(0xff);
+        }
+    }
+}
+
+fn ports(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
+    let l4 = place.l4().ok_or(Drop::BadAction)?;
+    let (k, m) = (rw.key.get::<4>(at::TP_SRC), rw.mask.get::<4>(at::TP_SRC));
+    match place.proto() {
+        TCP => {
+            let delta = blend(&mut d[l4..l4 + 4], &k, &m);
+            fix(d, l4 + 16, delta);
+        }
+        UDP => {
+            let delta = blend(&mut d[l4..l4 + 4], &k, &m);
+            fix_udp(d, l4, delta);
+        }
+        SCTP => {
+            // A broken checksum stays as broken as it was.
+            let end = place.lay.end as usize;
+            let stored: [u8; 4] = d[l4 + 8..l4 + 12].try_into().unwrap();
+            let before = crc32c(&d[l4..end]);
+            blend(&mut d[l4..l4 + 4], &k, &m);
+            let after = crc32c(&d[l4..end]);
+            let new = u32::from_le_bytes(stored) ^ before ^ after;
+            d[l4 + 8..l4 + 12].copy_from_slice(&new.to_le_bytes());
+        }
+        // Type and code: the low bytes.
+        ICMP | ICMPV6 | IGMP => {
+            let delta = blend(&mut d[l4..l4 + 2], &[k[1], k[3]], &[m[1], m[3]]);
+            fix(d, l4 + 2, delta);
+        }
+        _ => return Err(Drop::BadAction),
+    }
+    Ok(())
+}
+
+/// CRC32c of an SCTP packet with its checksum field (bytes 8..12) taken as zero.
+pub(crate) fn crc32c(d: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut t = [0u32; 256];
+        let mut i = 0;
+        while i < 256 {
+            let mut c = i as u32;
+            let mut bit = 0;
+            while bit < 8 {
+                c = if c & 1 != 0 { c >> 1 ^ 0x82f6_3b78 } else { c >> 1 };
+                bit += 1;
+            }
+            t[i] = c;
+            i += 1;
+        }
+        t
+    };
+    let mut c = !0u32;
+    for (i, b) in d.iter().enumerate() {
+        let b = if (8..12).contains(&i) { 0 } else { *b };
+        c = TABLE[(c as u8 ^ b) as usize] ^ c >> 8;
+    }
+    !c
+}
+
+fn arp(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
+    if !place.lay.sane {
+        return Err(Drop::BadAction);
+    }
+    let (k, m, h) = (rw.key.bytes(), rw.mask.bytes(), place.lay.l3 as usize);
+    blend(&mut d[h + 6..h + 8], &[0, k[at::PROTO]], &[0, m[at::PROTO]]);
+    for (to, from, n) in
+        [(8, at::ARP_SHA, 6), (14, at::IP_SRC, 4), (18, at::ARP_THA, 6), (24, at::IP_DST, 4)]
+    {
+        blend(&mut d[h + to..h + to + n], &k[from..from + n], &m[from..from + n]);
+    }
+    Ok(())
+}
+
+fn mpls(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
+    if !place.lay.sane {
+        return Err(Drop::BadAction);
+    }
+    let h = place.lay.l3 as usize;
+    blend(&mut d[h..h + 4], &rw.key.get::<4>(at::MPLS), &rw.mask.get::<4>(at::MPLS));
+    Ok(())
+}
+
+/// ND target and link-layer address options (an absent option is left absent).
+fn neighbour(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
+    let l4 = place.l4().ok_or(Drop::BadAction)?;
+    let end = place.lay.end as usize;
+    let nd = place.proto() == ICMPV6 && place.eth_type() == IPV6 && end >= l4 + 24;
+    if !nd || !matches!(d[l4], 135 | 136) {
+        return Err(Drop::BadAction);
+    }
+    let (k, m) = (rw.key.bytes(), rw.mask.bytes());
+    let mut delta = blend(&mut d[l4 + 8..l4 + 24], &k[96..112], &m[96..112]);
+    let mut o = l4 + 24;
+    while o + 8 <= end {
+        let len = d[o + 1] as usize * 8;
+        if len == 0 || o + len > end {
+            break;
+        }
+        let from = match (d[o], len) {
+            (1, 8) => Some(at::ARP_SHA),
+            (2, 8) => Some(at::ARP_THA),
+            _ => None,
+        };
+        if let Some(f) = from {
+            delta += blend(&mut d[o + 2..o + 8], &k[f..f + 6], &m[f..f + 6]);
+        }
+        o += len;
+    }
+    fix(d, l4 + 2, delta);
+    Ok(())
+}
+
+/// Inserts an outer VLAN tag.
+#[inline]
+pub(crate) fn push_vlan(p: &mut Packet, tpid: u16, tci: u16) -> Result<(), Drop> {
+    if !p.push_front(4) {
+        return Err(Drop::NoHeadroom);
+    }
+    let d = p.data_mut();
+    d.copy_within(4..16, 0);
+    d[12..14].copy_from_slice(&tpid.to_be_bytes());
+    d[14..16].copy_from_slice(&(tci & !0x1000).to_be_bytes());
+    Ok(())
+}
+
+/// Removes the outer VLAN tag; a frame without one stays as it is.
+#[inline]
+pub(crate) fn pop_vlan(p: &mut Packet) {
+    let d = p.data_mut();
+    if d.len() >= 18 && matches!(be16(d, 12), 0x8100 | 0x88a8) {
+        d.copy_within(0..12, 4);
+        let _ = p.pull_front(4);
+    }
+}
+
+/// Inserts an MPLS entry where L3 starts.
+pub(crate) fn push_mpls(
+    p: &mut Packet,
+    lay: &Layout,
+    ethertype: u16,
+    lse: u32,
+) -> Result<(), Drop> {
+    if !p.push_front(4) {
+        return Err(Drop::NoHeadroom);
+    }
+    let (d, l3) = (p.data_mut(), lay.l3 as usize);
+    d.copy_within(4..l3 + 4, 0);
+    d[l3..l3 + 4].copy_from_slice(&lse.to_be_bytes());
+    d[l3 - 2..l3].copy_from_slice(&ethertype.to_be_bytes());
+    Ok(())
+}
+
+/// Removes the top MPLS entry.
+pub(crate) fn pop_mpls(p: &mut Packet, place: &Place<'_>, ethertype: u16) -> Result<(), Drop> {
+    if !matches!(place.eth_type(), MPLS | MPLS_MC) || !place.lay.sane {
+        return Err(Drop::BadAction);
+    }
+    let (d, l3) = (p.data_mut(), place.lay.l3 as usize);
+    d[l3 - 2..l3].copy_from_slice(&ethertype.to_be_bytes());
+    d.copy_within(0..l3, 4);
+    let _ = p.pull_front(4);
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! In-memory ports: a pair of rings as seen from outside. For tests, examples and simulation.
+
+use packet::{Packet, Pool};
+use port::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+#[derive(Default)]
+struct Wire {
+    rx: Vec<VecDeque<Packet>>,
+    tx: VecDeque<Packet>,
+    tx_room: usize,
+    sent: usize,
+    queues_out: usize,
+}
+
+/// The outer end of a port: what the test sends and receives.
+#[derive(Clone)]
+pub struct Peer {
+    wire: Arc<Mutex<Wire>>,
+    pool: Arc<dyn Pool>,
+}
+
+struct RingPort {
+    name: String,
+    service: Service,
+    wire: Arc<Mutex<Wire>>,
+    rx: Vec<Option<Box<dyn RxQueue>>>,
+    tx: Vec<Option<Box<dyn TxQueue>>>,
+}
+
+struct Rx(Arc<Mutex<Wire>>, usize);
+struct Tx(Arc<Mutex<Wire>>);
+
+/// A port with this many queues, and its outer end.
+pub fn ring_port(
+    name: &str,
+    service: Service,
+    n_rxq: usize,
+    n_txq: usize,
+    pool: Arc<dyn Pool>,
+) -> (Box<dyn Port>, Peer) {
+    let wire = Wire {
+        rx: (0..n_rxq).map(|_| VecDeque::new()).collect(),
+        tx_room: usize::MAX,
+        queues_out: n_rxq + n_txq,
+        ..Wire::default()
+    };
+    let wire = Arc::new(Mutex::new(wire));
+    let rx = (0..n_rxq).map(|i| Some(Box::new(Rx(wire.clone(), i)) as Box<dyn RxQueue>));
+    let tx = (0..n_txq).map(|_| Some(Box::new(Tx(wire.clone())) as Box<dyn TxQueue>));
+    let port = RingPort {
+        name: name.into(),
+        service,
+        wire: wire.clone(),
+        rx: rx.collect(),
+        tx: tx.collect(),
+    };
+    (Box::new(port), Peer { wire, pool })
+}
+
+impl Peer {
+    /// A packet arrives on receive queue 0.
+    pub fn send(&self, bytes: &[u8]) {
+        self.send_on(0, bytes);
+    }
+    /// A packet arrives on a receive queue.
+    pub fn send_on(&self, queue: usize, bytes: &[u8]) {
+        let p = self.pool.packet(bytes).expect("a packet that fits a buffer");
+        self.wire.lock().unwrap().rx[queue].push_back(p);
+    }
+    /// Takes one packet that the switch sent.
+    pub fn recv(&self) -> Option<Vec<u8>> {
+        let p = self.wire.lock().unwrap().tx.pop_front()?;
+        let bytes = p.data().to_vec();
+        self.pool.free(&[p]);
+        Some(bytes)
+    }
+    /// Takes everything that the switch sent.
+    pub fn drain(&self) -> Vec<Vec<u8>> {
+        std::iter::from_fn(|| self.recv()).collect()
+    }
+    /// From now on the port takes so many packets more.
+    pub fn limit_tx(&self, room: usize) {
+        self.wire.lock().unwrap().tx_room = room;
+    }
+    /// Packets the switch has sent so far.
+    pub fn sent(&self) -> usize {
+        self.wire.lock().unwrap().sent
+    }
+    /// Queues that were neither dropped nor closed.
+    pub fn queues_alive(&self) -> usize {
+        self.wire.lock().unwrap().queues_out
+    }
+    /// Packets the switch has not received yet.
+    pub fn pending(&self) -> usize {
+        self.wire.lock().unwrap().rx.iter().map(VecDeque::len).sum()
+    }
+}
+
+impl RxQueue for Rx {
+    fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
+        let q = &mut self.0.lock().unwrap().rx[self.1];
+        let n = max.min(q.len());
+        out.extend(q.drain(..n));
+        n
+    }
+}
+
+impl TxQueue for Tx {
+    fn tx(&mut self, packets: &[Packet]) -> usize {
+        let mut w = self.0.lock().unwrap();
+        let n = packets.len().min(w.tx_room);
+        w.tx_room -= n;
+        w.sent += n;
+        w.tx.extend(&packets[..n]);
+        n
+    }
+}
+
+impl Drop for Rx {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().queues_out -= 1;
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().queues_out -= 1;
+    }
+}
+
+impl Port for RingPort {
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn kind(&self) -> &str {
+        "ring"
+    }
+    fn service(&self) -> Service {
+        self.service
+    }
+    fn n_rxq(&self) -> usize {
+        self.rx.len()
+    }
+    fn n_txq(&self) -> usize {
+        self.tx.len()
+    }
+    fn take_rx(&mut self, i: usize) -> Option<Box<dyn RxQueue>> {
+        self.rx.get_mut(i)?.take()
+    }
+    fn take_tx(&mut self, i: usize) -> Option<Box<dyn TxQueue>> {
+        self.tx.get_mut(i)?.take()
+    }
+    fn mac(&self) -> [u8; 6] {
+        [2, 0, 0, 0, 0, 1]
+    }
+    fn mtu(&self) -> u16 {
+        1500
+    }
+    fn link(&mut self) -> Link {
+        Link { admin_up: true, up: true, mbps: 10_000, full_duplex: Some(true), resets: 0 }
+    }
+    fn set_admin_up(&mut self, _up: bool) -> Result<(), PortError> {
+        Ok(())
+    }
+    fn counters(&mut self) -> Counters {
+        Counters::from([("tx_packets".into(), self.wire.lock().unwrap().sent as u64)])
+    }
+    fn status(&mut self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+    fn reconfigure(&mut self, _config: &PortConfig) -> Result<bool, PortError> {
+        Ok(true)
+    }
+}

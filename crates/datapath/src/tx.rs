@@ -1,0 +1,326 @@
+//! Step 5, tx: per-port output buffers, and all other ways in which packets leave a worker.
+
+use crate::clock;
+use crate::events::{Handoff, Shared, Wake};
+use crate::interpret::{Frame, Sink};
+use crate::stats::PortCell;
+use crate::types::{Meters, PuntEvent, Settings};
+use action::Punt;
+use flow::{Key, PortNo};
+use packet::{BURST, Packet, Pool, VECTOR};
+use port::TxQueue;
+use std::sync::Arc;
+use sync::Producer;
+use telemetry::Drop;
+
+/// How a worker sends to a port.
+pub(crate) enum Route {
+    /// Not at all (yet).
+    None,
+    /// On a queue of its own.
+    Queue(Box<dyn TxQueue>),
+    /// Through the worker in this slot, which has one.
+    Via(usize),
+}
+
+struct Slot {
+    stats: Arc<PortCell>,
+    route: Route,
+    buf: Vec<Packet>,
+    /// Cycle count when the oldest packet was buffered.
+    since: u64,
+    /// Tokens for punts of packets that came in here, and when they were counted.
+    tokens: f64,
+    filled_ms: u64,
+}
+
+struct Peer {
+    ring: Producer<Handoff>,
+    wake: Option<Arc<Wake>>,
+    dirty: bool,
+}
+
+/// A packet that is looked up (again) with the next vector.
+pub(crate) struct Pending {
+    pub packet: Packet,
+    pub in_port: PortNo,
+    pub depth: u8,
+    /// Metadata lines (0 and 2..3) if there are any beyond in_port.
+    pub meta: Option<Box<Frame>>,
+}
+
+/// A worker's exits.
+pub(crate) struct Exits {
+    slots: Vec<Option<Slot>>,
+    peers: Vec<Option<Peer>>,
+    /// Ports with buffered packets.
+    waiting: Vec<PortNo>,
+    trash: Vec<Packet>,
+    pool: Arc<dyn Pool>,
+    shared: Arc<Shared>,
+    punts: Producer<Box<PuntEvent>>,
+    meters: Option<Arc<dyn Meters>>,
+    /// Recirculated packets.
+    pub again: Vec<Pending>,
+    rng: u64,
+    pub now_ms: u64,
+    flush_cycles: u64,
+    punt_rate: f64,
+    punt_burst: f64,
+}
+
+impl Exits {
+    pub fn new(
+        pool: Arc<dyn Pool>,
+        shared: Arc<Shared>,
+        punts: Producer<Box<PuntEvent>>,
+        meters: Option<Arc<dyn Meters>>,
+    ) -> Self {
+        Exits {
+            slots: Vec::new(),
+            peers: Vec::new(),
+            waiting: Vec::new(),
+            trash: Vec::with_capacity(VECTOR * 2),
+            pool,
+            shared,
+            punts,
+            meters,
+            again: Vec::new(),
+            rng: clock::cycles() | 1,
+            now_ms: 0,
+            flush_cycles: 0,
+            punt_rate: 0.0,
+            punt_burst: 0.0,
+        }
+    }
+
+    /// Takes over new settings.
+    pub fn configure(&mut self, s: &Settings) {
+        self.flush_cycles = s.tx_flush_interval_us * (clock::cycles_per_second() / 1_000_000);
+        (self.punt_rate, self.punt_burst) = (s.punt_rate as f64 / 1000.0, s.punt_burst as f64);
+    }
+
+    /// A port exists.
+    pub fn add_port(&mut self, no: PortNo, stats: Arc<PortCell>) {
+        let i = no as usize;
+        if self.slots.len() <= i {
+            self.slots.resize_with(i + 1, || None);
+        }
+        let buf = Vec::with_capacity(VECTOR);
+        let (tokens, filled_ms) = (self.punt_burst, self.now_ms);
+        self.slots[i] = Some(Slot { stats, route: Route::None, buf, since: 0, tokens, filled_ms });
+    }
+
+    /// A port is gone; its queue if this worker had one.
+    pub fn del_port(&mut self, no: PortNo) -> Option<Box<dyn TxQueue>> {
+        let queue = self.set_route(no, Route::None);
+        if let Some(slot) = self.slots.get_mut(no as usize) {
+            *slot = None;
+        }
+        queue
+    }
+
+    /// Changes how to send to a port; what is buffered goes the old way first.
+    pub fn set_route(&mut self, no: PortNo, route: Route) -> Option<Box<dyn TxQueue>> {
+        self.flush(no);
+        self.waiting.retain(|p| *p != no);
+        match std::mem::replace(&mut self.slots.get_mut(no as usize)?.as_mut()?.route, route) {
+            Route::Queue(q) => Some(q),
+            _ => None,
+        }
+    }
+
+    /// A way to another worker.
+    pub fn add_peer(&mut self, slot: usize, ring: Producer<Handoff>, wake: Option<Arc<Wake>>) {
+        if self.peers.len() <= slot {
+            self.peers.resize_with(slot + 1, || None);
+        }
+        self.peers[slot] = Some(Peer { ring, wake, dirty: false });
+    }
+
+    /// The other worker is gone.
+    pub fn del_peer(&mut self, slot: usize) {
+        if let Some(p) = self.peers.get_mut(slot) {
+            *p = None;
+        }
+    }
+
+    /// This worker's counters of a port.
+    #[inline]
+    pub fn stats(&self, no: PortNo) -> &PortCell {
+        match self.slots.get(no as usize) {
+            Some(Some(s)) => &s.stats,
+            _ => &self.shared.orphan,
+        }
+    }
+
+    /// Appends to a port's buffer; sends when a burst is full.
+    #[inline]
+    pub fn send(&mut self, no: PortNo, packet: Packet) {
+        let Some(Some(slot)) = self.slots.get_mut(no as usize) else {
+            self.shared.orphan.lost(Drop::NoPort, 1);
+            return self.trash.push(packet);
+        };
+        if slot.buf.is_empty() {
+            slot.since = 0;
+            self.waiting.push(no);
+        }
+        slot.buf.push(packet);
+        if slot.buf.len() >= BURST {
+            self.flush(no);
+        }
+    }
+
+    /// Sends what a port has buffered.
+    fn flush(&mut self, no: PortNo) {
+        let Some(Some(slot)) = self.slots.get_mut(no as usize) else { return };
+        if slot.buf.is_empty() {
+            return;
+        }
+        let why = match &mut slot.route {
+            Route::Queue(q) => {
+                let mut bytes: u64 = slot.buf.iter().map(|p| p.len() as u64).sum();
+                let n = q.tx(&slot.buf).min(slot.buf.len());
+                slot.buf.drain(..n);
+                bytes -= slot.buf.iter().map(|p| p.len() as u64).sum::<u64>();
+                slot.stats.tx_packets.add(n as u64);
+                slot.stats.tx_bytes.add(bytes);
+                self.shared.perf.tx_packets.add(n as u64);
+                self.shared.perf.tx_batches.add(1);
+                Drop::TxFull
+            }
+            Route::Via(peer) => match self.peers.get_mut(*peer) {
+                Some(Some(peer)) => {
+                    let taken = slot.buf.iter().take_while(|p| peer.ring.push((no, **p)).is_ok());
+                    let n = taken.count();
+                    slot.buf.drain(..n);
+                    peer.dirty = true;
+                    Drop::RingFull
+                }
+                _ => Drop::TxDown,
+            },
+            Route::None => Drop::TxDown,
+        };
+        if !slot.buf.is_empty() {
+            slot.stats.lost(why, slot.buf.len() as u64);
+            self.trash.append(&mut slot.buf);
+        }
+    }
+
+    /// End of a vector: sends what is due (`idle`: everything), wakes peers, frees buffers.
+    pub fn flush_due(&mut self, now: u64, idle: bool) {
+        let mut i = 0;
+        while i < self.waiting.len() {
+            let no = self.waiting[i];
+            if self.due(no, now, idle) {
+                self.flush(no);
+                self.waiting.swap_remove(i);
+            } else {
+                i += 1;
+            }
+        }
+        for peer in self.peers.iter_mut().flatten().filter(|p| p.dirty) {
+            peer.dirty = false;
+            if let Some(w) = &peer.wake {
+                w.wake();
+            }
+        }
+        if !self.trash.is_empty() {
+            self.pool.free(&self.trash);
+            self.trash.clear();
+        }
+    }
+
+    fn due(&mut self, no: PortNo, now: u64, idle: bool) -> bool {
+        let Some(Some(slot)) = self.slots.get_mut(no as usize) else { return true };
+        if self.flush_cycles == 0 || slot.buf.is_empty() || (idle && self.flush_cycles == 0) {
+            return true;
+        }
+        if slot.since == 0 {
+            slot.since = now;
+        }
+        now.saturating_sub(slot.since) >= self.flush_cycles
+    }
+
+    /// A packet with these bytes.
+    pub fn make(&self, bytes: &[u8]) -> Option<Packet> {
+        self.pool.packet(bytes)
+    }
+
+    fn take_token(&mut self, no: PortNo) -> bool {
+        let Some(Some(s)) = self.slots.get_mut(no as usize) else { return true };
+        let passed = self.now_ms.saturating_sub(s.filled_ms) as f64;
+        s.tokens = (s.tokens + passed * self.punt_rate).min(self.punt_burst);
+        s.filled_ms = self.now_ms;
+        let ok = s.tokens >= 1.0;
+        s.tokens -= ok as u8 as f64;
+        ok
+    }
+
+    /// Everything that is still here when the worker stops ends as `Shutdown`.
+    pub fn shut_down(&mut self) {
+        for no in std::mem::take(&mut self.waiting) {
+            self.flush(no);
+        }
+        for p in std::mem::take(&mut self.again) {
+            self.stats(p.in_port).lost(Drop::Shutdown, 1);
+            self.trash.push(p.packet);
+        }
+        self.flush_due(0, true);
+    }
+}
+
+impl Sink for Exits {
+    fn output(&mut self, port: PortNo, packet: Packet) {
+        self.send(port, packet);
+    }
+    fn free(&mut self, packet: Packet) {
+        self.trash.push(packet);
+    }
+    fn dropped(&mut self, in_port: PortNo, why: Drop) {
+        self.stats(in_port).lost(why, 1);
+    }
+    fn copies(&mut self, in_port: PortNo, n: u64) {
+        self.stats(in_port).copies.add(n);
+    }
+    fn copy(&mut self, packet: &Packet) -> Option<Packet> {
+        self.pool.copy(packet)
+    }
+    fn punt(&mut self, punt: &Arc<Punt>, packet: &Packet, key: Key, in_port: PortNo) {
+        if !self.take_token(in_port) {
+            return self.stats(in_port).lost(Drop::PuntRate, 1);
+        }
+        if self.punts.room() == 0 {
+            return self.stats(in_port).lost(Drop::PuntFull, 1);
+        }
+        let data = packet.data();
+        let n =
+            if punt.max_len == 0xffff { data.len() } else { data.len().min(punt.max_len.into()) };
+        let event = PuntEvent {
+            packet: data[..n].to_vec(),
+            key,
+            in_port,
+            punt: punt.clone(),
+            total_len: data.len(),
+        };
+        let pushed = self.punts.push(Box::new(event)).is_ok();
+        debug_assert!(pushed, "there was room");
+        self.stats(in_port).punted.add(1);
+    }
+    fn recirculate(&mut self, id: u16, packet: Packet, frame: &Frame) {
+        let mut meta = Box::new(*frame);
+        crate::parse::bytes_mut(&mut meta.line)[flow::at::RECIRC..flow::at::RECIRC + 2]
+            .copy_from_slice(&id.to_be_bytes());
+        let depth = frame.depth + 1;
+        self.again.push(Pending { packet, in_port: frame.in_port(), depth, meta: Some(meta) });
+    }
+    fn admit(&mut self, id: u32, bytes: usize) -> bool {
+        self.meters.as_ref().is_none_or(|m| m.admit(id, bytes, self.now_ms))
+    }
+    fn random(&mut self) -> u32 {
+        self.rng ^= self.rng << 13;
+        self.rng ^= self.rng >> 7;
+        self.rng ^= self.rng << 17;
+        (self.rng >> 32) as u32
+    }
+}

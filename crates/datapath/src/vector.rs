@@ -1,0 +1,478 @@
+//! Steps 2 to 4 on a vector of packets: parse, lookup (misses resolved inline), act.
+
+use crate::clock::cycles;
+use crate::events::{Cold, Credit, Report, Shared};
+use crate::interpret::{self, Frame, Sink, keep_metadata};
+use crate::lookup::mask::Words;
+use crate::lookup::{Keys, Table, prefetch};
+use crate::parse::{Layout, parse};
+use crate::program::{Kind, Program, Programs};
+use crate::rewrite::{self, Place};
+use crate::tx::{Exits, Pending};
+use crate::types::Settings;
+use action::{Decision, Pipeline, Request};
+use flow::{Key, PortNo};
+use packet::{Packet, VECTOR};
+use port::RxQueue;
+use std::collections::HashMap;
+use std::sync::Arc;
+use sync::Producer;
+use telemetry::Drop;
+
+/// Decisions that were used and not stored, merged by credits and effects.
+type Uncached = HashMap<(Box<[u32]>, usize), Credit>;
+
+/// Distinct effects remembered in [`Uncached`]; beyond, only credits are.
+const UNCACHED: usize = 4096;
+
+/// Packets on their way through the steps, and all that the steps need.
+pub(crate) struct Vector {
+    packets: Vec<Packet>,
+    in_port: Vec<PortNo>,
+    keys: Box<Keys>,
+    lay: Box<[Layout; VECTOR]>,
+    depth: [u8; VECTOR],
+    meta: Vec<Option<Box<Frame>>>,
+    /// Packets that were parsed, in order.
+    live: Vec<u8>,
+    todo: Vec<u8>,
+    /// Waiting for the next vector (over the miss budget).
+    carry: Vec<Pending>,
+    pub table: Table,
+    programs: Programs,
+    /// Programs of decisions that are used only in this vector.
+    passing: Vec<u32>,
+    uncached: Uncached,
+    decision: Decision,
+    pipeline: Arc<dyn Pipeline>,
+    reports: Producer<Report>,
+    /// Reports that found the ring full.
+    late: Vec<Report>,
+    shared: Arc<Shared>,
+    vlan_limit: u8,
+    budget: usize,
+    limit: u32,
+}
+
+impl Vector {
+    pub fn new(
+        pipeline: Arc<dyn Pipeline>,
+        reports: Producer<Report>,
+        shared: Arc<Shared>,
+        flows: usize,
+    ) -> Self {
+        Vector {
+            packets: Vec::with_capacity(VECTOR),
+            in_port: Vec::with_capacity(VECTOR),
+            keys: Box::new(Keys::new()),
+            lay: Box::new([Layout::default(); VECTOR]),
+            depth: [0; VECTOR],
+            meta: Vec::new(),
+            live: Vec::with_capacity(VECTOR),
+            todo: Vec::with_capacity(VECTOR),
+            carry: Vec::new(),
+            table: Table::new(flows),
+            programs: Programs::default(),
+            passing: Vec::new(),
+            uncached: HashMap::new(),
+            decision: Decision::default(),
+            pipeline,
+            reports,
+            late: Vec::new(),
+            shared,
+            vlan_limit: 1,
+            budget: VECTOR,
+            limit: u32::MAX,
+        }
+    }
+
+    /// Takes over new settings.
+    pub fn configure(&mut self, s: &Settings) {
+        self.vlan_limit = s.vlan_limit.clamp(1, 2);
+        self.budget = s.miss_budget.max(1);
+        self.limit = s.flow_limit.min(self.table.store.capacity() as u32);
+    }
+
+    /// Packets gathered.
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Starts a vector with what was carried over and recirculated; returns how many those are.
+    pub fn begin(&mut self, exits: &mut Exits) -> usize {
+        self.meta.clear();
+        let (mut carry, again) = (std::mem::take(&mut self.carry), &mut exits.again);
+        let fits = |have: usize, more: usize| (VECTOR - have).min(more);
+        let n = fits(0, again.len());
+        let from_again: Vec<Pending> = again.drain(..n).collect();
+        let m = fits(n, carry.len());
+        for p in from_again.into_iter().chain(carry.drain(..m)) {
+            self.depth[self.packets.len()] = p.depth;
+            self.packets.push(p.packet);
+            self.in_port.push(p.in_port);
+            self.meta.push(p.meta);
+        }
+        self.carry = carry;
+        n + m
+    }
+
+    /// Receives from a queue while it returns full bursts and there is room; returns how many.
+    #[inline]
+    pub fn receive(&mut self, rx: &mut dyn RxQueue, port: PortNo) -> usize {
+        let before = self.packets.len();
+        while self.packets.len() < VECTOR {
+            let want = (VECTOR - self.packets.len()).min(packet::BURST);
+            let n = rx.rx(&mut self.packets, want);
+            if n < want || want < packet::BURST {
+                break;
+            }
+        }
+        self.in_port.resize(self.packets.len(), port);
+        self.packets.len() - before
+    }
+
+    /// Bytes of packets `from..`.
+    pub fn bytes(&self, from: usize) -> u64 {
+        self.packets[from..].iter().map(|p| p.len() as u64).sum()
+    }
+
+    /// Step 2.
+    pub fn parse(&mut self, exits: &mut Exits) {
+        self.live.clear();
+        for i in 0..self.packets.len() {
+            if let Some(p) = self.packets.get(i + 4) {
+                prefetch(p.data().as_ptr());
+            }
+            let p = self.packets[i];
+            let ext = &mut self.keys.ext[i];
+            let line = &mut self.keys.line.0[i];
+            let lay = match p.segments() {
+                1 => parse(p.data(), self.in_port[i], self.vlan_limit, line, ext)
+                    .ok_or(Drop::Truncated),
+                _ => Err(Drop::Segmented),
+            };
+            match lay {
+                Ok(lay) => {
+                    self.lay[i] = lay;
+                    self.keys.have[i] = lay.ext;
+                    self.live.push(i as u8);
+                }
+                Err(why) => {
+                    exits.dropped(self.in_port[i], why);
+                    exits.free(p);
+                }
+            }
+        }
+        self.restore_metadata();
+    }
+
+    fn restore_metadata(&mut self) {
+        for (i, meta) in self.meta.iter().enumerate() {
+            if let Some(f) = meta {
+                keep_metadata(&f.line, &mut self.keys.line.0[i]);
+                self.keys.ext[i][1] = f.ext[1];
+                self.keys.ext[i][2] = f.ext[2];
+                self.keys.have[i] |= f.have & !1;
+            }
+        }
+    }
+
+    /// Step 3.
+    pub fn lookup(&mut self, now_ms: u64) {
+        self.todo.clear();
+        self.todo.extend_from_slice(&self.live);
+        let mut todo = std::mem::take(&mut self.todo);
+        self.table.classify(&mut self.keys, &mut todo);
+        if !todo.is_empty() {
+            self.misses(&todo, now_ms);
+        }
+        self.todo = todo;
+    }
+
+    /// Decides about packets that no rule matched, in order.
+    fn misses(&mut self, todo: &[u8], now_ms: u64) {
+        let start = cycles();
+        let (mut left, mut one) = (self.budget, Vec::with_capacity(1));
+        let mut stored = false;
+        let mut later = [false; VECTOR];
+        for n in todo {
+            let i = *n as usize;
+            if stored {
+                one.clear();
+                one.push(*n);
+                self.table.classify(&mut self.keys, &mut one);
+                if one.is_empty() {
+                    continue;
+                }
+            }
+            if left == 0 {
+                later[i] = true;
+                continue;
+            }
+            left -= 1;
+            stored |= self.resolve(i, now_ms);
+        }
+        if left == 0 {
+            self.postpone(&later);
+        }
+        let perf = &self.shared.perf;
+        perf.misses.add((self.budget - left) as u64);
+        perf.miss_cycles.add(cycles() - start);
+    }
+
+    fn postpone(&mut self, later: &[bool; VECTOR]) {
+        for i in (0..self.packets.len()).filter(|i| later[*i]) {
+            self.carry.push(Pending {
+                packet: self.packets[i],
+                in_port: self.in_port[i],
+                depth: if i < self.meta.len() { self.depth[i] } else { 0 },
+                meta: self.meta.get_mut(i).and_then(Option::take),
+            });
+        }
+        self.live.retain(|i| !later[*i as usize]);
+    }
+
+    /// Asks the pipeline about packet `i`; true when the decision was stored.
+    fn resolve(&mut self, i: usize, now_ms: u64) -> bool {
+        let kref = self.keys.get(i);
+        let words = kref.words();
+        let mut key = Key::ZERO;
+        key.words[..32].copy_from_slice(&words);
+        self.decision.clear();
+        let request = Request { key: &key, packet: self.packets[i].data() };
+        self.pipeline.resolve(&request, &mut self.decision);
+        let d = &mut self.decision;
+        let program = self.programs.intern(&d.ops, d.drop);
+        self.keys.program[i] = program;
+        let mask: Words = d.mask.words[..32].try_into().unwrap();
+        // One entry is kept free for the rule's own end.
+        let room = d.cacheable && self.late.is_empty() && self.reports.room() > 1;
+        let rule = match room {
+            true => self.table.install(&words, &mask, program, self.limit),
+            false => None,
+        };
+        self.keys.rule[i] = rule.unwrap_or(0);
+        match rule {
+            Some(idx) => self.report_installed(idx, program, now_ms),
+            None => self.use_once(i, program, now_ms),
+        }
+        rule.is_some()
+    }
+
+    fn report_installed(&mut self, idx: u32, program: u32, now_ms: u64) {
+        let d = &mut self.decision;
+        let cold = Box::new(Cold {
+            ops: self.programs.get(program).ops.clone(),
+            credits: d.credits.as_slice().into(),
+            effects: d.effects.take(),
+            installed_ms: now_ms,
+            packets: 0,
+            bytes: 0,
+            leaving: false,
+        });
+        self.shared.perf.installed.add(1);
+        self.report(Report::Installed(idx, cold));
+    }
+
+    /// The decision holds for this packet only: credit it, and drop its program after the vector.
+    fn use_once(&mut self, i: usize, program: u32, now_ms: u64) {
+        self.passing.push(program);
+        self.shared.perf.not_installed.add(1);
+        let d = &mut self.decision;
+        let mut effects = d.effects.take();
+        if self.uncached.len() >= UNCACHED {
+            effects = None;
+        }
+        let tag = effects.as_ref().map_or(0, |e| Arc::as_ptr(e).cast::<u8>() as usize);
+        let credits: Box<[u32]> = d.credits.as_slice().into();
+        let c = self.uncached.entry((credits, tag)).or_insert_with_key(|(credits, _)| Credit {
+            credits: credits.clone(),
+            effects,
+            packets: 0,
+            bytes: 0,
+            used_ms: now_ms,
+        });
+        c.packets += 1;
+        c.bytes += self.packets[i].len() as u64;
+        c.used_ms = now_ms;
+    }
+
+    /// Tells control; keeps what does not fit for later.
+    pub fn report(&mut self, r: Report) {
+        if !self.late.is_empty() {
+            self.late.push(r);
+        } else if let Err(r) = self.reports.push(r) {
+            self.late.push(r);
+        }
+    }
+
+    /// Step 4. Clears the vector.
+    pub fn act(&mut self, exits: &mut Exits) {
+        let now_ms = exits.now_ms;
+        for n in 0..self.live.len() {
+            let i = self.live[n] as usize;
+            let p = self.packets[i];
+            let rule = self.keys.rule[i];
+            if rule != 0 {
+                self.table.store.counters(rule).add(1, p.len() as u64, now_ms);
+            }
+            let program = self.programs.get(self.keys.program[i]);
+            self.execute(program, i, p, exits);
+        }
+        self.packets.clear();
+        self.in_port.clear();
+        self.finish();
+    }
+
+    #[inline]
+    fn execute(&self, program: &Program, i: usize, mut p: Packet, exits: &mut Exits) {
+        let done = match program.kind {
+            Kind::Output => Ok(()),
+            Kind::Drop => Err(program.drop),
+            Kind::SetEthOutput => {
+                if let Some(action::Op::Set(rw)) = program.ops.first() {
+                    rewrite::ethernet(p.data_mut(), rw);
+                }
+                Ok(())
+            }
+            Kind::SetOutput => self.rewrite(program, i, &mut p),
+            Kind::PushVlanOutput => rewrite::push_vlan(&mut p, program.tpid, program.tci),
+            Kind::PopVlanOutput => {
+                rewrite::pop_vlan(&mut p);
+                Ok(())
+            }
+            Kind::Multi => {
+                self.copies(program, i, &p, exits);
+                Ok(())
+            }
+            Kind::Generic => {
+                return interpret::run(exits, &program.ops, program.drop, p, self.frame(i));
+            }
+        };
+        match done {
+            Ok(()) => exits.send(program.out, p),
+            Err(why) => {
+                exits.dropped(self.in_port[i], why);
+                exits.free(p);
+            }
+        }
+    }
+
+    fn rewrite(&self, program: &Program, i: usize, p: &mut Packet) -> Result<(), Drop> {
+        let place = Place { line: &self.keys.line.0[i], lay: self.lay[i] };
+        for op in program.ops.iter() {
+            if let action::Op::Set(rw) = op {
+                rewrite::apply(p, &place, rw)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All outputs but the last.
+    fn copies(&self, program: &Program, i: usize, p: &Packet, exits: &mut Exits) {
+        let (_, firsts) = program.ops.split_last().expect("a multi program has outputs");
+        for op in firsts {
+            if let action::Op::Output(port) = op {
+                match exits.copy(p) {
+                    Some(copy) => exits.send(*port, copy),
+                    None => exits.dropped(self.in_port[i], Drop::NoBuffer),
+                }
+            }
+        }
+        exits.copies(self.in_port[i], firsts.len() as u64);
+    }
+
+    /// Packet `i` as the interpreter wants it.
+    fn frame(&self, i: usize) -> Frame {
+        let k = self.keys.get(i);
+        let mut ext = [[0; 8]; 3];
+        for (l, e) in ext.iter_mut().enumerate().filter(|(l, _)| k.have & (1 << l) != 0) {
+            *e = k.ext[l];
+        }
+        Frame {
+            line: *k.line,
+            ext,
+            have: k.have,
+            lay: self.lay[i],
+            vlan_limit: self.vlan_limit,
+            depth: if i < self.meta.len() { self.depth[i] } else { 0 },
+        }
+    }
+
+    /// After the last use of rule numbers and programs of this vector.
+    fn finish(&mut self) {
+        for id in std::mem::take(&mut self.passing) {
+            self.programs.release(id);
+        }
+        let dead = self.table.take_dead();
+        self.unlink(dead);
+        // Room is made before it is needed: an index comes back only after control folded it.
+        let margin = (self.limit / 8).min(64);
+        if self.table.live + margin > self.limit {
+            for _ in 0..margin.max(1) {
+                let Some(v) = self.table.victim() else { break };
+                self.shared.perf.evicted.add(1);
+                self.unlink([v]);
+            }
+        }
+    }
+
+    /// Unlinks rules and says so.
+    pub fn unlink(&mut self, rules: impl IntoIterator<Item = u32>) {
+        for idx in rules {
+            if let Some(program) = self.table.unlink(idx) {
+                self.programs.release(program);
+                self.report(Report::Unlinked(idx));
+            }
+        }
+    }
+
+    /// Sends what waited for room in the report ring; called about once per millisecond.
+    pub fn catch_up(&mut self) {
+        let mut late = std::mem::take(&mut self.late).into_iter();
+        for r in late.by_ref() {
+            if let Err(r) = self.reports.push(r) {
+                self.late.push(r);
+                break;
+            }
+        }
+        self.late.extend(late);
+        while self.late.is_empty() && !self.uncached.is_empty() && self.reports.room() > 1 {
+            let key = self.uncached.keys().next().unwrap().clone();
+            let credit = self.uncached.remove(&key).unwrap();
+            let _ = self.reports.push(Report::Uncached(Box::new(credit)));
+        }
+    }
+
+    /// Is everything told?
+    pub fn told(&self) -> bool {
+        self.late.is_empty() && self.uncached.is_empty()
+    }
+
+    /// Are packets waiting for the next vector?
+    pub fn carries(&self) -> bool {
+        !self.carry.is_empty()
+    }
+
+    /// Gives up packets that wait.
+    pub fn shut_down(&mut self, exits: &mut Exits) {
+        for p in std::mem::take(&mut self.carry) {
+            exits.dropped(p.in_port, Drop::Shutdown);
+            exits.free(p.packet);
+        }
+    }
+
+    /// Executes operations on an injected packet.
+    pub fn inject(&mut self, e: &crate::events::Execute, exits: &mut Exits) {
+        exits.stats(e.in_port).injected.add(1);
+        let frame = Frame::new(&e.packet, e.in_port, self.vlan_limit);
+        match (frame, exits.make(&e.packet)) {
+            (Some(f), Some(p)) => interpret::run(exits, &e.ops, Drop::Policy, p, f),
+            (None, made) => {
+                exits.dropped(e.in_port, Drop::Truncated);
+                made.into_iter().for_each(|p| exits.free(p));
+            }
+            (_, None) => exits.dropped(e.in_port, Drop::NoBuffer),
+        }
+    }
+}

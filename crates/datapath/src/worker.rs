@@ -1,0 +1,314 @@
+//! A worker: one thread's queues, table and exits, and its loop.
+
+use crate::clock::{cycles, cycles_per_second, now_ms};
+use crate::events::{Command, Handoff, Report, RxSlot, Shared, Wake};
+use crate::kernel::Sleep;
+use crate::lookup::Tally;
+use crate::tx::Exits;
+use crate::types::Settings;
+use crate::vector::Vector;
+use packet::VECTOR;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use sync::{Consumer, Reader};
+
+/// How often subtables are ranked and the cache is judged.
+const TUNE_MS: u64 = 100;
+
+/// One thread of the packet side. Stepped by its thread, or by hand in tests.
+pub(crate) struct Worker {
+    pub vector: Vector,
+    pub exits: Exits,
+    rx: Vec<Box<RxSlot>>,
+    /// Packets each queue brought to the current vector.
+    brought: Vec<u32>,
+    /// Which queue is asked first.
+    turn: usize,
+    inbound: Vec<Consumer<Handoff>>,
+    commands: Consumer<Command>,
+    settings: Settings,
+    shared: Arc<Shared>,
+    reader: Reader,
+    /// Some: serves kernel ports and sleeps in the kernel.
+    sleep: Option<Sleep>,
+    stopping: bool,
+    next_tick: u64,
+    tick: u64,
+    tuned_ms: u64,
+    recent: Tally,
+    /// Next sleep of an idle PMD thread, microseconds.
+    nap_us: u64,
+}
+
+impl Worker {
+    pub fn new(
+        vector: Vector,
+        exits: Exits,
+        commands: Consumer<Command>,
+        shared: Arc<Shared>,
+        reader: Reader,
+        sleep: Option<Sleep>,
+    ) -> Self {
+        reader.offline();
+        Worker {
+            vector,
+            exits,
+            rx: Vec::new(),
+            brought: Vec::new(),
+            turn: 0,
+            inbound: Vec::new(),
+            commands,
+            settings: Settings::default(),
+            shared,
+            reader,
+            sleep,
+            stopping: false,
+            next_tick: 0,
+            tick: cycles_per_second() / 1000,
+            tuned_ms: 0,
+            recent: Tally::default(),
+            nap_us: 0,
+        }
+    }
+
+    /// Runs until told to stop.
+    pub fn run(&mut self) {
+        self.reader.online();
+        while !self.stopping {
+            let n = self.step();
+            match self.sleep {
+                Some(_) => self.sleep_in_kernel(n),
+                None => self.nap(n),
+            }
+        }
+        self.reader.offline();
+    }
+
+    /// One loop: rx, parse, lookup, act, tx. Returns how many packets it moved.
+    pub fn step(&mut self) -> usize {
+        let t0 = cycles();
+        if t0 >= self.next_tick {
+            self.housekeeping(t0);
+        }
+        self.obey();
+        let handed = self.take_inbound();
+        let n = self.receive();
+        let t1 = cycles();
+        if n > 0 {
+            self.vector.parse(&mut self.exits);
+            let t2 = cycles();
+            self.vector.lookup(self.exits.now_ms);
+            let t3 = cycles();
+            self.vector.act(&mut self.exits);
+            self.exits.flush_due(t3, false);
+            self.account(n, [t0, t1, t2, t3, cycles()]);
+        } else {
+            self.exits.flush_due(t1, handed == 0);
+            let idle = &self.shared.perf;
+            idle.idle_iterations.add(1);
+            idle.idle_cycles.add(cycles() - t0);
+        }
+        self.shared.perf.iterations.add(1);
+        self.reader.quiescent();
+        n + handed
+    }
+
+    /// Step 1: packets that wait, then every queue in turn.
+    fn receive(&mut self) -> usize {
+        let waiting = self.vector.begin(&mut self.exits);
+        let queues = self.rx.len();
+        self.brought.clear();
+        self.brought.resize(queues, 0);
+        let mut fresh = 0;
+        for k in 0..queues {
+            if self.vector.len() == VECTOR {
+                break;
+            }
+            let q = (self.turn + k) % queues;
+            let (slot, from) = (&mut self.rx[q], self.vector.len());
+            let n = self.vector.receive(&mut *slot.rx, slot.port);
+            if n > 0 {
+                slot.stats.rx_packets.add(n as u64);
+                slot.stats.rx_bytes.add(self.vector.bytes(from));
+                slot.cell.packets.add(n as u64);
+                self.brought[q] = n as u32;
+                fresh += n;
+            }
+        }
+        self.turn = if queues > 0 { (self.turn + 1) % queues } else { 0 };
+        let perf = &self.shared.perf;
+        perf.rx_packets.add(fresh as u64);
+        perf.recirculated.add(waiting as u64);
+        waiting + fresh
+    }
+
+    /// Packets other workers want sent here.
+    fn take_inbound(&mut self) -> usize {
+        let mut n = 0;
+        for ring in &mut self.inbound {
+            for _ in 0..VECTOR {
+                let Some((port, packet)) = ring.pop() else { break };
+                self.exits.send(port, packet);
+                n += 1;
+            }
+        }
+        n
+    }
+
+    fn account(&mut self, n: usize, t: [u64; 5]) {
+        let perf = &self.shared.perf;
+        perf.passes.add(n as u64);
+        perf.vectors.add(1);
+        perf.rx_cycles.add(t[1] - t[0]);
+        perf.parse_cycles.add(t[2] - t[1]);
+        perf.lookup_cycles.add(t[3] - t[2]);
+        perf.act_cycles.add(t[4] - t[3]);
+        perf.busy_cycles.add(t[4] - t[0]);
+        let tally = self.vector.table.take_tally();
+        perf.cache_hits.add(tally.cache_hits);
+        perf.flow_hits.add(tally.flow_hits);
+        perf.subtable_lookups.add(tally.visits);
+        self.recent.cache_hits += tally.cache_hits;
+        self.recent.flow_hits += tally.flow_hits;
+        self.recent.visits += tally.visits;
+        // What the vector cost is charged to the queues that filled it.
+        let fresh: u64 = self.brought.iter().map(|b| *b as u64).sum();
+        if fresh > 0 {
+            let cost = t[4] - t[0];
+            for (slot, b) in self.rx.iter().zip(&self.brought).filter(|(_, b)| **b > 0) {
+                slot.cell.cycles.add(cost * *b as u64 / fresh);
+            }
+        }
+    }
+
+    /// Once per millisecond.
+    fn housekeeping(&mut self, now: u64) {
+        self.next_tick = now + self.tick;
+        self.exits.now_ms = now_ms();
+        self.vector.catch_up();
+        let table = &mut self.vector.table;
+        if self.exits.now_ms >= self.tuned_ms + TUNE_MS {
+            self.tuned_ms = self.exits.now_ms;
+            table.tune(self.settings.signature_cache, std::mem::take(&mut self.recent));
+        }
+        self.shared.flows.store(table.live, Ordering::Relaxed);
+        self.shared.masks.store(table.masks() as u32, Ordering::Relaxed);
+        self.shared.cache_on.store(table.cache_on, Ordering::Relaxed);
+        self.inbound.retain_mut(|r| !r.is_abandoned() || !r.is_empty());
+    }
+
+    /// Executes control's commands.
+    fn obey(&mut self) {
+        let mut done = 0;
+        while let Some(c) = self.commands.pop() {
+            self.command(c);
+            done += 1;
+        }
+        if done > 0 {
+            self.shared.processed.fetch_add(done, Ordering::Release);
+        }
+    }
+
+    fn command(&mut self, c: Command) {
+        match c {
+            Command::AddPort(no, stats) => self.exits.add_port(no, stats),
+            Command::DelPort(no) => {
+                let queue = self.exits.del_port(no);
+                self.give_back(no, queue);
+            }
+            Command::SetRoute(no, route) => {
+                let queue = self.exits.set_route(no, route);
+                self.give_back(no, queue);
+            }
+            Command::AddRx(slot) => {
+                if let (Some(s), Some(fd)) = (&mut self.sleep, slot.rx.fd()) {
+                    s.watch(fd);
+                }
+                self.rx.push(slot);
+            }
+            Command::DelRx(port, queue) => self.return_rx(port, queue),
+            Command::Settings(s) => {
+                self.exits.configure(&s);
+                self.vector.configure(&s);
+                self.vector.table.tune(s.signature_cache, Tally::default());
+                self.settings = *s;
+            }
+            Command::Unlink(rules) => self.vector.unlink(rules),
+            Command::Release(rules) => rules.iter().for_each(|i| self.vector.table.release(*i)),
+            Command::Execute(e) => self.vector.inject(&e, &mut self.exits),
+            Command::AddPeer(slot, ring, wake) => self.exits.add_peer(slot, ring, wake),
+            Command::DelPeer(slot) => self.exits.del_peer(slot),
+            Command::AddInbound(ring) => self.inbound.push(ring),
+            Command::Stop => self.stop(),
+        }
+    }
+
+    fn give_back(&mut self, no: flow::PortNo, queue: Option<Box<dyn port::TxQueue>>) {
+        if let Some(q) = queue {
+            self.vector.report(Report::TxBack(no, q));
+        }
+    }
+
+    fn return_rx(&mut self, port: flow::PortNo, queue: usize) {
+        let at = self.rx.iter().position(|s| s.port == port && s.queue == queue);
+        if let Some(i) = at {
+            let slot = self.rx.remove(i);
+            if let (Some(s), Some(fd)) = (&mut self.sleep, slot.rx.fd()) {
+                s.forget(fd);
+            }
+            self.vector.report(Report::RxBack(slot));
+        }
+    }
+
+    /// Lets go of every packet and tells what is left to tell (as far as there is room).
+    fn stop(&mut self) {
+        while self.take_inbound() > 0 {}
+        self.vector.shut_down(&mut self.exits);
+        self.exits.shut_down();
+        self.vector.catch_up();
+        self.stopping = true;
+    }
+
+    /// After the thread ended: what could not be told before; call until true.
+    pub fn drained(&mut self) -> bool {
+        self.vector.catch_up();
+        self.vector.told()
+    }
+
+    /// A PMD thread's rest when little is to do: one microsecond longer each time.
+    fn nap(&mut self, n: usize) {
+        let max = self.settings.pmd_sleep_max_us;
+        if max == 0 || n >= packet::BURST / 2 || self.vector.carries() {
+            self.nap_us = 0;
+            return std::hint::spin_loop();
+        }
+        if n > 0 {
+            return;
+        }
+        self.nap_us = (self.nap_us + 1).min(max);
+        let t = cycles();
+        self.reader.offline();
+        std::thread::sleep(std::time::Duration::from_micros(self.nap_us));
+        self.reader.online();
+        self.shared.perf.sleep_cycles.add(cycles() - t);
+    }
+
+    /// The kernel worker's rest: see `kernel.rs`.
+    fn sleep_in_kernel(&mut self, n: usize) {
+        let Some(s) = &mut self.sleep else { return };
+        if n > 0 || self.vector.carries() || !self.exits.again.is_empty() {
+            return s.busy();
+        }
+        let t = cycles();
+        let unwatched = self.rx.iter().any(|r| r.rx.fd().is_none());
+        let (rings, commands) = (&mut self.inbound, &mut self.commands);
+        let quiet = || rings.iter_mut().all(|r| r.is_empty()) && commands.is_empty();
+        s.rest(&self.reader, unwatched, quiet);
+        self.shared.perf.sleep_cycles.add(cycles() - t);
+    }
+
+    /// Its doorbell.
+    pub fn wake(&self) -> Option<Arc<Wake>> {
+        self.sleep.as_ref().map(|s| s.wake.clone())
+    }
+}

@@ -1,0 +1,211 @@
+//! Packets through a stepped datapath.
+mod common;
+
+use action::{Op, Punt, Region, Rewrite};
+use common::*;
+use datapath::{Event, Settings, Tri};
+use flow::{Field, Key};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use telemetry::Drop;
+
+#[test]
+fn forwards_counts_and_leaks_nothing() {
+    let mut b = bed(2);
+    b.set_rules(vec![
+        rule(&[(Field::EthType, 0x0800), (Field::Ipv4Dst, 7)], vec![Op::Output(1)], 5),
+        rule(&[], vec![], 6),
+    ]);
+    for i in 0..1000 {
+        b.peers[0].send(&udp(1, 7 + i % 2, 1, 2, 64));
+    }
+    b.run();
+    let out = b.peers[1].drain();
+    assert_eq!(out.len(), 500);
+    assert_eq!(out[0], udp(1, 7, 1, 2, 64));
+    let credits = b.credits();
+    assert_eq!(credits[&5], (500, 500 * 64));
+    assert_eq!(credits[&6], (500, 500 * 64));
+    assert_eq!(b.rules.resolved.load(Ordering::Relaxed), 2);
+    let s = b.dp.port_stats(0).unwrap();
+    assert_eq!((s.rx_packets, s.drops[Drop::Policy as usize]), (1000, 500));
+    assert_eq!(b.dp.port_stats(1).unwrap().tx_packets, 500);
+    b.assert_balanced();
+    assert_eq!(b.credits().len(), 0, "a second collect brings nothing");
+    assert_eq!(b.pool.in_use(), 0);
+}
+
+#[test]
+fn several_outputs_and_full_queues_are_accounted_for() {
+    let mut b = bed(3);
+    b.set_rules(vec![rule(&[], vec![Op::Output(1), Op::Output(2), Op::Output(9)], 1)]);
+    b.peers[2].limit_tx(10);
+    for _ in 0..50 {
+        b.peers[0].send(&udp(1, 2, 3, 4, 100));
+    }
+    b.run();
+    assert_eq!((b.peers[1].drain().len(), b.peers[2].drain().len()), (50, 10));
+    let t = b.dp.totals();
+    assert_eq!(t.drops[Drop::TxFull as usize], 40);
+    assert_eq!(t.drops[Drop::NoPort as usize], 50);
+    assert_eq!(t.copies, 100);
+    b.assert_balanced();
+    assert_eq!(b.pool.in_use(), 0);
+}
+
+#[test]
+fn a_change_takes_effect_and_spares_the_rest() {
+    let mut b = bed(3);
+    let to = |dst, port| rule(&[(Field::Ipv4Dst, dst)], vec![Op::Output(port)], dst as u32);
+    b.set_rules(vec![to(7, 1), to(8, 1)]);
+    for dst in [7, 8] {
+        b.peers[0].send(&udp(1, dst, 1, 2, 64));
+    }
+    b.run();
+    assert_eq!(b.rules.resolved.load(Ordering::Relaxed), 2);
+    b.rules.list.publish(vec![to(7, 2), to(8, 1)]);
+    let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
+    Field::Ipv4Dst.set(&mut key, 7);
+    Field::Ipv4Dst.unwildcard(&mut mask);
+    let t = b.dp.invalidate(&[Region { key, mask }]);
+    assert!(!b.dp.ticket_done(t), "a worker is still to pass a quiescent point");
+    b.wait(t);
+    for dst in [7, 8] {
+        b.peers[0].send(&udp(1, dst, 1, 2, 64));
+    }
+    b.run();
+    assert_eq!((b.peers[1].drain().len(), b.peers[2].drain().len()), (3, 1));
+    assert_eq!(b.rules.resolved.load(Ordering::Relaxed), 3, "only the changed one asked again");
+    assert_eq!(b.credits()[&7], (2, 128), "the dead rule's packet is not lost");
+}
+
+#[test]
+fn uncacheable_decisions_and_a_full_table_count() {
+    let mut b = bed(2);
+    b.set_rules(vec![rule(&[(Field::UdpSrc, 0)], vec![], 2), rule(&[], vec![Op::Output(1)], 1)]);
+    b.rules.cacheable.store(false, Ordering::Relaxed);
+    for i in 0..100 {
+        b.peers[0].send(&udp(1, 2, 1 + i, 4, 64));
+    }
+    b.run();
+    assert_eq!(b.peers[1].drain().len(), 100);
+    assert_eq!(b.dp.flows().len(), 0);
+    assert_eq!(b.credits()[&1], (100, 6400));
+    b.rules.cacheable.store(true, Ordering::Relaxed);
+    b.dp.set_settings(Settings { flow_limit: 16, ..Settings::default() });
+    for round in 0..20 {
+        for i in 0..100 {
+            b.peers[0].send(&udp(1, 2, 1 + round + i, 4, 64));
+        }
+        b.run();
+        assert!(b.dp.flows().len() <= 16);
+    }
+    assert_eq!(b.peers[1].drain().len(), 2000);
+    assert_eq!(b.credits()[&1], (2000, 128_000));
+    b.assert_balanced();
+}
+
+#[test]
+fn punts_recirculation_and_injection() {
+    let mut b = bed(2);
+    let punt = Arc::new(Punt { max_len: 20, context: Box::new(77u32) });
+    let mut second = rule(&[(Field::EthType, 0x0800)], vec![Op::Output(1)], 2);
+    second.key.set_u16(flow::at::RECIRC, 9);
+    second.mask.set_u16(flow::at::RECIRC, 0xffff);
+    let first = rule(&[], vec![Op::Punt(punt), Op::Recirc(9)], 1);
+    b.set_rules(vec![second, first]);
+    for _ in 0..10 {
+        b.peers[0].send(&udp(1, 2, 3, 4, 64));
+    }
+    b.run();
+    assert_eq!(b.peers[1].drain().len(), 10);
+    let mut n = 0;
+    b.dp.drain_events(&mut |e| {
+        if let Event::Punt(p) = e {
+            assert_eq!((p.packet.len(), p.total_len, p.in_port), (20, 64, 0));
+            assert_eq!(p.punt.context.downcast_ref(), Some(&77u32));
+            n += 1;
+        }
+    });
+    assert_eq!(n, 10);
+    let c = b.credits();
+    assert_eq!((c[&1].0, c[&2].0), (10, 10));
+    b.dp.execute(&udp(5, 6, 7, 8, 80), flow::NO_PORT, &[Op::Output(0), Op::Output(1)]).unwrap();
+    b.run();
+    assert_eq!(b.peers[0].drain(), [udp(5, 6, 7, 8, 80)]);
+    assert_eq!(b.peers[1].drain().len(), 1);
+    b.assert_balanced();
+    assert_eq!(b.pool.in_use(), 0);
+}
+
+#[test]
+fn endless_recirculation_ends() {
+    let mut b = bed(1);
+    b.set_rules(vec![rule(&[], vec![Op::Recirc(1)], 1)]);
+    b.peers[0].send(&udp(1, 2, 3, 4, 64));
+    b.run();
+    assert_eq!(b.dp.totals().drops[Drop::RecircLimit as usize], 1);
+    b.assert_balanced();
+}
+
+#[test]
+fn rewrites_keep_checksums_right() {
+    let mut b = bed(2);
+    let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
+    let edits = [
+        (Field::EthDst, 0x0a0b_0c0d_0e0f),
+        (Field::Ipv4Src, 0x0102_0304),
+        (Field::IpTtl, 3),
+        (Field::IpTos, 0x48),
+        (Field::UdpDst, 999),
+    ];
+    for (f, v) in edits {
+        f.set(&mut key, v);
+        f.unwildcard(&mut mask);
+    }
+    let set = Op::Set(Box::new(Rewrite { key, mask }));
+    b.set_rules(vec![rule(&[], vec![set, Op::Output(1)], 1)]);
+    b.peers[0].send(&udp(0x0a00_0001, 0x0a00_0002, 3, 4, 75));
+    b.run();
+    let out = b.peers[1].recv().unwrap();
+    let k = datapath::extract(&out, 0, 1).unwrap();
+    for (f, v) in edits {
+        assert_eq!(f.get(&k), v, "{f:?}");
+    }
+    assert_eq!(sum(&out[14..34], 0), 0xffff);
+    assert_eq!(l4_sum(&out), u16::from_be_bytes([out[40], out[41]]));
+}
+
+#[test]
+fn misses_over_budget_wait_in_order() {
+    let mut b = bed(2);
+    b.set_rules(vec![rule(&[(Field::UdpSrc, 0)], vec![], 2), rule(&[], vec![Op::Output(1)], 1)]);
+    b.dp.set_settings(Settings { miss_budget: 3, ..Settings::default() });
+    for i in 0..200u16 {
+        b.peers[0].send(&udp(1, 2, 1 + i / 2, i, 64));
+    }
+    b.run();
+    let out = b.peers[1].drain();
+    assert_eq!(out.len(), 200);
+    for pair in out.chunks(2) {
+        assert_eq!(pair[0][34..36], pair[1][34..36], "a flow stays together");
+        assert!(pair[0][36..38] < pair[1][36..38], "and in order");
+    }
+    b.assert_balanced();
+}
+
+#[test]
+fn idle_flows_leave_and_slots_come_back() {
+    let mut b = bed(2);
+    b.set_rules(vec![rule(&[], vec![Op::Output(1)], 1)]);
+    b.dp.set_settings(Settings { max_idle_ms: 1, signature_cache: Tri::On, ..Settings::default() });
+    for round in 1..4 {
+        b.peers[0].send(&udp(1, 2, 3, 4, 64));
+        b.run();
+        assert_eq!(b.dp.flows().len(), 1);
+        b.dp.poll(datapath::now_ms() + 10_000 * round);
+        b.run();
+        assert_eq!(b.dp.flows().len(), 0);
+    }
+    assert_eq!(b.credits()[&1].0, 3);
+}
