@@ -79,6 +79,17 @@ impl<'a> Prefixes<'a> {
         Prefixes { tries, answers: [None; FIELDS.len()] }
     }
 
+    /// Do address bits that are marked anyhow exclude rules with these prefix lengths?
+    #[inline]
+    pub fn excluded(&self, lengths: Lengths, wildcards: &Mask) -> bool {
+        let each = self.answers.iter().zip(FIELDS).zip(lengths);
+        each.filter(|(_, len)| *len > 0).any(|((answer, at), len)| {
+            answer.is_some_and(|a| {
+                a.lengths >> len & 1 == 0 && upper(a.bits.min(len)) & !wildcards.u32(at) == 0
+            })
+        })
+    }
+
     /// Is it certain from an address alone that no rule with these prefix lengths matches `key`?
     /// Then marks the address bits that say so.
     ///

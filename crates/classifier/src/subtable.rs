@@ -27,6 +27,8 @@ pub(crate) struct Subtable<T: Send + Sync + 'static> {
     /// The step that looks at the IPv4 addresses, if they are matched by prefix; else past all.
     addresses: usize,
     pub lengths: Lengths,
+    /// Any of `lengths` is not 0.
+    by_prefix: bool,
     slots: Published<Slots<T>>,
 }
 
@@ -49,9 +51,10 @@ impl<T: Send + Sync + 'static> Subtable<T> {
         let slots = Published::new(domain.clone(), Slots::new(MIN_SLOTS, stages.len() - 1));
         let lengths = prefixes::lengths(&mask);
         let word = steps.iter().position(|s| usize::from(s.word) == prefixes::WORD);
-        let usable = lengths != Lengths::default();
-        let addresses = word.filter(|_| usable).unwrap_or(steps.len());
-        Subtable { mask, secret: Secret::get(), steps, stages, addresses, lengths, slots }
+        let by_prefix = lengths != Lengths::default();
+        let addresses = word.filter(|_| by_prefix).unwrap_or(steps.len());
+        let secret = Secret::get();
+        Subtable { mask, secret, steps, stages, addresses, lengths, by_prefix, slots }
     }
 
     /// The chain that `key` belongs to (null: none); marks in `wildcards` the bits that decided.
@@ -65,6 +68,9 @@ impl<T: Send + Sync + 'static> Subtable<T> {
         prefixes: &mut Prefixes,
         wildcards: &mut Mask,
     ) -> *mut Rule<T> {
+        if self.by_prefix && prefixes.excluded(self.lengths, wildcards) {
+            return null_mut();
+        }
         // SAFETY: the caller's promise.
         let (head, seen) = unsafe { self.walk(key) };
         if head.is_null()
