@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use classifier::{Classifier, Rule};
+use classifier::{Classifier, NEVER, Rule};
 use flow::{Field, Key, Mask};
 use sync::Domain;
 
@@ -44,15 +44,17 @@ fn wait(domain: &Domain) {
     }
 }
 
-/// Adds and removes rules of other masks and keys, so that arrays grow, shrink and disappear.
+/// Adds and removes rules that nobody sees, of many masks and prefixes around key 1, so that
+/// arrays, tries and the list of subtables grow, shrink and are replaced under the readers.
 fn noise(table: &Classifier<u64>, round: u64) {
     let rules: Vec<_> = (0..40)
         .map(|i| {
-            let (key, mut mask) = exact(100 + i);
+            let (key, mut mask) = exact(i);
+            Field::Ipv4Dst.set(&mut mask, u128::from(u32::MAX << ((u64::from(i) + round) % 9)));
             if i % 4 == 0 {
                 Field::TcpDst.set(&mut mask, 0xffff << (round % 16) & 0xffff);
             }
-            Arc::new(Rule::new(&key, &mask, (round % 100) as u16, 0))
+            Arc::new(Rule::with_version(&key, &mask, (round % 1000) as u16, NEVER, 0))
         })
         .collect();
     rules.iter().for_each(|r| table.insert(r.clone()));
