@@ -1,0 +1,267 @@
+//! A bridge as the control side keeps it: ports, learned addresses.
+
+use crate::events::{Event, Outbox};
+use crate::group::GroupRec;
+use crate::mac_table::{Learned, MacEntry, MacIndex, MacStats, MacTable};
+use crate::switch::Switch;
+use crate::table::{N_TABLES, Tables};
+use crate::types::*;
+use crate::view::Groups;
+use action::Region;
+use openflow::{OfError, OfPort, PortDesc, PortMod, port, port_config, port_state};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use sync::{Domain, Published};
+
+/// `OFPPR_*`.
+const ADDED: u8 = 0;
+const DELETED: u8 = 1;
+const MODIFIED: u8 = 2;
+
+/// Counters of one flow table.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct TableRec {
+    pub active: u32,
+    pub matched: u64,
+    pub missed: u64,
+}
+
+pub(crate) struct Bridge {
+    pub id: u32,
+    pub name: String,
+    pub config: BridgeConfig,
+    pub ports: BTreeMap<OfPort, PortSpec>,
+    pub tables: Arc<Tables>,
+    pub table_recs: Box<[TableRec; N_TABLES]>,
+    pub groups: BTreeMap<u32, GroupRec>,
+    pub group_index: Arc<Published<Groups>>,
+    /// How many flows name a group.
+    pub group_refs: HashMap<u32, u32>,
+    pub macs: MacTable,
+    pub mac_index: Arc<MacIndex>,
+    pub miss_base: u32,
+    pub monitored: bool,
+}
+
+impl Bridge {
+    pub fn new(id: u32, name: &str, config: BridgeConfig, domain: Domain, miss_base: u32) -> Bridge {
+        Bridge {
+            id,
+            name: name.into(),
+            ports: BTreeMap::new(),
+            tables: Arc::new(Tables::new(domain.clone())),
+            table_recs: Box::new([TableRec::default(); N_TABLES]),
+            groups: BTreeMap::new(),
+            group_index: Arc::new(Published::new(domain.clone(), Groups::new())),
+            group_refs: HashMap::new(),
+            macs: MacTable::new(config.mac_table_size, config.mac_aging_s),
+            mac_index: Arc::new(MacIndex::new(domain, 64)),
+            config,
+            miss_base,
+            monitored: false,
+        }
+    }
+
+    /// The datapath port of an OpenFlow port.
+    pub fn dp_port(&self, of_port: OfPort) -> Option<u16> {
+        self.ports.get(&of_port)?.dp_port
+    }
+}
+
+fn describe(spec: &PortSpec) -> Box<PortDesc> {
+    Box::new(PortDesc {
+        port: spec.of_port,
+        hw_addr: spec.hw_addr,
+        name: spec.name.clone(),
+        config: spec.config,
+        state: spec.state | if spec.state & port_state::LINK_DOWN == 0 { port_state::LIVE } else { 0 },
+        curr: spec.curr,
+        curr_speed: spec.curr_speed,
+        max_speed: spec.max_speed,
+        ..PortDesc::default()
+    })
+}
+
+/// Bits a port-mod may change.
+const CONFIGURABLE: u32 = port_config::PORT_DOWN
+    | port_config::NO_RECV
+    | port_config::NO_FLOOD
+    | port_config::NO_FWD
+    | port_config::NO_PACKET_IN;
+
+impl Switch {
+    fn check_port(&self, id: BridgeId, spec: &PortSpec) -> Result<(), ConfigError> {
+        let valid = (1..port::MAX).contains(&spec.of_port) && spec.of_port < 0xff00;
+        if !valid && spec.of_port != port::LOCAL {
+            return Err(ConfigError::BadPort(spec.of_port));
+        }
+        let Some(dp) = spec.dp_port else { return Ok(()) };
+        let used = self.bridges.iter().flatten().any(|b| {
+            let other = |p: &&PortSpec| (b.id, p.of_port) != (id.0, spec.of_port);
+            b.ports.values().filter(other).any(|p| p.dp_port == Some(dp))
+        });
+        if used { Err(ConfigError::DpPortInUse(dp)) } else { Ok(()) }
+    }
+
+    /// Adds a port.
+    pub fn add_port(&mut self, id: BridgeId, spec: PortSpec) -> Result<(), ConfigError> {
+        self.check_port(id, &spec)?;
+        let b = self.bridge_mut(id)?;
+        if b.ports.contains_key(&spec.of_port) {
+            return Err(ConfigError::PortInUse(spec.of_port));
+        }
+        if spec.patch_peer.is_some() {
+            self.rewritten.add_patch();
+        }
+        self.put_port(id, spec, ADDED)
+    }
+
+    /// Changes a port (found by its OpenFlow number).
+    pub fn update_port(&mut self, id: BridgeId, spec: PortSpec) -> Result<(), ConfigError> {
+        self.check_port(id, &spec)?;
+        match self.bridge(id)?.ports.get(&spec.of_port) {
+            None => return Err(ConfigError::NoPort(spec.of_port)),
+            Some(old) if *old == spec => return Ok(()),
+            Some(_) => {}
+        }
+        if spec.patch_peer.is_some() {
+            self.rewritten.add_patch();
+        }
+        self.put_port(id, spec, MODIFIED)
+    }
+
+    fn put_port(&mut self, id: BridgeId, spec: PortSpec, reason: u8) -> Result<(), ConfigError> {
+        if spec.vlan != VlanMode::default() {
+            self.rewritten.vlan();
+        }
+        let desc = describe(&spec);
+        let b = self.bridge_mut(id)?;
+        let old = b.ports.insert(spec.of_port, spec);
+        if old.is_none_or(|old| *describe(&old) != *desc) {
+            self.outbox.events.push(Event::PortStatus(id, reason, desc));
+        }
+        self.publish();
+        self.outbox.region(Region::ALL);
+        Ok(())
+    }
+
+    /// Removes a port and what was learned behind it. Flows that name it stay.
+    pub fn remove_port(&mut self, id: BridgeId, of_port: OfPort) -> Result<(), ConfigError> {
+        let b = self.bridge_mut(id)?;
+        let spec = b.ports.remove(&of_port).ok_or(ConfigError::NoPort(of_port))?;
+        b.macs.remove_if(&b.mac_index, |e| e.port == of_port);
+        self.outbox.events.push(Event::PortStatus(id, DELETED, describe(&spec)));
+        self.publish();
+        self.outbox.region(Region::ALL);
+        Ok(())
+    }
+
+    /// A port as it is now.
+    pub fn port(&self, id: BridgeId, of_port: OfPort) -> Option<&PortSpec> {
+        self.bridge(id).ok()?.ports.get(&of_port)
+    }
+
+    /// All ports of a bridge, ascending by number.
+    pub fn ports(&self, id: BridgeId) -> impl Iterator<Item = &PortSpec> {
+        self.bridge(id).ok().into_iter().flat_map(|b| b.ports.values())
+    }
+
+    /// Descriptions for OpenFlow.
+    pub fn port_descs(&self, id: BridgeId) -> Vec<PortDesc> {
+        self.ports(id).map(|p| *describe(p)).collect()
+    }
+
+    /// Handles a port-mod; the caller reads the port's new `config` for what the driver must do.
+    pub fn port_mod(&mut self, id: BridgeId, m: &PortMod) -> Result<(), OfError> {
+        let b = self.of_bridge(id)?;
+        let mut spec = b.ports.get(&m.port).cloned().ok_or(OfError::PortModBadPort)?;
+        if m.hw_addr != spec.hw_addr {
+            return Err(OfError::PortModBadHwAddr);
+        }
+        let mask = m.mask & CONFIGURABLE;
+        let config = spec.config & !mask | m.config & mask;
+        if config != spec.config {
+            spec.config = config;
+            self.put_port(id, spec, MODIFIED).map_err(|_| OfError::PortModBadPort)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn learn(&mut self, bridge: u32, vlan: u16, mac: [u8; 6], port: OfPort, now: u64) {
+        let Some(Some(b)) = self.bridges.get_mut(bridge as usize) else { return };
+        if !b.ports.contains_key(&port) {
+            return;
+        }
+        let learned = b.macs.learn(&b.mac_index, vlan, mac, port, now);
+        if let Learned::Evicted(_, old) = learned {
+            self.mac_regions(old);
+        }
+        if matches!(learned, Learned::Changed | Learned::Evicted(..)) {
+            self.mac_regions(mac);
+        }
+    }
+
+    fn mac_regions(&mut self, mac: [u8; 6]) {
+        for r in self.rewritten.mac_regions(mac) {
+            Outbox::region(&mut self.outbox, r);
+        }
+    }
+
+    /// Learned addresses (`fdb/show`), by VLAN and address.
+    pub fn fdb(&self, id: BridgeId) -> Result<Vec<MacEntry>, ConfigError> {
+        Ok(self.bridge(id)?.macs.entries())
+    }
+
+    /// Counters (`fdb/stats-show`).
+    pub fn fdb_stats(&self, id: BridgeId) -> Result<MacStats, ConfigError> {
+        Ok(self.bridge(id)?.macs.stats())
+    }
+
+    /// `fdb/stats-clear`.
+    pub fn fdb_clear_stats(&mut self, id: BridgeId) -> Result<(), ConfigError> {
+        self.bridge_mut(id)?.macs.clear_stats();
+        Ok(())
+    }
+
+    /// Forgets what was learned (`fdb/flush`); static entries stay.
+    pub fn fdb_flush(&mut self, id: BridgeId) -> Result<(), ConfigError> {
+        let b = self.bridge_mut(id)?;
+        let gone = b.macs.remove_if(&b.mac_index, |e| !e.fixed);
+        gone.iter().for_each(|e| self.mac_regions(e.mac));
+        Ok(())
+    }
+
+    /// Adds a static entry (`fdb/add`).
+    pub fn fdb_add(
+        &mut self,
+        id: BridgeId,
+        of_port: OfPort,
+        vlan: u16,
+        mac: [u8; 6],
+        now: u64,
+    ) -> Result<(), ConfigError> {
+        let b = self.bridge_mut(id)?;
+        if !b.ports.contains_key(&of_port) {
+            return Err(ConfigError::NoPort(of_port));
+        }
+        b.macs.add_static(&b.mac_index, vlan, mac, of_port, now);
+        self.mac_regions(mac);
+        Ok(())
+    }
+
+    /// Removes an entry, static or learned (`fdb/del`); was there one?
+    pub fn fdb_del(&mut self, id: BridgeId, vlan: u16, mac: [u8; 6]) -> Result<bool, ConfigError> {
+        let b = self.bridge_mut(id)?;
+        let was = b.macs.remove(&b.mac_index, vlan, mac);
+        self.mac_regions(mac);
+        Ok(was)
+    }
+
+    pub(crate) fn expire_macs(&mut self, now: u64) {
+        let mut gone = Vec::new();
+        for b in self.bridges.iter_mut().flatten() {
+            gone.extend(b.macs.expire(&b.mac_index, now));
+        }
+        gone.iter().for_each(|e| self.mac_regions(e.mac));
+    }
+}

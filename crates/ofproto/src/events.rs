@@ -1,0 +1,178 @@
+//! What the switch tells: events for controllers, regions for the datapath.
+
+use crate::types::BridgeId;
+use action::Region;
+use flow::{Key, Mask, PACKET_LINES, at};
+use openflow::{Action, FlowRemoved, Instruction, MonitorUpdate, PortDesc};
+
+/// Something controllers may want to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A flow with SEND_FLOW_REM went.
+    FlowRemoved(BridgeId, Box<FlowRemoved>),
+    /// `reason`: 0 added, 1 deleted, 2 modified (`OFPPR_*`).
+    PortStatus(BridgeId, u8, Box<PortDesc>),
+    /// A flow changed, in a bridge that is monitored ([`crate::Switch::set_monitored`]).
+    Flow(BridgeId, Box<MonitorUpdate>),
+}
+
+/// More regions than this are merged into one that covers them all.
+const MAX_REGIONS: usize = 512;
+
+/// Collected until the control side takes it.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    pub events: Vec<Event>,
+    regions: Vec<Region>,
+}
+
+impl Outbox {
+    pub fn region(&mut self, region: Region) {
+        if self.regions.last() == Some(&region) {
+            return;
+        }
+        if self.regions.len() >= MAX_REGIONS {
+            self.merge();
+        }
+        self.regions.push(region);
+    }
+
+    pub fn take_regions(&mut self) -> Vec<Region> {
+        std::mem::take(&mut self.regions)
+    }
+
+    fn merge(&mut self) {
+        let Some(mut all) = self.regions.pop() else { return };
+        for r in self.regions.drain(..) {
+            for i in 0..flow::WORDS {
+                let differ = all.key.words[i] ^ r.key.words[i];
+                all.mask.words[i] &= r.mask.words[i] & !differ;
+                all.key.words[i] &= all.mask.words[i];
+            }
+        }
+        self.regions.push(all);
+    }
+}
+
+/// Header bits that some action of some flow may have changed before a later table (or NORMAL)
+/// looks at the packet. Grows only.
+#[derive(Default)]
+pub(crate) struct Rewritten {
+    mask: Mask,
+    /// May a packet come to table 0 a second time, or with another bridge's changes?
+    reentered: bool,
+}
+
+impl Rewritten {
+    pub fn add_patch(&mut self) {
+        self.reentered = true;
+        self.vlan();
+    }
+
+    /// NORMAL on VLAN ports changes tags.
+    pub fn vlan(&mut self) {
+        self.mask.set_u16(at::VLAN, 0xffff);
+        self.mask.set_u16(at::VLAN1, 0xffff);
+        self.mask.set_u8(at::FLAGS, 0xff);
+    }
+
+    fn layers(&mut self) {
+        self.mask.set_u16(at::ETH_TYPE, 0xffff);
+        self.mask.bytes_mut()[at::IP_SRC..at::VLAN1].fill(0xff);
+        self.mask.bytes_mut()[at::IPV6_SRC..at::TUN_DST].fill(0xff);
+        self.vlan();
+    }
+
+    pub fn add_instructions(&mut self, instructions: &[Instruction]) {
+        for i in instructions {
+            match i {
+                Instruction::Apply(a) | Instruction::Write(a) => self.add_actions(a),
+                _ => {}
+            }
+        }
+    }
+
+    pub fn add_actions(&mut self, actions: &[Action]) {
+        actions.iter().for_each(|a| self.add_action(a));
+    }
+
+    fn add_action(&mut self, action: &Action) {
+        use Action as A;
+        let m = &mut self.mask;
+        match action {
+            A::SetField { field, .. } => field.unwildcard(m),
+            A::Load { dst, .. } | A::Move { dst, .. } | A::Pop(dst) => dst.field.unwildcard(m),
+            A::Multipath { dst, .. } => dst.field.unwildcard(m),
+            A::SetVlanVid { .. } | A::SetVlanPcp { .. } | A::StripVlan | A::PushVlan { .. } => {
+                self.vlan()
+            }
+            A::SetEthSrc(_) => m.set(at::ETH_SRC, [0xff; 6]),
+            A::SetEthDst(_) => m.set(at::ETH_DST, [0xff; 6]),
+            A::SetIpSrc(_) => m.set_u32(at::IP_SRC, !0),
+            A::SetIpDst(_) => m.set_u32(at::IP_DST, !0),
+            A::SetIpDscp(_) | A::SetIpEcn(_) => m.set_u8(at::TOS, 0xff),
+            A::SetIpTtl(_) | A::DecTtl { .. } => m.set_u8(at::TTL, 0xff),
+            A::SetL4Src(_) => m.set_u16(at::TP_SRC, 0xffff),
+            A::SetL4Dst(_) => m.set_u16(at::TP_DST, 0xffff),
+            A::PushMpls { .. } | A::PopMpls { .. } => {
+                self.reentered = true;
+                self.layers()
+            }
+            A::SetMplsLabel(_) | A::SetMplsTc(_) | A::SetMplsTtl(_) | A::DecMplsTtl => {
+                m.set_u32(at::MPLS, !0)
+            }
+            A::SetTunnel { .. } => m.set_u32(at::TUN_ID, !0),
+            A::Resubmit { in_port, table, .. } => {
+                if in_port.is_some() {
+                    m.set_u32(at::OF_IN_PORT, !0);
+                }
+                self.reentered |= matches!(table, None | Some(0));
+            }
+            A::Output { port, .. } if *port == openflow::port::TABLE => self.reentered = true,
+            A::Clone(inner) => self.add_actions(inner),
+            _ => {}
+        }
+    }
+
+    /// The packets that a rule of `table` may decide about. `dp_port` maps an OpenFlow port.
+    pub fn region(
+        &self,
+        table: u8,
+        key: &Key,
+        mask: &Mask,
+        dp_port: impl Fn(u32) -> Option<u16>,
+    ) -> Region {
+        let mut out = Region { key: *key, mask: *mask };
+        if table > 0 || self.reentered {
+            for i in 0..flow::WORDS {
+                out.mask.words[i] &= !self.mask.words[i];
+            }
+        }
+        let in_port = (out.mask.u32(at::OF_IN_PORT) == u32::MAX)
+            .then(|| dp_port(key.u32(at::OF_IN_PORT)))
+            .flatten();
+        for w in &mut out.mask.words[PACKET_LINES * 8..] {
+            *w = 0;
+        }
+        if let Some(p) = in_port {
+            out.mask.set_u16(at::IN_PORT, 0xffff);
+            out.key.set_u16(at::IN_PORT, p);
+        }
+        out.key = out.key.masked(&out.mask);
+        out
+    }
+
+    /// The packets to or from an address.
+    pub fn mac_regions(&self, mac: [u8; 6]) -> [Region; 2] {
+        [at::ETH_DST, at::ETH_SRC].map(|at| {
+            let mut r = Region { key: Key::ZERO, mask: Key::ZERO };
+            r.mask.set(at, [0xff; 6]);
+            for i in 0..2 {
+                r.mask.words[i] &= !self.mask.words[i];
+            }
+            r.key.set(at, mac);
+            r.key = r.key.masked(&r.mask);
+            r
+        })
+    }
+}

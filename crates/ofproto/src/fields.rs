@@ -1,0 +1,105 @@
+//! What a field needs to be there before it means anything.
+
+use flow::{Field, Key, Mask, at};
+
+pub(crate) const ETH_IP: u16 = 0x0800;
+pub(crate) const ETH_ARP: u16 = 0x0806;
+pub(crate) const ETH_RARP: u16 = 0x8035;
+pub(crate) const ETH_IPV6: u16 = 0x86dd;
+pub(crate) const ETH_MPLS: u16 = 0x8847;
+pub(crate) const ETH_MPLS_MC: u16 = 0x8848;
+pub(crate) const VLAN_PRESENT: u16 = 0x1000;
+
+pub(crate) fn is_mpls(eth_type: u16) -> bool {
+    matches!(eth_type, ETH_MPLS | ETH_MPLS_MC)
+}
+
+pub(crate) fn is_ip(eth_type: u16) -> bool {
+    matches!(eth_type, ETH_IP | ETH_IPV6)
+}
+
+/// A field's prerequisite (OpenFlow 1.5, table 14; OVS's ovs-fields(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prereq {
+    None,
+    Vlan,
+    Arp,
+    Ipv4,
+    Ipv6,
+    Ip,
+    Mpls,
+    L4(u8),
+    Icmpv4,
+    Icmpv6,
+    Nd(Option<u16>),
+}
+
+pub(crate) fn prereq(field: Field) -> Prereq {
+    use Field::*;
+    match field {
+        VlanPcp => Prereq::Vlan,
+        MplsLabel | MplsTc | MplsBos | MplsTtl => Prereq::Mpls,
+        Ipv4Src | Ipv4Dst => Prereq::Ipv4,
+        Ipv6Src | Ipv6Dst | Ipv6Label => Prereq::Ipv6,
+        IpProto | IpTos | IpDscp | IpEcn | IpTtl | IpFrag => Prereq::Ip,
+        TcpSrc | TcpDst | TcpFlags => Prereq::L4(6),
+        UdpSrc | UdpDst => Prereq::L4(17),
+        SctpSrc | SctpDst => Prereq::L4(132),
+        Icmpv4Type | Icmpv4Code => Prereq::Icmpv4,
+        Icmpv6Type | Icmpv6Code => Prereq::Icmpv6,
+        NdTarget => Prereq::Nd(None),
+        NdSll => Prereq::Nd(Some(135)),
+        NdTll => Prereq::Nd(Some(136)),
+        ArpOp | ArpSpa | ArpTpa | ArpSha | ArpTha => Prereq::Arp,
+        _ => Prereq::None,
+    }
+}
+
+/// Marks what [`met`] looks at.
+pub(crate) fn look(prereq: Prereq, wc: &mut Mask) {
+    match prereq {
+        Prereq::None => {}
+        Prereq::Vlan => {
+            let v = wc.u16(at::VLAN) | VLAN_PRESENT;
+            wc.set_u16(at::VLAN, v)
+        }
+        Prereq::Arp | Prereq::Ipv4 | Prereq::Ipv6 | Prereq::Ip | Prereq::Mpls => {
+            wc.set_u16(at::ETH_TYPE, 0xffff)
+        }
+        Prereq::L4(_) | Prereq::Icmpv4 | Prereq::Icmpv6 => look_l4(wc),
+        Prereq::Nd(_) => {
+            look_l4(wc);
+            wc.set_u16(at::TP_SRC, 0xffff);
+            wc.set_u16(at::TP_DST, 0xffff);
+        }
+    }
+}
+
+fn look_l4(wc: &mut Mask) {
+    wc.set_u16(at::ETH_TYPE, 0xffff);
+    wc.set_u8(at::PROTO, 0xff);
+    let frag = wc.u8(at::FRAG) | flow::frag::LATER;
+    wc.set_u8(at::FRAG, frag);
+}
+
+/// Does a packet (or a match's values) fulfil it?
+pub(crate) fn met(prereq: Prereq, key: &Key) -> bool {
+    let eth_type = key.u16(at::ETH_TYPE);
+    let proto = key.u8(at::PROTO);
+    let first = key.u8(at::FRAG) & flow::frag::LATER == 0;
+    let icmpv6 = eth_type == ETH_IPV6 && proto == 58 && first;
+    match prereq {
+        Prereq::None => true,
+        Prereq::Vlan => key.u16(at::VLAN) & VLAN_PRESENT != 0,
+        Prereq::Arp => matches!(eth_type, ETH_ARP | ETH_RARP),
+        Prereq::Ipv4 => eth_type == ETH_IP,
+        Prereq::Ipv6 => eth_type == ETH_IPV6,
+        Prereq::Ip => is_ip(eth_type),
+        Prereq::Mpls => is_mpls(eth_type),
+        Prereq::L4(p) => is_ip(eth_type) && proto == p && first,
+        Prereq::Icmpv4 => eth_type == ETH_IP && proto == 1 && first,
+        Prereq::Icmpv6 => icmpv6,
+        Prereq::Nd(None) => icmpv6 && matches!(key.u16(at::TP_SRC), 135 | 136),
+        Prereq::Nd(Some(t)) => icmpv6 && key.u16(at::TP_SRC) == t,
+    }
+}

@@ -1,0 +1,285 @@
+//! Groups as the control side keeps them.
+
+use crate::check;
+use crate::counters::{Counter, Slot};
+use crate::flow_mod::{Select, Txn, uses_group};
+use crate::switch::Switch;
+use crate::types::BridgeId;
+use crate::view::{BucketView, GroupView, Groups};
+use flow::Key;
+use openflow::{
+    Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, Match, OfError, Removed,
+    TABLE_ALL, port,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Group ids from here on are reserved (`OFPG_MAX` + 1); `OFPG_ALL` is one of them.
+const RESERVED: u32 = 0xffff_ff01;
+/// All groups, in a delete.
+const ALL: u32 = 0xffff_fffc;
+/// First and last bucket, in an insert or remove (`OFPG_BUCKET_*`).
+const BUCKET_FIRST: u32 = 0xffff_fffd;
+const BUCKET_LAST: u32 = 0xffff_fffe;
+const BUCKET_ALL: u32 = 0xffff_ffff;
+/// A failover bucket needs something to watch; limits of one group.
+const MAX_BUCKETS: usize = 1024;
+
+/// A group.
+#[derive(Clone)]
+pub(crate) struct GroupRec {
+    pub spec: GroupMod,
+    pub created: u64,
+    pub view: Arc<GroupView>,
+}
+
+impl GroupRec {
+    pub fn credits(&self) -> impl Iterator<Item = u32> + use<> {
+        let ids: Vec<u32> = self.view.buckets.iter().map(|b| b.credit).collect();
+        ids.into_iter().chain([self.view.credit])
+    }
+}
+
+/// All groups as they were before a change.
+pub(crate) struct GroupUndo {
+    old: BTreeMap<u32, GroupRec>,
+    /// Credit ids that the change gave out.
+    taken: Vec<u32>,
+    /// Credit ids that are free once it is committed.
+    freed: Vec<u32>,
+}
+
+/// A group-mod that deletes all groups.
+pub(crate) fn delete_all() -> GroupMod {
+    GroupMod {
+        command: GroupCommand::Delete,
+        kind: GroupType::All,
+        id: ALL,
+        buckets: Vec::new(),
+        selection_method: String::new(),
+        selection_param: 0,
+        selection_fields: Vec::new(),
+    }
+}
+
+impl Switch {
+    /// Executes a group-mod. Deleting a group deletes the flows that use it.
+    pub fn group_mod(&mut self, id: BridgeId, m: &GroupMod, now: u64) -> Result<(), OfError> {
+        self.transact(id, now, |s, txn| s.stage_group(txn, m)).map_err(|(_, e)| e)
+    }
+
+    pub(crate) fn stage_group(&mut self, txn: &mut Txn, m: &GroupMod) -> Result<(), OfError> {
+        use GroupCommand as C;
+        let exists = self.of_bridge(txn.bridge)?.groups.contains_key(&m.id);
+        if m.id >= RESERVED && !(m.command == C::Delete && m.id == ALL) {
+            return Err(OfError::GroupInvalid);
+        }
+        match m.command {
+            C::Add if exists => Err(OfError::GroupExists),
+            C::Modify if !exists => Err(OfError::GroupUnknown),
+            C::Add | C::Modify | C::AddOrMod => self.put_group(txn, m),
+            C::Delete => self.delete_group(txn, m.id),
+            C::InsertBucket(_) | C::RemoveBucket(_) if !exists => Err(OfError::GroupUnknown),
+            C::InsertBucket(at) => self.edit_buckets(txn, m, |b| insert(b, &m.buckets, at)),
+            C::RemoveBucket(which) => self.edit_buckets(txn, m, |b| remove(b, which)),
+        }
+    }
+
+    fn put_group(&mut self, txn: &mut Txn, m: &GroupMod) -> Result<(), OfError> {
+        self.check_group(txn.bridge, m)?;
+        let mut taken = Vec::new();
+        let mut id = |s: &mut Switch| {
+            let id = s.slots.alloc(Slot::Count(Counter::default()), txn.now);
+            taken.push(id);
+            id
+        };
+        let credit = id(self);
+        let mut buckets = Vec::new();
+        for b in &m.buckets {
+            self.rewritten.add_actions(&b.actions);
+            buckets.push(BucketView { bucket: b.clone(), credit: id(self) });
+        }
+        let selection_fields = m.selection_fields.clone();
+        let view = Arc::new(GroupView { kind: m.kind, buckets, credit, selection_fields });
+        let (group, now) = (m.id, txn.now);
+        let b = self.of_bridge_mut(txn.bridge)?;
+        let undo_groups = b.groups.clone();
+        let old = b.groups.get(&group);
+        let created = old.map_or(now, |o| o.created);
+        let freed = old.map(|o| o.credits().collect()).unwrap_or_default();
+        b.groups.insert(group, GroupRec { spec: m.clone(), created, view });
+        Switch::push_group_undo(txn, GroupUndo { old: undo_groups, taken, freed });
+        self.publish_groups(txn.bridge);
+        Ok(())
+    }
+
+    fn check_group(&self, id: BridgeId, m: &GroupMod) -> Result<(), OfError> {
+        let b = self.of_bridge(id)?;
+        if m.buckets.len() > MAX_BUCKETS {
+            return Err(OfError::GroupOutOfBuckets);
+        }
+        if m.kind == GroupType::Indirect && m.buckets.len() != 1 {
+            return Err(OfError::GroupInvalid);
+        }
+        if !matches!(m.selection_method.as_str(), "" | "hash" | "dp_hash") {
+            return Err(OfError::GroupInvalid);
+        }
+        for bucket in &m.buckets {
+            let watches = bucket.watch_port != port::ANY || bucket.watch_group != GROUP_ANY;
+            if m.kind == GroupType::FastFailover && !watches {
+                return Err(OfError::GroupInvalid);
+            }
+            bucket_actions(b, bucket)?;
+            let next = |a: &openflow::Action| match a {
+                openflow::Action::Group(g) => Some(*g),
+                _ => None,
+            };
+            if bucket.actions.iter().filter_map(next).any(|g| self.reaches(id, g, m.id, 0)) {
+                return Err(OfError::GroupLoop);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does group `from` lead to group `to`?
+    fn reaches(&self, id: BridgeId, from: u32, to: u32, depth: usize) -> bool {
+        if from == to || depth > 32 {
+            return true;
+        }
+        let Some(g) = self.bridge(id).ok().and_then(|b| b.groups.get(&from)) else { return false };
+        let mut actions = g.spec.buckets.iter().flat_map(|b| &b.actions);
+        actions.any(|a| {
+            matches!(a, openflow::Action::Group(n) if self.reaches(id, *n, to, depth + 1))
+        })
+    }
+
+    fn delete_group(&mut self, txn: &mut Txn, group: u32) -> Result<(), OfError> {
+        let b = self.of_bridge_mut(txn.bridge)?;
+        let old = b.groups.clone();
+        let gone: Vec<u32> = match group {
+            ALL => old.keys().copied().collect(),
+            g => old.contains_key(&g).then_some(g).into_iter().collect(),
+        };
+        if gone.is_empty() {
+            return Ok(());
+        }
+        b.groups.retain(|id, _| !gone.contains(id));
+        let used = gone.iter().any(|g| b.group_refs.get(g).is_some_and(|n| *n > 0));
+        let freed = gone.iter().filter_map(|g| old.get(g)).flat_map(|g| g.credits()).collect();
+        Switch::push_group_undo(txn, GroupUndo { old, taken: Vec::new(), freed });
+        self.publish_groups(txn.bridge);
+        if used { self.delete_users(txn, &gone) } else { Ok(()) }
+    }
+
+    /// Removes the flows that use a group that is gone.
+    fn delete_users(&mut self, txn: &mut Txn, gone: &[u32]) -> Result<(), OfError> {
+        let everything = Match::default();
+        let all = Select {
+            table: TABLE_ALL,
+            matching: &everything,
+            priority: None,
+            cookie: 0,
+            cookie_mask: 0,
+            out_port: port::ANY,
+            out_group: GROUP_ANY,
+        };
+        for (t, rule) in self.select(txn.bridge, &all, txn.version)? {
+            if gone.iter().any(|g| uses_group(&rule.value().instructions, *g)) {
+                self.stage_remove(txn, t, &rule, Removed::GroupDelete);
+            }
+        }
+        Ok(())
+    }
+
+    fn edit_buckets(
+        &mut self,
+        txn: &mut Txn,
+        m: &GroupMod,
+        edit: impl FnOnce(&mut Vec<Bucket>) -> Result<(), OfError>,
+    ) -> Result<(), OfError> {
+        let b = self.of_bridge(txn.bridge)?;
+        let mut spec = b.groups.get(&m.id).ok_or(OfError::GroupUnknown)?.spec.clone();
+        edit(&mut spec.buckets)?;
+        self.put_group(txn, &spec)
+    }
+
+    pub(crate) fn group_committed(&mut self, _: BridgeId, undo: GroupUndo, now: u64) {
+        undo.freed.into_iter().for_each(|id| self.slots.release(id, now));
+    }
+
+    pub(crate) fn group_undo(&mut self, id: BridgeId, undo: GroupUndo) {
+        if let Ok(b) = self.bridge_mut(id) {
+            b.groups = undo.old;
+        }
+        undo.taken.into_iter().for_each(|id| self.slots.release(id, 0));
+        self.publish_groups(id);
+    }
+
+    fn publish_groups(&mut self, id: BridgeId) {
+        let Ok(b) = self.bridge(id) else { return };
+        let groups: Groups = b.groups.iter().map(|(id, g)| (*id, g.view.clone())).collect();
+        b.group_index.publish(groups);
+    }
+
+    /// Statistics of a group, or of all ([`ALL`]'s wire value 0xfffffffc).
+    pub fn group_stats(&self, id: BridgeId, group: u32, now: u64) -> Result<Vec<GroupStats>, OfError> {
+        let b = self.of_bridge(id)?;
+        let one = |(id, g): (&u32, &GroupRec)| {
+            let total = self.slots.count(g.view.credit);
+            let bucket = |b: &BucketView| {
+                let c = self.slots.count(b.credit);
+                (c.packets, c.bytes)
+            };
+            GroupStats {
+                id: *id,
+                ref_count: b.group_refs.get(id).copied().unwrap_or(0),
+                packets: total.packets,
+                bytes: total.bytes,
+                duration_ns: now.saturating_sub(g.created),
+                buckets: g.view.buckets.iter().map(bucket).collect(),
+            }
+        };
+        Ok(b.groups.iter().filter(|(id, _)| group == ALL || **id == group).map(one).collect())
+    }
+
+    /// Groups as they were made (`group` as in [`Switch::group_stats`]).
+    pub fn group_desc(&self, id: BridgeId, group: u32) -> Result<Vec<GroupMod>, OfError> {
+        let b = self.of_bridge(id)?;
+        let wanted = b.groups.iter().filter(|(id, _)| group == ALL || **id == group);
+        Ok(wanted.map(|(_, g)| g.spec.clone()).collect())
+    }
+}
+
+fn bucket_actions(b: &crate::bridge::Bridge, bucket: &Bucket) -> Result<(), OfError> {
+    // A group serves packets of any kind, so prerequisites are met or not per packet.
+    match check::actions(b, &mut Key::ZERO, &bucket.actions) {
+        Err(OfError::ActMatchInconsistent) | Ok(()) => Ok(()),
+        e => e,
+    }
+}
+
+fn insert(list: &mut Vec<Bucket>, new: &[Bucket], at: u32) -> Result<(), OfError> {
+    if new.iter().any(|n| list.iter().any(|b| b.id == n.id)) {
+        return Err(OfError::GroupBucketExists);
+    }
+    let at = match at {
+        BUCKET_FIRST => 0,
+        BUCKET_LAST => list.len(),
+        id => 1 + list.iter().position(|b| b.id == id).ok_or(OfError::GroupUnknownBucket)?,
+    };
+    list.splice(at..at, new.iter().cloned());
+    Ok(())
+}
+
+fn remove(list: &mut Vec<Bucket>, which: u32) -> Result<(), OfError> {
+    match which {
+        BUCKET_ALL => list.clear(),
+        BUCKET_FIRST if !list.is_empty() => drop(list.remove(0)),
+        BUCKET_LAST if !list.is_empty() => drop(list.pop()),
+        id => {
+            let at = list.iter().position(|b| b.id == id).ok_or(OfError::GroupUnknownBucket)?;
+            list.remove(at);
+        }
+    }
+    Ok(())
+}

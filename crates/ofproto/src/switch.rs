@@ -1,0 +1,262 @@
+//! The switch: owned by the control side, the only writer of all that packets see.
+
+use crate::bridge::Bridge;
+use crate::counters::{Slot, Slots};
+use crate::events::{Event, Outbox, Rewritten};
+use crate::table::{FlowRule, Tables};
+use crate::translate::{Frozen, Learn, Pipe};
+use crate::types::*;
+use crate::view::{BridgeView, Bundle, PortView, Shared, World};
+use action::{Pipeline, Region};
+use openflow::{OfError, OfPort};
+use std::any::Any;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use sync::{Domain, Grace, Published};
+
+/// A rule that no new packet sees but that a reader may still be looking at.
+pub(crate) struct Limbo {
+    pub grace: Grace,
+    pub tables: Arc<Tables>,
+    pub table: u8,
+    pub rule: Arc<FlowRule>,
+}
+
+/// Bridges with their tables, groups and learned addresses. All times are nanoseconds of one
+/// monotonic clock of the caller's.
+pub struct Switch {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) bridges: Vec<Option<Bridge>>,
+    pub(crate) slots: Slots,
+    pub(crate) outbox: Outbox,
+    pub(crate) rewritten: Rewritten,
+    pub(crate) limbo: VecDeque<Limbo>,
+    /// When to look at a flow with a timeout again.
+    pub(crate) timers: BinaryHeap<Reverse<(u64, u32)>>,
+}
+
+impl Switch {
+    /// A switch without bridges. Threads that call [`Pipeline::resolve`] are readers of `domain`.
+    pub fn new(domain: Domain) -> Switch {
+        let shared = Shared {
+            domain: domain.clone(),
+            world: Published::new(domain, World::default()),
+            version: AtomicU64::new(1),
+            frozen: Frozen::default(),
+        };
+        Switch {
+            shared: Arc::new(shared),
+            bridges: Vec::new(),
+            slots: Slots::default(),
+            outbox: Outbox::default(),
+            rewritten: Rewritten::default(),
+            limbo: VecDeque::new(),
+            timers: BinaryHeap::new(),
+        }
+    }
+
+    /// What PMD threads ask.
+    pub fn pipeline(&self) -> Arc<dyn Pipeline> {
+        Arc::new(Pipe::new(self.shared.clone()))
+    }
+
+    /// Which cached decisions may be stale since the last call.
+    pub fn take_regions(&mut self) -> Vec<Region> {
+        self.outbox.take_regions()
+    }
+
+    /// What happened since the last call.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.outbox.events)
+    }
+
+    /// A new bridge without ports and flows.
+    pub fn add_bridge(&mut self, name: &str, config: BridgeConfig) -> Result<BridgeId, ConfigError> {
+        if self.find_bridge(name).is_some() {
+            return Err(ConfigError::BridgeExists(name.into()));
+        }
+        let id = self.bridges.len() as u32;
+        let miss_base = self
+            .slots
+            .push_run(crate::N_TABLES, |t| Slot::Miss { bridge: id, table: t as u8 });
+        let bridge = Bridge::new(id, name, config, self.shared.domain.clone(), miss_base);
+        self.bridges.push(Some(bridge));
+        self.publish();
+        Ok(BridgeId(id))
+    }
+
+    /// Changes a bridge's settings.
+    pub fn configure_bridge(&mut self, id: BridgeId, config: BridgeConfig) -> Result<(), ConfigError> {
+        let b = self.bridge_mut(id)?;
+        if b.config == config {
+            return Ok(());
+        }
+        b.macs.max = config.mac_table_size.max(1);
+        b.macs.aging_ns = u64::from(config.mac_aging_s) * 1_000_000_000;
+        b.config = config;
+        self.publish();
+        self.outbox.region(Region::ALL);
+        Ok(())
+    }
+
+    /// Removes a bridge with everything in it; no events.
+    pub fn remove_bridge(&mut self, id: BridgeId, now: u64) -> Result<(), ConfigError> {
+        self.bridge_mut(id)?;
+        self.clear_flows(id, now);
+        let Some(bridge) = self.bridges[id.index()].take() else { return Err(ConfigError::NoBridge) };
+        for t in 0..crate::N_TABLES as u32 {
+            self.slots.release(bridge.miss_base + t, now);
+        }
+        bridge.groups.values().flat_map(|g| g.credits()).for_each(|c| self.slots.release(c, now));
+        self.publish();
+        self.outbox.region(Region::ALL);
+        Ok(())
+    }
+
+    /// All bridges, with names.
+    pub fn bridges(&self) -> impl Iterator<Item = (BridgeId, &str)> {
+        self.bridges.iter().flatten().map(|b| (BridgeId(b.id), b.name.as_str()))
+    }
+
+    /// The bridge of that name.
+    pub fn find_bridge(&self, name: &str) -> Option<BridgeId> {
+        self.bridges().find(|(_, n)| *n == name).map(|(id, _)| id)
+    }
+
+    /// A bridge's settings.
+    pub fn bridge_config(&self, id: BridgeId) -> Option<&BridgeConfig> {
+        self.bridge(id).ok().map(|b| &b.config)
+    }
+
+    /// Whether changes of a bridge's flows become [`Event::Flow`].
+    pub fn set_monitored(&mut self, id: BridgeId, on: bool) -> Result<(), ConfigError> {
+        self.bridge_mut(id)?.monitored = on;
+        Ok(())
+    }
+
+    /// The datapath counted: `used` is when the last of these packets came, ns.
+    pub fn credit(&mut self, id: u32, packets: u64, bytes: u64, used: u64) {
+        let (bridge, table, hit) = match self.slots.get_mut(id) {
+            Some(Slot::Flow(f)) => {
+                f.count.packets += packets;
+                f.count.bytes += bytes;
+                f.used = f.used.max(used);
+                (f.bridge, f.table, true)
+            }
+            Some(Slot::Count(c)) => {
+                c.packets += packets;
+                c.bytes += bytes;
+                return;
+            }
+            Some(Slot::Miss { bridge, table }) => (*bridge, *table, false),
+            _ => return,
+        };
+        if let Some(Some(b)) = self.bridges.get_mut(bridge as usize) {
+            let rec = &mut b.table_recs[usize::from(table)];
+            match hit {
+                true => rec.matched += packets,
+                false => rec.missed += packets,
+            }
+        }
+    }
+
+    /// A decision with these effects was made, or its flow saw traffic again (`used`, ns).
+    pub fn effects(&mut self, effects: &Arc<dyn Any + Send + Sync>, used: u64) {
+        let Some(learns) = effects.downcast_ref::<Vec<Learn>>() else { return };
+        for l in learns {
+            self.learn(l.bridge, l.vlan, l.mac, l.port, used);
+        }
+    }
+
+    pub(crate) fn bridge(&self, id: BridgeId) -> Result<&Bridge, ConfigError> {
+        self.bridges.get(id.index()).and_then(Option::as_ref).ok_or(ConfigError::NoBridge)
+    }
+
+    pub(crate) fn bridge_mut(&mut self, id: BridgeId) -> Result<&mut Bridge, ConfigError> {
+        self.bridges.get_mut(id.index()).and_then(Option::as_mut).ok_or(ConfigError::NoBridge)
+    }
+
+    /// For OpenFlow requests: a vanished bridge has no connection that could ask.
+    pub(crate) fn of_bridge(&self, id: BridgeId) -> Result<&Bridge, OfError> {
+        self.bridge(id).map_err(|_| OfError::BadType)
+    }
+
+    pub(crate) fn of_bridge_mut(&mut self, id: BridgeId) -> Result<&mut Bridge, OfError> {
+        self.bridge_mut(id).map_err(|_| OfError::BadType)
+    }
+
+    /// Unlinks rules that no reader can see any more.
+    pub(crate) fn collect(&mut self) {
+        while let Some(l) = self.limbo.front() {
+            if !self.shared.domain.passed(l.grace) {
+                return;
+            }
+            if let (Some(t), Some(l)) = (l.tables.get(l.table), self.limbo.front()) {
+                t.remove(&l.rule);
+            }
+            self.limbo.pop_front();
+        }
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.shared.version.load(Ordering::Acquire)
+    }
+
+    /// Publishes bridges and ports anew.
+    pub(crate) fn publish(&mut self) {
+        let mut world = World::default();
+        for b in &self.bridges {
+            let view = b.as_ref().map(|b| Arc::new(self.view(b)));
+            for p in view.iter().flat_map(|v| &v.ports) {
+                if let (Some(dp), Some(b)) = (p.spec.dp_port, b) {
+                    let at = usize::from(dp);
+                    world.dp_ports.resize(world.dp_ports.len().max(at + 1), None);
+                    world.dp_ports[at] = Some((b.id, p.spec.of_port));
+                }
+            }
+            world.bridges.push(view);
+        }
+        self.shared.world.publish(world);
+    }
+
+    fn view(&self, b: &Bridge) -> BridgeView {
+        let mut bundles: Vec<(String, Bundle)> = Vec::new();
+        let ports = b.ports.values().map(|spec| {
+            let bundle = match bundles.iter().position(|(n, _)| *n == spec.bundle) {
+                Some(i) if !spec.bundle.is_empty() => i,
+                _ => {
+                    let (vlan, protected) = (spec.vlan.clone(), spec.protected);
+                    bundles
+                        .push((spec.bundle.clone(), Bundle { ports: vec![], vlan, protected }));
+                    bundles.len() - 1
+                }
+            };
+            bundles[bundle].1.ports.push(spec.of_port);
+            PortView { bundle, peer: self.peer(b, spec), spec: spec.clone() }
+        });
+        let ports: Vec<PortView> = ports.collect();
+        BridgeView {
+            id: b.id,
+            name: b.name.clone(),
+            config: b.config.clone(),
+            ports,
+            bundles: bundles.into_iter().map(|(_, b)| b).collect(),
+            tables: b.tables.clone(),
+            groups: b.group_index.clone(),
+            macs: b.mac_index.clone(),
+            miss_base: b.miss_base,
+        }
+    }
+
+    /// The other end of a patch port: it must exist and lead back.
+    fn peer(&self, bridge: &Bridge, spec: &PortSpec) -> Option<(u32, OfPort)> {
+        let want = spec.patch_peer.as_deref()?;
+        let others = self.bridges.iter().flatten();
+        let mut ports = others.flat_map(|b| b.ports.values().map(move |p| (b.id, p)));
+        let (id, peer) = ports.find(|(_, p)| p.name == want)?;
+        let back = peer.patch_peer.as_deref() == Some(&spec.name);
+        (back && (id, peer.of_port) != (bridge.id, spec.of_port)).then_some((id, peer.of_port))
+    }
+}

@@ -1,0 +1,93 @@
+//! Flow tables as packets see them.
+
+use crate::cls::{Classifier, Rule};
+use flow::{Key, Mask};
+use openflow::Instruction;
+use std::sync::{Arc, OnceLock};
+use sync::Domain;
+
+/// Tables that controllers can use.
+pub const N_TABLES: usize = 254;
+
+/// What a rule carries besides match and priority; never changes (a modify makes a new rule).
+pub(crate) struct Flow {
+    /// Index of its counters and timeouts in the switch; also the credit id.
+    pub id: u32,
+    pub cookie: u64,
+    pub instructions: Box<[Instruction]>,
+}
+
+pub(crate) type FlowRule = Rule<Flow>;
+
+/// One flow table: one writer, many readers.
+pub(crate) struct Table {
+    rules: Classifier<Flow>,
+}
+
+impl Table {
+    fn new(domain: Domain) -> Table {
+        Table { rules: Classifier::new(domain) }
+    }
+
+    /// The best rule for `key` at `version`; what was looked at is added to `wc`.
+    #[inline]
+    pub fn lookup(&self, key: &Key, version: u64, wc: &mut Mask) -> Option<&FlowRule> {
+        self.rules.lookup(key, version, wc)
+    }
+
+    pub fn insert(&self, rule: Arc<FlowRule>) {
+        self.rules.insert(rule);
+    }
+
+    pub fn remove(&self, rule: &Arc<FlowRule>) {
+        self.rules.remove(rule);
+    }
+
+    /// The rule with exactly this match and priority.
+    pub fn find_exact(
+        &self,
+        key: &Key,
+        mask: &Mask,
+        priority: u16,
+        version: u64,
+    ) -> Option<Arc<FlowRule>> {
+        self.rules.find_exact(key, mask, priority, version)
+    }
+
+    /// The rules at least as specific as (`key`,`mask`).
+    pub fn within(&self, key: &Key, mask: &Mask, version: u64) -> Vec<Arc<FlowRule>> {
+        let all = self.rules.all();
+        all.into_iter().filter(|r| r.visible(version) && r.within(key, mask)).collect()
+    }
+
+    /// Is there a rule of this priority that shares packets with (`key`,`mask`)?
+    pub fn overlaps(&self, key: &Key, mask: &Mask, priority: u16, version: u64) -> bool {
+        self.rules
+            .all()
+            .iter()
+            .any(|r| r.priority() == priority && r.visible(version) && r.overlaps(key, mask))
+    }
+}
+
+/// All tables of a bridge; one that was never used does not exist.
+pub(crate) struct Tables {
+    domain: Domain,
+    tables: [OnceLock<Table>; N_TABLES],
+}
+
+impl Tables {
+    pub fn new(domain: Domain) -> Tables {
+        Tables { domain, tables: [const { OnceLock::new() }; N_TABLES] }
+    }
+
+    /// The table, if it was ever used.
+    #[inline]
+    pub fn get(&self, table: u8) -> Option<&Table> {
+        self.tables.get(usize::from(table))?.get()
+    }
+
+    /// The table, made on first use. `table` is below [`N_TABLES`].
+    pub fn make(&self, table: u8) -> &Table {
+        self.tables[usize::from(table)].get_or_init(|| Table::new(self.domain.clone()))
+    }
+}

@@ -1,0 +1,323 @@
+//! Actions, one after the other.
+
+use super::{Miss, Xlate};
+use crate::fields::{self, VLAN_PRESENT};
+use flow::{Field, at, frag};
+use openflow::{Action, Instruction, OfPort, Reason, Subfield, port};
+use telemetry::Drop;
+
+/// The TCP, UDP and SCTP protocol numbers.
+const PORTED: [u8; 3] = [6, 17, 132];
+
+impl<'a> Xlate<'a, '_> {
+    /// Runs actions until one ends the list.
+    pub(super) fn actions<I: Iterator<Item = &'a Action> + Clone>(&mut self, mut list: I) {
+        while let Some(a) = list.next() {
+            if self.exit || self.failed.is_some() {
+                return;
+            }
+            let wait = self.was_mpls && needs_parse(a);
+            if !wait {
+                self.note_action(|| crate::trace::action(a));
+                self.action(a);
+            }
+            if wait || self.rest.is_some() {
+                let first = wait.then_some(a).into_iter();
+                let left = first.chain(list).map(|a| self.bound(a)).collect();
+                self.rest.get_or_insert_default().push(Instruction::Apply(left));
+                return;
+            }
+        }
+    }
+
+    /// An action that means the same when it runs outside its table.
+    fn bound(&self, a: &Action) -> Action {
+        match a {
+            Action::Resubmit { in_port, table: None, ct } => {
+                Action::Resubmit { in_port: *in_port, table: Some(self.table), ct: *ct }
+            }
+            a => a.clone(),
+        }
+    }
+
+    fn action(&mut self, a: &'a Action) {
+        use Action as A;
+        match a {
+            A::Output { port, trunc } => self.output(*port, *trunc),
+            A::Enqueue { port, .. } => self.output(*port, 0),
+            A::OutputReg { src, max_len } => self.output_reg(*src, *max_len),
+            A::Controller { max_len, reason, id, userdata, .. } => {
+                self.controller(*max_len, *id, *reason, userdata)
+            }
+            A::Group(id) => self.group(*id),
+            A::Resubmit { in_port, table, .. } => {
+                let table = table.filter(|t| *t != 0xff).unwrap_or(self.table);
+                self.resubmit(*in_port, table);
+            }
+            A::Clone(inner) => self.clone_actions(inner),
+            A::Exit => self.exit = true,
+            A::SetField { field, value, mask } => self.set_field(*field, *value, *mask),
+            A::Load { dst, value } => self.write_bits(*dst, u128::from(*value)),
+            A::Move { src, dst } => {
+                let value = self.read_bits(*src);
+                self.write_bits(*dst, value);
+            }
+            A::Push(s) => self.push(*s),
+            A::Pop(d) => self.pop(*d),
+            A::DecTtl { ids } => self.dec_ttl(ids),
+            A::DecMplsTtl => self.dec_mpls_ttl(),
+            A::PushVlan { ethertype } => self.push_vlan(*ethertype),
+            A::StripVlan => self.pop_vlan(),
+            A::PushMpls { ethertype } => self.push_mpls(*ethertype),
+            A::PopMpls { ethertype } => self.pop_mpls(*ethertype),
+            A::SetVlanVid { vid, push_if_absent } => {
+                self.set_vlan(0x0fff, *vid & 0xfff, *push_if_absent)
+            }
+            A::SetVlanPcp { pcp, push_if_absent } => {
+                self.set_vlan(0xe000, u16::from(*pcp & 7) << 13, *push_if_absent)
+            }
+            a => self.set_header(a),
+        }
+    }
+
+    /// The set actions of OpenFlow 1.0 and 1.1: nothing happens where the field is not there.
+    fn set_header(&mut self, a: &Action) {
+        use Action as A;
+        match a {
+            A::SetEthSrc(m) => self.put(Field::EthSrc, mac(*m)),
+            A::SetEthDst(m) => self.put(Field::EthDst, mac(*m)),
+            A::SetIpSrc(ip) => self.put_if(Field::Ipv4Src, u32::from_be_bytes(*ip).into()),
+            A::SetIpDst(ip) => self.put_if(Field::Ipv4Dst, u32::from_be_bytes(*ip).into()),
+            A::SetIpDscp(v) => self.put_if(Field::IpDscp, u128::from(*v >> 2)),
+            A::SetIpEcn(v) => self.put_if(Field::IpEcn, (*v).into()),
+            A::SetIpTtl(v) => self.put_if(Field::IpTtl, (*v).into()),
+            A::SetL4Src(v) if self.has_ports() => self.put(Field::UdpSrc, (*v).into()),
+            A::SetL4Dst(v) if self.has_ports() => self.put(Field::UdpDst, (*v).into()),
+            A::SetMplsLabel(v) => self.put_if(Field::MplsLabel, (*v).into()),
+            A::SetMplsTc(v) => self.put_if(Field::MplsTc, (*v).into()),
+            A::SetMplsTtl(v) => self.put_if(Field::MplsTtl, (*v).into()),
+            A::SetTunnel { id, .. } => self.put(Field::TunId, (*id as u32).into()),
+            // Notes and queues do nothing to the packet; the rest is refused by every flow-mod.
+            _ => {}
+        }
+    }
+
+    fn put(&mut self, field: Field, value: u128) {
+        field.unwildcard(&mut self.wc);
+        field.set(&mut self.key, value);
+    }
+
+    fn put_if(&mut self, field: Field, value: u128) {
+        let prereq = fields::prereq(field);
+        fields::look(prereq, &mut self.wc);
+        if fields::met(prereq, &self.key) {
+            self.put(field, value);
+        }
+    }
+
+    fn has_ports(&mut self) -> bool {
+        if !fields::is_ip(self.key.u16(at::ETH_TYPE)) {
+            return false;
+        }
+        fields::look(fields::Prereq::L4(0), &mut self.wc);
+        self.key.u8(at::FRAG) & frag::LATER == 0 && PORTED.contains(&self.key.u8(at::PROTO))
+    }
+
+    fn set_field(&mut self, field: Field, value: u128, mask: u128) {
+        let prereq = fields::prereq(field);
+        fields::look(prereq, &mut self.wc);
+        if !fields::met(prereq, &self.key) {
+            let name = field.name();
+            return self.warn(|| format!("unmet prerequisites for {name}, set_field ignored"));
+        }
+        field.set_masked(&mut self.wc, mask, mask);
+        field.set_masked(&mut self.key, value, mask);
+        self.tag_follows(field);
+    }
+
+    /// A VLAN id or priority can only be written to a tag.
+    fn tag_follows(&mut self, field: Field) {
+        if matches!(field, Field::VlanVid | Field::VlanPcp) {
+            self.wc.set_u16(at::VLAN, self.wc.u16(at::VLAN) | VLAN_PRESENT);
+            self.key.set_u16(at::VLAN, self.key.u16(at::VLAN) | VLAN_PRESENT);
+        }
+    }
+
+    /// Reads a run of bits, and remembers that it did.
+    fn read_bits(&mut self, s: Subfield) -> u128 {
+        let mask = ones(s.bits) << s.ofs;
+        fields::look(fields::prereq(s.field), &mut self.wc);
+        s.field.set_masked(&mut self.wc, mask, mask);
+        if !fields::met(fields::prereq(s.field), &self.key) {
+            return 0;
+        }
+        s.field.get(&self.key) >> s.ofs & ones(s.bits)
+    }
+
+    fn write_bits(&mut self, d: Subfield, value: u128) {
+        let prereq = fields::prereq(d.field);
+        fields::look(prereq, &mut self.wc);
+        if !fields::met(prereq, &self.key) {
+            return;
+        }
+        let mask = ones(d.bits) << d.ofs;
+        d.field.set_masked(&mut self.wc, mask, mask);
+        d.field.set_masked(&mut self.key, (value & ones(d.bits)) << d.ofs, mask);
+        self.tag_follows(d.field);
+    }
+
+    fn push(&mut self, s: Subfield) {
+        let value = self.read_bits(s);
+        match self.stack.len() < super::MAX_STACK {
+            true => self.stack.push((value, s.bits)),
+            false => self.fail(Drop::DepthLimit),
+        }
+    }
+
+    fn pop(&mut self, d: Subfield) {
+        match self.stack.pop() {
+            Some((value, _)) => self.write_bits(d, value),
+            None => self.warn(|| "tried to pop from an empty stack".into()),
+        }
+    }
+
+    fn dec_ttl(&mut self, ids: &[u16]) {
+        if !fields::is_ip(self.key.u16(at::ETH_TYPE)) {
+            return;
+        }
+        Field::IpTtl.unwildcard(&mut self.wc);
+        let ttl = self.key.u8(at::TTL);
+        if ttl > 1 {
+            return self.key.set_u8(at::TTL, ttl - 1);
+        }
+        self.warn(|| "IPv4 decrement TTL exception".into());
+        for id in if ids.is_empty() { &[0] } else { ids } {
+            self.controller(0xffff, *id, Reason::InvalidTtl, &[]);
+        }
+        self.expired();
+    }
+
+    fn dec_mpls_ttl(&mut self) {
+        if !fields::is_mpls(self.key.u16(at::ETH_TYPE)) {
+            return;
+        }
+        Field::MplsTtl.unwildcard(&mut self.wc);
+        let ttl = Field::MplsTtl.get(&self.key);
+        if ttl > 1 {
+            return Field::MplsTtl.set(&mut self.key, ttl - 1);
+        }
+        self.warn(|| "MPLS decrement TTL exception".into());
+        self.controller(0xffff, 0, Reason::InvalidTtl, &[]);
+        self.expired();
+    }
+
+    /// No action follows, not even those of tables that led here.
+    fn expired(&mut self) {
+        self.exit = true;
+        self.set.clear();
+        self.out.drop = Some(Drop::TtlExpired);
+    }
+
+    fn push_vlan(&mut self, ethertype: u16) {
+        self.wc.set_u16(at::VLAN, 0xffff);
+        let (outer, flags) = (self.key.u16(at::VLAN), self.key.u8(at::FLAGS));
+        self.key.set_u16(at::VLAN1, outer);
+        // A new tag has the id and priority of the one behind it (OpenFlow 1.3, table 6); like
+        // OVS, zero.
+        self.key.set_u16(at::VLAN, VLAN_PRESENT);
+        let inner = if flags & flow::flag::VLAN_88A8 != 0 { flow::flag::VLAN1_88A8 } else { 0 };
+        let own = if ethertype == 0x88a8 { flow::flag::VLAN_88A8 } else { 0 };
+        let both = flow::flag::VLAN_88A8 | flow::flag::VLAN1_88A8;
+        self.key.set_u8(at::FLAGS, flags & !both | inner | own);
+    }
+
+    fn pop_vlan(&mut self) {
+        self.wc.set_u16(at::VLAN, 0xffff);
+        if self.key.u16(at::VLAN) & VLAN_PRESENT != 0 {
+            self.wc.set_u16(at::VLAN1, 0xffff);
+        }
+        let flags = self.key.u8(at::FLAGS);
+        self.key.set_u16(at::VLAN, self.key.u16(at::VLAN1));
+        self.key.set_u16(at::VLAN1, 0);
+        let both = flow::flag::VLAN_88A8 | flow::flag::VLAN1_88A8;
+        let outer = if flags & flow::flag::VLAN1_88A8 != 0 { flow::flag::VLAN_88A8 } else { 0 };
+        self.key.set_u8(at::FLAGS, flags & !both | outer);
+    }
+
+    fn set_vlan(&mut self, mask: u16, bits: u16, push: bool) {
+        self.wc.set_u16(at::VLAN, 0xffff);
+        let tci = self.key.u16(at::VLAN);
+        if tci & VLAN_PRESENT != 0 || push {
+            self.key.set_u16(at::VLAN, tci & !mask | bits | VLAN_PRESENT);
+        }
+    }
+
+    fn output_reg(&mut self, src: Subfield, max_len: u16) {
+        let value = self.read_bits(src);
+        match u16::try_from(value) {
+            Ok(p) if p >= 0xfff8 => self.output_max(0xffff_0000 | u32::from(p), max_len),
+            Ok(p) => self.output_max(p.into(), max_len),
+            Err(_) => self.warn(|| format!("output port {value} is out of range")),
+        }
+    }
+
+    fn output_max(&mut self, p: OfPort, max_len: u16) {
+        match p {
+            port::CONTROLLER => self.controller(max_len, 0, Reason::Action, &[]),
+            p => self.output(p, 0),
+        }
+    }
+
+    fn clone_actions(&mut self, inner: &'a [Action]) {
+        let saved = (self.key, self.base, self.exit, self.was_mpls, self.labels);
+        let outer = std::mem::take(&mut self.out.ops);
+        let set = self.set.clone();
+        self.actions(inner.iter());
+        self.freeze();
+        let ops = std::mem::replace(&mut self.out.ops, outer);
+        if !ops.is_empty() {
+            self.op(action::Op::Clone(ops.into_boxed_slice()));
+        }
+        self.set = set;
+        (self.key, self.base, self.exit, self.was_mpls, self.labels) = saved;
+    }
+
+    pub(super) fn table_again(&mut self) {
+        self.table(0, None, Miss::Honor);
+    }
+}
+
+fn mac(m: [u8; 6]) -> u128 {
+    m.iter().fold(0, |v, b| v << 8 | u128::from(*b))
+}
+
+fn ones(bits: u16) -> u128 {
+    if bits >= 128 { u128::MAX } else { (1 << bits) - 1 }
+}
+
+/// Does an action look at, or write, what is behind a popped MPLS header?
+fn needs_parse(a: &Action) -> bool {
+    use Action as A;
+    let deep = |f: Field| fields::prereq(f) != fields::Prereq::None && f != Field::VlanPcp;
+    match a {
+        A::Resubmit { .. } | A::Clone(_) | A::Group(_) | A::DecTtl { .. } | A::DecMplsTtl => true,
+        A::PushMpls { .. } | A::PopMpls { .. } => true,
+        A::SetField { field, .. } => deep(*field),
+        A::Load { dst, .. } => deep(dst.field),
+        A::Move { src, dst } => deep(src.field) || deep(dst.field),
+        A::Push(s) | A::Pop(s) => deep(s.field),
+        A::OutputReg { src, .. } => deep(src.field),
+        A::SetIpSrc(_)
+        | A::SetIpDst(_)
+        | A::SetIpDscp(_)
+        | A::SetIpEcn(_)
+        | A::SetIpTtl(_)
+        | A::SetL4Src(_)
+        | A::SetL4Dst(_)
+        | A::SetMplsLabel(_)
+        | A::SetMplsTc(_)
+        | A::SetMplsTtl(_) => true,
+        A::Output { port, .. } => matches!(*port, port::TABLE | port::NORMAL),
+        _ => false,
+    }
+}

@@ -1,0 +1,181 @@
+//! From header changes to operations: the difference between `key` and `base`, group by group.
+
+use super::Xlate;
+use crate::fields::{self, ETH_ARP, ETH_IP, ETH_IPV6, ETH_RARP, VLAN_PRESENT};
+use action::{Op, Rewrite};
+use flow::{Field, Key, Mask, at, flag};
+
+/// The fields that one set operation covers.
+type Group = &'static [(usize, usize)];
+
+const ETHERNET: Group = &[(at::ETH_SRC, 6), (at::ETH_DST, 6)];
+const IPV4: Group = &[(at::IP_SRC, 4), (at::IP_DST, 4), (at::TOS, 1), (at::TTL, 1)];
+const IPV6: Group =
+    &[(at::IPV6_SRC, 16), (at::IPV6_DST, 16), (at::IPV6_LABEL, 4), (at::TOS, 1), (at::TTL, 1)];
+const ARP: Group =
+    &[(at::IP_SRC, 4), (at::IP_DST, 4), (at::PROTO, 1), (at::ARP_SHA, 6), (at::ARP_THA, 6)];
+const L4: Group = &[(at::TP_SRC, 2), (at::TP_DST, 2)];
+const ND: Group = &[(at::ND_TARGET, 16), (at::ARP_SHA, 6), (at::ARP_THA, 6)];
+const MPLS: Group = &[(at::MPLS, 4)];
+
+impl Xlate<'_, '_> {
+    /// Emits what turns the packet as it is into the packet as the actions want it.
+    pub(super) fn commit(&mut self) {
+        if self.key.words[..32] == self.base.words[..32] {
+            return;
+        }
+        self.set_group(ETHERNET);
+        match self.key.u16(at::ETH_TYPE) {
+            ETH_IP => self.set_group(IPV4),
+            ETH_IPV6 => self.set_group(IPV6),
+            ETH_ARP | ETH_RARP => self.set_group(ARP),
+            t if fields::is_mpls(t) => self.set_mpls(),
+            _ => {}
+        }
+        if fields::is_ip(self.key.u16(at::ETH_TYPE)) {
+            if self.key.words[..32] != self.base.words[..32] && self.set_group(L4) {
+                self.wc.set_u8(at::PROTO, 0xff);
+            }
+            if self.key.u8(at::PROTO) == 58 && self.set_group(ND) {
+                self.wc.set_u8(at::PROTO, 0xff);
+            }
+        }
+        self.commit_vlan();
+        self.base = self.key;
+    }
+
+    /// One set operation for what differs in a group, with the bits that were looked at.
+    fn set_group(&mut self, group: Group) -> bool {
+        let mut set = Rewrite { key: Key::ZERO, mask: Mask::ZERO };
+        for &(at, len) in group {
+            let range = at..at + len;
+            let (new, old) = (&self.key.bytes()[range.clone()], &self.base.bytes()[range.clone()]);
+            if new == old {
+                continue;
+            }
+            for i in range {
+                let differ = self.key.bytes()[i] ^ self.base.bytes()[i];
+                let mask = self.wc.bytes()[i] | differ;
+                self.wc.bytes_mut()[i] = mask;
+                set.mask.bytes_mut()[i] = mask;
+                set.key.bytes_mut()[i] = self.key.bytes()[i] & mask;
+            }
+        }
+        let any = !set.mask.is_zero();
+        if any {
+            self.op(Op::Set(Box::new(set)));
+        }
+        any
+    }
+
+    /// A label just pushed takes the change itself.
+    fn set_mpls(&mut self) {
+        let new = self.key.u32(at::MPLS);
+        match self.out.ops.last_mut() {
+            Some(Op::PushMpls { lse, .. }) => *lse = new,
+            _ => {
+                self.set_group(MPLS);
+            }
+        }
+    }
+
+    fn commit_vlan(&mut self) {
+        let (mut base, mut key) = (tags(&self.base), tags(&self.key));
+        while base.last().is_some() && base.last() == key.last() {
+            base.pop();
+            key.pop();
+        }
+        if base.is_empty() && key.is_empty() {
+            return;
+        }
+        self.wc.set_u16(at::VLAN, 0xffff);
+        for i in 0..base.len() {
+            self.wc.set_u16([at::VLAN, at::VLAN1][i], 0xffff);
+            self.op(Op::PopVlan);
+        }
+        let both = flag::VLAN_88A8 | flag::VLAN1_88A8;
+        self.wc.set_u8(at::FLAGS, self.wc.u8(at::FLAGS) | both);
+        for (tpid, tci) in key.into_iter().rev() {
+            self.op(Op::PushVlan { tpid, tci });
+        }
+    }
+
+    pub(super) fn push_mpls(&mut self, ethertype: u16) {
+        self.commit();
+        let old = self.key.u16(at::ETH_TYPE);
+        let lse = match fields::is_mpls(old) {
+            true => {
+                self.wc.set_u32(at::MPLS, !0);
+                self.key.u32(at::MPLS) & !0x100
+            }
+            false => self.first_label(old),
+        };
+        let second = if fields::is_mpls(old) { self.key.u32(at::MPLS) } else { 0 };
+        self.clear_layers();
+        self.key.set_u32(at::MPLS, lse);
+        self.key.set_u32(at::IP_DST, second);
+        self.key.set_u16(at::ETH_TYPE, ethertype);
+        self.labels = (self.labels + 1).min(2);
+        self.was_mpls = false;
+        self.base = self.key;
+        self.op(Op::PushMpls { ethertype, lse });
+    }
+
+    /// Explicit null, bottom of stack, TC and TTL from the IP header.
+    fn first_label(&mut self, eth_type: u16) -> u32 {
+        let label: u32 = if eth_type == ETH_IPV6 { 2 } else { 0 };
+        let (mut tc, mut ttl) = (0, 64);
+        if fields::is_ip(eth_type) {
+            Field::IpDscp.unwildcard(&mut self.wc);
+            Field::IpTtl.unwildcard(&mut self.wc);
+            tc = u32::from(self.key.u8(at::TOS)) >> 2 & 7;
+            ttl = match self.key.u8(at::TTL) {
+                0 => 64,
+                t => t.into(),
+            };
+        }
+        label << 12 | tc << 9 | 0x100 | ttl
+    }
+
+    pub(super) fn pop_mpls(&mut self, ethertype: u16) {
+        if self.labels == 0 {
+            return;
+        }
+        self.commit();
+        Field::MplsBos.unwildcard(&mut self.wc);
+        let second = self.key.u32(at::IP_DST);
+        if fields::is_mpls(ethertype) && self.labels > 1 {
+            self.wc.set_u32(at::IP_DST, !0);
+        }
+        self.labels -= 1;
+        self.clear_layers();
+        if fields::is_mpls(ethertype) {
+            self.key.set_u32(at::MPLS, second);
+            self.was_mpls = self.labels == 0;
+        } else {
+            self.labels = 0;
+            self.was_mpls = true;
+        }
+        self.key.set_u16(at::ETH_TYPE, ethertype);
+        self.base = self.key;
+        self.op(Op::PopMpls { ethertype });
+    }
+
+    /// Forgets everything above Ethernet and VLAN tags.
+    fn clear_layers(&mut self) {
+        self.key.bytes_mut()[at::IP_SRC..at::VLAN1].fill(0);
+        self.key.bytes_mut()[at::IPV6_SRC..at::TUN_DST].fill(0);
+    }
+}
+
+/// (TPID, TCI) of the tags, outermost first.
+fn tags(key: &Key) -> Vec<(u16, u16)> {
+    let flags = key.u8(at::FLAGS);
+    let tag = |at, bit| {
+        let tci = key.u16(at);
+        let tpid = if flags & bit != 0 { 0x88a8 } else { 0x8100 };
+        (tci & VLAN_PRESENT != 0).then_some((tpid, tci))
+    };
+    let outer = tag(at::VLAN, flag::VLAN_88A8);
+    outer.into_iter().chain(outer.and(tag(at::VLAN1, flag::VLAN1_88A8))).collect()
+}

@@ -1,0 +1,417 @@
+//! From a packet to a decision: tables, actions, groups, patch ports, one after the other.
+//!
+//! The state of a translation is explicit ([`Xlate`]); header changes live in its `key` until an
+//! output commits the difference to `base` as operations. What was looked at collects in `wc`.
+
+mod actions;
+mod commit;
+mod group;
+mod normal;
+mod output;
+mod recirc;
+mod set;
+
+pub(crate) use recirc::Frozen;
+
+use crate::fields;
+use crate::trace::Recorder;
+use crate::view::{BridgeView, Shared, World};
+use action::{Decision, Op, Pipeline, Request};
+use flow::{Key, Mask, PACKET_LINES, at};
+use openflow::{Action, Instruction, OfPort, Reason, port, port_config};
+use recirc::State;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use telemetry::Drop;
+
+/// How deep tables, groups and patch ports nest.
+const MAX_DEPTH: usize = 64;
+/// How many table lookups one packet may cause.
+const MAX_RESUBMITS: usize = 4096;
+/// How many operations one packet may cause.
+const MAX_OPS: usize = 4096;
+/// How many values the stack holds.
+const MAX_STACK: usize = 4096;
+
+/// An address to learn, in [`Decision::effects`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Learn {
+    pub bridge: u32,
+    pub vlan: u16,
+    pub mac: [u8; 6],
+    pub port: OfPort,
+}
+
+/// What a controller is told about a packet: the context of a [`action::Punt`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketInContext {
+    /// Which bridge's controllers.
+    pub bridge: crate::BridgeId,
+    /// Table of the rule.
+    pub table: u8,
+    /// Its cookie (all ones on a table miss).
+    pub cookie: u64,
+    /// Why.
+    pub reason: Reason,
+    /// Which controller (0: those that have set no other id).
+    pub controller_id: u16,
+    /// Nicira packet-in 2.
+    pub userdata: Vec<u8>,
+    /// in_port, metadata, registers, tunnel fields.
+    pub matching: openflow::Match,
+}
+
+/// The pipeline that PMD threads call.
+pub(crate) struct Pipe {
+    shared: Arc<Shared>,
+}
+
+impl Pipe {
+    pub fn new(shared: Arc<Shared>) -> Pipe {
+        Pipe { shared }
+    }
+}
+
+impl Pipeline for Pipe {
+    fn resolve(&self, request: &Request<'_>, out: &mut Decision) {
+        // SAFETY: the contract of resolve(): called by an online reader of the domain, or by the
+        // control side, which is the only writer.
+        let world = unsafe { self.shared.world.read() };
+        resolve(&self.shared, world, request.key, out, &mut None);
+    }
+}
+
+/// Decides, with an optional record of the way.
+pub(crate) fn resolve(
+    shared: &Shared,
+    world: &World,
+    key: &Key,
+    out: &mut Decision,
+    trace: &mut Option<Recorder>,
+) {
+    let frozen = match key.u16(at::RECIRC) {
+        0 => None,
+        id => match shared.frozen.get(id) {
+            Some(f) => Some(f),
+            None => return drop_all(out, Drop::RecircLimit),
+        },
+    };
+    let entry = match frozen {
+        Some(f) => world.bridge(f.bridge).map(|b| (b, f.in_port())),
+        None => world.by_dp_port(key.u16(at::IN_PORT)),
+    };
+    let Some((bridge, in_port)) = entry else { return drop_all(out, Drop::NoPort) };
+    let mut x = Xlate::new(shared, world, bridge, key, out, trace);
+    x.key.set_u32(at::OF_IN_PORT, in_port);
+    match frozen {
+        Some(f) => x.resume(f),
+        None => x.start(),
+    }
+    x.finish();
+}
+
+fn drop_all(out: &mut Decision, why: Drop) {
+    out.mask.set_u16(at::IN_PORT, 0xffff);
+    out.mask.set_u16(at::RECIRC, 0xffff);
+    out.drop = Some(why);
+}
+
+/// A translation under way.
+pub(crate) struct Xlate<'a, 'o> {
+    shared: &'a Shared,
+    world: &'a World,
+    bridge: &'a BridgeView,
+    /// The packet as the actions made it.
+    key: Key,
+    /// The packet as the operations made it.
+    base: Key,
+    /// What was looked at.
+    wc: Mask,
+    out: &'o mut Decision,
+    learns: Vec<Learn>,
+    set: Vec<&'a Action>,
+    stack: Vec<(u128, u16)>,
+    version: u64,
+    table: u8,
+    cookie: u64,
+    depth: usize,
+    resubmits: usize,
+    /// No more actions here (exit, expired TTL).
+    exit: bool,
+    /// No more at all.
+    failed: Option<Drop>,
+    /// MPLS label stack entries that the key knows.
+    labels: u8,
+    /// The packet must be parsed again before its upper layers mean anything.
+    was_mpls: bool,
+    /// Instructions for after the recirculation, while unwinding to it.
+    rest: Option<Vec<Instruction>>,
+    trace: &'o mut Option<Recorder>,
+}
+
+impl<'a, 'o> Xlate<'a, 'o> {
+    pub fn new(
+        shared: &'a Shared,
+        world: &'a World,
+        bridge: &'a BridgeView,
+        key: &Key,
+        out: &'o mut Decision,
+        trace: &'o mut Option<Recorder>,
+    ) -> Self {
+        let mut wc = Mask::ZERO;
+        wc.set_u16(at::ETH_TYPE, 0xffff);
+        wc.set_u16(at::RECIRC, 0xffff);
+        wc.set_u16(at::IN_PORT, 0xffff);
+        if fields::is_ip(key.u16(at::ETH_TYPE)) {
+            wc.set_u8(at::FRAG, flow::frag::ANY | flow::frag::LATER);
+        }
+        let mut key = *key;
+        key.words[PACKET_LINES * 8..].fill(0);
+        key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
+        Xlate {
+            labels: labels(&key),
+            shared,
+            world,
+            bridge,
+            base: key,
+            key,
+            wc,
+            out,
+            learns: Vec::new(),
+            set: Vec::new(),
+            stack: Vec::new(),
+            version: shared.version.load(Ordering::Acquire),
+            table: 0,
+            cookie: u64::MAX,
+            depth: 0,
+            resubmits: 0,
+            exit: false,
+            failed: None,
+            was_mpls: false,
+            rest: None,
+            trace,
+        }
+    }
+
+    /// A packet fresh from a port.
+    fn start(&mut self) {
+        self.note_bridge();
+        let port = self.bridge.port(self.in_port());
+        if port.is_some_and(|p| !may_receive(p)) {
+            self.warn(|| "OpenFlow port is configured not to receive, dropping".into());
+            return self.close();
+        }
+        let fragment = self.key.u8(at::FRAG) & flow::frag::ANY != 0;
+        if self.bridge.config.frag_drop && fragment {
+            self.warn(|| "fragment handling mode is \"drop\"".into());
+            return self.close();
+        }
+        self.table(0, None, Miss::Honor);
+        self.run_set();
+        self.freeze();
+        self.close();
+    }
+
+    fn in_port(&self) -> OfPort {
+        self.key.u32(at::OF_IN_PORT)
+    }
+
+    /// Runs the action set, as the end of a pipeline does.
+    fn run_set(&mut self) {
+        if self.rest.is_some() || self.set.is_empty() || self.failed.is_some() {
+            return;
+        }
+        self.exit = false;
+        let set = std::mem::take(&mut self.set);
+        self.note_table(|| "--. Executing action set:".into());
+        let list = set::in_order(&set);
+        self.actions(list.into_iter());
+        self.close();
+    }
+
+    /// Looks a table up and runs what it finds. `in_port`: for this lookup only.
+    fn table(&mut self, table: u8, in_port: Option<OfPort>, miss: Miss) {
+        self.resubmits += 1;
+        if self.depth >= MAX_DEPTH || self.resubmits > MAX_RESUBMITS {
+            self.warn(|| "resubmit depth or action limit reached".into());
+            return self.fail(Drop::DepthLimit);
+        }
+        let (bridge, version) = (self.bridge, self.version);
+        let own = self.in_port();
+        if let Some(p) = in_port {
+            self.key.set_u32(at::OF_IN_PORT, p);
+        }
+        let rule =
+            bridge.tables.get(table).and_then(|t| t.lookup(&self.key, version, &mut self.wc));
+        self.key.set_u32(at::OF_IN_PORT, own);
+        let before = (self.table, self.cookie);
+        self.table = table;
+        self.depth += 1;
+        match rule {
+            Some(rule) => {
+                self.cookie = rule.value().cookie;
+                self.note_rule(table, rule);
+                self.out.credits.push(rule.value().id);
+                let list = &rule.value().instructions;
+                if list.is_empty() {
+                    self.note_action(|| "drop".into());
+                }
+                self.instructions(list);
+                self.close();
+            }
+            None => self.miss(table, miss),
+        }
+        self.depth -= 1;
+        (self.table, self.cookie) = before;
+    }
+
+    fn miss(&mut self, table: u8, miss: Miss) {
+        self.out.credits.push(self.bridge.miss_base + u32::from(table));
+        let silent = |p: &crate::view::PortView| p.spec.config & port_config::NO_PACKET_IN != 0;
+        let told = self.bridge.config.miss_to_controller
+            && miss == Miss::Honor
+            && !self.bridge.port(self.in_port()).is_some_and(silent);
+        if !told {
+            self.note_table(|| format!("{table:2}. No match."));
+            if miss == Miss::Honor {
+                self.note_action(|| "drop".into());
+            }
+            return self.close();
+        }
+        let text = "No match, and a \"packet-in\" is called for.";
+        self.note_table(|| format!("{table:2}. {text}"));
+        self.note_action(|| "CONTROLLER".into());
+        self.cookie = u64::MAX;
+        self.controller(0xffff, 0, Reason::TableMiss, &[]);
+        self.close();
+    }
+
+    fn instructions(&mut self, list: &'a [Instruction]) {
+        for (i, instruction) in list.iter().enumerate() {
+            match instruction {
+                Instruction::Apply(a) if a.is_empty() => self.note_action(|| "drop".into()),
+                Instruction::Apply(a) => self.actions(a.iter()),
+                Instruction::Clear => {
+                    self.note_action(|| "clear_actions".into());
+                    self.set.clear();
+                }
+                Instruction::Write(a) => self.write(a),
+                Instruction::WriteMetadata { value, mask } => {
+                    self.note_metadata(*value, *mask);
+                    let old = self.key.u64(at::METADATA);
+                    self.key.set_u64(at::METADATA, old & !mask | value & mask);
+                }
+                Instruction::Goto(t) if self.was_mpls => {
+                    self.rest.get_or_insert_default().push(Instruction::Goto(*t));
+                }
+                Instruction::Goto(t) => {
+                    self.note_action(|| format!("goto_table:{t}"));
+                    self.table(*t, None, Miss::Honor);
+                }
+                // Refused by every flow-mod.
+                Instruction::Meter(_) => {}
+            }
+            if let Some(rest) = &mut self.rest {
+                rest.extend(list[i + 1..].iter().cloned());
+                return;
+            }
+            if self.exit || self.failed.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn write(&mut self, list: &'a [Action]) {
+        self.note_action(|| format!("write_actions({})", crate::trace::actions(list)));
+        self.set.extend(list);
+        let set = &self.set;
+        let text = || set::in_order(set).iter().map(|a| crate::trace::action(a)).collect::<Vec<_>>();
+        if self.trace.is_some() {
+            let text = format!("action set is: {}", text().join(","));
+            self.detail(|| text);
+        }
+        let port = set::output_port(&self.set).unwrap_or(port::UNSET);
+        self.key.set_u32(at::ACTSET_OUTPUT, port);
+    }
+
+    fn fail(&mut self, why: Drop) {
+        self.failed.get_or_insert(why);
+        self.exit = true;
+    }
+
+    fn op(&mut self, op: Op) {
+        match self.out.ops.len() < MAX_OPS {
+            true => self.out.ops.push(op),
+            false => self.fail(Drop::DepthLimit),
+        }
+    }
+
+    /// The state that a recirculation carries over.
+    fn state(&self, rest: Vec<Instruction>) -> State {
+        State {
+            bridge: self.bridge.id,
+            table: self.table,
+            cookie: self.cookie,
+            pipeline: self.key.words[PACKET_LINES * 8..].try_into().unwrap_or([0; 16]),
+            set: self.set.iter().map(|a| (*a).clone()).collect(),
+            stack: self.stack.clone(),
+            rest,
+        }
+    }
+
+    /// Hands the result over.
+    fn finish(&mut self) {
+        if let Some(why) = self.failed {
+            self.out.ops.clear();
+            self.out.drop = Some(why);
+        }
+        let ends = |op: &Op| {
+            matches!(op, Op::Output(_) | Op::Punt(_) | Op::Recirc(_) | Op::Clone(_) | Op::Drop(_))
+        };
+        let used = self.out.ops.iter().rposition(ends).map_or(0, |i| i + 1);
+        self.out.ops.truncate(used);
+        if self.out.ops.is_empty() {
+            self.out.drop.get_or_insert(Drop::Policy);
+        }
+        if !self.learns.is_empty() {
+            self.out.effects = Some(Arc::new(std::mem::take(&mut self.learns)));
+        }
+        self.finish_mask();
+    }
+
+    fn finish_mask(&mut self) {
+        let wc = &mut self.wc;
+        wc.words[PACKET_LINES * 8..].fill(0);
+        if wc.u16(at::VLAN) != 0 {
+            wc.set_u16(at::VLAN, wc.u16(at::VLAN) | fields::VLAN_PRESENT);
+        }
+        self.out.mask = *wc;
+    }
+
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
+/// What a table without a match means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Miss {
+    /// The bridge's rule for misses.
+    Honor,
+    /// Nothing (resubmit).
+    Ignore,
+}
+
+fn may_receive(p: &crate::view::PortView) -> bool {
+    p.spec.config & (port_config::NO_RECV | port_config::PORT_DOWN) == 0
+}
+
+/// Label stack entries in the key.
+fn labels(key: &Key) -> u8 {
+    match (fields::is_mpls(key.u16(at::ETH_TYPE)), key.u32(at::MPLS) & 0x100 != 0) {
+        (false, _) => 0,
+        (true, true) => 1,
+        (true, false) => 2,
+    }
+}
+

@@ -1,0 +1,216 @@
+//! NORMAL: a VLAN-aware learning switch.
+
+use super::{Learn, Xlate};
+use crate::fields::VLAN_PRESENT;
+use crate::types::VlanMode;
+use crate::view::{Bundle, PortView};
+use flow::{at, flag};
+use openflow::port_config;
+
+/// A frame's tags as NORMAL sees them: (TPID, TCI without the present bit); a zero VLAN id means
+/// no tag.
+#[derive(Clone, Copy, Default)]
+struct Tags {
+    outer: Tag,
+    inner: Tag,
+}
+
+#[derive(Clone, Copy)]
+struct Tag {
+    tpid: u16,
+    vid: u16,
+    pcp: u16,
+}
+
+impl Default for Tag {
+    fn default() -> Tag {
+        Tag { tpid: 0x8100, vid: 0, pcp: 0 }
+    }
+}
+
+impl Tag {
+    fn new(tci: u16, is_88a8: bool) -> Tag {
+        match tci & VLAN_PRESENT {
+            0 => Tag::default(),
+            _ => Tag {
+                tpid: if is_88a8 { 0x88a8 } else { 0x8100 },
+                vid: tci & 0xfff,
+                pcp: tci & 0xe000,
+            },
+        }
+    }
+
+    fn tci(self) -> u16 {
+        if self.vid == 0 { 0 } else { self.vid | self.pcp | VLAN_PRESENT }
+    }
+}
+
+impl<'a> Xlate<'a, '_> {
+    pub(super) fn normal(&mut self) {
+        self.wc.set(at::ETH_DST, [0xff; 6]);
+        self.wc.set(at::ETH_SRC, [0xff; 6]);
+        self.wc.set_u16(at::VLAN, self.wc.u16(at::VLAN) | 0x1fff);
+        let (bridge, number) = (self.bridge, self.in_port());
+        let Some(input) = bridge.port(number) else {
+            return self.detail(|| "no input bundle, dropping".into());
+        };
+        let from = &bridge.bundles[input.bundle];
+        let tags = self.tags();
+        if !self.admits(from, input, &tags) {
+            return;
+        }
+        let tags = translate_in(&from.vlan, tags);
+        let dst: [u8; 6] = self.key.get(at::ETH_DST);
+        if dst[..5] == [1, 0x80, 0xc2, 0, 0] && dst[5] < 0x10 && !bridge.config.forward_bpdu {
+            return self.detail(|| "packet has reserved destination MAC, dropping".into());
+        }
+        self.learn(number, tags.outer.vid);
+        self.forward(input, &tags, dst);
+    }
+
+    fn forward(&mut self, input: &'a PortView, tags: &Tags, dst: [u8; 6]) {
+        let bridge = self.bridge;
+        let known = match dst[0] & 1 == 0 && !bridge.config.flood_vlans.contains(&tags.outer.vid) {
+            true => bridge.macs.find(tags.outer.vid, dst),
+            false => None,
+        };
+        let Some(port) = known else {
+            self.detail(|| "no learned MAC for destination, flooding".into());
+            return self.normal_flood(input, tags);
+        };
+        match bridge.port(port) {
+            None => self.detail(|| "learned port is unknown, dropping".into()),
+            Some(p) if p.bundle == input.bundle => {
+                self.detail(|| "learned port is input port, dropping".into())
+            }
+            Some(p) if bridge.bundles[p.bundle].protected && bridge.bundles[input.bundle].protected => {
+                self.detail(|| "learned port is protected, dropping".into())
+            }
+            Some(p) => {
+                self.detail(|| "forwarding to learned port".into());
+                self.output_bundle(&bridge.bundles[p.bundle], tags);
+            }
+        }
+    }
+
+    fn normal_flood(&mut self, input: &'a PortView, tags: &Tags) {
+        let bridge = self.bridge;
+        let from = &bridge.bundles[input.bundle];
+        for (i, b) in bridge.bundles.iter().enumerate() {
+            let floods = b.ports.iter().all(|p| {
+                bridge.port(*p).is_some_and(|p| p.spec.config & port_config::NO_FLOOD == 0)
+            });
+            let apart = b.protected && from.protected;
+            if i != input.bundle && floods && !apart && includes(&b.vlan, tags) {
+                self.output_bundle(b, tags);
+            }
+        }
+    }
+
+    /// Sends with the tags that the port wants; afterwards the packet has its own again.
+    fn output_bundle(&mut self, b: &'a Bundle, tags: &Tags) {
+        let bridge = self.bridge;
+        let live = |p: &&u32| bridge.port(**p).is_some_and(|p| p.live());
+        let Some(port) = b.ports.iter().find(live).or(b.ports.first()) else { return };
+        let own = self.key;
+        self.put_tags(&translate_out(&b.vlan, *tags));
+        self.output_port(*port, 0);
+        self.key = own;
+    }
+
+    fn tags(&self) -> Tags {
+        let flags = self.key.u8(at::FLAGS);
+        Tags {
+            outer: Tag::new(self.key.u16(at::VLAN), flags & flag::VLAN_88A8 != 0),
+            inner: Tag::new(self.key.u16(at::VLAN1), flags & flag::VLAN1_88A8 != 0),
+        }
+    }
+
+    fn put_tags(&mut self, t: &Tags) {
+        let now = self.tags();
+        let same = now.outer.tci() == t.outer.tci() && now.inner.tci() == t.inner.tci();
+        // A priority tag (VLAN id 0) stays unless tags change.
+        if same && (now.outer.tci() != 0 || self.key.u16(at::VLAN) == 0) {
+            return;
+        }
+        self.key.set_u16(at::VLAN, t.outer.tci());
+        self.key.set_u16(at::VLAN1, t.inner.tci());
+        let both = flag::VLAN_88A8 | flag::VLAN1_88A8;
+        let mut flags = self.key.u8(at::FLAGS) & !both;
+        if t.outer.tci() != 0 && t.outer.tpid == 0x88a8 {
+            flags |= flag::VLAN_88A8;
+        }
+        if t.inner.tci() != 0 && t.inner.tpid == 0x88a8 {
+            flags |= flag::VLAN1_88A8;
+        }
+        self.key.set_u8(at::FLAGS, flags);
+    }
+
+    fn admits(&mut self, from: &Bundle, input: &PortView, tags: &Tags) -> bool {
+        let vid = tags.outer.vid;
+        let ok = match &from.vlan {
+            VlanMode::Access(_) => vid == 0,
+            VlanMode::Trunk(set) => set.contains(vid),
+            VlanMode::NativeTagged { tag, trunks } | VlanMode::NativeUntagged { tag, trunks } => {
+                vid == 0 || vid == *tag || trunks.contains(vid)
+            }
+            VlanMode::Dot1qTunnel { cvlans, .. } => cvlans.contains(vid),
+        };
+        if !ok {
+            let name = &input.spec.name;
+            self.warn(|| format!("dropping VLAN {vid} packet received on port {name}"));
+            self.detail(|| "disallowed VLAN VID for this input port, dropping".into());
+        }
+        ok
+    }
+
+    fn learn(&mut self, port: u32, vlan: u16) {
+        let mac: [u8; 6] = self.key.get(at::ETH_SRC);
+        if mac[0] & 1 != 0 || self.bridge.config.flood_vlans.contains(&vlan) {
+            return;
+        }
+        self.learns.push(Learn { bridge: self.bridge.id, vlan, mac, port });
+    }
+}
+
+/// From the wire to the bridge's VLAN.
+fn translate_in(mode: &VlanMode, t: Tags) -> Tags {
+    match mode {
+        VlanMode::Access(tag) => {
+            Tags { outer: Tag { vid: *tag, ..t.outer }, inner: Tag::default() }
+        }
+        VlanMode::Trunk(_) => t,
+        VlanMode::NativeTagged { tag, .. } | VlanMode::NativeUntagged { tag, .. } => {
+            let vid = if t.outer.vid == 0 { *tag } else { t.outer.vid };
+            Tags { outer: Tag { vid, ..t.outer }, ..t }
+        }
+        VlanMode::Dot1qTunnel { tag, ethertype, .. } => {
+            Tags { outer: Tag { tpid: *ethertype, vid: *tag, pcp: 0 }, inner: t.outer }
+        }
+    }
+}
+
+/// From the bridge's VLAN to the wire.
+fn translate_out(mode: &VlanMode, t: Tags) -> Tags {
+    match mode {
+        VlanMode::Access(_) => Tags::default(),
+        VlanMode::NativeUntagged { tag, .. } if t.outer.vid == *tag => {
+            Tags { outer: t.inner, inner: Tag::default() }
+        }
+        VlanMode::Trunk(_) | VlanMode::NativeTagged { .. } | VlanMode::NativeUntagged { .. } => t,
+        VlanMode::Dot1qTunnel { .. } => Tags { outer: t.inner, inner: Tag::default() },
+    }
+}
+
+/// Does the port carry the VLAN?
+fn includes(mode: &VlanMode, t: &Tags) -> bool {
+    let vid = t.outer.vid;
+    match mode {
+        VlanMode::Access(tag) => vid == *tag && t.inner.vid == 0,
+        VlanMode::Trunk(set) => set.contains(vid),
+        VlanMode::NativeTagged { tag, trunks } | VlanMode::NativeUntagged { tag, trunks } => {
+            vid == *tag || trunks.contains(vid)
+        }
+        VlanMode::Dot1qTunnel { tag, cvlans, .. } => vid == *tag && cvlans.contains(t.inner.vid),
+    }
+}

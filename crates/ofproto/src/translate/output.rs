@@ -1,0 +1,136 @@
+//! Outputs: to ports, to another bridge, to controllers.
+
+use super::{Miss, PacketInContext, Xlate};
+use crate::BridgeId;
+use action::{Op, Punt};
+use flow::{FIELDS, Field, Key, PACKET_LINES, at};
+use openflow::{Match, OfPort, Reason, port, port_config};
+use std::sync::Arc;
+
+impl<'a> Xlate<'a, '_> {
+    /// The output action.
+    pub(super) fn output(&mut self, p: OfPort, trunc: u32) {
+        match p {
+            port::IN_PORT => self.output_port(self.in_port(), trunc),
+            port::TABLE => self.table_again(),
+            port::NORMAL => self.normal(),
+            port::FLOOD => self.flood(false),
+            port::ALL => self.flood(true),
+            port::CONTROLLER => self.controller(0xffff, 0, Reason::Action, &[]),
+            p if p == self.in_port() => self.detail(|| "skipping output to input port".into()),
+            p => self.output_port(p, trunc),
+        }
+    }
+
+    fn flood(&mut self, all: bool) {
+        let bridge = self.bridge;
+        for p in &bridge.ports {
+            let (number, config) = (p.spec.of_port, p.spec.config);
+            let floods = all || config & port_config::NO_FLOOD == 0;
+            if number != self.in_port() && floods {
+                self.output_port(number, 0);
+            }
+        }
+    }
+
+    /// Sends to a port, even the one the packet came from.
+    pub(super) fn output_port(&mut self, number: OfPort, trunc: u32) {
+        let bridge = self.bridge;
+        let Some(p) = bridge.port(number) else {
+            return self.detail(|| "Nonexistent output port".into());
+        };
+        if p.spec.config & port_config::NO_FWD != 0 {
+            return self.detail(|| "OFPPC_NO_FWD set, skipping output".into());
+        }
+        if p.spec.config & port_config::PORT_DOWN != 0 {
+            return self.detail(|| "port is down, skipping output".into());
+        }
+        if let Some((peer, peer_port)) = p.peer {
+            return self.patch(peer, peer_port);
+        }
+        let Some(dp) = p.spec.dp_port else {
+            return self.detail(|| "Nonexistent output port".into());
+        };
+        self.commit();
+        if trunc != 0 {
+            self.op(Op::Truncate(trunc));
+        }
+        self.op(Op::Output(dp));
+    }
+
+    /// Goes on in the bridge at the other end of a patch port, and comes back unchanged.
+    fn patch(&mut self, bridge: u32, in_port: OfPort) {
+        let world = self.world;
+        let Some(peer) = world.bridge(bridge) else { return };
+        if self.depth >= super::MAX_DEPTH {
+            return self.fail(telemetry::Drop::DepthLimit);
+        }
+        let (key, from) = (self.key, self.bridge);
+        let (table, cookie, exit) = (self.table, self.cookie, self.exit);
+        let (was_mpls, labels) = (self.was_mpls, self.labels);
+        let set = std::mem::take(&mut self.set);
+        let stack = std::mem::take(&mut self.stack);
+        self.key.words[PACKET_LINES * 8..].fill(0);
+        self.key.set_u32(at::OF_IN_PORT, in_port);
+        self.key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
+        self.bridge = peer;
+        self.depth += 1;
+        self.note_bridge();
+        if peer.port(in_port).is_some_and(super::may_receive) {
+            match self.was_mpls {
+                true => self.rest = Some(vec![openflow::Instruction::Goto(0)]),
+                false => self.table(0, None, Miss::Honor),
+            }
+            self.run_set();
+            self.freeze();
+        }
+        self.close();
+        self.depth -= 1;
+        (self.key, self.bridge) = (key, from);
+        (self.table, self.cookie) = (table, cookie);
+        self.exit = exit || self.failed.is_some();
+        (self.was_mpls, self.labels) = (was_mpls, labels);
+        (self.set, self.stack) = (set, stack);
+        self.restore_layers(&key);
+    }
+
+    /// What another bridge pushed or popped is undone by name: `base` says how the packet is now.
+    fn restore_layers(&mut self, key: &Key) {
+        if self.base.u16(at::ETH_TYPE) != key.u16(at::ETH_TYPE) {
+            self.detail(|| "the peer bridge changed the packet's layers".into());
+            self.fail(telemetry::Drop::BadAction);
+        }
+    }
+
+    /// Sends to controllers.
+    pub(super) fn controller(&mut self, max_len: u16, id: u16, reason: Reason, userdata: &[u8]) {
+        self.commit();
+        let context = PacketInContext {
+            bridge: BridgeId(self.bridge.id),
+            table: self.table,
+            cookie: self.cookie,
+            reason,
+            controller_id: id,
+            userdata: userdata.to_vec(),
+            matching: pipeline_fields(&self.key),
+        };
+        self.op(Op::Punt(Arc::new(Punt { max_len, context: Box::new(context) })));
+    }
+}
+
+/// in_port, and whatever else of metadata, registers and tunnel is not zero.
+fn pipeline_fields(key: &Key) -> Match {
+    let mut m = Match::default();
+    let mut take = |f: Field| {
+        f.unwildcard(&mut m.mask);
+        f.set(&mut m.key, f.get(key));
+    };
+    take(Field::InPort);
+    let tunnel = at::TUN_DST..at::PRIORITY;
+    let wanted = |f: &Field| {
+        tunnel.contains(&f.offset()) || matches!(f, Field::Metadata | Field::TunId | Field::TunSrc)
+    };
+    let fields = FIELDS.iter().copied().filter(wanted).chain((0..16).map(Field::Reg));
+    fields.filter(|f| f.get(key) != 0).for_each(take);
+    m
+}

@@ -1,0 +1,71 @@
+//! The action set: what is kept of the written actions, and in which order it runs
+//! (OpenFlow 1.3, section 5.10).
+
+use openflow::{Action, OfPort};
+
+/// Where an action stands in the set; set-fields and the like share one place and keep their order.
+fn rank(a: &Action) -> u8 {
+    use Action as A;
+    match a {
+        A::StripVlan => 0,
+        A::PopMpls { .. } => 1,
+        A::PushMpls { .. } => 2,
+        A::PushVlan { .. } => 3,
+        A::DecTtl { .. } => 4,
+        A::DecMplsTtl => 5,
+        A::SetQueue(_) => 7,
+        A::Group(_) | A::Output { .. } | A::Controller { .. } | A::Resubmit { .. } => 8,
+        _ => 6,
+    }
+}
+
+/// Does `later` take the place of `earlier`?
+fn replaces(later: &Action, earlier: &Action) -> bool {
+    rank(later) == rank(earlier) && rank(later) != 6
+}
+
+/// The set's actions in the order in which they run.
+pub(super) fn in_order<'a>(set: &[&'a Action]) -> Vec<&'a Action> {
+    let group = set.iter().rev().find(|a| matches!(a, Action::Group(_)));
+    let mut out: Vec<&Action> = Vec::new();
+    for (i, a) in set.iter().enumerate() {
+        let replaced = set[i + 1..].iter().any(|b| replaces(b, a));
+        if !replaced && rank(a) != 8 {
+            out.push(a);
+        }
+    }
+    // A group is preferred to any output.
+    out.extend(group.or_else(|| set.iter().rev().find(|a| rank(a) == 8)));
+    out.sort_by_key(|a| rank(a));
+    // Without output or group the set does nothing.
+    if out.last().is_none_or(|a| rank(a) != 8) { Vec::new() } else { out }
+}
+
+/// The port of the set's output action, as a match on `actset_output` sees it.
+pub(super) fn output_port(set: &[&Action]) -> Option<OfPort> {
+    if set.iter().any(|a| matches!(a, Action::Group(_))) {
+        return None;
+    }
+    set.iter().rev().find_map(|a| match a {
+        Action::Output { port, .. } => Some(*port),
+        Action::Controller { .. } => Some(openflow::port::CONTROLLER),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_and_replacement() {
+        let out = |port| Action::Output { port, trunc: 0 };
+        let (a, b, c) = (out(1), out(2), Action::PushVlan { ethertype: 0x8100 });
+        let d = Action::StripVlan;
+        assert_eq!(in_order(&[&a, &c, &b, &d]), [&d, &c, &b]);
+        let g = Action::Group(3);
+        assert_eq!(in_order(&[&g, &a]), [&g]);
+        assert!(in_order(&[&c, &d]).is_empty());
+        assert_eq!(output_port(&[&a, &b]), Some(2));
+    }
+}

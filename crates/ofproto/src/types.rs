@@ -1,0 +1,202 @@
+//! What the control side says about bridges and ports.
+
+use flow::PortNo;
+use openflow::OfPort;
+
+/// A bridge of a [`crate::Switch`]; never reused while the switch lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BridgeId(pub(crate) u32);
+
+impl BridgeId {
+    /// A dense index, for tables of the caller.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a bridge does without a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FailMode {
+    /// Forward as a learning switch.
+    #[default]
+    Standalone,
+    /// Only what the flow table says.
+    Secure,
+}
+
+/// A bridge's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BridgeConfig {
+    /// Datapath id.
+    pub dpid: u64,
+    /// MAC address of the bridge (its LOCAL port).
+    pub mac: [u8; 6],
+    /// Without controller.
+    pub fail_mode: FailMode,
+    /// Learned addresses are forgotten after this many seconds (`mac-aging-time`).
+    pub mac_aging_s: u32,
+    /// At most this many learned addresses (`mac-table-size`).
+    pub mac_table_size: usize,
+    /// Forward frames to reserved multicast addresses (`forward-bpdu`).
+    pub forward_bpdu: bool,
+    /// VLANs in which nothing is learned and everything floods (`flood_vlans`).
+    pub flood_vlans: Vec<u16>,
+    /// Packets that no flow matches go to controllers: what OpenFlow 1.0 to 1.2 connections expect.
+    pub miss_to_controller: bool,
+    /// Fragments: `OFPC_FRAG_DROP` drops them before table 0.
+    pub frag_drop: bool,
+}
+
+impl Default for BridgeConfig {
+    fn default() -> Self {
+        BridgeConfig {
+            dpid: 0,
+            mac: [0; 6],
+            fail_mode: FailMode::default(),
+            mac_aging_s: 300,
+            mac_table_size: 8192,
+            forward_bpdu: false,
+            flood_vlans: Vec::new(),
+            miss_to_controller: false,
+            frag_drop: false,
+        }
+    }
+}
+
+/// A set of VLAN ids.
+#[derive(Clone, PartialEq, Eq)]
+pub struct VlanSet([u64; 64]);
+
+impl VlanSet {
+    /// No VLAN.
+    pub const NONE: VlanSet = VlanSet([0; 64]);
+    /// Every VLAN, and untagged (0).
+    pub const ALL: VlanSet = VlanSet([u64::MAX; 64]);
+
+    /// Adds a VLAN; ids above 4095 are ignored.
+    pub fn insert(&mut self, vid: u16) {
+        if let Some(w) = self.0.get_mut(usize::from(vid / 64)) {
+            *w |= 1 << (vid % 64);
+        }
+    }
+
+    /// Is the VLAN in the set?
+    #[inline]
+    pub fn contains(&self, vid: u16) -> bool {
+        self.0.get(usize::from(vid / 64)).is_some_and(|w| w >> (vid % 64) & 1 != 0)
+    }
+
+    /// The ids, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u16> {
+        (0..4096).filter(|v| self.contains(*v))
+    }
+}
+
+impl FromIterator<u16> for VlanSet {
+    fn from_iter<I: IntoIterator<Item = u16>>(vids: I) -> Self {
+        let mut out = VlanSet::NONE;
+        vids.into_iter().for_each(|v| out.insert(v));
+        out
+    }
+}
+
+impl std::fmt::Debug for VlanSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self == VlanSet::ALL {
+            true => f.write_str("all"),
+            false => f.debug_set().entries(self.iter()).finish(),
+        }
+    }
+}
+
+/// How NORMAL treats VLAN tags on a port (`Port.vlan_mode`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VlanMode {
+    /// Untagged frames belong to the VLAN; tagged ones are dropped.
+    Access(u16),
+    /// Tagged frames of these VLANs, and untagged ones if 0 is in the set.
+    Trunk(Box<VlanSet>),
+    /// Trunk; untagged frames belong to `tag`, which leaves with a tag.
+    NativeTagged {
+        /// The native VLAN.
+        tag: u16,
+        /// The others.
+        trunks: Box<VlanSet>,
+    },
+    /// Trunk; untagged frames belong to `tag`, which leaves without a tag.
+    NativeUntagged {
+        /// The native VLAN.
+        tag: u16,
+        /// The others.
+        trunks: Box<VlanSet>,
+    },
+    /// Every frame, tagged or not, gets the outer tag `tag`.
+    Dot1qTunnel {
+        /// The outer VLAN.
+        tag: u16,
+        /// Inner VLANs that are let in.
+        cvlans: Box<VlanSet>,
+        /// The outer tag's Ethertype.
+        ethertype: u16,
+    },
+}
+
+impl Default for VlanMode {
+    fn default() -> Self {
+        VlanMode::Trunk(Box::new(VlanSet::ALL))
+    }
+}
+
+/// A port of a bridge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortSpec {
+    /// OpenFlow number ([`openflow::port::LOCAL`] for the bridge's own).
+    pub of_port: OfPort,
+    /// Interface name.
+    pub name: String,
+    /// Port (bundle) name: interfaces with the same one are one port to NORMAL.
+    pub bundle: String,
+    /// Where packets come and go. None: a patch port, or one that does not work now.
+    pub dp_port: Option<PortNo>,
+    /// Hardware address.
+    pub hw_addr: [u8; 6],
+    /// VLANs, for NORMAL.
+    pub vlan: VlanMode,
+    /// Name of the patch port this one leads to.
+    pub patch_peer: Option<String>,
+    /// [`openflow::port_config`] bits.
+    pub config: u32,
+    /// [`openflow::port_state`] bits.
+    pub state: u32,
+    /// Current features (`OFPPF_*`).
+    pub curr: u32,
+    /// Current and highest speed, kbit/s.
+    pub curr_speed: u32,
+    /// Highest speed, kbit/s.
+    pub max_speed: u32,
+    /// NORMAL does not forward between protected ports.
+    pub protected: bool,
+}
+
+/// What a caller of [`crate::Switch`] did wrong (never a peer's fault).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The bridge does not exist (any more).
+    #[error("no such bridge")]
+    NoBridge,
+    /// Another bridge has this name.
+    #[error("bridge {0} exists")]
+    BridgeExists(String),
+    /// The bridge has no such port.
+    #[error("no port {0}")]
+    NoPort(OfPort),
+    /// The number is in use in this bridge.
+    #[error("port number {0} is in use")]
+    PortInUse(OfPort),
+    /// Only 1..0xff00 and LOCAL number a port.
+    #[error("port number {0:#x} is not valid")]
+    BadPort(OfPort),
+    /// Another OpenFlow port has this datapath port.
+    #[error("datapath port {0} is in use")]
+    DpPortInUse(PortNo),
+}
