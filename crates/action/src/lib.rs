@@ -8,6 +8,8 @@
 
 mod decision;
 mod op;
+mod text;
 
 pub use decision::*;
 pub use op::*;
+pub use text::{op_text, ops_text};

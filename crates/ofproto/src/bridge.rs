@@ -44,7 +44,13 @@ pub(crate) struct Bridge {
 }
 
 impl Bridge {
-    pub fn new(id: u32, name: &str, config: BridgeConfig, domain: Domain, miss_base: u32) -> Bridge {
+    pub fn new(
+        id: u32,
+        name: &str,
+        config: BridgeConfig,
+        domain: Domain,
+        miss_base: u32,
+    ) -> Bridge {
         Bridge {
             id,
             name: name.into(),
@@ -74,7 +80,8 @@ fn describe(spec: &PortSpec) -> Box<PortDesc> {
         hw_addr: spec.hw_addr,
         name: spec.name.clone(),
         config: spec.config,
-        state: spec.state | if spec.state & port_state::LINK_DOWN == 0 { port_state::LIVE } else { 0 },
+        state: spec.state
+            | if spec.state & port_state::LINK_DOWN == 0 { port_state::LIVE } else { 0 },
         curr: spec.curr,
         curr_speed: spec.curr_speed,
         max_speed: spec.max_speed,

@@ -93,7 +93,7 @@ fn action(b: &Bridge, key: &mut Key, a: &Action) -> Checked {
         }
         A::PushMpls { .. } => Err(OfError::ActBadArgument),
         A::PopMpls { ethertype } => {
-            match fields::is_mpls(key.u16(at::ETH_TYPE)) {
+            match any_kind(key) || fields::is_mpls(key.u16(at::ETH_TYPE)) {
                 true => key.set_u16(at::ETH_TYPE, *ethertype),
                 false => return Err(OfError::ActMatchInconsistent),
             }
@@ -166,7 +166,24 @@ fn writable(field: Field, key: &mut Key) -> Checked {
     Ok(())
 }
 
+/// A packet of every kind: the marker is in a bit that no prerequisite looks at.
+const ANY_KIND: (usize, u8) = (at::FLAGS, 0x80);
+
+/// Checks actions whose prerequisites are met or not per packet (groups, packet-outs).
+pub(crate) fn lenient(b: &Bridge, list: &[Action]) -> Checked {
+    let mut key = Key::ZERO;
+    key.set_u8(ANY_KIND.0, ANY_KIND.1);
+    actions(b, &mut key, list)
+}
+
+fn any_kind(key: &Key) -> bool {
+    key.u8(ANY_KIND.0) & ANY_KIND.1 != 0
+}
+
 fn present(field: Field, key: &Key) -> Checked {
+    if any_kind(key) {
+        return Ok(());
+    }
     match fields::met(fields::prereq(field), key) {
         true => Ok(()),
         false => Err(OfError::ActMatchInconsistent),
@@ -190,4 +207,3 @@ fn range(s: Subfield) -> Checked {
     let fits = s.bits > 0 && usize::from(s.ofs) + usize::from(s.bits) <= s.field.bits();
     if fits { Ok(()) } else { Err(OfError::ActBadArgument) }
 }
-

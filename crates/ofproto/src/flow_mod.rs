@@ -172,7 +172,7 @@ impl Switch {
             match u {
                 Undo::Added(table, rule) => self.undo_add(txn.bridge, table, rule, txn.now),
                 Undo::Removed(table, rule) => {
-                    rule.set_remove_version(crate::cls::NEVER);
+                    rule.set_remove_version(classifier::NEVER);
                     self.note(txn.bridge, table, &rule.value().instructions, true);
                 }
                 Undo::Record(id, rec) => {
@@ -261,8 +261,7 @@ impl Switch {
         let id = self.slots.next(txn.now);
         let flow =
             Flow { id, cookie: m.cookie, instructions: m.instructions.clone().into_boxed_slice() };
-        let rule =
-            Arc::new(FlowRule::with_version(key, mask, m.priority, txn.version, flow));
+        let rule = Arc::new(FlowRule::with_version(key, mask, m.priority, txn.version, flow));
         let rec = FlowRec {
             rule: rule.clone(),
             bridge: txn.bridge.0,
@@ -378,8 +377,7 @@ impl Switch {
         let instructions = m.instructions.clone().into_boxed_slice();
         let flow = Flow { id, cookie, instructions };
         let (key, mask) = (old.key(), old.mask());
-        let rule =
-            Arc::new(FlowRule::with_version(&key, &mask, old.priority(), txn.version, flow));
+        let rule = Arc::new(FlowRule::with_version(&key, &mask, old.priority(), txn.version, flow));
         self.unlink(txn, table, old);
         let before = self.slots.flow(id).cloned();
         if let Some(rec) = self.slots.flow_mut(id) {
@@ -410,11 +408,11 @@ impl Switch {
         let (key, mask) = (&s.matching.key, &s.matching.mask);
         let mut out = Vec::new();
         for (n, t) in tables.filter_map(|n| Some((n, b.tables.get(n)?))) {
-            let found = match s.priority {
-                Some(p) => t.find_exact(key, mask, p, version).into_iter().collect(),
-                None => t.within(key, mask, version),
-            };
-            out.extend(found.into_iter().filter(|r| wanted(s, r)).map(|r| (n, r)));
+            let take = |r: Arc<FlowRule>| wanted(s, &r).then_some((n, r));
+            match s.priority {
+                Some(p) => out.extend(t.find_exact(key, mask, p, version).and_then(take)),
+                None => out.extend(t.within(key, mask, version).filter_map(take)),
+            }
         }
         Ok(out)
     }

@@ -1,1 +1,45 @@
-//! Under construction.
+//! Bridges, flow tables, groups, MAC learning, translation and trace.
+//!
+//! *Place*: switch row. *Knows*: what OpenFlow's messages and actions mean. *Does not know*: port
+//! drivers, sockets, threads, clocks (time is passed in, in nanoseconds).
+//!
+//! The control side owns a [`Switch`] and is its only writer. PMD threads hold the
+//! [`action::Pipeline`] it gives out and read what is published: bridges and ports
+//! ([`sync::Published`]), flow tables ([`classifier::Classifier`]), groups, learned addresses.
+//!
+//! Invariants
+//! - A packet sees the flow tables of one version: all of a bundle or nothing of it.
+//! - A decision is valid for every packet that equals its packet under its mask, until a region of
+//!   [`Switch::take_regions`] overlaps it.
+//! - A credit id names the same flow, bucket or miss while any cached decision may use it.
+
+mod action_text;
+mod bridge;
+mod check;
+mod counters;
+mod events;
+mod expire;
+mod fields;
+mod flow_mod;
+mod group;
+mod mac_table;
+mod packet_out;
+mod stats;
+mod switch;
+mod table;
+mod trace;
+mod translate;
+mod types;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+pub use action_text::{action_text, actions_text, instructions_text};
+pub use events::Event;
+pub use flow_mod::BundleItem;
+pub use mac_table::{MacEntry, MacStats};
+pub use switch::Switch;
+pub use table::N_TABLES;
+pub use translate::PacketInContext;
+pub use types::*;

@@ -73,14 +73,17 @@ impl Switch {
     }
 
     /// A new bridge without ports and flows.
-    pub fn add_bridge(&mut self, name: &str, config: BridgeConfig) -> Result<BridgeId, ConfigError> {
+    pub fn add_bridge(
+        &mut self,
+        name: &str,
+        config: BridgeConfig,
+    ) -> Result<BridgeId, ConfigError> {
         if self.find_bridge(name).is_some() {
             return Err(ConfigError::BridgeExists(name.into()));
         }
         let id = self.bridges.len() as u32;
-        let miss_base = self
-            .slots
-            .push_run(crate::N_TABLES, |t| Slot::Miss { bridge: id, table: t as u8 });
+        let miss_base =
+            self.slots.push_run(crate::N_TABLES, |t| Slot::Miss { bridge: id, table: t as u8 });
         let bridge = Bridge::new(id, name, config, self.shared.domain.clone(), miss_base);
         self.bridges.push(Some(bridge));
         self.publish();
@@ -88,7 +91,11 @@ impl Switch {
     }
 
     /// Changes a bridge's settings.
-    pub fn configure_bridge(&mut self, id: BridgeId, config: BridgeConfig) -> Result<(), ConfigError> {
+    pub fn configure_bridge(
+        &mut self,
+        id: BridgeId,
+        config: BridgeConfig,
+    ) -> Result<(), ConfigError> {
         let b = self.bridge_mut(id)?;
         if b.config == config {
             return Ok(());
@@ -105,7 +112,9 @@ impl Switch {
     pub fn remove_bridge(&mut self, id: BridgeId, now: u64) -> Result<(), ConfigError> {
         self.bridge_mut(id)?;
         self.clear_flows(id, now);
-        let Some(bridge) = self.bridges[id.index()].take() else { return Err(ConfigError::NoBridge) };
+        let Some(bridge) = self.bridges[id.index()].take() else {
+            return Err(ConfigError::NoBridge);
+        };
         for t in 0..crate::N_TABLES as u32 {
             self.slots.release(bridge.miss_base + t, now);
         }
@@ -228,8 +237,7 @@ impl Switch {
                 Some(i) if !spec.bundle.is_empty() => i,
                 _ => {
                     let (vlan, protected) = (spec.vlan.clone(), spec.protected);
-                    bundles
-                        .push((spec.bundle.clone(), Bundle { ports: vec![], vlan, protected }));
+                    bundles.push((spec.bundle.clone(), Bundle { ports: vec![], vlan, protected }));
                     bundles.len() - 1
                 }
             };

@@ -1,6 +1,6 @@
 //! Flow tables as packets see them.
 
-use crate::cls::{Classifier, Rule};
+use classifier::{Classifier, Rule};
 use flow::{Key, Mask};
 use openflow::Instruction;
 use std::sync::{Arc, OnceLock};
@@ -32,7 +32,9 @@ impl Table {
     /// The best rule for `key` at `version`; what was looked at is added to `wc`.
     #[inline]
     pub fn lookup(&self, key: &Key, version: u64, wc: &mut Mask) -> Option<&FlowRule> {
-        self.rules.lookup(key, version, wc)
+        // SAFETY: translations run on online readers of the domain, or on the control side, which
+        // is the only writer and does not change a table meanwhile.
+        unsafe { self.rules.lookup(key, version, wc) }
     }
 
     pub fn insert(&self, rule: Arc<FlowRule>) {
@@ -55,17 +57,18 @@ impl Table {
     }
 
     /// The rules at least as specific as (`key`,`mask`).
-    pub fn within(&self, key: &Key, mask: &Mask, version: u64) -> Vec<Arc<FlowRule>> {
-        let all = self.rules.all();
-        all.into_iter().filter(|r| r.visible(version) && r.within(key, mask)).collect()
+    pub fn within(
+        &self,
+        key: &Key,
+        mask: &Mask,
+        version: u64,
+    ) -> impl Iterator<Item = Arc<FlowRule>> + use<> {
+        self.rules.iter_loose(key, mask).filter(move |r| r.visible(version))
     }
 
     /// Is there a rule of this priority that shares packets with (`key`,`mask`)?
     pub fn overlaps(&self, key: &Key, mask: &Mask, priority: u16, version: u64) -> bool {
-        self.rules
-            .all()
-            .iter()
-            .any(|r| r.priority() == priority && r.visible(version) && r.overlaps(key, mask))
+        self.rules.overlapping(key, mask, priority).any(|r| r.visible(version))
     }
 }
 

@@ -30,8 +30,8 @@ impl Xlate<'_, '_> {
             ETH_IPV6 => self.set_group(IPV6),
             ETH_ARP | ETH_RARP => self.set_group(ARP),
             t if fields::is_mpls(t) => self.set_mpls(),
-            _ => {}
-        }
+            _ => false,
+        };
         if fields::is_ip(self.key.u16(at::ETH_TYPE)) {
             if self.key.words[..32] != self.base.words[..32] && self.set_group(L4) {
                 self.wc.set_u8(at::PROTO, 0xff);
@@ -63,20 +63,24 @@ impl Xlate<'_, '_> {
         }
         let any = !set.mask.is_zero();
         if any {
+            // Not written, but says what the fields are (IPv4, ARP and MPLS share places).
+            set.key.set_u16(at::ETH_TYPE, self.key.u16(at::ETH_TYPE));
+            if fields::is_ip(self.key.u16(at::ETH_TYPE)) {
+                set.key.set_u8(at::PROTO, self.key.u8(at::PROTO));
+            }
             self.op(Op::Set(Box::new(set)));
         }
         any
     }
 
     /// A label just pushed takes the change itself.
-    fn set_mpls(&mut self) {
+    fn set_mpls(&mut self) -> bool {
         let new = self.key.u32(at::MPLS);
         match self.out.ops.last_mut() {
             Some(Op::PushMpls { lse, .. }) => *lse = new,
-            _ => {
-                self.set_group(MPLS);
-            }
+            _ => return self.set_group(MPLS),
         }
+        true
     }
 
     fn commit_vlan(&mut self) {
@@ -159,6 +163,23 @@ impl Xlate<'_, '_> {
         self.key.set_u16(at::ETH_TYPE, ethertype);
         self.base = self.key;
         self.op(Op::PopMpls { ethertype });
+    }
+
+    /// Where the operations are now, for [`Xlate::isolate`].
+    pub(super) fn mark(&self) -> (usize, Key) {
+        (self.out.ops.len(), self.base)
+    }
+
+    /// If the operations since `mark` changed the packet's layers, which no later commit could
+    /// undo, they work on a copy.
+    pub(super) fn isolate(&mut self, mark: (usize, Key)) {
+        let (from, base) = mark;
+        let layers = |op: &Op| matches!(op, Op::PushMpls { .. } | Op::PopMpls { .. });
+        if self.out.ops.get(from..).is_some_and(|ops| ops.iter().any(layers)) {
+            let ops = self.out.ops.split_off(from).into_boxed_slice();
+            self.out.ops.push(Op::Clone(ops));
+            self.base = base;
+        }
     }
 
     /// Forgets everything above Ethernet and VLAN tags.

@@ -43,20 +43,18 @@ impl<'a> Xlate<'a, '_> {
 
     /// A bucket works on a copy of the packet, its actions as an action set.
     fn bucket(&mut self, b: &'a BucketView) {
-        self.note_detail(|| format!("using bucket {}", b.bucket.id));
+        self.detail(|| format!("using bucket {}", b.bucket.id));
         self.out.credits.push(b.credit);
+        let mark = self.mark();
         let saved = (self.key, self.exit, self.was_mpls, self.labels);
         let (set, stack) = (std::mem::take(&mut self.set), self.stack.clone());
         let list: Vec<_> = b.bucket.actions.iter().collect();
         self.actions(in_order(&list).into_iter());
         self.freeze();
         (self.set, self.stack) = (set, stack);
-        let layers = self.base.u16(at::ETH_TYPE);
         (self.key, self.exit, self.was_mpls, self.labels) = saved;
         self.exit |= self.failed.is_some();
-        if layers != self.key.u16(at::ETH_TYPE) {
-            self.fail(Drop::BadAction);
-        }
+        self.isolate(mark);
     }
 
     /// Is what the bucket watches alive? One that watches nothing is.

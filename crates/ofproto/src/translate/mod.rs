@@ -207,8 +207,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
             return self.close();
         }
         self.table(0, None, Miss::Honor);
+        self.reopen();
         self.run_set();
         self.freeze();
+        self.close();
         self.close();
     }
 
@@ -325,7 +327,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.note_action(|| format!("write_actions({})", crate::trace::actions(list)));
         self.set.extend(list);
         let set = &self.set;
-        let text = || set::in_order(set).iter().map(|a| crate::trace::action(a)).collect::<Vec<_>>();
+        let text =
+            || set::in_order(set).iter().map(|a| crate::trace::action(a)).collect::<Vec<_>>();
         if self.trace.is_some() {
             let text = format!("action set is: {}", text().join(","));
             self.detail(|| text);
@@ -361,6 +364,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
 
     /// Hands the result over.
     fn finish(&mut self) {
+        self.note_final();
         if let Some(why) = self.failed {
             self.out.ops.clear();
             self.out.drop = Some(why);
@@ -391,6 +395,37 @@ impl<'a, 'o> Xlate<'a, 'o> {
     pub fn key(&self) -> &Key {
         &self.key
     }
+
+    pub fn bridge(&self) -> &'a BridgeView {
+        self.bridge
+    }
+
+    pub fn recorder(&mut self) -> Option<&mut Recorder> {
+        self.trace.as_mut()
+    }
+
+    /// Sets metadata, registers and in_port.
+    pub fn pipeline(&mut self, words: &[u64]) {
+        self.key.words[PACKET_LINES * 8..].copy_from_slice(words);
+        self.key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
+        self.base = self.key;
+    }
+
+    /// A whole translation from table 0 on.
+    pub fn run(&mut self) {
+        self.start();
+        self.finish();
+    }
+
+    /// A whole translation of a controller's actions.
+    pub fn packet_out(&mut self, list: &'a [Action]) {
+        self.note_bridge();
+        self.actions(list.iter());
+        self.run_set();
+        self.freeze();
+        self.close();
+        self.finish();
+    }
 }
 
 /// What a table without a match means.
@@ -414,4 +449,3 @@ fn labels(key: &Key) -> u8 {
         (true, false) => 2,
     }
 }
-

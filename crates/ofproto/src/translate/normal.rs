@@ -83,7 +83,9 @@ impl<'a> Xlate<'a, '_> {
             Some(p) if p.bundle == input.bundle => {
                 self.detail(|| "learned port is input port, dropping".into())
             }
-            Some(p) if bridge.bundles[p.bundle].protected && bridge.bundles[input.bundle].protected => {
+            Some(p)
+                if bridge.bundles[p.bundle].protected && bridge.bundles[input.bundle].protected =>
+            {
                 self.detail(|| "learned port is protected, dropping".into())
             }
             Some(p) => {

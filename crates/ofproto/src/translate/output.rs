@@ -65,6 +65,7 @@ impl<'a> Xlate<'a, '_> {
         if self.depth >= super::MAX_DEPTH {
             return self.fail(telemetry::Drop::DepthLimit);
         }
+        let mark = self.mark();
         let (key, from) = (self.key, self.bridge);
         let (table, cookie, exit) = (self.table, self.cookie, self.exit);
         let (was_mpls, labels) = (self.was_mpls, self.labels);
@@ -91,15 +92,7 @@ impl<'a> Xlate<'a, '_> {
         self.exit = exit || self.failed.is_some();
         (self.was_mpls, self.labels) = (was_mpls, labels);
         (self.set, self.stack) = (set, stack);
-        self.restore_layers(&key);
-    }
-
-    /// What another bridge pushed or popped is undone by name: `base` says how the packet is now.
-    fn restore_layers(&mut self, key: &Key) {
-        if self.base.u16(at::ETH_TYPE) != key.u16(at::ETH_TYPE) {
-            self.detail(|| "the peer bridge changed the packet's layers".into());
-            self.fail(telemetry::Drop::BadAction);
-        }
+        self.isolate(mark);
     }
 
     /// Sends to controllers.

@@ -1,0 +1,181 @@
+//! Operations as text: OVS's datapath actions (`dpctl/dump-flows`, `ofproto/trace`).
+
+use crate::{Op, Rewrite};
+use flow::{Key, Mask, at};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// A list of operations; `drop` if there are none.
+pub fn ops_text(ops: &[Op]) -> String {
+    if ops.is_empty() {
+        return "drop".into();
+    }
+    ops.iter().map(op_text).collect::<Vec<_>>().join(",")
+}
+
+/// One operation. A rewrite prints one `set()` per protocol.
+pub fn op_text(op: &Op) -> String {
+    match op {
+        Op::Output(port) => port.to_string(),
+        Op::Set(r) => set_text(r),
+        Op::PushVlan { tpid, tci } => {
+            let (vid, pcp) = (tci & 0xfff, tci >> 13);
+            match tpid {
+                0x8100 => format!("push_vlan(vid={vid},pcp={pcp})"),
+                _ => format!("push_vlan(tpid={tpid:#06x},vid={vid},pcp={pcp})"),
+            }
+        }
+        Op::PopVlan => "pop_vlan".into(),
+        Op::PushMpls { ethertype, lse } => {
+            format!("push_mpls({},eth_type={ethertype:#x})", lse_text(*lse))
+        }
+        Op::PopMpls { ethertype } => format!("pop_mpls(eth_type={ethertype:#x})"),
+        Op::Recirc(id) => format!("recirc({id:#x})"),
+        Op::Truncate(len) => format!("trunc({len})"),
+        Op::Punt(p) => format!("userspace(pid=0,controller(max_len={}))", p.max_len),
+        Op::Clone(ops) => format!("clone({})", ops_text(ops)),
+        Op::Meter(id) => format!("meter({id})"),
+        Op::Sample { chance, ops } => {
+            let percent = f64::from(*chance) * 100.0 / f64::from(u32::MAX);
+            format!("sample(sample={percent:.1}%,actions({}))", ops_text(ops))
+        }
+        Op::Drop(_) => "drop".into(),
+    }
+}
+
+fn lse_text(lse: u32) -> String {
+    let (label, tc, ttl, bos) = (lse >> 12, lse >> 9 & 7, lse & 0xff, lse >> 8 & 1);
+    format!("label={label},tc={tc},ttl={ttl},bos={bos}")
+}
+
+/// Collects `name=value[/mask]` of one protocol.
+struct Part<'a> {
+    key: &'a Key,
+    mask: &'a Mask,
+    list: Vec<String>,
+}
+
+impl Part<'_> {
+    /// A field of `n` bytes, printed by `show`; masks are printed unless exact.
+    fn field(&mut self, name: &str, at: usize, n: usize, show: fn(&[u8]) -> String) {
+        let mask = &self.mask.bytes()[at..at + n];
+        if mask.iter().all(|b| *b == 0) {
+            return;
+        }
+        let value = show(&self.key.bytes()[at..at + n]);
+        self.list.push(match mask.iter().all(|b| *b == 0xff) {
+            true => format!("{name}={value}"),
+            false => format!("{name}={value}/{}", show_mask(mask, show)),
+        });
+    }
+}
+
+fn show_mask(mask: &[u8], show: fn(&[u8]) -> String) -> String {
+    match mask.len() {
+        1 | 2 => format!("{:#x}", number(mask)),
+        _ => show(mask),
+    }
+}
+
+fn number(b: &[u8]) -> u64 {
+    b.iter().fold(0, |v, b| v << 8 | u64::from(*b))
+}
+
+fn decimal(b: &[u8]) -> String {
+    number(b).to_string()
+}
+
+fn hex(b: &[u8]) -> String {
+    format!("{:#x}", number(b))
+}
+
+fn mac(b: &[u8]) -> String {
+    b.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":")
+}
+
+fn ipv4(b: &[u8]) -> String {
+    Ipv4Addr::from(number(b) as u32).to_string()
+}
+
+fn ipv6(b: &[u8]) -> String {
+    let v = b.iter().fold(0, |v, b| v << 8 | u128::from(*b));
+    Ipv6Addr::from(v).to_string()
+}
+
+/// What the rewrite's fields mean follows from where they are: the packet's kind is not in it, so
+/// IPv4, ARP and MPLS, which share places, are told apart by the Ethertype that comes along.
+fn set_text(r: &Rewrite) -> String {
+    let part = |fill: &dyn Fn(&mut Part<'_>)| {
+        let mut p = Part { key: &r.key, mask: &r.mask, list: Vec::new() };
+        fill(&mut p);
+        p.list.join(",")
+    };
+    let eth = part(&|p| {
+        p.field("src", at::ETH_SRC, 6, mac);
+        p.field("dst", at::ETH_DST, 6, mac);
+    });
+    let parts = [("eth", eth), layer3(r, &part), layer4(r, &part)];
+    let sets = parts.iter().filter(|(_, t)| !t.is_empty());
+    sets.map(|(name, t)| format!("set({name}({t}))")).collect::<Vec<_>>().join(",")
+}
+
+type Fill<'f> = &'f dyn Fn(&dyn Fn(&mut Part<'_>)) -> String;
+
+fn layer3(r: &Rewrite, part: Fill<'_>) -> (&'static str, String) {
+    match r.key.u16(at::ETH_TYPE) {
+        0x8847 | 0x8848 => ("mpls", lse_text(r.key.u32(at::MPLS))),
+        0x0806 | 0x8035 => (
+            "arp",
+            part(&|p| {
+                p.field("sip", at::IP_SRC, 4, ipv4);
+                p.field("tip", at::IP_DST, 4, ipv4);
+                p.field("op", at::PROTO, 1, decimal);
+                p.field("sha", at::ARP_SHA, 6, mac);
+                p.field("tha", at::ARP_THA, 6, mac);
+            }),
+        ),
+        0x86dd => (
+            "ipv6",
+            part(&|p| {
+                p.field("src", at::IPV6_SRC, 16, ipv6);
+                p.field("dst", at::IPV6_DST, 16, ipv6);
+                p.field("label", at::IPV6_LABEL, 4, hex);
+                p.field("tclass", at::TOS, 1, hex);
+                p.field("hlimit", at::TTL, 1, decimal);
+            }),
+        ),
+        _ => (
+            "ipv4",
+            part(&|p| {
+                p.field("src", at::IP_SRC, 4, ipv4);
+                p.field("dst", at::IP_DST, 4, ipv4);
+                p.field("tos", at::TOS, 1, hex);
+                p.field("ttl", at::TTL, 1, decimal);
+            }),
+        ),
+    }
+}
+
+fn layer4(r: &Rewrite, part: Fill<'_>) -> (&'static str, String) {
+    let ports = |p: &mut Part<'_>| {
+        p.field("src", at::TP_SRC, 2, decimal);
+        p.field("dst", at::TP_DST, 2, decimal);
+    };
+    let icmp = |p: &mut Part<'_>| {
+        p.field("type", at::TP_SRC, 2, decimal);
+        p.field("code", at::TP_DST, 2, decimal);
+    };
+    let nd = |p: &mut Part<'_>| {
+        p.field("target", at::ND_TARGET, 16, ipv6);
+        p.field("sll", at::ARP_SHA, 6, mac);
+        p.field("tll", at::ARP_THA, 6, mac);
+    };
+    match (r.key.u16(at::ETH_TYPE), r.key.u8(at::PROTO)) {
+        (0x0806 | 0x8035 | 0x8847 | 0x8848, _) => ("", String::new()),
+        (0x86dd, 58) if !part(&nd).is_empty() => ("nd", part(&nd)),
+        (0x86dd, 58) => ("icmpv6", part(&icmp)),
+        (_, 1) => ("icmp", part(&icmp)),
+        (_, 17) => ("udp", part(&ports)),
+        (_, 132) => ("sctp", part(&ports)),
+        _ => ("tcp", part(&ports)),
+    }
+}

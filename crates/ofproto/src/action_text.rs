@@ -1,0 +1,248 @@
+//! Actions as `ovs-ofctl dump-flows` and `ofproto/trace` print them.
+
+use flow::{Field, Key, Mask, match_text, port_text};
+use openflow::{Action, Instruction, Subfield, port};
+
+fn plain(_: u32) -> Option<String> {
+    None
+}
+
+/// A list of actions, separated by commas; `drop` if empty.
+pub fn actions_text(list: &[Action]) -> String {
+    if list.is_empty() {
+        return "drop".into();
+    }
+    list.iter().map(action_text).collect::<Vec<_>>().join(",")
+}
+
+/// Instructions; those of Apply stand for themselves.
+pub fn instructions_text(list: &[Instruction]) -> String {
+    let text = |i: &Instruction| match i {
+        Instruction::Meter(id) => format!("meter:{id}"),
+        Instruction::Apply(a) => actions_text(a),
+        Instruction::Clear => "clear_actions".into(),
+        Instruction::Write(a) => format!("write_actions({})", actions_text(a)),
+        Instruction::WriteMetadata { value, mask } => metadata_text(*value, *mask),
+        Instruction::Goto(t) => format!("goto_table:{t}"),
+    };
+    match list {
+        [] => "drop".into(),
+        list => list.iter().map(text).collect::<Vec<_>>().join(","),
+    }
+}
+
+pub(crate) fn metadata_text(value: u64, mask: u64) -> String {
+    match mask {
+        u64::MAX => format!("write_metadata:{value:#x}"),
+        m => format!("write_metadata:{value:#x}/{m:#x}"),
+    }
+}
+
+/// One action.
+pub fn action_text(a: &Action) -> String {
+    use Action as A;
+    match a {
+        A::Output { port, trunc } => output(*port, *trunc),
+        A::OutputReg { src, .. } => format!("output:{}", sub(*src)),
+        A::Controller { .. } => controller(a),
+        A::Enqueue { port, queue } => format!("enqueue:{}:{queue}", port_text(*port, &plain)),
+        A::SetQueue(q) => format!("set_queue:{q}"),
+        A::PopQueue => "pop_queue".into(),
+        A::Group(g) => format!("group:{g}"),
+        A::SetField { field, value, mask } => set_field(*field, *value, *mask),
+        A::Load { dst, value } => format!("load:{value:#x}->{}", sub(*dst)),
+        A::Move { src, dst } => format!("move:{}->{}", sub(*src), sub(*dst)),
+        A::Push(s) => format!("push:{}", sub(*s)),
+        A::Pop(d) => format!("pop:{}", sub(*d)),
+        A::SetVlanVid { vid, .. } => format!("mod_vlan_vid:{vid}"),
+        A::SetVlanPcp { pcp, .. } => format!("mod_vlan_pcp:{pcp}"),
+        A::StripVlan => "pop_vlan".into(),
+        A::SetEthSrc(m) => format!("mod_dl_src:{}", mac(*m)),
+        A::SetEthDst(m) => format!("mod_dl_dst:{}", mac(*m)),
+        A::SetIpSrc(ip) => format!("mod_nw_src:{}", std::net::Ipv4Addr::from(*ip)),
+        A::SetIpDst(ip) => format!("mod_nw_dst:{}", std::net::Ipv4Addr::from(*ip)),
+        A::SetIpDscp(v) => format!("mod_nw_tos:{v}"),
+        A::SetIpEcn(v) => format!("mod_nw_ecn:{v}"),
+        A::SetIpTtl(v) => format!("mod_nw_ttl:{v}"),
+        A::SetL4Src(v) => format!("mod_tp_src:{v}"),
+        A::SetL4Dst(v) => format!("mod_tp_dst:{v}"),
+        A::PushVlan { ethertype } => format!("push_vlan:{ethertype:#06x}"),
+        A::PushMpls { ethertype } => format!("push_mpls:{ethertype:#06x}"),
+        A::PopMpls { ethertype } => format!("pop_mpls:{ethertype:#06x}"),
+        A::SetMplsLabel(v) => format!("set_mpls_label({v})"),
+        A::SetMplsTc(v) => format!("set_mpls_tc({v})"),
+        A::SetMplsTtl(v) => format!("set_mpls_ttl({v})"),
+        A::DecMplsTtl => "dec_mpls_ttl".into(),
+        A::DecTtl { ids } if ids.is_empty() || ids == &[0] => "dec_ttl".into(),
+        A::DecTtl { ids } => {
+            let ids: Vec<String> = ids.iter().map(u16::to_string).collect();
+            format!("dec_ttl({})", ids.join(","))
+        }
+        A::SetTunnel { id, wide } => {
+            format!("set_tunnel{}:{id:#x}", if *wide { "64" } else { "" })
+        }
+        A::Resubmit { in_port, table, .. } => resubmit(*in_port, *table),
+        A::Note(bytes) => {
+            let bytes: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
+            format!("note:{}", bytes.join("."))
+        }
+        A::Exit => "exit".into(),
+        A::Clone(inner) => {
+            format!("clone({})", inner.iter().map(action_text).collect::<Vec<_>>().join(","))
+        }
+        A::FinTimeout { idle, hard } => {
+            format!("fin_timeout(idle_timeout={idle},hard_timeout={hard})")
+        }
+        A::Conjunction { id, clause, n_clauses } => {
+            format!("conjunction({id},{}/{n_clauses})", u16::from(*clause) + 1)
+        }
+        A::Meter(id) => format!("meter:{id}"),
+        A::CtClear => "ct_clear".into(),
+        A::DeleteField(f) => format!("delete_field:{}", f.name()),
+        A::Multipath { .. } | A::Sample { .. } => format!("{a:?}"),
+    }
+}
+
+fn output(p: u32, trunc: u32) -> String {
+    match (p, trunc) {
+        (p, 0) if p >= port::MAX && p != port::CONTROLLER => port_text(p, &plain),
+        (p, 0) => format!("output:{}", port_text(p, &plain)),
+        (p, n) => format!("output(port={},max_len={n})", port_text(p, &plain)),
+    }
+}
+
+fn controller(a: &Action) -> String {
+    let Action::Controller { max_len, reason, id, userdata, pause, meter } = a else {
+        return String::new();
+    };
+    let simple = *id == 0 && userdata.is_empty() && !pause && meter.is_none();
+    if simple && *reason == openflow::Reason::Action {
+        return format!("CONTROLLER:{max_len}");
+    }
+    let mut parts = Vec::new();
+    match reason {
+        openflow::Reason::Action => {}
+        openflow::Reason::TableMiss => parts.push("reason=no_match".to_string()),
+        openflow::Reason::InvalidTtl => parts.push("reason=invalid_ttl".to_string()),
+        r => parts.push(format!("reason={r:?}").to_lowercase()),
+    }
+    if *max_len != u16::MAX {
+        parts.push(format!("max_len={max_len}"));
+    }
+    if *id != 0 {
+        parts.push(format!("id={id}"));
+    }
+    if !userdata.is_empty() {
+        let bytes: Vec<String> = userdata.iter().map(|b| format!("{b:02x}")).collect();
+        parts.push(format!("userdata={}", bytes.join(".")));
+    }
+    if *pause {
+        parts.push("pause".into());
+    }
+    format!("controller({})", parts.join(","))
+}
+
+fn resubmit(in_port: Option<u32>, table: Option<u8>) -> String {
+    let port = in_port.map(|p| port_text(p, &plain)).unwrap_or_default();
+    match table {
+        Some(t) if t != 0xff => format!("resubmit({port},{t})"),
+        _ if in_port.is_none() => "resubmit(,255)".into(),
+        _ => format!("resubmit:{port}"),
+    }
+}
+
+fn mac(m: [u8; 6]) -> String {
+    m.map(|b| format!("{b:02x}")).join(":")
+}
+
+/// `set_field:VALUE[/MASK]->NAME`, with the value as a match prints it.
+fn set_field(field: Field, value: u128, mask: u128) -> String {
+    let name = field.name();
+    if field == Field::VlanVid {
+        let mask = if mask == field.full() { String::new() } else { format!("/{mask:#x}") };
+        return format!("set_field:{value}{mask}->{name}");
+    }
+    let (mut k, mut m) = (Key::ZERO, Mask::ZERO);
+    field.set(&mut k, value & mask);
+    field.set(&mut m, mask);
+    let text = match field {
+        Field::IpDscp | Field::IpEcn | Field::IpTos | Field::IpTtl => format!("{value}"),
+        Field::VlanPcp => format!("{value}"),
+        Field::MplsLabel | Field::MplsTc | Field::MplsTtl => format!("{value}"),
+        Field::InPort => port_text(value as u32, &plain),
+        _ => match_text(&k, &m, &plain).rsplit_once('=').map(|(_, v)| v.into()).unwrap_or_else(
+            || {
+                if value == 0 { "0".into() } else { format!("{value:#x}") }
+            },
+        ),
+    };
+    format!("set_field:{text}->{name}")
+}
+
+/// `NXM_NX_REG0[]`, `NXM_OF_ETH_SRC[0..15]`, `NXM_OF_TCP_SRC[3]`.
+fn sub(s: Subfield) -> String {
+    let name = nxm_name(s.field);
+    match (s.ofs, s.bits) {
+        (0, n) if usize::from(n) == s.field.bits() => format!("{name}[]"),
+        (o, 1) => format!("{name}[{o}]"),
+        (o, n) => format!("{name}[{o}..{}]", o + n - 1),
+    }
+}
+
+/// The names that OVS gives subfields (ovs-fields(7)); newer fields have OXM ones.
+fn nxm_name(f: Field) -> String {
+    use Field::*;
+    let name = match f {
+        EthDst => "NXM_OF_ETH_DST",
+        EthSrc => "NXM_OF_ETH_SRC",
+        EthType => "NXM_OF_ETH_TYPE",
+        VlanTci => "NXM_OF_VLAN_TCI",
+        VlanVid => "OXM_OF_VLAN_VID",
+        VlanPcp => "OXM_OF_VLAN_PCP",
+        MplsLabel => "OXM_OF_MPLS_LABEL",
+        MplsTc => "OXM_OF_MPLS_TC",
+        MplsBos => "OXM_OF_MPLS_BOS",
+        MplsTtl => "NXM_NX_MPLS_TTL",
+        Ipv4Src => "NXM_OF_IP_SRC",
+        Ipv4Dst => "NXM_OF_IP_DST",
+        Ipv6Src => "NXM_NX_IPV6_SRC",
+        Ipv6Dst => "NXM_NX_IPV6_DST",
+        Ipv6Label => "NXM_NX_IPV6_LABEL",
+        IpProto => "NXM_OF_IP_PROTO",
+        IpTos => "NXM_OF_IP_TOS",
+        IpDscp => "OXM_OF_IP_DSCP",
+        IpEcn => "NXM_NX_IP_ECN",
+        IpTtl => "NXM_NX_IP_TTL",
+        IpFrag => "NXM_NX_IP_FRAG",
+        TcpSrc => "NXM_OF_TCP_SRC",
+        TcpDst => "NXM_OF_TCP_DST",
+        TcpFlags => "NXM_NX_TCP_FLAGS",
+        UdpSrc => "NXM_OF_UDP_SRC",
+        UdpDst => "NXM_OF_UDP_DST",
+        SctpSrc => "OXM_OF_SCTP_SRC",
+        SctpDst => "OXM_OF_SCTP_DST",
+        Icmpv4Type => "NXM_OF_ICMP_TYPE",
+        Icmpv4Code => "NXM_OF_ICMP_CODE",
+        Icmpv6Type => "NXM_NX_ICMPV6_TYPE",
+        Icmpv6Code => "NXM_NX_ICMPV6_CODE",
+        NdTarget => "NXM_NX_ND_TARGET",
+        NdSll => "NXM_NX_ND_SLL",
+        NdTll => "NXM_NX_ND_TLL",
+        ArpOp => "NXM_OF_ARP_OP",
+        ArpSpa => "NXM_OF_ARP_SPA",
+        ArpTpa => "NXM_OF_ARP_TPA",
+        ArpSha => "NXM_NX_ARP_SHA",
+        ArpTha => "NXM_NX_ARP_THA",
+        TunId => "NXM_NX_TUN_ID",
+        TunSrc => "NXM_NX_TUN_IPV4_SRC",
+        TunDst => "NXM_NX_TUN_IPV4_DST",
+        PktMark => "NXM_NX_PKT_MARK",
+        Metadata => "OXM_OF_METADATA",
+        InPort => "NXM_OF_IN_PORT",
+        Reg(i) => return format!("NXM_NX_REG{i}"),
+        Xreg(i) => return format!("OXM_OF_PKT_REG{i}"),
+        Xxreg(i) => return format!("NXM_NX_XXREG{i}"),
+        f => return f.name(),
+    };
+    name.into()
+}

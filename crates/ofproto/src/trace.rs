@@ -1,0 +1,240 @@
+//! `ofproto/trace`: the way of a packet, in OVS's layout.
+
+use crate::action_text::{action_text, actions_text, metadata_text};
+use crate::switch::Switch;
+use crate::table::FlowRule;
+use crate::translate::{Xlate, resolve};
+use crate::types::{BridgeId, ConfigError};
+use action::Decision;
+use flow::{Key, at, flow_text, match_text, megaflow_text};
+use openflow::Action;
+
+pub(crate) fn action(a: &Action) -> String {
+    action_text(a)
+}
+
+pub(crate) fn actions(list: &[Action]) -> String {
+    actions_text(list)
+}
+
+/// A step. Bridges and tables contain others.
+struct Node {
+    text: String,
+    kind: Kind,
+    subs: Vec<Node>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Bridge,
+    Table,
+    Action,
+    Detail,
+    Warning,
+}
+
+/// Collects the steps of a translation.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    /// The open containers, outermost first; the first stands for the whole.
+    open: Vec<Node>,
+    done: Vec<Node>,
+    final_key: Option<Key>,
+}
+
+impl Recorder {
+    fn list(&mut self) -> &mut Vec<Node> {
+        match self.open.last_mut() {
+            Some(node) => &mut node.subs,
+            None => &mut self.done,
+        }
+    }
+
+    fn leaf(&mut self, kind: Kind, text: String) {
+        self.list().push(Node { text, kind, subs: Vec::new() });
+    }
+
+    fn open(&mut self, kind: Kind, text: String) {
+        self.open.push(Node { text, kind, subs: Vec::new() });
+    }
+
+    fn close(&mut self) {
+        if let Some(node) = self.open.pop() {
+            self.list().push(node);
+        }
+    }
+
+    fn text(&mut self) -> String {
+        while !self.open.is_empty() {
+            self.close();
+        }
+        let mut out = String::new();
+        print(&self.done, 0, &mut out);
+        out
+    }
+}
+
+/// A step that another follows, and every action, is indented more.
+fn print(nodes: &[Node], level: usize, out: &mut String) {
+    for (i, node) in nodes.iter().enumerate() {
+        let leaf = !matches!(node.kind, Kind::Bridge | Kind::Table);
+        let more = usize::from(leaf || i + 1 < nodes.len());
+        let indent = " ".repeat((level + more) * 4);
+        let text = &node.text;
+        match node.kind {
+            Kind::Bridge => {
+                let line = "-".repeat(text.len());
+                out.push_str(&format!("\n{indent}{text}\n{indent}{line}\n"));
+            }
+            Kind::Table | Kind::Action => out.push_str(&format!("{indent}{text}\n")),
+            Kind::Detail => out.push_str(&format!("{indent} -> {text}\n")),
+            Kind::Warning => out.push_str(&format!("{indent} >> {text}\n")),
+        }
+        print(&node.subs, level + 2 * more, out);
+    }
+}
+
+impl<'a> Xlate<'a, '_> {
+    fn leaf(&mut self, kind: Kind, text: impl FnOnce() -> String) {
+        if let Some(r) = self.recorder() {
+            r.leaf(kind, text());
+        }
+    }
+
+    pub(crate) fn note_action(&mut self, text: impl FnOnce() -> String) {
+        self.leaf(Kind::Action, text);
+    }
+
+    pub(crate) fn detail(&mut self, text: impl FnOnce() -> String) {
+        self.leaf(Kind::Detail, text);
+    }
+
+    pub(crate) fn warn(&mut self, text: impl FnOnce() -> String) {
+        self.leaf(Kind::Warning, text);
+    }
+
+    pub(crate) fn note_metadata(&mut self, value: u64, mask: u64) {
+        self.note_action(|| metadata_text(value, mask));
+    }
+
+    pub(crate) fn note_bridge(&mut self) {
+        let bridge = self.bridge();
+        if let Some(r) = self.recorder() {
+            r.open(Kind::Bridge, format!("bridge(\"{}\")", bridge.name));
+        }
+    }
+
+    pub(crate) fn note_table(&mut self, text: impl FnOnce() -> String) {
+        if let Some(r) = self.recorder() {
+            r.open(Kind::Table, text());
+        }
+    }
+
+    pub(crate) fn note_rule(&mut self, table: u8, rule: &FlowRule) {
+        self.note_table(|| {
+            let m = match_text(&rule.key(), &rule.mask(), &|_| None);
+            let comma = if m.is_empty() { "" } else { ", " };
+            let cookie = match rule.value().cookie {
+                0 => String::new(),
+                c => format!(", cookie {c:#x}"),
+            };
+            format!("{table:2}. {m}{comma}priority {}{cookie}", rule.priority())
+        });
+    }
+
+    /// Ends the innermost table or bridge.
+    pub(crate) fn close(&mut self) {
+        if let Some(r) = self.recorder() {
+            r.close();
+        }
+    }
+
+    /// Opens the last step again: OVS shows the action set inside the first table.
+    pub(crate) fn reopen(&mut self) {
+        if let Some(r) = self.recorder()
+            && let Some(node) = r.list().pop_if(|n| n.kind == Kind::Table)
+        {
+            r.open.push(node);
+        }
+    }
+
+    pub(crate) fn note_final(&mut self) {
+        let mut key = *self.key();
+        key.set_u32(at::ACTSET_OUTPUT, 0);
+        if let Some(r) = self.recorder() {
+            r.final_key = Some(key);
+        }
+    }
+}
+
+impl Switch {
+    /// What happens to a packet with this key that comes from `at::OF_IN_PORT` (and, where it is
+    /// one, `at::IN_PORT` is set to its datapath port). `actions`: run these instead of table 0.
+    ///
+    /// Nothing is learned, counted or sent.
+    pub fn trace(
+        &self,
+        id: BridgeId,
+        key: &Key,
+        actions: Option<&[Action]>,
+    ) -> Result<String, ConfigError> {
+        let bridge = self.bridge(id)?;
+        let in_port = key.u32(at::OF_IN_PORT);
+        let mut key = *key;
+        let dp = bridge.dp_port(in_port);
+        key.set_u16(at::IN_PORT, dp.unwrap_or(flow::NO_PORT));
+        let mut out = Decision::default();
+        out.clear();
+        let mut recorder = Some(Recorder::default());
+        // SAFETY: this is the thread of the only writer.
+        let world = unsafe { self.shared.world.read() };
+        match actions {
+            Some(a) => out = self.run_actions(id, a, &key, &key, &mut recorder),
+            None if dp.is_none() && key.u16(at::RECIRC) == 0 => {
+                self.trace_portless(id, &key, &mut out, &mut recorder)
+            }
+            None => resolve(&self.shared, world, &key, &mut out, &mut recorder),
+        }
+        Ok(self.report(&key, &out, recorder.unwrap_or_default()))
+    }
+
+    /// A packet from a port that does not exist still has a way through the tables.
+    fn trace_portless(
+        &self,
+        id: BridgeId,
+        key: &Key,
+        out: &mut Decision,
+        recorder: &mut Option<Recorder>,
+    ) {
+        // SAFETY: this is the thread of the only writer.
+        let world = unsafe { self.shared.world.read() };
+        let Some(view) = world.bridge(id.0) else { return };
+        let mut x = Xlate::new(&self.shared, world, view, key, out, recorder);
+        x.pipeline(&key.words[flow::PACKET_LINES * 8..]);
+        x.run();
+    }
+
+    fn report(&self, key: &Key, out: &Decision, mut r: Recorder) -> String {
+        let names = |_| None;
+        let mut text = format!("Flow: {}\n", flow_text(key, &names));
+        text.push_str(&r.text());
+        let done = r.final_key.map(|k| flow_text(&k, &names));
+        let flow = flow_text(key, &names);
+        let done = done.filter(|d| *d != flow).unwrap_or_else(|| "unchanged".into());
+        let mut mask = out.mask;
+        if key.u16(at::VLAN) == 0 {
+            // An untagged packet has no tag to match on; the datapath knows that anyway.
+            mask.set_u16(at::VLAN, 0);
+        }
+        if key.u16(at::VLAN1) == 0 {
+            mask.set_u16(at::VLAN1, 0);
+        }
+        mask.set_u32(at::OF_IN_PORT, !0);
+        let megaflow = megaflow_text(&key.masked(&mask), &mask, &names);
+        let ops = action::ops_text(&out.ops);
+        text.push_str(&format!(
+            "\nFinal flow: {done}\nMegaflow: {megaflow}\nDatapath actions: {ops}\n"
+        ));
+        text
+    }
+}
