@@ -1,0 +1,111 @@
+//! The database dialogue with a real ovsdb-server that comes and goes, and with a false one.
+
+mod sandbox;
+
+use sandbox::{Sandbox, is_alive, kill, wait_for};
+use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixListener;
+
+#[test]
+fn a_restart_of_the_server_converges() {
+    let mut s = Sandbox::new();
+    s.start_detached("");
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    s.kill_server();
+    s.wait_for_log("connection dropped");
+    s.start_server();
+    s.vsctl("add-br br1 -- set bridge br1 datapath_type=dummy");
+    assert_eq!(s.vsctl("get interface br1 ofport"), "65534");
+    assert_eq!(s.vsctl("get interface br0 ofport"), "65534");
+}
+
+#[test]
+fn a_restart_of_the_daemon_converges() {
+    let s = Sandbox::new();
+    let pid = s.start_detached("");
+    kill(pid, libc::SIGKILL);
+    wait_for("the daemon to end", || !is_alive(pid));
+    s.vsctl("--no-wait add-br br0 -- set bridge br0 datapath_type=dummy");
+    assert_eq!(s.vsctl("get interface br0 ofport"), "[]");
+    s.start_detached("");
+    wait_for("ofport", || s.vsctl("get interface br0 ofport") == "65534");
+}
+
+#[test]
+fn a_daemon_that_is_first_waits_for_the_server() {
+    let mut s = Sandbox::without_server();
+    s.start("");
+    s.wait_for_log("connection attempt failed");
+    s.start_server();
+    s.vsctl("--no-wait init");
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    assert_eq!(s.vsctl("get interface br0 ofport"), "65534");
+}
+
+#[test]
+fn the_lock_keeps_a_second_daemon_off() {
+    let mut s = Sandbox::new();
+    let first = s.start_detached("");
+    s.start("--pidfile=second.pid --unixctl=second.ctl --log-file=second.log");
+    let log = |s: &Sandbox| fs::read_to_string(s.path("second.log")).unwrap_or_default();
+    wait_for("the second to give way", || log(&s).contains("another ovs-vswitchd process"));
+    s.appctl_ok("exit");
+    wait_for("the first to end", || !is_alive(first));
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    assert_eq!(s.vsctl("get interface br0 ofport"), "65534");
+}
+
+#[test]
+fn a_server_that_talks_nonsense_is_left_and_tried_again() {
+    let mut s = Sandbox::without_server();
+    let path = s.path("db.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let pid = s.start("");
+    let update = r#"{"id":null,"method":"update3","params":[0,"x",{"Bridge":5}]}"#;
+    for nonsense in ["\0\u{1}garbage", "{\"id\":1,\"result\":{},\"error\":null}", update] {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.write_all(nonsense.as_bytes());
+        // The daemon closes its end unless the message could be ignored.
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+    }
+    assert!(is_alive(pid));
+    drop(listener);
+    fs::remove_file(&path).unwrap();
+    s.start_server();
+    s.vsctl("--no-wait init");
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    assert!(is_alive(pid));
+}
+
+#[test]
+fn missing_columns_and_tables_do_no_harm() {
+    let mut s = Sandbox::without_server();
+    let text = fs::read_to_string("/usr/share/openvswitch/vswitch.ovsschema").unwrap();
+    let mut schema: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let tables = schema["tables"].as_object_mut().unwrap();
+    tables["Open_vSwitch"]["columns"].as_object_mut().unwrap().remove("dpdk_version");
+    tables["Open_vSwitch"]["columns"].as_object_mut().unwrap().remove("datapaths");
+    tables.remove("Datapath");
+    tables.remove("CT_Zone");
+    tables.remove("CT_Timeout_Policy");
+    tables["Interface"]["columns"].as_object_mut().unwrap().remove("link_resets");
+    fs::write(s.path("old.schema"), schema.to_string()).unwrap();
+    fs::remove_file(s.path("conf.db")).unwrap();
+    let made = s.command("ovsdb-tool").args(["create", "conf.db", "old.schema"]).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    s.start_server();
+    let init = r#"["Open_vSwitch",{"op":"insert","table":"Open_vSwitch","row":{}}]"#;
+    let socket = format!("unix:{}", s.path("db.sock").display());
+    let insert = s.command("ovsdb-client").args(["transact", &socket, init]).output().unwrap();
+    assert!(insert.status.success(), "{insert:?}");
+    s.start_detached("");
+    let bump = r#"["Open_vSwitch",{"op":"update","table":"Open_vSwitch","where":[],"row":{"next_cfg":9}}]"#;
+    s.command("ovsdb-client").args(["transact", &socket, bump]).output().unwrap();
+    let select = r#"["Open_vSwitch",{"op":"select","table":"Open_vSwitch","where":[],"columns":["cur_cfg"]}]"#;
+    wait_for("cur_cfg", || {
+        let output =
+            s.command("ovsdb-client").args(["transact", &socket, select]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).contains("\"cur_cfg\":9")
+    });
+}

@@ -1,0 +1,135 @@
+//! The daemon as a process: pidfile, background, control socket, log; by the stock tools.
+
+mod sandbox;
+
+use sandbox::{Sandbox, is_alive, kill, wait_for};
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+#[test]
+fn stock_tools_find_and_drive_it() {
+    let s = Sandbox::new();
+    let pid = s.start_detached("-vvconn -vofproto_dpif");
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    assert_eq!(s.vsctl("get interface br0 ofport"), "65534");
+    assert_eq!(s.vsctl("get open_vswitch . cur_cfg"), s.vsctl("get open_vswitch . next_cfg"));
+    assert!(s.appctl_ok("version").starts_with("ovs-vswitchd (Open vSwitch) "));
+    assert!(s.appctl_ok("list-commands").starts_with("The available commands are:\n"));
+    s.appctl_ok("vlog/set bridge:file:dbg");
+    let levels = s.appctl_ok("vlog/list");
+    assert!(levels.contains("\nbridge             OFF        OFF        DBG\n"), "{levels}");
+    assert!(levels.contains("\nvconn              OFF        DBG        DBG\n"), "{levels}");
+    let unknown = s.appctl("nonsense");
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(
+        String::from_utf8_lossy(&unknown.stderr).starts_with("\"nonsense\" is not a valid command")
+    );
+    s.vsctl("del-br br0");
+    s.appctl_ok("exit --cleanup");
+    wait_for("the daemon to end", || !is_alive(pid));
+    assert!(!s.path("ovs-vswitchd.pid").exists());
+    assert!(!s.path(&format!("ovs-vswitchd.{pid}.ctl")).exists());
+}
+
+#[test]
+fn log_lines_have_the_usual_layout_and_reopen_after_rotation() {
+    let s = Sandbox::new();
+    s.start_detached("");
+    let log = s.log();
+    let first: Vec<_> = log.lines().next().unwrap().splitn(5, '|').collect();
+    assert_eq!(&first[1..4], ["00001", "vlog", "INFO"]);
+    assert_eq!(first[0].len(), "2026-01-01T12:00:00.000Z".len());
+    fs::rename(s.path("ovs-vswitchd.log"), s.path("old.log")).unwrap();
+    s.appctl_ok("vlog/reopen");
+    assert!(s.log().contains("|vlog|INFO|opened log file "));
+}
+
+#[test]
+fn a_live_pidfile_refuses_and_a_stale_one_is_replaced() {
+    let s = Sandbox::new();
+    let pid = s.start_detached("");
+    for options in ["", "--detach"] {
+        let second = s.weftd(options).output().unwrap();
+        assert_eq!(second.status.code(), Some(1));
+        let text = format!("already running as pid {pid}, aborting\n");
+        assert!(String::from_utf8_lossy(&second.stderr).ends_with(&text), "{second:?}");
+    }
+    kill(pid, libc::SIGKILL);
+    wait_for("the daemon to end", || !is_alive(pid));
+    assert_eq!(s.pid(), pid);
+    assert_ne!(s.start_detached(""), pid);
+    s.appctl_ok("version");
+}
+
+#[test]
+fn the_parent_tells_of_an_early_failure() {
+    let s = Sandbox::new();
+    let failed = s.weftd("--detach --unixctl=/nonexistent/socket").output().unwrap();
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("/nonexistent/socket"));
+    assert!(!s.path("ovs-vswitchd.pid").exists());
+}
+
+#[test]
+fn termination_by_signal_is_clean() {
+    let s = Sandbox::new();
+    let pid = s.start_detached("");
+    kill(pid, libc::SIGTERM);
+    wait_for("the daemon to end", || !is_alive(pid));
+    assert!(!s.path("ovs-vswitchd.pid").exists());
+    assert!(!s.path(&format!("ovs-vswitchd.{pid}.ctl")).exists());
+}
+
+#[test]
+fn the_monitor_restarts_it_after_a_crash_and_ends_with_it() {
+    let s = Sandbox::new();
+    let pid = s.start_detached("--monitor");
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let parent = status.lines().find_map(|l| l.strip_prefix("PPid:")).unwrap();
+    let monitor: u32 = parent.trim().parse().unwrap();
+    kill(pid, libc::SIGABRT);
+    wait_for("another daemon", || s.pid() != pid && s.appctl("version").status.success());
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    s.appctl_ok("exit");
+    wait_for("the monitor to end", || !is_alive(monitor));
+    assert!(!s.path("ovs-vswitchd.pid").exists());
+}
+
+#[test]
+fn nonsense_on_the_control_socket_harms_its_own_connection_only() {
+    let s = Sandbox::new();
+    let pid = s.start_detached("");
+    let path = s.path(&format!("ovs-vswitchd.{pid}.ctl"));
+    let connect = || {
+        let socket = UnixStream::connect(&path).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        socket
+    };
+    let mut good = connect();
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed as u8
+    };
+    for length in [1, 10, 1000, 100_000] {
+        let bytes: Vec<u8> = (0..length).map(|_| random()).collect();
+        let _ = connect().write_all(&bytes);
+    }
+    for text in ["{\"id\":1}", "[]", "{]", "{\"id\":1,\"method\":\"version\",\"params\":[3]}", "x"]
+    {
+        let mut socket = connect();
+        socket.write_all(text.as_bytes()).unwrap();
+        assert_eq!(socket.read(&mut [0; 100]).unwrap_or(0), 0, "{text}");
+    }
+    let half = connect();
+    (&half).write_all(b"{\"id\":0,\"met").unwrap();
+    good.write_all(b"{\"id\":7,\"method\":\"version\",\"params\":[]}").unwrap();
+    let mut answer = [0; 500];
+    let length = good.read(&mut answer).unwrap();
+    assert!(String::from_utf8_lossy(&answer[..length]).contains("Open vSwitch"));
+    assert!(is_alive(pid));
+}
