@@ -1,6 +1,7 @@
 //! Start-up of EAL, once per process, and the threads it knows.
 
 use crate::{DpdkError, args};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::marker::PhantomData;
@@ -139,9 +140,38 @@ fn start(argv: &[String]) -> Result<(), DpdkError> {
     }
     // SAFETY: EAL runs; the directory's name is a static string.
     let dir = unsafe { CStr::from_ptr(dpdk_sys::rte_eal_get_runtime_dir()) };
+    hush(c"libxdp.so.1", c"libxdp_set_print");
+    hush(c"libbpf.so.1", c"libbpf_set_print");
     // Without shared configuration nothing is in it. It stays if something is.
     let _ = std::fs::remove_dir(dir.to_string_lossy().as_ref());
     Ok(())
+}
+
+/// Tells a library that a driver brought along not to write to stderr, if it is loaded.
+fn hush(library: &CStr, set_print: &CStr) {
+    type SetPrint = unsafe extern "C" fn(*const libc::c_void) -> *const libc::c_void;
+    // SAFETY: NOLOAD only looks; these functions take a print function, null for none. The
+    // library stays loaded with the driver that needs it.
+    unsafe {
+        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if handle.is_null() {
+            return;
+        }
+        let symbol = libc::dlsym(handle, set_print.as_ptr());
+        if !symbol.is_null() {
+            std::mem::transmute::<*mut libc::c_void, SetPrint>(symbol)(std::ptr::null());
+        }
+    }
+}
+
+thread_local! {
+    /// DPDK's last log line on this thread: usually the reason of a failure that follows.
+    static LAST: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Takes what this thread logged last; empty when nothing since the last call.
+pub(crate) fn take_last_log() -> String {
+    LAST.take()
 }
 
 fn log_line(line: &str) {
@@ -156,6 +186,8 @@ unsafe extern "C" fn log_sink(text: *const libc::c_char, len: usize) {
     let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };
     for line in String::from_utf8_lossy(bytes).lines().filter(|l| !l.trim().is_empty()) {
         log_line(line.trim_end());
+        // No destructor runs on a thread that is ending.
+        let _ = LAST.try_with(|last| last.replace(line.trim().to_string()));
     }
 }
 

@@ -3,11 +3,13 @@
 use crate::eth_info::{self, EthInfo, EthLink, EthStats};
 use crate::pool::drop_chains;
 use crate::registry::{self, Control};
-use crate::{DpdkError, DpdkPool, Eal};
+use crate::{DpdkError, DpdkPool, Eal, xdp};
 use dpdk_sys as sys;
 use packet::Packet;
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// What to configure. Queue and ring sizes are wishes that are fitted to the device.
 #[derive(Clone)]
@@ -41,6 +43,8 @@ struct Dev {
     /// May this driver deliver chains though scattering is off?
     may_chain: bool,
     up: AtomicBool,
+    /// Sockets of an AF_XDP device.
+    sockets: Mutex<BTreeSet<RawFd>>,
     _eal: Eal,
 }
 
@@ -76,7 +80,8 @@ impl EthDev {
         // Hardware keeps to its configuration, and net_null has no chains to give.
         let may_chain = info.bus.starts_with("bus_name=vdev") && info.driver != "net_null";
         let (chained, up) = (AtomicU64::new(0), AtomicBool::new(true));
-        let dev = Dev { port, info, remove, chained, may_chain, up, _eal: eal };
+        let sockets = Mutex::default();
+        let dev = Dev { port, info, remove, chained, may_chain, up, sockets, _eal: eal };
         Ok(EthDev { dev: Arc::new(dev) })
     }
 
@@ -88,12 +93,30 @@ impl EthDev {
     /// Configures and starts the device. On an error it is left stopped.
     pub fn start(&self, config: &EthConfig) -> Result<Queues, DpdkError> {
         let control = registry::control();
+        if self.dev.info.driver != xdp::DRIVER {
+            return self.start_locked(&control, config);
+        }
+        let before = xdp::sockets();
+        let queues = self.start_locked(&control, config)?;
+        let mut sockets = self.dev.sockets.lock().unwrap_or_else(|e| e.into_inner());
+        *sockets = xdp::sockets().difference(&before).copied().collect();
+        Ok(queues)
+    }
+
+    fn start_locked(&self, control: &Control, config: &EthConfig) -> Result<Queues, DpdkError> {
         let info = &self.dev.info;
         let mut n_rxq = config.n_rxq.clamp(1, info.max_rx_queues.max(1));
         let mut n_txq = config.n_txq.clamp(1, info.max_tx_queues.max(1));
         // A device may offer more queues than it can set up: take what works.
         loop {
-            self.configure(&control, config, n_rxq, n_txq)?;
+            if let Err(error) = self.configure(control, config, n_rxq, n_txq) {
+                // Some drivers (net_tap) want as many of one kind as of the other.
+                if n_rxq == n_txq {
+                    return Err(error);
+                }
+                (n_rxq, n_txq) = (n_rxq.min(n_txq), n_rxq.min(n_txq));
+                continue;
+            }
             match self.set_up_queues(config, n_rxq, n_txq) {
                 Ok(()) => break,
                 Err((rx, tx, error)) if rx == 0 || tx == 0 => return Err(error),
@@ -256,6 +279,7 @@ impl Drop for Dev {
                 }
             }
         }
+        xdp::close(self.sockets.get_mut().unwrap_or_else(|e| e.into_inner()));
         control.release(self.port);
     }
 }

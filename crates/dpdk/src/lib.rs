@@ -14,6 +14,7 @@ mod eth_info;
 mod pool;
 mod registry;
 mod vhost;
+mod xdp;
 
 pub use eal::{Eal, EalConfig, ThreadGuard};
 pub use eth::{EthConfig, EthDev, EthRx, EthTx};
@@ -40,13 +41,18 @@ impl DpdkError {
         DpdkError { what: what.into(), reason: reason.into() }
     }
 
-    /// From a return value of DPDK: a negative errno, or -1 with `rte_errno` set.
+    /// From a return value of DPDK: a negative errno, or -1 with `rte_errno` set; and from what
+    /// it logged on the way.
     pub(crate) fn code(what: impl Into<String>, ret: i32) -> Self {
         // SAFETY: reads this thread's errno variable.
         let errno = if ret == -1 { unsafe { dpdk_sys::weft_errno() } } else { ret.abs() };
         // SAFETY: rte_strerror returns a NUL-terminated string for every number.
         let text = unsafe { CStr::from_ptr(dpdk_sys::rte_strerror(errno)) };
-        DpdkError::new(what, text.to_string_lossy())
+        let text = if errno == 0 { "refused".into() } else { text.to_string_lossy() };
+        match eal::take_last_log() {
+            log if log.is_empty() => DpdkError::new(what, text),
+            log => DpdkError::new(what, format!("{text} ({log})")),
+        }
     }
 }
 

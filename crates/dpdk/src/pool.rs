@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex};
 const MAX_BUFFERS: u32 = 65_536;
 /// Fewest buffers a class works with.
 const MIN_BUFFERS: u32 = 2_048;
+/// Buffers of a lossy pool.
+const LOSSY_BUFFERS: u32 = 16_384;
 /// Bytes a class may take.
 const BUDGET: u32 = 192 << 20;
 /// Buffers in a registered thread's cache.
@@ -35,12 +37,12 @@ unsafe impl Send for DpdkPool {}
 unsafe impl Sync for DpdkPool {}
 
 impl DpdkPool {
-    /// Makes a pool of packets of up to `data` bytes on NUMA node `numa`, as many as the budget
-    /// allows, fewer when memory is short.
-    fn create(data: usize, numa: i32) -> Result<DpdkPool, DpdkError> {
+    /// Makes a pool of packets of up to `data` bytes on NUMA node `numa`, `limit` of them or
+    /// as many as the budget allows, fewer when memory is short.
+    fn create(data: usize, numa: i32, limit: u32) -> Result<DpdkPool, DpdkError> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let room = (data + HEADROOM) as u16;
-        let most = (BUDGET / (room as u32 + 256)).clamp(MIN_BUFFERS, MAX_BUFFERS);
+        let most = (BUDGET / (room as u32 + 256)).clamp(MIN_BUFFERS, limit);
         let mut buffers = most;
         let mut error = DpdkError::new("cannot allocate packet buffers", "no memory");
         while buffers >= MIN_BUFFERS {
@@ -130,6 +132,7 @@ pub(crate) fn drop_chains(out: &mut Vec<Packet>, start: usize) -> usize {
 pub struct Pools {
     eal: Eal,
     default: Arc<DpdkPool>,
+    lossy: Mutex<Option<Arc<DpdkPool>>>,
     classes: Mutex<BTreeMap<(usize, i32), Arc<DpdkPool>>>,
 }
 
@@ -137,9 +140,9 @@ impl Pools {
     /// Makes the default pool (packets for MTU 1500) at once.
     pub fn new(eal: Eal) -> Result<Pools, DpdkError> {
         let data = class(1500);
-        let default = Arc::new(DpdkPool::create(data, -1)?);
+        let default = Arc::new(DpdkPool::create(data, -1, MAX_BUFFERS)?);
         let classes = Mutex::new(BTreeMap::from([((data, 0), default.clone())]));
-        Ok(Pools { eal, default, classes })
+        Ok(Pools { eal, default, lossy: Mutex::new(None), classes })
     }
 
     /// The EAL they were made with.
@@ -160,18 +163,32 @@ impl Pools {
             return Ok(pool.clone());
         }
         // A node without memory of its own shares that of others.
-        let pool = DpdkPool::create(key.0, key.1).or_else(|_| DpdkPool::create(key.0, -1))?;
+        let pool = DpdkPool::create(key.0, key.1, MAX_BUFFERS)
+            .or_else(|_| DpdkPool::create(key.0, -1, MAX_BUFFERS))?;
         let pool = Arc::new(pool);
         classes.insert(key, pool.clone());
         Ok(pool)
     }
 
-    /// Buffers out of all pools together.
+    /// A pool of default packets for a device whose driver loses buffers when it closes, so that
+    /// nobody else runs short. One that has lost half of its buffers is given up for a fresh one.
+    pub fn lossy(&self) -> Result<Arc<DpdkPool>, DpdkError> {
+        let mut lossy = self.lossy.lock().unwrap_or_else(|e| e.into_inner());
+        match &*lossy {
+            Some(pool) if pool.in_use() < pool.capacity() / 2 => Ok(pool.clone()),
+            _ => {
+                let pool = DpdkPool::create(self.default.room, -1, LOSSY_BUFFERS)?;
+                Ok(lossy.insert(Arc::new(pool)).clone())
+            }
+        }
+    }
+
+    /// Buffers out of all pools together, but for the lossy one.
     pub fn in_use(&self) -> usize {
         self.all().iter().map(|pool| pool.in_use()).sum()
     }
 
-    /// Every pool there is.
+    /// Every pool there is, but for the lossy one.
     pub fn all(&self) -> Vec<Arc<DpdkPool>> {
         self.classes.lock().unwrap_or_else(|e| e.into_inner()).values().cloned().collect()
     }

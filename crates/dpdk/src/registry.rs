@@ -12,6 +12,7 @@ static CLAIMED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 pub(crate) struct Control(MutexGuard<'static, BTreeSet<u16>>);
 
 pub(crate) fn control() -> Control {
+    crate::eal::take_last_log();
     Control(CLAIMED.lock().unwrap_or_else(|e| e.into_inner()))
 }
 
@@ -55,15 +56,10 @@ impl Control {
 
 /// What a failed probe means to an operator.
 fn probe_reason(ret: i32) -> String {
-    let code = DpdkError::code("", ret).reason;
+    let said = DpdkError::code("", ret).reason;
     match ret.abs() {
-        libc::ENODEV | libc::ENOENT => {
-            format!("no such device, or no driver is loaded for it ({code})")
-        }
-        libc::EINVAL | libc::EFAULT => {
-            format!("DPDK does not know the driver or its arguments ({code})")
-        }
-        _ => code,
+        libc::ENODEV | libc::ENOENT => format!("no such device, or no driver for it: {said}"),
+        _ => said,
     }
 }
 

@@ -6,6 +6,11 @@ use dpdk::{EthConfig, EthDev, EthRx, EthTx, dpdk_version};
 use packet::Packet;
 use port::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Further attempts to start an AF_XDP device, and the pause before each.
+const XDP_ATTEMPTS: u32 = 4;
+const XDP_PAUSE: Duration = Duration::from_millis(100);
 
 /// A started device. Its queues keep it open, so it closes when port and queues are all gone.
 pub(crate) struct EthPort {
@@ -39,17 +44,31 @@ impl EthPort {
         let options = EthOptions::read(config)?;
         let dev = EthDev::attach(devices.pools.eal(), &options.devargs).map_err(device_error)?;
         let mtu = options.mtu.unwrap_or_else(|| dev.mtu());
-        let pool = devices.pools.for_mtu(mtu, dev.info().numa).map_err(device_error)?;
-        let (rx, tx) = dev
-            .start(&EthConfig {
-                n_rxq: options.n_rxq,
-                n_txq: options.n_txq,
-                n_rxd: options.n_rxd,
-                n_txd: options.n_txd,
-                mtu: options.mtu,
-                pool,
-            })
-            .map_err(device_error)?;
+        // DPDK 22.11's AF_XDP driver does not give back what is in its rings when it closes.
+        let xdp = dev.info().driver == "net_af_xdp";
+        let pool = match xdp {
+            true => devices.pools.lossy(),
+            false => devices.pools.for_mtu(mtu, dev.info().numa),
+        }
+        .map_err(device_error)?;
+        let wanted = EthConfig {
+            n_rxq: options.n_rxq,
+            n_txq: options.n_txq,
+            n_rxd: options.n_rxd,
+            n_txd: options.n_txd,
+            mtu: options.mtu,
+            pool,
+        };
+        let mut started = dev.start(&wanted);
+        // The kernel frees the queues of an AF_XDP socket some time after it was closed.
+        for _ in 0..if xdp { XDP_ATTEMPTS } else { 0 } {
+            if started.is_ok() {
+                break;
+            }
+            std::thread::sleep(XDP_PAUSE);
+            started = dev.start(&wanted);
+        }
+        let (rx, tx) = started.map_err(device_error)?;
         Ok(EthPort {
             name: config.name.clone(),
             kind: config.kind.clone(),

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 /// Descriptors per queue unless asked otherwise.
 const DEFAULT_DESC: u16 = 2048;
+/// The same for `afxdp`, whose rings hold a buffer in each.
+const AFXDP_DESC: u16 = 1024;
 /// Most descriptors that may be asked for.
 const MAX_DESC: u16 = 4096;
 /// Most queues that may be asked for.
@@ -36,11 +38,12 @@ impl EthOptions {
             "afxdp" => afxdp_devargs(config, n_rxq)?,
             _ => dpdk_devargs(config)?,
         };
+        let default = if config.kind == "afxdp" { AFXDP_DESC } else { DEFAULT_DESC };
         Ok(EthOptions {
             devargs,
             n_rxq,
-            n_rxd: descriptors(get(options, "n_rxq_desc")),
-            n_txd: descriptors(get(options, "n_txq_desc")),
+            n_rxd: descriptors(get(options, "n_rxq_desc"), default),
+            n_txd: descriptors(get(options, "n_txq_desc"), default),
             n_txq: config.n_txq.clamp(1, MAX_QUEUES as usize) as u16,
             mtu: config.mtu_request,
         })
@@ -61,7 +64,7 @@ fn dpdk_devargs(config: &PortConfig) -> Result<String, PortError> {
 /// The virtual device that drives the kernel interface of the port's name.
 fn afxdp_devargs(config: &PortConfig, n_rxq: u16) -> Result<String, PortError> {
     let name = &config.name;
-    if !std::path::Path::new("/sys/class/net").join(name).exists() {
+    if !interface_exists(name) {
         return Err(PortError::Device(format!("there is no kernel interface '{name}'")));
     }
     let mode = match get(&config.options, "xdp-mode").unwrap_or("best-effort") {
@@ -73,10 +76,16 @@ fn afxdp_devargs(config: &PortConfig, n_rxq: u16) -> Result<String, PortError> {
     Ok(format!("net_af_xdp_{name},iface={name},queue_count={n_rxq}{mode}"))
 }
 
+/// Is there a kernel interface of this name where we are?
+fn interface_exists(name: &str) -> bool {
+    // SAFETY: the string is NUL-terminated and only read.
+    std::ffi::CString::new(name).is_ok_and(|n| unsafe { libc::if_nametoindex(n.as_ptr()) } != 0)
+}
+
 /// A power of two up to 4096, or the default, as OVS reads these options.
-fn descriptors(value: Option<&str>) -> u16 {
+fn descriptors(value: Option<&str>, default: u16) -> u16 {
     let parsed = value.and_then(|v| v.parse::<u16>().ok());
-    parsed.filter(|n| n.is_power_of_two() && *n <= MAX_DESC).unwrap_or(DEFAULT_DESC)
+    parsed.filter(|n| n.is_power_of_two() && *n <= MAX_DESC).unwrap_or(default)
 }
 
 /// `tx-retries-max`: 0 to 32, otherwise the default 8.

@@ -200,7 +200,7 @@ impl Shared {
         }
         self.change(vid, |c| {
             // The guest's even rings are the ones it receives on.
-            let mask = if ring % 2 == 0 { &mut c.tx } else { &mut c.rx };
+            let mask = if ring.is_multiple_of(2) { &mut c.tx } else { &mut c.rx };
             *mask = *mask & !(1 << pair) | u64::from(enabled) << pair;
         });
     }
@@ -223,7 +223,7 @@ impl Shared {
     fn publish(&self, connections: &[Connection]) {
         let served = self.vid.load(Ordering::Relaxed);
         let running = || connections.iter().filter(|c| c.running);
-        let next = running().find(|c| c.vid == served).or_else(|| running().last());
+        let next = running().find(|c| c.vid == served).or_else(|| running().next_back());
         let vid = next.map_or(NONE, |c| c.vid);
         if vid != served && served != NONE {
             self.retire();
