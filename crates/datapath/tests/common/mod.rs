@@ -7,8 +7,8 @@ use datapath::{Config, Datapath, RxAffinity};
 use flow::{Field, Key, Mask, PortNo};
 use packet::HeapPool;
 use port::Service;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use sync::{Domain, Published};
 
 /// One rule of the fake pipeline.

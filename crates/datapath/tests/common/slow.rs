@@ -1,0 +1,193 @@
+//! A slow, plain parser: reads fields one by one from a cursor, writes them by name.
+#![allow(dead_code)]
+
+use flow::{Field, Key, at, frag};
+
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (a, b) = self.0.split_at_checked(n)?;
+        self.0 = b;
+        Some(a)
+    }
+}
+
+fn num(b: &[u8]) -> u128 {
+    b.iter().fold(0, |n, b| n << 8 | *b as u128)
+}
+
+/// The key of a packet of at least 14 bytes.
+pub fn parse(p: &[u8], in_port: u16, vlan_limit: u8) -> Key {
+    let mut k = Key::ZERO;
+    k.set_u16(at::IN_PORT, in_port);
+    let mut c = Cursor(p);
+    Field::EthDst.set(&mut k, num(c.take(6).unwrap()));
+    Field::EthSrc.set(&mut k, num(c.take(6).unwrap()));
+    for level in 0..vlan_limit {
+        let tpid = num(&c.0[..2]);
+        if (tpid != 0x8100 && tpid != 0x88a8) || c.0.len() < 6 {
+            break;
+        }
+        let tag = c.take(4).unwrap();
+        k.set_u16([at::VLAN, at::VLAN1][level as usize], num(&tag[2..]) as u16 | 0x1000);
+        if tpid == 0x88a8 {
+            let f =
+                k.u8(at::FLAGS) | [flow::flag::VLAN_88A8, flow::flag::VLAN1_88A8][level as usize];
+            k.set_u8(at::FLAGS, f);
+        }
+    }
+    let mut eth = num(c.take(2).unwrap());
+    if eth < 0x600 {
+        let snap = c.0.len() >= 8 && c.0[..6] == [0xaa, 0xaa, 3, 0, 0, 0];
+        eth = if snap && num(&c.0[6..8]) >= 0x600 { num(&c.0[6..8]) } else { 0x5ff };
+        if snap {
+            c.take(8);
+        }
+    }
+    Field::EthType.set(&mut k, eth);
+    match eth {
+        0x800 => drop(ipv4(&mut c, &mut k)),
+        0x86dd => drop(ipv6(&mut c, &mut k)),
+        0x806 | 0x8035 => drop(arp(&mut c, &mut k)),
+        0x8847 | 0x8848 => {
+            if let Some(top) = c.take(4) {
+                k.set_u32(at::MPLS, num(top) as u32);
+                if top[2] & 1 == 0
+                    && let Some(second) = c.take(4)
+                {
+                    k.set_u32(at::IP_DST, num(second) as u32);
+                }
+            }
+        }
+        _ => {}
+    }
+    k
+}
+
+fn ipv4(c: &mut Cursor<'_>, k: &mut Key) -> Option<()> {
+    let all = c.0;
+    let h = c.take(20)?;
+    let (ihl, total) = ((h[0] & 15) as usize * 4, num(&h[2..4]) as usize);
+    if ihl < 20 || all.len() < ihl || total > all.len() || total < ihl {
+        return None;
+    }
+    Field::Ipv4Src.set(k, num(&h[12..16]));
+    Field::Ipv4Dst.set(k, num(&h[16..20]));
+    Field::IpTos.set(k, h[1] as u128);
+    Field::IpTtl.set(k, h[8] as u128);
+    Field::IpProto.set(k, h[9] as u128);
+    let f = num(&h[6..8]);
+    if f & 0x3fff != 0 {
+        k.set_u8(at::FRAG, frag::ANY);
+    }
+    if f & 0x1fff != 0 {
+        k.set_u8(at::FRAG, frag::ANY | frag::LATER);
+        return None;
+    }
+    l4(&mut Cursor(&all[ihl..total]), h[9], 4, k)
+}
+
+fn ipv6(c: &mut Cursor<'_>, k: &mut Key) -> Option<()> {
+    let h = c.take(40)?;
+    let mut c = Cursor(c.0.get(..num(&h[4..6]) as usize)?);
+    Field::Ipv6Src.set(k, num(&h[8..24]));
+    Field::Ipv6Dst.set(k, num(&h[24..40]));
+    let (mut proto, mut bits) = (h[6], 0);
+    while [0, 43, 44, 51, 60].contains(&proto) {
+        if c.0.len() < 8 {
+            return None;
+        }
+        let x = c.0;
+        match proto {
+            44 => {
+                c.take(8);
+                let f = num(&x[2..4]);
+                if f != 0 {
+                    bits = frag::ANY;
+                }
+                if f & 0xfff8 != 0 {
+                    bits |= frag::LATER;
+                    break;
+                }
+            }
+            51 => drop(c.take((x[1] as usize + 2) * 4)?),
+            _ => drop(c.take((x[1] as usize + 1) * 8)?),
+        }
+        proto = x[0];
+    }
+    Field::Ipv6Label.set(k, num(&h[..4]) & 0xfffff);
+    Field::IpTos.set(k, num(&h[..4]) >> 20 & 0xff);
+    Field::IpTtl.set(k, h[7] as u128);
+    Field::IpProto.set(k, proto as u128);
+    k.set_u8(at::FRAG, bits);
+    if bits & frag::LATER != 0 { None } else { l4(&mut c, proto, 6, k) }
+}
+
+fn l4(c: &mut Cursor<'_>, proto: u8, version: u8, k: &mut Key) -> Option<()> {
+    let all = c.0;
+    let (src, dst) = match (proto, version) {
+        (6, _) => {
+            let h = c.take(20)?;
+            Field::TcpFlags.set(k, num(&h[12..14]) & 0xfff);
+            (num(&h[..2]), num(&h[2..4]))
+        }
+        (17, _) => num2(c.take(8)?),
+        (132, _) => num2(c.take(12)?),
+        (1 | 2, 4) | (58, 6) => {
+            let h = c.take(8)?;
+            (h[0] as u128, h[1] as u128)
+        }
+        _ => return None,
+    };
+    k.set_u16(at::TP_SRC, src as u16);
+    k.set_u16(at::TP_DST, dst as u16);
+    let flags = k.u8(at::FLAGS) | flow::flag::L4;
+    k.set_u8(at::FLAGS, flags);
+    if version == 6 && proto == 58 && (src == 135 || src == 136) && dst == 0 {
+        return nd(&mut Cursor(&all[8..]), k);
+    }
+    Some(())
+}
+
+fn num2(h: &[u8]) -> (u128, u128) {
+    (num(&h[..2]), num(&h[2..4]))
+}
+
+fn nd(c: &mut Cursor<'_>, k: &mut Key) -> Option<()> {
+    let target = num(c.take(16)?);
+    let mut seen = [0u128; 2];
+    while c.0.len() >= 8 {
+        let (kind, len) = (c.0[0], c.0[1] as usize * 8);
+        if len == 0 {
+            break;
+        }
+        let Some(o) = c.take(len) else { break };
+        if len == 8 && (kind == 1 || kind == 2) {
+            let s = &mut seen[kind as usize - 1];
+            if *s != 0 {
+                return None;
+            }
+            *s = num(&o[2..]);
+        }
+    }
+    Field::NdTarget.set(k, target);
+    Field::NdSll.set(k, seen[0]);
+    Field::NdTll.set(k, seen[1]);
+    Some(())
+}
+
+fn arp(c: &mut Cursor<'_>, k: &mut Key) -> Option<()> {
+    let h = c.take(28)?;
+    if num(&h[..6]) != 0x0001_0800_0604 {
+        return None;
+    }
+    if num(&h[6..8]) < 256 {
+        Field::ArpOp.set(k, num(&h[6..8]));
+    }
+    Field::ArpSha.set(k, num(&h[8..14]));
+    Field::ArpSpa.set(k, num(&h[14..18]));
+    Field::ArpTha.set(k, num(&h[18..24]));
+    Field::ArpTpa.set(k, num(&h[24..28]));
+    Some(())
+}

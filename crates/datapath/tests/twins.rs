@@ -1,0 +1,200 @@
+//! Every fast thing against its slow twin, on random packets.
+mod common;
+#[path = "common/gen.rs"]
+mod generate;
+#[path = "common/slow.rs"]
+mod slow;
+
+use action::{Decision, Op, Region, Rewrite};
+use common::*;
+use datapath::{Settings, Tri, extract};
+use flow::{Field, Key};
+use generate::{Rng, packet};
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn parser_equals_slow_parser(seed: u64) {
+        let mut r = Rng(seed);
+        let p = packet(&mut r);
+        for limit in 1..=2 {
+            prop_assert_eq!(extract(&p, 3, limit).unwrap(), slow::parse(&p, 3, limit), "{:x?}", p);
+        }
+    }
+
+    #[test]
+    fn parser_survives_anything(d in proptest::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert_eq!(extract(&d, 0, 2).is_some(), d.len() >= 14);
+        if let Some(k) = extract(&d, 0, 2) {
+            prop_assert_eq!(k, slow::parse(&d, 0, 2));
+        }
+    }
+}
+
+fn some_set(r: &mut Rng) -> Op {
+    const FIELDS: [Field; 18] = [
+        Field::EthDst,
+        Field::EthSrc,
+        Field::VlanVid,
+        Field::Ipv4Src,
+        Field::Ipv4Dst,
+        Field::IpTos,
+        Field::IpTtl,
+        Field::Ipv6Src,
+        Field::Ipv6Dst,
+        Field::Ipv6Label,
+        Field::TcpSrc,
+        Field::UdpDst,
+        Field::Icmpv6Type,
+        Field::NdTarget,
+        Field::ArpSha,
+        Field::NdTll,
+        Field::MplsLabel,
+        Field::MplsTtl,
+    ];
+    let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
+    for _ in 0..1 + r.below(2) {
+        let f = r.pick(&FIELDS);
+        f.set(&mut key, (r.next() as u128) << 64 | r.next() as u128);
+        let m = if r.chance(70) { u128::MAX } else { (r.next() as u128) << 64 | r.next() as u128 };
+        f.set(&mut mask, m);
+    }
+    Op::Set(Box::new(Rewrite { key, mask }))
+}
+
+fn some_ops(r: &mut Rng) -> Vec<Op> {
+    let out = Op::Output(1 + r.below(2) as u16);
+    match r.below(7) {
+        0 => vec![some_set(r), out],
+        1 => vec![some_set(r), some_set(r), out],
+        2 => vec![Op::PushVlan { tpid: r.pick(&[0x8100, 0x88a8]), tci: r.next() as u16 }, out],
+        3 => vec![Op::PopVlan, out],
+        4 => vec![Op::Output(1), Op::Output(2), out],
+        5 => vec![out],
+        _ => vec![],
+    }
+}
+
+/// Fast kinds of programs against the interpreter (which executes injected packets).
+#[test]
+fn programs_equal_the_interpreter() {
+    let mut b = bed(3);
+    let mut written = 0;
+    for seed in 0..4000 {
+        let mut r = Rng(seed);
+        let (p, ops) = (packet(&mut r), some_ops(&mut r));
+        b.set_rules(vec![rule(&[], ops.clone(), 1)]);
+        b.peers[0].send(&p);
+        b.run();
+        let fast = [b.peers[1].drain(), b.peers[2].drain()];
+        b.dp.execute(&p, 0, &ops).unwrap();
+        b.run();
+        let slow = [b.peers[1].drain(), b.peers[2].drain()];
+        assert_eq!(fast, slow, "seed {seed}: {ops:?} on {p:x?}");
+        let twice = b.dp.totals();
+        for d in 0..telemetry::Drop::COUNT {
+            assert_eq!(twice.drops[d] % 2, 0, "seed {seed}: {:?}", telemetry::Drop::ALL[d]);
+        }
+        assert_eq!(twice.copies % 2, 0, "seed {seed}");
+        written += fast.iter().flatten().filter(|f| **f != p).count();
+    }
+    assert!(written > 500, "most rewrites did something: {written}");
+    b.assert_balanced();
+    assert_eq!(b.pool.in_use(), 0);
+}
+
+fn some_rule(r: &mut Rng, credit: u32) -> Rule {
+    const FIELDS: [Field; 12] = [
+        Field::EthType,
+        Field::Ipv4Dst,
+        Field::Ipv4Src,
+        Field::Ipv6Dst,
+        Field::IpProto,
+        Field::UdpDst,
+        Field::TcpSrc,
+        Field::IpFrag,
+        Field::VlanVid,
+        Field::IpTos,
+        Field::ArpTpa,
+        Field::EthDst,
+    ];
+    let sample = extract(&packet(r), 0, 1).unwrap();
+    let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
+    for _ in 0..1 + r.below(3) {
+        let f = r.pick(&FIELDS);
+        // Few distinct values, so that rules are hit: one bit each.
+        let bit = 1u128 << r.below(f.bits() as u64);
+        f.set_masked(&mut key, f.get(&sample), bit);
+        let m = f.get(&mask) | bit;
+        f.set(&mut mask, m);
+    }
+    Rule { key: key.masked(&mask), mask, ops: vec![Op::Output(1 + (credit % 2) as u16)], credit }
+}
+
+/// Table and cache against asking the pipeline for every packet, while rules change.
+fn table_equals_pipeline(seed: u64, settings: Settings) {
+    let mut b = bed(3);
+    b.dp.set_settings(settings);
+    let mut r = Rng(seed);
+    let mut rules: Vec<Rule> = (0..40).map(|i| some_rule(&mut r, i)).collect();
+    rules.push(rule(&[], vec![Op::Output(2)], 99));
+    b.set_rules(rules.clone());
+    let packets: Vec<Vec<u8>> = (0..300).map(|_| packet(&mut r)).collect();
+    let mut want_credits = std::collections::BTreeMap::new();
+    for round in 0..30 {
+        let mut want = [0usize; 3];
+        for _ in 0..200 {
+            let p = &packets[r.below(300) as usize];
+            let mut d = Decision::default();
+            b.rules.decide(&extract(p, 0, 1).unwrap(), &mut d);
+            if let Some(Op::Output(port)) = d.ops.first() {
+                want[*port as usize] += 1;
+            }
+            *want_credits.entry(d.credits[0]).or_insert(0u64) += 1;
+            b.peers[0].send(p);
+        }
+        b.run();
+        assert_eq!(
+            [b.peers[1].drain().len(), b.peers[2].drain().len()],
+            want[1..],
+            "round {round}"
+        );
+        // One rule changes; only what overlaps it is invalidated.
+        let i = r.below(40) as usize;
+        let old = std::mem::replace(&mut rules[i], some_rule(&mut r, i as u32 + 100 * (round + 1)));
+        let regions = [&old, &rules[i]].map(|x| Region { key: x.key, mask: x.mask });
+        b.rules.list.publish(rules.clone());
+        let t = b.dp.invalidate(&regions);
+        b.wait(t);
+    }
+    let got = b.credits();
+    for (credit, n) in want_credits {
+        assert_eq!(got[&credit].0, n, "credit {credit}");
+    }
+    b.assert_balanced();
+    assert_eq!(b.pool.in_use(), 0);
+}
+
+#[test]
+fn table_equals_pipeline_without_cache() {
+    for seed in 0..6 {
+        table_equals_pipeline(seed, Settings { signature_cache: Tri::Off, ..Settings::default() });
+    }
+}
+
+#[test]
+fn table_equals_pipeline_with_cache() {
+    for seed in 0..6 {
+        table_equals_pipeline(seed, Settings { signature_cache: Tri::On, ..Settings::default() });
+    }
+}
+
+#[test]
+fn table_equals_pipeline_when_full() {
+    let tight = Settings { flow_limit: 24, miss_budget: 7, ..Settings::default() };
+    for seed in 0..4 {
+        table_equals_pipeline(seed, tight.clone());
+    }
+}
