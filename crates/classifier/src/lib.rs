@@ -69,6 +69,9 @@ struct Writer<T: Send + Sync + 'static> {
 
 /// A table of prioritised rules; see the crate's documentation.
 ///
+/// What a change leaves behind waits in the domain and keeps the domain itself alive: call
+/// [`Domain::reclaim`] now and then, and once more after dropping the last table.
+///
 /// All methods but [`Classifier::lookup`] take the writer's lock and are meant for control
 /// threads; `lookup` takes no lock and never waits.
 pub struct Classifier<T: Send + Sync + 'static> {
@@ -113,7 +116,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         writer.by_mask.values().map(each).sum()
     }
 
-    /// Links a rule. Several rules with the same match and priority are allowed (they should
+    /// Links a rule. Growing leaves memory to [`Domain::reclaim`], as removing does. Several rules with the same match and priority are allowed (they should
     /// differ in their versions); the newest visible one wins.
     ///
     /// # Panics

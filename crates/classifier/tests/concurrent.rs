@@ -107,4 +107,6 @@ fn every_reader_sees_its_version() {
     shared.stop.store(true, Ordering::Relaxed);
     readers.into_iter().for_each(|r| r.join().unwrap());
     assert!(shared.lookups.load(Ordering::Relaxed) > 1000);
+    drop(shared);
+    assert_eq!(domain.reclaim(), 0);
 }
