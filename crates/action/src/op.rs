@@ -60,8 +60,8 @@ pub enum Op {
 /// Values and the bits of them that are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rewrite {
-    /// New values, in key positions. Outside the mask: the packet's Ethertype and IP protocol,
-    /// which tell what the fields are; everything else is zero.
+    /// New values, in key positions. Outside the mask: the packet's Ethertype, and for
+    /// L4 and ND fields its IP protocol, which tell what the fields are; everything else is zero.
     pub key: Key,
     /// Which bits.
     pub mask: Mask,

@@ -33,6 +33,8 @@ mod types;
 mod view;
 
 #[cfg(test)]
+mod laws;
+#[cfg(test)]
 mod tests;
 
 pub use action_text::{action_text, actions_text, instructions_text};

@@ -221,6 +221,9 @@ impl<'a> Xlate<'a, '_> {
     fn push_vlan(&mut self, ethertype: u16) {
         self.wc.set_u16(at::VLAN, 0xffff);
         let (outer, flags) = (self.key.u16(at::VLAN), self.key.u8(at::FLAGS));
+        if outer & VLAN_PRESENT != 0 {
+            self.wc.set_u16(at::VLAN1, 0xffff);
+        }
         self.key.set_u16(at::VLAN1, outer);
         // A new tag has the id and priority of the one behind it (OpenFlow 1.3, table 6); like
         // OVS, zero.

@@ -33,11 +33,9 @@ impl Xlate<'_, '_> {
             _ => false,
         };
         if fields::is_ip(self.key.u16(at::ETH_TYPE)) {
-            if self.key.words[..32] != self.base.words[..32] && self.set_group(L4) {
-                self.wc.set_u8(at::PROTO, 0xff);
-            }
-            if self.key.u8(at::PROTO) == 58 && self.set_group(ND) {
-                self.wc.set_u8(at::PROTO, 0xff);
+            self.set_group(L4);
+            if self.key.u8(at::PROTO) == 58 {
+                self.set_group(ND);
             }
         }
         self.commit_vlan();
@@ -65,7 +63,8 @@ impl Xlate<'_, '_> {
         if any {
             // Not written, but says what the fields are (IPv4, ARP and MPLS share places).
             set.key.set_u16(at::ETH_TYPE, self.key.u16(at::ETH_TYPE));
-            if fields::is_ip(self.key.u16(at::ETH_TYPE)) {
+            if matches!(group[0].0, at::TP_SRC | at::ND_TARGET) {
+                self.wc.set_u8(at::PROTO, 0xff);
                 set.key.set_u8(at::PROTO, self.key.u8(at::PROTO));
             }
             self.op(Op::Set(Box::new(set)));

@@ -50,6 +50,9 @@ impl<'a> Xlate<'a, '_> {
         self.wc.set(at::ETH_DST, [0xff; 6]);
         self.wc.set(at::ETH_SRC, [0xff; 6]);
         self.wc.set_u16(at::VLAN, self.wc.u16(at::VLAN) | 0x1fff);
+        if self.key.u16(at::VLAN) & VLAN_PRESENT != 0 {
+            self.wc.set_u16(at::VLAN1, 0xffff);
+        }
         let (bridge, number) = (self.bridge, self.in_port());
         let Some(input) = bridge.port(number) else {
             return self.detail(|| "no input bundle, dropping".into());

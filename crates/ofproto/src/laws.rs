@@ -1,0 +1,348 @@
+//! Laws that hold for whatever flows and packets: megaflows, regions, flow-mods.
+
+use crate::tests::{Lab, flow, matching, out, packet};
+use crate::*;
+use ::action::{Decision, Region};
+use flow::{Field, Key, at};
+use openflow::*;
+
+/// A small generator (xorshift), so that a failure has a seed.
+struct Rng(u64);
+
+impl Rng {
+    fn new(seed: u64) -> Rng {
+        Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 16) % n
+    }
+    fn pick<'a>(&mut self, list: &[&'a str]) -> &'a str {
+        list[self.below(list.len() as u64) as usize]
+    }
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+const KINDS: &[&str] = &["ip", "tcp", "udp", "arp", "ipv6", "tcp6", "icmp", "mpls"];
+const IPS: &[&str] = &["10.0.0.1", "10.0.0.2", "10.1.0.1", "192.168.0.1"];
+const PREFIXES: &[&str] = &["10.0.0.0/24", "10.0.0.0/8", "10.0.0.1", "192.168.0.0/16"];
+const MACS: &[&str] = &["00:00:00:00:00:01", "00:00:00:00:00:02", "00:00:00:00:00:03"];
+
+fn random_match(r: &mut Rng) -> String {
+    let mut out = Vec::new();
+    let kind = r.pick(KINDS);
+    if r.chance(70) {
+        out.push(kind.to_string());
+        if matches!(kind, "ip" | "tcp" | "udp" | "icmp") {
+            if r.chance(40) {
+                out.push(format!("nw_dst={}", r.pick(PREFIXES)));
+            }
+            if r.chance(20) {
+                out.push(format!("nw_ttl={}", r.below(3)));
+            }
+        }
+        if matches!(kind, "tcp" | "udp" | "tcp6") && r.chance(40) {
+            out.push(format!("tp_dst={}", 80 + r.below(2)));
+        }
+    }
+    if r.chance(40) {
+        out.push(format!("in_port={}", 1 + r.below(4)));
+    }
+    if r.chance(25) {
+        out.push(format!("dl_dst={}", r.pick(MACS)));
+    }
+    match r.below(8) {
+        0 => out.push("dl_vlan=5".into()),
+        1 => out.push("vlan_tci=0".into()),
+        2 => out.push(format!("reg0={}", r.below(2))),
+        3 => out.push(format!("metadata={}", r.below(2))),
+        _ => {}
+    }
+    out.join(",")
+}
+
+fn random_packet(r: &mut Rng) -> Key {
+    let mut text =
+        format!("in_port={},dl_src={},dl_dst={}", 1 + r.below(4), r.pick(MACS), r.pick(MACS));
+    let kind = r.pick(KINDS);
+    text += &format!(",{kind}");
+    if matches!(kind, "ip" | "tcp" | "udp" | "icmp") {
+        text += &format!(",nw_src={},nw_dst={}", r.pick(IPS), r.pick(IPS));
+        text += &format!(",nw_ttl={},nw_tos={}", r.below(3), 4 * r.below(3));
+    }
+    if matches!(kind, "tcp" | "udp" | "tcp6") {
+        text += &format!(",tp_src={},tp_dst={}", 80 + r.below(2), 80 + r.below(2));
+    }
+    if r.chance(30) {
+        text += &format!(",dl_vlan={},dl_vlan_pcp={}", 5 + r.below(2), r.below(2));
+    }
+    let mut key = packet(&text);
+    if kind == "mpls" {
+        key.set_u32(at::MPLS, (r.below(3) as u32) << 12 | 0x100 | r.below(3) as u32);
+    }
+    key
+}
+
+fn random_actions(r: &mut Rng, table: u8) -> Vec<Action> {
+    let reg = |n| Subfield { field: Field::Reg(n), ofs: 0, bits: 16 };
+    let resubmit = |t| Action::Resubmit { in_port: None, table: Some(t), ct: false };
+    let mut list = Vec::new();
+    for _ in 0..r.below(4) {
+        list.push(match r.below(19) {
+            0..=3 => out(1 + r.below(4) as u32),
+            4 => out(port::NORMAL),
+            5 => out(port::FLOOD),
+            6 | 7 if table < 3 => resubmit(table + 1),
+            8 => Action::SetEthDst([0, 0, 0, 0, 0, r.below(4) as u8]),
+            9 => Action::SetIpDst([10, 0, 0, r.below(3) as u8]),
+            10 => Action::DecTtl { ids: vec![] },
+            11 => Action::PushVlan { ethertype: 0x8100 },
+            12 => Action::StripVlan,
+            13 => Action::SetVlanVid { vid: 5, push_if_absent: r.chance(50) },
+            14 => Action::Load { dst: reg(0), value: r.below(2) },
+            15 => Action::Move {
+                src: Subfield { field: Field::EthDst, ofs: 0, bits: 16 },
+                dst: reg(0),
+            },
+            16 => Action::SetL4Dst(80 + r.below(3) as u16),
+            17 => Action::PushMpls { ethertype: 0x8847 },
+            18 => Action::Clone(vec![Action::SetIpTtl(9), out(2)]),
+            _ => out(port::IN_PORT),
+        });
+    }
+    list
+}
+
+fn random_flow(r: &mut Rng) -> FlowMod {
+    let table = r.below(4) as u8;
+    let mut list = vec![Instruction::Apply(random_actions(r, table))];
+    if r.chance(20) {
+        list.push(Instruction::Write(vec![out(1 + r.below(4) as u32)]));
+    }
+    if r.chance(20) {
+        list.push(Instruction::WriteMetadata { value: r.below(2), mask: 1 });
+    }
+    if table < 3 && r.chance(50) {
+        list.push(Instruction::Goto(table + 1));
+    }
+    flow(table, r.below(4) as u16, &random_match(r), list)
+}
+
+/// Another packet of the same megaflow: bits that were not looked at change.
+fn neighbour(r: &mut Rng, key: &Key, d: &Decision) -> Key {
+    let mut free = flow::packet_mask(key);
+    for (i, w) in free.words.iter_mut().enumerate() {
+        *w &= !d.mask.words[i] & r.next();
+    }
+    free.words[flow::PACKET_LINES * 8..].fill(0);
+    free.set_u16(at::VLAN, 0);
+    let mut other = *key;
+    for i in 0..flow::WORDS {
+        other.words[i] ^= free.words[i];
+    }
+    if d.mask.u16(at::VLAN) == 0 {
+        other.set_u16(at::VLAN, if r.chance(50) { 0x1005 } else { 0 });
+    } else if key.u16(at::VLAN) != 0 {
+        let bits = !d.mask.u16(at::VLAN) & 0xe000 & r.next() as u16;
+        other.set_u16(at::VLAN, key.u16(at::VLAN) ^ bits);
+    }
+    other
+}
+
+fn outcome(d: &Decision) -> String {
+    format!("{:?} {:?} {:?}", d.ops, d.drop, d.credits)
+}
+
+fn random_lab(r: &mut Rng) -> Lab {
+    let mut lab = Lab::new();
+    if r.chance(50) {
+        lab.port(3, VlanMode::Access(5));
+    }
+    for _ in 0..12 {
+        let _ = lab.sw.flow_mod(lab.br, &random_flow(r), 0);
+    }
+    lab
+}
+
+#[test]
+fn a_decision_holds_for_its_whole_megaflow() {
+    for seed in 1..400 {
+        let mut r = Rng::new(seed);
+        let mut lab = random_lab(&mut r);
+        for _ in 0..30 {
+            let key = random_packet(&mut r);
+            let d = lab.decide(&key);
+            if let Some(e) = &d.effects {
+                lab.sw.effects(e, 0);
+            }
+            let d = lab.decide(&key);
+            let other = neighbour(&mut r, &key, &d);
+            assert!(key.matches(&other, &d.mask));
+            let e = lab.decide(&other);
+            assert_eq!(outcome(&d), outcome(&e), "seed {seed}\n{key:?}\n{other:?}\n{:?}", d.mask);
+        }
+    }
+}
+
+#[test]
+fn regions_cover_every_stale_decision() {
+    let mut kept = 0;
+    for seed in 1..300 {
+        let mut r = Rng::new(seed);
+        let mut lab = random_lab(&mut r);
+        for _ in 0..10 {
+            let keys: Vec<Key> = (0..20).map(|_| random_packet(&mut r)).collect();
+            let cached: Vec<Decision> = keys.iter().map(|k| lab.decide(k)).collect();
+            lab.sw.take_regions();
+            let mut m = random_flow(&mut r);
+            match r.below(4) {
+                0 => m.command = FlowModCommand::Delete,
+                1 => m.command = FlowModCommand::Modify,
+                2 => {
+                    if let Some(e) = &cached[0].effects {
+                        lab.sw.effects(e, 0);
+                    }
+                }
+                _ => {}
+            }
+            let _ = lab.sw.flow_mod(lab.br, &m, 0);
+            let regions = lab.sw.take_regions();
+            let stale = |k: &Key, d: &Decision, x: &Region| k.overlaps(&d.mask, &x.key, &x.mask);
+            for (k, d) in keys.iter().zip(&cached) {
+                if regions.iter().any(|x| stale(k, d, x)) {
+                    continue;
+                }
+                kept += 1;
+                assert_eq!(outcome(d), outcome(&lab.decide(k)), "seed {seed} {k:?} {m:?}");
+            }
+        }
+    }
+    assert!(kept > 10_000, "the regions say nothing: {kept}");
+}
+
+/// A flow table that does what OpenFlow says in the plainest way.
+#[derive(Default)]
+struct Naive(Vec<(u8, u16, Match, u64, Vec<Instruction>)>);
+
+impl Naive {
+    fn apply(&mut self, m: &FlowMod) {
+        use FlowModCommand as C;
+        let selects = |e: &(u8, u16, Match, u64, Vec<Instruction>)| {
+            let strict = matches!(m.command, C::ModifyStrict | C::DeleteStrict);
+            let within = m.matching.mask.subset_of(&e.2.mask)
+                && m.matching.key.matches(&e.2.key, &m.matching.mask);
+            (m.table == TABLE_ALL || m.table == e.0)
+                && if strict { e.1 == m.priority && e.2 == m.matching } else { within }
+                && (e.3 ^ m.cookie_old) & m.cookie_mask == 0
+        };
+        match m.command {
+            C::Add => {
+                self.0.retain(|e| (e.0, e.1, &e.2) != (m.table, m.priority, &m.matching));
+                let list = m.instructions.clone();
+                self.0.push((m.table, m.priority, m.matching.clone(), m.cookie, list));
+            }
+            C::Modify | C::ModifyStrict => {
+                for e in self.0.iter_mut().filter(|e| selects(e)) {
+                    e.4 = m.instructions.clone();
+                }
+            }
+            C::Delete | C::DeleteStrict => self.0.retain(|e| !selects(e)),
+        }
+    }
+}
+
+#[test]
+fn flow_mods_do_what_the_naive_table_does() {
+    use FlowModCommand as C;
+    for seed in 1..200 {
+        let mut r = Rng::new(seed);
+        let mut lab = Lab::new();
+        let mut naive = Naive::default();
+        for _ in 0..60 {
+            let mut m = random_flow(&mut r);
+            let commands = [C::Add, C::Add, C::Modify, C::ModifyStrict, C::Delete, C::DeleteStrict];
+            m.command = commands[r.below(6) as usize];
+            m.cookie = r.below(3);
+            if m.command != C::Add && r.chance(30) {
+                (m.cookie_old, m.cookie_mask) = (r.below(3), 3);
+            }
+            if matches!(m.command, C::Delete) && r.chance(30) {
+                m.table = TABLE_ALL;
+            }
+            if lab.sw.flow_mod(lab.br, &m, 0).is_ok() {
+                naive.apply(&m);
+            }
+        }
+        let have = lab.dump().into_iter();
+        let mut have: Vec<_> = have
+            .map(|f| format!("{:?}", (f.table, f.priority, f.matching, f.cookie, f.instructions)))
+            .collect();
+        let mut want: Vec<_> = naive.0.iter().map(|e| format!("{e:?}")).collect();
+        have.sort();
+        want.sort();
+        assert_eq!(have, want, "seed {seed}");
+        assert_eq!(lab.sw.n_flows(lab.br).unwrap(), want.len());
+    }
+}
+
+#[test]
+fn counters_follow_the_flow() {
+    let mut lab = Lab::new();
+    lab.add(flow(0, 1, "in_port=1", vec![Instruction::Apply(vec![out(2)])]));
+    let d = lab.decide(&packet("in_port=1,udp"));
+    assert_eq!(d.credits.len(), 1);
+    lab.sw.credit(d.credits[0], 3, 180, 5);
+    let stats = |lab: &Lab| lab.dump().iter().map(|f| (f.packets, f.bytes)).collect::<Vec<_>>();
+    assert_eq!(stats(&lab), [(3, 180)]);
+    let mut m = flow(0, 1, "in_port=1", vec![Instruction::Apply(vec![out(3)])]);
+    m.command = FlowModCommand::Modify;
+    lab.add(m.clone());
+    assert_eq!(stats(&lab), [(3, 180)]);
+    m.command = FlowModCommand::Add;
+    m.flags = flow_flag::RESET_COUNTS;
+    lab.add(m);
+    assert_eq!(stats(&lab), [(0, 0)]);
+    lab.sw.credit(d.credits[0], 1, 1, 5);
+    assert_eq!(stats(&lab), [(0, 0)], "an id that is not the flow's any more");
+    let miss = lab.decide(&packet("in_port=2,udp"));
+    lab.sw.credit(miss.credits[0], 7, 7, 5);
+    let t = &lab.sw.table_stats(lab.br).unwrap()[0];
+    assert_eq!((t.active, t.lookups, t.matched), (1, 10, 3));
+}
+
+#[test]
+fn timeouts_end_flows_with_a_reason() {
+    const S: u64 = 1_000_000_000;
+    let mut lab = Lab::new();
+    let mut idle = flow(0, 1, "in_port=1", vec![Instruction::Apply(vec![out(2)])]);
+    idle.idle_timeout = 10;
+    idle.flags = flow_flag::SEND_FLOW_REM;
+    let mut hard = idle.clone();
+    hard.matching = matching("in_port=2");
+    (hard.idle_timeout, hard.hard_timeout) = (0, 15);
+    lab.add(idle);
+    lab.add(hard);
+    let d = lab.decide(&packet("in_port=1,udp"));
+    lab.sw.credit(d.credits[0], 1, 60, 8 * S);
+    lab.sw.expire(12 * S);
+    assert_eq!(lab.dump().len(), 2);
+    lab.sw.expire(18 * S);
+    let events = lab.sw.take_events();
+    let reasons: Vec<Removed> = events
+        .iter()
+        .filter_map(|e| match e {
+            Event::FlowRemoved(_, m) => Some(m.reason),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(reasons, [Removed::HardTimeout, Removed::IdleTimeout]);
+    assert!(lab.dump().is_empty());
+    assert_eq!(lab.sw.next_expiry(), None);
+}
