@@ -181,3 +181,47 @@ fn nonsense_is_an_error_or_ignored() {
         say(&mut synced(), odd).unwrap();
     }
 }
+
+/// Damaged messages in every state end in an error or are ignored; nothing panics and the session
+/// works again on the next connection.
+#[test]
+fn damage_is_survived() {
+    let messages = [
+        json!({"id": 1, "result": schema(), "error": null}),
+        json!({"id": 2, "result": {"locked": true}, "error": null}),
+        json!({"id": 4, "result": [false, "t1", {"T": {U: {"initial": {"name": "a"}}}}], "error": null}),
+        json!({"id": null, "method": "update3", "params": [0, "t2", {"T": {U: {"modify": {"tags": ["set", [1, 2]]}}}}]}),
+        json!({"id": null, "method": "update2", "params": [0, {"T": {U: {"delete": null}}}]}),
+        json!({"id": null, "method": "update", "params": [0, {"T": {U: {"new": {"name": "x"}}}}]}),
+        json!({"id": "e", "method": "echo", "params": []}),
+    ];
+    let clean: Vec<u8> = messages.iter().flat_map(|m| m.to_string().into_bytes()).collect();
+    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = |below: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed as usize % below
+    };
+    let mut errors = 0;
+    for _ in 0..3000 {
+        let mut bytes = clean.clone();
+        for _ in 0..=random(3) {
+            let at = random(bytes.len());
+            match random(3) {
+                0 => bytes[at] = random(256) as u8,
+                1 => drop(bytes.remove(at)),
+                _ => bytes.insert(at, b"{}[]\",:0-"[random(9)]),
+            }
+        }
+        let mut s = session();
+        s.connected(at(0));
+        errors += usize::from(s.receive(&bytes, at(1)).is_err());
+        s.disconnected(at(2));
+        s.next_id = 1;
+        let monitor = opened(&mut s);
+        answer(&mut s, &monitor, json!([false, "t9", {}]));
+        assert!(s.is_synced());
+    }
+    assert!(errors > 100);
+}

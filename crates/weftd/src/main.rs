@@ -2,7 +2,7 @@
 
 mod idle;
 
-use control::daemon::{Action, Args, Daemon, Dirs, help, version};
+use control::daemon::{Action, Args, Daemon, Dirs, help, log_machine, version};
 use control::vlog;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,6 +33,7 @@ fn run(args: &Args) -> ExitCode {
         Ok(daemon) => daemon,
         Err(error) => return fail(error),
     };
+    log_machine();
     std::panic::set_hook(Box::new(|panic| vlog::emer!("backtrace", "{panic}")));
     match catch_unwind(AssertUnwindSafe(|| idle::run(args, daemon))) {
         Ok(Ok(())) => ExitCode::SUCCESS,

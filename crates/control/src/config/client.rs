@@ -33,6 +33,10 @@ pub struct OvsdbClient {
     output: Vec<u8>,
     input: Vec<u8>,
     seen: Option<Desired>,
+    /// The replica has changed since the configuration was last read from it.
+    changed: bool,
+    /// The last read filled the buffer: more is likely to be there.
+    more_input: bool,
     writer: Writer,
 }
 
@@ -62,6 +66,8 @@ impl OvsdbClient {
             output: Vec::new(),
             input: vec![0; 64 << 10],
             seen: None,
+            changed: false,
+            more_input: false,
             writer: Writer::default(),
         }
     }
@@ -104,6 +110,9 @@ impl OvsdbClient {
                     return change;
                 }
             }
+            if let Some(change) = self.config() {
+                return change;
+            }
             let output = self.session.take_output();
             self.output.extend(output);
             self.step().await;
@@ -118,26 +127,33 @@ impl OvsdbClient {
         match event {
             Event::Synced | Event::Locked => {
                 self.seen = None;
-                self.config()
+                self.changed = true;
+                None
             }
-            Event::Changed => self.config(),
+            Event::Changed => {
+                self.changed = true;
+                None
+            }
             Event::LockLost => {
                 self.lock_lost();
                 Some(Change::LockLost)
             }
             Event::Unusable(why) => {
                 vlog::err!("ovsdb_cs", "{}: {why}", self.name);
+                self.close(&io::Error::other("database cannot be used"));
                 None
             }
             Event::Transaction(id, result) => self.written(id, result.err()),
         }
     }
 
-    /// The configuration, if it differs from the one last told.
+    /// The configuration, if it differs from the one last told. Of many changes that arrive
+    /// together only the last is read.
     fn config(&mut self) -> Option<Change> {
-        if !self.can_write() {
+        if !self.changed || self.more_input || !self.can_write() {
             return None;
         }
+        self.changed = false;
         let desired = Desired::read(self.session.replica())?;
         if self.seen.as_ref() == Some(&desired) {
             return None;
@@ -226,6 +242,7 @@ impl OvsdbClient {
     fn close(&mut self, error: &io::Error) {
         vlog::warn!("reconnect", "{}: connection dropped ({error})", self.name);
         self.stream = None;
+        self.more_input = false;
         self.output.clear();
         self.writer.waiting = None;
         self.session.disconnected(self.now());
@@ -233,6 +250,11 @@ impl OvsdbClient {
 
     async fn exchange(&mut self) -> io::Result<()> {
         let Some(stream) = &self.stream else { return Ok(()) };
+        if self.more_input {
+            tokio::task::yield_now().await;
+            self.flush()?;
+            return self.read();
+        }
         let deadline = self.session.deadline().map(|at| self.start + at);
         let timer = async {
             match deadline {
@@ -267,10 +289,14 @@ impl OvsdbClient {
         match stream.try_read(&mut self.input) {
             Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "connection closed by peer")),
             Ok(count) => {
+                self.more_input = count == self.input.len();
                 let now = self.now();
                 self.session.receive(&self.input[..count], now).map_err(io::Error::other)
             }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                self.more_input = false;
+                Ok(())
+            }
             Err(e) => Err(e),
         }
     }

@@ -5,6 +5,9 @@ use ovsdb::{Replica, Row, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+/// OpenFlow's reserved port numbers start here.
+const OFPP_MAX: u16 = 0xff00;
+
 /// A map from text to text, such as `other_config`.
 pub type StrMap = BTreeMap<String, String>;
 
@@ -182,6 +185,17 @@ pub struct PortConf {
     pub interfaces: Vec<IfaceConf>,
 }
 
+/// A number of the last run. It is a wish, no configuration, so all of them are equal.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Remembered(pub Option<u16>);
+
+impl PartialEq for Remembered {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+impl Eq for Remembered {}
+
 /// One interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IfaceConf {
@@ -199,6 +213,9 @@ pub struct IfaceConf {
     pub mac: Option<String>,
     /// `ofport_request`.
     pub ofport_request: Option<u16>,
+    /// The `ofport` that the database still has: where none is requested, the interface keeps this
+    /// one over a restart, so that flows which name it stay right.
+    pub last_ofport: Remembered,
     /// `other_config`, with `pmd-rxq-affinity` and more.
     pub other_config: StrMap,
     /// `external_ids`.
@@ -303,6 +320,12 @@ fn number(row: &Row, column: &str) -> Option<u32> {
     row.opt_int(column).and_then(|n| u32::try_from(n).ok())
 }
 
+/// A number that an interface other than LOCAL may have.
+fn port_number(row: &Row, column: &str) -> Option<u16> {
+    let number = row.opt_int(column).and_then(|n| u16::try_from(n).ok());
+    number.filter(|n| (1..OFPP_MAX).contains(n))
+}
+
 fn millis(row: &Row, column: &str, default: u64) -> Duration {
     let given = row.opt_int(column).and_then(|ms| u64::try_from(ms).ok());
     Duration::from_millis(given.unwrap_or(default))
@@ -360,7 +383,8 @@ fn interface(uuid: Uuid, row: &Row, bridge: &str) -> IfaceConf {
         options: row.str_map("options"),
         mtu_request: number(row, "mtu_request"),
         mac: row.opt_str("mac").map(str::to_owned),
-        ofport_request: row.opt_int("ofport_request").and_then(|n| u16::try_from(n).ok()),
+        ofport_request: port_number(row, "ofport_request"),
+        last_ofport: Remembered(port_number(row, "ofport")),
         other_config: row.str_map("other_config"),
         external_ids: row.str_map("external_ids"),
         policing_kbits: pair("ingress_policing_rate", "ingress_policing_burst"),

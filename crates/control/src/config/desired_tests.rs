@@ -83,6 +83,16 @@ fn columns_reach_their_fields() {
 }
 
 #[test]
+fn the_last_number_is_a_wish_and_no_change() {
+    let with = |ofport| {
+        Desired::read(&database(vec![("Interface", uuid(6), "ofport", Datum::scalar(ofport))]))
+    };
+    let last = |ofport| with(ofport).unwrap().bridges[0].ports[0].interfaces[0].last_ofport.0;
+    assert_eq!([last(4), last(-1), last(65534)], [Some(4), None, None]);
+    assert_eq!(with(4), with(5));
+}
+
+#[test]
 fn a_name_used_twice_is_a_conflict_and_disturbs_nothing_else() {
     let desired = Desired::read(&database(vec![
         ("Bridge", uuid(2), "ports", Datum::set([uuid(3), uuid(4), uuid(8)])),

@@ -12,7 +12,7 @@ mod target;
 pub use client::{Change, OvsdbClient};
 pub use desired::{
     BridgeConf, Conflict, ControllerConf, Desired, FailMode, FlowTableConf, IfaceConf, LacpMode,
-    PortConf, VlanMode,
+    PortConf, Remembered, VlanMode,
 };
 pub use status::{
     BridgeStatus, ControllerStatus, InterfaceStatus, PortStatus, RowUpdate, Status, SwitchStatus,

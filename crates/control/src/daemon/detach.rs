@@ -60,6 +60,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Daemon {
     ready: Option<File>,
+    told: bool,
     detached: bool,
     chdir: bool,
     _pidfile: Option<Pidfile>,
@@ -83,12 +84,22 @@ impl Daemon {
         if args.mlockall {
             lock_memory();
         }
-        Ok(Self { ready, detached: args.detach, chdir: !args.no_chdir, _pidfile: pidfile })
+        Ok(Self {
+            ready,
+            told: false,
+            detached: args.detach,
+            chdir: !args.no_chdir,
+            _pidfile: pidfile,
+        })
     }
 
     /// Lets the parent leave with success, and lets go of its terminal and directory. Once is
     /// enough, more do no harm.
     pub fn ready(&mut self) {
+        if !std::mem::replace(&mut self.told, true) {
+            vlog::info!("bridge", "{PROGRAM} (Open vSwitch) {}", super::OVS_VERSION);
+            vlog::info!("bridge", "served by Weft {}", env!("CARGO_PKG_VERSION"));
+        }
         if std::mem::take(&mut self.detached) {
             let _ = vlog::set("console:off");
             leave_terminal();

@@ -6,11 +6,13 @@
 
 mod args;
 mod detach;
+mod machine;
 mod paths;
 mod pidfile;
 
 pub use args::{Action, Args, Dummy, SslFiles, UsageError, help};
 pub use detach::{Daemon, StartError};
+pub use machine::log_machine;
 pub use paths::Dirs;
 
 /// The release of `ovs-vswitchd` whose interfaces this program offers.

@@ -4,6 +4,7 @@ use super::levels::{Destination, SpecError};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::UdpSocket;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
@@ -108,7 +109,7 @@ impl Sinks {
     }
 
     pub(super) fn open_file(&mut self, path: PathBuf) -> io::Result<()> {
-        let file = OpenOptions::new().create(true).append(true).open(&path)?;
+        let file = OpenOptions::new().create(true).append(true).mode(0o660).open(&path)?;
         self.file = Some(file);
         self.path = Some(path);
         Ok(())
