@@ -38,3 +38,29 @@ pub const BROADCAST: Mac = [0xff; 6];
 pub fn is_group(mac: &Mac) -> bool {
     mac[0] & 1 != 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Every view of every piece of noise, with everything derived from it.
+        #[test]
+        fn noise_never_panics(b in proptest::collection::vec(any::<u8>(), 0..120)) {
+            let b = &b[..];
+            let _ = (l3(b), vlan_at(b, 12), MplsLse::read(b), sctp_checksum(b), crc32c(b));
+            let _ = Arp::new(b).map(|a| a.is_ethernet_ipv4());
+            let _ = Ipv4::new(b).map(|i| (i.payload().len(), i.checksum_ok(), i.frag_offset()));
+            let _ = Ipv6::new(b).map(|i| walk_extensions(i.payload(), i.next()));
+            let _ = Tcp::new(b).map(|t| (t.header_len(), t.flags(), t.checksum()));
+            let _ = Udp::new(b).map(|u| u.checksum());
+            let _ = Sctp::new(b).map(|s| s.checksum());
+            let _ = Icmp::new(b).map(|i| i.echo());
+            let _ = Vxlan::new(b).map(|v| v.vni());
+            if let Some(nd) = Nd::new(b) {
+                prop_assert!(nd.options().all(|o| o.len >= 8 && o.at + o.len <= b.len()));
+            }
+        }
+    }
+}
