@@ -572,14 +572,21 @@ fn link_events() {
     let mut watch = LinkWatch::new().unwrap();
     assert_eq!(watch.events(), []);
     veth();
-    assert_ne!(wait(watch.fd(), 1000), 0);
-    let events = watch.events();
     let up = |e: &LinkEvent| matches!(e, LinkEvent::Changed(s) if s.name == "v0" && s.up);
-    assert!(events.iter().any(up), "{events:?}");
+    await_event(&mut watch, up);
     ip("link del v0");
     let gone = |e: &LinkEvent| matches!(e, LinkEvent::Gone { name, .. } if name == "v0");
-    let events = watch.events();
-    assert!(events.iter().any(gone), "{events:?}");
+    await_event(&mut watch, gone);
+}
+
+/// Reads events, waiting on the descriptor, until one for which `want` holds.
+fn await_event(watch: &mut LinkWatch, want: impl Fn(&LinkEvent) -> bool) {
+    let (mut seen, end) = (Vec::new(), Instant::now() + Duration::from_secs(3));
+    while !seen.iter().any(&want) {
+        assert!(Instant::now() < end, "not among {seen:?}");
+        wait(watch.fd(), 100);
+        seen.extend(watch.events());
+    }
 }
 
 #[test]
