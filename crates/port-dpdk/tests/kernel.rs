@@ -1,11 +1,11 @@
-//! Virtual devices that meet the kernel (af_packet, tap, AF_XDP), in a network namespace of this
+//! Virtual devices that meet the kernel (af_packet, tap, AF_XDP), and memif, in a network namespace of this
 //! thread's own. Needs to be root.
 
 mod common;
 
 use common::{config, devices, dir};
 use packet::{Packet, Pool};
-use port::{Port, PortError};
+use port::{Port, PortError, RxQueue, TxQueue};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,10 @@ fn open(name: &str, kind: &str, devargs: &str) -> Result<Box<dyn Port>, PortErro
 
 /// Packets that start like ours do, from `from` to `to`.
 fn carry(from: &mut dyn Port, to: &mut dyn Port) {
-    let (mut tx, mut rx) = (from.take_tx(0).unwrap(), to.take_rx(0).unwrap());
+    exchange(from.take_tx(0).unwrap(), to.take_rx(0).unwrap());
+}
+
+fn exchange(mut tx: Box<dyn TxQueue>, mut rx: Box<dyn RxQueue>) {
     let mut frame = vec![0u8; 64];
     frame[..6].fill(0xff);
     frame[12..14].copy_from_slice(&[0x88, 0xb5]);
@@ -49,6 +52,7 @@ fn kernel_devices() {
     let before = devices().pools.in_use();
     af_packet_and_af_packet();
     tap_comes_and_goes();
+    memif_and_peer();
     for _ in 0..3 {
         afxdp();
     }
@@ -60,6 +64,38 @@ fn af_packet_and_af_packet() {
     let mut b = open("b", "dpdk", "eth_af_packet1,iface=v1").unwrap();
     assert!(a.link().up && b.link().up);
     carry(&mut *a, &mut *b);
+}
+
+/// The other end is a process of its own, which sends back what it gets.
+fn memif_and_peer() {
+    let socket = dir().join("memif.sock");
+    let devargs = |role: &str| {
+        format!("net_memif0,role={role},id=1,socket={},socket-abstract=no", socket.display())
+    };
+    let mut port = open("memif", "dpdk", &devargs("server")).unwrap();
+    let mut peer = Command::new("dpdk-testpmd")
+        .args(["--no-pci", "--no-huge", "-m", "256", "--no-shconf", "--no-telemetry"])
+        .args(["-l", "0,1", "--file-prefix", &format!("weft-peer-{}", std::process::id())])
+        .args(["--vdev", &devargs("client"), "--", "--forward-mode=io", "--port-topology=loop"])
+        .args(["--auto-start", "--no-mlockall", "--total-num-mbufs=4096"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("dpdk-testpmd (Debian: dpdk-dev) starts");
+    let start = Instant::now();
+    while !port.link().up && start.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let up = port.link();
+    if up.up {
+        let (tx, rx) = (port.take_tx(0).unwrap(), port.take_rx(0).unwrap());
+        exchange(tx, rx);
+    }
+    peer.kill().unwrap();
+    peer.wait().unwrap();
+    let _ = std::fs::remove_dir_all(format!("/var/run/dpdk/weft-peer-{}", std::process::id()));
+    assert!(up.up && up.resets == 1, "{}", common::log());
 }
 
 fn tap_comes_and_goes() {

@@ -133,6 +133,7 @@ fn guests() {
     }
     queues_follow_the_guest();
     sockets_are_exclusive();
+    garbage_disturbs_nobody();
     assert_eq!(devices().pools.in_use(), before, "packets leaked");
 }
 
@@ -263,4 +264,37 @@ fn sockets_are_exclusive() {
     std::fs::remove_file(&taken).unwrap();
     let _listener = std::os::unix::net::UnixListener::bind(&taken).unwrap();
     assert!(error("dpdkvhostuser", &[]).contains("another process"));
+}
+
+/// Random messages, some with a valid header, while a guest is served.
+fn garbage_disturbs_nobody() {
+    use std::io::Write;
+    let socket: PathBuf = devices().vhost_sock_dir.join("garbage");
+    let mut port = devices().open(&config("garbage", "dpdkvhostuser", &[])).unwrap();
+    let mut ends = Ends::of(&mut *port);
+    let _guest = Guest::start(&socket, "", 1);
+    wait("the guest connects", || port.link().up);
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for _ in 0..300 {
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        let mut message: Vec<u8> = (0..64).map(|_| random() as u8).collect();
+        if random() % 4 > 0 {
+            let size = random() % 60;
+            message[..4].copy_from_slice(&(random() as u32 % 45).to_le_bytes());
+            message[4..8].copy_from_slice(&1u32.to_le_bytes());
+            message[8..12].copy_from_slice(&(size as u32).to_le_bytes());
+            message.truncate(12 + size as usize);
+        }
+        let _ = stream.write_all(&message);
+        ends.step(4, 64);
+    }
+    assert!(port.link().up, "the guest that was there is still served");
+    ends.exchange(1000, 64);
+    ends.drain();
 }

@@ -1,4 +1,4 @@
-//! EAL and its pools, once per test process.
+//! EAL and its pools, once per test process, on hugepages if the machine has free ones.
 
 use dpdk::{Eal, EalConfig, Pools};
 use port::PortConfig;
@@ -16,7 +16,7 @@ pub fn log() -> String {
 
 static DEVICES: LazyLock<Devices> = LazyLock::new(|| {
     let log = Some((|line: &str| LOG.lock().unwrap().push(line.into())) as fn(&str));
-    let config = EalConfig { log, extra: "--no-huge -m 512".into(), ..Default::default() };
+    let config = EalConfig { log, ..Default::default() };
     let pools = Arc::new(Pools::new(Eal::init(&config).expect("EAL starts")).expect("pools"));
     Devices::new(pools, dir())
 });
