@@ -13,7 +13,7 @@ fn a_restart_of_the_server_converges() {
     s.start_detached("");
     s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
     s.kill_server();
-    s.wait_for_log("connection dropped");
+    s.wait_for_log("connection closed by peer");
     s.start_server();
     s.vsctl("add-br br1 -- set bridge br1 datapath_type=dummy");
     assert_eq!(s.vsctl("get interface br1 ofport"), "65534");
@@ -36,7 +36,7 @@ fn a_restart_of_the_daemon_converges() {
 fn a_daemon_that_is_first_waits_for_the_server() {
     let mut s = Sandbox::without_server();
     s.start("");
-    s.wait_for_log("connection attempt failed");
+    s.wait_for_log("connection attempt failed (No such file or directory)");
     s.start_server();
     s.vsctl("--no-wait init");
     s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");

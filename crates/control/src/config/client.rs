@@ -233,14 +233,19 @@ impl OvsdbClient {
                 self.session.connected(self.now());
             }
             Err(error) => {
-                vlog::warn!("reconnect", "{}: connection attempt failed ({error})", self.name);
+                let (name, why) = (&self.name, reason(&error));
+                vlog::warn!("reconnect", "{name}: connection attempt failed ({why})");
                 self.session.disconnected(self.now());
             }
         }
     }
 
     fn close(&mut self, error: &io::Error) {
-        vlog::warn!("reconnect", "{}: connection dropped ({error})", self.name);
+        if error.kind() == io::ErrorKind::UnexpectedEof {
+            vlog::info!("reconnect", "{}: connection closed by peer", self.name);
+        } else {
+            vlog::warn!("reconnect", "{}: connection dropped ({})", self.name, reason(error));
+        }
         self.stream = None;
         self.more_input = false;
         self.output.clear();
@@ -287,7 +292,7 @@ impl OvsdbClient {
     fn read(&mut self) -> io::Result<()> {
         let Some(stream) = &self.stream else { return Ok(()) };
         match stream.try_read(&mut self.input) {
-            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "connection closed by peer")),
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
                 self.more_input = count == self.input.len();
                 let now = self.now();
@@ -300,4 +305,10 @@ impl OvsdbClient {
             Err(e) => Err(e),
         }
     }
+}
+
+/// The system's words for an error, without its number.
+fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }

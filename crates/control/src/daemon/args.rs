@@ -250,7 +250,7 @@ impl Args {
             })?;
         }
         for text in &self.ignored {
-            vlog::warn!("vswitchd", "{text}");
+            vlog::info!("vswitchd", "{text}");
         }
         if let Some(user) = &self.user {
             vlog::warn!("daemon_unix", "--user={user}: stays with the user that started it");
