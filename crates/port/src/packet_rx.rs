@@ -190,6 +190,23 @@ impl PacketRx {
         }
     }
 
+    /// Throws away up to `n` waiting frames for which there is no buffer: left where they are, they
+    /// would keep the descriptor readable and its thread spinning.
+    fn discard(&self, n: usize) {
+        let mut some = [0u8; 2 * VNET_LEN];
+        for _ in 0..n {
+            // SAFETY: the buffer is writable for its length.
+            let got = unsafe {
+                let (fd, to) = (self.fd.as_raw_fd(), some.as_mut_ptr().cast());
+                libc::recv(fd, to, some.len(), libc::MSG_DONTWAIT | libc::MSG_TRUNC)
+            };
+            if got < 0 {
+                return;
+            }
+            self.stats.rx.drop(Reason::NoBuffer, 1);
+        }
+    }
+
     /// Makes sure of up to `n` empty packets in `batch`; how many there are.
     fn fill_batch(&mut self, n: usize) -> usize {
         let have = self.spare.len();
@@ -208,6 +225,9 @@ impl RxQueue for PacketRx {
         if self.pending.len() < max {
             let n = self.fill_batch((max - self.pending.len()).min(BURST));
             let received = if n > 0 { self.receive(n) } else { Vec::new() };
+            if n == 0 {
+                self.discard(max.min(BURST));
+            }
             for r in &received {
                 self.finish(r);
             }

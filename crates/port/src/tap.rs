@@ -129,10 +129,28 @@ impl TapRx {
         Ok(if p.set_len(n) { Ok(()) } else { Err(Reason::TooLong) })
     }
 
+    /// Throws away a burst of waiting frames for which there is no buffer: left where they are, they
+    /// would keep the descriptor readable and its thread spinning.
+    fn discard(&self) {
+        let mut some = [0u8; 1];
+        for _ in 0..BURST {
+            // SAFETY: the buffer is writable for its length.
+            let n = unsafe { libc::read(self.tap.fd.as_raw_fd(), some.as_mut_ptr().cast(), 1) };
+            if n < 0 {
+                let gone = io::Error::last_os_error().raw_os_error() == Some(libc::EBADFD);
+                return if gone {
+                    self.tap.silence()
+                };
+            }
+            self.stats.rx.drop(Reason::NoBuffer, 1);
+        }
+    }
+
     /// The next frame; None when there is none now.
     fn next(&mut self) -> Option<Packet> {
         loop {
             if self.spare.is_empty() && !self.pool.alloc(&mut self.spare, BURST) {
+                self.discard();
                 return None;
             }
             let mut p = self.spare.pop()?;

@@ -380,6 +380,40 @@ fn too_long_for_the_buffer_is_a_named_drop() {
     a.close();
 }
 
+/// A pool that has nothing to give.
+struct Empty;
+
+impl Pool for Empty {
+    fn alloc(&self, _out: &mut Vec<Packet>, _n: usize) -> bool {
+        false
+    }
+    fn free(&self, packets: &[Packet]) {
+        assert!(packets.is_empty());
+    }
+}
+
+#[test]
+fn without_buffers_frames_are_dropped_by_name() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    for (name, kind, far) in [("v0", "system", "v1"), ("tp0", "tap", "tp0")] {
+        let mut port = port::open(&config(name, kind), Arc::new(Empty)).unwrap();
+        port.set_admin_up(true).unwrap();
+        let mut rx = port.take_rx(0).unwrap();
+        let raw = RawSender::new(far);
+        (0..10).for_each(|n| raw.send(&numbered(n, 60)));
+        let end = Instant::now() + Duration::from_secs(2);
+        let dropped = |p: &mut dyn Port| p.counters().get("rx_drop_no_buffer").copied();
+        while dropped(&mut *port).unwrap_or(0) < 10 {
+            assert!(Instant::now() < end, "{:?}", port.counters());
+            assert_eq!(rx.rx(&mut Vec::new(), 32), 0);
+        }
+        assert_eq!(wait(rx.fd().unwrap(), 0), 0, "nothing waits any more");
+    }
+}
+
 /// A packet socket of our own, independent of the ports.
 struct RawSender(i32, libc::sockaddr_ll);
 
