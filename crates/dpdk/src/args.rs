@@ -41,6 +41,13 @@ fn sum(list: &str) -> Option<u64> {
     list.split(',').map(|n| n.trim().parse::<u64>().ok()).sum()
 }
 
+/// An option for which EAL would print something and end the process.
+pub(crate) fn fatal(config: &EalConfig) -> Option<&str> {
+    let fatal = ["-h", "--help", "--log-level=help"];
+    let mut words = config.extra.split_whitespace();
+    words.find(|word| fatal.contains(word) || *word == "help")
+}
+
 /// Builds argv. The second value says whether hugepages are used: they are when there are enough
 /// free ones for what was asked.
 pub(crate) fn build(config: &EalConfig, machine: &Machine) -> (Vec<String>, bool) {
@@ -115,6 +122,14 @@ mod tests {
         let line = argv.join(" ");
         assert!(huge && line.contains("--in-memory --socket-mem 512,0"), "{line}");
         assert!(line.contains("-a 0000:00:00.0") && !line.contains("--no-pci"), "{line}");
+    }
+
+    #[test]
+    fn options_that_end_the_process() {
+        let fatal = |extra: &str| {
+            super::fatal(&EalConfig { extra: extra.into(), ..Default::default() }).is_some()
+        };
+        assert!(fatal("-m 5 --help") && fatal("--log-level help") && !fatal("--huge-dir /help"));
     }
 
     #[test]

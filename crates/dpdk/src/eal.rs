@@ -59,6 +59,10 @@ impl Eal {
     /// Starts EAL. It can be tried once per process: DPDK does not support a second attempt, not
     /// even after a failure. The caller's CPU affinity does not change and no file stays behind.
     pub fn init(config: &EalConfig) -> Result<Eal, DpdkError> {
+        if let Some(option) = args::fatal(config) {
+            let reason = format!("'{option}' is not an option for a running switch");
+            return Err(DpdkError::new("cannot start DPDK", reason));
+        }
         let mut tried = STARTING.lock().unwrap_or_else(|e| e.into_inner());
         if std::mem::replace(&mut *tried, true) {
             return Err(DpdkError::new("cannot start DPDK", "it was started before"));

@@ -6,9 +6,17 @@ mod common;
 use common::{config, devices, dir};
 use packet::{Packet, Pool};
 use port::{Port, RxQueue, TxQueue};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// So that a guest does not outlive a test that is killed.
+fn die_with_parent() -> std::io::Result<()> {
+    // SAFETY: sets a flag of the calling process.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    Ok(())
+}
 
 /// A guest; killed when dropped.
 struct Guest(Child);
@@ -17,7 +25,10 @@ impl Guest {
     fn start(socket: &Path, vdev: &str, queues: usize) -> Guest {
         let vdev = format!("net_virtio_user0,path={},queues={queues}{vdev}", socket.display());
         let prefix = format!("weft-guest-{}", std::process::id());
-        let child = Command::new("dpdk-testpmd")
+        let mut command = Command::new("dpdk-testpmd");
+        // SAFETY: only makes a system call, which a child may.
+        unsafe { command.pre_exec(die_with_parent) };
+        let child = command
             .args(["--no-pci", "--no-huge", "-m", "256", "--no-shconf", "--no-telemetry"])
             .args(["-l", "0,1", "--file-prefix", &prefix, "--vdev", &vdev, "--"])
             .args(["--forward-mode=io", "--port-topology=loop", "--auto-start", "--no-mlockall"])

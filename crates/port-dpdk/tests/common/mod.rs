@@ -16,7 +16,7 @@ pub fn log() -> String {
 
 static DEVICES: LazyLock<Devices> = LazyLock::new(|| {
     let log = Some((|line: &str| LOG.lock().unwrap().push(line.into())) as fn(&str));
-    let config = EalConfig { log, ..Default::default() };
+    let config = EalConfig { log, pci: true, ..Default::default() };
     let pools = Arc::new(Pools::new(Eal::init(&config).expect("EAL starts")).expect("pools"));
     Devices::new(pools, dir())
 });
