@@ -72,13 +72,6 @@ impl<'a> Rd<'a> {
         }
         Ok((kind, Rd(&self.padded(len)?[4..])))
     }
-    /// A zero-padded text field of `n` bytes.
-    #[cfg(test)]
-    pub fn text(&mut self, n: usize) -> Result<String> {
-        let raw = self.bytes(n)?;
-        let end = raw.iter().position(|b| *b == 0).unwrap_or(n);
-        Ok(String::from_utf8_lossy(&raw[..end]).into_owned())
-    }
 }
 
 /// Writing big-endian numbers at the end of a message.
