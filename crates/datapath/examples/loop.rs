@@ -1,0 +1,166 @@
+//! Cycles per packet of the five steps: an in-memory source, N rules, a sink.
+//!
+//! `cargo run --release -p datapath --example loop -- [flows] [rules] [burst]`
+//! One core, 64-byte UDP packets from a pool of 2048 buffers that rotate as in a NIC's ring. `flows`
+//! destinations in turn, each rule takes flows/rules of them; prints what a step of the vector cost.
+
+use action::{Decision, Op, Pipeline, Request};
+use datapath::{Config, Datapath, RxAffinity, Settings, Tri, WorkerId, cycles};
+use flow::Field;
+use packet::{HeapPool, Packet, Pool};
+use port::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use sync::Domain;
+
+/// A pool that gives nothing back: the packets belong to the source.
+struct Borrowed(HeapPool);
+impl Pool for Borrowed {
+    fn alloc(&self, out: &mut Vec<Packet>, n: usize) -> bool {
+        self.0.alloc(out, n)
+    }
+    fn free(&self, _: &[Packet]) {}
+}
+
+struct Source {
+    ring: Vec<Packet>,
+    next: usize,
+    flow: u32,
+    flows: u32,
+}
+
+impl RxQueue for Source {
+    fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
+        for _ in 0..max {
+            let mut p = self.ring[self.next];
+            self.next = (self.next + 1) % self.ring.len();
+            p.data_mut()[30..34].copy_from_slice(&self.flow.to_be_bytes());
+            self.flow = if self.flow + 1 == self.flows { 0 } else { self.flow + 1 };
+            out.push(p);
+        }
+        max
+    }
+}
+
+struct Sink;
+impl TxQueue for Sink {
+    fn tx(&mut self, packets: &[Packet]) -> usize {
+        packets.len()
+    }
+}
+
+struct Mem {
+    rx: Option<Source>,
+    tx: Option<Sink>,
+}
+impl Port for Mem {
+    fn name(&self) -> &str {
+        "mem"
+    }
+    fn kind(&self) -> &str {
+        "mem"
+    }
+    fn service(&self) -> Service {
+        Service::Poll
+    }
+    fn n_rxq(&self) -> usize {
+        1
+    }
+    fn n_txq(&self) -> usize {
+        1
+    }
+    fn take_rx(&mut self, _: usize) -> Option<Box<dyn RxQueue>> {
+        self.rx.take().map(|r| Box::new(r) as _)
+    }
+    fn take_tx(&mut self, _: usize) -> Option<Box<dyn TxQueue>> {
+        self.tx.take().map(|t| Box::new(t) as _)
+    }
+    fn mac(&self) -> [u8; 6] {
+        [0; 6]
+    }
+    fn mtu(&self) -> u16 {
+        1500
+    }
+    fn link(&mut self) -> Link {
+        Link::default()
+    }
+    fn set_admin_up(&mut self, _: bool) -> Result<(), PortError> {
+        Ok(())
+    }
+    fn counters(&mut self) -> Counters {
+        Counters::new()
+    }
+    fn status(&mut self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+    fn reconfigure(&mut self, _: &PortConfig) -> Result<bool, PortError> {
+        Ok(true)
+    }
+}
+
+/// Flows in blocks of `1 << shift` destinations go one way.
+struct Blocks {
+    shift: u32,
+}
+impl Pipeline for Blocks {
+    fn resolve(&self, _: &Request<'_>, out: &mut Decision) {
+        let mask = u32::MAX << self.shift;
+        Field::EthType.unwildcard(&mut out.mask);
+        Field::Ipv4Dst.set(&mut out.mask, mask as u128);
+        out.ops.push(Op::Output(0));
+        out.credits.push(1);
+    }
+}
+
+fn packet(pool: &dyn Pool) -> Packet {
+    let mut p = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    p.extend([0x45, 0, 0, 50, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 0, 0, 0, 0]);
+    p.extend([0, 1, 0, 2, 0, 30, 0, 0]);
+    p.resize(64, 0);
+    pool.packet(&p).unwrap()
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1).map(|a| a.parse::<u32>().expect("a number"));
+    let flows = args.next().unwrap_or(1);
+    let rules = args.next().unwrap_or(1).next_power_of_two();
+    let seconds = args.next().unwrap_or(2) as u64;
+    let shift = (flows.next_power_of_two() / rules).max(1).trailing_zeros();
+    let pool: Arc<dyn Pool> = Arc::new(Borrowed(HeapPool::new()));
+    let ring = (0..2048).map(|_| packet(&*pool)).collect();
+    let mut config = Config::new(pool, Domain::new(), Arc::new(Blocks { shift }));
+    config.manual = true;
+    let mut dp = Datapath::new(config).unwrap();
+    dp.set_settings(Settings {
+        flow_limit: 1 << 20,
+        signature_cache: Tri::Auto,
+        ..Settings::default()
+    });
+    dp.set_pmd_cores(&[0]).unwrap();
+    let port = Mem { rx: Some(Source { ring, next: 0, flow: 0, flows }), tx: Some(Sink) };
+    dp.add_port(Box::new(port), RxAffinity::default()).unwrap();
+    let warm = datapath::now_ms() + 500;
+    while datapath::now_ms() < warm {
+        dp.step();
+        dp.poll(datapath::now_ms());
+    }
+    dp.stats_clear();
+    let (end, start) = (datapath::now_ms() + 1000 * seconds, cycles());
+    while datapath::now_ms() < end {
+        (0..64).for_each(|_| drop(dp.step()));
+    }
+    let total = cycles() - start;
+    let (_, p) = dp.perf().into_iter().find(|(w, _)| *w != WorkerId::Kernel).unwrap();
+    let per = |c: u64| c as f64 / p.passes as f64;
+    println!("flows {flows}, rules {}, packets {}", dp.flows().len(), p.passes);
+    println!("cycles/packet: {:.1} wall, {:.1} in the loop", per(total), per(p.busy_cycles));
+    println!(
+        "  rx {:.1}  parse {:.1}  lookup {:.1}  act+tx {:.1}; {:.2} visits/packet, {:.3} misses/packet",
+        per(p.rx_cycles),
+        per(p.parse_cycles),
+        per(p.lookup_cycles),
+        per(p.act_cycles),
+        per(p.subtable_lookups),
+        per(p.misses)
+    );
+}
