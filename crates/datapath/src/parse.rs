@@ -101,6 +101,9 @@ pub(crate) fn parse(
     line: &mut Line,
     ext: &mut Ext,
 ) -> Option<Layout> {
+    if let Some(lay) = plain_ipv4(d, in_port, line) {
+        return Some(lay);
+    }
     *line = [0; 8];
     if d.len() < 14 {
         return None;
@@ -126,6 +129,39 @@ pub(crate) fn parse(
         _ => {}
     }
     Some(out.lay)
+}
+
+/// The common case in one go: no tag, IPv4 without options and fragments, TCP or UDP.
+#[inline]
+fn plain_ipv4(d: &[u8], in_port: u16, line: &mut Line) -> Option<Layout> {
+    let h: &[u8; 42] = d.first_chunk()?;
+    let word = |at: usize| u64::from_ne_bytes(h[at..at + 8].try_into().unwrap());
+    let total = be16(h, 16) as usize;
+    let (proto, l4) = (h[23], 34);
+    // 08 00 45, and neither "more fragments" nor an offset.
+    if h[12] != 8 || h[13] != 0 || h[14] != 0x45 || be16(h, 20) & 0x3fff != 0 {
+        return None;
+    }
+    let whole = match proto {
+        UDP => 28,
+        TCP => 40,
+        _ => return None,
+    };
+    if total < whole || d.len() < 14 + total || d.len() > 0xffff {
+        return None;
+    }
+    let flags = if proto == TCP { [d[l4 + 12] & 0x0f, d[l4 + 13]] } else { [0, 0] };
+    let port = in_port.to_be_bytes();
+    line[0] = word(0);
+    line[1] = word(8) & u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
+    line[2] = word(26);
+    line[3] = u64::from_ne_bytes([h[34], h[35], h[36], h[37], proto, h[15], h[22], 0]);
+    line[4] = u64::from_ne_bytes([flags[0], flags[1], 0, 0, port[0], port[1], 0, 0]);
+    line[5] = u64::from_ne_bytes([0, 0, 0, 0, 0, flag::L4, 0, 0]);
+    line[6] = 0;
+    line[7] = 0;
+    let end = (14 + total) as u16;
+    Some(Layout { l3: 14, l4: l4 as u16, end, ext: 0, sane: true })
 }
 
 fn is_vlan(t: u16) -> bool {

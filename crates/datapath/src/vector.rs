@@ -245,8 +245,7 @@ impl Vector {
         let program = self.programs.intern(&d.ops, d.drop);
         self.keys.program[i] = program;
         let mask: Words = d.mask.words[..32].try_into().unwrap();
-        // One entry is kept free for the rule's own end.
-        let room = d.cacheable && self.late.is_empty() && self.reports.room() > 1;
+        let room = d.cacheable && self.late.is_empty() && self.reports.room() > 0;
         let rule = match room {
             true => self.table.install(&words, &mask, program, self.limit),
             false => None,
@@ -437,7 +436,7 @@ impl Vector {
             }
         }
         self.late.extend(late);
-        while self.late.is_empty() && !self.uncached.is_empty() && self.reports.room() > 1 {
+        while self.late.is_empty() && !self.uncached.is_empty() && self.reports.room() > 0 {
             let key = self.uncached.keys().next().unwrap().clone();
             let credit = self.uncached.remove(&key).unwrap();
             let _ = self.reports.push(Report::Uncached(Box::new(credit)));

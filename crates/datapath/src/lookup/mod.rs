@@ -13,7 +13,7 @@ use sigcache::SigCache;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::{MASKS, Payload, Store};
-use subtable::{Subtable, hash_words};
+use subtable::{Hasher, Subtable};
 
 /// 64x64 -> 128 bits, folded.
 #[inline]
@@ -126,9 +126,8 @@ pub(crate) struct Table {
     secret: u64,
     cache: Option<SigCache>,
     pub cache_on: bool,
-    union: Words,
-    union_words: Vec<u8>,
-    union_ext: bool,
+    /// Of the union of all masks: what the cache hashes.
+    union: Hasher,
     /// Dead rules met by lookups since `take_dead`.
     dead: Vec<u32>,
     tally: Tally,
@@ -154,9 +153,7 @@ impl Table {
             secret,
             cache: None,
             cache_on: false,
-            union: [0; 32],
-            union_words: Vec::new(),
-            union_ext: false,
+            union: Hasher::new(&[0; 32], secret),
             dead: Vec::new(),
             tally: Tally::default(),
         };
@@ -199,7 +196,7 @@ impl Table {
 
     /// Looks up the packets whose numbers are in `todo`; leaves those it did not find, in order.
     pub fn classify(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
-        let caching = self.cache_on && self.cache.is_some() && !self.union_words.is_empty();
+        let caching = self.cache_on && self.cache.is_some() && !self.order.is_empty();
         if caching {
             self.by_cache(keys, todo);
         }
@@ -220,7 +217,7 @@ impl Table {
     }
 
     fn cache_hash(&self, key: &KeyRef<'_>) -> u64 {
-        hash_words(&self.union_words, &self.union, self.union_ext, self.secret, key)
+        self.union.hash(key)
     }
 
     fn by_cache(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
@@ -461,9 +458,7 @@ impl Table {
                 union[w] |= s.mask[w];
             }
         }
-        self.union = union;
-        self.union_words = (0..32).filter(|w| union[*w as usize] != 0).collect();
-        self.union_ext = self.union_words.iter().any(|w| *w >= 8);
+        self.union = Hasher::new(&union, self.secret);
     }
 
     /// Every 100 ms: rank, forget old hits, decide about the cache. `visits_per_hit`: measured.

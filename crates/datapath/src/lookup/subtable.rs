@@ -5,10 +5,12 @@
 
 use super::mask::Words;
 use super::store::{MASKS, Reserved, Store};
-use super::{KeyRef, fold, prefetch};
+use super::{KeyRef, prefetch};
 
 /// Entries of a stash.
 const STASH: usize = 16;
+/// Splits tried before an insertion fails.
+const RETRIES: usize = 16;
 /// Entries per bucket.
 const WAYS: usize = 8;
 
@@ -26,9 +28,7 @@ pub(crate) struct Subtable {
     pub mask: Words,
     /// Does the mask look at lines 1..3?
     pub ext: bool,
-    /// Significant words of the mask.
-    words: Vec<u8>,
-    secret: u64,
+    hasher: Hasher,
     buckets: Reserved<Bucket>,
     size: usize,
     stash: Vec<(u16, u32)>,
@@ -48,13 +48,11 @@ fn sig(hash: u64) -> u16 {
 impl Subtable {
     /// An empty one with room for `capacity` rules.
     pub fn new(mask: Words, secret: u64, capacity: usize) -> Self {
-        let words: Vec<u8> = (0..mask.len() as u8).filter(|w| mask[*w as usize] != 0).collect();
-        let room = (capacity / WAYS * 2).next_power_of_two().max(4);
+        let room = (capacity / WAYS * 4).next_power_of_two().max(4);
         Subtable {
-            ext: words.iter().any(|w| *w >= 8),
+            ext: mask[8..].iter().any(|w| *w != 0),
+            hasher: Hasher::new(&mask, secret),
             mask,
-            words,
-            secret,
             buckets: Reserved::new(room),
             size: 4.min(room),
             stash: Vec::with_capacity(STASH),
@@ -67,7 +65,7 @@ impl Subtable {
     /// Hash of a key under the mask.
     #[inline]
     pub fn hash(&self, key: &KeyRef<'_>) -> u64 {
-        hash_words(&self.words, &self.mask, self.ext, self.secret, key)
+        self.hasher.hash(key)
     }
 
     #[inline]
@@ -119,22 +117,35 @@ impl Subtable {
 
     /// Links rule `idx`; false when there is no place.
     pub fn insert(&mut self, store: &Store, hash: u64, idx: u32) -> bool {
-        if (self.len as usize + 1) * 3 > self.size * WAYS * 2 {
+        if (self.len as usize + 1) * 2 > self.size * WAYS {
             self.grow(store);
         }
+        // Where both buckets are full more splits usually make room.
+        for _ in 0..RETRIES {
+            if self.link(hash, idx) {
+                self.len += 1;
+                return true;
+            }
+            self.grow(store);
+        }
+        false
+    }
+
+    fn link(&mut self, hash: u64, idx: u32) -> bool {
         let (first, second) = (self.addr(hash as u32), self.addr((hash >> 32) as u32));
         let s = sig(hash);
-        if !self.bucket_mut(first).put(s, idx) {
-            if self.bucket_mut(second).put(s, idx) {
-                self.bucket_mut(first).overflow = 1;
-            } else if self.stash.len() < STASH {
-                self.stash.push((s, idx));
-            } else {
-                return false;
-            }
+        if self.bucket_mut(first).put(s, idx) {
+            return true;
         }
-        self.len += 1;
-        true
+        if self.bucket_mut(second).put(s, idx) {
+            self.bucket_mut(first).overflow = 1;
+            return true;
+        }
+        let room = self.stash.len() < STASH;
+        if room {
+            self.stash.push((s, idx));
+        }
+        room
     }
 
     /// Splits one bucket.
@@ -224,28 +235,52 @@ impl Bucket {
     }
 }
 
-/// Keyed multiply-fold over the significant words.
-#[inline]
-pub(crate) fn hash_words(
-    words: &[u8],
-    mask: &Words,
-    ext: bool,
+/// A keyed hash of the bits of a mask: multiply-fold, two words at a time.
+pub(crate) struct Hasher {
+    /// (word, mask), significant words of line 0; padded with zero masks to an even number.
+    line: [(u8, u64); 8],
+    pairs: usize,
+    /// The same beyond line 0.
+    ext: Vec<(u8, u64)>,
     secret: u64,
-    key: &KeyRef<'_>,
-) -> u64 {
-    let mut h = secret;
-    if !ext {
-        for w in words {
-            let w = *w as usize & 7;
-            h = fold(h ^ (key.line[w] & mask[w]));
+}
+
+impl Hasher {
+    /// For the significant words of `mask`.
+    pub fn new(mask: &Words, secret: u64) -> Self {
+        let mut line = [(0, 0); 8];
+        let mut n = 0;
+        for w in (0..7).filter(|w| mask[*w] != 0) {
+            line[n] = (w as u8, mask[w]);
+            n += 1;
         }
-    } else {
-        for w in words {
-            let w = *w as usize & (super::store::PWORDS - 1);
-            h = fold(h ^ (key.word(w) & mask[w]));
-        }
+        let ext = (8..mask.len()).filter(|w| mask[*w] != 0).map(|w| (w as u8, mask[w]));
+        Hasher { line, pairs: n.div_ceil(2), ext: ext.collect(), secret }
     }
-    h
+
+    /// Of a key.
+    #[inline]
+    pub fn hash(&self, key: &KeyRef<'_>) -> u64 {
+        let word = |(w, m): (u8, u64)| key.line[w as usize & 7] & m;
+        let mut h = self.secret;
+        for pair in self.line.chunks_exact(2).take(self.pairs) {
+            h = fold2(word(pair[0]) ^ h, word(pair[1]) ^ K);
+        }
+        for (w, m) in &self.ext {
+            h = fold2((key.word(*w as usize) & m) ^ h, K);
+        }
+        fold2(h, K ^ self.secret)
+    }
+}
+
+/// An odd constant with mixed bits.
+const K: u64 = 0xd6e8_feb8_6659_fd93;
+
+/// 64x64 -> 128 bits, folded.
+#[inline]
+fn fold2(a: u64, b: u64) -> u64 {
+    let p = a as u128 * b as u128;
+    p as u64 ^ (p >> 64) as u64
 }
 
 const _: () = assert!(size_of::<Bucket>() == 64 && MASKS <= 64);
