@@ -5,7 +5,7 @@ use super::status::{RowUpdate, Status};
 use super::target::{Stream, Target};
 use crate::vlog;
 use ovsdb::{Event, Replica, Session, Transaction, TransactionError, TxnId};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
@@ -40,13 +40,14 @@ pub struct OvsdbClient {
     writer: Writer,
 }
 
-/// The writes under way: one transaction for all, or, when the server refuses that, one for each
-/// row, so that one bad value keeps back nothing else.
+/// The writes under way: one transaction for all. What the server refuses is tried again in
+/// smaller parts, row by row and then column by column, so that one bad value keeps back nothing
+/// else; the acknowledgement comes after the rest even then.
 #[derive(Default)]
 struct Writer {
     waiting: Option<Status>,
-    in_flight: BTreeSet<TxnId>,
-    rows: Vec<RowUpdate>,
+    in_flight: BTreeMap<TxnId, Vec<RowUpdate>>,
+    last: Vec<RowUpdate>,
 }
 
 impl OvsdbClient {
@@ -93,12 +94,17 @@ impl OvsdbClient {
             self.writer.waiting = Some(status.clone());
             return;
         }
-        let rows = status.diff(self.session.replica());
+        self.transact(status.diff(self.session.replica()));
+    }
+
+    fn transact(&mut self, rows: Vec<RowUpdate>) {
         let mut transaction = Transaction::new();
         rows.iter().for_each(|row| row.clone().add_to(&mut transaction));
-        if !transaction.is_empty() {
-            self.writer.in_flight.extend(self.session.transact(transaction));
-            self.writer.rows = rows;
+        if transaction.is_empty() {
+            return;
+        }
+        if let Some(id) = self.session.transact(transaction) {
+            self.writer.in_flight.insert(id, rows);
         }
     }
 
@@ -173,16 +179,15 @@ impl OvsdbClient {
     }
 
     fn written(&mut self, id: TxnId, error: Option<TransactionError>) -> Option<Change> {
-        if !self.writer.in_flight.remove(&id) {
-            return None;
+        let rows = self.writer.in_flight.remove(&id)?;
+        match error {
+            Some(TransactionError::ConnectionLost) => return None,
+            Some(error) => self.write_apart(rows, &error),
+            None => {}
         }
-        let rows = std::mem::take(&mut self.writer.rows);
-        if let Some(error) = error {
-            if error == TransactionError::ConnectionLost {
-                return None;
-            }
-            vlog::warn!("bridge", "status was not written: {error}");
-            self.write_apart(rows);
+        if self.writer.in_flight.is_empty() {
+            let last = std::mem::take(&mut self.writer.last);
+            self.transact(last);
         }
         if !self.writer.in_flight.is_empty() {
             return None;
@@ -193,14 +198,18 @@ impl OvsdbClient {
         Some(Change::Written)
     }
 
-    fn write_apart(&mut self, rows: Vec<RowUpdate>) {
-        if rows.len() < 2 {
-            return;
+    fn write_apart(&mut self, rows: Vec<RowUpdate>, error: &TransactionError) {
+        let [row] = rows.as_slice() else {
+            let (last, first) = rows.into_iter().partition(|row| row.table == "Open_vSwitch");
+            self.writer.last = last;
+            return Vec::into_iter(first).for_each(|row| self.transact(vec![row]));
+        };
+        let RowUpdate { table, uuid, columns } = row.clone();
+        if let [(column, _)] = columns.as_slice() {
+            return vlog::warn!("bridge", "{table} {uuid}: {column} was not written: {error}");
         }
-        for row in rows {
-            let mut transaction = Transaction::new();
-            row.add_to(&mut transaction);
-            self.writer.in_flight.extend(self.session.transact(transaction));
+        for column in columns {
+            self.transact(vec![RowUpdate { table, uuid, columns: vec![column] }]);
         }
     }
 
@@ -250,6 +259,7 @@ impl OvsdbClient {
         self.more_input = false;
         self.output.clear();
         self.writer.waiting = None;
+        self.writer.last.clear();
         self.session.disconnected(self.now());
     }
 
