@@ -1,19 +1,27 @@
 //! Operations as text: OVS's datapath actions (`dpctl/dump-flows`, `ofproto/trace`).
 
-use crate::{Op, Rewrite};
+use crate::{Op, Punt, Rewrite};
 use flow::{Key, Mask, at};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// A list of operations; `drop` if there are none.
 pub fn ops_text(ops: &[Op]) -> String {
+    ops_text_with(ops, &|p| format!("userspace(pid=0,controller(max_len={}))", p.max_len))
+}
+
+/// As [`ops_text`], with the text of packets to the control side by `punt`.
+pub fn ops_text_with(ops: &[Op], punt: PuntText<'_>) -> String {
     if ops.is_empty() {
         return "drop".into();
     }
-    ops.iter().map(op_text).collect::<Vec<_>>().join(",")
+    ops.iter().map(|op| op_text(op, punt)).collect::<Vec<_>>().join(",")
 }
 
+/// Prints a [`Punt`]; its context is opaque here.
+pub type PuntText<'a> = &'a dyn Fn(&Punt) -> String;
+
 /// One operation. A rewrite prints one `set()` per protocol.
-pub fn op_text(op: &Op) -> String {
+fn op_text(op: &Op, punt: PuntText<'_>) -> String {
     match op {
         Op::Output(port) => port.to_string(),
         Op::Set(r) => set_text(r),
@@ -31,12 +39,12 @@ pub fn op_text(op: &Op) -> String {
         Op::PopMpls { ethertype } => format!("pop_mpls(eth_type={ethertype:#x})"),
         Op::Recirc(id) => format!("recirc({id:#x})"),
         Op::Truncate(len) => format!("trunc({len})"),
-        Op::Punt(p) => format!("userspace(pid=0,controller(max_len={}))", p.max_len),
-        Op::Clone(ops) => format!("clone({})", ops_text(ops)),
+        Op::Punt(p) => punt(p),
+        Op::Clone(ops) => format!("clone({})", ops_text_with(ops, punt)),
         Op::Meter(id) => format!("meter({id})"),
         Op::Sample { chance, ops } => {
             let percent = f64::from(*chance) * 100.0 / f64::from(u32::MAX);
-            format!("sample(sample={percent:.1}%,actions({}))", ops_text(ops))
+            format!("sample(sample={percent:.1}%,actions({}))", ops_text_with(ops, punt))
         }
         Op::Drop(_) => "drop".into(),
     }
@@ -161,8 +169,8 @@ fn layer4(r: &Rewrite, part: Fill<'_>) -> (&'static str, String) {
         p.field("dst", at::TP_DST, 2, decimal);
     };
     let icmp = |p: &mut Part<'_>| {
-        p.field("type", at::TP_SRC, 2, decimal);
-        p.field("code", at::TP_DST, 2, decimal);
+        p.field("type", at::TP_SRC + 1, 1, decimal);
+        p.field("code", at::TP_DST + 1, 1, decimal);
     };
     let nd = |p: &mut Part<'_>| {
         p.field("target", at::ND_TARGET, 16, ipv6);

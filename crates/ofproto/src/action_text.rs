@@ -1,6 +1,6 @@
 //! Actions as `ovs-ofctl dump-flows` and `ofproto/trace` print them.
 
-use flow::{Field, Key, Mask, match_text, port_text};
+use flow::{Field, Format, port_text};
 use openflow::{Action, Instruction, Subfield, port};
 
 fn plain(_: u32) -> Option<String> {
@@ -155,28 +155,46 @@ fn mac(m: [u8; 6]) -> String {
     m.map(|b| format!("{b:02x}")).join(":")
 }
 
-/// `set_field:VALUE[/MASK]->NAME`, with the value as a match prints it.
+/// `set_field:VALUE[/MASK]->NAME`.
 fn set_field(field: Field, value: u128, mask: u128) -> String {
-    let name = field.name();
-    if field == Field::VlanVid {
-        let mask = if mask == field.full() { String::new() } else { format!("/{mask:#x}") };
-        return format!("set_field:{value}{mask}->{name}");
-    }
-    let (mut k, mut m) = (Key::ZERO, Mask::ZERO);
-    field.set(&mut k, value & mask);
-    field.set(&mut m, mask);
-    let text = match field {
-        Field::IpDscp | Field::IpEcn | Field::IpTos | Field::IpTtl => format!("{value}"),
-        Field::VlanPcp => format!("{value}"),
-        Field::MplsLabel | Field::MplsTc | Field::MplsTtl => format!("{value}"),
-        Field::InPort => port_text(value as u32, &plain),
-        _ => match_text(&k, &m, &plain).rsplit_once('=').map(|(_, v)| v.into()).unwrap_or_else(
-            || {
-                if value == 0 { "0".into() } else { format!("{value:#x}") }
-            },
-        ),
+    let text = value_text(field, value & mask);
+    let mask = match mask == field.full() {
+        true => String::new(),
+        false => format!("/{}", mask_text(field, mask)),
     };
-    format!("set_field:{text}->{name}")
+    format!("set_field:{text}{mask}->{}", field.name())
+}
+
+fn mask_text(field: Field, mask: u128) -> String {
+    match field.format() {
+        Format::Decimal => format!("{mask:#x}"),
+        _ => value_text(field, mask),
+    }
+}
+
+/// A whole field's value.
+fn value_text(field: Field, value: u128) -> String {
+    let bytes = value.to_be_bytes();
+    match field.format() {
+        Format::Decimal => value.to_string(),
+        Format::Ethernet => mac([bytes[10], bytes[11], bytes[12], bytes[13], bytes[14], bytes[15]]),
+        Format::Ipv4 => std::net::Ipv4Addr::from(value as u32).to_string(),
+        Format::Ipv6 => std::net::Ipv6Addr::from(value).to_string(),
+        Format::Port => port_text(value as u32, &plain),
+        _ if value == 0 => "0".into(),
+        _ => format!("{value:#x}"),
+    }
+}
+
+/// What a run of bits holds now.
+pub(crate) fn now_text(s: Subfield, value: u128) -> String {
+    let whole = usize::from(s.bits) == s.field.bits();
+    let text = match whole {
+        true => value_text(s.field, value),
+        false if value == 0 => "0".into(),
+        false => format!("{value:#x}"),
+    };
+    format!("{} is now {text}", sub(s))
 }
 
 /// `NXM_NX_REG0[]`, `NXM_OF_ETH_SRC[0..15]`, `NXM_OF_TCP_SRC[3]`.

@@ -33,6 +33,8 @@ mod types;
 mod view;
 
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 mod laws;
 #[cfg(test)]
 mod tests;
@@ -43,5 +45,6 @@ pub use flow_mod::BundleItem;
 pub use mac_table::{MacEntry, MacStats};
 pub use switch::Switch;
 pub use table::N_TABLES;
+pub use trace::punt_text;
 pub use translate::PacketInContext;
 pub use types::*;

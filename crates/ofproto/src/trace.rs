@@ -3,11 +3,11 @@
 use crate::action_text::{action_text, actions_text, metadata_text};
 use crate::switch::Switch;
 use crate::table::FlowRule;
-use crate::translate::{Xlate, resolve};
+use crate::translate::{PacketInContext, Xlate, resolve};
 use crate::types::{BridgeId, ConfigError};
-use action::Decision;
+use action::{Decision, Punt};
 use flow::{Key, at, flow_text, match_text, megaflow_text};
-use openflow::Action;
+use openflow::{Action, Reason};
 
 pub(crate) fn action(a: &Action) -> String {
     action_text(a)
@@ -28,6 +28,7 @@ struct Node {
 enum Kind {
     Bridge,
     Table,
+    Bucket,
     Action,
     Detail,
     Warning,
@@ -86,7 +87,7 @@ fn print(nodes: &[Node], level: usize, out: &mut String) {
                 let line = "-".repeat(text.len());
                 out.push_str(&format!("\n{indent}{text}\n{indent}{line}\n"));
             }
-            Kind::Table | Kind::Action => out.push_str(&format!("{indent}{text}\n")),
+            Kind::Table | Kind::Bucket | Kind::Action => out.push_str(&format!("{indent}{text}\n")),
             Kind::Detail => out.push_str(&format!("{indent} -> {text}\n")),
             Kind::Warning => out.push_str(&format!("{indent} >> {text}\n")),
         }
@@ -130,6 +131,12 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
+    pub(crate) fn note_bucket(&mut self, id: u32) {
+        if let Some(r) = self.recorder() {
+            r.open(Kind::Bucket, format!("bucket {id}"));
+        }
+    }
+
     pub(crate) fn note_rule(&mut self, table: u8, rule: &FlowRule) {
         self.note_table(|| {
             let m = match_text(&rule.key(), &rule.mask(), &|_| None);
@@ -165,6 +172,26 @@ impl<'a> Xlate<'a, '_> {
             r.final_key = Some(key);
         }
     }
+}
+
+/// `userspace(...)` as OVS's datapath prints it, for packets to controllers.
+pub fn punt_text(p: &Punt) -> String {
+    let Some(c) = p.context.downcast_ref::<PacketInContext>() else {
+        return "userspace(pid=0)".into();
+    };
+    let reason = match c.reason {
+        Reason::ActionSet | Reason::Group | Reason::PacketOut => Reason::Action,
+        r => r,
+    } as u8;
+    let cookie = match c.cookie {
+        0 => "0".into(),
+        c => format!("{c:#x}"),
+    };
+    format!(
+        "userspace(pid=0,controller(reason={reason},dont_send=0,continuation=0,recirc_id=0,\
+         rule_cookie={cookie},controller_id={},max_len={}))",
+        c.controller_id, p.max_len
+    )
 }
 
 impl Switch {
@@ -231,7 +258,10 @@ impl Switch {
         }
         mask.set_u32(at::OF_IN_PORT, !0);
         let megaflow = megaflow_text(&key.masked(&mask), &mask, &names);
-        let ops = action::ops_text(&out.ops);
+        let ops = action::ops_text_with(&out.ops, &|p| {
+            // A trace sends nothing.
+            punt_text(p).replace("dont_send=0", "dont_send=1")
+        });
         text.push_str(&format!(
             "\nFinal flow: {done}\nMegaflow: {megaflow}\nDatapath actions: {ops}\n"
         ));

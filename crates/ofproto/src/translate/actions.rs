@@ -61,6 +61,7 @@ impl<'a> Xlate<'a, '_> {
             A::Move { src, dst } => {
                 let value = self.read_bits(*src);
                 self.write_bits(*dst, value);
+                self.now(*dst);
             }
             A::Push(s) => self.push(*s),
             A::Pop(d) => self.pop(*d),
@@ -166,6 +167,11 @@ impl<'a> Xlate<'a, '_> {
         self.tag_follows(d.field);
     }
 
+    fn now(&mut self, d: Subfield) {
+        let value = d.field.get(&self.key) >> d.ofs & ones(d.bits);
+        self.detail(|| crate::action_text::now_text(d, value));
+    }
+
     fn push(&mut self, s: Subfield) {
         let value = self.read_bits(s);
         match self.stack.len() < super::MAX_STACK {
@@ -176,7 +182,10 @@ impl<'a> Xlate<'a, '_> {
 
     fn pop(&mut self, d: Subfield) {
         match self.stack.pop() {
-            Some((value, _)) => self.write_bits(d, value),
+            Some((value, _)) => {
+                self.write_bits(d, value);
+                self.now(d);
+            }
             None => self.warn(|| "tried to pop from an empty stack".into()),
         }
     }
@@ -257,6 +266,7 @@ impl<'a> Xlate<'a, '_> {
 
     fn output_reg(&mut self, src: Subfield, max_len: u16) {
         let value = self.read_bits(src);
+        self.detail(|| format!("output port is {value}"));
         match u16::try_from(value) {
             Ok(p) if p >= 0xfff8 => self.output_max(0xffff_0000 | u32::from(p), max_len),
             Ok(p) => self.output_max(p.into(), max_len),
@@ -272,17 +282,15 @@ impl<'a> Xlate<'a, '_> {
     }
 
     fn clone_actions(&mut self, inner: &'a [Action]) {
-        let saved = (self.key, self.base, self.exit, self.was_mpls, self.labels);
-        let outer = std::mem::take(&mut self.out.ops);
-        let set = self.set.clone();
+        let mark = self.mark();
+        let saved = (self.key, self.exit, self.was_mpls, self.labels);
+        let (set, stack) = (self.set.clone(), self.stack.clone());
         self.actions(inner.iter());
         self.freeze();
-        let ops = std::mem::replace(&mut self.out.ops, outer);
-        if !ops.is_empty() {
-            self.op(action::Op::Clone(ops.into_boxed_slice()));
-        }
-        self.set = set;
-        (self.key, self.base, self.exit, self.was_mpls, self.labels) = saved;
+        (self.set, self.stack) = (set, stack);
+        (self.key, self.exit, self.was_mpls, self.labels) = saved;
+        self.exit |= self.failed.is_some();
+        self.isolate(mark);
     }
 
     pub(super) fn table_again(&mut self) {

@@ -44,11 +44,23 @@ impl Xlate<'_, '_> {
 
     /// One set operation for what differs in a group, with the bits that were looked at.
     fn set_group(&mut self, group: Group) -> bool {
+        let differs = |&(at, len): &(usize, usize)| {
+            self.key.bytes()[at..at + len] != self.base.bytes()[at..at + len]
+        };
+        if !group.iter().any(differs) {
+            return false;
+        }
+        // ICMP's type and code go together, in their 8 bits.
+        let icmp = group[0].0 == at::TP_SRC && matches!(self.key.u8(at::PROTO), 1 | 58);
+        if icmp {
+            self.wc.set_u8(at::TP_SRC + 1, 0xff);
+            self.wc.set_u8(at::TP_DST + 1, 0xff);
+        }
         let mut set = Rewrite { key: Key::ZERO, mask: Mask::ZERO };
         for &(at, len) in group {
             let range = at..at + len;
             let (new, old) = (&self.key.bytes()[range.clone()], &self.base.bytes()[range.clone()]);
-            if new == old {
+            if new == old && !icmp {
                 continue;
             }
             for i in range {
@@ -59,17 +71,14 @@ impl Xlate<'_, '_> {
                 set.key.bytes_mut()[i] = self.key.bytes()[i] & mask;
             }
         }
-        let any = !set.mask.is_zero();
-        if any {
-            // Not written, but says what the fields are (IPv4, ARP and MPLS share places).
-            set.key.set_u16(at::ETH_TYPE, self.key.u16(at::ETH_TYPE));
-            if matches!(group[0].0, at::TP_SRC | at::ND_TARGET) {
-                self.wc.set_u8(at::PROTO, 0xff);
-                set.key.set_u8(at::PROTO, self.key.u8(at::PROTO));
-            }
-            self.op(Op::Set(Box::new(set)));
+        // Not written, but says what the fields are (IPv4, ARP and MPLS share places).
+        set.key.set_u16(at::ETH_TYPE, self.key.u16(at::ETH_TYPE));
+        if matches!(group[0].0, at::TP_SRC | at::ND_TARGET) {
+            self.wc.set_u8(at::PROTO, 0xff);
+            set.key.set_u8(at::PROTO, self.key.u8(at::PROTO));
         }
-        any
+        self.op(Op::Set(Box::new(set)));
+        true
     }
 
     /// A label just pushed takes the change itself.
@@ -77,7 +86,10 @@ impl Xlate<'_, '_> {
         let new = self.key.u32(at::MPLS);
         match self.out.ops.last_mut() {
             Some(Op::PushMpls { lse, .. }) => *lse = new,
-            _ => return self.set_group(MPLS),
+            _ => {
+                self.wc.set_u32(at::MPLS, !0);
+                return self.set_group(MPLS);
+            }
         }
         true
     }

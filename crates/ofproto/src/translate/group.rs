@@ -43,7 +43,7 @@ impl<'a> Xlate<'a, '_> {
 
     /// A bucket works on a copy of the packet, its actions as an action set.
     fn bucket(&mut self, b: &'a BucketView) {
-        self.detail(|| format!("using bucket {}", b.bucket.id));
+        self.note_bucket(b.bucket.id);
         self.out.credits.push(b.credit);
         let mark = self.mark();
         let saved = (self.key, self.exit, self.was_mpls, self.labels);
@@ -51,6 +51,7 @@ impl<'a> Xlate<'a, '_> {
         let list: Vec<_> = b.bucket.actions.iter().collect();
         self.actions(in_order(&list).into_iter());
         self.freeze();
+        self.close();
         (self.set, self.stack) = (set, stack);
         (self.key, self.exit, self.was_mpls, self.labels) = saved;
         self.exit |= self.failed.is_some();

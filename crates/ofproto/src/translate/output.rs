@@ -37,7 +37,7 @@ impl<'a> Xlate<'a, '_> {
     pub(super) fn output_port(&mut self, number: OfPort, trunc: u32) {
         let bridge = self.bridge;
         let Some(p) = bridge.port(number) else {
-            return self.detail(|| "Nonexistent output port".into());
+            return self.warn(|| "Nonexistent output port".into());
         };
         if p.spec.config & port_config::NO_FWD != 0 {
             return self.detail(|| "OFPPC_NO_FWD set, skipping output".into());
@@ -49,7 +49,7 @@ impl<'a> Xlate<'a, '_> {
             return self.patch(peer, peer_port);
         }
         let Some(dp) = p.spec.dp_port else {
-            return self.detail(|| "Nonexistent output port".into());
+            return self.warn(|| "Nonexistent output port".into());
         };
         self.commit();
         if trunc != 0 {
