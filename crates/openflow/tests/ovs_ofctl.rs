@@ -156,7 +156,7 @@ const FLOWS: &[&str] = &[
     "table=1,priority=5,arp,arp_tpa=10.0.0.0/8 actions=CONTROLLER:128",
     "priority=9,dl_vlan=10 actions=pop_vlan,NORMAL",
     "priority=0 actions=drop",
-    "table=2,priority=1,ipv6,ipv6_dst=fe80::1 actions=load:0x5->NXM_NX_REG1[],resubmit(,4)",
+    "table=2,priority=1,ipv6,ipv6_dst=fe80::1 actions=set_field:0x5->reg1,resubmit(,4)",
 ];
 
 #[test]
