@@ -195,4 +195,8 @@ fn unknown_things_have_their_own_errors() {
     assert_eq!(error("040400100000000100aabbcc00000001"), OfError::BadExperimenter);
     assert_eq!(error("04040010000000010000232000000063"), OfError::BadExpType);
     assert_eq!(error("04040010000000014f4e460000000063"), OfError::BadExpType);
+    // A bundled barrier, and a bundled message with another transaction id.
+    let add = "04040020000000064f4e4600000008fd0000000000000003";
+    assert_eq!(error(&format!("{add}0414000800000006")), OfError::BundleMsgUnsup);
+    assert_eq!(error(&format!("{add}0414000800000007")), OfError::BundleMsgBadXid);
 }

@@ -26,7 +26,7 @@ fn flags(flags: u16) -> Result<u16> {
 
 /// BUNDLE_ADD_MESSAGE. The message inside must have the same transaction id, as in OVS; which
 /// messages a bundle takes is checked here too.
-pub(super) fn decode_add(dialect: Dialect, mut rd: Rd<'_>, depth: u8) -> Result<Request> {
+pub(super) fn decode_add(dialect: Dialect, xid: u32, mut rd: Rd<'_>, depth: u8) -> Result<Request> {
     if depth > 0 {
         return Err(OfError::BundleMsgUnsup);
     }
@@ -38,7 +38,10 @@ pub(super) fn decode_add(dialect: Dialect, mut rd: Rd<'_>, depth: u8) -> Result<
     if len < HEADER_LEN || len > rd.left() {
         return Err(OfError::BundleMsgBadLen);
     }
-    let (to, inner) = decode_parts(dialect, &rd.0[..len], depth + 1)?;
+    if header.xid != xid {
+        return Err(OfError::BundleMsgBadXid);
+    }
+    let (_, inner) = decode_parts(dialect, &rd.0[..len], depth + 1)?;
     let bundled = matches!(
         inner,
         Request::FlowMod(_) | Request::GroupMod(_) | Request::PortMod(_) | Request::PacketOut(_)
@@ -46,7 +49,7 @@ pub(super) fn decode_add(dialect: Dialect, mut rd: Rd<'_>, depth: u8) -> Result<
     if !bundled {
         return Err(OfError::BundleMsgUnsup);
     }
-    Ok(Request::BundleAdd { id, flags, xid: to.xid, inner: Box::new(inner) })
+    Ok(Request::BundleAdd { id, flags, xid, inner: Box::new(inner) })
 }
 
 /// BUNDLE_CONTROL as a reply.

@@ -104,7 +104,7 @@ fn by_kind(
         Kind::GetAsyncRequest => empty(body, Request::GetAsync),
         Kind::SetAsync => config::decode_async(version, body),
         Kind::BundleControl => bundle::decode_control(body),
-        Kind::BundleAdd => bundle::decode_add(dialect, body, depth),
+        Kind::BundleAdd => bundle::decode_add(dialect, to.xid, body, depth),
         _ => Err(OfError::BadType),
     }
 }

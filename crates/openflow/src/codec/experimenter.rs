@@ -23,7 +23,7 @@ pub(super) fn decode(
     to.form = Form::Onf;
     match subtype {
         2300 if dialect.version == Version::V13 => bundle::decode_control(rd),
-        2301 if dialect.version == Version::V13 => bundle::decode_add(dialect, rd, depth),
+        2301 if dialect.version == Version::V13 => bundle::decode_add(dialect, to.xid, rd, depth),
         _ => Err(OfError::BadExpType),
     }
 }
@@ -53,7 +53,6 @@ fn nicira(dialect: Dialect, subtype: u32, mut rd: Rd<'_>) -> Result<Request> {
             2 => PacketInFormat::Nxt2,
             _ => return Err(OfError::RequestEperm),
         }),
-        // NXT_FLOW_AGE: ages are always sent.
         19 => return config::decode_async13(rd),
         20 => {
             rd.skip(6)?;
