@@ -6,7 +6,22 @@
 //! Invariants: one control thread runs a tokio `current_thread` runtime and owns all state here;
 //! forking into the background happens in [`daemon`] before any thread exists.
 
+pub mod appctl;
 pub mod config;
+pub mod controllers;
 pub mod daemon;
+mod housekeeping;
+pub mod of;
+pub mod ports;
+mod reconcile;
+mod report;
+mod run;
+mod settings;
+pub mod state;
 pub mod unixctl;
 pub mod vlog;
+
+pub use run::run;
+
+/// The version of Open vSwitch whose place this daemon takes: tools and controllers compare it.
+pub const OVS_VERSION: &str = "3.1.0";

@@ -1,2 +1,41 @@
-//! See the crate's Cargo.toml; under construction.
-fn main() {}
+//! `weft`: the tool people type. Starts and stops the switch and shows it at work.
+//!
+//! *Place*: programs row. Talks to the switch only through the stock tools and sockets.
+
+mod demo;
+mod dirs;
+mod netns;
+mod run;
+mod up;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "weft", version, about = "The Weft virtual switch: start, stop, watch")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start the switch, with a database of its own where none is running.
+    Up,
+    /// Stop the switch, and the database if `weft up` started it.
+    Down,
+    /// Bring up a private switch with namespaces and a guest, and show its traffic until Ctrl-C.
+    Demo {
+        /// Stop by itself after this many seconds.
+        #[arg(long)]
+        seconds: Option<u64>,
+    },
+}
+
+fn main() -> Result<()> {
+    match Args::parse().command {
+        Command::Up => up::up(&dirs::Dirs::from_env()),
+        Command::Down => up::down(&dirs::Dirs::from_env()),
+        Command::Demo { seconds } => demo::demo(seconds),
+    }
+}

@@ -1,7 +1,5 @@
 //! The daemon that takes `ovs-vswitchd`'s place: arguments and wiring only.
 
-mod idle;
-
 use control::daemon::{Action, Args, Daemon, Dirs, help, log_machine, version};
 use control::vlog;
 use std::fmt::Display;
@@ -35,7 +33,7 @@ fn run(args: &Args) -> ExitCode {
     };
     log_machine();
     std::panic::set_hook(Box::new(|panic| vlog::emer!("backtrace", "{panic}")));
-    match catch_unwind(AssertUnwindSafe(|| idle::run(args, daemon))) {
+    match catch_unwind(AssertUnwindSafe(|| control::run(args, daemon))) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) => {
             vlog::emer!("vswitchd", "{error:#}");

@@ -1,0 +1,86 @@
+//! `coverage/show` and `memory/show`: named counters of the whole daemon.
+
+use crate::state::State;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write;
+
+/// Seconds of history kept for the rates.
+const HISTORY: usize = 60;
+
+/// Totals now and, once a second, over the last minute.
+#[derive(Default)]
+pub struct Coverage {
+    history: VecDeque<BTreeMap<String, u64>>,
+}
+
+impl Coverage {
+    /// Call once a second with [`totals`].
+    pub fn sample(&mut self, totals: BTreeMap<String, u64>) {
+        self.history.push_front(totals);
+        self.history.truncate(HISTORY + 1);
+    }
+
+    /// Average per second over the last `seconds`.
+    fn rate(&self, name: &str, now: u64, seconds: usize) -> f64 {
+        let back = self.history.get(seconds - 1).or(self.history.back());
+        let then = back.and_then(|t| t.get(name)).copied().unwrap_or(0);
+        now.saturating_sub(then) as f64 / seconds as f64
+    }
+}
+
+/// Every counter by name. Drops are called `datapath_drop_<reason>`.
+pub fn totals(s: &State) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    for (reason, n) in s.dp.drops() {
+        all.insert(format!("datapath_drop_{}", reason.name()), n);
+    }
+    for p in s.dp.pmd_info() {
+        for (name, n) in [
+            ("xlate_actions", p.perf.misses),
+            ("dpif_flow_put", p.perf.installed),
+            ("datapath_flow_evicted", p.perf.evicted),
+            ("datapath_flow_not_installed", p.perf.not_installed),
+            ("netdev_received", p.perf.rx_packets),
+            ("netdev_sent", p.perf.tx_packets),
+        ] {
+            *all.entry(name.to_string()).or_insert(0) += n;
+        }
+    }
+    all.insert("ofconn_packet_in_dropped".into(), s.conns.values().map(|c| c.dropped).sum());
+    all
+}
+
+/// `coverage/show`.
+pub fn show(s: &mut State, _: &[String]) -> Result<String, String> {
+    let all = totals(s);
+    let mut out =
+        String::from("Event coverage, avg rate over last: 5 seconds, last minute, last hour:\n");
+    for (name, n) in all.iter().filter(|(_, n)| **n > 0) {
+        let (five, minute) = (s.coverage.rate(name, *n, 5), s.coverage.rate(name, *n, 60));
+        let _ = writeln!(
+            out,
+            "{name:<24} {five:5.1}/sec {minute:9.3}/sec {:13.4}/sec   total: {n}",
+            minute
+        );
+    }
+    let _ = writeln!(out, "{} events never hit", all.values().filter(|n| **n == 0).count());
+    Ok(out)
+}
+
+/// `coverage/read-counter NAME`.
+pub fn read_counter(s: &mut State, args: &[String]) -> Result<String, String> {
+    totals(s).get(&args[0]).map(|n| format!("{n}\n")).ok_or_else(|| "No such counter".into())
+}
+
+/// `memory/show`.
+pub fn memory(s: &mut State, _: &[String]) -> Result<String, String> {
+    let rules: usize = s.bridges.values().map(|b| s.ofproto.n_flows(b.id).unwrap_or(0)).sum();
+    let ports: usize =
+        s.bridges.values().map(|b| b.ifaces.values().filter(|i| i.works()).count()).sum();
+    let keys: u64 = s.dp.pmd_info().iter().map(|p| u64::from(p.flows)).sum();
+    let packets = s.devices.pools.in_use();
+    Ok(format!(
+        "ofconns:{} packets:{packets} ports:{ports} rules:{rules} udpif keys:{keys}\n",
+        s.conns.len()
+    ))
+}

@@ -1,0 +1,250 @@
+//! `dpctl/*`, `dpif/*`: the datapath as a whole and its cached flows.
+
+use crate::state::State;
+use action::ops_text;
+use datapath::{FlowDump, WorkerId};
+use flow::at;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// The one datapath's name, as ovs-vswitchd's userspace datapath calls itself.
+const NAME: &str = "netdev@ovs-netdev";
+
+/// `dpctl/dump-dps`.
+pub fn dump_dps(s: &mut State, _: &[String]) -> Result<String, String> {
+    Ok(if s.bridges.is_empty() { String::new() } else { format!("{NAME}\n") })
+}
+
+/// `dpif/dump-dps`: one line per bridge.
+pub fn dump_bridges(s: &mut State, _: &[String]) -> Result<String, String> {
+    Ok(s.bridges.keys().map(|n| format!("netdev@{n}\n")).collect())
+}
+
+fn hits_and_misses(s: &State) -> (u64, u64) {
+    let all = s.dp.pmd_info();
+    let hits = all.iter().map(|p| p.perf.cache_hits + p.perf.flow_hits).sum();
+    (hits, all.iter().map(|p| p.perf.misses).sum())
+}
+
+/// `dpif/show`.
+pub fn dpif_show(s: &mut State, _: &[String]) -> Result<String, String> {
+    let (hit, missed) = hits_and_misses(s);
+    let mut out = format!("{NAME}: hit:{hit} missed:{missed}\n");
+    for (name, bridge) in &s.bridges {
+        let _ = writeln!(out, "  {name}:");
+        for iface in bridge.ifaces.values() {
+            let Some(of_port) = iface.of_port else { continue };
+            let of_port = if of_port == openflow::port::LOCAL { 65534 } else { of_port };
+            let dp_port = iface.dp_port.map_or("none".into(), |p| p.to_string());
+            let kind = kind_text(&iface.conf.kind, iface.conf.options.iter());
+            let _ = writeln!(out, "    {} {of_port}/{dp_port}: {kind}", iface.conf.name);
+        }
+    }
+    Ok(out)
+}
+
+fn kind_text<'a>(kind: &str, options: impl Iterator<Item = (&'a String, &'a String)>) -> String {
+    let kind = match kind {
+        "" => "system",
+        "internal" => "tap",
+        k => k,
+    };
+    let options: Vec<String> = options.map(|(k, v)| format!("{k}={v}")).collect();
+    if options.is_empty() {
+        format!("({kind})")
+    } else {
+        format!("({kind}: {})", options.join(", "))
+    }
+}
+
+/// Datapath port numbers and names.
+fn port_names(s: &State) -> BTreeMap<u16, (String, String)> {
+    let ifaces = s.bridges.values().flat_map(|b| b.ifaces.values());
+    ifaces
+        .filter_map(|i| {
+            Some((
+                i.dp_port?,
+                (i.conf.name.clone(), kind_text(&i.conf.kind, i.conf.options.iter())),
+            ))
+        })
+        .collect()
+}
+
+/// `dpctl/show [-s]`.
+pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
+    let (hit, missed) = hits_and_misses(s);
+    let flows: u64 = s.dp.pmd_info().iter().map(|p| u64::from(p.flows)).sum();
+    let mut out =
+        format!("{NAME}:\n  lookups: hit:{hit} missed:{missed} lost:0\n  flows: {flows}\n");
+    for (no, (name, kind)) in port_names(s) {
+        let kind = if kind == "(system)" { String::new() } else { format!(" {kind}") };
+        let _ = writeln!(out, "  port {no}: {name}{kind}");
+        if args.iter().any(|a| a == "-s" || a == "--statistics") {
+            counters(&mut out, s, no);
+        }
+    }
+    Ok(out)
+}
+
+fn counters(out: &mut String, s: &mut State, no: u16) {
+    let c = s.dp.port_mut(no).map(|p| p.counters()).unwrap_or_default();
+    let get = |n: &str| c.get(n).map_or("?".to_string(), u64::to_string);
+    let _ = writeln!(
+        out,
+        "    RX packets:{} errors:{} dropped:{} overruns:{} frame:{}",
+        get("rx_packets"),
+        get("rx_errors"),
+        get("rx_dropped"),
+        get("rx_over_err"),
+        get("rx_frame_err")
+    );
+    let _ = writeln!(
+        out,
+        "    TX packets:{} errors:{} dropped:{} aborted:{} carrier:{}",
+        get("tx_packets"),
+        get("tx_errors"),
+        get("tx_dropped"),
+        get("tx_aborted_errors"),
+        get("tx_carrier_errors")
+    );
+    let _ = writeln!(out, "    collisions:{}", get("collisions"));
+    let _ = writeln!(out, "    RX bytes:{}  TX bytes:{}", get("rx_bytes"), get("tx_bytes"));
+}
+
+/// How flows are to be printed.
+#[derive(Default)]
+struct Style {
+    more: bool,
+    names: bool,
+}
+
+impl Style {
+    fn of(args: &[String]) -> Style {
+        let has = |a: &str| args.iter().any(|x| x == a);
+        let more = has("-m") || has("--more");
+        Style { more, names: (more || has("--names")) && !has("--no-names") }
+    }
+}
+
+/// `dpctl/dump-flows`.
+pub fn dump_flows(s: &mut State, args: &[String]) -> Result<String, String> {
+    let style = Style::of(args);
+    let pmd = args.iter().find_map(|a| a.strip_prefix("pmd=")).map(|v| v.parse::<i64>());
+    let names = port_names(s);
+    let mut by_worker: BTreeMap<WorkerId, Vec<FlowDump>> = BTreeMap::new();
+    for f in s.dp.flows().into_iter().filter(|f| !f.dead) {
+        let core = if let WorkerId::Pmd(c) = f.worker { c as i64 } else { -1 };
+        if !matches!(pmd, Some(Ok(want)) if want != core) {
+            by_worker.entry(f.worker).or_default().push(f);
+        }
+    }
+    let mut out = String::new();
+    for (worker, flows) in by_worker.into_iter().rev() {
+        match worker {
+            WorkerId::Pmd(core) => {
+                let _ = writeln!(out, "flow-dump from pmd on cpu core: {core}");
+            }
+            WorkerId::Kernel => out.push_str("flow-dump from the main thread:\n"),
+        }
+        for f in &flows {
+            out.push_str(&one(f, &style, &names));
+        }
+    }
+    Ok(out)
+}
+
+/// `dpif/dump-flows BRIDGE`.
+pub fn bridge_flows(s: &mut State, args: &[String]) -> Result<String, String> {
+    let name = args.iter().find(|a| !a.starts_with('-')).ok_or("bridge name missing")?;
+    let bridge = s.bridges.get(name).ok_or("no such bridge")?;
+    let ports: Vec<u16> = bridge.ifaces.values().filter_map(|i| i.dp_port).collect();
+    let (style, names) = (Style::of(args), port_names(s));
+    let flows = s.dp.flows().into_iter().filter(|f| !f.dead);
+    let mine = flows.filter(|f| ports.contains(&f.key.u16(at::IN_PORT)));
+    Ok(mine.map(|f| one(&f, &style, &names)).collect())
+}
+
+fn one(f: &FlowDump, style: &Style, names: &BTreeMap<u16, (String, String)>) -> String {
+    let name_of = |no: u16| names.get(&no).map(|n| n.0.clone());
+    let number = |_: u16| None;
+    let lookup: flow::DatapathPortName = if style.names { &name_of } else { &number };
+    let mut out = String::new();
+    if style.more {
+        let _ = write!(out, "ufid:{}, ", ufid(f));
+    }
+    out.push_str(&flow::odp_text(&f.key, &f.mask, style.more, lookup));
+    let used = if f.packets == 0 || f.used_ms == 0 {
+        "never".to_string()
+    } else {
+        format!("{:.3}s", datapath::now_ms().saturating_sub(f.used_ms) as f64 / 1000.0)
+    };
+    let extra = if style.more { " dp:ovs," } else { "" };
+    let _ = writeln!(
+        out,
+        ", packets:{}, bytes:{}, used:{used},{extra} actions:{}",
+        f.packets,
+        f.bytes,
+        ops_text(&f.ops)
+    );
+    out
+}
+
+/// An identifier that stays the same while the flow is cached.
+fn ufid(f: &FlowDump) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let half = |salt: u8| {
+        let mut h = DefaultHasher::new();
+        (salt, &f.key, &f.mask).hash(&mut h);
+        h.finish()
+    };
+    let (a, b) = (half(0), half(1));
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        a >> 32,
+        a >> 16 & 0xffff,
+        a & 0xffff,
+        b >> 48,
+        b & 0xffff_ffff_ffff
+    )
+}
+
+/// `revalidator/purge`: cached flows go, traffic makes new ones.
+pub fn purge(s: &mut State, _: &[String]) -> Result<String, String> {
+    s.dp.flush();
+    Ok(String::new())
+}
+
+/// `revalidator/wait`: nothing is revalidated later here; counters are brought up to date.
+pub fn wait(s: &mut State, _: &[String]) -> Result<String, String> {
+    s.flush_changes();
+    for _ in 0..1_000_000 {
+        if s.settled() {
+            break;
+        }
+        std::hint::spin_loop();
+    }
+    s.collect();
+    Ok(String::new())
+}
+
+/// `upcall/show`: how full the caches are.
+pub fn upcall_show(s: &mut State, _: &[String]) -> Result<String, String> {
+    let all = s.dp.pmd_info();
+    let flows: u64 = all.iter().map(|p| u64::from(p.flows)).sum();
+    let limit = s.dp.settings().flow_limit;
+    let mut out =
+        format!("{NAME}:\n  flows         : (current {flows}) (limit {limit} per worker)\n");
+    for p in &all {
+        let who = match p.worker {
+            WorkerId::Pmd(core) => format!("core {core}"),
+            WorkerId::Kernel => "main".into(),
+        };
+        let cache = if p.signature_cache { "on" } else { "off" };
+        let _ = writeln!(
+            out,
+            "  {who}: (keys {}) (masks {}) (evicted {}) (not installed {}) (signature cache {cache})",
+            p.flows, p.masks, p.perf.evicted, p.perf.not_installed
+        );
+    }
+    Ok(out)
+}

@@ -1,0 +1,125 @@
+//! `fdb/*`, `ofproto/list`, `bridge/*`.
+
+use super::bridge;
+use crate::state::State;
+use ofproto::instructions_text;
+use openflow::{FlowSelect, FlowStats, GROUP_ANY, Match, TABLE_ALL, port};
+use std::fmt::Write;
+
+/// Learned addresses.
+pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
+    let id = bridge(s, &args[0])?;
+    s.collect();
+    let now = s.now_ns();
+    let mut out = String::from(" port  VLAN  MAC                Age\n");
+    for e in s.ofproto.fdb(id).map_err(|e| e.to_string())? {
+        let port =
+            if e.port == openflow::port::LOCAL { "LOCAL".into() } else { e.port.to_string() };
+        let m = e.mac;
+        let mac = format!(
+            "{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}",
+            m[0], m[1], m[2], m[3], m[4], m[5]
+        );
+        let age = if e.fixed {
+            "static".into()
+        } else {
+            format!("{:3}", now.saturating_sub(e.used) / 1_000_000_000)
+        };
+        let _ = writeln!(out, "{port:>5}  {:4}  {mac}  {age}", e.vlan);
+    }
+    Ok(out)
+}
+
+/// Forgets learned addresses.
+pub fn flush(s: &mut State, args: &[String]) -> Result<String, String> {
+    let ids = match args.first() {
+        Some(name) => vec![bridge(s, name)?],
+        None => s.bridges.values().map(|b| b.id).collect(),
+    };
+    for id in ids {
+        let _ = s.ofproto.fdb_flush(id);
+    }
+    s.flush_changes();
+    Ok("table successfully flushed\n".into())
+}
+
+/// Counters of the learning table.
+pub fn stats_show(s: &mut State, args: &[String]) -> Result<String, String> {
+    let id = bridge(s, &args[0])?;
+    let f = s.ofproto.fdb_stats(id).map_err(|e| e.to_string())?;
+    Ok(format!(
+        "Statistics for bridge \"{}\":\n  Current/maximum MAC entries in the table: {}/{}\n  \
+         Current static MAC entries in the table : {}\n  Total number of learned MAC entries     : {}\n  \
+         Total number of expired MAC entries     : {}\n  Total number of evicted MAC entries     : {}\n  \
+         Total number of port moved MAC entries  : {}\n",
+        args[0], f.current, f.max, f.fixed, f.learned, f.expired, f.evicted, f.moved
+    ))
+}
+
+/// Zeroes them.
+pub fn stats_clear(s: &mut State, args: &[String]) -> Result<String, String> {
+    let ids = match args.first() {
+        Some(name) => vec![bridge(s, name)?],
+        None => s.bridges.values().map(|b| b.id).collect(),
+    };
+    for id in ids {
+        let _ = s.ofproto.fdb_clear_stats(id);
+    }
+    Ok("statistics successfully cleared\n".into())
+}
+
+/// Names of the bridges.
+pub fn list(s: &mut State, _: &[String]) -> Result<String, String> {
+    Ok(s.bridges.keys().map(|n| format!("{n}\n")).collect())
+}
+
+/// Drops the bridge's controllers' connections; they come back.
+pub fn reconnect(s: &mut State, args: &[String]) -> Result<String, String> {
+    if let Some(name) = args.first() {
+        bridge(s, name)?;
+    }
+    let only = args.first().cloned();
+    s.conns.retain(|_, c| {
+        matches!(c.kind, crate::of::Kind::Service) || only.as_ref().is_some_and(|b| *b != c.bridge)
+    });
+    Ok(String::new())
+}
+
+/// All flows of a bridge, hidden ones included.
+pub fn bridge_dump_flows(s: &mut State, args: &[String]) -> Result<String, String> {
+    let name = args.iter().find(|a| !a.starts_with('-')).ok_or("bridge name missing")?;
+    let id = bridge(s, name)?;
+    let now = s.now_ns();
+    s.collect();
+    let all = FlowSelect {
+        table: TABLE_ALL,
+        out_port: port::ANY,
+        out_group: GROUP_ANY,
+        cookie: 0,
+        cookie_mask: 0,
+        matching: Match::default(),
+    };
+    let mut out = String::new();
+    let each = &mut |f: FlowStats| {
+        let _ = writeln!(
+            out,
+            "duration={}s, n_packets={}, n_bytes={}, {}",
+            f.duration_ns / 1_000_000_000,
+            f.packets,
+            f.bytes,
+            flow_line(&f)
+        );
+    };
+    s.ofproto.each_flow(id, &all, now, each).map_err(|e| e.to_string())?;
+    Ok(out)
+}
+
+/// Table, priority, match and actions of a flow.
+fn flow_line(f: &FlowStats) -> String {
+    let table = if f.table == 0 { String::new() } else { format!("table_id={}, ", f.table) };
+    let names = |_| None;
+    let matching = flow::match_text(&f.matching.key, &f.matching.mask, &names);
+    let comma = if matching.is_empty() { "" } else { "," };
+    let actions = instructions_text(&f.instructions);
+    format!("{table}priority={}{comma}{matching},actions={actions}", f.priority)
+}

@@ -1,0 +1,88 @@
+//! `ovs-appctl` commands that look at the switch, with ovs-vswitchd's names and layouts.
+
+pub mod coverage;
+mod dpctl;
+mod fdb;
+mod pmd;
+mod trace;
+
+use crate::state::State;
+
+/// A command's implementation: the text to print, or the error.
+pub type Handler = fn(&mut State, &[String]) -> Result<String, String>;
+
+/// A command: name, usage, least and most arguments, what it does.
+pub struct Command {
+    /// As typed.
+    pub name: &'static str,
+    /// Arguments, for `list-commands`.
+    pub usage: &'static str,
+    /// Least arguments.
+    pub min: usize,
+    /// Most arguments.
+    pub max: usize,
+    /// What it does.
+    pub run: Handler,
+}
+
+const fn command(
+    name: &'static str,
+    usage: &'static str,
+    min: usize,
+    max: usize,
+    run: Handler,
+) -> Command {
+    Command { name, usage, min, max, run }
+}
+
+/// All of them.
+pub const COMMANDS: &[Command] = &[
+    command("bridge/dump-flows", "[--offload-stats] bridge", 1, 2, fdb::bridge_dump_flows),
+    command("bridge/reconnect", "[bridge]", 0, 1, fdb::reconnect),
+    command("coverage/read-counter", "COUNTER", 1, 1, coverage::read_counter),
+    command("coverage/show", "", 0, 0, coverage::show),
+    command("dpctl/dump-dps", "", 0, 0, dpctl::dump_dps),
+    command(
+        "dpctl/dump-flows",
+        "[-m] [--names] [dp] [filter=..] [type=..] [pmd=..]",
+        0,
+        6,
+        dpctl::dump_flows,
+    ),
+    command("dpctl/show", "[-s] [dp...]", 0, 8, dpctl::show),
+    command(
+        "dpif-netdev/pmd-perf-show",
+        "[-nh] [-it iter-history-len] [-ms ms-history-len] [-pmd core] [dp]",
+        0,
+        8,
+        pmd::perf_show,
+    ),
+    command("dpif-netdev/pmd-rxq-rebalance", "[dp]", 0, 1, pmd::rebalance),
+    command("dpif-netdev/pmd-rxq-show", "[-pmd core] [-secs secs] [dp]", 0, 5, pmd::rxq_show),
+    command("dpif-netdev/pmd-stats-clear", "[-pmd core] [dp]", 0, 3, pmd::stats_clear),
+    command("dpif-netdev/pmd-stats-show", "[-pmd core] [dp]", 0, 3, pmd::stats_show),
+    command("dpif/dump-dps", "", 0, 0, dpctl::dump_bridges),
+    command("dpif/dump-flows", "[-m] [--names | --no-names] bridge", 1, 4, dpctl::bridge_flows),
+    command("dpif/show", "", 0, 0, dpctl::dpif_show),
+    command("fdb/flush", "[bridge]", 0, 1, fdb::flush),
+    command("fdb/show", "bridge", 1, 1, fdb::show),
+    command("fdb/stats-clear", "[bridge]", 0, 1, fdb::stats_clear),
+    command("fdb/stats-show", "bridge", 1, 1, fdb::stats_show),
+    command("memory/show", "", 0, 0, coverage::memory),
+    command("ofproto/list", "", 0, 0, fdb::list),
+    command(
+        "ofproto/trace",
+        "{[dp_name] odp_flow | bridge br_flow} [OPTIONS...] [-generate|packet]",
+        1,
+        8,
+        trace::trace,
+    ),
+    command("revalidator/purge", "", 0, 0, dpctl::purge),
+    command("revalidator/wait", "", 0, 0, dpctl::wait),
+    command("upcall/show", "", 0, 0, dpctl::upcall_show),
+];
+
+/// The bridge of that name, or the error that ovs-vswitchd gives.
+fn bridge(s: &State, name: &str) -> Result<ofproto::BridgeId, String> {
+    s.bridges.get(name).map(|b| b.id).ok_or_else(|| "no such bridge".to_string())
+}

@@ -1,0 +1,72 @@
+//! `ofproto/trace`.
+
+use crate::state::State;
+use flow::{Key, at};
+use ofproto::BridgeId;
+
+/// `ofproto/trace {[DP] ODP_FLOW | BRIDGE BR_FLOW} [-generate | PACKET]`.
+pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
+    let mut words: Vec<&str> = Vec::new();
+    let mut generate = false;
+    for a in args {
+        match a.as_str() {
+            "-generate" | "--generate" => generate = true,
+            "--names" | "--no-names" | "-consistent" | "--consistent" => {}
+            "--ct-next" => return Err("--ct-next: connection tracking is not supported".into()),
+            a if a.starts_with("--") => return Err(format!("unknown option {a}")),
+            a => words.push(a),
+        }
+    }
+    let packet = packet_argument(&mut words)?;
+    let _ = generate;
+    s.flush_changes();
+    let (bridge, mut key) = match words.as_slice() {
+        [text] | [_, text] if text.contains("in_port(") => datapath_flow(s, text)?,
+        [name, text] if s.bridges.contains_key(*name) => openflow_flow(s, name, text)?,
+        [name] if s.bridges.contains_key(*name) => openflow_flow(s, name, "")?,
+        [name, _] => return Err(format!("Unknown bridge {name}")),
+        _ => return Err("Must specify bridge name".into()),
+    };
+    if let Some(packet) = packet {
+        let limit = s.dp.settings().vlan_limit;
+        let parsed = datapath::extract(&packet, 0, limit)
+            .ok_or("the packet is shorter than an Ethernet header")?;
+        let in_port = key.u32(at::OF_IN_PORT);
+        key = parsed;
+        key.set_u32(at::OF_IN_PORT, in_port);
+    }
+    s.ofproto.trace(bridge, &key, None).map_err(|e| e.to_string())
+}
+
+/// `in_port=1,tcp,...`, with port names allowed.
+fn openflow_flow(s: &State, name: &str, text: &str) -> Result<(BridgeId, Key), String> {
+    let bridge = s.bridges.get(name).ok_or("no such bridge")?;
+    let number = |port: &str| bridge.ifaces.get(port).and_then(|i| i.of_port);
+    let (key, _) = flow::parse_match(text, &number).map_err(|e| e.to_string())?;
+    Ok((bridge.id, key))
+}
+
+/// `in_port(1),eth(...),...`: the port says which bridge.
+fn datapath_flow(s: &State, text: &str) -> Result<(BridgeId, Key), String> {
+    let all = || s.bridges.values().flat_map(|b| b.ifaces.values().map(move |i| (b.id, i)));
+    let number = |port: &str| all().find(|(_, i)| i.conf.name == port).and_then(|(_, i)| i.dp_port);
+    let (mut key, _) = flow::parse_odp(text, &number).map_err(|e| e.to_string())?;
+    let in_port = key.u16(at::IN_PORT);
+    let (bridge, iface) =
+        all().find(|(_, i)| i.dp_port == Some(in_port)).ok_or("no bridge has this input port")?;
+    key.set_u32(at::OF_IN_PORT, iface.of_port.unwrap_or(0));
+    Ok((bridge, key))
+}
+
+/// The last word, when it is a packet in hexadecimal.
+fn packet_argument(words: &mut Vec<&str>) -> Result<Option<Vec<u8>>, String> {
+    let Some(last) = words.last() else { return Ok(None) };
+    let hex = last.len() >= 28 && last.chars().all(|c| c.is_ascii_hexdigit());
+    if !hex || words.len() < 2 {
+        return Ok(None);
+    }
+    let bytes = (0..last.len() / 2).map(|i| u8::from_str_radix(&last[2 * i..2 * i + 2], 16));
+    let bytes = bytes.collect::<Result<Vec<u8>, _>>().map_err(|e| e.to_string())?;
+    words.pop();
+    Ok(Some(bytes))
+}

@@ -1,0 +1,85 @@
+//! What must happen without anybody asking: moving the packet side's news into the switch half,
+//! timeouts, counters, link states.
+
+use crate::appctl::coverage;
+use crate::of::async_msgs;
+use crate::state::{Shared, State};
+use datapath::Event;
+use std::time::{Duration, Instant};
+
+/// How often the packet side's queues are emptied: the longest a packet-in or a learned address waits.
+const TICK: Duration = Duration::from_millis(1);
+/// How often timeouts and rates are looked at.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Runs until the daemon ends.
+pub async fn run(state: Shared) {
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut last = Instant::now();
+    loop {
+        tick.tick().await;
+        let mut s = state.borrow_mut();
+        news(&mut s);
+        if last.elapsed() >= SECOND {
+            last = Instant::now();
+            each_second(&mut s);
+        }
+    }
+}
+
+/// Empties the packet side's queues.
+pub fn news(s: &mut State) {
+    let now = s.now_ms();
+    s.dp.poll(now);
+    let mut punts = Vec::new();
+    let ofproto = &mut s.ofproto;
+    s.dp.drain_events(&mut |event| match event {
+        Event::Punt(p) => punts.push(p),
+        Event::Decided { effects } => ofproto.effects(&effects, now * 1_000_000),
+    });
+    s.flush_changes();
+    for p in punts {
+        async_msgs::packet_in(s, &p);
+    }
+    s.settled();
+    s.domain.reclaim();
+}
+
+fn each_second(s: &mut State) {
+    s.collect();
+    let now = s.now_ns();
+    s.ofproto.expire(now);
+    s.run_fail_mode();
+    links(s);
+    s.flush_changes();
+    let totals = coverage::totals(s);
+    s.coverage.sample(totals);
+}
+
+/// Tells the switch half about links that went up or down.
+fn links(s: &mut State) {
+    let mut lost = Vec::new();
+    for (bridge_name, bridge) in &s.bridges {
+        for (name, iface) in &bridge.ifaces {
+            let (Some(of_port), Some(no)) = (iface.of_port, iface.dp_port) else { continue };
+            let Some(port) = s.dp.port_mut(no) else { continue };
+            if let Err(e) = port.health() {
+                lost.push((bridge_name.clone(), name.clone(), e.to_string()));
+                continue;
+            }
+            let Some(old) = s.ofproto.port(bridge.id, of_port) else { continue };
+            let mut spec = old.clone();
+            crate::reconcile::describe(&mut spec, port);
+            // What a controller configured stays; only the device's own state is news.
+            spec.config |= old.config & !openflow::port_config::PORT_DOWN;
+            if spec != *old {
+                let _ = s.ofproto.update_port(bridge.id, spec);
+                s.status_dirty = true;
+            }
+        }
+    }
+    for (bridge, name, error) in lost {
+        crate::reconcile::lost(s, &bridge, &name, error);
+    }
+}

@@ -1,0 +1,10 @@
+//! OpenFlow connections: who is connected, what each asked for, and what it is sent.
+
+pub mod async_msgs;
+pub mod bundle;
+pub mod conn;
+pub mod dispatch;
+pub mod multipart;
+pub mod server;
+
+pub use conn::{Conn, ConnId, Kind};

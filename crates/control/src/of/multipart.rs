@@ -1,0 +1,135 @@
+//! Multipart requests: statistics and descriptions.
+
+use super::ConnId;
+use crate::state::State;
+use ofproto::BridgeId;
+use openflow::{
+    FlowSelect, MonitorRequest, MonitorUpdate, MultipartReply, MultipartRequest, OfError,
+    monitor_flag, port,
+};
+
+/// `OFPM_ALL`.
+const METER_ALL: u32 = 0xffff_ffff;
+
+/// The answer; None when the request has no body to send.
+pub fn answer(
+    s: &mut State,
+    id: ConnId,
+    request: MultipartRequest,
+) -> Result<Option<MultipartReply>, OfError> {
+    use MultipartRequest as Q;
+    let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
+    let now = s.now_ns();
+    if matches!(request, Q::Flow(_) | Q::Aggregate(_) | Q::GroupStats(_) | Q::Table) {
+        s.collect();
+    }
+    let reply = match request {
+        Q::Desc => desc(s, id),
+        Q::Flow(select) => MultipartReply::Flow(s.ofproto.flow_stats(bridge, &select, now)?),
+        Q::Aggregate(select) => {
+            let (packets, bytes, flows) = s.ofproto.aggregate(bridge, &select)?;
+            MultipartReply::Aggregate { packets, bytes, flows }
+        }
+        Q::Table => MultipartReply::Table(s.ofproto.table_stats(bridge)?),
+        Q::TableFeatures { empty: true } => {
+            MultipartReply::TableFeatures(s.ofproto.table_stats(bridge)?)
+        }
+        Q::TableFeatures { empty: false } => return Err(OfError::TableFeaturesEperm),
+        Q::TableDesc => {
+            let tables = s.ofproto.table_stats(bridge)?;
+            MultipartReply::TableDesc(tables.iter().map(|t| (t.table, t.config)).collect())
+        }
+        Q::PortStats(p) => {
+            let all = s.port_stats(id);
+            let some: Vec<_> = all.into_iter().filter(|x| p == port::ANY || x.port == p).collect();
+            if some.is_empty() && p != port::ANY {
+                return Err(OfError::RequestBadPort);
+            }
+            MultipartReply::PortStats(some)
+        }
+        Q::PortDesc(p) => {
+            let all = s.port_descs(id);
+            MultipartReply::PortDesc(
+                all.into_iter().filter(|x| p == port::ANY || x.port == p).collect(),
+            )
+        }
+        Q::QueueStats { .. } => MultipartReply::QueueStats,
+        Q::QueueDesc { .. } => MultipartReply::QueueDesc,
+        Q::GroupStats(g) => MultipartReply::GroupStats(s.ofproto.group_stats(bridge, g, now)?),
+        Q::GroupDesc(g) => MultipartReply::GroupDesc(s.ofproto.group_desc(bridge, g)?),
+        Q::GroupFeatures => group_features(),
+        // There are no meters; asking for all of them finds none.
+        Q::MeterStats(METER_ALL) => MultipartReply::MeterStats(Vec::new()),
+        Q::MeterConfig(METER_ALL) => MultipartReply::MeterConfig(Vec::new()),
+        Q::MeterStats(_) | Q::MeterConfig(_) => return Err(OfError::MeterUnknownMeter),
+        Q::MeterFeatures => MultipartReply::MeterFeatures {
+            max_meters: 0,
+            band_types: 0,
+            capabilities: 0,
+            max_bands: 0,
+            max_color: 0,
+        },
+        Q::FlowMonitor(requests) => {
+            let updates = initial(s, bridge, &requests, now)?;
+            let _ = s.ofproto.set_monitored(bridge, true);
+            let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
+            for r in requests {
+                if conn.monitors.contains_key(&r.id) {
+                    return Err(OfError::MonitorUnknown);
+                }
+                conn.monitors.insert(r.id, r);
+            }
+            MultipartReply::FlowMonitor(updates)
+        }
+    };
+    Ok(Some(reply))
+}
+
+/// What existing controllers and tools expect to read from a switch in ovs-vswitchd's place.
+fn desc(s: &State, id: ConnId) -> MultipartReply {
+    let bridge = s.conns.get(&id).map(|c| c.bridge.as_str()).unwrap_or_default();
+    let other = s.bridges.get(bridge).map(|b| &b.conf.other_config);
+    let dp = other.and_then(|o| o.get("dp-desc")).cloned().unwrap_or_else(|| "None".into());
+    let serial = other.and_then(|o| o.get("dp-sn")).cloned().unwrap_or_else(|| "None".into());
+    MultipartReply::Desc {
+        manufacturer: "Nicira, Inc.".into(),
+        hardware: "Open vSwitch".into(),
+        software: crate::OVS_VERSION.into(),
+        serial,
+        datapath: dp,
+    }
+}
+
+/// The flows that are there when a monitor begins.
+fn initial(
+    s: &mut State,
+    bridge: BridgeId,
+    requests: &[MonitorRequest],
+    now: u64,
+) -> Result<Vec<MonitorUpdate>, OfError> {
+    let mut updates = Vec::new();
+    for m in requests.iter().filter(|m| m.flags & monitor_flag::INITIAL != 0) {
+        let select = FlowSelect {
+            table: m.table,
+            out_port: m.out_port,
+            out_group: openflow::GROUP_ANY,
+            cookie: 0,
+            cookie_mask: 0,
+            matching: m.matching.clone(),
+        };
+        updates.extend(
+            s.ofproto.flow_stats(bridge, &select, now)?.into_iter().map(MonitorUpdate::Added),
+        );
+    }
+    Ok(updates)
+}
+
+/// All four types; weights, liveness and chaining.
+fn group_features() -> MultipartReply {
+    MultipartReply::GroupFeatures {
+        types: 0b1111,
+        capabilities: 0b1111,
+        max_groups: [0xffff_ff00; 4],
+        actions: [0; 4],
+    }
+}

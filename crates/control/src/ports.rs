@@ -1,0 +1,151 @@
+//! Interfaces: opening, changing and closing the ports behind them, and what they say of themselves.
+
+use crate::config::IfaceConf;
+use crate::state::State;
+use crate::vlog;
+use datapath::{Datapath, RxAffinity};
+use flow::PortNo;
+use openflow::{OfPort, PortStats};
+use port::{Port, PortConfig, PortError};
+use std::collections::BTreeMap;
+
+const MODULE: &str = "bridge";
+
+/// OVSDB interface types that can be added.
+pub const IFACE_TYPES: &[&str] = &[
+    "afxdp",
+    "dpdk",
+    "dpdkvhostuser",
+    "dpdkvhostuserclient",
+    "internal",
+    "patch",
+    "system",
+    "tap",
+];
+
+/// An interface of a bridge, working or not.
+pub struct Iface {
+    /// What was asked for.
+    pub conf: IfaceConf,
+    /// OpenFlow number; None when it does not work.
+    pub of_port: Option<OfPort>,
+    /// Datapath number; None for patch ports and those that do not work.
+    pub dp_port: Option<PortNo>,
+    /// Why it does not work.
+    pub error: Option<String>,
+    /// When it was added (`now_ms`).
+    pub since_ms: u64,
+    /// Carrier changes at the last look.
+    pub resets: u64,
+}
+
+impl Iface {
+    /// An interface that does not work yet.
+    pub fn new(conf: IfaceConf, now_ms: u64) -> Self {
+        Iface { conf, of_port: None, dp_port: None, error: None, since_ms: now_ms, resets: 0 }
+    }
+
+    /// Works?
+    pub fn works(&self) -> bool {
+        self.of_port.is_some()
+    }
+
+    /// OpenFlow counters.
+    pub fn of_stats(&mut self, dp: &mut Datapath, now_ms: u64) -> Option<PortStats> {
+        let port = self.of_port?;
+        let duration_ns = now_ms.saturating_sub(self.since_ms) * 1_000_000;
+        let counters = self.counters(dp);
+        let get = |name: &str| counters.get(name).copied();
+        let or_none = |name: &str| get(name).unwrap_or(u64::MAX);
+        Some(PortStats {
+            port,
+            duration_ns,
+            rx_packets: or_none("rx_packets"),
+            tx_packets: or_none("tx_packets"),
+            rx_bytes: or_none("rx_bytes"),
+            tx_bytes: or_none("tx_bytes"),
+            rx_dropped: or_none("rx_dropped"),
+            tx_dropped: or_none("tx_dropped"),
+            rx_errors: or_none("rx_errors"),
+            tx_errors: or_none("tx_errors"),
+            rx_frame_err: or_none("rx_frame_err"),
+            rx_over_err: or_none("rx_over_err"),
+            rx_crc_err: or_none("rx_crc_err"),
+            collisions: or_none("collisions"),
+        })
+    }
+
+    /// The port's own counters, with the datapath's drops added.
+    pub fn counters(&mut self, dp: &mut Datapath) -> BTreeMap<String, u64> {
+        let Some(no) = self.dp_port else {
+            return ["rx_packets", "rx_bytes", "tx_packets", "tx_bytes"]
+                .map(|n| (n.to_string(), 0))
+                .into();
+        };
+        let mut all = dp.port_mut(no).map(|p| p.counters()).unwrap_or_default();
+        let Some(seen) = dp.port_stats(no) else { return all };
+        for (name, value) in [
+            ("rx_packets", seen.rx_packets),
+            ("rx_bytes", seen.rx_bytes),
+            ("tx_packets", seen.tx_packets),
+            ("tx_bytes", seen.tx_bytes),
+        ] {
+            all.entry(name.into()).or_insert(value);
+        }
+        use telemetry::Drop;
+        let dropped = [Drop::TxFull, Drop::TxDown, Drop::RingFull, Drop::TooLong];
+        let at_output: u64 = dropped.iter().map(|d| seen.drops[*d as usize]).sum();
+        *all.entry("tx_dropped".into()).or_insert(0) += at_output;
+        all
+    }
+}
+
+/// Opens the port behind an interface.
+pub fn open(devices: &port_dpdk::Devices, config: &PortConfig) -> Result<Box<dyn Port>, PortError> {
+    match config.kind.as_str() {
+        kind if port_dpdk::KINDS.contains(&kind) => devices.open(config),
+        "system" | "tap" | "internal" | "dummy" | "dummy-internal" => {
+            port::open(config, devices.pools.clone())
+        }
+        other => {
+            Err(PortError::Device(format!("{}: unsupported interface type {other}", config.name)))
+        }
+    }
+}
+
+/// The part of an interface's configuration that its port sees.
+pub fn port_config(conf: &IfaceConf, mac: Option<[u8; 6]>, n_txq: usize) -> PortConfig {
+    PortConfig {
+        name: conf.name.clone(),
+        kind: conf.kind.clone(),
+        options: conf.options.clone(),
+        mtu_request: conf.mtu_request.map(|m| m.min(0xffff) as u16),
+        mac: conf.mac.as_deref().and_then(crate::reconcile::parse_mac).or(mac),
+        n_txq,
+    }
+}
+
+/// `pmd-rxq-affinity="0:3,1:7"`: queue to core; an item that makes no sense is left out.
+pub fn affinity(conf: &IfaceConf) -> RxAffinity {
+    let text = conf.other_config.get("pmd-rxq-affinity").map_or("", String::as_str);
+    let mut out = BTreeMap::new();
+    for item in text.split(',').filter(|i| !i.trim().is_empty()) {
+        match item.split_once(':').map(|(q, c)| (q.trim().parse(), c.trim().parse())) {
+            Some((Ok(queue), Ok(core))) => {
+                out.insert(queue, core);
+            }
+            _ => vlog::warn!(MODULE, "{}: pmd-rxq-affinity: {item} is not QUEUE:CORE", conf.name),
+        }
+    }
+    RxAffinity(out)
+}
+
+impl State {
+    /// Closes an interface's port; packets in flight to it become named drops.
+    pub fn close_port(&mut self, no: PortNo) {
+        match self.dp.del_port(no) {
+            Ok(mut port) => drop(port.set_persistent(false)),
+            Err(e) => vlog::warn!(MODULE, "closing port: {e}"),
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! From desired to actual: makes bridges and ports be as the database says. Whatever fails ends in
+//! that interface's error and disturbs nothing else; it is tried again at the next change.
+
+use crate::config::{BridgeConf, Desired, IfaceConf, PortConf};
+use crate::config::{FailMode, VlanMode};
+use crate::of::server::{self, Service};
+use crate::ports::{self, Iface};
+use crate::state::{Bridge, Shared, State};
+use crate::{controllers, settings, vlog};
+use ofproto::{BridgeConfig, PortSpec, VlanSet};
+use openflow::{OfPort, port as of_port};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+const MODULE: &str = "bridge";
+
+/// Applies a whole configuration.
+pub fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
+    {
+        let mut s = state.borrow_mut();
+        settings::apply(&mut s, desired);
+        let wanted: BTreeSet<&str> = desired.bridges.iter().map(|b| b.name.as_str()).collect();
+        let gone: Vec<String> =
+            s.bridges.keys().filter(|n| !wanted.contains(n.as_str())).cloned().collect();
+        for name in gone {
+            remove_bridge(&mut s, &name);
+        }
+        // Ports leave before others come: an interface may move between bridges.
+        for conf in &desired.bridges {
+            remove_ifaces(&mut s, conf);
+        }
+    }
+    for conf in &desired.bridges {
+        if !state.borrow().bridges.contains_key(&conf.name) {
+            add_bridge(state, conf, rundir);
+        }
+        configure_bridge(&mut state.borrow_mut(), conf);
+        controllers::reconcile(state, &conf.name, &conf.controllers);
+    }
+    let mut s = state.borrow_mut();
+    s.flush_changes();
+    s.status_dirty = true;
+}
+
+/// Takes a bridge and its ports down.
+pub fn remove_bridge(s: &mut State, name: &str) {
+    let Some(bridge) = s.bridges.remove(name) else { return };
+    vlog::info!(MODULE, "bridge {name}: deleted");
+    let now = s.now_ns();
+    let _ = s.ofproto.remove_bridge(bridge.id, now);
+    s.conns.retain(|_, c| c.bridge != name);
+    s.snoops.retain(|(b, ..)| b != name);
+    s.flush_changes();
+    for iface in bridge.ifaces.values() {
+        if let Some(no) = iface.dp_port {
+            s.close_port(no);
+        }
+    }
+}
+
+/// Tries again what failed for a reason that may have passed (a device that was not there), and
+/// lets go of devices that vanished.
+pub fn retry(state: &Shared, desired: &Desired, rundir: &Path) {
+    let waiting = state.borrow().bridges.values().any(|b| b.ifaces.values().any(|i| !i.works()));
+    if waiting {
+        apply(state, desired, rundir);
+    }
+}
+
+/// An interface's device has vanished: its port goes, its error says why, [`retry`] brings it back.
+pub fn lost(s: &mut State, bridge: &str, name: &str, error: String) {
+    let Some(bridge) = s.bridges.get_mut(bridge) else { return };
+    let id = bridge.id;
+    let Some(iface) = bridge.ifaces.get_mut(name) else { return };
+    vlog::warn!(MODULE, "interface {name}: {error}");
+    iface.error = Some(error);
+    let (of_port, dp_port) = (iface.of_port.take(), iface.dp_port.take());
+    if let Some(of_port) = of_port {
+        let _ = s.ofproto.remove_port(id, of_port);
+    }
+    s.flush_changes();
+    if let Some(no) = dp_port {
+        s.close_port(no);
+    }
+    s.status_dirty = true;
+}
+
+/// Closes interfaces that are gone, or changed in a way that needs reopening.
+fn remove_ifaces(s: &mut State, conf: &BridgeConf) {
+    let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
+    let wanted: BTreeMap<&str, &IfaceConf> =
+        conf.ports.iter().flat_map(|p| &p.interfaces).map(|i| (i.name.as_str(), i)).collect();
+    let mut gone = Vec::new();
+    for (name, iface) in &bridge.ifaces {
+        let stays = wanted.get(name.as_str()).is_some_and(|new| same_port(&iface.conf, new));
+        if !stays {
+            gone.push(name.clone());
+        }
+    }
+    let bridge_id = bridge.id;
+    let removed: Vec<Iface> = gone.iter().filter_map(|n| bridge.ifaces.remove(n)).collect();
+    for iface in removed {
+        if let Some(of_port) = iface.of_port {
+            vlog::info!(
+                MODULE,
+                "bridge {}: deleted interface {} on port {of_port}",
+                conf.name,
+                iface.conf.name
+            );
+            let _ = s.ofproto.remove_port(bridge_id, of_port);
+        }
+        s.flush_changes();
+        if let Some(no) = iface.dp_port {
+            s.close_port(no);
+        }
+    }
+}
+
+/// Can the port stay open under the new configuration (what it applies live aside)?
+fn same_port(old: &IfaceConf, new: &IfaceConf) -> bool {
+    old.kind == new.kind
+        && old.ofport_request == new.ofport_request
+        && (old.kind != "patch" || old.options == new.options)
+}
+
+fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) {
+    let mac = conf.hwaddr().and_then(parse_mac).unwrap_or_else(|| mac_of(conf.uuid));
+    let dpid = conf.datapath_id().unwrap_or_else(|| mac_to_dpid(mac));
+    let config = bridge_config(conf, mac, dpid);
+    let id = match state.borrow_mut().ofproto.add_bridge(&conf.name, config) {
+        Ok(id) => id,
+        Err(e) => return vlog::err!(MODULE, "bridge {}: {e}", conf.name),
+    };
+    vlog::info!(MODULE, "bridge {}: using datapath ID {dpid:016x}", conf.name);
+    let sockets = [("mgmt", Service::OpenFlow), ("snoop", Service::Snoop)]
+        .into_iter()
+        .filter_map(|(suffix, service)| {
+            let path = rundir.join(format!("{}.{suffix}", conf.name));
+            server::listen_unix(state, &path, &conf.name, service)
+                .inspect_err(|e| vlog::err!(MODULE, "{}: {e}", path.display()))
+                .ok()
+        })
+        .collect();
+    let bridge = Bridge {
+        id,
+        conf: conf.clone(),
+        dpid,
+        mac,
+        ifaces: BTreeMap::new(),
+        sockets,
+        controllers: BTreeMap::new(),
+        generation: None,
+    };
+    let mut s = state.borrow_mut();
+    s.bridges.insert(conf.name.clone(), bridge);
+    if conf.controllers.is_empty() && conf.fail_mode == FailMode::Standalone {
+        let now = s.now_ns();
+        let _ = s.ofproto.install_default_flow(id, now);
+    }
+}
+
+fn bridge_config(conf: &BridgeConf, mac: [u8; 6], dpid: u64) -> BridgeConfig {
+    let number = |key: &str| conf.other_config.get(key).and_then(|v| v.parse().ok());
+    let flag = |key: &str| conf.other_config.get(key).is_some_and(|v| v == "true");
+    BridgeConfig {
+        dpid,
+        mac,
+        fail_mode: match conf.fail_mode {
+            FailMode::Secure => ofproto::FailMode::Secure,
+            FailMode::Standalone => ofproto::FailMode::Standalone,
+        },
+        mac_aging_s: number("mac-aging-time").unwrap_or(300),
+        mac_table_size: number("mac-table-size").unwrap_or(8192) as usize,
+        forward_bpdu: flag("forward-bpdu"),
+        flood_vlans: conf.flood_vlans.clone(),
+        ..BridgeConfig::default()
+    }
+}
+
+fn configure_bridge(s: &mut State, conf: &BridgeConf) {
+    let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
+    if let Some(mac) = conf.hwaddr().and_then(parse_mac) {
+        bridge.mac = mac;
+    }
+    bridge.dpid = conf.datapath_id().unwrap_or_else(|| mac_to_dpid(bridge.mac));
+    bridge.conf = conf.clone();
+    let (id, mac, dpid) = (bridge.id, bridge.mac, bridge.dpid);
+    let _ = s.ofproto.configure_bridge(id, bridge_config(conf, mac, dpid));
+    // Requested numbers first, so that nobody else takes them.
+    let mut all: Vec<(&PortConf, &IfaceConf)> =
+        conf.ports.iter().flat_map(|p| p.interfaces.iter().map(move |i| (p, i))).collect();
+    all.sort_by_key(|(_, i)| i.ofport_request.is_none());
+    for (port, iface) in all {
+        configure_iface(s, conf, port, iface);
+    }
+}
+
+fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &IfaceConf) {
+    let now = s.now_ms();
+    let Some(bridge) = s.bridges.get_mut(&br.name) else { return };
+    let (id, mac) = (bridge.id, bridge.mac);
+    let iface =
+        bridge.ifaces.entry(conf.name.clone()).or_insert_with(|| Iface::new(conf.clone(), now));
+    let changed = iface.conf != *conf;
+    iface.conf = conf.clone();
+    if let Some(of_port) = iface.of_port {
+        let (dp_port, config) = (iface.dp_port, port_conf(s, br, conf, mac));
+        if changed && !reconfigure(s, dp_port, &config, conf) {
+            reopen(s, br, conf);
+            return configure_iface(s, br, port, conf);
+        }
+        let spec = port_spec(s, port, conf, of_port, dp_port);
+        let _ = s.ofproto.update_port(id, spec);
+        return;
+    }
+    let result = attach(s, br, port, conf);
+    if let Some(iface) = s.bridges.get_mut(&br.name).and_then(|b| b.ifaces.get_mut(&conf.name)) {
+        match result {
+            Ok((of_port, dp_port)) => {
+                (iface.of_port, iface.dp_port, iface.error) = (Some(of_port), dp_port, None);
+                vlog::info!(
+                    MODULE,
+                    "bridge {}: added interface {} on port {of_port}",
+                    br.name,
+                    conf.name
+                );
+            }
+            Err(error) => {
+                if iface.error.as_ref() != Some(&error) {
+                    vlog::warn!(MODULE, "bridge {}: {error}", br.name);
+                }
+                iface.error = Some(error);
+            }
+        }
+    }
+}
+
+fn port_conf(s: &State, br: &BridgeConf, conf: &IfaceConf, mac: [u8; 6]) -> ::port::PortConfig {
+    let local = (conf.name == br.name).then_some(mac);
+    ports::port_config(conf, local, s.dp.pmd_info().len())
+}
+
+/// Applies a changed configuration to a live port; false: it must be reopened.
+fn reconfigure(
+    s: &mut State,
+    dp_port: Option<flow::PortNo>,
+    config: &::port::PortConfig,
+    conf: &IfaceConf,
+) -> bool {
+    let Some(no) = dp_port else { return true };
+    let _ = s.dp.set_affinity(no, ports::affinity(conf));
+    match s.dp.port_mut(no).map(|p| p.reconfigure(config)) {
+        Some(Ok(live)) => live,
+        Some(Err(e)) => {
+            vlog::warn!(MODULE, "{}: {e}", conf.name);
+            false
+        }
+        None => false,
+    }
+}
+
+/// Closes the port of an interface so that the next attempt opens it anew, under the same number.
+fn reopen(s: &mut State, br: &BridgeConf, conf: &IfaceConf) {
+    let Some(bridge) = s.bridges.get_mut(&br.name) else { return };
+    let id = bridge.id;
+    let Some(iface) = bridge.ifaces.get_mut(&conf.name) else { return };
+    let (of_port, dp_port) = (iface.of_port.take(), iface.dp_port.take());
+    if let Some(of_port) = of_port {
+        let _ = s.ofproto.remove_port(id, of_port);
+    }
+    s.flush_changes();
+    if let Some(no) = dp_port {
+        s.close_port(no);
+    }
+}
+
+/// Opens the port, gives it numbers on both sides.
+fn attach(
+    s: &mut State,
+    br: &BridgeConf,
+    port: &PortConf,
+    conf: &IfaceConf,
+) -> Result<(OfPort, Option<flow::PortNo>), String> {
+    let bridge = s.bridges.get(&br.name).ok_or("no bridge")?;
+    let (id, mac) = (bridge.id, bridge.mac);
+    if let Some(other) = holder(s, br, &conf.name) {
+        return Err(format!(
+            "could not add network device {} to ofproto (it is in bridge {other})",
+            conf.name
+        ));
+    }
+    let of_port = of_number(s, br, conf)?;
+    let dp_port = if conf.kind == "patch" {
+        if !conf.options.contains_key("peer") {
+            return Err(format!("{}: patch type requires valid 'peer' argument", conf.name));
+        }
+        None
+    } else {
+        let mut config = port_conf(s, br, conf, mac);
+        if conf.name == br.name {
+            config.kind = if config.kind == "dummy" { "dummy".into() } else { "internal".into() };
+        }
+        let mut opened = ports::open(&s.devices, &config).map_err(|e| e.to_string())?;
+        // A TAP keeps its addresses over a crash or restart of the daemon.
+        let _ = opened.set_persistent(true);
+        Some(s.dp.add_port(opened, ports::affinity(conf)).map_err(|e| e.to_string())?)
+    };
+    let spec = port_spec(s, port, conf, of_port, dp_port);
+    if let Err(e) = s.ofproto.add_port(id, spec) {
+        if let Some(no) = dp_port {
+            s.close_port(no);
+        }
+        return Err(e.to_string());
+    }
+    Ok((of_port, dp_port))
+}
+
+/// The other bridge in which an interface of this name works already.
+fn holder(s: &State, br: &BridgeConf, iface: &str) -> Option<String> {
+    let others = s.bridges.iter().filter(|(n, _)| **n != br.name);
+    others
+        .filter(|(_, b)| b.ifaces.get(iface).is_some_and(Iface::works))
+        .map(|(n, _)| n.clone())
+        .next()
+}
+
+/// LOCAL, the requested number, or the lowest free one.
+fn of_number(s: &State, br: &BridgeConf, conf: &IfaceConf) -> Result<OfPort, String> {
+    if conf.name == br.name {
+        return Ok(of_port::LOCAL);
+    }
+    let bridge = s.bridges.get(&br.name).ok_or("no bridge")?;
+    let used: BTreeSet<OfPort> = bridge.ifaces.values().filter_map(|i| i.of_port).collect();
+    // Numbers that others ask for are theirs even before they are there.
+    let asked = br.ports.iter().flat_map(|p| &p.interfaces);
+    let asked: BTreeSet<OfPort> = asked
+        .filter(|i| i.name != conf.name)
+        .filter_map(|i| i.ofport_request)
+        .map(OfPort::from)
+        .collect();
+    if let Some(n) = conf
+        .ofport_request
+        .map(OfPort::from)
+        .filter(|n| (1..0xff00).contains(n) && !used.contains(n))
+    {
+        return Ok(n);
+    }
+    (1..0xff00)
+        .find(|n| !used.contains(n) && !asked.contains(n))
+        .ok_or_else(|| "no free OpenFlow port number".into())
+}
+
+fn port_spec(
+    s: &mut State,
+    port: &PortConf,
+    conf: &IfaceConf,
+    of_port: OfPort,
+    dp_port: Option<flow::PortNo>,
+) -> PortSpec {
+    let mut spec = PortSpec {
+        of_port,
+        name: conf.name.clone(),
+        bundle: port.name.clone(),
+        dp_port,
+        vlan: vlan_mode(port),
+        patch_peer: (conf.kind == "patch").then(|| conf.options.get("peer").cloned()).flatten(),
+        protected: port.protected,
+        ..PortSpec::default()
+    };
+    if let Some(p) = dp_port.and_then(|no| s.dp.port_mut(no)) {
+        describe(&mut spec, p);
+    } else {
+        spec.hw_addr = mac_of(conf.uuid);
+    }
+    spec
+}
+
+/// What the port says of itself, in OpenFlow's terms.
+pub fn describe(spec: &mut PortSpec, port: &mut dyn ::port::Port) {
+    let link = port.link();
+    spec.hw_addr = port.mac();
+    spec.config = if link.admin_up { 0 } else { openflow::port_config::PORT_DOWN };
+    spec.state = if link.up { openflow::port_state::LIVE } else { openflow::port_state::LINK_DOWN };
+    spec.curr_speed = link.mbps.saturating_mul(1000);
+    let duplex = usize::from(link.full_duplex == Some(true));
+    spec.curr = match link.mbps {
+        10 => 1 << duplex,
+        100 => 4 << duplex,
+        1000 => 16 << duplex,
+        10_000 => 64,
+        40_000 => 128,
+        100_000 => 256,
+        1_000_000 => 512,
+        0 => 0,
+        _ => 1024,
+    };
+}
+
+/// `tag`, `trunks` and `vlan_mode` of the Port table; a mode that needs a tag and has none trunks.
+fn vlan_mode(port: &PortConf) -> ofproto::VlanMode {
+    let set = |vids: &[u16]| match vids {
+        [] => Box::new(VlanSet::ALL),
+        vids => Box::new(vids.iter().copied().collect()),
+    };
+    let Some(tag) = port.tag else { return ofproto::VlanMode::Trunk(set(&port.trunks)) };
+    match port.vlan_mode {
+        VlanMode::Trunk => ofproto::VlanMode::Trunk(set(&port.trunks)),
+        VlanMode::Access => ofproto::VlanMode::Access(tag),
+        VlanMode::NativeTagged => {
+            ofproto::VlanMode::NativeTagged { tag, trunks: set(&port.trunks) }
+        }
+        VlanMode::NativeUntagged => {
+            ofproto::VlanMode::NativeUntagged { tag, trunks: set(&port.trunks) }
+        }
+        VlanMode::Dot1qTunnel => {
+            let single = port.other_config.get("qinq-ethtype").is_some_and(|t| t == "802.1q");
+            let ethertype = if single { 0x8100 } else { 0x88a8 };
+            ofproto::VlanMode::Dot1qTunnel { tag, cvlans: set(&port.cvlans), ethertype }
+        }
+    }
+}
+
+/// A locally administered unicast address that stays the same as long as the database row.
+fn mac_of(row: ovsdb::Uuid) -> [u8; 6] {
+    let b = row.0.to_be_bytes();
+    let mix = |i: usize| b[i] ^ b[i + 6];
+    [mix(0) & 0xfc | 2, mix(1), mix(2), mix(3), mix(4), mix(5)]
+}
+
+/// `aa:bb:cc:dd:ee:ff`, unicast.
+pub fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let bytes: Vec<u8> =
+        text.split(':').map(|x| u8::from_str_radix(x, 16).ok()).collect::<Option<_>>()?;
+    let mac: [u8; 6] = bytes.try_into().ok()?;
+    (mac[0] & 1 == 0 && mac != [0; 6]).then_some(mac)
+}
+
+fn mac_to_dpid(mac: [u8; 6]) -> u64 {
+    mac.iter().fold(0, |v, b| v << 8 | u64::from(*b))
+}

@@ -1,0 +1,132 @@
+//! What is written back to the database: the state of bridges, interfaces and controllers.
+
+use crate::config::{
+    BridgeStatus, ControllerStatus, Desired, InterfaceStatus, OvsdbClient, Status, SwitchStatus,
+};
+use crate::controllers::Controller;
+use crate::ports::{IFACE_TYPES, Iface};
+use crate::state::State;
+use datapath::Datapath;
+use openflow::{Role, port};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Decides when to write, and puts together what.
+#[derive(Default)]
+pub struct Reporter {
+    acknowledged: Option<i64>,
+    last_statistics: Option<Instant>,
+}
+
+impl Reporter {
+    /// The configuration has been applied.
+    pub fn acknowledge(&mut self, desired: &Desired) {
+        self.acknowledged = Some(desired.next_cfg);
+    }
+
+    /// Writes what changed; statistics with it when their interval is over.
+    pub fn write(&mut self, s: &mut State, desired: &Desired, db: &mut OvsdbClient, now: bool) {
+        let due = self.last_statistics.is_none_or(|t| t.elapsed() >= desired.stats_interval());
+        if !now && !due && !s.status_dirty {
+            return;
+        }
+        if due {
+            self.last_statistics = Some(Instant::now());
+        }
+        s.status_dirty = false;
+        db.write(&self.status(s, desired, due));
+    }
+
+    fn status(&self, s: &mut State, desired: &Desired, statistics: bool) -> Status {
+        let mut status = Status {
+            switch: SwitchStatus {
+                cur_cfg: self.acknowledged,
+                dpdk_initialized: Some(
+                    desired.other_config.get("dpdk-init").is_none_or(|v| v != "false"),
+                ),
+                dpdk_version: Some(dpdk::dpdk_version()),
+                iface_types: Some(IFACE_TYPES.iter().map(|t| t.to_string()).collect()),
+                datapath_types: Some(vec!["netdev".into(), "system".into()]),
+                ..SwitchStatus::default()
+            },
+            ..Status::default()
+        };
+        for conf in &desired.bridges {
+            let Some(bridge) = s.bridges.get_mut(&conf.name) else { continue };
+            status.bridges.insert(
+                conf.uuid,
+                BridgeStatus {
+                    datapath_id: Some(bridge.dpid),
+                    datapath_version: "<built-in>".into(),
+                    ..BridgeStatus::default()
+                },
+            );
+            for iface in bridge.ifaces.values_mut() {
+                let row = interface(iface, &mut s.dp, statistics);
+                status.interfaces.insert(iface.conf.uuid, row);
+            }
+            for c in &conf.controllers {
+                let role = s.conns.values().find_map(|conn| match &conn.kind {
+                    crate::of::Kind::Controller(t)
+                        if *t == c.target && conn.bridge == conf.name =>
+                    {
+                        Some(conn.role)
+                    }
+                    _ => None,
+                });
+                if let Some(known) = bridge.controllers.get(&c.target) {
+                    status.controllers.insert(c.uuid, controller(known, role));
+                }
+            }
+        }
+        for c in &desired.conflicts {
+            status.interfaces.insert(c.interface, InterfaceStatus::failed(c.error.clone()));
+        }
+        status
+    }
+}
+
+fn interface(iface: &mut Iface, dp: &mut Datapath, statistics: bool) -> InterfaceStatus {
+    let Some(of_port) = iface.of_port else {
+        return InterfaceStatus::failed(iface.error.clone().unwrap_or_else(|| "not there".into()));
+    };
+    let ofport = if of_port == port::LOCAL { 65534 } else { i64::from(of_port) };
+    let mut row = InterfaceStatus { ofport: Some(ofport), ..InterfaceStatus::default() };
+    if statistics {
+        row.statistics = Some(iface.counters(dp).into_iter().map(|(k, v)| (k, v as i64)).collect());
+    }
+    let Some(port) = iface.dp_port.and_then(|no| dp.port_mut(no)) else {
+        // A patch port: always there, always up.
+        (row.admin_up, row.link_up, row.link_resets) = (Some(true), Some(true), Some(0));
+        return row;
+    };
+    let link = port.link();
+    row.mac_in_use = Some(port.mac());
+    row.mtu = Some(i64::from(port.mtu()));
+    row.ifindex = Some(i64::from(port.ifindex().unwrap_or(0)));
+    row.admin_up = Some(link.admin_up);
+    row.link_up = Some(link.up);
+    row.link_resets = Some(link.resets as i64);
+    row.link_speed = (link.mbps > 0).then(|| i64::from(link.mbps) * 1_000_000);
+    row.full_duplex = link.full_duplex;
+    row.status = port.status();
+    row
+}
+
+fn controller(c: &Controller, role: Option<Role>) -> ControllerStatus {
+    let seconds = c.since.elapsed().as_secs().to_string();
+    let mut status = BTreeMap::new();
+    let state = if c.connected { "ACTIVE" } else { "BACKOFF" };
+    status.insert("state".to_string(), state.to_string());
+    let key = if c.connected { "sec_since_connect" } else { "sec_since_disconnect" };
+    status.insert(key.to_string(), seconds);
+    if let Some(error) = &c.last_error {
+        status.insert("last_error".into(), error.clone());
+    }
+    let role = role.filter(|_| c.connected).map(|r| match r {
+        Role::Primary => "master",
+        Role::Secondary => "slave",
+        _ => "other",
+    });
+    ControllerStatus { is_connected: c.connected, role: role.map(Into::into), status }
+}

@@ -1,0 +1,202 @@
+//! The daemon's main loop: everything happens here, on one thread.
+
+use crate::config::{Change, Desired, OvsdbClient, Target};
+use crate::daemon::{Args, Daemon};
+use crate::state::{Shared, State};
+use crate::unixctl::{self, Registry, Server};
+use crate::{appctl, housekeeping, reconcile, report, vlog};
+use anyhow::{Context, Result};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::LocalSet;
+
+const MODULE: &str = "vswitchd";
+
+/// Runs until it is told to exit.
+pub fn run(args: &Args, daemon: Daemon) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let local = LocalSet::new();
+    local.block_on(&runtime, main_loop(args, daemon))
+}
+
+/// What commands work on: the switch, once the database has said how it is to be made.
+#[derive(Default)]
+struct Control {
+    state: Option<Shared>,
+    /// Replies owed by `exit`; not empty once the daemon is to end.
+    exit: Vec<unixctl::Reply>,
+    /// `exit --cleanup`: also what a restarted daemon would take over goes.
+    cleanup: bool,
+}
+
+/// Signals that end the daemon.
+struct Ends([(&'static str, Signal); 3]);
+
+impl Ends {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self([
+            ("15 (Terminated)", signal(SignalKind::terminate())?),
+            ("2 (Interrupt)", signal(SignalKind::interrupt())?),
+            ("1 (Hangup)", signal(SignalKind::hangup())?),
+        ]))
+    }
+
+    /// The name of the next signal.
+    async fn next(&mut self) -> &'static str {
+        let [(term, a), (int, b), (hup, c)] = &mut self.0;
+        tokio::select! {
+            _ = a.recv() => term,
+            _ = b.recv() => int,
+            _ = c.recv() => hup,
+        }
+    }
+}
+
+async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
+    let target = Target::parse(&args.database, &args.dirs.run)?;
+    let mut db = OvsdbClient::new(target, &args.database);
+    let path = args.dirs.unixctl(args.unixctl.as_deref());
+    let mut server =
+        path.map(|p| Server::bind(&p).with_context(|| p.display().to_string())).transpose()?;
+    let registry = commands();
+    let mut control = Control::default();
+    let mut desired: Option<Desired> = None;
+    let mut report = report::Reporter::default();
+    let mut ends = Ends::new()?;
+    let mut retry = tokio::time::interval(Duration::from_millis(100));
+    retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tried = Instant::now();
+    while control.exit.is_empty() {
+        tokio::select! {
+            change = db.next() => match change {
+                Change::Config(new) => {
+                    if control.state.is_none() {
+                        control.state = Some(start(&new)?);
+                    }
+                    if let Some(state) = &control.state {
+                        reconcile::apply(state, &new, &args.dirs.run);
+                        crate::state::settle(state).await;
+                        report.acknowledge(&new);
+                        report.write(&mut state.borrow_mut(), &new, &mut db, true);
+                    }
+                    desired = Some(*new);
+                    daemon.ready();
+                }
+                Change::LockLost => {
+                    vlog::err!(MODULE, "another ovs-vswitchd process is running, disabling this process until it goes away");
+                }
+                Change::Written => {}
+            },
+            request = next_request(&mut server) => registry.dispatch(&mut control, request),
+            _ = retry.tick() => {
+                if let (Some(state), Some(want)) = (&control.state, &desired) {
+                    if tried.elapsed() > Duration::from_secs(1) {
+                        tried = Instant::now();
+                        reconcile::retry(state, want, &args.dirs.run);
+                    }
+                    report.write(&mut state.borrow_mut(), want, &mut db, false);
+                }
+            }
+            name = ends.next() => {
+                vlog::warn!("fatal_signal", "terminating with signal {name}");
+                break;
+            }
+        }
+    }
+    vlog::info!(MODULE, "exiting");
+    if let Some(state) = control.state.take() {
+        stop(&state, control.cleanup);
+    }
+    control.exit.into_iter().for_each(|reply| reply.send(Ok(String::new())));
+    if let Some(server) = server {
+        server.finish().await;
+    }
+    Ok(())
+}
+
+async fn next_request(server: &mut Option<Server>) -> unixctl::Request {
+    if let Some(server) = server
+        && let Some(request) = server.next().await
+    {
+        return request;
+    }
+    std::future::pending().await
+}
+
+fn commands() -> Registry<Control> {
+    let mut registry = Registry::default();
+    unixctl::register_basics(&mut registry);
+    vlog::register(&mut registry);
+    // Every port and device made here goes either way, so `--cleanup` asks for nothing more.
+    registry
+        .add_later("exit", "[--cleanup]", 0..=1, |c: &mut Control, _, reply| c.exit.push(reply));
+    for command in appctl::COMMANDS {
+        registry.add(
+            command.name,
+            command.usage,
+            command.min..=command.max,
+            |c: &mut Control, args| {
+                let state = c.state.as_ref().ok_or("the database has not been read yet")?;
+                (command.run)(&mut state.borrow_mut(), args)
+            },
+        );
+    }
+    registry
+}
+
+/// Starts the packet side as the database wants it.
+fn start(desired: &Desired) -> Result<Shared> {
+    let config = dpdk::EalConfig::from_other_config(&desired.other_config);
+    let eal = dpdk::Eal::init(&config).context("starting DPDK")?;
+    vlog::info!(
+        "dpdk",
+        "{} ready, {}",
+        dpdk::dpdk_version(),
+        if eal.hugepages() { "hugepages" } else { "no hugepages" }
+    );
+    if !eal.hugepages() {
+        vlog::warn!("dpdk", "no hugepages are free: running without them, slower");
+    }
+    let pools = Arc::new(dpdk::Pools::new(eal).context("packet buffers")?);
+    let domain = sync::Domain::new();
+    let ofproto = ofproto::Switch::new(domain.clone());
+    let mut config = datapath::Config::new(pools.clone(), domain.clone(), ofproto.pipeline());
+    config.register_thread = register_thread;
+    let dp = datapath::Datapath::new(config).context("the kernel-port thread")?;
+    let state = Rc::new(RefCell::new(State::new(ofproto, dp, devices(pools, desired), domain)));
+    tokio::task::spawn_local(housekeeping::run(state.clone()));
+    Ok(state)
+}
+
+fn devices(pools: Arc<dpdk::Pools>, desired: &Desired) -> port_dpdk::Devices {
+    let text = |key: &str| desired.other_config.get(key).map_or("", String::as_str);
+    let dir = crate::daemon::Dirs::from_env().run.join(text("vhost-sock-dir"));
+    let mut devices = port_dpdk::Devices::new(pools, dir);
+    devices.vhost_iommu = text("vhost-iommu-support") == "true";
+    devices.vhost_postcopy = text("vhost-postcopy-support") == "true";
+    devices
+}
+
+/// A worker's first act. The registration lasts as long as the thread.
+fn register_thread() {
+    if let Some(guard) = dpdk::Eal::get().and_then(|eal| eal.register_thread().ok()) {
+        std::mem::forget(guard);
+    }
+}
+
+/// Closes everything in order. TAPs stay for the next daemon unless `cleanup`.
+fn stop(state: &Shared, cleanup: bool) {
+    let mut s = state.borrow_mut();
+    s.conns.clear();
+    if cleanup {
+        let names: Vec<String> = s.bridges.keys().cloned().collect();
+        for name in names {
+            reconcile::remove_bridge(&mut s, &name);
+        }
+    }
+    s.bridges.clear();
+    s.dp.shutdown();
+}

@@ -1,0 +1,91 @@
+//! `Open_vSwitch.other_config`: the knobs that take effect live.
+
+use crate::config::Desired;
+use crate::state::State;
+use crate::vlog;
+use datapath::{RxqAssign, Settings, Tri};
+
+const MODULE: &str = "dpif_netdev";
+
+/// Applies what changed.
+pub fn apply(s: &mut State, desired: &Desired) {
+    let settings = read(desired);
+    s.dp.set_settings(settings);
+    let cores = desired.other_config.get("pmd-cpu-mask").map(|m| cores(m));
+    let cores = match cores {
+        Some(Some(list)) => list,
+        Some(None) => {
+            vlog::warn!(MODULE, "pmd-cpu-mask is not a hexadecimal mask; using one core");
+            default_cores()
+        }
+        None => default_cores(),
+    };
+    if let Err(e) = s.dp.set_pmd_cores(&cores) {
+        vlog::err!(MODULE, "{e}");
+    }
+}
+
+fn read(desired: &Desired) -> Settings {
+    let text = |k: &str| desired.other_config.get(k).map(String::as_str);
+    let number = |k: &str| text(k).and_then(|v| v.parse::<u64>().ok());
+    let mut s = Settings::default();
+    s.signature_cache = match (text("smc-enable"), number("emc-insert-inv-prob")) {
+        (Some("true"), _) => Tri::On,
+        (_, Some(0)) => Tri::Off,
+        _ => Tri::Auto,
+    };
+    if let Some(v) = number("flow-limit") {
+        s.flow_limit = v.clamp(1000, u64::from(u32::MAX)) as u32;
+    }
+    if let Some(v) = number("max-idle") {
+        s.max_idle_ms = v.max(100);
+    }
+    if let Some(v) = number("tx-flush-interval") {
+        s.tx_flush_interval_us = v.min(1_000_000);
+    }
+    // OVS allows a list `50,8:0` (a default and per-core values); the default applies to all here.
+    if let Some(v) = text("pmd-sleep-max")
+        .and_then(|v| v.split(',').find(|i| !i.contains(':'))?.parse::<u64>().ok())
+    {
+        s.pmd_sleep_max_us = v.min(10_000);
+    }
+    if let Some(v) = number("vlan-limit") {
+        s.vlan_limit = if v == 1 { 1 } else { 2 };
+    }
+    s.rxq_assign = match text("pmd-rxq-assign") {
+        Some("roundrobin") => RxqAssign::RoundRobin,
+        _ => RxqAssign::Cycles,
+    };
+    s
+}
+
+/// Cores of a hexadecimal mask, lowest first.
+fn cores(mask: &str) -> Option<Vec<usize>> {
+    let hex = mask.trim().trim_start_matches("0x").trim_start_matches("0X");
+    if hex.is_empty() {
+        return None;
+    }
+    let mut out = Vec::new();
+    for (i, digit) in hex.chars().rev().enumerate() {
+        let digit = digit.to_digit(16)?;
+        out.extend((0..4).filter(|b| digit >> b & 1 != 0).map(|b| i * 4 + b));
+    }
+    Some(out)
+}
+
+/// One PMD thread, on the last core: interrupts and everybody else prefer the first.
+fn default_cores() -> Vec<usize> {
+    let n = std::thread::available_parallelism().map_or(1, |n| n.get());
+    vec![n - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn masks() {
+        assert_eq!(super::cores("0x6"), Some(vec![1, 2]));
+        assert_eq!(super::cores("100000001"), Some(vec![0, 32]));
+        assert_eq!(super::cores("zz"), None);
+        assert_eq!(super::cores("0"), Some(vec![]));
+    }
+}

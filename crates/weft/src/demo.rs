@@ -1,0 +1,170 @@
+//! `weft demo`: a private switch, four namespaces and a vhost-user guest, with traffic to watch.
+
+use crate::dirs::Dirs;
+use crate::netns::Host;
+use crate::run::run;
+use crate::up;
+use anyhow::{Context, Result};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_signal(_: libc::c_int) {
+    STOP.store(true, Ordering::SeqCst);
+}
+
+/// Everything the demonstration made; dropping it removes all of it.
+struct Stage {
+    dirs: Dirs,
+    hosts: Vec<Host>,
+    guest: Option<Child>,
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if let Some(g) = &mut self.guest {
+            let _ = g.kill();
+            let _ = g.wait();
+        }
+        self.hosts.clear();
+        up::down_quietly(&self.dirs);
+        let _ = std::fs::remove_dir_all(&self.dirs.run);
+    }
+}
+
+/// Runs until Ctrl-C, or for `seconds`.
+pub fn demo(seconds: Option<u64>) -> Result<()> {
+    // SAFETY: the handler only stores to an atomic.
+    unsafe {
+        libc::signal(libc::SIGINT, on_signal as *const () as libc::sighandler_t);
+        libc::signal(libc::SIGTERM, on_signal as *const () as libc::sighandler_t);
+    }
+    let tag = std::process::id() % 10_000;
+    let dir = std::env::temp_dir().join(format!("weft-{tag}"));
+    let mut stage = Stage { dirs: Dirs::private(&dir), hosts: Vec::new(), guest: None };
+    up::up(&stage.dirs)?;
+    two_hosts(&mut stage, tag)?;
+    hosts_behind_guest(&mut stage, tag)?;
+    explain(&stage);
+    watch(&stage, seconds)
+}
+
+/// br0: two namespaces on a learning switch.
+fn two_hosts(stage: &mut Stage, tag: u32) -> Result<()> {
+    let dirs = stage.dirs.clone();
+    vsctl(&dirs, "add-br br0 -- set bridge br0 datapath_type=netdev")?;
+    for (i, name) in ["a", "b"].iter().enumerate() {
+        let (ns, port) = (format!("weft-{name}-{tag}"), format!("w{name}{tag}"));
+        stage.hosts.push(Host::new(&dirs, &ns, &port, &format!("10.0.0.{}/24", i + 1))?);
+        vsctl(&dirs, &format!("add-port br0 {port}"))?;
+    }
+    println!("\nTwo namespaces through br0 (NORMAL):");
+    print!("{}", stage.hosts[0].exec("ping -c 3 -i 0.2 10.0.0.2")?);
+    Ok(())
+}
+
+/// br1: two namespaces whose only way to each other is through a vhost-user guest.
+fn hosts_behind_guest(stage: &mut Stage, tag: u32) -> Result<()> {
+    let dirs = stage.dirs.clone();
+    vsctl(&dirs, "add-br br1 -- set bridge br1 datapath_type=netdev fail-mode=secure")?;
+    for (i, name) in ["c", "d"].iter().enumerate() {
+        let (ns, port) = (format!("weft-{name}-{tag}"), format!("w{name}{tag}"));
+        stage.hosts.push(Host::new(&dirs, &ns, &port, &format!("10.1.0.{}/24", i + 1))?);
+        vsctl(
+            &dirs,
+            &format!("add-port br1 {port} -- set interface {port} ofport_request={}", i + 1),
+        )?;
+        let (vhu, sock) = (format!("vhu{i}"), dirs.run.join(format!("vhu{i}")));
+        vsctl(
+            &dirs,
+            &format!(
+                "add-port br1 {vhu} -- set interface {vhu} type=dpdkvhostuserclient \
+                 options:vhost-server-path={} ofport_request={}",
+                sock.display(),
+                i + 11
+            ),
+        )?;
+    }
+    for flow in [
+        "in_port=1,actions=11",
+        "in_port=11,actions=1",
+        "in_port=2,actions=12",
+        "in_port=12,actions=2",
+    ] {
+        run(&dirs, "ovs-ofctl", &["add-flow", "br1", flow])?;
+    }
+    stage.guest = Some(start_guest(&dirs)?);
+    println!("\nTwo namespaces through br1 and a vhost-user guest (testpmd):");
+    let end = Instant::now() + Duration::from_secs(20);
+    let c = &stage.hosts[2];
+    while c.exec("ping -c 1 -W 1 10.1.0.2").is_err()
+        && Instant::now() < end
+        && !STOP.load(Ordering::SeqCst)
+    {}
+    print!("{}", c.exec("ping -c 3 -i 0.2 10.1.0.2").context("the guest does not forward")?);
+    Ok(())
+}
+
+/// A guest with two virtio devices that forwards between them.
+fn start_guest(dirs: &Dirs) -> Result<Child> {
+    let dev = |i: u32| {
+        let sock = dirs.run.join(format!("vhu{i}"));
+        format!("--vdev=net_virtio_user{i},path={},server=1,queues=1", sock.display())
+    };
+    let prefix = format!("--file-prefix=weft-guest-{}", std::process::id());
+    let log = std::fs::File::create(dirs.log.join("guest.log"))?;
+    Command::new("dpdk-testpmd")
+        .args(["-l", "0,1", "--no-pci", "--no-huge", "-m", "256", "--no-telemetry", &prefix])
+        .args([dev(0), dev(1)])
+        .args([
+            "--",
+            "--forward-mode=io",
+            "--auto-start",
+            "--no-mlockall",
+            "--total-num-mbufs=8192",
+        ])
+        .args(["--stats-period=60"])
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .context("dpdk-testpmd: is it installed? (scripts/deps.sh run)")
+}
+
+fn explain(stage: &Stage) {
+    let dir = stage.dirs.run.display();
+    println!("\nThe switch is running. In another terminal:");
+    println!("  export OVS_RUNDIR={dir}");
+    println!("  ovs-vsctl show");
+    println!("  ovs-ofctl dump-flows br1");
+    println!("  ovs-appctl dpctl/dump-flows");
+    println!("  ovs-appctl dpif-netdev/pmd-rxq-show");
+    println!("  ovs-appctl ofproto/trace br1 in_port=1,icmp");
+    for h in &stage.hosts {
+        println!("  ip netns exec {} bash        # port {}", h.name, h.port);
+    }
+    println!("\nCtrl-C stops it and removes everything.\n");
+}
+
+/// Keeps a ping going on both bridges and prints the flow counters every two seconds.
+fn watch(stage: &Stage, seconds: Option<u64>) -> Result<()> {
+    let end = seconds.map(|s| Instant::now() + Duration::from_secs(s));
+    while !STOP.load(Ordering::SeqCst) && end.is_none_or(|e| Instant::now() < e) {
+        for (from, to) in [(0, "10.0.0.2"), (2, "10.1.0.2")] {
+            let _ = stage.hosts[from].exec(&format!("ping -q -c 5 -i 0.1 -W 1 {to}"));
+        }
+        println!("{}", run(&stage.dirs, "ovs-appctl", &["dpctl/dump-flows"])?.trim_end());
+        let mut ports = run(&stage.dirs, "ovs-ofctl", &["--no-stats", "dump-flows", "br1"])?;
+        ports.truncate(ports.trim_end().len());
+        println!("{ports}\n");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    Ok(())
+}
+
+fn vsctl(dirs: &Dirs, line: &str) -> Result<()> {
+    let args: Vec<&str> = std::iter::once("--timeout=20").chain(line.split_whitespace()).collect();
+    run(dirs, "ovs-vsctl", &args).map(drop)
+}

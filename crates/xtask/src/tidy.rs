@@ -1,0 +1,82 @@
+//! Style as a test: budgets and banned words.
+
+use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Lines a source file may have (generated ones aside).
+const FILE_LINES: usize = 800;
+/// Lines a function may have; a few wire tables are longer and say so with `tidy: long`.
+const FUNCTION_LINES: usize = 90;
+const BANNED: &[(&str, &str)] = &[
+    ("todo!(", "finish it, or return an error"),
+    ("unimplemented!(", "finish it, or return an error"),
+    ("dbg!(", "leftover"),
+    ("FIXME", "open an issue"),
+    ("XXX", "open an issue"),
+];
+
+/// Fails with every file over budget and every banned word.
+pub fn check(root: &Path) -> Result<()> {
+    let mut bad = Vec::new();
+    for file in tracked(root)? {
+        let name = file.display().to_string();
+        let Ok(text) = std::fs::read_to_string(root.join(&file)) else { continue };
+        if name.contains("generated") || name.starts_with("crates/xtask") {
+            continue;
+        }
+        let lines = text.lines().count();
+        if lines > FILE_LINES && !name.contains("tests") {
+            bad.push(format!("{name}: {lines} lines, budget {FILE_LINES}"));
+        }
+        for (word, instead) in BANNED {
+            for (i, _) in text.lines().enumerate().filter(|(_, l)| l.contains(word)) {
+                bad.push(format!("{name}:{}: `{word}`: {instead}", i + 1));
+            }
+        }
+        if name.ends_with(".rs") {
+            bad.extend(long_functions(&name, &text));
+        }
+    }
+    if !bad.is_empty() {
+        bail!("tidy:\n  {}", bad.join("\n  "));
+    }
+    println!("tidy: ok");
+    Ok(())
+}
+
+/// Functions over budget, by indentation (the tree is rustfmt-clean).
+fn long_functions(name: &str, text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut bad = Vec::new();
+    let mut i = 0;
+    while i < lines.len() {
+        let l = lines[i];
+        let indent = l.len() - l.trim_start().len();
+        let is_fn = l.trim_start().split(['(', '<']).next().is_some_and(|h| {
+            h.split_whitespace().any(|w| w == "fn") && !l.trim_start().starts_with("//")
+        });
+        if is_fn && !l.trim_end().ends_with(';') {
+            let close = format!("{}}}", " ".repeat(indent));
+            let end = (i + 1..lines.len()).find(|j| lines[*j] == close).unwrap_or(i);
+            if end - i > FUNCTION_LINES && !lines[i..=end].iter().any(|l| l.contains("tidy: long"))
+            {
+                bad.push(format!(
+                    "{name}:{}: function of {} lines, budget {FUNCTION_LINES}",
+                    i + 1,
+                    end - i
+                ));
+            }
+        }
+        i += 1;
+    }
+    bad
+}
+
+fn tracked(root: &Path) -> Result<Vec<PathBuf>> {
+    let out = Command::new("git")
+        .args(["ls-files", "*.rs", "*.c", "*.h", "*.sh"])
+        .current_dir(root)
+        .output()?;
+    Ok(String::from_utf8(out.stdout)?.lines().map(PathBuf::from).collect())
+}

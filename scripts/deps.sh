@@ -1,0 +1,27 @@
+#!/bin/bash
+# Installs what is missing on Debian 12 to build, run and test Weft. Does nothing where all is there.
+# Usage: deps.sh build|run|test   (each includes the ones before)
+set -euo pipefail
+packages=(build-essential pkg-config libdpdk-dev)
+case ${1:-build} in
+run | test) packages+=(dpdk-dev openvswitch-switch openvswitch-common iproute2 iputils-ping procps ethtool tcpdump) ;;&
+test) packages+=(iperf3 python3-venv) ;;
+esac
+missing=()
+for p in "${packages[@]}"; do
+    dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
+done
+command -v cargo >/dev/null || { echo "weft: a Rust toolchain (cargo) is needed" >&2; exit 1; }
+[ ${#missing[@]} -eq 0 ] && exit 0
+[ "$(id -u)" = 0 ] || { echo "weft: as root, install: ${missing[*]}" >&2; exit 1; }
+echo "weft: installing ${missing[*]}"
+# Debian's package would start its own switch; Weft takes that place, so nothing is started here.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+    printf '#!/bin/sh\nexit 101\n' > $policy
+    chmod +x $policy
+    trap 'rm -f $policy' EXIT
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
