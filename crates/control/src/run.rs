@@ -130,9 +130,10 @@ fn commands() -> Registry<Control> {
     let mut registry = Registry::default();
     unixctl::register_basics(&mut registry);
     vlog::register(&mut registry);
-    // Every port and device made here goes either way, so `--cleanup` asks for nothing more.
-    registry
-        .add_later("exit", "[--cleanup]", 0..=1, |c: &mut Control, _, reply| c.exit.push(reply));
+    registry.add_later("exit", "[--cleanup]", 0..=1, |c: &mut Control, args, reply| {
+        c.cleanup |= args.first().is_some_and(|a| a == "--cleanup");
+        c.exit.push(reply);
+    });
     for command in appctl::COMMANDS {
         registry.add(
             command.name,
