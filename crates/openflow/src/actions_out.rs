@@ -441,15 +441,11 @@ impl<'a> Encoder<'a> {
     }
 }
 
+/// Always in the form with a table, as ovs-ofctl sends it; 0xff is the current one.
 fn put_resubmit(put: &mut Put, in_port: Option<OfPort>, table: Option<u8>, ct: bool) {
     let port = in_port.unwrap_or(port::IN_PORT) as u16;
-    match (table, ct) {
-        (None, false) => put.nx(nxast::RESUBMIT, |nx| nx.u16(port).zeros(4)),
-        (table, ct) => {
-            let kind = if ct { nxast::RESUBMIT_TABLE_CT } else { nxast::RESUBMIT_TABLE };
-            put.nx(kind, |nx| nx.u16(port).u8(table.unwrap_or(0xff)).zeros(3));
-        }
-    }
+    let kind = if ct { nxast::RESUBMIT_TABLE_CT } else { nxast::RESUBMIT_TABLE };
+    put.nx(kind, |nx| nx.u16(port).u8(table.unwrap_or(0xff)).zeros(3));
 }
 
 /// Multipath and sample.

@@ -114,7 +114,9 @@ pub(crate) fn entry_value(entry: &Entry) -> Result<(Oxm, u128, u128), OfError> {
         return Err(OfError::MatchBadMask);
     }
     let value = oxm.value(entry.value)?;
-    Ok((oxm, value, entry.mask & oxm.field.full()))
+    // NXM's 16-bit in_port is a whole 32-bit one here.
+    let whole = entry.mask == full;
+    Ok((oxm, value, if whole { oxm.field.full() } else { entry.mask & oxm.field.full() }))
 }
 
 fn add_entry(m: &mut Match, entry: &Entry) -> Result<(), OfError> {
