@@ -117,7 +117,7 @@ impl Switch {
             now,
             undo: Vec::new(),
             gone: Vec::new(),
-            regions: Vec::new(),
+            regions: std::mem::take(&mut self.spare_regions),
             updates: Vec::new(),
         };
         match stage(self, &mut txn) {
@@ -132,13 +132,13 @@ impl Switch {
         }
     }
 
-    fn commit(&mut self, txn: Txn) {
+    fn commit(&mut self, mut txn: Txn) {
         self.shared.version.store(txn.version, Ordering::Release);
         for (id, reason) in &txn.gone {
             self.removed(&txn, *id, *reason);
         }
         let grace = self.shared.domain.grace();
-        for u in txn.undo {
+        for u in std::mem::take(&mut txn.undo) {
             match u {
                 Undo::Removed(table, rule) => {
                     if let Ok(b) = self.bridge(txn.bridge) {
@@ -150,8 +150,9 @@ impl Switch {
                 _ => {}
             }
         }
-        txn.regions.into_iter().for_each(|r| self.outbox.region(r));
-        let events = txn.updates.into_iter();
+        txn.regions.drain(..).for_each(|r| self.outbox.region(r));
+        self.spare_regions = txn.regions;
+        let events = std::mem::take(&mut txn.updates).into_iter();
         self.outbox.events.extend(events.map(|u| Event::Flow(txn.bridge, Box::new(u))));
         self.collect();
     }

@@ -16,6 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use sync::{Domain, Grace, Published};
 
+/// Retired memory is looked at after this many changes.
+const RECLAIM_EVERY: u32 = 256;
+
 /// A rule that no new packet sees but that a reader may still be looking at.
 pub(crate) struct Limbo {
     pub grace: Grace,
@@ -33,6 +36,10 @@ pub struct Switch {
     pub(crate) outbox: Outbox,
     pub(crate) rewritten: Rewritten,
     pub(crate) limbo: VecDeque<Limbo>,
+    /// A buffer for the regions of one change, kept so that the heap stays compact.
+    pub(crate) spare_regions: Vec<Region>,
+    /// Counts changes, to reclaim retired memory now and then.
+    changes: u32,
     /// When to look at a flow with a timeout again.
     pub(crate) timers: BinaryHeap<Reverse<(u64, u32)>>,
 }
@@ -53,6 +60,8 @@ impl Switch {
             outbox: Outbox::default(),
             rewritten: Rewritten::default(),
             limbo: VecDeque::new(),
+            spare_regions: Vec::new(),
+            changes: 0,
             timers: BinaryHeap::new(),
         }
     }
@@ -198,6 +207,10 @@ impl Switch {
 
     /// Unlinks rules that no reader can see any more.
     pub(crate) fn collect(&mut self) {
+        self.changes = self.changes.wrapping_add(1);
+        if self.changes.is_multiple_of(RECLAIM_EVERY) {
+            self.shared.domain.reclaim();
+        }
         while let Some(l) = self.limbo.front() {
             if !self.shared.domain.passed(l.grace) {
                 return;

@@ -220,3 +220,145 @@ fn bundles_are_all_or_nothing() {
     assert_eq!(lab.send("in_port=2,udp"), "14");
     assert_eq!(lab.dump().len(), 1);
 }
+
+#[test]
+fn a_flow_is_small() {
+    assert!(size_of::<Action>() <= 64, "{}", size_of::<Action>());
+    assert!(size_of::<Instruction>() <= 32, "{}", size_of::<Instruction>());
+    assert!(size_of::<crate::counters::Slot>() <= 88, "{}", size_of::<crate::counters::Slot>());
+}
+
+fn group(id: u32, kind: GroupType, ports: &[(u32, u16)]) -> GroupMod {
+    let bucket = |(id, (port, weight)): (usize, &(u32, u16))| Bucket {
+        id: id as u32,
+        weight: *weight,
+        watch_port: *port,
+        watch_group: GROUP_ANY,
+        actions: vec![out(*port)],
+    };
+    GroupMod {
+        command: GroupCommand::Add,
+        kind,
+        id,
+        buckets: ports.iter().enumerate().map(bucket).collect(),
+        selection_method: String::new(),
+        selection_param: 0,
+        selection_fields: vec![],
+    }
+}
+
+#[test]
+fn popped_mpls_is_parsed_again() {
+    let mut lab = Lab::new();
+    let again = Action::Resubmit { in_port: None, table: Some(1), ct: false };
+    let pop = Action::PopMpls { ethertype: 0x0800 };
+    lab.add(flow(0, 1, "mpls,in_port=1", apply(vec![pop, again, out(4)])));
+    lab.add(flow(1, 1, "tcp,in_port=1,tp_dst=80", apply(vec![out(2)])));
+    let mut key = packet("mpls,in_port=1");
+    key.set_u32(at::MPLS, 0x0001_0140);
+    let d = lab.decide(&key);
+    let [Op::PopMpls { ethertype: 0x0800 }, Op::Recirc(id)] = d.ops[..] else {
+        panic!("{:?}", d.ops)
+    };
+    let mut inner = packet("tcp,in_port=1,tp_dst=80");
+    inner.set_u16(at::RECIRC, id);
+    assert_eq!(::action::ops_text(&lab.decide(&inner).ops), "12,14");
+    inner.set_u16(at::RECIRC, id ^ 1);
+    assert_eq!(lab.decide(&inner).drop, Some(telemetry::Drop::RecircLimit));
+}
+
+#[test]
+fn groups_watch_and_spread() {
+    let mut lab = Lab::new();
+    let failover = group(1, GroupType::FastFailover, &[(2, 1), (3, 1)]);
+    lab.sw.group_mod(lab.br, &failover, 0).unwrap();
+    lab.sw.group_mod(lab.br, &group(2, GroupType::Select, &[(2, 1), (3, 3)]), 0).unwrap();
+    lab.add(flow(0, 2, "udp", apply(vec![Action::Group(1)])));
+    lab.add(flow(0, 1, "tcp", apply(vec![Action::Group(2)])));
+    assert_eq!(lab.send("in_port=1,udp"), "12");
+    let mut down = lab.sw.port(lab.br, 2).unwrap().clone();
+    down.state = port_state::LINK_DOWN;
+    lab.sw.update_port(lab.br, down.clone()).unwrap();
+    assert_eq!(lab.send("in_port=1,udp"), "13");
+    down.state = 0;
+    lab.sw.update_port(lab.br, down).unwrap();
+    let mut hits = [0; 2];
+    for i in 0..4000 {
+        let text = lab.send(&format!("in_port=1,tcp,nw_src=10.0.{}.{}", i / 256, i % 256));
+        hits[usize::from(text == "13")] += 1;
+    }
+    // Weighted highest random: 1/6 of the packets for a weight of 1 beside 3.
+    assert!((400..1000).contains(&hits[0]), "{hits:?}");
+    let mut again = group(1, GroupType::All, &[(2, 1)]);
+    assert_eq!(lab.sw.group_mod(lab.br, &again, 0), Err(OfError::GroupExists));
+    again.buckets[0].actions = vec![Action::Group(1)];
+    again.command = GroupCommand::Modify;
+    assert_eq!(lab.sw.group_mod(lab.br, &again, 0), Err(OfError::GroupLoop));
+    again.command = GroupCommand::Delete;
+    lab.sw.group_mod(lab.br, &again, 0).unwrap();
+    assert_eq!(lab.dump().len(), 1, "the flow that used the group went with it");
+}
+
+#[test]
+fn packet_out_runs_actions() {
+    let mut lab = Lab::new();
+    lab.add(flow(0, 1, "in_port=3", apply(vec![out(4)])));
+    let p = |in_port: u32, actions| PacketOut {
+        buffer_id: NO_BUFFER,
+        matching: matching(&format!("in_port={in_port}")),
+        actions,
+        data: vec![],
+    };
+    let key = packet("in_port=3,udp");
+    let text = |lab: &mut Lab, p: PacketOut| {
+        let d = lab.sw.packet_out(lab.br, &p, &key);
+        d.map(|d| ::action::ops_text(&d.ops))
+    };
+    assert_eq!(text(&mut lab, p(3, vec![out(port::TABLE)])).as_deref(), Ok("14"));
+    assert_eq!(text(&mut lab, p(1, vec![out(port::FLOOD)])).as_deref(), Ok("12,13,14"));
+    assert_eq!(text(&mut lab, p(1, vec![out(0)])), Err(OfError::ActBadOutPort));
+    let mut from = p(1, vec![out(port::ALL)]);
+    from.matching.key.set_u32(at::OF_IN_PORT, port::CONTROLLER);
+    assert_eq!(text(&mut lab, from).as_deref(), Ok("11,12,13,14"));
+}
+
+#[test]
+fn port_config_is_honoured() {
+    let mut lab = Lab::new();
+    lab.add(flow(0, 1, "", apply(vec![out(port::FLOOD)])));
+    let set = |lab: &mut Lab, port, bit| {
+        let m = PortMod { port, hw_addr: [0; 6], config: bit, mask: bit, advertise: 0 };
+        lab.sw.port_mod(lab.br, &m).unwrap();
+    };
+    set(&mut lab, 2, port_config::NO_FLOOD);
+    set(&mut lab, 3, port_config::NO_FWD);
+    assert_eq!(lab.send("in_port=1,udp"), "14");
+    set(&mut lab, 1, port_config::NO_RECV);
+    assert_eq!(lab.send("in_port=1,udp"), "drop");
+    let events = lab.sw.take_events();
+    assert!(matches!(events.last(), Some(Event::PortStatus(_, 2, d)) if d.port == 1));
+    let m = PortMod { port: 1, hw_addr: [1; 6], config: 0, mask: 0, advertise: 0 };
+    assert_eq!(lab.sw.port_mod(lab.br, &m), Err(OfError::PortModBadHwAddr));
+}
+
+#[test]
+fn unsupported_is_refused() {
+    let mut lab = Lab::new();
+    let conjunction = Action::Conjunction { id: 1, clause: 0, n_clauses: 2 };
+    let dst = Subfield { field: flow::Field::IpTtl, ofs: 0, bits: 8 };
+    let cases = [
+        (vec![conjunction], OfError::ActBadType),
+        (vec![Action::Meter(1)], OfError::MeterInvalid),
+        (vec![Action::Load { dst, value: 1 }], OfError::ActMatchInconsistent),
+        (vec![Action::PushVlan { ethertype: 0x1234 }], OfError::ActBadArgument),
+        (vec![Action::Group(7)], OfError::ActBadOutGroup),
+    ];
+    for (list, want) in cases {
+        let m = flow(0, 1, "", apply(list));
+        assert_eq!(lab.sw.flow_mod(lab.br, &m, 0), Err(want));
+    }
+    let back = flow(3, 1, "", vec![Instruction::Goto(3)]);
+    assert_eq!(lab.sw.flow_mod(lab.br, &back, 0), Err(OfError::InstBadTableId));
+    let table = flow(254, 1, "", vec![]);
+    assert_eq!(lab.sw.flow_mod(lab.br, &table, 0), Err(OfError::BadTableId));
+}
