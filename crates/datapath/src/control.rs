@@ -428,8 +428,11 @@ impl Datapath {
     fn advance(&mut self, no: PortNo) {
         let Some(p) = self.ports.get_mut(&no) else { return };
         for (i, q) in p.rxqs.iter_mut().enumerate() {
-            if q.at.is_some() && q.at != q.want && !q.moving {
-                let w = self.workers[q.at.unwrap()].as_mut().expect("a slot in use");
+            if let Some(at) = q.at
+                && q.at != q.want
+                && !q.moving
+            {
+                let w = self.workers[at].as_mut().expect("a slot in use");
                 w.send(Command::DelRx(no, i));
                 q.moving = true;
             }

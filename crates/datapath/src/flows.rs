@@ -33,11 +33,11 @@ impl Flows {
 
     /// A rule went: its last traffic is kept for `collect`.
     pub fn unlinked(&mut self, idx: u32) {
-        if let Some(mut cold) = self.cold.get_mut(idx as usize).and_then(Option::take) {
-            if let Some((packets, bytes, used_ms)) = delta(&self.store, idx, &mut cold) {
-                let Cold { credits, effects, .. } = *cold;
-                self.past.push(Credit { credits, effects, packets, bytes, used_ms });
-            }
+        if let Some(mut cold) = self.cold.get_mut(idx as usize).and_then(Option::take)
+            && let Some((packets, bytes, used_ms)) = delta(&self.store, idx, &mut cold)
+        {
+            let Cold { credits, effects, .. } = *cold;
+            self.past.push(Credit { credits, effects, packets, bytes, used_ms });
         }
         self.done.push(idx);
     }

@@ -100,11 +100,13 @@ pub(crate) struct Programs {
 impl Programs {
     /// The program of these operations, with one more reference.
     pub fn intern(&mut self, ops: &[Op], why: Option<Drop>) -> u32 {
-        let hash = hash_ops(ops, why.unwrap_or(Drop::Policy));
+        let reason = why.unwrap_or(Drop::Policy);
+        let hash = hash_ops(ops, reason);
         let ids = self.by_hash.entry(hash).or_default();
         for id in ids.iter() {
             let p = &mut self.all[*id as usize];
-            if p.drop == Program::new(ops, why).drop && same_list(&p.ops, ops) {
+            let drops = p.drop == reason || matches!(ops, [Op::Drop(_)]);
+            if drops && same_list(&p.ops, ops) {
                 p.refs += 1;
                 return *id;
             }
@@ -156,7 +158,7 @@ impl Programs {
 }
 
 fn hash_ops(ops: &[Op], why: Drop) -> u64 {
-    ops.iter().fold(fold(why as u64), |h, op| hash_op(h, op))
+    ops.iter().fold(fold(why as u64), hash_op)
 }
 
 fn hash_op(h: u64, op: &Op) -> u64 {

@@ -207,12 +207,12 @@ impl Exits {
         }
     }
 
-    /// End of a vector: sends what is due (`idle`: everything), wakes peers, frees buffers.
-    pub fn flush_due(&mut self, now: u64, idle: bool) {
+    /// End of a vector: sends what is due, wakes peers, frees buffers.
+    pub fn flush_due(&mut self, now: u64) {
         let mut i = 0;
         while i < self.waiting.len() {
             let no = self.waiting[i];
-            if self.due(no, now, idle) {
+            if self.due(no, now) {
                 self.flush(no);
                 self.waiting.swap_remove(i);
             } else {
@@ -231,9 +231,9 @@ impl Exits {
         }
     }
 
-    fn due(&mut self, no: PortNo, now: u64, idle: bool) -> bool {
+    fn due(&mut self, no: PortNo, now: u64) -> bool {
         let Some(Some(slot)) = self.slots.get_mut(no as usize) else { return true };
-        if self.flush_cycles == 0 || slot.buf.is_empty() || (idle && self.flush_cycles == 0) {
+        if self.flush_cycles == 0 || slot.buf.is_empty() {
             return true;
         }
         if slot.since == 0 {
@@ -266,7 +266,7 @@ impl Exits {
             self.stats(p.in_port).lost(Drop::Shutdown, 1);
             self.trash.push(p.packet);
         }
-        self.flush_due(0, true);
+        self.flush_due(0);
     }
 }
 

@@ -140,6 +140,9 @@ impl Vector {
     pub fn parse(&mut self, exits: &mut Exits) {
         self.live.clear();
         for i in 0..self.packets.len() {
+            if let Some(p) = self.packets.get(i + 8) {
+                prefetch(p.as_raw());
+            }
             if let Some(p) = self.packets.get(i + 4) {
                 prefetch(p.data().as_ptr());
             }

@@ -19,6 +19,7 @@ const TUNE_MS: u64 = 100;
 pub(crate) struct Worker {
     pub vector: Vector,
     pub exits: Exits,
+    #[allow(clippy::vec_box)] // they travel as boxes
     rx: Vec<Box<RxSlot>>,
     /// Packets each queue brought to the current vector.
     brought: Vec<u32>,
@@ -100,10 +101,10 @@ impl Worker {
             self.vector.lookup(self.exits.now_ms);
             let t3 = cycles();
             self.vector.act(&mut self.exits);
-            self.exits.flush_due(t3, false);
+            self.exits.flush_due(t3);
             self.account(n, [t0, t1, t2, t3, cycles()]);
         } else {
-            self.exits.flush_due(t1, handed == 0);
+            self.exits.flush_due(t1);
             let idle = &self.shared.perf;
             idle.idle_iterations.add(1);
             idle.idle_cycles.add(cycles() - t0);
@@ -173,11 +174,9 @@ impl Worker {
         self.recent.visits += tally.visits;
         // What the vector cost is charged to the queues that filled it.
         let fresh: u64 = self.brought.iter().map(|b| *b as u64).sum();
-        if fresh > 0 {
-            let cost = t[4] - t[0];
-            for (slot, b) in self.rx.iter().zip(&self.brought).filter(|(_, b)| **b > 0) {
-                slot.cell.cycles.add(cost * *b as u64 / fresh);
-            }
+        let share = (t[4] - t[0]).checked_div(fresh).unwrap_or(0);
+        for (slot, b) in self.rx.iter().zip(&self.brought).filter(|(_, b)| **b > 0) {
+            slot.cell.cycles.add(share * *b as u64);
         }
     }
 

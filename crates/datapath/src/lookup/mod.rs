@@ -4,6 +4,8 @@ pub(crate) mod mask;
 mod sigcache;
 pub(crate) mod store;
 mod subtable;
+#[cfg(test)]
+mod tests;
 
 use crate::parse::{Ext, Line};
 use crate::types::Tri;
@@ -182,8 +184,8 @@ impl Table {
     fn verify(&self, idx: u32, mask: usize, key: &KeyRef<'_>) -> bool {
         let (rule, m) = (self.store.line(idx), &self.masks[mask]);
         let mut diff = 0;
-        for w in 0..7 {
-            diff |= (key.line[w] & m.words[w]) ^ rule[w];
+        for ((k, m), r) in key.line.iter().zip(&m.words).zip(rule) {
+            diff |= (k & m) ^ r;
         }
         diff == 0 && (!m.ext || self.verify_ext(idx, mask, key))
     }
@@ -454,9 +456,7 @@ impl Table {
         self.order.sort_by_key(|i| std::cmp::Reverse(subs[*i as usize].as_ref().unwrap().hits));
         let mut union = [0; 32];
         for s in self.order.iter().map(|i| subs[*i as usize].as_ref().unwrap()) {
-            for w in 0..32 {
-                union[w] |= s.mask[w];
-            }
+            union.iter_mut().zip(&s.mask).for_each(|(u, m)| *u |= m);
         }
         self.union = Hasher::new(&union, self.secret);
     }

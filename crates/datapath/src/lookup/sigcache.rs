@@ -2,6 +2,7 @@
 
 use super::prefetch;
 use super::store::Reserved;
+use super::subtable::equal8;
 
 const WAYS: usize = 10;
 
@@ -43,10 +44,8 @@ impl SigCache {
         let sig = (hash >> 48) as u16;
         // SAFETY: only this thread uses buckets.
         let b = unsafe { &*self.at(hash) };
-        let mut m = 0u32;
-        for i in 0..WAYS {
-            m |= ((b.sig[i] == sig) as u32) << i;
-        }
+        let mut m = equal8(b.sig.first_chunk().expect("ten ways"), sig);
+        m |= ((b.sig[8] == sig) as u32) << 8 | ((b.sig[9] == sig) as u32) << 9;
         while m != 0 {
             let idx = b.idx[m.trailing_zeros() as usize];
             if idx != 0 && found(idx) {

@@ -6,11 +6,10 @@
 use super::mask::Words;
 use super::store::{MASKS, Reserved, Store};
 use super::{KeyRef, prefetch};
+use std::sync::atomic::Ordering;
 
 /// Entries of a stash.
 const STASH: usize = 16;
-/// Splits tried before an insertion fails.
-const RETRIES: usize = 16;
 /// Entries per bucket.
 const WAYS: usize = 8;
 
@@ -40,9 +39,10 @@ pub(crate) struct Subtable {
     pub hits: u64,
 }
 
+/// 16 bits that the bucket number does not use; 0 is an empty place.
 #[inline]
 fn sig(hash: u64) -> u16 {
-    (hash >> 48) as u16
+    ((hash >> 48) as u16).max(1)
 }
 
 impl Subtable {
@@ -104,7 +104,7 @@ impl Subtable {
 
     /// Every index that may be the one of `hash`, until `found` says yes.
     pub fn search(&self, hash: u64, mut found: impl FnMut(u32) -> bool) -> bool {
-        let (first, second) = (self.addr(hash as u32), self.addr((hash >> 32) as u32));
+        let (first, second) = self.both(hash);
         let s = sig(hash);
         if self.bucket(first).any(s, &mut found) {
             return true;
@@ -120,19 +120,13 @@ impl Subtable {
         if (self.len as usize + 1) * 2 > self.size * WAYS {
             self.grow(store);
         }
-        // Where both buckets are full more splits usually make room.
-        for _ in 0..RETRIES {
-            if self.link(hash, idx) {
-                self.len += 1;
-                return true;
-            }
-            self.grow(store);
-        }
-        false
+        let linked = self.link(store, hash, idx);
+        self.len += linked as u32;
+        linked
     }
 
-    fn link(&mut self, hash: u64, idx: u32) -> bool {
-        let (first, second) = (self.addr(hash as u32), self.addr((hash >> 32) as u32));
+    fn link(&mut self, store: &Store, hash: u64, idx: u32) -> bool {
+        let (first, second) = self.both(hash);
         let s = sig(hash);
         if self.bucket_mut(first).put(s, idx) {
             return true;
@@ -141,11 +135,40 @@ impl Subtable {
             self.bucket_mut(first).overflow = 1;
             return true;
         }
+        if self.make_room(store, first) {
+            return self.bucket_mut(first).put(s, idx);
+        }
+        if self.make_room(store, second) {
+            self.bucket_mut(first).overflow = 1;
+            return self.bucket_mut(second).put(s, idx);
+        }
         let room = self.stash.len() < STASH;
         if room {
             self.stash.push((s, idx));
         }
         room
+    }
+
+    /// The two buckets of a hash.
+    fn both(&self, hash: u64) -> (usize, usize) {
+        (self.addr(hash as u32), self.addr((hash >> 32) as u32))
+    }
+
+    /// Moves one rule of a full bucket to its other bucket (cuckoo, one step).
+    fn make_room(&mut self, store: &Store, from: usize) -> bool {
+        for slot in 0..WAYS {
+            let idx = self.bucket(from).idx[slot];
+            let (first, second) = self.both(hash_of(store, idx));
+            let to = if from == first { second } else { first };
+            let s = self.bucket(from).sig[slot];
+            if to != from && self.bucket_mut(to).put(s, idx) {
+                self.bucket_mut(first).overflow |= (to == second) as u32;
+                let b = self.bucket_mut(from);
+                (b.sig[slot], b.idx[slot]) = (0, 0);
+                return true;
+            }
+        }
+        false
     }
 
     /// Splits one bucket.
@@ -163,27 +186,23 @@ impl Subtable {
             if idx == 0 {
                 continue;
             }
-            let hash = store.counters(idx).hash.load(std::sync::atomic::Ordering::Relaxed);
-            let (a, b) = (self.addr(hash as u32), self.addr((hash >> 32) as u32));
+            let (a, b) = self.both(hash_of(store, idx));
             let to = if a == parent || a == new { a } else { b };
             if to == new {
                 self.bucket_mut(parent).idx[slot] = 0;
+                self.bucket_mut(parent).sig[slot] = 0;
                 self.bucket_mut(new).put(s, idx);
             }
         }
         let stash = std::mem::take(&mut self.stash);
-        for (s, idx) in stash {
-            let hash = store.counters(idx).hash.load(std::sync::atomic::Ordering::Relaxed);
-            let first = self.addr(hash as u32);
-            if !self.bucket_mut(first).put(s, idx) {
-                self.stash.push((s, idx));
-            }
+        for (_, idx) in stash {
+            self.link(store, hash_of(store, idx), idx);
         }
     }
 
     /// Unlinks rule `idx`.
     pub fn remove(&mut self, hash: u64, idx: u32) -> bool {
-        let (first, second) = (self.addr(hash as u32), self.addr((hash >> 32) as u32));
+        let (first, second) = self.both(hash);
         let found = self.bucket_mut(first).take(idx) || self.bucket_mut(second).take(idx) || {
             let before = self.stash.len();
             self.stash.retain(|(_, i)| *i != idx);
@@ -194,14 +213,15 @@ impl Subtable {
     }
 }
 
+fn hash_of(store: &Store, idx: u32) -> u64 {
+    store.counters(idx).hash.load(Ordering::Relaxed)
+}
+
 impl Bucket {
+    /// Bit i: way i has the signature.
     #[inline]
     fn matches(&self, s: u16) -> u32 {
-        let mut m = 0;
-        for i in 0..WAYS {
-            m |= ((self.sig[i] == s && self.idx[i] != 0) as u32) << i;
-        }
-        m
+        equal8(&self.sig, s)
     }
     fn any(&self, s: u16, found: &mut impl FnMut(u32) -> bool) -> bool {
         let mut m = self.matches(s);
@@ -232,6 +252,23 @@ impl Bucket {
             }
             None => false,
         }
+    }
+}
+
+/// Bit i: `v[i] == x`.
+#[inline]
+pub(crate) fn equal8(v: &[u16; 8], x: u16) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE2 is part of x86-64; the load takes exactly the array, unaligned.
+    unsafe {
+        use std::arch::x86_64::*;
+        let v = _mm_loadu_si128(v.as_ptr().cast());
+        let eq = _mm_cmpeq_epi16(v, _mm_set1_epi16(x as i16));
+        _mm_movemask_epi8(_mm_packs_epi16(eq, _mm_setzero_si128())) as u32
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        v.iter().enumerate().fold(0, |m, (i, y)| m | ((*y == x) as u32) << i)
     }
 }
 
