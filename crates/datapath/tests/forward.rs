@@ -198,7 +198,11 @@ fn misses_over_budget_wait_in_order() {
 fn idle_flows_leave_and_slots_come_back() {
     let mut b = bed(2);
     b.set_rules(vec![rule(&[], vec![Op::Output(1)], 1)]);
-    b.dp.set_settings(Settings { max_idle_ms: 1, signature_cache: Tri::On, ..Settings::default() });
+    b.dp.set_settings(Settings {
+        max_idle_ms: 5_000,
+        signature_cache: Tri::On,
+        ..Settings::default()
+    });
     for round in 1..4 {
         b.peers[0].send(&udp(1, 2, 3, 4, 64));
         b.run();
