@@ -28,12 +28,12 @@ pub fn apply(s: &mut State, desired: &Desired) {
 fn read(desired: &Desired) -> Settings {
     let text = |k: &str| desired.other_config.get(k).map(String::as_str);
     let number = |k: &str| text(k).and_then(|v| v.parse::<u64>().ok());
-    let mut s = Settings::default();
-    s.signature_cache = match (text("smc-enable"), number("emc-insert-inv-prob")) {
+    let signature_cache = match (text("smc-enable"), number("emc-insert-inv-prob")) {
         (Some("true"), _) => Tri::On,
         (_, Some(0)) => Tri::Off,
         _ => Tri::Auto,
     };
+    let mut s = Settings { signature_cache, ..Settings::default() };
     if let Some(v) = number("flow-limit") {
         s.flow_limit = v.clamp(1000, u64::from(u32::MAX)) as u32;
     }

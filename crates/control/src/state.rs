@@ -105,12 +105,9 @@ impl State {
 
     /// Forgets a connection.
     pub fn remove_conn(&mut self, id: ConnId) {
-        if let Some(Conn { kind: Kind::Controller(target), bridge, dialect, .. }) =
-            self.conns.remove(&id)
-        {
-            if dialect.is_some() {
-                self.controller_left(&bridge, &target);
-            }
+        let Some(conn) = self.conns.remove(&id) else { return };
+        if let (Kind::Controller(target), Some(_)) = (&conn.kind, conn.dialect) {
+            self.controller_left(&conn.bridge, target);
         }
     }
 

@@ -11,10 +11,13 @@ const FUNCTION_LINES: usize = 90;
 const BANNED: &[(&str, &str)] = &[
     ("todo!(", "finish it, or return an error"),
     ("unimplemented!(", "finish it, or return an error"),
-    ("dbg!(", "leftover"),
+    (" dbg!(", "leftover"),
     ("FIXME", "open an issue"),
     ("XXX", "open an issue"),
 ];
+
+/// Written by a program, not by hand.
+const GENERATED: &[&str] = &["crates/dpdk-sys/src/bindings.rs"];
 
 /// Fails with every file over budget and every banned word.
 pub fn check(root: &Path) -> Result<()> {
@@ -22,11 +25,11 @@ pub fn check(root: &Path) -> Result<()> {
     for file in tracked(root)? {
         let name = file.display().to_string();
         let Ok(text) = std::fs::read_to_string(root.join(&file)) else { continue };
-        if name.contains("generated") || name.starts_with("crates/xtask") {
+        if GENERATED.contains(&name.as_str()) || name.starts_with("crates/xtask") {
             continue;
         }
         let lines = text.lines().count();
-        if lines > FILE_LINES && !name.contains("tests") {
+        if lines > FILE_LINES && !is_test(&name) {
             bad.push(format!("{name}: {lines} lines, budget {FILE_LINES}"));
         }
         for (word, instead) in BANNED {
@@ -34,7 +37,7 @@ pub fn check(root: &Path) -> Result<()> {
                 bad.push(format!("{name}:{}: `{word}`: {instead}", i + 1));
             }
         }
-        if name.ends_with(".rs") {
+        if name.ends_with(".rs") && !is_test(&name) {
             bad.extend(long_functions(&name, &text));
         }
     }
@@ -43,6 +46,11 @@ pub fn check(root: &Path) -> Result<()> {
     }
     println!("tidy: ok");
     Ok(())
+}
+
+/// Tests may be long lists of cases.
+fn is_test(name: &str) -> bool {
+    name.contains("tests") || name.ends_with("golden.rs")
 }
 
 /// Functions over budget, by indentation (the tree is rustfmt-clean).

@@ -73,11 +73,11 @@ pub fn stats_show(s: &mut State, args: &[String]) -> Result<String, String> {
         hits(&mut out, &info.perf);
         cycles(&mut out, &info.perf);
     }
-    if wanted_core(args)?.is_none() {
-        if let Some(kernel) = s.dp.pmd_info().iter().find(|p| p.worker == WorkerId::Kernel) {
-            out.push_str("main thread:\n");
-            hits(&mut out, &kernel.perf);
-        }
+    if wanted_core(args)?.is_none()
+        && let Some(kernel) = s.dp.pmd_info().iter().find(|p| p.worker == WorkerId::Kernel)
+    {
+        out.push_str("main thread:\n");
+        hits(&mut out, &kernel.perf);
     }
     Ok(out)
 }

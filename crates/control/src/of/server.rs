@@ -150,14 +150,18 @@ pub fn connect(state: &Shared, bridge: &str, row: &str, target: Target, timing: 
             let kind = Kind::Controller(row.clone());
             let result = match &target {
                 Target::Tcp(addr) => match TcpStream::connect(addr).await {
-                    Ok(s) => {
-                        let _ = s.set_nodelay(true);
-                        Ok(serve(&state, &bridge, kind, timing, s).await)
+                    Ok(stream) => {
+                        let _ = stream.set_nodelay(true);
+                        serve(&state, &bridge, kind, timing, stream).await;
+                        Ok(())
                     }
                     Err(e) => Err(e),
                 },
                 Target::Unix(path) => match UnixStream::connect(path).await {
-                    Ok(s) => Ok(serve(&state, &bridge, kind, timing, s).await),
+                    Ok(stream) => {
+                        serve(&state, &bridge, kind, timing, stream).await;
+                        Ok(())
+                    }
                     Err(e) => Err(e),
                 },
             };
