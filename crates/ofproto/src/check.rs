@@ -156,7 +156,7 @@ fn group(b: &Bridge, id: u32) -> Checked {
 }
 
 fn writable(field: Field, key: &mut Key) -> Checked {
-    if !field.writable() {
+    if !exists(field) || !field.writable() {
         return Err(OfError::ActBadSetArgument);
     }
     present(field, key)?;
@@ -203,7 +203,20 @@ fn dest(s: Subfield, key: &mut Key) -> Checked {
     present(s.field, key)
 }
 
+/// Registers that exist (a key has sixteen of 32 bits).
+pub(crate) fn exists(field: Field) -> bool {
+    match field {
+        Field::Reg(i) => i < 16,
+        Field::Xreg(i) => i < 8,
+        Field::Xxreg(i) => i < 4,
+        _ => true,
+    }
+}
+
 fn range(s: Subfield) -> Checked {
+    if !exists(s.field) {
+        return Err(OfError::ActBadArgument);
+    }
     let fits = s.bits > 0 && usize::from(s.ofs) + usize::from(s.bits) <= s.field.bits();
     if fits { Ok(()) } else { Err(OfError::ActBadArgument) }
 }

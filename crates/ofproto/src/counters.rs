@@ -53,7 +53,7 @@ impl Slots {
     /// An id for `slot`; `now` decides whether an old one may be used again.
     pub fn alloc(&mut self, slot: Slot, now: u64) -> u32 {
         match self.free.front() {
-            Some((at, _)) if at + QUARANTINE_NS <= now => {
+            Some((at, _)) if at.saturating_add(QUARANTINE_NS) <= now => {
                 let id = self.free.pop_front().map_or(0, |(_, id)| id);
                 self.slots[id as usize] = slot;
                 id
@@ -77,7 +77,7 @@ impl Slots {
     /// The id that [`Slots::alloc`] will give next.
     pub fn next(&self, now: u64) -> u32 {
         match self.free.front() {
-            Some((at, id)) if at + QUARANTINE_NS <= now => *id,
+            Some((at, id)) if at.saturating_add(QUARANTINE_NS) <= now => *id,
             _ => self.slots.len() as u32,
         }
     }

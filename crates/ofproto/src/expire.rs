@@ -30,7 +30,7 @@ impl Switch {
             self.timers.push(Reverse((at, id)));
             return;
         }
-        let hard_at = rec.modified + u64::from(rec.hard) * 1_000_000_000;
+        let hard_at = rec.modified.saturating_add(u64::from(rec.hard) * 1_000_000_000);
         let reason = match rec.hard != 0 && hard_at <= now {
             true => Removed::HardTimeout,
             false => Removed::IdleTimeout,

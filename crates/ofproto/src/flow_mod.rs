@@ -474,8 +474,9 @@ impl Switch {
 /// When a flow times out if it is not used again, ns.
 pub(crate) fn deadline(rec: &FlowRec) -> Option<u64> {
     const S: u64 = 1_000_000_000;
-    let idle = (rec.idle != 0).then(|| rec.used.max(rec.modified) + u64::from(rec.idle) * S);
-    let hard = (rec.hard != 0).then(|| rec.modified + u64::from(rec.hard) * S);
+    let after = |since: u64, s: u16| (s != 0).then(|| since.saturating_add(u64::from(s) * S));
+    let idle = after(rec.used.max(rec.modified), rec.idle);
+    let hard = after(rec.modified, rec.hard);
     idle.into_iter().chain(hard).min()
 }
 

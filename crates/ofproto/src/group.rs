@@ -7,8 +7,8 @@ use crate::switch::Switch;
 use crate::types::BridgeId;
 use crate::view::{BucketView, GroupView, Groups};
 use openflow::{
-    Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, Match, OfError, Removed,
-    TABLE_ALL, port,
+    Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, Match, MeterCommand,
+    MeterMod, OfError, Removed, TABLE_ALL, port,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -123,6 +123,9 @@ impl Switch {
         if !matches!(m.selection_method.as_str(), "" | "hash" | "dp_hash") {
             return Err(OfError::GroupInvalid);
         }
+        if !m.selection_fields.iter().all(|f| check::exists(*f)) {
+            return Err(OfError::GroupInvalid);
+        }
         for bucket in &m.buckets {
             let watches = bucket.watch_port != port::ANY || bucket.watch_group != GROUP_ANY;
             if m.kind == GroupType::FastFailover && !watches {
@@ -217,6 +220,16 @@ impl Switch {
         let Ok(b) = self.bridge(id) else { return };
         let groups: Groups = b.groups.iter().map(|(id, g)| (*id, g.view.clone())).collect();
         b.group_index.publish(groups);
+    }
+
+    /// Meters are not supported: none can be added, so none is there to be changed.
+    pub fn meter_mod(&mut self, id: BridgeId, m: &MeterMod) -> Result<(), OfError> {
+        self.of_bridge(id)?;
+        match m.command {
+            MeterCommand::Add => Err(OfError::MeterOutOfMeters),
+            MeterCommand::Modify => Err(OfError::MeterUnknownMeter),
+            MeterCommand::Delete => Ok(()),
+        }
     }
 
     /// Statistics of a group, or of all ([`ALL`]'s wire value 0xfffffffc).

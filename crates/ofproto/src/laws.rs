@@ -96,7 +96,8 @@ fn random_actions(r: &mut Rng, table: u8) -> Vec<Action> {
     let mut list = Vec::new();
     for _ in 0..r.below(4) {
         list.push(match r.below(19) {
-            0..=3 => out(1 + r.below(4) as u32),
+            0..=2 => out(1 + r.below(4) as u32),
+            3 => out(9),
             4 => out(port::NORMAL),
             5 => out(port::FLOOD),
             6 | 7 if table < 3 => resubmit(table + 1),
@@ -165,15 +166,44 @@ fn random_lab(r: &mut Rng) -> Lab {
     if r.chance(50) {
         lab.port(3, VlanMode::Access(5));
     }
+    if r.chance(50) {
+        add_peer(r, &mut lab);
+    }
     for _ in 0..12 {
         let _ = lab.sw.flow_mod(lab.br, &random_flow(r), 0);
     }
     lab
 }
 
+/// A second bridge behind a patch port, some flows in it and a NORMAL.
+fn add_peer(r: &mut Rng, lab: &mut Lab) {
+    let peer = lab.sw.add_bridge("br1", BridgeConfig::default()).unwrap();
+    let patch = |name: &str, other: &str| PortSpec {
+        of_port: 9,
+        name: name.into(),
+        bundle: name.into(),
+        patch_peer: Some(other.into()),
+        ..PortSpec::default()
+    };
+    lab.sw.add_port(lab.br, patch("a", "b")).unwrap();
+    lab.sw.add_port(peer, patch("b", "a")).unwrap();
+    let vlan = if r.chance(50) { VlanMode::Access(5) } else { VlanMode::default() };
+    for i in 1..3 {
+        let (name, vlan) = (format!("q{i}"), vlan.clone());
+        let bundle = name.clone();
+        let dp_port = Some(20 + i as u16);
+        let spec = PortSpec { of_port: i, name, bundle, dp_port, vlan, ..PortSpec::default() };
+        lab.sw.add_port(peer, spec).unwrap();
+    }
+    lab.sw.install_default_flow(peer, 0).unwrap();
+    for _ in 0..6 {
+        let _ = lab.sw.flow_mod(peer, &random_flow(r), 0);
+    }
+}
+
 #[test]
 fn a_decision_holds_for_its_whole_megaflow() {
-    for seed in 1..400 {
+    for seed in 1..150 {
         let mut r = Rng::new(seed);
         let mut lab = random_lab(&mut r);
         for _ in 0..30 {
@@ -194,7 +224,7 @@ fn a_decision_holds_for_its_whole_megaflow() {
 #[test]
 fn regions_cover_every_stale_decision() {
     let mut kept = 0;
-    for seed in 1..300 {
+    for seed in 1..100 {
         let mut r = Rng::new(seed);
         let mut lab = random_lab(&mut r);
         for _ in 0..10 {
@@ -212,7 +242,8 @@ fn regions_cover_every_stale_decision() {
                 }
                 _ => {}
             }
-            let _ = lab.sw.flow_mod(lab.br, &m, 0);
+            let peer = lab.sw.find_bridge("br1").filter(|_| r.chance(50));
+            let _ = lab.sw.flow_mod(peer.unwrap_or(lab.br), &m, 0);
             let regions = lab.sw.take_regions();
             let stale = |k: &Key, d: &Decision, x: &Region| k.overlaps(&d.mask, &x.key, &x.mask);
             for (k, d) in keys.iter().zip(&cached) {
@@ -224,7 +255,7 @@ fn regions_cover_every_stale_decision() {
             }
         }
     }
-    assert!(kept > 10_000, "the regions say nothing: {kept}");
+    assert!(kept > 2_000, "the regions say nothing: {kept}");
 }
 
 /// A flow table that does what OpenFlow says in the plainest way.
@@ -261,7 +292,7 @@ impl Naive {
 #[test]
 fn flow_mods_do_what_the_naive_table_does() {
     use FlowModCommand as C;
-    for seed in 1..200 {
+    for seed in 1..100 {
         let mut r = Rng::new(seed);
         let mut lab = Lab::new();
         let mut naive = Naive::default();

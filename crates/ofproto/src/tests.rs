@@ -214,6 +214,7 @@ fn bundles_are_all_or_nothing() {
     bad.push(BundleItem::Flow(flow(0, 1, "", apply(vec![Action::Group(9)]))));
     assert_eq!(lab.sw.bundle(lab.br, &bad, 0), Err((4, OfError::ActBadOutGroup)));
     assert_eq!(lab.dump(), before);
+    assert_eq!(lab.sw.n_flows(lab.br), Ok(1));
     assert_eq!(lab.send("in_port=1,udp"), "12");
     lab.sw.bundle(lab.br, &good, 0).unwrap();
     assert_eq!(lab.send("in_port=1,udp"), "drop");
@@ -352,6 +353,10 @@ fn unsupported_is_refused() {
         (vec![Action::Load { dst, value: 1 }], OfError::ActMatchInconsistent),
         (vec![Action::PushVlan { ethertype: 0x1234 }], OfError::ActBadArgument),
         (vec![Action::Group(7)], OfError::ActBadOutGroup),
+        (
+            vec![Action::Push(Subfield { field: flow::Field::Reg(200), ..dst })],
+            OfError::ActBadArgument,
+        ),
     ];
     for (list, want) in cases {
         let m = flow(0, 1, "", apply(list));

@@ -217,16 +217,16 @@ impl Switch {
         let world = unsafe { self.shared.world.read() };
         match actions {
             Some(a) => out = self.run_actions(id, a, &key, &key, &mut recorder),
-            None if dp.is_none() && key.u16(at::RECIRC) == 0 => {
-                self.trace_portless(id, &key, &mut out, &mut recorder)
+            None if key.u16(at::RECIRC) == 0 => {
+                self.trace_tables(id, &key, &mut out, &mut recorder)
             }
             None => resolve(&self.shared, world, &key, &mut out, &mut recorder),
         }
         Ok(self.report(&key, &out, recorder.unwrap_or_default()))
     }
 
-    /// A packet from a port that does not exist still has a way through the tables.
-    fn trace_portless(
+    /// From table 0 on, with the registers and the port that the caller gave, real or not.
+    fn trace_tables(
         &self,
         id: BridgeId,
         key: &Key,
