@@ -516,3 +516,9 @@ impl Datapath {
         self.pump();
     }
 }
+
+// The control thread may be any thread.
+const _: () = {
+    const fn send<T: Send>() {}
+    send::<Datapath>();
+};

@@ -42,7 +42,7 @@ fn against_linear_scan(cache: Tri, seed: u64) {
     let (mut t, mut keys, mut r) = (Table::new(20_000), Keys::new(), Rng(seed));
     t.tune(cache, Tally::default());
     let mut live: Vec<u32> = Vec::new();
-    for round in 0..150u32 {
+    for round in 0..70u32 {
         for _ in 0..20 {
             let (k, m) = (key(&mut r), mask(&mut r));
             fill(&mut keys, 0, &k);
@@ -83,7 +83,7 @@ fn against_linear_scan(cache: Tri, seed: u64) {
     }
     assert!(t.masks() > 16 && t.masks() <= MASKS, "{}", t.masks());
     assert_eq!(t.live as usize, live.len());
-    assert!(t.live > 1000);
+    assert!(t.live > 500);
     let tally = t.take_tally();
     assert_eq!(tally.cache_hits > 1000, cache == Tri::On);
 }
@@ -100,7 +100,7 @@ fn cached_table_equals_linear_scan() {
 
 #[test]
 fn one_mask_takes_everything() {
-    let (mut t, mut keys) = (Table::new(100_000), Keys::new());
+    let (mut t, mut keys) = (Table::new(30_000), Keys::new());
     let mut m = [0; 32];
     m[2] = u64::MAX;
     let keyed = |i: u64| {
@@ -108,17 +108,17 @@ fn one_mask_takes_everything() {
         k[2] = i;
         k
     };
-    for i in 1..=100_000 {
+    for i in 1..=30_000 {
         assert!(t.install(&keyed(i), &m, i as u32, u32::MAX).is_some(), "{i}");
     }
-    assert_eq!(t.install(&keyed(100_001), &m, 1, u32::MAX), None, "no room for more");
-    for first in (1..100_000).step_by(VECTOR) {
+    assert_eq!(t.install(&keyed(30_001), &m, 1, u32::MAX), None, "no room for more");
+    for first in (1..30_000).step_by(VECTOR) {
         (0..VECTOR).for_each(|n| fill(&mut keys, n, &keyed(first + n as u64)));
         let mut todo: Vec<u8> = (0..=255).collect();
         t.classify(&mut keys, &mut todo);
         let found = (0..VECTOR).filter(|n| !todo.contains(&(*n as u8)));
         found.for_each(|n| assert_eq!(keys.program[n] as u64, first + n as u64));
-        assert!(todo.iter().all(|n| first + *n as u64 > 100_000));
+        assert!(todo.iter().all(|n| first + *n as u64 > 30_000));
     }
 }
 
