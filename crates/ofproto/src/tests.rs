@@ -367,3 +367,19 @@ fn unsupported_is_refused() {
     let table = flow(254, 1, "", vec![]);
     assert_eq!(lab.sw.flow_mod(lab.br, &table, 0), Err(OfError::BadTableId));
 }
+
+#[test]
+fn a_third_tag_hides_none() {
+    let mut lab = Lab::new();
+    let push = Action::PushVlan { ethertype: 0x8100 };
+    let vid = Action::SetVlanVid { vid: 7, push_if_absent: false };
+    let clone = Action::Clone(vec![push.clone(), out(3)]);
+    let list = vec![clone, push, vid, out(2), Action::StripVlan, out(4)];
+    lab.add(flow(0, 1, "in_port=1", apply(list)));
+    let mut key = packet("in_port=1,udp,dl_vlan=5");
+    key.set_u16(at::VLAN1, 0x1006);
+    let text = ::action::ops_text(&lab.decide(&key).ops);
+    let new = "push_vlan(vid=0,pcp=0)";
+    let other = "pop_vlan,push_vlan(vid=7,pcp=0)";
+    assert_eq!(text, format!("clone({new},13),{new},{other},12,pop_vlan,14"));
+}

@@ -233,6 +233,13 @@ impl<'a> Xlate<'a, '_> {
         if outer & VLAN_PRESENT != 0 {
             self.wc.set_u16(at::VLAN1, 0xffff);
         }
+        // The key has room for two tags: the innermost goes out of sight, so this one goes in now.
+        let full = self.key.u16(at::VLAN1) & VLAN_PRESENT != 0;
+        if full {
+            self.commit();
+            self.hidden += 1;
+            self.op(action::Op::PushVlan { tpid: ethertype, tci: VLAN_PRESENT });
+        }
         self.key.set_u16(at::VLAN1, outer);
         // A new tag has the id and priority of the one behind it (OpenFlow 1.3, table 6); like
         // OVS, zero.
@@ -241,6 +248,9 @@ impl<'a> Xlate<'a, '_> {
         let own = if ethertype == 0x88a8 { flow::flag::VLAN_88A8 } else { 0 };
         let both = flow::flag::VLAN_88A8 | flow::flag::VLAN1_88A8;
         self.key.set_u8(at::FLAGS, flags & !both | inner | own);
+        if full {
+            self.base = self.key;
+        }
     }
 
     fn pop_vlan(&mut self) {

@@ -177,16 +177,18 @@ impl Xlate<'_, '_> {
     }
 
     /// Where the operations are now, for [`Xlate::isolate`].
-    pub(super) fn mark(&self) -> (usize, Key) {
-        (self.out.ops.len(), self.base)
+    pub(super) fn mark(&self) -> (usize, Key, usize) {
+        (self.out.ops.len(), self.base, self.hidden)
     }
 
     /// If the operations since `mark` changed the packet's layers, which no later commit could
     /// undo, they work on a copy.
-    pub(super) fn isolate(&mut self, mark: (usize, Key)) {
-        let (from, base) = mark;
+    pub(super) fn isolate(&mut self, mark: (usize, Key, usize)) {
+        let (from, base, hidden) = mark;
         let layers = |op: &Op| matches!(op, Op::PushMpls { .. } | Op::PopMpls { .. });
-        if self.out.ops.get(from..).is_some_and(|ops| ops.iter().any(layers)) {
+        let layers = self.out.ops.get(from..).is_some_and(|ops| ops.iter().any(layers));
+        if layers || hidden != self.hidden {
+            self.hidden = hidden;
             let ops = self.out.ops.split_off(from).into_boxed_slice();
             self.out.ops.push(Op::Clone(ops));
             self.base = base;

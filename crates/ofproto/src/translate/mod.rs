@@ -140,6 +140,8 @@ pub(crate) struct Xlate<'a, 'o> {
     exit: bool,
     /// No more at all.
     failed: Option<Drop>,
+    /// Tags pushed over two others, out of the key's sight.
+    hidden: usize,
     /// MPLS label stack entries that the key knows.
     labels: u8,
     /// The packet must be parsed again before its upper layers mean anything.
@@ -170,6 +172,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
         Xlate {
             labels: labels(&key),
+            hidden: 0,
             shared,
             world,
             bridge,
