@@ -49,7 +49,7 @@ fn main() {
         };
         let _ = sw.add_port(br, spec);
     }
-    let out = Action::Output { port: 2, trunc: 0 };
+    let out = Action::output(2);
     let set = Action::SetField { field: Field::EthDst, value: 5, mask: (1 << 48) - 1 };
     let go = |t| vec![Instruction::Goto(t)];
     let add = |sw: &mut Switch, m| sw.flow_mod(br, &m, 0).is_ok();

@@ -42,7 +42,7 @@ pub(crate) fn metadata_text(value: u64, mask: u64) -> String {
 pub fn action_text(a: &Action) -> String {
     use Action as A;
     match a {
-        A::Output { port, trunc } => output(*port, *trunc),
+        A::Output { port, trunc, .. } => output(*port, *trunc),
         A::OutputReg { src, .. } => format!("output:{}", sub(*src)),
         A::Controller { .. } => controller(a),
         A::Enqueue { port, queue } => format!("enqueue:{}:{queue}", port_text(*port, &plain)),

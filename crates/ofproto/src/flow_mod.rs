@@ -447,7 +447,7 @@ impl Switch {
         if self.bridge(id)?.config.fail_mode == FailMode::Secure {
             return Ok(());
         }
-        let normal = Action::Output { port: port::NORMAL, trunc: 0 };
+        let normal = Action::output(port::NORMAL);
         let m = FlowMod {
             command: FlowModCommand::Add,
             table: 0,

@@ -24,7 +24,7 @@ pub(crate) fn matching(text: &str) -> Match {
 }
 
 pub(crate) fn out(port: u32) -> Action {
-    Action::Output { port, trunc: 0 }
+    Action::output(port)
 }
 
 pub(crate) fn flow(table: u8, priority: u16, m: &str, list: Vec<Instruction>) -> FlowMod {

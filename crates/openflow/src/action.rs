@@ -58,9 +58,11 @@ pub enum Reason {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Action {
-    /// To a port (any reserved one except CONTROLLER). `max_len` != 0: Nicira output_trunc.
+    /// To a port (any reserved one except CONTROLLER). `max_len` means nothing to such a port, but
+    /// is reported as it was given. `trunc` != 0: Nicira output_trunc, in bytes.
     Output {
         port: OfPort,
+        max_len: u16,
         trunc: u32,
     },
     /// To the port number found in a field (NXAST_OUTPUT_REG).
@@ -182,6 +184,13 @@ pub enum Action {
     Meter(u32),
     CtClear,
     DeleteField(Field),
+}
+
+impl Action {
+    /// The whole packet to a port other than CONTROLLER.
+    pub fn output(port: OfPort) -> Action {
+        Action::Output { port, max_len: 0, trunc: 0 }
+    }
 }
 
 /// One instruction (OpenFlow 1.1+); 1.0 flows have Apply only.

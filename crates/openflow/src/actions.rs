@@ -253,7 +253,7 @@ pub(crate) fn check_output_port(port: OfPort) -> Result<OfPort, OfError> {
 
 fn output(port: OfPort, max_len: u16) -> Result<Action, OfError> {
     if check_output_port(port)? != port::CONTROLLER {
-        return Ok(Action::Output { port, trunc: 0 });
+        return Ok(Action::Output { port, max_len, trunc: 0 });
     }
     Ok(Action::Controller {
         max_len,

@@ -268,7 +268,7 @@ fn output_trunc(b: Bytes) -> Result<Action, OfError> {
     if trunc < ETH_HEADER {
         return Err(OfError::ActBadArgument);
     }
-    Ok(Action::Output { port: actions::check_output_port(port)?, trunc })
+    Ok(Action::Output { port: actions::check_output_port(port)?, max_len: 0, trunc })
 }
 
 fn multipath(b: Bytes) -> Result<Action, OfError> {

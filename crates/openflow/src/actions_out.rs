@@ -92,8 +92,8 @@ impl<'a> Encoder<'a> {
 
     fn put_output(&mut self, action: &Action) {
         match action {
-            Action::Output { port, trunc: 0 } => self.put_port(*port, 0),
-            Action::Output { port, trunc } => {
+            Action::Output { port, max_len, trunc: 0 } => self.put_port(*port, *max_len),
+            Action::Output { port, trunc, .. } => {
                 self.put.nx(nxast::OUTPUT_TRUNC, |nx| nx.u16(*port as u16).u32(*trunc));
             }
             Action::OutputReg { src, max_len } => self.put_output_reg(*src, *max_len),
@@ -480,4 +480,26 @@ fn pad12(mac: &[u8; 6]) -> [u8; 12] {
     let mut out = [0; 12];
     out[..6].copy_from_slice(mac);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actions::decode_actions;
+
+    /// OFPAT_OUTPUT to a port, and to the controller, with OpenFlow's default `max_len`.
+    #[test]
+    fn an_output_keeps_its_max_len() {
+        for port in [2, port::LOCAL, port::NORMAL, port::CONTROLLER] {
+            for version in [Version::V10, Version::V13, Version::V14] {
+                let mut wire = Vec::new();
+                let mut encoder = Encoder::new(version, &Match::default(), &mut wire);
+                encoder.put_port(port, 0xffe5);
+                let actions = decode_actions(version, &wire).unwrap();
+                let mut again = Vec::new();
+                encode_actions(version, &actions, &mut again);
+                assert_eq!(again, wire, "{version:?} {port:#x}");
+            }
+        }
+    }
 }

@@ -77,7 +77,7 @@ fn a_flow_mod_is_the_same_in_every_version() {
         assert_eq!((fm.out_port, fm.out_group, fm.buffer_id), (port::ANY, GROUP_ANY, NO_BUFFER));
         assert_eq!(flow::Field::TcpDst.get(&fm.matching.key), 80);
         assert_eq!(flow::Field::InPort.get(&fm.matching.key), 1);
-        let actions = vec![Action::SetIpDscp(4), Action::Output { port: 2, trunc: 0 }];
+        let actions = vec![Action::SetIpDscp(4), Action::output(2)];
         if version == Version::V10 {
             assert_eq!(fm.instructions, [Instruction::Apply(actions)]);
         } else {

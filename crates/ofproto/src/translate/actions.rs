@@ -43,7 +43,7 @@ impl<'a> Xlate<'a, '_> {
     fn action(&mut self, a: &'a Action) {
         use Action as A;
         match a {
-            A::Output { port, trunc } => self.output(*port, *trunc),
+            A::Output { port, trunc, .. } => self.output(*port, *trunc),
             A::Enqueue { port, .. } => self.output(*port, 0),
             A::OutputReg { src, max_len } => self.output_reg(*src, *max_len),
             A::Controller { max_len, reason, id, userdata, .. } => {

@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn order_and_replacement() {
-        let out = |port| Action::Output { port, trunc: 0 };
+        let out = Action::output;
         let (a, b, c) = (out(1), out(2), Action::PushVlan { ethertype: 0x8100 });
         let d = Action::StripVlan;
         assert_eq!(in_order(&[&a, &c, &b, &d]), [&d, &c, &b]);
