@@ -17,7 +17,7 @@ check: deps-build ## format, lints, tidy, unit tests: under five minutes
 	$(CARGO) test -q --workspace --lib --bins
 
 test: deps-test check build ## everything
-	$(CARGO) test -q --workspace --tests
+	$(CARGO) test -q --workspace --test '*'
 
 deps-build:
 	@scripts/deps.sh build

@@ -58,11 +58,15 @@ pub fn remove_bridge(s: &mut State, name: &str) {
     }
 }
 
-/// Tries again what failed for a reason that may have passed (a device that was not there), and
-/// lets go of devices that vanished.
+/// Tries again interfaces whose kernel device was not there and is now. Other failures are tried
+/// again when the configuration changes.
 pub fn retry(state: &Shared, desired: &Desired, rundir: &Path) {
-    let waiting = state.borrow().bridges.values().any(|b| b.ifaces.values().any(|i| !i.works()));
-    if waiting {
+    let came_back = |i: &Iface| {
+        let device = Path::new("/sys/class/net").join(&i.conf.name);
+        !i.works() && i.conf.kind == "system" && device.exists()
+    };
+    let any = state.borrow().bridges.values().any(|b| b.ifaces.values().any(came_back));
+    if any {
         apply(state, desired, rundir);
     }
 }

@@ -85,10 +85,8 @@ async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
                     desired = Some(*new);
                     daemon.ready();
                 }
-                Change::LockLost => {
-                    vlog::err!(MODULE, "another ovs-vswitchd process is running, disabling this process until it goes away");
-                }
-                Change::Written => {}
+                // Another daemon has the lock, or the server is away: what is there stays.
+                Change::LockLost | Change::Written => {}
             },
             request = next_request(&mut server) => registry.dispatch(&mut control, request),
             _ = retry.tick() => {

@@ -65,6 +65,8 @@ pub struct Datapath {
     pub(crate) aged_ms: u64,
     /// Transmit queues came back.
     pub(crate) reroute: bool,
+    /// Where PMD threads may run.
+    cores: Vec<usize>,
 }
 
 impl Datapath {
@@ -82,6 +84,7 @@ impl Datapath {
             decided: VecDeque::new(),
             aged_ms: 0,
             reroute: false,
+            cores: Vec::new(),
         };
         let s = dp.settings.clone();
         dp.set_settings(s);
@@ -106,10 +109,23 @@ impl Datapath {
         &self.settings
     }
 
-    /// One PMD thread on each of these cores, no others. Queues move live.
+    /// One PMD thread on each of these cores, no others, as long as there is a port to poll. Queues
+    /// move live.
     pub fn set_pmd_cores(&mut self, cores: &[usize]) -> Result<(), Error> {
+        self.cores = cores.to_vec();
+        self.staff()
+    }
+
+    /// Starts and stops PMD threads so that they are as wanted: none where nothing is polled.
+    fn staff(&mut self) -> Result<(), Error> {
+        let polled = self.ports.values().any(|p| p.port.service() == Service::Poll);
+        let cores = if polled { self.cores.clone() } else { Vec::new() };
+        let running = self.workers.iter().flatten().filter(|w| w.id != WorkerId::Kernel);
+        if running.map(|w| w.id).eq(cores.iter().map(|c| WorkerId::Pmd(*c))) {
+            return Ok(());
+        }
         let mut result = Ok(());
-        for core in cores {
+        for core in &cores {
             let id = WorkerId::Pmd(*core);
             if !self.workers.iter().flatten().any(|w| w.id == id) {
                 result = result.and(self.start_worker(id));
@@ -318,9 +334,13 @@ impl Datapath {
         let rxqs = rxqs.collect();
         let (ways, past) = (BTreeMap::new(), PortStats::default());
         self.ports.insert(no, PortEntry { port, affinity, rxqs, txqs, ways, cells, past });
+        let staffed = self.staff();
         self.route(no, None);
         self.place(&[]);
-        Ok(no)
+        match staffed {
+            Ok(()) => Ok(no),
+            Err(e) => self.del_port(no).and(Err(e)),
+        }
     }
 
     /// Removes a port under traffic: its queues are taken from the workers and closed, packets to it
@@ -340,6 +360,8 @@ impl Datapath {
         self.past.add(&p.past);
         p.cells.values().for_each(|c| self.past.add(&c.read()));
         self.place(&[]);
+        // Fewer threads can only fail to start what is not wanted any more.
+        let _ = self.staff();
         Ok(p.port)
     }
 

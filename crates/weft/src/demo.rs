@@ -117,7 +117,17 @@ fn start_guest(dirs: &Dirs) -> Result<Child> {
     let log = std::fs::File::create(dirs.log.join("guest.log"))?;
     Command::new("dpdk-testpmd")
         // The switch polls on the last core; the guest forwards on the first.
-        .args(["-l", "0,1", "--main-lcore=1", "--no-pci", "--no-huge", "-m", "256", "--no-telemetry", &prefix])
+        .args([
+            "-l",
+            "0,1",
+            "--main-lcore=1",
+            "--no-pci",
+            "--no-huge",
+            "-m",
+            "256",
+            "--no-telemetry",
+            &prefix,
+        ])
         .args([dev(0), dev(1)])
         .args([
             "--",
