@@ -102,6 +102,8 @@ impl Put<'_> {
     /// Nicira's load of a value into a subfield.
     fn reg_load(&mut self, dst: Subfield, value: u64) {
         let (dst, value) = match dst.field {
+            // Nicira's tunnel id has 64 bits: all of what is kept of it is all of it.
+            Field::TunId if dst.ofs == 0 && dst.bits == 32 => (Subfield { bits: 64, ..dst }, value),
             Field::InPort => (
                 Subfield { bits: dst.bits.min(16 - dst.ofs.min(15)), ..dst },
                 u64::from(port_to_10(value as u32)),

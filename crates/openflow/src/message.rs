@@ -381,7 +381,7 @@ pub enum MonitorUpdate {
 pub struct SwitchConfig {
     pub frag: FragHandling,
     pub miss_send_len: u16,
-    /// 1.1/1.2 only: OFPC_INVALID_TTL_TO_CONTROLLER.
+    /// OFPC_INVALID_TTL_TO_CONTROLLER: 1.1 and 1.2, and 1.0 as an extension.
     pub invalid_ttl_to_controller: bool,
 }
 

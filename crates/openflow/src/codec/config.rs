@@ -15,7 +15,7 @@ const ACTION_REASONS: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5;
 pub(super) fn decode_switch_config(version: Version, mut rd: Rd<'_>) -> Result<Request> {
     let flags = rd.u16()?;
     let miss_send_len = rd.u16()?;
-    let ttl = matches!(version, Version::V11 | Version::V12);
+    let ttl = version < Version::V13;
     let known = if ttl { 3 | INVALID_TTL } else { 3 };
     if flags & !known != 0 {
         return Err(OfError::SwitchConfigBadFlags);
@@ -36,7 +36,7 @@ pub(super) fn decode_switch_config(version: Version, mut rd: Rd<'_>) -> Result<R
 /// GET_CONFIG_REPLY.
 pub(super) fn encode_switch_config(version: Version, xid: u32, c: &SwitchConfig) -> Vec<u8> {
     let mut m = begin(version, Kind::GetConfigReply, xid);
-    let ttl = matches!(version, Version::V11 | Version::V12) && c.invalid_ttl_to_controller;
+    let ttl = version < Version::V13 && c.invalid_ttl_to_controller;
     m.u16(c.frag as u16 | if ttl { INVALID_TTL } else { 0 });
     m.u16(c.miss_send_len);
     m

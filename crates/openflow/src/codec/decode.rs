@@ -7,8 +7,9 @@ use crate::buf::{Rd, Result};
 use crate::framing::{HEADER_LEN, Header};
 use crate::{BundleStep, OfError, Reply, Request};
 
-/// Bytes of the offending message that go into an error reply.
-const ERROR_DATA: usize = 64;
+/// Bytes of the offending message that go into an error reply: all of it, as far as it fits. The
+/// specification asks for 64 at least; tools can print what is whole.
+pub const ERROR_DATA: usize = 65_000;
 
 /// Why a message was refused, with what the error reply needs.
 #[derive(Clone, Debug, PartialEq, Eq)]

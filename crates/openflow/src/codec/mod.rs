@@ -23,7 +23,7 @@ mod port;
 mod table;
 mod table_features;
 
-pub use decode::{DecodeError, decode};
+pub use decode::{DecodeError, ERROR_DATA, decode};
 pub use encode::{encode, encode_part};
 pub use hello::{agree, decode_hello, encode_hello, hello_failed, highest};
 

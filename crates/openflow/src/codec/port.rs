@@ -7,13 +7,13 @@ use crate::oxm::{port_from_10, port_is_valid, port_to_10};
 use crate::{OfError, OfPort, PortDesc, PortMod, PortStats, Request, Version, port, port_config};
 
 /// Capabilities: flow, table, port and queue statistics; 1.0 also ARP_MATCH_IP, 1.1+ group
-/// statistics; 1.5 bundles and flow monitors.
+/// statistics; 1.4+ bundles (ovs-vswitchd claims as much, and no flow monitors).
 fn capabilities(version: Version) -> u32 {
     const FLOW_TABLE_PORT_QUEUE: u32 = 1 | 2 | 4 | 64;
     match version {
         Version::V10 => FLOW_TABLE_PORT_QUEUE | 128,
-        Version::V11 | Version::V12 | Version::V13 | Version::V14 => FLOW_TABLE_PORT_QUEUE | 8,
-        Version::V15 => FLOW_TABLE_PORT_QUEUE | 8 | 1 << 9 | 1 << 10,
+        Version::V11 | Version::V12 | Version::V13 => FLOW_TABLE_PORT_QUEUE | 8,
+        Version::V14 | Version::V15 => FLOW_TABLE_PORT_QUEUE | 8 | 1 << 9,
     }
 }
 

@@ -63,12 +63,16 @@ fn put_capabilities12(t: &TableStats, m: &mut Vec<u8>) {
     m.u32(t.max_entries);
 }
 
-/// One table of a table-description reply (1.4+): no eviction by importance, no vacancy events.
+/// `OFPTMPT_EVICTION` and what it says: by other means, importance, lifetime.
+const EVICTION: (u16, u32) = (2, 7);
+
+/// One table of a table-description reply (1.4+).
 pub(super) fn put_desc(table: u8, config: u32, m: &mut Vec<u8>) {
     let start = m.len();
     m.pad(2);
     m.u8(table);
     m.pad(1);
     m.u32(config);
+    m.property(EVICTION.0, |m| m.u32(EVICTION.1));
     m.patch_len(start, start);
 }
