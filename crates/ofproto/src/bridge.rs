@@ -68,6 +68,12 @@ impl Bridge {
         }
     }
 
+    /// Has the table as many flows as it may have?
+    pub fn full(&self, table: u8) -> bool {
+        let limit = self.config.tables.get(&table).and_then(|t| t.limit);
+        limit.is_some_and(|n| self.table_recs[usize::from(table)].active >= n)
+    }
+
     /// The datapath port of an OpenFlow port.
     pub fn dp_port(&self, of_port: OfPort) -> Option<u16> {
         self.ports.get(&of_port)?.dp_port
@@ -91,6 +97,7 @@ fn describe(spec: &PortSpec) -> Box<PortDesc> {
 
 /// Bits a port-mod may change.
 const CONFIGURABLE: u32 = port_config::PORT_DOWN
+    | port_config::NO_STP
     | port_config::NO_RECV
     | port_config::NO_FLOOD
     | port_config::NO_FWD

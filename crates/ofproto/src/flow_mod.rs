@@ -213,7 +213,9 @@ impl Switch {
         let any = m.table == TABLE_ALL && !matches!(m.command, C::Add);
         let table = if m.command == C::Add && m.table == TABLE_ALL { 0 } else { m.table };
         if !any && usize::from(table) >= N_TABLES {
-            return Err(OfError::BadTableId);
+            // As in OVS, where the last table is the switch's own.
+            let own = usize::from(table) == N_TABLES;
+            return Err(if own { OfError::RequestEperm } else { OfError::BadTableId });
         }
         match m.command {
             C::Add => self.stage_add(txn, m, table),
@@ -251,6 +253,9 @@ impl Switch {
         {
             return Err(OfError::FlowOverlap);
         }
+        if old.is_none() && b.full(table) {
+            return Err(OfError::FlowTableFull);
+        }
         let keep = m.flags & flow_flag::RESET_COUNTS == 0 && !m.modify_cookie;
         let (mut count, mut used) = (Counter::default(), txn.now);
         if let Some(old) = old {
@@ -267,7 +272,7 @@ impl Switch {
             rule: rule.clone(),
             bridge: txn.bridge.0,
             table,
-            flags: m.flags & !(flow_flag::CHECK_OVERLAP | flow_flag::RESET_COUNTS),
+            flags: m.flags & !flow_flag::CHECK_OVERLAP,
             idle: m.idle_timeout,
             hard: m.hard_timeout,
             importance: m.importance,

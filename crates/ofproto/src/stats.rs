@@ -86,7 +86,7 @@ impl Switch {
         let b = self.of_bridge(id)?;
         let one = |(i, r): (usize, &TableRec)| TableStats {
             table: i as u8,
-            name: format!("table{i}"),
+            name: b.config.tables.get(&(i as u8)).map_or_else(String::new, |t| t.name.clone()),
             max_entries: 1_000_000,
             active: r.active,
             lookups: r.matched + r.missed,

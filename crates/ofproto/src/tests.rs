@@ -365,7 +365,7 @@ fn unsupported_is_refused() {
     let back = flow(3, 1, "", vec![Instruction::Goto(3)]);
     assert_eq!(lab.sw.flow_mod(lab.br, &back, 0), Err(OfError::InstBadTableId));
     let table = flow(254, 1, "", vec![]);
-    assert_eq!(lab.sw.flow_mod(lab.br, &table, 0), Err(OfError::BadTableId));
+    assert_eq!(lab.sw.flow_mod(lab.br, &table, 0), Err(OfError::RequestEperm));
 }
 
 #[test]

@@ -190,7 +190,7 @@ pub fn punt_text(p: &Punt) -> String {
     format!(
         "userspace(pid=0,controller(reason={reason},dont_send=0,continuation=0,recirc_id=0,\
          rule_cookie={cookie},controller_id={},max_len={}))",
-        c.controller_id, p.max_len
+        c.controller_id, c.max_len
     )
 }
 

@@ -1,7 +1,8 @@
 //! What the control side says about bridges and ports.
 
 use flow::PortNo;
-use openflow::OfPort;
+use openflow::{FragHandling, OfPort};
+use std::collections::BTreeMap;
 
 /// A bridge of a [`crate::Switch`]; never reused while the switch lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -43,8 +44,21 @@ pub struct BridgeConfig {
     pub flood_vlans: Vec<u16>,
     /// Packets that no flow matches go to controllers: what OpenFlow 1.0 to 1.2 connections expect.
     pub miss_to_controller: bool,
-    /// Fragments: `OFPC_FRAG_DROP` drops them before table 0.
-    pub frag_drop: bool,
+    /// What happens to IP fragments before table 0.
+    pub frag: FragHandling,
+    /// All controllers have been away for too long: everything is NORMAL, whatever the flows say.
+    pub fail_open: bool,
+    /// Names and limits of tables that have some.
+    pub tables: BTreeMap<u8, TableConfig>,
+}
+
+/// What the control side says about one flow table (database table `Flow_Table`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableConfig {
+    /// Empty: it has none.
+    pub name: String,
+    /// More flows than this are refused.
+    pub limit: Option<u32>,
 }
 
 impl Default for BridgeConfig {
@@ -58,7 +72,9 @@ impl Default for BridgeConfig {
             forward_bpdu: false,
             flood_vlans: Vec::new(),
             miss_to_controller: false,
-            frag_drop: false,
+            frag: FragHandling::Normal,
+            fail_open: false,
+            tables: BTreeMap::new(),
         }
     }
 }

@@ -47,7 +47,10 @@ impl<'a> Xlate<'a, '_> {
             A::Enqueue { port, .. } => self.output(*port, 0),
             A::OutputReg { src, max_len } => self.output_reg(*src, *max_len),
             A::Controller { max_len, reason, id, userdata, .. } => {
-                self.controller(*max_len, *id, *reason, userdata)
+                // Without anything of its own it is an output to the controller.
+                let plain = *id == 0 && userdata.is_empty() && *reason == Reason::Action;
+                let reason = if plain { self.origin.reason() } else { *reason };
+                self.controller(*max_len, *id, reason, userdata)
             }
             A::Group(id) => self.group(*id),
             A::Resubmit { in_port, table, .. } => {
@@ -286,7 +289,7 @@ impl<'a> Xlate<'a, '_> {
 
     fn output_max(&mut self, p: OfPort, max_len: u16) {
         match p {
-            port::CONTROLLER => self.controller(max_len, 0, Reason::Action, &[]),
+            port::CONTROLLER => self.controller(max_len, 0, self.origin.reason(), &[]),
             p => self.output(p, 0),
         }
     }

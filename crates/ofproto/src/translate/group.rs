@@ -19,6 +19,7 @@ impl<'a> Xlate<'a, '_> {
         };
         self.out.credits.push(group.credit);
         self.depth += 1;
+        self.origin.groups += 1;
         match group.kind {
             GroupType::All => group.buckets.iter().for_each(|b| self.bucket(b)),
             GroupType::Indirect => group.buckets.iter().take(1).for_each(|b| self.bucket(b)),
@@ -31,6 +32,7 @@ impl<'a> Xlate<'a, '_> {
                 self.chosen(best);
             }
         }
+        self.origin.groups -= 1;
         self.depth -= 1;
     }
 

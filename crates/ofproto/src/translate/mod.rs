@@ -14,11 +14,12 @@ mod set;
 pub(crate) use recirc::Frozen;
 
 use crate::fields;
+use crate::table::FlowRule;
 use crate::trace::Recorder;
 use crate::view::{BridgeView, Shared, World};
 use action::{Decision, Op, Pipeline, Request};
 use flow::{Key, Mask, PACKET_LINES, at};
-use openflow::{Action, Instruction, OfPort, Reason, port, port_config};
+use openflow::{Action, FragHandling, Instruction, OfPort, Reason, port, port_config};
 use recirc::State;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,6 +31,8 @@ const MAX_DEPTH: usize = 64;
 const MAX_RESUBMITS: usize = 4096;
 /// How many operations one packet may cause.
 const MAX_OPS: usize = 4096;
+/// What the trace calls the priority of the NORMAL that stands above all flows; OVS's number.
+const FAIL_OPEN_PRIORITY: u32 = 0xf0f0f0;
 /// How many values the stack holds.
 const MAX_STACK: usize = 4096;
 
@@ -53,6 +56,10 @@ pub struct PacketInContext {
     pub cookie: u64,
     /// Why.
     pub reason: Reason,
+    /// By the table-miss flow: 1.3 and later call that a miss.
+    pub miss_flow: bool,
+    /// The bytes that the action asked for. Nothing is buffered, so all of the packet is sent.
+    pub max_len: u16,
     /// Which controller (0: those that have set no other id).
     pub controller_id: u16,
     /// Nicira packet-in 2.
@@ -134,6 +141,10 @@ pub(crate) struct Xlate<'a, 'o> {
     version: u64,
     table: u8,
     cookie: u64,
+    /// The rule is the table-miss flow: priority 0, matches everything.
+    miss_flow: bool,
+    /// What runs: a controller's packet-out, buckets (how deep), the action set.
+    origin: Origin,
     depth: usize,
     resubmits: usize,
     /// No more actions here (exit, expired TTL).
@@ -186,6 +197,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
             version: shared.version.load(Ordering::Acquire),
             table: 0,
             cookie: u64::MAX,
+            miss_flow: false,
+            origin: Origin::default(),
             depth: 0,
             resubmits: 0,
             exit: false,
@@ -205,7 +218,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             return self.close();
         }
         let fragment = self.key.u8(at::FRAG) & flow::frag::ANY != 0;
-        if self.bridge.config.frag_drop && fragment {
+        if self.bridge.config.frag == FragHandling::Drop && fragment {
             self.warn(|| "fragment handling mode is \"drop\"".into());
             return self.close();
         }
@@ -230,7 +243,9 @@ impl<'a, 'o> Xlate<'a, 'o> {
         let set = std::mem::take(&mut self.set);
         self.note_table(|| "--. Executing action set:".into());
         let list = set::in_order(&set);
+        self.origin.set = true;
         self.actions(list.into_iter());
+        self.origin.set = false;
         self.close();
     }
 
@@ -241,20 +256,22 @@ impl<'a, 'o> Xlate<'a, 'o> {
             self.warn(|| "resubmit depth or action limit reached".into());
             return self.fail(Drop::DepthLimit);
         }
-        let (bridge, version) = (self.bridge, self.version);
+        if table == 0 && self.bridge.config.fail_open {
+            return self.fail_open();
+        }
         let own = self.in_port();
         if let Some(p) = in_port {
             self.key.set_u32(at::OF_IN_PORT, p);
         }
-        let rule =
-            bridge.tables.get(table).and_then(|t| t.lookup(&self.key, version, &mut self.wc));
+        let rule = self.lookup(table);
         self.key.set_u32(at::OF_IN_PORT, own);
-        let before = (self.table, self.cookie);
+        let before = (self.table, self.cookie, self.miss_flow);
         self.table = table;
         self.depth += 1;
         match rule {
             Some(rule) => {
                 self.cookie = rule.value().cookie;
+                self.miss_flow = rule.priority() == 0 && rule.mask() == Mask::ZERO;
                 self.note_rule(table, rule);
                 self.out.credits.push(rule.value().id);
                 let list = &rule.value().instructions;
@@ -267,7 +284,29 @@ impl<'a, 'o> Xlate<'a, 'o> {
             None => self.miss(table, miss),
         }
         self.depth -= 1;
-        (self.table, self.cookie) = before;
+        (self.table, self.cookie, self.miss_flow) = before;
+    }
+
+    /// The rule for the packet as it is now. In the usual handling of fragments none of a datagram's
+    /// parts shows ports, so that all are treated alike.
+    fn lookup(&mut self, table: u8) -> Option<&'a FlowRule> {
+        let table = self.bridge.tables.get(table)?;
+        let fragment = self.key.u8(at::FRAG) & flow::frag::ANY != 0;
+        if !fragment || self.bridge.config.frag != FragHandling::Normal {
+            return table.lookup(&self.key, self.version, &mut self.wc);
+        }
+        let mut whole = self.key;
+        whole.set_u16(at::TP_SRC, 0);
+        whole.set_u16(at::TP_DST, 0);
+        table.lookup(&whole, self.version, &mut self.wc)
+    }
+
+    /// Stands above every flow of table 0 while all controllers are away.
+    fn fail_open(&mut self) {
+        self.note_table(|| format!(" 0. priority {FAIL_OPEN_PRIORITY}"));
+        self.note_action(|| "NORMAL".into());
+        self.normal();
+        self.close();
     }
 
     fn miss(&mut self, table: u8, miss: Miss) {
@@ -423,11 +462,31 @@ impl<'a, 'o> Xlate<'a, 'o> {
     /// A whole translation of a controller's actions.
     pub fn packet_out(&mut self, list: &'a [Action]) {
         self.note_bridge();
+        self.origin.packet_out = true;
         self.actions(list.iter());
         self.run_set();
         self.freeze();
         self.close();
         self.finish();
+    }
+}
+
+/// Where the actions that run now come from, for the reason of packet-ins (1.4 and later).
+#[derive(Clone, Copy, Default)]
+struct Origin {
+    packet_out: bool,
+    groups: u32,
+    set: bool,
+}
+
+impl Origin {
+    fn reason(self) -> Reason {
+        match self {
+            Origin { packet_out: true, .. } => Reason::PacketOut,
+            Origin { groups: 1.., .. } => Reason::Group,
+            Origin { set: true, .. } => Reason::ActionSet,
+            _ => Reason::Action,
+        }
     }
 }
 

@@ -16,7 +16,7 @@ impl<'a> Xlate<'a, '_> {
             port::NORMAL => self.normal(),
             port::FLOOD => self.flood(false),
             port::ALL => self.flood(true),
-            port::CONTROLLER => self.controller(0xffff, 0, Reason::Action, &[]),
+            port::CONTROLLER => self.controller(0xffff, 0, self.origin.reason(), &[]),
             p if p == self.in_port() => self.detail(|| "skipping output to input port".into()),
             p => self.output_port(p, trunc),
         }
@@ -103,11 +103,13 @@ impl<'a> Xlate<'a, '_> {
             table: self.table,
             cookie: self.cookie,
             reason,
+            miss_flow: self.miss_flow,
+            max_len,
             controller_id: id,
             userdata: userdata.to_vec(),
             matching: pipeline_fields(&self.key),
         };
-        self.op(Op::Punt(Arc::new(Punt { max_len, context: Box::new(context) })));
+        self.op(Op::Punt(Arc::new(Punt { max_len: u16::MAX, context: Box::new(context) })));
     }
 }
 
