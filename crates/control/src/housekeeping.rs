@@ -2,9 +2,10 @@
 //! timeouts, counters, link states.
 
 use crate::appctl::coverage;
-use crate::of::async_msgs;
+use crate::of::{async_msgs, bundle};
 use crate::state::{Shared, State};
 use datapath::Event;
+use openflow::{OfError, Reply};
 use std::time::{Duration, Instant};
 
 /// How often the packet side's queues are emptied: the longest a packet-in or a learned address waits.
@@ -51,14 +52,26 @@ fn each_second(s: &mut State) {
     let now = s.now_ns();
     s.ofproto.expire(now);
     s.run_fail_mode();
+    bundles(s, now);
     links(s);
     s.flush_changes();
     let totals = coverage::totals(s);
     s.coverage.sample(totals);
 }
 
+/// Gives up bundles that nobody completes.
+fn bundles(s: &mut State, now: u64) {
+    let timeout = s.bundle_timeout;
+    for conn in s.conns.values_mut().filter(|c| !c.bundles.is_empty()) {
+        for data in bundle::expire(conn, now, timeout) {
+            let xid = data.get(4..8).map_or(0, |x| u32::from_be_bytes([x[0], x[1], x[2], x[3]]));
+            conn.reply(xid, &Reply::Error { error: OfError::BundleTimeout, data });
+        }
+    }
+}
+
 /// Tells the switch half about links that went up or down.
-fn links(s: &mut State) {
+pub fn links(s: &mut State) {
     let mut lost = Vec::new();
     for (bridge_name, bridge) in &s.bridges {
         for (name, iface) in &bridge.ifaces {

@@ -2,12 +2,13 @@
 //! that interface's error and disturbs nothing else; it is tried again at the next change.
 
 use crate::config::{BridgeConf, Desired, IfaceConf, PortConf};
-use crate::config::{FailMode, VlanMode};
+use crate::config::{FailMode, FlowTableConf, VlanMode};
+use crate::of::Kind;
 use crate::of::server::{self, Service};
 use crate::ports::{self, Iface};
 use crate::state::{Bridge, Shared, State};
 use crate::{controllers, settings, vlog};
-use ofproto::{BridgeConfig, PortSpec, VlanSet};
+use ofproto::{BridgeConfig, PortSpec, TableConfig, VlanSet};
 use openflow::{OfPort, port as of_port};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -34,12 +35,45 @@ pub fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         if !state.borrow().bridges.contains_key(&conf.name) {
             add_bridge(state, conf, rundir);
         }
+        let before = fail_state(&state.borrow(), &conf.name);
         configure_bridge(&mut state.borrow_mut(), conf);
         controllers::reconcile(state, &conf.name, &conf.controllers);
+        start_over(&mut state.borrow_mut(), &conf.name, before);
     }
     let mut s = state.borrow_mut();
     s.flush_changes();
     s.status_dirty = true;
+}
+
+/// Does a bridge have controllers to obey, and what does it do without?
+fn fail_state(s: &State, name: &str) -> Option<(bool, FailMode)> {
+    let conf = &s.bridges.get(name)?.conf;
+    Some((conf.controllers.iter().any(controllers::is_active), conf.fail_mode))
+}
+
+/// The first controller finds no flows, the last leaves none; nor does a change of what a bridge
+/// without controllers does.
+fn start_over(s: &mut State, name: &str, before: Option<(bool, FailMode)>) {
+    let after = fail_state(s, name);
+    let (Some((had, old)), Some((has, new))) = (before, after) else { return };
+    let same = had == has && (has || old == new);
+    let Some(id) = s.bridges.get(name).map(|b| b.id).filter(|_| !same) else { return };
+    let now = s.now_ns();
+    let _ = s.ofproto.flush_flows(id, now);
+    if !has {
+        let _ = s.ofproto.install_default_flow(id, now);
+    } else if s.bridges.get(name).is_some_and(|b| wants_in_band(&b.conf)) {
+        vlog::info!(
+            "in_band",
+            "{name}: controllers are reached out of band only: no hidden flows are added for them"
+        );
+    }
+}
+
+/// Would ovs-vswitchd add hidden flows that let its controllers through?
+fn wants_in_band(conf: &BridgeConf) -> bool {
+    let disabled = conf.other_config.get("disable-in-band").is_some_and(|v| v == "true");
+    !disabled && conf.controllers.iter().any(|c| controllers::is_active(c) && !c.out_of_band)
 }
 
 /// Takes a bridge and its ports down.
@@ -49,7 +83,7 @@ pub fn remove_bridge(s: &mut State, name: &str) {
     let now = s.now_ns();
     let _ = s.ofproto.remove_bridge(bridge.id, now);
     s.conns.retain(|_, c| c.bridge != name);
-    s.snoops.retain(|(b, ..)| b != name);
+    s.snoops.forget(name);
     s.flush_changes();
     for iface in bridge.ifaces.values() {
         if let Some(no) = iface.dp_port {
@@ -136,7 +170,7 @@ fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) {
         Err(e) => return vlog::err!(MODULE, "bridge {}: {e}", conf.name),
     };
     vlog::info!(MODULE, "bridge {}: using datapath ID {dpid:016x}", conf.name);
-    let sockets = [("mgmt", Service::OpenFlow), ("snoop", Service::Snoop)]
+    let sockets = [("mgmt", Service::OpenFlow(Kind::Service)), ("snoop", Service::Snoop)]
         .into_iter()
         .filter_map(|(suffix, service)| {
             let path = rundir.join(format!("{}.{suffix}", conf.name));
@@ -157,7 +191,9 @@ fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) {
     };
     let mut s = state.borrow_mut();
     s.bridges.insert(conf.name.clone(), bridge);
-    if conf.controllers.is_empty() && conf.fail_mode == FailMode::Standalone {
+    if !conf.controllers.iter().any(controllers::is_active)
+        && conf.fail_mode == FailMode::Standalone
+    {
         let now = s.now_ns();
         let _ = s.ofproto.install_default_flow(id, now);
     }
@@ -177,8 +213,15 @@ fn bridge_config(conf: &BridgeConf, mac: [u8; 6], dpid: u64) -> BridgeConfig {
         mac_table_size: number("mac-table-size").unwrap_or(8192) as usize,
         forward_bpdu: flag("forward-bpdu"),
         flood_vlans: conf.flood_vlans.clone(),
+        tables: conf.flow_tables.iter().map(|(n, t)| (*n, table_config(t))).collect(),
         ..BridgeConfig::default()
     }
+}
+
+fn table_config(t: &FlowTableConf) -> TableConfig {
+    // A table that evicts is never full; it has no limit here.
+    let limit = t.flow_limit.filter(|_| !t.evict);
+    TableConfig { name: t.name.clone().unwrap_or_default(), limit }
 }
 
 fn configure_bridge(s: &mut State, conf: &BridgeConf) {
@@ -189,7 +232,15 @@ fn configure_bridge(s: &mut State, conf: &BridgeConf) {
     bridge.dpid = conf.datapath_id().unwrap_or_else(|| mac_to_dpid(bridge.mac));
     bridge.conf = conf.clone();
     let (id, mac, dpid) = (bridge.id, bridge.mac, bridge.dpid);
-    let _ = s.ofproto.configure_bridge(id, bridge_config(conf, mac, dpid));
+    // What connections and time have made of it stays.
+    s.change_bridge(id, |c| {
+        *c = BridgeConfig {
+            miss_to_controller: c.miss_to_controller,
+            frag: c.frag,
+            fail_open: c.fail_open,
+            ..bridge_config(conf, mac, dpid)
+        };
+    });
     // Requested numbers first, so that nobody else takes them.
     let mut all: Vec<(&PortConf, &IfaceConf)> =
         conf.ports.iter().flat_map(|p| p.interfaces.iter().map(move |i| (p, i))).collect();
@@ -205,7 +256,10 @@ fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &Iface
     let (id, mac) = (bridge.id, bridge.mac);
     let iface =
         bridge.ifaces.entry(conf.name.clone()).or_insert_with(|| Iface::new(conf.clone(), now));
-    let changed = iface.conf != *conf;
+    let local = conf.name == br.name;
+    let device = iface.dp_port.and_then(|no| s.dp.port_mut(no));
+    let moved = local && conf.mac.is_none() && device.is_some_and(|d| d.mac() != mac);
+    let changed = moved || iface.conf != *conf;
     iface.conf = conf.clone();
     if let Some(of_port) = iface.of_port {
         let (dp_port, config) = (iface.dp_port, port_conf(s, br, conf, mac));
@@ -241,7 +295,12 @@ fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &Iface
 
 fn port_conf(s: &State, br: &BridgeConf, conf: &IfaceConf, mac: [u8; 6]) -> ::port::PortConfig {
     let local = (conf.name == br.name).then_some(mac);
-    ports::port_config(conf, local, s.dp.pmd_info().len())
+    let mut config = ports::port_config(conf, local, s.dp.pmd_info().len());
+    if local.is_some() {
+        let dummy = br.datapath_type == "dummy";
+        config.kind = if dummy { "dummy-internal".into() } else { "internal".into() };
+    }
+    config
 }
 
 /// Applies a changed configuration to a live port; false: it must be reopened.
@@ -300,10 +359,7 @@ fn attach(
         }
         None
     } else {
-        let mut config = port_conf(s, br, conf, mac);
-        if conf.name == br.name {
-            config.kind = if config.kind == "dummy" { "dummy".into() } else { "internal".into() };
-        }
+        let config = port_conf(s, br, conf, mac);
         let mut opened = ports::open(&s.devices, &config).map_err(|e| e.to_string())?;
         // A TAP keeps its addresses over a crash or restart of the daemon.
         let _ = opened.set_persistent(true);

@@ -66,14 +66,10 @@ impl Reporter {
                 status.interfaces.insert(iface.conf.uuid, row);
             }
             for c in &conf.controllers {
-                let role = s.conns.values().find_map(|conn| match &conn.kind {
-                    crate::of::Kind::Controller(t)
-                        if *t == c.target && conn.bridge == conf.name =>
-                    {
-                        Some(conn.role)
-                    }
-                    _ => None,
-                });
+                let mine = |conn: &&crate::of::Conn| {
+                    conn.bridge == conf.name && conn.kind.target() == Some(&c.target)
+                };
+                let role = s.conns.values().find(mine).map(|conn| conn.role);
                 if let Some(known) = bridge.controllers.get(&c.target) {
                     status.controllers.insert(c.uuid, controller(known, role));
                 }
@@ -114,19 +110,27 @@ fn interface(iface: &mut Iface, dp: &mut Datapath, statistics: bool) -> Interfac
 }
 
 fn controller(c: &Controller, role: Option<Role>) -> ControllerStatus {
-    let seconds = c.since.elapsed().as_secs().to_string();
     let mut status = BTreeMap::new();
-    let state = if c.connected { "ACTIVE" } else { "BACKOFF" };
-    status.insert("state".to_string(), state.to_string());
-    let key = if c.connected { "sec_since_connect" } else { "sec_since_disconnect" };
-    status.insert(key.to_string(), seconds);
-    if let Some(error) = &c.last_error {
-        status.insert("last_error".into(), error.clone());
+    let mut put = |key: &str, value: String| status.insert(key.to_string(), value);
+    let age = |t: Instant| t.elapsed().as_secs().to_string();
+    if c.active() {
+        put("state", if c.connected() { "ACTIVE" } else { "BACKOFF" }.into());
+    } else if c.connections > 1 {
+        put("n_connections", c.connections.to_string());
     }
-    let role = role.filter(|_| c.connected).map(|r| match r {
+    if c.active() || c.connections == 1 {
+        c.connected_at.map(|t| put("sec_since_connect", age(t)));
+        c.left_at.map(|t| put("sec_since_disconnect", age(t)));
+    }
+    c.last_error.as_ref().map(|e| put("last_error", e.clone()));
+    if let Some([misses, actions]) = c.held_back() {
+        put("packet-in-miss-dropped", misses.to_string());
+        put("packet-in-action-dropped", actions.to_string());
+    }
+    let role = role.filter(|_| c.connected()).map(|r| match r {
         Role::Primary => "master",
         Role::Secondary => "slave",
         _ => "other",
     });
-    ControllerStatus { is_connected: c.connected, role: role.map(Into::into), status }
+    ControllerStatus { is_connected: c.connected(), role: role.map(Into::into), status }
 }

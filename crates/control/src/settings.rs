@@ -1,6 +1,7 @@
 //! `Open_vSwitch.other_config`: the knobs that take effect live.
 
 use crate::config::Desired;
+use crate::of::bundle;
 use crate::state::State;
 use crate::vlog;
 use datapath::{RxqAssign, Settings, Tri};
@@ -11,6 +12,10 @@ const MODULE: &str = "dpif_netdev";
 pub fn apply(s: &mut State, desired: &Desired) {
     let settings = read(desired);
     s.dp.set_settings(settings);
+    let seconds = desired.other_config.get("bundle-idle-timeout").and_then(|v| v.parse().ok());
+    // As in ovs-vswitchd: at least a second, zero for the default.
+    let asked = seconds.filter(|n: &u64| *n > 0).map(|n| n.saturating_mul(1_000_000_000));
+    s.bundle_timeout = asked.unwrap_or(bundle::IDLE_TIMEOUT);
     let cores = desired.other_config.get("pmd-cpu-mask").map(|m| cores(m));
     let cores = match cores {
         Some(Some(list)) => list,

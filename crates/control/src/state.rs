@@ -1,21 +1,21 @@
 //! Everything the control thread owns, and how its parts reach each other.
 
+use crate::of::async_msgs::{self, Origin};
+use crate::of::snoop::Snoops;
 use crate::of::{Conn, ConnId, Kind};
 use crate::ports::Iface;
+use crate::vlog;
 use datapath::{Datapath, Ticket};
 use ofproto::{BridgeId, Switch};
+use openflow::codec::ReplyTo;
 use openflow::{FragHandling, OfError, PacketOut, PortDesc, PortStats, Reply, Version};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::sync::mpsc::UnboundedSender;
 
 /// The state, shared by the tasks of the control thread; never borrowed across an await.
 pub type Shared = Rc<RefCell<State>>;
-
-/// A snoop reader: bridge, writer, bytes waiting.
-pub type Snoop = (String, UnboundedSender<Vec<u8>>, Rc<Cell<usize>>);
 
 /// The control side's state.
 pub struct State {
@@ -32,10 +32,12 @@ pub struct State {
     /// Connections.
     pub conns: BTreeMap<ConnId, Conn>,
     /// Readers of `.snoop` sockets.
-    pub snoops: Vec<Snoop>,
+    pub snoops: Snoops,
     next_conn: ConnId,
     /// Invalidations under way, oldest first.
     tickets: VecDeque<Ticket>,
+    /// How long a bundle may be left alone, ns.
+    pub bundle_timeout: u64,
     /// Something in a database row changed that should be written soon.
     pub status_dirty: bool,
     /// Events for `coverage/show`.
@@ -77,9 +79,10 @@ impl State {
             domain,
             bridges: BTreeMap::new(),
             conns: BTreeMap::new(),
-            snoops: Vec::new(),
+            snoops: Snoops::default(),
             next_conn: 1,
             tickets: VecDeque::new(),
+            bundle_timeout: crate::of::bundle::IDLE_TIMEOUT,
             status_dirty: false,
             coverage: Default::default(),
         }
@@ -106,18 +109,67 @@ impl State {
     /// Forgets a connection.
     pub fn remove_conn(&mut self, id: ConnId) {
         let Some(conn) = self.conns.remove(&id) else { return };
-        if let (Kind::Controller(target), Some(_)) = (&conn.kind, conn.dialect) {
+        if let (Some(target), Some(_)) = (conn.kind.target(), conn.dialect) {
             self.controller_left(&conn.bridge, target);
+        }
+        if let Some(bridge) = self.bridges.get(&conn.bridge).map(|b| b.id) {
+            self.update_misses(bridge);
+            self.update_monitored(bridge);
         }
     }
 
     /// A connection has agreed on a version.
     pub fn conn_ready(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(&id) else { return };
-        if let Kind::Controller(target) = conn.kind.clone() {
-            let bridge = conn.bridge.clone();
-            self.controller_joined(&bridge, &target);
+        let (bridge, kind) = (conn.bridge.clone(), conn.kind.clone());
+        if let Some(target) = kind.target() {
+            self.controller_joined(&bridge, target);
         }
+        if let Some(bridge) = self.bridge_id(id) {
+            self.update_misses(bridge);
+        }
+    }
+
+    /// A connection's name in the log.
+    pub fn conn_name(&self, id: ConnId) -> String {
+        match self.conns.get(&id) {
+            Some(Conn { bridge, kind: Kind::Controller(target), .. }) => {
+                format!("{bridge}<->{target}")
+            }
+            Some(conn) => format!("{}<->#{id}", conn.bridge),
+            None => format!("#{id}"),
+        }
+    }
+
+    /// Sends a reply, if the connection is still there.
+    pub fn reply(&mut self, id: ConnId, to: impl Into<ReplyTo>, reply: &Reply) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.reply(to, reply);
+        }
+    }
+
+    /// Has misses sent to controllers as long as some connection expects that.
+    pub fn update_misses(&mut self, bridge: BridgeId) {
+        let Some(name) = self.bridge_name(bridge) else { return };
+        let mut conns = self.conns.values().filter(|c| c.bridge == name);
+        let wanted = conns.any(Conn::wants_misses);
+        self.change_bridge(bridge, |c| c.miss_to_controller = wanted);
+    }
+
+    /// Has changes of flows told as long as some connection monitors them.
+    pub fn update_monitored(&mut self, bridge: BridgeId) {
+        let Some(name) = self.bridge_name(bridge) else { return };
+        let mut conns = self.conns.values().filter(|c| c.bridge == name);
+        let wanted = conns.any(|c| !c.monitors.is_empty());
+        let _ = self.ofproto.set_monitored(bridge, wanted);
+    }
+
+    /// Changes settings of a bridge that do not come from the database.
+    pub fn change_bridge(&mut self, bridge: BridgeId, f: impl FnOnce(&mut ofproto::BridgeConfig)) {
+        let Some(config) = self.ofproto.bridge_config(bridge) else { return };
+        let mut new = config.clone();
+        f(&mut new);
+        let _ = self.ofproto.configure_bridge(bridge, new);
     }
 
     /// The bridge of a connection.
@@ -143,8 +195,14 @@ impl State {
         if !regions.is_empty() {
             self.tickets.push_back(self.dp.invalidate(&regions));
         }
-        for event in self.ofproto.take_events() {
-            crate::of::async_msgs::event(self, event);
+        self.deliver(None);
+    }
+
+    /// Tells connections what happened; `origin`: the request that brought it about.
+    pub fn deliver(&mut self, origin: Origin) {
+        let events = self.ofproto.take_events();
+        if !events.is_empty() {
+            async_msgs::events(self, events, origin);
         }
     }
 
@@ -224,6 +282,7 @@ impl State {
             if let Some(port) = self.dp_port(bridge, pm.port).and_then(|p| self.dp.port_mut(p)) {
                 let _ = port.set_admin_up(up);
             }
+            crate::housekeeping::links(self);
         }
         Ok(())
     }
@@ -231,14 +290,18 @@ impl State {
     /// Fragment handling is per bridge.
     pub fn set_frag(&mut self, id: ConnId, frag: FragHandling) -> Result<(), OfError> {
         let bridge = self.bridge_id(id).ok_or(OfError::BadType)?;
-        let mut config = self.ofproto.bridge_config(bridge).ok_or(OfError::BadType)?.clone();
-        config.frag_drop = match frag {
-            FragHandling::Normal | FragHandling::NxMatch => false,
-            FragHandling::Drop => true,
-            FragHandling::Reassemble => return Err(OfError::SwitchConfigBadFlags),
-        };
-        let _ = self.ofproto.configure_bridge(bridge, config);
+        if frag == FragHandling::Reassemble {
+            vlog::warn!("ofproto", "ignoring a controller's wish to reassemble fragments");
+            return Ok(());
+        }
+        self.change_bridge(bridge, |c| c.frag = frag);
         Ok(())
+    }
+
+    /// How a connection's bridge treats fragments now.
+    pub fn frag(&self, id: ConnId) -> FragHandling {
+        let config = self.bridge_id(id).and_then(|b| self.ofproto.bridge_config(b));
+        config.map_or(FragHandling::Normal, |c| c.frag)
     }
 
     /// The datapath port behind an OpenFlow port.

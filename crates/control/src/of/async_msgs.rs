@@ -1,17 +1,21 @@
 //! Messages nobody asked for: packet-ins, flow-removed, port status, flow-monitor updates.
 
+use super::{Conn, ConnId};
 use crate::state::State;
 use datapath::PuntEvent;
 use ofproto::{Event, PacketInContext};
 use openflow::{
-    MonitorRequest, MonitorUpdate, NO_BUFFER, PacketIn, PortDesc, Reason, Reply, TABLE_ALL,
-    monitor_flag,
+    Action, Instruction, MonitorRequest, MonitorUpdate, NO_BUFFER, OfPort, PacketIn, PortDesc,
+    Reason, Reply, TABLE_ALL, Version, monitor_flag, port,
 };
+
+/// The request that a change comes from.
+pub type Origin = Option<(ConnId, u32)>;
 
 /// Turns a punted packet into packet-ins for the connections that want it.
 pub fn packet_in(s: &mut State, punt: &PuntEvent) {
     let Some(context) = punt.punt.context.downcast_ref::<PacketInContext>() else { return };
-    let Some(bridge) = s.bridge_name(context.bridge) else { return };
+    let Some(name) = s.bridge_name(context.bridge) else { return };
     let base = PacketIn {
         buffer_id: NO_BUFFER,
         total_len: punt.total_len.min(0xffff) as u16,
@@ -23,45 +27,69 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent) {
         userdata: context.userdata.clone(),
         continuation: None,
     };
-    for conn in s.conns.values_mut().filter(|c| c.bridge == bridge) {
-        if conn.id != context.controller_id || !conn.wants_packet_in(context.reason) {
+    let now = s.now_ms();
+    let Some(bridge) = s.bridges.get_mut(&name) else { return };
+    for conn in s.conns.values_mut().filter(|c| c.bridge == name) {
+        let Some(reason) = reason_for(conn, context) else { continue };
+        if conn.id != context.controller_id || !conn.wants_packet_in(reason) {
             continue;
         }
-        let mut message = base.clone();
-        if context.reason == Reason::TableMiss {
-            message.data.truncate(usize::from(conn.config.miss_send_len));
+        let row = conn.kind.target().and_then(|t| bridge.controllers.get_mut(t));
+        if row.is_some_and(|c| !c.admit(reason == Reason::TableMiss, now)) {
+            continue;
         }
-        conn.notify(&Reply::PacketIn(message));
+        conn.notify(&Reply::PacketIn(PacketIn { reason, ..base.clone() }));
     }
 }
 
-/// Sends what the switch half noticed.
-pub fn event(s: &mut State, event: Event) {
-    match event {
-        Event::FlowRemoved(bridge, removed) => {
-            let Some(name) = s.bridge_name(bridge) else { return };
-            let reply = Reply::FlowRemoved((*removed).clone());
-            for conn in s.conns.values_mut() {
-                if conn.bridge == name && conn.wants_flow_removed(removed.reason) {
-                    conn.notify(&reply);
+/// What a connection's version calls the reason; None: it does not know such packet-ins.
+fn reason_for(conn: &Conn, context: &PacketInContext) -> Option<Reason> {
+    let version = conn.version()?;
+    let without_flow = context.reason == Reason::TableMiss && context.cookie == u64::MAX;
+    match context.reason {
+        _ if without_flow && version >= Version::V13 => None,
+        Reason::Action if context.miss_flow && version >= Version::V13 => Some(Reason::TableMiss),
+        Reason::Group | Reason::ActionSet | Reason::PacketOut if version < Version::V14 => {
+            Some(Reason::Action)
+        }
+        reason => Some(reason),
+    }
+}
+
+/// Sends what the switch half noticed. Flow updates of one change share a message.
+pub fn events(s: &mut State, events: Vec<Event>, origin: Origin) {
+    let mut updates: Vec<(ofproto::BridgeId, Vec<MonitorUpdate>)> = Vec::new();
+    for event in events {
+        match event {
+            Event::FlowRemoved(bridge, removed) => {
+                let Some(name) = s.bridge_name(bridge) else { continue };
+                let reply = Reply::FlowRemoved((*removed).clone());
+                for conn in s.conns.values_mut() {
+                    if conn.bridge == name && conn.wants_flow_removed(removed.reason) {
+                        conn.notify(&reply);
+                    }
                 }
             }
-        }
-        Event::PortStatus(bridge, reason, desc) => {
-            if let Some(name) = s.bridge_name(bridge) {
-                port_status(s, &name, reason, &desc);
+            Event::PortStatus(bridge, reason, desc) => {
+                if let Some(name) = s.bridge_name(bridge) {
+                    port_status(s, &name, reason, &desc);
+                }
             }
+            Event::Flow(bridge, update) => match updates.last_mut() {
+                Some((b, list)) if *b == bridge => list.push(*update),
+                _ => updates.push((bridge, vec![*update])),
+            },
         }
-        Event::Flow(bridge, update) => {
-            if let Some(name) = s.bridge_name(bridge) {
-                monitor(s, &name, &update);
-            }
+    }
+    for (bridge, list) in updates {
+        if let Some(name) = s.bridge_name(bridge) {
+            monitor(s, &name, &list, origin);
         }
     }
 }
 
 /// Reason 0: added, 1: deleted, 2: modified.
-pub fn port_status(s: &mut State, bridge: &str, reason: u8, desc: &PortDesc) {
+fn port_status(s: &mut State, bridge: &str, reason: u8, desc: &PortDesc) {
     let reply = Reply::PortStatus { reason, desc: desc.clone() };
     for conn in s.conns.values_mut() {
         if conn.bridge == bridge && conn.wants_port_status(reason) {
@@ -70,12 +98,51 @@ pub fn port_status(s: &mut State, bridge: &str, reason: u8, desc: &PortDesc) {
     }
 }
 
-fn monitor(s: &mut State, bridge: &str, update: &MonitorUpdate) {
-    for conn in s.conns.values_mut().filter(|c| c.bridge == bridge) {
-        if conn.monitors.values().any(|m| watches(m, update)) {
-            conn.notify(&Reply::MonitorUpdate(vec![update.clone()]));
+fn monitor(s: &mut State, bridge: &str, updates: &[MonitorUpdate], origin: Origin) {
+    let watching = |c: &&mut Conn| c.bridge == bridge && !c.monitors.is_empty();
+    for (id, conn) in s.conns.iter_mut() {
+        if !watching(&conn) {
+            continue;
+        }
+        let own = origin.filter(|(c, _)| c == id).map(|(_, xid)| xid);
+        let list = seen_by(conn, updates, own);
+        if !list.is_empty() {
+            conn.notify(&Reply::MonitorUpdate(list));
         }
     }
+}
+
+/// The updates that a connection asked for; `own`: it made the change, under this transaction id.
+fn seen_by(conn: &Conn, updates: &[MonitorUpdate], own: Option<u32>) -> Vec<MonitorUpdate> {
+    let mut list = Vec::new();
+    for update in updates {
+        let flags = conn.monitors.values().filter(|m| watches(m, update)).map(|m| m.flags);
+        let Some(flags) = flags.reduce(|a, b| a | b) else { continue };
+        match own {
+            Some(xid) if flags & monitor_flag::OWN == 0 => {
+                let short = MonitorUpdate::Abbrev { xid };
+                if list.last() != Some(&short) {
+                    list.push(short);
+                }
+            }
+            _ => list.push(shown(update, flags)),
+        }
+    }
+    list
+}
+
+/// An update with its instructions only if they are wanted.
+pub fn shown(update: &MonitorUpdate, flags: u16) -> MonitorUpdate {
+    let mut update = update.clone();
+    if flags & monitor_flag::ACTIONS == 0 {
+        match &mut update {
+            MonitorUpdate::Added(f) | MonitorUpdate::Modified(f) | MonitorUpdate::Deleted(f, _) => {
+                f.instructions.clear()
+            }
+            MonitorUpdate::Abbrev { .. } => {}
+        }
+    }
+    update
 }
 
 /// Is this change one that the monitor asked for?
@@ -88,6 +155,19 @@ fn watches(m: &MonitorRequest, update: &MonitorUpdate) -> bool {
     };
     m.flags & flag != 0
         && (m.table == TABLE_ALL || m.table == flow.table)
+        && (m.out_port == port::ANY || outputs_to(&flow.instructions, m.out_port))
         && m.matching.mask.subset_of(&flow.matching.mask)
         && m.matching.key.matches(&flow.matching.key, &m.matching.mask)
+}
+
+fn outputs_to(list: &[Instruction], to: OfPort) -> bool {
+    let actions = list.iter().flat_map(|i| match i {
+        Instruction::Apply(a) | Instruction::Write(a) => a.as_slice(),
+        _ => &[],
+    });
+    actions.into_iter().any(|a| match a {
+        Action::Output { port, .. } | Action::Enqueue { port, .. } => *port == to,
+        Action::Controller { .. } => to == port::CONTROLLER,
+        _ => false,
+    })
 }

@@ -1,13 +1,14 @@
 //! One connection's state as the protocol sees it.
 
 use openflow::codec::{self, Dialect, ReplyTo};
-use openflow::{AsyncConfig, MonitorRequest, Reason, Reply, Role, SwitchConfig};
+use openflow::{AsyncConfig, MonitorRequest, Reason, Reply, Role, SwitchConfig, Version};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::bundle::Bundle;
+use super::snoop::Snoops;
 
 /// Identifies a connection while the daemon lives.
 pub type ConnId = u64;
@@ -18,10 +19,27 @@ const ASYNC_BACKLOG: usize = 1 << 20;
 /// Why the connection exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `<bridge>.mgmt`, or a passive controller: gets asynchronous messages only if it asks.
+    /// `<bridge>.mgmt`: gets asynchronous messages only if it asks.
     Service,
+    /// The same, by a passive controller of the database (`ptcp:`, `punix:`); the row's target.
+    Passive(String),
     /// A controller of the database we connected to; the row's target.
     Controller(String),
+}
+
+impl Kind {
+    /// The target of the database row that the connection belongs to.
+    pub fn target(&self) -> Option<&str> {
+        match self {
+            Kind::Service => None,
+            Kind::Passive(t) | Kind::Controller(t) => Some(t),
+        }
+    }
+
+    /// Is it the connection of a controller proper?
+    pub fn is_controller(&self) -> bool {
+        matches!(self, Kind::Controller(_))
+    }
 }
 
 /// A connection after its TCP or unix socket is up.
@@ -50,6 +68,10 @@ pub struct Conn {
     pub bundles: BTreeMap<u32, Bundle>,
     /// Packet-ins that were not sent because the peer did not read.
     pub dropped: u64,
+    /// Who gets copies of a controller's messages.
+    pub snoops: Snoops,
+    /// Dropped with the connection: whoever serves it then ends.
+    pub open: tokio::sync::oneshot::Sender<()>,
 }
 
 impl Conn {
@@ -59,8 +81,9 @@ impl Conn {
         kind: Kind,
         out: UnboundedSender<Vec<u8>>,
         backlog: Rc<Cell<usize>>,
+        open: tokio::sync::oneshot::Sender<()>,
     ) -> Self {
-        let miss_send_len = if matches!(kind, Kind::Service) { 0 } else { 128 };
+        let miss_send_len = if kind.is_controller() { 128 } else { 0 };
         Conn {
             bridge,
             kind,
@@ -78,6 +101,8 @@ impl Conn {
             monitors: BTreeMap::new(),
             bundles: BTreeMap::new(),
             dropped: 0,
+            snoops: Snoops::default(),
+            open,
         }
     }
 
@@ -100,13 +125,40 @@ impl Conn {
 
     /// Hands bytes to the writer.
     pub fn send(&mut self, bytes: Vec<u8>) {
+        if self.kind.is_controller() {
+            self.snoops.copy(&self.bridge, &bytes);
+        }
         self.backlog.set(self.backlog.get() + bytes.len());
         let _ = self.out.send(bytes);
     }
 
     /// Does it take asynchronous messages at all?
     fn listens(&self) -> bool {
-        self.dialect.is_some() && !(self.kind == Kind::Service && self.config.miss_send_len == 0)
+        self.dialect.is_some() && (self.kind.is_controller() || self.config.miss_send_len != 0)
+    }
+
+    /// The version agreed on.
+    pub fn version(&self) -> Option<Version> {
+        self.dialect.map(|d| d.version)
+    }
+
+    /// Does it expect packet-ins for packets that no flow matches? Versions before 1.3 do.
+    pub fn wants_misses(&self) -> bool {
+        self.id == 0
+            && self.version().is_some_and(|v| v < Version::V13)
+            && self.wants_packet_in(Reason::TableMiss)
+    }
+
+    /// Sets what it was told about its switch configuration.
+    pub fn configure(&mut self, config: SwitchConfig) {
+        self.config = config;
+        if self.version().is_some_and(|v| v < Version::V13) {
+            let bit = 1 << Reason::InvalidTtl as u32;
+            match config.invalid_ttl_to_controller {
+                true => self.wants.packet_in[0] |= bit,
+                false => self.wants.packet_in[0] &= !bit,
+            }
+        }
     }
 
     fn column(&self) -> usize {
@@ -128,6 +180,16 @@ impl Conn {
         self.listens() && self.wants.flow_removed[self.column()] & (1 << reason as u32) != 0
     }
 }
+
+/// Nothing (`Controller.enable_async_messages` is false).
+pub const NO_WANTS: AsyncConfig = AsyncConfig {
+    packet_in: [0; 2],
+    port_status: [0; 2],
+    flow_removed: [0; 2],
+    role_status: [0; 2],
+    table_status: [0; 2],
+    requestforward: [0; 2],
+};
 
 /// The specification's defaults: a secondary gets port status only.
 fn default_wants() -> AsyncConfig {

@@ -1,13 +1,13 @@
 //! What each request does, and what is answered.
 
-use super::{Conn, ConnId, bundle, multipart};
+use super::{ConnId, bundle, multipart, role};
 use crate::state::{Shared, State};
 use crate::vlog;
 use ofproto::BundleItem;
-use openflow::codec::{self, Dialect, ReplyTo};
+use openflow::codec::{self, Dialect, ERROR_DATA, ReplyTo};
 use openflow::{
-    BundleStep, FlowFormat, FlowMod, FlowModCommand, NO_BUFFER, OfError, PacketOut, Reply, Request,
-    Role,
+    BundleStep, FlowFormat, FlowMod, FlowModCommand, MeterCommand, NO_BUFFER, OfError, PacketOut,
+    Reply, Request, Role, SwitchConfig,
 };
 
 const MODULE: &str = "ofproto";
@@ -18,7 +18,9 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
         let mut s = state.borrow_mut();
         let Some(conn) = s.conns.get_mut(&id) else { return false };
         let (bridge, dialect) = (conn.bridge.clone(), conn.dialect);
-        s.snoop(&bridge, bytes);
+        if conn.kind.is_controller() {
+            s.snoops.copy(&bridge, bytes);
+        }
         match dialect {
             None => return hello(&mut s, id, bytes),
             Some(d) => decode(&mut s, id, d, bytes),
@@ -31,7 +33,8 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
     );
     let reply = {
         let mut s = state.borrow_mut();
-        let reply = handle(&mut s, id, to.xid, request);
+        let reply = handle(&mut s, id, to.xid, request, bytes);
+        s.deliver(Some((id, to.xid)));
         if waits {
             s.flush_changes();
         }
@@ -41,16 +44,16 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
         crate::state::settle(state).await;
     }
     let mut s = state.borrow_mut();
-    let Some(conn) = s.conns.get_mut(&id) else { return false };
     match reply {
-        Ok(Some(reply)) => conn.reply(to, &reply),
+        Ok(Some(reply)) => s.reply(id, to, &reply),
         Ok(None) => {}
         Err(error) => {
-            let data = bytes[..bytes.len().min(64)].to_vec();
-            conn.reply(to, &Reply::Error { error, data });
+            let data = bytes[..bytes.len().min(ERROR_DATA)].to_vec();
+            vlog::info!("connmgr", "{}: sending {error:?} error reply", s.conn_name(id));
+            s.reply(id, to, &Reply::Error { error, data });
         }
     }
-    true
+    s.conns.contains_key(&id)
 }
 
 /// The first message must be a hello with a version in common.
@@ -79,14 +82,22 @@ fn decode(s: &mut State, id: ConnId, dialect: Dialect, bytes: &[u8]) -> Option<(
         Ok(decoded) => Some(decoded),
         Err(e) => {
             let xid = e.xid;
-            s.conns.get_mut(&id)?.reply(xid, &e.reply());
+            vlog::info!("connmgr", "{}: sending {:?} error reply", s.conn_name(id), e.error);
+            s.reply(id, xid, &e.reply());
             None
         }
     }
 }
 
 /// Changes the switch as the request says; the reply, if it has one.
-fn handle(s: &mut State, id: ConnId, xid: u32, request: Request) -> Result<Option<Reply>, OfError> {
+/// `bytes`: the whole message.
+fn handle(
+    s: &mut State,
+    id: ConnId,
+    xid: u32,
+    request: Request,
+    bytes: &[u8],
+) -> Result<Option<Reply>, OfError> {
     let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
     let secondary = conn.role == Role::Secondary;
     if secondary && changes(&request) {
@@ -99,10 +110,14 @@ fn handle(s: &mut State, id: ConnId, xid: u32, request: Request) -> Result<Optio
         Request::Hello { .. } | Request::EchoReply(_) | Request::Error { .. } => None,
         Request::EchoRequest(data) => Some(Reply::EchoReply(data)),
         Request::Features => Some(s.features(id)),
-        Request::GetConfig => Some(Reply::Config(conn.config)),
+        Request::GetConfig => {
+            let config = conn.config;
+            Some(Reply::Config(SwitchConfig { frag: s.frag(id), ..config }))
+        }
         Request::SetConfig(config) => {
-            conn.config = config;
+            conn.configure(config);
             s.set_frag(id, config.frag)?;
+            s.update_misses(bridge);
             None
         }
         Request::Barrier => Some(Reply::Barrier),
@@ -114,22 +129,31 @@ fn handle(s: &mut State, id: ConnId, xid: u32, request: Request) -> Result<Optio
             s.ofproto.group_mod(bridge, &gm, now)?;
             None
         }
+        // There are no meters: none can be added, and none is left to delete.
+        Request::MeterMod(m) if m.command == MeterCommand::Delete => None,
+        Request::MeterMod(m) if m.command == MeterCommand::Modify => {
+            return Err(OfError::MeterUnknownMeter);
+        }
         Request::MeterMod(_) => return Err(OfError::MeterOutOfMeters),
         Request::PortMod(pm) => {
             s.port_mod(id, &pm)?;
             None
         }
-        Request::TableMod { .. } => return Err(OfError::TableModEperm),
+        Request::TableMod { table, config } => {
+            table_mod(table, config)?;
+            None
+        }
         Request::PacketOut(po) => {
             packet_out(s, id, &po)?;
             None
         }
         Request::Multipart(m) => multipart::answer(s, id, m)?.map(Reply::Multipart),
         Request::QueueGetConfig { port } => Some(Reply::QueueConfig { port }),
-        Request::Role { role, generation } => Some(set_role(s, id, role, generation)?),
+        Request::Role { role, generation } => Some(role::set(s, id, role, generation)?),
         Request::GetAsync => Some(Reply::Async(conn.wants)),
         Request::SetAsync(wants) => {
             conn.wants = wants;
+            s.update_misses(bridge);
             None
         }
         Request::BundleControl { id: b, step: BundleStep::CommitRequest, flags } => {
@@ -138,13 +162,13 @@ fn handle(s: &mut State, id: ConnId, xid: u32, request: Request) -> Result<Optio
             Some(Reply::BundleControl { id: b, step: BundleStep::CommitReply, flags })
         }
         Request::BundleControl { id: b, step, flags } => {
-            Some(bundle::control(conn, b, step, flags)?)
+            Some(bundle::control(conn, b, step, flags, (bytes, now))?)
         }
         Request::BundleAdd { id: b, flags, xid: inner_xid, inner } => {
             if inner_xid != xid {
                 return Err(OfError::BundleMsgBadXid);
             }
-            bundle::add(conn, b, flags, inner_xid, *inner)?;
+            bundle::add(conn, b, flags, (inner_xid, *inner, bytes), now)?;
             None
         }
         Request::SetPacketInFormat(format) => {
@@ -161,10 +185,12 @@ fn handle(s: &mut State, id: ConnId, xid: u32, request: Request) -> Result<Optio
         }
         Request::SetControllerId(v) => {
             conn.id = v;
+            s.update_misses(bridge);
             None
         }
         Request::MonitorCancel(m) => {
             conn.monitors.remove(&m).ok_or(OfError::MonitorUnknown)?;
+            s.update_monitored(bridge);
             None
         }
         Request::Unsupported(error) => return Err(error),
@@ -187,6 +213,19 @@ fn changes(r: &Request) -> bool {
     )
 }
 
+/// Tables cannot be made to evict flows or to tell of vacancies.
+fn table_mod(table: u8, config: u32) -> Result<(), OfError> {
+    const EVICTION_OR_VACANCY: u32 = 0b1100;
+    match () {
+        () if table != openflow::TABLE_ALL && usize::from(table) >= ofproto::N_TABLES => {
+            Err(OfError::TableModBadTable)
+        }
+        () if config & EVICTION_OR_VACANCY != 0 => Err(OfError::TableModEperm),
+        () if config != 0 => Err(OfError::TableModBadConfig),
+        () => Ok(()),
+    }
+}
+
 fn flow_mod(s: &mut State, id: ConnId, fm: &FlowMod, now: u64) -> Result<(), OfError> {
     let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
     check(s, id, fm)?;
@@ -207,10 +246,10 @@ fn packet_out(s: &mut State, id: ConnId, po: &PacketOut) -> Result<(), OfError> 
     s.packet_out(bridge, po)
 }
 
-fn commit(s: &mut State, id: ConnId, messages: Vec<(u32, Request)>) -> Result<(), OfError> {
+fn commit(s: &mut State, id: ConnId, messages: Vec<bundle::Message>) -> Result<(), OfError> {
     let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
     let now = s.now_ns();
-    let items: Vec<BundleItem> = messages.iter().filter_map(|(_, r)| item(r)).collect();
+    let items: Vec<BundleItem> = messages.iter().filter_map(|m| item(&m.request)).collect();
     match check_all(s, id, &items).and_then(|()| s.ofproto.bundle(bridge, &items, now)) {
         Ok(()) => {
             s.flush_changes();
@@ -222,9 +261,9 @@ fn commit(s: &mut State, id: ConnId, messages: Vec<(u32, Request)>) -> Result<()
             Ok(())
         }
         Err((index, error)) => {
-            let xid = messages.get(index).map_or(0, |m| m.0);
-            if let Some(conn) = s.conns.get_mut(&id) {
-                conn.reply(xid, &Reply::Error { error, data: Vec::new() });
+            if let Some(m) = messages.into_iter().nth(index) {
+                vlog::info!("connmgr", "{}: sending {error:?} error reply", s.conn_name(id));
+                s.reply(id, m.xid, &Reply::Error { error, data: m.bytes });
             }
             Err(OfError::BundleMsgFailed)
         }
@@ -259,34 +298,4 @@ fn check(s: &State, id: ConnId, fm: &FlowMod) -> Result<(), OfError> {
     let version = s.conns.get(&id).and_then(|c| c.dialect).ok_or(OfError::BadType)?.version;
     let n_tables = ofproto::N_TABLES as u8;
     openflow::check::check_instructions(&fm.instructions, &fm.matching, version, n_tables, fm.table)
-}
-
-/// Role change (OpenFlow 1.3 section 6.3.6): generation ids only ever grow; one primary.
-fn set_role(
-    s: &mut State,
-    id: ConnId,
-    role: Role,
-    generation: Option<u64>,
-) -> Result<Reply, OfError> {
-    let name = s.conns.get(&id).map(|c| c.bridge.clone()).unwrap_or_default();
-    let known = s.bridges.get_mut(&name).ok_or(OfError::BadType)?;
-    if let (Role::Primary | Role::Secondary, Some(g)) = (role, generation) {
-        if known.generation.is_some_and(|old| (g.wrapping_sub(old) as i64) < 0) {
-            return Err(OfError::RoleStale);
-        }
-        known.generation = Some(g);
-    }
-    let generation = known.generation.unwrap_or(u64::MAX);
-    if role == Role::Primary {
-        for (other, c) in s.conns.iter_mut() {
-            if *other != id && c.bridge == name && c.role == Role::Primary {
-                c.role = Role::Secondary;
-            }
-        }
-    }
-    let conn: &mut Conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
-    if role != Role::NoChange {
-        conn.role = role;
-    }
-    Ok(Reply::Role { role: conn.role, generation })
 }

@@ -5,6 +5,8 @@ pub mod bundle;
 pub mod conn;
 pub mod dispatch;
 pub mod multipart;
+pub mod role;
 pub mod server;
+pub mod snoop;
 
 pub use conn::{Conn, ConnId, Kind};

@@ -1,6 +1,7 @@
 //! Multipart requests: statistics and descriptions.
 
 use super::ConnId;
+use super::async_msgs::shown;
 use crate::state::State;
 use ofproto::BridgeId;
 use openflow::{
@@ -8,6 +9,8 @@ use openflow::{
     monitor_flag, port,
 };
 
+/// `OFPQ_ALL`.
+const QUEUE_ALL: u32 = 0xffff_ffff;
 /// `OFPM_ALL`.
 const METER_ALL: u32 = 0xffff_ffff;
 
@@ -42,9 +45,6 @@ pub fn answer(
         Q::PortStats(p) => {
             let all = s.port_stats(id);
             let some: Vec<_> = all.into_iter().filter(|x| p == port::ANY || x.port == p).collect();
-            if some.is_empty() && p != port::ANY {
-                return Err(OfError::RequestBadPort);
-            }
             MultipartReply::PortStats(some)
         }
         Q::PortDesc(p) => {
@@ -53,7 +53,16 @@ pub fn answer(
                 all.into_iter().filter(|x| p == port::ANY || x.port == p).collect(),
             )
         }
-        Q::QueueStats { .. } => MultipartReply::QueueStats,
+        Q::QueueStats { port: p, queue } => {
+            if p != port::ANY && s.ofproto.port(bridge, p).is_none() {
+                return Err(OfError::QueueBadPort);
+            }
+            // No port has queues; asking for all of them finds none.
+            if queue != QUEUE_ALL {
+                return Err(OfError::QueueBadQueue);
+            }
+            MultipartReply::QueueStats
+        }
         Q::QueueDesc { .. } => MultipartReply::QueueDesc,
         Q::GroupStats(g) => MultipartReply::GroupStats(s.ofproto.group_stats(bridge, g, now)?),
         Q::GroupDesc(g) => MultipartReply::GroupDesc(s.ofproto.group_desc(bridge, g)?),
@@ -70,15 +79,14 @@ pub fn answer(
             max_color: 0,
         },
         Q::FlowMonitor(requests) => {
-            let updates = initial(s, bridge, &requests, now)?;
-            let _ = s.ofproto.set_monitored(bridge, true);
             let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
-            for r in requests {
-                if conn.monitors.contains_key(&r.id) {
-                    return Err(OfError::MonitorUnknown);
-                }
-                conn.monitors.insert(r.id, r);
+            if requests.iter().any(|r| conn.monitors.contains_key(&r.id)) {
+                return Err(OfError::MonitorExists);
             }
+            let updates = initial(s, bridge, &requests, now)?;
+            let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
+            conn.monitors.extend(requests.into_iter().map(|r| (r.id, r)));
+            s.update_monitored(bridge);
             MultipartReply::FlowMonitor(updates)
         }
     };
@@ -117,19 +125,21 @@ fn initial(
             cookie_mask: 0,
             matching: m.matching.clone(),
         };
-        updates.extend(
-            s.ofproto.flow_stats(bridge, &select, now)?.into_iter().map(MonitorUpdate::Added),
-        );
+        let flows = s.ofproto.flow_stats(bridge, &select, now)?;
+        updates.extend(flows.into_iter().map(|f| shown(&MonitorUpdate::Added(f), m.flags)));
     }
     Ok(updates)
 }
 
-/// All four types; weights, liveness and chaining.
+/// Output, MPLS TTLs, VLAN and MPLS push and pop, queue, group, IP TTL, set-field: as bits of 1.3.
+const GROUP_ACTIONS: u32 = 0x03ff_8001;
+
+/// All four types; weights, liveness and chaining (whose loops are not looked for).
 fn group_features() -> MultipartReply {
     MultipartReply::GroupFeatures {
         types: 0b1111,
-        capabilities: 0b1111,
+        capabilities: 0b0111,
         max_groups: [0xffff_ff00; 4],
-        actions: [0; 4],
+        actions: [GROUP_ACTIONS; 4],
     }
 }

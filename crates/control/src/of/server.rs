@@ -2,8 +2,8 @@
 //! with backoff, and the tasks that read and write one connection.
 
 use super::conn::{Conn, ConnId, Kind};
-use super::dispatch;
-use crate::state::{Shared, State};
+use super::{dispatch, snoop};
+use crate::state::Shared;
 use crate::vlog;
 use openflow::Reply;
 use std::cell::Cell;
@@ -13,10 +13,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 const MODULE: &str = "rconn";
+/// How long a controller may take for its hello.
+const HELLO: Duration = Duration::from_secs(8);
 
 /// A task that ends when this is dropped.
 pub struct Task(JoinHandle<()>);
@@ -47,10 +49,10 @@ impl Drop for UnixSocket {
 }
 
 /// What a listener makes of those who connect.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// An OpenFlow connection.
-    OpenFlow,
+    /// An OpenFlow connection of this kind.
+    OpenFlow(Kind),
     /// A reader of what controllers and the switch say to each other.
     Snoop,
 }
@@ -68,7 +70,7 @@ pub fn listen_unix(
     let task = Task::spawn(async move {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => accept(&state, &bridge, service, stream),
+                Ok((stream, _)) => accept(&state, &bridge, &service, Timing::default(), stream),
                 Err(e) => {
                     vlog::warn!(MODULE, "{bridge}: accept: {e}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -79,40 +81,56 @@ pub fn listen_unix(
     Ok(UnixSocket { path: path.into(), _task: task })
 }
 
-/// Listens on TCP for a bridge (`ptcp:[PORT][:ADDR]`).
-pub fn listen_tcp(state: &Shared, addr: String, bridge: &str) -> Task {
-    let (state, bridge) = (state.clone(), bridge.to_string());
+/// Listens on TCP for a bridge and a row of the database (`ptcp:[PORT][:ADDR]`).
+pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, row: &str, timing: Timing) -> Task {
+    let (state, bridge, row) = (state.clone(), bridge.to_string(), row.to_string());
     Task::spawn(async move {
         let listener = loop {
             match TcpListener::bind(&addr).await {
                 Ok(l) => break l,
-                Err(e) => vlog::warn!(MODULE, "{bridge}: listening on {addr}: {e}"),
+                Err(e) => {
+                    let error = error_text(&e);
+                    vlog::warn!(MODULE, "{bridge}: listening on {addr}: {error}");
+                    state.borrow_mut().controller_failed(&bridge, &row, &error);
+                }
             }
             tokio::time::sleep(Duration::from_secs(5)).await;
         };
+        let service = Service::OpenFlow(Kind::Passive(row));
         loop {
-            if let Ok((stream, _)) = listener.accept().await {
-                let _ = stream.set_nodelay(true);
-                accept(&state, &bridge, Service::OpenFlow, stream);
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let _ = stream.set_nodelay(true);
+                    accept(&state, &bridge, &service, timing, stream);
+                }
+                // Out of descriptors, say: leave others time to give some back.
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
     })
 }
 
+/// An error without the number that Rust adds to the system's text.
+pub fn error_text(e: &io::Error) -> String {
+    let text = e.to_string();
+    text.split_once(" (os error").map_or(text.clone(), |(t, _)| t.to_string())
+}
+
 fn accept<S: AsyncRead + AsyncWrite + 'static>(
     state: &Shared,
     bridge: &str,
-    service: Service,
+    service: &Service,
+    timing: Timing,
     stream: S,
 ) {
-    let (state, bridge) = (state.clone(), bridge.to_string());
     match service {
-        Service::OpenFlow => {
+        Service::OpenFlow(kind) => {
+            let (state, bridge, kind) = (state.clone(), bridge.to_string(), kind.clone());
             tokio::task::spawn_local(async move {
-                serve(&state, &bridge, Kind::Service, Timing::default(), stream).await;
+                serve(&state, &bridge, kind, timing, stream).await;
             });
         }
-        Service::Snoop => snoop(&state, &bridge, stream),
+        Service::Snoop => snoop::serve(state, bridge, stream),
     }
 }
 
@@ -144,36 +162,54 @@ pub enum Target {
 pub fn connect(state: &Shared, bridge: &str, row: &str, target: Target, timing: Timing) -> Task {
     let (state, bridge, row) = (state.clone(), bridge.to_string(), row.to_string());
     Task::spawn(async move {
-        let mut pause = Duration::from_secs(1).min(timing.max_backoff);
+        let first = Duration::from_secs(1).min(timing.max_backoff);
+        let mut pause = first;
         loop {
             let since = Instant::now();
             let kind = Kind::Controller(row.clone());
-            let result = match &target {
-                Target::Tcp(addr) => match TcpStream::connect(addr).await {
-                    Ok(stream) => {
-                        let _ = stream.set_nodelay(true);
-                        serve(&state, &bridge, kind, timing, stream).await;
-                        Ok(())
-                    }
-                    Err(e) => Err(e),
-                },
-                Target::Unix(path) => match UnixStream::connect(path).await {
-                    Ok(stream) => {
-                        serve(&state, &bridge, kind, timing, stream).await;
-                        Ok(())
-                    }
-                    Err(e) => Err(e),
-                },
-            };
-            if let Err(e) = result {
-                state.borrow_mut().controller_failed(&bridge, &row, &e.to_string());
-                vlog::warn!(MODULE, "{bridge}<->{row}: connection failed ({e})");
+            let error = attempt(&state, &bridge, kind, &target, timing, pause).await;
+            let mut failed = false;
+            if let Err(e) = error {
+                let text = error_text(&e);
+                failed = true;
+                vlog::warn!(MODULE, "{bridge}<->{row}: connection failed ({text})");
+                state.borrow_mut().controller_failed(&bridge, &row, &text);
             }
-            let lasted = since.elapsed() > timing.max_backoff;
-            pause = if lasted { Duration::from_secs(1) } else { pause * 2 }.min(timing.max_backoff);
-            tokio::time::sleep(pause.max(Duration::from_millis(100))).await;
+            // A connection that lasted starts again with the shortest pause.
+            if !failed || since.elapsed() > timing.max_backoff {
+                pause = first;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(timing.max_backoff);
         }
     })
+}
+
+/// Connects, within `patience`, and serves until the connection ends.
+async fn attempt(
+    state: &Shared,
+    bridge: &str,
+    kind: Kind,
+    target: &Target,
+    timing: Timing,
+    patience: Duration,
+) -> io::Result<()> {
+    let patience = patience.max(Duration::from_secs(1));
+    let late = || io::Error::from_raw_os_error(libc::ETIMEDOUT);
+    match target {
+        Target::Tcp(addr) => {
+            let connecting = tokio::time::timeout(patience, TcpStream::connect(addr));
+            let stream = connecting.await.map_err(|_| late())??;
+            let _ = stream.set_nodelay(true);
+            serve(state, bridge, kind, timing, stream).await;
+        }
+        Target::Unix(path) => {
+            let connecting = tokio::time::timeout(patience, UnixStream::connect(path));
+            let stream = connecting.await.map_err(|_| late())??;
+            serve(state, bridge, kind, timing, stream).await;
+        }
+    }
+    Ok(())
 }
 
 /// One connection from hello to the end.
@@ -188,10 +224,28 @@ async fn serve<S: AsyncRead + AsyncWrite + 'static>(
     let (out, queue) = mpsc::unbounded_channel();
     let backlog = Rc::new(Cell::new(0));
     let _writer = Task::spawn(write(writer, queue, backlog.clone()));
-    let id = state.borrow_mut().add_conn(Conn::new(bridge.into(), kind, out, backlog.clone()));
+    let (open, closed) = oneshot::channel();
+    let id = {
+        let mut s = state.borrow_mut();
+        let mut conn = Conn::new(bridge.into(), kind.clone(), out, backlog.clone(), open);
+        conn.snoops = s.snoops.clone();
+        if kind.target().is_some_and(|t| s.is_silent(bridge, t)) {
+            conn.wants = super::conn::NO_WANTS;
+        }
+        s.add_conn(conn)
+    };
     let guard = Leave { state: state.clone(), id };
     greet(state, id);
-    read(state, id, timing, reader, &backlog).await;
+    let name = state.borrow().conn_name(id);
+    tokio::select! {
+        why = read(state, id, timing, reader, &backlog) => {
+            if let Some(target) = kind.target() {
+                state.borrow_mut().controller_ended(bridge, target, &name, why);
+            }
+        }
+        // Somebody took the connection away.
+        _ = closed => {}
+    }
     // Let the last replies (an error before closing) go out.
     for _ in 0..20 {
         if backlog.get() == 0 {
@@ -200,6 +254,19 @@ async fn serve<S: AsyncRead + AsyncWrite + 'static>(
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     drop(guard);
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The peer closed it.
+    Closed,
+    /// The peer said nothing for too long.
+    Silent,
+    /// What came is not OpenFlow, or no version is common.
+    Protocol,
+    /// We closed it.
+    Ours,
 }
 
 /// Removes the connection when its task ends, however it ends.
@@ -225,7 +292,8 @@ fn greet(state: &Shared, id: ConnId) {
     }
 }
 
-async fn write<W: AsyncWrite>(
+/// Writes what is queued until the queue or the stream ends.
+pub(super) async fn write<W: AsyncWrite>(
     writer: W,
     mut queue: mpsc::UnboundedReceiver<Vec<u8>>,
     backlog: Rc<Cell<usize>>,
@@ -253,45 +321,46 @@ async fn read<R: AsyncRead>(
     timing: Timing,
     reader: R,
     backlog: &Cell<usize>,
-) {
+) -> End {
     let mut reader = std::pin::pin!(reader);
     let mut framer = openflow::framing::Framer::new();
     let mut buf = vec![0; 64 * 1024];
     let mut probed = false;
     loop {
-        let got = if timing.probe.is_zero() {
+        let ready = match state.borrow().conns.get(&id) {
+            Some(c) => c.dialect.is_some(),
+            None => return End::Ours,
+        };
+        let patience = if ready || timing.probe.is_zero() { timing.probe } else { HELLO };
+        let got = if patience.is_zero() {
             reader.read(&mut buf).await
         } else {
-            match tokio::time::timeout(timing.probe, reader.read(&mut buf)).await {
+            match tokio::time::timeout(patience, reader.read(&mut buf)).await {
                 Ok(r) => r,
-                Err(_) if probed => {
-                    vlog::warn!(MODULE, "no response to inactivity probe, disconnecting");
-                    return;
-                }
+                Err(_) if probed || !ready => return End::Silent,
                 Err(_) => {
                     probed = true;
-                    if let Some(c) = state.borrow_mut().conns.get_mut(&id) {
-                        c.reply(0, &Reply::EchoRequest(Vec::new()));
-                    }
+                    state.borrow_mut().reply(id, 0, &Reply::EchoRequest(Vec::new()));
                     continue;
                 }
             }
         };
         probed = false;
         match got {
-            Ok(0) | Err(_) => return,
+            Ok(0) | Err(_) => return End::Closed,
             Ok(n) => framer.push(&buf[..n]),
         }
         loop {
             match framer.next() {
                 Some(Ok(message)) => {
                     if !dispatch::message(state, id, message).await {
-                        return;
+                        return End::Protocol;
                     }
                 }
                 Some(Err(e)) => {
-                    vlog::warn!(MODULE, "connection {id}: {e:?}, disconnecting");
-                    return;
+                    let name = state.borrow().conn_name(id);
+                    vlog::warn!(MODULE, "{name}: {e}, disconnecting");
+                    return End::Protocol;
                 }
                 None => break,
             }
@@ -300,35 +369,5 @@ async fn read<R: AsyncRead>(
         while backlog.get() > 8 << 20 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-    }
-}
-
-/// A `.snoop` reader: gets a copy of every message of the bridge's controllers.
-fn snoop<S: AsyncRead + AsyncWrite + 'static>(state: &Shared, bridge: &str, stream: S) {
-    let (reader, writer) = tokio::io::split(stream);
-    let (out, queue) = mpsc::unbounded_channel();
-    let backlog = Rc::new(Cell::new(0));
-    state.borrow_mut().snoops.push((bridge.to_string(), out, backlog.clone()));
-    tokio::task::spawn_local(async move {
-        let _writer = Task::spawn(write(writer, queue, backlog));
-        let mut reader = std::pin::pin!(reader);
-        let mut buf = [0; 512];
-        while matches!(reader.read(&mut buf).await, Ok(n) if n > 0) {}
-    });
-}
-
-impl State {
-    /// Copies a message to those who snoop on the bridge.
-    pub fn snoop(&mut self, bridge: &str, bytes: &[u8]) {
-        self.snoops.retain(|(b, out, backlog)| {
-            if b != bridge {
-                return true;
-            }
-            if backlog.get() > 1 << 20 {
-                return !out.is_closed();
-            }
-            backlog.set(backlog.get() + bytes.len());
-            out.send(bytes.to_vec()).is_ok()
-        });
     }
 }
