@@ -288,8 +288,8 @@ fn groups_watch_and_spread() {
         let text = lab.send(&format!("in_port=1,tcp,nw_src=10.0.{}.{}", i / 256, i % 256));
         hits[usize::from(text == "13")] += 1;
     }
-    // Weighted highest random: 1/6 of the packets for a weight of 1 beside 3.
-    assert!((400..1000).contains(&hits[0]), "{hits:?}");
+    // A quarter of the packets for a weight of 1 beside 3.
+    assert!((900..1100).contains(&hits[0]), "{hits:?}");
     let mut again = group(1, GroupType::All, &[(2, 1)]);
     assert_eq!(lab.sw.group_mod(lab.br, &again, 0), Err(OfError::GroupExists));
     again.buckets[0].actions = vec![Action::Group(1)];

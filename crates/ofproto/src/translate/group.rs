@@ -78,12 +78,17 @@ impl<'a> Xlate<'a, '_> {
             true => hash_headers(&self.key, &mut self.wc),
             false => hash_fields(&group.selection_fields, &self.key, &mut self.wc),
         };
-        let score = |b: &BucketView| {
-            (mix(basis, u64::from(b.bucket.id)) >> 48) * u64::from(b.bucket.weight)
-        };
+        let score = |b: &BucketView| score(mix(basis, u64::from(b.bucket.id)), b.bucket.weight);
         let live = group.buckets.iter().filter(|b| b.bucket.weight > 0 && self.live(b, 0));
-        live.max_by_key(|b| score(b))
+        live.max_by(|a, b| score(a).total_cmp(&score(b)))
     }
+}
+
+/// A bucket's score for a packet: the highest of all belongs to each bucket in proportion to its
+/// weight (weighted rendezvous hashing: `ln(u) / weight` for u evenly in (0, 1)).
+fn score(hash: u64, weight: u16) -> f64 {
+    let u = ((hash >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    u.ln() / f64::from(weight)
 }
 
 fn mix(h: u64, v: u64) -> u64 {
@@ -104,7 +109,8 @@ fn hash_fields(list: &[Field], key: &Key, wc: &mut Mask) -> u64 {
     })
 }
 
-/// Addresses, protocol and ports; both directions of a connection have the same hash.
+/// Addresses, protocol and ports; both directions of a connection have the same hash. The Ethernet
+/// addresses of IP packets are left out: a connection keeps its bucket when a router takes over.
 fn hash_headers(key: &Key, wc: &mut Mask) -> u64 {
     let mut pair = |a: Field, b: Field| {
         a.unwildcard(wc);
@@ -116,6 +122,10 @@ fn hash_headers(key: &Key, wc: &mut Mask) -> u64 {
     let h = match eth_type {
         fields::ETH_IP => pair(Field::Ipv4Src, Field::Ipv4Dst),
         fields::ETH_IPV6 => pair(Field::Ipv6Src, Field::Ipv6Dst),
+        fields::ETH_ARP => {
+            let stations = pair(Field::EthSrc, Field::EthDst);
+            return mix(mix(stations, pair(Field::ArpSpa, Field::ArpTpa)), u64::from(eth_type));
+        }
         _ => return mix(pair(Field::EthSrc, Field::EthDst), u64::from(eth_type)),
     };
     let proto = key.u8(at::PROTO);
@@ -127,4 +137,62 @@ fn hash_headers(key: &Key, wc: &mut Mask) -> u64 {
     wc.set_u8(at::PROTO, 0xff);
     wc.set_u8(at::FRAG, wc.u8(at::FRAG) | frag::LATER);
     mix(mix(h, ports), u64::from(proto))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of 30,000 keys, told apart by what `vary` writes, take each of two buckets.
+    fn shares(weights: [u16; 2], vary: impl Fn(&mut Key, u32)) -> [u32; 2] {
+        let mut shares = [0; 2];
+        for i in 0..30_000 {
+            let mut key = Key::ZERO;
+            vary(&mut key, i);
+            let basis = hash_headers(&key, &mut Mask::default());
+            let scores = [0, 1].map(|b| score(mix(basis, b as u64), weights[b]));
+            shares[usize::from(scores[1] > scores[0])] += 1;
+        }
+        shares
+    }
+
+    fn about(n: u32, want: u32) {
+        assert!(n.abs_diff(want) < want / 20, "{n} instead of {want}");
+    }
+
+    #[test]
+    fn buckets_get_their_weight() {
+        let ipv4 = |key: &mut Key, i| {
+            key.set_u16(at::ETH_TYPE, fields::ETH_IP);
+            key.set_u32(at::IP_SRC, i);
+        };
+        about(shares([1, 1], ipv4)[0], 15_000);
+        about(shares([1, 2], ipv4)[0], 10_000);
+        about(shares([9, 1], ipv4)[1], 3_000);
+    }
+
+    #[test]
+    fn arp_and_other_packets_spread_too() {
+        let arp = |key: &mut Key, i| {
+            key.set_u16(at::ETH_TYPE, fields::ETH_ARP);
+            Field::ArpTpa.set(key, u128::from(i));
+        };
+        about(shares([1, 2], arp)[0], 10_000);
+        let other = |key: &mut Key, i| Field::EthSrc.set(key, u128::from(i));
+        about(shares([1, 2], other)[0], 10_000);
+    }
+
+    #[test]
+    fn both_directions_take_one_bucket() {
+        let (mut there, mut back) = (Key::ZERO, Key::ZERO);
+        for (key, a, b) in
+            [(&mut there, at::IP_SRC, at::IP_DST), (&mut back, at::IP_DST, at::IP_SRC)]
+        {
+            key.set_u16(at::ETH_TYPE, fields::ETH_IP);
+            key.set_u32(a, 0x0a00_0001);
+            key.set_u32(b, 0x0a00_0002);
+        }
+        let hash = |key| hash_headers(key, &mut Mask::default());
+        assert_eq!(hash(&there), hash(&back));
+    }
 }
