@@ -28,11 +28,22 @@ impl Coverage {
     }
 }
 
-/// Every counter by name. Drops are called `datapath_drop_<reason>`.
+/// Every counter by name. Drops are called `datapath_drop_<reason>`. With nothing in flight:
+/// received + injected + copies = sent + drops + punted.
 pub fn totals(s: &State) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for (reason, n) in s.dp.drops() {
         all.insert(format!("datapath_drop_{}", reason.name()), n);
+    }
+    let moved = s.dp.totals();
+    for (name, n) in [
+        ("netdev_received", moved.rx_packets),
+        ("netdev_sent", moved.tx_packets),
+        ("datapath_copies", moved.copies),
+        ("datapath_punted", moved.punted),
+        ("datapath_injected", moved.injected),
+    ] {
+        all.insert(name.into(), n);
     }
     for p in s.dp.pmd_info() {
         for (name, n) in [
@@ -40,8 +51,6 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
             ("dpif_flow_put", p.perf.installed),
             ("datapath_flow_evicted", p.perf.evicted),
             ("datapath_flow_not_installed", p.perf.not_installed),
-            ("netdev_received", p.perf.rx_packets),
-            ("netdev_sent", p.perf.tx_packets),
         ] {
             *all.entry(name.to_string()).or_insert(0) += n;
         }
