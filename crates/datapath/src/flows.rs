@@ -1,6 +1,8 @@
 //! Control's half of a worker's table: the cold part of each rule, and exact counting.
 
 use crate::events::{Cold, Command, Credit};
+use crate::index::Index;
+use crate::invalidate::Areas;
 use crate::lookup::store::{DEAD, Store};
 use crate::types::{FlowDump, Used, WorkerId};
 use flow::Key;
@@ -11,6 +13,7 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Flows {
     pub store: Arc<Store>,
     cold: Vec<Option<Box<Cold>>>,
+    index: Index,
     /// Traffic of rules that are gone and of decisions that were never stored.
     past: Vec<Credit>,
     /// Indices to give back.
@@ -19,7 +22,7 @@ pub(crate) struct Flows {
 
 impl Flows {
     pub fn new(store: Arc<Store>) -> Self {
-        Flows { store, cold: Vec::new(), past: Vec::new(), done: Vec::new() }
+        Flows { store, cold: Vec::new(), index: Index::new(), past: Vec::new(), done: Vec::new() }
     }
 
     /// A rule came.
@@ -29,6 +32,7 @@ impl Flows {
             self.cold.resize_with(i + 1, || None);
         }
         self.cold[i] = Some(cold);
+        self.index.insert(&self.store, idx);
     }
 
     /// A rule went: its last traffic is kept for `collect`.
@@ -39,6 +43,7 @@ impl Flows {
             let Cold { credits, effects, .. } = *cold;
             self.past.push(Credit { credits, effects, packets, bytes, used_ms });
         }
+        self.index.remove(&self.store, idx);
         self.done.push(idx);
     }
 
@@ -60,6 +65,18 @@ impl Flows {
             _ => true,
         });
         (!rules.is_empty()).then_some(Command::Unlink(rules))
+    }
+
+    /// Marks every rule that overlaps a region dead and returns those. Exact for rules whose coming
+    /// was reported: read the reports first.
+    pub fn kill(&mut self, areas: &Areas) -> Vec<u32> {
+        let (store, mut dead) = (&self.store, Vec::new());
+        self.index.overlapping(store, areas, &mut |i| {
+            if store.kill(i, store.payload(i)) {
+                dead.push(i);
+            }
+        });
+        dead
     }
 
     /// Rules unused since `before_ms`.

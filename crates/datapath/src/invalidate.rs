@@ -1,69 +1,63 @@
-//! Which rules a change kills, and when it is done.
+//! Which rules a change kills, and when it is done. Finding them quickly is `index`'s business.
 //!
 //! The argument for exactness is in `docs/decisions/0001-per-core-megaflow-table.md`: publish, one
 //! grace period, mark overlapping rules dead, done.
 
 use crate::lookup::mask::Words;
-use crate::lookup::store::{MASKS, PWORDS, Store};
+use crate::lookup::store::{PWORDS, Store};
 use crate::types::Ticket;
 use action::Region;
-use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
+use std::collections::{HashMap, VecDeque};
 use sync::{Domain, Grace};
 
-/// A region on the packet-side lines.
-struct Area {
-    key: Words,
-    mask: Words,
-}
+/// Regions on the packet-side lines, by mask.
+pub(crate) struct Areas(HashMap<Words, Vec<Words>>);
 
-impl Area {
-    fn of(r: &Region) -> Area {
-        let mut mask: Words = r.mask.words[..PWORDS].try_into().unwrap();
-        mask[7] = 0;
-        Area { key: r.key.words[..PWORDS].try_into().unwrap(), mask }
-    }
-}
-
-/// Marks every rule that overlaps a region dead; returns them.
-pub(crate) fn sweep(store: &Store, regions: &[Region]) -> Vec<u32> {
-    let areas: Vec<Area> = regions.iter().map(Area::of).collect();
-    // Per (mask, region): the words where both look.
-    let plans: Vec<Vec<Plan>> = (0..MASKS)
-        .map(|m| {
-            let mask = store.mask(m);
-            areas.iter().map(|a| Plan::new(a, &mask)).collect()
-        })
-        .collect();
-    let mut dead = Vec::new();
-    for i in 1..store.high.load(Ordering::Acquire) {
-        let p = store.payload(i);
-        if p.usable() && plans[p.mask()].iter().any(|plan| plan.hits(store, i)) && store.kill(i, p)
-        {
-            dead.push(i);
+impl Areas {
+    pub fn of(regions: &[Region]) -> Areas {
+        let mut by_mask: HashMap<Words, Vec<Words>> = HashMap::new();
+        for r in regions {
+            let mut mask: Words = r.mask.words[..PWORDS].try_into().unwrap();
+            mask[7] = 0;
+            let key: Words = r.key.words[..PWORDS].try_into().unwrap();
+            by_mask.entry(mask).or_default().push(key);
         }
+        Areas(by_mask)
     }
-    dead
+
+    /// (mask, values of every region that has it).
+    pub fn groups(&self) -> impl Iterator<Item = (&Words, &Vec<Words>)> {
+        self.0.iter()
+    }
 }
 
 /// What must agree for a rule of one mask to overlap one region.
-struct Plan(Vec<(usize, u64, u64)>);
+pub(crate) struct Plan(Vec<(u8, u64, u64)>);
 
 impl Plan {
-    fn new(a: &Area, mask: &Words) -> Plan {
-        let both = (0..PWORDS).map(|w| (w, a.mask[w] & mask[w])).filter(|(_, m)| *m != 0);
-        Plan(both.map(|(w, m)| (w, m, a.key[w] & m)).collect())
+    /// `both`: the bits at which both look, by word; `key`: the region's values.
+    pub fn new(both: &[(u8, u64)], key: &Words) -> Plan {
+        Plan(both.iter().map(|(w, m)| (*w, *m, key[*w as usize] & m)).collect())
     }
 
-    fn hits(&self, store: &Store, i: u32) -> bool {
-        self.0.iter().all(|(w, mask, want)| {
-            let have = match w {
-                0..7 => store.line(i)[*w],
-                _ => store.ext(i)[(w - 8) / 8][w % 8],
-            };
-            have & mask == *want
-        })
+    /// Does rule `i` overlap the region?
+    pub fn hits(&self, store: &Store, i: u32) -> bool {
+        self.0.iter().all(|(w, mask, want)| store.word(i, *w as usize) & mask == *want)
     }
+}
+
+/// Every usable rule that overlaps a region, by looking at all of them: what is right.
+#[cfg(test)]
+pub(crate) fn overlapping(store: &Store, areas: &Areas) -> std::collections::BTreeSet<u32> {
+    let overlaps = |i: u32| {
+        let mask = store.mask(store.payload(i).mask());
+        areas.groups().any(|(region, keys)| {
+            let agree = |k: &Words, w: usize| (store.word(i, w) ^ k[w]) & mask[w] & region[w] == 0;
+            keys.iter().any(|k| (0..PWORDS).filter(|w| *w != 7).all(|w| agree(k, w)))
+        })
+    };
+    let high = store.high.load(std::sync::atomic::Ordering::Acquire);
+    (1..high).filter(|i| store.payload(*i).usable() && overlaps(*i)).collect()
 }
 
 /// Changes that wait for their grace period.

@@ -20,6 +20,7 @@ mod control;
 mod events;
 mod flows;
 mod handle;
+mod index;
 mod interpret;
 mod invalidate;
 mod kernel;

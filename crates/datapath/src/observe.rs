@@ -2,7 +2,7 @@
 
 use crate::control::Datapath;
 use crate::events::{Command, Execute};
-use crate::invalidate::sweep;
+use crate::invalidate::Areas;
 use crate::types::*;
 use action::{Op, Region};
 use flow::PortNo;
@@ -53,8 +53,11 @@ impl Datapath {
 
     fn drive_tickets(&mut self) {
         let Some((last, regions)) = self.tickets.ready(&self.config.domain) else { return };
+        // A worker reports a rule before it lets the grace period end, so all that matter are known.
+        self.pump();
+        let areas = Areas::of(&regions);
         for w in self.workers.iter_mut().flatten() {
-            let dead = sweep(&w.flows.store, &regions);
+            let dead = w.flows.kill(&areas);
             if let Some(c) = w.flows.leaving(dead) {
                 w.send(c);
             }

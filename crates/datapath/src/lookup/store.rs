@@ -166,6 +166,16 @@ impl Store {
         unsafe { &*self.ext.at(i as usize) }
     }
 
+    /// Word `w` (not 7) of the rule's values; 0 or anything where its mask has no bits.
+    #[inline]
+    pub fn word(&self, i: u32, w: usize) -> u64 {
+        match w {
+            0..7 => self.line(i)[w],
+            7 => 0,
+            _ => self.ext(i)[(w - 8) / 8][w % 8],
+        }
+    }
+
     /// The rule's counters.
     #[inline]
     pub fn counters(&self, i: u32) -> &Counters {
