@@ -101,6 +101,9 @@ impl Vector {
     /// Starts a vector with what was carried over and recirculated; returns how many those are.
     pub fn begin(&mut self, exits: &mut Exits) -> usize {
         self.meta.clear();
+        if self.carry.is_empty() && exits.again.is_empty() {
+            return 0;
+        }
         let (mut carry, again) = (std::mem::take(&mut self.carry), &mut exits.again);
         let fits = |have: usize, more: usize| (VECTOR - have).min(more);
         let n = fits(0, again.len());
@@ -311,19 +314,33 @@ impl Vector {
     /// Step 4. Clears the vector.
     pub fn act(&mut self, exits: &mut Exits) {
         let now_ms = exits.now_ms;
+        // A run of packets of one flow counts once.
+        let (mut run, mut packets, mut bytes) = (0, 0, 0);
         for n in 0..self.live.len() {
             let i = self.live[n] as usize;
             let p = self.packets[i];
             let rule = self.keys.rule[i];
-            if rule != 0 {
-                self.table.store.counters(rule).add(1, p.len() as u64, now_ms);
+            if rule != run {
+                self.count(run, packets, bytes, now_ms);
+                (run, packets, bytes) = (rule, 0, 0);
             }
+            packets += 1;
+            bytes += p.len() as u64;
             let program = self.programs.get(self.keys.program[i]);
             self.execute(program, i, p, exits);
         }
+        self.count(run, packets, bytes, now_ms);
         self.packets.clear();
         self.in_port.clear();
         self.finish();
+    }
+
+    /// Credits a rule; 0 is none.
+    #[inline]
+    fn count(&self, rule: u32, packets: u64, bytes: u64, now_ms: u64) {
+        if rule != 0 {
+            self.table.store.counters(rule).add(packets, bytes, now_ms);
+        }
     }
 
     #[inline]

@@ -23,34 +23,48 @@ const MAX_REGIONS: usize = 512;
 #[derive(Default)]
 pub(crate) struct Outbox {
     pub events: Vec<Event>,
-    regions: Vec<Region>,
+    regions: Regions,
 }
 
 impl Outbox {
     pub fn region(&mut self, region: Region) {
-        if self.regions.last() == Some(&region) {
-            return;
-        }
-        if self.regions.len() >= MAX_REGIONS {
-            self.merge();
-        }
         self.regions.push(region);
     }
 
     pub fn take_regions(&mut self) -> Vec<Region> {
-        std::mem::take(&mut self.regions)
+        std::mem::take(&mut self.regions).0
+    }
+}
+
+/// Regions of one or more changes; a bounded number, however many flows change.
+#[derive(Default)]
+pub(crate) struct Regions(Vec<Region>);
+
+impl Regions {
+    pub fn push(&mut self, region: Region) {
+        if self.0.last() == Some(&region) {
+            return;
+        }
+        if self.0.len() >= MAX_REGIONS {
+            self.merge();
+        }
+        self.0.push(region);
+    }
+
+    pub fn drain(&mut self) -> impl Iterator<Item = Region> + '_ {
+        self.0.drain(..)
     }
 
     fn merge(&mut self) {
-        let Some(mut all) = self.regions.pop() else { return };
-        for r in self.regions.drain(..) {
+        let Some(mut all) = self.0.pop() else { return };
+        for r in self.0.drain(..) {
             for i in 0..flow::WORDS {
                 let differ = all.key.words[i] ^ r.key.words[i];
                 all.mask.words[i] &= r.mask.words[i] & !differ;
                 all.key.words[i] &= all.mask.words[i];
             }
         }
-        self.regions.push(all);
+        self.0.push(all);
     }
 }
 

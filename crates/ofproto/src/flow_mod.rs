@@ -2,7 +2,7 @@
 
 use crate::check;
 use crate::counters::{Counter, FlowRec, Slot};
-use crate::events::Event;
+use crate::events::{Event, Regions};
 use crate::group::GroupUndo;
 use crate::switch::{Limbo, Switch};
 use crate::table::{Flow, FlowRule, N_TABLES};
@@ -47,7 +47,7 @@ pub(crate) struct Txn {
     undo: Vec<Undo>,
     /// Ids whose rule goes for good, with the reason and its last state.
     gone: Vec<(u32, Removed)>,
-    regions: Vec<Region>,
+    regions: Regions,
     updates: Vec<MonitorUpdate>,
 }
 
@@ -150,7 +150,7 @@ impl Switch {
                 _ => {}
             }
         }
-        txn.regions.drain(..).for_each(|r| self.outbox.region(r));
+        txn.regions.drain().for_each(|r| self.outbox.region(r));
         self.spare_regions = txn.regions;
         let events = std::mem::take(&mut txn.updates).into_iter();
         self.outbox.events.extend(events.map(|u| Event::Flow(txn.bridge, Box::new(u))));

@@ -2,7 +2,7 @@
 
 use crate::bridge::Bridge;
 use crate::counters::{Slot, Slots};
-use crate::events::{Event, Outbox, Rewritten};
+use crate::events::{Event, Outbox, Regions, Rewritten};
 use crate::table::{FlowRule, Tables};
 use crate::translate::{Frozen, Learn, Pipe};
 use crate::types::*;
@@ -37,7 +37,7 @@ pub struct Switch {
     pub(crate) rewritten: Rewritten,
     pub(crate) limbo: VecDeque<Limbo>,
     /// A buffer for the regions of one change, kept so that the heap stays compact.
-    pub(crate) spare_regions: Vec<Region>,
+    pub(crate) spare_regions: Regions,
     /// Counts changes, to reclaim retired memory now and then.
     changes: u32,
     /// When to look at a flow with a timeout again.
@@ -60,7 +60,7 @@ impl Switch {
             outbox: Outbox::default(),
             rewritten: Rewritten::default(),
             limbo: VecDeque::new(),
-            spare_regions: Vec::new(),
+            spare_regions: Regions::default(),
             changes: 0,
             timers: BinaryHeap::new(),
         }

@@ -6,6 +6,11 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
+/// Flow-mods mix short-lived cache-line-aligned blocks (keys, regions) with long-lived small ones
+/// (rules). glibc's `malloc` cannot reuse what such blocks leave: 3 KB per flow instead of 0.4.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let dirs = Dirs::from_env();
     match Args::parse(std::env::args().skip(1), dirs.clone()) {
