@@ -12,4 +12,4 @@ mod text;
 
 pub use decision::*;
 pub use op::*;
-pub use text::{PuntText, ops_text, ops_text_with};
+pub use text::{OpsText, ops_text, ops_text_with};

@@ -1,29 +1,45 @@
 //! Operations as text: OVS's datapath actions (`dpctl/dump-flows`, `ofproto/trace`).
 
 use crate::{Op, Punt, Rewrite};
-use flow::{Key, Mask, at};
+use flow::{Key, Mask, PortNo, at};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// A list of operations; `drop` if there are none.
 pub fn ops_text(ops: &[Op]) -> String {
-    ops_text_with(ops, &|p| format!("userspace(pid=0,controller(max_len={}))", p.max_len))
+    ops_text_with(ops, &OpsText::default())
 }
 
-/// As [`ops_text`], with the text of packets to the control side by `punt`.
-pub fn ops_text_with(ops: &[Op], punt: PuntText<'_>) -> String {
+/// As [`ops_text`], in the given style.
+pub fn ops_text_with(ops: &[Op], style: &OpsText<'_>) -> String {
     if ops.is_empty() {
         return "drop".into();
     }
-    ops.iter().map(|op| op_text(op, punt)).collect::<Vec<_>>().join(",")
+    ops.iter().map(|op| op_text(op, style)).collect::<Vec<_>>().join(",")
 }
 
-/// Prints a [`Punt`]; its context is opaque here.
-pub type PuntText<'a> = &'a dyn Fn(&Punt) -> String;
+/// How operations are printed.
+#[derive(Clone, Copy)]
+pub struct OpsText<'a> {
+    /// A packet to the control side, whose context is opaque here.
+    pub punt: &'a dyn Fn(&Punt) -> String,
+    /// The name of a datapath port; its number where there is none.
+    pub port: &'a dyn Fn(PortNo) -> Option<String>,
+}
+
+impl Default for OpsText<'_> {
+    /// Numbers, and of a packet to the control side how much of it goes.
+    fn default() -> Self {
+        OpsText {
+            punt: &|p| format!("userspace(pid=0,controller(max_len={}))", p.max_len),
+            port: &|_| None,
+        }
+    }
+}
 
 /// One operation. A rewrite prints one `set()` per protocol.
-fn op_text(op: &Op, punt: PuntText<'_>) -> String {
+fn op_text(op: &Op, style: &OpsText<'_>) -> String {
     match op {
-        Op::Output(port) => port.to_string(),
+        Op::Output(port) => (style.port)(*port).unwrap_or_else(|| port.to_string()),
         Op::Set(r) => set_text(r),
         Op::PushVlan { tpid, tci } => {
             let (vid, pcp) = (tci & 0xfff, tci >> 13);
@@ -39,12 +55,12 @@ fn op_text(op: &Op, punt: PuntText<'_>) -> String {
         Op::PopMpls { ethertype } => format!("pop_mpls(eth_type={ethertype:#x})"),
         Op::Recirc(id) => format!("recirc({id:#x})"),
         Op::Truncate(len) => format!("trunc({len})"),
-        Op::Punt(p) => punt(p),
-        Op::Clone(ops) => format!("clone({})", ops_text_with(ops, punt)),
+        Op::Punt(p) => (style.punt)(p),
+        Op::Clone(ops) => format!("clone({})", ops_text_with(ops, style)),
         Op::Meter(id) => format!("meter({id})"),
         Op::Sample { chance, ops } => {
             let percent = f64::from(*chance) * 100.0 / f64::from(u32::MAX);
-            format!("sample(sample={percent:.1}%,actions({}))", ops_text_with(ops, punt))
+            format!("sample(sample={percent:.1}%,actions({}))", ops_text_with(ops, style))
         }
         Op::Drop(_) => "drop".into(),
     }
@@ -185,5 +201,20 @@ fn layer4(r: &Rewrite, part: Fill<'_>) -> (&'static str, String) {
         (_, 17) => ("udp", part(&ports)),
         (_, 132) => ("sctp", part(&ports)),
         _ => ("tcp", part(&ports)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_have_their_names_where_there_are_some() {
+        let ops = [Op::Output(1), Op::Clone(vec![Op::Output(2), Op::Output(1)].into())];
+        assert_eq!(ops_text(&ops), "1,clone(2,1)");
+        let name = |p| (p == 1).then(|| "eth1".to_string());
+        let style = OpsText { port: &name, ..OpsText::default() };
+        assert_eq!(ops_text_with(&ops, &style), "eth1,clone(2,eth1)");
+        assert_eq!(ops_text_with(&[], &style), "drop");
     }
 }

@@ -132,7 +132,7 @@ fn commands() -> Registry<Control> {
         c.cleanup |= args.first().is_some_and(|a| a == "--cleanup");
         c.exit.push(reply);
     });
-    for command in appctl::COMMANDS {
+    for command in appctl::COMMANDS.iter().chain(appctl::absent::COMMANDS) {
         registry.add(
             command.name,
             command.usage,

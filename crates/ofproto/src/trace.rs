@@ -258,10 +258,10 @@ impl Switch {
         }
         mask.set_u32(at::OF_IN_PORT, !0);
         let megaflow = megaflow_text(&key.masked(&mask), &mask, &names);
-        let ops = action::ops_text_with(&out.ops, &|p| {
-            // A trace sends nothing.
-            punt_text(p).replace("dont_send=0", "dont_send=1")
-        });
+        // A trace sends nothing.
+        let punt = |p: &Punt| punt_text(p).replace("dont_send=0", "dont_send=1");
+        let style = action::OpsText { punt: &punt, ..action::OpsText::default() };
+        let ops = action::ops_text_with(&out.ops, &style);
         text.push_str(&format!(
             "\nFinal flow: {done}\nMegaflow: {megaflow}\nDatapath actions: {ops}\n"
         ));

@@ -1,7 +1,7 @@
 //! `dpctl/*`, `dpif/*`: the datapath as a whole and its cached flows.
 
 use crate::state::State;
-use action::ops_text;
+use action::{OpsText, ops_text_with};
 use datapath::{FlowDump, WorkerId};
 use flow::at;
 use std::collections::BTreeMap;
@@ -72,6 +72,7 @@ fn port_names(s: &State) -> BTreeMap<u16, (String, String)> {
 
 /// `dpctl/show [-s]`.
 pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
+    check_name(args)?;
     let (hit, missed) = hits_and_misses(s);
     let flows: u64 = s.dp.pmd_info().iter().map(|p| u64::from(p.flows)).sum();
     let mut out =
@@ -128,6 +129,7 @@ impl Style {
 
 /// `dpctl/dump-flows`.
 pub fn dump_flows(s: &mut State, args: &[String]) -> Result<String, String> {
+    check_name(args)?;
     let style = Style::of(args);
     let pmd = args.iter().find_map(|a| a.strip_prefix("pmd=")).map(|v| v.parse::<i64>());
     let names = port_names(s);
@@ -184,9 +186,59 @@ fn one(f: &FlowDump, style: &Style, names: &BTreeMap<u16, (String, String)>) -> 
         ", packets:{}, bytes:{}, used:{used},{extra} actions:{}",
         f.packets,
         f.bytes,
-        ops_text(&f.ops)
+        ops_text_with(&f.ops, &OpsText { punt: &ofproto::punt_text, port: lookup })
     );
     out
+}
+
+/// The datapath that is meant, if one is named at all.
+fn check_name(args: &[String]) -> Result<(), String> {
+    let is_name = |a: &&String| !a.starts_with('-') && !a.contains('=') && !a.starts_with("ufid:");
+    match args.iter().find(is_name) {
+        Some(name) if name != NAME && name != "ovs-netdev" => {
+            Err("ovs-vswitchd: datapath not found (Invalid argument)".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `dpctl/get-flow [dp] ufid:...`.
+pub fn get_flow(s: &mut State, args: &[String]) -> Result<String, String> {
+    let (Some(want), rest) = args.split_last().map_or((None, args), |(l, r)| (Some(l), r)) else {
+        return Err("no flow named".into());
+    };
+    check_name(rest)?;
+    let want = want.strip_prefix("ufid:").unwrap_or(want);
+    let names = port_names(s);
+    let flows = s.dp.flows().into_iter().filter(|f| !f.dead);
+    let found = flows.filter(|f| ufid(f) == want).map(|f| one(&f, &Style::default(), &names));
+    let text: String = found.collect();
+    match text.is_empty() {
+        true => Err("ovs-vswitchd: getting flow (No such file or directory)".into()),
+        false => Ok(text),
+    }
+}
+
+/// `dpctl/del-flows [dp]`: as `revalidator/purge`.
+pub fn del_flows(s: &mut State, args: &[String]) -> Result<String, String> {
+    check_name(args)?;
+    purge(s, &[])
+}
+
+/// `dpctl/list-commands`.
+pub fn list_commands(_: &mut State, _: &[String]) -> Result<String, String> {
+    let all = super::COMMANDS.iter().chain(super::absent::COMMANDS);
+    let mut mine: Vec<_> = all.filter(|c| c.name.starts_with("dpctl/")).collect();
+    mine.sort_by_key(|c| c.name);
+    let lines = mine.iter().map(|c| format!("  {:<28}  {}\n", c.name, c.usage));
+    Ok(format!("The available commands are:\n{}", lines.collect::<String>()))
+}
+
+/// `upcall/set-flow-limit N`: until the database says otherwise.
+pub fn set_flow_limit(s: &mut State, args: &[String]) -> Result<String, String> {
+    let limit: u32 = args[0].parse().map_err(|_| format!("{}: not a number", args[0]))?;
+    s.dp.set_settings(datapath::Settings { flow_limit: limit, ..s.dp.settings().clone() });
+    Ok(format!("set flow_limit to {limit}\n"))
 }
 
 /// An identifier that stays the same while the flow is cached.

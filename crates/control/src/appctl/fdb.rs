@@ -43,6 +43,31 @@ pub fn flush(s: &mut State, args: &[String]) -> Result<String, String> {
     Ok("table successfully flushed\n".into())
 }
 
+/// A static entry.
+pub fn add(s: &mut State, args: &[String]) -> Result<String, String> {
+    let id = bridge(s, &args[0])?;
+    let ports = &s.bridges[&args[0]].ifaces;
+    let port = ports.get(&args[1]).and_then(|i| i.of_port).ok_or("no such port")?;
+    let mac = crate::reconcile::parse_mac(&args[3]).ok_or("bad MAC address")?;
+    let now = s.now_ns();
+    s.ofproto.fdb_add(id, port, vlan(&args[2])?, mac, now).map_err(|e| e.to_string())?;
+    s.flush_changes();
+    Ok(String::new())
+}
+
+/// Removes a static entry.
+pub fn del(s: &mut State, args: &[String]) -> Result<String, String> {
+    let id = bridge(s, &args[0])?;
+    let mac = crate::reconcile::parse_mac(&args[2]).ok_or("bad MAC address")?;
+    let was = s.ofproto.fdb_del(id, vlan(&args[1])?, mac).map_err(|e| e.to_string())?;
+    s.flush_changes();
+    if was { Ok(String::new()) } else { Err("could not find static mac entry".into()) }
+}
+
+fn vlan(text: &str) -> Result<u16, String> {
+    text.parse().ok().filter(|v| *v < 4096).ok_or_else(|| format!("{text}: bad VLAN"))
+}
+
 /// Counters of the learning table.
 pub fn stats_show(s: &mut State, args: &[String]) -> Result<String, String> {
     let id = bridge(s, &args[0])?;
@@ -76,19 +101,18 @@ pub fn list(s: &mut State, _: &[String]) -> Result<String, String> {
 /// Drops the bridge's controllers' connections; they come back.
 pub fn reconnect(s: &mut State, args: &[String]) -> Result<String, String> {
     if let Some(name) = args.first() {
-        bridge(s, name)?;
+        bridge(s, name).map_err(|_| "Unknown bridge")?;
     }
     let only = args.first().cloned();
-    s.conns.retain(|_, c| {
-        matches!(c.kind, crate::of::Kind::Service) || only.as_ref().is_some_and(|b| *b != c.bridge)
-    });
+    s.conns
+        .retain(|_, c| c.kind.target().is_none() || only.as_ref().is_some_and(|b| *b != c.bridge));
     Ok(String::new())
 }
 
 /// All flows of a bridge, hidden ones included.
 pub fn bridge_dump_flows(s: &mut State, args: &[String]) -> Result<String, String> {
     let name = args.iter().find(|a| !a.starts_with('-')).ok_or("bridge name missing")?;
-    let id = bridge(s, name)?;
+    let id = bridge(s, name).map_err(|_| "Unknown bridge")?;
     let now = s.now_ns();
     s.collect();
     let all = FlowSelect {
@@ -100,6 +124,9 @@ pub fn bridge_dump_flows(s: &mut State, args: &[String]) -> Result<String, Strin
         matching: Match::default(),
     };
     let mut out = String::new();
+    if s.ofproto.bridge_config(id).is_some_and(|c| c.fail_open) {
+        out.push_str("duration=0s, n_packets=0, n_bytes=0, priority=15790320,actions=NORMAL\n");
+    }
     let each = &mut |f: FlowStats| {
         let _ = writeln!(
             out,
@@ -114,12 +141,19 @@ pub fn bridge_dump_flows(s: &mut State, args: &[String]) -> Result<String, Strin
     Ok(out)
 }
 
+/// The priority that is not printed.
+const DEFAULT_PRIORITY: u16 = 0x8000;
+
 /// Table, priority, match and actions of a flow.
 fn flow_line(f: &FlowStats) -> String {
     let table = if f.table == 0 { String::new() } else { format!("table_id={}, ", f.table) };
     let names = |_| None;
     let matching = flow::match_text(&f.matching.key, &f.matching.mask, &names);
-    let comma = if matching.is_empty() { "" } else { "," };
     let actions = instructions_text(&f.instructions);
-    format!("{table}priority={}{comma}{matching},actions={actions}", f.priority)
+    let priority = match f.priority {
+        DEFAULT_PRIORITY => String::new(),
+        p if matching.is_empty() => format!("priority={p}"),
+        p => format!("priority={p},"),
+    };
+    format!("{table}{priority}{matching},actions={actions}")
 }

@@ -1,8 +1,10 @@
 //! `ovs-appctl` commands that look at the switch, with ovs-vswitchd's names and layouts.
 
+pub mod absent;
 pub mod coverage;
 mod dpctl;
 mod fdb;
+mod implementations;
 mod pmd;
 mod trace;
 
@@ -61,6 +63,40 @@ pub const COMMANDS: &[Command] = &[
     command("dpif-netdev/pmd-rxq-show", "[-pmd core] [-secs secs] [dp]", 0, 5, pmd::rxq_show),
     command("dpif-netdev/pmd-stats-clear", "[-pmd core] [dp]", 0, 3, pmd::stats_clear),
     command("dpif-netdev/pmd-stats-show", "[-pmd core] [dp]", 0, 3, pmd::stats_show),
+    command("dpctl/del-flows", "[dp] [file]", 0, 2, dpctl::del_flows),
+    command("dpctl/get-flow", "[dp] ufid", 1, 2, dpctl::get_flow),
+    command("dpctl/list-commands", "", 0, 0, dpctl::list_commands),
+    command("dpif-netdev/dpif-impl-get", "", 0, 0, implementations::dpif),
+    command(
+        "dpif-netdev/dpif-impl-set",
+        "dpif_implementation_name",
+        1,
+        1,
+        implementations::set_dpif,
+    ),
+    command("dpif-netdev/miniflow-parser-get", "", 0, 0, implementations::parser),
+    command(
+        "dpif-netdev/miniflow-parser-set",
+        "[-pmd core] miniflow_implementation_name [study_pkt_cnt]",
+        1,
+        5,
+        implementations::set_parser,
+    ),
+    command("dpif-netdev/subtable-lookup-info-get", "", 0, 0, implementations::lookup),
+    command(
+        "dpif-netdev/subtable-lookup-prio-set",
+        "[lookup_func] [prio]",
+        2,
+        2,
+        implementations::set_lookup,
+    ),
+    command("dpif/set-dp-features", "bridge", 1, 3, implementations::set_features),
+    command("dpif/show-dp-features", "bridge", 1, 1, implementations::features),
+    command("odp-execute/action-impl-set", "name", 1, 1, implementations::set_actions),
+    command("odp-execute/action-impl-show", "", 0, 0, implementations::actions),
+    command("fdb/add", "bridge port vlan mac", 4, 4, fdb::add),
+    command("fdb/del", "bridge vlan mac", 3, 3, fdb::del),
+    command("upcall/set-flow-limit", "flow-limit-number", 1, 1, dpctl::set_flow_limit),
     command("dpif/dump-dps", "", 0, 0, dpctl::dump_bridges),
     command("dpif/dump-flows", "[-m] [--names | --no-names] bridge", 1, 4, dpctl::bridge_flows),
     command("dpif/show", "", 0, 0, dpctl::dpif_show),

@@ -24,7 +24,7 @@ pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
         [text] | [_, text] if text.contains("in_port(") => datapath_flow(s, text)?,
         [name, text] if s.bridges.contains_key(*name) => openflow_flow(s, name, text)?,
         [name] if s.bridges.contains_key(*name) => openflow_flow(s, name, "")?,
-        [name, _] => return Err(format!("Unknown bridge {name}")),
+        [name, _] => return Err(format!("{name}: unknown bridge")),
         _ => return Err("Must specify bridge name".into()),
     };
     if let Some(packet) = packet {
@@ -42,7 +42,8 @@ pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
 fn openflow_flow(s: &State, name: &str, text: &str) -> Result<(BridgeId, Key), String> {
     let bridge = s.bridges.get(name).ok_or("no such bridge")?;
     let number = |port: &str| bridge.ifaces.get(port).and_then(|i| i.of_port);
-    let (key, _) = flow::parse_match(text, &number).map_err(|e| e.to_string())?;
+    let parsed = flow::parse_match(text, &number);
+    let (key, _) = parsed.map_err(|e| format!("Bad openflow flow syntax: {text}: {e}"))?;
     Ok((bridge.id, key))
 }
 

@@ -200,8 +200,10 @@ impl Levels {
         for name in self.names() {
             let levels = self.of(name);
             let level = |d: Destination| levels[d as usize].name();
+            let unlimited = self.unlimited.contains(name);
+            let limit = if unlimited { "    (rate limiting disabled)" } else { "" };
             text += &format!(
-                "{name:<16}  {:>4}       {:>4}       {:>4}\n",
+                "{name:<16}  {:>4}       {:>4}       {:>4}{limit}\n",
                 level(Destination::Console),
                 level(Destination::Syslog),
                 level(Destination::File)

@@ -1,0 +1,246 @@
+//! Commands of ovs-vswitchd whose feature is not here, or whose setting has no meaning here. They
+//! print what ovs-vswitchd prints when nothing is configured; what would change something is refused.
+
+use super::{Command, command};
+use crate::state::State;
+
+/// `answer!(text)`: prints the text whatever the arguments are.
+macro_rules! answer {
+    ($text:expr) => {
+        |_, _| Ok(String::from($text))
+    };
+}
+
+/// `object!(error)`: nothing without an argument, an error about the object that is named.
+macro_rules! object {
+    ($error:expr) => {
+        |_, args| if args.is_empty() { Ok(String::new()) } else { Err($error.into()) }
+    };
+}
+
+/// `refuse!(text)`: an error whatever the arguments are.
+macro_rules! refuse {
+    ($error:expr) => {
+        |_, _| Err(String::from($error))
+    };
+}
+
+/// `switch!(error)`: for all objects there is nothing to do, one that is named does not exist.
+macro_rules! all_or {
+    ($ok:expr, $error:expr, $all:expr) => {
+        |_, args| if args.len() <= $all { Ok($ok.into()) } else { Err($error.into()) }
+    };
+}
+
+/// `getter!(text)`: prints a setting; to set it is refused.
+macro_rules! getter {
+    ($text:expr) => {
+        |_, args| {
+            if args.is_empty() { Ok($text.into()) } else { Err("not supported by Weft".into()) }
+        }
+    };
+}
+
+const NO_CT: &str = "ovs-vswitchd: connection tracking is not supported (Operation not supported)";
+const NO_FRAGMENTS: &str =
+    "ovs-vswitchd: fragments are not reassembled here (Operation not supported)";
+const NO_FLOWS: &str =
+    "ovs-vswitchd: datapath flows follow from OpenFlow only (Operation not supported)";
+const NO_PORTS: &str = "ovs-vswitchd: ports come from the database only (Operation not supported)";
+const NO_ROUTES: &str = "routes are the kernel's: tunnels are not supported yet";
+const NEIGHBOURS: &str = "IP                                            MAC                 Bridge\n\
+     ==========================================================================\n";
+const FRAGMENTS: &str = "        Fragmentation Module Status
+        ---------------------------
+        v4 enabled: 0
+        v6 enabled: 0
+        max num frags (v4/v6): 0
+        num frag: 0
+";
+
+/// All of them.
+pub const COMMANDS: &[Command] = &[
+    command("autoattach/show-isid", "[bridge]", 0, 1, answer!("")),
+    command("autoattach/statistics", "[bridge]", 0, 1, answer!("")),
+    command("autoattach/status", "[bridge]", 0, 1, answer!("")),
+    command(
+        "bfd/set-forwarding",
+        "[interface] normal|false|true",
+        1,
+        2,
+        all_or!("OK\n", "no such BFD object", 1),
+    ),
+    command("bfd/show", "[interface]", 0, 1, object!("no such bfd object")),
+    command("bond/disable-member", "port member", 2, 2, refuse!("no such bond")),
+    command("bond/enable-member", "port member", 2, 2, refuse!("no such bond")),
+    command("bond/hash", "mac [vlan] [basis]", 1, 3, refuse!("bonds are not supported yet")),
+    command("bond/list", "", 0, 0, answer!("bond\ttype\trecircID\tmembers\n")),
+    command("bond/migrate", "port hash member", 3, 3, refuse!("no such bond")),
+    command("bond/set-active-member", "port member", 2, 2, refuse!("no such bond")),
+    command("bond/show", "[port]", 0, 1, object!("no such bond")),
+    command(
+        "cfm/set-fault",
+        "[interface] normal|false|true",
+        1,
+        2,
+        all_or!("OK\n", "no such CFM object", 1),
+    ),
+    command("cfm/show", "[interface]", 0, 1, object!("no such CFM object")),
+    command("dpctl/add-dp", "dp [iface...]", 1, usize::MAX, refuse!(NO_PORTS)),
+    command("dpctl/add-flow", "[dp] flow actions", 2, 3, refuse!(NO_FLOWS)),
+    command("dpctl/add-flows", "[dp] file", 1, 2, refuse!(NO_FLOWS)),
+    command("dpctl/add-if", "dp iface...", 2, usize::MAX, refuse!(NO_PORTS)),
+    command("dpctl/cache-get-size", "[dp]", 0, 1, answer!("netdev@ovs-netdev:\n")),
+    command(
+        "dpctl/cache-set-size",
+        "dp cache <size>",
+        3,
+        3,
+        refuse!("ovs-vswitchd: Setting caches not supported (Operation not supported)"),
+    ),
+    command(
+        "dpctl/ct-bkts",
+        "[dp] [gt=N]",
+        0,
+        2,
+        answer!("Total Buckets: 1\nCurrent Connections: 0\n\n"),
+    ),
+    command("dpctl/ct-del-limits", "[dp] zone=N1[,N2]...", 1, 2, refuse!(NO_CT)),
+    command("dpctl/ct-disable-tcp-seq-chk", "[dp]", 0, 1, refuse!(NO_CT)),
+    command("dpctl/ct-enable-tcp-seq-chk", "[dp]", 0, 1, refuse!(NO_CT)),
+    command("dpctl/ct-get-limits", "[dp] [zone=N1[,N2]...]", 0, 2, answer!("default limit=0\n")),
+    command("dpctl/ct-get-maxconns", "[dp]", 0, 1, answer!("0\n")),
+    command("dpctl/ct-get-nconns", "[dp]", 0, 1, answer!("0\n")),
+    command("dpctl/ct-get-tcp-seq-chk", "[dp]", 0, 1, answer!("TCP sequence checking: disabled\n")),
+    command(
+        "dpctl/ct-set-limits",
+        "[dp] [default=L] [zone=N,limit=L]...",
+        1,
+        usize::MAX,
+        refuse!(NO_CT),
+    ),
+    command("dpctl/ct-set-maxconns", "[dp] maxconns", 1, 2, refuse!(NO_CT)),
+    command(
+        "dpctl/ct-stats-show",
+        "[dp] [zone=N]",
+        0,
+        3,
+        answer!("Connections Stats:\n    Total: 0\n"),
+    ),
+    command("dpctl/del-dp", "dp", 1, 1, refuse!(NO_PORTS)),
+    command("dpctl/del-flow", "[dp] flow", 1, 2, refuse!(NO_FLOWS)),
+    command("dpctl/del-if", "dp iface...", 2, usize::MAX, refuse!(NO_PORTS)),
+    command("dpctl/dump-conntrack", "[-m] [-s] [dp] [zone=N]", 0, 4, answer!("")),
+    command(
+        "dpctl/flush-conntrack",
+        "[dp] [zone=N] [ct-orig-tuple] [ct-reply-tuple]",
+        0,
+        4,
+        answer!(""),
+    ),
+    command("dpctl/ipf-get-status", "[dp]", 0, 1, answer!(FRAGMENTS)),
+    command("dpctl/ipf-set-disabled", "[dp] v4|v6", 1, 2, refuse!(NO_FRAGMENTS)),
+    command("dpctl/ipf-set-enabled", "[dp] v4|v6", 1, 2, refuse!(NO_FRAGMENTS)),
+    command("dpctl/ipf-set-max-nfrags", "[dp] maxfrags", 1, 2, refuse!(NO_FRAGMENTS)),
+    command("dpctl/ipf-set-min-frag", "[dp] v4|v6 minfragment", 2, 3, refuse!(NO_FRAGMENTS)),
+    command("dpctl/mod-flow", "[dp] flow actions", 2, 3, refuse!(NO_FLOWS)),
+    command("dpctl/mod-flows", "[dp] file", 1, 2, refuse!(NO_FLOWS)),
+    command("dpctl/normalize-actions", "actions", 2, 2, refuse!(NO_FLOWS)),
+    command(
+        "dpctl/offload-stats-show",
+        "[dp]",
+        0,
+        1,
+        refuse!("ovs-vswitchd: retrieving offload statistics (Operation not supported)"),
+    ),
+    command("dpctl/parse-actions", "actions", 1, 1, refuse!(NO_FLOWS)),
+    command("dpctl/set-if", "dp iface...", 2, usize::MAX, refuse!(NO_PORTS)),
+    command("dpif-netdev/bond-show", "[dp]", 0, 1, answer!("")),
+    command(
+        "dpif-netdev/pmd-perf-log-set",
+        "on|off [-b before] [-a after] [-e|-ne] [-us usec] [-q qlen]",
+        0,
+        10,
+        refuse!("suspicious iterations are not logged here"),
+    ),
+    command("dpif-netlink/dispatch-mode", "", 0, 0, refuse!("there is no kernel datapath here")),
+    command("lacp/show", "[port]", 0, 1, object!("no such lacp object")),
+    command("lacp/show-stats", "[port]", 0, 1, object!("no such lacp object")),
+    command(
+        "mdb/flush",
+        "[bridge]",
+        0,
+        1,
+        all_or!("table successfully flushed\n", "multicast snooping is disabled", 0),
+    ),
+    command("mdb/show", "bridge", 1, 1, refuse!("multicast snooping is disabled")),
+    command("ofproto/list-tunnels", "", 0, 0, answer!("")),
+    command(
+        "ofproto/trace-packet-out",
+        "[-consistent] {[dp_name] odp_flow | bridge br_flow} [OPTIONS...] [-generate|packet] actions",
+        1,
+        usize::MAX,
+        refuse!("the daemon does not parse actions: add them as a flow and use ofproto/trace"),
+    ),
+    command(
+        "ovs/route/add",
+        "ip_addr/prefix_len out_br_name [gw] [pkt_mark=mark]",
+        2,
+        4,
+        refuse!(NO_ROUTES),
+    ),
+    command("ovs/route/del", "ip_addr/prefix_len [pkt_mark=mark]", 1, 2, refuse!(NO_ROUTES)),
+    command("ovs/route/lookup", "ip_addr [pkt_mark=mark]", 1, 2, refuse!(NO_ROUTES)),
+    command("ovs/route/show", "", 0, 0, answer!("Route Table:\n")),
+    command("rstp/show", "[bridge]", 0, 1, object!("No such RSTP object")),
+    command("rstp/tcn", "[bridge]", 0, 1, all_or!("OK\n", "No such RSTP object", 0)),
+    command("stp/show", "[bridge]", 0, 1, object!("no such stp object")),
+    command("stp/tcn", "[bridge]", 0, 1, all_or!("OK\n", "no such stp object", 0)),
+    command("tnl/arp/aging", "[SECS]", 0, 1, getter!("900\n")),
+    command("tnl/arp/flush", "", 0, 0, answer!("OK\n")),
+    command("tnl/arp/set", "BRIDGE IP MAC", 3, 3, refuse!("tunnels are not supported yet")),
+    command("tnl/arp/show", "", 0, 0, answer!(NEIGHBOURS)),
+    command(
+        "tnl/egress_port_range",
+        "min max",
+        0,
+        2,
+        getter!("Tunnel UDP source port range: 32768-61000\n"),
+    ),
+    command("tnl/neigh/aging", "[SECS]", 0, 1, getter!("900\n")),
+    command("tnl/neigh/flush", "", 0, 0, answer!("OK\n")),
+    command("tnl/neigh/set", "BRIDGE IP MAC", 3, 3, refuse!("tunnels are not supported yet")),
+    command("tnl/neigh/show", "", 0, 0, answer!(NEIGHBOURS)),
+    command("tnl/ports/show", "-v", 0, 1, answer!("Listening ports:\n")),
+    command(
+        "upcall/disable-megaflows",
+        "",
+        0,
+        0,
+        refuse!("decisions are cached by what they looked at; that cannot be switched off"),
+    ),
+    command("upcall/disable-ufid", "", 0, 0, refuse!("flows always have identifiers here")),
+    command("upcall/enable-megaflows", "", 0, 0, answer!("megaflows enabled\n")),
+    command(
+        "upcall/enable-ufid",
+        "",
+        0,
+        0,
+        answer!("Datapath dumping tersely using UFID enabled for supported datapaths\n"),
+    ),
+    command("qos/show", "interface", 1, 1, qos_show),
+    command("qos/show-types", "interface", 1, 1, qos_types),
+];
+
+fn known(s: &State, name: &str) -> Result<(), String> {
+    let known = s.bridges.values().any(|b| b.ifaces.contains_key(name));
+    if known { Ok(()) } else { Err("no such interface".into()) }
+}
+
+fn qos_show(s: &mut State, args: &[String]) -> Result<String, String> {
+    known(s, &args[0]).map(|()| format!("QoS not configured on {}\n", args[0]))
+}
+
+fn qos_types(s: &mut State, args: &[String]) -> Result<String, String> {
+    known(s, &args[0]).map(|()| format!("No QoS types supported for interface: {}\n", args[0]))
+}

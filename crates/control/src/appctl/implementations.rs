@@ -1,0 +1,133 @@
+//! What ovs-vswitchd has several implementations of, and Weft one: the plain ones under its names.
+
+use crate::state::State;
+use datapath::WorkerId;
+
+/// What the datapath can do, as `dpif/show-dp-features` has it.
+const FEATURES: &[(&str, &str, &str)] = &[
+    ("masked_set_action", "Masked set action", "Yes"),
+    ("tnl_push_pop", "Tunnel push pop", "No"),
+    ("ufid", "Ufid", "Yes"),
+    ("trunc", "Truncate action", "Yes"),
+    ("clone", "Clone action", "Yes"),
+    ("sample_nesting", "Sample nesting", "10"),
+    ("ct_eventmask", "Conntrack eventmask", "No"),
+    ("ct_clear", "Conntrack clear", "No"),
+    ("max_hash_alg", "Max dp_hash algorithm", "0"),
+    ("check_pkt_len", "Check pkt length action", "No"),
+    ("ct_timeout", "Conntrack timeout policy", "No"),
+    ("explicit_drop_action", "Explicit Drop action", "Yes"),
+    ("lb_output_action", "Optimized Balance TCP mode", "No"),
+    ("ct_zero_snat", "Conntrack all-zero IP SNAT", "No"),
+    ("add_mpls", "MPLS Label add", "No"),
+    ("max_vlan_headers", "Max VLAN headers", "2"),
+    ("max_mpls_depth", "Max MPLS depth", "1"),
+    ("recirc", "Recirc", "Yes"),
+    ("ct_state", "CT state", "No"),
+    ("ct_zone", "CT zone", "No"),
+    ("ct_mark", "CT mark", "No"),
+    ("ct_label", "CT label", "No"),
+    ("ct_state_nat", "CT state NAT", "No"),
+    ("ct_orig_tuple", "CT orig tuple", "No"),
+    ("ct_orig_tuple6", "CT orig tuple for IPv6", "No"),
+    ("nd_ext", "IPv6 ND Extension", "No"),
+];
+
+/// `dpif/show-dp-features BRIDGE`.
+pub fn features(s: &mut State, args: &[String]) -> Result<String, String> {
+    super::bridge(s, &args[0])?;
+    Ok(FEATURES.iter().map(|(_, text, value)| format!("{text}: {value}\n")).collect())
+}
+
+/// `dpif/set-dp-features BRIDGE [FEATURE [VALUE]]`: shows; they cannot be set.
+pub fn set_features(s: &mut State, args: &[String]) -> Result<String, String> {
+    super::bridge(s, &args[0])?;
+    if args.len() > 1 {
+        return Err("datapath features cannot be changed".into());
+    }
+    let word = |v: &str| match v {
+        "Yes" => "true".to_string(),
+        "No" => "false".into(),
+        n => n.into(),
+    };
+    let line = |(name, text, value): &(&str, &str, &str)| {
+        format!("{name} ({text}) : [run time]:{0}, [boot time]:{0}\n", word(value))
+    };
+    Ok(FEATURES.iter().map(line).collect())
+}
+
+/// Cores of the PMD threads as these listings show them.
+fn cores(s: &State) -> String {
+    let cores: Vec<String> =
+        s.dp.pmd_info()
+            .iter()
+            .filter_map(|p| match p.worker {
+                WorkerId::Pmd(core) => Some(core.to_string()),
+                _ => None,
+            })
+            .collect();
+    if cores.is_empty() { "none".into() } else { cores.join(",") }
+}
+
+/// `dpif-netdev/dpif-impl-get`.
+pub fn dpif(s: &mut State, _: &[String]) -> Result<String, String> {
+    Ok(format!("Available DPIF implementations:\n  dpif_scalar (pmds: {})\n", cores(s)))
+}
+
+/// `dpif-netdev/dpif-impl-set NAME`.
+pub fn set_dpif(_: &mut State, args: &[String]) -> Result<String, String> {
+    match args[0].as_str() {
+        "dpif_scalar" => Ok("DPIF implementation set to dpif_scalar.\n".into()),
+        name => {
+            Err(format!("DPIF implementation not available: Unknown DPIF implementation {name}.\n"))
+        }
+    }
+}
+
+/// `dpif-netdev/miniflow-parser-get`.
+pub fn parser(s: &mut State, _: &[String]) -> Result<String, String> {
+    let cores = cores(s);
+    Ok(format!("Available MFEX implementations:\n  scalar (available: True pmds: {cores})\n"))
+}
+
+/// `dpif-netdev/miniflow-parser-set [-pmd CORE] NAME [COUNT]`.
+pub fn set_parser(_: &mut State, args: &[String]) -> Result<String, String> {
+    let name = match args {
+        [option, _, name, ..] if option == "-pmd" => name,
+        [name, ..] => name,
+        [] => "",
+    };
+    match name {
+        "scalar" => Ok("Miniflow extract implementation set to scalar.\n".into()),
+        name => Err(format!("Error: unknown miniflow extract implementation {name}.\n")),
+    }
+}
+
+/// `dpif-netdev/subtable-lookup-info-get`.
+pub fn lookup(s: &mut State, _: &[String]) -> Result<String, String> {
+    let subtables: u64 = s.dp.pmd_info().iter().map(|p| u64::from(p.masks)).sum();
+    Ok(format!(
+        "Available dpcls implementations:\n  generic (Use count: {subtables}, Priority: 1)\n"
+    ))
+}
+
+/// `dpif-netdev/subtable-lookup-prio-set NAME PRIORITY`.
+pub fn set_lookup(_: &mut State, args: &[String]) -> Result<String, String> {
+    match args[0].as_str() {
+        "generic" => Ok("Lookup priority change affected 0 dpcls ports and 0 subtables.\n".into()),
+        _ => Err("error, subtable lookup function not found\n".into()),
+    }
+}
+
+/// `odp-execute/action-impl-show`.
+pub fn actions(_: &mut State, _: &[String]) -> Result<String, String> {
+    Ok("Available Actions implementations:\n  scalar (available: Yes, active: Yes)\n".into())
+}
+
+/// `odp-execute/action-impl-set NAME`.
+pub fn set_actions(_: &mut State, args: &[String]) -> Result<String, String> {
+    match args[0].as_str() {
+        "scalar" => Ok("Action implementation set to scalar.\n".into()),
+        name => Err(format!("Error: unknown action implementation, {name}, specified!\n")),
+    }
+}
