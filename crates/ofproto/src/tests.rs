@@ -160,6 +160,29 @@ fn normal_learns_floods_and_tags() {
 }
 
 #[test]
+fn a_traced_packet_teaches() {
+    let mut lab = Lab::new();
+    lab.sw.install_default_flow(lab.br, 0).unwrap();
+    let there = packet("in_port=1,udp,dl_src=00:00:00:00:00:01,dl_dst=00:00:00:00:00:02");
+    let said = " -> learned that 00:00:00:00:00:01 is on port p1 in VLAN 0\n";
+    assert!(!lab.sw.trace(lab.br, &there, None).unwrap().contains(said));
+    assert!(lab.sw.fdb(lab.br).unwrap().is_empty());
+    let text = lab.sw.trace_learning(lab.br, &there, 0).unwrap();
+    assert!(text.contains(said), "{text}");
+    assert_eq!(lab.sw.fdb(lab.br).unwrap().len(), 1);
+    let text = lab.sw.trace_learning(lab.br, &there, 0).unwrap();
+    assert!(!text.contains("learned that"), "{text}");
+}
+
+#[test]
+fn a_packet_to_its_own_sender_is_not_flooded() {
+    let mut lab = Lab::new();
+    lab.sw.install_default_flow(lab.br, 0).unwrap();
+    let mac = "02:00:00:00:00:05";
+    assert_eq!(lab.send(&format!("in_port=1,udp,dl_src={mac},dl_dst={mac}")), "drop");
+}
+
+#[test]
 fn action_set_goto_and_registers() {
     let mut lab = Lab::new();
     let write = Instruction::Write(vec![out(3)]);

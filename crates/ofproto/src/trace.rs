@@ -7,7 +7,7 @@ use crate::translate::{PacketInContext, Xlate, resolve};
 use crate::types::{BridgeId, ConfigError};
 use action::{Decision, Punt};
 use flow::{Key, at, flow_text, match_text, megaflow_text};
-use openflow::{Action, Reason};
+use openflow::{Action, OfPort, Reason};
 
 pub(crate) fn action(a: &Action) -> String {
     action_text(a)
@@ -41,6 +41,8 @@ pub(crate) struct Recorder {
     open: Vec<Node>,
     done: Vec<Node>,
     final_key: Option<Key>,
+    /// What NORMAL learns is said, since it will be kept.
+    learning: bool,
 }
 
 impl Recorder {
@@ -112,6 +114,24 @@ impl<'a> Xlate<'a, '_> {
 
     pub(crate) fn warn(&mut self, text: impl FnOnce() -> String) {
         self.leaf(Kind::Warning, text);
+    }
+
+    /// Is this more than a trace of a flow without a packet?
+    pub(crate) fn teaches(&mut self) -> bool {
+        self.recorder().is_none_or(|r| r.learning)
+    }
+
+    /// Says what will be learned that is not known yet.
+    pub(crate) fn note_learn(&mut self, vlan: u16, mac: [u8; 6], port: OfPort) {
+        let bridge = self.bridge();
+        let learning = self.recorder().is_some_and(|r| r.learning);
+        if !learning || bridge.macs.find(vlan, mac) == Some(port) {
+            return;
+        }
+        let Some(p) = bridge.port(port) else { return };
+        let [a, b, c, d, e, f] = mac;
+        let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+        self.detail(|| format!("learned that {mac} is on port {} in VLAN {vlan}", p.spec.bundle));
     }
 
     pub(crate) fn note_metadata(&mut self, value: u64, mask: u64) {
@@ -205,6 +225,33 @@ impl Switch {
         key: &Key,
         actions: Option<&[Action]>,
     ) -> Result<String, ConfigError> {
+        let (key, out, recorder) = self.traced(id, key, actions, Recorder::default())?;
+        Ok(self.report(&key, &out, recorder))
+    }
+
+    /// As [`Switch::trace`] through the tables, as if the packet were real: what it teaches is
+    /// learned at `now` (ns).
+    pub fn trace_learning(
+        &mut self,
+        id: BridgeId,
+        key: &Key,
+        now: u64,
+    ) -> Result<String, ConfigError> {
+        let recorder = Recorder { learning: true, ..Recorder::default() };
+        let (key, out, recorder) = self.traced(id, key, None, recorder)?;
+        if let Some(effects) = &out.effects {
+            self.effects(effects, now);
+        }
+        Ok(self.report(&key, &out, recorder))
+    }
+
+    fn traced(
+        &self,
+        id: BridgeId,
+        key: &Key,
+        actions: Option<&[Action]>,
+        recorder: Recorder,
+    ) -> Result<(Key, Decision, Recorder), ConfigError> {
         let bridge = self.bridge(id)?;
         let in_port = key.u32(at::OF_IN_PORT);
         let mut key = *key;
@@ -212,7 +259,7 @@ impl Switch {
         key.set_u16(at::IN_PORT, dp.unwrap_or(flow::NO_PORT));
         let mut out = Decision::default();
         out.clear();
-        let mut recorder = Some(Recorder::default());
+        let mut recorder = Some(recorder);
         // SAFETY: this is the thread of the only writer.
         let world = unsafe { self.shared.world.read() };
         match actions {
@@ -222,7 +269,7 @@ impl Switch {
             }
             None => resolve(&self.shared, world, &key, &mut out, &mut recorder),
         }
-        Ok(self.report(&key, &out, recorder.unwrap_or_default()))
+        Ok((key, out, recorder.unwrap_or_default()))
     }
 
     /// From table 0 on, with the registers and the port that the caller gave, real or not.

@@ -36,6 +36,8 @@ pub fn flush(s: &mut State, args: &[String]) -> Result<String, String> {
         Some(name) => vec![bridge(s, name)?],
         None => s.bridges.values().map(|b| b.id).collect(),
     };
+    // What packets before the command taught is forgotten too.
+    s.collect();
     for id in ids {
         let _ = s.ofproto.fdb_flush(id);
     }

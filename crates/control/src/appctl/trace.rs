@@ -4,7 +4,8 @@ use crate::state::State;
 use flow::{Key, at};
 use ofproto::BridgeId;
 
-/// `ofproto/trace {[DP] ODP_FLOW | BRIDGE BR_FLOW} [-generate | PACKET]`.
+/// `ofproto/trace {[DP] ODP_FLOW | BRIDGE BR_FLOW} [-generate | PACKET]`. A packet, given or made,
+/// teaches addresses as a real one does.
 pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
     let mut words: Vec<&str> = Vec::new();
     let mut generate = false;
@@ -18,7 +19,7 @@ pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
         }
     }
     let packet = packet_argument(&mut words)?;
-    let _ = generate;
+    let real = generate || packet.is_some();
     s.flush_changes();
     let (bridge, mut key) = match words.as_slice() {
         [text] | [_, text] if text.contains("in_port(") => datapath_flow(s, text)?,
@@ -35,7 +36,13 @@ pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
         key = parsed;
         key.set_u32(at::OF_IN_PORT, in_port);
     }
-    s.ofproto.trace(bridge, &key, None).map_err(|e| e.to_string())
+    if !real {
+        return s.ofproto.trace(bridge, &key, None).map_err(|e| e.to_string());
+    }
+    let now = s.now_ns();
+    let text = s.ofproto.trace_learning(bridge, &key, now).map_err(|e| e.to_string())?;
+    s.flush_changes();
+    Ok(text)
 }
 
 /// `in_port=1,tcp,...`, with port names allowed.

@@ -73,7 +73,11 @@ impl<'a> Xlate<'a, '_> {
 
     fn forward(&mut self, input: &'a PortView, tags: &Tags, dst: [u8; 6]) {
         let bridge = self.bridge;
-        let known = match dst[0] & 1 == 0 && !bridge.config.flood_vlans.contains(&tags.outer.vid) {
+        let teaches = self.teaches();
+        let learns = !bridge.config.flood_vlans.contains(&tags.outer.vid);
+        let known = match dst[0] & 1 == 0 && learns {
+            // What this very packet teaches counts already.
+            true if teaches && dst == self.key.get(at::ETH_SRC) => Some(input.spec.of_port),
             true => bridge.macs.find(tags.outer.vid, dst),
             false => None,
         };
@@ -174,6 +178,7 @@ impl<'a> Xlate<'a, '_> {
         if mac[0] & 1 != 0 || self.bridge.config.flood_vlans.contains(&vlan) {
             return;
         }
+        self.note_learn(vlan, mac, port);
         self.learns.push(Learn { bridge: self.bridge.id, vlan, mac, port });
     }
 }

@@ -17,7 +17,7 @@ impl<'a> Xlate<'a, '_> {
             port::FLOOD => self.flood(false),
             port::ALL => self.flood(true),
             port::CONTROLLER => self.controller(0xffff, 0, self.origin.reason(), &[]),
-            p if p == self.in_port() => self.detail(|| "skipping output to input port".into()),
+            p if p == self.in_port() => self.warn(|| "skipping output to input port".into()),
             p => self.output_port(p, trunc),
         }
     }
