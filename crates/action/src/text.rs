@@ -146,6 +146,7 @@ type Fill<'f> = &'f dyn Fn(&dyn Fn(&mut Part<'_>)) -> String;
 
 fn layer3(r: &Rewrite, part: Fill<'_>) -> (&'static str, String) {
     match r.key.u16(at::ETH_TYPE) {
+        0x8847 | 0x8848 if r.mask.u32(at::MPLS) == 0 => ("mpls", String::new()),
         0x8847 | 0x8848 => ("mpls", lse_text(r.key.u32(at::MPLS))),
         0x0806 | 0x8035 => (
             "arp",

@@ -84,6 +84,9 @@ impl Xlate<'_, '_> {
     /// A label just pushed takes the change itself.
     fn set_mpls(&mut self) -> bool {
         let new = self.key.u32(at::MPLS);
+        if new == self.base.u32(at::MPLS) {
+            return false;
+        }
         match self.out.ops.last_mut() {
             Some(Op::PushMpls { lse, .. }) => *lse = new,
             _ => {

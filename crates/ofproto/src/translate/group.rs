@@ -51,6 +51,9 @@ impl<'a> Xlate<'a, '_> {
         let saved = (self.key, self.exit, self.was_mpls, self.labels);
         let (set, stack) = (std::mem::take(&mut self.set), self.stack.clone());
         let list: Vec<_> = b.bucket.actions.iter().collect();
+        if list.is_empty() {
+            self.note_action(|| "drop".into());
+        }
         self.actions(in_order(&list).into_iter());
         self.freeze();
         self.close();

@@ -317,9 +317,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             && !self.bridge.port(self.in_port()).is_some_and(silent);
         if !told {
             self.note_table(|| format!("{table:2}. No match."));
-            if miss == Miss::Honor {
-                self.note_action(|| "drop".into());
-            }
+            self.note_action(|| "drop".into());
             return self.close();
         }
         let text = "No match, and a \"packet-in\" is called for.";
@@ -337,6 +335,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
                 Instruction::Apply(a) => self.actions(a.iter()),
                 Instruction::Clear => {
                     self.note_action(|| "clear_actions".into());
+                    self.note_set("was");
                     self.set.clear();
                 }
                 Instruction::Write(a) => self.write(a),
@@ -365,16 +364,24 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
     }
 
+    /// Says what the action set is, or was.
+    fn note_set(&mut self, verb: &str) {
+        let set = std::mem::take(&mut self.set);
+        self.detail(|| {
+            let text: Vec<_> =
+                set::in_order(&set).iter().map(|a| crate::trace::action(a)).collect();
+            match text.is_empty() {
+                true => format!("action set {verb} empty"),
+                false => format!("action set {verb}: {}", text.join(",")),
+            }
+        });
+        self.set = set;
+    }
+
     fn write(&mut self, list: &'a [Action]) {
         self.note_action(|| format!("write_actions({})", crate::trace::actions(list)));
         self.set.extend(list);
-        let set = &self.set;
-        let text =
-            || set::in_order(set).iter().map(|a| crate::trace::action(a)).collect::<Vec<_>>();
-        if self.trace.is_some() {
-            let text = format!("action set is: {}", text().join(","));
-            self.detail(|| text);
-        }
+        self.note_set("is");
         let port = set::output_port(&self.set).unwrap_or(port::UNSET);
         self.key.set_u32(at::ACTSET_OUTPUT, port);
     }
