@@ -49,6 +49,15 @@ pub(crate) struct PortEntry {
     pub cells: BTreeMap<usize, Arc<PortCell>>,
     /// Counters of workers that are gone.
     pub past: PortStats,
+    /// Longest frame that it takes, as the workers know it.
+    pub limit: usize,
+}
+
+/// What a frame may have beyond the MTU: an Ethernet header and one VLAN tag (as OVS's DPDK ports).
+const BEYOND_MTU: usize = 14 + 4;
+
+fn limit(port: &dyn Port) -> usize {
+    usize::from(port.mtu()) + BEYOND_MTU
 }
 
 /// The packet side. Dropping it shuts it down.
@@ -63,6 +72,8 @@ pub struct Datapath {
     pub(crate) tickets: Tickets,
     pub(crate) decided: VecDeque<Arc<dyn Any + Send + Sync>>,
     pub(crate) aged_ms: u64,
+    /// Rung by the kernel worker when there is news.
+    pub(crate) bell: Arc<Wake>,
     /// Transmit queues came back.
     pub(crate) reroute: bool,
     /// Where PMD threads may run.
@@ -72,7 +83,8 @@ pub struct Datapath {
 impl Datapath {
     /// Starts the kernel worker; PMD threads follow with [`Datapath::set_pmd_cores`].
     pub fn new(config: Config) -> Result<Self, Error> {
-        let kernel = Handle::start(&config, WorkerId::Kernel)?;
+        let bell = Arc::new(Wake::new().map_err(|e| Error::Thread(e.to_string()))?);
+        let kernel = Handle::start(&config, WorkerId::Kernel, &bell)?;
         let mut dp = Datapath {
             config,
             settings: Settings::default(),
@@ -85,6 +97,7 @@ impl Datapath {
             aged_ms: 0,
             reroute: false,
             cores: Vec::new(),
+            bell,
         };
         let s = dp.settings.clone();
         dp.set_settings(s);
@@ -114,6 +127,11 @@ impl Datapath {
     pub fn set_pmd_cores(&mut self, cores: &[usize]) -> Result<(), Error> {
         self.cores = cores.to_vec();
         self.staff()
+    }
+
+    /// Workers that send when every core asked for has its PMD thread.
+    pub fn senders(&self) -> usize {
+        self.cores.len() + 1
     }
 
     /// Starts and stops PMD threads so that they are as wanted: none where nothing is polled.
@@ -149,7 +167,7 @@ impl Datapath {
     }
 
     fn start_worker(&mut self, id: WorkerId) -> Result<(), Error> {
-        let mut w = Handle::start(&self.config, id)?;
+        let mut w = Handle::start(&self.config, id, &self.bell)?;
         w.send(Command::Settings(Box::new(self.settings.clone())));
         let slot = self.workers.iter().position(Option::is_none).unwrap_or(self.workers.len());
         if slot == self.workers.len() {
@@ -159,6 +177,7 @@ impl Datapath {
             let cell = Arc::new(PortCell::default());
             p.cells.insert(slot, cell.clone());
             w.send(Command::AddPort(*no, cell));
+            w.send(Command::Limit(*no, p.limit));
         }
         self.workers[slot] = Some(w);
         Ok(())
@@ -167,7 +186,7 @@ impl Datapath {
     /// With a PMD thread that lacks a queue of its own to a polled port, the kernel worker gives up
     /// its own.
     fn reclaim_from_kernel(&mut self) {
-        let pmds = self.workers.len() - 1;
+        let pmds = self.workers.iter().flatten().count() - 1;
         let mut back = Vec::new();
         for (no, p) in &mut self.ports {
             let short = p.ways.values().filter(|w| **w == Way::Own).count() + p.txqs.len() <= pmds;
@@ -315,12 +334,13 @@ impl Datapath {
         if rxs.is_empty() {
             return Err(Error::NoQueue(name(), "receive"));
         }
-        let mut cells = BTreeMap::new();
+        let (mut cells, limit) = (BTreeMap::new(), limit(&*port));
         for (slot, w) in self.workers.iter_mut().enumerate() {
             if let Some(w) = w {
                 let cell = Arc::new(PortCell::default());
                 cells.insert(slot, cell.clone());
                 w.send(Command::AddPort(no, cell));
+                w.send(Command::Limit(no, limit));
             }
         }
         let any = cells.values().next().expect("the kernel worker").clone();
@@ -333,7 +353,7 @@ impl Datapath {
         });
         let rxqs = rxqs.collect();
         let (ways, past) = (BTreeMap::new(), PortStats::default());
-        self.ports.insert(no, PortEntry { port, affinity, rxqs, txqs, ways, cells, past });
+        self.ports.insert(no, PortEntry { port, affinity, rxqs, txqs, ways, cells, past, limit });
         let staffed = self.staff();
         self.route(no, None);
         self.place(&[]);
@@ -363,6 +383,16 @@ impl Datapath {
         // Fewer threads can only fail to start what is not wanted any more.
         let _ = self.staff();
         Ok(p.port)
+    }
+
+    /// The port's MTU may have changed: longer frames for it are `TooLong` from now on.
+    pub fn update_limit(&mut self, no: PortNo) {
+        let Some(p) = self.ports.get_mut(&no) else { return };
+        let now = limit(&*p.port);
+        if std::mem::replace(&mut p.limit, now) != now {
+            let workers = self.workers.iter_mut().flatten();
+            workers.for_each(|w| w.send(Command::Limit(no, now)));
+        }
     }
 
     /// The control side's part of a port.

@@ -29,6 +29,8 @@ pub(crate) enum Command {
     DelPort(PortNo),
     /// How to send to a port. Answer: `TxBack` if it had a queue of its own.
     SetRoute(PortNo, Route),
+    /// Longest frame, in bytes, that the port takes.
+    Limit(PortNo, usize),
     AddRx(Box<RxSlot>),
     /// Answer: `RxBack`.
     DelRx(PortNo, usize),
@@ -102,6 +104,17 @@ pub(crate) struct Shared {
     pub flows: AtomicU32,
     pub masks: AtomicU32,
     pub cache_on: AtomicBool,
+    /// Rung when there is news for control; only the kernel worker may (it is a system call).
+    pub bell: Option<Arc<Wake>>,
+}
+
+/// What control waits on: readable when the kernel worker has news.
+pub struct Bell(pub(crate) Arc<Wake>);
+
+impl AsRawFd for Bell {
+    fn as_raw_fd(&self) -> i32 {
+        self.0.fd()
+    }
 }
 
 /// Wakes a worker that sleeps in the kernel.

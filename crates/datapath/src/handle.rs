@@ -51,7 +51,7 @@ fn pin(core: usize) {
 
 impl Handle {
     /// Starts a worker.
-    pub fn start(config: &Config, id: WorkerId) -> Result<Handle, Error> {
+    pub fn start(config: &Config, id: WorkerId, bell: &Arc<Wake>) -> Result<Handle, Error> {
         let (commands, command_in) = ring(COMMANDS);
         let (report_out, reports) = ring(REPORTS);
         let (punt_out, punts) = ring(PUNTS);
@@ -62,6 +62,7 @@ impl Handle {
             flows: AtomicU32::new(0),
             masks: AtomicU32::new(0),
             cache_on: AtomicBool::new(false),
+            bell: (id == WorkerId::Kernel).then(|| bell.clone()),
         });
         let failed = |e: std::io::Error| Error::Thread(e.to_string());
         let sleep = match id {
@@ -126,6 +127,11 @@ impl Handle {
             Run::Gone => true,
         };
         gone || (self.backlog.is_empty() && processed == self.sent)
+    }
+
+    /// Has it got every command?
+    pub fn told(&self) -> bool {
+        self.backlog.is_empty()
     }
 
     /// The next report.

@@ -103,6 +103,11 @@ impl Tickets {
         self.done = t;
     }
 
+    /// Is no change under way?
+    pub fn none_waiting(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Is the change complete?
     pub fn is_done(&self, t: Ticket) -> bool {
         t.0 <= self.done

@@ -39,5 +39,6 @@ mod worker;
 
 pub use clock::{cycles, cycles_per_second, now_ms};
 pub use control::Datapath;
+pub use events::Bell;
 pub use parse::extract;
 pub use types::*;

@@ -1,7 +1,7 @@
 //! The control side's handle, continued: flows, changes, events, statistics, the end.
 
 use crate::control::Datapath;
-use crate::events::{Command, Execute};
+use crate::events::{Bell, Command, Execute};
 use crate::invalidate::Areas;
 use crate::types::*;
 use action::{Op, Region};
@@ -40,7 +40,33 @@ impl Datapath {
     pub fn invalidate(&mut self, regions: &[Region]) -> Ticket {
         let t = self.tickets.open(&self.config.domain, regions);
         self.drive_tickets();
+        if !self.tickets.is_done(t) {
+            self.bell.wake();
+        }
         t
+    }
+
+    /// What becomes readable when there is news while control waits (see [`Datapath::rests`]).
+    pub fn bell(&self) -> Bell {
+        Bell(self.bell.clone())
+    }
+
+    /// Control is about to wait on the bell. False: it must come back within a millisecond, because
+    /// PMD threads run (they never ring), or a change is under way. After true, `poll` and
+    /// `drain_events` once more before waiting.
+    pub fn rests(&mut self) -> bool {
+        let kernel_only = self.workers.iter().flatten().count() == 1;
+        let told = self.workers.iter().flatten().all(|w| w.told());
+        let may = kernel_only && told && !self.reroute && self.tickets.none_waiting();
+        if may {
+            self.bell.going_to_sleep();
+        }
+        may
+    }
+
+    /// Control has waited.
+    pub fn awake(&self) {
+        self.bell.awake();
     }
 
     /// Is the change complete: does no packet received from now on see an old decision?

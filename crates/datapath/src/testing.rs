@@ -11,6 +11,7 @@ struct Wire {
     tx: VecDeque<Packet>,
     tx_room: usize,
     sent: usize,
+    mtu: u16,
     queues_out: usize,
 }
 
@@ -43,6 +44,7 @@ pub fn ring_port(
     let wire = Wire {
         rx: (0..n_rxq).map(|_| VecDeque::new()).collect(),
         tx_room: usize::MAX,
+        mtu: 1500,
         queues_out: n_rxq + n_txq,
         ..Wire::default()
     };
@@ -83,6 +85,10 @@ impl Peer {
     /// From now on the port takes so many packets more.
     pub fn limit_tx(&self, room: usize) {
         self.wire.lock().unwrap().tx_room = room;
+    }
+    /// Changes the port's MTU.
+    pub fn set_mtu(&self, mtu: u16) {
+        self.wire.lock().unwrap().mtu = mtu;
     }
     /// Packets the switch has sent so far.
     pub fn sent(&self) -> usize {
@@ -156,7 +162,7 @@ impl Port for RingPort {
         [2, 0, 0, 0, 0, 1]
     }
     fn mtu(&self) -> u16 {
-        1500
+        self.wire.lock().unwrap().mtu
     }
     fn link(&mut self) -> Link {
         Link { admin_up: true, up: true, mbps: 10_000, full_duplex: Some(true), resets: 0 }

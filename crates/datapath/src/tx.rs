@@ -27,6 +27,8 @@ struct Slot {
     stats: Arc<PortCell>,
     route: Route,
     buf: Vec<Packet>,
+    /// Longest frame that the port takes.
+    limit: usize,
     /// Cycle count when the oldest packet was buffered.
     since: u64,
     /// Tokens for punts of packets that came in here, and when they were counted.
@@ -64,6 +66,8 @@ pub(crate) struct Exits {
     pub again: Vec<Pending>,
     rng: u64,
     pub now_ms: u64,
+    /// Something was pushed for control.
+    pub news: bool,
     flush_cycles: u64,
     punt_rate: f64,
     punt_burst: f64,
@@ -88,6 +92,7 @@ impl Exits {
             again: Vec::new(),
             rng: clock::cycles() | 1,
             now_ms: 0,
+            news: false,
             flush_cycles: 0,
             punt_rate: 0.0,
             punt_burst: 0.0,
@@ -108,7 +113,15 @@ impl Exits {
         }
         let buf = Vec::with_capacity(VECTOR);
         let (tokens, filled_ms) = (self.punt_burst, self.now_ms);
-        self.slots[i] = Some(Slot { stats, route: Route::None, buf, since: 0, tokens, filled_ms });
+        let (route, limit, since) = (Route::None, usize::MAX, 0);
+        self.slots[i] = Some(Slot { stats, route, buf, limit, since, tokens, filled_ms });
+    }
+
+    /// Sets the longest frame that a port takes.
+    pub fn set_limit(&mut self, no: PortNo, bytes: usize) {
+        if let Some(Some(slot)) = self.slots.get_mut(no as usize) {
+            slot.limit = bytes;
+        }
     }
 
     /// A port is gone; its queue if this worker had one.
@@ -179,7 +192,13 @@ impl Exits {
         }
         let why = match &mut slot.route {
             Route::Queue(q) => {
-                let mut bytes: u64 = slot.buf.iter().map(|p| p.len() as u64).sum();
+                let (mut bytes, mut longest) = (0, 0);
+                for p in &slot.buf {
+                    (bytes, longest) = (bytes + p.len() as u64, longest.max(p.len()));
+                }
+                if longest > slot.limit {
+                    bytes -= cut_long(&mut slot.buf, slot.limit, &slot.stats, &mut self.trash);
+                }
                 let n = q.tx(&slot.buf).min(slot.buf.len());
                 slot.buf.drain(..n);
                 bytes -= slot.buf.iter().map(|p| p.len() as u64).sum::<u64>();
@@ -270,6 +289,15 @@ impl Exits {
     }
 }
 
+/// Drops frames that are longer than the port takes; how many bytes.
+#[cold]
+fn cut_long(buf: &mut Vec<Packet>, limit: usize, stats: &PortCell, trash: &mut Vec<Packet>) -> u64 {
+    let before = trash.len();
+    trash.extend(buf.extract_if(.., |p| p.len() > limit));
+    stats.lost(Drop::TooLong, (trash.len() - before) as u64);
+    trash[before..].iter().map(|p| p.len() as u64).sum()
+}
+
 impl Sink for Exits {
     fn output(&mut self, port: PortNo, packet: Packet) {
         self.send(port, packet);
@@ -306,6 +334,7 @@ impl Sink for Exits {
         let pushed = self.punts.push(Box::new(event)).is_ok();
         debug_assert!(pushed, "there was room");
         self.stats(in_port).punted.add(1);
+        self.news = true;
     }
     fn recirculate(&mut self, id: u16, packet: Packet, frame: &Frame) {
         let mut meta = Box::new(*frame);

@@ -48,6 +48,8 @@ pub(crate) struct Vector {
     reports: Producer<Report>,
     /// Reports that found the ring full.
     late: Vec<Report>,
+    /// Something was said since this was cleared.
+    pub news: bool,
     shared: Arc<Shared>,
     vlan_limit: u8,
     budget: usize,
@@ -79,6 +81,7 @@ impl Vector {
             pipeline,
             reports,
             late: Vec::new(),
+            news: false,
             shared,
             vlan_limit: 1,
             budget: VECTOR,
@@ -304,6 +307,7 @@ impl Vector {
 
     /// Tells control; keeps what does not fit for later.
     pub fn report(&mut self, r: Report) {
+        self.news = true;
         if !self.late.is_empty() {
             self.late.push(r);
         } else if let Err(r) = self.reports.push(r) {

@@ -121,13 +121,20 @@ impl Worker {
         self.brought.clear();
         self.brought.resize(queues, 0);
         let mut fresh = 0;
+        self.sleep.iter_mut().for_each(Sleep::look);
         for k in 0..queues {
             if self.vector.len() == VECTOR {
                 break;
             }
             let q = (self.turn + k) % queues;
+            if self.sleep.as_ref().is_some_and(|s| !s.is_ready(&*self.rx[q].rx)) {
+                continue;
+            }
             let (slot, from) = (&mut self.rx[q], self.vector.len());
             let n = self.vector.receive(&mut *slot.rx, slot.port);
+            if let (Some(s), true) = (&mut self.sleep, self.vector.len() < VECTOR) {
+                s.drained(&*slot.rx);
+            }
             if n > 0 {
                 slot.stats.rx_packets.add(n as u64);
                 slot.stats.rx_bytes.add(self.vector.bytes(from));
@@ -219,6 +226,7 @@ impl Worker {
                 let queue = self.exits.set_route(no, route);
                 self.give_back(no, queue);
             }
+            Command::Limit(no, bytes) => self.exits.set_limit(no, bytes),
             Command::AddRx(slot) => {
                 if let (Some(s), Some(fd)) = (&mut self.sleep, slot.rx.fd()) {
                     s.watch(fd);
@@ -295,11 +303,14 @@ impl Worker {
     /// The kernel worker's rest: see `kernel.rs`.
     fn sleep_in_kernel(&mut self, n: usize) {
         let Some(s) = &mut self.sleep else { return };
+        if std::mem::take(&mut self.vector.news) | std::mem::take(&mut self.exits.news) {
+            self.shared.bell.iter().for_each(|b| b.wake());
+        }
         if n > 0 || self.vector.carries() || !self.exits.again.is_empty() {
             return s.busy();
         }
         let t = cycles();
-        let unwatched = self.rx.iter().any(|r| r.rx.fd().is_none());
+        let unwatched = self.rx.iter().any(|r| !s.watches(&*r.rx));
         let (rings, commands) = (&mut self.inbound, &mut self.commands);
         let quiet = || rings.iter_mut().all(|r| r.is_empty()) && commands.is_empty();
         s.rest(&self.reader, unwatched, quiet);

@@ -54,6 +54,31 @@ fn several_outputs_and_full_queues_are_accounted_for() {
 }
 
 #[test]
+fn frames_longer_than_the_port_takes_are_dropped_by_name() {
+    let mut b = bed(2);
+    b.set_rules(vec![rule(&[(Field::InPort, 0)], vec![Op::Output(1)], 0)]);
+    // An Ethernet header and one VLAN tag go beyond the MTU.
+    let lengths = [60, 1518, 1519, 64, 1600];
+    let send = |b: &mut Bed| -> Vec<usize> {
+        lengths.iter().for_each(|n| b.peers[0].send(&udp(1, 2, 3, 4, *n)));
+        b.run();
+        b.peers[1].drain().iter().map(Vec::len).collect()
+    };
+    assert_eq!(send(&mut b), [60, 1518, 64]);
+    b.peers[1].set_mtu(1582);
+    b.dp.update_limit(1);
+    assert_eq!(send(&mut b), [60, 1518, 1519, 64, 1600], "live");
+    b.peers[1].set_mtu(100);
+    b.dp.update_limit(1);
+    assert_eq!(send(&mut b), [60, 64], "down as well");
+    let s = b.dp.port_stats(1).unwrap();
+    assert_eq!((s.drops[Drop::TooLong as usize], s.tx_packets), (5, 10));
+    assert_eq!(s.tx_bytes, 3 * (60 + 64) + 2 * 1518 + 1519 + 1600);
+    b.assert_balanced();
+    assert_eq!(b.pool.in_use(), 0);
+}
+
+#[test]
 fn a_change_takes_effect_and_spares_the_rest() {
     let mut b = bed(3);
     let to = |dst, port| rule(&[(Field::Ipv4Dst, dst)], vec![Op::Output(port)], dst as u32);
