@@ -4,22 +4,28 @@
 use crate::appctl::coverage;
 use crate::of::{async_msgs, bundle};
 use crate::state::{Shared, State};
-use datapath::Event;
+use datapath::{Bell, Event};
 use openflow::{OfError, Reply};
 use std::time::{Duration, Instant};
+use tokio::io::unix::AsyncFd;
 
-/// How often the packet side's queues are emptied: the longest a packet-in or a learned address waits.
+/// How often the packet side's queues are emptied while PMD threads run, which never ring: the
+/// longest a packet-in or a learned address waits.
 const TICK: Duration = Duration::from_millis(1);
+/// The same while the packet side rings when it has something.
+const QUIET: Duration = Duration::from_millis(100);
 /// How often timeouts and rates are looked at.
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Runs until the daemon ends.
 pub async fn run(state: Shared) {
-    let mut tick = tokio::time::interval(TICK);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // SAFETY: a bell keeps one open descriptor, the same for ever.
+    let bell = unsafe {
+        AsyncFd::register_with_interest(state.borrow().dp.bell(), tokio::io::Interest::READABLE)
+    };
     let mut last = Instant::now();
     loop {
-        tick.tick().await;
+        wait(&state, bell.as_ref().ok()).await;
         let mut s = state.borrow_mut();
         news(&mut s);
         if last.elapsed() >= SECOND {
@@ -27,6 +33,18 @@ pub async fn run(state: Shared) {
             each_second(&mut s);
         }
     }
+}
+
+/// Waits until there may be something to do.
+async fn wait(state: &Shared, bell: Option<&AsyncFd<Bell>>) {
+    let bell = bell.filter(|_| state.borrow_mut().dp.rests());
+    let Some(bell) = bell else { return tokio::time::sleep(TICK).await };
+    // What came before the packet side knew that it has to ring.
+    news(&mut state.borrow_mut());
+    if let Ok(Ok(mut rung)) = tokio::time::timeout(QUIET, bell.readable()).await {
+        rung.clear_ready();
+    }
+    state.borrow().dp.awake();
 }
 
 /// Empties the packet side's queues.
@@ -84,6 +102,7 @@ pub fn links(s: &mut State) {
             let Some(old) = s.ofproto.port(bridge.id, of_port) else { continue };
             let mut spec = old.clone();
             crate::reconcile::describe(&mut spec, port);
+            s.dp.update_limit(no);
             // What a controller configured stays; only the device's own state is news.
             spec.config |= old.config & !openflow::port_config::PORT_DOWN;
             if spec != *old {

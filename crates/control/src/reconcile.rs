@@ -295,7 +295,7 @@ fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &Iface
 
 fn port_conf(s: &State, br: &BridgeConf, conf: &IfaceConf, mac: [u8; 6]) -> ::port::PortConfig {
     let local = (conf.name == br.name).then_some(mac);
-    let mut config = ports::port_config(conf, local, s.dp.pmd_info().len());
+    let mut config = ports::port_config(conf, local, s.dp.senders());
     if local.is_some() {
         let dummy = br.datapath_type == "dummy";
         config.kind = if dummy { "dummy-internal".into() } else { "internal".into() };
@@ -312,7 +312,9 @@ fn reconfigure(
 ) -> bool {
     let Some(no) = dp_port else { return true };
     let _ = s.dp.set_affinity(no, ports::affinity(conf));
-    match s.dp.port_mut(no).map(|p| p.reconfigure(config)) {
+    let done = s.dp.port_mut(no).map(|p| p.reconfigure(config));
+    s.dp.update_limit(no);
+    match done {
         Some(Ok(live)) => live,
         Some(Err(e)) => {
             vlog::warn!(MODULE, "{}: {e}", conf.name);

@@ -20,6 +20,10 @@ const MODULE: &str = "rconn";
 /// How long a controller may take for its hello.
 const HELLO: Duration = Duration::from_secs(8);
 
+/// Messages after which the packet side is told what changed, lest the switch half lumps the
+/// changes together and more cached decisions go than must.
+const FLUSH: u32 = 64;
+
 /// A task that ends when this is dropped.
 pub struct Task(JoinHandle<()>);
 
@@ -350,9 +354,12 @@ async fn read<R: AsyncRead>(
             Ok(0) | Err(_) => return End::Closed,
             Ok(n) => framer.push(&buf[..n]),
         }
-        loop {
+        for n in 1u32.. {
             match framer.next() {
                 Some(Ok(message)) => {
+                    if n.is_multiple_of(FLUSH) {
+                        state.borrow_mut().flush_changes();
+                    }
                     if !dispatch::message(state, id, message).await {
                         return End::Protocol;
                     }
