@@ -1,0 +1,336 @@
+/* What a flow's frame looks like.
+ *
+ * Flow number f, rule r = f mod rules, MAC d = f mod dmacs, source and guest as order.c planned:
+ *   udp4 tcp4 vlan  02:00:00:d, 48.0.0.0 + f -> 16.0.0.0 + 256 r + f mod 256, port 1024 + f mod 2^14 -> 5001
+ *   udp6            the same with fd00:: + f -> fd01::r:(f mod 256)
+ *   vxlan           outer 172.16.0.1 + source -> 172.31.0.1, port 49152 + f mod 2^14 -> 4789, VNI 100 + guest mod vnis;
+ *                   inner 02:00:01:00:guest, 48.0.0.0 + f -> 16.0.0.0 + f; with order=scatter the inner source stays */
+#include <string.h>
+
+#include <immintrin.h>
+#include <rte_byteorder.h>
+#include <rte_cycles.h>
+
+#include "weftgen.h"
+
+#define ETH 14
+#define PREFETCH 8
+#define SRC_NET 0x30000000u
+#define DST_NET 0x10000000u
+#define OUTER_SRC 0xac100001u
+#define DPORT 5001
+#define OUTER_DST 0xac1f0001u
+
+static const uint16_t header_bytes[] = {
+	[KIND_UDP4] = 42, [KIND_TCP4] = 54, [KIND_UDP6] = 62, [KIND_VLAN] = 46, [KIND_VXLAN] = 92,
+};
+
+uint32_t
+frame_least_size(const struct config *config)
+{
+	return RTE_MAX(64, header_bytes[config->kind] + RTE_ETHER_CRC_LEN);
+}
+
+void
+frame_init(struct frame_constants *f, const struct config *config, uint16_t port)
+{
+	f->header = header_bytes[config->kind];
+	f->port = port;
+	f->rules = divisor_of(config->rules);
+	f->macs = divisor_of(config->kind == KIND_VXLAN ? config->guests : config->dmacs);
+}
+
+/* Buffer lengths of the next packets: fixed, IMIX 7:4:1 of 64, 594 and 1518 bytes, or uniform. */
+static void
+plan_lengths(struct rx_queue *q, struct plan *plan, uint32_t n)
+{
+	static const uint16_t imix[12] = {64, 594, 64, 64, 594, 64, 1518, 64, 594, 64, 594, 64};
+	uint32_t least = frame_least_size(q->config);
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t size;
+
+		if (q->config->size == SIZE_IMIX) {
+			size = imix[q->size_state];
+			q->size_state = q->size_state == 11 ? 0 : q->size_state + 1;
+		} else {
+			size = 64 + ((random_at(&q->order) >> 32) * (1518 - 64 + 1) >> 32);
+		}
+		plan->length[i] = RTE_MAX(size, least) - RTE_ETHER_CRC_LEN;
+	}
+}
+
+/* Fills `out` with remainders. */
+static void
+plan_remainders(uint32_t *out, const uint32_t *in, uint32_t n, struct divisor d)
+{
+	if (d.n == 1)
+		memset(out, 0, n * sizeof *out);
+	else
+		for (uint32_t i = 0; i < n; i++)
+			out[i] = remainder_of(in[i], &d);
+}
+
+/* Stores and conversions: whole words are put together in registers, since stores are what costs. */
+static __rte_always_inline void
+put64(uint8_t *at, uint64_t value)
+{
+	memcpy(at, &value, sizeof value);
+}
+
+static __rte_always_inline void
+put32(uint8_t *at, uint32_t value)
+{
+	memcpy(at, &value, sizeof value);
+}
+
+/* The last 16 bytes, as two words. */
+struct words {
+	uint64_t low, high;
+};
+
+static __rte_always_inline struct words
+stamp(struct rx_queue *q, uint32_t flow, uint32_t tsc)
+{
+	uint32_t local = flow - q->order.first;
+	uint32_t slot = local >> q->track_shift;
+
+	if ((local & q->track_mask) == 0 && slot < SLOTS)
+		return (struct words){
+			STAMP_TRACKED | (q->stream | slot << STAMP_STREAM_BITS) << 16 | (uint64_t)flow << 32,
+			q->slots[slot]++ | (uint64_t)tsc << 32,
+		};
+	return (struct words){STAMP_PLAIN | q->stream << 16 | (uint64_t)flow << 32, (uint64_t)tsc << 32};
+}
+
+static __rte_always_inline void
+put_words(uint8_t *at, struct words words)
+{
+	put64(at, words.low);
+	put64(at + 8, words.high);
+}
+
+static __rte_always_inline uint64_t
+be16(uint16_t value)
+{
+	return rte_cpu_to_be_16(value);
+}
+
+static __rte_always_inline uint64_t
+be32(uint32_t value)
+{
+	return rte_cpu_to_be_32(value);
+}
+
+static __rte_always_inline uint32_t
+halves(uint32_t value)
+{
+	return (value >> 16) + (value & 0xffff);
+}
+
+static __rte_always_inline uint16_t
+checksum(uint32_t sum)
+{
+	return ~halves(halves(sum));
+}
+
+/* The ones' complement sum of big-endian words, not folded. */
+static uint32_t
+sum_of(const uint8_t *at, uint32_t bytes)
+{
+	uint32_t sum = 0;
+
+	for (uint32_t i = 0; i + 1 < bytes; i += 2)
+		sum += at[i] << 8 | at[i + 1];
+	return bytes & 1 ? sum + (at[bytes - 1] << 8) : sum;
+}
+
+/* 02:00:GG:HH:HH:HH from 06:00:00:00:00:PP, type. */
+static __rte_always_inline void
+write_eth(uint8_t *at, uint8_t group, uint32_t host, uint8_t port, uint16_t type)
+{
+	put64(at, 0x0002 | (uint64_t)group << 16 | be32(host) >> 8 << 24 | 0x0006ull << 48);
+	put64(at + 6, 0x0006 | (uint64_t)port << 40 | be16(type) << 48);
+}
+
+/* An IPv4 header (RFC 791: DF, TTL 64) with the ports that follow it. */
+static __rte_always_inline void
+write_ip4(uint8_t *ip, uint8_t protocol, uint32_t total, uint32_t src, uint32_t dst, uint16_t sport, uint16_t dport)
+{
+	uint32_t sum = 0x4500 + 0x4000 + 0x4000 + protocol + total + halves(src) + halves(dst);
+
+	put64(ip, 0x45 | be16(total) << 16 | 0x40ull << 48);
+	put64(ip + 8, 0x40 | (uint64_t)protocol << 8 | be16(checksum(sum)) << 16 | be32(src) << 32);
+	put64(ip + 16, be32(dst) | be16(sport) << 32 | be16(dport) << 48);
+}
+
+/* An IPv4 and UDP header; the UDP checksum is 0: none (RFC 768). */
+static __rte_always_inline void
+write_udp4(uint8_t *ip, uint32_t total, uint32_t src, uint32_t dst, uint16_t sport, uint16_t dport)
+{
+	write_ip4(ip, 17, total, src, dst, sport, dport);
+	put32(ip + 24, be16(total - 20));
+}
+
+/* Zeroes the payload, stamps it, and returns its sum. For kinds whose L4 checksum is not optional. */
+static __rte_noinline uint32_t
+fill_payload(uint8_t *at, uint32_t header, uint32_t length, struct words stamp)
+{
+	memset(at + header, 0, length - header);
+	if (length < header + sizeof(struct stamp))
+		return 0;
+	put_words(at + length - sizeof(struct stamp), stamp);
+	return sum_of(at + header, length - header);
+}
+
+static __rte_always_inline void
+write_tcp4(uint8_t *at, uint32_t src, uint32_t dst, uint16_t sport, uint32_t length, uint32_t payload)
+{
+	uint32_t sum = 6 + (length - 34) + halves(src) + halves(dst) + sport + DPORT + 0x5010 + 0xffff + payload;
+
+	write_ip4(at + 14, 6, length - 14, src, dst, sport, DPORT);
+	put64(at + 38, 0);
+	put64(at + 46, 0xffff1050 | be16(checksum(sum)) << 32);
+}
+
+static __rte_always_inline void
+write_udp6(uint8_t *at, uint32_t flow, uint32_t rule, uint16_t sport, uint32_t length, uint32_t payload)
+{
+	uint32_t udp = length - 54, low = flow & 0xff;
+	uint32_t sum = 17 + 2 * udp + 0xfd00 + 0xfd01 + halves(flow) + halves(rule) + low + sport + DPORT + payload;
+
+	sum = checksum(halves(halves(sum)));
+	put64(at + 14, 0x60 | be16(udp) << 32 | 0x4011ull << 48);
+	put64(at + 22, 0x00fd);
+	put64(at + 30, be32(flow) << 32);
+	put64(at + 38, 0x01fd);
+	put64(at + 46, be32(rule) | be32(low) << 32);
+	put64(at + 54, be16(sport) | be16(DPORT) << 16 | be16(udp) << 32 | be16(sum ? sum : 0xffff) << 48);
+}
+
+static __rte_always_inline void
+write_vxlan(const struct rx_queue *q, uint8_t *at, uint32_t flow, uint32_t source, uint32_t guest,
+	    uint32_t length)
+{
+	const struct config *c = q->config;
+	uint32_t inner_src = SRC_NET + (c->order == ORDER_SCATTER ? 0 : flow);
+	uint32_t low = flow & 0x3fff, vni = 100 + (c->vnis == 1 ? 0 : guest % c->vnis);
+
+	write_eth(at, 0, 0, q->frame.port, 0x0800);
+	write_udp4(at + 14, length - 14, OUTER_SRC + (source & 1023), OUTER_DST, 49152 + low, 4789);
+	put64(at + 42, 8 | be32(vni << 8) << 32); /* RFC 7348 section 5: the VNI is valid */
+	write_eth(at + 50, 1, guest, q->frame.port, 0x0800);
+	write_udp4(at + 64, length - 64, inner_src, DST_NET + flow, 1024 + low, DPORT);
+}
+
+static __rte_always_inline void
+write_flat(const struct rx_queue *q, uint8_t *at, enum kind kind, uint32_t flow, uint32_t rule, uint32_t dmac,
+	   uint32_t length, struct words stamp)
+{
+	uint32_t src = SRC_NET + flow, dst = DST_NET + (rule << 8) + (flow & 0xff), sport = 1024 + (flow & 0x3fff);
+	static const uint16_t types[] = {[KIND_UDP4] = 0x800, [KIND_TCP4] = 0x800, [KIND_UDP6] = 0x86dd,
+					 [KIND_VLAN] = 0x8100};
+
+	write_eth(at, 0, dmac, q->frame.port, types[kind]);
+	if (kind == KIND_UDP4) {
+		write_udp4(at + 14, length - 14, src, dst, sport, DPORT);
+	} else if (kind == KIND_VLAN) {
+		put32(at + 14, be16(100) | be16(0x0800) << 16);
+		write_udp4(at + 18, length - 18, src, dst, sport, DPORT);
+	} else {
+		uint32_t payload = fill_payload(at, q->frame.header, length, stamp);
+
+		if (kind == KIND_TCP4)
+			write_tcp4(at, src, dst, sport, length, payload);
+		else
+			write_udp6(at, flow, rule, sport, length, payload);
+	}
+}
+
+static __rte_always_inline void
+write_frame(struct rx_queue *q, uint8_t *at, enum kind kind, const struct plan *plan, const uint32_t *source,
+	    uint32_t i, uint32_t length, uint32_t tsc)
+{
+	uint32_t flow = plan->flow[i];
+	struct words last = stamp(q, flow, tsc);
+
+	if (kind == KIND_VXLAN)
+		write_vxlan(q, at, flow, source[i], plan->mac[i], length);
+	else
+		write_flat(q, at, kind, flow, plan->rule[i], plan->mac[i], length, last);
+	if (kind == KIND_TCP4 || kind == KIND_UDP6)
+		return;
+	if (likely(length >= header_bytes[kind] + sizeof(struct stamp)))
+		put_words(at + length - sizeof(struct stamp), last);
+	else
+		memset(at + header_bytes[kind], 0, length - header_bytes[kind]);
+}
+
+/* What a driver says about a received packet: one segment, its length, the adapter's RSS hash. */
+static __rte_always_inline void
+write_mbuf(const struct rx_queue *q, struct rte_mbuf *m, uint32_t length, uint32_t hash)
+{
+	RTE_BUILD_BUG_ON(offsetof(struct rte_mbuf, ol_flags) != offsetof(struct rte_mbuf, rearm_data) + 8);
+	_mm_storeu_si128((void *)&m->rearm_data, _mm_set_epi64x(q->ol_flags, q->rearm));
+	put64((uint8_t *)m->rx_descriptor_fields1, (uint64_t)length << 32);
+	put64((uint8_t *)m->rx_descriptor_fields1 + 8, length | (uint64_t)hash << 32);
+}
+
+static __rte_always_inline void
+prefetch(const struct rx_queue *q, struct rte_mbuf *m)
+{
+	__builtin_prefetch(m, 1, 3);
+	__builtin_prefetch((uint8_t *)m + q->buffer_offset, 1, 3);
+}
+
+static __rte_always_inline uint64_t
+burst(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, uint32_t n, enum kind kind, bool fixed,
+      uint32_t tsc, uint32_t step)
+{
+	uint32_t length = q->config->size - RTE_ETHER_CRC_LEN;
+	bool sourced = q->config->order == ORDER_BURST || q->config->order == ORDER_SCATTER;
+	const uint32_t *source = sourced ? plan->source : plan->flow;
+	uint64_t bytes = 0;
+
+	plan_remainders(plan->rule, plan->flow, n, q->frame.rules);
+	plan_remainders(plan->mac, kind == KIND_VXLAN ? source : plan->flow, n, q->frame.macs);
+	for (uint32_t i = 0; i < n; i++) {
+		struct rte_mbuf *m = packets[i];
+
+		if (i + PREFETCH < n)
+			prefetch(q, packets[i + PREFETCH]);
+		if (!fixed)
+			length = plan->length[i];
+		bytes += length;
+		write_mbuf(q, m, length, _mm_crc32_u32(q->stream, plan->flow[i]));
+		write_frame(q, (uint8_t *)m + q->buffer_offset, kind, plan, source, i, length, tsc);
+		tsc += step;
+	}
+	/* Those that come first next time. */
+	for (uint32_t i = 0; i < PREFETCH; i++)
+		prefetch(q, q->ring[(q->head + i) & (q->ring_size - 1)]);
+	return bytes;
+}
+
+uint64_t
+frame_burst(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, uint32_t n, uint32_t tsc, uint32_t step)
+{
+	bool fixed = q->config->size > SIZE_UNIFORM;
+
+	if (!fixed)
+		plan_lengths(q, plan, n);
+	switch (q->config->kind) {
+	case KIND_UDP4:
+		return fixed ? burst(q, packets, plan, n, KIND_UDP4, true, tsc, step) :
+			       burst(q, packets, plan, n, KIND_UDP4, false, tsc, step);
+	case KIND_TCP4:
+		return burst(q, packets, plan, n, KIND_TCP4, fixed, tsc, step);
+	case KIND_UDP6:
+		return burst(q, packets, plan, n, KIND_UDP6, fixed, tsc, step);
+	case KIND_VLAN:
+		return burst(q, packets, plan, n, KIND_VLAN, fixed, tsc, step);
+	case KIND_VXLAN:
+		return burst(q, packets, plan, n, KIND_VXLAN, fixed, tsc, step);
+	}
+	return 0;
+}

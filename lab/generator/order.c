@@ -1,0 +1,218 @@
+/* Which flow comes next. Flows are numbers; what a number looks like is frame.c's concern. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include <rte_malloc.h>
+
+#include "weftgen.h"
+
+/* Buckets of ranks for Zipf: the first ranks alone, later ones in intervals that grow by a constant ratio. */
+#define ZIPF_BUCKETS 1024
+#define ZIPF_SINGLE 512
+#define PAPER_SOURCES 1024
+#define PAPER_RUN 32
+
+/* Splits the ranks into at most ZIPF_BUCKETS intervals; fills start and width; returns how many. */
+static uint32_t
+zipf_intervals(struct zipf_bucket *buckets, uint32_t flows)
+{
+	double ratio = pow((double)flows / ZIPF_SINGLE, 1.0 / (ZIPF_BUCKETS - ZIPF_SINGLE - 1));
+	double edge = ZIPF_SINGLE;
+	uint32_t n = 0, start = 0;
+
+	while (start < flows && n < ZIPF_BUCKETS) {
+		uint32_t end = start + 1;
+
+		if (start >= ZIPF_SINGLE) {
+			edge = RTE_MAX(edge * ratio, (double)start + 1);
+			end = n == ZIPF_BUCKETS - 1 ? flows : RTE_MIN((uint32_t)edge, flows);
+		}
+		buckets[n++] = (struct zipf_bucket){.start = start, .width = end - start};
+		start = end;
+	}
+	return n;
+}
+
+/* The sum of 1/r^s for r in (start, start + width], by the midpoint integral for intervals. */
+static double
+zipf_weight(const struct zipf_bucket *b, double s)
+{
+	double low = b->start + 0.5, high = b->start + b->width + 0.5;
+
+	if (b->width == 1)
+		return pow(b->start + 1.0, -s);
+	if (fabs(s - 1.0) < 1e-9)
+		return log(high / low);
+	return (pow(high, 1 - s) - pow(low, 1 - s)) / (1 - s);
+}
+
+/* Walker's alias method over the intervals (Vose's construction). */
+static void
+zipf_alias(struct zipf_bucket *buckets, uint32_t n, double s)
+{
+	double scaled[ZIPF_BUCKETS], sum = 0;
+	uint32_t small[ZIPF_BUCKETS], large[ZIPF_BUCKETS], n_small = 0, n_large = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		sum += scaled[i] = zipf_weight(&buckets[i], s);
+	for (uint32_t i = 0; i < n; i++) {
+		scaled[i] *= n / sum;
+		buckets[i].threshold = UINT32_MAX;
+		buckets[i].alias = i;
+		if (scaled[i] < 1.0)
+			small[n_small++] = i;
+		else
+			large[n_large++] = i;
+	}
+	while (n_small && n_large) {
+		uint32_t l = small[--n_small], g = large[n_large - 1];
+
+		buckets[l].threshold = scaled[l] * UINT32_MAX;
+		buckets[l].alias = g;
+		scaled[g] -= 1.0 - scaled[l];
+		if (scaled[g] < 1.0) {
+			n_large--;
+			small[n_small++] = g;
+		}
+	}
+}
+
+/* The number of buckets stands before the first one. */
+static int
+zipf_init(struct order_state *o, double s)
+{
+	struct zipf_bucket *buckets = rte_zmalloc(NULL, (ZIPF_BUCKETS + 1) * sizeof *buckets, RTE_CACHE_LINE_SIZE);
+
+	if (!buckets)
+		return -ENOMEM;
+	buckets[0].width = zipf_intervals(buckets + 1, o->flows);
+	zipf_alias(buckets + 1, buckets[0].width, s);
+	o->zipf = buckets;
+	return 0;
+}
+
+int
+order_init(struct order_state *o, const struct config *config, uint32_t queue, uint32_t n_queues)
+{
+	uint64_t first = (uint64_t)config->flows * queue / n_queues;
+	uint64_t end = (uint64_t)config->flows * (queue + 1) / n_queues;
+
+	*o = (struct order_state){
+		.order = config->order,
+		.tunnel = config->kind == KIND_VXLAN,
+		.random = (config->seed + 1) * 0x9e3779b97f4a7c15ull + queue * 0xbf58476d1ce4e5b9ull,
+		.first = first,
+		.flows = RTE_MAX(end - first, 1ull),
+		.new_threshold = config->new_share * (UINT32_MAX / 1000),
+		.new_next = config->flows + queue * ((NEVER_SEEN_LIMIT - config->flows) / n_queues),
+	};
+	return config->order == ORDER_ZIPF ? zipf_init(o, config->s) : 0;
+}
+
+void
+order_free(struct order_state *o)
+{
+	rte_free(o->zipf);
+	o->zipf = NULL;
+}
+
+static void
+next_seq(struct order_state *o, struct plan *plan, uint32_t n)
+{
+	for (uint32_t i = 0; i < n;) {
+		uint32_t run = RTE_MIN(n - i, o->flows - o->next), flow = o->first + o->next;
+
+		for (uint32_t j = 0; j < run; j++)
+			plan->flow[i + j] = flow + j;
+		i += run;
+		o->next = o->next + run == o->flows ? 0 : o->next + run;
+	}
+}
+
+static void
+next_uniform(struct order_state *o, struct plan *plan, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		plan->flow[i] = o->first + ((random_at(o) >> 32) * o->flows >> 32);
+}
+
+static void
+next_zipf(struct order_state *o, struct plan *plan, uint32_t n)
+{
+	const struct zipf_bucket *buckets = o->zipf + 1;
+	uint64_t n_buckets = o->zipf->width;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t random = random_at(o), pick = (random >> 32) * n_buckets;
+		const struct zipf_bucket *b = &buckets[pick >> 32];
+		uint32_t alias = b->alias, keep = -(uint32_t)((uint32_t)pick < b->threshold);
+
+		/* The low half of the pick decides between bucket and alias; no branch, it would be mispredicted. */
+		b = &buckets[((uint32_t)(pick >> 32) & keep) | (alias & ~keep)];
+		plan->flow[i] = o->first + b->start + ((uint64_t)(uint32_t)random * b->width >> 32);
+	}
+}
+
+/* Runs of 32 packets: of one outer source while the inner flow goes on (VXLAN), else of one flow. */
+static void
+next_burst(struct order_state *o, struct plan *plan, uint32_t n, bool tunnel)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t run = o->count++ / PAPER_RUN;
+
+		if (tunnel) {
+			plan->flow[i] = o->first + o->next;
+			o->next = o->next + 1 == o->flows ? 0 : o->next + 1;
+		} else {
+			plan->flow[i] = o->first + run % o->flows;
+		}
+		plan->source[i] = run % PAPER_SOURCES;
+	}
+}
+
+/* Every packet of another outer source out of 32, and of another inner flow. */
+static void
+next_scatter(struct order_state *o, struct plan *plan, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		plan->flow[i] = o->first + o->next;
+		plan->source[i] = o->count++ % PAPER_RUN;
+		o->next = o->next + 1 == o->flows ? 0 : o->next + 1;
+	}
+}
+
+/* Replaces a share of the flows by numbers that were never used. */
+static void
+mix_new(struct order_state *o, struct plan *plan, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (random_at(o) >> 32 >= o->new_threshold)
+			continue;
+		plan->flow[i] = o->new_next;
+		o->new_next = (o->new_next + 1) % NEVER_SEEN_LIMIT;
+	}
+}
+
+void
+order_next(struct order_state *o, struct plan *plan, uint32_t n)
+{
+	switch (o->order) {
+	case ORDER_UNIFORM:
+		next_uniform(o, plan, n);
+		break;
+	case ORDER_ZIPF:
+		next_zipf(o, plan, n);
+		break;
+	case ORDER_BURST:
+		next_burst(o, plan, n, o->tunnel);
+		break;
+	case ORDER_SCATTER:
+		next_scatter(o, plan, n);
+		break;
+	default:
+		next_seq(o, plan, n);
+	}
+	if (o->new_threshold)
+		mix_new(o, plan, n);
+}

@@ -1,0 +1,75 @@
+/* Receive: buffers rotate through a ring as they do through an adapter's descriptors, so that none is hot. */
+#include <string.h>
+
+#include <rte_branch_prediction.h>
+#include <rte_cycles.h>
+
+#include "weftgen.h"
+
+/* How many of n packets came due by `now`; what waits beyond the ring is lost, as in an adapter. */
+static uint32_t
+take_due(struct rx_queue *q, uint64_t now, uint32_t n, uint32_t *first_tsc)
+{
+	uint64_t passed = RTE_MIN(now - q->clock, 1ull << 30), waiting;
+
+	q->clock = now;
+	q->due += passed * q->per_cycle;
+	waiting = q->due >> 32;
+	if (waiting > q->ring_size) {
+		q->counters->missed += waiting - q->ring_size;
+		q->due = (uint64_t)q->ring_size << 32 | (uint32_t)q->due;
+		waiting = q->ring_size;
+	}
+	*first_tsc = now - waiting * q->step;
+	n = RTE_MIN(n, waiting);
+	q->due -= (uint64_t)n << 32;
+	return n;
+}
+
+/* Hands out n buffers from the ring's head and puts fresh ones in their place; 0 when the pool is empty. */
+static uint32_t
+rotate(struct rx_queue *q, struct rte_mbuf **packets, uint32_t n)
+{
+	struct rte_mbuf **slots = q->ring + q->head;
+
+	n = RTE_MIN(n, q->ring_size - q->head);
+	memcpy(packets, slots, n * sizeof *slots);
+	if (unlikely(rte_mempool_get_bulk(q->pool, (void **)slots, n))) {
+		q->counters->no_buffer += n;
+		return 0;
+	}
+	q->head = (q->head + n) & (q->ring_size - 1);
+	return n;
+}
+
+uint16_t
+weftgen_rx(void *queue, struct rte_mbuf **packets, uint16_t want)
+{
+	struct rx_queue *q = queue;
+	const struct config *config = q->config;
+	struct rx_counters *counters = q->counters;
+	uint64_t now = rte_rdtsc();
+	uint32_t tsc = now, n = RTE_MIN(want, MAX_BURST);
+	struct plan plan;
+
+	if (config->limit)
+		n = RTE_MIN(n, config->limit - RTE_MIN(counters->packets, config->limit));
+	if (config->rate)
+		n = take_due(q, now, n, &tsc);
+	if (n)
+		n = rotate(q, packets, n);
+	if (!n)
+		return 0;
+	order_next(&q->order, &plan, n);
+	counters->bytes += frame_burst(q, packets, &plan, n, tsc, q->step);
+	counters->packets += n;
+	counters->tsc = now;
+	return n;
+}
+
+/* Of a port that only takes packets. */
+uint16_t
+weftgen_rx_nothing(void *queue, struct rte_mbuf **packets, uint16_t want)
+{
+	return 0;
+}

@@ -1,0 +1,196 @@
+/* net_weftgen: a virtual Ethernet device that makes packets on receive and counts and frees them on transmit.
+ *
+ * args.c    the device arguments
+ * order.c   which flow comes next
+ * frame.c   what a flow's frame looks like
+ * rx.c      receive: the rotation of buffers, rate, metadata
+ * tx.c      transmit: counts, sequence and latency checks, free
+ * ethdev.c  the driver's face towards DPDK, counters */
+#ifndef WEFTGEN_H
+#define WEFTGEN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <rte_ether.h>
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
+
+#define MAX_QUEUES 16
+#define MAX_BURST 256
+/* Sampled flows per receive queue, whose packets carry a sequence number of the flow. */
+#define SLOTS 1024
+/* Latency histogram: 8 buckets per power of two of TSC cycles. */
+#define LATENCY_BUCKETS 256
+#define NEVER_SEEN_LIMIT (1u << 28)
+
+enum order { ORDER_SEQ, ORDER_UNIFORM, ORDER_ZIPF, ORDER_BURST, ORDER_SCATTER, ORDER_SINK };
+enum kind { KIND_UDP4, KIND_TCP4, KIND_UDP6, KIND_VLAN, KIND_VXLAN };
+enum { SIZE_IMIX = 1, SIZE_UNIFORM = 2 };
+
+/* The device arguments; see README.md. */
+struct config {
+	uint32_t flows, rules, dmacs, guests, vnis, size, new_share, ring;
+	uint64_t seed, rate, limit;
+	double s;
+	enum order order;
+	enum kind kind;
+	bool offload, track;
+	char stats[256];
+};
+
+/* Counters as they lie in the file that the argument `stats` names: host byte order, cache lines of 64-bit words. */
+struct rx_counters {
+	uint64_t packets, bytes, no_buffer, missed, tsc, unused[3];
+} __rte_cache_aligned;
+
+struct tx_counters {
+	uint64_t packets, bytes, tracked, lost, reordered, latency_samples, tsc, unused;
+} __rte_cache_aligned;
+
+struct counters {
+	char magic[8]; /* "weftgen1" */
+	uint64_t tsc_hz, n_rx, n_tx, unused[4];
+	struct rx_counters rx[MAX_QUEUES];
+	struct tx_counters tx[MAX_QUEUES];
+	uint64_t latency[MAX_QUEUES][LATENCY_BUCKETS];
+};
+
+/* The last 16 bytes of every frame that has room for them. Host byte order. */
+struct stamp {
+	uint16_t magic;    /* STAMP_TRACKED or STAMP_PLAIN */
+	uint16_t stream;   /* the port that made it (6 bits), the flow's slot if tracked */
+	uint32_t flow;
+	uint32_t sequence; /* within the flow if tracked, else 0 */
+	uint32_t tsc;      /* low half of the TSC when it was made, or was due by `rate` */
+};
+#define STAMP_TRACKED 0x4757
+#define STAMP_PLAIN 0x4756
+#define STAMP_STREAM_BITS 6
+
+/* One flow-order generator. */
+struct zipf_bucket {
+	uint32_t threshold, alias, start, width;
+};
+
+struct order_state {
+	enum order order;
+	uint64_t random, count;
+	bool tunnel; /* `source` is an outer source */
+	uint32_t first, flows, next;
+	uint32_t new_threshold, new_next;
+	struct zipf_bucket *zipf;
+};
+
+/* What one burst is made of, before it is written. `source`, the outer source, is set by burst and scatter only. */
+struct plan {
+	uint32_t flow[MAX_BURST];
+	uint32_t source[MAX_BURST];
+	uint32_t rule[MAX_BURST];
+	uint32_t mac[MAX_BURST];
+	uint16_t length[MAX_BURST];
+};
+
+/* Remainders without division: for a < 2^28, a / n = a multiplier >> shift (Granlund and Montgomery 1994). */
+struct divisor {
+	uint32_t n, shift;
+	uint64_t multiplier;
+};
+
+static inline struct divisor
+divisor_of(uint32_t n)
+{
+	struct divisor d = {.n = n, .shift = 28};
+
+	while ((1ull << (d.shift - 28)) < n)
+		d.shift++;
+	d.multiplier = ((1ull << d.shift) + n - 1) / n;
+	return d;
+}
+
+static inline uint32_t
+remainder_of(uint32_t a, const struct divisor *d)
+{
+	return a - (uint32_t)(a * d->multiplier >> d->shift) * d->n;
+}
+
+struct frame_constants {
+	struct divisor rules, macs;
+	uint16_t header;                /* bytes before the payload */
+	uint8_t port;                   /* last byte of the source MAC */
+};
+
+struct rx_queue {
+	struct rte_mempool *pool;
+	struct rte_mbuf **ring;
+	uint32_t head, ring_size, buffer_offset;
+	uint32_t stream;
+	uint32_t track_mask, track_shift;
+	uint64_t rearm, ol_flags;
+	const struct config *config;
+	struct rx_counters *counters;
+	struct order_state order;
+	struct frame_constants frame;
+	/* With `rate`: packets that came due up to `clock` and wait; the low 32 bits are the fraction. */
+	uint64_t clock, per_cycle, due;
+	uint32_t step; /* cycles between two packets */
+	uint32_t size_state;
+	uint32_t slots[SLOTS];
+};
+
+struct tx_slot {
+	uint64_t tag; /* 1, stream, flow */
+	uint32_t expected;
+};
+
+struct tx_queue {
+	bool track;
+	struct tx_counters *counters;
+	uint64_t *latency;
+	struct tx_slot slots[SLOTS];
+};
+
+struct device {
+	struct config config;
+	struct rte_ether_addr mac;
+	struct counters *counters;
+	struct counters base; /* at the last reset */
+	struct rx_queue *rx[MAX_QUEUES];
+	struct tx_queue *tx[MAX_QUEUES];
+};
+
+/* args.c: 0, or -EINVAL after one log line that says what is wrong. */
+int config_parse(struct config *config, const char *args);
+
+/* order.c */
+int order_init(struct order_state *order, const struct config *config, uint32_t queue, uint32_t n_queues);
+void order_free(struct order_state *order);
+void order_next(struct order_state *order, struct plan *plan, uint32_t n);
+
+/* frame.c: sizes are those of the wire, with the 4 bytes of FCS that no buffer contains. */
+uint32_t frame_least_size(const struct config *config);
+void frame_init(struct frame_constants *frame, const struct config *config, uint16_t port);
+/* Writes metadata and frames; the i-th has the time stamp tsc + i step. Returns the bytes written. */
+uint64_t frame_burst(struct rx_queue *queue, struct rte_mbuf **packets, struct plan *plan, uint32_t n, uint32_t tsc,
+		     uint32_t step);
+
+/* rx.c, tx.c */
+uint16_t weftgen_rx(void *queue, struct rte_mbuf **packets, uint16_t n);
+uint16_t weftgen_rx_nothing(void *queue, struct rte_mbuf **packets, uint16_t n);
+uint16_t weftgen_tx(void *queue, struct rte_mbuf **packets, uint16_t n);
+
+extern int weftgen_log_type;
+#define LOG(level, ...) rte_log(RTE_LOG_##level, weftgen_log_type, "net_weftgen: " __VA_ARGS__)
+
+/* The next 64 random bits: a hash of a counter, so that steps do not wait for each other (SplitMix64). */
+static inline uint64_t
+random_at(struct order_state *order)
+{
+	uint64_t z = order->random += 0x9e3779b97f4a7c15ull;
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+	return z ^ (z >> 31);
+}
+
+#endif
