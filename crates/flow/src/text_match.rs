@@ -114,7 +114,8 @@ pub fn packet_mask(key: &Key) -> Mask {
     let ip = matches!(key.u16(at::ETH_TYPE), 0x0800 | 0x86dd);
     if ip {
         set(IP);
-        if key.u8(at::FRAG) & crate::frag::LATER == 0 && proto != 0 {
+        let ported = matches!(proto, 1 | 6 | 17 | 58 | 132);
+        if key.u8(at::FRAG) & crate::frag::LATER == 0 && ported {
             set(&[Field::TcpSrc, Field::TcpDst]);
             set(if proto == 6 { &[Field::TcpFlags] } else { &[] });
             let nd = proto == 58 && matches!(key.u16(at::TP_SRC), 135 | 136);

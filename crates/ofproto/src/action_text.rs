@@ -1,5 +1,6 @@
 //! Actions as `ovs-ofctl dump-flows` and `ofproto/trace` print them.
 
+use crate::fields;
 use flow::{Field, Format, port_text};
 use openflow::{Action, Instruction, Subfield, port};
 
@@ -201,7 +202,7 @@ pub(crate) fn now_text(s: Subfield, value: u128) -> String {
 fn sub(s: Subfield) -> String {
     let name = nxm_name(s.field);
     match (s.ofs, s.bits) {
-        (0, n) if usize::from(n) == s.field.bits() => format!("{name}[]"),
+        (0, n) if usize::from(n) == fields::wire_bits(s.field) => format!("{name}[]"),
         (o, 1) => format!("{name}[{o}]"),
         (o, n) => format!("{name}[{o}..{}]", o + n - 1),
     }

@@ -217,6 +217,6 @@ fn range(s: Subfield) -> Checked {
     if !exists(s.field) {
         return Err(OfError::ActBadArgument);
     }
-    let fits = s.bits > 0 && usize::from(s.ofs) + usize::from(s.bits) <= s.field.bits();
+    let fits = s.bits > 0 && usize::from(s.ofs) + usize::from(s.bits) <= fields::wire_bits(s.field);
     if fits { Ok(()) } else { Err(OfError::ActBadArgument) }
 }

@@ -175,6 +175,26 @@ fn a_traced_packet_teaches() {
 }
 
 #[test]
+fn normal_keeps_a_priority_tag_that_says_something() {
+    let mut lab = Lab::new();
+    lab.sw.install_default_flow(lab.br, 0).unwrap();
+    let to = "udp,dl_src=00:00:00:00:00:01,dl_dst=00:00:00:00:00:02";
+    assert_eq!(lab.send(&format!("in_port=1,dl_vlan=0,dl_vlan_pcp=3,{to}")), "12,13,14");
+    assert_eq!(lab.send(&format!("in_port=1,dl_vlan=0,dl_vlan_pcp=0,{to}")), "pop_vlan,12,13,14");
+}
+
+#[test]
+fn subfields_are_as_wide_as_in_messages() {
+    let mut lab = Lab::new();
+    let wide = |field, bits| Action::Load { dst: Subfield { field, ofs: 0, bits }, value: 2 };
+    let list = vec![wide(flow::Field::ArpOp, 16), wide(flow::Field::TunId, 64), out(2)];
+    lab.add(flow(0, 1, "arp", apply(list)));
+    let text = lab.sw.trace(lab.br, &packet("in_port=1,arp,arp_op=1"), None).unwrap();
+    assert!(text.contains("load:0x2->NXM_OF_ARP_OP[]\n"), "{text}");
+    assert!(text.contains("arp_op=2"), "{text}");
+}
+
+#[test]
 fn a_packet_to_its_own_sender_is_not_flooded() {
     let mut lab = Lab::new();
     lab.sw.install_default_flow(lab.br, 0).unwrap();

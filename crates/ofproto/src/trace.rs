@@ -125,7 +125,10 @@ impl<'a> Xlate<'a, '_> {
     pub(crate) fn note_learn(&mut self, vlan: u16, mac: [u8; 6], port: OfPort) {
         let bridge = self.bridge();
         let learning = self.recorder().is_some_and(|r| r.learning);
-        if !learning || bridge.macs.find(vlan, mac) == Some(port) {
+        if !learning
+            || bridge.macs.find(vlan, mac) == Some(port)
+            || self.will_learn(vlan, mac, port)
+        {
             return;
         }
         let Some(p) = bridge.port(port) else { return };

@@ -43,13 +43,13 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// A bucket works on a copy of the packet, its actions as an action set.
+    /// A bucket works on a copy of the packet, its actions as an action set of their own. What its
+    /// tables write to the packet's action set, and push, stays, as in OVS.
     fn bucket(&mut self, b: &'a BucketView) {
         self.note_bucket(b.bucket.id);
         self.out.credits.push(b.credit);
         let mark = self.mark();
         let saved = (self.key, self.exit, self.was_mpls, self.labels);
-        let (set, stack) = (std::mem::take(&mut self.set), self.stack.clone());
         let list: Vec<_> = b.bucket.actions.iter().collect();
         if list.is_empty() {
             self.note_action(|| "drop".into());
@@ -57,7 +57,6 @@ impl<'a> Xlate<'a, '_> {
         self.actions(in_order(&list).into_iter());
         self.freeze();
         self.close();
-        (self.set, self.stack) = (set, stack);
         (self.key, self.exit, self.was_mpls, self.labels) = saved;
         self.exit |= self.failed.is_some();
         self.isolate(mark);

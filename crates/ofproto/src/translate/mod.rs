@@ -241,8 +241,11 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
         self.exit = false;
         let set = std::mem::take(&mut self.set);
-        self.note_table(|| "--. Executing action set:".into());
         let list = set::in_order(&set);
+        if list.is_empty() {
+            return;
+        }
+        self.note_table(|| "--. Executing action set:".into());
         self.origin.set = true;
         self.actions(list.into_iter());
         self.origin.set = false;

@@ -7,8 +7,7 @@ use crate::view::{Bundle, PortView};
 use flow::{at, flag};
 use openflow::port_config;
 
-/// A frame's tags as NORMAL sees them: (TPID, TCI without the present bit); a zero VLAN id means
-/// no tag.
+/// A frame's tags as NORMAL sees them; VLAN id and priority both zero mean no tag.
 #[derive(Clone, Copy, Default)]
 struct Tags {
     outer: Tag,
@@ -41,7 +40,7 @@ impl Tag {
     }
 
     fn tci(self) -> u16 {
-        if self.vid == 0 { 0 } else { self.vid | self.pcp | VLAN_PRESENT }
+        if self.vid == 0 && self.pcp == 0 { 0 } else { self.vid | self.pcp | VLAN_PRESENT }
     }
 }
 
@@ -138,7 +137,7 @@ impl<'a> Xlate<'a, '_> {
     fn put_tags(&mut self, t: &Tags) {
         let now = self.tags();
         let same = now.outer.tci() == t.outer.tci() && now.inner.tci() == t.inner.tci();
-        // A priority tag (VLAN id 0) stays unless tags change.
+        // A tag that says nothing, neither VLAN nor priority, goes.
         if same && (now.outer.tci() != 0 || self.key.u16(at::VLAN) == 0) {
             return;
         }
@@ -171,6 +170,11 @@ impl<'a> Xlate<'a, '_> {
             self.detail(|| "disallowed VLAN VID for this input port, dropping".into());
         }
         ok
+    }
+
+    /// Has this translation met the address already?
+    pub(crate) fn will_learn(&self, vlan: u16, mac: [u8; 6], port: u32) -> bool {
+        self.learns.contains(&Learn { bridge: self.bridge.id, vlan, mac, port })
     }
 
     fn learn(&mut self, port: u32, vlan: u16) {
