@@ -34,6 +34,12 @@ impl Device {
         })
     }
 
+    /// The same device was found again, in another namespace. Its counters go on.
+    pub fn moved(&mut self, found: Device) {
+        let (base_stats, base_changes) = (self.base_stats, self.base_changes);
+        *self = Device { base_stats, base_changes, ..found };
+    }
+
     /// The device as it is now.
     pub fn refresh(&mut self) -> io::Result<&Info> {
         self.last = self.nl.link(Which::Index(self.ifindex))?;

@@ -13,7 +13,7 @@ use packet::{BURST, Packet, Pool};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +22,7 @@ use telemetry::Drop as Reason;
 const TUNSETIFF: u64 = 0x4004_54ca;
 const TUNSETPERSIST: u64 = 0x4004_54cb;
 const TUNGETIFF: u64 = 0x8004_54d2;
+const TUNGETDEVNETNS: u64 = 0x54e3;
 
 /// A TAP device.
 pub struct TapPort {
@@ -72,6 +73,22 @@ impl Tap {
         let mut req: libc::ifreq = unsafe { std::mem::zeroed() };
         // SAFETY: TUNGETIFF writes an ifreq.
         check(unsafe { libc::ioctl(self.fd.as_raw_fd(), TUNGETIFF as _, &mut req) }).map(drop)
+    }
+
+    /// The device wherever it is now: it may have been moved to another namespace.
+    fn find(&self, name: &str) -> io::Result<Device> {
+        // SAFETY: the request takes no argument; the descriptor that it returns is ours.
+        let ns = unsafe {
+            let fd = check(libc::ioctl(self.fd.as_raw_fd(), TUNGETDEVNETNS as _, 0))?;
+            OwnedFd::from_raw_fd(fd)
+        };
+        let inside = || {
+            // SAFETY: changes the namespace of this thread only, which ends at once.
+            check(unsafe { libc::setns(ns.as_raw_fd(), libc::CLONE_NEWNET) })?;
+            Device::find(name)
+        };
+        std::thread::scope(|s| s.spawn(inside).join())
+            .unwrap_or_else(|_| Err(io::Error::other("the thread died")))
     }
 
     /// The device was deleted. The descriptor would report errors for ever to whoever waits on it:
@@ -301,6 +318,11 @@ impl Port for TapPort {
         self.tap.persist(on).map_err(|e| failed(&self.device.name, "setting persistence", e))
     }
     fn link(&mut self) -> Link {
+        if self.device.refresh().is_err()
+            && let Ok(found) = self.tap.find(&self.device.name)
+        {
+            self.device.moved(found);
+        }
         self.device.link()
     }
     fn set_admin_up(&mut self, up: bool) -> Result<(), PortError> {
