@@ -8,7 +8,7 @@ use crate::stats::{PortCell, RxqCell};
 use crate::tx::Route;
 use crate::types::*;
 use flow::PortNo;
-use port::{Port, Service, TxQueue};
+use port::{Port, RxQueue, Service, TxQueue};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -31,6 +31,16 @@ pub(crate) struct Rxq {
     pub pinned: bool,
     /// (cycles, packets) when cleared.
     pub base: (u64, u64),
+}
+
+impl Rxq {
+    /// Queue number `queue` of a port, with no worker yet. The counters are any of the port's.
+    fn new(port: PortNo, queue: usize, rx: Box<dyn RxQueue>, stats: &Arc<PortCell>) -> Self {
+        let cell = Arc::new(RxqCell::default());
+        let (stats, c) = (stats.clone(), cell.clone());
+        let spare = Some(Box::new(RxSlot { port, queue, rx, cell: c, stats }));
+        Rxq { cell, at: None, want: None, moving: false, spare, pinned: false, base: (0, 0) }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -344,14 +354,7 @@ impl Datapath {
             }
         }
         let any = cells.values().next().expect("the kernel worker").clone();
-        let rxqs = rxs.into_iter().enumerate().map(|(queue, rx)| {
-            let cell = Arc::new(RxqCell::default());
-            let (stats, c) = (any.clone(), cell.clone());
-            let spare = Some(Box::new(RxSlot { port: no, queue, rx, cell: c, stats }));
-            let (at, want, moving, pinned) = (None, None, false, false);
-            Rxq { cell, at, want, moving, spare, pinned, base: (0, 0) }
-        });
-        let rxqs = rxqs.collect();
+        let rxqs = rxs.into_iter().enumerate().map(|(i, rx)| Rxq::new(no, i, rx, &any)).collect();
         let (ways, past) = (BTreeMap::new(), PortStats::default());
         self.ports.insert(no, PortEntry { port, affinity, rxqs, txqs, ways, cells, past, limit });
         let staffed = self.staff();
@@ -360,6 +363,22 @@ impl Datapath {
         match staffed {
             Ok(()) => Ok(no),
             Err(e) => self.del_port(no).and(Err(e)),
+        }
+    }
+
+    /// Looks again at what a port says of itself: its MTU, and receive queues that came since (a
+    /// guest enables queues when it likes). Queues that went stay, and find nothing.
+    pub fn refresh(&mut self, no: PortNo) {
+        self.update_limit(no);
+        let Some(p) = self.ports.get_mut(&no) else { return };
+        let known = p.rxqs.len();
+        let any = p.cells.values().next().expect("the kernel worker").clone();
+        for queue in known..p.port.n_rxq() {
+            let Some(rx) = p.port.take_rx(queue) else { break };
+            p.rxqs.push(Rxq::new(no, queue, rx, &any));
+        }
+        if p.rxqs.len() > known {
+            self.place(&[]);
         }
     }
 

@@ -71,6 +71,12 @@ impl Peer {
         let p = self.pool.packet(bytes).expect("a packet that fits a buffer");
         self.wire.lock().unwrap().rx[queue].push_back(p);
     }
+    /// The port gets one more receive queue, as a guest enables one.
+    pub fn add_rxq(&self) {
+        let mut wire = self.wire.lock().unwrap();
+        wire.rx.push(VecDeque::new());
+        wire.queues_out += 1;
+    }
     /// Takes one packet that the switch sent.
     pub fn recv(&self) -> Option<Vec<u8>> {
         let p = self.wire.lock().unwrap().tx.pop_front()?;
@@ -147,12 +153,16 @@ impl Port for RingPort {
         self.service
     }
     fn n_rxq(&self) -> usize {
-        self.rx.len()
+        self.wire.lock().unwrap().rx.len()
     }
     fn n_txq(&self) -> usize {
         self.tx.len()
     }
     fn take_rx(&mut self, i: usize) -> Option<Box<dyn RxQueue>> {
+        let fresh = |i| Some(Box::new(Rx(self.wire.clone(), i)) as Box<dyn RxQueue>);
+        let more = (self.rx.len()..self.n_rxq()).map(fresh);
+        let more: Vec<_> = more.collect();
+        self.rx.extend(more);
         self.rx.get_mut(i)?.take()
     }
     fn take_tx(&mut self, i: usize) -> Option<Box<dyn TxQueue>> {

@@ -79,6 +79,24 @@ fn frames_longer_than_the_port_takes_are_dropped_by_name() {
 }
 
 #[test]
+fn receive_queues_that_come_later_are_served() {
+    let mut b = bed(2);
+    b.set_rules(vec![rule(&[], vec![Op::Output(1)], 1)]);
+    b.peers[0].add_rxq();
+    b.peers[0].send_on(1, &udp(1, 2, 3, 4, 64));
+    b.run();
+    assert_eq!(b.peers[1].drain().len(), 0, "nobody looked yet");
+    b.dp.refresh(0);
+    b.dp.refresh(0);
+    b.run();
+    assert_eq!(b.peers[1].drain().len(), 1);
+    assert_eq!(b.dp.rxq_info().iter().filter(|q| q.port == 0).count(), 2);
+    b.dp.del_port(0).unwrap();
+    assert_eq!(b.peers[0].queues_alive(), 0);
+    b.assert_balanced();
+}
+
+#[test]
 fn a_change_takes_effect_and_spares_the_rest() {
     let mut b = bed(3);
     let to = |dst, port| rule(&[(Field::Ipv4Dst, dst)], vec![Op::Output(port)], dst as u32);
