@@ -6,6 +6,7 @@ use crate::of::{async_msgs, bundle};
 use crate::state::{Shared, State};
 use datapath::{Bell, Event};
 use openflow::{OfError, Reply};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 
@@ -57,6 +58,10 @@ pub fn news(s: &mut State) {
         Event::Punt(p) => punts.push(p),
         Event::Decided { effects } => ofproto.effects(&effects, now * 1_000_000),
     });
+    if s.guests_changed.swap(false, Ordering::AcqRel) {
+        links(s);
+        s.status_dirty = true;
+    }
     s.flush_changes();
     for p in punts {
         async_msgs::packet_in(s, &p);
@@ -88,7 +93,7 @@ fn bundles(s: &mut State, now: u64) {
     }
 }
 
-/// Tells the switch half about links that went up or down.
+/// Tells the switch half about links that went up or down, and the packet side about new queues.
 pub fn links(s: &mut State) {
     let mut lost = Vec::new();
     for (bridge_name, bridge) in &s.bridges {
@@ -102,7 +107,7 @@ pub fn links(s: &mut State) {
             let Some(old) = s.ofproto.port(bridge.id, of_port) else { continue };
             let mut spec = old.clone();
             crate::reconcile::describe(&mut spec, port);
-            s.dp.update_limit(no);
+            s.dp.refresh(no);
             // What a controller configured stays; only the device's own state is news.
             spec.config |= old.config & !openflow::port_config::PORT_DOWN;
             if spec != *old {

@@ -29,6 +29,8 @@ pub struct Iface {
     pub conf: IfaceConf,
     /// OpenFlow number; None when it does not work.
     pub of_port: Option<OfPort>,
+    /// The number it has or had last: it gets it again.
+    pub last_port: Option<OfPort>,
     /// Datapath number; None for patch ports and those that do not work.
     pub dp_port: Option<PortNo>,
     /// Why it does not work.
@@ -42,7 +44,9 @@ pub struct Iface {
 impl Iface {
     /// An interface that does not work yet.
     pub fn new(conf: IfaceConf, now_ms: u64) -> Self {
-        Iface { conf, of_port: None, dp_port: None, error: None, since_ms: now_ms, resets: 0 }
+        let last_port = conf.last_ofport.0.map(OfPort::from);
+        let (of_port, dp_port, error) = (None, None, None);
+        Iface { conf, of_port, last_port, dp_port, error, since_ms: now_ms, resets: 0 }
     }
 
     /// Works?

@@ -96,13 +96,18 @@ pub fn remove_bridge(s: &mut State, name: &str) {
 /// again when the configuration changes.
 pub fn retry(state: &Shared, desired: &Desired, rundir: &Path) {
     let came_back = |i: &Iface| {
-        let device = Path::new("/sys/class/net").join(&i.conf.name);
-        !i.works() && i.conf.kind == "system" && device.exists()
+        !i.works() && i.conf.kind == "system" && device_exists(&i.conf.name)
     };
     let any = state.borrow().bridges.values().any(|b| b.ifaces.values().any(came_back));
     if any {
         apply(state, desired, rundir);
     }
+}
+
+/// Is there a kernel device of this name in our network namespace (which /sys may not show)?
+fn device_exists(name: &str) -> bool {
+    // SAFETY: the string is NUL-terminated and only read.
+    std::ffi::CString::new(name).is_ok_and(|n| unsafe { libc::if_nametoindex(n.as_ptr()) } != 0)
 }
 
 /// An interface's device has vanished: its port goes, its error says why, [`retry`] brings it back.
@@ -130,7 +135,7 @@ fn remove_ifaces(s: &mut State, conf: &BridgeConf) {
         conf.ports.iter().flat_map(|p| &p.interfaces).map(|i| (i.name.as_str(), i)).collect();
     let mut gone = Vec::new();
     for (name, iface) in &bridge.ifaces {
-        let stays = wanted.get(name.as_str()).is_some_and(|new| same_port(&iface.conf, new));
+        let stays = wanted.get(name.as_str()).is_some_and(|new| same_port(iface, new));
         if !stays {
             gone.push(name.clone());
         }
@@ -154,11 +159,13 @@ fn remove_ifaces(s: &mut State, conf: &BridgeConf) {
     }
 }
 
-/// Can the port stay open under the new configuration (what it applies live aside)?
-fn same_port(old: &IfaceConf, new: &IfaceConf) -> bool {
-    old.kind == new.kind
-        && old.ofport_request == new.ofport_request
-        && (old.kind != "patch" || old.options == new.options)
+/// Can the port stay open under the new configuration (what it applies live aside)? Its number
+/// stays as well, unless another one is asked for.
+fn same_port(iface: &Iface, new: &IfaceConf) -> bool {
+    let old = &iface.conf;
+    let asked = new.ofport_request.filter(|_| new.ofport_request != old.ofport_request);
+    let renumber = asked.is_some_and(|n| iface.of_port.is_some_and(|o| o != OfPort::from(n)));
+    old.kind == new.kind && !renumber && (old.kind != "patch" || old.options == new.options)
 }
 
 fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) {
@@ -267,7 +274,10 @@ fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &Iface
             reopen(s, br, conf);
             return configure_iface(s, br, port, conf);
         }
-        let spec = port_spec(s, port, conf, of_port, dp_port);
+        let mut spec = port_spec(s, port, conf, of_port, dp_port);
+        // What a controller configured stays; that the port is down is the device's to say.
+        let old = s.ofproto.port(id, of_port).map_or(0, |old| old.config);
+        spec.config |= old & !openflow::port_config::PORT_DOWN;
         let _ = s.ofproto.update_port(id, spec);
         return;
     }
@@ -276,6 +286,7 @@ fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &Iface
         match result {
             Ok((of_port, dp_port)) => {
                 (iface.of_port, iface.dp_port, iface.error) = (Some(of_port), dp_port, None);
+                iface.last_port = Some(of_port);
                 vlog::info!(
                     MODULE,
                     "bridge {}: added interface {} on port {of_port}",
@@ -312,9 +323,9 @@ fn reconfigure(
 ) -> bool {
     let Some(no) = dp_port else { return true };
     let _ = s.dp.set_affinity(no, ports::affinity(conf));
-    let done = s.dp.port_mut(no).map(|p| p.reconfigure(config));
-    s.dp.update_limit(no);
-    match done {
+    let result = s.dp.port_mut(no).map(|p| p.reconfigure(config));
+    s.dp.refresh(no);
+    match result {
         Some(Ok(live)) => live,
         Some(Err(e)) => {
             vlog::warn!(MODULE, "{}: {e}", conf.name);
@@ -386,29 +397,29 @@ fn holder(s: &State, br: &BridgeConf, iface: &str) -> Option<String> {
         .next()
 }
 
-/// LOCAL, the requested number, or the lowest free one.
+/// LOCAL, the requested number, the one that the interface had before, or the lowest free one.
 fn of_number(s: &State, br: &BridgeConf, conf: &IfaceConf) -> Result<OfPort, String> {
     if conf.name == br.name {
         return Ok(of_port::LOCAL);
     }
     let bridge = s.bridges.get(&br.name).ok_or("no bridge")?;
     let used: BTreeSet<OfPort> = bridge.ifaces.values().filter_map(|i| i.of_port).collect();
-    // Numbers that others ask for are theirs even before they are there.
-    let asked = br.ports.iter().flat_map(|p| &p.interfaces);
-    let asked: BTreeSet<OfPort> = asked
-        .filter(|i| i.name != conf.name)
-        .filter_map(|i| i.ofport_request)
-        .map(OfPort::from)
-        .collect();
-    if let Some(n) = conf
-        .ofport_request
-        .map(OfPort::from)
-        .filter(|n| (1..0xff00).contains(n) && !used.contains(n))
-    {
-        return Ok(n);
-    }
-    (1..0xff00)
-        .find(|n| !used.contains(n) && !asked.contains(n))
+    let valid = |n: &OfPort| (1..0xff00).contains(n);
+    let requested = |i: &IfaceConf| i.ofport_request.map(OfPort::from).filter(valid);
+    let last = |i: &IfaceConf| {
+        let known = bridge.ifaces.get(&i.name).and_then(|i| i.last_port);
+        known.or(i.last_ofport.0.map(OfPort::from)).filter(valid)
+    };
+    // Numbers that others ask for or had are theirs even before they are there.
+    let others = || br.interfaces().filter(|i| i.name != conf.name);
+    let asked: BTreeSet<OfPort> = others().filter_map(requested).collect();
+    let had: BTreeSet<OfPort> = others().filter_map(last).collect();
+    let open = |n: &OfPort| !used.contains(n) && !asked.contains(n);
+    let wish = requested(conf).filter(|n| !used.contains(n));
+    let mut free = (1..0xff00).filter(open);
+    wish.or_else(|| last(conf).filter(open))
+        .or_else(|| free.clone().find(|n| !had.contains(n)))
+        .or_else(|| free.next())
         .ok_or_else(|| "no free OpenFlow port number".into())
 }
 
@@ -483,7 +494,7 @@ fn vlan_mode(port: &PortConf) -> ofproto::VlanMode {
 }
 
 /// A locally administered unicast address that stays the same as long as the database row.
-fn mac_of(row: ovsdb::Uuid) -> [u8; 6] {
+pub fn mac_of(row: ovsdb::Uuid) -> [u8; 6] {
     let b = row.0.to_be_bytes();
     let mix = |i: usize| b[i] ^ b[i + 6];
     [mix(0) & 0xfc | 2, mix(1), mix(2), mix(3), mix(4), mix(5)]

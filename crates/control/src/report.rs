@@ -93,6 +93,7 @@ fn interface(iface: &mut Iface, dp: &mut Datapath, statistics: bool) -> Interfac
     }
     let Some(port) = iface.dp_port.and_then(|no| dp.port_mut(no)) else {
         // A patch port: always there, always up.
+        row.mac_in_use = Some(crate::reconcile::mac_of(iface.conf.uuid));
         (row.admin_up, row.link_up, row.link_resets) = (Some(true), Some(true), Some(0));
         return row;
     };

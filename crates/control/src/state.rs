@@ -12,6 +12,8 @@ use openflow::{FragHandling, OfError, PacketOut, PortDesc, PortStats, Reply, Ver
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The state, shared by the tasks of the control thread; never borrowed across an await.
@@ -40,6 +42,8 @@ pub struct State {
     pub bundle_timeout: u64,
     /// Something in a database row changed that should be written soon.
     pub status_dirty: bool,
+    /// A guest or one of its queues came or went; set by a thread of the driver's.
+    pub guests_changed: Arc<AtomicBool>,
     /// Events for `coverage/show`.
     pub coverage: crate::appctl::coverage::Coverage,
 }
@@ -69,10 +73,14 @@ impl State {
     pub fn new(
         ofproto: Switch,
         dp: Datapath,
-        devices: port_dpdk::Devices,
+        mut devices: port_dpdk::Devices,
         domain: sync::Domain,
     ) -> Self {
+        let guests_changed = Arc::new(AtomicBool::new(false));
+        let flag = guests_changed.clone();
+        devices.on_change = Some(Arc::new(move || flag.store(true, Ordering::Release)));
         State {
+            guests_changed,
             ofproto,
             dp,
             devices,
