@@ -223,10 +223,13 @@ impl Drop for Switch<'_> {
     }
 }
 
-/// Does the process exist, other than as a zombie?
+/// Does the process exist, other than as a zombie? As long as one of its threads is left it holds
+/// its files and their locks.
 fn alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    let Some((_, state)) = stat.rsplit_once(") ") else { return false };
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    !state.starts_with(['Z', 'X']) || threads() > 1
 }
 
 fn ended(pid: i32) -> bool {
