@@ -1,0 +1,73 @@
+//! Guests: `dpdk-testpmd` on virtio-user, which sends back what it gets.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// What a guest's device is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring {
+    /// Packed rings rather than split ones.
+    pub packed: bool,
+    /// Queue pairs.
+    pub queues: usize,
+    /// The guest makes the socket (the port is a `dpdkvhostuserclient`).
+    pub server: bool,
+}
+
+/// A guest; killed when dropped.
+pub struct Guest {
+    child: Child,
+    prefix: String,
+}
+
+/// So that a guest does not outlive a test that is killed.
+fn die_with_parent() -> std::io::Result<()> {
+    // SAFETY: sets a flag of the calling process.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    Ok(())
+}
+
+impl Guest {
+    /// Starts one; `mode` is testpmd's: `macswap`, `io`, ...
+    pub fn start(socket: &Path, ring: Ring, mode: &str) -> Guest {
+        let Ring { packed, queues, server } = ring;
+        let vdev = format!(
+            "net_virtio_user0,path={},queues={queues},packed_vq={},server={}",
+            socket.display(),
+            u8::from(packed),
+            u8::from(server)
+        );
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("weft-e2e-{}-{n}", std::process::id());
+        let mut command = Command::new("dpdk-testpmd");
+        // SAFETY: only makes a system call, which a child may.
+        unsafe { command.pre_exec(die_with_parent) };
+        command
+            .args(["--no-pci", "--no-huge", "-m", "256", "--no-shconf", "--no-telemetry"])
+            .args(["-l", "0,1", "--file-prefix", &prefix, "--vdev", &vdev, "--"])
+            .args([&format!("--forward-mode={mode}"), "--port-topology=loop", "--auto-start"])
+            .args(["--no-mlockall", "--no-flush-rx", "--total-num-mbufs=4096"])
+            .args(["--rxd=256", "--txd=256"])
+            .args([format!("--rxq={queues}"), format!("--txq={queues}")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let child = command.spawn().expect("dpdk-testpmd (Debian: dpdk-dev) starts");
+        Guest { child, prefix }
+    }
+
+    /// SIGKILL, whatever it is doing.
+    pub fn kill(self) {}
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(format!("/var/run/dpdk/{}", self.prefix));
+    }
+}

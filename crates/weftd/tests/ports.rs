@@ -1,0 +1,379 @@
+//! Every type of port by ovs-vsctl: what works, what the database says of it, what goes wrong.
+
+mod lab;
+
+use lab::*;
+use std::time::Duration;
+use testkit::{Netns, Probe, Switch, privileged};
+
+/// Adds an interface and looks at what the database says of it.
+fn add(sw: &Switch, name: &str, settings: &str) -> u32 {
+    vsctl(sw, &format!("add-port br0 {name} -- set interface {name} {settings}"));
+    assert_eq!(iface(sw, name, "error"), "[]", "{name} {settings}");
+    let ofport: i64 = iface(sw, name, "ofport").parse().unwrap();
+    assert!((1..65280).contains(&ofport), "{name}: {ofport}");
+    ofport as u32
+}
+
+#[test]
+fn system_internal_and_tap() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    let (a, _b) = (host_on(&ns, &sw, 1), host_on(&ns, &sw, 2));
+    ping(&a, 2);
+    add(&sw, "int0", "type=internal mtu_request=1400");
+    add(&sw, "tap0", "type=tap");
+    for (name, n) in [("br0", 10), ("int0", 11), ("tap0", 12)] {
+        let inside = Netns::new().unwrap();
+        if name != "br0" {
+            // Moved to a namespace of its own, as containers use it.
+            ns.ip(&format!("link set {name} netns {}", inside.path())).unwrap();
+        }
+        let at = if name == "br0" { &ns } else { &inside };
+        at.ip(&format!("addr add 10.0.0.{n}/24 dev {name}")).unwrap();
+        at.ip(&format!("link set {name} up")).unwrap();
+        ping(&a, n);
+        at.ping(addr(1), PATIENCE).unwrap();
+    }
+    columns_of_a_system_port(&sw, &ns);
+}
+
+fn columns_of_a_system_port(sw: &Switch, ns: &Netns) {
+    let link = ns.ip("-o link show v1").unwrap();
+    let index = link.split(':').next().unwrap();
+    assert_eq!(iface(sw, "v1", "ifindex"), index);
+    assert!(link.contains(&iface(sw, "v1", "mac_in_use")), "{link}");
+    assert_eq!(iface(sw, "v1", "mtu"), "1500");
+    assert_eq!(iface(sw, "v1", "admin_state"), "up");
+    assert_eq!(iface(sw, "v1", "link_state"), "up");
+    assert_eq!(iface(sw, "v1", "duplex"), "full");
+    assert_eq!(iface(sw, "v1", "link_speed"), "10000000000");
+    assert!(iface(sw, "v1", "status").contains("driver_name=veth"));
+    wait_for("statistics", || statistic(sw, "v1", "rx_packets") > Some(0));
+    for key in [
+        "collisions",
+        "rx_bytes",
+        "rx_crc_err",
+        "rx_dropped",
+        "rx_errors",
+        "rx_frame_err",
+        "rx_over_err",
+        "rx_packets",
+        "tx_bytes",
+        "tx_dropped",
+        "tx_errors",
+        "tx_packets",
+    ] {
+        assert!(statistic(sw, "v1", key).is_some(), "{key}: {}", iface(sw, "v1", "statistics"));
+    }
+    ns.ip("link set v2 down").unwrap();
+    wait_for("link down", || iface(sw, "v2", "link_state") == "down");
+    assert_eq!(iface(sw, "v2", "admin_state"), "down");
+    ns.ip("link set v2 up").unwrap();
+    wait_for("link up", || iface(sw, "v2", "link_state") == "up");
+    assert!(iface(sw, "v2", "link_resets").parse::<u64>().unwrap() >= 1);
+}
+
+#[test]
+fn patch_pairs_join_bridges() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    let (a, _b) = (host_on(&ns, &sw, 1), host(&ns, 2));
+    add_bridge(&sw, "br1");
+    vsctl(&sw, "add-port br1 v2");
+    add(&sw, "p0", "type=patch options:peer=p1");
+    vsctl(&sw, "add-port br1 p1 -- set interface p1 type=patch options:peer=p0");
+    ping(&a, 2);
+    for p in ["p0", "p1"] {
+        assert_eq!(iface(&sw, p, "link_state"), "up");
+        assert_eq!(iface(&sw, p, "admin_state"), "up");
+        assert_eq!(iface(&sw, p, "mac_in_use").len(), 17);
+    }
+    vsctl(&sw, "del-port p1");
+    assert!(a.ping(addr(2), Duration::from_millis(300)).is_err(), "nothing passes half a pair");
+    vsctl(&sw, "add-port br1 p1 -- set interface p1 type=patch options:peer=p0");
+    ping(&a, 2);
+}
+
+#[test]
+fn virtual_dpdk_devices() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    ns.ip("link add k0 type veth peer name k1").unwrap();
+    ns.ip("link set k0 up").unwrap();
+    ns.ip("link set k1 up").unwrap();
+    let sw = start_with_bridge(&ns);
+    ofctl(&sw, "del-flows br0");
+    let dir = sw.dir().display().to_string();
+    pcap(&sw.dir().join("in.pcap"));
+    let devices = [
+        ("null0", "net_null0".to_string(), "net_null"),
+        ("ring0", "net_ring0".to_string(), "net_ring"),
+        ("pcap0", format!("net_pcap0,rx_pcap={dir}/in.pcap,tx_pcap={dir}/out.pcap"), "net_pcap"),
+        ("afp0", "net_af_packet0,iface=k0".to_string(), "net_af_packet"),
+        ("dtap0", "net_tap0,iface=dtap-dev".to_string(), "net_tap"),
+        (
+            "memif0",
+            format!("net_memif0,role=server,socket={dir}/memif.sock,socket-abstract=no"),
+            "net_memif",
+        ),
+    ];
+    for (name, devargs, driver) in &devices {
+        add(&sw, name, &format!("type=dpdk options:dpdk-devargs={devargs} options:n_rxq_desc=512"));
+        assert_eq!(iface(&sw, name, "status:driver_name"), *driver);
+        assert_eq!(iface(&sw, name, "admin_state"), "up");
+        assert_eq!(iface(&sw, name, "mac_in_use").len(), 17);
+        assert_eq!(iface(&sw, name, "mtu"), "1500", "{name}");
+        let expected = if *name == "memif0" { "down" } else { "up" };
+        wait_for("link state", || iface(&sw, name, "link_state") == expected);
+        vsctl(&sw, &format!("del-port {name}"));
+    }
+    // All at once, a second time.
+    for (name, devargs, _) in &devices {
+        add(&sw, name, &format!("type=dpdk options:dpdk-devargs={devargs}"));
+    }
+    assert!(appctl(&sw, "dpif-netdev/pmd-rxq-show").contains("port: memif0"));
+    vsctl(&sw, "del-br br0");
+    assert!(ns.ip("link show dtap-dev").is_err(), "DPDK's TAP goes with its port");
+}
+
+#[test]
+fn pcap_and_af_packet_carry_frames() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    ns.ip("link add k0 type veth peer name k1").unwrap();
+    let far = Netns::new().unwrap();
+    testkit::veth((&ns, "k2"), (&far, "far")).unwrap();
+    for dev in ["k0", "k1"] {
+        ns.ip(&format!("link set {dev} up")).unwrap();
+        ns.ipv6_off(dev).unwrap();
+    }
+    far.ipv6_off("far").unwrap();
+    let sw = start_with_bridge(&ns);
+    pcap(&sw.dir().join("in.pcap"));
+    let mut probe = Probe::new();
+    probe.add(&far, "far").unwrap();
+    add(&sw, "k2", "ofport_request=2");
+    add(&sw, "afp0", "ofport_request=3 type=dpdk options:dpdk-devargs=net_af_packet0,iface=k0");
+    let dir = sw.dir().display();
+    add(
+        &sw,
+        "pcap0",
+        &format!(
+            "ofport_request=4 type=dpdk \
+        options:dpdk-devargs=net_pcap0,rx_pcap={dir}/in.pcap,tx_pcap={dir}/out.pcap,infinite_rx=1"
+        ),
+    );
+    ofctl(&sw, "del-flows br0");
+    probe.add(&ns, "k1").unwrap();
+    ofctl(&sw, "add-flow br0 in_port=2,actions=output:3");
+    ofctl(&sw, "add-flow br0 in_port=3,actions=output:2");
+    let frame = pcap_frame(7);
+    let out = probe.inject("far", &frame, QUIET).unwrap();
+    assert_eq!(out.get("k1"), Some(&vec![frame.clone()]), "{out:?}");
+    let out = probe.inject("k1", &frame, QUIET).unwrap();
+    assert_eq!(out.get("far"), Some(&vec![frame.clone()]), "{out:?}");
+    ofctl(&sw, "add-flow br0 in_port=4,actions=output:2");
+    let far = testkit::Raw::open(&far, "far").unwrap();
+    let end = std::time::Instant::now() + PATIENCE;
+    assert_eq!(far.collect(100, end, |f| f == pcap_frame(0)).len(), 100);
+    ofctl(&sw, "add-flow br0 in_port=4,actions=drop");
+}
+
+fn pcap_frame(n: u8) -> Vec<u8> {
+    let mut f = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5];
+    f.resize(100, n);
+    f
+}
+
+/// A capture of one frame.
+fn pcap(path: &std::path::Path) {
+    let mut b = Vec::new();
+    for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65535, 1, 0, 0, 100, 100] {
+        b.extend(word.to_le_bytes());
+    }
+    b.extend(pcap_frame(0));
+    std::fs::write(path, b).unwrap();
+}
+
+#[test]
+fn afxdp_where_the_kernel_has_it() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    let (a, b) = (host(&ns, 1), host_on(&ns, &sw, 2));
+    // AF_XDP's copy mode takes frames before the kernel has made their checksums.
+    a.offloads_off("eth0").unwrap();
+    b.offloads_off("eth0").unwrap();
+    add(&sw, "v1", "type=afxdp");
+    assert_eq!(iface(&sw, "v1", "status:driver_name"), "net_af_xdp");
+    ping(&a, 2);
+    ping(&b, 1);
+    vsctl(&sw, "del-port v1 -- add-port br0 v1");
+    ping(&a, 2);
+}
+
+#[test]
+fn numbers_of_ports() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    assert_eq!(iface(&sw, "br0", "ofport"), "65534");
+    assert_eq!(add(&sw, "t1", "type=internal"), 1);
+    assert_eq!(add(&sw, "t7", "type=internal ofport_request=7"), 7);
+    assert_eq!(add(&sw, "t2", "type=internal"), 2);
+    // A request for a number that somebody has: another one is given.
+    let other = add(&sw, "tx", "type=internal ofport_request=7");
+    assert!(other != 7 && other != 1 && other != 2, "{other}");
+    vsctl(&sw, "set interface t1 ofport_request=100");
+    assert_eq!(iface(&sw, "t1", "ofport"), "100");
+    vsctl(&sw, "clear interface t1 ofport_request");
+    assert_eq!(iface(&sw, "t1", "ofport"), "100", "a number stays when nobody asks for another");
+    vsctl(&sw, "del-port t7 -- del-port t2");
+    assert_eq!(iface(&sw, "t1", "ofport"), "100");
+    let show = ofctl(&sw, "show br0");
+    assert!(show.contains(" 100(t1): addr:"), "{show}");
+    assert!(!show.contains("(t7)"), "{show}");
+}
+
+#[test]
+fn bad_values_are_errors_of_their_interface_only() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    let (a, _b) = (host_on(&ns, &sw, 1), host_on(&ns, &sw, 2));
+    ping(&a, 2);
+    let pinger = Pinger::start(&a, addr(2));
+    let bad = [
+        ("nosuchdev", "type=system", "No such device"),
+        ("odd", "type=nonsense", "nonsense"),
+        ("d1", "type=dpdk", "dpdk-devargs"),
+        ("d2", "type=dpdk options:dpdk-devargs=net_nonsense0", "net_nonsense0"),
+        ("d3", "type=dpdk options:dpdk-devargs=0000:ff:1f.7", "0000:ff:1f.7"),
+        ("d4", "type=dpdk options:dpdk-devargs=net_pcap1,rx_pcap=/nonexistent/x.pcap", "net_pcap1"),
+        ("d5", "type=dpdk options:dpdk-devargs=net_af_packet5,iface=nosuchdev", "net_af_packet5"),
+        ("c1", "type=dpdkvhostuserclient", "vhost-server-path"),
+        ("x1", "type=afxdp", "x1"),
+        ("pp", "type=patch", "peer"),
+        ("lo", "type=internal", "lo"),
+        ("a-name-of-more-than-15", "type=internal", "a-name-of-more-than-15"),
+    ];
+    for (name, settings, word) in bad {
+        vsctl(&sw, &format!("add-port br0 {name} -- set interface {name} {settings}"));
+        let error = iface(&sw, name, "error");
+        assert!(error.contains(word), "{name} {settings}: {error}");
+        assert_eq!(iface(&sw, name, "ofport"), "-1");
+        assert_eq!(iface(&sw, name, "link_state"), "[]");
+    }
+    // Values that make no sense but harm nothing.
+    ofctl(&sw, "add-flow br0 priority=9,in_port=77,actions=drop");
+    add(
+        &sw,
+        "null0",
+        "type=dpdk options:dpdk-devargs=net_null9 options:n_rxq=-3 \
+        options:n_rxq_desc=17 options:n_txq_desc=many other_config:pmd-rxq-affinity=x:y,7:99 \
+        ofport_request=77",
+    );
+    vsctl(&sw, "del-port null0");
+    add(&sw, "int9", "type=internal mac=\"01:00:00:00:00:01\" mtu_request=1400 other_config:x=y");
+    for (name, ..) in bad {
+        vsctl(&sw, &format!("del-port {name}"));
+    }
+    let (sent, answered) = pinger.stop();
+    assert!(sent > 10 && answered + 1 >= sent, "{answered} of {sent}: others were disturbed");
+    ping(&a, 2);
+}
+
+#[test]
+fn a_failed_device_works_once_it_is_there() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    let a = host_on(&ns, &sw, 1);
+    vsctl(&sw, "add-port br0 v2");
+    assert_eq!(iface(&sw, "v2", "ofport"), "-1");
+    let b = host(&ns, 2);
+    wait_for("the port", || iface(&sw, "v2", "ofport") == "2");
+    assert_eq!(iface(&sw, "v2", "error"), "[]");
+    ping(&a, 2);
+    ns.ip("link del v2").unwrap();
+    drop(b);
+    wait_for("the error", || iface(&sw, "v2", "ofport") == "-1");
+    let _b = host(&ns, 2);
+    ping(&a, 2);
+    assert_eq!(iface(&sw, "v2", "ofport"), "2", "the same number as before");
+}
+
+#[test]
+fn ports_come_and_go_under_traffic() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    let (a, _b) = (host_on(&ns, &sw, 1), host_on(&ns, &sw, 2));
+    let _c = host(&ns, 3);
+    ping(&a, 2);
+    let pinger = Pinger::start(&a, addr(2));
+    for round in 0..5 {
+        vsctl(&sw, "add-port br0 v3 -- add-port br0 i3 -- set interface i3 type=internal");
+        if round == 0 {
+            ping(&a, 3);
+        }
+        vsctl(&sw, "add-port br0 n3 -- set interface n3 type=dpdk options:dpdk-devargs=net_ring3");
+        vsctl(&sw, "add-port br0 s3 -- set interface s3 type=dpdkvhostuser");
+        vsctl(&sw, "del-port v3 -- del-port i3 -- del-port n3 -- del-port s3");
+    }
+    let (sent, answered) = pinger.stop();
+    assert!(sent > 20 && answered + 1 >= sent, "{answered} of {sent}");
+}
+
+#[test]
+fn a_bridge_leaves_nothing_behind() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start(&ns);
+    let files = || {
+        let names = std::fs::read_dir(sw.dir()).unwrap().map(|e| e.unwrap().file_name());
+        let mut names: Vec<String> = names.map(|n| n.into_string().unwrap()).collect();
+        names.retain(|n| n != "start.txt" && n != "stdin.txt");
+        names.sort();
+        names
+    };
+    let before = files();
+    for _ in 0..2 {
+        add_bridge(&sw, "br0");
+        add(&sw, "int0", "type=internal");
+        add(&sw, "tap0", "type=tap");
+        add(&sw, "vhu0", "type=dpdkvhostuser");
+        assert!(sw.dir().join("vhu0").exists() && sw.dir().join("br0.mgmt").exists());
+        for dev in ["br0", "int0", "tap0"] {
+            ns.ip(&format!("link show {dev}")).unwrap();
+        }
+        vsctl(&sw, "del-br br0");
+        for dev in ["br0", "int0", "tap0"] {
+            assert!(ns.ip(&format!("link show {dev}")).is_err(), "{dev} is still there");
+        }
+        assert_eq!(files(), before);
+    }
+}
