@@ -1,0 +1,228 @@
+//! Noise into every socket that the daemon listens on and into every kind of port: it stays up, and
+//! whoever else is connected notices nothing.
+
+mod lab;
+
+use lab::*;
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+use testkit::{Netns, Raw, Switch, privileged, strategy};
+
+/// A generator that always says the same, so that a failure can be repeated.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    fn bytes(&mut self, n: usize) -> Vec<u8> {
+        (0..n).map(|_| self.next() as u8).collect()
+    }
+
+    /// Plain noise, or something with an OpenFlow header in front; now and then after a hello.
+    fn openflow(&mut self) -> Vec<u8> {
+        let version = [1u8, 4, 5, 6][self.below(4)];
+        let mut all = Vec::new();
+        if self.below(8) > 0 {
+            all.extend([version, 0, 0, 8, 0, 0, 0, 1]);
+        }
+        for _ in 0..1 + self.below(4) {
+            let body_len = self.below(120);
+            let mut body = self.bytes(body_len);
+            if self.below(2) == 0 {
+                // Many fields are small numbers.
+                body.iter_mut().for_each(|b| *b &= 0x1f);
+            }
+            let told = if self.below(6) == 0 { self.next() as u16 } else { 8 + body_len as u16 };
+            all.extend([version, self.below(36) as u8]);
+            all.extend(told.to_be_bytes());
+            all.extend([0, 0, 0, 2]);
+            all.extend(body);
+        }
+        if self.below(4) == 0 { self.bytes(300) } else { all }
+    }
+
+    /// JSON that is nearly right.
+    fn json(&mut self) -> Vec<u8> {
+        let good = [
+            r#"{"id":1,"method":"version","params":[]}"#,
+            r#"{"id":null,"method":"ofproto/trace","params":["br0","in_port=1"]}"#,
+            r#"{"id":2,"method":"fdb/show","params":["br0",[1,{"a":[[[[]]]]}]]}"#,
+        ];
+        let mut text = good[self.below(3)].as_bytes().to_vec();
+        for _ in 0..self.below(4) {
+            let at = self.below(text.len());
+            text[at] = self.next() as u8;
+        }
+        text.truncate(self.below(text.len() + 1));
+        if self.below(3) == 0 { self.bytes(200) } else { text }
+    }
+
+    /// A vhost-user message: request, flags, length, payload.
+    fn vhost(&mut self) -> Vec<u8> {
+        let len = self.below(64);
+        let mut all = (self.below(45) as u32).to_le_bytes().to_vec();
+        all.extend(1u32.to_le_bytes());
+        let told = if self.below(5) == 0 { self.next() as u32 } else { len as u32 };
+        all.extend(told.to_le_bytes());
+        all.extend(self.bytes(len));
+        if self.below(4) == 0 { self.bytes(64) } else { all }
+    }
+}
+
+/// Writes, reads a little of what comes, hangs up.
+fn poke(mut stream: impl Read + Write, noise: &[u8]) {
+    let _ = stream.write_all(noise);
+    let _ = stream.flush();
+    let _ = stream.read(&mut [0; 512]);
+}
+
+fn poke_unix(path: &Path, noise: &[u8]) {
+    let stream = UnixStream::connect(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    stream.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
+    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    poke(stream, noise);
+}
+
+#[test]
+fn sockets() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    // Noise may be a valid message by chance and change flows: those of the other bridge stay.
+    let (a, _b) = (host(&ns, 1), host(&ns, 2));
+    add_bridge(&sw, "br1");
+    vsctl(&sw, "add-port br1 v1 -- add-port br1 v2");
+    vsctl(&sw, "set-controller br0 ptcp:16653:127.0.0.1");
+    vsctl(&sw, "add-port br0 vhu -- set interface vhu type=dpdkvhostuser");
+    let ring = Ring { packed: false, queues: 1, server: false };
+    let _guest = Guest::start(&sw.dir().join("vhu"), ring, "macswap");
+    wait_for("the guest", || iface(&sw, "vhu", "link_state") == "up");
+    ping(&a, 2);
+    let pid = sw.daemon_pid().unwrap();
+    let mut monitor = sw.command("ovs-ofctl");
+    monitor.args(["monitor", "br0", "65534"]).stdout(std::process::Stdio::null());
+    let mut monitor = monitor.spawn().unwrap();
+    let pinger = Pinger::start(&a, addr(2));
+    let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
+    let dir = sw.dir().to_path_buf();
+    for _ in 0..150 {
+        poke_unix(&dir.join("br0.mgmt"), &noise.openflow());
+        poke_unix(&dir.join("br0.snoop"), &noise.openflow());
+        poke_unix(&dir.join(format!("ovs-vswitchd.{pid}.ctl")), &noise.json());
+        poke_unix(&dir.join("vhu"), &noise.vhost());
+        let tcp = ns.run(|| TcpStream::connect("127.0.0.1:16653")).unwrap();
+        tcp.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
+        poke(tcp, &noise.openflow());
+    }
+    let (sent, answered) = pinger.stop();
+    assert!(sent > 20 && answered + 1 >= sent, "{answered} of {sent}");
+    assert_eq!(sw.daemon_pid(), Some(pid), "the same process");
+    assert!(monitor.try_wait().unwrap().is_none(), "another connection was closed");
+    monitor.kill().unwrap();
+    monitor.wait().unwrap();
+    ping(&a, 2);
+    assert_eq!(iface(&sw, "vhu", "status:status"), "connected", "the guest stays");
+    assert!(ofctl(&sw, "show tcp:127.0.0.1:16653").contains("(vhu)"));
+    appctl(&sw, "version");
+}
+
+/// Frames that parsers must survive, the same ones each time. A value of this strategy is larger
+/// than a test's stack takes.
+fn frames(n: usize) -> Vec<Vec<u8>> {
+    let make = move || {
+        let (mut runner, hostile) = (TestRunner::deterministic(), strategy::hostile().boxed());
+        let frames = (0..n).map(|_| hostile.new_tree(&mut runner).unwrap().current());
+        frames.filter(|f| f.len() >= 14).collect()
+    };
+    std::thread::Builder::new().stack_size(64 << 20).spawn(make).unwrap().join().unwrap()
+}
+
+/// Sends what the kernel lets through; how many.
+fn spray(raw: &Raw, frames: &[Vec<u8>]) -> usize {
+    frames.iter().filter(|f| raw.send(f).is_ok()).count()
+}
+
+fn balance(sw: &Switch) -> u64 {
+    coverage(sw, "netdev_received")
+}
+
+#[test]
+fn ports() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    let (a, _b, evil) = (host_on(&ns, &sw, 1), host_on(&ns, &sw, 2), host(&ns, 3));
+    vsctl(&sw, "add-port br0 v3 -- set interface v3 ofport_request=3");
+    vsctl(&sw, "add-port br0 t4 -- set interface t4 type=tap ofport_request=4");
+    ns.ip("link set t4 up").unwrap();
+    ns.ip("link set br0 up").unwrap();
+    ns.ip("link add k0 type veth peer name k1").unwrap();
+    ns.ip("link set k0 up").unwrap();
+    ns.ip("link set k1 up").unwrap();
+    vsctl(
+        &sw,
+        "add-port br0 afp -- set interface afp type=dpdk ofport_request=5 \
+        options:dpdk-devargs=net_af_packet3,iface=k0",
+    );
+    vsctl(&sw, "add-port br0 vhu -- set interface vhu type=dpdkvhostuser ofport_request=6");
+    let ring = Ring { packed: true, queues: 1, server: false };
+    let _guest = Guest::start(&sw.dir().join("vhu"), ring, "io");
+    wait_for("the guest", || iface(&sw, "vhu", "link_state") == "up");
+    ping(&a, 2);
+    let idle = buffers(&sw);
+    let pid = sw.daemon_pid();
+    // Everything a packet can go through; hosts 1 and 2 among themselves as before.
+    let flows = "priority=9,in_port=1,actions=2\npriority=9,in_port=2,actions=1\n\
+        priority=5,ip,in_port=3,actions=dec_ttl,mod_nw_src:1.2.3.4,push_vlan:0x8100,\
+            set_field:4100->vlan_vid,4,5,6,strip_vlan,LOCAL\n\
+        priority=5,udp6,in_port=4,actions=move:NXM_NX_IPV6_SRC[]->NXM_NX_IPV6_DST[],\
+            mod_tp_dst:7,resubmit(,1)\n\
+        priority=5,tcp,in_port=5,actions=mod_tp_src:9,mod_nw_tos:252,CONTROLLER:60,6\n\
+        priority=5,vlan_tci=0x1000/0x1000,in_port=6,actions=pop_vlan,4,5,LOCAL\n\
+        priority=4,mpls,actions=pop_mpls:0x0800,resubmit(,1)\n\
+        priority=4,arp,actions=set_field:9->arp_op,ALL\n\
+        priority=1,actions=push_mpls:0x8847,FLOOD\n\
+        table=1,actions=resubmit(,2),FLOOD\ntable=2,icmp6,actions=dec_ttl,IN_PORT\n";
+    sw.ofctl_stdin(&["-O", "OpenFlow13", "add-flows", "br0", "-"], flows).unwrap();
+    let ends = [
+        Raw::open(&evil, "eth0").unwrap(),
+        Raw::open(&ns, "t4").unwrap(),
+        Raw::open(&ns, "k1").unwrap(),
+        Raw::open(&ns, "br0").unwrap(),
+    ];
+    let before = balance(&sw);
+    let noise = frames(4000);
+    let pinger = Pinger::start(&a, addr(2));
+    let mut sent = 0;
+    for (i, piece) in noise.chunks(100).enumerate() {
+        sent += spray(&ends[i % ends.len()], piece);
+    }
+    assert!(sent > 2500, "{sent}");
+    wait_for("the noise is received", || balance(&sw) - before >= sent as u64 / 2);
+    std::thread::sleep(Duration::from_secs(1));
+    let (asked, answered) = pinger.stop();
+    // What is under way at the end is not answered.
+    assert!(asked > 50 && answered + 20 >= asked, "{answered} of {asked}");
+    assert_eq!(sw.daemon_pid(), pid, "the same process");
+    ping(&a, 2);
+    ofctl(&sw, "del-flows br0");
+    wait_for("no buffer leaked", || buffers(&sw) <= idle);
+}
