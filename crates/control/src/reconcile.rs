@@ -95,9 +95,8 @@ pub fn remove_bridge(s: &mut State, name: &str) {
 /// Tries again interfaces whose kernel device was not there and is now. Other failures are tried
 /// again when the configuration changes.
 pub fn retry(state: &Shared, desired: &Desired, rundir: &Path) {
-    let came_back = |i: &Iface| {
-        !i.works() && i.conf.kind == "system" && device_exists(&i.conf.name)
-    };
+    let came_back =
+        |i: &Iface| !i.works() && i.conf.kind == "system" && device_exists(&i.conf.name);
     let any = state.borrow().bridges.values().any(|b| b.ifaces.values().any(came_back));
     if any {
         apply(state, desired, rundir);

@@ -158,7 +158,8 @@ fn spray(raw: &Raw, frames: &[Vec<u8>]) -> usize {
     frames.iter().filter(|f| raw.send(f).is_ok()).count()
 }
 
-fn balance(sw: &Switch) -> u64 {
+/// Frames received by all ports.
+fn received(sw: &Switch) -> u64 {
     coverage(sw, "netdev_received")
 }
 
@@ -208,18 +209,18 @@ fn ports() {
         Raw::open(&ns, "k1").unwrap(),
         Raw::open(&ns, "br0").unwrap(),
     ];
-    let before = balance(&sw);
-    let noise = frames(4000);
+    let before = received(&sw);
+    let noise = frames(2400);
     let pinger = Pinger::start(&a, addr(2));
     let mut sent = 0;
     for (i, piece) in noise.chunks(100).enumerate() {
         sent += spray(&ends[i % ends.len()], piece);
     }
-    assert!(sent > 2500, "{sent}");
-    wait_for("the noise is received", || balance(&sw) - before >= sent as u64 / 2);
-    std::thread::sleep(Duration::from_secs(1));
+    assert!(sent > 1500, "{sent}");
+    wait_for("the noise is received", || received(&sw) - before >= sent as u64 / 2);
+    // Noise is slow, as every frame is a miss; what is under way at the end is not answered.
+    std::thread::sleep(Duration::from_secs(3));
     let (asked, answered) = pinger.stop();
-    // What is under way at the end is not answered.
     assert!(asked > 50 && answered + 20 >= asked, "{answered} of {asked}");
     assert_eq!(sw.daemon_pid(), pid, "the same process");
     ping(&a, 2);
