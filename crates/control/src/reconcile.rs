@@ -145,9 +145,10 @@ fn remove_ifaces(s: &mut State, conf: &BridgeConf) {
         if let Some(of_port) = iface.of_port {
             vlog::info!(
                 MODULE,
-                "bridge {}: deleted interface {} on port {of_port}",
+                "bridge {}: deleted interface {} on port {}",
                 conf.name,
-                iface.conf.name
+                iface.conf.name,
+                database_number(of_port)
             );
             let _ = s.ofproto.remove_port(bridge_id, of_port);
         }
@@ -288,9 +289,10 @@ fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &Iface
                 iface.last_port = Some(of_port);
                 vlog::info!(
                     MODULE,
-                    "bridge {}: added interface {} on port {of_port}",
+                    "bridge {}: added interface {} on port {}",
                     br.name,
-                    conf.name
+                    conf.name,
+                    database_number(of_port)
                 );
             }
             Err(error) => {
@@ -301,6 +303,11 @@ fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &Iface
             }
         }
     }
+}
+
+/// An OpenFlow port as the database and logs have it, in OpenFlow 1.0's 16 bits.
+fn database_number(port: OfPort) -> u16 {
+    port as u16
 }
 
 fn port_conf(s: &State, br: &BridgeConf, conf: &IfaceConf, mac: [u8; 6]) -> ::port::PortConfig {

@@ -70,15 +70,18 @@ impl Eal {
         if let Some(sink) = config.log {
             let _ = LOG.set(sink);
         }
-        let (argv, huge) = args::build(config, &machine());
-        log_line(&format!("EAL arguments: {}", argv.join(" ")));
-        // EAL pins the thread that calls it to the main lcore: give it one that then ends.
-        let result = std::thread::Builder::new()
-            .name("eal-init".into())
-            .spawn(move || start(&argv))
-            .map_err(|e| DpdkError::new("cannot start DPDK", e.to_string()))?
-            .join();
-        result.unwrap_or_else(|_| Err(DpdkError::new("cannot start DPDK", "panicked")))?;
+        let mut machine = machine();
+        let (argv, mut huge) = args::build(config, &machine);
+        let mut result = start_aside(argv);
+        if huge && result.is_err() {
+            // Somebody else may have taken the hugepages that were free a moment ago. EAL lets
+            // itself be started again if it noticed at once; later it is too late.
+            machine.huge_free = 0;
+            huge = false;
+            let again = start_aside(args::build(config, &machine).0);
+            result = again.or(result);
+        }
+        result?;
         Ok(*EAL.get_or_init(|| Eal { huge }))
     }
 
@@ -123,6 +126,17 @@ impl Drop for ThreadGuard {
             unsafe { dpdk_sys::rte_thread_unregister() };
         }
     }
+}
+
+/// EAL pins the thread that calls it to the main lcore: gives it one that then ends.
+fn start_aside(argv: Vec<String>) -> Result<(), DpdkError> {
+    log_line(&format!("EAL arguments: {}", argv.join(" ")));
+    let result = std::thread::Builder::new()
+        .name("eal-init".into())
+        .spawn(move || start(&argv))
+        .map_err(|e| DpdkError::new("cannot start DPDK", e.to_string()))?
+        .join();
+    result.unwrap_or_else(|_| Err(DpdkError::new("cannot start DPDK", "panicked")))
 }
 
 fn start(argv: &[String]) -> Result<(), DpdkError> {

@@ -167,7 +167,8 @@ pub fn connect(state: &Shared, bridge: &str, row: &str, target: Target, timing: 
     let (state, bridge, row) = (state.clone(), bridge.to_string(), row.to_string());
     Task::spawn(async move {
         let first = Duration::from_secs(1).min(timing.max_backoff);
-        let mut pause = first;
+        // After the longest pause attempts go on, without a word.
+        let (mut pause, mut quiet) = (first, false);
         loop {
             let since = Instant::now();
             let kind = Kind::Controller(row.clone());
@@ -176,12 +177,22 @@ pub fn connect(state: &Shared, bridge: &str, row: &str, target: Target, timing: 
             if let Err(e) = error {
                 let text = error_text(&e);
                 failed = true;
-                vlog::warn!(MODULE, "{bridge}<->{row}: connection failed ({text})");
+                if !quiet {
+                    vlog::warn!(MODULE, "{bridge}<->{row}: connection failed ({text})");
+                }
                 state.borrow_mut().controller_failed(&bridge, &row, &text);
             }
             // A connection that lasted starts again with the shortest pause.
             if !failed || since.elapsed() > timing.max_backoff {
-                pause = first;
+                (pause, quiet) = (first, false);
+            }
+            if failed && !quiet && pause >= timing.max_backoff {
+                quiet = true;
+                vlog::info!(
+                    MODULE,
+                    "{bridge}<->{row}: continuing to retry connections in the background but \
+                     suppressing further logging"
+                );
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(timing.max_backoff);

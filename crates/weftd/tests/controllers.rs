@@ -1,0 +1,314 @@
+//! Controllers of the test's own, byte by byte: connecting, losing them, roles, limits, bundles, and
+//! what is no OpenFlow at all.
+
+mod peer;
+
+use peer::{Peer, kind};
+use std::io::Write;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use testkit::{Netns, Switch, SwitchConfig, privileged};
+
+const PACKET: &str =
+    "packet=ffffffffffff00000000000108004500001c00000000401166cf0a0000010a0000020001000200080000";
+
+struct Lab<'a> {
+    sw: Switch<'a>,
+}
+
+impl<'a> Lab<'a> {
+    fn new(ns: &'a Netns, options: &str) -> Self {
+        let mut config = SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"));
+        config.args.push("--enable-dummy".into());
+        let lab = Lab { sw: Switch::start(ns, config).unwrap() };
+        lab.vsctl(&format!("add-br br0 -- set bridge br0 datapath_type=dummy {options}"));
+        lab.vsctl("add-port br0 p1 -- set interface p1 type=dummy ofport_request=1");
+        lab.vsctl("add-port br0 p2 -- set interface p2 type=dummy ofport_request=2");
+        lab
+    }
+
+    fn vsctl(&self, words: &str) -> String {
+        self.sw.vsctl(&words.split_whitespace().collect::<Vec<_>>()).unwrap().trim().into()
+    }
+
+    fn ofctl(&self, words: &str) -> String {
+        self.sw.ofctl(&words.split_whitespace().collect::<Vec<_>>()).unwrap()
+    }
+
+    fn trace(&self) -> String {
+        self.sw.appctl(&["ofproto/trace", "br0", "in_port=1"]).unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.sw.dir().join(name)
+    }
+
+    /// A place for the switch to connect to.
+    fn listen(&self, name: &str) -> (UnixListener, String) {
+        let path = self.path(name);
+        (UnixListener::bind(&path).unwrap(), format!("unix:{}", path.display()))
+    }
+
+    fn column(&self, column: &str) -> String {
+        self.vsctl(&format!("--columns={column} --bare list controller"))
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < end, "still waiting: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_standalone_bridge_does_without_lost_controllers_until_one_is_back() {
+    if !privileged() {
+        return;
+    }
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "fail_mode=standalone");
+    assert!(lab.ofctl("--no-stats dump-flows br0").contains("priority=0 actions=NORMAL"));
+    let (listener, target) = lab.listen("ctl");
+    let times = "inactivity_probe=500 max_backoff=1000";
+    lab.vsctl(&format!("set-controller br0 {target} -- set controller br0 {times}"));
+    assert_eq!(lab.ofctl("--no-stats dump-flows br0").trim(), "", "a controller starts empty");
+    let mut peer = Peer::accept(&listener, 4);
+    until("is_connected", || lab.column("is_connected") == "true");
+    peer.flow_mod(1, 2);
+    peer.barrier();
+    assert!(lab.trace().contains("Datapath actions: 2"), "{}", lab.trace());
+    drop(peer);
+    drop(listener);
+    until("fail-open", || lab.trace().contains("priority 15790320\n    NORMAL"));
+    lab.ofctl("add-flow br0 in_port=1,actions=drop");
+    assert!(lab.trace().contains("NORMAL"), "whatever flows there are");
+    assert!(!lab.ofctl("dump-flows br0").contains("NORMAL"), "it is no flow");
+    assert_eq!(lab.column("is_connected"), "false");
+    assert!(lab.column("status").contains("last_error="), "{}", lab.column("status"));
+    std::fs::remove_file(lab.path("ctl")).unwrap();
+    let (listener, _) = lab.listen("ctl");
+    let peer = Peer::accept(&listener, 4);
+    until("the flow again", || lab.trace().contains("Datapath actions: drop"));
+    drop(peer);
+    lab.vsctl("del-controller br0");
+    assert_eq!(lab.ofctl("--no-stats dump-flows br0").trim(), "priority=0 actions=NORMAL");
+}
+
+#[test]
+fn a_secure_bridge_keeps_its_flows_and_nothing_else() {
+    if !privileged() {
+        return;
+    }
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "fail_mode=secure");
+    let (listener, target) = lab.listen("ctl");
+    lab.vsctl(&format!("set-controller br0 {target} -- set controller br0 inactivity_probe=300"));
+    let mut peer = Peer::accept(&listener, 5);
+    peer.flow_mod(1, 2);
+    peer.barrier();
+    drop((peer, listener));
+    std::thread::sleep(Duration::from_millis(2200));
+    assert!(lab.trace().contains("Datapath actions: 2"), "{}", lab.trace());
+}
+
+#[test]
+fn silence_is_asked_about_and_then_ends_the_connection() {
+    if !privileged() {
+        return;
+    }
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "fail_mode=secure");
+    let (listener, target) = lab.listen("ctl");
+    lab.vsctl(&format!("set-controller br0 {target} -- set controller br0 inactivity_probe=400"));
+    let mut peer = Peer::accept(&listener, 4);
+    let echo = peer.expect(kind::ECHO_REQUEST);
+    peer.send(kind::ECHO_REPLY, echo.xid, &echo.body);
+    peer.expect(kind::ECHO_REQUEST);
+    assert!(peer.closed(), "no answer this time");
+    let mut again = Peer::accept(&listener, 4);
+    again.barrier();
+}
+
+#[test]
+fn one_controller_leads() {
+    if !privileged() {
+        return;
+    }
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "fail_mode=secure");
+    let ((la, ta), (lb, tb)) = (lab.listen("a"), lab.listen("b"));
+    lab.vsctl(&format!("set-controller br0 {ta} {tb}"));
+    let (mut a, mut b) = (Peer::accept(&la, 5), Peer::accept(&lb, 4));
+    assert_eq!(a.role(2, 10), Ok(2), "primary");
+    assert_eq!(b.role(3, 9), Err((11, 0)), "stale");
+    assert_eq!(b.role(2, 11), Ok(2));
+    let status = a.expect(kind::ROLE_STATUS);
+    assert_eq!(status.body[..5], [0, 0, 0, 3, 0], "secondary now, by another's request");
+    assert_eq!(a.flow_mod_error(1, 2), Some((1, 10)), "OFPBRC_IS_SLAVE");
+    assert_eq!(a.role(0, 0), Ok(3));
+    until("roles", || {
+        let mut roles: Vec<_> = lab.column("role").lines().map(str::to_string).collect();
+        roles.retain(|r| !r.is_empty());
+        roles.sort();
+        roles == ["master", "slave"]
+    });
+    // A secondary is told of ports only.
+    lab.ofctl("add-flow br0 in_port=1,actions=controller");
+    lab.ofctl(&format!("packet-out br0 in_port=1,{PACKET},actions=table"));
+    assert_eq!(b.expect(kind::PACKET_IN).kind, kind::PACKET_IN);
+    lab.ofctl("mod-port br0 p1 no-flood");
+    a.barrier();
+    assert!(!a.seen.contains(&kind::PACKET_IN), "{:?}", a.seen);
+    assert_eq!(a.role(1, 0), Ok(1), "equal again");
+    assert_eq!(a.flow_mod_error(1, 2), None);
+}
+
+#[test]
+fn misses_reach_who_expects_them() {
+    if !privileged() {
+        return;
+    }
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "fail_mode=secure");
+    let ((la, ta), (lb, tb)) = (lab.listen("a"), lab.listen("b"));
+    lab.vsctl(&format!("set-controller br0 {ta} {tb}"));
+    lab.vsctl("set bridge br0 protocols=OpenFlow10,OpenFlow13");
+    let (mut old, mut new) = (Peer::accept(&la, 1), Peer::accept(&lb, 4));
+    let out = format!("packet-out br0 in_port=1,{PACKET},actions=table");
+    lab.ofctl(&out);
+    let miss = old.expect(kind::PACKET_IN);
+    assert_eq!(miss.body[..10], [0xff, 0xff, 0xff, 0xff, 0, 42, 0, 1, 0, 0], "whole, no match");
+    new.barrier();
+    assert!(!new.seen.contains(&kind::PACKET_IN), "1.3 has a table-miss flow for that");
+    lab.ofctl("-O OpenFlow13 add-flow br0 priority=0,actions=controller");
+    drop(old);
+    lab.ofctl(&out);
+    let sent = new.expect(kind::PACKET_IN);
+    assert_eq!(sent.body[4..8], [0, 42, 1, 0], "by a packet-out: an action");
+    drop((la, lb));
+}
+
+#[test]
+fn a_rate_limit_holds_packet_ins_back() {
+    if !privileged() {
+        return;
+    }
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "fail_mode=secure");
+    let (listener, target) = lab.listen("ctl");
+    lab.vsctl(&format!(
+        "set-controller br0 {target} -- set controller br0 controller_rate_limit=100 \
+         controller_burst_limit=25 max_backoff=1000"
+    ));
+    let mut peer = Peer::accept(&listener, 4);
+    let mut actions = vec!["controller"; 200];
+    actions.push("controller");
+    let line = format!("packet-out br0 in_port=1,{PACKET},actions={}", actions.join(","));
+    lab.ofctl(&line);
+    std::thread::sleep(Duration::from_millis(100));
+    peer.barrier();
+    let got = peer.seen.iter().filter(|k| **k == kind::PACKET_IN).count();
+    assert!((25..60).contains(&got), "{got}");
+    let dropped = || {
+        let status = lab.column("status");
+        let n = status.split("packet-in-action-dropped=").nth(1)?;
+        n.split_whitespace().next()?.parse::<usize>().ok()
+    };
+    until("the rest to be counted", || dropped() == Some(201 - got));
+}
+
+#[test]
+fn nonsense_harms_its_own_connection_only() {
+    if !privileged() {
+        return;
+    }
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "fail_mode=secure");
+    let passive = lab.path("passive");
+    lab.vsctl(&format!("set-controller br0 punix:{}", passive.display()));
+    until("the socket", || passive.exists());
+    let mut good = Peer::connect(&passive, 4);
+    let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed as u8
+    };
+    for length in [1usize, 7, 8, 100, 70_000] {
+        let mut bytes: Vec<u8> = (0..length).map(|_| random()).collect();
+        let _ = std::os::unix::net::UnixStream::connect(&passive).unwrap().write_all(&bytes);
+        // The same behind a hello, as messages of every type with random bodies.
+        let mut bad = Peer::connect(&passive, 4);
+        for k in 0..40 {
+            bytes.truncate(1000);
+            bad.send(k, 7, &bytes);
+        }
+        good.barrier();
+    }
+    let mut cut = Peer::connect(&passive, 4);
+    cut.raw(&[4, 14, 0, 80, 0, 0, 0, 1, 0, 0]);
+    drop(cut);
+    let mut half = Peer::connect(&passive, 4);
+    half.raw(&[4, 20, 0, 8, 0]);
+    good.barrier();
+    half.raw(&[0, 0, 9]);
+    half.expect(kind::BARRIER_REPLY);
+    let mut small = Peer::connect(&passive, 4);
+    small.raw(&[4, 20, 0, 3, 0, 0, 0, 1]);
+    assert!(small.closed(), "an impossible length");
+    let wrong = Peer::greet(&passive, 9);
+    assert_eq!(wrong, Some(1), "an error: no version in common");
+    good.barrier();
+    assert!(lab.ofctl("--no-stats dump-flows br0").trim().is_empty());
+    lab.vsctl("del-controller br0");
+    assert!(good.closed(), "its row is gone");
+}
+
+#[test]
+fn a_bundle_is_all_or_nothing_and_not_for_ever() {
+    if !privileged() {
+        return;
+    }
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "fail_mode=secure");
+    lab.vsctl("set open . other_config:bundle-idle-timeout=1");
+    let mut peer = Peer::connect(&lab.path("br0.mgmt"), 5);
+    peer.bundle(1, 0);
+    peer.bundle_add(1, &peer::flow_mod(5, 77, 1, 2));
+    peer.bundle_add(1, &peer::flow_mod_to_group(5, 78, 2, 99));
+    assert_eq!(peer.bundle_result(1, 4), Err(()), "an error in the middle");
+    assert_eq!(lab.ofctl("--no-stats dump-flows br0").trim(), "");
+    peer.bundle(2, 0);
+    peer.bundle_add(2, &peer::flow_mod(5, 77, 1, 2));
+    peer.bundle_add(2, &peer::flow_mod(5, 78, 2, 1));
+    assert_eq!(lab.ofctl("--no-stats dump-flows br0").trim(), "", "nothing before the commit");
+    assert_eq!(peer.bundle_result(2, 4), Ok(()));
+    // The reply is a barrier too: the next packet sees the flows.
+    assert!(lab.trace().contains("Datapath actions: 2"), "{}", lab.trace());
+    peer.bundle(3, 0);
+    peer.bundle_add(3, &peer::flow_mod(5, 77, 1, 1));
+    let error = peer.expect(kind::ERROR);
+    assert_eq!(error.body[..4], [0, 17, 0, 14], "OFPBFC_TIMEOUT");
+    assert_eq!(peer.bundle_result(3, 4), Err(()));
+    assert!(lab.trace().contains("Datapath actions: 2"));
+}
+
+#[test]
+fn a_snoop_sees_both_directions() {
+    if !privileged() {
+        return;
+    }
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "fail_mode=secure");
+    let (listener, target) = lab.listen("ctl");
+    lab.vsctl(&format!("set-controller br0 {target}"));
+    let mut peer = Peer::accept(&listener, 4);
+    let mut snoop = Peer::connect(&lab.path("br0.snoop"), 4);
+    peer.barrier();
+    snoop.expect(kind::BARRIER_REQUEST);
+    snoop.expect(kind::BARRIER_REPLY);
+}

@@ -1,0 +1,112 @@
+//! What the stock tools print with Weft and with ovs-vswitchd behind them, for the same commands.
+
+use std::process::Command;
+use testkit::{Netns, Switch, SwitchConfig, privileged};
+
+/// Starts a daemon with a bridge of inert ports.
+fn start(ns: &Netns, mut config: SwitchConfig) -> Switch<'_> {
+    config.args.push("--enable-dummy".into());
+    let sw = Switch::start(ns, config).unwrap();
+    let words = "add-br br0 -- set bridge br0 datapath_type=dummy fail_mode=secure \
+                 other-config:datapath-id=0000000000000b01 other-config:hwaddr=aa:55:aa:55:00:00 \
+                 protocols=OpenFlow10,OpenFlow13,OpenFlow14,OpenFlow15";
+    sw.vsctl(&words.split_whitespace().collect::<Vec<_>>()).unwrap();
+    for i in 1..4 {
+        let words =
+            format!("add-port br0 p{i} -- set interface p{i} type=dummy ofport_request={i}");
+        sw.vsctl(&words.split_whitespace().collect::<Vec<_>>()).unwrap();
+    }
+    sw
+}
+
+/// Runs a shell line in the switch's directory: what it prints on both outputs, and its status.
+fn run(sw: &Switch<'_>, line: &str) -> String {
+    let mut c: Command = sw.command("timeout");
+    c.args(["20", "sh", "-c", &format!("exec 2>&1; {line}")]).current_dir(sw.dir());
+    let out = c.output().unwrap();
+    format!("{}status {:?}\n", String::from_utf8_lossy(&out.stdout), out.status.code())
+}
+
+/// Takes out what differs from run to run: times, transaction ids, names of directories. Lines are
+/// sorted where the order is that of a hash table.
+fn normal(text: &str, dir: &str) -> String {
+    let mut lines: Vec<String> = text.replace(dir, "DIR").lines().map(strip).collect();
+    if !text.contains("OFPT_ERROR") {
+        lines.sort();
+    }
+    lines.join("\n")
+}
+
+fn strip(line: &str) -> String {
+    let mut line = line.to_string();
+    if let Some((port, _)) = line.split_once("(p").and_then(|_| line.split_once(": addr:")) {
+        // Inert ports have addresses of the daemon's choice.
+        line = format!("{port}: addr:ANY");
+    }
+    for key in ["duration=", "idle_age=", "xid="] {
+        let mut from = 0;
+        while let Some(at) = line[from..].find(key).map(|i| from + i + key.len()) {
+            let rest = &line[at..];
+            let end = rest.find([',', ')', ' ']).unwrap_or(rest.len());
+            line.replace_range(at..at + end, "N");
+            from = at;
+        }
+    }
+    line
+}
+
+#[test]
+fn the_tools_print_the_same() {
+    if !privileged() {
+        return;
+    }
+    let (a, b) = (Netns::new().unwrap(), Netns::new().unwrap());
+    let weft = start(&a, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")));
+    let ovs = start(&b, SwitchConfig::oracle());
+    let text = include_str!("data/ofctl.txt");
+    let lines: Vec<&str> = text.lines().filter(|l| !l.starts_with('#')).collect();
+    let all = |sw: &Switch<'_>| -> Vec<String> {
+        let dir = sw.dir().display().to_string();
+        lines.iter().map(|line| normal(&run(sw, line), &dir)).collect()
+    };
+    let (mine, theirs) = std::thread::scope(|s| {
+        let mine = s.spawn(|| all(&weft));
+        let theirs = all(&ovs);
+        (mine.join().unwrap(), theirs)
+    });
+    let mut differences = Vec::new();
+    for (line, (mine, theirs)) in lines.iter().zip(mine.iter().zip(&theirs)) {
+        if mine != theirs {
+            let only = |a: &str, b: &str, mark: &str| -> String {
+                let other: Vec<&str> = b.lines().collect();
+                let lines = a.lines().filter(|l| !other.contains(l));
+                lines.map(|l| format!("{mark} {l}\n")).collect()
+            };
+            let (weft, ovs) = (only(mine, theirs, "weft"), only(theirs, mine, "ovs "));
+            differences.push(format!("$ {line}\n{weft}{ovs}"));
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    let log = weft.log();
+    let bad = log.lines().filter(|l| ["|WARN|", "|ERR|", "|EMER|"].iter().any(|w| l.contains(w)));
+    let told = ["hugepages", "reassemble"];
+    let bad: Vec<_> = bad.filter(|l| !told.iter().any(|w| l.contains(w))).collect();
+    assert!(bad.is_empty(), "{bad:#?}");
+}
+
+#[test]
+fn every_command_of_ovs_is_there() {
+    if !privileged() {
+        return;
+    }
+    let (a, b) = (Netns::new().unwrap(), Netns::new().unwrap());
+    let weft = start(&a, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")));
+    let ovs = Switch::start(&b, SwitchConfig::oracle()).unwrap();
+    let names = |sw: &Switch<'_>| -> Vec<String> {
+        let list = sw.appctl(&["list-commands"]).unwrap();
+        list.lines().skip(1).filter_map(|l| l.split_whitespace().next().map(Into::into)).collect()
+    };
+    let mine = names(&weft);
+    let missing: Vec<_> = names(&ovs).into_iter().filter(|c| !mine.contains(c)).collect();
+    assert_eq!(missing, Vec::<String>::new());
+}
