@@ -3,7 +3,7 @@
 use super::{ConnId, bundle, multipart, role};
 use crate::state::{Shared, State};
 use crate::vlog;
-use ofproto::BundleItem;
+use ofproto::{BridgeId, BundleItem};
 use openflow::codec::{self, Dialect, ERROR_DATA, ReplyTo};
 use openflow::{
     BundleStep, FlowFormat, FlowMod, FlowModCommand, MeterCommand, NO_BUFFER, OfError, PacketOut,
@@ -151,11 +151,6 @@ fn handle(
         Request::QueueGetConfig { port } => Some(Reply::QueueConfig { port }),
         Request::Role { role, generation } => Some(role::set(s, id, role, generation)?),
         Request::GetAsync => Some(Reply::Async(conn.wants)),
-        Request::SetAsync(wants) => {
-            conn.wants = wants;
-            s.update_misses(bridge);
-            None
-        }
         Request::BundleControl { id: b, step: BundleStep::CommitRequest, flags } => {
             let messages = bundle::take(conn, b, flags)?;
             commit(s, id, messages)?;
@@ -171,31 +166,45 @@ fn handle(
             bundle::add(conn, b, flags, (inner_xid, *inner, bytes), now)?;
             None
         }
+        request => return connection(s, id, bridge, request).map(|()| None),
+    };
+    Ok(reply)
+}
+
+/// What a connection sets for itself.
+fn connection(
+    s: &mut State,
+    id: ConnId,
+    bridge: BridgeId,
+    request: Request,
+) -> Result<(), OfError> {
+    let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
+    match request {
+        Request::SetAsync(wants) => {
+            conn.wants = wants;
+            s.update_misses(bridge);
+        }
         Request::SetPacketInFormat(format) => {
             conn.dialect.iter_mut().for_each(|d| d.packet_in = format);
-            None
         }
         Request::SetFlowFormat(format) => {
             conn.dialect.iter_mut().for_each(|d| d.nxm = format == FlowFormat::Nxm);
-            None
         }
         Request::FlowModTableId(on) => {
             conn.dialect.iter_mut().for_each(|d| d.table_id = on);
-            None
         }
         Request::SetControllerId(v) => {
             conn.id = v;
             s.update_misses(bridge);
-            None
         }
         Request::MonitorCancel(m) => {
             conn.monitors.remove(&m).ok_or(OfError::MonitorUnknown)?;
             s.update_monitored(bridge);
-            None
         }
         Request::Unsupported(error) => return Err(error),
-    };
-    Ok(reply)
+        _ => return Err(OfError::BadType),
+    }
+    Ok(())
 }
 
 /// Requests that a secondary controller may not make.
