@@ -38,11 +38,11 @@ pub async fn run(state: Shared) {
 
 /// Waits until there may be something to do.
 async fn wait(state: &Shared, bell: Option<&AsyncFd<Bell>>) {
-    let bell = bell.filter(|_| state.borrow_mut().dp.rests());
     let Some(bell) = bell else { return tokio::time::sleep(TICK).await };
+    let at_most = if state.borrow_mut().dp.rests() { QUIET } else { TICK };
     // What came before the packet side knew that it has to ring.
     news(&mut state.borrow_mut());
-    if let Ok(Ok(mut rung)) = tokio::time::timeout(QUIET, bell.readable()).await {
+    if let Ok(Ok(mut rung)) = tokio::time::timeout(at_most, bell.readable()).await {
         rung.clear_ready();
     }
     state.borrow().dp.awake();
@@ -67,6 +67,7 @@ pub fn news(s: &mut State) {
         async_msgs::packet_in(s, &p);
     }
     s.settled();
+    s.progress.notify_waiters();
     s.domain.reclaim();
 }
 

@@ -36,6 +36,8 @@ pub struct State {
     /// Readers of `.snoop` sockets.
     pub snoops: Snoops,
     next_conn: ConnId,
+    /// Told when the packet side's queues were emptied and changes may be complete.
+    pub progress: Rc<tokio::sync::Notify>,
     /// Invalidations under way, oldest first.
     tickets: VecDeque<Ticket>,
     /// How long a bundle may be left alone, ns.
@@ -89,6 +91,7 @@ impl State {
             conns: BTreeMap::new(),
             snoops: Snoops::default(),
             next_conn: 1,
+            progress: Rc::default(),
             tickets: VecDeque::new(),
             bundle_timeout: crate::of::bundle::IDLE_TIMEOUT,
             status_dirty: false,
@@ -321,13 +324,18 @@ impl State {
 /// Waits until every change made so far is seen by every packet.
 pub async fn settle(state: &Shared) {
     for round in 0u32.. {
-        if state.borrow_mut().settled() {
-            return;
-        }
-        if round < 200 {
+        let progress = {
+            let mut s = state.borrow_mut();
+            if s.settled() {
+                return;
+            }
+            s.progress.clone()
+        };
+        // Few rounds only: who waits without sleeping keeps the workers from their cores.
+        if round < 8 {
             tokio::task::yield_now().await;
         } else {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            let _ = tokio::time::timeout(Duration::from_millis(1), progress.notified()).await;
         }
     }
 }

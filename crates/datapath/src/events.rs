@@ -121,6 +121,8 @@ impl AsRawFd for Bell {
 pub(crate) struct Wake {
     fd: OwnedFd,
     sleeping: AtomicBool,
+    /// The other side wants to be woken at the worker's next quiescent state.
+    asked: AtomicBool,
 }
 
 impl Wake {
@@ -131,7 +133,8 @@ impl Wake {
             return Err(std::io::Error::last_os_error());
         }
         // SAFETY: fresh descriptor, owned by nobody else.
-        Ok(Wake { fd: unsafe { OwnedFd::from_raw_fd(fd) }, sleeping: AtomicBool::new(false) })
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Wake { fd, sleeping: AtomicBool::new(false), asked: AtomicBool::new(false) })
     }
 
     pub fn fd(&self) -> i32 {
@@ -150,6 +153,21 @@ impl Wake {
         let mut n = 0u64;
         // SAFETY: eight bytes to write to; the descriptor does not block.
         unsafe { libc::read(self.fd(), (&raw mut n).cast(), 8) };
+    }
+
+    /// Asks to be woken after the worker's next quiescent state. Whoever asks must look once more
+    /// whether that has not come to pass.
+    pub fn ask(&self) {
+        self.asked.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// A worker has been quiescent.
+    pub fn answer(&self) {
+        fence(Ordering::SeqCst);
+        if self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
     }
 
     /// Wakes it if it sleeps: the only system call a PMD thread makes for another thread.

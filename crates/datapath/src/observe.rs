@@ -41,7 +41,8 @@ impl Datapath {
         let t = self.tickets.open(&self.config.domain, regions);
         self.drive_tickets();
         if !self.tickets.is_done(t) {
-            self.bell.wake();
+            self.bell.ask();
+            self.drive_tickets();
         }
         t
     }
@@ -51,17 +52,14 @@ impl Datapath {
         Bell(self.bell.clone())
     }
 
-    /// Control is about to wait on the bell. False: it must come back within a millisecond, because
-    /// PMD threads run (they never ring), or a change is under way. After true, `poll` and
-    /// `drain_events` once more before waiting.
+    /// Control is about to wait on the bell (after `poll` and `drain_events` once more). False: it
+    /// must come back within a millisecond all the same, because PMD threads run (they never ring)
+    /// or a change is under way.
     pub fn rests(&mut self) -> bool {
+        self.bell.going_to_sleep();
         let kernel_only = self.workers.iter().flatten().count() == 1;
         let told = self.workers.iter().flatten().all(|w| w.told());
-        let may = kernel_only && told && !self.reroute && self.tickets.none_waiting();
-        if may {
-            self.bell.going_to_sleep();
-        }
-        may
+        kernel_only && told && !self.reroute && self.tickets.none_waiting()
     }
 
     /// Control has waited.

@@ -303,8 +303,12 @@ impl Worker {
     /// The kernel worker's rest: see `kernel.rs`.
     fn sleep_in_kernel(&mut self, n: usize) {
         let Some(s) = &mut self.sleep else { return };
-        if std::mem::take(&mut self.vector.news) | std::mem::take(&mut self.exits.news) {
-            self.shared.bell.iter().for_each(|b| b.wake());
+        let news = std::mem::take(&mut self.vector.news) | std::mem::take(&mut self.exits.news);
+        if let Some(bell) = &self.shared.bell {
+            if news {
+                bell.wake();
+            }
+            bell.answer();
         }
         if n > 0 || self.vector.carries() || !self.exits.again.is_empty() {
             return s.busy();
