@@ -37,6 +37,8 @@ pub struct Iface {
     pub error: Option<String>,
     /// When it was added (`now_ms`).
     pub since_ms: u64,
+    /// What a patch port received and sent at the last look: (packets, bytes).
+    pub patch: [(u64, u64); 2],
     /// Carrier changes at the last look.
     pub resets: u64,
 }
@@ -46,7 +48,16 @@ impl Iface {
     pub fn new(conf: IfaceConf, now_ms: u64) -> Self {
         let last_port = conf.last_ofport.0.map(OfPort::from);
         let (of_port, dp_port, error) = (None, None, None);
-        Iface { conf, of_port, last_port, dp_port, error, since_ms: now_ms, resets: 0 }
+        Iface {
+            conf,
+            of_port,
+            last_port,
+            dp_port,
+            error,
+            since_ms: now_ms,
+            patch: [(0, 0); 2],
+            resets: 0,
+        }
     }
 
     /// Works?
@@ -82,9 +93,14 @@ impl Iface {
     /// The port's own counters, with the datapath's drops added.
     pub fn counters(&mut self, dp: &mut Datapath) -> BTreeMap<String, u64> {
         let Some(no) = self.dp_port else {
-            return ["rx_packets", "rx_bytes", "tx_packets", "tx_bytes"]
-                .map(|n| (n.to_string(), 0))
-                .into();
+            let [rx, tx] = self.patch;
+            let all = [
+                ("rx_packets", rx.0),
+                ("rx_bytes", rx.1),
+                ("tx_packets", tx.0),
+                ("tx_bytes", tx.1),
+            ];
+            return all.map(|(name, n)| (name.to_string(), n)).into();
         };
         let mut all = dp.port_mut(no).map(|p| p.counters()).unwrap_or_default();
         let Some(seen) = dp.port_stats(no) else { return all };

@@ -51,6 +51,7 @@ impl Reporter {
             },
             ..Status::default()
         };
+        s.count_patches();
         for conf in &desired.bridges {
             let Some(bridge) = s.bridges.get_mut(&conf.name) else { continue };
             status.bridges.insert(
@@ -76,7 +77,9 @@ impl Reporter {
             }
         }
         for c in &desired.conflicts {
-            status.interfaces.insert(c.interface, InterfaceStatus::failed(c.error.clone()));
+            // The same row may work elsewhere, when two ports refer to it.
+            let failed = || InterfaceStatus::failed(c.error.clone());
+            status.interfaces.entry(c.interface).or_insert_with(failed);
         }
         status
     }

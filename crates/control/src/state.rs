@@ -277,11 +277,22 @@ impl State {
     pub fn port_stats(&mut self, id: ConnId) -> Vec<PortStats> {
         let Some(name) = self.conns.get(&id).map(|c| c.bridge.clone()) else { return Vec::new() };
         let now = self.now_ms();
+        self.count_patches();
         let Some(bridge) = self.bridges.get_mut(&name) else { return Vec::new() };
         let mut all: Vec<PortStats> =
             bridge.ifaces.values_mut().filter_map(|i| i.of_stats(&mut self.dp, now)).collect();
         all.sort_by_key(|p| p.port);
         all
+    }
+
+    /// Looks at the counters of patch ports, which the switch half keeps.
+    pub fn count_patches(&mut self) {
+        for bridge in self.bridges.values_mut() {
+            for iface in bridge.ifaces.values_mut().filter(|i| i.dp_port.is_none()) {
+                let counted = iface.of_port.map(|no| self.ofproto.patch_counters(bridge.id, no));
+                iface.patch = counted.flatten().unwrap_or(iface.patch);
+            }
+        }
     }
 
     /// A controller's change of a port's configuration.

@@ -1,5 +1,6 @@
 //! A bridge as the control side keeps it: ports, learned addresses.
 
+use crate::counters::{Counter, Slot};
 use crate::events::{Event, Outbox};
 use crate::group::GroupRec;
 use crate::mac_table::{Learned, MacEntry, MacIndex, MacStats, MacTable};
@@ -39,6 +40,8 @@ pub(crate) struct Bridge {
     pub group_refs: HashMap<u32, u32>,
     pub macs: MacTable,
     pub mac_index: Arc<MacIndex>,
+    /// By patch port: the credit id of what it received; that of what it sent follows.
+    pub patch_counts: BTreeMap<OfPort, u32>,
     pub miss_base: u32,
     pub monitored: bool,
 }
@@ -62,6 +65,7 @@ impl Bridge {
             group_refs: HashMap::new(),
             macs: MacTable::new(config.mac_table_size, config.mac_aging_s),
             mac_index: Arc::new(MacIndex::new(domain, 64)),
+            patch_counts: BTreeMap::new(),
             config,
             miss_base,
             monitored: false,
@@ -149,6 +153,10 @@ impl Switch {
             self.rewritten.vlan();
         }
         let desc = describe(&spec);
+        if spec.patch_peer.is_some() && !self.bridge(id)?.patch_counts.contains_key(&spec.of_port) {
+            let base = self.slots.push_run(2, |_| Slot::Count(Counter::default()));
+            self.bridge_mut(id)?.patch_counts.insert(spec.of_port, base);
+        }
         let b = self.bridge_mut(id)?;
         let old = b.ports.insert(spec.of_port, spec);
         if old.is_none_or(|old| *describe(&old) != *desc) {
@@ -168,6 +176,15 @@ impl Switch {
         self.publish();
         self.outbox.region(Region::ALL);
         Ok(())
+    }
+
+    /// What a patch port received and sent so far, as (packets, bytes); None for other ports. The
+    /// counts stay with the number: a port that comes back under it goes on counting.
+    pub fn patch_counters(&self, id: BridgeId, of_port: OfPort) -> Option<[(u64, u64); 2]> {
+        let b = self.bridge(id).ok()?;
+        let base = *b.patch_counts.get(&of_port)?;
+        b.ports.get(&of_port)?.patch_peer.as_ref()?;
+        Some([base, base + 1].map(|id| self.slots.count(id)).map(|c| (c.packets, c.bytes)))
     }
 
     /// A port as it is now.

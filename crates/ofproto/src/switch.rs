@@ -127,6 +127,8 @@ impl Switch {
         for t in 0..crate::N_TABLES as u32 {
             self.slots.release(bridge.miss_base + t, now);
         }
+        let counts = bridge.patch_counts.values().flat_map(|base| [*base, base + 1]);
+        counts.for_each(|c| self.slots.release(c, now));
         bridge.groups.values().flat_map(|g| g.credits()).for_each(|c| self.slots.release(c, now));
         self.publish();
         self.outbox.region(Region::ALL);
@@ -255,7 +257,8 @@ impl Switch {
                 }
             };
             bundles[bundle].1.ports.push(spec.of_port);
-            PortView { bundle, peer: self.peer(b, spec), spec: spec.clone() }
+            let counts = b.patch_counts.get(&spec.of_port).copied();
+            PortView { bundle, peer: self.peer(b, spec), counts, spec: spec.clone() }
         });
         let ports: Vec<PortView> = ports.collect();
         BridgeView {

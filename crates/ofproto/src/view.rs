@@ -77,6 +77,8 @@ pub(crate) struct PortView {
     pub bundle: usize,
     /// Where a patch port leads to.
     pub peer: Option<(u32, OfPort)>,
+    /// Credit id of what a patch port received; that of what it sent follows.
+    pub counts: Option<u32>,
 }
 
 impl PortView {

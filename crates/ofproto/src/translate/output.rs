@@ -46,6 +46,7 @@ impl<'a> Xlate<'a, '_> {
             return self.detail(|| "port is down, skipping output".into());
         }
         if let Some((peer, peer_port)) = p.peer {
+            self.out.credits.extend(p.counts.map(|base| base + 1));
             return self.patch(peer, peer_port);
         }
         let Some(dp) = p.spec.dp_port else {
@@ -65,6 +66,7 @@ impl<'a> Xlate<'a, '_> {
         if self.depth >= super::MAX_DEPTH {
             return self.fail(telemetry::Drop::DepthLimit);
         }
+        self.out.credits.extend(peer.port(in_port).and_then(|p| p.counts));
         let mark = self.mark();
         let (key, from) = (self.key, self.bridge);
         let (table, cookie, exit) = (self.table, self.cookie, self.exit);
