@@ -94,6 +94,8 @@ fn patch_pairs_join_bridges() {
         assert_eq!(iface(&sw, p, "link_state"), "up");
         assert_eq!(iface(&sw, p, "admin_state"), "up");
         assert_eq!(iface(&sw, p, "mac_in_use").len(), 17);
+        wait_for("what a patch port received", || statistic(&sw, p, "rx_packets") > Some(0));
+        assert!(statistic(&sw, p, "tx_bytes") > Some(0));
     }
     vsctl(&sw, "del-port p1");
     assert!(a.ping(addr(2), Duration::from_millis(300)).is_err(), "nothing passes half a pair");
@@ -298,6 +300,27 @@ fn bad_values_are_errors_of_their_interface_only() {
     let (sent, answered) = pinger.stop();
     assert!(sent > 10 && answered + 1 >= sent, "{answered} of {sent}: others were disturbed");
     ping(&a, 2);
+}
+
+#[test]
+fn one_port_in_two_bridges() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    let (a, _b) = (host_on(&ns, &sw, 1), host_on(&ns, &sw, 2));
+    add_bridge(&sw, "br1");
+    let port = vsctl(&sw, "get port v2 _uuid");
+    vsctl(&sw, &format!("add bridge br1 ports {port}"));
+    ping(&a, 2);
+    assert_eq!(iface(&sw, "v2", "error"), "[]", "it works in the first");
+    assert_eq!(iface(&sw, "v2", "ofport"), "2");
+    // It leaves the one: the other has it.
+    vsctl(&sw, &format!("remove bridge br0 ports {port}"));
+    assert!(a.ping(addr(2), Duration::from_millis(300)).is_err(), "it is in another bridge");
+    assert_eq!(iface(&sw, "v2", "error"), "[]");
+    assert!(ofctl(&sw, "show br1").contains("(v2)"));
 }
 
 #[test]
