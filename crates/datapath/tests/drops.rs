@@ -1,0 +1,196 @@
+//! Every reason for which the packet side itself ends a packet, provoked. (`too_long`, `tx_full`,
+//! `no_port`, `policy` and `recirc_limit` are in `forward.rs`.)
+mod common;
+
+use action::{Decision, Op, Pipeline, Punt, Request, Rewrite};
+use common::{Rule, Rules, rule, udp};
+use datapath::testing::{Peer, ring_port};
+use datapath::{Config, Datapath, Meters, RxAffinity, Settings};
+use flow::{Field, Key};
+use packet::{HeapPool, Packet, Pool};
+use port::Service;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use sync::Domain;
+use telemetry::Drop;
+
+/// A pool that can run dry, or make chains.
+#[derive(Default)]
+struct Moody {
+    heap: HeapPool,
+    dry: AtomicBool,
+    chains: AtomicBool,
+}
+
+impl Pool for Moody {
+    fn alloc(&self, out: &mut Vec<Packet>, n: usize) -> bool {
+        !self.dry.load(Ordering::Relaxed) && self.heap.alloc(out, n)
+    }
+    fn packet(&self, bytes: &[u8]) -> Option<Packet> {
+        let mut p = (!self.dry.load(Ordering::Relaxed)).then(|| self.heap.packet(bytes))??;
+        p.mbuf().nb_segs += self.chains.load(Ordering::Relaxed) as u16;
+        Some(p)
+    }
+    fn copy(&self, packet: &Packet) -> Option<Packet> {
+        self.packet(packet.data())
+    }
+    fn free(&self, packets: &[Packet]) {
+        self.heap.free(packets);
+    }
+}
+
+struct NoMeter;
+impl Meters for NoMeter {
+    fn admit(&self, _: u32, bytes: usize, _: u64) -> bool {
+        bytes < 100
+    }
+}
+
+/// Says that the pipeline itself gave up.
+struct Deep;
+impl Pipeline for Deep {
+    fn resolve(&self, _: &Request<'_>, out: &mut Decision) {
+        out.drop = Some(Drop::DepthLimit);
+    }
+}
+
+struct Lab {
+    dp: Datapath,
+    pool: Arc<Moody>,
+    ends: Vec<Peer>,
+}
+
+/// Two polled ports 0 and 1 and a kernel port 2, everything stepped.
+fn lab(pipeline: Arc<dyn Pipeline>, domain: Domain, settings: Settings) -> Lab {
+    let pool = Arc::new(Moody::default());
+    let mut config = Config::new(pool.clone(), domain, pipeline);
+    (config.manual, config.max_flows) = (true, 1 << 10);
+    config.meters = Some(Arc::new(NoMeter));
+    let mut dp = Datapath::new(config).unwrap();
+    dp.set_settings(settings);
+    dp.set_pmd_cores(&[0]).unwrap();
+    let services = [Service::Poll, Service::Poll, Service::Kernel];
+    let mut ends = Vec::new();
+    for (i, service) in services.into_iter().enumerate() {
+        let (port, end) = ring_port(&format!("p{i}"), service, 1, 2, pool.clone());
+        dp.add_port(port, RxAffinity::default()).unwrap();
+        ends.push(end);
+    }
+    Lab { dp, pool, ends }
+}
+
+/// With every packet treated alike.
+fn always(ops: Vec<Op>, settings: Settings) -> Lab {
+    let domain = Domain::new();
+    let rules = Rules::new(&domain);
+    rules.list.publish(vec![Rule { ops, ..rule(&[], vec![], 1) }]);
+    lab(rules, domain, settings)
+}
+
+impl Lab {
+    fn run(&mut self) {
+        let mut quiet = 0;
+        while quiet < 4 {
+            quiet = if self.dp.step() == 0 { quiet + 1 } else { 0 };
+            self.dp.poll(datapath::now_ms());
+        }
+    }
+    /// All `n` packets (`frame`) into port 0, and how many ended for that reason; nothing is lost
+    /// or leaked beside.
+    fn ends_as(mut self, frame: &[u8], n: usize, why: Drop) -> u64 {
+        (0..n).for_each(|_| self.ends[0].send(frame));
+        self.run();
+        self.count(why)
+    }
+    fn count(&mut self, why: Drop) -> u64 {
+        self.ends.iter().for_each(|e| drop(e.drain()));
+        let totals = self.dp.totals();
+        let (came, went) = totals.balance();
+        assert_eq!(came, went, "{totals:?}");
+        assert_eq!(self.pool.heap.in_use(), 0);
+        totals.drops[why as usize]
+    }
+}
+
+fn frame() -> Vec<u8> {
+    udp(1, 2, 3, 4, 64)
+}
+
+fn punt() -> Op {
+    Op::Punt(Arc::new(Punt { max_len: 64, context: Box::new(()) }))
+}
+
+#[test]
+fn truncated_and_segmented() {
+    let out = || always(vec![Op::Output(1)], Settings::default());
+    assert_eq!(out().ends_as(&[1; 13], 3, Drop::Truncated), 3);
+    let lab = out();
+    lab.pool.chains.store(true, Ordering::Relaxed);
+    assert_eq!(lab.ends_as(&frame(), 3, Drop::Segmented), 3);
+}
+
+#[test]
+fn punts_by_rate_and_by_queue() {
+    let slow = Settings { punt_rate: 1, punt_burst: 2, ..Settings::default() };
+    assert_eq!(always(vec![punt()], slow).ends_as(&frame(), 10, Drop::PuntRate), 8);
+    let fast = Settings { punt_rate: 1 << 30, punt_burst: 1 << 20, ..Settings::default() };
+    let full = always(vec![punt()], fast).ends_as(&frame(), 5_000, Drop::PuntFull);
+    assert!((1..5_000).contains(&full), "{full}");
+}
+
+#[test]
+fn no_buffer_for_copies_and_injections() {
+    let mut lab = always(vec![Op::Output(1), Op::Output(2)], Settings::default());
+    (0..4).for_each(|_| lab.ends[0].send(&frame()));
+    lab.pool.dry.store(true, Ordering::Relaxed);
+    lab.dp.execute(&frame(), 0, &[Op::Output(1)]).unwrap();
+    lab.run();
+    assert_eq!(lab.count(Drop::NoBuffer), 5);
+}
+
+#[test]
+fn actions_that_do_not_fit() {
+    let tag = || Op::PushVlan { tpid: 0x8100, tci: 0x1005 };
+    let mut many: Vec<Op> = (0..40).map(|_| tag()).collect();
+    many.push(Op::Output(1));
+    assert_eq!(always(many, Settings::default()).ends_as(&frame(), 2, Drop::NoHeadroom), 2);
+    // A UDP port of something that is not even IP.
+    let mut set = Rewrite { key: Key::ZERO, mask: Key::ZERO };
+    Field::EthType.set(&mut set.key, 0x0800);
+    Field::IpProto.set(&mut set.key, 17);
+    Field::UdpDst.set(&mut set.key, 9);
+    Field::UdpDst.unwildcard(&mut set.mask);
+    let ops = vec![Op::Set(Box::new(set)), Op::Output(1)];
+    let mut arp = frame();
+    (arp[12], arp[13]) = (8, 6);
+    assert_eq!(always(ops, Settings::default()).ends_as(&arp, 2, Drop::BadAction), 2);
+}
+
+#[test]
+fn meters_and_the_pipelines_own_reasons() {
+    let metered = || always(vec![Op::Meter(1), Op::Output(1)], Settings::default());
+    assert_eq!(metered().ends_as(&frame(), 5, Drop::Meter), 0);
+    assert_eq!(metered().ends_as(&udp(1, 2, 3, 4, 100), 5, Drop::Meter), 5);
+    let deep = lab(Arc::new(Deep), Domain::new(), Settings::default());
+    assert_eq!(deep.ends_as(&frame(), 5, Drop::DepthLimit), 5);
+}
+
+#[test]
+fn handoffs_overflow_and_shutdown_lets_go() {
+    // One vector of a PMD thread makes more copies for a kernel port than the ring has room for.
+    let copies = vec![Op::Output(2); 12];
+    let full = always(copies, Settings::default()).ends_as(&frame(), 256, Drop::RingFull);
+    assert!(full > 0 && full < 12 * 256, "{full}");
+    // One miss per vector: the others wait, and are still waiting when the switch ends.
+    let one = Settings { miss_budget: 1, ..Settings::default() };
+    let domain = Domain::new();
+    let rules = Rules::new(&domain);
+    let by_port = rule(&[(Field::UdpDst, 999)], vec![], 0);
+    rules.list.publish(vec![by_port, rule(&[], vec![Op::Output(1)], 1)]);
+    let mut lab = lab(rules, domain, one);
+    (0..200).for_each(|i| lab.ends[0].send(&udp(1, 2, 3, i, 64)));
+    lab.dp.step();
+    lab.dp.shutdown();
+    let lost = lab.count(Drop::Shutdown);
+    assert!((1..200).contains(&lost), "{lost}");
+}
