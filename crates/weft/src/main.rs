@@ -2,6 +2,7 @@
 //!
 //! *Place*: programs row. Talks to the switch only through the stock tools and sockets.
 
+mod bench;
 mod demo;
 mod dirs;
 mod netns;
@@ -20,6 +21,9 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Measure the switch next to its peers.
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Start the switch, with a database of its own where none is running.
     Up,
     /// Stop the switch, and the database if `weft up` started it.
@@ -34,6 +38,7 @@ enum Command {
 
 fn main() -> Result<()> {
     match Args::parse().command {
+        Command::Bench(command) => bench::bench(command),
         Command::Up => up::up(&dirs::Dirs::from_env()),
         Command::Down => up::down(&dirs::Dirs::from_env()),
         Command::Demo { seconds } => demo::demo(seconds),

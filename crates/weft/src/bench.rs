@@ -1,0 +1,60 @@
+//! `weft bench`: the lab's experiments.
+
+use anyhow::{Context, Result};
+use clap::Subcommand;
+use std::path::PathBuf;
+
+/// What to do in the lab.
+#[derive(Subcommand)]
+pub enum Bench {
+    /// The experiments there are.
+    List,
+    /// Run an experiment (as root) and write its results to bench/results.
+    Run {
+        /// Its name; see `weft bench list`.
+        name: String,
+        /// Times that each system goes through each case.
+        #[arg(short = 'n', long, default_value_t = 3)]
+        repetitions: usize,
+        /// Seconds that count, per run.
+        #[arg(short, long, default_value_t = 2.0)]
+        seconds: f64,
+        /// Only these systems, such as ovs-emc,weft.
+        #[arg(long, value_delimiter = ',')]
+        systems: Vec<String>,
+        /// Only cases whose name contains this.
+        #[arg(long)]
+        case: Option<String>,
+        /// The daemon; the one beside this program if not given.
+        #[arg(long)]
+        weftd: Option<PathBuf>,
+    },
+}
+
+/// Runs the command.
+pub fn bench(command: Bench) -> Result<()> {
+    let Bench::Run { name, repetitions, seconds, systems, case, weftd } = command else {
+        for (name, title) in lab::Experiment::all()? {
+            println!("{name:<12}{title}");
+        }
+        return Ok(());
+    };
+    let weftd = match weftd {
+        Some(path) => path.canonicalize().with_context(|| path.display().to_string())?,
+        None => std::env::current_exe()?.with_file_name("weftd"),
+    };
+    let root = tree()?;
+    let folder =
+        lab::run(&name, &lab::Options { repetitions, seconds, systems, case, weftd, root })?;
+    println!("{}", folder.display());
+    Ok(())
+}
+
+/// The source tree: the generator is built from it.
+fn tree() -> Result<PathBuf> {
+    let here = std::env::current_dir()?;
+    let found = here.ancestors().find(|d| d.join("lab/generator/build.sh").exists());
+    found
+        .map(PathBuf::from)
+        .context("run this inside Weft's source tree: there is no lab/generator here")
+}
