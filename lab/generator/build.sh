@@ -28,7 +28,7 @@ source_lists() {
 }
 
 fetch_headers() {
-    work=$(mktemp -d "$out/fetch.XXXXXX")
+    work=$(mktemp -d -p "$out")
     trap 'rm -rf "$work"' EXIT
     mkdir -p "$work/lists/partial"
     source_lists "$work/parts" || { echo "weftgen: apt has no Debian mirror configured" >&2; exit 1; }
