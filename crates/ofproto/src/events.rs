@@ -13,7 +13,8 @@ pub enum Event {
     /// `reason`: 0 added, 1 deleted, 2 modified (`OFPPR_*`).
     PortStatus(BridgeId, u8, Box<PortDesc>),
     /// A flow changed, in a bridge that is monitored ([`crate::Switch::set_monitored`]).
-    Flow(BridgeId, Box<MonitorUpdate>),
+    /// With it what a modified flow did before.
+    Flow(BridgeId, Box<MonitorUpdate>, Vec<Instruction>),
 }
 
 /// More regions than this are merged into one that covers them all.

@@ -48,7 +48,8 @@ pub(crate) struct Txn {
     /// Ids whose rule goes for good, with the reason and its last state.
     gone: Vec<(u32, Removed)>,
     regions: Regions,
-    updates: Vec<MonitorUpdate>,
+    /// With what a modified flow did before.
+    updates: Vec<(MonitorUpdate, Vec<Instruction>)>,
 }
 
 /// Which flows a request means.
@@ -153,7 +154,7 @@ impl Switch {
         txn.regions.drain().for_each(|r| self.outbox.region(r));
         self.spare_regions = txn.regions;
         let events = std::mem::take(&mut txn.updates).into_iter();
-        self.outbox.events.extend(events.map(|u| Event::Flow(txn.bridge, Box::new(u))));
+        self.outbox.events.extend(events.map(|(u, old)| Event::Flow(txn.bridge, Box::new(u), old)));
         self.collect();
     }
 
@@ -283,12 +284,18 @@ impl Switch {
         };
         self.set_timer(&rec, id);
         self.slots.alloc(Slot::Flow(rec), txn.now);
-        self.stage_insert(txn, table, rule, true);
+        self.stage_insert(txn, table, rule, None);
         Ok(())
     }
 
-    /// Puts a rule in; `id`s record must be there.
-    fn stage_insert(&mut self, txn: &mut Txn, table: u8, rule: Arc<FlowRule>, new: bool) {
+    /// Puts a rule in; `id`s record must be there. `old`: what the flow did until now, if it did.
+    fn stage_insert(
+        &mut self,
+        txn: &mut Txn,
+        table: u8,
+        rule: Arc<FlowRule>,
+        old: Option<&[Instruction]>,
+    ) {
         self.rewritten.add_instructions(&rule.value().instructions);
         self.stage_region(txn, table, &rule);
         self.note(txn.bridge, table, &rule.value().instructions, true);
@@ -297,9 +304,9 @@ impl Switch {
             && let Some(rec) = self.slots.flow(rule.value().id)
         {
             let stats = self.stats_of(rec, txn.now);
-            txn.updates.push(match new {
-                true => MonitorUpdate::Added(stats),
-                false => MonitorUpdate::Modified(stats),
+            txn.updates.push(match old {
+                None => (MonitorUpdate::Added(stats), Vec::new()),
+                Some(old) => (MonitorUpdate::Modified(stats), old.to_vec()),
             });
         }
         b.tables.make(table).insert(rule.clone());
@@ -343,7 +350,8 @@ impl Switch {
         if self.bridge(txn.bridge).is_ok_and(|b| b.monitored)
             && let Some(rec) = self.slots.flow(id)
         {
-            txn.updates.push(MonitorUpdate::Deleted(self.stats_of(rec, txn.now), reason));
+            let update = MonitorUpdate::Deleted(self.stats_of(rec, txn.now), reason);
+            txn.updates.push((update, Vec::new()));
         }
     }
 
@@ -393,7 +401,7 @@ impl Switch {
                 rec.count = Counter::default();
             }
         }
-        self.stage_insert(txn, table, rule, false);
+        self.stage_insert(txn, table, rule, Some(&old.value().instructions));
         // Undone before the insertion is, so that the record is not taken for the new rule's.
         txn.undo.extend(before.map(|r| Undo::Record(id, Box::new(r))));
     }

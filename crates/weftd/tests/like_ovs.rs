@@ -1,7 +1,8 @@
 //! What the stock tools print with Weft and with ovs-vswitchd behind them, for the same commands.
 
 use std::process::Command;
-use testkit::{Netns, Switch, SwitchConfig, privileged};
+use std::time::Duration;
+use testkit::{Frame, Netns, Probe, Switch, SwitchConfig, privileged, veth};
 
 /// Starts a daemon with a bridge of inert ports.
 fn start(ns: &Netns, mut config: SwitchConfig) -> Switch<'_> {
@@ -109,4 +110,43 @@ fn every_command_of_ovs_is_there() {
     let mine = names(&weft);
     let missing: Vec<_> = names(&ovs).into_iter().filter(|c| !mine.contains(c)).collect();
     assert_eq!(missing, Vec::<String>::new());
+}
+
+#[test]
+fn cached_flows_have_names_where_they_are_wanted() {
+    if !privileged() {
+        return;
+    }
+    let (net, hosts) = (Netns::new().unwrap(), Netns::new().unwrap());
+    let sw = Switch::start(&net, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"))).unwrap();
+    sw.vsctl(&["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev"]).unwrap();
+    let mut probe = Probe::new();
+    for i in 1..3 {
+        let (port, host) = (format!("p{i}"), format!("h{i}"));
+        veth((&net, &port), (&hosts, &host)).unwrap();
+        net.ipv6_off(&port).unwrap();
+        hosts.ipv6_off(&host).unwrap();
+        sw.vsctl(&["add-port", "br0", &port]).unwrap();
+        probe.add(&hosts, &host).unwrap();
+    }
+    sw.ofctl(&["add-flow", "br0", "udp,in_port=p1,actions=output:p2,controller:40"]).unwrap();
+    let macs = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+    let frame = Frame::udp4(macs, ([10, 0, 0, 1], [10, 0, 0, 2]), (1, 2), b"x").bytes();
+    let got = probe.inject("h1", &frame, Duration::from_millis(500)).unwrap();
+    assert_eq!(got.keys().collect::<Vec<_>>(), ["h2"]);
+    let flow = |args: &[&str]| {
+        let text = sw.appctl(args).unwrap();
+        text.lines().find(|l| l.contains("userspace")).unwrap_or_default().to_string()
+    };
+    let punt = "userspace(pid=0,controller(reason=1,dont_send=0,continuation=0,recirc_id=0,\
+                rule_cookie=0,controller_id=0,max_len=40))";
+    for args in [&["dpctl/dump-flows", "--names"][..], &["dpctl/dump-flows", "-m"]] {
+        let line = flow(args);
+        assert!(line.contains("in_port(p1)"), "{line}");
+        assert!(line.ends_with(&format!("actions:p2,{punt}")), "{line}");
+    }
+    let line = flow(&["dpctl/dump-flows"]);
+    let port = line.split("in_port(").nth(1).and_then(|l| l.split(')').next()).unwrap_or("none");
+    assert!(port.parse::<u16>().is_ok(), "{line}");
+    assert!(!line.contains("p2"), "{line}");
 }

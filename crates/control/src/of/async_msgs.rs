@@ -9,6 +9,9 @@ use openflow::{
     Reason, Reply, TABLE_ALL, Version, monitor_flag, port,
 };
 
+/// A change of a flow, with what it did before if it was modified.
+type Update = (MonitorUpdate, Vec<Instruction>);
+
 /// The request that a change comes from.
 pub type Origin = Option<(ConnId, u32)>;
 
@@ -58,7 +61,7 @@ fn reason_for(conn: &Conn, context: &PacketInContext) -> Option<Reason> {
 
 /// Sends what the switch half noticed. Flow updates of one change share a message.
 pub fn events(s: &mut State, events: Vec<Event>, origin: Origin) {
-    let mut updates: Vec<(ofproto::BridgeId, Vec<MonitorUpdate>)> = Vec::new();
+    let mut updates: Vec<(ofproto::BridgeId, Vec<Update>)> = Vec::new();
     for event in events {
         match event {
             Event::FlowRemoved(bridge, removed) => {
@@ -75,9 +78,9 @@ pub fn events(s: &mut State, events: Vec<Event>, origin: Origin) {
                     port_status(s, &name, reason, &desc);
                 }
             }
-            Event::Flow(bridge, update) => match updates.last_mut() {
-                Some((b, list)) if *b == bridge => list.push(*update),
-                _ => updates.push((bridge, vec![*update])),
+            Event::Flow(bridge, update, old) => match updates.last_mut() {
+                Some((b, list)) if *b == bridge => list.push((*update, old)),
+                _ => updates.push((bridge, vec![(*update, old)])),
             },
         }
     }
@@ -98,7 +101,7 @@ fn port_status(s: &mut State, bridge: &str, reason: u8, desc: &PortDesc) {
     }
 }
 
-fn monitor(s: &mut State, bridge: &str, updates: &[MonitorUpdate], origin: Origin) {
+fn monitor(s: &mut State, bridge: &str, updates: &[Update], origin: Origin) {
     let watching = |c: &&mut Conn| c.bridge == bridge && !c.monitors.is_empty();
     for (id, conn) in s.conns.iter_mut() {
         if !watching(&conn) {
@@ -113,10 +116,10 @@ fn monitor(s: &mut State, bridge: &str, updates: &[MonitorUpdate], origin: Origi
 }
 
 /// The updates that a connection asked for; `own`: it made the change, under this transaction id.
-fn seen_by(conn: &Conn, updates: &[MonitorUpdate], own: Option<u32>) -> Vec<MonitorUpdate> {
+fn seen_by(conn: &Conn, updates: &[Update], own: Option<u32>) -> Vec<MonitorUpdate> {
     let mut list = Vec::new();
-    for update in updates {
-        let flags = conn.monitors.values().filter(|m| watches(m, update)).map(|m| m.flags);
+    for (update, old) in updates {
+        let flags = conn.monitors.values().filter(|m| watches(m, update, old)).map(|m| m.flags);
         let Some(flags) = flags.reduce(|a, b| a | b) else { continue };
         match own {
             Some(xid) if flags & monitor_flag::OWN == 0 => {
@@ -146,7 +149,7 @@ pub fn shown(update: &MonitorUpdate, flags: u16) -> MonitorUpdate {
 }
 
 /// Is this change one that the monitor asked for?
-fn watches(m: &MonitorRequest, update: &MonitorUpdate) -> bool {
+fn watches(m: &MonitorRequest, update: &MonitorUpdate, old: &[Instruction]) -> bool {
     let (flag, flow) = match update {
         MonitorUpdate::Added(f) => (monitor_flag::ADD, f),
         MonitorUpdate::Modified(f) => (monitor_flag::MODIFY, f),
@@ -155,7 +158,9 @@ fn watches(m: &MonitorRequest, update: &MonitorUpdate) -> bool {
     };
     m.flags & flag != 0
         && (m.table == TABLE_ALL || m.table == flow.table)
-        && (m.out_port == port::ANY || outputs_to(&flow.instructions, m.out_port))
+        && (m.out_port == port::ANY
+            || outputs_to(&flow.instructions, m.out_port)
+            || outputs_to(old, m.out_port))
         && m.matching.mask.subset_of(&flow.matching.mask)
         && m.matching.key.matches(&flow.matching.key, &m.matching.mask)
 }
