@@ -17,8 +17,9 @@ pub enum Event {
     Flow(BridgeId, Box<MonitorUpdate>, Vec<Instruction>),
 }
 
-/// More regions than this are merged into one that covers them all.
-const MAX_REGIONS: usize = 512;
+/// More regions than this (3 MB) are merged into one that covers them all. The packet side finds the
+/// rules of a region without looking at others, so many narrow ones cost less than one wide.
+const MAX_REGIONS: usize = 4096;
 
 /// Collected until the control side takes it.
 #[derive(Default)]
