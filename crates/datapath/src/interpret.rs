@@ -4,7 +4,7 @@
 //! Accounting: every packet that comes in ends at least once (sent, punted, recirculated or dropped
 //! for a named reason); what it ends beyond that are copies.
 
-use crate::parse::{Ext, Layout, Line, bytes, bytes_mut, key_of, parse};
+use crate::parse::{ALL_TAGS, Ext, Layout, Line, bytes, bytes_mut, key_of, parse};
 use crate::rewrite::{self, Place};
 use action::{Op, Punt, Rewrite};
 use flow::{Key, PortNo, at, flag};
@@ -71,9 +71,9 @@ impl Frame {
     }
 
     /// Parses again after the headers changed, keeping metadata.
-    fn reparse(&mut self, d: &[u8]) {
+    fn reparse(&mut self, d: &[u8], vlan_limit: u8) {
         let (old, mut ext) = (self.line, [[0; 8]; 3]);
-        if let Some(lay) = parse(d, self.in_port(), self.vlan_limit, &mut self.line, &mut ext) {
+        if let Some(lay) = parse(d, self.in_port(), vlan_limit, &mut self.line, &mut ext) {
             self.lay = lay;
             self.ext[0] = ext[0];
             self.have = self.have & !1 | lay.ext;
@@ -213,6 +213,7 @@ impl<S: Sink> Run<'_, S> {
             Op::Recirc(_) if f.depth >= RECIRC_LIMIT => self.end(Drop::RecircLimit, p),
             Op::Recirc(id) => {
                 self.ends += 1;
+                f.reparse(p.data(), f.vlan_limit);
                 self.sink.recirculate(*id, p, f);
                 None
             }
@@ -229,7 +230,7 @@ fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
     match op {
         Op::Set(rw) => {
             rewrite::apply(p, &place, rw)?;
-            f.reparse(p.data());
+            f.reparse(p.data(), ALL_TAGS);
             set_metadata(f, rw);
             return Ok(());
         }
@@ -239,7 +240,7 @@ fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
         Op::PopMpls { ethertype } => rewrite::pop_mpls(p, &place, *ethertype)?,
         _ => {}
     }
-    f.reparse(p.data());
+    f.reparse(p.data(), ALL_TAGS);
     Ok(())
 }
 

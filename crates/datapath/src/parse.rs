@@ -168,6 +168,9 @@ fn is_vlan(t: u16) -> bool {
     t == 0x8100 || t == 0x88a8
 }
 
+/// As a limit of tags: look behind every one, though the key has place for two.
+pub(crate) const ALL_TAGS: u8 = u8::MAX;
+
 /// Takes up to `limit` tags that are followed by an Ethertype; returns where the Ethertype is.
 fn vlan_tags(d: &[u8], limit: u8, out: &mut Out<'_>) -> usize {
     let mut off = 12;
@@ -182,6 +185,9 @@ fn vlan_tags(d: &[u8], limit: u8, out: &mut Out<'_>) -> usize {
         if tpid == 0x88a8 {
             out.l0[at::FLAGS] |= bit;
         }
+        off += 4;
+    }
+    while limit == ALL_TAGS && d.len() >= off + 6 && is_vlan(be16(d, off)) {
         off += 4;
     }
     off
@@ -362,4 +368,26 @@ pub fn extract(packet: &[u8], in_port: u16, vlan_limit: u8) -> Option<Key> {
     let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
     let lay = parse(packet, in_port, vlan_limit, &mut line, &mut ext)?;
     Some(key_of(&line, &ext, lay.ext))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_tags_are_looked_behind_when_asked() {
+        let mut frame = vec![0; 12];
+        for tci in 1..=4u8 {
+            frame.extend([0x81, 0, 0, tci]);
+        }
+        frame.extend([8, 6]);
+        frame.resize(80, 0);
+        let kind = |limit| {
+            let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
+            let lay = parse(&frame, 1, limit, &mut line, &mut ext).unwrap();
+            (be16(bytes(&line), at::ETH_TYPE), lay.l3)
+        };
+        assert_eq!(kind(1), (0x8100, 18));
+        assert_eq!(kind(ALL_TAGS), (0x0806, 30));
+    }
 }
