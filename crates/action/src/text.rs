@@ -79,6 +79,16 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
+    /// The IPv6 flow label: 20 bits of four bytes.
+    fn label(&mut self) {
+        let (label, mask) = (self.key.u32(at::IPV6_LABEL), self.mask.u32(at::IPV6_LABEL));
+        match mask {
+            0 => {}
+            0xf_ffff => self.list.push(format!("label={label:#x}")),
+            m => self.list.push(format!("label={label:#x}/{m:#x}")),
+        }
+    }
+
     /// A field of `n` bytes, printed by `show`; masks are printed unless exact.
     fn field(&mut self, name: &str, at: usize, n: usize, show: fn(&[u8]) -> String) {
         let mask = &self.mask.bytes()[at..at + n];
@@ -163,7 +173,7 @@ fn layer3(r: &Rewrite, part: Fill<'_>) -> (&'static str, String) {
             part(&|p| {
                 p.field("src", at::IPV6_SRC, 16, ipv6);
                 p.field("dst", at::IPV6_DST, 16, ipv6);
-                p.field("label", at::IPV6_LABEL, 4, hex);
+                p.label();
                 p.field("tclass", at::TOS, 1, hex);
                 p.field("hlimit", at::TTL, 1, decimal);
             }),

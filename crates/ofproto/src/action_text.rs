@@ -34,8 +34,8 @@ pub fn instructions_text(list: &[Instruction]) -> String {
 
 pub(crate) fn metadata_text(value: u64, mask: u64) -> String {
     match mask {
-        u64::MAX => format!("write_metadata:{value:#x}"),
-        m => format!("write_metadata:{value:#x}/{m:#x}"),
+        u64::MAX => format!("write_metadata:{}", hex(value)),
+        m => format!("write_metadata:{}/{m:#x}", hex(value)),
     }
 }
 
@@ -51,7 +51,7 @@ pub fn action_text(a: &Action) -> String {
         A::PopQueue => "pop_queue".into(),
         A::Group(g) => format!("group:{g}"),
         A::SetField { field, value, mask } => set_field(*field, *value, *mask),
-        A::Load { dst, value } => format!("load:{value:#x}->{}", sub(*dst)),
+        A::Load { dst, value } => format!("load:{}->{}", hex(*value), sub(*dst)),
         A::Move { src, dst } => format!("move:{}->{}", sub(*src), sub(*dst)),
         A::Push(s) => format!("push:{}", sub(*s)),
         A::Pop(d) => format!("pop:{}", sub(*d)),
@@ -264,4 +264,9 @@ fn nxm_name(f: Field) -> String {
         f => return f.name(),
     };
     name.into()
+}
+
+/// Hexadecimal as C's `%#x` writes it: zero has no prefix.
+fn hex(value: u64) -> String {
+    if value == 0 { "0".into() } else { format!("{value:#x}") }
 }

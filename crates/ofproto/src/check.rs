@@ -184,7 +184,10 @@ fn present(field: Field, key: &Key) -> Checked {
     if any_kind(key) {
         return Ok(());
     }
-    match fields::met(fields::prereq(field), key) {
+    // A match on later fragments may name what only first ones have.
+    let mut key = *key;
+    key.set_u8(at::FRAG, 0);
+    match fields::met(fields::prereq(field), &key) {
         true => Ok(()),
         false => Err(OfError::ActMatchInconsistent),
     }

@@ -125,10 +125,8 @@ impl<'a> Xlate<'a, '_> {
     pub(crate) fn note_learn(&mut self, vlan: u16, mac: [u8; 6], port: OfPort) {
         let bridge = self.bridge();
         let learning = self.recorder().is_some_and(|r| r.learning);
-        if !learning
-            || bridge.macs.find(vlan, mac) == Some(port)
-            || self.will_learn(vlan, mac, port)
-        {
+        let known = self.taught(vlan, mac).or_else(|| bridge.macs.find(vlan, mac));
+        if !learning || known == Some(port) {
             return;
         }
         let Some(p) = bridge.port(port) else { return };
@@ -292,6 +290,7 @@ impl Switch {
     }
 
     fn report(&self, key: &Key, out: &Decision, mut r: Recorder) -> String {
+        let learning = r.learning;
         let names = |_| None;
         let mut text = format!("Flow: {}\n", flow_text(key, &names));
         text.push_str(&r.text());
@@ -308,8 +307,10 @@ impl Switch {
         }
         mask.set_u32(at::OF_IN_PORT, !0);
         let megaflow = megaflow_text(&key.masked(&mask), &mask, &names);
-        // A trace sends nothing.
-        let punt = |p: &Punt| punt_text(p).replace("dont_send=0", "dont_send=1");
+        let punt = |p: &Punt| match learning {
+            true => punt_text(p),
+            false => punt_text(p).replace("dont_send=0", "dont_send=1"),
+        };
         let style = action::OpsText { punt: &punt, ..action::OpsText::default() };
         let ops = action::ops_text_with(&out.ops, &style);
         text.push_str(&format!(

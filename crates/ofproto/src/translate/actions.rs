@@ -202,7 +202,8 @@ impl<'a> Xlate<'a, '_> {
         if ttl > 1 {
             return self.key.set_u8(at::TTL, ttl - 1);
         }
-        self.warn(|| "IPv4 decrement TTL exception".into());
+        let kind = if self.key.u16(at::ETH_TYPE) == fields::ETH_IPV6 { 6 } else { 4 };
+        self.warn(|| format!("IPv{kind} decrement TTL exception"));
         for id in if ids.is_empty() { &[0] } else { ids } {
             self.controller(0xffff, *id, Reason::InvalidTtl, &[]);
         }
@@ -299,6 +300,8 @@ impl<'a> Xlate<'a, '_> {
         let saved = (self.key, self.exit, self.was_mpls, self.labels);
         let (set, stack) = (self.set.clone(), self.stack.clone());
         self.actions(inner.iter());
+        // A clone is a pipeline of its own: it ends as one.
+        self.run_set();
         self.freeze();
         (self.set, self.stack) = (set, stack);
         (self.key, self.exit, self.was_mpls, self.labels) = saved;

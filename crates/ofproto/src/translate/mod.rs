@@ -426,6 +426,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
         };
         let used = self.out.ops.iter().rposition(ends).map_or(0, |i| i + 1);
         self.out.ops.truncate(used);
+        // Nothing follows that a copy would have to be kept for.
+        while let Some(Op::Clone(last)) = self.out.ops.pop_if(|op| matches!(op, Op::Clone(_))) {
+            self.out.ops.extend(last);
+        }
         if self.out.ops.is_empty() {
             self.out.drop.get_or_insert(Drop::Policy);
         }

@@ -76,8 +76,10 @@ impl<'a> Xlate<'a, '_> {
         let learns = !bridge.config.flood_vlans.contains(&tags.outer.vid);
         let known = match dst[0] & 1 == 0 && learns {
             // What this very packet teaches counts already.
-            true if teaches && dst == self.key.get(at::ETH_SRC) => Some(input.spec.of_port),
-            true => bridge.macs.find(tags.outer.vid, dst),
+            true => self
+                .taught(tags.outer.vid, dst)
+                .filter(|_| teaches)
+                .or_else(|| bridge.macs.find(tags.outer.vid, dst)),
             false => None,
         };
         let Some(port) = known else {
@@ -172,9 +174,10 @@ impl<'a> Xlate<'a, '_> {
         ok
     }
 
-    /// Has this translation met the address already?
-    pub(crate) fn will_learn(&self, vlan: u16, mac: [u8; 6], port: u32) -> bool {
-        self.learns.contains(&Learn { bridge: self.bridge.id, vlan, mac, port })
+    /// The port behind which this translation has met an address.
+    pub(crate) fn taught(&self, vlan: u16, mac: [u8; 6]) -> Option<u32> {
+        let here = |l: &&Learn| (l.bridge, l.vlan, l.mac) == (self.bridge.id, vlan, mac);
+        self.learns.iter().rev().find(here).map(|l| l.port)
     }
 
     fn learn(&mut self, port: u32, vlan: u16) {
