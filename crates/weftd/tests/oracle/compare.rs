@@ -63,7 +63,7 @@ impl Trace {
 fn normal_form(text: &str) -> String {
     let wanted = |l: &&str| {
         let l = l.trim_start();
-        !l.starts_with("-> using bucket") && !(l.starts_with("-> bucket ") && l.contains("score"))
+        !(l.starts_with("-> using bucket") || l.starts_with("-> bucket ") && l.contains("score"))
     };
     let cut = |l: String, label: &str| match l.split_once(label) {
         Some((before, after)) => {
