@@ -222,3 +222,32 @@ fn same_flows_same_decisions() {
     assert!(pair.found.is_empty(), "{} differences\n{}", pair.found.len(), pair.found.join("\n"));
     assert!(one.is_some() || pair.count.traces >= 300, "{:?}", pair.count);
 }
+
+/// What a switch, not ovs-ofctl, refuses.
+const REFUSED: [&str; 6] = [
+    "actions=group:999",
+    "actions=output:65290",
+    "actions=write_actions(group:999)",
+    "actions=clone(group:999)",
+    "table=254,actions=output:1",
+    "check_overlap,priority=5,ip,actions=output:1",
+];
+
+#[test]
+fn refused_flows_are_refused_alike() {
+    if !usable() {
+        return;
+    }
+    let (a, b) = (Netns::new().unwrap(), Netns::new().unwrap());
+    let pair = Pair::start(&a, &b);
+    let before = "priority=5,tcp,actions=output:2".to_owned();
+    let flows: Vec<_> = [before].into_iter().chain(REFUSED.map(str::to_owned)).collect();
+    for version in &VERSIONS[1..] {
+        let errors = |rig: &Rig| -> Vec<_> {
+            flows.iter().zip(rig.load(version, &flows).unwrap()).collect()
+        };
+        let ovs = errors(&pair.ovs);
+        assert_eq!(ovs, errors(&pair.weft), "{version}");
+        assert!(ovs.iter().filter(|(_, e)| e.is_some()).count() >= 4, "{ovs:?}");
+    }
+}

@@ -169,7 +169,7 @@ fn error_name(text: &str) -> String {
         text.split(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
     let name = names.find(|w| w.starts_with("OFP") && w.contains('_') && !w.starts_with("OFPT_"));
     match name {
-        Some(n) if text.contains("OFPT_ERROR") => n.to_owned(),
+        Some(n) if text.contains("OFPT_ERROR") || text.contains("Error OFP") => n.to_owned(),
         _ => text.rsplit("ovs-ofctl: ").next().unwrap_or(text).trim().to_owned(),
     }
 }
