@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian 12: `make run` and `make test`.
 CARGO ?= cargo
 
-.PHONY: run test check build deps-build deps-run deps-test clean
+.PHONY: run test check build bench deps-build deps-run deps-test deps-bench clean
 
 build: deps-build ## the release binaries
 	$(CARGO) build --release --bins
@@ -28,3 +28,10 @@ deps-test:
 
 clean:
 	$(CARGO) clean
+
+bench: deps-bench ## packet speed beside OVS-DPDK and testpmd (root; a machine to itself): bench/results/
+	$(CARGO) build --release -p weftd
+	$(CARGO) build --release -p port-dpdk --example io
+	scripts/bench.py
+deps-bench:
+	@scripts/deps.sh bench

@@ -1,11 +1,12 @@
 #!/bin/bash
 # Installs what is missing on Debian 12 to build, run and test Weft. Does nothing where all is there.
-# Usage: deps.sh build|run|test   (each includes the ones before)
+# Usage: deps.sh build|run|test|bench   (each includes the ones before)
 set -euo pipefail
 packages=(build-essential pkg-config libdpdk-dev)
 case ${1:-build} in
-run | test) packages+=(dpdk-dev openvswitch-switch openvswitch-common iproute2 iputils-ping procps ethtool tcpdump) ;;&
+run | test | bench) packages+=(dpdk-dev openvswitch-switch openvswitch-common iproute2 iputils-ping procps ethtool tcpdump) ;;&
 test) packages+=(iperf3 python3-venv) ;;
+bench) packages+=(openvswitch-switch-dpdk python3) ;;
 esac
 missing=()
 for p in "${packages[@]}"; do

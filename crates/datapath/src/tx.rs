@@ -184,6 +184,27 @@ impl Exits {
         }
     }
 
+    /// As [`Exits::send`] for several packets.
+    pub fn send_all(&mut self, no: PortNo, packets: &[Packet]) {
+        let mut rest = packets;
+        while !rest.is_empty() {
+            let Some(Some(slot)) = self.slots.get_mut(no as usize) else {
+                self.shared.orphan.lost(Drop::NoPort, rest.len() as u64);
+                return self.trash.extend_from_slice(rest);
+            };
+            if slot.buf.is_empty() {
+                slot.since = 0;
+                self.waiting.push(no);
+            }
+            let (now, later) = rest.split_at(rest.len().min(BURST - slot.buf.len()));
+            slot.buf.extend_from_slice(now);
+            rest = later;
+            if slot.buf.len() >= BURST {
+                self.flush(no);
+            }
+        }
+    }
+
     /// Sends what a port has buffered.
     fn flush(&mut self, no: PortNo) {
         let Some(Some(slot)) = self.slots.get_mut(no as usize) else { return };
@@ -200,8 +221,12 @@ impl Exits {
                     bytes -= cut_long(&mut slot.buf, slot.limit, &slot.stats, &mut self.trash);
                 }
                 let n = q.tx(&slot.buf).min(slot.buf.len());
-                slot.buf.drain(..n);
-                bytes -= slot.buf.iter().map(|p| p.len() as u64).sum::<u64>();
+                if n == slot.buf.len() {
+                    slot.buf.clear();
+                } else {
+                    slot.buf.drain(..n);
+                    bytes -= slot.buf.iter().map(|p| p.len() as u64).sum::<u64>();
+                }
                 slot.stats.tx_packets.add(n as u64);
                 slot.stats.tx_bytes.add(bytes);
                 self.shared.perf.tx_packets.add(n as u64);

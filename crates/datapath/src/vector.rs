@@ -5,7 +5,7 @@ use crate::events::{Cold, Credit, Report, Shared};
 use crate::interpret::{self, Frame, Sink, keep_metadata};
 use crate::lookup::mask::Words;
 use crate::lookup::{Keys, Table, prefetch};
-use crate::parse::{Layout, parse};
+use crate::parse::{Layout, Line, parse};
 use crate::program::{Kind, Program, Programs};
 use crate::rewrite::{self, Place};
 use crate::tx::{Exits, Pending};
@@ -36,6 +36,8 @@ pub(crate) struct Vector {
     /// Packets that were parsed, in order.
     live: Vec<u8>,
     todo: Vec<u8>,
+    /// Packets with the key of the packet in the second place, which is looked up for both.
+    followers: Vec<(u8, u8)>,
     /// Waiting for the next vector (over the miss budget).
     carry: Vec<Pending>,
     pub table: Table,
@@ -72,6 +74,7 @@ impl Vector {
             meta: Vec::new(),
             live: Vec::with_capacity(VECTOR),
             todo: Vec::with_capacity(VECTOR),
+            followers: Vec::with_capacity(VECTOR),
             carry: Vec::new(),
             table: Table::new(flows),
             programs: Programs::default(),
@@ -188,14 +191,54 @@ impl Vector {
 
     /// Step 3.
     pub fn lookup(&mut self, now_ms: u64) {
-        self.todo.clear();
-        self.todo.extend_from_slice(&self.live);
         let mut todo = std::mem::take(&mut self.todo);
+        self.leaders(&mut todo);
         self.table.classify(&mut self.keys, &mut todo);
+        if todo.len() + self.followers.len() > 0 {
+            self.follow(&mut todo);
+        }
         if !todo.is_empty() {
             self.misses(&todo, now_ms);
         }
         self.todo = todo;
+    }
+
+    /// Packets whose key is that of the packet before them need no lookup of their own: they go to
+    /// `followers`, all others to `todo`.
+    fn leaders(&mut self, todo: &mut Vec<u8>) {
+        todo.clear();
+        self.followers.clear();
+        let (line, have) = (&self.keys.line.0, &self.keys.have);
+        let mut last = usize::MAX;
+        for i in self.live.iter().map(|i| *i as usize) {
+            if last < VECTOR && have[i] | have[last] == 0 && same(&line[i], &line[last]) {
+                self.followers.push((i as u8, last as u8));
+            } else {
+                last = i;
+                todo.push(i as u8);
+            }
+        }
+    }
+
+    /// Gives followers what their leaders found. Those whose leader found nothing are misses too:
+    /// each of them is decided about, in its turn.
+    fn follow(&mut self, todo: &mut Vec<u8>) {
+        let (found, missed) = (&mut self.keys, todo.len());
+        let mut hits = 0;
+        for (i, leader) in &self.followers {
+            if missed > 0 && todo[..missed].contains(leader) {
+                todo.push(*i);
+            } else {
+                let (i, leader) = (*i as usize, *leader as usize);
+                found.rule[i] = found.rule[leader];
+                found.program[i] = found.program[leader];
+                hits += 1;
+            }
+        }
+        self.table.followed(hits);
+        if todo.len() > missed {
+            todo.sort_unstable();
+        }
     }
 
     /// Decides about packets that no rule matched, in order.
@@ -318,25 +361,50 @@ impl Vector {
     /// Step 4. Clears the vector.
     pub fn act(&mut self, exits: &mut Exits) {
         let now_ms = exits.now_ms;
-        // A run of packets of one flow counts once.
+        self.count_all(now_ms);
+        let mut n = 0;
+        while n < self.live.len() {
+            let program = self.programs.get(self.keys.program[self.live[n] as usize]);
+            let run = match program.kind {
+                Kind::Output => self.run(n),
+                _ => 1,
+            };
+            if run > 1 {
+                exits.send_all(program.out, &self.packets[n..n + run]);
+            } else {
+                let i = self.live[n] as usize;
+                self.execute(program, i, self.packets[i], exits);
+            }
+            n += run;
+        }
+        self.packets.clear();
+        self.in_port.clear();
+        self.finish();
+    }
+
+    /// How many packets from the `n`th on have its program and lie side by side.
+    #[inline]
+    fn run(&self, n: usize) -> usize {
+        if self.live.len() != self.packets.len() {
+            return 1;
+        }
+        let programs = &self.keys.program[n..self.live.len()];
+        programs.iter().take_while(|p| **p == programs[0]).count()
+    }
+
+    /// Credits the rules. A run of packets of one rule counts once.
+    fn count_all(&self, now_ms: u64) {
         let (mut run, mut packets, mut bytes) = (0, 0, 0);
-        for n in 0..self.live.len() {
-            let i = self.live[n] as usize;
-            let p = self.packets[i];
+        for i in self.live.iter().map(|i| *i as usize) {
             let rule = self.keys.rule[i];
             if rule != run {
                 self.count(run, packets, bytes, now_ms);
                 (run, packets, bytes) = (rule, 0, 0);
             }
             packets += 1;
-            bytes += p.len() as u64;
-            let program = self.programs.get(self.keys.program[i]);
-            self.execute(program, i, p, exits);
+            bytes += self.packets[i].len() as u64;
         }
         self.count(run, packets, bytes, now_ms);
-        self.packets.clear();
-        self.in_port.clear();
-        self.finish();
     }
 
     /// Credits a rule; 0 is none.
@@ -498,4 +566,10 @@ impl Vector {
             (_, None) => exits.dropped(e.in_port, Drop::NoBuffer),
         }
     }
+}
+
+/// Are two lines equal? Addresses and ports, where flows differ, decide first.
+#[inline]
+fn same(a: &Line, b: &Line) -> bool {
+    (a[2] ^ b[2]) | (a[3] ^ b[3]) == 0 && a == b
 }

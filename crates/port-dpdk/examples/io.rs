@@ -24,15 +24,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     pin(core.parse()?);
     let _lcore = eal.register_thread()?;
     let mut burst = Vec::with_capacity(BURST);
-    let run = |d: Duration, burst: &mut Vec<Packet>, rxq: &mut dyn RxQueue, txq: &mut dyn TxQueue| {
-        let (end, mut packets) = (Instant::now() + d, 0);
-        while Instant::now() < end {
-            for _ in 0..1000 {
-                packets += forward(burst, rxq, txq, &*pools);
+    let run =
+        |d: Duration, burst: &mut Vec<Packet>, rxq: &mut dyn RxQueue, txq: &mut dyn TxQueue| {
+            let (end, mut packets) = (Instant::now() + d, 0);
+            while Instant::now() < end {
+                for _ in 0..1000 {
+                    packets += forward(burst, rxq, txq, &*pools);
+                }
             }
-        }
-        packets
-    };
+            packets
+        };
     run(Duration::from_secs(1), &mut burst, &mut *rxq, &mut *txq);
     let start = cpu_ns();
     let packets = run(Duration::from_secs_f64(seconds.parse()?), &mut burst, &mut *rxq, &mut *txq);

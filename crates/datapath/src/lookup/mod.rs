@@ -175,6 +175,11 @@ impl Table {
         self.order.len()
     }
 
+    /// Packets took over what the packet before them found.
+    pub fn followed(&mut self, n: u64) {
+        self.tally.flow_hits += n;
+    }
+
     /// Counts since the last call.
     pub fn take_tally(&mut self) -> Tally {
         std::mem::take(&mut self.tally)
