@@ -13,7 +13,7 @@ const BANNED: &[(&str, &str)] = &[
     ("unimplemented!(", "finish it, or return an error"),
     (" dbg!(", "leftover"),
     ("FIXME", "open an issue"),
-    ("XXX", "open an issue"),
+    ("XXX:", "open an issue"),
 ];
 
 /// Written by a program, not by hand.
