@@ -123,6 +123,24 @@ fn a_change_takes_effect_and_spares_the_rest() {
 }
 
 #[test]
+fn repeated_keys_are_each_decided_or_counted() {
+    let mut b = bed(2);
+    b.set_rules(vec![rule(&[], vec![Op::Output(1)], 1)]);
+    for cacheable in [false, true, true] {
+        b.rules.cacheable.store(cacheable, Ordering::Relaxed);
+        for i in 0..90 {
+            b.peers[0].send(&udp(1, 2, 1 + i / 30, 4, 64));
+        }
+        b.run();
+        assert_eq!(b.peers[1].drain().len(), 90);
+        assert_eq!(b.credits()[&1], (90, 90 * 64));
+        let perf = b.dp.perf().iter().map(|(_, p)| p.misses).sum::<u64>();
+        assert!(perf >= 90, "without a stored rule each packet is decided: {perf}");
+    }
+    b.assert_balanced();
+}
+
+#[test]
 fn uncacheable_decisions_and_a_full_table_count() {
     let mut b = bed(2);
     b.set_rules(vec![rule(&[(Field::UdpSrc, 0)], vec![], 2), rule(&[], vec![Op::Output(1)], 1)]);
