@@ -9,6 +9,7 @@ const LOCK: &str = "/tmp/hugepages.lock";
 
 /// Held hugepages.
 pub struct Hugepages {
+    pages: u64,
     before: String,
     _lock: File,
 }
@@ -23,17 +24,26 @@ impl Hugepages {
         // SAFETY: no memory is involved; the descriptor is ours and lives in the result.
         unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) };
         let before = fs::read_to_string(NUMBER).context(NUMBER)?;
-        let held = Hugepages { before, _lock: lock };
-        let missing = pages.saturating_sub(meminfo("HugePages_Free:")?);
+        let held = Hugepages { pages, before, _lock: lock };
+        held.refill()?;
+        Ok(held)
+    }
+
+    /// Sees that the pages are free: others on this machine may have used some, or set the number back.
+    ///
+    /// # Errors
+    /// Not root, or there is too little memory.
+    pub fn refill(&self) -> Result<()> {
+        let missing = self.pages.saturating_sub(meminfo("HugePages_Free:")?);
         if missing > 0 {
             let total = meminfo("HugePages_Total:")? + missing;
             fs::write(NUMBER, total.to_string()).context("hugepages: are you root?")?;
         }
         let free = meminfo("HugePages_Free:")?;
-        if free < pages {
-            bail!("{pages} free hugepages of 2 MiB are needed, the kernel found {free}");
+        if free < self.pages {
+            bail!("{} free hugepages of 2 MiB are needed, the kernel found {free}", self.pages);
         }
-        Ok(held)
+        Ok(())
     }
 }
 

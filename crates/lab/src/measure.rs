@@ -91,7 +91,7 @@ pub fn run(name: &str, options: &Options) -> Result<PathBuf> {
         libc::signal(libc::SIGTERM, handler);
     }
     let generator = build_generator(&options.root)?;
-    let _pages = Hugepages::take(HUGEPAGES)?;
+    let pages = Hugepages::take(HUGEPAGES)?;
     let mut environment = Environment::now(&options.root);
     let wanted =
         |c: &&Case| options.case.as_ref().is_none_or(|part| c.name.contains(part.as_str()));
@@ -107,7 +107,9 @@ pub fn run(name: &str, options: &Options) -> Result<PathBuf> {
                     case.name,
                     system.name
                 );
-                match sample(case, system, options, &generator) {
+                let sample =
+                    pages.refill().and_then(|()| sample(case, system, options, &generator));
+                match sample {
                     Ok(sample) => results.add(row, column, sample),
                     Err(error) => eprintln!("\n{} under {}: {error:#}", case.name, system.name),
                 }
