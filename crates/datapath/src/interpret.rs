@@ -4,7 +4,7 @@
 //! Accounting: every packet that comes in ends at least once (sent, punted, recirculated or dropped
 //! for a named reason); what it ends beyond that are copies.
 
-use crate::parse::{ALL_TAGS, Ext, Layout, Line, bytes, bytes_mut, key_of, parse};
+use crate::parse::{Ext, Layout, Line, bytes, bytes_mut, key_of, parse};
 use crate::rewrite::{self, Place};
 use action::{Op, Punt, Rewrite};
 use flow::{Key, PortNo, at, flag};
@@ -45,7 +45,10 @@ pub(crate) struct Frame {
     /// Which of `ext` mean something.
     pub have: u8,
     pub lay: Layout,
+    /// Tags that matching looks behind (`vlan-limit`).
     pub vlan_limit: u8,
+    /// Tags in front of what matching saw as the network header: as pushes and pops change it.
+    pub tags: u8,
     pub depth: u8,
 }
 
@@ -58,6 +61,7 @@ impl Frame {
             have: 0,
             lay: Layout::default(),
             vlan_limit,
+            tags: vlan_limit,
             depth: 0,
         };
         f.lay = parse(d, in_port, vlan_limit, &mut f.line, &mut f.ext)?;
@@ -230,17 +234,24 @@ fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
     match op {
         Op::Set(rw) => {
             rewrite::apply(p, &place, rw)?;
-            f.reparse(p.data(), ALL_TAGS);
+            f.reparse(p.data(), f.tags);
             set_metadata(f, rw);
             return Ok(());
         }
-        Op::PushVlan { tpid, tci } => rewrite::push_vlan(p, *tpid, *tci)?,
-        Op::PopVlan => rewrite::pop_vlan(p),
+        Op::PushVlan { tpid, tci } => {
+            rewrite::push_vlan(p, *tpid, *tci)?;
+            f.tags = f.tags.saturating_add(1);
+        }
+        Op::PopVlan => {
+            let tagged = bytes(&f.line)[at::VLAN] & 0x10 != 0;
+            rewrite::pop_vlan(p);
+            f.tags -= u8::from(tagged && f.tags > 0);
+        }
         Op::PushMpls { ethertype, lse } => rewrite::push_mpls(p, &f.lay, *ethertype, *lse)?,
         Op::PopMpls { ethertype } => rewrite::pop_mpls(p, &place, *ethertype)?,
         _ => {}
     }
-    f.reparse(p.data(), ALL_TAGS);
+    f.reparse(p.data(), f.tags);
     Ok(())
 }
 

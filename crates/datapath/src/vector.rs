@@ -486,6 +486,7 @@ impl Vector {
             have: k.have,
             lay: self.lay[i],
             vlan_limit: self.vlan_limit,
+            tags: self.vlan_limit,
             depth: if i < self.meta.len() { self.depth[i] } else { 0 },
         }
     }
