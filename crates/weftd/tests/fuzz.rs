@@ -184,10 +184,11 @@ fn ports() {
         options:dpdk-devargs=net_af_packet3,iface=k0",
     );
     vsctl(&sw, "add-port br0 vhu -- set interface vhu type=dpdkvhostuser ofport_request=6");
+    // Before the guest is there: it sends back what it gets, which a learning switch must believe.
+    ping(&a, 2);
     let ring = Ring { packed: true, queues: 1, server: false };
     let _guest = Guest::start(&sw.dir().join("vhu"), ring, "io");
     wait_for("the guest", || iface(&sw, "vhu", "link_state") == "up");
-    ping(&a, 2);
     let idle = buffers(&sw);
     let pid = sw.daemon_pid();
     // Everything a packet can go through; hosts 1 and 2 among themselves as before.
