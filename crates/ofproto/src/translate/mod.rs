@@ -514,7 +514,7 @@ enum Miss {
 }
 
 fn may_receive(p: &crate::view::PortView) -> bool {
-    p.spec.config & (port_config::NO_RECV | port_config::PORT_DOWN) == 0
+    p.spec.config & port_config::NO_RECV == 0
 }
 
 /// Label stack entries in the key.

@@ -42,9 +42,6 @@ impl<'a> Xlate<'a, '_> {
         if p.spec.config & port_config::NO_FWD != 0 {
             return self.detail(|| "OFPPC_NO_FWD set, skipping output".into());
         }
-        if p.spec.config & port_config::PORT_DOWN != 0 {
-            return self.detail(|| "port is down, skipping output".into());
-        }
         if let Some((peer, peer_port)) = p.peer {
             self.out.credits.extend(p.counts.map(|base| base + 1));
             return self.patch(peer, peer_port);

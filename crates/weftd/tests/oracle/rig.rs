@@ -43,7 +43,6 @@ impl<'a> Rig<'a> {
         }
         switch.vsctl(&words.split_whitespace().collect::<Vec<_>>())?;
         let mut rig = Rig { name, switch, ends, ports: BTreeMap::new() };
-        // To a port that is down weftd does not even try to send.
         ns.ip("link set br0 up")?;
         rig.ports = rig.datapath_ports()?;
         Ok(rig)
