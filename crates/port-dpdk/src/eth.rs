@@ -39,9 +39,22 @@ impl TxQueue for Tx {
     }
 }
 
+/// With hugepages, memory is corrupted after an AF_XDP device of DPDK 22.11 was closed.
+fn refuse_broken(devargs: &str, hugepages: bool) -> Result<(), PortError> {
+    if hugepages && devargs.contains("net_af_xdp") {
+        return Err(PortError::Device(
+            "AF_XDP is refused while hugepages are in use: DPDK 22.11's driver corrupts memory \
+             when it closes (free the hugepages and restart, or use type system)"
+                .into(),
+        ));
+    }
+    Ok(())
+}
+
 impl EthPort {
     pub(crate) fn open(devices: &Devices, config: &PortConfig) -> Result<EthPort, PortError> {
         let options = EthOptions::read(config)?;
+        refuse_broken(&options.devargs, devices.pools.eal().hugepages())?;
         let dev = EthDev::attach(devices.pools.eal(), &options.devargs).map_err(device_error)?;
         let mtu = options.mtu.unwrap_or_else(|| dev.mtu());
         // DPDK 22.11's AF_XDP driver does not give back what is in its rings when it closes.

@@ -107,6 +107,11 @@ fn tap_comes_and_goes() {
 }
 
 fn afxdp() {
+    if devices().pools.eal().hugepages() {
+        let refused = devices().open(&config("v0", "afxdp", &[])).map(drop).unwrap_err();
+        assert!(refused.to_string().contains("hugepages"), "{refused}");
+        return;
+    }
     let mut a = match devices().open(&config("v0", "afxdp", &[])) {
         Ok(port) => port,
         Err(error) => panic!("{error}\n{}", common::log()),
