@@ -13,7 +13,7 @@ static const char *const orders[] = {"seq", "uniform", "zipf", "burst", "scatter
 static const char *const kinds[] = {"udp4", "tcp4", "udp6", "vlan", "vxlan", NULL};
 static const char *const keys[] = {
 	"flows", "order", "s",    "size",  "kind",    "new",   "seed",  "rules", "dmacs", "guests",
-	"vnis",  "rate",  "ring", "limit", "offload", "track", "stats", NULL,
+	"vnis",  "rate",  "ring", "limit", "offload", "track", "stats", "table", "pcap",  NULL,
 };
 
 static int
@@ -122,6 +122,15 @@ parse_s(struct config *c, const char *value)
 }
 
 static int
+parse_path(const char *key, const char *value, char *path, size_t size)
+{
+	if (snprintf(path, size, "%s", value) < (int)size)
+		return 0;
+	LOG(ERR, "%s: the path is too long\n", key);
+	return -EINVAL;
+}
+
+static int
 parse_one(const char *key, const char *value, void *config)
 {
 	struct config *c = config;
@@ -145,20 +154,27 @@ parse_one(const char *key, const char *value, void *config)
 		return parse_size(c, value);
 	if (!strcmp(key, "s"))
 		return parse_s(c, value);
-	if (!strcmp(key, "stats")) {
-		if (snprintf(c->stats, sizeof c->stats, "%s", value) < (int)sizeof c->stats)
-			return 0;
-		LOG(ERR, "stats: the path is too long\n");
-		return -EINVAL;
-	}
+	if (!strcmp(key, "stats"))
+		return parse_path(key, value, c->stats, sizeof c->stats);
+	if (!strcmp(key, "table"))
+		return parse_path(key, value, c->table, sizeof c->table);
+	if (!strcmp(key, "pcap"))
+		return parse_path(key, value, c->pcap, sizeof c->pcap);
 	return parse_numeric(c, key, value);
 }
 
 /* What the arguments say together. */
 static int
-check(const struct config *c)
+check(struct config *c)
 {
-	uint32_t least = frame_least_size(c);
+	uint32_t least;
+
+	if ((*c->table || *c->pcap) && (c->kind != KIND_UDP4 || (*c->table && *c->pcap))) {
+		LOG(ERR, "table and pcap go neither together nor with a kind\n");
+		return -EINVAL;
+	}
+	c->kind = *c->table ? KIND_TABLE : *c->pcap ? KIND_PCAP : c->kind;
+	least = frame_least_size(c);
 
 	if (c->size > SIZE_UNIFORM && c->size < least) {
 		LOG(ERR, "size=%u: frames of kind %s have at least %u bytes\n", c->size, kinds[c->kind], least);

@@ -96,7 +96,9 @@ init_rx(struct rx_queue *q, struct device *d, uint16_t port, uint16_t index, uin
 		q->per_cycle = rate * 4294967296.0 / rte_get_tsc_hz();
 		q->step = rte_get_tsc_hz() / rate;
 	}
-	frame_init(&q->frame, &d->config, port);
+	q->table = &d->table;
+	q->replay = &d->replay;
+	frame_init(&q->frame, d, port);
 }
 
 static int
@@ -342,6 +344,7 @@ close_device(struct rte_eth_dev *dev)
 		d->rx[i] = NULL;
 		d->tx[i] = NULL;
 	}
+	file_free(d);
 	unmap_counters(d);
 	dev->data->mac_addrs = NULL; /* part of dev_private */
 	return 0;
@@ -391,8 +394,11 @@ probe(struct rte_vdev_device *vdev)
 		return -ENOMEM;
 	d = dev->data->dev_private;
 	d->config = config;
-	ret = map_counters(d);
+	ret = file_load(d);
+	if (!ret)
+		ret = map_counters(d);
 	if (ret) {
+		file_free(d);
 		rte_eth_dev_release_port(dev);
 		return ret;
 	}

@@ -4,7 +4,9 @@
  *   udp4 tcp4 vlan  02:00:00:d, 48.0.0.0 + f -> 16.0.0.0 + 256 r + f mod 256, port 1024 + f mod 2^14 -> 5001
  *   udp6            the same with fd00:: + f -> fd01::r:(f mod 256)
  *   vxlan           outer 172.16.0.1 + source -> 172.31.0.1, port 49152 + f mod 2^14 -> 4789, VNI 100 + guest mod vnis;
- *                   inner 02:00:01:00:guest, 48.0.0.0 + f -> 16.0.0.0 + f; with order=scatter the inner source stays */
+ *                   inner 02:00:01:00:guest, 48.0.0.0 + f -> 16.0.0.0 + f; with order=scatter the inner source stays
+ *   table           what record f mod n says, with bits of f in the places that it leaves free
+ *   pcap            packet f mod n of the file, as it is */
 #include <string.h>
 
 #include <immintrin.h>
@@ -23,6 +25,7 @@
 
 static const uint16_t header_bytes[] = {
 	[KIND_UDP4] = 42, [KIND_TCP4] = 54, [KIND_UDP6] = 62, [KIND_VLAN] = 46, [KIND_VXLAN] = 92,
+	[KIND_TABLE] = 54, [KIND_PCAP] = 0,
 };
 
 uint32_t
@@ -32,11 +35,17 @@ frame_least_size(const struct config *config)
 }
 
 void
-frame_init(struct frame_constants *f, const struct config *config, uint16_t port)
+frame_init(struct frame_constants *f, const struct device *device, uint16_t port)
 {
+	const struct config *config = &device->config;
+
 	f->header = header_bytes[config->kind];
 	f->port = port;
-	f->rules = divisor_of(config->rules);
+	f->flows = config->flows;
+	f->rules = divisor_of(config->kind == KIND_TABLE ? device->table.n :
+			      config->kind == KIND_PCAP  ? device->replay.n :
+							   config->rules);
+	f->new_rules = divisor_of(device->table.n_new ? device->table.n_new : 1);
 	f->macs = divisor_of(config->kind == KIND_VXLAN ? config->guests : config->dmacs);
 }
 
@@ -184,11 +193,11 @@ fill_payload(uint8_t *at, uint32_t header, uint32_t length, struct words stamp)
 }
 
 static __rte_always_inline void
-write_tcp4(uint8_t *at, uint32_t src, uint32_t dst, uint16_t sport, uint32_t length, uint32_t payload)
+write_tcp4(uint8_t *at, uint32_t src, uint32_t dst, uint16_t sport, uint16_t dport, uint32_t length, uint32_t payload)
 {
-	uint32_t sum = 6 + (length - 34) + halves(src) + halves(dst) + sport + DPORT + 0x5010 + 0xffff + payload;
+	uint32_t sum = 6 + (length - 34) + halves(src) + halves(dst) + sport + dport + 0x5010 + 0xffff + payload;
 
-	write_ip4(at + 14, 6, length - 14, src, dst, sport, DPORT);
+	write_ip4(at + 14, 6, length - 14, src, dst, sport, dport);
 	put64(at + 38, 0);
 	put64(at + 46, 0xffff1050 | be16(checksum(sum)) << 32);
 }
@@ -241,9 +250,40 @@ write_flat(const struct rx_queue *q, uint8_t *at, enum kind kind, uint32_t flow,
 		uint32_t payload = fill_payload(at, q->frame.header, length, stamp);
 
 		if (kind == KIND_TCP4)
-			write_tcp4(at, src, dst, sport, length, payload);
+			write_tcp4(at, src, dst, sport, DPORT, length, payload);
 		else
 			write_udp6(at, flow, rule, sport, length, payload);
+	}
+}
+
+/* A flow of a record: bits of its number, spread by odd multipliers, take the places that are free. */
+static __rte_always_inline uint32_t
+spread(uint32_t flow, uint32_t multiplier, uint32_t wild)
+{
+	uint32_t bits = flow * multiplier;
+
+	return (bits >> 16 | bits << 16) & wild;
+}
+
+static __rte_always_inline void
+write_record(const struct rx_queue *q, uint8_t *at, uint32_t flow, uint32_t rule, uint32_t length, struct words stamp)
+{
+	const struct record *r = &q->table->records[rule];
+	uint32_t src = r->src | spread(flow, 0x9e3779b1, r->wild_src);
+	uint32_t dst = r->dst | spread(flow, 0x85ebca6b, r->wild_dst);
+	uint32_t ports = r->ports | spread(flow, 0xc2b2ae35, r->wild_ports);
+
+	write_eth(at, 0, r->dmac, q->frame.port, 0x0800);
+	if (r->protocol == 17) {
+		write_udp4(at + 14, length - 14, src, dst, ports >> 16, ports);
+		if (unlikely(length < 42 + sizeof(struct stamp)))
+			memset(at + 42, 0, length - 42);
+		else
+			put_words(at + length - sizeof(struct stamp), stamp);
+	} else {
+		uint32_t payload = fill_payload(at, 54, length, stamp);
+
+		write_tcp4(at, src, dst, ports >> 16, ports, length, payload);
 	}
 }
 
@@ -252,8 +292,17 @@ write_frame(struct rx_queue *q, uint8_t *at, enum kind kind, const struct plan *
 	    uint32_t i, uint32_t length, uint32_t tsc)
 {
 	uint32_t flow = plan->flow[i];
-	struct words last = stamp(q, flow, tsc);
+	struct words last;
 
+	if (kind == KIND_PCAP) {
+		memcpy(at, q->replay->bytes + q->replay->packets[plan->rule[i]].at, length);
+		return;
+	}
+	last = stamp(q, flow, tsc);
+	if (kind == KIND_TABLE) {
+		write_record(q, at, flow, plan->rule[i], length, last);
+		return;
+	}
 	if (kind == KIND_VXLAN)
 		write_vxlan(q, at, flow, source[i], plan->mac[i], length);
 	else
@@ -264,6 +313,15 @@ write_frame(struct rx_queue *q, uint8_t *at, enum kind kind, const struct plan *
 		put_words(at + length - sizeof(struct stamp), last);
 	else
 		memset(at + header_bytes[kind], 0, length - header_bytes[kind]);
+}
+
+/* Records of flows that were never seen stand behind the others. */
+static __rte_noinline void
+plan_records(const struct rx_queue *q, struct plan *plan, uint32_t n)
+{
+	for (uint32_t i = 0; q->table->n_new && i < n; i++)
+		if (plan->flow[i] >= q->frame.flows)
+			plan->rule[i] = q->table->n + remainder_of(plan->flow[i], &q->frame.new_rules);
 }
 
 /* What a driver says about a received packet: one segment, its length, the adapter's RSS hash. */
@@ -294,12 +352,16 @@ burst(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, uint32_t
 
 	plan_remainders(plan->rule, plan->flow, n, q->frame.rules);
 	plan_remainders(plan->mac, kind == KIND_VXLAN ? source : plan->flow, n, q->frame.macs);
+	if (kind == KIND_TABLE)
+		plan_records(q, plan, n);
 	for (uint32_t i = 0; i < n; i++) {
 		struct rte_mbuf *m = packets[i];
 
 		if (i + PREFETCH < n)
 			prefetch(q, packets[i + PREFETCH]);
-		if (!fixed)
+		if (kind == KIND_PCAP)
+			length = q->replay->packets[plan->rule[i]].length;
+		else if (!fixed)
 			length = plan->length[i];
 		bytes += length;
 		write_mbuf(q, m, length, _mm_crc32_u32(q->stream, plan->flow[i]));
@@ -331,6 +393,11 @@ frame_burst(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, ui
 		return burst(q, packets, plan, n, KIND_VLAN, fixed, tsc, step);
 	case KIND_VXLAN:
 		return burst(q, packets, plan, n, KIND_VXLAN, fixed, tsc, step);
+	case KIND_TABLE:
+		return fixed ? burst(q, packets, plan, n, KIND_TABLE, true, tsc, step) :
+			       burst(q, packets, plan, n, KIND_TABLE, false, tsc, step);
+	case KIND_PCAP:
+		return burst(q, packets, plan, n, KIND_PCAP, true, tsc, step);
 	}
 	return 0;
 }

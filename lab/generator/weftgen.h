@@ -3,6 +3,7 @@
  * args.c    the device arguments
  * order.c   which flow comes next
  * frame.c   what a flow's frame looks like
+ * file.c    flows and packets that come from a file
  * rx.c      receive: the rotation of buffers, rate, metadata
  * tx.c      transmit: counts, sequence and latency checks, free
  * ethdev.c  the driver's face towards DPDK, counters */
@@ -25,7 +26,7 @@
 #define NEVER_SEEN_LIMIT (1u << 28)
 
 enum order { ORDER_SEQ, ORDER_UNIFORM, ORDER_ZIPF, ORDER_BURST, ORDER_SCATTER, ORDER_SINK };
-enum kind { KIND_UDP4, KIND_TCP4, KIND_UDP6, KIND_VLAN, KIND_VXLAN };
+enum kind { KIND_UDP4, KIND_TCP4, KIND_UDP6, KIND_VLAN, KIND_VXLAN, KIND_TABLE, KIND_PCAP };
 enum { SIZE_IMIX = 1, SIZE_UNIFORM = 2 };
 
 /* The device arguments; see README.md. */
@@ -36,7 +37,32 @@ struct config {
 	enum order order;
 	enum kind kind;
 	bool offload, track;
-	char stats[256];
+	char stats[256], table[256], pcap[256];
+};
+
+/* A set of flows: one per combination of the bits that are 1 in `wild`. 32 bytes in the file; host byte order. */
+struct record {
+	uint32_t src, dst, ports; /* the source port is the high half */
+	uint32_t wild_src, wild_dst, wild_ports;
+	uint32_t dmac;     /* the low 24 bits */
+	uint32_t protocol; /* 6 or 17 */
+};
+
+/* What the argument `table` names: "weftflow", n, n_new, 48 bytes of zeros, then the records. */
+struct flow_table {
+	uint32_t n;     /* of flows 0 to flows - 1 */
+	uint32_t n_new; /* after them: of flows that were never seen; 0 if they are made from the others */
+	struct record *records;
+};
+
+/* What the argument `pcap` names. */
+struct replay {
+	uint32_t n;
+	uint8_t *bytes;
+	struct {
+		uint32_t at;
+		uint16_t length;
+	} *packets;
 };
 
 /* Counters as they lie in the file that the argument `stats` names: host byte order, cache lines of 64-bit words. */
@@ -115,7 +141,8 @@ remainder_of(uint32_t a, const struct divisor *d)
 }
 
 struct frame_constants {
-	struct divisor rules, macs;
+	struct divisor rules, macs, new_rules;
+	uint32_t flows;
 	uint16_t header;                /* bytes before the payload */
 	uint8_t port;                   /* last byte of the source MAC */
 };
@@ -128,6 +155,8 @@ struct rx_queue {
 	uint32_t track_mask, track_shift;
 	uint64_t rearm, ol_flags;
 	const struct config *config;
+	const struct flow_table *table;
+	const struct replay *replay;
 	struct rx_counters *counters;
 	struct order_state order;
 	struct frame_constants frame;
@@ -152,6 +181,8 @@ struct tx_queue {
 
 struct device {
 	struct config config;
+	struct flow_table table;
+	struct replay replay;
 	struct rte_ether_addr mac;
 	struct counters *counters;
 	struct counters base; /* at the last reset */
@@ -169,10 +200,14 @@ void order_next(struct order_state *order, struct plan *plan, uint32_t n);
 
 /* frame.c: sizes are those of the wire, with the 4 bytes of FCS that no buffer contains. */
 uint32_t frame_least_size(const struct config *config);
-void frame_init(struct frame_constants *frame, const struct config *config, uint16_t port);
+void frame_init(struct frame_constants *frame, const struct device *device, uint16_t port);
 /* Writes metadata and frames; the i-th has the time stamp tsc + i step. Returns the bytes written. */
 uint64_t frame_burst(struct rx_queue *queue, struct rte_mbuf **packets, struct plan *plan, uint32_t n, uint32_t tsc,
 		     uint32_t step);
+
+/* file.c: 0, or a negative errno after one log line. */
+int file_load(struct device *device);
+void file_free(struct device *device);
 
 /* rx.c, tx.c */
 uint16_t weftgen_rx(void *queue, struct rte_mbuf **packets, uint16_t n);

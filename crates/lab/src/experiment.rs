@@ -1,11 +1,12 @@
 //! Experiments as files: lab/experiments/NAME.toml.
 
+use crate::rules::Rules;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
-use std::fmt::Write;
 
 const FILES: &[(&str, &str)] = &[
     ("generator", include_str!("../../../lab/experiments/generator.toml")),
+    ("cliffs", include_str!("../../../lab/experiments/cliffs.toml")),
     ("p2p", include_str!("../../../lab/experiments/p2p.toml")),
 ];
 
@@ -30,55 +31,16 @@ pub struct Case {
     pub name: String,
     /// The generator's arguments.
     pub source: String,
+    /// Seconds before those that count.
+    #[serde(default = "one")]
+    pub warm: f64,
     /// The switch's rules; testpmd has none.
     #[serde(default)]
     pub rules: Rules,
 }
 
-/// Which rules.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Rules {
-    /// Their shape.
-    #[serde(default)]
-    pub kind: RuleKind,
-    /// How many.
-    #[serde(default)]
-    pub count: u32,
-}
-
-/// Shapes of rules. They fit the generator's addresses (lab/generator/README.md).
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum RuleKind {
-    /// From port 1 to port 2.
-    #[default]
-    Port,
-    /// Disjoint /24 destinations: one mask.
-    L3,
-    /// Destination MACs: one mask.
-    Dmac,
-}
-
-impl Rules {
-    /// The text that `ovs-ofctl add-flows` reads.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        for i in 0..self.count {
-            let [a, b, c, _] = (0x1000_0000 + (i << 8)).to_be_bytes();
-            let [_, x, y, z] = i.to_be_bytes();
-            let line = match self.kind {
-                RuleKind::Port => break,
-                RuleKind::L3 => format!("ip,nw_dst={a}.{b}.{c}.0/24"),
-                RuleKind::Dmac => format!("dl_dst=02:00:00:{x:02x}:{y:02x}:{z:02x}"),
-            };
-            let _ = writeln!(text, "priority=10,{line},actions=output:2");
-        }
-        if self.kind == RuleKind::Port {
-            text.push_str("in_port=1,actions=output:2\n");
-        }
-        text
-    }
+fn one() -> f64 {
+    1.0
 }
 
 impl Experiment {
@@ -113,18 +75,5 @@ mod tests {
             }
         }
         assert!(Experiment::load("none").unwrap_err().to_string().contains("p2p"));
-    }
-
-    #[test]
-    fn rules_are_the_networks_that_the_generator_sends_to() {
-        let text = Rules { kind: RuleKind::L3, count: 1000 }.text();
-        assert_eq!(text.lines().count(), 1000);
-        assert_eq!(
-            text.lines().last(),
-            Some("priority=10,ip,nw_dst=16.3.231.0/24,actions=output:2")
-        );
-        let text = Rules { kind: RuleKind::Dmac, count: 258 }.text();
-        assert!(text.ends_with("dl_dst=02:00:00:00:01:01,actions=output:2\n"));
-        assert_eq!(Rules::default().text(), "in_port=1,actions=output:2\n");
     }
 }

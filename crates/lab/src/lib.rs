@@ -9,13 +9,20 @@
 //! forwarding thread is never idle. Cycles per packet are that thread's CPU time times the TSC rate over the packets
 //! that left; time in which something else had the core does not count.
 
+mod cached;
 mod counters;
 mod environment;
 mod experiment;
+mod flows;
 mod hugepages;
 mod measure;
+mod random;
 mod report;
+mod rules;
 mod system;
 
 pub use experiment::Experiment;
+pub use flows::{Flow, FlowTable, Template};
 pub use measure::{Options, run};
+pub use random::Random;
+pub use rules::{Match, RuleKind, RuleSet, Rules};

@@ -1,10 +1,12 @@
 //! Runs an experiment: every case, every system, several times, interleaved.
 
+use crate::cached::Cached;
 use crate::counters::Counters;
 use crate::environment::{self, Environment};
 use crate::experiment::{Case, Experiment};
 use crate::hugepages::Hugepages;
 use crate::report::{self, Results};
+use crate::rules::RuleSet;
 use crate::system::{Setup, System};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -50,6 +52,8 @@ pub struct Sample {
     pub lost: u64,
     /// Late packets of sampled flows.
     pub reordered: u64,
+    /// What the switch had cached at the end.
+    pub cached: Option<Cached>,
 }
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -96,6 +100,7 @@ pub fn run(name: &str, options: &Options) -> Result<PathBuf> {
     let wanted =
         |c: &&Case| options.case.as_ref().is_none_or(|part| c.name.contains(part.as_str()));
     let cases: Vec<_> = experiment.cases.iter().filter(wanted).cloned().collect();
+    let sets = cases.iter().map(|c| c.rules.build()).collect::<Result<Vec<_>>>()?;
     let mut results = Results::new(&experiment.title, &cases, &systems);
     for turn in 0..options.repetitions {
         for (row, case) in cases.iter().enumerate() {
@@ -107,8 +112,9 @@ pub fn run(name: &str, options: &Options) -> Result<PathBuf> {
                     case.name,
                     system.name
                 );
-                let sample =
-                    pages.refill().and_then(|()| sample(case, system, options, &generator));
+                let sample = pages
+                    .refill()
+                    .and_then(|()| sample(case, &sets[row], system, options, &generator));
                 match sample {
                     Ok(sample) => results.add(row, column, sample),
                     Err(error) => eprintln!("\n{} under {}: {error:#}", case.name, system.name),
@@ -153,11 +159,16 @@ fn build_generator(root: &Path) -> Result<PathBuf> {
 }
 
 /// One run: start, warm up, measure, end.
-fn sample(case: &Case, system: &System, options: &Options, generator: &Path) -> Result<Sample> {
+fn sample(
+    case: &Case,
+    rules: &RuleSet,
+    system: &System,
+    options: &Options,
+    generator: &Path,
+) -> Result<Sample> {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let rules = case.rules.text();
     let (source, weftd) = (case.source.as_str(), options.weftd.as_path());
-    let setup = Setup { generator, source, rules: &rules, core: cores - 1, weftd };
+    let setup = Setup { generator, source, rules, core: cores - 1, weftd };
     let dir = std::env::temp_dir().join(format!("weft-lab-{}", std::process::id()));
     let running = system.start(&setup, dir)?;
     let began = Instant::now();
@@ -167,7 +178,7 @@ fn sample(case: &Case, system: &System, options: &Options, generator: &Path) -> 
             bail!("no packet came through");
         }
     }
-    pause(1.0)?;
+    pause(case.warm)?;
     let look = || {
         anyhow::Ok((
             Counters::read(&running.made)?,
@@ -191,5 +202,6 @@ fn sample(case: &Case, system: &System, options: &Options, generator: &Path) -> 
         cycles: cpu_ns as f64 * b.1.tsc_hz as f64 / 1e9 / packets as f64,
         lost: b.1.lost.saturating_sub(a.1.lost),
         reordered: b.1.reordered - a.1.reordered,
+        cached: Cached::ask(&running.dir).ok(),
     })
 }

@@ -47,6 +47,12 @@ impl Cell {
         Some([cycles[0], median, cycles[cycles.len() - 1]])
     }
 
+    /// Megaflows and masks at the end of the last run that told.
+    fn cached(&self) -> (String, String) {
+        let told = self.samples.iter().rev().find_map(|s| s.cached);
+        told.map_or_else(Default::default, |c| (c.megaflows.to_string(), c.masks.to_string()))
+    }
+
     fn median(&self) -> Option<f64> {
         self.spread().map(|s| s[1])
     }
@@ -94,9 +100,9 @@ impl Results {
             "Added: over testpmd io. Ratio: the best OVS setting's cycles over these.\n\n",
         );
         out.push_str(
-            "| case | system | median | min | max | runs | Mpps | added | ratio | lost or late |\n",
+            "| case | system | median | min | max | runs | Mpps | added | ratio | lost or late | delivered % | megaflows | masks |\n",
         );
-        out.push_str("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n");
+        out.push_str("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
         self.rows.iter().for_each(|row| row.markdown(&mut out));
         out
     }
@@ -110,8 +116,11 @@ impl Row {
         let best = peers.filter_map(Cell::median).reduce(f64::min);
         for cell in &self.systems {
             let Some([least, median, most]) = cell.spread() else {
-                let _ =
-                    writeln!(out, "| {} | {} | failed | | | 0 | | | | |", self.case, cell.system);
+                let _ = writeln!(
+                    out,
+                    "| {} | {} | failed | | | 0 | | | | | | | |",
+                    self.case, cell.system
+                );
                 continue;
             };
             let added = floor.map_or_else(String::new, |f| format!("{:.1}", median - f));
@@ -121,9 +130,13 @@ impl Row {
             let mpps = |s: &Sample| s.packets as f64 * 1e3 / s.cpu_ns.max(1) as f64;
             let speed = cell.samples.iter().map(mpps).sum::<f64>() / cell.samples.len() as f64;
             let late: u64 = cell.samples.iter().map(|s| s.lost + s.reordered).sum();
+            let (came, left) =
+                cell.samples.iter().fold((0, 0), |(a, b), s| (a + s.received, b + s.packets));
+            let delivered = 100.0 * left as f64 / came.max(1) as f64;
+            let (megaflows, masks) = cell.cached();
             let _ = writeln!(
                 out,
-                "| {} | {} | {median:.1} | {least:.1} | {most:.1} | {} | {speed:.2} | {added} | {ratio} | {late} |",
+                "| {} | {} | {median:.1} | {least:.1} | {most:.1} | {} | {speed:.2} | {added} | {ratio} | {late} | {delivered:.1} | {megaflows} | {masks} |",
                 self.case,
                 cell.system,
                 cell.samples.len()
@@ -163,6 +176,7 @@ mod tests {
             cycles: *c,
             lost: 0,
             reordered: 1,
+            cached: None,
         };
         Cell { system, ceiling, samples: cycles.iter().map(sample).collect() }
     }
@@ -179,12 +193,18 @@ mod tests {
         let mut out = String::new();
         Row { case: "c".into(), source: String::new(), systems }.markdown(&mut out);
         let lines: Vec<_> = out.lines().collect();
-        assert_eq!(lines[0], "| c | testpmd-io | 40.0 | 30.0 | 50.0 | 3 | 1.00 | 0.0 |  | 3 |");
+        assert_eq!(
+            lines[0],
+            "| c | testpmd-io | 40.0 | 30.0 | 50.0 | 3 | 1.00 | 0.0 |  | 3 | 100.0 |  |  |"
+        );
         assert_eq!(
             lines[1],
-            "| c | ovs-emc | 250.0 | 200.0 | 300.0 | 2 | 1.00 | 210.0 | 1.00 | 2 |"
+            "| c | ovs-emc | 250.0 | 200.0 | 300.0 | 2 | 1.00 | 210.0 | 1.00 | 2 | 100.0 |  |  |"
         );
-        assert_eq!(lines[3], "| c | weft | 125.0 | 125.0 | 125.0 | 1 | 1.00 | 85.0 | 2.00 | 1 |");
+        assert_eq!(
+            lines[3],
+            "| c | weft | 125.0 | 125.0 | 125.0 | 1 | 1.00 | 85.0 | 2.00 | 1 | 100.0 |  |  |"
+        );
         assert!(lines[4].contains("failed"));
     }
 }

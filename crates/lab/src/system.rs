@@ -1,5 +1,6 @@
 //! The systems under test: started by scripts of lab/systems, found again by their forwarding thread.
 
+use crate::rules::RuleSet;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -52,8 +53,8 @@ pub struct Setup<'a> {
     pub generator: &'a Path,
     /// Arguments of the port that makes packets.
     pub source: &'a str,
-    /// Rules for `ovs-ofctl add-flows`.
-    pub rules: &'a str,
+    /// Rules of the switch, and flows that hit them.
+    pub rules: &'a RuleSet,
     /// The core that forwards.
     pub core: usize,
     /// `weftd`.
@@ -87,7 +88,12 @@ impl System {
     /// What it said.
     pub fn start(&self, setup: &Setup, dir: PathBuf) -> Result<Running> {
         fs::create_dir(&dir).with_context(|| dir.display().to_string())?;
-        fs::write(dir.join("rules"), setup.rules)?;
+        fs::write(dir.join("rules"), setup.rules.text())?;
+        let mut source = setup.source.to_string();
+        if let Some(flows) = &setup.rules.flows {
+            flows.write(&dir.join("flows"))?;
+            source = format!("{source},table={}", dir.join("flows").display());
+        }
         let (made, taken) = (dir.join("source.counters"), dir.join("sink.counters"));
         let mut c = Command::new("unshare");
         c.args([
@@ -116,8 +122,7 @@ impl System {
         };
         c.env("DAEMON", self.program(setup.weftd)).env("RULES", dir.join("rules"));
         c.env("GENERATOR", setup.generator).env("CORE", setup.core.to_string());
-        let source = format!("net_weftgen0,{},stats={}", setup.source, made.display());
-        c.env("SOURCE", source);
+        c.env("SOURCE", format!("net_weftgen0,{source},stats={}", made.display()));
         c.env("SINK", format!("net_weftgen1,order=sink,stats={}", taken.display()));
         c.current_dir(&dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         end_with_us(&mut c);
@@ -150,7 +155,8 @@ fn end_with_us(c: &mut Command) {
 /// A system that forwards; it and everything it made is gone after drop.
 pub struct Running {
     child: Child,
-    dir: PathBuf,
+    /// Its sockets and files.
+    pub dir: PathBuf,
     /// Counters of the port that makes packets.
     pub made: PathBuf,
     /// Counters of the port that takes them.
