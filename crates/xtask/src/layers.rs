@@ -19,6 +19,7 @@ const ROWS: &[(&str, &[&str])] = &[
     ("drivers", &["port-dpdk"]),
     ("dpdk", &["dpdk"]),
     ("port", &["port", "dpdk-sys"]),
+    ("virtqueues", &["vhost"]),
     ("packet", &["packet"]),
     ("ground", &["wire", "sync", "telemetry"]),
 ];

@@ -1,0 +1,43 @@
+//! The device side of virtqueues (virtio 1.1, sections 2.6 and 2.7): packets out of a guest's
+//! memory and into it, for split and packed rings.
+//!
+//! *Place*: between `packet` and the drivers. *Knows*: rings, descriptors, the virtio-net header.
+//! *Does not know*: sockets, the vhost-user protocol, DPDK, threads (whoever holds a [`Ring`]
+//! owns it).
+//!
+//! A guest is hostile until proven otherwise, and nothing proves it:
+//!
+//! - Guest memory is only touched through raw pointers, by the functions of `raw`. No reference
+//!   to it ever exists, as it may change at any time.
+//! - Every index, length and address is read once into a private copy, checked there, and used
+//!   from there. What a guest changes afterwards it changes for itself.
+//! - Each misdeed has a name ([`Misdeed`]) and a counter. A bad buffer is given back and its
+//!   packet dropped; a ring that makes no sense any more is not served until it is set up again.
+//! - The work per call is bounded by the number of packets asked for and the ring's size.
+
+mod batch;
+mod memory;
+mod misdeed;
+mod packed;
+mod raw;
+mod ring;
+mod split;
+
+pub use batch::{BATCH, Batch};
+pub use memory::{Memory, Region};
+pub use misdeed::{Misdeed, Misdeeds};
+pub use ring::{Moved, Ring, RingSetup, SetupError};
+
+/// Feature bits (virtio 1.1, sections 5.1.3 and 6) that change what a ring looks like.
+pub mod feature {
+    /// Packets may span several buffers of the guest.
+    pub const MRG_RXBUF: u64 = 1 << 15;
+    /// Notifications are suppressed by index.
+    pub const EVENT_IDX: u64 = 1 << 29;
+    /// Little-endian, the long header.
+    pub const VERSION_1: u64 = 1 << 32;
+    /// Addresses go through an IOMMU.
+    pub const IOMMU_PLATFORM: u64 = 1 << 33;
+    /// Packed rings.
+    pub const RING_PACKED: u64 = 1 << 34;
+}

@@ -1,0 +1,100 @@
+//! What of a guest's memory we may touch.
+
+/// A piece of guest-physical memory that is mapped here.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    /// Guest-physical address of the first byte.
+    pub guest: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Where it is mapped in this process.
+    pub host: *mut u8,
+}
+
+/// A guest's memory table: all that exists of it.
+#[derive(Debug, Default)]
+pub struct Memory {
+    regions: Vec<Region>,
+}
+
+// SAFETY: addresses; whoever follows them vouches for the mapping (`Ring::new`).
+unsafe impl Send for Memory {}
+// SAFETY: as above; never written.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Regions that wrap around the end of an address space are left out.
+    pub fn new(regions: impl IntoIterator<Item = Region>) -> Memory {
+        let sane = |r: &Region| {
+            r.size > 0
+                && r.guest.checked_add(r.size).is_some()
+                && (r.host as u64).checked_add(r.size).is_some()
+        };
+        Memory { regions: regions.into_iter().filter(sane).collect() }
+    }
+
+    /// Where guest address `at` is mapped, and how many of `len` bytes follow it without a break.
+    /// `hint` is the region of the last call.
+    #[inline]
+    pub(crate) fn translate(&self, hint: &mut usize, at: u64, len: u32) -> Option<(*mut u8, u32)> {
+        match self.regions.get(*hint).and_then(|r| r.translate(at, len)) {
+            Some(found) => Some(found),
+            None => self.search(hint, at, len),
+        }
+    }
+
+    #[cold]
+    fn search(&self, hint: &mut usize, at: u64, len: u32) -> Option<(*mut u8, u32)> {
+        let (i, found) =
+            self.regions.iter().enumerate().find_map(|(i, r)| Some((i, r.translate(at, len)?)))?;
+        *hint = i;
+        Some(found)
+    }
+
+    /// Does `len` bytes from `host` on lie in one region?
+    pub(crate) fn holds(&self, host: *const u8, len: usize) -> bool {
+        self.regions.iter().any(|r| {
+            let off = (host as u64).wrapping_sub(r.host as u64);
+            off < r.size && len as u64 <= r.size - off
+        })
+    }
+}
+
+impl Region {
+    #[inline]
+    fn translate(&self, at: u64, len: u32) -> Option<(*mut u8, u32)> {
+        let off = at.wrapping_sub(self.guest);
+        if off >= self.size {
+            return None;
+        }
+        // wrapping_add: whether the mapping is one object is for `Ring::new`'s caller to know.
+        let host = self.host.wrapping_add(off as usize);
+        Some((host, (self.size - off).min(len.into()) as u32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_found_in_their_region_only() {
+        let at = |n: usize| n as *mut u8;
+        let memory = Memory::new([
+            Region { guest: 0, size: 0x1000, host: at(0x10_0000) },
+            Region { guest: 0x1000, size: 0x1000, host: at(0x90_0000) },
+            Region { guest: u64::MAX - 5, size: 10, host: at(0x50_0000) },
+            Region { guest: 0x10_0000, size: 0, host: at(0x60_0000) },
+        ]);
+        let mut hint = 7;
+        assert_eq!(memory.translate(&mut hint, 0x1004, 8), Some((at(0x90_0004), 8)));
+        assert_eq!(hint, 1);
+        assert_eq!(memory.translate(&mut hint, 0xffc, 8), Some((at(0x10_0ffc), 4)));
+        assert_eq!(hint, 0);
+        for gone in [0x2000, u64::MAX - 1, u64::MAX, 0x10_0000, 1 << 63] {
+            assert_eq!(memory.translate(&mut hint, gone, 1), None, "{gone:#x}");
+        }
+        assert!(memory.holds(at(0x90_0ff0), 16) && !memory.holds(at(0x90_0ff0), 17));
+        assert!(!memory.holds(at(0), 1) && !memory.holds(at(0x10_0000), 0x1001));
+    }
+}

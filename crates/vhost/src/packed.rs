@@ -1,0 +1,234 @@
+//! Packed rings (virtio 1.1, section 2.7): one ring of descriptors that both sides write. Buffers
+//! are used in the order in which they became available, so one index serves both.
+
+use crate::batch::{Batch, DESC, Desc, Direction, Walk, flag, table_entries};
+use crate::memory::Memory;
+use crate::misdeed::Misdeed;
+use crate::raw;
+
+/// Event flags: notify me of everything, of nothing, or at a descriptor.
+const EVENT_ON: u16 = 0;
+const EVENT_OFF: u16 = 1;
+const EVENT_DESC: u16 = 2;
+
+/// A place in the ring, and how often (odd or even) it was passed around.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place {
+    i: u16,
+    wrap: bool,
+}
+
+impl Place {
+    #[inline]
+    fn forward(self, n: u16, size: u16) -> Place {
+        let i = u32::from(self.i) + u32::from(n);
+        match i.checked_sub(size.into()) {
+            Some(i) => Place { i: i as u16, wrap: !self.wrap },
+            None => Place { i: i as u16, wrap: self.wrap },
+        }
+    }
+}
+
+pub(crate) struct Packed {
+    desc: *mut u8,
+    driver_event: *mut u16,
+    device_event: *mut u16,
+    size: u16,
+    event_idx: bool,
+    /// Next buffer to be used.
+    at: Place,
+    /// Next buffer to be read from the ring.
+    peek: Place,
+    /// `at` when it was last shown to the guest.
+    shown: Place,
+    /// The first buffer that was put since: its flags are written last.
+    first: Option<(u16, u16)>,
+}
+
+/// Bytes of the three parts.
+pub(crate) fn areas(size: u16) -> [usize; 3] {
+    [usize::from(size) * DESC, 4, 4]
+}
+
+/// Alignment of the three parts.
+pub(crate) const ALIGN: [usize; 3] = [16, 4, 4];
+
+impl Packed {
+    /// The caller has checked that the areas are mapped and aligned, and that the index in `base`
+    /// is less than `size`.
+    pub fn new(areas: [*mut u8; 3], size: u16, event_idx: bool, base: u16) -> Packed {
+        let [desc, driver_event, device_event] = areas;
+        let at = Place { i: base & 0x7fff, wrap: base >> 15 != 0 };
+        Packed {
+            desc,
+            driver_event: driver_event.cast(),
+            device_event: device_event.cast(),
+            size,
+            event_idx,
+            at,
+            peek: at,
+            shown: at,
+            first: None,
+        }
+    }
+
+    pub fn base(&self) -> u16 {
+        self.at.i | u16::from(self.at.wrap) << 15
+    }
+
+    /// Forgets what was read and not used.
+    #[inline]
+    pub fn rewind(&mut self) {
+        self.peek = self.at;
+    }
+
+    #[inline]
+    fn at(&self, i: u16) -> *mut u8 {
+        // SAFETY: i is less than size.
+        unsafe { self.desc.add(usize::from(i) * DESC) }
+    }
+
+    #[inline]
+    fn flags(&self, i: u16) -> *mut u16 {
+        // SAFETY: within the descriptor.
+        unsafe { self.at(i).add(14).cast() }
+    }
+
+    #[inline]
+    fn is_ready(&self, place: Place) -> bool {
+        // SAFETY: flags of a descriptor of the ring; two bytes of an aligned 16.
+        let flags = unsafe { raw::load16(self.flags(place.i)) };
+        (flags & flag::AVAIL != 0) == place.wrap && (flags & flag::USED != 0) != place.wrap
+    }
+
+    /// Entries between `at` and `peek`.
+    fn ahead(&self) -> u32 {
+        let lap = if self.peek.wrap == self.at.wrap { 0 } else { u32::from(self.size) };
+        u32::from(self.peek.i) + lap - u32::from(self.at.i)
+    }
+
+    /// Reads up to `max` more buffers into `batch`. An error is the end of the ring.
+    pub fn gather(
+        &mut self,
+        memory: &Memory,
+        hint: &mut usize,
+        direction: Direction,
+        max: usize,
+        batch: &mut Batch,
+    ) -> Result<(), Misdeed> {
+        for _ in 0..max {
+            if !batch.has_room() || self.ahead() >= self.size.into() || !self.is_ready(self.peek) {
+                break;
+            }
+            raw::prefetch(self.at(self.peek.forward(8 % self.size, self.size).i));
+            let mut walk = Walk::new(memory, hint, direction, batch);
+            let (id, descs, bad) = self.walk(&mut walk)?;
+            if self.ahead() + u32::from(descs) > self.size.into() {
+                return Err(Misdeed::Loop);
+            }
+            walk.end(id, descs, bad);
+            self.peek = self.peek.forward(descs, self.size);
+        }
+        Ok(())
+    }
+
+    /// One buffer: its id and entries, and what is wrong with it.
+    #[inline]
+    fn walk(&self, walk: &mut Walk) -> Result<(u16, u16, Option<Misdeed>), Misdeed> {
+        let (mut place, mut bad) = (self.peek, None);
+        for descs in 1..=self.size {
+            // SAFETY: an entry of the ring, aligned to 16.
+            let desc = unsafe { Desc::read(self.at(place.i)) };
+            let (id, flags) = (desc.a, desc.b);
+            if bad.is_none() {
+                bad = self.read(desc, walk).err();
+            }
+            if flags & flag::NEXT == 0 {
+                return Ok((id, descs, bad));
+            }
+            place = place.forward(1, self.size);
+        }
+        Err(Misdeed::Loop)
+    }
+
+    #[inline]
+    fn read(&self, desc: Desc, walk: &mut Walk) -> Result<(), Misdeed> {
+        let flags = desc.b;
+        if flags & flag::INDIRECT == 0 {
+            return walk.piece(desc.addr, desc.len, flags);
+        }
+        if flags & flag::NEXT != 0 {
+            return Err(Misdeed::Indirect);
+        }
+        for i in 0..table_entries(desc.len)? {
+            let entry = walk.entry(desc.addr, i)?;
+            if entry.b & flag::INDIRECT != 0 {
+                return Err(Misdeed::Indirect);
+            }
+            walk.piece(entry.addr, entry.len, entry.b)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the next buffer back with `len` bytes written. The guest sees it at `show`.
+    #[inline]
+    pub fn put(&mut self, id: u16, descs: u16, len: u32) {
+        let Place { i, wrap } = self.at;
+        let mut flags = if wrap { flag::AVAIL | flag::USED } else { 0 };
+        flags |= if len > 0 { flag::WRITE } else { 0 };
+        // SAFETY: an entry of the ring; length and id lie at 8 and 12, aligned.
+        unsafe {
+            let at = self.at(i);
+            raw::store32(at.add(8).cast(), len);
+            raw::store16(at.add(12).cast(), id);
+            match self.first {
+                None => self.first = Some((i, flags)),
+                Some(_) => raw::store16(self.flags(i), flags),
+            }
+        }
+        self.at = self.at.forward(descs, self.size);
+    }
+
+    /// Shows the guest what was put.
+    #[inline]
+    pub fn show(&mut self) {
+        if let Some((i, flags)) = self.first.take() {
+            // SAFETY: flags of an entry of the ring.
+            unsafe { raw::store16(self.flags(i), flags) };
+        }
+    }
+
+    /// Does the guest want to be notified of what was shown since the last call? A full fence
+    /// lies between showing and this.
+    #[inline]
+    pub fn wants_call(&mut self) -> bool {
+        let old = std::mem::replace(&mut self.shown, self.at);
+        // SAFETY: the second word of the driver's area.
+        let flags = unsafe { raw::load16(self.driver_event.add(1)) };
+        if flags != EVENT_DESC || !self.event_idx {
+            return flags != EVENT_OFF;
+        }
+        // SAFETY: the first word of the driver's area.
+        let event = unsafe { raw::load16(self.driver_event) };
+        self.passed(event, old)
+    }
+
+    /// Did the ring's place, which was `old`, pass `event` (place and wrap bit)?
+    fn passed(&self, event: u16, old: Place) -> bool {
+        // Positions counted from `old`, so that no wrap is left to think about.
+        let size = u32::from(self.size);
+        let from_old = |i: u16, wrap: bool| {
+            let lap = if wrap == old.wrap { 0 } else { size };
+            (u32::from(i) + lap).wrapping_sub(u32::from(old.i))
+        };
+        let moved = from_old(self.at.i, self.at.wrap);
+        from_old(event & 0x7fff, event >> 15 != 0) < moved
+    }
+
+    /// Does the guest have to notify us of new buffers?
+    pub fn listen(&mut self, on: bool) {
+        let flags = if on { EVENT_ON } else { EVENT_OFF };
+        // SAFETY: the second word of the device's area.
+        unsafe { raw::store16(self.device_event.add(1), flags) };
+    }
+}

@@ -1,0 +1,95 @@
+//! The only functions that touch guest memory. All take raw pointers whose range the caller has
+//! checked against [`crate::Memory`]; what they read is a private copy.
+
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+
+/// Reads a word; nothing after it is read earlier.
+///
+/// # Safety
+/// `at` is valid for reads and writes, and aligned to two bytes.
+#[inline]
+pub(crate) unsafe fn load16(at: *mut u16) -> u16 {
+    // SAFETY: the caller vouches for the pointer; atomics may race with the guest.
+    unsafe { AtomicU16::from_ptr(at) }.load(Ordering::Acquire)
+}
+
+/// Writes a word; everything before it is visible first.
+///
+/// # Safety
+/// As [`load16`].
+#[inline]
+pub(crate) unsafe fn store16(at: *mut u16, value: u16) {
+    // SAFETY: as above.
+    unsafe { AtomicU16::from_ptr(at) }.store(value, Ordering::Release);
+}
+
+/// Writes a double word, in no particular order.
+///
+/// # Safety
+/// `at` is valid for writes and aligned to four bytes.
+#[inline]
+pub(crate) unsafe fn store32(at: *mut u32, value: u32) {
+    // SAFETY: as above.
+    unsafe { AtomicU32::from_ptr(at) }.store(value, Ordering::Relaxed);
+}
+
+/// Copies `len` bytes from guest memory to ours or the other way. Bytes that the guest changes
+/// meanwhile arrive old or new.
+///
+/// # Safety
+/// Both ranges are valid and do not overlap.
+#[inline]
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller vouches for the ranges; in each case the parts, which may overlap each
+    // other, lie in them.
+    unsafe {
+        match len {
+            64..=128 => {
+                block::<64>(from, to);
+                block::<64>(from.add(len - 64), to.add(len - 64));
+            }
+            32..64 => {
+                block::<32>(from, to);
+                block::<32>(from.add(len - 32), to.add(len - 32));
+            }
+            _ => std::ptr::copy_nonoverlapping(from, to, len),
+        }
+    }
+}
+
+/// Copies `N` bytes at once.
+///
+/// # Safety
+/// Both ranges are valid and do not overlap.
+#[inline(always)]
+unsafe fn block<const N: usize>(from: *const u8, to: *mut u8) {
+    // SAFETY: the caller vouches for the ranges; unaligned is allowed.
+    unsafe { to.cast::<[u8; N]>().write_unaligned(from.cast::<[u8; N]>().read_unaligned()) };
+}
+
+/// Fetches a line that will be read. Any address is allowed.
+#[inline]
+pub(crate) fn prefetch<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch does not fault.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn copies_every_length_and_nothing_else() {
+        let from: Vec<u8> = (0..300).map(|i| i as u8 ^ 0xa5).collect();
+        for len in 0..300 {
+            let mut to = vec![0u8; 302];
+            // SAFETY: 300 bytes are there on both sides.
+            unsafe { super::copy(from.as_ptr(), to.as_mut_ptr().add(1), len) };
+            assert_eq!(to[1..=len], from[..len]);
+            assert!(to[0] == 0 && to[len + 1..].iter().all(|b| *b == 0));
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! A virtqueue of either layout, and the two things one does with it.
+
+use crate::batch::{BATCH, Batch, Chain, Direction, Piece};
+use crate::memory::Memory;
+use crate::misdeed::{Misdeed, Misdeeds};
+use crate::packed::{self, Packed};
+use crate::split::{self, Split};
+use crate::{feature, raw};
+use packet::{Packet, Pool};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// Longest virtio-net header.
+const HEADER: usize = 12;
+
+/// Where a virtqueue is and how it was negotiated.
+#[derive(Clone, Copy, Debug)]
+pub struct RingSetup {
+    /// Negotiated features; see [`feature`].
+    pub features: u64,
+    /// Entries.
+    pub size: u16,
+    /// Descriptors; the driver's area (available ring); the device's area (used ring).
+    pub areas: [*mut u8; 3],
+    /// Next buffer to be used: an index, for a packed ring with the wrap counter in bit 15.
+    pub base: u16,
+}
+
+/// Why a virtqueue cannot be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetupError {
+    /// Not a size that the layout allows.
+    Size,
+    /// A part of it is not in the guest's memory, or not aligned.
+    Areas,
+    /// The base is beyond the ring.
+    Base,
+    /// Addresses that only an IOMMU understands.
+    Iommu,
+}
+
+/// What a call did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Packets received, or taken for sending: those sent, and those dropped.
+    pub packets: usize,
+    /// Bytes of the packets that went through.
+    pub bytes: u64,
+    /// Packets that ended here, each a counted [`Misdeed`].
+    pub dropped: usize,
+    /// Packets were there, and no buffer of ours to put them in.
+    pub starved: bool,
+    /// The guest wants to be notified.
+    pub call: bool,
+}
+
+enum Layout {
+    Split(Split),
+    Packed(Packed),
+}
+
+/// One virtqueue, seen by the device.
+pub struct Ring {
+    layout: Layout,
+    memory: Arc<Memory>,
+    /// Region of the last address.
+    hint: usize,
+    header: usize,
+    mergeable: bool,
+    broken: bool,
+    misdeeds: Misdeeds,
+}
+
+// SAFETY: its pointers lead to memory that is shared with another process anyway; one thread at a
+// time holds it.
+unsafe impl Send for Ring {}
+
+macro_rules! each {
+    ($layout:expr, $ring:ident => $what:expr) => {
+        match $layout {
+            Layout::Split($ring) => $what,
+            Layout::Packed($ring) => $what,
+        }
+    };
+}
+
+impl Layout {
+    #[inline]
+    fn put(&mut self, chain: &Chain, len: u32) {
+        match self {
+            Layout::Split(ring) => ring.put(chain.id, len),
+            Layout::Packed(ring) => ring.put(chain.id, chain.descs, len),
+        }
+    }
+}
+
+impl Ring {
+    /// A ring as it was negotiated.
+    ///
+    /// # Safety
+    /// Each region of `memory` is mapped where it says, for reading and writing, and stays so while
+    /// the ring is used.
+    ///
+    /// # Errors
+    /// The setup does not make a ring inside that memory.
+    pub unsafe fn new(setup: &RingSetup, memory: Arc<Memory>) -> Result<Ring, SetupError> {
+        let RingSetup { features, size, areas, base } = *setup;
+        let has = |bits: u64| features & bits != 0;
+        let (is_packed, event_idx) = (has(feature::RING_PACKED), has(feature::EVENT_IDX));
+        if has(feature::IOMMU_PLATFORM) {
+            return Err(SetupError::Iommu);
+        }
+        if size == 0 || size > 32_768 || !is_packed && !size.is_power_of_two() {
+            return Err(SetupError::Size);
+        }
+        if is_packed && base & 0x7fff >= size {
+            return Err(SetupError::Base);
+        }
+        let (lengths, align) = match is_packed {
+            true => (packed::areas(size), packed::ALIGN),
+            false => (split::areas(size, event_idx), split::ALIGN),
+        };
+        for ((at, len), align) in areas.iter().zip(lengths).zip(align) {
+            if !memory.holds(*at, len) || !at.addr().is_multiple_of(align) {
+                return Err(SetupError::Areas);
+            }
+        }
+        let layout = match is_packed {
+            true => Layout::Packed(Packed::new(areas, size, event_idx, base)),
+            false => Layout::Split(Split::new(areas, size, event_idx, base)),
+        };
+        let long = has(feature::MRG_RXBUF | feature::VERSION_1 | feature::RING_PACKED);
+        Ok(Ring {
+            layout,
+            memory,
+            hint: 0,
+            header: if long { HEADER } else { 10 },
+            mergeable: has(feature::MRG_RXBUF),
+            broken: false,
+            misdeeds: Misdeeds::default(),
+        })
+    }
+
+    /// Where the ring is, in the form of [`RingSetup::base`].
+    pub fn base(&self) -> u16 {
+        each!(&self.layout, ring => ring.base())
+    }
+
+    /// Was the ring given up?
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// What the guest did wrong on this ring.
+    pub fn misdeeds(&self) -> &Misdeeds {
+        &self.misdeeds
+    }
+
+    /// Does the guest have to notify us when it has made buffers available?
+    pub fn listen(&mut self, on: bool) {
+        each!(&mut self.layout, ring => ring.listen(on));
+    }
+
+    #[inline]
+    fn gather(&mut self, direction: Direction, max: usize, batch: &mut Batch) {
+        let (memory, hint) = (&*self.memory, &mut self.hint);
+        let read =
+            each!(&mut self.layout, ring => ring.gather(memory, hint, direction, max, batch));
+        if let Err(misdeed) = read {
+            self.misdeeds.count(misdeed);
+            self.broken = true;
+            batch.clear();
+        }
+    }
+
+    /// Begins a call: nothing is read yet.
+    #[inline]
+    fn begin(&mut self, batch: &mut Batch) {
+        batch.clear();
+        each!(&mut self.layout, ring => ring.rewind());
+    }
+
+    /// Ends a call: shows the guest what was used; does it want to hear of it?
+    #[inline]
+    fn show(&mut self) -> bool {
+        each!(&mut self.layout, ring => {
+            ring.show();
+            fence(Ordering::SeqCst);
+            ring.wants_call()
+        })
+    }
+
+    /// Takes up to `max` packets that the guest sends and appends them to `out`.
+    pub fn dequeue(
+        &mut self,
+        batch: &mut Batch,
+        pool: &dyn Pool,
+        out: &mut Vec<Packet>,
+        max: usize,
+    ) -> Moved {
+        let mut moved = Moved::default();
+        if self.broken {
+            return moved;
+        }
+        self.begin(batch);
+        self.gather(Direction::FromGuest, max.min(BATCH), batch);
+        let (n, start) = (batch.chains.len(), out.len());
+        if n == 0 {
+            return moved;
+        }
+        prefetch(batch, self.header);
+        if !pool.alloc(out, n) {
+            moved.starved = true;
+            return moved;
+        }
+        for chain in &batch.chains {
+            match read(&mut out[start + moved.packets], chain, batch.pieces(chain), self.header) {
+                Ok(bytes) => {
+                    moved.packets += 1;
+                    moved.bytes += bytes as u64;
+                }
+                Err(misdeed) => {
+                    self.misdeeds.count(misdeed);
+                    moved.dropped += 1;
+                }
+            }
+            self.layout.put(chain, 0);
+        }
+        if moved.dropped > 0 {
+            pool.free(&out[start + moved.packets..]);
+            out.truncate(start + moved.packets);
+        }
+        moved.call = self.show();
+        moved
+    }
+
+    /// Copies packets from the front of `packets` into the guest's buffers as far as there are
+    /// any. The packets stay the caller's.
+    pub fn enqueue(&mut self, batch: &mut Batch, packets: &[Packet]) -> Moved {
+        let mut moved = Moved::default();
+        if self.broken || packets.is_empty() {
+            return moved;
+        }
+        self.begin(batch);
+        self.gather(Direction::ToGuest, packets.len(), batch);
+        prefetch(batch, self.header);
+        let (mut next, before) = (0, self.base());
+        // A guest that makes bad buffers as fast as we drop them does not keep us here.
+        let mut patience = 2 * BATCH;
+        while let Some(packet) = packets.get(moved.packets) {
+            match self.choose(batch, next, self.header + packet.len()) {
+                Choice::Buffers(range) => {
+                    next = range.end;
+                    moved.packets += 1;
+                    moved.bytes += packet.len() as u64;
+                    self.write(batch, range, packet);
+                }
+                Choice::Drop(misdeed) => {
+                    moved.packets += 1;
+                    moved.dropped += 1;
+                    self.misdeeds.count(misdeed);
+                }
+                Choice::Bad(range) => {
+                    next = range.end;
+                    self.give_back(batch, range);
+                }
+                Choice::More => {
+                    let have = batch.chains.len() - next;
+                    next = 0;
+                    self.begin(batch);
+                    let rest = packets.len() - moved.packets;
+                    self.gather(Direction::ToGuest, rest.max(have + 1), batch);
+                    patience = patience.saturating_sub(1);
+                    if batch.chains.len() <= have || patience == 0 {
+                        break;
+                    }
+                }
+            }
+        }
+        if self.base() != before {
+            moved.call = self.show();
+        }
+        moved
+    }
+
+    /// Buffers for `need` bytes, from `batch.chains[from]` on.
+    #[inline]
+    fn choose(&self, batch: &Batch, from: usize, need: usize) -> Choice {
+        let (mut end, mut bytes) = (from, 0);
+        while bytes < need as u64 {
+            let Some(chain) = batch.chains.get(end) else {
+                // All that one batch holds is not enough.
+                return match end - from {
+                    BATCH => Choice::Drop(Misdeed::SmallBuffer),
+                    _ => Choice::More,
+                };
+            };
+            end += 1;
+            let has_header = end - from > 1 || chain.bytes >= self.header as u64;
+            if chain.bad.is_some() || chain.bytes == 0 || !has_header {
+                return Choice::Bad(from..end);
+            }
+            bytes += chain.bytes;
+            if !self.mergeable && bytes < need as u64 {
+                return Choice::Drop(Misdeed::SmallBuffer);
+            }
+        }
+        Choice::Buffers(from..end)
+    }
+
+    /// Gives buffers back unused, the last of which is bad.
+    #[cold]
+    fn give_back(&mut self, batch: &Batch, range: Range<usize>) {
+        for chain in &batch.chains[range.clone()] {
+            self.layout.put(chain, 0);
+        }
+        let last = &batch.chains[range.end - 1];
+        self.misdeeds.count(last.bad.unwrap_or(Misdeed::SmallBuffer));
+    }
+
+    /// Writes header and packet into these buffers, which are large enough.
+    #[inline]
+    fn write(&mut self, batch: &Batch, range: Range<usize>, packet: &Packet) {
+        let mut header = [0u8; HEADER];
+        header[10..].copy_from_slice(&(range.len() as u16).to_le_bytes());
+        let (header, data) = (&header[..self.header], packet.data());
+        let chains = &batch.chains[range];
+        if let ([chain], Some(&first)) = (chains, batch.pieces(&chains[0]).first()) {
+            let len = header.len() + data.len();
+            if first.len as usize >= len {
+                // SAFETY: the piece is mapped and holds both.
+                unsafe {
+                    raw::copy(header.as_ptr(), first.at, header.len());
+                    raw::copy(data.as_ptr(), first.at.add(header.len()), data.len());
+                }
+                return self.layout.put(chain, len as u32);
+            }
+        }
+        let mut source = Source { parts: [header, data] };
+        for chain in chains {
+            let written: usize = batch.pieces(chain).iter().map(|piece| source.fill(piece)).sum();
+            self.layout.put(chain, written as u32);
+        }
+    }
+}
+
+enum Choice {
+    /// These hold the packet.
+    Buffers(Range<usize>),
+    /// The packet cannot be sent.
+    Drop(Misdeed),
+    /// The last of these is bad.
+    Bad(Range<usize>),
+    /// More buffers are needed than were read.
+    More,
+}
+
+/// Header and data on their way into pieces.
+struct Source<'a> {
+    parts: [&'a [u8]; 2],
+}
+
+impl Source<'_> {
+    /// Writes as much as the piece holds; returns how much.
+    fn fill(&mut self, piece: &Piece) -> usize {
+        let mut done = 0;
+        for part in &mut self.parts {
+            let n = part.len().min(piece.len as usize - done);
+            // SAFETY: the piece is mapped; done + n bytes of it at most are written.
+            unsafe { raw::copy(part.as_ptr(), piece.at.add(done), n) };
+            *part = &part[n..];
+            done += n;
+        }
+        done
+    }
+}
+
+/// Fetches the first bytes of every buffer.
+#[inline]
+fn prefetch(batch: &Batch, header: usize) {
+    for chain in &batch.chains {
+        if let Some(piece) = batch.pieces(chain).first() {
+            raw::prefetch(piece.at);
+            raw::prefetch(piece.at.wrapping_add(header + 52));
+        }
+    }
+}
+
+/// Copies a frame behind its header from the guest into an empty packet; returns its length.
+#[inline]
+fn read(
+    packet: &mut Packet,
+    chain: &Chain,
+    pieces: &[Piece],
+    header: usize,
+) -> Result<usize, Misdeed> {
+    if let Some(misdeed) = chain.bad {
+        return Err(misdeed);
+    }
+    let len = chain.bytes.checked_sub(header as u64).filter(|len| *len > 0);
+    let len = len.ok_or(Misdeed::Short)?;
+    let mbuf = packet.mbuf();
+    if len > u64::from(mbuf.buf_len.saturating_sub(mbuf.data_off)) {
+        return Err(Misdeed::Long);
+    }
+    mbuf.data_len = len as u16;
+    mbuf.pkt_len = len as u32;
+    // SAFETY: the buffer is ours and holds len bytes from there on.
+    let mut to = unsafe { mbuf.buf_addr.add(usize::from(mbuf.data_off)) };
+    let mut skip = header;
+    for piece in pieces {
+        let from = skip.min(piece.len as usize);
+        let n = piece.len as usize - from;
+        skip -= from;
+        // SAFETY: the piece is mapped; the pieces without the header have len bytes together.
+        unsafe {
+            raw::copy(piece.at.add(from), to, n);
+            to = to.add(n);
+        }
+    }
+    Ok(len as usize)
+}

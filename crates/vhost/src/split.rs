@@ -1,0 +1,200 @@
+//! Split rings (virtio 1.1, section 2.6): a descriptor table, a ring of available and a ring of
+//! used buffers. Buffers are used in the order in which they became available, so one index says
+//! how far both rings are.
+
+use crate::batch::{BATCH, Batch, DESC, Desc, Direction, Walk, flag, table_entries};
+use crate::memory::Memory;
+use crate::misdeed::Misdeed;
+use crate::raw;
+
+/// Flag of either ring: do not notify me.
+const QUIET: u16 = 1;
+
+pub(crate) struct Split {
+    desc: *mut u8,
+    avail: *mut u16,
+    used: *mut u8,
+    size: u16,
+    event_idx: bool,
+    /// Next buffer to be used.
+    at: u16,
+    /// Next buffer to be read from the ring.
+    peek: u16,
+    /// `at` when it was last shown to the guest.
+    shown: u16,
+}
+
+/// Bytes of the three parts.
+pub(crate) fn areas(size: u16, event_idx: bool) -> [usize; 3] {
+    let (n, event) = (usize::from(size), if event_idx { 2 } else { 0 });
+    [n * DESC, 4 + 2 * n + event, 4 + 8 * n + event]
+}
+
+/// Alignment of the three parts.
+pub(crate) const ALIGN: [usize; 3] = [16, 2, 4];
+
+impl Split {
+    /// The caller has checked that the areas are mapped and aligned, and that `size` is a power
+    /// of two.
+    pub fn new(areas: [*mut u8; 3], size: u16, event_idx: bool, at: u16) -> Split {
+        let [desc, avail, used] = areas;
+        Split { desc, avail: avail.cast(), used, size, event_idx, at, peek: at, shown: at }
+    }
+
+    pub fn base(&self) -> u16 {
+        self.at
+    }
+
+    /// Word `i` of the ring of available buffers: 0 flags, 1 index, 2.. heads, then the event.
+    #[inline]
+    fn avail(&self, i: usize) -> u16 {
+        // SAFETY: i is at most 2 + size, which lies in the area if event_idx is on, and less
+        // otherwise.
+        unsafe { raw::load16(self.avail.add(i)) }
+    }
+
+    #[inline]
+    fn slot(&self, at: u16) -> usize {
+        usize::from(at & (self.size - 1))
+    }
+
+    /// Forgets what was read and not used.
+    #[inline]
+    pub fn rewind(&mut self) {
+        self.peek = self.at;
+    }
+
+    /// Reads up to `max` more buffers into `batch`. An error is the end of the ring.
+    pub fn gather(
+        &mut self,
+        memory: &Memory,
+        hint: &mut usize,
+        direction: Direction,
+        max: usize,
+        batch: &mut Batch,
+    ) -> Result<(), Misdeed> {
+        // Buffers that were read and not used count as available.
+        let ready = self.avail(1).wrapping_sub(self.at);
+        if ready > self.size {
+            return Err(Misdeed::Index);
+        }
+        let ready = ready.saturating_sub(self.peek.wrapping_sub(self.at));
+        let n = usize::from(ready).min(max).min(BATCH - batch.chains.len());
+        let mut heads = [0u16; BATCH];
+        for (i, head) in heads[..n].iter_mut().enumerate() {
+            *head = self.avail(2 + self.slot(self.peek.wrapping_add(i as u16)));
+            if *head >= self.size {
+                return Err(Misdeed::Descriptor);
+            }
+            raw::prefetch(self.desc.wrapping_add(usize::from(*head) * DESC));
+        }
+        for head in &heads[..n] {
+            if !batch.has_room() {
+                break;
+            }
+            let mut walk = Walk::new(memory, hint, direction, batch);
+            let bad = self.walk(*head, &mut walk).err();
+            walk.end(*head, 1, bad);
+            self.peek = self.peek.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn walk(&self, head: u16, walk: &mut Walk) -> Result<(), Misdeed> {
+        let mut next = head;
+        for _ in 0..self.size {
+            if next >= self.size {
+                return Err(Misdeed::Descriptor);
+            }
+            // SAFETY: less than size; the table is aligned to 16.
+            let desc = unsafe { Desc::read(self.desc.add(usize::from(next) * DESC)) };
+            let flags = desc.a;
+            if flags & flag::INDIRECT != 0 {
+                return if flags & flag::NEXT == 0 {
+                    indirect(desc, walk)
+                } else {
+                    Err(Misdeed::Indirect)
+                };
+            }
+            walk.piece(desc.addr, desc.len, flags)?;
+            if flags & flag::NEXT == 0 {
+                return Ok(());
+            }
+            next = desc.b;
+        }
+        Err(Misdeed::Loop)
+    }
+
+    /// Gives the next buffer back with `len` bytes written. The guest sees it at `show`.
+    #[inline]
+    pub fn put(&mut self, id: u16, len: u32) {
+        let slot = self.slot(self.at);
+        // SAFETY: the slot lies in the used ring, whose entries of 8 bytes are aligned to four.
+        unsafe {
+            let entry = self.used.add(4 + 8 * slot).cast::<u32>();
+            raw::store32(entry, id.into());
+            raw::store32(entry.add(1), len);
+        }
+        self.at = self.at.wrapping_add(1);
+    }
+
+    /// Shows the guest what was put.
+    #[inline]
+    pub fn show(&mut self) {
+        // SAFETY: the index is the second word of the used ring.
+        unsafe { raw::store16(self.used.add(2).cast(), self.at) };
+    }
+
+    /// Does the guest want to be notified of what was shown since the last call? A full fence
+    /// lies between showing and this.
+    #[inline]
+    pub fn wants_call(&mut self) -> bool {
+        let old = std::mem::replace(&mut self.shown, self.at);
+        if self.event_idx {
+            let event = self.avail(2 + usize::from(self.size));
+            return passed(event, self.at, old);
+        }
+        self.avail(0) & QUIET == 0
+    }
+
+    /// Does the guest have to notify us of new buffers?
+    pub fn listen(&mut self, on: bool) {
+        // SAFETY: the flags are the first word of the used ring, the event the one behind its
+        // entries, which is there if event_idx is on.
+        unsafe {
+            if self.event_idx {
+                let event = self.used.add(4 + 8 * usize::from(self.size)).cast();
+                raw::store16(event, self.at.wrapping_sub(u16::from(!on)));
+            } else {
+                raw::store16(self.used.cast(), if on { 0 } else { QUIET });
+            }
+        }
+    }
+}
+
+fn indirect(table: Desc, walk: &mut Walk) -> Result<(), Misdeed> {
+    let entries = table_entries(table.len)?;
+    let mut next = 0;
+    for _ in 0..entries {
+        let desc = walk.entry(table.addr, next)?;
+        if desc.a & flag::INDIRECT != 0 {
+            return Err(Misdeed::Indirect);
+        }
+        walk.piece(desc.addr, desc.len, desc.a)?;
+        if desc.a & flag::NEXT == 0 {
+            return Ok(());
+        }
+        next = desc.b.into();
+        if next >= entries {
+            return Err(Misdeed::Descriptor);
+        }
+    }
+    Err(Misdeed::Loop)
+}
+
+/// Did an index that went from `old` to `new` pass `event` (virtio 1.1, section 2.6.7.1)?
+#[inline]
+pub(crate) fn passed(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
