@@ -107,7 +107,7 @@ impl Default for Settings {
             vlan_limit: 1,
             punt_rate: 50_000,
             punt_burst: 2_048,
-            miss_budget: 64,
+            miss_budget: packet::VECTOR,
             rxq_assign: RxqAssign::Cycles,
         }
     }

@@ -25,6 +25,10 @@ type Uncached = HashMap<(Box<[u32]>, usize), Credit>;
 /// Distinct effects remembered in [`Uncached`]; beyond, only credits are.
 const UNCACHED: usize = 4096;
 
+/// A missed packet is looked up again in the subtables that got rules during its vector, unless they
+/// are more than this: then asking the pipeline costs less.
+const FEW: u32 = 2;
+
 /// Packets on their way through the steps, and all that the steps need.
 pub(crate) struct Vector {
     packets: Vec<Packet>,
@@ -244,21 +248,14 @@ impl Vector {
     /// Decides about packets that no rule matched, in order.
     fn misses(&mut self, todo: &[u8], now_ms: u64) {
         let start = cycles();
-        let (mut left, mut one) = (self.budget, Vec::with_capacity(1));
-        let mut stored = false;
+        let (mut left, mut stored) = (self.budget, 0u64);
         let mut later = [false; VECTOR];
-        for n in todo {
-            let i = *n as usize;
-            if stored {
-                one.clear();
-                one.push(*n);
-                self.table.classify(&mut self.keys, &mut one);
-                if one.is_empty() {
-                    continue;
-                }
-            }
+        for i in todo.iter().map(|n| *n as usize) {
             if left == 0 {
                 later[i] = true;
+                continue;
+            }
+            if stored.count_ones() <= FEW && self.was_stored(i, stored) {
                 continue;
             }
             left -= 1;
@@ -284,8 +281,16 @@ impl Vector {
         self.live.retain(|i| !later[*i as usize]);
     }
 
-    /// Asks the pipeline about packet `i`; true when the decision was stored.
-    fn resolve(&mut self, i: usize, now_ms: u64) -> bool {
+    /// Is there a rule for packet `i` in the subtables that got new ones during this vector?
+    fn was_stored(&mut self, i: usize, subtables: u64) -> bool {
+        let Some(found) = self.table.among(subtables, &self.keys.get(i)) else { return false };
+        (self.keys.rule[i], self.keys.program[i]) = found;
+        true
+    }
+
+    /// Asks the pipeline about packet `i`, and stores the decision unless a packet before it with the
+    /// same one made that needless. Says where (a bit for the subtable).
+    fn resolve(&mut self, i: usize, now_ms: u64) -> u64 {
         let kref = self.keys.get(i);
         let words = kref.words();
         let mut key = Key::ZERO;
@@ -293,21 +298,24 @@ impl Vector {
         self.decision.clear();
         let request = Request { key: &key, packet: self.packets[i].data() };
         self.pipeline.resolve(&request, &mut self.decision);
+        let mask: Words = self.decision.mask.words[..32].try_into().unwrap();
+        let spot = self.decision.cacheable.then(|| self.table.spot(&words, &mask));
+        if let Some((rule, program)) = spot.as_ref().and_then(|s| self.table.known(s)) {
+            (self.keys.rule[i], self.keys.program[i]) = (rule, program);
+            return 0;
+        }
         let d = &mut self.decision;
         let program = self.programs.intern(&d.ops, d.drop);
         self.keys.program[i] = program;
-        let mask: Words = d.mask.words[..32].try_into().unwrap();
-        let room = d.cacheable && self.late.is_empty() && self.reports.room() > 0;
-        let rule = match room {
-            true => self.table.install(&words, &mask, program, self.limit),
-            false => None,
-        };
+        let room = self.late.is_empty() && self.reports.room() > 0;
+        let spot = spot.filter(|_| room);
+        let rule = spot.as_ref().and_then(|s| self.table.install(s, program, self.limit));
         self.keys.rule[i] = rule.unwrap_or(0);
         match rule {
             Some(idx) => self.report_installed(idx, program, now_ms),
             None => self.use_once(i, program, now_ms),
         }
-        rule.is_some()
+        rule.and(spot).map_or(0, |s| 1 << s.slot)
     }
 
     fn report_installed(&mut self, idx: u32, program: u32, now_ms: u64) {

@@ -55,7 +55,7 @@ fn equals_looking_at_every_rule() {
         let (mut hits, mut indexed) = (0, 0);
         for round in 0..120 {
             for _ in 0..r.below(40) {
-                if let Some(i) = t.install(&r.key(), &r.mask(), 1, 4_000) {
+                if let Some(i) = t.put(&r.key(), &r.mask(), 1, 4_000) {
                     index.insert(&store, i);
                     live.push(i);
                 }
@@ -92,7 +92,7 @@ fn a_change_costs_the_rules_it_hits() {
     for n in 0..65_536u64 {
         let mut key = [0; 32];
         (key[2], key[3]) = (n, n & 7);
-        index.insert(&store, t.install(&key, &mask, 1, 70_000).unwrap());
+        index.insert(&store, t.put(&key, &mask, 1, 70_000).unwrap());
     }
     let ask = |index: &mut Index, n: u64| {
         let mut region = Region { key: Key::ZERO, mask: Key::ZERO };

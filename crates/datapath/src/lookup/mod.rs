@@ -104,6 +104,28 @@ pub(crate) struct Tally {
     pub visits: u64,
 }
 
+/// Where a decision belongs: its subtable, its masked key and that one's hash there.
+pub(crate) struct Spot {
+    pub slot: usize,
+    masked: Words,
+    hash: u64,
+}
+
+/// Numbers of the 1-bits.
+fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = set.trailing_zeros() as usize;
+        set &= set.wrapping_sub(1);
+        (bit < 64).then_some(bit)
+    })
+}
+
+/// A masked key as lines.
+fn lines(masked: &Words) -> (&Line, Ext) {
+    let ext = std::array::from_fn(|l| *masked[8 * (l + 1)..].first_chunk().expect("eight words"));
+    (masked.first_chunk().expect("eight words"), ext)
+}
+
 /// A rule's mask on line 0, next to the others.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
@@ -361,8 +383,39 @@ impl Table {
         wider.min().map_or(0, |(_, i)| i)
     }
 
-    /// Stores a decision about packets like `key`; None when there is no room.
-    pub fn install(&mut self, key: &Words, mask: &Words, program: u32, limit: u32) -> Option<u32> {
+    /// Where a decision about packets like `key` belongs.
+    pub fn spot(&mut self, key: &Words, mask: &Words) -> Spot {
+        let slot = self.place(&mask::quantise(mask, key));
+        let sub = self.subtables[slot].as_ref().expect("placed in a subtable that exists");
+        let masked: Words = std::array::from_fn(|w| key[w] & sub.mask[w]);
+        let (line, ext) = lines(&masked);
+        let hash = sub.hash(&KeyRef { line, ext: &ext, have: 7 });
+        Spot { slot, masked, hash }
+    }
+
+    /// The rule that is there already, and its program.
+    pub fn known(&mut self, spot: &Spot) -> Option<(u32, u32)> {
+        let (line, ext) = lines(&spot.masked);
+        self.probe(spot.slot, spot.hash, &KeyRef { line, ext: &ext, have: 7 })
+    }
+
+    /// The rule for a packet in one of these subtables (a bit each), and its program.
+    pub fn among(&mut self, slots: u64, key: &KeyRef<'_>) -> Option<(u32, u32)> {
+        bits(slots).find_map(|slot| {
+            let hash = self.subtables[slot].as_ref()?.hash(key);
+            self.probe(slot, hash, key)
+        })
+    }
+
+    fn probe(&mut self, slot: usize, hash: u64, key: &KeyRef<'_>) -> Option<(u32, u32)> {
+        let (sub, mut dead) = (self.subtables[slot].as_deref()?, Vec::new());
+        let found = self.search(sub, slot, hash, key, &mut dead);
+        self.dead.append(&mut dead);
+        (found.0 != 0).then_some(found)
+    }
+
+    /// Stores a decision where nothing is known; None when there is no room.
+    pub fn install(&mut self, spot: &Spot, program: u32, limit: u32) -> Option<u32> {
         if self.live >= limit {
             return None;
         }
@@ -371,24 +424,12 @@ impl Table {
             None if (self.fresh as usize) <= self.store.capacity() => self.fresh,
             None => return None,
         };
-        let slot = self.place(&mask::quantise(mask, key));
-        let sub = self.subtables[slot].as_mut().unwrap();
-        let masked: Words = std::array::from_fn(|w| key[w] & sub.mask[w]);
-        let (line, ext): (&Line, Ext) = (
-            masked[..8].try_into().unwrap(),
-            std::array::from_fn(|l| masked[8 * (l + 1)..8 * (l + 2)].try_into().unwrap()),
-        );
-        let hash = sub.hash(&KeyRef { line, ext: &ext, have: 7 });
+        let sub = self.subtables[spot.slot].as_mut()?;
         self.generation = self.generation.wrapping_add(1);
         // Written before it is linked: splitting a bucket reads hashes from the store.
-        self.store.write(
-            idx,
-            &masked,
-            sub.ext,
-            Payload::new(program, slot as u8, self.generation),
-            hash,
-        );
-        if !sub.insert(&self.store, hash, idx) {
+        let payload = Payload::new(program, spot.slot as u8, self.generation);
+        self.store.write(idx, &spot.masked, sub.ext, payload, spot.hash);
+        if !sub.insert(&self.store, spot.hash, idx) {
             self.store.unlink(idx);
             return None;
         }
@@ -402,6 +443,13 @@ impl Table {
             self.reorder();
         }
         Some(idx)
+    }
+
+    /// Spot and install in one.
+    #[cfg(test)]
+    pub fn put(&mut self, key: &Words, mask: &Words, program: u32, limit: u32) -> Option<u32> {
+        let spot = self.spot(key, mask);
+        self.install(&spot, program, limit)
     }
 
     /// Unlinks a rule; its program when it was linked.

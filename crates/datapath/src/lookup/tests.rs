@@ -49,7 +49,7 @@ fn against_linear_scan(cache: Tri, seed: u64) {
             let mut todo = vec![0];
             t.classify(&mut keys, &mut todo);
             if !todo.is_empty() {
-                live.push(t.install(&k, &m, round, 20_000).expect("room"));
+                live.push(t.put(&k, &m, round, 20_000).expect("room"));
             }
         }
         if round % 10 == 9 {
@@ -109,9 +109,9 @@ fn one_mask_takes_everything() {
         k
     };
     for i in 1..=30_000 {
-        assert!(t.install(&keyed(i), &m, i as u32, u32::MAX).is_some(), "{i}");
+        assert!(t.put(&keyed(i), &m, i as u32, u32::MAX).is_some(), "{i}");
     }
-    assert_eq!(t.install(&keyed(30_001), &m, 1, u32::MAX), None, "no room for more");
+    assert_eq!(t.put(&keyed(30_001), &m, 1, u32::MAX), None, "no room for more");
     for first in (1..30_000).step_by(VECTOR) {
         (0..VECTOR).for_each(|n| fill(&mut keys, n, &keyed(first + n as u64)));
         let mut todo: Vec<u8> = (0..=255).collect();
@@ -120,6 +120,20 @@ fn one_mask_takes_everything() {
         found.for_each(|n| assert_eq!(keys.program[n] as u64, first + n as u64));
         assert!(todo.iter().all(|n| first + *n as u64 > 30_000));
     }
+}
+
+#[test]
+fn a_decision_is_known_until_it_is_dead() {
+    let mut t = Table::new(100);
+    let (mut k, mut m) = ([0; 32], [0; 32]);
+    (k[2], m[2]) = (7, u64::MAX);
+    let idx = t.put(&k, &m, 5, 100).expect("room");
+    k[3] = 9; // outside the mask
+    let spot = t.spot(&k, &m);
+    assert_eq!(t.known(&spot), Some((idx, 5)));
+    t.store.kill(idx, t.store.payload(idx));
+    assert_eq!(t.known(&spot), None);
+    assert_eq!(t.take_dead(), [idx]);
 }
 
 #[test]
