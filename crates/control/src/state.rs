@@ -351,8 +351,10 @@ pub async fn settle(state: &Shared) {
     }
 }
 
-/// OpenFlow 1.0, 1.3, 1.4 and 1.5.
+/// OpenFlow 1.0 to 1.5.
 pub const DEFAULT_VERSIONS: u32 = 1 << Version::V10 as u32
+    | 1 << Version::V11 as u32
+    | 1 << Version::V12 as u32
     | 1 << Version::V13 as u32
     | 1 << Version::V14 as u32
     | 1 << Version::V15 as u32;
@@ -362,6 +364,8 @@ fn versions(protocols: &[String]) -> u32 {
     let bits = protocols.iter().fold(0, |bits, p| {
         bits | match p.as_str() {
             "OpenFlow10" => 1 << Version::V10 as u32,
+            "OpenFlow11" => 1 << Version::V11 as u32,
+            "OpenFlow12" => 1 << Version::V12 as u32,
             "OpenFlow13" => 1 << Version::V13 as u32,
             "OpenFlow14" => 1 << Version::V14 as u32,
             "OpenFlow15" => 1 << Version::V15 as u32,

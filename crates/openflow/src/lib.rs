@@ -17,6 +17,7 @@ mod fields_out;
 pub mod framing;
 pub mod instructions;
 mod match10;
+mod match11;
 pub mod matching;
 pub mod message;
 pub mod oxm;

@@ -41,7 +41,7 @@ mod off {
 }
 
 /// The L4 fields of a match: 8 bits wide for ICMP.
-fn l4_fields(key: &Key) -> Option<[Field; 2]> {
+pub(crate) fn l4_fields(key: &Key) -> Option<[Field; 2]> {
     let proto = key.u8(at::PROTO);
     match (key.u16(at::ETH_TYPE), proto) {
         (eth::IP | eth::IPV6, ip::TCP) => Some([Field::TcpSrc, Field::TcpDst]),

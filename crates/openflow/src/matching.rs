@@ -1,8 +1,9 @@
-//! Matches on the wire: `ofp_match` of 1.2 and later, and Nicira's. (1.0's is in `match10`.)
+//! Matches on the wire: `ofp_match` of 1.1 and later, and Nicira's. (The fixed ones of 1.0 and 1.1
+//! are in `match10` and `match11`.)
 //!
-//! A match that was decoded and encoded for the same kind of wire reads back the same. OpenFlow
-//! 1.1's own fixed match is refused ([`OfError::MatchBadType`]).
+//! A match that was decoded and encoded for the same kind of wire reads back the same.
 
+use crate::match11::{self, decode_match11, encode_match11};
 use crate::oxm::{Entry, Oxm};
 use crate::prereq::{self, VLAN_PRESENT, eth, ip};
 use crate::{Match, OfError, Version};
@@ -10,21 +11,29 @@ use flow::{Field, at};
 
 pub use crate::match10::{decode_match10, encode_match10, fits_match10};
 
+/// `OFPMT_STANDARD`: 1.1's fixed match.
+const TYPE_STANDARD: u16 = 0;
 /// `OFPMT_OXM`.
 const TYPE_OXM: u16 = 1;
 
-/// Reads an `ofp_match` (1.2 and later, type OXM). Returns the match and the bytes it takes with
-/// its padding.
+/// Reads an `ofp_match` (1.1 and later; OXM is read in 1.1 too). Returns the match and the bytes it
+/// takes with its padding.
 ///
-/// Errors: `MatchBadLen`, `MatchBadType`, and those of [`decode_oxm_list`].
-pub fn decode_match(_version: Version, buf: &[u8]) -> Result<(Match, usize), OfError> {
+/// Errors: `MatchBadLen`, `MatchBadType`, those of [`decode_oxm_list`], and for 1.1's fixed match
+/// values out of range.
+pub fn decode_match(version: Version, buf: &[u8]) -> Result<(Match, usize), OfError> {
     let head: &[u8; 4] = buf.first_chunk().ok_or(OfError::MatchBadLen)?;
     let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
     if len < head.len() {
         return Err(OfError::MatchBadLen);
     }
-    if u16::from_be_bytes([head[0], head[1]]) != TYPE_OXM {
-        return Err(OfError::MatchBadType);
+    match u16::from_be_bytes([head[0], head[1]]) {
+        TYPE_STANDARD if version == Version::V11 => {
+            let fixed = buf.first_chunk().filter(|_| len == match11::LEN);
+            return Ok((decode_match11(fixed.ok_or(OfError::MatchBadLen)?)?, len));
+        }
+        TYPE_OXM => {}
+        _ => return Err(OfError::MatchBadType),
     }
     let padded = len.next_multiple_of(8);
     if padded > buf.len() {
@@ -33,8 +42,11 @@ pub fn decode_match(_version: Version, buf: &[u8]) -> Result<(Match, usize), OfE
     Ok((decode_oxm_list(&buf[4..len])?, padded))
 }
 
-/// Writes an `ofp_match` (1.2 and later) with its header and padding.
+/// Writes an `ofp_match` (1.1 and later) with its header and padding.
 pub fn encode_match(version: Version, m: &Match, out: &mut Vec<u8>) {
+    if version == Version::V11 {
+        return out.extend(encode_match11(m));
+    }
     let start = out.len();
     out.extend(TYPE_OXM.to_be_bytes());
     out.extend([0; 2]);

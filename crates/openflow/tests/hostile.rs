@@ -6,8 +6,8 @@ use openflow::actions::decode_actions;
 use openflow::instructions::{decode_instructions, encode_instructions};
 use openflow::matching::*;
 
-const VERSIONS: [Version; 5] =
-    [Version::V10, Version::V12, Version::V13, Version::V14, Version::V15];
+const VERSIONS: [Version; 6] =
+    [Version::V10, Version::V11, Version::V12, Version::V13, Version::V14, Version::V15];
 
 /// xorshift64*.
 fn next(state: &mut u64) -> u64 {
@@ -31,7 +31,7 @@ fn random_actions_and_matches_never_panic() {
         } else {
             buf[..4].copy_from_slice(&[0, (next(&mut s) % 30) as u8, 0, len as u8]);
         }
-        let version = VERSIONS[next(&mut s) as usize % 5];
+        let version = VERSIONS[next(&mut s) as usize % VERSIONS.len()];
         accepted += usize::from(decode_actions(version, &buf).is_ok());
         _ = decode_oxm_list(&buf);
         _ = decode_match(version, &buf);

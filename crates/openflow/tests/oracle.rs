@@ -142,7 +142,7 @@ fn check_all(versions: &[Version], flows: &[&str]) {
     }
 }
 
-use Version::{V10, V12, V13, V14, V15};
+use Version::{V10, V11, V12, V13, V14, V15};
 
 const MATCHES: &[&str] = &[
     "actions=drop",
@@ -183,6 +183,25 @@ const MATCHES: &[&str] = &[
 #[test]
 fn matches_read_back() {
     check_all(&[V10, V12, V13, V14, V15], MATCHES);
+}
+
+/// What 1.1's fixed match can say.
+const MATCHES11: &[&str] = &[
+    "actions=drop",
+    "in_port=LOCAL,dl_src=00:11:22:33:44:55,dl_dst=01:00:00:00:00:00/01:00:00:00:00:00 actions=drop",
+    "dl_vlan=5,dl_vlan_pcp=3 actions=drop",
+    "vlan_tci=0 actions=drop",
+    "arp,arp_op=1,arp_spa=10.0.0.0/8,arp_tpa=10.1.2.3 actions=drop",
+    "tcp,nw_src=10.0.0.0/255.0.255.0,nw_tos=32,tp_dst=80 actions=drop",
+    "icmp,icmp_type=8,icmp_code=0 actions=drop",
+    "mpls,mpls_label=100,mpls_tc=3 actions=drop",
+    "metadata=0x5/0xff actions=drop",
+    "dl_type=0x5ff actions=drop",
+];
+
+#[test]
+fn the_fixed_match_of_11_reads_back() {
+    check_all(&[V11], MATCHES11);
 }
 
 const ACTIONS: &[&str] = &[

@@ -7,8 +7,8 @@ use flow::Field;
 use openflow::codec::{Dialect, Form, ReplyTo, encode, encode_hello, hello_failed};
 use openflow::*;
 
-const VERSIONS: [Version; 5] =
-    [Version::V10, Version::V12, Version::V13, Version::V14, Version::V15];
+const VERSIONS: [Version; 6] =
+    [Version::V10, Version::V11, Version::V12, Version::V13, Version::V14, Version::V15];
 
 /// The messages as text; `None` without ovs-ofctl.
 fn print(messages: &[Vec<u8>]) -> Option<String> {
