@@ -194,16 +194,30 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         key: &Key,
         mask: &Mask,
     ) -> impl Iterator<Item = Arc<Rule<T>>> + use<T> {
+        self.pick_loose(key, mask, |_| true).into_iter()
+    }
+
+    /// Those of [`Classifier::iter_loose`] that `want` accepts. `want` is called under the writer's
+    /// lock, so it must not call the classifier.
+    pub fn pick_loose(
+        &self,
+        key: &Key,
+        mask: &Mask,
+        mut want: impl FnMut(&Rule<T>) -> bool,
+    ) -> Vec<Arc<Rule<T>>> {
         let any = mask.is_zero();
-        self.collect(|owned, out| {
+        let mut out = Vec::new();
+        let mut pick = |r: Handle<'_, T>| out.extend(want(&r).then(|| r.share()));
+        for owned in self.lock().by_mask.values() {
             if any {
-                out.extend(owned.all().map(Handle::share));
+                owned.all().for_each(&mut pick);
             } else if owned.shared.mask == *mask {
-                out.extend(owned.same(key).map(Handle::share));
+                owned.same(key).for_each(&mut pick);
             } else if mask.subset_of(&owned.shared.mask) {
-                out.extend(owned.all().filter(|r| r.within(key, mask)).map(Handle::share));
+                owned.all().filter(|r| r.within(key, mask)).for_each(&mut pick);
             }
-        })
+        }
+        out
     }
 
     /// All rules, of whatever version, of this priority that share at least one packet with

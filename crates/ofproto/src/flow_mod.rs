@@ -5,7 +5,7 @@ use crate::counters::{Counter, FlowRec, Slot};
 use crate::events::{Event, Regions};
 use crate::group::GroupUndo;
 use crate::switch::{Limbo, Switch};
-use crate::table::{Flow, FlowRule, N_TABLES};
+use crate::table::{Flow, FlowRule, N_TABLES, Table};
 use crate::types::{BridgeId, ConfigError, FailMode, PortSpec};
 use action::Region;
 use openflow::{
@@ -413,22 +413,34 @@ impl Switch {
         s: &Select<'_>,
         version: u64,
     ) -> Result<Vec<(u8, Arc<FlowRule>)>, OfError> {
+        let mut out = Vec::new();
+        for (n, t) in self.tables_of(id, s.table)? {
+            let (key, mask) = (&s.matching.key, &s.matching.mask);
+            let rules = match s.priority {
+                Some(p) => {
+                    let rule = t.find_exact(key, mask, p, version);
+                    rule.into_iter().filter(|r| wanted(s, r)).collect()
+                }
+                None => t.within(key, mask, version, |r| wanted(s, r)),
+            };
+            out.extend(rules.into_iter().map(|r| (n, r)));
+        }
+        Ok(out)
+    }
+
+    /// The tables in use that a request means.
+    pub(crate) fn tables_of(
+        &self,
+        id: BridgeId,
+        table: u8,
+    ) -> Result<impl Iterator<Item = (u8, &Table)>, OfError> {
         let b = self.of_bridge(id)?;
-        let tables = match s.table {
+        let tables = match table {
             TABLE_ALL => 0..N_TABLES as u8,
             t if usize::from(t) < N_TABLES => t..t + 1,
             _ => return Err(OfError::BadTableId),
         };
-        let (key, mask) = (&s.matching.key, &s.matching.mask);
-        let mut out = Vec::new();
-        for (n, t) in tables.filter_map(|n| Some((n, b.tables.get(n)?))) {
-            let take = |r: Arc<FlowRule>| wanted(s, &r).then_some((n, r));
-            match s.priority {
-                Some(p) => out.extend(t.find_exact(key, mask, p, version).and_then(take)),
-                None => out.extend(t.within(key, mask, version).filter_map(take)),
-            }
-        }
-        Ok(out)
+        Ok(tables.filter_map(|n| Some((n, b.tables.get(n)?))))
     }
 
     /// Removes all flows, silently.
@@ -514,7 +526,7 @@ fn delete_all() -> FlowMod {
     }
 }
 
-fn wanted(s: &Select<'_>, rule: &FlowRule) -> bool {
+pub(crate) fn wanted(s: &Select<'_>, rule: &FlowRule) -> bool {
     let f = rule.value();
     (f.cookie ^ s.cookie) & s.cookie_mask == 0
         && (s.out_port == port::ANY || outputs_to(&f.instructions, s.out_port))

@@ -43,6 +43,7 @@ pub use action_text::{action_text, actions_text, instructions_text};
 pub use events::Event;
 pub use flow_mod::BundleItem;
 pub use mac_table::{MacEntry, MacStats};
+pub use stats::Dump;
 pub use switch::Switch;
 pub use table::N_TABLES;
 pub use trace::punt_text;

@@ -2,13 +2,37 @@
 
 use crate::bridge::TableRec;
 use crate::counters::FlowRec;
-use crate::flow_mod::Select;
+use crate::flow_mod::{Select, wanted};
 use crate::switch::Switch;
-use crate::table::N_TABLES;
+use crate::table::{FlowRule, N_TABLES};
 use crate::types::{BridgeId, ConfigError};
 use openflow::{FlowSelect, FlowStats, Match, OfError, TableStats, flow_flag};
+use std::sync::Arc;
 
 const NS: u64 = 1_000_000_000;
+
+/// Selected flows of which some may not have been read yet ([`Switch::dump`]). Every flow that is
+/// there from the beginning to the end is given once, whatever else changes meanwhile.
+pub struct Dump {
+    bridge: BridgeId,
+    select: FlowSelect,
+    /// As they were at the beginning, with their tables.
+    flows: std::vec::IntoIter<(u8, Arc<FlowRule>)>,
+}
+
+impl<'a> From<&'a FlowSelect> for Select<'a> {
+    fn from(s: &'a FlowSelect) -> Self {
+        Select {
+            table: s.table,
+            matching: &s.matching,
+            priority: None,
+            cookie: s.cookie,
+            cookie_mask: s.cookie_mask,
+            out_port: s.out_port,
+            out_group: s.out_group,
+        }
+    }
+}
 
 impl Switch {
     pub(crate) fn stats_of(&self, rec: &FlowRec, now: u64) -> FlowStats {
@@ -33,7 +57,44 @@ impl Switch {
         }
     }
 
-    /// Calls `each` for every selected flow, one at a time: a million need no memory here.
+    /// The flows that a statistics request means, to be read piece by piece.
+    pub fn dump(&self, id: BridgeId, select: &FlowSelect) -> Result<Dump, OfError> {
+        let flows = self.select(id, &Select::from(select), self.version())?;
+        Ok(Dump { bridge: id, select: select.clone(), flows: flows.into_iter() })
+    }
+
+    /// Gives the next `n` flows to `each`, as they are now, without those that went meanwhile.
+    /// False: there are no more.
+    pub fn dump_next(
+        &self,
+        dump: &mut Dump,
+        n: usize,
+        now: u64,
+        each: &mut dyn FnMut(FlowStats),
+    ) -> bool {
+        let version = self.version();
+        for (table, rule) in dump.flows.by_ref().take(n) {
+            let rule = match rule.visible(version) {
+                true => Some(rule),
+                // Modified or replaced: the flow that has its place, if it is still a wanted one.
+                false => self
+                    .successor(dump.bridge, table, &rule)
+                    .filter(|r| wanted(&Select::from(&dump.select), r)),
+            };
+            if let Some(rec) = rule.and_then(|r| self.slots.flow(r.value().id)) {
+                each(self.stats_of(rec, now));
+            }
+        }
+        dump.flows.len() > 0
+    }
+
+    /// The flow with a rule's table, match and priority.
+    fn successor(&self, id: BridgeId, table: u8, rule: &FlowRule) -> Option<Arc<FlowRule>> {
+        let t = self.bridge(id).ok()?.tables.get(table)?;
+        t.find_exact(&rule.key(), &rule.mask(), rule.priority(), self.version())
+    }
+
+    /// Calls `each` for every selected flow.
     pub fn each_flow(
         &self,
         id: BridgeId,
@@ -41,20 +102,7 @@ impl Switch {
         now: u64,
         each: &mut dyn FnMut(FlowStats),
     ) -> Result<(), OfError> {
-        let select = Select {
-            table: s.table,
-            matching: &s.matching,
-            priority: None,
-            cookie: s.cookie,
-            cookie_mask: s.cookie_mask,
-            out_port: s.out_port,
-            out_group: s.out_group,
-        };
-        for (_, rule) in self.select(id, &select, self.version())? {
-            if let Some(rec) = self.slots.flow(rule.value().id) {
-                each(self.stats_of(rec, now));
-            }
-        }
+        self.dump_next(&mut self.dump(id, s)?, usize::MAX, now, each);
         Ok(())
     }
 
@@ -73,11 +121,22 @@ impl Switch {
     /// (packets, bytes, flows) of the selected flows.
     pub fn aggregate(&self, id: BridgeId, s: &FlowSelect) -> Result<(u64, u64, u32), OfError> {
         let (mut packets, mut bytes, mut flows) = (0u64, 0u64, 0u32);
-        self.each_flow(id, s, 0, &mut |f| {
-            flows += 1;
-            packets = packets.saturating_add(if f.packets == u64::MAX { 0 } else { f.packets });
-            bytes = bytes.saturating_add(if f.bytes == u64::MAX { 0 } else { f.bytes });
-        })?;
+        let (select, version) = (Select::from(s), self.version());
+        for (_, t) in self.tables_of(id, s.table)? {
+            t.within(&s.matching.key, &s.matching.mask, version, |r| {
+                if wanted(&select, r)
+                    && let Some(rec) = self.slots.flow(r.value().id)
+                {
+                    flows += 1;
+                    let kept = |flag, n| if rec.flags & flag == 0 { n } else { 0 };
+                    let count = rec.count;
+                    packets = packets.saturating_add(kept(flow_flag::NO_PKT_COUNTS, count.packets));
+                    bytes = bytes.saturating_add(kept(flow_flag::NO_BYT_COUNTS, count.bytes));
+                }
+                // Looked at; nothing to keep.
+                false
+            });
+        }
         Ok((packets, bytes, flows))
     }
 

@@ -56,14 +56,15 @@ impl Table {
         self.rules.find_exact(key, mask, priority, version)
     }
 
-    /// The rules at least as specific as (`key`,`mask`).
+    /// The rules at least as specific as (`key`,`mask`) that `want` accepts.
     pub fn within(
         &self,
         key: &Key,
         mask: &Mask,
         version: u64,
-    ) -> impl Iterator<Item = Arc<FlowRule>> + use<> {
-        self.rules.iter_loose(key, mask).filter(move |r| r.visible(version))
+        mut want: impl FnMut(&FlowRule) -> bool,
+    ) -> Vec<Arc<FlowRule>> {
+        self.rules.pick_loose(key, mask, |r| r.visible(version) && want(r))
     }
 
     /// Is there a rule of this priority that shares packets with (`key`,`mask`)?

@@ -99,15 +99,7 @@ impl Lab {
     }
 
     pub fn dump(&self) -> Vec<FlowStats> {
-        let select = FlowSelect {
-            table: TABLE_ALL,
-            out_port: port::ANY,
-            out_group: GROUP_ANY,
-            cookie: 0,
-            cookie_mask: 0,
-            matching: Match::default(),
-        };
-        let mut all = self.sw.flow_stats(self.br, &select, 0).unwrap();
+        let mut all = self.sw.flow_stats(self.br, &all_flows(), 0).unwrap();
         all.sort_by_key(|f| (f.table, f.priority));
         all
     }
@@ -425,4 +417,82 @@ fn a_third_tag_hides_none() {
     let new = "push_vlan(vid=0,pcp=0)";
     let other = "pop_vlan,push_vlan(vid=7,pcp=0)";
     assert_eq!(text, format!("clone({new},13),{new},{other},12,pop_vlan,14"));
+}
+
+/// Everything.
+fn all_flows() -> FlowSelect {
+    FlowSelect {
+        table: TABLE_ALL,
+        out_port: port::ANY,
+        out_group: GROUP_ANY,
+        cookie: 0,
+        cookie_mask: 0,
+        matching: Match::default(),
+    }
+}
+
+#[test]
+fn a_dump_in_pieces_gives_what_stays_once() {
+    let mut lab = Lab::new();
+    let add = |lab: &mut Lab, i: u16, to| {
+        lab.add(flow(0, i, &format!("udp,tp_dst={i}"), apply(vec![out(to)])));
+    };
+    (1..=100).for_each(|i| add(&mut lab, i, 2));
+    let mut dump = lab.sw.dump(lab.br, &all_flows()).unwrap();
+    let mut seen = Vec::new();
+    let more = lab.sw.dump_next(&mut dump, 10, 0, &mut |f| seen.push((f.priority, f.instructions)));
+    assert!(more && seen.len() == 10, "no more than was asked for");
+    // Some go, some come, some are replaced and some modified.
+    for i in 1..=30 {
+        let m = flow(0, i, &format!("udp,tp_dst={i}"), vec![]);
+        lab.add(FlowMod { command: FlowModCommand::DeleteStrict, ..m });
+    }
+    (101..=120).for_each(|i| add(&mut lab, i, 2));
+    (31..=60).for_each(|i| add(&mut lab, i, 3));
+    let modify = flow(0, 0, "udp,tp_dst=77", apply(vec![out(4)]));
+    lab.add(FlowMod { command: FlowModCommand::Modify, ..modify });
+    let early = seen.len();
+    while lab.sw.dump_next(&mut dump, 10, 0, &mut |f| seen.push((f.priority, f.instructions))) {}
+    let late = &seen[early..];
+    let mut numbers: Vec<u16> = seen.iter().map(|(i, _)| *i).collect();
+    numbers.sort_unstable();
+    assert!(numbers.is_sorted_by(|a, b| a < b), "twice: {numbers:?}");
+    assert!((31..=100).all(|i| numbers.contains(&i)), "{numbers:?}");
+    assert!(numbers.iter().all(|i| *i <= 100), "{numbers:?}");
+    let now = |i: u16| match i {
+        31..=60 => 3,
+        77 => 4,
+        _ => 2,
+    };
+    assert!(late.iter().all(|(i, list)| *i > 30 && *list == apply(vec![out(now(*i))])));
+}
+
+#[test]
+fn aggregates_are_sums_of_dumps() {
+    let mut lab = Lab::new();
+    for i in 1..=40u16 {
+        let mut m = flow((i % 3) as u8, i, &format!("udp,tp_dst={i}"), apply(vec![out(2)]));
+        m.cookie = u64::from(i % 4);
+        m.flags = if i % 5 == 0 { flow_flag::NO_BYT_COUNTS } else { 0 };
+        lab.add(m);
+    }
+    (0..2000).for_each(|id| lab.sw.credit(id, 3, 100, 0));
+    let selects = [
+        all_flows(),
+        FlowSelect { table: 1, ..all_flows() },
+        FlowSelect { cookie: 2, cookie_mask: 3, ..all_flows() },
+        FlowSelect { matching: matching("udp"), table: 2, ..all_flows() },
+        FlowSelect { matching: matching("udp,tp_dst=7"), ..all_flows() },
+        FlowSelect { out_port: 3, ..all_flows() },
+    ];
+    for select in selects {
+        let known = |n| if n == u64::MAX { 0 } else { n };
+        let sum = lab.sw.flow_stats(lab.br, &select, 0).unwrap().iter().fold(
+            (0, 0, 0),
+            |(packets, bytes, flows), f| {
+                (packets + known(f.packets), bytes + known(f.bytes), flows + 1)
+            },
+        );
+        assert_eq!(lab.sw.aggregate(lab.br, &select), Ok(sum), "{select:?}");
+    }
 }

@@ -1,7 +1,9 @@
 //! One connection's state as the protocol sees it.
 
 use openflow::codec::{self, Dialect, ReplyTo};
-use openflow::{AsyncConfig, MonitorRequest, Reason, Reply, Role, SwitchConfig, Version};
+use openflow::{
+    AsyncConfig, MonitorRequest, MultipartReply, Reason, Reply, Role, SwitchConfig, Version,
+};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -110,6 +112,14 @@ impl Conn {
     pub fn reply(&mut self, to: impl Into<ReplyTo>, reply: &Reply) {
         let Some(dialect) = self.dialect else { return };
         for bytes in codec::encode(dialect, to, reply) {
+            self.send(bytes);
+        }
+    }
+
+    /// Sends a piece of a multipart reply; `more`: others follow.
+    pub fn reply_part(&mut self, to: ReplyTo, part: &MultipartReply, more: bool) {
+        let Some(dialect) = self.dialect else { return };
+        for bytes in codec::encode_part(dialect, to, part, more) {
             self.send(bytes);
         }
     }

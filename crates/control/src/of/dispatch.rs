@@ -6,8 +6,8 @@ use crate::vlog;
 use ofproto::{BridgeId, BundleItem};
 use openflow::codec::{self, Dialect, ERROR_DATA, ReplyTo};
 use openflow::{
-    BundleStep, FlowFormat, FlowMod, FlowModCommand, MeterCommand, NO_BUFFER, OfError, PacketOut,
-    Reply, Request, Role, SwitchConfig,
+    BundleStep, FlowFormat, FlowMod, FlowModCommand, MeterCommand, MultipartRequest, NO_BUFFER,
+    OfError, PacketOut, Reply, Request, Role, SwitchConfig,
 };
 
 const MODULE: &str = "ofproto";
@@ -27,6 +27,14 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
         }
     };
     let Some((to, request)) = request else { return true };
+    if let Request::Multipart(MultipartRequest::Flow(select)) = &request {
+        let answered = multipart::flows(state, id, to, select).await;
+        let mut s = state.borrow_mut();
+        if let Err(error) = answered {
+            refuse(&mut s, id, to, error, bytes);
+        }
+        return s.conns.contains_key(&id);
+    }
     let waits = matches!(
         request,
         Request::Barrier | Request::BundleControl { step: BundleStep::CommitRequest, .. }
@@ -47,13 +55,16 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
     match reply {
         Ok(Some(reply)) => s.reply(id, to, &reply),
         Ok(None) => {}
-        Err(error) => {
-            let data = bytes[..bytes.len().min(ERROR_DATA)].to_vec();
-            vlog::info!("connmgr", "{}: sending {error:?} error reply", s.conn_name(id));
-            s.reply(id, to, &Reply::Error { error, data });
-        }
+        Err(error) => refuse(&mut s, id, to, error, bytes),
     }
     s.conns.contains_key(&id)
+}
+
+/// Answers a message with an error.
+fn refuse(s: &mut State, id: ConnId, to: ReplyTo, error: OfError, bytes: &[u8]) {
+    let data = bytes[..bytes.len().min(ERROR_DATA)].to_vec();
+    vlog::info!("connmgr", "{}: sending {error:?} error reply", s.conn_name(id));
+    s.reply(id, to, &Reply::Error { error, data });
 }
 
 /// The first message must be a hello with a version in common.

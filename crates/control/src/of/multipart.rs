@@ -2,8 +2,9 @@
 
 use super::ConnId;
 use super::async_msgs::shown;
-use crate::state::State;
+use crate::state::{Shared, State};
 use ofproto::BridgeId;
+use openflow::codec::ReplyTo;
 use openflow::{
     FlowSelect, MonitorRequest, MonitorUpdate, MultipartReply, MultipartRequest, OfError,
     monitor_flag, port,
@@ -23,12 +24,13 @@ pub fn answer(
     use MultipartRequest as Q;
     let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
     let now = s.now_ns();
-    if matches!(request, Q::Flow(_) | Q::Aggregate(_) | Q::GroupStats(_) | Q::Table) {
+    if matches!(request, Q::Aggregate(_) | Q::GroupStats(_) | Q::Table) {
         s.collect();
     }
     let reply = match request {
         Q::Desc => desc(s, id),
-        Q::Flow(select) => MultipartReply::Flow(s.ofproto.flow_stats(bridge, &select, now)?),
+        // Flows are sent piece by piece ([`flows`]).
+        Q::Flow(_) => return Ok(None),
         Q::Aggregate(select) => {
             let (packets, bytes, flows) = s.ofproto.aggregate(bridge, &select)?;
             MultipartReply::Aggregate { packets, bytes, flows }
@@ -91,6 +93,43 @@ pub fn answer(
         }
     };
     Ok(Some(reply))
+}
+
+/// Flows that are encoded at once: about a quarter of a millisecond's work.
+const PIECE: usize = 512;
+/// Bytes that may wait for the peer before more flows are encoded.
+const BACKLOG: usize = 1 << 20;
+
+/// Answers a request for flows: some at a time, as the peer reads them, and others have their turn in
+/// between. A million flows take no more memory than a thousand, but for a list of them.
+pub async fn flows(
+    state: &Shared,
+    id: ConnId,
+    to: ReplyTo,
+    select: &FlowSelect,
+) -> Result<(), OfError> {
+    let mut dump = {
+        let mut s = state.borrow_mut();
+        let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
+        s.collect();
+        s.ofproto.dump(bridge, select)?
+    };
+    loop {
+        let backlog = {
+            let mut s = state.borrow_mut();
+            let now = s.now_ns();
+            let mut piece = Vec::new();
+            let more = s.ofproto.dump_next(&mut dump, PIECE, now, &mut |f| piece.push(f));
+            let Some(conn) = s.conns.get_mut(&id) else { return Ok(()) };
+            conn.reply_part(to, &MultipartReply::Flow(piece), more);
+            if !more {
+                return Ok(());
+            }
+            conn.backlog.clone()
+        };
+        tokio::task::yield_now().await;
+        super::server::drained(&backlog, BACKLOG).await;
+    }
 }
 
 /// What existing controllers and tools expect to read from a switch in ovs-vswitchd's place.

@@ -330,6 +330,13 @@ pub(super) async fn write<W: AsyncWrite>(
     }
 }
 
+/// Waits until at most `limit` bytes wait for the peer.
+pub(super) async fn drained(backlog: &Cell<usize>, limit: usize) {
+    while backlog.get() > limit {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 async fn read<R: AsyncRead>(
     state: &Shared,
     id: ConnId,
@@ -384,8 +391,6 @@ async fn read<R: AsyncRead>(
             }
         }
         state.borrow_mut().flush_changes();
-        while backlog.get() > 8 << 20 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        drained(backlog, 8 << 20).await;
     }
 }
