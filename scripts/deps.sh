@@ -6,7 +6,7 @@ packages=(build-essential pkg-config libdpdk-dev)
 case ${1:-build} in
 run | test | bench) packages+=(dpdk-dev openvswitch-switch openvswitch-common iproute2 iputils-ping procps ethtool tcpdump) ;;&
 test) packages+=(iperf3 python3-venv) ;;
-bench) packages+=(openvswitch-switch-dpdk python3) ;;
+bench) packages+=(openvswitch-switch-dpdk autoconf automake libtool python3) ;;
 esac
 missing=()
 for p in "${packages[@]}"; do

@@ -9,18 +9,9 @@
  *   pcap            packet f mod n of the file, as it is */
 #include <string.h>
 
-#include <immintrin.h>
-#include <rte_byteorder.h>
-#include <rte_cycles.h>
+#include "write.h"
 
-#include "weftgen.h"
-
-#define ETH 14
-#define PREFETCH 8
-#define SRC_NET 0x30000000u
-#define DST_NET 0x10000000u
 #define OUTER_SRC 0xac100001u
-#define DPORT 5001
 #define OUTER_DST 0xac1f0001u
 
 static const uint16_t header_bytes[] = {
@@ -45,6 +36,7 @@ frame_init(struct frame_constants *f, const struct device *device, uint16_t port
 	f->rules = divisor_of(config->kind == KIND_TABLE ? device->table.n :
 			      config->kind == KIND_PCAP  ? device->replay.n :
 							   config->rules);
+	udp4_init(f);
 	f->new_rules = divisor_of(device->table.n_new ? device->table.n_new : 1);
 	f->macs = divisor_of(config->kind == KIND_VXLAN ? config->guests : config->dmacs);
 }
@@ -80,67 +72,12 @@ plan_remainders(uint32_t *out, const uint32_t *in, uint32_t n, struct divisor d)
 			out[i] = remainder_of(in[i], &d);
 }
 
-/* Stores and conversions: whole words are put together in registers, since stores are what costs. */
+/* An IPv4 and UDP header; the UDP checksum is 0: none (RFC 768). */
 static __rte_always_inline void
-put64(uint8_t *at, uint64_t value)
+write_udp4(uint8_t *ip, uint32_t total, uint32_t src, uint32_t dst, uint16_t sport, uint16_t dport)
 {
-	memcpy(at, &value, sizeof value);
-}
-
-static __rte_always_inline void
-put32(uint8_t *at, uint32_t value)
-{
-	memcpy(at, &value, sizeof value);
-}
-
-/* The last 16 bytes, as two words. */
-struct words {
-	uint64_t low, high;
-};
-
-static __rte_always_inline struct words
-stamp(struct rx_queue *q, uint32_t flow, uint32_t tsc)
-{
-	uint32_t local = flow - q->order.first;
-	uint32_t slot = local >> q->track_shift;
-
-	if ((local & q->track_mask) == 0 && slot < SLOTS)
-		return (struct words){
-			STAMP_TRACKED | (q->stream | slot << STAMP_STREAM_BITS) << 16 | (uint64_t)flow << 32,
-			q->slots[slot]++ | (uint64_t)tsc << 32,
-		};
-	return (struct words){STAMP_PLAIN | q->stream << 16 | (uint64_t)flow << 32, (uint64_t)tsc << 32};
-}
-
-static __rte_always_inline void
-put_words(uint8_t *at, struct words words)
-{
-	put64(at, words.low);
-	put64(at + 8, words.high);
-}
-
-static __rte_always_inline uint64_t
-be16(uint16_t value)
-{
-	return rte_cpu_to_be_16(value);
-}
-
-static __rte_always_inline uint64_t
-be32(uint32_t value)
-{
-	return rte_cpu_to_be_32(value);
-}
-
-static __rte_always_inline uint32_t
-halves(uint32_t value)
-{
-	return (value >> 16) + (value & 0xffff);
-}
-
-static __rte_always_inline uint16_t
-checksum(uint32_t sum)
-{
-	return ~halves(halves(sum));
+	write_ip4(ip, 17, total, src, dst, sport, dport);
+	put32(ip + 24, be16(total - 20));
 }
 
 /* The ones' complement sum of big-endian words, not folded. */
@@ -154,35 +91,7 @@ sum_of(const uint8_t *at, uint32_t bytes)
 	return bytes & 1 ? sum + (at[bytes - 1] << 8) : sum;
 }
 
-/* 02:00:GG:HH:HH:HH from 06:00:00:00:00:PP, type. */
-static __rte_always_inline void
-write_eth(uint8_t *at, uint8_t group, uint32_t host, uint8_t port, uint16_t type)
-{
-	put64(at, 0x0002 | (uint64_t)group << 16 | be32(host) >> 8 << 24 | 0x0006ull << 48);
-	put64(at + 6, 0x0006 | (uint64_t)port << 40 | be16(type) << 48);
-}
-
-/* An IPv4 header (RFC 791: DF, TTL 64) with the ports that follow it. */
-static __rte_always_inline void
-write_ip4(uint8_t *ip, uint8_t protocol, uint32_t total, uint32_t src, uint32_t dst, uint16_t sport, uint16_t dport)
-{
-	uint32_t sum = 0x4500 + 0x4000 + 0x4000 + protocol + total + halves(src) + halves(dst);
-
-	put64(ip, 0x45 | be16(total) << 16 | 0x40ull << 48);
-	put64(ip + 8, 0x40 | (uint64_t)protocol << 8 | be16(checksum(sum)) << 16 | be32(src) << 32);
-	put64(ip + 16, be32(dst) | be16(sport) << 32 | be16(dport) << 48);
-}
-
-/* An IPv4 and UDP header; the UDP checksum is 0: none (RFC 768). */
-static __rte_always_inline void
-write_udp4(uint8_t *ip, uint32_t total, uint32_t src, uint32_t dst, uint16_t sport, uint16_t dport)
-{
-	write_ip4(ip, 17, total, src, dst, sport, dport);
-	put32(ip + 24, be16(total - 20));
-}
-
-/* Zeroes the payload, stamps it, and returns its sum. For kinds whose L4 checksum is not optional. */
-static __rte_noinline uint32_t
+uint32_t
 fill_payload(uint8_t *at, uint32_t header, uint32_t length, struct words stamp)
 {
 	memset(at + header, 0, length - header);
@@ -190,16 +99,6 @@ fill_payload(uint8_t *at, uint32_t header, uint32_t length, struct words stamp)
 		return 0;
 	put_words(at + length - sizeof(struct stamp), stamp);
 	return sum_of(at + header, length - header);
-}
-
-static __rte_always_inline void
-write_tcp4(uint8_t *at, uint32_t src, uint32_t dst, uint16_t sport, uint16_t dport, uint32_t length, uint32_t payload)
-{
-	uint32_t sum = 6 + (length - 34) + halves(src) + halves(dst) + sport + dport + 0x5010 + 0xffff + payload;
-
-	write_ip4(at + 14, 6, length - 14, src, dst, sport, dport);
-	put64(at + 38, 0);
-	put64(at + 46, 0xffff1050 | be16(checksum(sum)) << 32);
 }
 
 static __rte_always_inline void
@@ -237,13 +136,11 @@ write_flat(const struct rx_queue *q, uint8_t *at, enum kind kind, uint32_t flow,
 	   uint32_t length, struct words stamp)
 {
 	uint32_t src = SRC_NET + flow, dst = DST_NET + (rule << 8) + (flow & 0xff), sport = 1024 + (flow & 0x3fff);
-	static const uint16_t types[] = {[KIND_UDP4] = 0x800, [KIND_TCP4] = 0x800, [KIND_UDP6] = 0x86dd,
+	static const uint16_t types[] = {[KIND_TCP4] = 0x800, [KIND_UDP6] = 0x86dd,
 					 [KIND_VLAN] = 0x8100};
 
 	write_eth(at, 0, dmac, q->frame.port, types[kind]);
-	if (kind == KIND_UDP4) {
-		write_udp4(at + 14, length - 14, src, dst, sport, DPORT);
-	} else if (kind == KIND_VLAN) {
+	if (kind == KIND_VLAN) {
 		put32(at + 14, be16(100) | be16(0x0800) << 16);
 		write_udp4(at + 18, length - 18, src, dst, sport, DPORT);
 	} else {
@@ -253,37 +150,6 @@ write_flat(const struct rx_queue *q, uint8_t *at, enum kind kind, uint32_t flow,
 			write_tcp4(at, src, dst, sport, DPORT, length, payload);
 		else
 			write_udp6(at, flow, rule, sport, length, payload);
-	}
-}
-
-/* A flow of a record: bits of its number, spread by odd multipliers, take the places that are free. */
-static __rte_always_inline uint32_t
-spread(uint32_t flow, uint32_t multiplier, uint32_t wild)
-{
-	uint32_t bits = flow * multiplier;
-
-	return (bits >> 16 | bits << 16) & wild;
-}
-
-static __rte_always_inline void
-write_record(const struct rx_queue *q, uint8_t *at, uint32_t flow, uint32_t rule, uint32_t length, struct words stamp)
-{
-	const struct record *r = &q->table->records[rule];
-	uint32_t src = r->src | spread(flow, 0x9e3779b1, r->wild_src);
-	uint32_t dst = r->dst | spread(flow, 0x85ebca6b, r->wild_dst);
-	uint32_t ports = r->ports | spread(flow, 0xc2b2ae35, r->wild_ports);
-
-	write_eth(at, 0, r->dmac, q->frame.port, 0x0800);
-	if (r->protocol == 17) {
-		write_udp4(at + 14, length - 14, src, dst, ports >> 16, ports);
-		if (unlikely(length < 42 + sizeof(struct stamp)))
-			memset(at + 42, 0, length - 42);
-		else
-			put_words(at + length - sizeof(struct stamp), stamp);
-	} else {
-		uint32_t payload = fill_payload(at, 54, length, stamp);
-
-		write_tcp4(at, src, dst, ports >> 16, ports, length, payload);
 	}
 }
 
@@ -299,10 +165,6 @@ write_frame(struct rx_queue *q, uint8_t *at, enum kind kind, const struct plan *
 		return;
 	}
 	last = stamp(q, flow, tsc);
-	if (kind == KIND_TABLE) {
-		write_record(q, at, flow, plan->rule[i], length, last);
-		return;
-	}
 	if (kind == KIND_VXLAN)
 		write_vxlan(q, at, flow, source[i], plan->mac[i], length);
 	else
@@ -313,32 +175,6 @@ write_frame(struct rx_queue *q, uint8_t *at, enum kind kind, const struct plan *
 		put_words(at + length - sizeof(struct stamp), last);
 	else
 		memset(at + header_bytes[kind], 0, length - header_bytes[kind]);
-}
-
-/* Records of flows that were never seen stand behind the others. */
-static __rte_noinline void
-plan_records(const struct rx_queue *q, struct plan *plan, uint32_t n)
-{
-	for (uint32_t i = 0; q->table->n_new && i < n; i++)
-		if (plan->flow[i] >= q->frame.flows)
-			plan->rule[i] = q->table->n + remainder_of(plan->flow[i], &q->frame.new_rules);
-}
-
-/* What a driver says about a received packet: one segment, its length, the adapter's RSS hash. */
-static __rte_always_inline void
-write_mbuf(const struct rx_queue *q, struct rte_mbuf *m, uint32_t length, uint32_t hash)
-{
-	RTE_BUILD_BUG_ON(offsetof(struct rte_mbuf, ol_flags) != offsetof(struct rte_mbuf, rearm_data) + 8);
-	_mm_storeu_si128((void *)&m->rearm_data, _mm_set_epi64x(q->ol_flags, q->rearm));
-	put64((uint8_t *)m->rx_descriptor_fields1, (uint64_t)length << 32);
-	put64((uint8_t *)m->rx_descriptor_fields1 + 8, length | (uint64_t)hash << 32);
-}
-
-static __rte_always_inline void
-prefetch(const struct rx_queue *q, struct rte_mbuf *m)
-{
-	__builtin_prefetch(m, 1, 3);
-	__builtin_prefetch((uint8_t *)m + q->buffer_offset, 1, 3);
 }
 
 static __rte_always_inline uint64_t
@@ -352,8 +188,6 @@ burst(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, uint32_t
 
 	plan_remainders(plan->rule, plan->flow, n, q->frame.rules);
 	plan_remainders(plan->mac, kind == KIND_VXLAN ? source : plan->flow, n, q->frame.macs);
-	if (kind == KIND_TABLE)
-		plan_records(q, plan, n);
 	for (uint32_t i = 0; i < n; i++) {
 		struct rte_mbuf *m = packets[i];
 
@@ -368,9 +202,7 @@ burst(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, uint32_t
 		write_frame(q, (uint8_t *)m + q->buffer_offset, kind, plan, source, i, length, tsc);
 		tsc += step;
 	}
-	/* Those that come first next time. */
-	for (uint32_t i = 0; i < PREFETCH; i++)
-		prefetch(q, q->ring[(q->head + i) & (q->ring_size - 1)]);
+	prefetch_next(q);
 	return bytes;
 }
 
@@ -383,8 +215,10 @@ frame_burst(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, ui
 		plan_lengths(q, plan, n);
 	switch (q->config->kind) {
 	case KIND_UDP4:
-		return fixed ? burst(q, packets, plan, n, KIND_UDP4, true, tsc, step) :
-			       burst(q, packets, plan, n, KIND_UDP4, false, tsc, step);
+	case KIND_TABLE:
+		plan_remainders(plan->rule, plan->flow, n, q->frame.rules);
+		plan_remainders(plan->mac, plan->flow, n, q->frame.macs);
+		return udp4_burst(q, packets, plan, n, tsc, step);
 	case KIND_TCP4:
 		return burst(q, packets, plan, n, KIND_TCP4, fixed, tsc, step);
 	case KIND_UDP6:
@@ -393,9 +227,6 @@ frame_burst(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, ui
 		return burst(q, packets, plan, n, KIND_VLAN, fixed, tsc, step);
 	case KIND_VXLAN:
 		return burst(q, packets, plan, n, KIND_VXLAN, fixed, tsc, step);
-	case KIND_TABLE:
-		return fixed ? burst(q, packets, plan, n, KIND_TABLE, true, tsc, step) :
-			       burst(q, packets, plan, n, KIND_TABLE, false, tsc, step);
 	case KIND_PCAP:
 		return burst(q, packets, plan, n, KIND_PCAP, true, tsc, step);
 	}

@@ -120,6 +120,11 @@ order_free(struct order_state *o)
 static void
 next_seq(struct order_state *o, struct plan *plan, uint32_t n)
 {
+	if (o->flows == 1) {
+		for (uint32_t i = 0; i < n; i++)
+			plan->flow[i] = o->first;
+		return;
+	}
 	for (uint32_t i = 0; i < n;) {
 		uint32_t run = RTE_MIN(n - i, o->flows - o->next), flow = o->first + o->next;
 

@@ -3,6 +3,7 @@
 
 #include <rte_branch_prediction.h>
 #include <rte_cycles.h>
+#include <rte_memzone.h>
 
 #include "weftgen.h"
 
@@ -11,23 +12,34 @@
 #define SIMPLE 0x0000000100010000ull
 #define SHARED_FLAGS (RTE_MBUF_F_INDIRECT | RTE_MBUF_F_EXTERNAL)
 
+/* The sampled flow that was seen last, in registers. */
+struct current {
+	struct tx_slot *slot;
+	struct tx_slot value;
+};
+
 /* A sampled flow's packet: is it the one that is due? (RFC 4737 section 3.3: a smaller number is a reordered packet.) */
 static __rte_always_inline void
-check_sequence(struct tx_queue *q, const struct stamp *s)
+check_sequence(struct tx_queue *q, struct current *c, const struct stamp *s)
 {
 	uint64_t stream = s->stream & ((1 << STAMP_STREAM_BITS) - 1);
 	uint32_t slot = s->stream >> STAMP_STREAM_BITS;
 	struct tx_slot *t = &q->slots[(slot ^ stream * 0x9d) % SLOTS];
 	uint64_t tag = 1ull << 63 | stream << 32 | s->flow;
-	int32_t ahead = s->sequence - t->expected;
+	int32_t ahead;
 
-	if (likely(t->tag == tag && ahead == 0)) {
-		t->expected++;
-	} else if (t->tag != tag) {
-		*t = (struct tx_slot){.tag = tag, .expected = s->sequence + 1};
+	if (t != c->slot) {
+		*c->slot = c->value;
+		*c = (struct current){t, *t};
+	}
+	ahead = s->sequence - c->value.expected;
+	if (likely(c->value.tag == tag && ahead == 0)) {
+		c->value.expected++;
+	} else if (c->value.tag != tag) {
+		c->value = (struct tx_slot){.tag = tag, .expected = s->sequence + 1};
 	} else if (ahead > 0) {
 		q->counters->lost += ahead;
-		t->expected = s->sequence + 1;
+		c->value.expected = s->sequence + 1;
 	} else {
 		/* It was counted as lost when a later one overtook it. */
 		q->counters->reordered++;
@@ -58,57 +70,79 @@ sample_latency(struct tx_queue *q, struct rte_mbuf *m, uint64_t now)
 	q->counters->latency_samples++;
 }
 
-/* Bits that are all zero when the mbuf can go back to the pool as it is. */
-static __rte_always_inline uint64_t
-not_simple(const struct rte_mbuf *m, const struct rte_mempool *pool)
+/* Where a pool's objects lie, so that a buffer's pool is known without a look at its second line: in a memory zone that
+ * nobody but the pool has. */
+struct find {
+	uintptr_t object, start, size;
+};
+
+static void
+find_zone(const struct rte_memzone *zone, void *find)
 {
+	struct find *f = find;
+
+	if (f->object - (uintptr_t)zone->addr < zone->len) {
+		f->start = (uintptr_t)zone->addr;
+		f->size = zone->len;
+	}
+}
+
+static __rte_noinline void
+learn_pool(struct tx_queue *q, struct rte_mbuf *m)
+{
+	struct find find = {.object = (uintptr_t)m};
+
+	if (m->pool == q->pool && q->unzoned)
+		return;
+	rte_memzone_walk(find_zone, &find);
+	q->pool = m->pool;
+	q->pool_start = find.start;
+	q->pool_size = find.size;
+	q->unzoned = !find.size;
+}
+
+/* Looks at one packet; not 0 if it cannot go back to the pool as it is. */
+static __rte_always_inline uint64_t
+look(struct tx_queue *q, const struct rte_mbuf *m, struct current *current, uint64_t *bytes, uint64_t *tracked)
+{
+	uint32_t length = m->data_len;
+	const struct stamp *s;
 	uint64_t rearm;
 
 	memcpy(&rearm, &m->rearm_data, sizeof rearm);
-	return ((rearm ^ SIMPLE) & SIMPLE_MASK) | (m->ol_flags & SHARED_FLAGS) |
-	       ((uintptr_t)m->pool ^ (uintptr_t)pool);
-}
-
-/* Returns how many packets carried a flow's sequence number. */
-static __rte_always_inline uint32_t
-check_sequences(struct tx_queue *q, struct rte_mbuf **packets, uint16_t n)
-{
-	uint32_t tracked = 0;
-
-	for (uint16_t i = 0; i < n; i++) {
-		struct rte_mbuf *m = packets[i];
-		const struct stamp *s = stamp_of(m);
-
-		if (unlikely(m->nb_segs != 1 || m->data_len < sizeof *s) || s->magic != STAMP_TRACKED)
-			continue;
-		check_sequence(q, s);
-		tracked++;
+	*bytes += m->pkt_len;
+	if (q->track && likely(length >= sizeof *s)) {
+		s = (const void *)((const uint8_t *)m->buf_addr + (uint16_t)rearm + length - sizeof *s);
+		if (s->magic == STAMP_TRACKED && likely((uint16_t)(rearm >> 32) == 1)) {
+			check_sequence(q, current, s);
+			++*tracked;
+		}
 	}
-	return tracked;
+	return ((rearm ^ SIMPLE) & SIMPLE_MASK) | (m->ol_flags & SHARED_FLAGS) |
+	       ((uintptr_t)m - q->pool_start >= q->pool_size);
 }
 
 uint16_t
 weftgen_tx(void *queue, struct rte_mbuf **packets, uint16_t n)
 {
 	struct tx_queue *q = queue;
-	uint64_t now = rte_rdtsc(), bytes = 0, special = 0;
-	struct rte_mempool *pool;
+	uint64_t now = rte_rdtsc(), bytes = 0, special = 0, tracked = 0;
+	struct current current = {&q->slots[0], q->slots[0]};
 
 	if (!n)
 		return 0;
-	pool = packets[0]->pool;
-	for (uint16_t i = 0; i < n; i++) {
-		special |= not_simple(packets[i], pool);
-		bytes += packets[i]->pkt_len;
-	}
+	if (unlikely((uintptr_t)packets[0] - q->pool_start >= q->pool_size))
+		learn_pool(q, packets[0]);
+	for (uint16_t i = 0; i < n; i++)
+		special |= look(q, packets[i], &current, &bytes, &tracked);
+	*current.slot = current.value;
 	sample_latency(q, packets[0], now);
-	if (q->track)
-		q->counters->tracked += check_sequences(q, packets, n);
+	q->counters->tracked += tracked;
 	q->counters->bytes += bytes;
 	q->counters->packets += n;
 	q->counters->tsc = now;
 	if (likely(!special))
-		rte_mempool_put_bulk(pool, (void **)packets, n);
+		rte_mempool_put_bulk(q->pool, (void **)packets, n);
 	else
 		for (uint16_t i = 0; i < n; i++)
 			rte_pktmbuf_free(packets[i]);

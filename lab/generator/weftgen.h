@@ -3,6 +3,7 @@
  * args.c    the device arguments
  * order.c   which flow comes next
  * frame.c   what a flow's frame looks like
+ * udp4.c    the same for plain UDP frames, a burst at a time
  * file.c    flows and packets that come from a file
  * rx.c      receive: the rotation of buffers, rate, metadata
  * tx.c      transmit: counts, sequence and latency checks, free
@@ -18,7 +19,8 @@
 #include <rte_mempool.h>
 
 #define MAX_QUEUES 16
-#define MAX_BURST 256
+/* What one call hands out at most. Small, so that plans stay in few cache lines. */
+#define MAX_BURST 32
 /* Sampled flows per receive queue, whose packets carry a sequence number of the flow. */
 #define SLOTS 1024
 /* Latency histogram: 8 buckets per power of two of TSC cycles. */
@@ -87,7 +89,7 @@ struct stamp {
 	uint16_t magic;    /* STAMP_TRACKED or STAMP_PLAIN */
 	uint16_t stream;   /* the port that made it (6 bits), the flow's slot if tracked */
 	uint32_t flow;
-	uint32_t sequence; /* within the flow if tracked, else 0 */
+	uint32_t sequence; /* among the flow's tracked packets if tracked, else 0 */
 	uint32_t tsc;      /* low half of the TSC when it was made, or was due by `rate` */
 };
 #define STAMP_TRACKED 0x4757
@@ -115,6 +117,10 @@ struct plan {
 	uint32_t rule[MAX_BURST];
 	uint32_t mac[MAX_BURST];
 	uint16_t length[MAX_BURST];
+	/* udp4 and table, see udp4.c: fields, then words as they stand in the frame. */
+	uint32_t src[MAX_BURST], dst[MAX_BURST], ports[MAX_BURST];
+	uint64_t at24[MAX_BURST], at32[MAX_BURST];
+	uint64_t stamp_low[MAX_BURST], stamp_high[MAX_BURST];
 };
 
 /* Remainders without division: for a < 2^28, a / n = a multiplier >> shift (Granlund and Montgomery 1994). */
@@ -145,6 +151,7 @@ struct frame_constants {
 	uint32_t flows;
 	uint16_t header;                /* bytes before the payload */
 	uint8_t port;                   /* last byte of the source MAC */
+	uint8_t first[32] __rte_aligned(32); /* of a UDP frame */
 };
 
 struct rx_queue {
@@ -152,7 +159,7 @@ struct rx_queue {
 	struct rte_mbuf **ring;
 	uint32_t head, ring_size, buffer_offset;
 	uint32_t stream;
-	uint32_t track_mask, track_shift;
+	uint32_t track_mask, track_shift, bursts;
 	uint64_t rearm, ol_flags;
 	const struct config *config;
 	const struct flow_table *table;
@@ -174,6 +181,9 @@ struct tx_slot {
 
 struct tx_queue {
 	bool track;
+	struct rte_mempool *pool; /* whose objects are all that lies in pool_size bytes from pool_start */
+	uintptr_t pool_start, pool_size;
+	bool unzoned; /* the pool's memory is its own: packets are freed one by one */
 	struct tx_counters *counters;
 	uint64_t *latency;
 	struct tx_slot slots[SLOTS];
@@ -204,6 +214,11 @@ void frame_init(struct frame_constants *frame, const struct device *device, uint
 /* Writes metadata and frames; the i-th has the time stamp tsc + i step. Returns the bytes written. */
 uint64_t frame_burst(struct rx_queue *queue, struct rte_mbuf **packets, struct plan *plan, uint32_t n, uint32_t tsc,
 		     uint32_t step);
+
+/* udp4.c: frame_burst() for kind udp4 and for table. */
+void udp4_init(struct frame_constants *frame);
+uint64_t udp4_burst(struct rx_queue *queue, struct rte_mbuf **packets, struct plan *plan, uint32_t n, uint32_t tsc,
+		    uint32_t step);
 
 /* file.c: 0, or a negative errno after one log line. */
 int file_load(struct device *device);
