@@ -5,8 +5,8 @@
 //! a rule's value means, packets.
 //!
 //! The scheme is tuple space search. Rules with the same mask form a *subtable*, a hash table of
-//! masked keys; a lookup tries the subtables by falling maximum priority and stops when no later
-//! one can win. One writer (serialised by a lock that readers never see) changes the tables in
+//! masked keys; with many masks, rules of several share one with a coarser mask (`merge`). A lookup
+//! tries the subtables by falling maximum priority and stops when no later one can win. One writer (serialised by a lock that readers never see) changes the tables in
 //! place; readers follow pointers only, under the quiescent-state rules of [`sync::Domain`].
 //!
 //! # Versions
@@ -34,6 +34,7 @@
 mod filter;
 mod hash;
 mod linear;
+mod merge;
 mod prefixes;
 mod rule;
 mod slots;
@@ -53,7 +54,7 @@ pub use linear::Linear;
 use prefixes::{Prefixes, Tries};
 use rule::Shape;
 pub use rule::{NEVER, Rule};
-use subtable::{Handle, Owned, Subtable, chain};
+use subtable::{Handle, Owned, Subtable, Wanted};
 
 /// A subtable as readers find it.
 struct Entry<T: Send + Sync + 'static> {
@@ -65,6 +66,30 @@ struct Entry<T: Send + Sync + 'static> {
 struct Writer<T: Send + Sync + 'static> {
     by_mask: HashMap<Shape, Owned<T>>,
     serial: u64,
+    /// Rules that live in a subtable of another mask than their own.
+    merged: usize,
+}
+
+impl<T: Send + Sync + 'static> Writer<T> {
+    /// The mask of the subtable that a new rule goes to.
+    fn home(&self, rule: &Rule<T>) -> Shape {
+        let own = rule.shape();
+        if self.by_mask.contains_key(&own) || self.by_mask.len() < merge::FEW {
+            return own;
+        }
+        let key = rule.key();
+        let roomy = |s: &Shape| self.by_mask.get(s).is_none_or(|o| !o.crowded(&key));
+        merge::ladder(&rule.mask()).iter().map(Shape::of).find(roomy).unwrap_or(own)
+    }
+
+    /// Masks of the subtables that a rule of this mask may be in.
+    fn homes(&self, own: Shape, mask: &Mask) -> Vec<Shape> {
+        let mut all = vec![own];
+        if self.merged > 0 {
+            all.extend(merge::ladder(mask).iter().map(Shape::of));
+        }
+        all
+    }
 }
 
 /// A table of prioritised rules; see the crate's documentation.
@@ -88,7 +113,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         Classifier {
             list: Published::new(domain.clone(), Box::default()),
             tries: Tries::new(&domain),
-            writer: Mutex::new(Writer { by_mask: HashMap::new(), serial: 0 }),
+            writer: Mutex::new(Writer { by_mask: HashMap::new(), serial: 0, merged: 0 }),
             rules: AtomicUsize::new(0),
             domain,
         }
@@ -124,7 +149,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     pub fn insert(&self, rule: Arc<Rule<T>>) {
         assert!(!rule.used.swap(true, Ordering::AcqRel), "a rule is inserted at most once");
         let mut writer = self.lock();
-        let shape = rule.shape();
+        let shape = writer.home(&rule);
+        writer.merged += usize::from(shape != rule.shape());
         writer.serial += 1;
         let serial = writer.serial;
         let owned = writer
@@ -149,16 +175,20 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     /// [`Domain::retire`], so somebody must call [`Domain::reclaim`] now and then.
     pub fn remove(&self, rule: &Arc<Rule<T>>) -> bool {
         let mut writer = self.lock();
-        let shape = rule.shape();
-        let Some(owned) = writer.by_mask.get_mut(&shape) else { return false };
+        let (own, key) = (rule.shape(), rule.key());
+        let homes = writer.homes(own.clone(), &rule.mask());
+        let linked = |s: &&Shape| writer.by_mask.get(*s).is_some_and(|o| o.holds(rule, &key));
+        let Some(shape) = homes.iter().find(linked) else { return false };
+        let Some(owned) = writer.by_mask.get_mut(shape) else { return false };
         let before = owned.max_priority();
         let Some(handle) = owned.unlink(rule) else { return false };
         // SAFETY: the lock makes this the only writer.
-        unsafe { self.tries.remove(&rule.key(), owned.shared.lengths, &self.domain) };
+        unsafe { self.tries.remove(&key, owned.shared.lengths, &self.domain) };
         let after = owned.max_priority();
         if after.is_none() {
-            writer.by_mask.remove(&shape);
+            writer.by_mask.remove(shape);
         }
+        writer.merged -= usize::from(*shape != own);
         if after != before {
             self.publish_list(&writer);
         }
@@ -177,9 +207,13 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         version: u64,
     ) -> Option<Arc<Rule<T>>> {
         let writer = self.lock();
-        let owned = writer.by_mask.get(&Shape::of(mask))?;
-        let rule = owned.same(key).find(|r| r.priority() == priority && r.visible(version))?;
-        Some(rule.share())
+        let own = Shape::of(mask);
+        let homes = writer.homes(own.clone(), mask);
+        let is = |r: &Handle<'_, T>| {
+            r.priority() == priority && r.visible(version) && r.has_match(key, &own)
+        };
+        let mut found = homes.iter().filter_map(|s| writer.by_mask.get(s)?.same(key).find(is));
+        Some(found.next()?.share())
     }
 
     /// All rules of whatever version, in no order. A snapshot: the table may change meanwhile.
@@ -211,9 +245,9 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         for owned in self.lock().by_mask.values() {
             if any {
                 owned.all().for_each(&mut pick);
-            } else if owned.shared.mask == *mask {
-                owned.same(key).for_each(&mut pick);
-            } else if mask.subset_of(&owned.shared.mask) {
+            } else if owned.shared.mask.subset_of(mask) {
+                owned.same(key).filter(|r| r.within(key, mask)).for_each(&mut pick);
+            } else if owned.merged > 0 || mask.subset_of(&owned.shared.mask) {
                 owned.all().filter(|r| r.within(key, mask)).for_each(&mut pick);
             }
         }
@@ -232,7 +266,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
             let same = |r: &Handle<'_, T>| r.priority() == priority;
             if !owned.priorities.contains_key(&priority) {
             } else if owned.shared.mask.subset_of(mask) {
-                out.extend(owned.same(key).filter(same).map(Handle::share));
+                let overlaps = |r: &Handle<'_, T>| same(r) && r.overlaps(key, mask);
+                out.extend(owned.same(key).filter(overlaps).map(Handle::share));
             } else {
                 out.extend(
                     owned.all().filter(same).filter(|r| r.overlaps(key, mask)).map(Handle::share),
@@ -273,13 +308,10 @@ impl<T: Send + Sync + 'static> Classifier<T> {
             if best.is_some_and(|b| b.priority() >= entry.max_priority) {
                 break;
             }
+            let least = best.map_or(0, |b| u32::from(b.priority()) + 1);
+            let want = Wanted { key, version, least };
             // SAFETY: the caller's promise.
-            let head = unsafe { entry.subtable.lookup(key, &mut prefixes, wildcards) };
-            // SAFETY: the caller's promise.
-            let found = unsafe { chain(head) }.find(|r| r.visible(version));
-            if let Some(rule) = found
-                && best.is_none_or(|b| rule.priority() > b.priority())
-            {
+            if let Some(rule) = unsafe { entry.subtable.lookup(&want, &mut prefixes, wildcards) } {
                 best = Some(rule);
             }
         }

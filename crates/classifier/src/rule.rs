@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use flow::{Key, Mask, WORDS};
+use crate::stage::Step;
+use flow::{Key, Mask, WORDS, at};
 
 /// A version no reader ever reaches: "not removed" or "not yet added".
 pub const NEVER: u64 = u64::MAX;
@@ -21,6 +22,16 @@ pub(crate) fn bits(mut map: u64) -> impl Iterator<Item = usize> {
     })
 }
 
+/// One of these bits of word `i`: of addresses the one that the shortest prefix has, of the word with
+/// protocol and ports rather the protocol's.
+fn one_bit(i: usize, of: u64) -> u64 {
+    if i == at::TP_SRC / 8 {
+        return 1 << (63 - of.leading_zeros());
+    }
+    let first = 1 << (63 - of.to_be().leading_zeros());
+    u64::from_be(first)
+}
+
 /// A match with a priority, the versions it lives in, and a value.
 ///
 /// Only the words that the mask touches are stored. A rule goes into one classifier, once: after
@@ -29,7 +40,7 @@ pub struct Rule<T> {
     map: u64,
     /// Masked key words, then as many mask words, of the words in `map`.
     words: Box<[u64]>,
-    /// The next rule with the same masked key; priorities fall along the chain.
+    /// The next rule with the same key under its subtable's mask; priorities fall along the chain.
     pub(crate) next: AtomicPtr<Rule<T>>,
     add: AtomicU64,
     remove: AtomicU64,
@@ -142,9 +153,47 @@ impl<T> Rule<T> {
         pairs.all(|(i, (k, m))| (k ^ key.words[i]) & m & mask.words[i] == 0)
     }
 
-    /// Do both rules have the same masked key (their masks being equal)?
-    pub(crate) fn same_key(&self, other: &Rule<T>) -> bool {
-        self.words == other.words
+    /// The rule's value of a word in its mask.
+    #[inline]
+    fn word(&self, i: u8) -> u64 {
+        let before = self.map & ((1 << i) - 1);
+        self.words[before.count_ones() as usize]
+    }
+
+    /// Does `key` agree with the rule on these bits, which are all in the rule's mask?
+    #[inline]
+    pub(crate) fn agrees(&self, key: &Key, steps: &[Step]) -> bool {
+        steps.iter().all(|s| (key.words[s.word as usize] ^ self.word(s.word)) & s.mask == 0)
+    }
+
+    /// As [`Rule::matches`]; marks the bits that decided: all of the mask if it matches, else one in
+    /// which the key differs.
+    #[inline]
+    pub(crate) fn decides(&self, key: &Key, marked: &mut Mask) -> bool {
+        let (keys, masks) = self.words.split_at(self.words.len() / 2);
+        let pairs = || bits(self.map).zip(keys.iter().zip(masks));
+        let mut best = None;
+        for (i, (k, m)) in pairs() {
+            let differ = (key.words[i] ^ k) & m;
+            if differ & marked.words[i] != 0 {
+                return false;
+            }
+            if differ != 0 && best.is_none() {
+                best = Some((i, differ));
+            }
+        }
+        match best {
+            Some((i, differ)) => marked.words[i] |= one_bit(i, differ),
+            None => pairs().for_each(|(i, (_, m))| marked.words[i] |= m),
+        }
+        best.is_none()
+    }
+
+    /// Is this exactly the rule's match?
+    pub(crate) fn has_match(&self, key: &Key, shape: &Shape) -> bool {
+        self.map == shape.map
+            && self.words[self.words.len() / 2..] == *shape.masks
+            && self.matches(key)
     }
 
     /// The mask as the identity of a subtable.

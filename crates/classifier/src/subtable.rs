@@ -1,4 +1,4 @@
-//! The rules of one mask.
+//! The rules that are found under one mask: their own, or one that it contains.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -10,6 +10,7 @@ use flow::{Key, Mask};
 use sync::{Domain, Published};
 
 use crate::hash::Secret;
+use crate::merge;
 use crate::prefixes::{self, Lengths, Prefixes};
 use crate::rule::{Rule, Shape};
 use crate::slots::Slots;
@@ -30,6 +31,13 @@ pub(crate) struct Subtable<T: Send + Sync + 'static> {
     /// Any of `lengths` is not 0.
     by_prefix: bool,
     slots: Published<Slots<T>>,
+}
+
+/// What a lookup is after: rules for this key, of this version, of at least this priority.
+pub(crate) struct Wanted<'a> {
+    pub key: &'a Key,
+    pub version: u64,
+    pub least: u32,
 }
 
 /// The hashes of a key at the end of each stage; the last is the hash of the whole masked key.
@@ -57,33 +65,37 @@ impl<T: Send + Sync + 'static> Subtable<T> {
         Subtable { mask, secret, steps, stages, addresses, lengths, by_prefix, slots }
     }
 
-    /// The chain that `key` belongs to (null: none); marks in `wildcards` the bits that decided.
+    /// The first rule of the chain that `key` belongs to which is wanted; marks in `wildcards` the
+    /// bits that decided.
     ///
     /// # Safety
     /// As [`Published::read`].
     #[inline]
     pub unsafe fn lookup(
         &self,
-        key: &Key,
+        want: &Wanted<'_>,
         prefixes: &mut Prefixes,
         wildcards: &mut Mask,
-    ) -> *mut Rule<T> {
+    ) -> Option<Handle<'_, T>> {
         if self.by_prefix && prefixes.excluded(self.lengths, wildcards) {
-            return null_mut();
+            return None;
         }
         // SAFETY: the caller's promise.
-        let (head, seen) = unsafe { self.walk(key) };
+        let (head, seen) = unsafe { self.walk(want.key) };
         if head.is_null()
             && seen > self.addresses
             // SAFETY: the caller's promise.
-            && unsafe { prefixes.exclude(key, self.lengths, wildcards) }
+            && unsafe { prefixes.exclude(want.key, self.lengths, wildcards) }
         {
-            return head;
+            return None;
         }
         for step in &self.steps[..seen] {
             wildcards.words[step.word as usize] |= step.mask;
         }
-        head
+        // SAFETY: the caller's promise.
+        unsafe { chain(head) }
+            .take_while(|r| u32::from(r.priority()) >= want.least)
+            .find(|r| r.visible(want.version) && r.decides(want.key, wildcards))
     }
 
     /// The chain that `key` belongs to, and how many steps that took to see.
@@ -108,7 +120,7 @@ impl<T: Send + Sync + 'static> Subtable<T> {
             }
         }
         // SAFETY: the caller's promise.
-        (unsafe { slots.find(hash, |rule| rule.matches(key)) }, from)
+        (unsafe { slots.find(hash, |rule| rule.agrees(key, &self.steps)) }, from)
     }
 
     fn hashes(&self, key: &Key) -> Hashes {
@@ -204,6 +216,8 @@ pub(crate) struct Owned<T: Send + Sync + 'static> {
     /// Rules per priority; the last key is the subtable's maximum.
     pub priorities: BTreeMap<u16, u32>,
     pub rules: usize,
+    /// Those whose own mask is another.
+    pub merged: usize,
     chains: usize,
     /// Slots that are not as good as never used.
     dirty: usize,
@@ -216,6 +230,7 @@ impl<T: Send + Sync + 'static> Owned<T> {
             serial,
             priorities: BTreeMap::new(),
             rules: 0,
+            merged: 0,
             chains: 0,
             dirty: 0,
         }
@@ -243,13 +258,15 @@ impl<T: Send + Sync + 'static> Owned<T> {
         if (self.dirty + 1) * 2 > self.slots().size() || tight(self.slots()) {
             self.resize();
         }
-        let hashes = self.shared.hashes(&rule.key());
+        self.merged += usize::from(rule.mask() != self.shared.mask);
+        let key = rule.key();
+        let hashes = self.shared.hashes(&key);
         let slots = self.slots();
         for (filter, hash) in slots.filters.iter().zip(hashes.at) {
             filter.add(hash);
         }
         // SAFETY: this is the writer.
-        let found = unsafe { slots.locate(hashes.whole(), |r| r.same_key(&rule)) };
+        let found = unsafe { slots.locate(hashes.whole(), |r| self.agree(r, &key)) };
         let priority = rule.priority();
         let new = Arc::into_raw(rule).cast_mut();
         // SAFETY: linked rules are alive.
@@ -272,10 +289,11 @@ impl<T: Send + Sync + 'static> Owned<T> {
 
     /// Unlinks a rule and gives back the table's handle on it; None if it is not here.
     pub fn unlink(&mut self, rule: &Rule<T>) -> Option<Arc<Rule<T>>> {
-        let hashes = self.shared.hashes(&rule.key());
+        let key = rule.key();
+        let hashes = self.shared.hashes(&key);
         let slots = self.slots();
         // SAFETY: this is the writer.
-        let found = unsafe { slots.locate(hashes.whole(), |r| r.same_key(rule)) };
+        let found = unsafe { slots.locate(hashes.whole(), |r| self.agree(r, &key)) };
         let mut before: Option<Handle<'_, T>> = None;
         // SAFETY: linked rules are alive.
         let at = unsafe { chain(found.head) }.find(|r| {
@@ -300,6 +318,7 @@ impl<T: Send + Sync + 'static> Owned<T> {
         for (filter, hash) in self.slots().filters.iter().zip(hashes.at) {
             filter.sub(hash);
         }
+        self.merged -= usize::from(rule.mask() != self.shared.mask);
         self.forget(rule.priority());
         // SAFETY: `target` came from Arc::into_raw in `link` and is unlinked now.
         Some(unsafe { Arc::from_raw(target) })
@@ -339,11 +358,25 @@ impl<T: Send + Sync + 'static> Owned<T> {
         self.shared.slots.publish(new);
     }
 
-    /// The rules whose masked key equals that of (`key` & this mask), by falling priority.
+    fn agree(&self, rule: &Rule<T>, key: &Key) -> bool {
+        rule.agrees(key, &self.shared.steps)
+    }
+
+    /// Is the rule, whose key this is, linked here?
+    pub fn holds(&self, rule: &Rule<T>, key: &Key) -> bool {
+        self.same(key).any(|r| std::ptr::eq(r.get(), rule))
+    }
+
+    /// Has the chain of this key as many rules as it should have?
+    pub fn crowded(&self, key: &Key) -> bool {
+        self.same(key).nth(merge::CROWD - 1).is_some()
+    }
+
+    /// The rules that agree with `key` on this mask, by falling priority.
     pub fn same(&self, key: &Key) -> impl Iterator<Item = Handle<'_, T>> {
         let hashes = self.shared.hashes(key);
         // SAFETY: the caller holds the writer, so nothing is unlinked meanwhile.
-        let head = unsafe { self.slots().find(hashes.whole(), |r| r.matches(key)) };
+        let head = unsafe { self.slots().find(hashes.whole(), |r| self.agree(r, key)) };
         // SAFETY: as above.
         unsafe { chain(head) }
     }
