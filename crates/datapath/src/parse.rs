@@ -3,7 +3,16 @@
 //! What a field means on odd packets (bad lengths, fragments, truncated headers) follows OVS's flow
 //! extraction: a header that is not whole and sane contributes nothing, nor does what is behind it.
 
+mod batch;
+mod check;
+mod profile;
+#[cfg(target_arch = "x86_64")]
+mod simd;
+
+pub(crate) use batch::{Columns, Job};
+pub(crate) use check::agrees;
 use flow::{Key, at, flag, frag};
+pub(crate) use profile::Study;
 
 /// Words of one line.
 pub(crate) type Line = [u64; 8];

@@ -1,5 +1,6 @@
 //! What the control side gives and gets: settings, statistics, events.
 
+use crate::level::Level;
 use action::{Op, Pipeline, Punt};
 use flow::{Key, Mask, PortNo};
 use packet::Pool;
@@ -94,6 +95,8 @@ pub struct Settings {
     pub miss_budget: usize,
     /// Placement of receive queues (`pmd-rxq-assign`).
     pub rxq_assign: RxqAssign,
+    /// Instructions that kernels use; one that is [`Level::available`].
+    pub level: Level,
 }
 
 impl Default for Settings {
@@ -109,6 +112,7 @@ impl Default for Settings {
             punt_burst: 2_048,
             miss_budget: packet::VECTOR,
             rxq_assign: RxqAssign::Cycles,
+            level: Level::preferred(),
         }
     }
 }
@@ -347,6 +351,8 @@ perf! {
     passes,
     /// Packets looked up again after a recirculation.
     recirculated,
+    /// Packets parsed by a profile.
+    claimed,
     /// Found by the signature cache.
     cache_hits,
     /// Found in the megaflow table.

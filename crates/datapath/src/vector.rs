@@ -3,9 +3,10 @@
 use crate::clock::cycles;
 use crate::events::{Cold, Credit, Report, Shared};
 use crate::interpret::{self, Frame, Sink, keep_metadata};
+use crate::level::Level;
 use crate::lookup::mask::Words;
-use crate::lookup::{Keys, Table, prefetch};
-use crate::parse::{Layout, Line, parse};
+use crate::lookup::{Keys, Table};
+use crate::parse::{Columns, Job, Study};
 use crate::program::{Kind, Program, Programs};
 use crate::rewrite::{self, Place};
 use crate::tx::{Exits, Pending};
@@ -15,6 +16,7 @@ use flow::{Key, PortNo};
 use packet::{Packet, VECTOR};
 use port::RxQueue;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use sync::Producer;
 use telemetry::Drop;
@@ -34,14 +36,18 @@ pub(crate) struct Vector {
     packets: Vec<Packet>,
     in_port: Vec<PortNo>,
     keys: Box<Keys>,
-    lay: Box<[Layout; VECTOR]>,
+    columns: Box<Columns>,
+    /// What the packets of each port have been.
+    studies: Vec<Study>,
+    level: Level,
+    /// Packets that profiles claimed, and cycles of parsing, since they were taken.
+    claimed: u64,
+    parse_cycles: u64,
+    /// Packets that end at this step, and why.
+    failed: Vec<(u8, Drop)>,
     depth: [u8; VECTOR],
     meta: Vec<Option<Box<Frame>>>,
-    /// Packets that were parsed, in order.
-    live: Vec<u8>,
     todo: Vec<u8>,
-    /// Packets with the key of the packet in the second place, which is looked up for both.
-    followers: Vec<(u8, u8)>,
     /// Waiting for the next vector (over the miss budget).
     carry: Vec<Pending>,
     pub table: Table,
@@ -73,12 +79,15 @@ impl Vector {
             packets: Vec::with_capacity(VECTOR),
             in_port: Vec::with_capacity(VECTOR),
             keys: Box::new(Keys::new()),
-            lay: Box::new([Layout::default(); VECTOR]),
+            columns: Box::new(Columns::new()),
+            studies: Vec::new(),
+            level: Level::preferred(),
+            claimed: 0,
+            parse_cycles: 0,
+            failed: Vec::new(),
             depth: [0; VECTOR],
             meta: Vec::new(),
-            live: Vec::with_capacity(VECTOR),
             todo: Vec::with_capacity(VECTOR),
-            followers: Vec::with_capacity(VECTOR),
             carry: Vec::new(),
             table: Table::new(flows),
             programs: Programs::default(),
@@ -99,6 +108,7 @@ impl Vector {
     /// Takes over new settings.
     pub fn configure(&mut self, s: &Settings) {
         self.vlan_limit = s.vlan_limit.clamp(1, 2);
+        self.level = s.level;
         self.budget = s.miss_budget.max(1);
         self.limit = s.flow_limit.min(self.table.store.capacity() as u32);
     }
@@ -126,60 +136,108 @@ impl Vector {
             self.meta.push(p.meta);
         }
         self.carry = carry;
+        self.parse_again();
         n + m
     }
 
-    /// Receives from a queue while it returns full bursts and there is room; returns how many.
+    /// Steps 1 and 2: receives from a queue while it returns full bursts and there is room, and parses
+    /// each burst while it is near; returns how many.
     #[inline]
     pub fn receive(&mut self, rx: &mut dyn RxQueue, port: PortNo) -> usize {
-        let before = self.packets.len();
+        let since = self.packets.len();
         while self.packets.len() < VECTOR {
-            let want = (VECTOR - self.packets.len()).min(packet::BURST);
+            let start = self.packets.len();
+            let want = (VECTOR - start).min(packet::BURST);
             let n = rx.rx(&mut self.packets, want);
+            if n == 0 {
+                break;
+            }
+            self.in_port.resize(start + n, port);
+            self.parse(start..start + n, since, port);
             if n < want || want < packet::BURST {
                 break;
             }
         }
-        self.in_port.resize(self.packets.len(), port);
-        self.packets.len() - before
+        self.packets.len() - since
     }
 
-    /// Bytes of packets `from..`.
-    pub fn bytes(&self, from: usize) -> u64 {
-        self.packets[from..].iter().map(|p| p.len() as u64).sum()
+    /// Bytes of the packets at these places, which were received and parsed.
+    pub fn bytes(&self, range: Range<usize>) -> u64 {
+        bytes(&self.columns.len[range])
     }
 
-    /// Step 2.
-    pub fn parse(&mut self, exits: &mut Exits) {
-        self.live.clear();
-        for i in 0..self.packets.len() {
-            if let Some(p) = self.packets.get(i + 8) {
-                prefetch(p.as_raw());
-            }
-            if let Some(p) = self.packets.get(i + 4) {
-                prefetch(p.data().as_ptr());
-            }
-            let p = self.packets[i];
-            let ext = &mut self.keys.ext[i];
-            let line = &mut self.keys.line.0[i];
-            let lay = match p.segments() {
-                1 => parse(p.data(), self.in_port[i], self.vlan_limit, line, ext)
-                    .ok_or(Drop::Truncated),
-                _ => Err(Drop::Segmented),
-            };
-            match lay {
-                Ok(lay) => {
-                    self.lay[i] = lay;
-                    self.keys.have[i] = lay.ext;
-                    self.live.push(i as u8);
-                }
-                Err(why) => {
-                    exits.dropped(self.in_port[i], why);
-                    exits.free(p);
-                }
-            }
+    /// Parses packets of one port, which since `since` are all of that port.
+    fn parse(&mut self, range: Range<usize>, since: usize, port: PortNo) {
+        let no = port as usize;
+        if self.studies.len() <= no {
+            self.studies.resize_with(no + 1, Study::default);
+        }
+        let start = cycles();
+        let mut job = Job {
+            packets: &self.packets,
+            range,
+            since,
+            in_port: port,
+            vlan_limit: self.vlan_limit,
+            keys: &mut self.keys,
+            columns: &mut self.columns,
+            study: &mut self.studies[no],
+            failed: &mut self.failed,
+        };
+        self.claimed += job.run(self.level) as u64;
+        self.parse_cycles += cycles() - start;
+    }
+
+    /// Parses the packets a vector starts with: their metadata stays.
+    fn parse_again(&mut self) {
+        let (mut start, n) = (0, self.packets.len());
+        while start < n {
+            let port = self.in_port[start];
+            let run = self.in_port[start..n].iter().take_while(|p| **p == port).count();
+            self.parse(start..start + run, start, port);
+            start += run;
         }
         self.restore_metadata();
+    }
+
+    /// Packets that profiles claimed, and cycles of parsing, since the last call.
+    pub fn take_parsed(&mut self) -> (u64, u64) {
+        (std::mem::take(&mut self.claimed), std::mem::take(&mut self.parse_cycles))
+    }
+
+    /// Ends packets that could not be parsed.
+    pub fn drop_failed(&mut self, exits: &mut Exits) {
+        if self.failed.is_empty() {
+            return;
+        }
+        let mut gone = [false; VECTOR];
+        for (i, why) in self.failed.drain(..) {
+            let i = i as usize;
+            gone[i] = true;
+            exits.dropped(self.in_port[i], why);
+            exits.free(self.packets[i]);
+        }
+        self.close_up(&gone);
+    }
+
+    /// Takes packets out of the vector; the others stay in order and side by side.
+    fn close_up(&mut self, gone: &[bool; VECTOR]) {
+        let mut to = 0;
+        for i in (0..self.packets.len()).filter(|i| !gone[*i]) {
+            self.packets[to] = self.packets[i];
+            self.in_port[to] = self.in_port[i];
+            self.depth[to] = self.depth[i];
+            if i < self.meta.len() {
+                self.meta.swap(to, i);
+            }
+            self.columns.copy(i, to);
+            self.keys.copy(i, to);
+            to += 1;
+        }
+        let metas = (0..self.meta.len()).filter(|i| !gone[*i]).count();
+        self.meta.truncate(metas);
+        self.packets.truncate(to);
+        self.in_port.truncate(to);
     }
 
     fn restore_metadata(&mut self) {
@@ -191,14 +249,16 @@ impl Vector {
                 self.keys.have[i] |= f.have & !1;
             }
         }
+        self.columns.same[..self.meta.len()].fill(false);
     }
 
     /// Step 3.
     pub fn lookup(&mut self, now_ms: u64) {
         let mut todo = std::mem::take(&mut self.todo);
         self.leaders(&mut todo);
+        let leaders = todo.len();
         self.table.classify(&mut self.keys, &mut todo);
-        if todo.len() + self.followers.len() > 0 {
+        if leaders < self.packets.len() {
             self.follow(&mut todo);
         }
         if !todo.is_empty() {
@@ -207,40 +267,38 @@ impl Vector {
         self.todo = todo;
     }
 
-    /// Packets whose key is that of the packet before them need no lookup of their own: they go to
-    /// `followers`, all others to `todo`.
-    fn leaders(&mut self, todo: &mut Vec<u8>) {
-        todo.clear();
-        self.followers.clear();
-        let (line, have) = (&self.keys.line.0, &self.keys.have);
-        let mut last = usize::MAX;
-        for i in self.live.iter().map(|i| *i as usize) {
-            if last < VECTOR && have[i] | have[last] == 0 && same(&line[i], &line[last]) {
-                self.followers.push((i as u8, last as u8));
-            } else {
-                last = i;
-                todo.push(i as u8);
-            }
+    /// Packets whose key is that of the packet before them need no lookup of their own.
+    fn leaders(&self, todo: &mut Vec<u8>) {
+        let (mut leaders, mut n) = ([0; VECTOR], 0);
+        for (i, same) in self.columns.same[..self.packets.len()].iter().enumerate() {
+            leaders[n] = i as u8;
+            n += !same as usize;
         }
+        todo.clear();
+        todo.extend_from_slice(&leaders[..n]);
     }
 
     /// Gives followers what their leaders found. Those whose leader found nothing are misses too:
     /// each of them is decided about, in its turn.
     fn follow(&mut self, todo: &mut Vec<u8>) {
-        let (found, missed) = (&mut self.keys, todo.len());
+        let mut missed = [false; VECTOR];
+        todo.iter().for_each(|i| missed[*i as usize] = true);
+        let before = todo.len();
         let mut hits = 0;
-        for (i, leader) in &self.followers {
-            if missed > 0 && todo[..missed].contains(leader) {
-                todo.push(*i);
-            } else {
-                let (i, leader) = (*i as usize, *leader as usize);
-                found.rule[i] = found.rule[leader];
-                found.program[i] = found.program[leader];
-                hits += 1;
+        for i in 1..self.packets.len() {
+            if !self.columns.same[i] {
+                continue;
+            }
+            self.keys.rule[i] = self.keys.rule[i - 1];
+            self.keys.program[i] = self.keys.program[i - 1];
+            missed[i] = missed[i - 1];
+            hits += !missed[i] as u64;
+            if missed[i] {
+                todo.push(i as u8);
             }
         }
         self.table.followed(hits);
-        if todo.len() > missed {
+        if todo.len() > before {
             todo.sort_unstable();
         }
     }
@@ -278,7 +336,7 @@ impl Vector {
                 meta: self.meta.get_mut(i).and_then(Option::take),
             });
         }
-        self.live.retain(|i| !later[*i as usize]);
+        self.close_up(later);
     }
 
     /// Is there a rule for packet `i` in the subtables that got new ones during this vector?
@@ -370,18 +428,15 @@ impl Vector {
     pub fn act(&mut self, exits: &mut Exits) {
         let now_ms = exits.now_ms;
         self.count_all(now_ms);
-        let mut n = 0;
-        while n < self.live.len() {
-            let program = self.programs.get(self.keys.program[self.live[n] as usize]);
-            let run = match program.kind {
-                Kind::Output => self.run(n),
-                _ => 1,
-            };
-            if run > 1 {
+        let (mut n, end) = (0, self.packets.len());
+        while n < end {
+            let program = self.programs.get(self.keys.program[n]);
+            let mut run = 1;
+            if program.kind == Kind::Output {
+                run = run_length(&self.keys.program[n..end]);
                 exits.send_all(program.out, &self.packets[n..n + run]);
             } else {
-                let i = self.live[n] as usize;
-                self.execute(program, i, self.packets[i], exits);
+                self.execute(program, n, self.packets[n], exits);
             }
             n += run;
         }
@@ -390,29 +445,15 @@ impl Vector {
         self.finish();
     }
 
-    /// How many packets from the `n`th on have its program and lie side by side.
-    #[inline]
-    fn run(&self, n: usize) -> usize {
-        if self.live.len() != self.packets.len() {
-            return 1;
-        }
-        let programs = &self.keys.program[n..self.live.len()];
-        programs.iter().take_while(|p| **p == programs[0]).count()
-    }
-
     /// Credits the rules. A run of packets of one rule counts once.
     fn count_all(&self, now_ms: u64) {
-        let (mut run, mut packets, mut bytes) = (0, 0, 0);
-        for i in self.live.iter().map(|i| *i as usize) {
-            let rule = self.keys.rule[i];
-            if rule != run {
-                self.count(run, packets, bytes, now_ms);
-                (run, packets, bytes) = (rule, 0, 0);
-            }
-            packets += 1;
-            bytes += self.packets[i].len() as u64;
+        let (mut n, end) = (0, self.packets.len());
+        while n < end {
+            let run = run_length(&self.keys.rule[n..end]);
+            let bytes = bytes(&self.columns.len[n..n + run]);
+            self.count(self.keys.rule[n], run as u64, bytes, now_ms);
+            n += run;
         }
-        self.count(run, packets, bytes, now_ms);
     }
 
     /// Credits a rule; 0 is none.
@@ -458,7 +499,7 @@ impl Vector {
     }
 
     fn rewrite(&self, program: &Program, i: usize, p: &mut Packet) -> Result<(), Drop> {
-        let place = Place { line: &self.keys.line.0[i], lay: self.lay[i] };
+        let place = Place { line: &self.keys.line.0[i], lay: self.columns.lay[i] };
         for op in program.ops.iter() {
             if let action::Op::Set(rw) = op {
                 rewrite::apply(p, &place, rw)?;
@@ -492,7 +533,7 @@ impl Vector {
             line: *k.line,
             ext,
             have: k.have,
-            lay: self.lay[i],
+            lay: self.columns.lay[i],
             vlan_limit: self.vlan_limit,
             tags: self.vlan_limit,
             depth: if i < self.meta.len() { self.depth[i] } else { 0 },
@@ -577,8 +618,21 @@ impl Vector {
     }
 }
 
-/// Are two lines equal? Addresses and ports, where flows differ, decide first.
+/// How many of the first entries are equal; there is at least one.
 #[inline]
-fn same(a: &Line, b: &Line) -> bool {
-    (a[2] ^ b[2]) | (a[3] ^ b[3]) == 0 && a == b
+fn run_length(of: &[u32]) -> usize {
+    let first = of[0];
+    match of.get(1) {
+        Some(second) if *second == first => {}
+        _ => return 1,
+    }
+    let whole = of.chunks_exact(8).take_while(|c| c.iter().fold(0, |d, x| d | (x ^ first)) == 0);
+    let n = whole.count() * 8;
+    n + of[n..].iter().take_while(|x| **x == first).count()
+}
+
+/// Bytes of packets of these lengths.
+#[inline]
+fn bytes(lengths: &[u16]) -> u64 {
+    lengths.iter().map(|l| u32::from(*l)).sum::<u32>().into()
 }

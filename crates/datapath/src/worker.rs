@@ -21,8 +21,8 @@ pub(crate) struct Worker {
     pub exits: Exits,
     #[allow(clippy::vec_box)] // they travel as boxes
     rx: Vec<Box<RxSlot>>,
-    /// Packets each queue brought to the current vector.
-    brought: Vec<u32>,
+    /// Queues that brought packets to the current vector, and how many, in order.
+    brought: Vec<(usize, usize)>,
     /// Which queue is asked first.
     turn: usize,
     inbound: Vec<Consumer<Handoff>>,
@@ -96,13 +96,13 @@ impl Worker {
         let n = self.receive();
         let t1 = cycles();
         if n > 0 {
-            self.vector.parse(&mut self.exits);
-            let t2 = cycles();
+            self.count_received(n);
+            self.vector.drop_failed(&mut self.exits);
             self.vector.lookup(self.exits.now_ms);
-            let t3 = cycles();
+            let t2 = cycles();
             self.vector.act(&mut self.exits);
-            self.exits.flush_due(t3);
-            self.account(n, [t0, t1, t2, t3, cycles()]);
+            self.exits.flush_due(t2);
+            self.account(n, [t0, t1, t2, cycles()]);
         } else {
             self.exits.flush_due(t1);
             let idle = &self.shared.perf;
@@ -119,7 +119,6 @@ impl Worker {
         let waiting = self.vector.begin(&mut self.exits);
         let queues = self.rx.len();
         self.brought.clear();
-        self.brought.resize(queues, 0);
         let mut fresh = 0;
         self.sleep.iter_mut().for_each(Sleep::look);
         for k in 0..queues {
@@ -130,16 +129,13 @@ impl Worker {
             if self.sleep.as_ref().is_some_and(|s| !s.is_ready(&*self.rx[q].rx)) {
                 continue;
             }
-            let (slot, from) = (&mut self.rx[q], self.vector.len());
+            let slot = &mut self.rx[q];
             let n = self.vector.receive(&mut *slot.rx, slot.port);
             if let (Some(s), true) = (&mut self.sleep, self.vector.len() < VECTOR) {
                 s.drained(&*slot.rx);
             }
             if n > 0 {
-                slot.stats.rx_packets.add(n as u64);
-                slot.stats.rx_bytes.add(self.vector.bytes(from));
-                slot.cell.packets.add(n as u64);
-                self.brought[q] = n as u32;
+                self.brought.push((q, n));
                 fresh += n;
             }
         }
@@ -148,6 +144,18 @@ impl Worker {
         perf.rx_packets.add(fresh as u64);
         perf.recirculated.add(waiting as u64);
         waiting + fresh
+    }
+
+    /// Counts what each queue brought; the vector has `n` packets, theirs are the last.
+    fn count_received(&self, n: usize) {
+        let mut from = n - self.brought.iter().map(|(_, n)| n).sum::<usize>();
+        for (q, n) in &self.brought {
+            let slot = &self.rx[*q];
+            slot.stats.rx_packets.add(*n as u64);
+            slot.stats.rx_bytes.add(self.vector.bytes(from..from + n));
+            slot.cell.packets.add(*n as u64);
+            from += n;
+        }
     }
 
     /// Packets other workers want sent here.
@@ -163,15 +171,17 @@ impl Worker {
         n
     }
 
-    fn account(&mut self, n: usize, t: [u64; 5]) {
+    fn account(&mut self, n: usize, t: [u64; 4]) {
         let perf = &self.shared.perf;
+        let (claimed, parsing) = self.vector.take_parsed();
+        perf.claimed.add(claimed);
         perf.passes.add(n as u64);
         perf.vectors.add(1);
-        perf.rx_cycles.add(t[1] - t[0]);
-        perf.parse_cycles.add(t[2] - t[1]);
-        perf.lookup_cycles.add(t[3] - t[2]);
-        perf.act_cycles.add(t[4] - t[3]);
-        perf.busy_cycles.add(t[4] - t[0]);
+        perf.rx_cycles.add((t[1] - t[0]).saturating_sub(parsing));
+        perf.parse_cycles.add(parsing);
+        perf.lookup_cycles.add(t[2] - t[1]);
+        perf.act_cycles.add(t[3] - t[2]);
+        perf.busy_cycles.add(t[3] - t[0]);
         let tally = self.vector.table.take_tally();
         perf.cache_hits.add(tally.cache_hits);
         perf.flow_hits.add(tally.flow_hits);
@@ -180,10 +190,10 @@ impl Worker {
         self.recent.flow_hits += tally.flow_hits;
         self.recent.visits += tally.visits;
         // What the vector cost is charged to the queues that filled it.
-        let fresh: u64 = self.brought.iter().map(|b| *b as u64).sum();
-        let share = (t[4] - t[0]).checked_div(fresh).unwrap_or(0);
-        for (slot, b) in self.rx.iter().zip(&self.brought).filter(|(_, b)| **b > 0) {
-            slot.cell.cycles.add(share * *b as u64);
+        let fresh: u64 = self.brought.iter().map(|(_, n)| *n as u64).sum();
+        let share = (t[3] - t[0]).checked_div(fresh).unwrap_or(0);
+        for (q, n) in &self.brought {
+            self.rx[*q].cell.cycles.add(share * *n as u64);
         }
     }
 

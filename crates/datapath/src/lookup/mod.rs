@@ -90,6 +90,17 @@ impl Keys {
             program: [0; VECTOR],
         }
     }
+    /// Everything about packet `from` becomes that of packet `to`.
+    pub fn copy(&mut self, from: usize, to: usize) {
+        self.line.0[to] = self.line.0[from];
+        self.have[to] = self.have[from];
+        if self.have[from] != 0 {
+            self.ext[to] = self.ext[from];
+        }
+        self.hash[to] = self.hash[from];
+        self.rule[to] = self.rule[from];
+        self.program[to] = self.program[from];
+    }
     #[inline]
     pub fn get(&self, i: usize) -> KeyRef<'_> {
         KeyRef { line: &self.line.0[i], ext: &self.ext[i], have: self.have[i] }
