@@ -1,7 +1,7 @@
 //! Ethdev ports: attach, configure, receive, send, remove.
 
 use crate::eth_info::{self, EthInfo, EthLink, EthStats};
-use crate::pool::drop_chains;
+use crate::pool::{self, drop_chains};
 use crate::registry::{self, Control};
 use crate::{DpdkError, DpdkPool, Eal, xdp};
 use dpdk_sys as sys;
@@ -61,6 +61,10 @@ pub struct EthTx {
     queue: u16,
 }
 
+/// DPDK's loop-back device: what is sent to queue N waits in ring N until it is received from queue
+/// N, also when the device closes.
+const RING: &str = "net_ring";
+
 /// The queues of a started device.
 type Queues = (Vec<EthRx>, Vec<EthTx>);
 
@@ -107,6 +111,10 @@ impl EthDev {
         let info = &self.dev.info;
         let mut n_rxq = config.n_rxq.clamp(1, info.max_rx_queues.max(1));
         let mut n_txq = config.n_txq.clamp(1, info.max_tx_queues.max(1));
+        if info.driver == RING {
+            // Nobody would receive from the others.
+            n_txq = n_txq.min(n_rxq);
+        }
         // A device may offer more queues than it can set up: take what works.
         loop {
             if let Err(error) = self.configure(control, config, n_rxq, n_txq) {
@@ -263,10 +271,31 @@ impl EthDev {
     }
 }
 
+impl Dev {
+    /// Frees what waits in the rings of a loop-back device, which its driver forgets.
+    fn empty_rings(&self, n_rxq: u16) {
+        let mut packets: Vec<Packet> = Vec::with_capacity(256);
+        for queue in 0..n_rxq {
+            // SAFETY: the queue exists and nobody else polls it any more; room for 256 packets.
+            while unsafe {
+                let n = sys::weft_rx_burst(self.port, queue, packets.as_mut_ptr().cast(), 256);
+                packets.set_len(n as usize);
+                n > 0
+            } {
+                pool::free(&packets);
+            }
+        }
+    }
+}
+
 impl Drop for Dev {
     fn drop(&mut self) {
         let mut control = registry::control();
-        let device = eth_info::raw_info(self.port).map(|raw| raw.device);
+        let raw = eth_info::raw_info(self.port);
+        if self.info.driver == RING {
+            self.empty_rings(raw.as_ref().map_or(0, |raw| raw.nb_rx_queues));
+        }
+        let device = raw.map(|raw| raw.device);
         // SAFETY: no queue handle is left, so nobody polls; the port is ours. The device is
         // removed only if we attached it and no other port lives on it.
         unsafe {

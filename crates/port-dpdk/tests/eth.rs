@@ -63,6 +63,7 @@ fn null_receives_and_sends() {
 }
 
 fn ring_keeps_content() {
+    let before = devices().pools.in_use();
     let mut port = open("ring", "net_ring0").unwrap();
     let (mut rx, mut tx) = (port.take_rx(0).unwrap(), port.take_tx(0).unwrap());
     assert_eq!(tx.tx(&frames(&[60, 61, 200])), 3);
@@ -72,6 +73,11 @@ fn ring_keeps_content() {
     assert_eq!(rx.rx(&mut packets, 32), 1);
     assert_eq!(packets.iter().map(|p| p.data()[0]).collect::<Vec<_>>(), [60, 61, 200]);
     devices().pools.free(&packets);
+    // What nobody fetched goes with the device; every ring it can be sent to is one we receive from.
+    assert_eq!(port.n_txq(), port.n_rxq());
+    assert_eq!(tx.tx(&frames(&[60; 40])), 40);
+    drop((port, rx, tx));
+    assert_eq!(devices().pools.in_use(), before);
 }
 
 fn pcap_in_and_out() {
