@@ -24,10 +24,14 @@ pub struct Guest {
     prefix: String,
 }
 
-/// So that a guest does not outlive a test that is killed.
-fn die_with_parent() -> std::io::Result<()> {
-    // SAFETY: sets a flag of the calling process.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+/// So that a guest does not outlive a test that is killed, and, as it polls all the time, lets the
+/// switch and the tools go first.
+fn prepare() -> std::io::Result<()> {
+    // SAFETY: these change attributes of the calling process.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::setpriority(libc::PRIO_PROCESS, 0, 15);
+    }
     Ok(())
 }
 
@@ -45,7 +49,7 @@ impl Guest {
         let prefix = format!("weft-e2e-{}-{n}", std::process::id());
         let mut command = Command::new("dpdk-testpmd");
         // SAFETY: only makes a system call, which a child may.
-        unsafe { command.pre_exec(die_with_parent) };
+        unsafe { command.pre_exec(prepare) };
         command
             .args(["--no-pci", "--no-huge", "-m", "256", "--no-shconf", "--no-telemetry"])
             .args(["-l", "0,1", "--file-prefix", &prefix, "--vdev", &vdev, "--"])

@@ -1,0 +1,124 @@
+//! What came in and what became of it; what the daemon holds.
+
+use crate::lab::*;
+use crate::{Changes, Guests};
+use std::collections::BTreeMap;
+use testkit::Switch;
+
+/// What a process has.
+#[derive(Debug)]
+pub struct Process {
+    buffers: u64,
+    fds: BTreeMap<String, usize>,
+    threads: usize,
+    rss_kib: u64,
+}
+
+impl Process {
+    /// The daemon's.
+    pub fn of(sw: &Switch) -> Process {
+        let dir = format!("/proc/{}", sw.daemon_pid().expect("the daemon runs"));
+        let status = std::fs::read_to_string(format!("{dir}/status")).unwrap();
+        let number = |key: &str| {
+            let line = status.lines().find_map(|l| l.strip_prefix(key)).unwrap();
+            line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+        };
+        Process {
+            buffers: buffers(sw),
+            fds: descriptors(&dir),
+            threads: number("Threads:") as usize,
+            rss_kib: number("VmRSS:"),
+        }
+    }
+}
+
+/// Open files by what they are, numbers aside.
+fn descriptors(dir: &str) -> BTreeMap<String, usize> {
+    let mut out = BTreeMap::new();
+    for entry in std::fs::read_dir(format!("{dir}/fd")).unwrap().flatten() {
+        let Ok(target) = std::fs::read_link(entry.path()) else { continue };
+        let name = target.display().to_string();
+        let kind = name.split(":[").next().unwrap_or("").to_string();
+        *out.entry(kind).or_default() += 1;
+    }
+    out
+}
+
+/// Without churned ports, guests and load: waits until every packet that came in is accounted for
+/// and says what the daemon holds.
+pub fn at_rest(sw: &Switch, changes: &mut Changes, guests: &mut Guests) -> Process {
+    changes.remove_all();
+    (0..2).for_each(|i| guests.kill(i));
+    for name in ["gs", "gp"] {
+        wait_for("the guests are gone", || iface(sw, name, "link_state") == "down");
+    }
+    let mut last = (0, 1);
+    let level = || {
+        last = balance(sw);
+        last.0 == last.1
+    };
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        wait_for("the books are level", level)
+    }));
+    if let Err(e) = result {
+        eprintln!("in and out: {last:?}\n{}", text(sw));
+        std::panic::resume_unwind(e);
+    }
+    let mut now = Process::of(sw);
+    for _ in 0..20 {
+        std::thread::sleep(QUIET);
+        let then = std::mem::replace(&mut now, Process::of(sw));
+        if (then.buffers, &then.fds, then.threads) == (now.buffers, &now.fds, now.threads) {
+            break;
+        }
+    }
+    // What DPDK 22.11's memif driver leaves open whenever a connected pair closes.
+    for kind in ["/memfd:memif_region_0 (deleted)", "anon_inode", "socket"] {
+        now.fds.entry(kind.into()).and_modify(|n| *n -= changes.memif_pairs());
+    }
+    now.fds.retain(|_, n| *n > 0);
+    now
+}
+
+/// In and out of the whole datapath; equal when nothing is in flight.
+fn balance(sw: &Switch) -> (u64, u64) {
+    let text = text(sw);
+    let total = |line: &str| line.rsplit("total: ").next()?.trim().parse::<u64>().ok();
+    let (mut came, mut went) = (0, 0);
+    for line in text.lines() {
+        let (Some(name), Some(n)) = (line.split_whitespace().next(), total(line)) else { continue };
+        match name {
+            "netdev_received" | "datapath_injected" | "datapath_copies" => came += n,
+            "netdev_sent" | "datapath_punted" => went += n,
+            _ if name.starts_with("datapath_drop_") => went += n,
+            _ => {}
+        }
+    }
+    (came, went)
+}
+
+/// The counters.
+pub fn text(sw: &Switch) -> String {
+    appctl(sw, "coverage/show")
+}
+
+/// The same things as before are open, the same threads run, memory has not grown.
+pub fn check_growth(first: &Process, last: &Process, kib: u64) {
+    assert!(last.buffers <= first.buffers, "packet buffers: {first:?}\n{last:?}");
+    assert_eq!(first.fds, last.fds, "open files");
+    assert_eq!(first.threads, last.threads, "threads");
+    assert!(last.rss_kib <= first.rss_kib + kib, "memory: {first:?}\n{last:?}");
+}
+
+/// Warnings that the changes bring about.
+const PROVOKED: [&str; 1] = ["no hugepages are free"];
+
+/// The log has no error, and no warning that nothing provoked.
+pub fn check_log(sw: &Switch) {
+    let log = sw.log();
+    let severe = |l: &&str| ["|WARN|", "|ERR|", "|EMER|"].iter().any(|s| l.contains(s));
+    let known = |l: &&str| PROVOKED.iter().any(|p| l.contains(p));
+    let mut lines: Vec<&str> = log.lines().filter(severe).filter(|l| !known(l)).collect();
+    lines.truncate(60);
+    assert!(lines.is_empty(), "not provoked:\n{}", lines.join("\n"));
+}
