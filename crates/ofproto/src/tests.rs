@@ -123,6 +123,7 @@ fn rewrites_commit_late_and_minimal() {
     let [Op::Set(_), Op::Punt(p)] = &d.ops[..] else { panic!("{:?}", d.ops) };
     let context = p.context.downcast_ref::<PacketInContext>().unwrap();
     assert_eq!(context.reason, Reason::InvalidTtl);
+    assert_eq!(d.drop, Some(telemetry::Drop::TtlExpired));
     let d = lab.decide(&packet("in_port=2,tcp"));
     assert_eq!(d.drop, Some(telemetry::Drop::Policy));
     let d = lab.decide(&packet("in_port=9,tcp"));

@@ -414,6 +414,56 @@ fn without_buffers_frames_are_dropped_by_name() {
     }
 }
 
+#[test]
+fn what_the_kernel_could_not_queue_is_a_named_drop() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    let mut v0 = open("v0", "system");
+    let raw = RawSender::new("v1");
+    let end = Instant::now() + Duration::from_secs(20);
+    let dropped = |o: &mut Open| o.port.counters().get("rx_drop_rx_full").copied().unwrap_or(0);
+    while dropped(&mut v0) == 0 {
+        assert!(Instant::now() < end, "{:?}", v0.port.counters());
+        (0..1000).for_each(|n| raw.send(&numbered(n, 1400)));
+    }
+    let all = v0.port.counters();
+    assert!(all["rx_dropped"] >= all["rx_drop_rx_full"]);
+    v0.close();
+}
+
+#[test]
+fn offloads_that_do_not_fit_the_frame_are_named_drops() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    let mut v0 = open("v0", "system");
+    let raw = RawSender::new("v1");
+    let on: libc::c_int = 1;
+    // SAFETY: the option is an int.
+    let ret = unsafe {
+        libc::setsockopt(raw.0, libc::SOL_PACKET, PACKET_VNET_HDR, (&raw const on).cast(), 4)
+    };
+    assert_eq!(ret, 0, "{}", std::io::Error::last_os_error());
+    // "Complete the SCTP checksum", where no whole SCTP header is left.
+    let frame = numbered(1, 60);
+    let mut with_header = vec![1u8, 0, 0, 0, 0, 0];
+    with_header.extend((frame.len() as u16 - 10).to_ne_bytes());
+    with_header.extend(8u16.to_ne_bytes());
+    with_header.extend(&frame);
+    raw.send(&with_header);
+    with_header[0] = 0;
+    raw.send(&with_header);
+    assert_eq!(v0.receive(1, is_numbered).len(), 1, "the next one is none the worse");
+    assert_eq!(v0.port.counters().get("rx_drop_bad_offload"), Some(&1));
+    v0.close();
+}
+
+/// `linux/if_packet.h`.
+const PACKET_VNET_HDR: libc::c_int = 15;
+
 /// A packet socket of our own, independent of the ports.
 struct RawSender(i32, libc::sockaddr_ll);
 

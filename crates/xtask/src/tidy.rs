@@ -41,11 +41,40 @@ pub fn check(root: &Path) -> Result<()> {
             bad.extend(long_functions(&name, &text));
         }
     }
+    bad.extend(drops_without_test(root)?);
     if !bad.is_empty() {
         bail!("tidy:\n  {}", bad.join("\n  "));
     }
     println!("tidy: ok");
     Ok(())
+}
+
+/// Drop reasons that no test names, by variant or by counter.
+fn drops_without_test(root: &Path) -> Result<Vec<String>> {
+    let reasons = "crates/telemetry/src/drops.rs";
+    let mut tests = String::new();
+    for file in tracked(root)?.iter().filter(|f| f.extension().is_some_and(|e| e == "rs")) {
+        let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
+        let whole = is_test(&file.display().to_string());
+        tests += if whole { &text } else { text.split_once("#[cfg(test)]").map_or("", |t| t.1) };
+    }
+    let text = std::fs::read_to_string(root.join(reasons))?;
+    // `Variant "counter" "Help.";`
+    let lines = text.lines().filter(|l| l.ends_with(".\";"));
+    let names = lines.filter_map(|l| l.split_whitespace().next().zip(l.split('"').nth(1)));
+    let named = |variant: &str, counter: &str| {
+        ["Drop::", "Reason::"].iter().any(|p| has_word(&tests, &format!("{p}{variant}")))
+            || has_word(&tests, &format!("drop_{counter}"))
+    };
+    let missing = names.filter(|(variant, counter)| !named(variant, counter));
+    Ok(missing.map(|(v, _)| format!("{reasons}: {v}: no test provokes it")).collect())
+}
+
+/// Does `word` stand in `text`, and not as the start of a longer one?
+fn has_word(text: &str, word: &str) -> bool {
+    text.match_indices(word).any(|(at, _)| {
+        !text[at + word.len()..].starts_with(|c: char| c.is_alphanumeric() || c == '_')
+    })
 }
 
 /// Tests may be long lists of cases.
