@@ -5,7 +5,7 @@ set -euo pipefail
 packages=(build-essential pkg-config libdpdk-dev)
 case ${1:-build} in
 run | test | bench) packages+=(dpdk-dev openvswitch-switch openvswitch-common iproute2 iputils-ping procps ethtool tcpdump) ;;&
-test) packages+=(iperf3 python3-venv) ;;
+test) packages+=(iperf3 python3-venv tshark) ;;
 bench) packages+=(openvswitch-switch-dpdk autoconf automake libtool python3) ;;
 esac
 missing=()

@@ -9,7 +9,9 @@
 mod decision;
 mod op;
 mod text;
+mod tunnel;
 
 pub use decision::*;
 pub use op::*;
 pub use text::{OpsText, ops_text, ops_text_with};
+pub use tunnel::TunnelPush;

@@ -1,5 +1,6 @@
 //! Operations of the packet path, OVS's datapath actions in our words.
 
+use crate::TunnelPush;
 use flow::{Key, Mask, PortNo};
 use std::any::Any;
 use std::sync::Arc;
@@ -52,6 +53,16 @@ pub enum Op {
         chance: u32,
         /// What to execute, on a copy.
         ops: Box<[Op]>,
+    },
+    /// Put an outer header in front: the operations that follow are about the outer packet.
+    TunnelPush(Arc<TunnelPush>),
+    /// Take the outer header away: the inner packet is looked up as one that came in on `port`,
+    /// with the outer header's fields as metadata.
+    TunnelPop {
+        /// Datapath number of the tunnel port.
+        port: PortNo,
+        /// VXLAN's group policy extension may be in use.
+        gbp: bool,
     },
     /// End here, for a named reason.
     Drop(Drop),

@@ -39,7 +39,7 @@ impl Default for OpsText<'_> {
 /// One operation. A rewrite prints one `set()` per protocol.
 fn op_text(op: &Op, style: &OpsText<'_>) -> String {
     match op {
-        Op::Output(port) => (style.port)(*port).unwrap_or_else(|| port.to_string()),
+        Op::Output(port) => port_text(*port, style),
         Op::Set(r) => set_text(r),
         Op::PushVlan { tpid, tci } => {
             let (vid, pcp) = (tci & 0xfff, tci >> 13);
@@ -62,8 +62,14 @@ fn op_text(op: &Op, style: &OpsText<'_>) -> String {
             let percent = f64::from(*chance) * 100.0 / f64::from(u32::MAX);
             format!("sample(sample={percent:.1}%,actions({}))", ops_text_with(ops, style))
         }
+        Op::TunnelPush(t) => t.text(&|no| port_text(no, style)),
+        Op::TunnelPop { port, .. } => format!("tnl_pop({})", port_text(*port, style)),
         Op::Drop(_) => "drop".into(),
     }
+}
+
+fn port_text(port: PortNo, style: &OpsText<'_>) -> String {
+    (style.port)(port).unwrap_or_else(|| port.to_string())
 }
 
 fn lse_text(lse: u32) -> String {
@@ -122,15 +128,15 @@ fn hex(b: &[u8]) -> String {
     format!("{:#x}", number(b))
 }
 
-fn mac(b: &[u8]) -> String {
+pub(crate) fn mac(b: &[u8]) -> String {
     b.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":")
 }
 
-fn ipv4(b: &[u8]) -> String {
+pub(crate) fn ipv4(b: &[u8]) -> String {
     Ipv4Addr::from(number(b) as u32).to_string()
 }
 
-fn ipv6(b: &[u8]) -> String {
+pub(crate) fn ipv6(b: &[u8]) -> String {
     let v = b.iter().fold(0, |v, b| v << 8 | u128::from(*b));
     Ipv6Addr::from(v).to_string()
 }

@@ -4,6 +4,7 @@
 use crate::appctl::coverage;
 use crate::of::{async_msgs, bundle};
 use crate::state::{Shared, State};
+use crate::underlay;
 use datapath::{Bell, Event};
 use openflow::{OfError, Reply};
 use std::sync::atomic::Ordering;
@@ -62,6 +63,7 @@ pub fn news(s: &mut State) {
         links(s);
         s.status_dirty = true;
     }
+    underlay::solicit(s);
     s.flush_changes();
     for p in punts {
         async_msgs::packet_in(s, &p);
@@ -98,7 +100,7 @@ fn bundles(s: &mut State, now: u64) {
 pub fn links(s: &mut State) {
     let mut lost = Vec::new();
     for (bridge_name, bridge) in &s.bridges {
-        for (name, iface) in &bridge.ifaces {
+        for (name, iface) in bridge.ifaces.iter().filter(|(_, i)| !i.is_virtual()) {
             let (Some(of_port), Some(no)) = (iface.of_port, iface.dp_port) else { continue };
             let Some(port) = s.dp.port_mut(no) else { continue };
             if let Err(e) = port.health() {

@@ -18,6 +18,8 @@ mod report;
 mod run;
 mod settings;
 pub mod state;
+mod tunnels;
+mod underlay;
 pub mod unixctl;
 pub mod vlog;
 

@@ -2,6 +2,7 @@
 
 use crate::config::IfaceConf;
 use crate::state::State;
+use crate::tunnels;
 use crate::vlog;
 use datapath::{Datapath, RxAffinity};
 use flow::PortNo;
@@ -21,6 +22,7 @@ pub const IFACE_TYPES: &[&str] = &[
     "patch",
     "system",
     "tap",
+    "vxlan",
 ];
 
 /// An interface of a bridge, working or not.
@@ -37,7 +39,7 @@ pub struct Iface {
     pub error: Option<String>,
     /// When it was added (`now_ms`).
     pub since_ms: u64,
-    /// What a patch port received and sent at the last look: (packets, bytes).
+    /// What a patch or tunnel port received and sent at the last look: (packets, bytes).
     pub patch: [(u64, u64); 2],
     /// Carrier changes at the last look.
     pub resets: u64,
@@ -58,6 +60,11 @@ impl Iface {
             patch: [(0, 0); 2],
             resets: 0,
         }
+    }
+
+    /// A port without a device of its own, whose packets the switch half counts?
+    pub fn is_virtual(&self) -> bool {
+        self.conf.kind == "patch" || tunnels::is_tunnel(&self.conf.kind)
     }
 
     /// Works?
@@ -92,7 +99,7 @@ impl Iface {
 
     /// The port's own counters, with the datapath's drops added.
     pub fn counters(&mut self, dp: &mut Datapath) -> BTreeMap<String, u64> {
-        let Some(no) = self.dp_port else {
+        let Some(no) = self.dp_port.filter(|_| !self.is_virtual()) else {
             let [rx, tx] = self.patch;
             let all = [
                 ("rx_packets", rx.0),
@@ -161,8 +168,11 @@ pub fn affinity(conf: &IfaceConf) -> RxAffinity {
 }
 
 impl State {
-    /// Closes an interface's port; packets in flight to it become named drops.
+    /// Closes an interface's port, unless other tunnels use it too; packets in flight to it become named drops.
     pub fn close_port(&mut self, no: PortNo) {
+        if !self.tunnels.released(no) {
+            return;
+        }
         match self.dp.del_port(no) {
             Ok(mut port) => drop(port.set_persistent(false)),
             Err(e) => vlog::warn!(MODULE, "closing port: {e}"),

@@ -7,7 +7,7 @@ use crate::of::Kind;
 use crate::of::server::{self, Service};
 use crate::ports::{self, Iface};
 use crate::state::{Bridge, Shared, State};
-use crate::{controllers, settings, vlog};
+use crate::{controllers, settings, tunnels, vlog};
 use ofproto::{BridgeConfig, PortSpec, TableConfig, VlanSet};
 use openflow::{OfPort, port as of_port};
 use std::collections::{BTreeMap, BTreeSet};
@@ -165,7 +165,8 @@ fn same_port(iface: &Iface, new: &IfaceConf) -> bool {
     let old = &iface.conf;
     let asked = new.ofport_request.filter(|_| new.ofport_request != old.ofport_request);
     let renumber = asked.is_some_and(|n| iface.of_port.is_some_and(|o| o != OfPort::from(n)));
-    old.kind == new.kind && !renumber && (old.kind != "patch" || old.options == new.options)
+    let same_options = !iface.is_virtual() || old.options == new.options;
+    old.kind == new.kind && !renumber && same_options
 }
 
 fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) {
@@ -264,7 +265,7 @@ fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &Iface
     let iface =
         bridge.ifaces.entry(conf.name.clone()).or_insert_with(|| Iface::new(conf.clone(), now));
     let local = conf.name == br.name;
-    let device = iface.dp_port.and_then(|no| s.dp.port_mut(no));
+    let device = iface.dp_port.filter(|_| local).and_then(|no| s.dp.port_mut(no));
     let moved = local && conf.mac.is_none() && device.is_some_and(|d| d.mac() != mac);
     let changed = moved || iface.conf != *conf;
     iface.conf = conf.clone();
@@ -327,7 +328,7 @@ fn reconfigure(
     config: &::port::PortConfig,
     conf: &IfaceConf,
 ) -> bool {
-    let Some(no) = dp_port else { return true };
+    let Some(no) = dp_port.filter(|_| !tunnels::is_tunnel(&conf.kind)) else { return true };
     let _ = s.dp.set_affinity(no, ports::affinity(conf));
     let result = s.dp.port_mut(no).map(|p| p.reconfigure(config));
     s.dp.refresh(no);
@@ -377,6 +378,8 @@ fn attach(
             return Err(format!("{}: patch type requires valid 'peer' argument", conf.name));
         }
         None
+    } else if tunnels::is_tunnel(&conf.kind) {
+        Some(tunnels::attach(s, conf)?)
     } else {
         let config = port_conf(s, br, conf, mac);
         let mut opened = ports::open(&s.devices, &config).map_err(|e| e.to_string())?;
@@ -446,7 +449,11 @@ fn port_spec(
         protected: port.protected,
         ..PortSpec::default()
     };
-    if let Some(p) = dp_port.and_then(|no| s.dp.port_mut(no)) {
+    if tunnels::is_tunnel(&conf.kind) {
+        // The configuration was found good when the port was opened.
+        spec.tunnel = tunnels::parse(conf).ok();
+        spec.hw_addr = mac_of(conf.uuid);
+    } else if let Some(p) = dp_port.and_then(|no| s.dp.port_mut(no)) {
         describe(&mut spec, p);
     } else {
         spec.hw_addr = mac_of(conf.uuid);

@@ -6,6 +6,7 @@ use crate::config::{
 use crate::controllers::Controller;
 use crate::ports::{IFACE_TYPES, Iface};
 use crate::state::State;
+use crate::tunnels;
 use datapath::Datapath;
 use openflow::{Role, port};
 use std::collections::BTreeMap;
@@ -63,7 +64,11 @@ impl Reporter {
                 },
             );
             for iface in bridge.ifaces.values_mut() {
-                let row = interface(iface, &mut s.dp, statistics);
+                let mut row = interface(iface, &mut s.dp, statistics);
+                if tunnels::is_tunnel(&iface.conf.kind) {
+                    row.ifindex = Some(0);
+                    row.status = tunnels::status(&s.ofproto, bridge.id, iface);
+                }
                 status.interfaces.insert(iface.conf.uuid, row);
             }
             for c in &conf.controllers {
@@ -94,8 +99,9 @@ fn interface(iface: &mut Iface, dp: &mut Datapath, statistics: bool) -> Interfac
     if statistics {
         row.statistics = Some(iface.counters(dp).into_iter().map(|(k, v)| (k, v as i64)).collect());
     }
-    let Some(port) = iface.dp_port.and_then(|no| dp.port_mut(no)) else {
-        // A patch port: always there, always up.
+    let device = iface.dp_port.filter(|_| !iface.is_virtual());
+    let Some(port) = device.and_then(|no| dp.port_mut(no)) else {
+        // A patch or tunnel port: always there, always up.
         row.mac_in_use = Some(crate::reconcile::mac_of(iface.conf.uuid));
         (row.admin_up, row.link_up, row.link_resets) = (Some(true), Some(true), Some(0));
         return row;

@@ -29,6 +29,8 @@ pub struct State {
     pub devices: port_dpdk::Devices,
     /// Bridges by name.
     pub bridges: BTreeMap<String, Bridge>,
+    /// Datapath ports of tunnels.
+    pub tunnels: crate::tunnels::TunnelPorts,
     /// Where what packet threads read is published.
     pub domain: sync::Domain,
     /// Connections.
@@ -88,6 +90,7 @@ impl State {
             devices,
             domain,
             bridges: BTreeMap::new(),
+            tunnels: Default::default(),
             conns: BTreeMap::new(),
             snoops: Snoops::default(),
             next_conn: 1,
@@ -285,10 +288,10 @@ impl State {
         all
     }
 
-    /// Looks at the counters of patch ports, which the switch half keeps.
+    /// Looks at the counters of patch and tunnel ports, which the switch half keeps.
     pub fn count_patches(&mut self) {
         for bridge in self.bridges.values_mut() {
-            for iface in bridge.ifaces.values_mut().filter(|i| i.dp_port.is_none()) {
+            for iface in bridge.ifaces.values_mut().filter(|i| i.is_virtual()) {
                 let counted = iface.of_port.map(|no| self.ofproto.patch_counters(bridge.id, no));
                 iface.patch = counted.flatten().unwrap_or(iface.patch);
             }

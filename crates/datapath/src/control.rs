@@ -341,7 +341,7 @@ impl Datapath {
         if txqs.is_empty() {
             return Err(Error::NoQueue(name(), "transmit"));
         }
-        if rxs.is_empty() {
+        if rxs.is_empty() && port.n_rxq() > 0 {
             return Err(Error::NoQueue(name(), "receive"));
         }
         let (mut cells, limit) = (BTreeMap::new(), limit(&*port));

@@ -6,6 +6,7 @@
 
 use crate::parse::{Ext, Layout, Line, bytes, bytes_mut, key_of, parse};
 use crate::rewrite::{self, Place};
+use crate::tunnel;
 use action::{Op, Punt, Rewrite};
 use flow::{Key, PortNo, at, flag};
 use packet::Packet;
@@ -75,7 +76,7 @@ impl Frame {
     }
 
     /// Parses again after the headers changed, keeping metadata.
-    fn reparse(&mut self, d: &[u8], vlan_limit: u8) {
+    pub fn reparse(&mut self, d: &[u8], vlan_limit: u8) {
         let (old, mut ext) = (self.line, [[0; 8]; 3]);
         if let Some(lay) = parse(d, self.in_port(), vlan_limit, &mut self.line, &mut ext) {
             self.lay = lay;
@@ -83,6 +84,15 @@ impl Frame {
             self.have = self.have & !1 | lay.ext;
         }
         keep_metadata(&old, &mut self.line);
+    }
+
+    /// Forgets which tunnel the packet came out of.
+    fn leave_tunnel(&mut self) {
+        let line = bytes_mut(&mut self.line);
+        line[at::TUN_ID..at::PAYLOAD].fill(0);
+        line[at::FLAGS] &= !flag::TUNNEL;
+        self.have &= !tunnel::EXT2;
+        self.tags = self.vlan_limit;
     }
 
     /// As a whole key.
@@ -142,7 +152,11 @@ impl<S: Sink> Run<'_, S> {
         for (i, op) in ops.iter().enumerate() {
             let last = i + 1 == ops.len();
             match op {
-                Op::Output(_) | Op::Recirc(_) | Op::Clone(_) | Op::Sample { .. } => {
+                Op::Output(_)
+                | Op::Recirc(_)
+                | Op::TunnelPop { .. }
+                | Op::Clone(_)
+                | Op::Sample { .. } => {
                     if last {
                         return self.leave(op, p, f);
                     }
@@ -153,6 +167,12 @@ impl<S: Sink> Run<'_, S> {
                     self.sink.punt(punt, &p, f.key(), self.in_port);
                 }
                 Op::Truncate(n) => self.cut = Some(*n as usize),
+                Op::TunnelPush(_) => {
+                    self.cut_now(&mut p);
+                    if let Err(why) = change(op, &mut p, f) {
+                        return self.end(why, p);
+                    }
+                }
                 Op::Drop(why) => return self.end(*why, p),
                 Op::Meter(id) => {
                     if !self.sink.admit(*id, p.len()) {
@@ -201,20 +221,35 @@ impl<S: Sink> Run<'_, S> {
         }
     }
 
+    /// Does what an earlier [`Op::Truncate`] asked for.
+    fn cut_now(&mut self, p: &mut Packet) {
+        if let Some(n) = self.cut.take()
+            && n < p.len()
+        {
+            let _ = p.set_len(n);
+        }
+    }
+
     /// An operation that takes the packet itself.
     fn leave(&mut self, op: &Op, mut p: Packet, f: &mut Frame) -> Option<Packet> {
         match op {
             Op::Output(port) => {
-                if let Some(n) = self.cut.take()
-                    && n < p.len()
-                {
-                    let _ = p.set_len(n);
-                }
+                self.cut_now(&mut p);
                 self.ends += 1;
                 self.sink.output(*port, p);
                 None
             }
-            Op::Recirc(_) if f.depth >= RECIRC_LIMIT => self.end(Drop::RecircLimit, p),
+            Op::Recirc(_) | Op::TunnelPop { .. } if f.depth >= RECIRC_LIMIT => {
+                self.end(Drop::RecircLimit, p)
+            }
+            Op::TunnelPop { port, gbp } => match tunnel::pop(&mut p, *port, *gbp, f) {
+                Ok(()) => {
+                    self.ends += 1;
+                    self.sink.recirculate(0, p, f);
+                    None
+                }
+                Err(why) => self.end(why, p),
+            },
             Op::Recirc(id) => {
                 self.ends += 1;
                 f.reparse(p.data(), f.vlan_limit);
@@ -249,6 +284,11 @@ fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
         }
         Op::PushMpls { ethertype, lse } => rewrite::push_mpls(p, &f.lay, *ethertype, *lse)?,
         Op::PopMpls { ethertype } => rewrite::pop_mpls(p, &place, *ethertype)?,
+        Op::TunnelPush(t) => {
+            let entropy = tunnel::entropy(&f.line, &f.ext[0], f.have);
+            tunnel::push(p, t, entropy)?;
+            f.leave_tunnel();
+        }
         _ => {}
     }
     f.reparse(p.data(), f.tags);

@@ -33,6 +33,7 @@ mod program;
 mod rewrite;
 mod stats;
 pub mod testing;
+mod tunnel;
 mod tx;
 mod types;
 mod vector;

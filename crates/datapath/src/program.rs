@@ -185,6 +185,10 @@ fn hash_op(h: u64, op: &Op) -> u64 {
             ops.iter().fold(mix(12, (*chance as u64) << 16 | ops.len() as u64), hash_op)
         }
         Op::Drop(why) => mix(13, *why as u64),
+        Op::TunnelPush(t) => {
+            t.header.iter().fold(mix(14, t.out_port.into()), |h, b| fold(h ^ u64::from(*b)))
+        }
+        Op::TunnelPop { port, gbp } => mix(15, u64::from(*port) << 1 | u64::from(*gbp)),
     }
 }
 
@@ -210,6 +214,8 @@ fn same(a: &Op, b: &Op) -> bool {
             a == b && same_list(c, d)
         }
         (Op::Drop(a), Op::Drop(b)) => a == b,
+        (Op::TunnelPush(a), Op::TunnelPush(b)) => a == b,
+        (Op::TunnelPop { port: a, gbp: c }, Op::TunnelPop { port: b, gbp: d }) => a == b && c == d,
         _ => false,
     }
 }

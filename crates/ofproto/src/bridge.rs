@@ -40,7 +40,7 @@ pub(crate) struct Bridge {
     pub group_refs: HashMap<u32, u32>,
     pub macs: MacTable,
     pub mac_index: Arc<MacIndex>,
-    /// By patch port: the credit id of what it received; that of what it sent follows.
+    /// By patch or tunnel port: the credit id of what it received; that of what it sent follows.
     pub patch_counts: BTreeMap<OfPort, u32>,
     pub miss_base: u32,
     pub monitored: bool,
@@ -116,7 +116,8 @@ impl Switch {
         let Some(dp) = spec.dp_port else { return Ok(()) };
         let used = self.bridges.iter().flatten().any(|b| {
             let other = |p: &&PortSpec| (b.id, p.of_port) != (id.0, spec.of_port);
-            b.ports.values().filter(other).any(|p| p.dp_port == Some(dp))
+            let shared = |p: &PortSpec| p.tunnel.is_some() && spec.tunnel.is_some();
+            b.ports.values().filter(other).any(|p| p.dp_port == Some(dp) && !shared(p))
         });
         if used { Err(ConfigError::DpPortInUse(dp)) } else { Ok(()) }
     }
@@ -153,7 +154,8 @@ impl Switch {
             self.rewritten.vlan();
         }
         let desc = describe(&spec);
-        if spec.patch_peer.is_some() && !self.bridge(id)?.patch_counts.contains_key(&spec.of_port) {
+        let virt = spec.patch_peer.is_some() || spec.tunnel.is_some();
+        if virt && !self.bridge(id)?.patch_counts.contains_key(&spec.of_port) {
             let base = self.slots.push_run(2, |_| Slot::Count(Counter::default()));
             self.bridge_mut(id)?.patch_counts.insert(spec.of_port, base);
         }
@@ -178,12 +180,15 @@ impl Switch {
         Ok(())
     }
 
-    /// What a patch port received and sent so far, as (packets, bytes); None for other ports. The
+    /// What a patch or tunnel port received and sent so far, as (packets, bytes); None for other ports. The
     /// counts stay with the number: a port that comes back under it goes on counting.
     pub fn patch_counters(&self, id: BridgeId, of_port: OfPort) -> Option<[(u64, u64); 2]> {
         let b = self.bridge(id).ok()?;
         let base = *b.patch_counts.get(&of_port)?;
-        b.ports.get(&of_port)?.patch_peer.as_ref()?;
+        let spec = b.ports.get(&of_port)?;
+        if spec.patch_peer.is_none() && spec.tunnel.is_none() {
+            return None;
+        }
         Some([base, base + 1].map(|id| self.slots.count(id)).map(|c| (c.packets, c.bytes)))
     }
 

@@ -19,6 +19,7 @@ impl Switch {
             self.expire_flow(id, now);
         }
         self.expire_macs(now);
+        self.expire_neighbours(now);
         self.shared.domain.reclaim();
     }
 

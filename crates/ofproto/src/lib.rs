@@ -29,7 +29,9 @@ mod switch;
 mod table;
 mod trace;
 mod translate;
+mod tunnel;
 mod types;
+mod underlay;
 mod view;
 
 #[cfg(test)]
@@ -48,4 +50,7 @@ pub use switch::Switch;
 pub use table::N_TABLES;
 pub use trace::punt_text;
 pub use translate::PacketInContext;
+pub use tunnel::{
+    Addresses, Local, Neighbour, Remote, Route, Routes, Solicitation, TunnelSpec, source_for,
+};
 pub use types::*;

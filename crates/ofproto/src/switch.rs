@@ -4,7 +4,7 @@ use crate::bridge::Bridge;
 use crate::counters::{Slot, Slots};
 use crate::events::{Event, Outbox, Regions, Rewritten};
 use crate::table::{FlowRule, Tables};
-use crate::translate::{Frozen, Learn, Pipe};
+use crate::translate::{Effects, Frozen, Pipe};
 use crate::types::*;
 use crate::view::{BridgeView, Bundle, PortView, Shared, World};
 use action::{Pipeline, Region};
@@ -40,6 +40,10 @@ pub struct Switch {
     pub(crate) spare_regions: Regions,
     /// Counts changes, to reclaim retired memory now and then.
     changes: u32,
+    /// The network under the tunnels, as it is published.
+    pub(crate) underlay: crate::tunnel::Underlay,
+    pub(crate) neighbours: crate::tunnel::neighbours::Neighbours,
+    pub(crate) solicitations: Vec<crate::tunnel::Solicitation>,
     /// When to look at a flow with a timeout again.
     pub(crate) timers: BinaryHeap<Reverse<(u64, u32)>>,
 }
@@ -49,7 +53,8 @@ impl Switch {
     pub fn new(domain: Domain) -> Switch {
         let shared = Shared {
             domain: domain.clone(),
-            world: Published::new(domain, World::default()),
+            world: Published::new(domain.clone(), World::default()),
+            underlay: Published::new(domain, Default::default()),
             version: AtomicU64::new(1),
             frozen: Frozen::default(),
         };
@@ -62,6 +67,9 @@ impl Switch {
             limbo: VecDeque::new(),
             spare_regions: Regions::default(),
             changes: 0,
+            underlay: Default::default(),
+            neighbours: Default::default(),
+            solicitations: Vec::new(),
             timers: BinaryHeap::new(),
         }
     }
@@ -184,10 +192,12 @@ impl Switch {
 
     /// A decision with these effects was made, or its flow saw traffic again (`used`, ns).
     pub fn effects(&mut self, effects: &Arc<dyn Any + Send + Sync>, used: u64) {
-        let Some(learns) = effects.downcast_ref::<Vec<Learn>>() else { return };
-        for l in learns {
+        let Some(e) = effects.downcast_ref::<Effects>() else { return };
+        for l in &e.learns {
             self.learn(l.bridge, l.vlan, l.mac, l.port, used);
         }
+        e.hops.iter().for_each(|h| self.hop(h, used));
+        e.snooped.iter().for_each(|s| self.snooped(s, used));
     }
 
     pub(crate) fn bridge(&self, id: BridgeId) -> Result<&Bridge, ConfigError> {
@@ -234,7 +244,10 @@ impl Switch {
         for b in &self.bridges {
             let view = b.as_ref().map(|b| Arc::new(self.view(b)));
             for p in view.iter().flat_map(|v| &v.ports) {
-                if let (Some(dp), Some(b)) = (p.spec.dp_port, b) {
+                if p.spec.tunnel.is_some() {
+                    let id = view.as_ref().map_or(0, |v| v.id);
+                    world.tunnels.insert(id, &p.spec);
+                } else if let (Some(dp), Some(b)) = (p.spec.dp_port, b) {
                     let at = usize::from(dp);
                     world.dp_ports.resize(world.dp_ports.len().max(at + 1), None);
                     world.dp_ports[at] = Some((b.id, p.spec.of_port));

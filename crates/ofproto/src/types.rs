@@ -180,6 +180,8 @@ pub struct PortSpec {
     pub vlan: VlanMode,
     /// Name of the patch port this one leads to.
     pub patch_peer: Option<String>,
+    /// A tunnel; `dp_port` is then that of all tunnels with the same UDP port.
+    pub tunnel: Option<crate::tunnel::TunnelSpec>,
     /// [`openflow::port_config`] bits.
     pub config: u32,
     /// [`openflow::port_state`] bits.

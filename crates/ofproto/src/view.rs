@@ -3,13 +3,15 @@
 use crate::mac_table::MacIndex;
 use crate::table::Tables;
 use crate::translate::Frozen;
+use crate::tunnel::{Tunnels, Underlay};
 use crate::types::{BridgeConfig, PortSpec, VlanMode};
-use flow::PortNo;
+use flow::{Key, PortNo, at};
 use openflow::{Bucket, GroupType, OfPort};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use sync::{Domain, Published};
+use telemetry::Drop;
 
 /// Everything a decision reads.
 pub(crate) struct Shared {
@@ -18,6 +20,8 @@ pub(crate) struct Shared {
     /// The version of the flow tables that packets see.
     pub version: AtomicU64,
     pub frozen: Frozen,
+    /// The network under the tunnels.
+    pub underlay: Published<Underlay>,
 }
 
 /// Bridges and ports.
@@ -27,6 +31,7 @@ pub(crate) struct World {
     pub bridges: Vec<Option<Arc<BridgeView>>>,
     /// By datapath port: bridge and OpenFlow port.
     pub dp_ports: Vec<Option<(u32, OfPort)>>,
+    pub tunnels: Tunnels,
 }
 
 impl World {
@@ -34,7 +39,28 @@ impl World {
         self.bridges.get(id as usize)?.as_deref()
     }
 
-    pub fn by_dp_port(&self, port: PortNo) -> Option<(&BridgeView, OfPort)> {
+    /// The port of a kernel device's name: that of a bridge, or any other.
+    pub fn device(&self, name: &str) -> Option<(&BridgeView, &PortView)> {
+        let all = || self.bridges.iter().flatten().map(|b| &**b);
+        let local = all().find(|b| b.name == name);
+        let own = local.and_then(|b| Some((b, b.port(openflow::port::LOCAL)?)));
+        own.or_else(|| {
+            let named = |p: &&PortView| p.spec.name == name && p.spec.tunnel.is_none();
+            all().find_map(|b| Some((b, b.ports.iter().find(named)?)))
+        })
+    }
+
+    /// Where a packet enters: bridge and OpenFlow port.
+    pub fn entry(&self, key: &Key) -> Result<(&BridgeView, OfPort), Drop> {
+        let port = key.u16(at::IN_PORT);
+        if !self.tunnels.listening.contains_key(&port) {
+            return self.by_dp_port(port).ok_or(Drop::NoPort);
+        }
+        let (bridge, of_port) = self.tunnels.receiver(key).ok_or(Drop::TunnelUnknown)?;
+        Ok((self.bridge(bridge).ok_or(Drop::NoPort)?, of_port))
+    }
+
+    fn by_dp_port(&self, port: PortNo) -> Option<(&BridgeView, OfPort)> {
         let (bridge, of_port) = (*self.dp_ports.get(usize::from(port))?)?;
         Some((self.bridge(bridge)?, of_port))
     }
@@ -77,7 +103,7 @@ pub(crate) struct PortView {
     pub bundle: usize,
     /// Where a patch port leads to.
     pub peer: Option<(u32, OfPort)>,
-    /// Credit id of what a patch port received; that of what it sent follows.
+    /// Credit id of what a patch or tunnel port received; that of what it sent follows.
     pub counts: Option<u32>,
 }
 

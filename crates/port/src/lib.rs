@@ -17,9 +17,13 @@ mod stats;
 mod sys;
 mod system;
 mod tap;
+mod tunnel;
+mod underlay;
 mod vnet;
 mod watch;
 
+pub use tunnel::TunnelPort;
+pub use underlay::{KernelNeighbour, KernelRoute, Snapshot, UnderlayWatch};
 pub use watch::{LinkEvent, LinkState, LinkWatch};
 
 use packet::{Packet, Pool};
@@ -116,7 +120,7 @@ pub trait Port: Send {
     fn kind(&self) -> &str;
     /// How it must be served.
     fn service(&self) -> Service;
-    /// Receive queues (at least 1).
+    /// Receive queues; 0: packets come in another way (tunnels).
     fn n_rxq(&self) -> usize;
     /// Transmit queues; when fewer than threads, the datapath shares them.
     fn n_txq(&self) -> usize;

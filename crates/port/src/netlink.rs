@@ -210,15 +210,15 @@ impl Netlink {
     }
 }
 
-fn align(n: usize) -> usize {
+pub fn align(n: usize) -> usize {
     (n + 3) & !3
 }
 
-fn read_u16(b: &[u8], at: usize) -> Option<u16> {
+pub fn read_u16(b: &[u8], at: usize) -> Option<u16> {
     b.get(at..)?.first_chunk().map(|c| u16::from_ne_bytes(*c))
 }
 
-fn read_u32(b: &[u8], at: usize) -> Option<u32> {
+pub fn read_u32(b: &[u8], at: usize) -> Option<u32> {
     b.get(at..)?.first_chunk().map(|c| u32::from_ne_bytes(*c))
 }
 
@@ -231,7 +231,7 @@ fn ifinfo(index: u32, flags: u32, change: u32) -> Vec<u8> {
     out
 }
 
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let len = 4 + value.len();
     let mut out = Vec::with_capacity(align(len));
     out.extend((len as u16).to_ne_bytes());

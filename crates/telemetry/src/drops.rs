@@ -39,6 +39,12 @@ drops! {
     Meter "meter" "A meter's rate was exceeded.";
     RxFull "rx_full" "The input port's receive queue was full: the switch did not read fast enough.";
     BadOffload "bad_offload" "The kernel left work on the packet (segmentation, checksum) that the port cannot finish.";
+    TunnelHeader "tunnel_header" "The tunnel header of a packet that was to be decapsulated is malformed or not supported.";
+    TunnelChecksum "tunnel_checksum" "A checksum in the tunnel header of a packet that was to be decapsulated is wrong.";
+    TunnelUnknown "tunnel_unknown" "No tunnel port is configured for the packet's tunnel key and outer addresses.";
+    TunnelEcn "tunnel_ecn" "The outer header reports congestion, and the inner packet cannot carry that on.";
+    TunnelRoute "tunnel_route" "There is no route to the tunnel's remote address through a port of a bridge.";
+    TunnelNeighbour "tunnel_neighbour" "The next hop's hardware address is not known yet; it has been asked for.";
     Shutdown "shutdown" "The packet was in flight when its port or the switch went away.";
 }
 impl Drop {

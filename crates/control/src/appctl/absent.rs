@@ -32,24 +32,12 @@ macro_rules! all_or {
     };
 }
 
-/// `getter!(text)`: prints a setting; to set it is refused.
-macro_rules! getter {
-    ($text:expr) => {
-        |_, args| {
-            if args.is_empty() { Ok($text.into()) } else { Err("not supported by Weft".into()) }
-        }
-    };
-}
-
 const NO_CT: &str = "ovs-vswitchd: connection tracking is not supported (Operation not supported)";
 const NO_FRAGMENTS: &str =
     "ovs-vswitchd: fragments are not reassembled here (Operation not supported)";
 const NO_FLOWS: &str =
     "ovs-vswitchd: datapath flows follow from OpenFlow only (Operation not supported)";
 const NO_PORTS: &str = "ovs-vswitchd: ports come from the database only (Operation not supported)";
-const NO_ROUTES: &str = "routes are the kernel's: tunnels are not supported yet";
-const NEIGHBOURS: &str = "IP                                            MAC                 Bridge\n\
-     ==========================================================================\n";
 const FRAGMENTS: &str = "        Fragmentation Module Status
         ---------------------------
         v4 enabled: 0
@@ -174,7 +162,6 @@ pub const COMMANDS: &[Command] = &[
         all_or!("table successfully flushed\n", "multicast snooping is disabled", 0),
     ),
     command("mdb/show", "bridge", 1, 1, refuse!("multicast snooping is disabled")),
-    command("ofproto/list-tunnels", "", 0, 0, answer!("")),
     command(
         "ofproto/trace-packet-out",
         "[-consistent] {[dp_name] odp_flow | bridge br_flow} [OPTIONS...] [-generate|packet] actions",
@@ -182,36 +169,10 @@ pub const COMMANDS: &[Command] = &[
         usize::MAX,
         refuse!("the daemon does not parse actions: add them as a flow and use ofproto/trace"),
     ),
-    command(
-        "ovs/route/add",
-        "ip_addr/prefix_len out_br_name [gw] [pkt_mark=mark]",
-        2,
-        4,
-        refuse!(NO_ROUTES),
-    ),
-    command("ovs/route/del", "ip_addr/prefix_len [pkt_mark=mark]", 1, 2, refuse!(NO_ROUTES)),
-    command("ovs/route/lookup", "ip_addr [pkt_mark=mark]", 1, 2, refuse!(NO_ROUTES)),
-    command("ovs/route/show", "", 0, 0, answer!("Route Table:\n")),
     command("rstp/show", "[bridge]", 0, 1, object!("No such RSTP object")),
     command("rstp/tcn", "[bridge]", 0, 1, all_or!("OK\n", "No such RSTP object", 0)),
     command("stp/show", "[bridge]", 0, 1, object!("no such stp object")),
     command("stp/tcn", "[bridge]", 0, 1, all_or!("OK\n", "no such stp object", 0)),
-    command("tnl/arp/aging", "[SECS]", 0, 1, getter!("900\n")),
-    command("tnl/arp/flush", "", 0, 0, answer!("OK\n")),
-    command("tnl/arp/set", "BRIDGE IP MAC", 3, 3, refuse!("tunnels are not supported yet")),
-    command("tnl/arp/show", "", 0, 0, answer!(NEIGHBOURS)),
-    command(
-        "tnl/egress_port_range",
-        "min max",
-        0,
-        2,
-        getter!("Tunnel UDP source port range: 32768-61000\n"),
-    ),
-    command("tnl/neigh/aging", "[SECS]", 0, 1, getter!("900\n")),
-    command("tnl/neigh/flush", "", 0, 0, answer!("OK\n")),
-    command("tnl/neigh/set", "BRIDGE IP MAC", 3, 3, refuse!("tunnels are not supported yet")),
-    command("tnl/neigh/show", "", 0, 0, answer!(NEIGHBOURS)),
-    command("tnl/ports/show", "-v", 0, 1, answer!("Listening ports:\n")),
     command(
         "upcall/disable-megaflows",
         "",

@@ -1,6 +1,7 @@
 //! `dpctl/*`, `dpif/*`: the datapath as a whole and its cached flows.
 
 use crate::state::State;
+use crate::tunnels;
 use action::{OpsText, ops_text_with};
 use datapath::{FlowDump, WorkerId};
 use flow::at;
@@ -36,7 +37,10 @@ pub fn dpif_show(s: &mut State, _: &[String]) -> Result<String, String> {
             let Some(of_port) = iface.of_port else { continue };
             let of_port = if of_port == openflow::port::LOCAL { 65534 } else { of_port };
             let dp_port = iface.dp_port.map_or("none".into(), |p| p.to_string());
-            let kind = kind_text(&iface.conf.kind, iface.conf.options.iter());
+            let kind = match tunnels::shown_options(&iface.conf) {
+                Some(options) => kind_text(&iface.conf.kind, options.iter()),
+                None => kind_text(&iface.conf.kind, iface.conf.options.iter()),
+            };
             let _ = writeln!(out, "    {} {of_port}/{dp_port}: {kind}", iface.conf.name);
         }
     }
@@ -60,13 +64,22 @@ fn kind_text<'a>(kind: &str, options: impl Iterator<Item = (&'a String, &'a Stri
 /// Datapath port numbers and names.
 fn port_names(s: &State) -> BTreeMap<u16, (String, String)> {
     let ifaces = s.bridges.values().flat_map(|b| b.ifaces.values());
+    let tunnels = s.tunnels.all().map(|(udp, no, name)| {
+        let mut options = BTreeMap::from([("packet_type".to_string(), "ptap".to_string())]);
+        if udp != tunnels::VXLAN_PORT {
+            options.insert("dst_port".into(), udp.to_string());
+        }
+        (no, (name, kind_text("vxlan", options.iter())))
+    });
     ifaces
+        .filter(|i| !i.is_virtual())
         .filter_map(|i| {
             Some((
                 i.dp_port?,
                 (i.conf.name.clone(), kind_text(&i.conf.kind, i.conf.options.iter())),
             ))
         })
+        .chain(tunnels)
         .collect()
 }
 

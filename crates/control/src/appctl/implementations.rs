@@ -6,7 +6,7 @@ use datapath::WorkerId;
 /// What the datapath can do, as `dpif/show-dp-features` has it.
 const FEATURES: &[(&str, &str, &str)] = &[
     ("masked_set_action", "Masked set action", "Yes"),
-    ("tnl_push_pop", "Tunnel push pop", "No"),
+    ("tnl_push_pop", "Tunnel push pop", "Yes"),
     ("ufid", "Ufid", "Yes"),
     ("trunc", "Truncate action", "Yes"),
     ("clone", "Clone action", "Yes"),

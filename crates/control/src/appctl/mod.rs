@@ -7,6 +7,7 @@ mod fdb;
 mod implementations;
 mod pmd;
 mod trace;
+mod tunnels;
 
 use crate::state::State;
 
@@ -105,6 +106,27 @@ pub const COMMANDS: &[Command] = &[
     command("fdb/stats-clear", "[bridge]", 0, 1, fdb::stats_clear),
     command("fdb/stats-show", "bridge", 1, 1, fdb::stats_show),
     command("memory/show", "", 0, 0, coverage::memory),
+    command("ofproto/list-tunnels", "", 0, 0, tunnels::list),
+    command(
+        "ovs/route/add",
+        "ip_addr/prefix_len out_br_name [gw] [pkt_mark=mark]",
+        2,
+        4,
+        tunnels::add_route,
+    ),
+    command("ovs/route/del", "ip_addr/prefix_len [pkt_mark=mark]", 1, 2, tunnels::del_route),
+    command("ovs/route/lookup", "ip_addr [pkt_mark=mark]", 1, 2, tunnels::lookup_route),
+    command("ovs/route/show", "", 0, 0, tunnels::routes),
+    command("tnl/arp/aging", "[SECS]", 0, 1, tunnels::aging),
+    command("tnl/arp/flush", "", 0, 0, tunnels::flush_neighbours),
+    command("tnl/arp/set", "BRIDGE IP MAC", 3, 3, tunnels::set_neighbour),
+    command("tnl/arp/show", "", 0, 0, tunnels::neighbours),
+    command("tnl/egress_port_range", "min max", 0, 2, tunnels::port_range),
+    command("tnl/neigh/aging", "[SECS]", 0, 1, tunnels::aging),
+    command("tnl/neigh/flush", "", 0, 0, tunnels::flush_neighbours),
+    command("tnl/neigh/set", "BRIDGE IP MAC", 3, 3, tunnels::set_neighbour),
+    command("tnl/neigh/show", "", 0, 0, tunnels::neighbours),
+    command("tnl/ports/show", "-v", 0, 1, tunnels::ports),
     command("ofproto/list", "", 0, 0, fdb::list),
     command(
         "ofproto/trace",

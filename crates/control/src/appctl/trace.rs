@@ -57,12 +57,20 @@ fn openflow_flow(s: &State, name: &str, text: &str) -> Result<(BridgeId, Key), S
 /// `in_port(1),eth(...),...`: the port says which bridge.
 fn datapath_flow(s: &State, text: &str) -> Result<(BridgeId, Key), String> {
     let all = || s.bridges.values().flat_map(|b| b.ifaces.values().map(move |i| (b.id, i)));
-    let number = |port: &str| all().find(|(_, i)| i.conf.name == port).and_then(|(_, i)| i.dp_port);
+    let number = |port: &str| {
+        let named = all().find(|(_, i)| i.conf.name == port).and_then(|(_, i)| i.dp_port);
+        named.or_else(|| s.tunnels.number(port))
+    };
     let (mut key, _) = flow::parse_odp(text, &number).map_err(|e| e.to_string())?;
     let in_port = key.u16(at::IN_PORT);
-    let (bridge, iface) =
-        all().find(|(_, i)| i.dp_port == Some(in_port)).ok_or("no bridge has this input port")?;
-    key.set_u32(at::OF_IN_PORT, iface.of_port.unwrap_or(0));
+    let (bridge, of_port) = if s.tunnels.name(in_port).is_some() {
+        s.ofproto.tunnel_receiver(&key).ok_or("no OpenFlow tunnel port for this packet")?
+    } else {
+        let found = all().find(|(_, i)| i.dp_port == Some(in_port));
+        let (bridge, iface) = found.ok_or("no bridge has this input port")?;
+        (bridge, iface.of_port.unwrap_or(0))
+    };
+    key.set_u32(at::OF_IN_PORT, of_port);
     Ok((bridge, key))
 }
 

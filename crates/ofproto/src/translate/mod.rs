@@ -10,17 +10,20 @@ mod normal;
 mod output;
 mod recirc;
 mod set;
+mod tunnel;
 
 pub(crate) use recirc::Frozen;
 
 use crate::fields;
 use crate::table::FlowRule;
 use crate::trace::Recorder;
+use crate::tunnel::{self as outer, Underlay};
 use crate::view::{BridgeView, Shared, World};
 use action::{Decision, Op, Pipeline, Request};
 use flow::{Key, Mask, PACKET_LINES, at};
 use openflow::{Action, FragHandling, Instruction, OfPort, Reason, port, port_config};
 use recirc::State;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use telemetry::Drop;
@@ -36,13 +39,47 @@ const FAIL_OPEN_PRIORITY: u32 = 0xf0f0f0;
 /// How many values the stack holds.
 const MAX_STACK: usize = 4096;
 
-/// An address to learn, in [`Decision::effects`].
+/// An address to learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Learn {
     pub bridge: u32,
     pub vlan: u16,
     pub mac: [u8; 6],
     pub port: OfPort,
+}
+
+/// A next hop that a decision sends tunnelled packets to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hop {
+    pub bridge: u32,
+    pub port: OfPort,
+    /// Our own address.
+    pub source: IpAddr,
+    pub next: IpAddr,
+    /// Its hardware address as the decision knew it.
+    pub used: Option<[u8; 6]>,
+}
+
+/// A next hop that was heard of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Snooped {
+    pub port: String,
+    pub ip: IpAddr,
+    pub mac: [u8; 6],
+}
+
+/// What the control side does when a decision is used: [`Decision::effects`].
+#[derive(Default)]
+pub(crate) struct Effects {
+    pub learns: Vec<Learn>,
+    pub hops: Vec<Hop>,
+    pub snooped: Vec<Snooped>,
+}
+
+impl Effects {
+    fn is_empty(&self) -> bool {
+        self.learns.is_empty() && self.hops.is_empty() && self.snooped.is_empty()
+    }
 }
 
 /// What a controller is told about a packet: the context of a [`action::Punt`].
@@ -100,14 +137,17 @@ pub(crate) fn resolve(
         0 => None,
         id => match shared.frozen.get(id) {
             Some(f) => Some(f),
-            None => return drop_all(out, Drop::RecircLimit),
+            None => return drop_all(key, out, Drop::RecircLimit),
         },
     };
     let entry = match frozen {
-        Some(f) => world.bridge(f.bridge).map(|b| (b, f.in_port())),
-        None => world.by_dp_port(key.u16(at::IN_PORT)),
+        Some(f) => world.bridge(f.bridge).map(|b| (b, f.in_port())).ok_or(Drop::NoPort),
+        None => world.entry(key),
     };
-    let Some((bridge, in_port)) = entry else { return drop_all(out, Drop::NoPort) };
+    let (bridge, in_port) = match entry {
+        Ok(entry) => entry,
+        Err(why) => return drop_all(key, out, why),
+    };
     let mut x = Xlate::new(shared, world, bridge, key, out, trace);
     x.key.set_u32(at::OF_IN_PORT, in_port);
     match frozen {
@@ -117,9 +157,12 @@ pub(crate) fn resolve(
     x.finish();
 }
 
-fn drop_all(out: &mut Decision, why: Drop) {
+fn drop_all(key: &Key, out: &mut Decision, why: Drop) {
     out.mask.set_u16(at::IN_PORT, 0xffff);
     out.mask.set_u16(at::RECIRC, 0xffff);
+    if why == Drop::TunnelUnknown {
+        outer::look(key, &mut out.mask);
+    }
     out.drop = Some(why);
 }
 
@@ -135,7 +178,12 @@ pub(crate) struct Xlate<'a, 'o> {
     /// What was looked at.
     wc: Mask,
     out: &'o mut Decision,
-    learns: Vec<Learn>,
+    effects: Effects,
+    underlay: &'a Underlay,
+    /// Where the packet's tunnel ended: no packet is sent there.
+    tunnel_dst: IpAddr,
+    /// It came out of one.
+    tunnelled: bool,
     set: Vec<&'a Action>,
     stack: Vec<(u128, u16)>,
     version: u64,
@@ -191,7 +239,11 @@ impl<'a, 'o> Xlate<'a, 'o> {
             key,
             wc,
             out,
-            learns: Vec::new(),
+            effects: Effects::default(),
+            // SAFETY: as for the world that the caller has read.
+            underlay: unsafe { shared.underlay.read() },
+            tunnelled: key.u8(at::FLAGS) & flow::flag::TUNNEL != 0,
+            tunnel_dst: outer::destination(&key),
             set: Vec::new(),
             stack: Vec::new(),
             version: shared.version.load(Ordering::Acquire),
@@ -216,6 +268,12 @@ impl<'a, 'o> Xlate<'a, 'o> {
         if port.is_some_and(|p| !may_receive(p)) {
             self.warn(|| "OpenFlow port is configured not to receive, dropping".into());
             return self.close();
+        }
+        if let Some(p) = port.filter(|p| p.spec.tunnel.is_some()) {
+            self.leave_tunnel(p);
+            if self.failed.is_some() {
+                return self.close();
+            }
         }
         let fragment = self.key.u8(at::FRAG) & flow::frag::ANY != 0;
         if self.bridge.config.frag == FragHandling::Drop && fragment {
@@ -422,7 +480,15 @@ impl<'a, 'o> Xlate<'a, 'o> {
             self.out.drop = Some(why);
         }
         let ends = |op: &Op| {
-            matches!(op, Op::Output(_) | Op::Punt(_) | Op::Recirc(_) | Op::Clone(_) | Op::Drop(_))
+            matches!(
+                op,
+                Op::Output(_)
+                    | Op::Punt(_)
+                    | Op::Recirc(_)
+                    | Op::TunnelPop { .. }
+                    | Op::Clone(_)
+                    | Op::Drop(_)
+            )
         };
         let used = self.out.ops.iter().rposition(ends).map_or(0, |i| i + 1);
         self.out.ops.truncate(used);
@@ -433,8 +499,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
         if self.out.ops.is_empty() {
             self.out.drop.get_or_insert(Drop::Policy);
         }
-        if !self.learns.is_empty() {
-            self.out.effects = Some(Arc::new(std::mem::take(&mut self.learns)));
+        if !self.effects.is_empty() {
+            self.out.effects = Some(Arc::new(std::mem::take(&mut self.effects)));
         }
         self.finish_mask();
     }
@@ -442,6 +508,9 @@ impl<'a, 'o> Xlate<'a, 'o> {
     fn finish_mask(&mut self) {
         let wc = &mut self.wc;
         wc.words[PACKET_LINES * 8..].fill(0);
+        if !self.tunnelled {
+            outer::forget(wc);
+        }
         if wc.u16(at::VLAN) != 0 {
             wc.set_u16(at::VLAN, wc.u16(at::VLAN) | fields::VLAN_PRESENT);
         }

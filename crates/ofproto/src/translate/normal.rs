@@ -177,7 +177,7 @@ impl<'a> Xlate<'a, '_> {
     /// The port behind which this translation has met an address.
     pub(crate) fn taught(&self, vlan: u16, mac: [u8; 6]) -> Option<u32> {
         let here = |l: &&Learn| (l.bridge, l.vlan, l.mac) == (self.bridge.id, vlan, mac);
-        self.learns.iter().rev().find(here).map(|l| l.port)
+        self.effects.learns.iter().rev().find(here).map(|l| l.port)
     }
 
     fn learn(&mut self, port: u32, vlan: u16) {
@@ -186,7 +186,7 @@ impl<'a> Xlate<'a, '_> {
             return;
         }
         self.note_learn(vlan, mac, port);
-        self.learns.push(Learn { bridge: self.bridge.id, vlan, mac, port });
+        self.effects.learns.push(Learn { bridge: self.bridge.id, vlan, mac, port });
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Miss, PacketInContext, Xlate};
 use crate::BridgeId;
+use crate::view::BridgeView;
 use action::{Op, Punt};
 use flow::{FIELDS, Field, Key, PACKET_LINES, at};
 use openflow::{Match, OfPort, Reason, port, port_config};
@@ -49,11 +50,18 @@ impl<'a> Xlate<'a, '_> {
         let Some(dp) = p.spec.dp_port else {
             return self.warn(|| "Nonexistent output port".into());
         };
+        if let Some(spec) = &p.spec.tunnel {
+            return self.enter_tunnel(p, spec, dp, trunc);
+        }
+        let tunnel = self.terminates(p);
         self.commit();
         if trunc != 0 {
             self.op(Op::Truncate(trunc));
         }
-        self.op(Op::Output(dp));
+        self.op(match tunnel {
+            Some((port, gbp)) => Op::TunnelPop { port, gbp },
+            None => Op::Output(dp),
+        });
     }
 
     /// Goes on in the bridge at the other end of a patch port, and comes back unchanged.
@@ -65,9 +73,17 @@ impl<'a> Xlate<'a, '_> {
         }
         self.out.credits.extend(peer.port(in_port).and_then(|p| p.counts));
         let mark = self.mark();
-        let (key, from) = (self.key, self.bridge);
+        let (key, was_mpls, labels) = (self.key, self.was_mpls, self.labels);
+        self.visit(peer, in_port);
+        (self.key, self.was_mpls, self.labels) = (key, was_mpls, labels);
+        self.isolate(mark);
+    }
+
+    /// Has another bridge handle the packet as it is now. Key, base and MPLS state are then what that
+    /// bridge left.
+    pub(super) fn visit(&mut self, peer: &'a BridgeView, in_port: OfPort) {
+        let from = self.bridge;
         let (table, cookie, exit) = (self.table, self.cookie, self.exit);
-        let (was_mpls, labels) = (self.was_mpls, self.labels);
         let set = std::mem::take(&mut self.set);
         let stack = std::mem::take(&mut self.stack);
         self.key.words[PACKET_LINES * 8..].fill(0);
@@ -86,12 +102,10 @@ impl<'a> Xlate<'a, '_> {
         }
         self.close();
         self.depth -= 1;
-        (self.key, self.bridge) = (key, from);
+        self.bridge = from;
         (self.table, self.cookie) = (table, cookie);
         self.exit = exit || self.failed.is_some();
-        (self.was_mpls, self.labels) = (was_mpls, labels);
         (self.set, self.stack) = (set, stack);
-        self.isolate(mark);
     }
 
     /// Sends to controllers.

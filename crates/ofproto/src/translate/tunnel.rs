@@ -1,0 +1,358 @@
+//! Tunnels: packets that come out of one, packets that go into one, outer packets that are for us.
+//! What follows OVS's native tunnelling is said in its words to whoever traces.
+
+use super::{Hop, Snooped, Xlate};
+use crate::fields::{self, ETH_ARP, ETH_IP, ETH_IPV6};
+use crate::tunnel::{self, Local, Remote, TunnelSpec};
+use crate::view::{BridgeView, PortView};
+use action::{Op, TunnelPush};
+use flow::{Field, Key, PortNo, at, flag};
+use std::net::IpAddr;
+use std::sync::Arc;
+use telemetry::Drop;
+
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+const ADVERTISEMENT: u16 = 136;
+const ARP_REPLY: u8 = 2;
+const TTL: u8 = 64;
+/// ECN (RFC 3168) in a TOS byte.
+const ECN: u8 = 3;
+const CE: u8 = 3;
+const ECT_0: u8 = 2;
+const VXLAN_VALID: u32 = 0x0800_0000;
+const VXLAN_GBP: u32 = 0x8000_0000;
+
+/// What the outer header is to say.
+struct Outer {
+    dst: IpAddr,
+    src: Option<IpAddr>,
+    mark: u32,
+    tos: u8,
+    ttl: u8,
+    /// First word of the VXLAN header.
+    vxlan: u32,
+    vni: u32,
+}
+
+/// Where an outer packet goes first.
+struct Way<'a> {
+    bridge: &'a BridgeView,
+    /// The port whose device sends it.
+    port: &'a PortView,
+    source: IpAddr,
+    next: IpAddr,
+}
+
+impl<'a> Xlate<'a, '_> {
+    /// A packet that came out of a tunnel starts: congestion that the outer network reported is
+    /// handed on (RFC 6040).
+    pub(super) fn leave_tunnel(&mut self, p: &PortView) {
+        tunnel::look(&self.key, &mut self.wc);
+        self.tunnelled = true;
+        self.out.credits.extend(p.counts);
+        let ip = fields::is_ip(self.key.u16(at::ETH_TYPE));
+        if !ip || self.key.u8(at::TUN_TOS) & ECN != CE {
+            return;
+        }
+        Field::IpEcn.unwildcard(&mut self.wc);
+        match self.key.u8(at::TOS) & ECN {
+            0 => {
+                let why = "dropping tunnel packet marked ECN CE but is not ECN capable";
+                self.warn(|| why.into());
+                self.fail(Drop::TunnelEcn);
+            }
+            _ => self.key.set_u8(at::TOS, self.key.u8(at::TOS) | CE),
+        }
+    }
+
+    /// Output to a tunnel port.
+    pub(super) fn enter_tunnel(&mut self, p: &PortView, spec: &TunnelSpec, dp: PortNo, trunc: u32) {
+        let outer = self.outer(spec);
+        if outer.dst == self.tunnel_dst {
+            return self.warn(|| "Not tunneling to our own address".into());
+        }
+        self.out.credits.extend(p.counts.map(|base| base + 1));
+        self.detail(|| "output to native tunnel".into());
+        let Some(way) = self.way(&outer) else {
+            self.out.drop.get_or_insert(Drop::TunnelRoute);
+            return self.warn(|| "native tunnel routing failed".into());
+        };
+        let (next, name) = (way.next, &way.port.spec.name);
+        self.detail(|| format!("tunneling to {next} via {name}"));
+        let mac = self.underlay.neighbours.get(&(name.clone(), next)).copied();
+        self.effects.hops.push(Hop {
+            bridge: way.bridge.id,
+            port: way.port.spec.of_port,
+            source: way.source,
+            next,
+            used: mac,
+        });
+        match mac {
+            Some(mac) => self.encapsulate(&outer, &way, mac, spec, dp, trunc),
+            None => {
+                let kind = if next.is_ipv4() { "ARP" } else { "ND" };
+                self.out.drop.get_or_insert(Drop::TunnelNeighbour);
+                self.detail(|| {
+                    format!(
+                        "neighbor cache miss for {next} on bridge {}, sending {kind} request",
+                        way.bridge.name
+                    )
+                })
+            }
+        }
+    }
+
+    fn outer(&mut self, spec: &TunnelSpec) -> Outer {
+        let ip = fields::is_ip(self.key.u16(at::ETH_TYPE));
+        let ttl = match spec.ttl {
+            Some(ttl) => ttl,
+            None if ip => {
+                Field::IpTtl.unwildcard(&mut self.wc);
+                self.key.u8(at::TTL)
+            }
+            None => TTL,
+        };
+        let mut tos = spec.tos.unwrap_or(0);
+        if ip {
+            if spec.tos.is_none() {
+                Field::IpDscp.unwildcard(&mut self.wc);
+                tos = self.key.u8(at::TOS) & !ECN;
+            }
+            // Congestion is reported to the inner receiver only where the outer network finds it.
+            Field::IpEcn.unwildcard(&mut self.wc);
+            tos |= match self.key.u8(at::TOS) & ECN {
+                CE => ECT_0,
+                ecn => ecn,
+            };
+        }
+        let policy = u32::from(self.key.u8(at::TUN_GBP_FLAGS)) << 16
+            | u32::from(self.key.u16(at::TUN_GBP_ID));
+        let gbp = if spec.gbp && policy != 0 { VXLAN_GBP | policy } else { 0 };
+        Outer {
+            dst: match spec.remote {
+                Remote::Ip(ip) => ip,
+                Remote::Flow => tunnel::destination(&self.key),
+            },
+            src: match spec.local {
+                Local::Ip(ip) => Some(ip),
+                Local::Flow => Some(tunnel::source(&self.key)).filter(|ip| !ip.is_unspecified()),
+                Local::Any => None,
+            },
+            // No packet comes in with a mark: one that it has was set on the way here.
+            mark: spec.egress_mark.unwrap_or_else(|| self.key.u32(at::PKT_MARK)),
+            tos,
+            ttl,
+            vxlan: VXLAN_VALID | gbp,
+            vni: spec.out_key.unwrap_or_else(|| self.key.u32(at::TUN_ID)) & 0xff_ffff,
+        }
+    }
+
+    /// By the routes, and by the port that is the route's device.
+    fn way(&self, outer: &Outer) -> Option<Way<'a>> {
+        let (world, underlay) = (self.world, self.underlay);
+        let route = underlay.routes.lookup(outer.dst, outer.mark, outer.src)?;
+        let (bridge, port) = world.device(&route.device)?;
+        let source = outer.src.unwrap_or(route.source);
+        let next = route.gateway.unwrap_or(outer.dst);
+        (source.is_ipv4() == outer.dst.is_ipv4()).then_some(Way { bridge, port, source, next })
+    }
+
+    /// The header goes in front, and the outer packet through the tables of its bridge.
+    fn encapsulate(
+        &mut self,
+        outer: &Outer,
+        way: &Way<'a>,
+        mac: [u8; 6],
+        spec: &TunnelSpec,
+        tunnel_port: PortNo,
+        trunc: u32,
+    ) {
+        let (own, source, next) = (way.port.spec.hw_addr, way.source, way.next);
+        self.detail(|| {
+            format!("tunneling from {} {source} to {} {next}", mac_text(own), mac_text(mac))
+        });
+        let Some(out_port) = way.port.spec.dp_port else {
+            return self.warn(|| "Nonexistent output port".into());
+        };
+        if self.depth >= super::MAX_DEPTH {
+            return self.fail(Drop::DepthLimit);
+        }
+        self.commit();
+        let first = self.out.ops.len();
+        if trunc != 0 {
+            self.op(Op::Truncate(trunc));
+        }
+        let from = self.out.ops.len();
+        let header = header(outer, own, mac, source, spec);
+        let ports = self.underlay.source_ports;
+        self.op(Op::TunnelPush(Arc::new(TunnelPush {
+            tunnel_port,
+            out_port,
+            header: header.into(),
+            source_ports: (ports.0, ports.1),
+        })));
+        let (key, base, wc, hidden) = (self.key, self.base, self.wc, self.hidden);
+        let (was_mpls, labels) = (self.was_mpls, self.labels);
+        self.key = outer_key(outer, own, mac, source, spec, out_port);
+        (self.base, self.hidden, self.was_mpls, self.labels) = (self.key, 0, false, 0);
+        self.visit(way.bridge, way.port.spec.of_port);
+        // The outer packet's fields are ours, not the packet's.
+        (self.key, self.base, self.wc, self.hidden) = (key, base, wc, hidden);
+        (self.was_mpls, self.labels) = (was_mpls, labels);
+        match self.out.ops.len() - from {
+            0 | 1 => self.out.ops.truncate(first),
+            _ => {
+                let ops = self.out.ops.split_off(from).into_boxed_slice();
+                self.out.ops.push(Op::Clone(ops));
+            }
+        }
+    }
+
+    /// Is the packet, which goes to a port with addresses, for a tunnel of ours? The tunnel's
+    /// datapath port, and whether it may have group policies.
+    pub(super) fn terminates(&mut self, p: &PortView) -> Option<(PortNo, bool)> {
+        let (world, routes) = (self.world, &self.underlay.routes);
+        if world.tunnels.is_empty() || !routes.has_addresses(&p.spec.name) {
+            return None;
+        }
+        self.wc.set(at::ETH_DST, [0xff; 6]);
+        self.snoop(p);
+        let ours = self.key.get::<6>(at::ETH_DST) == p.spec.hw_addr;
+        if !ours || !fields::is_ip(self.key.u16(at::ETH_TYPE)) || self.key.u8(at::FRAG) != 0 {
+            return None;
+        }
+        self.wc.set_u8(at::PROTO, 0xff);
+        let to = self.ip_dst();
+        if self.key.u8(at::PROTO) != UDP || !routes.has_address(&p.spec.name, to) {
+            return None;
+        }
+        let (found, bits) = world.tunnels.listener(self.key.u16(at::TP_DST));
+        self.wc.set_u16(at::TP_DST, self.wc.u16(at::TP_DST) | bits);
+        found
+    }
+
+    fn ip_dst(&mut self) -> IpAddr {
+        match self.key.u16(at::ETH_TYPE) {
+            ETH_IPV6 => {
+                Field::Ipv6Dst.unwildcard(&mut self.wc);
+                self.key.get::<16>(at::IPV6_DST).into()
+            }
+            _ => {
+                Field::Ipv4Dst.unwildcard(&mut self.wc);
+                self.key.get::<4>(at::IP_DST).into()
+            }
+        }
+    }
+
+    /// Learns where next hops are from what they answer to us or tell everybody.
+    fn snoop(&mut self, p: &PortView) {
+        let found = match self.key.u16(at::ETH_TYPE) {
+            ETH_ARP => self.snoop_arp(p),
+            ETH_IPV6 => self.snoop_nd(),
+            _ => None,
+        };
+        let Some((ip, mac)) = found else { return };
+        if mac[0] & 1 == 0 && mac != [0; 6] {
+            self.effects.snooped.push(Snooped { port: p.spec.name.clone(), ip, mac });
+        }
+    }
+
+    fn snoop_arp(&mut self, p: &PortView) -> Option<(IpAddr, [u8; 6])> {
+        for f in [Field::ArpOp, Field::ArpSpa, Field::ArpTpa, Field::ArpSha] {
+            f.unwildcard(&mut self.wc);
+        }
+        let (from, to): ([u8; 4], [u8; 4]) = (self.key.get(at::IP_SRC), self.key.get(at::IP_DST));
+        let answer = self.key.u8(at::PROTO) == ARP_REPLY
+            && self.underlay.routes.has_address(&p.spec.name, to.into());
+        (answer || from == to).then(|| (from.into(), self.key.get(at::ARP_SHA)))
+    }
+
+    fn snoop_nd(&mut self) -> Option<(IpAddr, [u8; 6])> {
+        self.wc.set_u8(at::PROTO, 0xff);
+        if self.key.u8(at::PROTO) != ICMPV6 {
+            return None;
+        }
+        self.wc.set_u16(at::TP_SRC, 0xffff);
+        if self.key.u16(at::TP_SRC) != ADVERTISEMENT {
+            return None;
+        }
+        for f in [Field::NdTarget, Field::NdTll] {
+            f.unwildcard(&mut self.wc);
+        }
+        Some((self.key.get::<16>(at::ND_TARGET).into(), self.key.get(at::ARP_THA)))
+    }
+}
+
+fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|b| format!("{b:02x}")).join(":")
+}
+
+/// The template of the outer header.
+fn header(outer: &Outer, own: [u8; 6], mac: [u8; 6], source: IpAddr, spec: &TunnelSpec) -> Vec<u8> {
+    let mut h = Vec::with_capacity(70);
+    h.extend(mac);
+    h.extend(own);
+    match (source, outer.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let frag = if spec.df { 0x40 } else { 0 };
+            h.extend([8, 0, 0x45, outer.tos, 0, 0, 0, 0, frag, 0, outer.ttl, UDP, 0, 0]);
+            h.extend(src.octets());
+            h.extend(dst.octets());
+        }
+        _ => {
+            let word = 0x6000_0000 | u32::from(outer.tos) << 20;
+            h.extend([0x86, 0xdd]);
+            h.extend(word.to_be_bytes());
+            h.extend([0, 0, UDP, outer.ttl]);
+            let six = |ip| match ip {
+                IpAddr::V6(ip) => ip,
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            };
+            h.extend(six(source).octets());
+            h.extend(six(outer.dst).octets());
+        }
+    }
+    h.extend([0, 0]);
+    h.extend(spec.dst_port.to_be_bytes());
+    let sum = if spec.csum || outer.dst.is_ipv6() { 0xff } else { 0 };
+    h.extend([0, 0, sum, sum]);
+    h.extend(outer.vxlan.to_be_bytes());
+    h.extend((outer.vni << 8).to_be_bytes());
+    h
+}
+
+/// The outer packet as tables see it. Its UDP source port, which differs from packet to packet, is 0.
+fn outer_key(
+    outer: &Outer,
+    own: [u8; 6],
+    mac: [u8; 6],
+    source: IpAddr,
+    spec: &TunnelSpec,
+    in_port: PortNo,
+) -> Key {
+    let mut k = Key::ZERO;
+    k.set(at::ETH_DST, mac);
+    k.set(at::ETH_SRC, own);
+    match (source, outer.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            k.set_u16(at::ETH_TYPE, ETH_IP);
+            k.set(at::IP_SRC, src.octets());
+            k.set(at::IP_DST, dst.octets());
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            k.set_u16(at::ETH_TYPE, ETH_IPV6);
+            k.set(at::IPV6_SRC, src.octets());
+            k.set(at::IPV6_DST, dst.octets());
+        }
+        _ => {}
+    }
+    k.set_u8(at::PROTO, UDP);
+    k.set_u8(at::TOS, outer.tos);
+    k.set_u8(at::TTL, outer.ttl);
+    k.set_u16(at::TP_DST, spec.dst_port);
+    k.set_u8(at::FLAGS, flag::L4);
+    k.set_u16(at::IN_PORT, in_port);
+    k.set_u32(at::PKT_MARK, outer.mark);
+    k
+}

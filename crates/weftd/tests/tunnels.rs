@@ -1,0 +1,295 @@
+//! VXLAN with the kernel's own device at the other end: what is said, what is refused, and that
+//! everybody else understands our frames.
+
+mod lab;
+
+use lab::*;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+use testkit::{Frame, Netns, Raw, Switch, privileged, veth};
+
+const VNI: u32 = 42;
+const OURS: &str = "aa:55:00:00:00:01";
+/// A frame on its way takes less.
+const SOON: Duration = Duration::from_secs(3);
+
+/// The underlay and a guest behind `br-int`: 10.1.1.1 and fd00::1 are ours, .2 and ::2 the peer's.
+/// `options` are those of the tunnel besides its key, `device` what the peer's device is made with.
+fn with_tunnel(options: &str, device: &str, f: impl FnOnce(&Switch, &Netns, &Netns)) {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let (guest, peer) = (Netns::new().unwrap(), Netns::new().unwrap());
+    veth((&ns, "nic0"), (&peer, "eth0")).unwrap();
+    veth((&ns, "g0"), (&guest, "eth0")).unwrap();
+    let sw = start(&ns);
+    add_bridge(&sw, "br-phy");
+    vsctl(&sw, &format!("set bridge br-phy other-config:hwaddr={OURS} -- add-port br-phy nic0"));
+    add_bridge(&sw, "br-int");
+    vsctl(&sw, "add-port br-int g0");
+    for (ns, dev, n) in [(&ns, "br-phy", 1), (&peer, "eth0", 2)] {
+        ns.ip(&format!("addr add 10.1.1.{n}/24 dev {dev}")).unwrap();
+        ns.ip(&format!("addr add fd00::{n}/64 dev {dev}")).unwrap();
+        ns.ip(&format!("link set {dev} up")).unwrap();
+    }
+    peer.ip(&format!("link add vx type vxlan id {VNI} {device}")).unwrap();
+    for (ns, dev, n) in [(&guest, "eth0", 1), (&peer, "vx", 2)] {
+        ns.ip(&format!("addr add 192.168.0.{n}/24 dev {dev}")).unwrap();
+        ns.ip(&format!("link set {dev} mtu 1400 up")).unwrap();
+    }
+    vsctl(
+        &sw,
+        &format!("add-port br-int vx -- set interface vx type=vxlan options:key={VNI} {options}"),
+    );
+    f(&sw, &guest, &peer);
+}
+
+const OVER_IPV4: (&str, &str) =
+    ("options:remote_ip=10.1.1.2", "local 10.1.1.2 remote 10.1.1.1 dstport 4789");
+
+fn inner(n: u8) -> IpAddr {
+    IpAddr::from([192, 168, 0, n])
+}
+
+/// What `tshark` reads in the fields of frames, one line for each, with all checksums verified.
+fn dissect(frames: &[Vec<u8>], fields: &[&str]) -> Vec<String> {
+    let mut pcap = Vec::new();
+    for n in [0xa1b2_c3d4u32, 2 | 4 << 16, 0, 0, 65535, 1] {
+        pcap.extend(n.to_le_bytes());
+    }
+    for f in frames {
+        let len = f.len() as u32;
+        for n in [0, 0, len, len] {
+            pcap.extend(n.to_le_bytes());
+        }
+        pcap.extend(f);
+    }
+    let path = std::env::temp_dir().join(format!("weft-tunnels-{}.pcap", std::process::id()));
+    std::fs::write(&path, pcap).unwrap();
+    let mut c = std::process::Command::new("tshark");
+    c.arg("-r").arg(&path).args(["-T", "fields"]);
+    c.args(["-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"]);
+    c.args(["-o", "tcp.check_checksum:TRUE"]);
+    c.args(fields.iter().flat_map(|f| ["-e", f]));
+    let out = c.output().expect("tshark");
+    std::fs::remove_file(&path).unwrap();
+    assert!(out.status.success(), "{out:?}");
+    String::from_utf8(out.stdout).unwrap().lines().map(Into::into).collect()
+}
+
+fn is_vxlan(f: &[u8]) -> bool {
+    f.len() > 60 && (f[23] == 17 && f[36..38] == [0x12, 0xb5] || f[20] == 17 && f[12] == 0x86)
+}
+
+#[test]
+fn the_kernel_understands_us_over_ipv4() {
+    with_tunnel(OVER_IPV4.0, OVER_IPV4.1, |sw, guest, peer| {
+        guest.ping(inner(2), PATIENCE).unwrap();
+        peer.ping(inner(1), PATIENCE).unwrap();
+        // Many flows have many source ports, all in the range.
+        appctl(sw, "tnl/egress_port_range 40000 40099");
+        let wire = Raw::open(peer, "eth0").unwrap();
+        let socket = guest.run(|| std::net::UdpSocket::bind("192.168.0.1:0")).unwrap();
+        for port in 1000..1100 {
+            socket.send_to(&[7; 32], (inner(2), port)).unwrap();
+        }
+        let data = |f: &[u8]| is_vxlan(f) && f.len() == 50 + 14 + 28 + 32;
+        let frames = wire.collect(100, Instant::now() + SOON, data);
+        let fields = [
+            "vxlan.vni",
+            "ip.checksum.status",
+            "udp.checksum.status",
+            "ip.flags.df",
+            "ip.ttl",
+            "eth.src",
+            "udp.length",
+        ];
+        let lines = dissect(&frames, &fields);
+        assert_eq!(lines.len(), 100);
+        // Of the outer and the inner header each: the outer UDP has no checksum (3), the inner a
+        // right one (1).
+        for l in &lines {
+            let f: Vec<&str> = l.split('\t').collect();
+            assert_eq!((f[0], f[1], f[2]), ("42", "1,1", "3,1"), "{l}");
+            assert!(f[4] == "64,64" && f[5].starts_with(OURS) && f[6] == "90,40", "{l}");
+        }
+        let ports: std::collections::BTreeSet<u16> =
+            frames.iter().map(|f| u16::from_be_bytes([f[34], f[35]])).collect();
+        assert!(ports.len() > 40 && ports.iter().all(|p| (40000..40099).contains(p)), "{ports:?}");
+        assert!(statistic_of(sw, "vx", "tx_packets") >= 100);
+    });
+}
+
+/// A counter of a tunnel port, which the switch half keeps: OpenFlow has it at once.
+fn statistic_of(sw: &Switch, port: &str, key: &str) -> u64 {
+    let mut found = 0;
+    wait_for("the tunnel's counters", || {
+        let text = ofctl(sw, &format!("dump-ports br-int {port}"));
+        let key = key.replace("tx_packets", "tx pkts=").replace("rx_packets", "rx pkts=");
+        let n = text.split(&key).nth(1).and_then(|t| t.split(',').next()?.trim().parse().ok());
+        found = n.unwrap_or(0);
+        found >= 100
+    });
+    found
+}
+
+#[test]
+fn the_kernel_understands_us_over_ipv6_and_checks_our_sums() {
+    let device = "local fd00::2 remote fd00::1 dstport 4789";
+    with_tunnel("options:remote_ip=fd00::2", device, |_, guest, peer| {
+        // Its device takes no packet with a zero checksum (udp6zerocsumrx is off).
+        let wire = Raw::open(peer, "eth0").unwrap();
+        guest.ping(inner(2), PATIENCE).unwrap();
+        peer.ping(inner(1), PATIENCE).unwrap();
+        let frames = wire.collect(1, Instant::now() + SOON, is_vxlan);
+        let lines = dissect(&frames, &["ipv6.dst", "vxlan.vni", "udp.checksum.status"]);
+        assert_eq!(lines, [format!("fd00::2\t{VNI}\t1")]);
+    });
+}
+
+#[test]
+fn tcp_passes_with_checksums_on_the_outside() {
+    let device = "local 10.1.1.2 remote 10.1.1.1 dstport 4789 udpcsum";
+    with_tunnel("options:remote_ip=10.1.1.2 options:csum=true", device, |_, guest, peer| {
+        peer.offloads_off("eth0").unwrap();
+        peer.offloads_off("vx").unwrap();
+        guest.ping(inner(2), PATIENCE).unwrap();
+        for (from, to, n) in [(guest, peer, 2), (peer, guest, 1)] {
+            let pause = || std::thread::sleep(Duration::from_millis(400));
+            let bytes = transfer(from, (to, inner(n)), pause);
+            assert!(bytes > 1 << 16, "{bytes} to host {n}");
+        }
+    });
+}
+
+#[test]
+fn flows_choose_peer_and_key() {
+    let device = "local 10.1.1.2 remote 10.1.1.1 dstport 4789";
+    with_tunnel("options:remote_ip=flow options:key=flow", device, |sw, guest, _| {
+        ofctl(sw, "del-flows br-int");
+        ofctl(
+            sw,
+            &format!(
+                "-O OpenFlow13 add-flow br-int in_port=g0,actions=set_field:10.1.1.2->tun_dst,set_field:{VNI}->tun_id,vx"
+            ),
+        );
+        ofctl(sw, &format!("add-flow br-int in_port=vx,tun_src=10.1.1.2,tun_id={VNI},actions=g0"));
+        vsctl(sw, "set interface vx options:key=flow");
+        guest.ping(inner(2), PATIENCE).unwrap();
+        let flows = appctl(sw, "dpctl/dump-flows");
+        assert!(flows.contains("tunnel(tun_id=0x2a,src=10.1.1.2,dst=10.1.1.1"), "{flows}");
+        assert!(flows.contains("actions:tnl_pop("), "{flows}");
+        ofctl(sw, "mod-flows br-int tun_src=10.1.1.2,in_port=vx,actions=drop");
+        ofctl(sw, "add-flow br-int priority=40000,in_port=vx,tun_id=43,actions=g0");
+        assert!(guest.ping(inner(2), Duration::from_millis(300)).is_err());
+    });
+}
+
+/// One's-complement sum over an IPv4 header, so that a test's own change stays valid.
+fn fix_ip(f: &mut [u8]) {
+    f[24..26].fill(0);
+    let len = usize::from(f[14] & 15) * 4;
+    let sum = wire::checksum::internet(&f[14..14 + len]);
+    f[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+#[test]
+fn what_is_wrong_with_an_outer_header_has_a_name() {
+    with_tunnel(OVER_IPV4.0, OVER_IPV4.1, |sw, guest, peer| {
+        guest.ping(inner(2), PATIENCE).unwrap();
+        // A frame of the kernel's, as it comes in on our side.
+        let (out, inside) = (Raw::open(peer, "eth0").unwrap(), Raw::open(guest, "eth0").unwrap());
+        let good = a_good_frame();
+        let arrives = |f: &[u8]| {
+            inside.collect(99, Instant::now(), |_| true);
+            out.send(f).unwrap();
+            !inside.collect(1, Instant::now() + QUIET, |g| g == &good[50..]).is_empty()
+        };
+        assert!(arrives(&good), "the frame as it is");
+        let changed = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut f = good.clone();
+            change(&mut f);
+            f
+        };
+        let bad: [(&str, &str, Vec<u8>); 8] = [
+            ("IP checksum", "tunnel_checksum", changed(&|f| f[24] ^= 1)),
+            ("UDP checksum", "tunnel_checksum", changed(&|f| f[40] = 1)),
+            ("VXLAN without a VNI", "tunnel_header", changed(&|f| f[42] = 0)),
+            ("unknown VXLAN flags", "tunnel_header", changed(&|f| f[42] |= 0x80)),
+            ("reserved bits", "tunnel_header", changed(&|f| f[49] = 1)),
+            ("another VNI", "tunnel_unknown", changed(&|f| f[48] ^= 1)),
+            ("UDP longer than IP", "tunnel_header", changed(&|f| f[38] += 1)),
+            (
+                "no inner frame",
+                "tunnel_header",
+                changed(&|f| {
+                    f.truncate(46);
+                    f[16..18].copy_from_slice(&32u16.to_be_bytes());
+                    f[38..40].copy_from_slice(&12u16.to_be_bytes());
+                    fix_ip(f);
+                }),
+            ),
+        ];
+        for (what, drop, frame) in bad {
+            let name = format!("datapath_drop_{drop}");
+            let before = coverage(sw, &name);
+            assert!(!arrives(&frame), "{what}");
+            wait_for(what, || coverage(sw, &name) > before);
+        }
+        // Options are skipped; a fragment is the kernel's, which has no such socket.
+        let options = changed(&|f| {
+            f.splice(34..34, [1, 1, 1, 0]);
+            f[14] = 0x46;
+            let total = u16::from_be_bytes([f[16], f[17]]) + 4;
+            f[16..18].copy_from_slice(&total.to_be_bytes());
+            fix_ip(f);
+        });
+        assert!(arrives(&options), "IP options");
+        let fragment = changed(&|f| {
+            f[20] = 0x20;
+            fix_ip(f);
+        });
+        assert!(!arrives(&fragment), "a fragment");
+        assert!(arrives(&good), "all is well afterwards");
+        guest.ping(inner(2), PATIENCE).unwrap();
+    });
+}
+
+/// A datagram to somebody behind the tunnel, as the peer would encapsulate it.
+fn a_good_frame() -> Vec<u8> {
+    let (from, to) = ([2, 0, 0, 0, 0, 0x98], [2, 0, 0, 0, 0, 0x99]);
+    let ips = ([192, 168, 0, 98], [192, 168, 0, 99]);
+    let mut inside = vec![8, 0, 0, 0, 0, 0, VNI as u8, 0];
+    inside.extend(Frame::udp4((from, to), ips, (5000, 9), &[5; 100]).bytes());
+    let macs = ([2, 0, 0, 0, 0, 0x97], [0xaa, 0x55, 0, 0, 0, 1]);
+    let outer = Frame::udp4(macs, ([10, 1, 1, 2], [10, 1, 1, 1]), (5000, 4789), &inside);
+    let mut frame = outer.bytes();
+    frame[40..42].fill(0);
+    frame
+}
+
+#[test]
+fn congestion_is_handed_on() {
+    with_tunnel(OVER_IPV4.0, OVER_IPV4.1, |_, guest, peer| {
+        guest.ping(inner(2), PATIENCE).unwrap();
+        let (out, inside) = (Raw::open(peer, "eth0").unwrap(), Raw::open(guest, "eth0").unwrap());
+        let good = a_good_frame();
+        let send = |outer: u8, inner: u8| {
+            let mut f = good.clone();
+            f[15] = outer;
+            fix_ip(&mut f);
+            f[50 + 15] = inner;
+            fix_ip(&mut f[50..]);
+            inside.collect(99, Instant::now(), |_| true);
+            out.send(&f).unwrap();
+            let mine = |g: &[u8]| g.len() == good.len() - 50 && g[23] == 17;
+            inside.collect(1, Instant::now() + QUIET, mine).first().map(|g| g[15])
+        };
+        // RFC 6040, figure 4.
+        assert_eq!(send(0, 0), Some(0));
+        assert_eq!(send(2, 0), Some(0));
+        assert_eq!(send(3, 2), Some(3));
+        assert_eq!(send(3, 0), None, "the inner packet could not carry it");
+    });
+}
