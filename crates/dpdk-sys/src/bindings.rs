@@ -3306,6 +3306,51 @@ const _: () = {
         [::core::mem::offset_of!(vring_packed_desc, flags) - 14usize];
 };
 #[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct rte_vhost_mem_region {
+    pub guest_phys_addr: u64,
+    pub guest_user_addr: u64,
+    pub host_user_addr: u64,
+    pub size: u64,
+    pub mmap_addr: *mut libc::c_void,
+    pub mmap_size: u64,
+    pub fd: libc::c_int,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of rte_vhost_mem_region"][::core::mem::size_of::<rte_vhost_mem_region>() - 56usize];
+    ["Alignment of rte_vhost_mem_region"][::core::mem::align_of::<rte_vhost_mem_region>() - 8usize];
+    ["Offset of field: rte_vhost_mem_region::guest_phys_addr"]
+        [::core::mem::offset_of!(rte_vhost_mem_region, guest_phys_addr) - 0usize];
+    ["Offset of field: rte_vhost_mem_region::guest_user_addr"]
+        [::core::mem::offset_of!(rte_vhost_mem_region, guest_user_addr) - 8usize];
+    ["Offset of field: rte_vhost_mem_region::host_user_addr"]
+        [::core::mem::offset_of!(rte_vhost_mem_region, host_user_addr) - 16usize];
+    ["Offset of field: rte_vhost_mem_region::size"]
+        [::core::mem::offset_of!(rte_vhost_mem_region, size) - 24usize];
+    ["Offset of field: rte_vhost_mem_region::mmap_addr"]
+        [::core::mem::offset_of!(rte_vhost_mem_region, mmap_addr) - 32usize];
+    ["Offset of field: rte_vhost_mem_region::mmap_size"]
+        [::core::mem::offset_of!(rte_vhost_mem_region, mmap_size) - 40usize];
+    ["Offset of field: rte_vhost_mem_region::fd"]
+        [::core::mem::offset_of!(rte_vhost_mem_region, fd) - 48usize];
+};
+#[repr(C)]
+#[derive(Debug)]
+pub struct rte_vhost_memory {
+    pub nregions: u32,
+    pub regions: __IncompleteArrayField<rte_vhost_mem_region>,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of rte_vhost_memory"][::core::mem::size_of::<rte_vhost_memory>() - 8usize];
+    ["Alignment of rte_vhost_memory"][::core::mem::align_of::<rte_vhost_memory>() - 8usize];
+    ["Offset of field: rte_vhost_memory::nregions"]
+        [::core::mem::offset_of!(rte_vhost_memory, nregions) - 0usize];
+    ["Offset of field: rte_vhost_memory::regions"]
+        [::core::mem::offset_of!(rte_vhost_memory, regions) - 8usize];
+};
+#[repr(C)]
 #[derive(Copy, Clone)]
 pub struct rte_vhost_vring {
     pub __bindgen_anon_1: rte_vhost_vring__bindgen_ty_1,
@@ -3379,6 +3424,31 @@ const _: () = {
         [::core::mem::offset_of!(rte_vhost_vring, kickfd) - 36usize];
     ["Offset of field: rte_vhost_vring::size"]
         [::core::mem::offset_of!(rte_vhost_vring, size) - 40usize];
+};
+pub const RTE_VHOST_MSG_RESULT_ERR: rte_vhost_msg_result = -1;
+pub const RTE_VHOST_MSG_RESULT_OK: rte_vhost_msg_result = 0;
+pub const RTE_VHOST_MSG_RESULT_REPLY: rte_vhost_msg_result = 1;
+pub const RTE_VHOST_MSG_RESULT_NOT_HANDLED: rte_vhost_msg_result = 2;
+pub type rte_vhost_msg_result = libc::c_int;
+pub type rte_vhost_msg_handle = ::core::option::Option<
+    unsafe extern "C" fn(vid: libc::c_int, msg: *mut libc::c_void) -> rte_vhost_msg_result,
+>;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct rte_vhost_user_extern_ops {
+    pub pre_msg_handle: rte_vhost_msg_handle,
+    pub post_msg_handle: rte_vhost_msg_handle,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of rte_vhost_user_extern_ops"]
+        [::core::mem::size_of::<rte_vhost_user_extern_ops>() - 16usize];
+    ["Alignment of rte_vhost_user_extern_ops"]
+        [::core::mem::align_of::<rte_vhost_user_extern_ops>() - 8usize];
+    ["Offset of field: rte_vhost_user_extern_ops::pre_msg_handle"]
+        [::core::mem::offset_of!(rte_vhost_user_extern_ops, pre_msg_handle) - 0usize];
+    ["Offset of field: rte_vhost_user_extern_ops::post_msg_handle"]
+        [::core::mem::offset_of!(rte_vhost_user_extern_ops, post_msg_handle) - 8usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -3510,6 +3580,12 @@ unsafe extern "C" {
     ) -> u16;
 }
 unsafe extern "C" {
+    pub fn rte_vhost_get_mem_table(
+        vid: libc::c_int,
+        mem: *mut *mut rte_vhost_memory,
+    ) -> libc::c_int;
+}
+unsafe extern "C" {
     pub fn rte_vhost_get_vhost_vring(
         vid: libc::c_int,
         vring_idx: u16,
@@ -3518,6 +3594,29 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn rte_vhost_rx_queue_count(vid: libc::c_int, qid: u16) -> u32;
+}
+unsafe extern "C" {
+    pub fn rte_vhost_get_vring_base(
+        vid: libc::c_int,
+        queue_id: u16,
+        last_avail_idx: *mut u16,
+        last_used_idx: *mut u16,
+    ) -> libc::c_int;
+}
+unsafe extern "C" {
+    pub fn rte_vhost_set_vring_base(
+        vid: libc::c_int,
+        queue_id: u16,
+        last_avail_idx: u16,
+        last_used_idx: u16,
+    ) -> libc::c_int;
+}
+unsafe extern "C" {
+    pub fn rte_vhost_extern_callback_register(
+        vid: libc::c_int,
+        ops: *const rte_vhost_user_extern_ops,
+        ctx: *mut libc::c_void,
+    ) -> libc::c_int;
 }
 pub const WEFT_RSS: u64 = 241596;
 pub const WEFT_RX_CHECKSUMS: u64 = 14;

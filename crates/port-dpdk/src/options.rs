@@ -94,6 +94,17 @@ pub(crate) fn tx_retries(config: &PortConfig) -> u32 {
     parsed.filter(|n| *n <= TX_RETRIES.1).unwrap_or(TX_RETRIES.0)
 }
 
+/// `vhost-rings`: does DPDK's vhost library move the packets rather than we ourselves?
+pub(crate) fn vhost_library(config: &PortConfig) -> Result<bool, PortError> {
+    match get(&config.options, "vhost-rings").unwrap_or("own") {
+        "own" => Ok(false),
+        "library" => Ok(true),
+        other => Err(PortError::Device(format!(
+            "'{other}' is not a way to serve 'vhost-rings': own (the default) or library"
+        ))),
+    }
+}
+
 /// `vhost-server-path` of a `dpdkvhostuserclient` interface.
 pub(crate) fn server_path(config: &PortConfig) -> Result<String, PortError> {
     let path = get(&config.options, "vhost-server-path").map(String::from);

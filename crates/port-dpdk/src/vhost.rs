@@ -19,6 +19,7 @@ pub(crate) struct VhostPort {
     path: String,
     mtu: u16,
     n_txq: usize,
+    library: bool,
     socket: VhostSocket,
 }
 
@@ -61,12 +62,14 @@ impl VhostPort {
             postcopy: devices.vhost_postcopy,
             n_txq: config.n_txq.max(1),
             tx_retries: options::tx_retries(config),
+            library: options::vhost_library(config)?,
             pool: devices.pools.for_mtu(mtu, 0).map_err(device_error)?,
             on_change: devices.on_change.clone(),
         };
         let socket = VhostSocket::open(devices.pools.eal(), &vhost).map_err(device_error)?;
         let (name, kind) = (config.name.clone(), config.kind.clone());
-        Ok(VhostPort { name, kind, path, mtu, n_txq: vhost.n_txq, socket })
+        let (n_txq, library) = (vhost.n_txq, vhost.library);
+        Ok(VhostPort { name, kind, path, mtu, n_txq, library, socket })
     }
 }
 
@@ -137,7 +140,9 @@ impl Port for VhostPort {
             ("tx_dropped", tx.dropped),
             ("ovs_tx_retries", tx.retries),
         ];
-        pairs.map(|(name, value)| (name.to_string(), value)).into()
+        let misdeeds = self.socket.misdeeds().into_iter().filter(|(_, n)| *n > 0);
+        let misdeeds = misdeeds.map(|(what, n)| (format!("guest_{}", what.name()), n));
+        pairs.map(|(name, value)| (name.to_string(), value)).into_iter().chain(misdeeds).collect()
     }
 
     fn status(&mut self) -> BTreeMap<String, String> {
@@ -154,6 +159,7 @@ impl Port for VhostPort {
         put("status", "connected".into());
         put("socket", info.socket);
         put("features", format!("0x{:016x}", info.features));
+        put("rings", if info.library { "library" } else { "own" }.into());
         put("num_of_vrings", info.vrings.len().to_string());
         put("n_rxq", self.socket.n_rxq().to_string());
         put("n_txq", self.socket.n_txq().to_string());
@@ -177,7 +183,8 @@ impl Port for VhostPort {
         let same = config.kind == self.kind
             && same_path
             && config.mtu_request.unwrap_or(DEFAULT_MTU) == self.mtu
-            && config.n_txq.max(1) == self.n_txq;
+            && config.n_txq.max(1) == self.n_txq
+            && options::vhost_library(config)? == self.library;
         if same {
             self.socket.set_tx_retries(options::tx_retries(config));
         }

@@ -138,9 +138,12 @@ impl Ends {
 fn guests() {
     let _cleanup = common::Cleanup(dir());
     let before = devices().pools.in_use();
-    for ring in ["", ",packed_vq=1"] {
-        guest_makes_the_socket(ring);
-        we_make_the_socket(ring);
+    for ring in ["", ",packed_vq=1", ",mrg_rxbuf=0", ",in_order=1", ",in_order=1,packed_vq=1"] {
+        guest_makes_the_socket(ring, "own");
+    }
+    for (ring, way) in [("", "library"), (",packed_vq=1", "library"), (",packed_vq=1", "own")] {
+        guest_makes_the_socket(ring, way);
+        we_make_the_socket(ring, way);
     }
     queues_follow_the_guest();
     sockets_are_exclusive();
@@ -148,15 +151,16 @@ fn guests() {
     assert_eq!(devices().pools.in_use(), before, "packets leaked");
 }
 
-fn open_client(socket: &Path) -> Box<dyn Port> {
+fn open_client(socket: &Path, way: &str) -> Box<dyn Port> {
     let path = socket.to_str().unwrap();
-    let config = config("client", "dpdkvhostuserclient", &[("vhost-server-path", path)]);
+    let options = [("vhost-server-path", path), ("vhost-rings", way)];
+    let config = config("client", "dpdkvhostuserclient", &options);
     devices().open(&config).unwrap()
 }
 
-fn guest_makes_the_socket(ring: &str) {
+fn guest_makes_the_socket(ring: &str, way: &str) {
     let socket = dir().join("guest.sock");
-    let mut port = open_client(&socket);
+    let mut port = open_client(&socket, way);
     assert_eq!(port.status()["status"], "disconnected");
     assert!(!port.link().up);
     let mut ends = Ends::of(&mut *port);
@@ -169,7 +173,7 @@ fn guest_makes_the_socket(ring: &str) {
         wait("the guest connects", || port.link().up);
         ends.exchange(5000, 64);
         ends.exchange(200, 1514);
-        check_status(&mut *port, "client", !ring.is_empty());
+        check_status(&mut *port, "client", ring, way);
         // Killed in the middle of a burst.
         let killer = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(20));
@@ -184,31 +188,34 @@ fn guest_makes_the_socket(ring: &str) {
         let _ = std::fs::remove_file(&socket);
     }
     let counters = port.counters();
+    assert!(counters.keys().all(|name| !name.starts_with("guest_")), "{counters:?}");
     assert!(counters["rx_packets"] >= 15_600 && counters["tx_packets"] >= 15_600);
     assert!(counters["rx_bytes"] >= counters["rx_packets"] * 64);
 }
 
-fn check_status(port: &mut dyn Port, mode: &str, packed: bool) {
+fn check_status(port: &mut dyn Port, mode: &str, ring: &str, way: &str) {
     let status = port.status();
     assert_eq!((status["mode"].as_str(), status["status"].as_str()), (mode, "connected"));
     assert_eq!((status["num_of_vrings"].as_str(), status["vring_0_size"].as_str()), ("2", "256"));
     let features = u64::from_str_radix(&status["features"][2..], 16).unwrap();
-    assert_eq!(features >> 34 & 1 == 1, packed, "{}", status["features"]);
+    assert_eq!(status["rings"], way);
+    assert_eq!(features >> 34 & 1 == 1, ring.contains("packed"), "{}", status["features"]);
     assert_eq!(features & 1, 0, "checksum offload is not offered");
 }
 
-fn we_make_the_socket(ring: &str) {
+fn we_make_the_socket(ring: &str, way: &str) {
     let socket: PathBuf = devices().vhost_sock_dir.join("server");
     // A stale socket, as a killed daemon leaves it.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
-    let mut port = devices().open(&config("server", "dpdkvhostuser", &[])).unwrap();
+    let mut port =
+        devices().open(&config("server", "dpdkvhostuser", &[("vhost-rings", way)])).unwrap();
     assert!(socket.exists());
     let mut ends = Ends::of(&mut *port);
     for _ in 0..2 {
         let guest = Guest::start(&socket, ring, 1);
         wait("the guest connects", || port.link().up);
         ends.exchange(2000, 64);
-        check_status(&mut *port, "server", !ring.is_empty());
+        check_status(&mut *port, "server", ring, way);
         ends.drain();
         guest.kill();
         wait("the guest is gone", || !port.link().up);
@@ -224,7 +231,7 @@ fn we_make_the_socket(ring: &str) {
 
 fn queues_follow_the_guest() {
     let socket = dir().join("queues.sock");
-    let mut port = open_client(&socket);
+    let mut port = open_client(&socket, "own");
     let mut ends = Ends::of(&mut *port);
     assert_eq!(port.n_rxq(), 1);
     let guest = Guest::start(&socket, ",server=1", 2);
@@ -256,7 +263,7 @@ fn queues_follow_the_guest() {
 
 fn sockets_are_exclusive() {
     let socket = dir().join("exclusive.sock");
-    let port = open_client(&socket);
+    let port = open_client(&socket, "own");
     let path = socket.to_str().unwrap();
     let error = |kind, options: &[(&str, &str)]| {
         devices().open(&config("second", kind, options)).err().expect("refused").to_string()
@@ -267,7 +274,7 @@ fn sockets_are_exclusive() {
     let long = format!("/{}", "x".repeat(120));
     assert!(error(client, &[("vhost-server-path", &long)]).contains("107"));
     drop(port);
-    drop(open_client(&socket));
+    drop(open_client(&socket, "own"));
     let taken = devices().vhost_sock_dir.join("second");
     std::fs::write(&taken, "a file").unwrap();
     assert!(error("dpdkvhostuser", &[]).contains("not a socket"));

@@ -32,6 +32,8 @@ pub use ring::{Moved, Ring, RingSetup, SetupError};
 pub mod feature {
     /// Packets may span several buffers of the guest.
     pub const MRG_RXBUF: u64 = 1 << 15;
+    /// Pages that the device writes are logged (vhost-user's, for live migration).
+    pub const LOG_ALL: u64 = 1 << 26;
     /// Notifications are suppressed by index.
     pub const EVENT_IDX: u64 = 1 << 29;
     /// Little-endian, the long header.

@@ -57,6 +57,13 @@ impl Misdeeds {
         self.0[what as usize]
     }
 
+    /// What was added since `older`.
+    pub fn since(&self, older: &Misdeeds) -> impl Iterator<Item = (Misdeed, u64)> {
+        let (new, old) = (self.0, older.0);
+        let added = move |what: &Misdeed| (*what, new[*what as usize] - old[*what as usize]);
+        Misdeed::ALL.iter().map(added).filter(|(_, n)| *n > 0)
+    }
+
     /// Over all kinds.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()

@@ -6,8 +6,7 @@ use crate::memory::Memory;
 use crate::misdeed::Misdeed;
 use crate::raw;
 
-/// Event flags: notify me of everything, of nothing, or at a descriptor.
-const EVENT_ON: u16 = 0;
+/// Event flags: notify me of nothing, or at a descriptor. Otherwise of everything.
 const EVENT_OFF: u16 = 1;
 const EVENT_DESC: u16 = 2;
 
@@ -32,7 +31,6 @@ impl Place {
 pub(crate) struct Packed {
     desc: *mut u8,
     driver_event: *mut u16,
-    device_event: *mut u16,
     size: u16,
     event_idx: bool,
     /// Next buffer to be used.
@@ -57,12 +55,11 @@ impl Packed {
     /// The caller has checked that the areas are mapped and aligned, and that the index in `base`
     /// is less than `size`.
     pub fn new(areas: [*mut u8; 3], size: u16, event_idx: bool, base: u16) -> Packed {
-        let [desc, driver_event, device_event] = areas;
+        let [desc, driver_event, _] = areas;
         let at = Place { i: base & 0x7fff, wrap: base >> 15 != 0 };
         Packed {
             desc,
             driver_event: driver_event.cast(),
-            device_event: device_event.cast(),
             size,
             event_idx,
             at,
@@ -223,12 +220,5 @@ impl Packed {
         };
         let moved = from_old(self.at.i, self.at.wrap);
         from_old(event & 0x7fff, event >> 15 != 0) < moved
-    }
-
-    /// Does the guest have to notify us of new buffers?
-    pub fn listen(&mut self, on: bool) {
-        let flags = if on { EVENT_ON } else { EVENT_OFF };
-        // SAFETY: the second word of the device's area.
-        unsafe { raw::store16(self.device_event.add(1), flags) };
     }
 }

@@ -53,6 +53,8 @@ pub struct Moved {
     pub starved: bool,
     /// The guest wants to be notified.
     pub call: bool,
+    /// The guest did something wrong; see [`Ring::misdeeds`].
+    pub blamed: bool,
 }
 
 enum Layout {
@@ -70,6 +72,8 @@ pub struct Ring {
     mergeable: bool,
     broken: bool,
     misdeeds: Misdeeds,
+    /// Misdeeds were counted since the last call.
+    blamed: bool,
 }
 
 // SAFETY: its pointers lead to memory that is shared with another process anyway; one thread at a
@@ -139,6 +143,7 @@ impl Ring {
             mergeable: has(feature::MRG_RXBUF),
             broken: false,
             misdeeds: Misdeeds::default(),
+            blamed: false,
         })
     }
 
@@ -157,9 +162,10 @@ impl Ring {
         &self.misdeeds
     }
 
-    /// Does the guest have to notify us when it has made buffers available?
-    pub fn listen(&mut self, on: bool) {
-        each!(&mut self.layout, ring => ring.listen(on));
+    #[cold]
+    fn blame(&mut self, misdeed: Misdeed) {
+        self.misdeeds.count(misdeed);
+        self.blamed = true;
     }
 
     #[inline]
@@ -168,7 +174,7 @@ impl Ring {
         let read =
             each!(&mut self.layout, ring => ring.gather(memory, hint, direction, max, batch));
         if let Err(misdeed) = read {
-            self.misdeeds.count(misdeed);
+            self.blame(misdeed);
             self.broken = true;
             batch.clear();
         }
@@ -207,6 +213,7 @@ impl Ring {
         self.gather(Direction::FromGuest, max.min(BATCH), batch);
         let (n, start) = (batch.chains.len(), out.len());
         if n == 0 {
+            moved.blamed = std::mem::take(&mut self.blamed);
             return moved;
         }
         prefetch(batch, self.header);
@@ -221,7 +228,7 @@ impl Ring {
                     moved.bytes += bytes as u64;
                 }
                 Err(misdeed) => {
-                    self.misdeeds.count(misdeed);
+                    self.blame(misdeed);
                     moved.dropped += 1;
                 }
             }
@@ -232,6 +239,7 @@ impl Ring {
             out.truncate(start + moved.packets);
         }
         moved.call = self.show();
+        moved.blamed = std::mem::take(&mut self.blamed);
         moved
     }
 
@@ -259,7 +267,7 @@ impl Ring {
                 Choice::Drop(misdeed) => {
                     moved.packets += 1;
                     moved.dropped += 1;
-                    self.misdeeds.count(misdeed);
+                    self.blame(misdeed);
                 }
                 Choice::Bad(range) => {
                     next = range.end;
@@ -281,6 +289,7 @@ impl Ring {
         if self.base() != before {
             moved.call = self.show();
         }
+        moved.blamed = std::mem::take(&mut self.blamed);
         moved
     }
 
@@ -316,7 +325,7 @@ impl Ring {
             self.layout.put(chain, 0);
         }
         let last = &batch.chains[range.end - 1];
-        self.misdeeds.count(last.bad.unwrap_or(Misdeed::SmallBuffer));
+        self.blame(last.bad.unwrap_or(Misdeed::SmallBuffer));
     }
 
     /// Writes header and packet into these buffers, which are large enough.

@@ -157,20 +157,6 @@ impl Split {
         }
         self.avail(0) & QUIET == 0
     }
-
-    /// Does the guest have to notify us of new buffers?
-    pub fn listen(&mut self, on: bool) {
-        // SAFETY: the flags are the first word of the used ring, the event the one behind its
-        // entries, which is there if event_idx is on.
-        unsafe {
-            if self.event_idx {
-                let event = self.used.add(4 + 8 * usize::from(self.size)).cast();
-                raw::store16(event, self.at.wrapping_sub(u16::from(!on)));
-            } else {
-                raw::store16(self.used.cast(), if on { 0 } else { QUIET });
-            }
-        }
-    }
 }
 
 fn indirect(table: Desc, walk: &mut Walk) -> Result<(), Misdeed> {

@@ -235,27 +235,6 @@ fn the_guest_is_notified_when_it_asked_for_it() {
 }
 
 #[test]
-fn we_say_whether_to_notify_us() {
-    for features in LAYOUTS {
-        let driver = Driver::new(8, features);
-        let mut ring = driver.ring();
-        let flags = |driver: &Driver| match driver.packed() {
-            true => driver.memory.get16(common::DEVICE + 2),
-            false => driver.memory.get16(common::DEVICE),
-        };
-        let event = |driver: &Driver| driver.memory.get16(common::DEVICE + 4 + 8 * 8);
-        let by_event = features & feature::EVENT_IDX != 0 && !driver.packed();
-        ring.listen(false);
-        match by_event {
-            true => assert_eq!((flags(&driver), event(&driver)), (0, u16::MAX)),
-            false => assert_eq!(flags(&driver), 1),
-        }
-        ring.listen(true);
-        assert_eq!((flags(&driver), event(&driver)), (0, 0));
-    }
-}
-
-#[test]
 fn a_ring_goes_on_where_it_was_left() {
     for features in LAYOUTS {
         let mut driver = Driver::new(8, features);

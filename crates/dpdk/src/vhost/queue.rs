@@ -7,6 +7,7 @@ use dpdk_sys as sys;
 use packet::Packet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use vhost::Batch;
 
 /// Most packets the library takes at once.
 const LIBRARY_BURST: usize = 32;
@@ -18,12 +19,14 @@ pub struct VhostRx {
     index: usize,
     /// Guest queue to start with, so that none starves.
     next: u32,
+    batch: Batch,
 }
 
 /// Sends to a guest, on the guest queue that falls to this handle.
 pub struct VhostTx {
     shared: Arc<Shared>,
     index: usize,
+    batch: Batch,
 }
 
 impl VhostRx {
@@ -33,7 +36,13 @@ impl VhostRx {
         if shared.taken_rx.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
             return None;
         }
-        Some(VhostRx { shared: shared.clone(), pool: pool.clone(), index, next: 0 })
+        Some(VhostRx {
+            shared: shared.clone(),
+            pool: pool.clone(),
+            index,
+            next: 0,
+            batch: Batch::default(),
+        })
     }
 
     /// Appends up to `max` packets to `out`, as far as it has room; returns how many. Without a
@@ -44,21 +53,23 @@ impl VhostRx {
         if mask == 0 || !self.shared.up.load(Ordering::Relaxed) {
             return 0;
         }
-        let slot = &self.shared.rx[self.index];
-        let Some(guest) = self.shared.enter(slot) else { return 0 };
         let start = out.len();
         let end = start + max.min(out.capacity() - start);
-        let mut left = mask;
-        while left != 0 && out.len() < end {
-            let turn = left.rotate_right(self.next).trailing_zeros();
-            let pair = (turn + self.next) % u64::BITS;
-            left &= !(1 << pair);
+        if self.shared.is_own() {
+            let add = self.own_burst(mask, out, end);
+            self.shared.rx[self.index].count(add);
+            return add.packets as usize;
+        }
+        let slot = &self.shared.rx[self.index];
+        let Some(guest) = self.shared.enter(slot) else { return 0 };
+        let mut turn = Turn::new(mask, self.next);
+        while out.len() < end
+            && let Some(pair) = turn.pair()
+        {
             let room = (end - out.len()).min(LIBRARY_BURST);
             dequeue(guest.vid, pair as u16, &self.pool, out, room);
-            if out.len() == end || left == 0 {
-                self.next = (pair + 1) % u64::BITS;
-            }
         }
+        self.next = turn.next;
         drop(guest);
         if out.len() == start {
             return 0;
@@ -74,6 +85,56 @@ impl VhostRx {
             retries: 0,
         });
         packets
+    }
+
+    /// From the guest's queues in `mask`, until `out` is `end` long.
+    #[inline]
+    fn own_burst(&mut self, mask: u64, out: &mut Vec<Packet>, end: usize) -> VhostCounters {
+        let mut add = VhostCounters::default();
+        let mut turn = Turn::new(mask, self.next);
+        while out.len() < end
+            && let Some(pair) = turn.pair()
+        {
+            let Some(mut held) = self.shared.rings.try_hold(2 * pair as usize + 1) else {
+                continue;
+            };
+            let Some(own) = held.get() else { continue };
+            let room = end - out.len();
+            let moved = own.ring.dequeue(&mut self.batch, &*self.pool, out, room);
+            add.packets += moved.packets as u64;
+            add.bytes += moved.bytes;
+            add.dropped += moved.dropped as u64;
+            if moved.blamed {
+                self.shared.blame(own);
+            }
+            own.after(&moved);
+        }
+        self.next = turn.next;
+        add
+    }
+}
+
+/// A guest's queues, each once, beginning with another one each time.
+struct Turn {
+    left: u64,
+    /// Where to begin the next time.
+    next: u32,
+}
+
+impl Turn {
+    fn new(mask: u64, first: u32) -> Turn {
+        Turn { left: mask, next: first }
+    }
+
+    #[inline]
+    fn pair(&mut self) -> Option<u32> {
+        if self.left == 0 {
+            return None;
+        }
+        let pair = (self.left.rotate_right(self.next).trailing_zeros() + self.next) % u64::BITS;
+        self.left &= !(1 << pair);
+        self.next = (pair + 1) % u64::BITS;
+        Some(pair)
     }
 }
 
@@ -115,7 +176,7 @@ impl VhostTx {
     /// None if this handle is out already, or there are not so many.
     pub(crate) fn take(shared: &Arc<Shared>, index: usize) -> Option<Self> {
         let taken = shared.taken_tx.get(index)?.swap(true, Ordering::AcqRel);
-        (!taken).then(|| VhostTx { shared: shared.clone(), index })
+        (!taken).then(|| VhostTx { shared: shared.clone(), index, batch: Batch::default() })
     }
 
     /// Sends from the front; returns how many packets were taken. Without a guest, or one with no
@@ -126,9 +187,12 @@ impl VhostTx {
         if mask == 0 || !self.shared.up.load(Ordering::Relaxed) {
             return self.drop_all(packets);
         }
+        let ring = nth_bit(mask, self.index as u32 % mask.count_ones()) as u16 * 2;
+        if self.shared.is_own() {
+            return self.own_burst(ring, packets);
+        }
         let slot = &self.shared.tx[self.index];
         let Some(guest) = self.shared.enter(slot) else { return self.drop_all(packets) };
-        let ring = nth_bit(mask, self.index as u32 % mask.count_ones()) as u16 * 2;
         let (sent, retries) = self.enqueue(guest.vid, ring, packets);
         drop(guest);
         let bytes = sum(&packets[..sent]);
@@ -142,7 +206,36 @@ impl VhostTx {
         sent
     }
 
-    /// Copies packets into the guest's ring. A full ring is tried again while it moves.
+    /// As [`VhostTx::burst`], on a ring of ours. Without it (the guest is changing something)
+    /// nothing is taken.
+    #[inline]
+    fn own_burst(&mut self, ring: u16, packets: &[Packet]) -> usize {
+        let Some(mut held) = self.shared.rings.hold(ring.into()) else { return 0 };
+        let Some(own) = held.get() else { return 0 };
+        let most = self.shared.retries_max.load(Ordering::Relaxed);
+        let (mut taken, mut add) = (0, VhostCounters::default());
+        loop {
+            let moved = own.ring.enqueue(&mut self.batch, &packets[taken..]);
+            taken += moved.packets;
+            add.bytes += moved.bytes;
+            add.dropped += moved.dropped as u64;
+            if moved.blamed {
+                self.shared.blame(own);
+            }
+            own.after(&moved);
+            if taken == packets.len() || moved.packets == 0 || add.retries == most.into() {
+                break;
+            }
+            add.retries += 1;
+        }
+        drop(held);
+        free(&packets[..taken]);
+        add.packets = taken as u64 - add.dropped;
+        self.shared.tx[self.index].count(add);
+        taken
+    }
+
+    /// Copies packets into the guest's ring by the library. A full ring is tried again while it moves.
     fn enqueue(&self, vid: i32, ring: u16, packets: &[Packet]) -> (usize, u32) {
         let most = self.shared.retries_max.load(Ordering::Relaxed);
         let (mut sent, mut retries) = (0, 0);

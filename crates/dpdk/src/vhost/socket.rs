@@ -43,6 +43,8 @@ pub struct VhostConfig {
     pub n_txq: usize,
     /// Attempts to send after the first when the guest's queue is full but moves.
     pub tx_retries: u32,
+    /// Move packets by the library's functions only, never by our own.
+    pub library: bool,
     /// Where received packets are put.
     pub pool: Arc<DpdkPool>,
     /// Whom to tell about changes.
@@ -60,6 +62,8 @@ pub struct VhostInfo {
     pub features: u64,
     /// MTU the guest was told, if any.
     pub mtu: Option<u16>,
+    /// Do the library's functions move the packets?
+    pub library: bool,
     /// Entries of each ring.
     pub vrings: Vec<u16>,
 }
@@ -98,7 +102,11 @@ impl VhostSocket {
         if config.mode == Mode::Server {
             remove_stale(Path::new(&config.path)).map_err(|reason| error(&reason))?;
         }
-        let shared = Arc::new(Shared::new(config.n_txq.max(1), config.tx_retries));
+        let shared = Arc::new(Shared::new(
+            config.n_txq.max(1),
+            config.tx_retries,
+            !config.library && !config.postcopy,
+        ));
         let entry = Entry { shared: shared.clone(), on_change: config.on_change.clone() };
         let fresh = with_sockets(|sockets| match sockets.contains_key(&config.path) {
             true => false,
@@ -156,6 +164,11 @@ impl VhostSocket {
         self.shared.counters()
     }
 
+    /// What guests did wrong on rings that we serve ourselves, and how often.
+    pub fn misdeeds(&self) -> Vec<(vhost::Misdeed, u64)> {
+        self.shared.misdeeds()
+    }
+
     /// Administrative state: down, nothing is received and what is sent is dropped.
     pub fn set_up(&self, up: bool) {
         self.shared.up.store(up, Ordering::Relaxed);
@@ -197,6 +210,7 @@ impl VhostSocket {
         let guest = self.shared.enter_control()?;
         let (vid, mut info) = (guest.vid, VhostInfo::default());
         info.socket = self.path.to_string_lossy().into_owned();
+        info.library = !self.shared.is_own();
         // SAFETY: the guest is held; each call fills what it is given and fails cleanly.
         unsafe {
             info.numa = usize::try_from(sys::rte_vhost_get_numa_node(vid)).ok();
@@ -245,7 +259,7 @@ static CALLBACKS: Callbacks = Callbacks(sys::rte_vhost_device_ops {
     destroy_device: Some(destroy_device),
     vring_state_changed: Some(vring_state_changed),
     features_changed: None,
-    new_connection: None,
+    new_connection: Some(new_connection),
     destroy_connection: Some(destroy_connection),
     guest_notified: None,
     reserved: [std::ptr::null_mut()],
@@ -300,6 +314,43 @@ fn entry(vid: i32) -> Option<Entry> {
         let entry = sockets.get(name.as_ref())?;
         Some(Entry { shared: entry.shared.clone(), on_change: entry.on_change.clone() })
     })
+}
+
+struct Messages(sys::rte_vhost_user_extern_ops);
+
+// SAFETY: functions, never written.
+unsafe impl Sync for Messages {}
+
+static MESSAGES: Messages = Messages(sys::rte_vhost_user_extern_ops {
+    pre_msg_handle: Some(before_message),
+    post_msg_handle: Some(after_message),
+});
+
+/// The number of vhost-user's SET_MEM_TABLE, with which every message begins.
+const SET_MEM_TABLE: u32 = 5;
+
+unsafe extern "C" fn new_connection(vid: i32) -> i32 {
+    // SAFETY: the library passes a live guest; the functions are static.
+    unsafe { sys::rte_vhost_extern_callback_register(vid, &MESSAGES.0, std::ptr::null_mut()) }
+}
+
+/// The library holds the locks of all rings here, or has none that matters (GET_VRING_BASE).
+unsafe extern "C" fn before_message(vid: i32, message: *mut libc::c_void) -> i32 {
+    // SAFETY: a message begins with its number.
+    let sets_memory = unsafe { message.cast::<u32>().read() } == SET_MEM_TABLE;
+    if let Some(entry) = entry(vid) {
+        entry.shared.before_message(vid, sets_memory);
+    }
+    sys::RTE_VHOST_MSG_RESULT_NOT_HANDLED
+}
+
+unsafe extern "C" fn after_message(vid: i32, message: *mut libc::c_void) -> i32 {
+    // SAFETY: a message begins with its number, and answers keep it.
+    let sets_memory = unsafe { message.cast::<u32>().read() } == SET_MEM_TABLE;
+    if let Some(entry) = entry(vid) {
+        entry.shared.after_message(vid, sets_memory);
+    }
+    sys::RTE_VHOST_MSG_RESULT_NOT_HANDLED
 }
 
 fn tell(entry: &Entry) {

@@ -4,7 +4,13 @@
 //! at the guest's id, and uses the guest only if there is one. Whoever takes the guest away clears
 //! the id and waits until no slot is busy: from then on nobody uses it. Full fences on both sides
 //! make sure that either the owner sees the id gone or the other sees the mark.
+//!
+//! That is so for calls into the library. Rings that we serve ourselves are held one by one
+//! ([`super::rings`]), and a guest is served in one of the two ways from when it comes until it
+//! goes, but for one change: to the library, when it starts to log its pages.
 
+use super::rings::{OwnRing, Rings};
+use super::takeover;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -31,7 +37,8 @@ pub struct VhostCounters {
     pub packets: u64,
     /// Bytes moved.
     pub bytes: u64,
-    /// Received: chains that no buffer holds. Sent: no guest, or no queue enabled.
+    /// Received: chains that no buffer holds, bad buffers. Sent: no guest, or no queue enabled, or
+    /// larger than the guest's buffers.
     pub dropped: u64,
     /// Further attempts because the guest's queue was full.
     pub retries: u64,
@@ -77,10 +84,14 @@ impl Drop for Use<'_> {
 struct Connection {
     vid: i32,
     running: bool,
+    /// The memory table is as the guest set it last.
+    mapped: bool,
     /// Enabled queues we receive from, and send to: bit i for queue pair i.
     rx: u64,
     tx: u64,
 }
+
+type Connections<'a> = std::sync::MutexGuard<'a, Vec<Connection>>;
 
 /// The state of one socket, shared by its handle, its queues and the callbacks.
 pub(crate) struct Shared {
@@ -99,10 +110,17 @@ pub(crate) struct Shared {
     pub(crate) tx: Vec<Slot>,
     control: Slot,
     connections: Mutex<Vec<Connection>>,
+    /// May rings be ours at all?
+    own_wanted: bool,
+    /// Are those of the guest that is served?
+    own: AtomicBool,
+    pub(crate) rings: Rings,
+    /// By [`vhost::Misdeed`], over all guests.
+    misdeeds: [AtomicU64; vhost::Misdeed::COUNT],
 }
 
 impl Shared {
-    pub(crate) fn new(n_txq: usize, retries_max: u32) -> Self {
+    pub(crate) fn new(n_txq: usize, retries_max: u32, own_wanted: bool) -> Self {
         let slots = |n: usize| (0..n).map(|_| Slot::default()).collect();
         Shared {
             vid: AtomicI32::new(NONE),
@@ -117,7 +135,32 @@ impl Shared {
             tx: slots(n_txq),
             control: Slot::default(),
             connections: Mutex::new(Vec::new()),
+            own_wanted,
+            own: AtomicBool::new(false),
+            rings: Rings::new(2 * MAX_PAIRS),
+            misdeeds: Default::default(),
         }
+    }
+
+    /// Does the guest use rings that we serve ourselves?
+    #[inline]
+    pub(crate) fn is_own(&self) -> bool {
+        self.own.load(Ordering::Relaxed)
+    }
+
+    /// Counts what the guest did wrong on a ring since this was called last.
+    #[cold]
+    pub(crate) fn blame(&self, ring: &mut OwnRing) {
+        for (what, n) in ring.ring.misdeeds().since(&ring.told) {
+            self.misdeeds[what as usize].fetch_add(n, Ordering::Relaxed);
+        }
+        ring.told = *ring.ring.misdeeds();
+    }
+
+    /// What guests did wrong, and how often.
+    pub(crate) fn misdeeds(&self) -> Vec<(vhost::Misdeed, u64)> {
+        let count = |what: &vhost::Misdeed| self.misdeeds[*what as usize].load(Ordering::Relaxed);
+        vhost::Misdeed::ALL.iter().map(|what| (*what, count(what))).collect()
     }
 
     /// Guest queues that receive handle `index` serves now: its own, and for handle 0 also those
@@ -148,9 +191,16 @@ impl Shared {
         self.vid.load(Ordering::Relaxed) != NONE
     }
 
-    /// Uses the guest, if there is one. `slot` is the caller's own.
+    /// Uses the guest by the library, if there is one and its rings are the library's. `slot` is
+    /// the caller's own.
     #[inline]
     pub(crate) fn enter<'a>(&'a self, slot: &'a Slot) -> Option<Use<'a>> {
+        let held = self.enter_any(slot)?;
+        // The id is stored after this, and was seen.
+        (!self.is_own()).then_some(held)
+    }
+
+    fn enter_any<'a>(&'a self, slot: &'a Slot) -> Option<Use<'a>> {
         slot.busy.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let held = Use { slot, vid: self.vid.load(Ordering::Acquire) };
@@ -159,7 +209,7 @@ impl Shared {
 
     /// Uses the guest from the control side, one at a time (the socket's handle is not shared).
     pub(crate) fn enter_control(&self) -> Option<Use<'_>> {
-        self.enter(&self.control)
+        self.enter_any(&self.control)
     }
 
     /// Receive queues enabled, whoever serves them.
@@ -205,18 +255,74 @@ impl Shared {
         });
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+    /// The library is about to act on a message of this guest.
+    pub(crate) fn before_message(&self, vid: i32, sets_memory: bool) {
+        let _connections = match sets_memory {
+            true => self.edit(vid, |c| c.mapped = false),
+            false => self.lock(),
+        };
+        if self.vid.load(Ordering::Relaxed) == vid {
+            self.give_back(vid);
+        }
+    }
+
+    /// The library acted on it, with success.
+    pub(crate) fn after_message(&self, vid: i32, sets_memory: bool) {
+        let connections = match sets_memory {
+            true => self.edit(vid, |c| c.mapped = true),
+            false => self.lock(),
+        };
+        let connection = connections.iter().find(|c| c.vid == vid && c.mapped);
+        if let Some(connection) = connection
+            && self.vid.load(Ordering::Relaxed) == vid
+            && self.is_own()
+        {
+            self.take_over(connection);
+        }
+    }
+
+    /// The guest's rings are the library's.
+    fn give_back(&self, vid: i32) {
+        self.rings.clear(|i, ring| {
+            // SAFETY: the guest is still there: its end is told to us first.
+            unsafe { takeover::give_back(vid, i, &ring) };
+        });
+    }
+
+    /// The guest's rings are ours if they can be. Nobody uses them through the library.
+    fn take_over(&self, connection: &Connection) {
+        let vid = connection.vid;
+        // SAFETY: the guest lives, and what it says next is told to us first.
+        unsafe {
+            let own = self.own_wanted && connection.mapped && takeover::is_ours(vid);
+            self.own.store(own, Ordering::Relaxed);
+            if own {
+                for (i, ring) in takeover::take(vid) {
+                    if i < 2 * MAX_PAIRS {
+                        self.rings.put(i, Some(ring));
+                    }
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> Connections<'_> {
         self.connections.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     fn change(&self, vid: i32, edit: impl FnOnce(&mut Connection)) {
+        let connections = self.edit(vid, edit);
+        self.publish(&connections);
+    }
+
+    fn edit(&self, vid: i32, edit: impl FnOnce(&mut Connection)) -> Connections<'_> {
         let mut connections = self.lock();
         let position = connections.iter().position(|c| c.vid == vid).unwrap_or_else(|| {
-            connections.push(Connection { vid, running: false, rx: 0, tx: 0 });
+            connections.push(Connection { vid, running: false, mapped: false, rx: 0, tx: 0 });
             connections.len() - 1
         });
         edit(&mut connections[position]);
-        self.publish(&connections);
+        connections
     }
 
     /// Serves the connection that is served already if it still runs, else the newest that does.
@@ -225,20 +331,25 @@ impl Shared {
         let running = || connections.iter().filter(|c| c.running);
         let next = running().find(|c| c.vid == served).or_else(|| running().next_back());
         let vid = next.map_or(NONE, |c| c.vid);
+        // Before the guest is seen to be gone or there.
+        self.changes.fetch_add(u64::from(vid != served), Ordering::Relaxed);
         if vid != served && served != NONE {
             self.retire();
+            self.give_back(served);
         }
         self.rx_mask.store(next.map_or(0, |c| c.rx), Ordering::Relaxed);
         self.tx_mask.store(next.map_or(0, |c| c.tx), Ordering::Relaxed);
         if vid != served {
+            if let Some(connection) = next {
+                self.take_over(connection);
+            }
             self.vid.store(vid, Ordering::Release);
-            self.changes.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Nobody starts using the guest any more, and those who do have finished.
     fn retire(&self) {
-        self.vid.store(NONE, Ordering::Relaxed);
+        self.vid.store(NONE, Ordering::Release);
         fence(Ordering::SeqCst);
         for slot in self.rx.iter().chain(&self.tx).chain([&self.control]) {
             let mut spins = 0;
@@ -260,7 +371,7 @@ mod tests {
 
     #[test]
     fn queues_come_and_go() {
-        let shared = Shared::new(1, 8);
+        let shared = Shared::new(1, 8, false);
         shared.ring(5, 0, true);
         shared.ring(5, 1, true);
         assert!(!shared.connected() && shared.rx_mask(0) == 0, "rings alone are no guest");
@@ -279,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_new_connection_waits_for_the_old_one() {
-        let shared = Shared::new(1, 8);
+        let shared = Shared::new(1, 8, false);
         let connect = |vid| {
             shared.ring(vid, 0, true);
             shared.ring(vid, 1, true);
@@ -298,7 +409,7 @@ mod tests {
     /// No burst may see a guest that `stopped` has taken away.
     #[test]
     fn nobody_uses_a_stopped_guest() {
-        let shared = Arc::new(Shared::new(1, 8));
+        let shared = Arc::new(Shared::new(1, 8, false));
         let alive = Arc::new(AtomicI32::new(NONE));
         let end = Arc::new(AtomicBool::new(false));
         let user = {
