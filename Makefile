@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian 12: `make run` and `make test`.
 CARGO ?= cargo
 
-.PHONY: run test check build bench deps-build deps-run deps-test deps-bench clean
+.PHONY: run test check build bench bench-quick deps-build deps-run deps-test deps-bench clean
 
 build: deps-build ## the release binaries
 	$(CARGO) build --release --bins
@@ -29,9 +29,11 @@ deps-test:
 clean:
 	$(CARGO) clean
 
-bench: deps-bench ## packet speed beside OVS-DPDK and testpmd (root; a machine to itself): bench/results/
-	$(CARGO) build --release -p weftd
-	$(CARGO) build --release -p port-dpdk --example io
-	scripts/bench.py
+NAME ?= quick
+bench: deps-bench ## an experiment (NAME=..., see `weft bench list`) beside OVS-DPDK and testpmd; as root
+	$(CARGO) build --release -p weft -p weftd
+	target/release/weft bench run $(NAME) $(ARGS)
+bench-quick: ## the set for every performance change, under ten minutes: bench/results/
+	$(MAKE) bench NAME=quick ARGS="-n 3 -s 1"
 deps-bench:
 	@scripts/deps.sh bench

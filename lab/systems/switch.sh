@@ -1,25 +1,52 @@
 # An OVS-like daemon with the two generator ports, as the first process of a PID namespace: its end ends all.
-# Environment: GENERATOR SOURCE SINK CORE DAEMON OTHER_CONFIG (key=value ...) RULES (a file for ovs-ofctl add-flows)
+# Environment: GENERATOR SOURCE SINK CORE HELPER_CORE DAEMON OTHER_CONFIG (key=value ...) RULES (a file for ovs-ofctl
+# add-flows) APPCTL (commands, one per line) GUESTS (how many) GUEST_PROGRAM ROLE PACKED
 set -eu
 export OVS_RUNDIR=$PWD OVS_LOGDIR=$PWD OVS_DBDIR=$PWD OVS_SYSCONFDIR=$PWD
-quietly() { timeout 60 "$@" >>said 2>&1 || { tail -n 3 said >&2; tail -n 3 log >&2; exit 1; }; }
+quietly() { timeout 300 "$@" >>said 2>&1 || { tail -n 3 said >&2; tail -n 3 log >&2; exit 1; }; }
+vsctl() { quietly ovs-vsctl -t 30 "$@"; }
+exec 3<&0
 touch log
 ip link set lo up
 quietly ovsdb-tool create conf.db /usr/share/openvswitch/vswitch.ovsschema
 quietly ovsdb-server --detach --no-chdir --pidfile -vconsole:off --remote=punix:"$PWD"/db.sock conf.db
-quietly ovs-vsctl --no-wait init
-quietly ovs-vsctl --no-wait set Open_vSwitch . other_config:dpdk-init=true other_config:dpdk-socket-mem=1024 \
+vsctl --no-wait init
+vsctl --no-wait set Open_vSwitch . other_config:dpdk-init=true other_config:dpdk-socket-mem=1024 \
     other_config:pmd-cpu-mask="$(printf %x $((1 << CORE)))" \
     other_config:dpdk-extra="--no-pci --in-memory -d $GENERATOR"
-for pair in $OTHER_CONFIG; do quietly ovs-vsctl --no-wait set Open_vSwitch . other_config:"$pair"; done
+for pair in $OTHER_CONFIG; do vsctl --no-wait set Open_vSwitch . other_config:"$pair"; done
 quietly "$DAEMON" --detach --no-chdir --pidfile -vconsole:off --log-file="$PWD"/log unix:"$PWD"/db.sock
-quietly ovs-vsctl -t 30 add-br br0 -- set bridge br0 datapath_type=netdev fail_mode=secure
+vsctl add-br br0 -- set bridge br0 datapath_type=netdev fail_mode=secure
 quietly ovs-ofctl add-flows br0 "$RULES"
-quietly ovs-vsctl -t 30 add-port br0 sink -- set interface sink type=dpdk ofport_request=2 options:dpdk-devargs=\""$SINK"\"
-quietly ovs-vsctl -t 30 add-port br0 source -- set interface source type=dpdk ofport_request=1 options:dpdk-devargs=\""$SOURCE"\"
+while read -r command; do
+    # shellcheck disable=SC2086
+    [ -z "$command" ] || quietly ovs-appctl -t "$(ls "$PWD"/*vswitchd*.ctl)" $command
+done <<<"$APPCTL"
+
+if [ "$GUESTS" -gt 0 ]; then
+    vdevs=()
+    for ((i = 0; i < GUESTS; i++)); do
+        vdevs+=("--vdev=net_virtio_user$i,path=$PWD/guest$i,server=1,queues=1,queue_size=1024,packed_vq=$PACKED,mrg_rxbuf=0")
+    done
+    "$GUEST_PROGRAM" -l "$HELPER_CORE" --in-memory --single-file-segments --no-pci --no-telemetry --file-prefix=guests \
+        "${vdevs[@]}" -- "$ROLE" "$PWD"/guests.counters >guests.log 2>&1 </dev/null &
+    until [ -S "$PWD"/guest$((GUESTS - 1)) ]; do
+        kill -0 $! || { tail -n 3 guests.log >&2; exit 1; }
+        sleep 0.05
+    done
+    for ((i = 0; i < GUESTS; i++)); do
+        vsctl add-port br0 guest$i -- set interface guest$i type=dpdkvhostuserclient ofport_request=$((10 + i)) \
+            options:vhost-server-path="$PWD"/guest$i
+    done
+    for ((i = 0; i < GUESTS; i++)); do
+        vsctl -t 30 wait-until interface guest$i link_state=up
+    done
+fi
+vsctl add-port br0 sink -- set interface sink type=dpdk ofport_request=2 options:dpdk-devargs=\""$SINK"\"
+vsctl add-port br0 source -- set interface source type=dpdk ofport_request=1 options:dpdk-devargs=\""$SOURCE"\"
 for port in source sink; do
     error=$(ovs-vsctl get interface $port error)
     [ "$error" = "[]" ] || { echo "$port: $error" >&2; exit 1; }
 done
 echo ready
-read -r _ || true
+read -r _ <&3 || true

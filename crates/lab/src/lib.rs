@@ -10,17 +10,24 @@
 //! that left; time in which something else had the core does not count.
 
 mod cached;
+mod compare;
 mod counters;
 mod environment;
 mod experiment;
 mod flows;
 mod hugepages;
 mod measure;
+mod page;
+mod plot;
+mod progress;
 mod random;
 mod report;
+mod results;
 mod rules;
 mod system;
+mod table;
 
+pub use compare::compare;
 pub use experiment::Experiment;
 pub use flows::{Flow, FlowTable, Template};
 pub use measure::{Options, run};

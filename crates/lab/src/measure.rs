@@ -2,14 +2,16 @@
 
 use crate::cached::Cached;
 use crate::counters::Counters;
-use crate::environment::{self, Environment};
+use crate::environment::{Environment, Steal};
 use crate::experiment::{Case, Experiment};
 use crate::hugepages::Hugepages;
-use crate::report::{self, Results};
+use crate::progress::Progress;
+use crate::report;
+use crate::results::Results;
 use crate::rules::RuleSet;
-use crate::system::{Setup, System};
+use crate::system::{Programs, Running, Setup, System};
 use anyhow::{Context, Result, bail};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +31,8 @@ pub struct Options {
     pub systems: Vec<String>,
     /// Only cases whose name contains this.
     pub case: Option<String>,
+    /// Add to the samples that this commit's folder has, instead of replacing them.
+    pub add: bool,
     /// The daemon.
     pub weftd: PathBuf,
     /// The tree with `lab/`; results go to `bench/results` there.
@@ -36,7 +40,7 @@ pub struct Options {
 }
 
 /// One run's figures.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Sample {
     /// Packets that left.
     pub packets: u64,
@@ -62,9 +66,13 @@ extern "C" fn interrupt(_: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
+fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
 fn check_interrupt() -> Result<()> {
-    if INTERRUPTED.load(Ordering::Relaxed) {
-        bail!("interrupted; everything is cleaned up");
+    if interrupted() {
+        bail!("interrupted");
     }
     Ok(())
 }
@@ -84,7 +92,56 @@ fn pause(seconds: f64) -> Result<()> {
 /// Unknown names, no root, too little memory, interrupted. A system that fails is only reported.
 pub fn run(name: &str, options: &Options) -> Result<PathBuf> {
     let experiment = Experiment::load(name)?;
-    let systems = present(&experiment, options)?;
+    let wanted =
+        |c: &&Case| options.case.as_ref().is_none_or(|part| c.name.contains(part.as_str()));
+    let cases: Vec<_> = experiment.cases.iter().filter(wanted).cloned().collect();
+    if cases.is_empty() {
+        bail!("no case of {name} has '{}' in its name", options.case.as_deref().unwrap_or(""));
+    }
+    let mut systems = System::choose(&experiment.systems)?;
+    if !options.systems.is_empty() {
+        let chosen: Vec<_> = System::choose(&options.systems)?.iter().map(|s| s.name).collect();
+        systems.retain(|s| chosen.contains(&s.name));
+    }
+    prepare_signals()?;
+    let (systems, programs) = prepare(systems, options)?;
+    let sets = cases.iter().map(|c| c.rules.build()).collect::<Result<Vec<_>>>()?;
+    let pages = Hugepages::take(HUGEPAGES)?;
+    let steal = Steal::begin();
+    let sizes: Vec<_> =
+        cases.iter().zip(&sets).map(|(c, s)| (c, [s.lines.len(), s.masks()])).collect();
+    let environment = Environment::now(&options.root);
+    let mut results = Results::new(name, &experiment.title, environment, &sizes, &systems);
+    let runs: Vec<_> = (0..options.repetitions)
+        .flat_map(|_| (0..cases.len()).flat_map(|row| (0..systems.len()).map(move |c| (row, c))))
+        .filter(|(row, column)| systems[*column].can(&cases[*row]))
+        .collect();
+    let mut progress = Progress::new(runs.len());
+    for (row, column) in runs {
+        let (case, system) = (&cases[row], &systems[column]);
+        progress.show(&format!("{}, {}", case.name, system.name));
+        let sample = pages
+            .refill()
+            .and_then(|()| sample(case, &sets[row], system, options.seconds, &programs));
+        match sample {
+            _ if interrupted() => break,
+            Ok(sample) => results.rows[row].systems[column].samples.push(sample),
+            Err(error) => progress.say(&format!("{} under {}: {error:#}", case.name, system.name)),
+        }
+    }
+    progress.end();
+    if results.is_empty() {
+        bail!("{}", if interrupted() { "interrupted" } else { "every run failed" });
+    }
+    if interrupted() {
+        eprintln!("interrupted: these are the runs until then");
+    }
+    results.environment.steal_percent = steal.percent(results.environment.cpus);
+    report::write(&options.root, results, options.add)
+}
+
+/// Ctrl-C is answered between two steps, so that everything ends in order.
+fn prepare_signals() -> Result<()> {
     // SAFETY: geteuid has no conditions; the handlers only store into an atomic.
     unsafe {
         if libc::geteuid() != 0 {
@@ -94,68 +151,69 @@ pub fn run(name: &str, options: &Options) -> Result<PathBuf> {
         libc::signal(libc::SIGINT, handler);
         libc::signal(libc::SIGTERM, handler);
     }
-    let generator = build_generator(&options.root)?;
-    let pages = Hugepages::take(HUGEPAGES)?;
-    let mut environment = Environment::now(&options.root);
-    let wanted =
-        |c: &&Case| options.case.as_ref().is_none_or(|part| c.name.contains(part.as_str()));
-    let cases: Vec<_> = experiment.cases.iter().filter(wanted).cloned().collect();
-    let sets = cases.iter().map(|c| c.rules.build()).collect::<Result<Vec<_>>>()?;
-    let mut results = Results::new(&experiment.title, &cases, &systems);
-    for turn in 0..options.repetitions {
-        for (row, case) in cases.iter().enumerate() {
-            for (column, system) in systems.iter().enumerate() {
-                eprint!(
-                    "\r{}/{} {}, {}      ",
-                    turn + 1,
-                    options.repetitions,
-                    case.name,
-                    system.name
-                );
-                let sample = pages
-                    .refill()
-                    .and_then(|()| sample(case, &sets[row], system, options, &generator));
-                match sample {
-                    Ok(sample) => results.add(row, column, sample),
-                    Err(error) => eprintln!("\n{} under {}: {error:#}", case.name, system.name),
-                }
-                check_interrupt()?;
-            }
-        }
-    }
-    eprintln!();
-    environment.steal_ticks = environment::steal() - environment.steal_ticks;
-    report::write(&options.root, name, &environment, &results)
+    Ok(())
 }
 
-/// The systems that are wanted and here.
-fn present(experiment: &Experiment, options: &Options) -> Result<Vec<System>> {
-    for name in &options.systems {
-        System::named(name)?;
+/// Builds what is built here; leaves out systems that are not on this machine.
+fn prepare(systems: Vec<System>, options: &Options) -> Result<(Vec<System>, Programs)> {
+    let root = &options.root;
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    if cores < 2 {
+        bail!("two cores are needed: one forwards, the other does the rest");
     }
-    let mut found = Vec::new();
-    for name in &experiment.systems {
-        if !options.systems.is_empty() && !options.systems.contains(name) {
-            continue;
+    let native = match systems.iter().any(System::is_native) {
+        true => built(root, "lab/systems/ovs-native.sh").map_err(|e| eprintln!("{e:#}")).ok(),
+        false => None,
+    };
+    let programs = Programs {
+        weftd: options.weftd.clone(),
+        generator: built(root, "lab/generator/build.sh")?,
+        guests: built(root, "lab/guests/build.sh")?,
+        native,
+    };
+    let here = |s: &System| {
+        let path = s.path(&programs);
+        if !path.exists() {
+            eprintln!("{} is left out: there is no program {}", s.name, path.display());
         }
-        let system = System::named(name)?;
-        let program = system.program(&options.weftd);
-        if program.exists() {
-            found.push(system);
-        } else {
-            eprintln!("{name} is left out: there is no {}", program.display());
-        }
+        path.exists()
+    };
+    let systems: Vec<_> = systems.into_iter().filter(here).collect();
+    if systems.is_empty() {
+        bail!("none of these systems is on this machine");
     }
-    Ok(found)
+    Ok((systems, programs))
 }
 
-fn build_generator(root: &Path) -> Result<PathBuf> {
-    let script = root.join("lab/generator/build.sh");
-    let out = Command::new(&script).output().with_context(|| script.display().to_string())?;
+/// What a script prints: the path of what it built.
+fn built(root: &Path, script: &str) -> Result<PathBuf> {
+    let out = Command::new(root.join(script))
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .with_context(|| script.to_string())?;
     if !out.status.success() {
-        bail!("{}", String::from_utf8_lossy(&out.stderr).trim());
+        bail!("{script} failed");
     }
     Ok(String::from_utf8_lossy(&out.stdout).trim().into())
+}
+
+/// What is read at the beginning and the end of a window.
+struct Look {
+    made: Counters,
+    taken: Counters,
+    cpu_ns: u64,
+    at: Instant,
+}
+
+impl Look {
+    fn now(running: &Running) -> Result<Self> {
+        Ok(Look {
+            made: Counters::read(&running.made)?,
+            taken: Counters::read(&running.taken)?,
+            cpu_ns: running.cpu_ns()?,
+            at: Instant::now(),
+        })
+    }
 }
 
 /// One run: start, warm up, measure, end.
@@ -163,12 +221,11 @@ fn sample(
     case: &Case,
     rules: &RuleSet,
     system: &System,
-    options: &Options,
-    generator: &Path,
+    seconds: f64,
+    programs: &Programs,
 ) -> Result<Sample> {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let (source, weftd) = (case.source.as_str(), options.weftd.as_path());
-    let setup = Setup { generator, source, rules, core: cores - 1, weftd };
+    let setup = Setup { case, rules, core: cores - 1, programs };
     let dir = std::env::temp_dir().join(format!("weft-lab-{}", std::process::id()));
     let running = system.start(&setup, dir)?;
     let began = Instant::now();
@@ -179,29 +236,21 @@ fn sample(
         }
     }
     pause(case.warm)?;
-    let look = || {
-        anyhow::Ok((
-            Counters::read(&running.made)?,
-            Counters::read(&running.taken)?,
-            running.cpu_ns()?,
-            Instant::now(),
-        ))
-    };
-    let a = look()?;
-    pause(options.seconds)?;
-    let b = look()?;
-    let (packets, cpu_ns) = (b.1.taken - a.1.taken, b.2 - a.2);
+    let a = Look::now(&running)?;
+    pause(seconds)?;
+    let b = Look::now(&running)?;
+    let (packets, cpu_ns) = (b.taken.taken - a.taken.taken, b.cpu_ns - a.cpu_ns);
     if packets == 0 {
         bail!("no packet came through any more");
     }
     Ok(Sample {
         packets,
-        received: b.0.made - a.0.made,
+        received: b.made.made - a.made.made,
         cpu_ns,
-        wall_ns: (b.3 - a.3).as_nanos() as u64,
-        cycles: cpu_ns as f64 * b.1.tsc_hz as f64 / 1e9 / packets as f64,
-        lost: b.1.lost.saturating_sub(a.1.lost),
-        reordered: b.1.reordered - a.1.reordered,
-        cached: Cached::ask(&running.dir).ok(),
+        wall_ns: (b.at - a.at).as_nanos() as u64,
+        cycles: cpu_ns as f64 * b.taken.tsc_hz as f64 / 1e9 / packets as f64,
+        lost: b.taken.lost.saturating_sub(a.taken.lost),
+        reordered: b.taken.reordered - a.taken.reordered,
+        cached: (!system.ceiling()).then(|| Cached::ask(&running.dir).ok()).flatten(),
     })
 }

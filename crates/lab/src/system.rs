@@ -1,5 +1,6 @@
 //! The systems under test: started by scripts of lab/systems, found again by their forwarding thread.
 
+use crate::experiment::{Case, Role};
 use crate::rules::RuleSet;
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -11,75 +12,146 @@ use std::time::{Duration, Instant};
 
 const TESTPMD: &str = include_str!("../../../lab/systems/testpmd.sh");
 const SWITCH: &str = include_str!("../../../lab/systems/switch.sh");
-const OVS: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 
 /// One system in one setting.
 #[derive(Clone, Copy, Debug)]
 pub struct System {
-    /// As experiments and tables name it.
+    /// As tables name it.
     pub name: &'static str,
-    /// Not counted among the peers: it forwards without looking.
-    pub ceiling: bool,
-    kind: Kind,
+    /// As experiments may name it and its like.
+    group: &'static str,
+    program: Program,
+    /// testpmd: the forwarding mode. Others: `other_config`.
+    setting: &'static str,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Testpmd { mode: &'static str },
-    Ovs { other_config: &'static str },
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    Testpmd,
+    Ovs,
+    OvsNative,
     Weft,
 }
 
+const PLAIN: &str = "emc-insert-inv-prob=0";
+const SMC: &str = "smc-enable=true emc-insert-inv-prob=0";
+const FLUSH: &str = "emc-insert-inv-prob=0 tx-flush-interval=50";
+
+const fn system(
+    name: &'static str,
+    group: &'static str,
+    program: Program,
+    setting: &'static str,
+) -> System {
+    System { name, group, program, setting }
+}
+
 const SYSTEMS: &[System] = &[
-    System { name: "testpmd-io", ceiling: true, kind: Kind::Testpmd { mode: "io" } },
-    System { name: "testpmd-mac", ceiling: true, kind: Kind::Testpmd { mode: "mac" } },
-    System { name: "ovs-emc", ceiling: false, kind: Kind::Ovs { other_config: "" } },
-    System {
-        name: "ovs-smc",
-        ceiling: false,
-        kind: Kind::Ovs { other_config: "smc-enable=true emc-insert-inv-prob=0" },
-    },
-    System {
-        name: "ovs-plain",
-        ceiling: false,
-        kind: Kind::Ovs { other_config: "emc-insert-inv-prob=0" },
-    },
-    System { name: "weft", ceiling: false, kind: Kind::Weft },
+    system("testpmd-io", "testpmd", Program::Testpmd, "io"),
+    system("testpmd-mac", "testpmd", Program::Testpmd, "mac"),
+    system("ovs-emc", "ovs", Program::Ovs, ""),
+    system("ovs-smc", "ovs", Program::Ovs, SMC),
+    system("ovs-plain", "ovs", Program::Ovs, PLAIN),
+    system("ovs-flush", "ovs-flush", Program::Ovs, FLUSH),
+    system("ovs-native-emc", "ovs-native", Program::OvsNative, ""),
+    system("ovs-native-smc", "ovs-native", Program::OvsNative, SMC),
+    system("ovs-native-plain", "ovs-native", Program::OvsNative, PLAIN),
+    system("ovs-native-flush", "ovs-flush", Program::OvsNative, FLUSH),
+    system("weft", "weft", Program::Weft, ""),
 ];
+
+/// The lookup and input functions of OVS for AVX-512; refused where the CPU has none.
+const AVX512: &str = "dpif-netdev/subtable-lookup-prio-set avx512_gather 5\n\
+                      dpif-netdev/dpif-impl-set dpif_avx512\n\
+                      dpif-netdev/miniflow-parser-set study";
+
+/// Where the programs are.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// `weftd`.
+    pub weftd: PathBuf,
+    /// The generator's shared object.
+    pub generator: PathBuf,
+    /// The process that plays guests.
+    pub guests: PathBuf,
+    /// ovs-vswitchd, built for this machine; none if nobody wants it.
+    pub native: Option<PathBuf>,
+}
 
 /// What a system is given.
 pub struct Setup<'a> {
-    /// The generator's shared object.
-    pub generator: &'a Path,
-    /// Arguments of the port that makes packets.
-    pub source: &'a str,
+    /// Traffic and guests.
+    pub case: &'a Case,
     /// Rules of the switch, and flows that hit them.
     pub rules: &'a RuleSet,
     /// The core that forwards.
     pub core: usize,
-    /// `weftd`.
-    pub weftd: &'a Path,
+    /// What to start.
+    pub programs: &'a Programs,
 }
 
 impl System {
-    /// The system of that name.
+    /// The systems of these names or groups, each once.
     ///
     /// # Errors
-    /// There is none.
-    pub fn named(name: &str) -> Result<System> {
-        SYSTEMS.iter().find(|s| s.name == name).copied().with_context(|| {
-            let known: Vec<_> = SYSTEMS.iter().map(|s| s.name).collect();
-            format!("no system '{name}'; there are: {}", known.join(", "))
-        })
+    /// One of them does not exist.
+    pub fn choose(names: &[String]) -> Result<Vec<System>> {
+        for name in names {
+            if !SYSTEMS.iter().any(|s| s.name == name || s.group == name) {
+                let known: Vec<_> = SYSTEMS.iter().map(|s| s.name).collect();
+                bail!("no system '{name}'; there are: {}", known.join(", "));
+            }
+        }
+        let chosen = |s: &&System| names.iter().any(|n| s.name == n || s.group == n);
+        Ok(SYSTEMS.iter().filter(chosen).copied().collect())
+    }
+
+    /// Not counted among the peers: it forwards without looking.
+    pub fn ceiling(&self) -> bool {
+        self.program == Program::Testpmd
+    }
+
+    /// Is it the build of OVS for this machine?
+    pub fn is_native(&self) -> bool {
+        self.program == Program::OvsNative
+    }
+
+    /// Can it do this case? testpmd has no rules to deliver to guests by.
+    pub fn can(&self, case: &Case) -> bool {
+        case.guests == 0 || !self.ceiling()
     }
 
     /// What has to be on this machine for it.
-    pub fn program(&self, weftd: &Path) -> PathBuf {
-        match self.kind {
-            Kind::Testpmd { .. } => "/usr/bin/dpdk-testpmd".into(),
-            Kind::Ovs { .. } => OVS.into(),
-            Kind::Weft => weftd.into(),
+    pub fn path(&self, programs: &Programs) -> PathBuf {
+        match self.program {
+            Program::Testpmd => "/usr/bin/dpdk-testpmd".into(),
+            Program::Ovs => "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk".into(),
+            Program::OvsNative => programs.native.clone().unwrap_or_default(),
+            Program::Weft => programs.weftd.clone(),
         }
+    }
+
+    /// The script in namespaces of its own, with its environment.
+    fn command(&self, setup: &Setup) -> Command {
+        let mut c = Command::new("unshare");
+        c.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        let script = if self.ceiling() { TESTPMD } else { SWITCH };
+        c.args(["bash", "-c", script]);
+        c.env("DAEMON", self.path(setup.programs));
+        c.env("GENERATOR", &setup.programs.generator);
+        c.env("CORE", setup.core.to_string()).env("HELPER_CORE", helper(setup.core).to_string());
+        if self.ceiling() {
+            c.env("MODE", self.setting);
+        } else {
+            c.env("OTHER_CONFIG", self.setting);
+            let wide = self.program == Program::OvsNative && has_avx512();
+            c.env("APPCTL", if wide { AVX512 } else { "" });
+        }
+        c.env("GUESTS", setup.case.guests.to_string());
+        c.env("GUEST_PROGRAM", &setup.programs.guests);
+        c.env("PACKED", if setup.case.packed { "1" } else { "0" });
+        c.env("ROLE", if setup.case.role == Role::Sink { "sink" } else { "echo" });
+        c
     }
 
     /// Starts it; returns when both ports are there.
@@ -88,51 +160,50 @@ impl System {
     /// What it said.
     pub fn start(&self, setup: &Setup, dir: PathBuf) -> Result<Running> {
         fs::create_dir(&dir).with_context(|| dir.display().to_string())?;
-        fs::write(dir.join("rules"), setup.rules.text())?;
-        let mut source = setup.source.to_string();
+        fs::write(dir.join("rules"), rules_text(setup.case, setup.rules))?;
+        let mut source = setup.case.source.clone();
         if let Some(flows) = &setup.rules.flows {
             flows.write(&dir.join("flows"))?;
             source = format!("{source},table={}", dir.join("flows").display());
         }
-        let (made, taken) = (dir.join("source.counters"), dir.join("sink.counters"));
-        let mut c = Command::new("unshare");
-        c.args([
-            "--net",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-            "bash",
-            "-c",
-        ]);
-        let thread = match self.kind {
-            Kind::Testpmd { mode } => {
-                c.arg(TESTPMD).env("MODE", mode).env("HELPER_CORE", helper(setup.core).to_string());
-                "rte-worker"
-            }
-            Kind::Ovs { other_config } => {
-                c.arg(SWITCH).env("OTHER_CONFIG", other_config);
-                "pmd-c"
-            }
-            Kind::Weft => {
-                c.arg(SWITCH).env("OTHER_CONFIG", "");
-                "pmd-c"
-            }
+        let (made, sunk) = (dir.join("source.counters"), dir.join("sink.counters"));
+        let taken = match (setup.case.guests, setup.case.role) {
+            (1.., Role::Sink) => dir.join("guests.counters"),
+            _ => sunk.clone(),
         };
-        c.env("DAEMON", self.program(setup.weftd)).env("RULES", dir.join("rules"));
-        c.env("GENERATOR", setup.generator).env("CORE", setup.core.to_string());
+        let mut c = self.command(setup);
+        c.env("RULES", dir.join("rules"));
         c.env("SOURCE", format!("net_weftgen0,{source},stats={}", made.display()));
-        c.env("SINK", format!("net_weftgen1,order=sink,stats={}", taken.display()));
+        c.env("SINK", format!("net_weftgen1,order=sink,stats={}", sunk.display()));
         c.current_dir(&dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         end_with_us(&mut c);
         let child = c.spawn().context("unshare")?;
         let mut running = Running { child, dir, made, taken, thread: PathBuf::new() };
         running.wait_until_ready()?;
+        let thread = if self.ceiling() { "rte-worker" } else { "pmd-c" };
         running.thread = find_thread(running.child.id() as i32, thread)
             .with_context(|| format!("no thread {thread}* in {}", self.name))?;
         Ok(running)
     }
+}
+
+/// The rules; with guests, rule i delivers to guest i mod n, and what guests send leaves.
+fn rules_text(case: &Case, rules: &RuleSet) -> String {
+    if case.guests == 0 {
+        return rules.text();
+    }
+    let deliver = |(i, line): (u32, &String)| {
+        line.replace("output:2", &format!("output:{}", 10 + i % case.guests))
+    };
+    let mut lines: Vec<_> = (0..).zip(&rules.lines).map(deliver).collect();
+    let back = |i| format!("priority=65535,in_port={},actions=output:2", 10 + i);
+    lines.extend((0..case.guests).map(back));
+    lines.join("\n") + "\n"
+}
+
+fn has_avx512() -> bool {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    info.contains(" avx512f ") && info.contains(" avx512vbmi ")
 }
 
 /// The core for everything that does not forward.
@@ -234,4 +305,34 @@ fn find_thread(pid: i32, name: &str) -> Option<PathBuf> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rules;
+
+    #[test]
+    fn systems_are_chosen_by_name_and_group() {
+        let names = |words: &[&str]| {
+            let words: Vec<_> = words.iter().map(|w| w.to_string()).collect();
+            System::choose(&words).map(|all| all.iter().map(|s| s.name).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            names(&["weft", "ovs", "ovs-emc"]).unwrap(),
+            ["ovs-emc", "ovs-smc", "ovs-plain", "weft"]
+        );
+        assert_eq!(names(&["ovs-flush"]).unwrap(), ["ovs-flush", "ovs-native-flush"]);
+        assert!(names(&["vpp"]).unwrap_err().to_string().contains("testpmd-io"));
+    }
+
+    #[test]
+    fn rules_deliver_to_guests_in_turn_and_what_comes_back_leaves() {
+        let mut case = crate::Experiment::load("002-pvp").unwrap().cases[0].clone();
+        case.guests = 2;
+        let rules = Rules { kind: crate::RuleKind::Dmac, count: 3, ..Rules::default() };
+        let text = rules_text(&case, &rules.build().unwrap());
+        let ports: Vec<_> = text.lines().map(|l| l.rsplit(':').next().unwrap()).collect();
+        assert_eq!(ports, ["10", "11", "10", "2", "2"]);
+    }
 }

@@ -138,7 +138,7 @@ fn arithmetic_flows_in_order() {
         let f = i as u32 % 5000;
         let flow = Flow {
             src: 0x3000_0000 + f,
-            dst: 0x1000_0000 + (f % 300 << 8) + (f & 255),
+            dst: 0x1000_0000 + ((f % 300) << 8) + (f & 255),
             sport: 1024 + f as u16,
             dport: 5001,
             dmac: f % 70,

@@ -25,28 +25,41 @@ pub enum Bench {
         /// Only cases whose name contains this.
         #[arg(long)]
         case: Option<String>,
+        /// Add to the samples that this commit's results have.
+        #[arg(long)]
+        add: bool,
         /// The daemon; the one beside this program if not given.
         #[arg(long)]
         weftd: Option<PathBuf>,
+    },
+    /// Two results side by side: folders of bench/results, or files in them.
+    Compare {
+        /// Before.
+        old: PathBuf,
+        /// After.
+        new: PathBuf,
     },
 }
 
 /// Runs the command.
 pub fn bench(command: Bench) -> Result<()> {
-    let Bench::Run { name, repetitions, seconds, systems, case, weftd } = command else {
-        for (name, title) in lab::Experiment::all()? {
-            println!("{name:<12}{title}");
+    match command {
+        Bench::List => {
+            for (name, title) in lab::Experiment::all()? {
+                println!("{name:<12}{title}");
+            }
         }
-        return Ok(());
-    };
-    let weftd = match weftd {
-        Some(path) => path.canonicalize().with_context(|| path.display().to_string())?,
-        None => std::env::current_exe()?.with_file_name("weftd"),
-    };
-    let root = tree()?;
-    let folder =
-        lab::run(&name, &lab::Options { repetitions, seconds, systems, case, weftd, root })?;
-    println!("{}", folder.display());
+        Bench::Compare { old, new } => print!("{}", lab::compare(&old, &new)?),
+        Bench::Run { name, repetitions, seconds, systems, case, add, weftd } => {
+            let weftd = match weftd {
+                Some(path) => path.canonicalize().with_context(|| path.display().to_string())?,
+                None => std::env::current_exe()?.with_file_name("weftd"),
+            };
+            let root = tree()?;
+            let options = lab::Options { repetitions, seconds, systems, case, add, weftd, root };
+            println!("{}", lab::run(&name, &options)?.display());
+        }
+    }
     Ok(())
 }
 

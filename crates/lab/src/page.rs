@@ -1,0 +1,145 @@
+//! One self-contained page with every result of a folder.
+
+use crate::plot::{self, SERIES};
+use crate::results::{Cell, Results, Row};
+use crate::table::significant;
+use anyhow::Result;
+use std::fmt::Write;
+
+const HEAD: &str = r#"<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Weft: measurements</title>
+<style>
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 62rem; margin: 0 auto; padding: 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
+svg { width: 100%; max-width: 44rem; height: auto; display: block; }
+.legend span { display: inline-block; margin-right: 1rem; white-space: nowrap; }
+.legend i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .85rem; white-space: nowrap; }
+th, td { padding: .15rem .6rem; border-bottom: 1px solid #ddd; text-align: right; }
+th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
+th:first-child, td:first-child { white-space: normal; min-width: 9rem; }
+tr.weft td { background: #e8f3fa; } td.loss { color: #a00; font-weight: 600; }
+.notice { background: #fff4d6; padding: .5rem .8rem; border-left: 4px solid #e69f00; }
+small { color: #555; }
+</style></head><body>
+"#;
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// The page.
+///
+/// # Errors
+/// The plotting library's.
+pub fn page(all: &[Results]) -> Result<String> {
+    let mut out = String::from(HEAD);
+    out.push_str("<h1>Weft beside OVS-DPDK and testpmd</h1>\n<p>Medians of interleaved runs on identical ports, one \
+                  forwarding core. Plots show million packets per second of that core's time; testpmd, which forwards \
+                  without looking, is in the tables. Where a figure is red, Weft is slower than the best OVS-DPDK.</p>\n");
+    for results in all {
+        section(&mut out, results)?;
+    }
+    out.push_str("</body></html>\n");
+    Ok(out)
+}
+
+fn section(out: &mut String, results: &Results) -> Result<()> {
+    let _ = writeln!(
+        out,
+        "<h2 id=\"{0}\">{1} <small>({0})</small></h2>",
+        results.experiment,
+        escape(&results.title)
+    );
+    let noise = results.noise();
+    if !noise.is_empty() {
+        let _ = writeln!(
+            out,
+            "<p class=\"notice\">This machine was not quiet: {}.</p>",
+            escape(&noise.join("; "))
+        );
+    }
+    legend(out);
+    let (sized, plain): (Vec<&Row>, Vec<&Row>) =
+        results.rows.iter().partition(|r| r.size.is_some());
+    if let Some(svg) = plot::bars(&plain)? {
+        out.push_str(&svg);
+    }
+    for rows in sized.chunk_by(|a, b| a.group == b.group) {
+        if let Some(svg) = plot::lines(rows)? {
+            let _ = writeln!(out, "<p><b>{}</b></p>\n{svg}", escape(&rows[0].group));
+        }
+    }
+    table(out, results);
+    let text = results.circumstances().replace("**", "");
+    let _ = writeln!(out, "<p><small>{}</small></p>", escape(&text));
+    Ok(())
+}
+
+fn legend(out: &mut String) {
+    out.push_str("<p class=\"legend\">");
+    for s in SERIES {
+        let plotters::style::RGBColor(r, g, b) = s.color;
+        let _ = write!(out, "<span><i style=\"background:rgb({r},{g},{b})\"></i>{}</span>", s.name);
+    }
+    out.push_str("</p>\n");
+}
+
+fn table(out: &mut String, results: &Results) {
+    out.push_str(
+        "<div class=\"wide\"><table><tr><th>case</th><th>system</th><th>cycles</th><th>min to max</th><th>Mpps</th>\
+         <th>added</th><th>ratio to best OVS</th><th>delivered</th><th>megaflows / masks</th></tr>\n",
+    );
+    for row in &results.rows {
+        let floor = row.cell("testpmd-io").and_then(Cell::cycles);
+        let best = row.best(Cell::is_peer).and_then(Cell::cycles);
+        for (i, cell) in row.systems.iter().enumerate() {
+            let Some((cycles, mpps)) = cell.cycles().zip(cell.mpps()) else { continue };
+            let case = match i {
+                0 => format!(
+                    "{} <small>({} rules, {} masks)</small>",
+                    escape(&row.case),
+                    row.rules[0],
+                    row.rules[1]
+                ),
+                _ => String::new(),
+            };
+            let ratio = best.filter(|_| !cell.ceiling).map(|b| b.median / cycles.median);
+            let loss = cell.system == "weft" && ratio.is_some_and(|r| r < 1.0);
+            let told = cell.samples.iter().rev().find_map(|s| s.cached);
+            let _ = writeln!(
+                out,
+                "<tr{}><td>{case}</td><td>{}</td><td>{}</td><td>{} to {}</td><td>{}</td><td>{}</td><td{}>{}</td>\
+                 <td>{:.1} %</td><td>{}</td></tr>",
+                if cell.system == "weft" { " class=\"weft\"" } else { "" },
+                cell.system,
+                significant(cycles.median),
+                significant(cycles.min),
+                significant(cycles.max),
+                significant(mpps.median),
+                floor.map_or_else(String::new, |f| format!("{:.1}", cycles.median - f.median)),
+                if loss { " class=\"loss\"" } else { "" },
+                ratio.map_or_else(String::new, |r| format!("{r:.2}")),
+                cell.delivered(),
+                told.map_or_else(String::new, |c| format!("{} / {}", c.megaflows, c.masks)),
+            );
+        }
+    }
+    out.push_str("</table></div>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_page_is_self_contained_and_has_plot_and_table() {
+        let page = super::page(&[crate::results::tests::results()]).unwrap();
+        assert!(page.contains("<svg") && page.contains("c &lt;1&gt;") && !page.contains("c <1>"));
+        assert!(page.contains("not quiet"));
+        for outside in ["src=", "href=\"http", "@import", "url("] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+    }
+}

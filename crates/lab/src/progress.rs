@@ -1,0 +1,54 @@
+//! A progress bar on a terminal; elsewhere only what went wrong.
+
+use std::io::{IsTerminal, Write};
+use std::time::Instant;
+
+const WIDTH: usize = 24;
+
+/// One line on standard error.
+pub struct Progress {
+    all: usize,
+    done: usize,
+    began: Instant,
+    terminal: bool,
+}
+
+impl Progress {
+    /// Nothing done of so many.
+    pub fn new(all: usize) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        Progress { all, done: 0, began: Instant::now(), terminal }
+    }
+
+    /// The next one begins.
+    pub fn show(&mut self, what: &str) {
+        if self.terminal {
+            let full = WIDTH * self.done / self.all.max(1);
+            let left = self
+                .left()
+                .map_or_else(String::new, |s| format!(", {}:{:02} left", s / 60, s % 60));
+            let bar = format!("{}{}", "#".repeat(full), "-".repeat(WIDTH - full));
+            eprint!("\r\x1b[K[{bar}] {}/{}{left}  {what}", self.done + 1, self.all);
+            let _ = std::io::stderr().flush();
+        }
+        self.done += 1;
+    }
+
+    /// Seconds, from the pace so far.
+    fn left(&self) -> Option<u64> {
+        let each = self.began.elapsed().as_secs_f64() / self.done.max(1) as f64;
+        (self.done > 0).then(|| (each * (self.all - self.done) as f64) as u64)
+    }
+
+    /// Says something that stays.
+    pub fn say(&self, text: &str) {
+        eprintln!("{}{text}", if self.terminal { "\r\x1b[K" } else { "" });
+    }
+
+    /// The line goes away.
+    pub fn end(&self) {
+        if self.terminal {
+            eprint!("\r\x1b[K");
+        }
+    }
+}

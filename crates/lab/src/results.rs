@@ -1,0 +1,271 @@
+//! Samples, and what is computed from them.
+
+use crate::environment::Environment;
+use crate::experiment::Case;
+use crate::measure::Sample;
+use crate::system::System;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// One experiment's file: NAME.json.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Results {
+    /// As `weft bench run` names it.
+    pub experiment: String,
+    /// What it shows.
+    pub title: String,
+    /// Machine and versions.
+    pub environment: Environment,
+    /// Cases.
+    pub rows: Vec<Row>,
+}
+
+/// One case.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// Its name.
+    pub case: String,
+    /// What it has in common with others of the same line.
+    pub group: String,
+    /// Packet size, of a line.
+    pub size: Option<u32>,
+    /// Generator's arguments.
+    pub source: String,
+    /// OpenFlow flows, and masks among them.
+    pub rules: [usize; 2],
+    /// The paper's Mpps.
+    pub paper: BTreeMap<String, Vec<f64>>,
+    /// Samples by system.
+    pub systems: Vec<Cell>,
+}
+
+/// One case under one system.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Cell {
+    /// Its name.
+    pub system: String,
+    /// Forwards without looking.
+    pub ceiling: bool,
+    /// One per run that did not fail.
+    pub samples: Vec<Sample>,
+}
+
+/// Least, median and greatest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// Least.
+    pub min: f64,
+    /// Middle, or the mean of the two in the middle.
+    pub median: f64,
+    /// Greatest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Nothing if there are no values.
+    pub fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<_> = values.collect();
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median = match values.len() % 2 {
+            1 => values[middle],
+            _ => (values[middle - 1] + values[middle]) / 2.0,
+        };
+        Some(Spread { min, median, max })
+    }
+
+    /// Do the ranges have something in common?
+    pub fn overlaps(&self, other: &Spread) -> bool {
+        self.min <= other.max && other.min <= self.max
+    }
+}
+
+impl Cell {
+    /// TSC cycles per packet that left.
+    pub fn cycles(&self) -> Option<Spread> {
+        Spread::of(self.samples.iter().map(|s| s.cycles))
+    }
+
+    /// Million packets per second of the forwarding thread's time.
+    pub fn mpps(&self) -> Option<Spread> {
+        let mpps = |s: &Sample| s.packets as f64 * 1e3 / s.cpu_ns.max(1) as f64;
+        Spread::of(self.samples.iter().map(mpps))
+    }
+
+    /// Packets that left per packet that came, %.
+    pub fn delivered(&self) -> f64 {
+        let sum = |f: fn(&Sample) -> u64| self.samples.iter().map(f).sum::<u64>() as f64;
+        100.0 * sum(|s| s.packets) / sum(|s| s.received).max(1.0)
+    }
+
+    /// Is it OVS-DPDK?
+    pub fn is_peer(&self) -> bool {
+        self.system.starts_with("ovs")
+    }
+}
+
+impl Row {
+    /// The fastest system whose name satisfies `which`.
+    pub fn best(&self, which: impl Fn(&Cell) -> bool) -> Option<&Cell> {
+        let median = |c: &Cell| c.cycles().map_or(f64::INFINITY, |s| s.median);
+        let cells = self.systems.iter().filter(|c| which(c) && !c.samples.is_empty());
+        cells.min_by(|a, b| median(a).total_cmp(&median(b)))
+    }
+
+    /// The system of that name, if it was measured.
+    pub fn cell(&self, system: &str) -> Option<&Cell> {
+        self.systems.iter().find(|c| c.system == system && !c.samples.is_empty())
+    }
+}
+
+impl Results {
+    /// No samples yet. `rules` are flows and masks of each case.
+    pub fn new(
+        experiment: &str,
+        title: &str,
+        environment: Environment,
+        cases: &[(&Case, [usize; 2])],
+        systems: &[System],
+    ) -> Self {
+        let cell =
+            |s: &System| Cell { system: s.name.into(), ceiling: s.ceiling(), samples: Vec::new() };
+        let row = |(c, rules): &(&Case, [usize; 2])| Row {
+            case: c.name.clone(),
+            group: c.group().into(),
+            size: c.size,
+            source: c.source.clone(),
+            rules: *rules,
+            paper: c.paper.clone(),
+            systems: systems.iter().map(cell).collect(),
+        };
+        Results {
+            experiment: experiment.into(),
+            title: title.into(),
+            environment,
+            rows: cases.iter().map(row).collect(),
+        }
+    }
+
+    /// Has no run succeeded?
+    pub fn is_empty(&self) -> bool {
+        self.rows.iter().flat_map(|r| &r.systems).all(|c| c.samples.is_empty())
+    }
+
+    /// These and later runs of the same experiment: all cases, systems and samples of both. Load and stolen time are
+    /// the greater of both.
+    pub fn and(mut self, later: Results) -> Results {
+        let e = &mut self.environment;
+        e.load = e.load.max(later.environment.load);
+        e.steal_percent = e.steal_percent.max(later.environment.steal_percent);
+        for row in later.rows {
+            let Some(mine) = self.rows.iter_mut().find(|r| r.case == row.case) else {
+                self.rows.push(row);
+                continue;
+            };
+            for cell in row.systems {
+                match mine.systems.iter_mut().find(|c| c.system == cell.system) {
+                    Some(c) => c.samples.extend(cell.samples),
+                    None => mine.systems.push(cell),
+                }
+            }
+        }
+        self
+    }
+
+    /// Why the figures should be taken with care; empty on a quiet machine.
+    pub fn noise(&self) -> Vec<String> {
+        let e = &self.environment;
+        let mut reasons = Vec::new();
+        if e.load > 0.5 * e.cpus as f64 {
+            reasons.push(format!("the load was {} on {} CPUs before it began", e.load, e.cpus));
+        }
+        if e.steal_percent > 1.0 {
+            reasons
+                .push(format!("{:.1} % of the time was stolen by other guests", e.steal_percent));
+        }
+        let spread = |c: &Cell| c.cycles().map_or(1.0, |s| s.max / s.min);
+        let cells = self.rows.iter().flat_map(|r| &r.systems);
+        let wide = cells.clone().filter(|c| spread(c) > 1.25).count();
+        if wide > 0 {
+            reasons.push(format!(
+                "{wide} of {} medians have a spread of more than 25 %",
+                cells.filter(|c| !c.samples.is_empty()).count()
+            ));
+        }
+        reasons
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    pub fn cell(system: &str, cycles: &[f64]) -> Cell {
+        let sample = |c: &f64| Sample {
+            packets: 1000,
+            received: 1000,
+            cpu_ns: 1_000_000,
+            wall_ns: 2_000_000,
+            cycles: *c,
+            lost: 0,
+            reordered: 1,
+            cached: None,
+        };
+        Cell {
+            system: system.into(),
+            ceiling: system.starts_with("testpmd"),
+            samples: cycles.iter().map(sample).collect(),
+        }
+    }
+
+    pub fn results() -> Results {
+        let systems = vec![
+            cell("testpmd-io", &[30.0, 50.0, 40.0]),
+            cell("ovs-emc", &[200.0, 300.0]),
+            cell("ovs-native-plain", &[400.0]),
+            cell("weft", &[125.0]),
+            cell("testpmd-mac", &[]),
+        ];
+        let row = Row {
+            case: "c <1>".into(),
+            group: "c".into(),
+            size: Some(64),
+            source: "flows=1".into(),
+            rules: [1, 1],
+            paper: BTreeMap::from([("papers/002".into(), vec![4.8])]),
+            systems,
+        };
+        let mut larger = row.clone();
+        larger.size = Some(128);
+        Results {
+            experiment: "quick".into(),
+            title: "t".into(),
+            environment: Environment::default(),
+            rows: vec![row, larger],
+        }
+    }
+
+    #[test]
+    fn medians_and_the_best() {
+        let results = results();
+        let row = &results.rows[0];
+        let spread = row.systems[0].cycles().unwrap();
+        assert_eq!(spread, Spread { min: 30.0, median: 40.0, max: 50.0 });
+        assert_eq!(row.systems[1].cycles().unwrap().median, 250.0);
+        assert_eq!(row.best(Cell::is_peer).unwrap().system, "ovs-emc");
+        assert!(row.cell("testpmd-mac").is_none());
+        assert_eq!(results.noise().len(), 1);
+    }
+
+    #[test]
+    fn later_runs_are_added() {
+        let mut later = results();
+        later.rows[1].case = "new".into();
+        later.rows[0].systems.remove(0);
+        let both = results().and(later);
+        let runs: Vec<_> = both.rows[0].systems.iter().map(|c| c.samples.len()).collect();
+        assert_eq!((both.rows.len(), runs), (3, vec![3, 4, 2, 2, 0]));
+        assert!(!both.is_empty());
+    }
+}

@@ -1,0 +1,107 @@
+//! Results as Markdown.
+
+use crate::results::{Cell, Results, Row};
+use std::fmt::Write;
+
+impl Results {
+    /// Machine, versions and how quiet it was, in a sentence or two.
+    pub fn circumstances(&self) -> String {
+        let e = &self.environment;
+        let mut text = format!(
+            "{}, commit {}; {} ({} CPUs), Linux {}; DPDK {}, OVS {}; {} hugepages; load {} before, {:.2} % stolen.",
+            e.date,
+            e.commit,
+            e.cpu,
+            e.cpus,
+            e.kernel,
+            e.dpdk,
+            e.ovs,
+            e.hugepages,
+            e.load,
+            e.steal_percent
+        );
+        let noise = self.noise();
+        if !noise.is_empty() {
+            let _ = write!(text, " **This machine was not quiet**: {}.", noise.join("; "));
+        }
+        text
+    }
+
+    /// The table.
+    pub fn markdown(&self) -> String {
+        let mut out = format!("# {}\n\n{}\n\n", self.title, self.circumstances());
+        out.push_str(LEGEND);
+        out.push_str("| case | rules / masks | system | cycles | min | max | runs | Mpps | added | ratio | lost or late | delivered % | megaflows / masks |\n");
+        out.push_str("|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
+        self.rows.iter().for_each(|row| row.markdown(&mut out));
+        out
+    }
+}
+
+const LEGEND: &str = "Cycles: TSC cycles of the forwarding thread per packet that left, ports included; Mpps: packets per \
+second of that thread's time. Added: over testpmd io. Ratio: the cycles of the best OVS-DPDK over these; above 1 is faster \
+than OVS. Rules: OpenFlow flows and masks among them; megaflows: cached at the end.\n\n";
+
+impl Row {
+    fn markdown(&self, out: &mut String) {
+        let floor = self.cell("testpmd-io").and_then(Cell::cycles);
+        let best = self.best(Cell::is_peer).and_then(Cell::cycles);
+        for cell in &self.systems {
+            let (case, [rules, masks], system) = (&self.case, self.rules, &cell.system);
+            let rules = if cell.ceiling { String::new() } else { format!("{rules} / {masks}") };
+            let _ = write!(out, "| {case} | {rules} | {system} | ");
+            let Some((cycles, mpps)) = cell.cycles().zip(cell.mpps()) else {
+                out.push_str("failed | | | 0 | | | | | | |\n");
+                continue;
+            };
+            let optional = |v: Option<String>| v.unwrap_or_default();
+            let added = optional(floor.map(|f| format!("{:.1}", cycles.median - f.median)));
+            let best = best.filter(|_| !cell.ceiling);
+            let ratio = optional(best.map(|b| format!("{:.2}", b.median / cycles.median)));
+            let late: u64 = cell.samples.iter().map(|s| s.lost + s.reordered).sum();
+            let told = cell.samples.iter().rev().find_map(|s| s.cached);
+            let cached = optional(told.map(|c| format!("{} / {}", c.megaflows, c.masks)));
+            let _ = writeln!(
+                out,
+                "{:.1} | {:.1} | {:.1} | {} | {} | {added} | {ratio} | {late} | {:.1} | {cached} |",
+                cycles.median,
+                cycles.min,
+                cycles.max,
+                cell.samples.len(),
+                significant(mpps.median),
+                cell.delivered(),
+            );
+        }
+        for (who, mpps) in &self.paper {
+            let mpps = mpps.first().map_or_else(String::new, |m| significant(*m));
+            let _ = writeln!(out, "| {} | | {who} | | | | | {mpps} | | | | | |", self.case);
+        }
+    }
+}
+
+/// Three digits that count.
+pub fn significant(value: f64) -> String {
+    match value {
+        v if v >= 100.0 => format!("{v:.0}"),
+        v if v >= 10.0 => format!("{v:.1}"),
+        v if v >= 1.0 => format!("{v:.2}"),
+        v => format!("{v:.4}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn rows_say_ratio_and_paper() {
+        let text = crate::results::tests::results().markdown();
+        let lines: Vec<_> = text.lines().filter(|l| l.starts_with("| c <1>")).collect();
+        let columns =
+            |line: &str| line.split('|').map(|c| c.trim().to_string()).collect::<Vec<_>>();
+        let weft = columns(lines[3]);
+        assert_eq!(weft[4..=6], ["125.0", "125.0", "125.0"]);
+        assert_eq!(weft[8..=10], ["1.00", "85.0", "2.00"]);
+        assert!(lines[4].contains("failed"));
+        assert!(lines[5].contains("papers/002") && lines[5].contains("4.80"));
+        assert!(text.contains("not quiet"));
+    }
+}
