@@ -74,7 +74,7 @@ async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
             change = db.next() => match change {
                 Change::Config(new) => {
                     if control.state.is_none() {
-                        control.state = Some(start(&new)?);
+                        control.state = Some(start_or_again(&new, &daemon)?);
                     }
                     if let Some(state) = &control.state {
                         reconcile::apply(state, &new, &args.dirs.run);
@@ -146,9 +146,22 @@ fn commands() -> Registry<Control> {
     registry
 }
 
+/// Starts the packet side. If that fails it may be because somebody else took hugepages that were
+/// free a moment ago, and DPDK cannot be started twice: the program starts again without hugepages.
+fn start_or_again(desired: &Desired, daemon: &Daemon) -> Result<Shared> {
+    start(desired, daemon.is_second()).or_else(|error| {
+        if daemon.is_second() {
+            return Err(error);
+        }
+        vlog::warn!("dpdk", "{error:#}; starting again without hugepages");
+        Err(error.context(daemon.start_again()))
+    })
+}
+
 /// Starts the packet side as the database wants it.
-fn start(desired: &Desired) -> Result<Shared> {
-    let config = dpdk::EalConfig::from_other_config(&desired.other_config);
+fn start(desired: &Desired, no_huge: bool) -> Result<Shared> {
+    let mut config = dpdk::EalConfig::from_other_config(&desired.other_config);
+    config.no_huge = no_huge;
     let eal = dpdk::Eal::init(&config).context("starting DPDK")?;
     vlog::info!(
         "dpdk",

@@ -53,8 +53,9 @@ pub(crate) fn fatal(config: &EalConfig) -> Option<&str> {
 pub(crate) fn build(config: &EalConfig, machine: &Machine) -> (Vec<String>, bool) {
     let extra: Vec<String> = config.extra.split_whitespace().map(String::from).collect();
     let asked = config.alloc_mem.as_deref().or(config.socket_mem.as_deref()).and_then(sum);
-    let huge =
-        !has(&extra, &["--no-huge"]) && machine.huge_free >= asked.unwrap_or(0).max(HUGE_MIN);
+    let huge = !config.no_huge
+        && !has(&extra, &["--no-huge"])
+        && machine.huge_free >= asked.unwrap_or(0).max(HUGE_MIN);
     let mut argv = vec!["weft".to_string()];
     let mut add = |names: &[&str], values: &[&str]| {
         if !has(&extra, names) {
@@ -122,6 +123,8 @@ mod tests {
         let line = argv.join(" ");
         assert!(huge && line.contains("--in-memory --socket-mem 512,0"), "{line}");
         assert!(line.contains("-a 0000:00:00.0") && !line.contains("--no-pci"), "{line}");
+        let (argv, huge) = build(&EalConfig { no_huge: true, ..config }, &machine);
+        assert!(!huge && argv.contains(&"--no-huge".to_string()), "{argv:?}");
     }
 
     #[test]

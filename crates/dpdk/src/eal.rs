@@ -24,6 +24,8 @@ pub struct EalConfig {
     pub hugepage_dir: Option<String>,
     /// `dpdk-extra`: further EAL options, which win over ours.
     pub extra: String,
+    /// Do without hugepages, whatever the machine has.
+    pub no_huge: bool,
     /// Where DPDK's log lines go (without newline), from any thread; None: nowhere.
     pub log: Option<fn(&str)>,
 }
@@ -40,7 +42,7 @@ impl EalConfig {
             socket_limit: get("dpdk-socket-limit"),
             hugepage_dir: get("dpdk-hugepage-dir"),
             extra: get("dpdk-extra").unwrap_or_default(),
-            log: None,
+            ..Default::default()
         }
     }
 }
@@ -57,7 +59,8 @@ static LOG: OnceLock<fn(&str)> = OnceLock::new();
 
 impl Eal {
     /// Starts EAL. It can be tried once per process: DPDK does not support a second attempt, not
-    /// even after a failure. The caller's CPU affinity does not change and no file stays behind.
+    /// even after a failure (which comes by itself when somebody else takes the hugepages that were
+    /// free a moment ago). The caller's CPU affinity does not change and no file stays behind.
     pub fn init(config: &EalConfig) -> Result<Eal, DpdkError> {
         if let Some(option) = args::fatal(config) {
             let reason = format!("'{option}' is not an option for a running switch");
@@ -70,18 +73,8 @@ impl Eal {
         if let Some(sink) = config.log {
             let _ = LOG.set(sink);
         }
-        let mut machine = machine();
-        let (argv, mut huge) = args::build(config, &machine);
-        let mut result = start_aside(argv);
-        if huge && result.is_err() {
-            // Somebody else may have taken the hugepages that were free a moment ago. EAL lets
-            // itself be started again if it noticed at once; later it is too late.
-            machine.huge_free = 0;
-            huge = false;
-            let again = start_aside(args::build(config, &machine).0);
-            result = again.or(result);
-        }
-        result?;
+        let (argv, huge) = args::build(config, &machine());
+        start_aside(argv)?;
         Ok(*EAL.get_or_init(|| Eal { huge }))
     }
 

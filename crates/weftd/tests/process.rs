@@ -6,6 +6,7 @@ use sandbox::{Sandbox, is_alive, kill, wait_for};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::time::Duration;
 
 #[test]
@@ -95,6 +96,43 @@ fn the_monitor_restarts_it_after_a_crash_and_ends_with_it() {
     s.appctl_ok("exit");
     wait_for("the monitor to end", || !is_alive(monitor));
     assert!(!s.path("ovs-vswitchd.pid").exists());
+}
+
+/// A machine that promises a large page and has none when it is asked for.
+fn without_its_hugepages(s: &Sandbox, options: &str) -> Command {
+    let pages = s.path("hugepages/hugepages-1048576kB");
+    fs::create_dir_all(&pages).unwrap();
+    for (name, n) in [("nr", 1), ("free", 1), ("resv", 0), ("surplus", 0)] {
+        fs::write(pages.join(format!("{name}_hugepages")), format!("{n}\n")).unwrap();
+    }
+    let script = "mount --bind hugepages /sys/kernel/mm/hugepages && exec \"$0\" \"$@\"";
+    let weftd = s.weftd(options);
+    let mut command = s.command("unshare");
+    command.args(["-m", "sh", "-c", script]).arg(weftd.get_program()).args(weftd.get_args());
+    command
+}
+
+#[test]
+fn hugepages_that_are_gone_when_dpdk_takes_them_are_done_without() {
+    if !testkit::privileged() {
+        return;
+    }
+    for options in ["--detach", "--detach --monitor"] {
+        let s = Sandbox::new();
+        let output = without_its_hugepages(&s, options).output().unwrap();
+        assert!(output.status.success(), "{output:?}\n{}", s.log());
+        let log = s.log();
+        assert!(log.contains("starting again without hugepages"), "{log}");
+        assert!(log.contains("ready, no hugepages"), "{log}");
+        s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+        assert_eq!(s.vsctl("get interface br0 ofport"), "65534");
+        // The process is the one that was started, by name, pidfile and control socket.
+        let pid = s.pid();
+        assert_eq!(fs::read_to_string(format!("/proc/{pid}/comm")).unwrap(), "weftd\n");
+        s.appctl_ok("exit");
+        wait_for("the daemon to end", || !is_alive(pid));
+        assert!(!s.path("ovs-vswitchd.pid").exists());
+    }
 }
 
 #[test]

@@ -12,7 +12,9 @@ use crate::vlog::{self, PROGRAM};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -31,6 +33,9 @@ const CRASHES: [i32; 9] = [
     libc::SIGXCPU,
     libc::SIGXFSZ,
 ];
+
+/// Set in a process that started itself again: the pipe to who waits for it, or nothing.
+const AGAIN: &str = "WEFT_STARTED_AGAIN";
 
 /// Why the daemon did not start; one line for standard error.
 #[derive(Debug, Error)]
@@ -63,6 +68,7 @@ pub struct Daemon {
     told: bool,
     detached: bool,
     chdir: bool,
+    is_second: bool,
     _pidfile: Option<Pidfile>,
 }
 
@@ -70,13 +76,15 @@ impl Daemon {
     /// Takes the process to where the daemon runs: returns there only, while the parent and the
     /// monitor never return. The process must have no other thread yet.
     pub fn start(args: &Args) -> Result<Self, StartError> {
+        let again = started_again();
         if let Some(path) = args.pidfile.as_deref().filter(|_| !args.overwrite_pidfile) {
             refuse_running(path)?;
         }
-        let mut ready = if args.detach { Some(fork_and_wait_ready()?) } else { None };
-        if args.monitor {
-            ready = monitor(ready)?;
-        }
+        let is_second = again.is_some();
+        let ready = match again {
+            Some(ready) => ready,
+            None => into_background(args)?,
+        };
         let pidfile = match &args.pidfile {
             Some(path) => Some(create_pidfile(path)?),
             None => None,
@@ -89,8 +97,40 @@ impl Daemon {
             told: false,
             detached: args.detach,
             chdir: !args.no_chdir,
+            is_second,
             _pidfile: pidfile,
         })
+    }
+
+    /// Did this process [start again](Daemon::start_again)?
+    pub fn is_second(&self) -> bool {
+        self.is_second
+    }
+
+    /// Starts the program again in this process, under the same id and with whoever waits for it
+    /// still waiting; only once. Returns when that is not possible.
+    pub fn start_again(&self) -> io::Error {
+        if self.is_second {
+            return io::Error::other("it was started again before");
+        }
+        let pipe = self.ready.as_ref().map(|f| f.as_raw_fd());
+        // SAFETY: these change flags of descriptors. Nothing else is to be inherited: what DPDK
+        // opened may keep hugepages.
+        unsafe {
+            libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32);
+            if let Some(fd) = pipe {
+                libc::fcntl(fd, libc::F_SETFD, 0);
+            }
+        }
+        let mut words = std::env::args_os();
+        // By its own path, as scripts look at the process's name.
+        let mut command = Command::new(match std::env::current_exe() {
+            Ok(path) => path,
+            Err(e) => return e,
+        });
+        command.arg0(words.next().unwrap_or_default()).args(words);
+        command.env(AGAIN, pipe.map_or(String::new(), |fd| fd.to_string()));
+        command.exec()
     }
 
     /// Lets the parent leave with success, and lets go of its terminal and directory. Once is
@@ -111,6 +151,24 @@ impl Daemon {
             let _ = pipe.write_all(&[0]);
         }
     }
+}
+
+/// Forks as asked; the pipe to who waits for the daemon.
+fn into_background(args: &Args) -> Result<Option<File>, StartError> {
+    let ready = if args.detach { Some(fork_and_wait_ready()?) } else { None };
+    if args.monitor { monitor(ready) } else { Ok(ready) }
+}
+
+/// What [`Daemon::start_again`] left for us: the pipe, if there is one, in the second start only.
+fn started_again() -> Option<Option<File>> {
+    let pipe = std::env::var(AGAIN).ok()?;
+    // SAFETY: no other thread runs that might read the environment.
+    unsafe { std::env::remove_var(AGAIN) };
+    // SAFETY: the descriptor was left open for us alone.
+    Some(pipe.parse().ok().map(|fd| unsafe {
+        libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
+        File::from_raw_fd(fd)
+    }))
 }
 
 fn refuse_running(path: &Path) -> Result<(), StartError> {
