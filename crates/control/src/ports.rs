@@ -25,6 +25,22 @@ pub const IFACE_TYPES: &[&str] = &[
     "vxlan",
 ];
 
+/// Counters that have a place of their own in OpenFlow's port statistics.
+const STANDARD: &[&str] = &[
+    "rx_packets",
+    "tx_packets",
+    "rx_bytes",
+    "tx_bytes",
+    "rx_dropped",
+    "tx_dropped",
+    "rx_errors",
+    "tx_errors",
+    "rx_frame_err",
+    "rx_over_err",
+    "rx_crc_err",
+    "collisions",
+];
+
 /// An interface of a bridge, working or not.
 pub struct Iface {
     /// What was asked for.
@@ -77,6 +93,8 @@ impl Iface {
         let port = self.of_port?;
         let duration_ns = now_ms.saturating_sub(self.since_ms) * 1_000_000;
         let counters = self.counters(dp);
+        let custom = counters.iter().filter(|(name, _)| !STANDARD.contains(&name.as_str()));
+        let custom = custom.map(|(name, n)| (name.clone(), *n)).collect();
         let get = |name: &str| counters.get(name).copied();
         let or_none = |name: &str| get(name).unwrap_or(u64::MAX);
         Some(PortStats {
@@ -94,6 +112,7 @@ impl Iface {
             rx_over_err: or_none("rx_over_err"),
             rx_crc_err: or_none("rx_crc_err"),
             collisions: or_none("collisions"),
+            custom,
         })
     }
 
@@ -122,7 +141,9 @@ impl Iface {
         use telemetry::Drop;
         let dropped = [Drop::TxFull, Drop::TxDown, Drop::RingFull, Drop::TooLong];
         let at_output: u64 = dropped.iter().map(|d| seen.drops[*d as usize]).sum();
-        *all.entry("tx_dropped".into()).or_insert(0) += at_output;
+        if at_output > 0 {
+            *all.entry("tx_dropped".into()).or_insert(0) += at_output;
+        }
         all
     }
 }

@@ -162,6 +162,13 @@ impl State {
         }
     }
 
+    /// The same, in another version than the connection's: the answer to a message in that version.
+    pub fn reply_in(&mut self, id: ConnId, version: Version, xid: u32, reply: &Reply) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            openflow::codec::encode(version, xid, reply).into_iter().for_each(|m| conn.send(m));
+        }
+    }
+
     /// Has misses sent to controllers as long as some connection expects that.
     pub fn update_misses(&mut self, bridge: BridgeId) {
         let Some(name) = self.bridge_name(bridge) else { return };

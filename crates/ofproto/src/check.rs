@@ -145,7 +145,7 @@ fn output(p: OfPort) -> Checked {
             | port::CONTROLLER
             | port::LOCAL
     );
-    if reserved || (1..0xff00).contains(&p) { Ok(()) } else { Err(OfError::ActBadOutPort) }
+    if reserved || p < 0xff00 { Ok(()) } else { Err(OfError::ActBadOutPort) }
 }
 
 fn group(b: &Bridge, id: u32) -> Checked {

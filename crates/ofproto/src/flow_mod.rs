@@ -273,7 +273,7 @@ impl Switch {
             rule: rule.clone(),
             bridge: txn.bridge.0,
             table,
-            flags: m.flags & !flow_flag::CHECK_OVERLAP,
+            flags: m.flags,
             idle: m.idle_timeout,
             hard: m.hard_timeout,
             importance: m.importance,

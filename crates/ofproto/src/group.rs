@@ -287,8 +287,8 @@ fn insert(list: &mut Vec<Bucket>, new: &[Bucket], at: u32) -> Result<(), OfError
 fn remove(list: &mut Vec<Bucket>, which: u32) -> Result<(), OfError> {
     match which {
         BUCKET_ALL => list.clear(),
-        BUCKET_FIRST if !list.is_empty() => drop(list.remove(0)),
-        BUCKET_LAST if !list.is_empty() => drop(list.pop()),
+        BUCKET_FIRST => drop(list.drain(..list.len().min(1))),
+        BUCKET_LAST => drop(list.pop()),
         id => {
             let at = list.iter().position(|b| b.id == id).ok_or(OfError::GroupUnknownBucket)?;
             list.remove(at);

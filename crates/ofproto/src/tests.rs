@@ -353,7 +353,7 @@ fn packet_out_runs_actions() {
     };
     assert_eq!(text(&mut lab, p(3, vec![out(port::TABLE)])).as_deref(), Ok("14"));
     assert_eq!(text(&mut lab, p(1, vec![out(port::FLOOD)])).as_deref(), Ok("12,13,14"));
-    assert_eq!(text(&mut lab, p(1, vec![out(0)])), Err(OfError::ActBadOutPort));
+    assert_eq!(text(&mut lab, p(1, vec![out(0xff00)])), Err(OfError::ActBadOutPort));
     let mut from = p(1, vec![out(port::ALL)]);
     from.matching.key.set_u32(at::OF_IN_PORT, port::CONTROLLER);
     assert_eq!(text(&mut lab, from).as_deref(), Ok("11,12,13,14"));

@@ -179,6 +179,26 @@ pub struct PortStats {
     pub rx_crc_err: u64,
     pub collisions: u64,
     pub duration_ns: u64,
+    /// Counters with names of their own (1.4+).
+    pub custom: Vec<(String, u64)>,
+}
+
+/// A queue of a port, in descriptions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Queue {
+    pub port: OfPort,
+    pub id: u32,
+}
+
+/// A queue's counters; u64::MAX: not kept. The duration is never known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct QueueStats {
+    pub queue: Queue,
+    pub tx_bytes: u64,
+    pub tx_packets: u64,
+    pub tx_errors: u64,
 }
 
 /// A packet to a controller.
@@ -542,6 +562,7 @@ pub enum Reply {
     },
     QueueConfig {
         port: OfPort,
+        queues: Vec<Queue>,
     },
     Multipart(MultipartReply),
     MonitorUpdate(Vec<MonitorUpdate>),
@@ -569,8 +590,8 @@ pub enum MultipartReply {
     TableDesc(Vec<(u8, u32)>),
     PortStats(Vec<PortStats>),
     PortDesc(Vec<PortDesc>),
-    QueueStats,
-    QueueDesc,
+    QueueStats(Vec<QueueStats>),
+    QueueDesc(Vec<Queue>),
     GroupStats(Vec<GroupStats>),
     GroupDesc(Vec<GroupMod>),
     GroupFeatures {

@@ -314,12 +314,42 @@ fn descriptions_configuration_queues() {
             invalid_ttl_to_controller: false,
         };
         expect(&encode(v, 1, &Reply::Config(config)), &["frags=nx-match miss_send_len=128"]);
-        expect(&encode(v, 1, &Reply::Multipart(MultipartReply::QueueStats)), &["0 queues"]);
+    }
+}
+
+#[test]
+fn queues() {
+    let queue = |port, id| Queue { port, id };
+    let of = |queue| QueueStats { queue, tx_bytes: 60, tx_packets: 1, tx_errors: u64::MAX };
+    let stats = MultipartReply::QueueStats(vec![of(queue(1, 0)), of(queue(port::LOCAL, 7))]);
+    let stats = Reply::Multipart(stats);
+    let text = [
+        "2 queues",
+        "port 1 queue 0: bytes=60, pkts=1, errors=?",
+        "port LOCAL queue 7: bytes=60, pkts=1, errors=?",
+    ];
+    for v in VERSIONS {
+        expect(&encode(v, 1, &stats), &text);
+        let none = Reply::Multipart(MultipartReply::QueueStats(Vec::new()));
+        expect(&encode(v, 1, &none), &["0 queues"]);
+        let queues = vec![queue(1, 0), queue(1, 7)];
         if v < Version::V14 {
-            expect(&encode(v, 1, &Reply::QueueConfig { port: 1 }), &["QUEUE_GET_CONFIG_REPLY"]);
+            let reply = Reply::QueueConfig { port: 1, queues };
+            expect(&encode(v, 1, &reply), &["CONFIG_REPLY", "port=1", "queue 0:", "queue 7:"]);
         } else {
-            expect(&encode(v, 1, &Reply::Multipart(MultipartReply::QueueDesc)), &["QUEUE_DESC"]);
+            let reply = Reply::Multipart(MultipartReply::QueueDesc(queues));
+            expect(&encode(v, 1, &reply), &["QUEUE_DESC", "port=1", "queue 0:", "queue 7:"]);
         }
+    }
+}
+
+#[test]
+fn counters_with_names() {
+    let custom = vec![("rx_odd".to_string(), 7), ("tx_very_odd".to_string(), u64::MAX - 1)];
+    let stats = PortStats { port: 1, rx_packets: 5, custom, ..PortStats::default() };
+    let reply = Reply::Multipart(MultipartReply::PortStats(vec![stats]));
+    for v in [Version::V14, Version::V15] {
+        expect(&encode(v, 1, &reply), &["rx pkts=5", "CUSTOM", "rx_odd=7", "tx_very_odd=184467"]);
     }
 }
 

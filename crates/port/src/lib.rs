@@ -156,6 +156,10 @@ pub trait Port: Send {
     fn set_admin_up(&mut self, up: bool) -> Result<(), PortError>;
     /// Driver counters.
     fn counters(&mut self) -> Counters;
+    /// Numbers of the egress queues that the device has without being configured.
+    fn queues(&self) -> &[u32] {
+        &[]
+    }
     /// OVSDB `Interface.status`.
     fn status(&mut self) -> BTreeMap<String, String>;
     /// Applies a changed configuration in place; Ok(false) when the port must be reopened.

@@ -1,6 +1,6 @@
 //! What each request does, and what is answered.
 
-use super::{ConnId, bundle, multipart, role};
+use super::{ConnId, bundle, multipart, queues, role};
 use crate::state::{Shared, State};
 use crate::vlog;
 use ofproto::{BridgeId, BundleItem};
@@ -53,6 +53,13 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
     }
     let mut s = state.borrow_mut();
     match reply {
+        // Echoes come in any version, and go back in it.
+        Ok(Some(reply @ Reply::EchoReply(_))) => {
+            match bytes.first().and_then(|v| codec::version(*v)) {
+                Some(version) => s.reply_in(id, version, to.xid, &reply),
+                None => s.reply(id, to, &reply),
+            }
+        }
         Ok(Some(reply)) => s.reply(id, to, &reply),
         Ok(None) => {}
         Err(error) => refuse(&mut s, id, to, error, bytes),
@@ -94,7 +101,17 @@ fn decode(s: &mut State, id: ConnId, dialect: Dialect, bytes: &[u8]) -> Option<(
         Err(e) => {
             let xid = e.xid;
             vlog::info!("connmgr", "{}: sending {:?} error reply", s.conn_name(id), e.error);
-            s.reply(id, xid, &e.reply());
+            let version = bytes.first().and_then(|v| codec::version(*v)).unwrap_or(dialect.version);
+            if version != dialect.version {
+                vlog::err!(
+                    "vconn",
+                    "{}: received OpenFlow version 0x{:02x} != expected {:02x}",
+                    s.conn_name(id),
+                    version as u8,
+                    dialect.version as u8
+                );
+            }
+            s.reply_in(id, version, xid, &e.reply());
             None
         }
     }
@@ -159,7 +176,10 @@ fn handle(
             None
         }
         Request::Multipart(m) => multipart::answer(s, id, m)?.map(Reply::Multipart),
-        Request::QueueGetConfig { port } => Some(Reply::QueueConfig { port }),
+        Request::QueueGetConfig { port } => {
+            let queues = s.queues(id, port, queues::ALL)?;
+            Some(Reply::QueueConfig { port, queues })
+        }
         Request::Role { role, generation } => Some(role::set(s, id, role, generation)?),
         Request::GetAsync => Some(Reply::Async(conn.wants)),
         Request::BundleControl { id: b, step: BundleStep::CommitRequest, flags } => {

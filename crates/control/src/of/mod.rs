@@ -5,6 +5,7 @@ pub mod bundle;
 pub mod conn;
 pub mod dispatch;
 pub mod multipart;
+pub mod queues;
 pub mod role;
 pub mod server;
 pub mod snoop;

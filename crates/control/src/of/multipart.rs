@@ -1,17 +1,15 @@
 //! Multipart requests: statistics and descriptions.
 
-use super::ConnId;
 use super::async_msgs::shown;
+use super::{ConnId, queues};
 use crate::state::{Shared, State};
 use ofproto::BridgeId;
 use openflow::codec::ReplyTo;
 use openflow::{
-    FlowSelect, MonitorRequest, MonitorUpdate, MultipartReply, MultipartRequest, OfError,
+    FlowSelect, MonitorRequest, MonitorUpdate, MultipartReply, MultipartRequest, OfError, Version,
     monitor_flag, port,
 };
 
-/// `OFPQ_ALL`.
-const QUEUE_ALL: u32 = 0xffff_ffff;
 /// `OFPM_ALL`.
 const METER_ALL: u32 = 0xffff_ffff;
 
@@ -24,6 +22,7 @@ pub fn answer(
     use MultipartRequest as Q;
     let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
     let now = s.now_ns();
+    let version = s.conns.get(&id).and_then(|c| c.version()).ok_or(OfError::BadType)?;
     if matches!(request, Q::Aggregate(_) | Q::GroupStats(_) | Q::Table) {
         s.collect();
     }
@@ -55,20 +54,14 @@ pub fn answer(
                 all.into_iter().filter(|x| p == port::ANY || x.port == p).collect(),
             )
         }
-        Q::QueueStats { port: p, queue } => {
-            if p != port::ANY && s.ofproto.port(bridge, p).is_none() {
-                return Err(OfError::QueueBadPort);
-            }
-            // No port has queues; asking for all of them finds none.
-            if queue != QUEUE_ALL {
-                return Err(OfError::QueueBadQueue);
-            }
-            MultipartReply::QueueStats
+        Q::QueueStats { port, queue } => {
+            let queues = s.queues(id, port, queue)?;
+            MultipartReply::QueueStats(queues.into_iter().map(queues::uncounted).collect())
         }
-        Q::QueueDesc { .. } => MultipartReply::QueueDesc,
+        Q::QueueDesc { port, queue } => MultipartReply::QueueDesc(s.queues(id, port, queue)?),
         Q::GroupStats(g) => MultipartReply::GroupStats(s.ofproto.group_stats(bridge, g, now)?),
         Q::GroupDesc(g) => MultipartReply::GroupDesc(s.ofproto.group_desc(bridge, g)?),
-        Q::GroupFeatures => group_features(),
+        Q::GroupFeatures => group_features(version),
         // There are no meters; asking for all of them finds none.
         Q::MeterStats(METER_ALL) => MultipartReply::MeterStats(Vec::new()),
         Q::MeterConfig(METER_ALL) => MultipartReply::MeterConfig(Vec::new()),
@@ -172,13 +165,15 @@ fn initial(
 
 /// Output, MPLS TTLs, VLAN and MPLS push and pop, queue, group, IP TTL, set-field: as bits of 1.3.
 const GROUP_ACTIONS: u32 = 0x03ff_8001;
+/// All actions of 1.0, as its bits.
+const GROUP_ACTIONS10: u32 = 0xfff;
 
 /// All four types; weights, liveness and chaining (whose loops are not looked for).
-fn group_features() -> MultipartReply {
+fn group_features(version: Version) -> MultipartReply {
     MultipartReply::GroupFeatures {
         types: 0b1111,
         capabilities: 0b0111,
         max_groups: [0xffff_ff00; 4],
-        actions: [GROUP_ACTIONS; 4],
+        actions: [if version == Version::V10 { GROUP_ACTIONS10 } else { GROUP_ACTIONS }; 4],
     }
 }

@@ -2,7 +2,7 @@
 
 use super::kinds::Kind;
 use super::{Dialect, ReplyTo, bundle, config, experimenter, flow_mod, group, hello, meter};
-use super::{multipart, packet, port, table};
+use super::{multipart, packet, port, queue, table};
 use crate::buf::{Rd, Result};
 use crate::framing::{HEADER_LEN, Header};
 use crate::{BundleStep, OfError, Reply, Request};
@@ -37,7 +37,7 @@ impl DecodeError {
 
 /// Decodes one whole message from a controller.
 ///
-/// A HELLO is taken in any version; everything else must have the dialect's.
+/// HELLO, ERROR and echoes are taken in any version; everything else must have the dialect's.
 ///
 /// # Errors
 /// [`DecodeError`] with the OpenFlow error that the specification (or OVS, where it says nothing)
@@ -49,6 +49,9 @@ pub fn decode(
 ) -> std::result::Result<(ReplyTo, Request), DecodeError> {
     decode_parts(dialect.into(), message, 0).map_err(|e| DecodeError::new(e, message))
 }
+
+/// ERROR and the echoes, which have the same numbers and form in all versions.
+const ANY_VERSION: std::ops::RangeInclusive<u8> = 1..=3;
 
 /// `depth`: how many bundle messages are around this one.
 pub(super) fn decode_parts(
@@ -66,7 +69,7 @@ pub(super) fn decode_parts(
         let versions = hello::offered(header.version, body.0);
         return Ok((to, Request::Hello { versions }));
     }
-    if header.version != dialect.version as u8 {
+    if header.version != dialect.version as u8 && !ANY_VERSION.contains(&header.kind) {
         return Err(OfError::BadVersion);
     }
     let kind = Kind::from_wire(dialect.version, header.kind).ok_or(OfError::BadType)?;
@@ -100,7 +103,7 @@ fn by_kind(
         Kind::MeterMod => meter::decode_mod(body),
         Kind::MultipartRequest => multipart::decode(version, body, to),
         Kind::BarrierRequest => empty(body, Request::Barrier),
-        Kind::QueueGetConfigRequest => port::decode_queue_config(version, body),
+        Kind::QueueGetConfigRequest => queue::decode_get_config(version, body),
         Kind::RoleRequest => config::decode_role(body),
         Kind::GetAsyncRequest => empty(body, Request::GetAsync),
         Kind::SetAsync => config::decode_async(version, body),

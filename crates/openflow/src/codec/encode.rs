@@ -2,7 +2,7 @@
 
 use super::kinds::Kind;
 use super::{Dialect, Form, NX, ONF, ReplyTo, bundle, config, flow_mod, hello, monitor};
-use super::{multipart, packet, port};
+use super::{multipart, packet, port, queue};
 use crate::buf::Put;
 use crate::{MultipartReply, Reply, Version, error_code};
 
@@ -82,7 +82,7 @@ fn single(dialect: Dialect, to: ReplyTo, reply: &Reply) -> Vec<u8> {
         Reply::BundleControl { id, step, flags } => {
             bundle::encode_control(version, to, *id, *step, *flags)
         }
-        Reply::QueueConfig { port } => port::queue_config(version, xid, *port),
+        Reply::QueueConfig { port, queues } => queue::config(version, xid, *port, queues),
         Reply::Multipart(_) | Reply::MonitorUpdate(_) => unreachable!("encoded by encode()"),
     }
 }

@@ -97,6 +97,6 @@ impl Kind {
 }
 
 /// The version with this wire number.
-pub(crate) fn version(number: u8) -> Option<Version> {
+pub fn version(number: u8) -> Option<Version> {
     [V10, V11, V12, V13, V14, V15].into_iter().find(|v| *v as u8 == number)
 }

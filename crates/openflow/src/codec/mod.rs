@@ -20,12 +20,14 @@ mod multipart;
 mod oxs;
 mod packet;
 mod port;
+mod queue;
 mod table;
 mod table_features;
 
 pub use decode::{DecodeError, ERROR_DATA, decode};
 pub use encode::{encode, encode_part};
 pub use hello::{agree, decode_hello, encode_hello, hello_failed, highest};
+pub use kinds::version;
 
 /// Nicira's experimenter id.
 pub(crate) const NX: u32 = 0x0000_2320;

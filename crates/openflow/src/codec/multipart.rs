@@ -3,7 +3,7 @@
 use super::encode::{MAX_LEN, begin, finish, vendor};
 use super::kinds::Kind;
 use super::{Dialect, Form, NX, ONF, ReplyTo};
-use super::{flow_stats, group, meter, monitor, port, table, table_features};
+use super::{flow_stats, group, meter, monitor, port, queue, table, table_features};
 use crate::buf::{Put, Rd, Result};
 use crate::{MultipartReply as Reply, MultipartRequest, OfError, Request, Version, port as ports};
 
@@ -52,9 +52,7 @@ fn standard(version: Version, kind: u16, rd: Rd<'_>, to: &mut ReplyTo) -> Result
         2 => flow_stats::decode_select(version, rd).map(Aggregate),
         3 => bare(rd, Table),
         4 => port::decode_stats_request(version, rd).map(PortStats),
-        5 => {
-            port::decode_queue_request(version, rd).map(|(port, queue)| QueueStats { port, queue })
-        }
+        5 => queue::decode_request(version, rd).map(|(port, queue)| QueueStats { port, queue }),
         6 => since(Version::V11).and_then(|()| id(rd)).map(GroupStats),
         7 if version == Version::V15 => id(rd).map(GroupDesc),
         7 => since(Version::V11).and_then(|()| bare(rd, GroupDesc(group::ALL))),
@@ -67,7 +65,7 @@ fn standard(version: Version, kind: u16, rd: Rd<'_>, to: &mut ReplyTo) -> Result
         13 => bare(rd, PortDesc(ports::ANY)),
         14 => since(Version::V14).and_then(|()| bare(rd, TableDesc)),
         15 => since(Version::V14)
-            .and_then(|()| port::decode_queue_request(version, rd))
+            .and_then(|()| queue::decode_request(version, rd))
             .map(|(port, queue)| QueueDesc { port, queue }),
         16 => since(Version::V14).and_then(|()| monitor::decode14(version, rd)).map(FlowMonitor),
         17 => {
@@ -189,7 +187,7 @@ fn number(to: ReplyTo, reply: &Reply) -> u32 {
         (_, Reply::Aggregate { .. }) => 2,
         (_, Reply::Table(_)) => 3,
         (_, Reply::PortStats(_)) => 4,
-        (_, Reply::QueueStats) => 5,
+        (_, Reply::QueueStats(_)) => 5,
         (_, Reply::GroupStats(_)) => 6,
         (_, Reply::GroupDesc(_)) => 7,
         (_, Reply::GroupFeatures { .. }) => 8,
@@ -199,7 +197,7 @@ fn number(to: ReplyTo, reply: &Reply) -> u32 {
         (_, Reply::TableFeatures(_)) => 12,
         (_, Reply::PortDesc(_)) => 13,
         (_, Reply::TableDesc(_)) => 14,
-        (_, Reply::QueueDesc) => 15,
+        (_, Reply::QueueDesc(_)) => 15,
         (_, Reply::FlowMonitor(_)) => 16,
     }
 }
@@ -223,7 +221,8 @@ pub(super) fn encode(dialect: Dialect, to: ReplyTo, reply: &Reply, more: bool) -
         Reply::TableDesc(tables) => parts.each(tables, |t, m| table::put_desc(t.0, t.1, m)),
         Reply::PortStats(list) => parts.each(list, |s, m| port::put_stats(version, s, m)),
         Reply::PortDesc(list) => parts.each(list, |d, m| port::put_desc(version, d, m)),
-        Reply::QueueStats | Reply::QueueDesc => parts,
+        Reply::QueueStats(list) => parts.each(list, |q, m| queue::put_stats(version, q, m)),
+        Reply::QueueDesc(list) => parts.each(list, queue::put_desc),
         Reply::GroupStats(list) => {
             let durations = version >= Version::V13 || nicira;
             parts.each(list, |g, m| group::put_stats(durations, g, m))

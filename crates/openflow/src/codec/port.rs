@@ -1,10 +1,10 @@
-//! Ports: numbers, features, descriptions, status, port-mod, statistics, queue configuration.
+//! Ports: numbers, features, descriptions, status, port-mod, statistics.
 
 use super::encode::{MAX_LEN, begin};
 use super::kinds::Kind;
 use crate::buf::{Put, Rd, Result};
 use crate::oxm::{port_from_10, port_is_valid, port_to_10};
-use crate::{OfError, OfPort, PortDesc, PortMod, PortStats, Request, Version, port, port_config};
+use crate::{OfError, OfPort, PortDesc, PortMod, PortStats, Request, Version, port_config};
 
 /// Capabilities: flow, table, port and queue statistics; 1.0 also ARP_MATCH_IP, 1.1+ group
 /// statistics; 1.4+ bundles (ovs-vswitchd claims as much, and no flow monitors).
@@ -166,6 +166,9 @@ pub(super) fn put_stats(version: Version, s: &PortStats, m: &mut Vec<u8>) {
             m.pad(4);
             ethernet.iter().for_each(|c| m.u64(*c));
         });
+        if !s.custom.is_empty() {
+            m.property(EXPERIMENTER, |m| put_custom(&s.custom, m));
+        }
         m.patch_len(start, start);
         return;
     }
@@ -177,37 +180,30 @@ pub(super) fn put_stats(version: Version, s: &PortStats, m: &mut Vec<u8>) {
     }
 }
 
+const EXPERIMENTER: u16 = 0xffff;
+/// Intel's experimenter id, under which ovs-vswitchd sends counters with names.
+const INTEL: u32 = 0x0000_aa01;
+const CUSTOM_STATS: u32 = 2;
+
+/// A count, then name length, name and value of each. As many as one port may sensibly have.
+fn put_custom(counters: &[(String, u64)], m: &mut Vec<u8>) {
+    const MOST: usize = 200;
+    let counters = &counters[..counters.len().min(MOST)];
+    m.u32(INTEL);
+    m.u32(CUSTOM_STATS);
+    m.pad(2);
+    m.u16(counters.len() as u16);
+    for (name, value) in counters {
+        let name = &name.as_bytes()[..name.len().min(64)];
+        m.u8(name.len() as u8);
+        m.raw(name);
+        m.u64(*value);
+    }
+}
+
 /// The port of a port-statistics or (1.5) port-description request.
 pub(super) fn decode_stats_request(version: Version, mut rd: Rd<'_>) -> Result<OfPort> {
     let port = get_port(version, &mut rd, OfError::RequestBadPort)?;
     rd.skip(if version == Version::V10 { 6 } else { 4 })?;
     if rd.is_empty() { Ok(port) } else { Err(OfError::BadLen) }
-}
-
-/// The port and queue of a queue request.
-pub(super) fn decode_queue_request(version: Version, mut rd: Rd<'_>) -> Result<(OfPort, u32)> {
-    let mut port = get_port(version, &mut rd, OfError::QueueBadPort)?;
-    if version == Version::V10 {
-        rd.skip(2)?;
-        if port == port::ALL {
-            port = port::ANY;
-        }
-    }
-    let queue = rd.u32()?;
-    if rd.is_empty() { Ok((port, queue)) } else { Err(OfError::BadLen) }
-}
-
-/// QUEUE_GET_CONFIG_REQUEST (until 1.3).
-pub(super) fn decode_queue_config(version: Version, mut rd: Rd<'_>) -> Result<Request> {
-    let port = get_port(version, &mut rd, OfError::QueueBadPort)?;
-    rd.skip(if version == Version::V10 { 2 } else { 4 })?;
-    if rd.is_empty() { Ok(Request::QueueGetConfig { port }) } else { Err(OfError::BadLen) }
-}
-
-/// QUEUE_GET_CONFIG_REPLY with no queues.
-pub(super) fn queue_config(version: Version, xid: u32, port: OfPort) -> Vec<u8> {
-    let mut m = begin(version, Kind::QueueGetConfigReply, xid);
-    put_port(version, port, &mut m);
-    m.align8(0);
-    m
 }
