@@ -73,6 +73,12 @@ pub fn news(s: &mut State) {
     s.domain.reclaim();
 }
 
+/// What happens when time has passed, at once.
+pub fn tick(s: &mut State) {
+    news(s);
+    each_second(s);
+}
+
 fn each_second(s: &mut State) {
     s.collect();
     let now = s.now_ns();

@@ -61,7 +61,7 @@ async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
     let path = args.dirs.unixctl(args.unixctl.as_deref());
     let mut server =
         path.map(|p| Server::bind(&p).with_context(|| p.display().to_string())).transpose()?;
-    let registry = commands();
+    let registry = commands(args.dummy.is_some());
     let mut control = Control::default();
     let mut desired: Option<Desired> = None;
     let mut report = report::Reporter::default();
@@ -124,7 +124,8 @@ async fn next_request(server: &mut Option<Server>) -> unixctl::Request {
     std::future::pending().await
 }
 
-fn commands() -> Registry<Control> {
+/// `dummy`: those for dummy ports too.
+fn commands(dummy: bool) -> Registry<Control> {
     let mut registry = Registry::default();
     unixctl::register_basics(&mut registry);
     vlog::register(&mut registry);
@@ -132,7 +133,9 @@ fn commands() -> Registry<Control> {
         c.cleanup |= args.first().is_some_and(|a| a == "--cleanup");
         c.exit.push(reply);
     });
-    for command in appctl::COMMANDS.iter().chain(appctl::absent::COMMANDS) {
+    let dummies = if dummy { appctl::dummy::COMMANDS } else { &[] };
+    let all = appctl::COMMANDS.iter().chain(appctl::absent::COMMANDS).chain(dummies);
+    for command in all {
         registry.add(
             command.name,
             command.usage,

@@ -1,6 +1,7 @@
 //! Time: the cycle counter for costs, the coarse monotonic clock for ages.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// The time-stamp counter (nanoseconds where there is none).
@@ -37,5 +38,24 @@ fn monotonic(clock: libc::clockid_t) -> Duration {
 
 /// Milliseconds of the monotonic clock: the unit and origin of every `*_ms` in this crate.
 pub fn now_ms() -> u64 {
-    monotonic(libc::CLOCK_MONOTONIC_COARSE).as_millis() as u64
+    let base = match STOPPED_AT.load(Relaxed) {
+        0 => monotonic(libc::CLOCK_MONOTONIC_COARSE).as_millis() as u64,
+        at => at,
+    };
+    base + WARPED.load(Relaxed)
+}
+
+/// When the clock was stopped; 0: it runs.
+static STOPPED_AT: AtomicU64 = AtomicU64::new(0);
+/// What it was put forward by.
+static WARPED: AtomicU64 = AtomicU64::new(0);
+
+/// From now on [`now_ms`] moves by [`warp_clock`] only. For test suites that say how time passes.
+pub fn stop_clock() {
+    STOPPED_AT.store(now_ms() - WARPED.load(Relaxed), Relaxed);
+}
+
+/// Puts [`now_ms`] forward, stopped or not.
+pub fn warp_clock(ms: u64) {
+    WARPED.fetch_add(ms, Relaxed);
 }

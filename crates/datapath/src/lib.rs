@@ -16,6 +16,7 @@
 //! - After [`Datapath::ticket_done`] no packet received later meets an old decision.
 
 mod clock;
+mod compose;
 mod control;
 mod events;
 mod flows;
@@ -39,7 +40,8 @@ mod types;
 mod vector;
 mod worker;
 
-pub use clock::{cycles, cycles_per_second, now_ms};
+pub use clock::{cycles, cycles_per_second, now_ms, stop_clock, warp_clock};
+pub use compose::compose;
 pub use control::Datapath;
 pub use events::Bell;
 pub use level::{LEVEL_VARIABLE, Level};

@@ -1,12 +1,15 @@
-//! Inert ports: no device; what is sent is counted and freed, nothing is ever received.
+//! Inert ports: no device; what is sent is counted and freed, what is received was injected.
 
 use crate::netlink::KernelStats;
 use crate::stats::Stats;
+use crate::sys::check;
 use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
 use packet::{Packet, Pool};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use telemetry::Drop as Reason;
 
 /// Each dummy port has its own address, counted from here.
 static NEXT_MAC: AtomicU32 = AtomicU32::new(0xaa55_0000);
@@ -20,11 +23,54 @@ pub struct DummyPort {
     mtu: u16,
     admin_up: bool,
     stats: Arc<Stats>,
+    injected: Arc<Injected>,
     rx: Option<Box<dyn RxQueue>>,
     tx: Option<Box<dyn TxQueue>>,
 }
 
-struct DummyRx;
+/// Packets on their way in, and the descriptor that says that there are some.
+struct Injected {
+    packets: Mutex<VecDeque<Vec<u8>>>,
+    bell: OwnedFd,
+}
+
+impl Injected {
+    fn new() -> Result<Self, PortError> {
+        // SAFETY: no pointers are involved.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        let os = |source| PortError::Os { what: "eventfd".into(), source };
+        let fd = check(fd).map_err(os)?;
+        // SAFETY: the descriptor was just made and is nobody else's.
+        let bell = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Injected { packets: Mutex::default(), bell })
+    }
+
+    fn push(&self, packet: &[u8]) {
+        self.packets.lock().unwrap_or_else(PoisonError::into_inner).push_back(packet.to_vec());
+        // SAFETY: eight readable bytes.
+        unsafe { libc::write(self.bell.as_raw_fd(), (&raw const ONE).cast(), 8) };
+    }
+
+    fn pop(&self) -> Option<Vec<u8>> {
+        let mut packets = self.packets.lock().unwrap_or_else(PoisonError::into_inner);
+        let packet = packets.pop_front();
+        if packet.is_none() {
+            let mut n = 0u64;
+            // SAFETY: eight writable bytes.
+            unsafe { libc::read(self.bell.as_raw_fd(), (&raw mut n).cast(), 8) };
+        }
+        packet
+    }
+}
+
+/// What rings an eventfd.
+static ONE: u64 = 1;
+
+struct DummyRx {
+    injected: Arc<Injected>,
+    pool: Arc<dyn Pool>,
+    stats: Arc<Stats>,
+}
 
 struct DummyTx {
     pool: Arc<dyn Pool>,
@@ -33,25 +79,43 @@ struct DummyTx {
 
 impl DummyPort {
     /// Makes the port.
-    pub fn open(config: &PortConfig, pool: Arc<dyn Pool>) -> Self {
+    pub fn open(config: &PortConfig, pool: Arc<dyn Pool>) -> Result<Self, PortError> {
         let n = NEXT_MAC.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let stats = Arc::new(Stats::default());
-        DummyPort {
+        let injected = Arc::new(Injected::new()?);
+        let (held, buffers) = (stats.clone(), pool.clone());
+        let rx = DummyRx { injected: injected.clone(), pool: buffers, stats: held };
+        Ok(DummyPort {
             name: config.name.clone(),
             kind: config.kind.clone(),
             mac: config.mac.unwrap_or([0xaa, 0x55, n[0], n[1], n[2], n[3]]),
             mtu: config.mtu_request.unwrap_or(MTU),
             admin_up: true,
-            rx: Some(Box::new(DummyRx)),
+            injected,
+            rx: Some(Box::new(rx)),
             tx: Some(Box::new(DummyTx { pool, stats: stats.clone() })),
             stats,
-        }
+        })
     }
 }
 
 impl RxQueue for DummyRx {
-    fn rx(&mut self, _out: &mut Vec<Packet>, _max: usize) -> usize {
-        0
+    fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
+        let before = out.len();
+        while out.len() - before < max {
+            let Some(bytes) = self.injected.pop() else { break };
+            match self.pool.packet(&bytes) {
+                Some(packet) => out.push(packet),
+                None => self.stats.rx.drop(Reason::NoBuffer, 1),
+            }
+        }
+        let n = out.len() - before;
+        self.stats.rx.pass(n, out[before..].iter().map(Packet::len).sum());
+        n
+    }
+
+    fn fd(&self) -> Option<RawFd> {
+        Some(self.injected.bell.as_raw_fd())
     }
 }
 
@@ -114,6 +178,12 @@ impl Port for DummyPort {
             out.insert(name.into(), received);
         }
         out
+    }
+    fn inject(&mut self, packet: &[u8]) -> bool {
+        if self.admin_up {
+            self.injected.push(packet);
+        }
+        true
     }
     fn queues(&self) -> &[u32] {
         &[0]

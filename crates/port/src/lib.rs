@@ -156,6 +156,10 @@ pub trait Port: Send {
     fn set_admin_up(&mut self, up: bool) -> Result<(), PortError>;
     /// Driver counters.
     fn counters(&mut self) -> Counters;
+    /// Has the port receive a packet; false: it is no dummy, packets come from its device only.
+    fn inject(&mut self, _packet: &[u8]) -> bool {
+        false
+    }
     /// Numbers of the egress queues that the device has without being configured.
     fn queues(&self) -> &[u32] {
         &[]
@@ -176,7 +180,7 @@ pub fn open(config: &PortConfig, pool: Arc<dyn Pool>) -> Result<Box<dyn Port>, P
     match config.kind.as_str() {
         "" | "system" => Ok(Box::new(system::SystemPort::open(config, pool)?)),
         "tap" | "internal" => Ok(Box::new(tap::TapPort::open(config, pool)?)),
-        "dummy" | "dummy-internal" => Ok(Box::new(dummy::DummyPort::open(config, pool))),
+        "dummy" | "dummy-internal" => Ok(Box::new(dummy::DummyPort::open(config, pool)?)),
         kind => Err(PortError::Device(format!(
             "could not create network device {} of unknown type {kind}",
             config.name

@@ -3,6 +3,7 @@
 pub mod absent;
 pub mod coverage;
 mod dpctl;
+pub mod dummy;
 mod fdb;
 mod implementations;
 mod pmd;

@@ -18,7 +18,7 @@ pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
             a => words.push(a),
         }
     }
-    let packet = packet_argument(&mut words)?;
+    let packet = packet_argument(&mut words);
     let real = generate || packet.is_some();
     s.flush_changes();
     let (bridge, mut key) = match words.as_slice() {
@@ -75,14 +75,18 @@ fn datapath_flow(s: &State, text: &str) -> Result<(BridgeId, Key), String> {
 }
 
 /// The last word, when it is a packet in hexadecimal.
-fn packet_argument(words: &mut Vec<&str>) -> Result<Option<Vec<u8>>, String> {
-    let Some(last) = words.last() else { return Ok(None) };
-    let hex = last.len() >= 28 && last.chars().all(|c| c.is_ascii_hexdigit());
-    if !hex || words.len() < 2 {
-        return Ok(None);
+fn packet_argument(words: &mut Vec<&str>) -> Option<Vec<u8>> {
+    let packet = words.last().and_then(|last| hexadecimal(last)).filter(|_| words.len() > 1);
+    if packet.is_some() {
+        words.pop();
     }
-    let bytes = (0..last.len() / 2).map(|i| u8::from_str_radix(&last[2 * i..2 * i + 2], 16));
-    let bytes = bytes.collect::<Result<Vec<u8>, _>>().map_err(|e| e.to_string())?;
-    words.pop();
-    Ok(Some(bytes))
+    packet
+}
+
+/// A packet in hexadecimal: at least an Ethernet header.
+pub fn hexadecimal(text: &str) -> Option<Vec<u8>> {
+    if text.len() < 28 || !text.chars().all(|c| c.is_ascii_hexdigit()) {
+        return None;
+    }
+    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()).collect()
 }

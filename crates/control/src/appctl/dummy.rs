@@ -1,0 +1,96 @@
+//! Commands that exist with `--enable-dummy` only: packets for dummy ports, and the passing of time.
+
+use super::{Command, command};
+use crate::housekeeping;
+use crate::state::State;
+
+/// Bytes of data in composed packets that carry any, as in ovs-vswitchd.
+const PAYLOAD: usize = 64;
+
+/// All of them.
+pub const COMMANDS: &[Command] = &[
+    command("netdev-dummy/receive", "name packet|flow...", 2, usize::MAX, receive),
+    command("netdev-dummy/set-admin-state", "[netdev] up|down", 1, 2, set_admin_state),
+    command("time/stop", "", 0, 0, |_, _| {
+        datapath::stop_clock();
+        Ok(String::new())
+    }),
+    command("time/warp", "[large_msecs] msecs", 1, 2, warp),
+];
+
+/// `netdev-dummy/receive NAME [--qid ID] {PACKET|FLOW [--len N]}...`
+fn receive(s: &mut State, args: &[String]) -> Result<String, String> {
+    let number = port_number(s, &args[0]).ok_or("no such dummy netdev")?;
+    let mut packets: Vec<Vec<u8>> = Vec::new();
+    let mut words = args[1..].iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--qid" => drop(words.next()),
+            "--len" => {
+                let len = words.next().and_then(|n| n.parse().ok()).ok_or("bad packet length")?;
+                let last = packets.last_mut().ok_or("--len without a packet")?;
+                last.resize(last.len().max(len), 0);
+            }
+            text => packets.push(packet(s, text)?),
+        }
+    }
+    s.flush_changes();
+    let port = s.dp.port_mut(number).ok_or("no such dummy netdev")?;
+    if packets.iter().all(|p| port.inject(p)) {
+        Ok(String::new())
+    } else {
+        Err("no such dummy netdev".into())
+    }
+}
+
+fn port_number(s: &State, name: &str) -> Option<flow::PortNo> {
+    s.bridges.values().find_map(|b| b.ifaces.get(name)?.dp_port)
+}
+
+/// A packet in hexadecimal, or made from a datapath flow.
+fn packet(s: &State, text: &str) -> Result<Vec<u8>, String> {
+    if let Some(bytes) = super::trace::hexadecimal(text) {
+        return Ok(bytes);
+    }
+    let (key, _) = flow::parse_odp(text, &|name| port_number(s, name))
+        .map_err(|e| format!("bad packet or flow syntax: {e}"))?;
+    Ok(datapath::compose(&key, PAYLOAD))
+}
+
+fn set_admin_state(s: &mut State, args: &[String]) -> Result<String, String> {
+    let up = match args[args.len() - 1].as_str() {
+        "up" => true,
+        "down" => false,
+        _ => return Err("Invalid Admin State".into()),
+    };
+    let ifaces = s.bridges.values().flat_map(|b| b.ifaces.iter());
+    let all = ifaces.filter(|(name, _)| args.len() == 1 || **name == args[0]);
+    let numbers: Vec<_> = all.filter_map(|(_, i)| i.dp_port).collect();
+    let mut found = false;
+    for no in numbers {
+        let Some(port) = s.dp.port_mut(no).filter(|p| p.kind().starts_with("dummy")) else {
+            continue;
+        };
+        port.set_admin_up(up).map_err(|e| e.to_string())?;
+        found = true;
+    }
+    if !found && args.len() == 2 {
+        return Err("Unknown Dummy Interface".into());
+    }
+    housekeeping::links(s);
+    Ok("OK".into())
+}
+
+/// All of it at once, or `large_msecs` in steps of `msecs`.
+fn warp(s: &mut State, args: &[String]) -> Result<String, String> {
+    let number = |text: &String| text.parse::<u64>().ok().filter(|n| *n > 0);
+    let step = args.last().and_then(number).ok_or("invalid MSECS")?;
+    let mut left = args.first().and_then(number).ok_or("invalid MSECS")?;
+    while left > 0 {
+        housekeeping::tick(s);
+        datapath::warp_clock(left.min(step));
+        left = left.saturating_sub(step);
+        housekeeping::tick(s);
+    }
+    Ok("warped".into())
+}
