@@ -213,16 +213,16 @@ fn what_is_wrong_with_an_outer_header_has_a_name() {
             f
         };
         let bad: [(&str, &str, Vec<u8>); 8] = [
-            ("IP checksum", "tunnel_checksum", changed(&|f| f[24] ^= 1)),
-            ("UDP checksum", "tunnel_checksum", changed(&|f| f[40] = 1)),
-            ("VXLAN without a VNI", "tunnel_header", changed(&|f| f[42] = 0)),
-            ("unknown VXLAN flags", "tunnel_header", changed(&|f| f[42] |= 0x80)),
-            ("reserved bits", "tunnel_header", changed(&|f| f[49] = 1)),
-            ("another VNI", "tunnel_unknown", changed(&|f| f[48] ^= 1)),
-            ("UDP longer than IP", "tunnel_header", changed(&|f| f[38] += 1)),
+            ("IP checksum", "datapath_drop_tunnel_checksum", changed(&|f| f[24] ^= 1)),
+            ("UDP checksum", "datapath_drop_tunnel_checksum", changed(&|f| f[40] = 1)),
+            ("VXLAN without a VNI", "datapath_drop_tunnel_header", changed(&|f| f[42] = 0)),
+            ("unknown VXLAN flags", "datapath_drop_tunnel_header", changed(&|f| f[42] |= 0x80)),
+            ("reserved bits", "datapath_drop_tunnel_header", changed(&|f| f[49] = 1)),
+            ("another VNI", "datapath_drop_tunnel_unknown", changed(&|f| f[48] ^= 1)),
+            ("UDP longer than IP", "datapath_drop_tunnel_header", changed(&|f| f[38] += 1)),
             (
                 "no inner frame",
-                "tunnel_header",
+                "datapath_drop_tunnel_header",
                 changed(&|f| {
                     f.truncate(46);
                     f[16..18].copy_from_slice(&32u16.to_be_bytes());
@@ -232,10 +232,9 @@ fn what_is_wrong_with_an_outer_header_has_a_name() {
             ),
         ];
         for (what, drop, frame) in bad {
-            let name = format!("datapath_drop_{drop}");
-            let before = coverage(sw, &name);
+            let before = coverage(sw, drop);
             assert!(!arrives(&frame), "{what}");
-            wait_for(what, || coverage(sw, &name) > before);
+            wait_for(what, || coverage(sw, drop) > before);
         }
         // Options are skipped; a fragment is the kernel's, which has no such socket.
         let options = changed(&|f| {
@@ -271,7 +270,7 @@ fn a_good_frame() -> Vec<u8> {
 
 #[test]
 fn congestion_is_handed_on() {
-    with_tunnel(OVER_IPV4.0, OVER_IPV4.1, |_, guest, peer| {
+    with_tunnel(OVER_IPV4.0, OVER_IPV4.1, |sw, guest, peer| {
         guest.ping(inner(2), PATIENCE).unwrap();
         let (out, inside) = (Raw::open(peer, "eth0").unwrap(), Raw::open(guest, "eth0").unwrap());
         let good = a_good_frame();
@@ -291,5 +290,41 @@ fn congestion_is_handed_on() {
         assert_eq!(send(2, 0), Some(0));
         assert_eq!(send(3, 2), Some(3));
         assert_eq!(send(3, 0), None, "the inner packet could not carry it");
+        wait_for("the drop", || coverage(sw, "datapath_drop_tunnel_ecn") > 0);
+    });
+}
+
+#[test]
+fn packets_without_a_way_have_a_named_end() {
+    with_tunnel("options:remote_ip=flow", OVER_IPV4.1, |sw, guest, peer| {
+        ofctl(sw, "del-flows br-int");
+        let to = |dst: &str| {
+            let actions = format!("set_field:{dst}->tun_dst,set_field:{VNI}->tun_id,vx");
+            ofctl(sw, &format!("-O OpenFlow13 add-flow br-int in_port=g0,actions={actions}"));
+        };
+        let socket = guest.run(|| std::net::UdpSocket::bind("192.168.0.1:0")).unwrap();
+        let broadcast = |why: &str| {
+            socket.set_broadcast(true).unwrap();
+            wait_for(why, || {
+                socket.send_to(&[1], "192.168.0.255:9").unwrap();
+                coverage(sw, why) > 0
+            });
+        };
+        to("99.1.1.1");
+        broadcast("datapath_drop_tunnel_route");
+        // Nobody has that address: it is asked for, once a second.
+        let wire = Raw::open(peer, "eth0").unwrap();
+        to("10.1.1.77");
+        broadcast("datapath_drop_tunnel_neighbour");
+        let question = |f: &[u8]| f[12..14] == [8, 6] && f[38..42] == [10, 1, 1, 77];
+        assert_eq!(wire.collect(1, Instant::now() + SOON, question).len(), 1);
+        // Who answers gets them.
+        peer.ip("addr add 10.1.1.77/24 dev eth0").unwrap();
+        let arrived = |f: &[u8]| is_vxlan(f) && f[30..34] == [10, 1, 1, 77];
+        wait_for("packets for it", || {
+            socket.send_to(&[1], "192.168.0.255:9").unwrap();
+            !wire.collect(1, Instant::now() + QUIET, arrived).is_empty()
+        });
+        assert!(appctl(sw, "tnl/neigh/show").contains("10.1.1.77"));
     });
 }
