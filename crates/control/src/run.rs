@@ -152,12 +152,12 @@ fn commands(dummy: bool) -> Registry<Control> {
 /// Starts the packet side. If that fails it may be because somebody else took hugepages that were
 /// free a moment ago, and DPDK cannot be started twice: the program starts again without hugepages.
 fn start_or_again(desired: &Desired, daemon: &Daemon) -> Result<Shared> {
-    start(desired, daemon.is_second()).or_else(|error| {
+    start(desired, daemon.is_second()).map_err(|error| {
         if daemon.is_second() {
-            return Err(error);
+            return error;
         }
         vlog::warn!("dpdk", "{error:#}; starting again without hugepages");
-        Err(error.context(daemon.start_again()))
+        error.context(daemon.start_again())
     })
 }
 
