@@ -39,9 +39,10 @@ fn read(desired: &Desired) -> Settings {
         _ => Tri::Auto,
     };
     let mut s = Settings { signature_cache, ..Settings::default() };
-    if let Some(v) = number("flow-limit") {
-        s.flow_limit = v.clamp(1000, u64::from(u32::MAX)) as u32;
-    }
+    s.flow_limit = match number("flow-limit") {
+        Some(v) => v.clamp(1000, u64::from(u32::MAX)) as u32,
+        None => default_flow_limit(memory()),
+    };
     if let Some(v) = number("max-idle") {
         s.max_idle_ms = v.max(100);
     }
@@ -62,6 +63,20 @@ fn read(desired: &Desired) -> Settings {
         _ => RxqAssign::Cycles,
     };
     s
+}
+
+/// OVS's limit of 200,000 is what its revalidators can check in time; here nothing is checked, so
+/// memory decides: a quarter of it, at 256 bytes a flow, as if all were on one worker.
+fn default_flow_limit(memory: u64) -> u32 {
+    (memory / 4 / 256).clamp(200_000, 1 << 24) as u32
+}
+
+/// The machine's memory, bytes; 0 when the system does not say.
+fn memory() -> u64 {
+    // SAFETY: two numbers are asked for, no pointers are involved.
+    let (pages, size) =
+        unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    u64::try_from(pages).unwrap_or(0) * u64::try_from(size).unwrap_or(0)
 }
 
 /// Cores of a hexadecimal mask, lowest first.
@@ -86,6 +101,14 @@ fn default_cores() -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn memory_decides_how_many_flows() {
+        assert_eq!(super::default_flow_limit(0), 200_000);
+        assert_eq!(super::default_flow_limit(4 << 30), 1 << 22);
+        assert_eq!(super::default_flow_limit(1 << 40), 1 << 24);
+        assert!(super::memory() > 0);
+    }
+
     #[test]
     fn masks() {
         assert_eq!(super::cores("0x6"), Some(vec![1, 2]));

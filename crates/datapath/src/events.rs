@@ -49,7 +49,7 @@ pub(crate) enum Command {
 
 /// From a worker to control.
 pub(crate) enum Report {
-    Installed(u32, Box<Cold>),
+    Installed(u32, Cold),
     Unlinked(u32),
     Uncached(Box<Credit>),
     RxBack(Box<RxSlot>),
@@ -75,14 +75,41 @@ pub(crate) struct RxSlot {
 /// What control keeps of a cached decision.
 pub(crate) struct Cold {
     pub ops: Arc<[Op]>,
-    pub credits: Box<[u32]>,
+    pub credits: Credits,
     pub effects: Option<Arc<dyn Any + Send + Sync>>,
-    pub installed_ms: u64,
     /// Already folded.
     pub packets: u64,
     pub bytes: u64,
     /// Unlink was asked for.
     pub leaving: bool,
+}
+
+/// Counters to credit: there are millions of these lists, and most are short.
+pub(crate) enum Credits {
+    Few(u8, [u32; 3]),
+    #[allow(clippy::box_collection)] // one pointer, not three words
+    Many(Box<Vec<u32>>),
+}
+
+impl From<&[u32]> for Credits {
+    fn from(list: &[u32]) -> Self {
+        let mut few = [0; 3];
+        match few.get_mut(..list.len()) {
+            Some(part) => part.copy_from_slice(list),
+            None => return Credits::Many(Box::new(list.to_vec())),
+        }
+        Credits::Few(list.len() as u8, few)
+    }
+}
+
+impl std::ops::Deref for Credits {
+    type Target = [u32];
+    fn deref(&self) -> &[u32] {
+        match self {
+            Credits::Few(n, few) => &few[..usize::from(*n)],
+            Credits::Many(list) => list,
+        }
+    }
 }
 
 /// Traffic of decisions that were not stored.

@@ -12,7 +12,9 @@ use std::sync::atomic::Ordering;
 /// Cold records of one worker's rules, by rule index.
 pub(crate) struct Flows {
     pub store: Arc<Store>,
-    cold: Vec<Option<Box<Cold>>>,
+    cold: Vec<Option<Cold>>,
+    /// Where the search for idle rules goes on.
+    hand: usize,
     index: Index,
     /// Traffic of rules that are gone and of decisions that were never stored.
     past: Vec<Credit>,
@@ -22,11 +24,18 @@ pub(crate) struct Flows {
 
 impl Flows {
     pub fn new(store: Arc<Store>) -> Self {
-        Flows { store, cold: Vec::new(), index: Index::new(), past: Vec::new(), done: Vec::new() }
+        Flows {
+            store,
+            cold: Vec::new(),
+            hand: 0,
+            index: Index::new(),
+            past: Vec::new(),
+            done: Vec::new(),
+        }
     }
 
     /// A rule came.
-    pub fn installed(&mut self, idx: u32, cold: Box<Cold>) {
+    pub fn installed(&mut self, idx: u32, cold: Cold) {
         let i = idx as usize;
         if self.cold.len() <= i {
             self.cold.resize_with(i + 1, || None);
@@ -40,7 +49,8 @@ impl Flows {
         if let Some(mut cold) = self.cold.get_mut(idx as usize).and_then(Option::take)
             && let Some((packets, bytes, used_ms)) = delta(&self.store, idx, &mut cold)
         {
-            let Cold { credits, effects, .. } = *cold;
+            let Cold { credits, effects, .. } = cold;
+            let credits = (*credits).into();
             self.past.push(Credit { credits, effects, packets, bytes, used_ms });
         }
         self.index.remove(&self.store, idx);
@@ -79,14 +89,17 @@ impl Flows {
         dead
     }
 
-    /// Rules unused since `before_ms`.
-    pub fn idle(&self, before_ms: u64) -> Vec<u32> {
-        let live = self.cold.iter().enumerate().filter_map(|(i, c)| Some((i as u32, c.as_ref()?)));
-        let old = live.filter(|(i, c)| {
-            let used = self.store.counters(*i).used_ms.load(Ordering::Relaxed);
-            used.max(c.installed_ms) < before_ms && !c.leaving
+    /// Rules unused since `before_ms` among the next `part` in a thousand.
+    pub fn idle(&mut self, before_ms: u64, part: u64) -> Vec<u32> {
+        let n = self.cold.len();
+        let end = (self.hand + 1 + n * part.min(1000) as usize / 1000).min(n);
+        let old = (self.hand..end).filter(|i| {
+            let used = self.store.counters(*i as u32).used_ms.load(Ordering::Relaxed);
+            used < before_ms && self.cold[*i].as_ref().is_some_and(|c| !c.leaving)
         });
-        old.map(|(i, _)| i).collect()
+        let old = old.map(|i| i as u32).collect();
+        self.hand = if end == n { 0 } else { end };
+        old
     }
 
     /// Every rule.

@@ -9,8 +9,8 @@ use flow::PortNo;
 use port::Service;
 use std::sync::atomic::Ordering;
 
-/// How often idle flows are looked for.
-const AGE_MS: u64 = 500;
+/// How long a search of all flows for idle ones takes; a part of it each time.
+const AGE_MS: u64 = 1000;
 /// Longest packet that can be injected.
 const LONGEST: usize = 65_535;
 
@@ -23,11 +23,13 @@ impl Datapath {
             self.route_all();
         }
         self.drive_tickets();
-        if now_ms >= self.aged_ms + AGE_MS {
+        let since = now_ms.saturating_sub(self.aged_ms);
+        if since > 0 {
             self.aged_ms = now_ms;
+            let part = since * 1000 / AGE_MS;
             let before = now_ms.saturating_sub(self.settings.max_idle_ms);
             for w in self.workers.iter_mut().flatten() {
-                let idle = w.flows.idle(before);
+                let idle = w.flows.idle(before, part);
                 if let Some(c) = w.flows.leaving(idle) {
                     w.send(c);
                 }

@@ -38,7 +38,7 @@ impl Config {
             pipeline,
             register_thread,
             meters: None,
-            max_flows: 1 << 20,
+            max_flows: 1 << 24,
             manual: false,
         }
     }
@@ -103,7 +103,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             signature_cache: Tri::Auto,
-            flow_limit: 200_000,
+            flow_limit: 1 << 20,
             max_idle_ms: 10_000,
             tx_flush_interval_us: 0,
             pmd_sleep_max_us: 0,

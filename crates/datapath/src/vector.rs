@@ -18,6 +18,7 @@ use port::RxQueue;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use sync::Producer;
 use telemetry::Drop;
 
@@ -30,6 +31,9 @@ const UNCACHED: usize = 4096;
 /// A missed packet is looked up again in the subtables that got rules during its vector, unless they
 /// are more than this: then asking the pipeline costs less.
 const FEW: u32 = 2;
+
+/// With a full table one decision in so many is stored.
+const STORED: u32 = 8;
 
 /// Packets on their way through the steps, and all that the steps need.
 pub(crate) struct Vector {
@@ -66,6 +70,8 @@ pub(crate) struct Vector {
     vlan_limit: u8,
     budget: usize,
     limit: u32,
+    /// Decisions asked for, to choose which are stored.
+    missed: u32,
 }
 
 impl Vector {
@@ -102,6 +108,7 @@ impl Vector {
             vlan_limit: 1,
             budget: VECTOR,
             limit: u32::MAX,
+            missed: 0,
         }
     }
 
@@ -365,7 +372,7 @@ impl Vector {
         let d = &mut self.decision;
         let program = self.programs.intern(&d.ops, d.drop);
         self.keys.program[i] = program;
-        let room = self.late.is_empty() && self.reports.room() > 0;
+        let room = self.late.is_empty() && self.reports.room() > 0 && self.may_store();
         let spot = spot.filter(|_| room);
         let rule = spot.as_ref().and_then(|s| self.table.install(s, program, self.limit));
         self.keys.rule[i] = rule.unwrap_or(0);
@@ -376,17 +383,31 @@ impl Vector {
         rule.and(spot).map_or(0, |s| 1 << s.slot)
     }
 
+    /// Is there room in the table? When it is full only some decisions are stored: those that are used
+    /// often get in, and flows that come by once do not push each other out.
+    fn may_store(&mut self) -> bool {
+        self.missed = self.missed.wrapping_add(1);
+        let full = self.table.live + 4 * self.margin() > self.limit;
+        !full || self.missed.is_multiple_of(STORED)
+    }
+
+    /// Rules that are evicted at once when the table is full.
+    fn margin(&self) -> u32 {
+        (self.limit / 8).min(64)
+    }
+
     fn report_installed(&mut self, idx: u32, program: u32, now_ms: u64) {
         let d = &mut self.decision;
-        let cold = Box::new(Cold {
+        let cold = Cold {
             ops: self.programs.get(program).ops.clone(),
             credits: d.credits.as_slice().into(),
             effects: d.effects.take(),
-            installed_ms: now_ms,
             packets: 0,
             bytes: 0,
             leaving: false,
-        });
+        };
+        // Its age counts from now.
+        self.table.store.counters(idx).used_ms.store(now_ms, Ordering::Relaxed);
         self.shared.perf.installed.add(1);
         self.report(Report::Installed(idx, cold));
     }
@@ -548,7 +569,7 @@ impl Vector {
         let dead = self.table.take_dead();
         self.unlink(dead);
         // Room is made before it is needed: an index comes back only after control folded it.
-        let margin = (self.limit / 8).min(64);
+        let margin = self.margin();
         if self.table.live + margin > self.limit {
             for _ in 0..margin.max(1) {
                 let Some(v) = self.table.victim() else { break };

@@ -189,6 +189,7 @@ impl Worker {
         self.recent.cache_hits += tally.cache_hits;
         self.recent.flow_hits += tally.flow_hits;
         self.recent.visits += tally.visits;
+        self.recent.learned += tally.learned;
         // What the vector cost is charged to the queues that filled it.
         let fresh: u64 = self.brought.iter().map(|(_, n)| *n as u64).sum();
         let share = (t[3] - t[0]).checked_div(fresh).unwrap_or(0);

@@ -113,6 +113,14 @@ pub(crate) struct Tally {
     pub cache_hits: u64,
     pub flow_hits: u64,
     pub visits: u64,
+    /// Flow hits that the cache, being on, did not know.
+    pub learned: u64,
+}
+
+impl Tally {
+    fn hits(&self) -> u64 {
+        self.cache_hits + self.flow_hits
+    }
 }
 
 /// Where a decision belongs: its subtable, its masked key and that one's hash there.
@@ -365,6 +373,7 @@ impl Table {
     fn learn(&mut self, keys: &Keys, found: &[u8]) {
         let Some(mut cache) = self.cache.take() else { return };
         for i in found.iter().map(|i| *i as usize).filter(|i| keys.rule[*i] != 0) {
+            self.tally.learned += 1;
             cache.insert(self.cache_hash(&keys.get(i)), keys.rule[i]);
         }
         self.cache = Some(cache);
@@ -536,26 +545,29 @@ impl Table {
             Tri::Off => false,
             Tri::Auto => cache_pays(self.cache_on, self.order.len(), recent),
         };
-        if on && self.cache.is_none() {
-            self.cache = Some(SigCache::new(self.store.capacity()));
+        let room = self.cache.as_ref().map_or(0, SigCache::flows);
+        let short = room < self.live as usize * 2 || recent.learned * 8 > recent.hits();
+        if on && (room == 0 || short && room < self.store.capacity()) {
+            let flows = (room * 2).max(self.live as usize * 4).max(1 << 16);
+            self.cache = Some(SigCache::new(flows));
         }
         self.cache_on = on;
     }
 }
 
-/// A cache probe costs about as much as two subtable visits. Without it: visits per hit is what it
-/// would save. With it: what it saves on hits must exceed the probes that fail.
+/// A cache probe costs little more than a subtable visit. Without it: visits per hit is what it would
+/// save. With it: what it saves on hits must exceed the probes that fail.
 fn cache_pays(on: bool, masks: usize, t: Tally) -> bool {
-    let hits = t.cache_hits + t.flow_hits;
+    let hits = t.hits();
     if hits < 256 {
         return on;
     }
     if !on {
-        return t.visits as f64 / hits as f64 > 4.0;
+        return t.visits as f64 / hits as f64 > 1.75;
     }
     let rate = t.cache_hits as f64 / hits as f64;
     // Average visits a miss of the cache costs, as an estimate of what a hit saves.
     let visits =
         if t.flow_hits > 64 { t.visits as f64 / t.flow_hits as f64 } else { masks as f64 / 2.0 };
-    rate * visits > 2.0
+    rate * visits > 1.25
 }

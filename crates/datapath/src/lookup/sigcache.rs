@@ -27,6 +27,11 @@ impl SigCache {
         SigCache { buckets: Reserved::new(n), mask: n - 1 }
     }
 
+    /// Flows that it is made for.
+    pub fn flows(&self) -> usize {
+        (self.mask + 1) * 8
+    }
+
     #[inline]
     fn at(&self, hash: u64) -> *mut Bucket {
         self.buckets.at(hash as usize & self.mask)

@@ -138,10 +138,10 @@ fn a_decision_is_known_until_it_is_dead() {
 
 #[test]
 fn the_cache_pays_with_many_visits_only() {
-    let t = |cache_hits, flow_hits, visits| Tally { cache_hits, flow_hits, visits };
+    let t = |cache_hits, flow_hits, visits| Tally { cache_hits, flow_hits, visits, learned: 0 };
     assert!(!cache_pays(false, 2, t(0, 1000, 1500)));
-    assert!(cache_pays(false, 12, t(0, 1000, 6000)));
+    assert!(cache_pays(false, 12, t(0, 1000, 3600)));
     assert!(cache_pays(true, 12, t(900, 100, 600)));
-    assert!(!cache_pays(true, 2, t(900, 100, 150)));
+    assert!(!cache_pays(true, 2, t(900, 100, 120)));
     assert!(!cache_pays(true, 12, t(100, 900, 5400)));
 }
