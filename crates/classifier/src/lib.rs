@@ -174,14 +174,27 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     /// point. False if it is not linked here. The table's handle is given up through
     /// [`Domain::retire`], so somebody must call [`Domain::reclaim`] now and then.
     pub fn remove(&self, rule: &Arc<Rule<T>>) -> bool {
+        match self.unlink(rule) {
+            Some(handle) => {
+                self.domain.retire(handle);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// As [`Classifier::remove`], for many: gives the table's handle to the caller, who must
+    /// [`Domain::retire`] it.
+    #[must_use = "readers may still use the rule"]
+    pub fn unlink(&self, rule: &Arc<Rule<T>>) -> Option<Arc<Rule<T>>> {
         let mut writer = self.lock();
         let (own, key) = (rule.shape(), rule.key());
         let homes = writer.homes(own.clone(), &rule.mask());
         let linked = |s: &&Shape| writer.by_mask.get(*s).is_some_and(|o| o.holds(rule, &key));
-        let Some(shape) = homes.iter().find(linked) else { return false };
-        let Some(owned) = writer.by_mask.get_mut(shape) else { return false };
+        let shape = homes.iter().find(linked)?;
+        let owned = writer.by_mask.get_mut(shape)?;
         let before = owned.max_priority();
-        let Some(handle) = owned.unlink(rule) else { return false };
+        let handle = owned.unlink(rule)?;
         // SAFETY: the lock makes this the only writer.
         unsafe { self.tries.remove(&key, owned.shared.lengths, &self.domain) };
         let after = owned.max_priority();
@@ -193,8 +206,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
             self.publish_list(&writer);
         }
         self.rules.fetch_sub(1, Ordering::Relaxed);
-        self.domain.retire(handle);
-        true
+        Some(handle)
     }
 
     /// The rule with exactly this match and priority that is visible at `version`

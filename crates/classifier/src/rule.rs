@@ -73,6 +73,20 @@ impl<T> Rule<T> {
         }
     }
 
+    /// A rule of the same match and priority with another value, visible from version `add` on.
+    pub fn renewed(&self, add: u64, value: T) -> Self {
+        Rule {
+            map: self.map,
+            words: self.words.clone(),
+            next: AtomicPtr::new(std::ptr::null_mut()),
+            add: AtomicU64::new(add),
+            remove: AtomicU64::new(NEVER),
+            priority: self.priority,
+            used: AtomicBool::new(false),
+            value,
+        }
+    }
+
     /// The caller's value.
     #[inline]
     pub fn value(&self) -> &T {

@@ -2,6 +2,7 @@
 //! timeouts, counters, link states.
 
 use crate::appctl::coverage;
+use crate::of::change::SLICE;
 use crate::of::{async_msgs, bundle};
 use crate::state::{Shared, State};
 use crate::underlay;
@@ -28,19 +29,39 @@ pub async fn run(state: Shared) {
     let mut last = Instant::now();
     loop {
         wait(&state, bell.as_ref().ok()).await;
-        let mut s = state.borrow_mut();
-        news(&mut s);
+        news(&mut state.borrow_mut());
         if last.elapsed() >= SECOND {
             last = Instant::now();
-            each_second(&mut s);
+            each_second(&mut state.borrow_mut());
+            timeouts(&state).await;
         }
+    }
+}
+
+/// Flows that timed out go, some at a time.
+async fn timeouts(state: &Shared) {
+    loop {
+        let more = {
+            let mut s = state.borrow_mut();
+            let now = s.now_ns();
+            let more = s.ofproto.expire(now, SLICE);
+            s.flush_changes();
+            more
+        };
+        if !more {
+            return;
+        }
+        tokio::task::yield_now().await;
     }
 }
 
 /// Waits until there may be something to do.
 async fn wait(state: &Shared, bell: Option<&AsyncFd<Bell>>) {
     let Some(bell) = bell else { return tokio::time::sleep(TICK).await };
-    let at_most = if state.borrow_mut().dp.rests() { QUIET } else { TICK };
+    let at_most = {
+        let mut s = state.borrow_mut();
+        if s.dp.rests() && !s.ofproto.untidy() { QUIET } else { TICK }
+    };
     // What came before the packet side knew that it has to ring.
     news(&mut state.borrow_mut());
     if let Ok(Ok(mut rung)) = tokio::time::timeout(at_most, bell.readable()).await {
@@ -69,6 +90,7 @@ pub fn news(s: &mut State) {
         async_msgs::packet_in(s, &p);
     }
     s.settled();
+    s.ofproto.tidy(SLICE);
     s.progress.notify_waiters();
     s.domain.reclaim();
 }
@@ -82,7 +104,6 @@ pub fn tick(s: &mut State) {
 fn each_second(s: &mut State) {
     s.collect();
     let now = s.now_ns();
-    s.ofproto.expire(now);
     s.run_fail_mode();
     bundles(s, now);
     links(s);

@@ -81,22 +81,39 @@ fn changes(sw: &mut Switch, br: BridgeId, n: u32) {
         ..flow_mod(FlowModCommand::Delete, Match::default(), 0)
     };
     timed("delete a tenth by cookie", || run(sw, tenth));
-    timed("housekeeping", || sw.expire(0));
+    timed("housekeeping", || {
+        while sw.untidy() {
+            sw.tidy(4096);
+        }
+        sw.expire(0, 1);
+    });
     timed("delete all", || {
         run(sw, flow_mod(FlowModCommand::Delete, Match::default(), 0));
     });
-    timed("housekeeping", || sw.expire(0));
+    timed("housekeeping", || {
+        while sw.untidy() {
+            sw.tidy(4096);
+        }
+        sw.expire(0, 1);
+    });
     timed("add all in a bundle", || {
-        let items: Vec<BundleItem> = (0..n).map(|i| BundleItem::Flow(add(i))).collect();
-        let _ = sw.bundle(br, &items, 0);
+        let items = (0..n).map(|i| Ok(BundleItem::Flow(add(i))));
+        let Ok(change) = sw.begin(br, Box::new(items), 0) else { return };
+        while sw.advance(&change, 2048).is_none() {}
         sw.take_regions();
     });
     timed("replace all in a bundle", || {
-        let items: Vec<BundleItem> = (0..n).map(|i| BundleItem::Flow(add(i))).collect();
-        let _ = sw.bundle(br, &items, 0);
+        let items = (0..n).map(|i| Ok(BundleItem::Flow(add(i))));
+        let Ok(change) = sw.begin(br, Box::new(items), 0) else { return };
+        while sw.advance(&change, 2048).is_none() {}
         sw.take_regions();
     });
-    timed("housekeeping", || sw.expire(0));
+    timed("housekeeping", || {
+        while sw.untidy() {
+            sw.tidy(4096);
+        }
+        sw.expire(0, 1);
+    });
 }
 
 fn main() {

@@ -7,7 +7,7 @@ use crate::mac_table::{Learned, MacEntry, MacIndex, MacStats, MacTable};
 use crate::switch::Switch;
 use crate::table::{N_TABLES, Tables};
 use crate::types::*;
-use crate::view::Groups;
+use crate::view::{GroupHistory, GroupsAt};
 use action::Region;
 use openflow::{OfError, OfPort, PortDesc, PortMod, port, port_config, port_state};
 use std::collections::{BTreeMap, HashMap};
@@ -35,7 +35,8 @@ pub(crate) struct Bridge {
     pub tables: Arc<Tables>,
     pub table_recs: Box<[TableRec; N_TABLES]>,
     pub groups: BTreeMap<u32, GroupRec>,
-    pub group_index: Arc<Published<Groups>>,
+    pub group_index: Arc<Published<GroupsAt>>,
+    pub group_history: GroupHistory,
     /// How many flows name a group.
     pub group_refs: HashMap<u32, u32>,
     pub macs: MacTable,
@@ -61,7 +62,8 @@ impl Bridge {
             tables: Arc::new(Tables::new(domain.clone())),
             table_recs: Box::new([TableRec::default(); N_TABLES]),
             groups: BTreeMap::new(),
-            group_index: Arc::new(Published::new(domain.clone(), Groups::new())),
+            group_index: Arc::new(Published::new(domain.clone(), GroupsAt::default())),
+            group_history: GroupHistory::default(),
             group_refs: HashMap::new(),
             macs: MacTable::new(config.mac_table_size, config.mac_aging_s),
             mac_index: Arc::new(MacIndex::new(domain, 64)),

@@ -42,10 +42,13 @@ pub(crate) enum Slot {
     },
 }
 
-/// The slots, dense.
+/// Slots that are allocated together.
+const CHUNK: usize = 4096;
+
+/// The slots, dense, in chunks: growing moves none.
 #[derive(Default)]
 pub(crate) struct Slots {
-    slots: Vec<Slot>,
+    chunks: Vec<Vec<Slot>>,
     free: VecDeque<(u64, u32)>,
 }
 
@@ -55,22 +58,40 @@ impl Slots {
         match self.free.front() {
             Some((at, _)) if at.saturating_add(QUARANTINE_NS) <= now => {
                 let id = self.free.pop_front().map_or(0, |(_, id)| id);
-                self.slots[id as usize] = slot;
+                self.chunks[id as usize / CHUNK][id as usize % CHUNK] = slot;
                 id
             }
             _ => self.push(slot),
         }
     }
 
+    fn len(&self) -> usize {
+        self.chunks.len().saturating_sub(1) * CHUNK + self.chunks.last().map_or(0, Vec::len)
+    }
+
+    fn get(&self, id: u32) -> Option<&Slot> {
+        self.chunks.get(id as usize / CHUNK)?.get(id as usize % CHUNK)
+    }
+
     fn push(&mut self, slot: Slot) -> u32 {
-        self.slots.push(slot);
-        (self.slots.len() - 1) as u32
+        let id = self.len() as u32;
+        match self.chunks.last_mut() {
+            Some(last) if last.len() < CHUNK => last.push(slot),
+            _ => {
+                let mut chunk = Vec::with_capacity(CHUNK);
+                chunk.push(slot);
+                self.chunks.push(chunk);
+            }
+        }
+        id
     }
 
     /// The next id if no old one is used.
     pub fn push_run(&mut self, n: usize, slot: impl Fn(usize) -> Slot) -> u32 {
-        let base = self.slots.len() as u32;
-        self.slots.extend((0..n).map(slot));
+        let base = self.len() as u32;
+        (0..n).for_each(|i| {
+            self.push(slot(i));
+        });
         base
     }
 
@@ -78,37 +99,37 @@ impl Slots {
     pub fn next(&self, now: u64) -> u32 {
         match self.free.front() {
             Some((at, id)) if at.saturating_add(QUARANTINE_NS) <= now => *id,
-            _ => self.slots.len() as u32,
+            _ => self.len() as u32,
         }
     }
 
     pub fn release(&mut self, id: u32, now: u64) {
-        if let Some(s) = self.slots.get_mut(id as usize) {
+        if let Some(s) = self.get_mut(id) {
             *s = Slot::Free;
             self.free.push_back((now, id));
         }
     }
 
     pub fn get_mut(&mut self, id: u32) -> Option<&mut Slot> {
-        self.slots.get_mut(id as usize)
+        self.chunks.get_mut(id as usize / CHUNK)?.get_mut(id as usize % CHUNK)
     }
 
     pub fn flow(&self, id: u32) -> Option<&FlowRec> {
-        match self.slots.get(id as usize)? {
+        match self.get(id)? {
             Slot::Flow(f) => Some(f),
             _ => None,
         }
     }
 
     pub fn flow_mut(&mut self, id: u32) -> Option<&mut FlowRec> {
-        match self.slots.get_mut(id as usize)? {
+        match self.get_mut(id)? {
             Slot::Flow(f) => Some(f),
             _ => None,
         }
     }
 
     pub fn count(&self, id: u32) -> Counter {
-        match self.slots.get(id as usize) {
+        match self.get(id) {
             Some(Slot::Count(c)) => *c,
             Some(Slot::Flow(f)) => f.count,
             _ => Counter::default(),

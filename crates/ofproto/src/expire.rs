@@ -5,42 +5,60 @@ use crate::switch::Switch;
 use crate::types::BridgeId;
 use openflow::Removed;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 impl Switch {
-    /// Removes what timed out; `now` in ns. Call after crediting the datapath's counters. Costs
-    /// nothing for flows without timeouts.
-    pub fn expire(&mut self, now: u64) {
-        self.collect();
-        while let Some(Reverse((at, id))) = self.timers.peek().copied() {
-            if at > now {
-                break;
-            }
-            self.timers.pop();
-            self.expire_flow(id, now);
+    /// Removes what timed out, at most `n` flows of it; `now` in ns. Call after crediting the datapath's
+    /// counters. Costs nothing for flows without timeouts. True: there is more.
+    pub fn expire(&mut self, now: u64, n: usize) -> bool {
+        if self.busy() {
+            // What is about to change is looked at afterwards.
+            return false;
         }
-        self.expire_macs(now);
-        self.expire_neighbours(now);
-        self.shared.domain.reclaim();
+        let mut due: BTreeMap<BridgeId, Vec<(u32, Removed)>> = BTreeMap::new();
+        let mut left = n;
+        while let Some(Reverse((at, id))) = self.timers.peek().copied()
+            && at <= now
+            && left > 0
+        {
+            left -= 1;
+            self.timers.pop();
+            if let Some((bridge, reason)) = self.due(id, now) {
+                due.entry(bridge).or_default().push((id, reason));
+            }
+        }
+        for (bridge, flows) in due {
+            let _ = self.transact(bridge, now, |s, txn| {
+                for (id, reason) in flows {
+                    let found = s.slots.flow(id).map(|r| (r.table, r.rule.clone()));
+                    // A flow may have had two timers.
+                    if let Some((table, rule)) = found.filter(|(_, r)| r.visible(txn.version)) {
+                        s.stage_remove(txn, table, &rule, reason);
+                    }
+                }
+                Ok(())
+            });
+        }
+        if left > 0 {
+            self.expire_macs(now);
+            self.expire_neighbours(now);
+        }
+        left == 0
     }
 
-    fn expire_flow(&mut self, id: u32, now: u64) {
-        let Some(rec) = self.slots.flow(id) else { return };
-        let Some(at) = deadline(rec) else { return };
+    /// Is it time for a flow to go, and why? Sets its timer again if it is not.
+    fn due(&mut self, id: u32, now: u64) -> Option<(BridgeId, Removed)> {
+        let rec = self.slots.flow(id)?;
+        let at = deadline(rec)?;
         if at > now {
             // Used since, or another flow has the id now.
             self.timers.push(Reverse((at, id)));
-            return;
+            return None;
         }
         let hard_at = rec.modified.saturating_add(u64::from(rec.hard) * 1_000_000_000);
-        let reason = match rec.hard != 0 && hard_at <= now {
-            true => Removed::HardTimeout,
-            false => Removed::IdleTimeout,
-        };
-        let (bridge, table, rule) = (BridgeId(rec.bridge), rec.table, rec.rule.clone());
-        let _ = self.transact(bridge, now, |s, txn| {
-            s.stage_remove(txn, table, &rule, reason);
-            Ok(())
-        });
+        let hard = rec.hard != 0 && hard_at <= now;
+        let reason = if hard { Removed::HardTimeout } else { Removed::IdleTimeout };
+        Some((BridgeId(rec.bridge), reason))
     }
 
     /// When [`Switch::expire`] next has a flow to look at, ns.

@@ -1,56 +1,23 @@
-//! Flow-mods and bundles: staged under the next version, then shown all at once or undone.
+//! Flow-mods: which flows they mean, and what is staged for each.
 
+use crate::change::{Note, Rest, Txn, Undo};
 use crate::check;
 use crate::counters::{Counter, FlowRec, Slot};
-use crate::events::{Event, Regions};
 use crate::group::GroupUndo;
-use crate::switch::{Limbo, Switch};
+use crate::switch::Switch;
 use crate::table::{Flow, FlowRule, N_TABLES, Table};
-use crate::types::{BridgeId, ConfigError, FailMode, PortSpec};
+use crate::types::{BridgeId, ConfigError, FailMode};
 use action::Region;
 use openflow::{
-    Action, FlowMod, FlowModCommand, FlowRemoved, GROUP_ANY, GroupMod, Instruction, Match,
-    MonitorUpdate, NO_BUFFER, OfError, OfPort, PortMod, Removed, TABLE_ALL, flow_flag, port,
+    Action, FlowMod, FlowModCommand, GROUP_ANY, Instruction, Match, NO_BUFFER, OfError, OfPort,
+    Removed, TABLE_ALL, flow_flag, port,
 };
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-/// One step of a bundle.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum BundleItem {
-    Flow(FlowMod),
-    Group(GroupMod),
-    Port(PortMod),
-    /// A packet-out is checked with the others and returned to the caller to execute.
-    PacketOut(openflow::PacketOut),
-}
-
-/// How to take a step back.
-enum Undo {
-    /// A rule that no packet saw yet.
-    Added(u8, Arc<FlowRule>),
-    /// A rule that still lives in the current version.
-    Removed(u8, Arc<FlowRule>),
-    /// A record as it was.
-    Record(u32, Box<FlowRec>),
-    Group(GroupUndo),
-    Port(Box<PortSpec>),
-}
-
-/// Changes of one bridge on their way to the next version.
-pub(crate) struct Txn {
-    pub bridge: BridgeId,
-    pub version: u64,
-    pub now: u64,
-    undo: Vec<Undo>,
-    /// Ids whose rule goes for good, with the reason and its last state.
-    gone: Vec<(u32, Removed)>,
-    regions: Regions,
-    /// With what a modified flow did before.
-    updates: Vec<(MonitorUpdate, Vec<Instruction>)>,
-}
+/// A request that means more flows than this has one region, that of its match.
+const MANY: usize = 1024;
 
 /// Which flows a request means.
 pub(crate) struct Select<'a> {
@@ -64,145 +31,18 @@ pub(crate) struct Select<'a> {
     pub out_group: u32,
 }
 
+/// What a modification makes of the flows that it means.
+pub(crate) struct Rewrite {
+    instructions: Arc<[Instruction]>,
+    /// None: it stays.
+    cookie: Option<u64>,
+    /// Counters start again.
+    reset: bool,
+}
+
 impl Switch {
-    /// Executes a flow-mod. It is visible to packets when this returns; cached decisions that
-    /// overlap it are in [`Switch::take_regions`].
-    pub fn flow_mod(&mut self, id: BridgeId, m: &FlowMod, now: u64) -> Result<(), OfError> {
-        self.transact(id, now, |s, txn| s.stage_flow(txn, m)).map_err(|(_, e)| e)
-    }
-
-    /// Executes all or nothing; packets see all at once. An error names the failed item.
-    pub fn bundle(
-        &mut self,
-        id: BridgeId,
-        items: &[BundleItem],
-        now: u64,
-    ) -> Result<(), (usize, OfError)> {
-        let mut at = 0;
-        let done = self.transact(id, now, |s, txn| {
-            for (i, item) in items.iter().enumerate() {
-                at = i;
-                s.stage(txn, item)?;
-            }
-            Ok(())
-        });
-        done.map_err(|(_, e)| (at, e))
-    }
-
-    fn stage(&mut self, txn: &mut Txn, item: &BundleItem) -> Result<(), OfError> {
-        match item {
-            BundleItem::Flow(m) => self.stage_flow(txn, m),
-            BundleItem::Group(m) => self.stage_group(txn, m),
-            BundleItem::Port(m) => {
-                let old = self.port(txn.bridge, m.port).ok_or(OfError::PortModBadPort)?.clone();
-                txn.undo.push(Undo::Port(Box::new(old)));
-                self.port_mod(txn.bridge, m)
-            }
-            BundleItem::PacketOut(p) => self.check_packet_out(txn.bridge, p),
-        }
-    }
-
-    /// Runs `stage` and shows or undoes what it did.
-    pub(crate) fn transact(
-        &mut self,
-        bridge: BridgeId,
-        now: u64,
-        stage: impl FnOnce(&mut Switch, &mut Txn) -> Result<(), OfError>,
-    ) -> Result<(), ((), OfError)> {
-        self.of_bridge(bridge).map_err(|e| ((), e))?;
-        self.collect();
-        let version = self.version() + 1;
-        let mut txn = Txn {
-            bridge,
-            version,
-            now,
-            undo: Vec::new(),
-            gone: Vec::new(),
-            regions: std::mem::take(&mut self.spare_regions),
-            updates: Vec::new(),
-        };
-        match stage(self, &mut txn) {
-            Ok(()) => {
-                self.commit(txn);
-                Ok(())
-            }
-            Err(e) => {
-                self.roll_back(txn);
-                Err(((), e))
-            }
-        }
-    }
-
-    fn commit(&mut self, mut txn: Txn) {
-        self.shared.version.store(txn.version, Ordering::Release);
-        for (id, reason) in &txn.gone {
-            self.removed(&txn, *id, *reason);
-        }
-        let grace = self.shared.domain.grace();
-        for u in std::mem::take(&mut txn.undo) {
-            match u {
-                Undo::Removed(table, rule) => {
-                    if let Ok(b) = self.bridge(txn.bridge) {
-                        let tables = b.tables.clone();
-                        self.limbo.push_back(Limbo { grace, tables, table, rule });
-                    }
-                }
-                Undo::Group(g) => self.group_committed(txn.bridge, g, txn.now),
-                _ => {}
-            }
-        }
-        txn.regions.drain().for_each(|r| self.outbox.region(r));
-        self.spare_regions = txn.regions;
-        let events = std::mem::take(&mut txn.updates).into_iter();
-        self.outbox.events.extend(events.map(|(u, old)| Event::Flow(txn.bridge, Box::new(u), old)));
-        self.collect();
-    }
-
-    /// A flow is gone for good: tell, and free its id.
-    fn removed(&mut self, txn: &Txn, id: u32, reason: Removed) {
-        let Some(rec) = self.slots.flow(id) else { return };
-        if rec.flags & flow_flag::SEND_FLOW_REM != 0 {
-            let stats = self.stats_of(rec, txn.now);
-            let message = Box::new(FlowRemoved { stats, reason });
-            self.outbox.events.push(Event::FlowRemoved(txn.bridge, message));
-        }
-        self.slots.release(id, txn.now);
-    }
-
-    fn roll_back(&mut self, txn: Txn) {
-        for u in txn.undo.into_iter().rev() {
-            match u {
-                Undo::Added(table, rule) => self.undo_add(txn.bridge, table, rule, txn.now),
-                Undo::Removed(table, rule) => {
-                    rule.set_remove_version(classifier::NEVER);
-                    self.note(txn.bridge, table, &rule.value().instructions, true);
-                }
-                Undo::Record(id, rec) => {
-                    if let Some(slot) = self.slots.get_mut(id) {
-                        *slot = Slot::Flow(*rec);
-                    }
-                }
-                Undo::Group(g) => self.group_undo(txn.bridge, g),
-                Undo::Port(spec) => {
-                    let _ = self.update_port(txn.bridge, *spec);
-                }
-            }
-        }
-    }
-
-    fn undo_add(&mut self, bridge: BridgeId, table: u8, rule: Arc<FlowRule>, now: u64) {
-        if let Some(t) = self.bridge(bridge).ok().and_then(|b| b.tables.get(table)) {
-            t.remove(&rule);
-        }
-        self.note(bridge, table, &rule.value().instructions, false);
-        let mine = |r: &FlowRec| Arc::ptr_eq(&r.rule, &rule);
-        if self.slots.flow(rule.value().id).is_some_and(mine) {
-            self.slots.release(rule.value().id, now);
-        }
-    }
-
     /// Keeps counts of flows per table and references per group.
-    fn note(&mut self, bridge: BridgeId, table: u8, list: &[Instruction], added: bool) {
+    pub(crate) fn note(&mut self, bridge: BridgeId, table: u8, list: &[Instruction], added: bool) {
         let Ok(b) = self.bridge_mut(bridge) else { return };
         let step = |n: &mut u32| *n = if added { *n + 1 } else { n.saturating_sub(1) };
         step(&mut b.table_recs[usize::from(table)].active);
@@ -231,9 +71,9 @@ impl Switch {
                     out_port: m.out_port,
                     out_group: m.out_group,
                 };
-                for (t, rule) in self.select(txn.bridge, &select, txn.version)? {
-                    self.stage_remove(txn, t, &rule, Removed::Delete);
-                }
+                let rules = self.select(txn.bridge, &select, txn.version)?;
+                self.cover(txn, &m.matching, rules.len());
+                txn.rest = Rest::Remove(rules.into_iter(), Removed::Delete);
                 Ok(())
             }
         }
@@ -266,8 +106,7 @@ impl Switch {
             self.stage_replace(txn, table, &old);
         }
         let id = self.slots.next(txn.now);
-        let flow =
-            Flow { id, cookie: m.cookie, instructions: m.instructions.clone().into_boxed_slice() };
+        let flow = Flow { id, cookie: m.cookie, instructions: m.instructions.as_slice().into() };
         let rule = Arc::new(FlowRule::with_version(key, mask, m.priority, txn.version, flow));
         let rec = FlowRec {
             rule: rule.clone(),
@@ -288,25 +127,22 @@ impl Switch {
         Ok(())
     }
 
-    /// Puts a rule in; `id`s record must be there. `old`: what the flow did until now, if it did.
+    /// Puts a rule in; `id`s record must be there. `old`: what the flow was until now, if it was.
     fn stage_insert(
         &mut self,
         txn: &mut Txn,
         table: u8,
         rule: Arc<FlowRule>,
-        old: Option<&[Instruction]>,
+        old: Option<&Arc<FlowRule>>,
     ) {
         self.rewritten.add_instructions(&rule.value().instructions);
         self.stage_region(txn, table, &rule);
         self.note(txn.bridge, table, &rule.value().instructions, true);
         let Ok(b) = self.bridge(txn.bridge) else { return };
-        if b.monitored
-            && let Some(rec) = self.slots.flow(rule.value().id)
-        {
-            let stats = self.stats_of(rec, txn.now);
-            txn.updates.push(match old {
-                None => (MonitorUpdate::Added(stats), Vec::new()),
-                Some(old) => (MonitorUpdate::Modified(stats), old.to_vec()),
+        if b.monitored {
+            txn.notes.push(match old {
+                None => Note::Added(rule.clone()),
+                Some(old) => Note::Modified(rule.clone(), old.clone()),
             });
         }
         b.tables.make(table).insert(rule.clone());
@@ -314,9 +150,22 @@ impl Switch {
     }
 
     fn stage_region(&mut self, txn: &mut Txn, table: u8, rule: &FlowRule) {
+        if txn.covered {
+            return;
+        }
         let Ok(b) = self.bridge(txn.bridge) else { return };
         let r = self.rewritten.region(table, &rule.key(), &rule.mask(), |p| b.dp_port(p));
         txn.regions.push(r);
+    }
+
+    /// One region for `n` flows within a match, of whatever table, if there are many.
+    fn cover(&mut self, txn: &mut Txn, m: &Match, n: usize) {
+        let Ok(b) = self.bridge(txn.bridge) else { return };
+        txn.covered = n > MANY;
+        for table in [0, 1].iter().filter(|_| n > MANY) {
+            let r = self.rewritten.region(*table, &m.key, &m.mask, |p| b.dp_port(p));
+            txn.regions.push(r);
+        }
     }
 
     /// Takes a rule out because another takes its place.
@@ -347,11 +196,8 @@ impl Switch {
         self.stage_region(txn, table, rule);
         let id = rule.value().id;
         txn.gone.push((id, reason));
-        if self.bridge(txn.bridge).is_ok_and(|b| b.monitored)
-            && let Some(rec) = self.slots.flow(id)
-        {
-            let update = MonitorUpdate::Deleted(self.stats_of(rec, txn.now), reason);
-            txn.updates.push((update, Vec::new()));
+        if self.bridge(txn.bridge).is_ok_and(|b| b.monitored) {
+            txn.notes.push(Note::Deleted(rule.clone(), reason));
         }
     }
 
@@ -374,34 +220,42 @@ impl Switch {
         if rules.is_empty() && m.modify_cookie && m.cookie_mask == 0 && m.cookie != u64::MAX {
             return self.stage_add(txn, m, from);
         }
-        for (t, old) in rules {
-            check::instructions(self.of_bridge(txn.bridge)?, t, &m.matching, &m.instructions)?;
-            self.stage_rewrite(txn, t, &old, m);
+        // By table, so that each is checked once.
+        for same in rules.chunk_by(|(a, _), (b, _)| a == b) {
+            let b = self.of_bridge(txn.bridge)?;
+            check::instructions(b, same[0].0, &m.matching, &m.instructions)?;
         }
+        self.rewritten.add_instructions(&m.instructions);
+        self.cover(txn, &m.matching, rules.len());
+        let cookie = (m.modify_cookie && m.cookie != u64::MAX).then_some(m.cookie);
+        let reset = m.flags & flow_flag::RESET_COUNTS != 0;
+        let to = Rewrite { instructions: m.instructions.as_slice().into(), cookie, reset };
+        txn.rest = Rest::Modify(rules.into_iter(), to);
         Ok(())
     }
 
     /// Replaces a rule's instructions, keeping its record.
-    fn stage_rewrite(&mut self, txn: &mut Txn, table: u8, old: &Arc<FlowRule>, m: &FlowMod) {
+    pub(crate) fn stage_rewrite(
+        &mut self,
+        txn: &mut Txn,
+        table: u8,
+        old: &Arc<FlowRule>,
+        to: &Rewrite,
+    ) {
         let id = old.value().id;
-        let cookie = match m.modify_cookie && m.cookie != u64::MAX {
-            true => m.cookie,
-            false => old.value().cookie,
-        };
-        let instructions = m.instructions.clone().into_boxed_slice();
-        let flow = Flow { id, cookie, instructions };
-        let (key, mask) = (old.key(), old.mask());
-        let rule = Arc::new(FlowRule::with_version(&key, &mask, old.priority(), txn.version, flow));
+        let cookie = to.cookie.unwrap_or(old.value().cookie);
+        let flow = Flow { id, cookie, instructions: to.instructions.clone() };
+        let rule = Arc::new(old.renewed(txn.version, flow));
         self.unlink(txn, table, old);
         let before = self.slots.flow(id).cloned();
         if let Some(rec) = self.slots.flow_mut(id) {
             rec.rule = rule.clone();
             rec.modified = txn.now;
-            if m.flags & flow_flag::RESET_COUNTS != 0 {
+            if to.reset {
                 rec.count = Counter::default();
             }
         }
-        self.stage_insert(txn, table, rule, Some(&old.value().instructions));
+        self.stage_insert(txn, table, rule, Some(old));
         // Undone before the insertion is, so that the record is not taken for the new rule's.
         txn.undo.extend(before.map(|r| Undo::Record(id, Box::new(r))));
     }
@@ -491,7 +345,8 @@ impl Switch {
 
     /// What undoing a group change needs is kept with the other steps.
     pub(crate) fn push_group_undo(txn: &mut Txn, undo: GroupUndo) {
-        txn.undo.push(Undo::Group(undo));
+        txn.undo.push(Undo::Group(Box::new(undo)));
+        txn.groups = true;
         txn.regions.push(Region::ALL);
     }
 }
@@ -548,9 +403,15 @@ fn outputs_to(list: &[Instruction], p: OfPort) -> bool {
     })
 }
 
-pub(crate) fn uses_group(list: &[Instruction], group: u32) -> bool {
+fn uses_group(list: &[Instruction], group: u32) -> bool {
     let mut found = false;
     for_each_group(list, &mut |g| found |= g == group);
+    found
+}
+
+pub(crate) fn uses_one_of(list: &[Instruction], groups: &HashSet<u32>) -> bool {
+    let mut found = false;
+    for_each_group(list, &mut |g| found |= groups.contains(&g));
     found
 }
 

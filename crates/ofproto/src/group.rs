@@ -1,8 +1,9 @@
 //! Groups as the control side keeps them.
 
+use crate::change::{Rest, Txn};
 use crate::check;
 use crate::counters::{Counter, Slot};
-use crate::flow_mod::{Select, Txn, uses_group};
+use crate::flow_mod::{Select, uses_one_of};
 use crate::switch::Switch;
 use crate::types::BridgeId;
 use crate::view::{BucketView, GroupView, Groups};
@@ -10,7 +11,7 @@ use openflow::{
     Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, Match, MeterCommand,
     MeterMod, OfError, Removed, TABLE_ALL, port,
 };
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Group ids from here on are reserved (`OFPG_MAX` + 1); `OFPG_ALL` is one of them.
@@ -39,13 +40,14 @@ impl GroupRec {
     }
 }
 
-/// All groups as they were before a change.
+/// A group as it was before a change.
 pub(crate) struct GroupUndo {
-    old: BTreeMap<u32, GroupRec>,
+    id: u32,
+    old: Option<GroupRec>,
     /// Credit ids that the change gave out.
     taken: Vec<u32>,
-    /// Credit ids that are free once it is committed.
-    freed: Vec<u32>,
+    /// Credit ids that are free once no packet sees the old group.
+    pub freed: Vec<u32>,
 }
 
 /// A group-mod that deletes all groups.
@@ -64,7 +66,7 @@ pub(crate) fn delete_all() -> GroupMod {
 impl Switch {
     /// Executes a group-mod. Deleting a group deletes the flows that use it.
     pub fn group_mod(&mut self, id: BridgeId, m: &GroupMod, now: u64) -> Result<(), OfError> {
-        self.transact(id, now, |s, txn| s.stage_group(txn, m)).map_err(|(_, e)| e)
+        self.transact(id, now, |s, txn| s.stage_group(txn, m))
     }
 
     pub(crate) fn stage_group(&mut self, txn: &mut Txn, m: &GroupMod) -> Result<(), OfError> {
@@ -102,13 +104,10 @@ impl Switch {
         let view = Arc::new(GroupView { kind: m.kind, buckets, credit, selection_fields });
         let (group, now) = (m.id, txn.now);
         let b = self.of_bridge_mut(txn.bridge)?;
-        let undo_groups = b.groups.clone();
-        let old = b.groups.get(&group);
-        let created = old.map_or(now, |o| o.created);
-        let freed = old.map(|o| o.credits().collect()).unwrap_or_default();
-        b.groups.insert(group, GroupRec { spec: m.clone(), created, view });
-        Switch::push_group_undo(txn, GroupUndo { old: undo_groups, taken, freed });
-        self.publish_groups(txn.bridge);
+        let created = b.groups.get(&group).map_or(now, |o| o.created);
+        let old = b.groups.insert(group, GroupRec { spec: m.clone(), created, view });
+        let freed = old.iter().flat_map(|o| o.credits()).collect();
+        Switch::push_group_undo(txn, GroupUndo { id: group, old, taken, freed });
         Ok(())
     }
 
@@ -156,24 +155,22 @@ impl Switch {
 
     fn delete_group(&mut self, txn: &mut Txn, group: u32) -> Result<(), OfError> {
         let b = self.of_bridge_mut(txn.bridge)?;
-        let old = b.groups.clone();
-        let gone: Vec<u32> = match group {
-            ALL => old.keys().copied().collect(),
-            g => old.contains_key(&g).then_some(g).into_iter().collect(),
+        let gone = match group {
+            ALL => std::mem::take(&mut b.groups),
+            g => b.groups.remove_entry(&g).into_iter().collect(),
         };
-        if gone.is_empty() {
-            return Ok(());
+        let used = gone.keys().any(|g| b.group_refs.get(g).is_some_and(|n| *n > 0));
+        let ids: HashSet<u32> = gone.keys().copied().collect();
+        for (id, old) in gone {
+            let freed = old.credits().collect();
+            let undo = GroupUndo { id, old: Some(old), taken: Vec::new(), freed };
+            Switch::push_group_undo(txn, undo);
         }
-        b.groups.retain(|id, _| !gone.contains(id));
-        let used = gone.iter().any(|g| b.group_refs.get(g).is_some_and(|n| *n > 0));
-        let freed = gone.iter().filter_map(|g| old.get(g)).flat_map(|g| g.credits()).collect();
-        Switch::push_group_undo(txn, GroupUndo { old, taken: Vec::new(), freed });
-        self.publish_groups(txn.bridge);
-        if used { self.delete_users(txn, &gone) } else { Ok(()) }
+        if used { self.delete_users(txn, &ids) } else { Ok(()) }
     }
 
     /// Removes the flows that use a group that is gone.
-    fn delete_users(&mut self, txn: &mut Txn, gone: &[u32]) -> Result<(), OfError> {
+    fn delete_users(&mut self, txn: &mut Txn, gone: &HashSet<u32>) -> Result<(), OfError> {
         let everything = Match::default();
         let all = Select {
             table: TABLE_ALL,
@@ -184,11 +181,9 @@ impl Switch {
             out_port: port::ANY,
             out_group: GROUP_ANY,
         };
-        for (t, rule) in self.select(txn.bridge, &all, txn.version)? {
-            if gone.iter().any(|g| uses_group(&rule.value().instructions, *g)) {
-                self.stage_remove(txn, t, &rule, Removed::GroupDelete);
-            }
-        }
+        let mut rules = self.select(txn.bridge, &all, txn.version)?;
+        rules.retain(|(_, r)| uses_one_of(&r.value().instructions, gone));
+        txn.rest = Rest::Remove(rules.into_iter(), Removed::GroupDelete);
         Ok(())
     }
 
@@ -204,22 +199,23 @@ impl Switch {
         self.put_group(txn, &spec)
     }
 
-    pub(crate) fn group_committed(&mut self, _: BridgeId, undo: GroupUndo, now: u64) {
-        undo.freed.into_iter().for_each(|id| self.slots.release(id, now));
-    }
-
     pub(crate) fn group_undo(&mut self, id: BridgeId, undo: GroupUndo) {
         if let Ok(b) = self.bridge_mut(id) {
-            b.groups = undo.old;
+            match undo.old {
+                Some(old) => b.groups.insert(undo.id, old),
+                None => b.groups.remove(&undo.id),
+            };
         }
         undo.taken.into_iter().for_each(|id| self.slots.release(id, 0));
-        self.publish_groups(id);
     }
 
-    fn publish_groups(&mut self, id: BridgeId) {
-        let Ok(b) = self.bridge(id) else { return };
+    /// Publishes the groups as packets see them from `version` on.
+    pub(crate) fn publish_groups(&mut self, id: BridgeId, version: u64) {
+        let domain = self.shared.domain.clone();
+        let Ok(b) = self.bridge_mut(id) else { return };
         let groups: Groups = b.groups.iter().map(|(id, g)| (*id, g.view.clone())).collect();
-        b.group_index.publish(groups);
+        b.group_history.push(domain.grace(), version, groups, &domain);
+        b.group_index.publish(b.group_history.view());
     }
 
     /// Meters are not supported: none can be added, so none is there to be changed.

@@ -15,6 +15,7 @@
 
 mod action_text;
 mod bridge;
+mod change;
 mod check;
 mod counters;
 mod events;
@@ -42,8 +43,8 @@ mod laws;
 mod tests;
 
 pub use action_text::{action_text, actions_text, instructions_text};
+pub use change::{BundleItem, Change, Items, Outcome};
 pub use events::Event;
-pub use flow_mod::BundleItem;
 pub use mac_table::{MacEntry, MacStats};
 pub use stats::Dump;
 pub use switch::Switch;

@@ -35,8 +35,9 @@ impl<'a> From<&'a FlowSelect> for Select<'a> {
 }
 
 impl Switch {
-    pub(crate) fn stats_of(&self, rec: &FlowRec, now: u64) -> FlowStats {
-        let (rule, flow) = (&rec.rule, rec.rule.value());
+    /// Statistics of a flow: `rule` is what it does and `rec` its record.
+    pub(crate) fn stats_of(&self, rule: &FlowRule, rec: &FlowRec, now: u64) -> FlowStats {
+        let flow = rule.value();
         let kept = |flag, n| if rec.flags & flag == 0 { n } else { u64::MAX };
         let age = |since: u64| Some((now.saturating_sub(since) / NS) as u32);
         FlowStats {
@@ -81,8 +82,10 @@ impl Switch {
                     .successor(dump.bridge, table, &rule)
                     .filter(|r| wanted(&Select::from(&dump.select), r)),
             };
-            if let Some(rec) = rule.and_then(|r| self.slots.flow(r.value().id)) {
-                each(self.stats_of(rec, now));
+            if let Some(rule) = rule
+                && let Some(rec) = self.slots.flow(rule.value().id)
+            {
+                each(self.stats_of(&rule, rec, now));
             }
         }
         dump.flows.len() > 0

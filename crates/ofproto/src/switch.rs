@@ -1,9 +1,10 @@
 //! The switch: owned by the control side, the only writer of all that packets see.
 
 use crate::bridge::Bridge;
+use crate::change::{Open, Outcome, Undo};
 use crate::counters::{Slot, Slots};
 use crate::events::{Event, Outbox, Regions, Rewritten};
-use crate::table::{FlowRule, Tables};
+use crate::table::Tables;
 use crate::translate::{Effects, Frozen, Pipe};
 use crate::types::*;
 use crate::view::{BridgeView, Bundle, PortView, Shared, World};
@@ -16,15 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use sync::{Domain, Grace, Published};
 
-/// Retired memory is looked at after this many changes.
-const RECLAIM_EVERY: u32 = 256;
-
-/// A rule that no new packet sees but that a reader may still be looking at.
+/// What a change left behind: no new packet sees it, but a reader may still be looking at it.
 pub(crate) struct Limbo {
     pub grace: Grace,
     pub tables: Arc<Tables>,
-    pub table: u8,
-    pub rule: Arc<FlowRule>,
+    /// When the change was made, ns.
+    pub now: u64,
+    pub steps: std::vec::IntoIter<Undo>,
 }
 
 /// Bridges with their tables, groups and learned addresses. All times are nanoseconds of one
@@ -39,7 +38,13 @@ pub struct Switch {
     /// A buffer for the regions of one change, kept so that the heap stays compact.
     pub(crate) spare_regions: Regions,
     /// Counts changes, to reclaim retired memory now and then.
-    changes: u32,
+    pub(crate) changes: u32,
+    /// The change under way.
+    pub(crate) open: Option<Open>,
+    /// Numbers changes.
+    pub(crate) begun: u64,
+    /// How changes ended that others ran to their end.
+    pub(crate) outcomes: Vec<(u64, Outcome)>,
     /// The network under the tunnels, as it is published.
     pub(crate) underlay: crate::tunnel::Underlay,
     pub(crate) neighbours: crate::tunnel::neighbours::Neighbours,
@@ -70,6 +75,9 @@ impl Switch {
             underlay: Default::default(),
             neighbours: Default::default(),
             solicitations: Vec::new(),
+            open: None,
+            begun: 0,
+            outcomes: Vec::new(),
             timers: BinaryHeap::new(),
         }
     }
@@ -128,6 +136,7 @@ impl Switch {
     /// Removes a bridge with everything in it; no events.
     pub fn remove_bridge(&mut self, id: BridgeId, now: u64) -> Result<(), ConfigError> {
         self.bridge_mut(id)?;
+        self.finish();
         self.clear_flows(id, now);
         let Some(bridge) = self.bridges[id.index()].take() else {
             return Err(ConfigError::NoBridge);
@@ -215,23 +224,6 @@ impl Switch {
 
     pub(crate) fn of_bridge_mut(&mut self, id: BridgeId) -> Result<&mut Bridge, OfError> {
         self.bridge_mut(id).map_err(|_| OfError::BadType)
-    }
-
-    /// Unlinks rules that no reader can see any more.
-    pub(crate) fn collect(&mut self) {
-        self.changes = self.changes.wrapping_add(1);
-        if self.changes.is_multiple_of(RECLAIM_EVERY) {
-            self.shared.domain.reclaim();
-        }
-        while let Some(l) = self.limbo.front() {
-            if !self.shared.domain.passed(l.grace) {
-                return;
-            }
-            if let (Some(t), Some(l)) = (l.tables.get(l.table), self.limbo.front()) {
-                t.remove(&l.rule);
-            }
-            self.limbo.pop_front();
-        }
     }
 
     pub(crate) fn version(&self) -> u64 {

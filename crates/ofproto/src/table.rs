@@ -14,7 +14,8 @@ pub(crate) struct Flow {
     /// Index of its counters and timeouts in the switch; also the credit id.
     pub id: u32,
     pub cookie: u64,
-    pub instructions: Box<[Instruction]>,
+    /// Shared by the flows of one modification.
+    pub instructions: Arc<[Instruction]>,
 }
 
 pub(crate) type FlowRule = Rule<Flow>;
@@ -41,8 +42,9 @@ impl Table {
         self.rules.insert(rule);
     }
 
-    pub fn remove(&self, rule: &Arc<FlowRule>) {
-        self.rules.remove(rule);
+    /// Takes a rule out; the table's handle on it, to be retired.
+    pub fn unlink(&self, rule: &Arc<FlowRule>) -> Option<Arc<FlowRule>> {
+        self.rules.unlink(rule)
     }
 
     /// The rule with exactly this match and priority.

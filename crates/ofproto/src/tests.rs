@@ -248,11 +248,11 @@ fn bundles_are_all_or_nothing() {
     ];
     let mut bad = good.to_vec();
     bad.push(BundleItem::Flow(flow(0, 1, "", apply(vec![Action::Group(9)]))));
-    assert_eq!(lab.sw.bundle(lab.br, &bad, 0), Err((4, OfError::ActBadOutGroup)));
+    assert_eq!(lab.sw.bundle(lab.br, bad, 0), Err((4, OfError::ActBadOutGroup)));
     assert_eq!(lab.dump(), before);
     assert_eq!(lab.sw.n_flows(lab.br), Ok(1));
     assert_eq!(lab.send("in_port=1,udp"), "12");
-    lab.sw.bundle(lab.br, &good, 0).unwrap();
+    lab.sw.bundle(lab.br, good.to_vec(), 0).unwrap();
     assert_eq!(lab.send("in_port=1,udp"), "drop");
     assert_eq!(lab.send("in_port=2,udp"), "14");
     assert_eq!(lab.dump().len(), 1);
@@ -496,4 +496,109 @@ fn aggregates_are_sums_of_dumps() {
         );
         assert_eq!(lab.sw.aggregate(lab.br, &select), Ok(sum), "{select:?}");
     }
+}
+
+/// As many flows, of one UDP port each.
+fn many(n: u16) -> Vec<Result<BundleItem, OfError>> {
+    let item = |i| BundleItem::Flow(flow(0, 5, &format!("udp,tp_dst={i}"), apply(vec![out(2)])));
+    (0..n).map(|i| Ok(item(i))).collect()
+}
+
+fn delete(m: &str) -> FlowMod {
+    FlowMod { command: FlowModCommand::Delete, ..flow(0, 0, m, vec![]) }
+}
+
+#[test]
+fn a_change_in_slices_is_seen_at_its_end() {
+    let mut lab = Lab::new();
+    lab.add(flow(0, 1, "udp", apply(vec![out(3)])));
+    lab.sw.take_regions();
+    let change = lab.sw.begin(lab.br, Box::new(many(100).into_iter()), 0).unwrap();
+    for _ in 0..9 {
+        assert_eq!(lab.sw.advance(&change, 10), None);
+        assert_eq!(lab.send("in_port=1,udp,tp_dst=5"), "13");
+        assert_eq!(lab.dump().len(), 1);
+        assert!(lab.sw.take_regions().is_empty(), "nothing changed yet");
+    }
+    while lab.sw.advance(&change, 10).is_none() {}
+    assert!(!lab.sw.busy());
+    assert!(!lab.sw.take_regions().is_empty());
+    assert_eq!(lab.send("in_port=1,udp,tp_dst=5"), "12");
+    assert_eq!(lab.dump().len(), 101);
+    // The same for flows that go, of which one region is told.
+    let gone = vec![Ok(BundleItem::Flow(delete("udp")))];
+    let change = lab.sw.begin(lab.br, Box::new(gone.into_iter()), 0).unwrap();
+    assert_eq!(lab.sw.advance(&change, 50), None);
+    assert_eq!(lab.dump().len(), 101);
+    while lab.sw.advance(&change, 50).is_none() {}
+    assert_eq!(lab.dump().len(), 0);
+    assert_eq!(lab.sw.n_flows(lab.br), Ok(0));
+}
+
+#[test]
+fn another_change_runs_the_open_one_to_its_end() {
+    let mut lab = Lab::new();
+    let change = lab.sw.begin(lab.br, Box::new(many(100).into_iter()), 0).unwrap();
+    assert_eq!(lab.sw.advance(&change, 10), None);
+    lab.add(flow(0, 9, "udp", apply(vec![out(4)])));
+    assert_eq!(lab.dump().len(), 101);
+    assert_eq!(lab.sw.advance(&change, 10), Some(Ok(())), "who began it learns of it");
+    // A failed one leaves nothing, and says which item it was.
+    let mut bad = many(60);
+    bad.insert(50, Err(OfError::BadLen));
+    let change = lab.sw.begin(lab.br, Box::new(bad.into_iter()), 0).unwrap();
+    assert_eq!(lab.sw.advance(&change, 10), None);
+    lab.add(delete("udp,tp_dst=3"));
+    assert_eq!(lab.sw.advance(&change, 1), Some(Err((50, OfError::BadLen))));
+    assert_eq!(lab.dump().len(), 100);
+    assert_eq!(lab.sw.n_flows(lab.br), Ok(100));
+}
+
+#[test]
+fn groups_and_flows_of_a_bundle_change_together() {
+    let mut lab = Lab::new();
+    let br = lab.br;
+    lab.sw.group_mod(br, &group(7, GroupType::Indirect, &[(2, 1)]), 0).unwrap();
+    lab.add(flow(0, 1, "in_port=1", apply(vec![Action::Group(7), out(4)])));
+    assert_eq!(lab.send("in_port=1,udp,tp_dst=999"), "12,14");
+    let changed =
+        GroupMod { command: GroupCommand::Modify, ..group(7, GroupType::Indirect, &[(3, 1)]) };
+    let mut items = vec![Ok(BundleItem::Group(changed))];
+    items.extend(many(20));
+    items.push(Ok(BundleItem::Flow(flow(0, 9, "in_port=1", apply(vec![Action::Group(7)])))));
+    let change = lab.sw.begin(br, Box::new(items.into_iter()), 0).unwrap();
+    while lab.sw.advance(&change, 1).is_none() {
+        let seen = lab.send("in_port=1,udp,tp_dst=999");
+        assert!(seen == "12,14" || seen == "13", "{seen}");
+    }
+    assert_eq!(lab.send("in_port=1,udp,tp_dst=999"), "13");
+    // All the same when it fails, and when the group goes.
+    let gone = GroupMod { command: GroupCommand::Delete, ..group(7, GroupType::Indirect, &[]) };
+    let items = [Ok(BundleItem::Group(gone.clone())), Err(OfError::BadLen)];
+    let change = lab.sw.begin(br, Box::new(items.into_iter()), 0).unwrap();
+    assert_eq!(lab.sw.advance(&change, 100), Some(Err((1, OfError::BadLen))));
+    assert_eq!(lab.send("in_port=1,udp,tp_dst=999"), "13");
+    lab.sw.group_mod(br, &gone, 0).unwrap();
+    assert_eq!(lab.send("in_port=1,udp,tp_dst=999"), "drop");
+}
+
+#[test]
+fn a_wide_change_has_few_regions_and_is_tidied_in_slices() {
+    let mut lab = Lab::new();
+    let change = lab.sw.begin(lab.br, Box::new(many(3000).into_iter()), 0).unwrap();
+    assert_eq!(lab.sw.advance(&change, usize::MAX), Some(Ok(())));
+    lab.sw.take_regions();
+    let modify = FlowMod { instructions: apply(vec![out(3)]), ..delete("udp") };
+    lab.add(FlowMod { command: FlowModCommand::Modify, ..modify });
+    let regions = lab.sw.take_regions();
+    assert!(regions.len() <= 2, "{}", regions.len());
+    let packet = packet("in_port=1,udp,tp_dst=7");
+    assert!(regions.iter().all(|r| packet.matches(&r.key, &r.mask)));
+    let mut slices = 0;
+    while lab.sw.untidy() {
+        lab.sw.tidy(100);
+        slices += 1;
+    }
+    assert!(slices > 20, "3000 rules in {slices} slices of 100");
+    assert_eq!(lab.send("in_port=1,udp,tp_dst=7"), "13");
 }

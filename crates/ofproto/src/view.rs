@@ -7,10 +7,10 @@ use crate::tunnel::{Tunnels, Underlay};
 use crate::types::{BridgeConfig, PortSpec, VlanMode};
 use flow::{Key, PortNo, at};
 use openflow::{Bucket, GroupType, OfPort};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use sync::{Domain, Published};
+use sync::{Domain, Grace, Published};
 use telemetry::Drop;
 
 /// Everything a decision reads.
@@ -68,6 +68,28 @@ impl World {
 
 pub(crate) type Groups = HashMap<u32, Arc<GroupView>>;
 
+/// Groups and the first version that sees them, newest first: as far back as a reader may look.
+pub(crate) type GroupsAt = Box<[(u64, Arc<Groups>)]>;
+
+/// The control side's copy of [`GroupsAt`].
+#[derive(Default)]
+pub(crate) struct GroupHistory(VecDeque<(Grace, u64, Arc<Groups>)>);
+
+impl GroupHistory {
+    /// Adds what is seen from `version` on; `grace` begins when it is published.
+    pub fn push(&mut self, grace: Grace, version: u64, groups: Groups, domain: &Domain) {
+        self.0.push_front((grace, version, Arc::new(groups)));
+        // Whoever reads the tables after a grace period finds that version, or a later one.
+        if let Some(i) = self.0.iter().position(|(g, _, _)| domain.passed(*g)) {
+            self.0.truncate(i + 1);
+        }
+    }
+
+    pub fn view(&self) -> GroupsAt {
+        self.0.iter().map(|(_, version, groups)| (*version, groups.clone())).collect()
+    }
+}
+
 /// One bridge.
 pub(crate) struct BridgeView {
     pub id: u32,
@@ -77,7 +99,7 @@ pub(crate) struct BridgeView {
     pub ports: Vec<PortView>,
     pub bundles: Vec<Bundle>,
     pub tables: Arc<Tables>,
-    pub groups: Arc<Published<Groups>>,
+    pub groups: Arc<Published<GroupsAt>>,
     pub macs: Arc<MacIndex>,
     /// Credit id of a miss in table 0; the others follow.
     pub miss_base: u32,
@@ -90,9 +112,12 @@ impl BridgeView {
         Some(&self.ports[at])
     }
 
-    pub fn group(&self, id: u32) -> Option<&GroupView> {
+    /// A group as it is at a version.
+    pub fn group(&self, id: u32, version: u64) -> Option<&GroupView> {
         // SAFETY: resolve() runs on an online reader, everything else on the writer.
-        unsafe { self.groups.read() }.get(&id).map(|g| &**g)
+        let history = unsafe { self.groups.read() };
+        let (_, groups) = history.iter().find(|(since, _)| *since <= version)?;
+        groups.get(&id).map(|g| &**g)
     }
 }
 

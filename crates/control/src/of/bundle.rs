@@ -1,32 +1,108 @@
 //! Bundles: messages kept until the commit, then applied as one change.
 
 use super::conn::Conn;
-use openflow::codec::ERROR_DATA;
-use openflow::{BundleStep, OfError, Reply, Request};
+use ofproto::BundleItem;
+use openflow::codec::{self, Dialect, ERROR_DATA};
+use openflow::framing::Header;
+use openflow::{BundleStep, OfError, PacketOut, Reply, Request};
+use std::rc::Rc;
 
-/// Messages one bundle may hold.
-const MAX_MESSAGES: usize = 1 << 20;
+/// Bytes of messages one bundle may hold.
+const MAX_BYTES: usize = 1 << 29;
+/// Bytes that are allocated together.
+const CHUNK: usize = 1 << 20;
 /// Bundles one connection may have open.
 const MAX_BUNDLES: usize = 64;
 /// Nanoseconds after which a bundle that nobody adds to is given up, unless `other_config` of the
 /// database (`bundle-idle-timeout`) says otherwise; as in ovs-vswitchd.
 pub const IDLE_TIMEOUT: u64 = 10_000_000_000;
 
-/// A message that waits for the commit.
-pub struct Message {
-    /// Its own transaction id.
-    pub xid: u32,
-    /// What it asks for.
-    pub request: Request,
-    /// All of it, for an error reply.
-    pub bytes: Vec<u8>,
+/// Messages that wait for the commit, as they came: decoded ones are ten times as large.
+#[derive(Default)]
+pub struct Messages {
+    chunks: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Messages {
+    fn push(&mut self, message: &[u8]) {
+        self.bytes += message.len();
+        match self.chunks.last_mut() {
+            Some(last) if last.capacity() - last.len() >= message.len() => last.extend(message),
+            _ => {
+                let mut chunk = Vec::with_capacity(CHUNK);
+                chunk.extend(message);
+                self.chunks.push(chunk);
+            }
+        }
+    }
+
+    /// The message at (chunk, byte), and where the next one is.
+    fn at(&self, (chunk, byte): (usize, usize)) -> Option<(&[u8], (usize, usize))> {
+        let whole = self.chunks.get(chunk)?;
+        let rest = &whole[byte..];
+        let len = usize::from(Header::read(rest)?.len);
+        let next = if byte + len < whole.len() { (chunk, byte + len) } else { (chunk + 1, 0) };
+        Some((&rest[..len], next))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let mut at = (0, 0);
+        std::iter::from_fn(move || {
+            let (message, next) = self.at(at)?;
+            at = next;
+            Some(message)
+        })
+    }
+
+    /// Message number `n`: its transaction id and as much of it as goes into an error reply.
+    pub fn describe(&self, n: usize) -> Option<(u32, Vec<u8>)> {
+        let message = self.iter().nth(n)?;
+        Some((Header::read(message)?.xid, message[..message.len().min(ERROR_DATA)].to_vec()))
+    }
+
+    /// What they ask for, decoded one by one; `check` may refuse a message.
+    pub fn items(
+        self: Rc<Self>,
+        dialect: Dialect,
+        check: impl Fn(&Request) -> Result<(), OfError>,
+    ) -> impl Iterator<Item = Result<BundleItem, OfError>> {
+        let mut at = (0, 0);
+        std::iter::from_fn(move || {
+            let (message, next) = self.at(at)?;
+            at = next;
+            let request = codec::decode(dialect, message).map_err(|e| e.error);
+            Some(request.and_then(|(_, r)| check(&r).and_then(|()| item(r))))
+        })
+    }
+
+    /// The packets to send after the commit.
+    pub fn packet_outs(&self, dialect: Dialect) -> impl Iterator<Item = PacketOut> {
+        const PACKET_OUT: u8 = 13;
+        let those = self.iter().filter(|m| m[1] == PACKET_OUT);
+        those.filter_map(move |m| match codec::decode(dialect, m) {
+            Ok((_, Request::PacketOut(po))) => Some(po),
+            _ => None,
+        })
+    }
+}
+
+/// A bundled message as the switch half takes it.
+fn item(r: Request) -> Result<BundleItem, OfError> {
+    match r {
+        Request::FlowMod(m) => Ok(BundleItem::Flow(m)),
+        Request::GroupMod(m) => Ok(BundleItem::Group(m)),
+        Request::PortMod(m) => Ok(BundleItem::Port(m)),
+        Request::PacketOut(m) => Ok(BundleItem::PacketOut(m)),
+        _ => Err(OfError::BundleMsgUnsup),
+    }
 }
 
 /// An open bundle.
 pub struct Bundle {
     flags: u16,
     closed: bool,
-    messages: Vec<Message>,
+    messages: Messages,
     /// When it was last added to, ns.
     used: u64,
     /// The message that opened it, for the error when it is given up.
@@ -77,26 +153,14 @@ fn open(conn: &mut Conn, id: u32, flags: u16, from: (&[u8], u64)) -> Result<(), 
         return Err(OfError::BundleOutOfBundles);
     }
     let (opening, used) = (from.0[..from.0.len().min(ERROR_DATA)].to_vec(), from.1);
-    conn.bundles.insert(id, Bundle { flags, closed: false, messages: Vec::new(), used, opening });
+    conn.bundles
+        .insert(id, Bundle { flags, closed: false, messages: Messages::default(), used, opening });
     Ok(())
 }
 
-/// Keeps a message (transaction id, itself, the whole that it came in) for the commit; a bundle that
-/// was not opened opens itself.
-pub fn add(
-    conn: &mut Conn,
-    id: u32,
-    flags: u16,
-    (xid, request, whole): (u32, Request, &[u8]),
-    now: u64,
-) -> Result<(), OfError> {
-    match request {
-        Request::FlowMod(_)
-        | Request::GroupMod(_)
-        | Request::PortMod(_)
-        | Request::PacketOut(_) => {}
-        _ => return Err(OfError::BundleMsgUnsup),
-    }
+/// Keeps a message, which was decoded, for the commit; a bundle that was not opened opens itself.
+/// `whole`: what it came in.
+pub fn add(conn: &mut Conn, id: u32, flags: u16, whole: &[u8], now: u64) -> Result<(), OfError> {
     if !conn.bundles.contains_key(&id) {
         open(conn, id, flags, (whole, now))?;
     }
@@ -104,7 +168,7 @@ pub fn add(
     let refused = match () {
         () if bundle.closed => Some(OfError::BundleClosed),
         () if bundle.flags != flags => Some(OfError::BundleBadFlags),
-        () if bundle.messages.len() >= MAX_MESSAGES => Some(OfError::BundleMsgTooMany),
+        () if bundle.messages.bytes >= MAX_BYTES => Some(OfError::BundleMsgTooMany),
         () => None,
     };
     if let Some(error) = refused {
@@ -112,7 +176,7 @@ pub fn add(
         return Err(error);
     }
     bundle.used = now;
-    bundle.messages.push(Message { xid, request, bytes: inner_bytes(whole).to_vec() });
+    bundle.messages.push(inner_bytes(whole));
     Ok(())
 }
 
@@ -123,7 +187,7 @@ fn inner_bytes(whole: &[u8]) -> &[u8] {
     let at = if whole.get(1) == Some(&EXPERIMENTER) { 24 } else { 16 };
     let inner = whole.get(at..).unwrap_or_default();
     let len = inner.get(2..4).map_or(0, |l| usize::from(u16::from_be_bytes([l[0], l[1]])));
-    &inner[..len.min(inner.len()).min(ERROR_DATA)]
+    &inner[..len.min(inner.len())]
 }
 
 /// Gives up bundles that were left alone for `timeout` ns; the messages that opened them.
@@ -134,7 +198,7 @@ pub fn expire(conn: &mut Conn, now: u64, timeout: u64) -> Vec<Vec<u8>> {
 }
 
 /// Takes a bundle out for its commit.
-pub fn take(conn: &mut Conn, id: u32, flags: u16) -> Result<Vec<Message>, OfError> {
+pub fn take(conn: &mut Conn, id: u32, flags: u16) -> Result<Messages, OfError> {
     let bundle = conn.bundles.remove(&id).ok_or(OfError::BundleBadId)?;
     if bundle.flags != flags {
         return Err(OfError::BundleBadFlags);

@@ -1,14 +1,15 @@
 //! What each request does, and what is answered.
 
-use super::{ConnId, bundle, multipart, queues, role};
+use super::{ConnId, bundle, change, multipart, queues, role};
 use crate::state::{Shared, State};
 use crate::vlog;
 use ofproto::{BridgeId, BundleItem};
 use openflow::codec::{self, Dialect, ERROR_DATA, ReplyTo};
 use openflow::{
     BundleStep, FlowFormat, FlowMod, FlowModCommand, MeterCommand, MultipartRequest, NO_BUFFER,
-    OfError, PacketOut, Reply, Request, Role, SwitchConfig,
+    OfError, PacketOut, Reply, Request, Role, SwitchConfig, Version,
 };
+use std::rc::Rc;
 
 const MODULE: &str = "ofproto";
 
@@ -27,27 +28,18 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
         }
     };
     let Some((to, request)) = request else { return true };
-    if let Request::Multipart(MultipartRequest::Flow(select)) = &request {
-        let answered = multipart::flows(state, id, to, select).await;
-        let mut s = state.borrow_mut();
-        if let Err(error) = answered {
-            refuse(&mut s, id, to, error, bytes);
-        }
-        return s.conns.contains_key(&id);
-    }
     let waits = matches!(
         request,
         Request::Barrier | Request::BundleControl { step: BundleStep::CommitRequest, .. }
     );
-    let reply = {
+    let reply = perform(state, id, to, request, bytes).await;
+    {
         let mut s = state.borrow_mut();
-        let reply = handle(&mut s, id, to.xid, request, bytes);
         s.deliver(Some((id, to.xid)));
         if waits {
             s.flush_changes();
         }
-        reply
-    };
+    }
     if waits {
         crate::state::settle(state).await;
     }
@@ -65,6 +57,34 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
         Err(error) => refuse(&mut s, id, to, error, bytes),
     }
     s.conns.contains_key(&id)
+}
+
+/// Does what a request says; the reply, if it has one. What may take long goes in slices.
+async fn perform(
+    state: &Shared,
+    id: ConnId,
+    to: ReplyTo,
+    request: Request,
+    bytes: &[u8],
+) -> Result<Option<Reply>, OfError> {
+    if changes(&request) {
+        change::others(state).await;
+        let s = state.borrow();
+        if s.conns.get(&id).is_some_and(|c| c.role == Role::Secondary) {
+            return Err(OfError::IsSlave);
+        }
+    }
+    match request {
+        Request::Multipart(MultipartRequest::Flow(select)) => {
+            multipart::flows(state, id, to, &select).await.map(|()| None)
+        }
+        Request::FlowMod(fm) if loose(&fm) => flow_mods(state, id, to.xid, fm).await.map(|()| None),
+        Request::BundleControl { id: b, step: BundleStep::CommitRequest, flags } => {
+            commit(state, id, to.xid, b, flags).await?;
+            Ok(Some(Reply::BundleControl { id: b, step: BundleStep::CommitReply, flags }))
+        }
+        request => handle(&mut state.borrow_mut(), id, to.xid, request, bytes),
+    }
 }
 
 /// Answers a message with an error.
@@ -126,11 +146,6 @@ fn handle(
     request: Request,
     bytes: &[u8],
 ) -> Result<Option<Reply>, OfError> {
-    let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
-    let secondary = conn.role == Role::Secondary;
-    if secondary && changes(&request) {
-        return Err(OfError::IsSlave);
-    }
     let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
     let now = s.now_ns();
     let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
@@ -182,19 +197,14 @@ fn handle(
         }
         Request::Role { role, generation } => Some(role::set(s, id, role, generation)?),
         Request::GetAsync => Some(Reply::Async(conn.wants)),
-        Request::BundleControl { id: b, step: BundleStep::CommitRequest, flags } => {
-            let messages = bundle::take(conn, b, flags)?;
-            commit(s, id, messages)?;
-            Some(Reply::BundleControl { id: b, step: BundleStep::CommitReply, flags })
-        }
         Request::BundleControl { id: b, step, flags } => {
             Some(bundle::control(conn, b, step, flags, (bytes, now))?)
         }
-        Request::BundleAdd { id: b, flags, xid: inner_xid, inner } => {
+        Request::BundleAdd { id: b, flags, xid: inner_xid, .. } => {
             if inner_xid != xid {
                 return Err(OfError::BundleMsgBadXid);
             }
-            bundle::add(conn, b, flags, (inner_xid, *inner, bytes), now)?;
+            bundle::add(conn, b, flags, bytes, now)?;
             None
         }
         request => return connection(s, id, bridge, request).map(|()| None),
@@ -266,76 +276,91 @@ fn table_mod(table: u8, config: u32) -> Result<(), OfError> {
     }
 }
 
+/// May a flow-mod change many flows?
+fn loose(fm: &FlowMod) -> bool {
+    matches!(fm.command, FlowModCommand::Modify | FlowModCommand::Delete)
+}
+
 fn flow_mod(s: &mut State, id: ConnId, fm: &FlowMod, now: u64) -> Result<(), OfError> {
     let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
-    check(s, id, fm)?;
+    check(version(s, id)?, fm)?;
     s.ofproto.flow_mod(bridge, fm, now)?;
-    // Packets are not buffered here, so a buffer id can only be unknown.
-    if fm.buffer_id != NO_BUFFER {
-        return Err(OfError::BufferUnknown);
-    }
-    Ok(())
+    known_buffer(fm.buffer_id)
+}
+
+/// As [`flow_mod`], for many flows.
+async fn flow_mods(state: &Shared, id: ConnId, xid: u32, fm: FlowMod) -> Result<(), OfError> {
+    let bridge = {
+        let s = state.borrow();
+        check(version(&s, id)?, &fm)?;
+        s.bridge_id(id).ok_or(OfError::BadType)?
+    };
+    let buffer = fm.buffer_id;
+    let items = Box::new(std::iter::once(Ok(BundleItem::Flow(fm))));
+    change::run(state, Some((id, xid)), bridge, items).await.map_err(|(_, e)| e)?;
+    known_buffer(buffer)
+}
+
+/// Packets are not buffered here, so a buffer id can only be unknown.
+fn known_buffer(id: u32) -> Result<(), OfError> {
+    if id == NO_BUFFER { Ok(()) } else { Err(OfError::BufferUnknown) }
 }
 
 fn packet_out(s: &mut State, id: ConnId, po: &PacketOut) -> Result<(), OfError> {
-    if po.buffer_id != NO_BUFFER {
-        return Err(OfError::BufferUnknown);
-    }
+    known_buffer(po.buffer_id)?;
     let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
     s.flush_changes();
     s.packet_out(bridge, po)
 }
 
-fn commit(s: &mut State, id: ConnId, messages: Vec<bundle::Message>) -> Result<(), OfError> {
-    let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
-    let now = s.now_ns();
-    let items: Vec<BundleItem> = messages.iter().filter_map(|m| item(&m.request)).collect();
-    match check_all(s, id, &items).and_then(|()| s.ofproto.bundle(bridge, &items, now)) {
+async fn commit(
+    state: &Shared,
+    id: ConnId,
+    xid: u32,
+    bundle: u32,
+    flags: u16,
+) -> Result<(), OfError> {
+    let (bridge, dialect, messages) = {
+        let mut s = state.borrow_mut();
+        let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
+        let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
+        let dialect = conn.dialect.ok_or(OfError::BadType)?;
+        (bridge, dialect, Rc::new(bundle::take(conn, bundle, flags)?))
+    };
+    let fits = move |r: &Request| match r {
+        Request::FlowMod(fm) => check(dialect.version, fm),
+        _ => Ok(()),
+    };
+    let items = Box::new(messages.clone().items(dialect, fits));
+    let outcome = change::run(state, Some((id, xid)), bridge, items).await;
+    let mut s = state.borrow_mut();
+    match outcome {
         Ok(()) => {
             s.flush_changes();
-            for item in &items {
-                if let BundleItem::PacketOut(po) = item {
-                    s.packet_out(bridge, po)?;
-                }
+            for po in messages.packet_outs(dialect) {
+                s.packet_out(bridge, &po)?;
             }
             Ok(())
         }
         Err((index, error)) => {
-            if let Some(m) = messages.into_iter().nth(index) {
+            if let Some((xid, data)) = messages.describe(index) {
                 vlog::info!("connmgr", "{}: sending {error:?} error reply", s.conn_name(id));
-                s.reply(id, m.xid, &Reply::Error { error, data: m.bytes });
+                s.reply(id, xid, &Reply::Error { error, data });
             }
             Err(OfError::BundleMsgFailed)
         }
     }
 }
 
-/// A bundled message as the switch half takes it; others were refused when they came.
-fn item(r: &Request) -> Option<BundleItem> {
-    match r {
-        Request::FlowMod(m) => Some(BundleItem::Flow(m.clone())),
-        Request::GroupMod(m) => Some(BundleItem::Group(m.clone())),
-        Request::PortMod(m) => Some(BundleItem::Port(m.clone())),
-        Request::PacketOut(m) => Some(BundleItem::PacketOut(m.clone())),
-        _ => None,
-    }
+fn version(s: &State, id: ConnId) -> Result<Version, OfError> {
+    Ok(s.conns.get(&id).and_then(|c| c.dialect).ok_or(OfError::BadType)?.version)
 }
 
-fn check_all(s: &State, id: ConnId, items: &[BundleItem]) -> Result<(), (usize, OfError)> {
-    for (i, item) in items.iter().enumerate() {
-        if let BundleItem::Flow(fm) = item {
-            check(s, id, fm).map_err(|e| (i, e))?;
-        }
-    }
-    Ok(())
-}
-
-/// Do the instructions of a flow-mod fit its match, by the rules of the connection's version?
-fn check(s: &State, id: ConnId, fm: &FlowMod) -> Result<(), OfError> {
+/// Do the instructions of a flow-mod fit its match, by the rules of a version?
+fn check(version: Version, fm: &FlowMod) -> Result<(), OfError> {
     if matches!(fm.command, FlowModCommand::Delete | FlowModCommand::DeleteStrict) {
         return Ok(());
     }
-    let version = s.conns.get(&id).and_then(|c| c.dialect).ok_or(OfError::BadType)?.version;
     let n_tables = ofproto::N_TABLES as u8;
     openflow::check::check_instructions(&fm.instructions, &fm.matching, version, n_tables, fm.table)
 }

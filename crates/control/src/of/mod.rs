@@ -2,6 +2,7 @@
 
 pub mod async_msgs;
 pub mod bundle;
+pub mod change;
 pub mod conn;
 pub mod dispatch;
 pub mod multipart;

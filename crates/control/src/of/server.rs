@@ -24,6 +24,9 @@ const HELLO: Duration = Duration::from_secs(8);
 /// changes together and more cached decisions go than must.
 const FLUSH: u32 = 64;
 
+/// How long one connection is served before others have their turn.
+const TURN: Duration = Duration::from_millis(5);
+
 /// A task that ends when this is dropped.
 pub struct Task(JoinHandle<()>);
 
@@ -348,6 +351,7 @@ async fn read<R: AsyncRead>(
     let mut framer = openflow::framing::Framer::new();
     let mut buf = vec![0; 64 * 1024];
     let mut probed = false;
+    let mut turn = Instant::now();
     loop {
         let ready = match state.borrow().conns.get(&id) {
             Some(c) => c.dialect.is_some(),
@@ -380,6 +384,11 @@ async fn read<R: AsyncRead>(
                     }
                     if !dispatch::message(state, id, message).await {
                         return End::Protocol;
+                    }
+                    // A peer that always has more to say gives others their turn.
+                    if turn.elapsed() > TURN {
+                        tokio::task::yield_now().await;
+                        turn = Instant::now();
                     }
                 }
                 Some(Err(e)) => {

@@ -14,7 +14,7 @@ impl<'a> Xlate<'a, '_> {
             return self.fail(Drop::DepthLimit);
         }
         let bridge = self.bridge;
-        let Some(group) = bridge.group(id) else {
+        let Some(group) = bridge.group(id, self.version) else {
             return self.warn(|| format!("output to nonexistent group {id}"));
         };
         self.out.credits.push(group.credit);
@@ -69,7 +69,7 @@ impl<'a> Xlate<'a, '_> {
             return true;
         }
         let port = self.bridge.port(b.watch_port).is_some_and(|p| p.live());
-        let group = || self.bridge.group(b.watch_group);
+        let group = || self.bridge.group(b.watch_group, self.version);
         port || depth < 16
             && group().is_some_and(|g| g.buckets.iter().any(|b| self.live(b, depth + 1)))
     }

@@ -1,0 +1,400 @@
+//! Changes: staged under the next version, step by step if there is much to do, then shown all at
+//! once or undone.
+//!
+//! One change is open at a time. Whoever began it calls [`Switch::advance`] until it is done and may do
+//! other things in between; any other change of flows or groups runs it to its end first.
+
+use crate::counters::{FlowRec, Slot};
+use crate::events::{Event, Regions};
+use crate::flow_mod::Rewrite;
+use crate::group::GroupUndo;
+use crate::switch::{Limbo, Switch};
+use crate::table::FlowRule;
+use crate::types::{BridgeId, PortSpec};
+use openflow::{
+    FlowMod, FlowRemoved, GroupMod, MonitorUpdate, OfError, PortMod, Removed, flow_flag,
+};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Flows that a small change cleans up after its predecessors.
+const FEW: usize = 64;
+/// Retired memory is looked at after this many changes.
+const RECLAIM_EVERY: u32 = 256;
+
+/// One step of a bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum BundleItem {
+    Flow(FlowMod),
+    Group(GroupMod),
+    Port(PortMod),
+    /// A packet-out is checked with the others and left to the caller to execute.
+    PacketOut(openflow::PacketOut),
+}
+
+/// The steps of a bundle as they are needed; or why one of them is none.
+pub type Items = Box<dyn Iterator<Item = Result<BundleItem, OfError>>>;
+
+/// How a change ended: an error names the item that failed.
+pub type Outcome = Result<(), (usize, OfError)>;
+
+/// A change that was begun.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Change(u64);
+
+/// How to take a step back.
+pub(crate) enum Undo {
+    /// A rule that no packet saw yet.
+    Added(u8, Arc<FlowRule>),
+    /// A rule that still lives in the current version.
+    Removed(u8, Arc<FlowRule>),
+    /// A record as it was.
+    Record(u32, Box<FlowRec>),
+    Group(Box<GroupUndo>),
+    Port(Box<PortSpec>),
+}
+
+/// What monitors are told of one flow.
+pub(crate) enum Note {
+    Added(Arc<FlowRule>),
+    /// And what it was.
+    Modified(Arc<FlowRule>, Arc<FlowRule>),
+    Deleted(Arc<FlowRule>, Removed),
+}
+
+/// Flows that the item at hand still has to change.
+pub(crate) enum Rest {
+    Nothing,
+    Remove(std::vec::IntoIter<(u8, Arc<FlowRule>)>, Removed),
+    Modify(std::vec::IntoIter<(u8, Arc<FlowRule>)>, Rewrite),
+}
+
+/// Changes of one bridge on their way to the next version.
+pub(crate) struct Txn {
+    pub bridge: BridgeId,
+    pub version: u64,
+    pub now: u64,
+    pub undo: Vec<Undo>,
+    /// Ids whose rule goes for good, with the reason.
+    pub gone: Vec<(u32, Removed)>,
+    pub regions: Regions,
+    /// The regions cover the item at hand already.
+    pub covered: bool,
+    pub notes: Vec<Note>,
+    pub rest: Rest,
+    /// Groups changed.
+    pub groups: bool,
+}
+
+/// A change under way.
+pub(crate) struct Open {
+    change: u64,
+    txn: Txn,
+    items: Items,
+    /// Items taken so far.
+    taken: usize,
+    /// Packets see it; what is left is to tell, and to free.
+    shown: bool,
+    notes: std::vec::IntoIter<Note>,
+    gone: std::vec::IntoIter<(u32, Removed)>,
+}
+
+impl Switch {
+    /// Executes a flow-mod. It is visible to packets when this returns; cached decisions that
+    /// overlap it are in [`Switch::take_regions`].
+    pub fn flow_mod(&mut self, id: BridgeId, m: &FlowMod, now: u64) -> Result<(), OfError> {
+        self.transact(id, now, |s, txn| s.stage_flow(txn, m))
+    }
+
+    /// Executes all or nothing; packets see all at once. An error names the failed item.
+    pub fn bundle(&mut self, id: BridgeId, items: Vec<BundleItem>, now: u64) -> Outcome {
+        let items = Box::new(items.into_iter().map(Ok));
+        self.begin(id, items, now).map_err(|e| (0, e))?;
+        self.step(usize::MAX).unwrap_or(Ok(()))
+    }
+
+    /// Opens a change of many steps; nothing happens before [`Switch::advance`].
+    pub fn begin(&mut self, id: BridgeId, items: Items, now: u64) -> Result<Change, OfError> {
+        let txn = self.start(id, now)?;
+        Ok(self.open(txn, items))
+    }
+
+    /// Goes on with a change for about `steps` flows; how it ended, once it has.
+    pub fn advance(&mut self, change: &Change, steps: usize) -> Option<Outcome> {
+        if let Some(i) = self.outcomes.iter().position(|(c, _)| *c == change.0) {
+            return Some(self.outcomes.swap_remove(i).1);
+        }
+        match &self.open {
+            Some(open) if open.change == change.0 => self.step(steps),
+            _ => None,
+        }
+    }
+
+    /// Is a change under way?
+    pub fn busy(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Runs the open change to its end, for whoever began it to learn of later.
+    pub(crate) fn finish(&mut self) {
+        if let Some(change) = self.open.as_ref().map(|o| o.change)
+            && let Some(outcome) = self.step(usize::MAX)
+        {
+            self.outcomes.push((change, outcome));
+        }
+    }
+
+    /// Runs `stage` and shows or undoes what it did.
+    pub(crate) fn transact(
+        &mut self,
+        bridge: BridgeId,
+        now: u64,
+        stage: impl FnOnce(&mut Switch, &mut Txn) -> Result<(), OfError>,
+    ) -> Result<(), OfError> {
+        let mut txn = self.start(bridge, now)?;
+        if let Err(e) = stage(self, &mut txn) {
+            self.roll_back(txn);
+            return Err(e);
+        }
+        self.open(txn, Box::new(std::iter::empty()));
+        self.step(usize::MAX).unwrap_or(Ok(())).map_err(|(_, e)| e)
+    }
+
+    fn start(&mut self, bridge: BridgeId, now: u64) -> Result<Txn, OfError> {
+        self.of_bridge(bridge)?;
+        self.finish();
+        self.tidy(FEW);
+        Ok(Txn {
+            bridge,
+            version: self.version() + 1,
+            now,
+            undo: Vec::new(),
+            gone: Vec::new(),
+            regions: std::mem::take(&mut self.spare_regions),
+            covered: false,
+            notes: Vec::new(),
+            rest: Rest::Nothing,
+            groups: false,
+        })
+    }
+
+    fn open(&mut self, txn: Txn, items: Items) -> Change {
+        self.begun += 1;
+        let change = self.begun;
+        let (notes, gone) = Default::default();
+        self.open = Some(Open { change, txn, items, taken: 0, shown: false, notes, gone });
+        Change(change)
+    }
+
+    fn step(&mut self, mut steps: usize) -> Option<Outcome> {
+        let mut open = self.open.take()?;
+        if !open.shown {
+            match self.stage_some(&mut open, &mut steps) {
+                Err(e) => {
+                    self.roll_back(open.txn);
+                    return Some(Err((open.taken.saturating_sub(1), e)));
+                }
+                Ok(true) => self.show(&mut open),
+                Ok(false) => {}
+            }
+        }
+        if !open.shown || !self.tell_some(&mut open, &mut steps) {
+            self.open = Some(open);
+            return None;
+        }
+        self.wind_up(open.txn);
+        Some(Ok(()))
+    }
+
+    /// Stages at most `steps`; true: that was all.
+    fn stage_some(&mut self, open: &mut Open, steps: &mut usize) -> Result<bool, OfError> {
+        while *steps > 0 {
+            *steps -= 1;
+            if self.stage_rest(&mut open.txn) {
+                continue;
+            }
+            let Some(item) = open.items.next() else { return Ok(true) };
+            open.taken += 1;
+            self.stage(&mut open.txn, &item?)?;
+        }
+        Ok(false)
+    }
+
+    fn stage(&mut self, txn: &mut Txn, item: &BundleItem) -> Result<(), OfError> {
+        match item {
+            BundleItem::Flow(m) => self.stage_flow(txn, m),
+            BundleItem::Group(m) => self.stage_group(txn, m),
+            BundleItem::Port(m) => {
+                let old = self.port(txn.bridge, m.port).ok_or(OfError::PortModBadPort)?.clone();
+                txn.undo.push(Undo::Port(Box::new(old)));
+                self.port_mod(txn.bridge, m)
+            }
+            BundleItem::PacketOut(p) => self.check_packet_out(txn.bridge, p),
+        }
+    }
+
+    /// Changes one of the flows that the item at hand means; false: there is none left.
+    fn stage_rest(&mut self, txn: &mut Txn) -> bool {
+        let mut rest = std::mem::replace(&mut txn.rest, Rest::Nothing);
+        let more = match &mut rest {
+            Rest::Nothing => false,
+            Rest::Remove(rules, reason) => rules
+                .next()
+                .map(|(table, rule)| self.stage_remove(txn, table, &rule, *reason))
+                .is_some(),
+            Rest::Modify(rules, to) => rules
+                .next()
+                .map(|(table, rule)| self.stage_rewrite(txn, table, &rule, to))
+                .is_some(),
+        };
+        if more {
+            txn.rest = rest;
+        } else {
+            txn.covered = false;
+        }
+        more
+    }
+
+    /// Packets see the change from here on.
+    fn show(&mut self, open: &mut Open) {
+        let txn = &mut open.txn;
+        if txn.groups {
+            self.publish_groups(txn.bridge, txn.version);
+        }
+        self.shared.version.store(txn.version, Ordering::Release);
+        txn.regions.drain().for_each(|r| self.outbox.region(r));
+        self.spare_regions = std::mem::take(&mut txn.regions);
+        open.notes = std::mem::take(&mut txn.notes).into_iter();
+        open.gone = std::mem::take(&mut txn.gone).into_iter();
+        open.shown = true;
+    }
+
+    /// Tells of at most `steps` flows; true: that was all.
+    fn tell_some(&mut self, open: &mut Open, steps: &mut usize) -> bool {
+        while *steps > 0 {
+            *steps -= 1;
+            if let Some(note) = open.notes.next() {
+                self.tell(&open.txn, note);
+            } else if let Some((id, reason)) = open.gone.next() {
+                self.removed(&open.txn, id, reason);
+            } else {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn tell(&mut self, txn: &Txn, note: Note) {
+        let stats = |rule: &FlowRule| {
+            self.slots.flow(rule.value().id).map(|rec| self.stats_of(rule, rec, txn.now))
+        };
+        let (update, old) = match note {
+            Note::Added(rule) => (stats(&rule).map(MonitorUpdate::Added), Vec::new()),
+            Note::Modified(rule, old) => {
+                (stats(&rule).map(MonitorUpdate::Modified), old.value().instructions.to_vec())
+            }
+            Note::Deleted(rule, reason) => {
+                (stats(&rule).map(|s| MonitorUpdate::Deleted(s, reason)), Vec::new())
+            }
+        };
+        if let Some(update) = update {
+            self.outbox.events.push(Event::Flow(txn.bridge, Box::new(update), old));
+        }
+    }
+
+    /// A flow is gone for good: tell, and free its id.
+    fn removed(&mut self, txn: &Txn, id: u32, reason: Removed) {
+        let Some(rec) = self.slots.flow(id) else { return };
+        if rec.flags & flow_flag::SEND_FLOW_REM != 0 {
+            let stats = self.stats_of(&rec.rule, rec, txn.now);
+            let message = Box::new(FlowRemoved { stats, reason });
+            self.outbox.events.push(Event::FlowRemoved(txn.bridge, message));
+        }
+        self.slots.release(id, txn.now);
+    }
+
+    /// What readers of the old version may still see goes later ([`Switch::tidy`]).
+    fn wind_up(&mut self, txn: Txn) {
+        let old = txn.undo.len() > FEW || txn.undo.iter().any(|u| !matches!(u, Undo::Added(..)));
+        if old && let Ok(b) = self.bridge(txn.bridge) {
+            let (grace, tables) = (self.shared.domain.grace(), b.tables.clone());
+            let steps = txn.undo.into_iter();
+            self.limbo.push_back(Limbo { grace, tables, now: txn.now, steps });
+        }
+        self.tidy(FEW);
+    }
+
+    /// Frees what a change left behind and no reader can see any more, at most `n` flows of it.
+    pub fn tidy(&mut self, n: usize) {
+        self.changes = self.changes.wrapping_add(1);
+        if self.changes.is_multiple_of(RECLAIM_EVERY) {
+            self.shared.domain.reclaim();
+        }
+        let mut unlinked = Vec::new();
+        let mut left = n;
+        while left > 0 {
+            let Some(limbo) = self.limbo.front_mut() else { break };
+            if !self.shared.domain.passed(limbo.grace) {
+                break;
+            }
+            match limbo.steps.next() {
+                Some(Undo::Removed(table, rule)) => {
+                    let t = limbo.tables.get(table);
+                    unlinked.extend(t.and_then(|t| t.unlink(&rule)));
+                    unlinked.push(rule);
+                }
+                Some(Undo::Group(g)) => {
+                    let now = limbo.now;
+                    g.freed.into_iter().for_each(|id| self.slots.release(id, now));
+                }
+                Some(_) => {}
+                None => drop(self.limbo.pop_front()),
+            }
+            left -= 1;
+        }
+        if !unlinked.is_empty() {
+            self.shared.domain.retire(unlinked);
+        }
+    }
+
+    /// Has [`Switch::tidy`] anything to do?
+    pub fn untidy(&self) -> bool {
+        !self.limbo.is_empty()
+    }
+
+    fn roll_back(&mut self, txn: Txn) {
+        for u in txn.undo.into_iter().rev() {
+            match u {
+                Undo::Added(table, rule) => self.undo_add(txn.bridge, table, rule, txn.now),
+                Undo::Removed(table, rule) => {
+                    rule.set_remove_version(classifier::NEVER);
+                    self.note(txn.bridge, table, &rule.value().instructions, true);
+                }
+                Undo::Record(id, rec) => {
+                    if let Some(slot) = self.slots.get_mut(id) {
+                        *slot = Slot::Flow(*rec);
+                    }
+                }
+                Undo::Group(g) => self.group_undo(txn.bridge, *g),
+                Undo::Port(spec) => {
+                    let _ = self.update_port(txn.bridge, *spec);
+                }
+            }
+        }
+    }
+
+    fn undo_add(&mut self, bridge: BridgeId, table: u8, rule: Arc<FlowRule>, now: u64) {
+        let unlinked = self
+            .bridge(bridge)
+            .ok()
+            .and_then(|b| b.tables.get(table))
+            .and_then(|t| t.unlink(&rule));
+        self.shared.domain.retire(unlinked);
+        self.note(bridge, table, &rule.value().instructions, false);
+        let mine = |r: &FlowRec| Arc::ptr_eq(&r.rule, &rule);
+        if self.slots.flow(rule.value().id).is_some_and(mine) {
+            self.slots.release(rule.value().id, now);
+        }
+    }
+}
