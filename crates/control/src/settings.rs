@@ -47,7 +47,7 @@ fn read(desired: &Desired) -> Settings {
         s.max_idle_ms = v.max(100);
     }
     if let Some(v) = number("tx-flush-interval") {
-        s.tx_flush_interval_us = v.min(1_000_000);
+        s.tx_flush_interval_us = Some(v.min(1_000_000));
     }
     // OVS allows a list `50,8:0` (a default and per-core values); the default applies to all here.
     if let Some(v) = text("pmd-sleep-max")

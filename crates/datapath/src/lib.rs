@@ -21,6 +21,7 @@ mod control;
 mod events;
 mod flows;
 mod handle;
+mod hold;
 mod index;
 mod interpret;
 mod invalidate;

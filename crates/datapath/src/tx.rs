@@ -2,6 +2,7 @@
 
 use crate::clock;
 use crate::events::{Handoff, Shared, Wake};
+use crate::hold::{Fill, LONGEST_US, Policy};
 use crate::interpret::{Frame, Sink};
 use crate::stats::PortCell;
 use crate::types::{Meters, PuntEvent, Settings};
@@ -29,8 +30,9 @@ struct Slot {
     buf: Vec<Packet>,
     /// Longest frame that the port takes.
     limit: usize,
-    /// Cycle count when the oldest packet was buffered.
-    since: u64,
+    /// In `waiting`.
+    listed: bool,
+    fill: Fill,
     /// Tokens for punts of packets that came in here, and when they were counted.
     tokens: f64,
     filled_ms: u64,
@@ -68,7 +70,7 @@ pub(crate) struct Exits {
     pub now_ms: u64,
     /// Something was pushed for control.
     pub news: bool,
-    flush_cycles: u64,
+    hold: Policy,
     punt_rate: f64,
     punt_burst: f64,
 }
@@ -93,7 +95,7 @@ impl Exits {
             rng: clock::cycles() | 1,
             now_ms: 0,
             news: false,
-            flush_cycles: 0,
+            hold: Policy::default(),
             punt_rate: 0.0,
             punt_burst: 0.0,
         }
@@ -101,8 +103,15 @@ impl Exits {
 
     /// Takes over new settings.
     pub fn configure(&mut self, s: &Settings) {
-        self.flush_cycles = s.tx_flush_interval_us * (clock::cycles_per_second() / 1_000_000);
+        let cycles = |us: u64| us * (clock::cycles_per_second() / 1_000_000);
+        self.hold.fixed = s.tx_flush_interval_us.map(cycles);
+        self.hold.longest = cycles(LONGEST_US);
         (self.punt_rate, self.punt_burst) = (s.punt_rate as f64 / 1000.0, s.punt_burst as f64);
+    }
+
+    /// Bursts never wait: this worker sleeps when it has nothing to do.
+    pub fn hold_nothing(&mut self) {
+        self.hold.fixed = Some(0);
     }
 
     /// A port exists.
@@ -113,8 +122,8 @@ impl Exits {
         }
         let buf = Vec::with_capacity(VECTOR);
         let (tokens, filled_ms) = (self.punt_burst, self.now_ms);
-        let (route, limit, since) = (Route::None, usize::MAX, 0);
-        self.slots[i] = Some(Slot { stats, route, buf, limit, since, tokens, filled_ms });
+        let (route, limit, listed, fill) = (Route::None, usize::MAX, false, Fill::default());
+        self.slots[i] = Some(Slot { stats, route, buf, limit, listed, fill, tokens, filled_ms });
     }
 
     /// Sets the longest frame that a port takes.
@@ -137,7 +146,9 @@ impl Exits {
     pub fn set_route(&mut self, no: PortNo, route: Route) -> Option<Box<dyn TxQueue>> {
         self.flush(no);
         self.waiting.retain(|p| *p != no);
-        match std::mem::replace(&mut self.slots.get_mut(no as usize)?.as_mut()?.route, route) {
+        let slot = self.slots.get_mut(no as usize)?.as_mut()?;
+        slot.listed = false;
+        match std::mem::replace(&mut slot.route, route) {
             Route::Queue(q) => Some(q),
             _ => None,
         }
@@ -174,10 +185,10 @@ impl Exits {
             self.shared.orphan.lost(Drop::NoPort, 1);
             return self.trash.push(packet);
         };
-        if slot.buf.is_empty() {
-            slot.since = 0;
+        if !std::mem::replace(&mut slot.listed, true) {
             self.waiting.push(no);
         }
+        slot.fill.fresh += 1;
         slot.buf.push(packet);
         if slot.buf.len() >= BURST {
             self.flush(no);
@@ -192,12 +203,12 @@ impl Exits {
                 self.shared.orphan.lost(Drop::NoPort, rest.len() as u64);
                 return self.trash.extend_from_slice(rest);
             };
-            if slot.buf.is_empty() {
-                slot.since = 0;
+            if !std::mem::replace(&mut slot.listed, true) {
                 self.waiting.push(no);
             }
             let (now, later) = rest.split_at(rest.len().min(BURST - slot.buf.len()));
             slot.buf.extend_from_slice(now);
+            slot.fill.fresh += now.len() as u32;
             rest = later;
             if slot.buf.len() >= BURST {
                 self.flush(no);
@@ -231,6 +242,7 @@ impl Exits {
                 slot.stats.tx_bytes.add(bytes);
                 self.shared.perf.tx_packets.add(n as u64);
                 self.shared.perf.tx_batches.add(1);
+                slot.stats.tx_bursts.add(1);
                 Drop::TxFull
             }
             Route::Via(peer) => match self.peers.get_mut(*peer) {
@@ -251,8 +263,9 @@ impl Exits {
         }
     }
 
-    /// End of a vector: sends what is due, wakes peers, frees buffers.
-    pub fn flush_due(&mut self, now: u64) {
+    /// End of a vector of `n` packets: sends what is due, wakes peers, frees buffers.
+    pub fn flush_due(&mut self, n: usize, now: u64) {
+        self.hold.vector(n);
         let mut i = 0;
         while i < self.waiting.len() {
             let no = self.waiting[i];
@@ -275,15 +288,14 @@ impl Exits {
         }
     }
 
+    /// Does a port's burst go now? Then the port is no longer listed.
     fn due(&mut self, no: PortNo, now: u64) -> bool {
         let Some(Some(slot)) = self.slots.get_mut(no as usize) else { return true };
-        if self.flush_cycles == 0 || slot.buf.is_empty() {
-            return true;
+        slot.listed = !slot.fill.due(&self.hold, slot.buf.len(), now);
+        if slot.listed {
+            slot.stats.tx_held.add(1);
         }
-        if slot.since == 0 {
-            slot.since = now;
-        }
-        now.saturating_sub(slot.since) >= self.flush_cycles
+        !slot.listed
     }
 
     /// A packet with these bytes.
@@ -310,7 +322,7 @@ impl Exits {
             self.stats(p.in_port).lost(Drop::Shutdown, 1);
             self.trash.push(p.packet);
         }
-        self.flush_due(0);
+        self.flush_due(0, 0);
     }
 }
 

@@ -81,8 +81,9 @@ pub struct Settings {
     pub flow_limit: u32,
     /// Flows unused for so long are removed (`max-idle`), milliseconds.
     pub max_idle_ms: u64,
-    /// Hold less than full transmit bursts so long (`tx-flush-interval`), microseconds.
-    pub tx_flush_interval_us: u64,
+    /// Hold less than full transmit bursts so long (`tx-flush-interval`), microseconds; None: as load
+    /// and rate suggest, at most 25.
+    pub tx_flush_interval_us: Option<u64>,
     /// Longest sleep of an idle PMD thread (`pmd-sleep-max`), microseconds; 0: never sleeps.
     pub pmd_sleep_max_us: u64,
     /// VLAN tags the parser looks behind (`vlan-limit`): 1 or 2.
@@ -105,7 +106,7 @@ impl Default for Settings {
             signature_cache: Tri::Auto,
             flow_limit: 1 << 20,
             max_idle_ms: 10_000,
-            tx_flush_interval_us: 0,
+            tx_flush_interval_us: None,
             pmd_sleep_max_us: 0,
             vlan_limit: 1,
             punt_rate: 50_000,
@@ -228,6 +229,10 @@ pub struct PortStats {
     pub tx_packets: u64,
     /// Accepted by the port for sending.
     pub tx_bytes: u64,
+    /// Bursts given to the port.
+    pub tx_bursts: u64,
+    /// Times a burst waited for more packets at the end of a vector.
+    pub tx_held: u64,
     /// Packets that ended here, by reason.
     pub drops: [u64; Drop::COUNT],
     /// Extra packets made (outputs, punts and named drops beyond the first of a packet).
@@ -245,6 +250,8 @@ impl Default for PortStats {
             rx_bytes: 0,
             tx_packets: 0,
             tx_bytes: 0,
+            tx_bursts: 0,
+            tx_held: 0,
             drops: [0; Drop::COUNT],
             copies: 0,
             punted: 0,
@@ -266,6 +273,8 @@ impl PortStats {
         self.rx_bytes += o.rx_bytes;
         self.tx_packets += o.tx_packets;
         self.tx_bytes += o.tx_bytes;
+        self.tx_bursts += o.tx_bursts;
+        self.tx_held += o.tx_held;
         self.copies += o.copies;
         self.punted += o.punted;
         self.injected += o.injected;

@@ -147,14 +147,14 @@ impl Vector {
         n + m
     }
 
-    /// Steps 1 and 2: receives from a queue while it returns full bursts and there is room, and parses
-    /// each burst while it is near; returns how many.
+    /// Steps 1 and 2: receives up to `limit` packets, for which there is room, from a queue while it
+    /// returns full bursts, and parses each burst while it is near; returns how many.
     #[inline]
-    pub fn receive(&mut self, rx: &mut dyn RxQueue, port: PortNo) -> usize {
+    pub fn receive(&mut self, rx: &mut dyn RxQueue, port: PortNo, limit: usize) -> usize {
         let since = self.packets.len();
-        while self.packets.len() < VECTOR {
+        while self.packets.len() < since + limit {
             let start = self.packets.len();
-            let want = (VECTOR - start).min(packet::BURST);
+            let want = (since + limit - start).min(packet::BURST);
             let n = rx.rx(&mut self.packets, want);
             if n == 0 {
                 break;

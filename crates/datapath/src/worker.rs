@@ -7,7 +7,7 @@ use crate::lookup::Tally;
 use crate::tx::Exits;
 use crate::types::Settings;
 use crate::vector::Vector;
-use packet::VECTOR;
+use packet::{BURST, VECTOR};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sync::{Consumer, Reader};
@@ -25,6 +25,8 @@ pub(crate) struct Worker {
     brought: Vec<(usize, usize)>,
     /// Which queue is asked first.
     turn: usize,
+    /// Queues that had packets when they were asked, or were not asked.
+    active: usize,
     inbound: Vec<Consumer<Handoff>>,
     commands: Consumer<Command>,
     settings: Settings,
@@ -57,6 +59,7 @@ impl Worker {
             rx: Vec::new(),
             brought: Vec::new(),
             turn: 0,
+            active: 0,
             inbound: Vec::new(),
             commands,
             settings: Settings::default(),
@@ -101,10 +104,10 @@ impl Worker {
             self.vector.lookup(self.exits.now_ms);
             let t2 = cycles();
             self.vector.act(&mut self.exits);
-            self.exits.flush_due(t2);
+            self.exits.flush_due(n, t2);
             self.account(n, [t0, t1, t2, cycles()]);
         } else {
-            self.exits.flush_due(t1);
+            self.exits.flush_due(0, t1);
             let idle = &self.shared.perf;
             idle.idle_iterations.add(1);
             idle.idle_cycles.add(cycles() - t0);
@@ -118,20 +121,25 @@ impl Worker {
     fn receive(&mut self) -> usize {
         let waiting = self.vector.begin(&mut self.exits);
         let queues = self.rx.len();
+        // Queues that had packets last time, or were not asked, share the vector, so that none fills it
+        // alone and leaves the others to wait, and no port gets more at once than its ring may hold.
+        let share = (VECTOR / self.active.max(1)).max(BURST);
         self.brought.clear();
-        let mut fresh = 0;
+        let (mut fresh, mut asked) = (0, 0);
         self.sleep.iter_mut().for_each(Sleep::look);
         for k in 0..queues {
-            if self.vector.len() == VECTOR {
+            let limit = share.min(VECTOR - self.vector.len());
+            if limit == 0 {
                 break;
             }
+            asked = k + 1;
             let q = (self.turn + k) % queues;
             if self.sleep.as_ref().is_some_and(|s| !s.is_ready(&*self.rx[q].rx)) {
                 continue;
             }
             let slot = &mut self.rx[q];
-            let n = self.vector.receive(&mut *slot.rx, slot.port);
-            if let (Some(s), true) = (&mut self.sleep, self.vector.len() < VECTOR) {
+            let n = self.vector.receive(&mut *slot.rx, slot.port, limit);
+            if let (Some(s), true) = (&mut self.sleep, n < limit) {
                 s.drained(&*slot.rx);
             }
             if n > 0 {
@@ -139,7 +147,9 @@ impl Worker {
                 fresh += n;
             }
         }
-        self.turn = if queues > 0 { (self.turn + 1) % queues } else { 0 };
+        self.active = self.brought.len() + queues - asked;
+        let ahead = if asked < queues { asked } else { 1 };
+        self.turn = if queues > 0 { (self.turn + ahead) % queues } else { 0 };
         let perf = &self.shared.perf;
         perf.rx_packets.add(fresh as u64);
         perf.recirculated.add(waiting as u64);
@@ -247,6 +257,9 @@ impl Worker {
             Command::DelRx(port, queue) => self.return_rx(port, queue),
             Command::Settings(s) => {
                 self.exits.configure(&s);
+                if self.sleep.is_some() {
+                    self.exits.hold_nothing();
+                }
                 self.vector.configure(&s);
                 self.vector.table.tune(s.signature_cache, Tally::default());
                 self.settings = *s;

@@ -54,6 +54,29 @@ fn several_outputs_and_full_queues_are_accounted_for() {
 }
 
 #[test]
+fn busy_queues_share_a_vector() {
+    let mut b = bed(3);
+    b.set_rules(vec![rule(&[], vec![Op::Output(2)], 1)]);
+    for port in [0, 1] {
+        (0..1000).for_each(|_| b.peers[port].send(&udp(1, 2, 3, 4, 100)));
+    }
+    // One is found to be busy, then the other.
+    b.dp.step();
+    b.dp.step();
+    let seen = |b: &Bed| [0, 1].map(|port| b.dp.port_stats(port).unwrap().rx_packets);
+    let first = seen(&b);
+    b.dp.step();
+    let second = seen(&b);
+    for port in [0, 1] {
+        assert_eq!(second[port] - first[port], packet::VECTOR as u64 / 2, "{first:?} {second:?}");
+    }
+    b.run();
+    assert_eq!(seen(&b), [1000, 1000]);
+    b.peers[2].drain();
+    b.assert_balanced();
+}
+
+#[test]
 fn frames_longer_than_the_port_takes_are_dropped_by_name() {
     let mut b = bed(2);
     b.set_rules(vec![rule(&[(Field::InPort, 0)], vec![Op::Output(1)], 0)]);

@@ -65,6 +65,7 @@ pub const COMMANDS: &[Command] = &[
     command("dpif-netdev/pmd-rxq-show", "[-pmd core] [-secs secs] [dp]", 0, 5, pmd::rxq_show),
     command("dpif-netdev/pmd-stats-clear", "[-pmd core] [dp]", 0, 3, pmd::stats_clear),
     command("dpif-netdev/pmd-stats-show", "[-pmd core] [dp]", 0, 3, pmd::stats_show),
+    command("dpif-netdev/tx-show", "[dp]", 0, 1, pmd::tx_show),
     command("dpctl/del-flows", "[dp] [file]", 0, 2, dpctl::del_flows),
     command("dpctl/get-flow", "[dp] ufid", 1, 2, dpctl::get_flow),
     command("dpctl/list-commands", "", 0, 0, dpctl::list_commands),

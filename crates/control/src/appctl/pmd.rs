@@ -65,6 +65,30 @@ pub fn stats_clear(s: &mut State, _: &[String]) -> Result<String, String> {
     Ok(String::new())
 }
 
+/// How packets leave each port: bursts, their fill, how many waited for more, what was lost.
+pub fn tx_show(s: &mut State, _: &[String]) -> Result<String, String> {
+    let interval = match s.dp.settings().tx_flush_interval_us {
+        None => "by load and rate, at most 25 us".to_string(),
+        Some(us) => format!("{us} us"),
+    };
+    let mut out = format!("tx-flush-interval: {interval}\n");
+    let numbers: Vec<_> = s.dp.ports().collect();
+    for no in numbers {
+        let (Some(stats), Some(port)) = (s.dp.port_stats(no), s.dp.port_mut(no)) else { continue };
+        let fill = stats.tx_packets as f64 / stats.tx_bursts.max(1) as f64;
+        let _ = writeln!(
+            out,
+            "  port: {:<16}  packets: {}  bursts: {} ({fill:.2} packets each)  held: {}  full: {}",
+            port.name(),
+            stats.tx_packets,
+            stats.tx_bursts,
+            stats.tx_held,
+            stats.drops[telemetry::Drop::TxFull as usize],
+        );
+    }
+    Ok(out)
+}
+
 /// Packets by where they were found.
 pub fn stats_show(s: &mut State, args: &[String]) -> Result<String, String> {
     let mut out = String::new();

@@ -1,0 +1,137 @@
+//! How long a burst that is not full waits for more packets (`tx-flush-interval`).
+//!
+//! Sending a burst has a price of its own, and with many ports each gets few packets per vector.
+//! Waiting pays when the worker is saturated and the port is busy enough to fill up soon; at any
+//! other time it would only delay. So, unless somebody fixed the interval: a burst waits only while
+//! vectors come half full or better, only on a port whose rate promises some packets more, only
+//! until it is full by that rate, and at most 25 microseconds.
+
+use packet::{BURST, VECTOR};
+
+/// Longest wait that the switch chooses by itself, microseconds.
+pub(crate) const LONGEST_US: u64 = 25;
+/// Packets that a wait must promise.
+const GAIN: f32 = 4.0;
+
+/// What holds for all ports of a worker at the end of a vector.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Policy {
+    /// As somebody wants it, in cycles; None: by rate and load.
+    pub fixed: Option<u64>,
+    /// [`LONGEST_US`] in cycles.
+    pub longest: u64,
+    /// Vectors come half full or better.
+    busy: bool,
+}
+
+impl Policy {
+    /// A vector of `n` packets ended.
+    pub fn vector(&mut self, n: usize) {
+        self.busy = n >= VECTOR / 2;
+    }
+}
+
+/// A port's recent rate, and how long its burst waits.
+#[derive(Default)]
+pub(crate) struct Fill {
+    /// Packets since the last look.
+    pub fresh: u32,
+    /// Packets per cycle, smoothed.
+    rate: f32,
+    looked: u64,
+    /// When the burst goes; 0: undecided.
+    until: u64,
+}
+
+impl Fill {
+    /// The end of a vector at cycle `now`, with `waiting` packets in the burst: does it go?
+    #[inline]
+    pub fn due(&mut self, policy: &Policy, waiting: usize, now: u64) -> bool {
+        if self.fresh > 0 {
+            let passed = now.saturating_sub(std::mem::replace(&mut self.looked, now)).max(1);
+            let rate = std::mem::take(&mut self.fresh) as f32 / passed as f32;
+            self.rate += (rate - self.rate) / 4.0;
+        }
+        if waiting == 0 || policy.fixed == Some(0) || policy.fixed.is_none() && !policy.busy {
+            return self.goes();
+        }
+        if self.until == 0 {
+            let wait = policy.fixed.unwrap_or_else(|| self.worthwhile(policy.longest, waiting));
+            self.until = now + wait;
+        }
+        now >= self.until && self.goes()
+    }
+
+    fn goes(&mut self) -> bool {
+        self.until = 0;
+        true
+    }
+
+    /// Cycles to wait; 0 if it does not pay.
+    fn worthwhile(&self, longest: u64, waiting: usize) -> u64 {
+        if self.rate * (longest as f32) < GAIN {
+            return 0;
+        }
+        let full = (BURST - waiting.min(BURST)) as f32 / self.rate;
+        (full as u64).min(longest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Cycles per microsecond.
+    const US: u64 = 2_000;
+
+    fn policy(fixed: Option<u64>, n: usize) -> Policy {
+        let mut policy = Policy { fixed, longest: LONGEST_US * US, busy: false };
+        policy.vector(n);
+        policy
+    }
+
+    /// Vectors of 20 us that bring `n` packets each to an empty burst: how long it then waits, in us.
+    fn wait(policy: &Policy, n: u32) -> u64 {
+        let mut fill = Fill::default();
+        let mut now = 1_000_000;
+        for _ in 0..50 {
+            now += 20 * US;
+            fill.fresh = n;
+            fill.due(policy, 0, now);
+        }
+        (0..1000).find(|us| fill.due(policy, n as usize, now + us * US)).unwrap()
+    }
+
+    #[test]
+    fn a_busy_worker_waits_for_busy_ports_and_not_long() {
+        assert_eq!(wait(&policy(None, VECTOR), 8), LONGEST_US);
+        assert_eq!(wait(&policy(None, VECTOR), 24), 7, "until it is full");
+        assert_eq!(wait(&policy(None, VECTOR), 2), 0, "too few to gain");
+    }
+
+    #[test]
+    fn who_has_time_does_not_wait() {
+        for n in [0, 1, VECTOR / 2 - 1] {
+            assert_eq!(wait(&policy(None, n), 8), 0);
+        }
+    }
+
+    #[test]
+    fn a_fixed_interval_is_kept() {
+        for (us, n) in [(0, VECTOR), (50, VECTOR), (50, 1), (100, 0)] {
+            assert_eq!(wait(&policy(Some(us * US), n), 8), us);
+        }
+    }
+
+    #[test]
+    fn a_burst_does_not_wait_when_the_load_goes_away() {
+        let (busy, idle) = (policy(None, VECTOR), policy(None, 0));
+        let mut fill = Fill::default();
+        for t in 1..50 {
+            fill.fresh = 8;
+            fill.due(&busy, 0, t * 20 * US);
+        }
+        assert!(!fill.due(&busy, 8, 1000 * US));
+        assert!(fill.due(&idle, 8, 1000 * US));
+    }
+}
