@@ -89,13 +89,9 @@ init_rx(struct rx_queue *q, struct device *d, uint16_t port, uint16_t index, uin
 	if (d->config.offload)
 		q->ol_flags = RTE_MBUF_F_RX_RSS_HASH | RTE_MBUF_F_RX_IP_CKSUM_GOOD | RTE_MBUF_F_RX_L4_CKSUM_GOOD;
 	q->head = 0;
-	q->due = 0;
-	if (d->config.rate) {
-		double rate = (double)d->config.rate / n_queues;
-
-		q->per_cycle = rate * 4294967296.0 / rte_get_tsc_hz();
-		q->step = rte_get_tsc_hz() / rate;
-	}
+	q->wanted_rate = &d->counters->rate;
+	q->n_queues = n_queues;
+	rx_set_rate(q, rte_rdtsc());
 	q->table = &d->table;
 	q->replay = &d->replay;
 	frame_init(&q->frame, d, port);
@@ -241,6 +237,7 @@ map_counters(struct device *d)
 	}
 	memcpy(d->counters->magic, "weftgen1", sizeof d->counters->magic);
 	d->counters->tsc_hz = rte_get_tsc_hz();
+	d->counters->rate = d->config.rate;
 	return 0;
 }
 

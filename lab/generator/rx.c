@@ -6,6 +6,19 @@
 
 #include "weftgen.h"
 
+/* From `now` on, and nothing that came due before. */
+void
+rx_set_rate(struct rx_queue *q, uint64_t now)
+{
+	double rate = (double)*q->wanted_rate / q->n_queues;
+
+	q->rate = *q->wanted_rate;
+	q->per_cycle = rate * 4294967296.0 / rte_get_tsc_hz();
+	q->step = rate > 0 ? RTE_MIN(rte_get_tsc_hz() / rate, 4e9) : 0;
+	q->clock = now;
+	q->due = 0;
+}
+
 /* How many of n packets came due by `now`; what waits beyond the ring is lost, as in an adapter. */
 static uint32_t
 take_due(struct rx_queue *q, uint64_t now, uint32_t n, uint32_t *first_tsc)
@@ -54,6 +67,8 @@ weftgen_rx(void *queue, struct rte_mbuf **packets, uint16_t want)
 
 	if (config->limit)
 		n = RTE_MIN(n, config->limit - RTE_MIN(counters->packets, config->limit));
+	if (config->rate && unlikely(q->rate != *q->wanted_rate))
+		rx_set_rate(q, now);
 	if (config->rate)
 		n = take_due(q, now, n, &tsc);
 	if (n)

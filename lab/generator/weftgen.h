@@ -78,7 +78,9 @@ struct tx_counters {
 
 struct counters {
 	char magic[8]; /* "weftgen1" */
-	uint64_t tsc_hz, n_rx, n_tx, unused[4];
+	uint64_t tsc_hz, n_rx, n_tx;
+	uint64_t rate; /* packets/s of all queues; 0: none; can be written while it runs if the argument `rate` was given */
+	uint64_t unused[3];
 	struct rx_counters rx[MAX_QUEUES];
 	struct tx_counters tx[MAX_QUEUES];
 	uint64_t latency[MAX_QUEUES][LATENCY_BUCKETS];
@@ -169,6 +171,9 @@ struct rx_queue {
 	struct frame_constants frame;
 	/* With `rate`: packets that came due up to `clock` and wait; the low 32 bits are the fraction. */
 	uint64_t clock, per_cycle, due;
+	uint64_t rate; /* what these are made from */
+	const volatile uint64_t *wanted_rate;
+	uint32_t n_queues;
 	uint32_t step; /* cycles between two packets */
 	uint32_t size_state;
 	uint32_t slots[SLOTS];
@@ -225,6 +230,7 @@ int file_load(struct device *device);
 void file_free(struct device *device);
 
 /* rx.c, tx.c */
+void rx_set_rate(struct rx_queue *queue, uint64_t now);
 uint16_t weftgen_rx(void *queue, struct rte_mbuf **packets, uint16_t n);
 uint16_t weftgen_rx_nothing(void *queue, struct rte_mbuf **packets, uint16_t n);
 uint16_t weftgen_tx(void *queue, struct rte_mbuf **packets, uint16_t n);

@@ -1,6 +1,7 @@
 # An OVS-like daemon with the two generator ports, as the first process of a PID namespace: its end ends all.
 # Environment: GENERATOR SOURCE SINK CORE HELPER_CORE DAEMON OTHER_CONFIG (key=value ...) RULES (a file for ovs-ofctl
 # add-flows) APPCTL (commands, one per line) GUESTS (how many) GUEST_PROGRAM ROLE PACKED
+# TUNNEL (1: generator ports in a bridge br-phy of their own, VXLAN between it and br0)
 set -eu
 export OVS_RUNDIR=$PWD OVS_LOGDIR=$PWD OVS_DBDIR=$PWD OVS_SYSCONFDIR=$PWD
 quietly() { timeout 300 "$@" >>said 2>&1 || { tail -n 3 said >&2; tail -n 3 log >&2; exit 1; }; }
@@ -23,6 +24,19 @@ while read -r command; do
     [ -z "$command" ] || quietly ovs-appctl -t "$(ls "$PWD"/*vswitchd*.ctl)" $command
 done <<<"$APPCTL"
 
+ports=br0
+if [ "$TUNNEL" = 1 ]; then
+    ports=br-phy
+    vsctl add-br br-phy -- set bridge br-phy datapath_type=netdev fail_mode=secure \
+        other_config:hwaddr='"02:00:00:00:00:00"'
+    quietly ovs-ofctl add-flow br-phy in_port=1,actions=LOCAL
+    quietly ovs-ofctl add-flow br-phy in_port=LOCAL,actions=output:2
+    quietly ip addr add 172.31.0.1/12 dev br-phy
+    quietly ip link set br-phy up
+    quietly ovs-appctl -t "$(ls "$PWD"/*vswitchd*.ctl)" tnl/arp/set br-phy 172.16.0.1 06:00:00:00:00:01
+    vsctl add-port br0 vxlan -- set interface vxlan type=vxlan ofport_request=1 options:remote_ip=flow options:key=flow
+fi
+
 if [ "$GUESTS" -gt 0 ]; then
     vdevs=()
     for ((i = 0; i < GUESTS; i++)); do
@@ -42,8 +56,8 @@ if [ "$GUESTS" -gt 0 ]; then
         vsctl -t 30 wait-until interface guest$i link_state=up
     done
 fi
-vsctl add-port br0 sink -- set interface sink type=dpdk ofport_request=2 options:dpdk-devargs=\""$SINK"\"
-vsctl add-port br0 source -- set interface source type=dpdk ofport_request=1 options:dpdk-devargs=\""$SOURCE"\"
+vsctl add-port $ports sink -- set interface sink type=dpdk ofport_request=2 options:dpdk-devargs=\""$SINK"\"
+vsctl add-port $ports source -- set interface source type=dpdk ofport_request=1 options:dpdk-devargs=\""$SOURCE"\"
 for port in source sink; do
     error=$(ovs-vsctl get interface $port error)
     [ "$error" = "[]" ] || { echo "$port: $error" >&2; exit 1; }

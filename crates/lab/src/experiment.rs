@@ -11,7 +11,7 @@ macro_rules! files {
     };
 }
 
-const FILES: &[(&str, &str)] = files!["generator" "quick" "002-p2p" "002-pvp" "003-l2" "cliffs"];
+const FILES: &[(&str, &str)] = files!["generator" "quick" "000-deployment" "001-scaling" "002-p2p" "002-pvp" "003-l2" "003-vxlan" "cliffs" "latency"];
 
 /// One experiment: cases that each system goes through.
 #[derive(Clone, Debug, Deserialize)]
@@ -46,12 +46,21 @@ pub struct Case {
     /// Guests that the rules deliver to; none: port to port.
     #[serde(default)]
     pub guests: u32,
+    /// VXLAN between the generator's ports and the guests.
+    #[serde(default)]
+    pub tunnel: bool,
     /// What guests do with packets.
     #[serde(default)]
     pub role: Role,
     /// Packed virtqueues instead of split ones.
     #[serde(default)]
     pub packed: bool,
+    /// Rule changes per second meanwhile.
+    #[serde(default)]
+    pub churn: u32,
+    /// Search for the rates without loss, and measure latency.
+    #[serde(default)]
+    pub search: bool,
     /// The paper's figures, Mpps: one, or one per size.
     #[serde(default)]
     pub paper: BTreeMap<String, Vec<f64>>,

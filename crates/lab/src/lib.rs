@@ -10,6 +10,7 @@
 //! that left; time in which something else had the core does not count.
 
 mod cached;
+mod churn;
 mod compare;
 mod counters;
 mod environment;
@@ -24,6 +25,7 @@ mod random;
 mod report;
 mod results;
 mod rules;
+mod search;
 mod system;
 mod table;
 

@@ -1,6 +1,7 @@
 //! Runs an experiment: every case, every system, several times, interleaved.
 
 use crate::cached::Cached;
+use crate::churn::Churn;
 use crate::counters::Counters;
 use crate::environment::{Environment, Steal};
 use crate::experiment::{Case, Experiment};
@@ -9,6 +10,7 @@ use crate::progress::Progress;
 use crate::report;
 use crate::results::Results;
 use crate::rules::RuleSet;
+use crate::search::{Found, search};
 use crate::system::{Programs, Running, Setup, System};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -58,6 +60,12 @@ pub struct Sample {
     pub reordered: u64,
     /// What the switch had cached at the end.
     pub cached: Option<Cached>,
+    /// Rule changes per second that the switch confirmed meanwhile.
+    #[serde(default)]
+    pub changes: Option<f64>,
+    /// Rates without loss, and latency.
+    #[serde(default)]
+    pub found: Option<Found>,
 }
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -77,7 +85,7 @@ fn check_interrupt() -> Result<()> {
     Ok(())
 }
 
-fn pause(seconds: f64) -> Result<()> {
+pub(crate) fn pause(seconds: f64) -> Result<()> {
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     while let Some(left) = end.checked_duration_since(Instant::now()) {
         check_interrupt()?;
@@ -235,22 +243,34 @@ fn sample(
             bail!("no packet came through");
         }
     }
+    let churn = match case.churn {
+        0 => None,
+        rate => Some(Churn::begin(&running.dir, rate)?),
+    };
+    let changes = || churn.as_ref().map_or(0, Churn::acknowledged);
     pause(case.warm)?;
-    let a = Look::now(&running)?;
+    let (a, changes_before) = (Look::now(&running)?, changes());
     pause(seconds)?;
-    let b = Look::now(&running)?;
+    let (b, changes_after) = (Look::now(&running)?, changes());
     let (packets, cpu_ns) = (b.taken.taken - a.taken.taken, b.cpu_ns - a.cpu_ns);
     if packets == 0 {
         bail!("no packet came through any more");
     }
+    let wall_ns = (b.at - a.at).as_nanos() as u64;
+    let found = match case.search {
+        true => Some(search(&running, packets as f64 * 1e9 / wall_ns as f64, seconds / 2.0)?),
+        false => None,
+    };
     Ok(Sample {
         packets,
         received: b.made.made - a.made.made,
         cpu_ns,
-        wall_ns: (b.at - a.at).as_nanos() as u64,
+        wall_ns,
         cycles: cpu_ns as f64 * b.taken.tsc_hz as f64 / 1e9 / packets as f64,
         lost: b.taken.lost.saturating_sub(a.taken.lost),
         reordered: b.taken.reordered - a.taken.reordered,
         cached: (!system.ceiling()).then(|| Cached::ask(&running.dir).ok()).flatten(),
+        changes: churn.map(|_| (changes_after - changes_before) as f64 * 1e9 / wall_ns as f64),
+        found,
     })
 }

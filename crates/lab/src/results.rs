@@ -3,6 +3,7 @@
 use crate::environment::Environment;
 use crate::experiment::Case;
 use crate::measure::Sample;
+use crate::search::Found;
 use crate::system::System;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -97,6 +98,20 @@ impl Cell {
     pub fn delivered(&self) -> f64 {
         let sum = |f: fn(&Sample) -> u64| self.samples.iter().map(f).sum::<u64>() as f64;
         100.0 * sum(|s| s.packets) / sum(|s| s.received).max(1.0)
+    }
+
+    /// Rates and latencies that were searched for: medians over the samples.
+    pub fn found(&self) -> Option<Found> {
+        let all: Vec<_> = self.samples.iter().filter_map(|s| s.found).collect();
+        let median = |f: &dyn Fn(&Found) -> f64| Spread::of(all.iter().map(f)).map(|s| s.median);
+        let mut found = *all.first()?;
+        for i in 0..3 {
+            found.mpps[i] = median(&|f| f.mpps[i])?;
+            for part in 0..2 {
+                found.latency_us[part][i] = median(&|f| f.latency_us[part][i])?;
+            }
+        }
+        Some(found)
     }
 
     /// Is it OVS-DPDK?
@@ -211,6 +226,8 @@ pub mod tests {
             lost: 0,
             reordered: 1,
             cached: None,
+            changes: None,
+            found: None,
         };
         Cell {
             system: system.into(),

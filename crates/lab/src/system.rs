@@ -116,9 +116,9 @@ impl System {
         self.program == Program::OvsNative
     }
 
-    /// Can it do this case? testpmd has no rules to deliver to guests by.
+    /// Can it do this case? testpmd has no rules to change or to deliver to guests by.
     pub fn can(&self, case: &Case) -> bool {
-        case.guests == 0 || !self.ceiling()
+        (case.guests == 0 && case.churn == 0) || !self.ceiling()
     }
 
     /// What has to be on this machine for it.
@@ -149,6 +149,7 @@ impl System {
         }
         c.env("GUESTS", setup.case.guests.to_string());
         c.env("GUEST_PROGRAM", &setup.programs.guests);
+        c.env("TUNNEL", if setup.case.tunnel { "1" } else { "0" });
         c.env("PACKED", if setup.case.packed { "1" } else { "0" });
         c.env("ROLE", if setup.case.role == Role::Sink { "sink" } else { "echo" });
         c
@@ -165,6 +166,10 @@ impl System {
         if let Some(flows) = &setup.rules.flows {
             flows.write(&dir.join("flows"))?;
             source = format!("{source},table={}", dir.join("flows").display());
+        }
+        if setup.case.search {
+            // More than any system forwards; the search sets it.
+            source.push_str(",rate=500000000");
         }
         let (made, sunk) = (dir.join("source.counters"), dir.join("sink.counters"));
         let taken = match (setup.case.guests, setup.case.role) {
@@ -187,7 +192,7 @@ impl System {
     }
 }
 
-/// The rules; with guests, rule i delivers to guest i mod n, and what guests send leaves.
+/// The rules; with guests, rule i delivers to guest i mod n, and what guests send leaves, by the tunnel if there is one.
 fn rules_text(case: &Case, rules: &RuleSet) -> String {
     if case.guests == 0 {
         return rules.text();
@@ -196,7 +201,11 @@ fn rules_text(case: &Case, rules: &RuleSet) -> String {
         line.replace("output:2", &format!("output:{}", 10 + i % case.guests))
     };
     let mut lines: Vec<_> = (0..).zip(&rules.lines).map(deliver).collect();
-    let back = |i| format!("priority=65535,in_port={},actions=output:2", 10 + i);
+    let out = match case.tunnel {
+        true => "set_field:100->tun_id,set_field:172.16.0.1->tun_dst,output:1",
+        false => "output:2",
+    };
+    let back = |i| format!("priority=65535,in_port={},actions={out}", 10 + i);
     lines.extend((0..case.guests).map(back));
     lines.join("\n") + "\n"
 }

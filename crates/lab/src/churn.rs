@@ -1,0 +1,143 @@
+//! Rule changes at a given rate while packets flow: an OpenFlow 1.3 controller of few words.
+//!
+//! It adds and deletes rules for /32 destinations in 17.0.0.0/8 in table 0, where the experiment's rules are; no packet
+//! goes there. A barrier every 100 ms tells how far the switch is.
+
+use anyhow::{Context, Result};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+const HELLO: u8 = 0;
+const ECHO_REQUEST: u8 = 2;
+const ECHO_REPLY: u8 = 3;
+const FLOW_MOD: u8 = 14;
+const BARRIER_REQUEST: u8 = 20;
+const BARRIER_REPLY: u8 = 21;
+/// Rules that come and go.
+const RULES: u32 = 10_000;
+
+/// A running controller; ends when dropped.
+pub struct Churn {
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+    socket: UnixStream,
+}
+
+fn message(kind: u8, xid: u32, body: &[u8]) -> Vec<u8> {
+    let mut m = vec![4, kind];
+    m.extend((8 + body.len() as u16).to_be_bytes());
+    m.extend(xid.to_be_bytes());
+    m.extend(body);
+    m
+}
+
+/// OpenFlow 1.3.5 section 7.3.4.1: adds (command 0) or deletes strictly (4) the n-th rule.
+fn flow_mod(n: u32, xid: u32) -> Vec<u8> {
+    let (command, rule) = ([0, 4][(n / RULES % 2) as usize], n % RULES);
+    let mut b = vec![0; 16];
+    b.extend([0, command, 0, 0, 0, 0]);
+    b.extend(20u16.to_be_bytes());
+    b.extend([0xff; 12]); // no buffer, any port, any group
+    b.extend([0; 4]);
+    b.extend([0, 1, 0, 18]); // OXM, 18 bytes: eth_type, ipv4_dst
+    b.extend([0x80, 0, 0x0a, 2, 0x08, 0, 0x80, 0, 0x18, 4]);
+    b.extend((0x1100_0000 + rule).to_be_bytes());
+    b.extend([0; 6]);
+    if command == 0 {
+        b.extend([0, 4, 0, 24, 0, 0, 0, 0]); // apply actions
+        b.extend([0, 0, 0, 16, 0, 0, 0, 2, 0xff, 0xff, 0, 0, 0, 0, 0, 0]); // output to port 2
+    }
+    message(FLOW_MOD, xid, &b)
+}
+
+/// Sends `rate` changes per second, in steps of a millisecond. The number of a barrier is how many were sent before it.
+fn send(mut socket: UnixStream, rate: u32, stop: &AtomicBool) -> std::io::Result<()> {
+    let (began, mut sent, mut barriers) = (Instant::now(), 0u32, 0);
+    while !stop.load(Ordering::Relaxed) {
+        let passed = began.elapsed();
+        let due = (passed.as_secs_f64() * f64::from(rate)) as u32;
+        let mut bytes = Vec::new();
+        // A switch that does not keep up is not given more than a second's worth at once.
+        for n in sent..due.min(sent + rate) {
+            bytes.extend(flow_mod(n, 0));
+        }
+        sent = sent.max(due.min(sent + rate));
+        if passed.as_millis() / 100 > barriers {
+            barriers = passed.as_millis() / 100;
+            bytes.extend(message(BARRIER_REQUEST, sent, &[]));
+        }
+        socket.write_all(&bytes)?;
+        sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+fn receive(mut socket: UnixStream, acknowledged: &AtomicU64) -> std::io::Result<()> {
+    let mut head = [0; 8];
+    loop {
+        socket.read_exact(&mut head)?;
+        let length = usize::from(u16::from_be_bytes([head[2], head[3]])).max(8);
+        let xid = u32::from_be_bytes([head[4], head[5], head[6], head[7]]);
+        let mut body = vec![0; length - 8];
+        socket.read_exact(&mut body)?;
+        match head[1] {
+            BARRIER_REPLY => acknowledged.store(u64::from(xid), Ordering::Relaxed),
+            ECHO_REQUEST => socket.write_all(&message(ECHO_REPLY, xid, &body))?,
+            _ => {}
+        }
+    }
+}
+
+impl Churn {
+    /// Begins with the bridge br0 of the daemon in `dir`.
+    ///
+    /// # Errors
+    /// The bridge cannot be talked to.
+    pub fn begin(dir: &Path, rate: u32) -> Result<Self> {
+        let mut socket = UnixStream::connect(dir.join("br0.mgmt")).context("br0.mgmt")?;
+        socket.write_all(&message(HELLO, 0, &[]))?;
+        let (stop, acknowledged) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (out, flag) = (socket.try_clone()?, stop.clone());
+        let (back, count) = (socket.try_clone()?, acknowledged.clone());
+        let threads = vec![
+            std::thread::spawn(move || drop(send(out, rate, &flag))),
+            std::thread::spawn(move || drop(receive(back, &count))),
+        ];
+        Ok(Churn { stop, acknowledged, threads, socket })
+    }
+
+    /// Changes that the switch has confirmed.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Churn {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_have_the_length_they_say() {
+        for n in [0, RULES - 1, RULES, 3 * RULES] {
+            let m = flow_mod(n, 7);
+            assert_eq!(usize::from(u16::from_be_bytes([m[2], m[3]])), m.len());
+            assert_eq!((m.len() % 8, m[25]), (0, [0, 4][(n / RULES % 2) as usize]));
+        }
+    }
+}
