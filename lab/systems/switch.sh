@@ -40,7 +40,7 @@ fi
 if [ "$GUESTS" -gt 0 ]; then
     vdevs=()
     for ((i = 0; i < GUESTS; i++)); do
-        vdevs+=("--vdev=net_virtio_user$i,path=$PWD/guest$i,server=1,queues=1,queue_size=1024,packed_vq=$PACKED,mrg_rxbuf=0")
+        vdevs+=("--vdev=net_virtio_user$i,path=$PWD/guest$i,server=1,queues=1,queue_size=1024,packed_vq=$PACKED,mrg_rxbuf=0,vectorized=1")
     done
     "$GUEST_PROGRAM" -l "$HELPER_CORE" --in-memory --single-file-segments --no-pci --no-telemetry --file-prefix=guests \
         "${vdevs[@]}" -- "$ROLE" "$PWD"/guests.counters >guests.log 2>&1 </dev/null &

@@ -80,7 +80,7 @@ pub fn search(running: &Running, capacity: f64, seconds: f64) -> Result<Found> {
             Ok(trial(running, rate, seconds)?.loss <= *goal
                 || trial(running, rate, seconds)?.loss <= *goal)
         })?;
-        found[i] = rate;
+        found[i] = found.get(i.wrapping_sub(1)).map_or(rate, |laxer| rate.min(*laxer));
         high = rate.max(LEAST) * (1.0 + WIDTH);
     }
     let mut latency_us = [[0.0; 3]; 2];
