@@ -4,8 +4,12 @@ mod sandbox;
 
 use sandbox::{Sandbox, is_alive, kill, wait_for};
 use std::fs;
-use std::io::Write;
-use std::os::unix::net::UnixListener;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_restart_of_the_server_converges() {
@@ -108,4 +112,91 @@ fn missing_columns_and_tables_do_no_harm() {
             s.command("ovsdb-client").args(["transact", &socket, select]).output().unwrap();
         String::from_utf8_lossy(&output.stdout).contains("\"cur_cfg\":9")
     });
+}
+
+/// Stands between the daemon and the server. While it lies it changes a few bytes of what the server
+/// says, from the first answer on or only in later updates; soon after a lie it hangs up.
+struct Liar {
+    lies: Arc<AtomicBool>,
+    told: Arc<AtomicU32>,
+}
+
+impl Liar {
+    fn start(at: PathBuf, server: PathBuf) -> Liar {
+        let listener = UnixListener::bind(&at).unwrap();
+        let liar = Liar { lies: Arc::new(AtomicBool::new(true)), told: Arc::default() };
+        let (lies, told) = (liar.lies.clone(), liar.told.clone());
+        std::thread::spawn(move || {
+            for (seed, daemon) in (1u64..).zip(listener.incoming().flatten()) {
+                let Ok(server) = UnixStream::connect(&server) else { continue };
+                let (mut from, mut to) = (daemon.try_clone().unwrap(), server.try_clone().unwrap());
+                std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+                pass_on(server, daemon, seed, &lies, &told);
+            }
+        });
+        liar
+    }
+}
+
+fn pass_on(mut from: UnixStream, mut to: UnixStream, n: u64, lies: &AtomicBool, told: &AtomicU32) {
+    let (mut seed, mut buffer) = (n.wrapping_mul(0x9e37_79b9_7f4a_7c15), [0; 1 << 16]);
+    let mut random = |n: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed >> 16) as usize % n
+    };
+    let honest_until = Instant::now() + Duration::from_millis(400 * (n % 2));
+    while let Ok(n @ 1..) = from.read(&mut buffer) {
+        let text = &mut buffer[..n];
+        if lies.load(Ordering::Relaxed) && Instant::now() > honest_until {
+            for _ in 0..1 + random(4) {
+                // Mostly still JSON: what is inside a string or a number changes.
+                let at = random(n);
+                let like = b"0123456789abcdefxyz-_ []{}\",:";
+                let plain = text[at].is_ascii_alphanumeric();
+                text[at] = like[random(if plain { 19 } else { like.len() })];
+            }
+            told.fetch_add(1, Ordering::Relaxed);
+            from.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        }
+        if to.write_all(text).is_err() {
+            break;
+        }
+    }
+    let _ = (to.shutdown(std::net::Shutdown::Both), from.shutdown(std::net::Shutdown::Both));
+}
+
+#[test]
+fn a_server_that_lies_is_survived_and_the_truth_wins() {
+    let mut s = Sandbox::new();
+    let liar = Liar::start(s.path("liar.sock"), s.path("db.sock"));
+    let pid = s.start(&format!("unix:{}", s.path("liar.sock").display()));
+    let start = Instant::now();
+    for round in 0.. {
+        s.vsctl("--no-wait -- --may-exist add-br br0 -- set bridge br0 datapath_type=dummy");
+        let port = format!("p{}", round % 7);
+        s.vsctl(&format!(
+            "--no-wait -- --may-exist add-port br0 {port} -- set interface {port} type=dummy \
+             ofport_request={} -- set bridge br0 other_config:mac-aging-time={}",
+            1 + round % 9,
+            15 + round
+        ));
+        s.vsctl(&format!("--no-wait -- --if-exists del-port p{}", (round + 4) % 7));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(is_alive(pid), "{}", s.log());
+        if liar.told.load(Ordering::Relaxed) > 12 {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(90), "{}", s.log());
+    }
+    liar.lies.store(false, Ordering::Relaxed);
+    // What was believed meanwhile goes with a fresh look at the database.
+    s.kill_server();
+    s.start_server();
+    s.vsctl("add-port br0 honest -- set interface honest type=dummy");
+    wait_for("the truth", || s.vsctl("get interface honest ofport") != "[]");
+    let ports = s.vsctl("list-ports br0");
+    assert_eq!(s.appctl_ok("dpctl/show").matches("port ").count(), ports.lines().count() + 1);
+    assert!(is_alive(pid));
 }
