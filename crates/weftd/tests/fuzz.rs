@@ -1,5 +1,6 @@
-//! Noise into every socket that the daemon listens on and into every kind of port: it stays up, and
-//! whoever else is connected notices nothing.
+//! Noise into every socket that the daemon listens on or connects to (not memif's: `docs/SUPPORT.md`)
+//! and into every kind of port: it stays up, and whoever else is connected notices nothing. For the
+//! database's see `database.rs`.
 
 mod lab;
 
@@ -8,8 +9,10 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use testkit::{Netns, Raw, Switch, privileged, strategy};
 
@@ -97,6 +100,21 @@ fn poke_unix(path: &Path, noise: &[u8]) {
     poke(stream, noise);
 }
 
+/// Answers whoever connects with noise, until the test ends; how often it did.
+fn liar(path: &Path, make: fn(&mut Noise) -> Vec<u8>) -> Arc<AtomicU32> {
+    let (listener, told) = (UnixListener::bind(path).unwrap(), Arc::new(AtomicU32::new(0)));
+    let count = told.clone();
+    std::thread::spawn(move || {
+        let mut noise = Noise(0x0123_4567_89ab_cdef);
+        for stream in listener.incoming().flatten() {
+            stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            (0..3).for_each(|_| poke(&stream, &make(&mut noise)));
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    told
+}
+
 #[test]
 fn sockets() {
     if !privileged() {
@@ -108,8 +126,20 @@ fn sockets() {
     let (a, _b) = (host(&ns, 1), host(&ns, 2));
     add_bridge(&sw, "br1");
     vsctl(&sw, "add-port br1 v1 -- add-port br1 v2");
-    vsctl(&sw, "set-controller br0 ptcp:16653:127.0.0.1");
     vsctl(&sw, "add-port br0 vhu -- set interface vhu type=dpdkvhostuser");
+    let dir = sw.dir().to_path_buf();
+    // Where the daemon connects by itself, somebody waits who lies.
+    let (controller, guest) = (dir.join("controller"), dir.join("guest"));
+    let lies = [liar(&controller, |noise| noise.openflow()), liar(&guest, |noise| noise.vhost())];
+    vsctl(
+        &sw,
+        &format!(
+            "set-controller br0 ptcp:16653:127.0.0.1 unix:{} -- add-port br0 vhc -- set interface \
+             vhc type=dpdkvhostuserclient options:vhost-server-path={}",
+            controller.display(),
+            guest.display()
+        ),
+    );
     let ring = Ring { packed: false, queues: 1, server: false };
     let _guest = Guest::start(&sw.dir().join("vhu"), ring, "macswap");
     wait_for("the guest", || iface(&sw, "vhu", "link_state") == "up");
@@ -120,7 +150,6 @@ fn sockets() {
     let mut monitor = monitor.spawn().unwrap();
     let pinger = Pinger::start(&a, addr(2));
     let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
-    let dir = sw.dir().to_path_buf();
     for _ in 0..150 {
         poke_unix(&dir.join("br0.mgmt"), &noise.openflow());
         poke_unix(&dir.join("br0.snoop"), &noise.openflow());
@@ -129,6 +158,9 @@ fn sockets() {
         let tcp = ns.run(|| TcpStream::connect("127.0.0.1:16653")).unwrap();
         tcp.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
         poke(tcp, &noise.openflow());
+    }
+    for told in lies {
+        wait_for("the daemon to listen to lies", || told.load(Ordering::Relaxed) > 2);
     }
     let (sent, answered) = pinger.stop();
     assert!(sent > 20 && answered + 1 >= sent, "{answered} of {sent}");
@@ -158,6 +190,20 @@ fn spray(raw: &Raw, frames: &[Vec<u8>]) -> usize {
     frames.iter().filter(|f| raw.send(f).is_ok()).count()
 }
 
+/// A capture of these frames.
+fn capture(path: &Path, frames: &[Vec<u8>]) {
+    let mut b = Vec::new();
+    let words = |b: &mut Vec<u8>, words: &[u32]| {
+        words.iter().for_each(|w| b.extend(w.to_le_bytes()));
+    };
+    words(&mut b, &[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
+    for f in frames {
+        words(&mut b, &[0, 0, f.len() as u32, f.len() as u32]);
+        b.extend(f);
+    }
+    std::fs::write(path, b).unwrap();
+}
+
 /// Frames received by all ports.
 fn received(sw: &Switch) -> u64 {
     coverage(sw, "netdev_received")
@@ -184,6 +230,35 @@ fn ports() {
         options:dpdk-devargs=net_af_packet3,iface=k0",
     );
     vsctl(&sw, "add-port br0 vhu -- set interface vhu type=dpdkvhostuser ofport_request=6");
+    vsctl(&sw, "add-port br0 i7 -- set interface i7 type=internal ofport_request=7");
+    ns.ip("link set i7 up").unwrap();
+    let dir = sw.dir().display().to_string();
+    let memif = |n: u8, role: &str| {
+        format!("net_memif{n},role={role},socket={dir}/memif,socket-abstract=no")
+    };
+    let noise = frames(2400);
+    capture(&sw.dir().join("in.pcap"), &noise);
+    for (n, name, devargs) in [
+        (8, "dtap", "net_tap8,iface=dtap-dev".to_string()),
+        (9, "memif0", memif(0, "server")),
+        (10, "memif1", memif(1, "client")),
+        (11, "ring", "net_ring0".into()),
+    ] {
+        vsctl(
+            &sw,
+            &format!(
+                "add-port br0 {name} -- set interface {name} type=dpdk ofport_request={n} \
+                 options:dpdk-devargs={devargs}"
+            ),
+        );
+    }
+    ns.ip("link set dtap-dev up").unwrap();
+    add_bridge(&sw, "br1");
+    vsctl(
+        &sw,
+        "add-port br0 pa -- set interface pa type=patch ofport_request=12 options:peer=pb \
+         -- add-port br1 pb -- set interface pb type=patch options:peer=pa",
+    );
     // Before the guest is there: it sends back what it gets, which a learning switch must believe.
     ping(&a, 2);
     let ring = Ring { packed: true, queues: 1, server: false };
@@ -199,6 +274,10 @@ fn ports() {
             mod_tp_dst:7,resubmit(,1)\n\
         priority=5,tcp,in_port=5,actions=mod_tp_src:9,mod_nw_tos:252,CONTROLLER:60,6\n\
         priority=5,vlan_tci=0x1000/0x1000,in_port=6,actions=pop_vlan,4,5,LOCAL\n\
+        priority=8,ip,in_port=9,actions=dec_ttl,mod_nw_tos:4,11\npriority=8,in_port=10,actions=12\n\
+        priority=8,vlan_tci=0x1000/0x1000,in_port=11,actions=pop_vlan,4,7,8\n\
+        priority=8,in_port=12,actions=9,10\n\
+        priority=7,in_port=9,actions=drop\npriority=7,in_port=11,actions=drop\n\
         priority=4,mpls,actions=pop_mpls:0x0800,resubmit(,1)\n\
         priority=4,arp,actions=set_field:9->arp_op,ALL\n\
         priority=1,actions=push_mpls:0x8847,FLOOD\n\
@@ -209,11 +288,19 @@ fn ports() {
         Raw::open(&ns, "t4").unwrap(),
         Raw::open(&ns, "k1").unwrap(),
         Raw::open(&ns, "br0").unwrap(),
+        Raw::open(&ns, "i7").unwrap(),
+        Raw::open(&ns, "dtap-dev").unwrap(),
     ];
     let before = received(&sw);
-    let noise = frames(2400);
     let pinger = Pinger::start(&a, addr(2));
     let mut sent = 0;
+    vsctl(
+        &sw,
+        &format!(
+            "add-port br0 pcap -- set interface pcap type=dpdk ofport_request=13 \
+             options:dpdk-devargs=net_pcap0,rx_pcap={dir}/in.pcap,tx_pcap=/dev/null"
+        ),
+    );
     for (i, piece) in noise.chunks(100).enumerate() {
         sent += spray(&ends[i % ends.len()], piece);
     }
