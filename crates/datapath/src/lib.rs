@@ -34,6 +34,7 @@ mod placement;
 mod program;
 mod rewrite;
 mod stats;
+mod terminate;
 pub mod testing;
 mod tunnel;
 mod tx;

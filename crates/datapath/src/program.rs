@@ -24,6 +24,10 @@ pub(crate) enum Kind {
     PushVlanOutput,
     /// A tag less, then out.
     PopVlanOutput,
+    /// An outer header, then out.
+    TunnelPushOutput,
+    /// The outer header away: in two steps, by the interpreter; next time perhaps in one.
+    TunnelPop,
     /// Several outputs of the same bytes.
     Multi,
     /// Everything else: the interpreter.
@@ -75,6 +79,11 @@ impl Program {
                 Kind::PushVlanOutput
             }
             [Op::PopVlan, Op::Output(_)] => Kind::PopVlanOutput,
+            [Op::TunnelPush(_), Op::Output(_)] => Kind::TunnelPushOutput,
+            [Op::TunnelPop { port, .. }] => {
+                p.out = *port;
+                Kind::TunnelPop
+            }
             [Op::Set(rw), Op::Output(_)] if ethernet_only(rw) => Kind::SetEthOutput,
             [sets @ .., Op::Output(_)] if sets.iter().all(is_set) => Kind::SetOutput,
             all if all.iter().all(|o| matches!(o, Op::Output(_))) => Kind::Multi,

@@ -66,7 +66,10 @@ pub(crate) fn push(p: &mut Packet, t: &TunnelPush, entropy: u32) -> Result<(), D
         return Err(Drop::NoHeadroom);
     }
     let d = p.data_mut();
-    d[..len].copy_from_slice(&t.header);
+    match <&[u8; 50]>::try_from(&*t.header) {
+        Ok(h) => d[..50].copy_from_slice(h),
+        Err(_) => d[..len].copy_from_slice(&t.header),
+    }
     let behind_ip = (d.len() - udp) as u16;
     d[udp..udp + 2].copy_from_slice(&source_port(t, entropy).to_be_bytes());
     d[udp + 4..udp + 6].copy_from_slice(&behind_ip.to_be_bytes());
@@ -130,6 +133,45 @@ pub(crate) fn pop(p: &mut Packet, port: PortNo, gbp: bool, f: &mut Frame) -> Res
     let have = lay.ext | EXT2;
     *f = Frame { line, ext, have, lay, tags: limit, ..*f };
     Ok(())
+}
+
+/// What one pass keeps of an outer header: the words of the key that it fills.
+pub(crate) struct Stripped {
+    /// Tunnel id and IPv4 source: word 6 of line 0.
+    pub word6: u64,
+    /// Key line 2.
+    pub ext2: Line,
+}
+
+/// As [`pop`], for the plainest outer header: IPv4 without options at `lay`, UDP without checksum, VXLAN
+/// without extensions, one whole Ethernet header behind. None, and nothing changed: it is not that, or
+/// not right.
+#[inline]
+pub(crate) fn strip(p: &mut Packet, lay: &Layout) -> Option<Stripped> {
+    const IPV4_UDP: usize = 34;
+    let h: &[u8; 64] = p.data().first_chunk()?;
+    let end = IPV4_UDP + usize::from(be16(h, 38));
+    let plain = lay.l3 == 14
+        && usize::from(lay.l4) == IPV4_UDP
+        && h[14] == 0x45
+        && h[23] == UDP
+        && be16(h, 40) == 0
+        && be32(h, 42) == VALID
+        && h[49] == 0;
+    let whole = be16(h, 12) == crate::parse::IPV4 && be16(h, 20) & 0x3fff == 0;
+    let sized = end >= h.len() && end <= usize::from(lay.end);
+    if !(plain && whole && sized) || internet(&h[14..34]) != 0 {
+        return None;
+    }
+    let flags = KEY | if h[20] & 0x40 != 0 { DF } else { 0 };
+    let [f0, f1] = flags.to_be_bytes();
+    let mut ext2 = [0; 8];
+    ext2[0] = u64::from_ne_bytes([h[30], h[31], h[32], h[33], f0, f1, h[15], h[22]]);
+    ext2[5] = u64::from_ne_bytes([0, 0, 0, 0, h[34], h[35], h[36], h[37]]);
+    let word6 = u64::from_ne_bytes([0, h[46], h[47], h[48], h[26], h[27], h[28], h[29]]);
+    let fits = p.set_len(end) && p.pull_front(50);
+    debug_assert!(fits, "inside the packet");
+    Some(Stripped { word6, ext2 })
 }
 
 /// Reads and checks UDP and VXLAN behind whatever IP header the parser found.

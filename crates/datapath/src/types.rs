@@ -96,6 +96,8 @@ pub struct Settings {
     pub miss_budget: usize,
     /// Placement of receive queues (`pmd-rxq-assign`).
     pub rxq_assign: RxqAssign,
+    /// Decapsulate before lookup where a known rule says so; false: always in two steps.
+    pub one_pass: bool,
     /// Instructions that kernels use; one that is [`Level::available`].
     pub level: Level,
 }
@@ -113,6 +115,7 @@ impl Default for Settings {
             punt_burst: 2_048,
             miss_budget: packet::VECTOR,
             rxq_assign: RxqAssign::Cycles,
+            one_pass: true,
             level: Level::preferred(),
         }
     }

@@ -5,10 +5,12 @@ use crate::events::{Cold, Credit, Report, Shared};
 use crate::interpret::{self, Frame, Sink, keep_metadata};
 use crate::level::Level;
 use crate::lookup::mask::Words;
-use crate::lookup::{Keys, Table};
-use crate::parse::{Columns, Job, Study};
+use crate::lookup::{Keys, Table, prefetch};
+use crate::parse::{Columns, Job, Study, bytes_mut};
 use crate::program::{Kind, Program, Programs};
 use crate::rewrite::{self, Place};
+use crate::terminate::Terminators;
+use crate::tunnel;
 use crate::tx::{Exits, Pending};
 use crate::types::Settings;
 use action::{Decision, Pipeline, Request};
@@ -49,6 +51,10 @@ pub(crate) struct Vector {
     parse_cycles: u64,
     /// Packets that end at this step, and why.
     failed: Vec<(u8, Drop)>,
+    /// Rules that decapsulate, and what the packets of this vector that they took had for key word 6.
+    terminators: Terminators,
+    stripped: [u64; VECTOR],
+    one_pass: bool,
     depth: [u8; VECTOR],
     meta: Vec<Option<Box<Frame>>>,
     todo: Vec<u8>,
@@ -91,6 +97,9 @@ impl Vector {
             claimed: 0,
             parse_cycles: 0,
             failed: Vec::new(),
+            terminators: Terminators::default(),
+            stripped: [0; VECTOR],
+            one_pass: true,
             depth: [0; VECTOR],
             meta: Vec::new(),
             todo: Vec::with_capacity(VECTOR),
@@ -116,6 +125,8 @@ impl Vector {
     pub fn configure(&mut self, s: &Settings) {
         self.vlan_limit = s.vlan_limit.clamp(1, 2);
         self.level = s.level;
+        self.one_pass = s.one_pass;
+        self.terminators.clear();
         self.budget = s.miss_budget.max(1);
         self.limit = s.flow_limit.min(self.table.store.capacity() as u32);
     }
@@ -259,6 +270,74 @@ impl Vector {
         self.columns.same[..self.meta.len()].fill(false);
     }
 
+    /// Before step 3: packets that known rules decapsulate become their inner packets.
+    #[inline]
+    pub fn decapsulate(&mut self, now_ms: u64) {
+        if !self.terminators.is_empty() {
+            self.terminate(now_ms);
+        }
+    }
+
+    fn terminate(&mut self, now_ms: u64) {
+        self.terminators.refresh(&self.table.store);
+        let (first, end) = (self.meta.len(), self.packets.len());
+        let mut by = [None; VECTOR];
+        for (i, by) in by.iter_mut().enumerate().take(end).skip(first) {
+            *by = self.terminators.find(&self.keys.line.0[i]).map(|t| t as u8);
+            if by.is_some() {
+                prefetch(self.packets[i].data().as_ptr().wrapping_add(64));
+            }
+        }
+        let mut i = first;
+        while i < end {
+            let (start, t) = (i, by[i]);
+            while i < end && by[i] == t && t.is_some_and(|t| self.strip(i, t as usize)) {
+                i += 1;
+            }
+            if i > start {
+                self.inner_keys(start..i);
+            }
+            if t.is_some() && i < end {
+                // What it would have followed has gone another way.
+                self.columns.same[i] = false;
+            }
+            i += usize::from(i == start);
+        }
+        let n = self.terminators.count(&self.table.store, now_ms);
+        self.table.followed(n);
+    }
+
+    /// Takes the outer header from packet `i`, and leaves its tunnel's fields in its key's lines.
+    #[inline]
+    fn strip(&mut self, i: usize, t: usize) -> bool {
+        let Some(s) = tunnel::strip(&mut self.packets[i], &self.columns.lay[i]) else {
+            return false;
+        };
+        let t = self.terminators.get(t);
+        t.packets += 1;
+        t.bytes += u64::from(self.columns.len[i]);
+        self.in_port[i] = t.port;
+        self.keys.ext[i][1] = s.ext2;
+        self.stripped[i] = s.word6;
+        true
+    }
+
+    /// Parses inner packets of one tunnels' port.
+    fn inner_keys(&mut self, range: Range<usize>) {
+        self.parse(range.clone(), range.start, self.in_port[range.start]);
+        let mut before = None;
+        for i in range {
+            let line = &mut self.keys.line.0[i];
+            bytes_mut(line)[flow::at::FLAGS] |= flow::flag::TUNNEL;
+            line[6] = self.stripped[i];
+            self.keys.have[i] |= tunnel::EXT2;
+            let e = &self.keys.ext[i][1];
+            let from = Some((line[6], e[0], e[5]));
+            self.columns.same[i] &= before == from;
+            before = from;
+        }
+    }
+
     /// Step 3.
     pub fn lookup(&mut self, now_ms: u64) {
         let mut todo = std::mem::take(&mut self.todo);
@@ -340,7 +419,11 @@ impl Vector {
                 packet: self.packets[i],
                 in_port: self.in_port[i],
                 depth: if i < self.meta.len() { self.depth[i] } else { 0 },
-                meta: self.meta.get_mut(i).and_then(Option::take),
+                meta: match self.meta.get_mut(i) {
+                    Some(meta) => meta.take(),
+                    // The outer header that its tunnel's fields came from is gone.
+                    None => (self.keys.have[i] & tunnel::EXT2 != 0).then(|| self.frame(i).into()),
+                },
             });
         }
         self.close_up(later);
@@ -458,6 +541,9 @@ impl Vector {
                 exits.send_all(program.out, &self.packets[n..n + run]);
             } else {
                 self.execute(program, n, self.packets[n], exits);
+                if program.kind == Kind::TunnelPop && self.one_pass {
+                    self.terminators.learn(&self.table.store, self.keys.rule[n], program.out);
+                }
             }
             n += run;
         }
@@ -506,7 +592,8 @@ impl Vector {
                 self.copies(program, i, &p, exits);
                 Ok(())
             }
-            Kind::Generic => {
+            Kind::TunnelPushOutput => self.encapsulate(program, i, &mut p),
+            Kind::Generic | Kind::TunnelPop => {
                 return interpret::run(exits, &program.ops, program.drop, p, self.frame(i));
             }
         };
@@ -527,6 +614,13 @@ impl Vector {
             }
         }
         Ok(())
+    }
+
+    #[inline]
+    fn encapsulate(&self, program: &Program, i: usize, p: &mut Packet) -> Result<(), Drop> {
+        let Some(action::Op::TunnelPush(t)) = program.ops.first() else { return Ok(()) };
+        let k = self.keys.get(i);
+        tunnel::push(p, t, tunnel::entropy(k.line, &k.ext[0], k.have))
     }
 
     /// All outputs but the last.

@@ -101,6 +101,7 @@ impl Worker {
         if n > 0 {
             self.count_received(n);
             self.vector.drop_failed(&mut self.exits);
+            self.vector.decapsulate(self.exits.now_ms);
             self.vector.lookup(self.exits.now_ms);
             let t2 = cycles();
             self.vector.act(&mut self.exits);

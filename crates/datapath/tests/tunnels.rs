@@ -1,0 +1,271 @@
+//! One pass against two steps, programs against the interpreter, for tunnelled packets.
+mod common;
+#[path = "common/gen.rs"]
+mod generate;
+
+use action::{Op, TunnelPush};
+use common::*;
+use datapath::Settings;
+use flow::{Field, Key, at};
+use generate::{Rng, packet};
+use std::sync::Arc;
+use telemetry::Drop;
+use wire::checksum::{internet, pseudo_v4, pseudo_v6};
+
+/// Datapath ports: the underlay, the tunnels' number, two more.
+const PHY: u16 = 0;
+const TUNNEL: u16 = 1;
+const OUT: u16 = 2;
+
+/// A rule for packets of one port.
+fn on(port: u16, fields: &[(Field, u128)], ops: Vec<Op>, credit: u32) -> Rule {
+    let mut r = rule(fields, ops, credit);
+    r.key.set_u16(at::IN_PORT, port);
+    r.mask.set_u16(at::IN_PORT, 0xffff);
+    r
+}
+
+/// Decapsulates VXLAN to 10.0.0.N, and sends the inner packets by key and more.
+fn rules(r: &mut Rng) -> Vec<Rule> {
+    let pop = || vec![Op::TunnelPop { port: TUNNEL, gbp: false }];
+    let outer = |n: u128| {
+        [
+            (Field::EthType, 0x0800),
+            (Field::IpProto, 17),
+            (Field::IpFrag, 0),
+            (Field::Ipv4Dst, 0x0a00_0000 + n),
+            (Field::UdpDst, 4789),
+        ]
+    };
+    let id = |n: u128| (Field::TunId, n);
+    // First those that decapsulate: what they look at is in line 0.
+    let mut all: Vec<Rule> = (0..2).map(|n| on(PHY, &outer(n), pop(), 10 + n as u32)).collect();
+    all.extend([
+        on(TUNNEL, &[id(3)], vec![], 1),
+        on(TUNNEL, &[id(1), (Field::TunSrc, 0x0a00_0002)], vec![Op::Output(OUT)], 2),
+        on(TUNNEL, &[id(2), (Field::EthType, 0x0800)], vec![Op::PopVlan, Op::Output(OUT)], 3),
+        on(TUNNEL, &[(Field::TunFlags, 5)], vec![Op::Output(PHY)], 4),
+        on(TUNNEL, &[], vec![Op::Output(OUT)], 5),
+    ]);
+    if r.chance(50) {
+        all.insert(2, on(TUNNEL, &[(Field::EthType, 0x86dd)], vec![Op::Output(OUT)], 6));
+    }
+    all.push(on(PHY, &[], vec![Op::Output(OUT)], 20));
+    all
+}
+
+fn fix_ip(f: &mut [u8]) {
+    f[24..26].fill(0);
+    let len = usize::from(f[14] & 15) * 4;
+    let sum = internet(&f[14..14 + len]);
+    f[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// VXLAN with anything inside.
+fn vxlan(r: &mut Rng) -> Vec<u8> {
+    let inner = packet(r);
+    let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    let total = (20 + 16 + inner.len()) as u16;
+    f.extend([0x45, 0]);
+    f.extend(total.to_be_bytes());
+    f.extend([0, 0, r.pick(&[0, 0x40]), 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0]);
+    f.push(r.below(3) as u8);
+    f.extend([0x80, r.below(4) as u8, 0x12, 0xb5]);
+    f.extend((total - 20).to_be_bytes());
+    f.extend([0, 0, 8, 0, 0, 0, 0, 0, r.below(4) as u8, 0]);
+    f.extend(inner);
+    fix_ip(&mut f);
+    f
+}
+
+/// Something is odd about the outer header, or wrong.
+fn odd(r: &mut Rng) -> Vec<u8> {
+    let mut f = vxlan(r);
+    match r.below(10) {
+        0 => f[24] ^= 1,
+        1 => f[42] = r.next() as u8,
+        2 => f[49] = 1,
+        3 => f[38..40].copy_from_slice(&(r.next() as u16).to_be_bytes()),
+        4 => f[40] = 1,
+        5 => f.extend([0; 9]),
+        6 => f.truncate(50 + r.below(20) as usize),
+        7 => drop(f.splice(12..12, [0x81, 0, 0, 5])),
+        8 => {
+            f[14] = 0x46;
+            f.splice(34..34, [1, 1, 1, 0]);
+            let total = u16::from_be_bytes([f[16], f[17]]) + 4;
+            f[16..18].copy_from_slice(&total.to_be_bytes());
+            fix_ip(&mut f);
+        }
+        _ => {
+            // A right UDP checksum.
+            let udp = &f[34..];
+            let sum = pseudo_v4([10, 0, 0, 2], [10, 0, 0, f[33]], 17, udp.len()).bytes(udp);
+            f[40..42].copy_from_slice(&sum.finish_udp().to_be_bytes());
+        }
+    }
+    f
+}
+
+/// What came out of each port, in any order; credits; drops.
+type Outcome = (Vec<Vec<Vec<u8>>>, std::collections::BTreeMap<u32, (u64, u64)>, Vec<u64>);
+
+fn outcome(one_pass: bool, seed: u64) -> Outcome {
+    let mut b = bed(3);
+    b.dp.set_settings(Settings { one_pass, ..Settings::default() });
+    let mut r = Rng(seed);
+    b.set_rules(rules(&mut r));
+    let mut got = vec![Vec::new(); 3];
+    for round in 0..6 {
+        for _ in 0..120 {
+            let p = match r.below(4) {
+                0 => odd(&mut r),
+                1 => packet(&mut r),
+                _ => vxlan(&mut r),
+            };
+            // Bursts of a flow too.
+            for _ in 0..1 + r.below(3) {
+                b.peers[0].send(&p);
+            }
+        }
+        b.run();
+        for (all, peer) in got.iter_mut().zip(&b.peers) {
+            all.extend(peer.drain());
+        }
+        if round == 2 {
+            // Other rules, and terminators with them.
+            let mut rules = rules(&mut r);
+            rules.insert(0, on(PHY, &[(Field::Ipv4Dst, 0x0a00_0001)], vec![], 30));
+            b.set_rules(rules);
+        }
+    }
+    got.iter_mut().for_each(|all| all.sort());
+    b.assert_balanced();
+    assert_eq!(b.pool.in_use(), 0);
+    let drops = b.dp.totals().drops.to_vec();
+    (got, b.credits(), drops)
+}
+
+#[test]
+fn one_pass_equals_two_steps() {
+    for seed in 0..40 {
+        let (fast, slow) = (outcome(true, seed), outcome(false, seed));
+        assert!(!slow.0[2].is_empty() && !slow.0[0].is_empty(), "seed {seed}");
+        for i in 0..3 {
+            assert_eq!(fast.0[i].len(), slow.0[i].len(), "seed {seed}, port {i}");
+            assert_eq!(fast.0[i], slow.0[i], "seed {seed}, port {i}");
+        }
+        assert_eq!(fast.1, slow.1, "credits, seed {seed}");
+        assert_eq!(fast.2, slow.2, "drops, seed {seed}");
+        assert!(slow.2[Drop::TunnelHeader as usize] > 0, "seed {seed}");
+        assert!(slow.2[Drop::TunnelChecksum as usize] > 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn one_pass_takes_most_packets_once() {
+    for (one_pass, passes) in [(true, 1), (false, 2)] {
+        let mut b = bed(3);
+        b.dp.set_settings(Settings { one_pass, ..Settings::default() });
+        b.set_rules(rules(&mut Rng(1)));
+        let mut frame = vxlan(&mut Rng(8));
+        frame[33] = 0;
+        fix_ip(&mut frame);
+        for _ in 0..100 {
+            (0..10).for_each(|_| b.peers[0].send(&frame));
+            b.run();
+        }
+        let seen: u64 = b.dp.pmd_info().iter().map(|p| p.perf.passes).sum();
+        let want = 1000 * passes;
+        assert!((want..want + 20).contains(&seen), "{seen} passes");
+    }
+}
+
+/// An outer header as the pipeline makes it.
+fn template(r: &mut Rng) -> Arc<TunnelPush> {
+    let (v6, summed) = (r.chance(50), r.chance(50));
+    let mut h = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8];
+    match v6 {
+        true => {
+            h.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, 17, 64]);
+            h.extend((0..32).map(|i| i as u8));
+        }
+        false => {
+            h.extend([8, 0, 0x45, 3, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+            h.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+        }
+    }
+    let sum = if summed { 0xff } else { 0 };
+    h.extend([0, 0, 0x12, 0xb5, 0, 0, sum, sum, 8, 0, 0, 0, 0, 0, 42, 0]);
+    let source_ports = (40000, 40100);
+    Arc::new(TunnelPush { tunnel_port: TUNNEL, out_port: PHY, header: h.into(), source_ports })
+}
+
+/// What every encapsulated frame must be, whatever made it.
+fn check_outer(f: &[u8], inner: &[u8], t: &TunnelPush) {
+    let (udp, len) = (t.udp(), t.header.len());
+    assert_eq!(&f[len..], inner);
+    let be16 = |at: usize| u16::from_be_bytes([f[at], f[at + 1]]);
+    assert_eq!(usize::from(be16(udp + 4)), f.len() - udp);
+    assert!((40000..40100).contains(&be16(udp)));
+    if t.is_ipv6() {
+        assert_eq!(usize::from(be16(18)), f.len() - 54);
+    } else {
+        assert_eq!(usize::from(be16(16)), f.len() - 14);
+        assert_eq!(internet(&f[14..34]), 0);
+    }
+    if t.checksum() {
+        let pseudo = match t.is_ipv6() {
+            true => {
+                let (s, d) = (f[22..38].try_into().unwrap(), f[38..54].try_into().unwrap());
+                pseudo_v6(&s, &d, 17, f.len() - udp)
+            }
+            false => pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 17, f.len() - udp),
+        };
+        assert_eq!(pseudo.bytes(&f[udp..]).finish(), 0);
+    }
+}
+
+#[test]
+fn encapsulation_equals_the_interpreter() {
+    let mut b = bed(3);
+    for seed in 0..1000 {
+        let mut r = Rng(seed);
+        let (p, t) = (packet(&mut r), template(&mut r));
+        let ops = vec![Op::TunnelPush(t.clone()), Op::Output(OUT)];
+        b.set_rules(vec![rule(&[], ops.clone(), 1)]);
+        b.peers[0].send(&p);
+        b.run();
+        let fast = b.peers[2].drain();
+        b.dp.execute(&p, 0, &ops).unwrap();
+        b.run();
+        assert_eq!(fast, b.peers[2].drain(), "seed {seed}");
+        check_outer(&fast[0], &p, &t);
+    }
+    b.assert_balanced();
+}
+
+#[test]
+fn what_goes_in_comes_out_with_its_fields() {
+    let mut b = bed(3);
+    let mut seen = 0;
+    for seed in 0..500 {
+        let mut r = Rng(seed);
+        let (p, t) = (packet(&mut r), template(&mut r));
+        let pop = Op::TunnelPop { port: TUNNEL, gbp: false };
+        let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
+        for (f, v) in [(Field::TunId, 42), (Field::TunFlags, 4)] {
+            f.set(&mut key, v);
+            f.set(&mut mask, v);
+        }
+        let inner = Rule { key, mask, ops: vec![Op::Output(OUT)], credit: 1 };
+        b.set_rules(vec![inner, on(PHY, &[], vec![Op::TunnelPush(t), pop], 2)]);
+        b.peers[0].send(&p);
+        b.run();
+        let out = b.peers[2].drain();
+        assert_eq!(out, [p], "seed {seed}");
+        seen += 1;
+    }
+    assert_eq!(seen, 500);
+    b.assert_balanced();
+}
