@@ -30,6 +30,7 @@ mod level;
 mod lookup;
 mod observe;
 mod parse;
+mod patch;
 mod placement;
 mod program;
 mod rewrite;

@@ -1,6 +1,8 @@
-//! Step 4's instructions: a decision's operations, compiled to one 64-byte record.
+//! Step 4's instructions: a decision's operations, compiled to a record of two cache lines, of which
+//! most kinds need the first.
 
 use crate::lookup::fold;
+use crate::patch::Patch;
 use crate::rewrite::ethernet_only;
 use action::Op;
 use flow::PortNo;
@@ -18,7 +20,9 @@ pub(crate) enum Kind {
     Output,
     /// Ethernet addresses, then out.
     SetEthOutput,
-    /// Rewrites, then out.
+    /// Rewrites that are a patch for plain packets, then out.
+    PatchOutput,
+    /// Other rewrites, then out.
     SetOutput,
     /// A tag, then out.
     PushVlanOutput,
@@ -46,9 +50,11 @@ pub(crate) struct Program {
     hash: u64,
     /// The operations themselves, for the interpreter and for dumps.
     pub ops: Arc<[Op]>,
+    /// For kinds that set.
+    pub patch: Patch,
 }
 
-const _: () = assert!(size_of::<Program>() == 64);
+const _: () = assert!(size_of::<Program>() == 128);
 
 impl Program {
     /// Compiles; `why` is the reason when there are no operations.
@@ -63,6 +69,7 @@ impl Program {
             refs: 0,
             hash: hash_ops(ops, why),
             ops: ops.into(),
+            patch: Patch::default(),
         };
         if let Some(Op::Output(port)) = ops.last() {
             p.out = *port;
@@ -84,8 +91,16 @@ impl Program {
                 p.out = *port;
                 Kind::TunnelPop
             }
-            [Op::Set(rw), Op::Output(_)] if ethernet_only(rw) => Kind::SetEthOutput,
-            [sets @ .., Op::Output(_)] if sets.iter().all(is_set) => Kind::SetOutput,
+            [sets @ .., Op::Output(_)] if sets.iter().all(is_set) => match Patch::compile(sets) {
+                Some(patch) => {
+                    p.patch = patch;
+                    match sets.iter().all(is_ethernet) {
+                        true => Kind::SetEthOutput,
+                        false => Kind::PatchOutput,
+                    }
+                }
+                None => Kind::SetOutput,
+            },
             all if all.iter().all(|o| matches!(o, Op::Output(_))) => Kind::Multi,
             _ => Kind::Generic,
         };
@@ -96,6 +111,11 @@ impl Program {
 /// A rewrite of packet bytes only (no metadata).
 fn is_set(op: &Op) -> bool {
     matches!(op, Op::Set(rw) if !crate::interpret::touches_metadata(rw))
+}
+
+/// A rewrite of Ethernet addresses only.
+fn is_ethernet(op: &Op) -> bool {
+    matches!(op, Op::Set(rw) if ethernet_only(rw))
 }
 
 /// Programs of one worker, each once.

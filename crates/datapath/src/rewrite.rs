@@ -5,35 +5,31 @@ use action::Rewrite;
 use flow::{Key, at, flag};
 use packet::Packet;
 use telemetry::Drop;
-
-/// Sum of one's-complement differences of a change, to be added to checksums that cover it.
-type Delta = u64;
+use wire::checksum::Sum;
 
 fn be16(d: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([d[at], d[at + 1]])
 }
 
-/// `dst = dst & !mask | key & mask` over an even number of bytes at an even checksum offset.
+/// `dst = dst & !mask | key & mask` over an even number of bytes at an even checksum offset. Gives
+/// the change, to be added to checksums that cover it.
 #[inline]
-fn blend(dst: &mut [u8], key: &[u8], mask: &[u8]) -> Delta {
-    let mut delta = 0;
+fn blend(dst: &mut [u8], key: &[u8], mask: &[u8]) -> Sum {
+    let mut delta = Sum::default();
     for ((d, k), m) in dst.chunks_exact_mut(2).zip(key.chunks_exact(2)).zip(mask.chunks_exact(2)) {
-        delta += u64::from(!u16::from_be_bytes([d[0], d[1]]));
+        delta = delta.word(!be16(d, 0));
         d[0] = d[0] & !m[0] | k[0] & m[0];
         d[1] = d[1] & !m[1] | k[1] & m[1];
-        delta += u64::from(u16::from_be_bytes([d[0], d[1]]));
+        delta = delta.word(be16(d, 0));
     }
     delta
 }
 
 /// RFC 1624: HC' = ~(~HC + ~m + m').
 #[inline]
-fn fix(d: &mut [u8], at: usize, delta: Delta) {
-    let mut sum = u64::from(!be16(d, at)) + delta;
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    d[at..at + 2].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+fn fix(d: &mut [u8], at: usize, delta: Sum) {
+    let sum = delta.word(!be16(d, at)).finish();
+    d[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// What a rewrite needs to know about the frame.
@@ -171,7 +167,7 @@ fn has_routing(h: &[u8]) -> bool {
 }
 
 /// The addresses changed: the L4 checksum's pseudo header did, too.
-fn pseudo(d: &mut [u8], place: &Place<'_>, delta: Delta) {
+fn pseudo(d: &mut [u8], place: &Place<'_>, delta: Sum) {
     let Some(l4) = place.l4() else { return };
     match place.proto() {
         TCP => fix(d, l4 + 16, delta),
@@ -182,7 +178,7 @@ fn pseudo(d: &mut [u8], place: &Place<'_>, delta: Delta) {
 }
 
 /// UDP: zero means "no checksum" and stays; a checksum never becomes zero.
-fn fix_udp(d: &mut [u8], l4: usize, delta: Delta) {
+fn fix_udp(d: &mut [u8], l4: usize, delta: Sum) {
     if be16(d, l4 + 6) != 0 {
         fix(d, l4 + 6, delta);
         if be16(d, l4 + 6) == 0 {
@@ -206,12 +202,12 @@ fn ports(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
         SCTP => {
             // A broken checksum stays as broken as it was.
             let end = place.lay.end as usize;
-            let stored: [u8; 4] = d[l4 + 8..l4 + 12].try_into().unwrap();
-            let before = crc32c(&d[l4..end]);
+            let right = |d: &[u8]| wire::sctp_checksum(&d[l4..end]).unwrap_or_default();
+            let before = right(d);
             blend(&mut d[l4..l4 + 4], &k, &m);
-            let after = crc32c(&d[l4..end]);
-            let new = u32::from_le_bytes(stored) ^ before ^ after;
-            d[l4 + 8..l4 + 12].copy_from_slice(&new.to_le_bytes());
+            let after = right(d);
+            let sum = d[l4 + 8..l4 + 12].iter_mut().zip(before.iter().zip(after));
+            sum.for_each(|(d, (b, a))| *d ^= b ^ a);
         }
         // Type and code: the low bytes.
         ICMP | ICMPV6 | IGMP => {
@@ -221,31 +217,6 @@ fn ports(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
         _ => return Err(Drop::BadAction),
     }
     Ok(())
-}
-
-/// CRC32c of an SCTP packet with its checksum field (bytes 8..12) taken as zero.
-pub(crate) fn crc32c(d: &[u8]) -> u32 {
-    const TABLE: [u32; 256] = {
-        let mut t = [0u32; 256];
-        let mut i = 0;
-        while i < 256 {
-            let mut c = i as u32;
-            let mut bit = 0;
-            while bit < 8 {
-                c = if c & 1 != 0 { c >> 1 ^ 0x82f6_3b78 } else { c >> 1 };
-                bit += 1;
-            }
-            t[i] = c;
-            i += 1;
-        }
-        t
-    };
-    let mut c = !0u32;
-    for (i, b) in d.iter().enumerate() {
-        let b = if (8..12).contains(&i) { 0 } else { *b };
-        c = TABLE[(c as u8 ^ b) as usize] ^ c >> 8;
-    }
-    !c
 }
 
 fn arp(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {

@@ -558,6 +558,7 @@ impl Vector {
         while n < end {
             let run = run_length(&self.keys.rule[n..end]);
             let bytes = bytes(&self.columns.len[n..n + run]);
+            prefetch(self.programs.get(self.keys.program[n]));
             self.count(self.keys.rule[n], run as u64, bytes, now_ms);
             n += run;
         }
@@ -577,10 +578,15 @@ impl Vector {
             Kind::Output => Ok(()),
             Kind::Drop => Err(program.drop),
             Kind::SetEthOutput => {
-                if let Some(action::Op::Set(rw)) = program.ops.first() {
-                    rewrite::ethernet(p.data_mut(), rw);
-                }
+                program.patch.ethernet(p.data_mut());
                 Ok(())
+            }
+            Kind::PatchOutput => {
+                let (line, lay) = (&self.keys.line.0[i], self.columns.lay[i]);
+                match program.patch.apply(p.data_mut(), line, lay) {
+                    true => Ok(()),
+                    false => self.rewrite(program, i, &mut p),
+                }
             }
             Kind::SetOutput => self.rewrite(program, i, &mut p),
             Kind::PushVlanOutput => rewrite::push_vlan(&mut p, program.tpid, program.tci),

@@ -55,6 +55,13 @@ impl Sum {
     }
 }
 
+impl std::ops::AddAssign for Sum {
+    #[inline]
+    fn add_assign(&mut self, other: Sum) {
+        self.0 += other.0;
+    }
+}
+
 #[inline]
 fn fold32(s: u64) -> u64 {
     (s & 0xffff_ffff) + (s >> 32)

@@ -227,6 +227,7 @@ unsafe fn stretch<M: Maker, const FLAGS: bool>(
 ///
 /// # Safety
 /// As for [`run`].
+#[inline(always)]
 unsafe fn claim<M: Maker>(job: &mut Job<'_>, i: usize) -> Option<&'static Profile> {
     // SAFETY: the data is `len` bytes long.
     unsafe {
