@@ -28,6 +28,9 @@ struct Slot {
     stats: Arc<PortCell>,
     route: Route,
     buf: Vec<Packet>,
+    /// Bytes of what is buffered, and the longest frame of it.
+    bytes: u64,
+    longest: usize,
     /// Longest frame that the port takes.
     limit: usize,
     /// In `waiting`.
@@ -122,8 +125,18 @@ impl Exits {
         }
         let buf = Vec::with_capacity(VECTOR);
         let (tokens, filled_ms) = (self.punt_burst, self.now_ms);
-        let (route, limit, listed, fill) = (Route::None, usize::MAX, false, Fill::default());
-        self.slots[i] = Some(Slot { stats, route, buf, limit, listed, fill, tokens, filled_ms });
+        self.slots[i] = Some(Slot {
+            stats,
+            route: Route::None,
+            buf,
+            bytes: 0,
+            longest: 0,
+            limit: usize::MAX,
+            listed: false,
+            fill: Fill::default(),
+            tokens,
+            filled_ms,
+        });
     }
 
     /// Sets the longest frame that a port takes.
@@ -189,15 +202,17 @@ impl Exits {
             self.waiting.push(no);
         }
         slot.fill.fresh += 1;
+        slot.bytes += packet.len() as u64;
+        slot.longest = slot.longest.max(packet.len());
         slot.buf.push(packet);
         if slot.buf.len() >= BURST {
             self.flush(no);
         }
     }
 
-    /// As [`Exits::send`] for several packets.
-    pub fn send_all(&mut self, no: PortNo, packets: &[Packet]) {
-        let mut rest = packets;
+    /// As [`Exits::send`] for several packets of these lengths.
+    pub fn send_all(&mut self, no: PortNo, packets: &[Packet], lengths: &[u16]) {
+        let (mut rest, mut lengths) = (packets, lengths);
         while !rest.is_empty() {
             let Some(Some(slot)) = self.slots.get_mut(no as usize) else {
                 self.shared.orphan.lost(Drop::NoPort, rest.len() as u64);
@@ -206,10 +221,12 @@ impl Exits {
             if !std::mem::replace(&mut slot.listed, true) {
                 self.waiting.push(no);
             }
-            let (now, later) = rest.split_at(rest.len().min(BURST - slot.buf.len()));
-            slot.buf.extend_from_slice(now);
-            slot.fill.fresh += now.len() as u32;
-            rest = later;
+            let n = rest.len().min(BURST - slot.buf.len());
+            slot.fill.fresh += n as u32;
+            slot.bytes += total(&lengths[..n]);
+            slot.longest = slot.longest.max(lengths[..n].iter().fold(0, |m, l| m.max(*l)).into());
+            slot.buf.extend_from_slice(&rest[..n]);
+            (rest, lengths) = (&rest[n..], &lengths[n..]);
             if slot.buf.len() >= BURST {
                 self.flush(no);
             }
@@ -222,12 +239,10 @@ impl Exits {
         if slot.buf.is_empty() {
             return;
         }
+        let mut bytes = std::mem::take(&mut slot.bytes);
+        let longest = std::mem::take(&mut slot.longest);
         let why = match &mut slot.route {
             Route::Queue(q) => {
-                let (mut bytes, mut longest) = (0, 0);
-                for p in &slot.buf {
-                    (bytes, longest) = (bytes + p.len() as u64, longest.max(p.len()));
-                }
                 if longest > slot.limit {
                     bytes -= cut_long(&mut slot.buf, slot.limit, &slot.stats, &mut self.trash);
                 }
@@ -324,6 +339,12 @@ impl Exits {
         }
         self.flush_due(0, 0);
     }
+}
+
+/// Bytes of packets of these lengths.
+#[inline]
+pub(crate) fn total(lengths: &[u16]) -> u64 {
+    lengths.iter().map(|l| u32::from(*l)).sum::<u32>().into()
 }
 
 /// Drops frames that are longer than the port takes; how many bytes.

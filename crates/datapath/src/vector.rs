@@ -11,7 +11,7 @@ use crate::program::{Kind, Program, Programs};
 use crate::rewrite::{self, Place};
 use crate::terminate::Terminators;
 use crate::tunnel;
-use crate::tx::{Exits, Pending};
+use crate::tx::{Exits, Pending, total};
 use crate::types::Settings;
 use action::{Decision, Pipeline, Request};
 use flow::{Key, PortNo};
@@ -58,6 +58,9 @@ pub(crate) struct Vector {
     depth: [u8; VECTOR],
     meta: Vec<Option<Box<Frame>>>,
     todo: Vec<u8>,
+    /// The first packets of runs with the same key, and how many.
+    leaders: [u8; VECTOR],
+    runs: usize,
     /// Waiting for the next vector (over the miss budget).
     carry: Vec<Pending>,
     pub table: Table,
@@ -103,6 +106,8 @@ impl Vector {
             depth: [0; VECTOR],
             meta: Vec::new(),
             todo: Vec::with_capacity(VECTOR),
+            leaders: [0; VECTOR],
+            runs: 0,
             carry: Vec::new(),
             table: Table::new(flows),
             programs: Programs::default(),
@@ -181,7 +186,7 @@ impl Vector {
 
     /// Bytes of the packets at these places, which were received and parsed.
     pub fn bytes(&self, range: Range<usize>) -> u64 {
-        bytes(&self.columns.len[range])
+        total(&self.columns.len[range])
     }
 
     /// Parses packets of one port, which since `since` are all of that port.
@@ -342,9 +347,8 @@ impl Vector {
     pub fn lookup(&mut self, now_ms: u64) {
         let mut todo = std::mem::take(&mut self.todo);
         self.leaders(&mut todo);
-        let leaders = todo.len();
         self.table.classify(&mut self.keys, &mut todo);
-        if leaders < self.packets.len() {
+        if self.runs < self.packets.len() {
             self.follow(&mut todo);
         }
         if !todo.is_empty() {
@@ -354,14 +358,14 @@ impl Vector {
     }
 
     /// Packets whose key is that of the packet before them need no lookup of their own.
-    fn leaders(&self, todo: &mut Vec<u8>) {
-        let (mut leaders, mut n) = ([0; VECTOR], 0);
+    fn leaders(&mut self, todo: &mut Vec<u8>) {
+        self.runs = 0;
         for (i, same) in self.columns.same[..self.packets.len()].iter().enumerate() {
-            leaders[n] = i as u8;
-            n += !same as usize;
+            self.leaders[self.runs] = i as u8;
+            self.runs += !same as usize;
         }
         todo.clear();
-        todo.extend_from_slice(&leaders[..n]);
+        todo.extend_from_slice(&self.leaders[..self.runs]);
     }
 
     /// Gives followers what their leaders found. Those whose leader found nothing are misses too:
@@ -369,18 +373,21 @@ impl Vector {
     fn follow(&mut self, todo: &mut Vec<u8>) {
         let mut missed = [false; VECTOR];
         todo.iter().for_each(|i| missed[*i as usize] = true);
-        let before = todo.len();
-        let mut hits = 0;
-        for i in 1..self.packets.len() {
-            if !self.columns.same[i] {
-                continue;
-            }
-            self.keys.rule[i] = self.keys.rule[i - 1];
-            self.keys.program[i] = self.keys.program[i - 1];
-            missed[i] = missed[i - 1];
-            hits += !missed[i] as u64;
-            if missed[i] {
-                todo.push(i as u8);
+        let (before, mut hits) = (todo.len(), 0);
+        for run in 0..self.runs {
+            let leader = self.leaders[run] as usize;
+            let end = match run + 1 < self.runs {
+                true => self.leaders[run + 1] as usize,
+                false => self.packets.len(),
+            };
+            if missed[leader] {
+                todo.extend((leader + 1..end).map(|i| i as u8));
+            } else {
+                let (first, rest) = (self.keys.rule[leader], leader + 1..end);
+                self.keys.rule[rest.clone()].fill(first);
+                let first = self.keys.program[leader];
+                hits += rest.len() as u64;
+                self.keys.program[rest].fill(first);
             }
         }
         self.table.followed(hits);
@@ -538,7 +545,8 @@ impl Vector {
             let mut run = 1;
             if program.kind == Kind::Output {
                 run = run_length(&self.keys.program[n..end]);
-                exits.send_all(program.out, &self.packets[n..n + run]);
+                let lengths = &self.columns.len[n..n + run];
+                exits.send_all(program.out, &self.packets[n..n + run], lengths);
             } else {
                 self.execute(program, n, self.packets[n], exits);
                 if program.kind == Kind::TunnelPop && self.one_pass {
@@ -557,7 +565,7 @@ impl Vector {
         let (mut n, end) = (0, self.packets.len());
         while n < end {
             let run = run_length(&self.keys.rule[n..end]);
-            let bytes = bytes(&self.columns.len[n..n + run]);
+            let bytes = total(&self.columns.len[n..n + run]);
             prefetch(self.programs.get(self.keys.program[n]));
             self.count(self.keys.rule[n], run as u64, bytes, now_ms);
             n += run;
@@ -750,10 +758,4 @@ fn run_length(of: &[u32]) -> usize {
     let whole = of.chunks_exact(8).take_while(|c| c.iter().fold(0, |d, x| d | (x ^ first)) == 0);
     let n = whole.count() * 8;
     n + of[n..].iter().take_while(|x| **x == first).count()
-}
-
-/// Bytes of packets of these lengths.
-#[inline]
-fn bytes(lengths: &[u16]) -> u64 {
-    lengths.iter().map(|l| u32::from(*l)).sum::<u32>().into()
 }
