@@ -139,6 +139,7 @@ fn remove_ifaces(s: &mut State, conf: &BridgeConf) {
             gone.push(name.clone());
         }
     }
+    gone.extend(in_the_way(bridge, &wanted, &gone));
     let bridge_id = bridge.id;
     let removed: Vec<Iface> = gone.iter().filter_map(|n| bridge.ifaces.remove(n)).collect();
     for iface in removed {
@@ -157,6 +158,23 @@ fn remove_ifaces(s: &mut State, conf: &BridgeConf) {
             s.close_port(no);
         }
     }
+}
+
+/// Interfaces that hold a number which they did not ask for and another one does.
+fn in_the_way(
+    bridge: &Bridge,
+    wanted: &BTreeMap<&str, &IfaceConf>,
+    gone: &[String],
+) -> Vec<String> {
+    let asked = |n: OfPort| move |i: &&&IfaceConf| i.ofport_request.map(OfPort::from) == Some(n);
+    let stays = |name: &str| !gone.iter().any(|g| g == name);
+    let held = bridge.ifaces.iter().filter(|(name, _)| stays(name));
+    let blocks = |name: &str, n: OfPort| {
+        let own = wanted.get(name).is_some_and(|i| asked(n)(&i));
+        !own && wanted.values().any(|i| asked(n)(&i))
+    };
+    let blocking = held.filter(|(name, i)| i.of_port.is_some_and(|n| blocks(name, n)));
+    blocking.map(|(name, _)| name.clone()).collect()
 }
 
 /// Can the port stay open under the new configuration (what it applies live aside)? Its number
@@ -195,6 +213,7 @@ fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) {
         ifaces: BTreeMap::new(),
         sockets,
         controllers: BTreeMap::new(),
+        next_port: 1,
         generation: None,
     };
     let mut s = state.borrow_mut();
@@ -406,12 +425,12 @@ fn holder(s: &State, br: &BridgeConf, iface: &str) -> Option<String> {
         .next()
 }
 
-/// LOCAL, the requested number, the one that the interface had before, or the lowest free one.
-fn of_number(s: &State, br: &BridgeConf, conf: &IfaceConf) -> Result<OfPort, String> {
+/// LOCAL, the requested number, the one that the interface had before, or the next free one.
+fn of_number(s: &mut State, br: &BridgeConf, conf: &IfaceConf) -> Result<OfPort, String> {
     if conf.name == br.name {
         return Ok(of_port::LOCAL);
     }
-    let bridge = s.bridges.get(&br.name).ok_or("no bridge")?;
+    let bridge = s.bridges.get_mut(&br.name).ok_or("no bridge")?;
     let used: BTreeSet<OfPort> = bridge.ifaces.values().filter_map(|i| i.of_port).collect();
     let valid = |n: &OfPort| (1..0xff00).contains(n);
     let requested = |i: &IfaceConf| i.ofport_request.map(OfPort::from).filter(valid);
@@ -425,11 +444,14 @@ fn of_number(s: &State, br: &BridgeConf, conf: &IfaceConf) -> Result<OfPort, Str
     let had: BTreeSet<OfPort> = others().filter_map(last).collect();
     let open = |n: &OfPort| !used.contains(n) && !asked.contains(n);
     let wish = requested(conf).filter(|n| !used.contains(n));
-    let mut free = (1..0xff00).filter(open);
-    wish.or_else(|| last(conf).filter(open))
-        .or_else(|| free.clone().find(|n| !had.contains(n)))
-        .or_else(|| free.next())
-        .ok_or_else(|| "no free OpenFlow port number".into())
+    let mut free = (bridge.next_port..0xff00).chain(1..bridge.next_port).filter(open);
+    if let Some(n) = wish.or_else(|| last(conf).filter(open)) {
+        return Ok(n);
+    }
+    let found = free.clone().find(|n| !had.contains(n)).or_else(|| free.next());
+    let n = found.ok_or("no free OpenFlow port number")?;
+    bridge.next_port = n % 0xfeff + 1;
+    Ok(n)
 }
 
 fn port_spec(

@@ -68,6 +68,9 @@ pub struct Bridge {
     pub sockets: Vec<crate::of::server::UnixSocket>,
     /// Controllers by target.
     pub controllers: BTreeMap<String, crate::controllers::Controller>,
+    /// Where to look for a port number that is free: one that was just given up is not taken again
+    /// soon, as flows may still name it.
+    pub next_port: openflow::OfPort,
     /// Highest role generation seen.
     pub generation: Option<u64>,
 }

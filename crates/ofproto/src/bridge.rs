@@ -162,9 +162,20 @@ impl Switch {
             self.bridge_mut(id)?.patch_counts.insert(spec.of_port, base);
         }
         let b = self.bridge_mut(id)?;
-        let old = b.ports.insert(spec.of_port, spec);
-        if old.is_none_or(|old| *describe(&old) != *desc) {
-            self.outbox.events.push(Event::PortStatus(id, reason, desc));
+        let old = b.ports.insert(spec.of_port, spec).map(|old| describe(&old));
+        let events = &mut self.outbox.events;
+        match old {
+            Some(old) if old == desc => {}
+            Some(old) => events.push(Event::PortStatus(id, reason, desc, Some(old))),
+            // A port comes as OVS's come: first it is there, then it lives.
+            None => {
+                let state = desc.state & !port_state::LIVE;
+                let first = Box::new(PortDesc { state, ..(*desc).clone() });
+                events.push(Event::PortStatus(id, reason, first.clone(), None));
+                if first != desc {
+                    events.push(Event::PortStatus(id, MODIFIED, desc, Some(first)));
+                }
+            }
         }
         self.publish();
         self.outbox.region(Region::ALL);
@@ -176,7 +187,7 @@ impl Switch {
         let b = self.bridge_mut(id)?;
         let spec = b.ports.remove(&of_port).ok_or(ConfigError::NoPort(of_port))?;
         b.macs.remove_if(&b.mac_index, |e| e.port == of_port);
-        self.outbox.events.push(Event::PortStatus(id, DELETED, describe(&spec)));
+        self.outbox.events.push(Event::PortStatus(id, DELETED, describe(&spec), None));
         self.publish();
         self.outbox.region(Region::ALL);
         Ok(())

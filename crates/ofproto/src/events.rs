@@ -10,8 +10,8 @@ use openflow::{Action, FlowRemoved, Instruction, MonitorUpdate, PortDesc};
 pub enum Event {
     /// A flow with SEND_FLOW_REM went.
     FlowRemoved(BridgeId, Box<FlowRemoved>),
-    /// `reason`: 0 added, 1 deleted, 2 modified (`OFPPR_*`).
-    PortStatus(BridgeId, u8, Box<PortDesc>),
+    /// `reason`: 0 added, 1 deleted, 2 modified (`OFPPR_*`); with what a modified port was before.
+    PortStatus(BridgeId, u8, Box<PortDesc>, Option<Box<PortDesc>>),
     /// A flow changed, in a bridge that is monitored ([`crate::Switch::set_monitored`]).
     /// With it what a modified flow did before.
     Flow(BridgeId, Box<MonitorUpdate>, Vec<Instruction>),

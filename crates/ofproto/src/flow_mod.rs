@@ -40,6 +40,17 @@ pub(crate) struct Rewrite {
     reset: bool,
 }
 
+/// Is there the table that a flow-mod names?
+pub fn check_table(m: &FlowMod) -> Result<(), OfError> {
+    match usize::from(m.table) {
+        ..N_TABLES => Ok(()),
+        _ if m.table == TABLE_ALL => Ok(()),
+        // As in OVS, where the last table is the switch's own.
+        N_TABLES => Err(OfError::RequestEperm),
+        _ => Err(OfError::BadTableId),
+    }
+}
+
 impl Switch {
     /// Keeps counts of flows per table and references per group.
     pub(crate) fn note(&mut self, bridge: BridgeId, table: u8, list: &[Instruction], added: bool) {
@@ -51,13 +62,8 @@ impl Switch {
 
     pub(crate) fn stage_flow(&mut self, txn: &mut Txn, m: &FlowMod) -> Result<(), OfError> {
         use FlowModCommand as C;
-        let any = m.table == TABLE_ALL && !matches!(m.command, C::Add);
+        check_table(m)?;
         let table = if m.command == C::Add && m.table == TABLE_ALL { 0 } else { m.table };
-        if !any && usize::from(table) >= N_TABLES {
-            // As in OVS, where the last table is the switch's own.
-            let own = usize::from(table) == N_TABLES;
-            return Err(if own { OfError::RequestEperm } else { OfError::BadTableId });
-        }
         match m.command {
             C::Add => self.stage_add(txn, m, table),
             C::Modify | C::ModifyStrict => self.stage_modify(txn, m, table),
@@ -403,7 +409,8 @@ fn outputs_to(list: &[Instruction], p: OfPort) -> bool {
     })
 }
 
-fn uses_group(list: &[Instruction], group: u32) -> bool {
+/// Do the instructions send packets to the group?
+pub fn uses_group(list: &[Instruction], group: u32) -> bool {
     let mut found = false;
     for_each_group(list, &mut |g| found |= g == group);
     found

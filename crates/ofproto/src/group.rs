@@ -126,10 +126,6 @@ impl Switch {
             return Err(OfError::GroupInvalid);
         }
         for bucket in &m.buckets {
-            let watches = bucket.watch_port != port::ANY || bucket.watch_group != GROUP_ANY;
-            if m.kind == GroupType::FastFailover && !watches {
-                return Err(OfError::GroupInvalid);
-            }
             bucket_actions(b, bucket)?;
             let next = |a: &openflow::Action| match a {
                 openflow::Action::Group(g) => Some(*g),

@@ -45,6 +45,7 @@ mod tests;
 pub use action_text::{action_text, actions_text, instructions_text};
 pub use change::{BundleItem, Change, Items, Outcome};
 pub use events::Event;
+pub use flow_mod::{check_table, uses_group};
 pub use mac_table::{MacEntry, MacStats};
 pub use stats::Dump;
 pub use switch::Switch;

@@ -53,6 +53,7 @@ impl Switch {
         let dp = bridge.port(in_port).and_then(|p| p.spec.dp_port);
         packet.set_u16(at::IN_PORT, dp.unwrap_or(flow::NO_PORT));
         packet.set_u16(at::RECIRC, 0);
+        packet.set_u32(at::TUN_ID, pipeline.u32(at::TUN_ID));
         let mut x = Xlate::new(&self.shared, world, bridge, &packet, &mut out, trace);
         x.pipeline(&pipeline.words[PACKET_LINES * 8..]);
         x.packet_out(actions);

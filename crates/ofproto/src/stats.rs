@@ -149,7 +149,7 @@ impl Switch {
         let one = |(i, r): (usize, &TableRec)| TableStats {
             table: i as u8,
             name: b.config.tables.get(&(i as u8)).map_or_else(String::new, |t| t.name.clone()),
-            max_entries: 1_000_000,
+            max_entries: b.config.tables.get(&(i as u8)).and_then(|t| t.limit).unwrap_or(1_000_000),
             active: r.active,
             lookups: r.matched + r.missed,
             matched: r.matched,

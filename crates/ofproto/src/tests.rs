@@ -373,9 +373,72 @@ fn port_config_is_honoured() {
     set(&mut lab, 1, port_config::NO_RECV);
     assert_eq!(lab.send("in_port=1,udp"), "drop");
     let events = lab.sw.take_events();
-    assert!(matches!(events.last(), Some(Event::PortStatus(_, 2, d)) if d.port == 1));
+    assert!(matches!(events.last(), Some(Event::PortStatus(_, 2, d, _)) if d.port == 1));
     let m = PortMod { port: 1, hw_addr: [1; 6], config: 0, mask: 0, advertise: 0 };
     assert_eq!(lab.sw.port_mod(lab.br, &m), Err(OfError::PortModBadHwAddr));
+}
+
+#[test]
+fn a_port_comes_and_then_lives() {
+    let mut lab = Lab::new();
+    lab.sw.take_events();
+    let spec = PortSpec { of_port: 9, name: "p9".into(), dp_port: Some(19), ..PortSpec::default() };
+    lab.sw.add_port(lab.br, spec.clone()).unwrap();
+    let events = lab.sw.take_events();
+    let [Event::PortStatus(_, 0, first, None), Event::PortStatus(_, 2, then, Some(old))] =
+        events.as_slice()
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!((first.state, then.state), (0, port_state::LIVE));
+    assert_eq!(first, old);
+    lab.sw.update_port(lab.br, spec).unwrap();
+    assert_eq!(lab.sw.take_events(), []);
+}
+
+#[test]
+fn an_action_set_is_done_under_the_first_rules_cookie() {
+    let mut lab = Lab::new();
+    let to_controller = Action::Controller {
+        max_len: 9,
+        reason: Reason::Action,
+        id: 0,
+        userdata: vec![],
+        pause: false,
+        meter: None,
+    };
+    let list = vec![Instruction::Write(vec![to_controller]), Instruction::Goto(1)];
+    lab.add(FlowMod { cookie: 5, ..flow(0, 1, "", list) });
+    lab.add(FlowMod { cookie: 6, ..flow(1, 1, "", vec![]) });
+    let ops = lab.decide(&packet("in_port=1,udp")).ops;
+    let cookies: Vec<u64> = ops
+        .iter()
+        .filter_map(|op| match op {
+            ::action::Op::Punt(p) => p.context.downcast_ref::<PacketInContext>().map(|c| c.cookie),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(cookies, [5]);
+}
+
+#[test]
+fn buckets_come_and_go() {
+    let mut lab = Lab::new();
+    let mut m = crate::group::delete_all();
+    (m.command, m.kind, m.id) = (GroupCommand::Add, GroupType::FastFailover, 7);
+    lab.sw.group_mod(lab.br, &m, 0).unwrap();
+    for which in [0xffff_fffd, 0xffff_fffe, 0xffff_ffff] {
+        m.command = GroupCommand::RemoveBucket(which);
+        assert_eq!(lab.sw.group_mod(lab.br, &m, 0), Ok(()), "none to remove is no error");
+    }
+    let (watch_port, watch_group) = (port::ANY, GROUP_ANY);
+    m.buckets = vec![Bucket { id: 3, weight: 0, watch_port, watch_group, actions: vec![out(0)] }];
+    m.command = GroupCommand::InsertBucket(0xffff_fffe);
+    assert_eq!(lab.sw.group_mod(lab.br, &m, 0), Ok(()), "a bucket may watch nothing");
+    assert_eq!(lab.sw.group_mod(lab.br, &m, 0), Err(OfError::GroupBucketExists));
+    m.command = GroupCommand::RemoveBucket(4);
+    assert_eq!(lab.sw.group_mod(lab.br, &m, 0), Err(OfError::GroupUnknownBucket));
+    assert_eq!(lab.sw.group_desc(lab.br, 7).unwrap()[0].buckets.len(), 1);
 }
 
 #[test]

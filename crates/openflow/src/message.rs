@@ -381,6 +381,8 @@ pub struct MonitorRequest {
     pub id: u32,
     pub flags: u16,
     pub out_port: OfPort,
+    /// 1.4+.
+    pub out_group: u32,
     pub table: u8,
     pub matching: Match,
 }

@@ -494,6 +494,8 @@ fn flow_monitors() {
     let added = vec![MonitorUpdate::Added(flow_stats())];
     let forms = [
         (Version::V10, Form::Nicira),
+        (Version::V11, Form::Nicira),
+        (Version::V12, Form::Nicira),
         (Version::V13, Form::Onf),
         (Version::V14, Form::Standard),
         (Version::V15, Form::Standard),

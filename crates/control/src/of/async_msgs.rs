@@ -5,8 +5,8 @@ use crate::state::State;
 use datapath::PuntEvent;
 use ofproto::{Event, PacketInContext};
 use openflow::{
-    Action, Instruction, MonitorRequest, MonitorUpdate, NO_BUFFER, OfPort, PacketIn, PortDesc,
-    Reason, Reply, TABLE_ALL, Version, monitor_flag, port,
+    Action, GROUP_ANY, Instruction, MonitorRequest, MonitorUpdate, NO_BUFFER, OfPort, PacketIn,
+    PortDesc, Reason, Reply, TABLE_ALL, Version, monitor_flag, port, port_state,
 };
 
 /// A change of a flow, with what it did before if it was modified.
@@ -48,9 +48,8 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent) {
 /// What a connection's version calls the reason; None: it does not know such packet-ins.
 fn reason_for(conn: &Conn, context: &PacketInContext) -> Option<Reason> {
     let version = conn.version()?;
-    let without_flow = context.reason == Reason::TableMiss && context.cookie == u64::MAX;
     match context.reason {
-        _ if without_flow && version >= Version::V13 => None,
+        _ if context.no_flow && version >= Version::V13 => None,
         Reason::Action if context.miss_flow && version >= Version::V13 => Some(Reason::TableMiss),
         Reason::Group | Reason::ActionSet | Reason::PacketOut if version < Version::V14 => {
             Some(Reason::Action)
@@ -73,9 +72,9 @@ pub fn events(s: &mut State, events: Vec<Event>, origin: Origin) {
                     }
                 }
             }
-            Event::PortStatus(bridge, reason, desc) => {
+            Event::PortStatus(bridge, reason, desc, old) => {
                 if let Some(name) = s.bridge_name(bridge) {
-                    port_status(s, &name, reason, &desc);
+                    port_status(s, &name, reason, &desc, old.as_deref());
                 }
             }
             Event::Flow(bridge, update, old) => match updates.last_mut() {
@@ -91,11 +90,15 @@ pub fn events(s: &mut State, events: Vec<Event>, origin: Origin) {
     }
 }
 
-/// Reason 0: added, 1: deleted, 2: modified.
-fn port_status(s: &mut State, bridge: &str, reason: u8, desc: &PortDesc) {
+/// Reason 0: added, 1: deleted, 2: modified; `old`: what it was before. OpenFlow 1.0 has no word for a
+/// live port, and is not told of what it cannot see.
+fn port_status(s: &mut State, bridge: &str, reason: u8, desc: &PortDesc, old: Option<&PortDesc>) {
+    let dead = |d: &PortDesc| PortDesc { state: d.state & !port_state::LIVE, ..d.clone() };
+    let unseen = old.is_some_and(|old| dead(old) == dead(desc));
     let reply = Reply::PortStatus { reason, desc: desc.clone() };
     for conn in s.conns.values_mut() {
-        if conn.bridge == bridge && conn.wants_port_status(reason) {
+        let sees = !unseen || conn.version() != Some(Version::V10);
+        if conn.bridge == bridge && sees && conn.wants_port_status(reason) {
             conn.notify(&reply);
         }
     }
@@ -161,6 +164,7 @@ fn watches(m: &MonitorRequest, update: &MonitorUpdate, old: &[Instruction]) -> b
         && (m.out_port == port::ANY
             || outputs_to(&flow.instructions, m.out_port)
             || outputs_to(old, m.out_port))
+        && (m.out_group == GROUP_ANY || ofproto::uses_group(&flow.instructions, m.out_group))
         && m.matching.mask.subset_of(&flow.matching.mask)
         && m.matching.key.matches(&flow.matching.key, &m.matching.mask)
 }

@@ -142,7 +142,8 @@ pub fn control(
         }
         _ => return Err(OfError::BundleBadType),
     };
-    Ok(Reply::BundleControl { id, step: answer, flags })
+    // As from ovs-vswitchd: replies say nothing of the flags.
+    Ok(Reply::BundleControl { id, step: answer, flags: 0 })
 }
 
 fn open(conn: &mut Conn, id: u32, flags: u16, from: (&[u8], u64)) -> Result<(), OfError> {

@@ -81,7 +81,7 @@ async fn perform(
         Request::FlowMod(fm) if loose(&fm) => flow_mods(state, id, to.xid, fm).await.map(|()| None),
         Request::BundleControl { id: b, step: BundleStep::CommitRequest, flags } => {
             commit(state, id, to.xid, b, flags).await?;
-            Ok(Some(Reply::BundleControl { id: b, step: BundleStep::CommitReply, flags }))
+            Ok(Some(Reply::BundleControl { id: b, step: BundleStep::CommitReply, flags: 0 }))
         }
         request => handle(&mut state.borrow_mut(), id, to.xid, request, bytes),
     }
@@ -200,10 +200,12 @@ fn handle(
         Request::BundleControl { id: b, step, flags } => {
             Some(bundle::control(conn, b, step, flags, (bytes, now))?)
         }
-        Request::BundleAdd { id: b, flags, xid: inner_xid, .. } => {
+        Request::BundleAdd { id: b, flags, xid: inner_xid, inner } => {
             if inner_xid != xid {
                 return Err(OfError::BundleMsgBadXid);
             }
+            check_bundled(version(s, id)?, &inner)?;
+            let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
             bundle::add(conn, b, flags, bytes, now)?;
             None
         }
@@ -354,6 +356,13 @@ async fn commit(
 
 fn version(s: &State, id: ConnId) -> Result<Version, OfError> {
     Ok(s.conns.get(&id).and_then(|c| c.dialect).ok_or(OfError::BadType)?.version)
+}
+
+/// What can be said of a message before the bundle is committed.
+fn check_bundled(version: Version, request: &Request) -> Result<(), OfError> {
+    let Request::FlowMod(fm) = request else { return Ok(()) };
+    ofproto::check_table(fm)?;
+    check(version, fm)
 }
 
 /// Do the instructions of a flow-mod fit its match, by the rules of a version?

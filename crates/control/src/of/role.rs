@@ -41,7 +41,7 @@ fn step_down(s: &mut State, bridge: &str, id: ConnId, generation: u64) {
             continue;
         }
         conn.role = Role::Secondary;
-        if conn.version().is_some_and(|v| v >= Version::V14) {
+        if conn.version().is_some_and(|v| v >= Version::V13) {
             let (role, reason) = (Role::Secondary, PRIMARY_REQUEST);
             conn.notify(&Reply::RoleStatus { role, reason, generation });
         }

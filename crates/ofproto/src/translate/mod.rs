@@ -95,6 +95,8 @@ pub struct PacketInContext {
     pub reason: Reason,
     /// By the table-miss flow: 1.3 and later call that a miss.
     pub miss_flow: bool,
+    /// No flow sent it: none matched.
+    pub no_flow: bool,
     /// The bytes that the action asked for. Nothing is buffered, so all of the packet is sent.
     pub max_len: u16,
     /// Which controller (0: those that have set no other id).
@@ -191,6 +193,8 @@ pub(crate) struct Xlate<'a, 'o> {
     cookie: u64,
     /// The rule is the table-miss flow: priority 0, matches everything.
     miss_flow: bool,
+    /// The cookie of the first rule met in this bridge: the action set is executed under it.
+    first_cookie: Option<u64>,
     /// What runs: a controller's packet-out, buckets (how deep), the action set.
     origin: Origin,
     depth: usize,
@@ -250,6 +254,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             table: 0,
             cookie: u64::MAX,
             miss_flow: false,
+            first_cookie: None,
             origin: Origin::default(),
             depth: 0,
             resubmits: 0,
@@ -304,9 +309,12 @@ impl<'a, 'o> Xlate<'a, 'o> {
             return;
         }
         self.note_table(|| "--. Executing action set:".into());
+        let cookie = self.cookie;
+        self.cookie = self.first_cookie.unwrap_or(cookie);
         self.origin.set = true;
         self.actions(list.into_iter());
         self.origin.set = false;
+        self.cookie = cookie;
         self.close();
     }
 
@@ -332,6 +340,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         match rule {
             Some(rule) => {
                 self.cookie = rule.value().cookie;
+                self.first_cookie.get_or_insert(self.cookie);
                 self.miss_flow = rule.priority() == 0 && rule.mask() == Mask::ZERO;
                 self.note_rule(table, rule);
                 self.out.credits.push(rule.value().id);

@@ -86,6 +86,7 @@ impl<'a> Xlate<'a, '_> {
         let (table, cookie, exit) = (self.table, self.cookie, self.exit);
         let set = std::mem::take(&mut self.set);
         let stack = std::mem::take(&mut self.stack);
+        let first_cookie = self.first_cookie.take();
         self.key.words[PACKET_LINES * 8..].fill(0);
         self.key.set_u32(at::OF_IN_PORT, in_port);
         self.key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
@@ -105,7 +106,7 @@ impl<'a> Xlate<'a, '_> {
         self.bridge = from;
         (self.table, self.cookie) = (table, cookie);
         self.exit = exit || self.failed.is_some();
-        (self.set, self.stack) = (set, stack);
+        (self.set, self.stack, self.first_cookie) = (set, stack, first_cookie);
     }
 
     /// Sends to controllers.
@@ -117,6 +118,9 @@ impl<'a> Xlate<'a, '_> {
             cookie: self.cookie,
             reason,
             miss_flow: self.miss_flow,
+            no_flow: reason == Reason::TableMiss
+                && self.cookie == u64::MAX
+                && !self.origin.packet_out,
             max_len,
             controller_id: id,
             userdata: userdata.to_vec(),

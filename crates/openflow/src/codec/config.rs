@@ -2,12 +2,13 @@
 
 use super::encode::{begin, begin_exp};
 use super::kinds::Kind;
-use super::{Form, NX, ReplyTo};
+use super::{Form, NX, ONF, ReplyTo};
 use crate::buf::{Put, Rd, Result};
 use crate::{AsyncConfig, FragHandling, OfError, Request, Role, SwitchConfig, Version};
 
 const INVALID_TTL: u16 = 4;
 const NXT_ROLE_REPLY: u32 = 11;
+const ONFT_ROLE_STATUS: u32 = 1911;
 /// What 1.3's "action" reason covers: action, action set, group, packet-out.
 const ACTION_REASONS: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5;
 
@@ -85,7 +86,7 @@ pub(super) fn encode_role(version: Version, to: ReplyTo, role: Role, generation:
     m
 }
 
-/// ROLE_STATUS (1.4+): another controller became primary, ...
+/// ROLE_STATUS (1.4+, ONF's extension in 1.3): another controller became primary, ...
 pub(super) fn encode_role_status(
     version: Version,
     xid: u32,
@@ -93,7 +94,10 @@ pub(super) fn encode_role_status(
     reason: u8,
     generation: u64,
 ) -> Vec<u8> {
-    let mut m = begin(version, Kind::RoleStatus, xid);
+    let mut m = match version {
+        Version::V13 => begin_exp(version, xid, ONF, ONFT_ROLE_STATUS),
+        _ => begin(version, Kind::RoleStatus, xid),
+    };
     m.u32(role as u32);
     m.u8(reason);
     m.pad(3);

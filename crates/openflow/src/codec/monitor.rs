@@ -5,11 +5,15 @@ use super::flow_mod::{put_nx_match, removed_reason};
 use super::multipart::Parts;
 use super::port::check_port;
 use super::{Dialect, Form, ReplyTo};
+use crate::actions_out::encode_actions;
 use crate::buf::{Put, Rd, Result};
 use crate::instructions::encode_instructions;
 use crate::matching::{decode_match, decode_nx_match, encode_match};
 use crate::oxm::port_from_10;
-use crate::{FlowStats, Match, MonitorRequest, MonitorUpdate, OfError, Version, monitor_flag};
+use crate::{
+    FlowStats, GROUP_ANY, Instruction, Match, MonitorRequest, MonitorUpdate, OfError, Version,
+    monitor_flag,
+};
 
 /// Flags that Nicira's and ONF's form have.
 const FLAGS_NX: u16 = 0x3f;
@@ -31,7 +35,8 @@ pub(super) fn decode_nx(mut rd: Rd<'_>) -> Result<Vec<MonitorRequest>> {
         let table = rd.u8()?;
         rd.skip(5)?;
         let matching = decode_nx_match(rd.padded(len)?)?.matching;
-        list.push(MonitorRequest { id, flags, out_port, table, matching });
+        let out_group = GROUP_ANY;
+        list.push(MonitorRequest { id, flags, out_port, out_group, table, matching });
     }
     Ok(list)
 }
@@ -47,7 +52,8 @@ pub(super) fn decode_onf(mut rd: Rd<'_>) -> Result<Vec<MonitorRequest>> {
         let table = rd.u8()?;
         rd.skip(3)?;
         let matching = get_match(Version::V13, &mut rd)?;
-        list.push(MonitorRequest { id, flags, out_port, table, matching });
+        let out_group = GROUP_ANY;
+        list.push(MonitorRequest { id, flags, out_port, out_group, table, matching });
     }
     Ok(list)
 }
@@ -64,7 +70,7 @@ pub(super) fn decode14(version: Version, mut rd: Rd<'_>) -> Result<Vec<MonitorRe
     while !rd.is_empty() {
         let id = rd.u32()?;
         let out_port = check_port(rd.u32()?, OfError::ActBadOutPort)?;
-        rd.skip(4)?; // out_group
+        let out_group = rd.u32()?;
         let wire_flags = flags(rd.u16()?, FLAGS_NX | ONLY_OWN)?;
         let own = if wire_flags & ONLY_OWN != 0 { monitor_flag::OWN } else { 0 };
         let flags = wire_flags & FLAGS_NX | own;
@@ -73,7 +79,7 @@ pub(super) fn decode14(version: Version, mut rd: Rd<'_>) -> Result<Vec<MonitorRe
             return Err(OfError::BadType);
         }
         let matching = get_match(version, &mut rd)?;
-        list.push(MonitorRequest { id, flags, out_port, table, matching });
+        list.push(MonitorRequest { id, flags, out_port, out_group, table, matching });
     }
     Ok(list)
 }
@@ -151,9 +157,21 @@ fn put_old(version: Version, to: ReplyTo, event: u16, reason: u8, s: &FlowStats,
         encode_instructions(version, &s.instructions, m);
     } else {
         put_nx_match(&s.matching, at, m);
-        encode_instructions(Version::V10, &s.instructions, m);
+        put_actions(version, &s.instructions, m);
     }
     m.patch_len(start, start);
+}
+
+/// A list of actions in all versions: 1.0's form of instructions, later what is applied at once.
+fn put_actions(version: Version, instructions: &[Instruction], m: &mut Vec<u8>) {
+    if version == Version::V10 {
+        return encode_instructions(version, instructions, m);
+    }
+    for instruction in instructions {
+        if let Instruction::Apply(list) = instruction {
+            encode_actions(version, list, m);
+        }
+    }
 }
 
 /// `ofp_flow_update_full`.

@@ -5,7 +5,9 @@ use super::kinds::Kind;
 use super::{Dialect, Form, NX, ONF, ReplyTo};
 use super::{flow_stats, group, meter, monitor, port, queue, table, table_features};
 use crate::buf::{Put, Rd, Result};
-use crate::{MultipartReply as Reply, MultipartRequest, OfError, Request, Version, port as ports};
+use crate::{
+    MultipartReply as Reply, MultipartRequest, OfError, Request, TableStats, Version, port as ports,
+};
 
 const EXPERIMENTER: u16 = 0xffff;
 const MORE: u16 = 1;
@@ -213,9 +215,12 @@ pub(super) fn encode(dialect: Dialect, to: ReplyTo, reply: &Reply, more: bool) -
             Form::FlowStats15 => flow_stats::put_flow_short(s, m),
             _ => flow_stats::put_flow(version, s, m),
         }),
-        Reply::Table(tables) => parts.each(tables, |t, m| table::put_stats(version, t, m)),
+        Reply::Table(tables) => {
+            let last = last_of(tables);
+            parts.each(tables, |t, m| table::put_stats(version, t, last, m))
+        }
         Reply::TableFeatures(tables) => {
-            let last = tables.iter().map(|t| t.table).max().unwrap_or(0);
+            let last = last_of(tables);
             parts.each(tables, |t, m| table_features::put(version, t, last, m))
         }
         Reply::TableDesc(tables) => parts.each(tables, |t, m| table::put_desc(t.0, t.1, m)),
@@ -240,6 +245,11 @@ pub(super) fn encode(dialect: Dialect, to: ReplyTo, reply: &Reply, more: bool) -
         }
     };
     parts.finish(more)
+}
+
+/// The highest of the tables.
+fn last_of(tables: &[TableStats]) -> u8 {
+    tables.iter().map(|t| t.table).max().unwrap_or(0)
 }
 
 /// Replies with one fixed body.

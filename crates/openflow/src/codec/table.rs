@@ -17,8 +17,8 @@ pub(super) fn decode_mod(mut rd: Rd<'_>) -> Result<Request> {
     Ok(Request::TableMod { table, config })
 }
 
-/// One table of a table-statistics reply.
-pub(super) fn put_stats(version: Version, t: &TableStats, m: &mut Vec<u8>) {
+/// One table of a table-statistics reply; `last`: the highest one, from which no goto leads on.
+pub(super) fn put_stats(version: Version, t: &TableStats, last: u8, m: &mut Vec<u8>) {
     m.u8(t.table);
     match version {
         Version::V10 => {
@@ -31,14 +31,22 @@ pub(super) fn put_stats(version: Version, t: &TableStats, m: &mut Vec<u8>) {
             m.pad(7);
             m.text(&t.name, 32);
             // Wildcards, match; instructions, actions, configuration.
-            [0x3ff, 0x3ff, 0x3e, 0x0fff_ffff, 0x0fff_ffff, t.config, t.max_entries]
-                .iter()
-                .for_each(|n| m.u32(*n));
+            [
+                0x3ff,
+                0x3ff,
+                instructions(t, last),
+                0x0fff_ffff,
+                0x0fff_ffff,
+                t.config,
+                t.max_entries,
+            ]
+            .iter()
+            .for_each(|n| m.u32(*n));
         }
         Version::V12 => {
             m.pad(7);
             m.text(&t.name, 32);
-            put_capabilities12(t, m);
+            put_capabilities12(t, last, m);
         }
         _ => m.pad(3),
     }
@@ -47,18 +55,25 @@ pub(super) fn put_stats(version: Version, t: &TableStats, m: &mut Vec<u8>) {
     m.u64(t.matched);
 }
 
+/// Instructions as bits by number: goto (unless there is nowhere to go) to clear-actions.
+fn instructions(t: &TableStats, last: u8) -> u32 {
+    if t.table < last { 0x3e } else { 0x3c }
+}
+
 /// 1.2's list of what a table can match and do.
-fn put_capabilities12(t: &TableStats, m: &mut Vec<u8>) {
+fn put_capabilities12(t: &TableStats, last: u8, m: &mut Vec<u8>) {
     const FIELDS: u64 = 0xf_ffff_ffff;
+    /// All but the Ethernet type and the IP protocol.
+    const WRITABLE: u64 = FIELDS & !(1 << 5 | 1 << 10);
     m.u64(FIELDS); // match
     m.u64(FIELDS); // wildcards
     m.u32(0x03ff_8001); // write actions
     m.u32(0x03ff_8001); // apply actions
-    m.u64(FIELDS); // write set-fields
-    m.u64(FIELDS); // apply set-fields
+    m.u64(WRITABLE); // write set-fields
+    m.u64(WRITABLE); // apply set-fields
     m.u64(u64::MAX); // metadata match
     m.u64(u64::MAX); // metadata write
-    m.u32(0x3e); // instructions
+    m.u32(instructions(t, last));
     m.u32(t.config);
     m.u32(t.max_entries);
 }
