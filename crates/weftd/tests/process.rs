@@ -98,6 +98,52 @@ fn the_monitor_restarts_it_after_a_crash_and_ends_with_it() {
     assert!(!s.path("ovs-vswitchd.pid").exists());
 }
 
+#[test]
+fn the_stock_script_starts_it_under_its_own_name() {
+    if !testkit::privileged() {
+        return;
+    }
+    let s = Sandbox::without_server();
+    let _ = fs::remove_file(s.path("conf.db"));
+    fs::create_dir(s.path("bin")).unwrap();
+    let program = s.path("bin/ovs-vswitchd");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_weftd"), program).unwrap();
+    let path = format!("{}:{}", s.path("bin").display(), std::env::var("PATH").unwrap());
+    let ctl = |words: &str| {
+        // In a namespace of its own: the script would stop a switch of the machine.
+        let mut c = s.command("unshare");
+        c.args(["-n", "/usr/share/openvswitch/scripts/ovs-ctl", "--system-id=random"]);
+        c.args(["--no-force-corefiles", "--ovs-user=", "--no-mlockall"]);
+        for (option, file) in [("--db-file", "conf.db"), ("--db-sock", "db.sock")] {
+            c.arg(format!("{option}={}", s.path(file).display()));
+        }
+        c.env("PATH", &path).env("OVS_SYSCONFDIR", &s.dir).args(words.split(' '));
+        c.stdout(fs::File::create(s.path("ctl.txt")).unwrap());
+        c.stderr(fs::File::create(s.path("ctl-err.txt")).unwrap());
+        let ok = c.status().unwrap().success();
+        let text = |name| fs::read_to_string(s.path(name)).unwrap();
+        assert!(ok, "{words}: {}{}\n{}", text("ctl.txt"), text("ctl-err.txt"), s.log());
+        text("ctl.txt")
+    };
+    ctl("start");
+    let pid = s.pid();
+    assert!(ctl("status").contains(&format!("ovs-vswitchd is running with pid {pid}")));
+    assert!(ctl("version").contains("ovs-vswitchd (Open vSwitch) 3.1.0"));
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    let ofctl = |words: &str| {
+        let out = s.command("ovs-ofctl").args(words.split(' ')).output().unwrap();
+        String::from_utf8(out.stdout).unwrap()
+    };
+    ofctl("add-flow br0 priority=7,tcp,actions=drop");
+    assert!(ctl("restart").contains("Restoring saved flows."));
+    assert_ne!(s.pid(), pid);
+    assert!(ofctl("dump-flows br0").contains("priority=7,tcp"), "{}", ofctl("dump-flows br0"));
+    let pid = s.pid();
+    ctl("stop");
+    wait_for("the daemon to end", || !is_alive(pid));
+    assert!(!s.path("ovs-vswitchd.pid").exists());
+}
+
 /// A machine that promises a large page and has none when it is asked for.
 fn without_its_hugepages(s: &Sandbox, options: &str) -> Command {
     let pages = s.path("hugepages/hugepages-1048576kB");

@@ -123,12 +123,9 @@ impl Daemon {
             }
         }
         let mut words = std::env::args_os();
-        // By its own path, as scripts look at the process's name.
-        let mut command = Command::new(match std::env::current_exe() {
-            Ok(path) => path,
-            Err(e) => return e,
-        });
-        command.arg0(words.next().unwrap_or_default()).args(words);
+        // As it was called, since scripts look at the process's name.
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words);
         command.env(AGAIN, pipe.map_or(String::new(), |fd| fd.to_string()));
         command.exec()
     }
