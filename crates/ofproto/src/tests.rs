@@ -665,3 +665,23 @@ fn a_wide_change_has_few_regions_and_is_tidied_in_slices() {
     assert!(slices > 20, "3000 rules in {slices} slices of 100");
     assert_eq!(lab.send("in_port=1,udp,tp_dst=7"), "13");
 }
+
+#[test]
+fn an_action_sets_packet_in_has_the_first_flows_cookie() {
+    let mut lab = Lab::new();
+    let cookie = |cookie, m: FlowMod| FlowMod { cookie, ..m };
+    let send = Action::output(port::CONTROLLER);
+    let go = Instruction::Goto(1);
+    lab.add(cookie(0x10, flow(0, 1, "udp", vec![go.clone()])));
+    lab.add(cookie(0x12, flow(0, 1, "tcp", vec![Instruction::Write(vec![send.clone()]), go])));
+    lab.add(cookie(0x20, flow(1, 1, "udp,tp_dst=1", vec![Instruction::Write(vec![send.clone()])])));
+    lab.add(cookie(0x23, flow(1, 1, "udp,tp_dst=4", apply(vec![send]))));
+    let mut cookie_of = |m: &str| match &lab.decide(&packet(m)).ops[..] {
+        [Op::Punt(p)] => p.context.downcast_ref::<PacketInContext>().map(|c| c.cookie),
+        ops => panic!("{ops:?}"),
+    };
+    // As ovs-vswitchd 3.1 has it.
+    assert_eq!(cookie_of("in_port=1,udp,tp_dst=1"), Some(0x10));
+    assert_eq!(cookie_of("in_port=1,udp,tp_dst=4"), Some(0x23));
+    assert_eq!(cookie_of("in_port=1,tcp"), Some(0x12));
+}

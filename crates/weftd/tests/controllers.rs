@@ -312,3 +312,39 @@ fn a_snoop_sees_both_directions() {
     snoop.expect(kind::BARRIER_REQUEST);
     snoop.expect(kind::BARRIER_REPLY);
 }
+
+#[test]
+fn who_reads_late_misses_nothing_and_disturbs_nobody() {
+    if !privileged() {
+        return;
+    }
+    const FLOWS: usize = 20_000;
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "fail_mode=secure");
+    let (listener, target) = lab.listen("ctl");
+    lab.vsctl(&format!("set-controller br0 {target}"));
+    let mut late = Peer::accept(&listener, 4);
+    late.barrier();
+    let line = |i| {
+        format!("send_flow_rem,udp,tp_dst={},nw_tos={} actions=2\n", i % 50_000, i / 50_000 * 4)
+    };
+    let file = lab.path("flows");
+    std::fs::write(&file, (0..FLOWS).map(line).collect::<String>()).unwrap();
+    lab.ofctl(&format!("--bundle add-flows br0 {}", file.display()));
+    // Far more than sockets hold: 2 MB of flows, and then 2 MB of flow-removed messages.
+    late.dump_flows();
+    let mut prompt = Peer::connect(&lab.path("br0.mgmt"), 4);
+    prompt.barrier();
+    prompt.dump_flows();
+    assert_eq!(prompt.count_flows(), FLOWS);
+    assert_eq!(late.count_flows(), FLOWS);
+    lab.ofctl("del-flows br0");
+    prompt.barrier();
+    prompt.dump_flows();
+    assert_eq!(prompt.count_flows(), 0);
+    for i in 0..FLOWS {
+        let removed = late.expect(kind::FLOW_REMOVED);
+        assert_eq!(removed.body[10], 2, "OFPRR_DELETE of flow {i}");
+    }
+    late.barrier();
+}

@@ -2,6 +2,7 @@
 
 use super::{Conn, ConnId};
 use crate::state::State;
+use crate::vlog;
 use datapath::PuntEvent;
 use ofproto::{Event, PacketInContext};
 use openflow::{
@@ -87,6 +88,11 @@ pub fn events(s: &mut State, events: Vec<Event>, origin: Origin) {
         if let Some(name) = s.bridge_name(bridge) {
             monitor(s, &name, &list, origin);
         }
+    }
+    let hopeless = s.conns.iter().filter(|(_, c)| c.hopeless()).map(|(id, _)| *id);
+    for id in hopeless.collect::<Vec<_>>() {
+        vlog::warn!("connmgr", "{}: does not read what it is sent, disconnecting", s.conn_name(id));
+        s.remove_conn(id);
     }
 }
 

@@ -15,8 +15,11 @@ use super::snoop::Snoops;
 /// Identifies a connection while the daemon lives.
 pub type ConnId = u64;
 
-/// Bytes that may wait for a peer that does not read; asynchronous messages beyond are dropped.
+/// Bytes that may wait for a peer that does not read; packet-ins beyond are dropped.
 const ASYNC_BACKLOG: usize = 1 << 20;
+/// The same for all else that nobody asked for: it cannot be dropped without the peer's picture of the
+/// switch becoming wrong, so that beyond this the peer goes.
+const HOPELESS: usize = 1 << 28;
 
 /// Why the connection exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,9 +127,14 @@ impl Conn {
         }
     }
 
-    /// Sends an asynchronous message, unless the peer is not reading.
+    /// Does it not read what it is sent?
+    pub fn hopeless(&self) -> bool {
+        self.backlog.get() > HOPELESS
+    }
+
+    /// Sends an asynchronous message. A packet-in is dropped if the peer is not reading.
     pub fn notify(&mut self, message: &Reply) {
-        if self.backlog.get() > ASYNC_BACKLOG {
+        if self.backlog.get() > ASYNC_BACKLOG && matches!(message, Reply::PacketIn(_)) {
             self.dropped += 1;
             return;
         }

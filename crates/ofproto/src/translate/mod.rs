@@ -285,7 +285,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
             self.warn(|| "fragment handling mode is \"drop\"".into());
             return self.close();
         }
-        self.table(0, None, Miss::Honor);
+        // What the action set sends to controllers goes under the first flow's cookie, as in OVS.
+        if let Some(cookie) = self.table(0, None, Miss::Honor) {
+            self.cookie = cookie;
+        }
         self.reopen();
         self.run_set();
         self.freeze();
@@ -318,15 +321,17 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.close();
     }
 
-    /// Looks a table up and runs what it finds. `in_port`: for this lookup only.
-    fn table(&mut self, table: u8, in_port: Option<OfPort>, miss: Miss) {
+    /// Looks a table up and runs what it finds; the cookie of that. `in_port`: for this lookup only.
+    fn table(&mut self, table: u8, in_port: Option<OfPort>, miss: Miss) -> Option<u64> {
         self.resubmits += 1;
         if self.depth >= MAX_DEPTH || self.resubmits > MAX_RESUBMITS {
             self.warn(|| "resubmit depth or action limit reached".into());
-            return self.fail(Drop::DepthLimit);
+            self.fail(Drop::DepthLimit);
+            return None;
         }
         if table == 0 && self.bridge.config.fail_open {
-            return self.fail_open();
+            self.fail_open();
+            return None;
         }
         let own = self.in_port();
         if let Some(p) = in_port {
@@ -355,6 +360,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
         self.depth -= 1;
         (self.table, self.cookie, self.miss_flow) = before;
+        rule.map(|r| r.value().cookie)
     }
 
     /// The rule for the packet as it is now. In the usual handling of fragments none of a datagram's

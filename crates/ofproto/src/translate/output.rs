@@ -96,7 +96,7 @@ impl<'a> Xlate<'a, '_> {
         if peer.port(in_port).is_some_and(super::may_receive) {
             match self.was_mpls {
                 true => self.rest = Some(vec![openflow::Instruction::Goto(0)]),
-                false => self.table(0, None, Miss::Honor),
+                false => drop(self.table(0, None, Miss::Honor)),
             }
             self.run_set();
             self.freeze();

@@ -12,7 +12,10 @@ pub mod kind {
     pub const ECHO_REQUEST: u8 = 2;
     pub const ECHO_REPLY: u8 = 3;
     pub const PACKET_IN: u8 = 10;
+    pub const FLOW_REMOVED: u8 = 11;
     pub const FLOW_MOD: u8 = 14;
+    pub const MULTIPART_REQUEST: u8 = 18;
+    pub const MULTIPART_REPLY: u8 = 19;
     pub const BARRIER_REQUEST: u8 = 20;
     pub const BARRIER_REPLY: u8 = 21;
     pub const ROLE_REQUEST: u8 = 24;
@@ -140,6 +143,32 @@ impl Peer {
                 kind::ERROR => error = Some(code(&m)),
                 kind::BARRIER_REPLY => return error,
                 _ => {}
+            }
+        }
+    }
+
+    /// Asks for all flows, without waiting.
+    pub fn dump_flows(&mut self) {
+        let mut body = vec![0, 1, 0, 0, 0, 0, 0, 0, 0xff, 0, 0, 0];
+        body.extend([0xff; 8]); // any port, any group
+        body.extend([0; 4 + 16]); // cookie and mask
+        body.extend([0, 1, 0, 4, 0, 0, 0, 0]);
+        self.xid += 1;
+        self.send(kind::MULTIPART_REQUEST, self.xid, &body);
+    }
+
+    /// How many flows the answer to [`Peer::dump_flows`] has.
+    pub fn count_flows(&mut self) -> usize {
+        let mut flows = 0;
+        loop {
+            let m = self.expect(kind::MULTIPART_REPLY);
+            let mut rest = &m.body[8..];
+            while rest.len() > 2 {
+                flows += 1;
+                rest = &rest[usize::from(u16::from_be_bytes([rest[0], rest[1]]))..];
+            }
+            if m.body[3] & 1 == 0 {
+                return flows;
             }
         }
     }
