@@ -1,7 +1,7 @@
 //! One self-contained page with every result of a folder.
 
 use crate::plot::{self, SERIES};
-use crate::results::{Cell, Results, Row};
+use crate::results::{Cell, Results, Row, Spread};
 use crate::table::significant;
 use anyhow::Result;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ const HEAD: &str = r#"<!doctype html>
 <style>
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 62rem; margin: 0 auto; padding: 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
-svg { width: 100%; max-width: 44rem; height: auto; display: block; }
+svg { width: 100%; max-width: 33rem; height: auto; display: block; }
 .legend span { display: inline-block; margin-right: 1rem; white-space: nowrap; }
 .legend i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; }
 .wide { overflow-x: auto; }
@@ -74,6 +74,7 @@ fn section(out: &mut String, results: &Results) -> Result<()> {
         }
     }
     table(out, results);
+    found(out, results);
     let text = results.circumstances().replace("**", "");
     let _ = writeln!(out, "<p><small>{}</small></p>", escape(&text));
     Ok(())
@@ -100,7 +101,7 @@ fn table(out: &mut String, results: &Results) {
             let Some((cycles, mpps)) = cell.cycles().zip(cell.mpps()) else { continue };
             let case = match i {
                 0 => format!(
-                    "{} <small>({} rules, {} masks)</small>",
+                    "{} <small>(rules / masks: {} / {})</small>",
                     escape(&row.case),
                     row.rules[0],
                     row.rules[1]
@@ -129,6 +130,38 @@ fn table(out: &mut String, results: &Results) {
         }
     }
     out.push_str("</table></div>\n");
+}
+
+/// Rates without loss and latency, and confirmed rule changes, where they were measured.
+fn found(out: &mut String, results: &Results) {
+    let cells = || results.rows.iter().flat_map(|r| r.systems.iter().map(move |c| (r, c)));
+    if cells().any(|(_, c)| c.found().is_some()) {
+        out.push_str(
+            "<p><b>Rates without loss (Mpps of wall time), latency at half and at 90 % of the 0.01 % rate</b></p>\n\
+             <div class=\"wide\"><table><tr><th>case</th><th>system</th><th>no loss</th><th>0.01 %</th><th>0.1 %</th>\
+             <th>half: p50 / p99 / p99.9, us</th><th>90 %</th></tr>\n",
+        );
+        for (row, cell, f) in cells().filter_map(|(r, c)| Some((r, c, c.found()?))) {
+            let [lax, paper, none] = f.mpps.map(significant);
+            let [half, most] = f.latency_us.map(|l| l.map(|us| format!("{us:.0}")).join(" / "));
+            let (case, system) = (escape(&row.case), &cell.system);
+            let _ = writeln!(
+                out,
+                "<tr><td>{case}</td><td>{system}</td><td>{none}</td><td>{paper}</td><td>{lax}</td><td>{half}</td><td>{most}</td></tr>"
+            );
+        }
+        out.push_str("</table></div>\n");
+    }
+    for (row, cell) in cells() {
+        if let Some(changes) = Spread::of(cell.samples.iter().filter_map(|s| s.changes)) {
+            let (case, rate) = (escape(&row.case), changes.median);
+            let _ = writeln!(
+                out,
+                "<p>{case}, {}: {rate:.0} rule changes per second were confirmed.</p>",
+                cell.system
+            );
+        }
+    }
 }
 
 #[cfg(test)]

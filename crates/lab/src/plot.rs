@@ -5,7 +5,7 @@ use crate::table::significant;
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-const WIDTH: u32 = 480;
+const WIDTH: u32 = 380;
 const BAR: i32 = 16;
 const TITLE: i32 = 20;
 
@@ -123,6 +123,9 @@ pub fn lines(rows: &[&Row]) -> Result<Option<String>> {
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
+            .x_labels(7)
+            .x_label_formatter(&|v| format!("{v:.0}"))
+            .y_label_formatter(&|v| format!("{v:.1}"))
             .x_desc("packet size, bytes")
             .y_desc("Mpps")
             .label_style(style)

@@ -1,0 +1,73 @@
+//! `weft bench` as people meet it: what it says to wrong words, and that Ctrl-C leaves nothing behind.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn bench(words: &[&str]) -> Command {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_weft"));
+    c.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).arg("bench").args(words);
+    c.env_remove("RUST_BACKTRACE").env_remove("RUST_LIB_BACKTRACE");
+    c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    c
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn wrong_words_get_one_sentence() {
+    for (words, sentence) in [
+        (vec!["run", "nonesuch"], "no experiment 'nonesuch'; there are: generator, quick"),
+        (vec!["run", "quick", "--systems", "vpp"], "no system 'vpp'; there are: testpmd-io"),
+        (vec!["run", "quick", "--case", "nonesuch"], "no case of quick has 'nonesuch' in its name"),
+        (vec!["compare", "/nonesuch", "/nonesuch"], "/nonesuch"),
+    ] {
+        let out = bench(&words).output().unwrap();
+        assert!(!out.status.success());
+        let said = said(&out);
+        assert!(said.contains(sentence), "{said}");
+        assert!(said.trim().lines().count() <= 4, "{said}");
+    }
+}
+
+/// Processes that have the word in their command line or environment.
+fn processes_with(word: &str) -> Vec<PathBuf> {
+    let has = |dir: &Path| {
+        let read = |name| std::fs::read(dir.join(name)).unwrap_or_default();
+        let text = [read("cmdline"), read("environ")].concat();
+        text.windows(word.len()).any(|w| w == word.as_bytes())
+    };
+    let all = Path::new("/proc").read_dir().unwrap().flatten().map(|e| e.path());
+    all.filter(|p| has(p)).collect()
+}
+
+fn wait_for(child: &mut Child, what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        if let Some(status) = child.try_wait().unwrap() {
+            panic!("{what}: the run ended first, {status}");
+        }
+        assert!(began.elapsed() < Duration::from_secs(120), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn ctrl_c_leaves_nothing_behind() {
+    if !testkit::privileged() || !Path::new("/usr/bin/dpdk-testpmd").exists() {
+        return;
+    }
+    let words = ["run", "generator", "-n", "1", "-s", "60", "--case", "one flow"];
+    let mut child = bench(&words).spawn().unwrap();
+    let dir = std::env::temp_dir().join(format!("weft-lab-{}", child.id()));
+    let counters = dir.join("sink.counters");
+    wait_for(&mut child, "packets", || counters.exists());
+    // SAFETY: no memory; the child has not been waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let out = child.wait_with_output().unwrap();
+    assert!(said(&out).contains("interrupted"), "{}", said(&out));
+    assert!(!dir.exists());
+    assert_eq!(processes_with(&dir.to_string_lossy()), Vec::<PathBuf>::new());
+}
