@@ -246,9 +246,9 @@ fn bridge_config(conf: &BridgeConf, mac: [u8; 6], dpid: u64) -> BridgeConfig {
 }
 
 fn table_config(t: &FlowTableConf) -> TableConfig {
-    // A table that evicts is never full; it has no limit here.
-    let limit = t.flow_limit.filter(|_| !t.evict);
-    TableConfig { name: t.name.clone().unwrap_or_default(), limit }
+    let groups = t.groups.iter().filter_map(|g| ofproto::parse_subfield(g)).collect();
+    let name = t.name.clone().unwrap_or_default();
+    TableConfig { name, limit: t.flow_limit, evict: t.evict, groups }
 }
 
 fn configure_bridge(s: &mut State, conf: &BridgeConf) {
@@ -268,6 +268,8 @@ fn configure_bridge(s: &mut State, conf: &BridgeConf) {
             ..bridge_config(conf, mac, dpid)
         };
     });
+    let now = s.now_ns();
+    s.ofproto.shrink_tables(id, now);
     // Requested numbers first, so that nobody else takes them.
     let mut all: Vec<(&PortConf, &IfaceConf)> =
         conf.ports.iter().flat_map(|p| p.interfaces.iter().map(move |i| (p, i))).collect();

@@ -208,6 +208,21 @@ fn sub(s: Subfield) -> String {
     }
 }
 
+/// Reads what [`sub`] writes: a subfield by its name.
+pub fn parse_subfield(text: &str) -> Option<Subfield> {
+    let (name, range) = text.strip_suffix(']')?.split_once('[')?;
+    let mut all = flow::FIELDS.iter().copied().chain((0..16).map(Field::Reg));
+    let field = all.find(|f| nxm_name(*f) == name)?;
+    let wide = fields::wire_bits(field);
+    let (first, last) = match range.split_once("..") {
+        _ if range.is_empty() => (0, wide - 1),
+        Some((a, b)) => (a.parse().ok()?, b.parse().ok()?),
+        None => (range.parse().ok()?, range.parse().ok()?),
+    };
+    let fits = first <= last && last < wide;
+    fits.then(|| Subfield { field, ofs: first as u16, bits: (last - first + 1) as u16 })
+}
+
 /// The names that OVS gives subfields (ovs-fields(7)); newer fields have OXM ones.
 fn nxm_name(f: Field) -> String {
     use Field::*;

@@ -25,6 +25,10 @@ pub(crate) struct TableRec {
     pub active: u32,
     pub matched: u64,
     pub missed: u64,
+    /// A controller wants it to evict.
+    pub evict: bool,
+    /// From and to which percentage of free places a controller wants to be told.
+    pub vacancy: Option<[u8; 2]>,
 }
 
 pub(crate) struct Bridge {
@@ -78,6 +82,18 @@ impl Bridge {
     pub fn full(&self, table: u8) -> bool {
         let limit = self.config.tables.get(&table).and_then(|t| t.limit);
         limit.is_some_and(|n| self.table_recs[usize::from(table)].active >= n)
+    }
+
+    /// Does it have more flows than it may have?
+    pub fn over(&self, table: u8) -> bool {
+        let limit = self.config.tables.get(&table).and_then(|t| t.limit);
+        limit.is_some_and(|n| self.table_recs[usize::from(table)].active > n)
+    }
+
+    /// Does it evict a flow when a new one comes and it is full?
+    pub fn evicts(&self, table: u8) -> bool {
+        self.config.tables.get(&table).is_some_and(|t| t.evict)
+            || self.table_recs[usize::from(table)].evict
     }
 
     /// The datapath port of an OpenFlow port.

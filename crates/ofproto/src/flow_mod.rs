@@ -101,7 +101,7 @@ impl Switch {
             return Err(OfError::FlowOverlap);
         }
         if old.is_none() && b.full(table) {
-            return Err(OfError::FlowTableFull);
+            self.make_room(txn, table)?;
         }
         let keep = m.flags & flow_flag::RESET_COUNTS == 0 && !m.modify_cookie;
         let (mut count, mut used) = (Counter::default(), txn.now);

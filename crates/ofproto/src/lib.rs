@@ -19,6 +19,7 @@ mod change;
 mod check;
 mod counters;
 mod events;
+mod evict;
 mod expire;
 mod fields;
 mod flow_mod;
@@ -42,7 +43,7 @@ mod laws;
 #[cfg(test)]
 mod tests;
 
-pub use action_text::{action_text, actions_text, instructions_text};
+pub use action_text::{action_text, actions_text, instructions_text, parse_subfield};
 pub use change::{BundleItem, Change, Items, Outcome};
 pub use events::Event;
 pub use flow_mod::{check_table, uses_group};

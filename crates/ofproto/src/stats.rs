@@ -6,7 +6,7 @@ use crate::flow_mod::{Select, wanted};
 use crate::switch::Switch;
 use crate::table::{FlowRule, N_TABLES};
 use crate::types::{BridgeId, ConfigError};
-use openflow::{FlowSelect, FlowStats, Match, OfError, TableStats, flow_flag};
+use openflow::{FlowSelect, FlowStats, Match, OfError, TABLE_ALL, TableStats, flow_flag};
 use std::sync::Arc;
 
 const NS: u64 = 1_000_000_000;
@@ -153,9 +153,29 @@ impl Switch {
             active: r.active,
             lookups: r.matched + r.missed,
             matched: r.matched,
-            config: 0,
+            config: if b.evicts(i as u8) { TableStats::EVICTION } else { 0 }
+                | if r.vacancy.is_some() { TableStats::VACANCY } else { 0 },
+            vacancy: r.vacancy,
         };
         Ok(b.table_recs.iter().enumerate().take(N_TABLES).map(one).collect())
+    }
+
+    /// What a controller wants of a table (or of [`TABLE_ALL`]): eviction, and to be told of vacancies.
+    pub fn table_mod(
+        &mut self,
+        id: BridgeId,
+        table: u8,
+        evict: bool,
+        vacancy: Option<[u8; 2]>,
+    ) -> Result<(), OfError> {
+        if table != TABLE_ALL && usize::from(table) >= N_TABLES {
+            return Err(OfError::TableModBadTable);
+        }
+        let recs = self.of_bridge_mut(id)?.table_recs.iter_mut().enumerate();
+        for (_, rec) in recs.filter(|(i, _)| table == TABLE_ALL || *i == usize::from(table)) {
+            (rec.evict, rec.vacancy) = (evict, vacancy);
+        }
+        Ok(())
     }
 
     /// How many flows a bridge has.

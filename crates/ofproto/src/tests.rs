@@ -442,6 +442,49 @@ fn buckets_come_and_go() {
 }
 
 #[test]
+fn a_full_table_evicts_if_it_is_told_to() {
+    let mut lab = Lab::new();
+    let table = |limit, evict, groups: &[&str]| TableConfig {
+        limit: Some(limit),
+        evict,
+        groups: groups.iter().map(|g| parse_subfield(g).unwrap()).collect(),
+        ..TableConfig::default()
+    };
+    let configure = |lab: &mut Lab, t| {
+        let mut config = lab.sw.bridge_config(lab.br).unwrap().clone();
+        config.tables.insert(0, t);
+        lab.sw.configure_bridge(lab.br, config).unwrap();
+        lab.sw.shrink_tables(lab.br, 0);
+    };
+    let timed = |idle, m: &str| FlowMod { idle_timeout: idle, ..flow(0, 1, m, vec![]) };
+    let ports = |lab: &Lab| -> Vec<u32> {
+        let flows = lab.sw.flow_stats(lab.br, &all_flows(), 0).unwrap();
+        let mut all: Vec<u32> = flows
+            .iter()
+            .map(|f| f.matching.key.u32(at::OF_IN_PORT) * 10 + u32::from(f.idle_timeout))
+            .collect();
+        all.sort_unstable();
+        all
+    };
+    configure(&mut lab, table(4, true, &["NXM_OF_IN_PORT[]"]));
+    for m in [timed(1, "in_port=2"), timed(2, "in_port=1"), timed(3, "in_port=1,ip")] {
+        lab.add(m);
+    }
+    lab.add(timed(4, "in_port=1,arp"));
+    lab.add(timed(0, "in_port=3"));
+    assert_eq!(ports(&lab), [13, 14, 21, 30], "of the largest group the next to expire");
+    configure(&mut lab, table(2, true, &[]));
+    assert_eq!(ports(&lab), [14, 30], "a lower limit evicts");
+    configure(&mut lab, table(2, false, &[]));
+    assert_eq!(lab.sw.flow_mod(lab.br, &timed(5, "in_port=5"), 0), Err(OfError::FlowTableFull));
+    lab.sw.table_mod(lab.br, 0, true, None).unwrap();
+    lab.add(timed(0, "in_port=5"));
+    assert_eq!(ports(&lab), [30, 50]);
+    let full = lab.sw.flow_mod(lab.br, &timed(1, "in_port=6"), 0);
+    assert_eq!(full, Err(OfError::FlowTableFull), "what never expires is not evicted");
+}
+
+#[test]
 fn unsupported_is_refused() {
     let mut lab = Lab::new();
     let conjunction = Action::Conjunction { id: 1, clause: 0, n_clauses: 2 };

@@ -1,7 +1,7 @@
 //! What the control side says about bridges and ports.
 
 use flow::PortNo;
-use openflow::{FragHandling, OfPort};
+use openflow::{FragHandling, OfPort, Subfield};
 use std::collections::BTreeMap;
 
 /// A bridge of a [`crate::Switch`]; never reused while the switch lives.
@@ -57,8 +57,12 @@ pub struct BridgeConfig {
 pub struct TableConfig {
     /// Empty: it has none.
     pub name: String,
-    /// More flows than this are refused.
+    /// More flows than this are refused, unless the table evicts.
     pub limit: Option<u32>,
+    /// A new flow takes the place of one that has a timeout.
+    pub evict: bool,
+    /// Flows that differ in these bits are evicted fairly.
+    pub groups: Vec<Subfield>,
 }
 
 impl Default for BridgeConfig {

@@ -484,6 +484,8 @@ pub enum Request {
     TableMod {
         table: u8,
         config: u32,
+        /// 1.4+: down and up, percent.
+        vacancy: Option<[u8; 2]>,
     },
     Multipart(MultipartRequest),
     Barrier,
@@ -589,7 +591,7 @@ pub enum MultipartReply {
     },
     Table(Vec<TableStats>),
     TableFeatures(Vec<TableStats>),
-    TableDesc(Vec<(u8, u32)>),
+    TableDesc(Vec<TableStats>),
     PortStats(Vec<PortStats>),
     PortDesc(Vec<PortDesc>),
     QueueStats(Vec<QueueStats>),
@@ -624,8 +626,17 @@ pub struct TableStats {
     pub active: u32,
     pub lookups: u64,
     pub matched: u64,
-    /// OFPTC_* miss handling for table-features and table-desc.
+    /// `OFPTC_*`: [`TableStats::EVICTION`], [`TableStats::VACANCY`].
     pub config: u32,
+    /// The percentages of free places between which vacancy events come.
+    pub vacancy: Option<[u8; 2]>,
+}
+
+impl TableStats {
+    /// `OFPTC_EVICTION` (1.4+).
+    pub const EVICTION: u32 = 4;
+    /// `OFPTC_VACANCY_EVENTS` (1.4+).
+    pub const VACANCY: u32 = 8;
 }
 
 /// One group's statistics.

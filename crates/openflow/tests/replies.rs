@@ -242,6 +242,7 @@ fn tables() {
         lookups: 30,
         matched: 20,
         config: 0,
+        vacancy: None,
     };
     let tables: Vec<TableStats> = (0..254).map(table).collect();
     for v in VERSIONS {
@@ -264,7 +265,16 @@ fn tables() {
         ];
         expect(&messages, &parts);
         if v >= Version::V14 {
-            let reply = Reply::Multipart(MultipartReply::TableDesc(vec![(0, 0), (1, 0)]));
+            let evicts = TableStats {
+                table: 1,
+                max_entries: 10,
+                active: 3,
+                config: TableStats::EVICTION | TableStats::VACANCY,
+                vacancy: Some([20, 80]),
+                ..TableStats::default()
+            };
+            let reply = MultipartReply::TableDesc(vec![TableStats::default(), evicts]);
+            let reply = Reply::Multipart(reply);
             expect(&encode(v, 1, &reply), &["table 0", "eviction=off"]);
         }
     }

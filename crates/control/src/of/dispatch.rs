@@ -7,7 +7,7 @@ use ofproto::{BridgeId, BundleItem};
 use openflow::codec::{self, Dialect, ERROR_DATA, ReplyTo};
 use openflow::{
     BundleStep, FlowFormat, FlowMod, FlowModCommand, MeterCommand, MultipartRequest, NO_BUFFER,
-    OfError, PacketOut, Reply, Request, Role, SwitchConfig, Version,
+    OfError, PacketOut, Reply, Request, Role, SwitchConfig, TableStats, Version,
 };
 use std::rc::Rc;
 
@@ -182,8 +182,8 @@ fn handle(
             s.port_mod(id, &pm)?;
             None
         }
-        Request::TableMod { table, config } => {
-            table_mod(table, config)?;
+        Request::TableMod { table, config, vacancy } => {
+            table_mod(s, id, table, config, vacancy)?;
             None
         }
         Request::PacketOut(po) => {
@@ -265,16 +265,27 @@ fn changes(r: &Request) -> bool {
     )
 }
 
-/// Tables cannot be made to evict flows or to tell of vacancies.
-fn table_mod(table: u8, config: u32) -> Result<(), OfError> {
-    const EVICTION_OR_VACANCY: u32 = 0b1100;
-    match () {
-        () if table != openflow::TABLE_ALL && usize::from(table) >= ofproto::N_TABLES => {
+/// Tables may evict; that one has few places left is shown, not told. Misses are the table-miss flow's.
+fn table_mod(
+    s: &mut State,
+    id: ConnId,
+    table: u8,
+    config: u32,
+    vacancy: Option<[u8; 2]>,
+) -> Result<(), OfError> {
+    let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
+    let known = TableStats::EVICTION | TableStats::VACANCY;
+    match version(s, id)? {
+        Version::V14 | Version::V15 if config & !known == 0 => {
+            let vacancy = vacancy.filter(|_| config & TableStats::VACANCY != 0);
+            let evict = config & TableStats::EVICTION != 0;
+            s.ofproto.table_mod(bridge, table, evict, vacancy)
+        }
+        _ if table != openflow::TABLE_ALL && usize::from(table) >= ofproto::N_TABLES => {
             Err(OfError::TableModBadTable)
         }
-        () if config & EVICTION_OR_VACANCY != 0 => Err(OfError::TableModEperm),
-        () if config != 0 => Err(OfError::TableModBadConfig),
-        () => Ok(()),
+        _ if config != 0 => Err(OfError::TableModBadConfig),
+        _ => Ok(()),
     }
 }
 

@@ -39,10 +39,7 @@ pub fn answer(
             MultipartReply::TableFeatures(s.ofproto.table_stats(bridge)?)
         }
         Q::TableFeatures { empty: false } => return Err(OfError::TableFeaturesEperm),
-        Q::TableDesc => {
-            let tables = s.ofproto.table_stats(bridge)?;
-            MultipartReply::TableDesc(tables.iter().map(|t| (t.table, t.config)).collect())
-        }
+        Q::TableDesc => MultipartReply::TableDesc(s.ofproto.table_stats(bridge)?),
         Q::PortStats(p) => {
             let all = s.port_stats(id);
             let some: Vec<_> = all.into_iter().filter(|x| p == port::ANY || x.port == p).collect();

@@ -223,7 +223,7 @@ pub(super) fn encode(dialect: Dialect, to: ReplyTo, reply: &Reply, more: bool) -
             let last = last_of(tables);
             parts.each(tables, |t, m| table_features::put(version, t, last, m))
         }
-        Reply::TableDesc(tables) => parts.each(tables, |t, m| table::put_desc(t.0, t.1, m)),
+        Reply::TableDesc(tables) => parts.each(tables, table::put_desc),
         Reply::PortStats(list) => parts.each(list, |s, m| port::put_stats(version, s, m)),
         Reply::PortDesc(list) => parts.each(list, |d, m| port::put_desc(version, d, m)),
         Reply::QueueStats(list) => parts.each(list, |q, m| queue::put_stats(version, q, m)),

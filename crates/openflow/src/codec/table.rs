@@ -6,15 +6,19 @@ use crate::{Request, TableStats, Version};
 /// Every wildcard of 1.0's match.
 const ALL_WILDCARDS10: u32 = 0x3f_ffff;
 
-/// TABLE_MOD. 1.4's eviction and vacancy properties are checked for form only.
+/// TABLE_MOD. 1.4's eviction flags cannot be chosen and are passed over.
 pub(super) fn decode_mod(mut rd: Rd<'_>) -> Result<Request> {
     let table = rd.u8()?;
     rd.skip(3)?;
     let config = rd.u32()?;
+    let mut vacancy = None;
     while !rd.is_empty() {
-        rd.property()?;
+        let (kind, mut body) = rd.property()?;
+        if kind == VACANCY {
+            vacancy = Some([body.u8()?, body.u8()?]);
+        }
     }
-    Ok(Request::TableMod { table, config })
+    Ok(Request::TableMod { table, config, vacancy })
 }
 
 /// One table of a table-statistics reply; `last`: the highest one, from which no goto leads on.
@@ -37,7 +41,7 @@ pub(super) fn put_stats(version: Version, t: &TableStats, last: u8, m: &mut Vec<
                 instructions(t, last),
                 0x0fff_ffff,
                 0x0fff_ffff,
-                t.config,
+                t.config & MISS,
                 t.max_entries,
             ]
             .iter()
@@ -74,20 +78,29 @@ fn put_capabilities12(t: &TableStats, last: u8, m: &mut Vec<u8>) {
     m.u64(u64::MAX); // metadata match
     m.u64(u64::MAX); // metadata write
     m.u32(instructions(t, last));
-    m.u32(t.config);
+    m.u32(t.config & MISS);
     m.u32(t.max_entries);
 }
 
 /// `OFPTMPT_EVICTION` and what it says: by other means, importance, lifetime.
 const EVICTION: (u16, u32) = (2, 7);
+/// `OFPTMPT_VACANCY`.
+const VACANCY: u16 = 3;
+/// `OFPTC_*` bits of the versions before 1.4.
+const MISS: u32 = 3;
 
 /// One table of a table-description reply (1.4+).
-pub(super) fn put_desc(table: u8, config: u32, m: &mut Vec<u8>) {
+pub(super) fn put_desc(t: &TableStats, m: &mut Vec<u8>) {
     let start = m.len();
     m.pad(2);
-    m.u8(table);
+    m.u8(t.table);
     m.pad(1);
-    m.u32(config);
+    m.u32(t.config);
     m.property(EVICTION.0, |m| m.u32(EVICTION.1));
+    if let Some([down, up]) = t.vacancy {
+        let free = u64::from(t.max_entries.saturating_sub(t.active));
+        let percent = (free * 100 / u64::from(t.max_entries.max(1))) as u8;
+        m.property(VACANCY, |m| [down, up, percent, 0].iter().for_each(|n| m.u8(*n)));
+    }
     m.patch_len(start, start);
 }

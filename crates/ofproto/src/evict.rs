@@ -1,0 +1,87 @@
+//! Eviction: a full table that is told to evicts the flow that matters least instead of refusing a new
+//! one. Looks at every flow of the table, so it costs as much as the table's limit is high; only tables
+//! with a limit and eviction pay it.
+
+use crate::change::Txn;
+use crate::counters::FlowRec;
+use crate::flow_mod::Select;
+use crate::switch::Switch;
+use crate::table::{FlowRule, N_TABLES};
+use crate::types::BridgeId;
+use openflow::{GROUP_ANY, Match, OfError, Removed, Subfield, port};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Flows of one eviction group: how many, and the first to go: (importance, when it expires, itself).
+#[derive(Default)]
+struct Group {
+    flows: usize,
+    first: Option<(u16, u64, Arc<FlowRule>)>,
+}
+
+/// When a flow expires if nothing happens, ns; None: never, and then it is not evicted either.
+fn expires(rec: &FlowRec) -> Option<u64> {
+    let after = |since: u64, seconds: u16| since + u64::from(seconds) * 1_000_000_000;
+    let hard = (rec.hard > 0).then(|| after(rec.modified, rec.hard));
+    let idle = (rec.idle > 0).then(|| after(rec.used, rec.idle));
+    hard.into_iter().chain(idle).min()
+}
+
+/// Value and mask of a subfield in a rule's match.
+fn bits(rule: &FlowRule, s: &Subfield) -> (u128, u128) {
+    let ones = u128::MAX >> (128 - u32::from(s.bits).clamp(1, 128));
+    let of = |key: &flow::Key| s.field.get(key) >> s.ofs & ones;
+    (of(&rule.key()), of(&rule.mask()))
+}
+
+impl Switch {
+    /// Makes room for one more flow in a full table.
+    pub(crate) fn make_room(&mut self, txn: &mut Txn, table: u8) -> Result<(), OfError> {
+        let evicts = self.of_bridge(txn.bridge)?.evicts(table);
+        let victim = evicts.then(|| self.victim(txn.bridge, table, txn.version)).flatten();
+        let victim = victim.ok_or(OfError::FlowTableFull)?;
+        self.stage_remove(txn, table, &victim, Removed::Eviction);
+        Ok(())
+    }
+
+    /// Evicts what is above the limits, which may have become lower.
+    pub fn shrink_tables(&mut self, id: BridgeId, now: u64) {
+        for table in 0..N_TABLES as u8 {
+            let over = |s: &Switch| s.bridge(id).is_ok_and(|b| b.evicts(table) && b.over(table));
+            while over(self) {
+                let gone = self.transact(id, now, |s, txn| s.make_room(txn, table));
+                if gone.is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Of the largest group the flow of the least importance, and of those the next to expire.
+    fn victim(&self, id: BridgeId, table: u8, version: u64) -> Option<Arc<FlowRule>> {
+        let config = self.bridge(id).ok()?.config.tables.get(&table);
+        let fields = config.map_or(&[][..], |t| &t.groups);
+        let everything = Match::default();
+        let all = Select {
+            table,
+            matching: &everything,
+            priority: None,
+            cookie: 0,
+            cookie_mask: 0,
+            out_port: port::ANY,
+            out_group: GROUP_ANY,
+        };
+        let mut groups: BTreeMap<Vec<(u128, u128)>, Group> = BTreeMap::new();
+        for (_, rule) in self.select(id, &all, version).ok()? {
+            let Some(rec) = self.slots.flow(rule.value().id) else { continue };
+            let Some(expires) = expires(rec) else { continue };
+            let group = groups.entry(fields.iter().map(|s| bits(&rule, s)).collect()).or_default();
+            group.flows += 1;
+            let rank = (rec.importance, expires);
+            if group.first.as_ref().is_none_or(|f| rank < (f.0, f.1)) {
+                group.first = Some((rank.0, rank.1, rule));
+            }
+        }
+        groups.into_values().max_by_key(|g| g.flows)?.first.map(|f| f.2)
+    }
+}
