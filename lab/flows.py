@@ -10,6 +10,7 @@ seconds of the daemon, its highest and its last resident size, and what others f
 longest OpenFlow echo on a second connection, and pings (100 per second) between two namespaces
 through the switch: lost, and the longest round trip. `latency` is apart: a flow-mod and a barrier at
 a time, 1,000 times, median and 99th percentile in microseconds; `small` the same on an empty table.
+A directory that has results already (-o) keeps them: a machine that is shared can be measured in pieces.
 """
 import argparse, datetime, json, os, random, re, select, socket, statistics, struct, subprocess as sp
 import sys, tempfile, threading, time
@@ -321,14 +322,14 @@ def show(r):
 def table(results):
     """One line for each shape and step, systems side by side."""
     keys = ["s", "cpu_s", "peak_mb", "rss_mb", "echo_ms", "lost", "ping_ms", "median_us", "p99_us"]
-    lines = [f"{'shape':6}{'step':11}{'system':7}" + "".join(f"{k:>11}" for k in keys)]
+    lines = [f"{'flows':15}{'step':11}{'system':7}" + "".join(f"{k:>11}" for k in keys)]
     for shape, by_system in results.items():
         for step in ["base"] + STEPS:
             for system, steps in by_system.items():
                 row = steps.get(step)
                 if row:
                     cells = "".join(f"{row[k]:>11.1f}" if k in row else f"{'':11}" for k in keys)
-                    lines.append(f"{shape:6}{step:11}{system:7}{cells}".rstrip())
+                    lines.append(f"{shape:15}{step:11}{system:7}{cells}".rstrip())
     return "\n".join(lines) + "\n"
 
 
@@ -355,21 +356,23 @@ def main():
     args = p.parse_args()
     if args.inside:
         return inside(args)
-    results = {}
+    dir = Path(args.o or ROOT / f"bench/results/{datetime.date.today()}-flows-{commit()}")
+    raw = dir / "raw.json"
+    results = json.loads(raw.read_text()) if raw.exists() else {}
     for shape in args.shapes:
+        name = f"{shape}-{args.n}"
         for system in args.systems:
             with tempfile.NamedTemporaryFile() as out:
                 # All that a switch made ends with these namespaces.
                 run("unshare", "-n", "-m", "-p", "-f", "--kill-child", "--mount-proc", sys.executable, __file__,
                     "--inside", "-n", args.n, "-s", shape, "-y", system, "-x", ",".join(args.steps), "-o", out.name,
                     stdout=sys.stdout)
-                results.setdefault(shape, {})[system] = json.load(open(out.name))
-    dir = Path(args.o or ROOT / f"bench/results/{datetime.date.today()}-flows-{commit()}")
+                results.setdefault(name, {}).setdefault(system, {}).update(json.load(open(out.name)))
     dir.mkdir(parents=True, exist_ok=True)
     model = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
-    head = f"# {args.n} flows; {commit()}; {model[1] if model else ''}, {os.cpu_count()} CPUs; " \
+    head = f"# {commit()}; {model[1] if model else ''}, {os.cpu_count()} CPUs; " \
            f"{run('ovs-vswitchd', '--version').splitlines()[0]}\n"
-    (dir / "raw.json").write_text(json.dumps(results, indent=1) + "\n")
+    raw.write_text(json.dumps(results, indent=1) + "\n")
     (dir / "table.txt").write_text(head + table(results))
     print(table(results))
 

@@ -2,6 +2,7 @@
 //! timeouts, counters, link states.
 
 use crate::appctl::coverage;
+use crate::appctl::usage::Sample;
 use crate::of::change::SLICE;
 use crate::of::{async_msgs, bundle};
 use crate::state::{Shared, State};
@@ -99,6 +100,9 @@ pub fn news(s: &mut State) {
 pub fn tick(s: &mut State) {
     news(s);
     each_second(s);
+    let now = s.now_ns();
+    while s.ofproto.expire(now, SLICE) {}
+    s.flush_changes();
 }
 
 fn each_second(s: &mut State) {
@@ -110,6 +114,9 @@ fn each_second(s: &mut State) {
     s.flush_changes();
     let totals = coverage::totals(s);
     s.coverage.sample(totals);
+    let now = s.now_ms();
+    let dp = &s.dp;
+    s.usage.sample(now, || Sample { queues: dp.rxq_info(), pmds: dp.pmd_info() });
 }
 
 /// Gives up bundles that nobody completes.

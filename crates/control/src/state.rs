@@ -50,6 +50,8 @@ pub struct State {
     pub guests_changed: Arc<AtomicBool>,
     /// Events for `coverage/show`.
     pub coverage: crate::appctl::coverage::Coverage,
+    /// How busy workers were lately, for `dpif-netdev/pmd-rxq-show`.
+    pub usage: crate::appctl::usage::Usage,
 }
 
 /// A bridge.
@@ -102,6 +104,7 @@ impl State {
             bundle_timeout: crate::of::bundle::IDLE_TIMEOUT,
             status_dirty: false,
             coverage: Default::default(),
+            usage: Default::default(),
         }
     }
 

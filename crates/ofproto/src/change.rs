@@ -369,7 +369,7 @@ impl Switch {
                 Undo::Added(table, rule) => self.undo_add(txn.bridge, table, rule, txn.now),
                 Undo::Removed(table, rule) => {
                     rule.set_remove_version(classifier::NEVER);
-                    self.note(txn.bridge, table, &rule.value().instructions, true);
+                    self.note(txn.bridge, table, rule.value(), true);
                 }
                 Undo::Record(id, rec) => {
                     if let Some(slot) = self.slots.get_mut(id) {
@@ -391,7 +391,7 @@ impl Switch {
             .and_then(|b| b.tables.get(table))
             .and_then(|t| t.unlink(&rule));
         self.shared.domain.retire(unlinked);
-        self.note(bridge, table, &rule.value().instructions, false);
+        self.note(bridge, table, rule.value(), false);
         let mine = |r: &FlowRec| Arc::ptr_eq(&r.rule, &rule);
         if self.slots.flow(rule.value().id).is_some_and(mine) {
             self.slots.release(rule.value().id, now);

@@ -53,11 +53,14 @@ pub fn check_table(m: &FlowMod) -> Result<(), OfError> {
 
 impl Switch {
     /// Keeps counts of flows per table and references per group.
-    pub(crate) fn note(&mut self, bridge: BridgeId, table: u8, list: &[Instruction], added: bool) {
+    pub(crate) fn note(&mut self, bridge: BridgeId, table: u8, flow: &Flow, added: bool) {
         let Ok(b) = self.bridge_mut(bridge) else { return };
         let step = |n: &mut u32| *n = if added { *n + 1 } else { n.saturating_sub(1) };
         step(&mut b.table_recs[usize::from(table)].active);
-        for_each_group(list, &mut |g| step(b.group_refs.entry(g).or_default()));
+        if flow.groups {
+            let refs = &mut b.group_refs;
+            for_each_group(&flow.instructions, &mut |g| step(refs.entry(g).or_default()));
+        }
     }
 
     pub(crate) fn stage_flow(&mut self, txn: &mut Txn, m: &FlowMod) -> Result<(), OfError> {
@@ -112,7 +115,7 @@ impl Switch {
             self.stage_replace(txn, table, &old);
         }
         let id = self.slots.next(txn.now);
-        let flow = Flow { id, cookie: m.cookie, instructions: m.instructions.as_slice().into() };
+        let flow = Flow::new(id, m.cookie, m.instructions.as_slice().into());
         let rule = Arc::new(FlowRule::with_version(key, mask, m.priority, txn.version, flow));
         let rec = FlowRec {
             rule: rule.clone(),
@@ -143,7 +146,7 @@ impl Switch {
     ) {
         self.rewritten.add_instructions(&rule.value().instructions);
         self.stage_region(txn, table, &rule);
-        self.note(txn.bridge, table, &rule.value().instructions, true);
+        self.note(txn.bridge, table, rule.value(), true);
         let Ok(b) = self.bridge(txn.bridge) else { return };
         if b.monitored {
             txn.notes.push(match old {
@@ -187,7 +190,7 @@ impl Switch {
 
     fn unlink(&mut self, txn: &mut Txn, table: u8, rule: &Arc<FlowRule>) {
         rule.set_remove_version(txn.version);
-        self.note(txn.bridge, table, &rule.value().instructions, false);
+        self.note(txn.bridge, table, rule.value(), false);
         txn.undo.push(Undo::Removed(table, rule.clone()));
     }
 
@@ -250,7 +253,7 @@ impl Switch {
     ) {
         let id = old.value().id;
         let cookie = to.cookie.unwrap_or(old.value().cookie);
-        let flow = Flow { id, cookie, instructions: to.instructions.clone() };
+        let flow = Flow::new(id, cookie, to.instructions.clone());
         let rule = Arc::new(old.renewed(txn.version, flow));
         self.unlink(txn, table, old);
         let before = self.slots.flow(id).cloned();
@@ -419,6 +422,12 @@ pub fn uses_group(list: &[Instruction], group: u32) -> bool {
 pub(crate) fn uses_one_of(list: &[Instruction], groups: &HashSet<u32>) -> bool {
     let mut found = false;
     for_each_group(list, &mut |g| found |= groups.contains(&g));
+    found
+}
+
+pub(crate) fn names_groups(list: &[Instruction]) -> bool {
+    let mut found = false;
+    for_each_group(list, &mut |_| found = true);
     found
 }
 

@@ -178,7 +178,7 @@ impl Switch {
             out_group: GROUP_ANY,
         };
         let mut rules = self.select(txn.bridge, &all, txn.version)?;
-        rules.retain(|(_, r)| uses_one_of(&r.value().instructions, gone));
+        rules.retain(|(_, r)| r.value().groups && uses_one_of(&r.value().instructions, gone));
         txn.rest = Rest::Remove(rules.into_iter(), Removed::GroupDelete);
         Ok(())
     }

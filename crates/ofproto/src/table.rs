@@ -1,5 +1,6 @@
 //! Flow tables as packets see them.
 
+use crate::flow_mod::names_groups;
 use classifier::{Classifier, Rule};
 use flow::{Key, Mask};
 use openflow::Instruction;
@@ -13,9 +14,17 @@ pub const N_TABLES: usize = 254;
 pub(crate) struct Flow {
     /// Index of its counters and timeouts in the switch; also the credit id.
     pub id: u32,
+    /// Do the instructions name groups?
+    pub groups: bool,
     pub cookie: u64,
     /// Shared by the flows of one modification.
     pub instructions: Arc<[Instruction]>,
+}
+
+impl Flow {
+    pub fn new(id: u32, cookie: u64, instructions: Arc<[Instruction]>) -> Flow {
+        Flow { id, groups: names_groups(&instructions), cookie, instructions }
+    }
 }
 
 pub(crate) type FlowRule = Rule<Flow>;

@@ -9,6 +9,7 @@ mod implementations;
 mod pmd;
 mod trace;
 mod tunnels;
+pub mod usage;
 
 use crate::state::State;
 

@@ -1,5 +1,6 @@
 //! `dpif-netdev/*`: workers and their receive queues.
 
+use super::usage::{self, Sample};
 use crate::state::State;
 use datapath::{Perf, PmdInfo, RxqInfo, WorkerId};
 use std::fmt::Write;
@@ -16,8 +17,12 @@ fn wanted_core(args: &[String]) -> Result<Option<usize>, String> {
 }
 
 fn pmds(s: &State, args: &[String]) -> Result<Vec<(usize, PmdInfo)>, String> {
+    of_core(s.dp.pmd_info(), args)
+}
+
+fn of_core(all: Vec<PmdInfo>, args: &[String]) -> Result<Vec<(usize, PmdInfo)>, String> {
     let core = wanted_core(args)?;
-    let all = s.dp.pmd_info().into_iter().filter_map(|p| match p.worker {
+    let all = all.into_iter().filter_map(|p| match p.worker {
         WorkerId::Pmd(c) if core.is_none_or(|want| want == c) => Some((c, p)),
         _ => None,
     });
@@ -26,9 +31,11 @@ fn pmds(s: &State, args: &[String]) -> Result<Vec<(usize, PmdInfo)>, String> {
 
 /// Which core polls which queue, and what it costs.
 pub fn rxq_show(s: &mut State, args: &[String]) -> Result<String, String> {
-    let mut out = String::from("Displaying last 60 seconds pmd usage %\n");
-    let queues = s.dp.rxq_info();
-    for (core, info) in pmds(s, args)? {
+    let secs = usage::seconds(args);
+    let now = Sample { queues: s.dp.rxq_info(), pmds: s.dp.pmd_info() };
+    let Sample { queues, pmds } = s.usage.since(secs, now);
+    let mut out = format!("Displaying last {secs} seconds pmd usage %\n");
+    for (core, info) in of_core(pmds, args)? {
         let _ = writeln!(out, "pmd thread numa_id {} core_id {core}:", info.numa);
         let _ = writeln!(out, "  isolated : {}", info.isolated);
         let total = info.perf.busy_cycles + info.perf.idle_cycles;
