@@ -1,4 +1,4 @@
-//! `weft demo`: a private switch, four namespaces and a vhost-user guest, with traffic to watch.
+//! `weft demo`: a private switch, five namespaces, a vhost-user guest and a VXLAN tunnel, with traffic to watch.
 
 use crate::dirs::Dirs;
 use crate::netns::Host;
@@ -47,6 +47,7 @@ pub fn demo(seconds: Option<u64>) -> Result<()> {
     up::up(&stage.dirs)?;
     two_hosts(&mut stage, tag)?;
     hosts_behind_guest(&mut stage, tag)?;
+    kernel_behind_tunnel(&mut stage, tag)?;
     explain(&stage);
     watch(&stage, seconds)
 }
@@ -107,6 +108,40 @@ fn hosts_behind_guest(stage: &mut Stage, tag: u32) -> Result<()> {
     Ok(())
 }
 
+/// br0 goes on behind a VXLAN tunnel, whose other end is the kernel of a fifth namespace; br2 is the
+/// network in between (TEST-NET-1, RFC 5737).
+fn kernel_behind_tunnel(stage: &mut Stage, tag: u32) -> Result<()> {
+    let dirs = stage.dirs.clone();
+    vsctl(&dirs, "add-br br2 -- set bridge br2 datapath_type=netdev")?;
+    let (ns, port) = (format!("weft-e-{tag}"), format!("we{tag}"));
+    let peer = Host::new(&dirs, &ns, &port, "192.0.2.2/24")?;
+    vsctl(&dirs, &format!("add-port br2 {port}"))?;
+    for args in ["addr add 192.0.2.1/24 dev br2", "link set br2 up"] {
+        run(&dirs, "ip", &args.split_whitespace().collect::<Vec<_>>())?;
+    }
+    for args in [
+        "link add vx0 type vxlan id 42 local 192.0.2.2 remote 192.0.2.1 dstport 4789",
+        "addr add 10.0.0.9/24 dev vx0",
+        "link set vx0 mtu 1450 up",
+    ] {
+        peer.exec(&format!("ip {args}"))?;
+    }
+    stage.hosts.push(peer);
+    vsctl(
+        &dirs,
+        "add-port br0 vx0 -- set interface vx0 type=vxlan options:remote_ip=192.0.2.2 \
+         options:key=42",
+    )?;
+    println!("\nA namespace on br0, and the kernel's own vxlan device behind a tunnel over br2:");
+    // The first packet may be the price of asking for the next hop.
+    let _ = stage.hosts[0].exec("ping -c 1 -W 1 10.0.0.9");
+    print!("{}", stage.hosts[0].exec("ping -c 3 -i 0.2 10.0.0.9").context("the tunnel")?);
+    for args in [["ovs/route/lookup", "192.0.2.2"].as_slice(), &["tnl/neigh/show"]] {
+        print!("{}", run(&dirs, "ovs-appctl", args)?);
+    }
+    Ok(())
+}
+
 /// A guest with two virtio devices that forwards between them.
 fn start_guest(dirs: &Dirs) -> Result<Child> {
     let dev = |i: u32| {
@@ -153,6 +188,7 @@ fn explain(stage: &Stage) {
     println!("  ovs-appctl dpctl/dump-flows");
     println!("  ovs-appctl dpif-netdev/pmd-rxq-show");
     println!("  ovs-appctl ofproto/trace br1 in_port=1,icmp");
+    println!("  ovs-appctl ofproto/trace br0 in_port=1,icmp      # into the tunnel");
     for h in &stage.hosts {
         println!("  ip netns exec {} bash        # port {}", h.name, h.port);
     }
@@ -163,7 +199,7 @@ fn explain(stage: &Stage) {
 fn watch(stage: &Stage, seconds: Option<u64>) -> Result<()> {
     let end = seconds.map(|s| Instant::now() + Duration::from_secs(s));
     while !STOP.load(Ordering::SeqCst) && end.is_none_or(|e| Instant::now() < e) {
-        for (from, to) in [(0, "10.0.0.2"), (2, "10.1.0.2")] {
+        for (from, to) in [(0, "10.0.0.2"), (2, "10.1.0.2"), (0, "10.0.0.9")] {
             let _ = stage.hosts[from].exec(&format!("ping -q -c 5 -i 0.1 -W 1 {to}"));
         }
         println!("{}", run(&stage.dirs, "ovs-appctl", &["dpctl/dump-flows"])?.trim_end());

@@ -1,0 +1,211 @@
+//! What the stock tools print about tunnels with Weft and with ovs-vswitchd behind them.
+
+use testkit::{Netns, Switch, SwitchConfig, privileged, veth};
+
+fn words(text: &str) -> Vec<&str> {
+    text.split_whitespace().collect()
+}
+
+/// An underlay with addresses and neighbours, and a bridge with tunnels and an inert port.
+fn prepare<'a>(ns: &'a Netns, config: SwitchConfig) -> Switch<'a> {
+    veth((ns, "nic0"), (ns, "far0")).unwrap();
+    for dev in ["nic0", "far0"] {
+        ns.ipv6_off(dev).unwrap();
+    }
+    let sw = Switch::start(ns, config).unwrap();
+    let vsctl = |text: &str| drop(sw.vsctl(&words(text)).unwrap());
+    let bridge = |name: &str, mac: &str| {
+        vsctl(&format!(
+            "add-br {name} -- set bridge {name} datapath_type=netdev other-config:hwaddr={mac}"
+        ))
+    };
+    bridge("br-phy", "aa:55:00:00:00:01");
+    vsctl("add-port br-phy nic0");
+    bridge("br-int", "aa:55:00:00:00:02");
+    vsctl("add-port br-int t1 -- set interface t1 type=internal");
+    for (name, options) in [
+        ("vx1", "remote_ip=10.1.1.2 key=42"),
+        ("vx2", "remote_ip=flow key=flow csum=true dst_port=4790"),
+        ("vx3", "remote_ip=fd00::2 local_ip=fd00::1 key=7 dst_port=4791"),
+        ("vx4", "remote_ip=10.1.1.99 in_key=flow out_key=5 tos=inherit ttl=inherit"),
+        ("vx5", "remote_ip=99.1.1.1 ttl=9 tos=8 df_default=false"),
+    ] {
+        let options: String =
+            options.split(' ').map(|o| format!(" options:{o}")).collect::<Vec<_>>().concat();
+        vsctl(&format!("add-port br-int {name} -- set interface {name} type=vxlan{options}"));
+    }
+    for address in ["10.1.1.1/24", "fd00::1/64"] {
+        ns.ip(&format!("addr add {address} dev br-phy")).unwrap();
+    }
+    ns.ip("link set br-phy up").unwrap();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while sw.appctl(&["ovs/route/lookup", "fd00::2"]).is_err() {
+        assert!(std::time::Instant::now() < end, "the kernel's routes are not seen");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    for (ip, mac) in [("10.1.1.2", 2), ("fd00::2", 3), ("10.1.1.254", 4)] {
+        let mac = format!("00:11:22:33:44:0{mac}");
+        sw.appctl(&["tnl/neigh/set", "br-phy", ip, &mac]).unwrap();
+    }
+    sw
+}
+
+/// What a command prints, or the error it prints.
+fn say(sw: &Switch, tool: &str, line: &str) -> String {
+    let args: Vec<&str> = line.split_whitespace().collect();
+    let result = match tool {
+        "appctl" => sw.appctl(&args),
+        "ofctl" => sw.ofctl(&args),
+        _ => sw.vsctl(&args),
+    };
+    match result {
+        Ok(text) => normal(&text),
+        Err(e) => {
+            let first = e.lines().next().unwrap_or("").to_string();
+            format!("error: {}", first.rsplit(": ").next().unwrap_or(""))
+        }
+    }
+}
+
+/// Datapath port numbers are the daemon's choice: where one is printed stands N.
+fn normal(text: &str) -> String {
+    let mut out: Vec<String> = text.lines().map(numbers_out).collect();
+    if text.starts_with("Listening") || text.starts_with("IP ") || text.starts_with("port ") {
+        out.sort();
+    }
+    out.join("\n")
+}
+
+fn numbers_out(line: &str) -> String {
+    let mut line = line.to_string();
+    let marks = [
+        "tnl_port(",
+        "out_port(",
+        "tnl_pop(",
+        "dp port=",
+        "_sys_4789 (",
+        "_sys_4790 (",
+        "_sys_4791 (",
+        "port ",
+    ];
+    for mark in marks {
+        let mut from = 0;
+        while let Some(at) = line[from..].find(mark).map(|i| from + i + mark.len()) {
+            let n = line[at..].bytes().take_while(u8::is_ascii_digit).count();
+            line.replace_range(at..at + n, "N");
+            from = at;
+        }
+    }
+    // A plain output behind the last operation, or the only one.
+    let plain = line.trim_end_matches(|c: char| c.is_ascii_digit());
+    if plain.len() < line.len() && (plain.ends_with("),") || plain.ends_with("actions: ")) {
+        line = format!("{plain}N");
+    }
+    // And inside a clone.
+    (0..9).fold(line, |l, n| l.replace(&format!("),{n})"), "),N)"))
+}
+
+const FROM_T1: &str = "in_port=t1,tcp,eth_src=00:00:00:00:00:01,eth_dst=00:00:00:00:00:02,\
+                       nw_src=1.1.1.1,nw_dst=2.2.2.2,nw_ttl=33";
+const TO_VTEP: &str = "nw_ttl=64,udp_src=1000,in_port=nic0,eth_src=00:11:22:33:44:02";
+
+/// Commands in order, for the tool named first.
+fn script() -> Vec<String> {
+    let mut all: Vec<String> = [
+        "appctl ovs/route/lookup 10.1.1.2",
+        "appctl ovs/route/lookup 11.1.1.2",
+        "appctl ovs/route/lookup nonsense",
+        "appctl ovs/route/add 11.0.0.0/8 br-phy 10.1.1.254",
+        "appctl ovs/route/add 12.0.0.0/8 br-phy",
+        "appctl ovs/route/add 13.0.0.0/8 nosuch",
+        "appctl ovs/route/add nonsense br-phy",
+        "appctl ovs/route/add 14.0.0.0/8 br-phy 10.1.1.254 pkt_mark=5",
+        "appctl ovs/route/lookup 11.1.1.2",
+        "appctl ovs/route/lookup 14.1.1.2",
+        "appctl ovs/route/lookup 14.1.1.2 pkt_mark=5",
+        "appctl ovs/route/del 12.0.0.0/8",
+        "appctl ovs/route/del 10.1.1.0/24",
+        "appctl tnl/neigh/show",
+        "appctl tnl/arp/show",
+        "appctl tnl/neigh/set br-phy nonsense 00:11:22:33:44:55",
+        "appctl tnl/arp/set br-phy 10.1.1.9 nonsense",
+        "appctl tnl/neigh/aging",
+        "appctl tnl/neigh/aging 100",
+        "appctl tnl/neigh/aging 0",
+        "appctl tnl/neigh/aging",
+        "appctl tnl/ports/show",
+        "appctl tnl/egress_port_range",
+        "appctl tnl/egress_port_range 50000 40000",
+        "appctl tnl/egress_port_range",
+        "appctl ofproto/list-tunnels",
+        "vsctl get interface vx1 ofport error status mtu link_state admin_state",
+        "vsctl get interface vx2 ofport error status mtu link_state admin_state",
+    ]
+    .map(String::from)
+    .into();
+    let trace = |flow: &str| format!("appctl ofproto/trace {flow}");
+    for actions in
+        ["vx1", "vx3", "vx1,mod_dl_src:00:00:00:00:00:09,vx1", "vx1,vx3,vx1", "vx4", "vx5"]
+    {
+        all.push("ofctl del-flows br-int".into());
+        all.push(format!("ofctl add-flow br-int priority=9,in_port=t1,actions={actions}"));
+        for tos in ["nw_tos=0", "nw_tos=8,nw_ecn=1", "nw_ecn=3"] {
+            all.push(trace(&format!("br-int {FROM_T1},{tos}")));
+        }
+    }
+    all.push("appctl tnl/neigh/set br-phy 10.1.1.99 00:11:22:33:44:05".into());
+    all.push("ofctl add-flow br-int priority=11,in_port=t1,actions=vx4".into());
+    all.push(trace(&format!("br-int {FROM_T1},nw_tos=8,nw_ecn=1")));
+    all.push("ofctl del-flows br-phy".into());
+    all.push("ofctl add-flow br-phy in_port=nic0,actions=LOCAL".into());
+    for rest in [
+        "udp,eth_dst=aa:55:00:00:00:01,nw_src=10.1.1.2,nw_dst=10.1.1.1,udp_dst=4789",
+        "udp,eth_dst=aa:55:00:00:00:01,nw_src=10.1.1.2,nw_dst=10.1.1.1,udp_dst=4790",
+        "udp,eth_dst=aa:55:00:00:00:09,nw_src=10.1.1.2,nw_dst=10.1.1.1,udp_dst=4789",
+        "udp,eth_dst=aa:55:00:00:00:01,nw_src=10.1.1.2,nw_dst=10.1.1.7,udp_dst=4789",
+        "udp6,eth_dst=aa:55:00:00:00:01,ipv6_src=fd00::2,ipv6_dst=fd00::1,udp_dst=4791",
+    ] {
+        let (protocol, fields) = rest.split_once(',').unwrap();
+        all.push(trace(&format!("br-phy {protocol},{TO_VTEP},{fields}")));
+    }
+    for options in [
+        "key=3",
+        "remote_ip=nonsense",
+        "remote_ip=10.1.1.2 options:key=42",
+        "remote_ip=10.1.1.7 options:local_ip=fd00::1",
+        "remote_ip=10.1.1.12 options:local_ip=flow",
+        "remote_ip=224.0.0.1",
+        "remote_ip=10.1.1.15 options:dst_port=4791 options:exts=gbp",
+        "remote_ip=10.1.1.17 options:packet_type=nonsense",
+        "remote_ip=10.1.1.18 options:tos=inherit options:egress_pkt_mark=5",
+    ] {
+        all.push(format!("vsctl -- --may-exist add-port br-int e1 -- set interface e1 type=vxlan options:{options}"));
+        all.push("vsctl get interface e1 error".into());
+        all.push("vsctl del-port e1".into());
+    }
+    all
+}
+
+#[test]
+fn the_tools_say_the_same_about_tunnels() {
+    if !privileged() {
+        return;
+    }
+    let (a, b) = (Netns::new().unwrap(), Netns::new().unwrap());
+    let weft = prepare(&a, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")));
+    let ovs = prepare(&b, SwitchConfig::oracle());
+    let mut differences = Vec::new();
+    for line in script() {
+        let (tool, args) = line.split_once(' ').unwrap();
+        let (mine, theirs) = (say(&weft, tool, args), say(&ovs, tool, args));
+        if mine != theirs {
+            let only = |a: &str, b: &str, mark: &str| -> String {
+                let other: Vec<&str> = b.lines().collect();
+                a.lines().filter(|l| !other.contains(l)).map(|l| format!("{mark} {l}\n")).collect()
+            };
+            let (weft, ovs) = (only(&mine, &theirs, "weft"), only(&theirs, &mine, "ovs "));
+            differences.push(format!("$ {line}\n{weft}{ovs}"));
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
