@@ -6,12 +6,14 @@ use crate::appctl::usage::Sample;
 use crate::of::change::SLICE;
 use crate::of::{async_msgs, bundle};
 use crate::state::{Shared, State};
-use crate::underlay;
+use crate::{underlay, vlog};
 use datapath::{Bell, Event};
 use openflow::{OfError, Reply};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
+
+const MODULE: &str = "dpif_netdev";
 
 /// How often the packet side's queues are emptied while PMD threads run, which never ring: the
 /// longest a packet-in or a learned address waits.
@@ -79,6 +81,7 @@ pub fn news(s: &mut State) {
     let ofproto = &mut s.ofproto;
     s.dp.drain_events(&mut |event| match event {
         Event::Punt(p) => punts.push(p),
+        Event::Differs(how) => vlog::err!(MODULE, "validation: {how}"),
         Event::Decided { effects } => ofproto.effects(&effects, now * 1_000_000),
     });
     if s.guests_changed.swap(false, Ordering::AcqRel) {

@@ -10,8 +10,10 @@ const MODULE: &str = "dpif_netdev";
 
 /// Applies what changed.
 pub fn apply(s: &mut State, desired: &Desired) {
-    let settings = read(desired);
-    s.dp.set_settings(settings);
+    let now = s.dp.settings();
+    // Set by command, not in the database.
+    let (level, validate) = (now.level, now.validate);
+    s.dp.set_settings(Settings { level, validate, ..read(desired) });
     let seconds = desired.other_config.get("bundle-idle-timeout").and_then(|v| v.parse().ok());
     // As in ovs-vswitchd: at least a second, zero for the default.
     let asked = seconds.filter(|n: &u64| *n > 0).map(|n| n.saturating_mul(1_000_000_000));

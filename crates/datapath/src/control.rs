@@ -81,6 +81,7 @@ pub struct Datapath {
     pub(crate) past_credits: Vec<Credit>,
     pub(crate) tickets: Tickets,
     pub(crate) decided: VecDeque<Arc<dyn Any + Send + Sync>>,
+    pub(crate) differences: Vec<Box<str>>,
     pub(crate) aged_ms: u64,
     /// Rung by the kernel worker when there is news.
     pub(crate) bell: Arc<Wake>,
@@ -104,6 +105,7 @@ impl Datapath {
             past_credits: Vec::new(),
             tickets: Tickets::new(),
             decided: VecDeque::new(),
+            differences: Vec::new(),
             aged_ms: 0,
             reroute: false,
             cores: Vec::new(),
@@ -541,6 +543,7 @@ impl Datapath {
                         moved.push(no);
                     }
                 }
+                Report::Differs(how) => self.differences.push(how),
                 Report::TxBack(no, queue) => {
                     if let Some(p) = self.ports.get_mut(&no) {
                         p.txqs.push(queue);

@@ -54,6 +54,8 @@ pub(crate) enum Report {
     Uncached(Box<Credit>),
     RxBack(Box<RxSlot>),
     TxBack(PortNo, Box<dyn TxQueue>),
+    /// What validation found.
+    Differs(Box<str>),
 }
 
 /// A packet to inject.

@@ -40,6 +40,7 @@ pub mod testing;
 mod tunnel;
 mod tx;
 mod types;
+mod validate;
 mod vector;
 mod worker;
 
@@ -50,3 +51,4 @@ pub use events::Bell;
 pub use level::{LEVEL_VARIABLE, Level};
 pub use parse::extract;
 pub use types::*;
+pub use validate::VALIDATE_VARIABLE;

@@ -94,6 +94,9 @@ impl Datapath {
     /// Hands over what workers reported since the last call.
     pub fn drain_events(&mut self, each: &mut dyn FnMut(Event)) {
         self.pump();
+        for how in self.differences.drain(..) {
+            each(Event::Differs(how));
+        }
         for effects in self.decided.drain(..) {
             each(Event::Decided { effects });
         }

@@ -357,6 +357,7 @@ fn cut_long(buf: &mut Vec<Packet>, limit: usize, stats: &PortCell, trash: &mut V
 }
 
 impl Sink for Exits {
+    #[inline]
     fn output(&mut self, port: PortNo, packet: Packet) {
         self.send(port, packet);
     }

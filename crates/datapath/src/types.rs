@@ -100,6 +100,8 @@ pub struct Settings {
     pub one_pass: bool,
     /// Instructions that kernels use; one that is [`Level::available`].
     pub level: Level,
+    /// Compare kernels and programs with their twins, packet by packet.
+    pub validate: bool,
 }
 
 impl Default for Settings {
@@ -117,6 +119,7 @@ impl Default for Settings {
             rxq_assign: RxqAssign::Cycles,
             one_pass: true,
             level: Level::preferred(),
+            validate: crate::validate::asked(),
         }
     }
 }
@@ -165,6 +168,8 @@ pub enum WorkerId {
 pub enum Event {
     /// A packet that `Op::Punt` handed over.
     Punt(Box<PuntEvent>),
+    /// A kernel or a program differs from its twin: how, and on which packet.
+    Differs(Box<str>),
     /// A decision with effects was made.
     Decided {
         /// What the pipeline said besides.
@@ -365,6 +370,10 @@ perf! {
     recirculated,
     /// Packets parsed by a profile.
     claimed,
+    /// Packets of which parsing or acting was compared with its twin.
+    validated,
+    /// Comparisons that found a difference.
+    differences,
     /// Found by the signature cache.
     cache_hits,
     /// Found in the megaflow table.

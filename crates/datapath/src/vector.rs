@@ -13,6 +13,7 @@ use crate::terminate::Terminators;
 use crate::tunnel;
 use crate::tx::{Exits, Pending, total};
 use crate::types::Settings;
+use crate::validate;
 use action::{Decision, Pipeline, Request};
 use flow::{Key, PortNo};
 use packet::{Packet, VECTOR};
@@ -46,6 +47,7 @@ pub(crate) struct Vector {
     /// What the packets of each port have been.
     studies: Vec<Study>,
     level: Level,
+    validate: bool,
     /// Packets that profiles claimed, and cycles of parsing, since they were taken.
     claimed: u64,
     parse_cycles: u64,
@@ -97,6 +99,7 @@ impl Vector {
             columns: Box::new(Columns::new()),
             studies: Vec::new(),
             level: Level::preferred(),
+            validate: false,
             claimed: 0,
             parse_cycles: 0,
             failed: Vec::new(),
@@ -130,6 +133,7 @@ impl Vector {
     pub fn configure(&mut self, s: &Settings) {
         self.vlan_limit = s.vlan_limit.clamp(1, 2);
         self.level = s.level;
+        self.validate = s.validate;
         self.one_pass = s.one_pass;
         self.terminators.clear();
         self.budget = s.miss_budget.max(1);
@@ -195,7 +199,7 @@ impl Vector {
         if self.studies.len() <= no {
             self.studies.resize_with(no + 1, Study::default);
         }
-        let start = cycles();
+        let (start, n) = (cycles(), range.len() as u64);
         let mut job = Job {
             packets: &self.packets,
             range,
@@ -209,6 +213,10 @@ impl Vector {
         };
         self.claimed += job.run(self.level) as u64;
         self.parse_cycles += cycles() - start;
+        if self.validate {
+            let found = validate::compare_parse(&job);
+            self.validated(n, found);
+        }
     }
 
     /// Parses the packets a vector starts with: their metadata stays.
@@ -540,6 +548,10 @@ impl Vector {
         let now_ms = exits.now_ms;
         self.count_all(now_ms);
         let (mut n, end) = (0, self.packets.len());
+        if self.validate {
+            let found: Vec<_> = (0..end).filter_map(|i| self.compare(i)).collect();
+            self.validated(end as u64, found);
+        }
         while n < end {
             let program = self.programs.get(self.keys.program[n]);
             let mut run = 1;
@@ -580,8 +592,32 @@ impl Vector {
         }
     }
 
+    /// What program and interpreter do differently with packet `i`.
+    fn compare(&self, i: usize) -> Option<String> {
+        let program = self.programs.get(self.keys.program[i]);
+        if matches!(program.kind, Kind::Generic | Kind::TunnelPop) {
+            return None;
+        }
+        validate::compare(
+            self.packets[i].data(),
+            |sink, p| self.execute(program, i, p, sink),
+            |sink, p| interpret::run(sink, &program.ops, program.drop, p, self.frame(i)),
+        )
+    }
+
+    /// Counts comparisons, and tells of differences.
+    fn validated(&mut self, n: u64, found: impl IntoIterator<Item = String>) {
+        self.shared.perf.validated.add(n);
+        for how in found {
+            self.shared.perf.differences.add(1);
+            if self.shared.perf.differences.get() <= validate::TOLD {
+                self.report(Report::Differs(how.into()));
+            }
+        }
+    }
+
     #[inline]
-    fn execute(&self, program: &Program, i: usize, mut p: Packet, exits: &mut Exits) {
+    fn execute<S: Sink>(&self, program: &Program, i: usize, mut p: Packet, exits: &mut S) {
         let done = match program.kind {
             Kind::Output => Ok(()),
             Kind::Drop => Err(program.drop),
@@ -612,7 +648,7 @@ impl Vector {
             }
         };
         match done {
-            Ok(()) => exits.send(program.out, p),
+            Ok(()) => exits.output(program.out, p),
             Err(why) => {
                 exits.dropped(self.in_port[i], why);
                 exits.free(p);
@@ -638,12 +674,12 @@ impl Vector {
     }
 
     /// All outputs but the last.
-    fn copies(&self, program: &Program, i: usize, p: &Packet, exits: &mut Exits) {
+    fn copies<S: Sink>(&self, program: &Program, i: usize, p: &Packet, exits: &mut S) {
         let (_, firsts) = program.ops.split_last().expect("a multi program has outputs");
         for op in firsts {
             if let action::Op::Output(port) = op {
                 match exits.copy(p) {
-                    Some(copy) => exits.send(*port, copy),
+                    Some(copy) => exits.output(*port, copy),
                     None => exits.dropped(self.in_port[i], Drop::NoBuffer),
                 }
             }

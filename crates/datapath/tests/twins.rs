@@ -7,7 +7,7 @@ mod slow;
 
 use action::{Decision, Op, Region, Rewrite};
 use common::*;
-use datapath::{Settings, Tri, extract};
+use datapath::{Level, Settings, Tri, extract};
 use flow::{Field, Key};
 use generate::{Rng, packet};
 use proptest::prelude::*;
@@ -103,6 +103,36 @@ fn programs_equal_the_interpreter() {
     assert!(written > 500, "most rewrites did something: {written}");
     b.assert_balanced();
     assert_eq!(b.pool.in_use(), 0);
+}
+
+/// Every level with the validating mode, beside the scalar one without.
+#[test]
+fn the_validating_mode_finds_nothing_and_changes_nothing() {
+    for level in Level::ALL.into_iter().filter(|l| l.available()) {
+        let (mut plain, mut checked) = (bed(3), bed(3));
+        let scalar = Settings { level: Level::Scalar, validate: false, ..Settings::default() };
+        plain.dp.set_settings(scalar.clone());
+        checked.dp.set_settings(Settings { level, validate: true, ..scalar });
+        for seed in 0..600 {
+            let mut r = Rng(seed);
+            let (p, ops) = (packet(&mut r), some_ops(&mut r));
+            let outputs = [&mut plain, &mut checked].map(|b| {
+                b.set_rules(vec![rule(&[], ops.clone(), 1)]);
+                (0..3).for_each(|_| b.peers[0].send(&p));
+                b.run();
+                [b.peers[1].drain(), b.peers[2].drain()]
+            });
+            assert_eq!(outputs[0], outputs[1], "seed {seed}");
+        }
+        let perf: Vec<_> = checked.dp.perf().into_iter().map(|(_, p)| p).collect();
+        let sum = |f: fn(&datapath::Perf) -> u64| perf.iter().map(f).sum::<u64>();
+        assert_eq!(sum(|p| p.differences), 0, "{}", level.name());
+        assert!(sum(|p| p.validated) >= 2 * 1800, "parsing and acting of each packet");
+        let claimed = sum(|p| p.claimed);
+        assert!(if level == Level::Scalar { claimed == 0 } else { claimed > 300 }, "{claimed}");
+        assert_eq!(plain.dp.perf()[0].1.validated, 0);
+        checked.assert_balanced();
+    }
 }
 
 fn some_rule(r: &mut Rng, credit: u32) -> Rule {

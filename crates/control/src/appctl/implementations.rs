@@ -1,7 +1,9 @@
-//! What ovs-vswitchd has several implementations of, and Weft one: the plain ones under its names.
+//! What ovs-vswitchd has several implementations of, under its names: parse kernels by instruction
+//! set and the validating mode; where Weft has one, the plain one.
 
 use crate::state::State;
-use datapath::WorkerId;
+use datapath::{Level, Settings, WorkerId};
+use std::fmt::Write;
 
 /// What the datapath can do, as `dpif/show-dp-features` has it.
 const FEATURES: &[(&str, &str, &str)] = &[
@@ -84,23 +86,52 @@ pub fn set_dpif(_: &mut State, args: &[String]) -> Result<String, String> {
     }
 }
 
+/// What compares kernels and programs with their twins, in ovs-vswitchd's word.
+const VALIDATOR: &str = "autovalidator";
+
 /// `dpif-netdev/miniflow-parser-get`.
 pub fn parser(s: &mut State, _: &[String]) -> Result<String, String> {
-    let cores = cores(s);
-    Ok(format!("Available MFEX implementations:\n  scalar (available: True pmds: {cores})\n"))
+    let (cores, now) = (cores(s), s.dp.settings());
+    let mut out = "Available MFEX implementations:\n".to_string();
+    let mut line = |name: &str, available: bool, used: bool| {
+        let available = if available { "True" } else { "False" };
+        let used = if used { &cores } else { "none" };
+        let _ = writeln!(out, "  {name} (available: {available} pmds: {used})");
+    };
+    line(VALIDATOR, true, now.validate);
+    for level in Level::ALL {
+        line(level.name(), level.available(), !now.validate && level == now.level);
+    }
+    Ok(out)
 }
 
-/// `dpif-netdev/miniflow-parser-set [-pmd CORE] NAME [COUNT]`.
-pub fn set_parser(_: &mut State, args: &[String]) -> Result<String, String> {
+/// `dpif-netdev/miniflow-parser-set [-pmd CORE] NAME [COUNT]`: the instructions that all threads'
+/// kernels use, or `autovalidator`, which adds the comparison with the twins. `study` is the best
+/// level: traffic is studied, port by port, in any case.
+pub fn set_parser(s: &mut State, args: &[String]) -> Result<String, String> {
     let name = match args {
-        [option, _, name, ..] if option == "-pmd" => name,
-        [name, ..] => name,
+        [option, ..] if option == "-pmd" => {
+            return Err(
+                "Error: -pmd is not supported: all threads use one implementation.\n".into()
+            );
+        }
+        [name, ..] => name.as_str(),
         [] => "",
     };
-    match name {
-        "scalar" => Ok("Miniflow extract implementation set to scalar.\n".into()),
-        name => Err(format!("Error: unknown miniflow extract implementation {name}.\n")),
+    let mut settings = s.dp.settings().clone();
+    settings.validate = name == VALIDATOR;
+    if !settings.validate {
+        settings.level = match name {
+            "study" => Level::preferred(),
+            _ => Level::named(name)
+                .ok_or(format!("Error: unknown miniflow extract implementation {name}.\n"))?,
+        };
     }
+    if !settings.level.available() {
+        return Err(format!("Error: miniflow extract implementation {name} is not available.\n"));
+    }
+    s.dp.set_settings(settings);
+    Ok(format!("Miniflow extract implementation set to {name}.\n"))
 }
 
 /// `dpif-netdev/subtable-lookup-info-get`.
@@ -120,14 +151,25 @@ pub fn set_lookup(_: &mut State, args: &[String]) -> Result<String, String> {
 }
 
 /// `odp-execute/action-impl-show`.
-pub fn actions(_: &mut State, _: &[String]) -> Result<String, String> {
-    Ok("Available Actions implementations:\n  scalar (available: Yes, active: Yes)\n".into())
+pub fn actions(s: &mut State, _: &[String]) -> Result<String, String> {
+    let validate = s.dp.settings().validate;
+    let word = |yes| if yes { "Yes" } else { "No" };
+    Ok(format!(
+        "Available Actions implementations:\n  \
+         scalar (available: Yes, active: {})\n  \
+         {VALIDATOR} (available: Yes, active: {})\n",
+        word(!validate),
+        word(validate)
+    ))
 }
 
-/// `odp-execute/action-impl-set NAME`.
-pub fn set_actions(_: &mut State, args: &[String]) -> Result<String, String> {
-    match args[0].as_str() {
-        "scalar" => Ok("Action implementation set to scalar.\n".into()),
-        name => Err(format!("Error: unknown action implementation, {name}, specified!\n")),
+/// `odp-execute/action-impl-set NAME`. There is one validating mode, for parsing and acting.
+pub fn set_actions(s: &mut State, args: &[String]) -> Result<String, String> {
+    let name = args[0].as_str();
+    if !matches!(name, "scalar" | VALIDATOR) {
+        return Err(format!("Error: unknown action implementation, {name}, specified!\n"));
     }
+    let validate = name == VALIDATOR;
+    s.dp.set_settings(Settings { validate, ..s.dp.settings().clone() });
+    Ok(format!("Action implementation set to {name}.\n"))
 }

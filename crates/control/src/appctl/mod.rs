@@ -87,6 +87,7 @@ pub const COMMANDS: &[Command] = &[
         implementations::set_parser,
     ),
     command("dpif-netdev/subtable-lookup-info-get", "", 0, 0, implementations::lookup),
+    command("dpif-netdev/subtable-lookup-prio-get", "", 0, 0, implementations::lookup),
     command(
         "dpif-netdev/subtable-lookup-prio-set",
         "[lookup_func] [prio]",

@@ -119,7 +119,7 @@ fn hits(out: &mut String, p: &Perf) {
     let _ = writeln!(out, "  packet recirculations: {}", p.recirculated);
     let _ = writeln!(out, "  avg. datapath passes per packet: {:.2}", per(p.passes, p.rx_packets));
     let _ = writeln!(out, "  phwol hits: 0");
-    let _ = writeln!(out, "  mfex opt hits: 0");
+    let _ = writeln!(out, "  mfex opt hits: {}", p.claimed);
     let _ = writeln!(out, "  simple match hits: 0");
     let _ = writeln!(out, "  emc hits: 0");
     let _ = writeln!(out, "  smc hits: {}", p.cache_hits);
@@ -227,7 +227,7 @@ fn packets(out: &mut String, p: &Perf, seconds: f64, hz: f64) {
         );
         for (name, n) in [
             ("PHWOL hits:    ", 0),
-            ("MFEX Opt hits: ", 0),
+            ("MFEX Opt hits: ", p.claimed),
             ("Simple Match hits:", 0),
             ("EMC hits:      ", 0),
             ("SMC hits:      ", p.cache_hits),
@@ -272,6 +272,10 @@ fn packets(out: &mut String, p: &Perf, seconds: f64, hz: f64) {
 
 /// Cycles per packet of the five steps; ovs-vswitchd has no such lines.
 fn stages(out: &mut String, p: &Perf) {
+    if p.validated > 0 {
+        let (n, differ) = (p.validated, p.differences);
+        let _ = writeln!(out, "  Validated:          {n:12}  ({differ} differences)");
+    }
     if p.rx_packets == 0 {
         return;
     }
