@@ -44,11 +44,13 @@ if [ "$GUESTS" -gt 0 ]; then
     done
     "$GUEST_PROGRAM" -l "$HELPER_CORE" --in-memory --single-file-segments --no-pci --no-telemetry --file-prefix=guests \
         "${vdevs[@]}" -- "$ROLE" "$PWD"/guests.counters >guests.log 2>&1 </dev/null &
-    until [ -S "$PWD"/guest$((GUESTS - 1)) ]; do
-        kill -0 $! || { tail -n 3 guests.log >&2; exit 1; }
-        sleep 0.05
-    done
+    # A guest's port listens and waits until the switch is there; then the next one begins.
     for ((i = 0; i < GUESTS; i++)); do
+        for ((n = 0; n < 400; n++)); do
+            [ ! -S "$PWD"/guest$i ] || break
+            kill -0 $! || { tail -n 3 guests.log >&2; exit 1; }
+            sleep 0.05
+        done
         vsctl add-port br0 guest$i -- set interface guest$i type=dpdkvhostuserclient ofport_request=$((10 + i)) \
             options:vhost-server-path="$PWD"/guest$i
     done

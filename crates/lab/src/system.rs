@@ -1,10 +1,12 @@
 //! The systems under test: started by scripts of lab/systems, found again by their forwarding thread.
 
 use crate::experiment::{Case, Role};
+use crate::measure::pause;
 use crate::rules::RuleSet;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -245,7 +247,15 @@ pub struct Running {
 }
 
 impl Running {
+    /// Waits for the script's first line; loading a million rules takes OVS minutes.
     fn wait_until_ready(&mut self) -> Result<()> {
+        let limit = Instant::now() + Duration::from_secs(300);
+        while !self.has_spoken() {
+            if Instant::now() > limit {
+                bail!("did not start in five minutes");
+            }
+            pause(0.01)?;
+        }
         let mut line = String::new();
         if let Some(out) = self.child.stdout.as_mut() {
             BufReader::new(out).read_line(&mut line)?;
@@ -259,6 +269,14 @@ impl Running {
             err.read_to_string(&mut said)?;
         }
         bail!("did not start: {} {}", line.trim(), said.trim())
+    }
+
+    /// Is there something to read, or the end?
+    fn has_spoken(&self) -> bool {
+        let Some(out) = &self.child.stdout else { return true };
+        let mut poll = libc::pollfd { fd: out.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd, which outlives the call; it does not wait.
+        unsafe { libc::poll(&raw mut poll, 1, 0) != 0 }
     }
 
     /// CPU time of the forwarding thread, ns.
