@@ -177,12 +177,13 @@ fn misses_reach_who_expects_them() {
     lab.vsctl(&format!("set-controller br0 {ta} {tb}"));
     lab.vsctl("set bridge br0 protocols=OpenFlow10,OpenFlow13");
     let (mut old, mut new) = (Peer::accept(&la, 1), Peer::accept(&lb, 4));
-    let out = format!("packet-out br0 in_port=1,{PACKET},actions=table");
-    lab.ofctl(&out);
+    let frame = PACKET.trim_start_matches("packet=");
+    lab.sw.appctl(&["netdev-dummy/receive", "p1", frame]).unwrap();
     let miss = old.expect(kind::PACKET_IN);
     assert_eq!(miss.body[..10], [0xff, 0xff, 0xff, 0xff, 0, 42, 0, 1, 0, 0], "whole, no match");
     new.barrier();
     assert!(!new.seen.contains(&kind::PACKET_IN), "1.3 has a table-miss flow for that");
+    let out = format!("packet-out br0 in_port=1,{PACKET},actions=table");
     lab.ofctl("-O OpenFlow13 add-flow br0 priority=0,actions=controller");
     drop(old);
     lab.ofctl(&out);
