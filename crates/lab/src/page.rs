@@ -56,11 +56,7 @@ fn section(out: &mut String, results: &Results) -> Result<()> {
     );
     let noise = results.noise();
     if !noise.is_empty() {
-        let _ = writeln!(
-            out,
-            "<p class=\"notice\">This machine was not quiet: {}.</p>",
-            escape(&noise.join("; "))
-        );
+        let _ = writeln!(out, "<p class=\"notice\">Take care: {}.</p>", escape(&noise.join("; ")));
     }
     legend(out);
     let (sized, plain): (Vec<&Row>, Vec<&Row>) =
@@ -170,7 +166,7 @@ mod tests {
     fn the_page_is_self_contained_and_has_plot_and_table() {
         let page = super::page(&[crate::results::tests::results()]).unwrap();
         assert!(page.contains("<svg") && page.contains("c &lt;1&gt;") && !page.contains("c <1>"));
-        assert!(page.contains("not quiet"));
+        assert!(page.contains("Take care"));
         for outside in ["src=", "href=\"http", "@import", "url("] {
             assert!(!page.contains(outside), "{outside}");
         }

@@ -199,6 +199,9 @@ impl Results {
             reasons
                 .push(format!("{:.1} % of the time was stolen by other guests", e.steal_percent));
         }
+        if self.rows.iter().flat_map(|r| &r.systems).all(|c| c.samples.len() < 2) {
+            reasons.push("every system ran once only, so nothing is known about the spread".into());
+        }
         let spread = |c: &Cell| c.cycles().map_or(1.0, |s| s.max / s.min);
         let cells = self.rows.iter().flat_map(|r| &r.systems);
         let wide = cells.clone().filter(|c| spread(c) > 1.25).count();
@@ -284,5 +287,8 @@ pub mod tests {
         let runs: Vec<_> = both.rows[0].systems.iter().map(|c| c.samples.len()).collect();
         assert_eq!((both.rows.len(), runs), (3, vec![3, 4, 2, 2, 0]));
         assert!(!both.is_empty());
+        let mut once = results();
+        once.rows.iter_mut().flat_map(|r| &mut r.systems).for_each(|c| c.samples.truncate(1));
+        assert!(once.noise().iter().any(|n| n.contains("once")));
     }
 }

@@ -22,7 +22,7 @@ impl Results {
         );
         let noise = self.noise();
         if !noise.is_empty() {
-            let _ = write!(text, " **This machine was not quiet**: {}.", noise.join("; "));
+            let _ = write!(text, " **Take care**: {}.", noise.join("; "));
         }
         text
     }
@@ -134,6 +134,6 @@ mod tests {
         assert_eq!(weft[8..=10], ["1.00", "85.0", "2.00"]);
         assert!(lines[4].contains("failed"));
         assert!(lines[5].contains("papers/002") && lines[5].contains("4.80"));
-        assert!(text.contains("not quiet"));
+        assert!(text.contains("Take care"));
     }
 }
