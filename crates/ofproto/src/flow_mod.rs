@@ -225,8 +225,8 @@ impl Switch {
             out_group: GROUP_ANY,
         };
         let rules = self.select(txn.bridge, &select, txn.version)?;
-        // Only OpenFlow 1.0 adds what it does not find.
-        if rules.is_empty() && m.modify_cookie && m.cookie_mask == 0 && m.cookie != u64::MAX {
+        // OpenFlow 1.0 and 1.1 add what they do not find; later versions have no new cookie then.
+        if rules.is_empty() && m.cookie_mask == 0 && m.cookie != u64::MAX {
             return self.stage_add(txn, m, from);
         }
         // By table, so that each is checked once.

@@ -442,6 +442,27 @@ fn buckets_come_and_go() {
 }
 
 #[test]
+fn a_deleted_group_takes_its_flows_along_every_time() {
+    let mut lab = Lab::new();
+    for round in 0..20 {
+        let mut m = crate::group::delete_all();
+        (m.command, m.id) = (GroupCommand::Add, 7);
+        let drop = FlowMod { flags: flow_flag::SEND_FLOW_REM, ..flow(0, 1, "", vec![]) };
+        let delete = FlowMod { command: FlowModCommand::DeleteStrict, ..drop.clone() };
+        lab.add(drop.clone());
+        lab.add(delete);
+        lab.sw.group_mod(lab.br, &m, round).unwrap();
+        lab.add(FlowMod { instructions: apply(vec![Action::Group(7)]), ..drop });
+        lab.sw.take_events();
+        m.command = GroupCommand::Delete;
+        lab.sw.group_mod(lab.br, &m, round).unwrap();
+        let events = lab.sw.take_events();
+        let [Event::FlowRemoved(_, removed)] = events.as_slice() else { panic!("{events:?}") };
+        assert_eq!(removed.reason, Removed::GroupDelete);
+    }
+}
+
+#[test]
 fn a_full_table_evicts_if_it_is_told_to() {
     let mut lab = Lab::new();
     let table = |limit, evict, groups: &[&str]| TableConfig {

@@ -172,12 +172,14 @@ fn decode11(version: Version, mut rd: Rd<'_>) -> Result<FlowMod> {
     rd.skip(used)?;
     let select = deletes(command);
     let add = command == FlowModCommand::Add;
+    // 1.1's modify without a cookie mask adds what it does not find.
+    let adds = add || version == Version::V11 && !select && wire_mask == 0;
     Ok(FlowMod {
         command,
         table,
         priority,
         matching,
-        cookie: if add { wire_cookie } else { u64::MAX },
+        cookie: if adds { wire_cookie } else { u64::MAX },
         cookie_old: if add { 0 } else { wire_cookie },
         cookie_mask: if add { 0 } else { wire_mask },
         modify_cookie: false,
