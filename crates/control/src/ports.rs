@@ -39,6 +39,8 @@ const STANDARD: &[&str] = &[
     "rx_over_err",
     "rx_crc_err",
     "collisions",
+    "rx_missed_errors",
+    "rx_multicast_packets",
 ];
 
 /// An interface of a bridge, working or not.
