@@ -95,7 +95,11 @@ impl Iface {
         let port = self.of_port?;
         let duration_ns = now_ms.saturating_sub(self.since_ms) * 1_000_000;
         let counters = self.counters(dp);
-        let custom = counters.iter().filter(|(name, _)| !STANDARD.contains(&name.as_str()));
+        // As in OVS kernel devices have none: some controllers fail on these (os-ken on any name
+        // whose length is not right for it).
+        let has_custom = !["system", "internal", "tap"].contains(&self.conf.kind.as_str());
+        let custom =
+            counters.iter().filter(|(name, _)| has_custom && !STANDARD.contains(&name.as_str()));
         let custom = custom.map(|(name, n)| (name.clone(), *n)).collect();
         let get = |name: &str| counters.get(name).copied();
         let or_none = |name: &str| get(name).unwrap_or(u64::MAX);

@@ -69,6 +69,8 @@ fn columns_of_a_system_port(sw: &Switch, ns: &Netns) {
     ] {
         assert!(statistic(sw, "v1", key).is_some(), "{key}: {}", iface(sw, "v1", "statistics"));
     }
+    let counters = ofctl(sw, "-OOpenFlow14 dump-ports br0 v1");
+    assert!(!counters.contains("CUSTOM"), "kernel ports have none, as in OVS: {counters}");
     ns.ip("link set v2 down").unwrap();
     wait_for("link down", || iface(sw, "v2", "link_state") == "down");
     assert_eq!(iface(sw, "v2", "admin_state"), "down");
