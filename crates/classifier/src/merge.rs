@@ -10,7 +10,7 @@ use flow::{Mask, at};
 /// Up to this many subtables every mask has its own.
 pub(crate) const FEW: usize = 8;
 /// Rules in a chain, from which on it takes no rule of another mask.
-pub(crate) const CROWD: usize = 8;
+pub(crate) const CROWD: usize = 24;
 
 /// Prefix lengths that a coarse mask keeps of IPv4 addresses, by level.
 const V4: [&[u32]; 3] = [&[24, 16, 8], &[32, 24, 16, 8], &[32, 28, 24, 20, 16, 12, 8, 4]];

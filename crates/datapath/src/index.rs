@@ -17,7 +17,9 @@ use std::hash::{BuildHasher, RandomState};
 /// Questions of one kind to a subtable after which an index pays.
 const PAYS: usize = 8;
 /// Indexes per subtable, the ones under trial included.
-const MOST: usize = 4;
+const MOST: usize = 8;
+/// Rules per hash from which on an index of few bits is worth nothing.
+const LONG: usize = 64;
 
 /// The rules of one worker that control has heard of, by subtable.
 pub(crate) struct Index {
@@ -35,10 +37,10 @@ struct Subtable {
     by: Vec<By>,
 }
 
-/// Rules of a subtable by the bits of `both`.
+/// Rules of a subtable by some bits at which it and a kind of region both look.
 struct By {
-    /// (word, mask) where both look.
-    both: Vec<(u8, u64)>,
+    /// (word, mask) of those.
+    bits: Vec<(u8, u64)>,
     /// Hash of those bits -> first rule; None until it pays.
     heads: Option<HashMap<u64, u32>>,
     /// By rule: (previous, next) of the same hash.
@@ -119,31 +121,31 @@ impl Subtable {
         if self.rules.len() <= PAYS {
             return self.scan(store, &both, keys, each);
         }
-        let i = self.find(both, clock);
+        let mut i = self.find(coarse(&both), clock);
+        if self.by[i].is_poor(self.rules.len()) {
+            i = self.find(both.clone(), clock);
+        }
         self.by[i].asked = self.by[i].asked.saturating_add(keys.len());
         if self.by[i].heads.is_none() {
             if self.by[i].asked <= PAYS {
-                let both = std::mem::take(&mut self.by[i].both);
-                self.scan(store, &both, keys, each);
-                self.by[i].both = both;
-                return;
+                return self.scan(store, &both, keys, each);
             }
             self.by[i].heads = Some(HashMap::with_capacity(self.rules.len()));
             let (by, rules) = (&mut self.by[i], &self.rules);
             rules.iter().for_each(|r| by.insert(store, secret, *r));
         }
         let by = &self.by[i];
-        keys.iter().for_each(|k| by.lookup(store, secret, k, each));
+        keys.iter().for_each(|k| by.lookup(store, secret, &Plan::new(&both, k), k, each));
     }
 
     /// The index on these bits, the least recently asked one making room for it.
-    fn find(&mut self, both: Vec<(u8, u64)>, clock: u64) -> usize {
-        let i = self.by.iter().position(|b| b.both == both).unwrap_or_else(|| {
+    fn find(&mut self, bits: Vec<(u8, u64)>, clock: u64) -> usize {
+        let i = self.by.iter().position(|b| b.bits == bits).unwrap_or_else(|| {
             if self.by.len() == MOST {
                 let oldest = (0..MOST).min_by_key(|i| self.by[*i].used).unwrap_or(0);
                 self.by.swap_remove(oldest);
             }
-            self.by.push(By { both, heads: None, links: Vec::new(), asked: 0, used: 0 });
+            self.by.push(By { bits, heads: None, links: Vec::new(), asked: 0, used: 0 });
             self.by.len() - 1
         });
         self.by[i].used = clock;
@@ -157,9 +159,30 @@ impl Subtable {
     }
 }
 
+/// The bits to look rules up by: whole bytes of one IPv4 address if there are two or more, so that
+/// regions of hundreds of masks share few indexes; else all of them.
+fn coarse(both: &[(u8, u64)]) -> Vec<(u8, u64)> {
+    const WORD: u8 = (flow::at::IP_SRC / 8) as u8;
+    let bits = both.iter().find(|(w, _)| *w == WORD).map_or(0, |(_, m)| *m).to_ne_bytes();
+    let whole = |at: usize| bits[at..at + 4].iter().take_while(|b| **b == 0xff).count();
+    let (src, dst) = (whole(0), whole(4));
+    let (at, bytes) = if dst >= src { (4, dst) } else { (0, src) };
+    if bytes < 2 {
+        return both.to_vec();
+    }
+    let mut only = [0; 8];
+    only[at..at + bytes].fill(0xff);
+    vec![(WORD, u64::from_ne_bytes(only))]
+}
+
 impl By {
+    /// Do so many rules have so few hashes that looking one up finds too many?
+    fn is_poor(&self, rules: usize) -> bool {
+        self.heads.as_ref().is_some_and(|h| rules > h.len() * LONG)
+    }
+
     fn hash(&self, secret: u64, word: impl Fn(usize) -> u64) -> u64 {
-        self.both.iter().fold(secret, |h, (w, m)| fold(h ^ (word(*w as usize) & m)))
+        self.bits.iter().fold(secret, |h, (w, m)| fold(h ^ (word(*w as usize) & m)))
     }
 
     fn hash_of(&self, store: &Store, secret: u64, idx: u32) -> u64 {
@@ -199,8 +222,14 @@ impl By {
         }
     }
 
-    fn lookup(&self, store: &Store, secret: u64, key: &Words, each: &mut dyn FnMut(u32)) {
-        let plan = Plan::new(&self.both, key);
+    fn lookup(
+        &self,
+        store: &Store,
+        secret: u64,
+        plan: &Plan,
+        key: &Words,
+        each: &mut dyn FnMut(u32),
+    ) {
         let h = self.hash(secret, |w| key[w]);
         let mut idx = self.heads.as_ref().and_then(|m| m.get(&h)).copied().unwrap_or(0);
         while idx != 0 {

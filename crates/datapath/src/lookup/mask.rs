@@ -26,6 +26,26 @@ const KEEP: [usize; 8] = [
     at::FLAGS,
 ];
 
+/// The same as bits.
+const KEPT: Words = {
+    let mut words = [0; PWORDS];
+    let mut i = 0;
+    while i < KEEP.len() {
+        let mut one = [0; 8];
+        one[KEEP[i] % 8] = 0xff;
+        words[KEEP[i] / 8] |= u64::from_ne_bytes(one);
+        i += 1;
+    }
+    words
+};
+
+/// 0xff for every byte that is not zero.
+fn whole_bytes(word: u64) -> u64 {
+    const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    let high = (((word & LOW) + LOW) | word) & !LOW;
+    (high >> 7) * 0xff
+}
+
 fn bytes(words: &Words) -> &[u8; PWORDS * 8] {
     // SAFETY: plain memory of the same size.
     unsafe { &*words.as_ptr().cast() }
@@ -50,12 +70,10 @@ pub(crate) fn quantise(mask: &Words, key: &Words) -> Words {
     }
     b[at::IN_PORT..at::IN_PORT + 2].fill(0xff);
     b[at::RECIRC..at::RECIRC + 2].fill(0xff);
-    for (i, byte) in b.iter_mut().enumerate() {
-        if *byte != 0 && !KEEP.contains(&i) {
-            *byte = 0xff;
-        }
+    for (word, kept) in out.iter_mut().zip(&KEPT) {
+        *word |= whole_bytes(*word) & !kept;
     }
-    let k = bytes(key);
+    let (b, k) = (bytes(&out), bytes(key));
     let eth_type = u16::from_be_bytes([k[at::ETH_TYPE], k[at::ETH_TYPE + 1]]);
     let exact = b[at::ETH_TYPE] & b[at::ETH_TYPE + 1] == 0xff;
     if exact && !matches!(eth_type, IPV6 | ARP | RARP) {
@@ -72,4 +90,23 @@ pub(crate) fn subset(a: &Words, b: &Words) -> bool {
 /// Bits set.
 pub(crate) fn weight(m: &Words) -> u32 {
     m.iter().map(|w| w.count_ones()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_taken_whole_except_the_kept_ones() {
+        let mut m = [0; PWORDS];
+        let b = bytes_mut(&mut m);
+        (b[at::IP_DST + 1], b[at::VLAN], b[at::TP_DST], b[at::IPV6_SRC + 9]) =
+            (0x10, 0x0f, 1, 0x80);
+        let out = quantise(&m, &[0; PWORDS]);
+        let b = bytes(&out);
+        assert_eq!((b[at::IP_DST + 1], b[at::VLAN], b[at::IPV6_SRC + 9]), (0xff, 0x0f, 0xff));
+        assert_eq!([b[at::TP_DST], b[at::TP_DST + 1], b[at::IN_PORT], b[at::RECIRC]], [0xff; 4]);
+        assert_eq!(weight(&out), 8 + 4 + 8 + 16 + 16 + 16);
+        assert!(subset(&m, &out));
+    }
 }
