@@ -4,7 +4,7 @@ use crate::config::Desired;
 use crate::of::bundle;
 use crate::state::State;
 use crate::vlog;
-use datapath::{RxqAssign, Settings, Tri};
+use datapath::{AutoLb, RxqAssign, Settings, Tri};
 
 const MODULE: &str = "dpif_netdev";
 
@@ -51,20 +51,54 @@ fn read(desired: &Desired) -> Settings {
     if let Some(v) = number("tx-flush-interval") {
         s.tx_flush_interval_us = Some(v.min(1_000_000));
     }
-    // OVS allows a list `50,8:0` (a default and per-core values); the default applies to all here.
-    if let Some(v) = text("pmd-sleep-max")
-        .and_then(|v| v.split(',').find(|i| !i.contains(':'))?.parse::<u64>().ok())
-    {
-        s.pmd_sleep_max_us = v.min(10_000);
+    if let Some(list) = text("pmd-sleep-max") {
+        sleeps(list, &mut s);
     }
     if let Some(v) = number("vlan-limit") {
         s.vlan_limit = if v == 1 { 1 } else { 2 };
     }
     s.rxq_assign = match text("pmd-rxq-assign") {
         Some("roundrobin") => RxqAssign::RoundRobin,
+        Some("group") => RxqAssign::Group,
         _ => RxqAssign::Cycles,
     };
+    s.rxq_isolate = text("pmd-rxq-isolate") != Some("false");
+    if !s.rxq_isolate && s.rxq_assign != RxqAssign::Group {
+        vlog::warn!(
+            MODULE,
+            "pmd-rxq-isolate can only be set false when using pmd-rxq-assign=group"
+        );
+        s.rxq_isolate = true;
+    }
+    let known = AutoLb::default();
+    let percent = |k: &str, otherwise: u8| match number(k) {
+        Some(v @ 0..=100) => v as u8,
+        _ => otherwise,
+    };
+    s.auto_lb = (text("pmd-auto-lb") == Some("true")).then(|| AutoLb {
+        interval_min: number("pmd-auto-lb-rebal-interval")
+            .filter(|m| (1..=20_000).contains(m))
+            .unwrap_or(known.interval_min),
+        load_threshold: percent("pmd-auto-lb-load-threshold", known.load_threshold),
+        improvement: percent("pmd-auto-lb-improvement-threshold", known.improvement),
+    });
     s
+}
+
+/// `pmd-sleep-max`: a list like `50,8:0`, of one value for all cores and values for single ones.
+fn sleeps(list: &str, s: &mut Settings) {
+    const MOST: u64 = 10_000;
+    for item in list.split(',') {
+        let read = |us: &str| us.trim().parse::<u64>().ok().map(|us| us.min(MOST));
+        match item.split_once(':') {
+            None => s.pmd_sleep_max_us = read(item).unwrap_or(s.pmd_sleep_max_us),
+            Some((core, us)) => {
+                if let (Ok(core), Some(us)) = (core.trim().parse(), read(us)) {
+                    s.pmd_sleep_of.insert(core, us);
+                }
+            }
+        }
+    }
 }
 
 /// OVS's limit of 200,000 is what its revalidators can check in time; here nothing is checked, so
@@ -109,6 +143,13 @@ mod tests {
         assert_eq!(super::default_flow_limit(4 << 30), 1 << 22);
         assert_eq!(super::default_flow_limit(1 << 40), 1 << 24);
         assert!(super::memory() > 0);
+    }
+
+    #[test]
+    fn sleeps_of_single_cores() {
+        let mut s = datapath::Settings::default();
+        super::sleeps("50,8:0, 9:70000,x:1,7:", &mut s);
+        assert_eq!([7, 8, 9].map(|core| s.sleep_max_us(core)), [50, 0, 10_000]);
     }
 
     #[test]

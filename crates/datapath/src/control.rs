@@ -1,10 +1,12 @@
 //! The control side's handle: workers, ports, flows, changes. One thread owns it.
 
+use crate::balance::{AutoLb, History};
 use crate::events::*;
 use crate::handle::Handle;
 use crate::invalidate::Tickets;
-use crate::placement::{self, Core, Queue};
+use crate::placement::{self, Queue};
 use crate::stats::{PortCell, RxqCell};
+use crate::topology::{self, Core};
 use crate::tx::Route;
 use crate::types::*;
 use flow::PortNo;
@@ -31,6 +33,17 @@ pub(crate) struct Rxq {
     pub pinned: bool,
     /// (cycles, packets) when cleared.
     pub base: (u64, u64),
+    /// Its cycles of the last minute.
+    pub load: History,
+}
+
+/// Which core each polled queue belongs to, and what that was decided from.
+pub(crate) struct Plan {
+    pub cores: Vec<Core>,
+    pub queues: Vec<Queue>,
+    names: Vec<(PortNo, usize)>,
+    pub at: Vec<Option<usize>>,
+    slot_of: BTreeMap<usize, usize>,
 }
 
 impl Rxq {
@@ -39,7 +52,22 @@ impl Rxq {
         let cell = Arc::new(RxqCell::default());
         let (stats, c) = (stats.clone(), cell.clone());
         let spare = Some(Box::new(RxSlot { port, queue, rx, cell: c, stats }));
-        Rxq { cell, at: None, want: None, moving: false, spare, pinned: false, base: (0, 0) }
+        Rxq {
+            cell,
+            at: None,
+            want: None,
+            moving: false,
+            spare,
+            pinned: false,
+            base: (0, 0),
+            load: History::default(),
+        }
+    }
+
+    /// Cycles of the last minute; of a queue too young for that, all of them.
+    fn cost(&self) -> u64 {
+        let so_far = self.cell.cycles.get().saturating_sub(self.base.0);
+        self.load.over(60).filter(|c| *c > 0).unwrap_or(so_far)
     }
 }
 
@@ -83,6 +111,7 @@ pub struct Datapath {
     pub(crate) decided: VecDeque<Arc<dyn Any + Send + Sync>>,
     pub(crate) differences: Vec<Box<str>>,
     pub(crate) aged_ms: u64,
+    pub(crate) auto_lb: AutoLb,
     /// Rung by the kernel worker when there is news.
     pub(crate) bell: Arc<Wake>,
     /// Transmit queues came back.
@@ -107,6 +136,7 @@ impl Datapath {
             decided: VecDeque::new(),
             differences: Vec::new(),
             aged_ms: 0,
+            auto_lb: AutoLb::default(),
             reroute: false,
             cores: Vec::new(),
             bell,
@@ -118,11 +148,11 @@ impl Datapath {
 
     /// Run-time settings.
     pub fn set_settings(&mut self, s: Settings) {
-        let placement = s.rxq_assign != self.settings.rxq_assign;
+        let how = |s: &Settings| (s.rxq_assign, s.rxq_isolate);
+        let placement = how(&s) != how(&self.settings);
         self.settings = s;
-        let s = self.settings.clone();
         for w in self.workers.iter_mut().flatten() {
-            w.send(Command::Settings(Box::new(s.clone())));
+            w.send(Command::Settings(Box::new(self.settings.of(w.id))));
         }
         if placement {
             self.rebalance();
@@ -180,7 +210,7 @@ impl Datapath {
 
     fn start_worker(&mut self, id: WorkerId) -> Result<(), Error> {
         let mut w = Handle::start(&self.config, id, &self.bell)?;
-        w.send(Command::Settings(Box::new(self.settings.clone())));
+        w.send(Command::Settings(Box::new(self.settings.of(id))));
         let slot = self.workers.iter().position(Option::is_none).unwrap_or(self.workers.len());
         if slot == self.workers.len() {
             self.workers.push(None);
@@ -460,35 +490,37 @@ impl Datapath {
         self.place(&[]);
     }
 
-    fn place(&mut self, leaving: &[usize]) {
-        let mut slot_of = BTreeMap::new();
-        for (slot, w) in self.workers.iter().enumerate().filter(|(s, _)| !leaving.contains(s)) {
-            if let Some(WorkerId::Pmd(core)) = w.as_ref().map(|w| w.id) {
-                slot_of.insert(core, slot);
-            }
-        }
-        let core_of = |slot: Option<usize>| match self.workers.get(slot?)?.as_ref()?.id {
+    /// Where queues that are polled should be, without the workers that leave.
+    pub(crate) fn plan(&self, leaving: &[usize]) -> Plan {
+        let core_of = |slot: usize| match self.workers.get(slot)?.as_ref()?.id {
             WorkerId::Pmd(core) => Some(core),
             WorkerId::Kernel => None,
         };
-        let cores: Vec<Core> = slot_of
-            .keys()
-            .map(|id| Core { id: *id, numa: crate::observe::numa_of_core(*id) })
-            .collect();
+        let staying = (0..self.workers.len()).filter(|s| !leaving.contains(s));
+        let slot_of: BTreeMap<usize, usize> =
+            staying.filter_map(|slot| Some((core_of(slot)?, slot))).collect();
+        let read = |id: &usize| Core::read(std::path::Path::new(topology::CPUS), *id);
+        let cores: Vec<Core> = slot_of.keys().map(read).collect();
         let (mut queues, mut names) = (Vec::new(), Vec::new());
         for (no, p) in self.ports.iter().filter(|(_, p)| p.port.service() == Service::Poll) {
             for (i, q) in p.rxqs.iter().enumerate() {
                 let pin = p.affinity.0.get(&i).copied();
-                let cycles = q.cell.cycles.get().saturating_sub(q.base.0);
-                queues.push(Queue { pin, cycles, now: core_of(q.at), numa: p.port.numa() });
+                let (cycles, now) = (q.cost(), q.at.and_then(core_of));
+                queues.push(Queue { pin, cycles, now, numa: p.port.numa() });
                 names.push((*no, i));
             }
         }
-        let cores = placement::assign(&queues, &cores, self.settings.rxq_assign);
-        for ((no, i), (core, q)) in names.into_iter().zip(cores.into_iter().zip(queues)) {
+        let s = &self.settings;
+        let at = placement::assign(&queues, &cores, s.rxq_assign, s.rxq_isolate);
+        Plan { cores, queues, names, at, slot_of }
+    }
+
+    fn place(&mut self, leaving: &[usize]) {
+        let plan = self.plan(leaving);
+        for ((no, i), (core, q)) in plan.names.into_iter().zip(plan.at.iter().zip(&plan.queues)) {
             let rxq = &mut self.ports.get_mut(&no).unwrap().rxqs[i];
-            rxq.want = core.and_then(|c| slot_of.get(&c).copied());
-            rxq.pinned = q.pin.is_some() && q.pin == core;
+            rxq.want = core.and_then(|c| plan.slot_of.get(&c).copied());
+            rxq.pinned = q.pin.is_some() && q.pin == *core;
         }
         for p in self.ports.values_mut().filter(|p| p.port.service() == Service::Kernel) {
             p.rxqs.iter_mut().for_each(|q| q.want = Some(0));

@@ -1,5 +1,6 @@
 //! Control's end of one worker: its thread, its rings, its flows.
 
+use crate::balance::Load;
 use crate::events::*;
 use crate::flows::Flows;
 use crate::kernel::Sleep;
@@ -36,6 +37,8 @@ pub(crate) struct Handle {
     pub peers: BTreeSet<usize>,
     /// `perf` when it was last cleared.
     pub base: Perf,
+    /// Its cycles of the last minute.
+    pub load: Load,
 }
 
 fn pin(core: usize) {
@@ -94,6 +97,7 @@ impl Handle {
             run,
             peers: BTreeSet::new(),
             base: Perf::default(),
+            load: Load::default(),
         })
     }
 

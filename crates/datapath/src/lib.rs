@@ -15,6 +15,7 @@
 //! - Every packet that met a decision is credited exactly once through [`Datapath::collect`].
 //! - After [`Datapath::ticket_done`] no packet received later meets an old decision.
 
+mod balance;
 mod clock;
 mod compose;
 mod control;
@@ -37,6 +38,7 @@ mod rewrite;
 mod stats;
 mod terminate;
 pub mod testing;
+mod topology;
 mod tunnel;
 mod tx;
 mod types;

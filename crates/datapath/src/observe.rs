@@ -3,10 +3,12 @@
 use crate::control::Datapath;
 use crate::events::{Bell, Command, Execute};
 use crate::invalidate::Areas;
+use crate::topology::{CPUS, Core};
 use crate::types::*;
 use action::{Op, Region};
 use flow::PortNo;
 use port::Service;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 /// How long a search of all flows for idle ones takes; a part of it each time.
@@ -23,6 +25,7 @@ impl Datapath {
             self.route_all();
         }
         self.drive_tickets();
+        self.balance(now_ms);
         let since = now_ms.saturating_sub(self.aged_ms);
         if since > 0 {
             self.aged_ms = now_ms;
@@ -170,10 +173,10 @@ impl Datapath {
         live.map(|(slot, w)| PmdInfo {
             worker: w.id,
             numa: match w.id {
-                WorkerId::Pmd(core) => numa_of_core(core),
+                WorkerId::Pmd(core) => Core::read(Path::new(CPUS), core).numa,
                 WorkerId::Kernel => 0,
             },
-            isolated: pinned(slot),
+            isolated: self.settings.rxq_isolate && pinned(slot),
             flows: w.shared.flows.load(Ordering::Relaxed),
             masks: w.shared.masks.load(Ordering::Relaxed),
             signature_cache: w.shared.cache_on.load(Ordering::Relaxed),
@@ -245,12 +248,4 @@ impl Drop for Datapath {
     fn drop(&mut self) {
         self.shutdown();
     }
-}
-
-/// NUMA node of a core, 0 when the system does not say.
-pub(crate) fn numa_of_core(core: usize) -> usize {
-    let dir = format!("/sys/devices/system/cpu/cpu{core}");
-    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
-    let names = entries.flatten().filter_map(|e| e.file_name().into_string().ok());
-    names.filter_map(|n| n.strip_prefix("node")?.parse().ok()).next().unwrap_or(0)
 }

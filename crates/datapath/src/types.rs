@@ -65,11 +65,30 @@ pub enum Tri {
 /// How receive queues that nobody pinned are spread over PMD threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RxqAssign {
-    /// By measured cycles, most expensive first onto the least loaded (OVS: cycles, group).
+    /// By measured cycles, with about as many queues on each.
     #[default]
     Cycles,
+    /// By measured cycles only: onto the least loaded.
+    Group,
     /// In turn.
     RoundRobin,
+}
+
+/// When queues move by themselves (`pmd-auto-lb`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AutoLb {
+    /// Least time between two attempts (`pmd-auto-lb-rebal-interval`), minutes.
+    pub interval_min: u64,
+    /// A PMD thread is busy for so much of a minute (`pmd-auto-lb-load-threshold`), percent.
+    pub load_threshold: u8,
+    /// The variance of their load would fall by so much (`pmd-auto-lb-improvement-threshold`), percent.
+    pub improvement: u8,
+}
+
+impl Default for AutoLb {
+    fn default() -> Self {
+        AutoLb { interval_min: 1, load_threshold: 95, improvement: 25 }
+    }
 }
 
 /// Run-time settings; all take effect live.
@@ -86,6 +105,8 @@ pub struct Settings {
     pub tx_flush_interval_us: Option<u64>,
     /// Longest sleep of an idle PMD thread (`pmd-sleep-max`), microseconds; 0: never sleeps.
     pub pmd_sleep_max_us: u64,
+    /// The same for PMD threads on certain cores.
+    pub pmd_sleep_of: BTreeMap<usize, u64>,
     /// VLAN tags the parser looks behind (`vlan-limit`): 1 or 2.
     pub vlan_limit: u8,
     /// Packets per second and input port that may go to the control side, per worker.
@@ -98,10 +119,30 @@ pub struct Settings {
     pub rxq_assign: RxqAssign,
     /// Decapsulate before lookup where a known rule says so; false: always in two steps.
     pub one_pass: bool,
+    /// A PMD thread with a pinned queue serves no others (`pmd-rxq-isolate`).
+    pub rxq_isolate: bool,
+    /// Move queues when that pays; None: only when told.
+    pub auto_lb: Option<AutoLb>,
     /// Instructions that kernels use; one that is [`Level::available`].
     pub level: Level,
     /// Compare kernels and programs with their twins, packet by packet.
     pub validate: bool,
+}
+
+impl Settings {
+    /// As one worker gets them.
+    pub(crate) fn of(&self, worker: WorkerId) -> Settings {
+        let mut s = self.clone();
+        if let WorkerId::Pmd(core) = worker {
+            s.pmd_sleep_max_us = self.sleep_max_us(core);
+        }
+        s
+    }
+
+    /// Longest sleep of the PMD thread on a core, microseconds.
+    pub fn sleep_max_us(&self, core: usize) -> u64 {
+        self.pmd_sleep_of.get(&core).copied().unwrap_or(self.pmd_sleep_max_us)
+    }
 }
 
 impl Default for Settings {
@@ -112,12 +153,15 @@ impl Default for Settings {
             max_idle_ms: 10_000,
             tx_flush_interval_us: None,
             pmd_sleep_max_us: 0,
+            pmd_sleep_of: BTreeMap::new(),
             vlan_limit: 1,
             punt_rate: 50_000,
             punt_burst: 2_048,
             miss_budget: packet::VECTOR,
             rxq_assign: RxqAssign::Cycles,
             one_pass: true,
+            rxq_isolate: true,
+            auto_lb: None,
             level: Level::preferred(),
             validate: crate::validate::asked(),
         }

@@ -63,6 +63,7 @@ pub const COMMANDS: &[Command] = &[
         pmd::perf_show,
     ),
     command("dpif-netdev/pmd-rxq-rebalance", "[dp]", 0, 1, pmd::rebalance),
+    command("dpif-netdev/pmd-sleep-show", "[dp]", 0, 1, pmd::sleep_show),
     command("dpif-netdev/pmd-rxq-show", "[-pmd core] [-secs secs] [dp]", 0, 5, pmd::rxq_show),
     command("dpif-netdev/pmd-stats-clear", "[-pmd core] [dp]", 0, 3, pmd::stats_clear),
     command("dpif-netdev/pmd-stats-show", "[-pmd core] [dp]", 0, 3, pmd::stats_show),

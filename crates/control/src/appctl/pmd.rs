@@ -60,6 +60,21 @@ fn percent(part: u64, whole: u64) -> Option<u64> {
     (whole > 0).then(|| (u128::from(part) * 100 / u128::from(whole)).min(100) as u64)
 }
 
+/// How long PMD threads may sleep.
+pub fn sleep_show(s: &mut State, _: &[String]) -> Result<String, String> {
+    let settings = s.dp.settings();
+    let mut out = format!("Default max sleep: {:4} us\n", settings.pmd_sleep_max_us);
+    for (core, info) in pmds(s, &[])? {
+        let us = settings.sleep_max_us(core);
+        let _ = writeln!(
+            out,
+            "PMD thread core {core:3} NUMA {:2}: Max sleep request set to {us:4} us",
+            info.numa
+        );
+    }
+    Ok(out)
+}
+
 /// Moves queues to where measured cycles want them.
 pub fn rebalance(s: &mut State, _: &[String]) -> Result<String, String> {
     s.dp.rebalance();

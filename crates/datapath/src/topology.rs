@@ -1,0 +1,68 @@
+//! What the system says of its cores, in a directory like `/sys/devices/system/cpu`.
+
+use std::path::Path;
+
+/// Where Linux describes them.
+pub(crate) const CPUS: &str = "/sys/devices/system/cpu";
+
+/// A core to place receive queues on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Core {
+    pub id: usize,
+    pub numa: usize,
+    /// Base frequency: higher on the priority cores of Intel's SST-BF. 0: the system does not say.
+    pub khz: u64,
+    /// Number of the first hyper-thread of its physical core.
+    pub siblings: usize,
+}
+
+impl Core {
+    /// Core `id`; what is not known is as on a machine where all cores are alike.
+    pub fn read(cpus: &Path, id: usize) -> Core {
+        let dir = cpus.join(format!("cpu{id}"));
+        let text = |file: &str| std::fs::read_to_string(dir.join(file)).unwrap_or_default();
+        let list = text("topology/thread_siblings_list");
+        let first = list.trim().split([',', '-']).next().and_then(|n| n.parse().ok());
+        Core {
+            id,
+            numa: node(&dir),
+            khz: text("cpufreq/base_frequency").trim().parse().unwrap_or(0),
+            siblings: first.unwrap_or(id),
+        }
+    }
+}
+
+/// The node whose link is in a core's directory, 0 when there is none.
+fn node(dir: &Path) -> usize {
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    let names = entries.flatten().filter_map(|e| e.file_name().into_string().ok());
+    names.filter_map(|n| n.strip_prefix("node")?.parse().ok()).next().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_made_up_machine() {
+        let root = std::env::temp_dir().join(format!("weft-topology-{}", std::process::id()));
+        for (cpu, node, siblings, khz) in [
+            (0, 0, "0,2\n", "2100000\n"),
+            (2, 0, "0,2\n", "2100000\n"),
+            (3, 1, "3-4\n", "2700000\n"),
+        ] {
+            let dir = root.join(format!("cpu{cpu}"));
+            fs::create_dir_all(dir.join("topology")).unwrap();
+            fs::create_dir_all(dir.join("cpufreq")).unwrap();
+            fs::create_dir_all(dir.join(format!("node{node}"))).unwrap();
+            fs::write(dir.join("topology/thread_siblings_list"), siblings).unwrap();
+            fs::write(dir.join("cpufreq/base_frequency"), khz).unwrap();
+        }
+        let core = |id| Core::read(&root, id);
+        assert_eq!(core(2), Core { id: 2, numa: 0, khz: 2_100_000, siblings: 0 });
+        assert_eq!(core(3), Core { id: 3, numa: 1, khz: 2_700_000, siblings: 3 });
+        assert_eq!(core(9), Core { id: 9, numa: 0, khz: 0, siblings: 9 });
+        fs::remove_dir_all(root).unwrap();
+    }
+}
