@@ -78,6 +78,9 @@ async fn perform(
         Request::Multipart(MultipartRequest::Flow(select)) => {
             multipart::flows(state, id, to, &select).await.map(|()| None)
         }
+        Request::Multipart(MultipartRequest::FlowMonitor(requests)) => {
+            multipart::monitor(state, id, to, requests).await.map(|()| None)
+        }
         Request::FlowMod(fm) if loose(&fm) => flow_mods(state, id, to.xid, fm).await.map(|()| None),
         Request::BundleControl { id: b, step: BundleStep::CommitRequest, flags } => {
             commit(state, id, to.xid, b, flags).await?;

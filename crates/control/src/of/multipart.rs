@@ -3,12 +3,12 @@
 use super::async_msgs::shown;
 use super::{ConnId, queues};
 use crate::state::{Shared, State};
-use ofproto::BridgeId;
 use openflow::codec::ReplyTo;
 use openflow::{
     FlowSelect, MonitorRequest, MonitorUpdate, MultipartReply, MultipartRequest, OfError, Version,
     monitor_flag, port,
 };
+use std::collections::VecDeque;
 
 /// `OFPM_ALL`.
 const METER_ALL: u32 = 0xffff_ffff;
@@ -70,17 +70,8 @@ pub fn answer(
             max_bands: 0,
             max_color: 0,
         },
-        Q::FlowMonitor(requests) => {
-            let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
-            if requests.iter().any(|r| conn.monitors.contains_key(&r.id)) {
-                return Err(OfError::MonitorExists);
-            }
-            let updates = initial(s, bridge, &requests, now)?;
-            let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
-            conn.monitors.extend(requests.into_iter().map(|r| (r.id, r)));
-            s.update_monitored(bridge);
-            MultipartReply::FlowMonitor(updates)
-        }
+        // The flows that are there are sent piece by piece ([`monitor`]).
+        Q::FlowMonitor(_) => return Ok(None),
     };
     Ok(Some(reply))
 }
@@ -122,6 +113,64 @@ pub async fn flows(
     }
 }
 
+/// Begins monitors, and tells of the flows that are there as [`flows`] does. Changes are told from the
+/// beginning on, so that nothing is missed; a flow may be told of twice.
+pub async fn monitor(
+    state: &Shared,
+    id: ConnId,
+    to: ReplyTo,
+    requests: Vec<MonitorRequest>,
+) -> Result<(), OfError> {
+    let mut dumps = {
+        let mut s = state.borrow_mut();
+        let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
+        let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
+        if requests.iter().any(|r| conn.monitors.contains_key(&r.id)) {
+            return Err(OfError::MonitorExists);
+        }
+        let initial = requests.iter().filter(|m| m.flags & monitor_flag::INITIAL != 0);
+        let dumps = initial.map(|m| Ok((s.ofproto.dump(bridge, &meant(m))?, m.flags)));
+        let dumps: VecDeque<_> = dumps.collect::<Result<_, OfError>>()?;
+        let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
+        conn.monitors.extend(requests.into_iter().map(|r| (r.id, r)));
+        s.update_monitored(bridge);
+        dumps
+    };
+    loop {
+        let backlog = {
+            let mut s = state.borrow_mut();
+            let now = s.now_ns();
+            let mut piece = Vec::new();
+            if let Some((dump, flags)) = dumps.front_mut() {
+                let mut tell = |f| piece.push(shown(&MonitorUpdate::Added(f), *flags));
+                if !s.ofproto.dump_next(dump, PIECE, now, &mut tell) {
+                    dumps.pop_front();
+                }
+            }
+            let Some(conn) = s.conns.get_mut(&id) else { return Ok(()) };
+            conn.reply_part(to, &MultipartReply::FlowMonitor(piece), !dumps.is_empty());
+            conn.backlog.clone()
+        };
+        if dumps.is_empty() {
+            return Ok(());
+        }
+        tokio::task::yield_now().await;
+        super::server::drained(&backlog, BACKLOG).await;
+    }
+}
+
+/// The flows that a monitor means.
+fn meant(m: &MonitorRequest) -> FlowSelect {
+    FlowSelect {
+        table: m.table,
+        out_port: m.out_port,
+        out_group: openflow::GROUP_ANY,
+        cookie: 0,
+        cookie_mask: 0,
+        matching: m.matching.clone(),
+    }
+}
+
 /// What existing controllers and tools expect to read from a switch in ovs-vswitchd's place.
 fn desc(s: &State, id: ConnId) -> MultipartReply {
     let bridge = s.conns.get(&id).map(|c| c.bridge.as_str()).unwrap_or_default();
@@ -135,29 +184,6 @@ fn desc(s: &State, id: ConnId) -> MultipartReply {
         serial,
         datapath: dp,
     }
-}
-
-/// The flows that are there when a monitor begins.
-fn initial(
-    s: &mut State,
-    bridge: BridgeId,
-    requests: &[MonitorRequest],
-    now: u64,
-) -> Result<Vec<MonitorUpdate>, OfError> {
-    let mut updates = Vec::new();
-    for m in requests.iter().filter(|m| m.flags & monitor_flag::INITIAL != 0) {
-        let select = FlowSelect {
-            table: m.table,
-            out_port: m.out_port,
-            out_group: m.out_group,
-            cookie: 0,
-            cookie_mask: 0,
-            matching: m.matching.clone(),
-        };
-        let flows = s.ofproto.flow_stats(bridge, &select, now)?;
-        updates.extend(flows.into_iter().map(|f| shown(&MonitorUpdate::Added(f), m.flags)));
-    }
-    Ok(updates)
 }
 
 /// Output, MPLS TTLs, VLAN and MPLS push and pop, queue, group, IP TTL, set-field: as bits of 1.3.
