@@ -279,6 +279,12 @@ impl Naive {
                 let list = m.instructions.clone();
                 self.0.push((m.table, m.priority, m.matching.clone(), m.cookie, list));
             }
+            // A modify with a new cookie, as versions 1.0 and 1.1 have, adds what it does not find.
+            C::Modify | C::ModifyStrict
+                if m.cookie != u64::MAX && m.cookie_mask == 0 && !self.0.iter().any(selects) =>
+            {
+                self.apply(&FlowMod { command: C::Add, ..m.clone() });
+            }
             C::Modify | C::ModifyStrict => {
                 for e in self.0.iter_mut().filter(|e| selects(e)) {
                     e.4 = m.instructions.clone();
@@ -306,6 +312,9 @@ fn flow_mods_do_what_the_naive_table_does() {
             }
             if matches!(m.command, C::Delete) && r.chance(30) {
                 m.table = TABLE_ALL;
+            }
+            if matches!(m.command, C::Modify | C::ModifyStrict) && r.chance(50) {
+                m.cookie = u64::MAX;
             }
             if lab.sw.flow_mod(lab.br, &m, 0).is_ok() {
                 naive.apply(&m);
