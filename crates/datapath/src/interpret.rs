@@ -90,7 +90,7 @@ impl Frame {
     fn leave_tunnel(&mut self) {
         let line = bytes_mut(&mut self.line);
         line[at::TUN_ID..at::PAYLOAD].fill(0);
-        line[at::FLAGS] &= !flag::TUNNEL;
+        line[at::FLAGS] &= !(flag::TUNNEL | flag::TUNNEL_CE);
         self.have &= !tunnel::EXT2;
         self.tags = self.vlan_limit;
     }
@@ -105,7 +105,7 @@ impl Frame {
 pub(crate) fn keep_metadata(old: &Line, new: &mut Line) {
     let (old, new) = (bytes(old), bytes_mut(new));
     new[at::CT_ZONE..at::FLAGS].copy_from_slice(&old[at::CT_ZONE..at::FLAGS]);
-    new[at::FLAGS] |= old[at::FLAGS] & flag::TUNNEL;
+    new[at::FLAGS] |= old[at::FLAGS] & (flag::TUNNEL | flag::TUNNEL_CE);
     new[at::RECIRC..at::PAYLOAD].copy_from_slice(&old[at::RECIRC..at::PAYLOAD]);
 }
 

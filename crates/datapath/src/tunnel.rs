@@ -33,6 +33,12 @@ fn be32(d: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([d[at], d[at + 1], d[at + 2], d[at + 3]])
 }
 
+/// The bits of [`at::FLAGS`] of a packet out of a tunnel, by the outer TOS.
+#[inline]
+pub(crate) fn tunnel_flags(tos: u8) -> u8 {
+    flag::TUNNEL | if tos & 3 == 3 { flag::TUNNEL_CE } else { 0 }
+}
+
 /// A number that is the same for all packets of a flow, from their key: what tells flows apart on
 /// the outer network (RFC 7348, section 5). All fragments of a datagram have that of no port.
 #[inline]
@@ -126,7 +132,7 @@ pub(crate) fn pop(p: &mut Packet, port: PortNo, gbp: bool, f: &mut Frame) -> Res
     let fits = p.set_len(end) && p.pull_front(start);
     debug_assert!(fits, "inside the packet");
     let l0 = bytes_mut(&mut line);
-    l0[at::FLAGS] |= flag::TUNNEL;
+    l0[at::FLAGS] |= tunnel_flags(bytes(&outer.ext2)[at::TUN_TOS - at::TUN_DST]);
     l0[at::TUN_ID..at::TUN_SRC].copy_from_slice(&outer.id.to_be_bytes());
     l0[at::TUN_SRC..at::PAYLOAD].copy_from_slice(&outer.src);
     ext[1] = outer.ext2;

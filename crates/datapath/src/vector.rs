@@ -341,7 +341,8 @@ impl Vector {
         let mut before = None;
         for i in range {
             let line = &mut self.keys.line.0[i];
-            bytes_mut(line)[flow::at::FLAGS] |= flow::flag::TUNNEL;
+            let tos = self.keys.ext[i][1][0].to_ne_bytes()[6];
+            bytes_mut(line)[flow::at::FLAGS] |= tunnel::tunnel_flags(tos);
             line[6] = self.stripped[i];
             self.keys.have[i] |= tunnel::EXT2;
             let e = &self.keys.ext[i][1];

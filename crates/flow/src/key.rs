@@ -117,6 +117,8 @@ pub mod flag {
     pub const VLAN1_88A8: u8 = 4;
     /// The L4 header is complete, so ports can be rewritten.
     pub const L4: u8 = 8;
+    /// The packet came out of a tunnel whose outer header reported congestion (ECN CE).
+    pub const TUNNEL_CE: u8 = 16;
 }
 
 /// A key, a masked key or a mask: `LINES` lines of 64 bytes.

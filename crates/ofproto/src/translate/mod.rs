@@ -139,7 +139,7 @@ pub(crate) fn resolve(
         0 => None,
         id => match shared.frozen.get(id) {
             Some(f) => Some(f),
-            None => return drop_all(key, out, Drop::RecircLimit),
+            None => return drop_all(world, key, out, Drop::RecircLimit),
         },
     };
     let entry = match frozen {
@@ -148,7 +148,7 @@ pub(crate) fn resolve(
     };
     let (bridge, in_port) = match entry {
         Ok(entry) => entry,
-        Err(why) => return drop_all(key, out, why),
+        Err(why) => return drop_all(world, key, out, why),
     };
     let mut x = Xlate::new(shared, world, bridge, key, out, trace);
     x.key.set_u32(at::OF_IN_PORT, in_port);
@@ -159,11 +159,11 @@ pub(crate) fn resolve(
     x.finish();
 }
 
-fn drop_all(key: &Key, out: &mut Decision, why: Drop) {
+fn drop_all(world: &World, key: &Key, out: &mut Decision, why: Drop) {
     out.mask.set_u16(at::IN_PORT, 0xffff);
     out.mask.set_u16(at::RECIRC, 0xffff);
     if why == Drop::TunnelUnknown {
-        outer::look(key, &mut out.mask);
+        world.tunnels.look(key, &mut out.mask);
     }
     out.drop = Some(why);
 }

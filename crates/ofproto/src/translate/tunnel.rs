@@ -48,10 +48,14 @@ impl<'a> Xlate<'a, '_> {
     /// A packet that came out of a tunnel starts: congestion that the outer network reported is
     /// handed on (RFC 6040).
     pub(super) fn leave_tunnel(&mut self, p: &PortView) {
-        tunnel::look(&self.key, &mut self.wc);
+        self.world.tunnels.look(&self.key, &mut self.wc);
         self.tunnelled = true;
         self.out.credits.extend(p.counts);
         let ip = fields::is_ip(self.key.u16(at::ETH_TYPE));
+        if ip {
+            // The datapath says in this bit what TUN_TOS says.
+            self.wc.set_u8(at::FLAGS, self.wc.u8(at::FLAGS) | flag::TUNNEL_CE);
+        }
         if !ip || self.key.u8(at::TUN_TOS) & ECN != CE {
             return;
         }
@@ -69,6 +73,10 @@ impl<'a> Xlate<'a, '_> {
     /// Output to a tunnel port.
     pub(super) fn enter_tunnel(&mut self, p: &PortView, spec: &TunnelSpec, dp: PortNo, trunc: u32) {
         let outer = self.outer(spec);
+        if self.tunnelled {
+            let (v4, v6) = (at::TUN_DST, at::TUN_IPV6_DST);
+            tunnel::look_at_address(&self.key, &mut self.wc, v4, v6);
+        }
         if outer.dst == self.tunnel_dst {
             return self.warn(|| "Not tunneling to our own address".into());
         }

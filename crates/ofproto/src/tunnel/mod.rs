@@ -16,9 +16,6 @@ use openflow::OfPort;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The bits of `tun_flags` (OVS's).
-pub(crate) const FLAGS: u16 = 0x7;
-
 /// What a VXLAN interface is configured to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelSpec {
@@ -86,19 +83,34 @@ impl TunnelSpec {
     }
 }
 
+/// What the tunnels of one datapath port have in common.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Listening {
+    udp: u16,
+    gbp: bool,
+    /// Some of them are told apart by key, remote address, local address.
+    keys: bool,
+    remotes: bool,
+    locals: bool,
+}
+
 /// Tunnel ports of all bridges by what they take in.
 #[derive(Default)]
 pub(crate) struct Tunnels {
     by: HashMap<Want, (u32, OfPort)>,
-    /// UDP port and group policy by datapath port.
-    pub listening: BTreeMap<PortNo, (u16, bool)>,
+    /// By datapath port.
+    pub listening: BTreeMap<PortNo, Listening>,
 }
 
 impl Tunnels {
     pub fn insert(&mut self, bridge: u32, spec: &PortSpec) {
         if let (Some(t), Some(dp)) = (&spec.tunnel, spec.dp_port) {
             self.by.insert(t.want(dp), (bridge, spec.of_port));
-            self.listening.insert(dp, (t.dst_port, t.gbp));
+            let l = self.listening.entry(dp).or_default();
+            (l.udp, l.gbp) = (t.dst_port, t.gbp);
+            l.keys |= t.in_key.is_some();
+            l.remotes |= t.remote != Remote::Flow;
+            l.locals |= matches!(t.local, Local::Ip(_));
         }
     }
 
@@ -124,13 +136,29 @@ impl Tunnels {
         None
     }
 
+    /// Marks what [`Tunnels::receiver`] looks at: as little as tells the port's tunnels apart, so that
+    /// peers which are treated alike share cached decisions.
+    pub fn look(&self, key: &Key, wc: &mut Mask) {
+        wc.set_u8(at::FLAGS, wc.u8(at::FLAGS) | flag::TUNNEL);
+        let Some(l) = self.listening.get(&key.u16(at::IN_PORT)) else { return };
+        if l.keys {
+            wc.set_u32(at::TUN_ID, !0);
+        }
+        if l.remotes {
+            look_at_address(key, wc, at::TUN_SRC, at::TUN_IPV6_SRC);
+        }
+        if l.locals {
+            look_at_address(key, wc, at::TUN_DST, at::TUN_IPV6_DST);
+        }
+    }
+
     /// The datapath port that takes packets to a UDP port, whether with group policies, and the bits
     /// of the number that had to be looked at.
     pub fn listener(&self, udp: u16) -> (Option<(PortNo, bool)>, u16) {
         let mut mask = 0u16;
-        for (dp, (port, gbp)) in &self.listening {
-            match udp ^ port {
-                0 => return (Some((*dp, *gbp)), 0xffff),
+        for (dp, l) in &self.listening {
+            match udp ^ l.udp {
+                0 => return (Some((*dp, l.gbp)), 0xffff),
                 differ => mask |= !(u16::MAX >> differ.leading_zeros() >> 1),
             }
         }
@@ -138,25 +166,18 @@ impl Tunnels {
     }
 }
 
-/// Marks what [`Tunnels::receiver`] and the translation of tunnelled packets look at, as OVS does.
-/// An IPv4 destination is not zero, nor is an IPv6 one, and only one of both is there.
-pub(crate) fn look(key: &Key, wc: &mut Mask) {
-    wc.set_u32(at::TUN_ID, !0);
-    if key.u32(at::TUN_DST) != 0 {
-        wc.set_u32(at::TUN_SRC, !0);
-        wc.set_u32(at::TUN_DST, !0);
-    } else {
-        wc.set(at::TUN_IPV6_SRC, [0xff; 32]);
-    }
-    wc.set_u16(at::TUN_FLAGS, FLAGS);
-    wc.set_u8(at::TUN_TOS, 0xff);
-    wc.set_u8(at::FLAGS, wc.u8(at::FLAGS) | flag::TUNNEL);
-}
-
 /// Forgets that tunnel fields were looked at: a packet that came out of no tunnel has none.
 pub(crate) fn forget(wc: &mut Mask) {
     wc.bytes_mut()[at::TUN_ID..at::PAYLOAD].fill(0);
     wc.bytes_mut()[at::TUN_DST..at::PKT_MARK].fill(0);
+}
+
+/// Marks an outer address. A packet has one kind of it; zero in the place of IPv4 may be either.
+pub(crate) fn look_at_address(key: &Key, wc: &mut Mask, v4: usize, v6: usize) {
+    wc.set_u32(v4, !0);
+    if key.u32(v4) == 0 {
+        wc.set(v6, [0xff; 16]);
+    }
 }
 
 fn address(key: &Key, v4: usize, v6: usize) -> IpAddr {
