@@ -45,6 +45,9 @@ fetch_headers() {
     mv -T "$work/headers" "$headers"
 }
 
+# One at a time: tests run side by side.
+exec 9>"$out/generator.lock"
+flock 9
 if [ ! -e "$so" ] || [ -n "$(find "$here" -newer "$so" -name '*.[chs]*')" ] || [ ! -d "$headers" ]; then
     [ -d "$headers" ] || fetch_headers
     # shellcheck disable=SC2046

@@ -393,7 +393,7 @@ fn attach(
             conf.name
         ));
     }
-    let of_port = of_number(s, br, conf)?;
+    let (of_port, next_port) = of_number(bridge, br, conf)?;
     let dp_port = if conf.kind == "patch" {
         if !conf.options.contains_key("peer") {
             return Err(format!("{}: patch type requires valid 'peer' argument", conf.name));
@@ -415,6 +415,9 @@ fn attach(
         }
         return Err(e.to_string());
     }
+    if let Some(bridge) = s.bridges.get_mut(&br.name) {
+        bridge.next_port = next_port;
+    }
     Ok((of_port, dp_port))
 }
 
@@ -427,12 +430,16 @@ fn holder(s: &State, br: &BridgeConf, iface: &str) -> Option<String> {
         .next()
 }
 
-/// LOCAL, the requested number, the one that the interface had before, or the next free one.
-fn of_number(s: &mut State, br: &BridgeConf, conf: &IfaceConf) -> Result<OfPort, String> {
+/// LOCAL, the requested number, the one that the interface had before, or the next free one; and
+/// where to look for a free one next time.
+fn of_number(
+    bridge: &Bridge,
+    br: &BridgeConf,
+    conf: &IfaceConf,
+) -> Result<(OfPort, OfPort), String> {
     if conf.name == br.name {
-        return Ok(of_port::LOCAL);
+        return Ok((of_port::LOCAL, bridge.next_port));
     }
-    let bridge = s.bridges.get_mut(&br.name).ok_or("no bridge")?;
     let used: BTreeSet<OfPort> = bridge.ifaces.values().filter_map(|i| i.of_port).collect();
     let valid = |n: &OfPort| (1..0xff00).contains(n);
     let requested = |i: &IfaceConf| i.ofport_request.map(OfPort::from).filter(valid);
@@ -448,12 +455,11 @@ fn of_number(s: &mut State, br: &BridgeConf, conf: &IfaceConf) -> Result<OfPort,
     let wish = requested(conf).filter(|n| !used.contains(n));
     let mut free = (bridge.next_port..0xff00).chain(1..bridge.next_port).filter(open);
     if let Some(n) = wish.or_else(|| last(conf).filter(open)) {
-        return Ok(n);
+        return Ok((n, bridge.next_port));
     }
     let found = free.clone().find(|n| !had.contains(n)).or_else(|| free.next());
     let n = found.ok_or("no free OpenFlow port number")?;
-    bridge.next_port = n % 0xfeff + 1;
-    Ok(n)
+    Ok((n, n % 0xfeff + 1))
 }
 
 fn port_spec(
