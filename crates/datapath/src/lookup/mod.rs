@@ -546,7 +546,9 @@ impl Table {
             Tri::Auto => cache_pays(self.cache_on, self.order.len(), recent),
         };
         let room = self.cache.as_ref().map_or(0, SigCache::flows);
-        let short = room < self.live as usize * 2 || recent.learned * 8 > recent.hits();
+        // Many packets were not in it, and as many as would turn it over in a second.
+        let missed = recent.learned * 8 > recent.hits() && recent.learned as usize * 8 > room;
+        let short = room < self.live as usize * 2 || missed;
         if on && (room == 0 || short && room < self.store.capacity()) {
             let flows = (room * 2).max(self.live as usize * 4).max(1 << 16);
             self.cache = Some(SigCache::new(flows));

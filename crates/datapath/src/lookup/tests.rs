@@ -145,3 +145,16 @@ fn the_cache_pays_with_many_visits_only() {
     assert!(!cache_pays(true, 2, t(900, 100, 120)));
     assert!(!cache_pays(true, 12, t(100, 900, 5400)));
 }
+
+#[test]
+fn the_cache_grows_only_when_packets_turn_it_over() {
+    let mut table = Table::new(1 << 20);
+    let flows = |t: &Table| t.cache.as_ref().unwrap().flows();
+    let learned = |learned| Tally { learned, ..Tally::default() };
+    table.tune(Tri::On, learned(0));
+    let first = flows(&table);
+    table.tune(Tri::On, learned(100));
+    assert_eq!(flows(&table), first);
+    table.tune(Tri::On, learned(first as u64));
+    assert!(flows(&table) > first);
+}
