@@ -1,0 +1,193 @@
+//! Step 4: each packet's program.
+
+use super::Vector;
+use crate::events::Execute;
+use crate::interpret::{self, Frame, Sink};
+use crate::lookup::prefetch;
+use crate::program::{Kind, Program};
+use crate::rewrite::{self, Place};
+use crate::tunnel;
+use crate::tx::{Exits, total};
+use crate::validate;
+use packet::Packet;
+use telemetry::Drop;
+
+impl Vector {
+    /// Step 4. Clears the vector.
+    pub fn act(&mut self, exits: &mut Exits) {
+        let now_ms = exits.now_ms;
+        self.count_all(now_ms);
+        let (mut n, end) = (0, self.packets.len());
+        if self.validate {
+            let found: Vec<_> = (0..end).filter_map(|i| self.compare(i)).collect();
+            self.validated(end as u64, found);
+        }
+        while n < end {
+            let program = self.programs.get(self.keys.program[n]);
+            let mut run = 1;
+            if program.kind == Kind::Output {
+                run = run_length(&self.keys.program[n..end]);
+                let lengths = &self.columns.len[n..n + run];
+                exits.send_all(program.out, &self.packets[n..n + run], lengths);
+            } else {
+                self.execute(program, n, self.packets[n], exits);
+                if program.kind == Kind::TunnelPop && self.one_pass {
+                    self.terminators.learn(&self.table.store, self.keys.rule[n], program.out);
+                }
+            }
+            n += run;
+        }
+        self.packets.clear();
+        self.in_port.clear();
+        self.finish();
+    }
+
+    /// Credits the rules. A run of packets of one rule counts once.
+    fn count_all(&self, now_ms: u64) {
+        let (mut n, end) = (0, self.packets.len());
+        while n < end {
+            let run = run_length(&self.keys.rule[n..end]);
+            let bytes = total(&self.columns.len[n..n + run]);
+            prefetch(self.programs.get(self.keys.program[n]));
+            self.count(self.keys.rule[n], run as u64, bytes, now_ms);
+            n += run;
+        }
+    }
+
+    /// Credits a rule; 0 is none.
+    #[inline]
+    fn count(&self, rule: u32, packets: u64, bytes: u64, now_ms: u64) {
+        if rule != 0 {
+            self.table.store.counters(rule).add(packets, bytes, now_ms);
+        }
+    }
+
+    /// What program and interpreter do differently with packet `i`.
+    fn compare(&self, i: usize) -> Option<String> {
+        let program = self.programs.get(self.keys.program[i]);
+        if matches!(program.kind, Kind::Generic | Kind::TunnelPop) {
+            return None;
+        }
+        validate::compare(
+            self.packets[i].data(),
+            |sink, p| self.execute(program, i, p, sink),
+            |sink, p| interpret::run(sink, &program.ops, program.drop, p, self.frame(i)),
+        )
+    }
+
+    #[inline]
+    fn execute<S: Sink>(&self, program: &Program, i: usize, mut p: Packet, exits: &mut S) {
+        let done = match program.kind {
+            Kind::Output => Ok(()),
+            Kind::Drop => Err(program.drop),
+            Kind::SetEthOutput => {
+                program.patch.ethernet(p.data_mut());
+                Ok(())
+            }
+            Kind::PatchOutput => {
+                let (line, lay) = (&self.keys.line.0[i], self.columns.lay[i]);
+                match program.patch.apply(p.data_mut(), line, lay) {
+                    true => Ok(()),
+                    false => self.rewrite(program, i, &mut p),
+                }
+            }
+            Kind::SetOutput => self.rewrite(program, i, &mut p),
+            Kind::PushVlanOutput => rewrite::push_vlan(&mut p, program.tpid, program.tci),
+            Kind::PopVlanOutput => {
+                rewrite::pop_vlan(&mut p);
+                Ok(())
+            }
+            Kind::Multi => {
+                self.copies(program, i, &p, exits);
+                Ok(())
+            }
+            Kind::TunnelPushOutput => self.encapsulate(program, i, &mut p),
+            Kind::Generic | Kind::TunnelPop => {
+                return interpret::run(exits, &program.ops, program.drop, p, self.frame(i));
+            }
+        };
+        match done {
+            Ok(()) => exits.output(program.out, p),
+            Err(why) => {
+                exits.dropped(self.in_port[i], why);
+                exits.free(p);
+            }
+        }
+    }
+
+    fn rewrite(&self, program: &Program, i: usize, p: &mut Packet) -> Result<(), Drop> {
+        let place = Place { line: &self.keys.line.0[i], lay: self.columns.lay[i] };
+        for op in program.ops.iter() {
+            if let action::Op::Set(rw) = op {
+                rewrite::apply(p, &place, rw)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn encapsulate(&self, program: &Program, i: usize, p: &mut Packet) -> Result<(), Drop> {
+        let Some(action::Op::TunnelPush(t)) = program.ops.first() else { return Ok(()) };
+        let k = self.keys.get(i);
+        tunnel::push(p, t, tunnel::entropy(k.line, &k.ext[0], k.have))
+    }
+
+    /// All outputs but the last.
+    fn copies<S: Sink>(&self, program: &Program, i: usize, p: &Packet, exits: &mut S) {
+        let (_, firsts) = program.ops.split_last().expect("a multi program has outputs");
+        for op in firsts {
+            if let action::Op::Output(port) = op {
+                match exits.copy(p) {
+                    Some(copy) => exits.output(*port, copy),
+                    None => exits.dropped(self.in_port[i], Drop::NoBuffer),
+                }
+            }
+        }
+        exits.copies(self.in_port[i], firsts.len() as u64);
+    }
+
+    /// Packet `i` as the interpreter wants it.
+    pub(super) fn frame(&self, i: usize) -> Frame {
+        let k = self.keys.get(i);
+        let mut ext = [[0; 8]; 3];
+        for (l, e) in ext.iter_mut().enumerate().filter(|(l, _)| k.have & (1 << l) != 0) {
+            *e = k.ext[l];
+        }
+        Frame {
+            line: *k.line,
+            ext,
+            have: k.have,
+            lay: self.columns.lay[i],
+            vlan_limit: self.vlan_limit,
+            tags: self.vlan_limit,
+            depth: if i < self.meta.len() { self.depth[i] } else { 0 },
+        }
+    }
+
+    /// Executes operations on an injected packet.
+    pub fn inject(&mut self, e: &Execute, exits: &mut Exits) {
+        exits.stats(e.in_port).injected.add(1);
+        let frame = Frame::new(&e.packet, e.in_port, self.vlan_limit);
+        match (frame, exits.make(&e.packet)) {
+            (Some(f), Some(p)) => interpret::run(exits, &e.ops, Drop::Policy, p, f),
+            (None, made) => {
+                exits.dropped(e.in_port, Drop::Truncated);
+                made.into_iter().for_each(|p| exits.free(p));
+            }
+            (_, None) => exits.dropped(e.in_port, Drop::NoBuffer),
+        }
+    }
+}
+
+/// How many of the first entries are equal; there is at least one.
+#[inline]
+fn run_length(of: &[u32]) -> usize {
+    let first = of[0];
+    match of.get(1) {
+        Some(second) if *second == first => {}
+        _ => return 1,
+    }
+    let whole = of.chunks_exact(8).take_while(|c| c.iter().fold(0, |d, x| d | (x ^ first)) == 0);
+    let n = whole.count() * 8;
+    n + of[n..].iter().take_while(|x| **x == first).count()
+}

@@ -1,0 +1,132 @@
+//! Steps 1 and 2: what waits and what queues bring, parsed burst by burst.
+
+use super::Vector;
+use crate::clock::cycles;
+use crate::interpret::{Sink, keep_metadata};
+use crate::parse::{Job, Study};
+use crate::tx::{Exits, Pending, total};
+use crate::validate;
+use flow::PortNo;
+use packet::VECTOR;
+use port::RxQueue;
+use std::ops::Range;
+
+impl Vector {
+    /// Starts a vector with what was carried over and recirculated; returns how many those are.
+    pub fn begin(&mut self, exits: &mut Exits) -> usize {
+        self.meta.clear();
+        if self.carry.is_empty() && exits.again.is_empty() {
+            return 0;
+        }
+        let (mut carry, again) = (std::mem::take(&mut self.carry), &mut exits.again);
+        let fits = |have: usize, more: usize| (VECTOR - have).min(more);
+        let n = fits(0, again.len());
+        let from_again: Vec<Pending> = again.drain(..n).collect();
+        let m = fits(n, carry.len());
+        for p in from_again.into_iter().chain(carry.drain(..m)) {
+            self.depth[self.packets.len()] = p.depth;
+            self.packets.push(p.packet);
+            self.in_port.push(p.in_port);
+            self.meta.push(p.meta);
+        }
+        self.carry = carry;
+        self.parse_again();
+        n + m
+    }
+
+    /// Steps 1 and 2: receives up to `limit` packets, for which there is room, from a queue while it
+    /// returns full bursts, and parses each burst while it is near; returns how many.
+    #[inline]
+    pub fn receive(&mut self, rx: &mut dyn RxQueue, port: PortNo, limit: usize) -> usize {
+        let since = self.packets.len();
+        while self.packets.len() < since + limit {
+            let start = self.packets.len();
+            let want = (since + limit - start).min(packet::BURST);
+            let n = rx.rx(&mut self.packets, want);
+            if n == 0 {
+                break;
+            }
+            self.in_port.resize(start + n, port);
+            self.parse(start..start + n, since, port);
+            if n < want || want < packet::BURST {
+                break;
+            }
+        }
+        self.packets.len() - since
+    }
+
+    /// Bytes of the packets at these places, which were received and parsed.
+    pub fn bytes(&self, range: Range<usize>) -> u64 {
+        total(&self.columns.len[range])
+    }
+
+    /// Parses packets of one port, which since `since` are all of that port.
+    pub(super) fn parse(&mut self, range: Range<usize>, since: usize, port: PortNo) {
+        let no = port as usize;
+        if self.studies.len() <= no {
+            self.studies.resize_with(no + 1, Study::default);
+        }
+        let (start, n) = (cycles(), range.len() as u64);
+        let mut job = Job {
+            packets: &self.packets,
+            range,
+            since,
+            in_port: port,
+            vlan_limit: self.vlan_limit,
+            keys: &mut self.keys,
+            columns: &mut self.columns,
+            study: &mut self.studies[no],
+            failed: &mut self.failed,
+        };
+        self.claimed += job.run(self.level) as u64;
+        self.parse_cycles += cycles() - start;
+        if self.validate {
+            let found = validate::compare_parse(&job);
+            self.validated(n, found);
+        }
+    }
+
+    /// Parses the packets a vector starts with: their metadata stays.
+    fn parse_again(&mut self) {
+        let (mut start, n) = (0, self.packets.len());
+        while start < n {
+            let port = self.in_port[start];
+            let run = self.in_port[start..n].iter().take_while(|p| **p == port).count();
+            self.parse(start..start + run, start, port);
+            start += run;
+        }
+        self.restore_metadata();
+    }
+
+    /// Packets that profiles claimed, and cycles of parsing, since the last call.
+    pub fn take_parsed(&mut self) -> (u64, u64) {
+        (std::mem::take(&mut self.claimed), std::mem::take(&mut self.parse_cycles))
+    }
+
+    /// Ends packets that could not be parsed.
+    pub fn drop_failed(&mut self, exits: &mut Exits) {
+        if self.failed.is_empty() {
+            return;
+        }
+        let mut gone = [false; VECTOR];
+        for (i, why) in self.failed.drain(..) {
+            let i = i as usize;
+            gone[i] = true;
+            exits.dropped(self.in_port[i], why);
+            exits.free(self.packets[i]);
+        }
+        self.close_up(&gone);
+    }
+
+    fn restore_metadata(&mut self) {
+        for (i, meta) in self.meta.iter().enumerate() {
+            if let Some(f) = meta {
+                keep_metadata(&f.line, &mut self.keys.line.0[i]);
+                self.keys.ext[i][1] = f.ext[1];
+                self.keys.ext[i][2] = f.ext[2];
+                self.keys.have[i] |= f.have & !1;
+            }
+        }
+        self.columns.same[..self.meta.len()].fill(false);
+    }
+}

@@ -1,0 +1,78 @@
+//! After a vector: room in the table, and what control is told.
+
+use super::Vector;
+use crate::events::Report;
+use crate::validate;
+
+impl Vector {
+    /// Tells control; keeps what does not fit for later.
+    pub fn report(&mut self, r: Report) {
+        self.news = true;
+        if !self.late.is_empty() {
+            self.late.push(r);
+        } else if let Err(r) = self.reports.push(r) {
+            self.late.push(r);
+        }
+    }
+
+    /// Counts comparisons, and tells of differences.
+    pub(super) fn validated(&mut self, n: u64, found: impl IntoIterator<Item = String>) {
+        self.shared.perf.validated.add(n);
+        for how in found {
+            self.shared.perf.differences.add(1);
+            if self.shared.perf.differences.get() <= validate::TOLD {
+                self.report(Report::Differs(how.into()));
+            }
+        }
+    }
+
+    /// After the last use of rule numbers and programs of this vector.
+    pub(super) fn finish(&mut self) {
+        for id in std::mem::take(&mut self.passing) {
+            self.programs.release(id);
+        }
+        let dead = self.table.take_dead();
+        self.unlink(dead);
+        // Room is made before it is needed: an index comes back only after control folded it.
+        let margin = self.margin();
+        if self.table.live + margin > self.limit {
+            for _ in 0..margin.max(1) {
+                let Some(v) = self.table.victim() else { break };
+                self.shared.perf.evicted.add(1);
+                self.unlink([v]);
+            }
+        }
+    }
+
+    /// Unlinks rules and says so.
+    pub fn unlink(&mut self, rules: impl IntoIterator<Item = u32>) {
+        for idx in rules {
+            if let Some(program) = self.table.unlink(idx) {
+                self.programs.release(program);
+                self.report(Report::Unlinked(idx));
+            }
+        }
+    }
+
+    /// Sends what waited for room in the report ring; called about once per millisecond.
+    pub fn catch_up(&mut self) {
+        let mut late = std::mem::take(&mut self.late).into_iter();
+        for r in late.by_ref() {
+            if let Err(r) = self.reports.push(r) {
+                self.late.push(r);
+                break;
+            }
+        }
+        self.late.extend(late);
+        while self.late.is_empty() && !self.uncached.is_empty() && self.reports.room() > 0 {
+            let key = self.uncached.keys().next().unwrap().clone();
+            let credit = self.uncached.remove(&key).unwrap();
+            let _ = self.reports.push(Report::Uncached(Box::new(credit)));
+        }
+    }
+
+    /// Is everything told?
+    pub fn told(&self) -> bool {
+        self.late.is_empty() && self.uncached.is_empty()
+    }
+}
