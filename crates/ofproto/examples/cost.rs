@@ -7,24 +7,7 @@ use openflow::*;
 use std::time::Instant;
 
 fn flow_mod(table: u8, m: Match, priority: u16, instructions: Vec<Instruction>) -> FlowMod {
-    FlowMod {
-        command: FlowModCommand::Add,
-        table,
-        priority,
-        matching: m,
-        cookie: 0,
-        cookie_old: 0,
-        cookie_mask: 0,
-        modify_cookie: false,
-        idle_timeout: 0,
-        hard_timeout: 0,
-        importance: 0,
-        flags: 0,
-        buffer_id: NO_BUFFER,
-        out_port: port::ANY,
-        out_group: GROUP_ANY,
-        instructions,
-    }
+    FlowMod { priority, instructions, ..FlowMod::new(FlowModCommand::Add, table, m) }
 }
 
 fn matching(text: &str) -> Match {

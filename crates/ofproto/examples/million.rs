@@ -10,24 +10,8 @@ use std::time::Instant;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn flow_mod(command: FlowModCommand, matching: Match, cookie: u64) -> FlowMod {
-    FlowMod {
-        command,
-        table: 0,
-        priority: 10,
-        matching,
-        cookie,
-        cookie_old: 0,
-        cookie_mask: 0,
-        modify_cookie: false,
-        idle_timeout: 0,
-        hard_timeout: 0,
-        importance: 0,
-        flags: 0,
-        buffer_id: NO_BUFFER,
-        out_port: port::ANY,
-        out_group: GROUP_ANY,
-        instructions: vec![Instruction::Apply(vec![Action::output(2)])],
-    }
+    let instructions = vec![Instruction::Apply(vec![Action::output(2)])];
+    FlowMod { priority: 10, cookie, instructions, ..FlowMod::new(command, 0, matching) }
 }
 
 fn matching(text: &str) -> Match {

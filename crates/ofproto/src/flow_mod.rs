@@ -326,7 +326,7 @@ impl Switch {
     /// Removes all flows and groups (`fail_mode` or controllers changed); flow-removed events as
     /// for a delete.
     pub fn flush_flows(&mut self, id: BridgeId, now: u64) -> Result<(), OfError> {
-        self.flow_mod(id, &delete_all(), now)?;
+        self.flow_mod(id, &FlowMod::new(FlowModCommand::Delete, TABLE_ALL, Match::default()), now)?;
         self.group_mod(id, &crate::group::delete_all(), now)
     }
 
@@ -336,13 +336,9 @@ impl Switch {
             return Ok(());
         }
         let normal = Action::output(port::NORMAL);
-        let m = FlowMod {
-            command: FlowModCommand::Add,
-            table: 0,
-            priority: 0,
-            instructions: vec![Instruction::Apply(vec![normal])],
-            ..delete_all()
-        };
+        let instructions = vec![Instruction::Apply(vec![normal])];
+        let m = FlowMod::new(FlowModCommand::Add, 0, Match::default());
+        let m = FlowMod { instructions, ..m };
         self.flow_mod(id, &m, now).map_err(|_| ConfigError::NoBridge)
     }
 
@@ -367,27 +363,6 @@ pub(crate) fn deadline(rec: &FlowRec) -> Option<u64> {
     let idle = after(rec.used.max(rec.modified), rec.idle);
     let hard = after(rec.modified, rec.hard);
     idle.into_iter().chain(hard).min()
-}
-
-fn delete_all() -> FlowMod {
-    FlowMod {
-        command: FlowModCommand::Delete,
-        table: TABLE_ALL,
-        priority: 0,
-        matching: Match::default(),
-        cookie: 0,
-        cookie_old: 0,
-        cookie_mask: 0,
-        modify_cookie: false,
-        idle_timeout: 0,
-        hard_timeout: 0,
-        importance: 0,
-        flags: 0,
-        buffer_id: NO_BUFFER,
-        out_port: port::ANY,
-        out_group: GROUP_ANY,
-        instructions: Vec::new(),
-    }
 }
 
 pub(crate) fn wanted(s: &Select<'_>, rule: &FlowRule) -> bool {

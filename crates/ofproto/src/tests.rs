@@ -28,24 +28,8 @@ pub(crate) fn out(port: u32) -> Action {
 }
 
 pub(crate) fn flow(table: u8, priority: u16, m: &str, list: Vec<Instruction>) -> FlowMod {
-    FlowMod {
-        command: FlowModCommand::Add,
-        table,
-        priority,
-        matching: matching(m),
-        cookie: 0,
-        cookie_old: 0,
-        cookie_mask: 0,
-        modify_cookie: false,
-        idle_timeout: 0,
-        hard_timeout: 0,
-        importance: 0,
-        flags: 0,
-        buffer_id: NO_BUFFER,
-        out_port: port::ANY,
-        out_group: GROUP_ANY,
-        instructions: list,
-    }
+    let m = FlowMod::new(FlowModCommand::Add, table, matching(m));
+    FlowMod { priority, instructions: list, ..m }
 }
 
 pub(crate) fn apply(list: Vec<Action>) -> Vec<Instruction> {

@@ -70,6 +70,31 @@ pub struct FlowMod {
     pub instructions: Vec<Instruction>,
 }
 
+impl FlowMod {
+    /// `command` for `matching` in `table`, the rest neutral: priority 0, no cookie, no time-out,
+    /// no buffer, any output, no instruction.
+    pub fn new(command: FlowModCommand, table: u8, matching: Match) -> Self {
+        FlowMod {
+            command,
+            table,
+            priority: 0,
+            matching,
+            cookie: 0,
+            cookie_old: 0,
+            cookie_mask: 0,
+            modify_cookie: false,
+            idle_timeout: 0,
+            hard_timeout: 0,
+            importance: 0,
+            flags: 0,
+            buffer_id: NO_BUFFER,
+            out_port: crate::port::ANY,
+            out_group: GROUP_ANY,
+            instructions: Vec::new(),
+        }
+    }
+}
+
 /// Selects flows for statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]

@@ -3,7 +3,7 @@
 use crate::netlink::KernelStats;
 use crate::stats::Stats;
 use crate::sys::check;
-use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
+use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
 use packet::{Packet, Pool};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -133,15 +133,6 @@ impl Port for DummyPort {
     }
     fn kind(&self) -> &str {
         &self.kind
-    }
-    fn service(&self) -> Service {
-        Service::Kernel
-    }
-    fn n_rxq(&self) -> usize {
-        1
-    }
-    fn n_txq(&self) -> usize {
-        1
     }
     fn take_rx(&mut self, i: usize) -> Option<Box<dyn RxQueue>> {
         if i == 0 { self.rx.take() } else { None }

@@ -119,11 +119,17 @@ pub trait Port: Send {
     /// OVSDB `Interface.type` ("system", "tap", "internal", "dpdk", ...).
     fn kind(&self) -> &str;
     /// How it must be served.
-    fn service(&self) -> Service;
+    fn service(&self) -> Service {
+        Service::Kernel
+    }
     /// Receive queues; 0: packets come in another way (tunnels).
-    fn n_rxq(&self) -> usize;
+    fn n_rxq(&self) -> usize {
+        1
+    }
     /// Transmit queues; when fewer than threads, the datapath shares them.
-    fn n_txq(&self) -> usize;
+    fn n_txq(&self) -> usize {
+        1
+    }
     /// Takes receive queue `i` out; None when already taken.
     fn take_rx(&mut self, i: usize) -> Option<Box<dyn RxQueue>>;
     /// Takes transmit queue `i` out; None when already taken.

@@ -9,7 +9,7 @@ use crate::packet_rx::PacketRx;
 use crate::packet_tx::PacketTx;
 use crate::stats::Stats;
 use crate::sys::{bind, failed, grow_buffer, open_failed, set_option, socket};
-use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
+use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
 use libc::{SOL_PACKET, SOL_SOCKET, c_int};
 use packet::Pool;
 use std::collections::BTreeMap;
@@ -120,15 +120,6 @@ impl Port for SystemPort {
     }
     fn kind(&self) -> &str {
         "system"
-    }
-    fn service(&self) -> Service {
-        Service::Kernel
-    }
-    fn n_rxq(&self) -> usize {
-        1
-    }
-    fn n_txq(&self) -> usize {
-        1
     }
     fn take_rx(&mut self, i: usize) -> Option<Box<dyn RxQueue>> {
         if i == 0 { self.rx.take() } else { None }

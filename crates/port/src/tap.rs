@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::netlink::{Change, KernelStats};
 use crate::stats::Stats;
 use crate::sys::{check, failed, ifreq, open_failed, socket};
-use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
+use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
 use libc::{c_int, iovec};
 use packet::{BURST, Packet, Pool};
 use std::collections::BTreeMap;
@@ -286,15 +286,6 @@ impl Port for TapPort {
     }
     fn kind(&self) -> &str {
         &self.kind
-    }
-    fn service(&self) -> Service {
-        Service::Kernel
-    }
-    fn n_rxq(&self) -> usize {
-        1
-    }
-    fn n_txq(&self) -> usize {
-        1
     }
     fn take_rx(&mut self, i: usize) -> Option<Box<dyn RxQueue>> {
         if i == 0 { self.rx.take() } else { None }

@@ -1,7 +1,7 @@
 //! The datapath port of all tunnels with one UDP port: it has a number and counters, but no device, and
 //! nothing to receive from. Packets come in by decapsulation and leave by encapsulation, elsewhere.
 
-use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
+use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
 use packet::{Packet, Pool};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,14 +40,8 @@ impl Port for TunnelPort {
     fn kind(&self) -> &str {
         &self.kind
     }
-    fn service(&self) -> Service {
-        Service::Kernel
-    }
     fn n_rxq(&self) -> usize {
         0
-    }
-    fn n_txq(&self) -> usize {
-        1
     }
     fn take_rx(&mut self, _i: usize) -> Option<Box<dyn RxQueue>> {
         None
