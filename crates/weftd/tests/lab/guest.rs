@@ -24,15 +24,19 @@ pub struct Guest {
     prefix: String,
 }
 
-/// So that a guest does not outlive a test that is killed, and, as it polls all the time, lets the
-/// switch and the tools go first.
-fn prepare() -> std::io::Result<()> {
-    // SAFETY: these change attributes of the calling process.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::setpriority(libc::PRIO_PROCESS, 0, 15);
-    }
-    Ok(())
+/// Makes sure that a child does not outlive a test that is killed, and gives it this `nice` value:
+/// what polls all the time is to let the switch and the tools go first.
+pub(super) fn tie(command: &mut Command, nice: i32) {
+    let prepare = move || {
+        // SAFETY: these change attributes of the calling process, the child.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            libc::setpriority(libc::PRIO_PROCESS, 0, nice);
+        }
+        Ok(())
+    };
+    // SAFETY: only makes system calls, which a child may.
+    unsafe { command.pre_exec(prepare) };
 }
 
 impl Guest {
@@ -48,8 +52,7 @@ impl Guest {
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("weft-e2e-{}-{n}", std::process::id());
         let mut command = Command::new("dpdk-testpmd");
-        // SAFETY: only makes a system call, which a child may.
-        unsafe { command.pre_exec(prepare) };
+        tie(&mut command, 15);
         command
             .args(["--no-pci", "--no-huge", "-m", "256", "--no-shconf", "--no-telemetry"])
             .args(["-l", "0,1", "--file-prefix", &prefix, "--vdev", &vdev, "--"])

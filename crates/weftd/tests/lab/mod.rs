@@ -3,10 +3,14 @@
 
 #![allow(dead_code, unused_imports)]
 
+mod dissect;
 mod guest;
+mod linux;
 mod traffic;
 
+pub use dissect::dissect;
 pub use guest::{Guest, Ring};
+pub use linux::{Linux, Machine};
 pub use traffic::{Pinger, transfer};
 
 use std::net::IpAddr;

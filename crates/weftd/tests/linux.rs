@@ -1,0 +1,117 @@
+//! A real Linux guest (Debian's kernel under qemu) over vhost-user: its driver, its TCP, and the
+//! kernel's own VXLAN device as its peer.
+
+mod lab;
+
+use lab::*;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+use testkit::{Netns, Raw, Switch, privileged, veth};
+
+const VNI: u32 = 42;
+/// Room for the outer headers on a cable of 1,500 bytes.
+const MTU: u32 = 1450;
+
+/// `br-int` with the guest's port `vhu` and a VXLAN port to the kernel of `peer`, over `br-phy`:
+/// 10.1.1.1 is ours, .2 the peer's. Behind the tunnel the peer is 10.0.0.2, the guest 10.0.0.1.
+fn with_peer(f: impl FnOnce(&Switch, &Netns)) {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns, peer) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
+    veth((&ns, "nic0"), (&peer, "eth0")).unwrap();
+    let sw = start(&ns);
+    add_bridge(&sw, "br-phy");
+    vsctl(&sw, "add-port br-phy nic0");
+    add_bridge(&sw, "br-int");
+    vsctl(
+        &sw,
+        &format!(
+            "add-port br-int vx -- set interface vx type=vxlan options:key={VNI} options:remote_ip=10.1.1.2"
+        ),
+    );
+    for (ns, dev, n) in [(&ns, "br-phy", 1), (&peer, "eth0", 2)] {
+        ns.ip(&format!("addr add 10.1.1.{n}/24 dev {dev}")).unwrap();
+        ns.ip(&format!("link set {dev} up")).unwrap();
+    }
+    let device = format!("vxlan id {VNI} local 10.1.1.2 remote 10.1.1.1 dstport 4789");
+    peer.ip(&format!("link add vx type {device}")).unwrap();
+    peer.ip("addr add 10.0.0.2/24 dev vx").unwrap();
+    peer.ip(&format!("link set vx mtu {MTU} up")).unwrap();
+    f(&sw, &peer);
+}
+
+/// Adds a guest's port; its socket.
+fn add_port(sw: &Switch, name: &str) -> PathBuf {
+    let socket = sw.dir().join(name);
+    let kind = format!("dpdkvhostuserclient options:vhost-server-path={}", socket.display());
+    vsctl(sw, &format!("add-port br-int {name} -- set interface {name} type={kind}"));
+    socket
+}
+
+/// Gives the guest's device its address and waits until the peer answers.
+fn bring_up(guest: &mut Linux) {
+    guest.run(&format!("ip link set eth0 mtu {MTU} up && ip addr add 10.0.0.1/24 dev eth0"));
+    guest.run("for i in 1 2 3 4 5; do ping -c 1 -W 2 10.0.0.2 && exit 0; done; exit 1");
+}
+
+/// iperf3's server in the peer; goes when dropped.
+struct Server(Child);
+
+impl Server {
+    fn start(peer: &Netns) -> Server {
+        let mut c = peer.command("iperf3");
+        c.arg("-s").stdout(Stdio::null()).stderr(Stdio::null());
+        let server = Server(c.spawn().expect("iperf3"));
+        wait_for("iperf3's server", || peer.exec(&["ss", "-tln"]).unwrap().contains(":5201"));
+        server
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs iperf3 in the guest; bytes that arrived.
+fn iperf(guest: &mut Linux, how: &str) -> u64 {
+    let text = guest.run(&format!("iperf3 -c 10.0.0.2 -J {how}"));
+    let report: serde_json::Value = serde_json::from_str(&text).expect(&text);
+    let bytes = report["end"]["sum_received"]["bytes"].as_u64();
+    bytes.unwrap_or_else(|| panic!("{text}"))
+}
+
+#[test]
+fn tcp_through_a_tunnel_to_the_kernel() {
+    with_peer(|sw, peer| {
+        let socket = add_port(sw, "vhu");
+        let mut guest = Linux::start(Machine {
+            socket: &socket,
+            mac: 1,
+            queues: 1,
+            device: "",
+            incoming: None,
+        });
+        bring_up(&mut guest);
+        peer.ping(IpAddr::from([10, 0, 0, 1]), PATIENCE).unwrap();
+        let wire = Raw::open(peer, "eth0").unwrap();
+        // Whole segments inside of VXLAN do not pass: the kernel cuts them on its side.
+        peer.offloads_off("vx").unwrap();
+        peer.offloads_off("eth0").unwrap();
+        let _server = Server::start(peer);
+        let to_peer = iperf(&mut guest, "-n 4M");
+        let outer = wire.collect(50, Instant::now() + Duration::from_secs(1), |f| f.len() > 1000);
+        let to_guest = iperf(&mut guest, "-n 4M -R");
+        eprintln!("linux: {to_peer} and {to_guest} bytes");
+        assert!(to_peer >= 4 << 20 && to_guest >= 4 << 20, "{to_peer} {to_guest}");
+        let fields = ["vxlan.vni", "ip.checksum.status", "tcp.checksum.status", "tcp.dstport"];
+        for line in dissect(&outer, &fields) {
+            assert_eq!(line, "42\t1,1\t1\t5201");
+        }
+        assert!(outer.len() > 20, "{}", outer.len());
+    });
+}
