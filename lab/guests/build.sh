@@ -1,14 +1,16 @@
 #!/bin/bash
-# Builds target/lab/guests when it is older than its source; prints its path.
+# Builds target/lab/guests and, beside it, bare-guests when they are older than their sources; prints the path of the first.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=${CARGO_TARGET_DIR:-$here/../../target}/lab
 mkdir -p "$out"
-program=$(cd "$out" && pwd)/guests
-if [ ! "$program" -nt "$here/guests.c" ]; then
-    # shellcheck disable=SC2046
-    ${CC:-gcc} -std=gnu11 -O3 -march=native -Wall -Wextra -Werror $(pkg-config --cflags libdpdk | sed 's/-march=[^ ]*//') \
-        "$here/guests.c" -o "$program.$$" $(pkg-config --libs libdpdk)
-    mv "$program.$$" "$program"
-fi
-echo "$program"
+out=$(cd "$out" && pwd)
+build() {
+    [ "$out/$1" -nt "$here/$2" ] && return
+    ${CC:-gcc} -std=gnu11 -O3 -march=native -Wall -Wextra -Werror "$here/$2" -o "$out/$1.$$" "${@:3}"
+    mv "$out/$1.$$" "$out/$1"
+}
+# shellcheck disable=SC2046
+build guests guests.c $(pkg-config --cflags libdpdk | sed 's/-march=[^ ]*//') $(pkg-config --libs libdpdk)
+build bare-guests bare.c
+echo "$out/guests"
