@@ -4,8 +4,9 @@
 mod lab;
 
 use lab::*;
-use std::net::IpAddr;
-use std::path::PathBuf;
+use serde_json::json;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use testkit::{Netns, Raw, Switch, privileged, veth};
@@ -13,6 +14,9 @@ use testkit::{Netns, Raw, Switch, privileged, veth};
 const VNI: u32 = 42;
 /// Room for the outer headers on a cable of 1,500 bytes.
 const MTU: u32 = 1450;
+/// Of 4 MiB that iperf3 sent: it counts what arrived before the sender was done.
+const ENOUGH: u64 = 3 << 20;
+const GUEST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
 /// `br-int` with the guest's port `vhu` and a VXLAN port to the kernel of `peer`, over `br-phy`:
 /// 10.1.1.1 is ours, .2 the peer's. Behind the tunnel the peer is 10.0.0.2, the guest 10.0.0.1.
@@ -40,6 +44,9 @@ fn with_peer(f: impl FnOnce(&Switch, &Netns)) {
     peer.ip(&format!("link add vx type {device}")).unwrap();
     peer.ip("addr add 10.0.0.2/24 dev vx").unwrap();
     peer.ip(&format!("link set vx mtu {MTU} up")).unwrap();
+    // Whole segments inside of VXLAN do not pass: the kernel cuts them on its side.
+    peer.offloads_off("vx").unwrap();
+    peer.offloads_off("eth0").unwrap();
     f(&sw, &peer);
 }
 
@@ -49,6 +56,11 @@ fn add_port(sw: &Switch, name: &str) -> PathBuf {
     let kind = format!("dpdkvhostuserclient options:vhost-server-path={}", socket.display());
     vsctl(sw, &format!("add-port br-int {name} -- set interface {name} type={kind}"));
     socket
+}
+
+/// The plainest guest behind a port.
+fn machine(socket: &Path) -> Machine<'_> {
+    Machine { socket, mac: 1, queues: 1, device: "", incoming: None }
 }
 
 /// Gives the guest's device its address and waits until the peer answers.
@@ -89,29 +101,81 @@ fn iperf(guest: &mut Linux, how: &str) -> u64 {
 fn tcp_through_a_tunnel_to_the_kernel() {
     with_peer(|sw, peer| {
         let socket = add_port(sw, "vhu");
-        let mut guest = Linux::start(Machine {
-            socket: &socket,
-            mac: 1,
-            queues: 1,
-            device: "",
-            incoming: None,
-        });
+        let mut guest = Linux::start(machine(&socket));
         bring_up(&mut guest);
-        peer.ping(IpAddr::from([10, 0, 0, 1]), PATIENCE).unwrap();
+        peer.ping(GUEST, PATIENCE).unwrap();
         let wire = Raw::open(peer, "eth0").unwrap();
-        // Whole segments inside of VXLAN do not pass: the kernel cuts them on its side.
-        peer.offloads_off("vx").unwrap();
-        peer.offloads_off("eth0").unwrap();
         let _server = Server::start(peer);
         let to_peer = iperf(&mut guest, "-n 4M");
         let outer = wire.collect(50, Instant::now() + Duration::from_secs(1), |f| f.len() > 1000);
         let to_guest = iperf(&mut guest, "-n 4M -R");
         eprintln!("linux: {to_peer} and {to_guest} bytes");
-        assert!(to_peer >= 4 << 20 && to_guest >= 4 << 20, "{to_peer} {to_guest}");
+        assert!(to_peer >= ENOUGH && to_guest >= ENOUGH, "{to_peer} {to_guest}");
         let fields = ["vxlan.vni", "ip.checksum.status", "tcp.checksum.status", "tcp.dstport"];
         for line in dissect(&outer, &fields) {
             assert_eq!(line, "42\t1,1\t1\t5201");
         }
         assert!(outer.len() > 20, "{}", outer.len());
+    });
+}
+
+#[test]
+fn memory_is_plugged_in_under_traffic() {
+    with_peer(|sw, peer| {
+        let socket = add_port(sw, "vhu");
+        let (queues, device) = (2, "packed=on");
+        let mut guest = Linux::start(Machine { queues, device, ..machine(&socket) });
+        bring_up(&mut guest);
+        let _server = Server::start(peer);
+        wait_for("both queues", || {
+            appctl(sw, "dpif-netdev/pmd-rxq-show").matches("port: vhu ").count() == 2
+        });
+        guest.run("iperf3 -c 10.0.0.2 -t 5 > /tmp/during 2>&1; echo $? > /tmp/ended &");
+        let kind = "memory-backend-memfd";
+        let memory = json!({"qom-type": kind, "id": "more", "size": 256 << 20, "share": true});
+        guest.qmp("object-add", memory);
+        guest.qmp("device_add", json!({"driver": "pc-dimm", "id": "dimm", "memdev": "more"}));
+        // Online, it is where the kernel takes its buffers first.
+        let total = "awk '/MemTotal/ { print $2 }' /proc/meminfo";
+        let kib = |guest: &mut Linux| guest.run(total).trim().parse::<usize>().unwrap();
+        wait_for("the memory", || kib(&mut guest) > (MEMORY + 100) << 10);
+        wait_for("the end of the transfer", || guest.try_run("test -s /tmp/ended").is_ok());
+        let text = guest.run("cat /tmp/during /tmp/ended");
+        assert!(text.trim_end().ends_with("\n0"), "{text}");
+        assert!(iperf(&mut guest, "-n 4M") >= ENOUGH);
+        assert!(iperf(&mut guest, "-n 4M -R") >= ENOUGH);
+        let misdeeds = iface(sw, "vhu", "statistics");
+        assert!(!misdeeds.contains("guest_"), "{misdeeds}");
+    });
+}
+
+#[test]
+fn a_guest_moves_to_another_port() {
+    with_peer(|sw, peer| {
+        let (from, to) = (add_port(sw, "vhu0"), add_port(sw, "vhu1"));
+        let mut old = Linux::start(machine(&from));
+        bring_up(&mut old);
+        old.run("echo here > /tmp/mark");
+        assert_eq!(iface(sw, "vhu0", "status:rings"), "own");
+        let state = sw.dir().join("state");
+        let mut new = Linux::launch(Machine { incoming: Some(&state), ..machine(&to) });
+        let pings = Pinger::start(peer, GUEST);
+        old.qmp("migrate-set-parameters", json!({"max-bandwidth": 8 << 20}));
+        old.qmp("migrate", json!({"uri": format!("unix:{}", state.display())}));
+        // The library notes what it writes to.
+        wait_for("the library's path", || iface(sw, "vhu0", "status:rings") == "library");
+        peer.ping(GUEST, PATIENCE).unwrap();
+        old.qmp("migrate-set-parameters", json!({"max-bandwidth": 1 << 30}));
+        wait_for("the move", || old.qmp("query-migrate", json!({}))["status"] == "completed");
+        old.kill();
+        assert_eq!(new.run("cat /tmp/mark"), "here\n");
+        peer.ping(GUEST, PATIENCE).unwrap();
+        wait_for("our own rings", || iface(sw, "vhu1", "status:rings") == "own");
+        let _server = Server::start(peer);
+        assert!(iperf(&mut new, "-n 4M") >= ENOUGH);
+        assert!(iperf(&mut new, "-n 4M -R") >= ENOUGH);
+        let (sent, answered) = pings.stop();
+        eprintln!("linux: {answered} of {sent} pings answered around the move");
+        assert!(answered > 0);
     });
 }

@@ -10,7 +10,7 @@ mod traffic;
 
 pub use dissect::dissect;
 pub use guest::{Guest, Ring};
-pub use linux::{Linux, Machine};
+pub use linux::{Linux, MEMORY, Machine};
 pub use traffic::{Pinger, transfer};
 
 use std::net::IpAddr;
