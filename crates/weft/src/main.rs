@@ -2,6 +2,7 @@
 //!
 //! *Place*: programs row. Talks to the switch only through the stock tools and sockets.
 
+mod advise;
 mod bench;
 mod demo;
 mod dirs;
@@ -21,6 +22,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Say what would help the running switch; change nothing.
+    Advise(advise::Options),
     /// Measure the switch next to its peers.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -38,6 +41,7 @@ enum Command {
 
 fn main() -> Result<()> {
     match Args::parse().command {
+        Command::Advise(options) => advise::advise(&dirs::Dirs::from_env(), &options),
         Command::Bench(command) => bench::bench(command),
         Command::Up => up::up(&dirs::Dirs::from_env()),
         Command::Down => up::down(&dirs::Dirs::from_env()),
