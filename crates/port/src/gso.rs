@@ -2,58 +2,56 @@
 //! cut into frames with lengths, sequence numbers, flags and checksums of their own.
 
 use crate::vnet::VnetHeader;
-use wire::checksum::{pseudo_v4, pseudo_v6};
+use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
 use wire::{Ipv4, Ipv6, Tcp, Udp, tcp_flags};
 
 const TCP_V4: u8 = 1;
 const TCP_V6: u8 = 4;
 const UDP_ANY: u8 = 5;
+/// First byte of a GRE header: a checksum is there (RFC 2784).
+const GRE_CHECKSUM: u8 = 0x80;
+
+/// An IP header and what it carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layer {
+    l3: usize,
+    l4: usize,
+    v6: bool,
+    proto: u8,
+}
 
 /// How a frame is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    l3: usize,
-    l4: usize,
+    /// The header of a tunnel around the packet that is cut.
+    outer: Option<Layer>,
+    inner: Layer,
     payload: usize,
     end: usize,
     size: usize,
-    v6: bool,
-    tcp: bool,
 }
 
 impl Plan {
-    /// Reads the frame's headers; None when they are not what the offload header says (among them
-    /// frames with tunnels inside).
+    /// Reads the frame's headers; None when they are not what the offload header says.
     pub fn new(frame: &[u8], h: &VnetHeader) -> Option<Plan> {
-        let l3 = wire::l3(frame)?;
-        let at = l3.at;
-        let (v6, proto, l4) = match l3.ethertype {
-            wire::ETH_IPV4 => {
-                let ip = Ipv4::new(frame.get(at..)?)?;
-                (false, ip.proto(), at + ip.header_len())
-            }
-            wire::ETH_IPV6 => {
-                let ip = Ipv6::new(frame.get(at..)?)?;
-                let from = at + wire::IPV6_LEN;
-                let w = wire::walk_extensions(frame.get(from..)?, ip.next())?;
-                (true, w.proto, from + w.at)
-            }
-            _ => return None,
+        let first = Layer::read(frame)?;
+        let (outer, inner) = match h.needs_csum && h.csum_start != first.l4 {
+            true => (Some(first.tunnel()?), Layer::inner(frame, h, first.l4)?),
+            false => (None, first),
         };
-        let rest = frame.get(l4..)?;
-        let (tcp, head) = match (h.gso, v6, proto) {
+        let rest = frame.get(inner.l4..)?;
+        let head = match (h.gso, inner.v6, inner.proto) {
             (TCP_V4, false, wire::IP_TCP) | (TCP_V6, true, wire::IP_TCP) => {
-                (true, Tcp::new(rest)?.header_len())
+                Tcp::new(rest)?.header_len()
             }
-            (UDP_ANY, _, wire::IP_UDP) => (false, Udp::new(rest).map(|_| wire::UDP_LEN)?),
+            (UDP_ANY, _, wire::IP_UDP) => Udp::new(rest).map(|_| wire::UDP_LEN)?,
             _ => return None,
         };
-        let payload = l4 + head;
-        let misplaced = h.needs_csum && h.csum_start != l4;
-        if misplaced || h.gso_size == 0 || payload >= frame.len() {
+        let payload = inner.l4 + head;
+        if h.gso_size == 0 || payload >= frame.len() {
             return None;
         }
-        Some(Plan { l3: at, l4, payload, end: frame.len(), size: h.gso_size, v6, tcp })
+        Some(Plan { outer, inner, payload, end: frame.len(), size: h.gso_size })
     }
 
     /// How many segments.
@@ -74,56 +72,116 @@ impl Plan {
         let from = self.payload + i * self.size;
         head.copy_from_slice(frame.get(..self.payload)?);
         body.copy_from_slice(frame.get(from..from + body.len())?);
-        self.patch_l4(i, out)?;
-        if self.v6 { self.patch_v6(out) } else { self.patch_v4(i, out) }
-    }
-
-    fn patch_v4(&self, i: usize, out: &mut [u8]) -> Option<()> {
-        let len = out.len() - self.l3;
-        let mut ip = Ipv4::new(&mut out[self.l3..])?;
-        ip.set_total_len(len as u16);
-        ip.set_id(ip.id().wrapping_add(i as u16));
-        ip.fill_checksum();
-        let pseudo = pseudo_v4(ip.src(), ip.dst(), ip.proto(), 0);
-        self.sum(pseudo, out)
-    }
-
-    fn patch_v6(&self, out: &mut [u8]) -> Option<()> {
-        let len = out.len() - self.l3 - wire::IPV6_LEN;
-        let mut ip = Ipv6::new(&mut out[self.l3..])?;
-        ip.set_payload_len(len as u16);
-        let proto = if self.tcp { wire::IP_TCP } else { wire::IP_UDP };
-        let pseudo = pseudo_v6(&ip.src(), &ip.dst(), proto, 0);
-        self.sum(pseudo, out)
-    }
-
-    fn patch_l4(&self, i: usize, out: &mut [u8]) -> Option<()> {
-        let len = out.len() - self.l4;
-        let l4 = &mut out[self.l4..];
-        if !self.tcp {
-            Udp::new(l4)?.set_length(len as u16);
-            return Some(());
+        match self.inner.proto {
+            wire::IP_TCP => self.patch_tcp(i, out)?,
+            // So that it is made, whatever was there.
+            _ => Udp::new(&mut out[self.inner.l4..])?.set_checksum(1),
         }
-        let mut tcp = Tcp::new(l4)?;
+        // From the inside out: sums outside cover what is inside.
+        self.inner.finish(i, out)?;
+        match self.outer {
+            Some(outer) => outer.finish(i, out),
+            None => Some(()),
+        }
+    }
+
+    fn patch_tcp(&self, i: usize, out: &mut [u8]) -> Option<()> {
+        let mut tcp = Tcp::new(&mut out[self.inner.l4..])?;
         tcp.set_seq(tcp.seq().wrapping_add((i * self.size) as u32));
         let first = if i > 0 { tcp_flags::CWR } else { 0 };
         let last = if i + 1 < self.count() { tcp_flags::FIN | tcp_flags::PSH } else { 0 };
         tcp.set_ctl(tcp.ctl() & !(first | last));
         Some(())
     }
+}
 
-    /// Writes the transport checksum; `pseudo` lacks the length.
-    fn sum(&self, pseudo: wire::checksum::Sum, out: &mut [u8]) -> Option<()> {
-        let l4 = out.get_mut(self.l4..)?;
-        let pseudo = pseudo.bytes(&(l4.len() as u32).to_be_bytes());
-        if self.tcp {
-            Tcp::new(&mut *l4)?.set_checksum(0);
-            let sum = pseudo.bytes(l4).finish();
-            Tcp::new(l4)?.set_checksum(sum);
+impl Layer {
+    /// The first IP header of a frame.
+    fn read(frame: &[u8]) -> Option<Layer> {
+        let wire::L3 { at: l3, ethertype, .. } = wire::l3(frame)?;
+        match ethertype {
+            wire::ETH_IPV4 => {
+                let ip = Ipv4::new(frame.get(l3..)?)?;
+                Some(Layer { l3, l4: l3 + ip.header_len(), v6: false, proto: ip.proto() })
+            }
+            wire::ETH_IPV6 => {
+                let ip = Ipv6::new(frame.get(l3..)?)?;
+                let from = l3 + wire::IPV6_LEN;
+                let w = wire::walk_extensions(frame.get(from..)?, ip.next())?;
+                Some(Layer { l3, l4: from + w.at, v6: true, proto: w.proto })
+            }
+            _ => None,
+        }
+    }
+
+    /// Is this a header that the kernel leaves tunnels' segments to?
+    fn tunnel(self) -> Option<Layer> {
+        let known = [wire::IP_UDP, wire::IP_GRE, wire::IP_IPIP, wire::IP_IPV6];
+        known.contains(&self.proto).then_some(self)
+    }
+
+    /// The IP header in front of the transport header that the kernel names, whatever the tunnel's own
+    /// header in between is: found by its place and by its length, which reaches to the frame's end.
+    fn inner(frame: &[u8], h: &VnetHeader, behind: usize) -> Option<Layer> {
+        let l4 = h.csum_start;
+        let four = |len: usize| {
+            let l3 = l4.checked_sub(len).filter(|l3| *l3 > behind)?;
+            let ip = Ipv4::new(frame.get(l3..)?).filter(|ip| ip.header_len() == len)?;
+            let whole = l3 + usize::from(ip.total_len()) == frame.len();
+            whole.then_some(Layer { l3, l4, v6: false, proto: ip.proto() })
+        };
+        let six = || {
+            let l3 = l4.checked_sub(wire::IPV6_LEN).filter(|l3| *l3 > behind)?;
+            let ip = Ipv6::new(frame.get(l3..)?)?;
+            let whole = l4 + usize::from(ip.payload_len()) == frame.len();
+            whole.then_some(Layer { l3, l4, v6: true, proto: ip.next() })
+        };
+        (wire::IPV4_LEN..=60).step_by(4).find_map(four).or_else(six)
+    }
+
+    /// Lengths, identification and checksums of segment `i`.
+    fn finish(&self, i: usize, out: &mut [u8]) -> Option<()> {
+        let len = out.len() - self.l3;
+        let pseudo = if self.v6 {
+            let mut ip = Ipv6::new(&mut out[self.l3..])?;
+            ip.set_payload_len((len - wire::IPV6_LEN) as u16);
+            pseudo_v6(&ip.src(), &ip.dst(), self.proto, 0)
         } else {
-            Udp::new(&mut *l4)?.set_checksum(0);
-            let sum = pseudo.bytes(l4).finish_udp();
-            Udp::new(l4)?.set_checksum(sum);
+            let mut ip = Ipv4::new(&mut out[self.l3..])?;
+            ip.set_total_len(len as u16);
+            ip.set_id(ip.id().wrapping_add(i as u16));
+            ip.fill_checksum();
+            pseudo_v4(ip.src(), ip.dst(), self.proto, 0)
+        };
+        self.transport(pseudo, out.get_mut(self.l4..)?)
+    }
+
+    /// Length and checksum of what is behind IP; `pseudo` lacks the length.
+    fn transport(&self, pseudo: Sum, l4: &mut [u8]) -> Option<()> {
+        let len = l4.len();
+        let pseudo = pseudo.bytes(&(len as u32).to_be_bytes());
+        match self.proto {
+            wire::IP_TCP => {
+                Tcp::new(&mut *l4)?.set_checksum(0);
+                let sum = pseudo.bytes(l4).finish();
+                Tcp::new(l4)?.set_checksum(sum);
+            }
+            wire::IP_UDP => {
+                let mut udp = Udp::new(&mut *l4)?;
+                udp.set_length(len as u16);
+                // Tunnels may go without.
+                if udp.checksum() != 0 {
+                    udp.set_checksum(0);
+                    let sum = pseudo.bytes(l4).finish_udp();
+                    Udp::new(l4)?.set_checksum(sum);
+                }
+            }
+            wire::IP_GRE if l4.first()? & GRE_CHECKSUM != 0 => {
+                l4.get_mut(4..6)?.fill(0);
+                let sum = internet(l4);
+                l4[4..6].copy_from_slice(&sum.to_be_bytes());
+            }
+            _ => {}
         }
         Some(())
     }
@@ -208,6 +266,51 @@ mod tests {
             assert_eq!(usize::from(Udp::new(&out[54..]).unwrap().length()), len);
             let sum = pseudo_v6(&ip.src(), &ip.dst(), wire::IP_UDP, len).bytes(&out[54..]);
             assert_eq!(sum.finish(), 0);
+        }
+    }
+
+    /// `inner` as a frame in VXLAN: UDP with a checksum to be made, or without.
+    fn in_vxlan(inner: &[u8], sum: u16) -> Vec<u8> {
+        let mut f = vec![0u8; 12];
+        f.extend([8, 0]);
+        f.resize(14 + 20 + 8 + 8, 0);
+        let mut ip = Ipv4::init(&mut f[14..], 20).unwrap();
+        ip.set_total_len((36 + inner.len()) as u16);
+        ip.set_proto(wire::IP_UDP);
+        let mut udp = Udp::new(&mut f[34..]).unwrap();
+        udp.set_length((16 + inner.len()) as u16);
+        udp.set_checksum(sum);
+        f.extend(inner);
+        f
+    }
+
+    #[test]
+    fn what_is_in_a_tunnel_is_cut_with_the_tunnel_around_each_piece() {
+        let inner = tcp_v4(250);
+        let plain = Plan::new(&inner, &header(TCP_V4, 100)).unwrap();
+        for sum in [0, 7] {
+            let f = in_vxlan(&inner, sum);
+            let h = VnetHeader { needs_csum: true, csum_start: 84, ..header(TCP_V4, 100) };
+            let plan = Plan::new(&f, &h).unwrap();
+            assert_eq!(plan.count(), 3);
+            for i in 0..3 {
+                let (mut out, mut alone) = (vec![0; plan.len(i)], vec![0; plain.len(i)]);
+                plan.write(&f, i, &mut out).unwrap();
+                plain.write(&inner, i, &mut alone).unwrap();
+                assert_eq!(out[50..], alone);
+                let (ip, udp) = (Ipv4::new(&out[14..]).unwrap(), Udp::new(&out[34..]).unwrap());
+                assert!(ip.checksum_ok() && usize::from(ip.total_len()) == out.len() - 14);
+                assert_eq!(usize::from(udp.length()), out.len() - 34);
+                let right = pseudo_v4(ip.src(), ip.dst(), 17, out.len() - 34).bytes(&out[34..]);
+                assert!(if sum == 0 { udp.checksum() == 0 } else { right.finish() == 0 });
+            }
+            // The inner packet's length tells where it starts: a wrong one is no packet.
+            let mut bad = f.clone();
+            bad[67] ^= 1;
+            assert_eq!(Plan::new(&bad, &h), None);
+            for cut in 0..f.len() {
+                assert_eq!(Plan::new(&f[..cut], &h), None, "cut at {cut}");
+            }
         }
     }
 }
