@@ -14,4 +14,4 @@ mod tunnel;
 pub use decision::*;
 pub use op::*;
 pub use text::{OpsText, ops_text, ops_text_with};
-pub use tunnel::TunnelPush;
+pub use tunnel::{TunnelKind, TunnelPush, gre};

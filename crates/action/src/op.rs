@@ -1,6 +1,6 @@
 //! Operations of the packet path, OVS's datapath actions in our words.
 
-use crate::TunnelPush;
+use crate::{TunnelKind, TunnelPush};
 use flow::{Key, Mask, PortNo};
 use std::any::Any;
 use std::sync::Arc;
@@ -61,8 +61,8 @@ pub enum Op {
     TunnelPop {
         /// Datapath number of the tunnel port.
         port: PortNo,
-        /// VXLAN's group policy extension may be in use.
-        gbp: bool,
+        /// What the header is.
+        kind: TunnelKind,
     },
     /// End here, for a named reason.
     Drop(Drop),

@@ -7,12 +7,27 @@ use flow::PortNo;
 const ETHERNET: usize = 14;
 const IPV6: u16 = 0x86dd;
 
-/// An outer header: Ethernet, IPv4 or IPv6 without options, UDP, VXLAN (RFC 7348).
+/// What is between the outer IP header and the inner Ethernet header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TunnelKind {
+    /// UDP and VXLAN (RFC 7348).
+    Vxlan,
+    /// UDP and VXLAN, of which the group policy extension may be in use.
+    VxlanGbp,
+    /// UDP and Geneve (RFC 8926).
+    Geneve,
+    /// GRE (RFC 2784 and 2890).
+    Gre,
+}
+
+/// An outer header: Ethernet, IPv4 or IPv6 without options, and what [`TunnelKind`] says.
 ///
-/// Each packet fills in: the lengths of IP and UDP, IPv4's checksum, the UDP source port, and the UDP
-/// checksum if the template's is not zero.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// Each packet fills in: the lengths of IP and UDP, IPv4's checksum, the UDP source port, the UDP
+/// checksum if the template's is not zero, GRE's checksum and sequence number if the template has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelPush {
+    /// What kind of tunnel.
+    pub kind: TunnelKind,
     /// Datapath number of the tunnel port.
     pub tunnel_port: PortNo,
     /// Datapath number of the port on whose bridge the outer packet goes on.
@@ -23,6 +38,16 @@ pub struct TunnelPush {
     pub source_ports: (u16, u16),
 }
 
+/// Flags of a GRE header: what is there besides.
+pub mod gre {
+    /// A checksum, and two bytes of zero.
+    pub const CHECKSUM: u16 = 0x8000;
+    /// The key.
+    pub const KEY: u16 = 0x2000;
+    /// A sequence number.
+    pub const SEQUENCE: u16 = 0x1000;
+}
+
 impl TunnelPush {
     /// Is the outer packet IPv6 (else IPv4)?
     #[inline]
@@ -30,16 +55,25 @@ impl TunnelPush {
         self.be16(12) == IPV6
     }
 
-    /// Where the UDP header starts.
+    /// Where the UDP or GRE header starts.
     #[inline]
-    pub fn udp(&self) -> usize {
+    pub fn l4(&self) -> usize {
         ETHERNET + if self.is_ipv6() { 40 } else { 20 }
     }
 
-    /// Does the UDP header get a checksum?
+    /// Does the UDP or GRE header get a checksum?
     #[inline]
     pub fn checksum(&self) -> bool {
-        self.be16(self.udp() + 6) != 0
+        match self.kind {
+            TunnelKind::Gre => self.be16(self.l4()) & gre::CHECKSUM != 0,
+            _ => self.be16(self.l4() + 6) != 0,
+        }
+    }
+
+    /// Does the GRE header get a sequence number?
+    #[inline]
+    pub fn sequence(&self) -> bool {
+        self.kind == TunnelKind::Gre && self.be16(self.l4()) & gre::SEQUENCE != 0
     }
 
     #[inline]
@@ -53,25 +87,59 @@ impl TunnelPush {
 
     /// `tnl_push(...)` as OVS prints it; `port` names datapath ports.
     pub fn text(&self, port: &dyn Fn(PortNo) -> String) -> String {
-        let (h, udp) = (&self.header, self.udp());
+        let h = &self.header;
         let ip = match self.is_ipv6() {
             true => self.ipv6_text(),
             false => self.ipv4_text(),
         };
+        let (kind, l4) = match self.kind {
+            TunnelKind::Gre if self.is_ipv6() => (109, self.gre_text()),
+            TunnelKind::Gre => (3, self.gre_text()),
+            TunnelKind::Geneve => (5, self.udp_text(&self.geneve_text())),
+            _ => (4, self.udp_text(&self.vxlan_text())),
+        };
         let (tunnel_port, out_port) = (port(self.tunnel_port), port(self.out_port));
         format!(
-            "tnl_push(tnl_port({tunnel_port}),header(size={},type=4,eth(dst={},src={},dl_type={:#06x}),\
-             {ip},udp(src={},dst={},csum={:#x}),vxlan(flags={:#x},vni={:#x})),out_port({out_port}))",
+            "tnl_push(tnl_port({tunnel_port}),header(size={},type={kind},eth(dst={},src={},dl_type={:#06x}),\
+             {ip},{l4}),out_port({out_port}))",
             h.len(),
             mac(&h[..6]),
             mac(&h[6..12]),
             self.be16(12),
-            self.be16(udp),
-            self.be16(udp + 2),
-            self.be16(udp + 6),
-            self.be32(udp + 8),
-            self.be32(udp + 12) >> 8,
         )
+    }
+
+    fn udp_text(&self, rest: &str) -> String {
+        let udp = self.l4();
+        let (src, dst, sum) = (self.be16(udp), self.be16(udp + 2), self.be16(udp + 6));
+        format!("udp(src={src},dst={dst},csum={sum:#x}),{rest}")
+    }
+
+    fn vxlan_text(&self) -> String {
+        let at = self.l4() + 8;
+        format!("vxlan(flags={:#x},vni={:#x})", self.be32(at), self.be32(at + 4) >> 8)
+    }
+
+    fn geneve_text(&self) -> String {
+        let at = self.l4() + 8;
+        let flags = self.header[at + 1];
+        let oam = if flags & 0x80 != 0 { "oam," } else { "" };
+        let crit = if flags & 0x40 != 0 { "crit," } else { "" };
+        format!("geneve({oam}{crit}vni={:#x})", self.be32(at + 4) >> 8)
+    }
+
+    fn gre_text(&self) -> String {
+        let mut at = self.l4();
+        let flags = self.be16(at);
+        let mut text = format!("gre((flags={flags:#x},proto={:#x})", self.be16(at + 2));
+        for (flag, name) in [(gre::CHECKSUM, "csum"), (gre::KEY, "key"), (gre::SEQUENCE, "seq")] {
+            if flags & flag != 0 {
+                at += 4;
+                let word = self.be32(at);
+                text += &format!(",{name}={:#x}", if name == "csum" { word >> 16 } else { word });
+            }
+        }
+        text + ")"
     }
 
     fn ipv4_text(&self) -> String {

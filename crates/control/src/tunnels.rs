@@ -4,6 +4,7 @@ use crate::config::IfaceConf;
 use crate::ports::Iface;
 use crate::state::State;
 use crate::vlog;
+use action::TunnelKind;
 use flow::PortNo;
 use ofproto::{BridgeId, Local, Remote, Switch, TunnelSpec};
 use openflow::port_state;
@@ -14,15 +15,26 @@ use std::net::IpAddr;
 type StrMap = BTreeMap<String, String>;
 
 const MODULE: &str = "netdev_vport";
-/// VXLAN's own UDP port (RFC 7348).
-pub const VXLAN_PORT: u16 = 4789;
+/// VXLAN's own UDP port (RFC 7348), and Geneve's (RFC 8926).
+const VXLAN_PORT: u16 = 4789;
+const GENEVE_PORT: u16 = 6081;
 const TTL: u8 = 64;
 const DSCP: u8 = 0xfc;
 const VNI_BITS: u32 = 24;
+const GRE_KEY_BITS: u32 = 32;
 
 /// Is this the type of a tunnel interface?
 pub fn is_tunnel(kind: &str) -> bool {
-    kind == "vxlan"
+    matches!(kind, "vxlan" | "geneve" | "gre" | "ip6gre")
+}
+
+/// The UDP port that a type uses when none is given.
+pub fn usual_port(kind: &str) -> u16 {
+    match kind {
+        "vxlan" => VXLAN_PORT,
+        "geneve" => GENEVE_PORT,
+        _ => 0,
+    }
 }
 
 /// Reads a tunnel interface's options. Errors are in OVS's words where it has them.
@@ -31,7 +43,8 @@ pub fn parse(conf: &IfaceConf) -> Result<TunnelSpec, String> {
     let (remote, local) = (o.remote()?, o.local()?);
     match (remote, local) {
         (Remote::Ip(_), Local::Flow) => {
-            return o.fail("vxlan type requires 'remote_ip=flow' with 'local_ip=flow'");
+            let kind = &conf.kind;
+            return o.fail(&format!("{kind} type requires 'remote_ip=flow' with 'local_ip=flow'"));
         }
         (Remote::Ip(r), Local::Ip(l)) if r.is_ipv4() != l.is_ipv4() => {
             return o.fail("'remote_ip' and 'local_ip' has to be of the same address family");
@@ -45,10 +58,8 @@ pub fn parse(conf: &IfaceConf) -> Result<TunnelSpec, String> {
         };
     }
     Ok(TunnelSpec {
-        dst_port: match o.number("dst_port")? {
-            None => VXLAN_PORT,
-            Some(n) => u16::try_from(n).ok().filter(|n| *n > 0).ok_or(o.bad("dst_port"))?,
-        },
+        kind: o.kind(),
+        dst_port: o.dst_port()?,
         remote,
         local,
         in_key: o.key("in_key")?,
@@ -62,8 +73,9 @@ pub fn parse(conf: &IfaceConf) -> Result<TunnelSpec, String> {
             _ => Some(o.number("ttl")?.map_or(TTL, |n| n as u8)),
         },
         df: o.get("df_default") != Some("false"),
+        keyed: o.get("key").or(o.get("out_key")).is_some(),
         csum: o.get("csum") == Some("true"),
-        gbp: o.extensions().any(|e| e == "gbp"),
+        sequence: o.is_gre() && o.get("seq") == Some("true"),
         egress_mark: o.number("egress_pkt_mark")?.map(|n| n as u32),
     })
 }
@@ -80,7 +92,27 @@ impl<'a> Options<'a> {
     }
 
     fn bad(&self, name: &str) -> String {
-        format!("{}: bad vxlan '{name}'", self.0.name)
+        format!("{}: bad {} '{name}'", self.0.name, self.0.kind)
+    }
+
+    fn is_gre(&self) -> bool {
+        matches!(self.0.kind.as_str(), "gre" | "ip6gre")
+    }
+
+    fn kind(&self) -> TunnelKind {
+        match self.0.kind.as_str() {
+            "geneve" => TunnelKind::Geneve,
+            "gre" | "ip6gre" => TunnelKind::Gre,
+            _ if self.extensions().any(|e| e == "gbp") => TunnelKind::VxlanGbp,
+            _ => TunnelKind::Vxlan,
+        }
+    }
+
+    fn dst_port(&self) -> Result<u16, String> {
+        match self.number("dst_port")?.filter(|_| !self.is_gre()) {
+            None => Ok(usual_port(&self.0.kind)),
+            Some(n) => u16::try_from(n).ok().filter(|n| *n > 0).ok_or(self.bad("dst_port")),
+        }
     }
 
     /// A number, decimal or after `0x`.
@@ -100,14 +132,15 @@ impl<'a> Options<'a> {
             None => Ok(Some(0)),
             Some("flow") => Ok(None),
             Some(_) => {
-                let fits = self.number(name)?.filter(|n| n >> VNI_BITS == 0);
+                let bits = if self.is_gre() { GRE_KEY_BITS } else { VNI_BITS };
+                let fits = self.number(name)?.filter(|n| n >> bits == 0);
                 fits.map(|n| Some(n as u32)).ok_or_else(|| self.bad(name))
             }
         }
     }
 
     fn remote(&self) -> Result<Remote, String> {
-        let missing = "vxlan type requires valid 'remote_ip' argument";
+        let missing = &format!("{} type requires valid 'remote_ip' argument", self.0.kind);
         match self.get("remote_ip") {
             None => self.fail(missing),
             Some("flow") => Ok(Remote::Flow),
@@ -141,18 +174,22 @@ impl<'a> Options<'a> {
             "key",
             "in_key",
             "out_key",
-            "dst_port",
             "tos",
             "ttl",
             "df_default",
             "csum",
-            "exts",
             "egress_pkt_mark",
             "packet_type",
         ];
-        let name = &self.0.name;
-        for unknown in self.0.options.keys().filter(|k| !KNOWN.contains(&k.as_str())) {
-            vlog::warn!(MODULE, "{name}: unknown vxlan argument '{unknown}'");
+        let (name, kind) = (&self.0.name, &self.0.kind);
+        let known = |k: &str| match k {
+            "dst_port" => !self.is_gre(),
+            "seq" => self.is_gre(),
+            "exts" => kind == "vxlan",
+            k => KNOWN.contains(&k),
+        };
+        for unknown in self.0.options.keys().filter(|k| !known(k)) {
+            vlog::warn!(MODULE, "{name}: unknown {kind} argument '{unknown}'");
         }
         for unknown in self.extensions().filter(|e| *e != "gbp") {
             vlog::warn!(MODULE, "{name}: unknown extension '{unknown}'");
@@ -171,10 +208,10 @@ pub fn shown_options(conf: &IfaceConf) -> Option<StrMap> {
         return None;
     }
     let default = |key: &str, value: &str| match key {
-        "dst_port" => value == "4789",
+        "dst_port" => value.parse() == Ok(usual_port(&conf.kind)),
         "ttl" => value == "64",
         "tos" => value == "0",
-        "csum" => value != "true",
+        "csum" | "seq" => value != "true",
         "df_default" => value != "false",
         "exts" => true,
         _ => false,
@@ -183,57 +220,72 @@ pub fn shown_options(conf: &IfaceConf) -> Option<StrMap> {
     Some(shown.map(|(k, v)| (k.clone(), v.clone())).collect())
 }
 
-/// Datapath ports of tunnels by UDP port, with the number of interfaces that use each.
+/// A datapath port that tunnels share.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// Datapath number.
+    pub no: PortNo,
+    /// Type of its tunnels.
+    pub kind: String,
+    /// The UDP port that it listens on; 0: it listens for GRE.
+    pub udp: u16,
+    /// Interfaces that use it.
+    pub users: usize,
+}
+
+/// Datapath ports of tunnels by name.
 #[derive(Default)]
-pub struct TunnelPorts(BTreeMap<u16, (PortNo, usize)>);
+pub struct TunnelPorts(BTreeMap<String, Shared>);
 
 impl TunnelPorts {
-    /// UDP port, number, name, ascending.
-    pub fn all(&self) -> impl Iterator<Item = (u16, PortNo, String)> {
-        self.0.iter().map(|(udp, (no, _))| (*udp, *no, port_name(*udp)))
+    /// By name, ascending.
+    pub fn all(&self) -> impl Iterator<Item = (&String, &Shared)> {
+        self.0.iter()
     }
 
     /// The name of a tunnels' datapath port.
     pub fn name(&self, no: PortNo) -> Option<String> {
-        self.all().find(|(_, n, _)| *n == no).map(|(.., name)| name)
+        self.0.iter().find(|(_, p)| p.no == no).map(|(name, _)| name.clone())
     }
 
     /// The number of the datapath port of this name.
     pub fn number(&self, name: &str) -> Option<PortNo> {
-        self.all().find(|(.., n)| n == name).map(|(_, no, _)| no)
+        self.0.get(name).map(|p| p.no)
     }
 
     /// An interface gives its datapath port up; is it to be closed?
     pub fn released(&mut self, no: PortNo) -> bool {
-        let found = self.0.iter_mut().find(|(_, (n, _))| *n == no);
-        let Some((udp, (_, users))) = found else { return true };
-        *users -= 1;
-        let (udp, last) = (*udp, *users == 0);
+        let Some(name) = self.name(no) else { return true };
+        let port = self.0.get_mut(&name).expect("it was just found");
+        port.users -= 1;
+        let last = port.users == 0;
         if last {
-            self.0.remove(&udp);
+            self.0.remove(&name);
         }
         last
-    }
-
-    /// Datapath port and number of users, by name.
-    pub fn users(&self) -> impl Iterator<Item = (String, PortNo, usize)> {
-        self.0.iter().map(|(udp, (no, users))| (port_name(*udp), *no, *users))
     }
 }
 
 /// As OVS calls the kernel's device.
-fn port_name(udp: u16) -> String {
-    format!("vxlan_sys_{udp}")
+fn port_name(kind: &str, udp: u16) -> String {
+    match kind {
+        "geneve" => format!("genev_sys_{udp}"),
+        "vxlan" => format!("vxlan_sys_{udp}"),
+        _ => format!("{kind}_sys"),
+    }
 }
 
 /// Checks a tunnel interface and gives it its datapath port.
 pub fn attach(s: &mut State, conf: &IfaceConf) -> Result<PortNo, String> {
     let spec = parse(conf)?;
     Options(conf).warn();
+    let name = port_name(&conf.kind, spec.dst_port);
+    let shared = s.tunnels.number(&name);
     let ids: Vec<BridgeId> = s.ofproto.bridges().map(|(id, _)| id).collect();
-    let others = ids.iter().flat_map(|id| s.ofproto.ports(*id)).filter_map(|p| p.tunnel.as_ref());
-    for other in others.filter(|o| o.dst_port == spec.dst_port) {
-        if other.gbp != spec.gbp {
+    let others = ids.iter().flat_map(|id| s.ofproto.ports(*id));
+    let others = others.filter(|p| p.dp_port == shared).filter_map(|p| p.tunnel.as_ref());
+    for other in others {
+        if other.kind != spec.kind {
             return Options(conf).fail(
                 "VXLAN-GBP, and non-VXLAN-GBP tunnels can't be configured on the same dst_port",
             );
@@ -245,14 +297,14 @@ pub fn attach(s: &mut State, conf: &IfaceConf) -> Result<PortNo, String> {
             ));
         }
     }
-    if let Some((no, users)) = s.tunnels.0.get_mut(&spec.dst_port) {
-        *users += 1;
-        return Ok(*no);
+    if let Some(port) = s.tunnels.0.get_mut(&name) {
+        port.users += 1;
+        return Ok(port.no);
     }
-    let name = port_name(spec.dst_port);
     let port = port::TunnelPort::new(&name, &conf.kind, s.devices.pools.clone());
     let no = s.dp.add_port(Box::new(port), Default::default()).map_err(|e| e.to_string())?;
-    s.tunnels.0.insert(spec.dst_port, (no, 1));
+    let (kind, udp) = (conf.kind.clone(), spec.dst_port);
+    s.tunnels.0.insert(name, Shared { no, kind, udp, users: 1 });
     Ok(no)
 }
 
@@ -285,10 +337,11 @@ mod tests {
     fn options_mean_what_they_mean_in_ovs() {
         let t = read("remote_ip=10.0.0.2 key=42 tos=inherit ttl=inherit csum=true").unwrap();
         assert_eq!((t.in_key, t.out_key, t.dst_port), (Some(42), Some(42), VXLAN_PORT));
-        assert_eq!((t.tos, t.ttl, t.df, t.csum, t.gbp), (None, None, true, true, false));
+        assert_eq!((t.tos, t.ttl, t.df, t.csum), (None, None, true, true));
+        assert_eq!(t.kind, TunnelKind::Vxlan);
         let t = read("remote_ip=flow in_key=flow out_key=0x7 exts=gbp df_default=false").unwrap();
         assert_eq!((t.remote, t.in_key, t.out_key), (Remote::Flow, None, Some(7)));
-        assert!(t.gbp && !t.df && t.ttl == Some(64));
+        assert!(t.kind == TunnelKind::VxlanGbp && !t.df && t.ttl == Some(64));
         let t = read("remote_ip=fd00::2 dst_port=4790 egress_pkt_mark=5").unwrap();
         assert_eq!((t.in_key, t.egress_mark, t.dst_port), (Some(0), Some(5), 4790));
     }
@@ -319,8 +372,34 @@ mod tests {
     }
 
     #[test]
+    fn other_kinds_have_their_own_ways() {
+        let read = |kind: &str, options: &str| {
+            let pairs = options.split_whitespace().filter_map(|o| o.split_once('='));
+            let options = pairs.map(|(k, v)| (k.to_string(), v.to_string())).collect();
+            let (name, kind) = ("v".to_string(), kind.to_string());
+            parse(&IfaceConf { name, kind, options, ..IfaceConf::default() })
+        };
+        let t = read("geneve", "remote_ip=10.0.0.2 key=flow").unwrap();
+        assert_eq!((t.kind, t.dst_port, t.out_key), (TunnelKind::Geneve, 6081, None));
+        let t = read("gre", "remote_ip=10.0.0.2 key=4294967295 seq=true dst_port=7").unwrap();
+        assert_eq!((t.kind, t.dst_port, t.in_key), (TunnelKind::Gre, 0, Some(!0)));
+        assert!(t.keyed && t.sequence && !t.csum);
+        let t = read("ip6gre", "remote_ip=fd00::2").unwrap();
+        assert!(!t.keyed && !t.sequence);
+        assert_eq!(
+            read("geneve", "key=9").unwrap_err(),
+            "v: geneve type requires valid 'remote_ip' argument"
+        );
+        assert_eq!(
+            read("gre", "remote_ip=10.0.0.1 key=4294967296").unwrap_err(),
+            "v: bad gre 'key'"
+        );
+    }
+
+    #[test]
     fn a_port_is_closed_with_its_last_user() {
-        let mut p = TunnelPorts([(4789, (7, 2))].into());
+        let port = Shared { no: 7, kind: "vxlan".into(), udp: 4789, users: 2 };
+        let mut p = TunnelPorts([(port_name("vxlan", 4789), port)].into());
         assert_eq!(p.name(7).as_deref(), Some("vxlan_sys_4789"));
         assert!(!p.released(7) && p.released(7) && p.name(7).is_none());
         assert!(p.released(3), "not a tunnel's");

@@ -242,7 +242,7 @@ impl<S: Sink> Run<'_, S> {
             Op::Recirc(_) | Op::TunnelPop { .. } if f.depth >= RECIRC_LIMIT => {
                 self.end(Drop::RecircLimit, p)
             }
-            Op::TunnelPop { port, gbp } => match tunnel::pop(&mut p, *port, *gbp, f) {
+            Op::TunnelPop { port, kind } => match tunnel::pop(&mut p, *port, *kind, f) {
                 Ok(()) => {
                     self.ends += 1;
                     self.sink.recirculate(0, p, f);

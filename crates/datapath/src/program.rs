@@ -217,7 +217,7 @@ fn hash_op(h: u64, op: &Op) -> u64 {
         Op::TunnelPush(t) => {
             t.header.iter().fold(mix(14, t.out_port.into()), |h, b| fold(h ^ u64::from(*b)))
         }
-        Op::TunnelPop { port, gbp } => mix(15, u64::from(*port) << 1 | u64::from(*gbp)),
+        Op::TunnelPop { port, kind } => mix(15, u64::from(*port) << 8 | *kind as u64),
     }
 }
 
@@ -244,7 +244,9 @@ fn same(a: &Op, b: &Op) -> bool {
         }
         (Op::Drop(a), Op::Drop(b)) => a == b,
         (Op::TunnelPush(a), Op::TunnelPush(b)) => a == b,
-        (Op::TunnelPop { port: a, gbp: c }, Op::TunnelPop { port: b, gbp: d }) => a == b && c == d,
+        (Op::TunnelPop { port: a, kind: c }, Op::TunnelPop { port: b, kind: d }) => {
+            a == b && c == d
+        }
         _ => false,
     }
 }

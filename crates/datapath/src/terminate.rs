@@ -7,6 +7,8 @@
 
 use crate::lookup::store::{PWORDS, Store};
 use crate::parse::Line;
+use crate::tunnel;
+use action::{Op, TunnelKind};
 use flow::PortNo;
 
 /// Rules worth a look at every packet: one underlay address and port each, more or less.
@@ -21,6 +23,8 @@ pub(crate) struct Terminator {
     mask: [u64; 7],
     /// The tunnels' datapath port.
     pub port: PortNo,
+    /// The first word of the plainest header of its kind of tunnel.
+    pub word: u32,
     /// Outer packets of this vector, to be credited.
     pub packets: u64,
     pub bytes: u64,
@@ -28,14 +32,16 @@ pub(crate) struct Terminator {
 
 impl Terminator {
     /// A copy of a live rule that looks at line 0 only.
-    fn new(store: &Store, rule: u32, port: PortNo) -> Option<Terminator> {
+    fn new(store: &Store, rule: u32, port: PortNo, kind: TunnelKind) -> Option<Terminator> {
+        let word = tunnel::plain_word(kind)?;
         let p = store.payload(rule);
-        let word = |w| store.mask_word(p.mask(), w);
-        if !p.usable() || (8..PWORDS).any(|w| word(w) != 0) {
+        let mask = |w| store.mask_word(p.mask(), w);
+        if !p.usable() || (8..PWORDS).any(|w| mask(w) != 0) {
             return None;
         }
-        let (key, mask) = (*store.line(rule), std::array::from_fn(word));
-        Some(Terminator { rule, payload: p.0, key, mask, port, packets: 0, bytes: 0 })
+        let (key, mask) = (*store.line(rule), std::array::from_fn(mask));
+        let payload = p.0;
+        Some(Terminator { rule, payload, key, mask, port, word, packets: 0, bytes: 0 })
     }
 
     #[inline]
@@ -58,13 +64,14 @@ impl Terminators {
         self.list.is_empty()
     }
 
-    /// This rule decapsulates to `port`.
+    /// This rule does `ops`, which is decapsulation.
     #[cold]
-    pub fn learn(&mut self, store: &Store, rule: u32, port: PortNo) {
+    pub fn learn(&mut self, store: &Store, rule: u32, ops: &[Op]) {
+        let [Op::TunnelPop { port, kind }] = ops else { return };
         if rule == 0 || self.list.iter().any(|t| t.rule == rule) {
             return;
         }
-        let Some(new) = Terminator::new(store, rule, port) else { return };
+        let Some(new) = Terminator::new(store, rule, *port, *kind) else { return };
         match self.list.len() < MOST {
             true => self.list.push(new),
             false => {

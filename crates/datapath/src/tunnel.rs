@@ -1,11 +1,12 @@
-//! Outer headers on and off (VXLAN, RFC 7348): the two-step way, which defines what is right.
+//! Outer headers on and off (VXLAN, Geneve, GRE): the two-step way, which defines what is right.
 
 use crate::interpret::Frame;
 use crate::lookup::fold;
 use crate::parse::{Layout, Line, UDP, bytes, bytes_mut, parse};
-use action::TunnelPush;
+use action::{TunnelKind, TunnelPush, gre};
 use flow::{PortNo, at, flag, frag};
 use packet::Packet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use telemetry::Drop;
 use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
 
@@ -16,14 +17,24 @@ pub(crate) const EXT2: u8 = 2;
 const DF: u16 = 1;
 const CSUM: u16 = 2;
 const KEY: u16 = 4;
+const OAM: u16 = 8;
 
 const UDP_HEADER: usize = 8;
+/// Of VXLAN, and of Geneve without options.
 const VXLAN_HEADER: usize = 8;
+const GRE_HEADER: usize = 4;
+const GRE_PROTOCOL: u8 = 47;
+/// GRE sequence numbers, of all tunnels together: they rise in each, which is what receivers look at.
+static SEQUENCE: AtomicU32 = AtomicU32::new(0);
+/// The Ethertype of Ethernet in a tunnel.
+const ETHERNET: u16 = 0x6558;
 /// VXLAN: "the VNI is valid", and with the group policy extension what else may be set.
 const VALID: u32 = 0x0800_0000;
 const GBP: u32 = 0x8000_0000;
 const GBP_FLAGS: u32 = 0x0048_0000;
 const GBP_ID: u32 = 0xffff;
+/// Geneve: a packet of the control plane.
+const GENEVE_OAM: u32 = 0x80_0000;
 
 fn be16(d: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([d[at], d[at + 1]])
@@ -64,7 +75,7 @@ fn source_port(t: &TunnelPush, entropy: u32) -> u16 {
 /// Puts the outer header in front and fills it in. Err: nothing was changed.
 #[inline]
 pub(crate) fn push(p: &mut Packet, t: &TunnelPush, entropy: u32) -> Result<(), Drop> {
-    let (len, udp) = (t.header.len(), t.udp());
+    let (len, l4) = (t.header.len(), t.l4());
     if p.len() + len > usize::from(u16::MAX) {
         return Err(Drop::TooLong);
     }
@@ -76,9 +87,7 @@ pub(crate) fn push(p: &mut Packet, t: &TunnelPush, entropy: u32) -> Result<(), D
         Ok(h) => d[..50].copy_from_slice(h),
         Err(_) => d[..len].copy_from_slice(&t.header),
     }
-    let behind_ip = (d.len() - udp) as u16;
-    d[udp..udp + 2].copy_from_slice(&source_port(t, entropy).to_be_bytes());
-    d[udp + 4..udp + 6].copy_from_slice(&behind_ip.to_be_bytes());
+    let behind_ip = (d.len() - l4) as u16;
     if t.is_ipv6() {
         d[18..20].copy_from_slice(&behind_ip.to_be_bytes());
     } else {
@@ -86,12 +95,37 @@ pub(crate) fn push(p: &mut Packet, t: &TunnelPush, entropy: u32) -> Result<(), D
         let sum = internet(&d[14..34]);
         d[24..26].copy_from_slice(&sum.to_be_bytes());
     }
+    match t.kind {
+        TunnelKind::Gre => fill_gre(&mut d[l4..], t),
+        _ => fill_udp(d, t, source_port(t, entropy)),
+    }
+    Ok(())
+}
+
+#[inline]
+fn fill_udp(d: &mut [u8], t: &TunnelPush, source_port: u16) {
+    let udp = t.l4();
+    let len = (d.len() - udp) as u16;
+    d[udp..udp + 2].copy_from_slice(&source_port.to_be_bytes());
+    d[udp + 4..udp + 6].copy_from_slice(&len.to_be_bytes());
     if t.checksum() {
         d[udp + 6..udp + 8].fill(0);
         let sum = udp_sum(d, t.is_ipv6(), 14, udp).finish_udp();
         d[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
     }
-    Ok(())
+}
+
+/// The sequence number is the last thing in the header; the checksum is about everything.
+fn fill_gre(g: &mut [u8], t: &TunnelPush) {
+    if t.sequence() {
+        let end = t.header.len() - t.l4();
+        let next = SEQUENCE.fetch_add(1, Ordering::Relaxed);
+        g[end - 4..end].copy_from_slice(&next.to_be_bytes());
+    }
+    if t.checksum() {
+        let sum = internet(g);
+        g[4..6].copy_from_slice(&sum.to_be_bytes());
+    }
 }
 
 /// Pseudo header and all from the UDP header to the end of `d`.
@@ -121,9 +155,14 @@ struct Outer {
 
 /// Takes the outer header away. `f` becomes the frame of the inner packet, fresh from tunnel port
 /// `port`. Err: the header is not one that we take; nothing was changed.
-pub(crate) fn pop(p: &mut Packet, port: PortNo, gbp: bool, f: &mut Frame) -> Result<(), Drop> {
+pub(crate) fn pop(
+    p: &mut Packet,
+    port: PortNo,
+    kind: TunnelKind,
+    f: &mut Frame,
+) -> Result<(), Drop> {
     f.reparse(p.data(), f.tags);
-    let outer = read(p.data(), &f.line, &f.lay, gbp)?;
+    let outer = read(p.data(), &f.line, &f.lay, kind)?;
     let (start, end) = (outer.inner.start, outer.inner.end);
     let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
     let limit = f.vlan_limit;
@@ -149,11 +188,21 @@ pub(crate) struct Stripped {
     pub ext2: Line,
 }
 
+/// The first word of VXLAN without extensions or Geneve without options and flags; None: a tunnel that
+/// [`strip`] does not know.
+pub(crate) fn plain_word(kind: TunnelKind) -> Option<u32> {
+    match kind {
+        TunnelKind::Vxlan | TunnelKind::VxlanGbp => Some(VALID),
+        TunnelKind::Geneve => Some(ETHERNET.into()),
+        TunnelKind::Gre => None,
+    }
+}
+
 /// As [`pop`], for the plainest outer header: IPv4 without options at `lay`, UDP without checksum, VXLAN
-/// without extensions, one whole Ethernet header behind. None, and nothing changed: it is not that, or
-/// not right.
+/// or Geneve that start with `word`, one whole Ethernet header behind. None, and nothing changed: it is
+/// not that, or not right.
 #[inline]
-pub(crate) fn strip(p: &mut Packet, lay: &Layout) -> Option<Stripped> {
+pub(crate) fn strip(p: &mut Packet, lay: &Layout, word: u32) -> Option<Stripped> {
     const IPV4_UDP: usize = 34;
     let h: &[u8; 64] = p.data().first_chunk()?;
     let end = IPV4_UDP + usize::from(be16(h, 38));
@@ -162,7 +211,7 @@ pub(crate) fn strip(p: &mut Packet, lay: &Layout) -> Option<Stripped> {
         && h[14] == 0x45
         && h[23] == UDP
         && be16(h, 40) == 0
-        && be32(h, 42) == VALID
+        && be32(h, 42) == word
         && h[49] == 0;
     let whole = be16(h, 12) == crate::parse::IPV4 && be16(h, 20) & 0x3fff == 0;
     let sized = end >= h.len() && end <= usize::from(lay.end);
@@ -180,45 +229,112 @@ pub(crate) fn strip(p: &mut Packet, lay: &Layout) -> Option<Stripped> {
     Some(Stripped { word6, ext2 })
 }
 
-/// Reads and checks UDP and VXLAN behind whatever IP header the parser found.
-fn read(d: &[u8], line: &Line, lay: &Layout, gbp: bool) -> Result<Outer, Drop> {
-    let l0 = bytes(line);
-    let udp = usize::from(lay.l4);
-    let whole = l0[at::FRAG] == 0 && l0[at::PROTO] == UDP && l0[at::FLAGS] & flag::L4 != 0;
-    if !whole || udp == 0 {
-        return Err(Drop::TunnelHeader);
-    }
-    let (l3, ip_end) = (usize::from(lay.l3), usize::from(lay.end));
+/// A tunnel's own header, behind IP.
+struct Inside {
+    /// Where the inner frame starts and ends.
+    frame: std::ops::Range<usize>,
+    flags: u16,
+    id: u32,
+    /// UDP ports.
+    ports: [u8; 4],
+    /// Group policy id and flags.
+    policy: [u8; 3],
+}
+
+/// Reads and checks a tunnel's headers behind whatever IP header the parser found.
+fn read(d: &[u8], line: &Line, lay: &Layout, kind: TunnelKind) -> Result<Outer, Drop> {
+    let (l0, l3) = (bytes(line), usize::from(lay.l3));
     let ipv6 = be16(l0, at::ETH_TYPE) == crate::parse::IPV6;
-    let end = udp + usize::from(be16(d, udp + 4));
-    if end > ip_end || end < udp + UDP_HEADER + VXLAN_HEADER {
+    if l0[at::FRAG] != 0 || lay.l4 == 0 {
         return Err(Drop::TunnelHeader);
     }
+    let inside = match kind {
+        TunnelKind::Gre => read_gre(d, l0, lay)?,
+        _ => read_udp(d, l0, lay, kind)?,
+    };
     // With options the checksum covers them too.
     if !ipv6 && internet(&d[l3..l3 + usize::from(d[l3] & 15) * 4]) != 0 {
         return Err(Drop::TunnelChecksum);
     }
-    let summed = be16(d, udp + 6) != 0;
-    if summed && udp_sum(&d[..end], ipv6, l3, udp).finish() != 0 {
-        return Err(Drop::TunnelChecksum);
-    }
-    let vxlan = udp + UDP_HEADER;
-    let policy = policy(be32(d, vxlan), gbp)?;
-    let vni = be32(d, vxlan + 4);
-    if vni & 0xff != 0 {
-        return Err(Drop::TunnelHeader);
-    }
-    let mut outer =
-        Outer { inner: vxlan + VXLAN_HEADER..end, ext2: [0; 8], id: vni >> 8, src: [0; 4] };
+    let mut outer = Outer { inner: inside.frame, ext2: [0; 8], id: inside.id, src: [0; 4] };
     outer.addresses(d, l3, ipv6);
     let df = !ipv6 && d[l3 + 6] & 0x40 != 0;
-    let flags = KEY | if df { DF } else { 0 } | if summed { CSUM } else { 0 };
-    let ports = [d[udp], d[udp + 1], d[udp + 2], d[udp + 3]];
+    let flags = inside.flags | if df { DF } else { 0 };
     outer.put(at::TUN_FLAGS, &flags.to_be_bytes());
     outer.put(at::TUN_TOS, &[l0[at::TOS], l0[at::TTL]]);
-    outer.put(at::TUN_TP_SRC, &ports);
-    outer.put(at::TUN_GBP_ID, &policy);
+    outer.put(at::TUN_TP_SRC, &inside.ports);
+    outer.put(at::TUN_GBP_ID, &inside.policy);
     Ok(outer)
+}
+
+/// UDP with VXLAN or Geneve in it.
+fn read_udp(d: &[u8], l0: &[u8; 64], lay: &Layout, kind: TunnelKind) -> Result<Inside, Drop> {
+    let udp = usize::from(lay.l4);
+    if l0[at::PROTO] != UDP || l0[at::FLAGS] & flag::L4 == 0 {
+        return Err(Drop::TunnelHeader);
+    }
+    let end = udp + usize::from(be16(d, udp + 4));
+    if end > usize::from(lay.end) || end < udp + UDP_HEADER + VXLAN_HEADER {
+        return Err(Drop::TunnelHeader);
+    }
+    let summed = be16(d, udp + 6) != 0;
+    let ipv6 = be16(l0, at::ETH_TYPE) == crate::parse::IPV6;
+    if summed && udp_sum(&d[..end], ipv6, usize::from(lay.l3), udp).finish() != 0 {
+        return Err(Drop::TunnelChecksum);
+    }
+    let at = udp + UDP_HEADER;
+    let (word, id) = (be32(d, at), be32(d, at + 4));
+    let mut inside = Inside {
+        frame: at + VXLAN_HEADER..end,
+        flags: KEY | if summed { CSUM } else { 0 },
+        id: id >> 8,
+        ports: [d[udp], d[udp + 1], d[udp + 2], d[udp + 3]],
+        policy: [0; 3],
+    };
+    match kind {
+        TunnelKind::Geneve => {
+            inside.frame.start += geneve_options(word)?;
+            inside.flags |= if word & GENEVE_OAM != 0 { OAM } else { 0 };
+        }
+        _ if id & 0xff != 0 => return Err(Drop::TunnelHeader),
+        _ => inside.policy = policy(word, kind == TunnelKind::VxlanGbp)?,
+    }
+    if inside.frame.start > end {
+        return Err(Drop::TunnelHeader);
+    }
+    Ok(inside)
+}
+
+/// The first word of a Geneve header: bytes of options that follow.
+fn geneve_options(word: u32) -> Result<usize, Drop> {
+    let version = word >> 30;
+    if version != 0 || word & 0xffff != ETHERNET.into() {
+        return Err(Drop::TunnelHeader);
+    }
+    Ok((word >> 24 & 0x3f) as usize * 4)
+}
+
+/// GRE with Ethernet in it.
+fn read_gre(d: &[u8], l0: &[u8; 64], lay: &Layout) -> Result<Inside, Drop> {
+    let (start, end) = (usize::from(lay.l4), usize::from(lay.end));
+    if l0[at::PROTO] != GRE_PROTOCOL || end < start + GRE_HEADER {
+        return Err(Drop::TunnelHeader);
+    }
+    let flags = be16(d, start);
+    let has = |flag: u16| flags & flag != 0;
+    let size = |flag: u16| if has(flag) { 4 } else { 0 };
+    let key = start + GRE_HEADER + size(gre::CHECKSUM);
+    let frame = key + size(gre::KEY) + size(gre::SEQUENCE)..end;
+    let known = gre::CHECKSUM | gre::KEY | gre::SEQUENCE;
+    if flags & !known != 0 || be16(d, start + 2) != ETHERNET || frame.start > end {
+        return Err(Drop::TunnelHeader);
+    }
+    if has(gre::CHECKSUM) && internet(&d[start..end]) != 0 {
+        return Err(Drop::TunnelChecksum);
+    }
+    let id = if has(gre::KEY) { be32(d, key) } else { 0 };
+    let flags = if has(gre::CHECKSUM) { CSUM } else { 0 } | if has(gre::KEY) { KEY } else { 0 };
+    Ok(Inside { frame, flags, id, ports: [0; 4], policy: [0; 3] })
 }
 
 impl Outer {

@@ -3,7 +3,7 @@ mod common;
 #[path = "common/gen.rs"]
 mod generate;
 
-use action::{Op, TunnelPush};
+use action::{Op, TunnelKind, TunnelPush};
 use common::*;
 use datapath::Settings;
 use flow::{Field, Key, at};
@@ -25,9 +25,9 @@ fn on(port: u16, fields: &[(Field, u128)], ops: Vec<Op>, credit: u32) -> Rule {
     r
 }
 
-/// Decapsulates VXLAN to 10.0.0.N, and sends the inner packets by key and more.
-fn rules(r: &mut Rng) -> Vec<Rule> {
-    let pop = || vec![Op::TunnelPop { port: TUNNEL, gbp: false }];
+/// Decapsulates packets to 10.0.0.N, and sends the inner packets by key and more.
+fn rules(r: &mut Rng, kind: TunnelKind) -> Vec<Rule> {
+    let pop = || vec![Op::TunnelPop { port: TUNNEL, kind }];
     let outer = |n: u128| {
         [
             (Field::EthType, 0x0800),
@@ -61,8 +61,8 @@ fn fix_ip(f: &mut [u8]) {
     f[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// VXLAN with anything inside.
-fn vxlan(r: &mut Rng) -> Vec<u8> {
+/// VXLAN or Geneve with anything inside.
+fn tunnelled(r: &mut Rng, kind: TunnelKind) -> Vec<u8> {
     let inner = packet(r);
     let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     let total = (20 + 16 + inner.len()) as u16;
@@ -72,16 +72,22 @@ fn vxlan(r: &mut Rng) -> Vec<u8> {
     f.push(r.below(3) as u8);
     f.extend([0x80, r.below(4) as u8, 0x12, 0xb5]);
     f.extend((total - 20).to_be_bytes());
-    f.extend([0, 0, 8, 0, 0, 0, 0, 0, r.below(4) as u8, 0]);
+    f.extend(if kind == TunnelKind::Geneve {
+        [0, 0, 0, 0, 0x65, 0x58]
+    } else {
+        [0, 0, 8, 0, 0, 0]
+    });
+    f.extend([0, 0, r.below(4) as u8, 0]);
     f.extend(inner);
     fix_ip(&mut f);
     f
 }
 
 /// Something is odd about the outer header, or wrong.
-fn odd(r: &mut Rng) -> Vec<u8> {
-    let mut f = vxlan(r);
-    match r.below(10) {
+fn odd(r: &mut Rng, kind: TunnelKind) -> Vec<u8> {
+    let mut f = tunnelled(r, kind);
+    match r.below(11) {
+        10 => f[r.pick(&[42usize, 43, 44, 45])] ^= 1 << r.below(8),
         0 => f[24] ^= 1,
         1 => f[42] = r.next() as u8,
         2 => f[49] = 1,
@@ -111,17 +117,18 @@ fn odd(r: &mut Rng) -> Vec<u8> {
 type Outcome = (Vec<Vec<Vec<u8>>>, std::collections::BTreeMap<u32, (u64, u64)>, Vec<u64>);
 
 fn outcome(one_pass: bool, seed: u64) -> Outcome {
+    let kind = if seed.is_multiple_of(2) { TunnelKind::Vxlan } else { TunnelKind::Geneve };
     let mut b = bed(3);
     b.dp.set_settings(Settings { one_pass, ..Settings::default() });
     let mut r = Rng(seed);
-    b.set_rules(rules(&mut r));
+    b.set_rules(rules(&mut r, kind));
     let mut got = vec![Vec::new(); 3];
     for round in 0..6 {
         for _ in 0..120 {
             let p = match r.below(4) {
-                0 => odd(&mut r),
+                0 => odd(&mut r, kind),
                 1 => packet(&mut r),
-                _ => vxlan(&mut r),
+                _ => tunnelled(&mut r, kind),
             };
             // Bursts of a flow too.
             for _ in 0..1 + r.below(3) {
@@ -134,7 +141,7 @@ fn outcome(one_pass: bool, seed: u64) -> Outcome {
         }
         if round == 2 {
             // Other rules, and terminators with them.
-            let mut rules = rules(&mut r);
+            let mut rules = rules(&mut r, kind);
             rules.insert(0, on(PHY, &[(Field::Ipv4Dst, 0x0a00_0001)], vec![], 30));
             b.set_rules(rules);
         }
@@ -164,11 +171,14 @@ fn one_pass_equals_two_steps() {
 
 #[test]
 fn one_pass_takes_most_packets_once() {
-    for (one_pass, passes) in [(true, 1), (false, 2)] {
+    let (vxlan, geneve) = (TunnelKind::Vxlan, TunnelKind::Geneve);
+    for (kind, one_pass, passes) in
+        [(vxlan, true, 1), (vxlan, false, 2), (geneve, true, 1), (geneve, false, 2)]
+    {
         let mut b = bed(3);
         b.dp.set_settings(Settings { one_pass, ..Settings::default() });
-        b.set_rules(rules(&mut Rng(1)));
-        let mut frame = vxlan(&mut Rng(8));
+        b.set_rules(rules(&mut Rng(1), kind));
+        let mut frame = tunnelled(&mut Rng(8), kind);
         frame[33] = 0;
         fix_ip(&mut frame);
         for _ in 0..100 {
@@ -181,48 +191,60 @@ fn one_pass_takes_most_packets_once() {
     }
 }
 
-/// An outer header as the pipeline makes it.
+/// An outer header as the pipeline makes it, with key 42.
 fn template(r: &mut Rng) -> Arc<TunnelPush> {
     let (v6, summed) = (r.chance(50), r.chance(50));
+    let kind = r.pick(&[TunnelKind::Vxlan, TunnelKind::Geneve, TunnelKind::Gre]);
+    let proto = if kind == TunnelKind::Gre { 47 } else { 17 };
     let mut h = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8];
     match v6 {
         true => {
-            h.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, 17, 64]);
+            h.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, proto, 64]);
             h.extend((0..32).map(|i| i as u8));
         }
         false => {
-            h.extend([8, 0, 0x45, 3, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+            h.extend([8, 0, 0x45, 3, 0, 0, 0, 0, 0x40, 0, 64, proto, 0, 0]);
             h.extend([10, 0, 0, 1, 10, 0, 0, 2]);
         }
     }
     let sum = if summed { 0xff } else { 0 };
-    h.extend([0, 0, 0x12, 0xb5, 0, 0, sum, sum, 8, 0, 0, 0, 0, 0, 42, 0]);
-    let source_ports = (40000, 40100);
-    Arc::new(TunnelPush { tunnel_port: TUNNEL, out_port: PHY, header: h.into(), source_ports })
+    match kind {
+        TunnelKind::Gre if summed => h.extend([0xa0, 0, 0x65, 0x58, 0, 0, 0, 0, 0, 0, 0, 42]),
+        TunnelKind::Gre => h.extend([0x20, 0, 0x65, 0x58, 0, 0, 0, 42]),
+        TunnelKind::Geneve => {
+            h.extend([0, 0, 0x17, 0xc1, 0, 0, sum, sum, 0, 0, 0x65, 0x58, 0, 0, 42, 0])
+        }
+        _ => h.extend([0, 0, 0x12, 0xb5, 0, 0, sum, sum, 8, 0, 0, 0, 0, 0, 42, 0]),
+    }
+    let (header, source_ports) = (h.into(), (40000, 40100));
+    Arc::new(TunnelPush { kind, tunnel_port: TUNNEL, out_port: PHY, header, source_ports })
 }
 
 /// What every encapsulated frame must be, whatever made it.
 fn check_outer(f: &[u8], inner: &[u8], t: &TunnelPush) {
-    let (udp, len) = (t.udp(), t.header.len());
+    let (l4, len) = (t.l4(), t.header.len());
     assert_eq!(&f[len..], inner);
     let be16 = |at: usize| u16::from_be_bytes([f[at], f[at + 1]]);
-    assert_eq!(usize::from(be16(udp + 4)), f.len() - udp);
-    assert!((40000..40100).contains(&be16(udp)));
     if t.is_ipv6() {
         assert_eq!(usize::from(be16(18)), f.len() - 54);
     } else {
         assert_eq!(usize::from(be16(16)), f.len() - 14);
         assert_eq!(internet(&f[14..34]), 0);
     }
+    if t.kind == TunnelKind::Gre {
+        return assert!(!t.checksum() || internet(&f[l4..]) == 0);
+    }
+    assert_eq!(usize::from(be16(l4 + 4)), f.len() - l4);
+    assert!((40000..40100).contains(&be16(l4)));
     if t.checksum() {
         let pseudo = match t.is_ipv6() {
             true => {
                 let (s, d) = (f[22..38].try_into().unwrap(), f[38..54].try_into().unwrap());
-                pseudo_v6(&s, &d, 17, f.len() - udp)
+                pseudo_v6(&s, &d, 17, f.len() - l4)
             }
-            false => pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 17, f.len() - udp),
+            false => pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 17, f.len() - l4),
         };
-        assert_eq!(pseudo.bytes(&f[udp..]).finish(), 0);
+        assert_eq!(pseudo.bytes(&f[l4..]).finish(), 0);
     }
 }
 
@@ -252,7 +274,7 @@ fn what_goes_in_comes_out_with_its_fields() {
     for seed in 0..500 {
         let mut r = Rng(seed);
         let (p, t) = (packet(&mut r), template(&mut r));
-        let pop = Op::TunnelPop { port: TUNNEL, gbp: false };
+        let pop = Op::TunnelPop { port: TUNNEL, kind: t.kind };
         let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
         for (f, v) in [(Field::TunId, 42), (Field::TunFlags, 4)] {
             f.set(&mut key, v);

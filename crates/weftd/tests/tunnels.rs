@@ -1,4 +1,4 @@
-//! VXLAN with the kernel's own device at the other end: what is said, what is refused, and that
+//! Tunnels with the kernel's own device at the other end, or OVS: what is said, what is refused, and that
 //! everybody else understands our frames.
 
 mod lab;
@@ -6,7 +6,7 @@ mod lab;
 use lab::*;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use testkit::{Frame, Netns, Raw, Switch, privileged, veth};
+use testkit::{Frame, Netns, Raw, Switch, SwitchConfig, privileged, veth};
 
 const VNI: u32 = 42;
 const OURS: &str = "aa:55:00:00:00:01";
@@ -122,19 +122,103 @@ fn the_kernel_understands_us_over_ipv6_and_checks_our_sums() {
     });
 }
 
+/// TCP both ways; what the peer's kernel leaves to an adapter (segments, sums, inside and outside) is
+/// made by us.
+fn tcp_passes(sw: &Switch, guest: &Netns, peer: &Netns) {
+    guest.ping(inner(2), PATIENCE).unwrap();
+    for (from, to, n) in [(guest, peer, 2), (peer, guest, 1)] {
+        let pause = || std::thread::sleep(Duration::from_millis(400));
+        let bytes = transfer(from, (to, inner(n)), pause);
+        assert!(bytes > 1 << 18, "{bytes} to host {n}");
+    }
+    assert_eq!(coverage(sw, "datapath_drop_bad_offload"), 0);
+}
+
+#[test]
+fn tcp_passes_with_everybodys_offloads_as_they_are() {
+    with_tunnel(OVER_IPV4.0, OVER_IPV4.1, tcp_passes);
+}
+
 #[test]
 fn tcp_passes_with_checksums_on_the_outside() {
     let device = "local 10.1.1.2 remote 10.1.1.1 dstport 4789 udpcsum";
-    with_tunnel("options:remote_ip=10.1.1.2 options:csum=true", device, |_, guest, peer| {
-        peer.offloads_off("eth0").unwrap();
-        peer.offloads_off("vx").unwrap();
-        guest.ping(inner(2), PATIENCE).unwrap();
-        for (from, to, n) in [(guest, peer, 2), (peer, guest, 1)] {
-            let pause = || std::thread::sleep(Duration::from_millis(400));
-            let bytes = transfer(from, (to, inner(n)), pause);
-            assert!(bytes > 1 << 16, "{bytes} to host {n}");
+    with_tunnel("options:remote_ip=10.1.1.2 options:csum=true", device, tcp_passes);
+}
+
+#[test]
+fn tcp_passes_over_ipv6() {
+    let device = "local fd00::2 remote fd00::1 dstport 4789";
+    with_tunnel("options:remote_ip=fd00::2", device, tcp_passes);
+}
+
+/// As [`with_tunnel`], with OVS at the other end and tunnels of one type on both; not every kernel has these.
+fn with_ovs(options: &str, f: impl FnOnce(&Switch, &Netns, &Netns)) {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let (guest, peer) = (Netns::new().unwrap(), Netns::new().unwrap());
+    veth((&ns, "nic0"), (&peer, "eth0")).unwrap();
+    veth((&ns, "g0"), (&guest, "eth0")).unwrap();
+    let sw = start(&ns);
+    let ovs = Switch::start(&peer, SwitchConfig::oracle()).unwrap();
+    let six = options.starts_with("ip6");
+    for (sw, ns, nic, n) in [(&sw, &ns, "nic0", 1), (&ovs, &peer, "eth0", 2)] {
+        let mac = format!("aa:55:00:00:00:0{n}");
+        add_bridge(sw, "br-phy");
+        vsctl(sw, &format!("set bridge br-phy other-config:hwaddr={mac} -- add-port br-phy {nic}"));
+        add_bridge(sw, "br-int");
+        ns.ip(&format!("addr add 10.1.1.{n}/24 dev br-phy")).unwrap();
+        ns.ip(&format!("addr add fd00::{n}/64 dev br-phy nodad")).unwrap();
+        ns.ip("link set br-phy up").unwrap();
+        let remote = if six { format!("fd00::{}", 3 - n) } else { format!("10.1.1.{}", 3 - n) };
+        let tunnel = format!("options:key={VNI} options:remote_ip={remote} type={options}");
+        vsctl(sw, &format!("add-port br-int vx -- set interface vx {tunnel}"));
+    }
+    vsctl(&sw, "add-port br-int g0");
+    for (ns, dev, n) in [(&guest, "eth0", 1), (&peer, "br-int", 2)] {
+        ns.ip(&format!("addr add 192.168.0.{n}/24 dev {dev}")).unwrap();
+        ns.ip(&format!("link set {dev} mtu 1400 up")).unwrap();
+    }
+    f(&sw, &guest, &peer);
+}
+
+/// TCP passes, and this is how the peer's frames and ours read.
+fn frames_read(options: &str, ours: impl Fn(&[u8]) -> bool, fields: &[&str], want: &str) {
+    with_ovs(options, |sw, guest, peer| {
+        let wire = Raw::open(peer, "eth0").unwrap();
+        tcp_passes(sw, guest, peer);
+        let frames = wire.collect(20, Instant::now() + SOON, ours);
+        assert_eq!(frames.len(), 20);
+        for line in dissect(&frames, fields) {
+            assert!(line.starts_with(want), "{line}");
         }
     });
+}
+
+#[test]
+fn geneve_is_understood() {
+    let is_geneve = |f: &[u8]| f[23] == 17 && f[36..38] == [0x17, 0xc1];
+    let fields = ["geneve.vni", "geneve.proto_type", "udp.checksum.status"];
+    frames_read("geneve options:csum=true", is_geneve, &fields, "0x00002a\t0x6558\t1");
+}
+
+#[test]
+fn gre_is_understood() {
+    let is_gre = |f: &[u8]| f[23] == 47;
+    let fields = ["gre.key", "gre.proto"];
+    frames_read("gre", is_gre, &fields, "0x0000002a\t0x6558");
+    // Not both: OVS writes the sequence number after it has made the checksum.
+    let fields = ["gre.key", "gre.checksum.status"];
+    frames_read("gre options:csum=true", is_gre, &fields, "0x0000002a\t1");
+    let fields = ["gre.key", "gre.sequence_number"];
+    frames_read("gre options:seq=true", is_gre, &fields, "0x0000002a\t");
+}
+
+#[test]
+fn gre_over_ipv6_is_understood() {
+    let is_gre = |f: &[u8]| f[12..14] == [0x86, 0xdd] && f[20] == 47;
+    frames_read("ip6gre", is_gre, &["gre.key", "gre.proto"], "0x0000002a\t0x6558");
 }
 
 #[test]

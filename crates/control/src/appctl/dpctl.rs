@@ -64,12 +64,12 @@ fn kind_text<'a>(kind: &str, options: impl Iterator<Item = (&'a String, &'a Stri
 /// Datapath port numbers and names.
 fn port_names(s: &State) -> BTreeMap<u16, (String, String)> {
     let ifaces = s.bridges.values().flat_map(|b| b.ifaces.values());
-    let tunnels = s.tunnels.all().map(|(udp, no, name)| {
+    let tunnels = s.tunnels.all().map(|(name, port)| {
         let mut options = BTreeMap::from([("packet_type".to_string(), "ptap".to_string())]);
-        if udp != tunnels::VXLAN_PORT {
-            options.insert("dst_port".into(), udp.to_string());
+        if port.udp != tunnels::usual_port(&port.kind) {
+            options.insert("dst_port".into(), port.udp.to_string());
         }
-        (no, (name, kind_text("vxlan", options.iter())))
+        (port.no, (name.clone(), kind_text(&port.kind, options.iter())))
     });
     ifaces
         .filter(|i| !i.is_virtual())

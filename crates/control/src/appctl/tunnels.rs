@@ -129,8 +129,8 @@ pub fn aging(s: &mut State, args: &[String]) -> Answer {
 pub fn ports(s: &mut State, args: &[String]) -> Answer {
     let mut out = String::from("Listening ports:\n");
     if args.first().is_none_or(|a| a != "-v") {
-        for (name, no, users) in s.tunnels.users() {
-            let _ = writeln!(out, "{name} ({no}) ref_cnt={users}");
+        for (name, p) in s.tunnels.all() {
+            let _ = writeln!(out, "{name} ({}) ref_cnt={}", p.no, p.users);
         }
         return Ok(out);
     }
@@ -140,11 +140,16 @@ pub fn ports(s: &mut State, args: &[String]) -> Answer {
         let Some(port) = specs.iter().find(|p| p.name == *device) else { continue };
         let mac = port.hw_addr.map(|b| format!("{b:02x}")).join(":");
         let (eth_type, family) = if ip.is_ipv4() { (0x0800, "ipv4") } else { (0x86dd, "ipv6") };
-        for (udp, no, name) in s.tunnels.all() {
+        for (name, p) in s.tunnels.all() {
+            let (proto, udp) = match p.udp {
+                0 => (47, String::new()),
+                udp => (17, format!(",udp(dst={udp})")),
+            };
             let _ = writeln!(
                 out,
-                "{name} ({no}) : eth(dst={mac}),eth_type({eth_type:#06x}),\
-                 {family}(dst={ip},proto=17,frag=no),udp(dst={udp})"
+                "{name} ({}) : eth(dst={mac}),eth_type({eth_type:#06x}),\
+                 {family}(dst={ip},proto={proto},frag=no){udp}",
+                p.no
             );
         }
     }
@@ -170,7 +175,8 @@ pub fn list(s: &mut State, _: &[String]) -> Answer {
     let specs = ids.iter().flat_map(|id| s.ofproto.ports(*id));
     let line = |p: &ofproto::PortSpec| {
         let (t, no) = (p.tunnel.as_ref()?, p.dp_port?);
-        Some(format!("port {no}: {} (vxlan: {})\n", p.name, describe(t, no)))
+        let kind = t.kind_name();
+        Some(format!("port {no}: {} ({kind}: {})\n", p.name, describe(t, no)))
     };
     Ok(specs.filter_map(line).collect())
 }

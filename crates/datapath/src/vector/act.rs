@@ -32,7 +32,7 @@ impl Vector {
             } else {
                 self.execute(program, n, self.packets[n], exits);
                 if program.kind == Kind::TunnelPop && self.one_pass {
-                    self.terminators.learn(&self.table.store, self.keys.rule[n], program.out);
+                    self.terminators.learn(&self.table.store, self.keys.rule[n], &program.ops);
                 }
             }
             n += run;

@@ -48,10 +48,10 @@ impl Vector {
     /// Takes the outer header from packet `i`, and leaves its tunnel's fields in its key's lines.
     #[inline]
     fn strip(&mut self, i: usize, t: usize) -> bool {
-        let Some(s) = tunnel::strip(&mut self.packets[i], &self.columns.lay[i]) else {
+        let t = self.terminators.get(t);
+        let Some(s) = tunnel::strip(&mut self.packets[i], &self.columns.lay[i], t.word) else {
             return false;
         };
-        let t = self.terminators.get(t);
         t.packets += 1;
         t.bytes += u64::from(self.columns.len[i]);
         self.in_port[i] = t.port;

@@ -59,7 +59,7 @@ impl<'a> Xlate<'a, '_> {
             self.op(Op::Truncate(trunc));
         }
         self.op(match tunnel {
-            Some((port, gbp)) => Op::TunnelPop { port, gbp },
+            Some((port, kind)) => Op::TunnelPop { port, kind },
             None => Op::Output(dp),
         });
     }

@@ -5,13 +5,19 @@ use super::{Hop, Snooped, Xlate};
 use crate::fields::{self, ETH_ARP, ETH_IP, ETH_IPV6};
 use crate::tunnel::{self, Local, Remote, TunnelSpec};
 use crate::view::{BridgeView, PortView};
-use action::{Op, TunnelPush};
+use action::{Op, TunnelKind, TunnelPush, gre};
 use flow::{Field, Key, PortNo, at, flag};
 use std::net::IpAddr;
 use std::sync::Arc;
 use telemetry::Drop;
 
 const UDP: u8 = 17;
+const GRE: u8 = 47;
+/// The Ethertype of Ethernet in a tunnel.
+const ETHERNET: u32 = 0x6558;
+const GENEVE_OAM: u32 = 0x80_0000;
+/// `tun_flags`: the packet is of the control plane.
+const OAM: u16 = 8;
 const ICMPV6: u8 = 58;
 const ADVERTISEMENT: u16 = 136;
 const ARP_REPLY: u8 = 2;
@@ -30,9 +36,9 @@ struct Outer {
     mark: u32,
     tos: u8,
     ttl: u8,
-    /// First word of the VXLAN header.
-    vxlan: u32,
-    vni: u32,
+    /// First word of the VXLAN or Geneve header.
+    word: u32,
+    key: u32,
 }
 
 /// Where an outer packet goes first.
@@ -134,9 +140,6 @@ impl<'a> Xlate<'a, '_> {
                 ecn => ecn,
             };
         }
-        let policy = u32::from(self.key.u8(at::TUN_GBP_FLAGS)) << 16
-            | u32::from(self.key.u16(at::TUN_GBP_ID));
-        let gbp = if spec.gbp && policy != 0 { VXLAN_GBP | policy } else { 0 };
         Outer {
             dst: match spec.remote {
                 Remote::Ip(ip) => ip,
@@ -151,8 +154,20 @@ impl<'a> Xlate<'a, '_> {
             mark: spec.egress_mark.unwrap_or_else(|| self.key.u32(at::PKT_MARK)),
             tos,
             ttl,
-            vxlan: VXLAN_VALID | gbp,
-            vni: spec.out_key.unwrap_or_else(|| self.key.u32(at::TUN_ID)) & 0xff_ffff,
+            word: self.first_word(spec.kind),
+            key: spec.out_key.unwrap_or_else(|| self.key.u32(at::TUN_ID)),
+        }
+    }
+
+    /// Of the VXLAN or Geneve header.
+    fn first_word(&self, kind: TunnelKind) -> u32 {
+        let policy = u32::from(self.key.u8(at::TUN_GBP_FLAGS)) << 16
+            | u32::from(self.key.u16(at::TUN_GBP_ID));
+        match kind {
+            TunnelKind::VxlanGbp if policy != 0 => VXLAN_VALID | VXLAN_GBP | policy,
+            TunnelKind::Geneve if self.key.u16(at::TUN_FLAGS) & OAM != 0 => GENEVE_OAM | ETHERNET,
+            TunnelKind::Geneve => ETHERNET,
+            _ => VXLAN_VALID,
         }
     }
 
@@ -195,6 +210,7 @@ impl<'a> Xlate<'a, '_> {
         let header = header(outer, own, mac, source, spec);
         let ports = self.underlay.source_ports;
         self.op(Op::TunnelPush(Arc::new(TunnelPush {
+            kind: spec.kind,
             tunnel_port,
             out_port,
             header: header.into(),
@@ -218,8 +234,8 @@ impl<'a> Xlate<'a, '_> {
     }
 
     /// Is the packet, which goes to a port with addresses, for a tunnel of ours? The tunnel's
-    /// datapath port, and whether it may have group policies.
-    pub(super) fn terminates(&mut self, p: &PortView) -> Option<(PortNo, bool)> {
+    /// datapath port, and what the packet looks like.
+    pub(super) fn terminates(&mut self, p: &PortView) -> Option<(PortNo, TunnelKind)> {
         let (world, routes) = (self.world, &self.underlay.routes);
         if world.tunnels.is_empty() || !routes.has_addresses(&p.spec.name) {
             return None;
@@ -232,8 +248,13 @@ impl<'a> Xlate<'a, '_> {
         }
         self.wc.set_u8(at::PROTO, 0xff);
         let to = self.ip_dst();
-        if self.key.u8(at::PROTO) != UDP || !routes.has_address(&p.spec.name, to) {
+        if !routes.has_address(&p.spec.name, to) {
             return None;
+        }
+        match self.key.u8(at::PROTO) {
+            UDP => {}
+            GRE => return world.tunnels.gre_listener(to.is_ipv6()),
+            _ => return None,
         }
         let (found, bits) = world.tunnels.listener(self.key.u16(at::TP_DST));
         self.wc.set_u16(at::TP_DST, self.wc.u16(at::TP_DST) | bits);
@@ -298,13 +319,14 @@ fn mac_text(mac: [u8; 6]) -> String {
 
 /// The template of the outer header.
 fn header(outer: &Outer, own: [u8; 6], mac: [u8; 6], source: IpAddr, spec: &TunnelSpec) -> Vec<u8> {
+    let proto = protocol(spec.kind);
     let mut h = Vec::with_capacity(70);
     h.extend(mac);
     h.extend(own);
     match (source, outer.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let frag = if spec.df { 0x40 } else { 0 };
-            h.extend([8, 0, 0x45, outer.tos, 0, 0, 0, 0, frag, 0, outer.ttl, UDP, 0, 0]);
+            h.extend([8, 0, 0x45, outer.tos, 0, 0, 0, 0, frag, 0, outer.ttl, proto, 0, 0]);
             h.extend(src.octets());
             h.extend(dst.octets());
         }
@@ -312,7 +334,7 @@ fn header(outer: &Outer, own: [u8; 6], mac: [u8; 6], source: IpAddr, spec: &Tunn
             let word = 0x6000_0000 | u32::from(outer.tos) << 20;
             h.extend([0x86, 0xdd]);
             h.extend(word.to_be_bytes());
-            h.extend([0, 0, UDP, outer.ttl]);
+            h.extend([0, 0, proto, outer.ttl]);
             let six = |ip| match ip {
                 IpAddr::V6(ip) => ip,
                 IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -321,13 +343,44 @@ fn header(outer: &Outer, own: [u8; 6], mac: [u8; 6], source: IpAddr, spec: &Tunn
             h.extend(six(outer.dst).octets());
         }
     }
+    match spec.kind {
+        TunnelKind::Gre => gre_header(&mut h, outer.key, spec),
+        _ => udp_header(&mut h, outer, spec),
+    }
+    h
+}
+
+/// Of IP.
+fn protocol(kind: TunnelKind) -> u8 {
+    if kind == TunnelKind::Gre { GRE } else { UDP }
+}
+
+/// UDP, and VXLAN or Geneve.
+fn udp_header(h: &mut Vec<u8>, outer: &Outer, spec: &TunnelSpec) {
     h.extend([0, 0]);
     h.extend(spec.dst_port.to_be_bytes());
     let sum = if spec.csum || outer.dst.is_ipv6() { 0xff } else { 0 };
     h.extend([0, 0, sum, sum]);
-    h.extend(outer.vxlan.to_be_bytes());
-    h.extend((outer.vni << 8).to_be_bytes());
-    h
+    h.extend(outer.word.to_be_bytes());
+    h.extend((outer.key << 8).to_be_bytes());
+}
+
+fn gre_header(h: &mut Vec<u8>, key: u32, spec: &TunnelSpec) {
+    let flag = |is: bool, flag: u16| if is { flag } else { 0 };
+    let flags = flag(spec.csum, gre::CHECKSUM)
+        | flag(spec.keyed, gre::KEY)
+        | flag(spec.sequence, gre::SEQUENCE);
+    h.extend(flags.to_be_bytes());
+    h.extend((ETHERNET as u16).to_be_bytes());
+    if spec.csum {
+        h.extend([0; 4]);
+    }
+    if spec.keyed {
+        h.extend(key.to_be_bytes());
+    }
+    if spec.sequence {
+        h.extend([0; 4]);
+    }
 }
 
 /// The outer packet as tables see it. Its UDP source port, which differs from packet to packet, is 0.
@@ -355,11 +408,13 @@ fn outer_key(
         }
         _ => {}
     }
-    k.set_u8(at::PROTO, UDP);
+    k.set_u8(at::PROTO, protocol(spec.kind));
     k.set_u8(at::TOS, outer.tos);
     k.set_u8(at::TTL, outer.ttl);
-    k.set_u16(at::TP_DST, spec.dst_port);
-    k.set_u8(at::FLAGS, flag::L4);
+    if spec.kind != TunnelKind::Gre {
+        k.set_u16(at::TP_DST, spec.dst_port);
+        k.set_u8(at::FLAGS, flag::L4);
+    }
     k.set_u16(at::IN_PORT, in_port);
     k.set_u32(at::PKT_MARK, outer.mark);
     k

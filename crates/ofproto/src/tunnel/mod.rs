@@ -11,15 +11,18 @@ pub use solicit::Solicitation;
 pub(crate) use solicit::question;
 
 use crate::types::PortSpec;
+use action::TunnelKind;
 use flow::{Key, Mask, PortNo, at, flag};
 use openflow::OfPort;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What a VXLAN interface is configured to be.
+/// What a tunnel interface is configured to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelSpec {
-    /// UDP port that packets go to and are taken from.
+    /// What packets look like.
+    pub kind: TunnelKind,
+    /// UDP port that packets go to and are taken from; 0 for GRE.
     pub dst_port: u16,
     /// Where packets go to, and come from.
     pub remote: Remote,
@@ -35,10 +38,12 @@ pub struct TunnelSpec {
     pub ttl: Option<u8>,
     /// Set "don't fragment" in outer IPv4 headers?
     pub df: bool,
-    /// Fill in the outer UDP checksum? Always done over IPv6.
+    /// Do outgoing GRE packets have a key? Those of other kinds always do.
+    pub keyed: bool,
+    /// Fill in the outer UDP or GRE checksum? UDP's is always there over IPv6.
     pub csum: bool,
-    /// The group policy extension is in use.
-    pub gbp: bool,
+    /// Sequence numbers in outgoing GRE packets.
+    pub sequence: bool,
     /// The mark of outer packets, for the route.
     pub egress_mark: Option<u32>,
 }
@@ -73,6 +78,16 @@ struct Want {
 }
 
 impl TunnelSpec {
+    /// The type of interface, as the database has it.
+    pub fn kind_name(&self) -> &'static str {
+        match (self.kind, self.remote) {
+            (TunnelKind::Gre, Remote::Ip(IpAddr::V6(_))) => "ip6gre",
+            (TunnelKind::Gre, _) => "gre",
+            (TunnelKind::Geneve, _) => "geneve",
+            _ => "vxlan",
+        }
+    }
+
     fn want(&self, port: PortNo) -> Want {
         Want { port, key: self.in_key, remote: self.remote, local: self.local }
     }
@@ -84,10 +99,12 @@ impl TunnelSpec {
 }
 
 /// What the tunnels of one datapath port have in common.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Listening {
+    kind: TunnelKind,
     udp: u16,
-    gbp: bool,
+    /// Some have peers with IPv6 addresses.
+    six: bool,
     /// Some of them are told apart by key, remote address, local address.
     keys: bool,
     remotes: bool,
@@ -106,8 +123,16 @@ impl Tunnels {
     pub fn insert(&mut self, bridge: u32, spec: &PortSpec) {
         if let (Some(t), Some(dp)) = (&spec.tunnel, spec.dp_port) {
             self.by.insert(t.want(dp), (bridge, spec.of_port));
-            let l = self.listening.entry(dp).or_default();
-            (l.udp, l.gbp) = (t.dst_port, t.gbp);
+            let new = Listening {
+                kind: t.kind,
+                udp: t.dst_port,
+                six: false,
+                keys: false,
+                remotes: false,
+                locals: false,
+            };
+            let l = self.listening.entry(dp).or_insert(new);
+            l.six |= matches!(t.remote, Remote::Ip(IpAddr::V6(_)));
             l.keys |= t.in_key.is_some();
             l.remotes |= t.remote != Remote::Flow;
             l.locals |= matches!(t.local, Local::Ip(_));
@@ -152,17 +177,24 @@ impl Tunnels {
         }
     }
 
-    /// The datapath port that takes packets to a UDP port, whether with group policies, and the bits
-    /// of the number that had to be looked at.
-    pub fn listener(&self, udp: u16) -> (Option<(PortNo, bool)>, u16) {
+    /// The datapath port that takes packets to a UDP port, what they look like, and the bits of the
+    /// number that had to be looked at.
+    pub fn listener(&self, udp: u16) -> (Option<(PortNo, TunnelKind)>, u16) {
         let mut mask = 0u16;
-        for (dp, l) in &self.listening {
+        for (dp, l) in self.listening.iter().filter(|(_, l)| l.kind != TunnelKind::Gre) {
             match udp ^ l.udp {
-                0 => return (Some((*dp, l.gbp)), 0xffff),
+                0 => return (Some((*dp, l.kind)), 0xffff),
                 differ => mask |= !(u16::MAX >> differ.leading_zeros() >> 1),
             }
         }
         (None, mask)
+    }
+
+    /// The datapath port that takes GRE packets over IPv6 or IPv4.
+    pub fn gre_listener(&self, six: bool) -> Option<(PortNo, TunnelKind)> {
+        let all = || self.listening.iter().filter(|(_, l)| l.kind == TunnelKind::Gre);
+        let found = all().find(|(_, l)| l.six == six).or_else(|| all().next());
+        found.map(|(dp, l)| (*dp, l.kind))
     }
 }
 
