@@ -88,6 +88,7 @@ impl State {
         let guests_changed = Arc::new(AtomicBool::new(false));
         let flag = guests_changed.clone();
         devices.on_change = Some(Arc::new(move || flag.store(true, Ordering::Release)));
+        devices.warn = Some(Arc::new(|text| crate::vlog::warn!("netdev_dpdk", "{text}")));
         State {
             guests_changed,
             ofproto,

@@ -1,6 +1,7 @@
 //! Ethdev ports: attach, configure, receive, send, remove.
 
 use crate::eth_info::{self, EthInfo, EthLink, EthStats};
+use crate::gate::{EthPause, Gate};
 use crate::pool::{self, drop_chains};
 use crate::registry::{self, Control};
 use crate::{DpdkError, DpdkPool, Eal, xdp};
@@ -8,7 +9,7 @@ use dpdk_sys as sys;
 use packet::Packet;
 use std::collections::BTreeSet;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What to configure. Queue and ring sizes are wishes that are fitted to the device.
@@ -42,7 +43,9 @@ struct Dev {
     chained: AtomicU64,
     /// May this driver deliver chains though scattering is off?
     may_chain: bool,
-    up: AtomicBool,
+    gate: Arc<Gate>,
+    /// Are bursts counted, as the driver changes its queues while they are under way?
+    counted: bool,
     /// Sockets of an AF_XDP device.
     sockets: Mutex<BTreeSet<RawFd>>,
     _eal: Eal,
@@ -64,6 +67,9 @@ pub struct EthTx {
 /// DPDK's loop-back device: what is sent to queue N waits in ring N until it is received from queue
 /// N, also when the device closes.
 const RING: &str = "net_ring";
+/// Shared-memory pairs. A ring goes from one's transmit queue to the other's receive queue of the same number, so both
+/// ends with as many of each agree.
+const MEMIF: &str = "net_memif";
 
 /// The queues of a started device.
 type Queues = (Vec<EthRx>, Vec<EthTx>);
@@ -83,9 +89,10 @@ impl EthDev {
         };
         // Hardware keeps to its configuration, and net_null has no chains to give.
         let may_chain = info.bus.starts_with("bus_name=vdev") && info.driver != "net_null";
-        let (chained, up) = (AtomicU64::new(0), AtomicBool::new(true));
+        let counted = info.driver == MEMIF;
+        let (chained, gate) = (AtomicU64::new(0), Arc::default());
         let sockets = Mutex::default();
-        let dev = Dev { port, info, remove, chained, may_chain, up, sockets, _eal: eal };
+        let dev = Dev { port, info, remove, chained, may_chain, gate, counted, sockets, _eal: eal };
         Ok(EthDev { dev: Arc::new(dev) })
     }
 
@@ -111,7 +118,7 @@ impl EthDev {
         let info = &self.dev.info;
         let mut n_rxq = config.n_rxq.clamp(1, info.max_rx_queues.max(1));
         let mut n_txq = config.n_txq.clamp(1, info.max_tx_queues.max(1));
-        if info.driver == RING {
+        if info.driver == RING || info.driver == MEMIF {
             // Nobody would receive from the others.
             n_txq = n_txq.min(n_rxq);
         }
@@ -255,7 +262,7 @@ impl EthDev {
     /// Administrative state: down, nothing is received or sent.
     pub fn set_up(&self, up: bool) {
         let _control = registry::control();
-        self.dev.up.store(up, Ordering::Relaxed);
+        self.dev.gate.set_up(up);
         // SAFETY: the port is ours. Drivers without the call are held by the flag alone.
         unsafe {
             match up {
@@ -267,7 +274,12 @@ impl EthDev {
 
     /// Administrative state.
     pub fn is_up(&self) -> bool {
-        self.dev.up.load(Ordering::Relaxed)
+        self.dev.gate.is_up()
+    }
+
+    /// For whoever knows when the driver is about to change its queues; memif's only, others do not count bursts.
+    pub fn pause(&self) -> EthPause {
+        EthPause(self.dev.gate.clone())
     }
 }
 
@@ -318,9 +330,13 @@ impl EthRx {
     #[inline]
     pub fn burst(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         let room = (out.capacity() - out.len()).min(max).min(u16::MAX as usize) as u16;
-        if room == 0 || !self.dev.up.load(Ordering::Relaxed) {
+        if room == 0 || !self.dev.gate.is_open() {
             return 0;
         }
+        let _inside = match self.dev.counted.then(|| self.dev.gate.enter()) {
+            Some(None) => return 0,
+            inside => inside,
+        };
         // SAFETY: the queue is started (type invariant) and polled by its one owner; `room`
         // pointers fit behind the vector's end, and the driver writes the first `n` of them.
         let n = unsafe {
@@ -346,9 +362,13 @@ impl EthTx {
     /// administratively down takes none.
     #[inline]
     pub fn burst(&mut self, packets: &[Packet]) -> usize {
-        if !self.dev.up.load(Ordering::Relaxed) {
+        if !self.dev.gate.is_open() {
             return 0;
         }
+        let _inside = match self.dev.counted.then(|| self.dev.gate.enter()) {
+            Some(None) => return 0,
+            inside => inside,
+        };
         let n = packets.len().min(u16::MAX as usize) as u16;
         // SAFETY: the queue is started and used by its one owner; the caller owns the packets and
         // gives up those taken. Drivers do not write the array of pointers.

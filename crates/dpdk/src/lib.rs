@@ -11,6 +11,7 @@ mod args;
 mod eal;
 mod eth;
 mod eth_info;
+mod gate;
 mod pool;
 mod registry;
 mod vhost;
@@ -19,6 +20,7 @@ mod xdp;
 pub use eal::{Eal, EalConfig, ThreadGuard};
 pub use eth::{EthConfig, EthDev, EthRx, EthTx};
 pub use eth_info::{EthInfo, EthLink, EthStats};
+pub use gate::EthPause;
 pub use pool::{DpdkPool, Pools};
 pub use vhost::{
     Mode as VhostMode, VhostConfig, VhostCounters, VhostInfo, VhostRx, VhostSocket, VhostTx,

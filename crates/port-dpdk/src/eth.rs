@@ -1,11 +1,13 @@
 //! Ports on ethdev devices: `dpdk`, and `afxdp` through DPDK's driver for it.
 
+use crate::memif::Served;
 use crate::options::EthOptions;
 use crate::{Devices, device_error};
 use dpdk::{EthConfig, EthDev, EthRx, EthTx, dpdk_version};
 use packet::Packet;
 use port::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Further attempts to start an AF_XDP device, and the pause before each.
@@ -22,10 +24,13 @@ pub(crate) struct EthPort {
     tx: Vec<Option<Tx>>,
     link_up: bool,
     link_resets: u64,
+    _memif: Memif,
 }
 
-struct Rx(EthRx);
-struct Tx(EthTx);
+/// A memif server's clients, who must not outlive the device: behind it in each holder of it.
+type Memif = Option<Arc<Served>>;
+struct Rx(EthRx, #[expect(dead_code, reason = "held")] Memif);
+struct Tx(EthTx, #[expect(dead_code, reason = "held")] Memif);
 
 impl RxQueue for Rx {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
@@ -55,7 +60,10 @@ impl EthPort {
     pub(crate) fn open(devices: &Devices, config: &PortConfig) -> Result<EthPort, PortError> {
         let options = EthOptions::read(config)?;
         refuse_broken(&options.devargs, devices.pools.eal().hugepages())?;
-        let dev = EthDev::attach(devices.pools.eal(), &options.devargs).map_err(device_error)?;
+        let eal = devices.pools.eal();
+        let memif = devices.memif.claim(eal, &options.devargs, &devices.warn)?;
+        let devargs = memif.as_ref().map_or(&options.devargs, |claim| &claim.devargs);
+        let dev = EthDev::attach(eal, devargs).map_err(device_error)?;
         let mtu = options.mtu.unwrap_or_else(|| dev.mtu());
         // DPDK 22.11's AF_XDP driver does not give back what is in its rings when it closes.
         let xdp = dev.info().driver == "net_af_xdp";
@@ -82,15 +90,17 @@ impl EthPort {
             started = dev.start(&wanted);
         }
         let (rx, tx) = started.map_err(device_error)?;
+        let memif = memif.map(|claim| Arc::new(claim.serve(&dev, rx.len(), tx.len())));
         Ok(EthPort {
             name: config.name.clone(),
             kind: config.kind.clone(),
             link_up: dev.link().up,
             options,
             dev,
-            rx: rx.into_iter().map(|q| Some(Rx(q))).collect(),
-            tx: tx.into_iter().map(|q| Some(Tx(q))).collect(),
+            rx: rx.into_iter().map(|q| Some(Rx(q, memif.clone()))).collect(),
+            tx: tx.into_iter().map(|q| Some(Tx(q, memif.clone()))).collect(),
             link_resets: 0,
+            _memif: memif,
         })
     }
 }

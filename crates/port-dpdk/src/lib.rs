@@ -6,6 +6,7 @@
 //! Packets that these ports receive or send are DPDK's: they come from [`dpdk::Pools`].
 
 mod eth;
+mod memif;
 mod options;
 mod vhost;
 
@@ -13,6 +14,9 @@ use dpdk::{DpdkError, Pools};
 use port::{Port, PortConfig, PortError};
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// Takes a line for the log.
+pub type Warn = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The interface types that [`Devices::open`] knows.
 pub const KINDS: [&str; 4] = ["afxdp", "dpdk", "dpdkvhostuser", "dpdkvhostuserclient"];
@@ -31,18 +35,24 @@ pub struct Devices {
     /// Called when a guest or one of its queues comes or goes, so that link state and the number
     /// of receive queues are looked at again. Runs on a thread of DPDK's; must not block.
     pub on_change: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// Called with a line for the log, from any thread.
+    pub warn: Option<Warn>,
+    memif: Arc<memif::Memif>,
 }
 
 impl Devices {
     /// With vhost sockets in `vhost_sock_dir` and neither IOMMU nor post-copy support.
     pub fn new(pools: Arc<Pools>, vhost_sock_dir: impl Into<PathBuf>) -> Self {
         let vhost_sock_dir = vhost_sock_dir.into();
+        let memif = Arc::new(memif::Memif::new(&vhost_sock_dir));
         Devices {
             pools,
             vhost_sock_dir,
             vhost_iommu: false,
             vhost_postcopy: false,
             on_change: None,
+            warn: None,
+            memif,
         }
     }
 

@@ -72,10 +72,6 @@ pub fn at_rest(sw: &Switch, changes: &mut Changes, guests: &mut Guests) -> Proce
             break;
         }
     }
-    // What DPDK 22.11's memif driver leaves open whenever a connected pair closes.
-    for kind in ["/memfd:memif_region_0 (deleted)", "anon_inode", "socket"] {
-        now.fds.entry(kind.into()).and_modify(|n| *n -= changes.memif_pairs());
-    }
     // EAL has a descriptor for each hugepage and takes and gives back pages as it likes.
     now.fds.retain(|kind, n| *n > 0 && !kind.starts_with("/memfd:seg_"));
     now

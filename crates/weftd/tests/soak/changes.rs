@@ -41,7 +41,6 @@ pub struct Changes<'a> {
     bridge: bool,
     monitor: Option<Child>,
     done: u64,
-    memif_pairs: usize,
 }
 
 impl<'a> Changes<'a> {
@@ -53,21 +52,7 @@ impl<'a> Changes<'a> {
         }
         capture(&sw.dir().join("in.pcap"));
         let there = [false; PORTS.len()];
-        Changes {
-            sw,
-            ns,
-            seed: seed.max(1),
-            there,
-            bridge: false,
-            monitor: None,
-            done: 0,
-            memif_pairs: 0,
-        }
-    }
-
-    /// How many memif pairs there were; call when none is left.
-    pub fn memif_pairs(&self) -> usize {
-        self.memif_pairs
+        Changes { sw, ns, seed: seed.max(1), there, bridge: false, monitor: None, done: 0 }
     }
 
     /// How many changes there were.
@@ -137,7 +122,6 @@ impl<'a> Changes<'a> {
                 if self.there[MEMIF] { (i, 2 * MEMIF + 1 - i) } else { (MEMIF, MEMIF + 1) };
             self.flip(first);
             self.flip(second);
-            self.memif_pairs += usize::from(!self.there[MEMIF]);
         } else {
             self.flip(i);
         }

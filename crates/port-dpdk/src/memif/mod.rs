@@ -1,0 +1,245 @@
+//! The socket of a memif device in server role. DPDK 22.11's driver trusts whoever connects to it: it ends the process
+//! when a client hangs up before the greeting, reads outside of its tables and of the shared memory by the numbers in
+//! messages, and keeps descriptors of connections that did not come about. So it listens in a directory of ours only,
+//! and here the socket that the operator named is served: what a client says is checked and kept until it is complete,
+//! then said to the driver in one go (`session`). A client that says something else is sent away, with a line in the log.
+//!
+//! What is in the shared memory afterwards (descriptors of rings) is between the driver and the client: a client that
+//! may connect must still be trusted that far.
+
+mod devargs;
+mod message;
+mod session;
+mod socket;
+
+use crate::{Warn, device_error};
+use devargs::ServerArgs;
+use dpdk::{Eal, EthDev};
+use message::{Rings, Target};
+use port::PortError;
+use session::Entry;
+use socket::{Address, Socket};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+/// Clients at one socket that are not connected yet, and those that are.
+const MAX_SESSIONS: usize = 64;
+/// The number of the device that keeps the driver's socket open: it never starts.
+const KEEPER: u32 = u32::MAX;
+
+/// All memif servers of the process.
+pub(crate) struct Memif {
+    /// Where the driver listens; nobody else may enter.
+    dir: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    listeners: BTreeMap<Address, Weak<Listener>>,
+    next_id: u32,
+    /// The driver never closes a socket it listened on (and no other file may get its number), so there is only one.
+    keeper: Option<EthDev>,
+}
+
+/// A socket that an operator named; closed when the last device behind it goes.
+struct Listener {
+    shared: Arc<Shared>,
+    /// Its end tells the threads to stop.
+    _running: UnixStream,
+}
+
+/// What a listener's threads know.
+struct Shared {
+    address: Address,
+    /// The driver's socket.
+    private: PathBuf,
+    entries: Mutex<BTreeMap<u32, Arc<Entry>>>,
+    stop: UnixStream,
+    sessions: AtomicUsize,
+    warn: Option<Warn>,
+}
+
+/// A device about to be opened in server role.
+pub(crate) struct Claim {
+    listener: Arc<Listener>,
+    id: u32,
+    private_id: u32,
+    /// What to attach.
+    pub devargs: String,
+}
+
+/// A device that clients may connect to, until this is dropped; to be dropped after the device.
+pub(crate) struct Served {
+    listener: Arc<Listener>,
+    id: u32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Memif {
+    /// With the driver's socket under `dir`, which exists when the first device is opened.
+    pub fn new(dir: &Path) -> Memif {
+        Memif { dir: dir.join("weftd.memif"), state: Mutex::default() }
+    }
+
+    fn private(&self) -> PathBuf {
+        self.dir.join("listen")
+    }
+
+    /// Listens where `devargs` say; None for other devices.
+    pub fn claim(
+        &self,
+        eal: Eal,
+        devargs: &str,
+        warn: &Option<Warn>,
+    ) -> Result<Option<Claim>, PortError> {
+        let Some(args) = ServerArgs::read(devargs) else { return Ok(None) };
+        let mut state = lock(&self.state);
+        self.keep(&mut state, eal)?;
+        let known = state.listeners.get(&args.address).and_then(Weak::upgrade);
+        let listener = match known {
+            Some(listener) => listener,
+            None => {
+                let failed = |e| PortError::Device(format!("memif socket {}: {e}", args.address));
+                let new = Listener::start(&args.address, self.private(), warn).map_err(failed)?;
+                state.listeners.retain(|_, l| l.strong_count() > 0);
+                state.listeners.insert(args.address.clone(), Arc::downgrade(&new));
+                new
+            }
+        };
+        if lock(&listener.shared.entries).contains_key(&args.id) {
+            let text = format!("memif socket {}: id {} is taken", args.address, args.id);
+            return Err(PortError::Device(text));
+        }
+        state.next_id = (state.next_id + 1) % KEEPER;
+        let private_id = state.next_id;
+        let devargs = args.at(&self.private(), private_id);
+        Ok(Some(Claim { listener, id: args.id, private_id, devargs }))
+    }
+
+    fn keep(&self, state: &mut State, eal: Eal) -> Result<(), PortError> {
+        if state.keeper.is_none() {
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
+            made.map_err(|e| PortError::Device(format!("{}: {e}", self.dir.display())))?;
+            let _ = std::fs::remove_file(self.private());
+            let devargs = format!("net_memif_keeper,role=server,id={KEEPER}");
+            let devargs =
+                format!("{devargs},socket={},socket-abstract=no", self.private().display());
+            state.keeper = Some(EthDev::attach(eal, &devargs).map_err(device_error)?);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Memif {
+    fn drop(&mut self) {
+        if lock(&self.state).keeper.take().is_some() {
+            let _ = std::fs::remove_dir(&self.dir);
+        }
+    }
+}
+
+impl Claim {
+    /// Lets clients in, now that the device runs.
+    pub fn serve(self, dev: &EthDev, n_rxq: usize, n_txq: usize) -> Served {
+        let rings = Rings { c2s: n_rxq as u16, s2c: n_txq as u16 };
+        let target = Target { id: self.private_id, rings };
+        let entry = Entry { target, pause: dev.pause(), busy: Mutex::new(()) };
+        lock(&self.listener.shared.entries).insert(self.id, Arc::new(entry));
+        Served { listener: self.listener, id: self.id }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        lock(&self.listener.shared.entries).remove(&self.id);
+    }
+}
+
+impl Listener {
+    fn start(
+        address: &Address,
+        private: PathBuf,
+        warn: &Option<Warn>,
+    ) -> std::io::Result<Arc<Listener>> {
+        let socket = Socket::listen(address)?;
+        let (stop, _running) = UnixStream::pair()?;
+        let shared = Arc::new(Shared {
+            address: address.clone(),
+            private,
+            entries: Mutex::default(),
+            stop,
+            sessions: AtomicUsize::new(0),
+            warn: warn.clone(),
+        });
+        let listener = Arc::new(Listener { shared: shared.clone(), _running });
+        thread(move || accept(&shared, &socket))?;
+        Ok(listener)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Address::Path(path) = &self.shared.address {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn thread(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name("memif".into()).spawn(run).map(drop)
+}
+
+/// Takes clients until the listener is gone.
+fn accept(shared: &Arc<Shared>, socket: &Socket) {
+    loop {
+        let ready = session::wait(&[shared.stop(), socket.as_fd()], Duration::MAX);
+        if ready[0] {
+            return;
+        }
+        let Ok(client) = socket.accept() else {
+            // No descriptor is free.
+            std::thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        if shared.sessions.fetch_add(1, Ordering::Relaxed) >= MAX_SESSIONS {
+            shared.sessions.fetch_sub(1, Ordering::Relaxed);
+            shared.warn("too many clients at once");
+            continue;
+        }
+        let own = shared.clone();
+        let started = thread(move || {
+            session::serve(&own, &client);
+            own.sessions.fetch_sub(1, Ordering::Relaxed);
+        });
+        if let Err(e) = started {
+            shared.sessions.fetch_sub(1, Ordering::Relaxed);
+            shared.warn(&e.to_string());
+        }
+    }
+}
+
+impl Shared {
+    fn stop(&self) -> BorrowedFd<'_> {
+        self.stop.as_fd()
+    }
+
+    fn entry(&self, id: u32) -> Option<Arc<Entry>> {
+        lock(&self.entries).get(&id).cloned()
+    }
+
+    fn warn(&self, text: &str) {
+        if let Some(warn) = &self.warn {
+            warn(&format!("memif socket {}: {text}", self.address));
+        }
+    }
+}
