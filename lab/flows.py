@@ -8,8 +8,9 @@ in the order of STEPS, those that were asked for. `load` is add-flows one by one
 them in one bundle. Of each step: wall seconds, CPU
 seconds of the daemon, its highest and its last resident size, and what others felt meanwhile: the
 longest OpenFlow echo on a second connection, and pings (100 per second) between two namespaces
-through the switch: lost, and the longest round trip. `latency` is apart: a flow-mod and a barrier at
-a time, 1,000 times, median and 99th percentile in microseconds; `small` the same on an empty table.
+through the switch: lost, and the longest round trip. `flow-mod` is apart: a flow-mod and a barrier at
+a time, 3,000 times into the table of all flows and, by turns, 3,000 times into one of 100 flows in another bridge of
+the same daemon; median and 99th percentile in microseconds.
 A directory that has results already (-o) keeps them: a machine that is shared can be measured in pieces.
 """
 import argparse, datetime, json, os, random, re, select, socket, statistics, struct, subprocess as sp
@@ -21,7 +22,7 @@ DAEMONS = {
     "weft": (ROOT / "target/release/weftd", "weftd"),
     "ovs": (Path("/usr/lib/openvswitch-switch/ovs-vswitchd"), "ovs-vswitchd"),
 }
-STEPS = ["small", "fill", "load", "latency", "dump", "aggregate", "mod", "diff", "replace", "del-match", "del-cookie",
+STEPS = ["fill", "load", "flow-mod", "dump", "aggregate", "mod", "diff", "replace", "del-match", "del-cookie",
          "del", "bundle", "del-again", "monitor", "expiry"]
 
 
@@ -115,9 +116,10 @@ class OpenFlow:
         match += bytes(-len(match) % 8)
         act = struct.pack("!HHI", 4, 24, 0) + struct.pack("!HHIH6x", 0, 16, 1, 0)
         body = struct.pack("!QQBBHHHIIIH2x", 0, 0, 0, command, 0, 0, 100, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+        body += match + (act if command == 0 else b"")
+        both = struct.pack("!BBHI", 4, 14, 8 + len(body), 1) + body + struct.pack("!BBHI", 4, 20, 8, 2)
         start = time.perf_counter()
-        self.send(14, body + match + (act if command == 0 else b""))
-        self.send(20, b"")
+        self.sock.sendall(both)
         self.wait(21)
         return time.perf_counter() - start
 
@@ -221,12 +223,24 @@ class Switch:
         out["peak_mb"], out["rss_mb"] = self.memory("VmHWM"), self.memory("VmRSS")
         return out
 
-    def latency(self):
-        conn = OpenFlow(self.dir / "br0.mgmt")
-        times = [conn.change(0x0B000000 + i, 0) * 1e6 for i in range(1000)]
-        for i in range(1000):
-            conn.change(0x0B000000 + i, 4)
-        return {"median_us": statistics.median(times), "p99_us": sorted(times)[989]}
+    def flow_mods(self):
+        """Into the big table and a small one by turns, so that both meet the same machine."""
+        run("ovs-vsctl", "-t", "30", "add-br", "br1", "--", "set", "bridge", "br1", "datapath_type=netdev",
+            "fail_mode=secure", "protocols=OpenFlow10,OpenFlow13,OpenFlow14")
+        conns = {"big": OpenFlow(self.dir / "br0.mgmt"), "small": OpenFlow(self.dir / "br1.mgmt")}
+        for i in range(100):
+            conns["small"].change(0x0C000000 + i, 0)
+        out, n = {}, 3000
+        for command, word in ((0, "add"), (4, "del")):
+            times = {which: [] for which in conns}
+            for i in range(n):
+                for which, conn in conns.items():
+                    times[which].append(conn.change(0x0B000000 + i, command) * 1e6)
+            for which, t in times.items():
+                out[f"{which}_{word}_us"] = statistics.median(t)
+                out[f"{which}_{word}_p99"] = sorted(t)[n * 99 // 100]
+        run("ovs-vsctl", "-t", "30", "del-br", "br1")
+        return out
 
 
 def ofctl(*args, out=None):
@@ -259,11 +273,6 @@ def experiment(system, shape, n, steps, dir):
             out[name] = s.step(work)
             print(f"{system:5}{shape:6}{name:11}", show(out[name]), flush=True)
 
-    def timed(name):
-        if name in steps:
-            out[name] = s.latency()
-            print(f"{system:5}{shape:6}{name:11}", show(out[name]), flush=True)
-
     def difference():
         sp.run(["ovs-ofctl", "-vpoll_loop:off", "diff-flows", "br0", str(changed)], stdout=sp.DEVNULL)
 
@@ -286,13 +295,14 @@ def experiment(system, shape, n, steps, dir):
         raise SystemExit("flows did not time out")
 
     few = dir / "few"
-    timed("small")
     if "load" in steps:
         step("load", lambda: ofctl("add-flows", "br0", flows))
     else:
         step("fill", lambda: ofctl("--bundle", "add-flows", "br0", flows))
     count(n + 2)
-    timed("latency")
+    if "flow-mod" in steps:
+        out["flow-mod"] = s.flow_mods()
+        print(f"{system:5}{shape:6}flow-mod  ", show(out["flow-mod"]), flush=True)
     step("dump", lambda: ofctl("dump-flows", "br0"))
     step("aggregate", lambda: ofctl("dump-aggregate", "br0"))
     step("mod", lambda: ofctl("mod-flows", "br0", PART[shape] + ",actions=output:2"))
@@ -320,17 +330,20 @@ def show(r):
 
 
 def table(results):
-    """One line for each shape and step, systems side by side."""
-    keys = ["s", "cpu_s", "peak_mb", "rss_mb", "echo_ms", "lost", "ping_ms", "median_us", "p99_us"]
-    lines = [f"{'flows':15}{'step':11}{'system':7}" + "".join(f"{k:>11}" for k in keys)]
-    for shape, by_system in results.items():
-        for step in ["base"] + STEPS:
-            for system, steps in by_system.items():
-                row = steps.get(step)
-                if row:
-                    cells = "".join(f"{row[k]:>11.1f}" if k in row else f"{'':11}" for k in keys)
-                    lines.append(f"{shape:15}{step:11}{system:7}{cells}".rstrip())
-    return "\n".join(lines) + "\n"
+    """One line for each shape and step, systems side by side; then the times of single flow-mods."""
+    keys = ["s", "cpu_s", "peak_mb", "rss_mb", "echo_ms", "lost", "ping_ms"]
+    mods = [f"{which}_{what}" for what in ("add_us", "add_p99", "del_us", "del_p99") for which in ("big", "small")]
+    out = ""
+    for keys, wanted in ((keys, lambda step: step != "flow-mod"), (mods, lambda step: step == "flow-mod")):
+        lines = [f"{'flows':15}{'step':11}{'system':7}" + "".join(f"{k:>15}" for k in keys)]
+        for shape, by_system in results.items():
+            for step in filter(wanted, ["base"] + STEPS):
+                for system, steps in by_system.items():
+                    if row := steps.get(step):
+                        cells = "".join(f"{row[k]:>15.1f}" if k in row else f"{'':15}" for k in keys)
+                        lines.append(f"{shape:15}{step:11}{system:7}{cells}".rstrip())
+        out += "\n".join(lines) + "\n\n" if len(lines) > 1 else ""
+    return out
 
 
 def inside(args):
