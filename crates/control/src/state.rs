@@ -5,6 +5,7 @@ use crate::of::snoop::Snoops;
 use crate::of::{Conn, ConnId, Kind};
 use crate::ports::Iface;
 use crate::vlog;
+use action::Decision;
 use datapath::{Datapath, Ticket};
 use ofproto::{BridgeId, Switch};
 use openflow::codec::ReplyTo;
@@ -267,6 +268,18 @@ impl State {
         let limit = self.dp.settings().vlan_limit;
         let key = datapath::extract(&po.data, in_port, limit).ok_or(OfError::BadPacket)?;
         let decision = self.ofproto.packet_out(bridge, po, &key)?;
+        self.send_packet(bridge, po, &decision)
+    }
+
+    /// Does with a controller's packet what was decided.
+    pub fn send_packet(
+        &mut self,
+        bridge: BridgeId,
+        po: &PacketOut,
+        decision: &Decision,
+    ) -> Result<(), OfError> {
+        let in_port = self.dp_port(bridge, po.matching.key.u32(flow::at::OF_IN_PORT));
+        let in_port = in_port.unwrap_or(flow::NO_PORT);
         let now = self.now_ns();
         for id in &decision.credits {
             self.ofproto.credit(*id, 1, po.data.len() as u64, now);

@@ -7,7 +7,7 @@ use crate::mac_table::{Learned, MacEntry, MacIndex, MacStats, MacTable};
 use crate::switch::Switch;
 use crate::table::{N_TABLES, Tables};
 use crate::types::*;
-use crate::view::{GroupHistory, GroupsAt};
+use crate::view::{GroupHistory, Groups, GroupsAt};
 use action::Region;
 use openflow::{OfError, OfPort, PortDesc, PortMod, port, port_config, port_state};
 use std::collections::{BTreeMap, HashMap};
@@ -29,6 +29,8 @@ pub(crate) struct TableRec {
     pub evict: bool,
     /// From and to which percentage of free places a controller wants to be told.
     pub vacancy: Option<[u8; 2]>,
+    /// The next to be told is that there are more free places than that again.
+    pub scarce: bool,
 }
 
 pub(crate) struct Bridge {
@@ -38,6 +40,8 @@ pub(crate) struct Bridge {
     pub ports: BTreeMap<OfPort, PortSpec>,
     pub tables: Arc<Tables>,
     pub table_recs: Box<[TableRec; N_TABLES]>,
+    /// Those of them with a vacancy.
+    pub vacancies: Vec<u8>,
     pub groups: BTreeMap<u32, GroupRec>,
     pub group_index: Arc<Published<GroupsAt>>,
     pub group_history: GroupHistory,
@@ -65,6 +69,7 @@ impl Bridge {
             ports: BTreeMap::new(),
             tables: Arc::new(Tables::new(domain.clone())),
             table_recs: Box::new([TableRec::default(); N_TABLES]),
+            vacancies: Vec::new(),
             groups: BTreeMap::new(),
             group_index: Arc::new(Published::new(domain.clone(), GroupsAt::default())),
             group_history: GroupHistory::default(),
@@ -96,6 +101,11 @@ impl Bridge {
             || self.table_recs[usize::from(table)].evict
     }
 
+    /// The groups as packets see them.
+    pub fn group_views(&self) -> Groups {
+        self.groups.iter().map(|(id, g)| (*id, g.view.clone())).collect()
+    }
+
     /// The datapath port of an OpenFlow port.
     pub fn dp_port(&self, of_port: OfPort) -> Option<u16> {
         self.ports.get(&of_port)?.dp_port
@@ -103,13 +113,13 @@ impl Bridge {
 }
 
 fn describe(spec: &PortSpec) -> Box<PortDesc> {
+    let down = spec.state & port_state::LINK_DOWN != 0 || spec.config & port_config::PORT_DOWN != 0;
     Box::new(PortDesc {
         port: spec.of_port,
         hw_addr: spec.hw_addr,
         name: spec.name.clone(),
         config: spec.config,
-        state: spec.state
-            | if spec.state & port_state::LINK_DOWN == 0 { port_state::LIVE } else { 0 },
+        state: spec.state | if down { 0 } else { port_state::LIVE },
         curr: spec.curr,
         curr_speed: spec.curr_speed,
         max_speed: spec.max_speed,

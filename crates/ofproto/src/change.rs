@@ -8,6 +8,7 @@ use crate::counters::{FlowRec, Slot};
 use crate::events::{Event, Regions};
 use crate::flow_mod::Rewrite;
 use crate::group::GroupUndo;
+use crate::packet_out::StagedPacket;
 use crate::switch::{Limbo, Switch};
 use crate::table::FlowRule;
 use crate::types::{BridgeId, PortSpec};
@@ -24,13 +25,15 @@ const RECLAIM_EVERY: u32 = 256;
 
 /// One step of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
+// Nearly all are flow-mods, and each lives for its step only.
+#[allow(missing_docs, clippy::large_enum_variant)]
 pub enum BundleItem {
     Flow(FlowMod),
     Group(GroupMod),
     Port(PortMod),
-    /// A packet-out is checked with the others and left to the caller to execute.
-    PacketOut(openflow::PacketOut),
+    /// A packet-out, with the packet's key as the parser made it: decided by the flows and groups as the steps
+    /// before leave them, and left to the caller to execute ([`Switch::take_packets`]).
+    PacketOut(Box<(openflow::PacketOut, flow::Key)>),
 }
 
 /// The steps of a bundle as they are needed; or why one of them is none.
@@ -82,6 +85,7 @@ pub(crate) struct Txn {
     /// The regions cover the item at hand already.
     pub covered: bool,
     pub notes: Vec<Note>,
+    pub packets: Vec<StagedPacket>,
     pub rest: Rest,
     /// Groups changed.
     pub groups: bool,
@@ -174,6 +178,7 @@ impl Switch {
             regions: std::mem::take(&mut self.spare_regions),
             covered: false,
             notes: Vec::new(),
+            packets: Vec::new(),
             rest: Rest::Nothing,
             groups: false,
         })
@@ -230,7 +235,7 @@ impl Switch {
                 txn.undo.push(Undo::Port(Box::new(old)));
                 self.port_mod(txn.bridge, m)
             }
-            BundleItem::PacketOut(p) => self.check_packet_out(txn.bridge, p),
+            BundleItem::PacketOut(p) => self.stage_packet(txn, &p.0, &p.1),
         }
     }
 
@@ -265,6 +270,8 @@ impl Switch {
         self.shared.version.store(txn.version, Ordering::Release);
         txn.regions.drain().for_each(|r| self.outbox.region(r));
         self.spare_regions = std::mem::take(&mut txn.regions);
+        self.outbox.packets.append(&mut txn.packets);
+        self.watch_vacancies(txn.bridge);
         open.notes = std::mem::take(&mut txn.notes).into_iter();
         open.gone = std::mem::take(&mut txn.gone).into_iter();
         open.shown = true;

@@ -1,9 +1,10 @@
 //! What the switch tells: events for controllers, regions for the datapath.
 
+use crate::packet_out::StagedPacket;
 use crate::types::BridgeId;
 use action::Region;
 use flow::{Key, Mask, PACKET_LINES, at};
-use openflow::{Action, FlowRemoved, Instruction, MonitorUpdate, PortDesc};
+use openflow::{Action, FlowRemoved, Instruction, MonitorUpdate, PortDesc, TableStats};
 
 /// Something controllers may want to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub enum Event {
     FlowRemoved(BridgeId, Box<FlowRemoved>),
     /// `reason`: 0 added, 1 deleted, 2 modified (`OFPPR_*`); with what a modified port was before.
     PortStatus(BridgeId, u8, Box<PortDesc>, Option<Box<PortDesc>>),
+    /// A table has fewer free places than a controller wanted to be told of (false), or more again (true).
+    TableStatus(BridgeId, bool, Box<TableStats>),
     /// A flow changed, in a bridge that is monitored ([`crate::Switch::set_monitored`]).
     /// With it what a modified flow did before.
     Flow(BridgeId, Box<MonitorUpdate>, Vec<Instruction>),
@@ -25,6 +28,7 @@ const MAX_REGIONS: usize = 4096;
 #[derive(Default)]
 pub(crate) struct Outbox {
     pub events: Vec<Event>,
+    pub packets: Vec<StagedPacket>,
     regions: Regions,
 }
 

@@ -6,7 +6,7 @@ use crate::counters::{Counter, Slot};
 use crate::flow_mod::{Select, uses_one_of};
 use crate::switch::Switch;
 use crate::types::BridgeId;
-use crate::view::{BucketView, GroupView, Groups};
+use crate::view::{BucketView, GroupView};
 use openflow::{
     Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, Match, MeterCommand,
     MeterMod, OfError, Removed, TABLE_ALL, port,
@@ -209,7 +209,7 @@ impl Switch {
     pub(crate) fn publish_groups(&mut self, id: BridgeId, version: u64) {
         let domain = self.shared.domain.clone();
         let Ok(b) = self.bridge_mut(id) else { return };
-        let groups: Groups = b.groups.iter().map(|(id, g)| (*id, g.view.clone())).collect();
+        let groups = b.group_views();
         b.group_history.push(domain.grace(), version, groups, &domain);
         b.group_index.publish(b.group_history.view());
     }

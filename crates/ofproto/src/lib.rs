@@ -48,6 +48,7 @@ pub use change::{BundleItem, Change, Items, Outcome};
 pub use events::Event;
 pub use flow_mod::{check_table, uses_group};
 pub use mac_table::{MacEntry, MacStats};
+pub use packet_out::StagedPacket;
 pub use stats::Dump;
 pub use switch::Switch;
 pub use table::N_TABLES;

@@ -1,14 +1,58 @@
 //! Packets from controllers.
 
+use crate::change::Txn;
 use crate::check;
 use crate::switch::Switch;
 use crate::translate::{self, Xlate};
 use crate::types::BridgeId;
+use crate::view::BridgeView;
 use action::Decision;
 use flow::{Key, PACKET_LINES, at};
 use openflow::{Action, NO_BUFFER, OfError, PacketOut, port};
+use std::sync::Arc;
+use sync::Published;
+
+/// Where and when a packet is decided about.
+struct Run<'a> {
+    bridge: &'a BridgeView,
+    version: u64,
+    /// Pipeline fields are in lines 4 and 5.
+    pipeline: &'a Key,
+    key: &'a Key,
+}
+
+/// A packet of a bundle and what is to be done with it.
+pub struct StagedPacket {
+    /// As the controller sent it.
+    pub packet_out: PacketOut,
+    /// For this packet only.
+    pub decision: Decision,
+}
 
 impl Switch {
+    /// Decides about a packet in the middle of a change.
+    pub(crate) fn stage_packet(
+        &self,
+        txn: &mut Txn,
+        p: &PacketOut,
+        key: &Key,
+    ) -> Result<(), OfError> {
+        self.check_packet_out(txn.bridge, p)?;
+        let b = self.of_bridge(txn.bridge)?;
+        let mut view = self.view(b);
+        let groups = Box::new([(txn.version, Arc::new(b.group_views()))]);
+        view.groups = Arc::new(Published::new(self.shared.domain.clone(), groups));
+        let run = Run { bridge: &view, version: txn.version, pipeline: &p.matching.key, key };
+        let decision = self.run_on(run, &p.actions, &mut None);
+        txn.packets.push(StagedPacket { packet_out: p.clone(), decision });
+        Ok(())
+    }
+
+    /// The packets of bundles that were committed since the last call, in order.
+    pub fn take_packets(&mut self) -> Vec<StagedPacket> {
+        std::mem::take(&mut self.outbox.packets)
+    }
+
     pub(crate) fn check_packet_out(&self, id: BridgeId, p: &PacketOut) -> Result<(), OfError> {
         let b = self.of_bridge(id)?;
         let in_port = p.matching.key.u32(at::OF_IN_PORT);
@@ -44,18 +88,31 @@ impl Switch {
         key: &Key,
         trace: &mut Option<crate::trace::Recorder>,
     ) -> Decision {
+        // SAFETY: this is the thread of the only writer.
+        let world = unsafe { self.shared.world.read() };
+        let Some(bridge) = world.bridge(id.0) else { return Decision::default() };
+        let run = Run { bridge, version: self.version(), pipeline, key };
+        self.run_on(run, actions, trace)
+    }
+
+    fn run_on(
+        &self,
+        run: Run<'_>,
+        actions: &[Action],
+        trace: &mut Option<crate::trace::Recorder>,
+    ) -> Decision {
         let mut out = Decision::default();
         // SAFETY: this is the thread of the only writer.
         let world = unsafe { self.shared.world.read() };
-        let Some(bridge) = world.bridge(id.0) else { return out };
-        let mut packet = *key;
-        let in_port = pipeline.u32(at::OF_IN_PORT);
-        let dp = bridge.port(in_port).and_then(|p| p.spec.dp_port);
+        let mut packet = *run.key;
+        let in_port = run.pipeline.u32(at::OF_IN_PORT);
+        let dp = run.bridge.port(in_port).and_then(|p| p.spec.dp_port);
         packet.set_u16(at::IN_PORT, dp.unwrap_or(flow::NO_PORT));
         packet.set_u16(at::RECIRC, 0);
-        packet.set_u32(at::TUN_ID, pipeline.u32(at::TUN_ID));
-        let mut x = Xlate::new(&self.shared, world, bridge, &packet, &mut out, trace);
-        x.pipeline(&pipeline.words[PACKET_LINES * 8..]);
+        packet.set_u32(at::TUN_ID, run.pipeline.u32(at::TUN_ID));
+        let mut x = Xlate::new(&self.shared, world, run.bridge, &packet, &mut out, trace);
+        x.at_version(run.version);
+        x.pipeline(&run.pipeline.words[PACKET_LINES * 8..]);
         x.packet_out(actions);
         out.cacheable = false;
         out

@@ -1,7 +1,8 @@
 //! Statistics requests.
 
-use crate::bridge::TableRec;
+use crate::bridge::Bridge;
 use crate::counters::FlowRec;
+use crate::events::Event;
 use crate::flow_mod::{Select, wanted};
 use crate::switch::Switch;
 use crate::table::{FlowRule, N_TABLES};
@@ -146,18 +147,24 @@ impl Switch {
     /// All tables of a bridge.
     pub fn table_stats(&self, id: BridgeId) -> Result<Vec<TableStats>, OfError> {
         let b = self.of_bridge(id)?;
-        let one = |(i, r): (usize, &TableRec)| TableStats {
-            table: i as u8,
-            name: b.config.tables.get(&(i as u8)).map_or_else(String::new, |t| t.name.clone()),
-            max_entries: b.config.tables.get(&(i as u8)).and_then(|t| t.limit).unwrap_or(1_000_000),
-            active: r.active,
-            lookups: r.matched + r.missed,
-            matched: r.matched,
-            config: if b.evicts(i as u8) { TableStats::EVICTION } else { 0 }
-                | if r.vacancy.is_some() { TableStats::VACANCY } else { 0 },
-            vacancy: r.vacancy,
-        };
-        Ok(b.table_recs.iter().enumerate().take(N_TABLES).map(one).collect())
+        Ok((0..N_TABLES as u8).map(|table| describe(b, table)).collect())
+    }
+
+    /// Notices tables whose number of free places passed what a controller wants to be told of.
+    pub(crate) fn watch_vacancies(&mut self, id: BridgeId) {
+        let Ok(b) = self.bridge_mut(id) else { return };
+        let mut told = Vec::new();
+        for table in b.vacancies.clone() {
+            let free = describe(b, table).free_percent();
+            let rec = &mut b.table_recs[usize::from(table)];
+            let Some([down, up]) = rec.vacancy else { continue };
+            if if rec.scarce { free > up } else { free < down } {
+                rec.scarce = !rec.scarce;
+                let more = !rec.scarce;
+                told.push(Event::TableStatus(id, more, Box::new(describe(b, table))));
+            }
+        }
+        self.outbox.events.append(&mut told);
     }
 
     /// What a controller wants of a table (or of [`TABLE_ALL`]): eviction, and to be told of vacancies.
@@ -171,15 +178,37 @@ impl Switch {
         if table != TABLE_ALL && usize::from(table) >= N_TABLES {
             return Err(OfError::TableModBadTable);
         }
-        let recs = self.of_bridge_mut(id)?.table_recs.iter_mut().enumerate();
-        for (_, rec) in recs.filter(|(i, _)| table == TABLE_ALL || *i == usize::from(table)) {
+        let b = self.of_bridge_mut(id)?;
+        for table in (0..N_TABLES as u8).filter(|t| table == TABLE_ALL || *t == table) {
+            let free = describe(b, table).free_percent();
+            let rec = &mut b.table_recs[usize::from(table)];
             (rec.evict, rec.vacancy) = (evict, vacancy);
+            rec.scarce = vacancy.is_some_and(|[_, up]| free < up);
         }
+        b.vacancies = (0..N_TABLES as u8)
+            .filter(|t| b.table_recs[usize::from(*t)].vacancy.is_some())
+            .collect();
         Ok(())
     }
 
     /// How many flows a bridge has.
     pub fn n_flows(&self, id: BridgeId) -> Result<usize, ConfigError> {
         Ok(self.bridge(id)?.table_recs.iter().map(|r| r.active as usize).sum())
+    }
+}
+
+/// A table as it is now.
+fn describe(b: &Bridge, table: u8) -> TableStats {
+    let (rec, config) = (&b.table_recs[usize::from(table)], b.config.tables.get(&table));
+    TableStats {
+        table,
+        name: config.map_or_else(String::new, |t| t.name.clone()),
+        max_entries: config.and_then(|t| t.limit).unwrap_or(1_000_000),
+        active: rec.active,
+        lookups: rec.matched + rec.missed,
+        matched: rec.matched,
+        config: if b.evicts(table) { TableStats::EVICTION } else { 0 }
+            | if rec.vacancy.is_some() { TableStats::VACANCY } else { 0 },
+        vacancy: rec.vacancy,
     }
 }

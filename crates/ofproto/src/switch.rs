@@ -250,7 +250,7 @@ impl Switch {
         self.shared.world.publish(world);
     }
 
-    fn view(&self, b: &Bridge) -> BridgeView {
+    pub(crate) fn view(&self, b: &Bridge) -> BridgeView {
         let mut bundles: Vec<(String, Bundle)> = Vec::new();
         let ports = b.ports.values().map(|spec| {
             let bundle = match bundles.iter().position(|(n, _)| *n == spec.bundle) {

@@ -344,6 +344,87 @@ fn packet_out_runs_actions() {
 }
 
 #[test]
+fn packets_of_a_bundle_meet_what_the_steps_before_made() {
+    let mut lab = Lab::new();
+    lab.add(flow(0, 0, "", vec![]));
+    let from = |in_port: u32| {
+        let matching = matching(&format!("in_port={in_port}"));
+        let actions = vec![out(port::TABLE)];
+        let po = PacketOut { buffer_id: NO_BUFFER, matching, actions, data: vec![] };
+        BundleItem::PacketOut(Box::new((po, packet(&format!("in_port={in_port},udp")))))
+    };
+    let delete = GroupMod { command: GroupCommand::Delete, ..group(1, GroupType::Indirect, &[]) };
+    let items = vec![
+        from(3),
+        BundleItem::Group(group(1, GroupType::Indirect, &[(2, 1)])),
+        BundleItem::Flow(flow(0, 9, "in_port=3", apply(vec![Action::Group(1)]))),
+        from(3),
+        BundleItem::Group(delete),
+        from(3),
+    ];
+    let mut failing = items.clone();
+    failing.push(BundleItem::Flow(flow(0, 1, "", apply(vec![Action::Group(9)]))));
+    assert_eq!(lab.sw.bundle(lab.br, failing, 0), Err((6, OfError::ActBadOutGroup)));
+    assert!(lab.sw.take_packets().is_empty());
+    lab.sw.bundle(lab.br, items, 0).unwrap();
+    let packets = lab.sw.take_packets();
+    let said: Vec<_> = packets.iter().map(|p| ::action::ops_text(&p.decision.ops)).collect();
+    assert_eq!(said, ["drop", "12", "drop"]);
+    assert_eq!(lab.send("in_port=3,udp"), "drop");
+    assert_eq!(lab.sw.n_flows(lab.br), Ok(1));
+}
+
+#[test]
+fn vacancies_are_told_once_each_way() {
+    let mut lab = Lab::new();
+    let mut config = BridgeConfig::default();
+    config.tables.insert(1, TableConfig { limit: Some(10), ..TableConfig::default() });
+    lab.sw.configure_bridge(lab.br, config).unwrap();
+    lab.sw.table_mod(lab.br, 1, false, Some([20, 80])).unwrap();
+    let mut told = Vec::new();
+    let mut change = |lab: &mut Lab, command, i: u32| {
+        let m = flow(1, 1, &format!("in_port={i}"), vec![]);
+        lab.sw.flow_mod(lab.br, &FlowMod { command, ..m }, 0).unwrap();
+        for event in lab.sw.take_events() {
+            if let Event::TableStatus(_, more, t) = event {
+                told.push((more, t.table, t.free_percent()));
+            }
+        }
+    };
+    for _ in 0..2 {
+        (1..=10).for_each(|i| change(&mut lab, FlowModCommand::Add, i));
+        (1..=10).for_each(|i| change(&mut lab, FlowModCommand::DeleteStrict, i));
+    }
+    let once = [(false, 1, 10), (true, 1, 90)];
+    assert_eq!(told, [once, once].concat());
+}
+
+#[test]
+fn flows_tell_of_their_end_however_often_ids_are_used_again() {
+    let mut lab = Lab::new();
+    let delete =
+        |id| GroupMod { command: GroupCommand::Delete, ..group(id, GroupType::Indirect, &[]) };
+    for round in 0..20u64 {
+        let now = round * 4_000_000_000;
+        let told = |lab: &mut Lab, m: FlowMod| {
+            lab.sw
+                .flow_mod(lab.br, &FlowMod { flags: flow_flag::SEND_FLOW_REM, ..m }, now)
+                .unwrap();
+            lab.sw.take_events().iter().filter(|e| matches!(e, Event::FlowRemoved(..))).count()
+        };
+        told(&mut lab, flow(0, 1, "in_port=4", apply(vec![out(1)])));
+        told(&mut lab, flow(0, 1, "", vec![]));
+        let gone = FlowMod { command: FlowModCommand::DeleteStrict, ..flow(0, 1, "", vec![]) };
+        assert_eq!(told(&mut lab, gone), 1, "round {round}");
+        lab.sw.group_mod(lab.br, &group(7, GroupType::Indirect, &[(2, 1)]), now).unwrap();
+        assert_eq!(told(&mut lab, flow(0, 1, "", apply(vec![Action::Group(7)]))), 0);
+        lab.sw.group_mod(lab.br, &delete(7), now).unwrap();
+        let events = lab.sw.take_events();
+        assert!(matches!(events[..], [Event::FlowRemoved(..)]), "round {round}: {events:?}");
+    }
+}
+
+#[test]
 fn port_config_is_honoured() {
     let mut lab = Lab::new();
     lab.add(flow(0, 1, "", apply(vec![out(port::FLOOD)])));

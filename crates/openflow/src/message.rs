@@ -584,6 +584,16 @@ pub enum Reply {
         generation: u64,
     },
     Async(AsyncConfig),
+    /// 1.4+: a table has fewer free places than was to be told of, or (`more`) more again.
+    TableStatus {
+        more: bool,
+        table: TableStats,
+    },
+    /// Another controller's group-mod, under its transaction id; an extension before 1.4.
+    RequestForward {
+        xid: u32,
+        group: GroupMod,
+    },
     BundleControl {
         id: u32,
         step: BundleStep,
@@ -662,6 +672,12 @@ impl TableStats {
     pub const EVICTION: u32 = 4;
     /// `OFPTC_VACANCY_EVENTS` (1.4+).
     pub const VACANCY: u32 = 8;
+
+    /// How much of the table is free, percent.
+    pub fn free_percent(&self) -> u8 {
+        let free = u64::from(self.max_entries.saturating_sub(self.active));
+        (free * 100 / u64::from(self.max_entries.max(1))) as u8
+    }
 }
 
 /// One group's statistics.

@@ -490,6 +490,45 @@ fn roles_and_asynchronous_configuration() {
 }
 
 #[test]
+fn changes_by_others() {
+    let group = GroupMod {
+        command: GroupCommand::Modify,
+        kind: GroupType::Select,
+        id: 1,
+        buckets: vec![Bucket {
+            id: 0,
+            weight: 5,
+            watch_port: port::ANY,
+            watch_group: GROUP_ANY,
+            actions: vec![Action::output(2)],
+        }],
+        selection_method: String::new(),
+        selection_param: 0,
+        selection_fields: vec![],
+    };
+    let forward = Reply::RequestForward { xid: 9, group };
+    for v in [Version::V10, Version::V11, Version::V13, Version::V14, Version::V15] {
+        let parts = ["REQUESTFORWARD", "reason=group_mod", "MOD group_id=1,type=select,bucket="];
+        expect(&encode(v, 1, &forward), &parts);
+        expect(&encode(v, 1, &forward), &["weight:5,", "actions=output:2"]);
+    }
+    let table = TableStats {
+        table: 1,
+        max_entries: 10,
+        active: 9,
+        config: TableStats::VACANCY,
+        vacancy: Some([20, 80]),
+        ..TableStats::default()
+    };
+    for (more, reason) in [(false, "reason=VACANCY_DOWN"), (true, "reason=VACANCY_UP")] {
+        for v in [Version::V14, Version::V15] {
+            let status = Reply::TableStatus { more, table: table.clone() };
+            expect(&encode(v, 1, &status), &["TABLE_STATUS", reason, "table 1", "vacancy=10%"]);
+        }
+    }
+}
+
+#[test]
 fn bundles() {
     let reply = Reply::BundleControl { id: 3, step: BundleStep::CommitReply, flags: 3 };
     let parts = ["bundle_id=0x3 type=COMMIT_REPLY flags=atomic ordered"];

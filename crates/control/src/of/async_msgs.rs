@@ -6,8 +6,8 @@ use crate::vlog;
 use datapath::PuntEvent;
 use ofproto::{Event, PacketInContext};
 use openflow::{
-    Action, GROUP_ANY, Instruction, MonitorRequest, MonitorUpdate, NO_BUFFER, OfPort, PacketIn,
-    PortDesc, Reason, Reply, TABLE_ALL, Version, monitor_flag, port, port_state,
+    Action, GROUP_ANY, GroupMod, Instruction, MonitorRequest, MonitorUpdate, NO_BUFFER, OfPort,
+    PacketIn, PortDesc, Reason, Reply, TABLE_ALL, Version, monitor_flag, port, port_state,
 };
 
 /// A change of a flow, with what it did before if it was modified.
@@ -78,6 +78,15 @@ pub fn events(s: &mut State, events: Vec<Event>, origin: Origin) {
                     port_status(s, &name, reason, &desc, old.as_deref());
                 }
             }
+            Event::TableStatus(bridge, more, table) => {
+                let Some(name) = s.bridge_name(bridge) else { continue };
+                let reply = Reply::TableStatus { more, table: *table };
+                for conn in s.conns.values_mut() {
+                    if conn.bridge == name && conn.wants_vacancy(more) {
+                        conn.notify(&reply);
+                    }
+                }
+            }
             Event::Flow(bridge, update, old) => match updates.last_mut() {
                 Some((b, list)) if *b == bridge => list.push((*update, old)),
                 _ => updates.push((bridge, vec![(*update, old)])),
@@ -93,6 +102,20 @@ pub fn events(s: &mut State, events: Vec<Event>, origin: Origin) {
     for id in hopeless.collect::<Vec<_>>() {
         vlog::warn!("connmgr", "{}: does not read what it is sent, disconnecting", s.conn_name(id));
         s.remove_conn(id);
+    }
+}
+
+/// Tells other connections of a group-mod that was done. Versions before 1.5 have no word for single buckets.
+pub fn forward(s: &mut State, (origin, xid): (ConnId, u32), group: &GroupMod) {
+    use openflow::GroupCommand::{InsertBucket, RemoveBucket};
+    let single = matches!(group.command, InsertBucket(_) | RemoveBucket(_));
+    let Some(bridge) = s.conns.get(&origin).map(|c| c.bridge.clone()) else { return };
+    let reply = Reply::RequestForward { xid, group: group.clone() };
+    for (id, conn) in s.conns.iter_mut() {
+        let knows = !single || matches!(conn.version(), Some(Version::V10 | Version::V15));
+        if *id != origin && conn.bridge == bridge && knows && conn.wants_group_mods() {
+            conn.notify(&reply);
+        }
     }
 }
 

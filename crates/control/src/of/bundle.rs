@@ -4,7 +4,7 @@ use super::conn::Conn;
 use ofproto::BundleItem;
 use openflow::codec::{self, Dialect, ERROR_DATA};
 use openflow::framing::Header;
-use openflow::{BundleStep, OfError, PacketOut, Reply, Request};
+use openflow::{BundleStep, OfError, Reply, Request};
 use std::rc::Rc;
 
 /// Bytes of messages one bundle may hold.
@@ -65,6 +65,7 @@ impl Messages {
     pub fn items(
         self: Rc<Self>,
         dialect: Dialect,
+        vlan_limit: u8,
         check: impl Fn(&Request) -> Result<(), OfError>,
     ) -> impl Iterator<Item = Result<BundleItem, OfError>> {
         let mut at = (0, 0);
@@ -72,28 +73,22 @@ impl Messages {
             let (message, next) = self.at(at)?;
             at = next;
             let request = codec::decode(dialect, message).map_err(|e| e.error);
-            Some(request.and_then(|(_, r)| check(&r).and_then(|()| item(r))))
-        })
-    }
-
-    /// The packets to send after the commit.
-    pub fn packet_outs(&self, dialect: Dialect) -> impl Iterator<Item = PacketOut> {
-        const PACKET_OUT: u8 = 13;
-        let those = self.iter().filter(|m| m[1] == PACKET_OUT);
-        those.filter_map(move |m| match codec::decode(dialect, m) {
-            Ok((_, Request::PacketOut(po))) => Some(po),
-            _ => None,
+            Some(request.and_then(|(_, r)| check(&r).and_then(|()| item(r, vlan_limit))))
         })
     }
 }
 
 /// A bundled message as the switch half takes it.
-fn item(r: Request) -> Result<BundleItem, OfError> {
+fn item(r: Request, vlan_limit: u8) -> Result<BundleItem, OfError> {
     match r {
         Request::FlowMod(m) => Ok(BundleItem::Flow(m)),
         Request::GroupMod(m) => Ok(BundleItem::Group(m)),
         Request::PortMod(m) => Ok(BundleItem::Port(m)),
-        Request::PacketOut(m) => Ok(BundleItem::PacketOut(m)),
+        Request::PacketOut(m) => {
+            // The switch half knows the port better than the parser could.
+            let key = datapath::extract(&m.data, flow::NO_PORT, vlan_limit);
+            Ok(BundleItem::PacketOut(Box::new((m, key.ok_or(OfError::BadPacket)?))))
+        }
         _ => Err(OfError::BundleMsgUnsup),
     }
 }

@@ -21,6 +21,9 @@ const ASYNC_BACKLOG: usize = 1 << 20;
 /// switch becoming wrong, so that beyond this the peer goes.
 const HOPELESS: usize = 1 << 28;
 
+/// `OFP_DEFAULT_MISS_SEND_LEN`.
+const MISS_SEND_LEN: u16 = 128;
+
 /// Why the connection exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -88,7 +91,7 @@ impl Conn {
         backlog: Rc<Cell<usize>>,
         open: tokio::sync::oneshot::Sender<()>,
     ) -> Self {
-        let miss_send_len = if kind.is_controller() { 128 } else { 0 };
+        let miss_send_len = if kind.is_controller() { MISS_SEND_LEN } else { 0 };
         Conn {
             bridge,
             kind,
@@ -179,6 +182,14 @@ impl Conn {
         }
     }
 
+    /// Sets which asynchronous messages it wants. Who sets that wants some.
+    pub fn configure_async(&mut self, wants: AsyncConfig) {
+        self.wants = wants;
+        if self.config.miss_send_len == 0 {
+            self.config.miss_send_len = MISS_SEND_LEN;
+        }
+    }
+
     fn column(&self) -> usize {
         usize::from(self.role == Role::Secondary)
     }
@@ -191,6 +202,19 @@ impl Conn {
     /// Wants port-status messages of this reason?
     pub fn wants_port_status(&self, reason: u8) -> bool {
         self.listens() && self.wants.port_status[self.column()] & (1 << reason) != 0
+    }
+
+    /// Wants to be told of other controllers' group-mods (`OFPRFR_GROUP_MOD`)?
+    pub fn wants_group_mods(&self) -> bool {
+        self.listens() && self.wants.requestforward[self.column()] & 1 != 0
+    }
+
+    /// Wants to be told that a table's vacancy fell (or, `more`, rose)?
+    pub fn wants_vacancy(&self, more: bool) -> bool {
+        let reason = if more { 4 } else { 3 };
+        self.listens()
+            && self.version() >= Some(Version::V14)
+            && self.wants.table_status[self.column()] & (1 << reason) != 0
     }
 
     /// Wants flow-removed messages of this reason?

@@ -1,6 +1,6 @@
 //! What each request does, and what is answered.
 
-use super::{ConnId, bundle, change, multipart, queues, role};
+use super::{ConnId, async_msgs, bundle, change, multipart, queues, role};
 use crate::state::{Shared, State};
 use crate::vlog;
 use ofproto::{BridgeId, BundleItem};
@@ -173,6 +173,7 @@ fn handle(
         }
         Request::GroupMod(gm) => {
             s.ofproto.group_mod(bridge, &gm, now)?;
+            async_msgs::forward(s, (id, xid), &gm);
             None
         }
         // There are no meters: none can be added, and none is left to delete.
@@ -227,7 +228,7 @@ fn connection(
     let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
     match request {
         Request::SetAsync(wants) => {
-            conn.wants = wants;
+            conn.configure_async(wants);
             s.update_misses(bridge);
         }
         Request::SetPacketInFormat(format) => {
@@ -347,16 +348,15 @@ async fn commit(
         Request::FlowMod(fm) => check(dialect.version, fm),
         _ => Ok(()),
     };
-    let items = Box::new(messages.clone().items(dialect, fits));
+    let vlan_limit = state.borrow().dp.settings().vlan_limit;
+    let items = Box::new(messages.clone().items(dialect, vlan_limit, fits));
     let outcome = change::run(state, Some((id, xid)), bridge, items).await;
     let mut s = state.borrow_mut();
     match outcome {
         Ok(()) => {
             s.flush_changes();
-            for po in messages.packet_outs(dialect) {
-                s.packet_out(bridge, &po)?;
-            }
-            Ok(())
+            let packets = s.ofproto.take_packets();
+            packets.iter().try_for_each(|p| s.send_packet(bridge, &p.packet_out, &p.decision))
         }
         Err((index, error)) => {
             if let Some((xid, data)) = messages.describe(index) {

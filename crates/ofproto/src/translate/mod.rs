@@ -266,6 +266,11 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
     }
 
+    /// Looks flows and groups up as they are at a version, instead of as packets see them.
+    pub fn at_version(&mut self, version: u64) {
+        self.version = version;
+    }
+
     /// A packet fresh from a port.
     fn start(&mut self) {
         self.note_bridge();

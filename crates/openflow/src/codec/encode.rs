@@ -1,8 +1,8 @@
 //! Replies and asynchronous messages: [`Reply`] to bytes.
 
 use super::kinds::Kind;
-use super::{Dialect, Form, NX, ONF, ReplyTo, bundle, config, flow_mod, hello, monitor};
-use super::{multipart, packet, port, queue};
+use super::{Dialect, Form, NX, ONF, ReplyTo, bundle, config, flow_mod, group, hello, monitor};
+use super::{multipart, packet, port, queue, table};
 use crate::buf::Put;
 use crate::{MultipartReply, Reply, Version, error_code};
 
@@ -77,6 +77,10 @@ fn single(dialect: Dialect, to: ReplyTo, reply: &Reply) -> Vec<u8> {
         Reply::Role { role, generation } => config::encode_role(version, to, *role, *generation),
         Reply::RoleStatus { role, reason, generation } => {
             config::encode_role_status(version, xid, *role, *reason, *generation)
+        }
+        Reply::TableStatus { more, table: t } => table::encode_status(version, xid, *more, t),
+        Reply::RequestForward { xid: theirs, group: g } => {
+            group::encode_forward(version, xid, *theirs, g)
         }
         Reply::Async(a) => config::encode_async(version, xid, a),
         Reply::BundleControl { id, step, flags } => {

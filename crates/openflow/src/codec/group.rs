@@ -1,7 +1,9 @@
 //! Groups: group-mod (1.1 to 1.4 and 1.5), description, statistics.
 
-use super::NTR;
+use super::encode::{begin, begin_exp};
+use super::kinds::Kind;
 use super::port::check_port;
+use super::{NTR, NX, ONF};
 use crate::actions::decode_actions;
 use crate::actions_out::encode_actions;
 use crate::buf::{Put, Rd, Result};
@@ -15,6 +17,13 @@ pub(super) const ALL: u32 = 0xffff_fffc;
 const MAX: u32 = 0xffff_ff00;
 /// NTRT_SELECTION_METHOD.
 const SELECTION_METHOD: u32 = 1;
+/// 1.5: the command is about no bucket.
+const NO_BUCKET: u32 = 0xffff_ffff;
+/// What Netronome's number was taken for at first.
+const NTR_OLD: u32 = 0x1540;
+const ONFT_REQUESTFORWARD: u32 = 2350;
+const NXT_REQUESTFORWARD: u32 = 132;
+const NXT_GROUP_MOD: u32 = 31;
 /// 1.5: no bucket id given.
 const BUCKET_MAX: u32 = 0xffff_ff00;
 
@@ -171,7 +180,7 @@ fn decode_properties(mut rd: Rd<'_>, group: &mut GroupMod) -> Result<()> {
         if kind != 0xffff {
             return Err(OfError::BadType);
         }
-        if body.u32()? != NTR {
+        if !matches!(body.u32()?, NTR | NTR_OLD) {
             return Err(OfError::BadExperimenter);
         }
         if body.u32()? != SELECTION_METHOD {
@@ -224,6 +233,51 @@ fn put_buckets(form: Version, version: Version, g: &GroupMod, m: &mut Vec<u8>) {
         }
         m.patch_len(start, start);
     }
+}
+
+/// A group-mod in the layout of `form`, its actions in those of `version`, without its header.
+fn put_mod(form: Version, version: Version, g: &GroupMod, m: &mut Vec<u8>) {
+    let (command, bucket) = match g.command {
+        GroupCommand::Add => (0, NO_BUCKET),
+        GroupCommand::Modify => (1, NO_BUCKET),
+        GroupCommand::Delete => (2, NO_BUCKET),
+        GroupCommand::InsertBucket(at) => (3, at),
+        GroupCommand::RemoveBucket(which) => (5, which),
+        GroupCommand::AddOrMod => (0x8000, NO_BUCKET),
+    };
+    m.u16(command);
+    m.u8(g.kind as u8);
+    m.pad(1);
+    m.u32(g.id);
+    if form != Version::V15 {
+        return put_buckets(form, version, g, m);
+    }
+    let at = m.len();
+    m.pad(4);
+    m.u32(bucket);
+    let buckets = m.len();
+    put_buckets(form, version, g, m);
+    m.patch_len(at, buckets);
+    put_selection(g, m);
+}
+
+/// REQUESTFORWARD of a group-mod that came as `theirs`: OpenFlow's own from 1.4 on, ONF's extension in
+/// 1.3, Nicira's before (where 1.0 has Nicira's group-mod too).
+pub(super) fn encode_forward(version: Version, xid: u32, theirs: u32, g: &GroupMod) -> Vec<u8> {
+    let mut m = match version {
+        Version::V14 | Version::V15 => begin(version, Kind::RequestForward, xid),
+        Version::V13 => begin_exp(version, xid, ONF, ONFT_REQUESTFORWARD),
+        _ => begin_exp(version, xid, NX, NXT_REQUESTFORWARD),
+    };
+    let start = m.len();
+    let (form, inner) = match version {
+        Version::V10 => (Version::V15, begin_exp(version, theirs, NX, NXT_GROUP_MOD)),
+        _ => (version, begin(version, Kind::GroupMod, theirs)),
+    };
+    m.raw(&inner);
+    put_mod(form, version, g, &mut m);
+    m.patch_len(start + 2, start);
+    m
 }
 
 /// One group of a group-description reply, in the layout of `form`.

@@ -36,6 +36,8 @@ pub(crate) enum Kind {
     SetAsync,
     MeterMod,
     RoleStatus,
+    TableStatus,
+    RequestForward,
     BundleControl,
     BundleAdd,
 }
@@ -73,6 +75,8 @@ const KINDS: &[(Kind, u8, u8, Version, Version)] = &[
     (Kind::SetAsync, 0xff, 28, V13, V15),
     (Kind::MeterMod, 0xff, 29, V13, V15),
     (Kind::RoleStatus, 0xff, 30, V14, V15),
+    (Kind::TableStatus, 0xff, 31, V14, V15),
+    (Kind::RequestForward, 0xff, 32, V14, V15),
     (Kind::BundleControl, 0xff, 33, V14, V15),
     (Kind::BundleAdd, 0xff, 34, V14, V15),
 ];

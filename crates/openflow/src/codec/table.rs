@@ -1,5 +1,7 @@
 //! Tables: table-mod, statistics, descriptions.
 
+use super::encode::begin;
+use super::kinds::Kind;
 use crate::buf::{Put, Rd, Result};
 use crate::{Request, TableStats, Version};
 
@@ -89,6 +91,17 @@ const VACANCY: u16 = 3;
 /// `OFPTC_*` bits of the versions before 1.4.
 const MISS: u32 = 3;
 
+/// TABLE_STATUS (1.4+).
+pub(super) fn encode_status(version: Version, xid: u32, more: bool, t: &TableStats) -> Vec<u8> {
+    const VACANCY_DOWN: u8 = 3;
+    const VACANCY_UP: u8 = 4;
+    let mut m = begin(version, Kind::TableStatus, xid);
+    m.u8(if more { VACANCY_UP } else { VACANCY_DOWN });
+    m.pad(7);
+    put_desc(t, &mut m);
+    m
+}
+
 /// One table of a table-description reply (1.4+).
 pub(super) fn put_desc(t: &TableStats, m: &mut Vec<u8>) {
     let start = m.len();
@@ -98,9 +111,7 @@ pub(super) fn put_desc(t: &TableStats, m: &mut Vec<u8>) {
     m.u32(t.config);
     m.property(EVICTION.0, |m| m.u32(EVICTION.1));
     if let Some([down, up]) = t.vacancy {
-        let free = u64::from(t.max_entries.saturating_sub(t.active));
-        let percent = (free * 100 / u64::from(t.max_entries.max(1))) as u8;
-        m.property(VACANCY, |m| [down, up, percent, 0].iter().for_each(|n| m.u8(*n)));
+        m.property(VACANCY, |m| [down, up, t.free_percent(), 0].iter().for_each(|n| m.u8(*n)));
     }
     m.patch_len(start, start);
 }
