@@ -261,16 +261,29 @@ listen_on(const char *path)
 	return fd;
 }
 
+/* Memory that can be shared: of hugepages if there are any. */
+static int
+memory_of(uint64_t size, uint8_t **at)
+{
+	for (int flags = MFD_HUGETLB | MFD_CLOEXEC; ; flags = MFD_CLOEXEC) {
+		int fd = memfd_create("guest", flags);
+
+		if (fd >= 0 && !ftruncate(fd, size) &&
+		    (*at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0)) != MAP_FAILED)
+			return fd;
+		if (flags == MFD_CLOEXEC)
+			fail("guest memory");
+		close(fd);
+	}
+}
+
 /* Waits for the switch and gives it the guest's memory and rings. */
 static void
 start(struct guest *g, int listener)
 {
-	int fd = accept(listener, NULL, NULL), memory = memfd_create("guest", MFD_HUGETLB);
 	uint8_t *at;
+	int fd = accept(listener, NULL, NULL), memory = memory_of(memory_size, &at);
 
-	if (memory < 0 || ftruncate(memory, memory_size) ||
-	    (at = mmap(NULL, memory_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, memory, 0)) == MAP_FAILED)
-		fail("guest memory (hugepages)");
 	if (fd < 0)
 		fail("accept");
 	g->memory = at;
