@@ -140,7 +140,7 @@ fn sockets() {
             guest.display()
         ),
     );
-    let ring = Ring { packed: false, queues: 1, server: false };
+    let ring = Ring { packed: false, queues: 1, server: false, ..Ring::default() };
     let _guest = Guest::start(&sw.dir().join("vhu"), ring, "macswap");
     wait_for("the guest", || iface(&sw, "vhu", "link_state") == "up");
     ping(&a, 2);
@@ -261,7 +261,7 @@ fn ports() {
     );
     // Before the guest is there: it sends back what it gets, which a learning switch must believe.
     ping(&a, 2);
-    let ring = Ring { packed: true, queues: 1, server: false };
+    let ring = Ring { packed: true, queues: 1, server: false, ..Ring::default() };
     let _guest = Guest::start(&sw.dir().join("vhu"), ring, "io");
     wait_for("the guest", || iface(&sw, "vhu", "link_state") == "up");
     let idle = buffers(&sw);

@@ -4,6 +4,7 @@
 mod lab;
 
 use lab::*;
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use testkit::{Frame, Net, Netns, Raw, Switch, privileged, veth};
@@ -18,7 +19,7 @@ struct Bench<'a> {
     sw: Switch<'a>,
     far: Raw,
     socket: PathBuf,
-    next: u32,
+    next: Cell<u32>,
 }
 
 fn bench<'a>(ns: &'a Netns, host: &Netns, ring: Ring) -> Bench<'a> {
@@ -32,12 +33,13 @@ fn bench<'a>(ns: &'a Netns, host: &Netns, ring: Ring) -> Bench<'a> {
         true => format!("dpdkvhostuserclient options:vhost-server-path={}", socket.display()),
         false => "dpdkvhostuser".to_string(),
     };
+    let kind = if ring.library { kind + " options:vhost-rings=library" } else { kind };
     vsctl(&sw, &format!("add-port br0 vhu -- set interface vhu ofport_request=2 type={kind}"));
     ofctl(&sw, "del-flows br0");
     ofctl(&sw, "add-flow br0 in_port=1,actions=2");
     ofctl(&sw, "add-flow br0 in_port=2,actions=1");
     let far = Raw::open(host, "far").unwrap();
-    Bench { sw, far, socket, next: 0 }
+    Bench { sw, far, socket, next: Cell::new(0) }
 }
 
 impl Bench<'_> {
@@ -52,10 +54,10 @@ impl Bench<'_> {
 
     /// Sends numbered frames of this size, never more under way than the smallest queue holds; the
     /// numbers of those that came back, as they came.
-    fn exchange(&mut self, n: u32, size: usize) -> Vec<u32> {
-        let (first, mut back) = (self.next, Vec::new());
-        self.next += n;
-        for number in first..self.next {
+    fn exchange(&self, n: u32, size: usize) -> Vec<u32> {
+        let (first, mut back) = (self.next.get(), Vec::new());
+        self.next.set(first + n);
+        for number in first..first + n {
             self.send(number, size);
             let under_way = (number + 1 - first) as usize - back.len();
             if under_way >= WINDOW {
@@ -82,7 +84,7 @@ impl Bench<'_> {
     }
 
     /// Until the guest answers; how long that took.
-    fn wait_for_answers(&mut self) -> Duration {
+    fn wait_for_answers(&self) -> Duration {
         let start = Instant::now();
         while self.exchange(1, 64).is_empty() {
             assert!(start.elapsed() < PATIENCE, "the guest does not answer");
@@ -96,7 +98,7 @@ fn round_trip(ring: Ring, mode: &str) {
         return;
     }
     let (_turn, ns, host) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
-    let mut b = bench(&ns, &host, ring);
+    let b = bench(&ns, &host, ring);
     assert_eq!(iface(&b.sw, "vhu", "link_state"), "down");
     assert_eq!(iface(&b.sw, "vhu", "status:status"), "disconnected");
     let idle = buffers(&b.sw);
@@ -136,6 +138,8 @@ fn check_status(sw: &Switch, ring: Ring) {
     assert_eq!(iface(sw, "vhu", "status:mode"), mode);
     assert_eq!(iface(sw, "vhu", "status:num_of_vrings"), (2 * ring.queues).to_string());
     assert_eq!(iface(sw, "vhu", "status:vring_0_size"), "256");
+    let rings = if ring.library { "library" } else { "own" };
+    assert_eq!(iface(sw, "vhu", "status:rings"), rings);
     let features = iface(sw, "vhu", "status:features");
     let features = u64::from_str_radix(features.trim_start_matches("0x"), 16).unwrap();
     assert_eq!(features >> 34 & 1 == 1, ring.packed);
@@ -145,22 +149,60 @@ fn check_status(sw: &Switch, ring: Ring) {
 
 #[test]
 fn split_client() {
-    round_trip(Ring { packed: false, queues: 1, server: true }, "macswap");
+    round_trip(Ring { packed: false, queues: 1, server: true, ..Ring::default() }, "macswap");
 }
 
 #[test]
 fn packed_client_two_queues() {
-    round_trip(Ring { packed: true, queues: 2, server: true }, "io");
+    round_trip(Ring { packed: true, queues: 2, server: true, ..Ring::default() }, "io");
 }
 
 #[test]
 fn split_server_two_queues() {
-    round_trip(Ring { packed: false, queues: 2, server: false }, "io");
+    round_trip(Ring { packed: false, queues: 2, server: false, ..Ring::default() }, "io");
 }
 
 #[test]
 fn packed_server() {
-    round_trip(Ring { packed: true, queues: 1, server: false }, "macswap");
+    round_trip(Ring { packed: true, queues: 1, server: false, ..Ring::default() }, "macswap");
+}
+
+/// Without what testpmd asks for otherwise: buffers that may be joined, and used in their order.
+const PLAIN: &str = "mrg_rxbuf=0,in_order=0";
+
+#[test]
+fn split_plain() {
+    round_trip(Ring { queues: 1, server: true, device: PLAIN, ..Ring::default() }, "io");
+}
+
+#[test]
+fn packed_plain() {
+    let ring = Ring { packed: true, queues: 1, server: true, device: PLAIN, ..Ring::default() };
+    round_trip(ring, "io");
+}
+
+#[test]
+fn split_in_order_not_mergeable() {
+    let device = "mrg_rxbuf=0,in_order=1";
+    round_trip(Ring { queues: 2, server: true, device, ..Ring::default() }, "io");
+}
+
+#[test]
+fn packed_mergeable_out_of_order() {
+    let device = "mrg_rxbuf=1,in_order=0";
+    round_trip(Ring { packed: true, queues: 1, server: true, device, ..Ring::default() }, "io");
+}
+
+#[test]
+fn split_by_the_library() {
+    let ring = Ring { queues: 2, server: true, library: true, ..Ring::default() };
+    round_trip(ring, "io");
+}
+
+#[test]
+fn packed_by_the_library() {
+    let ring = Ring { packed: true, queues: 1, library: true, ..Ring::default() };
+    round_trip(ring, "macswap");
 }
 
 #[test]
@@ -169,8 +211,8 @@ fn the_daemon_is_killed_and_the_guest_stays() {
         return;
     }
     let (_turn, ns, host) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
-    let ring = Ring { packed: false, queues: 1, server: true };
-    let mut b = bench(&ns, &host, ring);
+    let ring = Ring { packed: false, queues: 1, server: true, ..Ring::default() };
+    let b = bench(&ns, &host, ring);
     let _guest = Guest::start(&b.socket, ring, "macswap");
     b.wait_for_guest();
     b.wait_for_answers();
@@ -197,8 +239,8 @@ fn frames_longer_than_the_mtu_are_named_drops() {
         return;
     }
     let (_turn, ns, host) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
-    let ring = Ring { packed: false, queues: 1, server: true };
-    let mut b = bench(&ns, &host, ring);
+    let ring = Ring { packed: false, queues: 1, server: true, ..Ring::default() };
+    let b = bench(&ns, &host, ring);
     vsctl(&b.sw, "add-port br0 t3 -- set interface t3 type=tap ofport_request=3 mtu_request=1300");
     ns.ipv6_off("t3").unwrap();
     ns.ip("link set t3 up").unwrap();

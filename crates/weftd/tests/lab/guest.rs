@@ -1,14 +1,15 @@
-//! Guests: `dpdk-testpmd` on virtio-user, which sends back what it gets.
+//! Guests that send back what they get: `dpdk-testpmd` on virtio-user, and the lab's, which are only
+//! rings and so light that many of them fit on a core.
 
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// What a guest's device is like.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Ring {
     /// Packed rings rather than split ones.
     pub packed: bool,
@@ -16,6 +17,10 @@ pub struct Ring {
     pub queues: usize,
     /// The guest makes the socket (the port is a `dpdkvhostuserclient`).
     pub server: bool,
+    /// More of virtio-user's options, such as `mrg_rxbuf=0`.
+    pub device: &'static str,
+    /// The switch leaves the rings to DPDK's library.
+    pub library: bool,
 }
 
 /// A guest; killed when dropped.
@@ -42,13 +47,16 @@ pub(super) fn tie(command: &mut Command, nice: i32) {
 impl Guest {
     /// Starts one; `mode` is testpmd's: `macswap`, `io`, ...
     pub fn start(socket: &Path, ring: Ring, mode: &str) -> Guest {
-        let Ring { packed, queues, server } = ring;
-        let vdev = format!(
+        let Ring { packed, queues, server, device, .. } = ring;
+        let mut vdev = format!(
             "net_virtio_user0,path={},queues={queues},packed_vq={},server={}",
             socket.display(),
             u8::from(packed),
             u8::from(server)
         );
+        if !device.is_empty() {
+            vdev = format!("{vdev},{device}");
+        }
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("weft-e2e-{}-{n}", std::process::id());
         let mut command = Command::new("dpdk-testpmd");
@@ -76,5 +84,30 @@ impl Drop for Guest {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(format!("/var/run/dpdk/{}", self.prefix));
+    }
+}
+
+/// Many guests in one process (`lab/guests/bare.c`), one for each socket; killed when dropped.
+pub struct BareGuests(Child);
+
+impl BareGuests {
+    /// Starts them; the ports are `dpdkvhostuserclient`.
+    pub fn start(sockets: &[PathBuf], packed: bool) -> BareGuests {
+        let build = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab/guests/build.sh");
+        let built = Command::new(build).output().expect("lab/guests/build.sh");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let beside = String::from_utf8(built.stdout).unwrap();
+        let mut c = Command::new(Path::new(beside.trim()).with_file_name("bare-guests"));
+        tie(&mut c, 5);
+        let counters = sockets[0].with_extension("counters");
+        c.args([if packed { "packed" } else { "split" }, "echo"]).arg(counters).args(sockets);
+        BareGuests(c.stdout(Stdio::null()).spawn().expect("the lab's guests"))
+    }
+}
+
+impl Drop for BareGuests {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }

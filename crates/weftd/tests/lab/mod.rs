@@ -9,7 +9,7 @@ mod linux;
 mod traffic;
 
 pub use dissect::dissect;
-pub use guest::{Guest, Ring};
+pub use guest::{BareGuests, Guest, Ring};
 pub use linux::{Linux, MEMORY, Machine};
 pub use traffic::{Pinger, transfer};
 

@@ -103,7 +103,11 @@ impl Guests {
         let (name, mode) = GUESTS[which];
         let path = self.dir.join(name);
         let packed = (self.lives + which as u32) % 2 == 1;
-        self.now[which] = Some(Guest::start(&path, Ring { packed, queues: 1, server: true }, mode));
+        self.now[which] = Some(Guest::start(
+            &path,
+            Ring { packed, queues: 1, server: true, ..Ring::default() },
+            mode,
+        ));
         self.lives += 1;
     }
 
