@@ -576,6 +576,7 @@ impl Datapath {
                     }
                 }
                 Report::Differs(how) => self.differences.push(how),
+                Report::Lookups(now) => w.lookups = now,
                 Report::TxBack(no, queue) => {
                     if let Some(p) = self.ports.get_mut(&no) {
                         p.txqs.push(queue);

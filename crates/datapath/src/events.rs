@@ -2,7 +2,7 @@
 
 use crate::stats::{PortCell, RxqCell};
 use crate::tx::Route;
-use crate::types::{PerfCell, Settings};
+use crate::types::{PerfCell, PortLookup, Settings};
 use action::Op;
 use flow::PortNo;
 use packet::Packet;
@@ -56,6 +56,8 @@ pub(crate) enum Report {
     TxBack(PortNo, Box<dyn TxQueue>),
     /// What validation found.
     Differs(Box<str>),
+    /// How lookups go, by input port; it changed.
+    Lookups(Box<[PortLookup]>),
 }
 
 /// A packet to inject.

@@ -39,6 +39,8 @@ pub(crate) struct Handle {
     pub base: Perf,
     /// Its cycles of the last minute.
     pub load: Load,
+    /// How its lookups go.
+    pub lookups: Box<[PortLookup]>,
 }
 
 fn pin(core: usize) {
@@ -98,6 +100,7 @@ impl Handle {
             peers: BTreeSet::new(),
             base: Perf::default(),
             load: Load::default(),
+            lookups: Box::default(),
         })
     }
 

@@ -31,7 +31,7 @@ impl Level {
         Level::ALL.into_iter().find(|l| l.name() == name)
     }
 
-    /// Has this CPU what the level needs? AVX-512 must also have agreed with the scalar parser on a
+    /// Has this CPU what the level needs? AVX-512 must also have agreed with its twins on a
     /// corpus, because it has not run on every kind of machine.
     pub fn available(self) -> bool {
         match self {
@@ -41,7 +41,9 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => {
                 static AGREES: OnceLock<bool> = OnceLock::new();
-                has_avx512() && *AGREES.get_or_init(|| crate::parse::agrees(Level::Avx512))
+                let agrees =
+                    || crate::parse::agrees(Level::Avx512) && crate::lookup::agrees(Level::Avx512);
+                has_avx512() && *AGREES.get_or_init(agrees)
             }
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,

@@ -185,6 +185,12 @@ impl Datapath {
         .collect()
     }
 
+    /// How each worker finds the megaflows of each port, as of the last second.
+    pub fn lookups(&mut self) -> Vec<(WorkerId, Box<[PortLookup]>)> {
+        self.pump();
+        self.workers.iter().flatten().map(|w| (w.id, w.lookups.clone())).collect()
+    }
+
     /// All receive queues.
     pub fn rxq_info(&self) -> Vec<RxqInfo> {
         let mut out = Vec::new();

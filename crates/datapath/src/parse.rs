@@ -9,6 +9,8 @@ mod profile;
 #[cfg(target_arch = "x86_64")]
 mod simd;
 
+#[cfg(test)]
+pub(crate) use batch::port_word;
 pub(crate) use batch::{Columns, Job};
 pub(crate) use check::agrees;
 use flow::{Key, at, flag, frag};

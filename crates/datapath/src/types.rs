@@ -374,6 +374,45 @@ pub struct PmdInfo {
     pub perf: Perf,
 }
 
+/// How a worker finds the megaflows of one input port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortLookup {
+    /// The port.
+    pub port: PortNo,
+    /// Its cached flows.
+    pub flows: u32,
+    /// Their masks.
+    pub masks: u32,
+    /// Packets found by a lookup of their own in the last judged tenth of a second.
+    pub lookups: u64,
+    /// Subtables that these visited.
+    pub visits: u64,
+    /// How many of them the signature cache knew.
+    pub cache_hits: u64,
+    /// Is the signature cache used, and why?
+    pub cache: CacheState,
+}
+
+/// What the cost model says about one port's use of the signature cache.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CacheState {
+    /// Is it used?
+    pub on: bool,
+    /// By configuration and not by cost.
+    pub forced: bool,
+    /// Subtable visits per packet that it saves, or at most would save.
+    pub saves: f64,
+    /// It did not pay: tenths of a second with traffic until it is tried again.
+    pub wait: u32,
+}
+
+impl CacheState {
+    /// It is switched on when it would save more visits per packet than this...
+    pub const PAYS: f64 = 1.75;
+    /// ...and off when it does not save more than this: a probe costs about a visit.
+    pub const STAYS: f64 = 1.25;
+}
+
 macro_rules! perf {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// What a worker did since the counters were cleared.

@@ -15,7 +15,7 @@ use crate::parse::{Columns, Study};
 use crate::program::Programs;
 use crate::terminate::Terminators;
 use crate::tx::{Exits, Pending};
-use crate::types::Settings;
+use crate::types::{PortLookup, Settings};
 use action::{Decision, Pipeline};
 use flow::PortNo;
 use packet::{Packet, VECTOR};
@@ -64,6 +64,8 @@ pub(crate) struct Vector {
     reports: Producer<Report>,
     /// Reports that found the ring full.
     late: Vec<Report>,
+    /// Lookups as control knows them.
+    shown: Box<[PortLookup]>,
     /// Something was said since this was cleared.
     pub news: bool,
     shared: Arc<Shared>,
@@ -109,6 +111,7 @@ impl Vector {
             pipeline,
             reports,
             late: Vec::new(),
+            shown: Box::default(),
             news: false,
             shared,
             vlan_limit: 1,
@@ -122,6 +125,7 @@ impl Vector {
     pub fn configure(&mut self, s: &Settings) {
         self.vlan_limit = s.vlan_limit.clamp(1, 2);
         self.level = s.level;
+        self.table.level = s.level;
         self.validate = s.validate;
         self.one_pass = s.one_pass;
         self.terminators.clear();

@@ -3,7 +3,6 @@
 use crate::clock::{cycles, cycles_per_second, now_ms};
 use crate::events::{Command, Handoff, Report, RxSlot, Shared, Wake};
 use crate::kernel::Sleep;
-use crate::lookup::Tally;
 use crate::tx::Exits;
 use crate::types::Settings;
 use crate::vector::Vector;
@@ -14,6 +13,9 @@ use sync::{Consumer, Reader};
 
 /// How often subtables are ranked and the cache is judged.
 const TUNE_MS: u64 = 100;
+
+/// How often control hears of lookups.
+const TELL_MS: u64 = 1000;
 
 /// One thread of the packet side. Stepped by its thread, or by hand in tests.
 pub(crate) struct Worker {
@@ -38,7 +40,7 @@ pub(crate) struct Worker {
     next_tick: u64,
     tick: u64,
     tuned_ms: u64,
-    recent: Tally,
+    told_ms: u64,
     /// Next sleep of an idle PMD thread, microseconds.
     nap_us: u64,
 }
@@ -70,7 +72,7 @@ impl Worker {
             next_tick: 0,
             tick: cycles_per_second() / 1000,
             tuned_ms: 0,
-            recent: Tally::default(),
+            told_ms: 0,
             nap_us: 0,
         }
     }
@@ -197,10 +199,6 @@ impl Worker {
         perf.cache_hits.add(tally.cache_hits);
         perf.flow_hits.add(tally.flow_hits);
         perf.subtable_lookups.add(tally.visits);
-        self.recent.cache_hits += tally.cache_hits;
-        self.recent.flow_hits += tally.flow_hits;
-        self.recent.visits += tally.visits;
-        self.recent.learned += tally.learned;
         // What the vector cost is charged to the queues that filled it.
         let fresh: u64 = self.brought.iter().map(|(_, n)| *n as u64).sum();
         let share = (t[3] - t[0]).checked_div(fresh).unwrap_or(0);
@@ -214,11 +212,15 @@ impl Worker {
         self.next_tick = now + self.tick;
         self.exits.now_ms = now_ms();
         self.vector.catch_up();
-        let table = &mut self.vector.table;
         if self.exits.now_ms >= self.tuned_ms + TUNE_MS {
             self.tuned_ms = self.exits.now_ms;
-            table.tune(self.settings.signature_cache, std::mem::take(&mut self.recent));
+            self.vector.table.tune(self.settings.signature_cache);
+            if self.exits.now_ms >= self.told_ms + TELL_MS {
+                self.told_ms = self.exits.now_ms;
+                self.vector.tell_lookups();
+            }
         }
+        let table = &self.vector.table;
         self.shared.flows.store(table.live, Ordering::Relaxed);
         self.shared.masks.store(table.masks() as u32, Ordering::Relaxed);
         self.shared.cache_on.store(table.cache_on, Ordering::Relaxed);
@@ -262,7 +264,7 @@ impl Worker {
                     self.exits.hold_nothing();
                 }
                 self.vector.configure(&s);
-                self.vector.table.tune(s.signature_cache, Tally::default());
+                self.vector.table.tune(s.signature_cache);
                 self.settings = *s;
             }
             Command::Unlink(rules) => self.vector.unlink(rules),

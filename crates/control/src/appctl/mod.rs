@@ -6,6 +6,7 @@ mod dpctl;
 pub mod dummy;
 mod fdb;
 mod implementations;
+mod lookups;
 mod pmd;
 mod trace;
 mod tunnels;
@@ -62,6 +63,7 @@ pub const COMMANDS: &[Command] = &[
         8,
         pmd::perf_show,
     ),
+    command("dpif-netdev/pmd-lookup-show", "[-pmd core] [dp]", 0, 3, lookups::show),
     command("dpif-netdev/pmd-rxq-rebalance", "[dp]", 0, 1, pmd::rebalance),
     command("dpif-netdev/pmd-sleep-show", "[dp]", 0, 1, pmd::sleep_show),
     command("dpif-netdev/pmd-rxq-show", "[-pmd core] [-secs secs] [dp]", 0, 5, pmd::rxq_show),

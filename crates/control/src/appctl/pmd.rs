@@ -16,7 +16,8 @@ fn wanted_core(args: &[String]) -> Result<Option<usize>, String> {
     }
 }
 
-fn pmds(s: &State, args: &[String]) -> Result<Vec<(usize, PmdInfo)>, String> {
+/// PMD threads, or the one that the arguments ask for.
+pub(super) fn pmds(s: &State, args: &[String]) -> Result<Vec<(usize, PmdInfo)>, String> {
     of_core(s.dp.pmd_info(), args)
 }
 

@@ -1,21 +1,31 @@
-//! Step 3, lookup: signature cache, then megaflow table; what is left is a miss.
+//! Step 3, lookup: signature cache, then megaflow table; what is left is a miss. `find.rs` is what packets
+//! go through, this file what changes the table.
 
+mod find;
 pub(crate) mod mask;
+mod partition;
+mod probe;
 mod sigcache;
 pub(crate) mod store;
 mod subtable;
 #[cfg(test)]
 mod tests;
 
+use crate::level::Level;
 use crate::parse::{Ext, Line};
-use crate::types::Tri;
+use crate::types::{PortLookup, Tri};
+use find::Search;
+use flow::{PortNo, at};
 use mask::{FULL, Words};
 use packet::VECTOR;
+use partition::Partition;
+pub(crate) use partition::Tally;
+pub(crate) use probe::agrees;
 use sigcache::SigCache;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::{MASKS, Payload, Store};
-use subtable::{Hasher, Subtable};
+use subtable::Subtable;
 
 /// 64x64 -> 128 bits, folded.
 #[inline]
@@ -107,22 +117,6 @@ impl Keys {
     }
 }
 
-/// What a batch of lookups did.
-#[derive(Default, Clone, Copy)]
-pub(crate) struct Tally {
-    pub cache_hits: u64,
-    pub flow_hits: u64,
-    pub visits: u64,
-    /// Flow hits that the cache, being on, did not know.
-    pub learned: u64,
-}
-
-impl Tally {
-    fn hits(&self) -> u64 {
-        self.cache_hits + self.flow_hits
-    }
-}
-
 /// Where a decision belongs: its subtable, its masked key and that one's hash there.
 pub(crate) struct Spot {
     pub slot: usize,
@@ -131,11 +125,11 @@ pub(crate) struct Spot {
 }
 
 /// Numbers of the 1-bits.
-fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+fn bits(mut set: u128) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let bit = set.trailing_zeros() as usize;
         set &= set.wrapping_sub(1);
-        (bit < 64).then_some(bit)
+        (bit < 128).then_some(bit)
     })
 }
 
@@ -153,13 +147,22 @@ struct MaskLine {
     ext: bool,
 }
 
+/// Rules among which the least recently used is evicted, and how many are looked at for them.
+const EVICTION: (u32, u32) = (8, 256);
+
+/// A rule used so lately stays if others can go.
+const FRESH_MS: u64 = 50;
+
 /// One worker's table: rules, subtables, cache. Written only by its worker.
 pub(crate) struct Table {
     pub store: Arc<Store>,
     subtables: [Option<Box<Subtable>>; MASKS],
     masks: Box<[MaskLine; MASKS]>,
-    /// Subtables with rules, most hit first.
-    order: Vec<u8>,
+    /// By input port.
+    partitions: Vec<Option<Box<Partition>>>,
+    /// Ports with rules, and masks with rules.
+    ports: usize,
+    used: usize,
     free: Vec<u32>,
     fresh: u32,
     /// Rules linked.
@@ -168,11 +171,11 @@ pub(crate) struct Table {
     generation: u16,
     secret: u64,
     cache: Option<SigCache>,
+    /// Some port's packets go through the cache.
     pub cache_on: bool,
-    /// Of the union of all masks: what the cache hashes.
-    union: Hasher,
-    /// Dead rules met by lookups since `take_dead`.
-    dead: Vec<u32>,
+    pub level: Level,
+    /// Its `dead`: dead rules met by lookups since `take_dead`.
+    search: Option<Box<Search>>,
     tally: Tally,
 }
 
@@ -187,7 +190,9 @@ impl Table {
             store,
             subtables: std::array::from_fn(|_| None),
             masks: Box::new([MaskLine { words: [0; 7], ext: false }; MASKS]),
-            order: Vec::with_capacity(MASKS),
+            partitions: Vec::new(),
+            ports: 0,
+            used: 0,
             free: Vec::new(),
             fresh: 1,
             live: 0,
@@ -196,8 +201,8 @@ impl Table {
             secret,
             cache: None,
             cache_on: false,
-            union: Hasher::new(&[0; 32], secret),
-            dead: Vec::new(),
+            level: Level::preferred(),
+            search: Some(Box::new(Search::new())),
             tally: Tally::default(),
         };
         t.open(0, FULL);
@@ -213,7 +218,7 @@ impl Table {
 
     /// Masks with rules.
     pub fn masks(&self) -> usize {
-        self.order.len()
+        self.used
     }
 
     /// Packets took over what the packet before them found.
@@ -226,186 +231,53 @@ impl Table {
         std::mem::take(&mut self.tally)
     }
 
-    #[inline]
-    fn verify(&self, idx: u32, mask: usize, key: &KeyRef<'_>) -> bool {
-        let (rule, m) = (self.store.line(idx), &self.masks[mask]);
-        let mut diff = 0;
-        for ((k, m), r) in key.line.iter().zip(&m.words).zip(rule) {
-            diff |= (k & m) ^ r;
-        }
-        diff == 0 && (!m.ext || self.verify_ext(idx, mask, key))
-    }
-
-    fn verify_ext(&self, idx: u32, mask: usize, key: &KeyRef<'_>) -> bool {
-        let Some(sub) = &self.subtables[mask] else { return false };
-        let rule = self.store.ext(idx);
-        (8..32).all(|w| (key.word(w) ^ rule[(w - 8) / 8][w % 8]) & sub.mask[w] == 0)
-    }
-
-    /// Looks up the packets whose numbers are in `todo`; leaves those it did not find, in order.
-    pub fn classify(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
-        let caching = self.cache_on && self.cache.is_some() && !self.order.is_empty();
-        if caching {
-            self.by_cache(keys, todo);
-        }
-        let mut unknown = [0u8; VECTOR];
-        let n_unknown = todo.len();
-        if caching {
-            unknown[..n_unknown].copy_from_slice(todo);
-        }
-        for n in 0..self.order.len() {
-            if todo.is_empty() {
-                break;
-            }
-            self.by_subtable(self.order[n] as usize, keys, todo);
-        }
-        if caching {
-            self.learn(keys, &unknown[..n_unknown]);
-        }
-    }
-
-    fn cache_hash(&self, key: &KeyRef<'_>) -> u64 {
-        self.union.hash(key)
-    }
-
-    fn by_cache(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
-        let cache = self.cache.as_ref().unwrap();
-        for i in todo.iter().map(|i| *i as usize) {
-            let h = self.cache_hash(&keys.get(i));
-            keys.hash[i] = h;
-            cache.prefetch(h);
-        }
-        for i in todo.iter().map(|i| *i as usize) {
-            let c = cache.candidate(keys.hash[i]);
-            keys.rule[i] = c;
-            prefetch(self.store.line_ptr(c));
-            prefetch(self.store.counters(c));
-        }
-        let before = todo.len();
-        todo.retain(|i| {
-            let i = *i as usize;
-            if keys.rule[i] == 0 {
-                return true;
-            }
-            let (key, mut hit) = (keys.get(i), (0, 0));
-            let found = cache.search(keys.hash[i], |idx| {
-                let p = self.store.payload(idx);
-                let ok = p.usable() && self.verify(idx, p.mask(), &key);
-                hit = (idx, p.program());
-                ok
-            });
-            if found {
-                (keys.rule[i], keys.program[i]) = hit;
-            }
-            !found
-        });
-        self.tally.cache_hits += (before - todo.len()) as u64;
-    }
-
-    fn by_subtable(&mut self, slot: usize, keys: &mut Keys, todo: &mut Vec<u8>) {
-        let sub = self.subtables[slot].as_deref().expect("ordered subtables exist");
-        let visits = todo.len();
-        for i in todo.iter().map(|i| *i as usize) {
-            let h = sub.hash(&keys.get(i));
-            keys.hash[i] = h;
-            sub.prefetch(h);
-        }
-        let mut search = [false; VECTOR];
-        for i in todo.iter().map(|i| *i as usize) {
-            let (c, more) = sub.candidate(keys.hash[i]);
-            (keys.rule[i], search[i]) = (c, more);
-            if c != 0 {
-                prefetch(self.store.line_ptr(c));
-                prefetch(self.store.counters(c));
-            }
-        }
-        let mut dead = std::mem::take(&mut self.dead);
-        todo.retain(|i| {
-            let i = *i as usize;
-            let c = keys.rule[i];
-            let key = keys.get(i);
-            if c != 0 {
-                let p = self.store.payload(c);
-                if p.usable() && self.verify(c, slot, &key) {
-                    keys.program[i] = p.program();
-                    return false;
-                }
-            }
-            if search[i] {
-                let (idx, program) = self.search(sub, slot, keys.hash[i], &key, &mut dead);
-                (keys.rule[i], keys.program[i]) = (idx, program);
-                return idx == 0;
-            }
-            true
-        });
-        self.dead = dead;
-        let hits = (visits - todo.len()) as u64;
-        self.tally.visits += visits as u64;
-        self.tally.flow_hits += hits;
-        self.subtables[slot].as_mut().unwrap().hits += hits;
-    }
-
-    fn search(
-        &self,
-        sub: &Subtable,
-        slot: usize,
-        hash: u64,
-        key: &KeyRef<'_>,
-        dead: &mut Vec<u32>,
-    ) -> (u32, u32) {
-        let mut hit = (0, 0);
-        sub.search(hash, |idx| {
-            let p = self.store.payload(idx);
-            if !self.verify(idx, slot, key) {
-                return false;
-            }
-            if !p.usable() {
-                dead.push(idx);
-                return false;
-            }
-            hit = (idx, p.program());
-            true
-        });
-        hit
-    }
-
-    /// Puts rules into the cache that subtables found for these packets.
-    fn learn(&mut self, keys: &Keys, found: &[u8]) {
-        let Some(mut cache) = self.cache.take() else { return };
-        for i in found.iter().map(|i| *i as usize).filter(|i| keys.rule[*i] != 0) {
-            self.tally.learned += 1;
-            cache.insert(self.cache_hash(&keys.get(i)), keys.rule[i]);
-        }
-        self.cache = Some(cache);
-    }
-
     /// Dead rules that lookups came across; to be unlinked when the vector is done.
     pub fn take_dead(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.dead)
+        std::mem::take(&mut self.search_mut().dead)
     }
 
-    /// The subtable for a decision with this mask: its own, a new one, the smallest that looks at
-    /// more, at last the full one.
-    fn place(&mut self, mask: &Words) -> usize {
-        let equal = |s: &Option<Box<Subtable>>| s.as_ref().is_some_and(|s| s.mask == *mask);
-        if let Some(slot) = self.subtables.iter().position(equal) {
+    fn search_mut(&mut self) -> &mut Search {
+        self.search.get_or_insert_with(|| Box::new(Search::new()))
+    }
+
+    fn partition_mut(&mut self, port: PortNo) -> &mut Partition {
+        let no = usize::from(port);
+        if self.partitions.len() <= no {
+            self.partitions.resize_with(no + 1, || None);
+        }
+        self.partitions[no].get_or_insert_with(|| Box::new(Partition::new(port)))
+    }
+
+    /// The subtable for a decision of this port with this mask: its own, a new one, the smallest of
+    /// the port's that looks at more, at last the full one.
+    fn place(&mut self, port: PortNo, mask: &Words) -> usize {
+        let ports = self.ports;
+        let p = self.partition_mut(port);
+        let more = p.masks() < partition::share(ports + usize::from(p.live == 0));
+        let p: &Partition = self.partitions[usize::from(port)].as_ref().expect("made above");
+        let subs = &self.subtables;
+        let equal = |slot: &usize| subs[*slot].as_ref().is_some_and(|s| s.mask == *mask);
+        if let Some(slot) = p.order.iter().map(|s| usize::from(*s)).find(equal) {
             return slot;
         }
-        let unused = |s: &Option<Box<Subtable>>| s.as_ref().is_none_or(|s| s.refs == 0);
-        if let Some(slot) = (1..MASKS).find(|i| unused(&self.subtables[*i])) {
+        if more && let Some(slot) = (0..MASKS).find(equal) {
+            return slot;
+        }
+        let unused = |slot: &usize| subs[*slot].as_ref().is_none_or(|s| s.refs == 0);
+        if more && let Some(slot) = (1..MASKS).find(unused) {
             self.open(slot, *mask);
             return slot;
         }
-        let wider = (1..MASKS).filter_map(|i| {
-            let m = &self.subtables[i].as_ref().unwrap().mask;
-            mask::subset(mask, m).then(|| (mask::weight(m), i))
+        let wider = (1..MASKS).filter(|slot| more || p.uses(*slot)).filter_map(|slot| {
+            let m = &subs[slot].as_ref()?.mask;
+            mask::subset(mask, m).then(|| (mask::weight(m), slot))
         });
-        wider.min().map_or(0, |(_, i)| i)
+        wider.min().map_or(0, |(_, slot)| slot)
     }
 
     /// Where a decision about packets like `key` belongs.
     pub fn spot(&mut self, key: &Words, mask: &Words) -> Spot {
-        let slot = self.place(&mask::quantise(mask, key));
+        let slot = self.place(port_of(key[4]), &mask::quantise(mask, key));
         let sub = self.subtables[slot].as_ref().expect("placed in a subtable that exists");
         let masked: Words = std::array::from_fn(|w| key[w] & sub.mask[w]);
         let (line, ext) = lines(&masked);
@@ -420,7 +292,7 @@ impl Table {
     }
 
     /// The rule for a packet in one of these subtables (a bit each), and its program.
-    pub fn among(&mut self, slots: u64, key: &KeyRef<'_>) -> Option<(u32, u32)> {
+    pub fn among(&mut self, slots: u128, key: &KeyRef<'_>) -> Option<(u32, u32)> {
         bits(slots).find_map(|slot| {
             let hash = self.subtables[slot].as_ref()?.hash(key);
             self.probe(slot, hash, key)
@@ -429,8 +301,8 @@ impl Table {
 
     fn probe(&mut self, slot: usize, hash: u64, key: &KeyRef<'_>) -> Option<(u32, u32)> {
         let (sub, mut dead) = (self.subtables[slot].as_deref()?, Vec::new());
-        let found = self.search(sub, slot, hash, key, &mut dead);
-        self.dead.append(&mut dead);
+        let found = self.search_all(sub, slot, hash, key, &mut dead);
+        self.search_mut().dead.append(&mut dead);
         (found.0 != 0).then_some(found)
     }
 
@@ -454,14 +326,12 @@ impl Table {
             return None;
         }
         sub.refs += 1;
-        let first = sub.len == 1;
+        self.used += usize::from(sub.len == 1);
         if self.free.pop().is_none() {
             self.fresh += 1;
         }
         self.live += 1;
-        if first {
-            self.reorder();
-        }
+        self.linked(port_of(spot.masked[4]), spot.slot);
         Some(idx)
     }
 
@@ -482,13 +352,34 @@ impl Table {
         let sub = self.subtables[p.mask()].as_mut()?;
         let found = sub.remove(hash, idx);
         debug_assert!(found, "a live rule is linked");
-        let empty = sub.len == 0;
+        self.used -= usize::from(sub.len == 0);
         self.store.unlink(idx);
         self.live -= 1;
-        if empty {
-            self.reorder();
-        }
+        self.unlinked(port_of(self.store.word(idx, 4)), p.mask());
         Some(p.program())
+    }
+
+    fn linked(&mut self, port: PortNo, slot: usize) {
+        let p = self.partition_mut(port);
+        let (first, new) = (p.link(slot), p.live == 1);
+        self.ports += usize::from(new);
+        if first {
+            self.reorder(port);
+        }
+    }
+
+    fn unlinked(&mut self, port: PortNo, slot: usize) {
+        let p = self.partition_mut(port);
+        let (last, gone) = (p.unlink(slot), p.live == 0);
+        self.ports -= usize::from(gone);
+        if last {
+            self.reorder(port);
+        }
+    }
+
+    fn reorder(&mut self, port: PortNo) {
+        let Some(p) = &mut self.partitions[usize::from(port)] else { return };
+        p.reorder(&self.subtables, self.secret);
     }
 
     /// Control is done with a rule that was unlinked.
@@ -500,76 +391,61 @@ impl Table {
         self.free.push(idx);
     }
 
-    /// The least recently used of the next few rules.
-    pub fn victim(&mut self) -> Option<u32> {
-        let mut oldest: Option<(u64, u32)> = None;
+    /// Which rule goes when there are too many: the least recently used of the next few that are idle
+    /// and whose ports have their share of the table or more; if there are none near, any.
+    pub fn victim(&mut self, now_ms: u64) -> Option<u32> {
+        if self.live == 0 {
+            return None;
+        }
+        let share = self.live / self.ports.max(1) as u32;
+        let mut best: Option<((bool, u64), u32)> = None;
         let (mut seen, mut steps) = (0, 0);
-        while seen < 8 && steps < self.fresh.min(4096) {
+        while seen < EVICTION.0 && steps < EVICTION.1.min(self.fresh) {
             self.clock = if self.clock + 1 >= self.fresh { 1 } else { self.clock + 1 };
-            steps += 1;
             if self.store.payload(self.clock).0 & store::LIVE == 0 {
                 continue;
             }
-            seen += 1;
+            steps += 1;
+            let port = usize::from(port_of(self.store.word(self.clock, 4)));
+            let small = self.partitions[port].as_ref().is_some_and(|p| p.live < share);
             let used = self.store.counters(self.clock).used_ms.load(Ordering::Relaxed);
-            if oldest.is_none_or(|(u, _)| used < u) {
-                oldest = Some((used, self.clock));
+            seen += u32::from(!small && used + FRESH_MS <= now_ms);
+            if best.is_none_or(|(b, _)| (small, used) < b) {
+                best = Some(((small, used), self.clock));
             }
         }
-        oldest.map(|(_, i)| i)
+        best.map(|(_, i)| i)
     }
 
-    /// Ranks subtables anew and recomputes what the cache hashes.
-    pub fn reorder(&mut self) {
-        let subs = &mut self.subtables;
-        self.order.clear();
-        self.order.extend(
-            (0..MASKS as u8).filter(|i| subs[*i as usize].as_ref().is_some_and(|s| s.len > 0)),
-        );
-        self.order.sort_by_key(|i| std::cmp::Reverse(subs[*i as usize].as_ref().unwrap().hits));
-        let mut union = [0; 32];
-        for s in self.order.iter().map(|i| subs[*i as usize].as_ref().unwrap()) {
-            union.iter_mut().zip(&s.mask).for_each(|(u, m)| *u |= m);
+    /// Every 100 ms: rank, forget old hits, decide for each port about the cache, and its size.
+    pub fn tune(&mut self, choice: Tri) {
+        let mut recent = Tally::default();
+        self.cache_on = false;
+        for p in self.partitions.iter_mut().flatten() {
+            p.reorder(&self.subtables, self.secret);
+            recent.add(p.recent);
+            p.tune(choice);
+            self.cache_on |= p.cache_on && p.live > 0;
         }
-        self.union = Hasher::new(&union, self.secret);
-    }
-
-    /// Every 100 ms: rank, forget old hits, decide about the cache. `visits_per_hit`: measured.
-    pub fn tune(&mut self, choice: Tri, recent: Tally) {
-        self.reorder();
-        for s in self.subtables.iter_mut().flatten() {
-            s.hits /= 2;
-        }
-        let on = match choice {
-            Tri::On => true,
-            Tri::Off => false,
-            Tri::Auto => cache_pays(self.cache_on, self.order.len(), recent),
-        };
         let room = self.cache.as_ref().map_or(0, SigCache::flows);
         // Many packets were not in it, and as many as would turn it over in a second.
         let missed = recent.learned * 8 > recent.hits() && recent.learned as usize * 8 > room;
         let short = room < self.live as usize * 2 || missed;
-        if on && (room == 0 || short && room < self.store.capacity()) {
+        if self.cache_on && (room == 0 || short && room < self.store.capacity()) {
             let flows = (room * 2).max(self.live as usize * 4).max(1 << 16);
             self.cache = Some(SigCache::new(flows));
         }
-        self.cache_on = on;
+    }
+
+    /// What it says about each port that has rules.
+    pub fn show(&self) -> Box<[PortLookup]> {
+        self.partitions.iter().flatten().filter(|p| p.live > 0).map(|p| p.show()).collect()
     }
 }
 
-/// A cache probe costs little more than a subtable visit. Without it: visits per hit is what it would
-/// save. With it: what it saves on hits must exceed the probes that fail.
-fn cache_pays(on: bool, masks: usize, t: Tally) -> bool {
-    let hits = t.hits();
-    if hits < 256 {
-        return on;
-    }
-    if !on {
-        return t.visits as f64 / hits as f64 > 1.75;
-    }
-    let rate = t.cache_hits as f64 / hits as f64;
-    // Average visits a miss of the cache costs, as an estimate of what a hit saves.
-    let visits =
-        if t.flow_hits > 64 { t.visits as f64 / t.flow_hits as f64 } else { masks as f64 / 2.0 };
-    rate * visits > 1.25
+/// The input port in word 4 of a key.
+#[inline]
+fn port_of(word: u64) -> PortNo {
+    let b = word.to_ne_bytes();
+    PortNo::from_be_bytes([b[at::IN_PORT - 32], b[at::IN_PORT - 31]])
 }

@@ -8,7 +8,7 @@ use crate::parse::Line;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Masks a table may have (subtable 0 is the full mask).
-pub(crate) const MASKS: usize = 32;
+pub(crate) const MASKS: usize = 128;
 /// 64-bit words of a packet-side key.
 pub(crate) const PWORDS: usize = 32;
 

@@ -5,7 +5,8 @@
 
 use super::mask::Words;
 use super::store::{MASKS, Reserved, Store};
-use super::{KeyRef, prefetch};
+use super::{KeyRef, Keys, prefetch};
+use crate::parse::Line;
 use std::sync::atomic::Ordering;
 
 /// Entries of a stash.
@@ -30,13 +31,13 @@ pub(crate) struct Subtable {
     hasher: Hasher,
     buckets: Reserved<Bucket>,
     size: usize,
+    /// One less than the power of two from `size` on.
+    wrap: usize,
     stash: Vec<(u16, u32)>,
     /// Rules linked.
     pub len: u32,
     /// Rules linked or not yet given back by control.
     pub refs: u32,
-    /// Hits, decayed; the rank.
-    pub hits: u64,
 }
 
 /// 16 bits that the bucket number does not use; 0 is an empty place.
@@ -55,10 +56,10 @@ impl Subtable {
             mask,
             buckets: Reserved::new(room),
             size: 4.min(room),
+            wrap: 4.min(room) - 1,
             stash: Vec::with_capacity(STASH),
             len: 0,
             refs: 0,
-            hits: 0,
         }
     }
 
@@ -70,9 +71,8 @@ impl Subtable {
 
     #[inline]
     fn addr(&self, h: u32) -> usize {
-        let m = self.size.next_power_of_two() - 1;
-        let b = h as usize & m;
-        if b >= self.size { b & (m >> 1) } else { b }
+        let b = h as usize & self.wrap;
+        if b >= self.size { b & (self.wrap >> 1) } else { b }
     }
 
     #[inline]
@@ -86,10 +86,29 @@ impl Subtable {
         unsafe { &mut *self.buckets.at(i) }
     }
 
-    /// Brings the first bucket of `hash` closer.
-    #[inline]
-    pub fn prefetch(&self, hash: u64) {
-        prefetch(self.buckets.at(self.addr(hash as u32)));
+    /// Hashes the keys of these packets, and brings their first buckets closer.
+    #[inline(always)]
+    pub fn hash_all(&self, keys: &mut Keys, packets: &[u8]) {
+        match (self.hasher.pairs, self.ext) {
+            (1, false) => self.hash_pairs::<1>(keys, packets),
+            (2, false) => self.hash_pairs::<2>(keys, packets),
+            (3, false) => self.hash_pairs::<3>(keys, packets),
+            _ => packets.iter().for_each(|i| {
+                let i = usize::from(*i);
+                let hash = self.hasher.hash(&keys.get(i));
+                keys.hash[i] = hash;
+                prefetch(self.buckets.at(self.addr(hash as u32)));
+            }),
+        }
+    }
+
+    #[inline(always)]
+    fn hash_pairs<const PAIRS: usize>(&self, keys: &mut Keys, packets: &[u8]) {
+        for i in packets.iter().map(|i| usize::from(*i)) {
+            let hash = self.hasher.hash_line::<PAIRS>(&keys.line.0[i]);
+            keys.hash[i] = hash;
+            prefetch(self.buckets.at(self.addr(hash as u32)));
+        }
     }
 
     /// The first index with the signature of `hash` in its first bucket, 0: none; and whether a
@@ -179,6 +198,7 @@ impl Subtable {
         }
         let parent = new & ((new + 1).next_power_of_two() - 1) >> 1;
         self.size += 1;
+        self.wrap = self.size.next_power_of_two() - 1;
         let overflow = self.bucket(parent).overflow;
         self.bucket_mut(new).overflow = overflow;
         for slot in 0..WAYS {
@@ -295,6 +315,17 @@ impl Hasher {
         Hasher { line, pairs: n.div_ceil(2), ext: ext.collect(), secret }
     }
 
+    /// Of a key, when so many pairs are all.
+    #[inline(always)]
+    fn hash_line<const PAIRS: usize>(&self, line: &Line) -> u64 {
+        let word = |(w, m): (u8, u64)| line[w as usize & 7] & m;
+        let mut h = self.secret;
+        for n in 0..PAIRS {
+            h = fold2(word(self.line[2 * n]) ^ h, word(self.line[2 * n + 1]) ^ K);
+        }
+        fold2(h, K ^ self.secret)
+    }
+
     /// Of a key.
     #[inline]
     pub fn hash(&self, key: &KeyRef<'_>) -> u64 {
@@ -320,4 +351,4 @@ fn fold2(a: u64, b: u64) -> u64 {
     p as u64 ^ (p >> 64) as u64
 }
 
-const _: () = assert!(size_of::<Bucket>() == 64 && MASKS <= 64);
+const _: () = assert!(size_of::<Bucket>() == 64 && MASKS <= 128);

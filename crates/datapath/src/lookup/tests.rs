@@ -1,6 +1,7 @@
 //! The table against a linear scan, with more masks than the budget.
 
 use super::*;
+use crate::parse::port_word;
 use crate::types::Tri;
 
 struct Rng(u64);
@@ -9,6 +10,10 @@ impl Rng {
         self.0 += 1;
         fold(self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
+}
+
+fn available() -> impl Iterator<Item = Level> {
+    Level::ALL.into_iter().filter(|l| l.available())
 }
 
 /// Few distinct keys: every byte is 0..3, line 1 only sometimes.
@@ -38,9 +43,10 @@ fn fill(keys: &mut Keys, i: usize, k: &Words) {
     keys.have[i] = if k[8..].iter().any(|w| *w != 0) { 1 } else { 0 };
 }
 
-fn against_linear_scan(cache: Tri, seed: u64) {
+fn against_linear_scan(cache: Tri, level: Level, seed: u64) {
     let (mut t, mut keys, mut r) = (Table::new(20_000), Keys::new(), Rng(seed));
-    t.tune(cache, Tally::default());
+    t.level = level;
+    t.tune(cache);
     let mut live: Vec<u32> = Vec::new();
     for round in 0..70u32 {
         for _ in 0..20 {
@@ -53,7 +59,7 @@ fn against_linear_scan(cache: Tri, seed: u64) {
             }
         }
         if round % 10 == 9 {
-            t.tune(cache, Tally::default());
+            t.tune(cache);
             for _ in 0..50 {
                 let gone = live.swap_remove((r.next() % live.len() as u64) as usize);
                 assert!(t.unlink(gone).is_some() && t.unlink(gone).is_none());
@@ -90,12 +96,12 @@ fn against_linear_scan(cache: Tri, seed: u64) {
 
 #[test]
 fn table_equals_linear_scan() {
-    against_linear_scan(Tri::Off, 1);
+    available().for_each(|level| against_linear_scan(Tri::Off, level, 1));
 }
 
 #[test]
 fn cached_table_equals_linear_scan() {
-    against_linear_scan(Tri::On, 2);
+    available().for_each(|level| against_linear_scan(Tri::On, level, 2));
 }
 
 #[test]
@@ -137,24 +143,100 @@ fn a_decision_is_known_until_it_is_dead() {
 }
 
 #[test]
-fn the_cache_pays_with_many_visits_only() {
-    let t = |cache_hits, flow_hits, visits| Tally { cache_hits, flow_hits, visits, learned: 0 };
-    assert!(!cache_pays(false, 2, t(0, 1000, 1500)));
-    assert!(cache_pays(false, 12, t(0, 1000, 3600)));
-    assert!(cache_pays(true, 12, t(900, 100, 600)));
-    assert!(!cache_pays(true, 2, t(900, 100, 120)));
-    assert!(!cache_pays(true, 12, t(100, 900, 5400)));
+fn the_cache_grows_only_when_packets_turn_it_over() {
+    let mut table = Table::new(1 << 20);
+    table.put(&[0; 32], &[0; 32], 1, 100).expect("room");
+    let mut flows = |learned: u64| {
+        table.partitions[0].as_mut().unwrap().recent = Tally { learned, ..Tally::default() };
+        table.tune(Tri::On);
+        table.cache.as_ref().unwrap().flows()
+    };
+    let first = flows(0);
+    assert_eq!(flows(100), first);
+    assert!(flows(first as u64) > first);
+}
+
+/// A key of a port: `n` in word 2.
+fn of_port(port: u16, n: u64) -> Words {
+    let mut k = [0; 32];
+    (k[2], k[4]) = (n, port_word(port));
+    k
+}
+
+fn look_up(t: &mut Table, keys: &mut Keys, packets: &[Words]) -> Vec<u8> {
+    packets.iter().enumerate().for_each(|(i, k)| fill(keys, i, k));
+    let mut todo: Vec<u8> = (0..packets.len()).map(|i| i as u8).collect();
+    t.classify(keys, &mut todo);
+    todo
 }
 
 #[test]
-fn the_cache_grows_only_when_packets_turn_it_over() {
-    let mut table = Table::new(1 << 20);
-    let flows = |t: &Table| t.cache.as_ref().unwrap().flows();
-    let learned = |learned| Tally { learned, ..Tally::default() };
-    table.tune(Tri::On, learned(0));
-    let first = flows(&table);
-    table.tune(Tri::On, learned(100));
-    assert_eq!(flows(&table), first);
-    table.tune(Tri::On, learned(first as u64));
-    assert!(flows(&table) > first);
+fn a_ports_masks_and_flows_cost_other_ports_nothing() {
+    let (mut t, mut keys, mut r) = (Table::new(4096), Keys::new(), Rng(3));
+    let mut m = [0; 32];
+    m[2] = u64::MAX;
+    (0..100).for_each(|n| assert!(t.put(&of_port(9, n), &m, 7, 4096).is_some()));
+    // Port 1 wants all masks there are.
+    for n in 0..3000 {
+        let (mut k, m) = (key(&mut r), mask(&mut r));
+        k[4] = port_word(1);
+        let spot = t.spot(&k, &m);
+        if t.known(&spot).is_none() {
+            t.put(&k, &m, n, 4096).expect("room");
+        }
+    }
+    let attacker = t.show().iter().find(|p| p.port == 1).unwrap().masks as usize;
+    assert!(attacker > 20 && attacker <= partition::PORT_MASKS + 1, "{attacker}");
+    // Port 9's packets visit one subtable each, alone or between those of port 1.
+    for mixed in [false, true] {
+        let mut packets: Vec<_> = (0..VECTOR as u64).map(|n| of_port(9, n % 100)).collect();
+        if mixed {
+            let others = packets.iter_mut().enumerate().filter(|(i, _)| i % 3 == 0);
+            others.for_each(|(_, k)| *k = of_port(1, r.next()));
+        }
+        t.tune(Tri::Off);
+        let missed = look_up(&mut t, &mut keys, &packets);
+        assert!(missed.iter().all(|i| mixed && i % 3 == 0) && missed.is_sorted());
+        assert!((0..VECTOR).filter(|i| !mixed || i % 3 != 0).all(|i| keys.program[i] == 7));
+        let victim = t.partitions[9].as_ref().unwrap().recent;
+        assert_eq!((victim.visits, victim.cache_hits), (victim.flow_hits, 0));
+        assert_eq!(
+            victim.flow_hits,
+            packets.iter().filter(|k| k[4] == packets[1][4]).count() as u64
+        );
+    }
+    // Port 9 still gets a mask of its own, and loses no flow to port 1's.
+    m[3] = 0xff;
+    let slots = t.show().iter().find(|p| p.port == 9).unwrap().masks;
+    t.put(&of_port(9, 1000), &m, 7, 4096).expect("room");
+    assert_eq!(t.show().iter().find(|p| p.port == 9).unwrap().masks, slots + 1);
+    for _ in 0..1000 {
+        let victim = t.victim(0).expect("a rule");
+        assert_eq!(port_of(t.store.word(victim, 4)), 1);
+        t.unlink(victim);
+        t.release(victim);
+    }
+}
+
+#[test]
+fn vectors_of_every_size_and_every_position_of_an_odd_packet() {
+    for level in available() {
+        let (mut t, mut keys) = (Table::new(4096), Keys::new());
+        t.level = level;
+        let mut m = [0; 32];
+        (m[1], m[2]) = (0xff, u64::MAX);
+        (0..100).for_each(|n| assert!(t.put(&of_port(5, n), &m, 1, 4096).is_some()));
+        let packets: Vec<_> = (0..VECTOR as u64).map(|n| of_port(5, n % 100)).collect();
+        for n in 0..=VECTOR {
+            assert_eq!(look_up(&mut t, &mut keys, &packets[..n]), [0; 0], "{} {n}", level.name());
+        }
+        for odd in [of_port(5, 100), of_port(6, 1)] {
+            for at in 0..VECTOR {
+                let mut packets = packets.clone();
+                packets[at] = odd;
+                let missed = look_up(&mut t, &mut keys, &packets);
+                assert_eq!(missed, [at as u8], "{}", level.name());
+            }
+        }
+    }
 }

@@ -164,7 +164,7 @@ pub(crate) unsafe fn run<M: Maker>(job: &mut Job<'_>) -> usize {
 }
 
 /// Bytes 32..40 of a line with nothing but the input port.
-fn port_word(port: u16) -> u64 {
+pub(crate) fn port_word(port: u16) -> u64 {
     let [high, low] = port.to_be_bytes();
     u64::from_ne_bytes([0, 0, 0, 0, high, low, 0, 0])
 }

@@ -39,7 +39,7 @@ impl Vector {
         }
         self.packets.clear();
         self.in_port.clear();
-        self.finish();
+        self.finish(now_ms);
     }
 
     /// Credits the rules. A run of packets of one rule counts once.

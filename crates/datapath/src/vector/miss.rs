@@ -26,7 +26,7 @@ impl Vector {
     /// Decides about packets that no rule matched, in order.
     pub(super) fn misses(&mut self, todo: &[u8], now_ms: u64) {
         let start = cycles();
-        let (mut left, mut stored) = (self.budget, 0u64);
+        let (mut left, mut stored) = (self.budget, 0u128);
         let mut later = [false; VECTOR];
         for i in todo.iter().map(|n| *n as usize) {
             if left == 0 {
@@ -64,7 +64,7 @@ impl Vector {
     }
 
     /// Is there a rule for packet `i` in the subtables that got new ones during this vector?
-    fn was_stored(&mut self, i: usize, subtables: u64) -> bool {
+    fn was_stored(&mut self, i: usize, subtables: u128) -> bool {
         let Some(found) = self.table.among(subtables, &self.keys.get(i)) else { return false };
         (self.keys.rule[i], self.keys.program[i]) = found;
         true
@@ -72,7 +72,7 @@ impl Vector {
 
     /// Asks the pipeline about packet `i`, and stores the decision unless a packet before it with the
     /// same one made that needless. Says where (a bit for the subtable).
-    fn resolve(&mut self, i: usize, now_ms: u64) -> u64 {
+    fn resolve(&mut self, i: usize, now_ms: u64) -> u128 {
         let kref = self.keys.get(i);
         let words = kref.words();
         let mut key = Key::ZERO;

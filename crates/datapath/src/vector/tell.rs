@@ -27,7 +27,7 @@ impl Vector {
     }
 
     /// After the last use of rule numbers and programs of this vector.
-    pub(super) fn finish(&mut self) {
+    pub(super) fn finish(&mut self, now_ms: u64) {
         for id in std::mem::take(&mut self.passing) {
             self.programs.release(id);
         }
@@ -37,10 +37,19 @@ impl Vector {
         let margin = self.margin();
         if self.table.live + margin > self.limit {
             for _ in 0..margin.max(1) {
-                let Some(v) = self.table.victim() else { break };
+                let Some(v) = self.table.victim(now_ms) else { break };
                 self.shared.perf.evicted.add(1);
                 self.unlink([v]);
             }
+        }
+    }
+
+    /// Tells how lookups go, when that changed and there is room.
+    pub fn tell_lookups(&mut self) {
+        let now = self.table.show();
+        if now != self.shown && self.late.is_empty() && self.reports.room() > 0 {
+            self.shown = now.clone();
+            self.report(Report::Lookups(now));
         }
     }
 

@@ -1,0 +1,345 @@
+//! The way of packets through a table: a group per stretch of packets of one input port, and all groups side
+//! by side, so that each step asks for the cache lines of the next for the whole vector.
+//!
+//! One loop, generic over how keys are compared; a [`Level`] is one instance of it.
+
+use super::partition::{Partition, Tally};
+use super::probe::{Probe, Scalar};
+use super::sigcache::SigCache;
+use super::subtable::Subtable;
+use super::{KeyRef, Keys, MaskLine, Table, port_of, prefetch};
+use crate::level::Level;
+use packet::VECTOR;
+
+/// Packets of one port that are looked up together.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Group {
+    port: usize,
+    /// The subtable of this round.
+    slot: usize,
+    /// Their numbers are here in `Search::todo`; those that are found leave it.
+    from: usize,
+    end: usize,
+}
+
+impl Group {
+    fn range(&self) -> std::ops::Range<usize> {
+        self.from..self.end
+    }
+}
+
+/// What a search needs besides the table; kept to be used again.
+pub(super) struct Search {
+    /// Numbers of packets, group by group.
+    todo: [u8; VECTOR],
+    groups: Vec<Group>,
+    /// Groups that take part in this round.
+    round: Vec<u8>,
+    /// The candidate alone does not decide about this packet.
+    more: [bool; VECTOR],
+    pub dead: Vec<u32>,
+}
+
+impl Search {
+    pub fn new() -> Self {
+        Search {
+            todo: [0; VECTOR],
+            groups: Vec::with_capacity(VECTOR),
+            round: Vec::with_capacity(VECTOR),
+            more: [false; VECTOR],
+            dead: Vec::new(),
+        }
+    }
+
+    /// Takes over the packets, and groups them by port.
+    fn begin(&mut self, keys: &Keys, todo: &[u8]) {
+        self.todo[..todo.len()].copy_from_slice(todo);
+        self.groups.clear();
+        let mut last = None;
+        for (n, i) in todo.iter().enumerate() {
+            let port = port_of(keys.line.0[usize::from(*i)][4]);
+            if last == Some(port) {
+                self.groups.last_mut().expect("one is open").end = n + 1;
+            } else {
+                let port = usize::from(port);
+                self.groups.push(Group { port, slot: 0, from: n, end: n + 1 });
+            }
+            last = Some(port);
+        }
+    }
+
+    /// The packets that are left, in order.
+    fn rest(&self, todo: &mut Vec<u8>) {
+        todo.clear();
+        self.groups.iter().for_each(|g| todo.extend_from_slice(&self.todo[g.range()]));
+    }
+}
+
+impl Table {
+    /// Looks up the packets whose numbers are in `todo`; leaves those it did not find, in order.
+    pub fn classify(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
+        match self.level {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a level is used only where `Level::available` found it.
+            Level::Avx512 => unsafe { self.classify_avx512(keys, todo) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Level::Avx2 => unsafe { self.classify_avx2(keys, todo) },
+            _ => self.classify_by::<Scalar>(keys, todo),
+        }
+    }
+
+    /// # Safety
+    /// AVX2, BMI1 and BMI2 are there.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    unsafe fn classify_avx2(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
+        self.classify_by::<super::probe::Avx2>(keys, todo);
+    }
+
+    /// # Safety
+    /// AVX-512 F, BW and VL, AVX2, BMI1 and BMI2 are there.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,bmi1,bmi2")]
+    unsafe fn classify_avx512(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
+        self.classify_by::<super::probe::Avx512>(keys, todo);
+    }
+
+    #[inline(always)]
+    fn classify_by<P: Probe>(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
+        let mut search =
+            std::mem::take(&mut self.search).unwrap_or_else(|| Box::new(Search::new()));
+        search.begin(keys, todo);
+        let caching = self.cache_on && search.groups.iter().any(|g| self.caches(g));
+        if caching {
+            self.by_cache::<P>(keys, &mut search);
+        }
+        let unknown = caching.then(|| (search.groups.clone(), search.todo));
+        for round in 0.. {
+            if !self.open_round(&mut search, round) {
+                break;
+            }
+            self.by_subtable::<P>(keys, &mut search);
+        }
+        if let Some((groups, todo)) = unknown {
+            self.learn(keys, &groups, &todo);
+        }
+        search.rest(todo);
+        self.search = Some(search);
+    }
+
+    fn partition(&self, port: usize) -> Option<&Partition> {
+        self.partitions.get(port)?.as_deref()
+    }
+
+    fn caches(&self, g: &Group) -> bool {
+        self.partition(g.port).is_some_and(|p| p.cache_on)
+    }
+
+    /// Adds to the counts of a port.
+    fn tally(&mut self, port: usize, t: Tally) {
+        self.tally.add(t);
+        if let Some(p) = self.partitions.get_mut(port).and_then(Option::as_deref_mut) {
+            p.recent.add(t);
+        }
+    }
+
+    /// Gives each group that is not done the subtable of its port that comes next; false: all are done.
+    fn open_round(&self, search: &mut Search, round: usize) -> bool {
+        search.round.clear();
+        for (n, g) in search.groups.iter_mut().enumerate().filter(|(_, g)| g.from < g.end) {
+            let slot = self.partition(g.port).and_then(|p| p.order.get(round));
+            if let Some(slot) = slot {
+                g.slot = usize::from(*slot);
+                search.round.push(n as u8);
+            }
+        }
+        !search.round.is_empty()
+    }
+
+    #[inline(always)]
+    fn by_cache<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
+        let Some(cache) = self.cache.take() else { return };
+        let mut groups = std::mem::take(&mut search.groups);
+        for g in groups.iter().filter(|g| self.caches(g)) {
+            let union = &self.partition(g.port).expect("it caches").union;
+            for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
+                let h = union.hash(&keys.get(i));
+                keys.hash[i] = h;
+                cache.prefetch(h);
+            }
+        }
+        for g in groups.iter().filter(|g| self.caches(g)) {
+            for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
+                let c = cache.candidate(keys.hash[i]);
+                keys.rule[i] = c;
+                self.prefetch_rule(c);
+            }
+        }
+        for g in &mut groups {
+            if !self.caches(g) {
+                continue;
+            }
+            let before = g.end;
+            let mut left = g.from;
+            for n in g.range() {
+                let i = search.todo[n];
+                search.todo[left] = i;
+                left += usize::from(!self.known_to_cache::<P>(&cache, keys, i.into()));
+            }
+            g.end = left;
+            self.tally(g.port, Tally { cache_hits: (before - left) as u64, ..Tally::default() });
+        }
+        search.groups = groups;
+        self.cache = Some(cache);
+    }
+
+    #[inline(always)]
+    fn known_to_cache<P: Probe>(&self, cache: &SigCache, keys: &mut Keys, i: usize) -> bool {
+        if keys.rule[i] == 0 {
+            return false;
+        }
+        let (key, mut hit) = (keys.get(i), (0, 0));
+        let found = cache.search(keys.hash[i], |idx| {
+            let p = self.store.payload(idx);
+            let m = &self.masks[p.mask()];
+            // SAFETY: the level's instructions are there; a rule's line.
+            let ready = unsafe { P::mask(m) };
+            hit = (idx, p.program());
+            p.usable() && self.verify::<P>(idx, p.mask(), ready, &key)
+        });
+        if found {
+            (keys.rule[i], keys.program[i]) = hit;
+        }
+        found
+    }
+
+    #[inline(always)]
+    fn prefetch_rule(&self, idx: u32) {
+        if idx != 0 {
+            prefetch(self.store.line_ptr(idx));
+            prefetch(self.store.counters(idx));
+        }
+    }
+
+    #[inline(always)]
+    fn verify<P: Probe>(&self, idx: u32, slot: usize, mask: P::Mask, key: &KeyRef<'_>) -> bool {
+        // SAFETY: the level's instructions are there; a rule's line.
+        let same = unsafe { P::equal(key.line, mask, self.store.line_ptr(idx).cast()) };
+        same && (!self.masks[slot].ext || self.verify_ext(idx, slot, key))
+    }
+
+    #[inline(never)]
+    fn verify_ext(&self, idx: u32, slot: usize, key: &KeyRef<'_>) -> bool {
+        let Some(sub) = &self.subtables[slot] else { return false };
+        let rule = self.store.ext(idx);
+        (8..32).all(|w| (key.word(w) ^ rule[(w - 8) / 8][w % 8]) & sub.mask[w] == 0)
+    }
+
+    /// One subtable for each group of the round.
+    #[inline(always)]
+    fn by_subtable<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
+        for n in search.round.iter() {
+            let g = search.groups[usize::from(*n)];
+            let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
+            sub.hash_all(keys, &search.todo[g.range()]);
+        }
+        for n in search.round.iter() {
+            let g = search.groups[usize::from(*n)];
+            let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
+            for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
+                let (c, more) = sub.candidate(keys.hash[i]);
+                (keys.rule[i], search.more[i]) = (c, more);
+                self.prefetch_rule(c);
+            }
+        }
+        for n in 0..search.round.len() {
+            let at = usize::from(search.round[n]);
+            let g = search.groups[at];
+            let left = self.settle::<P>(keys, search, g);
+            search.groups[at].end = left;
+            let (visits, hits) = ((g.end - g.from) as u64, (g.end - left) as u64);
+            self.tally(g.port, Tally { visits, flow_hits: hits, ..Tally::default() });
+            if let Some(p) = &mut self.partitions[g.port] {
+                p.hits[g.slot] += hits;
+            }
+        }
+    }
+
+    /// Verifies a group's candidates; says where the numbers of those that are left end.
+    #[inline(always)]
+    fn settle<P: Probe>(&self, keys: &mut Keys, search: &mut Search, g: Group) -> usize {
+        let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
+        let m: &MaskLine = &self.masks[g.slot];
+        // SAFETY: the level's instructions are there.
+        let ready = unsafe { P::mask(m) };
+        let mut left = g.from;
+        for n in g.range() {
+            let i = usize::from(search.todo[n]);
+            search.todo[left] = i as u8;
+            let (c, key) = (keys.rule[i], keys.get(i));
+            if c != 0 {
+                let p = self.store.payload(c);
+                if p.usable() && self.verify::<P>(c, g.slot, ready, &key) {
+                    keys.program[i] = p.program();
+                    continue;
+                }
+            }
+            if search.more[i] {
+                let (hash, dead) = (keys.hash[i], &mut search.dead);
+                let (idx, program) = self.search_all(sub, g.slot, hash, &key, dead);
+                (keys.rule[i], keys.program[i]) = (idx, program);
+                left += usize::from(idx == 0);
+            } else {
+                left += 1;
+            }
+        }
+        left
+    }
+
+    /// Every place of a subtable where the rule of a key may be: its index and program, 0 when there is none.
+    #[inline(never)]
+    pub(super) fn search_all(
+        &self,
+        sub: &Subtable,
+        slot: usize,
+        hash: u64,
+        key: &KeyRef<'_>,
+        dead: &mut Vec<u32>,
+    ) -> (u32, u32) {
+        let mut hit = (0, 0);
+        sub.search(hash, |idx| {
+            let p = self.store.payload(idx);
+            if !self.verify::<Scalar>(idx, slot, self.masks[slot].words, key) {
+                return false;
+            }
+            if !p.usable() {
+                dead.push(idx);
+                return false;
+            }
+            hit = (idx, p.program());
+            true
+        });
+        hit
+    }
+
+    /// Puts rules into the cache that subtables found for these packets.
+    #[inline(never)]
+    fn learn(&mut self, keys: &Keys, groups: &[Group], todo: &[u8; VECTOR]) {
+        let Some(mut cache) = self.cache.take() else { return };
+        for g in groups {
+            let Some(union) = self.partition(g.port).filter(|p| p.cache_on).map(|p| &p.union)
+            else {
+                continue;
+            };
+            let mut learned = 0;
+            let found = todo[g.range()].iter().map(|i| usize::from(*i));
+            for i in found.filter(|i| keys.rule[*i] != 0) {
+                learned += 1;
+                cache.insert(union.hash(&keys.get(i)), keys.rule[i]);
+            }
+            self.tally(g.port, Tally { learned, ..Tally::default() });
+        }
+        self.cache = Some(cache);
+    }
+}

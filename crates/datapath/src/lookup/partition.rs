@@ -1,0 +1,249 @@
+//! What a table keeps for each input port: which subtables have rules of it, and whether its packets go
+//! through the signature cache. One port's masks, flows and cache never cost another port's packets.
+
+use super::store::MASKS;
+use super::subtable::{Hasher, Subtable};
+use crate::types::{CacheState, PortLookup, Tri};
+use flow::PortNo;
+
+/// Masks a port may have (and the full mask), unless many ports share a table.
+pub(super) const PORT_MASKS: usize = 32;
+/// Masks every port may have.
+const LEAST_MASKS: usize = 4;
+
+/// Masks each of so many ports may have.
+pub(super) fn share(ports: usize) -> usize {
+    ((MASKS - 1) / ports.max(1)).clamp(LEAST_MASKS, PORT_MASKS)
+}
+
+/// A cache that was given up is tried again after 2, 4, ... at most so many judgements.
+const PATIENCE: u32 = 64;
+/// Lookups that a judgement needs.
+const ENOUGH: u64 = 256;
+
+/// What a port's lookups did.
+#[derive(Default, Clone, Copy)]
+pub(crate) struct Tally {
+    pub cache_hits: u64,
+    pub flow_hits: u64,
+    pub visits: u64,
+    /// Flow hits that the cache, being on, did not know.
+    pub learned: u64,
+}
+
+impl Tally {
+    pub fn hits(&self) -> u64 {
+        self.cache_hits + self.flow_hits
+    }
+
+    pub fn add(&mut self, t: Tally) {
+        self.cache_hits += t.cache_hits;
+        self.flow_hits += t.flow_hits;
+        self.visits += t.visits;
+        self.learned += t.learned;
+    }
+}
+
+/// See the module.
+pub(super) struct Partition {
+    port: PortNo,
+    /// Subtables with rules of the port, most hit first.
+    pub order: Vec<u8>,
+    /// Rules of the port, by subtable, and all.
+    rules: [u32; MASKS],
+    pub live: u32,
+    /// Its hits by subtable, decayed.
+    pub hits: [u64; MASKS],
+    /// Of the union of its masks: what the cache hashes.
+    pub union: Hasher,
+    pub cache_on: bool,
+    /// Since the last judgement.
+    pub recent: Tally,
+    /// What the last judgement went by.
+    judged: Tally,
+    forced: bool,
+    /// Judgements until the cache is tried again, and how many it will be next time.
+    wait: u32,
+    patience: u32,
+}
+
+impl Partition {
+    pub fn new(port: PortNo) -> Self {
+        Partition {
+            port,
+            order: Vec::new(),
+            rules: [0; MASKS],
+            live: 0,
+            hits: [0; MASKS],
+            union: Hasher::new(&[0; 32], 0),
+            cache_on: false,
+            recent: Tally::default(),
+            judged: Tally::default(),
+            forced: false,
+            wait: 0,
+            patience: 1,
+        }
+    }
+
+    /// Has it rules in this subtable?
+    pub fn uses(&self, slot: usize) -> bool {
+        self.rules[slot] > 0
+    }
+
+    /// Masks that count against its share.
+    pub fn masks(&self) -> usize {
+        self.order.iter().filter(|slot| **slot != 0).count()
+    }
+
+    /// A rule was linked; true: the first in its subtable.
+    pub fn link(&mut self, slot: usize) -> bool {
+        self.live += 1;
+        self.rules[slot] += 1;
+        self.rules[slot] == 1
+    }
+
+    /// A rule was unlinked; true: the last in its subtable.
+    pub fn unlink(&mut self, slot: usize) -> bool {
+        self.live -= 1;
+        self.rules[slot] -= 1;
+        self.rules[slot] == 0
+    }
+
+    /// Ranks its subtables, and sees what the cache has to hash.
+    pub fn reorder(&mut self, all: &[Option<Box<Subtable>>], secret: u64) {
+        self.order.clear();
+        self.order.extend((0..MASKS as u8).filter(|slot| self.rules[usize::from(*slot)] > 0));
+        self.order.sort_by_key(|slot| std::cmp::Reverse(self.hits[usize::from(*slot)]));
+        let mut union = [0; 32];
+        for sub in self.order.iter().filter_map(|slot| all[usize::from(*slot)].as_ref()) {
+            union.iter_mut().zip(&sub.mask).for_each(|(u, m)| *u |= m);
+        }
+        self.union = Hasher::new(&union, secret);
+    }
+
+    /// Old hits count half; the cache is judged.
+    pub fn tune(&mut self, choice: Tri) {
+        self.hits.iter_mut().for_each(|h| *h /= 2);
+        let recent = std::mem::take(&mut self.recent);
+        self.forced = choice != Tri::Auto;
+        if recent.hits() >= ENOUGH {
+            self.judged = recent;
+        }
+        self.cache_on = match choice {
+            Tri::On => true,
+            Tri::Off => false,
+            Tri::Auto if recent.hits() < ENOUGH => self.cache_on,
+            Tri::Auto => self.judge(recent),
+        };
+    }
+
+    /// With patience: a cache that did not pay is not tried again at once.
+    fn judge(&mut self, t: Tally) -> bool {
+        let masks = self.order.len();
+        if self.cache_on {
+            let on = saves(masks, t) > CacheState::STAYS;
+            if on {
+                self.patience = 1;
+            } else {
+                self.patience = (self.patience * 2).min(PATIENCE);
+                self.wait = self.patience;
+            }
+            return on;
+        }
+        self.wait = self.wait.saturating_sub(1);
+        self.wait == 0 && saves(masks, t) > CacheState::PAYS
+    }
+
+    /// What control may know.
+    pub fn show(&self) -> PortLookup {
+        PortLookup {
+            port: self.port,
+            flows: self.live,
+            masks: self.order.len() as u32,
+            lookups: self.judged.hits(),
+            visits: self.judged.visits,
+            cache_hits: self.judged.cache_hits,
+            cache: CacheState {
+                on: self.cache_on,
+                forced: self.forced,
+                saves: saves(self.order.len(), self.judged),
+                wait: self.wait,
+            },
+        }
+    }
+}
+
+/// Subtable visits per packet that a cache saves, or would save if it knew every packet. A hit saves what
+/// lookups without the cache take on average; half the subtables if that was not measured.
+fn saves(masks: usize, t: Tally) -> f64 {
+    if t.cache_hits == 0 {
+        return t.visits as f64 / t.hits().max(1) as f64;
+    }
+    let rate = t.cache_hits as f64 / t.hits() as f64;
+    let measured = t.flow_hits > 64;
+    let visits = if measured { t.visits as f64 / t.flow_hits as f64 } else { masks as f64 / 2.0 };
+    rate * visits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuned(p: &mut Partition, cache_hits: u64, flow_hits: u64, visits: u64) -> bool {
+        p.recent = Tally { cache_hits, flow_hits, visits, learned: 0 };
+        p.tune(Tri::Auto);
+        p.cache_on
+    }
+
+    #[test]
+    fn the_cache_pays_with_many_visits_only() {
+        let mut p = Partition::new(1);
+        p.order = (0..12).collect();
+        assert!(!tuned(&mut p, 0, 1000, 1500));
+        assert!(!tuned(&mut p, 0, 100, 3600), "too few packets say nothing");
+        assert!(tuned(&mut p, 0, 1000, 3600));
+        assert!(tuned(&mut p, 900, 100, 600));
+        assert!(tuned(&mut p, 1000, 0, 0), "not measured: six visits");
+        assert!(!tuned(&mut p, 900, 100, 120));
+    }
+
+    #[test]
+    fn a_cache_that_does_not_pay_is_tried_less_and_less() {
+        let mut p = Partition::new(1);
+        p.order = (0..12).collect();
+        // Every packet is a flow of its own: the cache would save visits, and knows nothing.
+        let mut gaps = Vec::new();
+        for _ in 0..200 {
+            let mut gap = 0;
+            while !tuned(&mut p, 0, 1000, 6000) {
+                gap += 1;
+            }
+            gaps.push(gap);
+            assert!(!tuned(&mut p, 10, 990, 6000));
+        }
+        assert_eq!(gaps[..7], [0, 1, 3, 7, 15, 31, 63]);
+        assert_eq!(gaps.last(), Some(&63));
+        // One success, and it is tried at once.
+        while !tuned(&mut p, 0, 1000, 6000) {}
+        assert!(tuned(&mut p, 900, 100, 600));
+        assert!(!tuned(&mut p, 10, 990, 6000));
+        assert!(!tuned(&mut p, 0, 1000, 6000) && tuned(&mut p, 0, 1000, 6000));
+    }
+
+    #[test]
+    fn what_is_decided_is_shown_with_its_reason() {
+        let mut p = Partition::new(7);
+        p.order = vec![3, 4];
+        tuned(&mut p, 0, 1000, 1500);
+        let shown = p.show();
+        assert_eq!((shown.port, shown.masks, shown.lookups, shown.visits), (7, 2, 1000, 1500));
+        assert_eq!((shown.cache.on, shown.cache.forced, shown.cache.saves), (false, false, 1.5));
+        p.tune(Tri::On);
+        assert!(p.show().cache.on && p.show().cache.forced);
+    }
+
+    #[test]
+    fn many_ports_have_smaller_shares() {
+        assert_eq!([0, 1, 3, 4, 12, 100].map(share), [32, 32, 32, 31, 10, 4]);
+    }
+}
