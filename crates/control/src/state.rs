@@ -224,6 +224,9 @@ impl State {
         if !regions.is_empty() {
             self.tickets.push_back(self.dp.invalidate(&regions));
         }
+        if let Some(stale) = self.ofproto.take_stale() {
+            self.tickets.push_back(self.dp.invalidate_stale(Box::new(stale)));
+        }
         self.deliver(None);
     }
 

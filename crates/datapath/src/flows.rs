@@ -4,7 +4,7 @@ use crate::events::{Cold, Command, Credit};
 use crate::index::Index;
 use crate::invalidate::Areas;
 use crate::lookup::store::{DEAD, Store};
-use crate::types::{FlowDump, Used, WorkerId};
+use crate::types::{FlowDump, Stale, Used, WorkerId};
 use flow::Key;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -87,6 +87,14 @@ impl Flows {
             }
         });
         dead
+    }
+
+    /// Marks every rule with stale effects dead and returns those. Exact as [`Flows::kill`] is.
+    pub fn kill_stale(&mut self, stale: &Stale) -> Vec<u32> {
+        let cold = self.cold.iter().enumerate();
+        let effects = cold.filter_map(|(i, c)| Some((i as u32, c.as_ref()?.effects.as_ref()?)));
+        let found = effects.filter(|(_, e)| stale(&***e)).map(|(i, _)| i);
+        found.filter(|i| self.store.kill(*i, self.store.payload(*i))).collect()
     }
 
     /// Rules unused since `before_ms` among the next `part` in a thousand.

@@ -5,7 +5,7 @@
 
 use crate::lookup::mask::Words;
 use crate::lookup::store::{PWORDS, Store};
-use crate::types::Ticket;
+use crate::types::{Stale, Ticket};
 use action::Region;
 use std::collections::{HashMap, VecDeque};
 use sync::{Domain, Grace};
@@ -60,11 +60,20 @@ pub(crate) fn overlapping(store: &Store, areas: &Areas) -> std::collections::BTr
     (1..high).filter(|i| store.payload(*i).usable() && overlaps(*i)).collect()
 }
 
+/// Decisions that may have changed.
+#[derive(Default)]
+pub(crate) struct Change {
+    /// Those about packets in there.
+    pub regions: Vec<Region>,
+    /// Those whose effects are so.
+    pub stale: Vec<Stale>,
+}
+
 /// Changes that wait for their grace period.
 pub(crate) struct Tickets {
     next: u64,
     done: u64,
-    waiting: VecDeque<(u64, Grace, Vec<Region>)>,
+    waiting: VecDeque<(u64, Grace, Change)>,
 }
 
 impl Tickets {
@@ -73,27 +82,28 @@ impl Tickets {
     }
 
     /// A new change.
-    pub fn open(&mut self, domain: &Domain, regions: &[Region]) -> Ticket {
+    pub fn open(&mut self, domain: &Domain, change: Change) -> Ticket {
         let t = self.next;
         self.next += 1;
-        self.waiting.push_back((t, domain.grace(), regions.to_vec()));
+        self.waiting.push_back((t, domain.grace(), change));
         Ticket(t)
     }
 
-    /// Regions of all changes whose grace period is over. They are done once `close`d.
-    pub fn ready(&mut self, domain: &Domain) -> Option<(u64, Vec<Region>)> {
-        let mut all = Vec::new();
+    /// All changes whose grace period is over, together. They are done once `close`d.
+    pub fn ready(&mut self, domain: &Domain) -> Option<(u64, Change)> {
+        let mut all = Change::default();
         let mut last = None;
         while let Some((t, g, _)) = self.waiting.front() {
             if !domain.passed(*g) {
                 break;
             }
             last = Some(*t);
-            let (_, _, mut regions) = self.waiting.pop_front().unwrap();
-            all.append(&mut regions);
+            let (_, _, mut change) = self.waiting.pop_front().unwrap();
+            all.regions.append(&mut change.regions);
+            all.stale.append(&mut change.stale);
         }
-        if all.iter().any(|r| r.mask.words[..PWORDS].iter().all(|w| *w == 0)) {
-            all = vec![Region::ALL];
+        if all.regions.iter().any(|r| r.mask.words[..PWORDS].iter().all(|w| *w == 0)) {
+            all = Change { regions: vec![Region::ALL], stale: Vec::new() };
         }
         last.map(|t| (t, all))
     }

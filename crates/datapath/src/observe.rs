@@ -2,7 +2,7 @@
 
 use crate::control::Datapath;
 use crate::events::{Bell, Command, Execute};
-use crate::invalidate::Areas;
+use crate::invalidate::{Areas, Change};
 use crate::topology::{CPUS, Core};
 use crate::types::*;
 use action::{Op, Region};
@@ -43,7 +43,17 @@ impl Datapath {
     /// Cached decisions that overlap these regions must go: the tables they were made from changed,
     /// and the new ones are published already. Done when [`Datapath::ticket_done`] says so.
     pub fn invalidate(&mut self, regions: &[Region]) -> Ticket {
-        let t = self.tickets.open(&self.config.domain, regions);
+        self.change(Change { regions: regions.to_vec(), stale: Vec::new() })
+    }
+
+    /// As [`Datapath::invalidate`], for decisions whose effects are stale. Looks at every cached
+    /// decision once.
+    pub fn invalidate_stale(&mut self, stale: Stale) -> Ticket {
+        self.change(Change { regions: Vec::new(), stale: vec![stale] })
+    }
+
+    fn change(&mut self, change: Change) -> Ticket {
+        let t = self.tickets.open(&self.config.domain, change);
         self.drive_tickets();
         if !self.tickets.is_done(t) {
             self.bell.ask();
@@ -81,12 +91,13 @@ impl Datapath {
     }
 
     fn drive_tickets(&mut self) {
-        let Some((last, regions)) = self.tickets.ready(&self.config.domain) else { return };
+        let Some((last, change)) = self.tickets.ready(&self.config.domain) else { return };
         // A worker reports a rule before it lets the grace period end, so all that matter are known.
         self.pump();
-        let areas = Areas::of(&regions);
+        let areas = Areas::of(&change.regions);
         for w in self.workers.iter_mut().flatten() {
-            let dead = w.flows.kill(&areas);
+            let mut dead = w.flows.kill(&areas);
+            dead.extend(change.stale.iter().flat_map(|stale| w.flows.kill_stale(stale)));
             if let Some(c) = w.flows.leaving(dead) {
                 w.send(c);
             }

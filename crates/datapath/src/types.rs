@@ -172,6 +172,9 @@ impl Default for Settings {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RxAffinity(pub BTreeMap<usize, usize>);
 
+/// Tells by a decision's effects whether the decision may have changed.
+pub type Stale = Box<dyn Fn(&(dyn Any + Send + Sync)) -> bool + Send>;
+
 /// A change that was asked for with `invalidate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub(crate) u64);

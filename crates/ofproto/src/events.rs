@@ -30,6 +30,8 @@ pub(crate) struct Outbox {
     pub events: Vec<Event>,
     pub packets: Vec<StagedPacket>,
     regions: Regions,
+    /// Routes or next hops changed.
+    pub underlay: bool,
 }
 
 impl Outbox {

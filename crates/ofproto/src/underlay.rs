@@ -1,14 +1,16 @@
 //! The switch's part of tunnels: routes, neighbours and what changes with them.
 
 use crate::switch::Switch;
-use crate::translate::{Hop, Snooped};
+use crate::translate::{Effects, Hop, Snooped};
 use crate::tunnel::neighbours::Learned;
 use crate::tunnel::*;
 use crate::types::{BridgeId, PortSpec};
 use action::Region;
 use flow::{Key, at};
 use openflow::OfPort;
+use std::any::Any;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 impl Switch {
     /// The routing table.
@@ -16,12 +18,29 @@ impl Switch {
         &self.underlay.routes
     }
 
-    /// Changes the routing table; decisions are made anew.
+    /// Changes the routing table. Decisions that would be others are made anew; all, when it is
+    /// addresses that changed: packets to those are ours.
     pub fn change_routes<T>(&mut self, f: impl FnOnce(&mut Routes) -> T) -> T {
+        let before = self.underlay.routes.clone();
         let out = f(&mut self.underlay.routes);
         self.publish_underlay();
-        self.outbox.region(Region::ALL);
+        match before.addresses() == self.underlay.routes.addresses() {
+            true => self.outbox.underlay = true,
+            false => self.outbox.region(Region::ALL),
+        }
         out
+    }
+
+    /// Did the underlay change since the last call, and with it decisions for which the answer says
+    /// yes to their effects?
+    pub fn take_stale(&mut self) -> Option<impl Fn(&(dyn Any + Send + Sync)) -> bool + use<>> {
+        if !std::mem::take(&mut self.outbox.underlay) {
+            return None;
+        }
+        let now = self.underlay.clone();
+        Some(move |effects: &(dyn Any + Send + Sync)| {
+            effects.downcast_ref::<Effects>().is_some_and(|e| e.is_stale(&now))
+        })
     }
 
     /// UDP source ports of encapsulated packets: the first, and one behind the last.
@@ -49,9 +68,7 @@ impl Switch {
             return;
         }
         self.publish_underlay();
-        if learned == Learned::Matters {
-            self.outbox.region(Region::ALL);
-        }
+        self.outbox.underlay |= learned == Learned::Matters;
     }
 
     /// Is anything known about this next hop?
@@ -63,7 +80,7 @@ impl Switch {
     pub fn flush_neighbours(&mut self) {
         self.neighbours.clear();
         self.publish_underlay();
-        self.outbox.region(Region::ALL);
+        self.outbox.underlay = true;
     }
 
     /// Seconds until a next hop that nobody uses is forgotten.
@@ -114,7 +131,7 @@ impl Switch {
         }
         if self.neighbours.get(&port.name, h.next) != h.used {
             // It was made before what is known now was published.
-            self.outbox.region(Region::ALL);
+            self.outbox.underlay = true;
         }
     }
 
@@ -125,13 +142,96 @@ impl Switch {
     pub(crate) fn expire_neighbours(&mut self, now: u64) {
         if self.neighbours.expire(now) {
             self.publish_underlay();
-            self.outbox.region(Region::ALL);
+            self.outbox.underlay = true;
         }
     }
 
     fn publish_underlay(&mut self) {
         let known = self.neighbours.all().iter();
-        self.underlay.neighbours = known.map(|(place, n)| (place.clone(), n.mac)).collect();
+        let known = known.map(|(place, n)| (place.clone(), n.mac)).collect();
+        self.underlay.neighbours = Arc::new(known);
         self.shared.underlay.publish(self.underlay.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{Lab, apply, flow, out, packet};
+    use crate::*;
+    use ::action::TunnelKind;
+    use std::net::IpAddr;
+
+    /// Port 2 is an underlay's device with address 10.0.0.1/8; ports 5 and 6 are tunnels to .5 and .6.
+    fn lab() -> Lab {
+        let mut lab = Lab::new();
+        for n in [5, 6] {
+            let tunnel = TunnelSpec {
+                kind: TunnelKind::Vxlan,
+                dst_port: 4789,
+                remote: Remote::Ip([10, 0, 0, n].into()),
+                local: Local::Any,
+                in_key: Some(1),
+                out_key: Some(1),
+                tos: Some(0),
+                ttl: Some(64),
+                df: true,
+                keyed: true,
+                csum: false,
+                sequence: false,
+                egress_mark: None,
+            };
+            let (of_port, name) = (n.into(), format!("t{n}"));
+            let (dp_port, tunnel) = (Some(30), Some(tunnel));
+            let spec = PortSpec { of_port, name, dp_port, tunnel, ..PortSpec::default() };
+            lab.sw.add_port(lab.br, spec).unwrap();
+            lab.add(flow(0, 9, &format!("in_port={}", n - 2), apply(vec![out(n.into())])));
+        }
+        let address = ("p2".to_string(), [10, 0, 0, 1].into(), 8);
+        lab.sw.change_routes(|t| {
+            t.replace_kernel(vec![route([10, 0, 0, 0], 8, None)], vec![address])
+        });
+        lab
+    }
+
+    fn route(prefix: [u8; 4], len: u8, gateway: Option<[u8; 4]>) -> Route {
+        Route {
+            prefix: prefix.into(),
+            len,
+            device: "p2".into(),
+            gateway: gateway.map(IpAddr::from),
+            source: [10, 0, 0, 1].into(),
+            mark: 0,
+            local: false,
+            user: true,
+        }
+    }
+
+    #[test]
+    fn only_decisions_that_would_be_others_are_stale() {
+        let mut lab = lab();
+        let mut effects: Vec<_> = ["in_port=3", "in_port=4", "in_port=2"]
+            .iter()
+            .map(|p| lab.decide(&packet(p)).effects)
+            .collect();
+        for e in effects.iter().flatten() {
+            lab.sw.effects(e, 1);
+        }
+        lab.sw.take_regions();
+        let stale = |sw: &mut Switch, effects: &[Option<_>]| -> Vec<bool> {
+            assert!(sw.take_regions().is_empty(), "only what is stale");
+            let Some(is) = sw.take_stale() else { return Vec::new() };
+            let effects: &[Option<std::sync::Arc<dyn std::any::Any + Send + Sync>>] = effects;
+            effects.iter().map(|e| e.as_ref().is_some_and(|e| is(&**e))).collect()
+        };
+        assert!(stale(&mut lab.sw, &effects).iter().all(|s| !s));
+        lab.sw.set_neighbour("p2", [10, 0, 0, 5].into(), [5; 6], 2);
+        assert_eq!(stale(&mut lab.sw, &effects), [true, false, false]);
+        effects[0] = lab.decide(&packet("in_port=3")).effects;
+        lab.sw.set_neighbour("p2", [10, 0, 0, 7].into(), [7; 6], 2);
+        assert!(stale(&mut lab.sw, &effects).is_empty(), "nobody asked for that one");
+        lab.sw.change_routes(|t| t.insert(route([10, 0, 0, 6], 32, Some([10, 0, 0, 7]))));
+        assert_eq!(stale(&mut lab.sw, &effects), [false, true, false]);
+        lab.sw.flush_neighbours();
+        assert_eq!(stale(&mut lab.sw, &effects), [true, true, false]);
     }
 }

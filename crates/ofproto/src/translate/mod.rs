@@ -60,6 +60,15 @@ pub(crate) struct Hop {
     pub used: Option<[u8; 6]>,
 }
 
+/// What a decision found out about the underlay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub dst: IpAddr,
+    pub mark: u32,
+    pub source: Option<IpAddr>,
+    pub answer: Option<crate::tunnel::Answer>,
+}
+
 /// A next hop that was heard of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snooped {
@@ -74,11 +83,17 @@ pub(crate) struct Effects {
     pub learns: Vec<Learn>,
     pub hops: Vec<Hop>,
     pub snooped: Vec<Snooped>,
+    pub asked: Vec<Asked>,
 }
 
 impl Effects {
     fn is_empty(&self) -> bool {
-        self.learns.is_empty() && self.hops.is_empty() && self.snooped.is_empty()
+        self.learns.is_empty() && self.snooped.is_empty() && self.asked.is_empty()
+    }
+
+    /// Would the underlay give another answer now?
+    pub fn is_stale(&self, now: &Underlay) -> bool {
+        self.asked.iter().any(|a| now.answer(a.dst, a.mark, a.source) != a.answer)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Tunnels: packets that come out of one, packets that go into one, outer packets that are for us.
 //! What follows OVS's native tunnelling is said in its words to whoever traces.
 
-use super::{Hop, Snooped, Xlate};
+use super::{Asked, Hop, Snooped, Xlate};
 use crate::fields::{self, ETH_ARP, ETH_IP, ETH_IPV6};
-use crate::tunnel::{self, Local, Remote, TunnelSpec};
+use crate::tunnel::{self, Answer, Local, Remote, TunnelSpec};
 use crate::view::{BridgeView, PortView};
 use action::{Op, TunnelKind, TunnelPush, gre};
 use flow::{Field, Key, PortNo, at, flag};
@@ -48,6 +48,8 @@ struct Way<'a> {
     port: &'a PortView,
     source: IpAddr,
     next: IpAddr,
+    /// The next hop's hardware address, if it is known.
+    mac: Option<[u8; 6]>,
 }
 
 impl<'a> Xlate<'a, '_> {
@@ -92,9 +94,8 @@ impl<'a> Xlate<'a, '_> {
             self.out.drop.get_or_insert(Drop::TunnelRoute);
             return self.warn(|| "native tunnel routing failed".into());
         };
-        let (next, name) = (way.next, &way.port.spec.name);
+        let (next, name, mac) = (way.next, &way.port.spec.name, way.mac);
         self.detail(|| format!("tunneling to {next} via {name}"));
-        let mac = self.underlay.neighbours.get(&(name.clone(), next)).copied();
         self.effects.hops.push(Hop {
             bridge: way.bridge.id,
             port: way.port.spec.of_port,
@@ -172,13 +173,13 @@ impl<'a> Xlate<'a, '_> {
     }
 
     /// By the routes, and by the port that is the route's device.
-    fn way(&self, outer: &Outer) -> Option<Way<'a>> {
-        let (world, underlay) = (self.world, self.underlay);
-        let route = underlay.routes.lookup(outer.dst, outer.mark, outer.src)?;
-        let (bridge, port) = world.device(&route.device)?;
-        let source = outer.src.unwrap_or(route.source);
-        let next = route.gateway.unwrap_or(outer.dst);
-        (source.is_ipv4() == outer.dst.is_ipv4()).then_some(Way { bridge, port, source, next })
+    fn way(&mut self, outer: &Outer) -> Option<Way<'a>> {
+        let (dst, mark, source) = (outer.dst, outer.mark, outer.src);
+        let answer = self.underlay.answer(dst, mark, source);
+        self.effects.asked.push(Asked { dst, mark, source, answer: answer.clone() });
+        let Answer { device, source, next, mac } = answer?;
+        let (bridge, port) = self.world.device(&device)?;
+        (source.is_ipv4() == dst.is_ipv4()).then_some(Way { bridge, port, source, next, mac })
     }
 
     /// The header goes in front, and the outer packet through the tables of its bridge.

@@ -16,6 +16,7 @@ use flow::{Key, Mask, PortNo, at, flag};
 use openflow::OfPort;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 /// What a tunnel interface is configured to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -235,8 +236,30 @@ pub(crate) fn destination(key: &Key) -> IpAddr {
 pub(crate) struct Underlay {
     pub routes: Routes,
     /// By port name and address.
-    pub neighbours: HashMap<(String, IpAddr), [u8; 6]>,
+    pub neighbours: Arc<HashMap<(String, IpAddr), [u8; 6]>>,
     pub source_ports: SourcePorts,
+}
+
+/// Where packets to an address go: what decisions depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub device: String,
+    pub source: IpAddr,
+    pub next: IpAddr,
+    /// The next hop's hardware address, if it is known.
+    pub mac: Option<[u8; 6]>,
+}
+
+impl Underlay {
+    /// Where packets to `dst` with a mark go, from `source` if that is given. None: nowhere.
+    pub fn answer(&self, dst: IpAddr, mark: u32, source: Option<IpAddr>) -> Option<Answer> {
+        let route = self.routes.lookup(dst, mark, source)?;
+        let next = route.gateway.unwrap_or(dst);
+        let place = (route.device.clone(), next);
+        let mac = self.neighbours.get(&place).copied();
+        let source = source.unwrap_or(route.source);
+        Some(Answer { device: place.0, source, next, mac })
+    }
 }
 
 /// UDP source ports of encapsulated packets: first, and one behind the last.
