@@ -6,7 +6,7 @@ use crate::of::server::{self, End, Target, Task, Timing, UnixSocket};
 use crate::state::{Bridge, Shared, State};
 use crate::vlog;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const MODULE: &str = "connmgr";
@@ -140,7 +140,18 @@ fn start(state: &Shared, bridge: &str, conf: &ControllerConf) -> Controller {
     };
     let (kind, rest) = conf.target.split_once(':').unwrap_or((conf.target.as_str(), ""));
     let mut last_error = None;
+    let refused = refusal(&conf.target, bridge, &crate::daemon::Dirs::from_env().run);
     let keep = match kind {
+        _ if refused.is_some() => {
+            let why = refused.unwrap_or_default();
+            vlog::err!(
+                "bridge",
+                "bridge {bridge}: Not adding Unix domain socket controller \"{}\": {why}",
+                conf.target
+            );
+            last_error = Some(why);
+            Keep::Nothing
+        }
         "tcp" => {
             let target = Target::Tcp(host_port(rest));
             Keep::Task(server::connect(state, bridge, &conf.target, target, timing))
@@ -181,6 +192,27 @@ fn start(state: &Shared, bridge: &str, conf: &ControllerConf) -> Controller {
         last_error,
         limits: Default::default(),
         _keep: keep,
+    }
+}
+
+/// Whoever may write the database must not have us connect to sockets, or replace files, anywhere: `unix:` must be
+/// below the run-time directory, `punix:` in it and start with the bridge's name, as ovs-vswitchd has it.
+fn refusal(target: &str, bridge: &str, run: &Path) -> Option<String> {
+    let (kind, path) = target.split_once(':')?;
+    let path = Path::new(path);
+    let below = || path.starts_with(run) && !path.components().any(|c| c.as_os_str() == "..");
+    let name = || path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    let run_shown = run.display();
+    match kind {
+        "unix" if path.components().count() > 1 && !below() => Some(format!(
+            "a socket outside of {run_shown}/ (unix:{run_shown}/{bridge}.mgmt is always there)"
+        )),
+        "punix" if path.parent() != Some(run) || !name().starts_with(&format!("{bridge}.")) => {
+            Some(format!(
+                "it could overwrite a file; only punix:{run_shown}/{bridge}.* may be used"
+            ))
+        }
+        _ => None,
     }
 }
 

@@ -32,11 +32,13 @@ pub fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         }
     }
     for conf in &desired.bridges {
-        if !state.borrow().bridges.contains_key(&conf.name) {
-            add_bridge(state, conf, rundir);
-        }
+        let is_new = !state.borrow().bridges.contains_key(&conf.name);
+        let dpid = if is_new { add_bridge(state, conf, rundir) } else { None };
         let before = fail_state(&state.borrow(), &conf.name);
         configure_bridge(&mut state.borrow_mut(), conf);
+        if let Some(dpid) = dpid {
+            vlog::info!(MODULE, "bridge {}: using datapath ID {dpid:016x}", conf.name);
+        }
         controllers::reconcile(state, &conf.name, &conf.controllers);
         start_over(&mut state.borrow_mut(), &conf.name, before);
     }
@@ -187,15 +189,18 @@ fn same_port(iface: &Iface, new: &IfaceConf) -> bool {
     old.kind == new.kind && !renumber && same_options
 }
 
-fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) {
+/// Its datapath id; None if it could not be made.
+fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) -> Option<u64> {
     let mac = conf.hwaddr().and_then(parse_mac).unwrap_or_else(|| mac_of(conf.uuid));
     let dpid = conf.datapath_id().unwrap_or_else(|| mac_to_dpid(mac));
     let config = bridge_config(conf, mac, dpid);
     let id = match state.borrow_mut().ofproto.add_bridge(&conf.name, config) {
         Ok(id) => id,
-        Err(e) => return vlog::err!(MODULE, "bridge {}: {e}", conf.name),
+        Err(e) => {
+            vlog::err!(MODULE, "bridge {}: {e}", conf.name);
+            return None;
+        }
     };
-    vlog::info!(MODULE, "bridge {}: using datapath ID {dpid:016x}", conf.name);
     let sockets = [("mgmt", Service::OpenFlow(Kind::Service)), ("snoop", Service::Snoop)]
         .into_iter()
         .filter_map(|(suffix, service)| {
@@ -224,6 +229,7 @@ fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) {
         let now = s.now_ns();
         let _ = s.ofproto.install_default_flow(id, now);
     }
+    Some(dpid)
 }
 
 fn bridge_config(conf: &BridgeConf, mac: [u8; 6], dpid: u64) -> BridgeConfig {

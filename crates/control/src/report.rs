@@ -16,7 +16,8 @@ use std::time::Instant;
 #[derive(Default)]
 pub struct Reporter {
     acknowledged: Option<i64>,
-    last_statistics: Option<Instant>,
+    /// By the clock that may be put forward, ms.
+    last_statistics: Option<u64>,
 }
 
 impl Reporter {
@@ -27,12 +28,14 @@ impl Reporter {
 
     /// Writes what changed; statistics with it when their interval is over.
     pub fn write(&mut self, s: &mut State, desired: &Desired, db: &mut OvsdbClient, now: bool) {
-        let due = self.last_statistics.is_none_or(|t| t.elapsed() >= desired.stats_interval());
+        let due = self
+            .last_statistics
+            .is_none_or(|t| datapath::now_ms() - t >= desired.stats_interval().as_millis() as u64);
         if !now && !due && !s.status_dirty {
             return;
         }
         if due {
-            self.last_statistics = Some(Instant::now());
+            self.last_statistics = Some(datapath::now_ms());
         }
         s.status_dirty = false;
         db.write(&self.status(s, desired, due));

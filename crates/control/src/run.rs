@@ -87,8 +87,15 @@ async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
                 }
                 // Another daemon has the lock, or the server is away: what is there stays.
                 Change::LockLost | Change::Written => {}
+                Change::Empty => daemon.ready(),
             },
-            request = next_request(&mut server) => registry.dispatch(&mut control, request),
+            request = next_request(&mut server) => {
+                registry.dispatch(&mut control, request);
+                // It may have put the clock forward.
+                if let (Some(state), Some(want)) = (&control.state, &desired) {
+                    report.write(&mut state.borrow_mut(), want, &mut db, false);
+                }
+            }
             _ = retry.tick() => {
                 if let (Some(state), Some(want)) = (&control.state, &desired) {
                     if tried.elapsed() > Duration::from_secs(1) {
@@ -104,7 +111,7 @@ async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
             }
         }
     }
-    vlog::info!(MODULE, "exiting");
+    vlog::dbg!(MODULE, "exiting");
     if let Some(state) = control.state.take() {
         stop(&state, control.cleanup);
     }

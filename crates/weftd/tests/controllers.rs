@@ -228,7 +228,7 @@ fn nonsense_harms_its_own_connection_only() {
     }
     let ns = Netns::new().unwrap();
     let lab = Lab::new(&ns, "fail_mode=secure");
-    let passive = lab.path("passive");
+    let passive = lab.path("br0.passive");
     lab.vsctl(&format!("set-controller br0 punix:{}", passive.display()));
     until("the socket", || passive.exists());
     let mut good = Peer::connect(&passive, 4);

@@ -48,6 +48,30 @@ fn a_daemon_that_is_first_waits_for_the_server() {
 }
 
 #[test]
+fn an_empty_database_is_waited_for() {
+    let mut s = Sandbox::without_server();
+    s.start_server();
+    s.start_detached("");
+    s.vsctl("--no-wait init");
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    assert_eq!(s.vsctl("get interface br0 ofport"), "65534");
+}
+
+#[test]
+fn names_are_not_paths() {
+    let s = Sandbox::new();
+    s.start_detached("");
+    s.vsctl("--no-wait add-br a/b -- set bridge a/b datapath_type=dummy");
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    s.wait_for_log("ignoring bridge with invalid name 'a/b'");
+    let file = s.path("file");
+    fs::write(&file, "kept").unwrap();
+    s.vsctl(&format!("set-controller br0 punix:{}", file.display()));
+    s.wait_for_log("Not adding Unix domain socket controller");
+    assert_eq!(fs::read_to_string(file).unwrap(), "kept");
+}
+
+#[test]
 fn the_lock_keeps_a_second_daemon_off() {
     let mut s = Sandbox::new();
     let first = s.start_detached("");

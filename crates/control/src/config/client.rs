@@ -17,6 +17,8 @@ pub enum Change {
     Config(Box<Desired>),
     /// Another daemon holds the lock: keep what is there, change nothing.
     LockLost,
+    /// Nobody has initialized the database yet.
+    Empty,
     /// A write has arrived in the database.
     Written,
 }
@@ -160,7 +162,9 @@ impl OvsdbClient {
             return None;
         }
         self.changed = false;
-        let desired = Desired::read(self.session.replica())?;
+        let Some(desired) = Desired::read(self.session.replica()) else {
+            return Some(Change::Empty);
+        };
         if self.seen.as_ref() == Some(&desired) {
             return None;
         }
@@ -243,7 +247,7 @@ impl OvsdbClient {
             }
             Err(error) => {
                 let (name, why) = (&self.name, reason(&error));
-                vlog::warn!("reconnect", "{name}: connection attempt failed ({why})");
+                vlog::info!("reconnect", "{name}: connection attempt failed ({why})");
                 self.session.disconnected(self.now());
             }
         }

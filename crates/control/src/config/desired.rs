@@ -403,6 +403,15 @@ impl Reader<'_> {
     fn bridges(&mut self, root: &Row) -> Vec<BridgeConf> {
         let mut found: Vec<_> = rows(self.db, "Bridge", root, "bridges").collect();
         found.sort_by_key(|(_, row)| row.str("name"));
+        // The name becomes part of files' names.
+        found.retain(|(_, row)| {
+            let name = row.str("name");
+            let good = !name.contains(['/', '\\']);
+            if !good {
+                crate::vlog::warn!("bridge", "ignoring bridge with invalid name '{name}'");
+            }
+            good
+        });
         found.into_iter().map(|(uuid, row)| self.bridge(uuid, row)).collect()
     }
 
