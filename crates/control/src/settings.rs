@@ -12,8 +12,8 @@ const MODULE: &str = "dpif_netdev";
 pub fn apply(s: &mut State, desired: &Desired) {
     let now = s.dp.settings();
     // Set by command, not in the database.
-    let (level, validate) = (now.level, now.validate);
-    s.dp.set_settings(Settings { level, validate, ..read(desired) });
+    let (level, lookup_priority, validate) = (now.level, now.lookup_priority, now.validate);
+    s.dp.set_settings(Settings { level, lookup_priority, validate, ..read(desired) });
     let seconds = desired.other_config.get("bundle-idle-timeout").and_then(|v| v.parse().ok());
     // As in ovs-vswitchd: at least a second, zero for the default.
     let asked = seconds.filter(|n: &u64| *n > 0).map(|n| n.saturating_mul(1_000_000_000));

@@ -5,6 +5,7 @@ use action::{Op, Pipeline, Punt};
 use flow::{Key, Mask, PortNo};
 use packet::Pool;
 use std::any::Any;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use sync::Domain;
@@ -125,6 +126,8 @@ pub struct Settings {
     pub auto_lb: Option<AutoLb>,
     /// Instructions that kernels use; one that is [`Level::available`].
     pub level: Level,
+    /// How much one wants each level's lookup; the highest that this CPU has is used.
+    pub lookup_priority: [u8; Level::ALL.len()],
     /// Compare kernels and programs with their twins, packet by packet.
     pub validate: bool,
 }
@@ -137,6 +140,13 @@ impl Settings {
             s.pmd_sleep_max_us = self.sleep_max_us(core);
         }
         s
+    }
+
+    /// The level that lookups use: of those that this CPU has the one wanted most.
+    pub fn lookup_level(&self) -> Level {
+        let available = Level::ALL.into_iter().filter(|l| l.available());
+        let rank = |l: &Level| (self.lookup_priority[*l as usize], Reverse(*l));
+        available.max_by_key(rank).unwrap_or_default()
     }
 
     /// Longest sleep of the PMD thread on a core, microseconds.
@@ -163,6 +173,11 @@ impl Default for Settings {
             rxq_isolate: true,
             auto_lb: None,
             level: Level::preferred(),
+            lookup_priority: Level::ALL.map(|l| match l {
+                _ if l == Level::preferred() => 2,
+                Level::Scalar => 1,
+                _ => 0,
+            }),
             validate: crate::validate::asked(),
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! Parse kernels are compared with the scalar parser, fast kinds of programs with the interpreter:
 //! whole keys and layouts, every output byte by byte, every drop. Both programs run on copies, so
-//! the traffic itself goes on as always.
+//! the traffic itself goes on as always. What a lookup found, or not, is verified word by word
+//! (`lookup::Table::compare`).
 
 use crate::interpret::{Frame, Sink};
 use crate::parse::{Job, key_of, parse};

@@ -125,7 +125,7 @@ impl Vector {
     pub fn configure(&mut self, s: &Settings) {
         self.vlan_limit = s.vlan_limit.clamp(1, 2);
         self.level = s.level;
-        self.table.level = s.level;
+        self.table.level = s.lookup_level();
         self.validate = s.validate;
         self.one_pass = s.one_pass;
         self.terminators.clear();

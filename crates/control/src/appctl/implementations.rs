@@ -1,5 +1,5 @@
-//! What ovs-vswitchd has several implementations of, under its names: parse kernels by instruction
-//! set and the validating mode; where Weft has one, the plain one.
+//! What ovs-vswitchd has several implementations of, under its names: parse kernels and lookups by
+//! instruction set and the validating mode; where Weft has one, the plain one.
 
 use crate::state::State;
 use datapath::{Level, Settings, WorkerId};
@@ -134,20 +134,55 @@ pub fn set_parser(s: &mut State, args: &[String]) -> Result<String, String> {
     Ok(format!("Miniflow extract implementation set to {name}.\n"))
 }
 
-/// `dpif-netdev/subtable-lookup-info-get`.
-pub fn lookup(s: &mut State, _: &[String]) -> Result<String, String> {
-    let subtables: u64 = s.dp.pmd_info().iter().map(|p| u64::from(p.masks)).sum();
-    Ok(format!(
-        "Available dpcls implementations:\n  generic (Use count: {subtables}, Priority: 1)\n"
-    ))
+/// How ovs-vswitchd calls a level's lookup; it has none for AVX2.
+fn lookup_name(level: Level) -> &'static str {
+    match level {
+        Level::Scalar => "generic",
+        Level::Avx2 => "avx2",
+        Level::Avx512 => "avx512_gather",
+    }
 }
 
-/// `dpif-netdev/subtable-lookup-prio-set NAME PRIORITY`.
-pub fn set_lookup(_: &mut State, args: &[String]) -> Result<String, String> {
-    match args[0].as_str() {
-        "generic" => Ok("Lookup priority change affected 0 dpcls ports and 0 subtables.\n".into()),
-        _ => Err("error, subtable lookup function not found\n".into()),
+/// `dpif-netdev/subtable-lookup-info-get`: subtables of all threads, looked up by the level that has
+/// the highest priority.
+pub fn lookup(s: &mut State, _: &[String]) -> Result<String, String> {
+    let subtables: u64 = s.dp.pmd_info().iter().map(|p| u64::from(p.masks)).sum();
+    let now = s.dp.settings();
+    let used = now.lookup_level();
+    let mut out = "Available dpcls implementations:\n".to_string();
+    let mut line = |name: &str, used: bool, priority: u8| {
+        let count = if used { subtables } else { 0 };
+        let _ = writeln!(out, "  {name} (Use count: {count}, Priority: {priority})");
+    };
+    line(VALIDATOR, now.validate, if now.validate { u8::MAX } else { 0 });
+    for level in Level::ALL.into_iter().filter(|l| l.available()) {
+        line(lookup_name(level), level == used, now.lookup_priority[level as usize]);
     }
+    Ok(out)
+}
+
+/// `dpif-netdev/subtable-lookup-prio-set NAME PRIORITY`. The validating mode is on when `autovalidator`
+/// has a priority above all others.
+pub fn set_lookup(s: &mut State, args: &[String]) -> Result<String, String> {
+    let priority: u8 = args[1].parse().map_err(|_| "error, priority argument out of range\n")?;
+    let mut settings = s.dp.settings().clone();
+    let level = Level::ALL.into_iter().find(|l| lookup_name(*l) == args[0] && l.available());
+    match level {
+        Some(level) => settings.lookup_priority[level as usize] = priority,
+        None if args[0] == VALIDATOR => {
+            settings.validate = settings.lookup_priority.iter().all(|p| priority > *p);
+        }
+        None => return Err("error, subtable lookup function not found\n".into()),
+    }
+    let before = (s.dp.settings().lookup_level(), s.dp.settings().validate);
+    let changed = (settings.lookup_level(), settings.validate) != before;
+    let (mut ports, mut subtables) = (0, 0u64);
+    if changed {
+        ports = s.dp.lookups().iter().map(|(_, ports)| ports.len()).sum();
+        subtables = s.dp.pmd_info().iter().map(|p| u64::from(p.masks)).sum();
+    }
+    s.dp.set_settings(settings);
+    Ok(format!("Lookup priority change affected {ports} dpcls ports and {subtables} subtables.\n"))
 }
 
 /// `odp-execute/action-impl-show`.

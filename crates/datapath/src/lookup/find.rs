@@ -323,6 +323,29 @@ impl Table {
         hit
     }
 
+    /// What is wrong with a lookup's answer (rule and program) about a key, in words.
+    pub fn compare(&self, key: &KeyRef<'_>, answer: Option<(u32, u32)>) -> Option<String> {
+        let words = key.words();
+        let Some((idx, program)) = answer else {
+            let p = self.partition(port_of(words[4]).into())?;
+            let mut slots = p.order.iter().map(|slot| usize::from(*slot));
+            let (slot, (idx, _)) = slots.find_map(|slot| {
+                let sub = self.subtables[slot].as_deref()?;
+                let hit = self.search_all(sub, slot, sub.hash(key), key, &mut Vec::new());
+                (hit.0 != 0).then_some((slot, hit))
+            })?;
+            return Some(format!(
+                "lookup: nothing instead of rule {idx} of mask {slot} for {words:x?}"
+            ));
+        };
+        let p = self.store.payload(idx);
+        let mask = self.store.mask(p.mask());
+        let rule = self.store.key_words(idx, &mask);
+        let covers = (0..words.len()).all(|w| (words[w] ^ rule[w]) & mask[w] == 0);
+        (!covers || p.program() != program)
+            .then(|| format!("lookup: rule {idx}, program {program}: {rule:x?} for {words:x?}"))
+    }
+
     /// Puts rules into the cache that subtables found for these packets.
     #[inline(never)]
     fn learn(&mut self, keys: &Keys, groups: &[Group], todo: &[u8; VECTOR]) {

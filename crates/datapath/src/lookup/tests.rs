@@ -219,6 +219,23 @@ fn a_ports_masks_and_flows_cost_other_ports_nothing() {
 }
 
 #[test]
+fn wrong_answers_are_told() {
+    let mut t = Table::new(100);
+    let mut m = [0; 32];
+    m[2] = u64::MAX;
+    let a = t.put(&of_port(5, 1), &m, 3, 100).expect("room");
+    let b = t.put(&of_port(5, 2), &m, 4, 100).expect("room");
+    let (line, ext) = (of_port(5, 1), [[0; 8]; 3]);
+    let key = KeyRef { line: line.first_chunk().unwrap(), ext: &ext, have: 0 };
+    assert_eq!(t.compare(&key, Some((a, 3))), None);
+    for wrong in [Some((b, 4)), Some((a, 4)), None] {
+        assert!(t.compare(&key, wrong).is_some_and(|how| how.starts_with("lookup: ")));
+    }
+    t.unlink(a);
+    assert_eq!(t.compare(&key, None), None);
+}
+
+#[test]
 fn vectors_of_every_size_and_every_position_of_an_odd_packet() {
     for level in available() {
         let (mut t, mut keys) = (Table::new(4096), Keys::new());

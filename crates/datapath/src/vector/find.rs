@@ -9,6 +9,9 @@ impl Vector {
         let mut todo = std::mem::take(&mut self.todo);
         self.leaders(&mut todo);
         self.table.classify(&mut self.keys, &mut todo);
+        if self.validate {
+            self.validate_lookup(&todo);
+        }
         if self.runs < self.packets.len() {
             self.follow(&mut todo);
         }
@@ -16,6 +19,19 @@ impl Vector {
             self.misses(&todo, now_ms);
         }
         self.todo = todo;
+    }
+
+    /// The lookup's twin: what was found covers its packet, and no subtable of its port has a rule for
+    /// a packet that was not found.
+    fn validate_lookup(&mut self, missed: &[u8]) {
+        let leaders = &self.leaders[..self.runs];
+        let found = leaders.iter().filter_map(|i| {
+            let key = self.keys.get(usize::from(*i));
+            let rule = (self.keys.rule[usize::from(*i)], self.keys.program[usize::from(*i)]);
+            self.table.compare(&key, (!missed.contains(i)).then_some(rule))
+        });
+        let found: Vec<_> = found.collect();
+        self.validated(leaders.len() as u64, found);
     }
 
     /// Packets whose key is that of the packet before them need no lookup of their own.
