@@ -37,6 +37,6 @@ bench: deps-bench ## an experiment (NAME=..., see `weft bench list`) beside OVS-
 	$(CARGO) build --release -p weft -p weftd
 	target/release/weft bench run $(NAME) $(ARGS)
 bench-quick: ## the set for every performance change, under ten minutes: bench/results/
-	$(MAKE) bench NAME=quick ARGS="-n 3 -s 1"
+	$(MAKE) bench NAME=quick
 deps-bench:
 	@scripts/deps.sh bench

@@ -103,7 +103,7 @@ parse_size(struct config *c, const char *value)
 	c->size = !strcmp(value, "imix") ? SIZE_IMIX : !strcmp(value, "uniform") ? SIZE_UNIFORM : 0;
 	if (c->size)
 		return 0;
-	if (number("size", value, 64, 1518, &n))
+	if (number("size", value, 64, MAX_SIZE, &n))
 		return -EINVAL;
 	c->size = n;
 	return 0;

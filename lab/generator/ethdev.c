@@ -105,8 +105,8 @@ rx_setup(struct rte_eth_dev *dev, uint16_t index, uint16_t descriptors, unsigned
 	struct rx_queue *q = d->rx[index];
 	int ret;
 
-	if (rte_pktmbuf_data_room_size(pool) < RTE_PKTMBUF_HEADROOM + 1518) {
-		LOG(ERR, "the pool's buffers are too small\n");
+	if (rte_pktmbuf_data_room_size(pool) < RTE_PKTMBUF_HEADROOM + RTE_MAX(d->config.size, 1518u)) {
+		LOG(ERR, "the pool's buffers are too small for the packets\n");
 		return -EINVAL;
 	}
 	if (!q)

@@ -7,28 +7,27 @@
 
 #include "weftgen.h"
 
-/* Buckets of ranks for Zipf: the first ranks alone, later ones in intervals that grow by a constant ratio. */
-#define ZIPF_BUCKETS 1024
-#define ZIPF_SINGLE 512
+/* Ranks of Zipf that are intervals of one; later ones are in intervals that grow by a constant ratio. */
+#define ZIPF_SINGLE 128
 #define PAPER_SOURCES 1024
 #define PAPER_RUN 32
 
-/* Splits the ranks into at most ZIPF_BUCKETS intervals; fills start and width; returns how many. */
+/* Splits the ranks into at most ZIPF_INTERVALS intervals; returns how many. */
 static uint32_t
-zipf_intervals(struct zipf_bucket *buckets, uint32_t flows)
+zipf_intervals(struct zipf_interval *intervals, uint32_t flows)
 {
-	double ratio = pow((double)flows / ZIPF_SINGLE, 1.0 / (ZIPF_BUCKETS - ZIPF_SINGLE - 1));
+	double ratio = pow((double)flows / ZIPF_SINGLE, 1.0 / (ZIPF_INTERVALS - ZIPF_SINGLE - 1));
 	double edge = ZIPF_SINGLE;
 	uint32_t n = 0, start = 0;
 
-	while (start < flows && n < ZIPF_BUCKETS) {
+	while (start < flows && n < ZIPF_INTERVALS) {
 		uint32_t end = start + 1;
 
 		if (start >= ZIPF_SINGLE) {
 			edge = RTE_MAX(edge * ratio, (double)start + 1);
-			end = n == ZIPF_BUCKETS - 1 ? flows : RTE_MIN((uint32_t)edge, flows);
+			end = n == ZIPF_INTERVALS - 1 ? flows : RTE_MIN((uint32_t)edge, flows);
 		}
-		buckets[n++] = (struct zipf_bucket){.start = start, .width = end - start};
+		intervals[n++] = (struct zipf_interval){.start = start, .width = end - start};
 		start = end;
 	}
 	return n;
@@ -36,12 +35,12 @@ zipf_intervals(struct zipf_bucket *buckets, uint32_t flows)
 
 /* The sum of 1/r^s for r in (start, start + width], by the midpoint integral for intervals. */
 static double
-zipf_weight(const struct zipf_bucket *b, double s)
+zipf_weight(const struct zipf_interval *v, double s)
 {
-	double low = b->start + 0.5, high = b->start + b->width + 0.5;
+	double low = v->start + 0.5, high = v->start + v->width + 0.5;
 
-	if (b->width == 1)
-		return pow(b->start + 1.0, -s);
+	if (v->width == 1)
+		return pow(v->start + 1.0, -s);
 	if (fabs(s - 1.0) < 1e-9)
 		return log(high / low);
 	return (pow(high, 1 - s) - pow(low, 1 - s)) / (1 - s);
@@ -49,17 +48,16 @@ zipf_weight(const struct zipf_bucket *b, double s)
 
 /* Walker's alias method over the intervals (Vose's construction). */
 static void
-zipf_alias(struct zipf_bucket *buckets, uint32_t n, double s)
+zipf_alias(struct zipf *z, double s)
 {
-	double scaled[ZIPF_BUCKETS], sum = 0;
-	uint32_t small[ZIPF_BUCKETS], large[ZIPF_BUCKETS], n_small = 0, n_large = 0;
+	double scaled[ZIPF_INTERVALS], sum = 0;
+	uint32_t small[ZIPF_INTERVALS], large[ZIPF_INTERVALS], n_small = 0, n_large = 0;
 
-	for (uint32_t i = 0; i < n; i++)
-		sum += scaled[i] = zipf_weight(&buckets[i], s);
-	for (uint32_t i = 0; i < n; i++) {
-		scaled[i] *= n / sum;
-		buckets[i].threshold = UINT32_MAX;
-		buckets[i].alias = i;
+	for (uint32_t i = 0; i < z->n; i++)
+		sum += scaled[i] = zipf_weight(&z->intervals[i], s);
+	for (uint32_t i = 0; i < z->n; i++) {
+		scaled[i] *= z->n / sum;
+		z->picks[i] = UINT32_MAX << ZIPF_BITS | i;
 		if (scaled[i] < 1.0)
 			small[n_small++] = i;
 		else
@@ -68,8 +66,7 @@ zipf_alias(struct zipf_bucket *buckets, uint32_t n, double s)
 	while (n_small && n_large) {
 		uint32_t l = small[--n_small], g = large[n_large - 1];
 
-		buckets[l].threshold = scaled[l] * UINT32_MAX;
-		buckets[l].alias = g;
+		z->picks[l] = (uint32_t)(scaled[l] * (UINT32_MAX >> ZIPF_BITS)) << ZIPF_BITS | g;
 		scaled[g] -= 1.0 - scaled[l];
 		if (scaled[g] < 1.0) {
 			n_large--;
@@ -78,17 +75,14 @@ zipf_alias(struct zipf_bucket *buckets, uint32_t n, double s)
 	}
 }
 
-/* The number of buckets stands before the first one. */
 static int
 zipf_init(struct order_state *o, double s)
 {
-	struct zipf_bucket *buckets = rte_zmalloc(NULL, (ZIPF_BUCKETS + 1) * sizeof *buckets, RTE_CACHE_LINE_SIZE);
-
-	if (!buckets)
+	o->zipf = rte_zmalloc(NULL, sizeof *o->zipf, RTE_CACHE_LINE_SIZE);
+	if (!o->zipf)
 		return -ENOMEM;
-	buckets[0].width = zipf_intervals(buckets + 1, o->flows);
-	zipf_alias(buckets + 1, buckets[0].width, s);
-	o->zipf = buckets;
+	o->zipf->n = zipf_intervals(o->zipf->intervals, o->flows);
+	zipf_alias(o->zipf, s);
 	return 0;
 }
 
@@ -102,6 +96,7 @@ order_init(struct order_state *o, const struct config *config, uint32_t queue, u
 		.order = config->order,
 		.tunnel = config->kind == KIND_VXLAN,
 		.random = (config->seed + 1) * 0x9e3779b97f4a7c15ull + queue * 0xbf58476d1ce4e5b9ull,
+		.key = ((config->seed + 1) * 0x9e3779b97f4a7c15ull >> 32) + queue * 0x85ebca6bu,
 		.first = first,
 		.flows = RTE_MAX(end - first, 1ull),
 		.new_threshold = config->new_share * (UINT32_MAX / 1000),
@@ -135,27 +130,50 @@ next_seq(struct order_state *o, struct plan *plan, uint32_t n)
 	}
 }
 
+/* Random words, 32 bits each: MurmurHash3's finalizer over a counter, which the compiler makes SIMD of. */
+static void
+draw(struct order_state *o, uint32_t *words, uint32_t n)
+{
+	uint32_t key = o->key + (uint32_t)(o->drawn >> 32), first = o->drawn;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t x = (first + i) * 0x9e3779b1u ^ key;
+
+		x = (x ^ x >> 16) * 0x85ebca6bu;
+		x = (x ^ x >> 13) * 0xc2b2ae35u;
+		words[i] = x ^ x >> 16;
+	}
+	o->drawn += n;
+}
+
 static void
 next_uniform(struct order_state *o, struct plan *plan, uint32_t n)
 {
+	uint32_t words[MAX_BURST], first = o->first, flows = o->flows;
+
+	draw(o, words, n);
 	for (uint32_t i = 0; i < n; i++)
-		plan->flow[i] = o->first + ((random_at(o) >> 32) * o->flows >> 32);
+		plan->flow[i] = first + ((uint64_t)words[i] * flows >> 32);
 }
 
 static void
 next_zipf(struct order_state *o, struct plan *plan, uint32_t n)
 {
-	const struct zipf_bucket *buckets = o->zipf + 1;
-	uint64_t n_buckets = o->zipf->width;
+	const struct zipf *z = o->zipf;
+	uint32_t picks[MAX_BURST], within[MAX_BURST];
+	uint64_t n_intervals = z->n;
 
+	draw(o, picks, n);
+	draw(o, within, n);
 	for (uint32_t i = 0; i < n; i++) {
-		uint64_t random = random_at(o), pick = (random >> 32) * n_buckets;
-		const struct zipf_bucket *b = &buckets[pick >> 32];
-		uint32_t alias = b->alias, keep = -(uint32_t)((uint32_t)pick < b->threshold);
+		uint64_t place = picks[i] * n_intervals;
+		uint32_t mine = place >> 32, pick = z->picks[mine];
+		/* No branch between interval and alias: it would be mispredicted. */
+		uint32_t keep = -(uint32_t)((uint32_t)place >> ZIPF_BITS < pick >> ZIPF_BITS);
+		const struct zipf_interval *v =
+			&z->intervals[(mine & keep) | (pick % ZIPF_INTERVALS & ~keep)];
 
-		/* The low half of the pick decides between bucket and alias; no branch, it would be mispredicted. */
-		b = &buckets[((uint32_t)(pick >> 32) & keep) | (alias & ~keep)];
-		plan->flow[i] = o->first + b->start + ((uint64_t)(uint32_t)random * b->width >> 32);
+		plan->flow[i] = o->first + v->start + ((uint64_t)within[i] * v->width >> 32);
 	}
 }
 

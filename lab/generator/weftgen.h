@@ -19,6 +19,8 @@
 #include <rte_mempool.h>
 
 #define MAX_QUEUES 16
+/* On the wire: Ethernet with an MTU of 9000. */
+#define MAX_SIZE 9018
 /* What one call hands out at most. Small, so that plans stay in few cache lines. */
 #define MAX_BURST 32
 /* Sampled flows per receive queue, whose packets carry a sequence number of the flow. */
@@ -98,18 +100,28 @@ struct stamp {
 #define STAMP_PLAIN 0x4756
 #define STAMP_STREAM_BITS 6
 
-/* One flow-order generator. */
-struct zipf_bucket {
-	uint32_t threshold, alias, start, width;
+/* Zipf: ranks in intervals, and Walker's alias table over these: a threshold of 24 bits above the alias. 3 KiB, which
+ * stay in L1 beside the packets. */
+#define ZIPF_BITS 8
+#define ZIPF_INTERVALS (1u << ZIPF_BITS)
+
+struct zipf {
+	uint32_t n; /* intervals in use */
+	uint32_t picks[ZIPF_INTERVALS];
+	struct zipf_interval {
+		uint32_t start, width;
+	} intervals[ZIPF_INTERVALS];
 };
 
+/* One flow-order generator. */
 struct order_state {
 	enum order order;
-	uint64_t random, count;
+	uint64_t random, count, drawn;
+	uint32_t key;
 	bool tunnel; /* `source` is an outer source */
 	uint32_t first, flows, next;
 	uint32_t new_threshold, new_next;
-	struct zipf_bucket *zipf;
+	struct zipf *zipf;
 };
 
 /* What one burst is made of, before it is written. `source`, the outer source, is set by burst and scatter only. */

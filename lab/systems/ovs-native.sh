@@ -1,6 +1,7 @@
 #!/bin/bash
 # Builds ovs-vswitchd of the installed version from Debian's package openvswitch-source with -O3 -march=native, once,
 # into target/lab/ovs-native-VERSION. Prints its path.
+# Usage: ovs-native.sh [--no-build]     fails if it was not built yet
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=${CARGO_TARGET_DIR:-$here/../../target}/lab
@@ -33,7 +34,10 @@ build() {
     rm -rf "$work"
 }
 
-if [ ! -x "$daemon" ]; then
+if [ ! -x "$daemon" ] && [ "${1:-}" = --no-build ]; then
+    echo "ovs-native: OVS was not built for this machine yet; lab/systems/ovs-native.sh does, in some minutes" >&2
+    exit 1
+elif [ ! -x "$daemon" ]; then
     (set -e; build) >"$out/ovs-native.log" 2>&1 ||
         { tail -n 5 "$out/ovs-native.log" >&2; echo "ovs-native: the build failed; see $out/ovs-native.log" >&2; exit 1; }
 fi

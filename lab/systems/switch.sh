@@ -1,6 +1,7 @@
 # An OVS-like daemon with the two generator ports, as the first process of a PID namespace: its end ends all.
 # Environment: GENERATOR SOURCE SINK CORE HELPER_CORE DAEMON OTHER_CONFIG (key=value ...) RULES (a file for ovs-ofctl
-# add-flows) APPCTL (commands, one per line) GUESTS (how many) GUEST_PROGRAM ROLE PACKED
+# add-flows) APPCTL (commands, one per line) GUESTS (how many) GUEST_PROGRAM ROLE (source: SOURCE is the guests', for
+# every 16 of them) PACKED MTU (of all ports; 0: the usual) WEFT_GUEST_BUFFER
 # TUNNEL (1: generator ports in a bridge br-phy of their own, VXLAN between it and br0)
 set -eu
 export OVS_RUNDIR=$PWD OVS_LOGDIR=$PWD OVS_DBDIR=$PWD OVS_SYSCONFDIR=$PWD
@@ -32,6 +33,8 @@ while read -r command; do
     [ -z "$command" ] || quietly ovs-appctl -t "$(ls "$PWD"/*vswitchd*.ctl)" $command
 done <<<"$APPCTL"
 
+mtu=()
+[ "$MTU" = 0 ] || mtu=(mtu_request="$MTU")
 ports=br0
 if [ "$TUNNEL" = 1 ]; then
     ports=br-phy
@@ -51,7 +54,10 @@ if [ "$GUESTS" -gt 0 ]; then
     for ((i = 0; i < GUESTS; i++)); do
         vdevs+=("--vdev=net_virtio_user$i,path=$PWD/guest$i,server=1,queues=1,queue_size=1024,packed_vq=$PACKED,mrg_rxbuf=0,vectorized=1")
     done
-    "$GUEST_PROGRAM" -l "$HELPER_CORE" --in-memory --single-file-segments --no-pci --no-telemetry --file-prefix=guests \
+    generators=0
+    [ "$ROLE" != source ] || generators=$(((GUESTS + 15) / 16))
+    for ((i = 0; i < generators; i++)); do vdevs+=("--vdev=${SOURCE/net_weftgen0/net_weftgen$i}"); done
+    "$GUEST_PROGRAM" -d "$GENERATOR" -l "$HELPER_CORE" --in-memory --single-file-segments --no-pci --no-telemetry --file-prefix=guests \
         "${vdevs[@]}" -- "$ROLE" "$PWD"/guests.counters >guests.log 2>&1 </dev/null &
     ;; esac
     # A guest's port listens and waits until the switch is there; then the next one begins.
@@ -62,17 +68,18 @@ if [ "$GUESTS" -gt 0 ]; then
             sleep 0.05
         done
         vsctl add-port br0 guest$i -- set interface guest$i type=dpdkvhostuserclient ofport_request=$((10 + i)) \
-            options:vhost-server-path="$PWD"/guest$i
+            options:vhost-server-path="$PWD"/guest$i "${mtu[@]}"
     done
     for ((i = 0; i < GUESTS; i++)); do
         vsctl -t 30 wait-until interface guest$i link_state=up
     done
 fi
-vsctl add-port $ports sink -- set interface sink type=dpdk ofport_request=2 options:dpdk-devargs=\""$SINK"\"
-vsctl add-port $ports source -- set interface source type=dpdk ofport_request=1 options:dpdk-devargs=\""$SOURCE"\"
-for port in source sink; do
-    error=$(ovs-vsctl get interface $port error)
-    [ "$error" = "[]" ] || { echo "$port: $error" >&2; exit 1; }
-done
+add_dpdk() {
+    vsctl add-port $ports $1 -- set interface $1 type=dpdk ofport_request=$2 options:dpdk-devargs=\""$3"\" "${mtu[@]}"
+    error=$(ovs-vsctl get interface $1 error)
+    [ "$error" = "[]" ] || { echo "$1: $error" >&2; exit 1; }
+}
+add_dpdk sink 2 "$SINK"
+[ "$ROLE" = source ] || add_dpdk source 1 "$SOURCE"
 echo ready
 read -r _ <&3 || true

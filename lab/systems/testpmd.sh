@@ -1,11 +1,33 @@
 # testpmd between the two generator ports, as the first process of a PID namespace: its end ends all.
-# Environment: GENERATOR SOURCE SINK CORE MODE HELPER_CORE
+# With a guest (GUESTS=1) between a generator port and a vhost port: what the bare library costs; what an echoing guest
+# sends leaves by SOURCE.
+# Environment: GENERATOR SOURCE SINK CORE MODE HELPER_CORE GUESTS GUEST_PROGRAM ROLE PACKED MTU WEFT_GUEST_BUFFER
 set -eu
 exec 3<&0
 mkfifo commands
 exec 4<>commands
-dpdk-testpmd -l "$HELPER_CORE,$CORE" --in-memory --no-pci --no-telemetry -d "$GENERATOR" --vdev "$SOURCE" --vdev "$SINK" \
-    -- -i --nb-cores=1 --forward-mode="$MODE" --auto-start --no-lsc-interrupt --total-num-mbufs=32768 <&4 >log 2>&1 &
+vdevs=(--vdev "$SOURCE" --vdev "$SINK")
+if [ "$GUESTS" = 1 ]; then
+    vhost="net_vhost0,iface=$PWD/guest0,client=1"
+    generator=()
+    vdevs=(--vdev "$SOURCE" --vdev "$vhost")
+    if [ "$ROLE" = source ]; then
+        generator=("--vdev=$SOURCE")
+        vdevs=(--vdev "$vhost" --vdev "$SINK")
+    fi
+    "$GUEST_PROGRAM" -d "$GENERATOR" -l "$HELPER_CORE" --in-memory --single-file-segments --no-pci --no-telemetry \
+        --vdev="net_virtio_user0,path=$PWD/guest0,server=1,queues=1,queue_size=1024,packed_vq=$PACKED,mrg_rxbuf=0,vectorized=1" \
+        "${generator[@]}" -- "$ROLE" "$PWD"/guests.counters >guests.log 2>&1 </dev/null &
+    guests=$!
+    until [ -S guest0 ]; do
+        kill -0 $guests || { tail -n 3 guests.log >&2; exit 1; }
+        sleep 0.05
+    done
+fi
+[ "$MTU" = 0 ] || large=(--mbuf-size=$((MTU + 512)) --max-pkt-len=$((MTU + 18)))
+dpdk-testpmd -l "$HELPER_CORE,$CORE" --in-memory --no-pci --no-telemetry -d "$GENERATOR" "${vdevs[@]}" \
+    -- -i --nb-cores=1 --forward-mode="$MODE" --auto-start --no-lsc-interrupt --total-num-mbufs=32768 \
+    ${large[@]+"${large[@]}"} <&4 >log 2>&1 &
 until grep -q 'packet forwarding' log; do
     kill -0 $! || { tail -n 3 log >&2; exit 1; }
     sleep 0.05

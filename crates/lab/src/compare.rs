@@ -1,6 +1,6 @@
 //! Two results side by side: what became faster, what slower, what is within the spread.
 
-use crate::results::{Cell, Results, Row, Spread};
+use crate::results::{Results, Row, Spread};
 use anyhow::{Context, Result, bail};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -19,28 +19,35 @@ pub fn compare(old: &Path, new: &Path) -> Result<String> {
         let Some(b) = new.iter().find(|b| b.experiment == a.experiment) else { continue };
         for row in &a.rows {
             let Some(other) = b.rows.iter().find(|r| r.case == row.case) else { continue };
-            lines += rows(&mut out, &a.experiment, row, other);
+            lines += rows(&mut out, &a.experiment, (row, a.drift()), (other, b.drift()));
         }
     }
+    let (same, all) = (out.matches("within the spread |").count(), lines);
+    let _ = writeln!(out, "\n{same} of {all} are within the spread of both.");
     if lines == 0 {
         bail!("these two results have no case and system in common");
     }
     Ok(out)
 }
 
-fn rows(out: &mut String, experiment: &str, old: &Row, new: &Row) -> usize {
+/// Rows and their results' drift.
+fn rows(out: &mut String, experiment: &str, old: (&Row, f64), new: (&Row, f64)) -> usize {
     let mut lines = 0;
-    for cell in &old.systems {
-        let after = new.cell(&cell.system).and_then(Cell::cycles);
-        let Some((a, b)) = cell.cycles().zip(after) else { continue };
+    for cell in &old.0.systems {
+        let after = new.0.cell(&cell.system);
+        let Some((a, b)) = cell.spread(old.1).zip(after.and_then(|c| c.spread(new.1))) else {
+            continue;
+        };
+        let known = cell.samples.len().min(after.map_or(0, |c| c.samples.len())) > 1;
         let text = |s: &Spread| format!("{:.1} ({:.1} to {:.1})", s.median, s.min, s.max);
         let change = 100.0 * (b.median / a.median - 1.0);
         let verdict = match change {
             _ if a.overlaps(&b) => "within the spread",
+            _ if !known => "one run only: no spread is known",
             c if c < 0.0 => "faster",
             _ => "slower",
         };
-        let (case, system) = (&old.case, &cell.system);
+        let (case, system) = (&old.0.case, &cell.system);
         let _ = writeln!(
             out,
             "| {experiment}, {case} | {system} | {} | {} | {change:+.1} %, {verdict} |",
@@ -83,18 +90,23 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("weft-compare-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let (a, mut b) = (results(), results());
-        b.rows[0].systems[1] = cell("ovs-emc", &[310.0, 320.0]);
-        b.rows[0].systems[3] = cell("weft", &[100.0]);
+        b.rows[0].systems[1] = cell("ovs-emc", &[1310.0, 1320.0]);
+        b.rows[0].systems[3] = cell("weft", &[10.0]);
+        // What nothing is known of: a machine that drifts much hides it.
+        b.rows[0].systems[0] = cell("testpmd-io", &[41.0, 41.2]);
         let file = |name: &str, results: &Results| {
             let path = dir.join(name);
             std::fs::write(&path, serde_json::to_string(results).unwrap()).unwrap();
             path
         };
         let text = compare(&file("a.json", &a), &file("b.json", &b)).unwrap();
-        assert!(text.contains(
-            "| weft | 125.0 (125.0 to 125.0) | 100.0 (100.0 to 100.0) | -20.0 %, faster |"
-        ));
-        assert!(text.contains("+26.0 %, slower") && text.contains("within the spread"));
+        let line = |system: &str| {
+            text.lines().find(|l| l.contains(&format!("| {system} |"))).unwrap().to_string()
+        };
+        assert!(line("weft").contains("-92.0 %, one run only"), "{text}");
+        assert!(line("ovs-emc").contains("+426.0 %, slower"), "{text}");
+        assert!(line("testpmd-io").contains("within the spread"), "{text}");
+        assert!(text.contains(" are within the spread of both."));
         assert!(compare(&dir.join("a.json"), &dir.join("c")).is_err());
         std::fs::remove_dir_all(&dir).unwrap();
     }

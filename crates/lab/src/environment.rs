@@ -29,6 +29,9 @@ pub struct Environment {
     pub load: f64,
     /// Share of the CPUs' time that the hypervisor gave to others, from start to end.
     pub steal_percent: f64,
+    /// Why it ended before all runs were done; empty if it did not.
+    #[serde(default)]
+    pub cut: String,
 }
 
 impl Environment {
@@ -52,6 +55,7 @@ impl Environment {
                 .and_then(|l| l.parse().ok())
                 .unwrap_or(0.0),
             steal_percent: 0.0,
+            cut: String::new(),
         }
     }
 

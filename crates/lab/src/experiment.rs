@@ -11,7 +11,7 @@ macro_rules! files {
     };
 }
 
-const FILES: &[(&str, &str)] = files!["generator" "quick" "000-deployment" "001-scaling" "002-p2p" "002-pvp" "003-l2" "003-vxlan" "cliffs" "latency"];
+const FILES: &[(&str, &str)] = files!["generator" "quick" "000-deployment" "001-scaling" "002-p2p" "002-pvp" "003-l2" "003-vxlan" "004-copy" "cliffs" "latency"];
 
 /// One experiment: cases that each system goes through.
 #[derive(Clone, Debug, Deserialize)]
@@ -21,6 +21,18 @@ pub struct Experiment {
     pub title: String,
     /// Names and groups of [`crate::system`].
     pub systems: Vec<String>,
+    /// Systems that only a full run has, too.
+    #[serde(default)]
+    pub full_systems: Vec<String>,
+    /// Times that each system goes through each case, unless something else is asked for.
+    #[serde(default = "three")]
+    pub repetitions: usize,
+    /// Seconds that count, per run, unless something else is asked for.
+    #[serde(default = "one")]
+    pub seconds: f64,
+    /// Whether OVS is built for this machine if it was not yet; else it is left out.
+    #[serde(default = "yes")]
+    pub build: bool,
     /// The rows.
     #[serde(rename = "case")]
     pub cases: Vec<Case>,
@@ -37,8 +49,14 @@ pub struct Case {
     /// One row for each of these packet sizes (bytes on the wire), which are the points of a line in the plot.
     #[serde(default)]
     pub sizes: Vec<u32>,
-    /// Seconds before those that count.
-    #[serde(default = "one")]
+    /// Those of them that a run has which is not full; all if empty.
+    #[serde(default)]
+    pub short_sizes: Vec<u32>,
+    /// Left to full runs.
+    #[serde(default)]
+    pub full: bool,
+    /// Seconds at most before those that count; they begin when caches do not grow any more ([`crate::warm`]).
+    #[serde(default = "three_seconds")]
     pub warm: f64,
     /// The switch's rules; testpmd has none.
     #[serde(default)]
@@ -52,6 +70,9 @@ pub struct Case {
     /// What guests do with packets.
     #[serde(default)]
     pub role: Role,
+    /// MTU of all ports; 0: the usual one.
+    #[serde(default)]
+    pub mtu: u32,
     /// Packed virtqueues instead of split ones.
     #[serde(default)]
     pub packed: bool,
@@ -78,10 +99,35 @@ pub enum Role {
     Echo,
     /// Counts and drops.
     Sink,
+    /// Sends the generator's packets; no port of the switch makes any.
+    Source,
+}
+
+impl Role {
+    /// As lab/guests/guests.c names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Echo => "echo",
+            Role::Sink => "sink",
+            Role::Source => "source",
+        }
+    }
 }
 
 fn one() -> f64 {
     1.0
+}
+
+fn three_seconds() -> f64 {
+    3.0
+}
+
+fn three() -> usize {
+    3
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl Case {
@@ -100,6 +146,12 @@ impl Case {
         self.sizes.iter().enumerate().map(of_size).collect()
     }
 
+    /// Does a run have it which is not full?
+    fn in_short(&self) -> bool {
+        let size = |s: u32| self.short_sizes.is_empty() || self.short_sizes.contains(&s);
+        !self.full && self.size.is_none_or(size)
+    }
+
     /// The name without the size: what the points of one line have in common.
     pub fn group(&self) -> &str {
         match self.size {
@@ -115,22 +167,22 @@ impl Experiment {
     /// # Errors
     /// A file is wrong.
     pub fn all() -> Result<Vec<(&'static str, String)>> {
-        FILES.iter().map(|(name, _)| Ok((*name, Self::load(name)?.title))).collect()
+        FILES.iter().map(|(name, _)| Ok((*name, Self::load(name, false)?.title))).collect()
     }
 
     /// The experiment of that name.
     ///
     /// # Errors
     /// There is none, or its file is wrong; says which ones there are.
-    pub fn load(name: &str) -> Result<Self> {
+    pub fn load(name: &str, full: bool) -> Result<Self> {
         let Some((_, text)) = FILES.iter().find(|(n, _)| *n == name) else {
             let known: Vec<_> = FILES.iter().map(|(n, _)| *n).collect();
             bail!("no experiment '{name}'; there are: {}", known.join(", "));
         };
-        Self::parse(text).with_context(|| format!("lab/experiments/{name}.toml"))
+        Self::parse(text, full).with_context(|| format!("lab/experiments/{name}.toml"))
     }
 
-    fn parse(text: &str) -> Result<Self> {
+    fn parse(text: &str, full: bool) -> Result<Self> {
         let mut experiment: Experiment = toml::from_str(text)?;
         for case in &experiment.cases {
             let points = case.sizes.len().max(1);
@@ -140,9 +192,19 @@ impl Experiment {
                 "case '{}': one figure per size is expected",
                 case.name
             );
+            let known = case.short_sizes.iter().all(|s| case.sizes.contains(s));
+            ensure!(known, "case '{}': short_sizes are some of the sizes", case.name);
+            let sends = case.role == Role::Source;
+            ensure!(!sends || case.guests > 0, "case '{}': who is to send?", case.name);
             ensure!(case.guests <= 64, "case '{}': at most 64 guests are possible", case.name);
         }
         experiment.cases = experiment.cases.iter().flat_map(Case::expand).collect();
+        if full {
+            let more = std::mem::take(&mut experiment.full_systems);
+            experiment.systems.extend(more);
+        } else {
+            experiment.cases.retain(Case::in_short);
+        }
         Ok(experiment)
     }
 }
@@ -155,26 +217,33 @@ mod tests {
     fn every_file_loads_and_names_known_systems_and_possible_rules() {
         for (name, title) in Experiment::all().unwrap() {
             assert!(!title.is_empty());
-            let experiment = Experiment::load(name).unwrap();
+            let experiment = Experiment::load(name, true).unwrap();
             crate::system::System::choose(&experiment.systems).unwrap();
             for case in &experiment.cases {
                 case.rules.build().unwrap();
             }
+            let short = Experiment::load(name, false).unwrap();
+            assert!((1..=experiment.cases.len()).contains(&short.cases.len()), "{name}");
         }
-        assert!(Experiment::load("none").unwrap_err().to_string().contains("cliffs"));
+        assert!(Experiment::load("none", true).unwrap_err().to_string().contains("cliffs"));
     }
 
     #[test]
     fn a_case_becomes_one_row_per_size() {
         let text = "title = \"t\"\nsystems = []\n[[case]]\nname = \"a, b\"\nsource = \"flows=1\"\nsizes = [64, 128]\n\
                     paper = { who = [3.0, 2.0] }\n";
-        let cases = Experiment::parse(text).unwrap().cases;
+        let cases = Experiment::parse(text, true).unwrap().cases;
         assert_eq!(cases.len(), 2);
         assert_eq!((cases[1].name.as_str(), cases[1].group()), ("a, b, 128 B", "a, b"));
         assert_eq!(
             (cases[1].source.as_str(), &cases[1].paper["who"]),
             ("flows=1,size=128", &vec![2.0])
         );
-        assert!(Experiment::parse(&text.replace("[3.0, 2.0]", "[3.0]")).is_err());
+        assert!(Experiment::parse(&text.replace("[3.0, 2.0]", "[3.0]"), true).is_err());
+        let short = |line: &str| Experiment::parse(&format!("{text}{line}\n"), false);
+        assert_eq!(short("short_sizes = [128]").unwrap().cases[0].size, Some(128));
+        assert!(short("short_sizes = [256]").is_err());
+        assert!(short("full = true").unwrap().cases.is_empty());
+        assert!(short("role = \"source\"").is_err());
     }
 }

@@ -1,30 +1,42 @@
-//! Hugepages for the time of a measurement: one lab at a time, and the old number afterwards.
+//! Hugepages for the time of a measurement: one lab at a time, and the old number afterwards, however we end.
 
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 const NUMBER: &str = "/proc/sys/vm/nr_hugepages";
 const LOCK: &str = "/tmp/hugepages.lock";
 
+/// Waits until nobody holds its input any more, which is when we have ended, by whatever means; then sets the number of
+/// hugepages back and removes the folder of the run at hand. Systems are killed by the kernel when we end.
+const JANITOR: &str = "trap '' INT TERM HUP; while read -r _; do :; done; \
+                       rm -rf \"$FOLDER\" || { sleep 1; rm -rf \"$FOLDER\"; }; echo \"$BEFORE\" >\"$NUMBER\"";
+
 /// Held hugepages.
 pub struct Hugepages {
     pages: u64,
-    before: String,
-    _lock: File,
+    janitor: Child,
 }
 
 impl Hugepages {
-    /// Waits for the lock, then sees that so many pages are free (others may use some).
+    /// Waits for the lock, then sees that so many pages are free (others may use some). `folder` is that of the runs.
     ///
     /// # Errors
     /// Not root, or there is too little memory.
-    pub fn take(pages: u64) -> Result<Self> {
+    pub fn take(pages: u64, folder: &Path) -> Result<Self> {
         let lock = File::create(LOCK).with_context(|| LOCK.to_string())?;
-        // SAFETY: no memory is involved; the descriptor is ours and lives in the result.
+        // SAFETY: no memory is involved; the descriptor is ours and outlives the call.
         unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) };
         let before = fs::read_to_string(NUMBER).context(NUMBER)?;
-        let held = Hugepages { pages, before, _lock: lock };
+        let mut janitor = Command::new("sh");
+        janitor.args(["-c", JANITOR]).env("NUMBER", NUMBER).env("FOLDER", folder);
+        janitor.env("BEFORE", before.trim()).process_group(0);
+        // It holds the lock, as its output, until all is as it was.
+        janitor.stdin(Stdio::piped()).stdout(lock).stderr(Stdio::null());
+        let held = Hugepages { pages, janitor: janitor.spawn().context("sh")? };
         held.refill()?;
         Ok(held)
     }
@@ -49,7 +61,8 @@ impl Hugepages {
 
 impl Drop for Hugepages {
     fn drop(&mut self) {
-        let _ = fs::write(NUMBER, self.before.trim());
+        drop(self.janitor.stdin.take());
+        let _ = self.janitor.wait();
     }
 }
 

@@ -28,6 +28,7 @@ mod rules;
 mod search;
 mod system;
 mod table;
+mod warm;
 
 pub use compare::compare;
 pub use experiment::Experiment;

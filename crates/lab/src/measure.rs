@@ -12,6 +12,7 @@ use crate::results::Results;
 use crate::rules::RuleSet;
 use crate::search::{Found, search};
 use crate::system::{Programs, Running, Setup, System};
+use crate::warm::{Warm, warm_up};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -19,16 +20,20 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// 2 MiB pages: OVS takes 1 GiB, testpmd less.
+/// 2 MiB pages: OVS takes 1 GiB, 64 guests that send 700 MiB, testpmd less.
 const HUGEPAGES: u64 = 900;
 
 /// How to run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Times that each system goes through each case.
-    pub repetitions: usize,
-    /// Seconds that count, per run.
-    pub seconds: f64,
+    /// Times that each system goes through each case; the experiment's own number if none.
+    pub repetitions: Option<usize>,
+    /// Seconds that count, per run; the experiment's own if none.
+    pub seconds: Option<f64>,
+    /// Everything that the experiment has, and no limit of time.
+    pub full: bool,
+    /// No run begins after so many minutes, unless full.
+    pub minutes: f64,
     /// Only these systems; all if empty.
     pub systems: Vec<String>,
     /// Only cases whose name contains this.
@@ -60,6 +65,9 @@ pub struct Sample {
     pub reordered: u64,
     /// What the switch had cached at the end.
     pub cached: Option<Cached>,
+    /// The warm-up before it.
+    #[serde(default)]
+    pub warm: Option<Warm>,
     /// Rule changes per second that the switch confirmed meanwhile.
     #[serde(default)]
     pub changes: Option<f64>,
@@ -99,7 +107,7 @@ pub(crate) fn pause(seconds: f64) -> Result<()> {
 /// # Errors
 /// Unknown names, no root, too little memory, interrupted. A system that fails is only reported.
 pub fn run(name: &str, options: &Options) -> Result<PathBuf> {
-    let experiment = Experiment::load(name)?;
+    let experiment = Experiment::load(name, options.full)?;
     let wanted =
         |c: &&Case| options.case.as_ref().is_none_or(|part| c.name.contains(part.as_str()));
     let cases: Vec<_> = experiment.cases.iter().filter(wanted).cloned().collect();
@@ -112,25 +120,30 @@ pub fn run(name: &str, options: &Options) -> Result<PathBuf> {
         systems.retain(|s| chosen.contains(&s.name));
     }
     prepare_signals()?;
-    let (systems, programs) = prepare(systems, options)?;
+    let (systems, programs) = prepare(systems, options, experiment.build)?;
     let sets = cases.iter().map(|c| c.rules.build()).collect::<Result<Vec<_>>>()?;
-    let pages = Hugepages::take(HUGEPAGES)?;
+    let pages = Hugepages::take(HUGEPAGES, &folder())?;
+    let seconds = options.seconds.unwrap_or(experiment.seconds);
     let steal = Steal::begin();
     let sizes: Vec<_> =
         cases.iter().zip(&sets).map(|(c, s)| (c, [s.lines.len(), s.masks()])).collect();
     let environment = Environment::now(&options.root);
     let mut results = Results::new(name, &experiment.title, environment, &sizes, &systems);
-    let runs: Vec<_> = (0..options.repetitions)
+    let runs: Vec<_> = (0..options.repetitions.unwrap_or(experiment.repetitions))
         .flat_map(|_| (0..cases.len()).flat_map(|row| (0..systems.len()).map(move |c| (row, c))))
         .filter(|(row, column)| systems[*column].can(&cases[*row]))
         .collect();
     let mut progress = Progress::new(runs.len());
+    let limit = if options.full { f64::INFINITY } else { options.minutes * 60.0 };
     for (row, column) in runs {
+        if progress.seconds() > limit {
+            results.environment.cut = progress.say_cut(options.minutes);
+            break;
+        }
         let (case, system) = (&cases[row], &systems[column]);
         progress.show(&format!("{}, {}", case.name, system.name));
-        let sample = pages
-            .refill()
-            .and_then(|()| sample(case, &sets[row], system, options.seconds, &programs));
+        let sample =
+            pages.refill().and_then(|()| sample(case, &sets[row], system, seconds, &programs));
         match sample {
             _ if interrupted() => break,
             Ok(sample) => results.rows[row].systems[column].samples.push(sample),
@@ -162,29 +175,37 @@ fn prepare_signals() -> Result<()> {
     Ok(())
 }
 
-/// Builds what is built here; leaves out systems that are not on this machine.
-fn prepare(systems: Vec<System>, options: &Options) -> Result<(Vec<System>, Programs)> {
+/// Builds what is built here (the peer only if `build`); leaves out systems that are not on this machine.
+fn prepare(
+    systems: Vec<System>,
+    options: &Options,
+    build: bool,
+) -> Result<(Vec<System>, Programs)> {
     let root = &options.root;
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     if cores < 2 {
         bail!("two cores are needed: one forwards, the other does the rest");
     }
     let native = match systems.iter().any(System::is_native) {
-        true => built(root, "lab/systems/ovs-native.sh").map_err(|e| eprintln!("{e:#}")).ok(),
+        true => built(root, "lab/systems/ovs-native.sh", if build { &[] } else { &["--no-build"] })
+            .map_err(|e| eprintln!("{e:#}"))
+            .ok(),
         false => None,
     };
     let programs = Programs {
         weftd: options.weftd.clone(),
-        generator: built(root, "lab/generator/build.sh")?,
-        guests: built(root, "lab/guests/build.sh")?,
+        generator: built(root, "lab/generator/build.sh", &[])?,
+        guests: built(root, "lab/guests/build.sh", &[])?,
         native,
     };
     let here = |s: &System| {
         let path = s.path(&programs);
-        if !path.exists() {
-            eprintln!("{} is left out: there is no program {}", s.name, path.display());
+        match () {
+            () if path.exists() => return true,
+            () if s.is_native() => eprintln!("{} is left out: it was not built", s.name),
+            () => eprintln!("{} is left out: there is no program {}", s.name, path.display()),
         }
-        path.exists()
+        false
     };
     let systems: Vec<_> = systems.into_iter().filter(here).collect();
     if systems.is_empty() {
@@ -194,8 +215,9 @@ fn prepare(systems: Vec<System>, options: &Options) -> Result<(Vec<System>, Prog
 }
 
 /// What a script prints: the path of what it built.
-fn built(root: &Path, script: &str) -> Result<PathBuf> {
+fn built(root: &Path, script: &str, words: &[&str]) -> Result<PathBuf> {
     let out = Command::new(root.join(script))
+        .args(words)
         .stderr(std::process::Stdio::inherit())
         .output()
         .with_context(|| script.to_string())?;
@@ -224,6 +246,11 @@ impl Look {
     }
 }
 
+/// Sockets and files of the run at hand.
+fn folder() -> PathBuf {
+    std::env::temp_dir().join(format!("weft-lab-{}", std::process::id()))
+}
+
 /// One run: start, warm up, measure, end.
 fn sample(
     case: &Case,
@@ -234,8 +261,7 @@ fn sample(
 ) -> Result<Sample> {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let setup = Setup { case, rules, core: cores - 1, programs };
-    let dir = std::env::temp_dir().join(format!("weft-lab-{}", std::process::id()));
-    let running = system.start(&setup, dir)?;
+    let running = system.start(&setup, folder())?;
     let began = Instant::now();
     while Counters::read(&running.taken).map_or(0, |c| c.taken) == 0 {
         pause(0.02)?;
@@ -248,7 +274,7 @@ fn sample(
         rate => Some(Churn::begin(&running.dir, rate)?),
     };
     let changes = || churn.as_ref().map_or(0, Churn::acknowledged);
-    pause(case.warm)?;
+    let warm = warm_up(&running, system, case.warm)?;
     let (a, changes_before) = (Look::now(&running)?, changes());
     pause(seconds)?;
     let (b, changes_after) = (Look::now(&running)?, changes());
@@ -269,6 +295,7 @@ fn sample(
         cycles: cpu_ns as f64 * b.taken.tsc_hz as f64 / 1e9 / packets as f64,
         lost: b.taken.lost.saturating_sub(a.taken.lost),
         reordered: b.taken.reordered - a.taken.reordered,
+        warm: Some(warm),
         cached: (!system.ceiling()).then(|| Cached::ask(&running.dir).ok()).flatten(),
         changes: churn.map(|_| (changes_after - changes_before) as f64 * 1e9 / wall_ns as f64),
         found,

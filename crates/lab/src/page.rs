@@ -72,7 +72,9 @@ fn section(out: &mut String, results: &Results) -> Result<()> {
     table(out, results);
     found(out, results);
     let text = results.circumstances().replace("**", "");
-    let _ = writeln!(out, "<p><small>{}</small></p>", escape(&text));
+    for text in [results.unsettled().unwrap_or_default(), results.about_spread(), text] {
+        let _ = writeln!(out, "<p><small>{}</small></p>", escape(&text));
+    }
     Ok(())
 }
 
@@ -87,7 +89,7 @@ fn legend(out: &mut String) {
 
 fn table(out: &mut String, results: &Results) {
     out.push_str(
-        "<div class=\"wide\"><table><tr><th>case</th><th>system</th><th>cycles</th><th>min to max</th><th>Mpps</th>\
+        "<div class=\"wide\"><table><tr><th>case</th><th>system</th><th>cycles</th><th>spread</th><th>Mpps</th>\
          <th>added</th><th>ratio to best OVS</th><th>delivered</th><th>megaflows / masks</th></tr>\n",
     );
     for row in &results.rows {
@@ -105,6 +107,7 @@ fn table(out: &mut String, results: &Results) {
                 _ => String::new(),
             };
             let ratio = best.filter(|_| !cell.ceiling).map(|b| b.median / cycles.median);
+            let spread = cell.spread(results.drift()).unwrap_or(cycles);
             let loss = cell.system == "weft" && ratio.is_some_and(|r| r < 1.0);
             let told = cell.samples.iter().rev().find_map(|s| s.cached);
             let _ = writeln!(
@@ -114,8 +117,8 @@ fn table(out: &mut String, results: &Results) {
                 if cell.system == "weft" { " class=\"weft\"" } else { "" },
                 cell.system,
                 significant(cycles.median),
-                significant(cycles.min),
-                significant(cycles.max),
+                significant(spread.min),
+                significant(spread.max),
                 significant(mpps.median),
                 floor.map_or_else(String::new, |f| format!("{:.1}", cycles.median - f.median)),
                 if loss { " class=\"loss\"" } else { "" },

@@ -40,6 +40,18 @@ impl Progress {
         (self.done > 0).then(|| (each * (self.all - self.done) as f64) as u64)
     }
 
+    /// Since it began.
+    pub fn seconds(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    /// Says that time is up, and what that means; gives the sentence.
+    pub fn say_cut(&self, minutes: f64) -> String {
+        let cut = format!("{minutes} minutes were up after {} of {} runs", self.done, self.all);
+        self.say(&cut);
+        cut
+    }
+
     /// Says something that stays.
     pub fn say(&self, text: &str) {
         eprintln!("{}{text}", if self.terminal { "\r\x1b[K" } else { "" });

@@ -76,6 +76,17 @@ impl Spread {
         Some(Spread { min, median, max })
     }
 
+    /// What as many more runs are expected to stay in: the distance between least and greatest over n - 1 further on
+    /// both sides (the unbiased estimate of a uniform distribution's ends), and the machine's drift (a share).
+    pub fn widened(&self, runs: usize, drift: f64) -> Self {
+        let more = (self.max - self.min) / (runs.max(2) - 1) as f64;
+        Spread {
+            min: ((self.min - more) * (1.0 - drift)).max(0.0),
+            median: self.median,
+            max: (self.max + more) * (1.0 + drift),
+        }
+    }
+
     /// Do the ranges have something in common?
     pub fn overlaps(&self, other: &Spread) -> bool {
         self.min <= other.max && other.min <= self.max
@@ -86,6 +97,23 @@ impl Cell {
     /// TSC cycles per packet that left.
     pub fn cycles(&self) -> Option<Spread> {
         Spread::of(self.samples.iter().map(|s| s.cycles))
+    }
+
+    /// The same with the spread that tables show. Of a single run nothing is known: it has no width but the drift.
+    pub fn spread(&self, drift: f64) -> Option<Spread> {
+        Some(self.cycles()?.widened(self.samples.len(), drift))
+    }
+
+    /// Warm-ups that ended before the caches were full.
+    pub fn unsettled(&self) -> Option<f64> {
+        let warm = self.samples.iter().filter_map(|s| s.warm).filter(|w| !w.settled);
+        warm.map(|w| w.seconds).reduce(f64::max)
+    }
+
+    /// How far the last run is from the first one, as a share.
+    fn drift(&self) -> Option<f64> {
+        let (first, last) = (self.samples.first()?, self.samples.last()?);
+        (self.samples.len() > 1).then(|| (last.cycles / first.cycles).ln().abs())
     }
 
     /// Million packets per second of the forwarding thread's time.
@@ -173,6 +201,7 @@ impl Results {
         let e = &mut self.environment;
         e.load = e.load.max(later.environment.load);
         e.steal_percent = e.steal_percent.max(later.environment.steal_percent);
+        e.cut = later.environment.cut;
         for row in later.rows {
             let Some(mine) = self.rows.iter_mut().find(|r| r.case == row.case) else {
                 self.rows.push(row);
@@ -188,10 +217,20 @@ impl Results {
         self
     }
 
+    /// How much the machine changed meanwhile, as a share: the median over systems and cases of what lies between first
+    /// and last run, one per cent at least.
+    pub fn drift(&self) -> f64 {
+        let all = self.rows.iter().flat_map(|r| &r.systems).filter_map(Cell::drift);
+        Spread::of(all).map_or(0.01, |s| s.median.max(0.01))
+    }
+
     /// Why the figures should be taken with care; empty on a quiet machine.
     pub fn noise(&self) -> Vec<String> {
         let e = &self.environment;
         let mut reasons = Vec::new();
+        if !e.cut.is_empty() {
+            reasons.push(e.cut.clone());
+        }
         if e.load > 0.5 * e.cpus as f64 {
             reasons.push(format!("the load was {} on {} CPUs before it began", e.load, e.cpus));
         }
@@ -229,6 +268,7 @@ pub mod tests {
             lost: 0,
             reordered: 1,
             cached: None,
+            warm: None,
             changes: None,
             found: None,
         };
@@ -275,6 +315,11 @@ pub mod tests {
         assert_eq!(row.systems[1].cycles().unwrap().median, 250.0);
         assert_eq!(row.best(Cell::is_peer).unwrap().system, "ovs-emc");
         assert!(row.cell("testpmd-mac").is_none());
+        // Two runs: as far again on both sides; then one per cent of drift at least.
+        let between = (40.0f64 / 30.0).ln() / 2.0 + 1.5f64.ln() / 2.0;
+        assert!((results.drift() - between).abs() < 1e-9);
+        let wide = row.systems[1].spread(0.1).unwrap();
+        assert!((wide.min - 90.0).abs() < 1e-9 && (wide.max - 440.0).abs() < 1e-9, "{wide:?}");
         assert_eq!(results.noise().len(), 1);
     }
 

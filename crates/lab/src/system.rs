@@ -118,9 +118,10 @@ impl System {
         self.program == Program::OvsNative
     }
 
-    /// Can it do this case? testpmd has no rules to change or to deliver to guests by.
+    /// Can it do this case? testpmd has no rules to change or to deliver to guests by: it forwards to one at most.
     pub fn can(&self, case: &Case) -> bool {
-        (case.guests == 0 && case.churn == 0) || !self.ceiling()
+        let one_guest = case.guests == 1 && !case.tunnel && self.setting == "io";
+        !self.ceiling() || (case.churn == 0 && (case.guests == 0 || one_guest))
     }
 
     /// What has to be on this machine for it.
@@ -153,7 +154,11 @@ impl System {
         c.env("GUEST_PROGRAM", &setup.programs.guests);
         c.env("TUNNEL", if setup.case.tunnel { "1" } else { "0" });
         c.env("PACKED", if setup.case.packed { "1" } else { "0" });
-        c.env("ROLE", if setup.case.role == Role::Sink { "sink" } else { "echo" });
+        c.env("ROLE", setup.case.role.name()).env("MTU", setup.case.mtu.to_string());
+        if setup.case.mtu > 0 {
+            // Headroom, and headers around the MTU.
+            c.env("WEFT_GUEST_BUFFER", (setup.case.mtu + 256).to_string());
+        }
         c
     }
 
@@ -173,15 +178,19 @@ impl System {
             // More than any system forwards; the search sets it.
             source.push_str(",rate=500000000");
         }
-        let (made, sunk) = (dir.join("source.counters"), dir.join("sink.counters"));
-        let taken = match (setup.case.guests, setup.case.role) {
-            (1.., Role::Sink) => dir.join("guests.counters"),
-            _ => sunk.clone(),
+        let [source_side, sink_side, guests_side] =
+            ["source", "sink", "guests"].map(|who| dir.join(format!("{who}.counters")));
+        let (made, taken) = match (setup.case.guests, setup.case.role) {
+            (1.., Role::Sink) => (source_side.clone(), guests_side),
+            (1.., Role::Source) => (guests_side, sink_side.clone()),
+            // testpmd forwards between two ports: what comes back leaves where it came from.
+            (1.., Role::Echo) if self.ceiling() => (source_side.clone(), source_side.clone()),
+            _ => (source_side.clone(), sink_side.clone()),
         };
         let mut c = self.command(setup);
         c.env("RULES", dir.join("rules"));
-        c.env("SOURCE", format!("net_weftgen0,{source},stats={}", made.display()));
-        c.env("SINK", format!("net_weftgen1,order=sink,stats={}", sunk.display()));
+        c.env("SOURCE", format!("net_weftgen0,{source},stats={}", source_side.display()));
+        c.env("SINK", format!("net_weftgen1,order=sink,stats={}", sink_side.display()));
         c.current_dir(&dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         end_with_us(&mut c);
         let child = c.spawn().context("unshare")?;
@@ -355,7 +364,7 @@ mod tests {
 
     #[test]
     fn rules_deliver_to_guests_in_turn_and_what_comes_back_leaves() {
-        let mut case = crate::Experiment::load("002-pvp").unwrap().cases[0].clone();
+        let mut case = crate::Experiment::load("002-pvp", true).unwrap().cases[0].clone();
         case.guests = 2;
         let rules = Rules { kind: crate::RuleKind::Dmac, count: 3, ..Rules::default() };
         let text = rules_text(&case, &rules.build().unwrap());

@@ -27,13 +27,37 @@ impl Results {
         text
     }
 
+    /// What "from" and "to" mean.
+    pub fn about_spread(&self) -> String {
+        format!(
+            "From and to: least and greatest of the runs, widened on each side by their distance over n - 1, which is what \
+             n more runs are expected to stay in, and by {:.0} %, what lay between first and last run in the middle of all \
+             systems and cases.",
+            100.0 * self.drift()
+        )
+    }
+
+    /// Who was still filling caches when the seconds that count began.
+    pub fn unsettled(&self) -> Option<String> {
+        let cells = self.rows.iter().flat_map(|r| r.systems.iter().map(move |c| (r, c)));
+        let all: Vec<_> = cells
+            .filter_map(|(r, c)| Some(format!("{}, {}: {:.0} s", r.case, c.system, c.unsettled()?)))
+            .collect();
+        (!all.is_empty()).then(|| {
+            format!(
+                "Caches were still filling when counting began, at the end of the warm-up that the experiment allows: {}.",
+                all.join("; ")
+            )
+        })
+    }
+
     /// The table.
     pub fn markdown(&self) -> String {
         let mut out = format!("# {}\n\n{}\n\n", self.title, self.circumstances());
-        out.push_str(LEGEND);
-        out.push_str("| case | rules / masks | system | cycles | min | max | runs | Mpps | added | ratio | lost or late | delivered % | megaflows / masks |\n");
+        let _ = writeln!(out, "{LEGEND} {}\n", self.about_spread());
+        out.push_str("| case | rules / masks | system | cycles | from | to | runs | Mpps | added | ratio | lost or late | delivered % | megaflows / masks |\n");
         out.push_str("|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
-        self.rows.iter().for_each(|row| row.markdown(&mut out));
+        self.rows.iter().for_each(|row| row.markdown(&mut out, self.drift()));
         self.more(&mut out);
         out
     }
@@ -42,6 +66,9 @@ impl Results {
     fn more(&self, out: &mut String) {
         let cells: Vec<_> =
             self.rows.iter().flat_map(|r| r.systems.iter().map(move |c| (r, c))).collect();
+        if let Some(text) = self.unsettled() {
+            let _ = writeln!(out, "\n{text}");
+        }
         if cells.iter().any(|(_, c)| c.found().is_some()) {
             out.push_str(FOUND);
             for (row, cell, f) in cells.iter().filter_map(|(r, c)| Some((r, c, c.found()?))) {
@@ -72,10 +99,10 @@ const FOUND: &str = "\nRates of wall time, Mpps, at which no packet, at most 0.0
 
 const LEGEND: &str = "Cycles: TSC cycles of the forwarding thread per packet that left, ports included; Mpps: packets per \
 second of that thread's time. Added: over testpmd io. Ratio: the cycles of the best OVS-DPDK over these; above 1 is faster \
-than OVS. Rules: OpenFlow flows and masks among them; megaflows: cached at the end.\n\n";
+than OVS. Rules: OpenFlow flows and masks among them; megaflows: cached at the end.";
 
 impl Row {
-    fn markdown(&self, out: &mut String) {
+    fn markdown(&self, out: &mut String, drift: f64) {
         let floor = self.cell("testpmd-io").and_then(Cell::cycles);
         let best = self.best(Cell::is_peer).and_then(Cell::cycles);
         for cell in &self.systems {
@@ -86,6 +113,7 @@ impl Row {
                 out.push_str("failed | | | 0 | | | | | | |\n");
                 continue;
             };
+            let spread = cell.spread(drift).unwrap_or(cycles);
             let optional = |v: Option<String>| v.unwrap_or_default();
             let added = optional(floor.map(|f| format!("{:.1}", cycles.median - f.median)));
             let best = best.filter(|_| !cell.ceiling);
@@ -97,8 +125,8 @@ impl Row {
                 out,
                 "{:.1} | {:.1} | {:.1} | {} | {} | {added} | {ratio} | {late} | {:.1} | {cached} |",
                 cycles.median,
-                cycles.min,
-                cycles.max,
+                spread.min,
+                spread.max,
                 cell.samples.len(),
                 significant(mpps.median),
                 cell.delivered(),
@@ -130,7 +158,7 @@ mod tests {
         let columns =
             |line: &str| line.split('|').map(|c| c.trim().to_string()).collect::<Vec<_>>();
         let weft = columns(lines[3]);
-        assert_eq!(weft[4..=6], ["125.0", "125.0", "125.0"]);
+        assert_eq!(weft[4..=6], ["125.0", "81.7", "168.3"]);
         assert_eq!(weft[8..=10], ["1.00", "85.0", "2.00"]);
         assert!(lines[4].contains("failed"));
         assert!(lines[5].contains("papers/002") && lines[5].contains("4.80"));

@@ -13,12 +13,18 @@ pub enum Bench {
     Run {
         /// Its name; see `weft bench list`.
         name: String,
-        /// Times that each system goes through each case.
-        #[arg(short = 'n', long, default_value_t = 3)]
-        repetitions: usize,
-        /// Seconds that count, per run.
-        #[arg(short, long, default_value_t = 2.0)]
-        seconds: f64,
+        /// Times that each system goes through each case; the experiment's file says how often else.
+        #[arg(short = 'n', long)]
+        repetitions: Option<usize>,
+        /// Seconds that count, per run; the experiment's file says how many else.
+        #[arg(short, long)]
+        seconds: Option<f64>,
+        /// Every case, size and system, for as long as it takes.
+        #[arg(long)]
+        full: bool,
+        /// No run begins after so many minutes, except with --full.
+        #[arg(long, default_value_t = 15.0)]
+        minutes: f64,
         /// Only these systems, such as ovs-emc,weft.
         #[arg(long, value_delimiter = ',')]
         systems: Vec<String>,
@@ -50,13 +56,23 @@ pub fn bench(command: Bench) -> Result<()> {
             }
         }
         Bench::Compare { old, new } => print!("{}", lab::compare(&old, &new)?),
-        Bench::Run { name, repetitions, seconds, systems, case, add, weftd } => {
+        Bench::Run { name, repetitions, seconds, full, minutes, systems, case, add, weftd } => {
             let weftd = match weftd {
                 Some(path) => path.canonicalize().with_context(|| path.display().to_string())?,
                 None => std::env::current_exe()?.with_file_name("weftd"),
             };
             let root = tree()?;
-            let options = lab::Options { repetitions, seconds, systems, case, add, weftd, root };
+            let options = lab::Options {
+                repetitions,
+                seconds,
+                full,
+                minutes,
+                systems,
+                case,
+                add,
+                weftd,
+                root,
+            };
             println!("{}", lab::run(&name, &options)?.display());
         }
     }

@@ -1,0 +1,62 @@
+//! Warm-up: until the caches are filled, or as long as is allowed.
+
+use crate::cached::Cached;
+use crate::measure::pause;
+use crate::system::{Running, System};
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use std::time::Instant;
+
+/// Between two looks, seconds.
+const STEP: f64 = 0.4;
+/// Looks in a row that see no growth.
+const CALM: u32 = 2;
+/// Growth that is none.
+const GROWTH: f64 = 0.01;
+
+/// How a warm-up ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Warm {
+    /// How long it took.
+    pub seconds: f64,
+    /// Did the number of megaflows stand still?
+    pub settled: bool,
+}
+
+/// Waits until the switch's megaflows do not grow from one look to the next, `limit` seconds at most. testpmd caches
+/// nothing and gets half a second.
+///
+/// # Errors
+/// Interrupted.
+pub fn warm_up(running: &Running, system: &System, limit: f64) -> Result<Warm> {
+    let began = Instant::now();
+    if system.ceiling() {
+        pause(0.5)?;
+        return Ok(Warm { seconds: 0.5, settled: true });
+    }
+    let (mut calm, mut before) = (0, f64::INFINITY);
+    while calm < CALM && began.elapsed().as_secs_f64() < limit {
+        pause(STEP)?;
+        let now = Cached::megaflows_of(&running.dir).unwrap_or(0) as f64;
+        calm = if is_calm(before, now) { calm + 1 } else { 0 };
+        before = now;
+    }
+    Ok(Warm { seconds: began.elapsed().as_secs_f64(), settled: calm >= CALM })
+}
+
+fn is_calm(before: f64, now: f64) -> bool {
+    now <= before * (1.0 + GROWTH) && now >= before * (1.0 - GROWTH)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn calm_is_one_per_cent() {
+        for (before, now, calm) in
+            [(1000.0, 1005.0, true), (1000.0, 1011.0, false), (1000.0, 900.0, false)]
+        {
+            assert_eq!(super::is_calm(before, now), calm);
+        }
+        assert!(!super::is_calm(f64::INFINITY, 1.0));
+    }
+}
