@@ -1,12 +1,11 @@
-/* Guests: every virtio-user port that EAL was given is one guest; all of them run on this core.
- * Usage: guests EAL-OPTIONS --vdev=net_virtio_user0,path=...,server=1 ... -- echo|sink|source COUNTERS
- *   echo    sends every packet back by the ring it would leave by
- *   sink    counts and frees
- *   source  sends what generators make (-d librte_net_weftgen.so --vdev=net_weftgen0,flows=... for every 16 guests):
- *           guest i has queue i mod 16 of generator i / 16, and so flows of its own; what its ring has no room for is lost
- * The buffers' size is that of WEFT_GUEST_BUFFER, bytes.
- * COUNTERS is a file like that of the generator's argument `stats`: guest i counts what it received as transmit queue
- * i mod 16, and what it would send as receive queue i mod 16, with what did not fit as missed. */
+/* Guests that send: every virtio-user port that EAL was given is one guest, at most 16; all of them run on this core.
+ * (Guests that echo or count need no driver: bare.c.)
+ * Usage: guests EAL-OPTIONS -d librte_net_weftgen.so --vdev=net_weftgen0,flows=... --vdev=net_virtio_user0,... -- COUNTERS
+ * What the generator makes is sent: guest i has queue i of it and so flows of its own; what its ring has no room for is
+ * lost. The buffers' size is that of WEFT_GUEST_BUFFER, bytes.
+ * COUNTERS is a file like that of the generator's argument `stats`: guest i counts what it would send as receive queue i,
+ * and what did not fit as missed. Several processes may share the file: together they play more guests than DPDK has
+ * ports for one, and a generator queues. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,7 +21,6 @@
 
 #define BURST 32
 #define DESCRIPTORS 1024
-#define MAX_GUESTS 64
 #define QUEUES 16
 
 /* As in lab/generator/weftgen.h. */
@@ -36,7 +34,7 @@ struct counters {
 static struct counters *
 map_counters(const char *path)
 {
-	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
 	struct counters *c;
 
 	if (fd < 0 || ftruncate(fd, sizeof *c))
@@ -47,18 +45,14 @@ map_counters(const char *path)
 		return NULL;
 	memcpy(c->magic, "weftgen1", sizeof c->magic);
 	c->tsc_hz = rte_get_tsc_hz();
-	c->n_tx = QUEUES;
+	c->n_rx = QUEUES;
 	return c;
 }
 
-enum role { ECHO, SINK, SOURCE };
-
-static const char *const roles[] = {[ECHO] = "echo", [SINK] = "sink", [SOURCE] = "source"};
-
 /* The ports, by what they are. */
 struct ports {
-	uint16_t guests, generators;
-	uint16_t guest[MAX_GUESTS], generator[MAX_GUESTS / QUEUES];
+	uint16_t guests, guest[QUEUES];
+	int generator; /* -1: none */
 };
 
 static int
@@ -68,14 +62,16 @@ find_ports(struct ports *p)
 	uint16_t port;
 
 	RTE_ETH_FOREACH_DEV(port) {
-		int made = !rte_eth_dev_get_name_by_port(port, name) && !strncmp(name, "net_weftgen", 11);
-		uint16_t *n = made ? &p->generators : &p->guests;
-
-		if (*n == (made ? MAX_GUESTS / QUEUES : MAX_GUESTS))
+		if (rte_eth_dev_get_name_by_port(port, name))
 			return -1;
-		(made ? p->generator : p->guest)[(*n)++] = port;
+		if (!strncmp(name, "net_weftgen", strlen("net_weftgen")))
+			p->generator = port;
+		else if (p->guests < QUEUES)
+			p->guest[p->guests++] = port;
+		else
+			return -1;
 	}
-	return p->guests ? 0 : -1;
+	return p->guests && p->generator >= 0 ? 0 : -1;
 }
 
 /* Of a generator only the receive queues are used. */
@@ -98,25 +94,13 @@ start_all(const struct ports *p, struct rte_mempool *pool)
 	for (uint16_t i = 0; i < p->guests; i++)
 		if (start(p->guest[i], 1, pool))
 			return -1;
-	for (uint16_t i = 0; i < p->generators; i++)
-		if (start(p->generator[i], RTE_MIN(p->guests - i * QUEUES, QUEUES), pool))
-			return -1;
-	return 0;
+	return start(p->generator, p->guests, pool);
 }
 
 static void
-serve(uint16_t port, int echo, uint64_t *counter)
+add(uint64_t *counter, uint64_t n)
 {
-	struct rte_mbuf *packets[BURST];
-	uint16_t n = rte_eth_rx_burst(port, 0, packets, BURST), sent = 0;
-
-	if (!n)
-		return;
-	if (echo)
-		sent = rte_eth_tx_burst(port, 0, packets, n);
-	if (sent < n)
-		rte_pktmbuf_free_bulk(packets + sent, n - sent);
-	*counter += n;
+	__atomic_fetch_add(counter, n, __ATOMIC_RELAXED);
 }
 
 /* One burst of a guest's own packets. */
@@ -124,64 +108,39 @@ static void
 send_burst(const struct ports *p, uint16_t i, uint64_t *counters)
 {
 	struct rte_mbuf *packets[BURST];
-	uint16_t n = rte_eth_rx_burst(p->generator[i / QUEUES], i % QUEUES, packets, BURST);
+	uint16_t n = rte_eth_rx_burst(p->generator, i, packets, BURST);
 	uint16_t sent = rte_eth_tx_burst(p->guest[i], 0, packets, n);
 
 	if (sent < n)
 		rte_pktmbuf_free_bulk(packets + sent, n - sent);
-	counters[0] += n;
-	counters[3] += n - sent;
-}
-
-static void
-run(const struct ports *p, enum role role, struct counters *c)
-{
-	for (;;)
-		for (uint16_t i = 0; i < p->guests; i++)
-			if (role == SOURCE)
-				send_burst(p, i, c->rx[i % QUEUES]);
-			else
-				serve(p->guest[i], role == ECHO, &c->tx[i % QUEUES][0]);
-}
-
-static int
-role_of(const char *word)
-{
-	for (int i = 0; i < (int)RTE_DIM(roles); i++)
-		if (!strcmp(word, roles[i]))
-			return i;
-	return -1;
+	add(&counters[0], n);
+	add(&counters[3], n - sent);
 }
 
 int
 main(int argc, char **argv)
 {
 	int used = rte_eal_init(argc, argv);
-	int role = used >= 0 && argc - used == 3 ? role_of(argv[used + 1]) : -1;
 	const char *buffer = getenv("WEFT_GUEST_BUFFER");
-	struct ports ports = {0};
+	struct ports ports = {.generator = -1};
 	struct counters *counters;
 	struct rte_mempool *pool;
 
-	if (role < 0) {
-		fprintf(stderr, "usage: guests EAL-OPTIONS -- echo|sink|source COUNTERS\n");
+	if (used < 0 || argc - used != 2) {
+		fprintf(stderr, "usage: guests EAL-OPTIONS -- COUNTERS\n");
 		return 2;
 	}
 	if (find_ports(&ports)) {
-		fprintf(stderr, "guests: 1 to %d guests are possible\n", MAX_GUESTS);
+		fprintf(stderr, "guests: a generator and 1 to %d guests are needed\n", QUEUES);
 		return 1;
 	}
-	if (role == SOURCE && ports.generators * QUEUES < ports.guests) {
-		fprintf(stderr, "guests: a generator is needed for every %d guests that send\n", QUEUES);
-		return 1;
-	}
-	counters = map_counters(argv[used + 2]);
+	counters = map_counters(argv[used + 1]);
 	if (!counters) {
-		fprintf(stderr, "guests: %s cannot be written\n", argv[used + 2]);
+		fprintf(stderr, "guests: %s cannot be written\n", argv[used + 1]);
 		return 1;
 	}
 	/* A generator has 2,048 buffers in rotation per queue. */
-	pool = rte_pktmbuf_pool_create("guests", ports.guests * (role == SOURCE ? 4 : 2) * DESCRIPTORS + 4096, 256, 0,
+	pool = rte_pktmbuf_pool_create("guests", ports.guests * 4 * DESCRIPTORS + 4096, 256, 0,
 				       buffer ? atoi(buffer) : RTE_MBUF_DEFAULT_BUF_SIZE, SOCKET_ID_ANY);
 	if (!pool) {
 		fprintf(stderr, "guests: no memory for a pool\n");
@@ -191,5 +150,7 @@ main(int argc, char **argv)
 		fprintf(stderr, "guests: a port does not start\n");
 		return 1;
 	}
-	run(&ports, role, counters);
+	for (;;)
+		for (uint16_t i = 0; i < ports.guests; i++)
+			send_burst(&ports, i, counters->rx[i]);
 }

@@ -1,7 +1,7 @@
 # An OVS-like daemon with the two generator ports, as the first process of a PID namespace: its end ends all.
 # Environment: GENERATOR SOURCE SINK CORE HELPER_CORE DAEMON OTHER_CONFIG (key=value ...) RULES (a file for ovs-ofctl
-# add-flows) APPCTL (commands, one per line) GUESTS (how many) GUEST_PROGRAM ROLE (source: SOURCE is the guests', for
-# every 16 of them) PACKED MTU (of all ports; 0: the usual) WEFT_GUEST_BUFFER
+# add-flows) APPCTL (commands, one per line) GUESTS (how many) GUEST_PROGRAM ROLE (source: SOURCE is the guests')
+# PACKED MTU (of all ports; 0: the usual) WEFT_GUEST_BUFFER
 # TUNNEL (1: generator ports in a bridge br-phy of their own, VXLAN between it and br0)
 set -eu
 export OVS_RUNDIR=$PWD OVS_LOGDIR=$PWD OVS_DBDIR=$PWD OVS_SYSCONFDIR=$PWD
@@ -48,25 +48,33 @@ if [ "$TUNNEL" = 1 ]; then
     vsctl add-port br0 vxlan -- set interface vxlan type=vxlan ofport_request=1 options:remote_ip=flow options:key=flow
 fi
 
-if [ "$GUESTS" -gt 0 ]; then
-    case $ROLE in echo | sink) bare_guests & ;; *)
-    vdevs=()
-    for ((i = 0; i < GUESTS; i++)); do
+# One process plays guests $1 to $2 - 1.
+start_guests() {
+    local vdevs=() i
+    for ((i = $1; i < $2; i++)); do
         vdevs+=("--vdev=net_virtio_user$i,path=$PWD/guest$i,server=1,queues=1,queue_size=1024,packed_vq=$PACKED,mrg_rxbuf=0,vectorized=1")
     done
-    generators=0
-    [ "$ROLE" != source ] || generators=$(((GUESTS + 15) / 16))
-    for ((i = 0; i < generators; i++)); do vdevs+=("--vdev=${SOURCE/net_weftgen0/net_weftgen$i}"); done
-    "$GUEST_PROGRAM" -d "$GENERATOR" -l "$HELPER_CORE" --in-memory --single-file-segments --no-pci --no-telemetry --file-prefix=guests \
-        "${vdevs[@]}" -- "$ROLE" "$PWD"/guests.counters >guests.log 2>&1 </dev/null &
-    ;; esac
+    "$GUEST_PROGRAM" -d "$GENERATOR" -l "$HELPER_CORE" --in-memory --single-file-segments --no-pci --no-telemetry \
+        "${vdevs[@]}" --vdev="$SOURCE" -- "$PWD"/guests.counters >guests.log 2>&1 </dev/null &
+}
+
+wait_for_socket() {
+    for ((n = 0; n < 400; n++)); do
+        [ ! -S "$1" ] || return 0
+        kill -0 $! || break
+        sleep 0.05
+    done
+    tail -n 3 guests.log >&2
+    exit 1
+}
+
+if [ "$GUESTS" -gt 0 ]; then
+    [ "$ROLE" = source ] || bare_guests &
     # A guest's port listens and waits until the switch is there; then the next one begins.
     for ((i = 0; i < GUESTS; i++)); do
-        for ((n = 0; n < 400; n++)); do
-            [ ! -S "$PWD"/guest$i ] || break
-            kill -0 $! || { tail -n 3 guests.log >&2; exit 1; }
-            sleep 0.05
-        done
+        # A generator has 16 queues (and Debian's DPDK 32 ports per process).
+        [ "$ROLE" != source ] || [ $((i % 16)) != 0 ] || start_guests $i $((i + 16 < GUESTS ? i + 16 : GUESTS))
+        wait_for_socket "$PWD"/guest$i
         vsctl add-port br0 guest$i -- set interface guest$i type=dpdkvhostuserclient ofport_request=$((10 + i)) \
             options:vhost-server-path="$PWD"/guest$i "${mtu[@]}"
     done

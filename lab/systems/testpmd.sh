@@ -12,12 +12,16 @@ if [ "$GUESTS" = 1 ]; then
     generator=()
     vdevs=(--vdev "$SOURCE" --vdev "$vhost")
     if [ "$ROLE" = source ]; then
-        generator=("--vdev=$SOURCE")
         vdevs=(--vdev "$vhost" --vdev "$SINK")
+        "$GUEST_PROGRAM" -d "$GENERATOR" -l "$HELPER_CORE" --in-memory --single-file-segments --no-pci --no-telemetry \
+            --vdev="net_virtio_user0,path=$PWD/guest0,server=1,queues=1,queue_size=1024,packed_vq=$PACKED,mrg_rxbuf=0,vectorized=1" \
+            --vdev="$SOURCE" -- "$PWD"/guests.counters >guests.log 2>&1 </dev/null &
+    else
+        layout=split
+        [ "$PACKED" = 0 ] || layout=packed
+        taskset -c "$HELPER_CORE" "$(dirname "$GUEST_PROGRAM")"/bare-guests $layout "$ROLE" "$PWD"/guests.counters \
+            "$PWD"/guest0 >guests.log 2>&1 </dev/null &
     fi
-    "$GUEST_PROGRAM" -d "$GENERATOR" -l "$HELPER_CORE" --in-memory --single-file-segments --no-pci --no-telemetry \
-        --vdev="net_virtio_user0,path=$PWD/guest0,server=1,queues=1,queue_size=1024,packed_vq=$PACKED,mrg_rxbuf=0,vectorized=1" \
-        "${generator[@]}" -- "$ROLE" "$PWD"/guests.counters >guests.log 2>&1 </dev/null &
     guests=$!
     until [ -S guest0 ]; do
         kill -0 $guests || { tail -n 3 guests.log >&2; exit 1; }

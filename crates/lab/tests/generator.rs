@@ -191,6 +191,9 @@ fn sizes_are_those_of_imix_and_uniform() {
     let (least, most) = (all.iter().map(Vec::len).min(), all.iter().map(Vec::len).max());
     assert!(least.unwrap() < 80 && most.unwrap() > 1500, "{least:?} {most:?}");
     assert!(all.iter().all(|p| (60..=1514).contains(&p.len()) && be16(p, 12) == 0x8100));
+    // The most that a pool of the usual buffers has room for.
+    let all = capture("large", "flows=10,size=2048", 100);
+    assert!(all.iter().all(|p| p.len() == 2044 && ipv4(p, 0).protocol == 17));
 }
 
 #[test]
