@@ -35,4 +35,5 @@ pub use experiment::Experiment;
 pub use flows::{Flow, FlowTable, Template};
 pub use measure::{Options, run};
 pub use random::Random;
+pub use report::write_page;
 pub use rules::{Match, RuleKind, RuleSet, Rules};

@@ -17,13 +17,19 @@ svg { width: 100%; max-width: 33rem; height: auto; display: block; }
 .legend span { display: inline-block; margin-right: 1rem; white-space: nowrap; }
 .legend i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .85rem; white-space: nowrap; }
-th, td { padding: .15rem .6rem; border-bottom: 1px solid #ddd; text-align: right; }
-th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
-th:first-child, td:first-child { white-space: normal; min-width: 9rem; }
+table { border-collapse: collapse; font-size: .85rem; width: 100%; }
+th, td { padding: .15rem .6rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: bottom; }
+td { white-space: nowrap; }
+th:first-child, td:first-child, .names td:nth-child(2), .names th:nth-child(2) { text-align: left; }
+.names td:first-child { white-space: normal; min-width: 9rem; }
+th.case { padding-top: .7rem; position: sticky; left: 0; } th.case small { font-weight: 400; }
 tr.weft td { background: #e8f3fa; } td.loss { color: #a00; font-weight: 600; }
 .notice { background: #fff4d6; padding: .5rem .8rem; border-left: 4px solid #e69f00; }
 small { color: #555; }
+@media (max-width: 45rem) {
+  .wide::before { content: "The table goes on to the right: swipe."; font-size: .8rem; color: #555; }
+  th, td { padding: .15rem .35rem; } th.case { max-width: 20rem; }
+}
 </style></head><body>
 "#;
 
@@ -89,46 +95,46 @@ fn legend(out: &mut String) {
 
 fn table(out: &mut String, results: &Results) {
     out.push_str(
-        "<div class=\"wide\"><table><tr><th>case</th><th>system</th><th>cycles</th><th>spread</th><th>Mpps</th>\
-         <th>added</th><th>ratio to best OVS</th><th>delivered</th><th>megaflows / masks</th></tr>\n",
+        "<div class=\"wide\"><table><tr><th>system</th><th>cycles</th><th>Mpps</th><th>ratio to best OVS</th><th>spread of cycles</th>\
+         <th>added to testpmd</th><th>delivered</th><th>megaflows / masks</th></tr>\n",
     );
     for row in &results.rows {
+        let (case, [rules, masks]) = (escape(&row.case), row.rules);
+        let _ = writeln!(
+            out,
+            "<tr><th colspan=\"8\" class=\"case\">{case} <small>{rules} rules, {masks} masks</small></th></tr>"
+        );
         let floor = row.cell("testpmd-io").and_then(Cell::cycles);
         let best = row.best(Cell::is_peer).and_then(Cell::cycles);
-        for (i, cell) in row.systems.iter().enumerate() {
-            let Some((cycles, mpps)) = cell.cycles().zip(cell.mpps()) else { continue };
-            let case = match i {
-                0 => format!(
-                    "{} <small>(rules / masks: {} / {})</small>",
-                    escape(&row.case),
-                    row.rules[0],
-                    row.rules[1]
-                ),
-                _ => String::new(),
-            };
-            let ratio = best.filter(|_| !cell.ceiling).map(|b| b.median / cycles.median);
-            let spread = cell.spread(results.drift()).unwrap_or(cycles);
-            let loss = cell.system == "weft" && ratio.is_some_and(|r| r < 1.0);
-            let told = cell.samples.iter().rev().find_map(|s| s.cached);
-            let _ = writeln!(
-                out,
-                "<tr{}><td>{case}</td><td>{}</td><td>{}</td><td>{} to {}</td><td>{}</td><td>{}</td><td{}>{}</td>\
-                 <td>{:.1} %</td><td>{}</td></tr>",
-                if cell.system == "weft" { " class=\"weft\"" } else { "" },
-                cell.system,
-                significant(cycles.median),
-                significant(spread.min),
-                significant(spread.max),
-                significant(mpps.median),
-                floor.map_or_else(String::new, |f| format!("{:.1}", cycles.median - f.median)),
-                if loss { " class=\"loss\"" } else { "" },
-                ratio.map_or_else(String::new, |r| format!("{r:.2}")),
-                cell.delivered(),
-                told.map_or_else(String::new, |c| format!("{} / {}", c.megaflows, c.masks)),
-            );
-        }
+        row.systems.iter().for_each(|cell| line(out, cell, floor, best, results.drift()));
     }
     out.push_str("</table></div>\n");
+}
+
+/// One system's line; `floor` is testpmd's, `best` that of the best OVS.
+fn line(out: &mut String, cell: &Cell, floor: Option<Spread>, best: Option<Spread>, drift: f64) {
+    let Some((cycles, mpps)) = cell.cycles().zip(cell.mpps()) else { return };
+    let spread = cell.spread(drift).unwrap_or(cycles);
+    let ratio = best.filter(|_| !cell.ceiling).map(|b| b.median / cycles.median);
+    let loss = cell.system == "weft" && ratio.is_some_and(|r| r < 1.0);
+    let told = cell.samples.iter().rev().find_map(|s| s.cached);
+    let _ = writeln!(
+        out,
+        "<tr{}><td>{}</td><td>{}</td><td>{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{:.1} %</td><td>{}</td></tr>",
+        if cell.system == "weft" { " class=\"weft\"" } else { "" },
+        cell.system,
+        significant(cycles.median),
+        significant(mpps.median),
+        if loss { " class=\"loss\"" } else { "" },
+        ratio.map_or_else(String::new, |r| format!("{r:.2}")),
+        match cell.samples.len() {
+            1 => "one run".into(),
+            _ => format!("{} to {}", significant(spread.min), significant(spread.max)),
+        },
+        floor.map_or_else(String::new, |f| format!("{:.1}", cycles.median - f.median)),
+        cell.delivered(),
+        told.map_or_else(String::new, |c| format!("{} / {}", c.megaflows, c.masks)),
+    );
 }
 
 /// Rates without loss and latency, and confirmed rule changes, where they were measured.
@@ -137,7 +143,7 @@ fn found(out: &mut String, results: &Results) {
     if cells().any(|(_, c)| c.found().is_some()) {
         out.push_str(
             "<p><b>Rates without loss (Mpps of wall time), latency at half and at 90 % of the 0.01 % rate</b></p>\n\
-             <div class=\"wide\"><table><tr><th>case</th><th>system</th><th>no loss</th><th>0.01 %</th><th>0.1 %</th>\
+             <div class=\"wide\"><table class=\"names\"><tr><th>case</th><th>system</th><th>no loss</th><th>0.01 %</th><th>0.1 %</th>\
              <th>half: p50 / p99 / p99.9, us</th><th>90 %</th></tr>\n",
         );
         for (row, cell, f) in cells().filter_map(|(r, c)| Some((r, c, c.found()?))) {

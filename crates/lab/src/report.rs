@@ -23,7 +23,16 @@ pub fn write(root: &Path, mut results: Results, add: bool) -> Result<PathBuf> {
     let table = results.markdown();
     fs::write(md, &table)?;
     fs::write(json, serde_json::to_string_pretty(&results)? + "\n")?;
-    fs::write(folder.join("index.html"), page(&load(&folder)?)?)?;
+    write_page(&folder)?;
     println!("{table}");
     Ok(folder)
+}
+
+/// Writes the page of a folder from all results in it.
+///
+/// # Errors
+/// There are none, or the page cannot be written.
+pub fn write_page(folder: &Path) -> Result<()> {
+    fs::write(folder.join("index.html"), page(&load(folder)?)?)
+        .with_context(|| folder.display().to_string())
 }

@@ -38,6 +38,11 @@ pub enum Bench {
         #[arg(long)]
         weftd: Option<PathBuf>,
     },
+    /// Writes the page of a folder of bench/results anew, from what is in it.
+    Page {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// Two results side by side: folders of bench/results, or files in them.
     Compare {
         /// Before.
@@ -55,6 +60,7 @@ pub fn bench(command: Bench) -> Result<()> {
                 println!("{name:<12}{title}");
             }
         }
+        Bench::Page { folder } => lab::write_page(&folder)?,
         Bench::Compare { old, new } => print!("{}", lab::compare(&old, &new)?),
         Bench::Run { name, repetitions, seconds, full, minutes, systems, case, add, weftd } => {
             let weftd = match weftd {
