@@ -26,12 +26,14 @@ fn cable(sw: &Switch, ns: &Netns, host: &Netns, name: &str, number: u16) -> Raw 
 }
 
 /// Ports `vhu0`... from number 100 on; their sockets.
-fn guest_ports(sw: &Switch, n: usize) -> Vec<PathBuf> {
+fn guest_ports(sw: &Switch, n: usize, library: bool) -> Vec<PathBuf> {
+    let rings = if library { "library" } else { "own" };
     let (mut sockets, mut args) = (Vec::new(), Vec::new());
     for i in 0..n {
         let socket = sw.dir().join(format!("vhu{i}"));
         args.push(format!(
-            "add-port br0 vhu{i} -- set interface vhu{i} type=dpdkvhostuserclient ofport_request={} options:vhost-server-path={}",
+            "add-port br0 vhu{i} -- set interface vhu{i} type=dpdkvhostuserclient ofport_request={} \
+             options:vhost-rings={rings} options:vhost-server-path={}",
             100 + i,
             socket.display()
         ));
@@ -85,7 +87,7 @@ fn exchange(far: &Raw, first: u32, n: u32, to: impl Fn(u32) -> [u8; 6]) -> Vec<V
     back
 }
 
-fn all_at_once(packed: bool) {
+fn all_at_once(packed: bool, library: bool) {
     if !privileged() {
         return;
     }
@@ -93,7 +95,7 @@ fn all_at_once(packed: bool) {
     let (_turn, ns, host) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
     let sw = start_with_bridge(&ns);
     let far = cable(&sw, &ns, &host, "v1", 1);
-    let sockets = guest_ports(&sw, GUESTS);
+    let sockets = guest_ports(&sw, GUESTS, library);
     let mut flows = String::new();
     for i in 0..GUESTS {
         let port = 100 + i;
@@ -117,18 +119,22 @@ fn all_at_once(packed: bool) {
 
 #[test]
 fn thirty_two_split() {
-    all_at_once(false);
+    all_at_once(false, false);
 }
 
 #[test]
 fn thirty_two_packed() {
-    all_at_once(true);
+    all_at_once(true, false);
+}
+
+#[test]
+fn thirty_two_by_the_library() {
+    all_at_once(false, true);
 }
 
 /// There through one guest and back through another, while the queues of both go from one thread to
 /// the other and back.
-#[test]
-fn queues_move_without_loss_or_reordering() {
+fn moves(packed: bool, library: bool) {
     if !privileged() || std::thread::available_parallelism().map_or(1, Into::into) < 2 {
         return;
     }
@@ -136,12 +142,12 @@ fn queues_move_without_loss_or_reordering() {
     let sw = start_with_bridge(&ns);
     vsctl(&sw, "set Open_vSwitch . other_config:pmd-cpu-mask=0x3");
     let far = cable(&sw, &ns, &host, "v1", 1);
-    let sockets = guest_ports(&sw, 2);
+    let sockets = guest_ports(&sw, 2, library);
     ofctl(&sw, "del-flows br0");
     for flow in ["in_port=1,actions=100", "in_port=100,actions=101", "in_port=101,actions=1"] {
         ofctl(&sw, &format!("add-flow br0 {flow}"));
     }
-    let _guests = BareGuests::start(&sockets, false);
+    let _guests = BareGuests::start(&sockets, packed);
     wait_for_guests(&sw, 2);
     let end = AtomicBool::new(false);
     let on = |port: &str, core: usize| {
@@ -171,6 +177,21 @@ fn queues_move_without_loss_or_reordering() {
     });
 }
 
+#[test]
+fn queues_move_without_loss_or_reordering() {
+    moves(false, false);
+}
+
+#[test]
+fn packed_queues_move_without_loss_or_reordering() {
+    moves(true, false);
+}
+
+#[test]
+fn the_librarys_queues_move_without_loss_or_reordering() {
+    moves(false, true);
+}
+
 /// Tells others that something is over, also when it panics.
 struct Ends<'a>(&'a AtomicBool);
 
@@ -189,7 +210,7 @@ fn a_guest_that_dies_harms_no_other() {
     let (_turn, ns, host) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
     let sw = start_with_bridge(&ns);
     let (far, flood) = (cable(&sw, &ns, &host, "v1", 1), cable(&sw, &ns, &host, "v2", 2));
-    let sockets = guest_ports(&sw, 2);
+    let sockets = guest_ports(&sw, 2, false);
     ofctl(&sw, "del-flows br0");
     for flow in ["1,actions=100", "100,actions=1", "2,actions=101", "101,actions=2"] {
         ofctl(&sw, &format!("add-flow br0 in_port={flow}"));
