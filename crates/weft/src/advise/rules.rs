@@ -2,7 +2,7 @@
 //! or changes anything. docs/advise.md has them with their reasons.
 
 use super::machine::Machine;
-use super::switch::{Pmd, Queue, Switch};
+use super::switch::{Interface, Pmd, Queue, Switch};
 use std::collections::BTreeSet;
 
 /// Percent of its time from which a PMD thread counts as full.
@@ -104,45 +104,49 @@ fn full_core(machine: &Machine, switch: &Switch, p: &Pmd) -> Advice {
     );
     let others = switch.pmds.iter().filter(|o| o.core != p.core && o.busy < ROOM);
     let room = others.min_by(|a, b| a.busy.total_cmp(&b.busy));
-    if let Some(to) = room
-        && p.queues.len() > 1
-        && let Some((q, after)) = movable(p, to)
-    {
-        let says = format!(
-            "{is} Core {} is {:.0} % busy: with queue {} of {} ({} %) moved there it would be {after:.0} %. \
-             `pmd-auto-lb=true` does this by itself.",
-            to.core, to.busy, q.id, q.port, q.usage
-        );
-        let mut figures = figures.to_vec();
-        figures.extend([("other_core_busy_percent", to.busy), ("queue_percent", q.usage as f64)]);
-        let command = "ovs-appctl dpif-netdev/pmd-rxq-rebalance".to_string();
-        return Advice::new("full-core", says, &figures).by(command);
+    match (room, &p.queues[..]) {
+        (Some(_), [q]) => more_queues(switch, q, &is, &figures),
+        (Some(to), _) => match movable(p, to) {
+            Some((q, after)) => hand_over(q, after, to, &is, &figures),
+            None => another_core(machine, switch, p, &is, &figures),
+        },
+        (None, _) => another_core(machine, switch, p, &is, &figures),
     }
-    if let (Some(_), [q]) = (room, &p.queues[..]) {
-        return more_queues(switch, q, &is, &figures);
+}
+
+/// Another thread has room for one of its queues.
+fn hand_over(q: &Queue, after: f64, to: &Pmd, is: &str, figures: &[(&str, f64)]) -> Advice {
+    let says = format!(
+        "{is} Core {} is {:.0} % busy: with queue {} of {} ({} %) moved there it would be {after:.0} %. \
+         `pmd-auto-lb=true` does this by itself.",
+        to.core, to.busy, q.id, q.port, q.usage
+    );
+    let mut figures = figures.to_vec();
+    figures.extend([("other_core_busy_percent", to.busy), ("queue_percent", q.usage as f64)]);
+    let command = "ovs-appctl dpif-netdev/pmd-rxq-rebalance".to_string();
+    Advice::new("full-core", says, &figures).by(command)
+}
+
+/// No thread has room.
+fn another_core(
+    machine: &Machine,
+    switch: &Switch,
+    p: &Pmd,
+    is: &str,
+    figures: &[(&str, f64)],
+) -> Advice {
+    let is = format!("{is} No other PMD thread has room for a queue of it");
+    let Some((core, why)) = spare(machine, switch, p.core) else {
+        let says = format!("{is}, and no core is left on its node but the machine's first.");
+        return Advice::new("full-core", says, figures);
+    };
+    let mut with = cores(switch);
+    with.insert(core);
+    let mut says = format!("{is}. Give it core {core}, {why}.");
+    if let [q] = &p.queues[..] {
+        says += &format!(" {} needs a second receive queue then.", q.port);
     }
-    match spare(machine, switch, p.core) {
-        Some((core, why)) => {
-            let mut with = cores(switch);
-            with.insert(core);
-            let one = match &p.queues[..] {
-                [q] => format!(
-                    " {} needs another receive queue then: it has one thread's work in one queue.",
-                    q.port
-                ),
-                _ => String::new(),
-            };
-            let says =
-                format!("{is} No other PMD thread has room. Give it core {core}, {why}.{one}");
-            Advice::new("full-core", says, &figures).by(set("pmd-cpu-mask", &mask(&with)))
-        }
-        None => {
-            let says = format!(
-                "{is} No other PMD thread has room, and no core is left on its node but the machine's first."
-            );
-            Advice::new("full-core", says, &figures)
-        }
-    }
+    Advice::new("full-core", says, figures).by(set("pmd-cpu-mask", &mask(&with)))
 }
 
 /// All of a full thread's work is one queue, and other threads have room.
@@ -216,7 +220,7 @@ fn slow_guests(_: &Machine, switch: &Switch) -> Vec<Advice> {
 /// The NIC had no free descriptor.
 fn missed_by_nic(_: &Machine, switch: &Switch) -> Vec<Advice> {
     let nics = switch.interfaces.iter().filter(|(_, i)| i.kind == "dpdk");
-    let missed = |(name, i): (&String, &super::switch::Interface)| {
+    let missed = |(name, i): (&String, &Interface)| {
         let n: f64 = ["rx_missed_errors", "rx_dropped"]
             .iter()
             .filter_map(|k| i.get("statistics", k)?.parse().ok())
