@@ -1,0 +1,291 @@
+//! What misses cost with real tables: `cargo run --release -p datapath --example miss -- KIND COUNT FLOWS [NEW [SECONDS]]`.
+//!
+//! KIND and COUNT are the lab's rule sets (acl, mixed, exact, ...); FLOWS their flows, in random order; NEW of 1000 packets
+//! are of flows never seen before. One core does worker and control in turn; every second is a line: cycles per packet of
+//! the worker's steps, per miss, and of control, flows and masks cached, and resident memory.
+
+use ::action::{Decision, Pipeline, Request};
+use datapath::{Config, Datapath, RxAffinity, Settings, WorkerId, cycles};
+use flow::parse_match;
+use lab::{Flow, FlowTable};
+use lab::Rules;
+use ofproto::{BridgeConfig, PortSpec, Switch};
+use openflow::{Action, FlowMod, FlowModCommand, GROUP_ANY, Instruction, Match, NO_BUFFER};
+use packet::{HeapPool, Packet, Pool};
+use ::port::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use sync::Domain;
+
+// As in the daemon.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// A pool that gives nothing back: the packets belong to the source.
+struct Borrowed(HeapPool);
+impl Pool for Borrowed {
+    fn alloc(&self, out: &mut Vec<Packet>, n: usize) -> bool {
+        self.0.alloc(out, n)
+    }
+    fn free(&self, _: &[Packet]) {}
+}
+
+struct Source {
+    ring: Vec<Packet>,
+    next: usize,
+    flows: u32,
+    new: u32,
+    fresh: u32,
+    state: u64,
+    table: Option<FlowTable>,
+}
+
+impl Source {
+    fn random(&mut self, below: u32) -> u32 {
+        self.state = self.state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        ((self.state >> 32) * u64::from(below) >> 32) as u32
+    }
+
+    fn flow(&mut self) -> Flow {
+        let new = self.random(1000) < self.new;
+        let number = match new {
+            true => self.fresh,
+            false => self.random(self.flows),
+        };
+        self.fresh += u32::from(new);
+        match &self.table {
+            Some(t) => t.flow(number, self.flows),
+            None => Flow {
+                src: 0x3000_0000 | number & 0x0fff_ffff,
+                dst: 0x1000_0000 + (number << 8),
+                sport: 1024 + (number & 0x3fff) as u16,
+                dport: 9,
+                dmac: number,
+                protocol: 17,
+            },
+        }
+    }
+}
+
+impl RxQueue for Source {
+    fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
+        for _ in 0..max {
+            let f = self.flow();
+            let mut p = self.ring[self.next];
+            self.next = (self.next + 1) % self.ring.len();
+            let b = p.data_mut();
+            b[23] = f.protocol;
+            b[26..30].copy_from_slice(&f.src.to_be_bytes());
+            b[30..34].copy_from_slice(&f.dst.to_be_bytes());
+            b[34..36].copy_from_slice(&f.sport.to_be_bytes());
+            b[36..38].copy_from_slice(&f.dport.to_be_bytes());
+            out.push(p);
+        }
+        max
+    }
+}
+
+struct Sink;
+impl TxQueue for Sink {
+    fn tx(&mut self, packets: &[Packet]) -> usize {
+        packets.len()
+    }
+}
+
+struct Mem(Option<Source>);
+impl Port for Mem {
+    fn name(&self) -> &str {
+        "mem"
+    }
+    fn kind(&self) -> &str {
+        "mem"
+    }
+    fn service(&self) -> Service {
+        Service::Poll
+    }
+    fn n_rxq(&self) -> usize {
+        usize::from(self.0.is_some())
+    }
+    fn n_txq(&self) -> usize {
+        1
+    }
+    fn take_rx(&mut self, _: usize) -> Option<Box<dyn RxQueue>> {
+        self.0.take().map(|r| Box::new(r) as _)
+    }
+    fn take_tx(&mut self, _: usize) -> Option<Box<dyn TxQueue>> {
+        Some(Box::new(Sink))
+    }
+    fn mac(&self) -> [u8; 6] {
+        [0; 6]
+    }
+    fn mtu(&self) -> u16 {
+        1500
+    }
+    fn link(&mut self) -> Link {
+        Link::default()
+    }
+    fn set_admin_up(&mut self, _: bool) -> Result<(), PortError> {
+        Ok(())
+    }
+    fn counters(&mut self) -> Counters {
+        Counters::new()
+    }
+    fn status(&mut self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+    fn reconfigure(&mut self, _: &PortConfig) -> Result<bool, PortError> {
+        Ok(true)
+    }
+}
+
+fn packet(pool: &dyn Pool) -> Packet {
+    let mut p = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    p.extend([0x45, 0, 0, 50, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 0, 0, 0, 0]);
+    p.extend([0, 1, 0, 2, 0, 30, 0, 0, 0, 0, 0, 0, 0x50, 0x10]);
+    p.resize(64, 0);
+    pool.packet(&p).expect("a heap")
+}
+
+/// A line of the lab's as a flow-mod: priority, table, the match, and output or the next table.
+fn flow_mod(line: &str) -> FlowMod {
+    let (matched, actions) = line.split_once(",actions=").expect("actions");
+    let (mut table, mut priority, mut rest) = (0, 32768, Vec::new());
+    for part in matched.split(',') {
+        match part.split_once('=') {
+            Some(("table", n)) => table = n.parse().expect("a number"),
+            Some(("priority", n)) => priority = n.parse().expect("a number"),
+            _ => rest.push(part),
+        }
+    }
+    let (key, mask) = parse_match(&rest.join(","), &|_| None).expect("a match");
+    let instructions = match actions.split_once(':') {
+        Some(("goto_table", n)) => vec![Instruction::Goto(n.parse().expect("a number"))],
+        Some(("output", n)) => {
+            vec![Instruction::Apply(vec![Action::output(n.parse().expect("a number"))])]
+        }
+        _ => vec![],
+    };
+    FlowMod {
+        command: FlowModCommand::Add,
+        table,
+        priority,
+        matching: Match { key, mask },
+        cookie: 0,
+        cookie_old: 0,
+        cookie_mask: 0,
+        modify_cookie: false,
+        idle_timeout: 0,
+        hard_timeout: 0,
+        importance: 0,
+        flags: 0,
+        buffer_id: NO_BUFFER,
+        out_port: openflow::port::ANY,
+        out_group: GROUP_ANY,
+        instructions,
+    }
+}
+
+/// One decision after the other without a datapath, in cycles each.
+fn decisions(pipeline: &dyn Pipeline, source: &mut Source) -> f64 {
+    let mut keys = Vec::new();
+    for _ in 0..10_000 {
+        let f = source.flow();
+        let text = format!(
+            "in_port=0,{},nw_src={},nw_dst={},tp_src={},tp_dst={}",
+            if f.protocol == 6 { "tcp" } else { "udp" },
+            std::net::Ipv4Addr::from(f.src),
+            std::net::Ipv4Addr::from(f.dst),
+            f.sport,
+            f.dport
+        );
+        keys.push(parse_match(&text, &|_| None).expect("a match").0);
+    }
+    let mut d = Decision::default();
+    let start = cycles();
+    for key in keys.iter().cycle().take(10 * keys.len()) {
+        d.clear();
+        pipeline.resolve(&Request { key, packet: &[] }, &mut d);
+        std::hint::black_box(&d);
+    }
+    (cycles() - start) as f64 / (10 * keys.len()) as f64
+}
+
+fn resident_mb() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    text.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) / 256
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |i: usize, default: u32| args.get(i).map_or(default, |a| a.parse().expect("a number"));
+    let kind = args.first().map_or("acl", String::as_str);
+    let (count, flows, new, seconds) = (number(1, 1000), number(2, 1 << 20), number(3, 0), number(4, 3));
+    let kind = serde_json::from_value(serde_json::json!(kind)).expect("a kind of rules");
+    let masks = if count > 4 { 8 } else { 1 };
+    let set = Rules { kind, count, masks, seed: 1 }.build().expect("rules");
+    let domain = Domain::new();
+    let mut sw = Switch::new(domain.clone());
+    let br = sw.add_bridge("br0", BridgeConfig::default()).expect("a bridge");
+    for i in 0..2u16 {
+        let spec = PortSpec { of_port: u32::from(i) + 1, name: format!("p{i}"), dp_port: Some(i), ..PortSpec::default() };
+        sw.add_port(br, spec).expect("a port");
+    }
+    for line in &set.lines {
+        sw.flow_mod(br, &flow_mod(line), 0).expect("a flow");
+    }
+    sw.take_regions();
+    let pool: Arc<dyn Pool> = Arc::new(Borrowed(HeapPool::new()));
+    let ring = (0..2048).map(|_| packet(&*pool)).collect();
+    let mut source = Source { ring, next: 0, flows, new, fresh: flows, state: 1, table: set.flows };
+    let pipeline: Arc<dyn Pipeline> = sw.pipeline();
+    println!("{:.0} cycles per decision alone", decisions(&*pipeline, &mut source));
+    let mut config = Config::new(pool, domain.clone(), pipeline);
+    config.manual = true;
+    let mut dp = Datapath::new(config).expect("a datapath");
+    dp.set_settings(Settings { flow_limit: 1 << 24, ..Settings::default() });
+    dp.set_pmd_cores(&[0]).expect("a worker");
+    dp.add_port(Box::new(Mem(Some(source))), RxAffinity::default()).expect("a port");
+    dp.add_port(Box::new(Mem(None)), RxAffinity::default()).expect("a port");
+    for _ in 0..seconds {
+        second(&mut dp, &mut sw);
+    }
+}
+
+fn second(dp: &mut Datapath, sw: &mut Switch) {
+    dp.stats_clear();
+    let end = datapath::now_ms() + 1000;
+    let (mut control, mut collecting) = (0, 0);
+    while datapath::now_ms() < end {
+        for _ in 0..16 {
+            dp.step();
+        }
+        let start = cycles();
+        dp.poll(datapath::now_ms());
+        control += cycles() - start;
+    }
+    let start = cycles();
+    dp.collect(&mut |u| {
+        std::hint::black_box(u.packets);
+    });
+    collecting += cycles() - start;
+    let _ = sw;
+    let (_, p) = dp.perf().into_iter().find(|(w, _)| *w != WorkerId::Kernel).expect("a worker");
+    let info = dp.pmd_info().into_iter().find(|i| i.worker != WorkerId::Kernel).expect("a worker");
+    let per = |c: u64| c as f64 / p.passes.max(1) as f64;
+    println!(
+        "per packet: parse {:.0} lookup {:.0} act {:.0} control {:.0}; misses {:.3} at {:.0} cycles, stored {:.3}; {} flows {} masks cache {}; {:.2} visits; collect {:.1} ms; {} MB",
+        per(p.parse_cycles),
+        per(p.lookup_cycles),
+        per(p.act_cycles),
+        per(control),
+        per(p.misses),
+        p.miss_cycles as f64 / p.misses.max(1) as f64,
+        per(p.installed),
+        info.flows,
+        info.masks,
+        info.signature_cache,
+        per(p.subtable_lookups),
+        collecting as f64 * 1e3 / datapath::cycles_per_second() as f64,
+        resident_mb(),
+    );
+}
