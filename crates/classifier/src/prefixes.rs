@@ -71,12 +71,14 @@ impl Tries {
 /// What one lookup knows about the prefixes of its key.
 pub(crate) struct Prefixes<'a> {
     tries: &'a Tries,
+    /// None: not asked yet, or there is no trie.
     answers: [Option<Answer>; FIELDS.len()],
+    asked: bool,
 }
 
 impl<'a> Prefixes<'a> {
     pub fn new(tries: &'a Tries) -> Self {
-        Prefixes { tries, answers: [None; FIELDS.len()] }
+        Prefixes { tries, answers: [None; FIELDS.len()], asked: false }
     }
 
     /// Do address bits that are marked anyhow exclude rules with these prefix lengths?
@@ -96,12 +98,12 @@ impl<'a> Prefixes<'a> {
     /// # Safety
     /// As [`Published::read`].
     pub unsafe fn exclude(&mut self, key: &Key, lengths: Lengths, wildcards: &mut Mask) -> bool {
+        if !self.asked {
+            // SAFETY: the caller's promise.
+            unsafe { self.ask(key) };
+        }
         for (i, at) in FIELDS.into_iter().enumerate().filter(|(i, _)| lengths[*i] > 0) {
-            // SAFETY: the caller's promise.
-            let Some(trie) = (unsafe { self.tries.each[i].read() }) else { continue };
-            // SAFETY: the caller's promise.
-            let answer =
-                *self.answers[i].get_or_insert_with(|| unsafe { trie.lookup(key.u32(at)) });
+            let Some(answer) = self.answers[i] else { continue };
             if answer.lengths >> lengths[i] & 1 == 0 {
                 let bits = upper(answer.bits.min(lengths[i]));
                 wildcards.set_u32(at, wildcards.u32(at) | bits);
@@ -109,5 +111,19 @@ impl<'a> Prefixes<'a> {
             }
         }
         false
+    }
+
+    /// Asks all tries about the addresses of `key`.
+    ///
+    /// # Safety
+    /// As [`Published::read`].
+    unsafe fn ask(&mut self, key: &Key) {
+        self.asked = true;
+        // SAFETY: the caller's promise.
+        let tries = self.tries.each.each_ref().map(|t| unsafe { t.read() }.as_ref());
+        let of = std::array::from_fn(|i| (tries[i], key.u32(FIELDS[i])));
+        // SAFETY: the caller's promise.
+        let answers: [Answer; FIELDS.len()] = unsafe { Trie::lookup_all(of) };
+        self.answers = std::array::from_fn(|i| tries[i].map(|_| answers[i]));
     }
 }

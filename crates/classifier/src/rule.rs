@@ -32,6 +32,50 @@ fn one_bit(i: usize, of: u64) -> u64 {
     u64::from_be(first)
 }
 
+/// Most rules look at no more words than this.
+const FEW: usize = 3;
+
+/// Key words, then as many mask words. Few are kept in place: a reader follows no pointer to them.
+#[derive(Clone)]
+enum Words {
+    Few(u8, [u64; 2 * FEW]),
+    Many(Box<[u64]>),
+}
+
+impl Words {
+    fn heap(&self) -> usize {
+        match self {
+            Words::Few(..) => 0,
+            Words::Many(words) => size_of_val(&**words),
+        }
+    }
+}
+
+impl std::ops::Deref for Words {
+    type Target = [u64];
+
+    #[inline]
+    fn deref(&self) -> &[u64] {
+        match self {
+            Words::Few(n, words) => &words[..2 * FEW.min(usize::from(*n))],
+            Words::Many(words) => words,
+        }
+    }
+}
+
+/// The words of a match that are in `map`.
+fn words(key: &Key, mask: &Mask, map: u64) -> Words {
+    let keys = bits(map).map(|i| key.words[i] & mask.words[i]);
+    let all = keys.chain(bits(map).map(|i| mask.words[i]));
+    let n = map.count_ones() as usize;
+    if n > FEW {
+        return Words::Many(all.collect());
+    }
+    let mut few = [0; 2 * FEW];
+    few.iter_mut().zip(all).for_each(|(to, word)| *to = word);
+    Words::Few(n as u8, few)
+}
+
 /// A match with a priority, the versions it lives in, and a value.
 ///
 /// Only the words that the mask touches are stored. A rule goes into one classifier, once: after
@@ -39,7 +83,7 @@ fn one_bit(i: usize, of: u64) -> u64 {
 pub struct Rule<T> {
     map: u64,
     /// Masked key words, then as many mask words, of the words in `map`.
-    words: Box<[u64]>,
+    words: Words,
     /// The next rule with the same key under its subtable's mask; priorities fall along the chain.
     pub(crate) next: AtomicPtr<Rule<T>>,
     add: AtomicU64,
@@ -59,11 +103,9 @@ impl<T> Rule<T> {
     /// A rule visible from version `add` on.
     pub fn with_version(key: &Key, mask: &Mask, priority: u16, add: u64, value: T) -> Self {
         let map = significant(mask);
-        let keys = bits(map).map(|i| key.words[i] & mask.words[i]);
-        let words = keys.chain(bits(map).map(|i| mask.words[i])).collect();
         Rule {
             map,
-            words,
+            words: words(key, mask, map),
             next: AtomicPtr::new(std::ptr::null_mut()),
             add: AtomicU64::new(add),
             remove: AtomicU64::new(NEVER),
@@ -217,7 +259,7 @@ impl<T> Rule<T> {
 
     /// Heap and inline bytes of the rule itself, without the value's own heap memory.
     pub fn bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val(&*self.words)
+        size_of::<Self>() + self.words.heap()
     }
 }
 

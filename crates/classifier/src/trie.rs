@@ -38,6 +38,44 @@ pub(crate) struct Answer {
     pub bits: u8,
 }
 
+/// A lookup under way.
+struct Walk {
+    address: u32,
+    at: *mut Node,
+    answer: Answer,
+}
+
+impl Walk {
+    /// Looks at one more node; false: there is none.
+    ///
+    /// # Safety
+    /// As [`Trie::lookup`].
+    #[inline]
+    unsafe fn step(&mut self) -> bool {
+        // SAFETY: the caller's promise.
+        let Some(node) = (unsafe { self.at.as_ref() }) else { return false };
+        self.at = null_mut();
+        let same = common(self.address, node.value, node.len);
+        if same < node.len {
+            self.answer.bits = same + 1;
+            return false;
+        }
+        if node.rules.load(Ordering::Acquire) != 0 {
+            self.answer.lengths |= 1 << node.len;
+        }
+        self.answer.bits = node.len;
+        if node.len == 32 {
+            return false;
+        }
+        let child = [0, 1].map(|i| node.child[i].load(Ordering::Acquire));
+        if child.iter().any(|c| !c.is_null()) {
+            self.answer.bits += 1;
+            self.at = child[bit(self.address, node.len)];
+        }
+        !self.at.is_null()
+    }
+}
+
 /// The upper `len` bits.
 pub(crate) fn upper(len: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0)
@@ -73,31 +111,30 @@ impl Trie {
     ///
     /// # Safety
     /// As [`sync::Published::read`]: nodes reachable from here must not be freed during the call.
+    #[cfg(test)]
     pub unsafe fn lookup(&self, address: u32) -> Answer {
-        let mut lengths = 0;
-        let mut bits = 0;
-        let mut at = self.root.load(Ordering::Acquire);
         // SAFETY: the caller's promise.
-        while let Some(node) = unsafe { at.as_ref() } {
-            let same = common(address, node.value, node.len);
-            if same < node.len {
-                return Answer { lengths, bits: same + 1 };
+        let [answer] = unsafe { Trie::lookup_all([(Some(self), address)]) };
+        answer
+    }
+
+    /// As `lookup`, in several tries at once, so that their cache misses overlap. No trie: no answer
+    /// that means anything.
+    ///
+    /// # Safety
+    /// As `lookup`, for each of them.
+    pub unsafe fn lookup_all<const N: usize>(of: [(Option<&Trie>, u32); N]) -> [Answer; N] {
+        let mut walks = of.map(|(trie, address)| {
+            let at = trie.map_or(null_mut(), |t| t.root.load(Ordering::Acquire));
+            Walk { address, at, answer: Answer { lengths: 0, bits: 0 } }
+        });
+        loop {
+            // SAFETY: the caller's promise.
+            let on = walks.iter_mut().fold(false, |on, w| on | unsafe { w.step() });
+            if !on {
+                return walks.map(|w| w.answer);
             }
-            if node.rules.load(Ordering::Acquire) != 0 {
-                lengths |= 1 << node.len;
-            }
-            bits = node.len;
-            if node.len == 32 {
-                break;
-            }
-            let child = [0, 1].map(|i| node.child[i].load(Ordering::Acquire));
-            if child.iter().all(|c| c.is_null()) {
-                break;
-            }
-            bits = node.len + 1;
-            at = child[bit(address, node.len)];
         }
-        Answer { lengths, bits }
     }
 
     /// Counts one more rule with a prefix of `len` bits (1..=32). False: the trie is full.
