@@ -102,7 +102,7 @@ fn sleeps(list: &str, s: &mut Settings) {
 }
 
 /// OVS's limit of 200,000 is what its revalidators can check in time; here nothing is checked, so
-/// memory decides: a quarter of it, at 256 bytes a flow, as if all were on one worker.
+/// memory decides: a quarter of it, at 256 bytes a flow.
 fn default_flow_limit(memory: u64) -> u32 {
     (memory / 4 / 256).clamp(200_000, 1 << 24) as u32
 }

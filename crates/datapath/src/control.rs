@@ -151,6 +151,7 @@ impl Datapath {
         let how = |s: &Settings| (s.rxq_assign, s.rxq_isolate);
         let placement = how(&s) != how(&self.settings);
         self.settings = s;
+        self.share_limit();
         for w in self.workers.iter_mut().flatten() {
             w.send(Command::Settings(Box::new(self.settings.of(w.id))));
         }
@@ -557,6 +558,7 @@ impl Datapath {
         let mut moved = Vec::new();
         while let Some(r) = w.report() {
             match r {
+                Report::Program(id, ops) => w.flows.program(id, ops),
                 Report::Installed(idx, cold) => {
                     self.decided.extend(cold.effects.clone());
                     w.flows.installed(idx, cold);

@@ -49,6 +49,8 @@ pub(crate) enum Command {
 
 /// From a worker to control.
 pub(crate) enum Report {
+    /// What a program does that rules reported from now on have.
+    Program(u32, Arc<[Op]>),
     Installed(u32, Cold),
     Unlinked(u32),
     Uncached(Box<Credit>),
@@ -78,7 +80,6 @@ pub(crate) struct RxSlot {
 
 /// What control keeps of a cached decision.
 pub(crate) struct Cold {
-    pub ops: Arc<[Op]>,
     pub credits: Credits,
     pub effects: Option<Arc<dyn Any + Send + Sync>>,
     /// Already folded.
@@ -135,6 +136,8 @@ pub(crate) struct Shared {
     pub flows: AtomicU32,
     pub masks: AtomicU32,
     pub cache_on: AtomicBool,
+    /// Rules it may have: its part of the limit over all workers.
+    pub limit: AtomicU32,
     /// Rung when there is news for control; only the kernel worker may (it is a system call).
     pub bell: Option<Arc<Wake>>,
 }

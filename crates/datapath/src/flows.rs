@@ -5,14 +5,24 @@ use crate::index::Index;
 use crate::invalidate::Areas;
 use crate::lookup::store::{DEAD, Store};
 use crate::types::{FlowDump, Stale, Used, WorkerId};
+use action::Op;
 use flow::Key;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// A worker with fewer rules needs no memory ahead.
+const FIRST: usize = 1 << 14;
+/// Rules for which there is memory ahead of the worker.
+const AHEAD: usize = 1 << 16;
 
 /// Cold records of one worker's rules, by rule index.
 pub(crate) struct Flows {
     pub store: Arc<Store>,
     cold: Vec<Option<Cold>>,
+    /// What programs do, by their number.
+    programs: Vec<Arc<[Op]>>,
+    /// Rules below have memory.
+    populated: usize,
     /// Where the search for idle rules goes on.
     hand: usize,
     index: Index,
@@ -27,10 +37,31 @@ impl Flows {
         Flows {
             store,
             cold: Vec::new(),
+            programs: Vec::new(),
+            populated: 0,
             hand: 0,
             index: Index::new(),
             past: Vec::new(),
             done: Vec::new(),
+        }
+    }
+
+    /// What rules with this program do from now on.
+    pub fn program(&mut self, id: u32, ops: Arc<[Op]>) {
+        let i = id as usize;
+        if self.programs.len() <= i {
+            self.programs.resize_with(i + 1, || Arc::new([]));
+        }
+        self.programs[i] = ops;
+    }
+
+    /// Provides memory for rules to come, so that the worker does not wait for it at each new page.
+    pub fn provide(&mut self) {
+        let high = self.store.high.load(Ordering::Relaxed) as usize;
+        if high > FIRST && high + AHEAD > self.populated {
+            let to = high + 2 * AHEAD;
+            self.store.populate(self.populated.max(high)..to);
+            self.populated = to;
         }
     }
 
@@ -138,7 +169,9 @@ impl Flows {
     /// Every rule, for people.
     pub fn dump(&self, worker: WorkerId, out: &mut Vec<FlowDump>) {
         for (i, cold) in self.cold.iter().enumerate() {
-            let Some(cold) = cold else { continue };
+            if cold.is_none() {
+                continue;
+            }
             let (i, o) = (i as u32, Ordering::Relaxed);
             let payload = self.store.payload(i);
             let words = self.store.mask(payload.mask());
@@ -150,7 +183,7 @@ impl Flows {
                 worker,
                 key,
                 mask,
-                ops: cold.ops.clone(),
+                ops: self.programs.get(payload.program() as usize).cloned().unwrap_or_default(),
                 packets: c.packets.load(o),
                 bytes: c.bytes.load(o),
                 used_ms: c.used_ms.load(o),

@@ -67,6 +67,7 @@ impl Handle {
             flows: AtomicU32::new(0),
             masks: AtomicU32::new(0),
             cache_on: AtomicBool::new(false),
+            limit: AtomicU32::new(u32::MAX),
             bell: (id == WorkerId::Kernel).then(|| bell.clone()),
         });
         let failed = |e: std::io::Error| Error::Thread(e.to_string());

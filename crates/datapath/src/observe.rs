@@ -2,6 +2,7 @@
 
 use crate::control::Datapath;
 use crate::events::{Bell, Command, Execute};
+use crate::handle::Handle;
 use crate::invalidate::{Areas, Change};
 use crate::topology::{CPUS, Core};
 use crate::types::*;
@@ -26,17 +27,35 @@ impl Datapath {
         }
         self.drive_tickets();
         self.balance(now_ms);
+        self.share_limit();
         let since = now_ms.saturating_sub(self.aged_ms);
         if since > 0 {
             self.aged_ms = now_ms;
             let part = since * 1000 / AGE_MS;
             let before = now_ms.saturating_sub(self.settings.max_idle_ms);
             for w in self.workers.iter_mut().flatten() {
+                w.flows.provide();
                 let idle = w.flows.idle(before, part);
                 if let Some(c) = w.flows.leaving(idle) {
                     w.send(c);
                 }
             }
+        }
+    }
+
+    /// Says to each worker how many flows it may cache.
+    pub(crate) fn share_limit(&self) {
+        let limit = self.settings.flow_limit;
+        let flows = |w: &Handle| w.shared.flows.load(Ordering::Relaxed);
+        let (mut n, mut all) = (0, 0u32);
+        self.workers
+            .iter()
+            .flatten()
+            .for_each(|w| (n, all) = (n + 1, all.saturating_add(flows(w))));
+        for w in self.workers.iter().flatten() {
+            let others = all.saturating_sub(flows(w));
+            let part = limit.saturating_sub(others).max(limit / n);
+            w.shared.limit.store(part, Ordering::Relaxed);
         }
     }
 

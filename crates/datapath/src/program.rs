@@ -47,6 +47,8 @@ pub(crate) struct Program {
     pub tpid: u16,
     pub tci: u16,
     refs: u32,
+    /// Control knows what it does.
+    told: bool,
     hash: u64,
     /// The operations themselves, for the interpreter and for dumps.
     pub ops: Arc<[Op]>,
@@ -67,6 +69,7 @@ impl Program {
             tpid: 0,
             tci: 0,
             refs: 0,
+            told: false,
             hash: hash_ops(ops, why),
             ops: ops.into(),
             patch: Patch::default(),
@@ -124,19 +127,29 @@ pub(crate) struct Programs {
     all: Vec<Program>,
     free: Vec<u32>,
     by_hash: HashMap<u64, Vec<u32>>,
+    /// What was asked for last.
+    last: u32,
 }
 
 impl Programs {
     /// The program of these operations, with one more reference.
     pub fn intern(&mut self, ops: &[Op], why: Option<Drop>) -> u32 {
         let reason = why.unwrap_or(Drop::Policy);
+        let is = |p: &Program| {
+            let drops = p.drop == reason || matches!(ops, [Op::Drop(_)]);
+            drops && same_list(&p.ops, ops)
+        };
+        if let Some(p) = self.all.get_mut(self.last as usize).filter(|p| p.refs > 0 && is(p)) {
+            p.refs += 1;
+            return self.last;
+        }
         let hash = hash_ops(ops, reason);
         let ids = self.by_hash.entry(hash).or_default();
         for id in ids.iter() {
             let p = &mut self.all[*id as usize];
-            let drops = p.drop == reason || matches!(ops, [Op::Drop(_)]);
-            if drops && same_list(&p.ops, ops) {
+            if is(p) {
                 p.refs += 1;
+                self.last = *id;
                 return *id;
             }
         }
@@ -153,7 +166,14 @@ impl Programs {
             }
         };
         ids.push(id);
+        self.last = id;
         id
+    }
+
+    /// The operations of program `id`, if control has not been told yet.
+    pub fn tell(&mut self, id: u32) -> Option<Arc<[Op]>> {
+        let p = &mut self.all[id as usize];
+        (!std::mem::replace(&mut p.told, true)).then(|| p.ops.clone())
     }
 
     /// One reference less; the last one frees the record for reuse.

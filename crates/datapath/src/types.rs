@@ -97,7 +97,8 @@ impl Default for AutoLb {
 pub struct Settings {
     /// Signature cache (`smc-enable`).
     pub signature_cache: Tri,
-    /// Most cached flows per worker (`flow-limit`); at most `Config::max_flows`.
+    /// Most cached flows over all workers (`flow-limit`); at most `Config::max_flows` in one. A worker
+    /// may have what the others leave, and an equal part in any case.
     pub flow_limit: u32,
     /// Flows unused for so long are removed (`max-idle`), milliseconds.
     pub max_idle_ms: u64,

@@ -21,6 +21,7 @@ use flow::PortNo;
 use packet::{Packet, VECTOR};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use sync::Producer;
 use telemetry::Drop;
 
@@ -130,7 +131,13 @@ impl Vector {
         self.one_pass = s.one_pass;
         self.terminators.clear();
         self.budget = s.miss_budget.max(1);
-        self.limit = s.flow_limit.min(self.table.store.capacity() as u32);
+        self.take_limit();
+    }
+
+    /// Takes over what control says is this worker's part of the flow limit.
+    pub fn take_limit(&mut self) {
+        let part = self.shared.limit.load(Ordering::Relaxed);
+        self.limit = part.min(self.table.store.capacity() as u32);
     }
 
     /// Packets gathered.

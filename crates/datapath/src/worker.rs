@@ -212,6 +212,7 @@ impl Worker {
         self.next_tick = now + self.tick;
         self.exits.now_ms = now_ms();
         self.vector.catch_up();
+        self.vector.take_limit();
         if self.exits.now_ms >= self.tuned_ms + TUNE_MS {
             self.tuned_ms = self.exits.now_ms;
             self.vector.table.tune(self.settings.signature_cache);

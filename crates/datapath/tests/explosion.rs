@@ -16,7 +16,7 @@ const ALLOWED: [(Field, u128, u32); 3] =
     [(Field::UdpDst, 80, 16), (Field::Ipv4Src, 0x0a00_0001, 32), (Field::UdpSrc, 12345, 16)];
 
 /// Masks one port may have, and the full mask.
-const BUDGET: u32 = 33;
+const BUDGET: u32 = 193;
 const VICTIMS: u32 = 200;
 const FLOW_LIMIT: u32 = 3000;
 

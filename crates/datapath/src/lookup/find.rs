@@ -6,7 +6,7 @@
 use super::partition::{Partition, Tally};
 use super::probe::{Probe, Scalar};
 use super::sigcache::SigCache;
-use super::subtable::Subtable;
+use super::subtable::{Hasher, Subtable};
 use super::{KeyRef, Keys, MaskLine, Table, port_of, prefetch};
 use crate::level::Level;
 use packet::VECTOR;
@@ -128,6 +128,11 @@ impl Table {
         self.search = Some(search);
     }
 
+    /// What the cache hashes of a port's keys, if its packets go through the cache.
+    pub(super) fn caching(&self, port: usize) -> Option<&Hasher> {
+        self.partition(port).filter(|p| p.cache_on).map(|p| &p.union)
+    }
+
     fn partition(&self, port: usize) -> Option<&Partition> {
         self.partitions.get(port)?.as_deref()
     }
@@ -137,7 +142,7 @@ impl Table {
     }
 
     /// Adds to the counts of a port.
-    fn tally(&mut self, port: usize, t: Tally) {
+    pub(super) fn tally(&mut self, port: usize, t: Tally) {
         self.tally.add(t);
         if let Some(p) = self.partitions.get_mut(port).and_then(Option::as_deref_mut) {
             p.recent.add(t);
@@ -147,6 +152,9 @@ impl Table {
     /// Gives each group that is not done the subtable of its port that comes next; false: all are done.
     fn open_round(&self, search: &mut Search, round: usize) -> bool {
         search.round.clear();
+        if round >= self.walk {
+            return false;
+        }
         for (n, g) in search.groups.iter_mut().enumerate().filter(|(_, g)| g.from < g.end) {
             let slot = self.partition(g.port).and_then(|p| p.order.get(round));
             if let Some(slot) = slot {
@@ -351,10 +359,7 @@ impl Table {
     fn learn(&mut self, keys: &Keys, groups: &[Group], todo: &[u8; VECTOR]) {
         let Some(mut cache) = self.cache.take() else { return };
         for g in groups {
-            let Some(union) = self.partition(g.port).filter(|p| p.cache_on).map(|p| &p.union)
-            else {
-                continue;
-            };
+            let Some(union) = self.caching(g.port) else { continue };
             let mut learned = 0;
             let found = todo[g.range()].iter().map(|i| usize::from(*i));
             for i in found.filter(|i| keys.rule[*i] != 0) {

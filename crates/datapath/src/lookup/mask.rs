@@ -56,28 +56,35 @@ fn bytes_mut(words: &mut Words) -> &mut [u8; PWORDS * 8] {
     unsafe { &mut *words.as_mut_ptr().cast() }
 }
 
-/// Makes masks alike: bytes that are looked at in part are taken whole (prefixes become multiples of
-/// eight bits), likewise L4 ports; line 1 goes when an exact Ethertype implies that it is zero.
-/// in_port and recirculation id always count.
-pub(crate) fn quantise(mask: &Words, key: &Words) -> Words {
+/// A decision's mask with what always counts (in_port, recirculation id), and without line 1 where an
+/// exact Ethertype implies that it is zero.
+pub(crate) fn exact(mask: &Words, key: &Words) -> Words {
     let mut out = *mask;
     out[7] = 0;
+    let b = bytes_mut(&mut out);
+    b[at::IN_PORT..at::IN_PORT + 2].fill(0xff);
+    b[at::RECIRC..at::RECIRC + 2].fill(0xff);
+    let (b, k) = (bytes(&out), bytes(key));
+    let eth_type = u16::from_be_bytes([k[at::ETH_TYPE], k[at::ETH_TYPE + 1]]);
+    let exact = b[at::ETH_TYPE] & b[at::ETH_TYPE + 1] == 0xff;
+    if exact && !matches!(eth_type, IPV6 | ARP | RARP) {
+        out[8..16].fill(0);
+    }
+    out
+}
+
+/// Makes masks alike: bytes that are looked at in part are taken whole (prefixes become multiples of
+/// eight bits), likewise L4 ports.
+pub(crate) fn quantise(mask: &Words) -> Words {
+    let mut out = *mask;
     let b = bytes_mut(&mut out);
     for port in [at::TP_SRC, at::TP_DST] {
         if b[port] | b[port + 1] != 0 {
             b[port..port + 2].fill(0xff);
         }
     }
-    b[at::IN_PORT..at::IN_PORT + 2].fill(0xff);
-    b[at::RECIRC..at::RECIRC + 2].fill(0xff);
     for (word, kept) in out.iter_mut().zip(&KEPT) {
         *word |= whole_bytes(*word) & !kept;
-    }
-    let (b, k) = (bytes(&out), bytes(key));
-    let eth_type = u16::from_be_bytes([k[at::ETH_TYPE], k[at::ETH_TYPE + 1]]);
-    let exact = b[at::ETH_TYPE] & b[at::ETH_TYPE + 1] == 0xff;
-    if exact && !matches!(eth_type, IPV6 | ARP | RARP) {
-        out[8..16].fill(0);
     }
     out
 }
@@ -102,7 +109,7 @@ mod tests {
         let b = bytes_mut(&mut m);
         (b[at::IP_DST + 1], b[at::VLAN], b[at::TP_DST], b[at::IPV6_SRC + 9]) =
             (0x10, 0x0f, 1, 0x80);
-        let out = quantise(&m, &[0; PWORDS]);
+        let out = quantise(&exact(&m, &[0; PWORDS]));
         let b = bytes(&out);
         assert_eq!((b[at::IP_DST + 1], b[at::VLAN], b[at::IPV6_SRC + 9]), (0xff, 0x0f, 0xff));
         assert_eq!([b[at::TP_DST], b[at::TP_DST + 1], b[at::IN_PORT], b[at::RECIRC]], [0xff; 4]);

@@ -4,6 +4,7 @@
 mod find;
 pub(crate) mod mask;
 mod partition;
+mod place;
 mod probe;
 mod sigcache;
 pub(crate) mod store;
@@ -20,6 +21,7 @@ use mask::{FULL, Words};
 use packet::VECTOR;
 use partition::Partition;
 pub(crate) use partition::Tally;
+use place::Places;
 pub(crate) use probe::agrees;
 use sigcache::SigCache;
 use std::sync::Arc;
@@ -124,14 +126,14 @@ pub(crate) struct Spot {
     hash: u64,
 }
 
-/// Numbers of the 1-bits.
-fn bits(mut set: u128) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let bit = set.trailing_zeros() as usize;
-        set &= set.wrapping_sub(1);
-        (bit < 128).then_some(bit)
-    })
-}
+/// Subtables, the most hit first, that a packet is looked up in. To ask the pipeline costs little more
+/// than as many again, and says under which mask a rule would stand.
+const WALK: usize = 16;
+/// Subtables whose buckets are in huge pages.
+const HUGE: usize = 16;
+/// Rules from which on each is stored under its own mask: up to here what a mask more costs counts,
+/// beyond what a rule more costs.
+const MANY: u32 = 1 << 14;
 
 /// A masked key as lines.
 fn lines(masked: &Words) -> (&Line, Ext) {
@@ -160,6 +162,10 @@ pub(crate) struct Table {
     masks: Box<[MaskLine; MASKS]>,
     /// By input port.
     partitions: Vec<Option<Box<Partition>>>,
+    /// How many subtables a packet is looked up in.
+    walk: usize,
+    /// Where masks were placed.
+    places: Places,
     /// Ports with rules, and masks with rules.
     ports: usize,
     used: usize,
@@ -191,6 +197,8 @@ impl Table {
             subtables: std::array::from_fn(|_| None),
             masks: Box::new([MaskLine { words: [0; 7], ext: false }; MASKS]),
             partitions: Vec::new(),
+            walk: WALK,
+            places: Places::new(),
             ports: 0,
             used: 0,
             free: Vec::new(),
@@ -211,7 +219,8 @@ impl Table {
 
     fn open(&mut self, slot: usize, mask: Words) {
         self.store.set_mask(slot, &mask);
-        let sub = Subtable::new(mask, fold(self.secret ^ slot as u64), self.store.capacity());
+        let (secret, room) = (fold(self.secret ^ slot as u64), self.store.capacity());
+        let sub = Subtable::new(mask, secret, room, slot < HUGE);
         self.masks[slot] = MaskLine { words: mask[..7].try_into().unwrap(), ext: sub.ext };
         self.subtables[slot] = Some(Box::new(sub));
     }
@@ -248,9 +257,25 @@ impl Table {
         self.partitions[no].get_or_insert_with(|| Box::new(Partition::new(port)))
     }
 
+    /// The subtable for a decision of this port with this mask, as it was found before if that holds.
+    fn place(&mut self, port: PortNo, mask: &Words) -> usize {
+        // Few masks while rules are few; then the widest rules, whatever masks that takes.
+        let few = self.live < MANY;
+        let tag = Places::tag(mask, port, few);
+        if let Some(slot) = self.places.get(tag)
+            && self.partitions[usize::from(port)].as_ref().is_some_and(|p| p.uses(slot))
+            && self.subtables[slot].as_ref().is_some_and(|s| mask::subset(mask, &s.mask))
+        {
+            return slot;
+        }
+        let slot = self.find_place(port, &if few { mask::quantise(mask) } else { *mask });
+        self.places.put(tag, slot);
+        slot
+    }
+
     /// The subtable for a decision of this port with this mask: its own, a new one, the smallest of
     /// the port's that looks at more, at last the full one.
-    fn place(&mut self, port: PortNo, mask: &Words) -> usize {
+    fn find_place(&mut self, port: PortNo, mask: &Words) -> usize {
         let ports = self.ports;
         let p = self.partition_mut(port);
         let more = p.masks() < partition::share(ports + usize::from(p.live == 0));
@@ -265,6 +290,7 @@ impl Table {
         }
         let unused = |slot: &usize| subs[*slot].as_ref().is_none_or(|s| s.refs == 0);
         if more && let Some(slot) = (1..MASKS).find(unused) {
+            self.places.forget();
             self.open(slot, *mask);
             return slot;
         }
@@ -277,7 +303,7 @@ impl Table {
 
     /// Where a decision about packets like `key` belongs.
     pub fn spot(&mut self, key: &Words, mask: &Words) -> Spot {
-        let slot = self.place(port_of(key[4]), &mask::quantise(mask, key));
+        let slot = self.place(port_of(key[4]), &mask::exact(mask, key));
         let sub = self.subtables[slot].as_ref().expect("placed in a subtable that exists");
         let masked: Words = std::array::from_fn(|w| key[w] & sub.mask[w]);
         let (line, ext) = lines(&masked);
@@ -288,15 +314,30 @@ impl Table {
     /// The rule that is there already, and its program.
     pub fn known(&mut self, spot: &Spot) -> Option<(u32, u32)> {
         let (line, ext) = lines(&spot.masked);
-        self.probe(spot.slot, spot.hash, &KeyRef { line, ext: &ext, have: 7 })
+        let found = self.probe(spot.slot, spot.hash, &KeyRef { line, ext: &ext, have: 7 })?;
+        let port = port_of(spot.masked[4]);
+        self.tally(port.into(), Tally { resolved: 1, ..Tally::default() });
+        self.partition_mut(port).hits[spot.slot] += 1;
+        Some(found)
     }
 
-    /// The rule for a packet in one of these subtables (a bit each), and its program.
-    pub fn among(&mut self, slots: u128, key: &KeyRef<'_>) -> Option<(u32, u32)> {
-        bits(slots).find_map(|slot| {
-            let hash = self.subtables[slot].as_ref()?.hash(key);
-            self.probe(slot, hash, key)
+    /// The rule for a packet in one of these subtables, and its program.
+    pub fn among(&mut self, slots: &[usize], key: &KeyRef<'_>) -> Option<(u32, u32)> {
+        slots.iter().find_map(|slot| {
+            let hash = self.subtables[*slot].as_ref()?.hash(key);
+            self.probe(*slot, hash, key)
         })
+    }
+
+    /// The cache, if it is on for its port, shall know the rule of this packet.
+    pub fn remember(&mut self, key: &KeyRef<'_>, rule: u32) {
+        let port = usize::from(port_of(key.line[4]));
+        let Some(union) = self.caching(port).filter(|_| rule != 0) else { return };
+        let hash = union.hash(key);
+        if let Some(cache) = &mut self.cache {
+            cache.insert(hash, rule);
+            self.tally(port, Tally { learned: 1, ..Tally::default() });
+        }
     }
 
     fn probe(&mut self, slot: usize, hash: u64, key: &KeyRef<'_>) -> Option<(u32, u32)> {
@@ -387,6 +428,9 @@ impl Table {
         let slot = self.store.payload(idx).mask();
         if let Some(sub) = &mut self.subtables[slot] {
             sub.refs -= 1;
+            if sub.refs == 0 {
+                self.places.forget();
+            }
         }
         self.free.push(idx);
     }
@@ -428,11 +472,12 @@ impl Table {
             self.cache_on |= p.cache_on && p.live > 0;
         }
         let room = self.cache.as_ref().map_or(0, SigCache::flows);
-        // Many packets were not in it, and as many as would turn it over in a second.
-        let missed = recent.learned * 8 > recent.hits() && recent.learned as usize * 8 > room;
+        // Many packets were not in it, and what they pushed out is a good part of it.
+        let pushed = self.cache.as_mut().map_or(0, SigCache::take_replaced);
+        let missed = recent.learned * 8 > recent.hits() && pushed * 32 > room;
         let short = room < self.live as usize * 2 || missed;
         if self.cache_on && (room == 0 || short && room < self.store.capacity()) {
-            let flows = (room * 2).max(self.live as usize * 4).max(1 << 16);
+            let flows = (room * 4).max(self.live as usize * 4).max(1 << 18);
             self.cache = Some(SigCache::new(flows));
         }
     }

@@ -6,8 +6,8 @@ use super::subtable::{Hasher, Subtable};
 use crate::types::{CacheState, PortLookup, Tri};
 use flow::PortNo;
 
-/// Masks a port may have (and the full mask), unless many ports share a table.
-pub(super) const PORT_MASKS: usize = 32;
+/// Masks a port may have (and the full mask), unless many ports share a table; others find some left.
+pub(super) const PORT_MASKS: usize = MASKS / 4 * 3;
 /// Masks every port may have.
 const LEAST_MASKS: usize = 4;
 
@@ -27,13 +27,23 @@ pub(crate) struct Tally {
     pub cache_hits: u64,
     pub flow_hits: u64,
     pub visits: u64,
-    /// Flow hits that the cache, being on, did not know.
+    /// Packets that the cache, being on, did not know.
     pub learned: u64,
+    /// Packets whose rule was found by asking the pipeline.
+    pub resolved: u64,
 }
+
+/// Visits of subtables that cost as much as asking the pipeline.
+const RESOLVE: u64 = 32;
 
 impl Tally {
     pub fn hits(&self) -> u64 {
-        self.cache_hits + self.flow_hits
+        self.cache_hits + self.flow_hits + self.resolved
+    }
+
+    /// What finding rules without the cache cost, in visits.
+    fn cost(&self) -> f64 {
+        (self.visits + self.resolved * RESOLVE) as f64
     }
 
     pub fn add(&mut self, t: Tally) {
@@ -41,6 +51,7 @@ impl Tally {
         self.flow_hits += t.flow_hits;
         self.visits += t.visits;
         self.learned += t.learned;
+        self.resolved += t.resolved;
     }
 }
 
@@ -112,7 +123,7 @@ impl Partition {
     /// Ranks its subtables, and sees what the cache has to hash.
     pub fn reorder(&mut self, all: &[Option<Box<Subtable>>], secret: u64) {
         self.order.clear();
-        self.order.extend((0..MASKS as u8).filter(|slot| self.rules[usize::from(*slot)] > 0));
+        self.order.extend((0..=u8::MAX).filter(|slot| self.rules[usize::from(*slot)] > 0));
         self.order.sort_by_key(|slot| std::cmp::Reverse(self.hits[usize::from(*slot)]));
         let mut union = [0; 32];
         for sub in self.order.iter().filter_map(|slot| all[usize::from(*slot)].as_ref()) {
@@ -177,11 +188,11 @@ impl Partition {
 /// lookups without the cache take on average; half the subtables if that was not measured.
 fn saves(masks: usize, t: Tally) -> f64 {
     if t.cache_hits == 0 {
-        return t.visits as f64 / t.hits().max(1) as f64;
+        return t.cost() / t.hits().max(1) as f64;
     }
     let rate = t.cache_hits as f64 / t.hits() as f64;
-    let measured = t.flow_hits > 64;
-    let visits = if measured { t.visits as f64 / t.flow_hits as f64 } else { masks as f64 / 2.0 };
+    let others = t.flow_hits + t.resolved;
+    let visits = if others > 64 { t.cost() / others as f64 } else { masks as f64 / 2.0 };
     rate * visits
 }
 
@@ -190,7 +201,7 @@ mod tests {
     use super::*;
 
     fn tuned(p: &mut Partition, cache_hits: u64, flow_hits: u64, visits: u64) -> bool {
-        p.recent = Tally { cache_hits, flow_hits, visits, learned: 0 };
+        p.recent = Tally { cache_hits, flow_hits, visits, ..Tally::default() };
         p.tune(Tri::Auto);
         p.cache_on
     }
@@ -244,6 +255,6 @@ mod tests {
 
     #[test]
     fn many_ports_have_smaller_shares() {
-        assert_eq!([0, 1, 3, 4, 12, 100].map(share), [32, 32, 32, 31, 10, 4]);
+        assert_eq!([0, 1, 3, 4, 12, 100].map(share), [192, 192, 85, 63, 21, 4]);
     }
 }

@@ -18,13 +18,15 @@ struct Bucket {
 pub(crate) struct SigCache {
     buckets: Reserved<Bucket>,
     mask: usize,
+    /// Entries that others took the place of, since this was taken.
+    replaced: usize,
 }
 
 impl SigCache {
     /// For about `flows` flows.
     pub fn new(flows: usize) -> Self {
         let n = (flows / 8).next_power_of_two().max(64);
-        SigCache { buckets: Reserved::new(n), mask: n - 1 }
+        SigCache { buckets: Reserved::new(n), mask: n - 1, replaced: 0 }
     }
 
     /// Flows that it is made for.
@@ -35,6 +37,11 @@ impl SigCache {
     #[inline]
     fn at(&self, hash: u64) -> *mut Bucket {
         self.buckets.at(hash as usize & self.mask)
+    }
+
+    /// How many entries lost their place to others since the last call.
+    pub fn take_replaced(&mut self) -> usize {
+        std::mem::take(&mut self.replaced)
     }
 
     /// Brings the bucket closer.
@@ -80,6 +87,7 @@ impl SigCache {
         let same = (0..WAYS).find(|i| b.sig[*i] == sig && b.idx[*i] != 0);
         let way = same.or_else(|| (0..WAYS).find(|i| b.idx[*i] == 0)).unwrap_or_else(|| {
             b.hand = (b.hand + 1) % WAYS as u32;
+            self.replaced += 1;
             b.hand as usize
         });
         b.sig[way] = sig;

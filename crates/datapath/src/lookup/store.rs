@@ -5,10 +5,11 @@
 //! only after folding its counters, so a line never changes under a reader.
 
 use crate::parse::Line;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Masks a table may have (subtable 0 is the full mask).
-pub(crate) const MASKS: usize = 128;
+/// Masks a table may have (subtable 0 is the full mask); their numbers fit a payload's 8 bits.
+pub(crate) const MASKS: usize = 256;
 /// 64-bit words of a packet-side key.
 pub(crate) const PWORDS: usize = 32;
 
@@ -74,18 +75,25 @@ unsafe impl<T> Send for Reserved<T> {}
 unsafe impl<T> Sync for Reserved<T> {}
 
 impl<T> Reserved<T> {
-    /// Room for `len` values whose all-zero pattern is valid. Panics when address space is out.
+    /// Room for `len` values whose all-zero pattern is valid, in huge pages where that helps. Panics
+    /// when address space is out.
     pub fn new(len: usize) -> Self {
+        let new = Reserved::<T>::small(len);
+        let bytes = len * size_of::<T>();
+        if bytes >= 4 << 20 {
+            // SAFETY: advice on our own mapping; failure is harmless.
+            unsafe { libc::madvise(new.base.cast(), bytes, libc::MADV_HUGEPAGE) };
+        }
+        new
+    }
+    /// As [`Reserved::new`], for what may stay small: a first touch costs a page of 4 KB.
+    pub fn small(len: usize) -> Self {
         let bytes = (len * size_of::<T>()).max(4096);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a fresh anonymous mapping; checked below.
         let p = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0) };
         assert!(p != libc::MAP_FAILED, "cannot reserve {bytes} bytes of address space");
-        if bytes >= 4 << 20 {
-            // SAFETY: advice on our own mapping; failure is harmless.
-            unsafe { libc::madvise(p, bytes, libc::MADV_HUGEPAGE) };
-        }
         Reserved { base: p.cast(), len }
     }
     /// Entry `i`.
@@ -97,6 +105,20 @@ impl<T> Reserved<T> {
     }
     pub fn len(&self) -> usize {
         self.len
+    }
+    /// Has the system provide the memory of these entries now, so that nobody waits for it later.
+    /// Contents stay; any thread may ask.
+    pub fn populate(&self, entries: Range<usize>) {
+        const PAGE: usize = 4096;
+        let end = entries.end.min(self.len) * size_of::<T>();
+        let start = entries.start * size_of::<T>() / PAGE * PAGE;
+        if start < end {
+            // SAFETY: inside our own mapping; the call changes no contents, and failure is harmless.
+            unsafe {
+                let at = self.base.cast::<u8>().add(start);
+                libc::madvise(at.cast(), end - start, libc::MADV_POPULATE_WRITE)
+            };
+        }
     }
 }
 
@@ -128,6 +150,12 @@ impl Store {
             masks: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
             high: AtomicU32::new(1),
         }
+    }
+
+    /// Has the system provide memory for these rules (control, ahead of the worker).
+    pub fn populate(&self, rules: Range<usize>) {
+        self.lines.populate(rules.clone());
+        self.counters.populate(rules);
     }
 
     /// Rules it has room for.

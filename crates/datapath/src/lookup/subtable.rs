@@ -18,9 +18,9 @@ const WAYS: usize = 8;
 pub(crate) struct Bucket {
     sig: [u16; WAYS],
     idx: [u32; WAYS],
-    /// Some rule that belongs here is in its second bucket.
-    overflow: u32,
-    _pad: [u32; 3],
+    /// A bit for the signatures (modulo 128) of rules that belong here and may be in their second
+    /// bucket. Bits are never taken back, so that splitting need not know which rules those are.
+    overflow: [u64; 2],
 }
 
 /// See the module.
@@ -47,14 +47,14 @@ fn sig(hash: u64) -> u16 {
 }
 
 impl Subtable {
-    /// An empty one with room for `capacity` rules.
-    pub fn new(mask: Words, secret: u64, capacity: usize) -> Self {
+    /// An empty one with room for `capacity` rules, in huge pages if there may be.
+    pub fn new(mask: Words, secret: u64, capacity: usize, huge: bool) -> Self {
         let room = (capacity / WAYS * 4).next_power_of_two().max(4);
         Subtable {
             ext: mask[8..].iter().any(|w| *w != 0),
             hasher: Hasher::new(&mask, secret),
             mask,
-            buckets: Reserved::new(room),
+            buckets: if huge { Reserved::new(room) } else { Reserved::small(room) },
             size: 4.min(room),
             wrap: 4.min(room) - 1,
             stash: Vec::with_capacity(STASH),
@@ -116,8 +116,9 @@ impl Subtable {
     #[inline]
     pub fn candidate(&self, hash: u64) -> (u32, bool) {
         let b = self.bucket(self.addr(hash as u32));
-        let hits = b.matches(sig(hash));
-        let more = b.overflow != 0 || !self.stash.is_empty();
+        let s = sig(hash);
+        let hits = b.matches(s);
+        let more = b.overflowed(s) || !self.stash.is_empty();
         if hits == 0 { (0, more) } else { (b.idx[hits.trailing_zeros() as usize], true) }
     }
 
@@ -128,7 +129,7 @@ impl Subtable {
         if self.bucket(first).any(s, &mut found) {
             return true;
         }
-        if self.bucket(first).overflow != 0 && self.bucket(second).any(s, &mut found) {
+        if self.bucket(first).overflowed(s) && self.bucket(second).any(s, &mut found) {
             return true;
         }
         self.stash.iter().any(|(x, i)| *x == s && found(*i))
@@ -151,14 +152,14 @@ impl Subtable {
             return true;
         }
         if self.bucket_mut(second).put(s, idx) {
-            self.bucket_mut(first).overflow = 1;
+            self.bucket_mut(first).overflows(s);
             return true;
         }
         if self.make_room(store, first) {
             return self.bucket_mut(first).put(s, idx);
         }
         if self.make_room(store, second) {
-            self.bucket_mut(first).overflow = 1;
+            self.bucket_mut(first).overflows(s);
             return self.bucket_mut(second).put(s, idx);
         }
         let room = self.stash.len() < STASH;
@@ -181,7 +182,9 @@ impl Subtable {
             let to = if from == first { second } else { first };
             let s = self.bucket(from).sig[slot];
             if to != from && self.bucket_mut(to).put(s, idx) {
-                self.bucket_mut(first).overflow |= (to == second) as u32;
+                if to == second {
+                    self.bucket_mut(first).overflows(s);
+                }
                 let b = self.bucket_mut(from);
                 (b.sig[slot], b.idx[slot]) = (0, 0);
                 return true;
@@ -238,6 +241,14 @@ fn hash_of(store: &Store, idx: u32) -> u64 {
 }
 
 impl Bucket {
+    /// May a rule with this signature that belongs here be in its second bucket?
+    #[inline]
+    fn overflowed(&self, s: u16) -> bool {
+        self.overflow[usize::from(s >> 6 & 1)] >> (s & 63) & 1 != 0
+    }
+    fn overflows(&mut self, s: u16) {
+        self.overflow[usize::from(s >> 6 & 1)] |= 1 << (s & 63);
+    }
     /// Bit i: way i has the signature.
     #[inline]
     fn matches(&self, s: u16) -> u32 {
@@ -351,4 +362,4 @@ fn fold2(a: u64, b: u64) -> u64 {
     p as u64 ^ (p >> 64) as u64
 }
 
-const _: () = assert!(size_of::<Bucket>() == 64 && MASKS <= 128);
+const _: () = assert!(size_of::<Bucket>() == 64 && MASKS <= 256);

@@ -47,6 +47,7 @@ fn against_linear_scan(cache: Tri, level: Level, seed: u64) {
     let (mut t, mut keys, mut r) = (Table::new(20_000), Keys::new(), Rng(seed));
     t.level = level;
     t.tune(cache);
+    t.walk = MASKS;
     let mut live: Vec<u32> = Vec::new();
     for round in 0..70u32 {
         for _ in 0..20 {
@@ -147,13 +148,17 @@ fn the_cache_grows_only_when_packets_turn_it_over() {
     let mut table = Table::new(1 << 20);
     table.put(&[0; 32], &[0; 32], 1, 100).expect("room");
     let mut flows = |learned: u64| {
+        for i in 0..learned {
+            table.cache.as_mut().unwrap().insert(fold(i), 1);
+        }
         table.partitions[0].as_mut().unwrap().recent = Tally { learned, ..Tally::default() };
         table.tune(Tri::On);
         table.cache.as_ref().unwrap().flows()
     };
     let first = flows(0);
     assert_eq!(flows(100), first);
-    assert!(flows(first as u64) > first);
+    assert_eq!(flows(first as u64 / 2), first, "there is room");
+    assert!(flows(4 * first as u64) > first);
 }
 
 /// A key of a port: `n` in word 2.
@@ -256,4 +261,46 @@ fn vectors_of_every_size_and_every_position_of_an_odd_packet() {
             }
         }
     }
+}
+
+/// Rules in subtables beyond those that a packet is looked up in.
+#[test]
+fn what_is_beyond_the_walk_is_known_when_the_pipeline_says_its_mask() {
+    let (mut t, mut keys) = (Table::new(1000), Keys::new());
+    // Ever longer runs of whole bytes: 2 * WALK masks, and keys that agree nowhere.
+    let mask = |i: u32| -> Words {
+        let mut m = [0; 32];
+        m[1] = 0xffff_ffff;
+        (0..i as usize).for_each(|n| m[8 + n / 8] |= 0xff << (8 * (n % 8)));
+        m
+    };
+    let key = |i: u32| -> Words {
+        let mut k = [0; 32];
+        k[1] = u64::from(i + 1);
+        k
+    };
+    let all = 2 * WALK as u32;
+    for i in 0..all {
+        t.put(&key(i), &mask(i), i, 1000).expect("room");
+    }
+    assert_eq!(t.masks(), 2 * WALK);
+    let mut beyond = 0;
+    for i in 0..all {
+        fill(&mut keys, 0, &key(i));
+        let mut todo = vec![0];
+        t.classify(&mut keys, &mut todo);
+        if todo.is_empty() {
+            continue;
+        }
+        beyond += 1;
+        let spot = t.spot(&key(i), &mask(i));
+        let (rule, program) = t.known(&spot).expect("stored");
+        assert_eq!(program, i);
+        t.tune(Tri::On);
+        t.remember(&keys.get(0), rule);
+        t.classify(&mut keys, &mut todo);
+        assert_eq!((todo.len(), keys.rule[0]), (0, rule), "{i}");
+        t.tune(Tri::Off);
+    }
+    assert!(beyond > 0);
 }

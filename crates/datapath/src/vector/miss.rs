@@ -17,7 +17,7 @@ const UNCACHED: usize = 4096;
 
 /// A missed packet is looked up again in the subtables that got rules during its vector, unless they
 /// are more than this: then asking the pipeline costs less.
-const FEW: u32 = 2;
+const FEW: usize = 2;
 
 /// With a full table one decision in so many is stored.
 const STORED: u32 = 8;
@@ -26,18 +26,24 @@ impl Vector {
     /// Decides about packets that no rule matched, in order.
     pub(super) fn misses(&mut self, todo: &[u8], now_ms: u64) {
         let start = cycles();
-        let (mut left, mut stored) = (self.budget, 0u128);
+        let (mut left, mut stored, mut slots) = (self.budget, [0; FEW + 1], 0);
         let mut later = [false; VECTOR];
         for i in todo.iter().map(|n| *n as usize) {
             if left == 0 {
                 later[i] = true;
                 continue;
             }
-            if stored.count_ones() <= FEW && self.was_stored(i, stored) {
+            if slots <= FEW && self.was_stored(i, &stored[..slots]) {
                 continue;
             }
             left -= 1;
-            stored |= self.resolve(i, now_ms);
+            if let Some(slot) = self.resolve(i, now_ms)
+                && slots <= FEW
+                && !stored[..slots].contains(&slot)
+            {
+                stored[slots] = slot;
+                slots += 1;
+            }
         }
         if left == 0 {
             self.postpone(&later);
@@ -64,15 +70,15 @@ impl Vector {
     }
 
     /// Is there a rule for packet `i` in the subtables that got new ones during this vector?
-    fn was_stored(&mut self, i: usize, subtables: u128) -> bool {
+    fn was_stored(&mut self, i: usize, subtables: &[usize]) -> bool {
         let Some(found) = self.table.among(subtables, &self.keys.get(i)) else { return false };
         (self.keys.rule[i], self.keys.program[i]) = found;
         true
     }
 
     /// Asks the pipeline about packet `i`, and stores the decision unless a packet before it with the
-    /// same one made that needless. Says where (a bit for the subtable).
-    fn resolve(&mut self, i: usize, now_ms: u64) -> u128 {
+    /// same one made that needless. Says in which subtable.
+    fn resolve(&mut self, i: usize, now_ms: u64) -> Option<usize> {
         let kref = self.keys.get(i);
         let words = kref.words();
         let mut key = Key::ZERO;
@@ -84,20 +90,24 @@ impl Vector {
         let spot = self.decision.cacheable.then(|| self.table.spot(&words, &mask));
         if let Some((rule, program)) = spot.as_ref().and_then(|s| self.table.known(s)) {
             (self.keys.rule[i], self.keys.program[i]) = (rule, program);
-            return 0;
+            self.table.remember(&self.keys.get(i), rule);
+            return None;
         }
         let d = &mut self.decision;
         let program = self.programs.intern(&d.ops, d.drop);
         self.keys.program[i] = program;
-        let room = self.late.is_empty() && self.reports.room() > 0 && self.may_store();
+        let room = self.may_store() && self.told_of(program) && self.reports.room() > 0;
         let spot = spot.filter(|_| room);
         let rule = spot.as_ref().and_then(|s| self.table.install(s, program, self.limit));
         self.keys.rule[i] = rule.unwrap_or(0);
         match rule {
-            Some(idx) => self.report_installed(idx, program, now_ms),
+            Some(idx) => {
+                self.report_installed(idx, now_ms);
+                self.table.remember(&self.keys.get(i), idx);
+            }
             None => self.use_once(i, program, now_ms),
         }
-        rule.and(spot).map_or(0, |s| 1 << s.slot)
+        rule.and(spot).map(|s| s.slot)
     }
 
     /// Is there room in the table? When it is full only some decisions are stored: those that are used
@@ -108,15 +118,25 @@ impl Vector {
         !full || self.missed.is_multiple_of(STORED)
     }
 
+    /// Makes sure that control knows what a program does; false: there is no room to say so.
+    fn told_of(&mut self, program: u32) -> bool {
+        if !self.late.is_empty() || self.reports.room() == 0 {
+            return false;
+        }
+        if let Some(ops) = self.programs.tell(program) {
+            self.report(Report::Program(program, ops));
+        }
+        true
+    }
+
     /// Rules that are evicted at once when the table is full.
     pub(super) fn margin(&self) -> u32 {
         (self.limit / 8).min(64)
     }
 
-    fn report_installed(&mut self, idx: u32, program: u32, now_ms: u64) {
+    fn report_installed(&mut self, idx: u32, now_ms: u64) {
         let d = &mut self.decision;
         let cold = Cold {
-            ops: self.programs.get(program).ops.clone(),
             credits: d.credits.as_slice().into(),
             effects: d.effects.take(),
             packets: 0,
