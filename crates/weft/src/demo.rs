@@ -4,7 +4,7 @@ use crate::dirs::Dirs;
 use crate::netns::Host;
 use crate::run::run;
 use crate::up;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -113,19 +113,32 @@ fn ping(from: &Host, to: &str) -> Result<String> {
     from.exec(&format!("ping -c 3 -i 0.2 {to}"))
 }
 
+/// The first three bytes of a network for documentation (RFC 5737) that nothing on this machine uses.
+fn unused_network(dirs: &Dirs) -> Result<&'static str> {
+    for net in ["192.0.2", "198.51.100", "203.0.113"] {
+        let prefix = format!("{net}.0/24");
+        let routes = ["-4", "route", "show", "table", "all", "root", &prefix];
+        if run(dirs, "ip", &routes)?.trim().is_empty() {
+            return Ok(net);
+        }
+    }
+    bail!("this machine uses all networks for documentation (RFC 5737)")
+}
+
 /// br0 goes on behind a VXLAN tunnel, whose other end is the kernel of a fifth namespace; br2 is the
-/// network in between (TEST-NET-1, RFC 5737).
+/// network in between.
 fn kernel_behind_tunnel(stage: &mut Stage, tag: u32) -> Result<()> {
     let dirs = stage.dirs.clone();
     vsctl(&dirs, "add-br br2 -- set bridge br2 datapath_type=netdev")?;
     let (ns, port) = (format!("weft-e-{tag}"), format!("we{tag}"));
-    let peer = Host::new(&dirs, &ns, &port, "192.0.2.2/24")?;
+    let net = unused_network(&dirs)?;
+    let peer = Host::new(&dirs, &ns, &port, &format!("{net}.2/24"))?;
     vsctl(&dirs, &format!("add-port br2 {port}"))?;
-    for args in ["addr add 192.0.2.1/24 dev br2", "link set br2 up"] {
+    for args in [&*format!("addr add {net}.1/24 dev br2"), "link set br2 up"] {
         run(&dirs, "ip", &args.split_whitespace().collect::<Vec<_>>())?;
     }
     for args in [
-        "link add vx0 type vxlan id 42 local 192.0.2.2 remote 192.0.2.1 dstport 4789",
+        &*format!("link add vx0 type vxlan id 42 local {net}.2 remote {net}.1 dstport 4789"),
         "addr add 10.0.0.9/24 dev vx0",
         "link set vx0 mtu 1450 up",
     ] {
@@ -134,12 +147,13 @@ fn kernel_behind_tunnel(stage: &mut Stage, tag: u32) -> Result<()> {
     stage.hosts.push(peer);
     vsctl(
         &dirs,
-        "add-port br0 vx0 -- set interface vx0 type=vxlan options:remote_ip=192.0.2.2 \
-         options:key=42",
+        &format!(
+            "add-port br0 vx0 -- set interface vx0 type=vxlan options:remote_ip={net}.2 options:key=42"
+        ),
     )?;
     println!("\nA namespace on br0, and the kernel's own vxlan device behind a tunnel over br2:");
     print!("{}", ping(&stage.hosts[0], "10.0.0.9").context("the tunnel's peer does not answer")?);
-    for args in [["ovs/route/lookup", "192.0.2.2"].as_slice(), &["tnl/neigh/show"]] {
+    for args in [["ovs/route/lookup", &format!("{net}.2")].as_slice(), &["tnl/neigh/show"]] {
         print!("{}", run(&dirs, "ovs-appctl", args)?);
     }
     Ok(())
