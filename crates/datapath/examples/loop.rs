@@ -1,12 +1,13 @@
 //! Cycles per packet of the five steps: an in-memory source, N rules, a sink.
 //!
-//! `cargo run --release -p datapath --example loop -- [flows] [rules] [burst]`
-//! One core, 64-byte UDP packets from a pool of 2048 buffers that rotate as in a NIC's ring. `flows`
-//! destinations in turn, each rule takes flows/rules of them; prints what a step of the vector cost.
+//! `cargo run --release -p datapath --example loop -- [flows] [rules] [seconds] [cores]`
+//! 64-byte UDP packets from 2048 buffers that rotate as in a NIC's ring. `flows` destinations in turn, each
+//! rule takes flows/rules of them; prints what a step of the vector cost. Without `cores` everything is
+//! one thread; with it each of so many PMD threads has a source and a sink of its own.
 
 use action::{Decision, Op, Pipeline, Request};
 use datapath::{Config, Datapath, RxAffinity, Settings, Tri, WorkerId, cycles};
-use flow::Field;
+use flow::{Field, at};
 use packet::{HeapPool, Packet, Pool};
 use port::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
 use std::collections::BTreeMap;
@@ -51,7 +52,7 @@ impl TxQueue for Sink {
 
 struct Mem {
     rx: Option<Source>,
-    tx: Option<Sink>,
+    tx: usize,
 }
 impl Port for Mem {
     fn name(&self) -> &str {
@@ -67,13 +68,13 @@ impl Port for Mem {
         1
     }
     fn n_txq(&self) -> usize {
-        1
+        self.tx
     }
     fn take_rx(&mut self, _: usize) -> Option<Box<dyn RxQueue>> {
         self.rx.take().map(|r| Box::new(r) as _)
     }
     fn take_tx(&mut self, _: usize) -> Option<Box<dyn TxQueue>> {
-        self.tx.take().map(|t| Box::new(t) as _)
+        Some(Box::new(Sink))
     }
     fn mac(&self) -> [u8; 6] {
         [0; 6]
@@ -103,11 +104,12 @@ struct Blocks {
     shift: u32,
 }
 impl Pipeline for Blocks {
-    fn resolve(&self, _: &Request<'_>, out: &mut Decision) {
+    fn resolve(&self, request: &Request<'_>, out: &mut Decision) {
         let mask = u32::MAX << self.shift;
         Field::EthType.unwildcard(&mut out.mask);
         Field::Ipv4Dst.set(&mut out.mask, mask as u128);
-        out.ops.push(Op::Output(0));
+        let port = request.key.bytes()[at::IN_PORT..].first_chunk().expect("two bytes");
+        out.ops.push(Op::Output(u16::from_be_bytes(*port)));
         out.credits.push(1);
     }
 }
@@ -128,51 +130,76 @@ fn cpu_ns() -> u64 {
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 
-fn main() {
-    let mut args = std::env::args().skip(1).map(|a| a.parse::<u32>().expect("a number"));
-    let flows = args.next().unwrap_or(1);
-    let rules = args.next().unwrap_or(1).next_power_of_two();
-    let seconds = args.next().unwrap_or(2) as u64;
+/// A datapath with a source for each of these cores.
+fn datapath(flows: u32, rules: u32, cores: &[usize], manual: bool) -> Datapath {
     let shift = (flows.next_power_of_two() / rules).max(1).trailing_zeros();
     let pool: Arc<dyn Pool> = Arc::new(Borrowed(HeapPool::new()));
-    let ring = (0..2048).map(|_| packet(&*pool)).collect();
-    let mut config = Config::new(pool, Domain::new(), Arc::new(Blocks { shift }));
-    config.manual = true;
+    let mut config = Config::new(pool.clone(), Domain::new(), Arc::new(Blocks { shift }));
+    config.manual = manual;
     let mut dp = Datapath::new(config).unwrap();
     dp.set_settings(Settings {
         flow_limit: 1 << 20,
         signature_cache: Tri::Auto,
         ..Settings::default()
     });
-    dp.set_pmd_cores(&[0]).unwrap();
-    let port = Mem { rx: Some(Source { ring, next: 0, flow: 0, flows }), tx: Some(Sink) };
-    dp.add_port(Box::new(port), RxAffinity::default()).unwrap();
-    let warm = datapath::now_ms() + 500;
-    while datapath::now_ms() < warm {
-        dp.step();
-        dp.poll(datapath::now_ms());
+    dp.set_pmd_cores(cores).unwrap();
+    for core in cores {
+        let ring = (0..2048).map(|_| packet(&*pool)).collect();
+        // The kernel worker has a queue too.
+        let port = Mem { rx: Some(Source { ring, next: 0, flow: 0, flows }), tx: cores.len() + 1 };
+        dp.add_port(Box::new(port), RxAffinity([(0, *core)].into())).unwrap();
     }
-    dp.stats_clear();
-    let (end, start, cpu) = (datapath::now_ms() + 1000 * seconds, cycles(), cpu_ns());
+    dp
+}
+
+fn run(dp: &mut Datapath, ms: u64, manual: bool) {
+    let end = datapath::now_ms() + ms;
     while datapath::now_ms() < end {
-        for _ in 0..64 {
+        if !manual {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        for _ in 0..if manual { 64 } else { 0 } {
             dp.step();
         }
         dp.poll(datapath::now_ms());
     }
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1).map(|a| a.parse::<u32>().expect("a number"));
+    let flows = args.next().unwrap_or(1);
+    let rules = args.next().unwrap_or(1).next_power_of_two();
+    let ms = u64::from(args.next().unwrap_or(2)) * 1000;
+    let cores: Vec<usize> = (0..args.next().unwrap_or(0) as usize).collect();
+    let manual = cores.is_empty();
+    let mut dp = datapath(flows, rules, if manual { &[0] } else { &cores }, manual);
+    run(&mut dp, 500, manual);
+    dp.stats_clear();
+    let (start, cpu) = (cycles(), cpu_ns());
+    run(&mut dp, ms, manual);
     let total = cycles() - start;
     let own = (cpu_ns() - cpu) as u128 * datapath::cycles_per_second() as u128 / 1_000_000_000;
-    let (_, p) = dp.perf().into_iter().find(|(w, _)| *w != WorkerId::Kernel).unwrap();
-    let per = |c: u64| c as f64 / p.passes as f64;
-    println!("flows {flows}, rules {}, packets {}", dp.flows().len(), p.passes);
-    println!("cycles/packet: {:.1} of CPU time, {:.1} of wall time", per(own as u64), per(total));
-    println!(
-        "  rx {:.1}  parse {:.1}  lookup {:.1}  act+tx {:.1}; {:.2} visits/packet, {:.3} misses/packet",
-        per(p.rx_cycles),
-        per(p.parse_cycles),
-        per(p.lookup_cycles),
-        per(p.act_cycles),
-        per(p.subtable_lookups),
-        per(p.misses)
-    );
+    println!("flows {flows}, rules {}", dp.flows().len());
+    let mut sum = 0;
+    for (_, p) in dp.perf().into_iter().filter(|(w, _)| *w != WorkerId::Kernel) {
+        sum += p.passes;
+        let per = |c: u64| c as f64 / p.passes as f64;
+        if manual {
+            println!("cycles/packet of CPU time: {:.1}", per(own as u64));
+        }
+        println!(
+            "packets {}; cycles/packet: {:.1} of wall time: rx {:.1}  parse {:.1}  lookup {:.1}  \
+             act+tx {:.1}; {:.2} visits/packet, {:.3} misses/packet",
+            p.passes,
+            per(total),
+            per(p.rx_cycles),
+            per(p.parse_cycles),
+            per(p.lookup_cycles),
+            per(p.act_cycles),
+            per(p.subtable_lookups),
+            per(p.misses)
+        );
+    }
+    let seconds = total as f64 / datapath::cycles_per_second() as f64;
+    println!("Mpps: {:.2}", sum as f64 / seconds / 1e6);
 }

@@ -20,6 +20,8 @@ pub(super) struct Group {
     /// Their numbers are here in `Search::todo`; those that are found leave it.
     from: usize,
     end: usize,
+    /// Where they ended when the cache had been asked.
+    unknown: usize,
 }
 
 impl Group {
@@ -62,7 +64,7 @@ impl Search {
                 self.groups.last_mut().expect("one is open").end = n + 1;
             } else {
                 let port = usize::from(port);
-                self.groups.push(Group { port, slot: 0, from: n, end: n + 1 });
+                self.groups.push(Group { port, from: n, end: n + 1, ..Group::default() });
             }
             last = Some(port);
         }
@@ -114,15 +116,15 @@ impl Table {
         if caching {
             self.by_cache::<P>(keys, &mut search);
         }
-        let unknown = caching.then(|| (search.groups.clone(), search.todo));
+        let unknown = search.todo;
         for round in 0.. {
             if !self.open_round(&mut search, round) {
                 break;
             }
             self.by_subtable::<P>(keys, &mut search);
         }
-        if let Some((groups, todo)) = unknown {
-            self.learn(keys, &groups, &todo);
+        if search.groups.iter().any(|g| g.unknown > g.from) {
+            self.learn(keys, &search.groups, &unknown);
         }
         search.rest(todo);
         self.search = Some(search);
@@ -195,7 +197,7 @@ impl Table {
                 search.todo[left] = i;
                 left += usize::from(!self.known_to_cache::<P>(&cache, keys, i.into()));
             }
-            g.end = left;
+            (g.end, g.unknown) = (left, left);
             self.tally(g.port, Tally { cache_hits: (before - left) as u64, ..Tally::default() });
         }
         search.groups = groups;
@@ -204,18 +206,19 @@ impl Table {
 
     #[inline(always)]
     fn known_to_cache<P: Probe>(&self, cache: &SigCache, keys: &mut Keys, i: usize) -> bool {
-        if keys.rule[i] == 0 {
+        let first = keys.rule[i];
+        if first == 0 {
             return false;
         }
-        let (key, mut hit) = (keys.get(i), (0, 0));
-        let found = cache.search(keys.hash[i], |idx| {
+        let (key, mut hit) = (keys.get(i), (first, 0));
+        let mut covers = |idx| {
             let p = self.store.payload(idx);
-            let m = &self.masks[p.mask()];
-            // SAFETY: the level's instructions are there; a rule's line.
-            let ready = unsafe { P::mask(m) };
+            // SAFETY: the level's instructions are there.
+            let ready = unsafe { P::mask(&self.masks[p.mask()]) };
             hit = (idx, p.program());
             p.usable() && self.verify::<P>(idx, p.mask(), ready, &key)
-        });
+        };
+        let found = covers(first) || cache.search(keys.hash[i], covers);
         if found {
             (keys.rule[i], keys.program[i]) = hit;
         }
@@ -361,7 +364,7 @@ impl Table {
         for g in groups {
             let Some(union) = self.caching(g.port) else { continue };
             let mut learned = 0;
-            let found = todo[g.range()].iter().map(|i| usize::from(*i));
+            let found = todo[g.from..g.unknown].iter().map(|i| usize::from(*i));
             for i in found.filter(|i| keys.rule[*i] != 0) {
                 learned += 1;
                 cache.insert(union.hash(&keys.get(i)), keys.rule[i]);
