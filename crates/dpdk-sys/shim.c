@@ -20,12 +20,40 @@ uint16_t weft_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, ui
 
 int weft_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **pkts, unsigned int n)
 {
-    return rte_pktmbuf_alloc_bulk(pool, pkts, n);
+    unsigned int i;
+
+    if (rte_mempool_get_bulk(pool, (void **)pkts, n) != 0)
+        return -1;
+    for (i = 0; i < n; i++) {
+        struct rte_mbuf *m = pkts[i];
+
+        m->data_off = RTE_PKTMBUF_HEADROOM;
+        m->port = RTE_MBUF_PORT_INVALID;
+        m->ol_flags = 0;
+        m->packet_type = 0;
+        m->pkt_len = 0;
+        m->data_len = 0;
+    }
+    return 0;
+}
+
+/* Is it one whole buffer of this pool that nobody else uses? */
+static inline int is_plain(const struct rte_mbuf *m, const struct rte_mempool *pool)
+{
+    return m->pool == pool && m->nb_segs == 1 && rte_mbuf_refcnt_read(m) == 1 && RTE_MBUF_DIRECT(m);
 }
 
 void weft_free_bulk(struct rte_mbuf **pkts, unsigned int n)
 {
-    rte_pktmbuf_free_bulk(pkts, n);
+    struct rte_mempool *pool = n > 0 ? pkts[0]->pool : NULL;
+    unsigned int i = 0;
+
+    while (i < n && is_plain(pkts[i], pool))
+        i++;
+    if (i == n && n > 0)
+        rte_mempool_put_bulk(pool, (void *const *)pkts, n);
+    else
+        rte_pktmbuf_free_bulk(pkts, n);
 }
 
 int weft_errno(void)

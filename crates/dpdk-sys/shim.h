@@ -11,7 +11,8 @@ struct rte_mempool;
 uint16_t weft_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n);
 /* Sends up to n packets; returns how many the driver took. */
 uint16_t weft_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n);
-/* All or nothing: 0 on success. */
+/* All or nothing: 0 on success. Like weft_free_bulk it leaves alone the second line of an mbuf: of one that is free or
+ * has no successor, `next` is NULL, and nothing else of it means anything without flags. */
 int weft_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **pkts, unsigned int n);
 /* Frees n packets (chains too) of any pools. */
 void weft_free_bulk(struct rte_mbuf **pkts, unsigned int n);
