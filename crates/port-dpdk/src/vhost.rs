@@ -30,11 +30,19 @@ impl RxQueue for Rx {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         self.0.burst(out, max)
     }
+
+    fn prepare(&mut self, step: usize) {
+        self.0.prepare(step);
+    }
 }
 
 impl TxQueue for Tx {
     fn tx(&mut self, packets: &[Packet]) -> usize {
         self.0.burst(packets)
+    }
+
+    fn prepare(&mut self, step: usize) {
+        self.0.prepare(step);
     }
 }
 

@@ -37,6 +37,12 @@ pub trait RxQueue: Send {
     /// Exactly `max` means that there may be more which `fd` does not announce: call again before
     /// waiting.
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize;
+    /// Starts to fetch what the next `rx` will read: step 0, and some time later step 1, which needs
+    /// what step 0 fetched. Called for many queues in turn, so that they do not wait one after the
+    /// other. Changes nothing.
+    fn prepare(&mut self, step: usize) {
+        let _ = step;
+    }
     /// A descriptor to wait on when idle (kernel ports); None: poll only. Level-triggered; stays
     /// the same, and becomes silent when the device is gone.
     fn fd(&self) -> Option<RawFd> {
@@ -49,6 +55,10 @@ pub trait TxQueue: Send {
     /// Sends from the front of `packets`; returns how many were taken (sent, or dropped and freed
     /// and counted by the port itself). The rest stays the caller's. Never blocks.
     fn tx(&mut self, packets: &[Packet]) -> usize;
+    /// As [`RxQueue::prepare`] for the next `tx`.
+    fn prepare(&mut self, step: usize) {
+        let _ = step;
+    }
 }
 
 /// How a port must be served.

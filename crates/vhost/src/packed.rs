@@ -104,6 +104,28 @@ impl Packed {
         u32::from(self.peek.i) + lap - u32::from(self.at.i)
     }
 
+    /// Fetches the lines that the next call of `gather` reads.
+    #[inline]
+    pub fn fetch(&self) {
+        raw::prefetch(self.at(self.at.i));
+        raw::prefetch(self.at(self.at.forward(4 % self.size, self.size).i));
+    }
+
+    /// Shows `see` up to `max` of the next descriptors, with their flags.
+    #[inline]
+    pub fn glance(&self, max: u16, mut see: impl FnMut(Desc, u16)) {
+        let mut place = self.at;
+        for _ in 0..max.min(self.size) {
+            if !self.is_ready(place) {
+                break;
+            }
+            // SAFETY: an entry of the ring, aligned to 16.
+            let desc = unsafe { Desc::read(self.at(place.i)) };
+            see(desc, desc.b);
+            place = place.forward(1, self.size);
+        }
+    }
+
     /// Reads up to `max` more buffers into `batch`. An error is the end of the ring.
     pub fn gather(
         &mut self,

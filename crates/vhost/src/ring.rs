@@ -1,6 +1,6 @@
 //! A virtqueue of either layout, and the two things one does with it.
 
-use crate::batch::{BATCH, Batch, Chain, Direction, Piece};
+use crate::batch::{BATCH, Batch, Chain, Desc, Direction, Piece, flag};
 use crate::memory::Memory;
 use crate::misdeed::{Misdeed, Misdeeds};
 use crate::packed::{self, Packed};
@@ -11,6 +11,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+/// Buffers fetched before the call that uses them.
+const AHEAD: u16 = 8;
 /// Longest virtio-net header.
 const HEADER: usize = 12;
 
@@ -197,6 +199,25 @@ impl Ring {
         })
     }
 
+    /// Starts to fetch what the next call of [`Ring::dequeue`] will read (`sends`), or else of
+    /// [`Ring::enqueue`]: at step 0 of the ring itself, at step 1 of its first buffers. What is
+    /// read on the way is used for nothing else.
+    #[inline]
+    pub fn prepare(&self, step: usize, sends: bool) {
+        if step == 0 {
+            return each!(&self.layout, ring => ring.fetch());
+        }
+        let mut hint = self.hint;
+        let fetch = |desc: Desc, flags: u16| {
+            if flags & (flag::NEXT | flag::INDIRECT) == 0
+                && let Some((at, _)) = self.memory.translate(&mut hint, desc.addr, 1)
+            {
+                lines(at, self.header, if sends { raw::prefetch } else { raw::prefetch_write });
+            }
+        };
+        each!(&self.layout, ring => ring.glance(AHEAD, fetch));
+    }
+
     /// Takes up to `max` packets that the guest sends and appends them to `out`.
     pub fn dequeue(
         &mut self,
@@ -216,7 +237,7 @@ impl Ring {
             moved.blamed = std::mem::take(&mut self.blamed);
             return moved;
         }
-        prefetch(batch, self.header);
+        prefetch(batch, self.header, raw::prefetch);
         if !pool.alloc(out, n) {
             moved.starved = true;
             return moved;
@@ -252,7 +273,7 @@ impl Ring {
         }
         self.begin(batch);
         self.gather(Direction::ToGuest, packets.len(), batch);
-        prefetch(batch, self.header);
+        prefetch(batch, self.header, raw::prefetch_write);
         let (mut next, before) = (0, self.base());
         // A guest that makes bad buffers as fast as we drop them does not keep us here.
         let mut patience = 2 * BATCH;
@@ -331,22 +352,22 @@ impl Ring {
     /// Writes header and packet into these buffers, which are large enough.
     #[inline]
     fn write(&mut self, batch: &Batch, range: Range<usize>, packet: &Packet) {
-        let mut header = [0u8; HEADER];
-        header[10..].copy_from_slice(&(range.len() as u16).to_le_bytes());
-        let (header, data) = (&header[..self.header], packet.data());
-        let chains = &batch.chains[range];
+        let (chains, data) = (&batch.chains[range], packet.data());
+        let buffers = chains.len() as u16;
         if let ([chain], Some(&first)) = (chains, batch.pieces(&chains[0]).first()) {
-            let len = header.len() + data.len();
+            let len = self.header + data.len();
             if first.len as usize >= len {
                 // SAFETY: the piece is mapped and holds both.
                 unsafe {
-                    raw::copy(header.as_ptr(), first.at, header.len());
-                    raw::copy(data.as_ptr(), first.at.add(header.len()), data.len());
+                    raw::header(first.at, self.header == HEADER, buffers);
+                    raw::copy(data.as_ptr(), first.at.add(self.header), data.len());
                 }
                 return self.layout.put(chain, len as u32);
             }
         }
-        let mut source = Source { parts: [header, data] };
+        let mut header = [0u8; HEADER];
+        header[10..].copy_from_slice(&buffers.to_le_bytes());
+        let mut source = Source { parts: [&header[..self.header], data] };
         for chain in chains {
             let written: usize = batch.pieces(chain).iter().map(|piece| source.fill(piece)).sum();
             self.layout.put(chain, written as u32);
@@ -387,13 +408,19 @@ impl Source<'_> {
 
 /// Fetches the first bytes of every buffer.
 #[inline]
-fn prefetch(batch: &Batch, header: usize) {
+fn prefetch(batch: &Batch, header: usize, fetch: fn(*const u8)) {
     for chain in &batch.chains {
         if let Some(piece) = batch.pieces(chain).first() {
-            raw::prefetch(piece.at);
-            raw::prefetch(piece.at.wrapping_add(header + 52));
+            lines(piece.at, header, fetch);
         }
     }
+}
+
+/// Fetches header and first bytes of a packet at `at`.
+#[inline(always)]
+fn lines(at: *const u8, header: usize, fetch: fn(*const u8)) {
+    fetch(at);
+    fetch(at.wrapping_add(header + 52));
 }
 
 /// Copies a frame behind its header from the guest into an empty packet; returns its length.

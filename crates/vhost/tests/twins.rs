@@ -84,6 +84,7 @@ fn guest_sends(features: u64, size: u16, steps: &[Step]) {
             }
             Step::Move(max) => {
                 let mut out = Vec::with_capacity(BATCH);
+                ring.prepare(i % 2, true);
                 let moved = ring.dequeue(&mut batch, &pool, &mut out, *max);
                 assert_eq!(moved.packets, model.len().min(*max).min(BATCH));
                 assert_eq!((moved.packets, moved.dropped), (out.len(), 0));
@@ -116,6 +117,7 @@ fn guest_receives(features: u64, size: u16, steps: &[Step]) {
                 let frames: Vec<_> =
                     (0..*n).map(|k| frame(20 + (i * 37 + k * 11) % 1100, k as u64)).collect();
                 let packets: Vec<Packet> = frames.iter().map(|f| pool.packet(f).unwrap()).collect();
+                ring.prepare(i % 2, false);
                 let moved = ring.enqueue(&mut batch, &packets);
                 assert_eq!(moved.dropped, 0);
                 sent.extend(frames.into_iter().take(moved.packets));

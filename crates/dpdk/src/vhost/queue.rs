@@ -87,6 +87,18 @@ impl VhostRx {
         packets
     }
 
+    /// Starts to fetch what the next burst will read: see `port::RxQueue::prepare`.
+    #[inline]
+    pub fn prepare(&self, step: usize) {
+        let mask = self.shared.rx_mask(self.index);
+        if mask != 0
+            && self.shared.is_own()
+            && let Some(pair) = Turn::new(mask, self.next).pair()
+        {
+            self.shared.prepare(2 * pair as usize + 1, step);
+        }
+    }
+
     /// From the guest's queues in `mask`, until `out` is `end` long.
     #[inline]
     fn own_burst(&mut self, mask: u64, out: &mut Vec<Packet>, end: usize) -> VhostCounters {
@@ -179,15 +191,30 @@ impl VhostTx {
         (!taken).then(|| VhostTx { shared: shared.clone(), index, batch: Batch::default() })
     }
 
+    /// The guest's queue that is sent on, as things are.
+    #[inline]
+    fn ring(&self) -> Option<u16> {
+        let mask = self.shared.tx_mask();
+        (mask != 0).then(|| nth_bit(mask, self.index as u32 % mask.count_ones()) as u16 * 2)
+    }
+
+    /// Starts to fetch what the next burst will touch: see `port::RxQueue::prepare`.
+    #[inline]
+    pub fn prepare(&self, step: usize) {
+        if let Some(ring) = self.ring()
+            && self.shared.is_own()
+        {
+            self.shared.prepare(ring.into(), step);
+        }
+    }
+
     /// Sends from the front; returns how many packets were taken. Without a guest, or one with no
     /// queue enabled, all are taken, dropped and counted.
     #[inline]
     pub fn burst(&mut self, packets: &[Packet]) -> usize {
-        let mask = self.shared.tx_mask();
-        if mask == 0 || !self.shared.up.load(Ordering::Relaxed) {
+        let Some(ring) = self.ring().filter(|_| self.shared.up.load(Ordering::Relaxed)) else {
             return self.drop_all(packets);
-        }
-        let ring = nth_bit(mask, self.index as u32 % mask.count_ones()) as u16 * 2;
+        };
         if self.shared.is_own() {
             return self.own_burst(ring, packets);
         }

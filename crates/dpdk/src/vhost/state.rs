@@ -148,6 +148,16 @@ impl Shared {
         self.own.load(Ordering::Relaxed)
     }
 
+    /// Lets ring `i` fetch what its next burst touches, if it is ours and nobody holds it.
+    #[inline]
+    pub(crate) fn prepare(&self, i: usize, step: usize) {
+        if let Some(mut held) = self.rings.try_hold(i)
+            && let Some(own) = held.get()
+        {
+            own.ring.prepare(step, i % 2 == 1);
+        }
+    }
+
     /// Counts what the guest did wrong on a ring since this was called last.
     #[cold]
     pub(crate) fn blame(&self, ring: &mut OwnRing) {
