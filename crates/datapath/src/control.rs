@@ -5,6 +5,7 @@ use crate::events::*;
 use crate::handle::Handle;
 use crate::invalidate::Tickets;
 use crate::placement::{self, Queue};
+use crate::share::Appetite;
 use crate::stats::{PortCell, RxqCell};
 use crate::topology::{self, Core};
 use crate::tx::Route;
@@ -51,7 +52,14 @@ impl Rxq {
     fn new(port: PortNo, queue: usize, rx: Box<dyn RxQueue>, stats: &Arc<PortCell>) -> Self {
         let cell = Arc::new(RxqCell::default());
         let (stats, c) = (stats.clone(), cell.clone());
-        let spare = Some(Box::new(RxSlot { port, queue, rx, cell: c, stats }));
+        let spare = Some(Box::new(RxSlot {
+            port,
+            queue,
+            rx,
+            cell: c,
+            stats,
+            appetite: Appetite::default(),
+        }));
         Rxq {
             cell,
             at: None,

@@ -1,5 +1,6 @@
 //! The bounded queues between control and a worker: commands one way, reports the other.
 
+use crate::share::Appetite;
 use crate::stats::{PortCell, RxqCell};
 use crate::tx::Route;
 use crate::types::{PerfCell, PortLookup, Settings};
@@ -76,6 +77,7 @@ pub(crate) struct RxSlot {
     pub rx: Box<dyn RxQueue>,
     pub cell: Arc<RxqCell>,
     pub stats: Arc<PortCell>,
+    pub appetite: Appetite,
 }
 
 /// What control keeps of a cached decision.

@@ -35,6 +35,7 @@ mod patch;
 mod placement;
 mod program;
 mod rewrite;
+mod share;
 mod stats;
 mod terminate;
 pub mod testing;

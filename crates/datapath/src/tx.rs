@@ -62,6 +62,8 @@ pub(crate) struct Exits {
     peers: Vec<Option<Peer>>,
     /// Ports with buffered packets.
     waiting: Vec<PortNo>,
+    /// Those whose burst goes now; empty between vectors.
+    going: Vec<PortNo>,
     trash: Vec<Packet>,
     pool: Arc<dyn Pool>,
     shared: Arc<Shared>,
@@ -89,6 +91,7 @@ impl Exits {
             slots: Vec::new(),
             peers: Vec::new(),
             waiting: Vec::new(),
+            going: Vec::new(),
             trash: Vec::with_capacity(VECTOR * 2),
             pool,
             shared,
@@ -281,16 +284,19 @@ impl Exits {
     /// End of a vector of `n` packets: sends what is due, wakes peers, frees buffers.
     pub fn flush_due(&mut self, n: usize, now: u64) {
         self.hold.vector(n);
-        let mut i = 0;
-        while i < self.waiting.len() {
-            let no = self.waiting[i];
-            if self.due(no, now) {
-                self.flush(no);
-                self.waiting.swap_remove(i);
-            } else {
-                i += 1;
+        let (mut waiting, mut going) =
+            (std::mem::take(&mut self.waiting), std::mem::take(&mut self.going));
+        waiting.retain(|no| {
+            let due = self.due(*no, now);
+            if due {
+                going.push(*no);
             }
-        }
+            !due
+        });
+        self.waiting = waiting;
+        self.flush_all(&going);
+        going.clear();
+        self.going = going;
         for peer in self.peers.iter_mut().flatten().filter(|p| p.dirty) {
             peer.dirty = false;
             if let Some(w) = &peer.wake {
@@ -300,6 +306,25 @@ impl Exits {
         if !self.trash.is_empty() {
             self.pool.free(&self.trash);
             self.trash.clear();
+        }
+    }
+
+    /// Sends what these ports have buffered; what each will touch is fetched while others send.
+    fn flush_all(&mut self, ports: &[PortNo]) {
+        let prepare = |slots: &mut [Option<Slot>], k: usize, step| {
+            if let Some(no) = ports.get(k)
+                && let Some(Some(Slot { route: Route::Queue(q), .. })) = slots.get_mut(*no as usize)
+            {
+                q.prepare(step);
+            }
+        };
+        prepare(&mut self.slots, 0, 0);
+        prepare(&mut self.slots, 1, 0);
+        prepare(&mut self.slots, 0, 1);
+        for (k, no) in ports.iter().enumerate() {
+            prepare(&mut self.slots, k + 2, 0);
+            prepare(&mut self.slots, k + 1, 1);
+            self.flush(*no);
         }
     }
 

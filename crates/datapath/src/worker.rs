@@ -3,10 +3,11 @@
 use crate::clock::{cycles, cycles_per_second, now_ms};
 use crate::events::{Command, Handoff, Report, RxSlot, Shared, Wake};
 use crate::kernel::Sleep;
+use crate::share::{self, Share};
 use crate::tx::Exits;
 use crate::types::Settings;
 use crate::vector::Vector;
-use packet::{BURST, VECTOR};
+use packet::VECTOR;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sync::{Consumer, Reader};
@@ -27,8 +28,8 @@ pub(crate) struct Worker {
     brought: Vec<(usize, usize)>,
     /// Which queue is asked first.
     turn: usize,
-    /// Queues that had packets when they were asked, or were not asked.
-    active: usize,
+    /// Queues that are asked for packets of this vector, in order.
+    asking: Vec<usize>,
     inbound: Vec<Consumer<Handoff>>,
     commands: Consumer<Command>,
     settings: Settings,
@@ -61,7 +62,7 @@ impl Worker {
             rx: Vec::new(),
             brought: Vec::new(),
             turn: 0,
-            active: 0,
+            asking: Vec::new(),
             inbound: Vec::new(),
             commands,
             settings: Settings::default(),
@@ -123,40 +124,75 @@ impl Worker {
     /// Step 1: packets that wait, then every queue in turn.
     fn receive(&mut self) -> usize {
         let waiting = self.vector.begin(&mut self.exits);
-        let queues = self.rx.len();
-        // Queues that had packets last time, or were not asked, share the vector, so that none fills it
-        // alone and leaves the others to wait, and no port gets more at once than its ring may hold.
-        let share = (VECTOR / self.active.max(1)).max(BURST);
+        let share = Share::new(self.rx.iter().map(|slot| &slot.appetite));
+        self.choose(&share);
         self.brought.clear();
-        let (mut fresh, mut asked) = (0, 0);
-        self.sleep.iter_mut().for_each(Sleep::look);
-        for k in 0..queues {
-            let limit = share.min(VECTOR - self.vector.len());
+        let mut fresh = 0;
+        self.prepare(0, 0);
+        self.prepare(1, 0);
+        self.prepare(0, 1);
+        for k in 0..self.asking.len() {
+            let limit = share.limit.min(VECTOR - self.vector.len());
             if limit == 0 {
+                self.turn = self.asking[k];
+                self.asking[k..].iter().for_each(|q| self.rx[*q].appetite.passed_over());
                 break;
             }
-            asked = k + 1;
-            let q = (self.turn + k) % queues;
-            if self.sleep.as_ref().is_some_and(|s| !s.is_ready(&*self.rx[q].rx)) {
-                continue;
-            }
-            let slot = &mut self.rx[q];
-            let n = self.vector.receive(&mut *slot.rx, slot.port, limit);
-            if let (Some(s), true) = (&mut self.sleep, n < limit) {
-                s.drained(&*slot.rx);
-            }
-            if n > 0 {
-                self.brought.push((q, n));
-                fresh += n;
-            }
+            self.prepare(k + 2, 0);
+            self.prepare(k + 1, 1);
+            fresh += self.ask(self.asking[k], limit);
         }
-        self.active = self.brought.len() + queues - asked;
-        let ahead = if asked < queues { asked } else { 1 };
-        self.turn = if queues > 0 { (self.turn + ahead) % queues } else { 0 };
         let perf = &self.shared.perf;
         perf.rx_packets.add(fresh as u64);
         perf.recirculated.add(waiting as u64);
         waiting + fresh
+    }
+
+    /// Which queues are asked for packets, in which order.
+    fn choose(&mut self, share: &Share) {
+        let (queues, turn) = (self.rx.len(), self.turn);
+        if queues == 0 {
+            return self.asking.clear();
+        }
+        self.turn = (turn + 1) % queues;
+        match &mut self.sleep {
+            Some(s) => {
+                s.look();
+                self.asking.clear();
+                let all = (0..queues).map(|k| (turn + k) % queues);
+                self.asking.extend(all.filter(|q| s.is_ready(&*self.rx[*q].rx)));
+            }
+            None => share::choose(
+                &mut self.rx,
+                |slot| &mut slot.appetite,
+                share,
+                turn,
+                &mut self.asking,
+            ),
+        }
+    }
+
+    /// Lets the `k`-th queue that is asked fetch what it will read.
+    #[inline]
+    fn prepare(&mut self, k: usize, step: usize) {
+        let slot = self.asking.get(k).map(|q| &mut self.rx[*q]);
+        if let Some(slot) = slot.filter(|slot| !slot.appetite.is_idle()) {
+            slot.rx.prepare(step);
+        }
+    }
+
+    /// Takes up to `limit` packets from queue `q`.
+    fn ask(&mut self, q: usize, limit: usize) -> usize {
+        let slot = &mut self.rx[q];
+        let n = self.vector.receive(&mut *slot.rx, slot.port, limit);
+        slot.appetite.asked(limit, n);
+        if let (Some(s), true) = (&mut self.sleep, n < limit) {
+            s.drained(&*slot.rx);
+        }
+        if n > 0 {
+            self.brought.push((q, n));
+        }
+        n
     }
 
     /// Counts what each queue brought; the vector has `n` packets, theirs are the last.

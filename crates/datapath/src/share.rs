@@ -1,0 +1,172 @@
+//! How receive queues share a vector.
+//!
+//! A queue that brings as much as it may is hungry: hungry queues divide what the others leave. As
+//! long as there is one, a queue that brought little is asked with every second vector only. So
+//! with one busy port and many guests, vectors full of packets for the guests alternate with
+//! vectors full of their answers, and each guest is dealt with for several packets at once. When no
+//! queue is hungry, all are asked every time.
+
+use packet::{BURST, VECTOR};
+
+/// With so many queues that bring little, hungry queues' packets go to many ports.
+const MANY: usize = 8;
+
+/// What a queue did when it was asked last.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Appetite {
+    brought: usize,
+    hungry: bool,
+    rested: bool,
+}
+
+impl Appetite {
+    /// It was asked for up to `limit` packets and brought `n`.
+    #[inline]
+    pub fn asked(&mut self, limit: usize, n: usize) {
+        *self = Appetite { brought: n, hungry: n >= limit, rested: false };
+    }
+
+    /// There was no room in the vector to ask it.
+    pub fn passed_over(&mut self) {
+        self.rested = true;
+    }
+
+    /// It had nothing.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.brought == 0
+    }
+
+    fn is_light(&self) -> bool {
+        !self.hungry && self.brought < BURST / 2
+    }
+}
+
+/// How the next vector is shared.
+pub(crate) struct Share {
+    /// There are hungry queues.
+    busy: bool,
+    /// Most packets from one queue.
+    pub limit: usize,
+}
+
+impl Share {
+    /// Among these queues.
+    pub fn new<'a>(queues: impl Iterator<Item = &'a Appetite>) -> Share {
+        let (mut active, mut hungry, mut light, mut expected) = (0, 0, 0, 0);
+        for queue in queues.filter(|queue| !queue.is_idle()) {
+            active += 1;
+            hungry += usize::from(queue.hungry);
+            light += usize::from(queue.is_light());
+            let comes = !queue.hungry && (queue.rested || !queue.is_light());
+            expected += if comes { queue.brought } else { 0 };
+        }
+        // Half a vector if all of it may go to one port, whose ring is perhaps no longer.
+        let most = if active <= 1 || light >= MANY { VECTOR } else { VECTOR / 2 };
+        let limit = VECTOR.saturating_sub(expected) / hungry.max(1);
+        Share { busy: hungry > 0, limit: limit.clamp(BURST, most) }
+    }
+}
+
+/// Writes to `asking` which queues are asked, in order: those that had to wait first, the others from
+/// `turn` on.
+pub(crate) fn choose<Q>(
+    queues: &mut [Q],
+    appetite: fn(&mut Q) -> &mut Appetite,
+    share: &Share,
+    turn: usize,
+    asking: &mut Vec<usize>,
+) {
+    let all = queues.len();
+    asking.clear();
+    for (k, waited) in (0..2 * all).map(|k| (k % all, k < all)) {
+        let q = (turn + k) % all;
+        let queue = appetite(&mut queues[q]);
+        if queue.rested != waited {
+            continue;
+        }
+        match !waited && share.busy && queue.is_light() {
+            true => queue.rested = true,
+            false => asking.push(q),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One vector of queues with so much in each; what is asked is taken. What each brought.
+    fn step(queues: &mut [Appetite], have: &mut [usize], turn: &mut usize) -> Vec<Option<usize>> {
+        let share = Share::new(queues.iter());
+        let mut brought = vec![None; queues.len()];
+        let (mut room, mut asking) = (VECTOR, Vec::new());
+        choose(queues, |q| q, &share, *turn, &mut asking);
+        *turn = (*turn + 1) % queues.len();
+        for (k, q) in asking.iter().copied().enumerate() {
+            let limit = share.limit.min(room);
+            if limit == 0 {
+                asking[k..].iter().for_each(|q| queues[*q].passed_over());
+                *turn = q;
+                break;
+            }
+            let n = have[q].min(limit);
+            queues[q].asked(limit, n);
+            have[q] -= n;
+            room -= n;
+            brought[q] = Some(n);
+        }
+        brought
+    }
+
+    #[test]
+    fn alone_a_queue_fills_the_vector_and_two_share_it() {
+        for (n, each) in [(1, VECTOR), (2, VECTOR / 2), (4, VECTOR / 4), (8, BURST)] {
+            let (mut queues, mut have) = (vec![Appetite::default(); n], vec![100_000; n]);
+            let mut turn = 0;
+            for _ in 0..20 {
+                step(&mut queues, &mut have, &mut turn);
+            }
+            assert_eq!(step(&mut queues, &mut have, &mut turn), vec![Some(each); n]);
+        }
+    }
+
+    /// A port that always has packets, and guests that answer each.
+    #[test]
+    fn many_guests_are_dealt_with_for_several_packets_at_once() {
+        const GUESTS: usize = 32;
+        let mut queues = vec![Appetite::default(); GUESTS + 1];
+        let mut have = vec![0; GUESTS + 1];
+        let (mut to, mut asked, mut came) = (0, 0, 0);
+        let mut turn = 0;
+        for i in 0..400 {
+            have[GUESTS] = VECTOR;
+            let brought = step(&mut queues, &mut have, &mut turn);
+            for _ in 0..brought[GUESTS].unwrap_or(0) {
+                have[to % GUESTS] += 1;
+                to += 1;
+            }
+            if i >= 100 {
+                let guests = brought[..GUESTS].iter().flatten();
+                asked += guests.clone().count();
+                came += guests.sum::<usize>();
+            }
+        }
+        assert!(came >= 6 * asked, "{came} packets in {asked} bursts");
+        assert!(have[..GUESTS].iter().all(|n| *n <= 3 * BURST), "{have:?}");
+    }
+
+    #[test]
+    fn nobody_rests_when_nobody_is_hungry_and_nobody_twice() {
+        let (mut queues, mut have, mut turn) = (vec![Appetite::default(); 3], vec![0; 3], 0);
+        for _ in 0..5 {
+            have.fill(3);
+            assert_eq!(step(&mut queues, &mut have, &mut turn), vec![Some(3); 3]);
+        }
+        have[0] = 10_000;
+        for _ in 0..5 {
+            let twice = [0, 1].map(|_| step(&mut queues, &mut have, &mut turn));
+            assert!((0..3).all(|q| twice.iter().any(|brought| brought[q].is_some())));
+        }
+    }
+}
