@@ -1,7 +1,7 @@
 //! Rule changes at a given rate while packets flow: an OpenFlow 1.3 controller of few words.
 //!
 //! It adds and deletes rules for /32 destinations in 17.0.0.0/8 in table 0, where the experiment's rules are; no packet
-//! goes there. A barrier every 100 ms tells how far the switch is.
+//! goes there. A barrier every 20 ms tells how far the switch is.
 
 use anyhow::{Context, Result};
 use std::io::{Read, Write};
@@ -68,8 +68,8 @@ fn send(mut socket: UnixStream, rate: u32, stop: &AtomicBool) -> std::io::Result
             bytes.extend(flow_mod(n, 0));
         }
         sent = sent.max(due.min(sent + rate));
-        if passed.as_millis() / 100 > barriers {
-            barriers = passed.as_millis() / 100;
+        if passed.as_millis() / 20 > barriers {
+            barriers = passed.as_millis() / 20;
             bytes.extend(message(BARRIER_REQUEST, sent, &[]));
         }
         socket.write_all(&bytes)?;
