@@ -1,5 +1,6 @@
 //! A rule: match, priority, versions and the caller's value.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use crate::stage::Step;
@@ -127,6 +128,11 @@ impl<T> Rule<T> {
             used: AtomicBool::new(false),
             value,
         }
+    }
+
+    /// Asks for the memory of a rule that will be looked at soon.
+    pub fn prefetch(self: &Arc<Self>) {
+        crate::slots::prefetch(Arc::as_ptr(self));
     }
 
     /// The caller's value.

@@ -12,14 +12,14 @@ use crate::packet_out::StagedPacket;
 use crate::switch::{Limbo, Switch};
 use crate::table::FlowRule;
 use crate::types::{BridgeId, PortSpec};
-use openflow::{
-    FlowMod, FlowRemoved, GroupMod, MonitorUpdate, OfError, PortMod, Removed, flow_flag,
-};
+use openflow::{FlowMod, FlowRemoved, GroupMod, MonitorUpdate, OfError, PortMod, Removed};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Flows that a small change cleans up after its predecessors.
 const FEW: usize = 64;
+/// How many rules ahead the memory of those that are removed is fetched.
+const AHEAD: usize = 8;
 /// Retired memory is looked at after this many changes.
 const RECLAIM_EVERY: u32 = 256;
 
@@ -46,12 +46,20 @@ pub type Outcome = Result<(), (usize, OfError)>;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Change(u64);
 
+/// What becomes of a removed rule's record once nobody sees the rule.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Record {
+    Goes,
+    /// Another rule has it now.
+    Stays,
+}
+
 /// How to take a step back.
 pub(crate) enum Undo {
     /// A rule that no packet saw yet.
     Added(u8, Arc<FlowRule>),
     /// A rule that still lives in the current version.
-    Removed(u8, Arc<FlowRule>),
+    Removed(u8, Arc<FlowRule>, Record),
     /// A record as it was.
     Record(u32, Box<FlowRec>),
     Group(Box<GroupUndo>),
@@ -79,7 +87,7 @@ pub(crate) struct Txn {
     pub version: u64,
     pub now: u64,
     pub undo: Vec<Undo>,
-    /// Ids whose rule goes for good, with the reason.
+    /// Flows that go and whose controllers are told, with the reason.
     pub gone: Vec<(u32, Removed)>,
     pub regions: Regions,
     /// The regions cover the item at hand already.
@@ -244,10 +252,13 @@ impl Switch {
         let mut rest = std::mem::replace(&mut txn.rest, Rest::Nothing);
         let more = match &mut rest {
             Rest::Nothing => false,
-            Rest::Remove(rules, reason) => rules
-                .next()
-                .map(|(table, rule)| self.stage_remove(txn, table, &rule, *reason))
-                .is_some(),
+            Rest::Remove(rules, reason) => {
+                if let Some((_, later)) = rules.as_slice().get(AHEAD) {
+                    later.prefetch();
+                }
+                let next = rules.next();
+                next.map(|(table, rule)| self.stage_remove(txn, table, &rule, *reason)).is_some()
+            }
             Rest::Modify(rules, to) => rules
                 .next()
                 .map(|(table, rule)| self.stage_rewrite(txn, table, &rule, to))
@@ -310,15 +321,12 @@ impl Switch {
         }
     }
 
-    /// A flow is gone for good: tell, and free its id.
+    /// A flow is gone for good.
     fn removed(&mut self, txn: &Txn, id: u32, reason: Removed) {
         let Some(rec) = self.slots.flow(id) else { return };
-        if rec.flags & flow_flag::SEND_FLOW_REM != 0 {
-            let stats = self.stats_of(&rec.rule, rec, txn.now);
-            let message = Box::new(FlowRemoved { stats, reason });
-            self.outbox.events.push(Event::FlowRemoved(txn.bridge, message));
-        }
-        self.slots.release(id, txn.now);
+        let stats = self.stats_of(&rec.rule, rec, txn.now);
+        let message = Box::new(FlowRemoved { stats, reason });
+        self.outbox.events.push(Event::FlowRemoved(txn.bridge, message));
     }
 
     /// What readers of the old version may still see goes later ([`Switch::tidy`]).
@@ -346,8 +354,11 @@ impl Switch {
                 break;
             }
             match limbo.steps.next() {
-                Some(Undo::Removed(table, rule)) => {
+                Some(Undo::Removed(table, rule, record)) => {
                     let t = limbo.tables.get(table);
+                    if record == Record::Goes {
+                        self.slots.release(rule.value().id, limbo.now);
+                    }
                     unlinked.extend(t.and_then(|t| t.unlink(&rule)));
                     unlinked.push(rule);
                 }
@@ -374,7 +385,7 @@ impl Switch {
         for u in txn.undo.into_iter().rev() {
             match u {
                 Undo::Added(table, rule) => self.undo_add(txn.bridge, table, rule, txn.now),
-                Undo::Removed(table, rule) => {
+                Undo::Removed(table, rule, _) => {
                     rule.set_remove_version(classifier::NEVER);
                     self.note(txn.bridge, table, rule.value(), true);
                 }

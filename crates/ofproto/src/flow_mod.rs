@@ -1,6 +1,6 @@
 //! Flow-mods: which flows they mean, and what is staged for each.
 
-use crate::change::{Note, Rest, Txn, Undo};
+use crate::change::{Note, Record, Rest, Txn, Undo};
 use crate::check;
 use crate::counters::{Counter, FlowRec, Slot};
 use crate::group::GroupUndo;
@@ -112,10 +112,11 @@ impl Switch {
             if let Some(rec) = self.slots.flow(old.value().id).filter(|_| keep) {
                 (count, used) = (rec.count, rec.used);
             }
-            self.stage_replace(txn, table, &old);
+            self.unlink(txn, table, &old, Record::Goes);
         }
         let id = self.slots.next(txn.now);
-        let flow = Flow::new(id, m.cookie, m.instructions.as_slice().into());
+        let told = m.flags & flow_flag::SEND_FLOW_REM != 0;
+        let flow = Flow::new(id, told, m.cookie, m.instructions.as_slice().into());
         let rule = Arc::new(FlowRule::with_version(key, mask, m.priority, txn.version, flow));
         let rec = FlowRec {
             rule: rule.clone(),
@@ -177,21 +178,11 @@ impl Switch {
         }
     }
 
-    /// Takes a rule out because another takes its place.
-    fn stage_replace(&mut self, txn: &mut Txn, table: u8, rule: &Arc<FlowRule>) {
-        self.unlink(txn, table, rule);
-        // The id goes without an event: the flow is replaced, not removed.
-        if let Some(rec) = self.slots.flow_mut(rule.value().id) {
-            txn.undo.push(Undo::Record(rule.value().id, Box::new(rec.clone())));
-            rec.flags &= !flow_flag::SEND_FLOW_REM;
-            txn.gone.push((rule.value().id, Removed::Delete));
-        }
-    }
-
-    fn unlink(&mut self, txn: &mut Txn, table: u8, rule: &Arc<FlowRule>) {
+    /// Takes a rule out; nobody is told.
+    fn unlink(&mut self, txn: &mut Txn, table: u8, rule: &Arc<FlowRule>, record: Record) {
         rule.set_remove_version(txn.version);
         self.note(txn.bridge, table, rule.value(), false);
-        txn.undo.push(Undo::Removed(table, rule.clone()));
+        txn.undo.push(Undo::Removed(table, rule.clone(), record));
     }
 
     pub(crate) fn stage_remove(
@@ -201,10 +192,11 @@ impl Switch {
         rule: &Arc<FlowRule>,
         reason: Removed,
     ) {
-        self.unlink(txn, table, rule);
+        self.unlink(txn, table, rule, Record::Goes);
         self.stage_region(txn, table, rule);
-        let id = rule.value().id;
-        txn.gone.push((id, reason));
+        if rule.value().told {
+            txn.gone.push((rule.value().id, reason));
+        }
         if self.bridge(txn.bridge).is_ok_and(|b| b.monitored) {
             txn.notes.push(Note::Deleted(rule.clone(), reason));
         }
@@ -253,9 +245,9 @@ impl Switch {
     ) {
         let id = old.value().id;
         let cookie = to.cookie.unwrap_or(old.value().cookie);
-        let flow = Flow::new(id, cookie, to.instructions.clone());
+        let flow = Flow::new(id, old.value().told, cookie, to.instructions.clone());
         let rule = Arc::new(old.renewed(txn.version, flow));
-        self.unlink(txn, table, old);
+        self.unlink(txn, table, old, Record::Stays);
         let before = self.slots.flow(id).cloned();
         if let Some(rec) = self.slots.flow_mut(id) {
             rec.rule = rule.clone();

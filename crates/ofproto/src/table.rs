@@ -16,14 +16,16 @@ pub(crate) struct Flow {
     pub id: u32,
     /// Do the instructions name groups?
     pub groups: bool,
+    /// Is a controller told when the flow goes (SEND_FLOW_REM)?
+    pub told: bool,
     pub cookie: u64,
     /// Shared by the flows of one modification.
     pub instructions: Arc<[Instruction]>,
 }
 
 impl Flow {
-    pub fn new(id: u32, cookie: u64, instructions: Arc<[Instruction]>) -> Flow {
-        Flow { id, groups: names_groups(&instructions), cookie, instructions }
+    pub fn new(id: u32, told: bool, cookie: u64, instructions: Arc<[Instruction]>) -> Flow {
+        Flow { id, groups: names_groups(&instructions), told, cookie, instructions }
     }
 }
 
