@@ -1,7 +1,7 @@
 //! Actions as `ovs-ofctl dump-flows` and `ofproto/trace` print them.
 
-use crate::fields;
 use flow::{Field, Format, port_text};
+use openflow::check::wire_bits;
 use openflow::{Action, Instruction, Subfield, port};
 
 fn plain(_: u32) -> Option<String> {
@@ -202,7 +202,7 @@ pub(crate) fn now_text(s: Subfield, value: u128) -> String {
 fn sub(s: Subfield) -> String {
     let name = nxm_name(s.field);
     match (s.ofs, s.bits) {
-        (0, n) if usize::from(n) == fields::wire_bits(s.field) => format!("{name}[]"),
+        (0, n) if usize::from(n) == wire_bits(s.field) => format!("{name}[]"),
         (o, 1) => format!("{name}[{o}]"),
         (o, n) => format!("{name}[{o}..{}]", o + n - 1),
     }
@@ -213,7 +213,7 @@ pub fn parse_subfield(text: &str) -> Option<Subfield> {
     let (name, range) = text.strip_suffix(']')?.split_once('[')?;
     let mut all = flow::FIELDS.iter().copied().chain((0..16).map(Field::Reg));
     let field = all.find(|f| nxm_name(*f) == name)?;
-    let wide = fields::wire_bits(field);
+    let wide = wire_bits(field);
     let (first, last) = match range.split_once("..") {
         _ if range.is_empty() => (0, wide - 1),
         Some((a, b)) => (a.parse().ok()?, b.parse().ok()?),

@@ -1,110 +1,45 @@
-//! Which actions and instructions a flow-mod, group-mod or packet-out may carry.
+//! Which actions and instructions this switch can execute, and which groups it has. What the protocol says of
+//! them is checked by [`openflow::check`].
 
 use crate::bridge::Bridge;
-use crate::fields::{self, ETH_MPLS, ETH_MPLS_MC, VLAN_PRESENT};
 use crate::table::N_TABLES;
-use flow::{Field, Key, at};
-use openflow::{Action, GROUP_ANY, Instruction, Match, OfError, OfPort, Subfield, port};
+use openflow::{Action, GROUP_ANY, Instruction, Match, OfError, OfPort, Version, check, port};
 
 type Checked = Result<(), OfError>;
 
-/// Checks a flow's instructions against its match and the bridge's groups.
+/// Checks a flow's instructions, by the rules that hold in every version.
 pub(crate) fn instructions(b: &Bridge, table: u8, m: &Match, list: &[Instruction]) -> Checked {
-    let mut key = m.key;
-    for i in list {
-        match i {
-            Instruction::Meter(_) => return Err(OfError::MeterInvalid),
-            Instruction::Apply(a) => actions(b, &mut key, a)?,
-            Instruction::Write(a) => action_set(b, &mut key, a)?,
-            Instruction::Clear | Instruction::WriteMetadata { .. } => {}
-            Instruction::Goto(t) if *t <= table || usize::from(*t) >= N_TABLES => {
-                return Err(OfError::InstBadTableId);
-            }
-            Instruction::Goto(_) => {}
-        }
-    }
-    Ok(())
+    check::check_instructions(list, m, Version::V10, N_TABLES as u8, table)?;
+    list.iter().try_for_each(|i| match i {
+        Instruction::Meter(_) => Err(OfError::MeterInvalid),
+        Instruction::Apply(a) | Instruction::Write(a) => supported(b, a),
+        Instruction::Clear | Instruction::WriteMetadata { .. } | Instruction::Goto(_) => Ok(()),
+    })
 }
 
-/// Actions that an action set cannot hold.
-fn action_set(b: &Bridge, key: &mut Key, list: &[Action]) -> Checked {
-    use Action as A;
-    for a in list {
-        let bad = matches!(
-            a,
-            A::OutputReg { .. }
-                | A::Clone(_)
-                | A::Push(_)
-                | A::Pop(_)
-                | A::Exit
-                | A::Note(_)
-                | A::Enqueue { .. }
-                | A::PopQueue
-        );
-        if bad {
-            return Err(OfError::ActBadType);
-        }
-    }
-    actions(b, key, list)
+/// Checks actions whose prerequisites are met or not per packet (groups, packet-outs).
+pub(crate) fn lenient(b: &Bridge, list: &[Action]) -> Checked {
+    check::check_any(list)?;
+    supported(b, list)
 }
 
-/// Checks actions in order; `key` follows the Ethertype and VLAN that they make.
-pub(crate) fn actions(b: &Bridge, key: &mut Key, list: &[Action]) -> Checked {
-    list.iter().try_for_each(|a| action(b, key, a))
+fn supported(b: &Bridge, list: &[Action]) -> Checked {
+    list.iter().try_for_each(|a| action(b, a))
 }
 
-fn action(b: &Bridge, key: &mut Key, a: &Action) -> Checked {
+fn action(b: &Bridge, a: &Action) -> Checked {
     use Action as A;
     match a {
         A::Output { port, .. } | A::Enqueue { port, .. } => output(*port),
-        A::OutputReg { src, .. } => source(*src, key),
-        A::Controller { pause, meter, .. } => match *pause || meter.is_some() {
-            true => Err(OfError::ActBadType),
-            false => Ok(()),
-        },
+        A::Controller { pause: true, .. } | A::Controller { meter: Some(_), .. } => {
+            Err(OfError::ActBadType)
+        }
         A::Group(id) => group(b, *id),
-        A::SetField { field, .. } => writable(*field, key),
-        A::Load { dst, .. } => dest(*dst, key),
-        A::Move { src, dst } => match src.bits == dst.bits {
-            true => source(*src, key).and(dest(*dst, key)),
-            false => Err(OfError::ActBadArgument),
-        },
-        A::Push(s) => source(*s, key),
-        A::Pop(d) => dest(*d, key),
-        A::SetVlanVid { push_if_absent, .. } | A::SetVlanPcp { push_if_absent, .. } => {
-            if *push_if_absent || key.u16(at::VLAN) & VLAN_PRESENT != 0 {
-                key.set_u16(at::VLAN, VLAN_PRESENT);
-            }
-            Ok(())
+        A::Resubmit { ct: true, .. } => Err(OfError::ActBadType),
+        A::Resubmit { table: Some(t), .. } if *t != 0xff && usize::from(*t) >= N_TABLES => {
+            Err(OfError::BadTableId)
         }
-        A::StripVlan => {
-            key.set_u16(at::VLAN, 0);
-            Ok(())
-        }
-        A::PushVlan { ethertype: 0x8100 | 0x88a8 } => {
-            key.set_u16(at::VLAN, VLAN_PRESENT);
-            Ok(())
-        }
-        A::PushVlan { .. } => Err(OfError::ActBadArgument),
-        A::PushMpls { ethertype } if matches!(*ethertype, ETH_MPLS | ETH_MPLS_MC) => {
-            key.set_u16(at::ETH_TYPE, *ethertype);
-            key.set_u8(at::PROTO, 0);
-            Ok(())
-        }
-        A::PushMpls { .. } => Err(OfError::ActBadArgument),
-        A::PopMpls { ethertype } => {
-            match any_kind(key) || fields::is_mpls(key.u16(at::ETH_TYPE)) {
-                true => key.set_u16(at::ETH_TYPE, *ethertype),
-                false => return Err(OfError::ActMatchInconsistent),
-            }
-            Ok(())
-        }
-        A::Resubmit { table, ct, .. } => match (table, ct) {
-            (_, true) => Err(OfError::ActBadType),
-            (Some(t), _) if *t != 0xff && usize::from(*t) >= N_TABLES => Err(OfError::BadTableId),
-            _ => Ok(()),
-        },
-        A::Clone(inner) => actions(b, &mut key.clone(), inner),
+        A::Clone(inner) => supported(b, inner),
         A::FinTimeout { .. }
         | A::Conjunction { .. }
         | A::Multipath { .. }
@@ -112,7 +47,21 @@ fn action(b: &Bridge, key: &mut Key, a: &Action) -> Checked {
         | A::CtClear
         | A::DeleteField(_) => Err(OfError::ActBadType),
         A::Meter(_) => Err(OfError::MeterInvalid),
-        A::SetQueue(_)
+        A::Controller { .. }
+        | A::OutputReg { .. }
+        | A::Resubmit { .. }
+        | A::SetField { .. }
+        | A::Load { .. }
+        | A::Move { .. }
+        | A::Push(_)
+        | A::Pop(_)
+        | A::SetVlanVid { .. }
+        | A::SetVlanPcp { .. }
+        | A::StripVlan
+        | A::PushVlan { .. }
+        | A::PushMpls { .. }
+        | A::PopMpls { .. }
+        | A::SetQueue(_)
         | A::PopQueue
         | A::SetEthSrc(_)
         | A::SetEthDst(_)
@@ -153,73 +102,4 @@ fn group(b: &Bridge, id: u32) -> Checked {
         true => Ok(()),
         false => Err(OfError::ActBadOutGroup),
     }
-}
-
-fn writable(field: Field, key: &mut Key) -> Checked {
-    if !exists(field) || !field.writable() {
-        return Err(OfError::ActBadSetArgument);
-    }
-    present(field, key)?;
-    if matches!(field, Field::VlanVid | Field::VlanTci) {
-        key.set_u16(at::VLAN, VLAN_PRESENT);
-    }
-    Ok(())
-}
-
-/// A packet of every kind: the marker is in a bit that no prerequisite looks at.
-const ANY_KIND: (usize, u8) = (at::FLAGS, 0x80);
-
-/// Checks actions whose prerequisites are met or not per packet (groups, packet-outs).
-pub(crate) fn lenient(b: &Bridge, list: &[Action]) -> Checked {
-    let mut key = Key::ZERO;
-    key.set_u8(ANY_KIND.0, ANY_KIND.1);
-    actions(b, &mut key, list)
-}
-
-fn any_kind(key: &Key) -> bool {
-    key.u8(ANY_KIND.0) & ANY_KIND.1 != 0
-}
-
-fn present(field: Field, key: &Key) -> Checked {
-    if any_kind(key) {
-        return Ok(());
-    }
-    // A match on later fragments may name what only first ones have.
-    let mut key = *key;
-    key.set_u8(at::FRAG, 0);
-    match fields::met(fields::prereq(field), &key) {
-        true => Ok(()),
-        false => Err(OfError::ActMatchInconsistent),
-    }
-}
-
-fn source(s: Subfield, key: &Key) -> Checked {
-    range(s)?;
-    present(s.field, key)
-}
-
-fn dest(s: Subfield, key: &mut Key) -> Checked {
-    range(s)?;
-    if !s.field.writable() {
-        return Err(OfError::ActBadArgument);
-    }
-    present(s.field, key)
-}
-
-/// Registers that exist (a key has sixteen of 32 bits).
-pub(crate) fn exists(field: Field) -> bool {
-    match field {
-        Field::Reg(i) => i < 16,
-        Field::Xreg(i) => i < 8,
-        Field::Xxreg(i) => i < 4,
-        _ => true,
-    }
-}
-
-fn range(s: Subfield) -> Checked {
-    if !exists(s.field) {
-        return Err(OfError::ActBadArgument);
-    }
-    let fits = s.bits > 0 && usize::from(s.ofs) + usize::from(s.bits) <= fields::wire_bits(s.field);
-    if fits { Ok(()) } else { Err(OfError::ActBadArgument) }
 }

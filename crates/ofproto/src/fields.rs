@@ -103,12 +103,3 @@ pub(crate) fn met(prereq: Prereq, key: &Key) -> bool {
         Prereq::Nd(Some(t)) => icmpv6 && key.u16(at::TP_SRC) == t,
     }
 }
-
-/// Bits that a subfield may span: some fields are wider in messages than in keys.
-pub(crate) fn wire_bits(field: Field) -> usize {
-    match field {
-        Field::TunId => 64,
-        Field::ArpOp => 16,
-        f => f.bits(),
-    }
-}

@@ -1,4 +1,5 @@
-//! Are actions consistent with each other and with the flow's match?
+//! Are actions consistent with each other and with the flow's match? What the protocol says of them; what
+//! a switch can do, and which groups and meters it has, it checks itself.
 //!
 //! The checks go through the actions in order and keep what is known of the packet: its Ethernet
 //! type, IP protocol and VLAN tags, as pushes and pops change them. What may come to nothing
@@ -14,26 +15,24 @@ use flow::{Field, at, frag};
 pub const ANY_TABLE: u8 = 0xff;
 const METER_MAX: u32 = 0xffff_0000;
 
-/// Checks actions of a flow (or of a packet-out: a match of its in_port) against its match.
+/// Checks actions whose packets nothing is known of (groups, packet-outs): what an action needs is there or
+/// not, packet by packet.
 ///
-/// Errors: `ActMatchInconsistent` where a prerequisite is missing, `ActBadTag` for a third VLAN
-/// tag, `ActBadOutPort`, `MeterInvalid`, `ActBadArgument`.
-pub fn check_actions(
-    actions: &[Action],
-    m: &Match,
-    version: Version,
-    _n_tables: u8,
-    _table: u8,
-) -> Result<(), OfError> {
-    Packet { m: m.clone(), strict: version != Version::V10 }.check_all(actions)
+/// Errors: as [`check_instructions`], without `ActMatchInconsistent`.
+pub fn check_any(actions: &[Action]) -> Result<(), OfError> {
+    Packet { m: Match::default(), rules: Rules::Any }.check_all(actions)
 }
 
-/// Checks a flow's instructions against its match and table, as [`check_actions`] and: goto must
-/// lead to a later table below `n_tables` (else `InstBadTableId`). [`ANY_TABLE`] for `n_tables` or
-/// `table` leaves that out.
+/// Checks a flow's instructions against its match and table. Goto must lead to a later table below
+/// `n_tables`; [`ANY_TABLE`] for `n_tables` or `table` leaves that out. What is refused in 1.0 is refused in
+/// every version.
 ///
 /// A write-actions list is executed in its own order and maybe in another table, so that a missing
 /// prerequisite is an error there only where it is one in 1.0.
+///
+/// Errors: `ActMatchInconsistent` where a prerequisite is missing, `ActBadTag` for a third VLAN
+/// tag, `ActBadOutPort`, `MeterInvalid`, `ActBadArgument`, `ActBadSetArgument`, `ActBadType` for what an
+/// action set cannot hold, `InstBadTableId`.
 pub fn check_instructions(
     instructions: &[Instruction],
     m: &Match,
@@ -41,11 +40,13 @@ pub fn check_instructions(
     n_tables: u8,
     table: u8,
 ) -> Result<(), OfError> {
+    let apply = if version == Version::V10 { Rules::Lenient } else { Rules::Strict };
     for instruction in instructions {
         match instruction {
-            Instruction::Apply(list) => check_actions(list, m, version, n_tables, table)?,
+            Instruction::Apply(list) => Packet { m: m.clone(), rules: apply }.check_all(list)?,
             Instruction::Write(list) => {
-                Packet { m: m.clone(), strict: false }.check_all(list)?;
+                check_set(list)?;
+                Packet { m: m.clone(), rules: Rules::Lenient }.check_all(list)?;
             }
             Instruction::Meter(id) => check_meter(*id)?,
             Instruction::Goto(next) => check_goto(*next, n_tables, table)?,
@@ -53,6 +54,49 @@ pub fn check_instructions(
         }
     }
     Ok(())
+}
+
+/// What an action set cannot hold.
+fn check_set(list: &[Action]) -> Result<(), OfError> {
+    use Action as A;
+    let held = |a: &A| {
+        !matches!(
+            a,
+            A::OutputReg { .. }
+                | A::Clone(_)
+                | A::Push(_)
+                | A::Pop(_)
+                | A::Exit
+                | A::Note(_)
+                | A::Enqueue { .. }
+                | A::PopQueue
+        )
+    };
+    if list.iter().all(held) { Ok(()) } else { Err(OfError::ActBadType) }
+}
+
+/// Is there such a register? A key has sixteen of 32 bits.
+pub fn exists(field: Field) -> bool {
+    match field {
+        Field::Reg(i) => i < 16,
+        Field::Xreg(i) => i < 8,
+        Field::Xxreg(i) => i < 4,
+        _ => true,
+    }
+}
+
+/// Bits that a subfield may span: some fields are wider in messages than in keys.
+pub fn wire_bits(field: Field) -> usize {
+    match field {
+        Field::TunId => 64,
+        Field::ArpOp => 16,
+        f => f.bits(),
+    }
+}
+
+fn check_range(s: Subfield) -> Result<(), OfError> {
+    let inside = s.bits > 0 && usize::from(s.ofs) + usize::from(s.bits) <= wire_bits(s.field);
+    if exists(s.field) && inside { Ok(()) } else { Err(OfError::ActBadArgument) }
 }
 
 fn check_goto(next: u8, n_tables: u8, table: u8) -> Result<(), OfError> {
@@ -65,11 +109,21 @@ fn check_meter(id: u32) -> Result<(), OfError> {
     if (1..=METER_MAX).contains(&id) { Ok(()) } else { Err(OfError::MeterInvalid) }
 }
 
+/// What a missing prerequisite means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rules {
+    /// An error.
+    Strict,
+    /// An error, but for actions that just have no effect then.
+    Lenient,
+    /// Nothing: it may be there.
+    Any,
+}
+
 /// What is known of a packet between two actions.
 struct Packet {
     m: Match,
-    /// Is an action without effect an error?
-    strict: bool,
+    rules: Rules,
 }
 
 impl Packet {
@@ -82,6 +136,7 @@ impl Packet {
         match action {
             Output { port, .. } => check_output_port(*port).map(|_| ()),
             OutputReg { src, .. } | Push(src) => self.reads(*src),
+            Move { src, dst } if src.bits != dst.bits => Err(OfError::ActBadArgument),
             Move { src, dst } => self.reads(*src).and_then(|()| self.writes(*dst)),
             Load { dst, value } => {
                 self.writes(*dst)?;
@@ -98,7 +153,8 @@ impl Packet {
                 Ok(())
             }
             StripVlan => self.pop_vlan(),
-            PushVlan { .. } => self.push_vlan(),
+            PushVlan { ethertype: eth::VLAN | eth::SVLAN } => self.push_vlan(),
+            PushVlan { .. } => Err(OfError::ActBadArgument),
             SetIpSrc(_) | SetIpDst(_) => self.expect(prereq::eth_type(&self.m) == eth::IP),
             SetIpDscp(_) | SetIpEcn(_) | SetIpTtl(_) | DecTtl { .. } => self.expect(self.is_ip()),
             SetL4Src(_) | SetL4Dst(_) => self.expect(self.has_ports()),
@@ -106,6 +162,7 @@ impl Packet {
             SetMplsLabel(_) | SetMplsTc(_) | SetMplsTtl(_) | DecMplsTtl => {
                 self.expect(is_mpls(prereq::eth_type(&self.m)))
             }
+            PushMpls { ethertype } if !is_mpls(*ethertype) => Err(OfError::ActBadArgument),
             PushMpls { ethertype } => {
                 self.expect(self.m.key.u32(at::PACKET_TYPE) == 0)?;
                 self.m.key.set_u16(at::ETH_TYPE, *ethertype);
@@ -117,10 +174,8 @@ impl Packet {
                 self.m.key.set_u16(at::ETH_TYPE, *ethertype);
                 Ok(())
             }
-            Resubmit { ct: true, .. } if !prereq::holds(Field::CtNwProto, &self.m) => {
-                Err(OfError::ActMatchInconsistent)
-            }
-            Clone(list) => Packet { m: self.m.clone(), strict: self.strict }.check_all(list),
+            Resubmit { ct: true, .. } => self.need(prereq::holds(Field::CtNwProto, &self.m)),
+            Clone(list) => Packet { m: self.m.clone(), rules: self.rules }.check_all(list),
             Meter(id) => check_meter(*id),
             DeleteField(_) => Err(OfError::ActBadArgument),
             _ => Ok(()),
@@ -129,11 +184,19 @@ impl Packet {
 
     /// An action that would have no effect unless `condition` holds.
     fn expect(&self, condition: bool) -> Result<(), OfError> {
-        if condition || !self.strict { Ok(()) } else { Err(OfError::ActMatchInconsistent) }
+        let fine = condition || self.rules != Rules::Strict;
+        if fine { Ok(()) } else { Err(OfError::ActMatchInconsistent) }
+    }
+
+    /// Something that means nothing unless `condition` holds.
+    fn need(&self, condition: bool) -> Result<(), OfError> {
+        let fine = condition || self.rules == Rules::Any;
+        if fine { Ok(()) } else { Err(OfError::ActMatchInconsistent) }
     }
 
     fn reads(&self, s: Subfield) -> Result<(), OfError> {
-        if prereq::holds(s.field, &self.m) { Ok(()) } else { Err(OfError::ActMatchInconsistent) }
+        check_range(s)?;
+        self.need(prereq::holds(s.field, &self.m))
     }
 
     fn writes(&self, s: Subfield) -> Result<(), OfError> {
@@ -142,10 +205,11 @@ impl Packet {
     }
 
     fn set_field(&mut self, field: Field, value: u128) -> Result<(), OfError> {
-        let no_tag = field == Field::VlanVid && !self.has_vlan();
-        if no_tag || !prereq::holds(field, &self.m) {
-            return Err(OfError::ActMatchInconsistent);
+        if !exists(field) || !field.writable() {
+            return Err(OfError::ActBadSetArgument);
         }
+        let no_tag = field == Field::VlanVid && !self.has_vlan();
+        self.need(!no_tag && prereq::holds(field, &self.m))?;
         if field == Field::VlanTci {
             self.m.key.set_u16(at::VLAN, value as u16);
         }
@@ -206,7 +270,7 @@ mod tests {
     }
 
     fn check(version: Version, m: &Match, actions: &[Action]) -> Result<(), OfError> {
-        check_actions(actions, m, version, 254, 0)
+        check_instructions(&[Instruction::Apply(actions.to_vec())], m, version, 254, 0)
     }
 
     const INCONSISTENT: Result<(), OfError> = Err(OfError::ActMatchInconsistent);
@@ -248,6 +312,26 @@ mod tests {
         assert_eq!(check(V13, &m, &[mpls.clone(), Action::SetL4Src(1)]), INCONSISTENT);
         let back = [mpls, Action::DecMplsTtl, Action::PopMpls { ethertype: 0x800 }];
         assert_eq!(check(V13, &m, &back), Ok(()));
+    }
+
+    #[test]
+    fn packets_of_any_kind_may_be_what_an_action_needs() {
+        let dst = Subfield { field: Field::IpTtl, ofs: 0, bits: 8 };
+        let load = Action::Load { dst, value: 1 };
+        assert_eq!(check(V10, &Match::default(), std::slice::from_ref(&load)), INCONSISTENT);
+        assert_eq!(check_any(&[load, Action::StripVlan, Action::SetL4Src(1)]), Ok(()));
+        let push = Action::Push(Subfield { field: Field::Reg(200), ..dst });
+        assert_eq!(check_any(&[push]), Err(OfError::ActBadArgument));
+        let beyond = Action::Push(Subfield { ofs: 1, ..dst });
+        assert_eq!(check_any(&[beyond]), Err(OfError::ActBadArgument));
+    }
+
+    #[test]
+    fn an_action_set_does_not_hold_everything() {
+        let write = |a| check_instructions(&[Instruction::Write(vec![a])], &tcp(), V13, 254, 0);
+        assert_eq!(write(Action::Exit), Err(OfError::ActBadType));
+        assert_eq!(write(Action::output(1)), Ok(()));
+        assert_eq!(write(Action::PushVlan { ethertype: 0x800 }), Err(OfError::ActBadArgument));
     }
 
     #[test]
