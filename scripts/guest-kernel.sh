@@ -9,12 +9,14 @@ target=$(cd "$target" && pwd)
 work=$(mktemp -d "$target/guest-kernel.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-package() { apt-cache depends linux-image-cloud-amd64 2>/dev/null | awk '/Depends: linux-image/ { print $2; exit }'; }
-name=$(package)
-[ -n "$name" ] || { apt-get update -qq; name=$(package); }
-[ -n "$name" ] || { echo "weft: the tests' Linux guest needs Debian's package linux-image-cloud-amd64" >&2; exit 1; }
+download() {
+    name=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | awk '/Depends: linux-image/ { print $2; exit }')
+    [ -n "$name" ] && apt-get download -qq -o APT::Sandbox::User=root "$name"
+}
+# Lists of packages may be missing, or too old.
+download 2>/dev/null || { apt-get update -qq && download; } ||
+    { echo "weft: the tests' Linux guest needs Debian's package linux-image-cloud-amd64" >&2; exit 1; }
 echo "weft: unpacking $name for the tests' Linux guest"
-apt-get download -qq -o APT::Sandbox::User=root "$name"
 dpkg -x ./*.deb tree
 mkdir guest-kernel
 find tree/lib/modules -name '*.ko' \( -name 'virtio*' -o -name '*failover*' \) -exec cp -t guest-kernel {} +
