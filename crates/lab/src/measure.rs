@@ -155,6 +155,7 @@ pub fn run(name: &str, options: &Options) -> Result<PathBuf> {
         bail!("{}", if interrupted() { "interrupted" } else { "every run failed" });
     }
     if interrupted() {
+        results.environment.cut = "it was interrupted".into();
         eprintln!("interrupted: these are the runs until then");
     }
     results.environment.steal_percent = steal.percent(results.environment.cpus);

@@ -110,7 +110,7 @@ impl Row {
             let rules = if cell.ceiling { String::new() } else { format!("{rules} / {masks}") };
             let _ = write!(out, "| {case} | {rules} | {system} | ");
             let Some((cycles, mpps)) = cell.cycles().zip(cell.mpps()) else {
-                out.push_str("failed | | | 0 | | | | | | |\n");
+                out.push_str("no run | | | 0 | | | | | | |\n");
                 continue;
             };
             let spread = cell.spread(drift).unwrap_or(cycles);
@@ -160,7 +160,7 @@ mod tests {
         let weft = columns(lines[3]);
         assert_eq!(weft[4..=6], ["125.0", "81.7", "168.3"]);
         assert_eq!(weft[8..=10], ["1.00", "85.0", "2.00"]);
-        assert!(lines[4].contains("failed"));
+        assert!(lines[4].contains("no run"));
         assert!(lines[5].contains("papers/002") && lines[5].contains("4.80"));
         assert!(text.contains("Take care"));
     }
