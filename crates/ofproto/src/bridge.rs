@@ -119,7 +119,7 @@ fn describe(spec: &PortSpec) -> Box<PortDesc> {
         hw_addr: spec.hw_addr,
         name: spec.name.clone(),
         config: spec.config,
-        state: spec.state | if down { 0 } else { port_state::LIVE },
+        state: spec.state & !port_state::LIVE | if down { 0 } else { port_state::LIVE },
         curr: spec.curr,
         curr_speed: spec.curr_speed,
         max_speed: spec.max_speed,
