@@ -1,7 +1,7 @@
 #!/bin/bash
 # Has OVS's own test suite (Debian's openvswitch-source, never copied into this repository) judge weftd:
-# runs groups of it with weftd in ovs-vswitchd's place and compares what fails with judge-ofproto.txt.
-# Usage: judge.sh [WEFTD [GROUP...]]   WEFTD: target/debug/weftd; GROUPs: those of ofproto.at.
+# runs groups of it with weftd in ovs-vswitchd's place and compares what fails with judge-*.txt.
+# Usage: judge.sh [WEFTD [GROUP...]]   WEFTD: target/debug/weftd; GROUPs: those of ofproto.at and tunnel*.at.
 # As root. JUDGE_DIR keeps the unpacked suite and its logs (tests/testsuite.dir); else both go.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -49,8 +49,10 @@ EOF
 [ -e "$dir/suite" ] || prepare
 cd "$dir/suite/tests"
 if [ $# -eq 0 ]; then
-    mapfile -t groups < <(sed -n 's/^\(at_help_all="\)\{0,1\}\([0-9]*\);ofproto\.at:.*/\2/p' testsuite)
-    set -- "${groups[0]}-${groups[-1]}"
+    for suite in ofproto 'tunnel[a-z0-9-]*'; do
+        mapfile -t groups < <(sed -n "s/^\(at_help_all=\"\)\{0,1\}\([0-9]*\);$suite\.at:.*/\2/p" testsuite)
+        set -- "$@" "${groups[0]}-${groups[-1]}"
+    done
 fi
 results=$dir/results
 env PATH="$dir/bin:$PATH" ./testsuite -j"$(nproc)" -d -C "$PWD" AUTOTEST_PATH= "$@" 2>/dev/null |
@@ -58,7 +60,7 @@ env PATH="$dir/bin:$PATH" ./testsuite -j"$(nproc)" -d -C "$PWD" AUTOTEST_PATH= "
 echo "passed $(grep -c ' ok$' "$results"), failed $(grep -c FAILED "$results"), skipped $(grep -c skipped "$results")"
 
 # What fails though it is not known to, and what passes though it is known to fail.
-known() { grep -v '^#' "$here/judge-ofproto.txt" | sed 's/ *|.*//'; }
+known() { grep -hv '^#' "$here"/judge-*.txt | sed 's/ *|.*//'; }
 title='s/^ *[0-9]*: //; s/ *\(ok\|FAILED.*\|skipped.*\)$//'
 comm -23 <(grep FAILED "$results" | sed "$title" | sort) <(known | sort) > "$dir/worse"
 comm -12 <(grep ' ok$' "$results" | sed "$title" | sort) <(known | sort) | sed 's/^/passes now: /'

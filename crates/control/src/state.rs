@@ -32,6 +32,8 @@ pub struct State {
     pub bridges: BTreeMap<String, Bridge>,
     /// Datapath ports of tunnels.
     pub tunnels: crate::tunnels::TunnelPorts,
+    /// Addresses that tests gave to devices.
+    pub dummy_addresses: ofproto::Addresses,
     /// Where what packet threads read is published.
     pub domain: sync::Domain,
     /// Connections.
@@ -98,6 +100,7 @@ impl State {
             domain,
             bridges: BTreeMap::new(),
             tunnels: Default::default(),
+            dummy_addresses: Default::default(),
             conns: BTreeMap::new(),
             snoops: Snoops::default(),
             next_conn: 1,

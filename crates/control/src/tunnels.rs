@@ -286,6 +286,7 @@ pub fn attach(s: &mut State, conf: &IfaceConf) -> Result<PortNo, String> {
     let others = others.filter(|p| p.dp_port == shared).filter_map(|p| p.tunnel.as_ref());
     for other in others {
         if other.kind != spec.kind {
+            vlog::warn!("netdev", "{}: could not set configuration (File exists)", conf.name);
             return Options(conf).fail(
                 "VXLAN-GBP, and non-VXLAN-GBP tunnels can't be configured on the same dst_port",
             );

@@ -52,7 +52,8 @@ fn apply(s: &mut State, new: &Snapshot, old: Option<&Snapshot>) {
     let same = |o: &Snapshot| o.routes == new.routes && o.addresses == new.addresses;
     if !old.is_some_and(same) {
         let routes = new.routes.iter().filter_map(|r| route(r, &new.addresses)).collect();
-        s.ofproto.change_routes(|t| t.replace_kernel(routes, new.addresses.clone()));
+        let addresses = [&new.addresses[..], &s.dummy_addresses].concat();
+        s.ofproto.change_routes(|t| t.replace_kernel(routes, addresses));
         s.status_dirty = true;
     }
     let now = s.now_ns();

@@ -86,7 +86,11 @@ fn tunnelled(r: &mut Rng, kind: TunnelKind) -> Vec<u8> {
 /// Something is odd about the outer header, or wrong.
 fn odd(r: &mut Rng, kind: TunnelKind) -> Vec<u8> {
     let mut f = tunnelled(r, kind);
-    match r.below(11) {
+    match r.below(12) {
+        11 => {
+            f[r.pick(&[20usize, 21])] |= 1 << r.below(6);
+            fix_ip(&mut f);
+        }
         10 => f[r.pick(&[42usize, 43, 44, 45])] ^= 1 << r.below(8),
         0 => f[24] ^= 1,
         1 => f[42] = r.next() as u8,

@@ -214,6 +214,7 @@ impl Switch {
         let spec = b.ports.remove(&of_port).ok_or(ConfigError::NoPort(of_port))?;
         b.macs.remove_if(&b.mac_index, |e| e.port == of_port);
         self.outbox.events.push(Event::PortStatus(id, DELETED, describe(&spec), None));
+        self.forget_neighbours(&[&spec.name]);
         self.publish();
         self.outbox.region(Region::ALL);
         Ok(())

@@ -147,6 +147,8 @@ impl Switch {
         let counts = bridge.patch_counts.values().flat_map(|base| [*base, base + 1]);
         counts.for_each(|c| self.slots.release(c, now));
         bridge.groups.values().flat_map(|g| g.credits()).for_each(|c| self.slots.release(c, now));
+        let names: Vec<&str> = bridge.ports.values().map(|p| p.name.as_str()).collect();
+        self.forget_neighbours(&names);
         self.publish();
         self.outbox.region(Region::ALL);
         Ok(())

@@ -83,6 +83,13 @@ impl Switch {
         self.outbox.underlay = true;
     }
 
+    /// Forgets the next hops behind ports that are no more.
+    pub(crate) fn forget_neighbours(&mut self, ports: &[&str]) {
+        if self.neighbours.forget(ports) {
+            self.publish_underlay();
+        }
+    }
+
     /// Seconds until a next hop that nobody uses is forgotten.
     pub fn neighbour_aging(&self) -> u32 {
         (self.neighbours.aging_ns / 1_000_000_000) as u32

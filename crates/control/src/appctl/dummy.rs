@@ -9,6 +9,8 @@ const PAYLOAD: usize = 64;
 
 /// All of them.
 pub const COMMANDS: &[Command] = &[
+    command("netdev-dummy/ip4addr", "[netdev] ipaddr/mask-prefix-len", 2, 2, add_address),
+    command("netdev-dummy/ip6addr", "[netdev] ip6addr", 2, 2, add_address),
     command("netdev-dummy/receive", "name packet|flow...", 2, usize::MAX, receive),
     command("netdev-dummy/set-admin-state", "[netdev] up|down", 1, 2, set_admin_state),
     command("time/stop", "", 0, 0, |_, _| {
@@ -41,6 +43,20 @@ fn receive(s: &mut State, args: &[String]) -> Result<String, String> {
     } else {
         Err("no such dummy netdev".into())
     }
+}
+
+/// `netdev-dummy/ip4addr NAME ADDRESS/LEN`: as if the kernel had said so.
+fn add_address(s: &mut State, args: &[String]) -> Result<String, String> {
+    if !s.bridges.values().any(|b| b.ifaces.contains_key(&args[0])) {
+        return Err("Unknown Dummy Interface".into());
+    }
+    let (ip, len) = super::tunnels::network(&args[1]).ok_or("Invalid address")?;
+    s.dummy_addresses.push((args[0].clone(), ip, len));
+    let mut all = s.ofproto.routes().addresses().clone();
+    all.push((args[0].clone(), ip, len));
+    s.ofproto.change_routes(|t| t.set_addresses(all));
+    s.flush_changes();
+    Ok("OK\n".into())
 }
 
 fn port_number(s: &State, name: &str) -> Option<flow::PortNo> {

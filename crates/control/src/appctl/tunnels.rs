@@ -28,7 +28,7 @@ pub fn routes(s: &mut State, _: &[String]) -> Answer {
 }
 
 /// `ADDRESS[/LEN]`.
-fn network(text: &str) -> Option<(IpAddr, u8)> {
+pub fn network(text: &str) -> Option<(IpAddr, u8)> {
     let (ip, len) = match text.split_once('/') {
         Some((ip, len)) => (ip, Some(len)),
         None => (text, None),

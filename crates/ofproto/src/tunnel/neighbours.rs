@@ -97,6 +97,13 @@ impl Neighbours {
         self.known.len() != before
     }
 
+    /// Forgets all behind these ports; was there any?
+    pub fn forget(&mut self, ports: &[&str]) -> bool {
+        let before = self.known.len();
+        self.known.retain(|(port, _), _| !ports.contains(&port.as_str()));
+        self.known.len() != before
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.known.clear();
@@ -124,6 +131,7 @@ mod tests {
         assert!(!n.wanted("b", other, 5 * SECOND));
         assert_eq!(n.get("b", other), Some([2; 6]));
         assert_eq!(n.get("c", other), None);
+        assert!(!n.forget(&["c"]) && n.forget(&["a", "b"]) && n.all().is_empty());
     }
 
     #[test]

@@ -94,6 +94,11 @@ impl Routes {
         user.for_each(|r| self.insert(r.clone()));
     }
 
+    /// Takes over which addresses devices have.
+    pub fn set_addresses(&mut self, addresses: Addresses) {
+        self.addresses = Arc::new(addresses);
+    }
+
     /// All, in the order in which they are looked at.
     pub fn all(&self) -> Vec<&Route> {
         self.tables
