@@ -295,8 +295,8 @@ impl Table {
             return slot;
         }
         let wider = (1..MASKS).filter(|slot| more || p.uses(*slot)).filter_map(|slot| {
-            let m = &subs[slot].as_ref()?.mask;
-            mask::subset(mask, m).then(|| (mask::weight(m), slot))
+            let sub = subs[slot].as_ref()?;
+            mask::subset(mask, &sub.mask).then_some((sub.weight, slot))
         });
         wider.min().map_or(0, |(_, slot)| slot)
     }

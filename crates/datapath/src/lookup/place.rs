@@ -3,47 +3,55 @@
 use super::mask::Words;
 
 /// Entries; a mask has one place.
-const ENTRIES: usize = 1024;
+const ENTRIES: usize = 8192;
 
 /// A memory of (mask, subtable) that may forget, and may take one mask for another: what it says must
 /// be checked.
-pub(crate) struct Places(Box<[(u64, u8); ENTRIES]>);
+pub(crate) struct Places {
+    entries: Box<[(u32, u8)]>,
+    /// Part of every tag: another number, and nothing is known.
+    epoch: u64,
+}
 
 impl Places {
     pub fn new() -> Self {
-        Places(Box::new([(0, 0); ENTRIES]))
+        Places { entries: vec![(0, 0); ENTRIES].into(), epoch: 0 }
     }
 
-    /// Stands for a mask of a port, while rules are few or not; never 0.
+    /// Stands for a mask of a port, while rules are few or not.
     #[inline]
     pub fn tag(mask: &Words, port: u16, few: bool) -> u64 {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
         let turned = mask.iter().zip(1..).map(|(w, i)| w.wrapping_mul(ODD.rotate_left(i) | 1));
         let start = u64::from(port) << 32 | u64::from(few) << 16;
-        turned.fold(start, |h: u64, w| h.wrapping_add(w ^ w >> 29)) | 1
+        turned.fold(start, |h: u64, w| h.wrapping_add(w ^ w >> 29))
     }
 
     #[inline]
-    fn entry(tag: u64) -> usize {
-        (tag.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 54) as usize
+    fn entry(&self, tag: u64) -> (usize, u32) {
+        let mixed = (tag ^ self.epoch).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        // Never 0: that is an empty place.
+        ((mixed >> 51) as usize, mixed as u32 ^ (mixed >> 20) as u32 | 1)
     }
 
     /// The subtable under this tag.
     #[inline]
     pub fn get(&self, tag: u64) -> Option<usize> {
-        let (known, slot) = self.0[Self::entry(tag)];
-        (known == tag).then_some(slot.into())
+        let (at, check) = self.entry(tag);
+        let (known, slot) = self.entries[at];
+        (known == check).then_some(slot.into())
     }
 
     /// Remembers.
     pub fn put(&mut self, tag: u64, slot: usize) {
-        self.0[Self::entry(tag)] = (tag, slot as u8);
+        let (at, check) = self.entry(tag);
+        self.entries[at] = (check, slot as u8);
     }
 
     /// Subtables came or may go: everything is looked for again.
     pub fn forget(&mut self) {
-        self.0.fill((0, 0));
+        self.epoch += 1;
     }
 }
 
-const _: () = assert!(ENTRIES == 1 << (64 - 54) && super::store::MASKS <= 256);
+const _: () = assert!(ENTRIES == 1 << (64 - 51) && super::store::MASKS <= 256);

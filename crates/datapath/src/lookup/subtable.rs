@@ -26,6 +26,8 @@ pub(crate) struct Bucket {
 /// See the module.
 pub(crate) struct Subtable {
     pub mask: Words,
+    /// Bits of the mask.
+    pub weight: u32,
     /// Does the mask look at lines 1..3?
     pub ext: bool,
     hasher: Hasher,
@@ -51,6 +53,7 @@ impl Subtable {
     pub fn new(mask: Words, secret: u64, capacity: usize, huge: bool) -> Self {
         let room = (capacity / WAYS * 4).next_power_of_two().max(4);
         Subtable {
+            weight: super::mask::weight(&mask),
             ext: mask[8..].iter().any(|w| *w != 0),
             hasher: Hasher::new(&mask, secret),
             mask,
