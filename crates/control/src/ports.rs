@@ -150,6 +150,20 @@ impl Iface {
         if at_output > 0 {
             *all.entry("tx_dropped".into()).or_insert(0) += at_output;
         }
+        if port_dpdk::KINDS.contains(&self.conf.kind.as_str()) {
+            let too_long = seen.drops[Drop::TooLong as usize];
+            let failed = all.get("tx_dropped").map_or(0, |all| all.saturating_sub(too_long));
+            // What ovs-vswitchd counts apart, and tools look at.
+            for (name, value) in [
+                ("ovs_tx_failure_drops", failed),
+                ("ovs_tx_mtu_exceeded_drops", too_long),
+                ("ovs_tx_invalid_hwol_drops", 0),
+                ("ovs_tx_qos_drops", 0),
+                ("ovs_rx_qos_drops", 0),
+            ] {
+                all.insert(name.into(), value);
+            }
+        }
         all
     }
 }

@@ -69,7 +69,6 @@ impl Reporter {
             for iface in bridge.ifaces.values_mut() {
                 let mut row = interface(iface, &mut s.dp, statistics);
                 if tunnels::is_tunnel(&iface.conf.kind) {
-                    row.ifindex = Some(0);
                     row.status = tunnels::status(&s.ofproto, bridge.id, iface);
                 }
                 status.interfaces.insert(iface.conf.uuid, row);
@@ -106,6 +105,7 @@ fn interface(iface: &mut Iface, dp: &mut Datapath, statistics: bool) -> Interfac
     let Some(port) = device.and_then(|no| dp.port_mut(no)) else {
         // A patch or tunnel port: always there, always up.
         row.mac_in_use = Some(crate::reconcile::mac_of(iface.conf.uuid));
+        row.ifindex = Some(0);
         (row.admin_up, row.link_up, row.link_resets) = (Some(true), Some(true), Some(0));
         return row;
     };

@@ -150,3 +150,85 @@ fn cached_flows_have_names_where_they_are_wanted() {
     assert!(port.parse::<u16>().is_ok(), "{line}");
     assert!(!line.contains("p2"), "{line}");
 }
+
+/// The columns that a port's type fills, and the keys in `status` and `statistics`; not the values, which differ.
+fn columns(sw: &Switch<'_>, iface: &str) -> Vec<String> {
+    let get = |column: &str| sw.vsctl(&["get", "interface", iface, column]).unwrap();
+    let keys = |column: &str| -> Vec<String> {
+        let text = get(column);
+        let pairs = text.trim().trim_matches(['{', '}']).split(", ").filter(|p| !p.is_empty());
+        pairs.map(|p| format!("{iface} {column}:{}", p.split('=').next().unwrap_or(""))).collect()
+    };
+    let mut all = [keys("status"), keys("statistics")].concat();
+    for column in ["duplex", "ifindex", "link_speed", "mtu", "mac_in_use", "link_resets"] {
+        let is = if get(column).trim() == "[]" { "empty" } else { "set" };
+        all.push(format!("{iface} {column} {is}"));
+    }
+    for column in ["admin_state", "link_state", "error"] {
+        all.push(format!("{iface} {column} {}", get(column).trim()));
+    }
+    all
+}
+
+/// Has every interface its statistics?
+fn counted(sw: &Switch<'_>, names: &[&str]) -> bool {
+    let empty = |n: &&str| sw.vsctl(&["get", "interface", n, "statistics"]).unwrap().trim() == "{}";
+    !names.iter().any(empty)
+}
+
+const KERNEL_PORTS: [&str; 6] = ["br0", "v0", "i0", "t0", "pa", "pb"];
+
+fn with_kernel_ports(ns: &Netns, config: SwitchConfig) -> Switch<'_> {
+    let sw = Switch::start(ns, config).unwrap();
+    ns.ip("link add v0 type veth peer name v1").unwrap();
+    ns.ip("link set v0 up").unwrap();
+    ns.ip("link set v1 up").unwrap();
+    let words = "add-br br0 -- set bridge br0 datapath_type=netdev -- add-port br0 v0 \
+                 -- add-port br0 i0 -- set interface i0 type=internal \
+                 -- add-port br0 t0 -- set interface t0 type=tap \
+                 -- add-port br0 pa -- set interface pa type=patch options:peer=pb \
+                 -- add-port br0 pb -- set interface pb type=patch options:peer=pa";
+    sw.vsctl(&words.split_whitespace().collect::<Vec<_>>()).unwrap();
+    sw
+}
+
+#[test]
+fn interfaces_have_the_same_columns() {
+    if !privileged() {
+        return;
+    }
+    let (a, b) = (Netns::new().unwrap(), Netns::new().unwrap());
+    let weft = with_kernel_ports(&a, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")));
+    let ovs = with_kernel_ports(&b, SwitchConfig::oracle());
+    let null = "add-port br0 n0 -- set interface n0 type=dpdk options:dpdk-devargs=net_null0,no-rx=1 \
+                -- add-port br0 vs -- set interface vs type=dpdkvhostuser";
+    weft.vsctl(&null.split_whitespace().collect::<Vec<_>>()).unwrap();
+    for _ in 0..300 {
+        if counted(&weft, &KERNEL_PORTS)
+            && counted(&weft, &["n0", "vs"])
+            && counted(&ovs, &KERNEL_PORTS)
+        {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    for iface in KERNEL_PORTS {
+        let mut mine = columns(&weft, iface);
+        // Drops by name are ours alone, and there only when they are not 0.
+        mine.retain(|line| !line.contains("statistics:tx_drop_"));
+        assert_eq!(mine, columns(&ovs, iface));
+    }
+    // What ovs-vswitchd 3.1 with DPDK has, which needs hugepages and is not started here.
+    for (iface, names) in [
+        ("n0", "rx_errors rx_missed_errors rx_mbuf_allocation_errors tx_errors"),
+        ("vs", "ovs_tx_retries"),
+    ] {
+        let mine = columns(&weft, iface);
+        let all = "rx_packets rx_bytes rx_dropped tx_packets tx_bytes tx_dropped ovs_rx_qos_drops \
+                   ovs_tx_failure_drops ovs_tx_invalid_hwol_drops ovs_tx_mtu_exceeded_drops ovs_tx_qos_drops";
+        for name in names.split_whitespace().chain(all.split_whitespace()) {
+            let key = format!("{iface} statistics:{name}");
+            assert!(mine.contains(&key), "{key} is missing in {mine:#?}");
+        }
+    }
+}
