@@ -86,12 +86,16 @@ impl Drop for Server {
     }
 }
 
-/// Runs iperf3 in the guest; bytes that arrived.
+/// Runs iperf3 in the guest; bytes that arrived. Again if the server is not done with the client before.
 fn iperf(guest: &mut Linux, how: &str) -> u64 {
-    let text = guest.run(&format!("iperf3 -c 10.0.0.2 -J {how}"));
-    let report: serde_json::Value = serde_json::from_str(&text).expect(&text);
+    let mut report = serde_json::Value::Null;
+    wait_for("iperf3's server", || {
+        let (Ok(text) | Err(text)) = guest.try_run(&format!("iperf3 -c 10.0.0.2 -J {how}"));
+        report = serde_json::from_str(&text).expect(&text);
+        !report["error"].as_str().is_some_and(|e| e.contains("busy"))
+    });
     let bytes = report["end"]["sum_received"]["bytes"].as_u64();
-    bytes.unwrap_or_else(|| panic!("{text}"))
+    bytes.unwrap_or_else(|| panic!("{report}"))
 }
 
 #[test]
