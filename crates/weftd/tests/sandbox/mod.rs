@@ -163,9 +163,12 @@ pub fn kill(pid: u32, signal: i32) {
     unsafe { libc::kill(pid as i32, signal) };
 }
 
-/// Whether a process exists and is no zombie.
+/// Whether anything of a process runs: other threads of a zombie may still hold its locks.
 pub fn is_alive(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+    let zombie = |stat: String| stat.contains(") Z ");
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let mut stats = threads.flatten().map(|t| fs::read_to_string(t.path().join("stat")));
+    stats.any(|stat| stat.is_ok_and(|stat| !zombie(stat)))
 }
 
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
