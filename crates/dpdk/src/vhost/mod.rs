@@ -9,6 +9,7 @@
 //! negotiated what is rare (logging of dirty pages, an IOMMU), post-copy migration is on, or the
 //! port asks for it. That is the slow twin.
 
+mod leaving;
 mod queue;
 mod rings;
 mod socket;

@@ -230,6 +230,7 @@ impl VhostSocket {
 
 impl Drop for VhostSocket {
     fn drop(&mut self) {
+        self.shared.leaving.wait(&self.path);
         // The callbacks that this makes need the entry, and the lock on the table free.
         // SAFETY: registered by us; the string is NUL-terminated.
         unsafe { sys::rte_vhost_driver_unregister(self.path.as_ptr()) };
@@ -330,6 +331,9 @@ static MESSAGES: Messages = Messages(sys::rte_vhost_user_extern_ops {
 const SET_MEM_TABLE: u32 = 5;
 
 unsafe extern "C" fn new_connection(vid: i32) -> i32 {
+    if let Some(entry) = entry(vid) {
+        entry.shared.leaving.ended();
+    }
     // SAFETY: the library passes a live guest; the functions are static.
     unsafe { sys::rte_vhost_extern_callback_register(vid, &MESSAGES.0, std::ptr::null_mut()) }
 }

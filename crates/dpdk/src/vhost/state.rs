@@ -9,6 +9,7 @@
 //! ([`super::rings`]), and a guest is served in one of the two ways from when it comes until it
 //! goes, but for one change: to the library, when it starts to log its pages.
 
+use super::leaving::Leaving;
 use super::rings::{OwnRing, Rings};
 use super::takeover;
 use std::sync::Mutex;
@@ -110,6 +111,7 @@ pub(crate) struct Shared {
     pub(crate) tx: Vec<Slot>,
     control: Slot,
     connections: Mutex<Vec<Connection>>,
+    pub(crate) leaving: Leaving,
     /// May rings be ours at all?
     own_wanted: bool,
     /// Are those of the guest that is served?
@@ -135,6 +137,7 @@ impl Shared {
             tx: slots(n_txq),
             control: Slot::default(),
             connections: Mutex::new(Vec::new()),
+            leaving: Leaving::default(),
             own_wanted,
             own: AtomicBool::new(false),
             rings: Rings::new(2 * MAX_PAIRS),
@@ -247,6 +250,7 @@ impl Shared {
 
     /// A connection ends for good.
     pub(crate) fn closed(&self, vid: i32) {
+        self.leaving.begins(vid);
         self.change(vid, |c| c.running = false);
         self.lock().retain(|c| c.vid != vid);
     }
