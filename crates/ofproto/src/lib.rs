@@ -41,6 +41,8 @@ mod golden;
 #[cfg(test)]
 mod laws;
 #[cfg(test)]
+mod slices;
+#[cfg(test)]
 mod tests;
 
 pub use action_text::{action_text, actions_text, instructions_text, parse_subfield};

@@ -14,8 +14,13 @@ const OURS: &str = "aa:55:00:00:00:01";
 const SOON: Duration = Duration::from_secs(3);
 
 /// The underlay and a guest behind `br-int`: 10.1.1.1 and fd00::1 are ours, .2 and ::2 the peer's.
-/// `options` are those of the tunnel besides its key, `device` what the peer's device is made with.
-fn with_tunnel(options: &str, device: &str, f: impl FnOnce(&Switch, &Netns, &Netns)) {
+/// `tunnel(n)` are the settings of host `n`'s tunnel, the first of which is ours. The peer is the kernel's
+/// `device`, or OVS.
+fn with_peer(
+    tunnel: impl Fn(u8) -> String,
+    device: Option<&str>,
+    f: impl FnOnce(&Switch, &Netns, &Netns),
+) {
     if !privileged() {
         return;
     }
@@ -24,25 +29,47 @@ fn with_tunnel(options: &str, device: &str, f: impl FnOnce(&Switch, &Netns, &Net
     veth((&ns, "nic0"), (&peer, "eth0")).unwrap();
     veth((&ns, "g0"), (&guest, "eth0")).unwrap();
     let sw = start(&ns);
-    add_bridge(&sw, "br-phy");
-    vsctl(&sw, &format!("set bridge br-phy other-config:hwaddr={OURS} -- add-port br-phy nic0"));
-    add_bridge(&sw, "br-int");
+    endpoint(&sw, &ns, "nic0", 1, &tunnel(1));
     vsctl(&sw, "add-port br-int g0");
-    for (ns, dev, n) in [(&ns, "br-phy", 1), (&peer, "eth0", 2)] {
-        ns.ip(&format!("addr add 10.1.1.{n}/24 dev {dev}")).unwrap();
-        ns.ip(&format!("addr add fd00::{n}/64 dev {dev}")).unwrap();
-        ns.ip(&format!("link set {dev} up")).unwrap();
+    let mut ovs = None;
+    match device {
+        Some(device) => {
+            underlay(&peer, "eth0", 2);
+            peer.ip(&format!("link add vx type vxlan id {VNI} {device}")).unwrap();
+        }
+        None => {
+            let ovs = ovs.insert(Switch::start(&peer, SwitchConfig::oracle()).unwrap());
+            endpoint(ovs, &peer, "eth0", 2, &tunnel(2));
+        }
     }
-    peer.ip(&format!("link add vx type vxlan id {VNI} {device}")).unwrap();
-    for (ns, dev, n) in [(&guest, "eth0", 1), (&peer, "vx", 2)] {
+    let inside = if device.is_some() { "vx" } else { "br-int" };
+    for (ns, dev, n) in [(&guest, "eth0", 1), (&peer, inside, 2)] {
         ns.ip(&format!("addr add 192.168.0.{n}/24 dev {dev}")).unwrap();
         ns.ip(&format!("link set {dev} mtu 1400 up")).unwrap();
     }
-    vsctl(
-        &sw,
-        &format!("add-port br-int vx -- set interface vx type=vxlan options:key={VNI} {options}"),
-    );
     f(&sw, &guest, &peer);
+}
+
+/// A switch at one end: its underlay, and a tunnel with these settings.
+fn endpoint(sw: &Switch, ns: &Netns, nic: &str, n: u8, tunnel: &str) {
+    add_bridge(sw, "br-phy");
+    let mac = format!("aa:55:00:00:00:0{n}");
+    vsctl(sw, &format!("set bridge br-phy other-config:hwaddr={mac} -- add-port br-phy {nic}"));
+    add_bridge(sw, "br-int");
+    underlay(ns, "br-phy", n);
+    vsctl(sw, &format!("add-port br-int vx -- set interface vx options:key={VNI} {tunnel}"));
+}
+
+fn underlay(ns: &Netns, dev: &str, n: u8) {
+    ns.ip(&format!("addr add 10.1.1.{n}/24 dev {dev}")).unwrap();
+    ns.ip(&format!("addr add fd00::{n}/64 dev {dev} nodad")).unwrap();
+    ns.ip(&format!("link set {dev} up")).unwrap();
+}
+
+/// The kernel at the other end. `options` are those of the tunnel besides its key, `device` what the
+/// peer's device is made with.
+fn with_tunnel(options: &str, device: &str, f: impl FnOnce(&Switch, &Netns, &Netns)) {
+    with_peer(|_| format!("type=vxlan {options}"), Some(device), f);
 }
 
 const OVER_IPV4: (&str, &str) =
@@ -151,36 +178,11 @@ fn tcp_passes_over_ipv6() {
     with_tunnel("options:remote_ip=fd00::2", device, tcp_passes);
 }
 
-/// As [`with_tunnel`], with OVS at the other end and tunnels of one type on both; not every kernel has these.
+/// OVS at the other end and tunnels of one type on both; not every kernel has these.
 fn with_ovs(options: &str, f: impl FnOnce(&Switch, &Netns, &Netns)) {
-    if !privileged() {
-        return;
-    }
-    let (_turn, ns) = (turn(), Netns::new().unwrap());
-    let (guest, peer) = (Netns::new().unwrap(), Netns::new().unwrap());
-    veth((&ns, "nic0"), (&peer, "eth0")).unwrap();
-    veth((&ns, "g0"), (&guest, "eth0")).unwrap();
-    let sw = start(&ns);
-    let ovs = Switch::start(&peer, SwitchConfig::oracle()).unwrap();
-    let six = options.starts_with("ip6");
-    for (sw, ns, nic, n) in [(&sw, &ns, "nic0", 1), (&ovs, &peer, "eth0", 2)] {
-        let mac = format!("aa:55:00:00:00:0{n}");
-        add_bridge(sw, "br-phy");
-        vsctl(sw, &format!("set bridge br-phy other-config:hwaddr={mac} -- add-port br-phy {nic}"));
-        add_bridge(sw, "br-int");
-        ns.ip(&format!("addr add 10.1.1.{n}/24 dev br-phy")).unwrap();
-        ns.ip(&format!("addr add fd00::{n}/64 dev br-phy nodad")).unwrap();
-        ns.ip("link set br-phy up").unwrap();
-        let remote = if six { format!("fd00::{}", 3 - n) } else { format!("10.1.1.{}", 3 - n) };
-        let tunnel = format!("options:key={VNI} options:remote_ip={remote} type={options}");
-        vsctl(sw, &format!("add-port br-int vx -- set interface vx {tunnel}"));
-    }
-    vsctl(&sw, "add-port br-int g0");
-    for (ns, dev, n) in [(&guest, "eth0", 1), (&peer, "br-int", 2)] {
-        ns.ip(&format!("addr add 192.168.0.{n}/24 dev {dev}")).unwrap();
-        ns.ip(&format!("link set {dev} mtu 1400 up")).unwrap();
-    }
-    f(&sw, &guest, &peer);
+    let net = if options.starts_with("ip6") { "fd00::" } else { "10.1.1." };
+    let tunnel = |n| format!("options:remote_ip={net}{} type={options}", 3 - n);
+    with_peer(tunnel, None, f);
 }
 
 /// TCP passes, and this is how the peer's frames and ours read.
