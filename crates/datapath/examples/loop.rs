@@ -5,23 +5,16 @@
 //! rule takes flows/rules of them; prints what a step of the vector cost. Without `cores` everything is
 //! one thread; with it each of so many PMD threads has a source and a sink of its own.
 
+mod memory;
+
 use action::{Decision, Op, Pipeline, Request};
 use datapath::{Config, Datapath, RxAffinity, Settings, Tri, WorkerId, cycles};
 use flow::{Field, at};
+use memory::{Borrowed, Mem, cpu_ns, packet};
 use packet::{HeapPool, Packet, Pool};
-use port::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
-use std::collections::BTreeMap;
+use port::RxQueue;
 use std::sync::Arc;
 use sync::Domain;
-
-/// A pool that gives nothing back: the packets belong to the source.
-struct Borrowed(HeapPool);
-impl Pool for Borrowed {
-    fn alloc(&self, out: &mut Vec<Packet>, n: usize) -> bool {
-        self.0.alloc(out, n)
-    }
-    fn free(&self, _: &[Packet]) {}
-}
 
 struct Source {
     ring: Vec<Packet>,
@@ -43,62 +36,6 @@ impl RxQueue for Source {
     }
 }
 
-struct Sink;
-impl TxQueue for Sink {
-    fn tx(&mut self, packets: &[Packet]) -> usize {
-        packets.len()
-    }
-}
-
-struct Mem {
-    rx: Option<Source>,
-    tx: usize,
-}
-impl Port for Mem {
-    fn name(&self) -> &str {
-        "mem"
-    }
-    fn kind(&self) -> &str {
-        "mem"
-    }
-    fn service(&self) -> Service {
-        Service::Poll
-    }
-    fn n_rxq(&self) -> usize {
-        1
-    }
-    fn n_txq(&self) -> usize {
-        self.tx
-    }
-    fn take_rx(&mut self, _: usize) -> Option<Box<dyn RxQueue>> {
-        self.rx.take().map(|r| Box::new(r) as _)
-    }
-    fn take_tx(&mut self, _: usize) -> Option<Box<dyn TxQueue>> {
-        Some(Box::new(Sink))
-    }
-    fn mac(&self) -> [u8; 6] {
-        [0; 6]
-    }
-    fn mtu(&self) -> u16 {
-        1500
-    }
-    fn link(&mut self) -> Link {
-        Link::default()
-    }
-    fn set_admin_up(&mut self, _: bool) -> Result<(), PortError> {
-        Ok(())
-    }
-    fn counters(&mut self) -> Counters {
-        Counters::new()
-    }
-    fn status(&mut self) -> BTreeMap<String, String> {
-        BTreeMap::new()
-    }
-    fn reconfigure(&mut self, _: &PortConfig) -> Result<bool, PortError> {
-        Ok(true)
-    }
-}
-
 /// Flows in blocks of `1 << shift` destinations go one way.
 struct Blocks {
     shift: u32,
@@ -112,22 +49,6 @@ impl Pipeline for Blocks {
         out.ops.push(Op::Output(u16::from_be_bytes(*port)));
         out.credits.push(1);
     }
-}
-
-fn packet(pool: &dyn Pool) -> Packet {
-    let mut p = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
-    p.extend([0x45, 0, 0, 50, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 0, 0, 0, 0]);
-    p.extend([0, 1, 0, 2, 0, 30, 0, 0]);
-    p.resize(64, 0);
-    pool.packet(&p).unwrap()
-}
-
-/// CPU time of this thread: what other processes take is not ours.
-fn cpu_ns() -> u64 {
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `ts` is a valid place.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut ts) };
-    ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 
 /// A datapath with a source for each of these cores.
@@ -146,8 +67,9 @@ fn datapath(flows: u32, rules: u32, cores: &[usize], manual: bool) -> Datapath {
     for core in cores {
         let ring = (0..2048).map(|_| packet(&*pool)).collect();
         // The kernel worker has a queue too.
-        let port = Mem { rx: Some(Source { ring, next: 0, flow: 0, flows }), tx: cores.len() + 1 };
-        dp.add_port(Box::new(port), RxAffinity([(0, *core)].into())).unwrap();
+        let source = Source { ring, next: 0, flow: 0, flows };
+        let port = Mem::new(Some(Box::new(source)), cores.len() + 1);
+        dp.add_port(port, RxAffinity([(0, *core)].into())).unwrap();
     }
     dp
 }

@@ -4,31 +4,23 @@
 //! are of flows never seen before. One core does worker and control in turn; every second is a line: cycles per packet of
 //! the worker's steps, per miss, and of control, flows and masks cached, and resident memory.
 
+mod memory;
+
 use ::action::{Decision, Pipeline, Request};
-use ::port::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
+use ::port::RxQueue;
 use datapath::{Config, Datapath, RxAffinity, Settings, WorkerId, cycles};
 use flow::parse_match;
-use lab::Rules;
-use lab::{Flow, FlowTable};
+use lab::{Flow, FlowTable, Rules};
+use memory::{Borrowed, Mem, cpu_ns, packet};
 use ofproto::{BridgeConfig, PortSpec, Switch};
 use openflow::{Action, FlowMod, FlowModCommand, Instruction, Match};
 use packet::{HeapPool, Packet, Pool};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use sync::Domain;
 
 // As in the daemon.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-/// A pool that gives nothing back: the packets belong to the source.
-struct Borrowed(HeapPool);
-impl Pool for Borrowed {
-    fn alloc(&self, out: &mut Vec<Packet>, n: usize) -> bool {
-        self.0.alloc(out, n)
-    }
-    fn free(&self, _: &[Packet]) {}
-}
 
 struct Source {
     ring: Vec<Packet>,
@@ -86,67 +78,6 @@ impl RxQueue for Source {
     }
 }
 
-struct Sink;
-impl TxQueue for Sink {
-    fn tx(&mut self, packets: &[Packet]) -> usize {
-        packets.len()
-    }
-}
-
-struct Mem(Option<Source>);
-impl Port for Mem {
-    fn name(&self) -> &str {
-        "mem"
-    }
-    fn kind(&self) -> &str {
-        "mem"
-    }
-    fn service(&self) -> Service {
-        Service::Poll
-    }
-    fn n_rxq(&self) -> usize {
-        usize::from(self.0.is_some())
-    }
-    fn n_txq(&self) -> usize {
-        1
-    }
-    fn take_rx(&mut self, _: usize) -> Option<Box<dyn RxQueue>> {
-        self.0.take().map(|r| Box::new(r) as _)
-    }
-    fn take_tx(&mut self, _: usize) -> Option<Box<dyn TxQueue>> {
-        Some(Box::new(Sink))
-    }
-    fn mac(&self) -> [u8; 6] {
-        [0; 6]
-    }
-    fn mtu(&self) -> u16 {
-        1500
-    }
-    fn link(&mut self) -> Link {
-        Link::default()
-    }
-    fn set_admin_up(&mut self, _: bool) -> Result<(), PortError> {
-        Ok(())
-    }
-    fn counters(&mut self) -> Counters {
-        Counters::new()
-    }
-    fn status(&mut self) -> BTreeMap<String, String> {
-        BTreeMap::new()
-    }
-    fn reconfigure(&mut self, _: &PortConfig) -> Result<bool, PortError> {
-        Ok(true)
-    }
-}
-
-fn packet(pool: &dyn Pool) -> Packet {
-    let mut p = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
-    p.extend([0x45, 0, 0, 50, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 0, 0, 0, 0]);
-    p.extend([0, 1, 0, 2, 0, 30, 0, 0, 0, 0, 0, 0, 0x50, 0x10]);
-    p.resize(64, 0);
-    pool.packet(&p).expect("a heap")
-}
-
 /// A line of the lab's as a flow-mod: priority, table, the match, and output or the next table.
 fn flow_mod(line: &str) -> FlowMod {
     let (matched, actions) = line.split_once(",actions=").expect("actions");
@@ -195,15 +126,29 @@ fn decisions(pipeline: &dyn Pipeline, source: &mut Source) -> f64 {
     (cycles() - start) as f64 / (10 * keys.len()) as f64
 }
 
-/// CPU time of this thread: what other processes take is not ours.
-fn cpu_ns() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0)
-}
-
 fn resident_mb() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     text.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) / 256
+}
+
+/// A switch with two ports and these rules.
+fn switch(lines: &[String], domain: Arc<Domain>) -> Switch {
+    let mut sw = Switch::new(domain);
+    let br = sw.add_bridge("br0", BridgeConfig::default()).expect("a bridge");
+    for i in 0..2u16 {
+        let spec = PortSpec {
+            of_port: u32::from(i) + 1,
+            name: format!("p{i}"),
+            dp_port: Some(i),
+            ..PortSpec::default()
+        };
+        sw.add_port(br, spec).expect("a port");
+    }
+    for line in lines {
+        sw.flow_mod(br, &flow_mod(line), 0).expect("a flow");
+    }
+    sw.take_regions();
+    sw
 }
 
 fn main() {
@@ -217,21 +162,7 @@ fn main() {
     let masks = if count > 4 { 8 } else { 1 };
     let set = Rules { kind, count, masks, seed: 1 }.build().expect("rules");
     let domain = Domain::new();
-    let mut sw = Switch::new(domain.clone());
-    let br = sw.add_bridge("br0", BridgeConfig::default()).expect("a bridge");
-    for i in 0..2u16 {
-        let spec = PortSpec {
-            of_port: u32::from(i) + 1,
-            name: format!("p{i}"),
-            dp_port: Some(i),
-            ..PortSpec::default()
-        };
-        sw.add_port(br, spec).expect("a port");
-    }
-    for line in &set.lines {
-        sw.flow_mod(br, &flow_mod(line), 0).expect("a flow");
-    }
-    sw.take_regions();
+    let sw = switch(&set.lines, domain.clone());
     let pool: Arc<dyn Pool> = Arc::new(Borrowed(HeapPool::new()));
     let ring = (0..2048).map(|_| packet(&*pool)).collect();
     let mut source = Source { ring, next: 0, flows, new, fresh: flows, state: 1, table: set.flows };
@@ -242,17 +173,17 @@ fn main() {
     let mut dp = Datapath::new(config).expect("a datapath");
     dp.set_settings(Settings { flow_limit: 1 << 24, ..Settings::default() });
     dp.set_pmd_cores(&[0]).expect("a worker");
-    dp.add_port(Box::new(Mem(Some(source))), RxAffinity::default()).expect("a port");
-    dp.add_port(Box::new(Mem(None)), RxAffinity::default()).expect("a port");
+    dp.add_port(Mem::new(Some(Box::new(source)), 1), RxAffinity::default()).expect("a port");
+    dp.add_port(Mem::new(None, 1), RxAffinity::default()).expect("a port");
     for _ in 0..seconds {
-        second(&mut dp, &mut sw);
+        second(&mut dp);
     }
 }
 
-fn second(dp: &mut Datapath, sw: &mut Switch) {
+fn second(dp: &mut Datapath) {
     dp.stats_clear();
     let end = datapath::now_ms() + 1000;
-    let (mut control, mut collecting) = (0, 0);
+    let mut control = 0;
     let cpu = cpu_ns();
     while datapath::now_ms() < end {
         for _ in 0..16 {
@@ -267,8 +198,7 @@ fn second(dp: &mut Datapath, sw: &mut Switch) {
     dp.collect(&mut |u| {
         std::hint::black_box(u.packets);
     });
-    collecting += cycles() - start;
-    let _ = sw;
+    let collecting = cycles() - start;
     let (_, p) = dp.perf().into_iter().find(|(w, _)| *w != WorkerId::Kernel).expect("a worker");
     let info = dp.pmd_info().into_iter().find(|i| i.worker != WorkerId::Kernel).expect("a worker");
     let per = |c: u64| c as f64 / p.passes.max(1) as f64;

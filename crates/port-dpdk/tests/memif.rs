@@ -10,32 +10,13 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use testkit::Noise;
 
 const SIZE: usize = 128;
 const REGION: u64 = 1 << 20;
 const COOKIE: u32 = 0x3E3_1F20;
 const LOG2: u8 = 4;
 const RING: u64 = 128 + (16 << LOG2);
-
-/// A generator that always says the same.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 >> 11
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    fn bytes(&mut self, n: usize) -> Vec<u8> {
-        (0..n).map(|_| self.next() as u8).collect()
-    }
-}
 
 /// One message to send.
 struct Said {
@@ -249,7 +230,7 @@ fn clients_of_all_kinds() {
     let (mut rx, mut tx) = (port.take_rx(0).unwrap(), port.take_tx(0).unwrap());
     traffic(&mut *port, (&mut *rx, &mut *tx), &client, connected(&path, &client));
     let before = descriptors();
-    let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
+    let mut noise = Noise::default();
 
     for _ in 0..100 {
         drop(Conn::open(&path));

@@ -292,22 +292,16 @@ fn garbage_disturbs_nobody() {
     let mut ends = Ends::of(&mut *port);
     let _guest = Guest::start(&socket, "", 1);
     wait("the guest connects", || port.link().up);
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut random = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut noise = testkit::Noise::default();
     for _ in 0..300 {
         let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
-        let mut message: Vec<u8> = (0..64).map(|_| random() as u8).collect();
-        if random() % 4 > 0 {
-            let size = random() % 60;
-            message[..4].copy_from_slice(&(random() as u32 % 45).to_le_bytes());
+        let mut message = noise.bytes(64);
+        if noise.below(4) > 0 {
+            let size = noise.below(60);
+            message[..4].copy_from_slice(&(noise.below(45) as u32).to_le_bytes());
             message[4..8].copy_from_slice(&1u32.to_le_bytes());
             message[8..12].copy_from_slice(&(size as u32).to_le_bytes());
-            message.truncate(12 + size as usize);
+            message.truncate(12 + size);
         }
         let _ = stream.write_all(&message);
         ends.step(4, 64);

@@ -11,6 +11,7 @@
 
 mod frame;
 mod netns;
+mod noise;
 mod probe;
 mod repair;
 pub mod strategy;
@@ -18,6 +19,7 @@ mod switch;
 
 pub use frame::{Ext, Frame, L4, Net, V4, V6, hex, to_hex};
 pub use netns::{Netns, veth};
+pub use noise::Noise;
 pub use probe::{Probe, Raw};
 pub use repair::fix_checksums;
 pub use switch::{Switch, SwitchConfig};

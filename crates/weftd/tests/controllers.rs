@@ -232,15 +232,9 @@ fn nonsense_harms_its_own_connection_only() {
     lab.vsctl(&format!("set-controller br0 punix:{}", passive.display()));
     until("the socket", || passive.exists());
     let mut good = Peer::connect(&passive, 4);
-    let mut seed = 0x9e37_79b9_7f4a_7c15u64;
-    let mut random = move || {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        seed as u8
-    };
+    let mut noise = testkit::Noise::default();
     for length in [1usize, 7, 8, 100, 70_000] {
-        let mut bytes: Vec<u8> = (0..length).map(|_| random()).collect();
+        let mut bytes = noise.bytes(length);
         let _ = std::os::unix::net::UnixStream::connect(&passive).unwrap().write_all(&bytes);
         // The same behind a hello, as messages of every type with random bodies.
         let mut bad = Peer::connect(&passive, 4);

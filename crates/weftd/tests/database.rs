@@ -163,23 +163,18 @@ impl Liar {
 }
 
 fn pass_on(mut from: UnixStream, mut to: UnixStream, n: u64, lies: &AtomicBool, told: &AtomicU32) {
-    let (mut seed, mut buffer) = (n.wrapping_mul(0x9e37_79b9_7f4a_7c15), [0; 1 << 16]);
-    let mut random = |n: usize| {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        (seed >> 16) as usize % n
-    };
+    let mut noise = testkit::Noise((n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut buffer = [0; 1 << 16];
     let honest_until = Instant::now() + Duration::from_millis(400 * (n % 2));
     while let Ok(n @ 1..) = from.read(&mut buffer) {
         let text = &mut buffer[..n];
         if lies.load(Ordering::Relaxed) && Instant::now() > honest_until {
-            for _ in 0..1 + random(4) {
+            for _ in 0..1 + noise.below(4) {
                 // Mostly still JSON: what is inside a string or a number changes.
-                let at = random(n);
+                let at = noise.below(n);
                 let like = b"0123456789abcdefxyz-_ []{}\",:";
                 let plain = text[at].is_ascii_alphanumeric();
-                text[at] = like[random(if plain { 19 } else { like.len() })];
+                text[at] = like[noise.below(if plain { 19 } else { like.len() })];
             }
             told.fetch_add(1, Ordering::Relaxed);
             from.set_read_timeout(Some(Duration::from_millis(200))).unwrap();

@@ -14,76 +14,56 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use testkit::{Netns, Raw, Switch, privileged, strategy};
+use testkit::{Netns, Noise, Raw, Switch, privileged, strategy};
 
-/// A generator that always says the same, so that a failure can be repeated.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
+/// Plain noise, or something with an OpenFlow header in front; now and then after a hello.
+fn openflow(noise: &mut Noise) -> Vec<u8> {
+    let version = [1u8, 4, 5, 6][noise.below(4)];
+    let mut all = Vec::new();
+    if noise.below(8) > 0 {
+        all.extend([version, 0, 0, 8, 0, 0, 0, 1]);
     }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    fn bytes(&mut self, n: usize) -> Vec<u8> {
-        (0..n).map(|_| self.next() as u8).collect()
-    }
-
-    /// Plain noise, or something with an OpenFlow header in front; now and then after a hello.
-    fn openflow(&mut self) -> Vec<u8> {
-        let version = [1u8, 4, 5, 6][self.below(4)];
-        let mut all = Vec::new();
-        if self.below(8) > 0 {
-            all.extend([version, 0, 0, 8, 0, 0, 0, 1]);
+    for _ in 0..1 + noise.below(4) {
+        let body_len = noise.below(120);
+        let mut body = noise.bytes(body_len);
+        if noise.below(2) == 0 {
+            // Many fields are small numbers.
+            body.iter_mut().for_each(|b| *b &= 0x1f);
         }
-        for _ in 0..1 + self.below(4) {
-            let body_len = self.below(120);
-            let mut body = self.bytes(body_len);
-            if self.below(2) == 0 {
-                // Many fields are small numbers.
-                body.iter_mut().for_each(|b| *b &= 0x1f);
-            }
-            let told = if self.below(6) == 0 { self.next() as u16 } else { 8 + body_len as u16 };
-            all.extend([version, self.below(36) as u8]);
-            all.extend(told.to_be_bytes());
-            all.extend([0, 0, 0, 2]);
-            all.extend(body);
-        }
-        if self.below(4) == 0 { self.bytes(300) } else { all }
+        let told = if noise.below(6) == 0 { noise.next() as u16 } else { 8 + body_len as u16 };
+        all.extend([version, noise.below(36) as u8]);
+        all.extend(told.to_be_bytes());
+        all.extend([0, 0, 0, 2]);
+        all.extend(body);
     }
+    if noise.below(4) == 0 { noise.bytes(300) } else { all }
+}
 
-    /// JSON that is nearly right.
-    fn json(&mut self) -> Vec<u8> {
-        let good = [
-            r#"{"id":1,"method":"version","params":[]}"#,
-            r#"{"id":null,"method":"ofproto/trace","params":["br0","in_port=1"]}"#,
-            r#"{"id":2,"method":"fdb/show","params":["br0",[1,{"a":[[[[]]]]}]]}"#,
-        ];
-        let mut text = good[self.below(3)].as_bytes().to_vec();
-        for _ in 0..self.below(4) {
-            let at = self.below(text.len());
-            text[at] = self.next() as u8;
-        }
-        text.truncate(self.below(text.len() + 1));
-        if self.below(3) == 0 { self.bytes(200) } else { text }
+/// JSON that is nearly right.
+fn json(noise: &mut Noise) -> Vec<u8> {
+    let good = [
+        r#"{"id":1,"method":"version","params":[]}"#,
+        r#"{"id":null,"method":"ofproto/trace","params":["br0","in_port=1"]}"#,
+        r#"{"id":2,"method":"fdb/show","params":["br0",[1,{"a":[[[[]]]]}]]}"#,
+    ];
+    let mut text = good[noise.below(3)].as_bytes().to_vec();
+    for _ in 0..noise.below(4) {
+        let at = noise.below(text.len());
+        text[at] = noise.next() as u8;
     }
+    text.truncate(noise.below(text.len() + 1));
+    if noise.below(3) == 0 { noise.bytes(200) } else { text }
+}
 
-    /// A vhost-user message: request, flags, length, payload.
-    fn vhost(&mut self) -> Vec<u8> {
-        let len = self.below(64);
-        let mut all = (self.below(45) as u32).to_le_bytes().to_vec();
-        all.extend(1u32.to_le_bytes());
-        let told = if self.below(5) == 0 { self.next() as u32 } else { len as u32 };
-        all.extend(told.to_le_bytes());
-        all.extend(self.bytes(len));
-        if self.below(4) == 0 { self.bytes(64) } else { all }
-    }
+/// A vhost-user message: request, flags, length, payload.
+fn vhost(noise: &mut Noise) -> Vec<u8> {
+    let len = noise.below(64);
+    let mut all = (noise.below(45) as u32).to_le_bytes().to_vec();
+    all.extend(1u32.to_le_bytes());
+    let told = if noise.below(5) == 0 { noise.next() as u32 } else { len as u32 };
+    all.extend(told.to_le_bytes());
+    all.extend(noise.bytes(len));
+    if noise.below(4) == 0 { noise.bytes(64) } else { all }
 }
 
 /// Writes, reads a little of what comes, hangs up.
@@ -130,7 +110,7 @@ fn sockets() {
     let dir = sw.dir().to_path_buf();
     // Where the daemon connects by itself, somebody waits who lies.
     let (controller, guest) = (dir.join("controller"), dir.join("guest"));
-    let lies = [liar(&controller, |noise| noise.openflow()), liar(&guest, |noise| noise.vhost())];
+    let lies = [liar(&controller, openflow), liar(&guest, vhost)];
     vsctl(
         &sw,
         &format!(
@@ -149,15 +129,15 @@ fn sockets() {
     monitor.args(["monitor", "br0", "65534"]).stdout(std::process::Stdio::null());
     let mut monitor = monitor.spawn().unwrap();
     let pinger = Pinger::start(&a, addr(2));
-    let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
+    let mut noise = Noise::default();
     for _ in 0..150 {
-        poke_unix(&dir.join("br0.mgmt"), &noise.openflow());
-        poke_unix(&dir.join("br0.snoop"), &noise.openflow());
-        poke_unix(&dir.join(format!("ovs-vswitchd.{pid}.ctl")), &noise.json());
-        poke_unix(&dir.join("vhu"), &noise.vhost());
+        poke_unix(&dir.join("br0.mgmt"), &openflow(&mut noise));
+        poke_unix(&dir.join("br0.snoop"), &openflow(&mut noise));
+        poke_unix(&dir.join(format!("ovs-vswitchd.{pid}.ctl")), &json(&mut noise));
+        poke_unix(&dir.join("vhu"), &vhost(&mut noise));
         let tcp = ns.run(|| TcpStream::connect("127.0.0.1:16653")).unwrap();
         tcp.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
-        poke(tcp, &noise.openflow());
+        poke(tcp, &openflow(&mut noise));
     }
     for told in lies {
         wait_for("the daemon to listen to lies", || told.load(Ordering::Relaxed) > 2);

@@ -192,16 +192,9 @@ fn nonsense_on_the_control_socket_harms_its_own_connection_only() {
         socket
     };
     let mut good = connect();
-    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = || {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        seed as u8
-    };
-    for length in [1, 10, 1000, 100_000] {
-        let bytes: Vec<u8> = (0..length).map(|_| random()).collect();
-        let _ = connect().write_all(&bytes);
+    let mut noise = testkit::Noise::default();
+    for length in [1usize, 10, 1000, 100_000] {
+        let _ = connect().write_all(&noise.bytes(length));
     }
     for text in ["{\"id\":1}", "[]", "{]", "{\"id\":1,\"method\":\"version\",\"params\":[3]}", "x"]
     {

@@ -5,7 +5,7 @@ use crate::lab::*;
 use crate::peer::Peer;
 use std::os::unix::net::UnixListener;
 use std::process::{Child, Stdio};
-use testkit::{Netns, Switch};
+use testkit::{Netns, Noise, Switch};
 
 /// Ports that come and go: name, settings (`DIR` is the switch's directory). Number 20 is the first.
 const PORTS: [(&str, &str); 13] = [
@@ -36,7 +36,7 @@ const MEMIF: usize = 8;
 pub struct Changes<'a> {
     sw: &'a Switch<'a>,
     ns: &'a Netns,
-    seed: u64,
+    noise: Noise,
     there: [bool; PORTS.len()],
     bridge: bool,
     monitor: Option<Child>,
@@ -52,7 +52,7 @@ impl<'a> Changes<'a> {
         }
         capture(&sw.dir().join("in.pcap"));
         let there = [false; PORTS.len()];
-        Changes { sw, ns, seed: seed.max(1), there, bridge: false, monitor: None, done: 0 }
+        Changes { sw, ns, noise: Noise(seed.max(1)), there, bridge: false, monitor: None, done: 0 }
     }
 
     /// How many changes there were.
@@ -60,17 +60,10 @@ impl<'a> Changes<'a> {
         self.done
     }
 
-    fn below(&mut self, n: usize) -> usize {
-        self.seed ^= self.seed << 13;
-        self.seed ^= self.seed >> 7;
-        self.seed ^= self.seed << 17;
-        (self.seed >> 20) as usize % n
-    }
-
     /// One change, whichever.
     pub fn one(&mut self, guests: &mut Guests) {
         // Weights, as some are slow.
-        let kind = match self.below(100) {
+        let kind = match self.noise.below(100) {
             0..40 => 0,
             40..65 => 1,
             65..72 => 2,
@@ -95,7 +88,7 @@ impl<'a> Changes<'a> {
         self.done += 1;
         match kind {
             0 => {
-                let i = self.below(PORTS.len());
+                let i = self.noise.below(PORTS.len());
                 self.toggle(i);
             }
             1 => self.flows(),
@@ -109,7 +102,7 @@ impl<'a> Changes<'a> {
                 self.sw.start_db().unwrap();
             }
             _ => {
-                let which = self.below(2);
+                let which = self.noise.below(2);
                 guests.replace(which);
             }
         }
@@ -157,11 +150,11 @@ impl<'a> Changes<'a> {
 
     /// Flows that matter to the traffic (but not to where it goes) and many that do not.
     fn flows(&mut self) {
-        let n = self.below(50);
+        let n = self.noise.below(50);
         let unrelated: String = (0..200)
             .map(|i| format!("cookie=1,udp,nw_src=10.1.{n}.{i},tp_dst={i},actions=drop\n"))
             .collect();
-        let guests = ["3", "3,4", "resubmit(,7)"][self.below(3)];
+        let guests = ["3", "3,4", "resubmit(,7)"][self.noise.below(3)];
         let detour = format!(
             "cookie=1,priority=30,ip,in_port=1,nw_dst=10.0.0.2,actions=mod_nw_tos:{},2\n\
              cookie=1,table=5,priority=30,ip,nw_dst=10.253.0.0/255.255.0.{n},actions=dec_ttl,4\n\
@@ -171,7 +164,7 @@ impl<'a> Changes<'a> {
              cookie=1,table=7,actions=push_vlan:0x8100,set_field:4097->vlan_vid,pop_vlan,3\n",
             n * 4
         );
-        match self.below(5) {
+        match self.noise.below(5) {
             0 => self.stdin(&["add-flows", "br0", "-"], &unrelated),
             1 => self.stdin(&["-OOpenFlow13", "add-flows", "br0", "-"], &detour),
             2 => {
@@ -205,9 +198,9 @@ impl<'a> Changes<'a> {
             "clear port s0 tag",
             "set bridge br0 other_config:mac-table-size=100",
         ];
-        let i = self.below(words.len());
+        let i = self.noise.below(words.len());
         vsctl(self.sw, &format!("--if-exists {}", words[i]));
-        let flap = self.below(4);
+        let flap = self.noise.below(4);
         for dev in ["s0", "s1", "k1"].get(flap).iter() {
             self.ns.ip(&format!("link set {dev} down")).unwrap();
             self.ns.ip(&format!("link set {dev} up")).unwrap();
@@ -215,7 +208,7 @@ impl<'a> Changes<'a> {
     }
 
     fn questions(&mut self) {
-        match self.below(4) {
+        match self.noise.below(4) {
             0 => {
                 appctl(self.sw, "dpctl/dump-flows -m");
                 appctl(self.sw, "ofproto/trace br0 in_port=1,ip,nw_dst=10.0.0.2");
@@ -260,10 +253,10 @@ impl<'a> Changes<'a> {
         let path = self.sw.dir().join("controller");
         let listener = UnixListener::bind(&path).unwrap();
         vsctl(self.sw, &format!("set-controller br1 unix:{} ptcp:0:127.0.0.1", path.display()));
-        let mut peer = Peer::accept(&listener, [4, 5, 6][self.below(3)]);
+        let mut peer = Peer::accept(&listener, [4, 5, 6][self.noise.below(3)]);
         peer.flow_mod(1, 2);
         peer.barrier();
-        if self.below(2) == 0 {
+        if self.noise.below(2) == 0 {
             drop(peer);
             drop(listener);
             vsctl(self.sw, "del-controller br1");
