@@ -17,7 +17,7 @@ check: deps-build ## format, lints, tidy, unit tests: under five minutes
 	$(CARGO) test -q --workspace --lib --bins
 
 test: deps-test check build ## everything
-	$(CARGO) test -q --workspace --test '*'
+	$(CARGO) test -q --workspace --no-fail-fast --test '*'
 
 soak: deps-test ## ten minutes of everything coming and going under traffic (root)
 	WEFT_SOAK_SECONDS=600 $(CARGO) test --release -p weftd --test soak -- --nocapture

@@ -132,7 +132,7 @@ fn resident_mb() -> u64 {
 }
 
 /// A switch with two ports and these rules.
-fn switch(lines: &[String], domain: Arc<Domain>) -> Switch {
+fn switch(lines: &[String], domain: Domain) -> Switch {
     let mut sw = Switch::new(domain);
     let br = sw.add_bridge("br0", BridgeConfig::default()).expect("a bridge");
     for i in 0..2u16 {

@@ -39,7 +39,9 @@ fn normal(text: &str, dir: &str) -> String {
 }
 
 fn strip(line: &str) -> String {
-    let mut line = line.to_string();
+    // What a tool logs begins with the time.
+    let logged = line.split_once("Z|").filter(|(time, _)| time.starts_with("20"));
+    let mut line = logged.map_or(line, |(_, rest)| rest).to_string();
     if let Some((port, _)) = line.split_once("(p").and_then(|_| line.split_once(": addr:")) {
         // Inert ports have addresses of the daemon's choice.
         line = format!("{port}: addr:ANY");
