@@ -28,6 +28,9 @@ const IPV4: u16 = 0x0800;
 /// fragments and TCP flags.
 const L3_L4: std::ops::Range<usize> = at::IP_SRC..at::TCP_FLAGS + 2;
 
+/// Walks that go side by side.
+const AT_ONCE: usize = 8;
+
 /// Prefixes that contain one another: one of each length.
 const NESTED: usize = 33;
 
@@ -151,6 +154,62 @@ impl<T: Send + Sync + 'static> Grid<T> {
             best = unsafe { cell.lookup(&Wanted { least, ..*want }, wildcards) }.or(best);
         }
         best
+    }
+
+    /// Asks for the memory that looking these keys up will read. Walks go side by side, each step asking
+    /// for what the next one of the same walk looks at.
+    ///
+    /// # Safety
+    /// As [`Grid::lookup`].
+    pub unsafe fn prepare(&self, keys: &[Key]) {
+        if self.cells.is_empty() {
+            return;
+        }
+        for keys in keys.chunks(AT_ONCE) {
+            // SAFETY: the caller's promise.
+            unsafe { self.prepare_few(keys) };
+        }
+    }
+
+    /// # Safety
+    /// As [`Grid::lookup`].
+    unsafe fn prepare_few(&self, keys: &[Key]) {
+        // SAFETY: the caller's promise.
+        let mut walks: [_; AT_ONCE] = std::array::from_fn(|i| unsafe {
+            self.cells.walk(keys.get(i).map_or(0, |k| k.u32(at::IP_DST)))
+        });
+        let mut found: [Option<(&Cell<T>, u32)>; 4 * AT_ONCE] = [None; 4 * AT_ONCE];
+        let (mut n, mut on) = (0, true);
+        while std::mem::take(&mut on) {
+            for (walk, key) in walks.iter_mut().zip(keys) {
+                // SAFETY: as above.
+                if let Some((_, cell)) = unsafe { walk.step() } {
+                    on = true;
+                    walk.prefetch();
+                    if n < found.len() && !cell.is_empty() {
+                        found[n] = Some((cell, key.u32(at::IP_SRC)));
+                        n += 1;
+                    }
+                }
+            }
+        }
+        for cells in found[..n].chunks(AT_ONCE) {
+            // SAFETY: as above.
+            let mut walks = cells.iter().flatten().map(|(c, src)| unsafe { c.sources.walk(*src) });
+            let mut walks: [_; AT_ONCE] = std::array::from_fn(|_| walks.next());
+            walks.iter().flatten().for_each(|w| w.prefetch());
+            on = true;
+            while std::mem::take(&mut on) {
+                for walk in walks.iter_mut().flatten() {
+                    // SAFETY: as above.
+                    if let Some((_, chain)) = unsafe { walk.step() } {
+                        on = true;
+                        walk.prefetch();
+                        crate::slots::prefetch(chain.0.load(Ordering::Acquire));
+                    }
+                }
+            }
+        }
     }
 
     /// Has the place of this match as many rules as it should have?

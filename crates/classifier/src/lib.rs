@@ -371,6 +371,15 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         unsafe { self.best(key, version, wildcards) }.map(Handle::get)
     }
 
+    /// Asks the memory for what looking these keys up will read, where that is far.
+    ///
+    /// # Safety
+    /// As [`Classifier::lookup`].
+    pub unsafe fn prepare(&self, keys: &[Key]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.grid.prepare(keys) };
+    }
+
     /// As [`Classifier::lookup`], for control threads: takes the writer's lock.
     pub fn find(&self, key: &Key, version: u64, wildcards: &mut Mask) -> Option<Arc<Rule<T>>> {
         let _writer = self.lock();

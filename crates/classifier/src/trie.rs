@@ -37,6 +37,14 @@ pub(crate) struct Walk<'a, V> {
 }
 
 impl<'a, V> Walk<'a, V> {
+    /// Asks for the memory that the next step looks at.
+    #[inline]
+    pub fn prefetch(&self) {
+        if let Some(node) = self.at {
+            crate::slots::prefetch_line(node);
+        }
+    }
+
     /// The next prefix that has the address in it, as its length and what it has.
     ///
     /// # Safety
@@ -73,6 +81,7 @@ fn bit(value: u32, len: u8) -> usize {
 }
 
 /// How many leading bits two prefixes have in common.
+#[inline]
 fn common(a: u32, b: u32, len: u8) -> u8 {
     ((a ^ b).leading_zeros() as u8).min(len)
 }

@@ -124,6 +124,8 @@ pub(crate) struct Spot {
     pub slot: usize,
     masked: Words,
     hash: u64,
+    /// How many subtables had been opened: another in that place makes it worth nothing.
+    opened: u64,
 }
 
 /// Flows that the smallest signature cache is for.
@@ -168,6 +170,8 @@ pub(crate) struct Table {
     /// Ports with rules, and masks with rules.
     ports: usize,
     used: usize,
+    /// Subtables opened so far.
+    opened: u64,
     free: Vec<u32>,
     fresh: u32,
     /// Rules linked.
@@ -200,6 +204,7 @@ impl Table {
             places: Places::new(),
             ports: 0,
             used: 0,
+            opened: 0,
             free: Vec::new(),
             fresh: 1,
             live: 0,
@@ -217,6 +222,7 @@ impl Table {
     }
 
     fn open(&mut self, slot: usize, mask: Words) {
+        self.opened += 1;
         self.store.set_mask(slot, &mask);
         let (secret, room) = (fold(self.secret ^ slot as u64), self.store.capacity());
         let sub = Subtable::new(mask, secret, room, slot < HUGE);
@@ -307,7 +313,19 @@ impl Table {
         let masked: Words = std::array::from_fn(|w| key[w] & sub.mask[w]);
         let (line, ext) = lines(&masked);
         let hash = sub.hash(&KeyRef { line, ext: &ext, have: 7 });
-        Spot { slot, masked, hash }
+        Spot { slot, masked, hash, opened: self.opened }
+    }
+
+    /// Is this still where the decision belongs?
+    pub fn holds(&self, spot: &Spot) -> bool {
+        spot.opened == self.opened
+    }
+
+    /// Brings the bucket closer.
+    pub fn prefetch(&self, spot: &Spot) {
+        if let Some(sub) = &self.subtables[spot.slot] {
+            sub.prefetch(spot.hash);
+        }
     }
 
     /// The rule that is there already, and its program.
@@ -484,8 +502,8 @@ impl Table {
         let most = self.store.capacity();
         let least = (self.live as usize * 4).clamp(LEAST_CACHED.min(most), most);
         let Some(room) = self.cache.as_ref().map(SigCache::flows) else { return Some(least) };
-        // Many packets were not in it, and what they pushed out is a good part of it.
-        let missed = recent.learned * 8 > recent.hits() && pushed * 32 > room as u64;
+        // A packet that is not in it costs as much as dozens that are; what those push out is some part of it.
+        let missed = recent.learned * 64 > recent.hits() && pushed * 256 > room as u64;
         // What it knew is lost: better once than step by step.
         let times = if recent.cache_hits * 2 < recent.hits() { 16 } else { 4 };
         let short = room < self.live as usize * 2 || missed;
