@@ -32,6 +32,8 @@ pub struct VhostRx {
 pub struct VhostTx {
     shared: Arc<Shared>,
     index: usize,
+    /// Another sender had the ring at the last burst.
+    held: bool,
 }
 
 impl VhostRx {
@@ -188,7 +190,7 @@ impl VhostTx {
     /// None if this handle is out already, or there are not so many.
     pub(crate) fn take(shared: &Arc<Shared>, index: usize) -> Option<Self> {
         let taken = shared.taken_tx.get(index)?.swap(true, Ordering::AcqRel);
-        (!taken).then(|| VhostTx { shared: shared.clone(), index })
+        (!taken).then(|| VhostTx { shared: shared.clone(), index, held: false })
     }
 
     /// The guest's queue that is sent on, as things are.
@@ -206,6 +208,11 @@ impl VhostTx {
         {
             self.shared.prepare(ring.into(), step);
         }
+    }
+
+    /// Did the last burst take nothing because another thread has the ring?
+    pub fn is_held(&self) -> bool {
+        self.held
     }
 
     /// Sends from the front; returns how many packets were taken. Without a guest, or one with no
@@ -237,7 +244,9 @@ impl VhostTx {
     /// nothing is taken.
     #[inline]
     fn own_burst(&mut self, ring: u16, packets: &[Packet]) -> usize {
-        let Some(mut held) = self.shared.rings.hold(ring.into()) else { return 0 };
+        let held = self.shared.rings.hold(ring.into());
+        self.held = held.is_none();
+        let Some(mut held) = held else { return 0 };
         let Some(own) = held.get() else { return 0 };
         let most = self.shared.retries_max.load(Ordering::Relaxed);
         let (mut taken, mut add) = (0, VhostCounters::default());
