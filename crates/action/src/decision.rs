@@ -14,16 +14,14 @@ use telemetry::Drop;
 pub trait Pipeline: Send + Sync {
     /// Fills `out` (cleared by the caller) with what to do with packets like `request.key`.
     fn resolve(&self, request: &Request<'_>, out: &mut Decision);
-
-    /// Asks the memory for what [`Pipeline::resolve`] will read about these keys, side by side. Says
-    /// nothing, and nobody needs to call it.
-    fn prepare(&self, _keys: &[Key]) {}
 }
 
 /// A packet to decide about.
 pub struct Request<'a> {
     /// Its key, lines 0..4 filled by the parser; `at::IN_PORT` and `at::RECIRC` set.
     pub key: &'a Key,
+    /// The Geneve options of the header that it came in with; empty: none.
+    pub options: &'a [u8],
     /// Its bytes, for what the key does not carry (learning from ARP, snooping); may be cut.
     pub packet: &'a [u8],
 }

@@ -63,6 +63,9 @@ pub enum Op {
         port: PortNo,
         /// What the header is.
         kind: TunnelKind,
+        /// Of Geneve options, those whose values matter (class and type, ascending): packets that differ
+        /// in others only are treated alike.
+        options: Arc<[u32]>,
     },
     /// End here, for a named reason.
     Drop(Drop),

@@ -125,7 +125,25 @@ impl TunnelPush {
         let flags = self.header[at + 1];
         let oam = if flags & 0x80 != 0 { "oam," } else { "" };
         let crit = if flags & 0x40 != 0 { "crit," } else { "" };
-        format!("geneve({oam}{crit}vni={:#x})", self.be32(at + 4) >> 8)
+        let options = self.options_text(at + 8);
+        format!("geneve({oam}{crit}vni={:#x}{options})", self.be32(at + 4) >> 8)
+    }
+
+    /// Geneve options, which start at `at`.
+    fn options_text(&self, mut at: usize) -> String {
+        if at >= self.header.len() {
+            return String::new();
+        }
+        let mut list = String::new();
+        while at < self.header.len() {
+            let (class, kind) = (self.be16(at), self.header[at + 2]);
+            let end = at + 4 + usize::from(self.header[at + 3] & 0x1f) * 4;
+            let value = flow::long_hex(&self.header[at + 4..end]);
+            let len = end - at - 4;
+            list += &format!("{{class={class:#x},type={kind:#x},len={len},{value}}}");
+            at = end;
+        }
+        format!(",options({list})")
     }
 
     fn gre_text(&self) -> String {

@@ -97,7 +97,7 @@ fn flow_mod(line: &str) -> FlowMod {
         }
         _ => vec![],
     };
-    let matching = Match { key, mask };
+    let matching = Match::new(key, mask);
     FlowMod { priority, instructions, ..FlowMod::new(FlowModCommand::Add, table, matching) }
 }
 
@@ -120,7 +120,7 @@ fn decisions(pipeline: &dyn Pipeline, source: &mut Source) -> f64 {
     let start = cycles();
     for key in keys.iter().cycle().take(10 * keys.len()) {
         d.clear();
-        pipeline.resolve(&Request { key, packet: &[] }, &mut d);
+        pipeline.resolve(&Request { key, options: &[], packet: &[] }, &mut d);
         std::hint::black_box(&d);
     }
     (cycles() - start) as f64 / (10 * keys.len()) as f64

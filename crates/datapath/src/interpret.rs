@@ -90,7 +90,7 @@ impl Frame {
     fn leave_tunnel(&mut self) {
         let line = bytes_mut(&mut self.line);
         line[at::TUN_ID..at::PAYLOAD].fill(0);
-        line[at::FLAGS] &= !(flag::TUNNEL | flag::TUNNEL_CE);
+        line[at::FLAGS] &= !flag::TUNNEL_ALL;
         self.have &= !tunnel::EXT2;
         self.tags = self.vlan_limit;
     }
@@ -105,7 +105,7 @@ impl Frame {
 pub(crate) fn keep_metadata(old: &Line, new: &mut Line) {
     let (old, new) = (bytes(old), bytes_mut(new));
     new[at::CT_ZONE..at::FLAGS].copy_from_slice(&old[at::CT_ZONE..at::FLAGS]);
-    new[at::FLAGS] |= old[at::FLAGS] & (flag::TUNNEL | flag::TUNNEL_CE);
+    new[at::FLAGS] |= old[at::FLAGS] & flag::TUNNEL_ALL;
     new[at::RECIRC..at::PAYLOAD].copy_from_slice(&old[at::RECIRC..at::PAYLOAD]);
 }
 
@@ -242,14 +242,16 @@ impl<S: Sink> Run<'_, S> {
             Op::Recirc(_) | Op::TunnelPop { .. } if f.depth >= RECIRC_LIMIT => {
                 self.end(Drop::RecircLimit, p)
             }
-            Op::TunnelPop { port, kind } => match tunnel::pop(&mut p, *port, *kind, f) {
-                Ok(()) => {
-                    self.ends += 1;
-                    self.sink.recirculate(0, p, f);
-                    None
+            Op::TunnelPop { port, kind, options } => {
+                match tunnel::pop(&mut p, *port, *kind, options, f) {
+                    Ok(()) => {
+                        self.ends += 1;
+                        self.sink.recirculate(0, p, f);
+                        None
+                    }
+                    Err(why) => self.end(why, p),
                 }
-                Err(why) => self.end(why, p),
-            },
+            }
             Op::Recirc(id) => {
                 self.ends += 1;
                 f.reparse(p.data(), f.vlan_limit);

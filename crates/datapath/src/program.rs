@@ -237,7 +237,10 @@ fn hash_op(h: u64, op: &Op) -> u64 {
         Op::TunnelPush(t) => {
             t.header.iter().fold(mix(14, t.out_port.into()), |h, b| fold(h ^ u64::from(*b)))
         }
-        Op::TunnelPop { port, kind } => mix(15, u64::from(*port) << 8 | *kind as u64),
+        Op::TunnelPop { port, kind, options } => {
+            let h = mix(15, u64::from(*port) << 8 | *kind as u64);
+            options.iter().fold(h, |h, o| mix(h, u64::from(*o)))
+        }
     }
 }
 
@@ -264,9 +267,10 @@ fn same(a: &Op, b: &Op) -> bool {
         }
         (Op::Drop(a), Op::Drop(b)) => a == b,
         (Op::TunnelPush(a), Op::TunnelPush(b)) => a == b,
-        (Op::TunnelPop { port: a, kind: c }, Op::TunnelPop { port: b, kind: d }) => {
-            a == b && c == d
-        }
+        (
+            Op::TunnelPop { port: a, kind: c, options: e },
+            Op::TunnelPop { port: b, kind: d, options: f },
+        ) => a == b && c == d && e == f,
         _ => false,
     }
 }

@@ -67,7 +67,7 @@ impl Terminators {
     /// This rule does `ops`, which is decapsulation.
     #[cold]
     pub fn learn(&mut self, store: &Store, rule: u32, ops: &[Op]) {
-        let [Op::TunnelPop { port, kind }] = ops else { return };
+        let [Op::TunnelPop { port, kind, .. }] = ops else { return };
         if rule == 0 || self.list.iter().any(|t| t.rule == rule) {
             return;
         }

@@ -6,6 +6,8 @@ use crate::parse::{Layout, Line, UDP, bytes, bytes_mut, parse};
 use action::{TunnelKind, TunnelPush, gre};
 use flow::{PortNo, at, flag, frag};
 use packet::Packet;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use telemetry::Drop;
 use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
@@ -146,6 +148,8 @@ fn udp_sum(d: &[u8], ipv6: bool, l3: usize, udp: usize) -> Sum {
 struct Outer {
     /// Where the inner frame starts and ends.
     inner: std::ops::Range<usize>,
+    /// Bytes of options in front of it.
+    options: usize,
     /// Key line 2.
     ext2: Line,
     id: u32,
@@ -154,15 +158,20 @@ struct Outer {
 }
 
 /// Takes the outer header away. `f` becomes the frame of the inner packet, fresh from tunnel port
-/// `port`. Err: the header is not one that we take; nothing was changed.
+/// `port`. `known`: Geneve options whose values count. Err: the header is not one that we take; nothing
+/// was changed.
 pub(crate) fn pop(
     p: &mut Packet,
     port: PortNo,
     kind: TunnelKind,
+    known: &[u32],
     f: &mut Frame,
 ) -> Result<(), Drop> {
     f.reparse(p.data(), f.tags);
-    let outer = read(p.data(), &f.line, &f.lay, kind)?;
+    let mut outer = read(p.data(), &f.line, &f.lay, kind)?;
+    let options = digest(&p.data()[outer.inner.start - outer.options..outer.inner.start], known)?;
+    outer.put(at::TUN_OPTIONS, &options.to_be_bytes());
+    outer.put(at::TUN_OPTION_WORDS, &[(outer.options / 4) as u8]);
     let (start, end) = (outer.inner.start, outer.inner.end);
     let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
     let limit = f.vlan_limit;
@@ -172,12 +181,37 @@ pub(crate) fn pop(
     debug_assert!(fits, "inside the packet");
     let l0 = bytes_mut(&mut line);
     l0[at::FLAGS] |= tunnel_flags(bytes(&outer.ext2)[at::TUN_TOS - at::TUN_DST]);
+    l0[at::FLAGS] |= if outer.options != 0 { flag::TUNNEL_OPTIONS } else { 0 };
     l0[at::TUN_ID..at::TUN_SRC].copy_from_slice(&outer.id.to_be_bytes());
     l0[at::TUN_SRC..at::PAYLOAD].copy_from_slice(&outer.src);
     ext[1] = outer.ext2;
     let have = lay.ext | EXT2;
     *f = Frame { line, ext, have, lay, tags: limit, ..*f };
     Ok(())
+}
+
+/// What stands in keys for Geneve options: equal for packets whose options are the same but for the values
+/// of those that are not `known`. Nobody outside can find others that are equal. 0: none.
+/// Err: they are malformed.
+fn digest(mut options: &[u8], known: &[u32]) -> Result<u64, Drop> {
+    static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    if options.is_empty() {
+        return Ok(0);
+    }
+    let mut h = SECRET.build_hasher();
+    while !options.is_empty() {
+        let [c0, c1, kind, words, ..] = *options else { return Err(Drop::TunnelOptions) };
+        let (words, kind_of) = (words & 0x1f, u32::from_be_bytes([0, c0, c1, kind]));
+        let end = 4 + usize::from(words) * 4;
+        let value = options.get(4..end).ok_or(Drop::TunnelOptions)?;
+        h.write_u32(kind_of);
+        h.write_u8(words);
+        if known.binary_search(&kind_of).is_ok() {
+            h.write(value);
+        }
+        options = &options[end..];
+    }
+    Ok(h.finish().max(1))
 }
 
 /// What one pass keeps of an outer header: the words of the key that it fills.
@@ -233,6 +267,8 @@ pub(crate) fn strip(p: &mut Packet, lay: &Layout, word: u32) -> Option<Stripped>
 struct Inside {
     /// Where the inner frame starts and ends.
     frame: std::ops::Range<usize>,
+    /// Bytes of options in front of it.
+    options: usize,
     flags: u16,
     id: u32,
     /// UDP ports.
@@ -256,7 +292,8 @@ fn read(d: &[u8], line: &Line, lay: &Layout, kind: TunnelKind) -> Result<Outer, 
     if !ipv6 && internet(&d[l3..l3 + usize::from(d[l3] & 15) * 4]) != 0 {
         return Err(Drop::TunnelChecksum);
     }
-    let mut outer = Outer { inner: inside.frame, ext2: [0; 8], id: inside.id, src: [0; 4] };
+    let (inner, options, id) = (inside.frame, inside.options, inside.id);
+    let mut outer = Outer { inner, options, ext2: [0; 8], id, src: [0; 4] };
     outer.addresses(d, l3, ipv6);
     let df = !ipv6 && d[l3 + 6] & 0x40 != 0;
     let flags = inside.flags | if df { DF } else { 0 };
@@ -286,6 +323,7 @@ fn read_udp(d: &[u8], l0: &[u8; 64], lay: &Layout, kind: TunnelKind) -> Result<I
     let (word, id) = (be32(d, at), be32(d, at + 4));
     let mut inside = Inside {
         frame: at + VXLAN_HEADER..end,
+        options: 0,
         flags: KEY | if summed { CSUM } else { 0 },
         id: id >> 8,
         ports: [d[udp], d[udp + 1], d[udp + 2], d[udp + 3]],
@@ -293,7 +331,8 @@ fn read_udp(d: &[u8], l0: &[u8; 64], lay: &Layout, kind: TunnelKind) -> Result<I
     };
     match kind {
         TunnelKind::Geneve => {
-            inside.frame.start += geneve_options(word)?;
+            inside.options = geneve_options(word)?;
+            inside.frame.start += inside.options;
             inside.flags |= if word & GENEVE_OAM != 0 { OAM } else { 0 };
         }
         _ if id & 0xff != 0 => return Err(Drop::TunnelHeader),
@@ -334,7 +373,7 @@ fn read_gre(d: &[u8], l0: &[u8; 64], lay: &Layout) -> Result<Inside, Drop> {
     }
     let id = if has(gre::KEY) { be32(d, key) } else { 0 };
     let flags = if has(gre::CHECKSUM) { CSUM } else { 0 } | if has(gre::KEY) { KEY } else { 0 };
-    Ok(Inside { frame, flags, id, ports: [0; 4], policy: [0; 3] })
+    Ok(Inside { frame, options: 0, flags, id, ports: [0; 4], policy: [0; 3] })
 }
 
 impl Outer {

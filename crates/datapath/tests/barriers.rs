@@ -46,7 +46,7 @@ impl Control {
     fn flow_mod(&mut self, command: FlowModCommand, priority: u16, matching: &str, output: u32) {
         let (key, mask) = parse_match(matching, &|_| None).expect(matching);
         let instructions = vec![Instruction::Apply(vec![Action::output(output)])];
-        let m = FlowMod::new(command, 0, Match { key, mask });
+        let m = FlowMod::new(command, 0, Match::new(key, mask));
         let m = FlowMod { priority, instructions, ..m };
         self.sw.flow_mod(self.br, &m, now_ms() * 1_000_000).expect("a change");
     }

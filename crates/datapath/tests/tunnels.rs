@@ -27,7 +27,7 @@ fn on(port: u16, fields: &[(Field, u128)], ops: Vec<Op>, credit: u32) -> Rule {
 
 /// Decapsulates packets to 10.0.0.N, and sends the inner packets by key and more.
 fn rules(r: &mut Rng, kind: TunnelKind) -> Vec<Rule> {
-    let pop = || vec![Op::TunnelPop { port: TUNNEL, kind }];
+    let pop = || vec![Op::TunnelPop { port: TUNNEL, kind, options: [].into() }];
     let outer = |n: u128| {
         [
             (Field::EthType, 0x0800),
@@ -83,6 +83,24 @@ fn tunnelled(r: &mut Rng, kind: TunnelKind) -> Vec<u8> {
     f
 }
 
+/// The same with Geneve options.
+fn with_options(r: &mut Rng) -> Vec<u8> {
+    let (mut f, mut options) = (tunnelled(r, TunnelKind::Geneve), Vec::new());
+    for _ in 0..1 + r.below(3) {
+        let words = r.below(3) as u8;
+        options.extend([0, 9, r.below(4) as u8, words]);
+        options.extend((0..4 * words).map(|_| r.below(2) as u8));
+    }
+    f[42] = options.len() as u8 / 4;
+    for at in [16, 38] {
+        let len = u16::from_be_bytes([f[at], f[at + 1]]) + options.len() as u16;
+        f[at..at + 2].copy_from_slice(&len.to_be_bytes());
+    }
+    f.splice(50..50, options);
+    fix_ip(&mut f);
+    f
+}
+
 /// Something is odd about the outer header, or wrong.
 fn odd(r: &mut Rng, kind: TunnelKind) -> Vec<u8> {
     let mut f = tunnelled(r, kind);
@@ -132,6 +150,7 @@ fn outcome(one_pass: bool, seed: u64) -> Outcome {
             let p = match r.below(4) {
                 0 => odd(&mut r, kind),
                 1 => packet(&mut r),
+                2 if kind == TunnelKind::Geneve => with_options(&mut r),
                 _ => tunnelled(&mut r, kind),
             };
             // Bursts of a flow too.
@@ -278,7 +297,7 @@ fn what_goes_in_comes_out_with_its_fields() {
     for seed in 0..500 {
         let mut r = Rng(seed);
         let (p, t) = (packet(&mut r), template(&mut r));
-        let pop = Op::TunnelPop { port: TUNNEL, kind: t.kind };
+        let pop = Op::TunnelPop { port: TUNNEL, kind: t.kind, options: [].into() };
         let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
         for (f, v) in [(Field::TunId, 42), (Field::TunFlags, 4)] {
             f.set(&mut key, v);

@@ -22,12 +22,13 @@ pub enum Format {
 
 macro_rules! fields {
     ($($(#[$doc:meta])* $name:ident $text:literal $at:expr, $bytes:literal, $shift:literal, $bits:literal, $format:ident, $maskable:literal, $writable:literal;)*) => {
-        /// A field. Regs, xregs and xxregs are [`Field::Reg`], [`Field::Xreg`], [`Field::Xxreg`].
+        /// A field. Regs, xregs and xxregs are [`Field::Reg`], [`Field::Xreg`], [`Field::Xxreg`];
+        /// [`Field::TunMetadata`] has no bits in a key ([`crate::TunMetadata`]).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[allow(missing_docs)]
-        pub enum Field { $($(#[$doc])* $name,)* Reg(u8), Xreg(u8), Xxreg(u8) }
+        pub enum Field { $($(#[$doc])* $name,)* Reg(u8), Xreg(u8), Xxreg(u8), TunMetadata(u8) }
 
-        /// Every field except registers.
+        /// Every field except registers and tunnel options.
         pub const FIELDS: &[Field] = &[$(Field::$name),*];
 
         impl Field {
@@ -38,6 +39,7 @@ macro_rules! fields {
                     Field::Reg(i) => (at::REG + 4 * i as usize, 4, 0, 32, Format::Hex, true, true),
                     Field::Xreg(i) => (at::REG + 8 * i as usize, 8, 0, 64, Format::Hex, true, true),
                     Field::Xxreg(i) => (at::REG + 16 * i as usize, 16, 0, 128, Format::Hex, true, true),
+                    Field::TunMetadata(_) => (0, 0, 0, 0, Format::Hex, true, true),
                 }
             }
             /// OVS's canonical (OXM-style) name, e.g. `eth_dst`, `reg3`.
@@ -47,6 +49,7 @@ macro_rules! fields {
                     Field::Reg(i) => format!("reg{i}"),
                     Field::Xreg(i) => format!("xreg{i}"),
                     Field::Xxreg(i) => format!("xxreg{i}"),
+                    Field::TunMetadata(i) => format!("tun_metadata{i}"),
                 }
             }
         }

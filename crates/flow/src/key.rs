@@ -73,10 +73,14 @@ pub mod at {
     pub const TUN_IPV6_DST: usize = 152;
     pub const TUN_GBP_ID: usize = 168;
     pub const TUN_GBP_FLAGS: usize = 170;
+    /// How many 32-bit words of options there were: says where they are; never matched.
+    pub const TUN_OPTION_WORDS: usize = 171;
     pub const TUN_TP_SRC: usize = 172;
     pub const TUN_TP_DST: usize = 174;
     pub const PKT_MARK: usize = 176;
     pub const PRIORITY: usize = 180;
+    /// A digest of the options of the outer header (8 bytes); 0: it had none. Their bytes are not in a key.
+    pub const TUN_OPTIONS: usize = 184;
     // line 3
     pub const CT_LABEL: usize = 192;
     pub const CT_IPV6_SRC: usize = 208;
@@ -94,6 +98,8 @@ pub mod at {
     pub const CONJ_ID: usize = 272;
     pub const PACKET_TYPE: usize = 276;
     pub const DP_HASH: usize = 280;
+    /// Stands for what a flow says about tunnel options (8 bytes); 0: nothing.
+    pub const TUN_MATCH: usize = 288;
     // line 5
     /// reg0..reg15, four bytes each.
     pub const REG: usize = 320;
@@ -119,6 +125,10 @@ pub mod flag {
     pub const L4: u8 = 8;
     /// The packet came out of a tunnel whose outer header reported congestion (ECN CE).
     pub const TUNNEL_CE: u8 = 16;
+    /// ... whose outer header had options.
+    pub const TUNNEL_OPTIONS: u8 = 32;
+    /// All that is said of a tunnel.
+    pub const TUNNEL_ALL: u8 = TUNNEL | TUNNEL_CE | TUNNEL_OPTIONS;
 }
 
 /// A key, a masked key or a mask: `LINES` lines of 64 bytes.

@@ -12,7 +12,7 @@
 //! |---|---|---|
 //! | 0 | Ethernet, VLAN, IPv4/ARP/MPLS, L4, in_port, conntrack, tunnel id and source; bytes 56..64 are not matched (a rule's payload) | every packet |
 //! | 1 | IPv6 addresses, ND target, ARP/ND hardware addresses, flow label | IPv6 and ARP |
-//! | 2 | tunnel destination and the rest of the outer header, packet mark, priority | tunnelled |
+//! | 2 | tunnel destination and the rest of the outer header, packet mark, priority, digest of options | tunnelled |
 //! | 3 | conntrack label and original tuple | after ct() |
 //! | 4 | OpenFlow metadata, in_port, action-set output, conjunction | only inside the pipeline |
 //! | 5 | registers 0..15 | only inside the pipeline |
@@ -26,11 +26,13 @@ mod parse_odp;
 mod text;
 mod text_match;
 mod text_odp;
+mod tun_metadata;
 
 pub use field::{FIELDS, Field, Format};
 pub use key::*;
-pub use parse_match::{PortNumber, parse_match, parse_port};
-pub use parse_odp::{DatapathPortNumber, parse_odp};
+pub use parse_match::{PortNumber, parse_match, parse_match_tun, parse_port};
+pub use parse_odp::{DatapathPortNumber, parse_odp, parse_odp_options};
 pub use text::TextError;
 pub use text_match::{PortName, flow_text, match_text, megaflow_text, packet_mask, port_text};
 pub use text_odp::{DatapathPortName, odp_text};
+pub use tun_metadata::*;

@@ -3,7 +3,7 @@
 use crate::text::{CT_STATE, TCP_FLAGS, TUN_FLAGS, TextError, err};
 use crate::text::{number, number_up_to, parse_ethernet, parse_flags, parse_ip, parse_ip_mask};
 use crate::text_match::PORTS;
-use crate::{Field, Format, Key, Mask, at};
+use crate::{Field, Format, Key, Mask, TunMetadata, at};
 
 /// Looks up an OpenFlow port by its name; `None`: there is none of this name.
 pub type PortNumber<'a> = &'a dyn Fn(&str) -> Option<u32>;
@@ -53,14 +53,31 @@ const ALIASES: &[(&str, Field)] = &[
 /// back masked. Unknown words, values out of range and masks where OpenFlow allows none are
 /// errors. Whether fields go together (their prerequisites) is not checked.
 pub fn parse_match(text: &str, ports: PortNumber) -> Result<(Key, Mask), TextError> {
+    match parse_match_tun(text, ports)? {
+        (key, mask, tun) if tun.is_empty() => Ok((key, mask)),
+        _ => err("tunnel options have no place here"),
+    }
+}
+
+/// As [`parse_match`], with `tun_metadata` fields.
+pub fn parse_match_tun(
+    text: &str,
+    ports: PortNumber,
+) -> Result<(Key, Mask, Vec<TunMetadata>), TextError> {
     let mut out = Parser { key: Key::ZERO, mask: Key::ZERO, ports };
+    let mut tun = Vec::new();
     for (name, value) in words(text) {
+        if let Some(field) = TunMetadata::parse(name, value) {
+            tun.push(field?);
+            continue;
+        }
         match value {
             None => out.short_name(name)?,
             Some(value) => out.field(name, value).map_err(|e| TextError(format!("{name}: {e}")))?,
         }
     }
-    Ok((out.key.masked(&out.mask), out.mask))
+    tun.sort_by_key(|t| t.index);
+    Ok((out.key.masked(&out.mask), out.mask, tun))
 }
 
 /// Splits at commas and blanks outside parentheses and quotes, and each word at its first `=`.

@@ -3,7 +3,8 @@
 
 use crate::text::{CT_STATE, TCP_FLAGS, TUN_FLAGS, TextError, err};
 use crate::text::{number_up_to, parse_ethernet, parse_flags, parse_ip, parse_ip_mask};
-use crate::{Field, Key, Mask, PortNo, at, flag, frag};
+use crate::tun_metadata::long_number;
+use crate::{Field, Key, Mask, PortNo, TunMetadata, at, flag, frag};
 
 /// Looks up a datapath port by its name.
 pub type DatapathPortNumber<'a> = &'a dyn Fn(&str) -> Option<PortNo>;
@@ -15,10 +16,27 @@ pub type DatapathPortNumber<'a> = &'a dyn Fn(&str) -> Option<PortNo>;
 /// neither `eth(...)` nor `eth_type(...)`, is Ethernet; one with only `eth_type(...)` is a bare
 /// L3 packet, as in OVS.
 pub fn parse_odp(text: &str, ports: DatapathPortNumber) -> Result<(Key, Mask), TextError> {
-    let mut p = Parser { key: Key::ZERO, mask: Key::ZERO, ports, tags: 0, depth: 0, eth: None };
+    parse_odp_options(text, ports).map(|(key, mask, _)| (key, mask))
+}
+
+/// As [`parse_odp`], with the bytes of Geneve options (`tunnel(...,geneve({class=...,type=...,len=...,0x...}))`;
+/// their masks are left out).
+pub fn parse_odp_options(
+    text: &str,
+    ports: DatapathPortNumber,
+) -> Result<(Key, Mask, Vec<u8>), TextError> {
+    let mut p = Parser {
+        key: Key::ZERO,
+        mask: Key::ZERO,
+        options: Vec::new(),
+        ports,
+        tags: 0,
+        depth: 0,
+        eth: None,
+    };
     p.list(text)?;
     p.finish();
-    Ok((p.key, p.mask))
+    Ok((p.key, p.mask, p.options))
 }
 
 /// The Ethernet type of a frame that has none (802.2 without SNAP), as in OVS.
@@ -35,6 +53,8 @@ enum Form {
 struct Parser<'a> {
     key: Key,
     mask: Mask,
+    /// Of a Geneve header.
+    options: Vec<u8>,
     ports: DatapathPortNumber<'a>,
     /// VLAN tags seen so far.
     tags: usize,
@@ -307,6 +327,10 @@ impl Parser<'_> {
         for item in split(body) {
             if let Some(flags) = inner(item, "flags(") {
                 self.flags(Field::TunFlags, flags, TUN_FLAGS)?;
+            } else if let Some(digest) = inner(item, "geneve(options=") {
+                self.value(at::TUN_OPTIONS, 8, Form::Number, digest)?;
+            } else if let Some(options) = inner(item, "geneve(") {
+                self.geneve_options(options)?;
             } else if let Some(gbp) = inner(item, "vxlan(gbp(") {
                 for (name, text) in pairs(gbp.trim_end_matches(')'))? {
                     let field = match name {
@@ -319,6 +343,37 @@ impl Parser<'_> {
             } else {
                 self.tunnel_value(item)?;
             }
+        }
+        Ok(())
+    }
+
+    /// `{class=0xffff,type=0x80,len=4,0xa/0xff}{...}`.
+    fn geneve_options(&mut self, text: &str) -> Result<(), TextError> {
+        for option in text.split('{').filter_map(|o| o.split('}').next()).filter(|o| !o.is_empty())
+        {
+            let (mut header, mut value) = ([0; 4], vec![]);
+            for part in split(option) {
+                let first = |t: &str| t.split('/').next().unwrap_or_default().to_string();
+                match part.split_once('=') {
+                    Some(("class", v)) => {
+                        let class = number_up_to(&first(v), 0xffff)? as u16;
+                        header[..2].copy_from_slice(&class.to_be_bytes());
+                    }
+                    Some(("type", v)) => header[2] = number_up_to(&first(v), 0xff)? as u8,
+                    Some(("len", v)) => header[3] = number_up_to(&first(v), 124)? as u8 / 4,
+                    Some(_) => return err(format!("{part}: unknown")),
+                    None => value = long_number(&first(part))?,
+                }
+            }
+            let value = TunMetadata::exact(0, &value).resized(usize::from(header[3]) * 4).value;
+            self.options.extend(header);
+            self.options.extend(value);
+        }
+        if self.options.len() > 252 {
+            return err("geneve: too many options");
+        }
+        if !self.options.is_empty() {
+            self.key.set_u8(at::FLAGS, self.key.u8(at::FLAGS) | flag::TUNNEL_OPTIONS);
         }
         Ok(())
     }

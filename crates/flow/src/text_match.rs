@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::text::{CT_STATE, Masked, TCP_FLAGS, TUN_FLAGS, ethernet, flags_masked, hex};
 use crate::text::{ipv4, ipv6, prefix_len};
-use crate::{Field, Key, Mask, at};
+use crate::{Field, Key, Mask, TunMetadata, at};
 
 /// Looks up the name of an OpenFlow port (32-bit number); `None`: print the number.
 pub type PortName<'a> = &'a dyn Fn(u32) -> Option<String>;
@@ -42,20 +42,20 @@ fn is_plain(name: &str) -> bool {
 }
 
 /// A match as in `ovs-ofctl dump-flows`, without priority; empty if everything matches.
-pub fn match_text(key: &Key, mask: &Mask, names: PortName) -> String {
-    Writer::new(key, mask, names, false).finish()
+pub fn match_text(key: &Key, mask: &Mask, tun: &[TunMetadata], names: PortName) -> String {
+    Writer::new(key, mask, tun, names, false).finish()
 }
 
 /// The `Megaflow:` line of `ofproto/trace`: as [`match_text`], with the packet type and the
 /// recirculation id spelled out.
-pub fn megaflow_text(key: &Key, mask: &Mask, names: PortName) -> String {
-    Writer::new(key, mask, names, true).finish()
+pub fn megaflow_text(key: &Key, mask: &Mask, tun: &[TunMetadata], names: PortName) -> String {
+    Writer::new(key, mask, tun, names, true).finish()
 }
 
 /// The `Flow:` line of `ofproto/trace`: every field that a packet of this kind has, and those
 /// metadata fields that are not zero.
-pub fn flow_text(key: &Key, names: PortName) -> String {
-    Writer::new(key, &packet_mask(key), names, false).finish()
+pub fn flow_text(key: &Key, tun: &[TunMetadata], names: PortName) -> String {
+    Writer::new(key, &packet_mask(key), tun, names, false).finish()
 }
 
 /// Fields that every IPv4 or IPv6 packet has.
@@ -132,6 +132,7 @@ pub fn packet_mask(key: &Key) -> Mask {
 struct Writer<'a> {
     key: &'a Key,
     mask: &'a Mask,
+    tun: &'a [TunMetadata],
     names: PortName<'a>,
     megaflow: bool,
     out: String,
@@ -140,7 +141,13 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(key: &'a Key, mask: &'a Mask, names: PortName<'a>, megaflow: bool) -> Self {
+    fn new(
+        key: &'a Key,
+        mask: &'a Mask,
+        tun: &'a [TunMetadata],
+        names: PortName<'a>,
+        megaflow: bool,
+    ) -> Self {
         let exact = |f: Field| Field::get(f, mask) == f.full();
         let ns1 = Field::PacketType.get(key) >> 16 == 1 && exact(Field::PacketType);
         let eth_type = match () {
@@ -149,7 +156,7 @@ impl<'a> Writer<'a> {
             _ => 0,
         };
         let proto = if exact(Field::IpProto) { key.u8(at::PROTO) } else { 0 };
-        Writer { key, mask, names, megaflow, out: String::new(), eth_type, proto }
+        Writer { key, mask, tun, names, megaflow, out: String::new(), eth_type, proto }
     }
 
     fn finish(mut self) -> String {
@@ -329,6 +336,9 @@ impl<'a> Writer<'a> {
         let m = self.get(Field::TunFlags);
         if !m.any() {
             self.put("tun_flags", &flags_masked(TUN_FLAGS, Masked { full: u128::MAX, ..m }));
+        }
+        for t in self.tun {
+            let _ = write!(self.out, "{},", t.text());
         }
     }
 

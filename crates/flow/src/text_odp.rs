@@ -151,6 +151,10 @@ impl Odp<'_> {
         if !gbp.is_empty() && (gbp_used || !self.verbose) {
             let _ = write!(body, ",vxlan(gbp({gbp}))");
         }
+        let options = self.at(at::TUN_OPTIONS, 8);
+        if options.value & options.mask != 0 {
+            let _ = write!(body, ",geneve(options={:#x})", options.value);
+        }
         let flags = self.get(Field::TunFlags);
         if self.shown(flags) {
             let _ = write!(body, ",flags({})", flags_masked(TUN_FLAGS, flags));

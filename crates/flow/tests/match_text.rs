@@ -13,7 +13,7 @@ fn parse(text: &str) -> (Key, Mask) {
 
 fn normal(text: &str) -> String {
     let (key, mask) = parse(text);
-    match_text(&key, &mask, &no_name)
+    match_text(&key, &mask, &[], &no_name)
 }
 
 /// (typed, as `ovs-ofctl parse-flow` of OVS 3.1 prints it)
@@ -118,7 +118,7 @@ fn refuses() {
 
 #[test]
 fn trace_lines() {
-    let flow = |text: &str| flow_text(&parse(text).0, &no_name);
+    let flow = |text: &str| flow_text(&parse(text).0, &[], &no_name);
     assert_eq!(
         flow("in_port=1,tcp,nw_dst=10.0.0.1,tp_dst=80,dl_vlan=5"),
         "tcp,in_port=1,dl_vlan=5,dl_vlan_pcp=0,vlan_tci1=0x0000,dl_src=00:00:00:00:00:00,\
@@ -139,7 +139,7 @@ fn trace_lines() {
     );
     let (key, mask) = parse("recirc_id=0,tcp,in_port=1,nw_dst=10.0.0.0/8,nw_frag=no,tp_dst=80");
     assert_eq!(
-        megaflow_text(&key, &mask, &no_name),
+        megaflow_text(&key, &mask, &[], &no_name),
         "recirc_id=0,eth,tcp,in_port=1,nw_dst=10.0.0.0/8,nw_frag=no,tp_dst=80"
     );
 }
@@ -151,7 +151,7 @@ fn port_names() {
     for (text, port) in [("in_port=eth0", 1), ("in_port=\"veth-1\"", 2)] {
         let (key, mask) = parse_match(text, &number).unwrap();
         assert_eq!(Field::InPort.get(&key), port);
-        assert_eq!(match_text(&key, &mask, &names), text);
+        assert_eq!(match_text(&key, &mask, &[], &names), text);
     }
 }
 
@@ -249,7 +249,7 @@ proptest! {
 
     #[test]
     fn reads_back((key, mask) in any_match()) {
-        let text = match_text(&key, &mask, &no_name);
+        let text = match_text(&key, &mask, &[], &no_name);
         let back = parse_match(&text, &|_| None);
         prop_assert_eq!(back, Ok((key, mask)), "{}", text);
     }
@@ -265,8 +265,8 @@ proptest! {
         value in "[0-9a-fx/:.+|-]{0,20}",
     ) {
         if let Ok((key, mask)) = parse_match(&format!("{}={value}", field.name()), &|_| None) {
-            match_text(&key, &mask, &no_name);
-            flow_text(&key, &no_name);
+            match_text(&key, &mask, &[], &no_name);
+            flow_text(&key, &[], &no_name);
         }
     }
 }

@@ -12,7 +12,7 @@ fn flow_mod(table: u8, m: Match, priority: u16, instructions: Vec<Instruction>) 
 
 fn matching(text: &str) -> Match {
     let (key, mask) = parse_match(text, &|_| None).unwrap_or_default();
-    Match { key, mask }
+    Match::new(key, mask)
 }
 
 fn resident_kb() -> u64 {
@@ -74,7 +74,7 @@ fn decide(sw: &Switch, n: u32) {
         for i in 0..rounds {
             key.set_u32(at::IP_DST, 0x0a00_0000 + i.wrapping_mul(2_654_435_761) % flows);
             d.clear();
-            pipeline.resolve(&Request { key: &key, packet: &[] }, &mut d);
+            pipeline.resolve(&Request { key: &key, options: &[], packet: &[] }, &mut d);
         }
         let ns = start.elapsed().as_nanos() as f64 / f64::from(rounds);
         println!("three tables, rewrite, output, {what}: {ns:.0} ns per decision");

@@ -16,7 +16,7 @@ fn flow_mod(command: FlowModCommand, matching: Match, cookie: u64) -> FlowMod {
 
 fn matching(text: &str) -> Match {
     let (key, mask) = parse_match(text, &|_| None).unwrap_or_default();
-    Match { key, mask }
+    Match::new(key, mask)
 }
 
 /// Flow `i`: to one address.

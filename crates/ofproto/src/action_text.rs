@@ -51,6 +51,9 @@ pub fn action_text(a: &Action) -> String {
         A::PopQueue => "pop_queue".into(),
         A::Group(g) => format!("group:{g}"),
         A::SetField { field, value, mask } => set_field(*field, *value, *mask),
+        A::SetTunMetadata(t) => {
+            format!("set_field:{}->tun_metadata{}", t.value_text(), t.index)
+        }
         A::Load { dst, value } => format!("load:{}->{}", hex(*value), sub(*dst)),
         A::Move { src, dst } => format!("move:{}->{}", sub(*src), sub(*dst)),
         A::Push(s) => format!("push:{}", sub(*s)),
@@ -279,6 +282,7 @@ fn nxm_name(f: Field) -> String {
         Metadata => "OXM_OF_METADATA",
         InPort => "NXM_OF_IN_PORT",
         Reg(i) => return format!("NXM_NX_REG{i}"),
+        TunMetadata(i) => return format!("NXM_NX_TUN_METADATA{i}"),
         Xreg(i) => return format!("OXM_OF_PKT_REG{i}"),
         Xxreg(i) => return format!("NXM_NX_XXREG{i}"),
         f => return f.name(),

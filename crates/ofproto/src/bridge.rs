@@ -6,6 +6,7 @@ use crate::group::GroupRec;
 use crate::mac_table::{Learned, MacEntry, MacIndex, MacStats, MacTable};
 use crate::switch::Switch;
 use crate::table::{N_TABLES, Tables};
+use crate::tlv::{Masks, TlvTable};
 use crate::types::*;
 use crate::view::{GroupHistory, Groups, GroupsAt};
 use action::Region;
@@ -53,6 +54,10 @@ pub(crate) struct Bridge {
     pub patch_counts: BTreeMap<OfPort, u32>,
     pub miss_base: u32,
     pub monitored: bool,
+    /// Which options tunnel fields are.
+    pub tlv: Arc<TlvTable>,
+    /// What flows look at of them; grows until the table changes.
+    pub tun_masks: Vec<Masks>,
 }
 
 impl Bridge {
@@ -80,6 +85,8 @@ impl Bridge {
             config,
             miss_base,
             monitored: false,
+            tlv: Arc::default(),
+            tun_masks: Vec::new(),
         }
     }
 

@@ -3,6 +3,7 @@
 
 use crate::bridge::Bridge;
 use crate::table::N_TABLES;
+use crate::tlv;
 use openflow::{Action, GROUP_ANY, Instruction, Match, OfError, OfPort, Version, check, port};
 
 type Checked = Result<(), OfError>;
@@ -44,17 +45,18 @@ fn action(b: &Bridge, a: &Action) -> Checked {
         | A::Conjunction { .. }
         | A::Multipath { .. }
         | A::Sample { .. }
-        | A::CtClear
-        | A::DeleteField(_) => Err(OfError::ActBadType),
+        | A::CtClear => Err(OfError::ActBadType),
         A::Meter(_) => Err(OfError::MeterInvalid),
-        A::Controller { .. }
-        | A::OutputReg { .. }
-        | A::Resubmit { .. }
-        | A::SetField { .. }
+        A::OutputReg { .. }
         | A::Load { .. }
         | A::Move { .. }
         | A::Push(_)
         | A::Pop(_)
+        | A::SetTunMetadata(_)
+        | A::DeleteField(_) => tlv::check(b, a),
+        A::Controller { .. }
+        | A::Resubmit { .. }
+        | A::SetField { .. }
         | A::SetVlanVid { .. }
         | A::SetVlanPcp { .. }
         | A::StripVlan

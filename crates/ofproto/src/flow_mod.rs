@@ -6,6 +6,7 @@ use crate::counters::{Counter, FlowRec, Slot};
 use crate::group::GroupUndo;
 use crate::switch::Switch;
 use crate::table::{Flow, FlowRule, N_TABLES, Table};
+use crate::tlv;
 use crate::types::{BridgeId, ConfigError, FailMode};
 use action::Region;
 use openflow::{
@@ -90,16 +91,17 @@ impl Switch {
 
     fn stage_add(&mut self, txn: &mut Txn, m: &FlowMod, table: u8) -> Result<(), OfError> {
         let b = self.of_bridge(txn.bridge)?;
-        check::instructions(b, table, &m.matching, &m.instructions)?;
+        let matching = tlv::fitted(b, &m.matching)?;
+        check::instructions(b, table, &matching, &m.instructions)?;
         if m.buffer_id != NO_BUFFER {
             return Err(OfError::BufferUnknown);
         }
-        let (key, mask) = (&m.matching.key, &m.matching.mask);
+        let (key, mask) = tlv::in_rule(&matching);
         let t = b.tables.make(table);
-        let old = t.find_exact(key, mask, m.priority, txn.version);
+        let old = t.find_exact(&key, &mask, m.priority, txn.version);
         if old.is_none()
             && m.flags & flow_flag::CHECK_OVERLAP != 0
-            && t.overlaps(key, mask, m.priority, txn.version)
+            && t.overlaps(&matching, m.priority, txn.version)
         {
             return Err(OfError::FlowOverlap);
         }
@@ -116,8 +118,12 @@ impl Switch {
         }
         let id = self.slots.next(txn.now);
         let told = m.flags & flow_flag::SEND_FLOW_REM != 0;
-        let flow = Flow::new(id, told, m.cookie, m.instructions.as_slice().into());
-        let rule = Arc::new(FlowRule::with_version(key, mask, m.priority, txn.version, flow));
+        let mut flow = Flow::new(id, told, m.cookie, m.instructions.as_slice().into());
+        if !matching.tun.is_empty() {
+            self.note_options(txn.bridge, &matching.tun);
+            flow.tun = Some(Arc::new(matching.into_owned().tun));
+        }
+        let rule = Arc::new(FlowRule::with_version(&key, &mask, m.priority, txn.version, flow));
         let rec = FlowRec {
             rule: rule.clone(),
             bridge: txn.bridge.0,
@@ -245,7 +251,8 @@ impl Switch {
     ) {
         let id = old.value().id;
         let cookie = to.cookie.unwrap_or(old.value().cookie);
-        let flow = Flow::new(id, old.value().told, cookie, to.instructions.clone());
+        let mut flow = Flow::new(id, old.value().told, cookie, to.instructions.clone());
+        flow.tun = old.value().tun.clone();
         let rule = Arc::new(old.renewed(txn.version, flow));
         self.unlink(txn, table, old, Record::Stays);
         let before = self.slots.flow(id).cloned();
@@ -269,14 +276,16 @@ impl Switch {
         version: u64,
     ) -> Result<Vec<(u8, Arc<FlowRule>)>, OfError> {
         let mut out = Vec::new();
+        let matching = tlv::fitted(self.of_bridge(id)?, s.matching)?;
+        let s = &Select { matching: &matching, ..*s };
         for (n, t) in self.tables_of(id, s.table)? {
-            let (key, mask) = (&s.matching.key, &s.matching.mask);
             let rules = match s.priority {
                 Some(p) => {
-                    let rule = t.find_exact(key, mask, p, version);
+                    let (key, mask) = tlv::in_rule(s.matching);
+                    let rule = t.find_exact(&key, &mask, p, version);
                     rule.into_iter().filter(|r| wanted(s, r)).collect()
                 }
-                None => t.within(key, mask, version, |r| wanted(s, r)),
+                None => t.within(&s.matching.key, &s.matching.mask, version, |r| wanted(s, r)),
             };
             out.extend(rules.into_iter().map(|r| (n, r)));
         }
@@ -362,6 +371,7 @@ pub(crate) fn wanted(s: &Select<'_>, rule: &FlowRule) -> bool {
     (f.cookie ^ s.cookie) & s.cookie_mask == 0
         && (s.out_port == port::ANY || outputs_to(&f.instructions, s.out_port))
         && (s.out_group == GROUP_ANY || uses_group(&f.instructions, s.out_group))
+        && (s.matching.tun.is_empty() || tlv::within(rule, &s.matching.tun))
 }
 
 fn actions_of(list: &[Instruction]) -> impl Iterator<Item = &Action> {

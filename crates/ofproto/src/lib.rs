@@ -29,6 +29,7 @@ mod packet_out;
 mod stats;
 mod switch;
 mod table;
+mod tlv;
 mod trace;
 mod translate;
 mod tunnel;
@@ -44,6 +45,8 @@ mod laws;
 mod slices;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tlv_laws;
 
 pub use action_text::{action_text, actions_text, instructions_text, parse_subfield};
 pub use change::{BundleItem, Change, Items, Outcome};
@@ -54,7 +57,7 @@ pub use packet_out::StagedPacket;
 pub use stats::Dump;
 pub use switch::Switch;
 pub use table::N_TABLES;
-pub use trace::punt_text;
+pub use trace::{Options, punt_text};
 pub use translate::PacketInContext;
 pub use tunnel::{
     Addresses, Local, Neighbour, Remote, Route, Routes, Solicitation, TunnelSpec, source_for,

@@ -8,7 +8,7 @@ use crate::types::BridgeId;
 use crate::view::BridgeView;
 use action::Decision;
 use flow::{Key, PACKET_LINES, at};
-use openflow::{Action, NO_BUFFER, OfError, PacketOut, port};
+use openflow::{Action, Match, NO_BUFFER, OfError, PacketOut, port};
 use std::sync::Arc;
 use sync::Published;
 
@@ -16,8 +16,8 @@ use sync::Published;
 struct Run<'a> {
     bridge: &'a BridgeView,
     version: u64,
-    /// Pipeline fields are in lines 4 and 5.
-    pipeline: &'a Key,
+    /// Pipeline fields are in lines 4 and 5; tunnel options.
+    pipeline: &'a Match,
     key: &'a Key,
 }
 
@@ -42,7 +42,7 @@ impl Switch {
         let mut view = self.view(b);
         let groups = Box::new([(txn.version, Arc::new(b.group_views()))]);
         view.groups = Arc::new(Published::new(self.shared.domain.clone(), groups));
-        let run = Run { bridge: &view, version: txn.version, pipeline: &p.matching.key, key };
+        let run = Run { bridge: &view, version: txn.version, pipeline: &p.matching, key };
         let decision = self.run_on(run, &p.actions, &mut None);
         txn.packets.push(StagedPacket { packet_out: p.clone(), decision });
         Ok(())
@@ -76,15 +76,15 @@ impl Switch {
         key: &Key,
     ) -> Result<Decision, OfError> {
         self.check_packet_out(id, p)?;
-        Ok(self.run_actions(id, &p.actions, &p.matching.key, key, &mut None))
+        Ok(self.run_actions(id, &p.actions, &p.matching, key, &mut None))
     }
 
-    /// Runs actions on a packet, with pipeline fields (lines 4 and 5) of `pipeline`.
+    /// Runs actions on a packet, with pipeline fields (lines 4 and 5) and tunnel options of `pipeline`.
     pub(crate) fn run_actions(
         &self,
         id: BridgeId,
         actions: &[Action],
-        pipeline: &Key,
+        pipeline: &Match,
         key: &Key,
         trace: &mut Option<crate::trace::Recorder>,
     ) -> Decision {
@@ -105,14 +105,16 @@ impl Switch {
         // SAFETY: this is the thread of the only writer.
         let world = unsafe { self.shared.world.read() };
         let mut packet = *run.key;
-        let in_port = run.pipeline.u32(at::OF_IN_PORT);
+        let pipeline = &run.pipeline.key;
+        let in_port = pipeline.u32(at::OF_IN_PORT);
         let dp = run.bridge.port(in_port).and_then(|p| p.spec.dp_port);
         packet.set_u16(at::IN_PORT, dp.unwrap_or(flow::NO_PORT));
         packet.set_u16(at::RECIRC, 0);
-        packet.set_u32(at::TUN_ID, run.pipeline.u32(at::TUN_ID));
+        packet.set_u32(at::TUN_ID, pipeline.u32(at::TUN_ID));
         let mut x = Xlate::new(&self.shared, world, run.bridge, &packet, &mut out, trace);
         x.at_version(run.version);
-        x.pipeline(&run.pipeline.words[PACKET_LINES * 8..]);
+        x.pipeline(&pipeline.words[PACKET_LINES * 8..]);
+        x.set_options(&run.pipeline.tun);
         x.packet_out(actions);
         out.cacheable = false;
         out
@@ -122,6 +124,6 @@ impl Switch {
     pub fn resolve(&self, key: &Key, out: &mut Decision) {
         // SAFETY: this is the thread of the only writer.
         let world = unsafe { self.shared.world.read() };
-        translate::resolve(&self.shared, world, key, out, &mut None);
+        translate::resolve(&self.shared, world, key, &[], out, &mut None);
     }
 }

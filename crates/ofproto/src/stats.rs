@@ -6,8 +6,9 @@ use crate::events::Event;
 use crate::flow_mod::{Select, wanted};
 use crate::switch::Switch;
 use crate::table::{FlowRule, N_TABLES};
+use crate::tlv;
 use crate::types::{BridgeId, ConfigError};
-use openflow::{FlowSelect, FlowStats, Match, OfError, TABLE_ALL, TableStats, flow_flag};
+use openflow::{FlowSelect, FlowStats, OfError, TABLE_ALL, TableStats, flow_flag};
 use std::sync::Arc;
 
 const NS: u64 = 1_000_000_000;
@@ -44,7 +45,7 @@ impl Switch {
         FlowStats {
             table: rec.table,
             priority: rule.priority(),
-            matching: Match { key: rule.key(), mask: rule.mask() },
+            matching: tlv::match_of(rule),
             cookie: flow.cookie,
             idle_timeout: rec.idle,
             hard_timeout: rec.hard,
@@ -125,9 +126,11 @@ impl Switch {
     /// (packets, bytes, flows) of the selected flows.
     pub fn aggregate(&self, id: BridgeId, s: &FlowSelect) -> Result<(u64, u64, u32), OfError> {
         let (mut packets, mut bytes, mut flows) = (0u64, 0u64, 0u32);
-        let (select, version) = (Select::from(s), self.version());
+        let matching = tlv::fitted(self.of_bridge(id)?, &s.matching)?;
+        let select = Select { matching: &matching, ..Select::from(s) };
+        let version = self.version();
         for (_, t) in self.tables_of(id, s.table)? {
-            t.within(&s.matching.key, &s.matching.mask, version, |r| {
+            t.within(&matching.key, &matching.mask, version, |r| {
                 if wanted(&select, r)
                     && let Some(rec) = self.slots.flow(r.value().id)
                 {

@@ -12,7 +12,7 @@ use action::{Pipeline, Region};
 use openflow::{OfError, OfPort};
 use std::any::Any;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use sync::{Domain, Grace, Published};
@@ -249,6 +249,9 @@ impl Switch {
             }
             world.bridges.push(view);
         }
+        let tables = self.bridges.iter().flatten().map(|b| &b.tlv);
+        let kinds: BTreeSet<u32> = tables.flat_map(|t| t.kinds()).collect();
+        world.options = kinds.into_iter().collect();
         self.shared.world.publish(world);
     }
 
@@ -278,6 +281,8 @@ impl Switch {
             groups: b.group_index.clone(),
             macs: b.mac_index.clone(),
             miss_base: b.miss_base,
+            tlv: b.tlv.clone(),
+            tun_masks: b.tun_masks.as_slice().into(),
         }
     }
 

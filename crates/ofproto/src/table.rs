@@ -1,9 +1,10 @@
 //! Flow tables as packets see them.
 
 use crate::flow_mod::names_groups;
+use crate::tlv;
 use classifier::{Classifier, Rule};
-use flow::{Key, Mask};
-use openflow::Instruction;
+use flow::{Key, Mask, TunMetadata};
+use openflow::{Instruction, Match};
 use std::sync::{Arc, OnceLock};
 use sync::Domain;
 
@@ -19,13 +20,16 @@ pub(crate) struct Flow {
     /// Is a controller told when the flow goes (SEND_FLOW_REM)?
     pub told: bool,
     pub cookie: u64,
+    /// What it says about tunnel options, if it does.
+    pub tun: Option<Arc<Vec<TunMetadata>>>,
     /// Shared by the flows of one modification.
     pub instructions: Arc<[Instruction]>,
 }
 
 impl Flow {
     pub fn new(id: u32, told: bool, cookie: u64, instructions: Arc<[Instruction]>) -> Flow {
-        Flow { id, groups: names_groups(&instructions), told, cookie, instructions }
+        let groups = names_groups(&instructions);
+        Flow { id, groups, told, cookie, tun: None, instructions }
     }
 }
 
@@ -47,12 +51,6 @@ impl Table {
         // SAFETY: translations run on online readers of the domain, or on the control side, which
         // is the only writer and does not change a table meanwhile.
         unsafe { self.rules.lookup(key, version, wc) }
-    }
-
-    /// Asks the memory for what looking these keys up will read.
-    pub fn prepare(&self, keys: &[Key]) {
-        // SAFETY: as in `lookup`.
-        unsafe { self.rules.prepare(keys) }
     }
 
     pub fn insert(&self, rule: Arc<FlowRule>) {
@@ -86,9 +84,10 @@ impl Table {
         self.rules.pick_loose(key, mask, |r| r.visible(version) && want(r))
     }
 
-    /// Is there a rule of this priority that shares packets with (`key`,`mask`)?
-    pub fn overlaps(&self, key: &Key, mask: &Mask, priority: u16, version: u64) -> bool {
-        self.rules.overlapping(key, mask, priority).any(|r| r.visible(version))
+    /// Is there a rule of this priority that shares packets with a match?
+    pub fn overlaps(&self, m: &Match, priority: u16, version: u64) -> bool {
+        let mut rules = self.rules.overlapping(&m.key, &m.mask, priority);
+        rules.any(|r| r.visible(version) && tlv::overlap(&r, &m.tun))
     }
 }
 

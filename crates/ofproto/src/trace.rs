@@ -6,8 +6,8 @@ use crate::table::FlowRule;
 use crate::translate::{PacketInContext, Xlate, resolve};
 use crate::types::{BridgeId, ConfigError};
 use action::{Decision, Punt};
-use flow::{Key, at, flow_text, match_text, megaflow_text};
-use openflow::{Action, OfPort, Reason};
+use flow::{Key, TunMetadata, at, flow_text, match_text, megaflow_text};
+use openflow::{Action, Match, OfPort, Reason};
 
 pub(crate) fn action(a: &Action) -> String {
     action_text(a)
@@ -15,6 +15,20 @@ pub(crate) fn action(a: &Action) -> String {
 
 pub(crate) fn actions(list: &[Action]) -> String {
     actions_text(list)
+}
+
+/// Options of the header of a traced packet's tunnel.
+pub enum Options {
+    /// As they come.
+    Bytes(Vec<u8>),
+    /// As the fields that they are.
+    Fields(Vec<TunMetadata>),
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options::Bytes(Vec::new())
+    }
 }
 
 /// A step. Bridges and tables contain others.
@@ -41,6 +55,8 @@ pub(crate) struct Recorder {
     open: Vec<Node>,
     done: Vec<Node>,
     final_key: Option<Key>,
+    /// The options of the packet at first and at last, and what was looked at of them.
+    options: [Vec<TunMetadata>; 3],
     /// What NORMAL learns is said, since it will be kept.
     learning: bool,
 }
@@ -160,7 +176,8 @@ impl<'a> Xlate<'a, '_> {
 
     pub(crate) fn note_rule(&mut self, table: u8, rule: &FlowRule) {
         self.note_table(|| {
-            let m = match_text(&rule.key(), &rule.mask(), &|_| None);
+            let m = crate::tlv::match_of(rule);
+            let m = match_text(&m.key, &m.mask, &m.tun, &|_| None);
             let comma = if m.is_empty() { "" } else { ", " };
             let cookie = match rule.value().cookie {
                 0 => String::new(),
@@ -189,8 +206,10 @@ impl<'a> Xlate<'a, '_> {
     pub(crate) fn note_final(&mut self) {
         let mut key = *self.key();
         key.set_u32(at::ACTSET_OUTPUT, 0);
+        let options = self.options_seen();
         if let Some(r) = self.recorder() {
             r.final_key = Some(key);
+            r.options = options;
         }
     }
 }
@@ -224,9 +243,11 @@ impl Switch {
         &self,
         id: BridgeId,
         key: &Key,
+        options: &Options,
         actions: Option<&[Action]>,
     ) -> Result<String, ConfigError> {
-        let (key, out, recorder) = self.traced(id, key, actions, Recorder::default())?;
+        let packet = (key, options);
+        let (key, out, recorder) = self.traced(id, packet, actions, Recorder::default())?;
         Ok(self.report(&key, &out, recorder))
     }
 
@@ -236,10 +257,11 @@ impl Switch {
         &mut self,
         id: BridgeId,
         key: &Key,
+        options: &Options,
         now: u64,
     ) -> Result<String, ConfigError> {
         let recorder = Recorder { learning: true, ..Recorder::default() };
-        let (key, out, recorder) = self.traced(id, key, None, recorder)?;
+        let (key, out, recorder) = self.traced(id, (key, options), None, recorder)?;
         if let Some(effects) = &out.effects {
             self.effects(effects, now);
         }
@@ -249,7 +271,7 @@ impl Switch {
     fn traced(
         &self,
         id: BridgeId,
-        key: &Key,
+        (key, options): (&Key, &Options),
         actions: Option<&[Action]>,
         recorder: Recorder,
     ) -> Result<(Key, Decision, Recorder), ConfigError> {
@@ -264,11 +286,14 @@ impl Switch {
         // SAFETY: this is the thread of the only writer.
         let world = unsafe { self.shared.world.read() };
         match actions {
-            Some(a) => out = self.run_actions(id, a, &key, &key, &mut recorder),
-            None if key.u16(at::RECIRC) == 0 => {
-                self.trace_tables(id, &key, &mut out, &mut recorder)
+            Some(a) => {
+                let pipeline = Match::new(key, key);
+                out = self.run_actions(id, a, &pipeline, &key, &mut recorder)
             }
-            None => resolve(&self.shared, world, &key, &mut out, &mut recorder),
+            None if key.u16(at::RECIRC) == 0 => {
+                self.trace_tables(id, (&key, options), &mut out, &mut recorder)
+            }
+            None => resolve(&self.shared, world, &key, &[], &mut out, &mut recorder),
         }
         Ok((key, out, recorder.unwrap_or_default()))
     }
@@ -277,7 +302,7 @@ impl Switch {
     fn trace_tables(
         &self,
         id: BridgeId,
-        key: &Key,
+        (key, options): (&Key, &Options),
         out: &mut Decision,
         recorder: &mut Option<Recorder>,
     ) {
@@ -286,16 +311,21 @@ impl Switch {
         let Some(view) = world.bridge(id.0) else { return };
         let mut x = Xlate::new(&self.shared, world, view, key, out, recorder);
         x.pipeline(&key.words[flow::PACKET_LINES * 8..]);
+        match options {
+            Options::Bytes(bytes) => x.options(bytes),
+            Options::Fields(fields) => x.set_options(fields),
+        }
         x.run();
     }
 
     fn report(&self, key: &Key, out: &Decision, mut r: Recorder) -> String {
         let learning = r.learning;
         let names = |_| None;
-        let mut text = format!("Flow: {}\n", flow_text(key, &names));
+        let [first, last, looked_at] = &std::mem::take(&mut r.options);
+        let flow = flow_text(key, first, &names);
+        let mut text = format!("Flow: {flow}\n");
         text.push_str(&r.text());
-        let done = r.final_key.map(|k| flow_text(&k, &names));
-        let flow = flow_text(key, &names);
+        let done = r.final_key.map(|k| flow_text(&k, last, &names));
         let done = done.filter(|d| *d != flow).unwrap_or_else(|| "unchanged".into());
         let mut mask = out.mask;
         if key.u16(at::VLAN) == 0 {
@@ -306,7 +336,7 @@ impl Switch {
             mask.set_u16(at::VLAN1, 0);
         }
         mask.set_u32(at::OF_IN_PORT, !0);
-        let megaflow = megaflow_text(&key.masked(&mask), &mask, &names);
+        let megaflow = megaflow_text(&key.masked(&mask), &mask, looked_at, &names);
         let punt = |p: &Punt| match learning {
             true => punt_text(p),
             false => punt_text(p).replace("dont_send=0", "dont_send=1"),

@@ -2,6 +2,7 @@
 
 use crate::mac_table::MacIndex;
 use crate::table::Tables;
+use crate::tlv::{Masks, TlvTable};
 use crate::translate::Frozen;
 use crate::tunnel::{Tunnels, Underlay};
 use crate::types::{BridgeConfig, PortSpec, VlanMode};
@@ -32,6 +33,8 @@ pub(crate) struct World {
     /// By datapath port: bridge and OpenFlow port.
     pub dp_ports: Vec<Option<(u32, OfPort)>>,
     pub tunnels: Tunnels,
+    /// Class and type of every option that is some bridge's field, ascending.
+    pub options: Arc<[u32]>,
 }
 
 impl World {
@@ -103,6 +106,10 @@ pub(crate) struct BridgeView {
     pub macs: Arc<MacIndex>,
     /// Credit id of a miss in table 0; the others follow.
     pub miss_base: u32,
+    /// Which options tunnel fields are.
+    pub tlv: Arc<TlvTable>,
+    /// What flows look at of them.
+    pub tun_masks: Box<[Masks]>,
 }
 
 impl BridgeView {

@@ -1,6 +1,6 @@
 //! Matches, actions and instructions, one form for all OpenFlow versions.
 
-use flow::{Field, Key, Mask};
+use flow::{Field, Key, Mask, TunMetadata};
 
 /// OpenFlow port number in 32-bit form; reserved ones as in OpenFlow 1.1+.
 pub type OfPort = u32;
@@ -27,6 +27,16 @@ pub struct Match {
     pub key: Key,
     /// Bits that count.
     pub mask: Mask,
+    /// Tunnel options, ascending by index. Their lengths are those of the message, or of the table of
+    /// options of who made the match.
+    pub tun: Vec<TunMetadata>,
+}
+
+impl Match {
+    /// A match that says nothing about tunnel options.
+    pub fn new(key: Key, mask: Mask) -> Match {
+        Match { key, mask, tun: Vec::new() }
+    }
 }
 
 /// A run of bits in a field, counted in the field's width on the wire: a subfield of `TunId` (64 on
@@ -93,6 +103,8 @@ pub enum Action {
         value: u128,
         mask: u128,
     },
+    /// A set-field of a tunnel option.
+    SetTunMetadata(Box<TunMetadata>),
     /// NXAST_REG_LOAD ("load:"), value right-aligned in the subfield.
     Load {
         dst: Subfield,

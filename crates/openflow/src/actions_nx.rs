@@ -2,8 +2,9 @@
 
 use crate::actions::{self, Item};
 use crate::fields::{self, Bytes, zeros};
-use crate::oxm::port_from_10;
+use crate::oxm::{Oxm, port_from_10};
 use crate::{Action, OfError, OfPort, Reason, Subfield, Version, port};
+use flow::Field;
 
 /// `NXAST_*`.
 #[allow(missing_docs)]
@@ -316,8 +317,10 @@ fn sample(kind: u16, b: Bytes) -> Result<Action, OfError> {
     })
 }
 
-/// Only tunnel options can be deleted, and no field here is one.
+/// Only tunnel options can be deleted.
 fn delete_field(b: Bytes) -> Result<Action, OfError> {
-    fields::pull_header(b.from(10))?;
-    Err(OfError::ActBadArgument)
+    match fields::pull_header(b.from(10))? {
+        (Oxm { field: field @ Field::TunMetadata(_), .. }, _) => Ok(Action::DeleteField(field)),
+        _ => Err(OfError::ActBadArgument),
+    }
 }

@@ -59,6 +59,7 @@ impl<'a> Encoder<'a> {
             SetQueue(q) => self.put_queue(*q),
             PopQueue => self.put.nicira(nxast::POP_QUEUE, &[]),
             SetField { field, value, mask } => self.put_set_field(*field, *value, *mask),
+            SetTunMetadata(t) => self.put.set_tun_metadata(t),
             Load { dst, value } => self.put.load(*dst, *value),
             Move { src, dst } => self.put_move(*src, *dst),
             Push(s) => self.put_stack(nxast::STACK_PUSH, *s),

@@ -9,7 +9,7 @@
 use crate::actions::check_output_port;
 use crate::prereq::{self, VLAN_PRESENT, eth, ip, is_mpls};
 use crate::{Action, Instruction, Match, OfError, Subfield, Version};
-use flow::{Field, at, frag};
+use flow::{Field, TUN_METADATA_MAX, at, frag};
 
 /// A table number that stands for "not known": nothing is checked against it.
 pub const ANY_TABLE: u8 = 0xff;
@@ -90,6 +90,7 @@ pub fn wire_bits(field: Field) -> usize {
     match field {
         Field::TunId => 64,
         Field::ArpOp => 16,
+        Field::TunMetadata(_) => 8 * TUN_METADATA_MAX,
         f => f.bits(),
     }
 }
@@ -177,6 +178,7 @@ impl Packet {
             Resubmit { ct: true, .. } => self.need(prereq::holds(Field::CtNwProto, &self.m)),
             Clone(list) => Packet { m: self.m.clone(), rules: self.rules }.check_all(list),
             Meter(id) => check_meter(*id),
+            DeleteField(Field::TunMetadata(_)) => Ok(()),
             DeleteField(_) => Err(OfError::ActBadArgument),
             _ => Ok(()),
         }

@@ -168,5 +168,11 @@ pub enum OfError {
     ResumeUnsupported,
     ResumeStale,
     TlvBadCommand,
+    TlvBadOptionLen,
+    TlvBadFieldIndex,
     TlvTableFull,
+    TlvAlreadyMapped,
+    TlvDupEntry,
+    TlvInvalidDel,
+    FlowInvalidTlvField,
 }

@@ -206,7 +206,13 @@ table! {
     ResumeUnsupported: NX V10 V11 1 533, NX V12 V15 34 0;
     ResumeStale: NX V10 V11 1 534, NX V12 V15 35 0;
     TlvBadCommand: NX V10 V11 1 527, NX V12 V15 16 0;
+    TlvBadOptionLen: NX V10 V11 1 528, NX V12 V15 17 0;
+    TlvBadFieldIndex: NX V10 V11 1 529, NX V12 V15 18 0;
     TlvTableFull: NX V10 V11 1 530, NX V12 V15 19 0;
+    TlvAlreadyMapped: NX V10 V11 1 531, NX V12 V15 20 0;
+    TlvDupEntry: NX V10 V11 1 532, NX V12 V15 21 0;
+    TlvInvalidDel: NX V10 V11 1 537, NX V12 V15 38 0;
+    FlowInvalidTlvField: NX V10 V11 1 536, NX V12 V15 37 0;
 }
 
 fn lookup(version: Version, e: OfError) -> Option<ErrorNumbers> {

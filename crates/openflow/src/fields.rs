@@ -4,7 +4,7 @@ use crate::matching::entry_value;
 use crate::oxm::{Class, Entry, Header, Oxm, port_from_10};
 use crate::prereq::VLAN_PRESENT;
 use crate::{Action, OfError, Subfield, Version};
-use flow::Field;
+use flow::{Field, TUN_METADATA_MAX};
 
 /// The bytes of a message part whose length was checked.
 #[derive(Clone, Copy)]
@@ -45,6 +45,7 @@ pub(crate) fn wire_bits(oxm: Oxm) -> u16 {
         (_, Field::CtState) => 32,
         (_, Field::VlanVid) => 12,
         (_, Field::TunFlags) => 1,
+        (_, Field::TunMetadata(_)) => 8 * TUN_METADATA_MAX as u16,
         (_, f) => f.bits() as u16,
     }
 }
@@ -153,6 +154,9 @@ fn entry(buf: &[u8], may_mask: bool) -> Result<(Oxm, u128, u128), OfError> {
 
 /// OpenFlow's set-field: `buf` is the entry and its padding. A mask is allowed from 1.5 on.
 pub(crate) fn set_field(version: Version, buf: &[u8]) -> Result<Action, OfError> {
+    if let Some(set) = tun_metadata(buf, version >= Version::V15)? {
+        return Ok(set);
+    }
     let (oxm, value, mask) = entry(buf, version >= Version::V15)?;
     let present = u128::from(VLAN_PRESENT);
     let no_tag = oxm.field == Field::VlanVid && (value & mask & present == 0);
@@ -162,8 +166,22 @@ pub(crate) fn set_field(version: Version, buf: &[u8]) -> Result<Action, OfError>
     Ok(Action::SetField { field: oxm.field, value, mask })
 }
 
+/// A tunnel option to set, if it is one.
+fn tun_metadata(buf: &[u8], may_mask: bool) -> Result<Option<Action>, OfError> {
+    let entry = Entry::parse(buf)?;
+    let Some(t) = entry.tun_metadata() else { return Ok(None) };
+    if entry.header.masked && !may_mask {
+        return Err(OfError::ActBadSetMask);
+    }
+    zeros(&buf[entry.size..], OfError::ActBadSetArgument)?;
+    Ok(Some(Action::SetTunMetadata(Box::new(t))))
+}
+
 /// Nicira's load of a whole entry.
 pub(crate) fn load2(buf: &[u8]) -> Result<Action, OfError> {
+    if let Some(set) = tun_metadata(buf, true)? {
+        return Ok(set);
+    }
     let (oxm, value, mask) = entry(buf, true)?;
     Ok(Action::SetField { field: oxm.field, value, mask })
 }

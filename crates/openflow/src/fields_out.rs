@@ -2,10 +2,10 @@
 
 use crate::actions::{NICIRA, VENDOR, act11};
 use crate::actions_nx::nxast;
-use crate::oxm::{Class, Oxm, port_to_10};
+use crate::oxm::{Class, Oxm, port_to_10, put_tun_metadata};
 use crate::prereq::VLAN_PRESENT;
 use crate::{Subfield, Version};
-use flow::Field;
+use flow::{Field, TunMetadata};
 
 /// Writes the parts of actions.
 pub(crate) struct Put<'a> {
@@ -71,6 +71,18 @@ impl Put<'_> {
         self.action(&[a, b, 0, 0], |out| put_entry(oxm, value, mask, out));
     }
 
+    /// Sets a tunnel option: set-field has no mask before 1.5.
+    pub fn set_tun_metadata(&mut self, t: &TunMetadata) {
+        let standard = self.version >= Version::V15
+            || (self.version >= Version::V12 && t.is_exact() && !t.mask.is_empty());
+        if standard {
+            let [a, b] = act11::SET_FIELD.to_be_bytes();
+            self.action(&[a, b, 0, 0], |out| put_tun_metadata(t, out));
+        } else {
+            self.vendor(NICIRA, nxast::REG_LOAD2, |out| put_tun_metadata(t, out));
+        }
+    }
+
     /// Sets a whole field.
     pub fn set_whole(&mut self, field: Field, value: u128) {
         self.set_field(field, value, field.full());
@@ -118,6 +130,9 @@ impl Put<'_> {
     pub fn load(&mut self, dst: Subfield, value: u64) {
         if self.version < Version::V15 {
             return self.reg_load(dst, value);
+        }
+        if let Field::TunMetadata(i) = dst.field {
+            return self.set_tun_metadata(&TunMetadata::subfield(i, dst.ofs, dst.bits, value));
         }
         let mut mask = ones(dst.bits.into()) << dst.ofs;
         let mut value = u128::from(value) << dst.ofs;

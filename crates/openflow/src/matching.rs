@@ -4,7 +4,7 @@
 //! A match that was decoded and encoded for the same kind of wire reads back the same.
 
 use crate::match11::{self, decode_match11, encode_match11};
-use crate::oxm::{Entry, Oxm};
+use crate::oxm::{Entry, Oxm, put_tun_metadata};
 use crate::prereq::{self, VLAN_PRESENT, eth, ip};
 use crate::{Match, OfError, Version};
 use flow::{Field, at};
@@ -132,6 +132,13 @@ pub(crate) fn entry_value(entry: &Entry) -> Result<(Oxm, u128, u128), OfError> {
 }
 
 fn add_entry(m: &mut Match, entry: &Entry) -> Result<(), OfError> {
+    if let Some(t) = entry.tun_metadata() {
+        match m.tun.binary_search_by_key(&t.index, |o| o.index) {
+            Ok(_) => return Err(OfError::MatchDupField),
+            Err(i) => m.tun.insert(i, t),
+        }
+        return Ok(());
+    }
     let (oxm, value, mask) = entry_value(entry)?;
     if !prereq::holds(oxm.field, m) {
         return Err(OfError::MatchBadPrereq);
@@ -270,6 +277,7 @@ impl List<'_> {
             Field::TunGbpId,
             Field::TunGbpFlags,
         ]);
+        self.m.tun.iter().for_each(|t| put_tun_metadata(t, self.out));
     }
 
     fn put_registers(&mut self) {

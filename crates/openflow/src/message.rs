@@ -543,7 +543,10 @@ pub enum Request {
     SetControllerId(u16),
     /// Cancels a flow monitor.
     MonitorCancel(u32),
-    /// NXT_TLV_TABLE_REQUEST / MOD, CT flush and the like: recognised, answered with an error.
+    /// NXT_TLV_TABLE_REQUEST.
+    TlvTable,
+    TlvTableMod(TlvTableMod),
+    /// CT flush and the like: recognised, answered with an error.
     Unsupported(OfError),
 }
 
@@ -605,6 +608,35 @@ pub enum Reply {
     },
     Multipart(MultipartReply),
     MonitorUpdate(Vec<MonitorUpdate>),
+    /// The bytes that all options together may have, how many fields there are, and which option each is.
+    TlvTable {
+        space: u32,
+        fields: u16,
+        maps: Vec<TlvMap>,
+    },
+}
+
+/// Which option of a tunnel's header (Geneve, RFC 8926 section 3.5) a field `tun_metadataN` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TlvMap {
+    /// Option class.
+    pub class: u16,
+    /// Option type; the uppermost bit says that who does not know it must drop the packet.
+    pub kind: u8,
+    /// Bytes of its value: a multiple of 4, at most 124.
+    pub len: u8,
+    /// The field's number.
+    pub index: u16,
+}
+
+/// A change of the table of options (NXT_TLV_TABLE_MOD); all of it happens or nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum TlvTableMod {
+    Add(Vec<TlvMap>),
+    /// By index.
+    Delete(Vec<TlvMap>),
+    Clear,
 }
 
 /// Multipart replies; the codec splits long ones into several messages.

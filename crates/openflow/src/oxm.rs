@@ -6,7 +6,7 @@
 //! the ONF extensions, and the Nicira extension fields documented in ovs-fields(7).
 
 use crate::{OfError, Version, port};
-use flow::Field;
+use flow::{Field, TUN_METADATA_MAX, TunMetadata};
 
 /// The name space of a field number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +29,9 @@ const PACKET_REGISTERS: u16 = 0x8001;
 /// Number of `NXM_NX_COOKIE`, which is a field on the wire only.
 const COOKIE: u8 = 30;
 const XXREG0: u8 = 111;
+/// Numbers of tunnel options, whose length on the wire varies; with bare headers it is the greatest.
+const TUN_METADATA0: u8 = 40;
+const TUN_METADATA63: u8 = 103;
 
 impl Class {
     const fn number(self) -> u16 {
@@ -180,6 +183,10 @@ impl Oxm {
             (Class::NxmNx, n @ XXREG0..115) => {
                 Some(register(Field::Xxreg(n - XXREG0), class, n, 16))
             }
+            (Class::NxmNx, n @ TUN_METADATA0..=TUN_METADATA63) => {
+                let field = Field::TunMetadata(n - TUN_METADATA0);
+                Some(register(field, class, n, TUN_METADATA_MAX as u8))
+            }
             (Class::PktReg, n @ 0..8) => Some(register(Field::Xreg(n), class, n, 8)),
             (_, 0..128) => {
                 let row = INDEX[class as usize][number as usize];
@@ -195,6 +202,10 @@ impl Oxm {
             Field::Reg(n) => return register(field, Class::NxmNx, n, 4),
             Field::Xreg(n) => return register(field, Class::PktReg, n, 8),
             Field::Xxreg(n) => return register(field, Class::NxmNx, XXREG0 + n, 16),
+            Field::TunMetadata(n) => {
+                let max = TUN_METADATA_MAX as u8;
+                return register(field, Class::NxmNx, TUN_METADATA0 + n, max);
+            }
             _ => {}
         }
         let forms = ROWS.iter().filter(|r| r.field == field);
@@ -230,7 +241,10 @@ impl Oxm {
 
     /// All ones in the width of the wire.
     pub const fn wire_full(self) -> u128 {
-        u128::MAX >> (128 - 8 * self.bytes as u32)
+        match self.bytes {
+            0..16 => (1 << (8 * self.bytes as u32)) - 1,
+            _ => u128::MAX,
+        }
     }
 
     /// Turns a value on the wire into the field's. Errors: [`OfError::MatchBadValue`].
@@ -246,6 +260,18 @@ impl Oxm {
             f => value <= f.full(),
         };
         if valid { Ok(value) } else { Err(OfError::MatchBadValue) }
+    }
+}
+
+/// Appends the entry of a tunnel option.
+pub fn put_tun_metadata(t: &TunMetadata, out: &mut Vec<u8>) {
+    let masked = !t.is_exact() || t.mask.is_empty();
+    out.extend(Class::NxmNx.number().to_be_bytes());
+    out.push((TUN_METADATA0 + t.index) << 1 | u8::from(masked));
+    out.push((t.value.len() << u8::from(masked)) as u8);
+    out.extend(&t.value);
+    if masked {
+        out.extend(&t.mask);
     }
 }
 
@@ -324,27 +350,33 @@ impl Header {
         let class = Class::from_numbers(self.class, self.experimenter)?;
         let oxm = Oxm::by_number(class, self.number)?;
         let bytes = usize::from(oxm.bytes) << usize::from(self.masked);
-        (bytes == self.payload).then_some(oxm)
+        let fits = match oxm.field {
+            Field::TunMetadata(_) => self.payload <= bytes,
+            _ => self.payload == bytes,
+        };
+        fits.then_some(oxm)
     }
 }
 
 /// An entry: header, value and mask.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct Entry<'a> {
     /// The header.
     pub header: Header,
     /// The value as on the wire (0 for unknown fields over 16 bytes).
     pub value: u128,
     /// The mask as on the wire; all ones where the entry has none.
     pub mask: u128,
+    /// Both as they came.
+    pub payload: &'a [u8],
     /// Bytes of the whole entry.
     pub size: usize,
 }
 
-impl Entry {
+impl<'a> Entry<'a> {
     /// Reads the entry at the start of `buf`. Errors: [`OfError::MatchBadLen`] where it is cut off,
     /// [`OfError::MatchBadWildcards`] where the value has bits outside the mask.
-    pub fn parse(buf: &[u8]) -> Result<Entry, OfError> {
+    pub fn parse(buf: &'a [u8]) -> Result<Entry<'a>, OfError> {
         let header = Header::parse(buf)?;
         let size = header.size + header.payload;
         let payload = buf.get(header.size..size).ok_or(OfError::MatchBadLen)?;
@@ -358,7 +390,21 @@ impl Entry {
             (true, _) => (get_be(value), get_be(mask)),
             (false, _) => (get_be(value), u128::MAX >> (128 - 8 * n)),
         };
-        Ok(Entry { header, value, mask, size })
+        Ok(Entry { header, value, mask, payload, size })
+    }
+
+    /// The tunnel option that the entry is about, if it is.
+    pub fn tun_metadata(&self) -> Option<TunMetadata> {
+        let Some(Field::TunMetadata(index)) = self.header.oxm().map(|oxm| oxm.field) else {
+            return None;
+        };
+        let (value, mask) = self.payload.split_at(self.header.value_bytes());
+        Some(match (self.header.masked, value.is_empty()) {
+            (true, true) => TunMetadata::masked(index, &[0], &[0]),
+            (true, false) => TunMetadata::masked(index, value, mask),
+            (false, true) => TunMetadata::exact(index, &[0]),
+            (false, false) => TunMetadata::exact(index, value),
+        })
     }
 }
 
@@ -372,7 +418,7 @@ mod tests {
 
     #[test]
     fn every_form_is_found_by_its_header() {
-        let registers = [Field::Reg(15), Field::Xreg(7), Field::Xxreg(3)];
+        let registers = [Field::Reg(15), Field::Xreg(7), Field::Xxreg(3), Field::TunMetadata(63)];
         for field in FIELDS.iter().copied().chain(registers) {
             for version in VERSIONS {
                 for masked in [false, true] {

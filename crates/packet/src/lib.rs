@@ -140,6 +140,16 @@ impl Packet {
         self.m().data_off as usize
     }
 
+    /// The `n` bytes in front of the data: what was there before [`Packet::pull_front`], if nothing was
+    /// pushed since. Empty without that much headroom.
+    #[inline]
+    pub fn before(&self, n: usize) -> &[u8] {
+        let n = if n <= self.headroom() { n } else { 0 };
+        let m = self.m();
+        // SAFETY: buf_addr + data_off - n .. + data_off lies in the mbuf's buffer.
+        unsafe { std::slice::from_raw_parts(m.buf_addr.add(m.data_off as usize - n), n) }
+    }
+
     /// Free bytes behind the data.
     #[inline]
     pub fn tailroom(&self) -> usize {

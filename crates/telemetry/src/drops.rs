@@ -26,7 +26,6 @@ drops! {
     Segmented "segmented" "The driver delivered a chain of buffers, which is not supported.";
     TooLong "too_long" "The packet is longer than the output port's MTU.";
     TxFull "tx_full" "The output port's queue was full.";
-    TxHeld "tx_held" "Another thread had the output port's queue for longer than packets could wait here.";
     TxDown "tx_down" "The output port is down or gone.";
     RingFull "ring_full" "The ring to the thread that owns the output port was full.";
     PuntFull "punt_full" "The queue of packets to the control side was full.";
@@ -43,6 +42,7 @@ drops! {
     TunnelHeader "tunnel_header" "The tunnel header of a packet that was to be decapsulated is malformed or not supported.";
     TunnelChecksum "tunnel_checksum" "A checksum in the tunnel header of a packet that was to be decapsulated is wrong.";
     TunnelUnknown "tunnel_unknown" "No tunnel port is configured for the packet's tunnel key and outer addresses.";
+    TunnelOptions "tunnel_options" "The tunnel header has an unknown critical option, malformed ones or too many.";
     TunnelEcn "tunnel_ecn" "The outer header reports congestion, and the inner packet cannot carry that on.";
     TunnelRoute "tunnel_route" "There is no route to the tunnel's remote address through a port of a bridge.";
     TunnelNeighbour "tunnel_neighbour" "The next hop's hardware address is not known yet; it has been asked for.";

@@ -10,23 +10,18 @@ use crate::raw;
 /// Flag of either ring: do not notify me.
 const QUIET: u16 = 1;
 
-/// Indices count on in 32 bits, of which the ring has the low half: words that are stored and loaded
-/// whole. (A load of more bytes than a store before it waits until the store is in the cache, and
-/// with it all stores into the guest's memory before.)
 pub(crate) struct Split {
     desc: *mut u8,
     avail: *mut u16,
     used: *mut u8,
-    size: u32,
+    size: u16,
     event_idx: bool,
     /// Next buffer to be used.
-    at: u32,
+    at: u16,
     /// Next buffer to be read from the ring.
-    peek: u32,
+    peek: u16,
     /// `at` when it was last shown to the guest.
-    shown: u32,
-    /// The guest's index of available buffers, as it was when it was read last.
-    seen: u32,
+    shown: u16,
 }
 
 /// Bytes of the three parts.
@@ -43,22 +38,11 @@ impl Split {
     /// of two.
     pub fn new(areas: [*mut u8; 3], size: u16, event_idx: bool, at: u16) -> Split {
         let [desc, avail, used] = areas;
-        let (at, size) = (u32::from(at), u32::from(size));
-        Split {
-            desc,
-            avail: avail.cast(),
-            used,
-            size,
-            event_idx,
-            at,
-            peek: at,
-            shown: at,
-            seen: at,
-        }
+        Split { desc, avail: avail.cast(), used, size, event_idx, at, peek: at, shown: at }
     }
 
     pub fn base(&self) -> u16 {
-        self.at as u16
+        self.at
     }
 
     /// Word `i` of the ring of available buffers: 0 flags, 1 index, 2.. heads, then the event.
@@ -70,14 +54,8 @@ impl Split {
     }
 
     #[inline]
-    fn slot(&self, at: u32) -> usize {
-        (at & (self.size - 1)) as usize
-    }
-
-    /// Buffers from `at` on that were available when `seen` was read.
-    #[inline]
-    fn ready(&self, seen: u32) -> u32 {
-        u32::from((seen as u16).wrapping_sub(self.at as u16))
+    fn slot(&self, at: u16) -> usize {
+        usize::from(at & (self.size - 1))
     }
 
     /// Forgets what was read and not used.
@@ -93,50 +71,22 @@ impl Split {
         let slot = self.slot(self.at);
         raw::prefetch(self.avail);
         raw::prefetch(self.avail.wrapping_add(2 + slot));
-        for i in 0..3 {
-            raw::prefetch(self.desc.wrapping_add((slot + 4 * i) * DESC));
-        }
-    }
-
-    /// Fetches what tells that the next `n` buffers are used.
-    #[inline]
-    fn fetch_used(&self, n: u32) {
-        raw::prefetch_write(self.used);
-        for i in (0..n + 7).step_by(8) {
-            raw::prefetch_write(self.used.wrapping_add(4 + 8 * self.slot(self.at.wrapping_add(i))));
-        }
-    }
-
-    /// Fetches the descriptors of the `n` buffers behind those that were read.
-    #[inline]
-    fn fetch_behind(&self, n: u32) {
-        let mut line = u16::MAX;
-        let behind = self.ready(self.seen).saturating_sub(self.peek.wrapping_sub(self.at));
-        for i in 0..behind.min(n) {
-            let head = self.avail(2 + self.slot(self.peek.wrapping_add(i)));
-            if head / 4 != line {
-                line = head / 4;
-                raw::prefetch(self.desc.wrapping_add(usize::from(head) * DESC));
-            }
-        }
+        raw::prefetch(self.desc.wrapping_add(slot * DESC));
     }
 
     /// Shows `see` up to `max` of the next descriptors, with their flags. If there are any, what tells
     /// that they are used is fetched; not otherwise, as the guest looks at it all the time.
     #[inline]
     pub fn glance(&self, max: u16, mut see: impl FnMut(Desc, u16)) {
-        let mut ready = self.ready(self.seen);
-        if ready < max.into() {
-            ready = self.ready(self.avail(1).into());
-        }
+        let ready = self.avail(1).wrapping_sub(self.at);
         if ready == 0 || ready > self.size {
             return;
         }
-        let n = ready.min(max.into());
-        self.fetch_used(n);
-        for i in 0..n {
+        raw::prefetch_write(self.used);
+        raw::prefetch_write(self.used.wrapping_add(4 + 8 * self.slot(self.at)));
+        for i in 0..ready.min(max) {
             let head = self.avail(2 + self.slot(self.at.wrapping_add(i)));
-            if u32::from(head) >= self.size {
+            if head >= self.size {
                 break;
             }
             // SAFETY: less than size; the table is aligned to 16.
@@ -154,25 +104,21 @@ impl Split {
         max: usize,
         batch: &mut Batch,
     ) -> Result<(), Misdeed> {
-        let max = max.min(BATCH - batch.chains.len()) as u32;
         // Buffers that were read and not used count as available.
-        let held = self.peek.wrapping_sub(self.at);
-        if self.ready(self.seen) < held + max {
-            self.seen = self.avail(1).into();
-            if self.ready(self.seen) > self.size {
-                return Err(Misdeed::Index);
-            }
+        let ready = self.avail(1).wrapping_sub(self.at);
+        if ready > self.size {
+            return Err(Misdeed::Index);
         }
-        let n = self.ready(self.seen).saturating_sub(held).min(max) as usize;
+        let ready = ready.saturating_sub(self.peek.wrapping_sub(self.at));
+        let n = usize::from(ready).min(max).min(BATCH - batch.chains.len());
         let mut heads = [0u16; BATCH];
         for (i, head) in heads[..n].iter_mut().enumerate() {
-            *head = self.avail(2 + self.slot(self.peek.wrapping_add(i as u32)));
-            if u32::from(*head) >= self.size {
+            *head = self.avail(2 + self.slot(self.peek.wrapping_add(i as u16)));
+            if *head >= self.size {
                 return Err(Misdeed::Descriptor);
             }
             raw::prefetch(self.desc.wrapping_add(usize::from(*head) * DESC));
         }
-        self.fetch_used(held + n as u32);
         for head in &heads[..n] {
             if !batch.has_room() {
                 break;
@@ -182,7 +128,6 @@ impl Split {
             walk.end(*head, 1, bad);
             self.peek = self.peek.wrapping_add(1);
         }
-        self.fetch_behind(n as u32);
         Ok(())
     }
 
@@ -190,7 +135,7 @@ impl Split {
     fn walk(&self, head: u16, walk: &mut Walk) -> Result<(), Misdeed> {
         let mut next = head;
         for _ in 0..self.size {
-            if u32::from(next) >= self.size {
+            if next >= self.size {
                 return Err(Misdeed::Descriptor);
             }
             // SAFETY: less than size; the table is aligned to 16.
@@ -229,7 +174,7 @@ impl Split {
     #[inline]
     pub fn show(&mut self) {
         // SAFETY: the index is the second word of the used ring.
-        unsafe { raw::store16(self.used.add(2).cast(), self.at as u16) };
+        unsafe { raw::store16(self.used.add(2).cast(), self.at) };
     }
 
     /// Does the guest want to be notified of what was shown since the last call? A full fence
@@ -238,8 +183,8 @@ impl Split {
     pub fn wants_call(&mut self) -> bool {
         let old = std::mem::replace(&mut self.shown, self.at);
         if self.event_idx {
-            let event = self.avail(2 + self.size as usize);
-            return passed(event, self.at as u16, old as u16);
+            let event = self.avail(2 + usize::from(self.size));
+            return passed(event, self.at, old);
         }
         self.avail(0) & QUIET == 0
     }

@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_secs(3);
 fn with_peer(
     tunnel: impl Fn(u8) -> String,
     device: Option<&str>,
-    f: impl FnOnce(&Switch, &Netns, &Netns),
+    f: impl FnOnce(&Switch, &Netns, &Netns, Option<&Switch>),
 ) {
     if !privileged() {
         return;
@@ -47,7 +47,7 @@ fn with_peer(
         ns.ip(&format!("addr add 192.168.0.{n}/24 dev {dev}")).unwrap();
         ns.ip(&format!("link set {dev} mtu 1400 up")).unwrap();
     }
-    f(&sw, &guest, &peer);
+    f(&sw, &guest, &peer, ovs.as_ref());
 }
 
 /// A switch at one end: its underlay, and a tunnel with these settings.
@@ -69,7 +69,11 @@ fn underlay(ns: &Netns, dev: &str, n: u8) {
 /// The kernel at the other end. `options` are those of the tunnel besides its key, `device` what the
 /// peer's device is made with.
 fn with_tunnel(options: &str, device: &str, f: impl FnOnce(&Switch, &Netns, &Netns)) {
-    with_peer(|_| format!("type=vxlan {options}"), Some(device), f);
+    with_peer(
+        |_| format!("type=vxlan {options}"),
+        Some(device),
+        |sw, guest, peer, _| f(sw, guest, peer),
+    );
 }
 
 const OVER_IPV4: (&str, &str) =
@@ -182,7 +186,7 @@ fn tcp_passes_over_ipv6() {
 fn with_ovs(options: &str, f: impl FnOnce(&Switch, &Netns, &Netns)) {
     let net = if options.starts_with("ip6") { "fd00::" } else { "10.1.1." };
     let tunnel = |n| format!("options:remote_ip={net}{} type={options}", 3 - n);
-    with_peer(tunnel, None, f);
+    with_peer(tunnel, None, |sw, guest, peer, _| f(sw, guest, peer));
 }
 
 /// TCP passes, and this is how the peer's frames and ours read.
@@ -203,6 +207,72 @@ fn geneve_is_understood() {
     let is_geneve = |f: &[u8]| f[23] == 17 && f[36..38] == [0x17, 0xc1];
     let fields = ["geneve.vni", "geneve.proto_type", "udp.checksum.status"];
     frames_read("geneve options:csum=true", is_geneve, &fields, "0x00002a\t0x6558\t1");
+}
+
+/// Options that one side sets and the other matches, both ways.
+#[test]
+fn geneve_options_are_understood() {
+    let tunnel = |n| format!("options:remote_ip=10.1.1.{} type=geneve", 3 - n);
+    with_peer(tunnel, None, |sw, guest, peer, ovs| {
+        let ovs = ovs.unwrap();
+        let maps = "{class=0x102,type=0x80,len=4}->tun_metadata0,\
+                    {class=0x102,type=0x1,len=8}->tun_metadata5";
+        for sw in [sw, ovs] {
+            ofctl(sw, "del-flows br-int");
+            ofctl(sw, &format!("add-tlv-map br-int {maps}"));
+        }
+        let sets = "set_field:0x12345678->tun_metadata0,set_field:0xabcdef->tun_metadata5";
+        ofctl(sw, &format!("add-flow br-int in_port=g0,actions={sets},vx"));
+        ofctl(sw, "add-flow br-int in_port=vx,tun_metadata0=0x77,actions=g0");
+        let theirs = "tun_metadata0=0x12345600/0xffffff00,tun_metadata5=0xabcdef";
+        ofctl(ovs, &format!("add-flow br-int in_port=vx,{theirs},actions=LOCAL"));
+        let answer = |value: &str, more: &str| {
+            let set = format!("set_field:{value}->tun_metadata0{more}");
+            ofctl(ovs, &format!("add-flow br-int in_port=LOCAL,actions={set},vx"));
+        };
+        answer("0x77", "");
+        let wire = Raw::open(peer, "eth0").unwrap();
+        guest.ping(inner(2), PATIENCE).unwrap();
+        peer.ping(inner(1), PATIENCE).unwrap();
+        let ours = |f: &[u8]| {
+            f[23] == 17 && f[36..38] == [0x17, 0xc1] && f[6..12] == [0xaa, 0x55, 0, 0, 0, 1]
+        };
+        let frames = wire.collect(1, Instant::now() + SOON, ours);
+        let fields = [
+            "geneve.flags.critical",
+            "geneve.option.type",
+            "geneve.option.length",
+            "geneve.option.unknown.data",
+        ];
+        let lines = dissect(&frames, &fields);
+        assert_eq!(lines, ["1\t0x80,0x01\t20,8,12\t12345678,0000000000abcdef"]);
+        let trace = appctl(sw, "ofproto/trace br-int in_port=g0");
+        let said = "geneve(crit,vni=0x2a,options({class=0x102,type=0x80,len=4,0x12345678}\
+                    {class=0x102,type=0x1,len=8,0xabcdef}))";
+        assert!(trace.contains(said), "{trace}");
+        let reached = || guest.ping(inner(2), Duration::from_millis(300)).is_ok();
+        answer("0x78", "");
+        assert!(!reached(), "another value");
+        // Part of an option decides, and what came in one way goes out another.
+        ofctl(
+            sw,
+            "add-flow br-int in_port=vx,tun_metadata0=0x70/0xf0,actions=move:tun_metadata0[0..7]->reg0[0..7],resubmit(,1)",
+        );
+        ofctl(sw, "add-flow br-int table=1,reg0=0x78,actions=g0");
+        wait_for("the part that matches", reached);
+        ofctl(ovs, "add-tlv-map br-int {class=0x103,type=0x2,len=4}->tun_metadata6");
+        ofctl(ovs, "add-tlv-map br-int {class=0x103,type=0x82,len=4}->tun_metadata7");
+        answer("0x78", ",set_field:1->tun_metadata6");
+        wait_for("a packet with an option that nobody knows", reached);
+        answer("0x78", ",set_field:1->tun_metadata7");
+        assert!(!reached(), "it is critical");
+        assert!(coverage(sw, "datapath_drop_tunnel_options") > 0);
+        let flows = ofctl(sw, "dump-flows br-int");
+        assert!(
+            flows.contains("in_port=vx actions=") || flows.contains("tun_metadata0=0x77,"),
+            "{flows}"
+        );
+    });
 }
 
 #[test]

@@ -151,7 +151,7 @@ const DEFAULT_PRIORITY: u16 = 0x8000;
 fn flow_line(f: &FlowStats) -> String {
     let table = if f.table == 0 { String::new() } else { format!("table_id={}, ", f.table) };
     let names = |_| None;
-    let matching = flow::match_text(&f.matching.key, &f.matching.mask, &names);
+    let matching = flow::match_text(&f.matching.key, &f.matching.mask, &f.matching.tun, &names);
     let actions = instructions_text(&f.instructions);
     let priority = match f.priority {
         DEFAULT_PRIORITY => String::new(),

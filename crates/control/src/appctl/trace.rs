@@ -2,7 +2,7 @@
 
 use crate::state::State;
 use flow::{Key, at};
-use ofproto::BridgeId;
+use ofproto::{BridgeId, Options};
 
 /// `ofproto/trace {[DP] ODP_FLOW | BRIDGE BR_FLOW} [-generate | PACKET]`. A packet, given or made,
 /// teaches addresses as a real one does.
@@ -21,7 +21,7 @@ pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
     let packet = packet_argument(&mut words);
     let real = generate || packet.is_some();
     s.flush_changes();
-    let (bridge, mut key) = match words.as_slice() {
+    let (bridge, mut key, options) = match words.as_slice() {
         [text] | [_, text] if text.contains("in_port(") => datapath_flow(s, text)?,
         [name, text] if s.bridges.contains_key(*name) => openflow_flow(s, name, text)?,
         [name] if s.bridges.contains_key(*name) => openflow_flow(s, name, "")?,
@@ -37,31 +37,32 @@ pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
         key.set_u32(at::OF_IN_PORT, in_port);
     }
     if !real {
-        return s.ofproto.trace(bridge, &key, None).map_err(|e| e.to_string());
+        return s.ofproto.trace(bridge, &key, &options, None).map_err(|e| e.to_string());
     }
     let now = s.now_ns();
-    let text = s.ofproto.trace_learning(bridge, &key, now).map_err(|e| e.to_string())?;
+    let text = s.ofproto.trace_learning(bridge, &key, &options, now).map_err(|e| e.to_string())?;
     s.flush_changes();
     Ok(text)
 }
 
 /// `in_port=1,tcp,...`, with port names allowed.
-fn openflow_flow(s: &State, name: &str, text: &str) -> Result<(BridgeId, Key), String> {
+fn openflow_flow(s: &State, name: &str, text: &str) -> Result<(BridgeId, Key, Options), String> {
     let bridge = s.bridges.get(name).ok_or("no such bridge")?;
     let number = |port: &str| bridge.ifaces.get(port).and_then(|i| i.of_port);
-    let parsed = flow::parse_match(text, &number);
-    let (key, _) = parsed.map_err(|e| format!("Bad openflow flow syntax: {text}: {e}"))?;
-    Ok((bridge.id, key))
+    let parsed = flow::parse_match_tun(text, &number);
+    let (key, _, tun) = parsed.map_err(|e| format!("Bad openflow flow syntax: {text}: {e}"))?;
+    Ok((bridge.id, key, Options::Fields(tun)))
 }
 
 /// `in_port(1),eth(...),...`: the port says which bridge.
-fn datapath_flow(s: &State, text: &str) -> Result<(BridgeId, Key), String> {
+fn datapath_flow(s: &State, text: &str) -> Result<(BridgeId, Key, Options), String> {
     let all = || s.bridges.values().flat_map(|b| b.ifaces.values().map(move |i| (b.id, i)));
     let number = |port: &str| {
         let named = all().find(|(_, i)| i.conf.name == port).and_then(|(_, i)| i.dp_port);
         named.or_else(|| s.tunnels.number(port))
     };
-    let (mut key, _) = flow::parse_odp(text, &number).map_err(|e| e.to_string())?;
+    let parsed = flow::parse_odp_options(text, &number);
+    let (mut key, _, options) = parsed.map_err(|e| e.to_string())?;
     let in_port = key.u16(at::IN_PORT);
     let (bridge, of_port) = if s.tunnels.name(in_port).is_some() {
         s.ofproto.tunnel_receiver(&key).ok_or("no OpenFlow tunnel port for this packet")?
@@ -71,7 +72,7 @@ fn datapath_flow(s: &State, text: &str) -> Result<(BridgeId, Key), String> {
         (bridge, iface.of_port.unwrap_or(0))
     };
     key.set_u32(at::OF_IN_PORT, of_port);
-    Ok((bridge, key))
+    Ok((bridge, key, Options::Bytes(options)))
 }
 
 /// The last word, when it is a packet in hexadecimal.

@@ -199,6 +199,14 @@ fn handle(
             let queues = s.queues(id, port, queues::ALL)?;
             Some(Reply::QueueConfig { port, queues })
         }
+        Request::TlvTable => {
+            let (space, fields, maps) = s.ofproto.tlv_table(bridge)?;
+            Some(Reply::TlvTable { space, fields, maps })
+        }
+        Request::TlvTableMod(m) => {
+            s.ofproto.tlv_table_mod(bridge, &m)?;
+            None
+        }
         Request::Role { role, generation } => Some(role::set(s, id, role, generation)?),
         Request::GetAsync => Some(Reply::Async(conn.wants)),
         Request::BundleControl { id: b, step, flags } => {
@@ -263,6 +271,7 @@ fn changes(r: &Request) -> bool {
             | Request::MeterMod(_)
             | Request::PortMod(_)
             | Request::TableMod { .. }
+            | Request::TlvTableMod(_)
             | Request::PacketOut(_)
             | Request::BundleControl { .. }
             | Request::BundleAdd { .. }

@@ -4,7 +4,7 @@
 use action::{Decision, Op, Pipeline, Request};
 use datapath::testing::{Peer, ring_port};
 use datapath::{Config, Datapath, RxAffinity};
-use flow::{Field, Key, Mask, PortNo};
+use flow::{Field, Key, Mask, PortNo, at, flag};
 use packet::HeapPool;
 use port::Service;
 use std::sync::Arc;
@@ -52,6 +52,11 @@ impl Rules {
 impl Pipeline for Rules {
     fn resolve(&self, request: &Request<'_>, out: &mut Decision) {
         self.resolved.fetch_add(1, Ordering::Relaxed);
+        // The options are those that the digest is about.
+        let fresh = request.key.u16(at::RECIRC) == 0;
+        let has = fresh && request.key.u8(at::FLAGS) & flag::TUNNEL_OPTIONS != 0;
+        assert_eq!(has, !request.options.is_empty());
+        assert!(!has || request.key.u64(at::TUN_OPTIONS) != 0);
         self.decide(request.key, out);
     }
 }

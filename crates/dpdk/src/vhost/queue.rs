@@ -5,16 +5,9 @@ use crate::DpdkPool;
 use crate::pool::{drop_chains, free};
 use dpdk_sys as sys;
 use packet::Packet;
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vhost::Batch;
-
-thread_local! {
-    /// Room for buffers that were read from a ring: one for all rings of a thread, so that it stays
-    /// in the cache.
-    static BATCH: RefCell<Batch> = RefCell::default();
-}
 
 /// Most packets the library takes at once.
 const LIBRARY_BURST: usize = 32;
@@ -26,14 +19,14 @@ pub struct VhostRx {
     index: usize,
     /// Guest queue to start with, so that none starves.
     next: u32,
+    batch: Batch,
 }
 
 /// Sends to a guest, on the guest queue that falls to this handle.
 pub struct VhostTx {
     shared: Arc<Shared>,
     index: usize,
-    /// Another sender had the ring at the last burst.
-    held: bool,
+    batch: Batch,
 }
 
 impl VhostRx {
@@ -43,7 +36,13 @@ impl VhostRx {
         if shared.taken_rx.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
             return None;
         }
-        Some(VhostRx { shared: shared.clone(), pool: pool.clone(), index, next: 0 })
+        Some(VhostRx {
+            shared: shared.clone(),
+            pool: pool.clone(),
+            index,
+            next: 0,
+            batch: Batch::default(),
+        })
     }
 
     /// Appends up to `max` packets to `out`, as far as it has room; returns how many. Without a
@@ -113,8 +112,7 @@ impl VhostRx {
             };
             let Some(own) = held.get() else { continue };
             let room = end - out.len();
-            let moved =
-                BATCH.with_borrow_mut(|batch| own.ring.dequeue(batch, &*self.pool, out, room));
+            let moved = own.ring.dequeue(&mut self.batch, &*self.pool, out, room);
             add.packets += moved.packets as u64;
             add.bytes += moved.bytes;
             add.dropped += moved.dropped as u64;
@@ -190,7 +188,7 @@ impl VhostTx {
     /// None if this handle is out already, or there are not so many.
     pub(crate) fn take(shared: &Arc<Shared>, index: usize) -> Option<Self> {
         let taken = shared.taken_tx.get(index)?.swap(true, Ordering::AcqRel);
-        (!taken).then(|| VhostTx { shared: shared.clone(), index, held: false })
+        (!taken).then(|| VhostTx { shared: shared.clone(), index, batch: Batch::default() })
     }
 
     /// The guest's queue that is sent on, as things are.
@@ -208,11 +206,6 @@ impl VhostTx {
         {
             self.shared.prepare(ring.into(), step);
         }
-    }
-
-    /// Did the last burst take nothing because another thread has the ring?
-    pub fn is_held(&self) -> bool {
-        self.held
     }
 
     /// Sends from the front; returns how many packets were taken. Without a guest, or one with no
@@ -244,14 +237,12 @@ impl VhostTx {
     /// nothing is taken.
     #[inline]
     fn own_burst(&mut self, ring: u16, packets: &[Packet]) -> usize {
-        let held = self.shared.rings.hold(ring.into());
-        self.held = held.is_none();
-        let Some(mut held) = held else { return 0 };
+        let Some(mut held) = self.shared.rings.hold(ring.into()) else { return 0 };
         let Some(own) = held.get() else { return 0 };
         let most = self.shared.retries_max.load(Ordering::Relaxed);
         let (mut taken, mut add) = (0, VhostCounters::default());
         loop {
-            let moved = BATCH.with_borrow_mut(|batch| own.ring.enqueue(batch, &packets[taken..]));
+            let moved = own.ring.enqueue(&mut self.batch, &packets[taken..]);
             taken += moved.packets;
             add.bytes += moved.bytes;
             add.dropped += moved.dropped as u64;

@@ -60,10 +60,11 @@ impl<'a> Xlate<'a, '_> {
             A::Clone(inner) => self.clone_actions(inner),
             A::Exit => self.exit = true,
             A::SetField { field, value, mask } => self.set_field(*field, *value, *mask),
+            A::SetTunMetadata(t) => self.set_tun_metadata(t),
+            A::DeleteField(field) => self.delete_field(*field),
             A::Load { dst, value } => self.write_bits(*dst, u128::from(*value)),
             A::Move { src, dst } => {
-                let value = self.read_bits(*src);
-                self.write_bits(*dst, value);
+                self.copy_bits(*src, *dst);
                 self.now(*dst);
             }
             A::Push(s) => self.push(*s),
@@ -149,6 +150,9 @@ impl<'a> Xlate<'a, '_> {
 
     /// Reads a run of bits, and remembers that it did.
     fn read_bits(&mut self, s: Subfield) -> u128 {
+        if let Field::TunMetadata(index) = s.field {
+            return self.read_tun_metadata(index, s);
+        }
         let mask = ones(s.bits) << s.ofs;
         fields::look(fields::prereq(s.field), &mut self.wc);
         s.field.set_masked(&mut self.wc, mask, mask);
@@ -159,6 +163,9 @@ impl<'a> Xlate<'a, '_> {
     }
 
     fn write_bits(&mut self, d: Subfield, value: u128) {
+        if let Field::TunMetadata(index) = d.field {
+            return self.write_tun_metadata(index, d, value);
+        }
         let prereq = fields::prereq(d.field);
         fields::look(prereq, &mut self.wc);
         if !fields::met(prereq, &self.key) {
@@ -170,8 +177,22 @@ impl<'a> Xlate<'a, '_> {
         self.tag_follows(d.field);
     }
 
+    /// Options are longer than a value: piece by piece.
+    fn copy_bits(&mut self, src: Subfield, dst: Subfield) {
+        let starts = (0..src.bits).step_by(128);
+        let piece =
+            |s: Subfield, at: u16| Subfield { ofs: s.ofs + at, bits: (s.bits - at).min(128), ..s };
+        let values: Vec<u128> = starts.clone().map(|at| self.read_bits(piece(src, at))).collect();
+        for (at, value) in starts.zip(values) {
+            self.write_bits(piece(dst, at), value);
+        }
+    }
+
     fn now(&mut self, d: Subfield) {
-        let value = d.field.get(&self.key) >> d.ofs & ones(d.bits);
+        let value = match d.field {
+            Field::TunMetadata(index) => self.tun_bits(index, d),
+            f => f.get(&self.key) >> d.ofs & ones(d.bits),
+        };
         self.detail(|| crate::action_text::now_text(d, value));
     }
 
@@ -298,6 +319,7 @@ impl<'a> Xlate<'a, '_> {
     fn clone_actions(&mut self, inner: &'a [Action]) {
         let mark = self.mark();
         let saved = (self.key, self.exit, self.was_mpls, self.labels);
+        let tun = self.tun.clone();
         let (set, stack) = (self.set.clone(), self.stack.clone());
         self.actions(inner.iter());
         // A clone is a pipeline of its own: it ends as one.
@@ -305,6 +327,7 @@ impl<'a> Xlate<'a, '_> {
         self.freeze();
         (self.set, self.stack) = (set, stack);
         (self.key, self.exit, self.was_mpls, self.labels) = saved;
+        self.tun = tun;
         self.exit |= self.failed.is_some();
         self.isolate(mark);
     }
@@ -318,7 +341,7 @@ fn mac(m: [u8; 6]) -> u128 {
     m.iter().fold(0, |v, b| v << 8 | u128::from(*b))
 }
 
-fn ones(bits: u16) -> u128 {
+pub(super) fn ones(bits: u16) -> u128 {
     if bits >= 128 { u128::MAX } else { (1 << bits) - 1 }
 }
 

@@ -50,6 +50,7 @@ impl<'a> Xlate<'a, '_> {
         self.out.credits.push(b.credit);
         let mark = self.mark();
         let saved = (self.key, self.exit, self.was_mpls, self.labels);
+        let tun = self.tun.clone();
         let list: Vec<_> = b.bucket.actions.iter().collect();
         if list.is_empty() {
             self.note_action(|| "drop".into());
@@ -58,6 +59,7 @@ impl<'a> Xlate<'a, '_> {
         self.freeze();
         self.close();
         (self.key, self.exit, self.was_mpls, self.labels) = saved;
+        self.tun = tun;
         self.exit |= self.failed.is_some();
         self.isolate(mark);
     }

@@ -7,6 +7,7 @@ mod actions;
 mod commit;
 mod group;
 mod normal;
+mod options;
 mod output;
 mod recirc;
 mod set;
@@ -20,7 +21,7 @@ use crate::trace::Recorder;
 use crate::tunnel::{self as outer, Underlay};
 use crate::view::{BridgeView, Shared, World};
 use action::{Decision, Op, Pipeline, Request};
-use flow::{Key, Mask, PACKET_LINES, at};
+use flow::{Key, Mask, PACKET_LINES, TunMetadata, at};
 use openflow::{Action, FragHandling, Instruction, OfPort, Reason, port, port_config};
 use recirc::State;
 use std::net::IpAddr;
@@ -138,17 +139,7 @@ impl Pipeline for Pipe {
         // SAFETY: the contract of resolve(): called by an online reader of the domain, or by the
         // control side, which is the only writer.
         let world = unsafe { self.shared.world.read() };
-        resolve(&self.shared, world, request.key, out, &mut None);
-    }
-
-    /// The first table's part, as it is for the first of them.
-    fn prepare(&self, keys: &[Key]) {
-        // SAFETY: as above.
-        let world = unsafe { self.shared.world.read() };
-        let entry = keys.first().and_then(|key| world.entry(key).ok());
-        if let Some(table) = entry.and_then(|(bridge, _)| bridge.tables.get(0)) {
-            table.prepare(keys);
-        }
+        resolve(&self.shared, world, request.key, request.options, out, &mut None);
     }
 }
 
@@ -157,6 +148,7 @@ pub(crate) fn resolve(
     shared: &Shared,
     world: &World,
     key: &Key,
+    options: &[u8],
     out: &mut Decision,
     trace: &mut Option<Recorder>,
 ) {
@@ -177,6 +169,7 @@ pub(crate) fn resolve(
     };
     let mut x = Xlate::new(shared, world, bridge, key, out, trace);
     x.key.set_u32(at::OF_IN_PORT, in_port);
+    x.options = options;
     match frozen {
         Some(f) => x.resume(f),
         None => x.start(),
@@ -211,6 +204,13 @@ pub(crate) struct Xlate<'a, 'o> {
     tunnel_dst: IpAddr,
     /// It came out of one.
     tunnelled: bool,
+    /// Options of the outer header as they came.
+    options: &'o [u8],
+    /// And as fields, as the actions made them.
+    tun: Vec<TunMetadata>,
+    /// And as they were at first, and the bits of them that were looked at: for the trace.
+    tun_base: Vec<TunMetadata>,
+    tun_wc: Vec<TunMetadata>,
     set: Vec<&'a Action>,
     stack: Vec<(u128, u16)>,
     version: u64,
@@ -273,6 +273,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
             underlay: unsafe { shared.underlay.read() },
             tunnelled: key.u8(at::FLAGS) & flow::flag::TUNNEL != 0,
             tunnel_dst: outer::destination(&key),
+            options: &[],
+            tun: Vec::new(),
+            tun_base: Vec::new(),
+            tun_wc: Vec::new(),
             set: Vec::new(),
             stack: Vec::new(),
             version: shared.version.load(Ordering::Acquire),
@@ -399,12 +403,24 @@ impl<'a, 'o> Xlate<'a, 'o> {
         let table = self.bridge.tables.get(table)?;
         let fragment = self.key.u8(at::FRAG) & flow::frag::ANY != 0;
         if !fragment || self.bridge.config.frag != FragHandling::Normal {
-            return table.lookup(&self.key, self.version, &mut self.wc);
+            let found = table.lookup(&self.key, self.version, &mut self.wc);
+            return if self.wc.u64(at::TUN_MATCH) == 0 {
+                found
+            } else {
+                self.by_options(table, found)
+            };
         }
         let mut whole = self.key;
         whole.set_u16(at::TP_SRC, 0);
         whole.set_u16(at::TP_DST, 0);
-        table.lookup(&whole, self.version, &mut self.wc)
+        let (found, key) = (table.lookup(&whole, self.version, &mut self.wc), self.key);
+        if self.wc.u64(at::TUN_MATCH) == 0 {
+            return found;
+        }
+        self.key = whole;
+        let found = self.by_options(table, found);
+        self.key = key;
+        found
     }
 
     /// Stands above every flow of table 0 while all controllers are away.
@@ -513,6 +529,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             pipeline: self.key.words[PACKET_LINES * 8..].try_into().unwrap_or([0; 16]),
             set: self.set.iter().map(|a| (*a).clone()).collect(),
             stack: self.stack.clone(),
+            tun: self.tun.clone(),
             rest,
         }
     }

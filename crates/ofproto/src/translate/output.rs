@@ -3,7 +3,7 @@
 use super::{Miss, PacketInContext, Xlate};
 use crate::BridgeId;
 use crate::view::BridgeView;
-use action::{Op, Punt};
+use action::{Op, Punt, TunnelKind};
 use flow::{FIELDS, Field, Key, PACKET_LINES, at};
 use openflow::{Match, OfPort, Reason, port, port_config};
 use std::sync::Arc;
@@ -59,7 +59,13 @@ impl<'a> Xlate<'a, '_> {
             self.op(Op::Truncate(trunc));
         }
         self.op(match tunnel {
-            Some((port, kind)) => Op::TunnelPop { port, kind },
+            Some((port, kind)) => {
+                let options = match kind {
+                    TunnelKind::Geneve => self.world.options.clone(),
+                    _ => Default::default(),
+                };
+                Op::TunnelPop { port, kind, options }
+            }
             None => Op::Output(dp),
         });
     }
@@ -74,8 +80,9 @@ impl<'a> Xlate<'a, '_> {
         self.out.credits.extend(peer.port(in_port).and_then(|p| p.counts));
         let mark = self.mark();
         let (key, was_mpls, labels) = (self.key, self.was_mpls, self.labels);
+        let tun = self.tun.clone();
         self.visit(peer, in_port);
-        (self.key, self.was_mpls, self.labels) = (key, was_mpls, labels);
+        (self.key, self.was_mpls, self.labels, self.tun) = (key, was_mpls, labels, tun);
         self.isolate(mark);
     }
 
@@ -124,7 +131,7 @@ impl<'a> Xlate<'a, '_> {
             max_len,
             controller_id: id,
             userdata: userdata.to_vec(),
-            matching: pipeline_fields(&self.key),
+            matching: Match { tun: self.tun.clone(), ..pipeline_fields(&self.key) },
         };
         self.op(Op::Punt(Arc::new(Punt { max_len: u16::MAX, context: Box::new(context) })));
     }

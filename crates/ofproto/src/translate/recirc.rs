@@ -5,7 +5,7 @@
 
 use super::{Miss, Xlate};
 use action::Op;
-use flow::{PACKET_LINES, at};
+use flow::{PACKET_LINES, TunMetadata, at};
 use openflow::{Action, Instruction, OfPort};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
@@ -26,6 +26,7 @@ pub(crate) struct State {
     pub pipeline: [u64; 16],
     pub set: Vec<Action>,
     pub stack: Vec<(u128, u16)>,
+    pub tun: Vec<TunMetadata>,
     pub rest: Vec<Instruction>,
 }
 
@@ -100,6 +101,7 @@ impl<'a> Xlate<'a, '_> {
         (self.table, self.cookie) = (f.table, f.cookie);
         self.set = f.set.iter().collect();
         self.stack = f.stack.clone();
+        self.tun = f.tun.clone();
         self.note_bridge();
         self.note_table(|| "thaw".into());
         self.instructions(&f.rest);
@@ -129,6 +131,7 @@ mod tests {
             pipeline: [0; 16],
             set: vec![],
             stack: vec![],
+            tun: vec![],
             rest: vec![Instruction::Goto(table)],
         };
         let a = f.put(state(1)).unwrap();

@@ -16,6 +16,8 @@ const GRE: u8 = 47;
 /// The Ethertype of Ethernet in a tunnel.
 const ETHERNET: u32 = 0x6558;
 const GENEVE_OAM: u32 = 0x80_0000;
+/// One of the options is critical.
+const GENEVE_CRITICAL: u32 = 0x40_0000;
 /// `tun_flags`: the packet is of the control plane.
 const OAM: u16 = 8;
 const ICMPV6: u8 = 58;
@@ -39,6 +41,8 @@ struct Outer {
     /// First word of the VXLAN or Geneve header.
     word: u32,
     key: u32,
+    /// Of a Geneve header.
+    options: Vec<u8>,
 }
 
 /// Where an outer packet goes first.
@@ -58,6 +62,9 @@ impl<'a> Xlate<'a, '_> {
     pub(super) fn leave_tunnel(&mut self, p: &PortView) {
         self.world.tunnels.look(&self.key, &mut self.wc);
         self.tunnelled = true;
+        if p.spec.tunnel.as_ref().is_some_and(|t| t.kind == TunnelKind::Geneve) {
+            self.read_options();
+        }
         self.out.credits.extend(p.counts);
         let ip = fields::is_ip(self.key.u16(at::ETH_TYPE));
         if ip {
@@ -80,7 +87,10 @@ impl<'a> Xlate<'a, '_> {
 
     /// Output to a tunnel port.
     pub(super) fn enter_tunnel(&mut self, p: &PortView, spec: &TunnelSpec, dp: PortNo, trunc: u32) {
-        let outer = self.outer(spec);
+        let Some(outer) = self.outer(spec) else {
+            self.out.drop.get_or_insert(Drop::TunnelOptions);
+            return self.warn(|| "tunnel options are too long".into());
+        };
         if self.tunnelled {
             let (v4, v6) = (at::TUN_DST, at::TUN_IPV6_DST);
             tunnel::look_at_address(&self.key, &mut self.wc, v4, v6);
@@ -118,7 +128,8 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    fn outer(&mut self, spec: &TunnelSpec) -> Outer {
+    /// None: its options are too long.
+    fn outer(&mut self, spec: &TunnelSpec) -> Option<Outer> {
         let ip = fields::is_ip(self.key.u16(at::ETH_TYPE));
         let ttl = match spec.ttl {
             Some(ttl) => ttl,
@@ -141,7 +152,13 @@ impl<'a> Xlate<'a, '_> {
                 ecn => ecn,
             };
         }
-        Outer {
+        let (options, critical) = match spec.kind {
+            TunnelKind::Geneve => self.bridge.tlv.write(&self.tun)?,
+            _ => (Vec::new(), false),
+        };
+        let words = (options.len() as u32 / 4) << 24;
+        let critical = if critical { GENEVE_CRITICAL } else { 0 };
+        Some(Outer {
             dst: match spec.remote {
                 Remote::Ip(ip) => ip,
                 Remote::Flow => tunnel::destination(&self.key),
@@ -155,9 +172,10 @@ impl<'a> Xlate<'a, '_> {
             mark: spec.egress_mark.unwrap_or_else(|| self.key.u32(at::PKT_MARK)),
             tos,
             ttl,
-            word: self.first_word(spec.kind),
+            word: self.first_word(spec.kind) | words | critical,
             key: spec.out_key.unwrap_or_else(|| self.key.u32(at::TUN_ID)),
-        }
+            options,
+        })
     }
 
     /// Of the VXLAN or Geneve header.
@@ -219,12 +237,13 @@ impl<'a> Xlate<'a, '_> {
         })));
         let (key, base, wc, hidden) = (self.key, self.base, self.wc, self.hidden);
         let (was_mpls, labels) = (self.was_mpls, self.labels);
+        let tun = std::mem::take(&mut self.tun);
         self.key = outer_key(outer, own, mac, source, spec, out_port);
         (self.base, self.hidden, self.was_mpls, self.labels) = (self.key, 0, false, 0);
         self.visit(way.bridge, way.port.spec.of_port);
         // The outer packet's fields are ours, not the packet's.
         (self.key, self.base, self.wc, self.hidden) = (key, base, wc, hidden);
-        (self.was_mpls, self.labels) = (was_mpls, labels);
+        (self.was_mpls, self.labels, self.tun) = (was_mpls, labels, tun);
         match self.out.ops.len() - from {
             0 | 1 => self.out.ops.truncate(first),
             _ => {
@@ -364,6 +383,7 @@ fn udp_header(h: &mut Vec<u8>, outer: &Outer, spec: &TunnelSpec) {
     h.extend([0, 0, sum, sum]);
     h.extend(outer.word.to_be_bytes());
     h.extend((outer.key << 8).to_be_bytes());
+    h.extend(&outer.options);
 }
 
 fn gre_header(h: &mut Vec<u8>, key: u32, spec: &TunnelSpec) {

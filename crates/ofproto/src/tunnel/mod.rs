@@ -203,6 +203,7 @@ impl Tunnels {
 pub(crate) fn forget(wc: &mut Mask) {
     wc.bytes_mut()[at::TUN_ID..at::PAYLOAD].fill(0);
     wc.bytes_mut()[at::TUN_DST..at::PKT_MARK].fill(0);
+    wc.set_u64(at::TUN_OPTIONS, 0);
 }
 
 /// Marks an outer address. A packet has one kind of it; zero in the place of IPv4 may be either.

@@ -2,7 +2,7 @@
 
 use super::kinds::Kind;
 use super::{Dialect, Form, NX, ONF, ReplyTo, bundle, config, flow_mod, group, hello, monitor};
-use super::{multipart, packet, port, queue, table};
+use super::{multipart, packet, port, queue, table, tlv};
 use crate::buf::Put;
 use crate::{MultipartReply, Reply, Version, error_code};
 
@@ -87,6 +87,9 @@ fn single(dialect: Dialect, to: ReplyTo, reply: &Reply) -> Vec<u8> {
             bundle::encode_control(version, to, *id, *step, *flags)
         }
         Reply::QueueConfig { port, queues } => queue::config(version, xid, *port, queues),
+        Reply::TlvTable { space, fields, maps } => {
+            tlv::encode_table(version, to, *space, *fields, maps)
+        }
         Reply::Multipart(_) | Reply::MonitorUpdate(_) => unreachable!("encoded by encode()"),
     }
 }

@@ -1,6 +1,6 @@
 //! Experimenter messages: Nicira's and ONF's.
 
-use super::{Dialect, Form, NX, ONF, ReplyTo, bundle, config, flow_mod, group};
+use super::{Dialect, Form, NX, ONF, ReplyTo, bundle, config, flow_mod, group, tlv};
 use crate::buf::{Rd, Result};
 use crate::{FlowFormat, OfError, PacketInFormat, Request, Version};
 
@@ -59,10 +59,12 @@ fn nicira(dialect: Dialect, subtype: u32, mut rd: Rd<'_>) -> Result<Request> {
             Request::SetControllerId(rd.u16()?)
         }
         21 => Request::MonitorCancel(rd.u32()?),
+        24 => return tlv::decode_mod(rd),
+        25 => Request::TlvTable,
         27 => return config::decode_async14(version, rd),
         31 => return group::decode_mod_form(Version::V15, version, rd).map(Request::GroupMod),
-        // TLV table, continuations, connection tracking: known, not supported.
-        24 | 25 | 28 | 29 | 32 => Request::Unsupported(OfError::BadExpType),
+        // Continuations, connection tracking: known, not supported.
+        28 | 29 | 32 => Request::Unsupported(OfError::BadExpType),
         _ => return Err(OfError::BadExpType),
     };
     if rd.is_empty() || matches!(request, Request::Unsupported(_)) {

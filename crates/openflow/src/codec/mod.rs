@@ -23,6 +23,7 @@ mod port;
 mod queue;
 mod table;
 mod table_features;
+mod tlv;
 
 pub use decode::{DecodeError, ERROR_DATA, decode};
 pub use encode::{encode, encode_part};

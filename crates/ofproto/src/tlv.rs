@@ -1,0 +1,281 @@
+//! Options of Geneve headers: which of them the fields `tun_metadataN` of a bridge are, how they are read
+//! and written, and how flows match them.
+//!
+//! Options are not in keys. What a flow says about them is in its rule as a digest of (fields, masks,
+//! values), at [`at::TUN_MATCH`]; a packet that has options is looked up once for each set of masks that
+//! flows of its bridge use, with the digest of its own values under them. Packets without options are
+//! looked up once, as always.
+
+use crate::bridge::Bridge;
+use crate::switch::Switch;
+use crate::table::FlowRule;
+use crate::types::BridgeId;
+use action::Region;
+use flow::{Field, Key, Mask, TUN_METADATAS, TunMetadata, at};
+use openflow::{Action, Instruction, Match, OfError, Subfield, TlvMap, TlvTableMod};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, LazyLock};
+
+/// Bytes that all options of a bridge's fields may have together, as in OVS.
+const SPACE: usize = 256;
+/// Bytes of all options of a packet, with their headers (RFC 8926, section 3.4).
+const LONGEST: usize = 252;
+/// Of an option's type: who does not know it must drop the packet.
+const CRITICAL: u8 = 0x80;
+
+/// The options that a bridge's fields are.
+#[derive(Clone, Default)]
+pub(crate) struct TlvTable {
+    fields: BTreeMap<u8, TlvMap>,
+}
+
+impl TlvTable {
+    fn changed(&self, m: &TlvTableMod) -> Result<TlvTable, OfError> {
+        let mut new = self.clone();
+        match m {
+            TlvTableMod::Add(maps) => maps.iter().try_for_each(|map| new.add(map))?,
+            TlvTableMod::Delete(maps) => {
+                new.fields.retain(|index, _| maps.iter().all(|m| m.index != u16::from(*index)));
+            }
+            TlvTableMod::Clear => new.fields.clear(),
+        }
+        Ok(new)
+    }
+
+    fn add(&mut self, map: &TlvMap) -> Result<(), OfError> {
+        let index = map.index as u8;
+        if self.fields.contains_key(&index) {
+            return Err(OfError::TlvAlreadyMapped);
+        }
+        if self.field_of(map.class, map.kind).is_some() {
+            return Err(OfError::TlvDupEntry);
+        }
+        let used: usize = self.fields.values().map(|m| usize::from(m.len)).sum();
+        if used + usize::from(map.len) > SPACE {
+            return Err(OfError::TlvTableFull);
+        }
+        self.fields.insert(index, *map);
+        Ok(())
+    }
+
+    fn field_of(&self, class: u16, kind: u8) -> Option<&TlvMap> {
+        self.fields.values().find(|m| (m.class, m.kind) == (class, kind))
+    }
+
+    /// Bytes of a field; None: it is no option's.
+    pub fn len_of(&self, index: u8) -> Option<usize> {
+        self.fields.get(&index).map(|m| usize::from(m.len))
+    }
+
+    /// Class and type of each option, as one number.
+    pub fn kinds(&self) -> impl Iterator<Item = u32> {
+        self.fields.values().map(|m| u32::from(m.class) << 8 | u32::from(m.kind))
+    }
+
+    /// The fields of a packet with these options. None: they are malformed, one has another length than its
+    /// field, or one is not known and critical.
+    pub fn read(&self, mut options: &[u8]) -> Option<Vec<TunMetadata>> {
+        let mut found: Vec<TunMetadata> = Vec::new();
+        while !options.is_empty() {
+            let [c0, c1, kind, words, ..] = *options else { return None };
+            let end = 4 + usize::from(words & 0x1f) * 4;
+            let value = options.get(4..end)?;
+            match self.field_of(u16::from_be_bytes([c0, c1]), kind) {
+                Some(map) if usize::from(map.len) == value.len() => {
+                    set(&mut found, TunMetadata::exact(map.index as u8, value));
+                }
+                Some(_) => return None,
+                None if kind & CRITICAL != 0 => return None,
+                None => {}
+            }
+            options = &options[end..];
+        }
+        Some(found)
+    }
+
+    /// The options of a packet with these fields, and whether one is critical. None: they are too long.
+    pub fn write(&self, fields: &[TunMetadata]) -> Option<(Vec<u8>, bool)> {
+        let (mut out, mut critical) = (Vec::new(), false);
+        for t in fields {
+            let Some(map) = self.fields.get(&t.index) else { continue };
+            out.extend(map.class.to_be_bytes());
+            out.extend([map.kind, map.len / 4]);
+            out.extend(t.resized(map.len.into()).value);
+            critical |= map.kind & CRITICAL != 0;
+        }
+        (out.len() <= LONGEST).then_some((out, critical))
+    }
+}
+
+/// Gives a packet a field, or another value of it.
+pub(crate) fn set(fields: &mut Vec<TunMetadata>, t: TunMetadata) {
+    match fields.binary_search_by_key(&t.index, |f| f.index) {
+        Ok(i) => fields[i] = t,
+        Err(i) => fields.insert(i, t),
+    }
+}
+
+/// A packet's field.
+pub(crate) fn get(fields: &[TunMetadata], index: u8) -> Option<&TunMetadata> {
+    fields.binary_search_by_key(&index, |f| f.index).ok().map(|i| &fields[i])
+}
+
+/// The fields of a match, values left out: a set of masks.
+pub(crate) type Masks = Arc<[TunMetadata]>;
+
+fn masks_of(fields: &[TunMetadata]) -> Masks {
+    let zero = |t: &TunMetadata| TunMetadata { value: vec![0; t.mask.len()].into(), ..t.clone() };
+    fields.iter().map(zero).collect()
+}
+
+/// What stands for a match's fields in a rule's key. Never 0; nobody outside can find two that are equal.
+fn digest(fields: &[TunMetadata]) -> u64 {
+    static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    SECRET.hash_one(fields).max(1)
+}
+
+/// The digest of a packet's fields under some masks; None: it lacks one of the fields.
+pub(crate) fn digest_under(masks: &Masks, fields: &[TunMetadata]) -> Option<u64> {
+    let one = |m: &TunMetadata| {
+        let value = &get(fields, m.index)?.value;
+        (value.len() == m.mask.len()).then(|| TunMetadata::masked(m.index, value, &m.mask))
+    };
+    masks.iter().map(one).collect::<Option<Vec<_>>>().map(|all| digest(&all))
+}
+
+/// Key and mask of a match as rules have them.
+pub(crate) fn in_rule(m: &Match) -> (Key, Mask) {
+    let (mut key, mut mask) = (m.key, m.mask);
+    if !m.tun.is_empty() {
+        key.set_u64(at::TUN_MATCH, digest(&m.tun));
+        mask.set_u64(at::TUN_MATCH, !0);
+    }
+    (key, mask)
+}
+
+/// The match of a rule.
+pub(crate) fn match_of(rule: &FlowRule) -> Match {
+    let (mut key, mut mask) = (rule.key(), rule.mask());
+    key.set_u64(at::TUN_MATCH, 0);
+    mask.set_u64(at::TUN_MATCH, 0);
+    Match { key, mask, tun: tun_of(rule).to_vec() }
+}
+
+/// What a rule says about options.
+pub(crate) fn tun_of(rule: &FlowRule) -> &[TunMetadata] {
+    rule.value().tun.as_deref().map_or(&[], Vec::as_slice)
+}
+
+/// Does a rule say of each of these fields at least as much?
+pub(crate) fn within(rule: &FlowRule, wide: &[TunMetadata]) -> bool {
+    let narrow = tun_of(rule);
+    wide.iter().all(|w| get(narrow, w.index).is_some_and(|n| n.within(w)))
+}
+
+/// Is there a packet that a rule and a match take, as far as options go?
+pub(crate) fn overlap(rule: &FlowRule, fields: &[TunMetadata]) -> bool {
+    fields.iter().all(|f| get(tun_of(rule), f.index).is_none_or(|r| r.overlaps(f)))
+}
+
+/// A match with fields as long as their options are. Errors: `FlowInvalidTlvField`.
+pub(crate) fn fitted<'m>(b: &Bridge, m: &'m Match) -> Result<Cow<'m, Match>, OfError> {
+    if m.tun.is_empty() {
+        return Ok(Cow::Borrowed(m));
+    }
+    let fit = |t: &TunMetadata| {
+        let len = b.tlv.len_of(t.index).ok_or(OfError::FlowInvalidTlvField)?;
+        Ok(t.resized(len))
+    };
+    let tun = m.tun.iter().map(fit).collect::<Result<_, OfError>>()?;
+    Ok(Cow::Owned(Match { tun, ..m.clone() }))
+}
+
+/// Are all options that an action names the bridge's? Errors: `FlowInvalidTlvField`, `ActBadSetLen`.
+pub(crate) fn check(b: &Bridge, a: &Action) -> Result<(), OfError> {
+    let mut result = Ok(());
+    each_field(a, &mut |index, end| {
+        let len = b.tlv.len_of(index).ok_or(OfError::FlowInvalidTlvField);
+        let fits = len.and_then(|l| if end <= 8 * l { Ok(()) } else { Err(OfError::ActBadSetLen) });
+        result = result.and(fits);
+    });
+    result
+}
+
+/// The options that an action names, with the end of the bits.
+fn each_field(a: &Action, f: &mut dyn FnMut(u8, usize)) {
+    let mut sub = |s: &Subfield| {
+        if let Field::TunMetadata(i) = s.field {
+            f(i, usize::from(s.ofs) + usize::from(s.bits));
+        }
+    };
+    match a {
+        Action::Load { dst: s, .. } | Action::Push(s) | Action::Pop(s) => sub(s),
+        Action::OutputReg { src: s, .. } => sub(s),
+        Action::Move { src, dst } => {
+            sub(src);
+            sub(dst);
+        }
+        Action::SetTunMetadata(t) => f(t.index, 0),
+        Action::DeleteField(Field::TunMetadata(i)) => f(*i, 0),
+        Action::Clone(list) => list.iter().for_each(|a| each_field(a, f)),
+        _ => {}
+    }
+}
+
+/// Does a flow name one of these fields?
+fn names(rule: &FlowRule, fields: u64) -> bool {
+    let mut found = tun_of(rule).iter().any(|t| fields >> t.index & 1 != 0);
+    for i in rule.value().instructions.iter() {
+        if let Instruction::Apply(list) | Instruction::Write(list) = i {
+            let mut see = |i: u8, _| found |= fields >> i & 1 != 0;
+            list.iter().for_each(|a| each_field(a, &mut see));
+        }
+    }
+    found
+}
+
+impl Switch {
+    /// Changes which options the fields of a bridge are, all or nothing.
+    ///
+    /// Errors: `TlvAlreadyMapped`, `TlvDupEntry`, `TlvTableFull`; `TlvInvalidDel` for a field that a flow uses.
+    pub fn tlv_table_mod(&mut self, id: BridgeId, m: &TlvTableMod) -> Result<(), OfError> {
+        self.finish();
+        let b = self.of_bridge(id)?;
+        let new = b.tlv.changed(m)?;
+        let gone = b.tlv.fields.keys().filter(|i| !new.fields.contains_key(i));
+        let gone = gone.fold(0u64, |all, i| all | 1 << i);
+        if gone != 0 && self.uses_options(id, gone)? {
+            return Err(OfError::TlvInvalidDel);
+        }
+        let b = self.of_bridge_mut(id)?;
+        b.tun_masks.retain(|masks| masks.iter().all(|t| gone >> t.index & 1 == 0));
+        b.tlv = Arc::new(new);
+        self.publish();
+        self.outbox.region(Region::ALL);
+        Ok(())
+    }
+
+    fn uses_options(&self, id: BridgeId, fields: u64) -> Result<bool, OfError> {
+        let (any, version) = (Key::ZERO, self.version());
+        let mut tables = self.tables_of(id, openflow::TABLE_ALL)?;
+        Ok(tables.any(|(_, t)| !t.within(&any, &any, version, |r| names(r, fields)).is_empty()))
+    }
+
+    /// The bytes that options may have, how many fields there are, and which options they are.
+    pub fn tlv_table(&self, id: BridgeId) -> Result<(u32, u16, Vec<TlvMap>), OfError> {
+        let maps = self.of_bridge(id)?.tlv.fields.values().copied().collect();
+        Ok((SPACE as u32, TUN_METADATAS.into(), maps))
+    }
+
+    /// A flow with these fields comes: packets have to be looked up under their masks.
+    pub(crate) fn note_options(&mut self, id: BridgeId, fields: &[TunMetadata]) {
+        let masks = masks_of(fields);
+        let Ok(b) = self.bridge_mut(id) else { return };
+        if !fields.is_empty() && !b.tun_masks.contains(&masks) {
+            b.tun_masks.push(masks);
+            self.publish();
+        }
+    }
+}
