@@ -2,7 +2,7 @@
 # Environment: GENERATOR SOURCE SINK CORE HELPER_CORE DAEMON OTHER_CONFIG (key=value ...) RULES (a file for ovs-ofctl
 # add-flows) APPCTL (commands, one per line) GUESTS (how many) GUEST_PROGRAM ROLE (source: SOURCE is the guests')
 # PACKED MTU (of all ports; 0: the usual) WEFT_GUEST_BUFFER
-# TUNNEL (1: generator ports in a bridge br-phy of their own, VXLAN between it and br0)
+# TUNNEL (which of the generator's ports are in a bridge br-phy of their own, VXLAN between it and br0: none source sink both)
 set -eu
 export OVS_RUNDIR=$PWD OVS_LOGDIR=$PWD OVS_DBDIR=$PWD OVS_SYSCONFDIR=$PWD
 quietly() { timeout 300 "$@" >>said 2>&1 || { tail -n 3 said >&2; tail -n 3 log >&2; exit 1; }; }
@@ -35,9 +35,10 @@ done <<<"$APPCTL"
 
 mtu=()
 [ "$MTU" = 0 ] || mtu=(mtu_request="$MTU")
-ports=br0
-if [ "$TUNNEL" = 1 ]; then
-    ports=br-phy
+source_bridge=br0 sink_bridge=br0
+if [ "$TUNNEL" != none ]; then
+    [ "$TUNNEL" = sink ] || source_bridge=br-phy
+    [ "$TUNNEL" = source ] || sink_bridge=br-phy
     vsctl add-br br-phy -- set bridge br-phy datapath_type=netdev fail_mode=secure \
         other_config:hwaddr='"02:00:00:00:00:00"'
     quietly ovs-ofctl add-flow br-phy in_port=1,actions=LOCAL
@@ -45,7 +46,7 @@ if [ "$TUNNEL" = 1 ]; then
     quietly ip addr add 172.31.0.1/12 dev br-phy
     quietly ip link set br-phy up
     quietly ovs-appctl -t "$(ls "$PWD"/*vswitchd*.ctl)" tnl/arp/set br-phy 172.16.0.1 06:00:00:00:00:01
-    vsctl add-port br0 vxlan -- set interface vxlan type=vxlan ofport_request=1 options:remote_ip=flow options:key=flow
+    vsctl add-port br0 vxlan -- set interface vxlan type=vxlan ofport_request=3 options:remote_ip=flow options:key=flow
 fi
 
 # One process plays guests $1 to $2 - 1.
@@ -83,11 +84,11 @@ if [ "$GUESTS" -gt 0 ]; then
     done
 fi
 add_dpdk() {
-    vsctl add-port $ports $1 -- set interface $1 type=dpdk ofport_request=$2 options:dpdk-devargs=\""$3"\" "${mtu[@]}"
+    vsctl add-port $4 $1 -- set interface $1 type=dpdk ofport_request=$2 options:dpdk-devargs=\""$3"\" "${mtu[@]}"
     error=$(ovs-vsctl get interface $1 error)
     [ "$error" = "[]" ] || { echo "$1: $error" >&2; exit 1; }
 }
-add_dpdk sink 2 "$SINK"
-[ "$ROLE" = source ] || add_dpdk source 1 "$SOURCE"
+add_dpdk sink 2 "$SINK" $sink_bridge
+[ "$ROLE" = source ] || add_dpdk source 1 "$SOURCE" $source_bridge
 echo ready
 read -r _ <&3 || true

@@ -14,6 +14,10 @@ use telemetry::Drop;
 pub trait Pipeline: Send + Sync {
     /// Fills `out` (cleared by the caller) with what to do with packets like `request.key`.
     fn resolve(&self, request: &Request<'_>, out: &mut Decision);
+
+    /// Asks the memory for what [`Pipeline::resolve`] will read about these keys, side by side. Says
+    /// nothing, and nobody needs to call it.
+    fn prepare(&self, _keys: &[Key]) {}
 }
 
 /// A packet to decide about.

@@ -31,11 +31,14 @@
 //! - [`Linear`] defines what is right.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod chain;
 mod filter;
+mod grid;
 mod hash;
 mod linear;
 mod merge;
 mod prefixes;
+mod priorities;
 mod rule;
 mod slots;
 mod stage;
@@ -50,21 +53,27 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use flow::{Key, Mask};
 use sync::{Domain, Published};
 
+use chain::Handle;
+use grid::Grid;
 pub use linear::Linear;
 use prefixes::{Prefixes, Tries};
+use priorities::Priorities;
 use rule::Shape;
 pub use rule::{NEVER, Rule};
-use subtable::{Handle, Owned, Subtable, Wanted};
+use subtable::{Owned, Subtable, Wanted};
 
-/// A subtable as readers find it.
+/// A subtable, or the grid, as readers find it.
 struct Entry<T: Send + Sync + 'static> {
-    /// At least the highest priority in the subtable.
+    /// At least the highest priority there.
     max_priority: u16,
-    subtable: Arc<Subtable<T>>,
+    /// None: the grid.
+    subtable: Option<Arc<Subtable<T>>>,
 }
 
 struct Writer<T: Send + Sync + 'static> {
     by_mask: HashMap<Shape, Owned<T>>,
+    /// Of the grid.
+    priorities: Priorities,
     serial: u64,
     /// Rules that live in a subtable of another mask than their own.
     merged: usize,
@@ -101,6 +110,7 @@ impl<T: Send + Sync + 'static> Writer<T> {
 /// threads; `lookup` takes no lock and never waits.
 pub struct Classifier<T: Send + Sync + 'static> {
     list: Published<Box<[Entry<T>]>>,
+    grid: Grid<T>,
     tries: Tries,
     writer: Mutex<Writer<T>>,
     rules: AtomicUsize,
@@ -112,8 +122,14 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     pub fn new(domain: Domain) -> Self {
         Classifier {
             list: Published::new(domain.clone(), Box::default()),
+            grid: Grid::default(),
             tries: Tries::new(&domain),
-            writer: Mutex::new(Writer { by_mask: HashMap::new(), serial: 0, merged: 0 }),
+            writer: Mutex::new(Writer {
+                by_mask: HashMap::new(),
+                priorities: Priorities::default(),
+                serial: 0,
+                merged: 0,
+            }),
             rules: AtomicUsize::new(0),
             domain,
         }
@@ -129,16 +145,22 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         self.len() == 0
     }
 
-    /// Number of subtables (distinct masks).
+    /// Places that a lookup may have to look at: subtables, and the grid.
     pub fn subtables(&self) -> usize {
-        self.lock().by_mask.len()
+        let writer = self.lock();
+        writer.by_mask.len() + usize::from(writer.priorities.max().is_some())
     }
 
     /// Heap bytes of hash arrays and linked rules (not of what values point to).
     pub fn bytes(&self) -> usize {
         let writer = self.lock();
         let each = |o: &Owned<T>| o.bytes() + o.all().map(|r| r.bytes() + 16).sum::<usize>();
-        writer.by_mask.values().map(each).sum()
+        let mut sum: usize = writer.by_mask.values().map(each).sum();
+        // SAFETY: the lock keeps every change away.
+        unsafe {
+            self.grid.each(&mut |r| sum += r.bytes() + 16);
+            sum + self.grid.bytes()
+        }
     }
 
     /// Links a rule. Growing leaves memory to [`Domain::reclaim`], as removing does. Several rules with the same match and priority are allowed (they should
@@ -149,6 +171,18 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     pub fn insert(&self, rule: Arc<Rule<T>>) {
         assert!(!rule.used.swap(true, Ordering::AcqRel), "a rule is inserted at most once");
         let mut writer = self.lock();
+        self.rules.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the lock makes this the only writer.
+        let free = |p: &grid::Place| !unsafe { self.grid.crowded(*p) };
+        if let Some(place) = grid::place(&rule.key(), &rule.mask()).filter(free) {
+            let before = writer.priorities.max();
+            writer.priorities.add(rule.priority());
+            if writer.priorities.max() != before {
+                self.publish_list(&writer);
+            }
+            // SAFETY: as above.
+            return unsafe { self.grid.link(rule, place) };
+        }
         let shape = writer.home(&rule);
         writer.merged += usize::from(shape != rule.shape());
         writer.serial += 1;
@@ -164,10 +198,9 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         }
         if let Some(owned) = writer.by_mask.get_mut(&shape) {
             // SAFETY: the lock makes this the only writer.
-            unsafe { self.tries.insert(&rule.key(), owned.shared.lengths, self.is_empty()) };
+            unsafe { self.tries.insert(&rule.key(), owned.shared.lengths, self.len() == 1) };
             owned.link(rule);
         }
-        self.rules.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Unlinks a rule now; readers that hold it may go on using it until their next quiescent
@@ -188,6 +221,18 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     #[must_use = "readers may still use the rule"]
     pub fn unlink(&self, rule: &Arc<Rule<T>>) -> Option<Arc<Rule<T>>> {
         let mut writer = self.lock();
+        if let Some(place) = grid::place(&rule.key(), &rule.mask())
+            // SAFETY: the lock makes this the only writer.
+            && let Some(handle) = unsafe { self.grid.unlink(rule, place, &self.domain) }
+        {
+            let before = writer.priorities.max();
+            writer.priorities.sub(rule.priority());
+            if writer.priorities.max() != before {
+                self.publish_list(&writer);
+            }
+            self.rules.fetch_sub(1, Ordering::Relaxed);
+            return Some(handle);
+        }
         let (own, key) = (rule.shape(), rule.key());
         let homes = writer.homes(own.clone(), &rule.mask());
         let linked = |s: &&Shape| writer.by_mask.get(*s).is_some_and(|o| o.holds(rule, &key));
@@ -224,13 +269,23 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         let is = |r: &Handle<'_, T>| {
             r.priority() == priority && r.visible(version) && r.has_match(key, &own)
         };
-        let mut found = homes.iter().filter_map(|s| writer.by_mask.get(s)?.same(key).find(is));
-        Some(found.next()?.share())
+        let place = grid::place(key, mask);
+        // SAFETY: the lock keeps every change away.
+        let mut found = place.and_then(|p| unsafe { self.grid.same(p) }.find(is));
+        if found.is_none() {
+            found = homes.iter().find_map(|s| writer.by_mask.get(s)?.same(key).find(is));
+        }
+        found.map(Handle::share)
     }
 
     /// All rules of whatever version, in no order. A snapshot: the table may change meanwhile.
     pub fn iter(&self) -> impl Iterator<Item = Arc<Rule<T>>> + use<T> {
-        self.collect(|owned, out| out.extend(owned.all().map(Handle::share)))
+        let writer = self.lock();
+        let mut out = Vec::new();
+        writer.by_mask.values().for_each(|owned| out.extend(owned.all().map(Handle::share)));
+        // SAFETY: the lock keeps every change away.
+        unsafe { self.grid.each(&mut |r| out.push(r.share())) };
+        out.into_iter()
     }
 
     /// All rules, of whatever version, at least as specific as (`key`,`mask`): what a non-strict
@@ -254,7 +309,16 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         let any = mask.is_zero();
         let mut out = Vec::new();
         let mut pick = |r: Handle<'_, T>| out.extend(want(&r).then(|| r.share()));
-        for owned in self.lock().by_mask.values() {
+        let writer = self.lock();
+        // SAFETY: the lock keeps every change away.
+        unsafe {
+            self.grid.around(key, mask, &mut |r| {
+                if r.within(key, mask) {
+                    pick(r);
+                }
+            });
+        }
+        for owned in writer.by_mask.values() {
             if any {
                 owned.all().for_each(&mut pick);
             } else if owned.shared.mask.subset_of(mask) {
@@ -274,18 +338,24 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         mask: &Mask,
         priority: u16,
     ) -> impl Iterator<Item = Arc<Rule<T>>> + use<T> {
-        self.collect(|owned, out| {
-            let same = |r: &Handle<'_, T>| r.priority() == priority;
-            if !owned.priorities.contains_key(&priority) {
-            } else if owned.shared.mask.subset_of(mask) {
-                let overlaps = |r: &Handle<'_, T>| same(r) && r.overlaps(key, mask);
-                out.extend(owned.same(key).filter(overlaps).map(Handle::share));
-            } else {
-                out.extend(
-                    owned.all().filter(same).filter(|r| r.overlaps(key, mask)).map(Handle::share),
-                );
+        let writer = self.lock();
+        let mut out = Vec::new();
+        let mut pick = |r: Handle<'_, T>| {
+            if r.priority() == priority && r.overlaps(key, mask) {
+                out.push(r.share());
             }
-        })
+        };
+        if writer.priorities.has(priority) {
+            // SAFETY: the lock keeps every change away.
+            unsafe { self.grid.around(key, mask, &mut pick) };
+        }
+        for owned in writer.by_mask.values().filter(|o| o.priorities.has(priority)) {
+            match owned.shared.mask.subset_of(mask) {
+                true => owned.same(key).for_each(&mut pick),
+                false => owned.all().for_each(&mut pick),
+            }
+        }
+        out.into_iter()
     }
 
     /// The matching rule of the highest priority visible at `version`, if any. Sets in `wildcards`
@@ -299,6 +369,15 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     pub unsafe fn lookup(&self, key: &Key, version: u64, wildcards: &mut Mask) -> Option<&Rule<T>> {
         // SAFETY: the caller's promise.
         unsafe { self.best(key, version, wildcards) }.map(Handle::get)
+    }
+
+    /// Asks the memory for what looking these keys up will read, where that is far.
+    ///
+    /// # Safety
+    /// As [`Classifier::lookup`].
+    pub unsafe fn prepare(&self, keys: &[Key]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.grid.prepare(keys) };
     }
 
     /// As [`Classifier::lookup`], for control threads: takes the writer's lock.
@@ -323,9 +402,13 @@ impl<T: Send + Sync + 'static> Classifier<T> {
             let least = best.map_or(0, |b| u32::from(b.priority()) + 1);
             let want = Wanted { key, version, least };
             // SAFETY: the caller's promise.
-            if let Some(rule) = unsafe { entry.subtable.lookup(&want, &mut prefixes, wildcards) } {
-                best = Some(rule);
-            }
+            let found = unsafe {
+                match &entry.subtable {
+                    Some(subtable) => subtable.lookup(&want, &mut prefixes, wildcards),
+                    None => self.grid.lookup(&want, wildcards),
+                }
+            };
+            best = found.or(best);
         }
         best
     }
@@ -334,25 +417,14 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         self.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn collect(
-        &self,
-        mut pick: impl FnMut(&Owned<T>, &mut Vec<Arc<Rule<T>>>),
-    ) -> std::vec::IntoIter<Arc<Rule<T>>> {
-        let writer = self.lock();
-        let mut out = Vec::new();
-        writer.by_mask.values().for_each(|owned| pick(owned, &mut out));
-        out.into_iter()
-    }
-
     /// Publishes the subtables by falling maximum priority, older ones first among equals.
     fn publish_list(&self, writer: &Writer<T>) {
-        let mut all: Vec<_> =
-            writer.by_mask.values().filter_map(|o| Some((o.max_priority()?, o))).collect();
-        all.sort_by_key(|(max, o)| (Reverse(*max), o.serial));
-        let entry = |(max_priority, o): (u16, &Owned<T>)| Entry {
-            max_priority,
-            subtable: o.shared.clone(),
-        };
+        let subtables = writer.by_mask.values();
+        let subtables = subtables.map(|o| (o.max_priority(), o.serial, Some(o.shared.clone())));
+        let all = subtables.chain([(writer.priorities.max(), 0, None)]);
+        let mut all: Vec<_> = all.filter_map(|(max, serial, s)| Some((max?, serial, s))).collect();
+        all.sort_by_key(|(max, serial, _)| (Reverse(*max), *serial));
+        let entry = |(max_priority, _, subtable)| Entry { max_priority, subtable };
         self.list.publish(all.into_iter().map(entry).collect());
     }
 }

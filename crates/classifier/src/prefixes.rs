@@ -3,10 +3,10 @@
 use flow::{Key, Mask, at};
 use sync::{Domain, Published};
 
-use crate::trie::{Answer, Trie, upper};
+use crate::trie::{Answer, Counted, upper};
 
 /// Places of the fields with a trie: the IPv4 (or ARP) addresses.
-const FIELDS: [usize; 2] = [at::IP_DST, at::IP_SRC];
+pub(crate) const FIELDS: [usize; 2] = [at::IP_DST, at::IP_SRC];
 /// The word that holds them.
 pub(crate) const WORD: usize = at::IP_SRC / 8;
 
@@ -20,14 +20,20 @@ pub(crate) fn lengths(mask: &Mask) -> Lengths {
     })
 }
 
+/// Marks the upper bits of the address at this place.
+#[inline]
+pub(crate) fn mark(wildcards: &mut Mask, at: usize, bits: u8) {
+    wildcards.set_u32(at, wildcards.u32(at) | upper(bits));
+}
+
 /// One trie per field; `None` once it would have grown too large, until the table is empty again.
 pub(crate) struct Tries {
-    each: [Published<Option<Trie>>; FIELDS.len()],
+    each: [Published<Option<Counted>>; FIELDS.len()],
 }
 
 impl Tries {
     pub fn new(domain: &Domain) -> Tries {
-        Tries { each: FIELDS.map(|_| Published::new(domain.clone(), Some(Trie::new()))) }
+        Tries { each: FIELDS.map(|_| Published::new(domain.clone(), Some(Counted::default()))) }
     }
 
     /// Counts a rule before it is linked. `first`: the table is empty.
@@ -39,7 +45,7 @@ impl Tries {
             // SAFETY: the caller's promise.
             let now = unsafe { trie.read() };
             if first && now.is_none() {
-                trie.publish(Some(Trie::new()));
+                trie.publish(Some(Counted::default()));
             }
             // SAFETY: the caller's promise.
             let now = unsafe { trie.read() };
@@ -105,8 +111,7 @@ impl<'a> Prefixes<'a> {
         for (i, at) in FIELDS.into_iter().enumerate().filter(|(i, _)| lengths[*i] > 0) {
             let Some(answer) = self.answers[i] else { continue };
             if answer.lengths >> lengths[i] & 1 == 0 {
-                let bits = upper(answer.bits.min(lengths[i]));
-                wildcards.set_u32(at, wildcards.u32(at) | bits);
+                mark(wildcards, at, answer.bits.min(lengths[i]));
                 return true;
             }
         }
@@ -123,7 +128,7 @@ impl<'a> Prefixes<'a> {
         let tries = self.tries.each.each_ref().map(|t| unsafe { t.read() }.as_ref());
         let of = std::array::from_fn(|i| (tries[i], key.u32(FIELDS[i])));
         // SAFETY: the caller's promise.
-        let answers: [Answer; FIELDS.len()] = unsafe { Trie::lookup_all(of) };
+        let answers: [Answer; FIELDS.len()] = unsafe { Counted::lookup_all(of) };
         self.answers = std::array::from_fn(|i| tries[i].map(|_| answers[i]));
     }
 }

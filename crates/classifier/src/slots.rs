@@ -18,16 +18,24 @@ const FREED: usize = 1;
 /// How many slots ahead rules are fetched when all are looked at.
 const AHEAD: usize = 32;
 
-/// Asks for a rule's memory, with the counts that an `Arc` has before it. Any address will do.
-pub(crate) fn prefetch<T>(rule: *const Rule<T>) {
+/// Asks for a line of memory. Any address will do.
+#[inline]
+pub(crate) fn prefetch_line<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
-    for offset in [-16, 64] {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: prefetching is no access.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(rule.cast::<i8>().wrapping_offset(offset)) };
-    }
+    // SAFETY: prefetching is no access.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast())
+    };
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = rule;
+    let _ = at;
+}
+
+/// Asks for a rule's memory, with the counts that an `Arc` has before it. Any address will do.
+#[inline]
+pub(crate) fn prefetch<T>(rule: *const Rule<T>) {
+    for offset in [-16, 64] {
+        prefetch_line(rule.cast::<i8>().wrapping_offset(offset));
+    }
 }
 
 pub(crate) struct Slots<T> {

@@ -1,17 +1,16 @@
 //! The rules that are found under one mask: their own, or one that it contains.
 
-use std::collections::BTreeMap;
-use std::marker::PhantomData;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use flow::{Key, Mask};
 use sync::{Domain, Published};
 
+use crate::chain::{self, Handle, chain};
 use crate::hash::Secret;
 use crate::merge;
 use crate::prefixes::{self, Lengths, Prefixes};
+use crate::priorities::Priorities;
 use crate::rule::{Rule, Shape};
 use crate::slots::Slots;
 use crate::stage::{Step, steps};
@@ -142,70 +141,10 @@ impl<T: Send + Sync + 'static> Drop for Subtable<T> {
     fn drop(&mut self) {
         // SAFETY: nobody else holds the subtable, so nobody publishes or reads.
         for head in unsafe { self.slots.read() }.heads() {
-            let mut rule = head;
-            while !rule.is_null() {
-                // SAFETY: linked rules hold one strong count each, given up here.
-                let owned = unsafe { Arc::from_raw(rule) };
-                rule = owned.next.load(Ordering::Relaxed);
-            }
+            // SAFETY: linked rules hold one strong count each; nobody reads.
+            unsafe { chain::give_up(head) };
         }
     }
-}
-
-/// A rule that is alive for `'a` and was made by `Arc::into_raw`.
-pub(crate) struct Handle<'a, T> {
-    rule: NonNull<Rule<T>>,
-    alive: PhantomData<&'a Rule<T>>,
-}
-
-impl<T> Clone for Handle<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Handle<'_, T> {}
-
-impl<T> std::ops::Deref for Handle<'_, T> {
-    type Target = Rule<T>;
-
-    #[inline]
-    fn deref(&self) -> &Rule<T> {
-        self.get()
-    }
-}
-
-impl<'a, T> Handle<'a, T> {
-    /// The rule.
-    #[inline]
-    pub fn get(self) -> &'a Rule<T> {
-        // SAFETY: alive for 'a, as the maker of the handle promised.
-        unsafe { self.rule.as_ref() }
-    }
-
-    /// A counted handle.
-    pub fn share(self) -> Arc<Rule<T>> {
-        let rule = self.rule.as_ptr();
-        // SAFETY: made by Arc::into_raw and alive, so at least one strong count exists.
-        unsafe {
-            Arc::increment_strong_count(rule);
-            Arc::from_raw(rule)
-        }
-    }
-}
-
-/// The rules of a chain.
-///
-/// # Safety
-/// `head` is null or a linked rule; the rules of its chain stay alive for `'a`.
-#[inline]
-pub(crate) unsafe fn chain<'a, T: 'a>(head: *mut Rule<T>) -> impl Iterator<Item = Handle<'a, T>> {
-    let mut at = head;
-    std::iter::from_fn(move || {
-        let handle = Handle { rule: NonNull::new(at)?, alive: PhantomData };
-        at = handle.get().next.load(Ordering::Acquire);
-        Some(handle)
-    })
 }
 
 /// A subtable with what only the writer knows.
@@ -213,8 +152,7 @@ pub(crate) struct Owned<T: Send + Sync + 'static> {
     pub shared: Arc<Subtable<T>>,
     /// Order of creation, to keep the order of equals stable.
     pub serial: u64,
-    /// Rules per priority; the last key is the subtable's maximum.
-    pub priorities: BTreeMap<u16, u32>,
+    pub priorities: Priorities,
     pub rules: usize,
     /// Those whose own mask is another.
     pub merged: usize,
@@ -228,7 +166,7 @@ impl<T: Send + Sync + 'static> Owned<T> {
         Owned {
             shared: Arc::new(Subtable::new(domain, shape)),
             serial,
-            priorities: BTreeMap::new(),
+            priorities: Priorities::default(),
             rules: 0,
             merged: 0,
             chains: 0,
@@ -238,7 +176,7 @@ impl<T: Send + Sync + 'static> Owned<T> {
 
     /// The highest priority, if there is any rule.
     pub fn max_priority(&self) -> Option<u16> {
-        self.priorities.last_key_value().map(|(p, _)| *p)
+        self.priorities.max()
     }
 
     fn slots(&self) -> &Slots<T> {
@@ -248,7 +186,7 @@ impl<T: Send + Sync + 'static> Owned<T> {
 
     /// Counts a rule to come, so that the maximum can be published before the rule.
     pub fn announce(&mut self, priority: u16) {
-        *self.priorities.entry(priority).or_default() += 1;
+        self.priorities.add(priority);
         self.rules += 1;
     }
 
@@ -267,21 +205,10 @@ impl<T: Send + Sync + 'static> Owned<T> {
         }
         // SAFETY: this is the writer.
         let found = unsafe { slots.locate(hashes.whole(), |r| self.agree(r, &key)) };
-        let priority = rule.priority();
-        let new = Arc::into_raw(rule).cast_mut();
-        // SAFETY: linked rules are alive.
-        let last = unsafe { chain(found.head) }.take_while(|r| r.priority() > priority).last();
-        // SAFETY: `new` was an Arc a moment ago and is not reclaimed.
-        let new_next = unsafe { &(*new).next };
-        match last {
-            Some(last) => {
-                new_next.store(last.next.load(Ordering::Relaxed), Ordering::Relaxed);
-                last.next.store(new, Ordering::Release);
-            }
-            None => {
-                new_next.store(found.head, Ordering::Relaxed);
-                slots.store(found.slot, hashes.whole(), new);
-            }
+        // SAFETY: this is the writer.
+        let head = unsafe { chain::link(found.head, rule) };
+        if head != found.head {
+            slots.store(found.slot, hashes.whole(), head);
         }
         self.chains += usize::from(found.head.is_null());
         self.dirty += usize::from(found.fresh);
@@ -294,44 +221,26 @@ impl<T: Send + Sync + 'static> Owned<T> {
         let slots = self.slots();
         // SAFETY: this is the writer.
         let found = unsafe { slots.locate(hashes.whole(), |r| self.agree(r, &key)) };
-        let mut before: Option<Handle<'_, T>> = None;
-        // SAFETY: linked rules are alive.
-        let at = unsafe { chain(found.head) }.find(|r| {
-            let here = std::ptr::eq(r.get(), rule);
-            before = if here { before } else { Some(*r) };
-            here
-        })?;
-        let next = at.next.load(Ordering::Relaxed);
-        let target = match before {
-            Some(before) => before.next.swap(next, Ordering::AcqRel),
-            None if next.is_null() => {
-                let clean = slots.clear(found.slot);
-                self.dirty -= usize::from(clean);
-                self.chains -= 1;
-                found.head
-            }
-            None => {
-                slots.store(found.slot, hashes.whole(), next);
-                found.head
-            }
-        };
+        // SAFETY: this is the writer.
+        let (handle, head) = unsafe { chain::unlink(found.head, rule) }?;
+        if head.is_null() {
+            let clean = slots.clear(found.slot);
+            self.dirty -= usize::from(clean);
+            self.chains -= 1;
+        } else if head != found.head {
+            slots.store(found.slot, hashes.whole(), head);
+        }
         for (filter, hash) in self.slots().filters.iter().zip(hashes.at) {
             filter.sub(hash);
         }
         self.merged -= usize::from(rule.mask() != self.shared.mask);
         self.forget(rule.priority());
-        // SAFETY: `target` came from Arc::into_raw in `link` and is unlinked now.
-        Some(unsafe { Arc::from_raw(target) })
+        Some(handle)
     }
 
     fn forget(&mut self, priority: u16) {
         self.rules -= 1;
-        if let Some(n) = self.priorities.get_mut(&priority) {
-            *n -= 1;
-            if *n == 0 {
-                self.priorities.remove(&priority);
-            }
-        }
+        self.priorities.sub(priority);
         if self.slots().size() > MIN_SLOTS && self.chains * 16 < self.slots().size() {
             self.resize();
         }

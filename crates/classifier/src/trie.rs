@@ -1,78 +1,72 @@
-//! The IPv4 prefixes of a table's rules, to tell how few address bits prove that none matches.
+//! IPv4 prefixes and what belongs to each: a path-compressed binary trie.
 //!
-//! A path-compressed binary trie. Nodes keep their whole prefix, so that a split adds a node above
-//! and changes none: the writer's every change is one pointer store, and readers follow pointers
-//! without a lock. A trie counts its prefixes and gives up (is dropped as a whole) past
-//! [`MAX_PREFIXES`]: a table of a million host routes should not pay 100 bytes more per rule for
-//! it.
+//! Nodes keep their whole prefix, so that a split adds a node above and changes none: the writer's
+//! every change of the tree is one pointer store, and readers follow pointers without a lock.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use sync::Domain;
 
-/// Distinct prefixes that a trie holds at most.
-pub(crate) const MAX_PREFIXES: usize = 100_000;
+/// What a node has for its prefix. Nodes that have nothing are mere branching points, and go.
+pub(crate) trait Payload: Default + Send + Sync + 'static {
+    /// Nothing here?
+    fn is_empty(&self) -> bool;
+}
 
-struct Node {
+#[repr(align(64))]
+struct Node<V> {
     /// The prefix, left-aligned; bits past `len` are zero.
     value: u32,
     len: u8,
-    /// Rules with exactly this prefix; 0 in a mere branching point.
-    rules: AtomicU32,
-    child: [AtomicPtr<Node>; 2],
+    child: [AtomicPtr<Node<V>>; 2],
+    here: V,
 }
 
-/// A set of counted prefixes.
-pub(crate) struct Trie {
-    root: AtomicPtr<Node>,
-    prefixes: AtomicUsize,
+/// A map from prefixes (0 to 32 bits). One writer, the caller; readers need no lock.
+pub(crate) struct Trie<V> {
+    root: AtomicPtr<Node<V>>,
 }
 
-/// What a trie says about an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    /// Bit `n`: there is a rule whose prefix of length `n` (1..=32) has the address in it.
-    pub lengths: u64,
-    /// Upper bits of the address that decided this.
+/// The way of an address through a trie, from the shortest prefix to the longest.
+pub(crate) struct Walk<'a, V> {
+    address: u32,
+    at: Option<&'a Node<V>>,
+    /// Upper bits of the address that decided where it led so far.
     pub bits: u8,
 }
 
-/// A lookup under way.
-struct Walk {
-    address: u32,
-    at: *mut Node,
-    answer: Answer,
-}
+impl<'a, V> Walk<'a, V> {
+    /// Asks for the memory that the next step looks at.
+    #[inline]
+    pub fn prefetch(&self) {
+        if let Some(node) = self.at {
+            crate::slots::prefetch_line(node);
+        }
+    }
 
-impl Walk {
-    /// Looks at one more node; false: there is none.
+    /// The next prefix that has the address in it, as its length and what it has.
     ///
     /// # Safety
-    /// As [`Trie::lookup`].
+    /// As [`sync::Published::read`]: nodes reachable from here must not be freed during the call.
     #[inline]
-    unsafe fn step(&mut self) -> bool {
-        // SAFETY: the caller's promise.
-        let Some(node) = (unsafe { self.at.as_ref() }) else { return false };
-        self.at = null_mut();
+    pub unsafe fn step(&mut self) -> Option<(u8, &'a V)> {
+        let node = self.at.take()?;
         let same = common(self.address, node.value, node.len);
         if same < node.len {
-            self.answer.bits = same + 1;
-            return false;
+            self.bits = same + 1;
+            return None;
         }
-        if node.rules.load(Ordering::Acquire) != 0 {
-            self.answer.lengths |= 1 << node.len;
+        self.bits = node.len;
+        if node.len < 32 {
+            let child = [0, 1].map(|i| node.child[i].load(Ordering::Acquire));
+            if child.iter().any(|c| !c.is_null()) {
+                self.bits += 1;
+                // SAFETY: the caller's promise.
+                self.at = unsafe { child[bit(self.address, node.len)].as_ref() };
+            }
         }
-        self.answer.bits = node.len;
-        if node.len == 32 {
-            return false;
-        }
-        let child = [0, 1].map(|i| node.child[i].load(Ordering::Acquire));
-        if child.iter().any(|c| !c.is_null()) {
-            self.answer.bits += 1;
-            self.at = child[bit(self.address, node.len)];
-        }
-        !self.at.is_null()
+        Some((node.len, &node.here))
     }
 }
 
@@ -87,139 +81,166 @@ fn bit(value: u32, len: u8) -> usize {
 }
 
 /// How many leading bits two prefixes have in common.
+#[inline]
 fn common(a: u32, b: u32, len: u8) -> u8 {
     ((a ^ b).leading_zeros() as u8).min(len)
 }
 
-impl Node {
-    fn new(value: u32, len: u8, rules: u32) -> *mut Node {
-        Box::into_raw(Box::new(Node {
-            value,
-            len,
-            rules: AtomicU32::new(rules),
-            child: Default::default(),
-        }))
+impl<V: Payload> Node<V> {
+    fn new(value: u32, len: u8) -> *mut Node<V> {
+        let (child, here) = Default::default();
+        Box::into_raw(Box::new(Node { value, len, child, here }))
     }
 }
 
-impl Trie {
-    pub fn new() -> Trie {
-        Trie { root: AtomicPtr::new(null_mut()), prefixes: AtomicUsize::new(0) }
+impl<V> Default for Trie<V> {
+    fn default() -> Self {
+        Trie { root: AtomicPtr::new(null_mut()) }
+    }
+}
+
+impl<V: Payload> Trie<V> {
+    /// No prefix?
+    pub fn is_empty(&self) -> bool {
+        self.root.load(Ordering::Acquire).is_null()
     }
 
-    /// Which prefixes hold `address`?
+    /// The way of an address.
     ///
     /// # Safety
-    /// As [`sync::Published::read`]: nodes reachable from here must not be freed during the call.
-    #[cfg(test)]
-    pub unsafe fn lookup(&self, address: u32) -> Answer {
+    /// As [`Walk::step`].
+    #[inline]
+    pub unsafe fn walk(&self, address: u32) -> Walk<'_, V> {
         // SAFETY: the caller's promise.
-        let [answer] = unsafe { Trie::lookup_all([(Some(self), address)]) };
-        answer
+        let at = unsafe { self.root.load(Ordering::Acquire).as_ref() };
+        Walk { address, at, bits: 0 }
     }
 
-    /// As `lookup`, in several tries at once, so that their cache misses overlap. No trie: no answer
-    /// that means anything.
-    ///
-    /// # Safety
-    /// As `lookup`, for each of them.
-    pub unsafe fn lookup_all<const N: usize>(of: [(Option<&Trie>, u32); N]) -> [Answer; N] {
-        let mut walks = of.map(|(trie, address)| {
-            let at = trie.map_or(null_mut(), |t| t.root.load(Ordering::Acquire));
-            Walk { address, at, answer: Answer { lengths: 0, bits: 0 } }
-        });
-        loop {
-            // SAFETY: the caller's promise.
-            let on = walks.iter_mut().fold(false, |on, w| on | unsafe { w.step() });
-            if !on {
-                return walks.map(|w| w.answer);
-            }
-        }
-    }
-
-    /// Counts one more rule with a prefix of `len` bits (1..=32). False: the trie is full.
+    /// What a prefix has, from now on if it had nothing: the caller fills it.
     ///
     /// # Safety
     /// The caller is the only writer.
-    pub unsafe fn insert(&self, value: u32, len: u8) -> bool {
+    pub unsafe fn make(&self, value: u32, len: u8) -> &V {
         let value = value & upper(len);
         let mut link = &self.root;
         loop {
             let at = link.load(Ordering::Relaxed);
             // SAFETY: linked nodes live until the writer unlinks them.
-            let Some(node) = (unsafe { at.as_ref() }) else {
-                link.store(Node::new(value, len, 1), Ordering::Release);
-                break;
-            };
-            let same = common(value, node.value, len.min(node.len));
-            if same < node.len {
-                let above = Node::new(value & upper(same), same, u32::from(same == len));
-                // SAFETY: just made, nobody else has it.
-                let fresh = unsafe { &*above };
-                fresh.child[bit(node.value, same)].store(at, Ordering::Relaxed);
-                if same < len {
-                    let leaf = Node::new(value, len, 1);
-                    fresh.child[bit(value, same)].store(leaf, Ordering::Relaxed);
+            let same = unsafe { at.as_ref() }.map(|n| (n, common(value, n.value, len.min(n.len))));
+            match same {
+                Some((node, same)) if same == node.len && same == len => return &node.here,
+                Some((node, same)) if same == node.len => link = &node.child[bit(value, same)],
+                Some((node, same)) => {
+                    // The prefix itself, or the point where it branches off.
+                    let above = Node::new(value & upper(same), same);
+                    // SAFETY: just made, nobody else has it.
+                    let fresh: &Node<V> = unsafe { &*above };
+                    fresh.child[bit(node.value, same)].store(at, Ordering::Relaxed);
+                    link.store(above, Ordering::Release);
+                    if same == len {
+                        return &fresh.here;
+                    }
+                    link = &fresh.child[bit(value, same)];
                 }
-                link.store(above, Ordering::Release);
-                break;
-            }
-            if node.len == len {
-                if node.rules.fetch_add(1, Ordering::Release) > 0 {
-                    return true;
+                None => {
+                    let leaf = Node::new(value, len);
+                    link.store(leaf, Ordering::Release);
+                    // SAFETY: linked, and only the writer unlinks.
+                    return unsafe { &(*leaf).here };
                 }
-                break;
             }
-            link = &node.child[bit(value, node.len)];
         }
-        self.prefixes.fetch_add(1, Ordering::Relaxed) < MAX_PREFIXES
     }
 
-    /// Counts one rule less; nodes that are no longer needed go through `domain`.
+    /// What a prefix has.
     ///
     /// # Safety
     /// The caller is the only writer.
-    pub unsafe fn remove(&self, value: u32, len: u8, domain: &Domain) {
-        let mut above: Option<&AtomicPtr<Node>> = None;
-        let mut link = &self.root;
+    pub unsafe fn get(&self, value: u32, len: u8) -> Option<&V> {
+        // SAFETY: only the writer unlinks.
+        let link = unsafe { self.link(value, len) }?.0;
+        // SAFETY: as above.
+        unsafe { link.load(Ordering::Relaxed).as_ref() }.map(|n| &n.here)
+    }
+
+    /// The pointer to a prefix's node, and the one to the node above.
+    ///
+    /// # Safety
+    /// The caller is the only writer.
+    #[allow(clippy::type_complexity)]
+    unsafe fn link(
+        &self,
+        value: u32,
+        len: u8,
+    ) -> Option<(&AtomicPtr<Node<V>>, Option<&AtomicPtr<Node<V>>>)> {
+        let (mut above, mut link) = (None, &self.root);
         loop {
-            let at = link.load(Ordering::Relaxed);
             // SAFETY: linked nodes live until the writer unlinks them.
-            let Some(node) = (unsafe { at.as_ref() }) else { return };
+            let node = unsafe { link.load(Ordering::Relaxed).as_ref() }?;
             if node.len > len || (value ^ node.value) & upper(node.len) != 0 {
-                return;
+                return None;
             }
             if node.len == len {
-                if node.rules.load(Ordering::Relaxed) == 0
-                    || node.rules.fetch_sub(1, Ordering::Release) > 1
-                {
-                    return;
-                }
-                break;
+                return Some((link, above));
             }
             above = Some(link);
             link = &node.child[bit(value, node.len)];
         }
-        self.prefixes.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Takes the node of a prefix out if it has nothing; nodes go through `domain`.
+    ///
+    /// # Safety
+    /// The caller is the only writer.
+    pub unsafe fn trim(&self, value: u32, len: u8, domain: &Domain) {
+        // SAFETY: the caller's promise.
+        let Some((link, above)) = (unsafe { self.link(value, len) }) else { return };
         for link in [Some(link), above].into_iter().flatten() {
             // SAFETY: as above; `link` is in a node that is still linked or was just spliced out
             // and not freed.
             unsafe { splice(link, domain) };
         }
     }
+
+    /// What the prefixes have that contain this one or are in it (all: of length 0).
+    ///
+    /// # Safety
+    /// As [`Walk::step`].
+    pub unsafe fn around(&self, value: u32, len: u8, each: &mut dyn FnMut(&V)) {
+        let mut left = vec![self.root.load(Ordering::Acquire)];
+        while let Some(at) = left.pop() {
+            // SAFETY: the caller's promise.
+            let Some(node) = (unsafe { at.as_ref() }) else { continue };
+            if (value ^ node.value) & upper(node.len.min(len)) == 0 {
+                each(&node.here);
+                left.extend(node.child.iter().map(|c| c.load(Ordering::Acquire)));
+            }
+        }
+    }
+
+    /// Heap bytes of the nodes.
+    ///
+    /// # Safety
+    /// As [`Walk::step`].
+    pub unsafe fn bytes(&self) -> usize {
+        let mut nodes = 0;
+        // SAFETY: the caller's promise.
+        unsafe { self.around(0, 0, &mut |_| nodes += 1) };
+        nodes * size_of::<Node<V>>()
+    }
 }
 
-/// Takes the node that `link` points at out of the way if it has no rules and no two children.
+/// Takes the node that `link` points at out of the way if it has nothing and no two children.
 ///
 /// # Safety
 /// The caller is the only writer; `link` belongs to a node that is not freed.
-unsafe fn splice(link: &AtomicPtr<Node>, domain: &Domain) {
+unsafe fn splice<V: Payload>(link: &AtomicPtr<Node<V>>, domain: &Domain) {
     let at = link.load(Ordering::Relaxed);
     // SAFETY: linked nodes live until the writer unlinks them.
     let Some(node) = (unsafe { at.as_ref() }) else { return };
     let child = [0, 1].map(|i| node.child[i].load(Ordering::Relaxed));
     let two = child.iter().all(|c| !c.is_null());
-    if two || node.rules.load(Ordering::Relaxed) != 0 {
+    if two || !node.here.is_empty() {
         return;
     }
     let only = child.into_iter().find(|c| !c.is_null()).unwrap_or(null_mut());
@@ -228,7 +249,7 @@ unsafe fn splice(link: &AtomicPtr<Node>, domain: &Domain) {
     domain.retire(unsafe { Box::from_raw(at) });
 }
 
-impl Drop for Trie {
+impl<V> Drop for Trie<V> {
     fn drop(&mut self) {
         let mut left = vec![*self.root.get_mut()];
         while let Some(at) = left.pop() {
@@ -237,6 +258,100 @@ impl Drop for Trie {
                 let mut node = unsafe { Box::from_raw(at) };
                 left.extend(node.child.iter_mut().map(|c| *c.get_mut()));
             }
+        }
+    }
+}
+
+/// Distinct prefixes that a [`Prefixes`] holds at most: a table of a million host routes should not
+/// pay 100 bytes more per rule for it.
+pub(crate) const MAX_PREFIXES: usize = 100_000;
+
+/// Rules with exactly one prefix.
+#[derive(Default)]
+pub(crate) struct Count(AtomicU32);
+
+impl Payload for Count {
+    fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+}
+
+/// The set of the prefixes in use, with how many rules have each.
+#[derive(Default)]
+pub(crate) struct Counted {
+    trie: Trie<Count>,
+    prefixes: AtomicUsize,
+}
+
+/// What a set of prefixes says about an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// Bit `n`: there is a rule whose prefix of length `n` (1..=32) has the address in it.
+    pub lengths: u64,
+    /// Upper bits of the address that decided this.
+    pub bits: u8,
+}
+
+impl Counted {
+    /// Which prefixes hold `address`?
+    ///
+    /// # Safety
+    /// As [`Walk::step`].
+    #[cfg(test)]
+    pub unsafe fn lookup(&self, address: u32) -> Answer {
+        // SAFETY: the caller's promise.
+        let [answer] = unsafe { Counted::lookup_all([(Some(self), address)]) };
+        answer
+    }
+
+    /// As `lookup`, in several sets at once, so that their cache misses overlap. No set: no answer
+    /// that means anything.
+    ///
+    /// # Safety
+    /// As `lookup`, for each of them.
+    pub unsafe fn lookup_all<const N: usize>(of: [(Option<&Counted>, u32); N]) -> [Answer; N] {
+        let none = Trie::default();
+        let mut walks = of.map(|(set, address)| {
+            // SAFETY: the caller's promise.
+            (unsafe { set.map_or(&none, |s| &s.trie).walk(address) }, 0)
+        });
+        let mut on = true;
+        while on {
+            on = false;
+            for (walk, lengths) in &mut walks {
+                // SAFETY: the caller's promise.
+                if let Some((len, count)) = unsafe { walk.step() } {
+                    on = true;
+                    *lengths |= u64::from(!count.is_empty()) << len;
+                }
+            }
+        }
+        walks.map(|(walk, lengths)| Answer { lengths, bits: walk.bits })
+    }
+
+    /// Counts one more rule with a prefix of `len` bits (1..=32). False: there are too many.
+    ///
+    /// # Safety
+    /// The caller is the only writer.
+    pub unsafe fn insert(&self, value: u32, len: u8) -> bool {
+        // SAFETY: the caller's promise.
+        let known = unsafe { self.trie.make(value, len) }.0.fetch_add(1, Ordering::Release) > 0;
+        known || self.prefixes.fetch_add(1, Ordering::Relaxed) < MAX_PREFIXES
+    }
+
+    /// Counts one rule less; nodes that are no longer needed go through `domain`.
+    ///
+    /// # Safety
+    /// The caller is the only writer.
+    pub unsafe fn remove(&self, value: u32, len: u8, domain: &Domain) {
+        // SAFETY: the caller's promise.
+        let Some(count) = (unsafe { self.trie.get(value, len) }).filter(|c| !c.is_empty()) else {
+            return;
+        };
+        if count.0.fetch_sub(1, Ordering::Release) == 1 {
+            self.prefixes.fetch_sub(1, Ordering::Relaxed);
+            // SAFETY: the caller's promise.
+            unsafe { self.trie.trim(value, len, domain) };
         }
     }
 }
@@ -265,7 +380,7 @@ mod tests {
             addresses in prop::collection::vec(any::<u32>(), 20),
         ) {
             let domain = Domain::new();
-            let (trie, mut set) = (Trie::new(), set);
+            let (trie, mut set) = (Counted::default(), set);
             // SAFETY: one thread does everything.
             unsafe {
                 set.iter().for_each(|(v, l)| assert!(trie.insert(*v, *l)));
@@ -288,7 +403,7 @@ mod tests {
                     trie.remove(v, l, &domain);
                 }
             }
-            prop_assert!(trie.root.load(Ordering::Relaxed).is_null());
+            prop_assert!(trie.trie.is_empty());
         }
     }
 }

@@ -56,6 +56,52 @@ prop_compose! {
     }
 }
 
+/// Fields of access lists.
+const LISTED: [Field; 5] =
+    [Field::Ipv4Src, Field::Ipv4Dst, Field::IpProto, Field::TcpSrc, Field::TcpDst];
+
+prop_compose! {
+    /// IPv4, mostly; addresses that share prefixes of every length.
+    fn listed_packet()(
+        picks in any::<[u8; 5]>(),
+        odd in any::<u8>(),
+        addresses in any::<[u32; 2]>(),
+    ) -> Key {
+        let mut key = Key::ZERO;
+        LISTED.iter().zip(picks).for_each(|(f, p)| f.set(&mut key, value(*f, p)));
+        for (f, a) in LISTED.iter().zip(addresses) {
+            f.set(&mut key, u128::from(a & 0x8100_8103 | 0x0a00_0000));
+        }
+        Field::EthType.set(&mut key, if odd % 8 == 0 { 0x0806 } else { 0x0800 });
+        key
+    }
+}
+
+prop_compose! {
+    /// A rule of an access list: any pair of prefixes, hardly ever about anything but IPv4.
+    fn listed()(
+        key in listed_packet(),
+        picks in any::<[u8; 5]>(),
+        lengths in prop::array::uniform2(prop_oneof![Just(0), 1u32..33, 24u32..33]),
+    ) -> (Key, Mask) {
+        let mut mask = Key::ZERO;
+        LISTED.iter().zip(picks).for_each(|(f, p)| f.set(&mut mask, prefix(*f, p)));
+        for (f, len) in LISTED.iter().zip(lengths) {
+            f.set(&mut mask, u128::from(u32::MAX.checked_shl(32 - len).unwrap_or(0)));
+        }
+        Field::EthType.unwildcard(&mut mask);
+        (key.masked(&mask), mask)
+    }
+}
+
+fn any_packet() -> impl Strategy<Value = Key> {
+    prop_oneof![1 => packet(), 2 => listed_packet()]
+}
+
+fn any_match() -> impl Strategy<Value = (Key, Mask)> {
+    prop_oneof![1 => matches(), 2 => listed()]
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Insert(Box<(Key, Mask)>, u16),
@@ -66,7 +112,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        5 => (matches(), 0u16..9).prop_map(|((k, m), p)| Step::Insert(Box::new((k, m)), p)),
+        5 => (any_match(), 0u16..9).prop_map(|((k, m), p)| Step::Insert(Box::new((k, m)), p)),
         2 => any::<usize>().prop_map(Step::Remove),
         1 => any::<usize>().prop_map(Step::Hide),
     ]
@@ -131,8 +177,8 @@ proptest! {
     #[test]
     fn lookup_agrees(
         steps in prop::collection::vec(step(), 1..80),
-        packets in prop::collection::vec(packet(), 20),
-        others in prop::collection::vec(packet(), 8),
+        packets in prop::collection::vec(any_packet(), 20),
+        others in prop::collection::vec(any_packet(), 8),
     ) {
         let both = run(&steps);
         for (key, version) in packets.iter().flat_map(|k| [(k, 0), (k, 1)]) {
@@ -162,7 +208,7 @@ proptest! {
     #[test]
     fn queries_agree(
         steps in prop::collection::vec(step(), 1..60),
-        (key, mask) in matches(),
+        (key, mask) in any_match(),
         priority in 0u16..9,
     ) {
         let both = run(&steps);
@@ -314,4 +360,72 @@ fn a_trie_that_grew_too_large_is_given_up() {
     domain.0.reclaim();
     table.insert(rule(1));
     assert_eq!(marked_for(u32::MAX), 1);
+}
+
+#[test]
+fn an_access_list_marks_what_decides_and_no_more() {
+    let domain = Emptied::new();
+    let table = Classifier::new(domain.0.clone());
+    let rule = |src: (u32, u32), dst: (u32, u32), port: u16, priority| {
+        let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
+        Field::EthType.set(&mut key, 0x0800);
+        Field::EthType.unwildcard(&mut mask);
+        for (f, (address, len)) in [(Field::Ipv4Src, src), (Field::Ipv4Dst, dst)] {
+            f.set(&mut key, address.into());
+            f.set(&mut mask, u128::from(u32::MAX.checked_shl(32 - len).unwrap_or(0)));
+        }
+        if port != 0 {
+            Field::TcpDst.set(&mut key, port.into());
+            Field::TcpDst.unwildcard(&mut mask);
+        }
+        table.insert(Arc::new(Rule::new(&key, &mask, priority, priority)));
+    };
+    let host = |low: u32| (0x0a00_0000 + low, 32);
+    // Other destinations have sources that are near: they count for nothing.
+    (1..200).for_each(|i| rule(host(0x1_0000 + i), host(0x8000 + i), 0, 9));
+    rule((0, 0), host(1), 80, 7);
+    rule((0x8000_0000, 1), host(1), 0, 5);
+    let ask = |src: u32, dst: u32, port: u16| {
+        let (mut key, mut marked) = (Key::ZERO, Key::ZERO);
+        let fields = [Field::EthType, Field::Ipv4Src, Field::Ipv4Dst, Field::TcpDst];
+        let values = [0x0800, src, dst, port.into()];
+        fields.iter().zip(values).for_each(|(f, v)| f.set(&mut key, v.into()));
+        let found = table.find(&key, 0, &mut marked).map(|r| *r.value());
+        let bits = fields[1..].iter().map(|f| f.get(&marked).count_ones());
+        (found, bits.collect::<Vec<_>>())
+    };
+    assert_eq!(ask(0x0a00_0001, 0x0a00_0001, 80), (Some(7), vec![1, 32, 16]));
+    assert_eq!(ask(0x8a00_0001, 0x0a00_0001, 81), (Some(5), vec![1, 32, 1]));
+    assert_eq!(ask(0x0a00_0001, 0x0a00_0001, 81), (None, vec![1, 32, 1]));
+    assert_eq!(ask(0x0a00_0001, 0xc000_0001, 80), (None, vec![0, 1, 0]));
+    assert_eq!(ask(0xc000_0001, 0x0a00_8001, 80), (None, vec![1, 32, 0]));
+}
+
+#[test]
+fn many_rules_of_one_pair_of_prefixes_go_by_hash() {
+    let domain = Emptied::new();
+    let table = Classifier::new(domain.0.clone());
+    let rule = |port: u16| {
+        let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
+        for (f, v) in [
+            (Field::EthType, 0x0800),
+            (Field::Ipv4Dst, 0x0a00_0001),
+            (Field::TcpDst, u32::from(port)),
+        ] {
+            f.set(&mut key, v.into());
+            f.unwildcard(&mut mask);
+        }
+        Arc::new(Rule::new(&key, &mask, 3, port))
+    };
+    let rules: Vec<_> = (0..20_000).map(rule).collect();
+    rules.iter().for_each(|r| table.insert(r.clone()));
+    assert_eq!(table.subtables(), 2);
+    for r in rules.iter().step_by(7) {
+        let found = table.find_exact(&r.key(), &r.mask(), 3, 0);
+        assert_eq!(found.map(|r| *r.value()), Some(*r.value()));
+        let found = table.find(&r.key(), 0, &mut Key::default());
+        assert_eq!(found.map(|r| *r.value()), Some(*r.value()));
+    }
+    assert!(rules.iter().all(|r| table.remove(r)));
+    assert_eq!((table.len(), table.subtables()), (0, 0));
 }

@@ -97,7 +97,9 @@ impl Iface {
         let counters = self.counters(dp);
         // As in OVS kernel devices have none: some controllers fail on these (os-ken on any name
         // whose length is not right for it).
-        let has_custom = !["system", "internal", "tap"].contains(&self.conf.kind.as_str());
+        let kind = self.dp_port.and_then(|no| dp.port_mut(no)).map(|p| p.kind().to_string());
+        let kind = kind.unwrap_or_else(|| self.conf.kind.clone());
+        let has_custom = !["system", "internal", "tap"].contains(&kind.as_str());
         let custom =
             counters.iter().filter(|(name, _)| has_custom && !STANDARD.contains(&name.as_str()));
         let custom = custom.map(|(name, n)| (name.clone(), *n)).collect();
@@ -145,7 +147,7 @@ impl Iface {
             all.entry(name.into()).or_insert(value);
         }
         use telemetry::Drop;
-        let dropped = [Drop::TxFull, Drop::TxDown, Drop::RingFull, Drop::TooLong];
+        let dropped = [Drop::TxFull, Drop::TxHeld, Drop::TxDown, Drop::RingFull, Drop::TooLong];
         let at_output: u64 = dropped.iter().map(|d| seen.drops[*d as usize]).sum();
         if at_output > 0 {
             *all.entry("tx_dropped".into()).or_insert(0) += at_output;

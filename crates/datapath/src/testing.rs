@@ -10,6 +10,8 @@ struct Wire {
     rx: Vec<VecDeque<Packet>>,
     tx: VecDeque<Packet>,
     tx_room: usize,
+    /// Somebody else has the transmit queues.
+    tx_held: bool,
     sent: usize,
     mtu: u16,
     queues_out: usize,
@@ -92,6 +94,10 @@ impl Peer {
     pub fn limit_tx(&self, room: usize) {
         self.wire.lock().unwrap().tx_room = room;
     }
+    /// From now on somebody else has the port's transmit queues, or nobody.
+    pub fn hold_tx(&self, held: bool) {
+        self.wire.lock().unwrap().tx_held = held;
+    }
     /// Changes the port's MTU.
     pub fn set_mtu(&self, mtu: u16) {
         self.wire.lock().unwrap().mtu = mtu;
@@ -122,11 +128,14 @@ impl RxQueue for Rx {
 impl TxQueue for Tx {
     fn tx(&mut self, packets: &[Packet]) -> usize {
         let mut w = self.0.lock().unwrap();
-        let n = packets.len().min(w.tx_room);
+        let n = if w.tx_held { 0 } else { packets.len().min(w.tx_room) };
         w.tx_room -= n;
         w.sent += n;
         w.tx.extend(&packets[..n]);
         n
+    }
+    fn is_held(&self) -> bool {
+        self.0.lock().unwrap().tx_held
     }
 }
 

@@ -41,6 +41,17 @@ struct Slot {
     filled_ms: u64,
 }
 
+impl Slot {
+    /// Drops what is buffered.
+    fn give_up(&mut self, why: Drop, trash: &mut Vec<Packet>) {
+        if !self.buf.is_empty() {
+            self.stats.lost(why, self.buf.len() as u64);
+            trash.append(&mut self.buf);
+        }
+        (self.bytes, self.longest) = (0, 0);
+    }
+}
+
 struct Peer {
     ring: Producer<Handoff>,
     wake: Option<Arc<Wake>>,
@@ -164,6 +175,7 @@ impl Exits {
         self.waiting.retain(|p| *p != no);
         let slot = self.slots.get_mut(no as usize)?.as_mut()?;
         slot.listed = false;
+        slot.give_up(Drop::TxHeld, &mut self.trash);
         match std::mem::replace(&mut slot.route, route) {
             Route::Queue(q) => Some(q),
             _ => None,
@@ -208,7 +220,7 @@ impl Exits {
         slot.bytes += packet.len() as u64;
         slot.longest = slot.longest.max(packet.len());
         slot.buf.push(packet);
-        if slot.buf.len() >= BURST {
+        if slot.buf.len().is_multiple_of(BURST) {
             self.flush(no);
         }
     }
@@ -224,19 +236,20 @@ impl Exits {
             if !std::mem::replace(&mut slot.listed, true) {
                 self.waiting.push(no);
             }
-            let n = rest.len().min(BURST - slot.buf.len());
+            let n = rest.len().min(BURST - slot.buf.len() % BURST);
             slot.fill.fresh += n as u32;
             slot.bytes += total(&lengths[..n]);
             slot.longest = slot.longest.max(lengths[..n].iter().fold(0, |m, l| m.max(*l)).into());
             slot.buf.extend_from_slice(&rest[..n]);
             (rest, lengths) = (&rest[n..], &lengths[n..]);
-            if slot.buf.len() >= BURST {
+            if slot.buf.len().is_multiple_of(BURST) {
                 self.flush(no);
             }
         }
     }
 
-    /// Sends what a port has buffered.
+    /// Sends what a port has buffered. If somebody else has its queue, packets stay as far as there is
+    /// room.
     fn flush(&mut self, no: PortNo) {
         let Some(Some(slot)) = self.slots.get_mut(no as usize) else { return };
         if slot.buf.is_empty() {
@@ -250,6 +263,10 @@ impl Exits {
                     bytes -= cut_long(&mut slot.buf, slot.limit, &slot.stats, &mut self.trash);
                 }
                 let n = q.tx(&slot.buf).min(slot.buf.len());
+                if n == 0 && q.is_held() && slot.buf.len() < VECTOR {
+                    (slot.bytes, slot.longest) = (bytes, longest);
+                    return;
+                }
                 if n == slot.buf.len() {
                     slot.buf.clear();
                 } else {
@@ -261,7 +278,7 @@ impl Exits {
                 self.shared.perf.tx_packets.add(n as u64);
                 self.shared.perf.tx_batches.add(1);
                 slot.stats.tx_bursts.add(1);
-                Drop::TxFull
+                if q.is_held() { Drop::TxHeld } else { Drop::TxFull }
             }
             Route::Via(peer) => match self.peers.get_mut(*peer) {
                 Some(Some(peer)) => {
@@ -275,10 +292,12 @@ impl Exits {
             },
             Route::None => Drop::TxDown,
         };
-        if !slot.buf.is_empty() {
-            slot.stats.lost(why, slot.buf.len() as u64);
-            self.trash.append(&mut slot.buf);
-        }
+        slot.give_up(why, &mut self.trash);
+    }
+
+    /// Is there something to send that nobody will ask for?
+    pub fn waits(&self) -> bool {
+        !self.again.is_empty() || !self.waiting.is_empty()
     }
 
     /// End of a vector of `n` packets: sends what is due, wakes peers, frees buffers.
@@ -325,6 +344,12 @@ impl Exits {
             prepare(&mut self.slots, k + 2, 0);
             prepare(&mut self.slots, k + 1, 1);
             self.flush(*no);
+            if let Some(Some(slot)) = self.slots.get_mut(*no as usize)
+                && !slot.buf.is_empty()
+            {
+                slot.listed = true;
+                self.waiting.push(*no);
+            }
         }
     }
 
@@ -357,6 +382,9 @@ impl Exits {
     pub fn shut_down(&mut self) {
         for no in std::mem::take(&mut self.waiting) {
             self.flush(no);
+            if let Some(Some(slot)) = self.slots.get_mut(no as usize) {
+                slot.give_up(Drop::Shutdown, &mut self.trash);
+            }
         }
         for p in std::mem::take(&mut self.again) {
             self.stats(p.in_port).lost(Drop::Shutdown, 1);

@@ -16,7 +16,7 @@ use crate::program::Programs;
 use crate::terminate::Terminators;
 use crate::tx::{Exits, Pending};
 use crate::types::{PortLookup, Settings};
-use action::{Decision, Pipeline};
+use action::Pipeline;
 use flow::PortNo;
 use packet::{Packet, VECTOR};
 use std::collections::HashMap;
@@ -60,7 +60,7 @@ pub(crate) struct Vector {
     /// Programs of decisions that are used only in this vector.
     passing: Vec<u32>,
     uncached: Uncached,
-    decision: Decision,
+    asked: Box<miss::Asked>,
     pipeline: Arc<dyn Pipeline>,
     reports: Producer<Report>,
     /// Reports that found the ring full.
@@ -108,7 +108,7 @@ impl Vector {
             programs: Programs::default(),
             passing: Vec::new(),
             uncached: HashMap::new(),
-            decision: Decision::default(),
+            asked: Box::default(),
             pipeline,
             reports,
             late: Vec::new(),

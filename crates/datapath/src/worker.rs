@@ -374,7 +374,7 @@ impl Worker {
             }
             bell.answer();
         }
-        if n > 0 || self.vector.carries() || !self.exits.again.is_empty() {
+        if n > 0 || self.vector.carries() || self.exits.waits() {
             return s.busy();
         }
         let t = cycles();

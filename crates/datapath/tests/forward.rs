@@ -53,6 +53,44 @@ fn several_outputs_and_full_queues_are_accounted_for() {
     assert_eq!(b.pool.in_use(), 0);
 }
 
+/// Somebody else has the queue: packets wait in order; what finds no room any more ends by name.
+#[test]
+fn packets_wait_for_a_queue_that_another_thread_has() {
+    let mut b = bed(2);
+    b.set_rules(vec![rule(&[], vec![Op::Output(1)], 1)]);
+    let send = |b: &Bed, numbers: std::ops::Range<u16>| {
+        numbers.for_each(|i| b.peers[0].send(&udp(1, 2, i, 4, 100)));
+    };
+    let drops = |b: &Bed| b.dp.totals().drops[Drop::TxHeld as usize];
+    b.peers[1].hold_tx(true);
+    for first in [0, 7, 50, 120] {
+        send(&b, first..first + 7);
+        b.dp.step();
+    }
+    send(&b, 200..250);
+    for _ in 0..5 {
+        b.dp.step();
+    }
+    assert_eq!((b.peers[1].sent(), drops(&b)), (0, 0));
+    b.peers[1].hold_tx(false);
+    b.run();
+    let expected: Vec<_> = [0..14, 50..57, 120..127, 200..250].into_iter().flatten().collect();
+    let expected: Vec<_> = expected.into_iter().map(|i| udp(1, 2, i, 4, 100)).collect();
+    assert_eq!(b.peers[1].drain(), expected);
+    b.peers[1].hold_tx(true);
+    send(&b, 0..300);
+    for _ in 0..5 {
+        b.dp.step();
+    }
+    b.peers[1].hold_tx(false);
+    b.run();
+    assert_eq!((b.peers[1].drain().len() as u64, drops(&b)), (44, 256));
+    let s = b.dp.port_stats(1).unwrap();
+    assert_eq!((s.tx_packets, s.tx_bytes), (78 + 44, (78 + 44) * 100));
+    b.assert_balanced();
+    assert_eq!(b.pool.in_use(), 0);
+}
+
 #[test]
 fn busy_queues_share_a_vector() {
     let mut b = bed(3);

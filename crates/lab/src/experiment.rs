@@ -11,7 +11,7 @@ macro_rules! files {
     };
 }
 
-const FILES: &[(&str, &str)] = files!["generator" "quick" "000-deployment" "001-scaling" "002-p2p" "002-pvp" "003-l2" "003-vxlan" "004-copy" "cliffs" "latency"];
+const FILES: &[(&str, &str)] = files!["generator" "quick" "000-deployment" "001-scaling" "002-p2p" "002-pvp" "003-l2" "003-vxlan" "004-copy" "cliffs" "latency" "guests" "vxlan"];
 
 /// One experiment: cases that each system goes through.
 #[derive(Clone, Debug, Deserialize)]
@@ -64,9 +64,9 @@ pub struct Case {
     /// Guests that the rules deliver to; none: port to port.
     #[serde(default)]
     pub guests: u32,
-    /// VXLAN between the generator's ports and the guests.
+    /// Where VXLAN ends or begins.
     #[serde(default)]
-    pub tunnel: bool,
+    pub tunnel: Tunnel,
     /// What guests do with packets.
     #[serde(default)]
     pub role: Role,
@@ -88,6 +88,33 @@ pub struct Case {
     /// The packet size of this row, when it is one of several.
     #[serde(skip)]
     pub size: Option<u32>,
+}
+
+/// Which of the generator's ports are behind a VXLAN tunnel.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Tunnel {
+    /// None.
+    #[default]
+    None,
+    /// Both: what is beyond are guests.
+    Both,
+    /// The source: packets come by the tunnel and leave without.
+    Source,
+    /// The sink: packets leave by the tunnel.
+    Sink,
+}
+
+impl Tunnel {
+    /// As lab/systems/switch.sh names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tunnel::None => "none",
+            Tunnel::Both => "both",
+            Tunnel::Source => "source",
+            Tunnel::Sink => "sink",
+        }
+    }
 }
 
 /// What a guest does.
@@ -196,6 +223,12 @@ impl Experiment {
             ensure!(known, "case '{}': short_sizes are some of the sizes", case.name);
             let sends = case.role == Role::Source;
             ensure!(!sends || case.guests > 0, "case '{}': who is to send?", case.name);
+            let ends = matches!(case.tunnel, Tunnel::Source | Tunnel::Sink);
+            ensure!(
+                !ends || case.guests == 0,
+                "case '{}': guests are behind both ports",
+                case.name
+            );
             ensure!(case.guests <= 64, "case '{}': at most 64 guests are possible", case.name);
         }
         experiment.cases = experiment.cases.iter().flat_map(Case::expand).collect();

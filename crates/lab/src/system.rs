@@ -1,6 +1,6 @@
 //! The systems under test: started by scripts of lab/systems, found again by their forwarding thread.
 
-use crate::experiment::{Case, Role};
+use crate::experiment::{Case, Role, Tunnel};
 use crate::measure::pause;
 use crate::rules::RuleSet;
 use anyhow::{Context, Result, bail};
@@ -120,8 +120,9 @@ impl System {
 
     /// Can it do this case? testpmd has no rules to change or to deliver to guests by: it forwards to one at most.
     pub fn can(&self, case: &Case) -> bool {
-        let one_guest = case.guests == 1 && !case.tunnel && self.setting == "io";
-        !self.ceiling() || (case.churn == 0 && (case.guests == 0 || one_guest))
+        let one_guest = case.guests == 1 && case.tunnel == Tunnel::None && self.setting == "io";
+        let plain = case.guests == 0 && case.tunnel == Tunnel::None;
+        !self.ceiling() || (case.churn == 0 && (plain || one_guest))
     }
 
     /// What has to be on this machine for it.
@@ -152,7 +153,7 @@ impl System {
         }
         c.env("GUESTS", setup.case.guests.to_string());
         c.env("GUEST_PROGRAM", &setup.programs.guests);
-        c.env("TUNNEL", if setup.case.tunnel { "1" } else { "0" });
+        c.env("TUNNEL", setup.case.tunnel.name());
         c.env("PACKED", if setup.case.packed { "1" } else { "0" });
         c.env("ROLE", setup.case.role.name()).env("MTU", setup.case.mtu.to_string());
         if setup.case.mtu > 0 {
@@ -203,8 +204,18 @@ impl System {
     }
 }
 
+/// What sends a packet off by the tunnel, with VNI `vni`.
+fn by_tunnel(vni: u32) -> String {
+    format!("set_field:{vni}->tun_id,set_field:172.16.0.1->tun_dst,output:3")
+}
+
 /// The rules; with guests, rule i delivers to guest i mod n, and what guests send leaves, by the tunnel if there is one.
+/// To a sink behind a tunnel rule i sends with the i mod 10th VNI.
 fn rules_text(case: &Case, rules: &RuleSet) -> String {
+    if case.tunnel == Tunnel::Sink {
+        let push = |(i, line): (u32, &String)| line.replace("output:2", &by_tunnel(100 + i % 10));
+        return (0..).zip(&rules.lines).map(push).collect::<Vec<_>>().join("\n") + "\n";
+    }
     if case.guests == 0 {
         return rules.text();
     }
@@ -212,9 +223,9 @@ fn rules_text(case: &Case, rules: &RuleSet) -> String {
         line.replace("output:2", &format!("output:{}", 10 + i % case.guests))
     };
     let mut lines: Vec<_> = (0..).zip(&rules.lines).map(deliver).collect();
-    let out = match case.tunnel {
-        true => "set_field:100->tun_id,set_field:172.16.0.1->tun_dst,output:1",
-        false => "output:2",
+    let out: String = match case.tunnel {
+        Tunnel::None => "output:2".into(),
+        _ => by_tunnel(100),
     };
     let back = |i| format!("priority=65535,in_port={},actions={out}", 10 + i);
     lines.extend((0..case.guests).map(back));
@@ -370,5 +381,12 @@ mod tests {
         let text = rules_text(&case, &rules.build().unwrap());
         let ports: Vec<_> = text.lines().map(|l| l.rsplit(':').next().unwrap()).collect();
         assert_eq!(ports, ["10", "11", "10", "2", "2"]);
+        (case.guests, case.tunnel) = (0, Tunnel::Sink);
+        let text = rules_text(&case, &rules.build().unwrap());
+        assert!(
+            text.ends_with(
+                "actions=set_field:102->tun_id,set_field:172.16.0.1->tun_dst,output:3\n"
+            )
+        );
     }
 }

@@ -53,6 +53,12 @@ impl Table {
         unsafe { self.rules.lookup(key, version, wc) }
     }
 
+    /// Asks the memory for what looking these keys up will read.
+    pub fn prepare(&self, keys: &[Key]) {
+        // SAFETY: as in `lookup`.
+        unsafe { self.rules.prepare(keys) }
+    }
+
     pub fn insert(&self, rule: Arc<FlowRule>) {
         self.rules.insert(rule);
     }

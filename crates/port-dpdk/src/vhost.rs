@@ -41,6 +41,10 @@ impl TxQueue for Tx {
         self.0.burst(packets)
     }
 
+    fn is_held(&self) -> bool {
+        self.0.is_held()
+    }
+
     fn prepare(&mut self, step: usize) {
         self.0.prepare(step);
     }

@@ -55,6 +55,11 @@ pub trait TxQueue: Send {
     /// Sends from the front of `packets`; returns how many were taken (sent, or dropped and freed
     /// and counted by the port itself). The rest stays the caller's. Never blocks.
     fn tx(&mut self, packets: &[Packet]) -> usize;
+    /// Why the last `tx` did not take all: another thread has what is sent on, so that it may do so
+    /// soon. Otherwise there was no room.
+    fn is_held(&self) -> bool {
+        false
+    }
     /// As [`RxQueue::prepare`] for the next `tx`.
     fn prepare(&mut self, step: usize) {
         let _ = step;

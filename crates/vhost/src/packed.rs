@@ -10,20 +10,30 @@ use crate::raw;
 const EVENT_OFF: u16 = 1;
 const EVENT_DESC: u16 = 2;
 
-/// A place in the ring, and how often (odd or even) it was passed around.
+/// A place in the ring, and in bit 15 how often (odd or even) it was passed around. One word, as in
+/// [`crate::split::Split`].
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
-    i: u16,
-    wrap: bool,
-}
+struct Place(u32);
 
 impl Place {
+    const WRAP: u32 = 1 << 15;
+
     #[inline]
-    fn forward(self, n: u16, size: u16) -> Place {
-        let i = u32::from(self.i) + u32::from(n);
-        match i.checked_sub(size.into()) {
-            Some(i) => Place { i: i as u16, wrap: !self.wrap },
-            None => Place { i: i as u16, wrap: self.wrap },
+    fn i(self) -> u32 {
+        self.0 & !Place::WRAP
+    }
+
+    #[inline]
+    fn wrap(self) -> bool {
+        self.0 & Place::WRAP != 0
+    }
+
+    #[inline]
+    fn forward(self, n: u32, size: u32) -> Place {
+        let i = self.i() + n;
+        match i.checked_sub(size) {
+            Some(i) => Place(i | (self.0 ^ Place::WRAP) & Place::WRAP),
+            None => Place(self.0 + n),
         }
     }
 }
@@ -31,7 +41,7 @@ impl Place {
 pub(crate) struct Packed {
     desc: *mut u8,
     driver_event: *mut u16,
-    size: u16,
+    size: u32,
     event_idx: bool,
     /// Next buffer to be used.
     at: Place,
@@ -40,7 +50,7 @@ pub(crate) struct Packed {
     /// `at` when it was last shown to the guest.
     shown: Place,
     /// The first buffer that was put since: its flags are written last.
-    first: Option<(u16, u16)>,
+    first: Option<(u32, u16)>,
 }
 
 /// Bytes of the three parts.
@@ -56,7 +66,7 @@ impl Packed {
     /// is less than `size`.
     pub fn new(areas: [*mut u8; 3], size: u16, event_idx: bool, base: u16) -> Packed {
         let [desc, driver_event, _] = areas;
-        let at = Place { i: base & 0x7fff, wrap: base >> 15 != 0 };
+        let (at, size) = (Place(base.into()), u32::from(size));
         Packed {
             desc,
             driver_event: driver_event.cast(),
@@ -70,7 +80,7 @@ impl Packed {
     }
 
     pub fn base(&self) -> u16 {
-        self.at.i | u16::from(self.at.wrap) << 15
+        self.at.0 as u16
     }
 
     /// Forgets what was read and not used.
@@ -80,13 +90,13 @@ impl Packed {
     }
 
     #[inline]
-    fn at(&self, i: u16) -> *mut u8 {
+    fn at(&self, i: u32) -> *mut u8 {
         // SAFETY: i is less than size.
-        unsafe { self.desc.add(usize::from(i) * DESC) }
+        unsafe { self.desc.add(i as usize * DESC) }
     }
 
     #[inline]
-    fn flags(&self, i: u16) -> *mut u16 {
+    fn flags(&self, i: u32) -> *mut u16 {
         // SAFETY: within the descriptor.
         unsafe { self.at(i).add(14).cast() }
     }
@@ -94,33 +104,33 @@ impl Packed {
     #[inline]
     fn is_ready(&self, place: Place) -> bool {
         // SAFETY: flags of a descriptor of the ring; two bytes of an aligned 16.
-        let flags = unsafe { raw::load16(self.flags(place.i)) };
-        (flags & flag::AVAIL != 0) == place.wrap && (flags & flag::USED != 0) != place.wrap
+        let flags = unsafe { raw::load16(self.flags(place.i())) };
+        (flags & flag::AVAIL != 0) == place.wrap() && (flags & flag::USED != 0) != place.wrap()
     }
 
     /// Entries between `at` and `peek`.
     fn ahead(&self) -> u32 {
-        let lap = if self.peek.wrap == self.at.wrap { 0 } else { u32::from(self.size) };
-        u32::from(self.peek.i) + lap - u32::from(self.at.i)
+        let lap = if self.peek.wrap() == self.at.wrap() { 0 } else { self.size };
+        self.peek.i() + lap - self.at.i()
     }
 
     /// Fetches the lines that the next call of `gather` reads.
     #[inline]
     pub fn fetch(&self) {
-        raw::prefetch(self.at(self.at.i));
-        raw::prefetch(self.at(self.at.forward(4 % self.size, self.size).i));
+        raw::prefetch(self.at(self.at.i()));
+        raw::prefetch(self.at(self.at.forward(4 % self.size, self.size).i()));
     }
 
     /// Shows `see` up to `max` of the next descriptors, with their flags.
     #[inline]
     pub fn glance(&self, max: u16, mut see: impl FnMut(Desc, u16)) {
         let mut place = self.at;
-        for _ in 0..max.min(self.size) {
+        for _ in 0..u32::from(max).min(self.size) {
             if !self.is_ready(place) {
                 break;
             }
             // SAFETY: an entry of the ring, aligned to 16.
-            let desc = unsafe { Desc::read(self.at(place.i)) };
+            let desc = unsafe { Desc::read(self.at(place.i())) };
             see(desc, desc.b);
             place = place.forward(1, self.size);
         }
@@ -136,17 +146,17 @@ impl Packed {
         batch: &mut Batch,
     ) -> Result<(), Misdeed> {
         for _ in 0..max {
-            if !batch.has_room() || self.ahead() >= self.size.into() || !self.is_ready(self.peek) {
+            if !batch.has_room() || self.ahead() >= self.size || !self.is_ready(self.peek) {
                 break;
             }
-            raw::prefetch(self.at(self.peek.forward(8 % self.size, self.size).i));
+            raw::prefetch(self.at(self.peek.forward(8 % self.size, self.size).i()));
             let mut walk = Walk::new(memory, hint, direction, batch);
             let (id, descs, bad) = self.walk(&mut walk)?;
-            if self.ahead() + u32::from(descs) > self.size.into() {
+            if self.ahead() + u32::from(descs) > self.size {
                 return Err(Misdeed::Loop);
             }
             walk.end(id, descs, bad);
-            self.peek = self.peek.forward(descs, self.size);
+            self.peek = self.peek.forward(descs.into(), self.size);
         }
         Ok(())
     }
@@ -157,13 +167,13 @@ impl Packed {
         let (mut place, mut bad) = (self.peek, None);
         for descs in 1..=self.size {
             // SAFETY: an entry of the ring, aligned to 16.
-            let desc = unsafe { Desc::read(self.at(place.i)) };
+            let desc = unsafe { Desc::read(self.at(place.i())) };
             let (id, flags) = (desc.a, desc.b);
             if bad.is_none() {
                 bad = self.read(desc, walk).err();
             }
             if flags & flag::NEXT == 0 {
-                return Ok((id, descs, bad));
+                return Ok((id, descs as u16, bad));
             }
             place = place.forward(1, self.size);
         }
@@ -192,8 +202,8 @@ impl Packed {
     /// Gives the next buffer back with `len` bytes written. The guest sees it at `show`.
     #[inline]
     pub fn put(&mut self, id: u16, descs: u16, len: u32) {
-        let Place { i, wrap } = self.at;
-        let mut flags = if wrap { flag::AVAIL | flag::USED } else { 0 };
+        let i = self.at.i();
+        let mut flags = if self.at.wrap() { flag::AVAIL | flag::USED } else { 0 };
         flags |= if len > 0 { flag::WRITE } else { 0 };
         // SAFETY: an entry of the ring; length and id lie at 8 and 12, aligned.
         unsafe {
@@ -205,7 +215,7 @@ impl Packed {
                 Some(_) => raw::store16(self.flags(i), flags),
             }
         }
-        self.at = self.at.forward(descs, self.size);
+        self.at = self.at.forward(descs.into(), self.size);
     }
 
     /// Shows the guest what was put.
@@ -235,12 +245,11 @@ impl Packed {
     /// Did the ring's place, which was `old`, pass `event` (place and wrap bit)?
     fn passed(&self, event: u16, old: Place) -> bool {
         // Positions counted from `old`, so that no wrap is left to think about.
-        let size = u32::from(self.size);
-        let from_old = |i: u16, wrap: bool| {
-            let lap = if wrap == old.wrap { 0 } else { size };
-            (u32::from(i) + lap).wrapping_sub(u32::from(old.i))
+        let from_old = |place: Place| {
+            let lap = if place.wrap() == old.wrap() { 0 } else { self.size };
+            (place.i() + lap).wrapping_sub(old.i())
         };
-        let moved = from_old(self.at.i, self.at.wrap);
-        from_old(event & 0x7fff, event >> 15 != 0) < moved
+        let moved = from_old(self.at);
+        from_old(Place(event.into())) < moved
     }
 }

@@ -1,6 +1,6 @@
 //! A virtqueue of either layout, and the two things one does with it.
 
-use crate::batch::{BATCH, Batch, Chain, Desc, Direction, Piece, flag};
+use crate::batch::{BATCH, Batch, Chain, Direction, Piece, flag};
 use crate::memory::Memory;
 use crate::misdeed::{Misdeed, Misdeeds};
 use crate::packed::{self, Packed};
@@ -11,8 +11,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// Buffers fetched before the call that uses them.
-const AHEAD: u16 = 8;
+/// Buffers that [`Ring::prepare`] fetches.
+const AHEAD: u16 = 16;
+/// A burst of so many promises another one at once.
+const LONG: usize = 16;
 /// Longest virtio-net header.
 const HEADER: usize = 12;
 
@@ -76,6 +78,8 @@ pub struct Ring {
     misdeeds: Misdeeds,
     /// Misdeeds were counted since the last call.
     blamed: bool,
+    /// Of the next buffers so many were fetched.
+    fetched: usize,
 }
 
 // SAFETY: its pointers lead to memory that is shared with another process anyway; one thread at a
@@ -146,6 +150,7 @@ impl Ring {
             broken: false,
             misdeeds: Misdeeds::default(),
             blamed: false,
+            fetched: 0,
         })
     }
 
@@ -203,19 +208,37 @@ impl Ring {
     /// [`Ring::enqueue`]: at step 0 of the ring itself, at step 1 of its first buffers. What is
     /// read on the way is used for nothing else.
     #[inline]
-    pub fn prepare(&self, step: usize, sends: bool) {
-        if step == 0 {
-            return each!(&self.layout, ring => ring.fetch());
+    pub fn prepare(&mut self, step: usize, sends: bool) {
+        match step {
+            0 => each!(&self.layout, ring => ring.fetch()),
+            _ => self.fetch_buffers(AHEAD, sends),
         }
-        let mut hint = self.hint;
-        let fetch = |desc: Desc, flags: u16| {
+    }
+
+    /// Fetches the first bytes of the next buffers, `max` at most.
+    #[inline]
+    fn fetch_buffers(&mut self, max: u16, sends: bool) {
+        let (header, memory) = (self.header, &*self.memory);
+        let (mut hint, mut seen) = (self.hint, 0);
+        each!(&self.layout, ring => ring.glance(max, |desc, flags| {
+            seen += 1;
             if flags & (flag::NEXT | flag::INDIRECT) == 0
-                && let Some((at, _)) = self.memory.translate(&mut hint, desc.addr, 1)
+                && let Some((at, _)) = memory.translate(&mut hint, desc.addr, 1)
             {
-                lines(at, self.header, if sends { raw::prefetch } else { raw::prefetch_write });
+                lines(at, header, if sends { raw::prefetch } else { raw::prefetch_write });
             }
-        };
-        each!(&self.layout, ring => ring.glance(AHEAD, fetch));
+        }));
+        self.fetched = seen;
+    }
+
+    /// Fetches the first bytes of the buffers that were read now, unless that was done before.
+    #[inline]
+    fn fetch_rest(&mut self, batch: &Batch, fetch: fn(*const u8)) {
+        for chain in batch.chains.iter().skip(std::mem::take(&mut self.fetched)) {
+            if let Some(piece) = batch.pieces(chain).first() {
+                lines(piece.at, self.header, fetch);
+            }
+        }
     }
 
     /// Takes up to `max` packets that the guest sends and appends them to `out`.
@@ -237,7 +260,7 @@ impl Ring {
             moved.blamed = std::mem::take(&mut self.blamed);
             return moved;
         }
-        prefetch(batch, self.header, raw::prefetch);
+        self.fetch_rest(batch, raw::prefetch);
         if !pool.alloc(out, n) {
             moved.starved = true;
             return moved;
@@ -261,6 +284,9 @@ impl Ring {
         }
         moved.call = self.show();
         moved.blamed = std::mem::take(&mut self.blamed);
+        if n >= LONG {
+            self.fetch_buffers(n as u16, true);
+        }
         moved
     }
 
@@ -273,7 +299,7 @@ impl Ring {
         }
         self.begin(batch);
         self.gather(Direction::ToGuest, packets.len(), batch);
-        prefetch(batch, self.header, raw::prefetch_write);
+        self.fetch_rest(batch, raw::prefetch_write);
         let (mut next, before) = (0, self.base());
         // A guest that makes bad buffers as fast as we drop them does not keep us here.
         let mut patience = 2 * BATCH;
@@ -311,6 +337,9 @@ impl Ring {
             moved.call = self.show();
         }
         moved.blamed = std::mem::take(&mut self.blamed);
+        if moved.packets >= LONG {
+            self.fetch_buffers(moved.packets.min(BATCH) as u16, false);
+        }
         moved
     }
 
@@ -403,16 +432,6 @@ impl Source<'_> {
             done += n;
         }
         done
-    }
-}
-
-/// Fetches the first bytes of every buffer.
-#[inline]
-fn prefetch(batch: &Batch, header: usize, fetch: fn(*const u8)) {
-    for chain in &batch.chains {
-        if let Some(piece) = batch.pieces(chain).first() {
-            lines(piece.at, header, fetch);
-        }
     }
 }
 

@@ -10,18 +10,23 @@ use crate::raw;
 /// Flag of either ring: do not notify me.
 const QUIET: u16 = 1;
 
+/// Indices count on in 32 bits, of which the ring has the low half: words that are stored and loaded
+/// whole. (A load of more bytes than a store before it waits until the store is in the cache, and
+/// with it all stores into the guest's memory before.)
 pub(crate) struct Split {
     desc: *mut u8,
     avail: *mut u16,
     used: *mut u8,
-    size: u16,
+    size: u32,
     event_idx: bool,
     /// Next buffer to be used.
-    at: u16,
+    at: u32,
     /// Next buffer to be read from the ring.
-    peek: u16,
+    peek: u32,
     /// `at` when it was last shown to the guest.
-    shown: u16,
+    shown: u32,
+    /// The guest's index of available buffers, as it was when it was read last.
+    seen: u32,
 }
 
 /// Bytes of the three parts.
@@ -38,11 +43,22 @@ impl Split {
     /// of two.
     pub fn new(areas: [*mut u8; 3], size: u16, event_idx: bool, at: u16) -> Split {
         let [desc, avail, used] = areas;
-        Split { desc, avail: avail.cast(), used, size, event_idx, at, peek: at, shown: at }
+        let (at, size) = (u32::from(at), u32::from(size));
+        Split {
+            desc,
+            avail: avail.cast(),
+            used,
+            size,
+            event_idx,
+            at,
+            peek: at,
+            shown: at,
+            seen: at,
+        }
     }
 
     pub fn base(&self) -> u16 {
-        self.at
+        self.at as u16
     }
 
     /// Word `i` of the ring of available buffers: 0 flags, 1 index, 2.. heads, then the event.
@@ -54,8 +70,14 @@ impl Split {
     }
 
     #[inline]
-    fn slot(&self, at: u16) -> usize {
-        usize::from(at & (self.size - 1))
+    fn slot(&self, at: u32) -> usize {
+        (at & (self.size - 1)) as usize
+    }
+
+    /// Buffers from `at` on that were available when `seen` was read.
+    #[inline]
+    fn ready(&self, seen: u32) -> u32 {
+        u32::from((seen as u16).wrapping_sub(self.at as u16))
     }
 
     /// Forgets what was read and not used.
@@ -71,22 +93,50 @@ impl Split {
         let slot = self.slot(self.at);
         raw::prefetch(self.avail);
         raw::prefetch(self.avail.wrapping_add(2 + slot));
-        raw::prefetch(self.desc.wrapping_add(slot * DESC));
+        for i in 0..3 {
+            raw::prefetch(self.desc.wrapping_add((slot + 4 * i) * DESC));
+        }
+    }
+
+    /// Fetches what tells that the next `n` buffers are used.
+    #[inline]
+    fn fetch_used(&self, n: u32) {
+        raw::prefetch_write(self.used);
+        for i in (0..n + 7).step_by(8) {
+            raw::prefetch_write(self.used.wrapping_add(4 + 8 * self.slot(self.at.wrapping_add(i))));
+        }
+    }
+
+    /// Fetches the descriptors of the `n` buffers behind those that were read.
+    #[inline]
+    fn fetch_behind(&self, n: u32) {
+        let mut line = u16::MAX;
+        let behind = self.ready(self.seen).saturating_sub(self.peek.wrapping_sub(self.at));
+        for i in 0..behind.min(n) {
+            let head = self.avail(2 + self.slot(self.peek.wrapping_add(i)));
+            if head / 4 != line {
+                line = head / 4;
+                raw::prefetch(self.desc.wrapping_add(usize::from(head) * DESC));
+            }
+        }
     }
 
     /// Shows `see` up to `max` of the next descriptors, with their flags. If there are any, what tells
     /// that they are used is fetched; not otherwise, as the guest looks at it all the time.
     #[inline]
     pub fn glance(&self, max: u16, mut see: impl FnMut(Desc, u16)) {
-        let ready = self.avail(1).wrapping_sub(self.at);
+        let mut ready = self.ready(self.seen);
+        if ready < max.into() {
+            ready = self.ready(self.avail(1).into());
+        }
         if ready == 0 || ready > self.size {
             return;
         }
-        raw::prefetch_write(self.used);
-        raw::prefetch_write(self.used.wrapping_add(4 + 8 * self.slot(self.at)));
-        for i in 0..ready.min(max) {
+        let n = ready.min(max.into());
+        self.fetch_used(n);
+        for i in 0..n {
             let head = self.avail(2 + self.slot(self.at.wrapping_add(i)));
-            if head >= self.size {
+            if u32::from(head) >= self.size {
                 break;
             }
             // SAFETY: less than size; the table is aligned to 16.
@@ -104,21 +154,25 @@ impl Split {
         max: usize,
         batch: &mut Batch,
     ) -> Result<(), Misdeed> {
+        let max = max.min(BATCH - batch.chains.len()) as u32;
         // Buffers that were read and not used count as available.
-        let ready = self.avail(1).wrapping_sub(self.at);
-        if ready > self.size {
-            return Err(Misdeed::Index);
+        let held = self.peek.wrapping_sub(self.at);
+        if self.ready(self.seen) < held + max {
+            self.seen = self.avail(1).into();
+            if self.ready(self.seen) > self.size {
+                return Err(Misdeed::Index);
+            }
         }
-        let ready = ready.saturating_sub(self.peek.wrapping_sub(self.at));
-        let n = usize::from(ready).min(max).min(BATCH - batch.chains.len());
+        let n = self.ready(self.seen).saturating_sub(held).min(max) as usize;
         let mut heads = [0u16; BATCH];
         for (i, head) in heads[..n].iter_mut().enumerate() {
-            *head = self.avail(2 + self.slot(self.peek.wrapping_add(i as u16)));
-            if *head >= self.size {
+            *head = self.avail(2 + self.slot(self.peek.wrapping_add(i as u32)));
+            if u32::from(*head) >= self.size {
                 return Err(Misdeed::Descriptor);
             }
             raw::prefetch(self.desc.wrapping_add(usize::from(*head) * DESC));
         }
+        self.fetch_used(held + n as u32);
         for head in &heads[..n] {
             if !batch.has_room() {
                 break;
@@ -128,6 +182,7 @@ impl Split {
             walk.end(*head, 1, bad);
             self.peek = self.peek.wrapping_add(1);
         }
+        self.fetch_behind(n as u32);
         Ok(())
     }
 
@@ -135,7 +190,7 @@ impl Split {
     fn walk(&self, head: u16, walk: &mut Walk) -> Result<(), Misdeed> {
         let mut next = head;
         for _ in 0..self.size {
-            if next >= self.size {
+            if u32::from(next) >= self.size {
                 return Err(Misdeed::Descriptor);
             }
             // SAFETY: less than size; the table is aligned to 16.
@@ -174,7 +229,7 @@ impl Split {
     #[inline]
     pub fn show(&mut self) {
         // SAFETY: the index is the second word of the used ring.
-        unsafe { raw::store16(self.used.add(2).cast(), self.at) };
+        unsafe { raw::store16(self.used.add(2).cast(), self.at as u16) };
     }
 
     /// Does the guest want to be notified of what was shown since the last call? A full fence
@@ -183,8 +238,8 @@ impl Split {
     pub fn wants_call(&mut self) -> bool {
         let old = std::mem::replace(&mut self.shown, self.at);
         if self.event_idx {
-            let event = self.avail(2 + usize::from(self.size));
-            return passed(event, self.at, old);
+            let event = self.avail(2 + self.size as usize);
+            return passed(event, self.at as u16, old as u16);
         }
         self.avail(0) & QUIET == 0
     }

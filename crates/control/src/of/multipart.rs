@@ -164,7 +164,7 @@ fn meant(m: &MonitorRequest) -> FlowSelect {
     FlowSelect {
         table: m.table,
         out_port: m.out_port,
-        out_group: openflow::GROUP_ANY,
+        out_group: m.out_group,
         cookie: 0,
         cookie_mask: 0,
         matching: m.matching.clone(),

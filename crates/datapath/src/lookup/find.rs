@@ -139,6 +139,11 @@ impl Table {
         self.partitions.get(port)?.as_deref()
     }
 
+    /// The subtables that packets of a port are looked up in, in order.
+    fn visited<'a>(&self, p: &'a Partition) -> &'a [u8] {
+        &p.order[..if self.exhaustive { p.order.len() } else { p.walk.min(p.order.len()) }]
+    }
+
     fn caches(&self, g: &Group) -> bool {
         self.partition(g.port).is_some_and(|p| p.cache_on)
     }
@@ -154,12 +159,8 @@ impl Table {
     /// Gives each group that is not done the subtable of its port that comes next; false: all are done.
     fn open_round(&self, search: &mut Search, round: usize) -> bool {
         search.round.clear();
-        if round >= self.walk {
-            return false;
-        }
         for (n, g) in search.groups.iter_mut().enumerate().filter(|(_, g)| g.from < g.end) {
-            let slot = self.partition(g.port).and_then(|p| p.order.get(round));
-            if let Some(slot) = slot {
+            if let Some(slot) = self.partition(g.port).and_then(|p| self.visited(p).get(round)) {
                 g.slot = usize::from(*slot);
                 search.round.push(n as u8);
             }
@@ -339,7 +340,7 @@ impl Table {
         let words = key.words();
         let Some((idx, program)) = answer else {
             let p = self.partition(port_of(words[4]).into())?;
-            let mut slots = p.order.iter().map(|slot| usize::from(*slot));
+            let mut slots = self.visited(p).iter().map(|slot| usize::from(*slot));
             let (slot, (idx, _)) = slots.find_map(|slot| {
                 let sub = self.subtables[slot].as_deref()?;
                 let hit = self.search_all(sub, slot, sub.hash(key), key, &mut Vec::new());

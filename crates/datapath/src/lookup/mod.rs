@@ -124,11 +124,12 @@ pub(crate) struct Spot {
     pub slot: usize,
     masked: Words,
     hash: u64,
+    /// How many subtables had been opened: another in that place makes it worth nothing.
+    opened: u64,
 }
 
-/// Subtables, the most hit first, that a packet is looked up in. To ask the pipeline costs little more
-/// than as many again, and says under which mask a rule would stand.
-const WALK: usize = 16;
+/// Flows that the smallest signature cache is for.
+const LEAST_CACHED: usize = 1 << 20;
 /// Subtables whose buckets are in huge pages.
 const HUGE: usize = 16;
 /// Rules from which on each is stored under its own mask: up to here what a mask more costs counts,
@@ -162,13 +163,15 @@ pub(crate) struct Table {
     masks: Box<[MaskLine; MASKS]>,
     /// By input port.
     partitions: Vec<Option<Box<Partition>>>,
-    /// How many subtables a packet is looked up in.
-    walk: usize,
+    /// Packets are looked up in all subtables of their port, whatever that costs.
+    exhaustive: bool,
     /// Where masks were placed.
     places: Places,
     /// Ports with rules, and masks with rules.
     ports: usize,
     used: usize,
+    /// Subtables opened so far.
+    opened: u64,
     free: Vec<u32>,
     fresh: u32,
     /// Rules linked.
@@ -197,10 +200,11 @@ impl Table {
             subtables: std::array::from_fn(|_| None),
             masks: Box::new([MaskLine { words: [0; 7], ext: false }; MASKS]),
             partitions: Vec::new(),
-            walk: WALK,
+            exhaustive: false,
             places: Places::new(),
             ports: 0,
             used: 0,
+            opened: 0,
             free: Vec::new(),
             fresh: 1,
             live: 0,
@@ -218,6 +222,7 @@ impl Table {
     }
 
     fn open(&mut self, slot: usize, mask: Words) {
+        self.opened += 1;
         self.store.set_mask(slot, &mask);
         let (secret, room) = (fold(self.secret ^ slot as u64), self.store.capacity());
         let sub = Subtable::new(mask, secret, room, slot < HUGE);
@@ -308,7 +313,19 @@ impl Table {
         let masked: Words = std::array::from_fn(|w| key[w] & sub.mask[w]);
         let (line, ext) = lines(&masked);
         let hash = sub.hash(&KeyRef { line, ext: &ext, have: 7 });
-        Spot { slot, masked, hash }
+        Spot { slot, masked, hash, opened: self.opened }
+    }
+
+    /// Is this still where the decision belongs?
+    pub fn holds(&self, spot: &Spot) -> bool {
+        spot.opened == self.opened
+    }
+
+    /// Brings the bucket closer.
+    pub fn prefetch(&self, spot: &Spot) {
+        if let Some(sub) = &self.subtables[spot.slot] {
+            sub.prefetch(spot.hash);
+        }
     }
 
     /// The rule that is there already, and its program.
@@ -464,22 +481,33 @@ impl Table {
     /// Every 100 ms: rank, forget old hits, decide for each port about the cache, and its size.
     pub fn tune(&mut self, choice: Tri) {
         let mut recent = Tally::default();
+        self.partitions.iter().flatten().for_each(|p| recent.add(p.recent));
+        let pushed = self.cache.as_mut().map_or(0, SigCache::take_replaced) as u64;
+        let filling = pushed * 4 < recent.learned;
         self.cache_on = false;
         for p in self.partitions.iter_mut().flatten() {
             p.reorder(&self.subtables, self.secret);
-            recent.add(p.recent);
-            p.tune(choice);
+            p.tune(choice, filling);
             self.cache_on |= p.cache_on && p.live > 0;
         }
-        let room = self.cache.as_ref().map_or(0, SigCache::flows);
-        // Many packets were not in it, and what they pushed out is a good part of it.
-        let pushed = self.cache.as_mut().map_or(0, SigCache::take_replaced);
-        let missed = recent.learned * 8 > recent.hits() && pushed * 32 > room;
-        let short = room < self.live as usize * 2 || missed;
-        if self.cache_on && (room == 0 || short && room < self.store.capacity()) {
-            let flows = (room * 4).max(self.live as usize * 4).max(1 << 18);
+        if self.cache_on
+            && let Some(flows) = self.cache_size(&recent, pushed)
+        {
             self.cache = Some(SigCache::new(flows));
         }
+    }
+
+    /// For how many flows a new cache should be, if there should be one.
+    fn cache_size(&self, recent: &Tally, pushed: u64) -> Option<usize> {
+        let most = self.store.capacity();
+        let least = (self.live as usize * 4).clamp(LEAST_CACHED.min(most), most);
+        let Some(room) = self.cache.as_ref().map(SigCache::flows) else { return Some(least) };
+        // A packet that is not in it costs as much as dozens that are; what those push out is some part of it.
+        let missed = recent.learned * 64 > recent.hits() && pushed * 256 > room as u64;
+        // What it knew is lost: better once than step by step.
+        let times = if recent.cache_hits * 2 < recent.hits() { 16 } else { 4 };
+        let short = room < self.live as usize * 2 || missed;
+        (short && room < most).then(|| (room * times).min(most).max(least))
     }
 
     /// What it says about each port that has rules.

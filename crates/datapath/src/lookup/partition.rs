@@ -33,6 +33,9 @@ pub(crate) struct Tally {
     pub resolved: u64,
 }
 
+/// Subtables that a packet is looked up in at most.
+pub(super) const WALK: usize = 16;
+
 /// Visits of subtables that cost as much as asking the pipeline.
 const RESOLVE: u64 = 32;
 
@@ -68,6 +71,11 @@ pub(super) struct Partition {
     /// Of the union of its masks: what the cache hashes.
     pub union: Hasher,
     pub cache_on: bool,
+    /// In how many of `order` its packets are looked up: as far as that is likely to save a question to
+    /// the pipeline, at most [`WALK`].
+    pub walk: usize,
+    /// Rules that came, decayed.
+    fresh: u64,
     /// Since the last judgement.
     pub recent: Tally,
     /// What the last judgement went by.
@@ -88,6 +96,8 @@ impl Partition {
             hits: [0; MASKS],
             union: Hasher::new(&[0; 32], 0),
             cache_on: false,
+            walk: WALK,
+            fresh: 0,
             recent: Tally::default(),
             judged: Tally::default(),
             forced: false,
@@ -109,6 +119,7 @@ impl Partition {
     /// A rule was linked; true: the first in its subtable.
     pub fn link(&mut self, slot: usize) -> bool {
         self.live += 1;
+        self.fresh += 1;
         self.rules[slot] += 1;
         self.rules[slot] == 1
     }
@@ -132,9 +143,12 @@ impl Partition {
         self.union = Hasher::new(&union, secret);
     }
 
-    /// Old hits count half; the cache is judged.
-    pub fn tune(&mut self, choice: Tri) {
+    /// Sees how many subtables are worth a visit. Old hits count half; the cache is judged. `filling`:
+    /// most of what the cache learns finds an empty place there.
+    pub fn tune(&mut self, choice: Tri, filling: bool) {
+        self.walk = self.worth_a_visit();
         self.hits.iter_mut().for_each(|h| *h /= 2);
+        self.fresh /= 2;
         let recent = std::mem::take(&mut self.recent);
         self.forced = choice != Tri::Auto;
         if recent.hits() >= ENOUGH {
@@ -144,15 +158,34 @@ impl Partition {
             Tri::On => true,
             Tri::Off => false,
             Tri::Auto if recent.hits() < ENOUGH => self.cache_on,
-            Tri::Auto => self.judge(recent),
+            Tri::Auto => self.judge(recent, filling),
         };
     }
 
-    /// With patience: a cache that did not pay is not tried again at once.
-    fn judge(&mut self, t: Tally) -> bool {
+    /// Subtables, the most hit first, of which a visit costs less than what it saves when the packet is
+    /// found there and not by the pipeline.
+    fn worth_a_visit(&self) -> usize {
+        let hits = || self.order.iter().map(|slot| self.hits[usize::from(*slot)]);
+        let mut left = self.fresh + hits().sum::<u64>();
+        if left < ENOUGH {
+            return self.walk;
+        }
+        let pays = |h: &u64| {
+            let pays = h * RESOLVE >= left;
+            left -= h;
+            pays
+        };
+        hits().take(WALK).take_while(pays).count().max(1)
+    }
+
+    /// With patience: a cache that did not pay is not tried again at once, and one that is being filled
+    /// is judged by what it will save.
+    fn judge(&mut self, t: Tally, filling: bool) -> bool {
         let masks = self.order.len();
         if self.cache_on {
-            let on = saves(masks, t) > CacheState::STAYS;
+            let full = Tally { cache_hits: 0, ..t };
+            let on = saves(masks, t) > CacheState::STAYS
+                || filling && saves(masks, full) > CacheState::PAYS;
             if on {
                 self.patience = 1;
             } else {
@@ -202,7 +235,7 @@ mod tests {
 
     fn tuned(p: &mut Partition, cache_hits: u64, flow_hits: u64, visits: u64) -> bool {
         p.recent = Tally { cache_hits, flow_hits, visits, ..Tally::default() };
-        p.tune(Tri::Auto);
+        p.tune(Tri::Auto, false);
         p.cache_on
     }
 
@@ -216,6 +249,31 @@ mod tests {
         assert!(tuned(&mut p, 900, 100, 600));
         assert!(tuned(&mut p, 1000, 0, 0), "not measured: six visits");
         assert!(!tuned(&mut p, 900, 100, 120));
+    }
+
+    #[test]
+    fn a_cache_that_is_being_filled_stays() {
+        let mut p = Partition::new(1);
+        p.order = (0..12).collect();
+        assert!(tuned(&mut p, 0, 1000, 6000));
+        for filling in [true, true, false] {
+            p.recent = Tally { cache_hits: 10, flow_hits: 990, visits: 6000, ..Tally::default() };
+            p.tune(Tri::Auto, filling);
+            assert_eq!(p.cache_on, filling);
+        }
+    }
+
+    #[test]
+    fn subtables_are_visited_as_far_as_that_pays() {
+        let mut p = Partition::new(1);
+        p.order = (0..4).collect();
+        assert_eq!(p.worth_a_visit(), WALK, "nothing is known yet");
+        p.hits[..4].copy_from_slice(&[10_000, 500, 20, 10]);
+        assert_eq!(p.worth_a_visit(), 4);
+        p.fresh = 10_000;
+        assert_eq!(p.worth_a_visit(), 2);
+        p.fresh = 1_000_000;
+        assert_eq!(p.worth_a_visit(), 1, "one in any case");
     }
 
     #[test]
@@ -249,7 +307,7 @@ mod tests {
         let shown = p.show();
         assert_eq!((shown.port, shown.masks, shown.lookups, shown.visits), (7, 2, 1000, 1500));
         assert_eq!((shown.cache.on, shown.cache.forced, shown.cache.saves), (false, false, 1.5));
-        p.tune(Tri::On);
+        p.tune(Tri::On, false);
         assert!(p.show().cache.on && p.show().cache.forced);
     }
 

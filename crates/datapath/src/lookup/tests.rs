@@ -1,5 +1,6 @@
 //! The table against a linear scan, with more masks than the budget.
 
+use super::partition::WALK;
 use super::*;
 use crate::parse::port_word;
 use crate::types::Tri;
@@ -47,7 +48,7 @@ fn against_linear_scan(cache: Tri, level: Level, seed: u64) {
     let (mut t, mut keys, mut r) = (Table::new(20_000), Keys::new(), Rng(seed));
     t.level = level;
     t.tune(cache);
-    t.walk = MASKS;
+    t.exhaustive = true;
     let mut live: Vec<u32> = Vec::new();
     for round in 0..70u32 {
         for _ in 0..20 {
@@ -145,7 +146,7 @@ fn a_decision_is_known_until_it_is_dead() {
 
 #[test]
 fn the_cache_grows_only_when_packets_turn_it_over() {
-    let mut table = Table::new(1 << 20);
+    let mut table = Table::new(1 << 22);
     table.put(&[0; 32], &[0; 32], 1, 100).expect("room");
     let mut flows = |learned: u64| {
         for i in 0..learned {

@@ -3,12 +3,14 @@
 use super::Vector;
 use crate::clock::cycles;
 use crate::events::{Cold, Credit, Report};
+use crate::lookup::Spot;
 use crate::lookup::mask::Words;
+use crate::parse::Line;
 use crate::tunnel;
 use crate::tx::Pending;
-use action::Request;
-use flow::{Key, at};
-use packet::VECTOR;
+use action::{Decision, Request};
+use flow::{Key, at, flag};
+use packet::{Packet, VECTOR};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -22,29 +24,92 @@ const FEW: usize = 2;
 /// With a full table one decision in so many is stored.
 const STORED: u32 = 8;
 
+/// Packets that the pipeline is asked about side by side: their memory accesses overlap.
+const AT_ONCE: usize = 8;
+
+/// Packets about which the pipeline is asked, and what it says; kept to be used again.
+pub(super) struct Asked {
+    len: usize,
+    packets: [usize; AT_ONCE],
+    keys: [Key; AT_ONCE],
+    decisions: [Decision; AT_ONCE],
+    spots: [Option<Spot>; AT_ONCE],
+}
+
+impl Default for Asked {
+    fn default() -> Self {
+        Asked {
+            len: 0,
+            packets: [0; AT_ONCE],
+            keys: [Key::ZERO; AT_ONCE],
+            decisions: Default::default(),
+            spots: Default::default(),
+        }
+    }
+}
+
+impl Asked {
+    /// Is a packet with the same first line among them?
+    fn has(&self, line: &Line) -> bool {
+        let same = |key: &Key| key.words[..7] == line[..7];
+        self.keys[..self.len].iter().any(same)
+    }
+
+    fn add(&mut self, packet: usize, words: &Words) {
+        self.packets[self.len] = packet;
+        self.keys[self.len].words[..words.len()].copy_from_slice(words);
+        self.len += 1;
+    }
+}
+
+/// The words that a packet has.
+fn packet_words(key: &Key) -> &Words {
+    key.words.first_chunk().expect("a key has more")
+}
+
+/// The options of a packet that just lost its outer header: they are still in front of it.
+fn options_of<'p>(packet: &'p Packet, key: &Key) -> &'p [u8] {
+    match (key.u8(at::FLAGS) & flag::TUNNEL_OPTIONS, key.u16(at::RECIRC)) {
+        (0, _) | (_, 1..) => &[],
+        _ => packet.before(4 * usize::from(key.u8(at::TUN_OPTION_WORDS))),
+    }
+}
+
 impl Vector {
     /// Decides about packets that no rule matched, in order.
     pub(super) fn misses(&mut self, todo: &[u8], now_ms: u64) {
         let start = cycles();
         let (mut left, mut stored, mut slots) = (self.budget, [0; FEW + 1], 0);
         let mut later = [false; VECTOR];
-        for i in todo.iter().map(|n| *n as usize) {
-            if left == 0 {
-                later[i] = true;
-                continue;
-            }
-            if slots <= FEW && self.was_stored(i, &stored[..slots]) {
-                continue;
-            }
-            left -= 1;
-            if let Some(slot) = self.resolve(i, now_ms)
-                && slots <= FEW
-                && !stored[..slots].contains(&slot)
+        let mut asked = std::mem::take(&mut self.asked);
+        let mut todo = todo.iter().map(|n| usize::from(*n)).peekable();
+        // One, then two...: the first ones often bring what the others need.
+        let mut at_once = 1;
+        while todo.peek().is_some() {
+            asked.len = 0;
+            while asked.len < at_once
+                && let Some(i) = todo.next_if(|i| !asked.has(&self.keys.line.0[*i]))
             {
-                stored[slots] = slot;
-                slots += 1;
+                if left == 0 {
+                    later[i] = true;
+                } else if slots > FEW || !self.was_stored(i, &stored[..slots]) {
+                    left -= 1;
+                    asked.add(i, &self.keys.get(i).words());
+                }
+            }
+            at_once = (at_once * 2).min(AT_ONCE);
+            self.ask(&mut asked);
+            for n in 0..asked.len {
+                if let Some(slot) = self.take_over(&mut asked, n, now_ms)
+                    && slots <= FEW
+                    && !stored[..slots].contains(&slot)
+                {
+                    stored[slots] = slot;
+                    slots += 1;
+                }
             }
         }
+        self.asked = asked;
         if left == 0 {
             self.postpone(&later);
         }
@@ -76,28 +141,36 @@ impl Vector {
         true
     }
 
-    /// Asks the pipeline about packet `i`, and stores the decision unless a packet before it with the
-    /// same one made that needless. Says in which subtable.
-    fn resolve(&mut self, i: usize, now_ms: u64) -> Option<usize> {
-        let kref = self.keys.get(i);
-        let words = kref.words();
-        let mut key = Key::ZERO;
-        key.words[..32].copy_from_slice(&words);
-        self.decision.clear();
-        // The options of a packet that just lost its outer header are still in front of it.
-        let len = 4 * usize::from(key.u8(at::TUN_OPTION_WORDS));
-        let fresh = key.u16(at::RECIRC) == 0 && kref.have & tunnel::EXT2 != 0;
-        let options = if fresh { self.packets[i].before(len) } else { &[] };
-        let request = Request { key: &key, options, packet: self.packets[i].data() };
-        self.pipeline.resolve(&request, &mut self.decision);
-        let mask: Words = self.decision.mask.words[..32].try_into().unwrap();
-        let spot = self.decision.cacheable.then(|| self.table.spot(&words, &mask));
+    /// Asks the pipeline about these packets, and the memory for what storing the answers will read.
+    fn ask(&mut self, asked: &mut Asked) {
+        let n = asked.len;
+        self.pipeline.prepare(&asked.keys[..n]);
+        for a in 0..n {
+            let (key, decision) = (&asked.keys[a], &mut asked.decisions[a]);
+            decision.clear();
+            let packet = &self.packets[asked.packets[a]];
+            let (options, packet) = (options_of(packet, key), packet.data());
+            self.pipeline.resolve(&Request { key, options, packet }, decision);
+            asked.spots[a] = decision.cacheable.then(|| {
+                let (words, mask) = (packet_words(key), packet_words(&decision.mask));
+                self.table.spot(words, mask)
+            });
+        }
+        asked.spots[..n].iter().flatten().for_each(|s| self.table.prefetch(s));
+    }
+
+    /// Packet `n` of these gets what was decided, which is stored unless it is known. Says in which subtable.
+    fn take_over(&mut self, asked: &mut Asked, n: usize, now_ms: u64) -> Option<usize> {
+        let (i, d) = (asked.packets[n], &mut asked.decisions[n]);
+        let mut spot = asked.spots[n].take();
+        if spot.as_ref().is_some_and(|s| !self.table.holds(s)) {
+            spot = Some(self.table.spot(packet_words(&asked.keys[n]), packet_words(&d.mask)));
+        }
         if let Some((rule, program)) = spot.as_ref().and_then(|s| self.table.known(s)) {
             (self.keys.rule[i], self.keys.program[i]) = (rule, program);
             self.table.remember(&self.keys.get(i), rule);
             return None;
         }
-        let d = &mut self.decision;
         let program = self.programs.intern(&d.ops, d.drop);
         self.keys.program[i] = program;
         let room = self.may_store() && self.told_of(program) && self.reports.room() > 0;
@@ -106,10 +179,10 @@ impl Vector {
         self.keys.rule[i] = rule.unwrap_or(0);
         match rule {
             Some(idx) => {
-                self.report_installed(idx, now_ms);
+                self.report_installed(idx, d, now_ms);
                 self.table.remember(&self.keys.get(i), idx);
             }
-            None => self.use_once(i, program, now_ms),
+            None => self.use_once(i, program, d, now_ms),
         }
         rule.and(spot).map(|s| s.slot)
     }
@@ -138,8 +211,7 @@ impl Vector {
         (self.limit / 8).min(64)
     }
 
-    fn report_installed(&mut self, idx: u32, now_ms: u64) {
-        let d = &mut self.decision;
+    fn report_installed(&mut self, idx: u32, d: &mut Decision, now_ms: u64) {
         let cold = Cold {
             credits: d.credits.as_slice().into(),
             effects: d.effects.take(),
@@ -154,10 +226,9 @@ impl Vector {
     }
 
     /// The decision holds for this packet only: credit it, and drop its program after the vector.
-    fn use_once(&mut self, i: usize, program: u32, now_ms: u64) {
+    fn use_once(&mut self, i: usize, program: u32, d: &mut Decision, now_ms: u64) {
         self.passing.push(program);
         self.shared.perf.not_installed.add(1);
-        let d = &mut self.decision;
         let mut effects = d.effects.take();
         if self.uncached.len() >= UNCACHED {
             effects = None;

@@ -5,9 +5,16 @@ use crate::DpdkPool;
 use crate::pool::{drop_chains, free};
 use dpdk_sys as sys;
 use packet::Packet;
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vhost::Batch;
+
+thread_local! {
+    /// Room for buffers that were read from a ring: one for all rings of a thread, so that it stays
+    /// in the cache.
+    static BATCH: RefCell<Batch> = RefCell::default();
+}
 
 /// Most packets the library takes at once.
 const LIBRARY_BURST: usize = 32;
@@ -19,14 +26,14 @@ pub struct VhostRx {
     index: usize,
     /// Guest queue to start with, so that none starves.
     next: u32,
-    batch: Batch,
 }
 
 /// Sends to a guest, on the guest queue that falls to this handle.
 pub struct VhostTx {
     shared: Arc<Shared>,
     index: usize,
-    batch: Batch,
+    /// Another sender had the ring at the last burst.
+    held: bool,
 }
 
 impl VhostRx {
@@ -36,13 +43,7 @@ impl VhostRx {
         if shared.taken_rx.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
             return None;
         }
-        Some(VhostRx {
-            shared: shared.clone(),
-            pool: pool.clone(),
-            index,
-            next: 0,
-            batch: Batch::default(),
-        })
+        Some(VhostRx { shared: shared.clone(), pool: pool.clone(), index, next: 0 })
     }
 
     /// Appends up to `max` packets to `out`, as far as it has room; returns how many. Without a
@@ -112,7 +113,8 @@ impl VhostRx {
             };
             let Some(own) = held.get() else { continue };
             let room = end - out.len();
-            let moved = own.ring.dequeue(&mut self.batch, &*self.pool, out, room);
+            let moved =
+                BATCH.with_borrow_mut(|batch| own.ring.dequeue(batch, &*self.pool, out, room));
             add.packets += moved.packets as u64;
             add.bytes += moved.bytes;
             add.dropped += moved.dropped as u64;
@@ -188,7 +190,7 @@ impl VhostTx {
     /// None if this handle is out already, or there are not so many.
     pub(crate) fn take(shared: &Arc<Shared>, index: usize) -> Option<Self> {
         let taken = shared.taken_tx.get(index)?.swap(true, Ordering::AcqRel);
-        (!taken).then(|| VhostTx { shared: shared.clone(), index, batch: Batch::default() })
+        (!taken).then(|| VhostTx { shared: shared.clone(), index, held: false })
     }
 
     /// The guest's queue that is sent on, as things are.
@@ -206,6 +208,11 @@ impl VhostTx {
         {
             self.shared.prepare(ring.into(), step);
         }
+    }
+
+    /// Did the last burst take nothing because another thread has the ring?
+    pub fn is_held(&self) -> bool {
+        self.held
     }
 
     /// Sends from the front; returns how many packets were taken. Without a guest, or one with no
@@ -237,12 +244,14 @@ impl VhostTx {
     /// nothing is taken.
     #[inline]
     fn own_burst(&mut self, ring: u16, packets: &[Packet]) -> usize {
-        let Some(mut held) = self.shared.rings.hold(ring.into()) else { return 0 };
+        let held = self.shared.rings.hold(ring.into());
+        self.held = held.is_none();
+        let Some(mut held) = held else { return 0 };
         let Some(own) = held.get() else { return 0 };
         let most = self.shared.retries_max.load(Ordering::Relaxed);
         let (mut taken, mut add) = (0, VhostCounters::default());
         loop {
-            let moved = own.ring.enqueue(&mut self.batch, &packets[taken..]);
+            let moved = BATCH.with_borrow_mut(|batch| own.ring.enqueue(batch, &packets[taken..]));
             taken += moved.packets;
             add.bytes += moved.bytes;
             add.dropped += moved.dropped as u64;

@@ -8,8 +8,9 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vhost::{Misdeeds, Moved, Ring};
 
-/// Attempts to get a ring that another thread sends on.
-const PATIENCE: usize = 4000;
+/// Looks at a ring that another thread sends on: about as long as a burst takes. A thread that has it
+/// for longer has lost its core, and waiting would stop all our ports.
+const PATIENCE: usize = 256;
 
 /// A ring of the guest's, and how to notify it.
 pub(crate) struct OwnRing {
@@ -90,7 +91,9 @@ impl Rings {
     #[inline]
     pub fn hold(&self, i: usize) -> Option<Held<'_>> {
         for _ in 0..PATIENCE {
-            if let Some(held) = self.try_hold(i) {
+            if !self.0[i].held.load(Ordering::Relaxed)
+                && let Some(held) = self.try_hold(i)
+            {
                 return Some(held);
             }
             std::hint::spin_loop();

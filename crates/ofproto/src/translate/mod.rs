@@ -141,6 +141,16 @@ impl Pipeline for Pipe {
         let world = unsafe { self.shared.world.read() };
         resolve(&self.shared, world, request.key, request.options, out, &mut None);
     }
+
+    /// The first table's part, as it is for the first of them.
+    fn prepare(&self, keys: &[Key]) {
+        // SAFETY: as above.
+        let world = unsafe { self.shared.world.read() };
+        let entry = keys.first().and_then(|key| world.entry(key).ok());
+        if let Some(table) = entry.and_then(|(bridge, _)| bridge.tables.get(0)) {
+            table.prepare(keys);
+        }
+    }
 }
 
 /// Decides, with an optional record of the way.

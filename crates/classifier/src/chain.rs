@@ -1,0 +1,125 @@
+//! Rules that share a place, by falling priority, newer ones first among equals.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::rule::Rule;
+
+/// A rule that is alive for `'a` and was made by `Arc::into_raw`.
+pub(crate) struct Handle<'a, T> {
+    rule: NonNull<Rule<T>>,
+    alive: PhantomData<&'a Rule<T>>,
+}
+
+impl<T> Clone for Handle<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Handle<'_, T> {}
+
+impl<T> std::ops::Deref for Handle<'_, T> {
+    type Target = Rule<T>;
+
+    #[inline]
+    fn deref(&self) -> &Rule<T> {
+        self.get()
+    }
+}
+
+impl<'a, T> Handle<'a, T> {
+    /// The rule.
+    #[inline]
+    pub fn get(self) -> &'a Rule<T> {
+        // SAFETY: alive for 'a, as the maker of the handle promised.
+        unsafe { self.rule.as_ref() }
+    }
+
+    /// A counted handle.
+    pub fn share(self) -> Arc<Rule<T>> {
+        let rule = self.rule.as_ptr();
+        // SAFETY: made by Arc::into_raw and alive, so at least one strong count exists.
+        unsafe {
+            Arc::increment_strong_count(rule);
+            Arc::from_raw(rule)
+        }
+    }
+}
+
+/// The rules of a chain.
+///
+/// # Safety
+/// `head` is null or a linked rule; the rules of its chain stay alive for `'a`.
+#[inline]
+pub(crate) unsafe fn chain<'a, T: 'a>(head: *mut Rule<T>) -> impl Iterator<Item = Handle<'a, T>> {
+    let mut at = head;
+    std::iter::from_fn(move || {
+        let handle = Handle { rule: NonNull::new(at)?, alive: PhantomData };
+        at = handle.get().next.load(Ordering::Acquire);
+        Some(handle)
+    })
+}
+
+/// Puts a rule where it belongs; the chain's first rule then, to be published if it is another.
+///
+/// # Safety
+/// As [`chain`]; the caller is the only writer.
+pub(crate) unsafe fn link<T>(head: *mut Rule<T>, rule: Arc<Rule<T>>) -> *mut Rule<T> {
+    let priority = rule.priority();
+    let new = Arc::into_raw(rule).cast_mut();
+    // SAFETY: linked rules are alive.
+    let last = unsafe { chain(head) }.take_while(|r| r.priority() > priority).last();
+    // SAFETY: `new` was an Arc a moment ago and is not reclaimed.
+    let new_next = unsafe { &(*new).next };
+    let next = last.map_or(head, |l| l.next.load(Ordering::Relaxed));
+    new_next.store(next, Ordering::Relaxed);
+    match last {
+        Some(last) => {
+            last.next.store(new, Ordering::Release);
+            head
+        }
+        None => new,
+    }
+}
+
+/// Takes a rule out: the chain's handle on it, and the chain's first rule then. If that is another, the
+/// caller publishes it. None if the rule is not here.
+///
+/// # Safety
+/// As [`link`].
+#[allow(clippy::type_complexity)]
+pub(crate) unsafe fn unlink<T>(
+    head: *mut Rule<T>,
+    rule: &Rule<T>,
+) -> Option<(Arc<Rule<T>>, *mut Rule<T>)> {
+    let mut before: Option<Handle<'_, T>> = None;
+    // SAFETY: linked rules are alive.
+    let at = unsafe { chain(head) }.find(|r| {
+        let here = std::ptr::eq(r.get(), rule);
+        before = if here { before } else { Some(*r) };
+        here
+    })?;
+    let next = at.next.load(Ordering::Relaxed);
+    let (target, head) = match before {
+        Some(before) => (before.next.swap(next, Ordering::AcqRel), head),
+        None => (head, next),
+    };
+    // SAFETY: `target` came from Arc::into_raw in `link`, and is unlinked when the caller has published.
+    Some((unsafe { Arc::from_raw(target) }, head))
+}
+
+/// Gives up a whole chain.
+///
+/// # Safety
+/// `head` is null or a linked rule; nobody reads or writes the chain any more.
+pub(crate) unsafe fn give_up<T>(head: *mut Rule<T>) {
+    let mut rule = head;
+    while !rule.is_null() {
+        // SAFETY: linked rules hold one strong count each, given up here.
+        let owned = unsafe { Arc::from_raw(rule) };
+        rule = owned.next.load(Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,34 @@
+//! How many rules there are of each priority; the writer's.
+
+use std::collections::BTreeMap;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Priorities(BTreeMap<u16, u32>);
+
+impl Priorities {
+    /// The highest, if there is any rule.
+    pub fn max(&self) -> Option<u16> {
+        self.0.last_key_value().map(|(p, _)| *p)
+    }
+
+    /// Counts one more rule.
+    pub fn add(&mut self, priority: u16) {
+        *self.0.entry(priority).or_default() += 1;
+    }
+
+    /// Counts one rule less.
+    pub fn sub(&mut self, priority: u16) {
+        if let Some(n) = self.0.get_mut(&priority) {
+            *n -= 1;
+            if *n == 0 {
+                self.0.remove(&priority);
+            }
+        }
+    }
+
+    /// Is there a rule of this priority?
+    pub fn has(&self, priority: u16) -> bool {
+        self.0.contains_key(&priority)
+    }
+}
