@@ -147,7 +147,7 @@ impl Iface {
             all.entry(name.into()).or_insert(value);
         }
         use telemetry::Drop;
-        let dropped = [Drop::TxFull, Drop::TxHeld, Drop::TxDown, Drop::RingFull, Drop::TooLong];
+        let dropped = [Drop::TxFull, Drop::TxBusy, Drop::TxDown, Drop::RingFull, Drop::TooLong];
         let at_output: u64 = dropped.iter().map(|d| seen.drops[*d as usize]).sum();
         if at_output > 0 {
             *all.entry("tx_dropped".into()).or_insert(0) += at_output;

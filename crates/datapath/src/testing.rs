@@ -11,7 +11,7 @@ struct Wire {
     tx: VecDeque<Packet>,
     tx_room: usize,
     /// Somebody else has the transmit queues.
-    tx_held: bool,
+    tx_busy: bool,
     sent: usize,
     mtu: u16,
     queues_out: usize,
@@ -95,8 +95,8 @@ impl Peer {
         self.wire.lock().unwrap().tx_room = room;
     }
     /// From now on somebody else has the port's transmit queues, or nobody.
-    pub fn hold_tx(&self, held: bool) {
-        self.wire.lock().unwrap().tx_held = held;
+    pub fn make_tx_busy(&self, busy: bool) {
+        self.wire.lock().unwrap().tx_busy = busy;
     }
     /// Changes the port's MTU.
     pub fn set_mtu(&self, mtu: u16) {
@@ -128,14 +128,14 @@ impl RxQueue for Rx {
 impl TxQueue for Tx {
     fn tx(&mut self, packets: &[Packet]) -> usize {
         let mut w = self.0.lock().unwrap();
-        let n = if w.tx_held { 0 } else { packets.len().min(w.tx_room) };
+        let n = if w.tx_busy { 0 } else { packets.len().min(w.tx_room) };
         w.tx_room -= n;
         w.sent += n;
         w.tx.extend(&packets[..n]);
         n
     }
-    fn is_held(&self) -> bool {
-        self.0.lock().unwrap().tx_held
+    fn is_busy(&self) -> bool {
+        self.0.lock().unwrap().tx_busy
     }
 }
 

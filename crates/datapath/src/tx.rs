@@ -175,7 +175,7 @@ impl Exits {
         self.waiting.retain(|p| *p != no);
         let slot = self.slots.get_mut(no as usize)?.as_mut()?;
         slot.listed = false;
-        slot.give_up(Drop::TxHeld, &mut self.trash);
+        slot.give_up(Drop::TxBusy, &mut self.trash);
         match std::mem::replace(&mut slot.route, route) {
             Route::Queue(q) => Some(q),
             _ => None,
@@ -263,7 +263,7 @@ impl Exits {
                     bytes -= cut_long(&mut slot.buf, slot.limit, &slot.stats, &mut self.trash);
                 }
                 let n = q.tx(&slot.buf).min(slot.buf.len());
-                if n == 0 && q.is_held() && slot.buf.len() < VECTOR {
+                if n == 0 && q.is_busy() && slot.buf.len() < VECTOR {
                     (slot.bytes, slot.longest) = (bytes, longest);
                     return;
                 }
@@ -278,7 +278,7 @@ impl Exits {
                 self.shared.perf.tx_packets.add(n as u64);
                 self.shared.perf.tx_batches.add(1);
                 slot.stats.tx_bursts.add(1);
-                if q.is_held() { Drop::TxHeld } else { Drop::TxFull }
+                if q.is_busy() { Drop::TxBusy } else { Drop::TxFull }
             }
             Route::Via(peer) => match self.peers.get_mut(*peer) {
                 Some(Some(peer)) => {

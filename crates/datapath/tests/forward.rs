@@ -61,8 +61,8 @@ fn packets_wait_for_a_queue_that_another_thread_has() {
     let send = |b: &Bed, numbers: std::ops::Range<u16>| {
         numbers.for_each(|i| b.peers[0].send(&udp(1, 2, i, 4, 100)));
     };
-    let drops = |b: &Bed| b.dp.totals().drops[Drop::TxHeld as usize];
-    b.peers[1].hold_tx(true);
+    let drops = |b: &Bed| b.dp.totals().drops[Drop::TxBusy as usize];
+    b.peers[1].make_tx_busy(true);
     for first in [0, 7, 50, 120] {
         send(&b, first..first + 7);
         b.dp.step();
@@ -72,17 +72,17 @@ fn packets_wait_for_a_queue_that_another_thread_has() {
         b.dp.step();
     }
     assert_eq!((b.peers[1].sent(), drops(&b)), (0, 0));
-    b.peers[1].hold_tx(false);
+    b.peers[1].make_tx_busy(false);
     b.run();
     let expected: Vec<_> = [0..14, 50..57, 120..127, 200..250].into_iter().flatten().collect();
     let expected: Vec<_> = expected.into_iter().map(|i| udp(1, 2, i, 4, 100)).collect();
     assert_eq!(b.peers[1].drain(), expected);
-    b.peers[1].hold_tx(true);
+    b.peers[1].make_tx_busy(true);
     send(&b, 0..300);
     for _ in 0..5 {
         b.dp.step();
     }
-    b.peers[1].hold_tx(false);
+    b.peers[1].make_tx_busy(false);
     b.run();
     assert_eq!((b.peers[1].drain().len() as u64, drops(&b)), (44, 256));
     let s = b.dp.port_stats(1).unwrap();

@@ -41,8 +41,8 @@ impl TxQueue for Tx {
         self.0.burst(packets)
     }
 
-    fn is_held(&self) -> bool {
-        self.0.is_held()
+    fn is_busy(&self) -> bool {
+        self.0.is_busy()
     }
 
     fn prepare(&mut self, step: usize) {

@@ -57,7 +57,7 @@ pub trait TxQueue: Send {
     fn tx(&mut self, packets: &[Packet]) -> usize;
     /// Why the last `tx` did not take all: another thread has what is sent on, so that it may do so
     /// soon. Otherwise there was no room.
-    fn is_held(&self) -> bool {
+    fn is_busy(&self) -> bool {
         false
     }
     /// As [`RxQueue::prepare`] for the next `tx`.

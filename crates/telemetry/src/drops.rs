@@ -26,7 +26,7 @@ drops! {
     Segmented "segmented" "The driver delivered a chain of buffers, which is not supported.";
     TooLong "too_long" "The packet is longer than the output port's MTU.";
     TxFull "tx_full" "The output port's queue was full.";
-    TxHeld "tx_held" "Another thread had the output port's queue for longer than packets could wait here.";
+    TxBusy "tx_busy" "Another thread had the output port's queue for longer than packets could wait here.";
     TxDown "tx_down" "The output port is down or gone.";
     RingFull "ring_full" "The ring to the thread that owns the output port was full.";
     PuntFull "punt_full" "The queue of packets to the control side was full.";

@@ -101,12 +101,13 @@ pub fn tx_show(s: &mut State, _: &[String]) -> Result<String, String> {
         let fill = stats.tx_packets as f64 / stats.tx_bursts.max(1) as f64;
         let _ = writeln!(
             out,
-            "  port: {:<16}  packets: {}  bursts: {} ({fill:.2} packets each)  held: {}  full: {}",
+            "  port: {:<16}  packets: {}  bursts: {} ({fill:.2} packets each)  held: {}  full: {}  busy: {}",
             port.name(),
             stats.tx_packets,
             stats.tx_bursts,
             stats.tx_held,
             stats.drops[telemetry::Drop::TxFull as usize],
+            stats.drops[telemetry::Drop::TxBusy as usize],
         );
     }
     Ok(out)

@@ -33,7 +33,7 @@ pub struct VhostTx {
     shared: Arc<Shared>,
     index: usize,
     /// Another sender had the ring at the last burst.
-    held: bool,
+    busy: bool,
 }
 
 impl VhostRx {
@@ -190,7 +190,7 @@ impl VhostTx {
     /// None if this handle is out already, or there are not so many.
     pub(crate) fn take(shared: &Arc<Shared>, index: usize) -> Option<Self> {
         let taken = shared.taken_tx.get(index)?.swap(true, Ordering::AcqRel);
-        (!taken).then(|| VhostTx { shared: shared.clone(), index, held: false })
+        (!taken).then(|| VhostTx { shared: shared.clone(), index, busy: false })
     }
 
     /// The guest's queue that is sent on, as things are.
@@ -211,8 +211,8 @@ impl VhostTx {
     }
 
     /// Did the last burst take nothing because another thread has the ring?
-    pub fn is_held(&self) -> bool {
-        self.held
+    pub fn is_busy(&self) -> bool {
+        self.busy
     }
 
     /// Sends from the front; returns how many packets were taken. Without a guest, or one with no
@@ -245,7 +245,7 @@ impl VhostTx {
     #[inline]
     fn own_burst(&mut self, ring: u16, packets: &[Packet]) -> usize {
         let held = self.shared.rings.hold(ring.into());
-        self.held = held.is_none();
+        self.busy = held.is_none();
         let Some(mut held) = held else { return 0 };
         let Some(own) = held.get() else { return 0 };
         let most = self.shared.retries_max.load(Ordering::Relaxed);
