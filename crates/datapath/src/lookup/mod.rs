@@ -331,11 +331,21 @@ impl Table {
     /// The rule that is there already, and its program.
     pub fn known(&mut self, spot: &Spot) -> Option<(u32, u32)> {
         let (line, ext) = lines(&spot.masked);
-        let found = self.probe(spot.slot, spot.hash, &KeyRef { line, ext: &ext, have: 7 })?;
+        let found = self.probe(spot.slot, spot.hash, &KeyRef { line, ext: &ext, have: 7 });
         let port = port_of(spot.masked[4]);
-        self.tally(port.into(), Tally { resolved: 1, ..Tally::default() });
-        self.partition_mut(port).hits[spot.slot] += 1;
-        Some(found)
+        if found.is_some() {
+            self.tally(port.into(), Tally { resolved: 1, ..Tally::default() });
+            self.partition_mut(port).hits[spot.slot] += 1;
+        } else {
+            self.partition_mut(port).decided(spot.slot);
+        }
+        found
+    }
+
+    /// Are flows like this one used again, as far as is known?
+    pub fn pays(&self, spot: &Spot) -> bool {
+        let p = &self.partitions[usize::from(port_of(spot.masked[4]))];
+        p.as_ref().is_none_or(|p| p.pays(spot.slot))
     }
 
     /// The rule for a packet in one of these subtables, and its program.

@@ -21,7 +21,7 @@ const UNCACHED: usize = 4096;
 /// are more than this: then asking the pipeline costs less.
 const FEW: usize = 2;
 
-/// With a full table one decision in so many is stored.
+/// Of flows that are not worth their place one in so many is stored.
 const STORED: u32 = 8;
 
 /// Packets that the pipeline is asked about side by side: their memory accesses overlap.
@@ -173,7 +173,8 @@ impl Vector {
         }
         let program = self.programs.intern(&d.ops, d.drop);
         self.keys.program[i] = program;
-        let room = self.may_store() && self.told_of(program) && self.reports.room() > 0;
+        let spot = spot.filter(|s| self.may_store(s));
+        let room = spot.is_some() && self.told_of(program) && self.reports.room() > 0;
         let spot = spot.filter(|_| room);
         let rule = spot.as_ref().and_then(|s| self.table.install(s, program, self.limit));
         self.keys.rule[i] = rule.unwrap_or(0);
@@ -187,12 +188,12 @@ impl Vector {
         rule.and(spot).map(|s| s.slot)
     }
 
-    /// Is there room in the table? When it is full only some decisions are stored: those that are used
-    /// often get in, and flows that come by once do not push each other out.
-    fn may_store(&mut self) -> bool {
+    /// Shall the decision be stored? When the table is full, or flows like it are not used again, only some are:
+    /// those that are used often get in, and flows that come by once do not push each other out.
+    fn may_store(&mut self, spot: &Spot) -> bool {
         self.missed = self.missed.wrapping_add(1);
         let full = self.table.live + 4 * self.margin() > self.limit;
-        !full || self.missed.is_multiple_of(STORED)
+        !full && self.table.pays(spot) || self.missed.is_multiple_of(STORED)
     }
 
     /// Makes sure that control knows what a program does; false: there is no room to say so.
