@@ -33,7 +33,7 @@ pub(crate) fn prefetch_line<T>(at: *const T) {
 /// Asks for a rule's memory, with the counts that an `Arc` has before it. Any address will do.
 #[inline]
 pub(crate) fn prefetch<T>(rule: *const Rule<T>) {
-    for offset in [-16, 64] {
+    for offset in [-16, 64, 120] {
         prefetch_line(rule.cast::<i8>().wrapping_offset(offset));
     }
 }

@@ -201,6 +201,9 @@ fn second(dp: &mut Datapath) {
     let collecting = cycles() - start;
     let (_, p) = dp.perf().into_iter().find(|(w, _)| *w != WorkerId::Kernel).expect("a worker");
     let info = dp.pmd_info().into_iter().find(|i| i.worker != WorkerId::Kernel).expect("a worker");
+    if p.differences > 0 {
+        println!("{} of {} differ from their twins", p.differences, p.validated);
+    }
     let per = |c: u64| c as f64 / p.passes.max(1) as f64;
     println!(
         "{:.2} Mpackets, per packet: all {:.0} parse {:.0} lookup {:.0} act {:.0} control {:.0}; misses {:.3} at {:.0} cycles, stored {:.3}; {} flows {} masks cache {}; {:.2} visits; collect {:.1} ms; {} MB",

@@ -128,8 +128,6 @@ pub(crate) struct Spot {
     opened: u64,
 }
 
-/// Flows that the smallest signature cache is for.
-const LEAST_CACHED: usize = 1 << 20;
 /// Subtables whose buckets are in huge pages.
 const HUGE: usize = 16;
 /// Rules from which on each is stored under its own mask: up to here what a mask more costs counts,
@@ -510,7 +508,8 @@ impl Table {
     /// For how many flows a new cache should be, if there should be one.
     fn cache_size(&self, recent: &Tally, pushed: u64) -> Option<usize> {
         let most = self.store.capacity();
-        let least = (self.live as usize * 4).clamp(LEAST_CACHED.min(most), most);
+        // To grow is to forget: a million flows should not have to.
+        let least = (self.live as usize * 4).clamp(most / 4, most);
         let Some(room) = self.cache.as_ref().map(SigCache::flows) else { return Some(least) };
         // A packet that is not in it costs as much as dozens that are; what those push out is some part of it.
         let missed = recent.learned * 64 > recent.hits() && pushed * 256 > room as u64;

@@ -146,7 +146,7 @@ fn a_decision_is_known_until_it_is_dead() {
 
 #[test]
 fn the_cache_grows_only_when_packets_turn_it_over() {
-    let mut table = Table::new(1 << 22);
+    let mut table = Table::new(1 << 20);
     table.put(&[0; 32], &[0; 32], 1, 100).expect("room");
     let mut flows = |learned: u64| {
         for i in 0..learned {
