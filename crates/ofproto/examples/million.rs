@@ -26,17 +26,6 @@ fn add(i: u32) -> FlowMod {
     flow_mod(FlowModCommand::Add, m, u64::from(i % 10))
 }
 
-fn all() -> FlowSelect {
-    FlowSelect {
-        table: TABLE_ALL,
-        out_port: port::ANY,
-        out_group: GROUP_ANY,
-        cookie: 0,
-        cookie_mask: 0,
-        matching: Match::default(),
-    }
-}
-
 fn timed<T>(what: &str, f: impl FnOnce() -> T) -> T {
     let start = cpu_ns();
     let out = f();
@@ -117,9 +106,12 @@ fn main() {
         }
     });
     println!("the longest took {longest} us");
-    let _ = timed("aggregate", || sw.aggregate(br, &all()));
+    let _ = timed("aggregate", || sw.aggregate(br, &FlowSelect::default()));
     timed("dump", || {
-        let Ok(mut dump) = timed("  of which the list", || sw.dump(br, &all())) else { return };
+        let Ok(mut dump) = timed("  of which the list", || sw.dump(br, &FlowSelect::default()))
+        else {
+            return;
+        };
         while sw.dump_next(&mut dump, 512, 0, &mut |f| drop(std::hint::black_box(f))) {}
     });
     changes(&mut sw, br, n);

@@ -381,7 +381,8 @@ fn actions_of(list: &[Instruction]) -> impl Iterator<Item = &Action> {
     })
 }
 
-fn outputs_to(list: &[Instruction], p: OfPort) -> bool {
+/// Do the instructions send packets to the port?
+pub fn outputs_to(list: &[Instruction], p: OfPort) -> bool {
     actions_of(list).any(|a| match a {
         Action::Output { port, .. } | Action::Enqueue { port, .. } => *port == p,
         Action::Controller { .. } => p == port::CONTROLLER,

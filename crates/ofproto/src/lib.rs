@@ -51,7 +51,7 @@ mod tlv_laws;
 pub use action_text::{action_text, actions_text, instructions_text, parse_subfield};
 pub use change::{BundleItem, Change, Items, Outcome};
 pub use events::Event;
-pub use flow_mod::{check_table, uses_group};
+pub use flow_mod::{check_table, outputs_to, uses_group};
 pub use mac_table::{MacEntry, MacStats};
 pub use packet_out::StagedPacket;
 pub use stats::Dump;

@@ -4,18 +4,6 @@ use crate::tests::{Lab, apply, flow, group, matching, out, packet};
 use crate::*;
 use openflow::*;
 
-/// Everything.
-pub(crate) fn all_flows() -> FlowSelect {
-    FlowSelect {
-        table: TABLE_ALL,
-        out_port: port::ANY,
-        out_group: GROUP_ANY,
-        cookie: 0,
-        cookie_mask: 0,
-        matching: Match::default(),
-    }
-}
-
 #[test]
 fn a_dump_in_pieces_gives_what_stays_once() {
     let mut lab = Lab::new();
@@ -23,7 +11,7 @@ fn a_dump_in_pieces_gives_what_stays_once() {
         lab.add(flow(0, i, &format!("udp,tp_dst={i}"), apply(vec![out(to)])));
     };
     (1..=100).for_each(|i| add(&mut lab, i, 2));
-    let mut dump = lab.sw.dump(lab.br, &all_flows()).unwrap();
+    let mut dump = lab.sw.dump(lab.br, &FlowSelect::default()).unwrap();
     let mut seen = Vec::new();
     let more = lab.sw.dump_next(&mut dump, 10, 0, &mut |f| seen.push((f.priority, f.instructions)));
     assert!(more && seen.len() == 10, "no more than was asked for");
@@ -63,12 +51,12 @@ fn aggregates_are_sums_of_dumps() {
     }
     (0..2000).for_each(|id| lab.sw.credit(id, 3, 100, 0));
     let selects = [
-        all_flows(),
-        FlowSelect { table: 1, ..all_flows() },
-        FlowSelect { cookie: 2, cookie_mask: 3, ..all_flows() },
-        FlowSelect { matching: matching("udp"), table: 2, ..all_flows() },
-        FlowSelect { matching: matching("udp,tp_dst=7"), ..all_flows() },
-        FlowSelect { out_port: 3, ..all_flows() },
+        FlowSelect::default(),
+        FlowSelect { table: 1, ..FlowSelect::default() },
+        FlowSelect { cookie: 2, cookie_mask: 3, ..FlowSelect::default() },
+        FlowSelect { matching: matching("udp"), table: 2, ..FlowSelect::default() },
+        FlowSelect { matching: matching("udp,tp_dst=7"), ..FlowSelect::default() },
+        FlowSelect { out_port: 3, ..FlowSelect::default() },
     ];
     for select in selects {
         let known = |n| if n == u64::MAX { 0 } else { n };

@@ -1,6 +1,5 @@
 //! Tests of the whole switch, without I/O.
 
-use crate::slices::all_flows;
 use crate::*;
 use ::action::{Decision, Op};
 use flow::{Key, at, parse_match, parse_match_tun};
@@ -84,7 +83,7 @@ impl Lab {
     }
 
     pub fn dump(&self) -> Vec<FlowStats> {
-        let mut all = self.sw.flow_stats(self.br, &all_flows(), 0).unwrap();
+        let mut all = self.sw.flow_stats(self.br, &FlowSelect::default(), 0).unwrap();
         all.sort_by_key(|f| (f.table, f.priority));
         all
     }
@@ -546,7 +545,7 @@ fn a_full_table_evicts_if_it_is_told_to() {
     };
     let timed = |idle, m: &str| FlowMod { idle_timeout: idle, ..flow(0, 1, m, vec![]) };
     let ports = |lab: &Lab| -> Vec<u32> {
-        let flows = lab.sw.flow_stats(lab.br, &all_flows(), 0).unwrap();
+        let flows = lab.sw.flow_stats(lab.br, &FlowSelect::default(), 0).unwrap();
         let mut all: Vec<u32> = flows
             .iter()
             .map(|f| f.matching.key.u32(at::OF_IN_PORT) * 10 + u32::from(f.idle_timeout))

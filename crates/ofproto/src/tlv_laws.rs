@@ -156,7 +156,7 @@ fn flows_are_found_by_options_as_by_a_scan() {
             let want = rules.iter().rev().find(|(_, m)| takes(m)).map(|(p, _)| *p);
             let d = decide(&lab, &options);
             let credited = |p: u16| {
-                let stats = lab.sw.flow_stats(lab.br, &crate::slices::all_flows(), 0).unwrap();
+                let stats = lab.sw.flow_stats(lab.br, &openflow::FlowSelect::default(), 0).unwrap();
                 stats.iter().any(|f| f.priority == p)
             };
             assert!(want.is_none_or(credited));

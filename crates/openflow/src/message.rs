@@ -107,6 +107,20 @@ pub struct FlowSelect {
     pub matching: Match,
 }
 
+/// All flows.
+impl Default for FlowSelect {
+    fn default() -> Self {
+        FlowSelect {
+            table: TABLE_ALL,
+            out_port: crate::port::ANY,
+            out_group: GROUP_ANY,
+            cookie: 0,
+            cookie_mask: 0,
+            matching: Match::default(),
+        }
+    }
+}
+
 /// One flow in a flow-statistics reply. Times in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]

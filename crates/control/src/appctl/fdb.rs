@@ -3,7 +3,7 @@
 use super::bridge;
 use crate::state::State;
 use ofproto::instructions_text;
-use openflow::{FlowSelect, FlowStats, GROUP_ANY, Match, TABLE_ALL, port};
+use openflow::{FlowSelect, FlowStats};
 use std::fmt::Write;
 
 /// Learned addresses.
@@ -118,14 +118,6 @@ pub fn bridge_dump_flows(s: &mut State, args: &[String]) -> Result<String, Strin
     let id = bridge(s, name).map_err(|_| "Unknown bridge")?;
     let now = s.now_ns();
     s.collect();
-    let all = FlowSelect {
-        table: TABLE_ALL,
-        out_port: port::ANY,
-        out_group: GROUP_ANY,
-        cookie: 0,
-        cookie_mask: 0,
-        matching: Match::default(),
-    };
     let mut out = String::new();
     if s.ofproto.bridge_config(id).is_some_and(|c| c.fail_open) {
         out.push_str("duration=0s, n_packets=0, n_bytes=0, priority=15790320,actions=NORMAL\n");
@@ -140,7 +132,7 @@ pub fn bridge_dump_flows(s: &mut State, args: &[String]) -> Result<String, Strin
             flow_line(&f)
         );
     };
-    s.ofproto.each_flow(id, &all, now, each).map_err(|e| e.to_string())?;
+    s.ofproto.each_flow(id, &FlowSelect::default(), now, each).map_err(|e| e.to_string())?;
     Ok(out)
 }
 

@@ -6,8 +6,8 @@ use crate::vlog;
 use datapath::PuntEvent;
 use ofproto::{Event, PacketInContext};
 use openflow::{
-    Action, GROUP_ANY, GroupMod, Instruction, MonitorRequest, MonitorUpdate, NO_BUFFER, OfPort,
-    PacketIn, PortDesc, Reason, Reply, TABLE_ALL, Version, monitor_flag, port, port_state,
+    GROUP_ANY, GroupMod, Instruction, MonitorRequest, MonitorUpdate, NO_BUFFER, PacketIn, PortDesc,
+    Reason, Reply, TABLE_ALL, Version, monitor_flag, port, port_state,
 };
 
 /// A change of a flow, with what it did before if it was modified.
@@ -191,21 +191,9 @@ fn watches(m: &MonitorRequest, update: &MonitorUpdate, old: &[Instruction]) -> b
     m.flags & flag != 0
         && (m.table == TABLE_ALL || m.table == flow.table)
         && (m.out_port == port::ANY
-            || outputs_to(&flow.instructions, m.out_port)
-            || outputs_to(old, m.out_port))
+            || ofproto::outputs_to(&flow.instructions, m.out_port)
+            || ofproto::outputs_to(old, m.out_port))
         && (m.out_group == GROUP_ANY || ofproto::uses_group(&flow.instructions, m.out_group))
         && m.matching.mask.subset_of(&flow.matching.mask)
         && m.matching.key.matches(&flow.matching.key, &m.matching.mask)
-}
-
-fn outputs_to(list: &[Instruction], to: OfPort) -> bool {
-    let actions = list.iter().flat_map(|i| match i {
-        Instruction::Apply(a) | Instruction::Write(a) => a.as_slice(),
-        _ => &[],
-    });
-    actions.into_iter().any(|a| match a {
-        Action::Output { port, .. } | Action::Enqueue { port, .. } => *port == to,
-        Action::Controller { .. } => to == port::CONTROLLER,
-        _ => false,
-    })
 }

@@ -165,9 +165,8 @@ fn meant(m: &MonitorRequest) -> FlowSelect {
         table: m.table,
         out_port: m.out_port,
         out_group: m.out_group,
-        cookie: 0,
-        cookie_mask: 0,
         matching: m.matching.clone(),
+        ..FlowSelect::default()
     }
 }
 
