@@ -46,8 +46,7 @@ async fn timeouts(state: &Shared) {
     loop {
         let more = {
             let mut s = state.borrow_mut();
-            let now = s.now_ns();
-            let more = s.ofproto.expire(now, SLICE);
+            let more = expire(&mut s);
             s.flush_changes();
             more
         };
@@ -56,6 +55,11 @@ async fn timeouts(state: &Shared) {
         }
         tokio::task::yield_now().await;
     }
+}
+
+fn expire(s: &mut State) -> bool {
+    let (now, known) = (s.now_ns(), s.dp.known_ms() * 1_000_000);
+    s.ofproto.expire(now, known, SLICE)
 }
 
 /// Waits until there may be something to do.
@@ -103,8 +107,7 @@ pub fn news(s: &mut State) {
 pub fn tick(s: &mut State) {
     news(s);
     each_second(s);
-    let now = s.now_ns();
-    while s.ofproto.expire(now, SLICE) {}
+    while expire(s) {}
     s.flush_changes();
 }
 

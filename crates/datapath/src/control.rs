@@ -281,7 +281,7 @@ impl Datapath {
         }
         w.flows.all().into_iter().for_each(|i| w.flows.unlinked(i));
         let past = &mut self.past_credits;
-        w.flows.collect(&mut |u| {
+        w.flows.collect(self.aged_ms, &mut |u| {
             past.push(Credit {
                 credits: u.credits.into(),
                 effects: u.effects.cloned(),
@@ -567,9 +567,9 @@ impl Datapath {
         while let Some(r) = w.report() {
             match r {
                 Report::Program(id, ops) => w.flows.program(id, ops),
-                Report::Installed(idx, cold) => {
-                    self.decided.extend(cold.effects.clone());
-                    w.flows.installed(idx, cold);
+                Report::Installed(idx, credits, effects) => {
+                    self.decided.extend(effects.clone());
+                    w.flows.installed(idx, credits, effects);
                 }
                 Report::Unlinked(idx) => w.flows.unlinked(idx),
                 Report::Uncached(credit) => {

@@ -1,5 +1,6 @@
 //! The bounded queues between control and a worker: commands one way, reports the other.
 
+use crate::accounts::Effects;
 use crate::share::Appetite;
 use crate::stats::{PortCell, RxqCell};
 use crate::tx::Route;
@@ -8,7 +9,7 @@ use action::Op;
 use flow::PortNo;
 use packet::Packet;
 use port::{RxQueue, TxQueue};
-use std::any::Any;
+use std::hash::{Hash, Hasher};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -52,7 +53,8 @@ pub(crate) enum Command {
 pub(crate) enum Report {
     /// What a program does that rules reported from now on have.
     Program(u32, Arc<[Op]>),
-    Installed(u32, Cold),
+    /// What it is credited to, and what else control is to be told when it is used.
+    Installed(u32, Credits, Effects),
     Unlinked(u32),
     Uncached(Box<Credit>),
     RxBack(Box<RxSlot>),
@@ -80,18 +82,8 @@ pub(crate) struct RxSlot {
     pub appetite: Appetite,
 }
 
-/// What control keeps of a cached decision.
-pub(crate) struct Cold {
-    pub credits: Credits,
-    pub effects: Option<Arc<dyn Any + Send + Sync>>,
-    /// Already folded.
-    pub packets: u64,
-    pub bytes: u64,
-    /// Unlink was asked for.
-    pub leaving: bool,
-}
-
-/// Counters to credit: there are millions of these lists, and most are short.
+/// Counters to credit: most lists are short.
+#[derive(Clone)]
 pub(crate) enum Credits {
     Few(u8, [u32; 3]),
     #[allow(clippy::box_collection)] // one pointer, not three words
@@ -109,6 +101,26 @@ impl From<&[u32]> for Credits {
     }
 }
 
+impl Default for Credits {
+    fn default() -> Self {
+        Credits::Few(0, [0; 3])
+    }
+}
+
+impl PartialEq for Credits {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Credits {}
+
+impl Hash for Credits {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
 impl std::ops::Deref for Credits {
     type Target = [u32];
     fn deref(&self) -> &[u32] {
@@ -122,7 +134,7 @@ impl std::ops::Deref for Credits {
 /// Traffic of decisions that were not stored.
 pub(crate) struct Credit {
     pub credits: Box<[u32]>,
-    pub effects: Option<Arc<dyn Any + Send + Sync>>,
+    pub effects: Effects,
     pub packets: u64,
     pub bytes: u64,
     pub used_ms: u64,

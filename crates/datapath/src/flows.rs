@@ -1,9 +1,10 @@
 //! Control's half of a worker's table: the cold part of each rule, and exact counting.
 
-use crate::events::{Cold, Command, Credit};
+use crate::accounts::{Accounts, Effects};
+use crate::events::{Command, Credit, Credits};
 use crate::index::Index;
 use crate::invalidate::Areas;
-use crate::lookup::store::{DEAD, Store};
+use crate::lookup::store::{Column, DEAD, Store, Zero};
 use crate::types::{FlowDump, Stale, Used, WorkerId};
 use action::Op;
 use flow::Key;
@@ -15,33 +16,77 @@ const FIRST: usize = 1 << 14;
 /// Rules for which there is memory ahead of the worker.
 const AHEAD: usize = 1 << 16;
 
-/// Cold records of one worker's rules, by rule index.
+/// What control keeps of a rule.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Cold {
+    /// Its account and [`LEAVING`]; 0: control knows no such rule.
+    account: u32,
+    /// Of its counters, what was credited; of the packets modulo 2^32, which is more than a rule can
+    /// meet between two looks at it.
+    packets: u32,
+    bytes: u64,
+}
+
+/// Unlink was asked for.
+const LEAVING: u32 = 1 << 31;
+
+// SAFETY: zero is no rule.
+unsafe impl Zero for Cold {}
+
+impl Cold {
+    fn account(&self) -> Option<u32> {
+        (self.account != 0).then_some(self.account & !LEAVING)
+    }
+}
+
+/// Rules of which all are looked at when somebody asks for counters; beyond, counters are as old as
+/// the last complete pass.
+const COMPLETE: usize = 1 << 18;
+/// Rules that are looked at in one go, at most.
+const SLICE: usize = 1 << 16;
+/// How long a pass over all rules takes, if [`SLICE`] allows.
+const PASS_MS: u64 = 1000;
+
+/// A pass over all rules, some at a time.
+#[derive(Default)]
+struct Pass {
+    /// Where it goes on.
+    hand: usize,
+    /// When it started.
+    since_ms: u64,
+    /// When the last complete one started: of all traffic until then accounts know.
+    known_ms: u64,
+}
+
+/// Control's part of one worker's rules, by rule index.
 pub(crate) struct Flows {
     pub store: Arc<Store>,
-    cold: Vec<Option<Cold>>,
+    cold: Column<Cold>,
+    /// Rules from here on never were.
+    end: usize,
+    accounts: Accounts,
     /// What programs do, by their number.
     programs: Vec<Arc<[Op]>>,
     /// Rules below have memory.
     populated: usize,
-    /// Where the search for idle rules goes on.
-    hand: usize,
+    pass: Pass,
     index: Index,
-    /// Traffic of rules that are gone and of decisions that were never stored.
-    past: Vec<Credit>,
     /// Indices to give back.
     done: Vec<u32>,
 }
 
 impl Flows {
     pub fn new(store: Arc<Store>) -> Self {
+        let room = store.capacity() + 1;
         Flows {
             store,
-            cold: Vec::new(),
+            cold: Column::new(room),
+            end: 0,
+            accounts: Accounts::new(),
             programs: Vec::new(),
             populated: 0,
-            hand: 0,
-            index: Index::new(),
-            past: Vec::new(),
+            pass: Pass::default(),
+            index: Index::new(room),
             done: Vec::new(),
         }
     }
@@ -66,23 +111,18 @@ impl Flows {
     }
 
     /// A rule came.
-    pub fn installed(&mut self, idx: u32, cold: Cold) {
+    pub fn installed(&mut self, idx: u32, credits: Credits, effects: Effects) {
         let i = idx as usize;
-        if self.cold.len() <= i {
-            self.cold.resize_with(i + 1, || None);
-        }
-        self.cold[i] = Some(cold);
+        self.cold[i] = Cold { account: self.accounts.open(credits, effects), packets: 0, bytes: 0 };
+        self.end = self.end.max(i + 1);
         self.index.insert(&self.store, idx);
     }
 
-    /// A rule went: its last traffic is kept for `collect`.
+    /// A rule went: its last traffic is credited.
     pub fn unlinked(&mut self, idx: u32) {
-        if let Some(mut cold) = self.cold.get_mut(idx as usize).and_then(Option::take)
-            && let Some((packets, bytes, used_ms)) = delta(&self.store, idx, &mut cold)
-        {
-            let Cold { credits, effects, .. } = cold;
-            let credits = (*credits).into();
-            self.past.push(Credit { credits, effects, packets, bytes, used_ms });
+        self.look(idx as usize);
+        if let Some(account) = std::mem::take(&mut self.cold[idx as usize]).account() {
+            self.accounts.close(account);
         }
         self.index.remove(&self.store, idx);
         self.done.push(idx);
@@ -90,7 +130,7 @@ impl Flows {
 
     /// A decision was used without being stored.
     pub fn uncached(&mut self, credit: Credit) {
-        self.past.push(credit);
+        self.accounts.credit_once(credit);
     }
 
     /// Indices the worker may use again.
@@ -98,12 +138,16 @@ impl Flows {
         std::mem::take(&mut self.done)
     }
 
-    /// Marks rules as asked to leave; those that already were are left out.
+    /// Marks rules as asked to leave; those that already were are left out. Rules not heard of yet
+    /// stay in: their report is on its way, and unlinking twice is harmless.
     pub fn leaving(&mut self, mut rules: Vec<u32>) -> Option<Command> {
-        rules.retain(|i| match self.cold.get_mut(*i as usize) {
-            Some(Some(c)) => !std::mem::replace(&mut c.leaving, true),
-            // Not heard of yet: the report is on its way, and unlinking twice is harmless.
-            _ => true,
+        rules.retain(|i| {
+            let cold = &mut self.cold[*i as usize];
+            let new = cold.account & LEAVING == 0;
+            if cold.account != 0 {
+                cold.account |= LEAVING;
+            }
+            new
         });
         (!rules.is_empty()).then_some(Command::Unlink(rules))
     }
@@ -122,57 +166,86 @@ impl Flows {
 
     /// Marks every rule with stale effects dead and returns those. Exact as [`Flows::kill`] is.
     pub fn kill_stale(&mut self, stale: &Stale) -> Vec<u32> {
-        let cold = self.cold.iter().enumerate();
-        let effects = cold.filter_map(|(i, c)| Some((i as u32, c.as_ref()?.effects.as_ref()?)));
-        let found = effects.filter(|(_, e)| stale(&***e)).map(|(i, _)| i);
-        found.filter(|i| self.store.kill(*i, self.store.payload(*i))).collect()
+        let accounts = self.accounts.stale(stale);
+        if accounts.is_empty() {
+            return Vec::new();
+        }
+        let found =
+            self.known().filter(|(_, c)| c.account().is_some_and(|a| accounts.contains(&a)));
+        found.map(|(i, _)| i).filter(|i| self.store.kill(*i, self.store.payload(*i))).collect()
     }
 
-    /// Rules unused since `before_ms` among the next `part` in a thousand.
-    pub fn idle(&mut self, before_ms: u64, part: u64) -> Vec<u32> {
-        let n = self.cold.len();
-        let end = (self.hand + 1 + n * part.min(1000) as usize / 1000).min(n);
-        let old = (self.hand..end).filter(|i| {
-            let used = self.store.counters(*i as u32).used_ms.load(Ordering::Relaxed);
-            used < before_ms && self.cold[*i].as_ref().is_some_and(|c| !c.leaving)
-        });
-        let old = old.map(|i| i as u32).collect();
-        self.hand = if end == n { 0 } else { end };
-        old
+    /// Rules that control was told of.
+    fn known(&self) -> impl Iterator<Item = (u32, &Cold)> {
+        let all = self.cold[..self.end].iter().enumerate();
+        all.filter(|(_, c)| c.account != 0).map(|(i, c)| (i as u32, c))
+    }
+
+    /// Looks at some rules, so that `elapsed_ms` after `elapsed_ms` all come by in a second; reports were
+    /// read at `now_ms`. Credits their traffic, and returns those that were not used since `before_ms`.
+    pub fn look_around(&mut self, now_ms: u64, elapsed_ms: u64, before_ms: u64) -> Vec<u32> {
+        let part = self.end as u64 * elapsed_ms.min(PASS_MS) / PASS_MS;
+        let n = (part as usize + 1).min(SLICE);
+        if self.pass.hand == 0 {
+            self.pass.since_ms = now_ms;
+        }
+        let end = (self.pass.hand + n).min(self.end);
+        let mut idle = Vec::new();
+        for i in self.pass.hand..end {
+            let used = self.store.counters(i as u32).used_ms.load(Ordering::Relaxed);
+            if self.look(i) && used < before_ms && self.cold[i].account & LEAVING == 0 {
+                idle.push(i as u32);
+            }
+        }
+        self.pass.hand = end;
+        if end == self.end {
+            self.pass.hand = 0;
+            self.pass.known_ms = self.pass.since_ms;
+        }
+        idle
+    }
+
+    /// Credits a rule's traffic; false: control knows no such rule.
+    fn look(&mut self, i: usize) -> bool {
+        let Some(account) = self.cold[i].account() else { return false };
+        let (cold, c) = (&mut self.cold[i], self.store.counters(i as u32));
+        let o = Ordering::Relaxed;
+        let (packets, bytes) = (c.packets.load(o), c.bytes.load(o));
+        let more = (packets as u32).wrapping_sub(cold.packets);
+        if more != 0 {
+            let more_bytes = bytes - cold.bytes;
+            (cold.packets, cold.bytes) = (packets as u32, bytes);
+            self.accounts.credit(account, more.into(), more_bytes, c.used_ms.load(o));
+        }
+        true
     }
 
     /// Every rule.
     pub fn all(&self) -> Vec<u32> {
-        (0..self.cold.len() as u32).filter(|i| self.cold[*i as usize].is_some()).collect()
+        self.known().map(|(i, _)| i).collect()
     }
 
-    /// What was used since the last call.
-    pub fn collect(&mut self, each: &mut dyn FnMut(Used<'_>)) {
-        for c in self.past.drain(..) {
-            each(Used {
-                credits: &c.credits,
-                effects: c.effects.as_ref(),
-                packets: c.packets,
-                bytes: c.bytes,
-                used_ms: c.used_ms,
+    /// What is known to be used since the last call: all there is if there are not too many rules. Reports
+    /// were read at `now_ms`.
+    pub fn collect(&mut self, now_ms: u64, each: &mut dyn FnMut(Used<'_>)) {
+        if self.end <= COMPLETE {
+            (0..self.end).for_each(|i| {
+                self.look(i);
             });
+            self.pass = Pass { known_ms: now_ms, ..Pass::default() };
         }
-        for (i, cold) in self.cold.iter_mut().enumerate() {
-            let Some(cold) = cold else { continue };
-            if let Some((packets, bytes, used_ms)) = delta(&self.store, i as u32, cold) {
-                let (credits, effects) = (&*cold.credits, cold.effects.as_ref());
-                each(Used { credits, effects, packets, bytes, used_ms });
-            }
-        }
+        self.accounts.collect(each);
+    }
+
+    /// Of all traffic until then [`Flows::collect`] knows.
+    pub fn known_ms(&self) -> u64 {
+        self.pass.known_ms
     }
 
     /// Every rule, for people.
     pub fn dump(&self, worker: WorkerId, out: &mut Vec<FlowDump>) {
-        for (i, cold) in self.cold.iter().enumerate() {
-            if cold.is_none() {
-                continue;
-            }
-            let (i, o) = (i as u32, Ordering::Relaxed);
+        for (i, _) in self.known() {
+            let o = Ordering::Relaxed;
             let payload = self.store.payload(i);
             let words = self.store.mask(payload.mask());
             let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
@@ -193,11 +266,63 @@ impl Flows {
     }
 }
 
-/// Traffic of a rule since it was last asked.
-fn delta(store: &Store, idx: u32, cold: &mut Cold) -> Option<(u64, u64, u64)> {
-    let (c, o) = (store.counters(idx), Ordering::Relaxed);
-    let (packets, bytes) = (c.packets.load(o), c.bytes.load(o));
-    let d = (packets - cold.packets, bytes - cold.bytes);
-    (cold.packets, cold.bytes) = (packets, bytes);
-    (d != (0, 0)).then(|| (d.0, d.1, c.used_ms.load(o)))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lookup::Table;
+    use crate::lookup::mask::{FULL, Words};
+
+    /// A table with `n` rules that were used at 100 ms, each with counter 1.
+    fn filled(n: u64) -> (Table, Flows) {
+        let mut table = Table::new(n as usize);
+        let mut flows = Flows::new(table.store.clone());
+        for i in 0..n {
+            let key: Words = std::array::from_fn(|w| if w == 0 { i + 1 } else { 0 });
+            let rule = table.put(&key, &FULL, 1, n as u32).expect("room");
+            flows.installed(rule, [1][..].into(), None);
+            table.store.counters(rule).add(2, 120, 100);
+        }
+        (table, flows)
+    }
+
+    /// Packets and bytes of everybody since the last time.
+    fn collected(flows: &mut Flows) -> (u64, u64) {
+        let mut sum = (0, 0);
+        flows.accounts.collect(&mut |u| sum = (sum.0 + u.packets, sum.1 + u.bytes));
+        sum
+    }
+
+    #[test]
+    fn a_pass_sees_each_rule_once_and_says_since_when() {
+        let (table, mut flows) = filled(1000);
+        let mut idle = Vec::new();
+        for round in 1..=10 {
+            let now = 5_000 + 100 * round;
+            idle.extend(flows.look_around(now, 100, 5_000));
+            assert_eq!(flows.known_ms(), if round == 10 { 5_100 } else { 0 });
+        }
+        assert_eq!(collected(&mut flows), (2_000, 120_000));
+        assert_eq!(idle.len(), 1000);
+        assert!(flows.leaving(idle.clone()).is_some());
+        assert!(flows.leaving(idle).is_none(), "they were asked once");
+        table.store.counters(7).add(1, 60, 7_000);
+        assert!((0..10).all(|_| flows.look_around(9_000, 100, 5_000).is_empty()));
+        assert_eq!(collected(&mut flows), (1, 60));
+    }
+
+    #[test]
+    fn what_a_rule_that_went_and_a_wrapped_counter_leave_is_credited() {
+        let (table, mut flows) = filled(3);
+        flows.collect(200, &mut |_| ());
+        assert_eq!(flows.known_ms(), 200);
+        table.store.counters(1).add((1 << 32) - 1, 5, 300);
+        table.store.counters(2).add(1, 60, 300);
+        flows.unlinked(2);
+        assert_eq!(collected(&mut flows), (1, 60));
+        flows.collect(400, &mut |_| ());
+        table.store.counters(1).add(3, 5, 300);
+        let mut seen = 0;
+        flows.collect(500, &mut |u| seen += u.packets);
+        assert_eq!((seen, flows.all()), (3, vec![1, 3]));
+    }
 }

@@ -10,14 +10,15 @@
 use crate::invalidate::{Areas, Plan};
 use crate::lookup::fold;
 use crate::lookup::mask::Words;
-use crate::lookup::store::{MASKS, PWORDS, Store};
-use std::collections::HashMap;
+use crate::lookup::store::{Column, MASKS, PWORDS, Store};
 use std::hash::{BuildHasher, RandomState};
 
 /// Questions of one kind to a subtable after which an index pays.
 const PAYS: usize = 8;
 /// Indexes per subtable, the ones under trial included.
 const MOST: usize = 8;
+/// Rules per head from which on an index is made anew with more heads, when it is asked again.
+const FULL: usize = 4;
 /// Rules per hash from which on an index of few bits is worth nothing.
 const LONG: usize = 64;
 
@@ -25,7 +26,7 @@ const LONG: usize = 64;
 pub(crate) struct Index {
     subtables: [Subtable; MASKS],
     /// Where a rule stands in its subtable's list, plus one; 0: nowhere.
-    place: Vec<u32>,
+    place: Column<u32>,
     secret: u64,
     clock: u64,
 }
@@ -38,22 +39,26 @@ struct Subtable {
 }
 
 /// Rules of a subtable by some bits at which it and a kind of region both look.
+#[derive(Default)]
 struct By {
     /// (word, mask) of those.
     bits: Vec<(u8, u64)>,
-    /// Hash of those bits -> first rule; None until it pays.
-    heads: Option<HashMap<u64, u32>>,
-    /// By rule: (previous, next) of the same hash.
+    /// By those bits' hash, modulo their number: the first rule, 0: none. Empty until it pays.
+    heads: Vec<u32>,
+    /// How many of them have rules.
+    taken: usize,
+    /// By rule: (previous, next) under the same head.
     links: Vec<(u32, u32)>,
     asked: usize,
     used: u64,
 }
 
 impl Index {
-    pub fn new() -> Self {
+    /// Of a store with room for indices below `room`.
+    pub fn new(room: usize) -> Self {
         Index {
             subtables: std::array::from_fn(|_| Subtable::default()),
-            place: Vec::new(),
+            place: Column::new(room),
             secret: RandomState::new().hash_one(0x5745_4654u32),
             clock: 0,
         }
@@ -62,9 +67,6 @@ impl Index {
     /// A rule came (its line is readable until it is given back).
     pub fn insert(&mut self, store: &Store, idx: u32) {
         let i = idx as usize;
-        if self.place.len() <= i {
-            self.place.resize(i + 1, 0);
-        }
         let m = store.payload(idx).mask();
         let sub = &mut self.subtables[m];
         if sub.rules.is_empty() {
@@ -126,13 +128,11 @@ impl Subtable {
             i = self.find(both.clone(), clock);
         }
         self.by[i].asked = self.by[i].asked.saturating_add(keys.len());
-        if self.by[i].heads.is_none() {
+        if self.by[i].heads.len() * FULL < self.rules.len() {
             if self.by[i].asked <= PAYS {
                 return self.scan(store, &both, keys, each);
             }
-            self.by[i].heads = Some(HashMap::with_capacity(self.rules.len()));
-            let (by, rules) = (&mut self.by[i], &self.rules);
-            rules.iter().for_each(|r| by.insert(store, secret, *r));
+            self.by[i].build(store, secret, &self.rules);
         }
         let by = &self.by[i];
         keys.iter().for_each(|k| by.lookup(store, secret, &Plan::new(&both, k), k, each));
@@ -145,7 +145,7 @@ impl Subtable {
                 let oldest = (0..MOST).min_by_key(|i| self.by[*i].used).unwrap_or(0);
                 self.by.swap_remove(oldest);
             }
-            self.by.push(By { bits, heads: None, links: Vec::new(), asked: 0, used: 0 });
+            self.by.push(By { bits, ..By::default() });
             self.by.len() - 1
         });
         self.by[i].used = clock;
@@ -178,27 +178,35 @@ fn coarse(both: &[(u8, u64)]) -> Vec<(u8, u64)> {
 impl By {
     /// Do so many rules have so few hashes that looking one up finds too many?
     fn is_poor(&self, rules: usize) -> bool {
-        self.heads.as_ref().is_some_and(|h| rules > h.len() * LONG)
+        !self.heads.is_empty() && rules > self.taken * LONG
     }
 
     fn hash(&self, secret: u64, word: impl Fn(usize) -> u64) -> u64 {
         self.bits.iter().fold(secret, |h, (w, m)| fold(h ^ (word(*w as usize) & m)))
     }
 
-    fn hash_of(&self, store: &Store, secret: u64, idx: u32) -> u64 {
-        self.hash(secret, |w| store.word(idx, w))
+    /// The head of a rule or, of a region, of the rules that may overlap it.
+    fn head(&self, secret: u64, word: impl Fn(usize) -> u64) -> usize {
+        self.hash(secret, word) as usize & (self.heads.len() - 1)
+    }
+
+    /// Anew, with room for as many rules again.
+    fn build(&mut self, store: &Store, secret: u64, rules: &[u32]) {
+        self.heads = vec![0; rules.len().next_power_of_two()];
+        self.taken = 0;
+        rules.iter().for_each(|r| self.insert(store, secret, *r));
     }
 
     fn insert(&mut self, store: &Store, secret: u64, idx: u32) {
-        if self.heads.is_none() {
+        if self.heads.is_empty() {
             return;
         }
-        let (i, h) = (idx as usize, self.hash_of(store, secret, idx));
+        let (i, head) = (idx as usize, self.head(secret, |w| store.word(idx, w)));
         if self.links.len() <= i {
             self.links.resize(i + 1, (0, 0));
         }
-        let Some(heads) = &mut self.heads else { return };
-        let next = heads.insert(h, idx).unwrap_or(0);
+        let next = std::mem::replace(&mut self.heads[head], idx);
+        self.taken += usize::from(next == 0);
         self.links[i] = (0, next);
         if next != 0 {
             self.links[next as usize].0 = idx;
@@ -206,20 +214,20 @@ impl By {
     }
 
     fn remove(&mut self, store: &Store, secret: u64, idx: u32) {
-        if self.heads.is_none() {
+        if self.heads.is_empty() {
             return;
         }
-        let h = self.hash_of(store, secret, idx);
         let (before, after) = self.links[idx as usize];
         if after != 0 {
             self.links[after as usize].0 = before;
         }
-        let Some(heads) = &mut self.heads else { return };
-        match (before, after) {
-            (0, 0) => drop(heads.remove(&h)),
-            (0, next) => drop(heads.insert(h, next)),
-            (before, next) => self.links[before as usize].1 = next,
+        if before != 0 {
+            self.links[before as usize].1 = after;
+            return;
         }
+        let head = self.head(secret, |w| store.word(idx, w));
+        self.heads[head] = after;
+        self.taken -= usize::from(after == 0);
     }
 
     fn lookup(
@@ -230,8 +238,7 @@ impl By {
         key: &Words,
         each: &mut dyn FnMut(u32),
     ) {
-        let h = self.hash(secret, |w| key[w]);
-        let mut idx = self.heads.as_ref().and_then(|m| m.get(&h)).copied().unwrap_or(0);
+        let mut idx = self.heads[self.head(secret, |w| key[w])];
         while idx != 0 {
             if plan.hits(store, idx) {
                 each(idx);

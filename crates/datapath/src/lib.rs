@@ -15,6 +15,7 @@
 //! - Every packet that met a decision is credited exactly once through [`Datapath::collect`].
 //! - After [`Datapath::ticket_done`] no packet received later meets an old decision.
 
+mod accounts;
 mod balance;
 mod clock;
 mod compose;

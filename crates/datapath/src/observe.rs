@@ -12,8 +12,6 @@ use port::Service;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// How long a search of all flows for idle ones takes; a part of it each time.
-const AGE_MS: u64 = 1000;
 /// Longest packet that can be injected.
 const LONGEST: usize = 65_535;
 
@@ -31,11 +29,10 @@ impl Datapath {
         let since = now_ms.saturating_sub(self.aged_ms);
         if since > 0 {
             self.aged_ms = now_ms;
-            let part = since * 1000 / AGE_MS;
             let before = now_ms.saturating_sub(self.settings.max_idle_ms);
             for w in self.workers.iter_mut().flatten() {
                 w.flows.provide();
-                let idle = w.flows.idle(before, part);
+                let idle = w.flows.look_around(now_ms, since, before);
                 if let Some(c) = w.flows.leaving(idle) {
                     w.send(c);
                 }
@@ -153,7 +150,8 @@ impl Datapath {
         Ok(())
     }
 
-    /// Every decision's traffic since the last call, exactly once.
+    /// Traffic since the last call, exactly once: all of it if no worker has more than 262,144 flows, else what
+    /// is known by now (see [`Datapath::known_ms`]).
     pub fn collect(&mut self, each: &mut dyn FnMut(Used<'_>)) {
         self.pump();
         for c in self.past_credits.drain(..) {
@@ -166,8 +164,13 @@ impl Datapath {
             });
         }
         for w in self.workers.iter_mut().flatten() {
-            w.flows.collect(each);
+            w.flows.collect(self.aged_ms, each);
         }
+    }
+
+    /// [`Datapath::collect`] knew of all traffic until then: with millions of flows one to two seconds ago.
+    pub fn known_ms(&self) -> u64 {
+        self.workers.iter().flatten().map(|w| w.flows.known_ms()).min().unwrap_or(self.aged_ms)
     }
 
     /// Every cached flow.

@@ -58,7 +58,7 @@ fn changes(sw: &mut Switch, br: BridgeId, n: u32) {
         while sw.untidy() {
             sw.tidy(4096);
         }
-        sw.expire(0, 1);
+        sw.expire(0, 0, 1);
     });
     timed("delete all", || {
         run(sw, flow_mod(FlowModCommand::Delete, Match::default(), 0));
@@ -67,7 +67,7 @@ fn changes(sw: &mut Switch, br: BridgeId, n: u32) {
         while sw.untidy() {
             sw.tidy(4096);
         }
-        sw.expire(0, 1);
+        sw.expire(0, 0, 1);
     });
     timed("add all in a bundle", || {
         let items = (0..n).map(|i| Ok(BundleItem::Flow(add(i))));
@@ -85,7 +85,7 @@ fn changes(sw: &mut Switch, br: BridgeId, n: u32) {
         while sw.untidy() {
             sw.tidy(4096);
         }
-        sw.expire(0, 1);
+        sw.expire(0, 0, 1);
     });
 }
 

@@ -1,6 +1,6 @@
 //! Timeouts of flows and learned addresses.
 
-use crate::flow_mod::deadline;
+use crate::flow_mod::deadlines;
 use crate::switch::Switch;
 use crate::types::BridgeId;
 use openflow::Removed;
@@ -8,9 +8,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 impl Switch {
-    /// Removes what timed out, at most `n` flows of it; `now` in ns. Call after crediting the datapath's
-    /// counters. Costs nothing for flows without timeouts. True: there is more.
-    pub fn expire(&mut self, now: u64, n: usize) -> bool {
+    /// Removes what timed out, at most `n` flows of it; `now` in ns. Until `known` all use of flows was
+    /// credited: what was idle until then goes. Costs nothing for flows without timeouts. True: there is more.
+    pub fn expire(&mut self, now: u64, known: u64, n: usize) -> bool {
         if self.busy() {
             // What is about to change is looked at afterwards.
             return false;
@@ -23,7 +23,7 @@ impl Switch {
         {
             left -= 1;
             self.timers.pop();
-            if let Some((bridge, reason)) = self.due(id, now) {
+            if let Some((bridge, reason)) = self.due(id, now, known) {
                 due.entry(bridge).or_default().push((id, reason));
             }
         }
@@ -47,17 +47,19 @@ impl Switch {
     }
 
     /// Is it time for a flow to go, and why? Sets its timer again if it is not.
-    fn due(&mut self, id: u32, now: u64) -> Option<(BridgeId, Removed)> {
+    fn due(&mut self, id: u32, now: u64, known: u64) -> Option<(BridgeId, Removed)> {
         let rec = self.slots.flow(id)?;
-        let at = deadline(rec)?;
-        if at > now {
-            // Used since, or another flow has the id now.
-            self.timers.push(Reverse((at, id)));
-            return None;
-        }
-        let hard_at = rec.modified.saturating_add(u64::from(rec.hard) * 1_000_000_000);
-        let hard = rec.hard != 0 && hard_at <= now;
-        let reason = if hard { Removed::HardTimeout } else { Removed::IdleTimeout };
+        let (idle, hard) = deadlines(rec);
+        let reason = match (idle, hard) {
+            (_, Some(at)) if at <= now => Removed::HardTimeout,
+            (Some(at), _) if at <= known.min(now) => Removed::IdleTimeout,
+            _ => {
+                // Used since, or perhaps, or another flow has the id now.
+                let at = idle.into_iter().chain(hard).min()?;
+                self.timers.push(Reverse((at.max(now + 1), id)));
+                return None;
+            }
+        };
         Some((BridgeId(rec.bridge), reason))
     }
 

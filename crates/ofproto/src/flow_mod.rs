@@ -344,7 +344,8 @@ impl Switch {
     }
 
     pub(crate) fn set_timer(&mut self, rec: &FlowRec, id: u32) {
-        if let Some(at) = deadline(rec) {
+        let (idle, hard) = deadlines(rec);
+        if let Some(at) = idle.into_iter().chain(hard).min() {
             self.timers.push(Reverse((at, id)));
         }
     }
@@ -357,13 +358,11 @@ impl Switch {
     }
 }
 
-/// When a flow times out if it is not used again, ns.
-pub(crate) fn deadline(rec: &FlowRec) -> Option<u64> {
+/// When a flow times out if it is not used again, and when in any case, ns.
+pub(crate) fn deadlines(rec: &FlowRec) -> (Option<u64>, Option<u64>) {
     const S: u64 = 1_000_000_000;
     let after = |since: u64, s: u16| (s != 0).then(|| since.saturating_add(u64::from(s) * S));
-    let idle = after(rec.used.max(rec.modified), rec.idle);
-    let hard = after(rec.modified, rec.hard);
-    idle.into_iter().chain(hard).min()
+    (after(rec.used.max(rec.modified), rec.idle), after(rec.modified, rec.hard))
 }
 
 pub(crate) fn wanted(s: &Select<'_>, rule: &FlowRule) -> bool {

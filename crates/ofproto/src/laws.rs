@@ -371,9 +371,9 @@ fn timeouts_end_flows_with_a_reason() {
     lab.add(hard);
     let d = lab.decide(&packet("in_port=1,udp"));
     lab.sw.credit(d.credits[0], 1, 60, 8 * S);
-    lab.sw.expire(12 * S, usize::MAX);
+    lab.sw.expire(12 * S, 12 * S, usize::MAX);
     assert_eq!(lab.dump().len(), 2);
-    lab.sw.expire(18 * S, usize::MAX);
+    lab.sw.expire(18 * S, 18 * S, usize::MAX);
     let events = lab.sw.take_events();
     let reasons: Vec<Removed> = events
         .iter()

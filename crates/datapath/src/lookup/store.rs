@@ -5,7 +5,7 @@
 //! only after folding its counters, so a line never changes under a reader.
 
 use crate::parse::Line;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Masks a table may have (subtable 0 is the full mask); their numbers fit a payload's 8 bits.
@@ -127,6 +127,37 @@ impl<T> Drop for Reserved<T> {
         let bytes = (self.len * size_of::<T>()).max(4096);
         // SAFETY: our own mapping, nobody refers to it any more.
         unsafe { libc::munmap(self.base.cast(), bytes) };
+    }
+}
+
+/// A value per rule for one owner, zero at first; costs nothing for rules that never were, and
+/// nothing moves when there are more.
+pub(crate) struct Column<T: Zero>(Reserved<T>);
+
+/// # Safety
+/// All zeros are a value.
+pub(crate) unsafe trait Zero: Copy {}
+// SAFETY: so they are.
+unsafe impl Zero for u32 {}
+
+impl<T: Zero> Column<T> {
+    pub fn new(len: usize) -> Self {
+        Column(Reserved::new(len))
+    }
+}
+
+impl<T: Zero> Deref for Column<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` values that are zero or were written; nobody else has the memory.
+        unsafe { std::slice::from_raw_parts(self.0.at(0), self.0.len()) }
+    }
+}
+
+impl<T: Zero> DerefMut for Column<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.0.at(0), self.0.len()) }
     }
 }
 

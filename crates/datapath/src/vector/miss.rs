@@ -2,7 +2,7 @@
 
 use super::Vector;
 use crate::clock::cycles;
-use crate::events::{Cold, Credit, Report};
+use crate::events::{Credit, Report};
 use crate::lookup::Spot;
 use crate::lookup::mask::Words;
 use crate::parse::Line;
@@ -213,17 +213,10 @@ impl Vector {
     }
 
     fn report_installed(&mut self, idx: u32, d: &mut Decision, now_ms: u64) {
-        let cold = Cold {
-            credits: d.credits.as_slice().into(),
-            effects: d.effects.take(),
-            packets: 0,
-            bytes: 0,
-            leaving: false,
-        };
         // Its age counts from now.
         self.table.store.counters(idx).used_ms.store(now_ms, Ordering::Relaxed);
         self.shared.perf.installed.add(1);
-        self.report(Report::Installed(idx, cold));
+        self.report(Report::Installed(idx, d.credits.as_slice().into(), d.effects.take()));
     }
 
     /// The decision holds for this packet only: credit it, and drop its program after the vector.
