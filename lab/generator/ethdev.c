@@ -41,8 +41,10 @@ rx_release(struct rte_eth_dev *dev, uint16_t index)
 		return;
 	rte_mempool_put_bulk(q->pool, (void **)q->ring, q->ring_size);
 	rte_free(q->ring);
+	rte_free(q->scratch);
 	order_free(&q->order);
 	q->ring = NULL;
+	q->scratch = NULL;
 }
 
 /* Where a packet starts in each buffer of the pool, if it is the same for all. */
@@ -121,6 +123,9 @@ rx_setup(struct rte_eth_dev *dev, uint16_t index, uint16_t descriptors, unsigned
 	dev->data->rx_queues[index] = q;
 	init_rx(q, d, dev->data->port_id, index, dev->data->nb_rx_queues);
 	ret = find_offset(q);
+	q->scratch = rte_zmalloc(NULL, q->buffer_offset + MAX_SIZE, RTE_CACHE_LINE_SIZE);
+	if (!ret && !q->scratch)
+		ret = -ENOMEM;
 	if (!ret)
 		ret = order_init(&q->order, &d->config, index, dev->data->nb_rx_queues);
 	if (ret)

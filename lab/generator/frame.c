@@ -11,9 +11,6 @@
 
 #include "write.h"
 
-#define OUTER_SRC 0xac100001u
-#define OUTER_DST 0xac1f0001u
-
 static const uint16_t header_bytes[] = {
 	[KIND_UDP4] = 42, [KIND_TCP4] = 54, [KIND_UDP6] = 62, [KIND_VLAN] = 46, [KIND_VXLAN] = 92,
 	[KIND_TABLE] = 54, [KIND_PCAP] = 0,
@@ -36,7 +33,10 @@ frame_init(struct frame_constants *f, const struct device *device, uint16_t port
 	f->rules = divisor_of(config->kind == KIND_TABLE ? device->table.n :
 			      config->kind == KIND_PCAP  ? device->replay.n :
 							   config->rules);
-	udp4_init(f);
+	f->length = config->size > SIZE_UNIFORM ? config->size - RTE_ETHER_CRC_LEN : 0;
+	f->sourced = config->order == ORDER_BURST || config->order == ORDER_SCATTER;
+	f->one_source = config->order == ORDER_SCATTER;
+	f->vnis = divisor_of(config->vnis);
 	f->new_rules = divisor_of(device->table.n_new ? device->table.n_new : 1);
 	f->macs = divisor_of(config->kind == KIND_VXLAN ? config->guests : config->dmacs);
 }
@@ -61,15 +61,33 @@ plan_lengths(struct rx_queue *q, struct plan *plan, uint32_t n)
 	}
 }
 
-/* Fills `out` with remainders. */
+/* Fills `out` with remainders; n is a multiple of eight, for SIMD. */
 static void
-plan_remainders(uint32_t *out, const uint32_t *in, uint32_t n, struct divisor d)
+plan_remainders(uint32_t *restrict out, const uint32_t *restrict in, uint32_t n, struct divisor d)
 {
-	if (d.n == 1)
-		memset(out, 0, n * sizeof *out);
-	else
-		for (uint32_t i = 0; i < n; i++)
-			out[i] = remainder_of(in[i], &d);
+	for (uint32_t i = 0; i < n; i += 8)
+		for (uint32_t k = i; k < i + 8; k++)
+			out[k] = d.n == 1 ? 0 : remainder_of(in[k], &d);
+}
+
+/* Rules and MACs of flows; of VXLAN's outer sources, guests and VNIs. */
+static void
+plan_fields(const struct rx_queue *q, struct plan *plan, uint32_t n)
+{
+	const struct frame_constants *f = &q->frame;
+
+	n = RTE_ALIGN_CEIL(n, 8);
+	if (q->config->kind != KIND_VXLAN) {
+		plan_remainders(plan->rule, plan->flow, n, f->rules);
+		plan_remainders(plan->mac, plan->flow, n, f->macs);
+		return;
+	}
+	if (!f->sourced)
+		memcpy(plan->source, plan->flow, n * sizeof *plan->source);
+	plan_remainders(plan->mac, plan->source, n, f->macs);
+	plan_remainders(plan->rule, plan->mac, n, f->vnis);
+	for (uint32_t i = 0; i < n; i++)
+		plan->rule[i] += 100;
 }
 
 /* An IPv4 and UDP header; the UDP checksum is 0: none (RFC 768). */
@@ -117,21 +135,6 @@ write_udp6(uint8_t *at, uint32_t flow, uint32_t rule, uint16_t sport, uint32_t l
 }
 
 static __rte_always_inline void
-write_vxlan(const struct rx_queue *q, uint8_t *at, uint32_t flow, uint32_t source, uint32_t guest,
-	    uint32_t length)
-{
-	const struct config *c = q->config;
-	uint32_t inner_src = SRC_NET + (c->order == ORDER_SCATTER ? 0 : flow);
-	uint32_t low = flow & 0x3fff, vni = 100 + (c->vnis == 1 ? 0 : guest % c->vnis);
-
-	write_eth(at, 0, 0, q->frame.port, 0x0800);
-	write_udp4(at + 14, length - 14, OUTER_SRC + (source & 1023), OUTER_DST, 49152 + low, 4789);
-	put64(at + 42, 8 | be32(vni << 8) << 32); /* RFC 7348 section 5: the VNI is valid */
-	write_eth(at + 50, 1, guest, q->frame.port, 0x0800);
-	write_udp4(at + 64, length - 64, inner_src, DST_NET + flow, 1024 + low, DPORT);
-}
-
-static __rte_always_inline void
 write_flat(const struct rx_queue *q, uint8_t *at, enum kind kind, uint32_t flow, uint32_t rule, uint32_t dmac,
 	   uint32_t length, struct words stamp)
 {
@@ -154,22 +157,17 @@ write_flat(const struct rx_queue *q, uint8_t *at, enum kind kind, uint32_t flow,
 }
 
 static __rte_always_inline void
-write_frame(struct rx_queue *q, uint8_t *at, enum kind kind, const struct plan *plan, const uint32_t *source,
-	    uint32_t i, uint32_t length, uint32_t tsc)
+write_frame(struct rx_queue *q, uint8_t *at, enum kind kind, const struct plan *plan, uint32_t i, uint32_t length)
 {
-	uint32_t flow = plan->flow[i];
-	struct words last;
+	struct words last = {plan->mark[i] | (uint64_t)plan->flow[i] << 32,
+			     plan->sequence[i] | (uint64_t)plan->tsc[i] << 32};
 
 	if (kind == KIND_PCAP) {
 		memcpy(at, q->replay->bytes + q->replay->packets[plan->rule[i]].at, length);
 		return;
 	}
-	last = stamp(q, flow, tsc);
-	if (kind == KIND_VXLAN)
-		write_vxlan(q, at, flow, source[i], plan->mac[i], length);
-	else
-		write_flat(q, at, kind, flow, plan->rule[i], plan->mac[i], length, last);
-	if (kind == KIND_TCP4 || kind == KIND_UDP6)
+	write_flat(q, at, kind, plan->flow[i], plan->rule[i], plan->mac[i], length, last);
+	if (kind != KIND_VLAN)
 		return;
 	if (likely(length >= header_bytes[kind] + sizeof(struct stamp)))
 		put_words(at + length - sizeof(struct stamp), last);
@@ -177,30 +175,23 @@ write_frame(struct rx_queue *q, uint8_t *at, enum kind kind, const struct plan *
 		memset(at + header_bytes[kind], 0, length - header_bytes[kind]);
 }
 
+/* Packet by packet: kinds whose payload is summed, or that are not measured with. */
 static __rte_always_inline uint64_t
-burst(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, uint32_t n, enum kind kind, bool fixed,
-      uint32_t tsc, uint32_t step)
+burst(struct rx_queue *q, struct rte_mbuf **packets, const struct plan *plan, uint32_t n, enum kind kind)
 {
-	uint32_t length = q->config->size - RTE_ETHER_CRC_LEN;
-	bool sourced = q->config->order == ORDER_BURST || q->config->order == ORDER_SCATTER;
-	const uint32_t *source = sourced ? plan->source : plan->flow;
 	uint64_t bytes = 0;
 
-	plan_remainders(plan->rule, plan->flow, n, q->frame.rules);
-	plan_remainders(plan->mac, kind == KIND_VXLAN ? source : plan->flow, n, q->frame.macs);
 	for (uint32_t i = 0; i < n; i++) {
 		struct rte_mbuf *m = packets[i];
+		uint32_t length = q->frame.length ? q->frame.length : plan->length[i];
 
 		if (i + PREFETCH < n)
 			prefetch(q, packets[i + PREFETCH]);
 		if (kind == KIND_PCAP)
 			length = q->replay->packets[plan->rule[i]].length;
-		else if (!fixed)
-			length = plan->length[i];
 		bytes += length;
 		write_mbuf(q, m, length, _mm_crc32_u32(q->stream, plan->flow[i]));
-		write_frame(q, (uint8_t *)m + q->buffer_offset, kind, plan, source, i, length, tsc);
-		tsc += step;
+		write_frame(q, (uint8_t *)m + q->buffer_offset, kind, plan, i, length);
 	}
 	prefetch_next(q);
 	return bytes;
@@ -209,26 +200,24 @@ burst(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, uint32_t
 uint64_t
 frame_burst(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, uint32_t n, uint32_t tsc, uint32_t step)
 {
-	bool fixed = q->config->size > SIZE_UNIFORM;
-
-	if (!fixed)
+	if (!q->frame.length)
 		plan_lengths(q, plan, n);
+	plan_fields(q, plan, n);
+	plan_stamps(q, plan, n, tsc, step);
 	switch (q->config->kind) {
 	case KIND_UDP4:
 	case KIND_TABLE:
-		plan_remainders(plan->rule, plan->flow, n, q->frame.rules);
-		plan_remainders(plan->mac, plan->flow, n, q->frame.macs);
-		return udp4_burst(q, packets, plan, n, tsc, step);
-	case KIND_TCP4:
-		return burst(q, packets, plan, n, KIND_TCP4, fixed, tsc, step);
-	case KIND_UDP6:
-		return burst(q, packets, plan, n, KIND_UDP6, fixed, tsc, step);
-	case KIND_VLAN:
-		return burst(q, packets, plan, n, KIND_VLAN, fixed, tsc, step);
+		return udp4_burst(q, packets, plan, n);
 	case KIND_VXLAN:
-		return burst(q, packets, plan, n, KIND_VXLAN, fixed, tsc, step);
+		return vxlan_burst(q, packets, plan, n);
+	case KIND_TCP4:
+		return burst(q, packets, plan, n, KIND_TCP4);
+	case KIND_UDP6:
+		return burst(q, packets, plan, n, KIND_UDP6);
+	case KIND_VLAN:
+		return burst(q, packets, plan, n, KIND_VLAN);
 	case KIND_PCAP:
-		return burst(q, packets, plan, n, KIND_PCAP, true, tsc, step);
+		return burst(q, packets, plan, n, KIND_PCAP);
 	}
 	return 0;
 }

@@ -1,6 +1,7 @@
 /* Transmit: counts, checks what the stamps say, frees. */
 #include <string.h>
 
+#include <immintrin.h>
 #include <rte_branch_prediction.h>
 #include <rte_cycles.h>
 #include <rte_memzone.h>
@@ -101,47 +102,71 @@ learn_pool(struct tx_queue *q, struct rte_mbuf *m)
 	q->unzoned = !find.size;
 }
 
-/* Looks at one packet; not 0 if it cannot go back to the pool as it is. */
-static __rte_always_inline uint64_t
-look(struct tx_queue *q, const struct rte_mbuf *m, struct current *current, uint64_t *bytes, uint64_t *tracked)
+static __rte_noinline uint64_t
+look_tracked(struct tx_queue *q, const struct rte_mbuf *m, const struct stamp *s, struct current *current)
+{
+	if (m->nb_segs != 1)
+		return 0;
+	check_sequence(q, current, s);
+	return 1;
+}
+
+/* What is not 0 if packets cannot go back to the pool as they are. */
+struct unusual {
+	__m128i words; /* of refcnt, nb_segs and flags */
+	uint64_t outside;
+};
+
+/* Looks at one packet, at as little of it as possible. */
+static __rte_always_inline void
+look(struct tx_queue *q, const struct rte_mbuf *m, struct unusual *u)
+{
+	const __m128i usual = _mm_set_epi64x(0, SIMPLE);
+	uint64_t offset = (uintptr_t)m - q->pool_start;
+
+	u->words = _mm_or_si128(u->words, _mm_xor_si128(usual, _mm_loadu_si128((const void *)&m->rearm_data)));
+	u->outside |= offset | (q->pool_size - 1 - offset);
+}
+
+static __rte_always_inline const struct stamp *
+tracked_stamp(const struct rte_mbuf *m)
 {
 	uint32_t length = m->data_len;
-	const struct stamp *s;
-	uint64_t rearm;
+	const struct stamp *s = (const void *)((const uint8_t *)m->buf_addr + m->data_off + length - sizeof *s);
 
-	memcpy(&rearm, &m->rearm_data, sizeof rearm);
-	*bytes += m->pkt_len;
-	if (q->track && likely(length >= sizeof *s)) {
-		s = (const void *)((const uint8_t *)m->buf_addr + (uint16_t)rearm + length - sizeof *s);
-		if (s->magic == STAMP_TRACKED && likely((uint16_t)(rearm >> 32) == 1)) {
-			check_sequence(q, current, s);
-			++*tracked;
-		}
-	}
-	return ((rearm ^ SIMPLE) & SIMPLE_MASK) | (m->ol_flags & SHARED_FLAGS) |
-	       ((uintptr_t)m - q->pool_start >= q->pool_size);
+	return likely(length >= sizeof *s) && unlikely(s->magic == STAMP_TRACKED) ? s : NULL;
 }
 
 uint16_t
 weftgen_tx(void *queue, struct rte_mbuf **packets, uint16_t n)
 {
 	struct tx_queue *q = queue;
-	uint64_t now = rte_rdtsc(), bytes = 0, special = 0, tracked = 0;
+	uint64_t now = rte_rdtsc(), bytes = 0, tracked = 0;
 	struct current current = {&q->slots[0], q->slots[0]};
+	struct unusual u = {};
 
 	if (!n)
 		return 0;
 	if (unlikely((uintptr_t)packets[0] - q->pool_start >= q->pool_size))
 		learn_pool(q, packets[0]);
-	for (uint16_t i = 0; i < n; i++)
-		special |= look(q, packets[i], &current, &bytes, &tracked);
+	for (uint16_t i = 0; i < n; i++) {
+		look(q, packets[i], &u);
+		bytes += packets[i]->pkt_len;
+	}
+	for (uint16_t i = 0; q->track && i < n; i++) {
+		const struct stamp *s = tracked_stamp(packets[i]);
+
+		if (s)
+			tracked += look_tracked(q, packets[i], s, &current);
+	}
 	*current.slot = current.value;
 	sample_latency(q, packets[0], now);
 	q->counters->tracked += tracked;
 	q->counters->bytes += bytes;
 	q->counters->packets += n;
 	q->counters->tsc = now;
-	if (likely(!special))
+	u.words = _mm_and_si128(u.words, _mm_set_epi64x(SHARED_FLAGS, SIMPLE_MASK));
+	if (likely(_mm_testz_si128(u.words, u.words) && !(u.outside >> 63)))
 		rte_mempool_put_bulk(q->pool, (void **)packets, n);
 	else
 		for (uint16_t i = 0; i < n; i++)

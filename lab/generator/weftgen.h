@@ -3,7 +3,9 @@
  * args.c    the device arguments
  * order.c   which flow comes next
  * frame.c   what a flow's frame looks like
- * udp4.c    the same for plain UDP frames, a burst at a time
+ * udp4.c    the same for plain UDP frames, eight at a time
+ * vxlan.c   the same for VXLAN
+ * stamp.c   what the packets' stamps say
  * file.c    flows and packets that come from a file
  * rx.c      receive: the rotation of buffers, rate, metadata
  * tx.c      transmit: counts, sequence and latency checks, free
@@ -124,23 +126,20 @@ struct order_state {
 	struct zipf *zipf;
 };
 
-/* What one burst is made of, before it is written. `source`, the outer source, is set by burst and scatter only. */
+/* What one burst is made of, before it is written. */
 struct plan {
 	uint32_t flow[MAX_BURST];
-	uint32_t source[MAX_BURST];
-	uint32_t rule[MAX_BURST];
+	uint32_t source[MAX_BURST]; /* vxlan: the outer source */
+	uint32_t rule[MAX_BURST];   /* vxlan: the VNI */
 	uint32_t mac[MAX_BURST];
-	uint16_t length[MAX_BURST];
-	/* udp4 and table, see udp4.c: fields, then words as they stand in the frame. */
-	uint32_t src[MAX_BURST], dst[MAX_BURST], ports[MAX_BURST];
-	uint64_t at24[MAX_BURST], at32[MAX_BURST];
-	uint64_t stamp_low[MAX_BURST], stamp_high[MAX_BURST];
+	uint32_t length[MAX_BURST]; /* unless all have the same */
+	uint32_t src[MAX_BURST], dst[MAX_BURST], ports[MAX_BURST]; /* udp4 and table */
+	uint32_t mark[MAX_BURST], sequence[MAX_BURST], tsc[MAX_BURST]; /* stamps, with the flow */
 };
 
 /* Remainders without division: for a < 2^28, a / n = a multiplier >> shift (Granlund and Montgomery 1994). */
 struct divisor {
-	uint32_t n, shift;
-	uint64_t multiplier;
+	uint32_t n, shift, multiplier;
 };
 
 static inline struct divisor
@@ -157,20 +156,23 @@ divisor_of(uint32_t n)
 static inline uint32_t
 remainder_of(uint32_t a, const struct divisor *d)
 {
-	return a - (uint32_t)(a * d->multiplier >> d->shift) * d->n;
+	return a - (uint32_t)((uint64_t)a * d->multiplier >> d->shift) * d->n;
 }
 
 struct frame_constants {
-	struct divisor rules, macs, new_rules;
+	struct divisor rules, macs, new_rules, vnis;
 	uint32_t flows;
-	uint16_t header;                /* bytes before the payload */
-	uint8_t port;                   /* last byte of the source MAC */
-	uint8_t first[32] __rte_aligned(32); /* of a UDP frame */
+	uint32_t length; /* of every buffer; 0: they differ */
+	uint16_t header; /* bytes before the payload */
+	uint8_t port;    /* last byte of the source MAC */
+	bool sourced;    /* `order` says what the outer source is; else it goes with the flow */
+	bool one_source; /* of inner packets */
 };
 
 struct rx_queue {
 	struct rte_mempool *pool;
 	struct rte_mbuf **ring;
+	uint8_t *scratch; /* a buffer that nobody reads */
 	uint32_t head, ring_size, buffer_offset;
 	uint32_t stream;
 	uint32_t track_mask, track_shift, bursts;
@@ -232,10 +234,12 @@ void frame_init(struct frame_constants *frame, const struct device *device, uint
 uint64_t frame_burst(struct rx_queue *queue, struct rte_mbuf **packets, struct plan *plan, uint32_t n, uint32_t tsc,
 		     uint32_t step);
 
-/* udp4.c: frame_burst() for kind udp4 and for table. */
-void udp4_init(struct frame_constants *frame);
-uint64_t udp4_burst(struct rx_queue *queue, struct rte_mbuf **packets, struct plan *plan, uint32_t n, uint32_t tsc,
-		    uint32_t step);
+/* udp4.c, vxlan.c: frame_burst() for kind udp4 and for table; for vxlan. The stamps are planned. */
+uint64_t udp4_burst(struct rx_queue *queue, struct rte_mbuf **packets, struct plan *plan, uint32_t n);
+uint64_t vxlan_burst(struct rx_queue *queue, struct rte_mbuf **packets, struct plan *plan, uint32_t n);
+
+/* stamp.c: the i-th packet was made, or due, at tsc + i step. */
+void plan_stamps(struct rx_queue *queue, struct plan *plan, uint32_t n, uint32_t tsc, uint32_t step);
 
 /* file.c: 0, or a negative errno after one log line. */
 int file_load(struct device *device);

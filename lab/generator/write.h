@@ -1,4 +1,4 @@
-/* Stores into frames and buffers, for frame.c and udp4.c. */
+/* Stores into frames and buffers, packet by packet. */
 #ifndef WRITE_H
 #define WRITE_H
 
@@ -32,20 +32,6 @@ put32(uint8_t *at, uint32_t value)
 struct words {
 	uint64_t low, high;
 };
-
-static __rte_always_inline struct words
-stamp(struct rx_queue *q, uint32_t flow, uint32_t tsc)
-{
-	uint32_t local = flow - q->order.first;
-	uint32_t slot = local >> q->track_shift;
-
-	if ((local & q->track_mask) == 0 && slot < SLOTS)
-		return (struct words){
-			STAMP_TRACKED | (q->stream | slot << STAMP_STREAM_BITS) << 16 | (uint64_t)flow << 32,
-			q->slots[slot]++ | (uint64_t)tsc << 32,
-		};
-	return (struct words){STAMP_PLAIN | q->stream << 16 | (uint64_t)flow << 32, (uint64_t)tsc << 32};
-}
 
 static __rte_always_inline void
 put_words(uint8_t *at, struct words words)

@@ -52,6 +52,12 @@ pub struct Case {
     /// Those of them that a run has which is not full; all if empty.
     #[serde(default)]
     pub short_sizes: Vec<u32>,
+    /// One row for each number of guests, likewise; `{guests}` in `source` is that number, and there are as many rules.
+    #[serde(default)]
+    pub guest_counts: Vec<u32>,
+    /// Those of them that a run has which is not full; all if empty.
+    #[serde(default)]
+    pub short_guest_counts: Vec<u32>,
     /// Left to full runs.
     #[serde(default)]
     pub full: bool,
@@ -88,6 +94,9 @@ pub struct Case {
     /// The packet size of this row, when it is one of several.
     #[serde(skip)]
     pub size: Option<u32>,
+    /// The number of guests of this row, when it is one of several.
+    #[serde(skip)]
+    pub count: Option<u32>,
 }
 
 /// Which of the generator's ports are behind a VXLAN tunnel.
@@ -158,8 +167,11 @@ fn yes() -> bool {
 }
 
 impl Case {
-    /// One case per size.
+    /// One case per size or number of guests.
     fn expand(&self) -> Vec<Case> {
+        if !self.guest_counts.is_empty() {
+            return self.guest_counts.iter().map(|n| self.with_guests(*n)).collect();
+        }
         if self.sizes.is_empty() {
             return vec![self.clone()];
         }
@@ -173,15 +185,34 @@ impl Case {
         self.sizes.iter().enumerate().map(of_size).collect()
     }
 
-    /// Does a run have it which is not full?
-    fn in_short(&self) -> bool {
-        let size = |s: u32| self.short_sizes.is_empty() || self.short_sizes.contains(&s);
-        !self.full && self.size.is_none_or(size)
+    fn with_guests(&self, n: u32) -> Case {
+        Case {
+            name: format!("{}, {n} guest{}", self.name, if n == 1 { "" } else { "s" }),
+            source: self.source.replace("{guests}", &n.to_string()),
+            rules: Rules { count: n, ..self.rules.clone() },
+            guests: n,
+            count: Some(n),
+            ..self.clone()
+        }
     }
 
-    /// The name without the size: what the points of one line have in common.
+    /// What a run is expected to take, with `seconds` that count: for saying it beforehand.
+    pub fn expected_seconds(&self, seconds: f64) -> f64 {
+        let start = 1.5 + 0.2 * f64::from(self.guests) + f64::from(self.rules.count) / 2e4;
+        let search = if self.search { 30.0 * seconds } else { 0.0 };
+        start + self.warm.min(4.0) + seconds + search
+    }
+
+    /// Does a run have it which is not full?
+    fn in_short(&self) -> bool {
+        let has = |short: &[u32], n: u32| short.is_empty() || short.contains(&n);
+        let size = self.size.is_none_or(|n| has(&self.short_sizes, n));
+        !self.full && size && self.count.is_none_or(|n| has(&self.short_guest_counts, n))
+    }
+
+    /// The name without size or number of guests: what the points of one line have in common.
     pub fn group(&self) -> &str {
-        match self.size {
+        match self.size.or(self.count) {
             Some(_) => self.name.rsplit_once(", ").map_or(self.name.as_str(), |(group, _)| group),
             None => &self.name,
         }
@@ -221,15 +252,16 @@ impl Experiment {
             );
             let known = case.short_sizes.iter().all(|s| case.sizes.contains(s));
             ensure!(known, "case '{}': short_sizes are some of the sizes", case.name);
+            let known = case.short_guest_counts.iter().all(|n| case.guest_counts.contains(n));
+            ensure!(known, "case '{}': short_guest_counts are some of guest_counts", case.name);
+            let one = case.sizes.is_empty() || case.guest_counts.is_empty();
+            ensure!(one, "case '{}': sizes or guest_counts, not both", case.name);
+            let guests = case.guest_counts.iter().copied().max().unwrap_or(case.guests);
             let sends = case.role == Role::Source;
-            ensure!(!sends || case.guests > 0, "case '{}': who is to send?", case.name);
+            ensure!(!sends || guests > 0, "case '{}': who is to send?", case.name);
             let ends = matches!(case.tunnel, Tunnel::Source | Tunnel::Sink);
-            ensure!(
-                !ends || case.guests == 0,
-                "case '{}': guests are behind both ports",
-                case.name
-            );
-            ensure!(case.guests <= 64, "case '{}': at most 64 guests are possible", case.name);
+            ensure!(!ends || guests == 0, "case '{}': guests are behind both ports", case.name);
+            ensure!(guests <= 64, "case '{}': at most 64 guests are possible", case.name);
         }
         experiment.cases = experiment.cases.iter().flat_map(Case::expand).collect();
         if full {
@@ -278,5 +310,12 @@ mod tests {
         assert!(short("short_sizes = [256]").is_err());
         assert!(short("full = true").unwrap().cases.is_empty());
         assert!(short("role = \"source\"").is_err());
+        assert!(short("guest_counts = [1]").is_err());
+        let text = "title = \"t\"\nsystems = []\n[[case]]\nname = \"a\"\nsource = \"flows={guests}\"\n\
+                    guest_counts = [1, 8]\nshort_guest_counts = [8]\n";
+        let cases = Experiment::parse(text, true).unwrap().cases;
+        assert_eq!((cases[0].name.as_str(), cases[0].group()), ("a, 1 guest", "a"));
+        let [case] = &Experiment::parse(text, false).unwrap().cases[..] else { panic!("one case") };
+        assert_eq!((case.source.as_str(), case.guests, case.rules.count), ("flows=8", 8, 8));
     }
 }

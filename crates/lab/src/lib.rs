@@ -31,6 +31,7 @@ mod table;
 mod warm;
 
 pub use compare::compare;
+pub use counters::Counters;
 pub use experiment::Experiment;
 pub use flows::{Flow, FlowTable, Template};
 pub use measure::{Options, run};

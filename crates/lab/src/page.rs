@@ -1,6 +1,6 @@
 //! One self-contained page with every result of a folder.
 
-use crate::plot::{self, SERIES};
+use crate::plot::{self, BUFFERED, SERIES, Series};
 use crate::results::{Cell, Results, Row, Spread};
 use crate::table::significant;
 use anyhow::Result;
@@ -64,16 +64,22 @@ fn section(out: &mut String, results: &Results) -> Result<()> {
     if !noise.is_empty() {
         let _ = writeln!(out, "<p class=\"notice\">Take care: {}.</p>", escape(&noise.join("; ")));
     }
-    legend(out);
-    let (sized, plain): (Vec<&Row>, Vec<&Row>) =
-        results.rows.iter().partition(|r| r.size.is_some());
-    if let Some(svg) = plot::bars(&plain)? {
-        out.push_str(&svg);
-    }
-    for rows in sized.chunk_by(|a, b| a.group == b.group) {
-        if let Some(svg) = plot::lines(rows)? {
+    // With and without transmit buffering, where that was measured.
+    let flush = |r: &Row| r.systems.iter().any(|c| c.system == "weft-flush");
+    let series = if results.rows.iter().any(flush) { BUFFERED } else { SERIES };
+    legend(out, series);
+    let all: Vec<&Row> = results.rows.iter().collect();
+    // A single point is no line.
+    let (lines, plain): (Vec<&[&Row]>, Vec<&[&Row]>) =
+        all.chunk_by(|a, b| a.group == b.group).partition(|rows| rows.len() > 1);
+    for rows in lines {
+        if let Some(svg) = plot::lines(rows, series)? {
             let _ = writeln!(out, "<p><b>{}</b></p>\n{svg}", escape(&rows[0].group));
         }
+    }
+    let plain = plain.concat();
+    if let Some(svg) = plot::bars(&plain, series)? {
+        out.push_str(&svg);
     }
     table(out, results);
     found(out, results);
@@ -84,9 +90,9 @@ fn section(out: &mut String, results: &Results) -> Result<()> {
     Ok(())
 }
 
-fn legend(out: &mut String) {
+fn legend(out: &mut String, series: &[Series]) {
     out.push_str("<p class=\"legend\">");
-    for s in SERIES {
+    for s in series {
         let plotters::style::RGBColor(r, g, b) = s.color;
         let _ = write!(out, "<span><i style=\"background:rgb({r},{g},{b})\"></i>{}</span>", s.name);
     }
@@ -116,12 +122,13 @@ fn line(out: &mut String, cell: &Cell, floor: Option<Spread>, best: Option<Sprea
     let Some((cycles, mpps)) = cell.cycles().zip(cell.mpps()) else { return };
     let spread = cell.spread(drift).unwrap_or(cycles);
     let ratio = best.filter(|_| !cell.ceiling).map(|b| b.median / cycles.median);
-    let loss = cell.system == "weft" && ratio.is_some_and(|r| r < 1.0);
+    let weft = cell.system.starts_with("weft");
+    let loss = weft && ratio.is_some_and(|r| r < 1.0);
     let told = cell.samples.iter().rev().find_map(|s| s.cached);
     let _ = writeln!(
         out,
         "<tr{}><td>{}</td><td>{}</td><td>{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{:.1} %</td><td>{}</td></tr>",
-        if cell.system == "weft" { " class=\"weft\"" } else { "" },
+        if weft { " class=\"weft\"" } else { "" },
         cell.system,
         significant(cycles.median),
         significant(mpps.median),

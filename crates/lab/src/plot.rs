@@ -42,6 +42,26 @@ pub const SERIES: &[Series] = &[
     },
 ];
 
+/// The same where transmit buffering (`tx-flush-interval`) is the question.
+pub const BUFFERED: &[Series] = &[
+    Series { name: "Weft", color: RGBColor(0, 114, 178), value: |r| mpps(r.cell("weft")) },
+    Series {
+        name: "Weft, buffering",
+        color: RGBColor(86, 180, 233),
+        value: |r| mpps(r.cell("weft-flush")),
+    },
+    Series {
+        name: "OVS-DPDK, its best build",
+        color: RGBColor(213, 94, 0),
+        value: |r| mpps(r.best(|c| c.is_peer() && !c.system.ends_with("flush"))),
+    },
+    Series {
+        name: "OVS-DPDK, buffering",
+        color: RGBColor(230, 159, 0),
+        value: |r| mpps(r.best(|c| c.is_peer() && c.system.ends_with("flush"))),
+    },
+];
+
 fn svg(
     height: u32,
     draw: impl FnOnce(&DrawingArea<SVGBackend, plotters::coord::Shift>) -> Result<()>,
@@ -59,9 +79,9 @@ fn svg(
 ///
 /// # Errors
 /// The library's.
-pub fn bars(rows: &[&Row]) -> Result<Option<String>> {
+pub fn bars(rows: &[&Row], series: &[Series]) -> Result<Option<String>> {
     let values =
-        |r: &Row| SERIES.iter().filter_map(|s| Some((s, (s.value)(r)?))).collect::<Vec<_>>();
+        |r: &Row| series.iter().filter_map(|s| Some((s, (s.value)(r)?))).collect::<Vec<_>>();
     let all: Vec<f64> = rows.iter().flat_map(|r| values(r)).map(|(_, v)| v).collect();
     let most = all.iter().copied().fold(0.0, f64::max);
     let least = all.iter().copied().fold(f64::INFINITY, f64::min);
@@ -100,16 +120,18 @@ pub fn bars(rows: &[&Row]) -> Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// One line per series over packet sizes: Mpps.
+/// One line per series over packet sizes or numbers of guests: Mpps.
 ///
 /// # Errors
 /// The library's.
-pub fn lines(rows: &[&Row]) -> Result<Option<String>> {
+pub fn lines(rows: &[&Row], series: &[Series]) -> Result<Option<String>> {
+    let x = |r: &Row| r.size.or(r.guests);
     let points = |s: &Series| {
-        rows.iter().filter_map(|r| Some((f64::from(r.size?), (s.value)(r)?))).collect::<Vec<_>>()
+        rows.iter().filter_map(|r| Some((f64::from(x(r)?), (s.value)(r)?))).collect::<Vec<_>>()
     };
-    let most = SERIES.iter().flat_map(points).map(|p| p.1).fold(0.0, f64::max);
-    let widest = rows.iter().filter_map(|r| r.size).max().unwrap_or(0);
+    let most = series.iter().flat_map(points).map(|p| p.1).fold(0.0, f64::max);
+    let widest = rows.iter().filter_map(|r| x(r)).max().unwrap_or(0);
+    let guests = rows.iter().any(|r| r.guests.is_some());
     if most <= 0.0 {
         return Ok(None);
     }
@@ -126,15 +148,15 @@ pub fn lines(rows: &[&Row]) -> Result<Option<String>> {
             .x_labels(7)
             .x_label_formatter(&|v| format!("{v:.0}"))
             .y_label_formatter(&|v| format!("{v:.1}"))
-            .x_desc("packet size, bytes")
+            .x_desc(if guests { "guests" } else { "packet size, bytes" })
             .y_desc("Mpps")
             .label_style(style)
             .axis_desc_style(style)
             .draw()?;
-        for series in SERIES {
-            let line = points(series);
-            chart.draw_series(LineSeries::new(line.clone(), series.color.stroke_width(2)))?;
-            let dot = |p: &(f64, f64)| Circle::new(*p, 3, series.color.filled());
+        for one in series {
+            let line = points(one);
+            chart.draw_series(LineSeries::new(line.clone(), one.color.stroke_width(2)))?;
+            let dot = |p: &(f64, f64)| Circle::new(*p, 3, one.color.filled());
             chart.draw_series(line.iter().map(dot))?;
         }
         Ok(())

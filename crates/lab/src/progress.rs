@@ -8,16 +8,27 @@ const WIDTH: usize = 24;
 /// One line on standard error.
 pub struct Progress {
     all: usize,
+    expected: f64,
     done: usize,
     began: Instant,
     terminal: bool,
 }
 
 impl Progress {
-    /// Nothing done of so many.
-    pub fn new(all: usize) -> Self {
+    /// Nothing done of so many, which are expected to take so many seconds.
+    pub fn new(all: usize, expected: f64) -> Self {
         let terminal = std::io::stderr().is_terminal();
-        Progress { all, done: 0, began: Instant::now(), terminal }
+        Progress { all, expected, done: 0, began: Instant::now(), terminal }
+    }
+
+    /// Says how long it will take; no run begins after `limit` seconds.
+    pub fn announce(&self, limit: f64) {
+        let minutes = |seconds: f64| (seconds / 60.0).ceil();
+        let cut = match self.expected > limit {
+            true => format!("; no run begins after {}", minutes(limit)),
+            false => String::new(),
+        };
+        eprintln!("{} runs, about {} minutes{cut}", self.all, minutes(self.expected));
     }
 
     /// The next one begins.

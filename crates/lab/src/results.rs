@@ -30,6 +30,9 @@ pub struct Row {
     pub group: String,
     /// Packet size, of a line.
     pub size: Option<u32>,
+    /// Number of guests, of a line.
+    #[serde(default)]
+    pub guests: Option<u32>,
     /// Generator's arguments.
     pub source: String,
     /// OpenFlow flows, and masks among them.
@@ -177,6 +180,7 @@ impl Results {
             case: c.name.clone(),
             group: c.group().into(),
             size: c.size,
+            guests: c.count,
             source: c.source.clone(),
             rules: *rules,
             paper: c.paper.clone(),
@@ -188,6 +192,14 @@ impl Results {
             environment,
             rows: cases.iter().map(row).collect(),
         }
+    }
+
+    /// The share of time in which the forwarding thread had not its whole core, and which does not count, %.
+    pub fn left_out(&self) -> f64 {
+        let cells = self.rows.iter().flat_map(|r| &r.systems);
+        let slices = || cells.clone().flat_map(|c| &c.samples).map(|s| s.slices);
+        let [good, all] = [0, 1].map(|i| slices().map(|s| f64::from(s[i])).sum::<f64>());
+        100.0 * (all - good) / all.max(1.0)
     }
 
     /// Has no run succeeded?
@@ -271,6 +283,8 @@ pub mod tests {
             warm: None,
             changes: None,
             found: None,
+            slices: [0; 2],
+            took: 0.0,
         };
         Cell {
             system: system.into(),
@@ -291,6 +305,7 @@ pub mod tests {
             case: "c <1>".into(),
             group: "c".into(),
             size: Some(64),
+            guests: None,
             source: "flows=1".into(),
             rules: [1, 1],
             paper: BTreeMap::from([("papers/002".into(), vec![4.8])]),

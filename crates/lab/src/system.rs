@@ -60,6 +60,7 @@ const SYSTEMS: &[System] = &[
     system("ovs-native-plain", "ovs-native", Program::OvsNative, PLAIN),
     system("ovs-native-flush", "ovs-flush", Program::OvsNative, FLUSH),
     system("weft", "weft", Program::Weft, ""),
+    system("weft-flush", "weft-flush", Program::Weft, "tx-flush-interval=50"),
 ];
 
 /// The lookup and input functions of OVS for AVX-512; refused where the CPU has none.

@@ -20,6 +20,13 @@ impl Results {
             e.load,
             e.steal_percent
         );
+        let left_out = self.left_out();
+        if left_out > 0.0 {
+            let _ = write!(
+                text,
+                " {left_out:.1} % of the time does not count: the forwarding thread's core was somebody else's."
+            );
+        }
         let noise = self.noise();
         if !noise.is_empty() {
             let _ = write!(text, " **Take care**: {}.", noise.join("; "));

@@ -52,24 +52,41 @@ fn made(stats: &str) -> u64 {
     bytes.get(64..72).map_or(0, |b| u64::from_ne_bytes(b.try_into().unwrap()))
 }
 
+/// Runs testpmd from a generator with these arguments to `sink` until `done`.
+fn forward(args: &str, sink: &str, done: impl Fn() -> bool) {
+    let mut child = testpmd(args, sink).spawn().unwrap();
+    let began = Instant::now();
+    while !done() {
+        let ended = child.try_wait().unwrap();
+        assert!(ended.is_none() && began.elapsed() < Duration::from_secs(60), "{args}: {ended:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // Enter ends testpmd; it finishes the burst at hand and closes its files.
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
 /// The first `n` packets that a generator with these arguments makes.
 fn capture(name: &str, args: &str, n: u64) -> Vec<Vec<u8>> {
     let dir = Dir::new(name);
     let (stats, file) = (dir.file("stats"), dir.file("out.pcap"));
     let args = format!("{args},limit={n},stats={stats}");
-    let mut child = testpmd(&args, &format!("net_pcap0,tx_pcap={file}")).spawn().unwrap();
-    let began = Instant::now();
-    while made(&stats) < n {
-        let ended = child.try_wait().unwrap();
-        assert!(ended.is_none() && began.elapsed() < Duration::from_secs(60), "{args}: {ended:?}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    // Enter ends testpmd; it finishes the burst at hand and closes the file.
-    child.stdin.take().unwrap().write_all(b"\n").unwrap();
-    assert!(child.wait().unwrap().success());
+    forward(&args, &format!("net_pcap0,tx_pcap={file}"), || made(&stats) >= n);
     let packets = packets(&std::fs::read(file).unwrap());
     assert_eq!(packets.len() as u64, n);
     packets
+}
+
+/// A capture file of these packets.
+fn pcap(packets: &[Vec<u8>]) -> Vec<u8> {
+    let header = [0xa1b2_c3d4u32, 4 << 16 | 2, 0, 0, 65535, 1];
+    let mut file: Vec<u8> = header.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    for p in packets {
+        let length = p.len() as u32;
+        file.extend([0, 0, length, length].iter().flat_map(|w: &u32| w.to_ne_bytes()));
+        file.extend(p);
+    }
+    file
 }
 
 fn packets(pcap: &[u8]) -> Vec<Vec<u8>> {
@@ -145,6 +162,16 @@ fn arithmetic_flows_in_order() {
             protocol: 17,
         };
         assert_eq!((p.len(), stamped(p), ipv4(p, 0)), (60, f, flow));
+    }
+}
+
+#[test]
+fn bursts_of_any_length_are_complete() {
+    // Few come due between two looks.
+    for kind in ["udp4", "vxlan,size=112"] {
+        let all = capture("odd", &format!("flows=5000,rate=200000,kind={kind}"), 1003);
+        assert!(all.iter().zip(0..).all(|(p, i)| stamped(p) == i));
+        assert!(all.iter().all(|p| ipv4(p, 0).protocol == 17));
     }
 }
 
@@ -234,6 +261,50 @@ fn vxlan_has_the_two_profiles_of_the_paper() {
 }
 
 #[test]
+fn vxlan_of_any_size_says_whose_packet_it_is() {
+    for size in ["96", "107", "uniform", "imix", "1518"] {
+        let args = format!("flows=4000,kind=vxlan,guests=300,vnis=7,order=uniform,size={size}");
+        for p in capture("vxlan-size", &args, 2000) {
+            let (outer, inner) = (ipv4(&p, 0), ipv4(&p, 50));
+            let flow = inner.src - 0x3000_0000;
+            let guest = flow % 300;
+            assert_eq!(outer.src, 0xac10_0001 + (flow & 1023));
+            assert_eq!((outer.dst, outer.dport), (0xac1f_0001, 4789));
+            assert_eq!(outer.sport, 49152 + (flow & 0x3fff) as u16);
+            assert_eq!((&p[42..46], be32(&p, 46) >> 8), (&[8, 0, 0, 0][..], 100 + guest % 7));
+            assert_eq!((be16(&p, 50), be32(&p, 52)), (0x0200, 0x0100_0000 + guest));
+            assert_eq!((inner.dst, inner.sport), (0x1000_0000 + flow, 1024 + flow as u16));
+        }
+    }
+}
+
+/// A packet whose stamp says that it is the `sequence`-th of a sampled flow of port 0.
+fn tracked(flow: u32, sequence: u32) -> Vec<u8> {
+    let mut p = vec![0; 60];
+    p[44..46].copy_from_slice(&0x4757u16.to_ne_bytes());
+    p[46..48].copy_from_slice(&((flow as u16) << 6).to_ne_bytes());
+    p[48..52].copy_from_slice(&flow.to_ne_bytes());
+    p[52..56].copy_from_slice(&sequence.to_ne_bytes());
+    p
+}
+
+#[test]
+fn gaps_and_reordered_packets_are_counted() {
+    let dir = Dir::new("gaps");
+    let mut given: Vec<_> = [0, 1, 2, 5, 6, 4, 7].map(|s| tracked(3, s)).into();
+    given.extend([0, 1, 2].map(|s| tracked(9, s)));
+    given.extend([vec![0; 60], vec![0; 14]]);
+    std::fs::write(dir.file("in.pcap"), pcap(&given)).unwrap();
+    let args = format!("pcap={},limit={}", dir.file("in.pcap"), given.len());
+    let (stats, all) = (dir.file("stats"), given.len() as u64);
+    let counters = || lab::Counters::read(Path::new(&stats)).unwrap_or_default();
+    forward(&args, &format!("net_weftgen1,order=sink,stats={stats}"), || counters().taken >= all);
+    let c = counters();
+    // 3 never came; 4 came late.
+    assert_eq!((c.taken, c.lost, c.reordered), (all, 1, 1));
+}
+
+#[test]
 fn tcp_and_ipv6_have_right_checksums() {
     for p in capture("tcp", "flows=500,kind=tcp4,size=128", 1000) {
         assert_eq!(ipv4(&p, 0).protocol, 6);
@@ -248,16 +319,7 @@ fn tcp_and_ipv6_have_right_checksums() {
 fn a_capture_is_replayed_as_it_is() {
     let dir = Dir::new("replay");
     let given: Vec<Vec<u8>> = (0..50u8).map(|i| vec![i; 14 + usize::from(i) * 29]).collect();
-    let mut file: Vec<u8> = [0xa1b2_c3d4u32, 4 << 16 | 2, 0, 0, 65535, 1]
-        .iter()
-        .flat_map(|w| w.to_ne_bytes())
-        .collect();
-    for p in &given {
-        let length = p.len() as u32;
-        file.extend([0, 0, length, length].iter().flat_map(|w: &u32| w.to_ne_bytes()));
-        file.extend(p);
-    }
-    std::fs::write(dir.file("in.pcap"), file).unwrap();
+    std::fs::write(dir.file("in.pcap"), pcap(&given)).unwrap();
     let all = capture("replay-run", &format!("pcap={}", dir.file("in.pcap")), 120);
     for (i, p) in all.iter().enumerate() {
         assert_eq!(*p, given[i % 50]);
