@@ -187,6 +187,7 @@ fn start(desired: &Desired, no_huge: bool) -> Result<Shared> {
     let ofproto = ofproto::Switch::new(domain.clone());
     let mut config = datapath::Config::new(pools.clone(), domain.clone(), ofproto.pipeline());
     config.register_thread = register_thread;
+    config.warn = |text| vlog::warn!("dpif_netdev", "{text}");
     let dp = datapath::Datapath::new(config).context("the kernel-port thread")?;
     let state = Rc::new(RefCell::new(State::new(ofproto, dp, devices(pools, desired), domain)));
     tokio::task::spawn_local(housekeeping::run(state.clone()));

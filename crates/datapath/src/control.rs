@@ -15,11 +15,7 @@ use port::{Port, RxQueue, Service, TxQueue};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use sync::ring;
-
-/// Longest wait for workers to follow a command.
-const SETTLE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Rxq {
     pub cell: Arc<RxqCell>,
@@ -612,25 +608,6 @@ impl Datapath {
             }
         }
         self.workers.iter_mut().flatten().for_each(Handle::push);
-    }
-
-    /// Waits until all workers did what they were told.
-    pub(crate) fn settle(&mut self) {
-        let deadline = Instant::now() + SETTLE;
-        loop {
-            self.pump();
-            let calm = self.workers.iter().flatten().all(Handle::settled);
-            let moving = self.ports.values().flat_map(|p| &p.rxqs).any(|q| q.moving);
-            if (calm && !moving) || Instant::now() > deadline {
-                break;
-            }
-            if self.config.manual {
-                self.step();
-            } else {
-                std::thread::sleep(Duration::from_micros(20));
-            }
-        }
-        self.pump();
     }
 }
 

@@ -41,6 +41,8 @@ pub(crate) struct Handle {
     pub load: Load,
     /// How its lookups go.
     pub lookups: Box<[PortLookup]>,
+    /// Control waited for it in vain, and does not again until it has settled.
+    pub stuck: bool,
 }
 
 fn pin(core: usize) {
@@ -102,6 +104,7 @@ impl Handle {
             base: Perf::default(),
             load: Load::default(),
             lookups: Box::default(),
+            stuck: false,
         })
     }
 
@@ -127,14 +130,16 @@ impl Handle {
     }
 
     /// Has it executed everything it was told (or is it gone)?
-    pub fn settled(&self) -> bool {
+    pub fn settled(&mut self) -> bool {
         let processed = self.shared.processed.load(Ordering::Acquire);
         let gone = match &self.run {
             Run::Thread(t) => t.is_finished(),
             Run::Manual(_) => false,
             Run::Gone => true,
         };
-        gone || (self.backlog.is_empty() && processed == self.sent)
+        let settled = gone || (self.backlog.is_empty() && processed == self.sent);
+        self.stuck &= !settled;
+        settled
     }
 
     /// Has it got every command?
@@ -171,11 +176,7 @@ impl Handle {
 }
 
 fn spawn(worker: Worker, id: WorkerId, register: fn()) -> std::io::Result<JoinHandle<Worker>> {
-    let name = match id {
-        WorkerId::Kernel => "kernel-ports".to_string(),
-        WorkerId::Pmd(core) => format!("pmd-c{core:02}"),
-    };
-    std::thread::Builder::new().name(name).spawn(move || {
+    std::thread::Builder::new().name(id.to_string()).spawn(move || {
         let mut worker = worker;
         if let WorkerId::Pmd(core) = id {
             pin(core);

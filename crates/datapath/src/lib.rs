@@ -36,6 +36,7 @@ mod patch;
 mod placement;
 mod program;
 mod rewrite;
+mod settle;
 mod share;
 mod stats;
 mod terminate;

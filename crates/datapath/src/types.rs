@@ -21,6 +21,8 @@ pub struct Config {
     pub pipeline: Arc<dyn Pipeline>,
     /// Called first on every worker thread (DPDK wants to know its threads).
     pub register_thread: fn(),
+    /// Takes a warning while control waits for a worker.
+    pub warn: fn(&str),
     /// Decides about `Op::Meter`; None: every packet conforms.
     pub meters: Option<Arc<dyn Meters>>,
     /// Most cached flows per worker over the whole life (memory is reserved, not committed).
@@ -38,6 +40,7 @@ impl Config {
             domain,
             pipeline,
             register_thread,
+            warn: |_| {},
             meters: None,
             max_flows: 1 << 24,
             manual: false,
@@ -225,6 +228,16 @@ pub enum WorkerId {
     Kernel,
     /// The PMD thread on this core.
     Pmd(usize),
+}
+
+/// The thread's name.
+impl std::fmt::Display for WorkerId {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            WorkerId::Kernel => f.write_str("kernel-ports"),
+            WorkerId::Pmd(core) => write!(f, "pmd-c{core:02}"),
+        }
+    }
 }
 
 /// News for the control side.

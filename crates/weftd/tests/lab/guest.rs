@@ -29,19 +29,23 @@ pub struct Guest {
     prefix: String,
 }
 
-/// Makes sure that a child does not outlive a test that is killed, and gives it this `nice` value:
-/// what polls all the time is to let the switch and the tools go first.
-pub(super) fn tie(command: &mut Command, nice: i32) {
+/// Starts a guest that does not outlive a test that is killed. What polls all the time has a `nice`
+/// value that lets the switch and the tools go first; and a session with that value, because a kernel
+/// that shares cores among sessions (autogroup) looks at `nice` only within one.
+pub(super) fn spawn(command: &mut Command, nice: i32) -> std::io::Result<Child> {
     let prepare = move || {
         // SAFETY: these change attributes of the calling process, the child.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             libc::setpriority(libc::PRIO_PROCESS, 0, nice);
+            libc::setsid();
         }
         Ok(())
     };
     // SAFETY: only makes system calls, which a child may.
-    unsafe { command.pre_exec(prepare) };
+    let child = unsafe { command.pre_exec(prepare) }.spawn()?;
+    let _ = std::fs::write(format!("/proc/{}/autogroup", child.id()), nice.to_string());
+    Ok(child)
 }
 
 impl Guest {
@@ -60,7 +64,6 @@ impl Guest {
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("weft-e2e-{}-{n}", std::process::id());
         let mut command = Command::new("dpdk-testpmd");
-        tie(&mut command, 15);
         command
             .args(["--no-pci", "--no-huge", "-m", "256", "--no-shconf", "--no-telemetry"])
             .args(["-l", "0,1", "--file-prefix", &prefix, "--vdev", &vdev, "--"])
@@ -71,7 +74,7 @@ impl Guest {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        let child = command.spawn().expect("dpdk-testpmd (Debian: dpdk-dev) starts");
+        let child = spawn(&mut command, 15).expect("dpdk-testpmd (Debian: dpdk-dev) starts");
         Guest { child, prefix }
     }
 
@@ -98,10 +101,9 @@ impl BareGuests {
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let beside = String::from_utf8(built.stdout).unwrap();
         let mut c = Command::new(Path::new(beside.trim()).with_file_name("bare-guests"));
-        tie(&mut c, 5);
         let counters = sockets[0].with_extension("counters");
         c.args([if packed { "packed" } else { "split" }, "echo"]).arg(counters).args(sockets);
-        BareGuests(c.stdout(Stdio::null()).spawn().expect("the lab's guests"))
+        BareGuests(spawn(c.stdout(Stdio::null()), 5).expect("the lab's guests"))
     }
 }
 

@@ -4,7 +4,7 @@
 //! `scripts/deps.sh test` unpacks the kernel; everything else is made here, in a directory that goes
 //! with the guest.
 
-use super::guest::tie;
+use super::guest::spawn;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -85,7 +85,7 @@ impl Linux {
         let dir = std::env::temp_dir().join(format!("weft-linux-{}-{n}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         initramfs(&dir);
-        let child = qemu(&dir, machine).spawn().expect("qemu-system-x86_64 starts");
+        let child = spawn(&mut qemu(&dir, machine), 0).expect("qemu-system-x86_64 starts");
         let control = BufReader::new(connect(&dir.join("control")));
         let mut linux =
             Linux { child, control, monitor: BufReader::new(connect(&dir.join("qmp"))), dir };
@@ -155,7 +155,6 @@ fn qemu(dir: &Path, machine: Machine) -> Command {
     let at = |name: &str| dir.join(name).display().to_string();
     let server = |name: &str| format!("socket,id={name},path={},server=on,wait=off", at(name));
     let mut c = Command::new("qemu-system-x86_64");
-    tie(&mut c, 0);
     c.args(["-accel", "tcg", "-cpu", "max", "-nodefaults", "-no-user-config", "-no-reboot"]);
     c.args(["-display", "none", "-machine", "q35,memory-backend=m"]);
     c.args(["-m", &format!("{MEMORY},slots=2,maxmem=1G")]);
