@@ -67,6 +67,8 @@ impl Datapath {
                 }
             }
         }
+        // What they told while they were looked at.
+        self.pump();
     }
 
     /// Workers that are waited for: they have not done what they were told, or owe a receive queue.
