@@ -13,7 +13,7 @@ static const char *const orders[] = {"seq", "uniform", "zipf", "burst", "scatter
 static const char *const kinds[] = {"udp4", "tcp4", "udp6", "vlan", "vxlan", NULL};
 static const char *const keys[] = {
 	"flows", "order", "s",    "size",  "kind",    "new",   "seed",  "rules", "dmacs", "guests",
-	"vnis",  "rate",  "ring", "limit", "offload", "track", "stats", "table", "pcap",  NULL,
+	"vnis",  "rate",  "ring", "limit", "offload", "track", "stats", "table", "pcap",  "sources", NULL,
 };
 
 static int
@@ -58,6 +58,7 @@ parse_numeric(struct config *c, const char *key, const char *value)
 		{"dmacs", 1, 1 << 24, .narrow = &c->dmacs},
 		{"guests", 1, 1024, .narrow = &c->guests},
 		{"vnis", 1, 1024, .narrow = &c->vnis},
+		{"sources", 1, 1024, .narrow = &c->sources},
 		{"new", 0, 1000, .narrow = &c->new_share},
 		{"ring", 2048, 1 << 16, .narrow = &c->ring},
 		{"seed", 0, UINT64_MAX, .wide = &c->seed},
@@ -194,8 +195,8 @@ config_parse(struct config *c, const char *args)
 	int ret;
 
 	*c = (struct config){
-		.flows = 1, .rules = 1, .dmacs = 1, .guests = 32, .vnis = 1, .size = 64, .ring = 2048,
-		.seed = 1, .s = 1.0, .order = ORDER_SEQ, .kind = KIND_UDP4, .offload = true, .track = true,
+		.flows = 1, .rules = 1, .dmacs = 1, .guests = 32, .vnis = 1, .sources = 1024, .size = 64,
+		.ring = 2048, .seed = 1, .s = 1.0, .order = ORDER_SEQ, .kind = KIND_UDP4, .offload = true, .track = true,
 	};
 	if (args && *args) {
 		kvargs = rte_kvargs_parse(args, keys);

@@ -37,6 +37,7 @@ frame_init(struct frame_constants *f, const struct device *device, uint16_t port
 	f->sourced = config->order == ORDER_BURST || config->order == ORDER_SCATTER;
 	f->one_source = config->order == ORDER_SCATTER;
 	f->vnis = divisor_of(config->vnis);
+	f->sources = divisor_of(config->sources);
 	f->new_rules = divisor_of(device->table.n_new ? device->table.n_new : 1);
 	f->macs = divisor_of(config->kind == KIND_VXLAN ? config->guests : config->dmacs);
 }
@@ -82,9 +83,9 @@ plan_fields(const struct rx_queue *q, struct plan *plan, uint32_t n)
 		plan_remainders(plan->mac, plan->flow, n, f->macs);
 		return;
 	}
+	plan_remainders(plan->mac, f->sourced ? plan->source : plan->flow, n, f->macs);
 	if (!f->sourced)
-		memcpy(plan->source, plan->flow, n * sizeof *plan->source);
-	plan_remainders(plan->mac, plan->source, n, f->macs);
+		plan_remainders(plan->source, plan->flow, n, f->sources);
 	plan_remainders(plan->rule, plan->mac, n, f->vnis);
 	for (uint32_t i = 0; i < n; i++)
 		plan->rule[i] += 100;

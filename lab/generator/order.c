@@ -9,8 +9,7 @@
 
 /* Ranks of Zipf that are intervals of one; later ones are in intervals that grow by a constant ratio. */
 #define ZIPF_SINGLE 128
-#define PAPER_SOURCES 1024
-#define PAPER_RUN 32
+#define PAPER_RUN 32u
 
 /* Splits the ranks into at most ZIPF_INTERVALS intervals; returns how many. */
 static uint32_t
@@ -97,6 +96,7 @@ order_init(struct order_state *o, const struct config *config, uint32_t queue, u
 		.tunnel = config->kind == KIND_VXLAN,
 		.random = (config->seed + 1) * 0x9e3779b97f4a7c15ull + queue * 0xbf58476d1ce4e5b9ull,
 		.key = ((config->seed + 1) * 0x9e3779b97f4a7c15ull >> 32) + queue * 0x85ebca6bu,
+		.sources = config->sources,
 		.first = first,
 		.flows = RTE_MAX(end - first, 1ull),
 		.new_threshold = config->new_share * (UINT32_MAX / 1000),
@@ -190,7 +190,7 @@ next_burst(struct order_state *o, struct plan *plan, uint32_t n, bool tunnel)
 		} else {
 			plan->flow[i] = o->first + run % o->flows;
 		}
-		plan->source[i] = run % PAPER_SOURCES;
+		plan->source[i] = run % o->sources;
 	}
 }
 
@@ -200,7 +200,7 @@ next_scatter(struct order_state *o, struct plan *plan, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		plan->flow[i] = o->first + o->next;
-		plan->source[i] = o->count++ % PAPER_RUN;
+		plan->source[i] = o->count++ % RTE_MIN(o->sources, PAPER_RUN);
 		o->next = o->next + 1 == o->flows ? 0 : o->next + 1;
 	}
 }

@@ -18,7 +18,7 @@ write8_vxlan(const struct rx_queue *q, const struct plan *plan, uint32_t first, 
 	sum = ~halves8(halves8(sum)) & 0xffff;
 	put8_stamps(at, plan, first, offset, same);
 	put8_eth(at, offset, q->frame.port, all8(0));
-	put8_ip(at, offset + 16, length - 14, OUTER_SRC + (load8(plan->source + first) & 1023), all8(OUTER_DST));
+	put8_ip(at, offset + 16, length - 14, OUTER_SRC + load8(plan->source + first), all8(OUTER_DST));
 	put8_be(at, offset + 32, OUTER_DST << 16 | (49152 + low), 4789 << 16 | (length - 34), all8(0x0800), all8(0));
 	put8_be(at, offset + 44, vni >> 8, vni << 24 | 0x0200, 0x01000000 | guest, all8(0x06000000));
 	put8_be(at, offset + 60, all8(q->frame.port << 16 | 0x0800), 0x45000000 | total, all8(0x4000), 0x40110000 | sum);

@@ -37,7 +37,7 @@ enum { SIZE_IMIX = 1, SIZE_UNIFORM = 2 };
 
 /* The device arguments; see README.md. */
 struct config {
-	uint32_t flows, rules, dmacs, guests, vnis, size, new_share, ring;
+	uint32_t flows, rules, dmacs, guests, vnis, sources, size, new_share, ring;
 	uint64_t seed, rate, limit;
 	double s;
 	enum order order;
@@ -119,6 +119,7 @@ struct zipf {
 struct order_state {
 	enum order order;
 	uint64_t random, count, drawn;
+	uint32_t sources; /* outer ones */
 	uint32_t key;
 	bool tunnel; /* `source` is an outer source */
 	uint32_t first, flows, next;
@@ -160,12 +161,12 @@ remainder_of(uint32_t a, const struct divisor *d)
 }
 
 struct frame_constants {
-	struct divisor rules, macs, new_rules, vnis;
+	struct divisor rules, macs, new_rules, vnis, sources;
 	uint32_t flows;
 	uint32_t length; /* of every buffer; 0: they differ */
 	uint16_t header; /* bytes before the payload */
 	uint8_t port;    /* last byte of the source MAC */
-	bool sourced;    /* `order` says what the outer source is; else it goes with the flow */
+	bool sourced;    /* `order` says what the outer source is; else it is the flow modulo `sources` */
 	bool one_source; /* of inner packets */
 };
 

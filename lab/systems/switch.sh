@@ -70,19 +70,34 @@ wait_for_socket() {
     exit 1
 }
 
-if [ "$GUESTS" -gt 0 ]; then
-    [ "$ROLE" = source ] || bare_guests &
+guest_port() {
+    port=(add-port br0 guest$1 -- set interface guest$1 type=dpdkvhostuserclient ofport_request=$((10 + $1))
+        options:vhost-server-path="$PWD"/guest$1 "${mtu[@]}")
+}
+
+if [ "$GUESTS" -gt 0 ] && [ "$ROLE" = source ]; then
     # A guest's port listens and waits until the switch is there; then the next one begins.
     for ((i = 0; i < GUESTS; i++)); do
         # A generator has 16 queues (and Debian's DPDK 32 ports per process).
-        [ "$ROLE" != source ] || [ $((i % 16)) != 0 ] || start_guests $i $((i + 16 < GUESTS ? i + 16 : GUESTS))
+        [ $((i % 16)) != 0 ] || start_guests $i $((i + 16 < GUESTS ? i + 16 : GUESTS))
         wait_for_socket "$PWD"/guest$i
-        vsctl add-port br0 guest$i -- set interface guest$i type=dpdkvhostuserclient ofport_request=$((10 + i)) \
-            options:vhost-server-path="$PWD"/guest$i "${mtu[@]}"
+        guest_port $i
+        vsctl "${port[@]}"
     done
+elif [ "$GUESTS" -gt 0 ]; then
+    bare_guests &
+    all=()
     for ((i = 0; i < GUESTS; i++)); do
-        vsctl -t 30 wait-until interface guest$i link_state=up
+        wait_for_socket "$PWD"/guest$i
+        guest_port $i
+        all+=(-- "${port[@]}")
     done
+    vsctl "${all[@]}"
+fi
+if [ "$GUESTS" -gt 0 ]; then
+    up=()
+    for ((i = 0; i < GUESTS; i++)); do up+=(-- wait-until interface guest$i link_state=up); done
+    vsctl "${up[@]}"
 fi
 add_dpdk() {
     vsctl add-port $4 $1 -- set interface $1 type=dpdk ofport_request=$2 options:dpdk-devargs=\""$3"\" "${mtu[@]}"

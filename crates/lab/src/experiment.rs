@@ -198,9 +198,9 @@ impl Case {
 
     /// What a run is expected to take, with `seconds` that count: for saying it beforehand.
     pub fn expected_seconds(&self, seconds: f64) -> f64 {
-        let start = 1.5 + 0.2 * f64::from(self.guests) + f64::from(self.rules.count) / 2e4;
+        let start = 1.0 + 0.1 * f64::from(self.guests) + f64::from(self.rules.count) / 2e4;
         let search = if self.search { 30.0 * seconds } else { 0.0 };
-        start + self.warm.min(4.0) + seconds + search
+        start + self.warm.min(2.0) + seconds + search
     }
 
     /// Does a run have it which is not full?
