@@ -8,6 +8,7 @@
 //! Start with [`Eal::init`]; everything else asks for the [`Eal`] it returns.
 
 mod args;
+mod dump;
 mod eal;
 mod eth;
 mod eth_info;
@@ -17,6 +18,7 @@ mod registry;
 mod vhost;
 mod xdp;
 
+pub use dump::{detach, lcores, log_levels, malloc_stats, set_log_level};
 pub use eal::{Eal, EalConfig, ThreadGuard};
 pub use eth::{EthConfig, EthDev, EthRx, EthTx};
 pub use eth_info::{EthInfo, EthLink, EthStats};

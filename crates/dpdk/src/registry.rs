@@ -2,6 +2,7 @@
 //! make from two threads at once.
 
 use crate::DpdkError;
+use crate::eth_info::raw_info;
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard};
@@ -46,6 +47,26 @@ impl Control {
         }
         let what = format!("cannot attach device '{devargs}'");
         Err(DpdkError::new(what, "another port uses it already"))
+    }
+
+    /// Removes a device with all its ports, none of them claimed; false: there is no such device.
+    pub(crate) fn detach(&mut self, devargs: &str) -> Result<bool, DpdkError> {
+        let what = || format!("cannot detach device '{devargs}'");
+        let c = CString::new(devargs).map_err(|_| DpdkError::new(what(), "contains a NUL byte"))?;
+        let device = |port| raw_info(port).map(|info| info.device);
+        let Some(found) = find(&c).and_then(device).filter(|d| !d.is_null()) else {
+            return Ok(false);
+        };
+        let here: Vec<u16> = ports().filter(|port| device(*port) == Some(found)).collect();
+        if here.iter().any(|port| self.0.contains(port)) {
+            return Err(DpdkError::new(what(), "a port uses it"));
+        }
+        // SAFETY: nobody polls ports that nobody claimed, and nobody can claim them meanwhile.
+        let ret = unsafe {
+            here.iter().for_each(|port| _ = dpdk_sys::rte_eth_dev_close(*port));
+            dpdk_sys::rte_dev_remove(found)
+        };
+        if ret < 0 { Err(DpdkError::code(what(), ret)) } else { Ok(true) }
     }
 
     /// Gives the claim up.

@@ -308,6 +308,45 @@ fn bad_values_are_errors_of_their_interface_only() {
 }
 
 #[test]
+fn what_dpdk_tells() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    add(&sw, "null0", "type=dpdk options:dpdk-devargs=net_null0,no-rx=1");
+    for (command, word) in [
+        ("dpdk/get-malloc-stats", "Alloc_size:"),
+        ("dpdk/lcore-list", "role NON_EAL"),
+        ("dpdk/log-list", "lib.vhost.config, level is info"),
+        ("dpdk/log-set error lib.vhost.config:debug", ""),
+        ("dpdk/log-list", "lib.vhost.config, level is debug"),
+        ("dpdk/log-list", "lib.mbuf, level is error"),
+        ("dpdk/log-set info", ""),
+        ("netdev-dpdk/get-mempool-info", "mempool <weft"),
+        ("netdev-dpdk/get-mempool-info null0", "mempool <weft"),
+    ] {
+        let said = appctl(&sw, command);
+        assert!(said.contains(word) && said.is_empty() == word.is_empty(), "{command}: {said}");
+    }
+    for (command, why) in [
+        ("dpdk/log-set pmd:loud", "invalid log level: 'loud'"),
+        ("netdev-dpdk/get-mempool-info br0", "Not a DPDK Interface"),
+        ("netdev-dpdk/set-admin-state br0 up", "Not a DPDK Interface"),
+        ("netdev-dpdk/set-admin-state null0 sideways", "Invalid Admin State"),
+        ("netdev-dpdk/detach net_null7", "Device 'net_null7' not found in DPDK"),
+        ("netdev-dpdk/detach net_null0,no-rx=1", "used by the following interfaces: null0."),
+    ] {
+        let said = sw.appctl(&command.split(' ').collect::<Vec<_>>()).unwrap_err().to_string();
+        assert!(said.contains(why), "{command}: {said}");
+    }
+    for state in ["down", "up"] {
+        assert_eq!(appctl(&sw, &format!("netdev-dpdk/set-admin-state null0 {state}")).trim(), "OK");
+        wait_for(state, || iface(&sw, "null0", "admin_state") == state);
+    }
+}
+
+#[test]
 fn one_port_in_two_bridges() {
     if !privileged() {
         return;

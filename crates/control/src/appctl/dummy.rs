@@ -74,27 +74,7 @@ fn packet(s: &State, text: &str) -> Result<Vec<u8>, String> {
 }
 
 fn set_admin_state(s: &mut State, args: &[String]) -> Result<String, String> {
-    let up = match args[args.len() - 1].as_str() {
-        "up" => true,
-        "down" => false,
-        _ => return Err("Invalid Admin State".into()),
-    };
-    let ifaces = s.bridges.values().flat_map(|b| b.ifaces.iter());
-    let all = ifaces.filter(|(name, _)| args.len() == 1 || **name == args[0]);
-    let numbers: Vec<_> = all.filter_map(|(_, i)| i.dp_port).collect();
-    let mut found = false;
-    for no in numbers {
-        let Some(port) = s.dp.port_mut(no).filter(|p| p.kind().starts_with("dummy")) else {
-            continue;
-        };
-        port.set_admin_up(up).map_err(|e| e.to_string())?;
-        found = true;
-    }
-    if !found && args.len() == 2 {
-        return Err("Unknown Dummy Interface".into());
-    }
-    housekeeping::links(s);
-    Ok("OK".into())
+    super::admin_state(s, args, "dummy", "Unknown Dummy Interface")
 }
 
 /// All of it at once, or `large_msecs` in steps of `msecs`.

@@ -3,6 +3,7 @@
 pub mod absent;
 pub mod coverage;
 mod dpctl;
+mod dpdk_info;
 pub mod dummy;
 mod fdb;
 mod implementations;
@@ -63,6 +64,10 @@ pub const COMMANDS: &[Command] = &[
         8,
         pmd::perf_show,
     ),
+    command("dpdk/get-malloc-stats", "", 0, 0, dpdk_info::malloc_stats),
+    command("dpdk/lcore-list", "", 0, 0, dpdk_info::lcores),
+    command("dpdk/log-list", "", 0, 0, dpdk_info::log_levels),
+    command("dpdk/log-set", "{level | pattern:level}", 0, usize::MAX, dpdk_info::set_log_levels),
     command("dpif-netdev/pmd-lookup-show", "[-pmd core] [dp]", 0, 3, lookups::show),
     command("dpif-netdev/pmd-rxq-rebalance", "[dp]", 0, 1, pmd::rebalance),
     command("dpif-netdev/pmd-sleep-show", "[dp]", 0, 1, pmd::sleep_show),
@@ -113,6 +118,9 @@ pub const COMMANDS: &[Command] = &[
     command("fdb/stats-clear", "[bridge]", 0, 1, fdb::stats_clear),
     command("fdb/stats-show", "bridge", 1, 1, fdb::stats_show),
     command("memory/show", "", 0, 0, coverage::memory),
+    command("netdev-dpdk/detach", "pci address of device", 1, 1, dpdk_info::detach),
+    command("netdev-dpdk/get-mempool-info", "[netdev]", 0, 1, dpdk_info::mempools),
+    command("netdev-dpdk/set-admin-state", "[netdev] up|down", 1, 2, dpdk_info::set_admin_state),
     command("ofproto/list-tunnels", "", 0, 0, tunnels::list),
     command(
         "ovs/route/add",
@@ -146,6 +154,41 @@ pub const COMMANDS: &[Command] = &[
     command("revalidator/wait", "", 0, 0, dpctl::wait),
     command("upcall/show", "", 0, 0, dpctl::upcall_show),
 ];
+
+/// Ports of a kind (its name begins so), or the one of that name.
+fn ports_of_kind(s: &mut State, kind: &str, name: Option<&String>) -> Vec<flow::PortNo> {
+    let ifaces = s.bridges.values().flat_map(|b| b.ifaces.iter());
+    let named = ifaces.filter(|(n, _)| name.is_none_or(|name| *n == name));
+    let numbers: Vec<_> = named.filter_map(|(_, i)| i.dp_port).collect();
+    let is = |no: &_| s.dp.port_mut(*no).is_some_and(|p| p.kind().starts_with(kind));
+    numbers.into_iter().filter(is).collect()
+}
+
+/// `[NETDEV] up|down` for ports of a kind; `unknown` is the error for a NETDEV of another kind.
+fn admin_state(
+    s: &mut State,
+    args: &[String],
+    kind: &str,
+    unknown: &str,
+) -> Result<String, String> {
+    let (state, name) = (&args[args.len() - 1], (args.len() > 1).then(|| &args[0]));
+    let up = match state.as_str() {
+        "up" => true,
+        "down" => false,
+        _ => return Err("Invalid Admin State".into()),
+    };
+    let numbers = ports_of_kind(s, kind, name);
+    if numbers.is_empty() && name.is_some() {
+        return Err(unknown.into());
+    }
+    for port in numbers {
+        if let Some(port) = s.dp.port_mut(port) {
+            port.set_admin_up(up).map_err(|e| e.to_string())?;
+        }
+    }
+    crate::housekeeping::links(s);
+    Ok("OK".into())
+}
 
 /// The bridge of that name, or the error that ovs-vswitchd gives.
 fn bridge(s: &State, name: &str) -> Result<ofproto::BridgeId, String> {

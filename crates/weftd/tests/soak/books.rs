@@ -11,7 +11,9 @@ pub struct Process {
     buffers: u64,
     fds: BTreeMap<String, usize>,
     threads: usize,
-    rss_kib: u64,
+    /// Its own memory, and what DPDK has given out.
+    memory_kib: u64,
+    heap_kib: u64,
 }
 
 impl Process {
@@ -27,9 +29,17 @@ impl Process {
             buffers: buffers(sw),
             fds: descriptors(&dir),
             threads: number("Threads:") as usize,
-            rss_kib: number("VmRSS:"),
+            memory_kib: number("RssAnon:"),
+            heap_kib: heap(sw) / 1024,
         }
     }
+}
+
+/// Bytes that DPDK's heaps have given out.
+fn heap(sw: &Switch) -> u64 {
+    let text = appctl(sw, "dpdk/get-malloc-stats");
+    let given = text.lines().filter_map(|l| l.trim().strip_prefix("Alloc_size:"));
+    given.filter_map(|n| n.trim_end_matches(',').parse::<u64>().ok()).sum()
 }
 
 /// Open files by what they are, numbers aside.
@@ -104,7 +114,8 @@ pub fn check_growth(first: &Process, last: &Process, kib: u64) {
     assert!(last.buffers <= first.buffers, "packet buffers: {first:?}\n{last:?}");
     assert_eq!(first.fds, last.fds, "open files");
     assert_eq!(first.threads, last.threads, "threads");
-    assert!(last.rss_kib <= first.rss_kib + kib, "memory: {first:?}\n{last:?}");
+    assert!(last.memory_kib <= first.memory_kib + kib, "memory: {first:?}\n{last:?}");
+    assert!(last.heap_kib <= first.heap_kib + kib, "DPDK's memory: {first:?}\n{last:?}");
 }
 
 /// Warnings that the changes bring about, or a machine with more to do than it has cores.
