@@ -161,7 +161,7 @@ impl<T: Send + Sync + 'static> Grid<T> {
     ///
     /// # Safety
     /// As [`Grid::lookup`].
-    pub unsafe fn prepare(&self, keys: &[Key]) {
+    pub unsafe fn prepare(&self, keys: &[&Key]) {
         if self.cells.is_empty() {
             return;
         }
@@ -173,7 +173,7 @@ impl<T: Send + Sync + 'static> Grid<T> {
 
     /// # Safety
     /// As [`Grid::lookup`].
-    unsafe fn prepare_few(&self, keys: &[Key]) {
+    unsafe fn prepare_few(&self, keys: &[&Key]) {
         // SAFETY: the caller's promise.
         let mut walks: [_; AT_ONCE] = std::array::from_fn(|i| unsafe {
             self.cells.walk(keys.get(i).map_or(0, |k| k.u32(at::IP_DST)))

@@ -103,6 +103,9 @@ impl<T: Send + Sync + 'static> Writer<T> {
     }
 }
 
+/// Of how many subtables, the most important ones, the memory is asked for ahead of lookups.
+const PREPARED: usize = 4;
+
 /// A table of prioritised rules; see the crate's documentation.
 ///
 /// What a change leaves behind waits in the domain and keeps the domain itself alive: call
@@ -377,9 +380,17 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     ///
     /// # Safety
     /// As [`Classifier::lookup`].
-    pub unsafe fn prepare(&self, keys: &[Key]) {
+    pub unsafe fn prepare(&self, keys: &[&Key]) {
         // SAFETY: the caller's promise.
-        unsafe { self.grid.prepare(keys) };
+        let list = unsafe { self.list.read() };
+        for entry in list.iter().take(PREPARED) {
+            match &entry.subtable {
+                // SAFETY: as above.
+                Some(subtable) => unsafe { subtable.prepare(keys) },
+                // SAFETY: as above.
+                None => unsafe { self.grid.prepare(keys) },
+            }
+        }
     }
 
     /// As [`Classifier::lookup`], for control threads: takes the writer's lock.

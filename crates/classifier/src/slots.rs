@@ -101,6 +101,19 @@ impl<T> Slots<T> {
         null_mut()
     }
 
+    /// Asks for the first slot of a hash.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        prefetch_line(&raw const self.slots[hash as usize & (self.slots.len() - 1)]);
+    }
+
+    /// Asks for the rule that the first slot of a hash points at.
+    #[inline]
+    pub fn prefetch_rule(&self, hash: u64) {
+        let word = self.slots[hash as usize & (self.slots.len() - 1)].load(Ordering::Acquire);
+        prefetch(word.map_addr(|a| a & ADDRESS));
+    }
+
     /// As [`Slots::find`], for the writer: also says where a new chain goes. The array must have a
     /// slot that is not in use.
     ///

@@ -17,6 +17,12 @@ use crate::stage::{Step, steps};
 
 const MIN_SLOTS: usize = 4;
 
+/// Slots from which on they are worth asking for beforehand.
+const FAR: usize = 256;
+
+/// Keys whose memory is asked for side by side.
+const AT_ONCE: usize = 8;
+
 /// What readers see of a subtable.
 pub(crate) struct Subtable<T: Send + Sync + 'static> {
     pub mask: Mask,
@@ -120,6 +126,30 @@ impl<T: Send + Sync + 'static> Subtable<T> {
         }
         // SAFETY: the caller's promise.
         (unsafe { slots.find(hash, |rule| rule.agrees(key, &self.steps)) }, from)
+    }
+
+    /// Asks for the memory that looking these keys up will read: slots first, then the rules there.
+    ///
+    /// # Safety
+    /// As [`Published::read`].
+    pub unsafe fn prepare(&self, keys: &[&Key]) {
+        // SAFETY: the caller's promise.
+        let slots = unsafe { self.slots.read() };
+        if slots.size() < FAR {
+            return;
+        }
+        for keys in keys.chunks(AT_ONCE) {
+            let mut hashes = [0; AT_ONCE];
+            for (hash, key) in hashes.iter_mut().zip(keys) {
+                let start = self.secret.start();
+                *hash = self
+                    .steps
+                    .iter()
+                    .fold(start, |h, s| self.secret.mix(h, key.words[s.word as usize] & s.mask));
+                slots.prefetch(*hash);
+            }
+            hashes[..keys.len()].iter().for_each(|hash| slots.prefetch_rule(*hash));
+        }
     }
 
     fn hashes(&self, key: &Key) -> Hashes {

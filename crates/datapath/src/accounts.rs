@@ -1,7 +1,7 @@
 //! What rules are credited to. Thousands of rules often have one list of counters: they share an
 //! account, which gathers their traffic until it is handed over.
 
-use crate::events::{Credit, Credits};
+use crate::events::{Credits, Passed};
 use crate::types::{Stale, Used};
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
@@ -30,12 +30,30 @@ pub(crate) struct Accounts {
     plain: HashMap<Credits, u32>,
     /// Those with traffic that was not handed over.
     used: Vec<u32>,
+    /// Traffic of decisions that no rule was made of, by counter, and the counters that have some.
+    passed: Vec<Total>,
+    counted: Vec<u32>,
+}
+
+/// Traffic that was not handed over yet.
+#[derive(Clone, Copy, Default)]
+struct Total {
+    packets: u64,
+    bytes: u64,
+    used_ms: u64,
 }
 
 impl Accounts {
     pub fn new() -> Self {
         let list = vec![Account::default()];
-        Accounts { list, free: Vec::new(), plain: HashMap::new(), used: Vec::new() }
+        Accounts {
+            list,
+            free: Vec::new(),
+            plain: HashMap::new(),
+            used: Vec::new(),
+            passed: Vec::new(),
+            counted: Vec::new(),
+        }
     }
 
     /// The account for one rule more.
@@ -87,11 +105,21 @@ impl Accounts {
         account.used_ms = account.used_ms.max(used_ms);
     }
 
-    /// Traffic of a decision that was not stored.
-    pub fn credit_once(&mut self, c: Credit) {
-        let id = self.open((*c.credits).into(), c.effects);
-        self.credit(id, c.packets, c.bytes, c.used_ms);
-        self.close(id);
+    /// Traffic of decisions that were not stored.
+    pub fn passed(&mut self, passed: &Passed) {
+        for s in &passed.sums {
+            let i = s.counter as usize;
+            if self.passed.len() <= i {
+                self.passed.resize(i + 1, Total::default());
+            }
+            let t = &mut self.passed[i];
+            if t.packets == 0 {
+                self.counted.push(s.counter);
+            }
+            t.packets += s.packets;
+            t.bytes += s.bytes;
+            t.used_ms = t.used_ms.max(passed.used_ms);
+        }
     }
 
     /// Those with effects of which `stale` says yes.
@@ -110,6 +138,12 @@ impl Accounts {
             each(Used { credits, effects, packets, bytes, used_ms });
             (a.packets, a.bytes) = (0, 0);
             self.forget(id);
+        }
+        for counter in self.counted.drain(..) {
+            let t = std::mem::take(&mut self.passed[counter as usize]);
+            let (credits, effects) = (&[counter][..], None);
+            let Total { packets, bytes, used_ms } = t;
+            each(Used { credits, effects, packets, bytes, used_ms });
         }
     }
 }

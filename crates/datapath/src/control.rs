@@ -568,9 +568,9 @@ impl Datapath {
                     w.flows.installed(idx, credits, effects);
                 }
                 Report::Unlinked(idx) => w.flows.unlinked(idx),
-                Report::Uncached(credit) => {
-                    self.decided.extend(credit.effects.clone());
-                    w.flows.uncached(*credit);
+                Report::Passed(passed) => {
+                    self.decided.extend(passed.effects.iter().cloned());
+                    w.flows.passed(&passed);
                 }
                 Report::RxBack(slot) => {
                     let no = slot.port;

@@ -9,6 +9,7 @@ use action::Op;
 use flow::PortNo;
 use packet::Packet;
 use port::{RxQueue, TxQueue};
+use std::any::Any;
 use std::hash::{Hash, Hasher};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -56,7 +57,7 @@ pub(crate) enum Report {
     /// What it is credited to, and what else control is to be told when it is used.
     Installed(u32, Credits, Effects),
     Unlinked(u32),
-    Uncached(Box<Credit>),
+    Passed(Box<Passed>),
     RxBack(Box<RxSlot>),
     TxBack(PortNo, Box<dyn TxQueue>),
     /// What validation found.
@@ -132,6 +133,22 @@ impl std::ops::Deref for Credits {
 }
 
 /// Traffic of decisions that were not stored.
+pub(crate) struct Passed {
+    /// A counter may be there several times.
+    pub sums: Vec<Sum>,
+    pub effects: Vec<Arc<dyn Any + Send + Sync>>,
+    pub used_ms: u64,
+}
+
+/// What one counter counted.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Sum {
+    pub counter: u32,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+/// Traffic of flows that are gone.
 pub(crate) struct Credit {
     pub credits: Box<[u32]>,
     pub effects: Effects,

@@ -1,7 +1,7 @@
 //! Control's half of a worker's table: the cold part of each rule, and exact counting.
 
 use crate::accounts::{Accounts, Effects};
-use crate::events::{Command, Credit, Credits};
+use crate::events::{Command, Credits, Passed};
 use crate::index::Index;
 use crate::invalidate::Areas;
 use crate::lookup::store::{Column, DEAD, Store, Zero};
@@ -128,9 +128,9 @@ impl Flows {
         self.done.push(idx);
     }
 
-    /// A decision was used without being stored.
-    pub fn uncached(&mut self, credit: Credit) {
-        self.accounts.credit_once(credit);
+    /// Decisions were used without being stored.
+    pub fn passed(&mut self, passed: &Passed) {
+        self.accounts.passed(passed);
     }
 
     /// Indices the worker may use again.

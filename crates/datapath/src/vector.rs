@@ -1,13 +1,14 @@
 //! Packets on their way through steps 1 to 4; a file per step.
 
 mod act;
+mod credit;
 mod decapsulate;
 mod find;
 mod gather;
 mod miss;
 mod tell;
 
-use crate::events::{Credit, Report, Shared};
+use crate::events::{Report, Shared};
 use crate::interpret::{Frame, Sink};
 use crate::level::Level;
 use crate::lookup::{Keys, Table};
@@ -19,14 +20,10 @@ use crate::types::{PortLookup, Settings};
 use action::Pipeline;
 use flow::PortNo;
 use packet::{Packet, VECTOR};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sync::Producer;
 use telemetry::Drop;
-
-/// Decisions that were used and not stored, merged by credits and effects.
-type Uncached = HashMap<(Box<[u32]>, usize), Credit>;
 
 /// Packets on their way through the steps, and all that the steps need.
 pub(crate) struct Vector {
@@ -59,7 +56,8 @@ pub(crate) struct Vector {
     programs: Programs,
     /// Programs of decisions that are used only in this vector.
     passing: Vec<u32>,
-    uncached: Uncached,
+    /// What they are credited with.
+    passed: credit::Passing,
     asked: Box<miss::Asked>,
     pipeline: Arc<dyn Pipeline>,
     reports: Producer<Report>,
@@ -107,7 +105,7 @@ impl Vector {
             table: Table::new(flows),
             programs: Programs::default(),
             passing: Vec::new(),
-            uncached: HashMap::new(),
+            passed: credit::Passing::default(),
             asked: Box::default(),
             pipeline,
             reports,

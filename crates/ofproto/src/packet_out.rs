@@ -126,4 +126,11 @@ impl Switch {
         let world = unsafe { self.shared.world.read() };
         translate::resolve(&self.shared, world, key, &[], out, &mut None);
     }
+
+    #[cfg(test)]
+    pub(crate) fn plain(&self, requests: &[action::Request<'_>], out: &mut [Decision]) -> u32 {
+        // SAFETY: as above.
+        let world = unsafe { self.shared.world.read() };
+        translate::plain::resolve(&self.shared, world, requests, out)
+    }
 }

@@ -4,7 +4,7 @@ use crate::flow_mod::names_groups;
 use crate::tlv;
 use classifier::{Classifier, Rule};
 use flow::{Key, Mask, TunMetadata};
-use openflow::{Instruction, Match};
+use openflow::{Action, Instruction, Match, OfPort, port};
 use std::sync::{Arc, OnceLock};
 use sync::Domain;
 
@@ -15,6 +15,8 @@ pub const N_TABLES: usize = 254;
 pub(crate) struct Flow {
     /// Index of its counters and timeouts in the switch; also the credit id.
     pub id: u32,
+    /// What it does, if that is plain.
+    pub plain: Plain,
     /// Do the instructions name groups?
     pub groups: bool,
     /// Is a controller told when the flow goes (SEND_FLOW_REM)?
@@ -29,7 +31,34 @@ pub(crate) struct Flow {
 impl Flow {
     pub fn new(id: u32, told: bool, cookie: u64, instructions: Arc<[Instruction]>) -> Flow {
         let groups = names_groups(&instructions);
-        Flow { id, groups, told, cookie, tun: None, instructions }
+        let plain = Plain::of(&instructions);
+        Flow { id, plain, groups, told, cookie, tun: None, instructions }
+    }
+}
+
+/// Instructions that are no more than an output to a port and the next table.
+#[derive(Clone, Copy)]
+pub(crate) enum Plain {
+    Yes { output: Option<OfPort>, next: Option<u8> },
+    No,
+}
+
+impl Plain {
+    fn of(list: &[Instruction]) -> Plain {
+        let (first, next) = match list {
+            [first @ .., Instruction::Goto(table)] => (first, Some(*table)),
+            first => (first, None),
+        };
+        let output = match first {
+            [] => None,
+            [Instruction::Apply(actions)] => match &actions[..] {
+                [] => None,
+                [Action::Output { port, trunc: 0, .. }] if *port < port::MAX => Some(*port),
+                _ => return Plain::No,
+            },
+            _ => return Plain::No,
+        };
+        Plain::Yes { output, next }
     }
 }
 
@@ -54,7 +83,7 @@ impl Table {
     }
 
     /// Asks the memory for what looking these keys up will read.
-    pub fn prepare(&self, keys: &[Key]) {
+    pub fn prepare(&self, keys: &[&Key]) {
         // SAFETY: as in `lookup`.
         unsafe { self.rules.prepare(keys) }
     }

@@ -7,6 +7,7 @@ mod partition;
 mod place;
 mod probe;
 mod sigcache;
+mod sight;
 pub(crate) mod store;
 mod subtable;
 #[cfg(test)]
@@ -24,9 +25,10 @@ pub(crate) use partition::Tally;
 use place::Places;
 pub(crate) use probe::agrees;
 use sigcache::SigCache;
+use sight::Sight;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::{MASKS, Payload, Store};
+use store::{MASKS, PWORDS, Payload, Store};
 use subtable::Subtable;
 
 /// 64x64 -> 128 bits, folded.
@@ -72,7 +74,11 @@ impl KeyRef<'_> {
     }
     /// All words.
     pub fn words(&self) -> Words {
-        std::array::from_fn(|w| if w == 7 { 0 } else { self.word(w) })
+        let mut words = [0; PWORDS];
+        words[..7].copy_from_slice(&self.line[..7]);
+        let ext = self.ext.iter().enumerate().filter(|(l, _)| self.have & (1 << l) != 0);
+        ext.for_each(|(l, e)| words[8 * (l + 1)..8 * (l + 2)].copy_from_slice(e));
+        words
     }
 }
 
@@ -128,6 +134,19 @@ pub(crate) struct Spot {
     opened: u64,
 }
 
+/// What is known of a flow that may be stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Worth {
+    /// There are few new ones: each may have a place.
+    Spare,
+    /// It was never seen, and most of its kind never are again.
+    New,
+    /// It was seen before.
+    Seen,
+    /// So it was, but its packets are not looked up where it would be.
+    Hidden,
+}
+
 /// Subtables whose buckets are in huge pages.
 const HUGE: usize = 16;
 /// Rules from which on each is stored under its own mask: up to here what a mask more costs counts,
@@ -165,6 +184,8 @@ pub(crate) struct Table {
     exhaustive: bool,
     /// Where masks were placed.
     places: Places,
+    /// Flows that came and were not stored.
+    sight: Sight,
     /// Ports with rules, and masks with rules.
     ports: usize,
     used: usize,
@@ -200,6 +221,7 @@ impl Table {
             partitions: Vec::new(),
             exhaustive: false,
             places: Places::new(),
+            sight: Sight::new(),
             ports: 0,
             used: 0,
             opened: 0,
@@ -323,6 +345,7 @@ impl Table {
     pub fn prefetch(&self, spot: &Spot) {
         if let Some(sub) = &self.subtables[spot.slot] {
             sub.prefetch(spot.hash);
+            self.sight.prefetch(spot.hash);
         }
     }
 
@@ -335,15 +358,20 @@ impl Table {
             self.tally(port.into(), Tally { resolved: 1, ..Tally::default() });
             self.partition_mut(port).hits[spot.slot] += 1;
         } else {
-            self.partition_mut(port).decided(spot.slot);
+            self.partition_mut(port).decided();
         }
         found
     }
 
-    /// Are flows like this one used again, as far as is known?
-    pub fn pays(&self, spot: &Spot) -> bool {
+    /// What is known of the worth of storing this flow.
+    pub fn worth(&mut self, spot: &Spot) -> Worth {
         let p = &self.partitions[usize::from(port_of(spot.masked[4]))];
-        p.as_ref().is_none_or(|p| p.pays(spot.slot))
+        match p.as_deref().filter(|p| p.pressed()) {
+            None => Worth::Spare,
+            Some(_) if !self.sight.again(spot.hash) => Worth::New,
+            Some(p) if p.pays(spot.slot) => Worth::Seen,
+            Some(_) => Worth::Hidden,
+        }
     }
 
     /// The rule for a packet in one of these subtables, and its program.

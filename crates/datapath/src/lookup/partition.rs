@@ -33,10 +33,8 @@ pub(crate) struct Tally {
     pub resolved: u64,
 }
 
-/// New flows of a port, lately, from which on it counts whether what is stored is used.
+/// New flows of a port, lately, from which on few of those that were never seen before are stored.
 const PRESSED: u64 = 1024;
-/// A subtable's new flows per hit from which on few of them are stored.
-const WASTED: u64 = 256;
 
 /// Subtables that a packet is looked up in at most.
 pub(super) const WALK: usize = 16;
@@ -79,8 +77,7 @@ pub(super) struct Partition {
     /// In how many of `order` its packets are looked up: as far as that is likely to save a question to
     /// the pipeline, at most [`WALK`].
     pub walk: usize,
-    /// Decisions that were new, by subtable, and all; decayed.
-    new: [u32; MASKS],
+    /// Decisions that were new, decayed.
     fresh: u64,
     /// Since the last judgement.
     pub recent: Tally,
@@ -103,7 +100,6 @@ impl Partition {
             union: Hasher::new(&[0; 32], 0),
             cache_on: false,
             walk: WALK,
-            new: [0; MASKS],
             fresh: 0,
             recent: Tally::default(),
             judged: Tally::default(),
@@ -137,19 +133,19 @@ impl Partition {
         self.rules[slot] == 0
     }
 
-    /// A decision was made that belongs in this subtable, and it was not there.
-    pub fn decided(&mut self, slot: usize) {
-        self.new[slot] += 1;
+    /// A decision was made, and it was not there.
+    pub fn decided(&mut self) {
         self.fresh += 1;
     }
 
-    /// Are flows stored in this subtable used? There must be few new ones to say yes without proof: an attacker's
-    /// packets, or those of a scan, are each the last of their flow. And in a subtable that is not visited a flow saves
-    /// no decision, unless the cache knows it.
+    /// Are new flows so many that it counts whether what is stored is used?
+    pub fn pressed(&self) -> bool {
+        self.fresh >= PRESSED
+    }
+
+    /// Does a flow in this subtable save decisions? Where its packets are not looked up only the cache can know it.
     pub fn pays(&self, slot: usize) -> bool {
-        let visited = || self.order.iter().take(self.walk).any(|s| usize::from(*s) == slot);
-        let used = || self.hits[slot] * WASTED >= u64::from(self.new[slot]);
-        self.fresh < PRESSED || self.cache_on || visited() && used()
+        self.cache_on || self.order.iter().take(self.walk).any(|s| usize::from(*s) == slot)
     }
 
     /// Ranks its subtables, and sees what the cache has to hash.
@@ -169,7 +165,6 @@ impl Partition {
     pub fn tune(&mut self, choice: Tri, filling: bool) {
         self.walk = self.worth_a_visit();
         self.hits.iter_mut().for_each(|h| *h /= 2);
-        self.new.iter_mut().for_each(|n| *n /= 2);
         self.fresh /= 2;
         let recent = std::mem::take(&mut self.recent);
         self.forced = choice != Tri::Auto;
@@ -299,22 +294,19 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_are_never_used_are_stored_as_long_as_they_are_few() {
+    fn a_flow_saves_decisions_where_packets_are_looked_up() {
         let mut p = Partition::new(1);
         (p.order, p.walk) = (vec![3, 4], 1);
+        assert!(p.pays(3) && !p.pays(4));
+        p.cache_on = true;
+        assert!(p.pays(4));
         for _ in 0..PRESSED {
-            assert!(p.pays(3) && p.pays(4));
-            p.decided(3);
+            assert!(!p.pressed());
+            p.decided();
         }
-        assert!(!p.pays(3));
-        p.hits[3] = PRESSED / WASTED;
-        assert!(p.pays(3) && !p.pays(4), "the other is not visited");
-        p.walk = 2;
-        assert!(p.pays(4), "nothing is known against it");
-        p.hits[3] -= 1;
-        assert!(!p.pays(3));
+        assert!(p.pressed());
         p.tune(Tri::Off, false);
-        assert!(p.pays(3), "it was long ago");
+        assert!(!p.pressed(), "it was long ago");
     }
 
     #[test]

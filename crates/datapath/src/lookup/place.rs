@@ -3,19 +3,20 @@
 use super::mask::Words;
 
 /// Entries; a mask has one place.
-const ENTRIES: usize = 8192;
+const ENTRIES: usize = 1 << 15;
 
 /// A memory of (mask, subtable) that may forget, and may take one mask for another: what it says must
 /// be checked.
 pub(crate) struct Places {
-    entries: Box<[(u32, u8)]>,
+    /// A check of 24 bits and the subtable.
+    entries: Box<[u32]>,
     /// Part of every tag: another number, and nothing is known.
     epoch: u64,
 }
 
 impl Places {
     pub fn new() -> Self {
-        Places { entries: vec![(0, 0); ENTRIES].into(), epoch: 0 }
+        Places { entries: vec![0; ENTRIES].into(), epoch: 0 }
     }
 
     /// Stands for a mask of a port, while rules are few or not.
@@ -31,21 +32,21 @@ impl Places {
     fn entry(&self, tag: u64) -> (usize, u32) {
         let mixed = (tag ^ self.epoch).wrapping_mul(0xd6e8_feb8_6659_fd93);
         // Never 0: that is an empty place.
-        ((mixed >> 51) as usize, mixed as u32 ^ (mixed >> 20) as u32 | 1)
+        ((mixed >> 49) as usize, (mixed as u32 ^ (mixed >> 20) as u32 | 1) & 0xff_ffff)
     }
 
     /// The subtable under this tag.
     #[inline]
     pub fn get(&self, tag: u64) -> Option<usize> {
         let (at, check) = self.entry(tag);
-        let (known, slot) = self.entries[at];
-        (known == check).then_some(slot.into())
+        let known = self.entries[at];
+        (known >> 8 == check).then_some(known as usize & 0xff)
     }
 
     /// Remembers.
     pub fn put(&mut self, tag: u64, slot: usize) {
         let (at, check) = self.entry(tag);
-        self.entries[at] = (check, slot as u8);
+        self.entries[at] = check << 8 | slot as u32;
     }
 
     /// Subtables came or may go: everything is looked for again.
@@ -54,4 +55,4 @@ impl Places {
     }
 }
 
-const _: () = assert!(ENTRIES == 1 << (64 - 51) && super::store::MASKS <= 256);
+const _: () = assert!(ENTRIES == 1 << (64 - 49) && super::store::MASKS <= 256);

@@ -2,26 +2,22 @@
 
 use super::Vector;
 use crate::clock::cycles;
-use crate::events::{Credit, Report};
-use crate::lookup::Spot;
+use crate::events::Report;
 use crate::lookup::mask::Words;
+use crate::lookup::{Spot, Worth};
 use crate::parse::Line;
 use crate::tunnel;
 use crate::tx::Pending;
 use action::{Decision, Request};
 use flow::{Key, at, flag};
 use packet::{Packet, VECTOR};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Distinct effects remembered in [`super::Uncached`]; beyond, only credits are.
-const UNCACHED: usize = 4096;
 
 /// A missed packet is looked up again in the subtables that got rules during its vector, unless they
 /// are more than this: then asking the pipeline costs less.
 const FEW: usize = 2;
 
-/// Of flows that are not worth their place one in so many is stored.
+/// Of flows for which there is no room, or no use yet, one in so many is stored.
 const STORED: u32 = 8;
 
 /// Packets that the pipeline is asked about side by side: their memory accesses overlap.
@@ -98,7 +94,9 @@ impl Vector {
                 }
             }
             at_once = (at_once * 2).min(AT_ONCE);
-            self.ask(&mut asked);
+            if asked.len > 0 {
+                self.ask(&mut asked);
+            }
             for n in 0..asked.len {
                 if let Some(slot) = self.take_over(&mut asked, n, now_ms)
                     && slots <= FEW
@@ -143,20 +141,18 @@ impl Vector {
 
     /// Asks the pipeline about these packets, and the memory for what storing the answers will read.
     fn ask(&mut self, asked: &mut Asked) {
-        let n = asked.len;
-        self.pipeline.prepare(&asked.keys[..n]);
-        for a in 0..n {
-            let (key, decision) = (&asked.keys[a], &mut asked.decisions[a]);
-            decision.clear();
-            let packet = &self.packets[asked.packets[a]];
-            let (options, packet) = (options_of(packet, key), packet.data());
-            self.pipeline.resolve(&Request { key, options, packet }, decision);
-            asked.spots[a] = decision.cacheable.then(|| {
-                let (words, mask) = (packet_words(key), packet_words(&decision.mask));
-                self.table.spot(words, mask)
-            });
+        let Asked { len, packets, keys, decisions, spots } = asked;
+        decisions[..*len].iter_mut().for_each(Decision::clear);
+        let requests: [Request<'_>; AT_ONCE] = std::array::from_fn(|a| {
+            let (key, packet) = (&keys[a], packets[a.min(*len - 1)]);
+            let packet = &self.packets[packet];
+            Request { key, options: options_of(packet, key), packet: packet.data() }
+        });
+        self.pipeline.resolve_all(&requests[..*len], &mut decisions[..*len]);
+        for ((key, d), spot) in keys.iter().zip(&*decisions).zip(spots).take(*len) {
+            *spot = d.cacheable.then(|| self.table.spot(packet_words(key), packet_words(&d.mask)));
+            spot.iter().for_each(|s| self.table.prefetch(s));
         }
-        asked.spots[..n].iter().flatten().for_each(|s| self.table.prefetch(s));
     }
 
     /// Packet `n` of these gets what was decided, which is stored unless it is known. Says in which subtable.
@@ -188,12 +184,17 @@ impl Vector {
         rule.and(spot).map(|s| s.slot)
     }
 
-    /// Shall the decision be stored? When the table is full, or flows like it are not used again, only some are:
-    /// those that are used often get in, and flows that come by once do not push each other out.
+    /// Shall the decision be stored? Under pressure only what comes a second time is. When the table is full, only
+    /// some are: those that are used often get in, and flows that come by once do not push each other out.
     fn may_store(&mut self, spot: &Spot) -> bool {
         self.missed = self.missed.wrapping_add(1);
+        let some = self.missed.is_multiple_of(STORED);
         let full = self.table.live + 4 * self.margin() > self.limit;
-        !full && self.table.pays(spot) || self.missed.is_multiple_of(STORED)
+        match self.table.worth(spot) {
+            Worth::Spare | Worth::Seen => !full || some,
+            Worth::Hidden => some,
+            Worth::New => false,
+        }
     }
 
     /// Makes sure that control knows what a program does; false: there is no room to say so.
@@ -223,21 +224,7 @@ impl Vector {
     fn use_once(&mut self, i: usize, program: u32, d: &mut Decision, now_ms: u64) {
         self.passing.push(program);
         self.shared.perf.not_installed.add(1);
-        let mut effects = d.effects.take();
-        if self.uncached.len() >= UNCACHED {
-            effects = None;
-        }
-        let tag = effects.as_ref().map_or(0, |e| Arc::as_ptr(e).cast::<u8>() as usize);
-        let credits: Box<[u32]> = d.credits.as_slice().into();
-        let c = self.uncached.entry((credits, tag)).or_insert_with_key(|(credits, _)| Credit {
-            credits: credits.clone(),
-            effects,
-            packets: 0,
-            bytes: 0,
-            used_ms: now_ms,
-        });
-        c.packets += 1;
-        c.bytes += self.packets[i].len() as u64;
-        c.used_ms = now_ms;
+        self.passed.credit(&d.credits, self.packets[i].len() as u64, now_ms);
+        self.passed.effects(d.effects.take());
     }
 }

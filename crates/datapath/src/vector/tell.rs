@@ -73,15 +73,14 @@ impl Vector {
             }
         }
         self.late.extend(late);
-        while self.late.is_empty() && !self.uncached.is_empty() && self.reports.room() > 0 {
-            let key = self.uncached.keys().next().unwrap().clone();
-            let credit = self.uncached.remove(&key).unwrap();
-            let _ = self.reports.push(Report::Uncached(Box::new(credit)));
+        if self.late.is_empty() && !self.passed.is_empty() && self.reports.room() > 0 {
+            let passed = Box::new(self.passed.take());
+            self.report(Report::Passed(passed));
         }
     }
 
     /// Is everything told?
     pub fn told(&self) -> bool {
-        self.late.is_empty() && self.uncached.is_empty()
+        self.late.is_empty() && self.passed.is_empty()
     }
 }

@@ -9,6 +9,7 @@ mod group;
 mod normal;
 mod options;
 mod output;
+pub(crate) mod plain;
 mod recirc;
 mod set;
 mod tunnel;
@@ -142,13 +143,16 @@ impl Pipeline for Pipe {
         resolve(&self.shared, world, request.key, request.options, out, &mut None);
     }
 
-    /// The first table's part, as it is for the first of them.
-    fn prepare(&self, keys: &[Key]) {
+    fn resolve_all(&self, requests: &[Request<'_>], out: &mut [Decision]) {
         // SAFETY: as above.
         let world = unsafe { self.shared.world.read() };
-        let entry = keys.first().and_then(|key| world.entry(key).ok());
-        if let Some(table) = entry.and_then(|(bridge, _)| bridge.tables.get(0)) {
-            table.prepare(keys);
+        for (requests, out) in requests.chunks(plain::AT_ONCE).zip(out.chunks_mut(plain::AT_ONCE)) {
+            let done = plain::resolve(&self.shared, world, requests, out);
+            let others = requests.iter().zip(out).enumerate().filter(|(i, _)| done >> i & 1 == 0);
+            for (_, (request, out)) in others {
+                out.clear();
+                resolve(&self.shared, world, request.key, request.options, out, &mut None);
+            }
         }
     }
 }

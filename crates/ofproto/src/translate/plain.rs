@@ -1,0 +1,288 @@
+//! Plain ways through a switch: tables, the next table, outputs to ports. Several packets go side by side, table by
+//! table, so that their memory accesses overlap; nothing is allocated. Whoever meets anything else goes the whole way
+//! of [`super::Xlate`], which is this one's twin.
+
+use super::{MAX_DEPTH, may_receive};
+use crate::fields;
+use crate::table::Plain;
+use crate::view::{BridgeView, PortView, Shared, World};
+use action::{Decision, Op, Request};
+use flow::{Key, PACKET_LINES, at, flag};
+use openflow::{OfPort, port, port_config};
+use std::sync::atomic::Ordering;
+use telemetry::Drop;
+
+/// Packets that go side by side.
+pub(super) const AT_ONCE: usize = 8;
+
+/// Where a packet is.
+#[derive(Clone, Copy)]
+enum At {
+    Table(u8),
+    /// At the end of its way.
+    End,
+    /// At something that is not plain.
+    Lost,
+}
+
+struct Walk<'a> {
+    bridge: &'a BridgeView,
+    key: Key,
+    in_port: OfPort,
+    at: At,
+    /// Tables so far.
+    tables: usize,
+}
+
+/// Decides about up to [`AT_ONCE`] packets whose way is plain; bit i of the answer: packet i is decided about. What is
+/// in the decisions of others means nothing.
+pub(crate) fn resolve(
+    shared: &Shared,
+    world: &World,
+    requests: &[Request<'_>],
+    out: &mut [Decision],
+) -> u32 {
+    let version = shared.version.load(Ordering::Acquire);
+    let mut walks: [Option<Walk<'_>>; AT_ONCE] =
+        std::array::from_fn(|i| Walk::start(world, requests.get(i)?.key, &mut out[i]));
+    while prepare(&walks) {
+        for (walk, d) in walks.iter_mut().zip(out.iter_mut()) {
+            if let Some(walk) = walk
+                && let At::Table(table) = walk.at
+            {
+                walk.at = walk.table(table, version, d);
+            }
+        }
+    }
+    let mut done = 0;
+    for (i, (walk, d)) in walks.iter().zip(out).enumerate() {
+        if walk.as_ref().is_some_and(|w| w.finish(d)) {
+            done |= 1 << i;
+        }
+    }
+    done
+}
+
+/// Asks for the memory that the next step looks at, where several packets are in the same table; false: nobody is in any.
+fn prepare(walks: &[Option<Walk<'_>>; AT_ONCE]) -> bool {
+    let going = walks.iter().flatten().filter_map(|w| match w.at {
+        At::Table(table) => Some((w, table)),
+        _ => None,
+    });
+    let mut keys = [&Key::ZERO; AT_ONCE];
+    let (mut n, mut first) = (0, None);
+    for (w, table) in going {
+        let (bridge, number) = *first.get_or_insert((w.bridge, table));
+        if number == table && std::ptr::eq(bridge, w.bridge) {
+            keys[n] = &w.key;
+            n += 1;
+        }
+    }
+    let Some((bridge, table)) = first else { return false };
+    if let Some(table) = bridge.tables.get(table).filter(|_| n > 1) {
+        table.prepare(&keys[..n]);
+    }
+    true
+}
+
+impl<'a> Walk<'a> {
+    /// At the beginning, if it can be plain at all.
+    fn start(world: &'a World, key: &Key, out: &mut Decision) -> Option<Self> {
+        let special = key.u16(at::RECIRC) != 0
+            || key.u8(at::FLAGS) & flag::TUNNEL != 0
+            || key.u8(at::FRAG) != 0
+            || !world.tunnels.is_empty();
+        if special {
+            return None;
+        }
+        let (bridge, in_port) = world.entry(key).ok()?;
+        let usual = |p: &PortView| may_receive(p) && p.spec.tunnel.is_none();
+        if bridge.config.fail_open || !bridge.port(in_port).is_none_or(usual) {
+            return None;
+        }
+        let wc = &mut out.mask;
+        wc.set_u16(at::ETH_TYPE, 0xffff);
+        wc.set_u16(at::RECIRC, 0xffff);
+        wc.set_u16(at::IN_PORT, 0xffff);
+        if fields::is_ip(key.u16(at::ETH_TYPE)) {
+            wc.set_u8(at::FRAG, flow::frag::ANY | flow::frag::LATER);
+        }
+        let mut key = *key;
+        key.words[PACKET_LINES * 8..].fill(0);
+        key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
+        key.set_u32(at::OF_IN_PORT, in_port);
+        Some(Walk { bridge, key, in_port, at: At::Table(0), tables: 0 })
+    }
+
+    /// Through one table; where to then.
+    fn table(&mut self, number: u8, version: u64, out: &mut Decision) -> At {
+        self.tables += 1;
+        if self.tables > MAX_DEPTH {
+            return At::Lost;
+        }
+        let table = self.bridge.tables.get(number);
+        let Some(rule) = table.and_then(|t| t.lookup(&self.key, version, &mut out.mask)) else {
+            return self.miss(number, out);
+        };
+        if out.mask.u64(at::TUN_MATCH) != 0 {
+            return At::Lost;
+        }
+        let flow = rule.value();
+        let Plain::Yes { output, next } = flow.plain else { return At::Lost };
+        out.credits.push(flow.id);
+        if let Some(to) = output
+            && !self.output(to, out)
+        {
+            return At::Lost;
+        }
+        next.map_or(At::End, At::Table)
+    }
+
+    fn miss(&self, table: u8, out: &mut Decision) -> At {
+        if self.bridge.config.miss_to_controller {
+            return At::Lost;
+        }
+        out.credits.push(self.bridge.miss_base + u32::from(table));
+        At::End
+    }
+
+    /// False: it is more than an operation.
+    fn output(&self, to: OfPort, out: &mut Decision) -> bool {
+        if to == self.in_port {
+            return true;
+        }
+        let Some(p) = self.bridge.port(to) else { return true };
+        if p.spec.config & port_config::NO_FWD != 0 {
+            return true;
+        }
+        let plain = p.peer.is_none() && p.spec.tunnel.is_none();
+        if plain {
+            out.ops.extend(p.spec.dp_port.map(Op::Output));
+        }
+        plain
+    }
+
+    /// What remains to be said when the way was plain.
+    fn finish(&self, out: &mut Decision) -> bool {
+        let wc = &mut out.mask;
+        wc.words[PACKET_LINES * 8..].fill(0);
+        crate::tunnel::forget(wc);
+        if wc.u16(at::VLAN) != 0 {
+            wc.set_u16(at::VLAN, wc.u16(at::VLAN) | fields::VLAN_PRESENT);
+        }
+        if out.ops.is_empty() {
+            out.drop = Some(Drop::Policy);
+        }
+        matches!(self.at, At::End)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::*;
+    use ::action::ops_text;
+    use openflow::{Action, Instruction};
+
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, n: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (self.0 >> 33) % n
+        }
+
+        fn one_of(&mut self, all: &[&str]) -> String {
+            all[self.below(all.len() as u64) as usize].to_string()
+        }
+    }
+
+    /// Ports 1 to 4 are there, 5 is not.
+    fn instructions(r: &mut Random, table: u8) -> Vec<Instruction> {
+        let port = 1 + r.below(5) as u32;
+        let next = Instruction::Goto(table + 1 + r.below(2) as u8);
+        match r.below(8) {
+            0 => vec![],
+            1 => apply(vec![]),
+            2 => apply(vec![out(port)]),
+            3 => vec![Instruction::Apply(vec![out(port)]), next],
+            4 => apply(vec![out(port), out(1 + r.below(4) as u32)]),
+            5 => vec![Instruction::Apply(vec![Action::DecTtl { ids: vec![] }]), next],
+            6 => vec![Instruction::Write(vec![out(port)]), next],
+            _ => vec![next],
+        }
+    }
+
+    fn rule(r: &mut Random) -> String {
+        let mut text = r.one_of(&["udp", "tcp", "ip", "arp", "ipv6", "udp6"]);
+        let ip = text != "arp" && !text.ends_with('6');
+        for part in ["in_port=1", "dl_vlan=7", "nw_dst=10.1.0.0/16", "nw_src=10.0.0.1", "tp_dst=80"]
+        {
+            let possible = match &part[..2] {
+                "nw" => ip,
+                "tp" => text.starts_with("udp") || text.starts_with("tcp"),
+                _ => true,
+            };
+            if possible && r.below(3) == 0 {
+                text = format!("{text},{part}");
+            }
+        }
+        text
+    }
+
+    fn random_packet(r: &mut Random) -> Key {
+        let ports = r.one_of(&["tp_dst=80", "tp_dst=81"]);
+        let ip = format!(
+            "{},{},{ports}",
+            r.one_of(&["nw_src=10.0.0.1", "nw_src=10.9.0.1"]),
+            r.one_of(&["nw_dst=10.1.2.3", "nw_dst=10.2.2.3"]),
+        );
+        let tag = r.one_of(&["", ",dl_vlan=7", ",dl_vlan=8"]);
+        packet(&match r.below(8) {
+            0 => format!("in_port={},arp{tag}", 1 + r.below(5)),
+            1 => format!("in_port=1,udp6,{ports}{tag}"),
+            2 => format!("in_port=2,tcp,{ip},nw_frag=later{tag}"),
+            3 => format!("in_port={},udp,{ip}{tag}", 1 + r.below(5)),
+            _ => format!("in_port={},tcp,{ip}{tag}", 1 + r.below(2)),
+        })
+    }
+
+    fn text(d: &Decision) -> String {
+        format!("{} {:?} {:?} {:?} {}", ops_text(&d.ops), d.drop, d.credits, d.mask, d.cacheable)
+    }
+
+    #[test]
+    fn the_plain_way_ends_where_the_whole_way_does() {
+        let (mut r, mut plain, mut all) = (Random(1), 0, 0);
+        for _ in 0..60 {
+            let mut lab = Lab::new();
+            for _ in 0..r.below(40) {
+                let table = r.below(4) as u8;
+                let (m, list) = (rule(&mut r), instructions(&mut r, table));
+                lab.add(flow(table, r.below(4) as u16, &m, list));
+            }
+            for _ in 0..40 {
+                let keys: Vec<Key> = (0..1 + r.below(8)).map(|_| random_packet(&mut r)).collect();
+                let requests: Vec<_> =
+                    keys.iter().map(|key| Request { key, options: &[], packet: &[] }).collect();
+                let mut found: Vec<Decision> = keys.iter().map(|_| Decision::default()).collect();
+                found.iter_mut().for_each(Decision::clear);
+                let done = lab.sw.plain(&requests, &mut found);
+                for (i, (key, d)) in
+                    keys.iter().zip(&found).enumerate().filter(|(i, _)| done >> i & 1 != 0)
+                {
+                    assert_eq!(text(d), text(&lab.decide(key)), "packet {i}: {key:?}");
+                }
+                let mut every: Vec<Decision> = keys.iter().map(|_| Decision::default()).collect();
+                every.iter_mut().for_each(Decision::clear);
+                lab.sw.pipeline().resolve_all(&requests, &mut every);
+                for (key, d) in keys.iter().zip(&every) {
+                    assert_eq!(text(d), text(&lab.decide(key)), "{key:?}");
+                }
+                plain += done.count_ones();
+                all += keys.len() as u32;
+            }
+        }
+        assert!(plain * 3 > all && plain < all, "{plain} of {all} are plain");
+    }
+}
