@@ -66,9 +66,13 @@ plan_lengths(struct rx_queue *q, struct plan *plan, uint32_t n)
 static void
 plan_remainders(uint32_t *restrict out, const uint32_t *restrict in, uint32_t n, struct divisor d)
 {
+	if (d.n == 1) {
+		memset(out, 0, n * sizeof *out);
+		return;
+	}
 	for (uint32_t i = 0; i < n; i += 8)
 		for (uint32_t k = i; k < i + 8; k++)
-			out[k] = d.n == 1 ? 0 : remainder_of(in[k], &d);
+			out[k] = remainder_of(in[k], &d);
 }
 
 /* Rules and MACs of flows; of VXLAN's outer sources, guests and VNIs. */

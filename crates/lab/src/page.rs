@@ -14,6 +14,8 @@ const HEAD: &str = r#"<!doctype html>
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 62rem; margin: 0 auto; padding: 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
 svg { width: 100%; max-width: 33rem; height: auto; display: block; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(22rem, 100%), 1fr)); gap: 0 1.5rem; }
+figure { margin: .5rem 0; }
 .legend span { display: inline-block; margin-right: 1rem; white-space: nowrap; }
 .legend i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; }
 .wide { overflow-x: auto; }
@@ -23,7 +25,7 @@ td { white-space: nowrap; }
 th:first-child, td:first-child, .names td:nth-child(2), .names th:nth-child(2) { text-align: left; }
 .names td:first-child { white-space: normal; min-width: 9rem; }
 th.case { padding-top: .7rem; position: sticky; left: 0; } th.case small { font-weight: 400; }
-tr.weft td { background: #e8f3fa; } td.loss { color: #a00; font-weight: 600; }
+tr.weft td { background: #e8f3fa; } tr.paper td { color: #555; } td.loss { color: #a00; font-weight: 600; }
 .notice { background: #fff4d6; padding: .5rem .8rem; border-left: 4px solid #e69f00; }
 small { color: #555; }
 @media (max-width: 45rem) {
@@ -67,20 +69,23 @@ fn section(out: &mut String, results: &Results) -> Result<()> {
     // With and without transmit buffering, where that was measured.
     let flush = |r: &Row| r.systems.iter().any(|c| c.system == "weft-flush");
     let series = if results.rows.iter().any(flush) { BUFFERED } else { SERIES };
-    legend(out, series);
+    legend(out, results, series);
     let all: Vec<&Row> = results.rows.iter().collect();
     // A single point is no line.
     let (lines, plain): (Vec<&[&Row]>, Vec<&[&Row]>) =
         all.chunk_by(|a, b| a.group == b.group).partition(|rows| rows.len() > 1);
+    out.push_str("<div class=\"plots\">\n");
     for rows in lines {
         if let Some(svg) = plot::lines(rows, series)? {
-            let _ = writeln!(out, "<p><b>{}</b></p>\n{svg}", escape(&rows[0].group));
+            let group = escape(&rows[0].group);
+            let _ =
+                writeln!(out, "<figure><figcaption><b>{group}</b></figcaption>\n{svg}</figure>");
         }
     }
-    let plain = plain.concat();
-    if let Some(svg) = plot::bars(&plain, series)? {
-        out.push_str(&svg);
+    if let Some(svg) = plot::bars(&plain.concat(), series)? {
+        let _ = writeln!(out, "<figure>{svg}</figure>");
     }
+    out.push_str("</div>\n");
     table(out, results);
     found(out, results);
     let text = results.circumstances().replace("**", "");
@@ -90,9 +95,10 @@ fn section(out: &mut String, results: &Results) -> Result<()> {
     Ok(())
 }
 
-fn legend(out: &mut String, series: &[Series]) {
+/// The series that have a value.
+fn legend(out: &mut String, results: &Results, series: &[Series]) {
     out.push_str("<p class=\"legend\">");
-    for s in series {
+    for s in series.iter().filter(|s| results.rows.iter().any(|r| s.has(r))) {
         let plotters::style::RGBColor(r, g, b) = s.color;
         let _ = write!(out, "<span><i style=\"background:rgb({r},{g},{b})\"></i>{}</span>", s.name);
     }
@@ -113,6 +119,14 @@ fn table(out: &mut String, results: &Results) {
         let floor = row.cell("testpmd-io").and_then(Cell::cycles);
         let best = row.best(Cell::is_peer).and_then(Cell::cycles);
         row.systems.iter().for_each(|cell| line(out, cell, floor, best, results.drift()));
+        for (who, mpps) in row.paper.iter().filter_map(|(who, v)| Some((who, v.first()?))) {
+            let _ = writeln!(
+                out,
+                "<tr class=\"paper\"><td>{}</td><td></td><td>{}</td><td colspan=\"5\"></td></tr>",
+                escape(who),
+                significant(*mpps)
+            );
+        }
     }
     out.push_str("</table></div>\n");
 }
@@ -183,6 +197,7 @@ mod tests {
         let page = super::page(&[crate::results::tests::results()]).unwrap();
         assert!(page.contains("<svg") && page.contains("c &lt;1&gt;") && !page.contains("c <1>"));
         assert!(page.contains("Take care"));
+        assert!(page.contains("<td>papers/002</td><td></td><td>4.80</td>"));
         for outside in ["src=", "href=\"http", "@import", "url("] {
             assert!(!page.contains(outside), "{outside}");
         }

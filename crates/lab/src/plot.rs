@@ -18,6 +18,13 @@ pub struct Series {
     value: fn(&Row) -> Option<f64>,
 }
 
+impl Series {
+    /// Does the row have a value of it?
+    pub fn has(&self, row: &Row) -> bool {
+        (self.value)(row).is_some()
+    }
+}
+
 fn mpps(cell: Option<&Cell>) -> Option<f64> {
     Some(cell?.mpps()?.median)
 }
