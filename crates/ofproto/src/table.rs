@@ -49,16 +49,26 @@ impl Plain {
             [first @ .., Instruction::Goto(table)] => (first, Some(*table)),
             first => (first, None),
         };
-        let output = match first {
-            [] => None,
-            [Instruction::Apply(actions)] => match &actions[..] {
-                [] => None,
-                [Action::Output { port, trunc: 0, .. }] if *port < port::MAX => Some(*port),
-                _ => return Plain::No,
-            },
+        let actions = match first {
+            [] => &[][..],
+            [Instruction::Apply(actions)] => actions,
             _ => return Plain::No,
         };
-        Plain::Yes { output, next }
+        // An OpenFlow 1.0 `goto_table` is a resubmission at the end.
+        let (actions, next) = match actions {
+            [
+                first @ ..,
+                Action::Resubmit { in_port: None, table: Some(table @ ..=0xfe), ct: false },
+            ] if next.is_none() => (first, Some(*table)),
+            all => (all, next),
+        };
+        match actions {
+            [] => Plain::Yes { output: None, next },
+            [Action::Output { port, trunc: 0, .. }] if *port < port::MAX => {
+                Plain::Yes { output: Some(*port), next }
+            }
+            _ => Plain::No,
+        }
     }
 }
 

@@ -211,19 +211,32 @@ impl Table {
         if first == 0 {
             return false;
         }
-        let (key, mut hit) = (keys.get(i), (first, 0));
-        let mut covers = |idx| {
-            let p = self.store.payload(idx);
-            // SAFETY: the level's instructions are there.
-            let ready = unsafe { P::mask(&self.masks[p.mask()]) };
-            hit = (idx, p.program());
-            p.usable() && self.verify::<P>(idx, p.mask(), ready, &key)
-        };
-        let found = covers(first) || cache.search(keys.hash[i], covers);
-        if found {
-            (keys.rule[i], keys.program[i]) = hit;
+        if let Some(program) = self.covers::<P>(first, &keys.get(i)) {
+            keys.program[i] = program;
+            return true;
         }
-        found
+        // Not a closure: that would be compiled without the level's instructions.
+        let (mut ways, rules) = cache.ways(keys.hash[i]);
+        while ways != 0 {
+            let idx = rules[ways.trailing_zeros() as usize];
+            ways &= ways - 1;
+            if idx != 0
+                && let Some(program) = self.covers::<P>(idx, &keys.get(i))
+            {
+                (keys.rule[i], keys.program[i]) = (idx, program);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The program of a rule, if it is for packets with this key.
+    #[inline(always)]
+    fn covers<P: Probe>(&self, idx: u32, key: &KeyRef<'_>) -> Option<u32> {
+        let p = self.store.payload(idx);
+        // SAFETY: the level's instructions are there.
+        let ready = unsafe { P::mask(&self.masks[p.mask()]) };
+        (p.usable() && self.verify::<P>(idx, p.mask(), ready, key)).then(|| p.program())
     }
 
     #[inline(always)]

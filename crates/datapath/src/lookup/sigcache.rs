@@ -50,33 +50,29 @@ impl SigCache {
         prefetch(self.at(hash));
     }
 
-    /// Every index stored under the signature, until `found` says yes.
-    #[inline]
-    pub fn search(&self, hash: u64, mut found: impl FnMut(u32) -> bool) -> bool {
+    /// The places under the signature, one bit each, and the indices of all places; 0 is none.
+    #[inline(always)]
+    pub fn ways(&self, hash: u64) -> (u32, &[u32; WAYS]) {
         let sig = (hash >> 48) as u16;
         // SAFETY: only this thread uses buckets.
         let b = unsafe { &*self.at(hash) };
         let mut m = equal8(b.sig.first_chunk().expect("ten ways"), sig);
         m |= ((b.sig[8] == sig) as u32) << 8 | ((b.sig[9] == sig) as u32) << 9;
-        while m != 0 {
-            let idx = b.idx[m.trailing_zeros() as usize];
-            if idx != 0 && found(idx) {
-                return true;
-            }
-            m &= m - 1;
-        }
-        false
+        (m, &b.idx)
     }
 
     /// The first index under the signature, 0: none.
     #[inline]
     pub fn candidate(&self, hash: u64) -> u32 {
-        let mut first = 0;
-        self.search(hash, |i| {
-            first = i;
-            true
-        });
-        first
+        let (mut m, rules) = self.ways(hash);
+        while m != 0 {
+            let idx = rules[m.trailing_zeros() as usize];
+            if idx != 0 {
+                return idx;
+            }
+            m &= m - 1;
+        }
+        0
     }
 
     /// Remembers `idx` for `hash`, replacing a same signature, an empty way or the next in turn.

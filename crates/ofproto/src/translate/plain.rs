@@ -201,7 +201,10 @@ mod tests {
     fn instructions(r: &mut Random, table: u8) -> Vec<Instruction> {
         let port = 1 + r.below(5) as u32;
         let next = Instruction::Goto(table + 1 + r.below(2) as u8);
-        match r.below(8) {
+        // Rarely into the same table, for ever.
+        let to = table + u8::from(r.below(8) > 0);
+        let again = |in_port| Action::Resubmit { in_port, table: Some(to), ct: false };
+        match r.below(10) {
             0 => vec![],
             1 => apply(vec![]),
             2 => apply(vec![out(port)]),
@@ -209,6 +212,8 @@ mod tests {
             4 => apply(vec![out(port), out(1 + r.below(4) as u32)]),
             5 => vec![Instruction::Apply(vec![Action::DecTtl { ids: vec![] }]), next],
             6 => vec![Instruction::Write(vec![out(port)]), next],
+            7 => apply(vec![out(port), again(None)]),
+            8 => apply(vec![again(Some(1)), out(port)]),
             _ => vec![next],
         }
     }
