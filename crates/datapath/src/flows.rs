@@ -16,26 +16,48 @@ const FIRST: usize = 1 << 14;
 /// Rules for which there is memory ahead of the worker.
 const AHEAD: usize = 1 << 16;
 
-/// What control keeps of a rule.
+/// What control keeps of a rule, of which there are millions. Of the rule's counters, what was credited: packets
+/// modulo 2^32, bytes modulo 2^38, which is more than a rule can meet between two looks at it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Cold {
-    /// Its account and [`LEAVING`]; 0: control knows no such rule.
-    account: u32,
-    /// Of its counters, what was credited; of the packets modulo 2^32, which is more than a rule can
-    /// meet between two looks at it.
+    /// Bits 0 to 24: its account, 0: control knows no such rule. Bit 25: unlink was asked for. From 26 on: of the
+    /// bytes, bits 32 to 37.
+    bits: u32,
+    bytes: u32,
     packets: u32,
-    bytes: u64,
 }
 
-/// Unlink was asked for.
-const LEAVING: u32 = 1 << 31;
+const ACCOUNT: u32 = (1 << 25) - 1;
+const LEAVING: u32 = 1 << 25;
+const BYTES: u64 = (1 << 38) - 1;
 
 // SAFETY: zero is no rule.
 unsafe impl Zero for Cold {}
 
 impl Cold {
+    fn new(account: u32) -> Cold {
+        assert!(account <= ACCOUNT, "there are at most as many as rules, which are 2^24");
+        Cold { bits: account, ..Cold::default() }
+    }
+
     fn account(&self) -> Option<u32> {
-        (self.account != 0).then_some(self.account & !LEAVING)
+        let account = self.bits & ACCOUNT;
+        (account != 0).then_some(account)
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.bits & LEAVING != 0
+    }
+
+    /// What came since the last call, of counters that stand at these values.
+    fn advance(&mut self, packets: u64, bytes: u64) -> (u64, u64) {
+        let before = u64::from(self.bits >> 26) << 32 | u64::from(self.bytes);
+        let more = (packets as u32).wrapping_sub(self.packets);
+        let more_bytes = bytes.wrapping_sub(before) & BYTES;
+        let high = (bytes >> 32) as u32 & 0x3f;
+        self.bits = self.bits & (ACCOUNT | LEAVING) | high << 26;
+        (self.bytes, self.packets) = (bytes as u32, packets as u32);
+        (more.into(), more_bytes)
     }
 }
 
@@ -44,7 +66,9 @@ impl Cold {
 const COMPLETE: usize = 1 << 18;
 /// Rules that are looked at in one go, at most.
 const SLICE: usize = 1 << 16;
-/// How long a pass over all rules takes, if [`SLICE`] allows.
+/// Idle rules that are found in one go, at most: a worker has to unlink and report them.
+const IDLE: usize = 2048;
+/// How long a pass over all rules takes, if [`SLICE`] and [`IDLE`] allow.
 const PASS_MS: u64 = 1000;
 
 /// A pass over all rules, some at a time.
@@ -113,7 +137,7 @@ impl Flows {
     /// A rule came.
     pub fn installed(&mut self, idx: u32, credits: Credits, effects: Effects) {
         let i = idx as usize;
-        self.cold[i] = Cold { account: self.accounts.open(credits, effects), packets: 0, bytes: 0 };
+        self.cold[i] = Cold::new(self.accounts.open(credits, effects));
         self.end = self.end.max(i + 1);
         self.index.insert(&self.store, idx);
     }
@@ -143,9 +167,9 @@ impl Flows {
     pub fn leaving(&mut self, mut rules: Vec<u32>) -> Option<Command> {
         rules.retain(|i| {
             let cold = &mut self.cold[*i as usize];
-            let new = cold.account & LEAVING == 0;
-            if cold.account != 0 {
-                cold.account |= LEAVING;
+            let new = !cold.is_leaving();
+            if cold.account().is_some() {
+                cold.bits |= LEAVING;
             }
             new
         });
@@ -178,7 +202,7 @@ impl Flows {
     /// Rules that control was told of.
     fn known(&self) -> impl Iterator<Item = (u32, &Cold)> {
         let all = self.cold[..self.end].iter().enumerate();
-        all.filter(|(_, c)| c.account != 0).map(|(i, c)| (i as u32, c))
+        all.filter(|(_, c)| c.account().is_some()).map(|(i, c)| (i as u32, c))
     }
 
     /// Looks at some rules, so that `elapsed_ms` after `elapsed_ms` all come by in a second; reports were
@@ -191,14 +215,15 @@ impl Flows {
         }
         let end = (self.pass.hand + n).min(self.end);
         let mut idle = Vec::new();
-        for i in self.pass.hand..end {
+        while self.pass.hand < end && idle.len() < IDLE {
+            let i = self.pass.hand;
+            self.pass.hand += 1;
             let used = self.store.counters(i as u32).used_ms.load(Ordering::Relaxed);
-            if self.look(i) && used < before_ms && self.cold[i].account & LEAVING == 0 {
+            if self.look(i) && used < before_ms && !self.cold[i].is_leaving() {
                 idle.push(i as u32);
             }
         }
-        self.pass.hand = end;
-        if end == self.end {
+        if self.pass.hand == self.end {
             self.pass.hand = 0;
             self.pass.known_ms = self.pass.since_ms;
         }
@@ -211,11 +236,9 @@ impl Flows {
         let (cold, c) = (&mut self.cold[i], self.store.counters(i as u32));
         let o = Ordering::Relaxed;
         let (packets, bytes) = (c.packets.load(o), c.bytes.load(o));
-        let more = (packets as u32).wrapping_sub(cold.packets);
-        if more != 0 {
-            let more_bytes = bytes - cold.bytes;
-            (cold.packets, cold.bytes) = (packets as u32, bytes);
-            self.accounts.credit(account, more.into(), more_bytes, c.used_ms.load(o));
+        let (packets, bytes) = cold.advance(packets, bytes);
+        if packets != 0 {
+            self.accounts.credit(account, packets, bytes, c.used_ms.load(o));
         }
         true
     }
@@ -315,11 +338,12 @@ mod tests {
         let (table, mut flows) = filled(3);
         flows.collect(200, &mut |_| ());
         assert_eq!(flows.known_ms(), 200);
-        table.store.counters(1).add((1 << 32) - 1, 5, 300);
+        table.store.counters(1).add((1 << 32) - 1, (1 << 38) - 2, 300);
         table.store.counters(2).add(1, 60, 300);
         flows.unlinked(2);
         assert_eq!(collected(&mut flows), (1, 60));
-        flows.collect(400, &mut |_| ());
+        flows.look(1);
+        assert_eq!(collected(&mut flows), ((1 << 32) - 1, (1 << 38) - 2));
         table.store.counters(1).add(3, 5, 300);
         let mut seen = 0;
         flows.collect(500, &mut |u| seen += u.packets);

@@ -20,6 +20,7 @@ use crate::types::{PortLookup, Settings};
 use action::Pipeline;
 use flow::PortNo;
 use packet::{Packet, VECTOR};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sync::Producer;
@@ -62,7 +63,7 @@ pub(crate) struct Vector {
     pipeline: Arc<dyn Pipeline>,
     reports: Producer<Report>,
     /// Reports that found the ring full.
-    late: Vec<Report>,
+    late: VecDeque<Report>,
     /// Lookups as control knows them.
     shown: Box<[PortLookup]>,
     /// Something was said since this was cleared.
@@ -109,7 +110,7 @@ impl Vector {
             asked: Box::default(),
             pipeline,
             reports,
-            late: Vec::new(),
+            late: VecDeque::new(),
             shown: Box::default(),
             news: false,
             shared,

@@ -9,9 +9,9 @@ impl Vector {
     pub fn report(&mut self, r: Report) {
         self.news = true;
         if !self.late.is_empty() {
-            self.late.push(r);
+            self.late.push_back(r);
         } else if let Err(r) = self.reports.push(r) {
-            self.late.push(r);
+            self.late.push_back(r);
         }
     }
 
@@ -65,14 +65,12 @@ impl Vector {
 
     /// Sends what waited for room in the report ring; called about once per millisecond.
     pub fn catch_up(&mut self) {
-        let mut late = std::mem::take(&mut self.late).into_iter();
-        for r in late.by_ref() {
+        while let Some(r) = self.late.pop_front() {
             if let Err(r) = self.reports.push(r) {
-                self.late.push(r);
+                self.late.push_front(r);
                 break;
             }
         }
-        self.late.extend(late);
         if self.late.is_empty() && !self.passed.is_empty() && self.reports.room() > 0 {
             let passed = Box::new(self.passed.take());
             self.report(Report::Passed(passed));
