@@ -71,12 +71,6 @@ pub fn action_text(a: &Action) -> String {
         A::SetL4Src(v) => format!("mod_tp_src:{v}"),
         A::SetL4Dst(v) => format!("mod_tp_dst:{v}"),
         A::PushVlan { ethertype } => format!("push_vlan:{ethertype:#06x}"),
-        A::PushMpls { ethertype } => format!("push_mpls:{ethertype:#06x}"),
-        A::PopMpls { ethertype } => format!("pop_mpls:{ethertype:#06x}"),
-        A::SetMplsLabel(v) => format!("set_mpls_label({v})"),
-        A::SetMplsTc(v) => format!("set_mpls_tc({v})"),
-        A::SetMplsTtl(v) => format!("set_mpls_ttl({v})"),
-        A::DecMplsTtl => "dec_mpls_ttl".into(),
         A::DecTtl { ids } if ids.is_empty() || ids == &[0] => "dec_ttl".into(),
         A::DecTtl { ids } => {
             let ids: Vec<String> = ids.iter().map(u16::to_string).collect();
@@ -103,8 +97,22 @@ pub fn action_text(a: &Action) -> String {
         A::Meter(id) => format!("meter:{id}"),
         A::CtClear => "ct_clear".into(),
         A::DeleteField(f) => format!("delete_field:{}", f.name()),
-        A::Multipath { .. } | A::Sample { .. } => format!("{a:?}"),
+        a => mpls(a).unwrap_or_else(|| format!("{a:?}")),
     }
+}
+
+/// An action on MPLS entries.
+fn mpls(a: &Action) -> Option<String> {
+    use Action as A;
+    Some(match a {
+        A::PushMpls { ethertype } => format!("push_mpls:{ethertype:#06x}"),
+        A::PopMpls { ethertype } => format!("pop_mpls:{ethertype:#06x}"),
+        A::SetMplsLabel(v) => format!("set_mpls_label({v})"),
+        A::SetMplsTc(v) => format!("set_mpls_tc({v})"),
+        A::SetMplsTtl(v) => format!("set_mpls_ttl({v})"),
+        A::DecMplsTtl => "dec_mpls_ttl".into(),
+        _ => return None,
+    })
 }
 
 fn output(p: u32, trunc: u32) -> String {

@@ -126,15 +126,8 @@ fn flows_are_found_by_options_as_by_a_scan() {
         for n in 0..r.below(7) {
             let text = MATCHES[r.below(8) as usize];
             let priority = 10 * (n as u16 + 1);
-            lab.add(flow(
-                0,
-                priority,
-                text,
-                apply(vec![
-                    Action::SetTunnel { id: u64::from(priority), wide: false },
-                    out(1 + r.below(4) as u32),
-                ]),
-            ));
+            let set = Action::SetTunnel { id: u64::from(priority), wide: false };
+            lab.add(flow(0, priority, text, apply(vec![set, out(1 + r.below(4) as u32)])));
             rules.push((priority, matching(text)));
         }
         for _ in 0..30 {
@@ -147,13 +140,7 @@ fn flows_are_found_by_options_as_by_a_scan() {
                 }
             }
             let options: Vec<u8> = fields.iter().flat_map(|(i, v)| option(i + 1, v)).collect();
-            let takes = |m: &Match| {
-                m.tun.iter().all(|t| {
-                    let mine = fields.iter().find(|(i, _)| *i == t.index);
-                    mine.is_some_and(|(_, v)| t.resized(v.len()).takes(v))
-                })
-            };
-            let want = rules.iter().rev().find(|(_, m)| takes(m)).map(|(p, _)| *p);
+            let want = rules.iter().rev().find(|(_, m)| takes(m, &fields)).map(|(p, _)| *p);
             let d = decide(&lab, &options);
             let credited = |p: u16| {
                 let stats = lab.sw.flow_stats(lab.br, &openflow::FlowSelect::default(), 0).unwrap();
@@ -172,6 +159,14 @@ fn flows_are_found_by_options_as_by_a_scan() {
         }
         assert!(lab.dump().is_empty());
     }
+}
+
+/// Does a match take a packet with these options?
+fn takes(m: &Match, fields: &[(u8, Vec<u8>)]) -> bool {
+    m.tun.iter().all(|t| {
+        let mine = fields.iter().find(|(i, _)| *i == t.index);
+        mine.is_some_and(|(_, v)| t.resized(v.len()).takes(v))
+    })
 }
 
 fn trace(lab: &Lab, options: &[u8]) -> String {

@@ -37,6 +37,17 @@ impl Match {
     pub fn new(key: Key, mask: Mask) -> Match {
         Match { key, mask, tun: Vec::new() }
     }
+
+    /// Does it take every packet that `narrow` takes? Tunnel options are compared in the lengths that
+    /// `narrow` has them in.
+    pub fn covers(&self, narrow: &Match) -> bool {
+        let of = |index| narrow.tun.iter().find(|n| n.index == index);
+        let options =
+            |w: &TunMetadata| of(w.index).is_some_and(|n| n.within(&w.resized(n.value.len())));
+        self.mask.subset_of(&narrow.mask)
+            && self.key.matches(&narrow.key, &self.mask)
+            && self.tun.iter().all(options)
+    }
 }
 
 /// A run of bits in a field, counted in the field's width on the wire: a subfield of `TunId` (64 on
@@ -215,4 +226,23 @@ pub enum Instruction {
     Write(Vec<Action>),
     WriteMetadata { value: u64, mask: u64 },
     Goto(u8),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_match_covers_what_says_more_of_the_same() {
+        let with = |tun: &[TunMetadata]| Match { tun: tun.to_vec(), ..Match::default() };
+        let exact = with(&[TunMetadata::exact(3, &[0, 0, 0, 5])]);
+        let short = with(&[TunMetadata::exact(3, &[5])]);
+        let other = with(&[TunMetadata::exact(3, &[0, 0, 0, 6])]);
+        let any = with(&[TunMetadata::masked(3, &[0], &[0])]);
+        assert!(with(&[]).covers(&exact) && short.covers(&exact) && any.covers(&exact));
+        assert!(!exact.covers(&with(&[])) && !exact.covers(&other) && !exact.covers(&any));
+        let mut port = exact.clone();
+        port.mask.set_u32(flow::at::OF_IN_PORT, !0);
+        assert!(exact.covers(&port) && !port.covers(&exact));
+    }
 }

@@ -224,8 +224,6 @@ fn iterations(out: &mut String, p: &Perf, used: u64, hz: f64) {
 
 fn packets(out: &mut String, p: &Perf, seconds: f64, hz: f64) {
     let rate = |n: u64| if seconds > 0.0 { n as f64 / seconds / 1000.0 } else { 0.0 };
-    let share = |n: u64| if p.passes == 0 { 0.0 } else { n as f64 * 100.0 / p.passes as f64 };
-    let per = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     if p.rx_packets == 0 {
         let _ = writeln!(out, "  Rx packets:         {:12}", 0);
     } else {
@@ -242,32 +240,7 @@ fn packets(out: &mut String, p: &Perf, seconds: f64, hz: f64) {
             p.passes,
             per(p.passes, p.rx_packets)
         );
-        for (name, n) in [
-            ("PHWOL hits:    ", 0),
-            ("MFEX Opt hits: ", p.claimed),
-            ("Simple Match hits:", 0),
-            ("EMC hits:      ", 0),
-            ("SMC hits:      ", p.cache_hits),
-        ] {
-            let _ = writeln!(out, "  - {name:<18}{n:12}  ({:5.1} %)", share(n));
-        }
-        let lookups = per(p.subtable_lookups, p.flow_hits);
-        let _ = writeln!(
-            out,
-            "  - {:<18}{:12}  ({:5.1} %, {lookups:.2} subtbl lookups/hit)",
-            "Megaflow hits:",
-            p.flow_hits,
-            share(p.flow_hits)
-        );
-        let us = per(p.miss_cycles, p.misses) / hz * 1e6;
-        let _ = writeln!(
-            out,
-            "  - {:<18}{:12}  ({:5.1} %, {us:.1} us/upcall)",
-            "Upcalls:",
-            p.misses,
-            share(p.misses)
-        );
-        let _ = writeln!(out, "  - {:<18}{:12}  ({:5.1} %)", "Lost upcalls:", 0, 0.0);
+        passes(out, p, hz);
     }
     if p.tx_packets == 0 {
         let _ = writeln!(out, "  Tx packets:         {:12}", 0);
@@ -285,6 +258,41 @@ fn packets(out: &mut String, p: &Perf, seconds: f64, hz: f64) {
             per(p.tx_packets, p.tx_batches)
         );
     }
+}
+
+fn per(a: u64, b: u64) -> f64 {
+    if b == 0 { 0.0 } else { a as f64 / b as f64 }
+}
+
+/// Where passes found their decision.
+fn passes(out: &mut String, p: &Perf, hz: f64) {
+    let share = |n: u64| per(n * 100, p.passes);
+    for (name, n) in [
+        ("PHWOL hits:    ", 0),
+        ("MFEX Opt hits: ", p.claimed),
+        ("Simple Match hits:", 0),
+        ("EMC hits:      ", 0),
+        ("SMC hits:      ", p.cache_hits),
+    ] {
+        let _ = writeln!(out, "  - {name:<18}{n:12}  ({:5.1} %)", share(n));
+    }
+    let lookups = per(p.subtable_lookups, p.flow_hits);
+    let _ = writeln!(
+        out,
+        "  - {:<18}{:12}  ({:5.1} %, {lookups:.2} subtbl lookups/hit)",
+        "Megaflow hits:",
+        p.flow_hits,
+        share(p.flow_hits)
+    );
+    let us = per(p.miss_cycles, p.misses) / hz * 1e6;
+    let _ = writeln!(
+        out,
+        "  - {:<18}{:12}  ({:5.1} %, {us:.1} us/upcall)",
+        "Upcalls:",
+        p.misses,
+        share(p.misses)
+    );
+    let _ = writeln!(out, "  - {:<18}{:12}  ({:5.1} %)", "Lost upcalls:", 0, 0.0);
 }
 
 /// Cycles per packet of the five steps; ovs-vswitchd has no such lines.

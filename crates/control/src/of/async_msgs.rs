@@ -194,6 +194,5 @@ fn watches(m: &MonitorRequest, update: &MonitorUpdate, old: &[Instruction]) -> b
             || ofproto::outputs_to(&flow.instructions, m.out_port)
             || ofproto::outputs_to(old, m.out_port))
         && (m.out_group == GROUP_ANY || ofproto::uses_group(&flow.instructions, m.out_group))
-        && m.matching.mask.subset_of(&flow.matching.mask)
-        && m.matching.key.matches(&flow.matching.key, &m.matching.mask)
+        && m.matching.covers(&flow.matching)
 }

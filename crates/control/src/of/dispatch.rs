@@ -140,8 +140,7 @@ fn decode(s: &mut State, id: ConnId, dialect: Dialect, bytes: &[u8]) -> Option<(
     }
 }
 
-/// Changes the switch as the request says; the reply, if it has one.
-/// `bytes`: the whole message.
+/// Answers a request, or does what it says; the reply, if it has one. `bytes`: the whole message.
 fn handle(
     s: &mut State,
     id: ConnId,
@@ -152,65 +151,27 @@ fn handle(
     let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
     let now = s.now_ns();
     let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
-    let reply = match request {
-        Request::Hello { .. } | Request::EchoReply(_) | Request::Error { .. } => None,
-        Request::EchoRequest(data) => Some(Reply::EchoReply(data)),
-        Request::Features => Some(s.features(id)),
+    Ok(Some(match request {
+        Request::EchoRequest(data) => Reply::EchoReply(data),
+        Request::Features => s.features(id),
         Request::GetConfig => {
             let config = conn.config;
-            Some(Reply::Config(SwitchConfig { frag: s.frag(id), ..config }))
+            Reply::Config(SwitchConfig { frag: s.frag(id), ..config })
         }
-        Request::SetConfig(config) => {
-            conn.configure(config);
-            s.set_frag(id, config.frag)?;
-            s.update_misses(bridge);
-            None
-        }
-        Request::Barrier => Some(Reply::Barrier),
-        Request::FlowMod(fm) => {
-            flow_mod(s, id, &fm, now)?;
-            None
-        }
-        Request::GroupMod(gm) => {
-            s.ofproto.group_mod(bridge, &gm, now)?;
-            async_msgs::forward(s, (id, xid), &gm);
-            None
-        }
-        // There are no meters: none can be added, and none is left to delete.
-        Request::MeterMod(m) if m.command == MeterCommand::Delete => None,
-        Request::MeterMod(m) if m.command == MeterCommand::Modify => {
-            return Err(OfError::MeterUnknownMeter);
-        }
-        Request::MeterMod(_) => return Err(OfError::MeterOutOfMeters),
-        Request::PortMod(pm) => {
-            s.port_mod(id, &pm)?;
-            None
-        }
-        Request::TableMod { table, config, vacancy } => {
-            table_mod(s, id, table, config, vacancy)?;
-            None
-        }
-        Request::PacketOut(po) => {
-            packet_out(s, id, &po)?;
-            None
-        }
-        Request::Multipart(m) => multipart::answer(s, id, m)?.map(Reply::Multipart),
+        Request::Barrier => Reply::Barrier,
+        Request::Multipart(m) => return Ok(multipart::answer(s, id, m)?.map(Reply::Multipart)),
         Request::QueueGetConfig { port } => {
             let queues = s.queues(id, port, queues::ALL)?;
-            Some(Reply::QueueConfig { port, queues })
+            Reply::QueueConfig { port, queues }
         }
         Request::TlvTable => {
             let (space, fields, maps) = s.ofproto.tlv_table(bridge)?;
-            Some(Reply::TlvTable { space, fields, maps })
+            Reply::TlvTable { space, fields, maps }
         }
-        Request::TlvTableMod(m) => {
-            s.ofproto.tlv_table_mod(bridge, &m)?;
-            None
-        }
-        Request::Role { role, generation } => Some(role::set(s, id, role, generation)?),
-        Request::GetAsync => Some(Reply::Async(conn.wants)),
+        Request::Role { role, generation } => role::set(s, id, role, generation)?,
+        Request::GetAsync => Reply::Async(conn.wants),
         Request::BundleControl { id: b, step, flags } => {
-            Some(bundle::control(conn, b, step, flags, (bytes, now))?)
+            bundle::control(conn, b, step, flags, (bytes, now))?
         }
         Request::BundleAdd { id: b, flags, xid: inner_xid, inner } => {
             if inner_xid != xid {
@@ -219,11 +180,47 @@ fn handle(
             check_bundled(version(s, id)?, &inner)?;
             let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
             bundle::add(conn, b, flags, bytes, now)?;
-            None
+            return Ok(None);
         }
-        request => return connection(s, id, bridge, request).map(|()| None),
-    };
-    Ok(reply)
+        request => return modify(s, (id, xid), bridge, request).map(|()| None),
+    }))
+}
+
+/// Changes the switch as a request says that has no reply.
+fn modify(
+    s: &mut State,
+    (id, xid): (ConnId, u32),
+    bridge: BridgeId,
+    request: Request,
+) -> Result<(), OfError> {
+    let now = s.now_ns();
+    match request {
+        Request::Hello { .. } | Request::EchoReply(_) | Request::Error { .. } => Ok(()),
+        Request::SetConfig(config) => {
+            let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
+            conn.configure(config);
+            s.set_frag(id, config.frag)?;
+            s.update_misses(bridge);
+            Ok(())
+        }
+        Request::FlowMod(fm) => flow_mod(s, id, &fm, now),
+        Request::GroupMod(gm) => {
+            s.ofproto.group_mod(bridge, &gm, now)?;
+            async_msgs::forward(s, (id, xid), &gm);
+            Ok(())
+        }
+        // There are no meters: none can be added, and none is left to delete.
+        Request::MeterMod(m) if m.command == MeterCommand::Delete => Ok(()),
+        Request::MeterMod(m) if m.command == MeterCommand::Modify => {
+            Err(OfError::MeterUnknownMeter)
+        }
+        Request::MeterMod(_) => Err(OfError::MeterOutOfMeters),
+        Request::PortMod(pm) => s.port_mod(id, &pm),
+        Request::TableMod { table, config, vacancy } => table_mod(s, id, table, config, vacancy),
+        Request::PacketOut(po) => packet_out(s, id, &po),
+        Request::TlvTableMod(m) => s.ofproto.tlv_table_mod(bridge, &m),
+        request => connection(s, id, bridge, request),
+    }
 }
 
 /// What a connection sets for itself.
