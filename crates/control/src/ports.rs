@@ -170,6 +170,10 @@ impl Iface {
     }
 }
 
+/// Types that ovs-vswitchd has and we have not.
+const OF_OVS: [&str; 8] =
+    ["erspan", "ip6erspan", "gtpu", "bareudp", "srv6", "lisp", "stt", "vport-internal"];
+
 /// Opens the port behind an interface.
 pub fn open(devices: &port_dpdk::Devices, config: &PortConfig) -> Result<Box<dyn Port>, PortError> {
     match config.kind.as_str() {
@@ -177,8 +181,14 @@ pub fn open(devices: &port_dpdk::Devices, config: &PortConfig) -> Result<Box<dyn
         "system" | "tap" | "internal" | "dummy" | "dummy-internal" => {
             port::open(config, devices.pools.clone())
         }
-        other => {
+        other if OF_OVS.contains(&other) => {
             Err(PortError::Device(format!("{}: unsupported interface type {other}", config.name)))
+        }
+        other => {
+            let name = &config.name;
+            vlog::warn!("netdev", "could not create netdev {name} of unknown type {other}");
+            let why = "Address family not supported by protocol";
+            Err(PortError::Device(format!("could not open network device {name} ({why})")))
         }
     }
 }

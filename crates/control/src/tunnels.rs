@@ -20,8 +20,6 @@ const VXLAN_PORT: u16 = 4789;
 const GENEVE_PORT: u16 = 6081;
 const TTL: u8 = 64;
 const DSCP: u8 = 0xfc;
-const VNI_BITS: u32 = 24;
-const GRE_KEY_BITS: u32 = 32;
 
 /// Is this the type of a tunnel interface?
 pub fn is_tunnel(kind: &str) -> bool {
@@ -40,7 +38,7 @@ pub fn usual_port(kind: &str) -> u16 {
 /// Reads a tunnel interface's options. Errors are in OVS's words where it has them.
 pub fn parse(conf: &IfaceConf) -> Result<TunnelSpec, String> {
     let o = Options(conf);
-    let (remote, local) = (o.remote()?, o.local()?);
+    let (remote, local) = (o.remote()?, o.local());
     match (remote, local) {
         (Remote::Ip(_), Local::Flow) => {
             let kind = &conf.kind;
@@ -52,8 +50,14 @@ pub fn parse(conf: &IfaceConf) -> Result<TunnelSpec, String> {
         _ => {}
     }
     if let Some(kind) = o.get("packet_type").filter(|k| *k != "legacy_l2") {
-        return match kind {
-            "legacy_l3" | "ptap" => o.fail(&format!("packet_type '{kind}' is not supported")),
+        return match (kind, conf.kind.as_str()) {
+            ("legacy_l3", "vxlan" | "geneve") => {
+                let kind = if o.is_vxlan() { "VXLAN (without GPE)" } else { "geneve" };
+                o.fail(&format!(
+                    "legacy_l3 configured on {kind} tunnel that cannot carry L3 traffic"
+                ))
+            }
+            ("legacy_l3" | "ptap", _) => o.fail(&format!("packet_type '{kind}' is not supported")),
             _ => o.fail(&format!("unknown packet_type '{kind}'")),
         };
     }
@@ -66,17 +70,17 @@ pub fn parse(conf: &IfaceConf) -> Result<TunnelSpec, String> {
         out_key: o.key("out_key")?,
         tos: match o.get("tos") {
             Some("inherit") => None,
-            _ => Some(o.number("tos")?.map_or(0, |n| n as u8 & DSCP)),
+            _ => Some(o.tos().unwrap_or(0)),
         },
         ttl: match o.get("ttl") {
             Some("inherit") => None,
-            _ => Some(o.number("ttl")?.map_or(TTL, |n| n as u8)),
+            _ => o.number("ttl", 10).map(|n| n as u8).filter(|n| *n != 0).or(Some(TTL)),
         },
         df: o.get("df_default") != Some("false"),
         keyed: o.get("key").or(o.get("out_key")).is_some(),
         csum: o.get("csum") == Some("true"),
         sequence: o.is_gre() && o.get("seq") == Some("true"),
-        egress_mark: o.number("egress_pkt_mark")?.map(|n| n as u32),
+        egress_mark: o.number("egress_pkt_mark", 10).map(|n| n as u32),
     })
 }
 
@@ -108,21 +112,26 @@ impl<'a> Options<'a> {
         }
     }
 
+    fn is_vxlan(&self) -> bool {
+        self.0.kind == "vxlan"
+    }
+
     fn dst_port(&self) -> Result<u16, String> {
-        match self.number("dst_port")?.filter(|_| !self.is_gre()) {
+        match self.get("dst_port").filter(|_| !self.is_gre()) {
             None => Ok(usual_port(&self.0.kind)),
-            Some(n) => u16::try_from(n).ok().filter(|n| *n > 0).ok_or(self.bad("dst_port")),
+            Some(text) => text.parse().ok().filter(|n| *n > 0).ok_or(self.bad("dst_port")),
         }
     }
 
-    /// A number, decimal or after `0x`.
-    fn number(&self, name: &str) -> Result<Option<u64>, String> {
-        let Some(text) = self.get(name) else { return Ok(None) };
-        let parsed = match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
-            Some(hex) => u64::from_str_radix(hex, 16),
-            None => text.parse(),
-        };
-        parsed.map(Some).map_err(|_| self.bad(name))
+    /// What C's functions make of a text with a number in front, as OVS has it; 0 if there is none.
+    fn number(&self, name: &str, base: u32) -> Option<u64> {
+        self.get(name).map(|text| leading_number(text, base).0)
+    }
+
+    /// A TOS without ECN bits; everything else is passed over.
+    fn tos(&self) -> Option<u8> {
+        let (n, rest) = leading_number(self.get("tos")?, 0);
+        u8::try_from(n).ok().filter(|n| rest.is_empty() && n & !DSCP == 0)
     }
 
     /// `in_key` or `out_key`, or `key` for both.
@@ -131,10 +140,9 @@ impl<'a> Options<'a> {
         match self.get(name) {
             None => Ok(Some(0)),
             Some("flow") => Ok(None),
-            Some(_) => {
-                let bits = if self.is_gre() { GRE_KEY_BITS } else { VNI_BITS };
-                let fits = self.number(name)?.filter(|n| n >> bits == 0);
-                fits.map(|n| Some(n as u32)).ok_or_else(|| self.bad(name))
+            Some(text) => {
+                let fits = u32::try_from(leading_number(text, 0).0);
+                fits.map(Some).map_err(|_| self.bad(name))
             }
         }
     }
@@ -154,11 +162,11 @@ impl<'a> Options<'a> {
         }
     }
 
-    fn local(&self) -> Result<Local, String> {
+    /// What is no address counts as none, as in OVS.
+    fn local(&self) -> Local {
         match self.get("local_ip") {
-            None => Ok(Local::Any),
-            Some("flow") => Ok(Local::Flow),
-            Some(text) => text.parse().map(Local::Ip).map_err(|_| self.bad("local_ip")),
+            Some("flow") => Local::Flow,
+            text => text.and_then(|t| t.parse().ok()).map_or(Local::Any, Local::Ip),
         }
     }
 
@@ -194,30 +202,80 @@ impl<'a> Options<'a> {
         for unknown in self.extensions().filter(|e| *e != "gbp") {
             vlog::warn!(MODULE, "{name}: unknown extension '{unknown}'");
         }
-        if let Ok(Some(tos)) = self.number("tos")
-            && tos & !u64::from(DSCP) != 0
-        {
+        if let Some(tos) = self.get("tos").filter(|t| *t != "inherit" && self.tos().is_none()) {
             vlog::warn!(MODULE, "{name}: invalid TOS {tos}");
+        }
+        let ip = |text: &&str| text.parse::<IpAddr>().is_ok();
+        if self.get("local_ip").is_some_and(|t| t != "flow" && !ip(&t)) {
+            vlog::warn!(MODULE, "{}", self.bad("local_ip"));
+        }
+        for key in ["key", "in_key", "out_key"] {
+            if self.get(key).is_some_and(|t| t != "flow" && !leading_number(t, 0).1.is_empty()) {
+                vlog::warn!(MODULE, "{}", self.bad(key));
+            }
         }
     }
 }
 
-/// The options as `dpif/show` has them; None for an interface that is no tunnel.
-pub fn shown_options(conf: &IfaceConf) -> Option<StrMap> {
-    if !is_tunnel(&conf.kind) {
-        return None;
-    }
-    let default = |key: &str, value: &str| match key {
-        "dst_port" => value.parse() == Ok(usual_port(&conf.kind)),
-        "ttl" => value == "64",
-        "tos" => value == "0",
-        "csum" | "seq" => value != "true",
-        "df_default" => value != "false",
-        "exts" => true,
-        _ => false,
+/// The number in front of a text and the rest; 0 if there is none. Base 0: as C's literals have it.
+fn leading_number(text: &str, base: u32) -> (u64, &str) {
+    let hex = text.strip_prefix("0x").or(text.strip_prefix("0X"));
+    let (digits, base) = match (base, hex) {
+        (0, Some(hex)) => (hex, 16),
+        (0, None) if text.starts_with('0') => (text, 8),
+        (0, None) => (text, 10),
+        (base, _) => (text, base),
     };
-    let shown = conf.options.iter().filter(|(k, v)| !default(k, v));
-    Some(shown.map(|(k, v)| (k.clone(), v.clone())).collect())
+    let end = digits.find(|c: char| !c.is_digit(base)).unwrap_or(digits.len());
+    let (digits, rest) = digits.split_at(end);
+    let n = if digits.is_empty() { Ok(0) } else { u64::from_str_radix(digits, base) };
+    (n.unwrap_or(u64::MAX), if digits.is_empty() { text } else { rest })
+}
+
+/// The options as `dpif/show` has them, what is usual left out; None for an interface that is no tunnel.
+pub fn shown_options(conf: &IfaceConf) -> Option<StrMap> {
+    let (o, t) = (Options(conf), is_tunnel(&conf.kind).then(|| parse(conf).ok())??);
+    let mut shown = StrMap::new();
+    let mut show = |name: &str, value: Option<String>| {
+        shown.extend(value.map(|v| (name.to_string(), v)));
+    };
+    let text = |text: &str| Some(text.to_string());
+    show(
+        "remote_ip",
+        match t.remote {
+            Remote::Flow => text("flow"),
+            Remote::Ip(ip) => Some(ip.to_string()),
+        },
+    );
+    show(
+        "local_ip",
+        match t.local {
+            Local::Any => None,
+            Local::Flow => text("flow"),
+            Local::Ip(ip) => Some(ip.to_string()),
+        },
+    );
+    let key = |name: &str, key: Option<u32>| {
+        let given = o.get(name).or(o.get("key")).is_some();
+        given.then(|| key.map_or("flow".to_string(), |k| k.to_string()))
+    };
+    let (in_key, out_key) = (key("in_key", t.in_key), key("out_key", t.out_key));
+    if in_key == out_key {
+        show("key", in_key);
+    } else {
+        show("in_key", in_key);
+        show("out_key", out_key);
+    }
+    let number = |n: u8| (n != 0).then(|| format!("{n:#x}"));
+    show("tos", t.tos.map_or(text("inherit"), number));
+    let ttl = |n: u8| (n != TTL).then(|| n.to_string());
+    show("ttl", t.ttl.map_or(text("inherit"), ttl));
+    show("dst_port", (t.dst_port != usual_port(&conf.kind)).then(|| t.dst_port.to_string()));
+    show("csum", t.csum.then(|| "true".into()));
+    show("seq", t.sequence.then(|| "true".into()));
+    show("df_default", (!t.df).then(|| "false".into()));
+    show("egress_pkt_mark", t.egress_mark.map(|m| m.to_string()));
+    Some(shown)
 }
 
 /// A datapath port that tunnels share.
@@ -365,10 +423,56 @@ mod tests {
                 "v: vxlan type requires 'remote_ip=flow' with 'local_ip=flow'",
             ),
             ("remote_ip=10.0.0.1 packet_type=x", "v: unknown packet_type 'x'"),
-            ("remote_ip=10.0.0.1 key=16777216", "v: bad vxlan 'key'"),
+            ("remote_ip=10.0.0.1 key=4294967296", "v: bad vxlan 'key'"),
+            (
+                "remote_ip=10.0.0.1 packet_type=legacy_l3",
+                "v: legacy_l3 configured on VXLAN (without GPE) tunnel that cannot carry L3 traffic",
+            ),
             ("remote_ip=10.0.0.1 dst_port=65536", "v: bad vxlan 'dst_port'"),
         ] {
             assert_eq!(read(options).unwrap_err(), error, "{options}");
+        }
+    }
+
+    #[test]
+    fn values_that_make_no_sense_mean_what_they_mean_in_ovs() {
+        let shown = |options: &str| {
+            let pairs = options.split_whitespace().filter_map(|o| o.split_once('='));
+            let options = pairs.map(|(k, v)| (k.to_string(), v.to_string())).collect();
+            let (name, kind) = ("v".to_string(), "vxlan".to_string());
+            let conf = IfaceConf { name, kind, options, ..IfaceConf::default() };
+            let all = shown_options(&conf).unwrap();
+            all.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ")
+        };
+        for (options, want) in [
+            ("key=banana", "key=0"),
+            ("key=0x10", "key=16"),
+            ("key=16777216", "key=16777216"),
+            ("out_key=5", "out_key=5"),
+            ("in_key=1 key=2", "in_key=1 out_key=2"),
+            ("in_key=flow out_key=5", "in_key=flow out_key=5"),
+            ("local_ip=bar", ""),
+            ("tos=300", ""),
+            ("tos=0xff", ""),
+            ("tos=xx", ""),
+            ("tos=64", "tos=0x40"),
+            ("tos=inherit ttl=inherit", "tos=inherit ttl=inherit"),
+            ("ttl=0", ""),
+            ("ttl=10", "ttl=10"),
+            ("ttl=700", "ttl=188"),
+            ("ttl=xx", ""),
+            ("csum=zzz df_default=maybe foo=bar", ""),
+            ("egress_pkt_mark=x", "egress_pkt_mark=0"),
+            ("dst_port=8472 exts=gbp", "dst_port=8472"),
+        ] {
+            let mut want: Vec<&str> = want.split_whitespace().collect();
+            want.push("remote_ip=1.1.2.92");
+            want.sort_unstable();
+            assert_eq!(
+                shown(&format!("remote_ip=1.1.2.92 {options}")),
+                want.join(" "),
+                "{options}"
+            );
         }
     }
 

@@ -4,7 +4,7 @@ use crate::reconcile::parse_mac;
 use crate::state::State;
 use ofproto::{Local, Remote, Route, TunnelSpec};
 use std::fmt::Write;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 type Answer = Result<String, String>;
 
@@ -39,6 +39,18 @@ pub fn network(text: &str) -> Option<(IpAddr, u8)> {
     Some((ip, len))
 }
 
+/// The first address of a network.
+fn first(ip: IpAddr, len: u8) -> IpAddr {
+    match ip {
+        IpAddr::V4(ip) => {
+            (ip & Ipv4Addr::from(!u32::MAX.checked_shr(len.into()).unwrap_or(0))).into()
+        }
+        IpAddr::V6(ip) => {
+            (ip & Ipv6Addr::from(!u128::MAX.checked_shr(len.into()).unwrap_or(0))).into()
+        }
+    }
+}
+
 /// The mark of `pkt_mark=N` and what else is among optional arguments.
 fn options(args: &[String]) -> Result<(u32, Option<&str>), String> {
     let (mut mark, mut other) = (0, None);
@@ -56,8 +68,12 @@ fn options(args: &[String]) -> Result<(u32, Option<&str>), String> {
 pub fn add_route(s: &mut State, args: &[String]) -> Answer {
     let (prefix, len) = network(&args[0]).ok_or(INVALID)?;
     let (mark, gateway) = options(&args[2..])?;
-    let gateway: Option<IpAddr> =
-        gateway.map(str::parse).transpose().map_err(|_| "Invalid pkt_mark or gateway")?;
+    let gateway: Option<IpAddr> = match gateway.map(str::parse::<IpAddr>).transpose() {
+        Ok(g) if g.is_none_or(|g| g.is_ipv4() == prefix.is_ipv4()) => g,
+        _ if prefix.is_ipv4() => return Err("Invalid pkt_mark or gateway".into()),
+        _ => return Err("Invalid pkt_mark or IPv6 gateway".into()),
+    };
+    let prefix = first(prefix, len);
     let device = args[1].clone();
     let source = s.ofproto.routes().source_for(&device, gateway.unwrap_or(prefix));
     let source = source.ok_or("Error while inserting route.")?;
@@ -128,8 +144,10 @@ pub fn aging(s: &mut State, args: &[String]) -> Answer {
 /// `tnl/ports/show [-v]`.
 pub fn ports(s: &mut State, args: &[String]) -> Answer {
     let mut out = String::from("Listening ports:\n");
+    let mut tunnels: Vec<_> = s.tunnels.all().collect();
+    tunnels.sort_by_key(|(_, p)| p.no);
     if args.first().is_none_or(|a| a != "-v") {
-        for (name, p) in s.tunnels.all() {
+        for (name, p) in tunnels {
             let _ = writeln!(out, "{name} ({}) ref_cnt={}", p.no, p.users);
         }
         return Ok(out);
@@ -140,7 +158,7 @@ pub fn ports(s: &mut State, args: &[String]) -> Answer {
         let Some(port) = specs.iter().find(|p| p.name == *device) else { continue };
         let mac = port.hw_addr.map(|b| format!("{b:02x}")).join(":");
         let (eth_type, family) = if ip.is_ipv4() { (0x0800, "ipv4") } else { (0x86dd, "ipv6") };
-        for (name, p) in s.tunnels.all() {
+        for (name, p) in &tunnels {
             let (proto, udp) = match p.udp {
                 0 => (47, String::new()),
                 udp => (17, format!(",udp(dst={udp})")),
@@ -163,7 +181,9 @@ pub fn port_range(s: &mut State, args: &[String]) -> Answer {
         return Ok(format!("Tunnel UDP source port range: {min}-{max}\n"));
     };
     let number = |t: &str| t.parse::<u16>().ok().filter(|n| *n > 0);
-    let (min, max) = (number(min).ok_or("Invalid min.")?, number(max).ok_or("Invalid max.")?);
+    // To OVS these are answers, not errors.
+    let Some(min) = number(min) else { return Ok("Invalid min.\n".into()) };
+    let Some(max) = number(max) else { return Ok("Invalid max.\n".into()) };
     s.ofproto.set_tunnel_source_ports(min.min(max), min.max(max));
     s.flush_changes();
     Ok("OK\n".into())
