@@ -10,6 +10,8 @@ const PATIENCE: u64 = SECOND;
 const DOUBT: u64 = 60 * SECOND;
 /// Seconds until an entry that nobody uses is forgotten.
 pub const AGING_S: u32 = 900;
+/// Next hops that nobody asked for are not remembered beyond this number.
+const MOST: usize = 16_384;
 
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +53,13 @@ pub(crate) enum Learned {
 }
 
 impl Neighbours {
-    /// This is its address.
+    /// This is its address; when there are too many, what no decision depends on is passed over.
     pub fn learn(&mut self, port: &str, ip: IpAddr, mac: [u8; 6], now: u64) -> Learned {
         let place = (port.to_string(), ip);
         let matters = self.asked.contains_key(&place);
+        if self.known.len() >= MOST && !matters && !self.known.contains_key(&place) {
+            return Learned::Known;
+        }
         let new = Neighbour { mac, expires: now + self.aging_ns, confirmed: now };
         match self.known.insert(place, new) {
             Some(old) if old.mac == mac => Learned::Known,
@@ -143,5 +148,18 @@ mod tests {
         assert!(!n.expire(1000 * SECOND));
         assert!(n.expire(1700 * SECOND));
         assert_eq!(n.get("b", ip), None);
+    }
+
+    #[test]
+    fn too_many_that_nobody_asked_for_are_passed_over() {
+        let mut n = Neighbours::default();
+        let ip = |i: usize| IpAddr::from((i as u32).to_be_bytes());
+        for i in 0..MOST + 10 {
+            n.learn("p", ip(i), [1; 6], 0);
+        }
+        assert_eq!((n.known.len(), n.get("p", ip(MOST))), (MOST, None));
+        n.wanted("p", ip(MOST), 0);
+        assert_eq!(n.learn("p", ip(MOST), [1; 6], 0), Learned::Matters);
+        assert_eq!(n.learn("p", ip(7), [2; 6], 0), Learned::Changed);
     }
 }
