@@ -90,11 +90,14 @@ pub(crate) fn push(p: &mut Packet, t: &TunnelPush, entropy: u32) -> Result<(), D
         Err(_) => d[..len].copy_from_slice(&t.header),
     }
     let behind_ip = (d.len() - l4) as u16;
+    // What was just written is not read back: such a load, of what several stores wrote, waits until they
+    // are in the cache.
     if t.is_ipv6() {
         d[18..20].copy_from_slice(&behind_ip.to_be_bytes());
     } else {
-        d[16..18].copy_from_slice(&(behind_ip + 20).to_be_bytes());
-        let sum = internet(&d[14..34]);
+        let (h, total) = (&t.header, behind_ip + 20);
+        d[16..18].copy_from_slice(&total.to_be_bytes());
+        let sum = Sum::default().bytes(&h[14..16]).word(total).bytes(&h[18..34]).finish();
         d[24..26].copy_from_slice(&sum.to_be_bytes());
     }
     match t.kind {

@@ -23,7 +23,9 @@ impl Vector {
         for (i, by) in by.iter_mut().enumerate().take(end).skip(first) {
             *by = self.terminators.find(&self.keys.line.0[i]).map(|t| t as u8);
             if by.is_some() {
-                prefetch(self.packets[i].data().as_ptr().wrapping_add(64));
+                let data = self.packets[i].data().as_ptr();
+                prefetch(data);
+                prefetch(data.wrapping_add(64));
             }
         }
         let mut i = first;
