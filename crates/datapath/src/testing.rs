@@ -13,6 +13,8 @@ struct Wire {
     /// Somebody else has the transmit queues.
     tx_busy: bool,
     sent: usize,
+    /// Packets received and sent of which the other side was not told.
+    untold: usize,
     mtu: u16,
     queues_out: usize,
 }
@@ -110,6 +112,10 @@ impl Peer {
     pub fn queues_alive(&self) -> usize {
         self.wire.lock().unwrap().queues_out
     }
+    /// Packets that the switch received and sent here without telling of it ([`RxQueue::settle`]).
+    pub fn untold(&self) -> usize {
+        self.wire.lock().unwrap().untold
+    }
     /// Packets the switch has not received yet.
     pub fn pending(&self) -> usize {
         self.wire.lock().unwrap().rx.iter().map(VecDeque::len).sum()
@@ -118,10 +124,16 @@ impl Peer {
 
 impl RxQueue for Rx {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
-        let q = &mut self.0.lock().unwrap().rx[self.1];
+        let mut w = self.0.lock().unwrap();
+        let q = &mut w.rx[self.1];
         let n = max.min(q.len());
         out.extend(q.drain(..n));
+        w.untold += n;
         n
+    }
+    fn settle(&mut self, all: bool) {
+        let mut w = self.0.lock().unwrap();
+        w.untold = if all { 0 } else { w.untold };
     }
 }
 
@@ -131,11 +143,16 @@ impl TxQueue for Tx {
         let n = if w.tx_busy { 0 } else { packets.len().min(w.tx_room) };
         w.tx_room -= n;
         w.sent += n;
+        w.untold += n;
         w.tx.extend(&packets[..n]);
         n
     }
     fn is_busy(&self) -> bool {
         self.0.lock().unwrap().tx_busy
+    }
+    fn settle(&mut self, all: bool) {
+        let mut w = self.0.lock().unwrap();
+        w.untold = if all { 0 } else { w.untold };
     }
 }
 

@@ -11,8 +11,15 @@ use flow::{Key, PortNo};
 use packet::{BURST, Packet, Pool, VECTOR};
 use port::TxQueue;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use sync::Producer;
 use telemetry::Drop;
+
+/// As for receive queues: `worker::FAR`.
+const FAR: usize = 4;
+const NEAR: usize = 2;
+/// Vectors in a row, each half full or better, after which every port is settled.
+const UNSETTLED: usize = 4;
 
 /// How a worker sends to a port.
 pub(crate) enum Route {
@@ -75,6 +82,11 @@ pub(crate) struct Exits {
     waiting: Vec<PortNo>,
     /// Those whose burst goes now; empty between vectors.
     going: Vec<PortNo>,
+    /// Those that sent something since all were settled, how many full vectors ago that was, and whether
+    /// it was now.
+    unsettled: Vec<PortNo>,
+    rounds: usize,
+    pub settle_all: bool,
     trash: Vec<Packet>,
     pool: Arc<dyn Pool>,
     shared: Arc<Shared>,
@@ -103,6 +115,9 @@ impl Exits {
             peers: Vec::new(),
             waiting: Vec::new(),
             going: Vec::new(),
+            unsettled: Vec::new(),
+            rounds: 0,
+            settle_all: true,
             trash: Vec::with_capacity(VECTOR * 2),
             pool,
             shared,
@@ -172,6 +187,7 @@ impl Exits {
     /// Changes how to send to a port; what is buffered goes the old way first.
     pub fn set_route(&mut self, no: PortNo, route: Route) -> Option<Box<dyn TxQueue>> {
         self.flush(no);
+        self.settle(true);
         self.waiting.retain(|p| *p != no);
         let slot = self.slots.get_mut(no as usize)?.as_mut()?;
         slot.listed = false;
@@ -278,6 +294,7 @@ impl Exits {
                 self.shared.perf.tx_packets.add(n as u64);
                 self.shared.perf.tx_batches.add(1);
                 slot.stats.tx_bursts.add(1);
+                self.unsettled.push(no);
                 if q.is_busy() { Drop::TxBusy } else { Drop::TxFull }
             }
             Route::Via(peer) => match self.peers.get_mut(*peer) {
@@ -316,6 +333,8 @@ impl Exits {
         self.flush_all(&going);
         going.clear();
         self.going = going;
+        self.rounds = if n < VECTOR / 2 { 0 } else { (self.rounds + 1) % UNSETTLED };
+        self.settle(self.rounds == 0);
         for peer in self.peers.iter_mut().flatten().filter(|p| p.dirty) {
             peer.dirty = false;
             if let Some(w) = &peer.wake {
@@ -332,17 +351,17 @@ impl Exits {
     fn flush_all(&mut self, ports: &[PortNo]) {
         let prepare = |slots: &mut [Option<Slot>], k: usize, step| {
             if let Some(no) = ports.get(k)
-                && let Some(Some(Slot { route: Route::Queue(q), .. })) = slots.get_mut(*no as usize)
+                && let Some(Some(Slot { route: Route::Queue(q), buf, .. })) =
+                    slots.get_mut(*no as usize)
             {
-                q.prepare(step);
+                q.prepare(step, buf.len());
             }
         };
-        prepare(&mut self.slots, 0, 0);
-        prepare(&mut self.slots, 1, 0);
-        prepare(&mut self.slots, 0, 1);
+        (0..FAR).for_each(|k| prepare(&mut self.slots, k, 0));
+        (0..NEAR).for_each(|k| prepare(&mut self.slots, k, 1));
         for (k, no) in ports.iter().enumerate() {
-            prepare(&mut self.slots, k + 2, 0);
-            prepare(&mut self.slots, k + 1, 1);
+            prepare(&mut self.slots, k + FAR, 0);
+            prepare(&mut self.slots, k + NEAR, 1);
             self.flush(*no);
             if let Some(Some(slot)) = self.slots.get_mut(*no as usize)
                 && !slot.buf.is_empty()
@@ -350,6 +369,25 @@ impl Exits {
                 slot.listed = true;
                 self.waiting.push(*no);
             }
+        }
+    }
+
+    /// Lets ports tell the other side of what was sent; not `all`: as far as it seems to sleep.
+    fn settle(&mut self, all: bool) {
+        self.settle_all = all;
+        if self.unsettled.is_empty() {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        for no in &self.unsettled {
+            if let Some(Some(Slot { route: Route::Queue(q), .. })) =
+                self.slots.get_mut(*no as usize)
+            {
+                q.settle(all);
+            }
+        }
+        if all {
+            self.unsettled.clear();
         }
     }
 

@@ -9,11 +9,15 @@ use crate::types::Settings;
 use crate::vector::Vector;
 use packet::VECTOR;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use sync::{Consumer, Reader};
 
 /// How often subtables are ranked and the cache is judged.
 const TUNE_MS: u64 = 100;
+
+/// So many queues ahead is fetched what tells where their packets are, and the packets themselves.
+const FAR: usize = 4;
+const NEAR: usize = 2;
 
 /// How often control hears of lookups.
 const TELL_MS: u64 = 1000;
@@ -26,6 +30,8 @@ pub(crate) struct Worker {
     rx: Vec<Box<RxSlot>>,
     /// Queues that brought packets to the current vector, and how many, in order.
     brought: Vec<(usize, usize)>,
+    /// Queues that have brought packets since all were settled.
+    unsettled: Vec<usize>,
     /// Which queue is asked first.
     turn: usize,
     /// Queues that are asked for packets of this vector, in order.
@@ -61,6 +67,7 @@ impl Worker {
             exits,
             rx: Vec::new(),
             brought: Vec::new(),
+            unsettled: Vec::new(),
             turn: 0,
             asking: Vec::new(),
             inbound: Vec::new(),
@@ -116,6 +123,7 @@ impl Worker {
             idle.idle_iterations.add(1);
             idle.idle_cycles.add(cycles() - t0);
         }
+        self.settle();
         self.shared.perf.iterations.add(1);
         self.reader.quiescent();
         n + handed
@@ -128,9 +136,8 @@ impl Worker {
         self.choose(&share);
         self.brought.clear();
         let mut fresh = 0;
-        self.prepare(0, 0);
-        self.prepare(1, 0);
-        self.prepare(0, 1);
+        (0..FAR).for_each(|k| self.prepare(k, 0));
+        (0..NEAR).for_each(|k| self.prepare(k, 1));
         for k in 0..self.asking.len() {
             let limit = share.limit.min(VECTOR - self.vector.len());
             if limit == 0 {
@@ -138,8 +145,8 @@ impl Worker {
                 self.asking[k..].iter().for_each(|q| self.rx[*q].appetite.passed_over());
                 break;
             }
-            self.prepare(k + 2, 0);
-            self.prepare(k + 1, 1);
+            self.prepare(k + FAR, 0);
+            self.prepare(k + NEAR, 1);
             fresh += self.ask(self.asking[k], limit);
         }
         let perf = &self.shared.perf;
@@ -204,6 +211,20 @@ impl Worker {
             slot.stats.rx_bytes.add(self.vector.bytes(from..from + n));
             slot.cell.packets.add(*n as u64);
             from += n;
+        }
+    }
+
+    /// Lets queues tell the other side of what was received.
+    fn settle(&mut self) {
+        self.unsettled.extend(self.brought.iter().map(|(q, _)| *q));
+        if self.unsettled.is_empty() {
+            return;
+        }
+        let all = self.exits.settle_all;
+        fence(Ordering::SeqCst);
+        self.unsettled.iter().for_each(|q| self.rx[*q].rx.settle(all));
+        if all {
+            self.unsettled.clear();
         }
     }
 
@@ -323,6 +344,10 @@ impl Worker {
     fn return_rx(&mut self, port: flow::PortNo, queue: usize) {
         let at = self.rx.iter().position(|s| s.port == port && s.queue == queue);
         if let Some(i) = at {
+            // Their numbers are about to change.
+            fence(Ordering::SeqCst);
+            self.unsettled.drain(..).for_each(|q| self.rx[q].rx.settle(true));
+            self.brought.clear();
             let slot = self.rx.remove(i);
             if let (Some(s), Some(fd)) = (&mut self.sleep, slot.rx.fd()) {
                 s.forget(fd);

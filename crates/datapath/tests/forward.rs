@@ -53,6 +53,24 @@ fn several_outputs_and_full_queues_are_accounted_for() {
     assert_eq!(b.pool.in_use(), 0);
 }
 
+/// Of little the other sides are told at once, of full vectors after some, and of what is left in the end.
+#[test]
+fn the_other_side_is_told() {
+    let mut b = bed(2);
+    b.set_rules(vec![rule(&[], vec![Op::Output(1)], 1)]);
+    for (packets, steps) in [(5, 1), (256, 2), (256 * 5, 5), (256 * 2 + 130, 4)] {
+        (0..packets).for_each(|i| b.peers[0].send(&udp(1, 2, i, 4, 100)));
+        for _ in 0..steps {
+            b.dp.step();
+        }
+        b.peers[1].drain();
+        let untold = [0, 1].map(|i| b.peers[i].untold());
+        assert!(untold.iter().all(|n| *n <= 256 * 3), "{packets}: {untold:?}");
+    }
+    b.run();
+    assert_eq!([0, 1].map(|i| b.peers[i].untold()), [0, 0]);
+}
+
 /// Somebody else has the queue: packets wait in order; what finds no room any more ends by name.
 #[test]
 fn packets_wait_for_a_queue_that_another_thread_has() {

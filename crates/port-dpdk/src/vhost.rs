@@ -34,6 +34,10 @@ impl RxQueue for Rx {
     fn prepare(&mut self, step: usize) {
         self.0.prepare(step);
     }
+
+    fn settle(&mut self, all: bool) {
+        self.0.settle(all);
+    }
 }
 
 impl TxQueue for Tx {
@@ -45,8 +49,12 @@ impl TxQueue for Tx {
         self.0.is_busy()
     }
 
-    fn prepare(&mut self, step: usize) {
-        self.0.prepare(step);
+    fn prepare(&mut self, step: usize, n: usize) {
+        self.0.prepare(step, n);
+    }
+
+    fn settle(&mut self, all: bool) {
+        self.0.settle(all);
     }
 }
 

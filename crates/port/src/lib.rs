@@ -43,6 +43,12 @@ pub trait RxQueue: Send {
     fn prepare(&mut self, step: usize) {
         let _ = step;
     }
+    /// Tells the other side, if it sleeps, of what `rx` took. Called at the end of a round for each queue
+    /// that brought packets, after a full fence, which so serves them all. Not `all`: it may wait if
+    /// the other side did not seem to sleep; another call follows soon.
+    fn settle(&mut self, all: bool) {
+        let _ = all;
+    }
     /// A descriptor to wait on when idle (kernel ports); None: poll only. Level-triggered; stays
     /// the same, and becomes silent when the device is gone.
     fn fd(&self) -> Option<RawFd> {
@@ -60,9 +66,13 @@ pub trait TxQueue: Send {
     fn is_busy(&self) -> bool {
         false
     }
-    /// As [`RxQueue::prepare`] for the next `tx`.
-    fn prepare(&mut self, step: usize) {
-        let _ = step;
+    /// As [`RxQueue::settle`], for what `tx` sent.
+    fn settle(&mut self, all: bool) {
+        let _ = all;
+    }
+    /// As [`RxQueue::prepare`] for the next `tx`, of `n` packets.
+    fn prepare(&mut self, step: usize, n: usize) {
+        let _ = (step, n);
     }
 }
 

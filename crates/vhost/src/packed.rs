@@ -123,7 +123,7 @@ impl Packed {
 
     /// Shows `see` up to `max` of the next descriptors, with their flags.
     #[inline]
-    pub fn glance(&self, max: u16, mut see: impl FnMut(Desc, u16)) {
+    pub fn glance(&mut self, max: u16, mut see: impl FnMut(Desc, u16)) {
         let mut place = self.at;
         for _ in 0..u32::from(max).min(self.size) {
             if !self.is_ready(place) {
@@ -227,11 +227,19 @@ impl Packed {
         }
     }
 
-    /// Does the guest want to be notified of what was shown since the last call? A full fence
-    /// lies between showing and this.
+    /// As in [`crate::split::Split`]; here it is nothing to look.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        false
+    }
+
+    /// Does the guest want to be notified of what was shown since the last call?
     #[inline]
     pub fn wants_call(&mut self) -> bool {
         let old = std::mem::replace(&mut self.shown, self.at);
+        if old == self.at {
+            return false;
+        }
         // SAFETY: the second word of the driver's area.
         let flags = unsafe { raw::load16(self.driver_event.add(1)) };
         if flags != EVENT_DESC || !self.event_idx {

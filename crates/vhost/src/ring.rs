@@ -9,10 +9,7 @@ use crate::{feature, raw};
 use packet::{Packet, Pool};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
-/// Buffers that [`Ring::prepare`] fetches.
-const AHEAD: u16 = 16;
 /// A burst of so many promises another one at once.
 const LONG: usize = 16;
 /// Longest virtio-net header.
@@ -44,7 +41,8 @@ pub enum SetupError {
     Iommu,
 }
 
-/// What a call did.
+/// What calls did; each adds to it. It is not returned: copied as a whole, by loads wider than the stores
+/// that made it, it would wait until every store before is in the cache, those into the guest's memory too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Packets received, or taken for sending: those sent, and those dropped.
@@ -55,8 +53,6 @@ pub struct Moved {
     pub dropped: usize,
     /// Packets were there, and no buffer of ours to put them in.
     pub starved: bool,
-    /// The guest wants to be notified.
-    pub call: bool,
     /// The guest did something wrong; see [`Ring::misdeeds`].
     pub blamed: bool,
 }
@@ -75,7 +71,7 @@ pub struct Ring {
     header: usize,
     mergeable: bool,
     broken: bool,
-    misdeeds: Misdeeds,
+    misdeeds: Box<Misdeeds>,
     /// Misdeeds were counted since the last call.
     blamed: bool,
     /// Of the next buffers so many were fetched.
@@ -148,7 +144,7 @@ impl Ring {
             header: if long { HEADER } else { 10 },
             mergeable: has(feature::MRG_RXBUF),
             broken: false,
-            misdeeds: Misdeeds::default(),
+            misdeeds: Box::default(),
             blamed: false,
             fetched: 0,
         })
@@ -194,24 +190,34 @@ impl Ring {
         each!(&mut self.layout, ring => ring.rewind());
     }
 
-    /// Ends a call: shows the guest what was used; does it want to hear of it?
+    /// Ends a call: shows the guest what was used.
     #[inline]
-    fn show(&mut self) -> bool {
-        each!(&mut self.layout, ring => {
-            ring.show();
-            fence(Ordering::SeqCst);
-            ring.wants_call()
-        })
+    fn show(&mut self) {
+        each!(&mut self.layout, ring => ring.show());
+    }
+
+    /// Did the guest seem to want no notification when the ring was last read? Then nothing is lost by
+    /// asking a little later.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        each!(&self.layout, ring => ring.is_quiet())
+    }
+
+    /// Does the guest want to be notified of what it was shown since this was asked last? A full fence
+    /// has to lie between the last call that moved something and this: one serves any number of rings.
+    #[inline]
+    pub fn wants_call(&mut self) -> bool {
+        each!(&mut self.layout, ring => ring.wants_call())
     }
 
     /// Starts to fetch what the next call of [`Ring::dequeue`] will read (`sends`), or else of
-    /// [`Ring::enqueue`]: at step 0 of the ring itself, at step 1 of its first buffers. What is
+    /// [`Ring::enqueue`]: at step 0 of the ring itself, at step 1 of its first `n` buffers. What is
     /// read on the way is used for nothing else.
     #[inline]
-    pub fn prepare(&mut self, step: usize, sends: bool) {
+    pub fn prepare(&mut self, step: usize, n: u16, sends: bool) {
         match step {
             0 => each!(&self.layout, ring => ring.fetch()),
-            _ => self.fetch_buffers(AHEAD, sends),
+            _ => self.fetch_buffers(n, sends),
         }
     }
 
@@ -220,7 +226,7 @@ impl Ring {
     fn fetch_buffers(&mut self, max: u16, sends: bool) {
         let (header, memory) = (self.header, &*self.memory);
         let (mut hint, mut seen) = (self.hint, 0);
-        each!(&self.layout, ring => ring.glance(max, |desc, flags| {
+        each!(&mut self.layout, ring => ring.glance(max, |desc, flags| {
             seen += 1;
             if flags & (flag::NEXT | flag::INDIRECT) == 0
                 && let Some((at, _)) = memory.translate(&mut hint, desc.addr, 1)
@@ -248,72 +254,72 @@ impl Ring {
         pool: &dyn Pool,
         out: &mut Vec<Packet>,
         max: usize,
-    ) -> Moved {
-        let mut moved = Moved::default();
+        moved: &mut Moved,
+    ) {
         if self.broken {
-            return moved;
+            return;
         }
         self.begin(batch);
         self.gather(Direction::FromGuest, max.min(BATCH), batch);
         let (n, start) = (batch.chains.len(), out.len());
         if n == 0 {
-            moved.blamed = std::mem::take(&mut self.blamed);
-            return moved;
+            moved.blamed |= std::mem::take(&mut self.blamed);
+            return;
         }
         self.fetch_rest(batch, raw::prefetch);
         if !pool.alloc(out, n) {
             moved.starved = true;
-            return moved;
+            return;
         }
+        let (mut packets, mut bytes) = (0, 0);
         for chain in &batch.chains {
-            match read(&mut out[start + moved.packets], chain, batch.pieces(chain), self.header) {
-                Ok(bytes) => {
-                    moved.packets += 1;
-                    moved.bytes += bytes as u64;
+            match read(&mut out[start + packets], chain, batch.pieces(chain), self.header) {
+                Ok(len) => {
+                    packets += 1;
+                    bytes += len as u64;
                 }
-                Err(misdeed) => {
-                    self.blame(misdeed);
-                    moved.dropped += 1;
-                }
+                Err(misdeed) => self.blame(misdeed),
             }
             self.layout.put(chain, 0);
         }
-        if moved.dropped > 0 {
-            pool.free(&out[start + moved.packets..]);
-            out.truncate(start + moved.packets);
+        if packets < n {
+            pool.free(&out[start + packets..]);
+            out.truncate(start + packets);
         }
-        moved.call = self.show();
-        moved.blamed = std::mem::take(&mut self.blamed);
+        moved.packets += packets;
+        moved.bytes += bytes;
+        moved.dropped += n - packets;
+        self.show();
+        moved.blamed |= std::mem::take(&mut self.blamed);
         if n >= LONG {
             self.fetch_buffers(n as u16, true);
         }
-        moved
     }
 
     /// Copies packets from the front of `packets` into the guest's buffers as far as there are
     /// any. The packets stay the caller's.
-    pub fn enqueue(&mut self, batch: &mut Batch, packets: &[Packet]) -> Moved {
-        let mut moved = Moved::default();
+    pub fn enqueue(&mut self, batch: &mut Batch, packets: &[Packet], moved: &mut Moved) {
         if self.broken || packets.is_empty() {
-            return moved;
+            return;
         }
         self.begin(batch);
         self.gather(Direction::ToGuest, packets.len(), batch);
         self.fetch_rest(batch, raw::prefetch_write);
         let (mut next, before) = (0, self.base());
+        let (mut taken, mut bytes, mut dropped) = (0, 0, 0);
         // A guest that makes bad buffers as fast as we drop them does not keep us here.
         let mut patience = 2 * BATCH;
-        while let Some(packet) = packets.get(moved.packets) {
+        while let Some(packet) = packets.get(taken) {
             match self.choose(batch, next, self.header + packet.len()) {
                 Choice::Buffers(range) => {
                     next = range.end;
-                    moved.packets += 1;
-                    moved.bytes += packet.len() as u64;
+                    taken += 1;
+                    bytes += packet.len() as u64;
                     self.write(batch, range, packet);
                 }
                 Choice::Drop(misdeed) => {
-                    moved.packets += 1;
-                    moved.dropped += 1;
+                    taken += 1;
+                    dropped += 1;
                     self.blame(misdeed);
                 }
                 Choice::Bad(range) => {
@@ -324,7 +330,7 @@ impl Ring {
                     let have = batch.chains.len() - next;
                     next = 0;
                     self.begin(batch);
-                    let rest = packets.len() - moved.packets;
+                    let rest = packets.len() - taken;
                     self.gather(Direction::ToGuest, rest.max(have + 1), batch);
                     patience = patience.saturating_sub(1);
                     if batch.chains.len() <= have || patience == 0 {
@@ -334,13 +340,15 @@ impl Ring {
             }
         }
         if self.base() != before {
-            moved.call = self.show();
+            self.show();
         }
-        moved.blamed = std::mem::take(&mut self.blamed);
-        if moved.packets >= LONG {
-            self.fetch_buffers(moved.packets.min(BATCH) as u16, false);
+        moved.packets += taken;
+        moved.bytes += bytes;
+        moved.dropped += dropped;
+        moved.blamed |= std::mem::take(&mut self.blamed);
+        if taken >= LONG {
+            self.fetch_buffers(taken.min(BATCH) as u16, false);
         }
-        moved
     }
 
     /// Buffers for `need` bytes, from `batch.chains[from]` on.

@@ -27,6 +27,10 @@ pub(crate) struct Split {
     shown: u32,
     /// The guest's index of available buffers, as it was when it was read last.
     seen: u32,
+    /// So many entries of the used ring from `at` on, and their descriptors, were fetched.
+    fetched: u32,
+    /// The guest wanted no notification when `seen` was read.
+    quiet: bool,
 }
 
 /// Bytes of the three parts.
@@ -54,6 +58,8 @@ impl Split {
             peek: at,
             shown: at,
             seen: at,
+            fetched: 0,
+            quiet: false,
         }
     }
 
@@ -124,7 +130,7 @@ impl Split {
     /// Shows `see` up to `max` of the next descriptors, with their flags. If there are any, what tells
     /// that they are used is fetched; not otherwise, as the guest looks at it all the time.
     #[inline]
-    pub fn glance(&self, max: u16, mut see: impl FnMut(Desc, u16)) {
+    pub fn glance(&mut self, max: u16, mut see: impl FnMut(Desc, u16)) {
         let mut ready = self.ready(self.seen);
         if ready < max.into() {
             ready = self.ready(self.avail(1).into());
@@ -134,6 +140,7 @@ impl Split {
         }
         let n = ready.min(max.into());
         self.fetch_used(n);
+        self.fetched = n;
         for i in 0..n {
             let head = self.avail(2 + self.slot(self.at.wrapping_add(i)));
             if u32::from(head) >= self.size {
@@ -159,20 +166,27 @@ impl Split {
         let held = self.peek.wrapping_sub(self.at);
         if self.ready(self.seen) < held + max {
             self.seen = self.avail(1).into();
+            // The same line.
+            self.quiet = !self.event_idx && self.avail(0) & QUIET != 0;
             if self.ready(self.seen) > self.size {
                 return Err(Misdeed::Index);
             }
         }
         let n = self.ready(self.seen).saturating_sub(held).min(max) as usize;
+        let fetched = std::mem::take(&mut self.fetched) as usize;
         let mut heads = [0u16; BATCH];
         for (i, head) in heads[..n].iter_mut().enumerate() {
             *head = self.avail(2 + self.slot(self.peek.wrapping_add(i as u32)));
             if u32::from(*head) >= self.size {
                 return Err(Misdeed::Descriptor);
             }
-            raw::prefetch(self.desc.wrapping_add(usize::from(*head) * DESC));
+            if i >= fetched {
+                raw::prefetch(self.desc.wrapping_add(usize::from(*head) * DESC));
+            }
         }
-        self.fetch_used(held + n as u32);
+        if n > fetched || held > 0 {
+            self.fetch_used(held + n as u32);
+        }
         for head in &heads[..n] {
             if !batch.has_room() {
                 break;
@@ -232,11 +246,19 @@ impl Split {
         unsafe { raw::store16(self.used.add(2).cast(), self.at as u16) };
     }
 
-    /// Does the guest want to be notified of what was shown since the last call? A full fence
-    /// lies between showing and this.
+    /// Did it seem lately that the guest wants no notification?
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Does the guest want to be notified of what was shown since the last call?
     #[inline]
     pub fn wants_call(&mut self) -> bool {
         let old = std::mem::replace(&mut self.shown, self.at);
+        if old == self.at {
+            return false;
+        }
         if self.event_idx {
             let event = self.avail(2 + self.size as usize);
             return passed(event, self.at as u16, old as u16);

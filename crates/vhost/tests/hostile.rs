@@ -12,8 +12,9 @@ use vhost::{Batch, Misdeed, Moved, Ring, feature};
 
 fn take(ring: &mut Ring) -> (Moved, Vec<Vec<u8>>) {
     let (pool, mut out) = (HeapPool::new(), Vec::new());
-    (0..2).for_each(|step| ring.prepare(step, true));
-    let moved = ring.dequeue(&mut Batch::default(), &pool, &mut out, 32);
+    (0..2).for_each(|step| ring.prepare(step, 16, true));
+    let mut moved = Moved::default();
+    ring.dequeue(&mut Batch::default(), &pool, &mut out, 32, &mut moved);
     let frames = out.iter().map(|p| p.data().to_vec()).collect();
     pool.free(&out);
     assert_eq!(pool.in_use(), 0);
@@ -23,8 +24,9 @@ fn take(ring: &mut Ring) -> (Moved, Vec<Vec<u8>>) {
 fn give(ring: &mut Ring, n: usize) -> Moved {
     let pool = HeapPool::new();
     let packets: Vec<Packet> = (0..n).map(|_| pool.packet(&[7; 64]).unwrap()).collect();
-    (0..2).for_each(|step| ring.prepare(step, false));
-    let moved = ring.enqueue(&mut Batch::default(), &packets);
+    (0..2).for_each(|step| ring.prepare(step, 16, false));
+    let mut moved = Moved::default();
+    ring.enqueue(&mut Batch::default(), &packets, &mut moved);
     pool.free(&packets);
     moved
 }

@@ -6,7 +6,7 @@ use common::{Ask, DATA, Driver, LAYOUTS, Part};
 use packet::{HeapPool, Packet, Pool};
 use proptest::prelude::*;
 use std::collections::{HashMap, VecDeque};
-use vhost::{BATCH, Batch, Misdeed, Ring, SetupError, feature};
+use vhost::{BATCH, Batch, Misdeed, Moved, Ring, SetupError, feature};
 
 /// Bytes of buffer space per offer, so that no two overlap.
 const SPACE: u64 = 0x1000;
@@ -84,8 +84,9 @@ fn guest_sends(features: u64, size: u16, steps: &[Step]) {
             }
             Step::Move(max) => {
                 let mut out = Vec::with_capacity(BATCH);
-                ring.prepare(i % 2, true);
-                let moved = ring.dequeue(&mut batch, &pool, &mut out, *max);
+                ring.prepare(i % 2, 16, true);
+                let mut moved = Moved::default();
+                ring.dequeue(&mut batch, &pool, &mut out, *max, &mut moved);
                 assert_eq!(moved.packets, model.len().min(*max).min(BATCH));
                 assert_eq!((moved.packets, moved.dropped), (out.len(), 0));
                 for p in &out {
@@ -117,8 +118,9 @@ fn guest_receives(features: u64, size: u16, steps: &[Step]) {
                 let frames: Vec<_> =
                     (0..*n).map(|k| frame(20 + (i * 37 + k * 11) % 1100, k as u64)).collect();
                 let packets: Vec<Packet> = frames.iter().map(|f| pool.packet(f).unwrap()).collect();
-                ring.prepare(i % 2, false);
-                let moved = ring.enqueue(&mut batch, &packets);
+                ring.prepare(i % 2, 16, false);
+                let mut moved = Moved::default();
+                ring.enqueue(&mut batch, &packets, &mut moved);
                 assert_eq!(moved.dropped, 0);
                 sent.extend(frames.into_iter().take(moved.packets));
                 pool.free(&packets);
@@ -192,11 +194,15 @@ fn offer_and_take(driver: &mut Driver, ring: &mut Ring, batch: &mut Batch, n: us
         driver.offer(&[(DATA + i as u64 * SPACE, 100)], false, false).unwrap();
     }
     let (pool, mut out) = (HeapPool::new(), Vec::new());
-    let moved = ring.dequeue(batch, &pool, &mut out, n);
+    let mut moved = Moved::default();
+    ring.dequeue(batch, &pool, &mut out, n, &mut moved);
     assert_eq!(moved.packets, n);
     pool.free(&out);
     while driver.used().is_some() {}
-    moved.call
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    let call = ring.wants_call();
+    assert!(!ring.wants_call(), "of the same buffers twice");
+    call
 }
 
 #[test]
@@ -259,7 +265,8 @@ fn a_packet_too_large_for_the_guest_is_dropped_and_the_rest_goes_on() {
         for i in 0..2 {
             driver.offer(&[(DATA + i * SPACE, 300)], true, false).unwrap();
         }
-        let moved = ring.enqueue(&mut batch, &packets);
+        let mut moved = Moved::default();
+        ring.enqueue(&mut batch, &packets, &mut moved);
         if features & feature::MRG_RXBUF != 0 {
             // A mergeable guest may make more buffers yet.
             assert_eq!((moved.packets, moved.dropped), (1, 0));

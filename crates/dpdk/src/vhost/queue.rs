@@ -1,14 +1,15 @@
 //! Packets to and from a guest.
 
+use super::rings::Owner;
 use super::state::{Shared, VhostCounters};
 use crate::DpdkPool;
 use crate::pool::{drop_chains, free};
 use dpdk_sys as sys;
-use packet::Packet;
+use packet::{BURST, Packet};
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use vhost::Batch;
+use std::sync::atomic::{Ordering, fence};
+use vhost::{Batch, Moved};
 
 thread_local! {
     /// Room for buffers that were read from a ring: one for all rings of a thread, so that it stays
@@ -16,6 +17,8 @@ thread_local! {
     static BATCH: RefCell<Batch> = RefCell::default();
 }
 
+/// Buffers that a receive queue fetches ahead.
+const AHEAD: usize = 16;
 /// Most packets the library takes at once.
 const LIBRARY_BURST: usize = 32;
 
@@ -26,6 +29,10 @@ pub struct VhostRx {
     index: usize,
     /// Guest queue to start with, so that none starves.
     next: u32,
+    /// Guest queues that something was taken from since `settle`.
+    unsettled: u64,
+    /// One of them may want to be notified.
+    loud: bool,
 }
 
 /// Sends to a guest, on the guest queue that falls to this handle.
@@ -34,6 +41,8 @@ pub struct VhostTx {
     index: usize,
     /// Another sender had the ring at the last burst.
     busy: bool,
+    /// Ring that something was put on since `settle`, and whether the guest may want to be notified.
+    unsettled: Option<(u16, bool)>,
 }
 
 impl VhostRx {
@@ -43,7 +52,14 @@ impl VhostRx {
         if shared.taken_rx.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
             return None;
         }
-        Some(VhostRx { shared: shared.clone(), pool: pool.clone(), index, next: 0 })
+        Some(VhostRx {
+            shared: shared.clone(),
+            pool: pool.clone(),
+            index,
+            next: 0,
+            unsettled: 0,
+            loud: false,
+        })
     }
 
     /// Appends up to `max` packets to `out`, as far as it has room; returns how many. Without a
@@ -57,9 +73,7 @@ impl VhostRx {
         let start = out.len();
         let end = start + max.min(out.capacity() - start);
         if self.shared.is_own() {
-            let add = self.own_burst(mask, out, end);
-            self.shared.rx[self.index].count(add);
-            return add.packets as usize;
+            return self.own_burst(mask, out, end);
         }
         let slot = &self.shared.rx[self.index];
         let Some(guest) = self.shared.enter(slot) else { return 0 };
@@ -79,7 +93,7 @@ impl VhostRx {
         let dropped = if chained { drop_chains(out, start) } else { 0 };
         let packets = out.len() - start;
         let bytes = if dropped == 0 { bytes } else { sum(&out[start..]) };
-        slot.count(VhostCounters {
+        slot.count(&VhostCounters {
             packets: packets as u64,
             bytes,
             dropped: dropped as u64,
@@ -96,35 +110,59 @@ impl VhostRx {
             && self.shared.is_own()
             && let Some(pair) = Turn::new(mask, self.next).pair()
         {
-            self.shared.prepare(2 * pair as usize + 1, step);
+            self.shared.prepare(2 * pair as usize + 1, Owner::rx(self.index), step, AHEAD);
+        }
+    }
+
+    /// Notifies the guest of what was taken, if it wants that: see `port::RxQueue::settle`.
+    #[inline]
+    pub fn settle(&mut self, all: bool) {
+        if !all && !self.loud {
+            return;
+        }
+        self.loud = false;
+        while self.unsettled != 0 {
+            let pair = self.unsettled.trailing_zeros();
+            self.unsettled &= self.unsettled - 1;
+            self.shared.settle(2 * pair as usize + 1, Owner::rx(self.index));
         }
     }
 
     /// From the guest's queues in `mask`, until `out` is `end` long.
     #[inline]
-    fn own_burst(&mut self, mask: u64, out: &mut Vec<Packet>, end: usize) -> VhostCounters {
-        let mut add = VhostCounters::default();
+    fn own_burst(&mut self, mask: u64, out: &mut Vec<Packet>, end: usize) -> usize {
+        let mut moved = Moved::default();
         let mut turn = Turn::new(mask, self.next);
         while out.len() < end
             && let Some(pair) = turn.pair()
         {
-            let Some(mut held) = self.shared.rings.try_hold(2 * pair as usize + 1) else {
-                continue;
-            };
+            let (ring, owner) = (2 * pair as usize + 1, Owner::rx(self.index));
+            let Some(mut held) = self.shared.rings.try_hold(ring, owner) else { continue };
             let Some(own) = held.get() else { continue };
             let room = end - out.len();
-            let moved =
-                BATCH.with_borrow_mut(|batch| own.ring.dequeue(batch, &*self.pool, out, room));
-            add.packets += moved.packets as u64;
-            add.bytes += moved.bytes;
-            add.dropped += moved.dropped as u64;
-            if moved.blamed {
+            let before = moved.packets + moved.dropped;
+            BATCH.with_borrow_mut(|batch| {
+                own.ring.dequeue(batch, &*self.pool, out, room, &mut moved);
+            });
+            self.unsettled |= u64::from(moved.packets + moved.dropped > before) << pair;
+            self.loud |= !own.ring.is_quiet();
+            if std::mem::take(&mut moved.blamed) {
                 self.shared.blame(own);
             }
-            own.after(&moved);
         }
         self.next = turn.next;
-        add
+        if moved.packets == 0 && self.unsettled != 0 {
+            // Nobody will ask for it.
+            fence(Ordering::SeqCst);
+            self.settle(true);
+        }
+        self.shared.rx[self.index].count(&VhostCounters {
+            packets: moved.packets as u64,
+            bytes: moved.bytes,
+            dropped: moved.dropped as u64,
+            retries: 0,
+        });
+        moved.packets
     }
 }
 
@@ -190,23 +228,34 @@ impl VhostTx {
     /// None if this handle is out already, or there are not so many.
     pub(crate) fn take(shared: &Arc<Shared>, index: usize) -> Option<Self> {
         let taken = shared.taken_tx.get(index)?.swap(true, Ordering::AcqRel);
-        (!taken).then(|| VhostTx { shared: shared.clone(), index, busy: false })
+        (!taken).then(|| VhostTx { shared: shared.clone(), index, busy: false, unsettled: None })
     }
 
     /// The guest's queue that is sent on, as things are.
     #[inline]
     fn ring(&self) -> Option<u16> {
-        let mask = self.shared.tx_mask();
-        (mask != 0).then(|| nth_bit(mask, self.index as u32 % mask.count_ones()) as u16 * 2)
+        match self.shared.tx_mask() {
+            0 => None,
+            1 => Some(0),
+            mask => Some(nth_bit(mask, self.index as u32 % mask.count_ones()) as u16 * 2),
+        }
     }
 
     /// Starts to fetch what the next burst will touch: see `port::RxQueue::prepare`.
     #[inline]
-    pub fn prepare(&self, step: usize) {
+    pub fn prepare(&self, step: usize, n: usize) {
         if let Some(ring) = self.ring()
             && self.shared.is_own()
         {
-            self.shared.prepare(ring.into(), step);
+            self.shared.prepare(ring.into(), Owner::tx(self.index), step, n.min(BURST));
+        }
+    }
+
+    /// Notifies the guest of what was sent, if it wants that: see `port::TxQueue::settle`.
+    #[inline]
+    pub fn settle(&mut self, all: bool) {
+        if let Some((ring, _)) = self.unsettled.take_if(|(_, loud)| all || *loud) {
+            self.shared.settle(ring.into(), Owner::tx(self.index));
         }
     }
 
@@ -231,7 +280,7 @@ impl VhostTx {
         drop(guest);
         let bytes = sum(&packets[..sent]);
         free(&packets[..sent]);
-        slot.count(VhostCounters {
+        slot.count(&VhostCounters {
             packets: sent as u64,
             bytes,
             dropped: 0,
@@ -244,30 +293,35 @@ impl VhostTx {
     /// nothing is taken.
     #[inline]
     fn own_burst(&mut self, ring: u16, packets: &[Packet]) -> usize {
-        let held = self.shared.rings.hold(ring.into());
+        let held = self.shared.rings.hold(ring.into(), Owner::tx(self.index));
         self.busy = held.is_none();
         let Some(mut held) = held else { return 0 };
         let Some(own) = held.get() else { return 0 };
         let most = self.shared.retries_max.load(Ordering::Relaxed);
-        let (mut taken, mut add) = (0, VhostCounters::default());
+        let (mut moved, mut retries) = (Moved::default(), 0);
         loop {
-            let moved = BATCH.with_borrow_mut(|batch| own.ring.enqueue(batch, &packets[taken..]));
-            taken += moved.packets;
-            add.bytes += moved.bytes;
-            add.dropped += moved.dropped as u64;
-            if moved.blamed {
+            let before = moved.packets;
+            BATCH.with_borrow_mut(|batch| {
+                own.ring.enqueue(batch, &packets[before..], &mut moved);
+            });
+            if std::mem::take(&mut moved.blamed) {
                 self.shared.blame(own);
             }
-            own.after(&moved);
-            if taken == packets.len() || moved.packets == 0 || add.retries == most.into() {
+            if moved.packets == packets.len() || moved.packets == before || retries == most {
                 break;
             }
-            add.retries += 1;
+            retries += 1;
         }
+        self.unsettled = Some((ring, !own.ring.is_quiet()));
         drop(held);
+        let (taken, dropped) = (moved.packets, moved.dropped as u64);
         free(&packets[..taken]);
-        add.packets = taken as u64 - add.dropped;
-        self.shared.tx[self.index].count(add);
+        self.shared.tx[self.index].count(&VhostCounters {
+            packets: taken as u64 - dropped,
+            bytes: moved.bytes,
+            dropped,
+            retries: retries.into(),
+        });
         taken
     }
 
@@ -300,7 +354,7 @@ impl VhostTx {
     fn drop_all(&self, packets: &[Packet]) -> usize {
         free(packets);
         let dropped = packets.len() as u64;
-        self.shared.tx[self.index].count(VhostCounters { dropped, ..Default::default() });
+        self.shared.tx[self.index].count(&VhostCounters { dropped, ..Default::default() });
         packets.len()
     }
 }

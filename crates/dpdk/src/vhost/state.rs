@@ -10,7 +10,7 @@
 //! goes, but for one change: to the library, when it starts to log its pages.
 
 use super::leaving::Leaving;
-use super::rings::{OwnRing, Rings};
+use super::rings::{OwnRing, Owner, Rings};
 use super::takeover;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
@@ -47,7 +47,8 @@ pub struct VhostCounters {
 
 impl Slot {
     /// Adds to the counters. One writer, so plain loads and stores do.
-    pub(crate) fn count(&self, add: VhostCounters) {
+    #[inline]
+    pub(crate) fn count(&self, add: &VhostCounters) {
         let bump = |counter: &AtomicU64, n: u64| {
             if n > 0 {
                 counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
@@ -140,7 +141,7 @@ impl Shared {
             leaving: Leaving::default(),
             own_wanted,
             own: AtomicBool::new(false),
-            rings: Rings::new(2 * MAX_PAIRS),
+            rings: Rings::new(2 * MAX_PAIRS, n_txq),
             misdeeds: Default::default(),
         }
     }
@@ -153,11 +154,22 @@ impl Shared {
 
     /// Lets ring `i` fetch what its next burst touches, if it is ours and nobody holds it.
     #[inline]
-    pub(crate) fn prepare(&self, i: usize, step: usize) {
-        if let Some(mut held) = self.rings.try_hold(i)
+    pub(crate) fn prepare(&self, i: usize, owner: Owner, step: usize, n: usize) {
+        if let Some(mut held) = self.rings.try_hold(i, owner)
             && let Some(own) = held.get()
         {
-            own.ring.prepare(step, i % 2 == 1);
+            own.ring.prepare(step, n as u16, i % 2 == 1);
+        }
+    }
+
+    /// Notifies the guest of what it was shown on ring `i`, if it wants that. If somebody else holds the
+    /// ring, that is up to him.
+    #[inline]
+    pub(crate) fn settle(&self, i: usize, owner: Owner) {
+        if let Some(mut held) = self.rings.try_hold(i, owner)
+            && let Some(own) = held.get()
+        {
+            own.settle();
         }
     }
 
@@ -167,7 +179,7 @@ impl Shared {
         for (what, n) in ring.ring.misdeeds().since(&ring.told) {
             self.misdeeds[what as usize].fetch_add(n, Ordering::Relaxed);
         }
-        ring.told = *ring.ring.misdeeds();
+        *ring.told = *ring.ring.misdeeds();
     }
 
     /// What guests did wrong, and how often.
@@ -299,7 +311,7 @@ impl Shared {
     fn give_back(&self, vid: i32) {
         self.rings.clear(|i, ring| {
             // SAFETY: the guest is still there: its end is told to us first.
-            unsafe { takeover::give_back(vid, i, &ring) };
+            unsafe { takeover::give_back(vid, i, ring) };
         });
     }
 

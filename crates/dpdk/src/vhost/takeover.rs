@@ -8,7 +8,8 @@
 use super::rings::OwnRing;
 use dpdk_sys as sys;
 use std::sync::Arc;
-use vhost::{Memory, Misdeeds, Region, Ring, RingSetup, feature};
+use std::sync::atomic::{Ordering, fence};
+use vhost::{Memory, Region, Ring, RingSetup, feature};
 
 /// Features with which the library serves the rings: it knows how to log dirty pages and how to
 /// ask an IOMMU.
@@ -84,7 +85,7 @@ unsafe fn ring(vid: i32, i: u16, features: u64, memory: &Arc<Memory>) -> Option<
         if vring.callfd >= 0 {
             libc::fcntl(vring.callfd, libc::F_SETFL, libc::O_NONBLOCK);
         }
-        Some(OwnRing { ring, call_fd: vring.callfd, told: Misdeeds::default() })
+        Some(OwnRing { ring, call_fd: vring.callfd, told: Box::default() })
     }
 }
 
@@ -92,7 +93,9 @@ unsafe fn ring(vid: i32, i: u16, features: u64, memory: &Arc<Memory>) -> Option<
 ///
 /// # Safety
 /// `vid` is a live guest and nobody serves the ring.
-pub(crate) unsafe fn give_back(vid: i32, i: usize, ring: &OwnRing) {
+pub(crate) unsafe fn give_back(vid: i32, i: usize, mut ring: OwnRing) {
+    fence(Ordering::SeqCst);
+    ring.settle();
     let base = ring.ring.base();
     // SAFETY: the caller's word; an unknown ring is refused.
     unsafe { sys::rte_vhost_set_vring_base(vid, i as u16, base, base) };
