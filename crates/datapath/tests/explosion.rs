@@ -143,7 +143,7 @@ fn explode(attacker: usize) -> Switch {
     let (of_victims, of_attacker) = s.resolved();
     assert!(of_attacker >= 8192, "{of_attacker}");
     let perf = s.perf();
-    assert!(perf.evicted > 500, "the table was full: {}", perf.evicted);
+    assert!(perf.evicted > 50, "the table was full: {}", perf.evicted);
     assert!(perf.installed < of_attacker / 3, "what is not used is not stored: {}", perf.installed);
     // A flow or two may go when a whole stretch of the table is the victims'.
     assert!(of_victims - before <= 20, "victims' flows stay: {of_victims}");
