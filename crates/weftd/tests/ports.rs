@@ -269,7 +269,7 @@ fn bad_values_are_errors_of_their_interface_only() {
     let pinger = Pinger::start(&a, addr(2));
     let bad = [
         ("nosuchdev", "type=system", "No such device"),
-        ("odd", "type=nonsense", "nonsense"),
+        ("odd", "type=nonsense", "Address family not supported"),
         ("d1", "type=dpdk", "dpdk-devargs"),
         ("d2", "type=dpdk options:dpdk-devargs=net_nonsense0", "net_nonsense0"),
         ("d3", "type=dpdk options:dpdk-devargs=0000:ff:1f.7", "0000:ff:1f.7"),
