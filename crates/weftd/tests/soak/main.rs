@@ -23,7 +23,7 @@ use testkit::{Netns, Switch, privileged};
 
 const SECONDS: u64 = 25;
 /// What the daemon's memory may grow between the first changes and the last, KiB.
-const GROWTH: u64 = 48 << 10;
+const GROWTH: u64 = 24 << 10;
 
 /// A number from the environment.
 fn number(name: &str, default: u64) -> u64 {
