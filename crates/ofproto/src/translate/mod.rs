@@ -263,15 +263,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         trace: &'o mut Option<Recorder>,
     ) -> Self {
         let mut wc = Mask::ZERO;
-        wc.set_u16(at::ETH_TYPE, 0xffff);
-        wc.set_u16(at::RECIRC, 0xffff);
-        wc.set_u16(at::IN_PORT, 0xffff);
-        if fields::is_ip(key.u16(at::ETH_TYPE)) {
-            wc.set_u8(at::FRAG, flow::frag::ANY | flow::frag::LATER);
-        }
-        let mut key = *key;
-        key.words[PACKET_LINES * 8..].fill(0);
-        key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
+        let key = beginning(key, &mut wc);
         Xlate {
             labels: labels(&key),
             hidden: 0,
@@ -656,6 +648,20 @@ enum Miss {
     Honor,
     /// Nothing (resubmit).
     Ignore,
+}
+
+/// Says in `wc` what every decision looks at; returns the key as tables see it first: registers and metadata are empty.
+fn beginning(key: &Key, wc: &mut Mask) -> Key {
+    wc.set_u16(at::ETH_TYPE, 0xffff);
+    wc.set_u16(at::RECIRC, 0xffff);
+    wc.set_u16(at::IN_PORT, 0xffff);
+    if fields::is_ip(key.u16(at::ETH_TYPE)) {
+        wc.set_u8(at::FRAG, flow::frag::ANY | flow::frag::LATER);
+    }
+    let mut key = *key;
+    key.words[PACKET_LINES * 8..].fill(0);
+    key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
+    key
 }
 
 fn may_receive(p: &crate::view::PortView) -> bool {

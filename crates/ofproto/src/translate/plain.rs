@@ -2,13 +2,13 @@
 //! table, so that their memory accesses overlap; nothing is allocated. Whoever meets anything else goes the whole way
 //! of [`super::Xlate`], which is this one's twin.
 
-use super::{MAX_DEPTH, may_receive};
+use super::{MAX_DEPTH, beginning, may_receive};
 use crate::fields;
 use crate::table::Plain;
 use crate::view::{BridgeView, PortView, Shared, World};
 use action::{Decision, Op, Request};
 use flow::{Key, PACKET_LINES, at, flag};
-use openflow::{OfPort, port, port_config};
+use openflow::{OfPort, port_config};
 use std::sync::atomic::Ordering;
 use telemetry::Drop;
 
@@ -100,16 +100,7 @@ impl<'a> Walk<'a> {
         if bridge.config.fail_open || !bridge.port(in_port).is_none_or(usual) {
             return None;
         }
-        let wc = &mut out.mask;
-        wc.set_u16(at::ETH_TYPE, 0xffff);
-        wc.set_u16(at::RECIRC, 0xffff);
-        wc.set_u16(at::IN_PORT, 0xffff);
-        if fields::is_ip(key.u16(at::ETH_TYPE)) {
-            wc.set_u8(at::FRAG, flow::frag::ANY | flow::frag::LATER);
-        }
-        let mut key = *key;
-        key.words[PACKET_LINES * 8..].fill(0);
-        key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
+        let mut key = beginning(key, &mut out.mask);
         key.set_u32(at::OF_IN_PORT, in_port);
         Some(Walk { bridge, key, in_port, at: At::Table(0), tables: 0 })
     }
