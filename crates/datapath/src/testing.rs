@@ -112,7 +112,7 @@ impl Peer {
     pub fn queues_alive(&self) -> usize {
         self.wire.lock().unwrap().queues_out
     }
-    /// Packets that the switch received and sent here without telling of it ([`RxQueue::settle`]).
+    /// Packets that the switch received and sent here without telling of it ([`RxQueue::notify`]).
     pub fn untold(&self) -> usize {
         self.wire.lock().unwrap().untold
     }
@@ -131,7 +131,7 @@ impl RxQueue for Rx {
         w.untold += n;
         n
     }
-    fn settle(&mut self, all: bool) {
+    fn notify(&mut self, all: bool) {
         let mut w = self.0.lock().unwrap();
         w.untold = if all { 0 } else { w.untold };
     }
@@ -150,7 +150,7 @@ impl TxQueue for Tx {
     fn is_busy(&self) -> bool {
         self.0.lock().unwrap().tx_busy
     }
-    fn settle(&mut self, all: bool) {
+    fn notify(&mut self, all: bool) {
         let mut w = self.0.lock().unwrap();
         w.untold = if all { 0 } else { w.untold };
     }

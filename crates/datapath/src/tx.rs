@@ -18,8 +18,8 @@ use telemetry::Drop;
 /// As for receive queues: `worker::FAR`.
 const FAR: usize = 4;
 const NEAR: usize = 2;
-/// Vectors in a row, each half full or better, after which every port is settled.
-const UNSETTLED: usize = 4;
+/// Vectors in a row, each half full or better, after which every port is notified.
+const TELL_EVERY: usize = 4;
 
 /// How a worker sends to a port.
 pub(crate) enum Route {
@@ -82,11 +82,11 @@ pub(crate) struct Exits {
     waiting: Vec<PortNo>,
     /// Those whose burst goes now; empty between vectors.
     going: Vec<PortNo>,
-    /// Those that sent something since all were settled, how many full vectors ago that was, and whether
+    /// Those that sent something since all were notified, how many full vectors ago that was, and whether
     /// it was now.
-    unsettled: Vec<PortNo>,
+    untold: Vec<PortNo>,
     rounds: usize,
-    pub settle_all: bool,
+    pub notify_all: bool,
     trash: Vec<Packet>,
     pool: Arc<dyn Pool>,
     shared: Arc<Shared>,
@@ -115,9 +115,9 @@ impl Exits {
             peers: Vec::new(),
             waiting: Vec::new(),
             going: Vec::new(),
-            unsettled: Vec::new(),
+            untold: Vec::new(),
             rounds: 0,
-            settle_all: true,
+            notify_all: true,
             trash: Vec::with_capacity(VECTOR * 2),
             pool,
             shared,
@@ -187,7 +187,7 @@ impl Exits {
     /// Changes how to send to a port; what is buffered goes the old way first.
     pub fn set_route(&mut self, no: PortNo, route: Route) -> Option<Box<dyn TxQueue>> {
         self.flush(no);
-        self.settle(true);
+        self.notify(true);
         self.waiting.retain(|p| *p != no);
         let slot = self.slots.get_mut(no as usize)?.as_mut()?;
         slot.listed = false;
@@ -294,7 +294,7 @@ impl Exits {
                 self.shared.perf.tx_packets.add(n as u64);
                 self.shared.perf.tx_batches.add(1);
                 slot.stats.tx_bursts.add(1);
-                self.unsettled.push(no);
+                self.untold.push(no);
                 if q.is_busy() { Drop::TxBusy } else { Drop::TxFull }
             }
             Route::Via(peer) => match self.peers.get_mut(*peer) {
@@ -333,8 +333,8 @@ impl Exits {
         self.flush_all(&going);
         going.clear();
         self.going = going;
-        self.rounds = if n < VECTOR / 2 { 0 } else { (self.rounds + 1) % UNSETTLED };
-        self.settle(self.rounds == 0);
+        self.rounds = if n < VECTOR / 2 { 0 } else { (self.rounds + 1) % TELL_EVERY };
+        self.notify(self.rounds == 0);
         for peer in self.peers.iter_mut().flatten().filter(|p| p.dirty) {
             peer.dirty = false;
             if let Some(w) = &peer.wake {
@@ -373,21 +373,21 @@ impl Exits {
     }
 
     /// Lets ports tell the other side of what was sent; not `all`: as far as it seems to sleep.
-    fn settle(&mut self, all: bool) {
-        self.settle_all = all;
-        if self.unsettled.is_empty() {
+    fn notify(&mut self, all: bool) {
+        self.notify_all = all;
+        if self.untold.is_empty() {
             return;
         }
         fence(Ordering::SeqCst);
-        for no in &self.unsettled {
+        for no in &self.untold {
             if let Some(Some(Slot { route: Route::Queue(q), .. })) =
                 self.slots.get_mut(*no as usize)
             {
-                q.settle(all);
+                q.notify(all);
             }
         }
         if all {
-            self.unsettled.clear();
+            self.untold.clear();
         }
     }
 

@@ -30,8 +30,8 @@ pub(crate) struct Worker {
     rx: Vec<Box<RxSlot>>,
     /// Queues that brought packets to the current vector, and how many, in order.
     brought: Vec<(usize, usize)>,
-    /// Queues that have brought packets since all were settled.
-    unsettled: Vec<usize>,
+    /// Queues that have brought packets since all were notified.
+    untold: Vec<usize>,
     /// Which queue is asked first.
     turn: usize,
     /// Queues that are asked for packets of this vector, in order.
@@ -67,7 +67,7 @@ impl Worker {
             exits,
             rx: Vec::new(),
             brought: Vec::new(),
-            unsettled: Vec::new(),
+            untold: Vec::new(),
             turn: 0,
             asking: Vec::new(),
             inbound: Vec::new(),
@@ -123,7 +123,7 @@ impl Worker {
             idle.idle_iterations.add(1);
             idle.idle_cycles.add(cycles() - t0);
         }
-        self.settle();
+        self.notify();
         self.shared.perf.iterations.add(1);
         self.reader.quiescent();
         n + handed
@@ -215,16 +215,16 @@ impl Worker {
     }
 
     /// Lets queues tell the other side of what was received.
-    fn settle(&mut self) {
-        self.unsettled.extend(self.brought.iter().map(|(q, _)| *q));
-        if self.unsettled.is_empty() {
+    fn notify(&mut self) {
+        self.untold.extend(self.brought.iter().map(|(q, _)| *q));
+        if self.untold.is_empty() {
             return;
         }
-        let all = self.exits.settle_all;
+        let all = self.exits.notify_all;
         fence(Ordering::SeqCst);
-        self.unsettled.iter().for_each(|q| self.rx[*q].rx.settle(all));
+        self.untold.iter().for_each(|q| self.rx[*q].rx.notify(all));
         if all {
-            self.unsettled.clear();
+            self.untold.clear();
         }
     }
 
@@ -346,7 +346,7 @@ impl Worker {
         if let Some(i) = at {
             // Their numbers are about to change.
             fence(Ordering::SeqCst);
-            self.unsettled.drain(..).for_each(|q| self.rx[q].rx.settle(true));
+            self.untold.drain(..).for_each(|q| self.rx[q].rx.notify(true));
             self.brought.clear();
             let slot = self.rx.remove(i);
             if let (Some(s), Some(fd)) = (&mut self.sleep, slot.rx.fd()) {

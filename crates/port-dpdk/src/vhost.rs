@@ -35,8 +35,8 @@ impl RxQueue for Rx {
         self.0.prepare(step);
     }
 
-    fn settle(&mut self, all: bool) {
-        self.0.settle(all);
+    fn notify(&mut self, all: bool) {
+        self.0.notify(all);
     }
 }
 
@@ -53,8 +53,8 @@ impl TxQueue for Tx {
         self.0.prepare(step, n);
     }
 
-    fn settle(&mut self, all: bool) {
-        self.0.settle(all);
+    fn notify(&mut self, all: bool) {
+        self.0.notify(all);
     }
 }
 

@@ -46,7 +46,7 @@ pub trait RxQueue: Send {
     /// Tells the other side, if it sleeps, of what `rx` took. Called at the end of a round for each queue
     /// that brought packets, after a full fence, which so serves them all. Not `all`: it may wait if
     /// the other side did not seem to sleep; another call follows soon.
-    fn settle(&mut self, all: bool) {
+    fn notify(&mut self, all: bool) {
         let _ = all;
     }
     /// A descriptor to wait on when idle (kernel ports); None: poll only. Level-triggered; stays
@@ -66,8 +66,8 @@ pub trait TxQueue: Send {
     fn is_busy(&self) -> bool {
         false
     }
-    /// As [`RxQueue::settle`], for what `tx` sent.
-    fn settle(&mut self, all: bool) {
+    /// As [`RxQueue::notify`], for what `tx` sent.
+    fn notify(&mut self, all: bool) {
         let _ = all;
     }
     /// As [`RxQueue::prepare`] for the next `tx`, of `n` packets.

@@ -29,8 +29,8 @@ pub struct VhostRx {
     index: usize,
     /// Guest queue to start with, so that none starves.
     next: u32,
-    /// Guest queues that something was taken from since `settle`.
-    unsettled: u64,
+    /// Guest queues that something was taken from since `notify`.
+    untold: u64,
     /// One of them may want to be notified.
     loud: bool,
 }
@@ -41,8 +41,8 @@ pub struct VhostTx {
     index: usize,
     /// Another sender had the ring at the last burst.
     busy: bool,
-    /// Ring that something was put on since `settle`, and whether the guest may want to be notified.
-    unsettled: Option<(u16, bool)>,
+    /// Ring that something was put on since `notify`, and whether the guest may want to be notified.
+    untold: Option<(u16, bool)>,
 }
 
 impl VhostRx {
@@ -57,7 +57,7 @@ impl VhostRx {
             pool: pool.clone(),
             index,
             next: 0,
-            unsettled: 0,
+            untold: 0,
             loud: false,
         })
     }
@@ -114,17 +114,17 @@ impl VhostRx {
         }
     }
 
-    /// Notifies the guest of what was taken, if it wants that: see `port::RxQueue::settle`.
+    /// Notifies the guest of what was taken, if it wants that: see `port::RxQueue::notify`.
     #[inline]
-    pub fn settle(&mut self, all: bool) {
+    pub fn notify(&mut self, all: bool) {
         if !all && !self.loud {
             return;
         }
         self.loud = false;
-        while self.unsettled != 0 {
-            let pair = self.unsettled.trailing_zeros();
-            self.unsettled &= self.unsettled - 1;
-            self.shared.settle(2 * pair as usize + 1, Owner::rx(self.index));
+        while self.untold != 0 {
+            let pair = self.untold.trailing_zeros();
+            self.untold &= self.untold - 1;
+            self.shared.notify(2 * pair as usize + 1, Owner::rx(self.index));
         }
     }
 
@@ -144,17 +144,17 @@ impl VhostRx {
             BATCH.with_borrow_mut(|batch| {
                 own.ring.dequeue(batch, &*self.pool, out, room, &mut moved);
             });
-            self.unsettled |= u64::from(moved.packets + moved.dropped > before) << pair;
+            self.untold |= u64::from(moved.packets + moved.dropped > before) << pair;
             self.loud |= !own.ring.is_quiet();
             if std::mem::take(&mut moved.blamed) {
                 self.shared.blame(own);
             }
         }
         self.next = turn.next;
-        if moved.packets == 0 && self.unsettled != 0 {
+        if moved.packets == 0 && self.untold != 0 {
             // Nobody will ask for it.
             fence(Ordering::SeqCst);
-            self.settle(true);
+            self.notify(true);
         }
         self.shared.rx[self.index].count(&VhostCounters {
             packets: moved.packets as u64,
@@ -228,7 +228,7 @@ impl VhostTx {
     /// None if this handle is out already, or there are not so many.
     pub(crate) fn take(shared: &Arc<Shared>, index: usize) -> Option<Self> {
         let taken = shared.taken_tx.get(index)?.swap(true, Ordering::AcqRel);
-        (!taken).then(|| VhostTx { shared: shared.clone(), index, busy: false, unsettled: None })
+        (!taken).then(|| VhostTx { shared: shared.clone(), index, busy: false, untold: None })
     }
 
     /// The guest's queue that is sent on, as things are.
@@ -251,11 +251,11 @@ impl VhostTx {
         }
     }
 
-    /// Notifies the guest of what was sent, if it wants that: see `port::TxQueue::settle`.
+    /// Notifies the guest of what was sent, if it wants that: see `port::TxQueue::notify`.
     #[inline]
-    pub fn settle(&mut self, all: bool) {
-        if let Some((ring, _)) = self.unsettled.take_if(|(_, loud)| all || *loud) {
-            self.shared.settle(ring.into(), Owner::tx(self.index));
+    pub fn notify(&mut self, all: bool) {
+        if let Some((ring, _)) = self.untold.take_if(|(_, loud)| all || *loud) {
+            self.shared.notify(ring.into(), Owner::tx(self.index));
         }
     }
 
@@ -312,7 +312,7 @@ impl VhostTx {
             }
             retries += 1;
         }
-        self.unsettled = Some((ring, !own.ring.is_quiet()));
+        self.untold = Some((ring, !own.ring.is_quiet()));
         drop(held);
         let (taken, dropped) = (moved.packets, moved.dropped as u64);
         free(&packets[..taken]);

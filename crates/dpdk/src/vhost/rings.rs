@@ -46,7 +46,7 @@ impl OwnRing {
 
     /// Notifies the guest of what was shown to it, if it wants that. A full fence lies between.
     #[inline]
-    pub fn settle(&mut self) {
+    pub fn notify(&mut self) {
         if self.ring.wants_call() && self.call_fd >= 0 {
             self.call();
         }

@@ -165,11 +165,11 @@ impl Shared {
     /// Notifies the guest of what it was shown on ring `i`, if it wants that. If somebody else holds the
     /// ring, that is up to him.
     #[inline]
-    pub(crate) fn settle(&self, i: usize, owner: Owner) {
+    pub(crate) fn notify(&self, i: usize, owner: Owner) {
         if let Some(mut held) = self.rings.try_hold(i, owner)
             && let Some(own) = held.get()
         {
-            own.settle();
+            own.notify();
         }
     }
 

@@ -95,7 +95,7 @@ unsafe fn ring(vid: i32, i: u16, features: u64, memory: &Arc<Memory>) -> Option<
 /// `vid` is a live guest and nobody serves the ring.
 pub(crate) unsafe fn give_back(vid: i32, i: usize, mut ring: OwnRing) {
     fence(Ordering::SeqCst);
-    ring.settle();
+    ring.notify();
     let base = ring.ring.base();
     // SAFETY: the caller's word; an unknown ring is refused.
     unsafe { sys::rte_vhost_set_vring_base(vid, i as u16, base, base) };
