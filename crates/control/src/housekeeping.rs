@@ -1,12 +1,12 @@
 //! What must happen without anybody asking: moving the packet side's news into the switch half,
-//! timeouts, counters, link states.
+//! timeouts, counters.
 
 use crate::appctl::coverage;
 use crate::appctl::usage::Sample;
 use crate::of::change::SLICE;
 use crate::of::{async_msgs, bundle};
 use crate::state::{Shared, State};
-use crate::{underlay, vlog};
+use crate::{links, underlay, vlog};
 use datapath::{Bell, Event};
 use openflow::{OfError, Reply};
 use std::sync::atomic::Ordering;
@@ -89,7 +89,7 @@ pub fn news(s: &mut State) {
         Event::Decided { effects } => ofproto.effects(&effects, now * 1_000_000),
     });
     if s.guests_changed.swap(false, Ordering::AcqRel) {
-        links(s);
+        links::look(s);
         s.status_dirty = true;
     }
     underlay::solicit(s);
@@ -116,7 +116,7 @@ fn each_second(s: &mut State) {
     let now = s.now_ns();
     s.run_fail_mode();
     bundles(s, now);
-    links(s);
+    links::look(s);
     s.flush_changes();
     let totals = coverage::totals(s);
     s.coverage.sample(totals);
@@ -133,33 +133,5 @@ fn bundles(s: &mut State, now: u64) {
             let xid = data.get(4..8).map_or(0, |x| u32::from_be_bytes([x[0], x[1], x[2], x[3]]));
             conn.reply(xid, &Reply::Error { error: OfError::BundleTimeout, data });
         }
-    }
-}
-
-/// Tells the switch half about links that went up or down, and the packet side about new queues.
-pub fn links(s: &mut State) {
-    let mut lost = Vec::new();
-    for (bridge_name, bridge) in &s.bridges {
-        for (name, iface) in bridge.ifaces.iter().filter(|(_, i)| !i.is_virtual()) {
-            let (Some(of_port), Some(no)) = (iface.of_port, iface.dp_port) else { continue };
-            let Some(port) = s.dp.port_mut(no) else { continue };
-            if let Err(e) = port.health() {
-                lost.push((bridge_name.clone(), name.clone(), e.to_string()));
-                continue;
-            }
-            let Some(old) = s.ofproto.port(bridge.id, of_port) else { continue };
-            let mut spec = old.clone();
-            crate::reconcile::describe(&mut spec, port);
-            s.dp.refresh(no);
-            // What a controller configured stays; only the device's own state is news.
-            spec.config |= old.config & !openflow::port_config::PORT_DOWN;
-            if spec != *old {
-                let _ = s.ofproto.update_port(bridge.id, spec);
-                s.status_dirty = true;
-            }
-        }
-    }
-    for (bridge, name, error) in lost {
-        crate::reconcile::lost(s, &bridge, &name, error);
     }
 }

@@ -11,6 +11,7 @@ pub mod config;
 pub mod controllers;
 pub mod daemon;
 mod housekeeping;
+mod links;
 pub mod of;
 pub mod ports;
 mod reconcile;

@@ -191,6 +191,7 @@ fn start(desired: &Desired, no_huge: bool) -> Result<Shared> {
     let dp = datapath::Datapath::new(config).context("the kernel-port thread")?;
     let state = Rc::new(RefCell::new(State::new(ofproto, dp, devices(pools, desired), domain)));
     tokio::task::spawn_local(housekeeping::run(state.clone()));
+    tokio::task::spawn_local(crate::links::run(state.clone()));
     tokio::task::spawn_local(crate::underlay::run(state.clone()));
     Ok(state)
 }

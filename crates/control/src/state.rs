@@ -340,7 +340,7 @@ impl State {
             if let Some(port) = self.dp_port(bridge, pm.port).and_then(|p| self.dp.port_mut(p)) {
                 let _ = port.set_admin_up(up);
             }
-            crate::housekeeping::links(self);
+            crate::links::look(self);
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use crate::netlink::{GROUP_LINK, Info, Message, Netlink};
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 /// What is known of a link after an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,11 +49,6 @@ impl LinkWatch {
         Netlink::open(GROUP_LINK).map(LinkWatch)
     }
 
-    /// Readable when there are events.
-    pub fn fd(&self) -> RawFd {
-        self.0.fd()
-    }
-
     /// All events that wait; never blocks.
     pub fn events(&mut self) -> Vec<LinkEvent> {
         let mut out = Vec::new();
@@ -69,6 +64,13 @@ impl LinkWatch {
                 }
             }
         }
+    }
+}
+
+/// Readable when there are events.
+impl AsRawFd for LinkWatch {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.fd()
     }
 }
 

@@ -4,6 +4,7 @@
 use packet::{HeapPool, Packet, Pool};
 use port::{Link, LinkEvent, LinkWatch, Port, PortConfig, RxQueue, TxQueue};
 use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -668,7 +669,7 @@ fn await_event(watch: &mut LinkWatch, want: impl Fn(&LinkEvent) -> bool) {
     let (mut seen, end) = (Vec::new(), Instant::now() + Duration::from_secs(3));
     while !seen.iter().any(&want) {
         assert!(Instant::now() < end, "not among {seen:?}");
-        wait(watch.fd(), 100);
+        wait(watch.as_raw_fd(), 100);
         seen.extend(watch.events());
     }
 }

@@ -186,7 +186,7 @@ fn admin_state(
             port.set_admin_up(up).map_err(|e| e.to_string())?;
         }
     }
-    crate::housekeeping::links(s);
+    crate::links::look(s);
     Ok("OK".into())
 }
 
