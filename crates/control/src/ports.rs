@@ -178,7 +178,7 @@ const OF_OVS: [&str; 8] =
 pub fn open(devices: &port_dpdk::Devices, config: &PortConfig) -> Result<Box<dyn Port>, PortError> {
     match config.kind.as_str() {
         kind if port_dpdk::KINDS.contains(&kind) => devices.open(config),
-        "system" | "tap" | "internal" | "dummy" | "dummy-internal" => {
+        "system" | "tap" | "internal" | "dummy" | "dummy-internal" | "dummy-pmd" => {
             port::open(config, devices.pools.clone())
         }
         other if OF_OVS.contains(&other) => {

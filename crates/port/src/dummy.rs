@@ -3,11 +3,11 @@
 use crate::netlink::KernelStats;
 use crate::stats::Stats;
 use crate::sys::check;
-use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
+use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
 use packet::{Packet, Pool};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use telemetry::Drop as Reason;
 
@@ -15,7 +15,7 @@ use telemetry::Drop as Reason;
 static NEXT_MAC: AtomicU32 = AtomicU32::new(0xaa55_0000);
 const MTU: u16 = 1500;
 
-/// A port of type `dummy` or `dummy-internal`.
+/// A port of type `dummy`, `dummy-internal`, or `dummy-pmd`, which a PMD thread polls.
 pub struct DummyPort {
     name: String,
     kind: String,
@@ -31,6 +31,8 @@ pub struct DummyPort {
 /// Packets on their way in, and the descriptor that says that there are some.
 struct Injected {
     packets: Mutex<VecDeque<Vec<u8>>>,
+    /// There may be some.
+    some: AtomicBool,
     bell: OwnedFd,
 }
 
@@ -42,11 +44,12 @@ impl Injected {
         let fd = check(fd).map_err(os)?;
         // SAFETY: the descriptor was just made and is nobody else's.
         let bell = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Injected { packets: Mutex::default(), bell })
+        Ok(Injected { packets: Mutex::default(), some: AtomicBool::new(false), bell })
     }
 
     fn push(&self, packet: &[u8]) {
         self.packets.lock().unwrap_or_else(PoisonError::into_inner).push_back(packet.to_vec());
+        self.some.store(true, Ordering::Release);
         // SAFETY: eight readable bytes.
         unsafe { libc::write(self.bell.as_raw_fd(), (&raw const ONE).cast(), 8) };
     }
@@ -55,6 +58,7 @@ impl Injected {
         let mut packets = self.packets.lock().unwrap_or_else(PoisonError::into_inner);
         let packet = packets.pop_front();
         if packet.is_none() {
+            self.some.store(false, Ordering::Relaxed);
             let mut n = 0u64;
             // SAFETY: eight writable bytes.
             unsafe { libc::read(self.bell.as_raw_fd(), (&raw mut n).cast(), 8) };
@@ -102,6 +106,9 @@ impl DummyPort {
 impl RxQueue for DummyRx {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         let before = out.len();
+        if !self.injected.some.load(Ordering::Acquire) {
+            return 0;
+        }
         while out.len() - before < max {
             let Some(bytes) = self.injected.pop() else { break };
             match self.pool.packet(&bytes) {
@@ -133,6 +140,9 @@ impl Port for DummyPort {
     }
     fn kind(&self) -> &str {
         &self.kind
+    }
+    fn service(&self) -> Service {
+        if self.kind == "dummy-pmd" { Service::Poll } else { Service::Kernel }
     }
     fn take_rx(&mut self, i: usize) -> Option<Box<dyn RxQueue>> {
         if i == 0 { self.rx.take() } else { None }

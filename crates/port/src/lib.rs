@@ -211,7 +211,9 @@ pub fn open(config: &PortConfig, pool: Arc<dyn Pool>) -> Result<Box<dyn Port>, P
     match config.kind.as_str() {
         "" | "system" => Ok(Box::new(system::SystemPort::open(config, pool)?)),
         "tap" | "internal" => Ok(Box::new(tap::TapPort::open(config, pool)?)),
-        "dummy" | "dummy-internal" => Ok(Box::new(dummy::DummyPort::open(config, pool)?)),
+        "dummy" | "dummy-internal" | "dummy-pmd" => {
+            Ok(Box::new(dummy::DummyPort::open(config, pool)?))
+        }
         kind => Err(PortError::Device(format!(
             "could not create network device {} of unknown type {kind}",
             config.name
