@@ -2,12 +2,13 @@
 //! timeouts, counters.
 
 use crate::appctl::coverage;
+use crate::appctl::perf::iteration_table;
 use crate::appctl::usage::Sample;
 use crate::of::change::SLICE;
 use crate::of::{async_msgs, bundle};
 use crate::state::{Shared, State};
 use crate::{links, underlay, vlog};
-use datapath::{Bell, Event};
+use datapath::{Bell, Event, Suspicious, WorkerId};
 use openflow::{OfError, Reply};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -86,6 +87,7 @@ pub fn news(s: &mut State) {
     s.dp.drain_events(&mut |event| match event {
         Event::Punt(p) => punts.push(p),
         Event::Differs(how) => vlog::err!(MODULE, "validation: {how}"),
+        Event::Suspicious(worker, one) => suspicious(worker, &one),
         Event::Decided { effects } => ofproto.effects(&effects, now * 1_000_000),
     });
     if s.guests_changed.swap(false, Ordering::AcqRel) {
@@ -101,6 +103,20 @@ pub fn news(s: &mut State) {
     s.ofproto.tidy(SLICE);
     s.progress.notify_waiters();
     s.domain.reclaim();
+}
+
+/// A PMD thread's iteration took long.
+fn suspicious(worker: WorkerId, one: &Suspicious) {
+    vlog::warn!(
+        "pmd_perf",
+        "{worker}: Suspicious iteration (Excessive total cycles): iter={} duration={} us",
+        one.iteration,
+        one.us
+    );
+    if !one.neighbours.is_empty() {
+        let table = iteration_table(&one.neighbours, one.neighbours.len());
+        vlog::warn!("pmd_perf", "Neighborhood of suspicious iteration:\n{table}");
+    }
 }
 
 /// What happens when time has passed, at once.

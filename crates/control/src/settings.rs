@@ -12,8 +12,15 @@ const MODULE: &str = "dpif_netdev";
 pub fn apply(s: &mut State, desired: &Desired) {
     let now = s.dp.settings();
     // Set by command, not in the database.
-    let (level, lookup_priority, validate) = (now.level, now.lookup_priority, now.validate);
-    s.dp.set_settings(Settings { level, lookup_priority, validate, ..read(desired) });
+    let commanded = Settings {
+        level: now.level,
+        lookup_priority: now.lookup_priority,
+        validate: now.validate,
+        parser_of: now.parser_of.clone(),
+        perf_log: now.perf_log,
+        ..read(desired)
+    };
+    s.dp.set_settings(commanded);
     let seconds = desired.other_config.get("bundle-idle-timeout").and_then(|v| v.parse().ok());
     // As in ovs-vswitchd: at least a second, zero for the default.
     let asked = seconds.filter(|n: &u64| *n > 0).map(|n| n.saturating_mul(1_000_000_000));
@@ -57,6 +64,7 @@ fn read(desired: &Desired) -> Settings {
     if let Some(v) = number("vlan-limit") {
         s.vlan_limit = if v == 1 { 1 } else { 2 };
     }
+    s.perf_metrics = text("pmd-perf-metrics") == Some("true");
     s.rxq_assign = match text("pmd-rxq-assign") {
         Some("roundrobin") => RxqAssign::RoundRobin,
         Some("group") => RxqAssign::Group,

@@ -96,7 +96,7 @@ fn main() {
     let manual = cores.is_empty();
     let mut dp = datapath(flows, rules, if manual { &[0] } else { &cores }, manual);
     run(&mut dp, 500, manual);
-    dp.stats_clear();
+    dp.stats_clear(None);
     let (start, cpu) = (cycles(), cpu_ns());
     run(&mut dp, ms, manual);
     let total = cycles() - start;

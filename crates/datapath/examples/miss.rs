@@ -181,7 +181,7 @@ fn main() {
 }
 
 fn second(dp: &mut Datapath) {
-    dp.stats_clear();
+    dp.stats_clear(None);
     let end = datapath::now_ms() + 1000;
     let mut control = 0;
     let cpu = cpu_ns();
@@ -202,7 +202,7 @@ fn second(dp: &mut Datapath) {
     let (_, p) = dp.perf().into_iter().find(|(w, _)| *w != WorkerId::Kernel).expect("a worker");
     let info = dp.pmd_info().into_iter().find(|i| i.worker != WorkerId::Kernel).expect("a worker");
     if p.differences > 0 {
-        println!("{} of {} differ from their twins", p.differences, p.validated);
+        println!("{} of {} differ from their twins", p.differences, p.validated());
     }
     let per = |c: u64| c as f64 / p.passes.max(1) as f64;
     println!(

@@ -4,6 +4,7 @@ use crate::balance::{AutoLb, History};
 use crate::events::*;
 use crate::handle::Handle;
 use crate::invalidate::Tickets;
+use crate::metrics::Suspicious;
 use crate::placement::{self, Queue};
 use crate::share::Appetite;
 use crate::stats::{PortCell, RxqCell};
@@ -114,6 +115,7 @@ pub struct Datapath {
     pub(crate) tickets: Tickets,
     pub(crate) decided: VecDeque<Arc<dyn Any + Send + Sync>>,
     pub(crate) differences: Vec<Box<str>>,
+    pub(crate) suspicious: Vec<(WorkerId, Box<Suspicious>)>,
     pub(crate) aged_ms: u64,
     pub(crate) auto_lb: AutoLb,
     /// Rung by the kernel worker when there is news.
@@ -139,6 +141,7 @@ impl Datapath {
             tickets: Tickets::new(),
             decided: VecDeque::new(),
             differences: Vec::new(),
+            suspicious: Vec::new(),
             aged_ms: 0,
             auto_lb: AutoLb::default(),
             reroute: false,
@@ -582,6 +585,7 @@ impl Datapath {
                     }
                 }
                 Report::Differs(how) => self.differences.push(how),
+                Report::Suspicious(one) => self.suspicious.push((w.id, one)),
                 Report::Lookups(now) => w.lookups = now,
                 Report::TxBack(no, queue) => {
                     if let Some(p) = self.ports.get_mut(&no) {

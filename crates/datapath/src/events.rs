@@ -1,6 +1,7 @@
 //! The bounded queues between control and a worker: commands one way, reports the other.
 
 use crate::accounts::Effects;
+use crate::metrics::{Metrics, Suspicious};
 use crate::share::Appetite;
 use crate::stats::{PortCell, RxqCell};
 use crate::tx::Route;
@@ -62,6 +63,8 @@ pub(crate) enum Report {
     TxBack(PortNo, Box<dyn TxQueue>),
     /// What validation found.
     Differs(Box<str>),
+    /// An iteration took long.
+    Suspicious(Box<Suspicious>),
     /// How lookups go, by input port; it changed.
     Lookups(Box<[PortLookup]>),
 }
@@ -160,6 +163,7 @@ pub(crate) struct Credit {
 /// What both sides of a worker see.
 pub(crate) struct Shared {
     pub perf: PerfCell,
+    pub metrics: Metrics,
     /// Counters of packets whose port is gone or never was.
     pub orphan: PortCell,
     /// Commands executed.

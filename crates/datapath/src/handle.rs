@@ -5,6 +5,7 @@ use crate::events::*;
 use crate::flows::Flows;
 use crate::kernel::Sleep;
 use crate::lookup::store::Store;
+use crate::metrics::Metrics;
 use crate::tx::Exits;
 use crate::types::*;
 use crate::vector::Vector;
@@ -64,6 +65,7 @@ impl Handle {
         let (punt_out, punts) = ring(PUNTS);
         let shared = Arc::new(Shared {
             perf: PerfCell::default(),
+            metrics: Metrics::default(),
             orphan: Default::default(),
             processed: AtomicU64::new(0),
             flows: AtomicU32::new(0),

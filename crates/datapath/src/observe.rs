@@ -4,6 +4,7 @@ use crate::control::Datapath;
 use crate::events::{Bell, Command, Execute};
 use crate::handle::Handle;
 use crate::invalidate::{Areas, Change};
+use crate::metrics::MetricsView;
 use crate::topology::{CPUS, Core};
 use crate::types::*;
 use action::{Op, Region};
@@ -127,6 +128,9 @@ impl Datapath {
         for how in self.differences.drain(..) {
             each(Event::Differs(how));
         }
+        for (worker, one) in self.suspicious.drain(..) {
+            each(Event::Suspicious(worker, one));
+        }
         for effects in self.decided.drain(..) {
             each(Event::Decided { effects });
         }
@@ -249,14 +253,23 @@ impl Datapath {
         self.pmd_info().into_iter().map(|p| (p.worker, p.perf)).collect()
     }
 
-    /// Clears what `perf` and `rxq_info` count from (nothing that must add up).
-    pub fn stats_clear(&mut self) {
-        for w in self.workers.iter_mut().flatten() {
+    /// Clears what `perf`, `metrics` and `rxq_info` count from (nothing that must add up), of one worker or of all.
+    pub fn stats_clear(&mut self, only: Option<WorkerId>) {
+        for (slot, w) in self.workers.iter_mut().enumerate() {
+            let Some(w) = w.as_mut().filter(|w| only.is_none_or(|id| id == w.id)) else { continue };
             w.base = w.shared.perf.read();
+            w.shared.metrics.clear.store(true, Ordering::Relaxed);
+            let queues = self.ports.values_mut().flat_map(|p| &mut p.rxqs);
+            for q in queues.filter(|q| only.is_none() || q.at == Some(slot)) {
+                q.base = (q.cell.cycles.get(), q.cell.packets.get());
+            }
         }
-        for q in self.ports.values_mut().flat_map(|p| &mut p.rxqs) {
-            q.base = (q.cell.cycles.get(), q.cell.packets.get());
-        }
+    }
+
+    /// What single iterations of a worker were like, with so many of the last ones and of the last milliseconds.
+    pub fn metrics(&self, of: WorkerId, iterations: usize, ms: usize) -> Option<MetricsView> {
+        let w = self.workers.iter().flatten().find(|w| w.id == of)?;
+        Some(w.shared.metrics.view(iterations, ms))
     }
 
     /// Runs every worker once (`Config::manual`); returns packets moved.

@@ -1,6 +1,7 @@
 //! Step 4's instructions: a decision's operations, compiled to a record of two cache lines, of which
 //! most kinds need the first.
 
+use crate::encapsulate::Template;
 use crate::lookup::fold;
 use crate::patch::Patch;
 use crate::rewrite::ethernet_only;
@@ -54,6 +55,8 @@ pub(crate) struct Program {
     pub ops: Arc<[Op]>,
     /// For kinds that set.
     pub patch: Patch,
+    /// For kinds that encapsulate, if the outer header has one.
+    pub template: Option<Box<Template>>,
 }
 
 const _: () = assert!(size_of::<Program>() == 128);
@@ -73,6 +76,7 @@ impl Program {
             hash: hash_ops(ops, why),
             ops: ops.into(),
             patch: Patch::default(),
+            template: None,
         };
         if let Some(Op::Output(port)) = ops.last() {
             p.out = *port;
@@ -89,7 +93,10 @@ impl Program {
                 Kind::PushVlanOutput
             }
             [Op::PopVlan, Op::Output(_)] => Kind::PopVlanOutput,
-            [Op::TunnelPush(_), Op::Output(_)] => Kind::TunnelPushOutput,
+            [Op::TunnelPush(t), Op::Output(_)] => {
+                p.template = Template::new(t).map(Box::new);
+                Kind::TunnelPushOutput
+            }
             [Op::TunnelPop { port, .. }] => {
                 p.out = *port;
                 Kind::TunnelPop
@@ -182,6 +189,7 @@ impl Programs {
         p.refs -= 1;
         if p.refs == 0 {
             p.ops = Arc::new([]);
+            p.template = None;
             let hash = p.hash;
             if let Some(ids) = self.by_hash.get_mut(&hash) {
                 ids.retain(|i| *i != id);

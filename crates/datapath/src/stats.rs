@@ -14,6 +14,10 @@ impl Count {
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
+    /// Starts again (owner only).
+    pub fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
     /// Reads (anyone).
     #[inline]
     pub fn get(&self) -> u64 {

@@ -2,13 +2,13 @@
 //! before lookup, so that only the inner packet is looked up.
 //!
 //! A terminator is a copy of such a rule, and good as long as the rule is: any rule that a packet
-//! matches is a right decision about it. What does not fit (options, checksums, extensions, bad
+//! matches is a right decision about it. What does not fit (IP options, checksums, extensions, bad
 //! headers) is left to the two steps (`tunnel::pop`), which also find the terminators.
 
 use crate::lookup::store::{PWORDS, Store};
 use crate::parse::Line;
-use crate::tunnel;
-use action::{Op, TunnelKind};
+use crate::tunnel::Plain;
+use action::Op;
 use flow::PortNo;
 
 /// Rules worth a look at every packet: one underlay address and port each, more or less.
@@ -23,25 +23,27 @@ pub(crate) struct Terminator {
     mask: [u64; 7],
     /// The tunnels' datapath port.
     pub port: PortNo,
-    /// The first word of the plainest header of its kind of tunnel.
-    pub word: u32,
+    pub header: Plain,
+    /// What it is a copy of.
+    pub pop: Op,
     /// Outer packets of this vector, to be credited.
     pub packets: u64,
     pub bytes: u64,
 }
 
 impl Terminator {
-    /// A copy of a live rule that looks at line 0 only.
-    fn new(store: &Store, rule: u32, port: PortNo, kind: TunnelKind) -> Option<Terminator> {
-        let word = tunnel::plain_word(kind)?;
+    /// A copy of a live rule that does `pop` and looks at line 0 only.
+    fn new(store: &Store, rule: u32, pop: &Op) -> Option<Terminator> {
+        let Op::TunnelPop { port, kind, options } = pop else { return None };
+        let header = Plain::new(*kind, options.clone())?;
         let p = store.payload(rule);
         let mask = |w| store.mask_word(p.mask(), w);
         if !p.usable() || (8..PWORDS).any(|w| mask(w) != 0) {
             return None;
         }
         let (key, mask) = (*store.line(rule), std::array::from_fn(mask));
-        let payload = p.0;
-        Some(Terminator { rule, payload, key, mask, port, word, packets: 0, bytes: 0 })
+        let (payload, port, pop) = (p.0, *port, pop.clone());
+        Some(Terminator { rule, payload, key, mask, port, header, pop, packets: 0, bytes: 0 })
     }
 
     #[inline]
@@ -67,11 +69,11 @@ impl Terminators {
     /// This rule does `ops`, which is decapsulation.
     #[cold]
     pub fn learn(&mut self, store: &Store, rule: u32, ops: &[Op]) {
-        let [Op::TunnelPop { port, kind, .. }] = ops else { return };
+        let [pop] = ops else { return };
         if rule == 0 || self.list.iter().any(|t| t.rule == rule) {
             return;
         }
-        let Some(new) = Terminator::new(store, rule, *port, *kind) else { return };
+        let Some(new) = Terminator::new(store, rule, pop) else { return };
         match self.list.len() < MOST {
             true => self.list.push(new),
             false => {

@@ -7,8 +7,8 @@ use action::{TunnelKind, TunnelPush, gre};
 use flow::{PortNo, at, flag, frag};
 use packet::Packet;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
 use telemetry::Drop;
 use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
 
@@ -35,8 +35,11 @@ const VALID: u32 = 0x0800_0000;
 const GBP: u32 = 0x8000_0000;
 const GBP_FLAGS: u32 = 0x0048_0000;
 const GBP_ID: u32 = 0xffff;
-/// Geneve: a packet of the control plane.
+/// Geneve: four bytes of options each; a packet of the control plane; an option must be understood.
+const GENEVE_LENGTH: u32 = 0x3f00_0000;
 const GENEVE_OAM: u32 = 0x80_0000;
+const GENEVE_CRITICAL: u32 = 0x40_0000;
+const MOST_OPTIONS: usize = 63 * 4;
 
 fn be16(d: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([d[at], d[at + 1]])
@@ -44,12 +47,6 @@ fn be16(d: &[u8], at: usize) -> u16 {
 
 fn be32(d: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([d[at], d[at + 1], d[at + 2], d[at + 3]])
-}
-
-/// The bits of [`at::FLAGS`] of a packet out of a tunnel, by the outer TOS.
-#[inline]
-pub(crate) fn tunnel_flags(tos: u8) -> u8 {
-    flag::TUNNEL | if tos & 3 == 3 { flag::TUNNEL_CE } else { 0 }
 }
 
 /// A number that is the same for all packets of a flow, from their key: what tells flows apart on
@@ -69,13 +66,11 @@ pub(crate) fn entropy(line: &Line, ext1: &Line, have: u8) -> u32 {
 
 /// The UDP source port for packets of this entropy.
 #[inline]
-fn source_port(t: &TunnelPush, entropy: u32) -> u16 {
-    let (min, max) = t.source_ports;
+pub(crate) fn source_port((min, max): (u16, u16), entropy: u32) -> u16 {
     min + ((u64::from(entropy) * u64::from(max - min)) >> 32) as u16
 }
 
 /// Puts the outer header in front and fills it in. Err: nothing was changed.
-#[inline]
 pub(crate) fn push(p: &mut Packet, t: &TunnelPush, entropy: u32) -> Result<(), Drop> {
     let (len, l4) = (t.header.len(), t.l4());
     if p.len() + len > usize::from(u16::MAX) {
@@ -85,29 +80,22 @@ pub(crate) fn push(p: &mut Packet, t: &TunnelPush, entropy: u32) -> Result<(), D
         return Err(Drop::NoHeadroom);
     }
     let d = p.data_mut();
-    match <&[u8; 50]>::try_from(&*t.header) {
-        Ok(h) => d[..50].copy_from_slice(h),
-        Err(_) => d[..len].copy_from_slice(&t.header),
-    }
+    d[..len].copy_from_slice(&t.header);
     let behind_ip = (d.len() - l4) as u16;
-    // What was just written is not read back: such a load, of what several stores wrote, waits until they
-    // are in the cache.
     if t.is_ipv6() {
         d[18..20].copy_from_slice(&behind_ip.to_be_bytes());
     } else {
-        let (h, total) = (&t.header, behind_ip + 20);
-        d[16..18].copy_from_slice(&total.to_be_bytes());
-        let sum = Sum::default().bytes(&h[14..16]).word(total).bytes(&h[18..34]).finish();
+        d[16..18].copy_from_slice(&(behind_ip + 20).to_be_bytes());
+        let sum = internet(&d[14..34]);
         d[24..26].copy_from_slice(&sum.to_be_bytes());
     }
     match t.kind {
         TunnelKind::Gre => fill_gre(&mut d[l4..], t),
-        _ => fill_udp(d, t, source_port(t, entropy)),
+        _ => fill_udp(d, t, source_port(t.source_ports, entropy)),
     }
     Ok(())
 }
 
-#[inline]
 fn fill_udp(d: &mut [u8], t: &TunnelPush, source_port: u16) {
     let udp = t.l4();
     let len = (d.len() - udp) as u16;
@@ -183,8 +171,7 @@ pub(crate) fn pop(
     let fits = p.set_len(end) && p.pull_front(start);
     debug_assert!(fits, "inside the packet");
     let l0 = bytes_mut(&mut line);
-    l0[at::FLAGS] |= tunnel_flags(bytes(&outer.ext2)[at::TUN_TOS - at::TUN_DST]);
-    l0[at::FLAGS] |= if outer.options != 0 { flag::TUNNEL_OPTIONS } else { 0 };
+    l0[at::FLAGS] |= flags_of(&outer.ext2);
     l0[at::TUN_ID..at::TUN_SRC].copy_from_slice(&outer.id.to_be_bytes());
     l0[at::TUN_SRC..at::PAYLOAD].copy_from_slice(&outer.src);
     ext[1] = outer.ext2;
@@ -221,47 +208,97 @@ fn digest(mut options: &[u8], known: &[u32]) -> Result<u64, Drop> {
 pub(crate) struct Stripped {
     /// Tunnel id and IPv4 source: word 6 of line 0.
     pub word6: u64,
-    /// Key line 2.
+    /// Key line 2: its words 0, 5 and 7, the others are 0.
     pub ext2: Line,
 }
 
-/// The first word of VXLAN without extensions or Geneve without options and flags; None: a tunnel that
-/// [`strip`] does not know.
-pub(crate) fn plain_word(kind: TunnelKind) -> Option<u32> {
-    match kind {
-        TunnelKind::Vxlan | TunnelKind::VxlanGbp => Some(VALID),
-        TunnelKind::Geneve => Some(ETHERNET.into()),
-        TunnelKind::Gre => None,
+/// The bits of [`at::FLAGS`] of a packet that has this key line 2.
+#[inline]
+pub(crate) fn flags_of(ext2: &Line) -> u8 {
+    let tos = bytes(ext2)[at::TUN_TOS - at::TUN_DST];
+    let congestion = if tos & 3 == 3 { flag::TUNNEL_CE } else { 0 };
+    let options = if ext2[7] != 0 { flag::TUNNEL_OPTIONS } else { 0 };
+    flag::TUNNEL | congestion | options
+}
+
+/// The headers that [`strip`] takes away.
+pub(crate) struct Plain {
+    /// The first word: of VXLAN without extensions, or of Geneve without options and flags.
+    word: u32,
+    /// Geneve options whose values count.
+    known: Arc<[u32]>,
+    /// The options that came last, and their digest: in one flow they seldom change.
+    options: Vec<u8>,
+    digest: u64,
+}
+
+impl Plain {
+    /// None: a tunnel that [`strip`] does not know.
+    pub fn new(kind: TunnelKind, known: Arc<[u32]>) -> Option<Plain> {
+        let word = match kind {
+            TunnelKind::Vxlan | TunnelKind::VxlanGbp => VALID,
+            TunnelKind::Geneve => ETHERNET.into(),
+            TunnelKind::Gre => return None,
+        };
+        Some(Plain { word, known, options: Vec::with_capacity(MOST_OPTIONS), digest: 0 })
+    }
+
+    /// Bytes of options behind a header that starts with this word; None: it is another header.
+    #[inline]
+    fn options(&self, word: u32) -> Option<usize> {
+        // Masked, VXLAN's word is 0.
+        match word == self.word {
+            true => Some(0),
+            false if word & !(GENEVE_LENGTH | GENEVE_CRITICAL) == self.word => {
+                Some((word >> 24) as usize * 4)
+            }
+            false => None,
+        }
+    }
+
+    fn digest(&mut self, options: &[u8]) -> Option<u64> {
+        if options != self.options {
+            self.options.clear();
+            self.digest = digest(options, &self.known).ok()?;
+            self.options.extend_from_slice(options);
+        }
+        Some(self.digest)
     }
 }
 
 /// As [`pop`], for the plainest outer header: IPv4 without options at `lay`, UDP without checksum, VXLAN
-/// or Geneve that start with `word`, one whole Ethernet header behind. None, and nothing changed: it is
-/// not that, or not right.
+/// or Geneve as `plain` says, one whole Ethernet header behind. None, and nothing changed: it is not
+/// that, or not right.
 #[inline]
-pub(crate) fn strip(p: &mut Packet, lay: &Layout, word: u32) -> Option<Stripped> {
+pub(crate) fn strip(p: &mut Packet, lay: &Layout, plain: &mut Plain) -> Option<Stripped> {
     const IPV4_UDP: usize = 34;
     let h: &[u8; 64] = p.data().first_chunk()?;
     let end = IPV4_UDP + usize::from(be16(h, 38));
-    let plain = lay.l3 == 14
+    let options = plain.options(be32(h, 42))?;
+    let start = 50 + options;
+    let usual = lay.l3 == 14
         && usize::from(lay.l4) == IPV4_UDP
         && h[14] == 0x45
         && h[23] == UDP
         && be16(h, 40) == 0
-        && be32(h, 42) == word
         && h[49] == 0;
     let whole = be16(h, 12) == crate::parse::IPV4 && be16(h, 20) & 0x3fff == 0;
-    let sized = end >= h.len() && end <= usize::from(lay.end);
-    if !(plain && whole && sized) || internet(&h[14..34]) != 0 {
+    let sized = end >= start + 14 && end <= usize::from(lay.end);
+    if !(usual && whole && sized) || internet(&h[14..34]) != 0 {
         return None;
     }
+    let digest = match options {
+        0 => 0,
+        _ => plain.digest(&p.data()[50..start])?,
+    };
     let flags = KEY | if h[20] & 0x40 != 0 { DF } else { 0 };
     let [f0, f1] = flags.to_be_bytes();
     let mut ext2 = [0; 8];
     ext2[0] = u64::from_ne_bytes([h[30], h[31], h[32], h[33], f0, f1, h[15], h[22]]);
-    ext2[5] = u64::from_ne_bytes([0, 0, 0, 0, h[34], h[35], h[36], h[37]]);
+    ext2[5] = u64::from_ne_bytes([0, 0, 0, (options / 4) as u8, h[34], h[35], h[36], h[37]]);
+    ext2[7] = digest.to_be();
     let word6 = u64::from_ne_bytes([0, h[46], h[47], h[48], h[26], h[27], h[28], h[29]]);
-    let fits = p.set_len(end) && p.pull_front(50);
+    let fits = p.set_len(end) && p.pull_front(start);
     debug_assert!(fits, "inside the packet");
     Some(Stripped { word6, ext2 })
 }
@@ -353,7 +390,7 @@ fn geneve_options(word: u32) -> Result<usize, Drop> {
     if version != 0 || word & 0xffff != ETHERNET.into() {
         return Err(Drop::TunnelHeader);
     }
-    Ok((word >> 24 & 0x3f) as usize * 4)
+    Ok(((word & GENEVE_LENGTH) >> 24) as usize * 4)
 }
 
 /// GRE with Ethernet in it.

@@ -1,6 +1,7 @@
 //! What the control side gives and gets: settings, statistics, events.
 
 use crate::level::Level;
+use crate::metrics::{PerfLog, Suspicious};
 use action::{Op, Pipeline, Punt};
 use flow::{Key, Mask, PortNo};
 use packet::Pool;
@@ -134,6 +135,12 @@ pub struct Settings {
     pub lookup_priority: [u8; Level::ALL.len()],
     /// Compare kernels and programs with their twins, packet by packet.
     pub validate: bool,
+    /// The same for single PMD threads, by core, and their level.
+    pub parser_of: BTreeMap<usize, (Level, bool)>,
+    /// Note what single iterations are like (`pmd-perf-metrics`).
+    pub perf_metrics: bool,
+    /// Which of them are told of.
+    pub perf_log: PerfLog,
 }
 
 impl Settings {
@@ -142,6 +149,9 @@ impl Settings {
         let mut s = self.clone();
         if let WorkerId::Pmd(core) = worker {
             s.pmd_sleep_max_us = self.sleep_max_us(core);
+            (s.level, s.validate) = self.parser(core);
+        } else {
+            s.perf_metrics = false;
         }
         s
     }
@@ -151,6 +161,11 @@ impl Settings {
         let available = Level::ALL.into_iter().filter(|l| l.available());
         let rank = |l: &Level| (self.lookup_priority[*l as usize], Reverse(*l));
         available.max_by_key(rank).unwrap_or_default()
+    }
+
+    /// The level of the parse kernels of the PMD thread on a core, and whether it validates.
+    pub fn parser(&self, core: usize) -> (Level, bool) {
+        self.parser_of.get(&core).copied().unwrap_or((self.level, self.validate))
     }
 
     /// Longest sleep of the PMD thread on a core, microseconds.
@@ -183,6 +198,9 @@ impl Default for Settings {
                 _ => 0,
             }),
             validate: crate::validate::asked(),
+            parser_of: BTreeMap::new(),
+            perf_metrics: false,
+            perf_log: PerfLog::default(),
         }
     }
 }
@@ -246,6 +264,8 @@ pub enum Event {
     Punt(Box<PuntEvent>),
     /// A kernel or a program differs from its twin: how, and on which packet.
     Differs(Box<str>),
+    /// A PMD thread's iteration took long ([`PerfLog`]).
+    Suspicious(WorkerId, Box<Suspicious>),
     /// A decision with effects was made.
     Decided {
         /// What the pipeline said besides.
@@ -466,6 +486,14 @@ macro_rules! perf {
     };
 }
 
+impl Perf {
+    /// Comparisons of the validating mode.
+    pub fn validated(&self) -> u64 {
+        let [parse, lookup] = [self.parse_validated, self.lookup_validated];
+        parse + lookup + self.tunnel_validated + self.act_validated
+    }
+}
+
 perf! {
     /// Loops.
     iterations,
@@ -475,6 +503,8 @@ perf! {
     idle_cycles,
     /// Cycles of loops with packets.
     busy_cycles,
+    /// Loops that ended asleep.
+    sleep_iterations,
     /// Cycles slept.
     sleep_cycles,
     /// Packets received.
@@ -485,8 +515,14 @@ perf! {
     recirculated,
     /// Packets parsed by a profile.
     claimed,
-    /// Packets of which parsing or acting was compared with its twin.
-    validated,
+    /// Packets whose parsing was compared with the scalar parser's.
+    parse_validated,
+    /// Lookups that were compared with what rules say.
+    lookup_validated,
+    /// Packets decapsulated in one pass that were compared with two steps.
+    tunnel_validated,
+    /// Packets of which a program was compared with the interpreter.
+    act_validated,
     /// Comparisons that found a difference.
     differences,
     /// Found by the signature cache.

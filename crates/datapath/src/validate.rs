@@ -1,13 +1,14 @@
 //! The validating mode: kernels and programs beside their twins, on live traffic.
 //!
-//! Parse kernels are compared with the scalar parser, fast kinds of programs with the interpreter:
-//! whole keys and layouts, every output byte by byte, every drop. Both programs run on copies, so
+//! Parse kernels are compared with the scalar parser, decapsulation in one pass with two steps, fast kinds of
+//! programs with the interpreter: whole keys and layouts, every output byte by byte, every drop. Both programs run on copies, so
 //! the traffic itself goes on as always. What a lookup found, or not, is verified word by word
 //! (`lookup::Table::compare`).
 
 use crate::interpret::{Frame, Sink};
 use crate::parse::{Job, key_of, parse};
-use action::Punt;
+use crate::tunnel;
+use action::{Op, Punt};
 use flow::{Key, PortNo};
 use packet::{HeapPool, Packet, Pool};
 use std::fmt::Write;
@@ -23,6 +24,15 @@ pub(crate) const TOLD: u64 = 32;
 /// Does the environment ask for it?
 pub(crate) fn asked() -> bool {
     std::env::var(VALIDATE_VARIABLE).is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"))
+}
+
+/// What a comparison was with.
+#[derive(Clone, Copy)]
+pub(crate) enum Twin {
+    Parser,
+    Rules,
+    TwoSteps,
+    Interpreter,
 }
 
 /// What a program did to one packet.
@@ -92,6 +102,38 @@ pub(crate) fn compare(
 ) -> Option<String> {
     let (did, should) = (Record::of(data, fast)?, Record::of(data, twin)?);
     (did != should).then(|| format!("act: {did:x?} instead of {should:x?} on {}", hex(data)))
+}
+
+/// An outer packet before it was decapsulated in one pass, for the two steps.
+pub(crate) struct Outer {
+    pub data: Vec<u8>,
+    pub frame: Frame,
+}
+
+impl Outer {
+    /// Compares the inner packet, and what is known about it, with what `TunnelPop` makes of the outer one;
+    /// the difference in words.
+    pub fn compare(mut self, pop: &Op, inner: &[u8], frame: &Frame) -> Option<String> {
+        let Op::TunnelPop { port, kind, options } = pop else { return None };
+        let pool = HeapPool::new();
+        let mut packet = pool.packet(&self.data)?;
+        let popped = tunnel::pop(&mut packet, *port, *kind, options, &mut self.frame);
+        let whole = |data: &[u8], f: &Frame| (data.to_vec(), f.key(), f.lay);
+        let (did, should) = (whole(inner, frame), whole(packet.data(), &self.frame));
+        pool.free(&[packet]);
+        (popped.is_err() || did != should).then(|| {
+            let text = |(data, key, lay): &(Vec<u8>, Key, _)| {
+                format!(
+                    "{} {} {} {lay:?}",
+                    hex(data),
+                    hex(&key.bytes()[..128]),
+                    hex(&key.bytes()[128..])
+                )
+            };
+            let (did, should, outer) = (text(&did), text(&should), hex(&self.data));
+            format!("decapsulation: {did} instead of {should} ({popped:?}) on {outer}")
+        })
+    }
 }
 
 /// Compares what a kernel made of a job's packets with the scalar parser; differences in words.

@@ -3,11 +3,12 @@
 use crate::clock::{cycles, cycles_per_second, now_ms};
 use crate::events::{Command, Handoff, Report, RxSlot, Shared, Wake};
 use crate::kernel::Sleep;
+use crate::metrics::{Iteration, Recorder};
 use crate::share::{self, Share};
 use crate::tx::Exits;
 use crate::types::Settings;
 use crate::vector::Vector;
-use packet::VECTOR;
+use packet::{BURST, VECTOR};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use sync::{Consumer, Reader};
@@ -50,6 +51,7 @@ pub(crate) struct Worker {
     told_ms: u64,
     /// Next sleep of an idle PMD thread, microseconds.
     nap_us: u64,
+    recorder: Recorder,
 }
 
 impl Worker {
@@ -82,6 +84,7 @@ impl Worker {
             tuned_ms: 0,
             told_ms: 0,
             nap_us: 0,
+            recorder: Recorder::default(),
         }
     }
 
@@ -105,6 +108,7 @@ impl Worker {
             self.housekeeping(t0);
         }
         self.obey();
+        let misses = (self.shared.perf.misses.get(), self.shared.perf.miss_cycles.get());
         let handed = self.take_inbound();
         let n = self.receive();
         let t1 = cycles();
@@ -125,8 +129,36 @@ impl Worker {
         }
         self.notify();
         self.shared.perf.iterations.add(1);
+        if self.recorder.on {
+            self.record(n, t0, misses);
+        }
         self.reader.quiescent();
         n + handed
+    }
+
+    /// Notes what the iteration was like that began at cycle `t0`, when there had been so many misses and cycles
+    /// of them.
+    #[cold]
+    fn record(&mut self, n: usize, t0: u64, misses: (u64, u64)) {
+        let perf = &self.shared.perf;
+        let cycles = cycles() - t0;
+        let fresh: usize = self.brought.iter().map(|(_, n)| n).sum();
+        let bursts = |n: usize| n.div_ceil(BURST);
+        let one = Iteration {
+            stamp: perf.iterations.get(),
+            iterations: 1,
+            cycles,
+            busy_cycles: if n > 0 { cycles } else { 0 },
+            packets: fresh as u64,
+            bursts: self.brought.iter().map(|(_, n)| bursts(*n) as u64).sum(),
+            misses: perf.misses.get() - misses.0,
+            miss_cycles: perf.miss_cycles.get() - misses.1,
+        };
+        let fill = |n: usize| (0..bursts(n)).map(move |i| (n - i * BURST).min(BURST) as u64);
+        let all = self.brought.iter().flat_map(|(_, n)| fill(*n));
+        if let Some(one) = self.recorder.record(&self.shared.metrics, &one, all) {
+            self.vector.report(Report::Suspicious(Box::new(one)));
+        }
     }
 
     /// Step 1: packets that wait, then every queue in turn.
@@ -323,6 +355,7 @@ impl Worker {
                 }
                 self.vector.configure(&s);
                 self.vector.table.tune(s.signature_cache);
+                (self.recorder.on, self.recorder.log) = (s.perf_metrics, s.perf_log);
                 self.settings = *s;
             }
             Command::Unlink(rules) => self.vector.unlink(rules),
@@ -374,7 +407,7 @@ impl Worker {
     /// A PMD thread's rest when little is to do: one microsecond longer each time.
     fn nap(&mut self, n: usize) {
         let max = self.settings.pmd_sleep_max_us;
-        if max == 0 || n >= packet::BURST / 2 || self.vector.carries() {
+        if max == 0 || n >= BURST / 2 || self.vector.carries() {
             self.nap_us = 0;
             return std::hint::spin_loop();
         }
@@ -386,6 +419,7 @@ impl Worker {
         self.reader.offline();
         std::thread::sleep(std::time::Duration::from_micros(self.nap_us));
         self.reader.online();
+        self.shared.perf.sleep_iterations.add(1);
         self.shared.perf.sleep_cycles.add(cycles() - t);
     }
 
@@ -407,6 +441,7 @@ impl Worker {
         let (rings, commands) = (&mut self.inbound, &mut self.commands);
         let quiet = || rings.iter_mut().all(|r| r.is_empty()) && commands.is_empty();
         s.rest(&self.reader, unwatched, quiet);
+        self.shared.perf.sleep_iterations.add(1);
         self.shared.perf.sleep_cycles.add(cycles() - t);
     }
 

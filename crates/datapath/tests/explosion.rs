@@ -152,7 +152,7 @@ fn explode(attacker: usize) -> Switch {
 
 /// How many subtables each victim's packet visits now.
 fn victims_pay(s: &mut Switch) -> f64 {
-    s.dp.stats_clear();
+    s.dp.stats_clear(None);
     (0..10).for_each(|_| {
         (0..VICTIMS).for_each(|i| s.peers[0].send(&victim(i)));
         s.run();

@@ -1,8 +1,9 @@
 //! What ovs-vswitchd has several implementations of, under its names: parse kernels and lookups by
 //! instruction set and the validating mode; where Weft has one, the plain one.
 
+use super::perf::number;
 use crate::state::State;
-use datapath::{Level, Settings, WorkerId};
+use datapath::{Level, PmdInfo, Settings, WorkerId};
 use std::fmt::Write;
 
 /// What the datapath can do, as `dpif/show-dp-features` has it.
@@ -58,22 +59,20 @@ pub fn set_features(s: &mut State, args: &[String]) -> Result<String, String> {
     Ok(FEATURES.iter().map(line).collect())
 }
 
-/// Cores of the PMD threads as these listings show them.
-fn cores(s: &State) -> String {
-    let cores: Vec<String> =
-        s.dp.pmd_info()
-            .iter()
-            .filter_map(|p| match p.worker {
-                WorkerId::Pmd(core) => Some(core.to_string()),
-                _ => None,
-            })
-            .collect();
-    if cores.is_empty() { "none".into() } else { cores.join(",") }
+/// Cores of the PMD threads.
+fn pmd_cores(s: &State) -> Vec<usize> {
+    let core = |p: &PmdInfo| match p.worker {
+        WorkerId::Pmd(core) => Some(core),
+        WorkerId::Kernel => None,
+    };
+    s.dp.pmd_info().iter().filter_map(core).collect()
 }
 
 /// `dpif-netdev/dpif-impl-get`.
 pub fn dpif(s: &mut State, _: &[String]) -> Result<String, String> {
-    Ok(format!("Available DPIF implementations:\n  dpif_scalar (pmds: {})\n", cores(s)))
+    let cores: Vec<_> = pmd_cores(s).iter().map(usize::to_string).collect();
+    let cores = if cores.is_empty() { "none".into() } else { cores.join(",") };
+    Ok(format!("Available DPIF implementations:\n  dpif_scalar (pmds: {cores})\n"))
 }
 
 /// `dpif-netdev/dpif-impl-set NAME`.
@@ -91,47 +90,118 @@ const VALIDATOR: &str = "autovalidator";
 
 /// `dpif-netdev/miniflow-parser-get`.
 pub fn parser(s: &mut State, _: &[String]) -> Result<String, String> {
-    let (cores, now) = (cores(s), s.dp.settings());
-    let mut out = "Available MFEX implementations:\n".to_string();
-    let mut line = |name: &str, available: bool, used: bool| {
-        let available = if available { "True" } else { "False" };
-        let used = if used { &cores } else { "none" };
-        let _ = writeln!(out, "  {name} (available: {available} pmds: {used})");
+    let settings = s.dp.settings();
+    let used_by = |is: &dyn Fn((Level, bool)) -> bool| {
+        let cores = pmd_cores(s).into_iter().filter(|core| is(settings.parser(*core)));
+        let cores: Vec<_> = cores.map(|core| core.to_string()).collect();
+        if cores.is_empty() { "none".to_string() } else { cores.join(",") }
     };
-    line(VALIDATOR, true, now.validate);
+    let mut out = "Available MFEX implementations:\n".to_string();
+    let mut line = |name: &str, available: bool, used_by: String| {
+        let available = if available { "True" } else { "False" };
+        let _ = writeln!(out, "  {name} (available: {available} pmds: {used_by})");
+    };
+    line(VALIDATOR, true, used_by(&|(_, validate)| validate));
     for level in Level::ALL {
-        line(level.name(), level.available(), !now.validate && level == now.level);
+        line(level.name(), level.available(), used_by(&|p| p == (level, false)));
     }
     Ok(out)
 }
 
-/// `dpif-netdev/miniflow-parser-set [-pmd CORE] NAME [COUNT]`: the instructions that all threads'
-/// kernels use, or `autovalidator`, which adds the comparison with the twins. `study` is the best
-/// level: traffic is studied, port by port, in any case.
-pub fn set_parser(s: &mut State, args: &[String]) -> Result<String, String> {
-    let name = match args {
-        [option, ..] if option == "-pmd" => {
-            return Err(
-                "Error: -pmd is not supported: all threads use one implementation.\n".into()
-            );
+/// What `miniflow-parser-set` is told: for one core or all, which implementation, how many packets are studied.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct ParserArgs<'a> {
+    core: Option<usize>,
+    name: &'a str,
+    study: Option<u32>,
+}
+
+impl<'a> ParserArgs<'a> {
+    /// With ovs-vswitchd's errors.
+    fn read(mut args: &'a [String]) -> Result<Self, String> {
+        /// What is studied if nothing is said.
+        const STUDY: u32 = 128;
+        let mut read = ParserArgs::default();
+        loop {
+            args = match args {
+                [] if read.name.is_empty() => {
+                    return Err(
+                        "Error: no miniflow extract name provided. Output of miniflow-parser-get \
+                                shows implementation list.\n"
+                            .into(),
+                    );
+                }
+                [] => return Ok(read),
+                [option] if option == "-pmd" && read.name.is_empty() => {
+                    return Err("Error: -pmd option requires a thread id argument.\n".into());
+                }
+                [option, core, rest @ ..] if option == "-pmd" && read.name.is_empty() => {
+                    let wrong = || {
+                        format!(
+                            "Error: miniflow extract parser not changed, PMD thread passed is not valid: \
+                             '{core}'. Pass a valid pmd thread ID.\n"
+                        )
+                    };
+                    read.core = Some(core.parse::<u32>().map_err(|_| wrong())? as usize);
+                    rest
+                }
+                [name, rest @ ..] if read.name.is_empty() => {
+                    read.name = name;
+                    read.study = (name == "study").then_some(STUDY);
+                    rest
+                }
+                [count, rest @ ..] if read.study.is_some() => {
+                    let n = count.parse().ok().filter(|n| *n > 0);
+                    let wrong = || format!("Error: invalid study_pkt_cnt value: {count}.\n");
+                    read.study = Some(n.ok_or_else(wrong)?);
+                    rest
+                }
+                [other, ..] => return Err(format!("Error: unknown argument {other}.\n")),
+            };
         }
-        [name, ..] => name.as_str(),
-        [] => "",
-    };
-    let mut settings = s.dp.settings().clone();
-    settings.validate = name == VALIDATOR;
-    if !settings.validate {
-        settings.level = match name {
-            "study" => Level::preferred(),
-            _ => Level::named(name)
-                .ok_or(format!("Error: unknown miniflow extract implementation {name}.\n"))?,
-        };
     }
-    if !settings.level.available() {
-        return Err(format!("Error: miniflow extract implementation {name} is not available.\n"));
+}
+
+/// `dpif-netdev/miniflow-parser-set [-pmd CORE] NAME [COUNT]`: the instructions that kernels use, or
+/// `autovalidator`, which adds the comparison with the twins. `study` is the best level: traffic is
+/// studied, port by port, in any case.
+pub fn set_parser(s: &mut State, args: &[String]) -> Result<String, String> {
+    let ParserArgs { core, name, study } = ParserArgs::read(args)?;
+    let mut settings = s.dp.settings().clone();
+    let (level, validate) = match name {
+        VALIDATOR => (settings.level, true),
+        "study" => (Level::preferred(), false),
+        _ => {
+            let known = Level::named(name);
+            let level =
+                known.ok_or(format!("Error: unknown miniflow extract implementation {name}."))?;
+            (level, false)
+        }
+    };
+    if !level.available() {
+        return Err(format!(
+            "Error: miniflow extract not available due to CPU ISA requirements: {name}"
+        ));
+    }
+    match core {
+        None => {
+            settings.parser_of.clear();
+            (settings.level, settings.validate) = (level, validate);
+        }
+        Some(core) if pmd_cores(s).contains(&core) => {
+            settings.parser_of.insert(core, (level, validate));
+        }
+        Some(core) => {
+            return Err(format!(
+                "Error: miniflow extract parser not changed, PMD thread {core} not in use, pass a valid \
+                 pmd thread ID.\n"
+            ));
+        }
     }
     s.dp.set_settings(settings);
-    Ok(format!("Miniflow extract implementation set to {name}.\n"))
+    let core = core.map_or(String::new(), |core| format!(", on pmd thread {core}"));
+    let study = study.map_or(String::new(), |n| format!(", studying {n} packets"));
+    Ok(format!("Miniflow extract implementation set to {name}{core}{study}.\n"))
 }
 
 /// How ovs-vswitchd calls a level's lookup; it has none for AVX2.
@@ -164,7 +234,8 @@ pub fn lookup(s: &mut State, _: &[String]) -> Result<String, String> {
 /// `dpif-netdev/subtable-lookup-prio-set NAME PRIORITY`. The validating mode is on when `autovalidator`
 /// has a priority above all others.
 pub fn set_lookup(s: &mut State, args: &[String]) -> Result<String, String> {
-    let priority: u8 = args[1].parse().map_err(|_| "error, priority argument out of range\n")?;
+    let priority = u8::try_from(number(&args[1]))
+        .map_err(|_| "error converting priority, use integer in range 0-255\n")?;
     let mut settings = s.dp.settings().clone();
     let level = Level::ALL.into_iter().find(|l| lookup_name(*l) == args[0] && l.available());
     match level {
@@ -207,4 +278,34 @@ pub fn set_actions(s: &mut State, args: &[String]) -> Result<String, String> {
     let validate = name == VALIDATOR;
     s.dp.set_settings(Settings { validate, ..s.dp.settings().clone() });
     Ok(format!("Action implementation set to {name}.\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(String::from).collect()
+    }
+
+    #[test]
+    fn parser_arguments_have_an_order() {
+        let args = words("-pmd 3 study 500");
+        let want = ParserArgs { core: Some(3), name: "study", study: Some(500) };
+        assert_eq!(ParserArgs::read(&args), Ok(want));
+        let args = words("study");
+        assert_eq!(ParserArgs::read(&args).unwrap().study, Some(128));
+        for (text, error) in [
+            ("", "no miniflow extract name provided"),
+            ("-pmd", "requires a thread id"),
+            ("-pmd x avx2", "is not valid: 'x'"),
+            ("-pmd 1", "no miniflow extract name provided"),
+            ("avx2 -pmd 1", "unknown argument -pmd"),
+            ("avx2 5", "unknown argument 5"),
+            ("study 0", "invalid study_pkt_cnt value: 0"),
+        ] {
+            let said = ParserArgs::read(&words(text)).unwrap_err();
+            assert!(said.contains(error), "{text}: {said}");
+        }
+    }
 }

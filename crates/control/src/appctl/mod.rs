@@ -8,6 +8,7 @@ pub mod dummy;
 mod fdb;
 mod implementations;
 mod lookups;
+pub mod perf;
 mod pmd;
 mod trace;
 mod tunnels;
@@ -62,7 +63,15 @@ pub const COMMANDS: &[Command] = &[
         "[-nh] [-it iter-history-len] [-ms ms-history-len] [-pmd core] [dp]",
         0,
         8,
-        pmd::perf_show,
+        perf::perf_show,
+    ),
+    command("dpif-netdev/bond-show", "[dp]", 0, 1, pmd::bond_show),
+    command(
+        "dpif-netdev/pmd-perf-log-set",
+        "on|off [-b before] [-a after] [-e|-ne] [-us usec] [-q qlen]",
+        0,
+        10,
+        perf::log_set,
     ),
     command("dpdk/get-malloc-stats", "", 0, 0, dpdk_info::malloc_stats),
     command("dpdk/lcore-list", "", 0, 0, dpdk_info::lcores),

@@ -5,38 +5,62 @@ use crate::state::State;
 use datapath::{Perf, PmdInfo, RxqInfo, WorkerId};
 use std::fmt::Write;
 
-/// `-pmd CORE` of the arguments.
-fn wanted_core(args: &[String]) -> Result<Option<usize>, String> {
-    match args.iter().position(|a| a == "-pmd") {
-        None => Ok(None),
-        Some(i) => match args.get(i + 1).map(|c| c.parse()) {
-            Some(Ok(core)) => Ok(Some(core)),
-            _ => Err("-pmd takes a core number".into()),
-        },
+/// The name of the only datapath.
+const DATAPATH: &str = "ovs-netdev";
+
+/// What ovs-vswitchd says when a datapath's name is wrong where it matters, or missing.
+const NO_DATAPATH: &str = "please specify an existing datapath";
+
+/// `-pmd CORE` of the arguments. As in ovs-vswitchd the last one that is a number counts, and others do not
+/// matter.
+fn wanted_core(args: &[String]) -> Option<usize> {
+    let pairs = args.windows(2).filter(|pair| pair[0] == "-pmd");
+    pairs.filter_map(|pair| pair[1].parse::<u32>().ok()).next_back().map(|core| core as usize)
+}
+
+/// PMD threads, or the one that the arguments ask for. There are none without a bridge; then a datapath's
+/// name would have to be right.
+pub(super) fn pmds(s: &State, args: &[String]) -> Result<Vec<(usize, PmdInfo)>, String> {
+    exists(s)?;
+    Ok(of_core(s.dp.pmd_info(), args))
+}
+
+/// The datapath comes with the first bridge.
+fn exists(s: &State) -> Result<(), String> {
+    if s.bridges.is_empty() { Err(NO_DATAPATH.into()) } else { Ok(()) }
+}
+
+/// A datapath's name, which must be right if it is given.
+pub(super) fn datapath(s: &State, args: &[String]) -> Result<(), String> {
+    match args.first() {
+        Some(name) if name != DATAPATH => Err(NO_DATAPATH.into()),
+        _ => exists(s),
     }
 }
 
-/// PMD threads, or the one that the arguments ask for.
-pub(super) fn pmds(s: &State, args: &[String]) -> Result<Vec<(usize, PmdInfo)>, String> {
-    of_core(s.dp.pmd_info(), args)
-}
-
-fn of_core(all: Vec<PmdInfo>, args: &[String]) -> Result<Vec<(usize, PmdInfo)>, String> {
-    let core = wanted_core(args)?;
+fn of_core(all: Vec<PmdInfo>, args: &[String]) -> Vec<(usize, PmdInfo)> {
+    let core = wanted_core(args);
     let all = all.into_iter().filter_map(|p| match p.worker {
         WorkerId::Pmd(c) if core.is_none_or(|want| want == c) => Some((c, p)),
         _ => None,
     });
-    Ok(all.collect())
+    let mut all: Vec<_> = all.collect();
+    all.sort_by_key(|(core, _)| *core);
+    all
 }
 
 /// Which core polls which queue, and what it costs.
 pub fn rxq_show(s: &mut State, args: &[String]) -> Result<String, String> {
+    exists(s)?;
     let secs = usage::seconds(args);
     let now = Sample { queues: s.dp.rxq_info(), pmds: s.dp.pmd_info() };
-    let Sample { queues, pmds } = s.usage.since(secs, now);
-    let mut out = format!("Displaying last {secs} seconds pmd usage %\n");
-    for (core, info) in of_core(pmds, args)? {
+    let Sample { mut queues, pmds } = s.usage.since(secs, now);
+    queues.sort_by(|a, b| (&a.name, a.queue).cmp(&(&b.name, b.queue)));
+    let (mut out, pmds) = (String::new(), of_core(pmds, args));
+    if wanted_core(args).is_none() || !pmds.is_empty() {
+        let _ = writeln!(out, "Displaying last {secs} seconds pmd usage %");
+    }
+    for (core, info) in pmds {
         let _ = writeln!(out, "pmd thread numa_id {} core_id {core}:", info.numa);
         let _ = writeln!(out, "  isolated : {}", info.isolated);
         let total = info.perf.busy_cycles + info.perf.idle_cycles;
@@ -48,6 +72,9 @@ pub fn rxq_show(s: &mut State, args: &[String]) -> Result<String, String> {
                 "  port: {:<16}  queue-id: {:2} (enabled)   pmd usage: {usage}",
                 q.name, q.queue
             );
+        }
+        if mine.is_empty() {
+            continue;
         }
         let used: u64 = mine.iter().map(|q| q.cycles).sum();
         let overhead = percent(info.perf.busy_cycles.saturating_sub(used), total);
@@ -77,14 +104,21 @@ pub fn sleep_show(s: &mut State, _: &[String]) -> Result<String, String> {
 }
 
 /// Moves queues to where measured cycles want them.
-pub fn rebalance(s: &mut State, _: &[String]) -> Result<String, String> {
+pub fn rebalance(s: &mut State, args: &[String]) -> Result<String, String> {
+    datapath(s, args)?;
     s.dp.rebalance();
     Ok("pmd rxq rebalance requested.\n".into())
 }
 
+/// `dpif-netdev/bond-show`: there are no bonds in the datapath.
+pub fn bond_show(s: &mut State, args: &[String]) -> Result<String, String> {
+    datapath(s, args).map(|()| String::new())
+}
+
 /// Counters start again from zero.
-pub fn stats_clear(s: &mut State, _: &[String]) -> Result<String, String> {
-    s.dp.stats_clear();
+pub fn stats_clear(s: &mut State, args: &[String]) -> Result<String, String> {
+    exists(s)?;
+    s.dp.stats_clear(wanted_core(args).map(WorkerId::Pmd));
     Ok(String::new())
 }
 
@@ -121,7 +155,7 @@ pub fn stats_show(s: &mut State, args: &[String]) -> Result<String, String> {
         hits(&mut out, &info.perf);
         cycles(&mut out, &info.perf);
     }
-    if wanted_core(args)?.is_none()
+    if wanted_core(args).is_none()
         && let Some(kernel) = s.dp.pmd_info().iter().find(|p| p.worker == WorkerId::Kernel)
     {
         out.push_str("main thread:\n");
@@ -167,150 +201,4 @@ fn cycles(out: &mut String, p: &Perf) {
             p.busy_cycles, p.rx_packets
         );
     }
-}
-
-/// Where the time goes, with the cycles of each step.
-pub fn perf_show(s: &mut State, args: &[String]) -> Result<String, String> {
-    let hz = datapath::cycles_per_second() as f64;
-    let mut out = String::new();
-    for (core, info) in pmds(s, args)? {
-        let p = &info.perf;
-        let used = p.idle_cycles + p.busy_cycles;
-        let seconds = (used + p.sleep_cycles) as f64 / hz;
-        let _ = writeln!(out, "\nTime: {}", crate::vlog::time_of_day());
-        let _ = writeln!(out, "Measurement duration: {seconds:.3} s\n");
-        let _ = writeln!(out, "pmd thread numa_id {} core_id {core}:\n", info.numa);
-        iterations(&mut out, p, used, hz);
-        packets(&mut out, p, seconds, hz);
-        stages(&mut out, p);
-    }
-    Ok(out)
-}
-
-fn iterations(out: &mut String, p: &Perf, used: u64, hz: f64) {
-    let us = |cycles: u64, n: u64| if n == 0 { 0.0 } else { cycles as f64 / n as f64 / hz * 1e6 };
-    let share = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 * 100.0 / b as f64 };
-    let busy = p.iterations - p.idle_iterations;
-    let all = used + p.sleep_cycles;
-    let _ = writeln!(
-        out,
-        "  Iterations:         {:12}  ({:.2} us/it)",
-        p.iterations,
-        us(all, p.iterations)
-    );
-    let _ = writeln!(
-        out,
-        "  - Used TSC cycles:  {used:12}  ({:5.1} % of total cycles)",
-        share(used, all)
-    );
-    let _ = writeln!(
-        out,
-        "  - idle iterations:  {:12}  ({:5.1} % of used cycles)",
-        p.idle_iterations,
-        share(p.idle_cycles, used)
-    );
-    let _ = writeln!(
-        out,
-        "  - busy iterations:  {busy:12}  ({:5.1} % of used cycles)",
-        share(p.busy_cycles, used)
-    );
-    let slept = p.sleep_cycles as f64 / hz * 1e6;
-    let _ = writeln!(
-        out,
-        "  Sleep time (us):    {slept:12.0}  ({:3.0} us/iteration avg.)",
-        us(p.sleep_cycles, p.iterations)
-    );
-}
-
-fn packets(out: &mut String, p: &Perf, seconds: f64, hz: f64) {
-    let rate = |n: u64| if seconds > 0.0 { n as f64 / seconds / 1000.0 } else { 0.0 };
-    if p.rx_packets == 0 {
-        let _ = writeln!(out, "  Rx packets:         {:12}", 0);
-    } else {
-        let _ = writeln!(
-            out,
-            "  Rx packets:         {:12}  ({:.0} Kpps, {:.0} cycles/pkt)",
-            p.rx_packets,
-            rate(p.rx_packets),
-            per(p.busy_cycles, p.rx_packets)
-        );
-        let _ = writeln!(
-            out,
-            "  Datapath passes:    {:12}  ({:.2} passes/pkt)",
-            p.passes,
-            per(p.passes, p.rx_packets)
-        );
-        passes(out, p, hz);
-    }
-    if p.tx_packets == 0 {
-        let _ = writeln!(out, "  Tx packets:         {:12}", 0);
-    } else {
-        let _ = writeln!(
-            out,
-            "  Tx packets:         {:12}  ({:.0} Kpps)",
-            p.tx_packets,
-            rate(p.tx_packets)
-        );
-        let _ = writeln!(
-            out,
-            "  Tx batches:         {:12}  ({:.2} pkts/batch)",
-            p.tx_batches,
-            per(p.tx_packets, p.tx_batches)
-        );
-    }
-}
-
-fn per(a: u64, b: u64) -> f64 {
-    if b == 0 { 0.0 } else { a as f64 / b as f64 }
-}
-
-/// Where passes found their decision.
-fn passes(out: &mut String, p: &Perf, hz: f64) {
-    let share = |n: u64| per(n * 100, p.passes);
-    for (name, n) in [
-        ("PHWOL hits:    ", 0),
-        ("MFEX Opt hits: ", p.claimed),
-        ("Simple Match hits:", 0),
-        ("EMC hits:      ", 0),
-        ("SMC hits:      ", p.cache_hits),
-    ] {
-        let _ = writeln!(out, "  - {name:<18}{n:12}  ({:5.1} %)", share(n));
-    }
-    let lookups = per(p.subtable_lookups, p.flow_hits);
-    let _ = writeln!(
-        out,
-        "  - {:<18}{:12}  ({:5.1} %, {lookups:.2} subtbl lookups/hit)",
-        "Megaflow hits:",
-        p.flow_hits,
-        share(p.flow_hits)
-    );
-    let us = per(p.miss_cycles, p.misses) / hz * 1e6;
-    let _ = writeln!(
-        out,
-        "  - {:<18}{:12}  ({:5.1} %, {us:.1} us/upcall)",
-        "Upcalls:",
-        p.misses,
-        share(p.misses)
-    );
-    let _ = writeln!(out, "  - {:<18}{:12}  ({:5.1} %)", "Lost upcalls:", 0, 0.0);
-}
-
-/// Cycles per packet of the five steps; ovs-vswitchd has no such lines.
-fn stages(out: &mut String, p: &Perf) {
-    if p.validated > 0 {
-        let (n, differ) = (p.validated, p.differences);
-        let _ = writeln!(out, "  Validated:          {n:12}  ({differ} differences)");
-    }
-    if p.rx_packets == 0 {
-        return;
-    }
-    let per = |c: u64| c as f64 / p.rx_packets as f64;
-    let _ = writeln!(
-        out,
-        "  Cycles per packet:    rx {:.1}, parse {:.1}, lookup {:.1}, act and tx {:.1}",
-        per(p.rx_cycles),
-        per(p.parse_cycles),
-        per(p.lookup_cycles),
-        per(p.act_cycles)
-    );
 }

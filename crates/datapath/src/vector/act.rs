@@ -8,9 +8,13 @@ use crate::program::{Kind, Program};
 use crate::rewrite::{self, Place};
 use crate::tunnel;
 use crate::tx::{Exits, total};
-use crate::validate;
+use crate::validate::{self, Twin};
+use flow::PortNo;
 use packet::Packet;
 use telemetry::Drop;
+
+/// So many packets ahead the line is fetched that an outer header is written to: nobody has touched it yet.
+const AHEAD: usize = 16;
 
 impl Vector {
     /// Step 4. Clears the vector.
@@ -19,23 +23,29 @@ impl Vector {
         self.count_all(now_ms);
         let (mut n, end) = (0, self.packets.len());
         if self.validate {
-            let found: Vec<_> = (0..end).filter_map(|i| self.compare(i)).collect();
-            self.validated(end as u64, found);
+            self.validate_programs();
         }
         while n < end {
             let program = self.programs.get(self.keys.program[n]);
-            let mut run = 1;
-            if program.kind == Kind::Output {
-                run = run_length(&self.keys.program[n..end]);
-                let lengths = &self.columns.len[n..n + run];
-                exits.send_all(program.out, &self.packets[n..n + run], lengths);
-            } else {
-                self.execute(program, n, self.packets[n], exits);
-                if program.kind == Kind::TunnelPop && self.one_pass {
-                    self.terminators.learn(&self.table.store, self.keys.rule[n], &program.ops);
+            n += match program.kind {
+                Kind::Output => {
+                    let run = run_length(&self.keys.program[n..end]);
+                    let lengths = &self.columns.len[n..n + run];
+                    exits.send_all(program.out, &self.packets[n..n + run], lengths);
+                    run
                 }
-            }
-            n += run;
+                Kind::TunnelPushOutput => {
+                    let out = program.out;
+                    self.encapsulate_run(out, n, exits)
+                }
+                kind => {
+                    self.execute(program, n, self.packets[n], exits);
+                    if kind == Kind::TunnelPop && self.one_pass {
+                        self.terminators.learn(&self.table.store, self.keys.rule[n], &program.ops);
+                    }
+                    1
+                }
+            };
         }
         self.packets.clear();
         self.in_port.clear();
@@ -62,12 +72,20 @@ impl Vector {
         }
     }
 
+    /// Compares what fast kinds of programs will do with what the interpreter does.
+    fn validate_programs(&mut self) {
+        let fast = |i: &usize| {
+            let kind = self.programs.get(self.keys.program[*i]).kind;
+            !matches!(kind, Kind::Generic | Kind::TunnelPop)
+        };
+        let fast: Vec<_> = (0..self.packets.len()).filter(fast).collect();
+        let found: Vec<_> = fast.iter().filter_map(|i| self.compare(*i)).collect();
+        self.validated(Twin::Interpreter, fast.len(), found);
+    }
+
     /// What program and interpreter do differently with packet `i`.
     fn compare(&self, i: usize) -> Option<String> {
         let program = self.programs.get(self.keys.program[i]);
-        if matches!(program.kind, Kind::Generic | Kind::TunnelPop) {
-            return None;
-        }
         validate::compare(
             self.packets[i].data(),
             |sink, p| self.execute(program, i, p, sink),
@@ -127,9 +145,40 @@ impl Vector {
 
     #[inline]
     fn encapsulate(&self, program: &Program, i: usize, p: &mut Packet) -> Result<(), Drop> {
-        let Some(action::Op::TunnelPush(t)) = program.ops.first() else { return Ok(()) };
         let k = self.keys.get(i);
-        tunnel::push(p, t, tunnel::entropy(k.line, &k.ext[0], k.have))
+        let entropy = tunnel::entropy(k.line, &k.ext[0], k.have);
+        match (&program.template, program.ops.first()) {
+            (Some(template), _) => template.push(p, entropy),
+            (None, Some(action::Op::TunnelPush(t))) => tunnel::push(p, t, entropy),
+            _ => Ok(()),
+        }
+    }
+
+    /// Packets from `n` on that are encapsulated and go to the same port; how many those are.
+    fn encapsulate_run(&mut self, out: PortNo, n: usize, exits: &mut Exits) -> usize {
+        let (mut unsent, mut i) = (n, n);
+        while i < self.packets.len() {
+            let program = self.programs.get(self.keys.program[i]);
+            if program.kind != Kind::TunnelPushOutput || program.out != out {
+                break;
+            }
+            if let Some(next) = self.packets.get(i + AHEAD) {
+                prefetch(next.data().as_ptr().wrapping_sub(64));
+            }
+            let mut p = self.packets[i];
+            match self.encapsulate(program, i, &mut p) {
+                Ok(()) => self.columns.len[i] = p.len() as u16,
+                Err(why) => {
+                    exits.send_all(out, &self.packets[unsent..i], &self.columns.len[unsent..i]);
+                    exits.dropped(self.in_port[i], why);
+                    exits.free(p);
+                    unsent = i + 1;
+                }
+            }
+            i += 1;
+        }
+        exits.send_all(out, &self.packets[unsent..i], &self.columns.len[unsent..i]);
+        i - n
     }
 
     /// All outputs but the last.

@@ -1,6 +1,7 @@
 //! Step 3, lookup, of packets that differ from the one before them.
 
 use super::Vector;
+use crate::validate::Twin;
 use packet::VECTOR;
 
 impl Vector {
@@ -31,7 +32,7 @@ impl Vector {
             self.table.compare(&key, (!missed.contains(i)).then_some(rule))
         });
         let found: Vec<_> = found.collect();
-        self.validated(leaders.len() as u64, found);
+        self.validated(Twin::Rules, leaders.len(), found);
     }
 
     /// Packets whose key is that of the packet before them need no lookup of their own.

@@ -5,7 +5,7 @@ use crate::clock::cycles;
 use crate::interpret::{Sink, keep_metadata};
 use crate::parse::{Job, Study};
 use crate::tx::{Exits, Pending, total};
-use crate::validate;
+use crate::validate::{self, Twin};
 use flow::PortNo;
 use packet::VECTOR;
 use port::RxQueue;
@@ -66,7 +66,7 @@ impl Vector {
         if self.studies.len() <= no {
             self.studies.resize_with(no + 1, Study::default);
         }
-        let (start, n) = (cycles(), range.len() as u64);
+        let (start, n) = (cycles(), range.len());
         let mut job = Job {
             packets: &self.packets,
             range,
@@ -82,7 +82,7 @@ impl Vector {
         self.parse_cycles += cycles() - start;
         if self.validate {
             let found = validate::compare_parse(&job);
-            self.validated(n, found);
+            self.validated(Twin::Parser, n, found);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::Vector;
 use crate::events::Report;
-use crate::validate;
+use crate::validate::{self, Twin};
 
 impl Vector {
     /// Tells control; keeps what does not fit for later.
@@ -16,8 +16,15 @@ impl Vector {
     }
 
     /// Counts comparisons, and tells of differences.
-    pub(super) fn validated(&mut self, n: u64, found: impl IntoIterator<Item = String>) {
-        self.shared.perf.validated.add(n);
+    pub(super) fn validated(&mut self, with: Twin, n: usize, found: Vec<String>) {
+        let perf = &self.shared.perf;
+        let count = match with {
+            Twin::Parser => &perf.parse_validated,
+            Twin::Rules => &perf.lookup_validated,
+            Twin::TwoSteps => &perf.tunnel_validated,
+            Twin::Interpreter => &perf.act_validated,
+        };
+        count.add(n as u64);
         for how in found {
             self.shared.perf.differences.add(1);
             if self.shared.perf.differences.get() <= validate::TOLD {
