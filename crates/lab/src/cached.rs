@@ -48,7 +48,7 @@ fn megaflows_in(show: &str) -> Result<u64> {
 }
 
 /// `*.ctl` of the switch; the database server has one, too.
-fn control_socket(dir: &Path) -> Result<PathBuf> {
+pub(crate) fn control_socket(dir: &Path) -> Result<PathBuf> {
     let entries = std::fs::read_dir(dir)?.flatten().map(|e| e.path());
     let is_switch = |p: &PathBuf| {
         let name = p.file_name().unwrap_or_default().to_string_lossy();
@@ -57,7 +57,7 @@ fn control_socket(dir: &Path) -> Result<PathBuf> {
     entries.into_iter().find(is_switch).context("no control socket")
 }
 
-fn appctl(socket: &Path, words: &[&str]) -> Result<String> {
+pub(crate) fn appctl(socket: &Path, words: &[&str]) -> Result<String> {
     let out = Command::new("timeout")
         .args(["20", "ovs-appctl", "-t"])
         .arg(socket)

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -11,9 +12,10 @@ const NUMBER: &str = "/proc/sys/vm/nr_hugepages";
 const LOCK: &str = "/tmp/hugepages.lock";
 
 /// Waits until nobody holds its input any more, which is when we have ended, by whatever means; then sets the number of
-/// hugepages back and removes the folder of the run at hand. Systems are killed by the kernel when we end.
+/// hugepages back and removes the folder of the run at hand, and the lock. Systems are killed by the kernel when we end.
 const JANITOR: &str = "trap '' INT TERM HUP; while read -r _; do :; done; \
-                       rm -rf \"$FOLDER\" || { sleep 1; rm -rf \"$FOLDER\"; }; echo \"$BEFORE\" >\"$NUMBER\"";
+                       rm -rf \"$FOLDER\" || { sleep 1; rm -rf \"$FOLDER\"; }; echo \"$BEFORE\" >\"$NUMBER\"; \
+                       rm -f \"$LOCK\"";
 
 /// Held hugepages.
 pub struct Hugepages {
@@ -27,13 +29,11 @@ impl Hugepages {
     /// # Errors
     /// Not root, or there is too little memory.
     pub fn take(pages: u64, folder: &Path) -> Result<Self> {
-        let lock = File::create(LOCK).with_context(|| LOCK.to_string())?;
-        // SAFETY: no memory is involved; the descriptor is ours and outlives the call.
-        unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) };
+        let lock = lock()?;
         let before = fs::read_to_string(NUMBER).context(NUMBER)?;
         let mut janitor = Command::new("sh");
         janitor.args(["-c", JANITOR]).env("NUMBER", NUMBER).env("FOLDER", folder);
-        janitor.env("BEFORE", before.trim()).process_group(0);
+        janitor.env("LOCK", LOCK).env("BEFORE", before.trim()).process_group(0);
         // It holds the lock, as its output, until all is as it was.
         janitor.stdin(Stdio::piped()).stdout(lock).stderr(Stdio::null());
         let held = Hugepages { pages, janitor: janitor.spawn().context("sh")? };
@@ -63,6 +63,18 @@ impl Drop for Hugepages {
     fn drop(&mut self) {
         drop(self.janitor.stdin.take());
         let _ = self.janitor.wait();
+    }
+}
+
+/// Waits for the lock file to be ours. Who had it before removes it: then it is not the one that we waited for.
+fn lock() -> Result<File> {
+    loop {
+        let file = File::create(LOCK).with_context(|| LOCK.to_string())?;
+        // SAFETY: no memory is involved; the descriptor is ours and outlives the call.
+        unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
+        if fs::metadata(LOCK).is_ok_and(|m| file.metadata().is_ok_and(|f| f.ino() == m.ino())) {
+            return Ok(file);
+        }
     }
 }
 

@@ -28,6 +28,7 @@ mod rules;
 mod search;
 mod system;
 mod table;
+mod validate;
 mod warm;
 
 pub use compare::compare;
@@ -38,3 +39,4 @@ pub use measure::{Options, run};
 pub use random::Random;
 pub use report::write_page;
 pub use rules::{Match, RuleKind, RuleSet, Rules};
+pub use validate::validate;

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// 2 MiB pages: OVS takes 1 GiB, 64 guests that send 700 MiB, testpmd less.
-const HUGEPAGES: u64 = 900;
+pub(crate) const HUGEPAGES: u64 = 900;
 
 /// Seconds between two looks at a run that is measured.
 const SLICE: f64 = 0.1;
@@ -47,6 +47,8 @@ pub struct Options {
     pub add: bool,
     /// The daemon.
     pub weftd: PathBuf,
+    /// Do not measure: see [`crate::validate`].
+    pub validate: bool,
     /// The tree with `lab/`; results go to `bench/results` there.
     pub root: PathBuf,
 }
@@ -93,7 +95,7 @@ extern "C" fn interrupt(_: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-fn interrupted() -> bool {
+pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
@@ -119,12 +121,7 @@ pub(crate) fn pause(seconds: f64) -> Result<()> {
 /// Unknown names, no root, too little memory, interrupted. A system that fails is only reported.
 pub fn run(name: &str, options: &Options) -> Result<PathBuf> {
     let experiment = Experiment::load(name, options.full)?;
-    let wanted =
-        |c: &&Case| options.case.as_ref().is_none_or(|part| c.name.contains(part.as_str()));
-    let cases: Vec<_> = experiment.cases.iter().filter(wanted).cloned().collect();
-    if cases.is_empty() {
-        bail!("no case of {name} has '{}' in its name", options.case.as_deref().unwrap_or(""));
-    }
+    let cases = wanted(name, &experiment, options)?;
     let mut systems = System::choose(&experiment.systems)?;
     if !options.systems.is_empty() {
         let chosen: Vec<_> = System::choose(&options.systems)?.iter().map(|s| s.name).collect();
@@ -175,8 +172,19 @@ pub fn run(name: &str, options: &Options) -> Result<PathBuf> {
     report::write(&options.root, results, options.add)
 }
 
+/// The cases that are asked for.
+pub(crate) fn wanted(name: &str, experiment: &Experiment, options: &Options) -> Result<Vec<Case>> {
+    let wanted =
+        |c: &&Case| options.case.as_ref().is_none_or(|part| c.name.contains(part.as_str()));
+    let cases: Vec<_> = experiment.cases.iter().filter(wanted).cloned().collect();
+    if cases.is_empty() {
+        bail!("no case of {name} has '{}' in its name", options.case.as_deref().unwrap_or(""));
+    }
+    Ok(cases)
+}
+
 /// Ctrl-C is answered between two steps, so that everything ends in order.
-fn prepare_signals() -> Result<()> {
+pub(crate) fn prepare_signals() -> Result<()> {
     // SAFETY: geteuid has no conditions; the handlers only store into an atomic.
     unsafe {
         if libc::geteuid() != 0 {
@@ -190,7 +198,7 @@ fn prepare_signals() -> Result<()> {
 }
 
 /// Builds what is built here (the peer only if `build`); leaves out systems that are not on this machine.
-fn prepare(
+pub(crate) fn prepare(
     systems: Vec<System>,
     options: &Options,
     build: bool,
@@ -316,8 +324,29 @@ fn watch(running: &Running, seconds: f64) -> Result<Vec<Look>> {
 }
 
 /// Sockets and files of the run at hand.
-fn folder() -> PathBuf {
+pub(crate) fn folder() -> PathBuf {
     std::env::temp_dir().join(format!("weft-lab-{}", std::process::id()))
+}
+
+pub(crate) fn last_core() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get()) - 1
+}
+
+/// Starts a system, waits for the first packet that comes through, and begins to change rules if the case says so.
+pub(crate) fn begin(system: &System, setup: &Setup) -> Result<(Running, Option<Churn>)> {
+    let running = system.start(setup, folder())?;
+    let began = Instant::now();
+    while Counters::read(&running.taken).map_or(0, |c| c.taken) == 0 {
+        pause(0.02)?;
+        if began.elapsed() > Duration::from_secs(10) {
+            bail!("no packet came through");
+        }
+    }
+    let churn = match setup.case.churn {
+        0 => None,
+        rate => Some(Churn::begin(&running.dir, rate)?),
+    };
+    Ok((running, churn))
 }
 
 /// One run: start, warm up, measure, end.
@@ -328,21 +357,9 @@ fn sample(
     seconds: f64,
     programs: &Programs,
 ) -> Result<Sample> {
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let setup = Setup { case, rules, core: cores - 1, programs };
     let starting = Instant::now();
-    let running = system.start(&setup, folder())?;
-    let began = Instant::now();
-    while Counters::read(&running.taken).map_or(0, |c| c.taken) == 0 {
-        pause(0.02)?;
-        if began.elapsed() > Duration::from_secs(10) {
-            bail!("no packet came through");
-        }
-    }
-    let churn = match case.churn {
-        0 => None,
-        rate => Some(Churn::begin(&running.dir, rate)?),
-    };
+    let setup = Setup { case, rules, core: last_core(), programs, validate: false };
+    let (running, churn) = begin(system, &setup)?;
     let changes = || churn.as_ref().map_or(0, Churn::acknowledged);
     let warm = warm_up(&running, system, case.warm)?;
     let changes_before = changes();

@@ -105,6 +105,11 @@ fn legend(out: &mut String, results: &Results, series: &[Series]) {
     out.push_str("</p>\n");
 }
 
+/// "1 mask", "2 masks".
+fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 fn table(out: &mut String, results: &Results) {
     out.push_str(
         "<div class=\"wide\"><table><tr><th>system</th><th>cycles</th><th>Mpps</th><th>ratio to best OVS</th><th>spread of cycles</th>\
@@ -114,7 +119,9 @@ fn table(out: &mut String, results: &Results) {
         let (case, [rules, masks]) = (escape(&row.case), row.rules);
         let _ = writeln!(
             out,
-            "<tr><th colspan=\"8\" class=\"case\">{case} <small>{rules} rules, {masks} masks</small></th></tr>"
+            "<tr><th colspan=\"8\" class=\"case\">{case} <small>{}, {}</small></th></tr>",
+            counted(rules, "rule"),
+            counted(masks, "mask")
         );
         let floor = row.cell("testpmd-io").and_then(Cell::cycles);
         let best = row.best(Cell::is_peer).and_then(Cell::cycles);

@@ -91,6 +91,8 @@ pub struct Setup<'a> {
     pub core: usize,
     /// What to start.
     pub programs: &'a Programs,
+    /// Weft compares what it does with its twins.
+    pub validate: bool,
 }
 
 impl System {
@@ -112,6 +114,11 @@ impl System {
     /// Not counted among the peers: it forwards without looking.
     pub fn ceiling(&self) -> bool {
         self.program == Program::Testpmd
+    }
+
+    /// Weft without further settings.
+    pub fn is_weft(&self) -> bool {
+        self.program == Program::Weft && self.setting.is_empty()
     }
 
     /// Is it the build of OVS for this machine?
@@ -152,6 +159,7 @@ impl System {
             let wide = self.program == Program::OvsNative && has_avx512();
             c.env("APPCTL", if wide { AVX512 } else { "" });
         }
+        c.env("WEFT_VALIDATE", if setup.validate { "1" } else { "" });
         c.env("GUESTS", setup.case.guests.to_string());
         c.env("GUEST_PROGRAM", &setup.programs.guests);
         c.env("TUNNEL", setup.case.tunnel.name());

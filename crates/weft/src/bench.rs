@@ -34,6 +34,10 @@ pub enum Bench {
         /// Add to the samples that this commit's results have.
         #[arg(long)]
         add: bool,
+        /// Do not measure: only Weft, in its validating mode, which compares every kernel with its twin. Fails if one
+        /// differs or was not compared.
+        #[arg(long)]
+        validate: bool,
         /// The daemon; the one beside this program if not given.
         #[arg(long)]
         weftd: Option<PathBuf>,
@@ -62,7 +66,18 @@ pub fn bench(command: Bench) -> Result<()> {
         }
         Bench::Page { folder } => lab::write_page(&folder)?,
         Bench::Compare { old, new } => print!("{}", lab::compare(&old, &new)?),
-        Bench::Run { name, repetitions, seconds, full, minutes, systems, case, add, weftd } => {
+        Bench::Run {
+            name,
+            repetitions,
+            seconds,
+            full,
+            minutes,
+            systems,
+            case,
+            add,
+            validate,
+            weftd,
+        } => {
             let weftd = match weftd {
                 Some(path) => path.canonicalize().with_context(|| path.display().to_string())?,
                 None => std::env::current_exe()?.with_file_name("weftd"),
@@ -76,10 +91,12 @@ pub fn bench(command: Bench) -> Result<()> {
                 systems,
                 case,
                 add,
+                validate,
                 weftd,
                 root,
             };
-            println!("{}", lab::run(&name, &options)?.display());
+            let run = if validate { lab::validate } else { lab::run };
+            println!("{}", run(&name, &options)?.display());
         }
     }
     Ok(())
