@@ -23,6 +23,9 @@ mod control;
 mod encapsulate;
 mod events;
 mod flows;
+#[cfg(test)]
+#[path = "../tests/common/gen.rs"]
+mod generate;
 mod handle;
 mod hold;
 mod index;
@@ -41,6 +44,7 @@ mod rewrite;
 mod settle;
 mod share;
 mod stats;
+mod steps;
 mod terminate;
 pub mod testing;
 mod topology;

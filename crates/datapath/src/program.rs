@@ -1,10 +1,11 @@
-//! Step 4's instructions: a decision's operations, compiled to a record of two cache lines, of which
+//! Step 4's instructions: a decision's operations, compiled to a record of three cache lines, of which
 //! most kinds need the first.
 
 use crate::encapsulate::Template;
 use crate::lookup::fold;
 use crate::patch::Patch;
 use crate::rewrite::ethernet_only;
+use crate::steps::Steps;
 use action::Op;
 use flow::PortNo;
 use std::collections::HashMap;
@@ -33,8 +34,8 @@ pub(crate) enum Kind {
     TunnelPushOutput,
     /// The outer header away: in two steps, by the interpreter; next time perhaps in one.
     TunnelPop,
-    /// Several outputs of the same bytes.
-    Multi,
+    /// Rewrites, tags and outputs in any order, then out.
+    Steps,
     /// Everything else: the interpreter.
     Generic,
 }
@@ -57,9 +58,12 @@ pub(crate) struct Program {
     pub patch: Patch,
     /// For kinds that encapsulate, if the outer header has one.
     pub template: Option<Box<Template>>,
+    /// For [`Kind::Steps`].
+    pub steps: Option<Box<Steps>>,
 }
 
-const _: () = assert!(size_of::<Program>() == 128);
+// Patches of IPv6 need the third line.
+const _: () = assert!(size_of::<Program>() == 192);
 
 impl Program {
     /// Compiles; `why` is the reason when there are no operations.
@@ -75,6 +79,7 @@ impl Program {
             told: false,
             hash: hash_ops(ops, why),
             ops: ops.into(),
+            steps: None,
             patch: Patch::default(),
             template: None,
         };
@@ -111,8 +116,10 @@ impl Program {
                 }
                 None => Kind::SetOutput,
             },
-            all if all.iter().all(|o| matches!(o, Op::Output(_))) => Kind::Multi,
-            _ => Kind::Generic,
+            _ => {
+                p.steps = Steps::compile(ops).map(Box::new);
+                if p.steps.is_some() { Kind::Steps } else { Kind::Generic }
+            }
         };
         p
     }
@@ -190,6 +197,7 @@ impl Programs {
         if p.refs == 0 {
             p.ops = Arc::new([]);
             p.template = None;
+            p.steps = None;
             let hash = p.hash;
             if let Some(ids) = self.by_hash.get_mut(&hash) {
                 ids.retain(|i| *i != id);

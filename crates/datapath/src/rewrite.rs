@@ -280,9 +280,15 @@ pub(crate) fn push_vlan(p: &mut Packet, tpid: u16, tci: u16) -> Result<(), Drop>
     }
     let d = p.data_mut();
     d.copy_within(4..16, 0);
+    write_tag(d, tpid, tci);
+    Ok(())
+}
+
+/// Writes the outer VLAN tag, for which there is room.
+#[inline]
+pub(crate) fn write_tag(d: &mut [u8], tpid: u16, tci: u16) {
     d[12..14].copy_from_slice(&tpid.to_be_bytes());
     d[14..16].copy_from_slice(&(tci & !0x1000).to_be_bytes());
-    Ok(())
 }
 
 /// Removes the outer VLAN tag; a frame without one stays as it is.

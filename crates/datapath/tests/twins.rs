@@ -8,7 +8,7 @@ mod slow;
 use action::{Decision, Op, Region, Rewrite};
 use common::*;
 use datapath::{Level, Settings, Tri, extract};
-use flow::{Field, Key};
+use flow::{Field, Key, at};
 use generate::{Rng, packet};
 use proptest::prelude::*;
 
@@ -33,7 +33,8 @@ proptest! {
     }
 }
 
-fn some_set(r: &mut Rng) -> Op {
+/// Rewrites fields, which the packet has or has not; sometimes it says what the packet is, as translation does.
+fn some_set(r: &mut Rng, packet: &Key) -> Op {
     const FIELDS: [Field; 18] = [
         Field::EthDst,
         Field::EthSrc,
@@ -61,15 +62,23 @@ fn some_set(r: &mut Rng) -> Op {
         let m = if r.chance(70) { u128::MAX } else { (r.next() as u128) << 64 | r.next() as u128 };
         f.set(&mut mask, m);
     }
+    if r.chance(70) {
+        key.set_u16(at::ETH_TYPE, packet.u16(at::ETH_TYPE));
+        key.set_u8(at::PROTO, packet.u8(at::PROTO));
+    }
     Op::Set(Box::new(Rewrite { key, mask }))
 }
 
-fn some_ops(r: &mut Rng) -> Vec<Op> {
+fn some_ops(r: &mut Rng, packet: &[u8]) -> Vec<Op> {
     let out = Op::Output(1 + r.below(2) as u16);
-    match r.below(7) {
-        0 => vec![some_set(r), out],
-        1 => vec![some_set(r), some_set(r), out],
-        2 => vec![Op::PushVlan { tpid: r.pick(&[0x8100, 0x88a8]), tci: r.next() as u16 }, out],
+    let key = extract(packet, 0, 1).unwrap();
+    let tag = Op::PushVlan { tpid: r.pick(&[0x8100, 0x88a8]), tci: r.next() as u16 };
+    match r.below(9) {
+        0 => vec![some_set(r, &key), out],
+        1 => vec![some_set(r, &key), some_set(r, &key), out],
+        2 => vec![tag, out],
+        6 => vec![Op::PopVlan, tag, out],
+        7 => vec![some_set(r, &key), Op::Output(1), some_set(r, &key), tag, out],
         3 => vec![Op::PopVlan, out],
         4 => vec![Op::Output(1), Op::Output(2), out],
         5 => vec![out],
@@ -84,7 +93,8 @@ fn programs_equal_the_interpreter() {
     let mut written = 0;
     for seed in 0..4000 {
         let mut r = Rng(seed);
-        let (p, ops) = (packet(&mut r), some_ops(&mut r));
+        let p = packet(&mut r);
+        let ops = some_ops(&mut r, &p);
         b.set_rules(vec![rule(&[], ops.clone(), 1)]);
         b.peers[0].send(&p);
         b.run();
@@ -115,7 +125,8 @@ fn the_validating_mode_finds_nothing_and_changes_nothing() {
         checked.dp.set_settings(Settings { level, validate: true, ..scalar });
         for seed in 0..600 {
             let mut r = Rng(seed);
-            let (p, ops) = (packet(&mut r), some_ops(&mut r));
+            let p = packet(&mut r);
+            let ops = some_ops(&mut r, &p);
             let outputs = [&mut plain, &mut checked].map(|b| {
                 b.set_rules(vec![rule(&[], ops.clone(), 1)]);
                 (0..3).for_each(|_| b.peers[0].send(&p));

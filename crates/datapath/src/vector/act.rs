@@ -89,7 +89,7 @@ impl Vector {
         validate::compare(
             self.packets[i].data(),
             |sink, p| self.execute(program, i, p, sink),
-            |sink, p| interpret::run(sink, &program.ops, program.drop, p, self.frame(i)),
+            |sink, p| self.interpret(program, i, p, sink),
         )
     }
 
@@ -115,14 +115,9 @@ impl Vector {
                 rewrite::pop_vlan(&mut p);
                 Ok(())
             }
-            Kind::Multi => {
-                self.copies(program, i, &p, exits);
-                Ok(())
-            }
+            Kind::Steps => return self.steps(program, i, p, exits),
             Kind::TunnelPushOutput => self.encapsulate(program, i, &mut p),
-            Kind::Generic | Kind::TunnelPop => {
-                return interpret::run(exits, &program.ops, program.drop, p, self.frame(i));
-            }
+            Kind::Generic | Kind::TunnelPop => return self.interpret(program, i, p, exits),
         };
         match done {
             Ok(()) => exits.output(program.out, p),
@@ -133,6 +128,7 @@ impl Vector {
         }
     }
 
+    #[inline(never)]
     fn rewrite(&self, program: &Program, i: usize, p: &mut Packet) -> Result<(), Drop> {
         let place = Place { line: &self.keys.line.0[i], lay: self.columns.lay[i] };
         for op in program.ops.iter() {
@@ -181,18 +177,21 @@ impl Vector {
         i - n
     }
 
-    /// All outputs but the last.
-    fn copies<S: Sink>(&self, program: &Program, i: usize, p: &Packet, exits: &mut S) {
-        let (_, firsts) = program.ops.split_last().expect("a multi program has outputs");
-        for op in firsts {
-            if let action::Op::Output(port) = op {
-                match exits.copy(p) {
-                    Some(copy) => exits.output(*port, copy),
-                    None => exits.dropped(self.in_port[i], Drop::NoBuffer),
-                }
+    /// By steps, or by the interpreter if the packet is not as plain as they take.
+    #[inline(never)]
+    fn steps<S: Sink>(&self, program: &Program, i: usize, p: Packet, exits: &mut S) {
+        let at = (&self.keys.line.0[i], self.columns.lay[i]);
+        match &program.steps {
+            Some(steps) if steps.claims(p.len(), at.0, at.1) => {
+                steps.run(exits, p, at, [self.in_port[i], program.out]);
             }
+            _ => self.interpret(program, i, p, exits),
         }
-        exits.copies(self.in_port[i], firsts.len() as u64);
+    }
+
+    #[inline(never)]
+    fn interpret<S: Sink>(&self, program: &Program, i: usize, p: Packet, exits: &mut S) {
+        interpret::run(exits, &program.ops, program.drop, p, self.frame(i));
     }
 
     /// Packet `i` as the interpreter wants it.
