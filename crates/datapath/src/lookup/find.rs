@@ -3,6 +3,7 @@
 //!
 //! One loop, generic over how keys are compared; a [`Level`] is one instance of it.
 
+use super::guess::GUESSES;
 use super::partition::{Partition, Tally};
 use super::probe::{Probe, Scalar};
 use super::sigcache::SigCache;
@@ -37,6 +38,8 @@ pub(super) struct Search {
     groups: Vec<Group>,
     /// Groups that take part in this round.
     round: Vec<u8>,
+    /// Where this packet may be.
+    near: [[u8; GUESSES]; VECTOR],
     /// The candidate alone does not decide about this packet.
     more: [bool; VECTOR],
     pub dead: Vec<u32>,
@@ -48,6 +51,7 @@ impl Search {
             todo: [0; VECTOR],
             groups: Vec::with_capacity(VECTOR),
             round: Vec::with_capacity(VECTOR),
+            near: [[0; GUESSES]; VECTOR],
             more: [false; VECTOR],
             dead: Vec::new(),
         }
@@ -123,6 +127,7 @@ impl Table {
             }
             self.by_subtable::<P>(keys, &mut search);
         }
+        self.guess::<P>(keys, &mut search);
         if search.groups.iter().any(|g| g.unknown > g.from) {
             self.learn(keys, &search.groups, &unknown);
         }
@@ -218,7 +223,7 @@ impl Table {
         // Not a closure: that would be compiled without the level's instructions.
         let (mut ways, rules) = cache.ways(keys.hash[i]);
         while ways != 0 {
-            let idx = rules[ways.trailing_zeros() as usize];
+            let idx = rules.get(ways.trailing_zeros());
             ways &= ways - 1;
             if idx != 0
                 && let Some(program) = self.covers::<P>(idx, &keys.get(i))
@@ -302,24 +307,91 @@ impl Table {
         for n in g.range() {
             let i = usize::from(search.todo[n]);
             search.todo[left] = i as u8;
-            let (c, key) = (keys.rule[i], keys.get(i));
-            if c != 0 {
-                let p = self.store.payload(c);
-                if p.usable() && self.verify::<P>(c, g.slot, ready, &key) {
-                    keys.program[i] = p.program();
-                    continue;
-                }
-            }
-            if search.more[i] {
-                let (hash, dead) = (keys.hash[i], &mut search.dead);
-                let (idx, program) = self.search_all(sub, g.slot, hash, &key, dead);
-                (keys.rule[i], keys.program[i]) = (idx, program);
-                left += usize::from(idx == 0);
-            } else {
-                left += 1;
-            }
+            left += usize::from(!self.is_there::<P>(keys, search, i, (sub, g.slot, ready)));
         }
         left
+    }
+
+    /// Verifies a packet's candidate, or looks further: is a rule for it in this subtable?
+    #[inline(always)]
+    fn is_there<P: Probe>(
+        &self,
+        keys: &mut Keys,
+        search: &mut Search,
+        i: usize,
+        (sub, slot, ready): (&Subtable, usize, P::Mask),
+    ) -> bool {
+        let (c, key) = (keys.rule[i], keys.get(i));
+        if c != 0 {
+            let p = self.store.payload(c);
+            if p.usable() && self.verify::<P>(c, slot, ready, &key) {
+                keys.program[i] = p.program();
+                return true;
+            }
+        }
+        if !search.more[i] {
+            return false;
+        }
+        let (hash, dead) = (keys.hash[i], &mut search.dead);
+        (keys.rule[i], keys.program[i]) = self.search_all(sub, slot, hash, &key, dead);
+        keys.rule[i] != 0
+    }
+
+    /// Looks the packets that are left up where others near them were found, each in subtables of its own.
+    #[inline(always)]
+    fn guess<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
+        for at in 0..search.groups.len() {
+            let g = search.groups[at];
+            if g.from == g.end || !self.partition(g.port).is_some_and(|p| p.guesses.on) {
+                continue;
+            }
+            for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
+                search.near[i] = self.guesses.get(keys.line.0[i][2]);
+            }
+            for n in 0..GUESSES {
+                self.by_guess::<P>(keys, search, at, n);
+            }
+        }
+    }
+
+    /// The `n`th guess of a group.
+    #[inline(always)]
+    fn by_guess<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search, at: usize, n: usize) {
+        let g = search.groups[at];
+        let sub = |slot: u8| self.subtables[usize::from(slot)].as_deref().filter(|_| slot > 0);
+        let mut visits = 0;
+        for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
+            if let Some(sub) = sub(search.near[i][n]) {
+                visits += 1;
+                keys.hash[i] = sub.hash(&keys.get(i));
+                sub.prefetch(keys.hash[i]);
+            }
+        }
+        for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
+            if let Some(sub) = sub(search.near[i][n]) {
+                (keys.rule[i], search.more[i]) = sub.candidate(keys.hash[i]);
+                self.prefetch_rule(keys.rule[i]);
+            }
+        }
+        let mut left = g.from;
+        for m in g.range() {
+            let i = usize::from(search.todo[m]);
+            search.todo[left] = i as u8;
+            let slot = usize::from(search.near[i][n]);
+            // SAFETY: the level's instructions are there.
+            let ready = unsafe { P::mask(&self.masks[slot]) };
+            let found = match sub(slot as u8) {
+                Some(sub) => self.is_there::<P>(keys, search, i, (sub, slot, ready)),
+                None => false,
+            };
+            left += usize::from(!found);
+        }
+        search.groups[at].end = left;
+        let hits = (g.end - left) as u64;
+        self.tally(g.port, Tally { visits, flow_hits: hits, ..Tally::default() });
+        if let Some(p) = &mut self.partitions[g.port] {
+            p.guesses.count(visits, hits);
+        }
     }
 
     /// Every place of a subtable where the rule of a key may be: its index and program, 0 when there is none.

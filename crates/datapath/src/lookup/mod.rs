@@ -2,6 +2,7 @@
 //! go through, this file what changes the table.
 
 mod find;
+mod guess;
 pub(crate) mod mask;
 mod partition;
 mod place;
@@ -18,6 +19,7 @@ use crate::parse::{Ext, Line};
 use crate::types::{PortLookup, Tri};
 use find::Search;
 use flow::{PortNo, at};
+use guess::Guesses;
 use mask::{FULL, Words};
 use packet::VECTOR;
 use partition::Partition;
@@ -130,6 +132,8 @@ pub(crate) struct Spot {
     pub slot: usize,
     masked: Words,
     hash: u64,
+    /// The packet's addresses.
+    near: u64,
     /// How many subtables had been opened: another in that place makes it worth nothing.
     opened: u64,
 }
@@ -184,6 +188,8 @@ pub(crate) struct Table {
     exhaustive: bool,
     /// Where masks were placed.
     places: Places,
+    /// Where flows near others are.
+    guesses: Guesses,
     /// Flows that came and were not stored.
     sight: Sight,
     /// Ports with rules, and masks with rules.
@@ -221,6 +227,7 @@ impl Table {
             partitions: Vec::new(),
             exhaustive: false,
             places: Places::new(),
+            guesses: Guesses::new(),
             sight: Sight::new(),
             ports: 0,
             used: 0,
@@ -333,7 +340,7 @@ impl Table {
         let masked: Words = std::array::from_fn(|w| key[w] & sub.mask[w]);
         let (line, ext) = lines(&masked);
         let hash = sub.hash(&KeyRef { line, ext: &ext, have: 7 });
-        Spot { slot, masked, hash, opened: self.opened }
+        Spot { slot, masked, hash, near: key[2], opened: self.opened }
     }
 
     /// Is this still where the decision belongs?
@@ -354,6 +361,7 @@ impl Table {
         let (line, ext) = lines(&spot.masked);
         let found = self.probe(spot.slot, spot.hash, &KeyRef { line, ext: &ext, have: 7 });
         let port = port_of(spot.masked[4]);
+        self.guesses.put(spot.near, spot.slot);
         if found.is_some() {
             self.tally(port.into(), Tally { resolved: 1, ..Tally::default() });
             self.partition_mut(port).hits[spot.slot] += 1;
@@ -514,7 +522,7 @@ impl Table {
         best.map(|(_, i)| i)
     }
 
-    /// Every 100 ms: rank, forget old hits, decide for each port about the cache, and its size.
+    /// Every 100 ms: rank, forget old hits, decide for each port about the cache.
     pub fn tune(&mut self, choice: Tri) {
         let mut recent = Tally::default();
         self.partitions.iter().flatten().for_each(|p| recent.add(p.recent));
@@ -526,25 +534,9 @@ impl Table {
             p.tune(choice, filling);
             self.cache_on |= p.cache_on && p.live > 0;
         }
-        if self.cache_on
-            && let Some(flows) = self.cache_size(&recent, pushed)
-        {
-            self.cache = Some(SigCache::new(flows));
+        if self.cache_on && self.cache.is_none() {
+            self.cache = Some(SigCache::new(self.store.capacity()));
         }
-    }
-
-    /// For how many flows a new cache should be, if there should be one.
-    fn cache_size(&self, recent: &Tally, pushed: u64) -> Option<usize> {
-        let most = self.store.capacity();
-        // To grow is to forget: a million flows should not have to.
-        let least = (self.live as usize * 4).clamp(most / 4, most);
-        let Some(room) = self.cache.as_ref().map(SigCache::flows) else { return Some(least) };
-        // A packet that is not in it costs as much as dozens that are; what those push out is some part of it.
-        let missed = recent.learned * 64 > recent.hits() && pushed * 256 > room as u64;
-        // What it knew is lost: better once than step by step.
-        let times = if recent.cache_hits * 2 < recent.hits() { 16 } else { 4 };
-        let short = room < self.live as usize * 2 || missed;
-        (short && room < most).then(|| (room * times).min(most).max(least))
     }
 
     /// What it says about each port that has rules.

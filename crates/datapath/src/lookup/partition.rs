@@ -1,6 +1,7 @@
 //! What a table keeps for each input port: which subtables have rules of it, and whether its packets go
 //! through the signature cache. One port's masks, flows and cache never cost another port's packets.
 
+use super::guess::Judge;
 use super::store::MASKS;
 use super::subtable::{Hasher, Subtable};
 use crate::types::{CacheState, PortLookup, Tri};
@@ -77,6 +78,7 @@ pub(super) struct Partition {
     /// In how many of `order` its packets are looked up: as far as that is likely to save a question to
     /// the pipeline, at most [`WALK`].
     pub walk: usize,
+    pub guesses: Judge,
     /// Decisions that were new, decayed.
     fresh: u64,
     /// Since the last judgement.
@@ -100,6 +102,7 @@ impl Partition {
             union: Hasher::new(&[0; 32], 0),
             cache_on: false,
             walk: WALK,
+            guesses: Judge::default(),
             fresh: 0,
             recent: Tally::default(),
             judged: Tally::default(),
@@ -164,6 +167,7 @@ impl Partition {
     /// most of what the cache learns finds an empty place there.
     pub fn tune(&mut self, choice: Tri, filling: bool) {
         self.walk = self.worth_a_visit();
+        self.guesses.judge();
         self.hits.iter_mut().for_each(|h| *h /= 2);
         self.fresh /= 2;
         let recent = std::mem::take(&mut self.recent);

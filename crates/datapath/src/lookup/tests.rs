@@ -144,24 +144,6 @@ fn a_decision_is_known_until_it_is_dead() {
     assert_eq!(t.take_dead(), [idx]);
 }
 
-#[test]
-fn the_cache_grows_only_when_packets_turn_it_over() {
-    let mut table = Table::new(1 << 20);
-    table.put(&[0; 32], &[0; 32], 1, 100).expect("room");
-    let mut flows = |learned: u64| {
-        for i in 0..learned {
-            table.cache.as_mut().unwrap().insert(fold(i), 1);
-        }
-        table.partitions[0].as_mut().unwrap().recent = Tally { learned, ..Tally::default() };
-        table.tune(Tri::On);
-        table.cache.as_ref().unwrap().flows()
-    };
-    let first = flows(0);
-    assert_eq!(flows(100), first);
-    assert_eq!(flows(first as u64 / 2), first, "there is room");
-    assert!(flows(4 * first as u64) > first);
-}
-
 /// A key of a port: `n` in word 2.
 fn of_port(port: u16, n: u64) -> Words {
     let mut k = [0; 32];

@@ -1,0 +1,123 @@
+//! Which subtable the flows near this one were in: a decision about a flow that was never seen mostly looks at the same
+//! bits as the one before it about the same neighbourhood, and probing one subtable costs much less than deciding.
+
+use super::fold;
+
+/// Entries; neighbourhoods share them.
+const ENTRIES: usize = 1 << 16;
+
+/// What makes a neighbourhood: 8 bits of the source and 24 of the destination, bytes 16 to 24 of a key.
+const NEAR: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0]);
+
+/// Guesses per packet at most.
+pub(super) const GUESSES: usize = 4;
+
+/// Guesses that say whether more are worth it.
+const ENOUGH: u64 = 256;
+/// One in so many must be right: deciding costs as much as so many probes.
+const PAYS: u64 = 8;
+/// A port whose flows are not guessed is tried again after so many judgements.
+const PATIENCE: u32 = 16;
+
+/// See the module: subtables by neighbourhood, the latest first; what they say must be checked.
+pub(super) struct Guesses {
+    near: Box<[[u8; GUESSES]]>,
+}
+
+impl Guesses {
+    pub fn new() -> Self {
+        Guesses { near: vec![[0; GUESSES]; ENTRIES].into() }
+    }
+
+    #[inline(always)]
+    fn entry(addresses: u64) -> usize {
+        (fold(addresses & NEAR) >> 48) as usize % ENTRIES
+    }
+
+    /// Where flows near these addresses (word 2 of a key) were; 0: nothing is known.
+    #[inline(always)]
+    pub fn get(&self, addresses: u64) -> [u8; GUESSES] {
+        self.near[Self::entry(addresses)]
+    }
+
+    /// A flow of these addresses was in this subtable.
+    pub fn put(&mut self, addresses: u64, slot: usize) {
+        let near = &mut self.near[Self::entry(addresses)];
+        let before = near.iter().position(|s| usize::from(*s) == slot).unwrap_or(GUESSES - 1);
+        near.copy_within(..before, 1);
+        near[0] = slot as u8;
+    }
+}
+
+/// Is guessing worth it for a port?
+#[derive(Clone, Copy)]
+pub(super) struct Judge {
+    pub on: bool,
+    wait: u32,
+    made: u64,
+    right: u64,
+}
+
+impl Default for Judge {
+    fn default() -> Self {
+        Judge { on: true, wait: 0, made: 0, right: 0 }
+    }
+}
+
+impl Judge {
+    /// So many guesses were made, and were right.
+    pub fn count(&mut self, made: u64, right: u64) {
+        self.made += made;
+        self.right += right;
+    }
+
+    /// Every now and then.
+    pub fn judge(&mut self) {
+        if !self.on {
+            self.wait -= 1;
+            self.on = self.wait == 0;
+        } else if self.made >= ENOUGH {
+            self.on = self.right * PAYS >= self.made;
+            self.wait = PATIENCE;
+        }
+        (self.made, self.right) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guesses_that_are_wrong_are_rarely_made() {
+        let mut j = Judge::default();
+        j.count(1000, 900);
+        j.judge();
+        assert!(j.on);
+        j.count(10, 0);
+        j.judge();
+        assert!(j.on, "ten say nothing");
+        let on = |right| {
+            let mut j = Judge::default();
+            (0..170)
+                .filter(|_| {
+                    let on = j.on;
+                    j.count(if on { 1000 } else { 0 }, right);
+                    j.judge();
+                    on
+                })
+                .count()
+        };
+        assert_eq!((on(0), on(500)), (10, 170));
+    }
+
+    #[test]
+    fn neighbours_are_known() {
+        let mut g = Guesses::new();
+        let of = |src: u8, net: u8, host: u8| u64::from_ne_bytes([10, src, 3, 4, 10, 5, net, host]);
+        assert_eq!(g.get(of(1, 1, 1)), [0; GUESSES]);
+        [7, 8, 7, 9, 10, 11, 8].iter().for_each(|slot| g.put(of(1, 1, *slot), usize::from(*slot)));
+        assert_eq!(g.get(of(9, 1, 9)), [8, 11, 10, 9]);
+        assert_eq!(g.get(of(1, 2, 1)), [0; GUESSES]);
+    }
+}
