@@ -1,5 +1,5 @@
 # An OVS-like daemon with the two generator ports, as the first process of a PID namespace: its end ends all.
-# Environment: GENERATOR SOURCE SINK CORE HELPER_CORE DAEMON OTHER_CONFIG (key=value ...) RULES (a file for ovs-ofctl
+# Environment: GENERATOR SOURCE SINK CORES (1 or 1,2 ...) HELPER_CORE DAEMON OTHER_CONFIG (key=value ...) RULES (a file for ovs-ofctl
 # add-flows) APPCTL (commands, one per line) GUESTS (how many) GUEST_PROGRAM ROLE (source: SOURCE is the guests')
 # PACKED MTU (of all ports; 0: the usual) WEFT_GUEST_BUFFER
 # TUNNEL (which of the generator's ports are in a bridge br-phy of their own, VXLAN between it and br0: none source sink both)
@@ -17,12 +17,14 @@ bare_guests() {
 }
 exec 3<&0
 touch log
+mask=0 queues=0
+for core in ${CORES//,/ }; do mask=$((mask | 1 << core)) queues=$((queues + 1)); done
 ip link set lo up
 quietly ovsdb-tool create conf.db /usr/share/openvswitch/vswitch.ovsschema
 quietly ovsdb-server --detach --no-chdir --pidfile -vconsole:off --remote=punix:"$PWD"/db.sock conf.db
 vsctl --no-wait init
 vsctl --no-wait set Open_vSwitch . other_config:dpdk-init=true other_config:dpdk-socket-mem=1024 \
-    other_config:pmd-cpu-mask="$(printf %x $((1 << CORE)))" \
+    other_config:pmd-cpu-mask="$(printf %x $mask)" \
     other_config:dpdk-extra="--no-pci --in-memory -d $GENERATOR"
 for pair in $OTHER_CONFIG; do vsctl --no-wait set Open_vSwitch . other_config:"$pair"; done
 quietly "$DAEMON" --detach --no-chdir --pidfile -vconsole:off --log-file="$PWD"/log unix:"$PWD"/db.sock
@@ -100,7 +102,8 @@ if [ "$GUESTS" -gt 0 ]; then
     vsctl "${up[@]}"
 fi
 add_dpdk() {
-    vsctl add-port $4 $1 -- set interface $1 type=dpdk ofport_request=$2 options:dpdk-devargs=\""$3"\" "${mtu[@]}"
+    vsctl add-port $4 $1 -- set interface $1 type=dpdk ofport_request=$2 options:dpdk-devargs=\""$3"\" \
+        options:n_rxq=$queues "${mtu[@]}"
     error=$(ovs-vsctl get interface $1 error)
     [ "$error" = "[]" ] || { echo "$1: $error" >&2; exit 1; }
 }

@@ -1,7 +1,7 @@
 # testpmd between the two generator ports, as the first process of a PID namespace: its end ends all.
 # With a guest (GUESTS=1) between a generator port and a vhost port: what the bare library costs; what an echoing guest
 # sends leaves by SOURCE.
-# Environment: GENERATOR SOURCE SINK CORE MODE HELPER_CORE GUESTS GUEST_PROGRAM ROLE PACKED MTU WEFT_GUEST_BUFFER
+# Environment: GENERATOR SOURCE SINK CORES (1 or 1,2 ...) MODE HELPER_CORE GUESTS GUEST_PROGRAM ROLE PACKED MTU WEFT_GUEST_BUFFER
 set -eu
 exec 3<&0
 mkfifo commands
@@ -29,8 +29,11 @@ if [ "$GUESTS" = 1 ]; then
     done
 fi
 [ "$MTU" = 0 ] || large=(--mbuf-size=$((MTU + 512)) --max-pkt-len=$((MTU + 18)))
-dpdk-testpmd -l "$HELPER_CORE,$CORE" --in-memory --no-pci --no-telemetry -d "$GENERATOR" "${vdevs[@]}" \
-    -- -i --nb-cores=1 --forward-mode="$MODE" --auto-start --no-lsc-interrupt --total-num-mbufs=32768 \
+# Its main thread does not forward: it is thread 0, on the core for the rest.
+lcores="0@$HELPER_CORE" queues=0
+for core in ${CORES//,/ }; do queues=$((queues + 1)) lcores+=",$queues@$core"; done
+dpdk-testpmd --lcores "$lcores" --in-memory --no-pci --no-telemetry -d "$GENERATOR" "${vdevs[@]}" \
+    -- -i --nb-cores=$queues --rxq=$queues --txq=$queues --forward-mode="$MODE" --auto-start --no-lsc-interrupt --total-num-mbufs=32768 \
     ${large[@]+"${large[@]}"} <&4 >log 2>&1 &
 until grep -q 'packet forwarding' log; do
     kill -0 $! || { tail -n 3 log >&2; exit 1; }

@@ -11,7 +11,7 @@ macro_rules! files {
     };
 }
 
-const FILES: &[(&str, &str)] = files!["generator" "quick" "000-deployment" "001-scaling" "002-p2p" "002-pvp" "003-l2" "003-vxlan" "004-copy" "cliffs" "latency" "guests" "vxlan"];
+const FILES: &[(&str, &str)] = files!["generator" "quick" "000-deployment" "001-scaling" "002-p2p" "002-pvp" "003-l2" "003-vxlan" "004-copy" "cliffs" "latency" "guests" "vxlan" "cores"];
 
 /// One experiment: cases that each system goes through.
 #[derive(Clone, Debug, Deserialize)]
@@ -70,6 +70,9 @@ pub struct Case {
     /// Guests that the rules deliver to; none: port to port.
     #[serde(default)]
     pub guests: u32,
+    /// Cores that forward, each with a receive queue of the source of its own.
+    #[serde(default = "one_core")]
+    pub cores: usize,
     /// Where VXLAN ends or begins.
     #[serde(default)]
     pub tunnel: Tunnel,
@@ -152,6 +155,10 @@ impl Role {
 
 fn one() -> f64 {
     1.0
+}
+
+fn one_core() -> usize {
+    1
 }
 
 fn three_seconds() -> f64 {
@@ -261,6 +268,9 @@ impl Experiment {
             ensure!(!sends || guests > 0, "case '{}': who is to send?", case.name);
             let ends = matches!(case.tunnel, Tunnel::Source | Tunnel::Sink);
             ensure!(!ends || guests == 0, "case '{}': guests are behind both ports", case.name);
+            ensure!((1..=16).contains(&case.cores), "case '{}': 1 to 16 cores forward", case.name);
+            let spare = case.cores == 1 || (guests == 0 && !case.search);
+            ensure!(spare, "case '{}': several cores forward from port to port only", case.name);
             ensure!(guests <= 64, "case '{}': at most 64 guests are possible", case.name);
         }
         experiment.cases = experiment.cases.iter().flat_map(Case::expand).collect();
@@ -311,6 +321,7 @@ mod tests {
         assert!(short("full = true").unwrap().cases.is_empty());
         assert!(short("role = \"source\"").is_err());
         assert!(short("guest_counts = [1]").is_err());
+        assert!(short("cores = 2\nguests = 1").is_err());
         let text = "title = \"t\"\nsystems = []\n[[case]]\nname = \"a\"\nsource = \"flows={guests}\"\n\
                     guest_counts = [1, 8]\nshort_guest_counts = [8]\n";
         let cases = Experiment::parse(text, true).unwrap().cases;

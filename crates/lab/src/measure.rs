@@ -15,6 +15,7 @@ use crate::system::{Programs, Running, Setup, System};
 use crate::warm::{Warm, warm_up};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,7 +61,7 @@ pub struct Sample {
     pub packets: u64,
     /// Packets that came.
     pub received: u64,
-    /// CPU time of the forwarding thread, ns.
+    /// CPU time of the forwarding threads, ns.
     pub cpu_ns: u64,
     /// Wall time, ns.
     pub wall_ns: u64,
@@ -204,8 +205,7 @@ pub(crate) fn prepare(
     build: bool,
 ) -> Result<(Vec<System>, Programs)> {
     let root = &options.root;
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    if cores < 2 {
+    if cores() < 2 {
         bail!("two cores are needed: one forwards, the other does the rest");
     }
     let native = match systems.iter().any(System::is_native) {
@@ -234,6 +234,10 @@ pub(crate) fn prepare(
         bail!("none of these systems is on this machine");
     }
     Ok((systems, programs))
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
 /// What a script prints: the path of what it built.
@@ -296,16 +300,16 @@ impl Slice {
         }
     }
 
-    /// Had the forwarding thread its core?
-    fn undisturbed(&self) -> bool {
-        self.cpu_ns as f64 >= self.wall_ns as f64 * PRESENT
+    /// Had the forwarding threads their cores?
+    fn undisturbed(&self, cores: usize) -> bool {
+        self.cpu_ns as f64 >= (self.wall_ns * cores as u64) as f64 * PRESENT
     }
 }
 
 /// The sum of the slices that count, and how many these are: the undisturbed ones, but all if they are less than half.
-fn counted(slices: &[Slice]) -> (Slice, u32) {
+fn counted(slices: &[Slice], cores: usize) -> (Slice, u32) {
     let sum = |all: &[Slice]| all.iter().copied().fold(Slice::default(), Slice::and);
-    let good: Vec<_> = slices.iter().copied().filter(Slice::undisturbed).collect();
+    let good: Vec<_> = slices.iter().copied().filter(|s| s.undisturbed(cores)).collect();
     match good.len() * 2 < slices.len() {
         true => (sum(slices), slices.len() as u32),
         false => (sum(&good), good.len() as u32),
@@ -328,8 +332,11 @@ pub(crate) fn folder() -> PathBuf {
     std::env::temp_dir().join(format!("weft-lab-{}", std::process::id()))
 }
 
-pub(crate) fn last_core() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get()) - 1
+/// The last `n` cores of the machine, which are to forward.
+pub(crate) fn last_cores(n: usize) -> Result<Range<usize>> {
+    let all = cores();
+    let first = all.checked_sub(n).with_context(|| format!("this machine has {all} cores"))?;
+    Ok(first..all)
 }
 
 /// Starts a system, waits for the first packet that comes through, and begins to change rules if the case says so.
@@ -358,7 +365,7 @@ fn sample(
     programs: &Programs,
 ) -> Result<Sample> {
     let starting = Instant::now();
-    let setup = Setup { case, rules, core: last_core(), programs, validate: false };
+    let setup = Setup { case, rules, cores: last_cores(case.cores)?, programs, validate: false };
     let (running, churn) = begin(system, &setup)?;
     let changes = || churn.as_ref().map_or(0, Churn::acknowledged);
     let warm = warm_up(&running, system, case.warm)?;
@@ -366,7 +373,7 @@ fn sample(
     let looks = watch(&running, seconds)?;
     let changes_after = changes();
     let slices: Vec<_> = looks.windows(2).map(|l| l[0].until(&l[1])).collect();
-    let (Slice { packets, received, cpu_ns, wall_ns }, good) = counted(&slices);
+    let (Slice { packets, received, cpu_ns, wall_ns }, good) = counted(&slices, case.cores);
     if packets == 0 {
         bail!("no packet came through any more");
     }
@@ -400,9 +407,10 @@ mod tests {
     #[test]
     fn disturbed_slices_do_not_count_unless_most_are() {
         let slice = |cpu_ns| Slice { packets: 1, received: 2, cpu_ns, wall_ns: 100 };
-        let (sum, n) = counted(&[100, 90, 97].map(slice));
+        let (sum, n) = counted(&[100, 90, 97].map(slice), 1);
         assert_eq!((sum.packets, sum.received, sum.cpu_ns, sum.wall_ns, n), (2, 4, 197, 200, 2));
-        let (sum, n) = counted(&[100, 90, 60].map(slice));
+        let (sum, n) = counted(&[100, 90, 60].map(slice), 1);
+        assert_eq!(counted(&[200, 100, 200].map(slice), 2).1, 2);
         assert_eq!((sum.packets, sum.cpu_ns, n), (3, 250, 3));
     }
 }

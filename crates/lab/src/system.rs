@@ -6,6 +6,7 @@ use crate::rules::RuleSet;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -87,8 +88,8 @@ pub struct Setup<'a> {
     pub case: &'a Case,
     /// Rules of the switch, and flows that hit them.
     pub rules: &'a RuleSet,
-    /// The core that forwards.
-    pub core: usize,
+    /// The cores that forward.
+    pub cores: Range<usize>,
     /// What to start.
     pub programs: &'a Programs,
     /// Weft compares what it does with its twins.
@@ -151,7 +152,8 @@ impl System {
         c.args(["bash", "-c", script]);
         c.env("DAEMON", self.path(setup.programs));
         c.env("GENERATOR", &setup.programs.generator);
-        c.env("CORE", setup.core.to_string()).env("HELPER_CORE", helper(setup.core).to_string());
+        let cores: Vec<_> = setup.cores.clone().map(|core| core.to_string()).collect();
+        c.env("CORES", cores.join(",")).env("HELPER_CORE", helper(&setup.cores).to_string());
         if self.ceiling() {
             c.env("MODE", self.setting);
         } else {
@@ -204,11 +206,13 @@ impl System {
         c.current_dir(&dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         end_with_us(&mut c);
         let child = c.spawn().context("unshare")?;
-        let mut running = Running { child, dir, made, taken, thread: PathBuf::new() };
+        let mut running = Running { child, dir, made, taken, threads: Vec::new() };
         running.wait_until_ready()?;
         let thread = if self.ceiling() { "rte-worker" } else { "pmd-c" };
-        running.thread = find_thread(running.child.id() as i32, thread)
-            .with_context(|| format!("no thread {thread}* in {}", self.name))?;
+        running.threads = find_threads(running.child.id() as i32, thread);
+        if running.threads.len() != setup.cores.len() {
+            bail!("{} threads {thread}* in {}", running.threads.len(), self.name);
+        }
         Ok(running)
     }
 }
@@ -246,9 +250,12 @@ fn has_avx512() -> bool {
     info.contains(" avx512f ") && info.contains(" avx512vbmi ")
 }
 
-/// The core for everything that does not forward.
-fn helper(core: usize) -> usize {
-    usize::from(core == 0)
+/// The core for everything that does not forward; the first one where all do.
+fn helper(cores: &Range<usize>) -> usize {
+    match cores.start {
+        0 if !cores.contains(&1) => 1,
+        _ => 0,
+    }
 }
 
 /// The child is not reached by Ctrl-C (we clean up), and is killed if we are.
@@ -272,7 +279,7 @@ pub struct Running {
     pub made: PathBuf,
     /// Counters of the port that takes them.
     pub taken: PathBuf,
-    thread: PathBuf,
+    threads: Vec<PathBuf>,
 }
 
 impl Running {
@@ -308,10 +315,13 @@ impl Running {
         unsafe { libc::poll(&raw mut poll, 1, 0) != 0 }
     }
 
-    /// CPU time of the forwarding thread, ns.
+    /// CPU time of all forwarding threads, ns.
     pub fn cpu_ns(&self) -> Result<u64> {
-        let text = fs::read_to_string(self.thread.join("schedstat"))?;
-        text.split(' ').next().and_then(|n| n.parse().ok()).context("schedstat")
+        let of = |thread: &PathBuf| {
+            let text = fs::read_to_string(thread.join("schedstat"))?;
+            text.split(' ').next().and_then(|n| n.parse::<u64>().ok()).context("schedstat")
+        };
+        self.threads.iter().map(of).sum()
     }
 }
 
@@ -347,20 +357,16 @@ fn children(task: &Path) -> Vec<i32> {
     text.split_whitespace().filter_map(|c| c.parse().ok()).collect()
 }
 
-/// The /proc directory of the first thread so named among a process's descendants.
-fn find_thread(pid: i32, name: &str) -> Option<PathBuf> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    for task in tasks.flatten().map(|t| t.path()) {
+/// The /proc directories of threads so named among a process and its descendants.
+fn find_threads(pid: i32, name: &str) -> Vec<PathBuf> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    let of = |task: PathBuf| {
         let comm = fs::read_to_string(task.join("comm")).unwrap_or_default();
-        if comm.starts_with(name) {
-            return Some(task);
-        }
-        let found = children(&task).into_iter().find_map(|c| find_thread(c, name));
-        if found.is_some() {
-            return found;
-        }
-    }
-    None
+        let below = children(&task).into_iter().flat_map(|c| find_threads(c, name));
+        let below: Vec<_> = below.collect();
+        comm.starts_with(name).then_some(task).into_iter().chain(below)
+    };
+    tasks.flatten().map(|t| t.path()).flat_map(of).collect()
 }
 
 #[cfg(test)]

@@ -96,9 +96,9 @@ pub fn validate(name: &str, options: &Options) -> Result<PathBuf> {
 
 fn one(case: &Case, weft: &System, seconds: f64, programs: &Programs) -> Result<Compared> {
     let rules: RuleSet = case.rules.build()?;
-    let core = measure::last_core();
+    let cores = measure::last_cores(case.cores)?;
     let (running, churn) =
-        begin(weft, &Setup { case, rules: &rules, core, programs, validate: true })?;
+        begin(weft, &Setup { case, rules: &rules, cores, programs, validate: true })?;
     pause(seconds)?;
     drop(churn);
     let socket = control_socket(&running.dir)?;
