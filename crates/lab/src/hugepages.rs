@@ -71,7 +71,9 @@ fn lock() -> Result<File> {
     loop {
         let file = File::create(LOCK).with_context(|| LOCK.to_string())?;
         // SAFETY: no memory is involved; the descriptor is ours and outlives the call.
-        unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
+            return Err(std::io::Error::last_os_error()).context(LOCK);
+        }
         if fs::metadata(LOCK).is_ok_and(|m| file.metadata().is_ok_and(|f| f.ino() == m.ino())) {
             return Ok(file);
         }

@@ -80,7 +80,7 @@ impl Results {
             out.push_str(FOUND);
             for (row, cell, f) in cells.iter().filter_map(|(r, c)| Some((r, c, c.found()?))) {
                 let [lax, paper, none] = f.mpps.map(significant);
-                let [half, most] = f.latency_us.map(|l| l.map(|us| format!("{us:.0}")).join(" / "));
+                let [half, most] = f.latency_us.map(|l| l.map(|us| format!("{us:.1}")).join(" / "));
                 let _ = writeln!(
                     out,
                     "| {} | {} | {none} | {paper} | {lax} | {half} | {most} |",
