@@ -25,15 +25,20 @@ struct Compared {
 }
 
 impl Compared {
-    /// From what `dpif-netdev/pmd-perf-show` prints.
+    /// From what `dpif-netdev/pmd-perf-show` prints: all threads together.
     fn read(show: &str) -> Option<Self> {
-        let line = show.lines().find_map(|l| l.trim_start().strip_prefix("Validated:"))?;
+        let lines = show.lines().filter_map(|l| l.trim_start().strip_prefix("Validated:"));
+        let each: Vec<_> = lines.map(Compared::of_thread).collect::<Option<_>>()?;
+        each.into_iter().reduce(|a, b| Compared {
+            of: std::array::from_fn(|i| a.of[i] + b.of[i]),
+            differences: a.differences + b.differences,
+        })
+    }
+
+    fn of_thread(line: &str) -> Option<Self> {
         let number = |mark: &str| {
-            let digits: String = line[line.find(mark)? + mark.len()..]
-                .chars()
-                .take_while(char::is_ascii_digit)
-                .collect();
-            digits.parse().ok()
+            let behind = &line[line.find(mark)? + mark.len()..];
+            behind.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
         };
         let mut of = [0; 4];
         for (n, kind) in of.iter_mut().zip(KINDS) {
@@ -46,11 +51,8 @@ impl Compared {
     fn missing(&self, case: &Case) -> Vec<&'static str> {
         let ends =
             matches!(case.tunnel, Tunnel::Source | Tunnel::Both) && case.role != Role::Source;
-        let expected = KINDS.iter().filter(|k| ends || **k != "decapsulation");
-        expected
-            .filter(|k| self.of[KINDS.iter().position(|x| x == *k).unwrap_or(0)] == 0)
-            .copied()
-            .collect()
+        let none = KINDS.into_iter().zip(self.of).filter(|(_, n)| *n == 0);
+        none.map(|(kind, _)| kind).filter(|kind| ends || *kind != "decapsulation").collect()
     }
 }
 
@@ -130,6 +132,8 @@ mod tests {
         let show = "  Rx packets: 5\n  Validated:  100  (parse 50, lookup 30, decapsulation 0, act 20, differences 2)\n";
         let compared = Compared::read(show).unwrap();
         assert_eq!(compared, Compared { of: [50, 30, 0, 20], differences: 2 });
+        let both = Compared::read(&show.repeat(2)).unwrap();
+        assert_eq!(both, Compared { of: [100, 60, 0, 40], differences: 4 });
         assert_eq!(Compared::read("  Rx packets: 5\n"), None);
         let mut case = Experiment::load("vxlan", false).unwrap().cases.remove(0);
         assert_eq!(compared.missing(&case), ["decapsulation"]);
