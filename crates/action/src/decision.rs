@@ -20,6 +20,13 @@ pub trait Pipeline: Send + Sync {
     fn resolve_all(&self, requests: &[Request<'_>], out: &mut [Decision]) {
         requests.iter().zip(out).for_each(|(request, out)| self.resolve(request, out));
     }
+
+    /// Decides about these packets alone, at most 32, where that is simple: bit i of the answer says that packet i is
+    /// decided about as [`Pipeline::resolve`] would. Their decisions ([`Decision::begin`]) have no effects, and what is
+    /// in `mask` means nothing; nor does what is in the other decisions. Lines 4 and 5 of the keys are used.
+    fn resolve_once(&self, _keys: &mut [Key], _out: &mut [Decision]) -> u32 {
+        0
+    }
 }
 
 /// A packet to decide about.
@@ -55,6 +62,11 @@ impl Decision {
     /// Ready for the next request, keeping the buffers.
     pub fn clear(&mut self) {
         self.mask = Mask::ZERO;
+        self.begin();
+    }
+
+    /// As [`Decision::clear`], for who does not ask for the mask.
+    pub fn begin(&mut self) {
         self.ops.clear();
         self.drop = None;
         self.credits.clear();

@@ -33,6 +33,7 @@
 //! - [`Linear`] defines what is right.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod batch;
 mod chain;
 mod filter;
 mod grid;
@@ -55,6 +56,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use flow::{Key, Mask};
 use sync::{Domain, Published};
 
+pub use batch::BATCH;
 use chain::Handle;
 use grid::Grid;
 pub use linear::Linear;

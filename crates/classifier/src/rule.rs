@@ -10,7 +10,7 @@ use flow::{Key, Mask, WORDS, at};
 pub const NEVER: u64 = u64::MAX;
 
 /// The set of words with at least one bit in a mask; bit `i` stands for word `i`.
-fn significant(mask: &Mask) -> u64 {
+pub(crate) fn significant(mask: &Mask) -> u64 {
     (0..WORDS).filter(|&i| mask.words[i] != 0).fold(0, |map, i| map | 1 << i)
 }
 
@@ -226,6 +226,28 @@ impl<T> Rule<T> {
     #[inline]
     pub(crate) fn agrees(&self, key: &Key, steps: &[Step]) -> bool {
         steps.iter().all(|s| (key.words[s.word as usize] ^ self.word(s.word)) & s.mask == 0)
+    }
+
+    /// The words that the mask touches.
+    #[inline]
+    pub(crate) fn looks_at(&self) -> u64 {
+        self.map
+    }
+
+    /// As [`Rule::agrees`], of all bits of a subtable's mask, which is given by words: `masks` are those of the words in `map`.
+    #[inline]
+    pub(crate) fn agrees_by_words(
+        &self,
+        key: &Key,
+        map: u64,
+        masks: &[(u8, u64)],
+        steps: &[Step],
+    ) -> bool {
+        if self.map != map {
+            return self.agrees(key, steps);
+        }
+        let words = masks.iter().zip(&self.words[..]);
+        words.fold(0, |d, ((i, m), w)| d | (key.words[usize::from(*i)] ^ w) & m) == 0
     }
 
     /// As [`Rule::matches`]; marks the bits that decided: all of the mask if it matches, else one in

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use flow::{Key, Mask};
 use sync::{Domain, Published};
 
+use crate::batch::{BATCH, Batch};
 use crate::chain::{self, Handle, chain};
 use crate::hash::Secret;
 use crate::merge;
 use crate::prefixes::{self, Lengths, Prefixes};
 use crate::priorities::Priorities;
-use crate::rule::{Rule, Shape};
+use crate::rule::{Rule, Shape, bits};
 use crate::slots::Slots;
 use crate::stage::{Step, steps};
 
@@ -28,6 +29,9 @@ pub(crate) struct Subtable<T: Send + Sync + 'static> {
     pub mask: Mask,
     secret: Secret,
     steps: Box<[Step]>,
+    /// The words of the mask, and which those are.
+    words: Box<[(u8, u64)]>,
+    map: u64,
     /// Where each stage ends in `steps`; the last one is `steps.len()`.
     stages: Box<[usize]>,
     /// The step that looks at the IPv4 addresses, if they are matched by prefix; else past all.
@@ -67,7 +71,9 @@ impl<T: Send + Sync + 'static> Subtable<T> {
         let by_prefix = lengths != Lengths::default();
         let addresses = word.filter(|_| by_prefix).unwrap_or(steps.len());
         let secret = Secret::get();
-        Subtable { mask, secret, steps, stages, addresses, lengths, by_prefix, slots }
+        let words = bits(shape.map).zip(&shape.masks).map(|(i, m)| (i as u8, *m)).collect();
+        let map = shape.map;
+        Subtable { mask, secret, steps, words, map, stages, addresses, lengths, by_prefix, slots }
     }
 
     /// The first rule of the chain that `key` belongs to which is wanted; marks in `wildcards` the
@@ -128,6 +134,45 @@ impl<T: Send + Sync + 'static> Subtable<T> {
         (unsafe { slots.find(hash, |rule| rule.agrees(key, &self.steps)) }, from)
     }
 
+    /// Puts rules that are better than what is known of these keys so far in its place.
+    ///
+    /// # Safety
+    /// As [`Published::read`].
+    pub unsafe fn lookup_all<'a>(&'a self, batch: &mut Batch<'_, 'a, T>) {
+        // SAFETY: the caller's promise.
+        let slots = unsafe { self.slots.read() };
+        let mut hashes = [0; BATCH];
+        for (hash, key) in hashes.iter_mut().zip(batch.keys) {
+            *hash = self.hash(key);
+            slots.prefetch(*hash);
+        }
+        if slots.size() >= FAR {
+            hashes[..batch.keys.len()].iter().for_each(|hash| slots.prefetch_rule(*hash));
+        }
+        batch.looked |= self.map;
+        for (i, (key, hash)) in batch.keys.iter().zip(hashes).enumerate() {
+            let same =
+                |rule: &Rule<T>| rule.agrees_by_words(key, self.map, &self.words, &self.steps);
+            let least = batch.least(i);
+            // SAFETY: the caller's promise.
+            let mut rules = unsafe { chain(slots.find(hash, same)) };
+            while let Some(rule) = rules.next().filter(|r| u32::from(r.priority()) >= least) {
+                batch.looked |= rule.looks_at();
+                if rule.visible(batch.version) && rule.matches(key) {
+                    batch.best[i] = Some(rule);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The hash of the whole masked key.
+    #[inline]
+    fn hash(&self, key: &Key) -> u64 {
+        let mix = |h, s: &Step| self.secret.mix(h, key.words[usize::from(s.word)] & s.mask);
+        self.steps.iter().fold(self.secret.start(), mix)
+    }
+
     /// Asks for the memory that looking these keys up will read: slots first, then the rules there.
     ///
     /// # Safety
@@ -141,11 +186,7 @@ impl<T: Send + Sync + 'static> Subtable<T> {
         for keys in keys.chunks(AT_ONCE) {
             let mut hashes = [0; AT_ONCE];
             for (hash, key) in hashes.iter_mut().zip(keys) {
-                let start = self.secret.start();
-                *hash = self
-                    .steps
-                    .iter()
-                    .fold(start, |h, s| self.secret.mix(h, key.words[s.word as usize] & s.mask));
+                *hash = self.hash(key);
                 slots.prefetch(*hash);
             }
             hashes[..keys.len()].iter().for_each(|hash| slots.prefetch_rule(*hash));

@@ -443,6 +443,8 @@ pub struct PortLookup {
     pub cache_hits: u64,
     /// Is the signature cache used, and why?
     pub cache: CacheState,
+    /// Are packets of its new flows only decided about, because these hardly ever come back?
+    pub direct: bool,
 }
 
 /// What the cost model says about one port's use of the signature cache.
@@ -533,6 +535,8 @@ perf! {
     subtable_lookups,
     /// Decided by the pipeline.
     misses,
+    /// Of them, those about which nothing was asked but what to do with them.
+    direct,
     /// Cycles the pipeline took.
     miss_cycles,
     /// Decisions stored.

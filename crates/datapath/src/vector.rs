@@ -3,6 +3,7 @@
 mod act;
 mod credit;
 mod decapsulate;
+mod direct;
 mod find;
 mod gather;
 mod miss;
@@ -59,7 +60,8 @@ pub(crate) struct Vector {
     passing: Vec<u32>,
     /// What they are credited with.
     passed: credit::Passing,
-    asked: Box<miss::Asked>,
+    asked: Option<Box<miss::Asked>>,
+    strangers: Option<Box<direct::Strangers>>,
     pipeline: Arc<dyn Pipeline>,
     reports: Producer<Report>,
     /// Reports that found the ring full.
@@ -107,7 +109,8 @@ impl Vector {
             programs: Programs::default(),
             passing: Vec::new(),
             passed: credit::Passing::default(),
-            asked: Box::default(),
+            asked: Some(Box::default()),
+            strangers: Some(Box::default()),
             pipeline,
             reports,
             late: VecDeque::new(),

@@ -92,6 +92,17 @@ impl Table {
         unsafe { self.rules.lookup(key, version, wc) }
     }
 
+    /// The best rules for some keys, at most [`classifier::BATCH`]; says which words of keys were looked at, a bit each.
+    pub fn lookup_all<'a>(
+        &'a self,
+        keys: &[&Key],
+        version: u64,
+        found: &mut [Option<&'a FlowRule>],
+    ) -> u64 {
+        // SAFETY: as in `lookup`.
+        unsafe { self.rules.lookup_all(keys, version, found) }
+    }
+
     /// Asks the memory for what looking these keys up will read.
     pub fn prepare(&self, keys: &[&Key]) {
         // SAFETY: as in `lookup`.

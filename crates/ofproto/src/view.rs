@@ -63,7 +63,9 @@ impl World {
         Ok((self.bridge(bridge).ok_or(Drop::NoPort)?, of_port))
     }
 
-    fn by_dp_port(&self, port: PortNo) -> Option<(&BridgeView, OfPort)> {
+    /// Where a packet of a datapath port enters that is no tunnel's.
+    #[inline]
+    pub fn by_dp_port(&self, port: PortNo) -> Option<(&BridgeView, OfPort)> {
         let (bridge, of_port) = (*self.dp_ports.get(usize::from(port))?)?;
         Some((self.bridge(bridge)?, of_port))
     }

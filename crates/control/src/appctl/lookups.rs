@@ -29,12 +29,13 @@ fn line(name: &str, p: &PortLookup) -> String {
     let per = |n: u64| n as f64 / p.lookups.max(1) as f64;
     format!(
         "  port: {name:<16}  flows: {}  masks: {}  visits per lookup: {:.2}  cached: {:.1} %\n    \
-         signature cache {}\n",
+         signature cache {}\n    new flows: {}\n",
         p.flows,
         p.masks,
         per(p.visits),
         per(p.cache_hits) * 100.0,
-        reason(&p.cache)
+        reason(&p.cache),
+        if p.direct { "direct, hardly any come back" } else { "stored" },
     )
 }
 

@@ -131,8 +131,18 @@ impl Table {
         if search.groups.iter().any(|g| g.unknown > g.from) {
             self.learn(keys, &search.groups, &unknown);
         }
+        self.tally_vain(&search.groups);
         search.rest(todo);
         self.search = Some(search);
+    }
+
+    /// Counts the visits of packets that found nothing.
+    fn tally_vain(&mut self, groups: &[Group]) {
+        for g in groups.iter().filter(|g| g.from < g.end) {
+            let visits = self.partition(g.port).map_or(0, |p| self.visited(p).len());
+            let vain = (visits * (g.end - g.from)) as u64;
+            self.tally(g.port, Tally { vain, ..Tally::default() });
+        }
     }
 
     /// What the cache hashes of a port's keys, if its packets go through the cache.
@@ -388,7 +398,8 @@ impl Table {
         }
         search.groups[at].end = left;
         let hits = (g.end - left) as u64;
-        self.tally(g.port, Tally { visits, flow_hits: hits, ..Tally::default() });
+        let vain = visits - hits;
+        self.tally(g.port, Tally { visits, vain, flow_hits: hits, ..Tally::default() });
         if let Some(p) = &mut self.partitions[g.port] {
             p.guesses.count(visits, hits);
         }

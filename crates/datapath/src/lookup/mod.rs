@@ -1,6 +1,7 @@
 //! Step 3, lookup: signature cache, then megaflow table; what is left is a miss. `find.rs` is what packets
 //! go through, this file what changes the table.
 
+mod direct;
 mod find;
 mod guess;
 pub(crate) mod mask;
@@ -207,6 +208,8 @@ pub(crate) struct Table {
     cache: Option<SigCache>,
     /// Some port's packets go through the cache.
     pub cache_on: bool,
+    /// Some port is in direct mode.
+    pub direct: bool,
     pub level: Level,
     /// Its `dead`: dead rules met by lookups since `take_dead`.
     search: Option<Box<Search>>,
@@ -240,6 +243,7 @@ impl Table {
             secret,
             cache: None,
             cache_on: false,
+            direct: false,
             level: Level::preferred(),
             search: Some(Box::new(Search::new())),
             tally: Tally::default(),
@@ -364,22 +368,43 @@ impl Table {
         self.guesses.put(spot.near, spot.slot);
         if found.is_some() {
             self.tally(port.into(), Tally { resolved: 1, ..Tally::default() });
-            self.partition_mut(port).hits[spot.slot] += 1;
+            let p = self.partition_mut(port);
+            p.hits[spot.slot] += p.direct.stands_for();
+            p.direct.asked(p.cache_on);
         } else {
             self.partition_mut(port).decided();
         }
         found
     }
 
+    /// Shall nothing but what to do be asked about this packet, which was not found?
+    #[inline]
+    pub fn goes_direct(&self, key: &KeyRef<'_>) -> bool {
+        let p = self.partitions.get(usize::from(port_of(key.line[4])));
+        p.and_then(Option::as_deref).is_some_and(|p| p.direct.takes(key))
+    }
+
+    /// So it was; did the pipeline answer?
+    #[inline]
+    pub fn went_direct(&mut self, key: &KeyRef<'_>, answered: bool) {
+        let p = self.partition_mut(port_of(key.line[4]));
+        p.direct.went(answered);
+        if answered {
+            p.decided();
+        }
+    }
+
     /// What is known of the worth of storing this flow.
     pub fn worth(&mut self, spot: &Spot) -> Worth {
-        let p = &self.partitions[usize::from(port_of(spot.masked[4]))];
-        match p.as_deref().filter(|p| p.pressed()) {
-            None => Worth::Spare,
-            Some(_) if !self.sight.again(spot.hash) => Worth::New,
-            Some(p) if p.pays(spot.slot) => Worth::Seen,
-            Some(_) => Worth::Hidden,
-        }
+        let p = &mut self.partitions[usize::from(port_of(spot.masked[4]))];
+        let Some(p) = p.as_deref_mut().filter(|p| p.pressed()) else { return Worth::Spare };
+        let worth = match self.sight.again(spot.hash) {
+            false => Worth::New,
+            true if p.pays(spot.slot) => Worth::Seen,
+            true => Worth::Hidden,
+        };
+        p.direct.asked(worth == Worth::Seen);
+        worth
     }
 
     /// The rule for a packet in one of these subtables, and its program.
@@ -528,11 +553,12 @@ impl Table {
         self.partitions.iter().flatten().for_each(|p| recent.add(p.recent));
         let pushed = self.cache.as_mut().map_or(0, SigCache::take_replaced) as u64;
         let filling = pushed * 4 < recent.learned;
-        self.cache_on = false;
+        (self.cache_on, self.direct) = (false, false);
         for p in self.partitions.iter_mut().flatten() {
             p.reorder(&self.subtables, self.secret);
             p.tune(choice, filling);
             self.cache_on |= p.cache_on && p.live > 0;
+            self.direct |= p.direct.on;
         }
         if self.cache_on && self.cache.is_none() {
             self.cache = Some(SigCache::new(self.store.capacity()));

@@ -1,6 +1,7 @@
 //! What a table keeps for each input port: which subtables have rules of it, and whether its packets go
 //! through the signature cache. One port's masks, flows and cache never cost another port's packets.
 
+use super::direct::Direct;
 use super::guess::Judge;
 use super::store::MASKS;
 use super::subtable::{Hasher, Subtable};
@@ -28,6 +29,8 @@ pub(crate) struct Tally {
     pub cache_hits: u64,
     pub flow_hits: u64,
     pub visits: u64,
+    /// Of them those by packets that found nothing.
+    pub vain: u64,
     /// Packets that the cache, being on, did not know.
     pub learned: u64,
     /// Packets whose rule was found by asking the pipeline.
@@ -40,23 +43,25 @@ const PRESSED: u64 = 1024;
 /// Subtables that a packet is looked up in at most.
 pub(super) const WALK: usize = 16;
 
-/// Visits of subtables that cost as much as asking the pipeline.
+/// Visits of subtables that cost as much as asking the pipeline, with all that follows and in direct mode.
 const RESOLVE: u64 = 32;
+const DIRECT: u64 = 8;
 
 impl Tally {
     pub fn hits(&self) -> u64 {
         self.cache_hits + self.flow_hits + self.resolved
     }
 
-    /// What finding rules without the cache cost, in visits.
+    /// What finding rules without the cache cost, in visits. What was not found costs as much with it.
     fn cost(&self) -> f64 {
-        (self.visits + self.resolved * RESOLVE) as f64
+        (self.visits - self.vain + self.resolved * RESOLVE) as f64
     }
 
     pub fn add(&mut self, t: Tally) {
         self.cache_hits += t.cache_hits;
         self.flow_hits += t.flow_hits;
         self.visits += t.visits;
+        self.vain += t.vain;
         self.learned += t.learned;
         self.resolved += t.resolved;
     }
@@ -81,6 +86,7 @@ pub(super) struct Partition {
     pub guesses: Judge,
     /// Decisions that were new, decayed.
     fresh: u64,
+    pub direct: Direct,
     /// Since the last judgement.
     pub recent: Tally,
     /// What the last judgement went by.
@@ -104,6 +110,7 @@ impl Partition {
             walk: WALK,
             guesses: Judge::default(),
             fresh: 0,
+            direct: Direct::default(),
             recent: Tally::default(),
             judged: Tally::default(),
             forced: false,
@@ -166,6 +173,7 @@ impl Partition {
     /// Sees how many subtables are worth a visit. Old hits count half; the cache is judged. `filling`:
     /// most of what the cache learns finds an empty place there.
     pub fn tune(&mut self, choice: Tri, filling: bool) {
+        self.direct.judge(self.pressed());
         self.walk = self.worth_a_visit();
         self.guesses.judge();
         self.hits.iter_mut().for_each(|h| *h /= 2);
@@ -191,8 +199,9 @@ impl Partition {
         if left < ENOUGH {
             return self.walk;
         }
+        let saved = if self.direct.on { DIRECT } else { RESOLVE };
         let pays = |h: &u64| {
-            let pays = h * RESOLVE >= left;
+            let pays = h * saved >= left;
             left -= h;
             pays
         };
@@ -234,6 +243,7 @@ impl Partition {
                 saves: saves(self.order.len(), self.judged),
                 wait: self.wait,
             },
+            direct: self.direct.on,
         }
     }
 }

@@ -61,8 +61,10 @@ impl Passing {
 
     /// And this is what else control wants to know.
     pub fn effects(&mut self, effects: Option<Arc<dyn Any + Send + Sync>>) {
-        if self.effects.len() < EFFECTS {
-            self.effects.extend(effects);
+        if let Some(e) = effects
+            && self.effects.len() < EFFECTS
+        {
+            self.effects.push(e);
         }
     }
 

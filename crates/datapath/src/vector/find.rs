@@ -17,7 +17,7 @@ impl Vector {
             self.follow(&mut todo);
         }
         if !todo.is_empty() {
-            self.misses(&todo, now_ms);
+            self.misses(&mut todo, now_ms);
         }
         self.todo = todo;
     }

@@ -72,12 +72,25 @@ fn options_of<'p>(packet: &'p Packet, key: &Key) -> &'p [u8] {
 }
 
 impl Vector {
-    /// Decides about packets that no rule matched, in order.
-    pub(super) fn misses(&mut self, todo: &[u8], now_ms: u64) {
+    /// Decides about packets that no rule matched: at first those of ports in direct mode, then the others, in order.
+    pub(super) fn misses(&mut self, todo: &mut Vec<u8>, now_ms: u64) {
         let start = cycles();
-        let (mut left, mut stored, mut slots) = (self.budget, [0; FEW + 1], 0);
+        let direct = if self.table.direct { self.direct(todo, now_ms) } else { 0 };
+        let mut left = self.budget - direct;
+        if !todo.is_empty() {
+            left = self.ask_all(todo, left, now_ms);
+        }
+        let perf = &self.shared.perf;
+        perf.misses.add((self.budget - left) as u64);
+        perf.direct.add(direct as u64);
+        perf.miss_cycles.add(cycles() - start);
+    }
+
+    /// Decides about packets in order, `left` of them at most; says how many more there might have been.
+    fn ask_all(&mut self, todo: &[u8], mut left: usize, now_ms: u64) -> usize {
+        let (mut stored, mut slots) = ([0; FEW + 1], 0);
         let mut later = [false; VECTOR];
-        let mut asked = std::mem::take(&mut self.asked);
+        let mut asked = self.asked.take().unwrap_or_default();
         let mut todo = todo.iter().map(|n| usize::from(*n)).peekable();
         // One, then two...: the first ones often bring what the others need.
         let mut at_once = 1;
@@ -107,13 +120,11 @@ impl Vector {
                 }
             }
         }
-        self.asked = asked;
+        self.asked = Some(asked);
         if left == 0 {
             self.postpone(&later);
         }
-        let perf = &self.shared.perf;
-        perf.misses.add((self.budget - left) as u64);
-        perf.miss_cycles.add(cycles() - start);
+        left
     }
 
     fn postpone(&mut self, later: &[bool; VECTOR]) {
@@ -221,7 +232,7 @@ impl Vector {
     }
 
     /// The decision holds for this packet only: credit it, and drop its program after the vector.
-    fn use_once(&mut self, i: usize, program: u32, d: &mut Decision, now_ms: u64) {
+    pub(super) fn use_once(&mut self, i: usize, program: u32, d: &mut Decision, now_ms: u64) {
         self.passing.push(program);
         self.shared.perf.not_installed.add(1);
         self.passed.credit(&d.credits, self.packets[i].len() as u64, now_ms);

@@ -24,6 +24,8 @@ pub struct Rule {
 pub struct Rules {
     pub list: Published<Vec<Rule>>,
     pub resolved: AtomicU64,
+    /// Decided about alone.
+    pub alone: AtomicU64,
     pub cacheable: std::sync::atomic::AtomicBool,
 }
 
@@ -32,6 +34,7 @@ impl Rules {
         Arc::new(Rules {
             list: Published::new(domain.clone(), Vec::new()),
             resolved: AtomicU64::new(0),
+            alone: AtomicU64::new(0),
             cacheable: true.into(),
         })
     }
@@ -58,6 +61,20 @@ impl Pipeline for Rules {
         assert_eq!(has, !request.options.is_empty());
         assert!(!has || request.key.u64(at::TUN_OPTIONS) != 0);
         self.decide(request.key, out);
+    }
+
+    /// About even destination ports.
+    fn resolve_once(&self, keys: &mut [Key], out: &mut [Decision]) -> u32 {
+        let mut done = 0;
+        for (i, (key, out)) in keys.iter_mut().zip(out).enumerate() {
+            if key.u16(at::RECIRC) == 0 && key.u16(at::TP_DST) % 2 == 0 {
+                self.alone.fetch_add(1, Ordering::Relaxed);
+                self.decide(key, out);
+                done |= 1 << i;
+            }
+            key.words[flow::PACKET_LINES * 8..].fill(u64::MAX);
+        }
+        done
     }
 }
 

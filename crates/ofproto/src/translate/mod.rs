@@ -155,6 +155,15 @@ impl Pipeline for Pipe {
             }
         }
     }
+
+    fn resolve_once(&self, keys: &mut [Key], out: &mut [Decision]) -> u32 {
+        // SAFETY: as above.
+        let world = unsafe { self.shared.world.read() };
+        let each = keys.chunks_mut(plain::ONCE).zip(out.chunks_mut(plain::ONCE)).zip(0..);
+        each.fold(0, |done, ((keys, out), n)| {
+            done | plain::resolve_once(&self.shared, world, keys, out) << (n * plain::ONCE)
+        })
+    }
 }
 
 /// Decides, with an optional record of the way.
@@ -659,9 +668,14 @@ fn beginning(key: &Key, wc: &mut Mask) -> Key {
         wc.set_u8(at::FRAG, flow::frag::ANY | flow::frag::LATER);
     }
     let mut key = *key;
+    empty_registers(&mut key);
+    key
+}
+
+/// Of a packet that comes in; what follows the packet's own lines is so.
+fn empty_registers(key: &mut Key) {
     key.words[PACKET_LINES * 8..].fill(0);
     key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
-    key
 }
 
 fn may_receive(p: &crate::view::PortView) -> bool {

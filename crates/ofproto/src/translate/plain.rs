@@ -4,16 +4,19 @@
 
 use super::{MAX_DEPTH, beginning, may_receive};
 use crate::fields;
-use crate::table::Plain;
+use crate::table::{FlowRule, Plain};
 use crate::view::{BridgeView, PortView, Shared, World};
 use action::{Decision, Op, Request};
-use flow::{Key, PACKET_LINES, at, flag};
+use flow::{Key, Mask, PACKET_LINES, PortNo, at, flag};
 use openflow::{OfPort, port_config};
 use std::sync::atomic::Ordering;
 use telemetry::Drop;
 
-/// Packets that go side by side.
+/// Packets that go side by side when each has a mask of its own.
 pub(super) const AT_ONCE: usize = 8;
+
+/// And when nobody asks what was looked at.
+pub(super) const ONCE: usize = classifier::BATCH;
 
 /// Where a packet is.
 #[derive(Clone, Copy)]
@@ -25,9 +28,9 @@ enum At {
     Lost,
 }
 
+#[derive(Clone, Copy)]
 struct Walk<'a> {
     bridge: &'a BridgeView,
-    key: Key,
     in_port: OfPort,
     at: At,
     /// Tables so far.
@@ -43,38 +46,101 @@ pub(crate) fn resolve(
     out: &mut [Decision],
 ) -> u32 {
     let version = shared.version.load(Ordering::Acquire);
-    let mut walks: [Option<Walk<'_>>; AT_ONCE] =
-        std::array::from_fn(|i| Walk::start(world, requests.get(i)?.key, &mut out[i]));
-    while prepare(&walks) {
-        for (walk, d) in walks.iter_mut().zip(out.iter_mut()) {
+    let mut keys: [Key; AT_ONCE] = std::array::from_fn(|i| match requests.get(i) {
+        Some(r) => beginning(r.key, &mut out[i].mask),
+        None => Key::ZERO,
+    });
+    let keys = &mut keys[..requests.len()];
+    let mut walks = start(world, keys);
+    while prepare(&walks, keys) {
+        for ((walk, key), d) in walks.iter_mut().zip(&*keys).zip(&mut *out) {
             if let Some(walk) = walk
                 && let At::Table(table) = walk.at
             {
-                walk.at = walk.table(table, version, d);
+                let rule = walk.lookup(table, key, version, &mut d.mask);
+                let options = d.mask.u64(at::TUN_MATCH) != 0;
+                walk.at = if options { At::Lost } else { walk.step(table, rule, d) };
             }
         }
     }
+    out.iter_mut().for_each(|d| close(&mut d.mask));
+    finish(&walks, out)
+}
+
+/// As [`resolve`], of up to [`ONCE`] packets; says nothing of what was looked at. Uses lines 4 and 5 of the keys.
+pub(crate) fn resolve_once(
+    shared: &Shared,
+    world: &World,
+    keys: &mut [Key],
+    out: &mut [Decision],
+) -> u32 {
+    let version = shared.version.load(Ordering::Acquire);
+    keys.iter_mut().for_each(super::empty_registers);
+    let mut walks = start(world, keys);
+    while let Some((bridge, table)) = walks.iter().flatten().find_map(Walk::place) {
+        together(bridge, table, version, &mut walks, keys, out);
+    }
+    finish(&walks, out)
+}
+
+/// All walks through one table, where they are.
+fn together<'a>(
+    bridge: &'a BridgeView,
+    table: u8,
+    version: u64,
+    walks: &mut [Option<Walk<'a>>; ONCE],
+    all: &[Key],
+    out: &mut [Decision],
+) {
+    let (mut keys, mut who, mut n) = ([&Key::ZERO; ONCE], [0; ONCE], 0);
+    for (i, (walk, key)) in walks.iter().zip(all).enumerate() {
+        let there =
+            |w: &Walk<'_>| w.place().is_some_and(|(b, t)| t == table && std::ptr::eq(b, bridge));
+        if walk.as_ref().is_some_and(there) {
+            (keys[n], who[n]) = (key, i);
+            n += 1;
+        }
+    }
+    let mut rules = [None; ONCE];
+    let rules = &mut rules[..n];
+    let looked = bridge.tables.get(table).map_or(0, |t| t.lookup_all(&keys[..n], version, rules));
+    let options = looked >> (at::TUN_MATCH / 8) & 1 != 0;
+    for (i, rule) in who.into_iter().zip(rules) {
+        let Some(walk) = &mut walks[i] else { continue };
+        walk.at = if options { At::Lost } else { walk.step(table, *rule, &mut out[i]) };
+    }
+}
+
+/// All walks at their beginnings, if they can be plain.
+fn start<'a>(world: &'a World, keys: &mut [Key]) -> [Option<Walk<'a>>; ONCE] {
+    let (mut gate, mut walks) = (Gate::new(world), [None; ONCE]);
+    for (walk, key) in walks.iter_mut().zip(keys) {
+        *walk = Walk::start(&mut gate, key);
+    }
+    walks
+}
+
+/// Which packets are decided about, a bit each.
+fn finish(walks: &[Option<Walk<'_>>], out: &mut [Decision]) -> u32 {
     let mut done = 0;
     for (i, (walk, d)) in walks.iter().zip(out).enumerate() {
-        if walk.as_ref().is_some_and(|w| w.finish(d)) {
+        if walk.is_some_and(|w| matches!(w.at, At::End)) {
             done |= 1 << i;
+            d.drop = d.ops.is_empty().then_some(Drop::Policy);
         }
     }
     done
 }
 
 /// Asks for the memory that the next step looks at, where several packets are in the same table; false: nobody is in any.
-fn prepare(walks: &[Option<Walk<'_>>; AT_ONCE]) -> bool {
-    let going = walks.iter().flatten().filter_map(|w| match w.at {
-        At::Table(table) => Some((w, table)),
-        _ => None,
-    });
-    let mut keys = [&Key::ZERO; AT_ONCE];
+fn prepare(walks: &[Option<Walk<'_>>], all: &[Key]) -> bool {
+    let going = walks.iter().zip(all).filter_map(|(w, key)| Some((w.as_ref()?.place()?, key)));
+    let mut keys = [&Key::ZERO; ONCE];
     let (mut n, mut first) = (0, None);
-    for (w, table) in going {
-        let (bridge, number) = *first.get_or_insert((w.bridge, table));
-        if number == table && std::ptr::eq(bridge, w.bridge) {
-            keys[n] = &w.key;
+    for ((at, number), key) in going {
+        let (bridge, table) = *first.get_or_insert((at, number));
+        if number == table && std::ptr::eq(bridge, at) {
+            keys[n] = key;
             n += 1;
         }
     }
@@ -85,39 +151,85 @@ fn prepare(walks: &[Option<Walk<'_>>; AT_ONCE]) -> bool {
     true
 }
 
+/// Where packets enter, as it was for the one before.
+struct Gate<'a> {
+    world: &'a World,
+    last: Option<(PortNo, Option<(&'a BridgeView, OfPort)>)>,
+}
+
+impl<'a> Gate<'a> {
+    fn new(world: &'a World) -> Self {
+        Gate { world, last: None }
+    }
+
+    /// Where a packet enters, if its way can be plain from there.
+    fn enter(&mut self, port: PortNo) -> Option<(&'a BridgeView, OfPort)> {
+        match self.last {
+            Some((last, entry)) if last == port => entry,
+            _ => {
+                let entry = self.look(port);
+                self.last = Some((port, entry));
+                entry
+            }
+        }
+    }
+
+    fn look(&self, port: PortNo) -> Option<(&'a BridgeView, OfPort)> {
+        if !self.world.tunnels.is_empty() {
+            return None;
+        }
+        let (bridge, in_port) = self.world.by_dp_port(port)?;
+        let usual = |p: &PortView| may_receive(p) && p.spec.tunnel.is_none();
+        let plain = !bridge.config.fail_open && bridge.port(in_port).is_none_or(usual);
+        plain.then_some((bridge, in_port))
+    }
+}
+
+/// What remains to be said of what was looked at when the way was plain.
+fn close(wc: &mut Mask) {
+    wc.words[PACKET_LINES * 8..].fill(0);
+    crate::tunnel::forget(wc);
+    if wc.u16(at::VLAN) != 0 {
+        wc.set_u16(at::VLAN, wc.u16(at::VLAN) | fields::VLAN_PRESENT);
+    }
+}
+
 impl<'a> Walk<'a> {
     /// At the beginning, if it can be plain at all.
-    fn start(world: &'a World, key: &Key, out: &mut Decision) -> Option<Self> {
+    fn start(gate: &mut Gate<'a>, key: &mut Key) -> Option<Self> {
         let special = key.u16(at::RECIRC) != 0
             || key.u8(at::FLAGS) & flag::TUNNEL != 0
-            || key.u8(at::FRAG) != 0
-            || !world.tunnels.is_empty();
+            || key.u8(at::FRAG) != 0;
         if special {
             return None;
         }
-        let (bridge, in_port) = world.entry(key).ok()?;
-        let usual = |p: &PortView| may_receive(p) && p.spec.tunnel.is_none();
-        if bridge.config.fail_open || !bridge.port(in_port).is_none_or(usual) {
-            return None;
-        }
-        let mut key = beginning(key, &mut out.mask);
+        let (bridge, in_port) = gate.enter(key.u16(at::IN_PORT))?;
         key.set_u32(at::OF_IN_PORT, in_port);
-        Some(Walk { bridge, key, in_port, at: At::Table(0), tables: 0 })
+        Some(Walk { bridge, in_port, at: At::Table(0), tables: 0 })
+    }
+
+    /// The table that it is at.
+    #[inline]
+    fn place(&self) -> Option<(&'a BridgeView, u8)> {
+        match self.at {
+            At::Table(table) => Some((self.bridge, table)),
+            _ => None,
+        }
+    }
+
+    /// The rule of one table.
+    #[inline]
+    fn lookup(&self, table: u8, key: &Key, version: u64, wc: &mut Mask) -> Option<&'a FlowRule> {
+        self.bridge.tables.get(table)?.lookup(key, version, wc)
     }
 
     /// Through one table; where to then.
-    fn table(&mut self, number: u8, version: u64, out: &mut Decision) -> At {
+    fn step(&mut self, table: u8, rule: Option<&FlowRule>, out: &mut Decision) -> At {
         self.tables += 1;
         if self.tables > MAX_DEPTH {
             return At::Lost;
         }
-        let table = self.bridge.tables.get(number);
-        let Some(rule) = table.and_then(|t| t.lookup(&self.key, version, &mut out.mask)) else {
-            return self.miss(number, out);
-        };
-        if out.mask.u64(at::TUN_MATCH) != 0 {
-            return At::Lost;
-        }
+        let Some(rule) = rule else { return self.miss(table, out) };
         let flow = rule.value();
         let Plain::Yes { output, next } = flow.plain else { return At::Lost };
         out.credits.push(flow.id);
@@ -151,20 +263,6 @@ impl<'a> Walk<'a> {
             out.ops.extend(p.spec.dp_port.map(Op::Output));
         }
         plain
-    }
-
-    /// What remains to be said when the way was plain.
-    fn finish(&self, out: &mut Decision) -> bool {
-        let wc = &mut out.mask;
-        wc.words[PACKET_LINES * 8..].fill(0);
-        crate::tunnel::forget(wc);
-        if wc.u16(at::VLAN) != 0 {
-            wc.set_u16(at::VLAN, wc.u16(at::VLAN) | fields::VLAN_PRESENT);
-        }
-        if out.ops.is_empty() {
-            out.drop = Some(Drop::Policy);
-        }
-        matches!(self.at, At::End)
     }
 }
 
@@ -247,6 +345,19 @@ mod tests {
         format!("{} {:?} {:?} {:?} {}", ops_text(&d.ops), d.drop, d.credits, d.mask, d.cacheable)
     }
 
+    /// What is said about those packets alone which are decided about; they are those that are when all is asked.
+    fn alone<'k>(lab: &Lab, keys: &'k [Key], expected: u32) -> Vec<(&'k Key, Decision)> {
+        let mut used = keys.to_vec();
+        // Whatever is there.
+        used.iter_mut().for_each(|k| k.words[PACKET_LINES * 8..].fill(7));
+        let mut out: Vec<Decision> = keys.iter().map(|_| Decision::default()).collect();
+        out.iter_mut().for_each(Decision::clear);
+        let done = lab.sw.pipeline().resolve_once(&mut used, &mut out);
+        assert_eq!(done, expected);
+        let decided = keys.iter().zip(out).enumerate().filter(|(i, _)| done >> i & 1 != 0);
+        decided.map(|(_, (key, d))| (key, Decision { mask: flow::Mask::ZERO, ..d })).collect()
+    }
+
     #[test]
     fn the_plain_way_ends_where_the_whole_way_does() {
         let (mut r, mut plain, mut all) = (Random(1), 0, 0);
@@ -274,6 +385,11 @@ mod tests {
                 lab.sw.pipeline().resolve_all(&requests, &mut every);
                 for (key, d) in keys.iter().zip(&every) {
                     assert_eq!(text(d), text(&lab.decide(key)), "{key:?}");
+                }
+                for (key, d) in alone(&lab, &keys, done) {
+                    let (all, none) = (lab.decide(key), flow::Mask::ZERO);
+                    let all = Decision { mask: none, ..all };
+                    assert_eq!(text(&d), text(&all), "alone: {key:?}");
                 }
                 plain += done.count_ones();
                 all += keys.len() as u32;

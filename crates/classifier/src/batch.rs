@@ -1,0 +1,99 @@
+//! Lookups of several keys side by side, for who does not ask what decided: each step asks the memory for what the next
+//! one of all keys reads.
+
+use flow::{Key, Mask};
+
+use crate::Classifier;
+use crate::chain::Handle;
+use crate::rule::{Rule, significant};
+use crate::subtable::Wanted;
+
+/// Keys that are looked up side by side.
+pub const BATCH: usize = 16;
+
+/// Places to look at, up to which each is looked at for all keys, without asking filters and tries beforehand.
+const FEW: usize = 8;
+
+/// What is known of the keys of a batch so far.
+pub(crate) struct Batch<'k, 'a, T> {
+    pub keys: &'k [&'k Key],
+    pub version: u64,
+    pub best: [Option<Handle<'a, T>>; BATCH],
+    /// Words of keys that were looked at, a bit each.
+    pub looked: u64,
+}
+
+impl<T> Batch<'_, '_, T> {
+    /// Of what priority a rule for key `i` must be at least.
+    #[inline]
+    pub fn least(&self, i: usize) -> u32 {
+        self.best[i].map_or(0, |b| u32::from(b.priority()) + 1)
+    }
+}
+
+impl<T: Send + Sync + 'static> Classifier<T> {
+    /// The rules that [`Classifier::lookup`] finds for each of these keys, at most [`BATCH`], in `found`. Returns which words of
+    /// keys decided, or might have: bit i is word i.
+    ///
+    /// # Safety
+    /// As [`Classifier::lookup`].
+    pub unsafe fn lookup_all<'a>(
+        &'a self,
+        keys: &[&Key],
+        version: u64,
+        found: &mut [Option<&'a Rule<T>>],
+    ) -> u64 {
+        // SAFETY: the caller's promise.
+        let list = unsafe { self.list.read() };
+        let mut batch = Batch { keys, version, best: [None; BATCH], looked: 0 };
+        if list.len() > FEW {
+            // SAFETY: as above.
+            unsafe { self.one_by_one(&mut batch) };
+        } else {
+            for entry in list {
+                let max = u32::from(entry.max_priority);
+                if (0..keys.len()).all(|i| batch.least(i) > max) {
+                    break;
+                }
+                match &entry.subtable {
+                    // SAFETY: as above.
+                    Some(subtable) => unsafe { subtable.lookup_all(&mut batch) },
+                    // SAFETY: as above.
+                    None => unsafe { self.in_grid(&mut batch) },
+                }
+            }
+        }
+        for (found, best) in found.iter_mut().zip(&batch.best[..keys.len()]) {
+            *found = best.map(Handle::get);
+        }
+        batch.looked
+    }
+
+    /// # Safety
+    /// As [`Classifier::lookup`].
+    unsafe fn one_by_one<'a>(&'a self, batch: &mut Batch<'_, 'a, T>) {
+        let mut marks = Mask::ZERO;
+        // SAFETY: the caller's promise.
+        unsafe { self.prepare(batch.keys) };
+        for (best, key) in batch.best.iter_mut().zip(batch.keys) {
+            // SAFETY: as above.
+            *best = unsafe { self.best(key, batch.version, &mut marks) };
+        }
+        batch.looked = significant(&marks);
+    }
+
+    /// # Safety
+    /// As [`Classifier::lookup`].
+    unsafe fn in_grid<'a>(&'a self, batch: &mut Batch<'_, 'a, T>) {
+        let mut marks = Mask::ZERO;
+        // SAFETY: the caller's promise.
+        unsafe { self.grid.prepare(batch.keys) };
+        for (i, key) in batch.keys.iter().enumerate() {
+            let want = Wanted { key, version: batch.version, least: batch.least(i) };
+            // SAFETY: as above.
+            let found = unsafe { self.grid.lookup(&want, &mut marks) };
+            batch.best[i] = found.or(batch.best[i]);
+        }
+        batch.looked |= significant(&marks);
+    }
+}

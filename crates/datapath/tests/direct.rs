@@ -1,0 +1,79 @@
+//! Ports whose new flows hardly ever come back.
+mod common;
+
+use action::Op;
+use common::*;
+use datapath::{Perf, WorkerId};
+use flow::Field;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// A test that waits longer failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const OTHERS: u32 = 100;
+
+/// Ports 0 and 1, and rules that look at the whole source address.
+fn switch() -> Bed {
+    let mut b = bed(2);
+    let source = [(Field::EthType, 0x0800), (Field::Ipv4Src, 1)];
+    let ip = [(Field::EthType, 0x0800)];
+    b.set_rules(vec![rule(&source, vec![], 5), rule(&ip, vec![Op::Output(1)], 7)]);
+    b
+}
+
+fn perf(b: &Bed) -> Perf {
+    let mut all = b.dp.perf().into_iter();
+    all.find(|(w, _)| *w != WorkerId::Kernel).expect("a PMD thread").1
+}
+
+/// So many packets of flows that were never seen; every third one is of a kind that the pipeline does not decide about
+/// alone.
+fn send_new(b: &mut Bed, sent: &mut u32, n: u32) {
+    for _ in 0..n {
+        *sent += 1;
+        b.peers[0].send(&udp(0x0b00_0000 + *sent, 9, 1, (80 + *sent % 3) as u16, 64));
+    }
+}
+
+/// Sends new flows until direct mode took some of them; how many packets that was.
+fn until_direct(b: &mut Bed) -> u32 {
+    let (end, mut sent) = (Instant::now() + PATIENCE, 0);
+    while perf(b).direct < 10_000 {
+        assert!(Instant::now() < end, "{:?}", perf(b));
+        send_new(b, &mut sent, 400);
+        b.run();
+        assert_eq!(b.peers[1].drain().len(), 400);
+    }
+    sent
+}
+
+#[test]
+fn flows_that_do_not_come_back_are_decided_about_and_counted() {
+    let mut b = switch();
+    let sent = until_direct(&mut b);
+    let p = perf(&b);
+    assert_eq!(p.direct, b.rules.alone.load(Ordering::Relaxed));
+    assert_eq!(p.misses - p.direct, b.rules.resolved.load(Ordering::Relaxed));
+    assert!(p.direct < u64::from(sent / 3 * 2), "some flows are looked at");
+    let sent = u64::from(sent);
+    assert_eq!(b.credits(), [(7, (sent, 64 * sent))].into());
+    b.assert_balanced();
+}
+
+#[test]
+fn flows_that_begin_to_come_back_are_stored() {
+    let mut b = switch();
+    let (end, mut sent) = (Instant::now() + PATIENCE, until_direct(&mut b));
+    loop {
+        send_new(&mut b, &mut sent, OTHERS);
+        b.run();
+        let before = perf(&b).flow_hits;
+        (0..OTHERS).for_each(|i| b.peers[0].send(&udp(0x0c00_0000 + i, 9, 1, 80, 64)));
+        b.run();
+        if perf(&b).flow_hits - before == u64::from(OTHERS) {
+            break;
+        }
+        assert!(Instant::now() < end, "{:?}", perf(&b));
+    }
+}
