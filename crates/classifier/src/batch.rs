@@ -33,7 +33,7 @@ impl<T> Batch<'_, '_, T> {
 
 impl<T: Send + Sync + 'static> Classifier<T> {
     /// The rules that [`Classifier::lookup`] finds for each of these keys, at most [`BATCH`], in `found`. Returns which words of
-    /// keys decided, or might have: bit i is word i.
+    /// keys decided, bit i is word i: those of what was found, and for every rule that was not one in which it differs.
     ///
     /// # Safety
     /// As [`Classifier::lookup`].

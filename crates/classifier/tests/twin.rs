@@ -206,6 +206,26 @@ proptest! {
     }
 
     #[test]
+    fn lookups_side_by_side_agree(
+        steps in prop::collection::vec(step(), 1..80),
+        packets in prop::collection::vec(any_packet(), 1..=classifier::BATCH),
+    ) {
+        let (both, keys) = (run(&steps), packets.iter().collect::<Vec<_>>());
+        for version in [0, 1] {
+            let mut found = [None; classifier::BATCH];
+            // SAFETY: nobody changes the table.
+            let looked = unsafe { both.table.lookup_all(&keys, version, &mut found) };
+            for (key, found) in keys.iter().zip(found) {
+                let alone = both.table.find(key, version, &mut Key::default());
+                prop_assert_eq!(found.map(|r| *r.value()), alone.as_ref().map(|r| *r.value()));
+                let mask = alone.map_or(Key::ZERO, |r| r.mask());
+                let unseen = (0..flow::WORDS).find(|i| mask.words[*i] != 0 && looked >> i & 1 == 0);
+                prop_assert_eq!(unseen, None);
+            }
+        }
+    }
+
+    #[test]
     fn queries_agree(
         steps in prop::collection::vec(step(), 1..60),
         (key, mask) in any_match(),

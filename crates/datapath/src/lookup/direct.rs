@@ -7,7 +7,7 @@
 use super::KeyRef;
 
 /// One flow in so many is in the sample.
-const SAMPLE: u64 = 32;
+const SAMPLE: u64 = 64;
 
 /// Judgements until other flows are the sample.
 const STAY: u32 = 4;
