@@ -24,6 +24,8 @@ int weft_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **pkts, unsigned i
 
     if (rte_mempool_get_bulk(pool, (void **)pkts, n) != 0)
         return -1;
+    for (i = 0; i < n; i++)
+        rte_prefetch0_write(pkts[i]);
     for (i = 0; i < n; i++) {
         struct rte_mbuf *m = pkts[i];
 

@@ -6,7 +6,6 @@ use crate::handle::Handle;
 use crate::invalidate::Tickets;
 use crate::metrics::Suspicious;
 use crate::placement::{self, Queue};
-use crate::share::Appetite;
 use crate::stats::{PortCell, RxqCell};
 use crate::topology::{self, Core};
 use crate::tx::Route;
@@ -49,14 +48,7 @@ impl Rxq {
     fn new(port: PortNo, queue: usize, rx: Box<dyn RxQueue>, stats: &Arc<PortCell>) -> Self {
         let cell = Arc::new(RxqCell::default());
         let (stats, c) = (stats.clone(), cell.clone());
-        let spare = Some(Box::new(RxSlot {
-            port,
-            queue,
-            rx,
-            cell: c,
-            stats,
-            appetite: Appetite::default(),
-        }));
+        let spare = Some(Box::new(RxSlot { port, queue, rx, cell: c, stats }));
         Rxq {
             cell,
             at: None,

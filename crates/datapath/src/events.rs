@@ -2,7 +2,6 @@
 
 use crate::accounts::Effects;
 use crate::metrics::{Metrics, Suspicious};
-use crate::share::Appetite;
 use crate::stats::{PortCell, RxqCell};
 use crate::tx::Route;
 use crate::types::{PerfCell, PortLookup, Settings};
@@ -83,7 +82,6 @@ pub(crate) struct RxSlot {
     pub rx: Box<dyn RxQueue>,
     pub cell: Arc<RxqCell>,
     pub stats: Arc<PortCell>,
-    pub appetite: Appetite,
 }
 
 /// Counters to credit: most lists are short.

@@ -52,7 +52,8 @@ impl Fill {
             let rate = std::mem::take(&mut self.fresh) as f32 / passed as f32;
             self.rate += (rate - self.rate) / 4.0;
         }
-        if waiting == 0 || policy.fixed == Some(0) || policy.fixed.is_none() && !policy.busy {
+        let ready = waiting == 0 || waiting >= BURST;
+        if ready || policy.fixed == Some(0) || policy.fixed.is_none() && !policy.busy {
             return self.goes();
         }
         if self.until == 0 {

@@ -14,7 +14,7 @@ const MANY: usize = 8;
 /// What a queue did when it was asked last.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Appetite {
-    brought: usize,
+    brought: u16,
     hungry: bool,
     rested: bool,
 }
@@ -23,7 +23,7 @@ impl Appetite {
     /// It was asked for up to `limit` packets and brought `n`.
     #[inline]
     pub fn asked(&mut self, limit: usize, n: usize) {
-        *self = Appetite { brought: n, hungry: n >= limit, rested: false };
+        *self = Appetite { brought: n as u16, hungry: n >= limit, rested: false };
     }
 
     /// There was no room in the vector to ask it.
@@ -38,7 +38,7 @@ impl Appetite {
     }
 
     fn is_light(&self) -> bool {
-        !self.hungry && self.brought < BURST / 2
+        !self.hungry && usize::from(self.brought) < BURST / 2
     }
 }
 
@@ -52,14 +52,14 @@ pub(crate) struct Share {
 
 impl Share {
     /// Among these queues.
-    pub fn new<'a>(queues: impl Iterator<Item = &'a Appetite>) -> Share {
+    pub fn new(queues: &[Appetite]) -> Share {
         let (mut active, mut hungry, mut light, mut expected) = (0, 0, 0, 0);
-        for queue in queues.filter(|queue| !queue.is_idle()) {
+        for queue in queues.iter().filter(|queue| !queue.is_idle()) {
             active += 1;
             hungry += usize::from(queue.hungry);
             light += usize::from(queue.is_light());
             let comes = !queue.hungry && (queue.rested || !queue.is_light());
-            expected += if comes { queue.brought } else { 0 };
+            expected += if comes { usize::from(queue.brought) } else { 0 };
         }
         // Half a vector if all of it may go to one port, whose ring is perhaps no longer.
         let most = if active <= 1 || light >= MANY { VECTOR } else { VECTOR / 2 };
@@ -70,23 +70,15 @@ impl Share {
 
 /// Writes to `asking` which queues are asked, in order: those that had to wait first, the others from
 /// `turn` on.
-pub(crate) fn choose<Q>(
-    queues: &mut [Q],
-    appetite: fn(&mut Q) -> &mut Appetite,
-    share: &Share,
-    turn: usize,
-    asking: &mut Vec<usize>,
-) {
-    let all = queues.len();
+pub(crate) fn choose(queues: &mut [Appetite], share: &Share, turn: usize, asking: &mut Vec<usize>) {
     asking.clear();
-    for (k, waited) in (0..2 * all).map(|k| (k % all, k < all)) {
-        let q = (turn + k) % all;
-        let queue = appetite(&mut queues[q]);
-        if queue.rested != waited {
-            continue;
-        }
-        match !waited && share.busy && queue.is_light() {
-            true => queue.rested = true,
+    let order = (turn..queues.len()).chain(0..turn);
+    asking.extend(order.clone().filter(|q| queues[*q].rested));
+    for q in order {
+        let queue = &mut queues[q];
+        match queue.rested {
+            true => {}
+            false if share.busy && queue.is_light() => queue.rested = true,
             false => asking.push(q),
         }
     }
@@ -98,10 +90,10 @@ mod tests {
 
     /// One vector of queues with so much in each; what is asked is taken. What each brought.
     fn step(queues: &mut [Appetite], have: &mut [usize], turn: &mut usize) -> Vec<Option<usize>> {
-        let share = Share::new(queues.iter());
+        let share = Share::new(queues);
         let mut brought = vec![None; queues.len()];
         let (mut room, mut asking) = (VECTOR, Vec::new());
-        choose(queues, |q| q, &share, *turn, &mut asking);
+        choose(queues, &share, *turn, &mut asking);
         *turn = (*turn + 1) % queues.len();
         for (k, q) in asking.iter().copied().enumerate() {
             let limit = share.limit.min(room);

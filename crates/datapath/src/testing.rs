@@ -12,6 +12,8 @@ struct Wire {
     tx_room: usize,
     /// Somebody else has the transmit queues.
     tx_busy: bool,
+    /// Transmit queues take turns ([`TxQueue::has_phases`]).
+    phases: bool,
     sent: usize,
     /// Packets received and sent of which the other side was not told.
     untold: usize,
@@ -104,6 +106,10 @@ impl Peer {
     pub fn set_mtu(&self, mtu: u16) {
         self.wire.lock().unwrap().mtu = mtu;
     }
+    /// Transmit queues take turns, as those of guests do. Before the port is added.
+    pub fn take_turns(&self) {
+        self.wire.lock().unwrap().phases = true;
+    }
     /// Packets the switch has sent so far.
     pub fn sent(&self) -> usize {
         self.wire.lock().unwrap().sent
@@ -149,6 +155,9 @@ impl TxQueue for Tx {
     }
     fn is_busy(&self) -> bool {
         self.0.lock().unwrap().tx_busy
+    }
+    fn has_phases(&self) -> bool {
+        self.0.lock().unwrap().phases
     }
     fn notify(&mut self, all: bool) {
         let mut w = self.0.lock().unwrap();

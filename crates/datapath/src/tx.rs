@@ -18,6 +18,9 @@ use telemetry::Drop;
 /// As for receive queues: `worker::FAR`.
 const FAR: usize = 4;
 const NEAR: usize = 2;
+/// Packets that go at once to a port whose queue has phases; fewer wait for the end of the vector. Its ring is perhaps
+/// not much longer.
+const PHASED: usize = VECTOR / 2;
 /// Vectors in a row, each half full or better, after which every port is notified.
 const TELL_EVERY: usize = 4;
 
@@ -40,6 +43,8 @@ struct Slot {
     longest: usize,
     /// Longest frame that the port takes.
     limit: usize,
+    /// So many packets go at once.
+    full: usize,
     /// In `waiting`.
     listed: bool,
     fill: Fill,
@@ -161,6 +166,7 @@ impl Exits {
             bytes: 0,
             longest: 0,
             limit: usize::MAX,
+            full: BURST,
             listed: false,
             fill: Fill::default(),
             tokens,
@@ -192,6 +198,10 @@ impl Exits {
         let slot = self.slots.get_mut(no as usize)?.as_mut()?;
         slot.listed = false;
         slot.give_up(Drop::TxBusy, &mut self.trash);
+        slot.full = match &route {
+            Route::Queue(q) if q.has_phases() => PHASED,
+            _ => BURST,
+        };
         match std::mem::replace(&mut slot.route, route) {
             Route::Queue(q) => Some(q),
             _ => None,
@@ -236,7 +246,7 @@ impl Exits {
         slot.bytes += packet.len() as u64;
         slot.longest = slot.longest.max(packet.len());
         slot.buf.push(packet);
-        if slot.buf.len().is_multiple_of(BURST) {
+        if slot.buf.len().is_multiple_of(slot.full) {
             self.flush(no);
         }
     }
@@ -252,13 +262,13 @@ impl Exits {
             if !std::mem::replace(&mut slot.listed, true) {
                 self.waiting.push(no);
             }
-            let n = rest.len().min(BURST - slot.buf.len() % BURST);
+            let n = rest.len().min(slot.full - slot.buf.len() % slot.full);
             slot.fill.fresh += n as u32;
             slot.bytes += total(&lengths[..n]);
             slot.longest = slot.longest.max(lengths[..n].iter().fold(0, |m, l| m.max(*l)).into());
             slot.buf.extend_from_slice(&rest[..n]);
             (rest, lengths) = (&rest[n..], &lengths[n..]);
-            if slot.buf.len().is_multiple_of(BURST) {
+            if slot.buf.len().is_multiple_of(slot.full) {
                 self.flush(no);
             }
         }

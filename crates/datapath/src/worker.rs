@@ -3,8 +3,9 @@
 use crate::clock::{cycles, cycles_per_second, now_ms};
 use crate::events::{Command, Handoff, Report, RxSlot, Shared, Wake};
 use crate::kernel::Sleep;
+use crate::lookup::prefetch;
 use crate::metrics::{Iteration, Recorder};
-use crate::share::{self, Share};
+use crate::share::{self, Appetite, Share};
 use crate::tx::Exits;
 use crate::types::Settings;
 use crate::vector::Vector;
@@ -29,6 +30,8 @@ pub(crate) struct Worker {
     pub exits: Exits,
     #[allow(clippy::vec_box)] // they travel as boxes
     rx: Vec<Box<RxSlot>>,
+    /// Of each queue; side by side, as all are looked at for every vector.
+    appetites: Vec<Appetite>,
     /// Queues that brought packets to the current vector, and how many, in order.
     brought: Vec<(usize, usize)>,
     /// Queues that have brought packets since all were notified.
@@ -68,6 +71,7 @@ impl Worker {
             vector,
             exits,
             rx: Vec::new(),
+            appetites: Vec::new(),
             brought: Vec::new(),
             untold: Vec::new(),
             turn: 0,
@@ -164,7 +168,7 @@ impl Worker {
     /// Step 1: packets that wait, then every queue in turn.
     fn receive(&mut self) -> usize {
         let waiting = self.vector.begin(&mut self.exits);
-        let share = Share::new(self.rx.iter().map(|slot| &slot.appetite));
+        let share = Share::new(&self.appetites);
         self.choose(&share);
         self.brought.clear();
         let mut fresh = 0;
@@ -174,7 +178,7 @@ impl Worker {
             let limit = share.limit.min(VECTOR - self.vector.len());
             if limit == 0 {
                 self.turn = self.asking[k];
-                self.asking[k..].iter().for_each(|q| self.rx[*q].appetite.passed_over());
+                self.asking[k..].iter().for_each(|q| self.appetites[*q].passed_over());
                 break;
             }
             self.prepare(k + FAR, 0);
@@ -189,11 +193,12 @@ impl Worker {
 
     /// Which queues are asked for packets, in which order.
     fn choose(&mut self, share: &Share) {
-        let (queues, turn) = (self.rx.len(), self.turn);
+        let queues = self.rx.len();
         if queues == 0 {
             return self.asking.clear();
         }
-        self.turn = (turn + 1) % queues;
+        let turn = self.turn % queues;
+        self.turn = turn + 1;
         match &mut self.sleep {
             Some(s) => {
                 s.look();
@@ -201,22 +206,18 @@ impl Worker {
                 let all = (0..queues).map(|k| (turn + k) % queues);
                 self.asking.extend(all.filter(|q| s.is_ready(&*self.rx[*q].rx)));
             }
-            None => share::choose(
-                &mut self.rx,
-                |slot| &mut slot.appetite,
-                share,
-                turn,
-                &mut self.asking,
-            ),
+            None => share::choose(&mut self.appetites, share, turn, &mut self.asking),
         }
     }
 
     /// Lets the `k`-th queue that is asked fetch what it will read.
     #[inline]
     fn prepare(&mut self, k: usize, step: usize) {
-        let slot = self.asking.get(k).map(|q| &mut self.rx[*q]);
-        if let Some(slot) = slot.filter(|slot| !slot.appetite.is_idle()) {
-            slot.rx.prepare(step);
+        if let Some(q) = self.asking.get(k) {
+            self.rx[*q].rx.prepare(step);
+        }
+        if let Some(q) = self.asking.get(k + FAR) {
+            prefetch(&*self.rx[*q]);
         }
     }
 
@@ -224,7 +225,7 @@ impl Worker {
     fn ask(&mut self, q: usize, limit: usize) -> usize {
         let slot = &mut self.rx[q];
         let n = self.vector.receive(&mut *slot.rx, slot.port, limit);
-        slot.appetite.asked(limit, n);
+        self.appetites[q].asked(limit, n);
         if let (Some(s), true) = (&mut self.sleep, n < limit) {
             s.drained(&*slot.rx);
         }
@@ -346,6 +347,7 @@ impl Worker {
                     s.watch(fd);
                 }
                 self.rx.push(slot);
+                self.appetites.push(Appetite::default());
             }
             Command::DelRx(port, queue) => self.return_rx(port, queue),
             Command::Settings(s) => {
@@ -382,6 +384,7 @@ impl Worker {
             self.untold.drain(..).for_each(|q| self.rx[q].rx.notify(true));
             self.brought.clear();
             let slot = self.rx.remove(i);
+            self.appetites.remove(i);
             if let (Some(s), Some(fd)) = (&mut self.sleep, slot.rx.fd()) {
                 s.forget(fd);
             }

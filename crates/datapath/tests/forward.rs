@@ -3,8 +3,10 @@ mod common;
 
 use action::{Op, Punt, Region, Rewrite};
 use common::*;
-use datapath::{Event, Settings, Tri};
+use datapath::testing::ring_port;
+use datapath::{Event, RxAffinity, Settings, Tri};
 use flow::{Field, Key};
+use port::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use telemetry::Drop;
@@ -69,6 +71,28 @@ fn the_other_side_is_told() {
     }
     b.run();
     assert_eq!([0, 1].map(|i| b.peers[i].untold()), [0, 0]);
+}
+
+/// Whole bursts wait for the end of the vector, but not more than half a vector of packets.
+#[test]
+fn queues_take_turns_for_whole_bursts() {
+    let mut b = bed(1);
+    let (port, peer) = ring_port("turns", Service::Poll, 1, 4, b.pool.clone());
+    peer.take_turns();
+    b.nos.push(b.dp.add_port(port, RxAffinity::default()).unwrap());
+    b.peers.push(peer);
+    b.set_rules(vec![rule(&[], vec![Op::Output(1)], 1)]);
+    let mut bursts = 0;
+    for (packets, more) in [(5, 1), (100, 1), (256, 2)] {
+        let sent: Vec<_> = (0..packets).map(|i| udp(1, 2, i, 4, 100)).collect();
+        sent.iter().for_each(|p| b.peers[0].send(p));
+        b.run();
+        assert_eq!(b.peers[1].drain(), sent);
+        bursts += more;
+        assert_eq!(b.dp.port_stats(1).unwrap().tx_bursts, bursts, "{packets}");
+    }
+    b.assert_balanced();
+    assert_eq!(b.pool.in_use(), 0);
 }
 
 /// Somebody else has the queue: packets wait in order; what finds no room any more ends by name.

@@ -136,6 +136,8 @@ pub enum Role {
     /// Sends every packet back (PVP).
     #[default]
     Echo,
+    /// As echo, but the switch passes what comes back on to the next guest; what the last one sends leaves.
+    Chain,
     /// Counts and drops.
     Sink,
     /// Sends the generator's packets; no port of the switch makes any.
@@ -143,10 +145,10 @@ pub enum Role {
 }
 
 impl Role {
-    /// As lab/guests/guests.c names it.
+    /// As the programs of lab/guests name it.
     pub fn name(self) -> &'static str {
         match self {
-            Role::Echo => "echo",
+            Role::Echo | Role::Chain => "echo",
             Role::Sink => "sink",
             Role::Source => "source",
         }

@@ -240,7 +240,12 @@ fn rules_text(case: &Case, rules: &RuleSet) -> String {
         Tunnel::None => "output:2".into(),
         _ => by_tunnel(100),
     };
-    let back = |i| format!("priority=65535,in_port={},actions={out}", 10 + i);
+    let back = |i| match case.role {
+        Role::Chain if i + 1 < case.guests => {
+            format!("priority=65535,in_port={},actions=output:{}", 10 + i, 11 + i)
+        }
+        _ => format!("priority=65535,in_port={},actions={out}", 10 + i),
+    };
     lines.extend((0..case.guests).map(back));
     lines.join("\n") + "\n"
 }
@@ -396,6 +401,11 @@ mod tests {
         let text = rules_text(&case, &rules.build().unwrap());
         let ports: Vec<_> = text.lines().map(|l| l.rsplit(':').next().unwrap()).collect();
         assert_eq!(ports, ["10", "11", "10", "2", "2"]);
+        case.role = Role::Chain;
+        let text = rules_text(&case, &rules.build().unwrap());
+        assert!(text.contains("in_port=10,actions=output:11\n"), "{text}");
+        assert!(text.ends_with("in_port=11,actions=output:2\n"), "{text}");
+        case.role = Role::Echo;
         (case.guests, case.tunnel) = (0, Tunnel::Sink);
         let text = rules_text(&case, &rules.build().unwrap());
         assert!(

@@ -49,6 +49,10 @@ impl TxQueue for Tx {
         self.0.is_busy()
     }
 
+    fn has_phases(&self) -> bool {
+        true
+    }
+
     fn prepare(&mut self, step: usize, n: usize) {
         self.0.prepare(step, n);
     }

@@ -70,6 +70,11 @@ pub trait TxQueue: Send {
     fn notify(&mut self, all: bool) {
         let _ = all;
     }
+    /// Does `prepare` bring something? Then even full bursts are sent at the end of a vector, when all such queues
+    /// take turns.
+    fn has_phases(&self) -> bool {
+        false
+    }
     /// As [`RxQueue::prepare`] for the next `tx`, of `n` packets.
     fn prepare(&mut self, step: usize, n: usize) {
         let _ = (step, n);

@@ -1,6 +1,7 @@
 //! Buffers of the guest, read from a ring and checked: a private copy of what to do.
 
-use crate::memory::Memory;
+use crate::ahead::lines;
+use crate::memory::{Memory, Region};
 use crate::misdeed::Misdeed;
 
 /// Most buffers read from a ring at once.
@@ -76,6 +77,16 @@ impl Batch {
             && (self.pieces.is_empty() || self.pieces.len() < PIECES - PIECES / 4)
     }
 
+    /// Fetches the first bytes of packets in these buffers.
+    #[inline]
+    pub(crate) fn fetch(&self, header: usize, fetch: fn(*const u8)) {
+        for chain in &self.chains {
+            if let Some(piece) = self.pieces(chain).first() {
+                lines(piece.at, header, fetch);
+            }
+        }
+    }
+
     #[inline]
     pub(crate) fn pieces(&self, chain: &Chain) -> &[Piece] {
         &self.pieces[chain.first as usize..][..chain.pieces as usize]
@@ -112,7 +123,7 @@ impl Desc {
 /// Reads one buffer's descriptors into a [`Batch`].
 pub(crate) struct Walk<'a> {
     pub memory: &'a Memory,
-    pub hint: &'a mut usize,
+    pub last: &'a mut Region,
     pub direction: Direction,
     pub batch: &'a mut Batch,
     pub bytes: u64,
@@ -122,12 +133,12 @@ pub(crate) struct Walk<'a> {
 impl<'a> Walk<'a> {
     pub fn new(
         memory: &'a Memory,
-        hint: &'a mut usize,
+        last: &'a mut Region,
         direction: Direction,
         batch: &'a mut Batch,
     ) -> Self {
         let first = batch.pieces.len();
-        Walk { memory, hint, direction, batch, bytes: 0, first }
+        Walk { memory, last, direction, batch, bytes: 0, first }
     }
 
     /// One more descriptor's memory.
@@ -138,7 +149,7 @@ impl<'a> Walk<'a> {
         }
         let (mut at, mut left) = (addr, len);
         while left > 0 {
-            let found = self.memory.translate(self.hint, at, left);
+            let found = self.memory.translate(self.last, at, left);
             let (host, n) = found.ok_or(Misdeed::Address)?;
             if self.batch.pieces.len() == PIECES {
                 return Err(Misdeed::Pieces);
@@ -154,7 +165,7 @@ impl<'a> Walk<'a> {
     pub fn entry(&mut self, table: u64, i: u32) -> Result<Desc, Misdeed> {
         let at = table.wrapping_add(u64::from(i) * DESC as u64);
         let mut words = [0u64; 2];
-        match self.memory.translate(self.hint, at, DESC as u32) {
+        match self.memory.translate(self.last, at, DESC as u32) {
             // SAFETY: 16 bytes are mapped there; the copy may be unaligned.
             Some((host, n)) if n == DESC as u32 => unsafe {
                 crate::raw::copy(host, words.as_mut_ptr().cast(), DESC);

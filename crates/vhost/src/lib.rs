@@ -15,6 +15,7 @@
 //!   packet dropped; a ring that makes no sense any more is not served until it is set up again.
 //! - The work per call is bounded by the number of packets asked for and the ring's size.
 
+mod ahead;
 mod batch;
 mod memory;
 mod misdeed;

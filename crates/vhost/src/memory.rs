@@ -34,20 +34,20 @@ impl Memory {
     }
 
     /// Where guest address `at` is mapped, and how many of `len` bytes follow it without a break.
-    /// `hint` is the region of the last call.
+    /// `last` is the region of the last call, or none ([`Region::NONE`]): a copy, so that the table itself
+    /// need not be in the cache.
     #[inline]
-    pub(crate) fn translate(&self, hint: &mut usize, at: u64, len: u32) -> Option<(*mut u8, u32)> {
-        match self.regions.get(*hint).and_then(|r| r.translate(at, len)) {
+    pub(crate) fn translate(&self, last: &mut Region, at: u64, len: u32) -> Option<(*mut u8, u32)> {
+        match last.translate(at, len) {
             Some(found) => Some(found),
-            None => self.search(hint, at, len),
+            None => self.search(last, at, len),
         }
     }
 
     #[cold]
-    fn search(&self, hint: &mut usize, at: u64, len: u32) -> Option<(*mut u8, u32)> {
-        let (i, found) =
-            self.regions.iter().enumerate().find_map(|(i, r)| Some((i, r.translate(at, len)?)))?;
-        *hint = i;
+    fn search(&self, last: &mut Region, at: u64, len: u32) -> Option<(*mut u8, u32)> {
+        let (region, found) = self.regions.iter().find_map(|r| Some((r, r.translate(at, len)?)))?;
+        *last = *region;
         Some(found)
     }
 
@@ -61,6 +61,9 @@ impl Memory {
 }
 
 impl Region {
+    /// Nothing lies in it.
+    pub(crate) const NONE: Region = Region { guest: 0, size: 0, host: std::ptr::null_mut() };
+
     #[inline]
     fn translate(&self, at: u64, len: u32) -> Option<(*mut u8, u32)> {
         let off = at.wrapping_sub(self.guest);
@@ -86,13 +89,13 @@ mod tests {
             Region { guest: u64::MAX - 5, size: 10, host: at(0x50_0000) },
             Region { guest: 0x10_0000, size: 0, host: at(0x60_0000) },
         ]);
-        let mut hint = 7;
-        assert_eq!(memory.translate(&mut hint, 0x1004, 8), Some((at(0x90_0004), 8)));
-        assert_eq!(hint, 1);
-        assert_eq!(memory.translate(&mut hint, 0xffc, 8), Some((at(0x10_0ffc), 4)));
-        assert_eq!(hint, 0);
+        let mut last = Region::NONE;
+        assert_eq!(memory.translate(&mut last, 0x1004, 8), Some((at(0x90_0004), 8)));
+        assert_eq!(last.guest, 0x1000);
+        assert_eq!(memory.translate(&mut last, 0xffc, 8), Some((at(0x10_0ffc), 4)));
+        assert_eq!((last.guest, last.size), (0, 0x1000));
         for gone in [0x2000, u64::MAX - 1, u64::MAX, 0x10_0000, 1 << 63] {
-            assert_eq!(memory.translate(&mut hint, gone, 1), None, "{gone:#x}");
+            assert_eq!(memory.translate(&mut last, gone, 1), None, "{gone:#x}");
         }
         assert!(memory.holds(at(0x90_0ff0), 16) && !memory.holds(at(0x90_0ff0), 17));
         assert!(!memory.holds(at(0), 1) && !memory.holds(at(0x10_0000), 0x1001));

@@ -1,8 +1,9 @@
 //! Packed rings (virtio 1.1, section 2.7): one ring of descriptors that both sides write. Buffers
 //! are used in the order in which they became available, so one index serves both.
 
+use crate::ahead::{Ahead, Reader};
 use crate::batch::{Batch, DESC, Desc, Direction, Walk, flag, table_entries};
-use crate::memory::Memory;
+use crate::memory::{Memory, Region};
 use crate::misdeed::Misdeed;
 use crate::raw;
 
@@ -114,33 +115,50 @@ impl Packed {
         self.peek.i() + lap - self.at.i()
     }
 
-    /// Fetches the lines that the next call of `gather` reads.
+    /// Fetches what tells where the next `n` buffers are, but for the `held` that are known.
     #[inline]
-    pub fn fetch(&self) {
-        raw::prefetch(self.at(self.at.i()));
-        raw::prefetch(self.at(self.at.forward(4 % self.size, self.size).i()));
+    pub fn fetch(&self, held: u32, n: u32) {
+        for i in (held..n.min(self.size)).step_by(4) {
+            raw::prefetch(self.at(self.at.forward(i, self.size).i()));
+        }
     }
 
-    /// Shows `see` up to `max` of the next descriptors, with their flags.
+    /// Fetches what tells that the next `n` buffers are used: their descriptors, to be written.
     #[inline]
-    pub fn glance(&mut self, max: u16, mut see: impl FnMut(Desc, u16)) {
-        let mut place = self.at;
-        for _ in 0..u32::from(max).min(self.size) {
+    pub fn fetch_used(&self, n: u32) {
+        for i in (0..n.min(self.size)).step_by(4) {
+            raw::prefetch_write(self.at(self.at.forward(i, self.size).i()));
+        }
+    }
+
+    /// Reads plain buffers until there are `want` of them in `ahead`. True: what follows is something else.
+    #[inline]
+    pub fn read_ahead(&mut self, reader: &mut Reader, want: usize, ahead: &mut Ahead) -> bool {
+        let (held, want) = (ahead.len() as u32, (want as u32).min(self.size));
+        let mut place = self.at.forward(held, self.size);
+        for _ in held..want {
             if !self.is_ready(place) {
-                break;
+                return false;
             }
             // SAFETY: an entry of the ring, aligned to 16.
             let desc = unsafe { Desc::read(self.at(place.i())) };
-            see(desc, desc.b);
+            match reader.plain(desc, desc.b, desc.a) {
+                Some(buffer) => ahead.push(buffer),
+                None => return true,
+            }
             place = place.forward(1, self.size);
         }
+        for i in (0..want.saturating_sub(held)).step_by(4) {
+            raw::prefetch(self.at(place.forward(i, self.size).i()));
+        }
+        false
     }
 
     /// Reads up to `max` more buffers into `batch`. An error is the end of the ring.
     pub fn gather(
         &mut self,
         memory: &Memory,
-        hint: &mut usize,
+        last: &mut Region,
         direction: Direction,
         max: usize,
         batch: &mut Batch,
@@ -150,7 +168,7 @@ impl Packed {
                 break;
             }
             raw::prefetch(self.at(self.peek.forward(8 % self.size, self.size).i()));
-            let mut walk = Walk::new(memory, hint, direction, batch);
+            let mut walk = Walk::new(memory, last, direction, batch);
             let (id, descs, bad) = self.walk(&mut walk)?;
             if self.ahead() + u32::from(descs) > self.size {
                 return Err(Misdeed::Loop);

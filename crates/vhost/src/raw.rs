@@ -33,6 +33,16 @@ pub(crate) unsafe fn store32(at: *mut u32, value: u32) {
     unsafe { AtomicU32::from_ptr(at) }.store(value, Ordering::Relaxed);
 }
 
+/// Writes 8 bytes (little-endian), in no particular order and perhaps not at once.
+///
+/// # Safety
+/// `at` is valid for writes of 8 bytes.
+#[inline]
+pub(crate) unsafe fn store64(at: *mut u8, value: u64) {
+    // SAFETY: the caller vouches for the pointer; unaligned is allowed.
+    unsafe { at.cast::<u64>().write_unaligned(value.to_le()) };
+}
+
 /// Copies `len` bytes from guest memory to ours or the other way. Bytes that the guest changes
 /// meanwhile arrive old or new.
 ///

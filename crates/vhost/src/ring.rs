@@ -1,7 +1,8 @@
 //! A virtqueue of either layout, and the two things one does with it.
 
-use crate::batch::{BATCH, Batch, Chain, Direction, Piece, flag};
-use crate::memory::Memory;
+use crate::ahead::{AHEAD, Ahead, DISTANCE, Plain, Reader};
+use crate::batch::{BATCH, Batch, Chain, Direction, Piece};
+use crate::memory::{Memory, Region};
 use crate::misdeed::{Misdeed, Misdeeds};
 use crate::packed::{self, Packed};
 use crate::split::{self, Split};
@@ -10,8 +11,10 @@ use packet::{Packet, Pool};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A burst of so many promises another one at once.
-const LONG: usize = 16;
+/// The same for packets, whose own memory is nearer.
+const SOON: usize = 4;
+/// Plain buffers used before more are read.
+const CHUNK: usize = 32;
 /// Longest virtio-net header.
 const HEADER: usize = 12;
 
@@ -67,15 +70,14 @@ pub struct Ring {
     layout: Layout,
     memory: Arc<Memory>,
     /// Region of the last address.
-    hint: usize,
+    last: Region,
+    ahead: Ahead,
     header: usize,
     mergeable: bool,
     broken: bool,
     misdeeds: Box<Misdeeds>,
     /// Misdeeds were counted since the last call.
     blamed: bool,
-    /// Of the next buffers so many were fetched.
-    fetched: usize,
 }
 
 // SAFETY: its pointers lead to memory that is shared with another process anyway; one thread at a
@@ -92,11 +94,12 @@ macro_rules! each {
 }
 
 impl Layout {
+    /// Gives the next buffer back, of `descs` entries of a packed ring.
     #[inline]
-    fn put(&mut self, chain: &Chain, len: u32) {
+    fn put(&mut self, id: u16, descs: u16, len: u32) {
         match self {
-            Layout::Split(ring) => ring.put(chain.id, len),
-            Layout::Packed(ring) => ring.put(chain.id, chain.descs, len),
+            Layout::Split(ring) => ring.put(id, len),
+            Layout::Packed(ring) => ring.put(id, descs, len),
         }
     }
 }
@@ -140,13 +143,13 @@ impl Ring {
         Ok(Ring {
             layout,
             memory,
-            hint: 0,
+            last: Region::NONE,
+            ahead: Ahead::default(),
             header: if long { HEADER } else { 10 },
             mergeable: has(feature::MRG_RXBUF),
             broken: false,
             misdeeds: Box::default(),
             blamed: false,
-            fetched: 0,
         })
     }
 
@@ -173,9 +176,9 @@ impl Ring {
 
     #[inline]
     fn gather(&mut self, direction: Direction, max: usize, batch: &mut Batch) {
-        let (memory, hint) = (&*self.memory, &mut self.hint);
+        let (memory, last) = (&*self.memory, &mut self.last);
         let read =
-            each!(&mut self.layout, ring => ring.gather(memory, hint, direction, max, batch));
+            each!(&mut self.layout, ring => ring.gather(memory, last, direction, max, batch));
         if let Err(misdeed) = read {
             self.blame(misdeed);
             self.broken = true;
@@ -183,10 +186,11 @@ impl Ring {
         }
     }
 
-    /// Begins a call: nothing is read yet.
+    /// Nothing is read yet.
     #[inline]
     fn begin(&mut self, batch: &mut Batch) {
         batch.clear();
+        self.ahead.clear();
         each!(&mut self.layout, ring => ring.rewind());
     }
 
@@ -211,39 +215,37 @@ impl Ring {
     }
 
     /// Starts to fetch what the next call of [`Ring::dequeue`] will read (`sends`), or else of
-    /// [`Ring::enqueue`]: at step 0 of the ring itself, at step 1 of its first `n` buffers. What is
-    /// read on the way is used for nothing else.
+    /// [`Ring::enqueue`]: at step 0 of the ring itself, at step 1 of its next `n` buffers, the
+    /// first of them at once: the others while those are used, so that neither waits for the other.
     #[inline]
     pub fn prepare(&mut self, step: usize, n: u16, sends: bool) {
-        match step {
-            0 => each!(&self.layout, ring => ring.fetch()),
-            _ => self.fetch_buffers(n, sends),
+        let n = AHEAD.min(n.into());
+        if step == 0 {
+            let held = self.ahead.len() as u32;
+            return each!(&self.layout, ring => ring.fetch(held, n as u32));
         }
+        self.read_ahead(if sends { Direction::FromGuest } else { Direction::ToGuest }, n);
+        self.ahead.stale();
+        self.fetch(n, DISTANCE);
     }
 
-    /// Fetches the first bytes of the next buffers, `max` at most.
+    /// Sees to it that `n` plain buffers are read, as far as there are. True: what follows is something else.
     #[inline]
-    fn fetch_buffers(&mut self, max: u16, sends: bool) {
-        let (header, memory) = (self.header, &*self.memory);
-        let (mut hint, mut seen) = (self.hint, 0);
-        each!(&mut self.layout, ring => ring.glance(max, |desc, flags| {
-            seen += 1;
-            if flags & (flag::NEXT | flag::INDIRECT) == 0
-                && let Some((at, _)) = memory.translate(&mut hint, desc.addr, 1)
-            {
-                lines(at, header, if sends { raw::prefetch } else { raw::prefetch_write });
-            }
-        }));
-        self.fetched = seen;
+    fn read_ahead(&mut self, direction: Direction, n: usize) -> bool {
+        self.ahead.turn(direction);
+        let (memory, last) = (&*self.memory, &mut self.last);
+        let mut reader = Reader { memory, last, direction, header: self.header as u32 };
+        let ahead = &mut self.ahead;
+        ahead.len() < n && each!(&mut self.layout, ring => ring.read_ahead(&mut reader, n, ahead))
     }
 
-    /// Fetches the first bytes of the buffers that were read now, unless that was done before.
+    /// Fetches what tells that the first `n` buffers that were read are used, and the memory of `buffers`.
     #[inline]
-    fn fetch_rest(&mut self, batch: &Batch, fetch: fn(*const u8)) {
-        for chain in batch.chains.iter().skip(std::mem::take(&mut self.fetched)) {
-            if let Some(piece) = batch.pieces(chain).first() {
-                lines(piece.at, self.header, fetch);
-            }
+    fn fetch(&mut self, n: usize, buffers: usize) {
+        let n = self.ahead.len().min(n);
+        if n > 0 {
+            each!(&self.layout, ring => ring.fetch_used(n as u32));
+            self.ahead.fetch(n.min(buffers), self.header);
         }
     }
 
@@ -259,14 +261,78 @@ impl Ring {
         if self.broken {
             return;
         }
+        let max = max.min(BATCH);
+        // If there are more they are fetched while these are worked on.
+        let other = self.read_ahead(Direction::FromGuest, AHEAD.min(max + DISTANCE));
+        let (before, n) = (self.base(), self.ahead.len().min(max));
+        if n > 0 && !self.take_plain(pool, out, n, moved) {
+            moved.starved = true;
+        } else if other && n < max {
+            self.take_chains(batch, pool, out, max - n, moved);
+        }
+        if self.base() != before {
+            self.show();
+        }
+        moved.blamed |= std::mem::take(&mut self.blamed);
+    }
+
+    /// The first `n` plain buffers' packets. False: there is nothing to put them in.
+    #[inline]
+    fn take_plain(
+        &mut self,
+        pool: &dyn Pool,
+        out: &mut Vec<Packet>,
+        n: usize,
+        moved: &mut Moved,
+    ) -> bool {
+        let start = out.len();
+        self.fetch(n, DISTANCE);
+        if !pool.alloc(out, n) {
+            return false;
+        }
+        let (mut packets, mut bytes) = (0, 0);
+        for i in 0..n {
+            self.ahead.fetch(i + DISTANCE, self.header);
+            if let Some(soon) = out.get(start + i + SOON) {
+                let to = soon.data().as_ptr();
+                raw::prefetch_write(to);
+                // For the header of a tunnel.
+                raw::prefetch_write(to.wrapping_sub(64));
+            }
+            let buffer = self.ahead.get(i);
+            match read_plain(&mut out[start + packets], buffer, self.header) {
+                Ok(len) => {
+                    packets += 1;
+                    bytes += len as u64;
+                }
+                Err(misdeed) => self.blame(misdeed),
+            }
+            self.layout.put(buffer.id, 1, 0);
+        }
+        self.ahead.used(n);
+        keep(pool, out, start + packets);
+        moved.packets += packets;
+        moved.bytes += bytes;
+        moved.dropped += n - packets;
+        true
+    }
+
+    /// As [`Ring::dequeue`], for buffers of any kind.
+    fn take_chains(
+        &mut self,
+        batch: &mut Batch,
+        pool: &dyn Pool,
+        out: &mut Vec<Packet>,
+        max: usize,
+        moved: &mut Moved,
+    ) {
         self.begin(batch);
-        self.gather(Direction::FromGuest, max.min(BATCH), batch);
+        self.gather(Direction::FromGuest, max, batch);
         let (n, start) = (batch.chains.len(), out.len());
+        batch.fetch(self.header, raw::prefetch);
         if n == 0 {
-            moved.blamed |= std::mem::take(&mut self.blamed);
             return;
         }
-        self.fetch_rest(batch, raw::prefetch);
         if !pool.alloc(out, n) {
             moved.starved = true;
             return;
@@ -280,20 +346,12 @@ impl Ring {
                 }
                 Err(misdeed) => self.blame(misdeed),
             }
-            self.layout.put(chain, 0);
+            self.layout.put(chain.id, chain.descs, 0);
         }
-        if packets < n {
-            pool.free(&out[start + packets..]);
-            out.truncate(start + packets);
-        }
+        keep(pool, out, start + packets);
         moved.packets += packets;
         moved.bytes += bytes;
         moved.dropped += n - packets;
-        self.show();
-        moved.blamed |= std::mem::take(&mut self.blamed);
-        if n >= LONG {
-            self.fetch_buffers(n as u16, true);
-        }
     }
 
     /// Copies packets from the front of `packets` into the guest's buffers as far as there are
@@ -302,10 +360,65 @@ impl Ring {
         if self.broken || packets.is_empty() {
             return;
         }
+        let before = self.base();
+        let (taken, other) = self.give_plain(packets, moved);
+        if other && taken < packets.len() {
+            self.give_chains(batch, &packets[taken..], moved);
+        }
+        if self.base() != before {
+            self.show();
+        }
+        moved.blamed |= std::mem::take(&mut self.blamed);
+    }
+
+    /// Packets into plain buffers: how many, and whether something else came next.
+    #[inline]
+    fn give_plain(&mut self, packets: &[Packet], moved: &mut Moved) -> (usize, bool) {
+        let (mut taken, mut bytes, mut other) = (0, 0, false);
+        while taken < packets.len() {
+            let rest = &packets[taken..];
+            other = self.read_ahead(Direction::ToGuest, rest.len().min(AHEAD));
+            let n = self.ahead.len().min(rest.len()).min(CHUNK);
+            self.fetch(n, DISTANCE);
+            let mut done = 0;
+            for packet in &rest[..n] {
+                self.ahead.fetch(rest.len().min(done + DISTANCE), self.header);
+                if let Some(later) = rest.get(done + 2 * SOON) {
+                    raw::prefetch(later.as_raw());
+                }
+                if let Some(soon) = rest.get(done + SOON) {
+                    let from = soon.data().as_ptr();
+                    raw::prefetch(from);
+                    raw::prefetch(from.wrapping_add(63));
+                }
+                let (buffer, len) = (self.ahead.get(done), self.header + packet.len());
+                if (buffer.len as usize) < len {
+                    break;
+                }
+                // SAFETY: the buffer is mapped and holds header and packet.
+                unsafe { write_plain(buffer.at, self.header, packet) };
+                self.layout.put(buffer.id, 1, len as u32);
+                bytes += packet.len() as u64;
+                done += 1;
+            }
+            self.ahead.used(done);
+            taken += done;
+            if done < n || n == 0 {
+                other |= done < n;
+                break;
+            }
+        }
+        moved.packets += taken;
+        moved.bytes += bytes;
+        (taken, other)
+    }
+
+    /// As [`Ring::enqueue`], for buffers of any kind.
+    fn give_chains(&mut self, batch: &mut Batch, packets: &[Packet], moved: &mut Moved) {
         self.begin(batch);
         self.gather(Direction::ToGuest, packets.len(), batch);
-        self.fetch_rest(batch, raw::prefetch_write);
-        let (mut next, before) = (0, self.base());
+        batch.fetch(self.header, raw::prefetch_write);
+        let mut next = 0;
         let (mut taken, mut bytes, mut dropped) = (0, 0, 0);
         // A guest that makes bad buffers as fast as we drop them does not keep us here.
         let mut patience = 2 * BATCH;
@@ -339,16 +452,9 @@ impl Ring {
                 }
             }
         }
-        if self.base() != before {
-            self.show();
-        }
         moved.packets += taken;
         moved.bytes += bytes;
         moved.dropped += dropped;
-        moved.blamed |= std::mem::take(&mut self.blamed);
-        if taken >= LONG {
-            self.fetch_buffers(taken.min(BATCH) as u16, false);
-        }
     }
 
     /// Buffers for `need` bytes, from `batch.chains[from]` on.
@@ -380,7 +486,7 @@ impl Ring {
     #[cold]
     fn give_back(&mut self, batch: &Batch, range: Range<usize>) {
         for chain in &batch.chains[range.clone()] {
-            self.layout.put(chain, 0);
+            self.layout.put(chain.id, chain.descs, 0);
         }
         let last = &batch.chains[range.end - 1];
         self.blame(last.bad.unwrap_or(Misdeed::SmallBuffer));
@@ -391,23 +497,12 @@ impl Ring {
     fn write(&mut self, batch: &Batch, range: Range<usize>, packet: &Packet) {
         let (chains, data) = (&batch.chains[range], packet.data());
         let buffers = chains.len() as u16;
-        if let ([chain], Some(&first)) = (chains, batch.pieces(&chains[0]).first()) {
-            let len = self.header + data.len();
-            if first.len as usize >= len {
-                // SAFETY: the piece is mapped and holds both.
-                unsafe {
-                    raw::header(first.at, self.header == HEADER, buffers);
-                    raw::copy(data.as_ptr(), first.at.add(self.header), data.len());
-                }
-                return self.layout.put(chain, len as u32);
-            }
-        }
         let mut header = [0u8; HEADER];
         header[10..].copy_from_slice(&buffers.to_le_bytes());
         let mut source = Source { parts: [&header[..self.header], data] };
         for chain in chains {
             let written: usize = batch.pieces(chain).iter().map(|piece| source.fill(piece)).sum();
-            self.layout.put(chain, written as u32);
+            self.layout.put(chain.id, chain.descs, written as u32);
         }
     }
 }
@@ -443,11 +538,50 @@ impl Source<'_> {
     }
 }
 
-/// Fetches header and first bytes of a packet at `at`.
-#[inline(always)]
-fn lines(at: *const u8, header: usize, fetch: fn(*const u8)) {
-    fetch(at);
-    fetch(at.wrapping_add(header + 52));
+/// Gives back the packets from `end` on.
+#[inline]
+fn keep(pool: &dyn Pool, out: &mut Vec<Packet>, end: usize) {
+    if end < out.len() {
+        pool.free(&out[end..]);
+        out.truncate(end);
+    }
+}
+
+/// Writes header and packet to `at`.
+///
+/// # Safety
+/// Both fit into memory that is mapped there.
+#[inline]
+unsafe fn write_plain(at: *mut u8, header: usize, packet: &Packet) {
+    let data = packet.data();
+    // SAFETY: the caller vouches.
+    unsafe {
+        raw::header(at, header == HEADER, 1);
+        raw::copy(data.as_ptr(), at.add(header), data.len());
+    }
+}
+
+/// Makes room in an empty packet for a frame of `len` bytes: where to put it.
+#[inline]
+fn make_room(packet: &mut Packet, len: u64) -> Result<*mut u8, Misdeed> {
+    let mbuf = packet.mbuf();
+    if len > u64::from(mbuf.buf_len.saturating_sub(mbuf.data_off)) {
+        return Err(Misdeed::Long);
+    }
+    mbuf.data_len = len as u16;
+    mbuf.pkt_len = len as u32;
+    // SAFETY: the buffer is ours and holds len bytes from there on.
+    Ok(unsafe { mbuf.buf_addr.add(usize::from(mbuf.data_off)) })
+}
+
+/// Copies the frame of a plain buffer into an empty packet; returns its length.
+#[inline]
+fn read_plain(packet: &mut Packet, buffer: Plain, header: usize) -> Result<usize, Misdeed> {
+    let len = buffer.len as usize - header;
+    let to = make_room(packet, len as u64)?;
+    // SAFETY: the buffer is mapped and longer than the header; there is room for the rest.
+    unsafe { raw::copy(buffer.at.add(header), to, len) };
+    Ok(len)
 }
 
 /// Copies a frame behind its header from the guest into an empty packet; returns its length.
@@ -463,14 +597,7 @@ fn read(
     }
     let len = chain.bytes.checked_sub(header as u64).filter(|len| *len > 0);
     let len = len.ok_or(Misdeed::Short)?;
-    let mbuf = packet.mbuf();
-    if len > u64::from(mbuf.buf_len.saturating_sub(mbuf.data_off)) {
-        return Err(Misdeed::Long);
-    }
-    mbuf.data_len = len as u16;
-    mbuf.pkt_len = len as u32;
-    // SAFETY: the buffer is ours and holds len bytes from there on.
-    let mut to = unsafe { mbuf.buf_addr.add(usize::from(mbuf.data_off)) };
+    let mut to = make_room(packet, len)?;
     let mut skip = header;
     for piece in pieces {
         let from = skip.min(piece.len as usize);

@@ -2,8 +2,9 @@
 //! used buffers. Buffers are used in the order in which they became available, so one index says
 //! how far both rings are.
 
+use crate::ahead::{Ahead, Reader};
 use crate::batch::{BATCH, Batch, DESC, Desc, Direction, Walk, flag, table_entries};
-use crate::memory::Memory;
+use crate::memory::{Memory, Region};
 use crate::misdeed::Misdeed;
 use crate::raw;
 
@@ -21,14 +22,12 @@ pub(crate) struct Split {
     event_idx: bool,
     /// Next buffer to be used.
     at: u32,
-    /// Next buffer to be read from the ring.
+    /// Next buffer to be read by `gather`.
     peek: u32,
     /// `at` when it was last shown to the guest.
     shown: u32,
     /// The guest's index of available buffers, as it was when it was read last.
     seen: u32,
-    /// So many entries of the used ring from `at` on, and their descriptors, were fetched.
-    fetched: u32,
     /// The guest wanted no notification when `seen` was read.
     quiet: bool,
 }
@@ -58,7 +57,6 @@ impl Split {
             peek: at,
             shown: at,
             seen: at,
-            fetched: 0,
             quiet: false,
         }
     }
@@ -92,34 +90,37 @@ impl Split {
         self.peek = self.at;
     }
 
-    /// Fetches the lines that the next call of `gather` reads: the descriptors at a guess, as most
-    /// guests use them in order.
+    /// Fetches what tells where the next `n` buffers are, but for the `held` that are known: descriptors at a
+    /// guess, as most guests use them in order.
     #[inline]
-    pub fn fetch(&self) {
-        let slot = self.slot(self.at);
+    pub fn fetch(&self, held: u32, n: u32) {
         raw::prefetch(self.avail);
-        raw::prefetch(self.avail.wrapping_add(2 + slot));
-        for i in 0..3 {
-            raw::prefetch(self.desc.wrapping_add((slot + 4 * i) * DESC));
+        for i in (held..n).step_by(4) {
+            let slot = self.slot(self.at.wrapping_add(i));
+            raw::prefetch(self.desc.wrapping_add(slot * DESC));
+        }
+        // Heads of 32 buffers lie in a line.
+        for i in (held..n + 31).step_by(32) {
+            raw::prefetch(self.avail.wrapping_add(2 + self.slot(self.at.wrapping_add(i))));
         }
     }
 
-    /// Fetches what tells that the next `n` buffers are used.
+    /// Fetches what tells that the next `n` buffers are used. Not called unless there are so many, as the
+    /// guest looks at it all the time.
     #[inline]
-    fn fetch_used(&self, n: u32) {
+    pub fn fetch_used(&self, n: u32) {
         raw::prefetch_write(self.used);
         for i in (0..n + 7).step_by(8) {
             raw::prefetch_write(self.used.wrapping_add(4 + 8 * self.slot(self.at.wrapping_add(i))));
         }
     }
 
-    /// Fetches the descriptors of the `n` buffers behind those that were read.
+    /// Fetches the descriptors of `n` buffers from the `from`-th on, as far as they are available.
     #[inline]
-    fn fetch_behind(&self, n: u32) {
+    fn fetch_behind(&self, from: u32, n: u32) {
         let mut line = u16::MAX;
-        let behind = self.ready(self.seen).saturating_sub(self.peek.wrapping_sub(self.at));
-        for i in 0..behind.min(n) {
-            let head = self.avail(2 + self.slot(self.peek.wrapping_add(i)));
+        for i in from..self.ready(self.seen).min(from + n) {
+            let head = self.avail(2 + self.slot(self.at.wrapping_add(i)));
             if head / 4 != line {
                 line = head / 4;
                 raw::prefetch(self.desc.wrapping_add(usize::from(head) * DESC));
@@ -127,36 +128,46 @@ impl Split {
         }
     }
 
-    /// Shows `see` up to `max` of the next descriptors, with their flags. If there are any, what tells
-    /// that they are used is fetched; not otherwise, as the guest looks at it all the time.
+    /// Reads how many buffers are available, unless `want` are known to be.
     #[inline]
-    pub fn glance(&mut self, max: u16, mut see: impl FnMut(Desc, u16)) {
-        let mut ready = self.ready(self.seen);
-        if ready < max.into() {
-            ready = self.ready(self.avail(1).into());
+    fn look(&mut self, want: u32) -> u32 {
+        if self.ready(self.seen) < want {
+            self.seen = self.avail(1).into();
+            // The same line.
+            self.quiet = !self.event_idx && self.avail(0) & QUIET != 0;
         }
-        if ready == 0 || ready > self.size {
-            return;
+        self.ready(self.seen)
+    }
+
+    /// Reads plain buffers until there are `want` of them in `ahead`. True: what follows is something else.
+    #[inline]
+    pub fn read_ahead(&mut self, reader: &mut Reader, want: usize, ahead: &mut Ahead) -> bool {
+        let (held, want) = (ahead.len() as u32, want as u32);
+        let ready = self.look(want);
+        if ready > self.size {
+            return true;
         }
-        let n = ready.min(max.into());
-        self.fetch_used(n);
-        self.fetched = n;
-        for i in 0..n {
+        for i in held..ready.min(want) {
             let head = self.avail(2 + self.slot(self.at.wrapping_add(i)));
             if u32::from(head) >= self.size {
-                break;
+                return true;
             }
             // SAFETY: less than size; the table is aligned to 16.
             let desc = unsafe { Desc::read(self.desc.add(usize::from(head) * DESC)) };
-            see(desc, desc.a);
+            match reader.plain(desc, desc.a, head) {
+                Some(buffer) => ahead.push(buffer),
+                None => return true,
+            }
         }
+        self.fetch_behind(want, want.saturating_sub(held));
+        false
     }
 
     /// Reads up to `max` more buffers into `batch`. An error is the end of the ring.
     pub fn gather(
         &mut self,
         memory: &Memory,
-        hint: &mut usize,
+        last: &mut Region,
         direction: Direction,
         max: usize,
         batch: &mut Batch,
@@ -164,39 +175,31 @@ impl Split {
         let max = max.min(BATCH - batch.chains.len()) as u32;
         // Buffers that were read and not used count as available.
         let held = self.peek.wrapping_sub(self.at);
-        if self.ready(self.seen) < held + max {
-            self.seen = self.avail(1).into();
-            // The same line.
-            self.quiet = !self.event_idx && self.avail(0) & QUIET != 0;
-            if self.ready(self.seen) > self.size {
-                return Err(Misdeed::Index);
-            }
+        let ready = self.look(held + max);
+        if ready > self.size {
+            return Err(Misdeed::Index);
         }
-        let n = self.ready(self.seen).saturating_sub(held).min(max) as usize;
-        let fetched = std::mem::take(&mut self.fetched) as usize;
+        let n = ready.saturating_sub(held).min(max) as usize;
         let mut heads = [0u16; BATCH];
         for (i, head) in heads[..n].iter_mut().enumerate() {
             *head = self.avail(2 + self.slot(self.peek.wrapping_add(i as u32)));
             if u32::from(*head) >= self.size {
                 return Err(Misdeed::Descriptor);
             }
-            if i >= fetched {
-                raw::prefetch(self.desc.wrapping_add(usize::from(*head) * DESC));
-            }
+            raw::prefetch(self.desc.wrapping_add(usize::from(*head) * DESC));
         }
-        if n > fetched || held > 0 {
+        if n > 0 {
             self.fetch_used(held + n as u32);
         }
         for head in &heads[..n] {
             if !batch.has_room() {
                 break;
             }
-            let mut walk = Walk::new(memory, hint, direction, batch);
+            let mut walk = Walk::new(memory, last, direction, batch);
             let bad = self.walk(*head, &mut walk).err();
             walk.end(*head, 1, bad);
             self.peek = self.peek.wrapping_add(1);
         }
-        self.fetch_behind(n as u32);
         Ok(())
     }
 
@@ -230,12 +233,8 @@ impl Split {
     #[inline]
     pub fn put(&mut self, id: u16, len: u32) {
         let slot = self.slot(self.at);
-        // SAFETY: the slot lies in the used ring, whose entries of 8 bytes are aligned to four.
-        unsafe {
-            let entry = self.used.add(4 + 8 * slot).cast::<u32>();
-            raw::store32(entry, id.into());
-            raw::store32(entry.add(1), len);
-        }
+        // SAFETY: the slot lies in the used ring, whose entries have 8 bytes.
+        unsafe { raw::store64(self.used.add(4 + 8 * slot), u64::from(len) << 32 | u64::from(id)) };
         self.at = self.at.wrapping_add(1);
     }
 

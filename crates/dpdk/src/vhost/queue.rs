@@ -5,7 +5,7 @@ use super::state::{Shared, VhostCounters};
 use crate::DpdkPool;
 use crate::pool::{drop_chains, free};
 use dpdk_sys as sys;
-use packet::{BURST, Packet};
+use packet::Packet;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -17,8 +17,8 @@ thread_local! {
     static BATCH: RefCell<Batch> = RefCell::default();
 }
 
-/// Buffers that a receive queue fetches ahead.
-const AHEAD: usize = 16;
+/// Fewest buffers that a receive queue fetches ahead, if there are any.
+const FEW: usize = 4;
 /// Most packets the library takes at once.
 const LIBRARY_BURST: usize = 32;
 
@@ -29,6 +29,8 @@ pub struct VhostRx {
     index: usize,
     /// Guest queue to start with, so that none starves.
     next: u32,
+    /// Packets that a burst brings.
+    expected: usize,
     /// Guest queues that something was taken from since `notify`.
     untold: u64,
     /// One of them may want to be notified.
@@ -57,6 +59,7 @@ impl VhostRx {
             pool: pool.clone(),
             index,
             next: 0,
+            expected: 0,
             untold: 0,
             loud: false,
         })
@@ -110,7 +113,8 @@ impl VhostRx {
             && self.shared.is_own()
             && let Some(pair) = Turn::new(mask, self.next).pair()
         {
-            self.shared.prepare(2 * pair as usize + 1, Owner::rx(self.index), step, AHEAD);
+            let (ring, n) = (2 * pair as usize + 1, self.expected.max(FEW * step));
+            self.shared.prepare(ring, Owner::rx(self.index), step, n);
         }
     }
 
@@ -151,6 +155,7 @@ impl VhostRx {
             }
         }
         self.next = turn.next;
+        self.expected = moved.packets.max(self.expected / 2);
         if moved.packets == 0 && self.untold != 0 {
             // Nobody will ask for it.
             fence(Ordering::SeqCst);
@@ -247,7 +252,7 @@ impl VhostTx {
         if let Some(ring) = self.ring()
             && self.shared.is_own()
         {
-            self.shared.prepare(ring.into(), Owner::tx(self.index), step, n.min(BURST));
+            self.shared.prepare(ring.into(), Owner::tx(self.index), step, n);
         }
     }
 

@@ -1,0 +1,133 @@
+//! Plain buffers, read from a ring before they are used.
+//!
+//! Most buffers are one descriptor whose memory is one piece. These are read, checked and translated once, as
+//! soon as somebody says that packets for them are coming, and kept until they are used: what fetches their
+//! memory ahead then needs to look at nothing of the guest's. A buffer that is anything else ends the row, and
+//! [`crate::batch`] has it read again with all that may be wrong with it.
+
+use crate::batch::{Desc, Direction, flag};
+use crate::memory::{Memory, Region};
+use crate::raw;
+
+/// Most buffers read ahead of one ring.
+pub(crate) const AHEAD: usize = 64;
+/// A buffer's memory is asked for so many buffers before it is used.
+pub(crate) const DISTANCE: usize = 16;
+
+/// A buffer of one piece that is mapped at `at`, with room for more than a header.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain {
+    pub at: *mut u8,
+    pub len: u32,
+    /// What the guest calls it.
+    pub id: u16,
+}
+
+/// Tells plain buffers from others.
+pub(crate) struct Reader<'a> {
+    pub memory: &'a Memory,
+    /// The region of the last address.
+    pub last: &'a mut Region,
+    pub direction: Direction,
+    pub header: u32,
+}
+
+impl Reader<'_> {
+    /// The buffer of a descriptor with these flags, if it is plain.
+    #[inline]
+    pub fn plain(&mut self, desc: Desc, flags: u16, id: u16) -> Option<Plain> {
+        let write = if self.direction == Direction::ToGuest { flag::WRITE } else { 0 };
+        if flags & (flag::NEXT | flag::INDIRECT | flag::WRITE) != write || desc.len <= self.header {
+            return None;
+        }
+        let (at, n) = self.memory.translate(self.last, desc.addr, desc.len)?;
+        (n == desc.len).then_some(Plain { at, len: n, id })
+    }
+}
+
+/// The buffers from a ring's place on that were read and not used.
+pub(crate) struct Ahead {
+    buffers: Box<[Plain; AHEAD]>,
+    direction: Direction,
+    /// Counted on; places are the low bits.
+    next: u32,
+    end: u32,
+    /// Before this one all were fetched.
+    fetched: u32,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        let none = Plain { at: std::ptr::null_mut(), len: 0, id: 0 };
+        let buffers = Box::new([none; AHEAD]);
+        Ahead { buffers, direction: Direction::FromGuest, next: 0, end: 0, fetched: 0 }
+    }
+}
+
+impl Ahead {
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.end.wrapping_sub(self.next) as usize
+    }
+
+    /// What follows goes this way; forgets what was read to go the other.
+    #[inline]
+    pub fn turn(&mut self, direction: Direction) {
+        if self.direction != direction {
+            self.direction = direction;
+            self.clear();
+        }
+    }
+
+    /// Forgets all.
+    #[inline]
+    pub fn clear(&mut self) {
+        (self.end, self.fetched) = (self.next, self.next);
+    }
+
+    /// Adds one behind all others; there are less than [`AHEAD`].
+    #[inline]
+    pub fn push(&mut self, buffer: Plain) {
+        self.buffers[self.end as usize % AHEAD] = buffer;
+        self.end = self.end.wrapping_add(1);
+    }
+
+    /// The `i`-th that is left.
+    #[inline]
+    pub fn get(&self, i: usize) -> Plain {
+        self.buffers[self.next.wrapping_add(i as u32) as usize % AHEAD]
+    }
+
+    /// The first `n` were used.
+    #[inline]
+    pub fn used(&mut self, n: usize) {
+        self.next = self.next.wrapping_add(n as u32);
+    }
+
+    /// What was fetched is perhaps gone from the cache again.
+    #[inline]
+    pub fn stale(&mut self) {
+        self.fetched = self.next;
+    }
+
+    /// Fetches the first bytes of packets in the first `n` buffers, as far as that was not done.
+    #[inline]
+    pub fn fetch(&mut self, n: usize, header: usize) {
+        let upto = self.next.wrapping_add(n.min(self.len()) as u32);
+        while (upto.wrapping_sub(self.fetched) as i32) > 0 {
+            let at = self.buffers[self.fetched as usize % AHEAD].at;
+            match self.direction {
+                Direction::FromGuest => lines(at, header, raw::prefetch),
+                Direction::ToGuest => lines(at, header, raw::prefetch_write),
+            }
+            self.fetched = self.fetched.wrapping_add(1);
+        }
+    }
+}
+
+/// Fetches header and first bytes of a packet at `at`.
+#[inline(always)]
+pub(crate) fn lines(at: *const u8, header: usize, fetch: fn(*const u8)) {
+    fetch(at);
+    fetch(at.wrapping_add(header + 52));
+}
