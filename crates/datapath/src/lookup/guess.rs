@@ -1,7 +1,7 @@
 //! Which subtable the flows near this one were in: a decision about a flow that was never seen mostly looks at the same
 //! bits as the one before it about the same neighbourhood, and probing one subtable costs much less than deciding.
 
-use super::fold;
+use super::{fold, prefetch};
 
 /// Entries; neighbourhoods share them.
 const ENTRIES: usize = 1 << 16;
@@ -38,6 +38,12 @@ impl Guesses {
     #[inline(always)]
     pub fn get(&self, addresses: u64) -> [u8; GUESSES] {
         self.near[Self::entry(addresses)]
+    }
+
+    /// Brings the entry closer.
+    #[inline]
+    pub fn prefetch(&self, addresses: u64) {
+        prefetch(&self.near[Self::entry(addresses)]);
     }
 
     /// A flow of these addresses was in this subtable.

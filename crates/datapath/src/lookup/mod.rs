@@ -357,6 +357,10 @@ impl Table {
         if let Some(sub) = &self.subtables[spot.slot] {
             sub.prefetch(spot.hash);
             self.sight.prefetch(spot.hash);
+            let p = self.partitions[usize::from(port_of(spot.masked[4]))].as_ref();
+            if p.is_some_and(|p| p.guesses.on) {
+                self.guesses.prefetch(spot.near);
+            }
         }
     }
 
@@ -365,7 +369,9 @@ impl Table {
         let (line, ext) = lines(&spot.masked);
         let found = self.probe(spot.slot, spot.hash, &KeyRef { line, ext: &ext, have: 7 });
         let port = port_of(spot.masked[4]);
-        self.guesses.put(spot.near, spot.slot);
+        if self.partition_mut(port).guesses.on {
+            self.guesses.put(spot.near, spot.slot);
+        }
         if found.is_some() {
             self.tally(port.into(), Tally { resolved: 1, ..Tally::default() });
             let p = self.partition_mut(port);
