@@ -352,7 +352,8 @@ impl Table {
     fn guess<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
         for at in 0..search.groups.len() {
             let g = search.groups[at];
-            if g.from == g.end || !self.partition(g.port).is_some_and(|p| p.guesses.on) {
+            let guesses = |p: &Partition| p.guesses.on && !p.direct.on;
+            if g.from == g.end || !self.partition(g.port).is_some_and(guesses) {
                 continue;
             }
             for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
