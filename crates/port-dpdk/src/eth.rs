@@ -19,28 +19,28 @@ pub(crate) struct EthPort {
     name: String,
     kind: String,
     options: EthOptions,
+    _memif: Memif,
     dev: EthDev,
     rx: Vec<Option<Rx>>,
     tx: Vec<Option<Tx>>,
     link_up: bool,
     link_resets: u64,
-    _memif: Memif,
 }
 
-/// A memif server's clients, who must not outlive the device: behind it in each holder of it.
+/// A memif server's clients, who must be gone before the device is: in front of it in each holder of it.
 type Memif = Option<Arc<Served>>;
-struct Rx(EthRx, #[expect(dead_code, reason = "held")] Memif);
-struct Tx(EthTx, #[expect(dead_code, reason = "held")] Memif);
+struct Rx(#[expect(dead_code, reason = "held")] Memif, EthRx);
+struct Tx(#[expect(dead_code, reason = "held")] Memif, EthTx);
 
 impl RxQueue for Rx {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
-        self.0.burst(out, max)
+        self.1.burst(out, max)
     }
 }
 
 impl TxQueue for Tx {
     fn tx(&mut self, packets: &[Packet]) -> usize {
-        self.0.burst(packets)
+        self.1.burst(packets)
     }
 }
 
@@ -90,15 +90,16 @@ impl EthPort {
             started = dev.start(&wanted);
         }
         let (rx, tx) = started.map_err(device_error)?;
-        let memif = memif.map(|claim| Arc::new(claim.serve(&dev, rx.len(), tx.len())));
+        let served = memif.map(|claim| claim.serve(&dev, rx.len(), tx.len())).transpose()?;
+        let memif = served.map(Arc::new);
         Ok(EthPort {
             name: config.name.clone(),
             kind: config.kind.clone(),
             link_up: dev.link().up,
             options,
             dev,
-            rx: rx.into_iter().map(|q| Some(Rx(q, memif.clone()))).collect(),
-            tx: tx.into_iter().map(|q| Some(Tx(q, memif.clone()))).collect(),
+            rx: rx.into_iter().map(|q| Some(Rx(memif.clone(), q))).collect(),
+            tx: tx.into_iter().map(|q| Some(Tx(memif.clone(), q))).collect(),
             link_resets: 0,
             _memif: memif,
         })

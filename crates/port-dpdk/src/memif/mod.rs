@@ -75,10 +75,13 @@ pub(crate) struct Claim {
     pub devargs: String,
 }
 
-/// A device that clients may connect to, until this is dropped; to be dropped after the device.
+/// A device that clients may connect to, until this is dropped; to be dropped before the device, whose driver frees
+/// what it knows of a client without looking whether its own thread is just talking to it.
 pub(crate) struct Served {
     listener: Arc<Listener>,
     id: u32,
+    /// Its end tells the client's thread to stop.
+    running: Option<UnixStream>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -150,18 +153,26 @@ impl Drop for Memif {
 
 impl Claim {
     /// Lets clients in, now that the device runs.
-    pub fn serve(self, dev: &EthDev, n_rxq: usize, n_txq: usize) -> Served {
+    ///
+    /// # Errors
+    /// No descriptor is free.
+    pub fn serve(self, dev: &EthDev, n_rxq: usize, n_txq: usize) -> Result<Served, PortError> {
+        let pair = UnixStream::pair();
+        let (end, running) = pair.map_err(|e| PortError::Device(format!("memif: {e}")))?;
         let rings = Rings { c2s: n_rxq as u16, s2c: n_txq as u16 };
         let target = Target { id: self.private_id, rings };
-        let entry = Entry { target, pause: dev.pause(), busy: Mutex::new(()) };
+        let entry = Entry { target, pause: dev.pause(), busy: Mutex::new(true), end };
         lock(&self.listener.shared.entries).insert(self.id, Arc::new(entry));
-        Served { listener: self.listener, id: self.id }
+        Ok(Served { listener: self.listener, id: self.id, running: Some(running) })
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
-        lock(&self.listener.shared.entries).remove(&self.id);
+        let entry = lock(&self.listener.shared.entries).remove(&self.id);
+        self.running = None;
+        // The client's thread has it until the driver has forgotten the client.
+        entry.into_iter().for_each(|entry| *lock(&entry.busy) = false);
     }
 }
 

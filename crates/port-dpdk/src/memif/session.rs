@@ -7,6 +7,7 @@ use super::socket::{Address, Received, Socket};
 use dpdk::EthPause;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Entry {
     pub target: super::message::Target,
     pub pause: EthPause,
-    /// Taken while a client is connected.
-    pub busy: Mutex<()>,
+    /// Taken while a client is connected; are clients let in?
+    pub busy: Mutex<bool>,
+    /// Is at its end when the port closes.
+    pub end: UnixStream,
 }
 
 /// How a connection ended other than by our own will.
@@ -71,11 +74,14 @@ fn talk(shared: &Shared, client: &Socket) -> Result<(), End> {
         std::thread::sleep(Duration::from_millis(if i > 0 { 10 } else { 0 }));
         entry.busy.try_lock().ok()
     });
-    let _busy = busy.ok_or_else(|| "Already connected".to_string())?;
+    let busy = busy.ok_or_else(|| "Already connected".to_string())?;
+    if !*busy {
+        return Err(format!("ID {id} not found").into());
+    }
     let server = Socket::connect(&Address::Path(shared.private.clone())).map_err(|_| End::Gone)?;
     let result = connect(&server, offer).and_then(|(connected, signals)| {
         say(&connected)?;
-        relay(shared, client, &server, &signals)
+        relay(&[shared.stop(), entry.end.as_fd()], client, &server, &signals)
     });
     leave(&entry, &server);
     result
@@ -134,14 +140,19 @@ fn answer(server: &Socket, kind: u16) -> Result<Message, End> {
     }
 }
 
-/// Until one end goes.
-fn relay(shared: &Shared, client: &Socket, server: &Socket, signals: &[Signal]) -> Result<(), End> {
-    let mut fds = vec![client.as_fd(), server.as_fd(), shared.stop()];
+/// Until one end goes, or the listener or the port ends.
+fn relay(
+    ends: &[BorrowedFd; 2],
+    client: &Socket,
+    server: &Socket,
+    signals: &[Signal],
+) -> Result<(), End> {
+    let mut fds = vec![client.as_fd(), server.as_fd(), ends[0], ends[1]];
     fds.extend(signals.iter().map(|(ours, _)| ours.as_fd()));
     loop {
         let ready = wait(&fds, Duration::MAX);
         if ready[1] {
-            // The port closes.
+            // The driver gives up.
             let reason = read(server).map_or("closed".into(), |(message, _)| message.reason());
             let _ = client.send(&Message::disconnect(&reason), None);
             return Ok(());
@@ -154,10 +165,11 @@ fn relay(shared: &Shared, client: &Socket, server: &Socket, signals: &[Signal]) 
                 kind => return Err(format!("message {kind} of a client that is connected").into()),
             }
         }
-        if ready[2] {
+        if ready[2] || ready[3] {
+            let _ = client.send(&Message::disconnect("closed"), None);
             return Ok(());
         }
-        signals.iter().zip(&ready[3..]).filter(|(_, ready)| **ready).for_each(|(s, _)| pass(s));
+        signals.iter().zip(&ready[4..]).filter(|(_, ready)| **ready).for_each(|(s, _)| pass(s));
     }
 }
 
