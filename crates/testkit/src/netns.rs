@@ -160,7 +160,7 @@ fn make() -> Result<File> {
 }
 
 /// Lays a cable (a veth pair) from a device name in one namespace to one in another (or the same)
-/// and brings both ends up.
+/// and brings both ends up; returns when both carry packets.
 ///
 /// # Errors
 /// What `ip` says.
@@ -168,7 +168,21 @@ pub fn veth(a: (&Netns, &str), b: (&Netns, &str)) -> Result<()> {
     let path = b.0.path();
     a.0.ip(&format!("link add {} type veth peer name {} netns {path}", a.1, b.1))?;
     a.0.ip(&format!("link set {} up", a.1))?;
-    b.0.ip(&format!("link set {} up", b.1)).map(drop)
+    b.0.ip(&format!("link set {} up", b.1))?;
+    [a, b].into_iter().try_for_each(|(ns, dev)| carries(ns, dev))
+}
+
+/// Waits for a link that is being brought up: the kernel drops what is sent before it has noticed, silently, which
+/// is up to a second later.
+fn carries(ns: &Netns, dev: &str) -> Result<()> {
+    for _ in 0..300 {
+        let link = ns.ip(&format!("-o link show {dev}"))?;
+        if link.contains("state UP") && !link.contains("qdisc noop ") {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    Err(format!("{dev} does not come up"))
 }
 
 /// Runs a command to its end; standard output, or an error with standard error in it.
