@@ -148,21 +148,25 @@ pub fn iteration_table(all: &[Iteration], n: usize) -> String {
         "cycles/upcall"
     );
     for i in all.iter().take(n) {
-        let per = |a: u64, b: u64| a.checked_div(b).unwrap_or(0);
         let _ = writeln!(
             out,
             "   {:<17}   {:<11}  {:<11}  {:<11}  {:<11}  {:<11}  {:<11}  {:<11}",
             i.stamp,
             i.cycles,
             i.packets,
-            per(i.cycles, i.packets),
-            per(i.packets, i.bursts),
+            mean(i.cycles, i.packets),
+            mean(i.packets, i.bursts),
             0,
             i.misses,
-            per(i.miss_cycles, i.misses)
+            mean(i.miss_cycles, i.misses)
         );
     }
     out
+}
+
+/// Of single iterations, in whole numbers; 0 of nothing.
+fn mean(a: u64, b: u64) -> u64 {
+    a.checked_div(b).unwrap_or(0)
 }
 
 fn milliseconds(out: &mut String, all: &[Iteration], n: usize) {
@@ -180,19 +184,18 @@ fn milliseconds(out: &mut String, all: &[Iteration], n: usize) {
         "cycles/upcall"
     );
     for ms in all.iter().take(n) {
-        let per = |a: u64, b: u64| a.checked_div(b).unwrap_or(0);
         let _ = writeln!(
             out,
             "   {:<12}   {:<11}  {:<11}  {:<11}  {:<11}  {:<11}  {:<11}  {:<11}  {:<11}",
             ms.stamp,
             ms.iterations,
-            per(ms.cycles, ms.iterations),
+            mean(ms.cycles, ms.iterations),
             ms.packets,
-            per(ms.busy_cycles, ms.packets),
-            per(ms.packets, ms.bursts),
+            mean(ms.busy_cycles, ms.packets),
+            mean(ms.packets, ms.bursts),
             0,
             ms.misses,
-            per(ms.miss_cycles, ms.misses)
+            mean(ms.miss_cycles, ms.misses)
         );
     }
 }
