@@ -77,3 +77,24 @@ fn flows_that_begin_to_come_back_are_stored() {
         assert!(Instant::now() < end, "{:?}", perf(&b));
     }
 }
+
+#[test]
+fn flows_that_come_back_late_are_stored() {
+    const FLOWS: u32 = 20_000;
+    let mut b = switch();
+    until_direct(&mut b);
+    let hits = (0..12).map(|_| {
+        let before = perf(&b).flow_hits;
+        for first in (0..FLOWS).step_by(OTHERS as usize) {
+            for i in first..first + OTHERS {
+                b.peers[0].send(&udp(0x0c00_0000 + i, 9, 1, 80, 64));
+            }
+            b.run();
+            // They come back when the changing sample is another.
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        perf(&b).flow_hits - before
+    });
+    let hits: Vec<_> = hits.take_while(|hits| *hits < u64::from(FLOWS) * 9 / 10).collect();
+    assert!(hits.len() < 12, "{hits:?} of {FLOWS}: {:?}", perf(&b));
+}

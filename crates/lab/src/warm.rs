@@ -12,7 +12,7 @@ const STEP: f64 = 0.4;
 /// Looks in a row that see no growth.
 const CALM: u32 = 2;
 /// Growth that is none.
-const GROWTH: f64 = 0.01;
+const GROWTH: f64 = 0.0025;
 
 /// How a warm-up ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -51,9 +51,9 @@ fn is_calm(before: f64, now: f64) -> bool {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn calm_is_one_per_cent() {
+    fn calm_is_a_quarter_per_cent() {
         for (before, now, calm) in
-            [(1000.0, 1005.0, true), (1000.0, 1011.0, false), (1000.0, 900.0, false)]
+            [(1000.0, 1002.0, true), (1000.0, 1003.0, false), (1000.0, 900.0, false)]
         {
             assert_eq!(super::is_calm(before, now), calm);
         }

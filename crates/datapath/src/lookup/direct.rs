@@ -1,18 +1,18 @@
 //! Direct mode: when the new flows of a port hardly ever come back, the pipeline is asked what to do with their packets,
 //! one by one, and nothing else: not what it looked at, nor whether the flow was seen or has a rule somewhere.
 //!
-//! Of the flows a changing sample goes the whole way, which shows when they begin to come back, and lets those that do
-//! in.
+//! Two samples of the flows go the whole way. One is always the same and shows whether flows come back, however long
+//! that takes them; the other changes, and lets those in that come back soon while most do not.
 
 use super::KeyRef;
 
-/// One flow in so many is in the sample.
+/// One flow in so many is in a sample.
 const SAMPLE: u64 = 64;
 
-/// Judgements until other flows are the sample.
+/// Judgements until other flows are the changing sample.
 const STAY: u32 = 4;
 
-/// Decisions of the whole way that a judgement needs.
+/// Decisions about flows of the sample that stays that a judgement needs.
 const ENOUGH: u32 = 64;
 
 /// Direct mode begins when fewer than one flow in so many came back, and ends when more than one in so many do.
@@ -26,10 +26,14 @@ const PATIENCE: u32 = 32;
 #[derive(Default)]
 pub(super) struct Direct {
     pub on: bool,
-    /// Which flows are the sample, and judgements so far.
+    /// Most flows come back.
+    pub most: bool,
+    /// What makes hashes unknown to others.
+    secret: u64,
+    /// Which flows are the changing sample (that of 0 stays), and judgements so far.
     sample: u64,
     judged: u32,
-    /// Decisions of the whole way since the last judgement, and those whose flow deserved a place.
+    /// Decisions about flows of the sample that stays since the last judgement, and those whose flow deserved a place.
     asked: u32,
     deserved: u32,
     /// Packets that went direct, and those of them that the pipeline said nothing about.
@@ -39,31 +43,43 @@ pub(super) struct Direct {
     wait: u32,
 }
 
-/// A hash of Ethernet and IP addresses and what follows them on line 0, whatever rules say.
-#[inline]
-fn flow_hash(key: &KeyRef<'_>) -> u64 {
-    let both = |w: &[u64]| {
-        let p = (w[0] ^ 0x9e37_79b9_7f4a_7c15) as u128 * (w[1] ^ 0xd6e8_feb8_6659_fd93) as u128;
-        p as u64 ^ (p >> 64) as u64
-    };
-    let h = both(&key.line[..2]).rotate_left(32) ^ both(&key.line[2..4]);
-    let long = if key.have & 1 == 0 { 0 } else { both(&key.ext[0][..2]) ^ both(&key.ext[0][2..4]) };
-    (h ^ long.rotate_left(16)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
-}
-
 impl Direct {
+    pub fn new(secret: u64) -> Self {
+        Direct { secret, ..Direct::default() }
+    }
+
+    /// Which of [`SAMPLE`] parts a flow is in, by Ethernet and IP addresses and what follows them on line 0, whatever
+    /// rules say.
+    #[inline]
+    fn part(&self, key: &KeyRef<'_>) -> u64 {
+        let both = |w: &[u64]| {
+            let (a, b) = (w[0] ^ self.secret, w[1] ^ 0xd6e8_feb8_6659_fd93);
+            let p = a as u128 * b as u128;
+            p as u64 ^ (p >> 64) as u64
+        };
+        let h = both(&key.line[..2]).rotate_left(32) ^ both(&key.line[2..4]);
+        let ext = &key.ext[0];
+        let long = if key.have & 1 == 0 { 0 } else { both(&ext[..2]) ^ both(&ext[2..4]) };
+        ((h ^ long.rotate_left(16)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % SAMPLE
+    }
+
     /// Is nothing asked about this packet's flow?
     #[inline]
     pub fn takes(&self, key: &KeyRef<'_>) -> bool {
-        self.on && flow_hash(key) % SAMPLE != self.sample
+        self.on && ![0, self.sample].contains(&self.part(key))
+    }
+
+    /// Is this packet's flow of the sample that stays?
+    pub fn stays(&self, key: &KeyRef<'_>) -> bool {
+        self.part(key) == 0
     }
 
     /// Packets that one stands for that went the whole way.
     pub fn stands_for(&self) -> u64 {
-        if self.on && self.lost * 2 <= self.went { SAMPLE } else { 1 }
+        if self.on && self.lost * 2 <= self.went { SAMPLE / 2 } else { 1 }
     }
 
-    /// A packet went the whole way; does its flow save decisions from now on?
+    /// A packet of the sample that stays went the whole way; does its flow save decisions from now on?
     pub fn asked(&mut self, deserved: bool) {
         self.asked += 1;
         self.deserved += u32::from(deserved);
@@ -76,17 +92,18 @@ impl Direct {
         self.lost += u32::from(!answered);
     }
 
-    /// Every 100 ms. `pressed`: there are many new flows.
+    /// Sees, every 100 ms, whether it is worth it. `pressed`: there are many new flows.
     pub fn judge(&mut self, pressed: bool) {
         self.judged = self.judged.wrapping_add(1);
         if self.judged.is_multiple_of(STAY) {
-            self.sample = (self.sample + 1) % SAMPLE;
+            self.sample = self.sample % (SAMPLE - 1) + 1;
         }
         self.wait = if self.lost * 2 > self.went { PATIENCE } else { self.wait.saturating_sub(1) };
         (self.went, self.lost) = (0, 0);
         if pressed && self.asked < ENOUGH && self.wait == 0 {
             return;
         }
+        self.most = pressed && self.deserved * 2 >= self.asked;
         let few = self.deserved * if self.on { END } else { BEGIN } <= self.asked;
         (self.on, self.asked, self.deserved) = (pressed && few && self.wait == 0, 0, 0);
     }
@@ -108,7 +125,8 @@ mod tests {
         assert!(!judged(&mut d, 10, 0), "too few say nothing");
         assert!(judged(&mut d, 90, 12));
         assert!(judged(&mut d, 100, 24), "it is not given up at once");
-        assert!(!judged(&mut d, 100, 26));
+        assert!(!judged(&mut d, 100, 26) && !d.most);
+        assert!(!judged(&mut d, 100, 50) && d.most);
         assert!(!judged(&mut d, 100, 13));
         assert!(judged(&mut d, 100, 12));
         d.judge(false);
@@ -127,16 +145,20 @@ mod tests {
     }
 
     #[test]
-    fn every_flow_is_in_the_sample_now_and_then() {
-        let (mut d, ext) = (Direct { on: true, ..Direct::default() }, [[0; 8]; 3]);
-        let mut times = [0; 100];
-        for _ in 0..SAMPLE as u32 * STAY {
+    fn every_flow_is_in_a_sample_now_and_then_and_some_always_are() {
+        let (mut d, ext) = (Direct { on: true, sample: 1, ..Direct::new(5) }, [[0; 8]; 3]);
+        let mut times = [0; 1000];
+        for _ in 0..(SAMPLE - 1) as u32 * STAY {
             for (flow, times) in times.iter_mut().enumerate() {
                 let key = KeyRef { line: &[0, 0, flow as u64, 0, 0, 0, 0, 0], ext: &ext, have: 0 };
                 *times += u32::from(!d.takes(&key));
+                assert!(!d.stays(&key) || !d.takes(&key));
             }
             d.judge(true);
+            d.on = true;
         }
-        assert_eq!(times, [STAY; 100]);
+        let always = times.iter().filter(|t| **t > STAY).count();
+        assert!((1..50).contains(&always), "{always}");
+        assert!(times.iter().all(|t| [STAY, (SAMPLE - 1) as u32 * STAY].contains(t)));
     }
 }

@@ -135,6 +135,8 @@ pub(crate) struct Spot {
     hash: u64,
     /// The packet's addresses.
     near: u64,
+    /// Its flow is of the sample by which direct mode is judged.
+    stays: bool,
     /// How many subtables had been opened: another in that place makes it worth nothing.
     opened: u64,
 }
@@ -142,7 +144,7 @@ pub(crate) struct Spot {
 /// What is known of a flow that may be stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Worth {
-    /// There are few new ones: each may have a place.
+    /// There are few new ones, or most come back: each may have a place.
     Spare,
     /// It was never seen, and most of its kind never are again.
     New,
@@ -214,6 +216,8 @@ pub(crate) struct Table {
     /// Its `dead`: dead rules met by lookups since `take_dead`.
     search: Option<Box<Search>>,
     tally: Tally,
+    /// Decisions since it was tuned, and their cycles.
+    decisions: (u64, u64),
 }
 
 impl Table {
@@ -247,6 +251,7 @@ impl Table {
             level: Level::preferred(),
             search: Some(Box::new(Search::new())),
             tally: Tally::default(),
+            decisions: (0, 0),
         };
         t.open(0, FULL);
         t
@@ -286,11 +291,11 @@ impl Table {
     }
 
     fn partition_mut(&mut self, port: PortNo) -> &mut Partition {
-        let no = usize::from(port);
+        let (no, secret) = (usize::from(port), self.secret);
         if self.partitions.len() <= no {
             self.partitions.resize_with(no + 1, || None);
         }
-        self.partitions[no].get_or_insert_with(|| Box::new(Partition::new(port)))
+        self.partitions[no].get_or_insert_with(|| Box::new(Partition::new(port, secret)))
     }
 
     /// The subtable for a decision of this port with this mask, as it was found before if that holds.
@@ -339,12 +344,16 @@ impl Table {
 
     /// Where a decision about packets like `key` belongs.
     pub fn spot(&mut self, key: &Words, mask: &Words) -> Spot {
-        let slot = self.place(port_of(key[4]), &mask::exact(mask, key));
+        let port = port_of(key[4]);
+        let slot = self.place(port, &mask::exact(mask, key));
         let sub = self.subtables[slot].as_ref().expect("placed in a subtable that exists");
         let masked: Words = std::array::from_fn(|w| key[w] & sub.mask[w]);
         let (line, ext) = lines(&masked);
         let hash = sub.hash(&KeyRef { line, ext: &ext, have: 7 });
-        Spot { slot, masked, hash, near: key[2], opened: self.opened }
+        let (line, ext) = lines(key);
+        let p = self.partitions[usize::from(port)].as_ref();
+        let stays = p.is_some_and(|p| p.direct.stays(&KeyRef { line, ext: &ext, have: 7 }));
+        Spot { slot, masked, hash, near: key[2], stays, opened: self.opened }
     }
 
     /// Is this still where the decision belongs?
@@ -376,7 +385,9 @@ impl Table {
             self.tally(port.into(), Tally { resolved: 1, ..Tally::default() });
             let p = self.partition_mut(port);
             p.hits[spot.slot] += p.direct.stands_for();
-            p.direct.asked(p.cache_on);
+            if spot.stays {
+                p.direct.asked(p.cache_on);
+            }
         } else {
             self.partition_mut(port).decided();
         }
@@ -400,16 +411,27 @@ impl Table {
         }
     }
 
+    /// So many decisions took so many cycles.
+    pub fn spent(&mut self, decisions: u64, cycles: u64) {
+        self.decisions.0 += decisions;
+        self.decisions.1 += cycles;
+    }
+
     /// What is known of the worth of storing this flow.
     pub fn worth(&mut self, spot: &Spot) -> Worth {
         let p = &mut self.partitions[usize::from(port_of(spot.masked[4]))];
         let Some(p) = p.as_deref_mut().filter(|p| p.pressed()) else { return Worth::Spare };
         let worth = match self.sight.again(spot.hash) {
+            // Those that show whether flows come back have to do so first.
+            false if p.direct.most && !spot.stays && p.pays(spot.slot) => Worth::Spare,
             false => Worth::New,
             true if p.pays(spot.slot) => Worth::Seen,
             true => Worth::Hidden,
         };
-        p.direct.asked(worth == Worth::Seen);
+        if spot.stays {
+            let hidden = worth == Worth::Hidden && p.hidden_pays();
+            p.direct.asked(worth == Worth::Seen || hidden);
+        }
         worth
     }
 
@@ -559,10 +581,12 @@ impl Table {
         self.partitions.iter().flatten().for_each(|p| recent.add(p.recent));
         let pushed = self.cache.as_mut().map_or(0, SigCache::take_replaced) as u64;
         let filling = pushed * 4 < recent.learned;
+        let (n, cycles) = std::mem::take(&mut self.decisions);
+        let decision = cycles.checked_div(n).unwrap_or(0);
         (self.cache_on, self.direct) = (false, false);
         for p in self.partitions.iter_mut().flatten() {
             p.reorder(&self.subtables, self.secret);
-            p.tune(choice, filling);
+            p.tune(choice, filling, decision);
             self.cache_on |= p.cache_on && p.live > 0;
             self.direct |= p.direct.on;
         }

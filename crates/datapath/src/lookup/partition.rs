@@ -46,6 +46,8 @@ pub(super) const WALK: usize = 16;
 /// Visits of subtables that cost as much as asking the pipeline, with all that follows and in direct mode.
 const RESOLVE: u64 = 32;
 const DIRECT: u64 = 8;
+/// What the cache costs each packet at most, in cycles.
+const CACHE: u64 = 256;
 
 impl Tally {
     pub fn hits(&self) -> u64 {
@@ -87,6 +89,8 @@ pub(super) struct Partition {
     /// Decisions that were new, decayed.
     fresh: u64,
     pub direct: Direct,
+    /// What decisions cost is more than what the cache would.
+    dear: bool,
     /// Since the last judgement.
     pub recent: Tally,
     /// What the last judgement went by.
@@ -98,7 +102,7 @@ pub(super) struct Partition {
 }
 
 impl Partition {
-    pub fn new(port: PortNo) -> Self {
+    pub fn new(port: PortNo, secret: u64) -> Self {
         Partition {
             port,
             order: Vec::new(),
@@ -110,7 +114,8 @@ impl Partition {
             walk: WALK,
             guesses: Judge::default(),
             fresh: 0,
-            direct: Direct::default(),
+            direct: Direct::new(secret),
+            dear: false,
             recent: Tally::default(),
             judged: Tally::default(),
             forced: false,
@@ -158,6 +163,11 @@ impl Partition {
         self.cache_on || self.order.iter().take(self.walk).any(|s| usize::from(*s) == slot)
     }
 
+    /// Would a flow save decisions that is where packets are not looked up? So it will if the cache is worth it.
+    pub fn hidden_pays(&self) -> bool {
+        self.dear
+    }
+
     /// Ranks its subtables, and sees what the cache has to hash.
     pub fn reorder(&mut self, all: &[Option<Box<Subtable>>], secret: u64) {
         self.order.clear();
@@ -171,9 +181,11 @@ impl Partition {
     }
 
     /// Sees how many subtables are worth a visit. Old hits count half; the cache is judged. `filling`:
-    /// most of what the cache learns finds an empty place there.
-    pub fn tune(&mut self, choice: Tri, filling: bool) {
+    /// most of what the cache learns finds an empty place there. `decision`: the cycles of one.
+    pub fn tune(&mut self, choice: Tri, filling: bool, decision: u64) {
         self.direct.judge(self.pressed());
+        let packets = self.fresh + self.hits.iter().sum::<u64>();
+        self.dear = self.fresh * decision > packets * CACHE;
         self.walk = self.worth_a_visit();
         self.guesses.judge();
         self.hits.iter_mut().for_each(|h| *h /= 2);
@@ -266,13 +278,13 @@ mod tests {
 
     fn tuned(p: &mut Partition, cache_hits: u64, flow_hits: u64, visits: u64) -> bool {
         p.recent = Tally { cache_hits, flow_hits, visits, ..Tally::default() };
-        p.tune(Tri::Auto, false);
+        p.tune(Tri::Auto, false, 0);
         p.cache_on
     }
 
     #[test]
     fn the_cache_pays_with_many_visits_only() {
-        let mut p = Partition::new(1);
+        let mut p = Partition::new(1, 0);
         p.order = (0..12).collect();
         assert!(!tuned(&mut p, 0, 1000, 1500));
         assert!(!tuned(&mut p, 0, 100, 3600), "too few packets say nothing");
@@ -284,19 +296,19 @@ mod tests {
 
     #[test]
     fn a_cache_that_is_being_filled_stays() {
-        let mut p = Partition::new(1);
+        let mut p = Partition::new(1, 0);
         p.order = (0..12).collect();
         assert!(tuned(&mut p, 0, 1000, 6000));
         for filling in [true, true, false] {
             p.recent = Tally { cache_hits: 10, flow_hits: 990, visits: 6000, ..Tally::default() };
-            p.tune(Tri::Auto, filling);
+            p.tune(Tri::Auto, filling, 0);
             assert_eq!(p.cache_on, filling);
         }
     }
 
     #[test]
     fn subtables_are_visited_as_far_as_that_pays() {
-        let mut p = Partition::new(1);
+        let mut p = Partition::new(1, 0);
         p.order = (0..4).collect();
         assert_eq!(p.worth_a_visit(), WALK, "nothing is known yet");
         p.hits[..4].copy_from_slice(&[10_000, 500, 20, 10]);
@@ -309,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_flow_saves_decisions_where_packets_are_looked_up() {
-        let mut p = Partition::new(1);
+        let mut p = Partition::new(1, 0);
         (p.order, p.walk) = (vec![3, 4], 1);
         assert!(p.pays(3) && !p.pays(4));
         p.cache_on = true;
@@ -319,13 +331,13 @@ mod tests {
             p.decided();
         }
         assert!(p.pressed());
-        p.tune(Tri::Off, false);
+        p.tune(Tri::Off, false, 0);
         assert!(!p.pressed(), "it was long ago");
     }
 
     #[test]
     fn a_cache_that_does_not_pay_is_tried_less_and_less() {
-        let mut p = Partition::new(1);
+        let mut p = Partition::new(1, 0);
         p.order = (0..12).collect();
         // Every packet is a flow of its own: the cache would save visits, and knows nothing.
         let mut gaps = Vec::new();
@@ -348,13 +360,13 @@ mod tests {
 
     #[test]
     fn what_is_decided_is_shown_with_its_reason() {
-        let mut p = Partition::new(7);
+        let mut p = Partition::new(7, 0);
         p.order = vec![3, 4];
         tuned(&mut p, 0, 1000, 1500);
         let shown = p.show();
         assert_eq!((shown.port, shown.masks, shown.lookups, shown.visits), (7, 2, 1000, 1500));
         assert_eq!((shown.cache.on, shown.cache.forced, shown.cache.saves), (false, false, 1.5));
-        p.tune(Tri::On, false);
+        p.tune(Tri::On, false, 0);
         assert!(p.show().cache.on && p.show().cache.forced);
     }
 

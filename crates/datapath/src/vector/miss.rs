@@ -80,10 +80,12 @@ impl Vector {
         if !todo.is_empty() {
             left = self.ask_all(todo, left, now_ms);
         }
+        let (misses, spent) = ((self.budget - left) as u64, cycles() - start);
+        self.table.spent(misses, spent);
         let perf = &self.shared.perf;
-        perf.misses.add((self.budget - left) as u64);
+        perf.misses.add(misses);
         perf.direct.add(direct as u64);
-        perf.miss_cycles.add(cycles() - start);
+        perf.miss_cycles.add(spent);
     }
 
     /// Decides about packets in order, `left` of them at most; says how many more there might have been.
