@@ -42,6 +42,8 @@ pub(super) struct Search {
     near: [[u8; GUESSES]; VECTOR],
     /// The candidate alone does not decide about this packet.
     more: [bool; VECTOR],
+    /// Numbers of packets of a group whose rules may be further away.
+    far: [u8; VECTOR],
     pub dead: Vec<u32>,
 }
 
@@ -53,6 +55,7 @@ impl Search {
             round: Vec::with_capacity(VECTOR),
             near: [[0; GUESSES]; VECTOR],
             more: [false; VECTOR],
+            far: [0; VECTOR],
             dead: Vec::new(),
         }
     }
@@ -61,16 +64,13 @@ impl Search {
     fn begin(&mut self, keys: &Keys, todo: &[u8]) {
         self.todo[..todo.len()].copy_from_slice(todo);
         self.groups.clear();
-        let mut last = None;
-        for (n, i) in todo.iter().enumerate() {
-            let port = port_of(keys.line.0[usize::from(*i)][4]);
-            if last == Some(port) {
-                self.groups.last_mut().expect("one is open").end = n + 1;
-            } else {
-                let port = usize::from(port);
-                self.groups.push(Group { port, from: n, end: n + 1, ..Group::default() });
-            }
-            last = Some(port);
+        let mut from = 0;
+        while from < todo.len() {
+            let port = |i: &u8| port_of(keys.line.0[usize::from(*i)][4]);
+            let first = port(&todo[from]);
+            let end = from + todo[from..].iter().take_while(|i| port(i) == first).count();
+            self.groups.push(Group { port: first.into(), from, end, ..Group::default() });
+            from = end;
         }
     }
 
@@ -309,17 +309,56 @@ impl Table {
     /// Verifies a group's candidates; says where the numbers of those that are left end.
     #[inline(always)]
     fn settle<P: Probe>(&self, keys: &mut Keys, search: &mut Search, g: Group) -> usize {
-        let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
         let m: &MaskLine = &self.masks[g.slot];
         // SAFETY: the level's instructions are there.
         let ready = unsafe { P::mask(m) };
-        let mut left = g.from;
+        let (mut left, mut far) = (g.from, 0);
         for n in g.range() {
             let i = usize::from(search.todo[n]);
-            search.todo[left] = i as u8;
-            left += usize::from(!self.is_there::<P>(keys, search, i, (sub, g.slot, ready)));
+            let found = self.is_candidate::<P>(keys, i, (g.slot, ready));
+            (search.todo[left], search.far[far]) = (i as u8, i as u8);
+            left += usize::from(!found);
+            far += usize::from(!found & search.more[i]);
+        }
+        if far > 0 { self.settle_far(keys, search, Group { end: left, ..g }, far) } else { left }
+    }
+
+    /// Searches a group's packets that may have rules further away; says where the numbers of those that are left end.
+    #[inline(never)]
+    fn settle_far(&self, keys: &mut Keys, search: &mut Search, g: Group, far: usize) -> usize {
+        let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
+        let far = search.far[..far].iter().map(|i| usize::from(*i));
+        far.clone().for_each(|i| self.prefetch_rule(sub.second_candidate(keys.hash[i])));
+        for i in far {
+            let (hash, key) = (keys.hash[i], keys.get(i));
+            (keys.rule[i], keys.program[i]) =
+                self.search_all(sub, g.slot, hash, &key, &mut search.dead);
+        }
+        let mut left = g.from;
+        for n in g.range() {
+            let i = search.todo[n];
+            search.todo[left] = i;
+            left += usize::from(keys.rule[usize::from(i)] == 0);
         }
         left
+    }
+
+    /// Is a packet's candidate its rule? It has none if not.
+    #[inline(always)]
+    fn is_candidate<P: Probe>(
+        &self,
+        keys: &mut Keys,
+        i: usize,
+        (slot, ready): (usize, P::Mask),
+    ) -> bool {
+        let c = keys.rule[i];
+        if c == 0 {
+            return false;
+        }
+        let p = self.store.payload(c);
+        let is = p.usable() && self.verify::<P>(c, slot, ready, &keys.get(i));
+        (keys.rule[i], keys.program[i]) = if is { (c, p.program()) } else { (0, 0) };
+        is
     }
 
     /// Verifies a packet's candidate, or looks further: is a rule for it in this subtable?
@@ -331,18 +370,13 @@ impl Table {
         i: usize,
         (sub, slot, ready): (&Subtable, usize, P::Mask),
     ) -> bool {
-        let (c, key) = (keys.rule[i], keys.get(i));
-        if c != 0 {
-            let p = self.store.payload(c);
-            if p.usable() && self.verify::<P>(c, slot, ready, &key) {
-                keys.program[i] = p.program();
-                return true;
-            }
+        if self.is_candidate::<P>(keys, i, (slot, ready)) {
+            return true;
         }
         if !search.more[i] {
             return false;
         }
-        let (hash, dead) = (keys.hash[i], &mut search.dead);
+        let (hash, key, dead) = (keys.hash[i], keys.get(i), &mut search.dead);
         (keys.rule[i], keys.program[i]) = self.search_all(sub, slot, hash, &key, dead);
         keys.rule[i] != 0
     }

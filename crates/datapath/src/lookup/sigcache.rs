@@ -2,7 +2,7 @@
 
 use super::prefetch;
 use super::store::Reserved;
-use super::subtable::equal8;
+use super::subtable::equal10;
 
 const WAYS: usize = 10;
 
@@ -116,9 +116,9 @@ impl SigCache {
         let sig = (hash >> 48) as u16;
         // SAFETY: only this thread uses buckets.
         let b = unsafe { &*self.at(hash) };
-        let mut m = equal8(b.sig.first_chunk().expect("ten ways"), sig);
-        m |= ((b.sig[8] == sig) as u32) << 8 | ((b.sig[9] == sig) as u32) << 9;
-        (m, Ways(&b.idx))
+        // SAFETY: half of the bucket, read as other numbers.
+        let half = unsafe { &*std::ptr::from_ref(b).cast() };
+        (equal10(half, sig), Ways(&b.idx))
     }
 
     /// The first index under the signature, 0: none.

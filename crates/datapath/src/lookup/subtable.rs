@@ -1,7 +1,8 @@
-//! All rules of one mask: buckets of 8 signatures and indices in one cache line.
+//! All rules of one mask: buckets of 10 signatures and indices in one cache line.
 //!
 //! A rule sits in its first bucket, else in its second (the first then says so), else in a small
-//! stash. The table grows one bucket per insertion (linear hashing), so no insertion is expensive.
+//! stash. The table grows by a bucket at a time (linear hashing), so no insertion is expensive; rules go back to
+//! their first buckets thereby.
 
 use super::mask::Words;
 use super::store::{MASKS, Reserved, Store};
@@ -12,15 +13,17 @@ use std::sync::atomic::Ordering;
 /// Entries of a stash.
 const STASH: usize = 16;
 /// Entries per bucket.
-const WAYS: usize = 8;
+const WAYS: usize = 10;
+/// Entries per bucket, on average, from which on another bucket is opened: those not split yet have up to twice as many.
+const FILL: usize = 4;
 
 #[repr(C, align(64))]
 pub(crate) struct Bucket {
     sig: [u16; WAYS],
     idx: [u32; WAYS],
-    /// A bit for the signatures (modulo 128) of rules that belong here and may be in their second
+    /// A bit for the signatures (modulo 32) of rules that belong here and may be in their second
     /// bucket. Bits are never taken back, so that splitting need not know which rules those are.
-    overflow: [u64; 2],
+    overflow: u32,
 }
 
 /// See the module.
@@ -51,7 +54,7 @@ fn sig(hash: u64) -> u16 {
 impl Subtable {
     /// An empty one with room for `capacity` rules, in huge pages if there may be.
     pub fn new(mask: Words, secret: u64, capacity: usize, huge: bool) -> Self {
-        let room = (capacity / WAYS * 4).next_power_of_two().max(4);
+        let room = (capacity / 2).next_power_of_two().max(4);
         Subtable {
             weight: super::mask::weight(&mask),
             ext: mask[8..].iter().any(|w| *w != 0),
@@ -121,14 +124,26 @@ impl Subtable {
     }
 
     /// The first index with the signature of `hash` in its first bucket, 0: none; and whether a
-    /// complete search may find more.
+    /// complete search may find more. If it may and there is none, the second bucket is brought closer.
     #[inline]
     pub fn candidate(&self, hash: u64) -> (u32, bool) {
         let b = self.bucket(self.addr(hash as u32));
         let s = sig(hash);
         let hits = b.matches(s);
-        let more = b.overflowed(s) || !self.stash.is_empty();
-        if hits == 0 { (0, more) } else { (b.idx[hits.trailing_zeros() as usize], true) }
+        if hits != 0 {
+            return (b.idx[hits.trailing_zeros() as usize], true);
+        }
+        let overflowed = b.overflowed(s);
+        if overflowed {
+            prefetch(self.buckets.at(self.addr((hash >> 32) as u32)));
+        }
+        (0, overflowed || !self.stash.is_empty())
+    }
+
+    /// The first index with the signature of `hash` in its second bucket, 0: none.
+    pub fn second_candidate(&self, hash: u64) -> u32 {
+        let b = self.bucket(self.addr((hash >> 32) as u32));
+        b.matches(sig(hash)).checked_ilog2().map_or(0, |way| b.idx[way as usize])
     }
 
     /// Every index that may be the one of `hash`, until `found` says yes.
@@ -146,7 +161,7 @@ impl Subtable {
 
     /// Links rule `idx`; false when there is no place.
     pub fn insert(&mut self, store: &Store, hash: u64, idx: u32) -> bool {
-        if (self.len as usize + 1) * 2 > self.size * WAYS {
+        if self.len as usize + 1 > self.size * FILL {
             self.grow(store);
         }
         let linked = self.link(store, hash, idx);
@@ -202,7 +217,8 @@ impl Subtable {
         false
     }
 
-    /// Splits one bucket.
+    /// Splits one bucket. Rules that had to go to their second bucket and are met there go back to their first if
+    /// that has room by now.
     fn grow(&mut self, store: &Store) {
         let new = self.size;
         if new >= self.buckets.len() {
@@ -219,11 +235,11 @@ impl Subtable {
                 continue;
             }
             let (a, b) = self.both(hash_of(store, idx));
-            let to = if a == parent || a == new { a } else { b };
-            if to == new {
-                self.bucket_mut(parent).idx[slot] = 0;
-                self.bucket_mut(parent).sig[slot] = 0;
-                self.bucket_mut(new).put(s, idx);
+            if a != parent
+                && (self.bucket_mut(a).put(s, idx) || b == new && self.bucket_mut(new).put(s, idx))
+            {
+                let b = self.bucket_mut(parent);
+                (b.sig[slot], b.idx[slot]) = (0, 0);
             }
         }
         let stash = std::mem::take(&mut self.stash);
@@ -253,15 +269,16 @@ impl Bucket {
     /// May a rule with this signature that belongs here be in its second bucket?
     #[inline]
     fn overflowed(&self, s: u16) -> bool {
-        self.overflow[usize::from(s >> 6 & 1)] >> (s & 63) & 1 != 0
+        self.overflow >> (s & 31) & 1 != 0
     }
     fn overflows(&mut self, s: u16) {
-        self.overflow[usize::from(s >> 6 & 1)] |= 1 << (s & 63);
+        self.overflow |= 1 << (s & 31);
     }
     /// Bit i: way i has the signature.
     #[inline]
     fn matches(&self, s: u16) -> u32 {
-        equal8(&self.sig, s)
+        // SAFETY: half of the bucket, read as other numbers.
+        equal10(unsafe { &*std::ptr::from_ref(self).cast() }, s)
     }
     fn any(&self, s: u16, found: &mut impl FnMut(u32) -> bool) -> bool {
         let mut m = self.matches(s);
@@ -295,20 +312,21 @@ impl Bucket {
     }
 }
 
-/// Bit i: `v[i] == x`.
+/// Bit i, of the first ten: `v[i] == x`.
 #[inline]
-pub(crate) fn equal8(v: &[u16; 8], x: u16) -> u32 {
+pub(crate) fn equal10(v: &[u16; 16], x: u16) -> u32 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE2 is part of x86-64; the load takes exactly the array, unaligned.
+    // SAFETY: SSE2 is part of x86-64; the loads take exactly the array, unaligned.
     unsafe {
         use std::arch::x86_64::*;
-        let v = _mm_loadu_si128(v.as_ptr().cast());
-        let eq = _mm_cmpeq_epi16(v, _mm_set1_epi16(x as i16));
-        _mm_movemask_epi8(_mm_packs_epi16(eq, _mm_setzero_si128())) as u32
+        let (v, x) = (v.as_ptr().cast::<__m128i>(), _mm_set1_epi16(x as i16));
+        let low = _mm_cmpeq_epi16(_mm_loadu_si128(v), x);
+        let high = _mm_cmpeq_epi16(_mm_loadu_si128(v.add(1)), x);
+        _mm_movemask_epi8(_mm_packs_epi16(low, high)) as u32 & 0x3ff
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        v.iter().enumerate().fold(0, |m, (i, y)| m | ((*y == x) as u32) << i)
+        v[..10].iter().enumerate().fold(0, |m, (i, y)| m | ((*y == x) as u32) << i)
     }
 }
 
@@ -372,3 +390,38 @@ fn fold2(a: u64, b: u64) -> u64 {
 }
 
 const _: () = assert!(size_of::<Bucket>() == 64 && MASKS <= 256);
+
+#[cfg(test)]
+mod tests {
+    use super::super::store::Payload;
+    use super::*;
+
+    #[test]
+    fn few_rules_are_outside_their_first_bucket_and_all_are_found() {
+        let most = 100_000;
+        let (store, mut mask) = (Store::new(most as usize), [0; 32]);
+        mask[2] = u64::MAX;
+        let mut sub = Subtable::new(mask, 1, most as usize, false);
+        let key = |i: u32| -> Words { std::array::from_fn(|w| u64::from(i) * (w == 2) as u64) };
+        let hash = |sub: &Subtable, i| {
+            let (words, ext) = (key(i), [[0; 8]; 3]);
+            sub.hash(&KeyRef { line: words.first_chunk().unwrap(), ext: &ext, have: 0 })
+        };
+        for i in 1..=most {
+            let h = hash(&sub, i);
+            store.write(i, &key(i), false, Payload::new(1, 1, 0), h);
+            assert!(sub.insert(&store, h, i));
+            if i >= most / 2 && i.is_multiple_of(5000) {
+                let first = |i: &u32| sub.candidate(hash(&sub, *i)).0 == *i;
+                let far = (1..=i).filter(|i| !first(i)).count();
+                assert!(far > 0 && far * 50 < i as usize, "{far} of {i}");
+            }
+        }
+        for i in 1..=most {
+            let h = hash(&sub, i);
+            assert!(sub.search(h, |found| found == i));
+            assert!(sub.remove(h, i) && !sub.search(h, |found| found == i));
+        }
+        assert_eq!(sub.len, 0);
+    }
+}

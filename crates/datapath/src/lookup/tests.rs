@@ -287,3 +287,27 @@ fn what_is_beyond_the_walk_is_known_when_the_pipeline_says_its_mask() {
     }
     assert!(beyond > 0);
 }
+
+#[test]
+fn rules_in_second_buckets_are_found_with_the_others() {
+    const RULES: u64 = 20_000;
+    for level in available() {
+        let (mut t, mut keys) = (Table::new(RULES as usize), Keys::new());
+        t.level = level;
+        let mut m = [0; 32];
+        m[2] = u64::MAX;
+        let put = |n| t.put(&of_port(5, n), &m, n as u32, RULES as u32).expect("room");
+        let rules: Vec<u32> = (0..RULES).map(put).collect();
+        // Every third packet has no rule.
+        for from in (0..RULES).step_by(VECTOR) {
+            let number = |n: u64| if n.is_multiple_of(3) { RULES + n } else { (from + n) % RULES };
+            let packets: Vec<_> = (0..VECTOR as u64).map(|n| of_port(5, number(n))).collect();
+            let missed = look_up(&mut t, &mut keys, &packets);
+            assert_eq!(missed, (0..=u8::MAX).filter(|n| n.is_multiple_of(3)).collect::<Vec<_>>());
+            for n in (0..VECTOR).filter(|n| !n.is_multiple_of(3)) {
+                assert_eq!(keys.rule[n], rules[number(n as u64) as usize], "{}", level.name());
+                assert_eq!(keys.program[n], number(n as u64) as u32);
+            }
+        }
+    }
+}

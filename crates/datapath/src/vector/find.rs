@@ -37,13 +37,14 @@ impl Vector {
 
     /// Packets whose key is that of the packet before them need no lookup of their own.
     fn leaders(&mut self, todo: &mut Vec<u8>) {
-        self.runs = 0;
+        let mut runs = 0;
         for (i, same) in self.columns.same[..self.packets.len()].iter().enumerate() {
-            self.leaders[self.runs] = i as u8;
-            self.runs += !same as usize;
+            self.leaders[runs] = i as u8;
+            runs += !same as usize;
         }
+        self.runs = runs;
         todo.clear();
-        todo.extend_from_slice(&self.leaders[..self.runs]);
+        todo.extend_from_slice(&self.leaders[..runs]);
     }
 
     /// Gives followers what their leaders found. Those whose leader found nothing are misses too:
