@@ -27,6 +27,21 @@ pub trait Pipeline: Send + Sync {
     fn resolve_once(&self, _keys: &mut [Key], _out: &mut [Decision]) -> u32 {
         0
     }
+
+    /// As [`Pipeline::resolve_once`] about the packets of these requests, whose keys `keys` are; and for who compares the
+    /// two, in `twins` (cleared by the caller), what [`Pipeline::resolve`] says about them, made of the same version of
+    /// the same tables.
+    fn resolve_twice(
+        &self,
+        requests: &[Request<'_>],
+        keys: &mut [Key],
+        out: &mut [Decision],
+        twins: &mut [Decision],
+    ) -> u32 {
+        let done = self.resolve_once(keys, out);
+        self.resolve_all(requests, twins);
+        done
+    }
 }
 
 /// A packet to decide about.

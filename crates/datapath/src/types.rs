@@ -492,7 +492,7 @@ impl Perf {
     /// Comparisons of the validating mode.
     pub fn validated(&self) -> u64 {
         let [parse, lookup] = [self.parse_validated, self.lookup_validated];
-        parse + lookup + self.tunnel_validated + self.act_validated
+        parse + lookup + self.direct_validated + self.tunnel_validated + self.act_validated
     }
 }
 
@@ -521,6 +521,8 @@ perf! {
     parse_validated,
     /// Lookups that were compared with what rules say.
     lookup_validated,
+    /// Decisions of direct mode that were compared with those of the whole way.
+    direct_validated,
     /// Packets decapsulated in one pass that were compared with two steps.
     tunnel_validated,
     /// Packets of which a program was compared with the interpreter.

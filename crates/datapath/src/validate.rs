@@ -3,12 +3,12 @@
 //! Parse kernels are compared with the scalar parser, decapsulation in one pass with two steps, fast kinds of
 //! programs with the interpreter: whole keys and layouts, every output byte by byte, every drop. Both programs run on copies, so
 //! the traffic itself goes on as always. What a lookup found, or not, is verified word by word
-//! (`lookup::Table::compare`).
+//! (`lookup::Table::compare`). Decisions of direct mode are compared with those that the pipeline makes when everything is asked.
 
 use crate::interpret::{Frame, Sink};
 use crate::parse::{Job, key_of, parse};
 use crate::tunnel;
-use action::{Op, Punt};
+use action::{Decision, Op, Punt};
 use flow::{Key, PortNo};
 use packet::{HeapPool, Packet, Pool};
 use std::fmt::Write;
@@ -31,6 +31,7 @@ pub(crate) fn asked() -> bool {
 pub(crate) enum Twin {
     Parser,
     Rules,
+    WholeWay,
     TwoSteps,
     Interpreter,
 }
@@ -165,6 +166,16 @@ pub(crate) fn compare_parse(job: &Job<'_>) -> Vec<String> {
         }
     }
     differences
+}
+
+/// Compares what direct mode decided about a packet with what the whole way says; the difference in words.
+pub(crate) fn compare_decision(did: &Decision, should: &Decision, key: &Key) -> Option<String> {
+    let text = |d: &Decision| {
+        let effects = if d.effects.is_some() { "effects" } else { "no effects" };
+        format!("{:?}, {:?}, credits {:?}, {effects}", d.ops, d.drop, d.credits)
+    };
+    let (did, should) = (text(did), text(should));
+    (did != should).then(|| format!("direct: {did} instead of {should} for {}", hex(key.bytes())))
 }
 
 /// The first 128 bytes.

@@ -3,7 +3,7 @@ mod common;
 
 use action::Op;
 use common::*;
-use datapath::{Perf, WorkerId};
+use datapath::{Event, Perf, Settings, WorkerId};
 use flow::Field;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -97,4 +97,38 @@ fn flows_that_come_back_late_are_stored() {
     });
     let hits: Vec<_> = hits.take_while(|hits| *hits < u64::from(FLOWS) * 9 / 10).collect();
     assert!(hits.len() < 12, "{hits:?} of {FLOWS}: {:?}", perf(&b));
+}
+
+/// What validation told in words.
+fn told(b: &mut Bed) -> Vec<String> {
+    let mut told = Vec::new();
+    b.dp.drain_events(&mut |e| {
+        if let Event::Differs(how) = e {
+            told.push(how.to_string());
+        }
+    });
+    told
+}
+
+#[test]
+fn what_is_decided_alone_is_validated() {
+    let mut b = switch();
+    b.dp.set_settings(Settings { validate: true, ..Settings::default() });
+    let mut sent = until_direct(&mut b);
+    let p = perf(&b);
+    assert_eq!((p.direct_validated, p.differences), (p.direct, 0), "{:?}", told(&mut b));
+    b.rules.lie.store(100, Ordering::Relaxed);
+    while perf(&b).direct < p.direct + 200 {
+        send_new(&mut b, &mut sent, 100);
+        b.run();
+    }
+    let now = perf(&b);
+    assert_eq!(now.direct_validated, now.direct);
+    assert_eq!(now.differences, now.direct.div_ceil(100) - p.direct.div_ceil(100));
+    let told = told(&mut b);
+    assert_eq!(told.len() as u64, now.differences);
+    assert!(
+        told[0].starts_with("direct: [Output(1)], None, credits [7, 99], no effects instead"),
+        "{told:?}"
+    );
 }

@@ -13,14 +13,15 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// What is compared, as `pmd-perf-show` names it: kernels of parsing with the scalar parser, what lookups found with what
-/// rules say, decapsulation in one pass with two steps, programs with the interpreter.
-const KINDS: [&str; 4] = ["parse", "lookup", "decapsulation", "act"];
+/// rules say, decisions of direct mode with those of the whole way, decapsulation in one pass with two steps, programs with the
+/// interpreter.
+const KINDS: [&str; 5] = ["parse", "lookup", "direct", "decapsulation", "act"];
 
 /// What one case's run compared.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Compared {
     /// Comparisons, by [`KINDS`].
-    of: [u64; 4],
+    of: [u64; 5],
     differences: u64,
 }
 
@@ -40,7 +41,7 @@ impl Compared {
             let behind = &line[line.find(mark)? + mark.len()..];
             behind.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
         };
-        let mut of = [0; 4];
+        let mut of = [0; 5];
         for (n, kind) in of.iter_mut().zip(KINDS) {
             *n = number(&format!("{kind} "))?;
         }
@@ -52,7 +53,13 @@ impl Compared {
         let ends =
             matches!(case.tunnel, Tunnel::Source | Tunnel::Both) && case.role != Role::Source;
         let none = KINDS.into_iter().zip(self.of).filter(|(_, n)| *n == 0);
-        none.map(|(kind, _)| kind).filter(|kind| ends || *kind != "decapsulation").collect()
+        let there = |kind: &&str| match *kind {
+            "decapsulation" => ends,
+            // Only where every packet is of a new flow; elsewhere it is as it comes.
+            "direct" => case.source.split(',').any(|a| a == "new=1000"),
+            _ => true,
+        };
+        none.map(|(kind, _)| kind).filter(there).collect()
     }
 }
 
@@ -77,10 +84,10 @@ pub fn validate(name: &str, options: &Options) -> Result<PathBuf> {
             _ if measure::interrupted() => bail!("interrupted"),
             Err(error) => bad.push(format!("{}: {error:#}", case.name)),
             Ok(c) => {
-                let [parse, lookup, decapsulation, act] = c.of;
+                let [parse, lookup, direct, decapsulation, act] = c.of;
                 let _ = writeln!(
                     table,
-                    "| {} | {parse} | {lookup} | {decapsulation} | {act} | {} |",
+                    "| {} | {parse} | {lookup} | {direct} | {decapsulation} | {act} | {} |",
                     case.name, c.differences
                 );
                 if c.differences > 0 {
@@ -115,7 +122,7 @@ fn write(name: &str, title: &str, table: &str, root: &Path) -> Result<PathBuf> {
     let file = folder.join(format!("{name}.validated.md"));
     let text = format!(
         "# {title}: validating mode\n\n{}, commit {}, {}. Comparisons of each kernel with its twin, and how many found a \
-         difference.\n\n| case | parse | lookup | decapsulation | act | differences |\n|---|--:|--:|--:|--:|--:|\n{table}",
+         difference.\n\n| case | parse | lookup | direct | decapsulation | act | differences |\n|---|--:|--:|--:|--:|--:|--:|\n{table}",
         environment.date, environment.commit, environment.cpu
     );
     print!("{text}");
@@ -129,15 +136,17 @@ mod tests {
 
     #[test]
     fn comparisons_are_read_and_missing_ones_noticed() {
-        let show = "  Rx packets: 5\n  Validated:  100  (parse 50, lookup 30, decapsulation 0, act 20, differences 2)\n";
+        let show = "  Rx packets: 5\n  Validated:  100  (parse 50, lookup 30, direct 0, decapsulation 0, act 20, differences 2)\n";
         let compared = Compared::read(show).unwrap();
-        assert_eq!(compared, Compared { of: [50, 30, 0, 20], differences: 2 });
+        assert_eq!(compared, Compared { of: [50, 30, 0, 0, 20], differences: 2 });
         let both = Compared::read(&show.repeat(2)).unwrap();
-        assert_eq!(both, Compared { of: [100, 60, 0, 40], differences: 4 });
+        assert_eq!(both, Compared { of: [100, 60, 0, 0, 40], differences: 4 });
         assert_eq!(Compared::read("  Rx packets: 5\n"), None);
         let mut case = Experiment::load("vxlan", false).unwrap().cases.remove(0);
         assert_eq!(compared.missing(&case), ["decapsulation"]);
-        case.role = Role::Source;
+        case.source = "flows=9,new=1000".into();
+        assert_eq!(compared.missing(&case), ["direct", "decapsulation"]);
+        (case.role, case.source) = (Role::Source, "flows=9,new=10".into());
         assert_eq!(compared.missing(&case), Vec::<&str>::new());
         assert_eq!(Compared::default().missing(&case), ["parse", "lookup", "act"]);
     }

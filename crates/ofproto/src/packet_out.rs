@@ -6,7 +6,7 @@ use crate::switch::Switch;
 use crate::translate::{self, Xlate};
 use crate::types::BridgeId;
 use crate::view::BridgeView;
-use action::Decision;
+use action::{Decision, Request};
 use flow::{Key, PACKET_LINES, at};
 use openflow::{Action, Match, NO_BUFFER, OfError, PacketOut, port};
 use std::sync::Arc;
@@ -124,7 +124,8 @@ impl Switch {
     pub fn resolve(&self, key: &Key, out: &mut Decision) {
         // SAFETY: this is the thread of the only writer.
         let world = unsafe { self.shared.world.read() };
-        translate::resolve(&self.shared, world, key, &[], out, &mut None);
+        let request = Request { key, options: &[], packet: &[] };
+        translate::resolve(&self.shared, world, self.version(), &request, out, &mut None);
     }
 
     #[cfg(test)]

@@ -14,7 +14,7 @@ use std::any::Any;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use sync::{Domain, Grace, Published};
 
 /// What a change left behind: no new packet sees it, but a reader may still be looking at it.
@@ -229,7 +229,7 @@ impl Switch {
     }
 
     pub(crate) fn version(&self) -> u64 {
-        self.shared.version.load(Ordering::Acquire)
+        self.shared.version()
     }
 
     /// Publishes bridges and ports anew.

@@ -5,7 +5,7 @@ use crate::switch::Switch;
 use crate::table::FlowRule;
 use crate::translate::{PacketInContext, Xlate, resolve};
 use crate::types::{BridgeId, ConfigError};
-use action::{Decision, Punt};
+use action::{Decision, Punt, Request};
 use flow::{Key, TunMetadata, at, flow_text, match_text, megaflow_text};
 use openflow::{Action, Match, OfPort, Reason};
 
@@ -293,7 +293,10 @@ impl Switch {
             None if key.u16(at::RECIRC) == 0 => {
                 self.trace_tables(id, (&key, options), &mut out, &mut recorder)
             }
-            None => resolve(&self.shared, world, &key, &[], &mut out, &mut recorder),
+            None => {
+                let request = Request { key: &key, options: &[], packet: &[] };
+                resolve(&self.shared, world, self.version(), &request, &mut out, &mut recorder)
+            }
         }
         Ok((key, out, recorder.unwrap_or_default()))
     }

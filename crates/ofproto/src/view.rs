@@ -10,7 +10,7 @@ use flow::{Key, PortNo, at};
 use openflow::{Bucket, GroupType, OfPort};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use sync::{Domain, Grace, Published};
 use telemetry::Drop;
 
@@ -23,6 +23,13 @@ pub(crate) struct Shared {
     pub frozen: Frozen,
     /// The network under the tunnels.
     pub underlay: Published<Underlay>,
+}
+
+impl Shared {
+    /// The version of the flow tables that packets see now.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
 }
 
 /// Bridges and ports.

@@ -369,10 +369,11 @@ fn stages(out: &mut String, p: &Perf) {
     if p.validated() > 0 {
         let _ = writeln!(
             out,
-            "  Validated:          {:12}  (parse {}, lookup {}, decapsulation {}, act {}, differences {})",
+            "  Validated:          {:12}  (parse {}, lookup {}, direct {}, decapsulation {}, act {}, differences {})",
             p.validated(),
             p.parse_validated,
             p.lookup_validated,
+            p.direct_validated,
             p.tunnel_validated,
             p.act_validated,
             p.differences

@@ -2,6 +2,7 @@
 
 use super::Vector;
 use crate::lookup::KeyRef;
+use crate::validate::{Twin, compare_decision};
 use action::Decision;
 use flow::{Key, PACKET_LINES};
 use packet::VECTOR;
@@ -73,7 +74,10 @@ impl Vector {
     /// Asks the pipeline about all of them. Those it says something about are done; says how many.
     fn decide(&mut self, all: &mut Strangers, done: &mut [bool; VECTOR], now_ms: u64) -> usize {
         let n = std::mem::take(&mut all.len);
-        let answers = self.pipeline.resolve_once(&mut all.keys[..n], &mut all.decisions[..n]);
+        let answers = match self.validate {
+            false => self.pipeline.resolve_once(&mut all.keys[..n], &mut all.decisions[..n]),
+            true => self.validate_direct(all, n),
+        };
         let mut answered = 0;
         for a in 0..n {
             let (i, d) = (all.packets[a], &mut all.decisions[a]);
@@ -88,5 +92,23 @@ impl Vector {
             self.use_once(i, program, d, now_ms);
         }
         answered
+    }
+
+    /// Asks the pipeline twice, and compares what it says about them alone with what it says when everything is asked.
+    fn validate_direct(&mut self, all: &mut Strangers, n: usize) -> u32 {
+        let keys: Vec<Key> = all.packets[..n].iter().map(|i| self.frame(*i).key()).collect();
+        let requests = keys.iter().zip(&all.packets).map(|(k, i)| self.request(k, *i));
+        let (requests, mut twins): (Vec<_>, _) = (requests.collect(), Vec::new());
+        twins.resize_with(n, Decision::default);
+        twins.iter_mut().for_each(Decision::clear);
+        let Strangers { keys: used, decisions, .. } = all;
+        let (used, decisions) = (&mut used[..n], &mut decisions[..n]);
+        let answers = self.pipeline.resolve_twice(&requests, used, decisions, &mut twins);
+        let each = keys.iter().zip(decisions).zip(&twins).enumerate();
+        let answered = each.filter(|(a, _)| answers >> a & 1 != 0);
+        let found = answered.filter_map(|(_, ((key, d), twin))| compare_decision(d, twin, key));
+        let found: Vec<_> = found.collect();
+        self.validated(Twin::WholeWay, answers.count_ones() as usize, found);
+        answers
     }
 }

@@ -156,16 +156,19 @@ impl Vector {
     fn ask(&mut self, asked: &mut Asked) {
         let Asked { len, packets, keys, decisions, spots } = asked;
         decisions[..*len].iter_mut().for_each(Decision::clear);
-        let requests: [Request<'_>; AT_ONCE] = std::array::from_fn(|a| {
-            let (key, packet) = (&keys[a], packets[a.min(*len - 1)]);
-            let packet = &self.packets[packet];
-            Request { key, options: options_of(packet, key), packet: packet.data() }
-        });
+        let requests: [Request<'_>; AT_ONCE] =
+            std::array::from_fn(|a| self.request(&keys[a], packets[a.min(*len - 1)]));
         self.pipeline.resolve_all(&requests[..*len], &mut decisions[..*len]);
         for ((key, d), spot) in keys.iter().zip(&*decisions).zip(spots).take(*len) {
             *spot = d.cacheable.then(|| self.table.spot(packet_words(key), packet_words(&d.mask)));
             spot.iter().for_each(|s| self.table.prefetch(s));
         }
+    }
+
+    /// Packet `i`, which has this key, as the pipeline is asked about it.
+    pub(super) fn request<'p>(&'p self, key: &'p Key, i: usize) -> Request<'p> {
+        let packet = &self.packets[i];
+        Request { key, options: options_of(packet, key), packet: packet.data() }
     }
 
     /// Packet `n` of these gets what was decided, which is stored unless it is known. Says in which subtable.

@@ -21,6 +21,7 @@ impl Vector {
         let count = match with {
             Twin::Parser => &perf.parse_validated,
             Twin::Rules => &perf.lookup_validated,
+            Twin::WholeWay => &perf.direct_validated,
             Twin::TwoSteps => &perf.tunnel_validated,
             Twin::Interpreter => &perf.act_validated,
         };

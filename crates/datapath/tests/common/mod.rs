@@ -26,6 +26,8 @@ pub struct Rules {
     pub resolved: AtomicU64,
     /// Decided about alone.
     pub alone: AtomicU64,
+    /// One in so many of them with a credit too many; 0: none.
+    pub lie: AtomicU64,
     pub cacheable: std::sync::atomic::AtomicBool,
 }
 
@@ -35,6 +37,7 @@ impl Rules {
             list: Published::new(domain.clone(), Vec::new()),
             resolved: AtomicU64::new(0),
             alone: AtomicU64::new(0),
+            lie: AtomicU64::new(0),
             cacheable: true.into(),
         })
     }
@@ -68,8 +71,12 @@ impl Pipeline for Rules {
         let mut done = 0;
         for (i, (key, out)) in keys.iter_mut().zip(out).enumerate() {
             if key.u16(at::RECIRC) == 0 && key.u16(at::TP_DST) % 2 == 0 {
-                self.alone.fetch_add(1, Ordering::Relaxed);
+                let n = self.alone.fetch_add(1, Ordering::Relaxed);
                 self.decide(key, out);
+                match self.lie.load(Ordering::Relaxed) {
+                    every if every > 0 && n.is_multiple_of(every) => out.credits.push(99),
+                    _ => {}
+                }
                 done |= 1 << i;
             }
             key.words[flow::PACKET_LINES * 8..].fill(u64::MAX);

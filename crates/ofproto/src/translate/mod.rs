@@ -27,7 +27,6 @@ use openflow::{Action, FragHandling, Instruction, OfPort, Reason, port, port_con
 use recirc::State;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use telemetry::Drop;
 
 /// How deep tables, groups and patch ports nest.
@@ -140,7 +139,7 @@ impl Pipeline for Pipe {
         // SAFETY: the contract of resolve(): called by an online reader of the domain, or by the
         // control side, which is the only writer.
         let world = unsafe { self.shared.world.read() };
-        resolve(&self.shared, world, request.key, request.options, out, &mut None);
+        resolve(&self.shared, world, self.shared.version(), request, out, &mut None);
     }
 
     fn resolve_all(&self, requests: &[Request<'_>], out: &mut [Decision]) {
@@ -151,7 +150,7 @@ impl Pipeline for Pipe {
             let others = requests.iter().zip(out).enumerate().filter(|(i, _)| done >> i & 1 == 0);
             for (_, (request, out)) in others {
                 out.clear();
-                resolve(&self.shared, world, request.key, request.options, out, &mut None);
+                resolve(&self.shared, world, self.shared.version(), request, out, &mut None);
             }
         }
     }
@@ -159,22 +158,43 @@ impl Pipeline for Pipe {
     fn resolve_once(&self, keys: &mut [Key], out: &mut [Decision]) -> u32 {
         // SAFETY: as above.
         let world = unsafe { self.shared.world.read() };
-        let each = keys.chunks_mut(plain::ONCE).zip(out.chunks_mut(plain::ONCE)).zip(0..);
-        each.fold(0, |done, ((keys, out), n)| {
-            done | plain::resolve_once(&self.shared, world, keys, out) << (n * plain::ONCE)
-        })
+        resolve_once(world, self.shared.version(), keys, out)
+    }
+
+    fn resolve_twice(
+        &self,
+        requests: &[Request<'_>],
+        keys: &mut [Key],
+        out: &mut [Decision],
+        twins: &mut [Decision],
+    ) -> u32 {
+        // SAFETY: as above.
+        let world = unsafe { self.shared.world.read() };
+        let version = self.shared.version();
+        for (request, twin) in requests.iter().zip(twins) {
+            resolve(&self.shared, world, version, request, twin, &mut None);
+        }
+        resolve_once(world, version, keys, out)
     }
 }
 
-/// Decides, with an optional record of the way.
+fn resolve_once(world: &World, version: u64, keys: &mut [Key], out: &mut [Decision]) -> u32 {
+    let each = keys.chunks_mut(plain::ONCE).zip(out.chunks_mut(plain::ONCE)).zip(0..);
+    each.fold(0, |done, ((keys, out), n)| {
+        done | plain::resolve_once(world, version, keys, out) << (n * plain::ONCE)
+    })
+}
+
+/// Decides by a version of the tables, with an optional record of the way.
 pub(crate) fn resolve(
     shared: &Shared,
     world: &World,
-    key: &Key,
-    options: &[u8],
+    version: u64,
+    request: &Request<'_>,
     out: &mut Decision,
     trace: &mut Option<Recorder>,
 ) {
+    let key = request.key;
     let frozen = match key.u16(at::RECIRC) {
         0 => None,
         id => match shared.frozen.get(id) {
@@ -192,7 +212,8 @@ pub(crate) fn resolve(
     };
     let mut x = Xlate::new(shared, world, bridge, key, out, trace);
     x.key.set_u32(at::OF_IN_PORT, in_port);
-    x.options = options;
+    x.options = request.options;
+    x.at_version(version);
     match frozen {
         Some(f) => x.resume(f),
         None => x.start(),
@@ -294,7 +315,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             tun_wc: Vec::new(),
             set: Vec::new(),
             stack: Vec::new(),
-            version: shared.version.load(Ordering::Acquire),
+            version: shared.version(),
             table: 0,
             cookie: u64::MAX,
             miss_flow: false,

@@ -9,7 +9,6 @@ use crate::view::{BridgeView, PortView, Shared, World};
 use action::{Decision, Op, Request};
 use flow::{Key, Mask, PACKET_LINES, PortNo, at, flag};
 use openflow::{OfPort, port_config};
-use std::sync::atomic::Ordering;
 use telemetry::Drop;
 
 /// Packets that go side by side when each has a mask of its own.
@@ -45,7 +44,7 @@ pub(crate) fn resolve(
     requests: &[Request<'_>],
     out: &mut [Decision],
 ) -> u32 {
-    let version = shared.version.load(Ordering::Acquire);
+    let version = shared.version();
     let mut keys: [Key; AT_ONCE] = std::array::from_fn(|i| match requests.get(i) {
         Some(r) => beginning(r.key, &mut out[i].mask),
         None => Key::ZERO,
@@ -67,14 +66,13 @@ pub(crate) fn resolve(
     finish(&walks, out)
 }
 
-/// As [`resolve`], of up to [`ONCE`] packets; says nothing of what was looked at. Uses lines 4 and 5 of the keys.
+/// As [`resolve`] by a version of the tables, of up to [`ONCE`] packets; says nothing of what was looked at. Uses lines 4 and 5 of the keys.
 pub(crate) fn resolve_once(
-    shared: &Shared,
     world: &World,
+    version: u64,
     keys: &mut [Key],
     out: &mut [Decision],
 ) -> u32 {
-    let version = shared.version.load(Ordering::Acquire);
     keys.iter_mut().for_each(super::empty_registers);
     let mut walks = start(world, keys);
     while let Some((bridge, table)) = walks.iter().flatten().find_map(Walk::place) {
@@ -346,7 +344,7 @@ mod tests {
     }
 
     /// What is said about those packets alone which are decided about; they are those that are when all is asked.
-    fn alone<'k>(lab: &Lab, keys: &'k [Key], expected: u32) -> Vec<(&'k Key, Decision)> {
+    fn alone<'k>(lab: &mut Lab, keys: &'k [Key], expected: u32) -> Vec<(&'k Key, Decision)> {
         let mut used = keys.to_vec();
         // Whatever is there.
         used.iter_mut().for_each(|k| k.words[PACKET_LINES * 8..].fill(7));
@@ -354,8 +352,24 @@ mod tests {
         out.iter_mut().for_each(Decision::clear);
         let done = lab.sw.pipeline().resolve_once(&mut used, &mut out);
         assert_eq!(done, expected);
+        assert_eq!(twice(lab, keys), (done, out.iter().map(text).collect()));
         let decided = keys.iter().zip(out).enumerate().filter(|(i, _)| done >> i & 1 != 0);
         decided.map(|(_, (key, d))| (key, Decision { mask: flow::Mask::ZERO, ..d })).collect()
+    }
+
+    /// Which packets are decided about when both ways are asked, and what; what the whole way says is right.
+    fn twice(lab: &mut Lab, keys: &[Key]) -> (u32, Vec<String>) {
+        let requests = keys.iter().map(|key| Request { key, options: &[], packet: &[] });
+        let requests: Vec<_> = requests.collect();
+        let cleared = || {
+            let all = keys.iter().map(|_| Decision::default());
+            all.map(|d| Decision { cacheable: true, ..d }).collect::<Vec<_>>()
+        };
+        let (mut used, mut out, mut twins) = (keys.to_vec(), cleared(), cleared());
+        let pipeline = lab.sw.pipeline();
+        let done = pipeline.resolve_twice(&requests, &mut used, &mut out, &mut twins);
+        keys.iter().zip(&twins).for_each(|(k, d)| assert_eq!(text(d), text(&lab.decide(k))));
+        (done, out.iter().map(text).collect())
     }
 
     #[test]
@@ -386,7 +400,7 @@ mod tests {
                 for (key, d) in keys.iter().zip(&every) {
                     assert_eq!(text(d), text(&lab.decide(key)), "{key:?}");
                 }
-                for (key, d) in alone(&lab, &keys, done) {
+                for (key, d) in alone(&mut lab, &keys, done) {
                     let (all, none) = (lab.decide(key), flow::Mask::ZERO);
                     let all = Decision { mask: none, ..all };
                     assert_eq!(text(&d), text(&all), "alone: {key:?}");
