@@ -9,7 +9,7 @@ mod memory;
 use ::action::{Decision, Pipeline, Request};
 use ::port::RxQueue;
 use datapath::{Config, Datapath, RxAffinity, Settings, WorkerId, cycles};
-use flow::parse_match;
+use flow::{Key, at, parse_match};
 use lab::{Flow, FlowTable, Rules};
 use memory::{Borrowed, Mem, cpu_ns, packet};
 use ofproto::{BridgeConfig, PortSpec, Switch};
@@ -101,29 +101,62 @@ fn flow_mod(line: &str) -> FlowMod {
     FlowMod { priority, instructions, ..FlowMod::new(FlowModCommand::Add, table, matching) }
 }
 
-/// One decision after the other without a datapath, in cycles each.
-fn decisions(pipeline: &dyn Pipeline, source: &mut Source) -> f64 {
-    let mut keys = Vec::new();
-    for _ in 0..10_000 {
-        let f = source.flow();
+/// The keys of so many packets.
+fn keys(source: &mut Source, n: usize) -> Vec<Key> {
+    let first = |f: &Flow| {
         let text = format!(
-            "in_port=0,{},nw_src={},nw_dst={},tp_src={},tp_dst={}",
-            if f.protocol == 6 { "tcp" } else { "udp" },
-            std::net::Ipv4Addr::from(f.src),
-            std::net::Ipv4Addr::from(f.dst),
-            f.sport,
-            f.dport
+            "in_port=0,{},nw_src=1.1.1.1,nw_dst=1.1.1.1,tp_src=1,tp_dst=1",
+            if f.protocol == 6 { "tcp" } else { "udp" }
         );
-        keys.push(parse_match(&text, &|_| None).expect("a match").0);
-    }
-    let mut d = Decision::default();
-    let start = cycles();
-    for key in keys.iter().cycle().take(10 * keys.len()) {
-        d.clear();
-        pipeline.resolve(&Request { key, options: &[], packet: &[] }, &mut d);
-        std::hint::black_box(&d);
-    }
-    (cycles() - start) as f64 / (10 * keys.len()) as f64
+        parse_match(&text, &|_| None).expect("a match").0
+    };
+    let flows: Vec<_> = (0..n).map(|_| source.flow()).collect();
+    let [tcp, udp] =
+        [6, 17].map(|protocol| first(&Flow { protocol, ..*flows.first().expect("a flow") }));
+    let key = |f: &Flow| {
+        let mut key = if f.protocol == 6 { tcp } else { udp };
+        key.set_u32(at::IP_SRC, f.src);
+        key.set_u32(at::IP_DST, f.dst);
+        key.set_u16(at::TP_SRC, f.sport);
+        key.set_u16(at::TP_DST, f.dport);
+        key
+    };
+    flows.iter().map(key).collect()
+}
+
+/// Decisions without a datapath, in cycles each: one after the other, side by side, and side by side when nobody asks
+/// what was looked at.
+fn decisions(pipeline: &dyn Pipeline, source: &mut Source) -> [f64; 3] {
+    const N: usize = 1 << 18;
+    let mut keys = keys(source, N);
+    let mut d: [Decision; 16] = Default::default();
+    let alone = {
+        let start = cycles();
+        for key in &keys {
+            d[0].clear();
+            pipeline.resolve(&Request { key, options: &[], packet: &[] }, &mut d[0]);
+        }
+        cycles() - start
+    };
+    let all = {
+        let start = cycles();
+        for keys in keys.chunks(8) {
+            d[..8].iter_mut().for_each(Decision::clear);
+            let requests: [_; 8] =
+                std::array::from_fn(|i| Request { key: &keys[i], options: &[], packet: &[] });
+            pipeline.resolve_all(&requests, &mut d[..8]);
+        }
+        cycles() - start
+    };
+    let once = {
+        let start = cycles();
+        for keys in keys.chunks_mut(16) {
+            d.iter_mut().for_each(Decision::begin);
+            std::hint::black_box(pipeline.resolve_once(keys, &mut d));
+        }
+        cycles() - start
+    };
+    [alone, all, once].map(|c| c as f64 / N as f64)
 }
 
 fn resident_mb() -> u64 {
@@ -167,7 +200,10 @@ fn main() {
     let ring = (0..2048).map(|_| packet(&*pool)).collect();
     let mut source = Source { ring, next: 0, flows, new, fresh: flows, state: 1, table: set.flows };
     let pipeline: Arc<dyn Pipeline> = sw.pipeline();
-    println!("{:.0} cycles per decision alone", decisions(&*pipeline, &mut source));
+    let [alone, all, once] = decisions(&*pipeline, &mut source);
+    println!(
+        "{alone:.0} cycles per decision alone, {all:.0} of eight, {once:.0} of sixteen direct"
+    );
     let mut config = Config::new(pool, domain.clone(), pipeline);
     config.manual = true;
     let mut dp = Datapath::new(config).expect("a datapath");
