@@ -5,8 +5,9 @@ use flow::{Key, Mask};
 
 use crate::Classifier;
 use crate::chain::Handle;
+use crate::grid;
 use crate::rule::{Rule, significant};
-use crate::subtable::Wanted;
+use crate::search::Search;
 
 /// Keys that are looked up side by side.
 pub const BATCH: usize = 16;
@@ -85,15 +86,10 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     /// # Safety
     /// As [`Classifier::lookup`].
     unsafe fn in_grid<'a>(&'a self, batch: &mut Batch<'_, 'a, T>) {
-        let mut marks = Mask::ZERO;
+        let Batch { keys, version, best, looked } = batch;
+        let mut search = Search { keys, version: *version, best };
         // SAFETY: the caller's promise.
-        unsafe { self.grid.prepare(batch.keys) };
-        for (i, key) in batch.keys.iter().enumerate() {
-            let want = Wanted { key, version: batch.version, least: batch.least(i) };
-            // SAFETY: as above.
-            let found = unsafe { self.grid.lookup(&want, &mut marks) };
-            batch.best[i] = found.or(batch.best[i]);
-        }
-        batch.looked |= significant(&marks);
+        unsafe { self.grid.lookup_all::<BATCH>(&mut search) };
+        *looked |= grid::LOOKED;
     }
 }

@@ -31,6 +31,15 @@ impl<T> std::ops::Deref for Handle<'_, T> {
 }
 
 impl<'a, T> Handle<'a, T> {
+    /// Of a linked rule; None of null.
+    ///
+    /// # Safety
+    /// A rule stays alive for `'a` and was made by `Arc::into_raw`.
+    #[inline]
+    pub unsafe fn new(rule: *mut Rule<T>) -> Option<Self> {
+        Some(Handle { rule: NonNull::new(rule)?, alive: PhantomData })
+    }
+
     /// The rule.
     #[inline]
     pub fn get(self) -> &'a Rule<T> {

@@ -1,103 +1,68 @@
-//! Where the rules of access lists live: a trie of destination prefixes, each with a trie of the source
-//! prefixes that rules have beside it, each with a chain of rules (a hierarchical trie, Gupta and McKeown 2001).
+//! Where the rules of access lists live: a trie of destination prefixes, a byte at a time, and where many rules share a
+//! destination a trie of their sources across it (a hierarchical trie, Gupta and McKeown 2001; nodes that split only when they
+//! are full are a burst trie's, Heinz et al. 2002).
 //!
 //! Five-tuple rules have thousands of masks, and a hash table for each, even for several together, costs a
-//! lookup a probe. Here it follows two paths, and what decided are a prefix of either address and a few bits
+//! lookup a probe. Here it follows a few pointers, and what decided are a prefix of either address and a few bits
 //! of what is left, whatever the rules elsewhere look at. A rule stands in one place: changes are local.
+//!
+//! A rule is as near to the root as there is room: a node that is full hands those with longer prefixes to children, or all of
+//! them across. Readers may meet that half done, so `moves` is counted between the arrival at the new place and the departure from the
+//! old one, and who sees it change looks again.
 
-use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use flow::{Key, Mask, at};
 use sync::Domain;
 
-use crate::chain::{self, Handle, chain};
+use crate::chain::Handle;
+use crate::node::{self, DEPTHS, Node, Record};
 use crate::prefixes;
 use crate::rule::Rule;
-use crate::subtable::Wanted;
-use crate::trie::{Payload, Trie};
 
-/// Rules with the same prefixes, from which on there is no place for one more: they go by hash.
-const CROWD: usize = 24;
+/// Rules of a node, from which on it hands some on.
+const FULL: usize = 16;
+
+/// Rules that cannot be told apart by prefixes, from which on there is no place for one more: they go by hash.
+const CROWD: usize = 64;
 
 /// What all rules here say about the Ethertype.
-const IPV4: u16 = 0x0800;
+pub(crate) const IPV4: u16 = 0x0800;
 
 /// Bytes that rules here may look at, besides the Ethertype: addresses, ports, protocol, TOS, TTL,
 /// fragments and TCP flags.
 const L3_L4: std::ops::Range<usize> = at::IP_SRC..at::TCP_FLAGS + 2;
 
-/// Walks that go side by side.
-const AT_ONCE: usize = 8;
+/// The words that those are in.
+pub(crate) const LOOKED: u64 = {
+    let last = (L3_L4.end - 1) / 8;
+    (1 << (at::ETH_TYPE / 8)) | ((2 << last) - (1 << (L3_L4.start / 8)))
+};
 
-/// Prefixes that contain one another: one of each length.
-const NESTED: usize = 33;
+/// Nodes on the way to a rule, at most.
+const LONGEST: usize = 2 * (DEPTHS as usize + 1);
 
 /// The destination and the source prefix of a rule.
 pub(crate) type Place = [(u32, u8); 2];
 
 /// See the module. Readers share it with the one writer.
 pub(crate) struct Grid<T: Send + Sync + 'static> {
-    cells: Trie<Cell<T>>,
+    pub root: Node<T>,
+    /// How often rules were moved.
+    pub moves: AtomicU64,
 }
-
-/// The rules of one destination prefix, by source.
-struct Cell<T: Send + Sync + 'static> {
-    /// At least the highest priority in the cell.
-    max: AtomicU16,
-    sources: Trie<Chain<T>>,
-}
-
-/// The rules of a pair of prefixes.
-struct Chain<T: Send + Sync + 'static>(AtomicPtr<Rule<T>>);
 
 impl<T: Send + Sync + 'static> Default for Grid<T> {
     fn default() -> Self {
-        Grid { cells: Trie::default() }
+        Grid { root: Node::new(0, 0), moves: AtomicU64::new(0) }
     }
 }
 
-impl<T: Send + Sync + 'static> Default for Cell<T> {
-    fn default() -> Self {
-        Cell { max: AtomicU16::new(0), sources: Trie::default() }
-    }
-}
-
-impl<T: Send + Sync + 'static> Default for Chain<T> {
-    fn default() -> Self {
-        Chain(AtomicPtr::new(null_mut()))
-    }
-}
-
-impl<T: Send + Sync + 'static> Payload for Cell<T> {
-    fn is_empty(&self) -> bool {
-        self.sources.is_empty()
-    }
-}
-
-impl<T: Send + Sync + 'static> Payload for Chain<T> {
-    fn is_empty(&self) -> bool {
-        self.0.load(Ordering::Acquire).is_null()
-    }
-}
-
-impl<T: Send + Sync + 'static> Drop for Chain<T> {
+impl<T: Send + Sync + 'static> Drop for Grid<T> {
     fn drop(&mut self) {
-        // SAFETY: a node is dropped when nobody reads it; with rules only when the whole grid is.
-        unsafe { chain::give_up(*self.0.get_mut()) };
-    }
-}
-
-impl<T: Send + Sync + 'static> Chain<T> {
-    /// Its rules.
-    ///
-    /// # Safety
-    /// As [`chain`].
-    #[inline]
-    unsafe fn rules<'a>(&self) -> impl Iterator<Item = Handle<'a, T>> {
-        // SAFETY: the caller's promise.
-        unsafe { chain(self.0.load(Ordering::Acquire)) }
+        // SAFETY: nobody else has the grid.
+        unsafe { node::give_up(&self.root) };
     }
 }
 
@@ -115,136 +80,82 @@ pub(crate) fn place(key: &Key, mask: &Mask) -> Option<Place> {
     (few && ipv4 && (dst.1, src.1) != (0, 0)).then_some([dst, src])
 }
 
+/// Both addresses of a place.
+fn addresses([dst, src]: Place) -> u64 {
+    u64::from(src.0) << 32 | u64::from(dst.0)
+}
+
+/// Is the prefix long enough for a child of this node?
+fn goes_below<T: 'static>(node: &Node<T>, place: Place) -> bool {
+    node.depth < DEPTHS && place[usize::from(node.along)].1 >= 8 * (node.depth + 1)
+}
+
+/// The node that a rule at this place is in or goes to from here; None: it stays.
+unsafe fn next<'a, T: Send + Sync + 'static>(
+    node: &Node<T>,
+    place: Place,
+    make: bool,
+) -> Option<Option<&'a Node<T>>> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if node.is_deep() && goes_below(node, place) {
+            let byte = node.byte(addresses(place));
+            return Some(if make { Some(node.make(byte)) } else { node.child(byte) });
+        }
+        node.across().map(Some)
+    }
+}
+
+/// The methods are for the only writer.
 impl<T: Send + Sync + 'static> Grid<T> {
-    /// The rule of the highest priority that is wanted; marks in `wildcards` the bits that decided.
-    ///
-    /// # Safety
-    /// As [`sync::Published::read`].
-    pub unsafe fn lookup(&self, want: &Wanted<'_>, wildcards: &mut Mask) -> Option<Handle<'_, T>> {
-        wildcards.set_u16(at::ETH_TYPE, 0xffff);
-        if want.key.u16(at::ETH_TYPE) != IPV4 {
-            return None;
-        }
-        // SAFETY: the caller's promise.
-        let mut walk = unsafe { self.cells.walk(want.key.u32(at::IP_DST)) };
-        let mut cells = [None; NESTED];
-        let mut n = 0;
-        // SAFETY: as above.
-        while let Some((_, cell)) = unsafe { walk.step() } {
-            let max = cell.max.load(Ordering::Acquire);
-            if u32::from(max) >= want.least && !cell.is_empty() {
-                // By falling priority.
-                let mut to = n;
-                while to > 0 && cells[to - 1].is_some_and(|(m, _)| m < max) {
-                    cells[to] = cells[to - 1];
-                    to -= 1;
-                }
-                cells[to] = Some((max, cell));
-                n += 1;
-            }
-        }
-        prefixes::mark(wildcards, at::IP_DST, walk.bits);
-        let mut best: Option<Handle<'_, T>> = None;
-        for (max, cell) in cells[..n].iter().flatten() {
-            let least = best.map_or(want.least, |b| u32::from(b.priority()) + 1);
-            if u32::from(*max) < least {
-                break;
-            }
-            // SAFETY: as above.
-            best = unsafe { cell.lookup(&Wanted { least, ..*want }, wildcards) }.or(best);
-        }
-        best
-    }
-
-    /// Asks for the memory that looking these keys up will read. Walks go side by side, each step asking
-    /// for what the next one of the same walk looks at.
-    ///
-    /// # Safety
-    /// As [`Grid::lookup`].
-    pub unsafe fn prepare(&self, keys: &[&Key]) {
-        if self.cells.is_empty() {
-            return;
-        }
-        for keys in keys.chunks(AT_ONCE) {
+    /// The node where rules of this place are, if there is one, after all on the way to it.
+    unsafe fn way(&self, place: Place) -> ([Option<&Node<T>>; LONGEST], usize) {
+        let (mut way, mut n, mut at) = ([None; LONGEST], 0, Some(&self.root));
+        while let Some(node) = at {
+            (way[n], n) = (at, n + 1);
             // SAFETY: the caller's promise.
-            unsafe { self.prepare_few(keys) };
+            match unsafe { next(node, place, false) } {
+                Some(None) => return (way, 0),
+                Some(node) => at = node,
+                None => break,
+            }
         }
+        (way, n)
     }
 
-    /// # Safety
-    /// As [`Grid::lookup`].
-    unsafe fn prepare_few(&self, keys: &[&Key]) {
+    unsafe fn home(&self, place: Place) -> Option<&Node<T>> {
         // SAFETY: the caller's promise.
-        let mut walks: [_; AT_ONCE] = std::array::from_fn(|i| unsafe {
-            self.cells.walk(keys.get(i).map_or(0, |k| k.u32(at::IP_DST)))
-        });
-        let mut found: [Option<(&Cell<T>, u32)>; 4 * AT_ONCE] = [None; 4 * AT_ONCE];
-        let (mut n, mut on) = (0, true);
-        while std::mem::take(&mut on) {
-            for (walk, key) in walks.iter_mut().zip(keys) {
-                // SAFETY: as above.
-                if let Some((_, cell)) = unsafe { walk.step() } {
-                    on = true;
-                    walk.prefetch();
-                    if n < found.len() && !cell.is_empty() {
-                        found[n] = Some((cell, key.u32(at::IP_SRC)));
-                        n += 1;
-                    }
-                }
-            }
-        }
-        for cells in found[..n].chunks(AT_ONCE) {
-            // SAFETY: as above.
-            let mut walks = cells.iter().flatten().map(|(c, src)| unsafe { c.sources.walk(*src) });
-            let mut walks: [_; AT_ONCE] = std::array::from_fn(|_| walks.next());
-            walks.iter().flatten().for_each(|w| w.prefetch());
-            on = true;
-            while std::mem::take(&mut on) {
-                for walk in walks.iter_mut().flatten() {
-                    // SAFETY: as above.
-                    if let Some((_, chain)) = unsafe { walk.step() } {
-                        on = true;
-                        walk.prefetch();
-                        crate::slots::prefetch(chain.0.load(Ordering::Acquire));
-                    }
-                }
-            }
-        }
+        let (way, n) = unsafe { self.way(place) };
+        way[n.checked_sub(1)?]
     }
 
     /// Has the place of this match as many rules as it should have?
     ///
     /// # Safety
     /// The caller is the only writer; so in what follows.
-    pub unsafe fn crowded(&self, [dst, src]: Place) -> bool {
+    pub unsafe fn crowded(&self, place: Place) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { self.chain(dst, src) }
-            .is_some_and(|c| unsafe { c.rules() }.nth(CROWD - 1).is_some())
+        unsafe { self.home(place) }
+            .is_some_and(|n| n.live() >= CROWD && !unsafe { splits(n, place) })
     }
 
-    unsafe fn chain(&self, dst: (u32, u8), src: (u32, u8)) -> Option<&Chain<T>> {
+    /// The rules with these prefixes, and others.
+    pub unsafe fn same(&self, place: Place) -> impl Iterator<Item = Handle<'_, T>> {
         // SAFETY: the caller's promise.
-        unsafe { self.cells.get(dst.0, dst.1)?.sources.get(src.0, src.1) }
+        let records = unsafe { self.home(place) }.into_iter().flat_map(|n| unsafe { n.records() });
+        // SAFETY: as above.
+        records.filter_map(|r| unsafe { r.rule().get() })
     }
 
-    /// The rules with exactly these prefixes.
-    pub unsafe fn same(&self, [dst, src]: Place) -> impl Iterator<Item = Handle<'_, T>> {
-        // SAFETY: the caller's promise.
-        unsafe { self.chain(dst, src) }.into_iter().flat_map(|c| unsafe { c.rules() })
-    }
-
-    /// The rules whose prefixes have something in common with those of a match.
+    /// The rules whose prefixes may have something in common with those of a match.
     pub unsafe fn around(&self, key: &Key, mask: &Mask, each: &mut dyn FnMut(Handle<'_, T>)) {
-        let [dst, src] = prefixes::FIELDS.map(|at| {
-            let bits = mask.u32(at).leading_ones() as u8;
-            (key.u32(at), bits)
-        });
+        let place = prefixes::FIELDS.map(|at| (key.u32(at), mask.u32(at).leading_ones() as u8));
         // SAFETY: the caller's promise.
         unsafe {
-            self.cells.around(dst.0, dst.1, &mut |cell| {
-                cell.sources.around(src.0, src.1, &mut |chain| chain.rules().for_each(&mut *each));
-            });
-        }
+            around(&self.root, place, &mut |node| {
+                node.records().filter_map(|r| r.rule().get()).for_each(&mut *each);
+            })
+        };
     }
 
     /// Every rule.
@@ -254,15 +165,41 @@ impl<T: Send + Sync + 'static> Grid<T> {
     }
 
     /// Links a rule.
-    pub unsafe fn link(&self, rule: Arc<Rule<T>>, [dst, src]: Place) {
+    pub unsafe fn link(&self, rule: Arc<Rule<T>>, place: Place, domain: &Domain) {
+        let priority = rule.priority();
+        let pointer = Arc::into_raw(rule);
+        // SAFETY: the caller's promise; the rule is kept until it is unlinked.
+        unsafe {
+            let record = Record::new(&*pointer, pointer);
+            let mut node = &self.root;
+            loop {
+                node.announce(priority);
+                match next(node, place, true) {
+                    Some(Some(further)) => node = further,
+                    _ if node.live() >= FULL && splits(node, place) => {
+                        self.split(node, place, domain)
+                    }
+                    _ => return node.add(record, domain),
+                }
+            }
+        }
+    }
+
+    /// Hands rules on to children or across.
+    unsafe fn split(&self, node: &Node<T>, place: Place, domain: &Domain) {
         // SAFETY: the caller's promise.
         unsafe {
-            let cell = self.cells.make(dst.0, dst.1);
-            // Before the rule can be found.
-            cell.max.fetch_max(rule.priority(), Ordering::AcqRel);
-            let chain = &cell.sources.make(src.0, src.1).0;
-            let head = chain::link(chain.load(Ordering::Relaxed), rule);
-            chain.store(head, Ordering::Release);
+            let below = |p: &Place| goes_below(node, *p);
+            let all: Vec<_> = node.records().collect();
+            let deep =
+                !node.is_deep() && all.iter().map(Record::place).chain([place]).any(|p| below(&p));
+            let (go, stay): (Vec<_>, Vec<_>) = all.iter().partition(|r| !deep || below(&r.place()));
+            match deep {
+                true => node.deepen(&go, domain),
+                false => node.spread(&go, domain),
+            }
+            self.moves.fetch_add(1, Ordering::AcqRel);
+            node.publish(&stay, domain);
         }
     }
 
@@ -270,54 +207,59 @@ impl<T: Send + Sync + 'static> Grid<T> {
     pub unsafe fn unlink(
         &self,
         rule: &Rule<T>,
-        [dst, src]: Place,
+        place: Place,
         domain: &Domain,
     ) -> Option<Arc<Rule<T>>> {
         // SAFETY: the caller's promise.
         unsafe {
-            let cell = self.cells.get(dst.0, dst.1)?;
-            let chain = cell.sources.get(src.0, src.1)?;
-            let (handle, head) = chain::unlink(chain.0.load(Ordering::Relaxed), rule)?;
-            chain.0.store(head, Ordering::Release);
-            cell.sources.trim(src.0, src.1, domain);
-            self.cells.trim(dst.0, dst.1, domain);
-            Some(handle)
+            let (way, n) = self.way(place);
+            let way = &way[..n];
+            let home = way.last().copied().flatten()?;
+            let mut records = home.records().map(|r| r.rule().pointer());
+            let pointer = records.find(|p| std::ptr::eq(*p, rule))?;
+            home.take(rule, domain);
+            for (i, node) in way.iter().enumerate().rev() {
+                let Some(node) = node else { continue };
+                if !node.settle(rule.priority())
+                    && let Some(Some(above)) = i.checked_sub(1).map(|i| way[i])
+                {
+                    above.cut(node, above.byte(addresses(place)), domain);
+                }
+            }
+            Some(Arc::from_raw(pointer))
         }
     }
 
-    /// Heap bytes of the tries.
+    /// Heap bytes of the nodes.
     pub unsafe fn bytes(&self) -> usize {
+        let mut sum = 0;
+        let all = [(0, 0); 2];
         // SAFETY: the caller's promise.
-        unsafe {
-            let mut sum = self.cells.bytes();
-            self.cells.around(0, 0, &mut |cell| sum += cell.sources.bytes());
-            sum
-        }
+        unsafe { around(&self.root, all, &mut |node| sum += node.bytes()) };
+        sum - size_of::<Node<T>>()
     }
 }
 
-impl<T: Send + Sync + 'static> Cell<T> {
-    /// As [`Grid::lookup`].
-    ///
-    /// # Safety
-    /// As there.
-    #[inline]
-    unsafe fn lookup(&self, want: &Wanted<'_>, wildcards: &mut Mask) -> Option<Handle<'_, T>> {
-        // SAFETY: the caller's promise.
-        let mut walk = unsafe { self.sources.walk(want.key.u32(at::IP_SRC)) };
-        let mut best: Option<Handle<'_, T>> = None;
-        let mut least = want.least;
-        // SAFETY: as above.
-        while let Some((_, chain)) = unsafe { walk.step() } {
-            // SAFETY: as above.
-            let found = unsafe { chain.rules() }
-                .take_while(|r| u32::from(r.priority()) >= least)
-                .find(|r| r.visible(want.version) && r.decides(want.key, wildcards));
-            if let Some(rule) = found {
-                (best, least) = (found, u32::from(rule.priority()) + 1);
-            }
-        }
-        prefixes::mark(wildcards, at::IP_SRC, walk.bits);
-        best
+/// Can a node hand on some of its rules, or this one?
+unsafe fn splits<T: Send + Sync + 'static>(node: &Node<T>, place: Place) -> bool {
+    // SAFETY: the caller's promise.
+    let any =
+        |f: &dyn Fn(Place) -> bool| f(place) || unsafe { node.records() }.any(|r| f(r.place()));
+    let below = !node.is_deep() && any(&|p| goes_below(node, p));
+    below || node.along == 0 && any(&|p| p[1].1 >= 8)
+}
+
+/// All nodes that may have rules at places that have something in common with this one.
+unsafe fn around<T: 'static>(node: &Node<T>, place: Place, each: &mut dyn FnMut(&Node<T>)) {
+    each(node);
+    let (value, len) = place[usize::from(node.along)];
+    let bits = u32::from(len.saturating_sub(8 * node.depth)).min(8);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let wanted = node.byte(addresses(place));
+        debug_assert!(node.depth < DEPTHS || node.below().next().is_none(), "{value}");
+        let near = |byte: usize| (byte ^ wanted) >> (8 - bits) == 0;
+        let below = node.below().filter(|(byte, _)| near(*byte));
+        below.map(|(_, c)| c).chain(node.across()).for_each(|n| around(n, place, each));
     }
 }

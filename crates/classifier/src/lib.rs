@@ -40,9 +40,11 @@ mod grid;
 mod hash;
 mod linear;
 mod merge;
+mod node;
 mod prefixes;
 mod priorities;
 mod rule;
+mod search;
 mod slots;
 mod stage;
 mod subtable;
@@ -188,7 +190,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
                 self.publish_list(&writer);
             }
             // SAFETY: as above.
-            return unsafe { self.grid.link(rule, place) };
+            return unsafe { self.grid.link(rule, place, &self.domain) };
         }
         let shape = writer.home(&rule);
         writer.merged += usize::from(shape != rule.shape());

@@ -25,7 +25,7 @@ pub(crate) fn bits(mut map: u64) -> impl Iterator<Item = usize> {
 
 /// One of these bits of word `i`: of addresses the one that the shortest prefix has, of the word with
 /// protocol and ports rather the protocol's.
-fn one_bit(i: usize, of: u64) -> u64 {
+pub(crate) fn one_bit(i: usize, of: u64) -> u64 {
     if i == at::TP_SRC / 8 {
         return 1 << (63 - of.leading_zeros());
     }

@@ -37,14 +37,6 @@ pub(crate) struct Walk<'a, V> {
 }
 
 impl<'a, V> Walk<'a, V> {
-    /// Asks for the memory that the next step looks at.
-    #[inline]
-    pub fn prefetch(&self) {
-        if let Some(node) = self.at {
-            crate::slots::prefetch_line(node);
-        }
-    }
-
     /// The next prefix that has the address in it, as its length and what it has.
     ///
     /// # Safety
@@ -101,6 +93,7 @@ impl<V> Default for Trie<V> {
 
 impl<V: Payload> Trie<V> {
     /// No prefix?
+    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.root.load(Ordering::Acquire).is_null()
     }
@@ -200,33 +193,6 @@ impl<V: Payload> Trie<V> {
             // and not freed.
             unsafe { splice(link, domain) };
         }
-    }
-
-    /// What the prefixes have that contain this one or are in it (all: of length 0).
-    ///
-    /// # Safety
-    /// As [`Walk::step`].
-    pub unsafe fn around(&self, value: u32, len: u8, each: &mut dyn FnMut(&V)) {
-        let mut left = vec![self.root.load(Ordering::Acquire)];
-        while let Some(at) = left.pop() {
-            // SAFETY: the caller's promise.
-            let Some(node) = (unsafe { at.as_ref() }) else { continue };
-            if (value ^ node.value) & upper(node.len.min(len)) == 0 {
-                each(&node.here);
-                left.extend(node.child.iter().map(|c| c.load(Ordering::Acquire)));
-            }
-        }
-    }
-
-    /// Heap bytes of the nodes.
-    ///
-    /// # Safety
-    /// As [`Walk::step`].
-    pub unsafe fn bytes(&self) -> usize {
-        let mut nodes = 0;
-        // SAFETY: the caller's promise.
-        unsafe { self.around(0, 0, &mut |_| nodes += 1) };
-        nodes * size_of::<Node<V>>()
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use classifier::{Classifier, NEVER, Rule};
-use flow::{Field, Key, Mask};
+use flow::{Field, Key, Mask, at};
 use sync::Domain;
 
 struct Shared {
@@ -14,23 +14,36 @@ struct Shared {
     lookups: AtomicU64,
 }
 
-fn exact(i: u32) -> (Key, Mask) {
+/// Of an access list or not.
+fn exact(i: u32, listed: bool) -> (Key, Mask) {
     let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
+    Field::EthType.set(&mut key, 0x0800);
     Field::Ipv4Dst.set(&mut key, u128::from(i));
     Field::Ipv4Dst.unwildcard(&mut mask);
+    if listed {
+        Field::EthType.unwildcard(&mut mask);
+    }
     (key, mask)
 }
 
 /// At every version exactly one of two rules answers for key 1, and it carries the version.
 fn read(shared: &Shared, domain: &Domain) {
     let reader = domain.reader();
-    let (key, _) = exact(1);
+    let (key, _) = exact(1, true);
     while !shared.stop.load(Ordering::Relaxed) {
         let version = shared.version.load(Ordering::Acquire);
         let mut marked = Key::ZERO;
         // SAFETY: registered, online, and the reference dies before the quiescent point.
         let rule = unsafe { shared.table.lookup(&key, version, &mut marked) };
         assert_eq!(rule.map(|r| *r.value()), Some(version));
+        let (mut near, n) = (key, shared.lookups.load(Ordering::Relaxed));
+        near.set_u32(at::IP_DST, 1 ^ 1 << (n % 32));
+        let mut marked = Key::ZERO;
+        // SAFETY: as above.
+        let rule = unsafe { shared.table.lookup(&near, version, &mut marked) };
+        // Whose answer is another is told from key 1.
+        let same = rule.is_some_and(|r| *r.value() == version);
+        assert!(same || near.masked(&marked) != key.masked(&marked), "{near:?} {marked:?}");
         shared.lookups.fetch_add(1, Ordering::Relaxed);
         reader.quiescent();
     }
@@ -48,8 +61,11 @@ fn wait(domain: &Domain) {
 fn noise(table: &Classifier<u64>, round: u64) {
     let rules: Vec<_> = (0..40)
         .map(|i| {
-            let (key, mut mask) = exact(i);
+            let (key, mut mask) = exact(i, !round.is_multiple_of(4));
             Field::Ipv4Dst.set(&mut mask, u128::from(u32::MAX << ((u64::from(i) + round) % 9)));
+            if i % 3 == 0 {
+                Field::Ipv4Src.set(&mut mask, u128::from(u32::MAX << (round % 25)));
+            }
             if i % 4 == 0 {
                 Field::TcpDst.set(&mut mask, 0xffff << (round % 16) & 0xffff);
             }
@@ -66,7 +82,7 @@ fn write(shared: &Shared, domain: &Domain) {
     let mut old: Option<Arc<Rule<u64>>> = None;
     let mut next = 0;
     while next < 200 || shared.lookups.load(Ordering::Relaxed) < 1000 {
-        let (key, exact_mask) = exact(1);
+        let (key, exact_mask) = exact(1, next % 2 == 0);
         let mask = if next % 3 == 0 { Key::ZERO } else { exact_mask };
         let priority = [5, 500, 50][next as usize % 3];
         let rule = Arc::new(Rule::with_version(&key, &mask, priority, next, next));

@@ -1,0 +1,571 @@
+//! Nodes of a grid: rules of a prefix, side by side in blocks, and nodes for the next byte of the address.
+
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
+
+use flow::{Key, Mask, at};
+use sync::Domain;
+
+use crate::chain::Handle;
+use crate::grid::Place;
+use crate::prefixes::WORD;
+use crate::rule::Rule;
+use crate::slots::prefetch_line;
+
+/// The word of ports, protocol, TOS, TTL and fragments.
+pub(crate) const L4: usize = at::TP_SRC / 8;
+
+/// Rules in a block.
+pub(crate) const LANES: usize = 4;
+
+/// Bytes of an address; nodes of this depth are about whole addresses.
+pub(crate) const DEPTHS: u8 = 4;
+
+const PRIORITY_SHIFT: u32 = 48;
+const ADDRESS: usize = (1 << PRIORITY_SHIFT) - 2;
+/// In a rule's word: the rule looks at more than its record has.
+const MORE: usize = 1;
+
+/// Both IPv4 addresses of a key: source above destination.
+#[inline]
+pub(crate) fn addresses(key: &Key) -> u64 {
+    u64::from_be(key.words[WORD])
+}
+
+/// A rule as blocks have it.
+pub(crate) struct Record<T> {
+    addresses: u64,
+    address_mask: u64,
+    l4: u64,
+    l4_mask: u64,
+    rule: Word<T>,
+}
+
+impl<T> Clone for Record<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Record<T> {}
+
+impl<T> Record<T> {
+    /// Of a rule that is `Arc::into_raw`'s.
+    pub fn new(rule: &Rule<T>, pointer: *const Rule<T>) -> Record<T> {
+        let (key, mask) = (rule.key(), rule.mask());
+        let known = |i: usize| [at::ETH_TYPE / 8, WORD, L4].contains(&i);
+        let more = (0..flow::WORDS).any(|i| mask.words[i] != 0 && !known(i));
+        let tag = (usize::from(rule.priority()) << PRIORITY_SHIFT) | (usize::from(more) * MORE);
+        Record {
+            addresses: addresses(&key) & addresses(&mask),
+            address_mask: addresses(&mask),
+            l4: key.words[L4] & mask.words[L4],
+            l4_mask: mask.words[L4],
+            rule: Word(pointer.cast_mut().map_addr(|a| a | tag)),
+        }
+    }
+
+    /// Destination and source prefix.
+    pub fn place(&self) -> Place {
+        [0, 32].map(|by| {
+            let mask = (self.address_mask >> by) as u32;
+            ((self.addresses >> by) as u32, mask.count_ones() as u8)
+        })
+    }
+
+    /// Its rule.
+    pub fn rule(&self) -> Word<T> {
+        self.rule
+    }
+}
+
+/// A pointer to a rule with its priority; null where there is none.
+pub(crate) struct Word<T>(*mut Rule<T>);
+
+impl<T> Clone for Word<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Word<T> {}
+
+impl<T> Word<T> {
+    /// The rule's, 0 if there is none.
+    #[inline]
+    pub fn priority(self) -> u16 {
+        (self.0.addr() >> PRIORITY_SHIFT) as u16
+    }
+
+    /// Does the rule look at more than its record has?
+    #[inline]
+    pub fn more(self) -> bool {
+        self.0.addr() & MORE != 0
+    }
+
+    /// Where the rule is.
+    #[inline]
+    pub fn pointer(self) -> *mut Rule<T> {
+        self.0.map_addr(|a| a & ADDRESS)
+    }
+
+    /// The rule.
+    ///
+    /// # Safety
+    /// As [`Handle::new`].
+    #[inline]
+    pub unsafe fn get<'a>(self) -> Option<Handle<'a, T>> {
+        // SAFETY: the caller's promise.
+        unsafe { Handle::new(self.pointer()) }
+    }
+}
+
+/// Four rules; a packet that has other addresses reads no more than the first line. One writer changes blocks in place: a
+/// rule's word is written last when it comes and first when it goes, and its place is not used again.
+#[repr(align(64))]
+pub(crate) struct Block<T> {
+    addresses: [AtomicU64; LANES],
+    address_masks: [AtomicU64; LANES],
+    l4: [AtomicU64; LANES],
+    l4_masks: [AtomicU64; LANES],
+    rules: [AtomicPtr<Rule<T>>; LANES],
+}
+
+impl<T> Block<T> {
+    fn new() -> Block<T> {
+        let zero = || [const { AtomicU64::new(0) }; LANES];
+        Block {
+            // With masks of zero, no packet has these.
+            addresses: [const { AtomicU64::new(1) }; LANES],
+            address_masks: zero(),
+            l4: zero(),
+            l4_masks: zero(),
+            rules: [const { AtomicPtr::new(null_mut()) }; LANES],
+        }
+    }
+
+    /// Lanes whose prefixes have these addresses in them, a bit each.
+    #[inline]
+    pub fn having(&self, addresses: u64) -> u32 {
+        (0..LANES).fold(0, |found, i| {
+            let same = addresses & self.address_masks[i].load(Ordering::Relaxed)
+                == self.addresses[i].load(Ordering::Relaxed);
+            found | u32::from(same) << i
+        })
+    }
+
+    /// Asks for what is looked at when addresses agree.
+    #[inline]
+    pub fn prefetch_rest(&self) {
+        prefetch_line(&raw const self.l4);
+        prefetch_line(&raw const self.rules);
+    }
+
+    /// Does a key's word agree with a rule on ports and protocol?
+    #[inline]
+    pub fn agrees(&self, lane: usize, l4: u64) -> bool {
+        l4 & self.l4_masks[lane].load(Ordering::Relaxed) == self.l4[lane].load(Ordering::Relaxed)
+    }
+
+    /// The rule of a lane.
+    #[inline]
+    pub fn word(&self, lane: usize) -> Word<T> {
+        Word(self.rules[lane].load(Ordering::Acquire))
+    }
+
+    /// All of a lane.
+    #[inline]
+    pub fn record(&self, lane: usize) -> Record<T> {
+        Record {
+            rule: self.word(lane),
+            addresses: self.addresses[lane].load(Ordering::Relaxed),
+            address_mask: self.address_masks[lane].load(Ordering::Relaxed),
+            l4: self.l4[lane].load(Ordering::Relaxed),
+            l4_mask: self.l4_masks[lane].load(Ordering::Relaxed),
+        }
+    }
+
+    fn put(&self, lane: usize, record: Record<T>) {
+        self.l4[lane].store(record.l4, Ordering::Relaxed);
+        self.l4_masks[lane].store(record.l4_mask, Ordering::Relaxed);
+        self.address_masks[lane].store(record.address_mask, Ordering::Relaxed);
+        self.addresses[lane].store(record.addresses, Ordering::Relaxed);
+        self.rules[lane].store(record.rule.0, Ordering::Release);
+    }
+
+    fn clear(&self, lane: usize) {
+        self.rules[lane].store(null_mut(), Ordering::Release);
+        self.addresses[lane].store(1, Ordering::Relaxed);
+        self.address_masks[lane].store(0, Ordering::Relaxed);
+    }
+}
+
+impl<T> Record<T> {
+    /// Marks something in which the key differs, if that is in the record: nothing new if what is marked does, else a prefix of
+    /// an address, else a bit of ports and protocol. False: it agrees.
+    #[inline]
+    pub fn exclude(&self, key: &Key, marked: &mut Mask) -> bool {
+        let differ = (addresses(key) ^ self.addresses) & self.address_mask;
+        let l4 = (key.words[L4] ^ self.l4) & self.l4_mask;
+        if differ & addresses(marked) != 0 || l4 & marked.words[L4] != 0 {
+            return true;
+        }
+        let (dst, src) = (differ as u32, (differ >> 32) as u32);
+        if dst != 0 {
+            crate::prefixes::mark(marked, at::IP_DST, dst.leading_zeros() as u8 + 1);
+        } else if src != 0 {
+            crate::prefixes::mark(marked, at::IP_SRC, src.leading_zeros() as u8 + 1);
+        } else if l4 != 0 {
+            marked.words[L4] |= crate::rule::one_bit(L4, l4);
+        }
+        differ != 0 || l4 != 0
+    }
+}
+
+/// The nodes below one, by the next byte of the address.
+pub(crate) type Children<T> = [AtomicPtr<Node<T>>; 256];
+
+/// Rules whose prefix begins with the node's own, unless they are with its children or with the node across.
+#[repr(align(64))]
+pub(crate) struct Node<T> {
+    /// Which children there are.
+    bitmap: [AtomicU64; 4],
+    /// The number of blocks is in the upper bits.
+    body: AtomicPtr<Block<T>>,
+    children: AtomicPtr<Children<T>>,
+    /// Of destinations only: its rules by source, from a root on, when they are many.
+    across: AtomicPtr<Node<T>>,
+    /// At least the highest priority of the rules here.
+    max: AtomicU16,
+    /// And of those below and across.
+    reach: AtomicU16,
+    /// Rules here, and lanes that were used for any.
+    live: AtomicU8,
+    used: AtomicU8,
+    /// Whole bytes of the prefix.
+    pub depth: u8,
+    /// Which address: 0 destination, 1 source.
+    pub along: u8,
+}
+
+const BLOCKS_SHIFT: u32 = 48;
+
+impl<T: 'static> Node<T> {
+    pub fn new(depth: u8, along: u8) -> Node<T> {
+        Node {
+            bitmap: Default::default(),
+            body: AtomicPtr::new(null_mut()),
+            children: AtomicPtr::new(null_mut()),
+            across: AtomicPtr::new(null_mut()),
+            max: AtomicU16::new(0),
+            reach: AtomicU16::new(0),
+            live: AtomicU8::new(0),
+            used: AtomicU8::new(0),
+            depth,
+            along,
+        }
+    }
+
+    /// At least the highest priority of the rules here.
+    #[inline]
+    pub fn max(&self) -> u16 {
+        self.max.load(Ordering::Acquire)
+    }
+
+    /// At least the highest priority of the rules here, below and across.
+    #[inline]
+    pub fn reach(&self) -> u16 {
+        self.reach.load(Ordering::Acquire)
+    }
+
+    /// Number of rules here.
+    pub fn live(&self) -> usize {
+        usize::from(self.live.load(Ordering::Relaxed))
+    }
+
+    /// The blocks of its rules.
+    ///
+    /// # Safety
+    /// As [`sync::Published::read`]: what was published here must not be freed while it is used; so in what follows.
+    #[inline]
+    pub unsafe fn blocks<'a>(&self) -> &'a [Block<T>] {
+        let word = self.body.load(Ordering::Acquire);
+        let first = word.map_addr(|a| a & ((1 << BLOCKS_SHIFT) - 1));
+        match word.addr() >> BLOCKS_SHIFT {
+            0 => &[],
+            // SAFETY: published by `publish` with this number.
+            n => unsafe { std::slice::from_raw_parts(first, n) },
+        }
+    }
+
+    /// Asks for the first lines of its blocks.
+    #[inline]
+    pub fn prefetch_blocks(&self) {
+        let word = self.body.load(Ordering::Acquire);
+        let first = word.map_addr(|a| a & ((1 << BLOCKS_SHIFT) - 1));
+        (0..word.addr() >> BLOCKS_SHIFT).for_each(|i| prefetch_line(first.wrapping_add(i)));
+    }
+
+    /// The byte of its address that the children are told apart by.
+    #[inline]
+    pub fn byte(&self, addresses: u64) -> usize {
+        let address = addresses >> (32 * self.along) & u64::from(u32::MAX);
+        (address << (8 * self.depth) >> 24) as usize & 0xff
+    }
+
+    /// Is there a child for this byte?
+    #[inline]
+    pub fn has(&self, byte: usize) -> bool {
+        self.bitmap[byte / 64].load(Ordering::Acquire) >> (byte % 64) & 1 != 0
+    }
+
+    /// Where the child of a byte would be.
+    #[inline]
+    pub unsafe fn slot<'a>(&self, byte: usize) -> Option<&'a AtomicPtr<Node<T>>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.children.load(Ordering::Acquire).as_ref() }.map(|c| &c[byte])
+    }
+
+    /// The child of a byte.
+    #[inline]
+    pub unsafe fn child<'a>(&self, byte: usize) -> Option<&'a Node<T>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.slot(byte)?.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The root of its rules by source.
+    #[inline]
+    pub unsafe fn across<'a>(&self) -> Option<&'a Node<T>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.across.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Bits of a byte that tell it from the bytes of all other children.
+    pub fn told_apart(&self, byte: usize) -> u8 {
+        let bitmap = self.bitmap.each_ref().map(|w| w.load(Ordering::Acquire));
+        // Of 2^n bytes around it, are any there besides? From all down to one.
+        let others = |bits: u32| {
+            let (size, from) = (256 >> bits, byte & !((256 >> bits) - 1));
+            let word = |w: usize| match size {
+                64.. => bitmap[w],
+                _ => bitmap[w] & ((1 << size) - 1) << (from % 64),
+            };
+            let words = from / 64..(from + size).div_ceil(64);
+            let own = bitmap[byte / 64] >> (byte % 64) & 1;
+            words.map(|w| u64::from(word(w).count_ones())).sum::<u64>() > own
+        };
+        (0..8).take_while(|bits| others(*bits)).count() as u8
+    }
+
+    /// What lives here.
+    pub unsafe fn records(&self) -> impl Iterator<Item = Record<T>> {
+        // SAFETY: the caller's promise.
+        let all = unsafe { self.blocks() }.iter().flat_map(|b| (0..LANES).map(|i| b.record(i)));
+        all.filter(|r| !r.rule.0.is_null())
+    }
+
+    /// Its children.
+    pub unsafe fn below<'a>(&self) -> impl Iterator<Item = (usize, &'a Node<T>)> {
+        // SAFETY: the caller's promise.
+        let children = unsafe { self.children.load(Ordering::Acquire).as_ref() };
+        let all = children.into_iter().flatten().enumerate();
+        // SAFETY: as above.
+        all.filter_map(|(byte, c)| Some((byte, unsafe { c.load(Ordering::Acquire).as_ref() }?)))
+    }
+
+    /// Heap bytes.
+    pub unsafe fn bytes(&self) -> usize {
+        let children = !self.children.load(Ordering::Acquire).is_null();
+        // SAFETY: the caller's promise.
+        let own = size_of_val(unsafe { self.blocks() });
+        own + size_of::<Node<T>>() + usize::from(children) * size_of::<Children<T>>()
+    }
+}
+
+/// The writer's.
+impl<T: Send + Sync + 'static> Node<T> {
+    /// Counts a rule to come, here or further on.
+    pub fn announce(&self, priority: u16) {
+        self.reach.fetch_max(priority, Ordering::AcqRel);
+    }
+
+    /// Adds a rule.
+    pub unsafe fn add(&self, record: Record<T>, domain: &Domain) {
+        self.max.fetch_max(record.rule.priority(), Ordering::AcqRel);
+        self.announce(record.rule.priority());
+        let used = usize::from(self.used.load(Ordering::Relaxed));
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.blocks().get(used / LANES) {
+                Some(block) => {
+                    block.put(used % LANES, record);
+                    self.used.fetch_add(1, Ordering::Relaxed);
+                    self.live.fetch_add(1, Ordering::Relaxed);
+                }
+                None => {
+                    let all: Vec<_> = self.records().chain([record]).collect();
+                    self.publish(&all, domain);
+                }
+            }
+        }
+    }
+
+    /// Takes a rule out; false if it is not here.
+    pub unsafe fn take(&self, rule: &Rule<T>, domain: &Domain) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut lanes = self.blocks().iter().flat_map(|b| (0..LANES).map(move |i| (b, i)));
+            let is = |(b, i): &(&Block<T>, usize)| std::ptr::eq(b.word(*i).pointer(), rule);
+            let Some((block, lane)) = lanes.find(is) else { return false };
+            block.clear(lane);
+            let live = self.live.fetch_sub(1, Ordering::Relaxed) - 1;
+            if usize::from(live) * 2 + LANES < usize::from(self.used.load(Ordering::Relaxed)) {
+                let all: Vec<_> = self.records().collect();
+                self.publish(&all, domain);
+            } else if rule.priority() == self.max() {
+                let max = self.records().map(|r| r.rule.priority()).max();
+                self.max.store(max.unwrap_or(0), Ordering::Release);
+            }
+        }
+        true
+    }
+
+    /// Publishes new blocks with these rules and no others.
+    pub unsafe fn publish(&self, records: &[Record<T>], domain: &Domain) {
+        let blocks: Box<[Block<T>]> =
+            (0..records.len().div_ceil(LANES)).map(|_| Block::new()).collect();
+        let lanes = blocks.iter().flat_map(|b| (0..LANES).map(move |i| (b, i)));
+        lanes.zip(records).for_each(|((b, i), r)| b.put(i, *r));
+        let n = blocks.len();
+        let first = match n {
+            0 => null_mut(),
+            _ => Box::into_raw(blocks).cast::<Block<T>>().map_addr(|a| a | n << BLOCKS_SHIFT),
+        };
+        let old = self.body.swap(first, Ordering::AcqRel);
+        // SAFETY: published once, and no longer.
+        if let Some(old) = unsafe { owned(old) } {
+            domain.retire(old);
+        }
+        let max = records.iter().map(|r| r.rule.priority()).max();
+        self.max.store(max.unwrap_or(0), Ordering::Release);
+        self.used.store(records.len() as u8, Ordering::Relaxed);
+        self.live.store(records.len() as u8, Ordering::Relaxed);
+    }
+
+    /// Makes room for children, who get these rules.
+    pub unsafe fn deepen(&self, records: &[Record<T>], domain: &Domain) {
+        let children: Box<Children<T>> = Box::new([const { AtomicPtr::new(null_mut()) }; 256]);
+        self.children.store(Box::into_raw(children), Ordering::Release);
+        for r in records {
+            // SAFETY: the caller's promise.
+            unsafe { self.make(self.byte(r.addresses)).add(*r, domain) };
+        }
+    }
+
+    /// Makes a root of rules by source, which gets these rules.
+    pub unsafe fn spread(&self, records: &[Record<T>], domain: &Domain) {
+        let root = Node::new(0, 1);
+        // SAFETY: the caller's promise.
+        unsafe { root.publish(records, domain) };
+        root.announce(root.max());
+        self.across.store(Box::into_raw(Box::new(root)), Ordering::Release);
+    }
+
+    /// Did [`Node::deepen`] happen?
+    pub fn is_deep(&self) -> bool {
+        !self.children.load(Ordering::Relaxed).is_null()
+    }
+
+    /// The child of a byte, made if there is none. There is room for children.
+    pub unsafe fn make<'a>(&self, byte: usize) -> &'a Node<T> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(child) = self.child(byte) {
+                return child;
+            }
+            let child = Box::into_raw(Box::new(Node::new(self.depth + 1, self.along)));
+            if let Some(slot) = self.slot(byte) {
+                slot.store(child, Ordering::Release);
+                self.bitmap[byte / 64].fetch_or(1 << (byte % 64), Ordering::Release);
+            }
+            &*child
+        }
+    }
+
+    /// After a rule of this priority went: what it reaches now. False: there is nothing left.
+    pub unsafe fn settle(&self, priority: u16) -> bool {
+        // SAFETY: the caller's promise.
+        let rest = || unsafe { self.below().map(|(_, c)| c).chain(self.across()) };
+        if self.live() == 0 && rest().next().is_none() {
+            return false;
+        }
+        if priority == self.reach() {
+            let reach = rest().map(Node::reach).fold(self.max(), u16::max);
+            self.reach.store(reach, Ordering::Release);
+        }
+        true
+    }
+
+    /// Unlinks a child, or the node across, that has nothing.
+    pub unsafe fn cut(&self, gone: &Node<T>, byte: usize, domain: &Domain) {
+        let link = match gone.along == self.along {
+            // SAFETY: the caller's promise.
+            true => match unsafe { self.slot(byte) } {
+                Some(slot) => slot,
+                None => return,
+            },
+            false => &self.across,
+        };
+        if gone.along == self.along {
+            self.bitmap[byte / 64].fetch_and(!(1 << (byte % 64)), Ordering::Release);
+        }
+        let old = link.swap(null_mut(), Ordering::AcqRel);
+        if !old.is_null() {
+            // SAFETY: made by Box::into_raw, linked once, unlinked now.
+            domain.retire(unsafe { Box::from_raw(old) });
+        }
+    }
+}
+
+/// The blocks of a body.
+///
+/// # Safety
+/// Nobody else makes a box of them.
+unsafe fn owned<T>(word: *mut Block<T>) -> Option<Box<[Block<T>]>> {
+    let first = word.map_addr(|a| a & ((1 << BLOCKS_SHIFT) - 1));
+    let n = word.addr() >> BLOCKS_SHIFT;
+    // SAFETY: made by Box::into_raw in `publish`.
+    (n > 0).then(|| unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(first, n)) })
+}
+
+/// Gives up the table's handles on the rules of a node and of all further on.
+///
+/// # Safety
+/// Nobody reads or writes the nodes any more, but to drop them.
+pub(crate) unsafe fn give_up<T: 'static>(node: &Node<T>) {
+    // SAFETY: the caller's promise; a linked rule holds one strong count.
+    unsafe {
+        node.records().for_each(|r| drop(Arc::from_raw(r.rule.pointer())));
+        node.below().map(|(_, c)| c).chain(node.across()).for_each(|n| give_up(n));
+    }
+}
+
+impl<T> Drop for Node<T> {
+    fn drop(&mut self) {
+        // SAFETY: exclusive access; all were made by Box::into_raw and are linked once.
+        unsafe {
+            drop(owned(*self.body.get_mut()));
+            let across = *self.across.get_mut();
+            if !across.is_null() {
+                drop(Box::from_raw(across));
+            }
+            let children = *self.children.get_mut();
+            if !children.is_null() {
+                let mut children = Box::from_raw(children);
+                let all = children.iter_mut().map(|c| *c.get_mut());
+                all.filter(|c| !c.is_null()).for_each(|c| drop(Box::from_raw(c)));
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Lookups in a grid: of several keys side by side, each step asking the memory for what the next one of all of them reads.
+
+use std::sync::atomic::{Ordering, fence};
+
+use flow::{Key, Mask, at};
+
+use crate::chain::Handle;
+use crate::grid::{Grid, IPV4};
+use crate::node::{Block, DEPTHS, L4, LANES, Node, addresses};
+use crate::prefixes;
+use crate::rule::Rule;
+use crate::slots::prefetch_line;
+use crate::subtable::Wanted;
+
+/// Nodes of one address.
+const CHAIN: usize = DEPTHS as usize + 1;
+
+/// Nodes that have rules for one key: of destinations, and across each.
+const NODES: usize = CHAIN * (CHAIN + 1);
+
+/// Rules with the right addresses that are waited for together.
+const AT_ONCE: usize = 32;
+
+/// The nodes that may have rules for some keys.
+struct Ways<'a, T, const N: usize> {
+    addresses: [u64; N],
+    nodes: [[Option<&'a Node<T>>; NODES]; N],
+    n: [usize; N],
+}
+
+impl<'a, T: 'static, const N: usize> Ways<'a, T, N> {
+    /// From the root. Keys that are none have no nodes.
+    ///
+    /// # Safety
+    /// As [`sync::Published::read`]; so in what follows.
+    unsafe fn from(root: &'a Node<T>, keys: &[&Key]) -> Self {
+        let ipv4 = |i: usize| keys.get(i).filter(|k| k.u16(at::ETH_TYPE) == IPV4);
+        let mut ways = Ways {
+            addresses: std::array::from_fn(|i| ipv4(i).map_or(0, |k| addresses(k))),
+            nodes: [[None; NODES]; N],
+            n: [0; N],
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            ways.walk(std::array::from_fn(|i| ipv4(i).map(|_| root)));
+            for k in 0..CHAIN {
+                let at =
+                    std::array::from_fn(|i| ways.nodes[i][k].filter(|n| n.along == 0)?.across());
+                ways.walk(at);
+            }
+        }
+        ways
+    }
+
+    /// On from these nodes, to the ends.
+    #[inline]
+    unsafe fn walk(&mut self, mut at: [Option<&'a Node<T>>; N]) {
+        while at.iter().any(Option::is_some) {
+            let mut slots = [None; N];
+            for i in 0..N {
+                let Some(node) = at[i] else { continue };
+                (self.nodes[i][self.n[i]], self.n[i]) = (at[i], self.n[i] + 1);
+                node.prefetch_blocks();
+                let byte = node.byte(self.addresses[i]);
+                if node.depth < DEPTHS && node.has(byte) {
+                    // SAFETY: the caller's promise.
+                    slots[i] = unsafe { node.slot(byte) };
+                    slots[i].iter().for_each(|s| prefetch_line(*s));
+                }
+            }
+            for (at, slot) in at.iter_mut().zip(slots) {
+                // SAFETY: as above.
+                *at = slot.and_then(|s| unsafe { s.load(Ordering::Acquire).as_ref() });
+                at.iter().for_each(|n| prefetch_line(*n));
+            }
+        }
+    }
+
+    fn nodes(&self, i: usize) -> impl Iterator<Item = &'a Node<T>> {
+        self.nodes[i][..self.n[i]].iter().flatten().copied()
+    }
+}
+
+/// A rule with the right addresses for a key.
+struct Candidate<'a, T> {
+    key: usize,
+    block: &'a Block<T>,
+    lane: usize,
+    /// Null: not for this key.
+    rule: *mut Rule<T>,
+    /// Does the rule look at more than its record has?
+    more: bool,
+}
+
+/// What is looked for, and what was found.
+pub(crate) struct Search<'k, 'b, 'a, T> {
+    pub keys: &'k [&'k Key],
+    pub version: u64,
+    pub best: &'b mut [Option<Handle<'a, T>>],
+}
+
+impl<'a, T: 'static> Search<'_, '_, 'a, T> {
+    #[inline]
+    fn least(&self, i: usize) -> u32 {
+        self.best[i].map_or(0, |b| u32::from(b.priority()) + 1)
+    }
+
+    /// Everything in these nodes.
+    unsafe fn all<const N: usize>(&mut self, ways: &Ways<'a, T, N>) {
+        let mut found: [Option<Candidate<'a, T>>; AT_ONCE] = [const { None }; AT_ONCE];
+        let mut n = 0;
+        for key in 0..self.keys.len().min(N) {
+            let addresses = ways.addresses[key];
+            let least = self.least(key);
+            for node in ways.nodes(key).filter(|n| u32::from(n.max()) >= least) {
+                // SAFETY: the caller's promise. What came last is first.
+                for block in unsafe { node.blocks() }.iter().rev() {
+                    let mut having = block.having(addresses);
+                    while having != 0 {
+                        let lane = having.ilog2() as usize;
+                        having ^= 1 << lane;
+                        block.prefetch_rest();
+                        if n == AT_ONCE {
+                            // SAFETY: the caller's promise.
+                            unsafe { self.settle(&mut found) };
+                            n = 0;
+                        }
+                        let rule = std::ptr::null_mut();
+                        found[n] = Some(Candidate { key, block, lane, rule, more: false });
+                        n += 1;
+                    }
+                }
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.settle(&mut found[..n]) };
+    }
+
+    /// The best of these, in order.
+    unsafe fn settle(&mut self, found: &mut [Option<Candidate<'a, T>>]) {
+        for c in found.iter_mut().flatten() {
+            let word = c.block.word(c.lane);
+            if c.block.agrees(c.lane, self.keys[c.key].words[L4])
+                && u32::from(word.priority()) >= self.least(c.key)
+            {
+                (c.rule, c.more) = (word.pointer(), word.more());
+                crate::slots::prefetch(c.rule);
+            }
+        }
+        for c in found.iter().flatten() {
+            // SAFETY: the caller's promise.
+            let Some(rule) = (unsafe { Handle::new(c.rule) }) else { continue };
+            if u32::from(rule.priority()) >= self.least(c.key)
+                && rule.visible(self.version)
+                && (!c.more || rule.matches(self.keys[c.key]))
+            {
+                self.best[c.key] = Some(rule);
+            }
+        }
+    }
+}
+
+/// Marks what keeps rules of at least this priority away from a key, but for those that match.
+unsafe fn exclude<'a, T: 'static>(
+    nodes: impl Iterator<Item = &'a Node<T>>,
+    want: &Wanted<'_>,
+    marked: &mut Mask,
+) {
+    let addresses = addresses(want.key);
+    let matters = |priority: u16| u32::from(priority) >= want.least;
+    let mut nodes = nodes.peekable();
+    while let Some(node) = nodes.next() {
+        if !matters(node.reach()) {
+            continue;
+        }
+        let field = prefixes::FIELDS[usize::from(node.along)];
+        prefixes::mark(marked, field, 8 * node.depth);
+        // A child that matters says so itself; one that came since then is of a later version.
+        let child = nodes.peek().filter(|c| c.depth > node.depth);
+        if node.depth < DEPTHS && !child.is_some_and(|c| matters(c.reach())) {
+            let bits = node.told_apart(node.byte(addresses));
+            prefixes::mark(marked, field, 8 * node.depth + bits);
+        }
+        if !matters(node.max()) {
+            continue;
+        }
+        // SAFETY: the caller's promise.
+        for record in unsafe { node.records() }.filter(|r| matters(r.rule().priority())) {
+            if !record.exclude(want.key, marked)
+                && record.rule().more()
+                // SAFETY: the caller's promise.
+                && let Some(rule) = unsafe { record.rule().get() }
+                && rule.visible(want.version)
+            {
+                rule.decides(want.key, marked);
+            }
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static> Grid<T> {
+    /// The rule of the highest priority that is wanted; marks in `wildcards` the bits that decided.
+    ///
+    /// # Safety
+    /// As [`sync::Published::read`].
+    pub unsafe fn lookup(&self, want: &Wanted<'_>, wildcards: &mut Mask) -> Option<Handle<'_, T>> {
+        wildcards.set_u16(at::ETH_TYPE, 0xffff);
+        if want.key.u16(at::ETH_TYPE) != IPV4 {
+            return None;
+        }
+        loop {
+            let moves = self.moves.load(Ordering::Acquire);
+            let (keys, mut best) = ([want.key], [None]);
+            // SAFETY: the caller's promise.
+            unsafe {
+                let ways = Ways::<T, 1>::from(&self.root, &keys);
+                Search { keys: &keys, version: want.version, best: &mut best }.all(&ways);
+                let best =
+                    best[0].filter(|b: &Handle<'_, T>| u32::from(b.priority()) >= want.least);
+                let least = best.map_or(want.least, |b| u32::from(b.priority()));
+                if let Some(best) = best {
+                    best.decides(want.key, wildcards);
+                }
+                exclude(ways.nodes(0), &Wanted { least, ..*want }, wildcards);
+            }
+            if self.same_since(moves) {
+                return best[0].filter(|b| u32::from(b.priority()) >= want.least);
+            }
+        }
+    }
+
+    /// Puts rules that are better than what is known of these keys so far in its place.
+    ///
+    /// # Safety
+    /// As [`Grid::lookup`].
+    pub unsafe fn lookup_all<'a, const N: usize>(&'a self, search: &mut Search<'_, '_, 'a, T>) {
+        loop {
+            let moves = self.moves.load(Ordering::Acquire);
+            // SAFETY: the caller's promise.
+            unsafe {
+                let ways = Ways::<T, N>::from(&self.root, search.keys);
+                search.all(&ways);
+            }
+            if self.same_since(moves) {
+                return;
+            }
+        }
+    }
+
+    fn same_since(&self, moves: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.moves.load(Ordering::Relaxed) == moves
+    }
+
+    /// Asks for the memory that looking these keys up will read.
+    ///
+    /// # Safety
+    /// As [`Grid::lookup`].
+    pub unsafe fn prepare(&self, keys: &[&Key]) {
+        const FEW: usize = 8;
+        for keys in keys.chunks(FEW) {
+            let mut best = [None; FEW];
+            // SAFETY: the caller's promise.
+            unsafe {
+                self.lookup_all::<FEW>(&mut Search { keys, version: 0, best: &mut best });
+            }
+        }
+    }
+}
+
+const _: () = assert!(LANES <= 32);
