@@ -48,10 +48,10 @@ impl Direct {
         Direct { secret, ..Direct::default() }
     }
 
-    /// Which of [`SAMPLE`] parts a flow is in, by Ethernet and IP addresses and what follows them on line 0, whatever
-    /// rules say.
+    /// A hash of Ethernet and IP addresses and what follows them on line 0, whatever rules say; its low part says which of
+    /// [`SAMPLE`] a flow is in.
     #[inline]
-    fn part(&self, key: &KeyRef<'_>) -> u64 {
+    fn flow_hash(&self, key: &KeyRef<'_>) -> u64 {
         let both = |w: &[u64]| {
             let (a, b) = (w[0] ^ self.secret, w[1] ^ 0xd6e8_feb8_6659_fd93);
             let p = a as u128 * b as u128;
@@ -60,18 +60,18 @@ impl Direct {
         let h = both(&key.line[..2]).rotate_left(32) ^ both(&key.line[2..4]);
         let ext = &key.ext[0];
         let long = if key.have & 1 == 0 { 0 } else { both(&ext[..2]) ^ both(&ext[2..4]) };
-        ((h ^ long.rotate_left(16)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % SAMPLE
+        (h ^ long.rotate_left(16)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
     }
 
     /// Is nothing asked about this packet's flow?
     #[inline]
     pub fn takes(&self, key: &KeyRef<'_>) -> bool {
-        self.on && ![0, self.sample].contains(&self.part(key))
+        self.on && ![0, self.sample].contains(&(self.flow_hash(key) % SAMPLE))
     }
 
-    /// Is this packet's flow of the sample that stays?
-    pub fn stays(&self, key: &KeyRef<'_>) -> bool {
-        self.part(key) == 0
+    /// The hash of this packet's flow, if it is of the sample that stays.
+    pub fn stays(&self, key: &KeyRef<'_>) -> Option<u64> {
+        Some(self.flow_hash(key)).filter(|hash| hash.is_multiple_of(SAMPLE))
     }
 
     /// Packets that one stands for that went the whole way.
@@ -152,7 +152,7 @@ mod tests {
             for (flow, times) in times.iter_mut().enumerate() {
                 let key = KeyRef { line: &[0, 0, flow as u64, 0, 0, 0, 0, 0], ext: &ext, have: 0 };
                 *times += u32::from(!d.takes(&key));
-                assert!(!d.stays(&key) || !d.takes(&key));
+                assert!(d.stays(&key).is_none() || !d.takes(&key));
             }
             d.judge(true);
             d.on = true;

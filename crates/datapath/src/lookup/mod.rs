@@ -135,8 +135,8 @@ pub(crate) struct Spot {
     hash: u64,
     /// The packet's addresses.
     near: u64,
-    /// Its flow is of the sample by which direct mode is judged.
-    stays: bool,
+    /// The hash of its flow, if that is of the sample by which direct mode is judged.
+    stays: Option<u64>,
     /// How many subtables had been opened: another in that place makes it worth nothing.
     opened: u64,
 }
@@ -352,7 +352,7 @@ impl Table {
         let hash = sub.hash(&KeyRef { line, ext: &ext, have: 7 });
         let (line, ext) = lines(key);
         let p = self.partitions[usize::from(port)].as_ref();
-        let stays = p.is_some_and(|p| p.direct.stays(&KeyRef { line, ext: &ext, have: 7 }));
+        let stays = p.and_then(|p| p.direct.stays(&KeyRef { line, ext: &ext, have: 7 }));
         Spot { slot, masked, hash, near: key[2], stays, opened: self.opened }
     }
 
@@ -385,7 +385,7 @@ impl Table {
             self.tally(port.into(), Tally { resolved: 1, ..Tally::default() });
             let p = self.partition_mut(port);
             p.hits[spot.slot] += p.direct.stands_for();
-            if spot.stays {
+            if spot.stays.is_some() {
                 p.direct.asked(p.cache_on);
             }
         } else {
@@ -421,14 +421,17 @@ impl Table {
     pub fn worth(&mut self, spot: &Spot) -> Worth {
         let p = &mut self.partitions[usize::from(port_of(spot.masked[4]))];
         let Some(p) = p.as_deref_mut().filter(|p| p.pressed()) else { return Worth::Spare };
-        let worth = match self.sight.again(spot.hash) {
+        let mut again = self.sight.again(spot.hash);
+        // The flow comes back, even if its mask has another place by now.
+        again |= spot.stays.is_some_and(|flow| self.sight.again(fold(flow)));
+        let worth = match again {
             // Those that show whether flows come back have to do so first.
-            false if p.direct.most && !spot.stays && p.pays(spot.slot) => Worth::Spare,
+            false if p.direct.most && spot.stays.is_none() && p.pays(spot.slot) => Worth::Spare,
             false => Worth::New,
             true if p.pays(spot.slot) => Worth::Seen,
             true => Worth::Hidden,
         };
-        if spot.stays {
+        if spot.stays.is_some() {
             let hidden = worth == Worth::Hidden && p.hidden_pays();
             p.direct.asked(worth == Worth::Seen || hidden);
         }
