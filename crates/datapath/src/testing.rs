@@ -141,6 +141,9 @@ impl RxQueue for Rx {
         let mut w = self.0.lock().unwrap();
         w.untold = if all { 0 } else { w.untold };
     }
+    fn notifies(&self) -> bool {
+        true
+    }
 }
 
 impl TxQueue for Tx {
@@ -162,6 +165,9 @@ impl TxQueue for Tx {
     fn notify(&mut self, all: bool) {
         let mut w = self.0.lock().unwrap();
         w.untold = if all { 0 } else { w.untold };
+    }
+    fn notifies(&self) -> bool {
+        true
     }
 }
 

@@ -43,7 +43,7 @@ struct Slot {
     longest: usize,
     /// Longest frame that the port takes.
     limit: usize,
-    /// So many packets go at once.
+    /// So many packets go at once: a power of two.
     full: usize,
     /// In `waiting`.
     listed: bool,
@@ -54,6 +54,12 @@ struct Slot {
 }
 
 impl Slot {
+    /// Packets until so many are buffered that they go at once.
+    #[inline]
+    fn missing(&self) -> usize {
+        self.full - (self.buf.len() & (self.full - 1))
+    }
+
     /// Drops what is buffered.
     fn give_up(&mut self, why: Drop, trash: &mut Vec<Packet>) {
         if !self.buf.is_empty() {
@@ -246,7 +252,7 @@ impl Exits {
         slot.bytes += packet.len() as u64;
         slot.longest = slot.longest.max(packet.len());
         slot.buf.push(packet);
-        if slot.buf.len().is_multiple_of(slot.full) {
+        if slot.missing() == slot.full {
             self.flush(no);
         }
     }
@@ -262,13 +268,13 @@ impl Exits {
             if !std::mem::replace(&mut slot.listed, true) {
                 self.waiting.push(no);
             }
-            let n = rest.len().min(slot.full - slot.buf.len() % slot.full);
+            let n = rest.len().min(slot.missing());
             slot.fill.fresh += n as u32;
             slot.bytes += total(&lengths[..n]);
             slot.longest = slot.longest.max(lengths[..n].iter().fold(0, |m, l| m.max(*l)).into());
             slot.buf.extend_from_slice(&rest[..n]);
             (rest, lengths) = (&rest[n..], &lengths[n..]);
-            if slot.buf.len().is_multiple_of(slot.full) {
+            if slot.missing() == slot.full {
                 self.flush(no);
             }
         }
@@ -304,7 +310,9 @@ impl Exits {
                 self.shared.perf.tx_packets.add(n as u64);
                 self.shared.perf.tx_batches.add(1);
                 slot.stats.tx_bursts.add(1);
-                self.untold.push(no);
+                if q.notifies() {
+                    self.untold.push(no);
+                }
                 if q.is_busy() { Drop::TxBusy } else { Drop::TxFull }
             }
             Route::Via(peer) => match self.peers.get_mut(*peer) {

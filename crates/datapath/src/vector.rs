@@ -37,9 +37,9 @@ pub(crate) struct Vector {
     studies: Vec<Study>,
     level: Level,
     validate: bool,
-    /// Packets that profiles claimed, and cycles of parsing, since they were taken.
+    /// Packets that profiles claimed, and what parsing took, since they were taken.
     claimed: u64,
-    parse_cycles: u64,
+    parse_time: gather::ParseTime,
     /// Packets that end at this step, and why.
     failed: Vec<(u8, Drop)>,
     /// Rules that decapsulate, and what the packets of this vector that they took had for key word 6.
@@ -94,7 +94,7 @@ impl Vector {
             level: Level::preferred(),
             validate: false,
             claimed: 0,
-            parse_cycles: 0,
+            parse_time: gather::ParseTime::default(),
             failed: Vec::new(),
             terminators: Terminators::default(),
             stripped: [0; VECTOR],

@@ -55,6 +55,8 @@ pub(crate) struct Worker {
     /// Next sleep of an idle PMD thread, microseconds.
     nap_us: u64,
     recorder: Recorder,
+    /// When the last loop ended, or what came after it; cycles.
+    ended: u64,
 }
 
 impl Worker {
@@ -89,14 +91,16 @@ impl Worker {
             told_ms: 0,
             nap_us: 0,
             recorder: Recorder::default(),
+            ended: 0,
         }
     }
 
     /// Runs until told to stop.
     pub fn run(&mut self) {
         self.reader.online();
+        self.ended = cycles();
         while !self.stopping {
-            let n = self.step();
+            let n = self.iterate();
             match self.sleep {
                 Some(_) => self.sleep_in_kernel(n),
                 None => self.nap(n),
@@ -105,9 +109,16 @@ impl Worker {
         self.reader.offline();
     }
 
-    /// One loop: rx, parse, lookup, act, tx. Returns how many packets it moved.
+    /// One loop, some time after the one before.
     pub fn step(&mut self) -> usize {
-        let t0 = cycles();
+        self.ended = cycles();
+        self.iterate()
+    }
+
+    /// One loop: rx, parse, lookup, act, tx. Returns how many packets it moved. It begins when the one before ended: the
+    /// clock is looked at as seldom as possible, as it costs as much as a packet's step.
+    fn iterate(&mut self) -> usize {
+        let t0 = self.ended;
         if t0 >= self.next_tick {
             self.housekeeping(t0);
         }
@@ -124,14 +135,17 @@ impl Worker {
             let t2 = cycles();
             self.vector.act(&mut self.exits);
             self.exits.flush_due(n, t2);
-            self.account(n, [t0, t1, t2, cycles()]);
+            self.notify();
+            self.ended = cycles();
+            self.account(n, [t0, t1, t2, self.ended]);
         } else {
             self.exits.flush_due(0, t1);
+            self.notify();
+            self.ended = t1;
             let idle = &self.shared.perf;
             idle.idle_iterations.add(1);
-            idle.idle_cycles.add(cycles() - t0);
+            idle.idle_cycles.add(t1 - t0);
         }
-        self.notify();
         self.shared.perf.iterations.add(1);
         if self.recorder.on {
             self.record(n, t0, misses);
@@ -145,7 +159,7 @@ impl Worker {
     #[cold]
     fn record(&mut self, n: usize, t0: u64, misses: (u64, u64)) {
         let perf = &self.shared.perf;
-        let cycles = cycles() - t0;
+        let cycles = self.ended - t0;
         let fresh: usize = self.brought.iter().map(|(_, n)| n).sum();
         let bursts = |n: usize| n.div_ceil(BURST);
         let one = Iteration {
@@ -231,6 +245,9 @@ impl Worker {
         }
         if n > 0 {
             self.brought.push((q, n));
+            if slot.rx.notifies() {
+                self.untold.push(q);
+            }
         }
         n
     }
@@ -249,7 +266,6 @@ impl Worker {
 
     /// Lets queues tell the other side of what was received.
     fn notify(&mut self) {
-        self.untold.extend(self.brought.iter().map(|(q, _)| *q));
         if self.untold.is_empty() {
             return;
         }
@@ -422,8 +438,7 @@ impl Worker {
         self.reader.offline();
         std::thread::sleep(std::time::Duration::from_micros(self.nap_us));
         self.reader.online();
-        self.shared.perf.sleep_iterations.add(1);
-        self.shared.perf.sleep_cycles.add(cycles() - t);
+        self.slept(t);
     }
 
     /// The kernel worker's rest: see `kernel.rs`.
@@ -444,8 +459,14 @@ impl Worker {
         let (rings, commands) = (&mut self.inbound, &mut self.commands);
         let quiet = || rings.iter_mut().all(|r| r.is_empty()) && commands.is_empty();
         s.rest(&self.reader, unwatched, quiet);
+        self.slept(t);
+    }
+
+    /// Counts a sleep that began at cycle `t`.
+    fn slept(&mut self, t: u64) {
+        self.ended = cycles();
         self.shared.perf.sleep_iterations.add(1);
-        self.shared.perf.sleep_cycles.add(cycles() - t);
+        self.shared.perf.sleep_cycles.add(self.ended - t);
     }
 
     /// Its doorbell.

@@ -38,6 +38,10 @@ impl RxQueue for Rx {
     fn notify(&mut self, all: bool) {
         self.0.notify(all);
     }
+
+    fn notifies(&self) -> bool {
+        true
+    }
 }
 
 impl TxQueue for Tx {
@@ -59,6 +63,10 @@ impl TxQueue for Tx {
 
     fn notify(&mut self, all: bool) {
         self.0.notify(all);
+    }
+
+    fn notifies(&self) -> bool {
+        true
     }
 }
 

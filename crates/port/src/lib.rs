@@ -49,6 +49,10 @@ pub trait RxQueue: Send {
     fn notify(&mut self, all: bool) {
         let _ = all;
     }
+    /// Does `notify` do something? If no queue says so there is no fence either.
+    fn notifies(&self) -> bool {
+        false
+    }
     /// A descriptor to wait on when idle (kernel ports); None: poll only. Level-triggered; stays
     /// the same, and becomes silent when the device is gone.
     fn fd(&self) -> Option<RawFd> {
@@ -69,6 +73,10 @@ pub trait TxQueue: Send {
     /// As [`RxQueue::notify`], for what `tx` sent.
     fn notify(&mut self, all: bool) {
         let _ = all;
+    }
+    /// As [`RxQueue::notifies`].
+    fn notifies(&self) -> bool {
+        false
     }
     /// Does `prepare` bring something? Then even full bursts are sent at the end of a vector, when all such queues
     /// take turns.
