@@ -251,14 +251,17 @@ impl Table {
         let p = self.store.payload(idx);
         // SAFETY: the level's instructions are there.
         let ready = unsafe { P::mask(&self.masks[p.mask()]) };
-        (p.usable() && self.verify::<P>(idx, p.mask(), ready, key)).then(|| p.program())
+        if !p.usable() || !self.verify::<P>(idx, p.mask(), ready, key) {
+            return None;
+        }
+        prefetch(self.store.counters(idx));
+        Some(p.program())
     }
 
     #[inline(always)]
     fn prefetch_rule(&self, idx: u32) {
         if idx != 0 {
             prefetch(self.store.line_ptr(idx));
-            prefetch(self.store.counters(idx));
         }
     }
 
@@ -315,7 +318,7 @@ impl Table {
         let (mut left, mut far) = (g.from, 0);
         for n in g.range() {
             let i = usize::from(search.todo[n]);
-            let found = self.is_candidate::<P>(keys, i, (g.slot, ready));
+            let found = self.is_candidate::<P>(keys, i, (g.slot, ready, m.ext));
             (search.todo[left], search.far[far]) = (i as u8, i as u8);
             left += usize::from(!found);
             far += usize::from(!found & search.more[i]);
@@ -349,16 +352,22 @@ impl Table {
         &self,
         keys: &mut Keys,
         i: usize,
-        (slot, ready): (usize, P::Mask),
+        (slot, ready, ext): (usize, P::Mask, bool),
     ) -> bool {
         let c = keys.rule[i];
         if c == 0 {
             return false;
         }
         let p = self.store.payload(c);
-        let is = p.usable() && self.verify::<P>(c, slot, ready, &keys.get(i));
-        (keys.rule[i], keys.program[i]) = if is { (c, p.program()) } else { (0, 0) };
-        is
+        // SAFETY: the level's instructions are there; a rule's line.
+        let same = unsafe { P::equal(&keys.line.0[i], ready, self.store.line_ptr(c).cast()) };
+        if same && p.usable() && (!ext || self.verify_ext(c, slot, &keys.get(i))) {
+            prefetch(self.store.counters(c));
+            keys.program[i] = p.program();
+            return true;
+        }
+        keys.rule[i] = 0;
+        false
     }
 
     /// Verifies a packet's candidate, or looks further: is a rule for it in this subtable?
@@ -370,7 +379,7 @@ impl Table {
         i: usize,
         (sub, slot, ready): (&Subtable, usize, P::Mask),
     ) -> bool {
-        if self.is_candidate::<P>(keys, i, (slot, ready)) {
+        if self.is_candidate::<P>(keys, i, (slot, ready, self.masks[slot].ext)) {
             return true;
         }
         if !search.more[i] {
@@ -460,6 +469,7 @@ impl Table {
                 dead.push(idx);
                 return false;
             }
+            prefetch(self.store.counters(idx));
             hit = (idx, p.program());
             true
         });

@@ -76,7 +76,7 @@ impl SigCache {
     fn at(&self, hash: u64) -> *mut Bucket {
         let number = hash as usize & (FIRST - 1) | (Self::upper(hash) as usize) << FIRST_BITS;
         let b = number & self.wrap;
-        self.buckets.at(if b >= self.size { b & (self.wrap >> 1) } else { b })
+        self.buckets.at(b & self.wrap >> usize::from(b >= self.size))
     }
 
     /// Opens another bucket, with what belongs there of the one that it is split from.
