@@ -54,11 +54,14 @@ stamp_of(struct rte_mbuf *m)
 	return rte_pktmbuf_mtod_offset(m, const struct stamp *, (int)m->data_len - (int)sizeof(struct stamp));
 }
 
+/* One packet of the burst, any of them, counts for all n: else a switch that sends many packets at once after a pause would
+ * seem to have paused for few. */
 static void
-sample_latency(struct tx_queue *q, struct rte_mbuf *m, uint64_t now)
+sample_latency(struct tx_queue *q, struct rte_mbuf **packets, uint32_t n, uint64_t now)
 {
+	uint32_t any = (uint32_t)now * 0x9e3779b1u, cycles, log;
+	struct rte_mbuf *m = packets[(uint64_t)any * n >> 32];
 	struct stamp s;
-	uint32_t cycles, log;
 
 	if (m->nb_segs != 1 || m->data_len < sizeof s)
 		return;
@@ -67,8 +70,8 @@ sample_latency(struct tx_queue *q, struct rte_mbuf *m, uint64_t now)
 		return;
 	cycles = RTE_MAX((uint32_t)now - s.tsc, 8u);
 	log = 31 - __builtin_clz(cycles);
-	q->latency[log << 3 | ((cycles >> (log - 3)) & 7)]++;
-	q->counters->latency_samples++;
+	q->latency[log << 3 | ((cycles >> (log - 3)) & 7)] += n;
+	q->counters->latency_samples += n;
 }
 
 /* Where a pool's objects lie, so that a buffer's pool is known without a look at its second line: in a memory zone that
@@ -160,7 +163,7 @@ weftgen_tx(void *queue, struct rte_mbuf **packets, uint16_t n)
 			tracked += look_tracked(q, packets[i], s, &current);
 	}
 	*current.slot = current.value;
-	sample_latency(q, packets[0], now);
+	sample_latency(q, packets, n, now);
 	q->counters->tracked += tracked;
 	q->counters->bytes += bytes;
 	q->counters->packets += n;
