@@ -110,6 +110,12 @@ impl<T> Word<T> {
         self.0.map_addr(|a| a & ADDRESS)
     }
 
+    /// Is there none?
+    #[inline]
+    pub fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
     /// The rule.
     ///
     /// # Safety
@@ -145,6 +151,11 @@ impl<T> Block<T> {
         }
     }
 
+    /// Itself with each lane.
+    pub fn lanes(&self) -> impl Iterator<Item = (&Block<T>, usize)> {
+        (0..LANES).map(move |i| (self, i))
+    }
+
     /// Lanes whose prefixes have these addresses in them, a bit each.
     #[inline]
     pub fn having(&self, addresses: u64) -> u32 {
@@ -153,6 +164,13 @@ impl<T> Block<T> {
                 == self.addresses[i].load(Ordering::Relaxed);
             found | u32::from(same) << i
         })
+    }
+
+    /// Is a lane's rule away from these addresses by bits that are marked? Looks at the first line only.
+    #[inline]
+    pub fn is_away(&self, lane: usize, addresses: u64, marked: u64) -> bool {
+        let differ = addresses ^ self.addresses[lane].load(Ordering::Relaxed);
+        differ & self.address_masks[lane].load(Ordering::Relaxed) & marked != 0
     }
 
     /// Asks for what is looked at when addresses agree.
@@ -344,16 +362,17 @@ impl<T: 'static> Node<T> {
     /// Bits of a byte that tell it from the bytes of all other children.
     pub fn told_apart(&self, byte: usize) -> u8 {
         let bitmap = self.bitmap.each_ref().map(|w| w.load(Ordering::Acquire));
-        // Of 2^n bytes around it, are any there besides? From all down to one.
+        let bitmap: [u64; 4] = std::array::from_fn(|w| match w == byte / 64 {
+            true => bitmap[w] & !(1 << (byte % 64)),
+            false => bitmap[w],
+        });
+        // Of 2^n bytes around it, are any there besides? From all down to two.
         let others = |bits: u32| {
             let (size, from) = (256 >> bits, byte & !((256 >> bits) - 1));
-            let word = |w: usize| match size {
-                64.. => bitmap[w],
-                _ => bitmap[w] & ((1 << size) - 1) << (from % 64),
-            };
-            let words = from / 64..(from + size).div_ceil(64);
-            let own = bitmap[byte / 64] >> (byte % 64) & 1;
-            words.map(|w| u64::from(word(w).count_ones())).sum::<u64>() > own
+            match size {
+                64.. => bitmap[from / 64..(from + size) / 64].iter().any(|w| *w != 0),
+                _ => bitmap[from / 64] >> (from % 64) & ((1 << size) - 1) != 0,
+            }
         };
         (0..8).take_while(|bits| others(*bits)).count() as u8
     }
@@ -361,8 +380,8 @@ impl<T: 'static> Node<T> {
     /// What lives here.
     pub unsafe fn records(&self) -> impl Iterator<Item = Record<T>> {
         // SAFETY: the caller's promise.
-        let all = unsafe { self.blocks() }.iter().flat_map(|b| (0..LANES).map(|i| b.record(i)));
-        all.filter(|r| !r.rule.0.is_null())
+        let all = unsafe { self.blocks() }.iter().flat_map(Block::lanes).map(|(b, i)| b.record(i));
+        all.filter(|r| !r.rule.is_null())
     }
 
     /// Its children.
@@ -415,7 +434,7 @@ impl<T: Send + Sync + 'static> Node<T> {
     pub unsafe fn take(&self, rule: &Rule<T>, domain: &Domain) -> bool {
         // SAFETY: the caller's promise.
         unsafe {
-            let mut lanes = self.blocks().iter().flat_map(|b| (0..LANES).map(move |i| (b, i)));
+            let mut lanes = self.blocks().iter().flat_map(Block::lanes);
             let is = |(b, i): &(&Block<T>, usize)| std::ptr::eq(b.word(*i).pointer(), rule);
             let Some((block, lane)) = lanes.find(is) else { return false };
             block.clear(lane);
@@ -435,7 +454,7 @@ impl<T: Send + Sync + 'static> Node<T> {
     pub unsafe fn publish(&self, records: &[Record<T>], domain: &Domain) {
         let blocks: Box<[Block<T>]> =
             (0..records.len().div_ceil(LANES)).map(|_| Block::new()).collect();
-        let lanes = blocks.iter().flat_map(|b| (0..LANES).map(move |i| (b, i)));
+        let lanes = blocks.iter().flat_map(Block::lanes);
         lanes.zip(records).for_each(|((b, i), r)| b.put(i, *r));
         let n = blocks.len();
         let first = match n {
@@ -567,5 +586,26 @@ impl<T> Drop for Node<T> {
                 all.filter(|c| !c.is_null()).for_each(|c| drop(Box::from_raw(c)));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_is_told_from_others_by_as_few_bits_as_do() {
+        let (domain, node) = (Domain::new(), Node::<()>::new(0, 0));
+        // SAFETY: one thread does everything.
+        unsafe {
+            node.deepen(&[], &domain);
+            for (byte, bits) in [(0x00, 0), (0x0f, 5), (0x80, 1), (0x81, 8), (0x10, 4)] {
+                assert_eq!(node.told_apart(byte), bits, "{byte}");
+                node.make(byte);
+            }
+        }
+        let asked = [(0x80, 8), (0x00, 5), (0x40, 2), (0x30, 3), (0xff, 2), (0x82, 7), (0x0e, 8)];
+        let bits = asked.map(|(byte, _)| (byte, node.told_apart(byte)));
+        assert_eq!(bits, asked);
     }
 }

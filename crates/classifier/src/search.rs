@@ -166,7 +166,7 @@ unsafe fn exclude<'a, T: 'static>(
     want: &Wanted<'_>,
     marked: &mut Mask,
 ) {
-    let addresses = addresses(want.key);
+    let own = addresses(want.key);
     let matters = |priority: u16| u32::from(priority) >= want.least;
     let mut nodes = nodes.peekable();
     while let Some(node) = nodes.next() {
@@ -178,18 +178,25 @@ unsafe fn exclude<'a, T: 'static>(
         // A child that matters says so itself; one that came since then is of a later version.
         let child = nodes.peek().filter(|c| c.depth > node.depth);
         if node.depth < DEPTHS && !child.is_some_and(|c| matters(c.reach())) {
-            let bits = node.told_apart(node.byte(addresses));
+            let bits = node.told_apart(node.byte(own));
             prefixes::mark(marked, field, 8 * node.depth + bits);
         }
         if !matters(node.max()) {
             continue;
         }
         // SAFETY: the caller's promise.
-        for record in unsafe { node.records() }.filter(|r| matters(r.rule().priority())) {
-            if !record.exclude(want.key, marked)
-                && record.rule().more()
+        for (block, lane) in unsafe { node.blocks() }.iter().flat_map(Block::lanes) {
+            if block.is_away(lane, own, addresses(marked)) {
+                continue;
+            }
+            let record = block.record(lane);
+            let word = record.rule();
+            if !word.is_null()
+                && matters(word.priority())
+                && !record.exclude(want.key, marked)
+                && word.more()
                 // SAFETY: the caller's promise.
-                && let Some(rule) = unsafe { record.rule().get() }
+                && let Some(rule) = unsafe { word.get() }
                 && rule.visible(want.version)
             {
                 rule.decides(want.key, marked);
