@@ -6,7 +6,7 @@
 //!
 //! The scheme is tuple space search. Rules with the same mask form a *subtable*, a hash table of
 //! masked keys; with many masks, rules of several share one with a coarser mask (`merge`). Rules about
-//! nothing but IPv4 prefixes, protocol and ports stand in a trie of prefixes instead (`grid`). A lookup
+//! nothing but IPv4 prefixes, protocol and ports stand in tries of prefixes instead (`grid`, `node`, `search`). A lookup
 //! tries the subtables and the grid by falling maximum priority and stops when no later one can win. One
 //! writer (serialised by a lock that readers never see) changes the tables in place; readers follow
 //! pointers only, under the quiescent-state rules of [`sync::Domain`].
