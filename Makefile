@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian 12: `make run` and `make test`.
 CARGO ?= cargo
 
-.PHONY: run test soak check build bench bench-quick deps-build deps-run deps-test deps-bench clean
+.PHONY: run test test-avx512 soak check build bench bench-quick deps-build deps-run deps-test deps-bench clean
 
 build: deps-build ## the release binaries
 	$(CARGO) build --release --bins
@@ -18,6 +18,10 @@ check: deps-build ## format, lints, tidy, unit tests: under five minutes
 
 test: deps-test check build ## everything
 	$(CARGO) test -q --workspace --no-fail-fast --test '*'
+
+test-avx512: ## the AVX-512 kernels in an emulator, where the CPU has none: minutes (docs/perf/validation.md)
+	@scripts/deps.sh avx512
+	scripts/avx512.sh --release --config profile.release.lto=false
 
 soak: deps-test ## ten minutes of everything coming and going under traffic (root)
 	WEFT_SOAK_SECONDS=600 $(CARGO) test --release -p weftd --test soak -- --nocapture

@@ -77,3 +77,20 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512vbmi")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_level_that_is_asked_for_is_used() {
+        let asked = std::env::var(LEVEL_VARIABLE).ok();
+        let best = Level::Avx2.available().then_some(Level::Avx2);
+        let expected = asked.map_or(best.unwrap_or_default().name().into(), |name| name);
+        assert_eq!(
+            Level::preferred().name(),
+            expected,
+            "a CPU that lacks what {LEVEL_VARIABLE} says"
+        );
+    }
+}
