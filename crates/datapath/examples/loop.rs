@@ -1,9 +1,10 @@
 //! Cycles per packet of the five steps: an in-memory source, N rules, a sink.
 //!
-//! `cargo run --release -p datapath --example loop -- [flows] [rules] [seconds] [cores]`
+//! `cargo run --release -p datapath --example loop -- [flows] [rules] [seconds] [cores] [burst]`
 //! 64-byte UDP packets from 2048 buffers that rotate as in a NIC's ring. `flows` destinations in turn, each
 //! rule takes flows/rules of them; prints what a step of the vector cost. Without `cores` everything is
-//! one thread; with it each of so many PMD threads has a source and a sink of its own.
+//! one thread; with it each of so many PMD threads has a source and a sink of its own. A source has
+//! at most `burst` packets at a time: what iterations cost.
 
 mod memory;
 
@@ -21,10 +22,12 @@ struct Source {
     next: usize,
     flow: u32,
     flows: u32,
+    burst: usize,
 }
 
 impl RxQueue for Source {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
+        let max = max.min(self.burst);
         for _ in 0..max {
             let mut p = self.ring[self.next];
             self.next = (self.next + 1) % self.ring.len();
@@ -52,7 +55,7 @@ impl Pipeline for Blocks {
 }
 
 /// A datapath with a source for each of these cores.
-fn datapath(flows: u32, rules: u32, cores: &[usize], manual: bool) -> Datapath {
+fn datapath(flows: u32, rules: u32, cores: &[usize], manual: bool, burst: usize) -> Datapath {
     let shift = (flows.next_power_of_two() / rules).max(1).trailing_zeros();
     let pool: Arc<dyn Pool> = Arc::new(Borrowed(HeapPool::new()));
     let mut config = Config::new(pool.clone(), Domain::new(), Arc::new(Blocks { shift }));
@@ -67,7 +70,7 @@ fn datapath(flows: u32, rules: u32, cores: &[usize], manual: bool) -> Datapath {
     for core in cores {
         let ring = (0..2048).map(|_| packet(&*pool)).collect();
         // The kernel worker has a queue too.
-        let source = Source { ring, next: 0, flow: 0, flows };
+        let source = Source { ring, next: 0, flow: 0, flows, burst };
         let port = Mem::new(Some(Box::new(source)), cores.len() + 1);
         dp.add_port(port, RxAffinity([(0, *core)].into())).unwrap();
     }
@@ -94,7 +97,8 @@ fn main() {
     let ms = u64::from(args.next().unwrap_or(2)) * 1000;
     let cores: Vec<usize> = (0..args.next().unwrap_or(0) as usize).collect();
     let manual = cores.is_empty();
-    let mut dp = datapath(flows, rules, if manual { &[0] } else { &cores }, manual);
+    let burst = args.next().unwrap_or(u32::MAX) as usize;
+    let mut dp = datapath(flows, rules, if manual { &[0] } else { &cores }, manual, burst);
     run(&mut dp, 500, manual);
     dp.stats_clear(None);
     let (start, cpu) = (cycles(), cpu_ns());
