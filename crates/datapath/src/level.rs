@@ -34,17 +34,19 @@ impl Level {
     /// Has this CPU what the level needs? AVX-512 must also have agreed with its twins on a
     /// corpus, because it has not run on every kind of machine.
     pub fn available(self) -> bool {
+        static AGREES: OnceLock<bool> = OnceLock::new();
+        let agrees = || crate::parse::agrees(self) && crate::lookup::agrees(self);
+        self.detected() && (self < Level::Avx512 || *AGREES.get_or_init(agrees))
+    }
+
+    /// Has this CPU the instructions?
+    pub(crate) fn detected(self) -> bool {
         match self {
             Level::Scalar => true,
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => has_avx2(),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => {
-                static AGREES: OnceLock<bool> = OnceLock::new();
-                let agrees =
-                    || crate::parse::agrees(Level::Avx512) && crate::lookup::agrees(Level::Avx512);
-                has_avx512() && *AGREES.get_or_init(agrees)
-            }
+            Level::Avx512 => has_avx512(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }

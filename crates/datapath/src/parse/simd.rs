@@ -201,7 +201,12 @@ impl Maker for Avx512 {
 
     #[inline(always)]
     unsafe fn with_tos(key: __m512i, tos: u8) -> __m512i {
-        unsafe { _mm512_mask_set1_epi8(key, 1 << at::TOS, tos as i8) }
+        const LANE: i32 = at::TOS as i32 / 16;
+        unsafe {
+            let lane = _mm512_extracti32x4_epi32::<LANE>(key);
+            let lane = _mm_insert_epi8::<{ at::TOS as i32 % 16 }>(lane, tos.into());
+            _mm512_inserti32x4::<LANE>(key, lane)
+        }
     }
 
     #[inline(always)]
