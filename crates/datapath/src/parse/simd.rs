@@ -136,6 +136,8 @@ struct Ready512 {
     some: u64,
     and: __m512i,
     or: __m512i,
+    /// Where the TCP flags are and which bits, if that is behind the first 64 bytes.
+    far_flags: Option<(usize, u16)>,
 }
 
 /// # Safety
@@ -172,6 +174,8 @@ impl Maker for Avx512 {
                     load64(&p.or),
                     _mm512_maskz_mov_epi64(1 << (at::IN_PORT / 8), port),
                 ),
+                far_flags: (p.flags_mask != 0 && p.flags_at > 62)
+                    .then_some((p.flags_at as usize, p.flags_mask)),
             }
         }
     }
@@ -192,10 +196,17 @@ impl Maker for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn key<const FLAGS: bool>(head: __m512i, _: *const u8, r: &Ready512) -> __m512i {
+    unsafe fn key<const FLAGS: bool>(head: __m512i, d: *const u8, r: &Ready512) -> __m512i {
+        const LANE: i32 = at::TCP_FLAGS as i32 / 16;
         unsafe {
             let picked = _mm512_maskz_permutexvar_epi8(r.some, r.pick, head);
-            _mm512_or_si512(_mm512_and_si512(picked, r.and), r.or)
+            let key = _mm512_or_si512(_mm512_and_si512(picked, r.and), r.or);
+            let Some((at, mask)) = r.far_flags.filter(|_| FLAGS) else { return key };
+            // IPv6's are: the permutation took other bytes for them.
+            let flags = d.add(at).cast::<u16>().read_unaligned() & mask;
+            let lane = _mm512_extracti32x4_epi32::<LANE>(key);
+            let lane = _mm_insert_epi16::<{ at::TCP_FLAGS as i32 % 16 / 2 }>(lane, flags.into());
+            _mm512_inserti32x4::<LANE>(key, lane)
         }
     }
 
