@@ -1,4 +1,4 @@
-//! IPv4 prefixes and what belongs to each: a path-compressed binary trie.
+//! IPv4 prefixes and how many rules have each: a path-compressed binary trie.
 //!
 //! Nodes keep their whole prefix, so that a split adds a node above and changes none: the writer's
 //! every change of the tree is one pointer store, and readers follow pointers without a lock.
@@ -8,41 +8,35 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use sync::Domain;
 
-/// What a node has for its prefix. Nodes that have nothing are mere branching points, and go.
-pub(crate) trait Payload: Default + Send + Sync + 'static {
-    /// Nothing here?
-    fn is_empty(&self) -> bool;
-}
-
 #[repr(align(64))]
-struct Node<V> {
+struct Node {
     /// The prefix, left-aligned; bits past `len` are zero.
     value: u32,
     len: u8,
-    child: [AtomicPtr<Node<V>>; 2],
-    here: V,
+    child: [AtomicPtr<Node>; 2],
+    here: Count,
 }
 
-/// A map from prefixes (0 to 32 bits). One writer, the caller; readers need no lock.
-pub(crate) struct Trie<V> {
-    root: AtomicPtr<Node<V>>,
+/// A set of prefixes (0 to 32 bits) with counts; nodes without are mere branching points, and go. One writer, the caller; readers need no lock.
+pub(crate) struct Trie {
+    root: AtomicPtr<Node>,
 }
 
 /// The way of an address through a trie, from the shortest prefix to the longest.
-pub(crate) struct Walk<'a, V> {
+pub(crate) struct Walk<'a> {
     address: u32,
-    at: Option<&'a Node<V>>,
+    at: Option<&'a Node>,
     /// Upper bits of the address that decided where it led so far.
     pub bits: u8,
 }
 
-impl<'a, V> Walk<'a, V> {
+impl<'a> Walk<'a> {
     /// The next prefix that has the address in it, as its length and what it has.
     ///
     /// # Safety
     /// As [`sync::Published::read`]: nodes reachable from here must not be freed during the call.
     #[inline]
-    pub unsafe fn step(&mut self) -> Option<(u8, &'a V)> {
+    pub unsafe fn step(&mut self) -> Option<(u8, &'a Count)> {
         let node = self.at.take()?;
         let same = common(self.address, node.value, node.len);
         if same < node.len {
@@ -78,20 +72,20 @@ fn common(a: u32, b: u32, len: u8) -> u8 {
     ((a ^ b).leading_zeros() as u8).min(len)
 }
 
-impl<V: Payload> Node<V> {
-    fn new(value: u32, len: u8) -> *mut Node<V> {
+impl Node {
+    fn new(value: u32, len: u8) -> *mut Node {
         let (child, here) = Default::default();
         Box::into_raw(Box::new(Node { value, len, child, here }))
     }
 }
 
-impl<V> Default for Trie<V> {
+impl Default for Trie {
     fn default() -> Self {
         Trie { root: AtomicPtr::new(null_mut()) }
     }
 }
 
-impl<V: Payload> Trie<V> {
+impl Trie {
     /// No prefix?
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
@@ -103,17 +97,17 @@ impl<V: Payload> Trie<V> {
     /// # Safety
     /// As [`Walk::step`].
     #[inline]
-    pub unsafe fn walk(&self, address: u32) -> Walk<'_, V> {
+    pub unsafe fn walk(&self, address: u32) -> Walk<'_> {
         // SAFETY: the caller's promise.
         let at = unsafe { self.root.load(Ordering::Acquire).as_ref() };
         Walk { address, at, bits: 0 }
     }
 
-    /// What a prefix has, from now on if it had nothing: the caller fills it.
+    /// The count of a prefix, from now on if it had none: the caller counts.
     ///
     /// # Safety
     /// The caller is the only writer.
-    pub unsafe fn make(&self, value: u32, len: u8) -> &V {
+    pub unsafe fn make(&self, value: u32, len: u8) -> &Count {
         let value = value & upper(len);
         let mut link = &self.root;
         loop {
@@ -127,7 +121,7 @@ impl<V: Payload> Trie<V> {
                     // The prefix itself, or the point where it branches off.
                     let above = Node::new(value & upper(same), same);
                     // SAFETY: just made, nobody else has it.
-                    let fresh: &Node<V> = unsafe { &*above };
+                    let fresh: &Node = unsafe { &*above };
                     fresh.child[bit(node.value, same)].store(at, Ordering::Relaxed);
                     link.store(above, Ordering::Release);
                     if same == len {
@@ -145,11 +139,11 @@ impl<V: Payload> Trie<V> {
         }
     }
 
-    /// What a prefix has.
+    /// The count of a prefix.
     ///
     /// # Safety
     /// The caller is the only writer.
-    pub unsafe fn get(&self, value: u32, len: u8) -> Option<&V> {
+    pub unsafe fn get(&self, value: u32, len: u8) -> Option<&Count> {
         // SAFETY: only the writer unlinks.
         let link = unsafe { self.link(value, len) }?.0;
         // SAFETY: as above.
@@ -165,7 +159,7 @@ impl<V: Payload> Trie<V> {
         &self,
         value: u32,
         len: u8,
-    ) -> Option<(&AtomicPtr<Node<V>>, Option<&AtomicPtr<Node<V>>>)> {
+    ) -> Option<(&AtomicPtr<Node>, Option<&AtomicPtr<Node>>)> {
         let (mut above, mut link) = (None, &self.root);
         loop {
             // SAFETY: linked nodes live until the writer unlinks them.
@@ -200,7 +194,7 @@ impl<V: Payload> Trie<V> {
 ///
 /// # Safety
 /// The caller is the only writer; `link` belongs to a node that is not freed.
-unsafe fn splice<V: Payload>(link: &AtomicPtr<Node<V>>, domain: &Domain) {
+unsafe fn splice(link: &AtomicPtr<Node>, domain: &Domain) {
     let at = link.load(Ordering::Relaxed);
     // SAFETY: linked nodes live until the writer unlinks them.
     let Some(node) = (unsafe { at.as_ref() }) else { return };
@@ -215,7 +209,7 @@ unsafe fn splice<V: Payload>(link: &AtomicPtr<Node<V>>, domain: &Domain) {
     domain.retire(unsafe { Box::from_raw(at) });
 }
 
-impl<V> Drop for Trie<V> {
+impl Drop for Trie {
     fn drop(&mut self) {
         let mut left = vec![*self.root.get_mut()];
         while let Some(at) = left.pop() {
@@ -236,7 +230,8 @@ pub(crate) const MAX_PREFIXES: usize = 100_000;
 #[derive(Default)]
 pub(crate) struct Count(AtomicU32);
 
-impl Payload for Count {
+impl Count {
+    /// None?
     fn is_empty(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }
@@ -245,7 +240,7 @@ impl Payload for Count {
 /// The set of the prefixes in use, with how many rules have each.
 #[derive(Default)]
 pub(crate) struct Counted {
-    trie: Trie<Count>,
+    trie: Trie,
     prefixes: AtomicUsize,
 }
 
