@@ -26,6 +26,7 @@ mod report;
 mod results;
 mod rules;
 mod search;
+mod stages;
 mod system;
 mod table;
 mod validate;

@@ -11,6 +11,7 @@ use crate::report;
 use crate::results::Results;
 use crate::rules::RuleSet;
 use crate::search::{Found, search};
+use crate::stages::{Clocks, Stages};
 use crate::system::{Programs, Running, Setup, System};
 use crate::warm::{Warm, warm_up};
 use anyhow::{Context, Result, bail};
@@ -85,6 +86,9 @@ pub struct Sample {
     /// Rule changes per second that the switch confirmed meanwhile.
     #[serde(default)]
     pub changes: Option<f64>,
+    /// Weft's cycles per stage.
+    #[serde(default)]
+    pub stages: Option<Stages>,
     /// Rates without loss, and latency.
     #[serde(default)]
     pub found: Option<Found>,
@@ -369,9 +373,10 @@ fn sample(
     let (running, churn) = begin(system, &setup)?;
     let changes = || churn.as_ref().map_or(0, Churn::acknowledged);
     let warm = warm_up(&running, system, case.warm)?;
-    let changes_before = changes();
+    let clocks = || system.has_stages().then(|| Clocks::ask(&running.dir)).transpose();
+    let (changes_before, clocks_before) = (changes(), clocks()?);
     let looks = watch(&running, seconds)?;
-    let changes_after = changes();
+    let (changes_after, clocks_after) = (changes(), clocks()?);
     let slices: Vec<_> = looks.windows(2).map(|l| l[0].until(&l[1])).collect();
     let (Slice { packets, received, cpu_ns, wall_ns }, good) = counted(&slices, case.cores);
     if packets == 0 {
@@ -382,12 +387,14 @@ fn sample(
         false => None,
     };
     let (a, b) = (&looks[0], &looks[slices.len()]);
+    let cycles = cpu_ns as f64 * b.taken.tsc_hz as f64 / 1e9 / packets as f64;
+    let stages = clocks_before.zip(clocks_after).and_then(|(a, b)| b.since(&a, cycles));
     Ok(Sample {
         packets,
         received,
         cpu_ns,
         wall_ns,
-        cycles: cpu_ns as f64 * b.taken.tsc_hz as f64 / 1e9 / packets as f64,
+        cycles,
         slices: [good, slices.len() as u32],
         took: starting.elapsed().as_secs_f64(),
         lost: b.taken.lost.saturating_sub(a.taken.lost),
@@ -396,6 +403,7 @@ fn sample(
         cached: (!system.ceiling()).then(|| Cached::ask(&running.dir).ok()).flatten(),
         changes: churn
             .map(|_| (changes_after - changes_before) as f64 / (b.at - a.at).as_secs_f64()),
+        stages,
         found,
     })
 }

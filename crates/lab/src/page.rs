@@ -2,7 +2,8 @@
 
 use crate::plot::{self, BUFFERED, SERIES, Series};
 use crate::results::{Cell, Results, Row, Spread};
-use crate::table::significant;
+use crate::stages::Stages;
+use crate::table::{STAGES, significant};
 use anyhow::Result;
 use std::fmt::Write;
 
@@ -87,6 +88,7 @@ fn section(out: &mut String, results: &Results) -> Result<()> {
     }
     out.push_str("</div>\n");
     table(out, results);
+    stages(out, results);
     found(out, results);
     let text = results.circumstances().replace("**", "");
     for text in [results.unsettled().unwrap_or_default(), results.about_spread(), text] {
@@ -165,16 +167,35 @@ fn line(out: &mut String, cell: &Cell, floor: Option<Spread>, best: Option<Sprea
     );
 }
 
+/// Cycles per stage, where they were told.
+fn stages(out: &mut String, results: &Results) {
+    if results.having(Cell::stages).next().is_none() {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "<details><summary><b>Cycles per stage</b></summary>\n<p><small>{}</small></p>\n\
+         <div class=\"wide\"><table class=\"names\"><tr><th>case</th><th>system</th><th>{}</th></tr>",
+        escape(&STAGES.replace('`', "")),
+        Stages::NAMES.join("</th><th>")
+    );
+    for (row, cell, stages) in results.having(Cell::stages) {
+        let (case, stages) =
+            (escape(&row.case), stages.map(|c| format!("{c:.1}")).join("</td><td>"));
+        let _ = writeln!(out, "<tr><td>{case}</td><td>{}</td><td>{stages}</td></tr>", cell.system);
+    }
+    out.push_str("</table></div></details>\n");
+}
+
 /// Rates without loss and latency, and confirmed rule changes, where they were measured.
 fn found(out: &mut String, results: &Results) {
-    let cells = || results.rows.iter().flat_map(|r| r.systems.iter().map(move |c| (r, c)));
-    if cells().any(|(_, c)| c.found().is_some()) {
+    if results.having(Cell::found).next().is_some() {
         out.push_str(
             "<p><b>Rates without loss (Mpps of wall time), latency at half and at 90 % of the 0.01 % rate</b></p>\n\
              <div class=\"wide\"><table class=\"names\"><tr><th>case</th><th>system</th><th>no loss</th><th>0.01 %</th><th>0.1 %</th>\
              <th>half: p50 / p99 / p99.9, us</th><th>90 %</th></tr>\n",
         );
-        for (row, cell, f) in cells().filter_map(|(r, c)| Some((r, c, c.found()?))) {
+        for (row, cell, f) in results.having(Cell::found) {
             let [lax, paper, none] = f.mpps.map(significant);
             let [half, most] = f.latency_us.map(|l| l.map(|us| format!("{us:.0}")).join(" / "));
             let (case, system) = (escape(&row.case), &cell.system);
@@ -185,15 +206,12 @@ fn found(out: &mut String, results: &Results) {
         }
         out.push_str("</table></div>\n");
     }
-    for (row, cell) in cells() {
-        if let Some(changes) = Spread::of(cell.samples.iter().filter_map(|s| s.changes)) {
-            let (case, rate) = (escape(&row.case), changes.median);
-            let _ = writeln!(
-                out,
-                "<p>{case}, {}: {rate:.0} rule changes per second were confirmed.</p>",
-                cell.system
-            );
-        }
+    for (row, cell, changes) in results.having(Cell::changes) {
+        let (case, system) = (escape(&row.case), &cell.system);
+        let _ = writeln!(
+            out,
+            "<p>{case}, {system}: {changes:.0} rule changes per second were confirmed.</p>"
+        );
     }
 }
 
@@ -205,6 +223,7 @@ mod tests {
         assert!(page.contains("<svg") && page.contains("c &lt;1&gt;") && !page.contains("c <1>"));
         assert!(page.contains("Take care"));
         assert!(page.contains("<td>papers/002</td><td></td><td>4.80</td>"));
+        assert!(page.contains("<td>weft</td><td>30.0</td><td>10.0</td><td>40.0</td><td>5.0</td>"));
         for outside in ["src=", "href=\"http", "@import", "url("] {
             assert!(!page.contains(outside), "{outside}");
         }

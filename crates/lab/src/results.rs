@@ -145,6 +145,18 @@ impl Cell {
         Some(found)
     }
 
+    /// Rule changes per second that the switch confirmed: median over the samples.
+    pub fn changes(&self) -> Option<f64> {
+        Spread::of(self.samples.iter().filter_map(|s| s.changes)).map(|s| s.median)
+    }
+
+    /// Cycles per packet as [`crate::stages::Stages::list`]: medians over the samples.
+    pub fn stages(&self) -> Option<[f64; 6]> {
+        let all: Vec<_> = self.samples.iter().filter_map(|s| Some(s.stages?.list())).collect();
+        let median = |i| Spread::of(all.iter().map(|l| l[i])).map_or(0.0, |s| s.median);
+        (!all.is_empty()).then(|| std::array::from_fn(median))
+    }
+
     /// Is it OVS-DPDK?
     pub fn is_peer(&self) -> bool {
         self.system.starts_with("ovs")
@@ -200,6 +212,15 @@ impl Results {
         let slices = || cells.clone().flat_map(|c| &c.samples).map(|s| s.slices);
         let [good, all] = [0, 1].map(|i| slices().map(|s| f64::from(s[i])).sum::<f64>());
         100.0 * (all - good) / all.max(1.0)
+    }
+
+    /// Cells that have something, with their rows.
+    pub fn having<T>(
+        &self,
+        what: impl Fn(&Cell) -> Option<T>,
+    ) -> impl Iterator<Item = (&Row, &Cell, T)> {
+        let cells = self.rows.iter().flat_map(|r| r.systems.iter().map(move |c| (r, c)));
+        cells.filter_map(move |(r, c)| Some((r, c, what(c)?)))
     }
 
     /// Has no run succeeded?
@@ -269,6 +290,10 @@ impl Results {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::stages::Stages;
+
+    const STAGES: Stages =
+        Stages { receive: 30.0, parse: 10.0, lookup: 40.0, misses: 5.0, act: 40.0, idle: 5.0 };
 
     pub fn cell(system: &str, cycles: &[f64]) -> Cell {
         let sample = |c: &f64| Sample {
@@ -282,6 +307,7 @@ pub mod tests {
             cached: None,
             warm: None,
             changes: None,
+            stages: (system == "weft").then_some(STAGES),
             found: None,
             slices: [0; 2],
             took: 0.0,

@@ -122,6 +122,11 @@ impl System {
         self.program == Program::Weft && self.setting.is_empty()
     }
 
+    /// Does it tell cycles per stage?
+    pub fn has_stages(&self) -> bool {
+        self.program == Program::Weft
+    }
+
     /// Is it the build of OVS for this machine?
     pub fn is_native(&self) -> bool {
         self.program == Program::OvsNative
