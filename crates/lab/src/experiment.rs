@@ -19,6 +19,9 @@ const FILES: &[(&str, &str)] = files!["generator" "quick" "000-deployment" "001-
 pub struct Experiment {
     /// What it shows.
     pub title: String,
+    /// What a reader of its results has to know.
+    #[serde(default)]
+    pub about: String,
     /// Names and groups of [`crate::system`].
     pub systems: Vec<String>,
     /// Systems that only a full run has, too.
@@ -88,9 +91,12 @@ pub struct Case {
     /// Rule changes per second meanwhile.
     #[serde(default)]
     pub churn: u32,
-    /// Search for the rates without loss, and measure latency.
+    /// Search for the rates without loss, and measure latency at parts of them.
     #[serde(default)]
     pub search: bool,
+    /// Mpps at which latency is measured, the same for every system.
+    #[serde(default)]
+    pub loads: Vec<f64>,
     /// The paper's figures, Mpps: one, or one per size.
     #[serde(default)]
     pub paper: BTreeMap<String, Vec<f64>>,
@@ -209,7 +215,12 @@ impl Case {
     pub fn expected_seconds(&self, seconds: f64) -> f64 {
         let start = 1.0 + 0.1 * f64::from(self.guests) + f64::from(self.rules.count) / 2e4;
         let search = if self.search { 30.0 * seconds } else { 0.0 };
-        start + self.warm.min(2.0) + seconds + search
+        start + self.warm.min(2.0) + (1 + self.loads.len()) as f64 * seconds + search
+    }
+
+    /// Does it need a source whose rate can be set?
+    pub fn sets_rate(&self) -> bool {
+        self.search || !self.loads.is_empty()
     }
 
     /// Does a run have it which is not full?
@@ -271,8 +282,10 @@ impl Experiment {
             let ends = matches!(case.tunnel, Tunnel::Source | Tunnel::Sink);
             ensure!(!ends || guests == 0, "case '{}': guests are behind both ports", case.name);
             ensure!((1..=16).contains(&case.cores), "case '{}': 1 to 16 cores forward", case.name);
-            let spare = case.cores == 1 || (guests == 0 && !case.search);
+            let spare = case.cores == 1 || (guests == 0 && !case.sets_rate());
             ensure!(spare, "case '{}': several cores forward from port to port only", case.name);
+            let sane = case.loads.iter().all(|mpps| (0.01..=100.0).contains(mpps));
+            ensure!(sane, "case '{}': loads are Mpps, 0.01 to 100", case.name);
             ensure!(guests <= 64, "case '{}': at most 64 guests are possible", case.name);
         }
         experiment.cases = experiment.cases.iter().flat_map(Case::expand).collect();
@@ -324,6 +337,8 @@ mod tests {
         assert!(short("role = \"source\"").is_err());
         assert!(short("guest_counts = [1]").is_err());
         assert!(short("cores = 2\nguests = 1").is_err());
+        assert!(short("loads = [0.0]").is_err());
+        assert!(short("loads = [2.0]").unwrap().cases[1].sets_rate());
         let text = "title = \"t\"\nsystems = []\n[[case]]\nname = \"a\"\nsource = \"flows={guests}\"\n\
                     guest_counts = [1, 8]\nshort_guest_counts = [8]\n";
         let cases = Experiment::parse(text, true).unwrap().cases;

@@ -10,7 +10,7 @@ use crate::progress::Progress;
 use crate::report;
 use crate::results::Results;
 use crate::rules::RuleSet;
-use crate::search::{Found, search};
+use crate::search::{AtLoad, Found, at_loads, search};
 use crate::stages::{Clocks, Stages};
 use crate::system::{Programs, Running, Setup, System};
 use crate::warm::{Warm, warm_up};
@@ -56,7 +56,7 @@ pub struct Options {
 }
 
 /// One run's figures.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
     /// Packets that left.
     pub packets: u64,
@@ -92,6 +92,9 @@ pub struct Sample {
     /// Rates without loss, and latency.
     #[serde(default)]
     pub found: Option<Found>,
+    /// Latency at the case's loads.
+    #[serde(default)]
+    pub at_loads: Vec<AtLoad>,
 }
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -141,7 +144,7 @@ pub fn run(name: &str, options: &Options) -> Result<PathBuf> {
     let sizes: Vec<_> =
         cases.iter().zip(&sets).map(|(c, s)| (c, [s.lines.len(), s.masks()])).collect();
     let environment = Environment::now(&options.root);
-    let mut results = Results::new(name, &experiment.title, environment, &sizes, &systems);
+    let mut results = Results::new(name, &experiment, environment, &sizes, &systems);
     let runs: Vec<_> = (0..options.repetitions.unwrap_or(experiment.repetitions))
         .flat_map(|_| (0..cases.len()).flat_map(|row| (0..systems.len()).map(move |c| (row, c))))
         .filter(|(row, column)| systems[*column].can(&cases[*row]))
@@ -386,6 +389,7 @@ fn sample(
         true => Some(search(&running, packets as f64 * 1e9 / wall_ns as f64, seconds / 2.0)?),
         false => None,
     };
+    let at_loads = at_loads(&running, &case.loads, seconds)?;
     let (a, b) = (&looks[0], &looks[slices.len()]);
     let cycles = cpu_ns as f64 * b.taken.tsc_hz as f64 / 1e9 / packets as f64;
     let stages = clocks_before.zip(clocks_after).and_then(|(a, b)| b.since(&a, cycles));
@@ -405,6 +409,7 @@ fn sample(
             .map(|_| (changes_after - changes_before) as f64 / (b.at - a.at).as_secs_f64()),
         stages,
         found,
+        at_loads,
     })
 }
 

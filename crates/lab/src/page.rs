@@ -2,6 +2,7 @@
 
 use crate::plot::{self, BUFFERED, SERIES, Series};
 use crate::results::{Cell, Results, Row, Spread};
+use crate::search::AtLoad;
 use crate::stages::Stages;
 use crate::table::{STAGES, significant};
 use anyhow::Result;
@@ -66,6 +67,9 @@ fn section(out: &mut String, results: &Results) -> Result<()> {
     let noise = results.noise();
     if !noise.is_empty() {
         let _ = writeln!(out, "<p class=\"notice\">Take care: {}.</p>", escape(&noise.join("; ")));
+    }
+    if !results.about.is_empty() {
+        let _ = writeln!(out, "<p>{}</p>", escape(&results.about));
     }
     // With and without transmit buffering, where that was measured.
     let flush = |r: &Row| r.systems.iter().any(|c| c.system == "weft-flush");
@@ -206,6 +210,7 @@ fn found(out: &mut String, results: &Results) {
         }
         out.push_str("</table></div>\n");
     }
+    at_loads(out, results);
     for (row, cell, changes) in results.having(Cell::changes) {
         let (case, system) = (escape(&row.case), &cell.system);
         let _ = writeln!(
@@ -213,6 +218,29 @@ fn found(out: &mut String, results: &Results) {
             "<p>{case}, {system}: {changes:.0} rule changes per second were confirmed.</p>"
         );
     }
+}
+
+/// Latency at the same loads for every system, where it was measured.
+fn at_loads(out: &mut String, results: &Results) {
+    if results.having(Cell::at_loads).next().is_none() {
+        return;
+    }
+    out.push_str(
+        "<p><b>Latency at equal loads</b></p>\n<div class=\"wide\"><table class=\"names\"><tr><th>case</th><th>system</th>\
+         <th>Mpps offered</th><th>p50 / p99 / p99.9, us</th><th>lost</th></tr>\n",
+    );
+    for (row, cell, loads) in results.having(Cell::at_loads) {
+        for AtLoad { mpps, loss, latency_us } in loads {
+            let (case, system) = (escape(&row.case), &cell.system);
+            let latency = latency_us.map(|us| format!("{us:.1}")).join(" / ");
+            let _ = writeln!(
+                out,
+                "<tr><td>{case}</td><td>{system}</td><td>{mpps}</td><td>{latency}</td><td>{:.2} %</td></tr>",
+                100.0 * loss
+            );
+        }
+    }
+    out.push_str("</table></div>\n");
 }
 
 #[cfg(test)]
@@ -224,6 +252,8 @@ mod tests {
         assert!(page.contains("Take care"));
         assert!(page.contains("<td>papers/002</td><td></td><td>4.80</td>"));
         assert!(page.contains("<td>weft</td><td>30.0</td><td>10.0</td><td>40.0</td><td>5.0</td>"));
+        assert!(page.contains("<td>weft</td><td>2</td><td>1.0 / 125.0 / 9.0</td><td>1.00 %</td>"));
+        assert!(page.contains("<p>a &amp; b</p>"));
         for outside in ["src=", "href=\"http", "@import", "url("] {
             assert!(!page.contains(outside), "{outside}");
         }

@@ -1,9 +1,9 @@
 //! Samples, and what is computed from them.
 
 use crate::environment::Environment;
-use crate::experiment::Case;
+use crate::experiment::{Case, Experiment};
 use crate::measure::Sample;
-use crate::search::Found;
+use crate::search::{AtLoad, Found};
 use crate::system::System;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,6 +15,9 @@ pub struct Results {
     pub experiment: String,
     /// What it shows.
     pub title: String,
+    /// What its reader has to know.
+    #[serde(default)]
+    pub about: String,
     /// Machine and versions.
     pub environment: Environment,
     /// Cases.
@@ -157,6 +160,23 @@ impl Cell {
         (!all.is_empty()).then(|| std::array::from_fn(median))
     }
 
+    /// Latency at the case's loads: medians over the samples.
+    pub fn at_loads(&self) -> Option<Vec<AtLoad>> {
+        let first = &self.samples.first()?.at_loads;
+        let at = |i: usize| {
+            let all: Vec<_> = self.samples.iter().filter_map(|s| s.at_loads.get(i)).collect();
+            let median =
+                |f: &dyn Fn(&AtLoad) -> f64| Spread::of(all.iter().map(|a| f(a))).map(|s| s.median);
+            let latency = |k: usize| median(&|a| a.latency_us[k]);
+            Some(AtLoad {
+                mpps: first[i].mpps,
+                loss: median(&|a| a.loss)?,
+                latency_us: [latency(0)?, latency(1)?, latency(2)?],
+            })
+        };
+        (!first.is_empty()).then(|| (0..first.len()).filter_map(at).collect())
+    }
+
     /// Is it OVS-DPDK?
     pub fn is_peer(&self) -> bool {
         self.system.starts_with("ovs")
@@ -180,8 +200,8 @@ impl Row {
 impl Results {
     /// No samples yet. `rules` are flows and masks of each case.
     pub fn new(
-        experiment: &str,
-        title: &str,
+        name: &str,
+        experiment: &Experiment,
         environment: Environment,
         cases: &[(&Case, [usize; 2])],
         systems: &[System],
@@ -199,8 +219,9 @@ impl Results {
             systems: systems.iter().map(cell).collect(),
         };
         Results {
-            experiment: experiment.into(),
-            title: title.into(),
+            experiment: name.into(),
+            title: experiment.title.clone(),
+            about: experiment.about.clone(),
             environment,
             rows: cases.iter().map(row).collect(),
         }
@@ -309,6 +330,7 @@ pub mod tests {
             changes: None,
             stages: (system == "weft").then_some(STAGES),
             found: None,
+            at_loads: vec![AtLoad { mpps: 2.0, loss: 0.01, latency_us: [1.0, *c, 9.0] }],
             slices: [0; 2],
             took: 0.0,
         };
@@ -342,6 +364,7 @@ pub mod tests {
         Results {
             experiment: "quick".into(),
             title: "t".into(),
+            about: "a & b".into(),
             environment: Environment::default(),
             rows: vec![row, larger],
         }

@@ -25,6 +25,34 @@ pub struct Found {
     pub latency_us: [[f64; 3]; 2],
 }
 
+/// At a load that is given, the same for every system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AtLoad {
+    /// Mpps offered.
+    pub mpps: f64,
+    /// Share that was lost.
+    pub loss: f64,
+    /// Microseconds, as in [`Found`].
+    pub latency_us: [f64; 3],
+}
+
+/// Offers each of these loads, Mpps.
+///
+/// # Errors
+/// The switch ended, or we were interrupted.
+pub fn at_loads(running: &Running, loads: &[f64], seconds: f64) -> Result<Vec<AtLoad>> {
+    let at = |mpps: &f64| {
+        let Trial { loss, latency_us } = trial(running, mpps * 1e6, seconds)?;
+        Ok(AtLoad { mpps: *mpps, loss, latency_us })
+    };
+    if !loads.is_empty() {
+        // What waits in the ring came due under another load.
+        Counters::set_rate(&running.made, 0)?;
+        pause(0.05)?;
+    }
+    loads.iter().map(at).collect()
+}
+
 /// One trial's outcome.
 struct Trial {
     loss: f64,

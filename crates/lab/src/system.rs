@@ -191,7 +191,7 @@ impl System {
             flows.write(&dir.join("flows"))?;
             source = format!("{source},table={}", dir.join("flows").display());
         }
-        if setup.case.search {
+        if setup.case.sets_rate() {
             // More than any system forwards; the search sets it.
             source.push_str(",rate=500000000");
         }

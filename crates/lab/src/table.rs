@@ -1,6 +1,7 @@
 //! Results as Markdown.
 
 use crate::results::{Cell, Results, Row};
+use crate::search::AtLoad;
 use crate::stages::Stages;
 use std::fmt::Write;
 
@@ -62,6 +63,9 @@ impl Results {
     /// The table.
     pub fn markdown(&self) -> String {
         let mut out = format!("# {}\n\n{}\n\n", self.title, self.circumstances());
+        if !self.about.is_empty() {
+            let _ = writeln!(out, "{}\n", self.about);
+        }
         let _ = writeln!(out, "{LEGEND} {}\n", self.about_spread());
         out.push_str("| case | rules / masks | system | cycles | from | to | runs | Mpps | added | ratio | lost or late | delivered % | megaflows / masks |\n");
         out.push_str("|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
@@ -88,6 +92,7 @@ impl Results {
                 row.case, cell.system
             );
         }
+        self.at_loads(out);
         for (row, cell, changes) in self.having(Cell::changes) {
             let (case, system) = (&row.case, &cell.system);
             let _ = writeln!(
@@ -97,13 +102,31 @@ impl Results {
         }
     }
 
+    fn at_loads(&self, out: &mut String) {
+        if self.having(Cell::at_loads).next().is_some() {
+            out.push_str(AT_LOADS);
+        }
+        for (row, cell, loads) in self.having(Cell::at_loads) {
+            for AtLoad { mpps, loss, latency_us } in loads {
+                let [half, most, all] = latency_us.map(|us| format!("{us:.1}"));
+                let _ = writeln!(
+                    out,
+                    "| {} | {mpps} | {} | {half} | {most} | {all} | {:.2} |",
+                    row.case,
+                    cell.system,
+                    100.0 * loss
+                );
+            }
+        }
+    }
+
     fn stages(&self, out: &mut String) {
         if self.having(Cell::stages).next().is_none() {
             return;
         }
         let _ = writeln!(out, "\n## Cycles per stage\n\n{STAGES}\n");
         let _ = writeln!(out, "| case | system | {} |", Stages::NAMES.join(" | "));
-        let _ = writeln!(out, "|---|---{} |", "|--:".repeat(Stages::NAMES.len()));
+        let _ = writeln!(out, "|---|---{}|", "|--:".repeat(Stages::NAMES.len()));
         for (row, cell, stages) in self.having(Cell::stages) {
             let stages = stages.map(|cycles| format!("{cycles:.1}")).join(" | ");
             let _ = writeln!(out, "| {} | {} | {stages} |", row.case, cell.system);
@@ -121,6 +144,9 @@ timed in one vector of 16.";
 const FOUND: &str = "\nRates of wall time, Mpps, at which no packet, at most 0.01 % and at most 0.1 % were lost (lower bounds, \
 2 % wide; medians); latency in us, p50 / p99 / p99.9, at half and at 90 % of the 0.01 % rate.\n\n\
 | case | system | no loss | 0.01 % | 0.1 % | latency at half | at 90 % |\n|---|---|--:|--:|--:|--:|--:|\n";
+
+const AT_LOADS: &str = "\nLatency at loads that are the same for every system, us (medians), and what was lost, %.\n\n\
+| case | Mpps | system | p50 | p99 | p99.9 | lost |\n|---|--:|---|--:|--:|--:|--:|\n";
 
 const LEGEND: &str = "Cycles: TSC cycles of the forwarding thread per packet that left, ports included; Mpps: packets per \
 second of that thread's time. Added: over testpmd io. Ratio: the cycles of the best OVS-DPDK over these; above 1 is faster \
@@ -189,6 +215,8 @@ mod tests {
         assert!(lines[5].contains("papers/002") && lines[5].contains("4.80"));
         assert!(text.contains("Take care"));
         let stages: Vec<_> = text.split("## Cycles per stage").nth(1).unwrap().lines().collect();
+        assert!(text.contains("\na & b\n"));
+        assert!(text.contains("\n| c <1> | 2 | ovs-emc | 1.0 | 250.0 | 9.0 | 1.00 |\n"));
         assert_eq!(stages[6], "| c <1> | weft | 30.0 | 10.0 | 40.0 | 5.0 | 40.0 | 5.0 |");
     }
 }
