@@ -35,7 +35,7 @@ impl Policy {
 #[derive(Default)]
 pub(crate) struct Fill {
     /// Packets since the last look.
-    pub fresh: u32,
+    pub fresh: u64,
     /// Packets per cycle, smoothed.
     rate: f32,
     looked: u64,
@@ -47,13 +47,17 @@ impl Fill {
     /// The end of a vector at cycle `now`, with `waiting` packets in the burst: does it go?
     #[inline]
     pub fn due(&mut self, policy: &Policy, waiting: usize, now: u64) -> bool {
+        let hurried = policy.fixed == Some(0) || policy.fixed.is_none() && !policy.busy;
+        if hurried {
+            // What comes meanwhile is in the rate when that matters again.
+            return self.goes();
+        }
         if self.fresh > 0 {
             let passed = now.saturating_sub(std::mem::replace(&mut self.looked, now)).max(1);
             let rate = std::mem::take(&mut self.fresh) as f32 / passed as f32;
             self.rate += (rate - self.rate) / 4.0;
         }
-        let ready = waiting == 0 || waiting >= BURST;
-        if ready || policy.fixed == Some(0) || policy.fixed.is_none() && !policy.busy {
+        if waiting == 0 || waiting >= BURST {
             return self.goes();
         }
         if self.until == 0 {
@@ -92,7 +96,7 @@ mod tests {
     }
 
     /// Vectors of 20 us that bring `n` packets each to an empty burst: how long it then waits, in us.
-    fn wait(policy: &Policy, n: u32) -> u64 {
+    fn wait(policy: &Policy, n: u64) -> u64 {
         let mut fill = Fill::default();
         let mut now = 1_000_000;
         for _ in 0..50 {

@@ -43,6 +43,7 @@ mod program;
 mod rewrite;
 mod settle;
 mod share;
+mod spent;
 mod stats;
 mod steps;
 mod terminate;

@@ -63,7 +63,8 @@ impl Share {
         }
         // Half a vector if all of it may go to one port, whose ring is perhaps no longer.
         let most = if active <= 1 || light >= MANY { VECTOR } else { VECTOR / 2 };
-        let limit = VECTOR.saturating_sub(expected) / hungry.max(1);
+        let left = VECTOR.saturating_sub(expected);
+        let limit = if hungry <= 1 { left } else { left / hungry };
         Share { busy: hungry > 0, limit: limit.clamp(BURST, most) }
     }
 }
@@ -72,9 +73,11 @@ impl Share {
 /// `turn` on.
 pub(crate) fn choose(queues: &mut [Appetite], share: &Share, turn: usize, asking: &mut Vec<usize>) {
     asking.clear();
-    let order = (turn..queues.len()).chain(0..turn);
-    asking.extend(order.clone().filter(|q| queues[*q].rested));
-    for q in order {
+    let order = [turn..queues.len(), 0..turn];
+    for q in order.clone().into_iter().flatten().filter(|q| queues[*q].rested) {
+        asking.push(q);
+    }
+    for q in order.into_iter().flatten() {
         let queue = &mut queues[q];
         match queue.rested {
             true => {}

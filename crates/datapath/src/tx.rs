@@ -269,7 +269,7 @@ impl Exits {
                 self.waiting.push(no);
             }
             let n = rest.len().min(slot.missing());
-            slot.fill.fresh += n as u32;
+            slot.fill.fresh += n as u64;
             slot.bytes += total(&lengths[..n]);
             slot.longest = slot.longest.max(lengths[..n].iter().fold(0, |m, l| m.max(*l)).into());
             slot.buf.extend_from_slice(&rest[..n]);
@@ -338,16 +338,18 @@ impl Exits {
     /// End of a vector of `n` packets: sends what is due, wakes peers, frees buffers.
     pub fn flush_due(&mut self, n: usize, now: u64) {
         self.hold.vector(n);
-        let (mut waiting, mut going) =
-            (std::mem::take(&mut self.waiting), std::mem::take(&mut self.going));
-        waiting.retain(|no| {
-            let due = self.due(*no, now);
-            if due {
-                going.push(*no);
+        let mut going = std::mem::take(&mut self.going);
+        let mut held = 0;
+        for k in 0..self.waiting.len() {
+            let no = self.waiting[k];
+            if self.due(no, now) {
+                going.push(no);
+            } else {
+                self.waiting[held] = no;
+                held += 1;
             }
-            !due
-        });
-        self.waiting = waiting;
+        }
+        self.waiting.truncate(held);
         self.flush_all(&going);
         going.clear();
         self.going = going;
@@ -369,7 +371,7 @@ impl Exits {
     fn flush_all(&mut self, ports: &[PortNo]) {
         let prepare = |slots: &mut [Option<Slot>], k: usize, step| {
             if let Some(no) = ports.get(k)
-                && let Some(Some(Slot { route: Route::Queue(q), buf, .. })) =
+                && let Some(Some(Slot { full: PHASED, route: Route::Queue(q), buf, .. })) =
                     slots.get_mut(*no as usize)
             {
                 q.prepare(step, buf.len());

@@ -6,6 +6,7 @@ use crate::kernel::Sleep;
 use crate::lookup::prefetch;
 use crate::metrics::{Iteration, Recorder};
 use crate::share::{self, Appetite, Share};
+use crate::spent::Spent;
 use crate::tx::Exits;
 use crate::types::Settings;
 use crate::vector::Vector;
@@ -55,6 +56,7 @@ pub(crate) struct Worker {
     /// Next sleep of an idle PMD thread, microseconds.
     nap_us: u64,
     recorder: Recorder,
+    spent: Spent,
     /// When the last loop ended, or what came after it; cycles.
     ended: u64,
 }
@@ -91,6 +93,7 @@ impl Worker {
             told_ms: 0,
             nap_us: 0,
             recorder: Recorder::default(),
+            spent: Spent::default(),
             ended: 0,
         }
     }
@@ -126,25 +129,27 @@ impl Worker {
         let misses = (self.shared.perf.misses.get(), self.shared.perf.miss_cycles.get());
         let handed = self.take_inbound();
         let n = self.receive();
-        let t1 = cycles();
         if n > 0 {
+            let measured = self.spent.measures(n);
+            let t1 = measured.then(cycles);
             self.count_received(n);
             self.vector.drop_failed(&mut self.exits);
             self.vector.decapsulate(self.exits.now_ms);
             self.vector.lookup(self.exits.now_ms);
-            let t2 = cycles();
+            let t2 = measured.then(cycles);
             self.vector.act(&mut self.exits);
-            self.exits.flush_due(n, t2);
+            self.exits.flush_due(n, t2.unwrap_or(t0));
             self.notify();
             self.ended = cycles();
-            self.account(n, [t0, t1, t2, self.ended]);
+            let steps = self.spent.divide(t0, t1.zip(t2), self.ended);
+            self.account(n, self.ended - t0, steps);
         } else {
-            self.exits.flush_due(0, t1);
+            self.ended = cycles();
+            self.exits.flush_due(0, self.ended);
             self.notify();
-            self.ended = t1;
             let idle = &self.shared.perf;
             idle.idle_iterations.add(1);
-            idle.idle_cycles.add(t1 - t0);
+            idle.idle_cycles.add(self.ended - t0);
         }
         self.shared.perf.iterations.add(1);
         if self.recorder.on {
@@ -211,7 +216,7 @@ impl Worker {
         if queues == 0 {
             return self.asking.clear();
         }
-        let turn = self.turn % queues;
+        let turn = if self.turn < queues { self.turn } else { 0 };
         self.turn = turn + 1;
         match &mut self.sleep {
             Some(s) => {
@@ -290,24 +295,28 @@ impl Worker {
         n
     }
 
-    fn account(&mut self, n: usize, t: [u64; 4]) {
+    /// Counts an iteration with `n` packets: its cycles, and those of receiving and parsing, of lookup, and of the rest.
+    fn account(&mut self, n: usize, all: u64, [rx, lookup, act]: [u64; 3]) {
         let perf = &self.shared.perf;
         let (claimed, parsing) = self.vector.take_parsed();
         perf.claimed.add(claimed);
         perf.passes.add(n as u64);
         perf.vectors.add(1);
-        perf.rx_cycles.add((t[1] - t[0]).saturating_sub(parsing));
+        perf.rx_cycles.add(rx.saturating_sub(parsing));
         perf.parse_cycles.add(parsing);
-        perf.lookup_cycles.add(t[2] - t[1]);
-        perf.act_cycles.add(t[3] - t[2]);
-        perf.busy_cycles.add(t[3] - t[0]);
+        perf.lookup_cycles.add(lookup);
+        perf.act_cycles.add(act);
+        perf.busy_cycles.add(all);
         let tally = self.vector.table.take_tally();
         perf.cache_hits.add(tally.cache_hits);
         perf.flow_hits.add(tally.flow_hits);
         perf.subtable_lookups.add(tally.visits);
         // What the vector cost is charged to the queues that filled it.
+        if let [(q, _)] = self.brought[..] {
+            return self.rx[q].cell.cycles.add(all);
+        }
         let fresh: u64 = self.brought.iter().map(|(_, n)| *n as u64).sum();
-        let share = (t[3] - t[0]).checked_div(fresh).unwrap_or(0);
+        let share = all.checked_div(fresh).unwrap_or(0);
         for (q, n) in &self.brought {
             self.rx[*q].cell.cycles.add(share * *n as u64);
         }
@@ -428,10 +437,12 @@ impl Worker {
         let max = self.settings.pmd_sleep_max_us;
         if max == 0 || n >= BURST / 2 || self.vector.carries() {
             self.nap_us = 0;
-            return std::hint::spin_loop();
         }
         if n > 0 {
             return;
+        }
+        if max == 0 || self.vector.carries() {
+            return std::hint::spin_loop();
         }
         self.nap_us = (self.nap_us + 1).min(max);
         let t = cycles();

@@ -120,7 +120,7 @@ impl Table {
         if caching {
             self.by_cache::<P>(keys, &mut search);
         }
-        let unknown = search.todo;
+        let unknown = caching.then_some(search.todo);
         for round in 0.. {
             if !self.open_round(&mut search, round) {
                 break;
@@ -128,7 +128,9 @@ impl Table {
             self.by_subtable::<P>(keys, &mut search);
         }
         self.guess::<P>(keys, &mut search);
-        if search.groups.iter().any(|g| g.unknown > g.from) {
+        if let Some(unknown) = unknown
+            && search.groups.iter().any(|g| g.unknown > g.from)
+        {
             self.learn(keys, &search.groups, &unknown);
         }
         self.tally_vain(&search.groups);
