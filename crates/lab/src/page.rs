@@ -227,15 +227,16 @@ fn at_loads(out: &mut String, results: &Results) {
     }
     out.push_str(
         "<p><b>Latency at equal loads</b></p>\n<div class=\"wide\"><table class=\"names\"><tr><th>case</th><th>system</th>\
-         <th>Mpps offered</th><th>p50 / p99 / p99.9, us</th><th>lost</th></tr>\n",
+         <th>Mpps offered</th><th>p50 / p99 / p99.9, us</th><th>p50 / p99 of the middle ms</th><th>lost</th></tr>\n",
     );
     for (row, cell, loads) in results.having(Cell::at_loads) {
-        for AtLoad { mpps, loss, latency_us } in loads {
+        for AtLoad { mpps, loss, latency_us, middle_us } in loads {
             let (case, system) = (escape(&row.case), &cell.system);
             let latency = latency_us.map(|us| format!("{us:.1}")).join(" / ");
+            let middle = middle_us.map(|us| format!("{us:.1}")).join(" / ");
             let _ = writeln!(
                 out,
-                "<tr><td>{case}</td><td>{system}</td><td>{mpps}</td><td>{latency}</td><td>{:.2} %</td></tr>",
+                "<tr><td>{case}</td><td>{system}</td><td>{mpps}</td><td>{latency}</td><td>{middle}</td><td>{:.2} %</td></tr>",
                 100.0 * loss
             );
         }
@@ -252,8 +253,12 @@ mod tests {
         assert!(page.contains("Take care"));
         assert!(page.contains("<td>papers/002</td><td></td><td>4.80</td>"));
         assert!(page.contains("<td>weft</td><td>30.0</td><td>10.0</td><td>40.0</td><td>5.0</td>"));
-        assert!(page.contains("<td>weft</td><td>2</td><td>1.0 / 125.0 / 9.0</td><td>1.00 %</td>"));
+        assert!(page.contains(
+            "<td>weft</td><td>2</td><td>1.0 / 125.0 / 9.0</td><td>0.9 / 1.5</td><td>1.00 %</td>"
+        ));
         assert!(page.contains("<p>a &amp; b</p>"));
+        // Of one figure there is a best and no least.
+        assert!(page.contains("the paper's best") && !page.contains("the paper's least"));
         for outside in ["src=", "href=\"http", "@import", "url("] {
             assert!(!page.contains(outside), "{outside}");
         }

@@ -19,6 +19,11 @@ pub struct Series {
 }
 
 impl Series {
+    /// Was it measured elsewhere? Its lines are dashed.
+    fn is_foreign(&self) -> bool {
+        self.name.starts_with("the paper")
+    }
+
     /// Does the row have a value of it?
     pub fn has(&self, row: &Row) -> bool {
         (self.value)(row).is_some()
@@ -29,7 +34,7 @@ fn mpps(cell: Option<&Cell>) -> Option<f64> {
     Some(cell?.mpps()?.median)
 }
 
-/// Weft, both builds of OVS at their best, the paper; testpmd is a line in the tables, since it would dwarf the others.
+/// Weft, both builds of OVS at their best, what the paper's machine did; testpmd is a line in the tables, since it would dwarf the others.
 pub const SERIES: &[Series] = &[
     Series { name: "Weft", color: RGBColor(0, 114, 178), value: |r| mpps(r.cell("weft")) },
     Series {
@@ -43,11 +48,21 @@ pub const SERIES: &[Series] = &[
         value: |r| mpps(r.best(|c| c.is_peer() && !c.system.starts_with("ovs-native"))),
     },
     Series {
-        name: "the paper, its machine",
-        color: RGBColor(120, 120, 120),
-        value: |r| r.paper.values().filter_map(|v| v.first().copied()).reduce(f64::max),
+        name: "the paper's best, its machine",
+        color: RGBColor(90, 90, 90),
+        value: |r| papers(r).reduce(f64::max),
+    },
+    Series {
+        name: "the paper's least, its machine",
+        color: RGBColor(170, 170, 170),
+        value: |r| papers(r).reduce(f64::min).filter(|_| r.paper.len() > 1),
     },
 ];
+
+/// The paper's figures of a row.
+fn papers(row: &Row) -> impl Iterator<Item = f64> {
+    row.paper.values().filter_map(|v| v.first().copied())
+}
 
 /// The same where transmit buffering (`tx-flush-interval`) is the question.
 pub const BUFFERED: &[Series] = &[
@@ -162,7 +177,12 @@ pub fn lines(rows: &[&Row], series: &[Series]) -> Result<Option<String>> {
             .draw()?;
         for one in series {
             let line = points(one);
-            chart.draw_series(LineSeries::new(line.clone(), one.color.stroke_width(2)))?;
+            let style = one.color.stroke_width(2);
+            if one.is_foreign() {
+                chart.draw_series(DashedLineSeries::new(line.clone(), 6, 4, style))?;
+            } else {
+                chart.draw_series(LineSeries::new(line.clone(), style))?;
+            }
             let dot = |p: &(f64, f64)| Circle::new(*p, 3, one.color.filled());
             chart.draw_series(line.iter().map(dot))?;
         }

@@ -168,10 +168,12 @@ impl Cell {
             let median =
                 |f: &dyn Fn(&AtLoad) -> f64| Spread::of(all.iter().map(|a| f(a))).map(|s| s.median);
             let latency = |k: usize| median(&|a| a.latency_us[k]);
+            let middle = |k: usize| median(&|a| a.middle_us[k]);
             Some(AtLoad {
                 mpps: first[i].mpps,
                 loss: median(&|a| a.loss)?,
                 latency_us: [latency(0)?, latency(1)?, latency(2)?],
+                middle_us: [middle(0)?, middle(1)?],
             })
         };
         (!first.is_empty()).then(|| (0..first.len()).filter_map(at).collect())
@@ -330,7 +332,12 @@ pub mod tests {
             changes: None,
             stages: (system == "weft").then_some(STAGES),
             found: None,
-            at_loads: vec![AtLoad { mpps: 2.0, loss: 0.01, latency_us: [1.0, *c, 9.0] }],
+            at_loads: vec![AtLoad {
+                mpps: 2.0,
+                loss: 0.01,
+                latency_us: [1.0, *c, 9.0],
+                middle_us: [0.9, 1.5],
+            }],
             slices: [0; 2],
             took: 0.0,
         };

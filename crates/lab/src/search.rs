@@ -3,9 +3,11 @@
 
 use crate::counters::Counters;
 use crate::measure::pause;
+use crate::results::Spread;
 use crate::system::Running;
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
 
 /// Goals: the greatest share that may be lost.
 pub const GOALS: [f64; 3] = [0.001, 0.0001, 0.0];
@@ -34,6 +36,10 @@ pub struct AtLoad {
     pub loss: f64,
     /// Microseconds, as in [`Found`].
     pub latency_us: [f64; 3],
+    /// p50 and p99 of each millisecond, the middle ones: without what a machine does that is not this one's alone, as
+    /// long as most milliseconds are spared.
+    #[serde(default)]
+    pub middle_us: [f64; 2],
 }
 
 /// Offers each of these loads, Mpps.
@@ -42,8 +48,8 @@ pub struct AtLoad {
 /// The switch ended, or we were interrupted.
 pub fn at_loads(running: &Running, loads: &[f64], seconds: f64) -> Result<Vec<AtLoad>> {
     let at = |mpps: &f64| {
-        let Trial { loss, latency_us } = trial(running, mpps * 1e6, seconds)?;
-        Ok(AtLoad { mpps: *mpps, loss, latency_us })
+        let Trial { loss, latency_us, middle_us } = trial(running, mpps * 1e6, seconds)?;
+        Ok(AtLoad { mpps: *mpps, loss, latency_us, middle_us })
     };
     if !loads.is_empty() {
         // What waits in the ring came due under another load.
@@ -57,6 +63,23 @@ pub fn at_loads(running: &Running, loads: &[f64], seconds: f64) -> Result<Vec<At
 struct Trial {
     loss: f64,
     latency_us: [f64; 3],
+    middle_us: [f64; 2],
+}
+
+/// Waits for so long; says the medians of p50 and p99 over milliseconds.
+fn milliseconds(running: &Running, seconds: f64) -> Result<[f64; 2]> {
+    let mut last = Counters::read(&running.taken)?;
+    let mut all = [Vec::new(), Vec::new()];
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    while Instant::now() < end {
+        pause(0.001)?;
+        let now = Counters::read(&running.taken)?;
+        for (all, share) in all.iter_mut().zip(SHARES) {
+            all.extend(now.latency_us(&last, share));
+        }
+        last = now;
+    }
+    Ok(all.map(|us| Spread::of(us.into_iter()).map_or(0.0, |s| s.median)))
 }
 
 fn counters(running: &Running) -> Result<(Counters, Counters)> {
@@ -66,7 +89,7 @@ fn counters(running: &Running) -> Result<(Counters, Counters)> {
 fn trial(running: &Running, rate: f64, seconds: f64) -> Result<Trial> {
     let before = counters(running)?;
     Counters::set_rate(&running.made, rate as u64)?;
-    pause(seconds)?;
+    let middle_us = milliseconds(running, seconds)?;
     Counters::set_rate(&running.made, 0)?;
     pause(0.05)?;
     let after = counters(running)?;
@@ -79,6 +102,7 @@ fn trial(running: &Running, rate: f64, seconds: f64) -> Result<Trial> {
     Ok(Trial {
         loss: 1.0 - came.min(offered) as f64 / offered as f64,
         latency_us: SHARES.map(latency),
+        middle_us,
     })
 }
 

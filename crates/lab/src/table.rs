@@ -1,7 +1,6 @@
 //! Results as Markdown.
 
 use crate::results::{Cell, Results, Row};
-use crate::search::AtLoad;
 use crate::stages::Stages;
 use std::fmt::Write;
 
@@ -107,14 +106,17 @@ impl Results {
             out.push_str(AT_LOADS);
         }
         for (row, cell, loads) in self.having(Cell::at_loads) {
-            for AtLoad { mpps, loss, latency_us } in loads {
-                let [half, most, all] = latency_us.map(|us| format!("{us:.1}"));
+            for load in loads {
+                let latency = load.latency_us.iter().chain(&load.middle_us);
+                let latency: Vec<_> = latency.map(|us| format!("{us:.1}")).collect();
                 let _ = writeln!(
                     out,
-                    "| {} | {mpps} | {} | {half} | {most} | {all} | {:.2} |",
+                    "| {} | {} | {} | {} | {:.2} |",
                     row.case,
+                    load.mpps,
                     cell.system,
-                    100.0 * loss
+                    latency.join(" | "),
+                    100.0 * load.loss
                 );
             }
         }
@@ -145,8 +147,10 @@ const FOUND: &str = "\nRates of wall time, Mpps, at which no packet, at most 0.0
 2 % wide; medians); latency in us, p50 / p99 / p99.9, at half and at 90 % of the 0.01 % rate.\n\n\
 | case | system | no loss | 0.01 % | 0.1 % | latency at half | at 90 % |\n|---|---|--:|--:|--:|--:|--:|\n";
 
-const AT_LOADS: &str = "\nLatency at loads that are the same for every system, us (medians), and what was lost, %.\n\n\
-| case | Mpps | system | p50 | p99 | p99.9 | lost |\n|---|--:|---|--:|--:|--:|--:|\n";
+const AT_LOADS: &str = "\nLatency at loads that are the same for every system, us (medians), and what was lost, %. \
+Of each ms: p50 and p99 of every millisecond, the middle one of them, which leaves out the milliseconds in which the machine had \
+something else to do as long as they are less than half.\n\n\
+| case | Mpps | system | p50 | p99 | p99.9 | of each ms: p50 | p99 | lost |\n|---|--:|---|--:|--:|--:|--:|--:|--:|\n";
 
 const LEGEND: &str = "Cycles: TSC cycles of the forwarding thread per packet that left, ports included; Mpps: packets per \
 second of that thread's time. Added: over testpmd io. Ratio: the cycles of the best OVS-DPDK over these; above 1 is faster \
@@ -216,7 +220,9 @@ mod tests {
         assert!(text.contains("Take care"));
         let stages: Vec<_> = text.split("## Cycles per stage").nth(1).unwrap().lines().collect();
         assert!(text.contains("\na & b\n"));
-        assert!(text.contains("\n| c <1> | 2 | ovs-emc | 1.0 | 250.0 | 9.0 | 1.00 |\n"));
+        assert!(
+            text.contains("\n| c <1> | 2 | ovs-emc | 1.0 | 250.0 | 9.0 | 0.9 | 1.5 | 1.00 |\n")
+        );
         assert_eq!(stages[6], "| c <1> | weft | 30.0 | 10.0 | 40.0 | 5.0 | 40.0 | 5.0 |");
     }
 }
