@@ -2,7 +2,7 @@
 
 use crate::rules::Rules;
 use anyhow::{Context, Result, bail, ensure};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 macro_rules! files {
@@ -136,7 +136,7 @@ impl Tunnel {
 }
 
 /// What a guest does.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Sends every packet back (PVP).

@@ -95,7 +95,8 @@ fn section(out: &mut String, results: &Results) -> Result<()> {
     stages(out, results);
     found(out, results);
     let text = results.circumstances().replace("**", "");
-    for text in [results.unsettled().unwrap_or_default(), results.about_spread(), text] {
+    let first = results.saturated().into_iter().chain(results.unsettled());
+    for text in first.chain([results.about_spread(), text]) {
         let _ = writeln!(out, "<p><small>{}</small></p>", escape(&text));
     }
     Ok(())

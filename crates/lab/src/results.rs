@@ -1,7 +1,7 @@
 //! Samples, and what is computed from them.
 
 use crate::environment::Environment;
-use crate::experiment::{Case, Experiment};
+use crate::experiment::{Case, Experiment, Role};
 use crate::measure::Sample;
 use crate::search::{AtLoad, Found};
 use crate::system::System;
@@ -36,6 +36,9 @@ pub struct Row {
     /// Number of guests, of a line.
     #[serde(default)]
     pub guests: Option<u32>,
+    /// What its guests do, if it has any.
+    #[serde(default)]
+    pub role: Option<Role>,
     /// Generator's arguments.
     pub source: String,
     /// OpenFlow flows, and masks among them.
@@ -193,6 +196,17 @@ impl Row {
         cells.min_by(|a, b| median(a).total_cmp(&median(b)))
     }
 
+    /// Was the guests' core the limit? Guests that do not keep up lose packets; guests that send lose them as long as they
+    /// could send more.
+    pub fn guests_limit(&self, cell: &Cell) -> bool {
+        match self.role {
+            _ if cell.samples.is_empty() => false,
+            None => false,
+            Some(Role::Source) => cell.delivered() >= 99.0,
+            Some(_) => cell.delivered() < 97.0,
+        }
+    }
+
     /// The system of that name, if it was measured.
     pub fn cell(&self, system: &str) -> Option<&Cell> {
         self.systems.iter().find(|c| c.system == system && !c.samples.is_empty())
@@ -215,6 +229,7 @@ impl Results {
             group: c.group().into(),
             size: c.size,
             guests: c.count,
+            role: (c.guests > 0).then_some(c.role),
             source: c.source.clone(),
             rules: *rules,
             paper: c.paper.clone(),
@@ -361,6 +376,7 @@ pub mod tests {
             group: "c".into(),
             size: Some(64),
             guests: None,
+            role: Some(Role::Echo),
             source: "flows=1".into(),
             rules: [1, 1],
             paper: BTreeMap::from([("papers/002".into(), vec![4.8])]),
@@ -392,6 +408,13 @@ pub mod tests {
         let wide = row.systems[1].spread(0.1).unwrap();
         assert!((wide.min - 90.0).abs() < 1e-9 && (wide.max - 440.0).abs() < 1e-9, "{wide:?}");
         assert_eq!(results.noise().len(), 1);
+        let mut row = row.clone();
+        assert!(!row.guests_limit(&row.systems[0]));
+        row.systems[0].samples[0].packets = 800;
+        assert!(row.guests_limit(&row.systems[0]));
+        row.role = Some(Role::Source);
+        assert!(row.guests_limit(&row.systems[1]) && !row.guests_limit(&row.systems[0]));
+        assert!(!row.guests_limit(&row.systems[4]));
     }
 
     #[test]

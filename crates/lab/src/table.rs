@@ -59,6 +59,25 @@ impl Results {
         })
     }
 
+    /// Which core was saturated, if there were guests.
+    pub fn saturated(&self) -> Option<String> {
+        self.rows.iter().find(|r| r.role.is_some())?;
+        let limited = |r: &Row| {
+            let cells = r.systems.iter().filter(|c| r.guests_limit(c));
+            let name = |c: &Cell| format!("{}, {}: {:.0} %", r.case, c.system, c.delivered());
+            cells.map(name).collect::<Vec<_>>()
+        };
+        let all: Vec<_> = self.rows.iter().flat_map(limited).collect();
+        Some(match all.is_empty() {
+            true => "The forwarding core was the saturated one in every row with guests.".into(),
+            false => format!(
+                "The guests' core, and not the forwarding one, was the saturated one in these rows, of which cycles are an upper bound \
+                 (beside them what was delivered): {}.",
+                all.join("; ")
+            ),
+        })
+    }
+
     /// The table.
     pub fn markdown(&self) -> String {
         let mut out = format!("# {}\n\n{}\n\n", self.title, self.circumstances());
@@ -75,7 +94,7 @@ impl Results {
 
     /// What only some samples have: cycles per stage, rates without loss and latency, confirmed changes.
     fn more(&self, out: &mut String) {
-        if let Some(text) = self.unsettled() {
+        for text in self.unsettled().into_iter().chain(self.saturated()) {
             let _ = writeln!(out, "\n{text}");
         }
         self.stages(out);
@@ -219,7 +238,7 @@ mod tests {
         assert!(lines[5].contains("papers/002") && lines[5].contains("4.80"));
         assert!(text.contains("Take care"));
         let stages: Vec<_> = text.split("## Cycles per stage").nth(1).unwrap().lines().collect();
-        assert!(text.contains("\na & b\n"));
+        assert!(text.contains("\na & b\n") && text.contains("saturated one in every row"));
         assert!(
             text.contains("\n| c <1> | 2 | ovs-emc | 1.0 | 250.0 | 9.0 | 0.9 | 1.5 | 1.00 |\n")
         );
