@@ -99,7 +99,7 @@ fn limit(port: &dyn Port) -> usize {
 pub struct Datapath {
     pub(crate) config: Config,
     pub(crate) settings: Settings,
-    pub(crate) workers: Vec<Option<Handle>>,
+    pub(crate) workers: Vec<Option<Box<Handle>>>,
     pub(crate) ports: BTreeMap<PortNo, PortEntry>,
     /// Counters of ports that are gone and of packets without a port.
     pub(crate) past: PortStats,
@@ -126,7 +126,7 @@ impl Datapath {
         let mut dp = Datapath {
             config,
             settings: Settings::default(),
-            workers: vec![Some(kernel)],
+            workers: vec![Some(Box::new(kernel))],
             ports: BTreeMap::new(),
             past: PortStats::default(),
             past_credits: Vec::new(),
@@ -221,7 +221,7 @@ impl Datapath {
             w.send(Command::AddPort(*no, cell));
             w.send(Command::Limit(*no, p.limit));
         }
-        self.workers[slot] = Some(w);
+        self.workers[slot] = Some(Box::new(w));
         Ok(())
     }
 
@@ -603,7 +603,7 @@ impl Datapath {
                 reports.into_iter().for_each(|no| self.advance(no));
             }
         }
-        self.workers.iter_mut().flatten().for_each(Handle::push);
+        self.workers.iter_mut().flatten().for_each(|w| w.push());
     }
 }
 

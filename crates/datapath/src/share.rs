@@ -73,18 +73,26 @@ impl Share {
 /// `turn` on.
 pub(crate) fn choose(queues: &mut [Appetite], share: &Share, turn: usize, asking: &mut Vec<usize>) {
     asking.clear();
-    let order = [turn..queues.len(), 0..turn];
-    for q in order.clone().into_iter().flatten().filter(|q| queues[*q].rested) {
-        asking.push(q);
-    }
-    for q in order.into_iter().flatten() {
+    in_turn(queues.len(), turn, |q| {
+        if queues[q].rested {
+            asking.push(q);
+        }
+    });
+    in_turn(queues.len(), turn, |q| {
         let queue = &mut queues[q];
         match queue.rested {
             true => {}
             false if share.busy && queue.is_light() => queue.rested = true,
             false => asking.push(q),
         }
-    }
+    });
+}
+
+/// Numbers below `n`, from `turn` on.
+#[inline]
+fn in_turn(n: usize, turn: usize, mut each: impl FnMut(usize)) {
+    (turn..n).for_each(&mut each);
+    (0..turn).for_each(each);
 }
 
 #[cfg(test)]

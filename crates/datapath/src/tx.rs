@@ -89,6 +89,8 @@ pub(crate) struct Pending {
 pub(crate) struct Exits {
     slots: Vec<Option<Slot>>,
     peers: Vec<Option<Peer>>,
+    /// Some peer was handed something in this vector.
+    handed: bool,
     /// Ports with buffered packets.
     waiting: Vec<PortNo>,
     /// Those whose burst goes now; empty between vectors.
@@ -124,6 +126,7 @@ impl Exits {
         Exits {
             slots: Vec::new(),
             peers: Vec::new(),
+            handed: false,
             waiting: Vec::new(),
             going: Vec::new(),
             untold: Vec::new(),
@@ -320,7 +323,7 @@ impl Exits {
                     let taken = slot.buf.iter().take_while(|p| peer.ring.push((no, **p)).is_ok());
                     let n = taken.count();
                     slot.buf.drain(..n);
-                    peer.dirty = true;
+                    (peer.dirty, self.handed) = (true, true);
                     Drop::RingFull
                 }
                 _ => Drop::TxDown,
@@ -355,10 +358,11 @@ impl Exits {
         self.going = going;
         self.rounds = if n < VECTOR / 2 { 0 } else { (self.rounds + 1) % TELL_EVERY };
         self.notify(self.rounds == 0);
-        for peer in self.peers.iter_mut().flatten().filter(|p| p.dirty) {
-            peer.dirty = false;
-            if let Some(w) = &peer.wake {
-                w.wake();
+        if std::mem::take(&mut self.handed) {
+            for peer in self.peers.iter_mut().flatten() {
+                if let (true, Some(w)) = (std::mem::take(&mut peer.dirty), &peer.wake) {
+                    w.wake();
+                }
             }
         }
         if !self.trash.is_empty() {

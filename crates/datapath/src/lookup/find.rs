@@ -12,6 +12,9 @@ use super::{KeyRef, Keys, MaskLine, Table, port_of, prefetch};
 use crate::level::Level;
 use packet::VECTOR;
 
+/// So few packets are not worth lists: those that the first subtable of their port knows are found one by one.
+const FEW: usize = 8;
+
 /// Packets of one port that are looked up together.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Group {
@@ -77,7 +80,9 @@ impl Search {
     /// The packets that are left, in order.
     fn rest(&self, todo: &mut Vec<u8>) {
         todo.clear();
-        self.groups.iter().for_each(|g| todo.extend_from_slice(&self.todo[g.range()]));
+        for g in self.groups.iter().filter(|g| g.from < g.end) {
+            todo.extend_from_slice(&self.todo[g.range()]);
+        }
     }
 }
 
@@ -113,6 +118,18 @@ impl Table {
 
     #[inline(always)]
     fn classify_by<P: Probe>(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
+        if todo.len() <= FEW {
+            let mut left = 0;
+            for n in 0..todo.len() {
+                let i = todo[n];
+                todo[left] = i;
+                left += usize::from(!self.is_in_first::<P>(keys, i));
+            }
+            todo.truncate(left);
+            if left == 0 {
+                return;
+            }
+        }
         let mut search =
             std::mem::take(&mut self.search).unwrap_or_else(|| Box::new(Search::new()));
         search.begin(keys, todo);
@@ -136,6 +153,32 @@ impl Table {
         self.tally_vain(&search.groups);
         search.rest(todo);
         self.search = Some(search);
+    }
+
+    /// Is a packet's rule the candidate of the first subtable that its port's packets visit? Nothing is counted if not.
+    #[inline(always)]
+    fn is_in_first<P: Probe>(&mut self, keys: &mut Keys, i: u8) -> bool {
+        let (n, port) = (usize::from(i), usize::from(port_of(keys.line.0[usize::from(i)][4])));
+        let Some(p) = self.partition(port).filter(|p| !(self.cache_on && p.cache_on)) else {
+            return false;
+        };
+        let Some(slot) = self.visited(p).first().map(|slot| usize::from(*slot)) else {
+            return false;
+        };
+        let sub = self.subtables[slot].as_deref().expect("ordered subtables exist");
+        sub.hash_all(keys, &[i]);
+        (keys.rule[n], _) = sub.candidate(keys.hash[n]);
+        let m = &self.masks[slot];
+        // SAFETY: the level's instructions are there.
+        let ready = unsafe { P::mask(m) };
+        if !self.is_candidate::<P>(keys, n, (slot, ready, m.ext)) {
+            return false;
+        }
+        self.tally(port, Tally { visits: 1, flow_hits: 1, ..Tally::default() });
+        if let Some(p) = &mut self.partitions[port] {
+            p.hits[slot] += 1;
+        }
+        true
     }
 
     /// Counts the visits of packets that found nothing.

@@ -131,7 +131,6 @@ pub(crate) trait Maker {
 pub(crate) unsafe fn run<M: Maker>(job: &mut Job<'_>) -> usize {
     let Range { start, end } = job.range;
     job.packets[start..end].iter().for_each(|p| prefetch(p.data().as_ptr()));
-    job.keys.have[start..end].fill(0);
     let mut claimed = 0;
     let mut expected = job.study.tried[0];
     let mut i = start;
@@ -199,6 +198,7 @@ unsafe fn stretch<M: Maker, const FLAGS: bool>(
         let lays = job.columns.lay.as_mut_ptr().add(first);
         let lens = job.columns.len.as_mut_ptr().add(first);
         let sames = job.columns.same.as_mut_ptr().add(first);
+        let haves = job.keys.have.as_mut_ptr().add(first);
         for i in 0..n {
             let packet = &*packets.add(i);
             let (d, len) = (packet.data().as_ptr(), packet.len());
@@ -216,6 +216,7 @@ unsafe fn stretch<M: Maker, const FLAGS: bool>(
             let key = M::key::<FLAGS>(head, d, &ready);
             *sames.add(i) = M::same(key, last);
             M::store(key, lines.add(i));
+            *haves.add(i) = 0;
             *lens.add(i) = len as u16;
             *lays.add(i) = Layout { end: end as u16, ..lay };
             last = key;

@@ -36,11 +36,13 @@ impl Vector {
 
     /// After the last use of rule numbers and programs of this vector.
     pub(super) fn finish(&mut self, now_ms: u64) {
-        for id in std::mem::take(&mut self.passing) {
+        for id in self.passing.drain(..) {
             self.programs.release(id);
         }
         let dead = self.table.take_dead();
-        self.unlink(dead);
+        if !dead.is_empty() {
+            self.unlink(dead);
+        }
         // Room is made before it is needed: an index comes back only after control folded it.
         let margin = self.margin();
         if self.table.live + margin > self.limit {
