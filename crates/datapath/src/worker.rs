@@ -132,9 +132,8 @@ impl Worker {
         if n > 0 {
             let measured = self.spent.measures(n);
             let t1 = measured.then(cycles);
-            self.count_received(n);
             self.vector.drop_failed(&mut self.exits);
-            self.vector.decapsulate(self.exits.now_ms);
+            self.vector.credit_terminators(self.exits.now_ms);
             self.vector.lookup(self.exits.now_ms);
             let t2 = measured.then(cycles);
             self.vector.act(&mut self.exits);
@@ -240,33 +239,24 @@ impl Worker {
         }
     }
 
-    /// Takes up to `limit` packets from queue `q`.
+    /// Takes up to `limit` packets from queue `q`, and counts them.
     fn ask(&mut self, q: usize, limit: usize) -> usize {
         let slot = &mut self.rx[q];
-        let n = self.vector.receive(&mut *slot.rx, slot.port, limit);
+        let (n, bytes) = self.vector.receive(&mut *slot.rx, slot.port, limit);
         self.appetites[q].asked(limit, n);
         if let (Some(s), true) = (&mut self.sleep, n < limit) {
             s.drained(&*slot.rx);
         }
         if n > 0 {
+            slot.stats.rx_packets.add(n as u64);
+            slot.stats.rx_bytes.add(bytes);
+            slot.cell.packets.add(n as u64);
             self.brought.push((q, n));
             if slot.rx.notifies() {
                 self.untold.push(q);
             }
         }
         n
-    }
-
-    /// Counts what each queue brought; the vector has `n` packets, theirs are the last.
-    fn count_received(&self, n: usize) {
-        let mut from = n - self.brought.iter().map(|(_, n)| n).sum::<usize>();
-        for (q, n) in &self.brought {
-            let slot = &self.rx[*q];
-            slot.stats.rx_packets.add(*n as u64);
-            slot.stats.rx_bytes.add(self.vector.bytes(from..from + n));
-            slot.cell.packets.add(*n as u64);
-            from += n;
-        }
     }
 
     /// Lets queues tell the other side of what was received.

@@ -185,6 +185,17 @@ impl Packet {
         true
     }
 
+    /// Drops all but these bytes of a single-segment packet, as far as there are any.
+    #[inline]
+    pub fn keep(&mut self, bytes: std::ops::Range<usize>) {
+        let end = bytes.end.min(self.len());
+        let start = bytes.start.min(end);
+        let m = self.mbuf();
+        m.data_off += start as u16;
+        m.data_len = (end - start) as u16;
+        m.pkt_len = (end - start) as u32;
+    }
+
     /// Sets the length of a single-segment packet; false when it does not fit the buffer.
     #[inline]
     #[must_use]

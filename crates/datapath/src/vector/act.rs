@@ -158,6 +158,9 @@ impl Vector {
             if program.kind != Kind::TunnelPushOutput || program.out != out {
                 break;
             }
+            if let Some(later) = self.packets.get(i + 2 * AHEAD) {
+                prefetch(later.as_raw());
+            }
             if let Some(next) = self.packets.get(i + AHEAD) {
                 prefetch(next.data().as_ptr().wrapping_sub(64));
             }

@@ -4,7 +4,7 @@ use super::Vector;
 use crate::clock::cycles;
 use crate::interpret::{Sink, keep_metadata};
 use crate::parse::{Job, Study};
-use crate::tx::{Exits, Pending, total};
+use crate::tx::{Exits, Pending};
 use crate::validate::{self, Twin};
 use flow::PortNo;
 use packet::VECTOR;
@@ -56,6 +56,7 @@ impl Vector {
     /// Starts a vector with what was carried over and recirculated; returns how many those are.
     pub fn begin(&mut self, exits: &mut Exits) -> usize {
         self.meta.clear();
+        self.terminators.refresh(&self.table.store);
         if self.carry.is_empty() && exits.again.is_empty() {
             return 0;
         }
@@ -76,10 +77,10 @@ impl Vector {
     }
 
     /// Steps 1 and 2: receives up to `limit` packets, for which there is room, from a queue while it
-    /// returns full bursts, and parses each burst while it is near; returns how many.
+    /// returns full bursts, and parses each burst while it is near; returns how many, and their bytes.
     #[inline]
-    pub fn receive(&mut self, rx: &mut dyn RxQueue, port: PortNo, limit: usize) -> usize {
-        let since = self.packets.len();
+    pub fn receive(&mut self, rx: &mut dyn RxQueue, port: PortNo, limit: usize) -> (usize, u64) {
+        let (since, mut bytes) = (self.packets.len(), 0);
         while self.packets.len() < since + limit {
             let start = self.packets.len();
             let want = (since + limit - start).min(packet::BURST);
@@ -88,17 +89,14 @@ impl Vector {
                 break;
             }
             self.in_port.resize(start + n, port);
-            self.parse(start..start + n, since, port);
+            let began = self.parse_time.begin();
+            bytes += self.parse_received(start..start + n, since, port);
+            self.parse_time.end(began, n);
             if n < want || want < packet::BURST {
                 break;
             }
         }
-        self.packets.len() - since
-    }
-
-    /// Bytes of the packets at these places, which were received and parsed.
-    pub fn bytes(&self, range: Range<usize>) -> u64 {
-        total(&self.columns.len[range])
+        (self.packets.len() - since, bytes)
     }
 
     /// Parses packets of one port, which since `since` are all of that port.
@@ -107,7 +105,7 @@ impl Vector {
         if self.studies.len() <= no {
             self.studies.resize_with(no + 1, Study::default);
         }
-        let (start, n) = (self.parse_time.begin(), range.len());
+        let n = range.len();
         let mut job = Job {
             packets: &self.packets,
             range,
@@ -120,7 +118,6 @@ impl Vector {
             failed: &mut self.failed,
         };
         self.claimed += job.run(self.level) as u64;
-        self.parse_time.end(start, n);
         if self.validate {
             let found = validate::compare_parse(&job);
             self.validated(Twin::Parser, n, found);
@@ -130,12 +127,14 @@ impl Vector {
     /// Parses the packets a vector starts with: their metadata stays.
     fn parse_again(&mut self) {
         let (mut start, n) = (0, self.packets.len());
+        let began = self.parse_time.begin();
         while start < n {
             let port = self.in_port[start];
             let run = self.in_port[start..n].iter().take_while(|p| **p == port).count();
             self.parse(start..start + run, start, port);
             start += run;
         }
+        self.parse_time.end(began, n);
         self.restore_metadata();
     }
 
