@@ -209,12 +209,17 @@ next_scatter(struct order_state *o, struct plan *plan, uint32_t n)
 static void
 mix_new(struct order_state *o, struct plan *plan, uint32_t n)
 {
+	uint32_t words[MAX_BURST], next = o->new_next;
+
+	draw(o, words, n);
 	for (uint32_t i = 0; i < n; i++) {
-		if (random_at(o) >> 32 >= o->new_threshold)
-			continue;
-		plan->flow[i] = o->new_next;
-		o->new_next = (o->new_next + 1) % NEVER_SEEN_LIMIT;
+		/* No branch: it would be mispredicted. */
+		uint32_t new = words[i] < o->new_threshold, keep = new - 1;
+
+		plan->flow[i] = (plan->flow[i] & keep) | (next & ~keep);
+		next = (next + new) % NEVER_SEEN_LIMIT;
 	}
+	o->new_next = next;
 }
 
 void
