@@ -23,7 +23,8 @@ pub trait Pipeline: Send + Sync {
 
     /// Decides about these packets alone, at most 32, where that is simple: bit i of the answer says that packet i is
     /// decided about as [`Pipeline::resolve`] would. Their decisions ([`Decision::begin`]) have no effects, and what is
-    /// in `mask` means nothing; nor does what is in the other decisions. Lines 4 and 5 of the keys are used.
+    /// in `mask` means nothing; nor does what is in the other decisions. Lines 4 and 5 of the keys are used: they are empty
+    /// at first, and for later calls as this one left them.
     fn resolve_once(&self, _keys: &mut [Key], _out: &mut [Decision]) -> u32 {
         0
     }

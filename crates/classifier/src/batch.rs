@@ -72,6 +72,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
 
     /// # Safety
     /// As [`Classifier::lookup`].
+    #[inline(never)]
     unsafe fn one_by_one<'a>(&'a self, batch: &mut Batch<'_, 'a, T>) {
         let mut marks = Mask::ZERO;
         // SAFETY: the caller's promise.
@@ -85,6 +86,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
 
     /// # Safety
     /// As [`Classifier::lookup`].
+    #[inline(never)]
     unsafe fn in_grid<'a>(&'a self, batch: &mut Batch<'_, 'a, T>) {
         let Batch { keys, version, best, looked } = batch;
         let mut search = Search { keys, version: *version, best };

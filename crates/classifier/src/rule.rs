@@ -250,6 +250,17 @@ impl<T> Rule<T> {
         words.fold(0, |d, ((i, m), w)| d | (key.words[usize::from(*i)] ^ w) & m) == 0
     }
 
+    /// As [`Rule::matches`]; `words` are those of `map`.
+    #[inline]
+    pub(crate) fn matches_by_words(&self, key: &Key, map: u64, words: &[(u8, u64)]) -> bool {
+        if self.map != map {
+            return self.matches(key);
+        }
+        let (keys, masks) = self.words.split_at(self.words.len() / 2);
+        let all = words.iter().zip(keys.iter().zip(masks));
+        all.fold(0, |d, ((i, _), (k, m))| d | (key.words[usize::from(*i)] & m) ^ k) == 0
+    }
+
     /// As [`Rule::matches`]; marks the bits that decided: all of the mask if it matches, else one in
     /// which the key differs.
     #[inline]

@@ -158,7 +158,8 @@ impl<T: Send + Sync + 'static> Subtable<T> {
             let mut rules = unsafe { chain(slots.find(hash, same)) };
             while let Some(rule) = rules.next().filter(|r| u32::from(r.priority()) >= least) {
                 batch.looked |= rule.looks_at();
-                if rule.visible(batch.version) && rule.matches(key) {
+                if rule.visible(batch.version) && rule.matches_by_words(key, self.map, &self.words)
+                {
                     batch.best[i] = Some(rule);
                     break;
                 }

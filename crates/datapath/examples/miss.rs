@@ -1,7 +1,7 @@
-//! What misses cost with real tables: `cargo run --release -p datapath --example miss -- KIND COUNT FLOWS [NEW [SECONDS]]`.
+//! What misses cost with real tables: `cargo run --release -p datapath --example miss -- KIND COUNT FLOWS [NEW [SECONDS [turns]]]`.
 //!
 //! KIND and COUNT are the lab's rule sets (acl, mixed, exact, ...); FLOWS their flows, in random order; NEW of 1000 packets
-//! are of flows never seen before. One core does worker and control in turn; every second is a line: cycles per packet of
+//! are of flows never seen before, with `turns` in every second second only. One core does worker and control in turn; every second is a line: cycles per packet of
 //! the worker's steps, per miss, and of control, flows and masks cached, and resident memory.
 
 mod memory;
@@ -16,6 +16,7 @@ use ofproto::{BridgeConfig, PortSpec, Switch};
 use openflow::{Action, FlowMod, FlowModCommand, Instruction, Match};
 use packet::{HeapPool, Packet, Pool};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use sync::Domain;
 
 // As in the daemon.
@@ -26,7 +27,7 @@ struct Source {
     ring: Vec<Packet>,
     next: usize,
     flows: u32,
-    new: u32,
+    new: Arc<AtomicU32>,
     fresh: u32,
     state: u64,
     table: Option<FlowTable>,
@@ -40,7 +41,7 @@ impl Source {
     }
 
     fn flow(&mut self) -> Flow {
-        let new = self.random(1000) < self.new;
+        let new = self.random(1000) < self.new.load(Ordering::Relaxed);
         let number = match new {
             true => self.fresh,
             false => self.random(self.flows),
@@ -198,7 +199,10 @@ fn main() {
     let sw = switch(&set.lines, domain.clone());
     let pool: Arc<dyn Pool> = Arc::new(Borrowed(HeapPool::new()));
     let ring = (0..2048).map(|_| packet(&*pool)).collect();
-    let mut source = Source { ring, next: 0, flows, new, fresh: flows, state: 1, table: set.flows };
+    let share = Arc::new(AtomicU32::new(new));
+    let table = set.flows;
+    let mut source =
+        Source { ring, next: 0, flows, new: share.clone(), fresh: flows, state: 1, table };
     let pipeline: Arc<dyn Pipeline> = sw.pipeline();
     let [alone, all, once] = decisions(&*pipeline, &mut source);
     println!(
@@ -211,16 +215,20 @@ fn main() {
     dp.set_pmd_cores(&[0]).expect("a worker");
     dp.add_port(Mem::new(Some(Box::new(source)), 1), RxAffinity::default()).expect("a port");
     dp.add_port(Mem::new(None, 1), RxAffinity::default()).expect("a port");
-    for _ in 0..seconds {
+    let turns = args.get(5).is_some();
+    for n in 0..seconds {
+        if turns {
+            share.store(if n % 2 == 0 { 0 } else { new }, Ordering::Relaxed);
+            run(&mut dp, 300);
+        }
         second(&mut dp);
     }
 }
 
-fn second(dp: &mut Datapath) {
-    dp.stats_clear(None);
-    let end = datapath::now_ms() + 1000;
+/// For so many milliseconds; says what control took.
+fn run(dp: &mut Datapath, ms: u64) -> u64 {
+    let end = datapath::now_ms() + ms;
     let mut control = 0;
-    let cpu = cpu_ns();
     while datapath::now_ms() < end {
         for _ in 0..16 {
             dp.step();
@@ -229,6 +237,13 @@ fn second(dp: &mut Datapath) {
         dp.poll(datapath::now_ms());
         control += cycles() - start;
     }
+    control
+}
+
+fn second(dp: &mut Datapath) {
+    dp.stats_clear(None);
+    let cpu = cpu_ns();
+    let control = run(dp, 1000);
     let cpu = (cpu_ns() - cpu) * (datapath::cycles_per_second() / 1_000_000) / 1000;
     let start = cycles();
     dp.collect(&mut |u| {

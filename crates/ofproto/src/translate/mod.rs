@@ -696,6 +696,10 @@ fn beginning(key: &Key, wc: &mut Mask) -> Key {
 /// Of a packet that comes in; what follows the packet's own lines is so.
 fn empty_registers(key: &mut Key) {
     key.words[PACKET_LINES * 8..].fill(0);
+    no_action_set(key);
+}
+
+fn no_action_set(key: &mut Key) {
     key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
 }
 

@@ -66,14 +66,15 @@ pub(crate) fn resolve(
     finish(&walks, out)
 }
 
-/// As [`resolve`] by a version of the tables, of up to [`ONCE`] packets; says nothing of what was looked at. Uses lines 4 and 5 of the keys.
+/// As [`resolve`] by a version of the tables, of up to [`ONCE`] packets; says nothing of what was looked at. Lines 4 and 5 of the keys
+/// are empty, or as an earlier call left them.
 pub(crate) fn resolve_once(
     world: &World,
     version: u64,
     keys: &mut [Key],
     out: &mut [Decision],
 ) -> u32 {
-    keys.iter_mut().for_each(super::empty_registers);
+    keys.iter_mut().for_each(super::no_action_set);
     let mut walks = start(world, keys);
     while let Some((bridge, table)) = walks.iter().flatten().find_map(Walk::place) {
         together(bridge, table, version, &mut walks, keys, out);
@@ -257,8 +258,8 @@ impl<'a> Walk<'a> {
             return true;
         }
         let plain = p.peer.is_none() && p.spec.tunnel.is_none();
-        if plain {
-            out.ops.extend(p.spec.dp_port.map(Op::Output));
+        if plain && let Some(port) = p.spec.dp_port {
+            out.ops.push(Op::Output(port));
         }
         plain
     }
@@ -345,10 +346,14 @@ mod tests {
 
     /// What is said about those packets alone which are decided about; they are those that are when all is asked.
     fn alone<'k>(lab: &mut Lab, keys: &'k [Key], expected: u32) -> Vec<(&'k Key, Decision)> {
-        let mut used = keys.to_vec();
-        // Whatever is there.
-        used.iter_mut().for_each(|k| k.words[PACKET_LINES * 8..].fill(7));
+        let mut used: Vec<Key> = keys.iter().rev().copied().collect();
         let mut out: Vec<Decision> = keys.iter().map(|_| Decision::default()).collect();
+        out.iter_mut().for_each(Decision::clear);
+        lab.sw.pipeline().resolve_once(&mut used, &mut out);
+        // What that left behind does not matter.
+        for (used, key) in used.iter_mut().zip(keys) {
+            used.words[..PACKET_LINES * 8].copy_from_slice(&key.words[..PACKET_LINES * 8]);
+        }
         out.iter_mut().for_each(Decision::clear);
         let done = lab.sw.pipeline().resolve_once(&mut used, &mut out);
         assert_eq!(done, expected);
