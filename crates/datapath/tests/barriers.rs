@@ -28,7 +28,7 @@ const BATCH: usize = 16;
 const AHEAD: usize = 512;
 
 /// A test that waits longer failed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 const CHANGING: u8 = 0;
 const THERE: u8 = 1;
