@@ -6,12 +6,8 @@
 
 use super::KeyRef;
 
-/// One flow in so many is in the changing sample, and in the one that stays.
-const SAMPLE: u64 = 128;
-const STAYS: u64 = 256;
-
-/// Packets that each of both samples stands for.
-const STANDS_FOR: u64 = SAMPLE * STAYS / (SAMPLE + STAYS);
+/// One flow in so many is in a sample.
+const SAMPLE: u64 = 64;
 
 /// Judgements until other flows are the changing sample.
 const STAY: u32 = 4;
@@ -34,7 +30,7 @@ pub(super) struct Direct {
     pub most: bool,
     /// What makes hashes unknown to others.
     secret: u64,
-    /// Which flows are the changing sample, and judgements so far.
+    /// Which flows are the changing sample (that of 0 stays), and judgements so far.
     sample: u64,
     judged: u32,
     /// Decisions about flows of the sample that stays since the last judgement, and those whose flow deserved a place.
@@ -52,8 +48,8 @@ impl Direct {
         Direct { secret, ..Direct::default() }
     }
 
-    /// A hash of Ethernet and IP addresses and what follows them on line 0, whatever rules say; its low part says in which
-    /// sample a flow is.
+    /// A hash of Ethernet and IP addresses and what follows them on line 0, whatever rules say; its low part says which of
+    /// [`SAMPLE`] a flow is in.
     #[inline]
     fn flow_hash(&self, key: &KeyRef<'_>) -> u64 {
         let both = |w: &[u64]| {
@@ -70,20 +66,17 @@ impl Direct {
     /// Is nothing asked about this packet's flow?
     #[inline]
     pub fn takes(&self, key: &KeyRef<'_>) -> bool {
-        self.on && {
-            let hash = self.flow_hash(key);
-            hash % SAMPLE != self.sample && !hash.is_multiple_of(STAYS)
-        }
+        self.on && ![0, self.sample].contains(&(self.flow_hash(key) % SAMPLE))
     }
 
     /// The hash of this packet's flow, if it is of the sample that stays.
     pub fn stays(&self, key: &KeyRef<'_>) -> Option<u64> {
-        Some(self.flow_hash(key)).filter(|hash| hash.is_multiple_of(STAYS))
+        Some(self.flow_hash(key)).filter(|hash| hash.is_multiple_of(SAMPLE))
     }
 
     /// Packets that one stands for that went the whole way.
     pub fn stands_for(&self) -> u64 {
-        if self.on && self.lost * 2 <= self.went { STANDS_FOR } else { 1 }
+        if self.on && self.lost * 2 <= self.went { SAMPLE / 2 } else { 1 }
     }
 
     /// A packet of the sample that stays went the whole way; does its flow save decisions from now on?
@@ -103,7 +96,7 @@ impl Direct {
     pub fn judge(&mut self, pressed: bool) {
         self.judged = self.judged.wrapping_add(1);
         if self.judged.is_multiple_of(STAY) {
-            self.sample = (self.sample + 1) % SAMPLE;
+            self.sample = self.sample % (SAMPLE - 1) + 1;
         }
         self.wait = if self.lost * 2 > self.went { PATIENCE } else { self.wait.saturating_sub(1) };
         (self.went, self.lost) = (0, 0);
@@ -155,7 +148,7 @@ mod tests {
     fn every_flow_is_in_a_sample_now_and_then_and_some_always_are() {
         let (mut d, ext) = (Direct { on: true, sample: 1, ..Direct::new(5) }, [[0; 8]; 3]);
         let mut times = [0; 1000];
-        for _ in 0..SAMPLE as u32 * STAY {
+        for _ in 0..(SAMPLE - 1) as u32 * STAY {
             for (flow, times) in times.iter_mut().enumerate() {
                 let key = KeyRef { line: &[0, 0, flow as u64, 0, 0, 0, 0, 0], ext: &ext, have: 0 };
                 *times += u32::from(!d.takes(&key));
@@ -166,6 +159,6 @@ mod tests {
         }
         let always = times.iter().filter(|t| **t > STAY).count();
         assert!((1..50).contains(&always), "{always}");
-        assert!(times.iter().all(|t| [STAY, SAMPLE as u32 * STAY].contains(t)));
+        assert!(times.iter().all(|t| [STAY, (SAMPLE - 1) as u32 * STAY].contains(t)));
     }
 }
