@@ -99,6 +99,32 @@ fn flows_that_come_back_late_are_stored() {
     assert!(hits.len() < 12, "{hits:?} of {FLOWS}: {:?}", perf(&b));
 }
 
+/// Ever more flows that come back at once, beside as many packets of others. Those in the sample that stays must not be
+/// cured alone: few of it would be missed at any time.
+#[test]
+fn flows_that_come_back_beside_new_ones_are_stored() {
+    const FLOWS: usize = 2_000;
+    const EACH: usize = 4 * OTHERS as usize;
+    const ROUNDS: usize = 1000;
+    let mut b = switch();
+    let (mut sent, mut next) = (until_direct(&mut b), 0);
+    let hits = (1..=ROUNDS).map(|round| {
+        let before = perf(&b).flow_hits;
+        for _ in 0..EACH / OTHERS as usize {
+            for _ in 0..OTHERS {
+                next = (next + 1) % FLOWS.min(40 * round);
+                b.peers[0].send(&udp(0x0c00_0000 + next as u32, 9, 1, 80, 64));
+            }
+            send_new(&mut b, &mut sent, OTHERS);
+            b.run();
+        }
+        (round, perf(&b).flow_hits - before)
+    });
+    let open = |(round, hits): &(usize, u64)| 40 * round < FLOWS || *hits < EACH as u64 * 9 / 10;
+    let hits: Vec<_> = hits.take_while(open).collect();
+    assert!(hits.len() < ROUNDS, "{:?} of {EACH}: {:?}", hits.last(), perf(&b));
+}
+
 /// What validation told in words.
 fn told(b: &mut Bed) -> Vec<String> {
     let mut told = Vec::new();

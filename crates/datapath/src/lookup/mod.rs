@@ -174,6 +174,9 @@ struct MaskLine {
     ext: bool,
 }
 
+/// Subtables that are not visited in which a flow is looked for all the same, if it is of a sample.
+const HIDDEN: usize = 4;
+
 /// Rules among which the least recently used is evicted, and how many are looked at for them.
 const EVICTION: (u32, u32) = (8, 256);
 
@@ -373,25 +376,41 @@ impl Table {
         }
     }
 
-    /// The rule that is there already, and its program.
-    pub fn known(&mut self, spot: &Spot) -> Option<(u32, u32)> {
+    /// The rule for packets like `key` that is there already, and its program.
+    pub fn known(&mut self, spot: &Spot, key: &Words) -> Option<(u32, u32)> {
         let (line, ext) = lines(&spot.masked);
         let found = self.probe(spot.slot, spot.hash, &KeyRef { line, ext: &ext, have: 7 });
+        let found = found.map(|rule| (spot.slot, rule)).or_else(|| self.hidden(key));
         let port = port_of(spot.masked[4]);
         if self.partition_mut(port).guesses.on {
             self.guesses.put(spot.near, spot.slot);
         }
-        if found.is_some() {
-            self.tally(port.into(), Tally { resolved: 1, ..Tally::default() });
-            let p = self.partition_mut(port);
-            p.hits[spot.slot] += p.direct.stands_for();
-            if spot.stays.is_some() {
-                p.direct.asked(p.cache_on);
-            }
-        } else {
-            self.partition_mut(port).decided();
+        let p = self.partition_mut(port);
+        let Some((slot, rule)) = found else {
+            p.decided();
+            return None;
+        };
+        p.hits[slot] += p.direct.stands_for();
+        if spot.stays.is_some() {
+            p.direct.asked(p.cache_on);
         }
-        found
+        self.tally(port.into(), Tally { resolved: 1, ..Tally::default() });
+        Some(rule)
+    }
+
+    /// A rule for packets like `key` where those of its port are not looked up, and which subtable that is. In direct mode
+    /// only samples come here: by them it shows that a visit would pay, though decisions have other masks by now.
+    fn hidden(&mut self, key: &Words) -> Option<(usize, (u32, u32))> {
+        let port = port_of(key[4]);
+        let p = self.partitions[usize::from(port)].as_ref().filter(|p| p.direct.on)?;
+        let mut slots = [0; HIDDEN];
+        let (_, hidden) = p.order.split_at(p.walk.min(p.order.len()));
+        let n = hidden.len().min(HIDDEN);
+        slots[..n].copy_from_slice(&hidden[..n]);
+        let (line, ext) = lines(key);
+        let key = KeyRef { line, ext: &ext, have: 7 };
+        let mut slots = slots[..n].iter().map(|slot| usize::from(*slot));
+        slots.find_map(|slot| Some((slot, self.among(&[slot], &key)?)))
     }
 
     /// Shall nothing but what to do be asked about this packet, which was not found?
@@ -434,6 +453,10 @@ impl Table {
         if spot.stays.is_some() {
             let hidden = worth == Worth::Hidden && p.hidden_pays();
             p.direct.asked(worth == Worth::Seen || hidden);
+            // While others are not stored it is not either: else it would come back no more, and they would.
+            if p.direct.on {
+                return Worth::New;
+            }
         }
         worth
     }

@@ -178,7 +178,8 @@ impl Vector {
         if spot.as_ref().is_some_and(|s| !self.table.holds(s)) {
             spot = Some(self.table.spot(packet_words(&asked.keys[n]), packet_words(&d.mask)));
         }
-        if let Some((rule, program)) = spot.as_ref().and_then(|s| self.table.known(s)) {
+        let key = packet_words(&asked.keys[n]);
+        if let Some((rule, program)) = spot.as_ref().and_then(|s| self.table.known(s, key)) {
             (self.keys.rule[i], self.keys.program[i]) = (rule, program);
             self.table.remember(&self.keys.get(i), rule);
             return None;
