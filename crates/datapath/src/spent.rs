@@ -1,4 +1,4 @@
-//! What an iteration spends on its steps. Looking at the clock costs as much as a packet's step, so short iterations are
+//! What an iteration spends on its stages. Looking at the clock costs as much as a packet does, so short iterations are
 //! measured now and then, and the others taken to divide as the last of those did.
 
 /// Iterations with so many packets are always measured.
@@ -10,7 +10,9 @@ const MEASURED: u32 = 16;
 #[derive(Default)]
 pub(crate) struct Spent {
     short: u32,
-    /// Of the last short iteration that was measured: what the first two of three steps took of it, 65,536ths.
+    /// The iteration under way is a short one that is measured.
+    sample: bool,
+    /// Of the last one of those: what the first two of three stages took of it, 65,536ths.
     parts: [u64; 2],
 }
 
@@ -18,24 +20,23 @@ impl Spent {
     /// Is the clock looked at during an iteration with `n` packets?
     #[inline]
     pub fn measures(&mut self, n: usize) -> bool {
-        if n >= LONG {
-            return true;
-        }
-        self.short = self.short.wrapping_add(1);
-        self.short % MEASURED == 1
+        let short = n < LONG;
+        self.short = self.short.wrapping_add(short.into());
+        self.sample = short && self.short % MEASURED == 1;
+        self.sample || !short
     }
 
-    /// Cycles of the three steps of an iteration that was measured in between, or not.
+    /// Cycles of the three stages of an iteration that was measured in between, or not.
     #[inline]
     pub fn divide(&mut self, began: u64, between: Option<(u64, u64)>, ended: u64) -> [u64; 3] {
         let all = ended - began;
         let [first, second] = match between {
             Some((t1, t2)) => {
-                let steps = [t1 - began, t2 - t1];
-                if self.short % MEASURED == 1 {
-                    self.parts = steps.map(|c| (c << 16) / all.max(1));
+                let stages = [t1 - began, t2 - t1];
+                if self.sample {
+                    self.parts = stages.map(|c| (c << 16) / all.max(1));
                 }
-                steps
+                stages
             }
             None => self.parts.map(|part| (all * part) >> 16),
         };
@@ -53,8 +54,9 @@ mod tests {
         assert!(spent.measures(1));
         assert_eq!(spent.divide(1000, Some((1100, 1300)), 1400), [100, 200, 100]);
         for _ in 1..MEASURED {
-            assert!(!spent.measures(LONG - 1) && spent.measures(LONG));
+            assert!(spent.measures(LONG));
             assert_eq!(spent.divide(0, Some((10, 20)), 1000), [10, 10, 980]);
+            assert!(!spent.measures(LONG - 1));
             assert_eq!(spent.divide(0, None, 800), [200, 400, 200]);
         }
         assert!(spent.measures(1), "again");

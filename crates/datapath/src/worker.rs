@@ -140,8 +140,8 @@ impl Worker {
             self.exits.flush_due(n, t2.unwrap_or(t0));
             self.notify();
             self.ended = cycles();
-            let steps = self.spent.divide(t0, t1.zip(t2), self.ended);
-            self.account(n, self.ended - t0, steps);
+            let stages = self.spent.divide(t0, t1.zip(t2), self.ended);
+            self.account(n, self.ended - t0, stages);
         } else {
             self.ended = cycles();
             self.exits.flush_due(0, self.ended);

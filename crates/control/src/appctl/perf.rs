@@ -364,7 +364,7 @@ fn passes(out: &mut String, p: &Perf, hz: f64) {
     let _ = writeln!(out, "  - {:<18}{:12}  ({:5.1} %)", "Lost upcalls:", 0, 0.0);
 }
 
-/// Cycles of the five steps, deciding misses as a part of lookup; ovs-vswitchd has no such lines.
+/// Cycles of each stage, deciding misses as a part of lookup; ovs-vswitchd has no such lines.
 fn stages(out: &mut String, p: &Perf) {
     if p.validated() > 0 {
         let _ = writeln!(
