@@ -1,4 +1,5 @@
-//! Publication of tables from control to packet threads, and the bounded queues back.
+//! Publication of tables from control to packet threads, the bounded queues back, and values that
+//! one thread at a time uses.
 //!
 //! *Place*: ground row. *Knows*: memory ordering and threads. *Does not know*: packets, flows, ports.
 //!
@@ -8,8 +9,11 @@
 //!   passed a quiescent point (QSBR). The quiescent point of a PMD thread is the end of its loop.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod atomics;
+mod place;
 mod qsbr;
 mod spsc;
 
+pub use place::{Held, Place};
 pub use qsbr::{Domain, Grace, Published, Reader};
 pub use spsc::{Consumer, Producer, ring};

@@ -157,8 +157,21 @@ impl<T: Send + Sync + 'static> Published<T> {
     /// Replaces the value; the old one is retired.
     pub fn publish(&self, value: T) {
         let old = self.now.swap(Box::into_raw(Box::new(value)), Ordering::AcqRel);
-        // SAFETY: `old` came from Box::into_raw and is unreachable for new readers.
-        self.domain.retire(unsafe { Box::from_raw(old) });
+        self.domain.retire(Retired(old));
+    }
+}
+
+/// A value that was replaced. It stays a pointer until it is dropped: a box would say that nobody else has it, while
+/// readers still do.
+struct Retired<T>(*mut T);
+
+// SAFETY: it has the value, as a box would.
+unsafe impl<T: Send> Send for Retired<T> {}
+
+impl<T> Drop for Retired<T> {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from Box::into_raw, and no reader can hold it any more when `Domain::reclaim` drops it.
+        drop(unsafe { Box::from_raw(self.0) });
     }
 }
 
