@@ -5,7 +5,7 @@ use flow::{Key, Mask};
 
 use crate::Classifier;
 use crate::chain::Handle;
-use crate::grid;
+use crate::prefix_trie;
 use crate::rule::{Rule, significant};
 use crate::search::Search;
 
@@ -13,7 +13,7 @@ use crate::search::Search;
 pub const BATCH: usize = 16;
 
 /// Places to look at, up to which each is looked at for all keys, without asking filters and tries beforehand.
-const FEW: usize = 8;
+const UNFILTERED_SUBTABLES_MAX: usize = 8;
 
 /// What is known of the keys of a batch so far.
 pub(crate) struct Batch<'k, 'a, T> {
@@ -47,7 +47,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         // SAFETY: the caller's promise.
         let list = unsafe { self.list.read() };
         let mut batch = Batch { keys, version, best: [None; BATCH], looked: 0 };
-        if list.len() > FEW {
+        if list.len() > UNFILTERED_SUBTABLES_MAX {
             // SAFETY: as above.
             unsafe { self.one_by_one(&mut batch) };
         } else {
@@ -60,7 +60,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
                     // SAFETY: as above.
                     Some(subtable) => unsafe { subtable.lookup_all(&mut batch) },
                     // SAFETY: as above.
-                    None => unsafe { self.in_grid(&mut batch) },
+                    None => unsafe { self.in_prefix_trie(&mut batch) },
                 }
             }
         }
@@ -87,11 +87,11 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     /// # Safety
     /// As [`Classifier::lookup`].
     #[inline(never)]
-    unsafe fn in_grid<'a>(&'a self, batch: &mut Batch<'_, 'a, T>) {
+    unsafe fn in_prefix_trie<'a>(&'a self, batch: &mut Batch<'_, 'a, T>) {
         let Batch { keys, version, best, looked } = batch;
         let mut search = Search { keys, version: *version, best };
         // SAFETY: the caller's promise.
-        unsafe { self.grid.lookup_all::<BATCH>(&mut search) };
-        *looked |= grid::LOOKED;
+        unsafe { self.prefix_trie.lookup_all::<BATCH>(&mut search) };
+        *looked |= prefix_trie::LOOKED_WORDS;
     }
 }

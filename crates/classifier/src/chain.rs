@@ -123,7 +123,7 @@ pub(crate) unsafe fn unlink<T>(
 /// Gives up a whole chain.
 ///
 /// # Safety
-/// `head` is null or a linked rule; nobody reads or writes the chain any more.
+/// `head` is null or a linked rule; no thread reads or writes the chain any more.
 pub(crate) unsafe fn give_up<T>(head: *mut Rule<T>) {
     let mut rule = head;
     while !rule.is_null() {

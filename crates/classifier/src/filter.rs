@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Low bits of a cell: how many rules have the prefix. The upper 48 bits are of its hash, with the
 /// top bit set so that no cell in use is zero.
-const COUNT: u64 = 0xffff;
-const USED: u64 = 1 << 63;
-const MIN: usize = 4;
+const COUNT_MASK: u64 = 0xffff;
+const CELL_USED_BIT: u64 = 1 << 63;
+const CELLS_MIN: usize = 4;
 
 /// Open addressing over cells of 47 bits of hash and a 16-bit count. A count that reached its
 /// limit stays there. One writer; readers need no lock. Two prefixes look the same with a
@@ -20,7 +20,7 @@ pub(crate) struct Filter {
 impl Filter {
     /// An empty set with room for a quarter of `size` prefixes.
     pub fn new(size: usize) -> Filter {
-        let size = size.next_power_of_two().max(MIN);
+        let size = size.next_power_of_two().max(CELLS_MIN);
         Filter { cells: (0..size).map(|_| AtomicU64::new(0)).collect(), dirty: AtomicUsize::new(0) }
     }
 
@@ -37,13 +37,13 @@ impl Filter {
     /// The cell of the prefix, or else the empty one that ends its probe run, and its content.
     #[inline]
     fn probe(&self, hash: u64) -> (usize, u64) {
-        let hash = hash | USED;
+        let hash = hash | CELL_USED_BIT;
         let mask = self.cells.len() - 1;
         // From the bits that a cell keeps, so that growing needs no rule.
         let mut i = (hash >> 16) as usize & mask;
         loop {
             let cell = self.cells[i].load(Ordering::Acquire);
-            if cell == 0 || (cell ^ hash) & !COUNT == 0 {
+            if cell == 0 || (cell ^ hash) & !COUNT_MASK == 0 {
                 return (i, cell);
             }
             i = (i + 1) & mask;
@@ -53,7 +53,7 @@ impl Filter {
     /// False: surely no rule has this prefix.
     #[inline]
     pub fn may_contain(&self, hash: u64) -> bool {
-        self.probe(hash).1 & COUNT != 0
+        self.probe(hash).1 & COUNT_MASK != 0
     }
 
     /// Counts one more rule; there must be room.
@@ -62,12 +62,15 @@ impl Filter {
         if cell == 0 {
             self.dirty.fetch_add(1, Ordering::Relaxed);
         }
-        if cell & COUNT != COUNT {
-            self.cells[i].store(((hash | USED) & !COUNT | cell & COUNT) + 1, Ordering::Release);
+        if cell & COUNT_MASK != COUNT_MASK {
+            self.cells[i].store(
+                ((hash | CELL_USED_BIT) & !COUNT_MASK | cell & COUNT_MASK) + 1,
+                Ordering::Release,
+            );
         }
     }
 
-    /// As [`Filter::add`] on a set that nobody reads yet: makes room.
+    /// As [`Filter::add`] on a set that no thread reads yet: makes room.
     pub fn add_or_grow(&mut self, hash: u64) {
         if !self.has_room() {
             let new = Filter::new(self.cells.len() * 4);
@@ -89,7 +92,7 @@ impl Filter {
     /// Counts one rule less.
     pub fn sub(&self, hash: u64) {
         let (i, cell) = self.probe(hash);
-        if cell & COUNT != COUNT && cell & COUNT != 0 {
+        if cell & COUNT_MASK != COUNT_MASK && cell & COUNT_MASK != 0 {
             self.cells[i].store(cell - 1, Ordering::Release);
         }
     }

@@ -6,14 +6,14 @@
 //!
 //! The scheme is tuple space search. Rules with the same mask form a *subtable*, a hash table of
 //! masked keys; with many masks, rules of several share one with a coarser mask (`merge`). Rules about
-//! nothing but IPv4 prefixes, protocol and ports stand in tries of prefixes instead (`grid`, `node`, `search`). A lookup
-//! tries the subtables and the grid by falling maximum priority and stops when no later one can win. One
+//! nothing but IPv4 prefixes, protocol and ports stand in tries of prefixes instead (`prefix_trie`, `node`, `search`). A lookup
+//! tries the subtables and the prefix trie by falling maximum priority and stops when no later one can win. One
 //! writer (serialised by a lock that readers never see) changes the tables in place; readers follow
 //! pointers only, under the quiescent-state rules of [`sync::Domain`].
 //!
 //! # Versions
 //! A reader looks up *at a version*: it sees the rules with `add <= version < remove`. A change of
-//! many rules is made one by one under a version that nobody reads yet and becomes visible when
+//! many rules is made one by one under a version that no thread reads yet and becomes visible when
 //! the caller publishes that version. A rule that was replaced must stay linked until no reader
 //! uses an older version: set its remove version, publish, wait for a grace period, then
 //! [`Classifier::remove`].
@@ -36,11 +36,11 @@
 mod batch;
 mod chain;
 mod filter;
-mod grid;
 mod hash;
 mod linear;
 mod merge;
 mod node;
+mod prefix_trie;
 mod prefixes;
 mod priorities;
 mod rule;
@@ -60,25 +60,25 @@ use sync::{Domain, Published};
 
 pub use batch::BATCH;
 use chain::Handle;
-use grid::Grid;
 pub use linear::Linear;
+use prefix_trie::PrefixTrie;
 use prefixes::{Prefixes, Tries};
 use priorities::Priorities;
 use rule::Shape;
 pub use rule::{NEVER, Rule};
 use subtable::{Owned, Subtable, Wanted};
 
-/// A subtable, or the grid, as readers find it.
+/// A subtable, or the prefix trie, as readers find it.
 struct Entry<T: Send + Sync + 'static> {
     /// At least the highest priority there.
     max_priority: u16,
-    /// None: the grid.
+    /// None: the prefix trie.
     subtable: Option<Arc<Subtable<T>>>,
 }
 
 struct Writer<T: Send + Sync + 'static> {
     by_mask: HashMap<Shape, Owned<T>>,
-    /// Of the grid.
+    /// Of the prefix trie.
     priorities: Priorities,
     serial: u64,
     /// Rules that live in a subtable of another mask than their own.
@@ -87,28 +87,28 @@ struct Writer<T: Send + Sync + 'static> {
 
 impl<T: Send + Sync + 'static> Writer<T> {
     /// The mask of the subtable that a new rule goes to.
-    fn home(&self, rule: &Rule<T>) -> Shape {
+    fn subtable_for(&self, rule: &Rule<T>) -> Shape {
         let own = rule.shape();
-        if self.by_mask.contains_key(&own) || self.by_mask.len() < merge::FEW {
+        if self.by_mask.contains_key(&own) || self.by_mask.len() < merge::UNMERGED_SUBTABLES_MAX {
             return own;
         }
         let key = rule.key();
-        let roomy = |s: &Shape| self.by_mask.get(s).is_none_or(|o| !o.crowded(&key));
-        merge::ladder(&rule.mask()).iter().map(Shape::of).find(roomy).unwrap_or(own)
+        let has_room = |s: &Shape| self.by_mask.get(s).is_none_or(|o| !o.is_full(&key));
+        merge::coarser_masks(&rule.mask()).iter().map(Shape::of).find(has_room).unwrap_or(own)
     }
 
     /// Masks of the subtables that a rule of this mask may be in.
-    fn homes(&self, own: Shape, mask: &Mask) -> Vec<Shape> {
+    fn subtables_for(&self, own: Shape, mask: &Mask) -> Vec<Shape> {
         let mut all = vec![own];
         if self.merged > 0 {
-            all.extend(merge::ladder(mask).iter().map(Shape::of));
+            all.extend(merge::coarser_masks(mask).iter().map(Shape::of));
         }
         all
     }
 }
 
 /// Of how many subtables, the most important ones, the memory is asked for ahead of lookups.
-const PREPARED: usize = 4;
+const PREPARED_SUBTABLES: usize = 4;
 
 /// A table of prioritised rules; see the crate's documentation.
 ///
@@ -119,7 +119,7 @@ const PREPARED: usize = 4;
 /// threads; `lookup` takes no lock and never waits.
 pub struct Classifier<T: Send + Sync + 'static> {
     list: Published<Box<[Entry<T>]>>,
-    grid: Grid<T>,
+    prefix_trie: PrefixTrie<T>,
     tries: Tries,
     writer: Mutex<Writer<T>>,
     rules: AtomicUsize,
@@ -131,7 +131,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     pub fn new(domain: Domain) -> Self {
         Classifier {
             list: Published::new(domain.clone(), Box::default()),
-            grid: Grid::default(),
+            prefix_trie: PrefixTrie::default(),
             tries: Tries::new(&domain),
             writer: Mutex::new(Writer {
                 by_mask: HashMap::new(),
@@ -154,7 +154,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         self.len() == 0
     }
 
-    /// Places that a lookup may have to look at: subtables, and the grid.
+    /// Places that a lookup may have to look at: subtables, and the prefix trie.
     pub fn subtables(&self) -> usize {
         let writer = self.lock();
         writer.by_mask.len() + usize::from(writer.priorities.max().is_some())
@@ -167,8 +167,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         let mut sum: usize = writer.by_mask.values().map(each).sum();
         // SAFETY: the lock keeps every change away.
         unsafe {
-            self.grid.each(&mut |r| sum += r.bytes() + 16);
-            sum + self.grid.bytes()
+            self.prefix_trie.each(&mut |r| sum += r.bytes() + 16);
+            sum + self.prefix_trie.bytes()
         }
     }
 
@@ -182,17 +182,17 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         let mut writer = self.lock();
         self.rules.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the lock makes this the only writer.
-        let free = |p: &grid::Place| !unsafe { self.grid.crowded(*p) };
-        if let Some(place) = grid::place(&rule.key(), &rule.mask()).filter(free) {
+        let free = |p: &prefix_trie::Place| !unsafe { self.prefix_trie.is_full(*p) };
+        if let Some(place) = prefix_trie::place(&rule.key(), &rule.mask()).filter(free) {
             let before = writer.priorities.max();
             writer.priorities.add(rule.priority());
             if writer.priorities.max() != before {
                 self.publish_list(&writer);
             }
             // SAFETY: as above.
-            return unsafe { self.grid.link(rule, place, &self.domain) };
+            return unsafe { self.prefix_trie.link(rule, place, &self.domain) };
         }
-        let shape = writer.home(&rule);
+        let shape = writer.subtable_for(&rule);
         writer.merged += usize::from(shape != rule.shape());
         writer.serial += 1;
         let serial = writer.serial;
@@ -230,9 +230,9 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     #[must_use = "readers may still use the rule"]
     pub fn unlink(&self, rule: &Arc<Rule<T>>) -> Option<Arc<Rule<T>>> {
         let mut writer = self.lock();
-        if let Some(place) = grid::place(&rule.key(), &rule.mask())
+        if let Some(place) = prefix_trie::place(&rule.key(), &rule.mask())
             // SAFETY: the lock makes this the only writer.
-            && let Some(handle) = unsafe { self.grid.unlink(rule, place, &self.domain) }
+            && let Some(handle) = unsafe { self.prefix_trie.unlink(rule, place, &self.domain) }
         {
             let before = writer.priorities.max();
             writer.priorities.sub(rule.priority());
@@ -243,9 +243,9 @@ impl<T: Send + Sync + 'static> Classifier<T> {
             return Some(handle);
         }
         let (own, key) = (rule.shape(), rule.key());
-        let homes = writer.homes(own.clone(), &rule.mask());
+        let subtables_for = writer.subtables_for(own.clone(), &rule.mask());
         let linked = |s: &&Shape| writer.by_mask.get(*s).is_some_and(|o| o.holds(rule, &key));
-        let shape = homes.iter().find(linked)?;
+        let shape = subtables_for.iter().find(linked)?;
         let owned = writer.by_mask.get_mut(shape)?;
         let before = owned.max_priority();
         let handle = owned.unlink(rule)?;
@@ -274,15 +274,15 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     ) -> Option<Arc<Rule<T>>> {
         let writer = self.lock();
         let own = Shape::of(mask);
-        let homes = writer.homes(own.clone(), mask);
+        let subtables_for = writer.subtables_for(own.clone(), mask);
         let is = |r: &Handle<'_, T>| {
             r.priority() == priority && r.visible(version) && r.has_match(key, &own)
         };
-        let place = grid::place(key, mask);
+        let place = prefix_trie::place(key, mask);
         // SAFETY: the lock keeps every change away.
-        let mut found = place.and_then(|p| unsafe { self.grid.same(p) }.find(is));
+        let mut found = place.and_then(|p| unsafe { self.prefix_trie.same(p) }.find(is));
         if found.is_none() {
-            found = homes.iter().find_map(|s| writer.by_mask.get(s)?.same(key).find(is));
+            found = subtables_for.iter().find_map(|s| writer.by_mask.get(s)?.same(key).find(is));
         }
         found.map(Handle::share)
     }
@@ -293,7 +293,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         let mut out = Vec::new();
         writer.by_mask.values().for_each(|owned| out.extend(owned.all().map(Handle::share)));
         // SAFETY: the lock keeps every change away.
-        unsafe { self.grid.each(&mut |r| out.push(r.share())) };
+        unsafe { self.prefix_trie.each(&mut |r| out.push(r.share())) };
         out.into_iter()
     }
 
@@ -321,7 +321,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         let writer = self.lock();
         // SAFETY: the lock keeps every change away.
         unsafe {
-            self.grid.around(key, mask, &mut |r| {
+            self.prefix_trie.around(key, mask, &mut |r| {
                 if r.within(key, mask) {
                     pick(r);
                 }
@@ -356,7 +356,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         };
         if writer.priorities.has(priority) {
             // SAFETY: the lock keeps every change away.
-            unsafe { self.grid.around(key, mask, &mut pick) };
+            unsafe { self.prefix_trie.around(key, mask, &mut pick) };
         }
         for owned in writer.by_mask.values().filter(|o| o.priorities.has(priority)) {
             match owned.shared.mask.subset_of(mask) {
@@ -372,7 +372,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     ///
     /// # Safety
     /// The caller is a registered online [`sync::Reader`] of the table's domain and uses the
-    /// reference only until its next quiescent point; or nobody changes the table meanwhile.
+    /// reference only until its next quiescent point; or no thread changes the table meanwhile.
     /// Control threads use [`Classifier::find`] instead.
     #[inline]
     pub unsafe fn lookup(&self, key: &Key, version: u64, wildcards: &mut Mask) -> Option<&Rule<T>> {
@@ -387,12 +387,12 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     pub unsafe fn prepare(&self, keys: &[&Key]) {
         // SAFETY: the caller's promise.
         let list = unsafe { self.list.read() };
-        for entry in list.iter().take(PREPARED) {
+        for entry in list.iter().take(PREPARED_SUBTABLES) {
             match &entry.subtable {
                 // SAFETY: as above.
                 Some(subtable) => unsafe { subtable.prepare(keys) },
                 // SAFETY: as above.
-                None => unsafe { self.grid.prepare(keys) },
+                None => unsafe { self.prefix_trie.prepare(keys) },
             }
         }
     }
@@ -422,7 +422,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
             let found = unsafe {
                 match &entry.subtable {
                     Some(subtable) => subtable.lookup(&want, &mut prefixes, wildcards),
-                    None => self.grid.lookup(&want, wildcards),
+                    None => self.prefix_trie.lookup(&want, wildcards),
                 }
             };
             best = found.or(best);

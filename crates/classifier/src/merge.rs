@@ -8,9 +8,9 @@
 use flow::{Mask, at};
 
 /// Up to this many subtables every mask has its own.
-pub(crate) const FEW: usize = 8;
+pub(crate) const UNMERGED_SUBTABLES_MAX: usize = 8;
 /// Rules in a chain, from which on it takes no rule of another mask.
-pub(crate) const CROWD: usize = 24;
+pub(crate) const MERGED_CHAIN_RULES_MAX: usize = 24;
 
 /// Prefix lengths that a coarse mask keeps of IPv4 addresses, by level.
 const V4: [&[u32]; 3] = [&[24, 16, 8], &[32, 24, 16, 8], &[32, 28, 24, 20, 16, 12, 8, 4]];
@@ -18,7 +18,7 @@ const V4: [&[u32]; 3] = [&[24, 16, 8], &[32, 24, 16, 8], &[32, 28, 24, 20, 16, 1
 const V6: [&[u32]; 3] = [&[64, 48, 32, 16], &[128, 64, 48, 32, 16], &[128, 96, 64, 56, 48, 32, 16]];
 
 /// Masks for a rule of this mask, coarsest first.
-pub(crate) fn ladder(mask: &Mask) -> [Mask; 3] {
+pub(crate) fn coarser_masks(mask: &Mask) -> [Mask; 3] {
     [0, 1, 2].map(|level| coarse(mask, level))
 }
 
@@ -58,7 +58,7 @@ mod tests {
     use flow::Field;
 
     #[test]
-    fn a_ladder_gets_finer_and_never_exceeds_the_mask() {
+    fn coarser_masks_get_finer_and_never_exceed_the_mask() {
         for (src, dst, port) in [(32, 32, 16), (31, 7, 9), (0, 24, 0), (13, 29, 16)] {
             let mut mask = Mask::ZERO;
             mask.set_u32(at::IP_SRC, u32::MAX.checked_shl(32 - src).unwrap_or(0));
@@ -66,7 +66,7 @@ mod tests {
             mask.set_u16(at::TP_DST, u16::MAX.checked_shl(16 - port).unwrap_or(0));
             Field::Ipv6Dst.unwildcard(&mut mask);
             Field::IpProto.unwildcard(&mut mask);
-            let steps = ladder(&mask);
+            let steps = coarser_masks(&mask);
             assert!(steps[0].subset_of(&steps[1]));
             assert!(steps[1].subset_of(&steps[2]));
             assert!(steps[2].subset_of(&mask));

@@ -1,4 +1,4 @@
-//! Nodes of a grid: rules of a prefix, side by side in blocks, and nodes for the next byte of the address.
+//! Nodes of a prefix trie: rules of a prefix, side by side in blocks, and nodes for the next byte of the address.
 
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use flow::{Key, Mask, at};
 use sync::Domain;
 
 use crate::chain::Handle;
-use crate::grid::Place;
+use crate::prefix_trie::Place;
 use crate::prefixes::WORD;
 use crate::rule::Rule;
 use crate::slots::prefetch_line;
@@ -25,7 +25,7 @@ pub(crate) const DEPTHS: u8 = 4;
 const PRIORITY_SHIFT: u32 = 48;
 const ADDRESS: usize = (1 << PRIORITY_SHIFT) - 2;
 /// In a rule's word: the rule looks at more than its record has.
-const MORE: usize = 1;
+const MORE_BLOCKS_BIT: usize = 1;
 
 /// Both IPv4 addresses of a key: source above destination.
 #[inline]
@@ -56,7 +56,8 @@ impl<T> Record<T> {
         let (key, mask) = (rule.key(), rule.mask());
         let known = |i: usize| [at::ETH_TYPE / 8, WORD, L4].contains(&i);
         let more = (0..flow::WORDS).any(|i| mask.words[i] != 0 && !known(i));
-        let tag = (usize::from(rule.priority()) << PRIORITY_SHIFT) | (usize::from(more) * MORE);
+        let tag = (usize::from(rule.priority()) << PRIORITY_SHIFT)
+            | (usize::from(more) * MORE_BLOCKS_BIT);
         Record {
             addresses: addresses(&key) & addresses(&mask),
             address_mask: addresses(&mask),
@@ -101,7 +102,7 @@ impl<T> Word<T> {
     /// Does the rule look at more than its record has?
     #[inline]
     pub fn more(self) -> bool {
-        self.0.addr() & MORE != 0
+        self.0.addr() & MORE_BLOCKS_BIT != 0
     }
 
     /// Where the rule is.
@@ -253,7 +254,7 @@ pub(crate) struct Node<T> {
     body: AtomicPtr<Block<T>>,
     children: AtomicPtr<Children<T>>,
     /// Of destinations only: its rules by source, from a root on, when they are many.
-    across: AtomicPtr<Node<T>>,
+    source_trie: AtomicPtr<Node<T>>,
     /// At least the highest priority of the rules here.
     max: AtomicU16,
     /// And of those below and across.
@@ -275,7 +276,7 @@ impl<T: 'static> Node<T> {
             bitmap: Default::default(),
             body: AtomicPtr::new(null_mut()),
             children: AtomicPtr::new(null_mut()),
-            across: AtomicPtr::new(null_mut()),
+            source_trie: AtomicPtr::new(null_mut()),
             max: AtomicU16::new(0),
             reach: AtomicU16::new(0),
             live: AtomicU8::new(0),
@@ -354,13 +355,13 @@ impl<T: 'static> Node<T> {
 
     /// The root of its rules by source.
     #[inline]
-    pub unsafe fn across<'a>(&self) -> Option<&'a Node<T>> {
+    pub unsafe fn source_trie<'a>(&self) -> Option<&'a Node<T>> {
         // SAFETY: the caller's promise.
-        unsafe { self.across.load(Ordering::Acquire).as_ref() }
+        unsafe { self.source_trie.load(Ordering::Acquire).as_ref() }
     }
 
     /// Bits of a byte that tell it from the bytes of all other children.
-    pub fn told_apart(&self, byte: usize) -> u8 {
+    pub fn bits_apart(&self, byte: usize) -> u8 {
         let bitmap = self.bitmap.each_ref().map(|w| w.load(Ordering::Acquire));
         let bitmap: [u64; 4] = std::array::from_fn(|w| match w == byte / 64 {
             true => bitmap[w] & !(1 << (byte % 64)),
@@ -488,7 +489,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         // SAFETY: the caller's promise.
         unsafe { root.publish(records, domain) };
         root.announce(root.max());
-        self.across.store(Box::into_raw(Box::new(root)), Ordering::Release);
+        self.source_trie.store(Box::into_raw(Box::new(root)), Ordering::Release);
     }
 
     /// Did [`Node::deepen`] happen?
@@ -515,7 +516,7 @@ impl<T: Send + Sync + 'static> Node<T> {
     /// After a rule of this priority went: what it reaches now. False: there is nothing left.
     pub unsafe fn settle(&self, priority: u16) -> bool {
         // SAFETY: the caller's promise.
-        let rest = || unsafe { self.below().map(|(_, c)| c).chain(self.across()) };
+        let rest = || unsafe { self.below().map(|(_, c)| c).chain(self.source_trie()) };
         if self.live() == 0 && rest().next().is_none() {
             return false;
         }
@@ -534,7 +535,7 @@ impl<T: Send + Sync + 'static> Node<T> {
                 Some(slot) => slot,
                 None => return,
             },
-            false => &self.across,
+            false => &self.source_trie,
         };
         if gone.along == self.along {
             self.bitmap[byte / 64].fetch_and(!(1 << (byte % 64)), Ordering::Release);
@@ -550,7 +551,7 @@ impl<T: Send + Sync + 'static> Node<T> {
 /// The blocks of a body.
 ///
 /// # Safety
-/// Nobody else makes a box of them.
+/// No other function makes a box of them.
 unsafe fn owned<T>(word: *mut Block<T>) -> Option<Box<[Block<T>]>> {
     let first = word.map_addr(|a| a & ((1 << BLOCKS_SHIFT) - 1));
     let n = word.addr() >> BLOCKS_SHIFT;
@@ -561,12 +562,12 @@ unsafe fn owned<T>(word: *mut Block<T>) -> Option<Box<[Block<T>]>> {
 /// Gives up the table's handles on the rules of a node and of all further on.
 ///
 /// # Safety
-/// Nobody reads or writes the nodes any more, but to drop them.
+/// No thread reads or writes the nodes any more, but to drop them.
 pub(crate) unsafe fn give_up<T: 'static>(node: &Node<T>) {
     // SAFETY: the caller's promise; a linked rule holds one strong count.
     unsafe {
         node.records().for_each(|r| drop(Arc::from_raw(r.rule.pointer())));
-        node.below().map(|(_, c)| c).chain(node.across()).for_each(|n| give_up(n));
+        node.below().map(|(_, c)| c).chain(node.source_trie()).for_each(|n| give_up(n));
     }
 }
 
@@ -575,9 +576,9 @@ impl<T> Drop for Node<T> {
         // SAFETY: exclusive access; all were made by Box::into_raw and are linked once.
         unsafe {
             drop(owned(*self.body.get_mut()));
-            let across = *self.across.get_mut();
-            if !across.is_null() {
-                drop(Box::from_raw(across));
+            let source_trie = *self.source_trie.get_mut();
+            if !source_trie.is_null() {
+                drop(Box::from_raw(source_trie));
             }
             let children = *self.children.get_mut();
             if !children.is_null() {
@@ -600,12 +601,12 @@ mod tests {
         unsafe {
             node.deepen(&[], &domain);
             for (byte, bits) in [(0x00, 0), (0x0f, 5), (0x80, 1), (0x81, 8), (0x10, 4)] {
-                assert_eq!(node.told_apart(byte), bits, "{byte}");
+                assert_eq!(node.bits_apart(byte), bits, "{byte}");
                 node.make(byte);
             }
         }
         let asked = [(0x80, 8), (0x00, 5), (0x40, 2), (0x30, 3), (0xff, 2), (0x82, 7), (0x0e, 8)];
-        let bits = asked.map(|(byte, _)| (byte, node.told_apart(byte)));
+        let bits = asked.map(|(byte, _)| (byte, node.bits_apart(byte)));
         assert_eq!(bits, asked);
     }
 }

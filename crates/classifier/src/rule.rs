@@ -34,12 +34,12 @@ pub(crate) fn one_bit(i: usize, of: u64) -> u64 {
 }
 
 /// Most rules look at no more words than this.
-const FEW: usize = 3;
+const INLINE_WORDS_MAX: usize = 3;
 
 /// Key words, then as many mask words. Few are kept in place: a reader follows no pointer to them.
 #[derive(Clone)]
 enum Words {
-    Few(u8, [u64; 2 * FEW]),
+    Few(u8, [u64; 2 * INLINE_WORDS_MAX]),
     Many(Box<[u64]>),
 }
 
@@ -58,7 +58,7 @@ impl std::ops::Deref for Words {
     #[inline]
     fn deref(&self) -> &[u64] {
         match self {
-            Words::Few(n, words) => &words[..2 * FEW.min(usize::from(*n))],
+            Words::Few(n, words) => &words[..2 * INLINE_WORDS_MAX.min(usize::from(*n))],
             Words::Many(words) => words,
         }
     }
@@ -69,10 +69,10 @@ fn words(key: &Key, mask: &Mask, map: u64) -> Words {
     let keys = bits(map).map(|i| key.words[i] & mask.words[i]);
     let all = keys.chain(bits(map).map(|i| mask.words[i]));
     let n = map.count_ones() as usize;
-    if n > FEW {
+    if n > INLINE_WORDS_MAX {
         return Words::Many(all.collect());
     }
-    let mut few = [0; 2 * FEW];
+    let mut few = [0; 2 * INLINE_WORDS_MAX];
     few.iter_mut().zip(all).for_each(|(to, word)| *to = word);
     Words::Few(n as u8, few)
 }

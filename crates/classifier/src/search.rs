@@ -1,55 +1,56 @@
-//! Lookups in a grid: of several keys side by side, each step asking the memory for what the next one of all of them reads.
+//! Lookups in a prefix trie: of several keys side by side, each step asking the memory for what the next one of all of them reads.
 
 use std::sync::atomic::{Ordering, fence};
 
 use flow::{Key, Mask, at};
 
 use crate::chain::Handle;
-use crate::grid::{Grid, IPV4};
 use crate::node::{Block, DEPTHS, L4, LANES, Node, addresses};
+use crate::prefix_trie::{IPV4, PrefixTrie};
 use crate::prefixes;
 use crate::rule::Rule;
 use crate::slots::prefetch_line;
 use crate::subtable::Wanted;
 
 /// Nodes of one address.
-const CHAIN: usize = DEPTHS as usize + 1;
+const ADDRESS_NODES_MAX: usize = DEPTHS as usize + 1;
 
 /// Nodes that have rules for one key: of destinations, and across each.
-const NODES: usize = CHAIN * (CHAIN + 1);
+const KEY_NODES_MAX: usize = ADDRESS_NODES_MAX * (ADDRESS_NODES_MAX + 1);
 
 /// Rules with the right addresses that are waited for together.
-const AT_ONCE: usize = 32;
+const RULES_AT_ONCE: usize = 32;
 
 /// The nodes that may have rules for some keys.
-struct Ways<'a, T, const N: usize> {
+struct Paths<'a, T, const N: usize> {
     addresses: [u64; N],
-    nodes: [[Option<&'a Node<T>>; NODES]; N],
+    nodes: [[Option<&'a Node<T>>; KEY_NODES_MAX]; N],
     n: [usize; N],
 }
 
-impl<'a, T: 'static, const N: usize> Ways<'a, T, N> {
+impl<'a, T: 'static, const N: usize> Paths<'a, T, N> {
     /// From the root. Keys that are none have no nodes.
     ///
     /// # Safety
     /// As [`sync::Published::read`]; so in what follows.
     unsafe fn from(root: &'a Node<T>, keys: &[&Key]) -> Self {
         let ipv4 = |i: usize| keys.get(i).filter(|k| k.u16(at::ETH_TYPE) == IPV4);
-        let mut ways = Ways {
+        let mut paths = Paths {
             addresses: std::array::from_fn(|i| ipv4(i).map_or(0, |k| addresses(k))),
-            nodes: [[None; NODES]; N],
+            nodes: [[None; KEY_NODES_MAX]; N],
             n: [0; N],
         };
         // SAFETY: the caller's promise.
         unsafe {
-            ways.walk(std::array::from_fn(|i| ipv4(i).map(|_| root)));
-            for k in 0..CHAIN {
-                let at =
-                    std::array::from_fn(|i| ways.nodes[i][k].filter(|n| n.along == 0)?.across());
-                ways.walk(at);
+            paths.walk(std::array::from_fn(|i| ipv4(i).map(|_| root)));
+            for k in 0..ADDRESS_NODES_MAX {
+                let at = std::array::from_fn(|i| {
+                    paths.nodes[i][k].filter(|n| n.along == 0)?.source_trie()
+                });
+                paths.walk(at);
             }
         }
-        ways
+        paths
     }
 
     /// On from these nodes, to the ends.
@@ -106,13 +107,13 @@ impl<'a, T: 'static> Search<'_, '_, 'a, T> {
     }
 
     /// Everything in these nodes.
-    unsafe fn all<const N: usize>(&mut self, ways: &Ways<'a, T, N>) {
-        let mut found: [Option<Candidate<'a, T>>; AT_ONCE] = [const { None }; AT_ONCE];
+    unsafe fn all<const N: usize>(&mut self, paths: &Paths<'a, T, N>) {
+        let mut found: [Option<Candidate<'a, T>>; RULES_AT_ONCE] = [const { None }; RULES_AT_ONCE];
         let mut n = 0;
         for key in 0..self.keys.len().min(N) {
-            let addresses = ways.addresses[key];
+            let addresses = paths.addresses[key];
             let least = self.least(key);
-            for node in ways.nodes(key).filter(|n| u32::from(n.max()) >= least) {
+            for node in paths.nodes(key).filter(|n| u32::from(n.max()) >= least) {
                 // SAFETY: the caller's promise. What came last is first.
                 for block in unsafe { node.blocks() }.iter().rev() {
                     let mut having = block.having(addresses);
@@ -120,7 +121,7 @@ impl<'a, T: 'static> Search<'_, '_, 'a, T> {
                         let lane = having.ilog2() as usize;
                         having ^= 1 << lane;
                         block.prefetch_rest();
-                        if n == AT_ONCE {
+                        if n == RULES_AT_ONCE {
                             // SAFETY: the caller's promise.
                             unsafe { self.settle(&mut found) };
                             n = 0;
@@ -178,7 +179,7 @@ unsafe fn exclude<'a, T: 'static>(
         // A child that matters says so itself; one that came since then is of a later version.
         let child = nodes.peek().filter(|c| c.depth > node.depth);
         if node.depth < DEPTHS && !child.is_some_and(|c| matters(c.reach())) {
-            let bits = node.told_apart(node.byte(own));
+            let bits = node.bits_apart(node.byte(own));
             prefixes::mark(marked, field, 8 * node.depth + bits);
         }
         if !matters(node.max()) {
@@ -205,7 +206,7 @@ unsafe fn exclude<'a, T: 'static>(
     }
 }
 
-impl<T: Send + Sync + 'static> Grid<T> {
+impl<T: Send + Sync + 'static> PrefixTrie<T> {
     /// The rule of the highest priority that is wanted; marks in `wildcards` the bits that decided.
     ///
     /// # Safety
@@ -220,15 +221,15 @@ impl<T: Send + Sync + 'static> Grid<T> {
             let (keys, mut best) = ([want.key], [None]);
             // SAFETY: the caller's promise.
             unsafe {
-                let ways = Ways::<T, 1>::from(&self.root, &keys);
-                Search { keys: &keys, version: want.version, best: &mut best }.all(&ways);
+                let paths = Paths::<T, 1>::from(&self.root, &keys);
+                Search { keys: &keys, version: want.version, best: &mut best }.all(&paths);
                 let best =
                     best[0].filter(|b: &Handle<'_, T>| u32::from(b.priority()) >= want.least);
                 let least = best.map_or(want.least, |b| u32::from(b.priority()));
                 if let Some(best) = best {
                     best.decides(want.key, wildcards);
                 }
-                exclude(ways.nodes(0), &Wanted { least, ..*want }, wildcards);
+                exclude(paths.nodes(0), &Wanted { least, ..*want }, wildcards);
             }
             if self.same_since(moves) {
                 return best[0].filter(|b| u32::from(b.priority()) >= want.least);
@@ -239,14 +240,14 @@ impl<T: Send + Sync + 'static> Grid<T> {
     /// Puts rules that are better than what is known of these keys so far in its place.
     ///
     /// # Safety
-    /// As [`Grid::lookup`].
+    /// As [`PrefixTrie::lookup`].
     pub unsafe fn lookup_all<'a, const N: usize>(&'a self, search: &mut Search<'_, '_, 'a, T>) {
         loop {
             let moves = self.moves.load(Ordering::Acquire);
             // SAFETY: the caller's promise.
             unsafe {
-                let ways = Ways::<T, N>::from(&self.root, search.keys);
-                search.all(&ways);
+                let paths = Paths::<T, N>::from(&self.root, search.keys);
+                search.all(&paths);
             }
             if self.same_since(moves) {
                 return;
@@ -262,14 +263,14 @@ impl<T: Send + Sync + 'static> Grid<T> {
     /// Asks for the memory that looking these keys up will read.
     ///
     /// # Safety
-    /// As [`Grid::lookup`].
+    /// As [`PrefixTrie::lookup`].
     pub unsafe fn prepare(&self, keys: &[&Key]) {
-        const FEW: usize = 8;
-        for keys in keys.chunks(FEW) {
-            let mut best = [None; FEW];
+        const PREPARED_KEYS: usize = 8;
+        for keys in keys.chunks(PREPARED_KEYS) {
+            let mut best = [None; PREPARED_KEYS];
             // SAFETY: the caller's promise.
             unsafe {
-                self.lookup_all::<FEW>(&mut Search { keys, version: 0, best: &mut best });
+                self.lookup_all::<PREPARED_KEYS>(&mut Search { keys, version: 0, best: &mut best });
             }
         }
     }

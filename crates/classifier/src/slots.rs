@@ -16,17 +16,17 @@ const ADDRESS: usize = (1 << TAG_SHIFT) - 1;
 /// The address of no rule: a slot that was freed inside a probe run.
 const FREED: usize = 1;
 /// How many slots ahead rules are fetched when all are looked at.
-const AHEAD: usize = 32;
+const PREFETCH_SLOTS: usize = 32;
 
 /// Asks for a line of memory. Any address will do.
 #[inline]
 pub(crate) fn prefetch_line<T>(at: *const T) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: prefetching is no access.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast())
     };
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = at;
 }
 
@@ -164,7 +164,7 @@ impl<T> Slots<T> {
     pub fn heads(&self) -> impl Iterator<Item = *mut Rule<T>> {
         let address = |s: &AtomicPtr<Rule<T>>| s.load(Ordering::Acquire).map_addr(|a| a & ADDRESS);
         self.slots.iter().enumerate().filter_map(move |(i, s)| {
-            if let Some(later) = self.slots.get(i + AHEAD) {
+            if let Some(later) = self.slots.get(i + PREFETCH_SLOTS) {
                 prefetch(address(later));
             }
             let head = address(s);

@@ -16,13 +16,13 @@ use crate::rule::{Rule, Shape, bits};
 use crate::slots::Slots;
 use crate::stage::{Step, steps};
 
-const MIN_SLOTS: usize = 4;
+const SLOTS_MIN: usize = 4;
 
 /// Slots from which on they are worth asking for beforehand.
-const FAR: usize = 256;
+const PREFETCH_SLOTS_MIN: usize = 256;
 
 /// Keys whose memory is asked for side by side.
-const AT_ONCE: usize = 8;
+const PREFETCH_KEYS: usize = 8;
 
 /// What readers see of a subtable.
 pub(crate) struct Subtable<T: Send + Sync + 'static> {
@@ -65,7 +65,7 @@ impl<T: Send + Sync + 'static> Subtable<T> {
     fn new(domain: &Domain, shape: &Shape) -> Self {
         let mask = shape.mask();
         let (steps, stages) = steps(&mask);
-        let slots = Published::new(domain.clone(), Slots::new(MIN_SLOTS, stages.len() - 1));
+        let slots = Published::new(domain.clone(), Slots::new(SLOTS_MIN, stages.len() - 1));
         let lengths = prefixes::lengths(&mask);
         let word = steps.iter().position(|s| usize::from(s.word) == prefixes::WORD);
         let by_prefix = lengths != Lengths::default();
@@ -146,7 +146,7 @@ impl<T: Send + Sync + 'static> Subtable<T> {
             *hash = self.hash(key);
             slots.prefetch(*hash);
         }
-        if slots.size() >= FAR {
+        if slots.size() >= PREFETCH_SLOTS_MIN {
             hashes[..batch.keys.len()].iter().for_each(|hash| slots.prefetch_rule(*hash));
         }
         batch.looked |= self.map;
@@ -181,11 +181,11 @@ impl<T: Send + Sync + 'static> Subtable<T> {
     pub unsafe fn prepare(&self, keys: &[&Key]) {
         // SAFETY: the caller's promise.
         let slots = unsafe { self.slots.read() };
-        if slots.size() < FAR {
+        if slots.size() < PREFETCH_SLOTS_MIN {
             return;
         }
-        for keys in keys.chunks(AT_ONCE) {
-            let mut hashes = [0; AT_ONCE];
+        for keys in keys.chunks(PREFETCH_KEYS) {
+            let mut hashes = [0; PREFETCH_KEYS];
             for (hash, key) in hashes.iter_mut().zip(keys) {
                 *hash = self.hash(key);
                 slots.prefetch(*hash);
@@ -211,9 +211,9 @@ impl<T: Send + Sync + 'static> Subtable<T> {
 
 impl<T: Send + Sync + 'static> Drop for Subtable<T> {
     fn drop(&mut self) {
-        // SAFETY: nobody else holds the subtable, so nobody publishes or reads.
+        // SAFETY: no other thread holds the subtable, so none publishes or reads.
         for head in unsafe { self.slots.read() }.heads() {
-            // SAFETY: linked rules hold one strong count each; nobody reads.
+            // SAFETY: linked rules hold one strong count each; no thread reads.
             unsafe { chain::give_up(head) };
         }
     }
@@ -313,7 +313,7 @@ impl<T: Send + Sync + 'static> Owned<T> {
     fn forget(&mut self, priority: u16) {
         self.rules -= 1;
         self.priorities.sub(priority);
-        if self.slots().size() > MIN_SLOTS && self.chains * 16 < self.slots().size() {
+        if self.slots().size() > SLOTS_MIN && self.chains * 16 < self.slots().size() {
             self.resize();
         }
     }
@@ -321,7 +321,7 @@ impl<T: Send + Sync + 'static> Owned<T> {
     /// Publishes an array with room for twice the chains and no freed slots. Rare enough to cost
     /// a constant per change: arrays and filters have room for a part of the chains' number.
     fn resize(&mut self) {
-        let size = ((self.chains + 1) * 4).next_power_of_two().max(MIN_SLOTS);
+        let size = ((self.chains + 1) * 4).next_power_of_two().max(SLOTS_MIN);
         let old = self.slots();
         let mut new = Slots::new(size, old.filters.len());
         for head in old.heads() {
@@ -349,8 +349,8 @@ impl<T: Send + Sync + 'static> Owned<T> {
     }
 
     /// Has the chain of this key as many rules as it should have?
-    pub fn crowded(&self, key: &Key) -> bool {
-        self.same(key).nth(merge::CROWD - 1).is_some()
+    pub fn is_full(&self, key: &Key) -> bool {
+        self.same(key).nth(merge::MERGED_CHAIN_RULES_MAX - 1).is_some()
     }
 
     /// The rules that agree with `key` on this mask, by falling priority.

@@ -120,7 +120,7 @@ impl Trie {
                 Some((node, same)) => {
                     // The prefix itself, or the point where it branches off.
                     let above = Node::new(value & upper(same), same);
-                    // SAFETY: just made, nobody else has it.
+                    // SAFETY: just made, no other reference exists.
                     let fresh: &Node = unsafe { &*above };
                     fresh.child[bit(node.value, same)].store(at, Ordering::Relaxed);
                     link.store(above, Ordering::Release);
@@ -224,7 +224,7 @@ impl Drop for Trie {
 
 /// Distinct prefixes that a [`Prefixes`] holds at most: a table of a million host routes should not
 /// pay 100 bytes more per rule for it.
-pub(crate) const MAX_PREFIXES: usize = 100_000;
+pub(crate) const PREFIXES_MAX: usize = 100_000;
 
 /// Rules with exactly one prefix.
 #[derive(Default)]
@@ -297,7 +297,7 @@ impl Counted {
     pub unsafe fn insert(&self, value: u32, len: u8) -> bool {
         // SAFETY: the caller's promise.
         let known = unsafe { self.trie.make(value, len) }.0.fetch_add(1, Ordering::Release) > 0;
-        known || self.prefixes.fetch_add(1, Ordering::Relaxed) < MAX_PREFIXES
+        known || self.prefixes.fetch_add(1, Ordering::Relaxed) < PREFIXES_MAX
     }
 
     /// Counts one rule less; nodes that are no longer needed go through `domain`.

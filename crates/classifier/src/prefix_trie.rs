@@ -22,10 +22,10 @@ use crate::prefixes;
 use crate::rule::Rule;
 
 /// Rules of a node, from which on it hands some on.
-const FULL: usize = 16;
+const NODE_RULES_MAX: usize = 16;
 
 /// Rules that cannot be told apart by prefixes, from which on there is no place for one more: they go by hash.
-const CROWD: usize = 64;
+const SAME_PREFIX_RULES_MAX: usize = 64;
 
 /// What all rules here say about the Ethertype.
 pub(crate) const IPV4: u16 = 0x0800;
@@ -35,38 +35,38 @@ pub(crate) const IPV4: u16 = 0x0800;
 const L3_L4: std::ops::Range<usize> = at::IP_SRC..at::TCP_FLAGS + 2;
 
 /// The words that those are in.
-pub(crate) const LOOKED: u64 = {
+pub(crate) const LOOKED_WORDS: u64 = {
     let last = (L3_L4.end - 1) / 8;
     (1 << (at::ETH_TYPE / 8)) | ((2 << last) - (1 << (L3_L4.start / 8)))
 };
 
 /// Nodes on the way to a rule, at most.
-const LONGEST: usize = 2 * (DEPTHS as usize + 1);
+const PATH_NODES_MAX: usize = 2 * (DEPTHS as usize + 1);
 
 /// The destination and the source prefix of a rule.
 pub(crate) type Place = [(u32, u8); 2];
 
 /// See the module. Readers share it with the one writer.
-pub(crate) struct Grid<T: Send + Sync + 'static> {
+pub(crate) struct PrefixTrie<T: Send + Sync + 'static> {
     pub root: Node<T>,
     /// How often rules were moved.
     pub moves: AtomicU64,
 }
 
-impl<T: Send + Sync + 'static> Default for Grid<T> {
+impl<T: Send + Sync + 'static> Default for PrefixTrie<T> {
     fn default() -> Self {
-        Grid { root: Node::new(0, 0), moves: AtomicU64::new(0) }
+        PrefixTrie { root: Node::new(0, 0), moves: AtomicU64::new(0) }
     }
 }
 
-impl<T: Send + Sync + 'static> Drop for Grid<T> {
+impl<T: Send + Sync + 'static> Drop for PrefixTrie<T> {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the grid.
+        // SAFETY: no other reference to the prefix trie exists.
         unsafe { node::give_up(&self.root) };
     }
 }
 
-/// Where a rule of this match stands: its destination and source prefixes. None: not in a grid.
+/// Where a rule of this match stands: its destination and source prefixes. None: not in a prefix trie.
 pub(crate) fn place(key: &Key, mask: &Mask) -> Option<Place> {
     let allowed = |byte: usize| L3_L4.contains(&byte) || (at::ETH_TYPE..at::VLAN).contains(&byte);
     let few = mask.bytes().iter().enumerate().all(|(i, b)| *b == 0 || allowed(i));
@@ -102,15 +102,15 @@ unsafe fn next<'a, T: Send + Sync + 'static>(
             let byte = node.byte(addresses(place));
             return Some(if make { Some(node.make(byte)) } else { node.child(byte) });
         }
-        node.across().map(Some)
+        node.source_trie().map(Some)
     }
 }
 
 /// The methods are for the only writer.
-impl<T: Send + Sync + 'static> Grid<T> {
+impl<T: Send + Sync + 'static> PrefixTrie<T> {
     /// The node where rules of this place are, if there is one, after all on the way to it.
-    unsafe fn way(&self, place: Place) -> ([Option<&Node<T>>; LONGEST], usize) {
-        let (mut way, mut n, mut at) = ([None; LONGEST], 0, Some(&self.root));
+    unsafe fn way(&self, place: Place) -> ([Option<&Node<T>>; PATH_NODES_MAX], usize) {
+        let (mut way, mut n, mut at) = ([None; PATH_NODES_MAX], 0, Some(&self.root));
         while let Some(node) = at {
             (way[n], n) = (at, n + 1);
             // SAFETY: the caller's promise.
@@ -123,7 +123,7 @@ impl<T: Send + Sync + 'static> Grid<T> {
         (way, n)
     }
 
-    unsafe fn home(&self, place: Place) -> Option<&Node<T>> {
+    unsafe fn node_for(&self, place: Place) -> Option<&Node<T>> {
         // SAFETY: the caller's promise.
         let (way, n) = unsafe { self.way(place) };
         way[n.checked_sub(1)?]
@@ -133,16 +133,17 @@ impl<T: Send + Sync + 'static> Grid<T> {
     ///
     /// # Safety
     /// The caller is the only writer; so in what follows.
-    pub unsafe fn crowded(&self, place: Place) -> bool {
+    pub unsafe fn is_full(&self, place: Place) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { self.home(place) }
-            .is_some_and(|n| n.live() >= CROWD && !unsafe { splits(n, place) })
+        unsafe { self.node_for(place) }
+            .is_some_and(|n| n.live() >= SAME_PREFIX_RULES_MAX && !unsafe { splits(n, place) })
     }
 
     /// The rules with these prefixes, and others.
     pub unsafe fn same(&self, place: Place) -> impl Iterator<Item = Handle<'_, T>> {
         // SAFETY: the caller's promise.
-        let records = unsafe { self.home(place) }.into_iter().flat_map(|n| unsafe { n.records() });
+        let records =
+            unsafe { self.node_for(place) }.into_iter().flat_map(|n| unsafe { n.records() });
         // SAFETY: as above.
         records.filter_map(|r| unsafe { r.rule().get() })
     }
@@ -176,7 +177,7 @@ impl<T: Send + Sync + 'static> Grid<T> {
                 node.announce(priority);
                 match next(node, place, true) {
                     Some(Some(further)) => node = further,
-                    _ if node.live() >= FULL && splits(node, place) => {
+                    _ if node.live() >= NODE_RULES_MAX && splits(node, place) => {
                         self.split(node, place, domain)
                     }
                     _ => return node.add(record, domain),
@@ -260,6 +261,6 @@ unsafe fn around<T: 'static>(node: &Node<T>, place: Place, each: &mut dyn FnMut(
         debug_assert!(node.depth < DEPTHS || node.below().next().is_none(), "{value}");
         let near = |byte: usize| (byte ^ wanted) >> (8 - bits) == 0;
         let below = node.below().filter(|(byte, _)| near(*byte));
-        below.map(|(_, c)| c).chain(node.across()).for_each(|n| around(n, place, each));
+        below.map(|(_, c)| c).chain(node.source_trie()).for_each(|n| around(n, place, each));
     }
 }
