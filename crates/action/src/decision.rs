@@ -70,6 +70,9 @@ pub struct Decision {
     /// over once when it is made, and referred to when its flow sees traffic again (learning,
     /// timeouts). Opaque here. None: nothing.
     pub effects: Option<Arc<dyn Any + Send + Sync>>,
+    /// What must live for as long as a cached flow that is made of the decision: the pipeline may free it
+    /// some seconds after the last copy of this is gone. Opaque here. None: nothing.
+    pub holds: Option<Arc<dyn Any + Send + Sync>>,
     /// False: do not cache; ask again for the next packet.
     pub cacheable: bool,
 }
@@ -87,6 +90,7 @@ impl Decision {
         self.drop = None;
         self.credits.clear();
         self.effects = None;
+        self.holds = None;
         self.cacheable = true;
     }
 }

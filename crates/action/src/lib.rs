@@ -6,6 +6,8 @@
 //! A [`Program`] is a list of [`Op`]s, executed in order by the generic interpreter (the slow twin);
 //! the datapath compiles the common combinations into 64-byte records.
 
+#![forbid(unsafe_code)]
+
 mod decision;
 mod op;
 mod text;

@@ -3,11 +3,13 @@
 use crate::{TunnelKind, TunnelPush};
 use flow::{Key, Mask, PortNo};
 use std::any::Any;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use telemetry::Drop;
 
 /// One operation. Order matters; a program that ends without an output drops the packet.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Send the packet as it is now to a datapath port.
     Output(PortNo),
@@ -38,7 +40,7 @@ pub enum Op {
         ethertype: u16,
     },
     /// Parse and look the packet up again with this recirculation id.
-    Recirc(u16),
+    Recirc(u32),
     /// Cut later outputs of this packet (only the next one) to at most this many bytes.
     Truncate(u32),
     /// Hand a copy to the control side.
@@ -81,11 +83,45 @@ pub struct Rewrite {
     pub mask: Mask,
 }
 
-/// A packet on its way to the control side.
+impl Hash for Rewrite {
+    /// Only the words that have a bit in the mask: a key has dozens, of which a rewrite uses a few.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let words = self.key.words.iter().zip(&self.mask.words).enumerate();
+        for (i, (value, mask)) in words.filter(|(_, (_, mask))| **mask != 0) {
+            (i, value & mask, mask).hash(state);
+        }
+    }
+}
+
+/// A packet on its way to the control side. Two are equal if they are the same one in memory, since the context
+/// cannot be compared.
 #[derive(Debug)]
 pub struct Punt {
     /// At most this many bytes of the packet are copied (0xffff: all).
     pub max_len: u16,
+    /// Does the control side want such packets now? Where it does not, they are not handed over. None: always.
+    pub wanted: Option<Arc<AtomicBool>>,
     /// What the control side wants to know again (reason, table, registers, ...); it downcasts.
     pub context: Box<dyn Any + Send + Sync>,
+}
+
+impl Punt {
+    /// Is the packet to be handed over?
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.as_ref().is_none_or(|w| w.load(Ordering::Relaxed))
+    }
+}
+
+impl PartialEq for Punt {
+    fn eq(&self, other: &Punt) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Punt {}
+
+impl Hash for Punt {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        std::ptr::from_ref(self).hash(state);
+    }
 }

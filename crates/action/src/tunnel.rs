@@ -24,7 +24,7 @@ pub enum TunnelKind {
 ///
 /// Each packet fills in: the lengths of IP and UDP, IPv4's checksum, the UDP source port, the UDP
 /// checksum if the template's is not zero, GRE's checksum and sequence number if the template has them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TunnelPush {
     /// What kind of tunnel.
     pub kind: TunnelKind,

@@ -42,13 +42,12 @@ pub mod at {
     pub const VLAN1: usize = 34;
     /// Datapath input port.
     pub const IN_PORT: usize = 36;
-    pub const CT_ZONE: usize = 38;
-    pub const CT_MARK: usize = 40;
-    pub const CT_STATE: usize = 44;
+    pub const CT_STATE: usize = 38;
     /// [`super::flag`] bits.
-    pub const FLAGS: usize = 45;
-    /// Recirculation id; 0 for a packet fresh from a port.
-    pub const RECIRC: usize = 46;
+    pub const FLAGS: usize = 39;
+    pub const CT_MARK: usize = 40;
+    /// Recirculation id (4 bytes); 0 for a packet fresh from a port.
+    pub const RECIRC: usize = 44;
     /// Low 32 bits of the tunnel id (VNI, GRE key).
     pub const TUN_ID: usize = 48;
     pub const TUN_SRC: usize = 52;
@@ -90,6 +89,7 @@ pub mod at {
     pub const CT_TP_SRC: usize = 248;
     pub const CT_TP_DST: usize = 250;
     pub const CT_NW_PROTO: usize = 252;
+    pub const CT_ZONE: usize = 254;
     // line 4
     pub const METADATA: usize = 256;
     /// OpenFlow input port (32 bits; reserved ports as in OpenFlow 1.1+, e.g. LOCAL 0xfffffffe).

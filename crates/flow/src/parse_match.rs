@@ -146,7 +146,7 @@ impl Parser<'_> {
             "dl_vlan" | "dl_vlan1" => self.vlan_id(value, vlan_at(name)),
             "dl_vlan_pcp" | "vlan_pcp" | "dl_vlan_pcp1" => self.vlan_pcp(value, vlan_at(name)),
             "vlan_tci" | "vlan_tci1" => self.place(vlan_at(name), 2, value),
-            "recirc_id" => self.place(at::RECIRC, 2, value),
+            "recirc_id" => self.place(at::RECIRC, 4, value),
             "dp_hash" => self.place(at::DP_HASH, 4, value),
             "skb_priority" => self.place(at::PRIORITY, 4, value),
             "tun_tos" => self.place(at::TUN_TOS, 1, value),

@@ -133,7 +133,7 @@ impl Parser<'_> {
             "ct_zone" => field(Field::CtZone),
             "ct_mark" => field(Field::CtMark),
             "ct_label" => field(Field::CtLabel),
-            "recirc_id" => (at::RECIRC, 2),
+            "recirc_id" => (at::RECIRC, 4),
             "dp_hash" => (at::DP_HASH, 4),
             "eth_type" => return self.eth_type(body),
             "vlan" => return self.vlan(body),

@@ -252,7 +252,7 @@ impl<'a> Writer<'a> {
     fn context(&mut self) {
         self.hex("pkt_mark", Field::PktMark);
         let at = |at, n| Masked::at(at, n, self.key, self.mask);
-        let (recirc, hash) = (at(at::RECIRC, 2), at(at::DP_HASH, 4));
+        let (recirc, hash) = (at(at::RECIRC, 4), at(at::DP_HASH, 4));
         let priority = at(at::PRIORITY, 4);
         self.hex_masked("recirc_id", recirc);
         self.hex_masked("dp_hash", hash);

@@ -17,7 +17,7 @@ pub type DatapathPortName<'a> = &'a dyn Fn(PortNo) -> Option<String>;
 pub fn odp_text(key: &Key, mask: &Mask, verbose: bool, names: DatapathPortName) -> String {
     let mut w = Odp { key, mask, verbose, out: String::new() };
     w.context();
-    w.number("recirc_id", at::RECIRC, 2);
+    w.number("recirc_id", at::RECIRC, 4);
     w.number("dp_hash", at::DP_HASH, 4);
     w.port(names);
     w.frame();

@@ -167,7 +167,7 @@ prop_compose! {
         (eth_type, proto) in kind(),
         picks in prop::collection::vec((any::<u8>(), any::<u128>(), any::<u128>()), 40),
         tags in prop::collection::vec(any::<(u16, u16)>(), 0..3),
-        (tunnel, recirc, port) in any::<(bool, u16, u16)>(),
+        (tunnel, recirc, port) in any::<(bool, u32, u16)>(),
     ) -> (Key, Mask) {
         let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
         let mut all = fields(eth_type, proto);
@@ -200,9 +200,9 @@ prop_compose! {
             Field::IpFrag.unwildcard(&mut mask);
         }
         tags.iter().zip([at::VLAN, at::VLAN1]).for_each(|(t, a)| tag(&mut key, &mut mask, a, *t));
-        key.set_u16(at::RECIRC, recirc);
+        key.set_u32(at::RECIRC, recirc);
         key.set_u16(at::IN_PORT, port);
-        mask.set_u16(at::RECIRC, !0);
+        mask.set_u32(at::RECIRC, !0);
         mask.set_u16(at::IN_PORT, !0);
         Field::PacketType.unwildcard(&mut mask);
         (key, mask)

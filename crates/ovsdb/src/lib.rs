@@ -9,6 +9,8 @@
 //! never seen. Whatever the server sends, the outcome is an update, an ignored message or a
 //! [`session::ProtocolError`] after which the caller drops the connection.
 
+#![forbid(unsafe_code)]
+
 pub mod framing;
 pub mod replica;
 pub mod schema;

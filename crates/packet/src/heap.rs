@@ -1,20 +1,47 @@
 //! A pool on the plain heap: for tests and tools that run without DPDK.
 
 use crate::{HEADROOM, Mbuf, Packet, Pool};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const BUF: usize = 2048 + HEADROOM;
+/// Bytes of data that packets hold until a larger MTU was asked for.
+const ROOM_BYTES: usize = 2048;
+/// Bytes of an Ethernet header, two VLAN tags and the FCS.
+const FRAME_OVERHEAD_BYTES: usize = 14 + 8 + 4;
 
 /// A [`Pool`] of heap mbufs that counts what is out, so that tests can see a leak.
 #[derive(Default)]
 pub struct HeapPool {
     out: AtomicUsize,
+    /// The most that were out at once.
+    peak: AtomicUsize,
+    /// Data bytes of the largest packets, beyond [`ROOM_BYTES`].
+    extra: AtomicUsize,
 }
 
-#[repr(C, align(64))]
-struct Cell {
-    mbuf: Mbuf,
-    buf: [u8; BUF],
+/// An mbuf and its buffer of `buf` bytes, in one piece.
+fn layout(buf: usize) -> Layout {
+    let (size, align) = (size_of::<Mbuf>() + buf, align_of::<Mbuf>());
+    Layout::from_size_align(size, align).expect("a buffer of at most 64 kB")
+}
+
+/// A fresh empty packet with room for `bytes`.
+fn make(bytes: usize) -> Packet {
+    let buf = bytes + HEADROOM;
+    // SAFETY: the layout is not empty.
+    let mbuf = unsafe { alloc_zeroed(layout(buf)) }.cast::<Mbuf>();
+    if mbuf.is_null() {
+        handle_alloc_error(layout(buf));
+    }
+    // SAFETY: the piece is ours and aligned; an all-zero mbuf is valid. It lives until `free`.
+    unsafe {
+        (*mbuf).buf_addr = mbuf.add(1).cast();
+        (*mbuf).buf_len = buf as u16;
+        (*mbuf).data_off = HEADROOM as u16;
+        (*mbuf).refcnt = 1;
+        (*mbuf).nb_segs = 1;
+        Packet::from_raw(mbuf)
+    }
 }
 
 impl HeapPool {
@@ -27,31 +54,51 @@ impl HeapPool {
     pub fn in_use(&self) -> usize {
         self.out.load(Ordering::Relaxed)
     }
+
+    /// The most packets that were ever out at once.
+    pub fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, n: usize) {
+        let out = self.out.fetch_add(n, Ordering::Relaxed) + n;
+        self.peak.fetch_max(out, Ordering::Relaxed);
+    }
 }
 
 impl Pool for HeapPool {
     fn alloc(&self, out: &mut Vec<Packet>, n: usize) -> bool {
-        for _ in 0..n {
-            // SAFETY: Cell is plain data for which all-zero is valid.
-            let mut cell: Box<Cell> = Box::new(unsafe { std::mem::zeroed() });
-            cell.mbuf.buf_addr = cell.buf.as_mut_ptr();
-            cell.mbuf.buf_len = BUF as u16;
-            cell.mbuf.data_off = HEADROOM as u16;
-            cell.mbuf.refcnt = 1;
-            cell.mbuf.nb_segs = 1;
-            // SAFETY: the cell lives until `free`; mbuf is its first field.
-            out.push(unsafe { Packet::from_raw(Box::into_raw(cell).cast()) });
-        }
-        self.out.fetch_add(n, Ordering::Relaxed);
+        out.extend((0..n).map(|_| make(ROOM_BYTES)));
+        self.count(n);
         true
     }
 
     fn free(&self, packets: &[Packet]) {
         for p in packets {
-            // SAFETY: made by `alloc` from a Box<Cell> and owned by the caller.
-            drop(unsafe { Box::from_raw(p.as_raw().cast::<Cell>()) });
+            let mbuf = p.as_raw();
+            // SAFETY: made by `make` with this layout, and owned by the caller.
+            unsafe { dealloc(mbuf.cast(), layout((*mbuf).buf_len.into())) };
         }
         self.out.fetch_sub(packets.len(), Ordering::Relaxed);
+    }
+
+    fn room(&self) -> usize {
+        ROOM_BYTES + self.extra.load(Ordering::Relaxed)
+    }
+
+    fn provide(&self, mtu: u32) -> Result<(), String> {
+        let most = usize::from(u16::MAX) - HEADROOM;
+        let room = (mtu as usize + FRAME_OVERHEAD_BYTES).min(most);
+        self.extra.fetch_max(room.saturating_sub(ROOM_BYTES), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn sized(&self, bytes: usize) -> Option<Packet> {
+        if bytes > self.room() {
+            return None;
+        }
+        self.count(1);
+        Some(make(bytes.max(ROOM_BYTES)))
     }
 }
 
@@ -68,6 +115,18 @@ mod tests {
         assert!(!p.push_front(HEADROOM + 1) && !p.pull_front(61) && !p.set_len(100_000));
         assert_eq!(pool.in_use(), 1);
         pool.free(&[p]);
-        assert_eq!(pool.in_use(), 0);
+        assert_eq!((pool.in_use(), pool.peak()), (0, 1));
+    }
+
+    #[test]
+    fn large_packets_are_there_once_provided() {
+        let pool = HeapPool::new();
+        assert_eq!((pool.packet(&[1; 2049]), pool.room()), (None, 2048));
+        pool.provide(9000).unwrap();
+        let p = pool.packet(&[1; 9026]).unwrap();
+        assert!(p.len() == 9026 && pool.packet(&[1; 9027]).is_none());
+        pool.free(&[p]);
+        pool.provide(1500).unwrap();
+        assert_eq!((pool.in_use(), pool.room()), (0, 9026), "it never shrinks");
     }
 }

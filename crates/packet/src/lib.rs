@@ -217,17 +217,36 @@ pub trait Pool: Send + Sync {
     /// Takes packets back (of this or any other pool of the same kind).
     fn free(&self, packets: &[Packet]);
 
-    /// One fresh packet with `bytes` as its data; None without room or memory.
-    fn packet(&self, bytes: &[u8]) -> Option<Packet> {
+    /// Bytes that the largest buffers hold.
+    fn room(&self) -> usize;
+
+    /// Makes sure that there are buffers for frames of a port with layer-3 `mtu`. For the control side: it may
+    /// take long.
+    ///
+    /// # Errors
+    /// When there is no memory for them, in words for the log.
+    fn provide(&self, mtu: u32) -> Result<(), String> {
+        let _ = mtu;
+        Ok(())
+    }
+
+    /// One fresh empty packet with room for `bytes`; None when no buffer is as large ([`Pool::room`]) or none is free.
+    fn sized(&self, bytes: usize) -> Option<Packet> {
         let mut one = Vec::with_capacity(1);
         if !self.alloc(&mut one, 1) {
             return None;
         }
-        let mut p = one[0];
-        if !p.set_len(bytes.len()) {
+        if one[0].tailroom() < bytes {
             self.free(&one);
             return None;
         }
+        Some(one[0])
+    }
+
+    /// One fresh packet with `bytes` as its data; None without room or memory.
+    fn packet(&self, bytes: &[u8]) -> Option<Packet> {
+        let mut p = self.sized(bytes.len())?;
+        let _ = p.set_len(bytes.len());
         p.data_mut().copy_from_slice(bytes);
         Some(p)
     }

@@ -35,9 +35,10 @@ drops! {
     NoHeadroom "no_headroom" "No room in front of the packet for the header to add.";
     BadAction "bad_action" "The action does not fit the packet (for example a port rewrite without a port).";
     TtlExpired "ttl_expired" "The TTL or hop limit would have reached zero.";
-    RecircLimit "recirc_limit" "The packet was recirculated too often.";
+    RecircLimit "recirc_limit" "The packet was recirculated too often, or its bridge has as many recirculations as it may have.";
     DepthLimit "depth_limit" "The pipeline's resubmit depth or action limit was reached.";
     Meter "meter" "A meter's rate was exceeded.";
+    Policed "policed" "The input port brought more than its ingress policing rate and burst allow.";
     RxFull "rx_full" "The input port's receive queue was full: the switch did not read fast enough.";
     BadOffload "bad_offload" "The kernel left work on the packet (segmentation, checksum) that the port cannot finish.";
     TunnelHeader "tunnel_header" "The tunnel header of a packet that was to be decapsulated is malformed or not supported.";
@@ -47,6 +48,7 @@ drops! {
     TunnelEcn "tunnel_ecn" "The outer header reports congestion, and the inner packet cannot carry that on.";
     TunnelRoute "tunnel_route" "There is no route to the tunnel's remote address through a port of a bridge.";
     TunnelNeighbour "tunnel_neighbour" "The next hop's hardware address is not known yet; it has been asked for.";
+    FlowRestoreWait "flow_restore_wait" "Nothing is forwarded until other_config:flow-restore-wait, true since the start, is cleared.";
     Shutdown "shutdown" "The packet was in flight when its port or the switch went away.";
 }
 impl Drop {

@@ -8,6 +8,8 @@
 //! are given and taken in host order, addresses as bytes in network order. Nothing allocates and
 //! nothing panics on bad bytes.
 
+#![forbid(unsafe_code)]
+
 pub mod checksum;
 pub mod consts;
 mod crc32c;
