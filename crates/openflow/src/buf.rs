@@ -63,14 +63,33 @@ impl<'a> Rd<'a> {
         self.skip((n.next_multiple_of(8) - n).min(self.left()))?;
         Ok(body)
     }
-    /// A property (type, its body without the 4-byte header), with its padding passed over.
+    /// A property (type, its body without the 4-byte header), with its padding passed over, which must be there;
+    /// [`OfError::PropBadLen`] if it is cut or says less than its header's length.
     pub fn property(&mut self) -> Result<(u16, Rd<'a>)> {
+        let bad = |_| OfError::PropBadLen;
         let mut head = *self;
-        let (kind, len) = (head.u16()?, usize::from(head.u16()?));
+        let (kind, len) = (head.u16().map_err(bad)?, usize::from(head.u16().map_err(bad)?));
         if len < 4 {
-            return Err(OfError::BadLen);
+            return Err(OfError::PropBadLen);
         }
-        Ok((kind, Rd(&self.padded(len)?[4..])))
+        let whole = self.bytes(len.next_multiple_of(8)).map_err(bad)?;
+        Ok((kind, Rd(&whole[4..len])))
+    }
+    /// The number that is all of a property's body.
+    pub fn only_u32(&mut self) -> Result<u32> {
+        let number = self.u32().map_err(|_| OfError::PropBadLen)?;
+        if self.is_empty() { Ok(number) } else { Err(OfError::PropBadLen) }
+    }
+    /// Why a property is refused whose type says nothing to us; types from `experimenter` on are experimenters'.
+    pub fn unknown_property(&mut self, kind: u16, experimenter: u16) -> OfError {
+        if kind < experimenter {
+            return OfError::PropBadType;
+        }
+        match (self.u32(), self.u32()) {
+            (Ok(0), Ok(_)) => OfError::PropBadExperimenter,
+            (Ok(_), Ok(_)) => OfError::PropBadExpType,
+            _ => OfError::PropBadLen,
+        }
     }
 }
 

@@ -75,6 +75,7 @@ table! {
     PipelineFieldsOnly: OF V15 V15 1 17;
     NxmInvalid: NX V10 V11 1 256, NX V12 V15 2 0;
     RequestMustBeZero: NX V10 V11 1 515, NX V12 V15 4 0;
+    NotConfigured: NX V10 V11 1 535, NX V12 V15 36 0;
     Unencodable: NX V10 V11 1 521, NX V12 V15 10 0;
     ActBadType: OF V10 V15 2 0;
     ActBadLen: OF V10 V15 2 1;
@@ -192,6 +193,7 @@ table! {
     BundleMsgConflict: ONF V13 V13 2311 0, OF V14 V15 17 11;
     BundleMsgTooMany: ONF V13 V13 2312 0, OF V14 V15 17 12;
     BundleMsgFailed: ONF V13 V13 2313 0, OF V14 V15 17 13;
+    BundleBadVersion: NX V14 V15 22 0;
     BundleTimeout: ONF V13 V13 2314 0, OF V14 V15 17 14;
     TableFeaturesBadTable: OF V13 V15 13 0;
     TableFeaturesEperm: OF V13 V15 13 5;

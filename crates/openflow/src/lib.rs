@@ -3,6 +3,8 @@
 //! *Place*: switch row, bottom. *Knows*: wire formats, OXM/NXM numbers, error codes. *Does not know*:
 //! sockets, clocks, tables, what a message does.
 
+#![forbid(unsafe_code)]
+
 pub mod action;
 pub mod actions;
 mod actions_nx;

@@ -1,8 +1,8 @@
 //! OpenFlow 1.0's fixed match of 40 bytes (section 5.2.3).
 
+use crate::Match;
 use crate::oxm::{port_from_10, port_to_10};
 use crate::prereq::{VLAN_PRESENT, eth, ip, is_mpls};
-use crate::{Match, OfError};
 use flow::{Field, Key, at};
 
 /// `OFPFW_*` bits.
@@ -55,9 +55,8 @@ pub(crate) fn l4_fields(key: &Key) -> Option<[Field; 2]> {
 
 /// Reads OpenFlow 1.0's match. Fields that cannot be there for the Ethernet type and protocol are
 /// ignored, as the specification's note on wildcards says.
-///
-/// Errors: [`OfError::MatchBadValue`] for an ICMP type or code over 255.
-pub fn decode_match10(buf: &[u8; 40]) -> Result<Match, OfError> {
+/// An ICMP type or code over 255 is kept, and matches no packet.
+pub fn decode_match10(buf: &[u8; 40]) -> Match {
     let wild = u32::from_be_bytes([buf[0], buf[1], buf[2], buf[3]]);
     let exact = |bit| wild & bit == 0;
     let u16_at = |o: usize| u16::from_be_bytes([buf[o], buf[o + 1]]);
@@ -81,8 +80,8 @@ pub fn decode_match10(buf: &[u8; 40]) -> Result<Match, OfError> {
     }
     add_vlan(&mut m, wild, u16_at(off::DL_VLAN), buf[off::DL_VLAN_PCP]);
     add_network(&mut m, wild, buf);
-    add_l4(&mut m, wild, [u16_at(off::TP_SRC), u16_at(off::TP_DST)])?;
-    Ok(m)
+    add_l4(&mut m, wild, [u16_at(off::TP_SRC), u16_at(off::TP_DST)]);
+    m
 }
 
 fn add_vlan(m: &mut Match, wild: u32, vid: u16, pcp: u8) {
@@ -134,19 +133,20 @@ fn add_network(m: &mut Match, wild: u32, buf: &[u8; 40]) {
     }
 }
 
-fn add_l4(m: &mut Match, wild: u32, values: [u16; 2]) -> Result<(), OfError> {
-    let Some(fields) = l4_fields(&m.key) else { return Ok(()) };
-    for ((field, value), bit) in fields.into_iter().zip(values).zip([wild::TP_SRC, wild::TP_DST]) {
+fn add_l4(m: &mut Match, wild: u32, values: [u16; 2]) {
+    let Some(fields) = l4_fields(&m.key) else { return };
+    let places = [(wild::TP_SRC, at::TP_SRC), (wild::TP_DST, at::TP_DST)];
+    for ((field, value), (bit, place)) in fields.into_iter().zip(values).zip(places) {
         if wild & bit != 0 {
             continue;
         }
+        m.key.set_u16(place, value);
         if u128::from(value) > field.full() {
-            return Err(OfError::MatchBadValue);
+            m.mask.set_u16(place, 0xffff);
+        } else {
+            field.unwildcard(&mut m.mask);
         }
-        field.set(&mut m.key, value.into());
-        field.unwildcard(&mut m.mask);
     }
-    Ok(())
 }
 
 /// Writes OpenFlow 1.0's match; what it cannot express is left out.
@@ -216,5 +216,5 @@ fn vlan10(tci: u16, mask: u16) -> (u32, u16, u8) {
 
 /// Does OpenFlow 1.0's match say all of it?
 pub fn fits_match10(m: &Match) -> bool {
-    decode_match10(&encode_match10(m)).as_ref() == Ok(m)
+    decode_match10(&encode_match10(m)) == *m
 }

@@ -33,6 +33,7 @@ pub fn decode_match(version: Version, buf: &[u8]) -> Result<(Match, usize), OfEr
             return Ok((decode_match11(fixed.ok_or(OfError::MatchBadLen)?)?, len));
         }
         TYPE_OXM => {}
+        TYPE_STANDARD if len != match11::LEN => return Err(OfError::MatchBadLen),
         _ => return Err(OfError::MatchBadType),
     }
     let padded = len.next_multiple_of(8);

@@ -536,7 +536,11 @@ pub enum Request {
         generation: Option<u64>,
     },
     GetAsync,
-    SetAsync(AsyncConfig),
+    /// `given`: which properties were there, bit `1 << type` as 1.4 numbers them (even: secondary); others stay.
+    SetAsync {
+        wants: AsyncConfig,
+        given: u16,
+    },
     BundleControl {
         id: u32,
         step: BundleStep,
@@ -555,6 +559,8 @@ pub enum Request {
     /// NXT_FLOW_MOD_TABLE_ID: the table is in the upper byte of 1.0's command.
     FlowModTableId(bool),
     SetControllerId(u16),
+    /// NXT_FLOW_AGE: nothing is to be done.
+    FlowAge,
     /// Cancels a flow monitor.
     MonitorCancel(u32),
     /// NXT_TLV_TABLE_REQUEST.

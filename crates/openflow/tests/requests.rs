@@ -47,7 +47,7 @@ fn every_request_is_understood_or_refused_by_name() {
     for (version, command, message) in requests() {
         let result = decode(dialect(version), &message);
         let expected = match command.as_str() {
-            "dump-ipfix-bridge" => Some(OfError::BadExpType),
+            "dump-ipfix-bridge" => Some(OfError::NotConfigured),
             _ => None,
         };
         match result {

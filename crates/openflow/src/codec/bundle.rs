@@ -3,25 +3,19 @@
 use super::decode::decode_parts;
 use super::encode::{begin, begin_exp};
 use super::kinds::Kind;
-use super::{Dialect, Form, ONF, ReplyTo};
+use super::{Dialect, Form, NX, ONF, ReplyTo, lengths};
 use crate::buf::{Put, Rd, Result};
 use crate::framing::{HEADER_LEN, Header};
 use crate::{BundleStep, OfError, Request, Version};
 
-/// ATOMIC and ORDERED.
-const FLAGS: u16 = 3;
 const ONF_CONTROL: u32 = 2300;
 
-/// BUNDLE_CONTROL. Properties are passed over.
+/// BUNDLE_CONTROL. Properties are passed over; flags without a meaning too, as in OVS.
 pub(super) fn decode_control(mut rd: Rd<'_>) -> Result<Request> {
     let id = rd.u32()?;
     let step = BundleStep::from_wire(rd.u16()?).ok_or(OfError::BundleBadType)?;
-    let flags = flags(rd.u16()?)?;
+    let flags = rd.u16()?;
     Ok(Request::BundleControl { id, step, flags })
-}
-
-fn flags(flags: u16) -> Result<u16> {
-    if flags & !FLAGS == 0 { Ok(flags) } else { Err(OfError::BundleBadFlags) }
 }
 
 /// BUNDLE_ADD_MESSAGE. The message inside must have the same transaction id, as in OVS; which
@@ -32,8 +26,11 @@ pub(super) fn decode_add(dialect: Dialect, xid: u32, mut rd: Rd<'_>, depth: u8) 
     }
     let id = rd.u32()?;
     rd.skip(2)?;
-    let flags = flags(rd.u16()?)?;
+    let flags = rd.u16()?;
     let header = Header::read(rd.0).ok_or(OfError::BundleMsgBadLen)?;
+    if header.version != dialect.version as u8 {
+        return Err(OfError::BundleBadVersion);
+    }
     let len = usize::from(header.len);
     if len < HEADER_LEN || len > rd.left() {
         return Err(OfError::BundleMsgBadLen);
@@ -41,15 +38,32 @@ pub(super) fn decode_add(dialect: Dialect, xid: u32, mut rd: Rd<'_>, depth: u8) 
     if header.xid != xid {
         return Err(OfError::BundleMsgBadXid);
     }
-    let (_, inner) = decode_parts(dialect, &rd.0[..len], depth + 1)?;
-    let bundled = matches!(
-        inner,
-        Request::FlowMod(_) | Request::GroupMod(_) | Request::PortMod(_) | Request::PacketOut(_)
-    );
-    if !bundled {
+    if !is_bundled(dialect.version, &rd.0[..len]) {
         return Err(OfError::BundleMsgUnsup);
     }
+    let (_, inner) = decode_parts(dialect, &rd.0[..len], depth + 1)?;
     Ok(Request::BundleAdd { id, flags, xid, inner: Box::new(inner) })
+}
+
+/// Is it a message that a bundle takes, with a length that it can have?
+fn is_bundled(version: Version, message: &[u8]) -> bool {
+    let body = message.len() - HEADER_LEN;
+    match Kind::from_wire(version, message[1]) {
+        Some(kind @ (Kind::FlowMod | Kind::GroupMod | Kind::PortMod | Kind::PacketOut)) => {
+            lengths::of(version, kind).fits(body)
+        }
+        Some(Kind::Experimenter) => {
+            // NXT_FLOW_MOD and, in 1.0, NXT_GROUP_MOD.
+            let mut rd = Rd(&message[HEADER_LEN..]);
+            match (rd.u32(), rd.u32()) {
+                (Ok(NX), Ok(subtype @ (13 | 31))) => {
+                    lengths::of_nicira(version, subtype).is_some_and(|l| l.fits(rd.left()))
+                }
+                _ => false,
+            }
+        }
+        _ => false,
+    }
 }
 
 /// BUNDLE_CONTROL as a reply.

@@ -117,14 +117,15 @@ pub(super) fn decode_async13(mut rd: Rd<'_>) -> Result<Request> {
     if !rd.is_empty() {
         return Err(OfError::BadLen);
     }
-    Ok(Request::SetAsync(AsyncConfig {
+    let wants = AsyncConfig {
         packet_in: packet_in.map(widen),
         port_status,
         flow_removed,
         role_status: [0; 2],
         table_status: [0; 2],
         requestforward: [0; 2],
-    }))
+    };
+    Ok(Request::SetAsync { wants, given: 0b11_1111 })
 }
 
 /// A packet-in mask in 1.4's reasons.
@@ -132,28 +133,45 @@ fn widen(mask: u32) -> u32 {
     if mask & 2 != 0 { mask | ACTION_REASONS } else { mask & !ACTION_REASONS }
 }
 
-/// The property layout (also NXT_SET_ASYNC_CONFIG2). Properties that are missing leave nothing on.
+/// Types of properties from this one on are experimenters', of SET_ASYNC alone.
+const ASYNC_EXPERIMENTER: u16 = 0xfffe;
+/// Reasons for packet-ins before 1.4.
+const PACKET_IN_REASONS_10: u32 = 0b111;
+
+/// The property layout (also NXT_SET_ASYNC_CONFIG2). What properties are missing for stays as it was.
+///
+/// Errors: [`OfError::AsyncInvalid`] for a reason that does not exist, [`OfError::AsyncUnsupported`] for an unknown property.
 pub(super) fn decode_async14(version: Version, mut rd: Rd<'_>) -> Result<Request> {
-    let mut c = NONE;
+    let (mut wants, mut given) = (NONE, 0);
     while !rd.is_empty() {
         let (kind, mut body) = rd.property()?;
-        let mask = body.u32()?;
-        let list = match kind / 2 {
-            0 => &mut c.packet_in,
-            1 => &mut c.port_status,
-            2 => &mut c.flow_removed,
-            3 => &mut c.role_status,
-            4 => &mut c.table_status,
-            5 => &mut c.requestforward,
-            _ => return Err(OfError::AsyncUnsupported),
+        let (list, reasons) = match kind / 2 {
+            0 if version < Version::V14 => (&mut wants.packet_in, PACKET_IN_REASONS_10),
+            0 => (&mut wants.packet_in, 0b11_1111),
+            1 => (&mut wants.port_status, 0b111),
+            2 => (&mut wants.flow_removed, 0b11_1111),
+            3 => (&mut wants.role_status, 0b111),
+            4 => (&mut wants.table_status, 0b1_1000),
+            5 => (&mut wants.requestforward, 0b11),
+            _ => {
+                return Err(match body.unknown_property(kind, ASYNC_EXPERIMENTER) {
+                    OfError::PropBadType => OfError::AsyncUnsupported,
+                    error => error,
+                });
+            }
         };
+        let mask = body.only_u32()?;
+        if mask & !reasons != 0 {
+            return Err(OfError::AsyncInvalid);
+        }
         // Even types are for the secondary role.
         list[usize::from(kind % 2 == 0)] = mask;
+        given |= 1 << kind;
     }
     if version < Version::V14 {
-        c.packet_in = c.packet_in.map(widen);
+        wants.packet_in = wants.packet_in.map(widen);
     }
-    Ok(Request::SetAsync(c))
+    Ok(Request::SetAsync { wants, given })
 }
 
 const NONE: AsyncConfig = AsyncConfig {

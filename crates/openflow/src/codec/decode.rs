@@ -1,8 +1,8 @@
 //! Requests: bytes to [`Request`].
 
 use super::kinds::Kind;
-use super::{Dialect, ReplyTo, bundle, config, experimenter, flow_mod, group, hello, meter};
-use super::{multipart, packet, port, queue, table};
+use super::{Dialect, ReplyTo, bundle, config, experimenter, flow_mod, group, hello, lengths};
+use super::{meter, multipart, packet, port, queue, table};
 use crate::buf::{Rd, Result};
 use crate::framing::{HEADER_LEN, Header};
 use crate::{BundleStep, OfError, Reply, Request};
@@ -37,7 +37,7 @@ impl DecodeError {
 
 /// Decodes one whole message from a controller.
 ///
-/// HELLO, ERROR and echoes are taken in any version; everything else must have the dialect's.
+/// HELLO, ERROR and echoes are taken in any version but 0; everything else must have the dialect's.
 ///
 /// # Errors
 /// [`DecodeError`] with the OpenFlow error that the specification (or OVS, where it says nothing)
@@ -65,14 +65,22 @@ pub(super) fn decode_parts(
     }
     let body = Rd(&message[HEADER_LEN..]);
     let mut to = ReplyTo::from(header.xid);
+    if header.version == 0 {
+        return Err(OfError::BadVersion);
+    }
     if header.kind == 0 {
         let versions = hello::offered(header.version, body.0);
         return Ok((to, Request::Hello { versions }));
     }
-    if header.version != dialect.version as u8 && !ANY_VERSION.contains(&header.kind) {
+    let foreign = header.version != dialect.version as u8;
+    let any_version = ANY_VERSION.contains(&header.kind) && (header.kind != 1 || body.left() >= 4);
+    if foreign && !any_version {
         return Err(OfError::BadVersion);
     }
     let kind = Kind::from_wire(dialect.version, header.kind).ok_or(OfError::BadType)?;
+    if !lengths::of(dialect.version, kind).fits(body.left()) {
+        return Err(OfError::BadLen);
+    }
     let request = by_kind(dialect, kind, body, &mut to, depth)?;
     Ok((to, request))
 }
@@ -99,7 +107,7 @@ fn by_kind(
         Kind::FlowMod => flow_mod::decode(dialect, body),
         Kind::GroupMod => group::decode_mod(version, body),
         Kind::PortMod => port::decode_mod(version, body),
-        Kind::TableMod => table::decode_mod(body),
+        Kind::TableMod => table::decode_mod(version, body),
         Kind::MeterMod => meter::decode_mod(body),
         Kind::MultipartRequest => multipart::decode(version, body, to),
         Kind::BarrierRequest => empty(body, Request::Barrier),

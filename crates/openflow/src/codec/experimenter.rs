@@ -1,6 +1,6 @@
 //! Experimenter messages: Nicira's and ONF's.
 
-use super::{Dialect, Form, NX, ONF, ReplyTo, bundle, config, flow_mod, group, tlv};
+use super::{Dialect, Form, NX, ONF, ReplyTo, bundle, config, flow_mod, group, lengths, tlv};
 use crate::buf::{Rd, Result};
 use crate::{FlowFormat, OfError, PacketInFormat, Request, Version};
 
@@ -16,15 +16,21 @@ pub(super) fn decode(
         return Err(OfError::BadExperimenter);
     }
     let subtype = rd.u32()?;
-    if vendor == NX {
-        to.form = Form::Nicira;
-        return nicira(dialect, subtype, rd);
+    let (form, length) = match vendor {
+        NX => (Form::Nicira, lengths::of_nicira(dialect.version, subtype)),
+        _ => (Form::Onf, lengths::of_onf(dialect.version, subtype)),
+    };
+    to.form = form;
+    if !length.ok_or(OfError::BadExpType)?.fits(rd.left()) {
+        return Err(OfError::BadLen);
     }
-    to.form = Form::Onf;
-    match subtype {
-        2300 if dialect.version == Version::V13 => bundle::decode_control(rd),
-        2301 if dialect.version == Version::V13 => bundle::decode_add(dialect, to.xid, rd, depth),
-        _ => Err(OfError::BadExpType),
+    match (vendor, subtype) {
+        (NX, _) => nicira(dialect, subtype, rd),
+        (_, 1870) => Ok(Request::MonitorCancel(rd.u32()?)),
+        (_, 2300) => bundle::decode_control(rd),
+        (_, 2301) => bundle::decode_add(dialect, to.xid, rd, depth),
+        // What a switch sends.
+        _ => Err(OfError::BadType),
     }
 }
 
@@ -54,8 +60,11 @@ fn nicira(dialect: Dialect, subtype: u32, mut rd: Rd<'_>) -> Result<Request> {
             _ => return Err(OfError::RequestEperm),
         }),
         19 => return config::decode_async13(rd),
+        18 => Request::FlowAge,
         20 => {
-            rd.skip(6)?;
+            if rd.array::<6>()? != [0; 6] {
+                return Err(OfError::RequestMustBeZero);
+            }
             Request::SetControllerId(rd.u16()?)
         }
         21 => Request::MonitorCancel(rd.u32()?),
@@ -65,11 +74,8 @@ fn nicira(dialect: Dialect, subtype: u32, mut rd: Rd<'_>) -> Result<Request> {
         31 => return group::decode_mod_form(Version::V15, version, rd).map(Request::GroupMod),
         // Continuations, connection tracking: known, not supported.
         28 | 29 | 32 => Request::Unsupported(OfError::BadExpType),
-        _ => return Err(OfError::BadExpType),
+        // What a switch sends.
+        _ => return Err(OfError::BadType),
     };
-    if rd.is_empty() || matches!(request, Request::Unsupported(_)) {
-        Ok(request)
-    } else {
-        Err(OfError::BadLen)
-    }
+    Ok(request)
 }

@@ -53,13 +53,15 @@ fn command10(dialect: Dialect, n: u16) -> Result<(FlowModCommand, u8)> {
 }
 
 /// 1.0's flags: "add" always resets the counters there.
-fn flags10(command: FlowModCommand, flags: u16) -> Result<u16> {
-    if flags & EMERGENCY != 0 {
-        // There is no emergency flow table: the specification's answer is "all tables full".
-        return Err(OfError::FlowTableFull);
-    }
-    if flags & !(flow_flag::SEND_FLOW_REM | flow_flag::CHECK_OVERLAP) != 0 {
+fn flags10(command: FlowModCommand, flags: u16, timeouts: [u16; 2]) -> Result<u16> {
+    if flags & !(flow_flag::SEND_FLOW_REM | flow_flag::CHECK_OVERLAP | EMERGENCY) != 0 {
         return Err(OfError::FlowBadFlags);
+    }
+    if flags & EMERGENCY != 0 {
+        // There is no emergency flow table: the specification's answer is "all tables full", and one of its own for
+        // flows of that table with timeouts.
+        let timed = timeouts != [0; 2];
+        return Err(if timed { OfError::FlowBadEmergTimeout } else { OfError::FlowTableFull });
     }
     let reset = if command == FlowModCommand::Add { flow_flag::RESET_COUNTS } else { 0 };
     Ok(flags | reset)
@@ -97,6 +99,11 @@ impl Fixed10 {
         actions: &[u8],
     ) -> Result<FlowMod> {
         let (command, table) = command10(dialect, self.command)?;
+        if command == FlowModCommand::Add && nx.cookie_mask != 0 {
+            return Err(OfError::NxmInvalid);
+        }
+        let instructions = decode_instructions(Version::V10, actions)?;
+        let timeouts = [self.idle_timeout, self.hard_timeout];
         Ok(FlowMod {
             command,
             table,
@@ -109,11 +116,11 @@ impl Fixed10 {
             idle_timeout: self.idle_timeout,
             hard_timeout: self.hard_timeout,
             importance: 0,
-            flags: flags10(command, self.flags)?,
+            flags: flags10(command, self.flags, timeouts)?,
             buffer_id: self.buffer_id,
             out_port: if deletes(command) { self.out_port } else { port::ANY },
             out_group: GROUP_ANY,
-            instructions: decode_instructions(Version::V10, actions)?,
+            instructions,
         })
     }
 }
@@ -127,7 +134,7 @@ fn decode10(dialect: Dialect, mut rd: Rd<'_>) -> Result<FlowMod> {
     if wildcards & 0x3f_ffff == 0 {
         fixed.priority = u16::MAX;
     }
-    let nx = NxMatch { matching: decode_match10(&raw)?, ..NxMatch::default() };
+    let nx = NxMatch { matching: decode_match10(&raw), ..NxMatch::default() };
     fixed.flow_mod(dialect, cookie, nx, rd.rest())
 }
 
@@ -137,7 +144,7 @@ pub(super) fn decode_nx(dialect: Dialect, mut rd: Rd<'_>) -> Result<Request> {
     let fixed = Fixed10::read(&mut rd)?;
     let len = usize::from(rd.u16()?);
     rd.skip(6)?;
-    let nx = decode_nx_match(rd.padded(len)?)?;
+    let nx = decode_nx_match(rd.padded(len).map_err(|_| OfError::MatchBadLen)?)?;
     Ok(Request::FlowMod(fixed.flow_mod(dialect, cookie, nx, rd.rest())?))
 }
 
@@ -162,14 +169,23 @@ fn flags11(version: Version, command: FlowModCommand, flags: u16) -> Result<u16>
 fn decode11(version: Version, mut rd: Rd<'_>) -> Result<FlowMod> {
     let (wire_cookie, wire_mask) = (rd.u64()?, rd.u64()?);
     let table = rd.u8()?;
-    let command = command(u16::from(rd.u8()?))?;
+    let wire_command = rd.u8()?;
     let (idle_timeout, hard_timeout, priority) = (rd.u16()?, rd.u16()?, rd.u16()?);
     let buffer_id = rd.u32()?;
     let (out_port, out_group) = (rd.u32()?, rd.u32()?);
-    let flags = flags11(version, command, rd.u16()?)?;
+    let wire_flags = rd.u16()?;
     let importance = rd.u16()?;
     let (matching, used) = decode_match(version, rd.0)?;
     rd.skip(used)?;
+    let known = command(u16::from(wire_command));
+    // 1.1 has no "all tables"; later versions have it for deletes.
+    if table == TABLE_ALL && (version == Version::V11 || !known.is_ok_and(deletes)) {
+        return Err(OfError::FlowBadTableId);
+    }
+    check_port(out_port, OfError::ActBadOutPort)?;
+    let command = known?;
+    let instructions = decode_instructions(version, rd.rest())?;
+    let flags = flags11(version, command, wire_flags)?;
     let select = deletes(command);
     let add = command == FlowModCommand::Add;
     // 1.1's modify without a cookie mask adds what it does not find.
@@ -188,9 +204,9 @@ fn decode11(version: Version, mut rd: Rd<'_>) -> Result<FlowMod> {
         importance: if version >= Version::V14 { importance } else { 0 },
         flags,
         buffer_id,
-        out_port: if select { check_port(out_port, OfError::ActBadOutPort)? } else { port::ANY },
+        out_port: if select { out_port } else { port::ANY },
         out_group: if select { out_group } else { GROUP_ANY },
-        instructions: decode_instructions(version, rd.rest())?,
+        instructions,
     })
 }
 

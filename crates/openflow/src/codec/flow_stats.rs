@@ -13,10 +13,10 @@ use crate::{FlowSelect, FlowStats, GROUP_ANY, OfError, Version};
 /// The body of a flow or aggregate request.
 pub(super) fn decode_select(version: Version, mut rd: Rd<'_>) -> Result<FlowSelect> {
     if version == Version::V10 {
-        let matching = decode_match10(&rd.array()?)?;
+        let matching = decode_match10(&rd.array()?);
         let table = rd.u8()?;
         rd.skip(1)?;
-        let out_port = get_port(version, &mut rd, OfError::ActBadOutPort)?;
+        let out_port = get_port(version, &mut rd)?;
         let select = FlowSelect {
             table,
             out_port,
@@ -25,7 +25,7 @@ pub(super) fn decode_select(version: Version, mut rd: Rd<'_>) -> Result<FlowSele
             cookie_mask: 0,
             matching,
         };
-        return if rd.is_empty() { Ok(select) } else { Err(OfError::BadLen) };
+        return Ok(select);
     }
     let table = rd.u8()?;
     rd.skip(3)?;
@@ -33,10 +33,9 @@ pub(super) fn decode_select(version: Version, mut rd: Rd<'_>) -> Result<FlowSele
     let out_group = rd.u32()?;
     rd.skip(4)?;
     let (cookie, cookie_mask) = (rd.u64()?, rd.u64()?);
-    let (matching, used) = decode_match(version, rd.0)?;
-    rd.skip(used)?;
-    let select = FlowSelect { table, out_port, out_group, cookie, cookie_mask, matching };
-    if rd.is_empty() { Ok(select) } else { Err(OfError::BadLen) }
+    let (matching, _) = decode_match(version, rd.0)?;
+    // What follows the match is passed over, as OVS does.
+    Ok(FlowSelect { table, out_port, out_group, cookie, cookie_mask, matching })
 }
 
 /// The body of NXST_FLOW and NXST_AGGREGATE requests.
@@ -45,7 +44,7 @@ pub(super) fn decode_select_nx(mut rd: Rd<'_>) -> Result<FlowSelect> {
     let len = usize::from(rd.u16()?);
     let table = rd.u8()?;
     rd.skip(3)?;
-    let nx = decode_nx_match(rd.padded(len)?)?;
+    let nx = decode_nx_match(rd.padded(len).map_err(|_| OfError::MatchBadLen)?)?;
     let select = FlowSelect {
         table,
         out_port,

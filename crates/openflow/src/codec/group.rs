@@ -61,7 +61,7 @@ pub(super) fn decode_mod_form(form: Version, version: Version, mut rd: Rd<'_>) -
     rd.skip(1)?;
     let id = rd.u32()?;
     let mut group = GroupMod {
-        command: GroupCommand::Add,
+        command: GroupCommand::Delete,
         kind: GroupType::All,
         id,
         buckets: Vec::new(),
@@ -72,56 +72,101 @@ pub(super) fn decode_mod_form(form: Version, version: Version, mut rd: Rd<'_>) -
     if form == Version::V15 {
         let len = usize::from(rd.u16()?);
         rd.skip(2)?;
-        group.command = command(form, wire_command, rd.u32()?)?;
-        group.buckets = decode_buckets(form, version, Rd(rd.bytes(len)?))?;
-        decode_properties(rd, &mut group)?;
+        let bucket = rd.u32()?;
+        check_command_bucket(wire_command, bucket)?;
+        group.buckets = decode_buckets(form, version, wire_kind, Rd(rd.bytes(len)?))?;
+        decode_properties(rd, (wire_command, wire_kind), &mut group)?;
+        group.kind = check_kind(wire_command, wire_kind, &group.buckets)?;
+        group.command = command(form, wire_command, bucket)?;
     } else {
+        group.buckets = decode_buckets(form, version, wire_kind, rd)?;
+        if version >= Version::V13 && wire_command == DELETE && !group.buckets.is_empty() {
+            return Err(OfError::GroupInvalid);
+        }
+        group.kind = check_kind(wire_command, wire_kind, &group.buckets)?;
         group.command = command(form, wire_command, 0)?;
-        group.buckets = decode_buckets(form, version, rd)?;
-    }
-    let typed =
-        matches!(group.command, GroupCommand::Add | GroupCommand::Modify | GroupCommand::AddOrMod);
-    if typed {
-        group.kind = kind(wire_kind)?;
     }
     check(&group)?;
     Ok(group)
 }
 
-/// The rules of the specification that need no table (1.3 section 6.4).
-fn check(group: &GroupMod) -> Result<()> {
-    let deletes = matches!(group.command, GroupCommand::Delete | GroupCommand::RemoveBucket(_));
-    if group.id > MAX && !(deletes && group.id == ALL) {
-        return Err(OfError::GroupInvalid);
-    }
-    if group.command == GroupCommand::Delete && !group.buckets.is_empty() {
-        return Err(OfError::GroupInvalid);
-    }
-    let insert = matches!(group.command, GroupCommand::InsertBucket(_));
-    let one = group.kind == GroupType::Indirect && !deletes && !insert;
-    if one && group.buckets.len() != 1 {
-        return Err(OfError::GroupInvalid);
-    }
-    for b in &group.buckets {
-        let watches = b.watch_port != port::ANY || b.watch_group != GROUP_ANY;
-        if group.kind == GroupType::FastFailover && !insert && !watches {
-            return Err(OfError::GroupInvalid);
-        }
-    }
-    Ok(())
+/// OFPGC_DELETE.
+const DELETE: u16 = 2;
+/// OFPGC15_INSERT_BUCKET.
+const INSERT_BUCKET: u16 = 3;
+/// OFPGC15_REMOVE_BUCKET.
+const REMOVE_BUCKET: u16 = 5;
+/// OFPG15_BUCKET_ALL; also what a command that is about no bucket has.
+const ALL_BUCKETS: u32 = 0xffff_ffff;
+/// OFPG15_BUCKET_FIRST and OFPG15_BUCKET_LAST.
+const FIRST_OR_LAST: std::ops::RangeInclusive<u32> = 0xffff_fffd..=0xffff_fffe;
+
+/// May a command name this bucket?
+fn check_command_bucket(command: u16, bucket: u32) -> Result<()> {
+    let one = bucket <= BUCKET_MAX || FIRST_OR_LAST.contains(&bucket);
+    let fits = match command {
+        INSERT_BUCKET => one,
+        REMOVE_BUCKET => one || bucket == ALL_BUCKETS,
+        _ => bucket == ALL_BUCKETS,
+    };
+    if fits { Ok(()) } else { Err(OfError::GroupBadBucket) }
 }
 
-fn decode_buckets(form: Version, version: Version, mut rd: Rd<'_>) -> Result<Vec<Bucket>> {
+/// The type, which also commands must have that do not need it.
+fn check_kind(command: u16, wire: u8, buckets: &[Bucket]) -> Result<GroupType> {
+    let kind = kind(wire)?;
+    let one = kind == GroupType::Indirect && command != DELETE;
+    if one && buckets.len() != 1 { Err(OfError::GroupInvalid) } else { Ok(kind) }
+}
+
+/// The rules of the specification that need no table (1.3 section 6.4), in OVS's order.
+fn check(group: &GroupMod) -> Result<()> {
+    use GroupCommand as C;
+    if matches!(group.command, C::RemoveBucket(_)) && !group.buckets.is_empty() {
+        return Err(OfError::GroupBadBucket);
+    }
+    let insert = matches!(group.command, C::InsertBucket(_));
+    for b in &group.buckets {
+        if b.weight != 0 && group.kind != GroupType::Select && !insert {
+            return Err(OfError::GroupInvalid);
+        }
+        let watches = b.watch_port != port::ANY || b.watch_group != GROUP_ANY;
+        match group.kind {
+            GroupType::All | GroupType::Indirect if watches => {
+                return Err(OfError::GroupWatchUnsupported);
+            }
+            GroupType::FastFailover if !watches => return Err(OfError::GroupInvalid),
+            _ => {}
+        }
+    }
+    match group.command {
+        C::Add | C::AddOrMod if group.id > MAX => Err(OfError::GroupInvalid),
+        // No such group can be there.
+        C::Modify | C::InsertBucket(_) | C::RemoveBucket(_) if group.id > MAX => {
+            Err(OfError::GroupUnknown)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn decode_buckets(
+    form: Version,
+    version: Version,
+    wire_kind: u8,
+    mut rd: Rd<'_>,
+) -> Result<Vec<Bucket>> {
+    let bad = |_| OfError::GroupBadBucket;
+    let header = if form == Version::V15 { 8 } else { 16 };
     let mut list = Vec::new();
     while !rd.is_empty() {
-        let len = usize::from(Rd(rd.0).u16()?);
-        if len < 8 {
+        let len = usize::from(Rd(rd.0).u16().map_err(bad)?);
+        if len < header {
             return Err(OfError::GroupBadBucket);
         }
-        let mut body = Rd(rd.bytes(len).map_err(|_| OfError::GroupBadBucket)?);
+        let mut body = Rd(rd.bytes(len).map_err(bad)?);
         body.skip(2)?;
         list.push(if form == Version::V15 {
-            bucket15(version, body)?
+            bucket15(version, wire_kind, body)?
         } else {
             bucket11(version, body)?
         });
@@ -129,75 +174,91 @@ fn decode_buckets(form: Version, version: Version, mut rd: Rd<'_>) -> Result<Vec
     if form != Version::V15 {
         list.iter_mut().zip(0..).for_each(|(b, i)| b.id = i);
     }
-    assign_ids(&mut list);
-    Ok(list)
-}
-
-/// Buckets without an id get one that is free.
-fn assign_ids(list: &mut [Bucket]) {
-    let mut used: std::collections::BTreeSet<u32> = list.iter().map(|b| b.id).collect();
-    let mut next = 0;
-    for b in list.iter_mut().filter(|b| b.id > BUCKET_MAX) {
-        while used.contains(&next) {
-            next += 1;
-        }
-        b.id = next;
-        used.insert(next);
-    }
+    let ids: std::collections::BTreeSet<u32> = list.iter().map(|b| b.id).collect();
+    if ids.len() == list.len() { Ok(list) } else { Err(OfError::GroupBadBucket) }
 }
 
 fn bucket11(version: Version, mut rd: Rd<'_>) -> Result<Bucket> {
     let weight = rd.u16()?;
-    let watch_port = check_port(rd.u32()?, OfError::GroupBadWatch)?;
+    let watch_port = rd.u32()?;
     let watch_group = rd.u32()?;
     rd.skip(4)?;
     let actions = decode_actions(version, rd.rest())?;
+    let watch_port = check_port(watch_port, OfError::GroupBadWatch)?;
     Ok(Bucket { id: 0, weight, watch_port, watch_group, actions })
 }
 
-fn bucket15(version: Version, mut rd: Rd<'_>) -> Result<Bucket> {
+fn bucket15(version: Version, wire_kind: u8, mut rd: Rd<'_>) -> Result<Bucket> {
     let len = usize::from(rd.u16()?);
     let id = rd.u32()?;
-    let actions = decode_actions(version, rd.bytes(len)?)?;
-    // An absent weight is 1 for OVS.
-    let mut b = Bucket { id, weight: 1, watch_port: port::ANY, watch_group: GROUP_ANY, actions };
+    let actions = rd.bytes(len).map_err(|_| OfError::GroupBadBucket)?;
+    let actions = decode_actions(version, actions)?;
+    // An absent weight is 1 in a group that has weights.
+    let weight = u16::from(wire_kind == GroupType::Select as u8);
+    let mut b = Bucket { id, weight, watch_port: port::ANY, watch_group: GROUP_ANY, actions };
     while !rd.is_empty() {
         let (kind, mut body) = rd.property()?;
         match kind {
-            0 => b.weight = body.u16()?,
-            1 => b.watch_port = check_port(body.u32()?, OfError::GroupBadWatch)?,
-            2 => b.watch_group = body.u32()?,
-            _ => return Err(OfError::GroupBadBucket),
+            0 => b.weight = body.u16().map_err(|_| OfError::PropBadLen)?,
+            1 => b.watch_port = body.only_u32()?,
+            2 => b.watch_group = body.only_u32()?,
+            _ => return Err(body.unknown_property(kind, EXPERIMENTER)),
         }
     }
-    Ok(b)
+    check_port(b.watch_port, OfError::GroupBadWatch)?;
+    if b.id > BUCKET_MAX { Err(OfError::GroupBadBucket) } else { Ok(b) }
 }
 
+/// Properties of this type are experimenters'.
+const EXPERIMENTER: u16 = 0xffff;
+
 /// 1.5's group properties: Netronome's selection method is the one known.
-fn decode_properties(mut rd: Rd<'_>, group: &mut GroupMod) -> Result<()> {
+fn decode_properties(mut rd: Rd<'_>, of: (u16, u8), group: &mut GroupMod) -> Result<()> {
     while !rd.is_empty() {
         let (kind, mut body) = rd.property()?;
-        if kind != 0xffff {
-            return Err(OfError::BadType);
+        let (mut vendor, whole) = (body, body);
+        match (kind, vendor.u32(), vendor.u32()) {
+            (EXPERIMENTER, Ok(NTR | NTR_OLD), Ok(SELECTION_METHOD)) => {
+                check_selects(of)?;
+                decode_selection(whole, group)?;
+            }
+            _ => return Err(body.unknown_property(kind, EXPERIMENTER)),
         }
-        if !matches!(body.u32()?, NTR | NTR_OLD) {
-            return Err(OfError::BadExperimenter);
-        }
-        if body.u32()? != SELECTION_METHOD {
-            return Err(OfError::BadExpType);
-        }
-        body.skip(4)?;
-        let name: [u8; 16] = body.array()?;
-        let end = name.iter().position(|b| *b == 0).ok_or(OfError::BadLen)?;
-        let method = std::str::from_utf8(&name[..end]).map_err(|_| OfError::GroupInvalid)?;
-        group.selection_method = method.into();
-        group.selection_param = body.u64()?;
-        while !body.is_empty() {
-            let entry = Entry::parse(body.0)?;
-            let oxm = entry.header.oxm().ok_or(OfError::MatchBadField)?;
-            group.selection_fields.push(oxm.field);
-            body.skip(entry.size)?;
-        }
+    }
+    Ok(())
+}
+
+/// Does a group-mod of this command and type take a selection method?
+fn check_selects((command, wire_kind): (u16, u8)) -> Result<()> {
+    if kind(wire_kind)? != GroupType::Select {
+        return Err(OfError::PropBadValue);
+    }
+    match command {
+        0 | 1 | 0x8000 => Ok(()),
+        DELETE | INSERT_BUCKET | REMOVE_BUCKET => Err(OfError::PropBadValue),
+        _ => Err(OfError::GroupBadCommand),
+    }
+}
+
+/// Netronome's property from its experimenter id on.
+fn decode_selection(mut body: Rd<'_>, group: &mut GroupMod) -> Result<()> {
+    let short = |_| OfError::PropBadLen;
+    body.skip(12).map_err(short)?;
+    let name: [u8; 16] = body.array().map_err(short)?;
+    let param = body.u64().map_err(short)?;
+    let end = name.iter().position(|b| *b == 0).ok_or(OfError::PropBadValue)?;
+    let method = match &name[..end] {
+        b"hash" => "hash",
+        b"dp_hash" if body.is_empty() => "dp_hash",
+        _ => return Err(OfError::PropBadValue),
+    };
+    group.selection_method = method.into();
+    group.selection_param = param;
+    while !body.is_empty() {
+        let entry = Entry::parse(body.0)?;
+        let oxm = entry.header.oxm().ok_or(OfError::MatchBadField)?;
+        group.selection_fields.push(oxm.field);
+        body.skip(entry.size)?;
     }
     Ok(())
 }

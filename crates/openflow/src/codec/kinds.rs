@@ -104,3 +104,17 @@ impl Kind {
 pub fn version(number: u8) -> Option<Version> {
     [V10, V11, V12, V13, V14, V15].into_iter().find(|v| *v as u8 == number)
 }
+
+/// What ovs-vswitchd's log calls the type of a message, as far as its header says: `OFPT_FLOW_MOD`.
+pub fn type_name(message: &[u8]) -> String {
+    let kind = match message {
+        [number, kind, ..] => version(*number).and_then(|v| Kind::from_wire(v, *kind)),
+        _ => None,
+    };
+    kind.map_or("invalid".into(), |kind| match kind {
+        Kind::MultipartRequest => "OFPST request".into(),
+        Kind::MultipartReply => "OFPST reply".into(),
+        Kind::BundleAdd => "OFPT_BUNDLE_ADD_MESSAGE".into(),
+        kind => format!("OFPT_{}", crate::error::upper_snake(&format!("{kind:?}"))),
+    })
+}

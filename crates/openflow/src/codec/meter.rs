@@ -30,7 +30,7 @@ pub(super) fn decode_mod(mut rd: Rd<'_>) -> Result<Request> {
 fn decode_bands(mut rd: Rd<'_>) -> Result<Vec<Band>> {
     let mut bands = Vec::new();
     while !rd.is_empty() {
-        let (kind, mut body) = rd.property()?;
+        let (kind, mut body) = rd.property().map_err(|_| OfError::BadLen)?;
         let (rate, burst) = (body.u32()?, body.u32()?);
         bands.push(match kind {
             1 => Band::Drop { rate, burst },

@@ -14,6 +14,7 @@ mod flow_stats;
 mod group;
 mod hello;
 mod kinds;
+mod lengths;
 mod meter;
 mod monitor;
 mod multipart;
@@ -28,7 +29,7 @@ mod tlv;
 pub use decode::{DecodeError, ERROR_DATA, decode};
 pub use encode::{encode, encode_part};
 pub use hello::{agree, decode_hello, encode_hello, hello_failed, highest};
-pub use kinds::version;
+pub use kinds::{type_name, version};
 
 /// Nicira's experimenter id.
 pub(crate) const NX: u32 = 0x0000_2320;

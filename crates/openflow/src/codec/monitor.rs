@@ -20,8 +20,9 @@ const FLAGS_NX: u16 = 0x3f;
 /// 1.4's ONLY_OWN.
 const ONLY_OWN: u16 = 0x40;
 
-fn flags(flags: u16, known: u16) -> Result<u16> {
-    if flags & !known == 0 { Ok(flags) } else { Err(OfError::MonitorBadFlags) }
+fn check_flags(flags: u16, known: u16) -> Result<u16> {
+    let some = flags & (monitor_flag::ADD | monitor_flag::DELETE | monitor_flag::MODIFY) != 0;
+    if some && flags & !known == 0 { Ok(flags) } else { Err(OfError::MonitorBadFlags) }
 }
 
 /// Nicira's requests that fill the body.
@@ -29,12 +30,16 @@ pub(super) fn decode_nx(mut rd: Rd<'_>) -> Result<Vec<MonitorRequest>> {
     let mut list = Vec::new();
     while !rd.is_empty() {
         let id = rd.u32()?;
-        let flags = flags(rd.u16()?, FLAGS_NX)?;
+        let wire_flags = rd.u16()?;
         let out_port = port_from_10(rd.u16()?);
         let len = usize::from(rd.u16()?);
         let table = rd.u8()?;
-        rd.skip(5)?;
-        let matching = decode_nx_match(rd.padded(len)?)?.matching;
+        let zeros: [u8; 5] = rd.array()?;
+        let flags = check_flags(wire_flags, FLAGS_NX)?;
+        if zeros != [0; 5] {
+            return Err(OfError::RequestMustBeZero);
+        }
+        let matching = decode_nx_match(rd.padded(len).map_err(|_| OfError::MatchBadLen)?)?.matching;
         let out_group = GROUP_ANY;
         list.push(MonitorRequest { id, flags, out_port, out_group, table, matching });
     }
@@ -46,11 +51,16 @@ pub(super) fn decode_onf(mut rd: Rd<'_>) -> Result<Vec<MonitorRequest>> {
     let mut list = Vec::new();
     while !rd.is_empty() {
         let id = rd.u32()?;
-        let flags = flags(rd.u16()?, FLAGS_NX)?;
+        let wire_flags = rd.u16()?;
         rd.skip(2)?; // the match's length, which the match has too
-        let out_port = check_port(rd.u32()?, OfError::ActBadOutPort)?;
+        let out_port = rd.u32()?;
         let table = rd.u8()?;
-        rd.skip(3)?;
+        let zeros: [u8; 3] = rd.array()?;
+        let flags = check_flags(wire_flags, FLAGS_NX)?;
+        if zeros != [0; 3] {
+            return Err(OfError::RequestMustBeZero);
+        }
+        check_port(out_port, OfError::ActBadOutPort)?;
         let matching = get_match(Version::V13, &mut rd)?;
         let out_group = GROUP_ANY;
         list.push(MonitorRequest { id, flags, out_port, out_group, table, matching });
@@ -69,15 +79,17 @@ pub(super) fn decode14(version: Version, mut rd: Rd<'_>) -> Result<Vec<MonitorRe
     let mut list = Vec::new();
     while !rd.is_empty() {
         let id = rd.u32()?;
-        let out_port = check_port(rd.u32()?, OfError::ActBadOutPort)?;
+        let out_port = rd.u32()?;
         let out_group = rd.u32()?;
-        let wire_flags = flags(rd.u16()?, FLAGS_NX | ONLY_OWN)?;
+        let wire_flags = rd.u16()?;
         let own = if wire_flags & ONLY_OWN != 0 { monitor_flag::OWN } else { 0 };
         let flags = wire_flags & FLAGS_NX | own;
         let table = rd.u8()?;
         if rd.u8()? != 0 {
             return Err(OfError::BadType);
         }
+        check_flags(wire_flags, FLAGS_NX | ONLY_OWN)?;
+        check_port(out_port, OfError::ActBadOutPort)?;
         let matching = get_match(version, &mut rd)?;
         list.push(MonitorRequest { id, flags, out_port, out_group, table, matching });
     }

@@ -3,13 +3,14 @@
 use super::encode::{MAX_LEN, begin, finish, vendor};
 use super::kinds::Kind;
 use super::{Dialect, Form, NX, ONF, ReplyTo};
-use super::{flow_stats, group, meter, monitor, port, queue, table, table_features};
+use super::{flow_stats, group, lengths, meter, monitor, port, queue, table, table_features};
 use crate::buf::{Put, Rd, Result};
 use crate::{
     MultipartReply as Reply, MultipartRequest, OfError, Request, TableStats, Version, port as ports,
 };
 
 const EXPERIMENTER: u16 = 0xffff;
+const TABLE_FEATURES: u16 = 12;
 const MORE: u16 = 1;
 /// ONFST_FLOW_MONITOR.
 const ONF_MONITOR: u32 = 1870;
@@ -21,16 +22,24 @@ pub(super) fn decode(version: Version, mut rd: Rd<'_>, to: &mut ReplyTo) -> Resu
     if version != Version::V10 {
         rd.skip(4)?;
     }
-    if flags & MORE != 0 && kind != 12 {
-        // Requests in several messages exist for table features only, and are refused there.
-        return Err(OfError::MultipartBufferOverflow);
-    }
     let request = if kind == EXPERIMENTER {
-        experimenter(version, rd, to)?
+        experimenter(version, flags, rd, to)?
     } else {
+        let length = lengths::of_multipart(version, kind).ok_or(OfError::BadStat)?;
+        whole(flags, kind == TABLE_FEATURES, length, rd)?;
         standard(version, kind, rd, to)?
     };
     Ok(Request::Multipart(request))
+}
+
+/// Has a request's body a length that it can have, and is it in one message? Requests in several messages exist for
+/// table features only, and are refused there.
+fn whole(flags: u16, pieces: bool, length: lengths::Length, rd: Rd<'_>) -> Result<()> {
+    match () {
+        () if !length.fits(rd.left()) => Err(OfError::BadLen),
+        () if flags & MORE != 0 && !pieces => Err(OfError::MultipartBufferOverflow),
+        () => Ok(()),
+    }
 }
 
 /// A request without a body.
@@ -79,13 +88,21 @@ fn standard(version: Version, kind: u16, rd: Rd<'_>, to: &mut ReplyTo) -> Result
     }
 }
 
-fn experimenter(version: Version, mut rd: Rd<'_>, to: &mut ReplyTo) -> Result<MultipartRequest> {
+fn experimenter(
+    version: Version,
+    flags: u16,
+    mut rd: Rd<'_>,
+    to: &mut ReplyTo,
+) -> Result<MultipartRequest> {
     use MultipartRequest::*;
     let (vendor, subtype) = (rd.u32()?, rd.u32()?);
     if vendor == ONF {
         to.form = Form::Onf;
         return match subtype {
-            ONF_MONITOR if version == Version::V13 => monitor::decode_onf(rd).map(FlowMonitor),
+            ONF_MONITOR if version == Version::V13 => {
+                whole(flags, false, lengths::UNITS, rd)?;
+                monitor::decode_onf(rd).map(FlowMonitor)
+            }
             _ => Err(OfError::BadExpType),
         };
     }
@@ -96,6 +113,8 @@ fn experimenter(version: Version, mut rd: Rd<'_>, to: &mut ReplyTo) -> Result<Mu
     if version == Version::V10 {
         rd.skip(4)?;
     }
+    let length = lengths::of_nicira_multipart(version, subtype).ok_or(OfError::BadExpType)?;
+    whole(flags, false, length, rd)?;
     match subtype {
         0 => flow_stats::decode_select_nx(rd).map(Flow),
         1 => flow_stats::decode_select_nx(rd).map(Aggregate),
@@ -103,6 +122,8 @@ fn experimenter(version: Version, mut rd: Rd<'_>, to: &mut ReplyTo) -> Result<Mu
         7 => id(rd).map(GroupStats),
         8 => id(rd).map(GroupDesc),
         9 => bare(rd, GroupFeatures),
+        // NXST_IPFIX_BRIDGE, NXST_IPFIX_FLOW: there is no IPFIX.
+        3 | 4 => Err(OfError::NotConfigured),
         _ => Err(OfError::BadExpType),
     }
 }

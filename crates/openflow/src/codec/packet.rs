@@ -26,17 +26,20 @@ fn in_port_match(port: u32) -> Match {
 }
 
 /// An input port that a packet-out may name: a port, LOCAL, CONTROLLER, or ANY for none.
-fn check_in_port(p: u32) -> Result<u32> {
+fn check_in_port(p: u32) -> Result<()> {
     let plain = p < port::MAX || matches!(p, port::LOCAL | port::CONTROLLER | port::ANY);
-    if plain { check_port(p, OfError::RequestBadPort) } else { Err(OfError::RequestBadPort) }
+    if plain { Ok(()) } else { Err(OfError::RequestBadPort) }
 }
+
+/// Bytes of an Ethernet header: shorter packets are filled up with zeros, as on a wire.
+const ETHERNET_HEADER: usize = 14;
 
 /// PACKET_OUT. A packet in a buffer brings no data.
 pub(super) fn decode_packet_out(version: Version, mut rd: Rd<'_>) -> Result<Request> {
     let buffer_id = rd.u32()?;
     let (matching, actions) = match version {
         Version::V10 => {
-            let in_port = check_in_port(port_from_10(rd.u16()?))?;
+            let in_port = port_from_10(rd.u16()?);
             let len = usize::from(rd.u16()?);
             (in_port_match(in_port), rd.bytes(len)?)
         }
@@ -48,14 +51,18 @@ pub(super) fn decode_packet_out(version: Version, mut rd: Rd<'_>) -> Result<Requ
             (with_in_port(matching)?, rd.bytes(len)?)
         }
         _ => {
-            let in_port = check_in_port(rd.u32()?)?;
+            let in_port = check_port(rd.u32()?, OfError::ActBadOutPort)?;
             let len = usize::from(rd.u16()?);
             rd.skip(6)?;
             (in_port_match(in_port), rd.bytes(len)?)
         }
     };
     let actions = decode_actions(version, actions)?;
-    let data = if buffer_id == NO_BUFFER { rd.rest().to_vec() } else { Vec::new() };
+    check_in_port(Field::InPort.get(&matching.key) as u32)?;
+    let mut data = if buffer_id == NO_BUFFER { rd.rest().to_vec() } else { Vec::new() };
+    if buffer_id == NO_BUFFER && data.len() < ETHERNET_HEADER {
+        data.resize(ETHERNET_HEADER, 0);
+    }
     Ok(Request::PacketOut(PacketOut { buffer_id, matching, actions, data }))
 }
 
@@ -64,7 +71,6 @@ fn with_in_port(matching: Match) -> Result<Match> {
     if Field::InPort.get(&matching.mask) != Field::InPort.full() {
         return Err(OfError::RequestBadPort);
     }
-    check_in_port(Field::InPort.get(&matching.key) as u32)?;
     Ok(matching)
 }
 

@@ -57,9 +57,13 @@ pub(super) fn check_port(port: OfPort, error: OfError) -> Result<OfPort> {
     if port_is_valid(port) { Ok(port) } else { Err(error) }
 }
 
-/// Reads a port number in the version's width.
-pub(super) fn get_port(version: Version, rd: &mut Rd<'_>, error: OfError) -> Result<OfPort> {
-    if version == Version::V10 { Ok(port_from_10(rd.u16()?)) } else { check_port(rd.u32()?, error) }
+/// Reads a port number in the version's width; [`OfError::ActBadOutPort`] (as from OVS, whatever the message) for one
+/// that cannot be.
+pub(super) fn get_port(version: Version, rd: &mut Rd<'_>) -> Result<OfPort> {
+    match version {
+        Version::V10 => Ok(port_from_10(rd.u16()?)),
+        _ => check_port(rd.u32()?, OfError::ActBadOutPort),
+    }
 }
 
 /// `OFPPF_*` bits of 1.1+ as those of 1.0: 40G, 100G, 1T and OTHER do not exist there.
@@ -118,7 +122,7 @@ pub(super) fn status(version: Version, xid: u32, reason: u8, d: &PortDesc) -> Ve
 /// PORT_MOD.
 pub(super) fn decode_mod(version: Version, mut rd: Rd<'_>) -> Result<Request> {
     let wide = version != Version::V10;
-    let port = get_port(version, &mut rd, OfError::PortModBadPort)?;
+    let port = get_port(version, &mut rd)?;
     rd.skip(if wide { 4 } else { 0 })?;
     let hw_addr = rd.array()?;
     rd.skip(if wide { 2 } else { 0 })?;
@@ -129,8 +133,8 @@ pub(super) fn decode_mod(version: Version, mut rd: Rd<'_>) -> Result<Request> {
         while !rd.is_empty() {
             let (kind, mut body) = rd.property()?;
             match kind {
-                0 => advertise = body.u32()?,
-                _ => return Err(OfError::BadType),
+                0 => advertise = body.only_u32()?,
+                _ => return Err(body.unknown_property(kind, 0xffff)),
             }
         }
     } else {
@@ -203,7 +207,7 @@ fn put_custom(counters: &[(String, u64)], m: &mut Vec<u8>) {
 
 /// The port of a port-statistics or (1.5) port-description request.
 pub(super) fn decode_stats_request(version: Version, mut rd: Rd<'_>) -> Result<OfPort> {
-    let port = get_port(version, &mut rd, OfError::RequestBadPort)?;
+    let port = get_port(version, &mut rd)?;
     rd.skip(if version == Version::V10 { 6 } else { 4 })?;
     if rd.is_empty() { Ok(port) } else { Err(OfError::BadLen) }
 }

@@ -8,7 +8,7 @@ use crate::{OfError, OfPort, Queue, QueueStats, Request, Version, port};
 
 /// The port and queue of a queue request.
 pub(super) fn decode_request(version: Version, mut rd: Rd<'_>) -> Result<(OfPort, u32)> {
-    let port = any_port(get_port(version, &mut rd, OfError::QueueBadPort)?, version);
+    let port = any_port(get_port(version, &mut rd)?, version);
     rd.skip(if version == Version::V10 { 2 } else { 0 })?;
     let queue = rd.u32()?;
     if rd.is_empty() { Ok((port, queue)) } else { Err(OfError::BadLen) }
@@ -21,9 +21,12 @@ fn any_port(port: OfPort, version: Version) -> OfPort {
 
 /// QUEUE_GET_CONFIG_REQUEST (until 1.3).
 pub(super) fn decode_get_config(version: Version, mut rd: Rd<'_>) -> Result<Request> {
-    let port = any_port(get_port(version, &mut rd, OfError::QueueBadPort)?, version);
-    rd.skip(if version == Version::V10 { 2 } else { 4 })?;
-    if rd.is_empty() { Ok(Request::QueueGetConfig { port }) } else { Err(OfError::BadLen) }
+    let port = any_port(get_port(version, &mut rd)?, version);
+    // LOCAL has no queues, and 1.0 does not ask for all of them.
+    if port >= port::MAX && (port != port::ANY || version == Version::V10) {
+        return Err(OfError::QueueBadPort);
+    }
+    Ok(Request::QueueGetConfig { port })
 }
 
 /// QUEUE_GET_CONFIG_REPLY; no queue has properties.

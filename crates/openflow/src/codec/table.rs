@@ -3,24 +3,44 @@
 use super::encode::begin;
 use super::kinds::Kind;
 use crate::buf::{Put, Rd, Result};
-use crate::{Request, TableStats, Version};
+use crate::{OfError, Request, TableStats, Version};
 
 /// Every wildcard of 1.0's match.
 const ALL_WILDCARDS10: u32 = 0x3f_ffff;
 
-/// TABLE_MOD. 1.4's eviction flags cannot be chosen and are passed over.
-pub(super) fn decode_mod(mut rd: Rd<'_>) -> Result<Request> {
+/// TABLE_MOD. 1.4's eviction flags cannot be chosen and are passed over, and so are bits of the configuration that the
+/// version has no meaning for.
+pub(super) fn decode_mod(version: Version, mut rd: Rd<'_>) -> Result<Request> {
     let table = rd.u8()?;
     rd.skip(3)?;
-    let config = rd.u32()?;
+    let known = match version {
+        Version::V10 | Version::V11 | Version::V12 => MISS,
+        Version::V13 => 0,
+        Version::V14 | Version::V15 => TableStats::EVICTION | TableStats::VACANCY,
+    };
+    let config = rd.u32()? & known;
     let mut vacancy = None;
     while !rd.is_empty() {
         let (kind, mut body) = rd.property()?;
-        if kind == VACANCY {
-            vacancy = Some([body.u8()?, body.u8()?]);
+        match kind {
+            VACANCY => vacancy = Some(decode_vacancy(body)?),
+            _ if kind == EVICTION.0 => drop(body.only_u32()?),
+            _ => return Err(OfError::BadType),
         }
     }
     Ok(Request::TableMod { table, config, vacancy })
+}
+
+/// Thresholds in percent: down, up. The share that is free now is the switch's to say.
+fn decode_vacancy(mut body: Rd<'_>) -> Result<[u8; 2]> {
+    let [down, up, now, _] = body.array::<4>().map_err(|_| OfError::PropBadLen)?;
+    if !body.is_empty() {
+        return Err(OfError::PropBadLen);
+    }
+    if down > up || up > 100 || now != 0 {
+        return Err(OfError::PropBadValue);
+    }
+    Ok([down, up])
 }
 
 /// One table of a table-statistics reply; `last`: the highest one, from which no goto leads on.
