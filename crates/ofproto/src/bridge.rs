@@ -1,18 +1,22 @@
 //! A bridge as the control side keeps it: ports, learned addresses.
 
+use crate::change::Txn;
 use crate::counters::{Counter, Slot};
-use crate::events::{Event, Outbox};
+use crate::events::Event;
 use crate::group::GroupRec;
-use crate::mac_table::{Learned, MacEntry, MacIndex, MacStats, MacTable};
+use crate::liveness::Groups;
+use crate::mac_index::MacIndex;
+use crate::mac_table::{Learned, MacEntry, MacStats, MacTable};
 use crate::switch::Switch;
 use crate::table::{N_TABLES, Tables};
 use crate::tlv::{Masks, TlvTable};
 use crate::types::*;
-use crate::view::{GroupHistory, Groups, GroupsAt};
+use crate::view::{GroupHistory, GroupsAt};
 use action::Region;
 use openflow::{OfError, OfPort, PortDesc, PortMod, port, port_config, port_state};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use sync::{Domain, Published};
 
 /// `OFPPR_*`.
@@ -46,6 +50,10 @@ pub(crate) struct Bridge {
     pub groups: BTreeMap<u32, GroupRec>,
     pub group_index: Arc<Published<GroupsAt>>,
     pub group_history: GroupHistory,
+    /// As packets see them now.
+    pub shown_groups: Groups,
+    /// Counts changes of ports.
+    pub port_changes: u64,
     /// How many flows name a group.
     pub group_refs: HashMap<u32, u32>,
     pub macs: MacTable,
@@ -54,6 +62,8 @@ pub(crate) struct Bridge {
     pub patch_counts: BTreeMap<OfPort, u32>,
     pub miss_base: u32,
     pub monitored: bool,
+    /// Some controller wants packets whose TTL expired.
+    pub expired_wanted: Arc<AtomicBool>,
     /// Which options tunnel fields are.
     pub tlv: Arc<TlvTable>,
     /// What flows look at of them; grows until the table changes.
@@ -78,13 +88,16 @@ impl Bridge {
             groups: BTreeMap::new(),
             group_index: Arc::new(Published::new(domain.clone(), GroupsAt::default())),
             group_history: GroupHistory::default(),
+            shown_groups: Groups::default(),
+            port_changes: 0,
             group_refs: HashMap::new(),
-            macs: MacTable::new(config.mac_table_size, config.mac_aging_s),
+            macs: MacTable::new(mac_limit(&config), config.mac_aging_s),
             mac_index: Arc::new(MacIndex::new(domain, 64)),
             patch_counts: BTreeMap::new(),
             config,
             miss_base,
             monitored: false,
+            expired_wanted: Arc::default(),
             tlv: Arc::default(),
             tun_masks: Vec::new(),
         }
@@ -108,9 +121,16 @@ impl Bridge {
             || self.table_recs[usize::from(table)].evict
     }
 
-    /// The groups as packets see them.
-    pub fn group_views(&self) -> Groups {
-        self.groups.iter().map(|(id, g)| (*id, g.view.clone())).collect()
+    /// The groups as a change leaves them so far, to be changed further.
+    pub fn staged_groups<'t>(&self, txn: &'t mut Txn) -> &'t mut Groups {
+        let staged = txn.groups.get_or_insert_with(|| self.shown_groups.clone());
+        staged.see_ports(self.port_changes, |p| self.is_live(p));
+        staged
+    }
+
+    /// Is there such a port, and can it carry packets now?
+    pub fn is_live(&self, of_port: OfPort) -> bool {
+        self.ports.get(&of_port).is_some_and(PortSpec::live)
     }
 
     /// The datapath port of an OpenFlow port.
@@ -141,6 +161,11 @@ const CONFIGURABLE: u32 = port_config::PORT_DOWN
     | port_config::NO_FLOOD
     | port_config::NO_FWD
     | port_config::NO_PACKET_IN;
+
+/// Entries that a bridge's MAC table may have, within the bounds that OVS sets.
+pub(crate) fn mac_limit(config: &BridgeConfig) -> usize {
+    config.mac_table_size.clamp(10, 1_000_000)
+}
 
 impl Switch {
     fn check_port(&self, id: BridgeId, spec: &PortSpec) -> Result<(), ConfigError> {
@@ -211,6 +236,7 @@ impl Switch {
             }
         }
         self.publish();
+        self.ports_changed(id);
         self.outbox.region(Region::ALL);
         Ok(())
     }
@@ -219,10 +245,11 @@ impl Switch {
     pub fn remove_port(&mut self, id: BridgeId, of_port: OfPort) -> Result<(), ConfigError> {
         let b = self.bridge_mut(id)?;
         let spec = b.ports.remove(&of_port).ok_or(ConfigError::NoPort(of_port))?;
-        b.macs.remove_if(&b.mac_index, |e| e.port == of_port);
+        b.macs.remove_port(&b.mac_index, of_port);
         self.outbox.events.push(Event::PortStatus(id, DELETED, describe(&spec), None));
         self.forget_neighbours(&[&spec.name]);
         self.publish();
+        self.ports_changed(id);
         self.outbox.region(Region::ALL);
         Ok(())
     }
@@ -276,18 +303,41 @@ impl Switch {
             return;
         }
         let learned = b.macs.learn(&b.mac_index, vlan, mac, port, now);
-        if let Learned::Evicted(_, old) = learned {
-            self.mac_regions(old);
+        if let Learned::Evicted(vlan, old) = learned {
+            self.outbox.macs.push(bridge, vlan, old);
         }
         if matches!(learned, Learned::Changed | Learned::Evicted(..)) {
-            self.mac_regions(mac);
+            self.outbox.macs.push(bridge, vlan, mac);
         }
     }
 
-    fn mac_regions(&mut self, mac: [u8; 6]) {
-        for r in self.rewritten.mac_regions(mac) {
-            Outbox::region(&mut self.outbox, r);
+    /// The packet side met `n` packets on a datapath port of which it could not say what they teach: too many waited.
+    pub fn passed_over(&mut self, dp_port: u16, n: u64) {
+        // SAFETY: this is the thread of the only writer.
+        let found = unsafe { self.shared.world.read() }.dp_ports.get(usize::from(dp_port)).copied();
+        match found.flatten().map(|(bridge, port)| (self.bridges.get_mut(bridge as usize), port)) {
+            Some((Some(Some(b)), port)) => b.macs.passed_over(port, n),
+            _ => self.passed_over += n,
         }
+    }
+
+    /// Sightings of addresses that were not learned because their port showed too many, over all ports (those of
+    /// tunnels, which share a datapath port, included).
+    pub fn macs_not_learned(&self) -> u64 {
+        let all = self.bridges.iter().flatten();
+        self.passed_over + all.flat_map(|b| b.macs.limited()).map(|(_, n)| n).sum::<u64>()
+    }
+
+    /// Ports that showed more new addresses than they may teach, and how many sightings of such there were since
+    /// that was last told, which is once a minute for each port: (bridge, port, sightings). `now` in ns.
+    pub fn take_limited(&mut self, now: u64) -> Vec<(BridgeId, OfPort, u64)> {
+        let all = self.bridges.iter_mut().flatten();
+        all.flat_map(|b| b.macs.take_limited(now).map(|(p, n)| (BridgeId(b.id), p, n))).collect()
+    }
+
+    /// Sightings of addresses that were not learned because their port showed too many, by port.
+    pub fn fdb_limited(&self, id: BridgeId) -> Result<Vec<(OfPort, u64)>, ConfigError> {
+        Ok(self.bridge(id)?.macs.limited().collect())
     }
 
     /// Learned addresses (`fdb/show`), by VLAN and address.
@@ -309,8 +359,8 @@ impl Switch {
     /// Forgets what was learned (`fdb/flush`); static entries stay.
     pub fn fdb_flush(&mut self, id: BridgeId) -> Result<(), ConfigError> {
         let b = self.bridge_mut(id)?;
-        let gone = b.macs.remove_if(&b.mac_index, |e| !e.fixed);
-        gone.iter().for_each(|e| self.mac_regions(e.mac));
+        let gone = b.macs.flush(&b.mac_index);
+        gone.iter().for_each(|(vlan, mac)| self.outbox.macs.push(id.0, *vlan, *mac));
         Ok(())
     }
 
@@ -328,7 +378,7 @@ impl Switch {
             return Err(ConfigError::NoPort(of_port));
         }
         b.macs.add_static(&b.mac_index, vlan, mac, of_port, now);
-        self.mac_regions(mac);
+        self.outbox.macs.push(id.0, vlan, mac);
         Ok(())
     }
 
@@ -336,15 +386,18 @@ impl Switch {
     pub fn fdb_del(&mut self, id: BridgeId, vlan: u16, mac: [u8; 6]) -> Result<bool, ConfigError> {
         let b = self.bridge_mut(id)?;
         let was = b.macs.remove(&b.mac_index, vlan, mac);
-        self.mac_regions(mac);
+        self.outbox.macs.push(id.0, vlan, mac);
         Ok(was)
     }
 
-    pub(crate) fn expire_macs(&mut self, now: u64) {
-        let mut gone = Vec::new();
+    /// Removes addresses that are too old, `n` of them at most; says how many.
+    pub(crate) fn expire_macs(&mut self, now: u64, n: usize) -> usize {
+        let mut left = n;
         for b in self.bridges.iter_mut().flatten() {
-            gone.extend(b.macs.expire(&b.mac_index, now));
+            let gone = b.macs.expire(&b.mac_index, now, left);
+            left -= gone.len();
+            gone.iter().for_each(|(vlan, mac)| self.outbox.macs.push(b.id, *vlan, *mac));
         }
-        gone.iter().for_each(|e| self.mac_regions(e.mac));
+        n - left
     }
 }

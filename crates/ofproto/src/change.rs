@@ -8,6 +8,7 @@ use crate::counters::{FlowRec, Slot};
 use crate::events::{Event, Regions};
 use crate::flow_mod::Rewrite;
 use crate::group::GroupUndo;
+use crate::liveness::Groups;
 use crate::packet_out::StagedPacket;
 use crate::switch::{Limbo, Switch};
 use crate::table::FlowRule;
@@ -95,8 +96,8 @@ pub(crate) struct Txn {
     pub notes: Vec<Note>,
     pub packets: Vec<StagedPacket>,
     pub rest: Rest,
-    /// Groups changed.
-    pub groups: bool,
+    /// The groups as the change leaves them, if it changes any.
+    pub groups: Option<Groups>,
 }
 
 /// A change under way.
@@ -188,7 +189,7 @@ impl Switch {
             notes: Vec::new(),
             packets: Vec::new(),
             rest: Rest::Nothing,
-            groups: false,
+            groups: None,
         })
     }
 
@@ -275,8 +276,8 @@ impl Switch {
     /// Packets see the change from here on.
     fn show(&mut self, open: &mut Open) {
         let txn = &mut open.txn;
-        if txn.groups {
-            self.publish_groups(txn.bridge, txn.version);
+        if let Some(groups) = txn.groups.take() {
+            self.publish_groups(txn.bridge, txn.version, groups);
         }
         self.shared.version.store(txn.version, Ordering::Release);
         txn.regions.drain().for_each(|r| self.outbox.region(r));

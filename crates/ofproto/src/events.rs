@@ -1,5 +1,6 @@
 //! What the switch tells: events for controllers, regions for the datapath.
 
+use crate::mac_regions::Macs;
 use crate::packet_out::StagedPacket;
 use crate::types::BridgeId;
 use action::Region;
@@ -30,8 +31,12 @@ pub(crate) struct Outbox {
     pub events: Vec<Event>,
     pub packets: Vec<StagedPacket>,
     regions: Regions,
+    /// Addresses whose place in a MAC table changed.
+    pub macs: Macs,
     /// Routes or next hops changed.
     pub underlay: bool,
+    /// Next hops changed that translation has not been shown.
+    pub neighbours: bool,
 }
 
 impl Outbox {
@@ -83,6 +88,8 @@ pub(crate) struct Rewritten {
     mask: Mask,
     /// May a packet come to table 0 a second time, or with another bridge's changes?
     reentered: bool,
+    /// May some flow have changed its tags?
+    retagged: bool,
 }
 
 impl Rewritten {
@@ -115,7 +122,20 @@ impl Rewritten {
     }
 
     pub fn add_actions(&mut self, actions: &[Action]) {
+        let tags = |m: &Mask| (m.u16(at::VLAN), m.u16(at::VLAN1));
+        let before = tags(&self.mask);
+        self.mask.set_u16(at::VLAN, 0);
+        self.mask.set_u16(at::VLAN1, 0);
         actions.iter().for_each(|a| self.add_action(a));
+        let (outer, inner) = tags(&self.mask);
+        self.retagged |= (outer, inner) != (0, 0);
+        self.mask.set_u16(at::VLAN, outer | before.0);
+        self.mask.set_u16(at::VLAN1, inner | before.1);
+    }
+
+    /// Does NORMAL see the tags that a packet came in with?
+    pub fn keeps_tags(&self) -> bool {
+        !self.retagged && !self.reentered
     }
 
     fn add_action(&mut self, action: &Action) {

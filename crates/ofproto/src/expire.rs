@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 impl Switch {
-    /// Removes what timed out, at most `n` flows of it; `now` in ns. Until `known` all use of flows was
+    /// Removes what timed out, at most `n` flows and learned addresses of it; `now` in ns. Until `known` all use of flows was
     /// credited: what was idle until then goes. Costs nothing for flows without timeouts. True: there is more.
     pub fn expire(&mut self, now: u64, known: u64, n: usize) -> bool {
         if self.busy() {
@@ -40,8 +40,11 @@ impl Switch {
             });
         }
         if left > 0 {
-            self.expire_macs(now);
+            left -= self.expire_macs(now, left);
+        }
+        if left > 0 {
             self.expire_neighbours(now);
+            self.sweep.run(&self.shared.frozen, &self.shared.domain, now);
         }
         left == 0
     }

@@ -353,7 +353,6 @@ impl Switch {
     /// What undoing a group change needs is kept with the other steps.
     pub(crate) fn push_group_undo(txn: &mut Txn, undo: GroupUndo) {
         txn.undo.push(Undo::Group(Box::new(undo)));
-        txn.groups = true;
         txn.regions.push(Region::ALL);
     }
 }

@@ -1,17 +1,20 @@
 //! Groups as the control side keeps them.
 
+use crate::bridge::Bridge;
 use crate::change::{Rest, Txn};
 use crate::check;
 use crate::counters::{Counter, Slot};
 use crate::flow_mod::{Select, uses_one_of};
+use crate::liveness::{Groups, names};
 use crate::switch::Switch;
 use crate::types::BridgeId;
 use crate::view::{BucketView, GroupView};
+use crate::work::step;
 use openflow::{
     Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, Match, MeterCommand,
     MeterMod, OfError, Removed, TABLE_ALL, port,
 };
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// Group ids from here on are reserved (`OFPG_MAX` + 1); `OFPG_ALL` is one of them.
@@ -72,7 +75,7 @@ impl Switch {
     pub(crate) fn stage_group(&mut self, txn: &mut Txn, m: &GroupMod) -> Result<(), OfError> {
         use GroupCommand as C;
         let exists = self.of_bridge(txn.bridge)?.groups.contains_key(&m.id);
-        if m.id >= RESERVED && !(m.command == C::Delete && m.id == ALL) {
+        if m.id >= RESERVED && matches!(m.command, C::Add | C::AddOrMod) {
             return Err(OfError::GroupInvalid);
         }
         match m.command {
@@ -87,7 +90,7 @@ impl Switch {
     }
 
     fn put_group(&mut self, txn: &mut Txn, m: &GroupMod) -> Result<(), OfError> {
-        self.check_group(txn.bridge, m)?;
+        self.check_group(txn, m)?;
         let mut taken = Vec::new();
         let mut id = |s: &mut Switch| {
             let id = s.slots.alloc(Slot::Count(Counter::default()), txn.now);
@@ -105,14 +108,15 @@ impl Switch {
         let (group, now) = (m.id, txn.now);
         let b = self.of_bridge_mut(txn.bridge)?;
         let created = b.groups.get(&group).map_or(now, |o| o.created);
+        b.staged_groups(txn).insert(group, view.clone(), |p| b.is_live(p));
         let old = b.groups.insert(group, GroupRec { spec: m.clone(), created, view });
         let freed = old.iter().flat_map(|o| o.credits()).collect();
         Switch::push_group_undo(txn, GroupUndo { id: group, old, taken, freed });
         Ok(())
     }
 
-    fn check_group(&self, id: BridgeId, m: &GroupMod) -> Result<(), OfError> {
-        let b = self.of_bridge(id)?;
+    fn check_group(&self, txn: &Txn, m: &GroupMod) -> Result<(), OfError> {
+        let b = self.of_bridge(txn.bridge)?;
         if m.buckets.len() > MAX_BUCKETS {
             return Err(OfError::GroupOutOfBuckets);
         }
@@ -127,34 +131,29 @@ impl Switch {
         }
         for bucket in &m.buckets {
             bucket_actions(b, bucket)?;
-            let next = |a: &openflow::Action| match a {
-                openflow::Action::Group(g) => Some(*g),
-                _ => None,
-            };
-            if bucket.actions.iter().filter_map(next).any(|g| self.reaches(id, g, m.id, 0)) {
-                return Err(OfError::GroupLoop);
-            }
         }
-        Ok(())
-    }
-
-    /// Does group `from` lead to group `to`?
-    fn reaches(&self, id: BridgeId, from: u32, to: u32, depth: usize) -> bool {
-        if from == to || depth > 32 {
-            return true;
+        let watched = |b: &Bucket, out: &mut Vec<u32>| {
+            out.extend((b.watch_group != GROUP_ANY).then_some(b.watch_group));
+        };
+        let named = |b: &Bucket, out: &mut Vec<u32>| names(&b.actions, out);
+        let used = txn.groups.as_ref().unwrap_or(&b.shown_groups).is_used(m.id);
+        match loops(b, m, used, named) || loops(b, m, used, watched) {
+            true => Err(OfError::GroupLoop),
+            false => Ok(()),
         }
-        let Some(g) = self.bridge(id).ok().and_then(|b| b.groups.get(&from)) else { return false };
-        let mut actions = g.spec.buckets.iter().flat_map(|b| &b.actions);
-        actions
-            .any(|a| matches!(a, openflow::Action::Group(n) if self.reaches(id, *n, to, depth + 1)))
     }
 
     fn delete_group(&mut self, txn: &mut Txn, group: u32) -> Result<(), OfError> {
         let b = self.of_bridge_mut(txn.bridge)?;
-        let gone = match group {
+        let gone: BTreeMap<u32, GroupRec> = match group {
             ALL => std::mem::take(&mut b.groups),
             g => b.groups.remove_entry(&g).into_iter().collect(),
         };
+        let staged = b.staged_groups(txn);
+        match group {
+            ALL => *staged = Groups::default(),
+            g => staged.remove(g),
+        }
         let used = gone.keys().any(|g| b.group_refs.get(g).is_some_and(|n| *n > 0));
         let ids: HashSet<u32> = gone.keys().copied().collect();
         for (id, old) in gone {
@@ -205,13 +204,25 @@ impl Switch {
         undo.taken.into_iter().for_each(|id| self.slots.release(id, 0));
     }
 
-    /// Publishes the groups as packets see them from `version` on.
-    pub(crate) fn publish_groups(&mut self, id: BridgeId, version: u64) {
+    /// Packets see these groups from `version` on.
+    pub(crate) fn publish_groups(&mut self, id: BridgeId, version: u64, mut groups: Groups) {
         let domain = self.shared.domain.clone();
         let Ok(b) = self.bridge_mut(id) else { return };
-        let groups = b.group_views();
+        groups.see_ports(b.port_changes, |p| b.is_live(p));
+        b.shown_groups = groups.clone();
         b.group_history.push(domain.grace(), version, groups, &domain);
         b.group_index.publish(b.group_history.view());
+    }
+
+    /// A port came, went or changed: groups that watch it may be live now, or no longer.
+    pub(crate) fn ports_changed(&mut self, id: BridgeId) {
+        let version = self.version();
+        let Ok(b) = self.bridge_mut(id) else { return };
+        b.port_changes += 1;
+        let mut groups = b.shown_groups.clone();
+        if groups.see_ports(b.port_changes, |p| b.is_live(p)) {
+            self.publish_groups(id, version, groups);
+        }
     }
 
     /// Meters are not supported: none can be added, so none is there to be changed.
@@ -258,7 +269,29 @@ impl Switch {
     }
 }
 
-fn bucket_actions(b: &crate::bridge::Bridge, bucket: &Bucket) -> Result<(), OfError> {
+/// Would a group lead back to itself, if `next` says which groups a bucket leads to? Looks at each group
+/// once at most, and at none but itself if it is not `used` by any.
+fn loops(b: &Bridge, m: &GroupMod, used: bool, next: impl Fn(&Bucket, &mut Vec<u32>)) -> bool {
+    let (mut todo, mut seen) = (Vec::new(), HashSet::new());
+    m.buckets.iter().for_each(|b| next(b, &mut todo));
+    if !used {
+        return todo.contains(&m.id);
+    }
+    while let Some(g) = todo.pop() {
+        if g == m.id {
+            return true;
+        }
+        if seen.insert(g)
+            && let Some(group) = b.groups.get(&g)
+        {
+            step();
+            group.spec.buckets.iter().for_each(|b| next(b, &mut todo));
+        }
+    }
+    false
+}
+
+fn bucket_actions(b: &Bridge, bucket: &Bucket) -> Result<(), OfError> {
     // A group serves packets of any kind, so prerequisites are met or not per packet.
     check::lenient(b, &bucket.actions)
 }

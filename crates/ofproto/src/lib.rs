@@ -24,6 +24,9 @@ mod expire;
 mod fields;
 mod flow_mod;
 mod group;
+mod liveness;
+mod mac_index;
+mod mac_regions;
 mod mac_table;
 mod packet_out;
 mod stats;
@@ -36,7 +39,10 @@ mod tunnel;
 mod types;
 mod underlay;
 mod view;
+mod work;
 
+#[cfg(test)]
+mod bounds;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]

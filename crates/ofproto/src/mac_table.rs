@@ -1,108 +1,25 @@
-//! Learned addresses: a table that PMD threads read without a lock while one writer changes it.
+//! Learned addresses of one bridge, the writer's side: ages, limits, shares of ports, statistics.
 //!
-//! A slot is a tag (address and VLAN) and a value (port). The writer fills the value before the
-//! tag; a reader that sees the same tag before and after reading the value has a value that
-//! belonged to it. A removed slot keeps a tombstone; too many of them and the table is rebuilt.
+//! The entries of each port stand in a list from the least to the most recently seen, so that learning, refreshing,
+//! moving, ageing and evicting one address costs the same however many there are (and log n in the number of ports).
+//! In a full table the port with the most entries gives up its oldest, as in OVS (`evict_mac_entry_fairly`), and a
+//! port may teach new addresses, or claim those of other ports, at a bounded rate.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use sync::{Domain, Published};
+use crate::mac_index::MacIndex;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-const EMPTY: u64 = 0;
-const TOMBSTONE: u64 = 1;
-
-struct Slot {
-    tag: AtomicU64,
-    port: AtomicU32,
-}
-
-struct Slots {
-    slots: Box<[Slot]>,
-}
-
-fn tag(vlan: u16, mac: [u8; 6]) -> u64 {
-    let [a, b, c, d, e, f] = mac;
-    // Bit 1 keeps a tag apart from EMPTY and TOMBSTONE.
-    u64::from_be_bytes([a, b, c, d, e, f, 0, 0]) | u64::from(vlan & 0xfff) << 4 | 2
-}
-
-fn hash(tag: u64) -> usize {
-    (tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
-}
-
-impl Slots {
-    fn new(capacity: usize) -> Slots {
-        let n = (capacity.max(8) * 2).next_power_of_two();
-        let slot = || Slot { tag: AtomicU64::new(EMPTY), port: AtomicU32::new(0) };
-        Slots { slots: (0..n).map(|_| slot()).collect() }
-    }
-
-    fn find(&self, tag: u64) -> Option<u32> {
-        let mask = self.slots.len() - 1;
-        for i in 0..=mask {
-            let slot = &self.slots[(hash(tag) + i) & mask];
-            match slot.tag.load(Ordering::Acquire) {
-                EMPTY => return None,
-                t if t == tag => {
-                    let port = slot.port.load(Ordering::Acquire);
-                    return (slot.tag.load(Ordering::Acquire) == tag).then_some(port);
-                }
-                _ => {}
-            }
-        }
-        None
-    }
-
-    /// Sets a value; true when a fresh slot was taken.
-    fn put(&self, tag: u64, port: u32) -> bool {
-        let mask = self.slots.len() - 1;
-        let at = |i| &self.slots[(hash(tag) + i) & mask];
-        for i in 0..=mask {
-            match at(i).tag.load(Ordering::Relaxed) {
-                t if t == tag => {
-                    at(i).port.store(port, Ordering::Release);
-                    return false;
-                }
-                EMPTY => {
-                    at(i).port.store(port, Ordering::Release);
-                    at(i).tag.store(tag, Ordering::Release);
-                    return true;
-                }
-                _ => {}
-            }
-        }
-        false
-    }
-
-    fn remove(&self, tag: u64) {
-        let mask = self.slots.len() - 1;
-        for i in 0..=mask {
-            let slot = &self.slots[(hash(tag) + i) & mask];
-            match slot.tag.load(Ordering::Relaxed) {
-                t if t == tag => return slot.tag.store(TOMBSTONE, Ordering::Release),
-                EMPTY => return,
-                _ => {}
-            }
-        }
-    }
-}
-
-/// The readers' side.
-pub(crate) struct MacIndex {
-    slots: Published<Slots>,
-}
-
-impl MacIndex {
-    pub fn new(domain: Domain, capacity: usize) -> MacIndex {
-        MacIndex { slots: Published::new(domain, Slots::new(capacity)) }
-    }
-
-    /// The OpenFlow port behind which an address was seen.
-    pub fn find(&self, vlan: u16, mac: [u8; 6]) -> Option<u32> {
-        // SAFETY: resolve() runs on an online reader, everything else on the writer.
-        unsafe { self.slots.read() }.find(tag(vlan, mac))
-    }
-}
+/// New or moved addresses per port and second, once the port's burst is used up. Taking one in costs the control
+/// thread a few microseconds (the table and the cached flows that it affects), so that one port takes about one per
+/// cent of it; a table of the default size is learned anew in four seconds even then. OVS has no such limit.
+const LEARN_RATE_MACS_PER_SECOND: u64 = 2048;
+/// New or moved addresses that a port may teach at once, at most; less where the table is smaller: a whole table
+/// is learned, or moves to another port, without delay after a restart or when a link fails over.
+const LEARN_BURST_MACS_MAX: u64 = 65_536;
+const LEARN_COST_NS: u64 = 1_000_000_000 / LEARN_RATE_MACS_PER_SECOND;
+/// Between two lines in the log about one port.
+pub(crate) const TELL_INTERVAL_NS: u64 = 60_000_000_000;
+/// No entry: the end of a list.
+const NONE: u32 = u32::MAX;
 
 /// One learned or static address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,16 +49,6 @@ pub struct MacStats {
     pub moved: u64,
 }
 
-/// The writer's side: ages, limits, statistics.
-pub(crate) struct MacTable {
-    entries: HashMap<(u16, [u8; 6]), MacEntry>,
-    /// Slots taken since the index was built.
-    taken: usize,
-    pub max: usize,
-    pub aging_ns: u64,
-    stats: MacStats,
-}
-
 /// What a sighting changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Learned {
@@ -153,15 +60,111 @@ pub(crate) enum Learned {
     Evicted(u16, [u8; 6]),
     /// A static entry, or the table is full of them.
     Refused,
+    /// The port has shown more new addresses than it may teach.
+    Limited,
+}
+
+/// An entry in its port's list; static ones are in none.
+struct Node {
+    entry: MacEntry,
+    older: u32,
+    newer: u32,
+}
+
+/// The entries by number. Every look at one counts as a step where tests are compiled.
+#[derive(Default)]
+struct Nodes {
+    list: Vec<Node>,
+    free: Vec<u32>,
+    #[cfg(test)]
+    steps: std::cell::Cell<u64>,
+}
+
+impl Nodes {
+    fn step(&self) {
+        #[cfg(test)]
+        self.steps.set(self.steps.get() + 1);
+    }
+
+    fn get(&self, i: u32) -> &Node {
+        self.step();
+        &self.list[i as usize]
+    }
+
+    fn get_mut(&mut self, i: u32) -> &mut Node {
+        self.step();
+        &mut self.list[i as usize]
+    }
+
+    fn add(&mut self, entry: MacEntry) -> u32 {
+        self.step();
+        let node = Node { entry, older: NONE, newer: NONE };
+        match self.free.pop() {
+            Some(i) => {
+                self.list[i as usize] = node;
+                i
+            }
+            None => {
+                self.list.push(node);
+                self.list.len() as u32 - 1
+            }
+        }
+    }
+}
+
+/// What a port has learned, and may.
+struct PortMacs {
+    oldest: u32,
+    newest: u32,
+    n: usize,
+    /// When its burst would be whole again, ns.
+    whole_at: u64,
+    /// Sightings of addresses that were not learned because of its rate, those that were told of, and when, ns.
+    limited: u64,
+    told: u64,
+    told_at: Option<u64>,
+}
+
+impl Default for PortMacs {
+    fn default() -> Self {
+        PortMacs {
+            oldest: NONE,
+            newest: NONE,
+            n: 0,
+            whole_at: 0,
+            limited: 0,
+            told: 0,
+            told_at: None,
+        }
+    }
+}
+
+/// The writer's side: see the module.
+pub(crate) struct MacTable {
+    by_mac: HashMap<(u16, [u8; 6]), u32>,
+    nodes: Nodes,
+    ports: BTreeMap<u32, PortMacs>,
+    /// Ports with learned entries, the one with the most last.
+    most: BTreeSet<(usize, u32)>,
+    fixed: BTreeSet<(u16, [u8; 6])>,
+    pub max: usize,
+    pub aging_ns: u64,
+    /// The latest time that was heard of, ns.
+    clock: u64,
+    stats: MacStats,
 }
 
 impl MacTable {
     pub fn new(max: usize, aging_s: u32) -> MacTable {
         MacTable {
-            entries: HashMap::new(),
-            taken: 0,
+            by_mac: HashMap::new(),
+            nodes: Nodes::default(),
+            ports: BTreeMap::new(),
+            most: BTreeSet::new(),
+            fixed: BTreeSet::new(),
             max: max.max(1),
             aging_ns: u64::from(aging_s) * 1_000_000_000,
+            clock: 0,
             stats: MacStats::default(),
         }
     }
@@ -175,152 +178,229 @@ impl MacTable {
         port: u32,
         now: u64,
     ) -> Learned {
-        if let Some(e) = self.entries.get_mut(&(vlan, mac)) {
-            if e.fixed {
-                return Learned::Refused;
-            }
-            e.used = e.used.max(now);
-            if e.port == port {
-                return Learned::Refreshed;
-            }
-            e.port = port;
-            self.stats.moved += 1;
-            self.index(index, vlan, mac, port);
-            return Learned::Changed;
+        self.clock = self.clock.max(now);
+        if let Some(i) = self.by_mac.get(&(vlan, mac)).copied() {
+            return self.again(index, i, port, now);
         }
-        let evicted = match self.entries.len() >= self.max {
-            true => match self.evict(index) {
-                None => return Learned::Refused,
-                e => e,
-            },
-            false => None,
-        };
+        if self.by_mac.len() >= self.max && self.most.is_empty() {
+            return Learned::Refused;
+        }
+        if !self.may_teach(port) {
+            return Learned::Limited;
+        }
+        let full = self.by_mac.len() >= self.max;
+        let evicted = if full { self.evict(index) } else { None };
         self.stats.learned += 1;
-        self.entries.insert((vlan, mac), MacEntry { port, vlan, mac, used: now, fixed: false });
+        let i = self.nodes.add(MacEntry { port, vlan, mac, used: now, fixed: false });
+        self.by_mac.insert((vlan, mac), i);
+        self.link(i);
         self.index(index, vlan, mac, port);
         evicted.map_or(Learned::Changed, |(v, m)| Learned::Evicted(v, m))
     }
 
+    /// A known address was seen.
+    fn again(&mut self, index: &MacIndex, i: u32, port: u32, now: u64) -> Learned {
+        let e = self.nodes.get(i).entry;
+        if e.fixed {
+            return Learned::Refused;
+        }
+        if e.port == port && now <= e.used {
+            return Learned::Refreshed;
+        }
+        if e.port != port && !self.may_teach(port) {
+            return Learned::Limited;
+        }
+        self.unlink(i);
+        let entry = &mut self.nodes.get_mut(i).entry;
+        (entry.port, entry.used) = (port, e.used.max(now));
+        self.link(i);
+        if e.port == port {
+            return Learned::Refreshed;
+        }
+        self.stats.moved += 1;
+        self.index(index, e.vlan, e.mac, port);
+        Learned::Changed
+    }
+
+    /// Takes one address from what the port may teach now; false, and counted: nothing is left.
+    fn may_teach(&mut self, port: u32) -> bool {
+        let burst = (self.max as u64).min(LEARN_BURST_MACS_MAX) * LEARN_COST_NS;
+        let p = self.ports.entry(port).or_default();
+        let whole_at = p.whole_at.max(self.clock) + LEARN_COST_NS;
+        let may = whole_at <= self.clock + burst;
+        if may {
+            p.whole_at = whole_at;
+        } else {
+            p.limited += 1;
+        }
+        may
+    }
+
+    /// The datapath met `n` addresses behind a port of which it could not tell.
+    pub fn passed_over(&mut self, port: u32, n: u64) {
+        self.ports.entry(port).or_default().limited += n;
+    }
+
+    /// Sightings of addresses that were not learned because their port showed too many, by port.
+    pub fn limited(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.ports.iter().filter(|(_, p)| p.limited > 0).map(|(no, p)| (*no, p.limited))
+    }
+
+    /// Ports with addresses that were not learned since the last report, and how many; each port once a minute at most.
+    pub fn take_limited(&mut self, now: u64) -> impl Iterator<Item = (u32, u64)> {
+        let new = move |(no, p): (&u32, &mut PortMacs)| {
+            if p.limited == p.told || p.told_at.is_some_and(|at| now < at + TELL_INTERVAL_NS) {
+                return None;
+            }
+            p.told_at = Some(now);
+            Some((*no, p.limited - std::mem::replace(&mut p.told, p.limited)))
+        };
+        self.ports.iter_mut().filter_map(new)
+    }
+
     /// Puts a static entry.
     pub fn add_static(&mut self, index: &MacIndex, vlan: u16, mac: [u8; 6], port: u32, now: u64) {
-        self.entries.insert((vlan, mac), MacEntry { port, vlan, mac, used: now, fixed: true });
+        self.drop_entry(vlan, mac);
+        let i = self.nodes.add(MacEntry { port, vlan, mac, used: now, fixed: true });
+        self.by_mac.insert((vlan, mac), i);
+        self.fixed.insert((vlan, mac));
         self.index(index, vlan, mac, port);
     }
 
     /// Removes an entry, static or not.
     pub fn remove(&mut self, index: &MacIndex, vlan: u16, mac: [u8; 6]) -> bool {
-        self.unindex(index, vlan, mac);
-        self.entries.remove(&(vlan, mac)).is_some()
+        index.remove(vlan, mac);
+        self.drop_entry(vlan, mac)
     }
 
+    fn drop_entry(&mut self, vlan: u16, mac: [u8; 6]) -> bool {
+        let Some(i) = self.by_mac.remove(&(vlan, mac)) else { return false };
+        match self.fixed.remove(&(vlan, mac)) {
+            true => {}
+            false => self.unlink(i),
+        }
+        self.nodes.free.push(i);
+        true
+    }
+
+    /// The oldest address of the port with the most goes.
     fn evict(&mut self, index: &MacIndex) -> Option<(u16, [u8; 6])> {
-        let oldest = self.entries.values().filter(|e| !e.fixed).min_by_key(|e| e.used)?;
-        let key = (oldest.vlan, oldest.mac);
+        let (_, port) = self.most.last()?;
+        let e = self.nodes.get(self.ports[port].oldest).entry;
         self.stats.evicted += 1;
-        self.remove(index, key.0, key.1);
-        Some(key)
+        self.remove(index, e.vlan, e.mac);
+        Some((e.vlan, e.mac))
+    }
+
+    /// Takes an entry out of its port's list.
+    fn unlink(&mut self, i: u32) {
+        let Node { entry: MacEntry { port, .. }, older, newer } = *self.nodes.get(i);
+        let p = self.ports.entry(port).or_default();
+        self.most.remove(&(p.n, port));
+        p.n -= 1;
+        if p.n > 0 {
+            self.most.insert((p.n, port));
+        }
+        match older {
+            NONE => p.oldest = newer,
+            _ => self.nodes.get_mut(older).newer = newer,
+        }
+        match newer {
+            NONE => p.newest = older,
+            _ => self.nodes.get_mut(newer).older = older,
+        }
+    }
+
+    /// Puts an entry at the end of its port's list.
+    fn link(&mut self, i: u32) {
+        let port = self.nodes.get(i).entry.port;
+        let p = self.ports.entry(port).or_default();
+        self.most.remove(&(p.n, port));
+        p.n += 1;
+        self.most.insert((p.n, port));
+        let before = std::mem::replace(&mut p.newest, i);
+        match before {
+            NONE => p.oldest = i,
+            _ => self.nodes.get_mut(before).newer = i,
+        }
+        let node = self.nodes.get_mut(i);
+        (node.older, node.newer) = (before, NONE);
     }
 
     fn index(&mut self, index: &MacIndex, vlan: u16, mac: [u8; 6], port: u32) {
-        // SAFETY: this is the only writer.
-        let slots = unsafe { index.slots.read() };
-        if self.taken * 4 >= slots.slots.len() * 3 {
-            return self.rebuild(index);
-        }
-        if slots.put(tag(vlan, mac), port) {
-            self.taken += 1;
+        if !index.put(vlan, mac, port, self.by_mac.len()) {
+            let entries = self.by_mac.values().map(|i| &self.nodes.list[*i as usize].entry);
+            index.rebuild(entries.map(|e| (e.vlan, e.mac, e.port)));
         }
     }
 
-    fn unindex(&self, index: &MacIndex, vlan: u16, mac: [u8; 6]) {
-        // SAFETY: this is the only writer.
-        unsafe { index.slots.read() }.remove(tag(vlan, mac));
-    }
-
-    fn rebuild(&mut self, index: &MacIndex) {
-        let slots = Slots::new(self.entries.len().max(1) * 2);
-        for e in self.entries.values() {
-            slots.put(tag(e.vlan, e.mac), e.port);
-        }
-        self.taken = self.entries.len();
-        index.slots.publish(slots);
-    }
-
-    /// Removes what `gone` selects (static entries too); returns the removed.
-    pub fn remove_if(
-        &mut self,
-        index: &MacIndex,
-        gone: impl Fn(&MacEntry) -> bool,
-    ) -> Vec<MacEntry> {
-        let out: Vec<MacEntry> = self.entries.values().filter(|e| gone(e)).copied().collect();
-        for e in &out {
+    /// Removes all behind a port, and what was known of the port.
+    pub fn remove_port(&mut self, index: &MacIndex, port: u32) {
+        let mut next = self.ports.get(&port).map_or(NONE, |p| p.oldest);
+        while next != NONE {
+            let node = self.nodes.get(next);
+            let e = node.entry;
+            next = node.newer;
             self.remove(index, e.vlan, e.mac);
         }
+        let on =
+            |(v, m): &&(u16, [u8; 6])| self.nodes.get(self.by_mac[&(*v, *m)]).entry.port == port;
+        let fixed: Vec<_> = self.fixed.iter().filter(on).copied().collect();
+        fixed.into_iter().for_each(|(vlan, mac)| _ = self.remove(index, vlan, mac));
+        self.ports.remove(&port);
+    }
+
+    /// Removes all that was learned, and says what it was.
+    pub fn flush(&mut self, index: &MacIndex) -> Vec<(u16, [u8; 6])> {
+        let learned = self.by_mac.keys().filter(|k| !self.fixed.contains(k));
+        let out: Vec<_> = learned.copied().collect();
+        out.iter().for_each(|(vlan, mac)| _ = self.remove(index, *vlan, *mac));
         out
     }
 
-    /// Removes what is too old.
-    pub fn expire(&mut self, index: &MacIndex, now: u64) -> Vec<MacEntry> {
-        let age = self.aging_ns;
-        let out = self.remove_if(index, |e| !e.fixed && now.saturating_sub(e.used) >= age);
-        self.stats.expired += out.len() as u64;
+    /// Removes what is too old, and what a smaller limit leaves no room for: `n` entries at most, of which it says
+    /// which they were.
+    pub fn expire(&mut self, index: &MacIndex, now: u64, n: usize) -> Vec<(u16, [u8; 6])> {
+        self.clock = self.clock.max(now);
+        let mut out = Vec::new();
+        let ports: Vec<u32> = self.most.iter().map(|(_, port)| *port).collect();
+        for port in ports {
+            while out.len() < n
+                && let Some(p) = self.ports.get(&port).filter(|p| p.n > 0)
+            {
+                let e = self.nodes.get(p.oldest).entry;
+                if now.saturating_sub(e.used) < self.aging_ns {
+                    break;
+                }
+                self.stats.expired += 1;
+                self.remove(index, e.vlan, e.mac);
+                out.push((e.vlan, e.mac));
+            }
+        }
+        while out.len() < n && self.by_mac.len() > self.max {
+            let Some(gone) = self.evict(index) else { break };
+            out.push(gone);
+        }
         out
     }
 
     pub fn entries(&self) -> Vec<MacEntry> {
-        let mut out: Vec<MacEntry> = self.entries.values().copied().collect();
+        let all = self.by_mac.values().map(|i| self.nodes.list[*i as usize].entry);
+        let mut out: Vec<MacEntry> = all.collect();
         out.sort_by_key(|e| (e.vlan, e.mac));
         out
     }
 
     pub fn stats(&self) -> MacStats {
-        let fixed = self.entries.values().filter(|e| e.fixed).count();
-        MacStats { current: self.entries.len(), fixed, max: self.max, ..self.stats }
+        let (current, fixed) = (self.by_mac.len(), self.fixed.len());
+        MacStats { current, fixed, max: self.max, ..self.stats }
     }
 
     pub fn clear_stats(&mut self) {
         self.stats = MacStats::default();
+        self.ports.values_mut().for_each(|p| (p.limited, p.told) = (0, 0));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn mac(i: u64) -> [u8; 6] {
-        i.to_be_bytes()[2..].try_into().unwrap()
-    }
-
-    #[test]
-    fn learns_moves_ages_and_evicts() {
-        let d = Domain::new();
-        let index = MacIndex::new(d, 4);
-        let mut t = MacTable::new(4, 300);
-        assert_eq!(t.learn(&index, 1, mac(1), 7, 0), Learned::Changed);
-        assert_eq!(t.learn(&index, 1, mac(1), 7, 5), Learned::Refreshed);
-        assert_eq!(t.learn(&index, 1, mac(1), 8, 6), Learned::Changed);
-        assert_eq!(index.find(1, mac(1)), Some(8));
-        assert_eq!(index.find(2, mac(1)), None);
-        for i in 2..5 {
-            t.learn(&index, 1, mac(i), 1, 10);
-        }
-        assert_eq!(t.learn(&index, 1, mac(9), 1, 11), Learned::Evicted(1, mac(1)));
-        assert_eq!(index.find(1, mac(1)), None);
-        assert_eq!(t.expire(&index, 300_000_000_010).len(), 3);
-        assert_eq!(t.stats().current, 1);
-    }
-
-    #[test]
-    fn survives_churn() {
-        let index = MacIndex::new(Domain::new(), 16);
-        let mut t = MacTable::new(64, 1);
-        for i in 0..10_000 {
-            t.learn(&index, 0, mac(i), i as u32, i);
-            assert_eq!(index.find(0, mac(i)), Some(i as u32));
-        }
-        for i in 10_000 - 64..10_000 {
-            assert_eq!(index.find(0, mac(i)), Some(i as u32));
-        }
-        assert_eq!(index.find(0, mac(3)), None);
-    }
-}
+mod tests;

@@ -40,7 +40,9 @@ impl Switch {
         self.check_packet_out(txn.bridge, p)?;
         let b = self.of_bridge(txn.bridge)?;
         let mut view = self.view(b);
-        let groups = Box::new([(txn.version, Arc::new(b.group_views()))]);
+        let mut groups = txn.groups.as_ref().unwrap_or(&b.shown_groups).clone();
+        groups.see_ports(b.port_changes, |p| b.is_live(p));
+        let groups = Box::new([(txn.version, Arc::new(groups))]);
         view.groups = Arc::new(Published::new(self.shared.domain.clone(), groups));
         let run = Run { bridge: &view, version: txn.version, pipeline: &p.matching, key };
         let decision = self.run_on(run, &p.actions, &mut None);
@@ -109,7 +111,7 @@ impl Switch {
         let in_port = pipeline.u32(at::OF_IN_PORT);
         let dp = run.bridge.port(in_port).and_then(|p| p.spec.dp_port);
         packet.set_u16(at::IN_PORT, dp.unwrap_or(flow::NO_PORT));
-        packet.set_u16(at::RECIRC, 0);
+        packet.set_u32(at::RECIRC, 0);
         packet.set_u32(at::TUN_ID, pipeline.u32(at::TUN_ID));
         let mut x = Xlate::new(&self.shared, world, run.bridge, &packet, &mut out, trace);
         x.at_version(run.version);

@@ -1,20 +1,20 @@
 //! The switch: owned by the control side, the only writer of all that packets see.
 
-use crate::bridge::Bridge;
+use crate::bridge::{Bridge, mac_limit};
 use crate::change::{Open, Outcome, Undo};
 use crate::counters::{Slot, Slots};
 use crate::events::{Event, Outbox, Regions, Rewritten};
 use crate::table::Tables;
-use crate::translate::{Effects, Frozen, Pipe};
+use crate::translate::{Effects, Pipe, States, Sweep};
 use crate::types::*;
 use crate::view::{BridgeView, Bundle, PortView, Shared, World};
 use action::{Pipeline, Region};
 use openflow::{OfError, OfPort};
 use std::any::Any;
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use sync::{Domain, Grace, Published};
 
 /// What a change left behind: no new packet sees it, but a reader may still be looking at it.
@@ -49,8 +49,11 @@ pub struct Switch {
     pub(crate) underlay: crate::tunnel::Underlay,
     pub(crate) neighbours: crate::tunnel::neighbours::Neighbours,
     pub(crate) solicitations: Vec<crate::tunnel::Solicitation>,
+    /// What the packet side passed over on ports that are in no bridge, or in several.
+    pub(crate) passed_over: u64,
     /// When to look at a flow with a timeout again.
     pub(crate) timers: BinaryHeap<Reverse<(u64, u32)>>,
+    pub(crate) sweep: Sweep,
 }
 
 impl Switch {
@@ -61,7 +64,7 @@ impl Switch {
             world: Published::new(domain.clone(), World::default()),
             underlay: Published::new(domain, Default::default()),
             version: AtomicU64::new(1),
-            frozen: Frozen::default(),
+            frozen: States::default(),
         };
         Switch {
             shared: Arc::new(shared),
@@ -78,7 +81,9 @@ impl Switch {
             open: None,
             begun: 0,
             outcomes: Vec::new(),
+            passed_over: 0,
             timers: BinaryHeap::new(),
+            sweep: Sweep::default(),
         }
     }
 
@@ -89,7 +94,9 @@ impl Switch {
 
     /// Which cached decisions may be stale since the last call.
     pub fn take_regions(&mut self) -> Vec<Region> {
-        self.outbox.take_regions()
+        let mut regions = self.outbox.take_regions();
+        self.take_mac_regions(&mut regions);
+        regions
     }
 
     /// What happened since the last call.
@@ -125,7 +132,7 @@ impl Switch {
         if b.config == config {
             return Ok(());
         }
-        b.macs.max = config.mac_table_size.max(1);
+        b.macs.max = mac_limit(&config);
         b.macs.aging_ns = u64::from(config.mac_aging_s) * 1_000_000_000;
         b.config = config;
         self.publish();
@@ -167,6 +174,13 @@ impl Switch {
     /// A bridge's settings.
     pub fn bridge_config(&self, id: BridgeId) -> Option<&BridgeConfig> {
         self.bridge(id).ok().map(|b| &b.config)
+    }
+
+    /// Whether some controller wants packets whose TTL expired ([`openflow::Reason::InvalidTtl`]): otherwise they are
+    /// dropped as `ttl_expired` and not handed over. Holds at once for cached decisions, too.
+    pub fn set_expired_wanted(&mut self, id: BridgeId, on: bool) -> Result<(), ConfigError> {
+        self.bridge_mut(id)?.expired_wanted.store(on, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Whether changes of a bridge's flows become [`Event::Flow`].
@@ -256,17 +270,19 @@ impl Switch {
     }
 
     pub(crate) fn view(&self, b: &Bridge) -> BridgeView {
-        let mut bundles: Vec<(String, Bundle)> = Vec::new();
+        let mut bundles: Vec<Bundle> = Vec::new();
+        let mut by_name: HashMap<&str, usize> = HashMap::new();
         let ports = b.ports.values().map(|spec| {
-            let bundle = match bundles.iter().position(|(n, _)| *n == spec.bundle) {
-                Some(i) if !spec.bundle.is_empty() => i,
-                _ => {
-                    let (vlan, protected) = (spec.vlan.clone(), spec.protected);
-                    bundles.push((spec.bundle.clone(), Bundle { ports: vec![], vlan, protected }));
-                    bundles.len() - 1
-                }
+            let new = bundles.len();
+            let bundle = match spec.bundle.as_str() {
+                "" => new,
+                name => *by_name.entry(name).or_insert(new),
             };
-            bundles[bundle].1.ports.push(spec.of_port);
+            if bundle == new {
+                let (vlan, protected) = (spec.vlan.clone(), spec.protected);
+                bundles.push(Bundle { ports: vec![], vlan, protected });
+            }
+            bundles[bundle].ports.push(spec.of_port);
             let counts = b.patch_counts.get(&spec.of_port).copied();
             PortView { bundle, peer: self.peer(b, spec), counts, spec: spec.clone() }
         });
@@ -276,10 +292,11 @@ impl Switch {
             name: b.name.clone(),
             config: b.config.clone(),
             ports,
-            bundles: bundles.into_iter().map(|(_, b)| b).collect(),
+            bundles,
             tables: b.tables.clone(),
             groups: b.group_index.clone(),
             macs: b.mac_index.clone(),
+            expired_wanted: b.expired_wanted.clone(),
             miss_base: b.miss_base,
             tlv: b.tlv.clone(),
             tun_masks: b.tun_masks.as_slice().into(),

@@ -108,10 +108,32 @@ fn rewrites_commit_late_and_minimal() {
     let context = p.context.downcast_ref::<PacketInContext>().unwrap();
     assert_eq!(context.reason, Reason::InvalidTtl);
     assert_eq!(d.drop, Some(telemetry::Drop::TtlExpired));
+    assert!(!p.is_wanted(), "no controller wants it");
+    lab.sw.set_expired_wanted(lab.br, true).unwrap();
+    assert!(p.is_wanted(), "known at once");
     let d = lab.decide(&packet("in_port=2,tcp"));
     assert_eq!(d.drop, Some(telemetry::Drop::Policy));
     let d = lab.decide(&packet("in_port=9,tcp"));
     assert_eq!(d.drop, Some(telemetry::Drop::NoPort));
+}
+
+#[test]
+fn while_flows_are_restored_no_packet_passes() {
+    let mut lab = Lab::new();
+    lab.sw.install_default_flow(lab.br, 0).unwrap();
+    lab.add(flow(0, 100, "in_port=1", apply(vec![out(2)])));
+    let config = lab.sw.bridge_config(lab.br).unwrap().clone();
+    let waiting = BridgeConfig { restoring: true, ..config.clone() };
+    lab.sw.configure_bridge(lab.br, waiting).unwrap();
+    assert!(!lab.sw.take_regions().is_empty());
+    for text in ["in_port=1,tcp", "in_port=2,tcp"] {
+        let d = lab.decide(&packet(text));
+        assert_eq!((d.drop, d.ops.len()), (Some(telemetry::Drop::FlowRestoreWait), 0));
+        assert!(d.effects.is_none(), "nothing is learned");
+    }
+    lab.sw.configure_bridge(lab.br, config).unwrap();
+    assert!(!lab.sw.take_regions().is_empty(), "what was decided meanwhile goes");
+    assert_eq!(lab.send("in_port=1,tcp"), "12");
 }
 
 #[test]
@@ -283,9 +305,9 @@ fn popped_mpls_is_parsed_again() {
         panic!("{:?}", d.ops)
     };
     let mut inner = packet("tcp,in_port=1,tp_dst=80");
-    inner.set_u16(at::RECIRC, id);
+    inner.set_u32(at::RECIRC, id);
     assert_eq!(::action::ops_text(&lab.decide(&inner).ops), "12,14");
-    inner.set_u16(at::RECIRC, id ^ 1);
+    inner.set_u32(at::RECIRC, id ^ 1 << 31);
     assert_eq!(lab.decide(&inner).drop, Some(telemetry::Drop::RecircLimit));
 }
 

@@ -46,6 +46,7 @@ enum Kind {
     Action,
     Detail,
     Warning,
+    Error,
 }
 
 /// Collects the steps of a translation.
@@ -59,6 +60,8 @@ pub(crate) struct Recorder {
     options: [Vec<TunMetadata>; 3],
     /// What NORMAL learns is said, since it will be kept.
     learning: bool,
+    /// Why the translation failed, in OVS's words.
+    failed: Option<&'static str>,
 }
 
 impl Recorder {
@@ -108,6 +111,7 @@ fn print(nodes: &[Node], level: usize, out: &mut String) {
             Kind::Table | Kind::Bucket | Kind::Action => out.push_str(&format!("{indent}{text}\n")),
             Kind::Detail => out.push_str(&format!("{indent} -> {text}\n")),
             Kind::Warning => out.push_str(&format!("{indent} >> {text}\n")),
+            Kind::Error => out.push_str(&format!("{indent} >>>> {text} <<<<\n")),
         }
         print(&node.subs, level + 2 * more, out);
     }
@@ -130,6 +134,14 @@ impl<'a> Xlate<'a, '_> {
 
     pub(crate) fn warn(&mut self, text: impl FnOnce() -> String) {
         self.leaf(Kind::Warning, text);
+    }
+
+    /// The translation ends here; `name` is what the trace's last line calls that.
+    pub(crate) fn error(&mut self, name: &'static str, text: impl FnOnce() -> String) {
+        self.leaf(Kind::Error, text);
+        if let Some(r) = self.recorder() {
+            r.failed.get_or_insert(name);
+        }
     }
 
     /// Is this more than a trace of a flow without a packet?
@@ -290,7 +302,7 @@ impl Switch {
                 let pipeline = Match::new(key, key);
                 out = self.run_actions(id, a, &pipeline, &key, &mut recorder)
             }
-            None if key.u16(at::RECIRC) == 0 => {
+            None if key.u32(at::RECIRC) == 0 => {
                 self.trace_tables(id, (&key, options), &mut out, &mut recorder)
             }
             None => {
@@ -349,6 +361,9 @@ impl Switch {
         text.push_str(&format!(
             "\nFinal flow: {done}\nMegaflow: {megaflow}\nDatapath actions: {ops}\n"
         ));
+        if let Some(why) = r.failed {
+            text.push_str(&format!("\nTranslation failed ({why}), packet is dropped.\n"));
+        }
         text
     }
 }

@@ -48,6 +48,8 @@ pub struct BridgeConfig {
     pub frag: FragHandling,
     /// All controllers have been away for too long: everything is NORMAL, whatever the flows say.
     pub fail_open: bool,
+    /// Flows are being restored: packets are dropped, whatever the flows say (`flow-restore-wait`).
+    pub restoring: bool,
     /// Names and limits of tables that have some.
     pub tables: BTreeMap<u8, TableConfig>,
 }
@@ -78,6 +80,7 @@ impl Default for BridgeConfig {
             miss_to_controller: false,
             frag: FragHandling::Normal,
             fail_open: false,
+            restoring: false,
             tables: BTreeMap::new(),
         }
     }
@@ -198,6 +201,14 @@ pub struct PortSpec {
     pub max_speed: u32,
     /// NORMAL does not forward between protected ports.
     pub protected: bool,
+}
+
+impl PortSpec {
+    /// Can it carry packets now?
+    pub(crate) fn live(&self) -> bool {
+        use openflow::{port_config, port_state};
+        self.config & port_config::PORT_DOWN == 0 && self.state & port_state::LINK_DOWN == 0
+    }
 }
 
 /// What a caller of [`crate::Switch`] did wrong (never a peer's fault).

@@ -2,7 +2,7 @@
 
 use crate::switch::Switch;
 use crate::translate::{Effects, Hop, Snooped};
-use crate::tunnel::neighbours::Learned;
+use crate::tunnel::neighbours::{How, Learned};
 use crate::tunnel::*;
 use crate::types::{BridgeId, PortSpec};
 use action::Region;
@@ -10,7 +10,6 @@ use flow::{Key, at};
 use openflow::OfPort;
 use std::any::Any;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 impl Switch {
     /// The routing table.
@@ -34,6 +33,7 @@ impl Switch {
     /// Did the underlay change since the last call, and with it decisions for which the answer says
     /// yes to their effects?
     pub fn take_stale(&mut self) -> Option<impl Fn(&(dyn Any + Send + Sync)) -> bool + use<>> {
+        self.publish_neighbours();
         if !std::mem::take(&mut self.outbox.underlay) {
             return None;
         }
@@ -61,19 +61,32 @@ impl Switch {
         self.neighbours.all().iter().map(|((port, ip), n)| (port.as_str(), *ip, n))
     }
 
-    /// Sets the hardware address of a next hop behind a port's device, at `now` (ns).
+    /// Sets the hardware address of a next hop behind a port's device by hand, at `now` (ns): neither the kernel nor
+    /// packets change it.
     pub fn set_neighbour(&mut self, port: &str, ip: IpAddr, mac: [u8; 6], now: u64) {
-        let learned = self.neighbours.learn(port, ip, mac, now);
-        if learned == Learned::Known {
-            return;
-        }
-        self.publish_underlay();
+        self.learn_neighbour(port, ip, mac, How::User, now);
+        self.publish_neighbours();
+    }
+
+    /// The kernel knows this next hop; `sure`: it has confirmed it. Published when changes are next taken.
+    pub fn kernel_neighbour(&mut self, port: &str, ip: IpAddr, mac: [u8; 6], sure: bool, now: u64) {
+        self.learn_neighbour(port, ip, mac, How::Kernel { sure }, now);
+    }
+
+    fn learn_neighbour(&mut self, port: &str, ip: IpAddr, mac: [u8; 6], how: How, now: u64) {
+        let learned = self.neighbours.learn(port, ip, mac, how, now);
+        self.outbox.neighbours |= learned != Learned::Known;
         self.outbox.underlay |= learned == Learned::Matters;
     }
 
-    /// Is anything known about this next hop?
-    pub fn has_neighbour(&self, port: &str, ip: IpAddr) -> bool {
-        self.neighbours.get(port, ip).is_some()
+    /// What packets said of next hops and was passed over, because their port says too much.
+    pub fn neighbours_limited(&self) -> u64 {
+        self.neighbours.limited()
+    }
+
+    /// The same by port since that was last told, which is once a minute for each port; `now` in ns.
+    pub fn take_limited_neighbours(&mut self, now: u64) -> Vec<(String, u64)> {
+        self.neighbours.take_limited(now)
     }
 
     /// Forgets all next hops.
@@ -143,7 +156,7 @@ impl Switch {
     }
 
     pub(crate) fn snooped(&mut self, s: &Snooped, now: u64) {
-        self.set_neighbour(&s.port, s.ip, s.mac, now);
+        self.learn_neighbour(&s.port, s.ip, s.mac, s.how, now);
     }
 
     pub(crate) fn expire_neighbours(&mut self, now: u64) {
@@ -153,10 +166,15 @@ impl Switch {
         }
     }
 
+    /// Lets translation see what changed about next hops since the last time, however much that is.
+    fn publish_neighbours(&mut self) {
+        if std::mem::take(&mut self.outbox.neighbours) {
+            self.publish_underlay();
+        }
+    }
+
     fn publish_underlay(&mut self) {
-        let known = self.neighbours.all().iter();
-        let known = known.map(|(place, n)| (place.clone(), n.mac)).collect();
-        self.underlay.neighbours = Arc::new(known);
+        self.underlay.neighbours = self.neighbours.view();
         self.shared.underlay.publish(self.underlay.clone());
     }
 }
@@ -240,5 +258,53 @@ mod tests {
         assert_eq!(stale(&mut lab.sw, &effects), [false, true, false]);
         lab.sw.flush_neighbours();
         assert_eq!(stale(&mut lab.sw, &effects), [true, true, false]);
+    }
+
+    /// What is known of fd00::fe after this advertisement of it came to the port with address fd00::1.
+    fn after(lab: &mut Lab, mac: &str, dst: &str, ttl: u8) -> Option<[u8; 6]> {
+        let na = "in_port=1,icmp6,icmp_type=136,icmp_code=0,nd_target=fd00::fe";
+        lab.send(&format!("{na},nd_tll={mac},ipv6_dst={dst},nw_ttl={ttl}"));
+        let of = |(port, ip, n): (&str, IpAddr, &Neighbour)| {
+            (port == "p2" && ip == "fd00::fe".parse::<IpAddr>().unwrap()).then_some(n.mac)
+        };
+        lab.sw.neighbours().find_map(of)
+    }
+
+    #[test]
+    fn advertisements_come_from_this_link_and_to_us() {
+        let mut lab = lab();
+        let addresses = [("10.0.0.1", 8), ("fd00::1", 64), ("fd00::12:3456", 64)];
+        let addresses = addresses.map(|(ip, len)| ("p2".to_string(), ip.parse().unwrap(), len));
+        lab.sw.change_routes(|t| t.replace_kernel(Vec::new(), addresses.into()));
+        lab.add(flow(0, 9, "in_port=1", apply(vec![out(2)])));
+        let (good, bad) = ("02:00:00:00:00:0a", "66:66:66:66:66:66");
+        for (dst, ttl) in [("fd00::1", 64), ("fd00::1", 254), ("fd00::7", 255), ("fd99::1", 64)] {
+            assert_eq!(after(&mut lab, bad, dst, ttl), None, "{dst} {ttl}");
+        }
+        assert_eq!(after(&mut lab, bad, "ff02::1", 255), None, "makes no entry");
+        let known = Some([2, 0, 0, 0, 0, 10]);
+        assert_eq!(after(&mut lab, good, "ff02::1:ff12:3456", 255), known, "as OVS");
+        for (dst, ttl) in [("fd00::1", 64), ("fd00::7", 255), ("ff02::1", 255), ("ff02::1", 64)] {
+            assert_eq!(after(&mut lab, bad, dst, ttl), known, "{dst} {ttl}");
+        }
+        assert_eq!(after(&mut lab, "02:00:00:00:00:0b", "fd00::1", 255), Some([2, 0, 0, 0, 0, 11]));
+    }
+
+    #[test]
+    fn next_hops_are_published_once_when_changes_are_taken() {
+        let mut lab = lab();
+        lab.add(flow(0, 9, "in_port=1", apply(vec![out(2)])));
+        let known = |lab: &Lab| {
+            // SAFETY: this is the thread of the only writer.
+            let view = &unsafe { lab.sw.shared.underlay.read() }.neighbours;
+            (1..=9).filter(|i| view.get(&("p2".into(), [10, 0, 1, *i].into())).is_some()).count()
+        };
+        for i in 1..=9 {
+            let arp = format!("arp,arp_op=1,arp_spa=10.0.1.{i},arp_tpa=10.0.1.{i}");
+            lab.send(&format!("in_port=1,{arp},arp_sha=02:00:00:00:00:0{i}"));
+        }
+        assert_eq!((known(&lab), lab.sw.neighbours().count()), (0, 9));
+        assert!(lab.sw.take_stale().is_none(), "no decision depends on them");
+        assert_eq!(known(&lab), 9);
     }
 }

@@ -1,16 +1,17 @@
 //! What PMD threads see: the published picture of bridges, ports, groups.
 
-use crate::mac_table::MacIndex;
+use crate::liveness::Groups;
+use crate::mac_index::MacIndex;
 use crate::table::Tables;
 use crate::tlv::{Masks, TlvTable};
-use crate::translate::Frozen;
+use crate::translate::States;
 use crate::tunnel::{Tunnels, Underlay};
 use crate::types::{BridgeConfig, PortSpec, VlanMode};
 use flow::{Key, PortNo, at};
 use openflow::{Bucket, GroupType, OfPort};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sync::{Domain, Grace, Published};
 use telemetry::Drop;
 
@@ -20,7 +21,7 @@ pub(crate) struct Shared {
     pub world: Published<World>,
     /// The version of the flow tables that packets see.
     pub version: AtomicU64,
-    pub frozen: Frozen,
+    pub frozen: States,
     /// The network under the tunnels.
     pub underlay: Published<Underlay>,
 }
@@ -78,8 +79,6 @@ impl World {
     }
 }
 
-pub(crate) type Groups = HashMap<u32, Arc<GroupView>>;
-
 /// Groups and the first version that sees them, newest first: as far back as a reader may look.
 pub(crate) type GroupsAt = Box<[(u64, Arc<Groups>)]>;
 
@@ -113,6 +112,8 @@ pub(crate) struct BridgeView {
     pub tables: Arc<Tables>,
     pub groups: Arc<Published<GroupsAt>>,
     pub macs: Arc<MacIndex>,
+    /// Some controller wants packets whose TTL expired.
+    pub expired_wanted: Arc<AtomicBool>,
     /// Credit id of a miss in table 0; the others follow.
     pub miss_base: u32,
     /// Which options tunnel fields are.
@@ -128,12 +129,11 @@ impl BridgeView {
         Some(&self.ports[at])
     }
 
-    /// A group as it is at a version.
-    pub fn group(&self, id: u32, version: u64) -> Option<&GroupView> {
+    /// The groups as they are at a version.
+    pub fn groups_at(&self, version: u64) -> Option<&Groups> {
         // SAFETY: resolve() runs on an online reader, everything else on the writer.
         let history = unsafe { self.groups.read() };
-        let (_, groups) = history.iter().find(|(since, _)| *since <= version)?;
-        groups.get(&id).map(|g| &**g)
+        history.iter().find(|(since, _)| *since <= version).map(|(_, groups)| &**groups)
     }
 }
 
@@ -151,9 +151,7 @@ pub(crate) struct PortView {
 impl PortView {
     /// Can it carry packets now?
     pub fn live(&self) -> bool {
-        use openflow::{port_config, port_state};
-        self.spec.config & port_config::PORT_DOWN == 0
-            && self.spec.state & port_state::LINK_DOWN == 0
+        self.spec.live()
     }
 }
 

@@ -16,6 +16,9 @@ impl<'a> Xlate<'a, '_> {
             if self.exit || self.failed.is_some() {
                 return;
             }
+            if !self.spend(1) {
+                return;
+            }
             let wait = self.was_mpls && needs_parse(a);
             if !wait {
                 self.note_action(|| crate::trace::action(a));
@@ -23,8 +26,10 @@ impl<'a> Xlate<'a, '_> {
             }
             if wait || self.rest.is_some() {
                 let first = wait.then_some(a).into_iter();
-                let left = first.chain(list).map(|a| self.bound(a)).collect();
-                self.rest.get_or_insert_default().push(Instruction::Apply(left));
+                let left: Vec<_> = first.chain(list).map(|a| self.bound(a)).collect();
+                if self.spend(left.len()) {
+                    self.rest.get_or_insert_default().push(Instruction::Apply(left));
+                }
                 return;
             }
         }
@@ -198,9 +203,8 @@ impl<'a> Xlate<'a, '_> {
 
     fn push(&mut self, s: Subfield) {
         let value = self.read_bits(s);
-        match self.stack.len() < super::MAX_STACK {
-            true => self.stack.push((value, s.bits)),
-            false => self.fail(Drop::DepthLimit),
+        if self.has_stack() {
+            self.stack.push((value, s.bits));
         }
     }
 
@@ -317,6 +321,9 @@ impl<'a> Xlate<'a, '_> {
     }
 
     fn clone_actions(&mut self, inner: &'a [Action]) {
+        if !self.spend_on_lists() {
+            return;
+        }
         let mark = self.mark();
         let saved = (self.key, self.exit, self.was_mpls, self.labels);
         let tun = self.tun.clone();

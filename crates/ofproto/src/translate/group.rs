@@ -3,32 +3,32 @@
 use super::Xlate;
 use super::set::in_order;
 use crate::fields;
+use crate::liveness::Groups;
 use crate::view::{BucketView, GroupView};
 use flow::{Field, Key, Mask, at, frag};
 use openflow::{GROUP_ANY, GroupType, port};
-use telemetry::Drop;
 
 impl<'a> Xlate<'a, '_> {
     pub(super) fn group(&mut self, id: u32) {
-        if self.depth >= super::MAX_DEPTH {
-            return self.fail(Drop::DepthLimit);
+        if self.is_too_much() {
+            return;
         }
-        let bridge = self.bridge;
-        let Some(group) = bridge.group(id, self.version) else {
+        let groups = self.bridge.groups_at(self.version);
+        let Some((groups, group)) = groups.and_then(|all| Some((all, all.get(id)?))) else {
             return self.warn(|| format!("output to nonexistent group {id}"));
         };
-        self.out.credits.push(group.credit);
+        self.credit(group.credit);
         self.depth += 1;
         self.origin.groups += 1;
         match group.kind {
             GroupType::All => group.buckets.iter().for_each(|b| self.bucket(b)),
             GroupType::Indirect => group.buckets.iter().take(1).for_each(|b| self.bucket(b)),
             GroupType::FastFailover => {
-                let live = group.buckets.iter().find(|b| self.live(b, 0));
+                let live = group.buckets.iter().find(|b| self.live(groups, b));
                 self.chosen(live);
             }
             GroupType::Select => {
-                let best = self.select(group);
+                let best = self.select(groups, group);
                 self.chosen(best);
             }
         }
@@ -46,8 +46,11 @@ impl<'a> Xlate<'a, '_> {
     /// A bucket works on a copy of the packet, its actions as an action set of their own. What its
     /// tables write to the packet's action set, and push, stays, as in OVS.
     fn bucket(&mut self, b: &'a BucketView) {
+        if !self.spend(1) {
+            return;
+        }
         self.note_bucket(b.bucket.id);
-        self.out.credits.push(b.credit);
+        self.credit(b.credit);
         let mark = self.mark();
         let saved = (self.key, self.exit, self.was_mpls, self.labels);
         let tun = self.tun.clone();
@@ -65,25 +68,26 @@ impl<'a> Xlate<'a, '_> {
     }
 
     /// Is what the bucket watches alive? One that watches nothing is.
-    fn live(&self, b: &BucketView, depth: usize) -> bool {
+    fn live(&mut self, groups: &Groups, b: &BucketView) -> bool {
         let b = &b.bucket;
+        if !self.spend(1) {
+            return false;
+        }
         if b.watch_port == port::ANY && b.watch_group == GROUP_ANY {
             return true;
         }
         let port = self.bridge.port(b.watch_port).is_some_and(|p| p.live());
-        let group = || self.bridge.group(b.watch_group, self.version);
-        port || depth < 16
-            && group().is_some_and(|g| g.buckets.iter().any(|b| self.live(b, depth + 1)))
+        port || groups.live(b.watch_group)
     }
 
     /// The bucket with the highest weighted hash: a change of buckets moves few flows.
-    fn select(&mut self, group: &'a GroupView) -> Option<&'a BucketView> {
+    fn select(&mut self, groups: &Groups, group: &'a GroupView) -> Option<&'a BucketView> {
         let basis = match group.selection_fields.is_empty() {
             true => hash_headers(&self.key, &mut self.wc),
             false => hash_fields(&group.selection_fields, &self.key, &mut self.wc),
         };
         let score = |b: &BucketView| score(mix(basis, u64::from(b.bucket.id)), b.bucket.weight);
-        let live = group.buckets.iter().filter(|b| b.bucket.weight > 0 && self.live(b, 0));
+        let live = group.buckets.iter().filter(|b| b.bucket.weight > 0 && self.live(groups, b));
         live.max_by(|a, b| score(a).total_cmp(&score(b)))
     }
 }

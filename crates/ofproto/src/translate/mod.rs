@@ -4,6 +4,7 @@
 //! output commits the difference to `base` as operations. What was looked at collects in `wc`.
 
 mod actions;
+mod budget;
 mod commit;
 mod group;
 mod normal;
@@ -14,7 +15,7 @@ mod recirc;
 mod set;
 mod tunnel;
 
-pub(crate) use recirc::Frozen;
+pub(crate) use recirc::{States, Sweep};
 
 use crate::fields;
 use crate::table::FlowRule;
@@ -22,23 +23,18 @@ use crate::trace::Recorder;
 use crate::tunnel::{self as outer, Underlay};
 use crate::view::{BridgeView, Shared, World};
 use action::{Decision, Op, Pipeline, Request};
+use budget::Spent;
 use flow::{Key, Mask, PACKET_LINES, TunMetadata, at};
 use openflow::{Action, FragHandling, Instruction, OfPort, Reason, port, port_config};
-use recirc::State;
+use recirc::{Kept, State};
 use std::net::IpAddr;
 use std::sync::Arc;
 use telemetry::Drop;
 
-/// How deep tables, groups and patch ports nest.
+/// How deep tables, groups and patch ports nest: as deep as in OVS.
 const MAX_DEPTH: usize = 64;
-/// How many table lookups one packet may cause.
-const MAX_RESUBMITS: usize = 4096;
-/// How many operations one packet may cause.
-const MAX_OPS: usize = 4096;
 /// What the trace calls the priority of the NORMAL that stands above all flows; OVS's number.
 const FAIL_OPEN_PRIORITY: u32 = 0xf0f0f0;
-/// How many values the stack holds.
-const MAX_STACK: usize = 4096;
 
 /// An address to learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +72,7 @@ pub(crate) struct Snooped {
     pub port: String,
     pub ip: IpAddr,
     pub mac: [u8; 6],
+    pub how: crate::tunnel::neighbours::How,
 }
 
 /// What the control side does when a decision is used: [`Decision::effects`].
@@ -195,21 +192,29 @@ pub(crate) fn resolve(
     trace: &mut Option<Recorder>,
 ) {
     let key = request.key;
-    let frozen = match key.u16(at::RECIRC) {
+    let frozen = match key.u32(at::RECIRC) {
         0 => None,
-        id => match shared.frozen.get(id) {
-            Some(f) => Some(f),
+        // SAFETY: as for the world that the caller has read.
+        id => match unsafe { shared.frozen.get(id) } {
+            Some(kept) => Some(kept),
             None => return drop_all(world, key, out, Drop::RecircLimit),
         },
     };
     let entry = match frozen {
-        Some(f) => world.bridge(f.bridge).map(|b| (b, f.in_port())).ok_or(Drop::NoPort),
+        Some(f) => {
+            let in_port = f.state.in_port();
+            world.bridge(f.state.bridge).map(|b| (b, in_port)).ok_or(Drop::NoPort)
+        }
         None => world.entry(key),
     };
     let (bridge, in_port) = match entry {
         Ok(entry) => entry,
         Err(why) => return drop_all(world, key, out, why),
     };
+    // A trace shows what the flows so far would do.
+    if bridge.config.restoring && trace.is_none() {
+        return drop_all(world, key, out, Drop::FlowRestoreWait);
+    }
     let mut x = Xlate::new(shared, world, bridge, key, out, trace);
     x.key.set_u32(at::OF_IN_PORT, in_port);
     x.options = request.options;
@@ -223,7 +228,7 @@ pub(crate) fn resolve(
 
 fn drop_all(world: &World, key: &Key, out: &mut Decision, why: Drop) {
     out.mask.set_u16(at::IN_PORT, 0xffff);
-    out.mask.set_u16(at::RECIRC, 0xffff);
+    out.mask.set_u32(at::RECIRC, !0);
     if why == Drop::TunnelUnknown {
         world.tunnels.look(key, &mut out.mask);
     }
@@ -243,6 +248,8 @@ pub(crate) struct Xlate<'a, 'o> {
     wc: Mask,
     out: &'o mut Decision,
     effects: Effects,
+    /// States that the decision names or began with.
+    holds: Vec<Arc<Kept>>,
     underlay: &'a Underlay,
     /// Where the packet's tunnel ended: no packet is sent there.
     tunnel_dst: IpAddr,
@@ -267,7 +274,7 @@ pub(crate) struct Xlate<'a, 'o> {
     /// What runs: a controller's packet-out, buckets (how deep), the action set.
     origin: Origin,
     depth: usize,
-    resubmits: usize,
+    spent: Spent,
     /// No more actions here (exit, expired TTL).
     exit: bool,
     /// No more at all.
@@ -305,6 +312,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             wc,
             out,
             effects: Effects::default(),
+            holds: Vec::new(),
             // SAFETY: as for the world that the caller has read.
             underlay: unsafe { shared.underlay.read() },
             tunnelled: key.u8(at::FLAGS) & flow::flag::TUNNEL != 0,
@@ -322,7 +330,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             first_cookie: None,
             origin: Origin::default(),
             depth: 0,
-            resubmits: 0,
+            spent: Spent::default(),
             exit: false,
             failed: None,
             was_mpls: false,
@@ -393,12 +401,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
 
     /// Looks a table up and runs what it finds; the cookie of that. `in_port`: for this lookup only.
     fn table(&mut self, table: u8, in_port: Option<OfPort>, miss: Miss) -> Option<u64> {
-        self.resubmits += 1;
-        if self.depth >= MAX_DEPTH || self.resubmits > MAX_RESUBMITS {
-            self.warn(|| "resubmit depth or action limit reached".into());
-            self.fail(Drop::DepthLimit);
+        if self.is_too_much() || !self.spend(1) {
             return None;
         }
+        self.spent.resubmits += 1;
         if table == 0 && self.bridge.config.fail_open {
             self.fail_open();
             return None;
@@ -418,7 +424,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
                 self.first_cookie.get_or_insert(self.cookie);
                 self.miss_flow = rule.priority() == 0 && rule.mask() == Mask::ZERO;
                 self.note_rule(table, rule);
-                self.out.credits.push(rule.value().id);
+                self.credit(rule.value().id);
                 let list = &rule.value().instructions;
                 if list.is_empty() {
                     self.note_action(|| "drop".into());
@@ -468,7 +474,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
     }
 
     fn miss(&mut self, table: u8, miss: Miss) {
-        self.out.credits.push(self.bridge.miss_base + u32::from(table));
+        self.credit(self.bridge.miss_base + u32::from(table));
         let silent = |p: &crate::view::PortView| p.spec.config & port_config::NO_PACKET_IN != 0;
         let told = self.bridge.config.miss_to_controller
             && miss == Miss::Honor
@@ -512,9 +518,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
                 // Refused by every flow-mod.
                 Instruction::Meter(_) => {}
             }
-            if let Some(rest) = &mut self.rest {
-                rest.extend(list[i + 1..].iter().cloned());
-                return;
+            if self.rest.is_some() {
+                return self.keep(&list[i + 1..]);
             }
             if self.exit || self.failed.is_some() {
                 return;
@@ -536,7 +541,21 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.set = set;
     }
 
+    /// Instructions for after the recirculation.
+    fn keep(&mut self, list: &[Instruction]) {
+        let size = |i: &Instruction| match i {
+            Instruction::Apply(a) | Instruction::Write(a) => a.len(),
+            _ => 1,
+        };
+        if self.spend(list.iter().map(size).sum()) {
+            self.rest.get_or_insert_default().extend(list.iter().cloned());
+        }
+    }
+
     fn write(&mut self, list: &'a [Action]) {
+        if !self.spend(list.len()) || !self.spend_on_lists() {
+            return;
+        }
         self.note_action(|| format!("write_actions({})", crate::trace::actions(list)));
         self.set.extend(list);
         self.note_set("is");
@@ -547,13 +566,6 @@ impl<'a, 'o> Xlate<'a, 'o> {
     fn fail(&mut self, why: Drop) {
         self.failed.get_or_insert(why);
         self.exit = true;
-    }
-
-    fn op(&mut self, op: Op) {
-        match self.out.ops.len() < MAX_OPS {
-            true => self.out.ops.push(op),
-            false => self.fail(Drop::DepthLimit),
-        }
     }
 
     /// The state that a recirculation carries over.
@@ -599,6 +611,9 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
         if !self.effects.is_empty() {
             self.out.effects = Some(Arc::new(std::mem::take(&mut self.effects)));
+        }
+        if !self.holds.is_empty() {
+            self.out.holds = Some(Arc::new(std::mem::take(&mut self.holds)));
         }
         self.finish_mask();
     }
@@ -683,7 +698,7 @@ enum Miss {
 /// Says in `wc` what every decision looks at; returns the key as tables see it first: registers and metadata are empty.
 fn beginning(key: &Key, wc: &mut Mask) -> Key {
     wc.set_u16(at::ETH_TYPE, 0xffff);
-    wc.set_u16(at::RECIRC, 0xffff);
+    wc.set_u32(at::RECIRC, !0);
     wc.set_u16(at::IN_PORT, 0xffff);
     if fields::is_ip(key.u16(at::ETH_TYPE)) {
         wc.set_u8(at::FRAG, flow::frag::ANY | flow::frag::LATER);

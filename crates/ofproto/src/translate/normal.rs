@@ -107,6 +107,9 @@ impl<'a> Xlate<'a, '_> {
         let bridge = self.bridge;
         let from = &bridge.bundles[input.bundle];
         for (i, b) in bridge.bundles.iter().enumerate() {
+            if !self.spend(1) {
+                return;
+            }
             let floods = b.ports.iter().all(|p| {
                 bridge.port(*p).is_some_and(|p| p.spec.config & port_config::NO_FLOOD == 0)
             });
@@ -186,6 +189,9 @@ impl<'a> Xlate<'a, '_> {
             return;
         }
         self.note_learn(vlan, mac, port);
+        if self.taught(vlan, mac) == Some(port) || !self.spend(self.effects.learns.len()) {
+            return;
+        }
         self.effects.learns.push(Learn { bridge: self.bridge.id, vlan, mac, port });
     }
 }

@@ -26,6 +26,9 @@ impl<'a> Xlate<'a, '_> {
     fn flood(&mut self, all: bool) {
         let bridge = self.bridge;
         for p in &bridge.ports {
+            if !self.spend(1) {
+                return;
+            }
             let (number, config) = (p.spec.of_port, p.spec.config);
             let floods = all || config & port_config::NO_FLOOD == 0;
             if number != self.in_port() && floods {
@@ -36,6 +39,9 @@ impl<'a> Xlate<'a, '_> {
 
     /// Sends to a port, even the one the packet came from.
     pub(super) fn output_port(&mut self, number: OfPort, trunc: u32) {
+        if !self.spend(1) {
+            return;
+        }
         let bridge = self.bridge;
         let Some(p) = bridge.port(number) else {
             return self.warn(|| "Nonexistent output port".into());
@@ -44,7 +50,7 @@ impl<'a> Xlate<'a, '_> {
             return self.detail(|| "OFPPC_NO_FWD set, skipping output".into());
         }
         if let Some((peer, peer_port)) = p.peer {
-            self.out.credits.extend(p.counts.map(|base| base + 1));
+            p.counts.iter().for_each(|base| self.credit(base + 1));
             return self.patch(peer, peer_port);
         }
         let Some(dp) = p.spec.dp_port else {
@@ -74,10 +80,10 @@ impl<'a> Xlate<'a, '_> {
     fn patch(&mut self, bridge: u32, in_port: OfPort) {
         let world = self.world;
         let Some(peer) = world.bridge(bridge) else { return };
-        if self.depth >= super::MAX_DEPTH {
-            return self.fail(telemetry::Drop::DepthLimit);
+        if self.is_too_much() {
+            return;
         }
-        self.out.credits.extend(peer.port(in_port).and_then(|p| p.counts));
+        peer.port(in_port).and_then(|p| p.counts).iter().for_each(|c| self.credit(*c));
         let mark = self.mark();
         let (key, was_mpls, labels) = (self.key, self.was_mpls, self.labels);
         let tun = self.tun.clone();
@@ -133,7 +139,10 @@ impl<'a> Xlate<'a, '_> {
             userdata: userdata.to_vec(),
             matching: Match { tun: self.tun.clone(), ..pipeline_fields(&self.key) },
         };
-        self.op(Op::Punt(Arc::new(Punt { max_len: u16::MAX, context: Box::new(context) })));
+        // Nearly no controller wants these: the packets are expired ones then, not handed over.
+        let wanted = (reason == Reason::InvalidTtl).then(|| self.bridge.expired_wanted.clone());
+        let punt = Punt { max_len: u16::MAX, wanted, context: Box::new(context) };
+        self.op(Op::Punt(Arc::new(punt)));
     }
 }
 

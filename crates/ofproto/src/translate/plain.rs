@@ -179,7 +179,8 @@ impl<'a> Gate<'a> {
         }
         let (bridge, in_port) = self.world.by_dp_port(port)?;
         let usual = |p: &PortView| may_receive(p) && p.spec.tunnel.is_none();
-        let plain = !bridge.config.fail_open && bridge.port(in_port).is_none_or(usual);
+        let open = bridge.config.fail_open || bridge.config.restoring;
+        let plain = !open && bridge.port(in_port).is_none_or(usual);
         plain.then_some((bridge, in_port))
     }
 }
@@ -196,7 +197,7 @@ fn close(wc: &mut Mask) {
 impl<'a> Walk<'a> {
     /// At the beginning, if it can be plain at all.
     fn start(gate: &mut Gate<'a>, key: &mut Key) -> Option<Self> {
-        let special = key.u16(at::RECIRC) != 0
+        let special = key.u32(at::RECIRC) != 0
             || key.u8(at::FLAGS) & flag::TUNNEL != 0
             || key.u8(at::FRAG) != 0;
         if special {

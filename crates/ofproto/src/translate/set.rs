@@ -1,6 +1,7 @@
 //! The action set: what is kept of the written actions, and in which order it runs
 //! (OpenFlow 1.3, section 5.10).
 
+use crate::work::step;
 use openflow::{Action, OfPort};
 
 /// Where an action stands in the set; set-fields and the like share one place and keep their order.
@@ -19,21 +20,20 @@ fn rank(a: &Action) -> u8 {
     }
 }
 
-/// Does `later` take the place of `earlier`?
-fn replaces(later: &Action, earlier: &Action) -> bool {
-    rank(later) == rank(earlier) && rank(later) != 6
-}
-
 /// The set's actions in the order in which they run.
 pub(super) fn in_order<'a>(set: &[&'a Action]) -> Vec<&'a Action> {
     let group = set.iter().rev().find(|a| matches!(a, Action::Group(_)));
-    let mut out: Vec<&Action> = Vec::new();
-    for (i, a) in set.iter().enumerate() {
-        let replaced = set[i + 1..].iter().any(|b| replaces(b, a));
-        if !replaced && rank(a) != 8 {
+    let (mut out, mut later): (Vec<&Action>, _) = (Vec::new(), [false; 9]);
+    for a in set.iter().rev() {
+        step();
+        let rank = usize::from(rank(a));
+        // Of one place the last counts.
+        let replaced = rank != 6 && std::mem::replace(&mut later[rank], true);
+        if !replaced && rank != 8 {
             out.push(a);
         }
     }
+    out.reverse();
     // A group is preferred to any output.
     out.extend(group.or_else(|| set.iter().rev().find(|a| rank(a) == 8)));
     out.sort_by_key(|a| rank(a));

@@ -3,11 +3,12 @@
 
 use super::{Asked, Hop, Snooped, Xlate};
 use crate::fields::{self, ETH_ARP, ETH_IP, ETH_IPV6};
+use crate::tunnel::neighbours::How;
 use crate::tunnel::{self, Answer, Local, Remote, TunnelSpec};
 use crate::view::{BridgeView, PortView};
 use action::{Op, TunnelKind, TunnelPush, gre};
 use flow::{Field, Key, PortNo, at, flag};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use telemetry::Drop;
 
@@ -23,6 +24,9 @@ const OAM: u16 = 8;
 const ICMPV6: u8 = 58;
 const ADVERTISEMENT: u16 = 136;
 const ARP_REPLY: u8 = 2;
+/// Of a Neighbour Advertisement that no router has forwarded.
+const HOP_LIMIT: u8 = 255;
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const TTL: u8 = 64;
 /// ECN (RFC 3168) in a TOS byte.
 const ECN: u8 = 3;
@@ -65,7 +69,7 @@ impl<'a> Xlate<'a, '_> {
         if p.spec.tunnel.as_ref().is_some_and(|t| t.kind == TunnelKind::Geneve) {
             self.read_options();
         }
-        self.out.credits.extend(p.counts);
+        p.counts.iter().for_each(|c| self.credit(*c));
         let ip = fields::is_ip(self.key.u16(at::ETH_TYPE));
         if ip {
             // The datapath says in this bit what TUN_TOS says.
@@ -98,7 +102,7 @@ impl<'a> Xlate<'a, '_> {
         if outer.dst == self.tunnel_dst {
             return self.warn(|| "Not tunneling to our own address".into());
         }
-        self.out.credits.extend(p.counts.map(|base| base + 1));
+        p.counts.iter().for_each(|base| self.credit(base + 1));
         self.detail(|| "output to native tunnel".into());
         let Some(way) = self.way(&outer) else {
             self.out.drop.get_or_insert(Drop::TunnelRoute);
@@ -217,8 +221,8 @@ impl<'a> Xlate<'a, '_> {
         let Some(out_port) = way.port.spec.dp_port else {
             return self.warn(|| "Nonexistent output port".into());
         };
-        if self.depth >= super::MAX_DEPTH {
-            return self.fail(Drop::DepthLimit);
+        if self.is_too_much() {
+            return;
         }
         self.commit();
         let first = self.out.ops.len();
@@ -298,26 +302,30 @@ impl<'a> Xlate<'a, '_> {
     fn snoop(&mut self, p: &PortView) {
         let found = match self.key.u16(at::ETH_TYPE) {
             ETH_ARP => self.snoop_arp(p),
-            ETH_IPV6 => self.snoop_nd(),
+            ETH_IPV6 => self.snoop_nd(p),
             _ => None,
         };
-        let Some((ip, mac)) = found else { return };
-        if mac[0] & 1 == 0 && mac != [0; 6] {
-            self.effects.snooped.push(Snooped { port: p.spec.name.clone(), ip, mac });
+        let Some((ip, mac, how)) = found else { return };
+        let port = &p.spec.name;
+        if mac[0] & 1 == 0 && mac != [0; 6] && !self.underlay.routes.has_address(port, ip) {
+            self.effects.snooped.push(Snooped { port: port.clone(), ip, mac, how });
         }
     }
 
-    fn snoop_arp(&mut self, p: &PortView) -> Option<(IpAddr, [u8; 6])> {
+    fn snoop_arp(&mut self, p: &PortView) -> Option<(IpAddr, [u8; 6], How)> {
         for f in [Field::ArpOp, Field::ArpSpa, Field::ArpTpa, Field::ArpSha] {
             f.unwildcard(&mut self.wc);
         }
         let (from, to): ([u8; 4], [u8; 4]) = (self.key.get(at::IP_SRC), self.key.get(at::IP_DST));
         let answer = self.key.u8(at::PROTO) == ARP_REPLY
             && self.underlay.routes.has_address(&p.spec.name, to.into());
-        (answer || from == to).then(|| (from.into(), self.key.get(at::ARP_SHA)))
+        let how = if answer { How::Reply } else { How::Announcement };
+        (answer || from == to).then(|| (from.into(), self.key.get(at::ARP_SHA), how))
     }
 
-    fn snoop_nd(&mut self) -> Option<(IpAddr, [u8; 6])> {
+    /// A Neighbour Advertisement counts if it was sent on this link (hop limit 255, RFC 4861 7.1.2) to one of the port's
+    /// addresses, or its solicited-node multicast address as in OVS; one to all nodes counts less.
+    fn snoop_nd(&mut self, p: &PortView) -> Option<(IpAddr, [u8; 6], How)> {
         self.wc.set_u8(at::PROTO, 0xff);
         if self.key.u8(at::PROTO) != ICMPV6 {
             return None;
@@ -326,10 +334,23 @@ impl<'a> Xlate<'a, '_> {
         if self.key.u16(at::TP_SRC) != ADVERTISEMENT {
             return None;
         }
-        for f in [Field::NdTarget, Field::NdTll] {
+        for f in [Field::NdTarget, Field::NdTll, Field::Ipv6Dst] {
             f.unwildcard(&mut self.wc);
         }
-        Some((self.key.get::<16>(at::ND_TARGET).into(), self.key.get(at::ARP_THA)))
+        self.wc.set_u8(at::TTL, 0xff);
+        let to: Ipv6Addr = self.key.get::<16>(at::IPV6_DST).into();
+        let own = |ip: &IpAddr| match ip {
+            IpAddr::V6(ip) => *ip == to || tunnel::solicited_node(*ip) == to,
+            IpAddr::V4(_) => false,
+        };
+        let all = self.underlay.routes.addresses().iter();
+        let how = match all.filter(|(d, ..)| *d == p.spec.name).any(|(_, ip, _)| own(ip)) {
+            true => How::Reply,
+            false if to == ALL_NODES => How::Unsolicited,
+            false => return None,
+        };
+        let (target, mac) = (self.key.get::<16>(at::ND_TARGET), self.key.get(at::ARP_THA));
+        (self.key.u8(at::TTL) == HOP_LIMIT).then(|| (target.into(), mac, how))
     }
 }
 

@@ -1,11 +1,13 @@
 //! Tunnels: what their ports are, which port a decapsulated packet came in on, and what the outer
 //! network looks like (routes, addresses, neighbours).
 
+pub(crate) mod neighbourhood;
 pub(crate) mod neighbours;
 mod routes;
 mod solicit;
 
 pub use neighbours::Neighbour;
+pub(crate) use routes::solicited_node;
 pub use routes::{Addresses, Route, Routes, source_for};
 pub use solicit::Solicitation;
 pub(crate) use solicit::question;
@@ -16,7 +18,6 @@ use flow::{Key, Mask, PortNo, at, flag};
 use openflow::OfPort;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 
 /// What a tunnel interface is configured to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,8 +237,7 @@ pub(crate) fn destination(key: &Key) -> IpAddr {
 #[derive(Clone, Default)]
 pub(crate) struct Underlay {
     pub routes: Routes,
-    /// By port name and address.
-    pub neighbours: Arc<HashMap<(String, IpAddr), [u8; 6]>>,
+    pub neighbours: neighbourhood::Neighbourhood,
     pub source_ports: SourcePorts,
 }
 
@@ -257,7 +257,7 @@ impl Underlay {
         let route = self.routes.lookup(dst, mark, source)?;
         let next = route.gateway.unwrap_or(dst);
         let place = (route.device.clone(), next);
-        let mac = self.neighbours.get(&place).copied();
+        let mac = self.neighbours.get(&place);
         let source = source.unwrap_or(route.source);
         Some(Answer { device: place.0, source, next, mac })
     }

@@ -1,6 +1,12 @@
 //! Hardware addresses of next hops: learned from packets, told by the kernel, set by the user.
+//!
+//! What the user set stays until it is flushed, forgotten or set anew. What the kernel has confirmed lately gives way to
+//! the kernel and the user only. What packets say is taken in at a bounded rate per port unless it answers a question,
+//! and only so much of what no decision asked for is remembered.
 
-use std::collections::HashMap;
+use super::neighbourhood::Neighbourhood;
+use crate::mac_table::TELL_INTERVAL_NS;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 const SECOND: u64 = 1_000_000_000;
@@ -8,10 +14,24 @@ const SECOND: u64 = 1_000_000_000;
 const PATIENCE: u64 = SECOND;
 /// A used entry is asked for again when nobody has confirmed it for so long.
 const DOUBT: u64 = 60 * SECOND;
+/// What comes later than this after a question is no answer to it: Linux asks three times, one second apart.
+const ANSWER_NS_MAX: u64 = 3 * SECOND;
+/// How long packets do not change what the kernel confirmed: what Linux itself takes a confirmed neighbour to be
+/// reachable for, on average (base_reachable_time).
+const KERNEL_TRUST_NS: u64 = 30 * SECOND;
 /// Seconds until an entry that nobody uses is forgotten.
 pub const AGING_S: u32 = 900;
-/// Next hops that nobody asked for are not remembered beyond this number.
+/// Next hops that nobody asked for are not remembered beyond this number, whoever told of them.
 const MOST: usize = 16_384;
+/// Those that packets from one port told of without having been asked.
+const PORT_UNASKED_MAX: usize = 1024;
+/// New or different addresses per port and second that packets may bring without having been asked, once the port's
+/// burst is used up. Each costs the control thread a copy of one part of the table, and a look at what it stored
+/// about cached decisions if some depend on it. A network has few such changes: a gateway that fails over is one.
+const CHANGE_RATE_PER_SECOND: u64 = 64;
+/// The same at once, at most: a network's worth of hosts that announce themselves when power comes back.
+const CHANGE_BURST_MAX: u64 = 256;
+const CHANGE_COST_NS: u64 = SECOND / CHANGE_RATE_PER_SECOND;
 
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,24 +40,87 @@ pub struct Neighbour {
     pub mac: [u8; 6],
     /// When it is forgotten, ns.
     pub expires: u64,
-    /// When it was last heard of, ns.
+    /// When it was last heard of, ns; 0: another address was announced since.
     confirmed: u64,
+    source: Source,
+    /// Counted as one that its port told of without having been asked.
+    unasked: bool,
+}
+
+/// Who told of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Packets,
+    /// The kernel, when it had confirmed it.
+    Kernel,
+    User,
+}
+
+/// How a next hop's address came to be known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// `tnl/neigh/set`.
+    User,
+    /// The kernel has it; `sure`: confirmed, or set by its user.
+    Kernel { sure: bool },
+    /// An ARP reply or a Neighbour Advertisement to one of our addresses.
+    Reply,
+    /// A gratuitous ARP, which everybody may take in (RFC 5227 names them announcements).
+    Announcement,
+    /// A Neighbour Advertisement to all nodes. It makes no entry (RFC 4861 7.2.5); one with another address makes
+    /// sure that the next hop is asked for again.
+    Unsolicited,
 }
 
 type Place = (String, IpAddr);
+
+/// What packets from one port may bring.
+#[derive(Default)]
+struct Share {
+    unasked: usize,
+    /// When its burst would be whole again, ns.
+    whole_at: u64,
+    /// Passed over, those told of, and when, ns.
+    limited: u64,
+    told: u64,
+    told_at: Option<u64>,
+}
+
+impl Share {
+    /// Takes one change; false, and counted: there is none left.
+    fn take(&mut self, now: u64) -> bool {
+        let whole_at = self.whole_at.max(now) + CHANGE_COST_NS;
+        let may = whole_at <= now + CHANGE_BURST_MAX * CHANGE_COST_NS;
+        if may {
+            self.whole_at = whole_at;
+        } else {
+            self.limited += 1;
+        }
+        may
+    }
+}
 
 /// The table, with what is known about questions under way. Times in ns.
 pub(crate) struct Neighbours {
     known: HashMap<Place, Neighbour>,
     /// When each next hop was last asked for; also, which next hops decisions depend on.
     asked: HashMap<Place, u64>,
+    /// By port.
+    shares: BTreeMap<String, Share>,
+    /// As translation reads it.
+    view: Neighbourhood,
     pub aging_ns: u64,
 }
 
 impl Default for Neighbours {
     fn default() -> Self {
-        let aging_ns = u64::from(AGING_S) * SECOND;
-        Neighbours { known: HashMap::new(), asked: HashMap::new(), aging_ns }
+        Neighbours {
+            known: HashMap::new(),
+            asked: HashMap::new(),
+            shares: BTreeMap::new(),
+            view: Neighbourhood::default(),
+            aging_ns: u64::from(AGING_S) * SECOND,
+        }
     }
 }
 
@@ -53,19 +136,64 @@ pub(crate) enum Learned {
 }
 
 impl Neighbours {
-    /// This is its address; when there are too many, what no decision depends on is passed over.
-    pub fn learn(&mut self, port: &str, ip: IpAddr, mac: [u8; 6], now: u64) -> Learned {
+    /// This is its address, says somebody; see the module for whom it is taken from.
+    pub fn learn(&mut self, port: &str, ip: IpAddr, mac: [u8; 6], how: How, now: u64) -> Learned {
         let place = (port.to_string(), ip);
-        let matters = self.asked.contains_key(&place);
-        if self.known.len() >= MOST && !matters && !self.known.contains_key(&place) {
+        let asked = self.asked.get(&place).copied();
+        let source = match how {
+            How::User => Source::User,
+            How::Kernel { sure: true } => Source::Kernel,
+            _ => Source::Packets,
+        };
+        let full = self.known.len() >= MOST;
+        let old = match self.known.get_mut(&place) {
+            Some(old) => {
+                if !old.gives_way(mac, how, now) {
+                    return Learned::Known;
+                }
+                if old.mac == mac {
+                    (old.expires, old.confirmed) = (now + self.aging_ns, now);
+                    old.source = old.source.max_of(source);
+                    return Learned::Known;
+                }
+                Some(*old)
+            }
+            None if how == How::Unsolicited => return Learned::Known,
+            None if asked.is_none() && full => return Learned::Known,
+            None => None,
+        };
+        let heard = matches!(how, How::Reply | How::Announcement);
+        if heard && !self.admits(&place, old.as_ref(), asked, now) {
             return Learned::Known;
         }
-        let new = Neighbour { mac, expires: now + self.aging_ns, confirmed: now };
-        match self.known.insert(place, new) {
-            Some(old) if old.mac == mac => Learned::Known,
-            _ if matters => Learned::Matters,
-            _ => Learned::Changed,
+        let unasked = old.map_or(heard && asked.is_none(), |n| n.unasked);
+        if unasked && old.is_none() {
+            self.shares.entry(place.0.clone()).or_default().unasked += 1;
         }
+        self.view.set(&place, Some(mac));
+        let expires = now + self.aging_ns;
+        self.known.insert(place, Neighbour { mac, expires, confirmed: now, source, unasked });
+        if asked.is_some() { Learned::Matters } else { Learned::Changed }
+    }
+
+    /// May a packet change this entry, or make it, by its port's share? The answer to a question may.
+    fn admits(
+        &mut self,
+        place: &Place,
+        old: Option<&Neighbour>,
+        asked: Option<u64>,
+        now: u64,
+    ) -> bool {
+        let since = old.map_or(0, |n| n.confirmed);
+        if asked.is_some_and(|at| at > since && now < at.saturating_add(ANSWER_NS_MAX)) {
+            return true;
+        }
+        let share = self.shares.entry(place.0.clone()).or_default();
+        if old.is_none() && asked.is_none() && share.unasked >= PORT_UNASKED_MAX {
+            share.limited += 1;
+            return false;
+        }
+        share.take(now)
     }
 
     pub fn get(&self, port: &str, ip: IpAddr) -> Option<[u8; 6]> {
@@ -78,7 +206,10 @@ impl Neighbours {
         let sure = match self.known.get_mut(&place) {
             Some(n) => {
                 n.expires = now + self.aging_ns;
-                n.confirmed + DOUBT > now
+                if std::mem::take(&mut n.unasked) {
+                    self.shares.entry(place.0.clone()).or_default().unasked -= 1;
+                }
+                n.confirmed > 0 && n.confirmed + DOUBT > now
             }
             None => false,
         };
@@ -92,30 +223,114 @@ impl Neighbours {
         due
     }
 
+    /// Forgets entries of which `stays` says no; did anything go?
+    fn retain(&mut self, stays: impl Fn(&Place, &Neighbour) -> bool) -> bool {
+        let before = self.known.len();
+        let (view, shares) = (&mut self.view, &mut self.shares);
+        self.known.retain(|place, n| {
+            let stays = stays(place, n);
+            if !stays {
+                view.set(place, None);
+                if n.unasked
+                    && let Some(share) = shares.get_mut(&place.0)
+                {
+                    share.unasked -= 1;
+                }
+            }
+            stays
+        });
+        self.known.len() != before
+    }
+
     /// Forgets what is too old; did anything go?
     pub fn expire(&mut self, now: u64) -> bool {
-        let before = self.known.len();
-        self.known.retain(|_, n| n.expires > now);
+        let gone = self.retain(|_, n| n.expires > now);
         let aging = self.aging_ns;
         let known = &self.known;
         self.asked.retain(|p, t| known.contains_key(p) || *t + aging > now);
-        self.known.len() != before
+        gone
     }
 
     /// Forgets all behind these ports; was there any?
     pub fn forget(&mut self, ports: &[&str]) -> bool {
-        let before = self.known.len();
-        self.known.retain(|(port, _), _| !ports.contains(&port.as_str()));
-        self.known.len() != before
+        if self.known.is_empty() && self.shares.is_empty() {
+            return false;
+        }
+        let gone = self.retain(|(port, _), _| !ports.contains(&port.as_str()));
+        self.shares.retain(|port, _| !ports.contains(&port.as_str()));
+        gone
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        self.known.clear();
+        self.retain(|_, _| false);
     }
 
     pub fn all(&self) -> &HashMap<Place, Neighbour> {
         &self.known
+    }
+
+    /// As translation reads it.
+    pub fn view(&self) -> Neighbourhood {
+        self.view.clone()
+    }
+
+    /// What packets said that was passed over because their port says too much, over all ports that are.
+    pub fn limited(&self) -> u64 {
+        self.shares.values().map(|s| s.limited).sum()
+    }
+
+    /// The same by port, and only what was not told of: of each port once a minute.
+    pub fn take_limited(&mut self, now: u64) -> Vec<(String, u64)> {
+        let new = |(port, s): (&String, &mut Share)| {
+            if s.limited == s.told || s.told_at.is_some_and(|at| now < at + TELL_INTERVAL_NS) {
+                return None;
+            }
+            s.told_at = Some(now);
+            Some((port.clone(), s.limited - std::mem::replace(&mut s.told, s.limited)))
+        };
+        self.shares.iter_mut().filter_map(new).collect()
+    }
+}
+
+impl Source {
+    /// Who vouches for an entry of which both say the same.
+    fn max_of(self, other: Source) -> Source {
+        match (self, other) {
+            (Source::User, _) | (_, Source::User) => Source::User,
+            (Source::Kernel, _) | (_, Source::Kernel) => Source::Kernel,
+            _ => Source::Packets,
+        }
+    }
+}
+
+impl Neighbour {
+    /// May it be confirmed or changed? What may not leaves its trace here.
+    fn gives_way(&mut self, mac: [u8; 6], how: How, now: u64) -> bool {
+        let trusted = match self.source {
+            Source::User => true,
+            Source::Kernel => self.confirmed + KERNEL_TRUST_NS > now,
+            Source::Packets => false,
+        };
+        let same = self.mac == mac;
+        match how {
+            How::User => true,
+            How::Kernel { sure: true } => same || self.source != Source::User,
+            How::Kernel { sure: false } => {
+                if !same && self.source == Source::Kernel {
+                    // The kernel has heard something else itself.
+                    self.source = Source::Packets;
+                }
+                false
+            }
+            How::Reply | How::Announcement => same || !trusted,
+            How::Unsolicited => {
+                if !same && !trusted {
+                    self.confirmed = 0;
+                }
+                false
+            }
+        }
     }
 }
 
@@ -126,13 +341,13 @@ mod tests {
     #[test]
     fn questions_are_rare_and_answers_matter() {
         let (mut n, ip) = (Neighbours::default(), IpAddr::from([10, 0, 0, 2]));
-        assert_eq!(n.learn("b", ip, [1; 6], SECOND), Learned::Changed);
+        assert_eq!(n.learn("b", ip, [1; 6], How::Reply, SECOND), Learned::Changed);
         let other = IpAddr::from([10, 0, 0, 3]);
         assert!(n.wanted("b", other, 2 * SECOND));
         assert!(!n.wanted("b", other, 2 * SECOND + 1));
         assert!(n.wanted("b", other, 3 * SECOND));
-        assert_eq!(n.learn("b", other, [2; 6], 3 * SECOND), Learned::Matters);
-        assert_eq!(n.learn("b", other, [2; 6], 4 * SECOND), Learned::Known);
+        assert_eq!(n.learn("b", other, [2; 6], How::Reply, 3 * SECOND), Learned::Matters);
+        assert_eq!(n.learn("b", other, [2; 6], How::Reply, 4 * SECOND), Learned::Known);
         assert!(!n.wanted("b", other, 5 * SECOND));
         assert_eq!(n.get("b", other), Some([2; 6]));
         assert_eq!(n.get("c", other), None);
@@ -142,7 +357,8 @@ mod tests {
     #[test]
     fn what_is_used_stays_and_is_asked_for_again() {
         let (mut n, ip) = (Neighbours::default(), IpAddr::from([10, 0, 0, 2]));
-        n.learn("b", ip, [1; 6], 0);
+        n.learn("b", ip, [1; 6], How::Reply, 0);
+        n.learn("b", ip, [1; 6], How::Reply, 1);
         assert!(!n.wanted("b", ip, 59 * SECOND));
         assert!(n.wanted("b", ip, 800 * SECOND));
         assert!(!n.expire(1000 * SECOND));
@@ -155,11 +371,101 @@ mod tests {
         let mut n = Neighbours::default();
         let ip = |i: usize| IpAddr::from((i as u32).to_be_bytes());
         for i in 0..MOST + 10 {
-            n.learn("p", ip(i), [1; 6], 0);
+            n.learn("p", ip(i), [1; 6], How::Kernel { sure: true }, 0);
         }
         assert_eq!((n.known.len(), n.get("p", ip(MOST))), (MOST, None));
         n.wanted("p", ip(MOST), 0);
-        assert_eq!(n.learn("p", ip(MOST), [1; 6], 0), Learned::Matters);
-        assert_eq!(n.learn("p", ip(7), [2; 6], 0), Learned::Changed);
+        assert_eq!(n.learn("p", ip(MOST), [1; 6], How::Reply, 0), Learned::Matters);
+        assert_eq!(n.learn("p", ip(7), [2; 6], How::User, 0), Learned::Changed);
+    }
+
+    const IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+    #[test]
+    fn the_user_beats_the_kernel_and_the_kernel_beats_packets_for_a_time() {
+        let mut n = Neighbours::default();
+        let kernel = How::Kernel { sure: true };
+        let mac = |n: &Neighbours| n.get("b", IP).map(|m| m[0]);
+        n.learn("b", IP, [1; 6], How::Announcement, SECOND);
+        n.learn("b", IP, [2; 6], How::Announcement, SECOND);
+        assert_eq!(mac(&n), Some(2), "among packets the last one counts, as in OVS");
+        n.learn("b", IP, [3; 6], kernel, SECOND);
+        for how in [How::Reply, How::Announcement, How::Unsolicited] {
+            assert_eq!(n.learn("b", IP, [4; 6], how, 2 * SECOND), Learned::Known);
+        }
+        assert_eq!(mac(&n), Some(3));
+        n.learn("b", IP, [4; 6], How::Announcement, 32 * SECOND);
+        assert_eq!(mac(&n), Some(4), "nothing confirmed it for thirty seconds");
+        n.learn("b", IP, [3; 6], kernel, 33 * SECOND);
+        n.learn("b", IP, [5; 6], How::Kernel { sure: false }, 34 * SECOND);
+        assert_eq!(mac(&n), Some(3));
+        n.learn("b", IP, [5; 6], How::Announcement, 34 * SECOND);
+        assert_eq!(mac(&n), Some(5), "the kernel itself had doubts");
+        n.learn("b", IP, [6; 6], How::User, 35 * SECOND);
+        for how in [kernel, How::Reply, How::Announcement, How::Unsolicited] {
+            assert_eq!(n.learn("b", IP, [7; 6], how, 500 * SECOND), Learned::Known);
+        }
+        assert_eq!(mac(&n), Some(6));
+    }
+
+    #[test]
+    fn an_unsolicited_advertisement_makes_nothing_but_doubt() {
+        let mut n = Neighbours::default();
+        n.learn("b", IP, [1; 6], How::Unsolicited, SECOND);
+        assert_eq!(n.get("b", IP), None);
+        n.learn("b", IP, [1; 6], How::Reply, SECOND);
+        assert!(!n.wanted("b", IP, 2 * SECOND));
+        n.learn("b", IP, [1; 6], How::Unsolicited, 2 * SECOND);
+        assert!(!n.wanted("b", IP, 3 * SECOND), "it says what is known");
+        n.learn("b", IP, [2; 6], How::Unsolicited, 3 * SECOND);
+        assert_eq!(n.get("b", IP), Some([1; 6]));
+        assert!(n.wanted("b", IP, 4 * SECOND), "asks again");
+        assert_eq!(n.learn("b", IP, [2; 6], How::Reply, 4 * SECOND + 1), Learned::Matters);
+    }
+
+    #[test]
+    fn packets_of_one_port_change_little_and_answers_are_not_counted() {
+        let mut n = Neighbours::default();
+        let ip = |i: u32| IpAddr::from(i.to_be_bytes());
+        let tell = |n: &mut Neighbours, port: &str, i: u32, mac: u8, now: u64| {
+            n.learn(port, ip(i), [mac; 6], How::Announcement, now) != Learned::Known
+        };
+        let taken = (0..10_000).filter(|i| tell(&mut n, "p", *i, 2, SECOND)).count();
+        assert_eq!(taken, CHANGE_BURST_MAX as usize);
+        assert_eq!(n.take_limited(SECOND), [("p".to_string(), 10_000 - CHANGE_BURST_MAX)]);
+        assert!(n.take_limited(2 * SECOND).is_empty());
+        assert!(tell(&mut n, "q", 1, 2, SECOND), "another port's share");
+        assert!(n.wanted("p", ip(20_000), SECOND));
+        assert_eq!(n.learn("p", ip(20_000), [4; 6], How::Reply, SECOND + 1), Learned::Matters);
+        assert!(!tell(&mut n, "p", 20_000, 6, SECOND + 2), "it was answered");
+        // However long it goes on.
+        let all: usize = (2..10_000)
+            .map(|s| {
+                (0..70).filter(|i| tell(&mut n, "p", s * 70 + i, 2, u64::from(s) * SECOND)).count()
+            })
+            .sum();
+        assert!(all < PORT_UNASKED_MAX && n.all().len() <= PORT_UNASKED_MAX + 2, "{all}");
+        n.forget(&["p"]);
+        assert_eq!((n.all().len(), n.limited()), (1, 0));
+    }
+
+    #[test]
+    fn a_change_in_a_full_table_copies_a_part_of_it() {
+        let mut n = Neighbours::default();
+        let ip = |i: usize| IpAddr::from((i as u32).to_be_bytes());
+        for i in 0..MOST {
+            n.learn("p", ip(i), [2; 6], How::Kernel { sure: true }, 0);
+        }
+        let before = n.view.copied();
+        let mut published = n.view();
+        for i in 0..10_000 {
+            n.learn("p", ip(i % MOST), [4; 6], How::User, 0);
+            // Published after each change, as if each were a turn's only one.
+            published = n.view();
+        }
+        let copied = (n.view.copied() - before) / 10_000;
+        assert!(copied < MOST as u64 / 100, "{copied} entries for each change");
+        assert_eq!(published.get(&("p".into(), ip(9_999))), Some([4; 6]));
+        assert_eq!(published.get(&("p".into(), ip(10_001))), Some([2; 6]));
     }
 }

@@ -1,0 +1,198 @@
+//! Where addresses are, as PMD threads read it: without a lock, while one writer changes it.
+//!
+//! An address may stand in one of two buckets of eight slots, which a keyed hash names: a reader looks at sixteen
+//! slots at most, whatever addresses there are. A slot is a tag (address and VLAN) and a value (port). The writer
+//! fills the value before the tag; a reader that sees the same tag before and after it reads the value has a value
+//! that belonged to the tag. An address that goes leaves an empty slot. When both buckets of an address are full, or
+//! half of all slots are in use, the writer publishes an index twice as large under another key.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sync::{Domain, Published};
+
+/// Slots of one bucket: eight tags fill a cache line.
+const BUCKET_SLOTS: usize = 8;
+/// The tag of a slot that holds nothing.
+const EMPTY: u64 = 0;
+
+#[repr(align(64))]
+#[derive(Default)]
+struct Bucket {
+    tags: [AtomicU64; BUCKET_SLOTS],
+    ports: [AtomicU32; BUCKET_SLOTS],
+}
+
+impl Bucket {
+    fn position(&self, tag: u64) -> Option<usize> {
+        self.tags.iter().position(|t| t.load(Ordering::Acquire) == tag)
+    }
+
+    fn free(&self) -> usize {
+        self.tags.iter().filter(|t| t.load(Ordering::Relaxed) == EMPTY).count()
+    }
+}
+
+struct Slots {
+    /// A power of two of them.
+    buckets: Box<[Bucket]>,
+    /// Of the hash; an observer of traffic does not know them.
+    keys: [u64; 2],
+}
+
+fn tag(vlan: u16, mac: [u8; 6]) -> u64 {
+    let [a, b, c, d, e, f] = mac;
+    // Bit 1 keeps a tag apart from EMPTY.
+    u64::from_be_bytes([a, b, c, d, e, f, 0, 0]) | u64::from(vlan & 0xfff) << 4 | 2
+}
+
+impl Slots {
+    /// Twice as many slots as `entries`, at least.
+    fn new(entries: usize) -> Slots {
+        let n = (entries * 2 / BUCKET_SLOTS).next_power_of_two().max(2);
+        let secret = RandomState::new();
+        let keys = [secret.hash_one(1u8), secret.hash_one(2u8) | 1];
+        Slots { buckets: (0..n).map(|_| Bucket::default()).collect(), keys }
+    }
+
+    fn room(&self) -> usize {
+        self.buckets.len() * BUCKET_SLOTS
+    }
+
+    /// The two buckets in which a tag may be.
+    fn buckets(&self, tag: u64) -> [&Bucket; 2] {
+        let product = u128::from(tag ^ self.keys[0]) * u128::from(self.keys[1]);
+        let hash = product as u64 ^ (product >> 64) as u64;
+        let mask = self.buckets.len() - 1;
+        let (a, b) = (hash as usize & mask, (hash >> 32) as usize & mask);
+        let b = if a == b { (b + 1) & mask } else { b };
+        [&self.buckets[a], &self.buckets[b]]
+    }
+
+    fn find(&self, tag: u64) -> Option<u32> {
+        let found = |b: &Bucket| {
+            let i = b.position(tag)?;
+            let port = b.ports[i].load(Ordering::Acquire);
+            (b.tags[i].load(Ordering::Acquire) == tag).then_some(port)
+        };
+        self.buckets(tag).into_iter().find_map(found)
+    }
+
+    /// Sets a value; false: there is no room.
+    fn put(&self, tag: u64, port: u32) -> bool {
+        let both = self.buckets(tag);
+        let known = both.iter().find_map(|b| Some((b, b.position(tag)?)));
+        let emptier = if both[1].free() > both[0].free() { &both[1] } else { &both[0] };
+        let Some((b, i)) = known.or_else(|| Some((emptier, emptier.position(EMPTY)?))) else {
+            return false;
+        };
+        b.ports[i].store(port, Ordering::Release);
+        b.tags[i].store(tag, Ordering::Release);
+        true
+    }
+
+    fn remove(&self, tag: u64) {
+        for b in self.buckets(tag) {
+            if let Some(i) = b.position(tag) {
+                b.tags[i].store(EMPTY, Ordering::Release);
+            }
+        }
+    }
+}
+
+/// The readers' side of a bridge's MAC table; its writer is the bridge's [`super::mac_table::MacTable`].
+pub(crate) struct MacIndex {
+    slots: Published<Slots>,
+}
+
+impl MacIndex {
+    /// An empty index with room for `entries` before it grows.
+    pub fn new(domain: Domain, entries: usize) -> MacIndex {
+        MacIndex { slots: Published::new(domain, Slots::new(entries)) }
+    }
+
+    /// The OpenFlow port behind which an address was seen.
+    pub fn find(&self, vlan: u16, mac: [u8; 6]) -> Option<u32> {
+        // SAFETY: resolve() runs on an online reader, everything else on the writer.
+        unsafe { self.slots.read() }.find(tag(vlan, mac))
+    }
+
+    /// Says where an address is; false: the index has to grow first ([`MacIndex::rebuild`]). `entries`: how many
+    /// addresses there are, with this one. Only the writer may call it.
+    pub fn put(&self, vlan: u16, mac: [u8; 6], port: u32, entries: usize) -> bool {
+        // SAFETY: this is the only writer.
+        let slots = unsafe { self.slots.read() };
+        entries * 2 <= slots.room() && slots.put(tag(vlan, mac), port)
+    }
+
+    /// Forgets an address. Only the writer may call it.
+    pub fn remove(&self, vlan: u16, mac: [u8; 6]) {
+        // SAFETY: this is the only writer.
+        unsafe { self.slots.read() }.remove(tag(vlan, mac));
+    }
+
+    /// Publishes an index of these addresses (VLAN, address, port) with twice the room. Only the writer may call it.
+    pub fn rebuild(&self, all: impl Iterator<Item = (u16, [u8; 6], u32)> + Clone) {
+        // SAFETY: this is the only writer.
+        let mut entries = unsafe { self.slots.read() }.room();
+        loop {
+            let slots = Slots::new(entries);
+            if all.clone().all(|(vlan, mac, port)| slots.put(tag(vlan, mac), port)) {
+                return self.slots.publish(slots);
+            }
+            entries *= 2;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mac(i: u32) -> [u8; 6] {
+        let [a, b, c, d] = i.to_be_bytes();
+        [2, 0, a, b, c, d]
+    }
+
+    /// The number in the bytes that a vendor's prefix fills elsewhere.
+    fn high(i: u32) -> [u8; 6] {
+        let [_, b, c, d] = i.to_be_bytes();
+        [d & 0xfe, c, b, d, 0, 0]
+    }
+
+    #[test]
+    fn half_full_means_two_buckets_suffice() {
+        for make in [mac, high] {
+            let slots = Slots::new(1 << 14);
+            let tags: std::collections::BTreeSet<u64> =
+                (0..1u32 << 14).map(|i| tag((i & 0xfff) as u16, make(i))).collect();
+            let placed = tags.iter().filter(|t| slots.put(**t, **t as u32)).count();
+            assert!(placed + 1 >= tags.len(), "{placed} of {}", tags.len());
+            let found = tags.iter().filter(|t| slots.find(**t) == Some(**t as u32)).count();
+            assert_eq!(found, placed);
+            tags.iter().for_each(|t| slots.remove(*t));
+            assert!(slots.buckets.iter().all(|b| b.free() == BUCKET_SLOTS));
+        }
+    }
+
+    #[test]
+    fn two_indexes_place_one_address_differently() {
+        let places = |s: &Slots| -> Vec<usize> {
+            let base = s.buckets.as_ptr() as usize;
+            (0..64).map(|i| s.buckets(tag(0, mac(i)))[0] as *const _ as usize - base).collect()
+        };
+        assert_ne!(places(&Slots::new(4096)), places(&Slots::new(4096)), "the hash is keyed");
+    }
+
+    #[test]
+    fn grows_when_half_full() {
+        let index = MacIndex::new(Domain::new(), 8);
+        let put = |i: u32| index.put(0, mac(i), i, i as usize + 1);
+        assert!((0..8).all(put));
+        assert!(!put(8));
+        index.rebuild((0..8).map(|i| (0, mac(i), i)));
+        assert!(put(8));
+        assert!((0..9).all(|i| index.find(0, mac(i)) == Some(i)));
+        index.remove(0, mac(3));
+        assert_eq!((index.find(0, mac(3)), index.find(1, mac(4))), (None, None));
+    }
+}

@@ -1,0 +1,148 @@
+//! Tests of the MAC table: what it learns and forgets, for whom, and how much work that is.
+
+use super::*;
+use sync::Domain;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn mac(i: u64) -> [u8; 6] {
+    i.to_be_bytes()[2..].try_into().unwrap()
+}
+
+fn table(max: usize) -> (MacIndex, MacTable) {
+    (MacIndex::new(Domain::new(), 4), MacTable::new(max, 300))
+}
+
+#[test]
+fn learns_moves_ages_and_evicts() {
+    let (index, mut t) = table(4);
+    assert_eq!(t.learn(&index, 1, mac(1), 7, 0), Learned::Changed);
+    assert_eq!(t.learn(&index, 1, mac(1), 7, 5), Learned::Refreshed);
+    assert_eq!(t.learn(&index, 1, mac(1), 8, 6), Learned::Changed);
+    assert_eq!(index.find(1, mac(1)), Some(8));
+    assert_eq!(index.find(2, mac(1)), None);
+    for i in 2..5 {
+        t.learn(&index, 1, mac(i), 1, SECOND);
+    }
+    assert_eq!(t.learn(&index, 1, mac(9), 2, SECOND), Learned::Evicted(1, mac(2)));
+    assert_eq!(index.find(1, mac(2)), None);
+    assert_eq!(t.expire(&index, 301 * SECOND, 2).len(), 2);
+    assert_eq!(t.expire(&index, 301 * SECOND, 9).len(), 2);
+    assert_eq!((t.stats().current, t.stats().moved, t.stats().expired), (0, 1, 4));
+}
+
+#[test]
+fn survives_churn() {
+    let (index, mut t) = table(64);
+    for i in 0..10_000 {
+        t.learn(&index, 0, mac(i), i as u32, i);
+        assert_eq!(index.find(0, mac(i)), Some(i as u32));
+    }
+    assert_eq!((t.entries().len(), t.stats().evicted), (64, 10_000 - 64));
+    for e in t.entries() {
+        assert_eq!(index.find(0, e.mac), Some(e.port));
+    }
+}
+
+#[test]
+fn the_port_with_the_most_entries_gives_up_its_oldest() {
+    let (index, mut t) = table(100);
+    for i in 0..10 {
+        t.learn(&index, 10, mac(i), 1, i);
+    }
+    for i in 1000..1100 {
+        t.learn(&index, 20, mac(i), 3, i);
+    }
+    assert!((0..10).all(|i| index.find(10, mac(i)) == Some(1)), "port 1 pays for port 3");
+    assert!((1000..1010).all(|i| index.find(20, mac(i)).is_none()), "not the oldest went");
+    // Seen again, an entry is no more the oldest; a newcomer's room comes from the largest as well.
+    t.learn(&index, 20, mac(1010), 3, 2000);
+    assert_eq!(t.learn(&index, 10, mac(11), 2, 2001), Learned::Evicted(20, mac(1011)));
+    assert_eq!(index.find(20, mac(1010)), Some(3));
+}
+
+#[test]
+fn static_entries_neither_move_nor_age_nor_are_evicted() {
+    let (index, mut t) = table(2);
+    t.learn(&index, 0, mac(1), 5, 0);
+    t.add_static(&index, 0, mac(1), 6, 0);
+    t.add_static(&index, 0, mac(2), 6, 0);
+    assert_eq!(t.learn(&index, 0, mac(1), 5, 1), Learned::Refused);
+    assert_eq!(t.learn(&index, 0, mac(3), 5, 1), Learned::Refused, "no room");
+    assert!(t.expire(&index, 1000 * SECOND, 10).is_empty() && t.flush(&index).is_empty());
+    assert_eq!((t.stats().current, t.stats().fixed), (2, 2));
+    t.remove_port(&index, 6);
+    assert_eq!((t.stats().current, t.stats().fixed, index.find(0, mac(1))), (0, 0, None));
+}
+
+#[test]
+fn a_port_teaches_a_burst_and_then_its_rate() {
+    let (index, mut t) = table(8192);
+    let mut next = 0;
+    let mut flood = |t: &mut MacTable, n: u64, now: u64| {
+        (0..n)
+            .filter(|_| (t.learn(&index, 0, mac(next), 1, now), next += 1).0 != Learned::Limited)
+            .count()
+    };
+    assert_eq!(flood(&mut t, 20_000, SECOND), 8192, "a whole table at once");
+    assert_eq!(flood(&mut t, 20_000, 2 * SECOND), LEARN_RATE_MACS_PER_SECOND as usize);
+    let passed_over = 40_000 - 8192 - LEARN_RATE_MACS_PER_SECOND;
+    assert_eq!(t.limited().collect::<Vec<_>>(), [(1, passed_over)]);
+    assert_eq!(t.take_limited(SECOND).count(), 1);
+    t.passed_over(1, 7);
+    assert_eq!(t.take_limited(60 * SECOND).count(), 0, "told of once a minute");
+    assert_eq!(t.take_limited(61 * SECOND).collect::<Vec<_>>(), [(1, 7)]);
+    // What it taught stays fresh, other ports are not affected, and moves cost as much as new addresses do.
+    let known = t.entries()[0];
+    assert_eq!(t.learn(&index, 0, known.mac, 1, 2 * SECOND), Learned::Refreshed);
+    assert!(matches!(t.learn(&index, 0, mac(1 << 40), 2, 2 * SECOND), Learned::Evicted(..)));
+    assert_eq!(t.learn(&index, 0, mac(1 << 40), 1, 2 * SECOND), Learned::Limited);
+    assert_eq!(t.learn(&index, 0, known.mac, 2, 2 * SECOND), Learned::Changed);
+}
+
+/// Looks at entries per new address in a full table of `max`, flooded from one of two ports.
+fn steps(max: usize) -> u64 {
+    let (index, mut t) = table(max);
+    let n = max as u64;
+    for i in 0..n {
+        // Slowly enough to be no flood.
+        t.learn(&index, 0, mac(i), (i % 2) as u32, i * LEARN_COST_NS);
+    }
+    assert_eq!(t.stats().current, max);
+    let (mut most, mut now) = (0, n * LEARN_COST_NS);
+    for i in n..n + 1000 {
+        now += LEARN_COST_NS;
+        let before = t.nodes.steps.get();
+        assert!(matches!(t.learn(&index, 0, mac(i), 1, now), Learned::Evicted(..)));
+        most = most.max(t.nodes.steps.get() - before);
+    }
+    most
+}
+
+#[test]
+fn a_new_address_costs_the_same_in_a_table_of_any_size() {
+    let (small, large) = (steps(8192), steps(1_000_000));
+    assert!(small == large && small <= 8, "{small} looks at entries, {large} in the large table");
+}
+
+#[test]
+fn a_flood_in_one_vlan_leaves_the_addresses_of_another() {
+    use crate::VlanMode;
+    let mut lab = crate::tests::Lab::new();
+    lab.sw.install_default_flow(lab.br, 0).unwrap();
+    for (port, tag) in [(2, 10), (3, 20), (4, 10)] {
+        lab.port(port, VlanMode::Access(tag));
+    }
+    lab.send("in_port=2,udp,dl_src=02:00:00:00:0a:01,dl_dst=02:00:00:00:0a:02");
+    (0..20_000).for_each(|i| lab.sw.learn(lab.br.0, 20, mac(i + (2 << 40)), 3, 2));
+    assert_eq!(lab.sw.fdb_stats(lab.br).unwrap().current, 8192);
+    let back = "in_port=4,udp,dl_src=02:00:00:00:0a:02,dl_dst=02:00:00:00:0a:01";
+    assert_eq!(lab.send(back), "12", "it is not flooded");
+    // What the packet side could not tell of is counted on the port, or at least somewhere.
+    let before = lab.sw.macs_not_learned();
+    assert_eq!(lab.sw.fdb_limited(lab.br).unwrap(), [(3, before)]);
+    lab.sw.passed_over(13, 5);
+    lab.sw.passed_over(999, 6);
+    assert_eq!(lab.sw.fdb_limited(lab.br).unwrap(), [(3, before + 5)]);
+    assert_eq!(lab.sw.macs_not_learned(), before + 11);
+}

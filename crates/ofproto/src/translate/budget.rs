@@ -1,0 +1,98 @@
+//! What one packet may cause: a translation that exceeds it drops the packet ([`Drop::DepthLimit`]).
+
+use super::{MAX_DEPTH, Xlate};
+use crate::work;
+use action::Op;
+use telemetry::Drop;
+
+/// Table lookups of one translation: OVS's number.
+const MAX_RESUBMITS: usize = 4096;
+/// Steps of one translation: actions, buckets, outputs, questions whether a bucket is live. Sixteen
+/// for each table lookup: no pipeline that OVS completes has come near that, and the worst takes a few ms.
+const MAX_STEPS: usize = 16 * MAX_RESUBMITS;
+/// Operations of one decision: OVS ends at 64 kB of them, 16 bytes each.
+const MAX_OPS: usize = 4096;
+/// Counters of one decision: a flow, or a group and its bucket, for each table lookup.
+const MAX_CREDITS: usize = 2 * MAX_RESUBMITS;
+/// Values on the stack: OVS ends at 64 kB of them, 16 bytes each.
+const MAX_STACK: usize = 4096;
+/// Entries of the action set and the stack that are copied or looked through in one step.
+const ENTRIES_PER_STEP: usize = 16;
+
+/// What a translation has used up.
+#[derive(Default)]
+pub(super) struct Spent {
+    pub resubmits: usize,
+    steps: usize,
+    ops: usize,
+}
+
+impl Xlate<'_, '_> {
+    /// Is it too deep, or were there too many table lookups, to go into another table, group or bridge?
+    pub(super) fn is_too_much(&mut self) -> bool {
+        if self.depth >= MAX_DEPTH {
+            self.give_up("Recursion too deep", || {
+                format!("over max translation depth {MAX_DEPTH}")
+            });
+        } else if self.spent.resubmits >= MAX_RESUBMITS {
+            self.give_up("Too many resubmits", || format!("over {MAX_RESUBMITS} resubmit actions"));
+        }
+        self.failed.is_some()
+    }
+
+    /// Takes steps; false: there are none left, and the packet is dropped.
+    #[inline]
+    pub(super) fn spend(&mut self, steps: usize) -> bool {
+        work::step();
+        self.spent.steps += steps;
+        if self.spent.steps > MAX_STEPS {
+            self.give_up("Too many resubmits", || format!("over {MAX_STEPS} translation steps"));
+        }
+        self.failed.is_none()
+    }
+
+    /// [`Xlate::spend`] for looking through, or copying, the action set and the stack.
+    pub(super) fn spend_on_lists(&mut self) -> bool {
+        self.spend((self.set.len() + self.stack.len()) / ENTRIES_PER_STEP)
+    }
+
+    /// Is there room on the stack?
+    pub(super) fn has_stack(&mut self) -> bool {
+        if self.stack.len() >= MAX_STACK {
+            self.give_up("Stack too deep", || "resubmits yielded over 64 kB of stack".into());
+        }
+        self.failed.is_none()
+    }
+
+    /// Counts this packet on a counter.
+    pub(super) fn credit(&mut self, id: u32) {
+        match self.out.credits.len() < MAX_CREDITS {
+            true => self.out.credits.push(id),
+            false => self.give_up("Too many resubmits", || format!("over {MAX_CREDITS} counters")),
+        }
+    }
+
+    /// Has the datapath do something.
+    pub(super) fn op(&mut self, op: Op) {
+        self.spent.ops += 1;
+        match self.spent.ops <= MAX_OPS {
+            true => self.out.ops.push(op),
+            false => self.give_up("Too many resubmits", || format!("over {MAX_OPS} operations")),
+        }
+    }
+
+    /// The bridge has as many states of recirculations as it may have.
+    pub(super) fn too_many_states(&mut self) {
+        if self.failed.is_none() {
+            self.error("No recirculation context", || "no recirculation id is free".into());
+            self.fail(Drop::RecircLimit);
+        }
+    }
+
+    fn give_up(&mut self, name: &'static str, text: impl FnOnce() -> String) {
+        if self.failed.is_none() {
+            self.error(name, text);
+            self.fail(Drop::DepthLimit);
+        }
+    }
+}
