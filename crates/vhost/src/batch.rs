@@ -1,14 +1,22 @@
 //! Buffers of the guest, read from a ring and checked: a private copy of what to do.
 
-use crate::ahead::lines;
+use crate::ahead::{AHEAD, lines};
 use crate::memory::{Memory, Region};
-use crate::misdeed::Misdeed;
+use crate::ring_error::RingError;
 
 /// Most buffers read from a ring at once.
 pub const BATCH: usize = 64;
 /// Most pieces of all of them together. One buffer may use them all: twice what any packet of a
 /// Linux guest has.
 const PIECES: usize = 256;
+/// Descriptors of one buffer that are walked in a packed ring, whose buffers cannot be given back before their end is
+/// found: the longest ring that QEMU makes. One with more gives the ring up.
+pub(crate) const CHAIN_MAX: u32 = 1024;
+/// Descriptors read by a call whatever it is asked for: two buffers of [`PIECES`].
+const STEPS_MIN: usize = 2 * PIECES;
+/// Descriptors read by a call for each packet that it is asked for: a frame of 9,000 bytes takes six buffers of a Linux
+/// guest, some of which are read twice.
+const STEPS_PER_PACKET: usize = 16;
 /// Bytes of a descriptor, in rings and in indirect tables.
 pub(crate) const DESC: usize = 16;
 
@@ -46,13 +54,28 @@ pub(crate) struct Chain {
     pieces: u16,
     /// Over all pieces.
     pub bytes: u64,
-    pub bad: Option<Misdeed>,
+    pub bad: Option<RingError>,
 }
 
 /// Room for buffers that were read from a ring. One serves any number of rings in turn.
 pub struct Batch {
     pub(crate) chains: Vec<Chain>,
     pieces: Vec<Piece>,
+    /// Descriptors read in this call, of memory in several regions one for each, and one for each buffer; how many begin no further buffer.
+    pub(crate) steps: u32,
+    steps_max: u32,
+}
+
+/// Most descriptors that a call reads to serve so many packets before it begins no further buffer. The rest is for the
+/// next call.
+fn budget(packets: usize) -> usize {
+    STEPS_MIN + STEPS_PER_PACKET * packets
+}
+
+/// Most descriptors that [`crate::Ring::prepare`] and the call that follows read, for so many packets: the call's budget,
+/// the last buffer, which may exceed it, and plain buffers, which are read ahead.
+pub fn steps_max(packets: usize) -> usize {
+    budget(packets) + CHAIN_MAX as usize + PIECES + 2 * (AHEAD + packets)
 }
 
 // SAFETY: its pointers are only followed during the call that put them there.
@@ -60,20 +83,36 @@ unsafe impl Send for Batch {}
 
 impl Default for Batch {
     fn default() -> Self {
-        Batch { chains: Vec::with_capacity(BATCH), pieces: Vec::with_capacity(PIECES) }
+        Batch {
+            chains: Vec::with_capacity(BATCH),
+            pieces: Vec::with_capacity(PIECES),
+            steps: 0,
+            steps_max: 0,
+        }
     }
 }
 
 impl Batch {
+    /// Begins a call for so many packets.
+    pub(crate) fn begin(&mut self, packets: usize) {
+        (self.steps, self.steps_max) = (0, budget(packets) as u32);
+    }
+
+    /// Were as many descriptors read as the call may read?
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.steps >= self.steps_max
+    }
+
     pub(crate) fn clear(&mut self) {
         self.chains.clear();
         self.pieces.clear();
     }
 
-    /// Is there room for one more buffer of ordinary size?
+    /// Is there room for one more buffer of ordinary size, and may it be read?
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.chains.len() < BATCH
+            && !self.is_exhausted()
             && (self.pieces.is_empty() || self.pieces.len() < PIECES - PIECES / 4)
     }
 
@@ -115,6 +154,18 @@ impl Desc {
         unsafe { Desc::from_words(at.read_volatile(), at.add(1).read_volatile()) }
     }
 
+    /// As [`Desc::read`], of one that is not aligned: byte by byte.
+    ///
+    /// # Safety
+    /// 16 bytes at `at` are valid for reads.
+    #[cold]
+    unsafe fn read_bytes(at: *const u8) -> Desc {
+        // SAFETY: the caller vouches; volatile, as the guest may be writing.
+        let words = std::array::from_fn(|i| unsafe { at.add(i).read_volatile() });
+        let words = u128::from_ne_bytes(words);
+        Desc::from_words(words as u64, (words >> 64) as u64)
+    }
+
     fn from_words(addr: u64, rest: u64) -> Desc {
         Desc { addr, len: rest as u32, a: (rest >> 32) as u16, b: (rest >> 48) as u16 }
     }
@@ -127,6 +178,8 @@ pub(crate) struct Walk<'a> {
     pub direction: Direction,
     pub batch: &'a mut Batch,
     pub bytes: u64,
+    /// Descriptors read that are no pieces.
+    others: usize,
     first: usize,
 }
 
@@ -138,21 +191,38 @@ impl<'a> Walk<'a> {
         batch: &'a mut Batch,
     ) -> Self {
         let first = batch.pieces.len();
-        Walk { memory, last, direction, batch, bytes: 0, first }
+        Walk { memory, last, direction, batch, bytes: 0, others: 0, first }
     }
 
-    /// One more descriptor's memory.
+    /// Counts a descriptor that is read for its successor only.
+    #[cold]
+    pub fn skip(&mut self) {
+        self.others += 1;
+    }
+
+    /// One more descriptor without memory.
+    #[cold]
+    fn empty(&mut self) -> Result<(), RingError> {
+        self.others += 1;
+        let pieces = self.batch.pieces.len() - self.first;
+        if pieces + self.others > PIECES { Err(RingError::Pieces) } else { Ok(()) }
+    }
+
+    /// One more descriptor's memory. One without any counts as well.
     #[inline]
-    pub fn piece(&mut self, addr: u64, len: u32, flags: u16) -> Result<(), Misdeed> {
+    pub fn piece(&mut self, addr: u64, len: u32, flags: u16) -> Result<(), RingError> {
         if (flags & flag::WRITE != 0) != (self.direction == Direction::ToGuest) {
-            return Err(Misdeed::Direction);
+            return Err(RingError::Direction);
+        }
+        if len == 0 {
+            return self.empty();
         }
         let (mut at, mut left) = (addr, len);
         while left > 0 {
             let found = self.memory.translate(self.last, at, left);
-            let (host, n) = found.ok_or(Misdeed::Address)?;
+            let (host, n) = found.ok_or(RingError::Address)?;
             if self.batch.pieces.len() == PIECES {
-                return Err(Misdeed::Pieces);
+                return Err(RingError::Pieces);
             }
             self.batch.pieces.push(Piece { at: host, len: n });
             (at, left) = (at.wrapping_add(n.into()), left - n);
@@ -162,22 +232,25 @@ impl<'a> Walk<'a> {
     }
 
     /// Entry `i` of an indirect table.
-    pub fn entry(&mut self, table: u64, i: u32) -> Result<Desc, Misdeed> {
+    pub fn entry(&mut self, table: u64, i: u32) -> Result<Desc, RingError> {
         let at = table.wrapping_add(u64::from(i) * DESC as u64);
-        let mut words = [0u64; 2];
         match self.memory.translate(self.last, at, DESC as u32) {
-            // SAFETY: 16 bytes are mapped there; the copy may be unaligned.
-            Some((host, n)) if n == DESC as u32 => unsafe {
-                crate::raw::copy(host, words.as_mut_ptr().cast(), DESC);
-            },
-            _ => return Err(Misdeed::Address),
+            // SAFETY: 16 bytes are mapped there, aligned where that is needed.
+            Some((host, n)) if n == DESC as u32 => Ok(unsafe {
+                match host.addr().is_multiple_of(8) {
+                    true => Desc::read(host),
+                    false => Desc::read_bytes(host),
+                }
+            }),
+            _ => Err(RingError::Address),
         }
-        Ok(Desc::from_words(words[0], words[1]))
     }
 
     /// Ends the buffer.
     #[inline]
-    pub fn end(self, id: u16, descs: u16, bad: Option<Misdeed>) {
+    pub fn end(self, id: u16, descs: u16, bad: Option<RingError>) {
+        let read = 1 + self.others + self.batch.pieces.len() - self.first;
+        self.batch.steps += read as u32;
         if bad.is_some() {
             self.batch.pieces.truncate(self.first);
         }
@@ -193,11 +266,12 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Entries of an indirect table of `len` bytes.
-pub(crate) fn table_entries(len: u32) -> Result<u32, Misdeed> {
-    match len as usize {
-        0 => Err(Misdeed::Indirect),
-        n if !n.is_multiple_of(DESC) || n > DESC * 32_768 => Err(Misdeed::Indirect),
-        n => Ok((n / DESC) as u32),
+/// Entries of an indirect table of `len` bytes, of a ring of `size` entries: no more than those (virtio 1.2, section
+/// 2.7.5.3.1, and as DPDK's library has it).
+pub(crate) fn table_entries(len: u32, size: u32) -> Result<u32, RingError> {
+    let (entries, rest) = (len / DESC as u32, len % DESC as u32);
+    match entries {
+        1.. if rest == 0 && entries <= size => Ok(entries),
+        _ => Err(RingError::Indirect),
     }
 }

@@ -11,23 +11,29 @@
 //!   to it ever exists, as it may change at any time.
 //! - Every index, length and address is read once into a private copy, checked there, and used
 //!   from there. What a guest changes afterwards it changes for itself.
-//! - Each misdeed has a name ([`Misdeed`]) and a counter. A bad buffer is given back and its
+//! - Each ring error has a name ([`RingError`]) and a counter. A bad buffer is given back and its
 //!   packet dropped; a ring that makes no sense any more is not served until it is set up again.
-//! - The work per call is bounded by the number of packets asked for and the ring's size.
+//! - The work per call is bounded by the number of packets asked for: so many descriptors are read
+//!   ([`steps_max`]), with or without bytes, in good buffers or bad ones. A ring whose guest makes hardly anything but
+//!   malformed buffers is given up.
 
 mod ahead;
 mod batch;
+mod dirty;
 mod memory;
-mod misdeed;
 mod packed;
 mod raw;
+mod resume;
 mod ring;
+mod ring_error;
 mod split;
 
-pub use batch::{BATCH, Batch};
+pub use batch::{BATCH, Batch, steps_max};
+pub use dirty::DirtyLog;
 pub use memory::{Memory, Region};
-pub use misdeed::{Misdeed, Misdeeds};
+pub use resume::resumed_base;
 pub use ring::{Moved, Ring, RingSetup, SetupError};
+pub use ring_error::{RingError, RingErrors};
 
 /// Feature bits (virtio 1.1, sections 5.1.3 and 6) that change what a ring looks like.
 pub mod feature {
@@ -35,6 +41,8 @@ pub mod feature {
     pub const MRG_RXBUF: u64 = 1 << 15;
     /// Pages that the device writes are logged (vhost-user's, for live migration).
     pub const LOG_ALL: u64 = 1 << 26;
+    /// Buffers may be tables of descriptors.
+    pub const INDIRECT_DESC: u64 = 1 << 28;
     /// Notifications are suppressed by index.
     pub const EVENT_IDX: u64 = 1 << 29;
     /// Little-endian, the long header.

@@ -1,5 +1,7 @@
 //! What of a guest's memory we may touch.
 
+use std::any::Any;
+
 /// A piece of guest-physical memory that is mapped here.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
@@ -15,6 +17,8 @@ pub struct Region {
 #[derive(Debug, Default)]
 pub struct Memory {
     regions: Vec<Region>,
+    /// What keeps it mapped, where that is not the caller's affair.
+    _owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
 // SAFETY: addresses; whoever follows them vouches for the mapping (`Ring::new`).
@@ -30,7 +34,15 @@ impl Memory {
                 && r.guest.checked_add(r.size).is_some()
                 && (r.host as u64).checked_add(r.size).is_some()
         };
-        Memory { regions: regions.into_iter().filter(sane).collect() }
+        Memory { regions: regions.into_iter().filter(sane).collect(), _owner: None }
+    }
+
+    /// As [`Memory::new`], of regions that are mapped as long as `owner` lives.
+    pub fn owned(
+        regions: impl IntoIterator<Item = Region>,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Memory {
+        Memory { _owner: Some(owner), ..Memory::new(regions) }
     }
 
     /// Where guest address `at` is mapped, and how many of `len` bytes follow it without a break.
@@ -49,6 +61,14 @@ impl Memory {
         let (region, found) = self.regions.iter().find_map(|r| Some((r, r.translate(at, len)?)))?;
         *last = *region;
         Some(found)
+    }
+
+    /// The guest's address of what is mapped at `host`.
+    pub(crate) fn guest(&self, host: *const u8) -> Option<u64> {
+        self.regions.iter().find_map(|r| {
+            let off = (host as u64).wrapping_sub(r.host as u64);
+            (off < r.size).then(|| r.guest + off)
+        })
     }
 
     /// Does `len` bytes from `host` on lie in one region?
@@ -97,6 +117,8 @@ mod tests {
         for gone in [0x2000, u64::MAX - 1, u64::MAX, 0x10_0000, 1 << 63] {
             assert_eq!(memory.translate(&mut last, gone, 1), None, "{gone:#x}");
         }
+        assert_eq!(memory.guest(at(0x90_0004)), Some(0x1004));
+        assert_eq!(memory.guest(at(0x90_1000)), None);
         assert!(memory.holds(at(0x90_0ff0), 16) && !memory.holds(at(0x90_0ff0), 17));
         assert!(!memory.holds(at(0), 1) && !memory.holds(at(0x10_0000), 0x1001));
     }

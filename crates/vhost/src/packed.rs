@@ -2,10 +2,10 @@
 //! are used in the order in which they became available, so one index serves both.
 
 use crate::ahead::{Ahead, Reader};
-use crate::batch::{Batch, DESC, Desc, Direction, Walk, flag, table_entries};
+use crate::batch::{Batch, CHAIN_MAX, DESC, Desc, Direction, Walk, flag, table_entries};
 use crate::memory::{Memory, Region};
-use crate::misdeed::Misdeed;
 use crate::raw;
+use crate::ring_error::RingError;
 
 /// Event flags: notify me of nothing, or at a descriptor. Otherwise of everything.
 const EVENT_OFF: u16 = 1;
@@ -42,6 +42,7 @@ impl Place {
 pub(crate) struct Packed {
     desc: *mut u8,
     driver_event: *mut u16,
+    device_event: *mut u16,
     size: u32,
     event_idx: bool,
     /// Next buffer to be used.
@@ -66,11 +67,12 @@ impl Packed {
     /// The caller has checked that the areas are mapped and aligned, and that the index in `base`
     /// is less than `size`.
     pub fn new(areas: [*mut u8; 3], size: u16, event_idx: bool, base: u16) -> Packed {
-        let [desc, driver_event, _] = areas;
+        let [desc, driver_event, device_event] = areas;
         let (at, size) = (Place(base.into()), u32::from(size));
         Packed {
             desc,
             driver_event: driver_event.cast(),
+            device_event: device_event.cast(),
             size,
             event_idx,
             at,
@@ -162,7 +164,7 @@ impl Packed {
         direction: Direction,
         max: usize,
         batch: &mut Batch,
-    ) -> Result<(), Misdeed> {
+    ) -> Result<(), RingError> {
         for _ in 0..max {
             if !batch.has_room() || self.ahead() >= self.size || !self.is_ready(self.peek) {
                 break;
@@ -171,7 +173,7 @@ impl Packed {
             let mut walk = Walk::new(memory, last, direction, batch);
             let (id, descs, bad) = self.walk(&mut walk)?;
             if self.ahead() + u32::from(descs) > self.size {
-                return Err(Misdeed::Loop);
+                return Err(RingError::Loop);
             }
             walk.end(id, descs, bad);
             self.peek = self.peek.forward(descs.into(), self.size);
@@ -181,36 +183,37 @@ impl Packed {
 
     /// One buffer: its id and entries, and what is wrong with it.
     #[inline]
-    fn walk(&self, walk: &mut Walk) -> Result<(u16, u16, Option<Misdeed>), Misdeed> {
+    fn walk(&self, walk: &mut Walk) -> Result<(u16, u16, Option<RingError>), RingError> {
         let (mut place, mut bad) = (self.peek, None);
-        for descs in 1..=self.size {
+        for descs in 1..=self.size.min(CHAIN_MAX) {
             // SAFETY: an entry of the ring, aligned to 16.
             let desc = unsafe { Desc::read(self.at(place.i())) };
             let (id, flags) = (desc.a, desc.b);
-            if bad.is_none() {
-                bad = self.read(desc, walk).err();
+            match bad {
+                None => bad = self.read(desc, walk).err(),
+                Some(_) => walk.skip(),
             }
             if flags & flag::NEXT == 0 {
                 return Ok((id, descs as u16, bad));
             }
             place = place.forward(1, self.size);
         }
-        Err(Misdeed::Loop)
+        Err(RingError::Loop)
     }
 
     #[inline]
-    fn read(&self, desc: Desc, walk: &mut Walk) -> Result<(), Misdeed> {
+    fn read(&self, desc: Desc, walk: &mut Walk) -> Result<(), RingError> {
         let flags = desc.b;
         if flags & flag::INDIRECT == 0 {
             return walk.piece(desc.addr, desc.len, flags);
         }
         if flags & flag::NEXT != 0 {
-            return Err(Misdeed::Indirect);
+            return Err(RingError::Indirect);
         }
-        for i in 0..table_entries(desc.len)? {
+        for i in 0..table_entries(desc.len, self.size)? {
             let entry = walk.entry(desc.addr, i)?;
             if entry.b & flag::INDIRECT != 0 {
-                return Err(Misdeed::Indirect);
+                return Err(RingError::Indirect);
             }
             walk.piece(entry.addr, entry.len, entry.b)?;
         }
@@ -245,15 +248,33 @@ impl Packed {
         }
     }
 
+    /// Tells the guest not to notify us; returns where that is written.
+    pub fn silence(&self) -> Option<*const u8> {
+        let flags = self.device_event.wrapping_add(1);
+        // SAFETY: the second word of the device's area.
+        unsafe { raw::store16(flags, EVENT_OFF) };
+        Some(flags.cast())
+    }
+
+    /// Where was written for the buffers from `before` on, or more.
+    pub fn written(&self, before: u16, mut mark: impl FnMut(*const u8, usize)) {
+        let before = Place(before.into());
+        let lap = if before.wrap() == self.at.wrap() { 0 } else { self.size };
+        let n = (self.at.i() + lap).wrapping_sub(before.i()).min(self.size) as usize;
+        let first = n.min((self.size - before.i()) as usize);
+        mark(self.at(before.i()), first * DESC);
+        mark(self.desc, (n - first) * DESC);
+    }
+
     /// As in [`crate::split::Split`]; here it is nothing to look.
     #[inline]
-    pub fn is_quiet(&self) -> bool {
+    pub fn notifications_suppressed(&self) -> bool {
         false
     }
 
     /// Does the guest want to be notified of what was shown since the last call?
     #[inline]
-    pub fn wants_call(&mut self) -> bool {
+    pub fn needs_notification(&mut self) -> bool {
         let old = std::mem::replace(&mut self.shown, self.at);
         if old == self.at {
             return false;

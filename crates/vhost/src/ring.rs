@@ -2,9 +2,10 @@
 
 use crate::ahead::{AHEAD, Ahead, DISTANCE, Plain, Reader};
 use crate::batch::{BATCH, Batch, Chain, Direction, Piece};
+use crate::dirty::DirtyLog;
 use crate::memory::{Memory, Region};
-use crate::misdeed::{Misdeed, Misdeeds};
 use crate::packed::{self, Packed};
+use crate::ring_error::{RingError, RingErrors};
 use crate::split::{self, Split};
 use crate::{feature, raw};
 use packet::{Packet, Pool};
@@ -15,6 +16,9 @@ use std::sync::Arc;
 const SOON: usize = 4;
 /// Plain buffers used before more are read.
 const CHUNK: usize = 32;
+/// A ring is given up when its guest has made so many more malformed buffers than others: as many as QEMU's longest ring
+/// has. A driver with an occasional bad buffer never comes near, one that makes nothing else is there after one lap.
+const MALFORMED_MAX: usize = 1024;
 /// Longest virtio-net header.
 const HEADER: usize = 12;
 
@@ -52,12 +56,14 @@ pub struct Moved {
     pub packets: usize,
     /// Bytes of the packets that went through.
     pub bytes: u64,
-    /// Packets that ended here, each a counted [`Misdeed`].
+    /// Packets that ended here, each a counted [`RingError`].
     pub dropped: usize,
     /// Packets were there, and no buffer of ours to put them in.
     pub starved: bool,
-    /// The guest did something wrong; see [`Ring::misdeeds`].
-    pub blamed: bool,
+    /// The guest did something wrong; see [`Ring::ring_errors`].
+    pub has_errors: bool,
+    /// A call ended because it had read as many descriptors as it may ([`crate::steps_max`]).
+    pub exhausted: bool,
 }
 
 enum Layout {
@@ -75,9 +81,15 @@ pub struct Ring {
     header: usize,
     mergeable: bool,
     broken: bool,
-    misdeeds: Box<Misdeeds>,
-    /// Misdeeds were counted since the last call.
-    blamed: bool,
+    ring_errors: Box<RingErrors>,
+    /// Ring errors were counted since the last call.
+    has_errors: bool,
+    /// Where pages that are written are marked, while the guest is migrated.
+    log: Option<Arc<DirtyLog>>,
+    /// Malformed buffers, less the others that came since.
+    malformed: usize,
+    /// Descriptors read, by all calls.
+    steps: u64,
 }
 
 // SAFETY: its pointers lead to memory that is shared with another process anyway; one thread at a
@@ -148,9 +160,40 @@ impl Ring {
             header: if long { HEADER } else { 10 },
             mergeable: has(feature::MRG_RXBUF),
             broken: false,
-            misdeeds: Box::default(),
-            blamed: false,
+            ring_errors: Box::default(),
+            has_errors: false,
+            log: None,
+            malformed: 0,
+            steps: 0,
         })
+    }
+
+    /// Marks every page that is written from now on, or none.
+    pub fn set_log(&mut self, log: Option<Arc<DirtyLog>>) {
+        self.log = log;
+    }
+
+    /// Tells the guest not to notify us: the ring is polled. A guest that asked for notifications by index
+    /// ([`feature::EVENT_IDX`]) on a split ring knows no such word, and notifies us once per 65536 buffers.
+    pub fn silence(&mut self) {
+        let at = each!(&self.layout, ring => ring.silence());
+        if let Some(at) = at {
+            self.mark(at, 2);
+        }
+    }
+
+    /// Marks `len` bytes at `host` as written.
+    #[cold]
+    fn mark(&self, host: *const u8, len: usize) {
+        if let (Some(log), Some(guest)) = (&self.log, self.memory.guest(host)) {
+            log.mark(guest, len as u64);
+        }
+    }
+
+    /// Marks what was used from `before` on.
+    #[cold]
+    fn mark_used(&self, before: u16) {
+        each!(&self.layout, ring => ring.written(before, |at, len| self.mark(at, len)));
     }
 
     /// Where the ring is, in the form of [`RingSetup::base`].
@@ -164,14 +207,40 @@ impl Ring {
     }
 
     /// What the guest did wrong on this ring.
-    pub fn misdeeds(&self) -> &Misdeeds {
-        &self.misdeeds
+    pub fn ring_errors(&self) -> &RingErrors {
+        &self.ring_errors
     }
 
     #[cold]
-    fn blame(&mut self, misdeed: Misdeed) {
-        self.misdeeds.count(misdeed);
-        self.blamed = true;
+    fn count_error(&mut self, error: RingError) {
+        self.ring_errors.count(error);
+        self.has_errors = true;
+        self.malformed += usize::from(error.is_malformed());
+        if self.malformed > MALFORMED_MAX && !self.broken {
+            self.broken = true;
+            self.ring_errors.count(RingError::GivenUp);
+        }
+    }
+
+    /// Descriptors read since the ring was set up: what serving it costs, whatever comes of it.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Ends a call that began when the ring's base was `before` and so many `packets` had moved: shows the guest
+    /// what was used.
+    #[inline]
+    fn end(&mut self, before: u16, packets: usize, moved: &mut Moved) {
+        if self.base() != before {
+            each!(&mut self.layout, ring => ring.show());
+            if self.log.is_some() {
+                self.mark_used(before);
+            }
+        }
+        moved.has_errors |= std::mem::take(&mut self.has_errors);
+        if self.malformed > 0 {
+            self.malformed = self.malformed.saturating_sub(moved.packets - packets);
+        }
     }
 
     #[inline]
@@ -179,8 +248,8 @@ impl Ring {
         let (memory, last) = (&*self.memory, &mut self.last);
         let read =
             each!(&mut self.layout, ring => ring.gather(memory, last, direction, max, batch));
-        if let Err(misdeed) = read {
-            self.blame(misdeed);
+        if let Err(error) = read {
+            self.count_error(error);
             self.broken = true;
             batch.clear();
         }
@@ -194,24 +263,18 @@ impl Ring {
         each!(&mut self.layout, ring => ring.rewind());
     }
 
-    /// Ends a call: shows the guest what was used.
-    #[inline]
-    fn show(&mut self) {
-        each!(&mut self.layout, ring => ring.show());
-    }
-
     /// Did the guest seem to want no notification when the ring was last read? Then nothing is lost by
     /// asking a little later.
     #[inline]
-    pub fn is_quiet(&self) -> bool {
-        each!(&self.layout, ring => ring.is_quiet())
+    pub fn notifications_suppressed(&self) -> bool {
+        each!(&self.layout, ring => ring.notifications_suppressed())
     }
 
     /// Does the guest want to be notified of what it was shown since this was asked last? A full fence
     /// has to lie between the last call that moved something and this: one serves any number of rings.
     #[inline]
-    pub fn wants_call(&mut self) -> bool {
-        each!(&mut self.layout, ring => ring.wants_call())
+    pub fn needs_notification(&mut self) -> bool {
+        each!(&mut self.layout, ring => ring.needs_notification())
     }
 
     /// Starts to fetch what the next call of [`Ring::dequeue`] will read (`sends`), or else of
@@ -235,8 +298,14 @@ impl Ring {
         self.ahead.turn(direction);
         let (memory, last) = (&*self.memory, &mut self.last);
         let mut reader = Reader { memory, last, direction, header: self.header as u32 };
+        let held = self.ahead.len();
+        if held >= n {
+            return false;
+        }
         let ahead = &mut self.ahead;
-        ahead.len() < n && each!(&mut self.layout, ring => ring.read_ahead(&mut reader, n, ahead))
+        let other = each!(&mut self.layout, ring => ring.read_ahead(&mut reader, n, ahead));
+        self.steps += (ahead.len() - held + usize::from(other)) as u64;
+        other
     }
 
     /// Fetches what tells that the first `n` buffers that were read are used, and the memory of `buffers`.
@@ -261,7 +330,7 @@ impl Ring {
         if self.broken {
             return;
         }
-        let max = max.min(BATCH);
+        let (max, began) = (max.min(BATCH), moved.packets);
         // If there are more they are fetched while these are worked on.
         let other = self.read_ahead(Direction::FromGuest, AHEAD.min(max + DISTANCE));
         let (before, n) = (self.base(), self.ahead.len().min(max));
@@ -270,10 +339,7 @@ impl Ring {
         } else if other && n < max {
             self.take_chains(batch, pool, out, max - n, moved);
         }
-        if self.base() != before {
-            self.show();
-        }
-        moved.blamed |= std::mem::take(&mut self.blamed);
+        self.end(before, began, moved);
     }
 
     /// The first `n` plain buffers' packets. False: there is nothing to put them in.
@@ -305,7 +371,7 @@ impl Ring {
                     packets += 1;
                     bytes += len as u64;
                 }
-                Err(misdeed) => self.blame(misdeed),
+                Err(error) => self.count_error(error),
             }
             self.layout.put(buffer.id, 1, 0);
         }
@@ -327,7 +393,9 @@ impl Ring {
         moved: &mut Moved,
     ) {
         self.begin(batch);
+        batch.begin(max);
         self.gather(Direction::FromGuest, max, batch);
+        self.count_steps(batch, moved);
         let (n, start) = (batch.chains.len(), out.len());
         batch.fetch(self.header, raw::prefetch);
         if n == 0 {
@@ -344,7 +412,7 @@ impl Ring {
                     packets += 1;
                     bytes += len as u64;
                 }
-                Err(misdeed) => self.blame(misdeed),
+                Err(error) => self.count_error(error),
             }
             self.layout.put(chain.id, chain.descs, 0);
         }
@@ -360,15 +428,16 @@ impl Ring {
         if self.broken || packets.is_empty() {
             return;
         }
-        let before = self.base();
-        let (taken, other) = self.give_plain(packets, moved);
+        let (before, began) = (self.base(), moved.packets);
+        let (taken, other) = match self.log {
+            None => self.give_plain(packets, moved),
+            // Buffers of any kind are marked where they are written.
+            Some(_) => (0, true),
+        };
         if other && taken < packets.len() {
             self.give_chains(batch, &packets[taken..], moved);
         }
-        if self.base() != before {
-            self.show();
-        }
-        moved.blamed |= std::mem::take(&mut self.blamed);
+        self.end(before, began, moved);
     }
 
     /// Packets into plain buffers: how many, and whether something else came next.
@@ -416,12 +485,11 @@ impl Ring {
     /// As [`Ring::enqueue`], for buffers of any kind.
     fn give_chains(&mut self, batch: &mut Batch, packets: &[Packet], moved: &mut Moved) {
         self.begin(batch);
+        batch.begin(packets.len());
         self.gather(Direction::ToGuest, packets.len(), batch);
         batch.fetch(self.header, raw::prefetch_write);
         let mut next = 0;
         let (mut taken, mut bytes, mut dropped) = (0, 0, 0);
-        // A guest that makes bad buffers as fast as we drop them does not keep us here.
-        let mut patience = 2 * BATCH;
         while let Some(packet) = packets.get(taken) {
             match self.choose(batch, next, self.header + packet.len()) {
                 Choice::Buffers(range) => {
@@ -430,10 +498,10 @@ impl Ring {
                     bytes += packet.len() as u64;
                     self.write(batch, range, packet);
                 }
-                Choice::Drop(misdeed) => {
+                Choice::Drop(error) => {
                     taken += 1;
                     dropped += 1;
-                    self.blame(misdeed);
+                    self.count_error(error);
                 }
                 Choice::Bad(range) => {
                     next = range.end;
@@ -444,17 +512,25 @@ impl Ring {
                     next = 0;
                     self.begin(batch);
                     let rest = packets.len() - taken;
-                    self.gather(Direction::ToGuest, rest.max(have + 1), batch);
-                    patience = patience.saturating_sub(1);
-                    if batch.chains.len() <= have || patience == 0 {
+                    // Twice as many: what is read again is little in sum. Without more, or when enough was read,
+                    // the rest is for the next call.
+                    self.gather(Direction::ToGuest, rest.max(2 * have + 1), batch);
+                    if self.broken || batch.chains.len() <= have {
                         break;
                     }
                 }
             }
         }
+        self.count_steps(batch, moved);
         moved.packets += taken;
         moved.bytes += bytes;
         moved.dropped += dropped;
+    }
+
+    /// Counts the descriptors that a batch took.
+    fn count_steps(&mut self, batch: &Batch, moved: &mut Moved) {
+        self.steps += u64::from(batch.steps);
+        moved.exhausted |= batch.is_exhausted();
     }
 
     /// Buffers for `need` bytes, from `batch.chains[from]` on.
@@ -465,7 +541,7 @@ impl Ring {
             let Some(chain) = batch.chains.get(end) else {
                 // All that one batch holds is not enough.
                 return match end - from {
-                    BATCH => Choice::Drop(Misdeed::SmallBuffer),
+                    BATCH => Choice::Drop(RingError::SmallBuffer),
                     _ => Choice::More,
                 };
             };
@@ -476,7 +552,7 @@ impl Ring {
             }
             bytes += chain.bytes;
             if !self.mergeable && bytes < need as u64 {
-                return Choice::Drop(Misdeed::SmallBuffer);
+                return Choice::Drop(RingError::SmallBuffer);
             }
         }
         Choice::Buffers(from..end)
@@ -489,7 +565,7 @@ impl Ring {
             self.layout.put(chain.id, chain.descs, 0);
         }
         let last = &batch.chains[range.end - 1];
-        self.blame(last.bad.unwrap_or(Misdeed::SmallBuffer));
+        self.count_error(last.bad.unwrap_or(RingError::SmallBuffer));
     }
 
     /// Writes header and packet into these buffers, which are large enough.
@@ -501,7 +577,14 @@ impl Ring {
         header[10..].copy_from_slice(&buffers.to_le_bytes());
         let mut source = Source { parts: [&header[..self.header], data] };
         for chain in chains {
-            let written: usize = batch.pieces(chain).iter().map(|piece| source.fill(piece)).sum();
+            let mut written = 0;
+            for piece in batch.pieces(chain) {
+                let n = source.fill(piece);
+                written += n;
+                if self.log.is_some() {
+                    self.mark(piece.at, n);
+                }
+            }
             self.layout.put(chain.id, chain.descs, written as u32);
         }
     }
@@ -511,7 +594,7 @@ enum Choice {
     /// These hold the packet.
     Buffers(Range<usize>),
     /// The packet cannot be sent.
-    Drop(Misdeed),
+    Drop(RingError),
     /// The last of these is bad.
     Bad(Range<usize>),
     /// More buffers are needed than were read.
@@ -563,10 +646,10 @@ unsafe fn write_plain(at: *mut u8, header: usize, packet: &Packet) {
 
 /// Makes room in an empty packet for a frame of `len` bytes: where to put it.
 #[inline]
-fn make_room(packet: &mut Packet, len: u64) -> Result<*mut u8, Misdeed> {
+fn make_room(packet: &mut Packet, len: u64) -> Result<*mut u8, RingError> {
     let mbuf = packet.mbuf();
     if len > u64::from(mbuf.buf_len.saturating_sub(mbuf.data_off)) {
-        return Err(Misdeed::Long);
+        return Err(RingError::Long);
     }
     mbuf.data_len = len as u16;
     mbuf.pkt_len = len as u32;
@@ -576,7 +659,7 @@ fn make_room(packet: &mut Packet, len: u64) -> Result<*mut u8, Misdeed> {
 
 /// Copies the frame of a plain buffer into an empty packet; returns its length.
 #[inline]
-fn read_plain(packet: &mut Packet, buffer: Plain, header: usize) -> Result<usize, Misdeed> {
+fn read_plain(packet: &mut Packet, buffer: Plain, header: usize) -> Result<usize, RingError> {
     let len = buffer.len as usize - header;
     let to = make_room(packet, len as u64)?;
     // SAFETY: the buffer is mapped and longer than the header; there is room for the rest.
@@ -591,12 +674,12 @@ fn read(
     chain: &Chain,
     pieces: &[Piece],
     header: usize,
-) -> Result<usize, Misdeed> {
-    if let Some(misdeed) = chain.bad {
-        return Err(misdeed);
+) -> Result<usize, RingError> {
+    if let Some(error) = chain.bad {
+        return Err(error);
     }
     let len = chain.bytes.checked_sub(header as u64).filter(|len| *len > 0);
-    let len = len.ok_or(Misdeed::Short)?;
+    let len = len.ok_or(RingError::Short)?;
     let mut to = make_room(packet, len)?;
     let mut skip = header;
     for piece in pieces {

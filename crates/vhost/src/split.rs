@@ -5,8 +5,8 @@
 use crate::ahead::{Ahead, Reader};
 use crate::batch::{BATCH, Batch, DESC, Desc, Direction, Walk, flag, table_entries};
 use crate::memory::{Memory, Region};
-use crate::misdeed::Misdeed;
 use crate::raw;
+use crate::ring_error::RingError;
 
 /// Flag of either ring: do not notify me.
 const QUIET: u16 = 1;
@@ -171,20 +171,20 @@ impl Split {
         direction: Direction,
         max: usize,
         batch: &mut Batch,
-    ) -> Result<(), Misdeed> {
+    ) -> Result<(), RingError> {
         let max = max.min(BATCH - batch.chains.len()) as u32;
         // Buffers that were read and not used count as available.
         let held = self.peek.wrapping_sub(self.at);
         let ready = self.look(held + max);
         if ready > self.size {
-            return Err(Misdeed::Index);
+            return Err(RingError::Index);
         }
         let n = ready.saturating_sub(held).min(max) as usize;
         let mut heads = [0u16; BATCH];
         for (i, head) in heads[..n].iter_mut().enumerate() {
             *head = self.avail(2 + self.slot(self.peek.wrapping_add(i as u32)));
             if u32::from(*head) >= self.size {
-                return Err(Misdeed::Descriptor);
+                return Err(RingError::Descriptor);
             }
             raw::prefetch(self.desc.wrapping_add(usize::from(*head) * DESC));
         }
@@ -204,20 +204,20 @@ impl Split {
     }
 
     #[inline]
-    fn walk(&self, head: u16, walk: &mut Walk) -> Result<(), Misdeed> {
+    fn walk(&self, head: u16, walk: &mut Walk) -> Result<(), RingError> {
         let mut next = head;
         for _ in 0..self.size {
             if u32::from(next) >= self.size {
-                return Err(Misdeed::Descriptor);
+                return Err(RingError::Descriptor);
             }
             // SAFETY: less than size; the table is aligned to 16.
             let desc = unsafe { Desc::read(self.desc.add(usize::from(next) * DESC)) };
             let flags = desc.a;
             if flags & flag::INDIRECT != 0 {
                 return if flags & flag::NEXT == 0 {
-                    indirect(desc, walk)
+                    indirect(desc, self.size, walk)
                 } else {
-                    Err(Misdeed::Indirect)
+                    Err(RingError::Indirect)
                 };
             }
             walk.piece(desc.addr, desc.len, flags)?;
@@ -226,7 +226,7 @@ impl Split {
             }
             next = desc.b;
         }
-        Err(Misdeed::Loop)
+        Err(RingError::Loop)
     }
 
     /// Gives the next buffer back with `len` bytes written. The guest sees it at `show`.
@@ -245,15 +245,35 @@ impl Split {
         unsafe { raw::store16(self.used.add(2).cast(), self.at as u16) };
     }
 
+    /// Tells the guest not to notify us; returns where that is written, if it can be said.
+    pub fn silence(&self) -> Option<*const u8> {
+        if self.event_idx {
+            return None;
+        }
+        // SAFETY: the flags are the first word of the used ring.
+        unsafe { raw::store16(self.used.cast(), QUIET) };
+        Some(self.used)
+    }
+
+    /// Where was written for the buffers from `before` on.
+    pub fn written(&self, before: u16, mut mark: impl FnMut(*const u8, usize)) {
+        mark(self.used, 4);
+        let n = u32::from((self.at as u16).wrapping_sub(before)).min(self.size);
+        let slot = self.slot(before.into());
+        let first = (n as usize).min(self.size as usize - slot);
+        mark(self.used.wrapping_add(4 + 8 * slot), 8 * first);
+        mark(self.used.wrapping_add(4), 8 * (n as usize - first));
+    }
+
     /// Did it seem lately that the guest wants no notification?
     #[inline]
-    pub fn is_quiet(&self) -> bool {
+    pub fn notifications_suppressed(&self) -> bool {
         self.quiet
     }
 
     /// Does the guest want to be notified of what was shown since the last call?
     #[inline]
-    pub fn wants_call(&mut self) -> bool {
+    pub fn needs_notification(&mut self) -> bool {
         let old = std::mem::replace(&mut self.shown, self.at);
         if old == self.at {
             return false;
@@ -266,13 +286,13 @@ impl Split {
     }
 }
 
-fn indirect(table: Desc, walk: &mut Walk) -> Result<(), Misdeed> {
-    let entries = table_entries(table.len)?;
+fn indirect(table: Desc, size: u32, walk: &mut Walk) -> Result<(), RingError> {
+    let entries = table_entries(table.len, size)?;
     let mut next = 0;
     for _ in 0..entries {
         let desc = walk.entry(table.addr, next)?;
         if desc.a & flag::INDIRECT != 0 {
-            return Err(Misdeed::Indirect);
+            return Err(RingError::Indirect);
         }
         walk.piece(desc.addr, desc.len, desc.a)?;
         if desc.a & flag::NEXT == 0 {
@@ -280,10 +300,10 @@ fn indirect(table: Desc, walk: &mut Walk) -> Result<(), Misdeed> {
         }
         next = desc.b.into();
         if next >= entries {
-            return Err(Misdeed::Descriptor);
+            return Err(RingError::Descriptor);
         }
     }
-    Err(Misdeed::Loop)
+    Err(RingError::Loop)
 }
 
 /// Did an index that went from `old` to `new` pass `event` (virtio 1.1, section 2.6.7.1)?

@@ -1,5 +1,5 @@
 //! Guests that lie. Nothing outside their memory is written, no buffer of ours is lost, every call
-//! ends, and each misdeed has its counter.
+//! ends, and each ring error has its counter.
 
 mod common;
 
@@ -8,31 +8,34 @@ use packet::{HeapPool, Packet, Pool};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vhost::{Batch, Misdeed, Moved, Ring, feature};
+use vhost::{Batch, Moved, Ring, RingError, feature, steps_max};
 
 fn take(ring: &mut Ring) -> (Moved, Vec<Vec<u8>>) {
-    let (pool, mut out) = (HeapPool::new(), Vec::new());
+    let (pool, mut out, steps) = (HeapPool::new(), Vec::new(), ring.steps());
     (0..2).for_each(|step| ring.prepare(step, 16, true));
     let mut moved = Moved::default();
     ring.dequeue(&mut Batch::default(), &pool, &mut out, 32, &mut moved);
     let frames = out.iter().map(|p| p.data().to_vec()).collect();
     pool.free(&out);
     assert_eq!(pool.in_use(), 0);
+    assert!(ring.steps() - steps <= steps_max(32) as u64, "{moved:?}");
     (moved, frames)
 }
 
 fn give(ring: &mut Ring, n: usize) -> Moved {
     let pool = HeapPool::new();
     let packets: Vec<Packet> = (0..n).map(|_| pool.packet(&[7; 64]).unwrap()).collect();
+    let steps = ring.steps();
     (0..2).for_each(|step| ring.prepare(step, 16, false));
     let mut moved = Moved::default();
     ring.enqueue(&mut Batch::default(), &packets, &mut moved);
     pool.free(&packets);
+    assert!(ring.steps() - steps <= steps_max(n) as u64, "{moved:?}");
     moved
 }
 
 /// One bad buffer between two good ones: the good ones arrive, and all three come back.
-fn one_bad(what: Misdeed, offer_bad: impl Fn(&mut Driver)) {
+fn one_bad(what: RingError, offer_bad: impl Fn(&mut Driver)) {
     for features in LAYOUTS {
         let mut driver = Driver::new(64, features);
         let mut ring = driver.ring();
@@ -44,7 +47,7 @@ fn one_bad(what: Misdeed, offer_bad: impl Fn(&mut Driver)) {
         good(&mut driver, 1);
         let (moved, _) = take(&mut ring);
         assert_eq!((moved.packets, moved.dropped), (2, 1), "{what:?} {features:#x}");
-        assert_eq!((ring.misdeeds().get(what), ring.misdeeds().total()), (1, 1), "{what:?}");
+        assert_eq!((ring.ring_errors().get(what), ring.ring_errors().total()), (1, 1), "{what:?}");
         assert!(!ring.is_broken());
         assert_eq!(std::iter::from_fn(|| driver.used()).count(), 3);
     }
@@ -53,17 +56,17 @@ fn one_bad(what: Misdeed, offer_bad: impl Fn(&mut Driver)) {
 #[test]
 fn bad_buffers_are_dropped_by_name() {
     for parts in [[(BYTES, 80)], [(u64::MAX - 10, 80)], [(BYTES - 10, 80)], [(1 << 40, 80)]] {
-        one_bad(Misdeed::Address, |d| assert!(d.offer(&parts, false, false).is_some()));
-        one_bad(Misdeed::Address, |d| assert!(d.offer(&parts, false, true).is_some()));
+        one_bad(RingError::Address, |d| assert!(d.offer(&parts, false, false).is_some()));
+        one_bad(RingError::Address, |d| assert!(d.offer(&parts, false, true).is_some()));
     }
-    one_bad(Misdeed::Direction, |d| assert!(d.offer(&[(DATA, 80)], true, false).is_some()));
-    one_bad(Misdeed::Short, |d| assert!(d.offer(&[(DATA, 10)], false, false).is_some()));
-    one_bad(Misdeed::Short, |d| assert!(d.offer(&[(DATA, 0)], false, false).is_some()));
-    one_bad(Misdeed::Long, |d| assert!(d.offer(&[(DATA, 3000)], false, false).is_some()));
+    one_bad(RingError::Direction, |d| assert!(d.offer(&[(DATA, 80)], true, false).is_some()));
+    one_bad(RingError::Short, |d| assert!(d.offer(&[(DATA, 10)], false, false).is_some()));
+    one_bad(RingError::Short, |d| assert!(d.offer(&[(DATA, 0)], false, false).is_some()));
+    one_bad(RingError::Long, |d| assert!(d.offer(&[(DATA, 3000)], false, false).is_some()));
     let huge = [(DATA, u32::MAX)];
-    one_bad(Misdeed::Address, |d| assert!(d.offer(&huge, false, false).is_some()));
+    one_bad(RingError::Address, |d| assert!(d.offer(&huge, false, false).is_some()));
     let most = [(DATA, 0x8000); 40];
-    one_bad(Misdeed::Long, |d| assert!(d.offer(&most, false, true).is_some()));
+    one_bad(RingError::Long, |d| assert!(d.offer(&most, false, true).is_some()));
 }
 
 /// Overwrites words of the descriptor that the last offer used.
@@ -87,7 +90,7 @@ fn patch(driver: &Driver, entry: u64, len: Option<u32>, flags: u16, next: u16) {
 #[test]
 fn bad_indirect_tables_are_dropped_by_name() {
     for (len, flags) in [(0, INDIRECT), (15, INDIRECT), (17, INDIRECT), (16, INDIRECT | WRITE)] {
-        let what = if flags & WRITE != 0 { Misdeed::Short } else { Misdeed::Indirect };
+        let what = if flags & WRITE != 0 { RingError::Short } else { RingError::Indirect };
         one_bad(what, |d| {
             let id = d.offer(&[(DATA, 5)], false, true).unwrap();
             let entry = if d.packed() { 1 } else { u64::from(id) };
@@ -95,7 +98,7 @@ fn bad_indirect_tables_are_dropped_by_name() {
         });
     }
     // A table in a table.
-    one_bad(Misdeed::Indirect, |d| {
+    one_bad(RingError::Indirect, |d| {
         let id = d.offer(&[(DATA, 80)], false, true).unwrap();
         let flags = TABLES + u64::from(id) * 1024 + if d.packed() { 14 } else { 12 };
         d.memory.put16(flags, INDIRECT);
@@ -115,8 +118,8 @@ fn chains_that_loop_end() {
     let id = driver.offer(&[(DATA, 80)], false, false).unwrap();
     patch(&driver, id.into(), None, NEXT, 64);
     assert_eq!(take(&mut ring).0.dropped, 3);
-    let misdeeds = ring.misdeeds();
-    assert_eq!((misdeeds.get(Misdeed::Loop), misdeeds.get(Misdeed::Descriptor)), (2, 1));
+    let ring_errors = ring.ring_errors();
+    assert_eq!((ring_errors.get(RingError::Loop), ring_errors.get(RingError::Descriptor)), (2, 1));
     // Packed: every descriptor has a successor.
     let mut driver = Driver::new(64, feature::VERSION_1 | feature::RING_PACKED);
     let mut ring = driver.ring();
@@ -124,26 +127,26 @@ fn chains_that_loop_end() {
         driver.offer(&[(DATA, 80)], false, false).unwrap();
         patch(&driver, i, None, NEXT, 0);
     }
-    assert_eq!(take(&mut ring).0, Moved { blamed: true, ..Moved::default() });
-    assert!(ring.is_broken() && ring.misdeeds().get(Misdeed::Loop) == 1);
+    assert_eq!(take(&mut ring).0, Moved { has_errors: true, ..Moved::default() });
+    assert!(ring.is_broken() && ring.ring_errors().get(RingError::Loop) == 1);
 }
 
 #[test]
 fn a_split_ring_with_a_wild_index_is_given_up() {
     for (index, head, what) in
-        [(65, 0, Misdeed::Index), (0xffff, 0, Misdeed::Index), (1, 64, Misdeed::Descriptor)]
+        [(65, 0, RingError::Index), (0xffff, 0, RingError::Index), (1, 64, RingError::Descriptor)]
     {
         let mut driver = Driver::new(64, feature::VERSION_1);
         let mut ring = driver.ring();
         driver.memory.put16(DRIVER + 4, head);
         driver.memory.put16(DRIVER + 2, index);
-        assert_eq!(take(&mut ring).0, Moved { blamed: true, ..Moved::default() });
+        assert_eq!(take(&mut ring).0, Moved { has_errors: true, ..Moved::default() });
         for _ in 0..3 {
             assert_eq!(take(&mut ring).0, Moved::default());
             assert_eq!(give(&mut ring, 3), Moved::default());
         }
-        assert!(ring.is_broken() && ring.misdeeds().total() == 1);
-        assert_eq!(ring.misdeeds().get(what), 1);
+        assert!(ring.is_broken() && ring.ring_errors().total() == 1);
+        assert_eq!(ring.ring_errors().get(what), 1);
         // Set up again, it is served again.
         driver.memory.put16(DRIVER + 2, 0);
         let mut ring = driver.ring();
@@ -162,7 +165,7 @@ fn a_buffer_of_very_many_pieces_is_dropped_by_name() {
     let mut moved = take(&mut ring).0;
     moved.packets += take(&mut ring).0.packets;
     assert_eq!((moved.packets, moved.dropped), (1, 1));
-    assert_eq!(ring.misdeeds().get(Misdeed::Pieces), 1);
+    assert_eq!(ring.ring_errors().get(RingError::Pieces), 1);
 }
 
 #[test]
@@ -174,7 +177,7 @@ fn bad_receive_buffers_are_given_back() {
         driver.offer(&[(DATA, 800)], false, false).unwrap();
         driver.offer(&[(DATA, 5)], true, false).unwrap();
         driver.offer(&[(DATA, 800)], true, false).unwrap();
-        assert_eq!((give(&mut ring, 1).packets, ring.misdeeds().total()), (1, 3));
+        assert_eq!((give(&mut ring, 1).packets, ring.ring_errors().total()), (1, 3));
         assert_eq!(std::iter::from_fn(|| driver.used()).count(), 4);
     }
 }

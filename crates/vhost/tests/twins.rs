@@ -6,7 +6,7 @@ use common::{Ask, DATA, Driver, LAYOUTS, Part};
 use packet::{HeapPool, Packet, Pool};
 use proptest::prelude::*;
 use std::collections::{HashMap, VecDeque};
-use vhost::{BATCH, Batch, Misdeed, Moved, Ring, SetupError, feature};
+use vhost::{BATCH, Batch, Moved, Ring, RingError, SetupError, feature};
 
 /// Bytes of buffer space per offer, so that no two overlap.
 const SPACE: u64 = 0x1000;
@@ -97,7 +97,7 @@ fn guest_sends(features: u64, size: u16, steps: &[Step]) {
             Step::Reap => while driver.used().is_some() {},
         }
     }
-    assert!(driver.memory.is_dry() && pool.in_use() == 0 && ring.misdeeds().total() == 0);
+    assert!(driver.memory.is_dry() && pool.in_use() == 0 && ring.ring_errors().total() == 0);
 }
 
 fn guest_receives(features: u64, size: u16, steps: &[Step]) {
@@ -130,7 +130,7 @@ fn guest_receives(features: u64, size: u16, steps: &[Step]) {
         }
     }
     assert!(sent.is_empty() && driver.memory.is_dry() && pool.in_use() == 0);
-    assert_eq!(ring.misdeeds().total(), 0);
+    assert_eq!(ring.ring_errors().total(), 0);
 }
 
 /// What the guest got are the frames that were sent.
@@ -200,8 +200,8 @@ fn offer_and_take(driver: &mut Driver, ring: &mut Ring, batch: &mut Batch, n: us
     pool.free(&out);
     while driver.used().is_some() {}
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-    let call = ring.wants_call();
-    assert!(!ring.wants_call(), "of the same buffers twice");
+    let call = ring.needs_notification();
+    assert!(!ring.needs_notification(), "of the same buffers twice");
     call
 }
 
@@ -272,7 +272,7 @@ fn a_packet_too_large_for_the_guest_is_dropped_and_the_rest_goes_on() {
             assert_eq!((moved.packets, moved.dropped), (1, 0));
         } else {
             assert_eq!((moved.packets, moved.dropped), (3, 1));
-            assert_eq!(ring.misdeeds().get(Misdeed::SmallBuffer), 1);
+            assert_eq!(ring.ring_errors().get(RingError::SmallBuffer), 1);
         }
         pool.free(&packets);
     }

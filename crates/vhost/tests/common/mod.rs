@@ -26,8 +26,8 @@ const TABLE: u64 = 1024;
 pub const NEXT: u16 = 1;
 pub const WRITE: u16 = 2;
 pub const INDIRECT: u16 = 4;
-const AVAIL: u16 = 1 << 7;
-const USED: u16 = 1 << 15;
+pub const AVAIL: u16 = 1 << 7;
+pub const USED: u16 = 1 << 15;
 
 /// Memory of a guest with a moat around it.
 pub struct GuestMemory {
