@@ -1,0 +1,65 @@
+//! The control plane of vhost-user ports: their sockets, what front-ends say on them, and the rings that follow.
+//!
+//! *Place*: above `vhost`, below `dpdk`. *Knows*: UNIX sockets, the vhost-user protocol, files of guests' memory.
+//! *Does not know*: DPDK, OVSDB, who polls.
+//!
+//! Whoever holds a socket's other end is hostile until proven otherwise, and nothing proves it:
+//!
+//! - Each connection has a thread of its own, which never blocks without a bound. No other thread waits for it: a
+//!   port that goes makes an eventfd readable, at which every wait ends.
+//! - A message is checked as a whole (request, size, descriptors, values, order) before anything of it is done. A
+//!   [`Violation`] is counted by name, logged now and then, and ends the connection.
+//! - A file is mapped only if it is as long as it is said to be and its pages come at once; when it is made shorter
+//!   later, `sigbus` sees to it that only its own guest notices.
+//! - What front-ends make us do is paid from a budget of their socket's; when that is used up, their thread rests.
+
+mod budget;
+mod call;
+mod counters;
+mod inflight;
+mod memory;
+mod message;
+mod queue;
+mod rings;
+mod session;
+mod shared;
+mod sigbus;
+mod socket;
+mod stream;
+pub mod testing;
+mod violation;
+mod watch;
+
+pub use counters::{Counters, Slot};
+pub use queue::{Rx, Turn, Tx, ring_of};
+pub use shared::{Info, OnChange, PAIRS_MAX, Warn};
+pub use socket::{Claim, Config, Mode, Socket};
+pub use violation::Violation;
+
+/// The virtio features that are offered: those of ovs-vswitchd 3.1 on DPDK 22.11 with `userspace-tso-enable` off, so
+/// that a guest can move between the two while it runs. That is what DPDK's vhost library has for network devices
+/// less CSUM (bit 0), HOST_TSO4, HOST_TSO6, HOST_UFO (11, 12, 14) and IOMMU_PLATFORM (33); the crate `dpdk` has the
+/// test that asks the library.
+pub const FEATURES: u64 = 0xd_7c66_a7ca;
+
+/// The features of the protocol that are offered: those of DPDK's vhost library that concern a network device
+/// without an IOMMU, and in-flight regions.
+pub const PROTOCOL_FEATURES: u64 = protocol::MQ
+    | protocol::LOG_SHMFD
+    | protocol::RARP
+    | protocol::REPLY_ACK
+    | protocol::NET_MTU
+    | protocol::INFLIGHT_SHMFD
+    | protocol::STATUS;
+
+/// Bits of the protocol's features, and the virtio feature that says that there are such.
+mod protocol {
+    pub const FEATURE: u64 = 1 << 30;
+    pub const MQ: u64 = 1;
+    pub const LOG_SHMFD: u64 = 1 << 1;
+    pub const RARP: u64 = 1 << 2;
+    pub const REPLY_ACK: u64 = 1 << 3;
+    pub const NET_MTU: u64 = 1 << 4;
+    pub const INFLIGHT_SHMFD: u64 = 1 << 12;
+    pub const STATUS: u64 = 1 << 16;
+}

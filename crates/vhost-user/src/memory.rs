@@ -1,0 +1,255 @@
+//! Files of a front-end, mapped: the guest's memory, logs.
+//!
+//! A file is looked at before it is mapped: it must lie on a file system whose pages come at once (a fault in a
+//! file that another process serves would stop a worker), and be as long as what is mapped of it. What happens to
+//! it later is for [`crate::sigbus`].
+
+use crate::message::TableEntry;
+use crate::sigbus::{Registered, register};
+use crate::violation::Violation;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use vhost::{Memory, Region};
+
+/// File systems that memory may come from: tmpfs (memfd_create too), ramfs, hugetlbfs, and disks of this machine:
+/// ext4, XFS, Btrfs.
+const FILE_SYSTEMS: [i64; 6] =
+    [0x0102_1994, 0x8584_58f6, HUGETLBFS, 0xef53, 0x5846_5342, 0x9123_683e];
+const HUGETLBFS: i64 = 0x9584_58f6;
+const PAGE_BYTES: u64 = 4096;
+
+/// A mapped piece of a file; unmapped when dropped.
+pub(crate) struct Mapping {
+    /// Where the piece begins, which need not be where the mapping does.
+    pub at: *mut u8,
+    map: *mut libc::c_void,
+    bytes: usize,
+    registered: Option<Registered>,
+    /// Kept open for the handler of SIGBUS.
+    _event: Arc<OwnedFd>,
+}
+
+// SAFETY: an address range; its bytes are used by raw pointers and atomics only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.registered = None;
+        // SAFETY: mapped by `map`, and whoever used it is gone.
+        unsafe { libc::munmap(self.map, self.bytes) };
+    }
+}
+
+/// Checks what kind of file it is: its length and the bytes of its pages.
+fn look(fd: BorrowedFd) -> Result<(u64, u64), Violation> {
+    // SAFETY: both calls fill what they are given; all zero is valid.
+    let (stat, fs) = unsafe {
+        let (mut stat, mut fs): (libc::stat, libc::statfs) =
+            (std::mem::zeroed(), std::mem::zeroed());
+        if libc::fstat(fd.as_raw_fd(), &mut stat) != 0
+            || libc::fstatfs(fd.as_raw_fd(), &mut fs) != 0
+        {
+            return Err(Violation::FileKind);
+        }
+        (stat, fs)
+    };
+    if stat.st_mode & libc::S_IFMT != libc::S_IFREG || !FILE_SYSTEMS.contains(&fs.f_type) {
+        return Err(Violation::FileKind);
+    }
+    let page = if fs.f_type == HUGETLBFS { fs.f_bsize as u64 } else { PAGE_BYTES };
+    Ok((stat.st_size as u64, page.max(PAGE_BYTES)))
+}
+
+/// Maps `size` bytes of a file from `offset` on. `event` is made readable when some of it goes away.
+pub(crate) fn map(
+    file: BorrowedFd,
+    offset: u64,
+    size: u64,
+    event: &Arc<OwnedFd>,
+) -> Result<Mapping, Violation> {
+    let (length, page) = look(file)?;
+    let end = offset.checked_add(size).ok_or(Violation::Region)?;
+    if size == 0 || end > length {
+        return Err(Violation::ShortFile);
+    }
+    let from = offset & !(page - 1);
+    let bytes = usize::try_from(end.next_multiple_of(page) - from).map_err(|_| Violation::Map)?;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping, wherever the kernel likes.
+    let map = unsafe {
+        libc::mmap(std::ptr::null_mut(), bytes, access, flags, file.as_raw_fd(), from as i64)
+    };
+    if map == libc::MAP_FAILED {
+        return Err(Violation::Map);
+    }
+    // SAFETY: the kernel is advised; the range is ours. Guests' memory is not part of our core dumps.
+    unsafe { libc::madvise(map, bytes, libc::MADV_DONTDUMP) };
+    let registered = register(map as usize, bytes, page as usize, event.as_fd());
+    let at = map.cast::<u8>().wrapping_add((offset - from) as usize);
+    let is_there = registered.is_some();
+    let mapping = Mapping { at, map, bytes, registered, _event: event.clone() };
+    // Not registered, it could end the process; dropping it unmaps it.
+    if is_there { Ok(mapping) } else { Err(Violation::Map) }
+}
+
+/// An event that was not yet.
+pub(crate) fn event() -> Result<OwnedFd, Violation> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: a new descriptor, which is ours if it is one.
+    unsafe {
+        match libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) {
+            fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
+            _ => Err(Violation::Map),
+        }
+    }
+}
+
+/// Forgets that an event was.
+pub(crate) fn clear(event: &OwnedFd) {
+    let mut count = 0u64;
+    // SAFETY: eight bytes that live here; the descriptor does not block.
+    unsafe { libc::read(event.as_raw_fd(), (&raw mut count).cast(), 8) };
+}
+
+/// A guest's memory, as its table says.
+pub(crate) struct Table {
+    entries: Vec<(TableEntry, *mut u8)>,
+    /// What rings use; the mappings live as long as this does.
+    pub memory: Arc<Memory>,
+}
+
+// SAFETY: addresses, as in `Memory`.
+unsafe impl Send for Table {}
+
+impl Table {
+    /// Checks and maps a table. `event` is made readable when a page of it is found to be gone.
+    pub fn new(
+        regions: Vec<(TableEntry, OwnedFd)>,
+        event: &Arc<OwnedFd>,
+    ) -> Result<Table, Violation> {
+        let wraps = |at: u64, r: &TableEntry| at.checked_add(r.size).is_none();
+        let meet = |a: u64, n: u64, b: u64, m: u64| a < b + m && b < a + n;
+        for (i, (r, _)) in regions.iter().enumerate() {
+            let bad = r.size == 0 || wraps(r.guest, r) || wraps(r.user, r) || wraps(r.offset, r);
+            // Those before this one passed, so their sums do not wrap.
+            let again = || {
+                let mut others = regions[..i].iter().map(|(o, _)| o);
+                others.any(|o| {
+                    meet(r.guest, r.size, o.guest, o.size) || meet(r.user, r.size, o.user, o.size)
+                })
+            };
+            if bad || again() {
+                return Err(Violation::Region);
+            }
+        }
+        let (mut entries, mut maps) = (Vec::new(), Vec::new());
+        for (entry, file) in &regions {
+            let mapping = map(file.as_fd(), entry.offset, entry.size, event)?;
+            entries.push((*entry, mapping.at));
+            maps.push(mapping);
+        }
+        let region =
+            |(e, at): &(TableEntry, *mut u8)| Region { guest: e.guest, size: e.size, host: *at };
+        let regions: Vec<Region> = entries.iter().map(region).collect();
+        let memory = Arc::new(Memory::owned(regions, Box::new(maps)));
+        Ok(Table { entries, memory })
+    }
+
+    /// The NUMA node of the first page of it, if the kernel says so.
+    pub fn numa(&self) -> Option<usize> {
+        const NODE_OF_ADDRESS: libc::c_ulong = 1 | 2;
+        let (mut node, at) = (0i32, self.entries.first()?.1);
+        // SAFETY: writes one word; the address is mapped.
+        let ret = unsafe {
+            let (none, zero) = (std::ptr::null_mut::<libc::c_ulong>(), 0 as libc::c_ulong);
+            libc::syscall(libc::SYS_get_mempolicy, &raw mut node, none, zero, at, NODE_OF_ADDRESS)
+        };
+        (ret == 0).then(|| usize::try_from(node).ok()).flatten()
+    }
+
+    /// Where the front-end's address `user` is mapped here.
+    pub fn host(&self, user: u64) -> Option<*mut u8> {
+        self.entries.iter().find_map(|(entry, at)| {
+            let offset = user.wrapping_sub(entry.user);
+            (offset < entry.size).then(|| at.wrapping_add(offset as usize))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::FromRawFd;
+
+    fn memfd(bytes: u64) -> File {
+        // SAFETY: a new descriptor.
+        let file = unsafe {
+            let fd = libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(fd >= 0);
+            File::from_raw_fd(fd)
+        };
+        file.set_len(bytes).unwrap();
+        file
+    }
+
+    fn entry(guest: u64, size: u64, user: u64, offset: u64) -> TableEntry {
+        TableEntry { guest, size, user, offset }
+    }
+
+    fn table(list: &[TableEntry], bytes: u64) -> Result<Table, Violation> {
+        let event = Arc::new(event().unwrap());
+        Table::new(list.iter().map(|e| (*e, memfd(bytes).into())).collect(), &event)
+    }
+
+    #[test]
+    fn tables_are_checked_against_themselves_and_their_files() {
+        let max = u64::MAX;
+        let good = table(&[entry(0, 8192, 0x9000, 4096), entry(8192, 1, 0x100, 5)], 12288).unwrap();
+        assert_eq!(good.host(0x9fff), Some(good.entries[0].1.wrapping_add(0xfff)));
+        assert_eq!((good.host(0xb000), good.host(0x8fff)), (None, None));
+        for (bad, what) in [
+            (vec![entry(0, 0, 0, 0)], Violation::Region),
+            (vec![entry(max, 2, 0, 0)], Violation::Region),
+            (vec![entry(0, 2, max, 0)], Violation::Region),
+            (vec![entry(0, 2, 0, max)], Violation::Region),
+            (vec![entry(0, 2, 0, 0), entry(1, 2, 9, 0)], Violation::Region),
+            (vec![entry(0, 2, 0, 0), entry(9, 2, 1, 0)], Violation::Region),
+            (vec![entry(0, 4097, 0, 0)], Violation::ShortFile),
+            (vec![entry(0, 4096, 0, 1)], Violation::ShortFile),
+        ] {
+            assert_eq!(table(&bad, 4096).err(), Some(what), "{bad:?}");
+        }
+        for path in ["/dev/null", "/proc/self/stat"] {
+            let file = vec![(entry(0, 1, 0, 0), File::open(path).unwrap().into())];
+            let kind = Table::new(file, &Arc::new(event().unwrap())).err();
+            assert_eq!(kind, Some(Violation::FileKind), "{path}");
+        }
+    }
+
+    /// What is gone reads as zeros, is told of, and does not end the process.
+    #[test]
+    fn a_file_that_shrinks_under_us_is_survived() {
+        let file = memfd(1 << 20);
+        let all = entry(0, 1 << 20, 0x10_0000, 0);
+        let event = Arc::new(event().unwrap());
+        let table = Table::new(vec![(all, file.try_clone().unwrap().into())], &event).unwrap();
+        let at = table.host(0x10_0000 + 0x8_0000).unwrap();
+        // SAFETY: mapped as long as the table lives; volatile, as the file changes.
+        unsafe {
+            at.write_volatile(7);
+            file.set_len(0).unwrap();
+            assert_eq!(at.read_volatile(), 0);
+            at.add(4096).write_volatile(9);
+            assert_eq!(at.add(4096).read_volatile(), 9);
+        }
+        let mut count = 0u64;
+        // SAFETY: eight bytes that live here.
+        let n = unsafe { libc::read(event.as_raw_fd(), (&raw mut count).cast(), 8) };
+        assert_eq!((n, count), (8, 2), "two pages were gone");
+        clear(&event);
+    }
+}

@@ -1,0 +1,427 @@
+//! Packets to and from a guest.
+
+use crate::counters::Counters;
+use crate::shared::Shared;
+use packet::{Packet, Pool};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use vhost::{Batch, Moved, steps_max};
+
+thread_local! {
+    /// Room for buffers that were read from a ring: one for all rings of a thread, so that it stays
+    /// in the cache.
+    static BATCH: RefCell<Batch> = RefCell::default();
+}
+
+/// Fewest buffers that a receive queue fetches ahead, if there are any.
+const FEW: usize = 4;
+
+/// Receives what a guest sends. Handle 0 also serves guest queues that have no handle.
+pub struct Rx<P> {
+    shared: Arc<Shared>,
+    pool: Arc<P>,
+    index: usize,
+    /// Guest queue to start with, so that none starves.
+    next: u32,
+    /// Packets that a burst brings.
+    expected: usize,
+    /// Guest queues that something was taken from since `notify`.
+    untold: u64,
+    /// One of them may want to be notified.
+    loud: bool,
+    /// Cycles that bursts lost to what the guest does wrong, until somebody asks.
+    lost: u64,
+}
+
+/// Sends to a guest, on the guest queue that falls to this handle.
+pub struct Tx<P> {
+    shared: Arc<Shared>,
+    pool: Arc<P>,
+    index: usize,
+    /// Another sender had the ring at the last burst.
+    busy: bool,
+    /// Ring that something was put on since `notify`, and whether the guest may want to be notified.
+    untold: Option<(u16, bool)>,
+    /// Cycles that bursts lost to what the guest does wrong, until somebody asks.
+    lost: u64,
+}
+
+impl<P: Pool> Rx<P> {
+    /// None if there is a handle for this queue already.
+    pub(crate) fn take(shared: &Arc<Shared>, pool: &Arc<P>, index: usize) -> Option<Self> {
+        let bit = 1u64.checked_shl(index as u32)?;
+        if shared.taken_rx.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+            return None;
+        }
+        Some(Rx {
+            shared: shared.clone(),
+            pool: pool.clone(),
+            index,
+            next: 0,
+            expected: 0,
+            untold: 0,
+            loud: false,
+            lost: 0,
+        })
+    }
+
+    /// Appends up to `max` packets to `out`, as far as it has room; returns how many. Without a
+    /// guest this is a load and a compare.
+    #[inline]
+    pub fn burst(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
+        let mask = self.shared.rx_mask(self.index);
+        if mask == 0 || !self.shared.up.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let end = out.len() + max.min(out.capacity() - out.len());
+        self.receive(mask, out, end)
+    }
+
+    /// Starts to fetch what the next burst will read: see `port::RxQueue::prepare`.
+    #[inline]
+    pub fn prepare(&self, step: usize) {
+        let mask = self.shared.rx_mask(self.index);
+        if mask != 0
+            && let Some(pair) = Turn::new(mask, self.next).pair()
+        {
+            let (ring, n) = (2 * pair as usize + 1, self.expected.max(FEW * step));
+            self.shared.prepare(ring, step, n);
+        }
+    }
+
+    /// Notifies the guest of what was taken, if it wants that: see `port::RxQueue::notify`.
+    #[inline]
+    pub fn notify(&mut self, all: bool) {
+        if !all && !self.loud {
+            return;
+        }
+        self.loud = false;
+        while self.untold != 0 {
+            let pair = self.untold.trailing_zeros();
+            self.untold &= self.untold - 1;
+            self.shared.notify(2 * pair as usize + 1);
+        }
+    }
+
+    /// Cycles that bursts of this handle lost to what the guest does wrong, since this was asked last.
+    #[inline]
+    pub fn take_lost(&mut self) -> u64 {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Cycles that all handles lost, since this was asked last: handle 0 says so.
+    pub fn owed(&self) -> u64 {
+        if self.index == 0 { self.shared.take_lost() } else { 0 }
+    }
+
+    /// From the guest's queues in `mask`, until `out` is `end` long, or as many descriptors were read as one queue may
+    /// have read for it.
+    #[inline]
+    fn receive(&mut self, mask: u64, out: &mut Vec<Packet>, end: usize) -> usize {
+        let mut moved = Moved::default();
+        let mut turn = Turn::new(mask, self.next);
+        if self.index == 0 && out.len() < end {
+            self.announce(out, &mut moved);
+        }
+        let (mut steps, steps_max) = (0, steps_max(end - out.len()) as u64);
+        while out.len() < end
+            && steps < steps_max
+            && let Some(pair) = turn.pair()
+        {
+            let ring = 2 * pair as usize + 1;
+            let Some(mut held) = self.shared.rings.try_hold(ring) else { continue };
+            let Some(own) = held.get() else { continue };
+            let room = end - out.len();
+            let (before, began) = (moved.packets + moved.dropped, own.watch.begin());
+            let steps_before = own.ring.steps();
+            BATCH.with_borrow_mut(|batch| {
+                own.ring.dequeue(batch, &*self.pool, out, room, &mut moved);
+            });
+            steps += own.ring.steps() - steps_before;
+            self.untold |= u64::from(moved.packets + moved.dropped > before) << pair;
+            self.loud |= !own.ring.notifications_suppressed();
+            self.lost += self.shared.end(own, began, &mut moved);
+            moved.exhausted = false;
+        }
+        self.next = turn.next;
+        self.expected = moved.packets.max(self.expected / 2);
+        if moved.packets == 0 && self.untold != 0 {
+            // Nobody will ask for it.
+            fence(Ordering::SeqCst);
+            self.notify(true);
+        }
+        self.shared.rx[self.index].count(&Counters {
+            packets: moved.packets as u64,
+            bytes: moved.bytes,
+            dropped: moved.dropped as u64,
+            retries: 0,
+        });
+        moved.packets
+    }
+
+    /// Appends the announcement of a guest that came from another host, if there is one to be made.
+    #[inline]
+    fn announce(&self, out: &mut Vec<Packet>, moved: &mut Moved) {
+        if let Some(mac) = self.shared.announced()
+            && let Some(packet) = self.pool.packet(&rarp(mac))
+        {
+            out.push(packet);
+            moved.packets += 1;
+            moved.bytes += RARP_BYTES as u64;
+        }
+    }
+}
+
+/// Bytes of an announcement: the least of an Ethernet frame, without its checksum.
+const RARP_BYTES: usize = 60;
+
+/// A broadcast RARP request of the owner of `mac` for its own address (RFC 903): switches learn where it is.
+#[cold]
+fn rarp(mac: [u8; 6]) -> [u8; RARP_BYTES] {
+    let mut frame = [0; RARP_BYTES];
+    frame[..6].fill(0xff);
+    frame[6..12].copy_from_slice(&mac);
+    // Type RARP; Ethernet and IPv4, addresses of 6 and 4 bytes; operation 3.
+    frame[12..22].copy_from_slice(&[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
+    frame[22..28].copy_from_slice(&mac);
+    frame[32..38].copy_from_slice(&mac);
+    frame
+}
+
+/// A guest's queues, each once, beginning with another one each time.
+pub struct Turn {
+    left: u64,
+    /// Where to begin the next time.
+    pub next: u32,
+}
+
+impl Turn {
+    /// The queues in `mask`, from the `first` on.
+    pub fn new(mask: u64, first: u32) -> Turn {
+        Turn { left: mask, next: first }
+    }
+
+    /// The next one.
+    #[inline]
+    pub fn pair(&mut self) -> Option<u32> {
+        if self.left == 0 {
+            return None;
+        }
+        let pair = (self.left.rotate_right(self.next).trailing_zeros() + self.next) % u64::BITS;
+        self.left &= !(1 << pair);
+        self.next = (pair + 1) % u64::BITS;
+        Some(pair)
+    }
+}
+
+impl<P> Drop for Rx<P> {
+    fn drop(&mut self) {
+        self.shared.taken_rx.fetch_and(!(1 << self.index), Ordering::AcqRel);
+    }
+}
+
+/// The ring that send handle `index` uses when the queues in `mask` are enabled.
+#[inline]
+pub fn ring_of(mask: u64, index: usize) -> Option<u16> {
+    match mask {
+        0 => None,
+        1 => Some(0),
+        mask => Some(nth_bit(mask, index as u32 % mask.count_ones()) as u16 * 2),
+    }
+}
+
+impl<P: Pool> Tx<P> {
+    /// None if this handle is out already, or there are not so many.
+    pub(crate) fn take(shared: &Arc<Shared>, pool: &Arc<P>, index: usize) -> Option<Self> {
+        let taken = shared.taken_tx.get(index)?.swap(true, Ordering::AcqRel);
+        let (shared, pool) = (shared.clone(), pool.clone());
+        (!taken).then(|| Tx { shared, pool, index, busy: false, untold: None, lost: 0 })
+    }
+
+    /// The guest's queue that is sent on, as things are.
+    #[inline]
+    fn ring(&self) -> Option<u16> {
+        ring_of(self.shared.tx_mask(), self.index)
+    }
+
+    /// Starts to fetch what the next burst will touch: see `port::RxQueue::prepare`.
+    #[inline]
+    pub fn prepare(&self, step: usize, n: usize) {
+        if let Some(ring) = self.ring() {
+            self.shared.prepare(ring.into(), step, n);
+        }
+    }
+
+    /// Notifies the guest of what was sent, if it wants that: see `port::TxQueue::notify`.
+    #[inline]
+    pub fn notify(&mut self, all: bool) {
+        if let Some((ring, _)) = self.untold.take_if(|(_, loud)| all || *loud) {
+            self.shared.notify(ring.into());
+        }
+    }
+
+    /// Cycles that bursts of this handle lost to what the guest does wrong, since this was asked last.
+    #[inline]
+    pub fn take_lost(&mut self) -> u64 {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Did the last burst take nothing because another thread has the ring?
+    pub fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// Sends from the front; returns how many packets were taken. Without a guest, or one with no
+    /// queue enabled, all are taken, dropped and counted. Without the ring (the guest is changing
+    /// something) nothing is taken.
+    #[inline]
+    pub fn burst(&mut self, packets: &[Packet]) -> usize {
+        let Some(ring) = self.ring().filter(|_| self.shared.up.load(Ordering::Relaxed)) else {
+            return self.drop_all(packets);
+        };
+        let held = self.shared.rings.hold(ring.into());
+        self.busy = held.is_none();
+        let Some(mut held) = held else { return 0 };
+        let Some(own) = held.get() else { return 0 };
+        let most = self.shared.retries_max.load(Ordering::Relaxed);
+        let (mut moved, mut retries) = (Moved::default(), 0);
+        let began = own.watch.begin();
+        loop {
+            let before = moved.packets;
+            BATCH.with_borrow_mut(|batch| {
+                own.ring.enqueue(batch, &packets[before..], &mut moved);
+            });
+            let stuck = moved.packets == before || moved.exhausted;
+            if moved.packets == packets.len() || stuck || retries == most {
+                break;
+            }
+            retries += 1;
+        }
+        self.lost += self.shared.end(own, began, &mut moved);
+        self.untold = Some((ring, !own.ring.notifications_suppressed()));
+        drop(held);
+        let (taken, dropped) = (moved.packets, moved.dropped as u64);
+        self.pool.free(&packets[..taken]);
+        self.shared.tx[self.index].count(&Counters {
+            packets: taken as u64 - dropped,
+            bytes: moved.bytes,
+            dropped,
+            retries: retries.into(),
+        });
+        taken
+    }
+
+    #[cold]
+    fn drop_all(&self, packets: &[Packet]) -> usize {
+        self.pool.free(packets);
+        let dropped = packets.len() as u64;
+        self.shared.tx[self.index].count(&Counters { dropped, ..Default::default() });
+        packets.len()
+    }
+}
+
+impl<P> Drop for Tx<P> {
+    fn drop(&mut self) {
+        self.shared.taken_tx[self.index].store(false, Ordering::Release);
+    }
+}
+
+/// The position of the `n`-th set bit, counted from 0; there are more than `n`.
+fn nth_bit(mut mask: u64, n: u32) -> u32 {
+    for _ in 0..n {
+        mask &= mask - 1;
+    }
+    mask.trailing_zeros()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn senders_spread_over_enabled_queues() {
+        let spread = |mask: u64| -> Vec<u32> {
+            (0..4).map(|i: u32| nth_bit(mask, i % mask.count_ones())).collect()
+        };
+        assert_eq!(spread(0b1), [0, 0, 0, 0]);
+        assert_eq!(spread(0b1011), [0, 1, 3, 0]);
+        assert_eq!(spread(1 << 63), [63; 4]);
+    }
+
+    /// A page of a guest's memory with a split ring, each of whose buffers begins with descriptor 0: an indirect table
+    /// of 32,768 entries.
+    #[repr(align(4096))]
+    struct Page([u16; 2048]);
+
+    const RING_SIZE: u16 = 64;
+
+    impl Page {
+        fn new() -> Box<Page> {
+            let mut page = Box::new(Page([0; 2048]));
+            (page.0[5], page.0[6]) = (8, 4);
+            page
+        }
+    }
+
+    fn ring(at: *mut u8) -> crate::rings::OwnRing {
+        let memory = vhost::Memory::new([vhost::Region { guest: 0, size: 4096, host: at }]);
+        let areas = [0, 0x400, 0x600].map(|offset| at.wrapping_add(offset));
+        let setup = vhost::RingSetup { features: 0, size: RING_SIZE, areas, base: 0 };
+        // SAFETY: the page at `at` outlives the ring in the test.
+        let ring = unsafe { vhost::Ring::new(&setup, memory.into()) }.unwrap();
+        crate::rings::OwnRing::new(ring, None)
+    }
+
+    /// A guest whose buffers are all malformed: who polls it and who sends to it is told what that cost, and the port
+    /// owes it.
+    #[test]
+    fn what_a_guests_violations_cost_is_known() {
+        let mut pages = [Page::new(), Page::new()];
+        let at = pages.each_mut().map(|page| (&raw mut **page).cast::<u8>());
+        // The index of available buffers.
+        let offer = |i: usize, n: u16| {
+            // SAFETY: a word of a page, to which no reference is used any more.
+            unsafe { at[i].add(0x402).cast::<u16>().write_volatile(n) }
+        };
+        let shared = Arc::new(Shared::new(&crate::Config {
+            path: String::new(),
+            mode: crate::Mode::Server,
+            n_txq: 1,
+            tx_retries: 8,
+            on_change: None,
+            warn: None,
+        }));
+        (0..2).for_each(|i| drop(shared.rings.put(i, Some(ring(at[i])))));
+        shared.publish(1, 1);
+        let pool = Arc::new(packet::HeapPool::new());
+        let mut tx = Tx::take(&shared, &pool, 0).unwrap();
+        let mut rx = Rx::take(&shared, &pool, 0).unwrap();
+        let packets = [pool.packet(&[7; 64]).unwrap()];
+        let mut out = Vec::with_capacity(32);
+        for round in 1..=3 {
+            (0..2).for_each(|i| offer(i, round * RING_SIZE));
+            assert_eq!(tx.burst(&packets), 0);
+            let sending = tx.take_lost();
+            assert_eq!((0..2).map(|_| rx.burst(&mut out, 32)).sum::<usize>(), 0);
+            let receiving = rx.take_lost();
+            // The first call on a ring is not timed.
+            assert!(receiving > 0 && (sending > 0) == (round > 1), "{round} {sending}");
+            assert_eq!(rx.owed(), sending + receiving);
+        }
+        assert_eq!((tx.take_lost(), rx.take_lost(), rx.owed()), (0, 0, 0));
+        let counted = shared.ring_errors()[vhost::RingError::Indirect as usize];
+        assert_eq!(counted, (vhost::RingError::Indirect, 6 * u64::from(RING_SIZE)));
+        // Nothing more is wrong: nothing more is lost.
+        assert_eq!((tx.burst(&packets), tx.take_lost()), (0, 0));
+        pool.free(&packets);
+        (0..2).for_each(|i| drop(shared.rings.put(i, None)));
+    }
+
+    #[test]
+    fn announcements_are_rarp_requests() {
+        let frame = rarp([2, 0, 0, 0, 0, 7]);
+        assert_eq!(frame[..14], [255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 7, 0x80, 0x35]);
+        assert_eq!((&frame[22..28], &frame[32..38]), (&frame[6..12], &frame[6..12]));
+    }
+}

@@ -1,0 +1,133 @@
+//! The rings of the guest that is served.
+//!
+//! A ring is held by whoever moves packets on it, for one burst, and by the control side while it
+//! replaces it ([`sync::Place`]). Taking the rings away therefore waits for bursts under way and for
+//! nothing else.
+
+use crate::call;
+use crate::violation::Violation;
+use crate::watch::Watch;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use sync::{Held, Place};
+use vhost::{Ring, RingErrors};
+
+/// Attempts to hold a ring that another thread sends on: about as long as a burst takes. A thread that has it
+/// for longer has lost its core, and waiting would stop all our ports.
+const ATTEMPTS_MAX: usize = 256;
+
+/// What notifies a guest: an eventfd of its front-end's.
+pub(crate) struct Call(OwnedFd);
+
+impl Call {
+    /// Takes a descriptor, which must be an eventfd.
+    pub fn new(fd: OwnedFd) -> Result<Call, Violation> {
+        if call::is_eventfd(fd.as_raw_fd()) { Ok(Call(fd)) } else { Err(Violation::Call) }
+    }
+}
+
+/// A ring of the guest's, and how to notify it.
+pub(crate) struct OwnRing {
+    pub ring: Ring,
+    /// None if the guest polls.
+    call: Option<Arc<Call>>,
+    /// Violations that were counted at the port already.
+    pub told: Box<RingErrors>,
+    /// When calls on it are timed.
+    pub watch: Watch,
+}
+
+impl OwnRing {
+    pub fn new(ring: Ring, call: Option<Arc<Call>>) -> OwnRing {
+        OwnRing { ring, call, told: Box::default(), watch: Watch::default() }
+    }
+
+    /// Notifies the guest of what was shown to it, if it wants that. Never waits. A full fence lies between.
+    #[inline]
+    pub fn notify(&mut self) {
+        if self.ring.needs_notification()
+            && let Some(call) = &self.call
+        {
+            // An eventfd stays one.
+            let _ = call::signal(call.0.as_raw_fd());
+        }
+    }
+}
+
+/// One place per ring of a guest.
+pub(crate) struct Rings {
+    places: Box<[Place<OwnRing>]>,
+}
+
+impl Rings {
+    /// Empty places for `n` rings.
+    pub fn new(n: usize) -> Rings {
+        Rings { places: (0..n).map(|_| Place::default()).collect() }
+    }
+
+    /// Holds ring `i`, or its empty place, unless another thread does.
+    #[inline]
+    pub fn try_hold(&self, i: usize) -> Option<Held<'_, OwnRing>> {
+        self.places[i].try_hold()
+    }
+
+    /// Holds ring `i`, unless another thread keeps it for longer than a burst should take.
+    #[inline]
+    pub fn hold(&self, i: usize) -> Option<Held<'_, OwnRing>> {
+        for _ in 0..ATTEMPTS_MAX {
+            if let Some(held) = self.try_hold(i) {
+                return Some(held);
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+
+    /// Puts a ring in its place; returns what was there.
+    pub fn put(&self, i: usize, ring: Option<OwnRing>) -> Option<OwnRing> {
+        self.places[i].put(ring)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Writing to it may block whoever notifies.
+    #[test]
+    fn a_call_descriptor_that_is_no_eventfd_is_a_violation() {
+        let (_reader, writer) = std::io::pipe().unwrap();
+        assert_eq!(Call::new(writer.into()).err(), Some(Violation::Call));
+        assert!(Call::new(crate::memory::event().unwrap()).is_ok());
+    }
+
+    #[test]
+    fn a_ring_has_one_holder_and_the_others_stay_free() {
+        let rings = Rings::new(2);
+        let mut held = rings.try_hold(0).unwrap();
+        assert!(held.get().is_none());
+        assert!(rings.try_hold(0).is_none() && rings.hold(0).is_none());
+        assert!(rings.try_hold(1).is_some());
+        drop(held);
+        assert!(rings.hold(0).is_some());
+        assert!(rings.put(0, None).is_none());
+    }
+
+    /// The control side takes a ring away only between bursts.
+    #[test]
+    fn put_waits_for_who_holds_a_ring() {
+        let rings = Rings::new(1);
+        let held = rings.try_hold(0).unwrap();
+        let taken = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                rings.put(0, None);
+                taken.store(true, Ordering::Release);
+            });
+            (0..1000).for_each(|_| std::thread::yield_now());
+            assert!(!taken.load(Ordering::Acquire));
+            drop(held);
+        });
+    }
+}

@@ -1,0 +1,320 @@
+//! What a socket's handle, its queues and its connections share.
+//!
+//! One connection at a time is *served*: its rings are in their places, and the masks say which are enabled. Rings
+//! are put there and taken away by the connection's thread alone; whoever moves packets holds a place for one burst.
+
+use crate::budget::Budget;
+use crate::counters::{Counters, Slot};
+use crate::rings::{OwnRing, Rings};
+use crate::violation::{Violation, Violations};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use vhost::Moved;
+
+/// Most queue pairs of a guest that are served: one bit each in a mask.
+pub const PAIRS_MAX: usize = 64;
+/// Most rings: two for each pair.
+pub const RINGS_MAX: usize = 2 * PAIRS_MAX;
+/// Least time between two lines for the log about one socket: a front-end does not fill a disk.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// No connection.
+const NONE: u64 = 0;
+/// Beside a MAC address: it is to be announced.
+const ANNOUNCE: u64 = 1 << 63;
+
+/// Called when a guest, or one of its queues, comes or goes. Runs on a thread of the socket's and must neither
+/// block nor touch the socket.
+pub type OnChange = std::sync::Arc<dyn Fn() + Send + Sync>;
+/// Takes a line for the log, on any thread.
+pub type Warn = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What is known about a guest that is served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Info {
+    /// NUMA node of its memory, if known.
+    pub numa: Option<usize>,
+    /// The socket.
+    pub socket: String,
+    /// Negotiated virtio features.
+    pub features: u64,
+    /// MTU the guest was told, if any.
+    pub mtu: Option<u16>,
+    /// Entries of each ring.
+    pub vrings: Vec<u16>,
+}
+
+#[derive(Default)]
+struct Log {
+    last: Option<Instant>,
+    suppressed: u64,
+}
+
+pub(crate) struct Shared {
+    /// Enabled queues we receive from, and send to: bit i for queue pair i. No guest: none.
+    rx_mask: AtomicU64,
+    tx_mask: AtomicU64,
+    /// A MAC address to announce to the network, with [`ANNOUNCE`].
+    announce: AtomicU64,
+    /// The connection that is served.
+    served: AtomicU64,
+    pub up: AtomicBool,
+    pub retries_max: AtomicU32,
+    /// Receive queues that have a handle of their own.
+    pub taken_rx: AtomicU64,
+    /// Send handles that are out.
+    pub taken_tx: Vec<AtomicBool>,
+    /// Times a guest came or went.
+    pub changes: AtomicU64,
+    pub rx: Vec<Slot>,
+    pub tx: Vec<Slot>,
+    pub rings: Rings,
+    /// By [`vhost::RingError`], over all guests.
+    ring_errors: [AtomicU64; vhost::RingError::COUNT],
+    /// Cycles lost to what guests did wrong, until they are charged to the port.
+    lost: AtomicU64,
+    pub violations: Violations,
+    info: Mutex<Info>,
+    budget: Mutex<Budget>,
+    log: Mutex<Log>,
+    pub path: String,
+    on_change: Option<OnChange>,
+    warn: Option<Warn>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub fn new(config: &crate::Config) -> Shared {
+        let slots = |n: usize| (0..n).map(|_| Slot::default()).collect();
+        let n_txq = config.n_txq.max(1);
+        Shared {
+            rx_mask: AtomicU64::new(0),
+            tx_mask: AtomicU64::new(0),
+            announce: AtomicU64::new(0),
+            served: AtomicU64::new(NONE),
+            up: AtomicBool::new(true),
+            retries_max: AtomicU32::new(config.tx_retries),
+            taken_rx: AtomicU64::new(0),
+            taken_tx: (0..n_txq).map(|_| AtomicBool::new(false)).collect(),
+            changes: AtomicU64::new(0),
+            rx: slots(PAIRS_MAX),
+            tx: slots(n_txq),
+            rings: Rings::new(RINGS_MAX),
+            ring_errors: Default::default(),
+            lost: AtomicU64::new(0),
+            violations: Violations::default(),
+            info: Mutex::default(),
+            budget: Mutex::default(),
+            log: Mutex::default(),
+            path: config.path.clone(),
+            on_change: config.on_change.clone(),
+            warn: config.warn.clone(),
+        }
+    }
+
+    /// Guest queues that receive handle `index` serves now: its own, and for handle 0 also those
+    /// that have no handle.
+    #[inline]
+    pub fn rx_mask(&self, index: usize) -> u64 {
+        let mask = self.rx_mask.load(Ordering::Relaxed);
+        match index {
+            0 if mask > 1 => mask & !(self.taken_rx.load(Ordering::Relaxed) & !1),
+            _ => mask & (1 << index),
+        }
+    }
+
+    /// Guest queues that can be sent to now.
+    #[inline]
+    pub fn tx_mask(&self) -> u64 {
+        self.tx_mask.load(Ordering::Relaxed)
+    }
+
+    /// Queues the guest sends on, as far as we know, at least one.
+    pub fn n_rxq(&self) -> usize {
+        let mask = self.rx_mask.load(Ordering::Relaxed);
+        (u64::BITS - mask.leading_zeros()).max(1) as usize
+    }
+
+    /// Is a guest served?
+    pub fn connected(&self) -> bool {
+        self.served.load(Ordering::Relaxed) != NONE
+    }
+
+    /// Is this the connection that is served, from now on if none was?
+    pub fn claim(&self, connection: u64) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        match self.served.compare_exchange(NONE, connection, success, failure) {
+            Ok(_) => {
+                self.changes.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+            Err(served) => served == connection,
+        }
+    }
+
+    /// Ends the service of this connection, all of whose rings were taken away.
+    pub fn release(&self, connection: u64) {
+        if self.served.load(Ordering::Acquire) == connection {
+            self.publish(0, 0);
+            self.announce.store(0, Ordering::Relaxed);
+            self.changes.fetch_add(1, Ordering::Relaxed);
+            self.served.store(NONE, Ordering::Release);
+            self.tell();
+        }
+    }
+
+    /// The queues that are served from now on. True: they are others than before.
+    pub fn publish(&self, rx: u64, tx: u64) -> bool {
+        let before = self.rx_mask.swap(rx, Ordering::Relaxed);
+        self.tx_mask.swap(tx, Ordering::Relaxed) != tx || before != rx
+    }
+
+    /// Says that something changed.
+    pub fn tell(&self) {
+        if let Some(on_change) = &self.on_change {
+            on_change();
+        }
+    }
+
+    /// What is known about the guest; None without one.
+    pub fn info(&self) -> Option<Info> {
+        self.connected().then(|| Info { socket: self.path.clone(), ..lock(&self.info).clone() })
+    }
+
+    pub fn set_info(&self, info: Info) {
+        *lock(&self.info) = info;
+    }
+
+    /// Uses up work that was caused by a front-end; returns how long its thread is to rest.
+    pub fn spend(&self, units: u32) -> Option<Duration> {
+        lock(&self.budget).spend(units, Instant::now())
+    }
+
+    /// Announces a MAC address to the network.
+    pub fn announce(&self, mac: [u8; 6]) {
+        let [a, b, c, d, e, f] = mac;
+        let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+        self.announce.store(mac | ANNOUNCE, Ordering::Relaxed);
+    }
+
+    /// A MAC address to announce, once.
+    #[inline]
+    pub fn announced(&self) -> Option<[u8; 6]> {
+        match self.announce.load(Ordering::Relaxed) {
+            0 => None,
+            _ => self.announced_now(),
+        }
+    }
+
+    #[cold]
+    fn announced_now(&self) -> Option<[u8; 6]> {
+        let mac = self.announce.swap(0, Ordering::Relaxed);
+        let [_, _, rest @ ..] = mac.to_be_bytes();
+        (mac & ANNOUNCE != 0).then_some(rest)
+    }
+
+    /// Lets ring `i` fetch what its next burst touches, if nobody holds it.
+    #[inline]
+    pub fn prepare(&self, i: usize, step: usize, n: usize) {
+        if let Some(mut held) = self.rings.try_hold(i)
+            && let Some(own) = held.get()
+        {
+            own.ring.prepare(step, n as u16, i % 2 == 1);
+        }
+    }
+
+    /// Notifies the guest of what it was shown on ring `i`, if it wants that. If another thread holds the ring,
+    /// that is up to it.
+    #[inline]
+    pub fn notify(&self, i: usize) {
+        if let Some(mut held) = self.rings.try_hold(i)
+            && let Some(own) = held.get()
+        {
+            own.notify();
+        }
+    }
+
+    /// Takes ring `i` away, if it is there; when this returns no other thread uses it, and the guest was notified
+    /// of all that it was shown.
+    pub fn take(&self, i: usize) -> Option<OwnRing> {
+        let mut ring = self.rings.put(i, None)?;
+        self.count_error(&mut ring);
+        fence(Ordering::SeqCst);
+        ring.notify();
+        Some(ring)
+    }
+
+    /// Counts what the guest did wrong on a ring since this was called last.
+    #[cold]
+    pub fn count_error(&self, ring: &mut OwnRing) {
+        for (what, n) in ring.ring.ring_errors().since(&ring.told) {
+            self.ring_errors[what as usize].fetch_add(n, Ordering::Relaxed);
+        }
+        *ring.told = *ring.ring.ring_errors();
+    }
+
+    /// What was lost since this was called last: cycles.
+    pub fn take_lost(&self) -> u64 {
+        match self.lost.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.lost.swap(0, Ordering::Relaxed),
+        }
+    }
+
+    /// Ends a call on a ring that `began` then and did this: counts what the guest did wrong, and returns the cycles
+    /// that it cost.
+    #[inline]
+    pub fn end(&self, ring: &mut OwnRing, began: Option<u64>, moved: &mut Moved) -> u64 {
+        let lost = ring.watch.end(began, moved);
+        if lost > 0 {
+            self.lost.fetch_add(lost, Ordering::Relaxed);
+        }
+        if std::mem::take(&mut moved.has_errors) {
+            self.count_error(ring);
+        }
+        lost
+    }
+
+    /// What guests did wrong, and how often.
+    pub fn ring_errors(&self) -> Vec<(vhost::RingError, u64)> {
+        let count =
+            |what: &vhost::RingError| self.ring_errors[*what as usize].load(Ordering::Relaxed);
+        vhost::RingError::ALL.iter().map(|what| (*what, count(what))).collect()
+    }
+
+    /// Sums of the receive and of the send counters.
+    pub fn counters(&self) -> (Counters, Counters) {
+        let mut sums = (Counters::default(), Counters::default());
+        self.rx.iter().for_each(|slot| slot.add_to(&mut sums.0));
+        self.tx.iter().for_each(|slot| slot.add_to(&mut sums.1));
+        sums
+    }
+
+    /// Where lines for the log go.
+    pub fn warn(&self) -> Option<&Warn> {
+        self.warn.as_ref()
+    }
+
+    /// Counts a violation, and says so in the log unless it said so just before.
+    pub fn violation(&self, what: Violation, request: Option<u32>) {
+        self.violations.count(what);
+        let Some(warn) = &self.warn else { return };
+        let mut log = lock(&self.log);
+        if log.last.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
+            log.suppressed += 1;
+            return;
+        }
+        let suppressed = std::mem::take(&mut log.suppressed);
+        log.last = Some(Instant::now());
+        drop(log);
+        let during = request.map_or(String::new(), |n| format!(" in request {n}"));
+        let more = match suppressed {
+            0 => String::new(),
+            n => format!(" ({n} more violations were not logged)"),
+        };
+        warn(&format!("vhost-user socket '{}': {}{during}{more}", self.path, what.name()));
+    }
+}
