@@ -24,9 +24,7 @@ pub use eth::{EthConfig, EthDev, EthRx, EthTx};
 pub use eth_info::{EthInfo, EthLink, EthStats};
 pub use gate::EthPause;
 pub use pool::{DpdkPool, Pools};
-pub use vhost::{
-    Mode as VhostMode, VhostConfig, VhostCounters, VhostInfo, VhostRx, VhostSocket, VhostTx,
-};
+pub use vhost::{VhostConfig, VhostRx, VhostSocket, VhostTx};
 
 use std::ffi::CStr;
 

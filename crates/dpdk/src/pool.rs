@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Most buffers a class has.
 const MAX_BUFFERS: u32 = 65_536;
@@ -22,6 +22,8 @@ const CACHE: u32 = 256;
 const FRAME_OVERHEAD: usize = 14 + 8 + 4;
 /// Classes are multiples of this, so that few different MTUs make few pools.
 const CLASS: usize = 1024;
+/// Classes that there can be: a buffer's length has 16 bits.
+const CLASSES: usize = (u16::MAX as usize).div_ceil(CLASS) + 1;
 
 /// One mempool. It lives as long as the process: buffers may be anywhere.
 pub struct DpdkPool {
@@ -102,6 +104,10 @@ impl Pool for DpdkPool {
     fn free(&self, packets: &[Packet]) {
         free(packets);
     }
+
+    fn room(&self) -> usize {
+        self.room
+    }
 }
 
 /// Gives packets back to the pools they came from.
@@ -134,6 +140,8 @@ pub struct Pools {
     default: Arc<DpdkPool>,
     lossy: Mutex<Option<Arc<DpdkPool>>>,
     classes: Mutex<BTreeMap<(usize, i32), Arc<DpdkPool>>>,
+    /// The first pool of each class, by class number: what workers read without a lock.
+    by_class: [OnceLock<Arc<DpdkPool>>; CLASSES],
 }
 
 impl Pools {
@@ -142,7 +150,10 @@ impl Pools {
         let data = class(1500);
         let default = Arc::new(DpdkPool::create(data, -1, MAX_BUFFERS)?);
         let classes = Mutex::new(BTreeMap::from([((data, 0), default.clone())]));
-        Ok(Pools { eal, default, lossy: Mutex::new(None), classes })
+        let by_class = std::array::from_fn(|_| OnceLock::new());
+        let pools = Pools { eal, default, lossy: Mutex::new(None), classes, by_class };
+        let _ = pools.by_class[data.div_ceil(CLASS)].set(pools.default.clone());
+        Ok(pools)
     }
 
     /// The EAL they were made with.
@@ -167,6 +178,7 @@ impl Pools {
             .or_else(|_| DpdkPool::create(key.0, -1, MAX_BUFFERS))?;
         let pool = Arc::new(pool);
         classes.insert(key, pool.clone());
+        let _ = self.by_class[key.0.div_ceil(CLASS)].set(pool.clone());
         Ok(pool)
     }
 
@@ -193,8 +205,11 @@ impl Pools {
         self.classes.lock().unwrap_or_else(|e| e.into_inner()).values().cloned().collect()
     }
 
-    fn holding(&self, bytes: usize) -> Option<Arc<DpdkPool>> {
-        self.all().into_iter().filter(|p| p.room >= bytes).min_by_key(|p| p.room)
+    /// A pool of the smallest class there is that holds `bytes`.
+    fn holding(&self, bytes: usize) -> Option<&DpdkPool> {
+        let fits = |pool: &&Arc<DpdkPool>| pool.room >= bytes;
+        let classes = self.by_class.iter().skip(bytes / CLASS);
+        classes.filter_map(OnceLock::get).find(fits).map(|pool| &**pool)
     }
 }
 
@@ -207,11 +222,25 @@ impl Pool for Pools {
         free(packets);
     }
 
-    fn packet(&self, bytes: &[u8]) -> Option<Packet> {
-        if bytes.len() <= self.default.room {
-            self.default.packet(bytes)
-        } else {
-            self.holding(bytes.len())?.packet(bytes)
+    fn room(&self) -> usize {
+        self.by_class.iter().rev().find_map(OnceLock::get).map_or(0, |pool| pool.room)
+    }
+
+    fn provide(&self, mtu: u32) -> Result<(), String> {
+        let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+        if class(mtu) <= self.room() {
+            return Ok(());
+        }
+        self.for_mtu(mtu, 0).map(drop).map_err(|e| e.to_string())
+    }
+
+    fn sized(&self, bytes: usize) -> Option<Packet> {
+        let pool = if bytes <= self.default.room { &self.default } else { self.holding(bytes)? };
+        let mut one = std::ptr::null_mut::<packet::Mbuf>();
+        // SAFETY: room for one pointer, which a successful allocation fills.
+        unsafe {
+            let failed = dpdk_sys::weft_alloc_bulk(pool.raw(), (&raw mut one).cast(), 1) != 0;
+            (!failed).then(|| Packet::from_raw(one))
         }
     }
 }

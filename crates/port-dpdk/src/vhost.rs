@@ -1,11 +1,15 @@
 //! vhost-user ports: `dpdkvhostuserclient` (the guest makes the socket) and `dpdkvhostuser` (we
 //! do).
+//!
+//! They are served by the crate `vhost-user`, or by DPDK's vhost library: where the port asks for that
+//! (`options:vhost-rings=library`), or the switch is to support an IOMMU or post-copy migration.
 
 use crate::{Devices, device_error, options};
-use dpdk::{VhostConfig, VhostMode, VhostRx, VhostSocket, VhostTx};
+use dpdk::{DpdkPool, VhostConfig, VhostRx, VhostSocket, VhostTx};
 use packet::Packet;
 use port::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
 use std::collections::BTreeMap;
+use vhost_user::{Claim, Config, Info, Mode, Rx, Socket, Tx};
 
 /// MTU unless `mtu_request` says otherwise.
 const DEFAULT_MTU: u16 = 1500;
@@ -20,15 +24,63 @@ pub(crate) struct VhostPort {
     mtu: u16,
     n_txq: usize,
     library: bool,
-    socket: VhostSocket,
+    socket: Served,
 }
 
-struct Rx(VhostRx);
-struct Tx(VhostTx);
+/// A socket, by who serves it.
+enum Served {
+    Own(Socket<DpdkPool>),
+    Library(VhostSocket),
+}
 
-impl RxQueue for Rx {
+/// Asks the socket, whichever it is.
+macro_rules! ask {
+    ($served:expr, $socket:ident => $what:expr) => {
+        match $served {
+            Served::Own($socket) => $what,
+            Served::Library($socket) => $what,
+        }
+    };
+}
+
+struct OwnRx(Rx<DpdkPool>);
+struct OwnTx(Tx<DpdkPool>);
+struct LibraryRx(VhostRx);
+struct LibraryTx(VhostTx);
+
+impl RxQueue for LibraryRx {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         self.0.burst(out, max)
+    }
+}
+
+impl TxQueue for LibraryTx {
+    fn tx(&mut self, packets: &[Packet]) -> usize {
+        self.0.burst(packets)
+    }
+
+    fn has_phases(&self) -> bool {
+        true
+    }
+}
+
+/// Tells the calling thread what it lost to a guest.
+#[inline]
+fn tell(lost: u64) {
+    if lost > 0 {
+        port::lose(lost);
+    }
+}
+
+impl RxQueue for OwnRx {
+    fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
+        let n = self.0.burst(out, max);
+        tell(self.0.take_lost());
+        n
+    }
+
+    fn owed(&mut self) -> u64 {
+        self.0.owed()
     }
 
     fn prepare(&mut self, step: usize) {
@@ -44,9 +96,11 @@ impl RxQueue for Rx {
     }
 }
 
-impl TxQueue for Tx {
+impl TxQueue for OwnTx {
     fn tx(&mut self, packets: &[Packet]) -> usize {
-        self.0.burst(packets)
+        let n = self.0.burst(packets);
+        tell(self.0.take_lost());
+        n
     }
 
     fn is_busy(&self) -> bool {
@@ -71,37 +125,48 @@ impl TxQueue for Tx {
 }
 
 /// Where the socket is, and who makes it.
-fn place(devices: &Devices, config: &PortConfig) -> Result<(String, VhostMode), PortError> {
+fn place(devices: &Devices, config: &PortConfig) -> Result<(String, Mode), PortError> {
     if config.kind == "dpdkvhostuserclient" {
-        return Ok((options::server_path(config)?, VhostMode::Client));
+        return Ok((options::server_path(config)?, Mode::Client));
     }
     if config.name.contains('/') {
         let name = &config.name;
         return Err(PortError::Device(format!("'{name}' is not the name of a socket: it has a /")));
     }
     let path = devices.vhost_sock_dir.join(&config.name);
-    Ok((path.to_string_lossy().into_owned(), VhostMode::Server))
+    Ok((path.to_string_lossy().into_owned(), Mode::Server))
 }
 
 impl VhostPort {
     pub(crate) fn open(devices: &Devices, config: &PortConfig) -> Result<VhostPort, PortError> {
         let (path, mode) = place(devices, config)?;
         let mtu = config.mtu_request.unwrap_or(DEFAULT_MTU);
-        let vhost = VhostConfig {
+        let library = options::vhost_library(config)?;
+        let pool = devices.pools.for_mtu(mtu, 0).map_err(device_error)?;
+        let common = Config {
             path: path.clone(),
             mode,
-            iommu: devices.vhost_iommu,
-            postcopy: devices.vhost_postcopy,
             n_txq: config.n_txq.max(1),
             tx_retries: options::tx_retries(config),
-            library: options::vhost_library(config)?,
-            pool: devices.pools.for_mtu(mtu, 0).map_err(device_error)?,
             on_change: devices.on_change.clone(),
+            warn: devices.warn.clone(),
         };
-        let socket = VhostSocket::open(devices.pools.eal(), &vhost).map_err(device_error)?;
+        let n_txq = common.n_txq;
+        let claim = Claim::new(&path, mode).map_err(PortError::Device)?;
+        let (iommu, postcopy) = (devices.vhost_iommu, devices.vhost_postcopy);
+        let socket = if library || iommu || postcopy {
+            let config = VhostConfig { common, iommu, postcopy, pool };
+            let socket = VhostSocket::open(devices.pools.eal(), &config, claim);
+            Served::Library(socket.map_err(device_error)?)
+        } else {
+            Served::Own(Socket::open(&common, pool, claim).map_err(PortError::Device)?)
+        };
         let (name, kind) = (config.name.clone(), config.kind.clone());
-        let (n_txq, library) = (vhost.n_txq, vhost.library);
         Ok(VhostPort { name, kind, path, mtu, n_txq, library, socket })
+    }
+
+    fn info(&self) -> Option<Info> {
+        ask!(&self.socket, socket => socket.info())
     }
 }
 
@@ -119,19 +184,25 @@ impl Port for VhostPort {
     }
 
     fn n_rxq(&self) -> usize {
-        self.socket.n_rxq()
+        ask!(&self.socket, socket => socket.n_rxq())
     }
 
     fn n_txq(&self) -> usize {
-        self.socket.n_txq()
+        ask!(&self.socket, socket => socket.n_txq())
     }
 
     fn take_rx(&mut self, i: usize) -> Option<Box<dyn RxQueue>> {
-        Some(Box::new(Rx(self.socket.rx(i)?)))
+        Some(match &self.socket {
+            Served::Own(socket) => Box::new(OwnRx(socket.rx(i)?)),
+            Served::Library(socket) => Box::new(LibraryRx(socket.rx(i)?)),
+        })
     }
 
     fn take_tx(&mut self, i: usize) -> Option<Box<dyn TxQueue>> {
-        Some(Box::new(Tx(self.socket.tx(i)?)))
+        Some(match &self.socket {
+            Served::Own(socket) => Box::new(OwnTx(socket.tx(i)?)),
+            Served::Library(socket) => Box::new(LibraryTx(socket.tx(i)?)),
+        })
     }
 
     fn mac(&self) -> [u8; 6] {
@@ -143,23 +214,25 @@ impl Port for VhostPort {
     }
 
     fn link(&mut self) -> Link {
-        self.socket.quieten();
-        Link {
-            admin_up: self.socket.is_up(),
-            up: self.socket.connected(),
+        if let Served::Library(socket) = &mut self.socket {
+            socket.quieten();
+        }
+        ask!(&self.socket, socket => Link {
+            admin_up: socket.is_up(),
+            up: socket.connected(),
             mbps: 0,
             full_duplex: None,
-            resets: self.socket.changes(),
-        }
+            resets: socket.changes(),
+        })
     }
 
     fn set_admin_up(&mut self, up: bool) -> Result<(), PortError> {
-        self.socket.set_up(up);
+        ask!(&self.socket, socket => socket.set_up(up));
         Ok(())
     }
 
     fn counters(&mut self) -> Counters {
-        let (rx, tx) = self.socket.counters();
+        let (rx, tx) = ask!(&self.socket, socket => socket.counters());
         let pairs = [
             ("rx_packets", rx.packets),
             ("rx_bytes", rx.bytes),
@@ -172,29 +245,38 @@ impl Port for VhostPort {
             ("tx_dropped", tx.dropped),
             ("ovs_tx_retries", tx.retries),
         ];
-        let misdeeds = self.socket.misdeeds().into_iter().filter(|(_, n)| *n > 0);
-        let misdeeds = misdeeds.map(|(what, n)| (format!("guest_{}", what.name()), n));
-        pairs.map(|(name, value)| (name.to_string(), value)).into_iter().chain(misdeeds).collect()
+        let mut all: BTreeMap<String, u64> =
+            pairs.map(|(name, value)| (name.to_string(), value)).into_iter().collect();
+        if let Served::Own(socket) = &self.socket {
+            let ring_errors = socket.ring_errors().into_iter().filter(|(_, n)| *n > 0);
+            all.extend(ring_errors.map(|(what, n)| (format!("guest_{}", what.name()), n)));
+            let violations = socket.violations().into_iter().filter(|(_, n)| *n > 0);
+            all.extend(violations.map(|(what, n)| (format!("frontend_{}", what.name()), n)));
+        }
+        all
     }
 
     fn status(&mut self) -> BTreeMap<String, String> {
-        let mode = match self.socket.mode() {
-            VhostMode::Client => "client",
-            VhostMode::Server => "server",
+        let mode = match ask!(&self.socket, socket => socket.mode()) {
+            Mode::Client => "client",
+            Mode::Server => "server",
         };
         let mut status = BTreeMap::from([("mode".to_string(), mode.to_string())]);
         let mut put = |key: &str, value: String| status.insert(key.to_string(), value);
-        let Some(info) = self.socket.info() else {
+        let info = self.info();
+        let (n_rxq, n_txq) = (self.n_rxq(), self.n_txq());
+        let library = matches!(self.socket, Served::Library(_));
+        let Some(info) = info else {
             put("status", "disconnected".into());
             return status;
         };
         put("status", "connected".into());
         put("socket", info.socket);
         put("features", format!("0x{:016x}", info.features));
-        put("rings", if info.library { "library" } else { "own" }.into());
+        put("rings", if library { "library" } else { "own" }.into());
         put("num_of_vrings", info.vrings.len().to_string());
-        put("n_rxq", self.socket.n_rxq().to_string());
-        put("n_txq", self.socket.n_txq().to_string());
+        put("n_rxq", n_rxq.to_string());
+        put("n_txq", n_txq.to_string());
         for (i, size) in info.vrings.iter().enumerate() {
             put(&format!("vring_{i}_size"), size.to_string());
         }
@@ -208,9 +290,9 @@ impl Port for VhostPort {
     }
 
     fn reconfigure(&mut self, config: &PortConfig) -> Result<bool, PortError> {
-        let same_path = match self.socket.mode() {
-            VhostMode::Client => options::server_path(config)? == self.path,
-            VhostMode::Server => config.name == self.name,
+        let same_path = match ask!(&self.socket, socket => socket.mode()) {
+            Mode::Client => options::server_path(config)? == self.path,
+            Mode::Server => config.name == self.name,
         };
         let same = config.kind == self.kind
             && same_path
@@ -218,7 +300,8 @@ impl Port for VhostPort {
             && config.n_txq.max(1) == self.n_txq
             && options::vhost_library(config)? == self.library;
         if same {
-            self.socket.set_tx_retries(options::tx_retries(config));
+            let most = options::tx_retries(config);
+            ask!(&self.socket, socket => socket.set_tx_retries(most));
         }
         Ok(same)
     }

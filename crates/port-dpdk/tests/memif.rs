@@ -184,12 +184,19 @@ fn descriptors() -> BTreeMap<String, usize> {
     open
 }
 
+/// Waits until what is open is what was. One look decides: others open a socket for a moment now and then.
 fn closed(before: &BTreeMap<String, usize>) {
     let start = Instant::now();
-    while descriptors() != *before && start.elapsed() < Duration::from_secs(20) {
+    loop {
+        let now = descriptors();
+        if now == *before {
+            return;
+        }
+        if start.elapsed() > Duration::from_secs(20) {
+            assert_eq!(now, *before, "left open\n{}", common::log());
+        }
         std::thread::sleep(Duration::from_millis(2));
     }
-    assert_eq!(descriptors(), *before, "left open\n{}", common::log());
 }
 
 fn wait(what: &str, mut done: impl FnMut() -> bool) {

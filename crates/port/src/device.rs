@@ -4,8 +4,10 @@ use crate::ethtool::Ethtool;
 use crate::netlink::{Change, Info, KernelStats, Netlink, Which};
 use crate::sys::failed;
 use crate::{Link, PortConfig, PortError};
+use packet::Pool;
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 /// A device, asked and changed through sockets that stay in the namespace in which they were made.
 pub struct Device {
@@ -16,14 +18,21 @@ pub struct Device {
     last: Info,
     base_stats: KernelStats,
     base_changes: u32,
+    /// Where its packets come from.
+    pool: Arc<dyn Pool>,
+    /// The MTU that the pool was asked to have buffers for.
+    provided: u32,
+    /// That the pool has none, for the log.
+    complaint: Option<String>,
 }
 
 impl Device {
-    /// Finds the device.
-    pub fn find(name: &str) -> io::Result<Self> {
+    /// Finds the device. Its packets are to come from `pool`, which is asked to have buffers for its MTU now and
+    /// whenever that changes.
+    pub fn find(name: &str, pool: &Arc<dyn Pool>) -> io::Result<Self> {
         let mut nl = Netlink::open(0)?;
         let info = nl.link(Which::Name(name))?;
-        Ok(Device {
+        let mut device = Device {
             name: name.into(),
             ifindex: info.ifindex,
             nl,
@@ -31,7 +40,33 @@ impl Device {
             base_stats: info.stats,
             base_changes: info.carrier_changes,
             last: info,
-        })
+            pool: pool.clone(),
+            provided: 0,
+            complaint: None,
+        };
+        device.provide();
+        Ok(device)
+    }
+
+    /// Sees to it that there are packet buffers for the device's MTU.
+    fn provide(&mut self) {
+        let mtu = self.last.mtu;
+        if std::mem::replace(&mut self.provided, mtu) != mtu
+            && let Err(e) = self.pool.provide(mtu)
+        {
+            let why = format!("no packet buffers for MTU {mtu}: {e}; longer frames are dropped");
+            self.complaint = Some(why);
+        }
+    }
+
+    /// Where its packets come from.
+    pub fn pool(&self) -> &Arc<dyn Pool> {
+        &self.pool
+    }
+
+    /// What is wrong though the device works, once.
+    pub fn complaint(&mut self) -> Option<String> {
+        self.complaint.take()
     }
 
     /// The same device was found again, in another namespace. Its counters go on.
@@ -43,6 +78,7 @@ impl Device {
     /// The device as it is now.
     pub fn refresh(&mut self) -> io::Result<&Info> {
         self.last = self.nl.link(Which::Index(self.ifindex))?;
+        self.provide();
         Ok(&self.last)
     }
 

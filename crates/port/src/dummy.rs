@@ -109,7 +109,7 @@ impl RxQueue for DummyRx {
         if !self.injected.some.load(Ordering::Acquire) {
             return 0;
         }
-        while out.len() - before < max {
+        for _ in 0..max {
             let Some(bytes) = self.injected.pop() else { break };
             match self.pool.packet(&bytes) {
                 Some(packet) => out.push(packet),

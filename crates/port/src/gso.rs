@@ -8,6 +8,9 @@ use wire::{Ipv4, Ipv6, Tcp, Udp, tcp_flags};
 const TCP_V4: u8 = 1;
 const TCP_V6: u8 = 4;
 const UDP_ANY: u8 = 5;
+/// Most segments that one frame is cut into. Linux sends at least 48 bytes of TCP options and payload in a segment
+/// (`tcp_min_snd_mss`), so 36 of payload beside timestamps: 64 kB are 1,821 such segments.
+pub const SEGMENTS_PER_FRAME_MAX: usize = 2_048;
 /// First byte of a GRE header: a checksum is there (RFC 2784).
 const GRE_CHECKSUM: u8 = 0x80;
 
@@ -32,7 +35,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Reads the frame's headers; None when they are not what the offload header says.
+    /// Reads the frame's headers; None when they are not what the offload header says, or it were more than
+    /// [`SEGMENTS_PER_FRAME_MAX`] segments.
     pub fn new(frame: &[u8], h: &VnetHeader) -> Option<Plan> {
         let first = Layer::read(frame)?;
         let (outer, inner) = match h.needs_csum && h.csum_start != first.l4 {
@@ -51,7 +55,8 @@ impl Plan {
         if h.gso_size == 0 || payload >= frame.len() {
             return None;
         }
-        Some(Plan { outer, inner, payload, end: frame.len(), size: h.gso_size })
+        let plan = Plan { outer, inner, payload, end: frame.len(), size: h.gso_size };
+        (plan.count() <= SEGMENTS_PER_FRAME_MAX).then_some(plan)
     }
 
     /// How many segments.

@@ -17,13 +17,16 @@ mod stats;
 mod sys;
 mod system;
 mod tap;
+pub mod testing;
 mod tunnel;
 mod underlay;
 mod vnet;
+mod waste;
 mod watch;
 
 pub use tunnel::TunnelPort;
 pub use underlay::{KernelNeighbour, KernelRoute, Snapshot, UnderlayWatch};
+pub use waste::{lose, take_lost};
 pub use watch::{LinkEvent, LinkState, LinkWatch};
 
 use packet::{Packet, Pool};
@@ -52,6 +55,11 @@ pub trait RxQueue: Send {
     /// Does `notify` do something? If no queue says so there is no fence either.
     fn notifies(&self) -> bool {
         false
+    }
+    /// Cycles that any thread lost to violations of the other side of this port since this was asked last
+    /// ([`lose`]): one of the port's queues says so. Asked some times per second.
+    fn owed(&mut self) -> u64 {
+        0
     }
     /// A descriptor to wait on when idle (kernel ports); None: poll only. Level-triggered; stays
     /// the same, and becomes silent when the device is gone.
@@ -188,6 +196,10 @@ pub trait Port: Send {
     /// is back. Other ports are not concerned.
     fn health(&mut self) -> Result<(), PortError> {
         Ok(())
+    }
+    /// What is wrong with the port though it works, for the log: each such thing once.
+    fn complaint(&mut self) -> Option<String> {
+        None
     }
     /// Says whether a kernel device that the port made outlives the port (and the process). Ports
     /// that make none ignore it.

@@ -200,13 +200,17 @@ impl Netlink {
             libc::recv(self.fd(), self.buf.as_mut_ptr().cast(), self.buf.len(), libc::MSG_TRUNC)
         };
         let n = check(n as i32)? as usize;
-        let mut rest = self.buf.get(..n).ok_or(io::ErrorKind::InvalidData)?;
-        while let Some(len) = read_u32(rest, 0).map(|l| l as usize) {
-            let Some(msg) = rest.get(..len).filter(|m| m.len() >= HEADER) else { break };
-            each(read_u32(msg, 8).unwrap_or(0), parse(msg));
-            rest = rest.get(align(len)..).unwrap_or(&[]);
-        }
+        read_datagram(self.buf.get(..n).ok_or(io::ErrorKind::InvalidData)?, &mut each);
         Ok(())
+    }
+}
+
+/// Hands each message of a datagram, with its sequence number, to `each`; what is cut short ends it.
+pub(crate) fn read_datagram(mut rest: &[u8], each: &mut dyn FnMut(u32, Message)) {
+    while let Some(len) = read_u32(rest, 0).map(|l| l as usize) {
+        let Some(msg) = rest.get(..len).filter(|m| m.len() >= HEADER) else { break };
+        each(read_u32(msg, 8).unwrap_or(0), parse(msg));
+        rest = rest.get(align(len)..).unwrap_or(&[]);
     }
 }
 
@@ -248,7 +252,7 @@ fn parse(msg: &[u8]) -> Message {
         Some(RTM_DELLINK) => link(body).map_or(Message::Other, Message::Del),
         Some(NLMSG_ERROR) => Message::Done(match read_u32(body, 0).map(|e| e as i32) {
             Some(0) => Ok(()),
-            Some(e) => Err(io::Error::from_raw_os_error(-e)),
+            Some(e) => Err(io::Error::from_raw_os_error(e.wrapping_neg())),
             None => Err(io::ErrorKind::InvalidData.into()),
         }),
         _ => Message::Other,

@@ -1,5 +1,8 @@
 //! The receive end of a packet socket: recvmmsg straight into packet buffers, then what the kernel
 //! left undone: the VLAN tag it took out, checksums, segmentation.
+//!
+//! A frame that the kernel did not segment is cut as packets are asked for: between two calls a queue holds at most
+//! [`BURST`] received frames and as many empty packets, whatever is in the frames.
 
 use crate::RxQueue;
 use crate::gso::Plan;
@@ -42,14 +45,27 @@ pub struct PacketRx {
     fd: Arc<OwnedFd>,
     pool: Arc<dyn Pool>,
     stats: Arc<Stats>,
+    /// Empty packets, at most [`BURST`] between two calls.
     spare: Vec<Packet>,
+    /// The packets of the last system call, by slot.
     batch: Vec<Packet>,
-    pending: VecDeque<Packet>,
+    /// Frames of the last system call of which nothing was made yet, in order.
+    waiting: VecDeque<Received>,
+    /// The frame in `whole`, of which segments are still to be cut.
+    cut: Option<Cut>,
     vnet: Vec<[u8; VNET_LEN]>,
     control: Vec<Control>,
     /// One piece per slot for the part of a frame that does not fit its packet buffer.
     spill: Vec<u8>,
     whole: Vec<u8>,
+}
+
+/// A frame that is being cut.
+struct Cut {
+    plan: Plan,
+    /// The next segment.
+    next: usize,
+    tag: Option<[u8; 4]>,
 }
 
 /// What is known of one received frame beside its bytes.
@@ -66,9 +82,10 @@ impl PacketRx {
             fd,
             pool,
             stats,
-            spare: Vec::with_capacity(BURST),
+            spare: Vec::with_capacity(2 * BURST),
             batch: Vec::with_capacity(BURST),
-            pending: VecDeque::with_capacity(2 * BURST),
+            waiting: VecDeque::with_capacity(BURST),
+            cut: None,
             vnet: vec![[0; VNET_LEN]; BURST],
             control: vec![Control::default(); BURST],
             spill: vec![0; BURST * SPILL],
@@ -76,8 +93,9 @@ impl PacketRx {
         }
     }
 
-    /// Receives up to `n` frames into `batch`; what came of each.
-    fn receive(&mut self, n: usize) -> Vec<Received> {
+    /// Receives as many frames as `batch` has packets, and queues them.
+    fn receive(&mut self) {
+        let n = self.batch.len();
         let none = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let mut iov = [[none; 3]; BURST];
         // SAFETY: plain data for which all-zero is valid.
@@ -98,7 +116,9 @@ impl PacketRx {
             truncated: msgs[i].msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
             tag: stripped_tag(&msgs[i].msg_hdr),
         };
-        (0..got).map(of).collect()
+        self.waiting.extend((0..got).map(of));
+        // Their order is that of the slots: those that nothing came in are the last ones.
+        self.spare.extend(self.batch.drain(got..));
     }
 
     fn recvmmsg(&self, msgs: &mut [mmsghdr]) -> usize {
@@ -132,61 +152,93 @@ impl PacketRx {
         0
     }
 
-    /// Makes packets of one received frame and queues them; its buffer becomes spare otherwise.
-    fn finish(&mut self, r: &Received) {
+    /// Makes a packet of a received frame, or begins to cut it; its buffer becomes spare then.
+    fn finish(&mut self, r: &Received, out: &mut Vec<Packet>) {
         let mut p = self.batch[r.slot];
         let h = VnetHeader::read(&self.vnet[r.slot]);
         let result = if r.truncated {
             Err(Reason::TooLong)
         } else if h.gso != 0 {
             self.gather(&p, r);
+            let plan = Plan::new(&self.whole, &h).ok_or(Reason::BadOffload);
             self.spare.push(p);
-            return self.segment(&h, r.tag);
+            match plan {
+                Ok(plan) => self.cut = Some(Cut { plan, next: 0, tag: r.tag }),
+                Err(reason) => self.stats.rx.drop(reason, 1),
+            }
+            return;
+        } else if r.len > p.tailroom() {
+            let large = self.large(&p, r);
+            self.spare.push(p);
+            match large {
+                Ok(large) => p = large,
+                Err(reason) => return self.stats.rx.drop(reason, 1),
+            }
+            complete(&mut p, &h, r.tag)
         } else {
-            single(&mut p, &h, r)
+            let _ = p.set_len(r.len);
+            complete(&mut p, &h, r.tag)
         };
         match result {
-            Ok(()) => self.pending.push_back(p),
+            Ok(()) => out.push(p),
             Err(reason) => {
                 self.stats.rx.drop(reason, 1);
-                let _ = p.set_len(0);
-                self.spare.push(p);
+                self.pool.free(&[p]);
             }
         }
     }
 
     /// Puts a frame's bytes, from packet buffer and spill, into `whole`.
     fn gather(&mut self, p: &Packet, r: &Received) {
-        let room = p.tailroom().min(r.len);
-        let spill = &self.spill[r.slot * SPILL..][..r.len - room];
-        let mut head = *p;
-        let _ = head.set_len(room);
         self.whole.clear();
-        self.whole.extend_from_slice(head.data());
-        self.whole.extend_from_slice(spill);
-        let _ = head.set_len(0);
+        let [head, tail] = pieces(p, &self.spill, r);
+        self.whole.extend_from_slice(head);
+        self.whole.extend_from_slice(tail);
     }
 
-    /// Cuts `whole` into packets.
-    fn segment(&mut self, h: &VnetHeader, tag: Option<[u8; 4]>) {
-        let Some(plan) = Plan::new(&self.whole, h) else {
-            return self.stats.rx.drop(Reason::BadOffload, 1);
-        };
-        let n = plan.count();
-        let first = self.spare.len();
-        if !self.pool.alloc(&mut self.spare, n) {
-            return self.stats.rx.drop(Reason::NoBuffer, n as u64);
-        }
-        let fresh = self.spare.split_off(first);
-        for (i, mut p) in fresh.into_iter().enumerate() {
-            let fits = p.set_len(plan.len(i));
-            if fits && plan.write(&self.whole, i, p.data_mut()).is_some() && insert_tag(&mut p, tag)
-            {
-                self.pending.push_back(p);
-            } else {
-                self.stats.rx.drop(Reason::TooLong, 1);
-                self.pool.free(&[p]);
+    /// A packet larger than most with a frame's bytes.
+    fn large(&self, p: &Packet, r: &Received) -> Result<Packet, Reason> {
+        let mut large = self.pool.sized(r.len).ok_or_else(|| missing(&*self.pool, r.len))?;
+        let _ = large.set_len(r.len);
+        let [head, tail] = pieces(p, &self.spill, r);
+        let (to_head, to_tail) = large.data_mut().split_at_mut(head.len());
+        to_head.copy_from_slice(head);
+        to_tail.copy_from_slice(tail);
+        Ok(large)
+    }
+
+    /// Cuts up to `n` segments of the frame in `whole`. Without a buffer for the next one the rest of the frame is
+    /// dropped: no descriptor would tell when there is one.
+    fn segment(&mut self, n: usize, out: &mut Vec<Packet>) {
+        let Some(Cut { plan, next, tag }) = self.cut.take() else { return };
+        let end = plan.count().min(next + n);
+        for i in next..end {
+            let mut p = match self.buffer(plan.len(i), end - i) {
+                Ok(p) => p,
+                Err(reason) => return self.stats.rx.drop(reason, (plan.count() - i) as u64),
+            };
+            let _ = p.set_len(plan.len(i));
+            match plan.write(&self.whole, i, p.data_mut()).is_some() && insert_tag(&mut p, tag) {
+                true => out.push(p),
+                false => {
+                    self.stats.rx.drop(Reason::NoHeadroom, 1);
+                    self.pool.free(&[p]);
+                }
             }
+        }
+        if end < plan.count() {
+            self.cut = Some(Cut { plan, next: end, tag });
+        }
+    }
+
+    /// An empty packet with room for `bytes`; so many like it are wanted.
+    fn buffer(&mut self, bytes: usize, n: usize) -> Result<Packet, Reason> {
+        if self.spare.is_empty() && !self.pool.alloc(&mut self.spare, n) {
+            return Err(Reason::NoBuffer);
+        }
+        match self.spare.last() {
+            Some(p) if p.tailroom() >= bytes => self.spare.pop().ok_or(Reason::NoBuffer),
+            _ => self.pool.sized(bytes).ok_or_else(|| missing(&*self.pool, bytes)),
         }
     }
 
@@ -207,37 +259,40 @@ impl PacketRx {
         }
     }
 
-    /// Makes sure of up to `n` empty packets in `batch`; how many there are.
-    fn fill_batch(&mut self, n: usize) -> usize {
+    /// Receives up to `n` frames, when those of the call before are done with.
+    fn ask(&mut self, n: usize) {
+        // What is left of them went on as packets, or to `spare`.
+        self.batch.clear();
         let have = self.spare.len();
         if have < n {
             let _ = self.pool.alloc(&mut self.spare, n - have);
         }
-        let n = n.min(self.spare.len());
-        let keep = self.spare.len() - n;
+        let keep = self.spare.len().saturating_sub(n);
         self.batch.extend(self.spare.drain(keep..));
-        n
+        match self.batch.is_empty() {
+            true => self.discard(n),
+            false => self.receive(),
+        }
     }
 }
 
 impl RxQueue for PacketRx {
+    /// Makes one system call, or goes on with what the last one brought: looks at up to [`BURST`] frames and makes up
+    /// to `max` packets of them.
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
-        if self.pending.len() < max {
-            let n = self.fill_batch((max - self.pending.len()).min(BURST));
-            let received = if n > 0 { self.receive(n) } else { Vec::new() };
-            if n == 0 {
-                self.discard(max.min(BURST));
-            }
-            for r in &received {
-                self.finish(r);
-            }
-            let rest = self.batch.drain(received.len()..);
-            self.spare.extend(rest);
-            self.batch.clear();
-        }
-        let n = self.pending.len().min(max);
         let before = out.len();
-        out.extend(self.pending.drain(..n));
+        if self.cut.is_none() && self.waiting.is_empty() {
+            self.ask(max.min(BURST));
+        }
+        while out.len() - before < max {
+            self.segment(max - (out.len() - before), out);
+            if out.len() - before == max {
+                break;
+            }
+            let Some(r) = self.waiting.pop_front() else { break };
+            self.finish(&r, out);
+        }
+        let n = out.len() - before;
         self.stats.rx.pass(n, out[before..].iter().map(Packet::len).sum());
         n
     }
@@ -250,19 +305,30 @@ impl RxQueue for PacketRx {
 impl Drop for PacketRx {
     fn drop(&mut self) {
         self.pool.free(&self.spare);
-        self.pool.free(self.pending.make_contiguous());
+        let held: Vec<Packet> = self.waiting.iter().map(|r| self.batch[r.slot]).collect();
+        self.pool.free(&held);
     }
 }
 
-/// A frame that is one packet: it must fit its buffer.
-fn single(p: &mut Packet, h: &VnetHeader, r: &Received) -> Result<(), Reason> {
-    if !p.set_len(r.len) {
-        return Err(Reason::TooLong);
-    }
+/// The bytes of a received frame: in the packet (empty, as it was given to the kernel) and in its piece of `spill`.
+fn pieces<'a>(p: &'a Packet, spill: &'a [u8], r: &Received) -> [&'a [u8]; 2] {
+    let room = p.tailroom().min(r.len);
+    // SAFETY: the buffer goes on for `tailroom` bytes behind the (no) data; the kernel wrote the first `room`.
+    let head = unsafe { std::slice::from_raw_parts(p.data().as_ptr(), room) };
+    [head, &spill[r.slot * SPILL..][..r.len - room]]
+}
+
+/// Why there is no buffer of so many bytes.
+pub fn missing(pool: &dyn Pool, bytes: usize) -> Reason {
+    if bytes > pool.room() { Reason::TooLong } else { Reason::NoBuffer }
+}
+
+/// Does what the kernel left undone on a frame that is one packet.
+fn complete(p: &mut Packet, h: &VnetHeader, tag: Option<[u8; 4]>) -> Result<(), Reason> {
     if h.needs_csum && !complete_checksum(p.data_mut(), h.csum_start, h.csum_offset) {
         return Err(Reason::BadOffload);
     }
-    if insert_tag(p, r.tag) { Ok(()) } else { Err(Reason::NoHeadroom) }
+    if insert_tag(p, tag) { Ok(()) } else { Err(Reason::NoHeadroom) }
 }
 
 /// Puts a tag behind the addresses, when there is one; false without headroom.

@@ -41,7 +41,7 @@ impl SystemPort {
     /// tell what is, `reconfigure` says why.
     pub fn open(config: &PortConfig, pool: Arc<dyn Pool>) -> Result<Self, PortError> {
         let fail = |e: io::Error| open_failed(&config.name, &e);
-        let mut device = Device::find(&config.name).map_err(fail)?;
+        let mut device = Device::find(&config.name, &pool).map_err(fail)?;
         if !is_ethernet(device.last()) {
             return Err(fail(io::Error::from_raw_os_error(libc::EINVAL)));
         }
@@ -139,6 +139,9 @@ impl Port for SystemPort {
     fn health(&mut self) -> Result<(), PortError> {
         let name = self.device.name.clone();
         self.device.refresh().map(drop).map_err(|e| failed(&name, "the device is gone", e))
+    }
+    fn complaint(&mut self) -> Option<String> {
+        self.device.complaint()
     }
     fn link(&mut self) -> Link {
         self.device.link()

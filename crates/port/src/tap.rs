@@ -5,6 +5,7 @@
 
 use crate::device::Device;
 use crate::netlink::{Change, KernelStats};
+use crate::packet_rx::missing;
 use crate::stats::Stats;
 use crate::sys::{check, failed, ifreq, open_failed, socket};
 use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
@@ -76,7 +77,7 @@ impl Tap {
     }
 
     /// The device wherever it is now: it may have been moved to another namespace.
-    fn find(&self, name: &str) -> io::Result<Device> {
+    fn find(&self, name: &str, pool: &Arc<dyn Pool>) -> io::Result<Device> {
         // SAFETY: the request takes no argument; the descriptor that it returns is ours.
         let ns = unsafe {
             let fd = check(libc::ioctl(self.fd.as_raw_fd(), TUNGETDEVNETNS as _, 0))?;
@@ -85,7 +86,7 @@ impl Tap {
         let inside = || {
             // SAFETY: changes the namespace of this thread only, which ends at once.
             check(unsafe { libc::setns(ns.as_raw_fd(), libc::CLONE_NEWNET) })?;
-            Device::find(name)
+            Device::find(name, pool)
         };
         std::thread::scope(|s| s.spawn(inside).join())
             .unwrap_or_else(|_| Err(io::Error::other("the thread died")))
@@ -107,11 +108,16 @@ impl TapPort {
     pub fn open(config: &PortConfig, pool: Arc<dyn Pool>) -> Result<Self, PortError> {
         let fail = |e: io::Error| open_failed(&config.name, &e);
         let tap = Arc::new(Tap::create(&config.name).map_err(fail)?);
-        let mut device = Device::find(&config.name).map_err(fail)?;
+        let mut device = Device::find(&config.name, &pool).map_err(fail)?;
         let _ = device.configure(config);
         let stats = Arc::new(Stats::default());
-        let rx =
-            TapRx { tap: tap.clone(), pool: pool.clone(), stats: stats.clone(), spare: vec![] };
+        let rx = TapRx {
+            tap: tap.clone(),
+            pool: pool.clone(),
+            stats: stats.clone(),
+            spare: Vec::new(),
+            spill: vec![0; SPILL],
+        };
         let tx = TapTx { tap: tap.clone(), pool, stats: stats.clone() };
         Ok(TapPort {
             kind: config.kind.clone(),
@@ -129,28 +135,52 @@ struct TapRx {
     pool: Arc<dyn Pool>,
     stats: Arc<Stats>,
     spare: Vec<Packet>,
+    /// The part of a frame that does not fit an ordinary packet buffer.
+    spill: Vec<u8>,
+}
+
+/// What a frame may be longer than a packet buffer: the longest that a device sends.
+const SPILL: usize = 64 * 1024 + 256;
+
+/// What came of one attempt to read a frame.
+enum Read {
+    Frame(Packet),
+    /// Dropped and counted, or interrupted: the next attempt may bring one.
+    Nothing,
+    /// None waits.
+    Empty,
 }
 
 impl TapRx {
-    /// Reads one frame into an empty packet.
-    fn read(&self, p: &mut Packet) -> io::Result<Result<(), Reason>> {
+    /// Reads one frame into an empty packet, or what of it does not fit into `spill` too; its length.
+    fn read(&mut self, p: &mut Packet) -> io::Result<usize> {
         let room = p.tailroom();
-        let mut over = [0u8; 1];
         let iov = [
             iovec { iov_base: p.data_mut().as_mut_ptr().cast(), iov_len: room },
-            iovec { iov_base: over.as_mut_ptr().cast(), iov_len: over.len() },
+            iovec { iov_base: self.spill.as_mut_ptr().cast(), iov_len: self.spill.len() },
         ];
         // SAFETY: both pieces are writable for the lengths given.
         let n = unsafe { libc::readv(self.tap.fd.as_raw_fd(), iov.as_ptr(), iov.len() as c_int) };
-        let n = check(n as c_int)? as usize;
-        Ok(if p.set_len(n) { Ok(()) } else { Err(Reason::TooLong) })
+        Ok(check(n as c_int)? as usize)
     }
 
-    /// Throws away a burst of waiting frames for which there is no buffer: left where they are, they
+    /// A packet larger than most with the frame of `len` bytes, of which the packet and `spill` have the pieces.
+    fn large(&self, p: &mut Packet, len: usize) -> Result<Packet, Reason> {
+        let mut large = self.pool.sized(len).ok_or_else(|| missing(&*self.pool, len))?;
+        let room = p.tailroom();
+        let _ = (large.set_len(len), p.set_len(room));
+        let (head, tail) = large.data_mut().split_at_mut(room);
+        head.copy_from_slice(p.data());
+        tail.copy_from_slice(&self.spill[..len - room]);
+        let _ = p.set_len(0);
+        Ok(large)
+    }
+
+    /// Throws away up to `n` waiting frames for which there is no buffer: left where they are, they
     /// would keep the descriptor readable and its thread spinning.
-    fn discard(&self) {
+    fn discard(&self, n: usize) {
         let mut some = [0u8; 1];
-        for _ in 0..BURST {
+        for _ in 0..n {
             // SAFETY: the buffer is writable for its length.
             let n = unsafe { libc::read(self.tap.fd.as_raw_fd(), some.as_mut_ptr().cast(), 1) };
             if n < 0 {
@@ -163,48 +193,52 @@ impl TapRx {
         }
     }
 
-    /// The next frame; None when there is none now.
-    fn next(&mut self) -> Option<Packet> {
-        loop {
-            if self.spare.is_empty() && !self.pool.alloc(&mut self.spare, BURST) {
-                self.discard();
-                return None;
+    /// One attempt to read a frame; there is a spare packet.
+    fn next(&mut self) -> Read {
+        let Some(mut p) = self.spare.pop() else { return Read::Empty };
+        let error = match self.read(&mut p) {
+            Ok(n) if p.set_len(n) => return Read::Frame(p),
+            Ok(n) => {
+                let large = self.large(&mut p, n);
+                self.spare.push(p);
+                return large.map_or_else(
+                    |reason| {
+                        self.stats.rx.drop(reason, 1);
+                        Read::Nothing
+                    },
+                    Read::Frame,
+                );
             }
-            let mut p = self.spare.pop()?;
-            let error = match self.read(&mut p) {
-                Ok(Ok(())) => return Some(p),
-                Ok(Err(reason)) => {
-                    self.stats.rx.drop(reason, 1);
-                    libc::EINTR
-                }
-                Err(e) => e.raw_os_error().unwrap_or(0),
-            };
-            self.spare.push(p);
-            match error {
-                libc::EINTR => {}
-                libc::EAGAIN => return None,
-                libc::EBADFD | libc::ENODEV => {
-                    self.tap.silence();
-                    return None;
-                }
-                _ => {
-                    self.stats.rx.error();
-                    return None;
-                }
-            }
+            Err(e) => e.raw_os_error().unwrap_or(0),
+        };
+        self.spare.push(p);
+        match error {
+            libc::EINTR => return Read::Nothing,
+            libc::EAGAIN => {}
+            libc::EBADFD | libc::ENODEV => self.tap.silence(),
+            _ => self.stats.rx.error(),
         }
+        Read::Empty
     }
 }
 
 impl RxQueue for TapRx {
+    /// Makes at most `max` attempts, whatever comes of them.
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         if self.tap.gone.load(Ordering::Relaxed) {
             return 0;
         }
         let before = out.len();
-        while out.len() - before < max {
-            let Some(p) = self.next() else { break };
-            out.push(p);
+        for attempt in 0..max {
+            if self.spare.is_empty() && !self.pool.alloc(&mut self.spare, BURST) {
+                self.discard(max - attempt);
+                break;
+            }
+            match self.next() {
+                Read::Frame(p) => out.push(p),
+                Read::Nothing => {}
+                Read::Empty => break,
+            }
         }
         let n = out.len() - before;
         self.stats.rx.pass(n, out[before..].iter().map(Packet::len).sum());
@@ -305,12 +339,15 @@ impl Port for TapPort {
     fn health(&mut self) -> Result<(), PortError> {
         self.tap.attached().map_err(|e| failed(&self.device.name, "the device is gone", e))
     }
+    fn complaint(&mut self) -> Option<String> {
+        self.device.complaint()
+    }
     fn set_persistent(&mut self, on: bool) -> Result<(), PortError> {
         self.tap.persist(on).map_err(|e| failed(&self.device.name, "setting persistence", e))
     }
     fn link(&mut self) -> Link {
         if self.device.refresh().is_err()
-            && let Ok(found) = self.tap.find(&self.device.name)
+            && let Ok(found) = self.tap.find(&self.device.name, self.device.pool())
         {
             self.device.moved(found);
         }

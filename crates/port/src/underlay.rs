@@ -168,7 +168,7 @@ fn dump(fd: &OwnedFd, buf: &mut [u8], kind: u16, each: &mut dyn FnMut(&[u8])) ->
                 Some(NLMSG_DONE) => return Ok(()),
                 Some(NLMSG_ERROR) => {
                     let code = read_u32(msg, HEADER).unwrap_or(0) as i32;
-                    return Err(io::Error::from_raw_os_error(-code));
+                    return Err(io::Error::from_raw_os_error(code.wrapping_neg()));
                 }
                 Some(RTM_NEWADDR | RTM_NEWROUTE | RTM_NEWNEIGH) => each(&msg[HEADER..]),
                 _ => {}
@@ -273,6 +273,14 @@ fn neighbour(body: &[u8], names: &mut Names) -> Option<KernelNeighbour> {
         sure: state & SURE != 0,
         device: names.get(index)?,
     })
+}
+
+/// Reads `body` as an address, a route and a neighbour, whatever it is.
+pub(crate) fn read_body(body: &[u8]) {
+    let mut names = Names::default();
+    _ = address(body, &mut names);
+    _ = route(body, &mut names);
+    _ = neighbour(body, &mut names);
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 //! Kernel ports against the real kernel, each test in a network namespace of its own.
-//! They need root; without it they say so and pass.
+//! They need root.
 
+mod common;
+
+use common::*;
 use packet::{HeapPool, Packet, Pool};
-use port::{Link, LinkEvent, LinkWatch, Port, PortConfig, RxQueue, TxQueue};
+use port::{Link, LinkEvent, LinkWatch, Port, PortConfig};
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::process::Command;
@@ -10,103 +13,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::checksum::{pseudo_v4, pseudo_v6};
 use wire::{Ethernet, Ipv4, Ipv6, Tcp, Udp};
-
-/// Moves the calling thread into a fresh network namespace, which ends with the thread.
-fn namespace() -> bool {
-    // SAFETY: affects the calling thread only.
-    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-        eprintln!("skipped: needs root to make a network namespace");
-        return false;
-    }
-    true
-}
-
-fn ip(args: &str) {
-    let out = Command::new("ip").args(args.split_whitespace()).output().expect("ip runs");
-    assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
-}
-
-/// A veth pair v0 - v1, both ends up and without IPv6.
-fn veth() {
-    ip("link set lo up");
-    ip("link add v0 type veth peer name v1");
-    for dev in ["v0", "v1"] {
-        ip(&format!("link set {dev} addrgenmode none"));
-        ip(&format!("link set {dev} up"));
-    }
-}
-
-/// An open port with its queues and pool.
-struct Open {
-    port: Box<dyn Port>,
-    rx: Box<dyn RxQueue>,
-    tx: Box<dyn TxQueue>,
-    pool: Arc<HeapPool>,
-}
-
-fn config(name: &str, kind: &str) -> PortConfig {
-    PortConfig { name: name.into(), kind: kind.into(), n_txq: 1, ..PortConfig::default() }
-}
-
-fn open(name: &str, kind: &str) -> Open {
-    open_with(&config(name, kind))
-}
-
-fn open_with(config: &PortConfig) -> Open {
-    let pool = Arc::new(HeapPool::new());
-    let mut port = port::open(config, pool.clone()).expect("the port opens");
-    let (rx, tx) = (port.take_rx(0).unwrap(), port.take_tx(0).unwrap());
-    assert!(port.take_rx(0).is_none() && port.take_tx(1).is_none());
-    Open { port, rx, tx, pool }
-}
-
-impl Open {
-    /// Receives until `n` frames for which `want` holds are there, or a second passed.
-    fn receive(&mut self, n: usize, want: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
-        let (mut got, end) = (Vec::new(), Instant::now() + Duration::from_secs(2));
-        while got.len() < n && Instant::now() < end {
-            let mut out = Vec::new();
-            if self.rx.rx(&mut out, 32) == 0 {
-                wait(self.rx.fd().unwrap(), 20);
-            }
-            got.extend(out.iter().map(|p| p.data().to_vec()).filter(|f| want(f)));
-            self.pool.free(&out);
-        }
-        got
-    }
-
-    fn send(&mut self, frames: &[Vec<u8>]) {
-        let packets: Vec<Packet> = frames.iter().map(|f| self.pool.packet(f).unwrap()).collect();
-        assert_eq!(self.tx.tx(&packets), packets.len());
-    }
-
-    /// Closes everything; every buffer must be back.
-    fn close(self) {
-        let Open { port, rx, tx, pool } = self;
-        drop((rx, tx, port));
-        assert_eq!(pool.in_use(), 0, "buffers leaked");
-    }
-}
-
-/// Waits for input; the events that came.
-fn wait(fd: i32, ms: i32) -> i16 {
-    let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one pollfd.
-    unsafe { libc::poll(&mut p, 1, ms) };
-    p.revents
-}
-
-/// A test frame of an experimental Ethertype with a number in it.
-fn numbered(n: u32, len: usize) -> Vec<u8> {
-    let mut f = vec![0x02, 0, 0, 0, 0, 1, 0x02, 0, 0, 0, 0, 2, 0x88, 0xb5];
-    f.extend(n.to_be_bytes());
-    f.resize(len, 0x5a);
-    f
-}
-
-fn is_numbered(f: &[u8]) -> bool {
-    f[12..14] == [0x88, 0xb5]
-}
 
 #[test]
 fn absent_device_and_bad_names() {
@@ -270,11 +176,7 @@ fn partial_checksum_behind_a_tag() {
     let mut udp = Udp::new(&mut f[38..]).unwrap();
     udp.set_length(39);
     udp.set_checksum(pseudo.fold());
-    let raw = RawSender::new("v1");
-    let on = 1i32;
-    let opt = std::ptr::from_ref(&on).cast();
-    // SAFETY: the option is an int.
-    assert_eq!(unsafe { libc::setsockopt(raw.0, libc::SOL_PACKET, 15, opt, 4) }, 0);
+    let raw = RawSender::offloading("v1");
     let mut header = vec![1u8, 0, 0, 0, 0, 0];
     header.extend(38u16.to_ne_bytes());
     header.extend(6u16.to_ne_bytes());
@@ -363,24 +265,6 @@ fn syn_ack(syn: &[u8]) -> Vec<u8> {
     f
 }
 
-#[test]
-fn too_long_for_the_buffer_is_a_named_drop() {
-    if !namespace() {
-        return;
-    }
-    veth();
-    ip("link set v0 mtu 4000");
-    ip("link set v1 mtu 4000");
-    let mut a = open("v0", "system");
-    let raw = RawSender::new("v1");
-    raw.send(&numbered(1, 3000));
-    raw.send(&numbered(2, 100));
-    assert_eq!(a.receive(1, is_numbered), [numbered(2, 100)]);
-    let c = a.port.counters();
-    assert_eq!((c["rx_drop_too_long"], c["rx_dropped"]), (1, 1));
-    a.close();
-}
-
 /// A pool that has nothing to give.
 struct Empty;
 
@@ -390,6 +274,9 @@ impl Pool for Empty {
     }
     fn free(&self, packets: &[Packet]) {
         assert!(packets.is_empty());
+    }
+    fn room(&self) -> usize {
+        2048
     }
 }
 
@@ -441,13 +328,7 @@ fn offloads_that_do_not_fit_the_frame_are_named_drops() {
     }
     veth();
     let mut v0 = open("v0", "system");
-    let raw = RawSender::new("v1");
-    let on: libc::c_int = 1;
-    // SAFETY: the option is an int.
-    let ret = unsafe {
-        libc::setsockopt(raw.0, libc::SOL_PACKET, PACKET_VNET_HDR, (&raw const on).cast(), 4)
-    };
-    assert_eq!(ret, 0, "{}", std::io::Error::last_os_error());
+    let raw = RawSender::offloading("v1");
     // "Complete the SCTP checksum", where no whole SCTP header is left.
     let frame = numbered(1, 60);
     let mut with_header = vec![1u8, 0, 0, 0, 0, 0];
@@ -460,41 +341,6 @@ fn offloads_that_do_not_fit_the_frame_are_named_drops() {
     assert_eq!(v0.receive(1, is_numbered).len(), 1, "the next one is none the worse");
     assert_eq!(v0.port.counters().get("rx_drop_bad_offload"), Some(&1));
     v0.close();
-}
-
-/// `linux/if_packet.h`.
-const PACKET_VNET_HDR: libc::c_int = 15;
-
-/// A packet socket of our own, independent of the ports.
-struct RawSender(i32, libc::sockaddr_ll);
-
-impl RawSender {
-    fn new(dev: &str) -> Self {
-        let name = std::ffi::CString::new(dev).unwrap();
-        // SAFETY: plain calls; the address is plain data.
-        unsafe {
-            let mut addr: libc::sockaddr_ll = std::mem::zeroed();
-            addr.sll_family = libc::AF_PACKET as u16;
-            addr.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
-            RawSender(libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0), addr)
-        }
-    }
-
-    fn send(&self, f: &[u8]) {
-        // SAFETY: the frame and the address are readable for their lengths.
-        let n = unsafe {
-            let addr = std::ptr::from_ref(&self.1).cast();
-            libc::sendto(self.0, f.as_ptr().cast(), f.len(), 0, addr, size_of_val(&self.1) as u32)
-        };
-        assert_eq!(n, f.len() as isize, "{}", std::io::Error::last_os_error());
-    }
-}
-
-impl Drop for RawSender {
-    fn drop(&mut self) {
-        // SAFETY: ours.
-        unsafe { libc::close(self.0) };
-    }
 }
 
 #[test]
@@ -525,8 +371,18 @@ fn tap_carries_frames_both_ways() {
         assert_eq!((c["tx_packets"], c["tx_dropped"], c["rx_dropped"]), (1000, 0, 0));
         assert!(c["rx_packets"] >= 1000);
         t.close();
-        let gone = Command::new("ip").args(["link", "show", "br0"]).output().unwrap();
-        assert!(!gone.status.success(), "the device goes with the port");
+        goes("br0");
+    }
+}
+
+/// Waits until the device has gone with its port: a child that another test is about to start has our descriptors
+/// until its exec.
+fn goes(device: &str) {
+    let start = Instant::now();
+    let show = || Command::new("ip").args(["link", "show", device]).output().unwrap();
+    while show().status.success() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{device} goes with the port");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -566,7 +422,7 @@ fn persistence_is_asked_for() {
     let addrs = Command::new("ip").args(["addr", "show", "br7"]).output().unwrap();
     assert!(String::from_utf8_lossy(&addrs.stdout).contains("10.7.0.1"), "kept its address");
     t.close();
-    assert!(!Command::new("ip").args(["link", "show", "br7"]).output().unwrap().status.success());
+    goes("br7");
 }
 
 #[test]

@@ -1,71 +1,26 @@
 //! vhost-user sockets: registration, the library's callbacks, what is known about the guest.
 
 use super::queue::{VhostRx, VhostTx};
-use super::state::{Shared, VhostCounters};
+use super::state::Shared;
 use crate::{DpdkError, DpdkPool, Eal};
 use dpdk_sys as sys;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-
-/// Longest path of a UNIX socket, without the NUL.
-const PATH_MAX: usize = 107;
-
-/// Who makes the socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// The guest; we connect, and again whenever it comes back.
-    Client,
-    /// We do, and unlink it in the end.
-    Server,
-}
-
-/// Called when a guest, or one of its queues, comes or goes. Runs on the library's thread and
-/// must neither block nor touch the socket.
-pub type OnChange = Arc<dyn Fn() + Send + Sync>;
+use vhost_user::{Claim, Config, Counters, Info, Mode, OnChange};
 
 /// How to serve a guest.
 #[derive(Clone)]
 pub struct VhostConfig {
-    /// Path of the socket.
-    pub path: String,
-    /// Who makes it.
-    pub mode: Mode,
+    /// What does not depend on who serves it.
+    pub common: Config,
     /// Offer the IOMMU feature?
     pub iommu: bool,
     /// Offer post-copy live migration?
     pub postcopy: bool,
-    /// Send handles.
-    pub n_txq: usize,
-    /// Attempts to send after the first when the guest's queue is full but moves.
-    pub tx_retries: u32,
-    /// Move packets by the library's functions only, never by our own.
-    pub library: bool,
     /// Where received packets are put.
     pub pool: Arc<DpdkPool>,
-    /// Whom to tell about changes.
-    pub on_change: Option<OnChange>,
-}
-
-/// What is known about a connected guest.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VhostInfo {
-    /// NUMA node of its memory, if known.
-    pub numa: Option<usize>,
-    /// The socket.
-    pub socket: String,
-    /// Negotiated virtio features.
-    pub features: u64,
-    /// MTU the guest was told, if any.
-    pub mtu: Option<u16>,
-    /// Do the library's functions move the packets?
-    pub library: bool,
-    /// Entries of each ring.
-    pub vrings: Vec<u16>,
 }
 
 /// A registered socket; dropping it disconnects the guest. Its queues then find no guest.
@@ -76,6 +31,7 @@ pub struct VhostSocket {
     pool: Arc<DpdkPool>,
     /// Rings on which the current guest was told not to notify us, and the change they belong to.
     quiet: (u64, u64),
+    _claim: Claim,
 }
 
 struct Entry {
@@ -91,36 +47,21 @@ fn with_sockets<T>(f: impl FnOnce(&mut HashMap<String, Entry>) -> T) -> T {
 }
 
 impl VhostSocket {
-    /// Registers the socket and starts to connect or listen.
-    pub fn open(_eal: Eal, config: &VhostConfig) -> Result<VhostSocket, DpdkError> {
-        let what = format!("vhost-user socket '{}'", config.path);
-        let error = |reason: &str| DpdkError::new(&what, reason);
-        if config.path.len() > PATH_MAX {
-            return Err(error("the path is longer than 107 bytes"));
-        }
-        let path = CString::new(config.path.as_str()).map_err(|_| error("contains a NUL byte"))?;
-        if config.mode == Mode::Server {
-            remove_stale(Path::new(&config.path)).map_err(|reason| error(&reason))?;
-        }
-        let shared = Arc::new(Shared::new(
-            config.n_txq.max(1),
-            config.tx_retries,
-            !config.library && !config.postcopy,
-        ));
-        let entry = Entry { shared: shared.clone(), on_change: config.on_change.clone() };
-        let fresh = with_sockets(|sockets| match sockets.contains_key(&config.path) {
-            true => false,
-            false => sockets.insert(config.path.clone(), entry).is_none(),
-        });
-        if !fresh {
-            return Err(error("another port uses it already"));
-        }
+    /// Registers the socket whose path was claimed, and starts to connect or listen.
+    pub fn open(_eal: Eal, config: &VhostConfig, claim: Claim) -> Result<VhostSocket, DpdkError> {
+        let common = &config.common;
+        let what = format!("vhost-user socket '{}'", common.path);
+        let no_path = |_| DpdkError::new(&what, "contains a NUL byte");
+        let path = CString::new(common.path.as_str()).map_err(no_path)?;
+        let shared = Arc::new(Shared::new(common.n_txq.max(1), common.tx_retries));
+        let entry = Entry { shared: shared.clone(), on_change: common.on_change.clone() };
+        with_sockets(|sockets| sockets.insert(common.path.clone(), entry));
         if let Err((step, ret)) = register(&path, config) {
-            with_sockets(|sockets| sockets.remove(&config.path));
+            with_sockets(|sockets| sockets.remove(&common.path));
             return Err(DpdkError::code(format!("{what}: cannot {step}"), ret));
         }
-        let (pool, mode) = (config.pool.clone(), config.mode);
-        Ok(VhostSocket { path, mode, shared, pool, quiet: (0, 0) })
+        let (pool, mode) = (config.pool.clone(), common.mode);
+        Ok(VhostSocket { path, mode, shared, pool, quiet: (0, 0), _claim: claim })
     }
 
     /// Queues the guest sends on; 1 without a guest. More handles may be taken when it grows, and
@@ -160,13 +101,8 @@ impl VhostSocket {
     }
 
     /// Counters of receiving and of sending.
-    pub fn counters(&self) -> (VhostCounters, VhostCounters) {
+    pub fn counters(&self) -> (Counters, Counters) {
         self.shared.counters()
-    }
-
-    /// What guests did wrong on rings that we serve ourselves, and how often.
-    pub fn misdeeds(&self) -> Vec<(vhost::Misdeed, u64)> {
-        self.shared.misdeeds()
     }
 
     /// Administrative state: down, nothing is received and what is sent is dropped.
@@ -179,7 +115,7 @@ impl VhostSocket {
         self.shared.up.load(Ordering::Relaxed)
     }
 
-    /// See [`VhostConfig::tx_retries`].
+    /// See [`Config::tx_retries`].
     pub fn set_tx_retries(&self, most: u32) {
         self.shared.retries_max.store(most, Ordering::Relaxed);
     }
@@ -206,11 +142,10 @@ impl VhostSocket {
     }
 
     /// What is known about the guest; None without one.
-    pub fn info(&self) -> Option<VhostInfo> {
+    pub fn info(&self) -> Option<Info> {
         let guest = self.shared.enter_control()?;
-        let (vid, mut info) = (guest.vid, VhostInfo::default());
+        let (vid, mut info) = (guest.vid, Info::default());
         info.socket = self.path.to_string_lossy().into_owned();
-        info.library = !self.shared.is_own();
         // SAFETY: the guest is held; each call fills what it is given and fails cleanly.
         unsafe {
             info.numa = usize::try_from(sys::rte_vhost_get_numa_node(vid)).ok();
@@ -238,18 +173,6 @@ impl Drop for VhostSocket {
     }
 }
 
-/// Removes a socket nobody listens on. Anything else at this path is an error.
-fn remove_stale(path: &Path) -> Result<(), String> {
-    let Ok(meta) = path.symlink_metadata() else { return Ok(()) };
-    if !meta.file_type().is_socket() {
-        return Err("something that is not a socket is there".into());
-    }
-    if UnixStream::connect(path).is_ok() {
-        return Err("another process listens on it".into());
-    }
-    std::fs::remove_file(path).map_err(|e| format!("cannot remove the old socket: {e}"))
-}
-
 struct Callbacks(sys::rte_vhost_device_ops);
 
 // SAFETY: functions and a null pointer, never written.
@@ -268,16 +191,18 @@ static CALLBACKS: Callbacks = Callbacks(sys::rte_vhost_device_ops {
 
 /// Registers and starts; on failure says at which step, with nothing left registered.
 fn register(path: &CStr, config: &VhostConfig) -> Result<(), (&'static str, i32)> {
-    let mut flags = sys::RTE_VHOST_USER_NET_COMPLIANT_OL_FLAGS;
+    let mut flags =
+        sys::RTE_VHOST_USER_NET_COMPLIANT_OL_FLAGS | sys::RTE_VHOST_USER_LINEARBUF_SUPPORT;
     for (on, flag) in [
-        (config.mode == Mode::Client, sys::RTE_VHOST_USER_CLIENT),
+        (config.common.mode == Mode::Client, sys::RTE_VHOST_USER_CLIENT),
         (config.iommu, sys::RTE_VHOST_USER_IOMMU_SUPPORT),
         (config.postcopy, sys::RTE_VHOST_USER_POSTCOPY_SUPPORT),
     ] {
         flags |= if on { flag } else { 0 };
     }
-    // Without checksum offload a guest may not use what depends on it (virtio 1.1, 5.1.3.1); the
-    // rest of the features stay those of OVS, so that running guests can reconnect here.
+    // Without checksum offload a guest may not use what depends on it (virtio 1.1, 5.1.3.1). With
+    // linear buffers the library offers no segmentation either. All as OVS, so that running guests
+    // can move between the two.
     let unwanted = 1 << sys::VIRTIO_NET_F_CSUM;
     // SAFETY: the path is NUL-terminated and copied; the callbacks are static.
     unsafe {
@@ -317,44 +242,11 @@ fn entry(vid: i32) -> Option<Entry> {
     })
 }
 
-struct Messages(sys::rte_vhost_user_extern_ops);
-
-// SAFETY: functions, never written.
-unsafe impl Sync for Messages {}
-
-static MESSAGES: Messages = Messages(sys::rte_vhost_user_extern_ops {
-    pre_msg_handle: Some(before_message),
-    post_msg_handle: Some(after_message),
-});
-
-/// The number of vhost-user's SET_MEM_TABLE, with which every message begins.
-const SET_MEM_TABLE: u32 = 5;
-
 unsafe extern "C" fn new_connection(vid: i32) -> i32 {
     if let Some(entry) = entry(vid) {
         entry.shared.leaving.ended();
     }
-    // SAFETY: the library passes a live guest; the functions are static.
-    unsafe { sys::rte_vhost_extern_callback_register(vid, &MESSAGES.0, std::ptr::null_mut()) }
-}
-
-/// The library holds the locks of all rings here, or has none that matters (GET_VRING_BASE).
-unsafe extern "C" fn before_message(vid: i32, message: *mut libc::c_void) -> i32 {
-    // SAFETY: a message begins with its number.
-    let sets_memory = unsafe { message.cast::<u32>().read() } == SET_MEM_TABLE;
-    if let Some(entry) = entry(vid) {
-        entry.shared.before_message(vid, sets_memory);
-    }
-    sys::RTE_VHOST_MSG_RESULT_NOT_HANDLED
-}
-
-unsafe extern "C" fn after_message(vid: i32, message: *mut libc::c_void) -> i32 {
-    // SAFETY: a message begins with its number, and answers keep it.
-    let sets_memory = unsafe { message.cast::<u32>().read() } == SET_MEM_TABLE;
-    if let Some(entry) = entry(vid) {
-        entry.shared.after_message(vid, sets_memory);
-    }
-    sys::RTE_VHOST_MSG_RESULT_NOT_HANDLED
+    0
 }
 
 fn tell(entry: &Entry) {
@@ -396,4 +288,41 @@ unsafe extern "C" fn vring_state_changed(vid: i32, ring: u16, enable: i32) -> i3
         tell(&entry);
     }
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A guest can move between ports of either kind, and between us and ovs-vswitchd, while it runs.
+    #[test]
+    fn both_kinds_of_ports_offer_the_same_features() {
+        let eal = Eal::init(&crate::EalConfig::default()).expect("EAL starts");
+        let path = std::env::temp_dir().join(format!("weft-features-{}", std::process::id()));
+        let path = path.to_str().expect("a path of text");
+        let pool = Arc::new(crate::Pools::new(eal).expect("pools").default_pool().clone());
+        let common = Config {
+            path: path.into(),
+            mode: Mode::Client,
+            n_txq: 1,
+            tx_retries: 0,
+            on_change: None,
+            warn: None,
+        };
+        let config = VhostConfig { common, iommu: false, postcopy: false, pool: (*pool).clone() };
+        let name = CString::new(path).expect("no NUL in it");
+        register(&name, &config).expect("registered");
+        let (mut features, mut protocol) = (0, 0);
+        // SAFETY: both fill what they are given; the path is registered.
+        unsafe {
+            assert_eq!(sys::rte_vhost_driver_get_features(name.as_ptr(), &mut features), 0);
+            let ret = sys::rte_vhost_driver_get_protocol_features(name.as_ptr(), &mut protocol);
+            assert_eq!(ret, 0);
+            sys::rte_vhost_driver_unregister(name.as_ptr());
+        }
+        assert_eq!(features, vhost_user::FEATURES);
+        let missing = protocol & !vhost_user::PROTOCOL_FEATURES;
+        // A channel back, cryptography, descriptors and notifications on that channel.
+        assert_eq!(missing & !(1 << 5 | 1 << 7 | 1 << 10 | 1 << 11), 0, "{missing:#x}");
+    }
 }

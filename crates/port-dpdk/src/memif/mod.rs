@@ -20,8 +20,9 @@ use port::PortError;
 use session::Entry;
 use socket::{Address, Socket};
 use std::collections::BTreeMap;
+use std::io::{Error, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -131,8 +132,8 @@ impl Memif {
 
     fn keep(&self, state: &mut State, eal: Eal) -> Result<(), PortError> {
         if state.keeper.is_none() {
-            let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
-            made.map_err(|e| PortError::Device(format!("{}: {e}", self.dir.display())))?;
+            let failed = |e| PortError::Device(format!("{}: {e}", self.dir.display()));
+            private_dir(&self.dir).map_err(failed)?;
             let _ = std::fs::remove_file(self.private());
             let devargs = format!("net_memif_keeper,role=server,id={KEEPER}");
             let devargs =
@@ -141,6 +142,24 @@ impl Memif {
         }
         Ok(())
     }
+}
+
+/// Makes a directory that nobody else may enter, below one that is there or can be made; one that is there already must be such a one.
+fn private_dir(dir: &Path) -> std::io::Result<()> {
+    if let Some(parent) = dir.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+        other => return other,
+    }
+    let found = std::fs::symlink_metadata(dir)?;
+    // SAFETY: no arguments.
+    let own = found.uid() == unsafe { libc::geteuid() };
+    if found.is_dir() && own && found.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(Error::other("is there and is not a directory that only this user may enter"))
 }
 
 impl Drop for Memif {
@@ -252,5 +271,41 @@ impl Shared {
         if let Some(warn) = &self.warn {
             warn(&format!("memif socket {}: {text}", self.address));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_directory_of_somebody_else_is_refused() {
+        let base = std::env::temp_dir().join(format!("weft-memif-{}", std::process::id()));
+        let dir = base.join("weftd.memif");
+        private_dir(&dir).unwrap();
+        private_dir(&dir).expect("it is our own");
+        assert_eq!(std::fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+        std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o770)).unwrap();
+        assert!(private_dir(&dir).is_err(), "others may enter");
+        std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o700)).unwrap();
+        // SAFETY: no arguments.
+        if unsafe { libc::geteuid() } == 0 {
+            std::os::unix::fs::chown(&dir, Some(65534), None).unwrap();
+            assert!(private_dir(&dir).is_err(), "another owner");
+        }
+        std::fs::remove_dir(&dir).unwrap();
+        symlink("/root", &dir).unwrap();
+        assert!(private_dir(&dir).is_err(), "a link");
+        std::fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn a_socket_is_the_groups_from_the_start() {
+        let path = std::env::temp_dir().join(format!("weft-memif-{}.sock", std::process::id()));
+        let _socket = Socket::listen(&Address::Path(path.clone())).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().mode();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(mode & 0o007, 0, "{mode:o}");
     }
 }

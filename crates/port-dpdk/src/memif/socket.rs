@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 16;
+/// Who may connect, less the process's umask: the owner and the group, as at ovs-vswitchd's own sockets.
+const MODE: libc::mode_t = 0o770;
 /// Descriptors taken from one message; the kernel closes what is too much and says so.
 const MOST_FDS: usize = 4;
 
@@ -99,6 +101,9 @@ impl Socket {
 
     fn bind(&self, address: &Address) -> Result<()> {
         let (raw, len) = address.raw()?;
+        // The file gets the socket's mode, so that there is no moment in which others may connect.
+        // SAFETY: the socket is ours.
+        check(unsafe { libc::fchmod(self.0.as_raw_fd(), MODE) })?;
         // SAFETY: the address is valid for `len` bytes.
         check(unsafe { libc::bind(self.0.as_raw_fd(), (&raw const raw).cast(), len) }).map(drop)
     }
