@@ -29,6 +29,11 @@ pub fn cycles_per_second() -> u64 {
     })
 }
 
+/// The time stamp of [`cycles`] in nanoseconds.
+pub(crate) fn nanoseconds(cycles: u64) -> u64 {
+    (u128::from(cycles) * 1_000_000_000 / u128::from(cycles_per_second())) as u64
+}
+
 fn monotonic(clock: libc::clockid_t) -> Duration {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `ts` is a valid place; the call is answered by the vDSO, not the kernel.

@@ -1,20 +1,23 @@
 //! The control side's handle: workers, ports, flows, changes. One thread owns it.
 
 use crate::balance::{AutoLb, History};
+use crate::clock::{cycles, nanoseconds};
+use crate::decided::Decided;
 use crate::events::*;
 use crate::handle::Handle;
 use crate::invalidate::Tickets;
 use crate::metrics::Suspicious;
 use crate::placement::{self, Queue};
+use crate::police::Policer;
 use crate::stats::{PortCell, RxqCell};
 use crate::topology::{self, Core};
 use crate::tx::Route;
 use crate::types::*;
 use flow::PortNo;
 use port::{Port, RxQueue, Service, TxQueue};
-use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use sync::ring;
 
 pub(crate) struct Rxq {
@@ -48,7 +51,7 @@ impl Rxq {
     fn new(port: PortNo, queue: usize, rx: Box<dyn RxQueue>, stats: &Arc<PortCell>) -> Self {
         let cell = Arc::new(RxqCell::default());
         let (stats, c) = (stats.clone(), cell.clone());
-        let spare = Some(Box::new(RxSlot { port, queue, rx, cell: c, stats }));
+        let spare = Some(Box::new(RxSlot { port, queue, rx, cell: c, stats, police: None }));
         Rxq {
             cell,
             at: None,
@@ -86,6 +89,9 @@ pub(crate) struct PortEntry {
     pub past: PortStats,
     /// Longest frame that it takes, as the workers know it.
     pub limit: usize,
+    /// What it may bring, and how the workers count that.
+    policing: Policing,
+    policer: Option<Arc<Policer>>,
 }
 
 /// What a frame may have beyond the MTU: an Ethernet header and one VLAN tag (as OVS's DPDK ports).
@@ -105,7 +111,7 @@ pub struct Datapath {
     pub(crate) past: PortStats,
     pub(crate) past_credits: Vec<Credit>,
     pub(crate) tickets: Tickets,
-    pub(crate) decided: VecDeque<Arc<dyn Any + Send + Sync>>,
+    pub(crate) decided: Decided,
     pub(crate) differences: Vec<Box<str>>,
     pub(crate) suspicious: Vec<(WorkerId, Box<Suspicious>)>,
     pub(crate) aged_ms: u64,
@@ -131,7 +137,7 @@ impl Datapath {
             past: PortStats::default(),
             past_credits: Vec::new(),
             tickets: Tickets::new(),
-            decided: VecDeque::new(),
+            decided: Decided::default(),
             differences: Vec::new(),
             suspicious: Vec::new(),
             aged_ms: 0,
@@ -388,7 +394,11 @@ impl Datapath {
         let any = cells.values().next().expect("the kernel worker").clone();
         let rxqs = rxs.into_iter().enumerate().map(|(i, rx)| Rxq::new(no, i, rx, &any)).collect();
         let (ways, past) = (BTreeMap::new(), PortStats::default());
-        self.ports.insert(no, PortEntry { port, affinity, rxqs, txqs, ways, cells, past, limit });
+        let (policing, policer) = (Policing::default(), None);
+        self.ports.insert(
+            no,
+            PortEntry { port, affinity, rxqs, txqs, ways, cells, past, limit, policing, policer },
+        );
         let staffed = self.staff();
         self.route(no, None);
         self.place(&[]);
@@ -444,6 +454,18 @@ impl Datapath {
             let workers = self.workers.iter_mut().flatten();
             workers.for_each(|w| w.send(Command::Limit(no, now)));
         }
+    }
+
+    /// Limits what a port may bring from now on; no packet passes between the old and the new limit unseen. The buckets
+    /// begin full. No effect if that is what it is limited to already.
+    pub fn set_policing(&mut self, no: PortNo, policing: Policing) -> Result<(), Error> {
+        let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
+        if std::mem::replace(&mut p.policing, policing) != policing {
+            p.policer = Policer::new(&policing, nanoseconds(cycles())).map(Arc::new);
+            let workers = self.workers.iter_mut().flatten();
+            workers.for_each(|w| w.send(Command::Police(no, p.policer.clone())));
+        }
+        Ok(())
     }
 
     /// The control side's part of a port.
@@ -544,7 +566,7 @@ impl Datapath {
             if let Some(slot) = q.want
                 && let Some(mut rx) = q.spare.take()
             {
-                rx.stats = p.cells[&slot].clone();
+                (rx.stats, rx.police) = (p.cells[&slot].clone(), p.policer.clone());
                 let w = self.workers[slot].as_mut().expect("a slot in use");
                 w.send(Command::AddRx(rx));
                 q.at = q.want;
@@ -552,20 +574,25 @@ impl Datapath {
         }
     }
 
-    /// Reads a worker's reports; returns ports whose receive queues came back.
+    /// Reads the reports that a worker has made so far, which is as many as the ring holds at most however many
+    /// come meanwhile; returns ports whose receive queues came back.
     fn read_reports(&mut self, w: &mut Handle) -> Vec<PortNo> {
         let mut moved = Vec::new();
-        while let Some(r) = w.report() {
+        for _ in 0..REPORTS {
+            let Some(r) = w.report() else { break };
             match r {
                 Report::Program(id, ops) => w.flows.program(id, ops),
-                Report::Installed(idx, credits, effects) => {
-                    self.decided.extend(effects.clone());
+                Report::Installed(idx, port, credits, effects) => {
+                    effects.iter().for_each(|e| self.decided.push(port, e.clone()));
                     w.flows.installed(idx, credits, effects);
                 }
+                Report::Holds(idx, what) => w.flows.holds(idx, what),
                 Report::Unlinked(idx) => w.flows.unlinked(idx),
                 Report::Passed(passed) => {
-                    self.decided.extend(passed.effects.iter().cloned());
+                    w.shared.taken.fetch_add(1, Ordering::Release);
                     w.flows.passed(&passed);
+                    passed.lost.iter().for_each(|(port, n)| self.decided.lose(*port, *n));
+                    passed.effects.into_iter().for_each(|(port, e)| self.decided.push(port, e));
                 }
                 Report::RxBack(slot) => {
                     let no = slot.port;

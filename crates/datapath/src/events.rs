@@ -2,9 +2,10 @@
 
 use crate::accounts::Effects;
 use crate::metrics::{Metrics, Suspicious};
+use crate::police::Policer;
 use crate::stats::{PortCell, RxqCell};
 use crate::tx::Route;
-use crate::types::{PerfCell, PortLookup, Settings};
+use crate::types::{PerfCell, PortEffects, PortLookup, Settings};
 use action::Op;
 use flow::PortNo;
 use packet::Packet;
@@ -34,6 +35,8 @@ pub(crate) enum Command {
     SetRoute(PortNo, Route),
     /// Longest frame, in bytes, that the port takes.
     Limit(PortNo, usize),
+    /// What the port's receive queues may bring from now on.
+    Police(PortNo, Option<Arc<Policer>>),
     AddRx(Box<RxSlot>),
     /// Answer: `RxBack`.
     DelRx(PortNo, usize),
@@ -54,8 +57,11 @@ pub(crate) enum Command {
 pub(crate) enum Report {
     /// What a program does that rules reported from now on have.
     Program(u32, Arc<[Op]>),
-    /// What it is credited to, and what else control is to be told when it is used.
-    Installed(u32, Credits, Effects),
+    /// The port that its packets come from, what it is credited to, and what else control is to be told when it is
+    /// used.
+    Installed(u32, PortNo, Credits, Effects),
+    /// What must live until the rule is unlinked.
+    Holds(u32, Arc<dyn Any + Send + Sync>),
     Unlinked(u32),
     Passed(Box<Passed>),
     RxBack(Box<RxSlot>),
@@ -82,6 +88,8 @@ pub(crate) struct RxSlot {
     pub rx: Box<dyn RxQueue>,
     pub cell: Arc<RxqCell>,
     pub stats: Arc<PortCell>,
+    /// What the port may bring.
+    pub police: Option<Arc<Policer>>,
 }
 
 /// Counters to credit: most lists are short.
@@ -137,7 +145,10 @@ impl std::ops::Deref for Credits {
 pub(crate) struct Passed {
     /// A counter may be there several times.
     pub sums: Vec<Sum>,
-    pub effects: Vec<Arc<dyn Any + Send + Sync>>,
+    /// With the port that the packet came from.
+    pub effects: Vec<(PortNo, PortEffects)>,
+    /// Effects that there was no room for, by port.
+    pub lost: Vec<(PortNo, u64)>,
     pub used_ms: u64,
 }
 
@@ -171,6 +182,8 @@ pub(crate) struct Shared {
     pub cache_on: AtomicBool,
     /// Rules it may have: its part of the limit over all workers.
     pub limit: AtomicU32,
+    /// [`Report::Passed`] that control has read.
+    pub taken: AtomicU64,
     /// Rung when there is news for control; only the kernel worker may (it is a system call).
     pub bell: Option<Arc<Wake>>,
 }

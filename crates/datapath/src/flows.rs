@@ -8,6 +8,8 @@ use crate::lookup::store::{Column, DEAD, Store, Zero};
 use crate::types::{FlowDump, Stale, Used, WorkerId};
 use action::Op;
 use flow::Key;
+use std::any::Any;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -95,6 +97,8 @@ pub(crate) struct Flows {
     populated: usize,
     pass: Pass,
     index: Index,
+    /// What must live as long as a rule; few rules have such.
+    held: HashMap<u32, Arc<dyn Any + Send + Sync>>,
     /// Indices to give back.
     done: Vec<u32>,
 }
@@ -111,6 +115,7 @@ impl Flows {
             populated: 0,
             pass: Pass::default(),
             index: Index::new(room),
+            held: HashMap::new(),
             done: Vec::new(),
         }
     }
@@ -142,6 +147,11 @@ impl Flows {
         self.index.insert(&self.store, idx);
     }
 
+    /// Keeps what must live as long as a rule that came.
+    pub fn holds(&mut self, idx: u32, what: Arc<dyn Any + Send + Sync>) {
+        self.held.insert(idx, what);
+    }
+
     /// A rule went: its last traffic is credited.
     pub fn unlinked(&mut self, idx: u32) {
         self.look(idx as usize);
@@ -149,6 +159,7 @@ impl Flows {
             self.accounts.close(account);
         }
         self.index.remove(&self.store, idx);
+        self.held.remove(&idx);
         self.done.push(idx);
     }
 

@@ -72,6 +72,7 @@ impl Handle {
             masks: AtomicU32::new(0),
             cache_on: AtomicBool::new(false),
             limit: AtomicU32::new(u32::MAX),
+            taken: AtomicU64::new(0),
             bell: (id == WorkerId::Kernel).then(|| bell.clone()),
         });
         let failed = |e: std::io::Error| Error::Thread(e.to_string());

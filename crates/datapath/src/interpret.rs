@@ -31,7 +31,7 @@ pub(crate) trait Sink {
     /// Hands a copy to the control side, or counts why not.
     fn punt(&mut self, punt: &Arc<Punt>, packet: &Packet, key: Key, in_port: PortNo);
     /// Looks the packet up again after this vector.
-    fn recirculate(&mut self, id: u16, packet: Packet, frame: &Frame);
+    fn recirculate(&mut self, id: u32, packet: Packet, frame: &Frame);
     /// Does meter `id` let it pass?
     fn admit(&mut self, id: u32, bytes: usize) -> bool;
     /// A random number.
@@ -104,15 +104,15 @@ impl Frame {
 /// Copies what does not come from the packet's bytes from one line 0 to another.
 pub(crate) fn keep_metadata(old: &Line, new: &mut Line) {
     let (old, new) = (bytes(old), bytes_mut(new));
-    new[at::CT_ZONE..at::FLAGS].copy_from_slice(&old[at::CT_ZONE..at::FLAGS]);
+    new[at::CT_STATE] = old[at::CT_STATE];
     new[at::FLAGS] |= old[at::FLAGS] & flag::TUNNEL_ALL;
-    new[at::RECIRC..at::PAYLOAD].copy_from_slice(&old[at::RECIRC..at::PAYLOAD]);
+    new[at::CT_MARK..at::PAYLOAD].copy_from_slice(&old[at::CT_MARK..at::PAYLOAD]);
 }
 
 /// Bytes of a key that are metadata.
 fn is_metadata(i: usize) -> bool {
     (at::IN_PORT..at::FLAGS).contains(&i)
-        || (at::RECIRC..at::PAYLOAD).contains(&i)
+        || (at::CT_MARK..at::PAYLOAD).contains(&i)
         || i >= at::TUN_DST
 }
 
@@ -162,6 +162,7 @@ impl<S: Sink> Run<'_, S> {
                     }
                     self.branch(op, &p, f);
                 }
+                Op::Punt(punt) if !punt.is_wanted() => {}
                 Op::Punt(punt) => {
                     self.ends += 1;
                     self.sink.punt(punt, &p, f.key(), self.in_port);

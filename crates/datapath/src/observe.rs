@@ -122,8 +122,9 @@ impl Datapath {
         self.tickets.close(last);
     }
 
-    /// Hands over what workers reported since the last call.
-    pub fn drain_events(&mut self, each: &mut dyn FnMut(Event)) {
+    /// Hands over what workers reported since the last call: `most` effects of decisions, ports taking turns, and as
+    /// many packets, workers taking turns. True: there is more.
+    pub fn drain_events(&mut self, most: usize, each: &mut dyn FnMut(Event)) -> bool {
         self.pump();
         for how in self.differences.drain(..) {
             each(Event::Differs(how));
@@ -131,14 +132,23 @@ impl Datapath {
         for (worker, one) in self.suspicious.drain(..) {
             each(Event::Suspicious(worker, one));
         }
-        for effects in self.decided.drain(..) {
-            each(Event::Decided { effects });
-        }
-        for w in self.workers.iter_mut().flatten() {
-            while let Some(p) = w.punt() {
-                each(Event::Punt(p));
+        let more = self.decided.drain(most, each);
+        let mut left = most;
+        while left > 0 {
+            let before = left;
+            for w in self.workers.iter_mut().flatten() {
+                if left > 0
+                    && let Some(p) = w.punt()
+                {
+                    left -= 1;
+                    each(Event::Punt(p));
+                }
+            }
+            if left == before {
+                return more;
             }
         }
+        true
     }
 
     /// Executes operations on a packet of the control side, on the kernel worker. `in_port` may be

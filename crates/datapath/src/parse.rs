@@ -167,8 +167,8 @@ fn plain_ipv4(d: &[u8], in_port: u16, line: &mut Line) -> Option<Layout> {
     line[1] = word(8) & u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
     line[2] = word(26);
     line[3] = u64::from_ne_bytes([h[34], h[35], h[36], h[37], proto, h[15], h[22], 0]);
-    line[4] = u64::from_ne_bytes([flags[0], flags[1], 0, 0, port[0], port[1], 0, 0]);
-    line[5] = u64::from_ne_bytes([0, 0, 0, 0, 0, flag::L4, 0, 0]);
+    line[4] = u64::from_ne_bytes([flags[0], flags[1], 0, 0, port[0], port[1], 0, flag::L4]);
+    line[5] = 0;
     line[6] = 0;
     line[7] = 0;
     let end = (14 + total) as u16;

@@ -9,6 +9,7 @@ use crate::steps::Steps;
 use action::Op;
 use flow::PortNo;
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use telemetry::Drop;
 
@@ -151,7 +152,7 @@ impl Programs {
         let reason = why.unwrap_or(Drop::Policy);
         let is = |p: &Program| {
             let drops = p.drop == reason || matches!(ops, [Op::Drop(_)]);
-            drops && same_list(&p.ops, ops)
+            drops && *p.ops == *ops
         };
         if let Some(p) = self.all.get_mut(self.last as usize).filter(|p| p.refs > 0 && is(p)) {
             p.refs += 1;
@@ -223,75 +224,55 @@ impl Programs {
 }
 
 fn hash_ops(ops: &[Op], why: Drop) -> u64 {
-    ops.iter().fold(fold(why as u64), hash_op)
+    let mut hasher = OpHasher(0);
+    (ops, why).hash(&mut hasher);
+    hasher.finish()
 }
 
-fn hash_op(h: u64, op: &Op) -> u64 {
-    let mix = |tag: u64, x: u64| fold(fold(h ^ tag << 56) ^ x);
-    match op {
-        Op::Output(p) => mix(1, *p as u64),
-        Op::Set(rw) => {
-            let words = rw.key.words.iter().zip(&rw.mask.words).enumerate();
-            words.fold(mix(2, 0), |h, (i, (k, m))| match *m {
-                0 => h,
-                m => fold(fold(h ^ i as u64) ^ (k & m)) ^ m,
-            })
-        }
-        Op::PushVlan { tpid, tci } => mix(3, (*tpid as u64) << 16 | *tci as u64),
-        Op::PopVlan => mix(4, 0),
-        Op::PushMpls { ethertype, lse } => mix(5, (*ethertype as u64) << 32 | *lse as u64),
-        Op::PopMpls { ethertype } => mix(6, *ethertype as u64),
-        Op::Recirc(id) => mix(7, *id as u64),
-        Op::Truncate(n) => mix(8, *n as u64),
-        Op::Punt(p) => mix(9, Arc::as_ptr(p) as usize as u64),
-        Op::Clone(ops) => ops.iter().fold(mix(10, ops.len() as u64), hash_op),
-        Op::Meter(id) => mix(11, *id as u64),
-        Op::Sample { chance, ops } => {
-            ops.iter().fold(mix(12, (*chance as u64) << 16 | ops.len() as u64), hash_op)
-        }
-        Op::Drop(why) => mix(13, *why as u64),
-        Op::TunnelPush(t) => {
-            t.header.iter().fold(mix(14, t.out_port.into()), |h, b| fold(h ^ u64::from(*b)))
-        }
-        Op::TunnelPop { port, kind, options } => {
-            let h = mix(15, u64::from(*port) << 8 | *kind as u64);
-            options.iter().fold(h, |h, o| mix(h, u64::from(*o)))
+/// Hashes the parts of operations word by word with [`fold`].
+struct OpHasher(u64);
+
+impl Hasher for OpHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_ne_bytes(word));
         }
     }
-}
 
-#[inline]
-fn same_list(a: &[Op], b: &[Op]) -> bool {
-    if let ([Op::Output(a)], [Op::Output(b)]) = (a, b) {
-        return a == b;
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        self.0 = fold(fold(self.0) ^ word);
     }
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
-}
 
-fn same(a: &Op, b: &Op) -> bool {
-    match (a, b) {
-        (Op::Output(a), Op::Output(b)) => a == b,
-        (Op::Set(a), Op::Set(b)) => a.mask == b.mask && a.key.matches(&b.key, &a.mask),
-        (Op::PushVlan { tpid: a, tci: c }, Op::PushVlan { tpid: b, tci: d }) => a == b && c == d,
-        (Op::PopVlan, Op::PopVlan) => true,
-        (Op::PushMpls { ethertype: a, lse: c }, Op::PushMpls { ethertype: b, lse: d }) => {
-            a == b && c == d
-        }
-        (Op::PopMpls { ethertype: a }, Op::PopMpls { ethertype: b }) => a == b,
-        (Op::Recirc(a), Op::Recirc(b)) => a == b,
-        (Op::Truncate(a), Op::Truncate(b)) | (Op::Meter(a), Op::Meter(b)) => a == b,
-        (Op::Punt(a), Op::Punt(b)) => Arc::ptr_eq(a, b),
-        (Op::Clone(a), Op::Clone(b)) => same_list(a, b),
-        (Op::Sample { chance: a, ops: c }, Op::Sample { chance: b, ops: d }) => {
-            a == b && same_list(c, d)
-        }
-        (Op::Drop(a), Op::Drop(b)) => a == b,
-        (Op::TunnelPush(a), Op::TunnelPush(b)) => a == b,
-        (
-            Op::TunnelPop { port: a, kind: c, options: e },
-            Op::TunnelPop { port: b, kind: d, options: f },
-        ) => a == b && c == d && e == f,
-        _ => false,
+    #[inline]
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(word.into());
+    }
+
+    #[inline]
+    fn write_u16(&mut self, word: u16) {
+        self.write_u64(word.into());
+    }
+
+    #[inline]
+    fn write_u8(&mut self, byte: u8) {
+        self.write_u64(byte.into());
+    }
+
+    #[inline]
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    #[inline]
+    fn write_isize(&mut self, word: isize) {
+        self.write_u64(word as u64);
     }
 }
 

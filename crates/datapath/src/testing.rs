@@ -19,6 +19,18 @@ struct Wire {
     untold: usize,
     mtu: u16,
     queues_out: usize,
+    /// Cycles that each call loses to the other side, and those not yet charged to it.
+    lost_per_call: u64,
+    owed: u64,
+}
+
+impl Wire {
+    fn lose(&mut self) {
+        if self.lost_per_call > 0 {
+            port::lose(self.lost_per_call);
+            self.owed += self.lost_per_call;
+        }
+    }
 }
 
 /// The outer end of a port: what the test sends and receives.
@@ -102,6 +114,10 @@ impl Peer {
     pub fn make_tx_busy(&self, busy: bool) {
         self.wire.lock().unwrap().tx_busy = busy;
     }
+    /// From now on each call on one of the port's queues loses so many cycles, as if to violations.
+    pub fn lose(&self, cycles: u64) {
+        self.wire.lock().unwrap().lost_per_call = cycles;
+    }
     /// Changes the port's MTU.
     pub fn set_mtu(&self, mtu: u16) {
         self.wire.lock().unwrap().mtu = mtu;
@@ -131,11 +147,15 @@ impl Peer {
 impl RxQueue for Rx {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         let mut w = self.0.lock().unwrap();
+        w.lose();
         let q = &mut w.rx[self.1];
         let n = max.min(q.len());
         out.extend(q.drain(..n));
         w.untold += n;
         n
+    }
+    fn owed(&mut self) -> u64 {
+        std::mem::take(&mut self.0.lock().unwrap().owed)
     }
     fn notify(&mut self, all: bool) {
         let mut w = self.0.lock().unwrap();
@@ -149,6 +169,7 @@ impl RxQueue for Rx {
 impl TxQueue for Tx {
     fn tx(&mut self, packets: &[Packet]) -> usize {
         let mut w = self.0.lock().unwrap();
+        w.lose();
         let n = if w.tx_busy { 0 } else { packets.len().min(w.tx_room) };
         w.tx_room -= n;
         w.sent += n;

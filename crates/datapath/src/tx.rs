@@ -116,6 +116,10 @@ pub(crate) struct Exits {
     punt_burst: f64,
 }
 
+/// Recirculated packets of one worker that wait to be looked up: 16 vectors. Copies that are copied again
+/// are 4,096^6 packets at most; with this as many as wait at each of six depths.
+const AGAIN_PACKETS_MAX: usize = 16 * packet::VECTOR;
+
 impl Exits {
     pub fn new(
         pool: Arc<dyn Pool>,
@@ -510,9 +514,13 @@ impl Sink for Exits {
         self.stats(in_port).punted.add(1);
         self.news = true;
     }
-    fn recirculate(&mut self, id: u16, packet: Packet, frame: &Frame) {
+    fn recirculate(&mut self, id: u32, packet: Packet, frame: &Frame) {
+        if self.again.len() >= AGAIN_PACKETS_MAX {
+            self.dropped(frame.in_port(), Drop::RecircLimit);
+            return self.free(packet);
+        }
         let mut meta = Box::new(*frame);
-        crate::parse::bytes_mut(&mut meta.line)[flow::at::RECIRC..flow::at::RECIRC + 2]
+        crate::parse::bytes_mut(&mut meta.line)[flow::at::RECIRC..flow::at::RECIRC + 4]
             .copy_from_slice(&id.to_be_bytes());
         let depth = frame.depth + 1;
         self.again.push(Pending { packet, in_port: frame.in_port(), depth, meta: Some(meta) });

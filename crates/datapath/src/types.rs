@@ -209,6 +209,20 @@ impl Default for Settings {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RxAffinity(pub BTreeMap<usize, usize>);
 
+/// What a port may bring (`ingress_policing_*` of OVSDB's Interface table). A rate of zero limits nothing, a burst of
+/// zero is OVS's default (8,000 kbit, 16,000 packets). Bytes are those behind the Ethernet header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policing {
+    /// 1,000 bits per second.
+    pub kbit_rate: u32,
+    /// 1,000 bits.
+    pub kbit_burst: u32,
+    /// 1,000 packets per second.
+    pub kpkt_rate: u32,
+    /// 1,000 packets.
+    pub kpkt_burst: u32,
+}
+
 /// Tells by a decision's effects whether the decision may have changed.
 pub type Stale = Box<dyn Fn(&(dyn Any + Send + Sync)) -> bool + Send>;
 
@@ -269,9 +283,19 @@ pub enum Event {
     /// A decision with effects was made.
     Decided {
         /// What the pipeline said besides.
-        effects: Arc<dyn Any + Send + Sync>,
+        effects: PortEffects,
+    },
+    /// Effects of decisions about packets from this port were dropped, as the queue to control was full.
+    PassedOver {
+        /// Where the packets came in.
+        port: PortNo,
+        /// How many.
+        n: u64,
     },
 }
+
+/// What the pipeline said of a packet besides what to do with it.
+pub type PortEffects = Arc<dyn Any + Send + Sync>;
 
 /// A packet on its way to the control side.
 pub struct PuntEvent {

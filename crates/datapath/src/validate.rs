@@ -83,7 +83,7 @@ impl Sink for Record {
     fn punt(&mut self, _: &Arc<Punt>, _: &Packet, _: Key, _: PortNo) {
         self.outcome.others += 1;
     }
-    fn recirculate(&mut self, _: u16, packet: Packet, _: &Frame) {
+    fn recirculate(&mut self, _: u32, packet: Packet, _: &Frame) {
         self.outcome.others += 1;
         self.free(packet);
     }

@@ -42,6 +42,8 @@ pub(crate) struct Vector {
     parse_time: gather::ParseTime,
     /// Packets that end at this step, and why.
     failed: Vec<(u8, Drop)>,
+    /// Packets beyond what their port may bring.
+    refused: Vec<Packet>,
     /// Rules that decapsulate, and what the packets of this vector that they took had for key word 6.
     terminators: Terminators,
     stripped: [u64; VECTOR],
@@ -60,6 +62,8 @@ pub(crate) struct Vector {
     passing: Vec<u32>,
     /// What they are credited with.
     passed: credit::Passing,
+    /// Lists of these that control was sent.
+    passed_on: u64,
     asked: Option<Box<miss::Asked>>,
     strangers: Option<Box<direct::Strangers>>,
     pipeline: Arc<dyn Pipeline>,
@@ -96,6 +100,7 @@ impl Vector {
             claimed: 0,
             parse_time: gather::ParseTime::default(),
             failed: Vec::new(),
+            refused: Vec::new(),
             terminators: Terminators::default(),
             stripped: [0; VECTOR],
             one_pass: true,
@@ -109,6 +114,7 @@ impl Vector {
             programs: Programs::default(),
             passing: Vec::new(),
             passed: credit::Passing::default(),
+            passed_on: 0,
             asked: Some(Box::default()),
             strangers: Some(Box::default()),
             pipeline,

@@ -14,6 +14,7 @@ use packet::{BURST, VECTOR};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use sync::{Consumer, Reader};
+use telemetry::Drop;
 
 /// How often subtables are ranked and the cache is judged.
 const TUNE_MS: u64 = 100;
@@ -146,9 +147,12 @@ impl Worker {
             self.ended = cycles();
             self.exits.flush_due(0, self.ended);
             self.notify();
-            let idle = &self.shared.perf;
-            idle.idle_iterations.add(1);
-            idle.idle_cycles.add(self.ended - t0);
+            // Reading nothing but violations is work.
+            let (perf, all) = (&self.shared.perf, self.ended - t0);
+            let lost = port::take_lost().min(all);
+            perf.idle_iterations.add(1);
+            perf.idle_cycles.add(all - lost);
+            perf.busy_cycles.add(lost);
         }
         self.shared.perf.iterations.add(1);
         if self.recorder.on {
@@ -239,10 +243,11 @@ impl Worker {
         }
     }
 
-    /// Takes up to `limit` packets from queue `q`, and counts them.
+    /// Takes up to `limit` packets from queue `q`, and counts them; how many, with those that are more than it may bring.
     fn ask(&mut self, q: usize, limit: usize) -> usize {
         let slot = &mut self.rx[q];
-        let (n, bytes) = self.vector.receive(&mut *slot.rx, slot.port, limit);
+        let police = slot.police.as_deref();
+        let (n, bytes) = self.vector.receive(&mut *slot.rx, slot.port, limit, police);
         self.appetites[q].asked(limit, n);
         if let (Some(s), true) = (&mut self.sleep, n < limit) {
             s.drained(&*slot.rx);
@@ -251,6 +256,10 @@ impl Worker {
             slot.stats.rx_packets.add(n as u64);
             slot.stats.rx_bytes.add(bytes);
             slot.cell.packets.add(n as u64);
+            if police.is_some() {
+                let refused = self.vector.take_refused(&mut self.exits);
+                slot.stats.lost(Drop::Policed, refused);
+            }
             self.brought.push((q, n));
             if slot.rx.notifies() {
                 self.untold.push(q);
@@ -301,7 +310,9 @@ impl Worker {
         perf.cache_hits.add(tally.cache_hits);
         perf.flow_hits.add(tally.flow_hits);
         perf.subtable_lookups.add(tally.visits);
-        // What the vector cost is charged to the queues that filled it.
+        // What the vector cost is charged to the queues that filled it, but for what the other sides of ports made it
+        // cost: their own queues owe that.
+        let all = all.saturating_sub(port::take_lost());
         if let [(q, _)] = self.brought[..] {
             return self.rx[q].cell.cycles.add(all);
         }
@@ -321,6 +332,7 @@ impl Worker {
         if self.exits.now_ms >= self.tuned_ms + TUNE_MS {
             self.tuned_ms = self.exits.now_ms;
             self.vector.table.tune(self.settings.signature_cache);
+            self.rx.iter_mut().for_each(|slot| slot.cell.cycles.add(slot.rx.owed()));
             if self.exits.now_ms >= self.told_ms + TELL_MS {
                 self.told_ms = self.exits.now_ms;
                 self.vector.tell_lookups();
@@ -357,6 +369,10 @@ impl Worker {
                 self.give_back(no, queue);
             }
             Command::Limit(no, bytes) => self.exits.set_limit(no, bytes),
+            Command::Police(port, police) => {
+                let slots = self.rx.iter_mut().filter(|slot| slot.port == port);
+                slots.for_each(|slot| slot.police = police.clone());
+            }
             Command::AddRx(slot) => {
                 if let (Some(s), Some(fd)) = (&mut self.sleep, slot.rx.fd()) {
                     s.watch(fd);

@@ -128,7 +128,7 @@ fn flows_that_come_back_beside_new_ones_are_stored() {
 /// What validation told in words.
 fn told(b: &mut Bed) -> Vec<String> {
     let mut told = Vec::new();
-    b.dp.drain_events(&mut |e| {
+    b.dp.drain_events(usize::MAX, &mut |e| {
         if let Event::Differs(how) = e {
             told.push(how.to_string());
         }

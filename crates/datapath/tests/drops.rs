@@ -5,7 +5,7 @@ mod common;
 use action::{Decision, Op, Pipeline, Punt, Request, Rewrite};
 use common::{Rule, Rules, rule, udp};
 use datapath::testing::{Peer, ring_port};
-use datapath::{Config, Datapath, Meters, RxAffinity, Settings};
+use datapath::{Config, Datapath, Meters, Policing, RxAffinity, Settings};
 use flow::{Field, Key};
 use packet::{HeapPool, Packet, Pool};
 use port::Service;
@@ -36,6 +36,9 @@ impl Pool for Moody {
     }
     fn free(&self, packets: &[Packet]) {
         self.heap.free(packets);
+    }
+    fn room(&self) -> usize {
+        self.heap.room()
     }
 }
 
@@ -117,7 +120,7 @@ fn frame() -> Vec<u8> {
 }
 
 fn punt() -> Op {
-    Op::Punt(Arc::new(Punt { max_len: 64, context: Box::new(()) }))
+    Op::Punt(Arc::new(Punt { max_len: 64, wanted: None, context: Box::new(()) }))
 }
 
 #[test]
@@ -173,6 +176,54 @@ fn meters_and_the_pipelines_own_reasons() {
     assert_eq!(metered().ends_as(&udp(1, 2, 3, 4, 100), 5, Drop::Meter), 5);
     let deep = lab(Arc::new(Deep), Domain::new(), Settings::default());
     assert_eq!(deep.ends_as(&frame(), 5, Drop::DepthLimit), 5);
+}
+
+#[test]
+fn more_than_a_port_may_bring() {
+    let policed = |limits: Policing| {
+        let mut lab = always(vec![Op::Output(1)], Settings::default());
+        lab.dp.set_policing(0, limits).unwrap();
+        lab
+    };
+    let bytes = Policing { kbit_rate: 1, kbit_burst: 8, ..Policing::default() };
+    // Twenty packets of fifty bytes at once, and five more in two seconds, should the test take as long.
+    let lost = policed(bytes).ends_as(&frame(), 300, Drop::Policed);
+    assert!((200..=280).contains(&lost), "{lost}");
+    assert_eq!(policed(bytes).ends_as(&udp(1, 2, 3, 4, 1400), 300, Drop::Policed), 300);
+    let mut lab = policed(bytes);
+    let seen = |lab: &mut Lab| {
+        (0..300).for_each(|_| lab.ends[0].send(&udp(1, 2, 3, 4, 1400)));
+        lab.run();
+        let stats = lab.dp.port_stats(0).unwrap();
+        (stats.rx_packets, stats.rx_bytes, stats.drops[Drop::Policed as usize])
+    };
+    assert_eq!(seen(&mut lab), (300, 300 * 1400, 300), "received, and dropped on its port");
+    lab.dp.set_policing(1, bytes).unwrap();
+    lab.dp.set_policing(0, Policing::default()).unwrap();
+    assert_eq!(seen(&mut lab), (600, 600 * 1400, 300), "another port's limit is not its own");
+    lab.dp.set_policing(0, bytes).unwrap();
+    lab.dp.set_policing(0, bytes).unwrap();
+    assert_eq!(seen(&mut lab), (900, 900 * 1400, 600), "set again");
+    // A queue that moves to another worker takes the limit along.
+    lab.dp.set_pmd_cores(&[1]).unwrap();
+    assert_eq!(seen(&mut lab), (1200, 1200 * 1400, 900), "on another core");
+    assert_eq!(lab.count(Drop::Policed), 900);
+    assert!(lab.dp.set_policing(7, bytes).is_err());
+}
+
+/// Packets that are refused count against what a port may bring to a vector: others have their turn.
+#[test]
+fn refused_packets_are_attempts() {
+    let mut lab = always(vec![Op::Output(1)], Settings::default());
+    let nothing = Policing { kbit_rate: 1, kbit_burst: 1, ..Policing::default() };
+    lab.dp.set_policing(0, nothing).unwrap();
+    lab.run();
+    (0..10_000).for_each(|_| lab.ends[0].send(&udp(1, 2, 3, 4, 1400)));
+    lab.dp.step();
+    let refused = lab.dp.port_stats(0).unwrap().drops[Drop::Policed as usize];
+    assert!((1..=2 * packet::VECTOR as u64).contains(&refused), "{refused} in one step");
+    lab.run();
+    assert_eq!(lab.count(Drop::Policed), 10_000);
 }
 
 #[test]

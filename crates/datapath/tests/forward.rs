@@ -272,10 +272,10 @@ fn uncacheable_decisions_and_a_full_table_count() {
 #[test]
 fn punts_recirculation_and_injection() {
     let mut b = bed(2);
-    let punt = Arc::new(Punt { max_len: 20, context: Box::new(77u32) });
+    let punt = Arc::new(Punt { max_len: 20, wanted: None, context: Box::new(77u32) });
     let mut second = rule(&[(Field::EthType, 0x0800)], vec![Op::Output(1)], 2);
-    second.key.set_u16(flow::at::RECIRC, 9);
-    second.mask.set_u16(flow::at::RECIRC, 0xffff);
+    second.key.set_u32(flow::at::RECIRC, 9);
+    second.mask.set_u32(flow::at::RECIRC, !0);
     let first = rule(&[], vec![Op::Punt(punt), Op::Recirc(9)], 1);
     b.set_rules(vec![second, first]);
     for _ in 0..10 {
@@ -284,7 +284,7 @@ fn punts_recirculation_and_injection() {
     b.run();
     assert_eq!(b.peers[1].drain().len(), 10);
     let mut n = 0;
-    b.dp.drain_events(&mut |e| {
+    b.dp.drain_events(usize::MAX, &mut |e| {
         if let Event::Punt(p) = e {
             assert_eq!((p.packet.len(), p.total_len, p.in_port), (20, 64, 0));
             assert_eq!(p.punt.context.downcast_ref(), Some(&77u32));
@@ -303,6 +303,23 @@ fn punts_recirculation_and_injection() {
 }
 
 #[test]
+fn what_no_controller_wants_ends_for_its_reason() {
+    let mut b = bed(1);
+    let wanted = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let punt = Punt { max_len: 64, wanted: Some(wanted.clone()), context: Box::new(()) };
+    b.set_rules(vec![rule(&[], vec![Op::Punt(Arc::new(punt))], 1)]);
+    *b.rules.why.lock().unwrap() = Some(Drop::TtlExpired);
+    for on in [false, true] {
+        wanted.store(on, Ordering::Relaxed);
+        b.peers[0].send(&udp(1, 2, 3, 4, 64));
+        b.run();
+        let t = b.dp.totals();
+        assert_eq!((t.drops[Drop::TtlExpired as usize], t.punted), (1, u64::from(on)));
+    }
+    b.assert_balanced();
+}
+
+#[test]
 fn endless_recirculation_ends() {
     let mut b = bed(1);
     b.set_rules(vec![rule(&[], vec![Op::Recirc(1)], 1)]);
@@ -310,6 +327,39 @@ fn endless_recirculation_ends() {
     b.run();
     assert_eq!(b.dp.totals().drops[Drop::RecircLimit as usize], 1);
     b.assert_balanced();
+}
+
+#[test]
+fn copies_that_are_copied_again_and_again_have_a_limit() {
+    let mut b = bed(1);
+    let again = Op::Clone([Op::Recirc(1)].into());
+    b.set_rules(vec![rule(&[], vec![again; 100], 1)]);
+    b.peers[0].send(&udp(1, 2, 3, 4, 64));
+    b.run();
+    let perf = b.dp.perf().iter().map(|(_, p)| p.recirculated).sum::<u64>();
+    assert!((4096..7 * 4096).contains(&perf), "{perf} packets instead of 10^12");
+    assert!(b.dp.totals().drops[Drop::RecircLimit as usize] > 4096);
+    b.assert_balanced();
+    assert_eq!(b.pool.in_use(), 0);
+}
+
+#[test]
+fn what_a_decision_holds_lives_as_long_as_its_flow() {
+    let mut b = bed(2);
+    b.set_rules(vec![rule(&[], vec![Op::Output(1)], 1)]);
+    b.rules.holding.store(true, Ordering::Relaxed);
+    let held = b.rules.held.clone();
+    b.peers[0].send(&udp(1, 2, 3, 4, 64));
+    b.run();
+    assert_eq!((b.dp.flows().len(), Arc::strong_count(&held)), (1, 3));
+    b.dp.poll(datapath::now_ms() + 60_000);
+    b.run();
+    assert_eq!((b.dp.flows().len(), Arc::strong_count(&held)), (0, 2), "idle");
+    b.rules.cacheable.store(false, Ordering::Relaxed);
+    b.peers[0].send(&udp(1, 2, 3, 4, 64));
+    b.run();
+    assert_eq!(b.peers[1].drain().len(), 2);
+    assert_eq!(Arc::strong_count(&held), 2, "not stored");
 }
 
 #[test]
@@ -376,4 +426,37 @@ fn idle_flows_leave_and_slots_come_back() {
         assert_eq!(b.dp.flows().len(), 0);
     }
     assert_eq!(b.credits()[&1].0, 3);
+}
+
+/// What a port's other side costs by violations is charged to its own queue, whoever sends to it and whether it sends
+/// anything itself.
+#[test]
+fn violations_are_paid_for_by_their_own_port() {
+    /// More than any vector here takes.
+    const LOST: u64 = 1 << 40;
+    let mut b = bed(3);
+    b.set_rules(vec![rule(&[], vec![Op::Output(1)], 1)]);
+    let cycles = |b: &Bed| -> Vec<u64> { b.dp.rxq_info().iter().map(|q| q.cycles).collect() };
+    let send = |b: &mut Bed| {
+        (0..100).for_each(|i| b.peers[0].send(&udp(1, 2, i, 4, 100)));
+        b.run();
+        assert_eq!(b.peers[1].drain().len(), 100);
+    };
+    send(&mut b);
+    let honest = cycles(&b);
+    assert!(honest[0] > 0 && honest[1] == 0, "the sender pays: {honest:?}");
+    b.peers[1].lose(LOST);
+    send(&mut b);
+    b.peers[1].lose(0);
+    // Until the queues are asked what they owe, some times per second.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while cycles(&b)[1] == 0 && std::time::Instant::now() < deadline {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        b.dp.step();
+    }
+    let after = cycles(&b);
+    assert!(after[1] >= LOST && after[1].is_multiple_of(LOST), "{after:?}");
+    assert_eq!((after[0], after[2]), (honest[0], honest[2]), "nobody else pays");
+    // The thread that did nothing else was busy.
+    assert!(b.dp.perf()[0].1.idle_cycles < LOST);
 }

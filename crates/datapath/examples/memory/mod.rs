@@ -12,6 +12,9 @@ impl Pool for Borrowed {
         self.0.alloc(out, n)
     }
     fn free(&self, _: &[Packet]) {}
+    fn room(&self) -> usize {
+        self.0.room()
+    }
 }
 
 /// A 64-byte UDP packet, to be given addresses and ports.

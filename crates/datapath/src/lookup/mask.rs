@@ -63,7 +63,7 @@ pub(crate) fn exact(mask: &Words, key: &Words) -> Words {
     out[7] = 0;
     let b = bytes_mut(&mut out);
     b[at::IN_PORT..at::IN_PORT + 2].fill(0xff);
-    b[at::RECIRC..at::RECIRC + 2].fill(0xff);
+    b[at::RECIRC..at::RECIRC + 4].fill(0xff);
     let (b, k) = (bytes(&out), bytes(key));
     let eth_type = u16::from_be_bytes([k[at::ETH_TYPE], k[at::ETH_TYPE + 1]]);
     let exact = b[at::ETH_TYPE] & b[at::ETH_TYPE + 1] == 0xff;
@@ -113,7 +113,7 @@ mod tests {
         let b = bytes(&out);
         assert_eq!((b[at::IP_DST + 1], b[at::VLAN], b[at::IPV6_SRC + 9]), (0xff, 0x0f, 0xff));
         assert_eq!([b[at::TP_DST], b[at::TP_DST + 1], b[at::IN_PORT], b[at::RECIRC]], [0xff; 4]);
-        assert_eq!(weight(&out), 8 + 4 + 8 + 16 + 16 + 16);
+        assert_eq!(weight(&out), 8 + 4 + 8 + 16 + 16 + 32);
         assert!(subset(&m, &out));
     }
 }

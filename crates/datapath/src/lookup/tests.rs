@@ -17,12 +17,13 @@ fn available() -> impl Iterator<Item = Level> {
     Level::ALL.into_iter().filter(|l| l.available())
 }
 
-/// Few distinct keys: every byte is 0..3, line 1 only sometimes.
+/// Few distinct keys: every byte is 0..3, line 1 only sometimes, and recirculation ids are short.
 fn key(r: &mut Rng) -> Words {
     let wide = r.next().is_multiple_of(4);
     std::array::from_fn(|w| match w {
         7 | 16.. => 0,
         8.. if !wide => 0,
+        5 => r.next() & 0x0303_0000_0303_0303,
         _ => r.next() & 0x0303_0303_0303_0303,
     })
 }

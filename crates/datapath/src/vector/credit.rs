@@ -4,8 +4,8 @@
 //! to a list that control gets about once per millisecond. No hash is made, and nothing is allocated per packet.
 
 use crate::events::{Passed, Sum};
-use std::any::Any;
-use std::sync::Arc;
+use crate::types::PortEffects;
+use flow::PortNo;
 
 /// Places of sums that are going on.
 const PLACES: usize = 1024;
@@ -13,8 +13,18 @@ const PLACES: usize = 1024;
 /// Sums from which on the list is worth making shorter.
 const LONG: usize = 1 << 14;
 
-/// Effects remembered until control is told; beyond, only credits are.
+/// Effects remembered until control is told: each of the ports that have some, n in number, may have this divided by
+/// n, whichever came first. All together that is less than this times 1 + ln n. Beyond, only credits are remembered.
 const EFFECTS: usize = 4096;
+
+/// What a port has among the effects remembered.
+#[derive(Clone, Copy, Default)]
+struct Share {
+    /// Of which list the counts are.
+    list: u64,
+    effects: u32,
+    lost: u64,
+}
 
 /// See the module.
 pub(super) struct Passing {
@@ -23,7 +33,13 @@ pub(super) struct Passing {
     list: Vec<Sum>,
     /// Length of the list at which equal counters are merged.
     merge: usize,
-    effects: Vec<Arc<dyn Any + Send + Sync>>,
+    effects: Vec<(PortNo, PortEffects)>,
+    /// By port.
+    shares: Vec<Share>,
+    /// Ports that have a share of this list.
+    ports: Vec<PortNo>,
+    /// Numbers the lists.
+    list_no: u64,
     used_ms: u64,
     any: bool,
 }
@@ -35,6 +51,9 @@ impl Default for Passing {
             list: Vec::new(),
             merge: LONG,
             effects: Vec::new(),
+            shares: Vec::new(),
+            ports: Vec::new(),
+            list_no: 1,
             used_ms: 0,
             any: false,
         }
@@ -59,12 +78,23 @@ impl Passing {
         }
     }
 
-    /// And this is what else control wants to know.
-    pub fn effects(&mut self, effects: Option<Arc<dyn Any + Send + Sync>>) {
-        if let Some(e) = effects
-            && self.effects.len() < EFFECTS
-        {
-            self.effects.push(e);
+    /// Queues the effects of a decision about a packet from `port` for control, within the share of that port.
+    pub fn effects(&mut self, port: PortNo, effects: Option<PortEffects>) {
+        let Some(effects) = effects else { return };
+        let at = usize::from(port);
+        if self.shares.len() <= at {
+            self.shares.resize(at + 1, Share::default());
+        }
+        if self.shares[at].list != self.list_no {
+            self.shares[at] = Share { list: self.list_no, ..Share::default() };
+            self.ports.push(port);
+        }
+        let share = &mut self.shares[at];
+        if share.effects as usize * self.ports.len() < EFFECTS {
+            share.effects += 1;
+            self.effects.push((port, effects));
+        } else {
+            share.lost += 1;
         }
     }
 
@@ -92,9 +122,14 @@ impl Passing {
         self.list.extend(going_on.map(std::mem::take));
         (self.any, self.merge) = (false, LONG);
         let next = Vec::with_capacity(self.list.len().min(LONG));
+        self.list_no += 1;
+        let shares = &self.shares;
+        let lost = self.ports.drain(..).map(|p| (p, shares[usize::from(p)].lost));
+        let lost = lost.filter(|(_, n)| *n > 0).collect();
         Passed {
             sums: std::mem::replace(&mut self.list, next),
             effects: std::mem::take(&mut self.effects),
+            lost,
             used_ms: self.used_ms,
         }
     }
@@ -104,6 +139,7 @@ impl Passing {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
+    use std::sync::Arc;
 
     #[test]
     fn no_packet_and_no_byte_is_lost() {
@@ -130,13 +166,22 @@ mod tests {
     }
 
     #[test]
-    fn effects_have_a_limit() {
+    fn effects_have_a_limit_and_ports_a_share() {
         let mut p = Passing::default();
         for n in 0..2 * EFFECTS {
             p.credit(&[], 1, 1);
-            p.effects(Some(Arc::new(n)));
+            p.effects(7, Some(Arc::new(n)));
         }
-        assert_eq!(p.take().effects.len(), EFFECTS);
+        // A port that comes when the list is full has its share all the same.
+        (0..EFFECTS).for_each(|n| p.effects(3, Some(Arc::new(n))));
+        let passed = p.take();
+        let of = |port| passed.effects.iter().filter(|(p, _)| *p == port).count();
+        assert_eq!((of(7), of(3)), (EFFECTS, EFFECTS / 2));
+        assert_eq!(passed.lost, [(7, EFFECTS as u64), (3, EFFECTS as u64 / 2)]);
         assert!(p.take().effects.is_empty());
+        // Many ports: not much more than the limit altogether.
+        (0..500).for_each(|port| (0..EFFECTS).for_each(|n| p.effects(port, Some(Arc::new(n)))));
+        let all = p.take().effects.len();
+        assert!((EFFECTS..8 * EFFECTS).contains(&all), "{all}");
     }
 }

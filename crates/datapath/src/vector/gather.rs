@@ -1,9 +1,10 @@
 //! Steps 1 and 2: what waits and what queues bring, parsed burst by burst.
 
 use super::Vector;
-use crate::clock::cycles;
+use crate::clock::{cycles, nanoseconds};
 use crate::interpret::{Sink, keep_metadata};
 use crate::parse::{Job, Study};
+use crate::police::Policer;
 use crate::tx::{Exits, Pending};
 use crate::validate::{self, Twin};
 use flow::PortNo;
@@ -77,26 +78,55 @@ impl Vector {
     }
 
     /// Steps 1 and 2: receives up to `limit` packets, for which there is room, from a queue while it
-    /// returns full bursts, and parses each burst while it is near; returns how many, and their bytes.
+    /// returns full bursts, takes out what is more than the port may bring, and parses the rest of each burst while it is
+    /// near; returns how many were received, and their bytes.
     #[inline]
-    pub fn receive(&mut self, rx: &mut dyn RxQueue, port: PortNo, limit: usize) -> (usize, u64) {
-        let (since, mut bytes) = (self.packets.len(), 0);
-        while self.packets.len() < since + limit {
+    pub fn receive(
+        &mut self,
+        rx: &mut dyn RxQueue,
+        port: PortNo,
+        limit: usize,
+        police: Option<&Policer>,
+    ) -> (usize, u64) {
+        let (since, mut received, mut bytes) = (self.packets.len(), 0, 0);
+        while received < limit {
             let start = self.packets.len();
-            let want = (since + limit - start).min(packet::BURST);
+            let want = (limit - received).min(packet::BURST);
             let n = rx.rx(&mut self.packets, want);
             if n == 0 {
                 break;
             }
-            self.in_port.resize(start + n, port);
-            let began = self.parse_time.begin();
-            bytes += self.parse_received(start..start + n, since, port);
-            self.parse_time.end(began, n);
+            received += n;
+            if let Some(police) = police {
+                bytes += self.police(police, start);
+            }
+            let end = self.packets.len();
+            if end > start {
+                self.in_port.resize(end, port);
+                let began = self.parse_time.begin();
+                bytes += self.parse_received(start..end, since, port);
+                self.parse_time.end(began, end - start);
+            }
             if n < want || want < packet::BURST {
                 break;
             }
         }
-        (self.packets.len() - since, bytes)
+        (received, bytes)
+    }
+
+    /// Takes out those of `packets[start..]` that are more than their port may bring; their bytes.
+    #[cold]
+    fn police(&mut self, police: &Policer, start: usize) -> u64 {
+        let before = self.refused.len();
+        police.run(nanoseconds(cycles()), &mut self.packets, start, &mut self.refused);
+        self.refused[before..].iter().map(|p| p.len() as u64).sum()
+    }
+
+    /// Ends the packets that were more than their port might bring; how many.
+    pub fn take_refused(&mut self, exits: &mut Exits) -> u64 {
+        let n = self.refused.len() as u64;
+        self.refused.drain(..).for_each(|p| exits.free(p));
+        n
     }
 
     /// Parses packets of one port, which since `since` are all of that port.

@@ -9,7 +9,7 @@ use crate::parse::Line;
 use crate::tunnel;
 use crate::tx::Pending;
 use action::{Decision, Request};
-use flow::{Key, at, flag};
+use flow::{Key, PortNo, at, flag};
 use packet::{Packet, VECTOR};
 use std::sync::atomic::Ordering;
 
@@ -65,7 +65,7 @@ fn packet_words(key: &Key) -> &Words {
 
 /// The options of a packet that just lost its outer header: they are still in front of it.
 fn options_of<'p>(packet: &'p Packet, key: &Key) -> &'p [u8] {
-    match (key.u8(at::FLAGS) & flag::TUNNEL_OPTIONS, key.u16(at::RECIRC)) {
+    match (key.u8(at::FLAGS) & flag::TUNNEL_OPTIONS, key.u32(at::RECIRC)) {
         (0, _) | (_, 1..) => &[],
         _ => packet.before(4 * usize::from(key.u8(at::TUN_OPTION_WORDS))),
     }
@@ -174,6 +174,7 @@ impl Vector {
     /// Packet `n` of these gets what was decided, which is stored unless it is known. Says in which subtable.
     fn take_over(&mut self, asked: &mut Asked, n: usize, now_ms: u64) -> Option<usize> {
         let (i, d) = (asked.packets[n], &mut asked.decisions[n]);
+        let holds = d.holds.take();
         let mut spot = asked.spots[n].take();
         if spot.as_ref().is_some_and(|s| !self.table.holds(s)) {
             spot = Some(self.table.spot(packet_words(&asked.keys[n]), packet_words(&d.mask)));
@@ -193,7 +194,10 @@ impl Vector {
         self.keys.rule[i] = rule.unwrap_or(0);
         match rule {
             Some(idx) => {
-                self.report_installed(idx, d, now_ms);
+                self.report_installed(idx, self.in_port[i], d, now_ms);
+                if let Some(what) = holds {
+                    self.report(Report::Holds(idx, what));
+                }
                 self.table.remember(&self.keys.get(i), idx);
             }
             None => self.use_once(i, program, d, now_ms),
@@ -230,11 +234,12 @@ impl Vector {
         (self.limit / 8).min(64)
     }
 
-    fn report_installed(&mut self, idx: u32, d: &mut Decision, now_ms: u64) {
+    fn report_installed(&mut self, idx: u32, port: PortNo, d: &mut Decision, now_ms: u64) {
         // Its age counts from now.
         self.table.store.counters(idx).used_ms.store(now_ms, Ordering::Relaxed);
         self.shared.perf.installed.add(1);
-        self.report(Report::Installed(idx, d.credits.as_slice().into(), d.effects.take()));
+        let (credits, effects) = (d.credits.as_slice().into(), d.effects.take());
+        self.report(Report::Installed(idx, port, credits, effects));
     }
 
     /// The decision holds for this packet only: credit it, and drop its program after the vector.
@@ -242,6 +247,6 @@ impl Vector {
         self.passing.push(program);
         self.shared.perf.not_installed.add(1);
         self.passed.credit(&d.credits, self.packets[i].len() as u64, now_ms);
-        self.passed.effects(d.effects.take());
+        self.passed.effects(self.in_port[i], d.effects.take());
     }
 }

@@ -3,6 +3,11 @@
 use super::Vector;
 use crate::events::Report;
 use crate::validate::{self, Twin};
+use std::sync::atomic::Ordering;
+
+/// Lists of decisions that were not stored which may wait for control: about as many milliseconds as it may be behind
+/// before what they say is summed up in one.
+const PASSED_REPORTS_MAX: u64 = 16;
 
 impl Vector {
     /// Tells control; keeps what does not fit for later.
@@ -81,7 +86,13 @@ impl Vector {
                 break;
             }
         }
-        if self.late.is_empty() && !self.passed.is_empty() && self.reports.room() > 0 {
+        let taken = self.shared.taken.load(Ordering::Acquire);
+        if self.late.is_empty()
+            && !self.passed.is_empty()
+            && self.reports.room() > 0
+            && self.passed_on - taken < PASSED_REPORTS_MAX
+        {
+            self.passed_on += 1;
             let passed = Box::new(self.passed.take());
             self.report(Report::Passed(passed));
         }

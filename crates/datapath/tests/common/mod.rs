@@ -29,6 +29,11 @@ pub struct Rules {
     /// One in so many of them with a credit too many; 0: none.
     pub lie: AtomicU64,
     pub cacheable: std::sync::atomic::AtomicBool,
+    /// Decisions hold `held`.
+    pub holding: std::sync::atomic::AtomicBool,
+    pub held: Arc<()>,
+    /// Why their packets end that end nowhere else.
+    pub why: std::sync::Mutex<Option<telemetry::Drop>>,
 }
 
 impl Rules {
@@ -39,6 +44,9 @@ impl Rules {
             alone: AtomicU64::new(0),
             lie: AtomicU64::new(0),
             cacheable: true.into(),
+            holding: false.into(),
+            held: Arc::default(),
+            why: Default::default(),
         })
     }
     pub fn decide(&self, key: &Key, out: &mut Decision) {
@@ -51,6 +59,10 @@ impl Rules {
                 break;
             }
         }
+        if self.holding.load(Ordering::Relaxed) {
+            out.holds = Some(self.held.clone());
+        }
+        out.drop = *self.why.lock().unwrap();
         out.cacheable = self.cacheable.load(Ordering::Relaxed);
     }
 }
@@ -59,7 +71,7 @@ impl Pipeline for Rules {
     fn resolve(&self, request: &Request<'_>, out: &mut Decision) {
         self.resolved.fetch_add(1, Ordering::Relaxed);
         // The options are those that the digest is about.
-        let fresh = request.key.u16(at::RECIRC) == 0;
+        let fresh = request.key.u32(at::RECIRC) == 0;
         let has = fresh && request.key.u8(at::FLAGS) & flag::TUNNEL_OPTIONS != 0;
         assert_eq!(has, !request.options.is_empty());
         assert!(!has || request.key.u64(at::TUN_OPTIONS) != 0);
@@ -70,7 +82,7 @@ impl Pipeline for Rules {
     fn resolve_once(&self, keys: &mut [Key], out: &mut [Decision]) -> u32 {
         let mut done = 0;
         for (i, (key, out)) in keys.iter_mut().zip(out).enumerate() {
-            if key.u16(at::RECIRC) == 0 && key.u16(at::TP_DST) % 2 == 0 {
+            if key.u32(at::RECIRC) == 0 && key.u16(at::TP_DST) % 2 == 0 {
                 let n = self.alone.fetch_add(1, Ordering::Relaxed);
                 self.decide(key, out);
                 match self.lie.load(Ordering::Relaxed) {
