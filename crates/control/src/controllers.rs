@@ -103,12 +103,13 @@ pub fn reconcile(state: &Shared, bridge: &str, wanted: &[ControllerConf]) {
     };
     let mut new = BTreeMap::new();
     for conf in wanted {
-        let controller = match old.remove(&conf.target) {
-            Some(mut c) if stays(&c.conf, conf) => {
+        // One that does not stay is gone before the next one starts, with its socket's file.
+        let controller = match old.remove(&conf.target).filter(|c| stays(&c.conf, conf)) {
+            Some(mut c) => {
                 c.conf = conf.clone();
                 c
             }
-            _ => start(state, bridge, conf),
+            None => start(state, bridge, conf),
         };
         new.insert(conf.target.clone(), controller);
     }
@@ -139,6 +140,8 @@ fn start(state: &Shared, bridge: &str, conf: &ControllerConf) -> Controller {
         probe: conf.inactivity_probe,
     };
     let (kind, rest) = conf.target.split_once(':').unwrap_or((conf.target.as_str(), ""));
+    let row =
+        Kind::Row { target: conf.target.clone(), active: is_active(conf), primary: conf.primary };
     let mut last_error = None;
     let refused = refusal(&conf.target, bridge, &crate::daemon::Dirs::from_env().run);
     let keep = match kind {
@@ -154,21 +157,21 @@ fn start(state: &Shared, bridge: &str, conf: &ControllerConf) -> Controller {
         }
         "tcp" => {
             let target = Target::Tcp(host_port(rest));
-            Keep::Task(server::connect(state, bridge, &conf.target, target, timing))
+            Keep::Task(server::connect(state, bridge, row, target, timing))
         }
         "unix" => {
             let target = Target::Unix(PathBuf::from(rest));
-            Keep::Task(server::connect(state, bridge, &conf.target, target, timing))
+            Keep::Task(server::connect(state, bridge, row, target, timing))
         }
         "ptcp" => {
             let addr = listen_addr(rest);
-            Keep::Task(server::listen_tcp(state, addr, bridge, &conf.target, timing))
+            Keep::Task(server::listen_tcp(state, addr, bridge, row, timing))
         }
         "punix" => match server::listen_unix(
             state,
             &PathBuf::from(rest),
             bridge,
-            server::Service::OpenFlow(Kind::Passive(conf.target.clone())),
+            server::Service::OpenFlow(row),
         ) {
             Ok(socket) => Keep::Socket(socket),
             Err(e) => {
@@ -317,8 +320,9 @@ impl State {
 
 /// Is it time for the bridge to do without its controllers?
 fn fails_open(bridge: &Bridge) -> bool {
-    let active = || bridge.controllers.values().filter(|c| c.active());
-    let probe = active().map(|c| c.conf.inactivity_probe).max().unwrap_or_default();
+    let primary = || bridge.controllers.values().filter(|c| c.conf.primary);
+    let active = || primary().filter(|c| c.active());
+    let probe = primary().map(|c| c.conf.inactivity_probe).max().unwrap_or_default();
     let probe = if probe.is_zero() { NO_PROBE } else { probe };
     let away = |c: &Controller| c.left_at.unwrap_or(c.started).elapsed();
     bridge.conf.fail_mode == FailMode::Standalone

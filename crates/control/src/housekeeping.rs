@@ -21,6 +21,9 @@ const MODULE: &str = "dpif_netdev";
 const TICK: Duration = Duration::from_millis(1);
 /// The same while the packet side rings when it has something.
 const QUIET: Duration = Duration::from_millis(100);
+/// Effects of decisions, and packets, that are taken in before connections have their turn: some milliseconds' work.
+/// Each changes one address or two, which are told of one by one (`ofproto`'s limit is twice as high).
+const TURN_EVENTS_MAX: usize = 1024;
 /// How often timeouts and rates are looked at.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -33,7 +36,9 @@ pub async fn run(state: Shared) {
     let mut last = Instant::now();
     loop {
         wait(&state, bell.as_ref().ok()).await;
-        news(&mut state.borrow_mut());
+        while news(&mut state.borrow_mut()) && last.elapsed() < SECOND {
+            tokio::task::yield_now().await;
+        }
         if last.elapsed() >= SECOND {
             last = Instant::now();
             each_second(&mut state.borrow_mut());
@@ -59,6 +64,10 @@ async fn timeouts(state: &Shared) {
 }
 
 fn expire(s: &mut State) -> bool {
+    // As in ovs-vswitchd: flows that are being restored see no packets.
+    if s.restoring {
+        return false;
+    }
     let (now, known) = (s.now_ns(), s.dp.known_ms() * 1_000_000);
     s.ofproto.expire(now, known, SLICE)
 }
@@ -71,24 +80,37 @@ async fn wait(state: &Shared, bell: Option<&AsyncFd<Bell>>) {
         if s.dp.rests() && !s.ofproto.untidy() { QUIET } else { TICK }
     };
     // What came before the packet side knew that it has to ring.
-    news(&mut state.borrow_mut());
+    if news(&mut state.borrow_mut()) {
+        state.borrow().dp.awake();
+        return tokio::task::yield_now().await;
+    }
     if let Ok(Ok(mut rung)) = tokio::time::timeout(at_most, bell.readable()).await {
         rung.clear_ready();
     }
     state.borrow().dp.awake();
 }
 
-/// Empties the packet side's queues.
-pub fn news(s: &mut State) {
+/// One turn at the packet side's queues, of bounded length. True: there is more in them.
+pub fn news(s: &mut State) -> bool {
+    turn(s, TURN_EVENTS_MAX)
+}
+
+/// Empties the packet side's queues, as far as they are full now.
+pub fn all_news(s: &mut State) {
+    turn(s, usize::MAX);
+}
+
+fn turn(s: &mut State, most: usize) -> bool {
     let now = s.now_ms();
     s.dp.poll(now);
     let mut punts = Vec::new();
     let ofproto = &mut s.ofproto;
-    s.dp.drain_events(&mut |event| match event {
+    let more = s.dp.drain_events(most, &mut |event| match event {
         Event::Punt(p) => punts.push(p),
         Event::Differs(how) => vlog::err!(MODULE, "validation: {how}"),
         Event::Suspicious(worker, one) => suspicious(worker, &one),
         Event::Decided { effects } => ofproto.effects(&effects, now * 1_000_000),
+        Event::PassedOver { port, n } => ofproto.passed_over(port, n),
     });
     if s.guests_changed.swap(false, Ordering::AcqRel) {
         links::look(s);
@@ -103,6 +125,7 @@ pub fn news(s: &mut State) {
     s.ofproto.tidy(SLICE);
     s.progress.notify_waiters();
     s.domain.reclaim();
+    more
 }
 
 /// A PMD thread's iteration took long.
@@ -121,7 +144,7 @@ fn suspicious(worker: WorkerId, one: &Suspicious) {
 
 /// What happens when time has passed, at once.
 pub fn tick(s: &mut State) {
-    news(s);
+    all_news(s);
     each_second(s);
     while expire(s) {}
     s.flush_changes();
@@ -132,13 +155,34 @@ fn each_second(s: &mut State) {
     let now = s.now_ns();
     s.run_fail_mode();
     bundles(s, now);
+    s.settle_accounts();
     links::look(s);
     s.flush_changes();
+    limited(s);
     let totals = coverage::totals(s);
     s.coverage.sample(totals);
     let now = s.now_ms();
     let dp = &s.dp;
     s.usage.sample(now, || Sample { queues: dp.rxq_info(), pmds: dp.pmd_info() });
+}
+
+/// Says which ports showed more new addresses, or next hops, than they may teach.
+fn limited(s: &mut State) {
+    let now = s.now_ns();
+    for (port, n) in s.ofproto.take_limited_neighbours(now) {
+        vlog::warn!(
+            "tunnel_neighbor",
+            "port {port} announces too many changes of next hops: {n} were passed over"
+        );
+    }
+    for (bridge, port, n) in s.ofproto.take_limited(now) {
+        let name = s.ofproto.port(bridge, port).map_or("", |p| &p.name);
+        let bridge = s.bridge_name(bridge).unwrap_or_default();
+        vlog::warn!(
+            "mac_learning",
+            "bridge {bridge}: port {name} shows too many new MAC addresses: {n} packets taught nothing"
+        );
+    }
 }
 
 /// Gives up bundles that nobody completes.

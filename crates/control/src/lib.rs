@@ -7,11 +7,14 @@
 //! forking into the background happens in [`daemon`] before any thread exists.
 
 pub mod appctl;
+mod closing;
 pub mod config;
 pub mod controllers;
 pub mod daemon;
 mod housekeeping;
 mod links;
+mod listener;
+mod mtu;
 pub mod of;
 pub mod ports;
 mod reconcile;

@@ -58,6 +58,9 @@ pub fn look(s: &mut State) {
                 lost.push((bridge_name.clone(), name.clone(), e.to_string()));
                 continue;
             }
+            if let Some(complaint) = port.complaint() {
+                vlog::warn!("netdev", "{name}: {complaint}");
+            }
             let Some(old) = s.ofproto.port(bridge.id, of_port) else { continue };
             let mut spec = old.clone();
             crate::reconcile::describe(&mut spec, port);
@@ -73,4 +76,5 @@ pub fn look(s: &mut State) {
     for (bridge, name, error) in lost {
         crate::reconcile::lost(s, &bridge, &name, error);
     }
+    crate::mtu::follow_all(s);
 }

@@ -1,10 +1,11 @@
 //! Interfaces: opening, changing and closing the ports behind them, and what they say of themselves.
 
+use crate::closing;
 use crate::config::IfaceConf;
 use crate::state::State;
 use crate::tunnels;
 use crate::vlog;
-use datapath::{Datapath, RxAffinity};
+use datapath::{Datapath, Policing, RxAffinity};
 use flow::PortNo;
 use openflow::{OfPort, PortStats};
 use port::{Port, PortConfig, PortError};
@@ -18,7 +19,10 @@ pub const IFACE_TYPES: &[&str] = &[
     "dpdk",
     "dpdkvhostuser",
     "dpdkvhostuserclient",
+    "geneve",
+    "gre",
     "internal",
+    "ip6gre",
     "patch",
     "system",
     "tap",
@@ -61,6 +65,8 @@ pub struct Iface {
     pub patch: [(u64, u64); 2],
     /// Carrier changes at the last look.
     pub resets: u64,
+    /// The MTU that its bridge's other ports gave it ([`crate::mtu`]).
+    pub mtu_given: Option<u16>,
 }
 
 impl Iface {
@@ -77,6 +83,7 @@ impl Iface {
             since_ms: now_ms,
             patch: [(0, 0); 2],
             resets: 0,
+            mtu_given: None,
         }
     }
 
@@ -138,6 +145,12 @@ impl Iface {
         };
         let mut all = dp.port_mut(no).map(|p| p.counters()).unwrap_or_default();
         let Some(seen) = dp.port_stats(no) else { return all };
+        let policed = seen.drops[telemetry::Drop::Policed as usize];
+        if policed > 0 {
+            *all.entry("rx_dropped".into()).or_insert(0) += policed;
+            // OVS has this counter for DPDK ports only, which always show it.
+            all.insert("ovs_rx_qos_drops".into(), policed);
+        }
         for (name, value) in [
             ("rx_packets", seen.rx_packets),
             ("rx_bytes", seen.rx_bytes),
@@ -161,7 +174,7 @@ impl Iface {
                 ("ovs_tx_mtu_exceeded_drops", too_long),
                 ("ovs_tx_invalid_hwol_drops", 0),
                 ("ovs_tx_qos_drops", 0),
-                ("ovs_rx_qos_drops", 0),
+                ("ovs_rx_qos_drops", policed),
             ] {
                 all.insert(name.into(), value);
             }
@@ -193,16 +206,48 @@ pub fn open(devices: &port_dpdk::Devices, config: &PortConfig) -> Result<Box<dyn
     }
 }
 
-/// The part of an interface's configuration that its port sees.
-pub fn port_config(conf: &IfaceConf, mac: Option<[u8; 6]>, n_txq: usize) -> PortConfig {
+/// The address to set on a port: a bridge's own port (`local`) has its bridge's, other internal ports that of their
+/// interface record, and devices that are not the switch's keep theirs.
+fn mac(conf: &IfaceConf, local: Option<[u8; 6]>) -> Option<[u8; 6]> {
+    let own = conf.mac.as_deref().filter(|_| conf.kind == "internal");
+    local.or(own.and_then(crate::reconcile::parse_mac))
+}
+
+/// Says in the log why an interface record's `mac` is not set, in OVS's words.
+pub fn judge_mac(conf: &IfaceConf, is_local: bool) {
+    let Some(text) = conf.mac.as_deref().filter(|_| conf.kind == "internal") else { return };
+    let bytes = text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok());
+    let is_mac = text.split(':').count() == 6 && bytes.clone().all(|byte| byte.is_some());
+    let is_multicast = bytes.flatten().next().is_some_and(|first| first & 1 != 0);
+    let name = &conf.name;
+    if is_mac && is_local {
+        vlog::err!(
+            MODULE,
+            "interface {name}: ignoring mac in Interface record (use Bridge record to set local \
+             port's mac)"
+        );
+    } else if is_mac && is_multicast {
+        vlog::err!(MODULE, "interface {name}: cannot set MAC to multicast address");
+    }
+}
+
+/// The part of an interface's configuration that its port sees; `local`: the bridge's address, for its own port.
+pub fn port_config(conf: &IfaceConf, local: Option<[u8; 6]>, n_txq: usize) -> PortConfig {
     PortConfig {
         name: conf.name.clone(),
         kind: conf.kind.clone(),
         options: conf.options.clone(),
         mtu_request: conf.mtu_request.map(|m| m.min(0xffff) as u16),
-        mac: conf.mac.as_deref().and_then(crate::reconcile::parse_mac).or(mac),
+        mac: mac(conf, local),
         n_txq,
     }
+}
+
+/// `ingress_policing_*`.
+pub fn policing(conf: &IfaceConf) -> Policing {
+    let (kbit_rate, kbit_burst) = conf.policing_kbits;
+    let (kpkt_rate, kpkt_burst) = conf.policing_kpkts;
+    Policing { kbit_rate, kbit_burst, kpkt_rate, kpkt_burst }
 }
 
 /// `pmd-rxq-affinity="0:3,1:7"`: queue to core; an item that makes no sense is left out.
@@ -221,14 +266,37 @@ pub fn affinity(conf: &IfaceConf) -> RxAffinity {
 }
 
 impl State {
-    /// Closes an interface's port, unless other tunnels use it too; packets in flight to it become named drops.
-    pub fn close_port(&mut self, no: PortNo) {
-        if !self.tunnels.released(no) {
-            return;
+    /// Limits what an interface's port may bring to what is configured.
+    pub fn police(&mut self, conf: &IfaceConf, no: Option<PortNo>) {
+        let policing = policing(conf);
+        match no.filter(|_| !tunnels::is_tunnel(&conf.kind)) {
+            Some(no) => drop(self.dp.set_policing(no, policing)),
+            None if policing == Policing::default() => {}
+            None => vlog::warn!(
+                MODULE,
+                "interface {}: ingress_policing is ignored: a port of type {} has no receive queue",
+                conf.name,
+                conf.kind
+            ),
         }
-        match self.dp.del_port(no) {
-            Ok(mut port) => drop(port.set_persistent(false)),
-            Err(e) => vlog::warn!(MODULE, "closing port: {e}"),
+    }
+
+    /// Closes interfaces' ports, but for those that other tunnels use too; packets in flight to them become named
+    /// drops.
+    pub fn close_ports(&mut self, all: impl IntoIterator<Item = PortNo>) {
+        let mut closing = Vec::new();
+        for no in all {
+            if !self.tunnels.released(no) {
+                continue;
+            }
+            match self.dp.del_port(no) {
+                Ok(mut port) => {
+                    drop(port.set_persistent(false));
+                    closing.push(port);
+                }
+                Err(e) => vlog::warn!(MODULE, "closing port: {e}"),
+            }
         }
+        closing::close(closing);
     }
 }

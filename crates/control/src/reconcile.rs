@@ -20,6 +20,8 @@ pub fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
     {
         let mut s = state.borrow_mut();
         settings::apply(&mut s, desired);
+        await_flows(&mut s, desired);
+        tell(&mut s, desired);
         let wanted: BTreeSet<&str> = desired.bridges.iter().map(|b| b.name.as_str()).collect();
         let gone: Vec<String> =
             s.bridges.keys().filter(|n| !wanted.contains(n.as_str())).cloned().collect();
@@ -39,7 +41,9 @@ pub fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         if let Some(dpid) = dpid {
             vlog::info!(MODULE, "bridge {}: using datapath ID {dpid:016x}", conf.name);
         }
-        controllers::reconcile(state, &conf.name, &conf.controllers);
+        let connects = !state.borrow().restoring;
+        let controllers = if connects { &conf.controllers[..] } else { &[] };
+        controllers::reconcile(state, &conf.name, controllers);
         start_over(&mut state.borrow_mut(), &conf.name, before);
     }
     let mut s = state.borrow_mut();
@@ -47,10 +51,35 @@ pub fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
     s.status_dirty = true;
 }
 
+/// `other_config:flow-restore-wait`: true at the start, it keeps bridges from forwarding and from their controllers until
+/// it is cleared. As in ovs-vswitchd it is not looked at again after that.
+fn await_flows(s: &mut State, desired: &Desired) {
+    let was = s.restoring;
+    s.restoring &= desired.other_config.get("flow-restore-wait").is_some_and(|v| v == "true");
+    match (was.then_some(s.bridges.is_empty()), s.restoring) {
+        (Some(true), true) => vlog::info!(
+            MODULE,
+            "flow-restore-wait is set: nothing is forwarded and no controller connected to until it is cleared"
+        ),
+        (Some(false), false) => vlog::info!(MODULE, "flow-restore-wait is over"),
+        _ => {}
+    }
+}
+
+/// Says once what is set and has no effect, and again when it was changed.
+fn tell(s: &mut State, desired: &Desired) {
+    for notice in desired.notices.difference(&s.notices) {
+        let level = if notice.known { vlog::Level::Warn } else { vlog::Level::Info };
+        // Each is news of its own: no limit on messages from one place.
+        vlog::write(&vlog::Site::new(), level, MODULE, format_args!("{}", notice.text));
+    }
+    s.notices.clone_from(&desired.notices);
+}
+
 /// Does a bridge have controllers to obey, and what does it do without?
 fn fail_state(s: &State, name: &str) -> Option<(bool, FailMode)> {
     let conf = &s.bridges.get(name)?.conf;
-    Some((conf.controllers.iter().any(controllers::is_active), conf.fail_mode))
+    Some((conf.controllers.iter().any(|c| c.primary), conf.fail_mode))
 }
 
 /// The first controller finds no flows, the last leaves none; nor does a change of what a bridge
@@ -87,11 +116,7 @@ pub fn remove_bridge(s: &mut State, name: &str) {
     s.conns.retain(|_, c| c.bridge != name);
     s.snoops.forget(name);
     s.flush_changes();
-    for iface in bridge.ifaces.values() {
-        if let Some(no) = iface.dp_port {
-            s.close_port(no);
-        }
-    }
+    s.close_ports(bridge.ifaces.values().filter_map(|iface| iface.dp_port));
 }
 
 /// Tries again interfaces whose kernel device was not there and is now. Other failures are tried
@@ -116,16 +141,15 @@ pub fn lost(s: &mut State, bridge: &str, name: &str, error: String) {
     let Some(bridge) = s.bridges.get_mut(bridge) else { return };
     let id = bridge.id;
     let Some(iface) = bridge.ifaces.get_mut(name) else { return };
-    vlog::warn!(MODULE, "interface {name}: {error}");
+    // Nothing went wrong here: as in ovs-vswitchd it is worth an INFO.
+    vlog::info!(MODULE, "interface {name}: {error}");
     iface.error = Some(error);
     let (of_port, dp_port) = (iface.of_port.take(), iface.dp_port.take());
     if let Some(of_port) = of_port {
         let _ = s.ofproto.remove_port(id, of_port);
     }
     s.flush_changes();
-    if let Some(no) = dp_port {
-        s.close_port(no);
-    }
+    s.close_ports(dp_port);
     s.status_dirty = true;
 }
 
@@ -144,7 +168,7 @@ fn remove_ifaces(s: &mut State, conf: &BridgeConf) {
     gone.extend(in_the_way(bridge, &wanted, &gone));
     let bridge_id = bridge.id;
     let removed: Vec<Iface> = gone.iter().filter_map(|n| bridge.ifaces.remove(n)).collect();
-    for iface in removed {
+    for iface in &removed {
         if let Some(of_port) = iface.of_port {
             vlog::info!(
                 MODULE,
@@ -155,11 +179,9 @@ fn remove_ifaces(s: &mut State, conf: &BridgeConf) {
             );
             let _ = s.ofproto.remove_port(bridge_id, of_port);
         }
-        s.flush_changes();
-        if let Some(no) = iface.dp_port {
-            s.close_port(no);
-        }
     }
+    s.flush_changes();
+    s.close_ports(removed.iter().filter_map(|iface| iface.dp_port));
 }
 
 /// Interfaces that hold a number which they did not ask for and another one does.
@@ -193,7 +215,8 @@ fn same_port(iface: &Iface, new: &IfaceConf) -> bool {
 fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) -> Option<u64> {
     let mac = conf.hwaddr().and_then(parse_mac).unwrap_or_else(|| mac_of(conf.uuid));
     let dpid = conf.datapath_id().unwrap_or_else(|| mac_to_dpid(mac));
-    let config = bridge_config(conf, mac, dpid);
+    let restoring = state.borrow().restoring;
+    let config = BridgeConfig { restoring, ..bridge_config(conf, mac, dpid) };
     let id = match state.borrow_mut().ofproto.add_bridge(&conf.name, config) {
         Ok(id) => id,
         Err(e) => {
@@ -223,9 +246,7 @@ fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) -> Option<u64> {
     };
     let mut s = state.borrow_mut();
     s.bridges.insert(conf.name.clone(), bridge);
-    if !conf.controllers.iter().any(controllers::is_active)
-        && conf.fail_mode == FailMode::Standalone
-    {
+    if !conf.controllers.iter().any(|c| c.primary) && conf.fail_mode == FailMode::Standalone {
         let now = s.now_ns();
         let _ = s.ofproto.install_default_flow(id, now);
     }
@@ -264,13 +285,14 @@ fn configure_bridge(s: &mut State, conf: &BridgeConf) {
     }
     bridge.dpid = conf.datapath_id().unwrap_or_else(|| mac_to_dpid(bridge.mac));
     bridge.conf = conf.clone();
-    let (id, mac, dpid) = (bridge.id, bridge.mac, bridge.dpid);
+    let (id, mac, dpid, restoring) = (bridge.id, bridge.mac, bridge.dpid, s.restoring);
     // What connections and time have made of it stays.
     s.change_bridge(id, |c| {
         *c = BridgeConfig {
             miss_to_controller: c.miss_to_controller,
             frag: c.frag,
             fail_open: c.fail_open,
+            restoring,
             ..bridge_config(conf, mac, dpid)
         };
     });
@@ -283,6 +305,7 @@ fn configure_bridge(s: &mut State, conf: &BridgeConf) {
     for (port, iface) in all {
         configure_iface(s, conf, port, iface);
     }
+    crate::mtu::follow(s, &conf.name);
 }
 
 fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &IfaceConf) {
@@ -293,9 +316,15 @@ fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &Iface
         bridge.ifaces.entry(conf.name.clone()).or_insert_with(|| Iface::new(conf.clone(), now));
     let local = conf.name == br.name;
     let device = iface.dp_port.filter(|_| local).and_then(|no| s.dp.port_mut(no));
-    let moved = local && conf.mac.is_none() && device.is_some_and(|d| d.mac() != mac);
+    let moved = device.is_some_and(|d| d.mac() != mac);
     let changed = moved || iface.conf != *conf;
+    if iface.conf.mac != conf.mac || !iface.works() {
+        ports::judge_mac(conf, local);
+    }
     iface.conf = conf.clone();
+    if changed || iface.of_port.is_none() {
+        iface.mtu_given = None;
+    }
     if let Some(of_port) = iface.of_port {
         let (dp_port, config) = (iface.dp_port, port_conf(s, br, conf, mac));
         if changed && !reconfigure(s, dp_port, &config, conf) {
@@ -355,6 +384,7 @@ fn reconfigure(
     config: &::port::PortConfig,
     conf: &IfaceConf,
 ) -> bool {
+    s.police(conf, dp_port);
     let Some(no) = dp_port.filter(|_| !tunnels::is_tunnel(&conf.kind)) else { return true };
     let _ = s.dp.set_affinity(no, ports::affinity(conf));
     let result = s.dp.port_mut(no).map(|p| p.reconfigure(config));
@@ -379,9 +409,7 @@ fn reopen(s: &mut State, br: &BridgeConf, conf: &IfaceConf) {
         let _ = s.ofproto.remove_port(id, of_port);
     }
     s.flush_changes();
-    if let Some(no) = dp_port {
-        s.close_port(no);
-    }
+    s.close_ports(dp_port);
 }
 
 /// Opens the port, gives it numbers on both sides.
@@ -414,10 +442,11 @@ fn attach(
         let _ = opened.set_persistent(true);
         Some(s.dp.add_port(opened, ports::affinity(conf)).map_err(|e| e.to_string())?)
     };
+    s.police(conf, dp_port);
     let spec = port_spec(s, port, conf, of_port, dp_port);
     if let Err(e) = s.ofproto.add_port(id, spec) {
         if let Some(no) = dp_port {
-            s.close_port(no);
+            s.close_ports([no]);
         }
         return Err(e.to_string());
     }

@@ -1,9 +1,12 @@
 //! What is written back to the database: the state of bridges, interfaces and controllers.
 
+use crate::appctl::bonds;
 use crate::config::{
-    BridgeStatus, ControllerStatus, Desired, InterfaceStatus, OvsdbClient, Status, SwitchStatus,
+    BridgeStatus, ControllerStatus, Desired, InterfaceStatus, OvsdbClient, PortStatus, Status,
+    SwitchStatus,
 };
 use crate::controllers::Controller;
+use crate::daemon::{Dirs, system_stats};
 use crate::ports::{IFACE_TYPES, Iface};
 use crate::state::State;
 use crate::tunnels;
@@ -51,7 +54,7 @@ impl Reporter {
                 dpdk_version: Some(dpdk::dpdk_version()),
                 iface_types: Some(IFACE_TYPES.iter().map(|t| t.to_string()).collect()),
                 datapath_types: Some(vec!["netdev".into(), "system".into()]),
-                ..SwitchStatus::default()
+                statistics: statistics.then(|| machine(desired)),
             },
             ..Status::default()
         };
@@ -66,6 +69,10 @@ impl Reporter {
                     ..BridgeStatus::default()
                 },
             );
+            for port in conf.ports.iter().filter(|p| p.interfaces.len() > 1) {
+                let bond_active = Some(active(&s.ofproto, bridge.id, &port.name));
+                status.ports.insert(port.uuid, PortStatus { bond_active, ..Default::default() });
+            }
             for iface in bridge.ifaces.values_mut() {
                 let mut row = interface(iface, &mut s.dp, statistics);
                 if tunnels::is_tunnel(&iface.conf.kind) {
@@ -90,6 +97,18 @@ impl Reporter {
         }
         status
     }
+}
+
+/// `Open_vSwitch.statistics`: nothing unless it is asked for.
+fn machine(desired: &Desired) -> BTreeMap<String, String> {
+    let wanted = desired.other_config.get("enable-statistics").is_some_and(|v| v == "true");
+    if wanted { system_stats::read(&Dirs::from_env().run) } else { BTreeMap::new() }
+}
+
+/// `Port.bond_active_slave`: the address of the interface that carries a bond's packets; None when no link is up.
+fn active(ofproto: &ofproto::Switch, bridge: ofproto::BridgeId, bond: &str) -> Option<String> {
+    let mac = bonds::active(ofproto, bridge, bond)?.hw_addr;
+    Some(mac.map(|byte| format!("{byte:02x}")).join(":"))
 }
 
 fn interface(iface: &mut Iface, dp: &mut Datapath, statistics: bool) -> InterfaceStatus {

@@ -73,8 +73,11 @@ async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
         tokio::select! {
             change = db.next() => match change {
                 Change::Config(new) => {
-                    if control.state.is_none() {
-                        control.state = Some(start_or_again(&new, &daemon)?);
+                    let first = control.state.is_none();
+                    if first {
+                        let state = start_or_again(&new, &daemon)?;
+                        follow_kernel(&state, args);
+                        control.state = Some(state);
                     }
                     if let Some(state) = &control.state {
                         reconcile::apply(state, &new, &args.dirs.run);
@@ -83,6 +86,10 @@ async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
                         report.write(&mut state.borrow_mut(), &new, &mut db, true);
                     }
                     desired = Some(*new);
+                    daemon.leave_terminal();
+                    if first {
+                        tell_dpdk();
+                    }
                     daemon.ready();
                 }
                 // Another daemon has the lock, or the server is away: what is there stays.
@@ -141,7 +148,8 @@ fn commands(dummy: bool) -> Registry<Control> {
         c.exit.push(reply);
     });
     let dummies = if dummy { appctl::dummy::COMMANDS } else { &[] };
-    let all = appctl::COMMANDS.iter().chain(appctl::absent::COMMANDS).chain(dummies);
+    let all = appctl::COMMANDS.iter().chain(appctl::bonds::COMMANDS);
+    let all = all.chain(appctl::absent::COMMANDS).chain(dummies);
     for command in all {
         registry.add(
             command.name,
@@ -173,15 +181,6 @@ fn start(desired: &Desired, no_huge: bool) -> Result<Shared> {
     let mut config = dpdk::EalConfig::from_other_config(&desired.other_config);
     config.no_huge = no_huge;
     let eal = dpdk::Eal::init(&config).context("starting DPDK")?;
-    vlog::info!(
-        "dpdk",
-        "{} ready, {}",
-        dpdk::dpdk_version(),
-        if eal.hugepages() { "hugepages" } else { "no hugepages" }
-    );
-    if !eal.hugepages() {
-        vlog::warn!("dpdk", "no hugepages are free: running without them, slower");
-    }
     let pools = Arc::new(dpdk::Pools::new(eal).context("packet buffers")?);
     let domain = sync::Domain::new();
     let ofproto = ofproto::Switch::new(domain.clone());
@@ -191,9 +190,27 @@ fn start(desired: &Desired, no_huge: bool) -> Result<Shared> {
     let dp = datapath::Datapath::new(config).context("the kernel-port thread")?;
     let state = Rc::new(RefCell::new(State::new(ofproto, dp, devices(pools, desired), domain)));
     tokio::task::spawn_local(housekeeping::run(state.clone()));
-    tokio::task::spawn_local(crate::links::run(state.clone()));
-    tokio::task::spawn_local(crate::underlay::run(state.clone()));
     Ok(state)
+}
+
+/// What the log says of DPDK once the daemon has left the terminal: scripts and ovs-vswitchd's own test suite take
+/// unexpected lines on standard error for a failure.
+fn tell_dpdk() {
+    let Some(eal) = dpdk::Eal::get() else { return };
+    let pages = if eal.hugepages() { "hugepages" } else { "no hugepages" };
+    vlog::info!("dpdk", "{} ready, {pages}", dpdk::dpdk_version());
+    if !eal.hugepages() {
+        vlog::warn!("dpdk", "no hugepages are free: running without them, slower");
+    }
+}
+
+/// Has the kernel's links, and unless the command line says otherwise its routes, followed.
+fn follow_kernel(state: &Shared, args: &Args) {
+    tokio::task::spawn_local(crate::links::run(state.clone()));
+    state.borrow_mut().system_routes = !args.disable_system_route;
+    if !args.disable_system_route {
+        tokio::task::spawn_local(crate::underlay::run(state.clone()));
+    }
 }
 
 fn devices(pools: Arc<dpdk::Pools>, desired: &Desired) -> port_dpdk::Devices {
@@ -207,6 +224,7 @@ fn devices(pools: Arc<dpdk::Pools>, desired: &Desired) -> port_dpdk::Devices {
 
 /// A worker's first act. The registration lasts as long as the thread.
 fn register_thread() {
+    appctl::dummy::panic_if_asked();
     if let Some(guard) = dpdk::Eal::get().and_then(|eal| eal.register_thread().ok()) {
         std::mem::forget(guard);
     }

@@ -58,7 +58,8 @@ fn read(desired: &Desired) -> Settings {
     if let Some(v) = number("tx-flush-interval") {
         s.tx_flush_interval_us = Some(v.min(1_000_000));
     }
-    if let Some(list) = text("pmd-sleep-max") {
+    // Open vSwitch 3.1 has the first name, later versions the second.
+    if let Some(list) = text("pmd-sleep-max").or(text("pmd-maxsleep")) {
         sleeps(list, &mut s);
     }
     if let Some(v) = number("vlan-limit") {

@@ -38,6 +38,8 @@ pub struct State {
     pub domain: sync::Domain,
     /// Connections.
     pub conns: BTreeMap<ConnId, Conn>,
+    /// What went wrong on connections that ended.
+    pub of_counts: crate::of::account::Counts,
     /// Readers of `.snoop` sockets.
     pub snoops: Snoops,
     next_conn: ConnId,
@@ -47,6 +49,12 @@ pub struct State {
     tickets: VecDeque<Ticket>,
     /// How long a bundle may be left alone, ns.
     pub bundle_timeout: u64,
+    /// The kernel's routes count (not so with `--disable-system-route`).
+    pub system_routes: bool,
+    /// `flow-restore-wait` was set when the database was first read, and still is.
+    pub restoring: bool,
+    /// What the log has been told of settings without effect.
+    pub notices: std::collections::BTreeSet<crate::config::Notice>,
     /// Something in a database row changed that should be written soon.
     pub status_dirty: bool,
     /// A guest or one of its queues came or went; set by a thread of the driver's.
@@ -102,11 +110,15 @@ impl State {
             tunnels: Default::default(),
             dummy_addresses: Default::default(),
             conns: BTreeMap::new(),
+            of_counts: Default::default(),
             snoops: Snoops::default(),
             next_conn: 1,
             progress: Rc::default(),
             tickets: VecDeque::new(),
             bundle_timeout: crate::of::bundle::IDLE_TIMEOUT,
+            system_routes: true,
+            restoring: true,
+            notices: Default::default(),
             status_dirty: false,
             coverage: Default::default(),
             usage: Default::default(),
@@ -133,7 +145,9 @@ impl State {
 
     /// Forgets a connection.
     pub fn remove_conn(&mut self, id: ConnId) {
+        let name = self.conn_name(id);
         let Some(conn) = self.conns.remove(&id) else { return };
+        self.of_counts.add(&name, &conn.counts);
         if let (Some(target), Some(_)) = (conn.kind.target(), conn.dialect) {
             self.controller_left(&conn.bridge, target);
         }
@@ -158,7 +172,7 @@ impl State {
     /// A connection's name in the log.
     pub fn conn_name(&self, id: ConnId) -> String {
         match self.conns.get(&id) {
-            Some(Conn { bridge, kind: Kind::Controller(target), .. }) => {
+            Some(Conn { bridge, kind: Kind::Row { target, active: true, .. }, .. }) => {
                 format!("{bridge}<->{target}")
             }
             Some(conn) => format!("{}<->#{id}", conn.bridge),
@@ -180,11 +194,23 @@ impl State {
         }
     }
 
-    /// Has misses sent to controllers as long as some connection expects that.
+    /// Answers an echo request (the whole message) in its own version, which may be none that is known.
+    pub fn echo(&mut self, id: ConnId, request: &[u8]) {
+        const ECHO_REPLY: u8 = 3;
+        let mut reply = request.to_vec();
+        if let (Some(kind), Some(conn)) = (reply.get_mut(1), self.conns.get_mut(&id)) {
+            *kind = ECHO_REPLY;
+            conn.send(reply);
+        }
+    }
+
+    /// Has misses, and packets whose TTL expired, sent to controllers as long as some connection expects that.
     pub fn update_misses(&mut self, bridge: BridgeId) {
         let Some(name) = self.bridge_name(bridge) else { return };
         let mut conns = self.conns.values().filter(|c| c.bridge == name);
-        let wanted = conns.any(Conn::wants_misses);
+        let wanted = conns.clone().any(Conn::wants_misses);
+        let expired = conns.any(|c| c.wants_packet_in(openflow::Reason::InvalidTtl));
+        let _ = self.ofproto.set_expired_wanted(bridge, expired);
         self.change_bridge(bridge, |c| c.miss_to_controller = wanted);
     }
 

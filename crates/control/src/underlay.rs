@@ -51,22 +51,35 @@ pub async fn run(state: Shared) {
 fn apply(s: &mut State, new: &Snapshot, old: Option<&Snapshot>) {
     let same = |o: &Snapshot| o.routes == new.routes && o.addresses == new.addresses;
     if !old.is_some_and(same) {
-        let routes = new.routes.iter().filter_map(|r| route(r, &new.addresses)).collect();
-        let addresses = [&new.addresses[..], &s.dummy_addresses].concat();
-        s.ofproto.change_routes(|t| t.replace_kernel(routes, addresses));
-        s.status_dirty = true;
+        replace_routes(s, new);
     }
     let now = s.now_ns();
     for n in &new.neighbours {
         let ours = s.bridges.values().any(|b| b.ifaces.contains_key(&n.device));
         let fresh = old.is_none_or(|o| !o.neighbours.contains(n));
-        if ours
-            && fresh
-            && !n.ip.is_multicast()
-            && (n.sure || !s.ofproto.has_neighbour(&n.device, n.ip))
-        {
-            s.ofproto.set_neighbour(&n.device, n.ip, n.mac, now);
+        if ours && fresh && !n.ip.is_multicast() {
+            s.ofproto.kernel_neighbour(&n.device, n.ip, n.mac, n.sure, now);
         }
+    }
+    s.flush_changes();
+}
+
+fn replace_routes(s: &mut State, new: &Snapshot) {
+    let routes = new.routes.iter().filter_map(|r| route(r, &new.addresses)).collect();
+    let addresses = [&new.addresses[..], &s.dummy_addresses].concat();
+    s.ofproto.change_routes(|t| t.replace_kernel(routes, addresses));
+    s.status_dirty = true;
+}
+
+/// Reads the kernel's routes and addresses at once: what a command asks about may have changed a moment ago, and the news of
+/// it may not have come yet.
+pub fn read_now(s: &mut State) {
+    if !s.system_routes {
+        return;
+    }
+    match UnderlayWatch::open().and_then(|mut kernel| kernel.snapshot()) {
+        Ok(now) => replace_routes(s, &now),
+        Err(e) => vlog::warn!(MODULE, "asking for the kernel's routes: {e}"),
     }
     s.flush_changes();
 }

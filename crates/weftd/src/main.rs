@@ -1,9 +1,12 @@
 //! The daemon that takes `ovs-vswitchd`'s place: arguments and wiring only.
 
+#![forbid(unsafe_code)]
+
 use control::daemon::{Action, Args, Daemon, Dirs, help, log_machine, version};
 use control::vlog;
+use std::backtrace::Backtrace;
 use std::fmt::Display;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::PanicHookInfo;
 use std::process::ExitCode;
 
 /// Flow-mods mix short-lived cache-line-aligned blocks (keys, regions) with long-lived small ones
@@ -37,14 +40,19 @@ fn run(args: &Args) -> ExitCode {
         Err(error) => return fail(error),
     };
     log_machine();
-    std::panic::set_hook(Box::new(|panic| vlog::emer!("backtrace", "{panic}")));
-    match catch_unwind(AssertUnwindSafe(|| control::run(args, daemon))) {
-        Ok(Ok(())) => ExitCode::SUCCESS,
-        Ok(Err(error)) => {
+    std::panic::set_hook(Box::new(on_panic));
+    match control::run(args, daemon) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
             vlog::emer!("vswitchd", "{error:#}");
             fail(format_args!("ovs-vswitchd: {error:#}"))
         }
-        // A monitor takes this for a crash and starts the daemon again.
-        Err(_) => std::process::abort(),
     }
+}
+
+/// A panic in any thread ends the process, whatever the build: a thread less would stop its ports in silence. A monitor takes
+/// it for the crash that it is and starts the daemon again.
+fn on_panic(panic: &PanicHookInfo<'_>) {
+    vlog::last_words("backtrace", &format!("{panic}\n{}", Backtrace::force_capture()));
+    std::process::abort();
 }

@@ -1,7 +1,9 @@
 //! Commands of ovs-vswitchd whose feature is not here, or whose setting has no meaning here. They
-//! print what ovs-vswitchd prints when nothing is configured; what would change something is refused.
+//! print what ovs-vswitchd prints when nothing is configured. When the database does ask for the feature they
+//! fail, with the notices that the log has of it; what would change something is refused.
 
 use super::{Command, command};
+use crate::config::Notice;
 use crate::state::State;
 
 /// `answer!(text)`: prints the text whatever the arguments are.
@@ -32,6 +34,32 @@ macro_rules! all_or {
     };
 }
 
+/// `unless!(names, otherwise)`: fails if settings whose names begin so were passed over, else answers as `otherwise` does.
+macro_rules! unless {
+    ($names:expr, $otherwise:expr) => {
+        |s, args| {
+            passed_over(s, $names)?;
+            let otherwise: super::Handler = $otherwise;
+            otherwise(s, args)
+        }
+    };
+}
+
+const LLDP: &[&str] = &["lldp", "auto_attach"];
+const BFD: &[&str] = &["bfd"];
+const CFM: &[&str] = &["cfm_", "other_config:cfm_"];
+const LACP: &[&str] = &["lacp", "other_config:lacp-"];
+const MCAST: &[&str] = &["mcast_snooping", "other_config:mcast-snooping"];
+const RSTP: &[&str] = &["rstp_", "other_config:rstp-"];
+const STP: &[&str] = &["stp_", "other_config:stp-"];
+
+/// Fails with the notices about settings whose names begin so, if there are any.
+fn passed_over(s: &State, names: &[&str]) -> Result<(), String> {
+    let about = |n: &&Notice| n.known && names.iter().any(|name| n.name.starts_with(name));
+    let all: Vec<&str> = s.notices.iter().filter(about).map(|n| n.text.as_str()).collect();
+    if all.is_empty() { Ok(()) } else { Err(all.join("\n")) }
+}
+
 const NO_CT: &str = "ovs-vswitchd: connection tracking is not supported (Operation not supported)";
 const NO_FRAGMENTS: &str =
     "ovs-vswitchd: fragments are not reassembled here (Operation not supported)";
@@ -48,32 +76,30 @@ const FRAGMENTS: &str = "        Fragmentation Module Status
 
 /// All of them.
 pub const COMMANDS: &[Command] = &[
-    command("autoattach/show-isid", "[bridge]", 0, 1, answer!("")),
-    command("autoattach/statistics", "[bridge]", 0, 1, answer!("")),
-    command("autoattach/status", "[bridge]", 0, 1, answer!("")),
+    command("autoattach/show-isid", "[bridge]", 0, 1, unless!(LLDP, answer!(""))),
+    command("autoattach/statistics", "[bridge]", 0, 1, unless!(LLDP, answer!(""))),
+    command("autoattach/status", "[bridge]", 0, 1, unless!(LLDP, answer!(""))),
     command(
         "bfd/set-forwarding",
         "[interface] normal|false|true",
         1,
         2,
-        all_or!("OK\n", "no such BFD object", 1),
+        unless!(BFD, all_or!("OK\n", "no such BFD object", 1)),
     ),
-    command("bfd/show", "[interface]", 0, 1, object!("no such bfd object")),
+    command("bfd/show", "[interface]", 0, 1, unless!(BFD, object!("no such bfd object"))),
     command("bond/disable-member", "port member", 2, 2, refuse!("no such bond")),
     command("bond/enable-member", "port member", 2, 2, refuse!("no such bond")),
     command("bond/hash", "mac [vlan] [basis]", 1, 3, refuse!("bonds are not supported yet")),
-    command("bond/list", "", 0, 0, answer!("bond\ttype\trecircID\tmembers\n")),
     command("bond/migrate", "port hash member", 3, 3, refuse!("no such bond")),
     command("bond/set-active-member", "port member", 2, 2, refuse!("no such bond")),
-    command("bond/show", "[port]", 0, 1, object!("no such bond")),
     command(
         "cfm/set-fault",
         "[interface] normal|false|true",
         1,
         2,
-        all_or!("OK\n", "no such CFM object", 1),
+        unless!(CFM, all_or!("OK\n", "no such CFM object", 1)),
     ),
-    command("cfm/show", "[interface]", 0, 1, object!("no such CFM object")),
+    command("cfm/show", "[interface]", 0, 1, unless!(CFM, object!("no such CFM object"))),
     command("dpctl/add-dp", "dp [iface...]", 1, usize::MAX, refuse!(NO_PORTS)),
     command("dpctl/add-flow", "[dp] flow actions", 2, 3, refuse!(NO_FLOWS)),
     command("dpctl/add-flows", "[dp] file", 1, 2, refuse!(NO_FLOWS)),
@@ -144,16 +170,19 @@ pub const COMMANDS: &[Command] = &[
     command("dpctl/parse-actions", "actions", 1, 1, refuse!(NO_FLOWS)),
     command("dpctl/set-if", "dp iface...", 2, usize::MAX, refuse!(NO_PORTS)),
     command("dpif-netlink/dispatch-mode", "", 0, 0, refuse!("there is no kernel datapath here")),
-    command("lacp/show", "[port]", 0, 1, object!("no such lacp object")),
-    command("lacp/show-stats", "[port]", 0, 1, object!("no such lacp object")),
+    command("lacp/show", "[port]", 0, 1, unless!(LACP, object!("no such lacp object"))),
+    command("lacp/show-stats", "[port]", 0, 1, unless!(LACP, object!("no such lacp object"))),
     command(
         "mdb/flush",
         "[bridge]",
         0,
         1,
-        all_or!("table successfully flushed\n", "multicast snooping is disabled", 0),
+        unless!(
+            MCAST,
+            all_or!("table successfully flushed\n", "multicast snooping is disabled", 0)
+        ),
     ),
-    command("mdb/show", "bridge", 1, 1, refuse!("multicast snooping is disabled")),
+    command("mdb/show", "bridge", 1, 1, unless!(MCAST, refuse!("multicast snooping is disabled"))),
     command(
         "ofproto/trace-packet-out",
         "[-consistent] {[dp_name] odp_flow | bridge br_flow} [OPTIONS...] [-generate|packet] actions",
@@ -161,10 +190,10 @@ pub const COMMANDS: &[Command] = &[
         usize::MAX,
         refuse!("the daemon does not parse actions: add them as a flow and use ofproto/trace"),
     ),
-    command("rstp/show", "[bridge]", 0, 1, object!("No such RSTP object")),
-    command("rstp/tcn", "[bridge]", 0, 1, all_or!("OK\n", "No such RSTP object", 0)),
-    command("stp/show", "[bridge]", 0, 1, object!("no such stp object")),
-    command("stp/tcn", "[bridge]", 0, 1, all_or!("OK\n", "no such stp object", 0)),
+    command("rstp/show", "[bridge]", 0, 1, unless!(RSTP, object!("No such RSTP object"))),
+    command("rstp/tcn", "[bridge]", 0, 1, unless!(RSTP, all_or!("OK\n", "No such RSTP object", 0))),
+    command("stp/show", "[bridge]", 0, 1, unless!(STP, object!("no such stp object"))),
+    command("stp/tcn", "[bridge]", 0, 1, unless!(STP, all_or!("OK\n", "no such stp object", 0))),
     command(
         "upcall/disable-megaflows",
         "",
@@ -191,7 +220,9 @@ fn known(s: &State, name: &str) -> Result<(), String> {
 }
 
 fn qos_show(s: &mut State, args: &[String]) -> Result<String, String> {
-    known(s, &args[0]).map(|()| format!("QoS not configured on {}\n", args[0]))
+    known(s, &args[0])?;
+    passed_over(s, &["qos"])?;
+    Ok(format!("QoS not configured on {}\n", args[0]))
 }
 
 fn qos_types(s: &mut State, args: &[String]) -> Result<String, String> {

@@ -1,5 +1,6 @@
 //! `coverage/show` and `memory/show`: named counters of the whole daemon.
 
+use crate::of::account::Counts;
 use crate::state::State;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
@@ -55,7 +56,20 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
             *all.entry(name.to_string()).or_insert(0) += n;
         }
     }
-    all.insert("ofconn_packet_in_dropped".into(), s.conns.values().map(|c| c.dropped).sum());
+    all.insert("tnl_neigh_limited".into(), s.ofproto.neighbours_limited());
+    all.insert("mac_learning_limited".into(), s.ofproto.macs_not_learned());
+    let here = |count: fn(&Counts) -> u64| -> u64 {
+        count(&s.of_counts) + s.conns.values().map(|c| count(&c.counts)).sum::<u64>()
+    };
+    for (name, n) in [
+        ("ofconn_packet_in_dropped", here(|c| c.packet_ins_dropped)),
+        ("ofconn_malformed", here(|c| c.malformed)),
+        ("ofconn_refused", here(|c| c.refused)),
+        ("ofconn_not_served", here(|c| c.not_served)),
+        ("ofconn_overdrawn", here(|c| c.overdrawn)),
+    ] {
+        all.insert(name.into(), n);
+    }
     all
 }
 
@@ -88,8 +102,9 @@ pub fn memory(s: &mut State, _: &[String]) -> Result<String, String> {
         s.bridges.values().map(|b| b.ifaces.values().filter(|i| i.works()).count()).sum();
     let keys: u64 = s.dp.pmd_info().iter().map(|p| u64::from(p.flows)).sum();
     let packets = s.devices.pools.in_use();
+    let held: usize = s.conns.values().map(|c| c.held()).sum();
     Ok(format!(
-        "ofconns:{} packets:{packets} ports:{ports} rules:{rules} udpif keys:{keys}\n",
+        "ofconn bytes:{held} ofconns:{} packets:{packets} ports:{ports} rules:{rules} udpif keys:{keys}\n",
         s.conns.len()
     ))
 }

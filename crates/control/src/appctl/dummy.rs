@@ -3,6 +3,17 @@
 use super::{Command, command};
 use crate::housekeeping;
 use crate::state::State;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The next packet thread to start is to panic.
+static PANIC: AtomicBool = AtomicBool::new(false);
+
+/// For the test of what a panic leads to: panics once on the thread that calls, if a command has asked for that.
+pub fn panic_if_asked() {
+    if PANIC.swap(false, Ordering::SeqCst) {
+        panic!("asked for by weft/panic-next-thread");
+    }
+}
 
 /// Bytes of data in composed packets that carry any, as in ovs-vswitchd.
 const PAYLOAD: usize = 64;
@@ -18,6 +29,10 @@ pub const COMMANDS: &[Command] = &[
         Ok(String::new())
     }),
     command("time/warp", "[large_msecs] msecs", 1, 2, warp),
+    command("weft/panic-next-thread", "", 0, 0, |_, _| {
+        PANIC.store(true, Ordering::SeqCst);
+        Ok(String::new())
+    }),
 ];
 
 /// `netdev-dummy/receive NAME [--qid ID] {PACKET|FLOW [--len N]}...`

@@ -37,7 +37,7 @@ pub fn flush(s: &mut State, args: &[String]) -> Result<String, String> {
         None => s.bridges.values().map(|b| b.id).collect(),
     };
     // What packets before the command taught is forgotten too.
-    crate::housekeeping::news(s);
+    crate::housekeeping::all_news(s);
     s.collect();
     for id in ids {
         let _ = s.ofproto.fdb_flush(id);
@@ -75,13 +75,18 @@ fn vlan(text: &str) -> Result<u16, String> {
 pub fn stats_show(s: &mut State, args: &[String]) -> Result<String, String> {
     let id = bridge(s, &args[0])?;
     let f = s.ofproto.fdb_stats(id).map_err(|e| e.to_string())?;
-    Ok(format!(
+    let mut out = format!(
         "Statistics for bridge \"{}\":\n  Current/maximum MAC entries in the table: {}/{}\n  \
          Current static MAC entries in the table : {}\n  Total number of learned MAC entries     : {}\n  \
          Total number of expired MAC entries     : {}\n  Total number of evicted MAC entries     : {}\n  \
          Total number of port moved MAC entries  : {}\n",
         args[0], f.current, f.max, f.fixed, f.learned, f.expired, f.evicted, f.moved
-    ))
+    );
+    for (port, n) in s.ofproto.fdb_limited(id).map_err(|e| e.to_string())? {
+        let name = s.ofproto.port(id, port).map_or("", |p| &p.name);
+        let _ = writeln!(out, "  MAC addresses not learned, over the rate of port {name}: {n}");
+    }
+    Ok(out)
 }
 
 /// Zeroes them.

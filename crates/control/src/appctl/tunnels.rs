@@ -75,6 +75,7 @@ pub fn add_route(s: &mut State, args: &[String]) -> Answer {
     };
     let prefix = first(prefix, len);
     let device = args[1].clone();
+    crate::underlay::read_now(s);
     let source = s.ofproto.routes().source_for(&device, gateway.unwrap_or(prefix));
     let source = source.ok_or("Error while inserting route.")?;
     let (local, user) = (false, true);

@@ -1,6 +1,7 @@
 //! The configuration as plain data. Reading it never fails: what is missing has its default, and
 //! what contradicts itself is left out and told as a [`Conflict`].
 
+use super::notices::{self, Notice};
 use ovsdb::{Replica, Row, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub struct Desired {
     pub ssl: Option<(String, String, String, bool)>,
     /// Interfaces that cannot be had.
     pub conflicts: Vec<Conflict>,
+    /// What is set and has no effect.
+    pub notices: BTreeSet<Notice>,
 }
 
 /// An interface that is left out, and why.
@@ -93,8 +96,9 @@ pub struct ControllerConf {
     pub target: String,
     /// `connection_mode` is `out-of-band`.
     pub out_of_band: bool,
-    /// `type` is `service` rather than `primary`.
-    pub service: bool,
+    /// `type` is `primary`, or is not set and we connect to it: it gets asynchronous messages unasked, and a bridge in
+    /// fail-mode standalone waits for it. Others are services.
+    pub primary: bool,
     /// Longest pause between attempts to connect; 8 s by default.
     pub max_backoff: Duration,
     /// Silence before a probe, zero for none; 5 s by default.
@@ -243,6 +247,7 @@ impl Desired {
             datapaths: str_uuid_map(root, "datapaths"),
             ssl: rows(db, "SSL", root, "ssl").next().map(|(_, row)| ssl(row)),
             conflicts: reader.conflicts,
+            notices: notices::read(db, root),
         })
     }
 
@@ -348,7 +353,10 @@ fn controller(uuid: Uuid, row: &Row) -> ControllerConf {
         uuid,
         target: row.str("target").to_owned(),
         out_of_band: row.str("connection_mode") == "out-of-band",
-        service: row.str("type") == "service",
+        primary: match row.str("type") {
+            "" => ["tcp:", "unix:", "ssl:"].iter().any(|kind| row.str("target").starts_with(kind)),
+            kind => kind == "primary",
+        },
         max_backoff: millis(row, "max_backoff", 8000),
         inactivity_probe: millis(row, "inactivity_probe", 5000),
         rate_limit: number(row, "controller_rate_limit").unwrap_or(0),
@@ -375,7 +383,8 @@ fn interface(uuid: Uuid, row: &Row, bridge: &str) -> IfaceConf {
         "" => "system",
         other => other,
     };
-    let pair = |a, b| (number(row, a).unwrap_or(0), number(row, b).unwrap_or(0));
+    let clamped = |column| row.opt_int(column).map_or(0, |n| n.clamp(0, u32::MAX.into()) as u32);
+    let pair = |a, b| (clamped(a), clamped(b));
     IfaceConf {
         uuid,
         name: name.to_owned(),

@@ -57,7 +57,7 @@ pub struct Args {
     pub no_chdir: bool,
     /// Watch over the daemon and restart it when a signal kills it.
     pub monitor: bool,
-    /// `user[:group]` to become; accepted and reported, not done.
+    /// `user[:group]` to become.
     pub user: Option<String>,
     /// The log file to write, if any.
     pub log_file: Option<PathBuf>,
@@ -252,9 +252,6 @@ impl Args {
         for text in &self.ignored {
             vlog::info!("vswitchd", "{text}");
         }
-        if let Some(user) = &self.user {
-            vlog::warn!("daemon_unix", "--user={user}: stays with the user that started it");
-        }
         Ok(())
     }
 }
@@ -335,6 +332,7 @@ Daemon options:
   --pidfile[=FILE]          write a pidfile (default: {})
   --overwrite-pidfile       with --pidfile, start even if already running
   --mlockall                lock all memory
+  --user=USER[:GROUP]       become this user, keeping what networks need
 
 Logging options:
   -v, --verbose[=SPEC]      set log levels, all to dbg without SPEC

@@ -8,7 +8,9 @@
 
 use super::args::Args;
 use super::pidfile::{self, Pidfile};
+use super::user::User;
 use crate::vlog::{self, PROGRAM};
+use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -18,7 +20,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Two crashes closer than this are not worth a restart at once.
+/// The least time between two restarts, as in ovs-vswitchd.
 const CRASH_PAUSE: Duration = Duration::from_secs(10);
 
 /// Signals that stand for a crash: the daemon is started again.
@@ -56,7 +58,10 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
-    /// The system refuses a process or a pipe.
+    /// The user of `--user` cannot be had.
+    #[error("{PROGRAM}: {0}")]
+    User(String),
+    /// The system refuses a process, a pipe or an identity.
     #[error("{PROGRAM}: {0} failed ({1})")]
     System(&'static str, io::Error),
 }
@@ -80,7 +85,14 @@ impl Daemon {
         if let Some(path) = args.pidfile.as_deref().filter(|_| !args.overwrite_pidfile) {
             refuse_running(path)?;
         }
+        // Rust's handler only knows overflowing stacks; it takes one SIGSEGV that was sent (`kill -SEGV`) and goes on.
+        // SAFETY: back to the default, which runs no code of ours.
+        unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
         let is_second = again.is_some();
+        // Whoever started itself again is that user already.
+        if let Some(spec) = args.user.as_deref().filter(|_| !is_second) {
+            User::find(spec)?.become_it()?;
+        }
         let ready = match again {
             Some(ready) => ready,
             None => into_background(args)?,
@@ -130,19 +142,23 @@ impl Daemon {
         command.exec()
     }
 
-    /// Lets the parent leave with success, and lets go of its terminal and directory. Once is
-    /// enough, more do no harm.
-    pub fn ready(&mut self) {
-        if !std::mem::replace(&mut self.told, true) {
-            vlog::info!("bridge", "{PROGRAM} (Open vSwitch) {}", super::OVS_VERSION);
-            vlog::info!("bridge", "served by Weft {}", env!("CARGO_PKG_VERSION"));
-        }
+    /// In the background: lets go of the parent's terminal and directory. Once is enough, more do no harm.
+    pub fn leave_terminal(&mut self) {
         if std::mem::take(&mut self.detached) {
             let _ = vlog::set("console:off");
             leave_terminal();
             if self.chdir {
                 let _ = std::env::set_current_dir("/");
             }
+        }
+    }
+
+    /// Lets the parent leave with success. Once is enough, more do no harm.
+    pub fn ready(&mut self) {
+        self.leave_terminal();
+        if !std::mem::replace(&mut self.told, true) {
+            vlog::info!("bridge", "{PROGRAM} (Open vSwitch) {}", super::OVS_VERSION);
+            vlog::info!("bridge", "served by Weft {}", env!("CARGO_PKG_VERSION"));
         }
         if let Some(mut pipe) = self.ready.take() {
             let _ = pipe.write_all(&[0]);
@@ -235,7 +251,19 @@ fn describe(status: i32) -> String {
         return format!("exit status {}", libc::WEXITSTATUS(status));
     }
     let core = if libc::WCOREDUMP(status) { ", core dumped" } else { "" };
-    format!("killed (signal {}){core}", libc::WTERMSIG(status))
+    // SAFETY: the text is NUL-terminated; nobody else asks for one, the process has one thread.
+    let name = unsafe { CStr::from_ptr(libc::strsignal(libc::WTERMSIG(status))) };
+    format!("killed ({}){core}", name.to_string_lossy())
+}
+
+/// One core file is enough: more of the same would fill the disk.
+fn no_more_cores() {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit outlives the call.
+    if unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) } != 0 {
+        let error = io::Error::last_os_error();
+        vlog::warn!("daemon_unix", "failed to disable core dumps: {error}");
+    }
 }
 
 /// Forks a child in a session of its own, which gets the pipe's writing end. The parent waits for
@@ -264,7 +292,7 @@ fn fork_and_wait_ready() -> Result<File, StartError> {
 /// Forks the daemon and becomes its monitor; returns in the daemon, each time it is started. Only
 /// the first one has a parent to tell.
 fn monitor(mut ready: Option<File>) -> Result<Option<File>, StartError> {
-    let mut last_restart: Option<Instant> = None;
+    let (mut last_restart, mut crashes): (Option<Instant>, u32) = (None, 0);
     loop {
         let (mut is_ready, tell) = pipe()?;
         let Some(child) = fork()? else {
@@ -283,11 +311,18 @@ fn monitor(mut ready: Option<File>) -> Result<Option<File>, StartError> {
             let code = if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1 };
             std::process::exit(if came_up { 0 } else { code });
         }
-        vlog::err!("daemon_unix", "pid {child} died, {}, restarting", describe(status));
-        if last_restart.is_some_and(|last| last.elapsed() < CRASH_PAUSE) {
-            vlog::warn!("daemon_unix", "died twice within {CRASH_PAUSE:?}, waiting to restart");
-            std::thread::sleep(CRASH_PAUSE);
+        crashes += 1;
+        let how = format!("{crashes} crashes: pid {child} died, {}", describe(status));
+        if libc::WCOREDUMP(status) {
+            no_more_cores();
         }
+        let since = last_restart.map_or(CRASH_PAUSE, |last| last.elapsed());
+        if since < CRASH_PAUSE {
+            let s = CRASH_PAUSE.as_secs();
+            vlog::warn!("daemon_unix", "{how}, waiting until {s} seconds since last restart");
+            std::thread::sleep(CRASH_PAUSE - since);
+        }
+        vlog::err!("daemon_unix", "{how}, restarting");
         last_restart = Some(Instant::now());
     }
 }

@@ -9,6 +9,8 @@ mod detach;
 mod machine;
 mod paths;
 mod pidfile;
+pub mod system_stats;
+mod user;
 
 pub use args::{Action, Args, Dummy, SslFiles, UsageError, help};
 pub use detach::{Daemon, StartError};

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A pidfile held by this process; removed when dropped. The lock belongs to the process: a forked
@@ -45,8 +45,10 @@ impl Pidfile {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".tmp{owner}"));
         let temporary = PathBuf::from(name);
+        // What a process of the same number left, or somebody put there, is not written through.
+        let _ = fs::remove_file(&temporary);
         let mut file =
-            OpenOptions::new().create(true).truncate(true).write(true).open(&temporary)?;
+            OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temporary)?;
         writeln!(file, "{owner}")?;
         let lock = whole_file(libc::F_WRLCK);
         // SAFETY: the descriptor is open and `lock` outlives the call.
@@ -90,6 +92,19 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
         drop(pidfile);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_link_in_the_temporary_files_place_is_not_followed() {
+        let path = std::env::temp_dir().join(format!("pidfile-link-{}", std::process::id()));
+        let victim = path.with_extension("victim");
+        fs::write(&victim, "precious").unwrap();
+        let temporary = format!("{}.tmp{}", path.display(), std::process::id());
+        std::os::unix::fs::symlink(&victim, &temporary).unwrap();
+        drop(Pidfile::create(&path).unwrap());
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        fs::remove_file(&victim).unwrap();
+        assert!(!fs::exists(&temporary).unwrap());
     }
 
     #[test]

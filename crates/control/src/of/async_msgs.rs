@@ -2,7 +2,6 @@
 
 use super::{Conn, ConnId};
 use crate::state::State;
-use crate::vlog;
 use datapath::PuntEvent;
 use ofproto::{Event, PacketInContext};
 use openflow::{
@@ -98,11 +97,7 @@ pub fn events(s: &mut State, events: Vec<Event>, origin: Origin) {
             monitor(s, &name, &list, origin);
         }
     }
-    let hopeless = s.conns.iter().filter(|(_, c)| c.hopeless()).map(|(id, _)| *id);
-    for id in hopeless.collect::<Vec<_>>() {
-        vlog::warn!("connmgr", "{}: does not read what it is sent, disconnecting", s.conn_name(id));
-        s.remove_conn(id);
-    }
+    s.settle_accounts();
 }
 
 /// Tells other connections of a group-mod that was done. Versions before 1.5 have no word for single buckets.

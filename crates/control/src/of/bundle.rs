@@ -1,5 +1,6 @@
 //! Bundles: messages kept until the commit, then applied as one change.
 
+use super::account::{CONNECTION_BYTES_MAX, REPLY_SHARE_BYTES};
 use super::conn::Conn;
 use ofproto::BundleItem;
 use openflow::codec::{self, Dialect, ERROR_DATA};
@@ -7,10 +8,8 @@ use openflow::framing::Header;
 use openflow::{BundleStep, OfError, Reply, Request};
 use std::rc::Rc;
 
-/// Bytes of messages one bundle may hold.
-const MAX_BYTES: usize = 1 << 29;
-/// Bytes that are allocated together.
-const CHUNK: usize = 1 << 20;
+/// Bytes that are allocated together: at least, and of a bundle that has that much already.
+const CHUNK: std::ops::RangeInclusive<usize> = 4 << 10..=1 << 20;
 /// Bundles one connection may have open.
 const MAX_BUNDLES: usize = 64;
 /// Nanoseconds after which a bundle that nobody adds to is given up, unless `other_config` of the
@@ -21,16 +20,18 @@ pub const IDLE_TIMEOUT: u64 = 10_000_000_000;
 #[derive(Default)]
 pub struct Messages {
     chunks: Vec<Vec<u8>>,
-    bytes: usize,
+    /// What the chunks have room for.
+    held: usize,
 }
 
 impl Messages {
     fn push(&mut self, message: &[u8]) {
-        self.bytes += message.len();
         match self.chunks.last_mut() {
             Some(last) if last.capacity() - last.len() >= message.len() => last.extend(message),
             _ => {
-                let mut chunk = Vec::with_capacity(CHUNK);
+                let room = self.held.clamp(*CHUNK.start(), *CHUNK.end()).max(message.len());
+                let mut chunk = Vec::with_capacity(room);
+                self.held += chunk.capacity();
                 chunk.extend(message);
                 self.chunks.push(chunk);
             }
@@ -104,6 +105,13 @@ pub struct Bundle {
     opening: Vec<u8>,
 }
 
+impl Bundle {
+    /// Bytes that are kept for it.
+    pub fn held(&self) -> usize {
+        self.messages.held + self.opening.len()
+    }
+}
+
 /// Everything but commit: the reply. `from`: the whole message, and when it came, ns.
 pub fn control(
     conn: &mut Conn,
@@ -141,11 +149,16 @@ pub fn control(
     Ok(Reply::BundleControl { id, step: answer, flags: 0 })
 }
 
+/// Is there no room for another piece of a bundle?
+fn is_full(conn: &Conn) -> bool {
+    conn.held() + CHUNK.end() + REPLY_SHARE_BYTES > CONNECTION_BYTES_MAX
+}
+
 fn open(conn: &mut Conn, id: u32, flags: u16, from: (&[u8], u64)) -> Result<(), OfError> {
     if conn.bundles.remove(&id).is_some() {
         return Err(OfError::BundleBadId);
     }
-    if conn.bundles.len() >= MAX_BUNDLES {
+    if conn.bundles.len() >= MAX_BUNDLES || is_full(conn) {
         return Err(OfError::BundleOutOfBundles);
     }
     let (opening, used) = (from.0[..from.0.len().min(ERROR_DATA)].to_vec(), from.1);
@@ -160,11 +173,12 @@ pub fn add(conn: &mut Conn, id: u32, flags: u16, whole: &[u8], now: u64) -> Resu
     if !conn.bundles.contains_key(&id) {
         open(conn, id, flags, (whole, now))?;
     }
+    let full = is_full(conn);
     let Some(bundle) = conn.bundles.get_mut(&id) else { return Err(OfError::BundleBadId) };
     let refused = match () {
         () if bundle.closed => Some(OfError::BundleClosed),
         () if bundle.flags != flags => Some(OfError::BundleBadFlags),
-        () if bundle.messages.bytes >= MAX_BYTES => Some(OfError::BundleMsgTooMany),
+        () if full => Some(OfError::BundleMsgTooMany),
         () => None,
     };
     if let Some(error) = refused {
@@ -200,4 +214,51 @@ pub fn take(conn: &mut Conn, id: u32, flags: u16) -> Result<Messages, OfError> {
         return Err(OfError::BundleBadFlags);
     }
     Ok(bundle.messages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::account::CONNECTION_BYTES_MIN;
+    use super::super::conn::Kind;
+    use super::*;
+
+    fn conn() -> Conn {
+        let (out, _) = tokio::sync::mpsc::unbounded_channel();
+        let (open, _) = tokio::sync::oneshot::channel();
+        Conn::new("br0".into(), Kind::Service, out, Rc::default(), open)
+    }
+
+    /// A bundle-add message around one of `n` bytes.
+    fn adding(n: u16) -> Vec<u8> {
+        let mut m = vec![0; 16 + usize::from(n)];
+        m[18..20].copy_from_slice(&n.to_be_bytes());
+        m
+    }
+
+    #[test]
+    fn all_bundles_of_a_connection_share_its_account() {
+        let (mut conn, message) = (conn(), adding(60_000));
+        let mut taken = 0;
+        let error = (0..).find_map(|i| {
+            taken += 60_000;
+            add(&mut conn, i % 8, 3, &message, 0).err()
+        });
+        assert_eq!(error, Some(OfError::BundleMsgTooMany));
+        assert!(taken > CONNECTION_BYTES_MAX * 3 / 4, "{taken}");
+        assert!(conn.held() + REPLY_SHARE_BYTES <= CONNECTION_BYTES_MAX);
+        // The bundle that wanted more is gone, and others have its room.
+        assert_eq!(conn.bundles.len(), 7);
+        assert_eq!(add(&mut conn, 0, 3, &message, 0), Ok(()));
+        conn.bundles.clear();
+        assert_eq!(conn.held(), CONNECTION_BYTES_MIN);
+    }
+
+    #[test]
+    fn a_small_bundle_is_kept_in_little_room() {
+        let mut conn = conn();
+        (0..64).for_each(|id| add(&mut conn, id, 3, &adding(100), 0).unwrap());
+        assert_eq!(add(&mut conn, 64, 3, &adding(100), 0), Err(OfError::BundleOutOfBundles));
+        let each = (conn.held() - CONNECTION_BYTES_MIN) / 64;
+        assert!(each <= CHUNK.start() + 200, "{each}");
+    }
 }

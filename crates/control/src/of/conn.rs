@@ -9,17 +9,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::account;
 use super::bundle::Bundle;
 use super::snoop::Snoops;
 
 /// Identifies a connection while the daemon lives.
 pub type ConnId = u64;
 
-/// Bytes that may wait for a peer that does not read; packet-ins beyond are dropped.
+/// Bytes that may wait for a peer that does not read; packet-ins beyond are dropped. All else that nobody asked for cannot be
+/// without the peer's picture of the switch becoming wrong: beyond [`account::CONNECTION_BYTES_MAX`] the peer goes.
 const ASYNC_BACKLOG: usize = 1 << 20;
-/// The same for all else that nobody asked for: it cannot be dropped without the peer's picture of the
-/// switch becoming wrong, so that beyond this the peer goes.
-const HOPELESS: usize = 1 << 28;
 
 /// `OFP_DEFAULT_MISS_SEND_LEN`.
 const MISS_SEND_LEN: u16 = 128;
@@ -29,10 +28,16 @@ const MISS_SEND_LEN: u16 = 128;
 pub enum Kind {
     /// `<bridge>.mgmt`: gets asynchronous messages only if it asks.
     Service,
-    /// The same, by a passive controller of the database (`ptcp:`, `punix:`); the row's target.
-    Passive(String),
-    /// A controller of the database we connected to; the row's target.
-    Controller(String),
+    /// A controller of the database: the row's target, whether we connect to it, and whether the row says that it is a
+    /// primary one, which gets asynchronous messages unasked (`Controller.type`).
+    Row {
+        /// `Controller.target`.
+        target: String,
+        /// We connect to it (`tcp:`, `unix:`), rather than it to us (`ptcp:`, `punix:`).
+        active: bool,
+        /// It is a controller proper, not a service.
+        primary: bool,
+    },
 }
 
 impl Kind {
@@ -40,13 +45,13 @@ impl Kind {
     pub fn target(&self) -> Option<&str> {
         match self {
             Kind::Service => None,
-            Kind::Passive(t) | Kind::Controller(t) => Some(t),
+            Kind::Row { target, .. } => Some(target),
         }
     }
 
     /// Is it the connection of a controller proper?
     pub fn is_controller(&self) -> bool {
-        matches!(self, Kind::Controller(_))
+        matches!(self, Kind::Row { primary: true, .. })
     }
 }
 
@@ -74,8 +79,8 @@ pub struct Conn {
     pub monitors: BTreeMap<u32, MonitorRequest>,
     /// Open bundles.
     pub bundles: BTreeMap<u32, Bundle>,
-    /// Packet-ins that were not sent because the peer did not read.
-    pub dropped: u64,
+    /// What went wrong on it.
+    pub counts: account::Counts,
     /// Who gets copies of a controller's messages.
     pub snoops: Snoops,
     /// Dropped with the connection: whoever serves it then ends.
@@ -108,7 +113,7 @@ impl Conn {
             },
             monitors: BTreeMap::new(),
             bundles: BTreeMap::new(),
-            dropped: 0,
+            counts: Default::default(),
             snoops: Snoops::default(),
             open,
         }
@@ -130,15 +135,17 @@ impl Conn {
         }
     }
 
-    /// Does it not read what it is sent?
-    pub fn hopeless(&self) -> bool {
-        self.backlog.get() > HOPELESS
+    /// Bytes that are kept for it.
+    pub fn held(&self) -> usize {
+        let bundles: usize = self.bundles.values().map(Bundle::held).sum();
+        let monitors = self.monitors.len() * size_of::<MonitorRequest>();
+        account::CONNECTION_BYTES_MIN + self.backlog.get() + bundles + monitors
     }
 
     /// Sends an asynchronous message. A packet-in is dropped if the peer is not reading.
     pub fn notify(&mut self, message: &Reply) {
         if self.backlog.get() > ASYNC_BACKLOG && matches!(message, Reply::PacketIn(_)) {
-            self.dropped += 1;
+            self.counts.packet_ins_dropped += 1;
             return;
         }
         self.reply(0, message);
@@ -149,8 +156,10 @@ impl Conn {
         if self.kind.is_controller() {
             self.snoops.copy(&self.bridge, &bytes);
         }
-        self.backlog.set(self.backlog.get() + bytes.len());
-        let _ = self.out.send(bytes);
+        let n = bytes.len();
+        if self.out.send(bytes).is_ok() {
+            self.backlog.set(self.backlog.get() + n);
+        }
     }
 
     /// Does it take asynchronous messages at all?
@@ -182,9 +191,19 @@ impl Conn {
         }
     }
 
-    /// Sets which asynchronous messages it wants. Who sets that wants some.
-    pub fn configure_async(&mut self, wants: AsyncConfig) {
-        self.wants = wants;
+    /// Sets which asynchronous messages it wants: those of the properties that were given. Who sets that wants some.
+    pub fn configure_async(&mut self, wants: &AsyncConfig, given: u16) {
+        let mut theirs = *wants;
+        let theirs = lists(&mut theirs);
+        let mine = lists(&mut self.wants);
+        for (i, (mine, theirs)) in mine.into_iter().zip(theirs).enumerate() {
+            // Even properties are for the secondary role.
+            for (column, property) in [(0, 2 * i + 1), (1, 2 * i)] {
+                if given & 1 << property != 0 {
+                    mine[column] = theirs[column];
+                }
+            }
+        }
         if self.config.miss_send_len == 0 {
             self.config.miss_send_len = MISS_SEND_LEN;
         }
@@ -221,6 +240,18 @@ impl Conn {
     pub fn wants_flow_removed(&self, reason: openflow::Removed) -> bool {
         self.listens() && self.wants.flow_removed[self.column()] & (1 << reason as u32) != 0
     }
+}
+
+/// The masks in the order of 1.4's properties.
+fn lists(c: &mut AsyncConfig) -> [&mut [u32; 2]; 6] {
+    [
+        &mut c.packet_in,
+        &mut c.port_status,
+        &mut c.flow_removed,
+        &mut c.role_status,
+        &mut c.table_status,
+        &mut c.requestforward,
+    ]
 }
 
 /// Nothing (`Controller.enable_async_messages` is false).

@@ -46,12 +46,7 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
     let mut s = state.borrow_mut();
     match reply {
         // Echoes come in any version, and go back in it.
-        Ok(Some(reply @ Reply::EchoReply(_))) => {
-            match bytes.first().and_then(|v| codec::version(*v)) {
-                Some(version) => s.reply_in(id, version, to.xid, &reply),
-                None => s.reply(id, to, &reply),
-            }
-        }
+        Ok(Some(Reply::EchoReply(_))) => s.echo(id, bytes),
         Ok(Some(reply)) => s.reply(id, to, &reply),
         Ok(None) => {}
         Err(error) => refuse(&mut s, id, to, error, bytes),
@@ -93,8 +88,17 @@ async fn perform(
 /// Answers a message with an error.
 fn refuse(s: &mut State, id: ConnId, to: ReplyTo, error: OfError, bytes: &[u8]) {
     let data = bytes[..bytes.len().min(ERROR_DATA)].to_vec();
-    vlog::info!("connmgr", "{}: sending {error:?} error reply", s.conn_name(id));
+    tell(s, id, error, bytes);
+    if let Some(conn) = s.conns.get_mut(&id) {
+        conn.counts.refused += 1;
+    }
     s.reply(id, to, &Reply::Error { error, data });
+}
+
+/// Says that a message is answered with an error, in ovs-vswitchd's words.
+fn tell(s: &State, id: ConnId, error: OfError, bytes: &[u8]) {
+    let (name, kind) = (s.conn_name(id), codec::type_name(bytes));
+    vlog::info!("connmgr", "{name}: sending {} error reply to {kind} message", error.ovs_name());
 }
 
 /// The first message must be a hello with a version in common.
@@ -123,7 +127,10 @@ fn decode(s: &mut State, id: ConnId, dialect: Dialect, bytes: &[u8]) -> Option<(
         Ok(decoded) => Some(decoded),
         Err(e) => {
             let xid = e.xid;
-            vlog::info!("connmgr", "{}: sending {:?} error reply", s.conn_name(id), e.error);
+            tell(s, id, e.error, bytes);
+            if let Some(conn) = s.conns.get_mut(&id) {
+                conn.counts.malformed += 1;
+            }
             let version = bytes.first().and_then(|v| codec::version(*v)).unwrap_or(dialect.version);
             if version != dialect.version {
                 vlog::err!(
@@ -195,7 +202,9 @@ fn modify(
 ) -> Result<(), OfError> {
     let now = s.now_ns();
     match request {
-        Request::Hello { .. } | Request::EchoReply(_) | Request::Error { .. } => Ok(()),
+        Request::EchoReply(_) | Request::FlowAge => Ok(()),
+        // A hello comes first or not at all, and an error is a switch's to send.
+        Request::Hello { .. } | Request::Error { .. } => Err(OfError::BadType),
         Request::SetConfig(config) => {
             let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
             conn.configure(config);
@@ -232,8 +241,8 @@ fn connection(
 ) -> Result<(), OfError> {
     let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
     match request {
-        Request::SetAsync(wants) => {
-            conn.configure_async(wants);
+        Request::SetAsync { wants, given } => {
+            conn.configure_async(&wants, given);
             s.update_misses(bridge);
         }
         Request::SetPacketInFormat(format) => {
@@ -284,18 +293,19 @@ fn table_mod(
     vacancy: Option<[u8; 2]>,
 ) -> Result<(), OfError> {
     let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
-    let known = TableStats::EVICTION | TableStats::VACANCY;
+    if table != openflow::TABLE_ALL && usize::from(table) >= ofproto::N_TABLES {
+        // As in OVS, where the last table is the switch's own.
+        return Err(OfError::TableModEperm);
+    }
     match version(s, id)? {
-        Version::V14 | Version::V15 if config & !known == 0 => {
+        Version::V14 | Version::V15 => {
             let vacancy = vacancy.filter(|_| config & TableStats::VACANCY != 0);
             let evict = config & TableStats::EVICTION != 0;
             s.ofproto.table_mod(bridge, table, evict, vacancy)
         }
-        _ if table != openflow::TABLE_ALL && usize::from(table) >= ofproto::N_TABLES => {
-            Err(OfError::TableModBadTable)
-        }
-        _ if config != 0 => Err(OfError::TableModBadConfig),
-        _ => Ok(()),
+        // What 1.1 and 1.2 have done with misses: only "to the controller" is there (3 means the same to OVS).
+        _ if matches!(config, 0 | 3) => Ok(()),
+        _ => Err(OfError::TableModBadConfig),
     }
 }
 
@@ -307,8 +317,7 @@ fn loose(fm: &FlowMod) -> bool {
 fn flow_mod(s: &mut State, id: ConnId, fm: &FlowMod, now: u64) -> Result<(), OfError> {
     let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
     check(version(s, id)?, fm)?;
-    s.ofproto.flow_mod(bridge, fm, now)?;
-    known_buffer(fm.buffer_id)
+    s.ofproto.flow_mod(bridge, fm, now)
 }
 
 /// As [`flow_mod`], for many flows.
@@ -318,10 +327,8 @@ async fn flow_mods(state: &Shared, id: ConnId, xid: u32, fm: FlowMod) -> Result<
         check(version(&s, id)?, &fm)?;
         s.bridge_id(id).ok_or(OfError::BadType)?
     };
-    let buffer = fm.buffer_id;
     let items = Box::new(std::iter::once(Ok(BundleItem::Flow(fm))));
-    change::run(state, Some((id, xid)), bridge, items).await.map_err(|(_, e)| e)?;
-    known_buffer(buffer)
+    change::run(state, Some((id, xid)), bridge, items).await.map_err(|(_, e)| e)
 }
 
 /// Packets are not buffered here, so a buffer id can only be unknown.
@@ -366,7 +373,7 @@ async fn commit(
         }
         Err((index, error)) => {
             if let Some((xid, data)) = messages.describe(index) {
-                vlog::info!("connmgr", "{}: sending {error:?} error reply", s.conn_name(id));
+                tell(&s, id, error, &data);
                 s.reply(id, xid, &Reply::Error { error, data });
             }
             Err(OfError::BundleMsgFailed)
@@ -380,16 +387,23 @@ fn version(s: &State, id: ConnId) -> Result<Version, OfError> {
 
 /// What can be said of a message before the bundle is committed.
 fn check_bundled(version: Version, request: &Request) -> Result<(), OfError> {
-    let Request::FlowMod(fm) = request else { return Ok(()) };
-    ofproto::check_table(fm)?;
-    check(version, fm)
+    match request {
+        Request::FlowMod(fm) => {
+            ofproto::check_table(fm)?;
+            check(version, fm)
+        }
+        Request::PacketOut(po) => known_buffer(po.buffer_id),
+        _ => Ok(()),
+    }
 }
 
-/// Do the instructions of a flow-mod fit its match, by the rules of a version?
+/// Do the instructions of a flow-mod fit its match, by the rules of a version, and is it about no buffered packet?
 fn check(version: Version, fm: &FlowMod) -> Result<(), OfError> {
     if matches!(fm.command, FlowModCommand::Delete | FlowModCommand::DeleteStrict) {
         return Ok(());
     }
     let n_tables = ofproto::N_TABLES as u8;
-    openflow::check::check_instructions(&fm.instructions, &fm.matching, version, n_tables, fm.table)
+    let checked = openflow::check::check_instructions;
+    checked(&fm.instructions, &fm.matching, version, n_tables, fm.table)?;
+    known_buffer(fm.buffer_id)
 }

@@ -1,5 +1,6 @@
 //! OpenFlow connections: who is connected, what each asked for, and what it is sent.
 
+pub mod account;
 pub mod async_msgs;
 pub mod bundle;
 pub mod change;

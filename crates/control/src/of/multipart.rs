@@ -1,5 +1,6 @@
 //! Multipart requests: statistics and descriptions.
 
+use super::account::MONITORS_MAX;
 use super::async_msgs::shown;
 use super::{ConnId, queues};
 use crate::state::{Shared, State};
@@ -121,39 +122,48 @@ pub async fn monitor(
     to: ReplyTo,
     requests: Vec<MonitorRequest>,
 ) -> Result<(), OfError> {
-    let mut dumps = {
+    let (bridge, mut initial) = {
         let mut s = state.borrow_mut();
         let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
         let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
         if requests.iter().any(|r| conn.monitors.contains_key(&r.id)) {
             return Err(OfError::MonitorExists);
         }
+        if conn.monitors.len() + requests.len() > MONITORS_MAX {
+            return Err(OfError::RequestEperm);
+        }
         let initial = requests.iter().filter(|m| m.flags & monitor_flag::INITIAL != 0);
-        let dumps = initial.map(|m| Ok((s.ofproto.dump(bridge, &meant(m))?, m.flags)));
-        let dumps: VecDeque<_> = dumps.collect::<Result<_, OfError>>()?;
-        let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
+        let initial: VecDeque<_> = initial.cloned().collect();
         conn.monitors.extend(requests.into_iter().map(|r| (r.id, r)));
         s.update_monitored(bridge);
-        dumps
+        (bridge, initial)
     };
+    // One list of flows at a time: each may be as long as the tables.
+    let mut dump: Option<(ofproto::Dump, u16)> = None;
     loop {
         let backlog = {
             let mut s = state.borrow_mut();
             let now = s.now_ns();
             let mut piece = Vec::new();
-            if let Some((dump, flags)) = dumps.front_mut() {
+            if dump.is_none() {
+                let next = initial.pop_front();
+                let flows = next.map(|m| s.ofproto.dump(bridge, &meant(&m)).map(|d| (d, m.flags)));
+                dump = flows.transpose()?;
+            }
+            if let Some((flows, flags)) = &mut dump {
                 let mut tell = |f| piece.push(shown(&MonitorUpdate::Added(f), *flags));
-                if !s.ofproto.dump_next(dump, PIECE, now, &mut tell) {
-                    dumps.pop_front();
+                if !s.ofproto.dump_next(flows, PIECE, now, &mut tell) {
+                    dump = None;
                 }
             }
+            let more = dump.is_some() || !initial.is_empty();
             let Some(conn) = s.conns.get_mut(&id) else { return Ok(()) };
-            conn.reply_part(to, &MultipartReply::FlowMonitor(piece), !dumps.is_empty());
+            conn.reply_part(to, &MultipartReply::FlowMonitor(piece), more);
+            if !more {
+                return Ok(());
+            }
             conn.backlog.clone()
         };
-        if dumps.is_empty() {
-            return Ok(());
-        }
         tokio::task::yield_now().await;
         super::server::drained(&backlog, BACKLOG).await;
     }

@@ -31,7 +31,12 @@ pub fn set(
     if role != Role::NoChange {
         conn.role = role;
     }
-    Ok(Reply::Role { role: conn.role, generation })
+    let reply = Reply::Role { role: conn.role, generation };
+    if let Some(bridge) = s.bridge_id(id) {
+        // A secondary may want other packet-ins.
+        s.update_misses(bridge);
+    }
+    Ok(reply)
 }
 
 /// All other primaries become secondary, and are told so where their version has a word for it.

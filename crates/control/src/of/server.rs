@@ -1,8 +1,10 @@
 //! Sockets: listeners (`<bridge>.mgmt`, `<bridge>.snoop`, passive controllers), active controllers
 //! with backoff, and the tasks that read and write one connection.
 
+use super::account::{CONNECTIONS_MAX, REPLY_BYTES_MAX, Turn};
 use super::conn::{Conn, ConnId, Kind};
 use super::{dispatch, snoop};
+use crate::listener::{self, Seat, Seats};
 use crate::state::Shared;
 use crate::vlog;
 use openflow::Reply;
@@ -13,7 +15,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -24,9 +26,6 @@ const HELLO: Duration = Duration::from_secs(8);
 /// Messages after which the packet side is told what changed, lest the switch half lumps the
 /// changes together and more cached decisions go than must.
 const FLUSH: u32 = 64;
-
-/// How long one connection is served before others have their turn.
-const TURN: Duration = Duration::from_millis(5);
 
 /// A peer that sent something this soon after the last time is waited for awake.
 const PROMPT: Duration = Duration::from_micros(300);
@@ -80,12 +79,17 @@ pub fn listen_unix(
     service: Service,
 ) -> io::Result<UnixSocket> {
     let _ = std::fs::remove_file(path);
-    let listener = UnixListener::bind(path)?;
+    let listener = listener::bind_unix(path)?;
     let (state, bridge) = (state.clone(), bridge.to_string());
+    let name = path.display().to_string();
     let task = Task::spawn(async move {
+        let seats = Seats::new(CONNECTIONS_MAX);
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => accept(&state, &bridge, &service, Timing::default(), stream),
+                Ok((stream, _)) => {
+                    let Some(seat) = seat(&state, &seats, &name) else { continue };
+                    accept(&state, &bridge, &service, Timing::default(), (stream, seat));
+                }
                 Err(e) => {
                     vlog::warn!(MODULE, "{bridge}: accept: {e}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -97,8 +101,9 @@ pub fn listen_unix(
 }
 
 /// Listens on TCP for a bridge and a row of the database (`ptcp:[PORT][:ADDR]`).
-pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, row: &str, timing: Timing) -> Task {
-    let (state, bridge, row) = (state.clone(), bridge.to_string(), row.to_string());
+pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, kind: Kind, timing: Timing) -> Task {
+    let (state, bridge) = (state.clone(), bridge.to_string());
+    let row = kind.target().unwrap_or_default().to_string();
     Task::spawn(async move {
         let listener = loop {
             match TcpListener::bind(&addr).await {
@@ -111,12 +116,14 @@ pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, row: &str, timing:
             }
             tokio::time::sleep(Duration::from_secs(5)).await;
         };
-        let service = Service::OpenFlow(Kind::Passive(row));
+        let service = Service::OpenFlow(kind);
+        let seats = Seats::new(CONNECTIONS_MAX);
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
+                    let Some(seat) = seat(&state, &seats, &row) else { continue };
                     let _ = stream.set_nodelay(true);
-                    accept(&state, &bridge, &service, timing, stream);
+                    accept(&state, &bridge, &service, timing, (stream, seat));
                 }
                 // Out of descriptors, say: leave others time to give some back.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -131,21 +138,33 @@ pub fn error_text(e: &io::Error) -> String {
     text.split_once(" (os error").map_or(text.clone(), |(t, _)| t.to_string())
 }
 
+/// A place for a connection that was accepted; None: it ends at once.
+fn seat(state: &Shared, seats: &Seats, name: &str) -> Option<Seat> {
+    let seat = seats.take();
+    if seat.is_none() {
+        let most = seats.most();
+        vlog::warn!(MODULE, "{name}: {most} connections at once are the most: refusing another");
+        state.borrow_mut().of_counts.not_served += 1;
+    }
+    seat
+}
+
 fn accept<S: AsyncRead + AsyncWrite + 'static>(
     state: &Shared,
     bridge: &str,
     service: &Service,
     timing: Timing,
-    stream: S,
+    (stream, seat): (S, Seat),
 ) {
     match service {
         Service::OpenFlow(kind) => {
             let (state, bridge, kind) = (state.clone(), bridge.to_string(), kind.clone());
             tokio::task::spawn_local(async move {
                 serve(&state, &bridge, kind, timing, stream).await;
+                drop(seat);
             });
         }
-        Service::Snoop => snoop::serve(state, bridge, stream),
+        Service::Snoop => snoop::serve(state, bridge, stream, seat),
     }
 }
 
@@ -174,16 +193,16 @@ pub enum Target {
 }
 
 /// Keeps a connection to a controller: connect, serve, back off, again.
-pub fn connect(state: &Shared, bridge: &str, row: &str, target: Target, timing: Timing) -> Task {
-    let (state, bridge, row) = (state.clone(), bridge.to_string(), row.to_string());
+pub fn connect(state: &Shared, bridge: &str, kind: Kind, target: Target, timing: Timing) -> Task {
+    let (state, bridge) = (state.clone(), bridge.to_string());
+    let row = kind.target().unwrap_or_default().to_string();
     Task::spawn(async move {
         let first = Duration::from_secs(1).min(timing.max_backoff);
         // After the longest pause attempts go on, without a word.
         let (mut pause, mut quiet) = (first, false);
         loop {
             let since = Instant::now();
-            let kind = Kind::Controller(row.clone());
-            let error = attempt(&state, &bridge, kind, &target, timing, pause).await;
+            let error = attempt(&state, &bridge, kind.clone(), &target, timing, pause).await;
             let mut failed = false;
             if let Err(e) = error {
                 let text = error_text(&e);
@@ -335,16 +354,22 @@ pub(super) async fn write<W: AsyncWrite>(
         }
         let n = bytes.len();
         if writer.write_all(&bytes).await.is_err() {
+            // Nothing more goes out, so nothing waits: who waits for that comes to the end of the connection.
+            drop(queue);
+            backlog.set(0);
             return;
         }
         backlog.set(backlog.get().saturating_sub(n));
     }
 }
 
-/// Waits until at most `limit` bytes wait for the peer.
+/// Waits until at most `limit` bytes wait for the peer; looks less often the longer that takes.
 pub(super) async fn drained(backlog: &Cell<usize>, limit: usize) {
+    const PAUSE_MAX: Duration = Duration::from_millis(20);
+    let mut pause = Duration::from_millis(1);
     while backlog.get() > limit {
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 
@@ -377,14 +402,14 @@ async fn read<R: AsyncRead>(
     let mut framer = openflow::framing::Framer::new();
     let mut buf = vec![0; 64 * 1024];
     let mut probed = false;
-    let mut turn = Instant::now();
+    let mut turn = Turn::begin();
     let mut pause = Duration::MAX;
     loop {
         let ready = match state.borrow().conns.get(&id) {
             Some(c) => c.dialect.is_some(),
             None => return End::Ours,
         };
-        let patience = if ready || timing.probe.is_zero() { timing.probe } else { HELLO };
+        let patience = if ready { timing.probe } else { HELLO };
         let since = Instant::now();
         let soon = match pause < PROMPT {
             true => read_awake(&mut reader, &mut buf).await,
@@ -419,9 +444,14 @@ async fn read<R: AsyncRead>(
                         return End::Protocol;
                     }
                     // A peer that always has more to say gives others their turn.
-                    if turn.elapsed() > TURN {
+                    if turn.is_over() {
+                        state.borrow_mut().settle_accounts();
                         tokio::task::yield_now().await;
-                        turn = Instant::now();
+                        turn = Turn::begin();
+                    }
+                    if backlog.get() > REPLY_BYTES_MAX {
+                        state.borrow_mut().flush_changes();
+                        drained(backlog, REPLY_BYTES_MAX).await;
                     }
                 }
                 Some(Err(e)) => {
@@ -433,6 +463,6 @@ async fn read<R: AsyncRead>(
             }
         }
         state.borrow_mut().flush_changes();
-        drained(backlog, 8 << 20).await;
+        drained(backlog, REPLY_BYTES_MAX).await;
     }
 }

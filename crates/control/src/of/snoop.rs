@@ -1,6 +1,7 @@
 //! `<bridge>.snoop`: what the bridge's controllers and the switch say to each other, for a third.
 
 use super::server::{Task, write};
+use crate::listener::Seat;
 use crate::state::Shared;
 use openflow::codec;
 use std::cell::{Cell, RefCell};
@@ -41,7 +42,12 @@ impl Snoops {
 }
 
 /// Serves a reader: a hello, then copies as long as it stays.
-pub fn serve<S: AsyncRead + AsyncWrite + 'static>(state: &Shared, bridge: &str, stream: S) {
+pub fn serve<S: AsyncRead + AsyncWrite + 'static>(
+    state: &Shared,
+    bridge: &str,
+    stream: S,
+    seat: Seat,
+) {
     let (reader, writer) = tokio::io::split(stream);
     let (out, queue) = mpsc::unbounded_channel();
     let backlog = Rc::new(Cell::new(0));
@@ -56,5 +62,6 @@ pub fn serve<S: AsyncRead + AsyncWrite + 'static>(state: &Shared, bridge: &str, 
         let mut reader = std::pin::pin!(reader);
         let mut buf = [0; 512];
         while matches!(reader.read(&mut buf).await, Ok(n) if n > 0) {}
+        drop(seat);
     });
 }

@@ -1,12 +1,13 @@
 //! The listening socket and its connections.
 
 use super::{Reply, Request};
+use crate::listener::{self, Seat, Seats};
 use crate::vlog;
 use ovsdb::framing::Framer;
 use serde_json::{Value, json};
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,8 +17,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// No request of a person or script is longer, in bytes.
-const MAX_REQUEST: usize = 16 << 20;
+/// No request is longer, in bytes: the kernel passes at most 2 MiB of arguments to ovs-appctl.
+const REQUEST_BYTES_MAX: usize = 4 << 20;
+/// Clients that are served at once; with [`REQUEST_BYTES_MAX`] this bounds what they can have the daemon keep.
+const CLIENTS_MAX: usize = 64;
 /// Requests that may wait for the main loop, over all connections.
 const QUEUE: usize = 64;
 /// How long the end of the daemon waits for clients to take their answers.
@@ -42,8 +45,7 @@ impl Server {
         if fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
             fs::remove_file(path)?;
         }
-        let socket = UnixListener::bind(path)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o770))?;
+        let socket = listener::bind_unix(path)?;
         let (sender, requests) = mpsc::channel(QUEUE);
         let owed = Arc::new(AtomicUsize::new(0));
         let listener = tokio::spawn(listen(socket, sender, owed.clone()));
@@ -101,11 +103,18 @@ impl Drop for Owed {
 type Queue = mpsc::Sender<Request>;
 
 async fn listen(socket: UnixListener, requests: Queue, owed: Arc<AtomicUsize>) {
+    let seats = Seats::new(CLIENTS_MAX);
     loop {
         match socket.accept().await {
-            Ok((stream, _)) => {
-                tokio::spawn(serve(stream, requests.clone(), owed.clone()));
-            }
+            Ok((stream, _)) => match seats.take() {
+                Some(seat) => {
+                    tokio::spawn(serve(stream, seat, requests.clone(), owed.clone()));
+                }
+                None => vlog::warn!(
+                    "unixctl",
+                    "{CLIENTS_MAX} connections at once are the most: refusing another"
+                ),
+            },
             Err(error) => {
                 vlog::warn!("unixctl", "accept failed: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -114,7 +123,7 @@ async fn listen(socket: UnixListener, requests: Queue, owed: Arc<AtomicUsize>) {
     }
 }
 
-async fn serve(mut stream: UnixStream, requests: Queue, owed: Arc<AtomicUsize>) {
+async fn serve(mut stream: UnixStream, _seat: Seat, requests: Queue, owed: Arc<AtomicUsize>) {
     if let Err(error) = converse(&mut stream, &requests, &owed).await {
         vlog::warn!("unixctl", "closing connection: {error}");
     }
@@ -125,7 +134,7 @@ async fn converse(
     requests: &Queue,
     owed: &Arc<AtomicUsize>,
 ) -> io::Result<()> {
-    let mut framer = Framer::with_limit(MAX_REQUEST);
+    let mut framer = Framer::with_limit(REQUEST_BYTES_MAX);
     let mut buffer = vec![0; 4096];
     loop {
         while let Some(message) = framer.next_message().map_err(invalid)? {

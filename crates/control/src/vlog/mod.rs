@@ -27,8 +27,8 @@ use sinks::Sinks;
 use std::fmt::Arguments;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard};
-use std::time::{Instant, SystemTime};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant, SystemTime};
 
 /// No destination of any module takes a level above this; the cheap test before the lock.
 static MOST_VERBOSE: AtomicU8 = AtomicU8::new(Level::Info as u8);
@@ -86,6 +86,24 @@ pub fn write(site: &Site, level: Level, module: &str, text: Arguments<'_>) {
         }
     }
     log.write(level, module, &text.to_string());
+}
+
+/// Tries to write the process's last message, a millisecond apart.
+const LAST_TRIES: u32 = 100;
+
+/// Writes what the process says last, from a thread that panicked: the thread that holds the log may be this very one, so
+/// that it is not waited for longer than a moment.
+pub fn last_words(module: &str, text: &str) {
+    for _ in 0..LAST_TRIES {
+        match LOG.try_lock() {
+            Ok(mut log) => return log.write(Level::Emer, module, text),
+            Err(TryLockError::Poisoned(log)) => {
+                return log.into_inner().write(Level::Emer, module, text);
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    eprintln!("{PROGRAM}: {text}");
 }
 
 /// Sets levels or a pattern by one specification such as `bridge:file:dbg` (ovs-appctl(8)).

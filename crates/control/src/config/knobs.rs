@@ -1,0 +1,392 @@
+//! What becomes of every column of the database, and of every key that Open vSwitch 3.1 knows: the one list from which
+//! columns to monitor, the log's notices (`super::notices`) and the tables in docs/SUPPORT.md are made.
+
+/// What becomes of a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It does what it does in ovs-vswitchd.
+    Works,
+    /// These values do; what else is set has no effect and is said so in the log.
+    Only(&'static [&'static str]),
+    /// It has no effect, which is said in the log when it is set to anything but these values, which ask for nothing.
+    No(&'static [&'static str]),
+    /// The daemon writes it.
+    Reported,
+    /// The daemon leaves it empty: what it reports is not there.
+    Empty,
+    /// Not for the switch: ovsdb-server, tools and management layers read and write it.
+    Foreign,
+}
+use State::{Empty, Foreign, No, Only, Reported, Works};
+
+/// A column, or `COLUMN:KEY` of a map, or `*` for all columns of a table; what becomes of it; a remark.
+pub type Knob = (&'static str, State, &'static str);
+
+/// Nothing but true asks for something.
+const OFF: State = No(&["false"]);
+const ANY: State = No(&[]);
+const TUNING: &str = "nothing here is tuned by it";
+const NO_REVALIDATORS: &str = "there are no handler and revalidator threads";
+const NO_OFFLOAD: &str = "flows are not given to hardware";
+const BONDS: &str = "the first live interface of a bond carries all packets";
+const ONE_LIVE: &str = "of the modes, active-backup, without delays";
+const NO_STP: &str = "spanning trees are not there";
+const NO_MCAST: &str = "multicast is flooded";
+const NO_LACP: &str = "LACP is not spoken";
+const NO_CFM: &str = "CFM is not spoken";
+const NO_CT: &str = "connection tracking is not there";
+
+const OPEN_VSWITCH: &[Knob] = &[
+    ("bridges", Works, ""),
+    ("next_cfg", Works, ""),
+    ("cur_cfg", Reported, ""),
+    ("datapaths", Works, ""),
+    ("datapath_types", Reported, ""),
+    ("iface_types", Reported, ""),
+    ("dpdk_initialized", Reported, ""),
+    ("dpdk_version", Reported, ""),
+    ("statistics", Reported, ""),
+    ("ssl", ANY, "OpenFlow is not spoken over SSL; ovsdb-server reads the row by itself"),
+    ("manager_options", Foreign, ""),
+    ("external_ids", Foreign, ""),
+    ("ovs_version", Foreign, ""),
+    ("db_version", Foreign, ""),
+    ("system_type", Foreign, ""),
+    ("system_version", Foreign, ""),
+    ("other_config:bundle-idle-timeout", Works, ""),
+    ("other_config:dpdk-alloc-mem", Works, ""),
+    ("other_config:dpdk-extra", Works, ""),
+    ("other_config:dpdk-hugepage-dir", Works, ""),
+    ("other_config:dpdk-init", Only(&["true", "try"]), "DPDK is always started"),
+    ("other_config:dpdk-lcore-mask", Works, ""),
+    ("other_config:dpdk-socket-limit", Works, ""),
+    ("other_config:dpdk-socket-mem", Works, ""),
+    ("other_config:emc-insert-inv-prob", Only(&["0"]), "0 switches the signature cache off"),
+    ("other_config:enable-statistics", Works, ""),
+    ("other_config:flow-limit", Works, ""),
+    ("other_config:flow-restore-wait", Works, ""),
+    ("other_config:hw-offload", OFF, NO_OFFLOAD),
+    ("other_config:max-idle", Works, ""),
+    ("other_config:max-revalidator", ANY, NO_REVALIDATORS),
+    ("other_config:min-revalidate-pps", ANY, NO_REVALIDATORS),
+    ("other_config:n-handler-threads", ANY, NO_REVALIDATORS),
+    ("other_config:n-offload-threads", ANY, NO_OFFLOAD),
+    ("other_config:n-revalidator-threads", ANY, NO_REVALIDATORS),
+    ("other_config:offload-rebalance", OFF, NO_OFFLOAD),
+    ("other_config:per-port-memory", OFF, "one pool of packets serves all ports"),
+    ("other_config:pmd-auto-lb", Works, ""),
+    ("other_config:pmd-auto-lb-improvement-threshold", Works, ""),
+    ("other_config:pmd-auto-lb-load-threshold", Works, ""),
+    ("other_config:pmd-auto-lb-rebal-interval", Works, ""),
+    ("other_config:pmd-cpu-mask", Works, ""),
+    ("other_config:pmd-maxsleep", Works, ""),
+    ("other_config:pmd-perf-metrics", Works, ""),
+    ("other_config:pmd-rxq-assign", Works, ""),
+    ("other_config:pmd-rxq-isolate", Works, ""),
+    (
+        "other_config:pmd-sleep-max",
+        Works,
+        "the name of pmd-maxsleep in later versions, with values for single cores",
+    ),
+    ("other_config:shared-mempool-config", ANY, "one pool of packets serves all ports"),
+    ("other_config:smc-enable", Works, ""),
+    ("other_config:stats-update-interval", Works, ""),
+    ("other_config:tc-policy", No(&["none"]), NO_OFFLOAD),
+    ("other_config:tx-flush-interval", Works, ""),
+    ("other_config:userspace-tso-enable", OFF, "no segmentation is offered to guests"),
+    ("other_config:vhost-iommu-support", Works, ""),
+    ("other_config:vhost-postcopy-support", Works, ""),
+    ("other_config:vhost-sock-dir", Works, ""),
+    ("other_config:vlan-limit", Works, ""),
+    ("other_config:private_key", Foreign, ""),
+    ("other_config:certificate", Foreign, ""),
+    ("other_config:ca_cert", Foreign, ""),
+    ("other_config:ipsec_skb_mark", Foreign, ""),
+];
+
+const BRIDGE: &[Knob] = &[
+    ("name", Works, ""),
+    ("ports", Works, ""),
+    ("controller", Works, ""),
+    ("datapath_type", Only(&["system", "netdev", "dummy"]), "all are the one datapath"),
+    ("fail_mode", Works, ""),
+    ("flood_vlans", Works, ""),
+    ("flow_tables", Works, ""),
+    ("protocols", Works, ""),
+    ("datapath_id", Reported, ""),
+    ("datapath_version", Reported, ""),
+    ("status", Empty, ""),
+    ("rstp_status", Empty, ""),
+    ("external_ids", Foreign, ""),
+    ("auto_attach", ANY, "LLDP is not spoken"),
+    ("ipfix", ANY, "packets are not sampled"),
+    ("mirrors", ANY, "packets are not mirrored"),
+    ("netflow", ANY, "flows are not exported"),
+    ("sflow", ANY, "packets are not sampled"),
+    ("mcast_snooping_enable", OFF, NO_MCAST),
+    ("rstp_enable", OFF, NO_STP),
+    ("stp_enable", OFF, NO_STP),
+    ("other_config:controller-queue-size", ANY, ""),
+    ("other_config:datapath-id", Works, ""),
+    ("other_config:disable-in-band", Only(&["true"]), "controllers are reached out of band only"),
+    ("other_config:dp-desc", Works, ""),
+    ("other_config:dp-sn", Works, ""),
+    ("other_config:forward-bpdu", Works, ""),
+    ("other_config:hwaddr", Works, ""),
+    ("other_config:in-band-queue", ANY, "controllers are reached out of band only"),
+    ("other_config:mac-aging-time", Works, ""),
+    ("other_config:mac-table-size", Works, ""),
+    ("other_config:mcast-snooping-aging-time", ANY, NO_MCAST),
+    ("other_config:mcast-snooping-disable-flood-unregistered", OFF, NO_MCAST),
+    ("other_config:mcast-snooping-table-size", ANY, NO_MCAST),
+    ("other_config:rstp-address", ANY, NO_STP),
+    ("other_config:rstp-ageing-time", ANY, NO_STP),
+    ("other_config:rstp-force-protocol-version", ANY, NO_STP),
+    ("other_config:rstp-forward-delay", ANY, NO_STP),
+    ("other_config:rstp-max-age", ANY, NO_STP),
+    ("other_config:rstp-priority", ANY, NO_STP),
+    ("other_config:rstp-transmit-hold-count", ANY, NO_STP),
+    ("other_config:stp-forward-delay", ANY, NO_STP),
+    ("other_config:stp-hello-time", ANY, NO_STP),
+    ("other_config:stp-max-age", ANY, NO_STP),
+    ("other_config:stp-priority", ANY, NO_STP),
+    ("other_config:stp-system-id", ANY, NO_STP),
+];
+
+const PORT: &[Knob] = &[
+    ("name", Works, ""),
+    ("interfaces", Works, ""),
+    ("tag", Works, ""),
+    ("trunks", Works, ""),
+    ("cvlans", Works, ""),
+    ("vlan_mode", Works, ""),
+    ("protected", Works, ""),
+    ("bond_active_slave", Reported, ""),
+    ("rstp_statistics", Empty, ""),
+    ("rstp_status", Empty, ""),
+    ("statistics", Empty, ""),
+    ("status", Empty, ""),
+    ("external_ids", Foreign, ""),
+    ("fake_bridge", Foreign, ""),
+    ("bond_mode", Only(&["active-backup"]), ONE_LIVE),
+    ("bond_downdelay", No(&["0"]), BONDS),
+    ("bond_fake_iface", OFF, BONDS),
+    ("bond_updelay", No(&["0"]), BONDS),
+    ("lacp", No(&["off"]), NO_LACP),
+    ("mac", ANY, "only a bond's fake interface has it"),
+    ("qos", ANY, "packets are not shaped"),
+    ("other_config:all-members-active", OFF, BONDS),
+    ("other_config:bond-detect-mode", No(&["carrier"]), BONDS),
+    ("other_config:bond-hash-basis", ANY, BONDS),
+    ("other_config:bond-miimon-interval", ANY, BONDS),
+    ("other_config:bond-primary", ANY, BONDS),
+    ("other_config:bond-rebalance-interval", ANY, BONDS),
+    ("other_config:lacp-fallback-ab", OFF, NO_LACP),
+    ("other_config:lacp-system-id", ANY, NO_LACP),
+    ("other_config:lacp-system-priority", ANY, NO_LACP),
+    ("other_config:lacp-time", ANY, NO_LACP),
+    ("other_config:lb-output-action", OFF, BONDS),
+    ("other_config:mcast-snooping-flood", OFF, NO_MCAST),
+    ("other_config:mcast-snooping-flood-reports", OFF, NO_MCAST),
+    (
+        "other_config:priority-tags",
+        No(&["never", "no", "false"]),
+        "frames leave without a tag that has no VLAN",
+    ),
+    ("other_config:qinq-ethtype", Works, ""),
+    ("other_config:rstp-enable", ANY, NO_STP),
+    ("other_config:rstp-path-cost", ANY, NO_STP),
+    ("other_config:rstp-port-admin-edge", ANY, NO_STP),
+    ("other_config:rstp-port-auto-edge", ANY, NO_STP),
+    ("other_config:rstp-port-mcheck", ANY, NO_STP),
+    ("other_config:rstp-port-num", ANY, NO_STP),
+    ("other_config:rstp-port-priority", ANY, NO_STP),
+    ("other_config:stp-enable", ANY, NO_STP),
+    ("other_config:stp-path-cost", ANY, NO_STP),
+    ("other_config:stp-port-num", ANY, NO_STP),
+    ("other_config:stp-port-priority", ANY, NO_STP),
+    ("other_config:transient", Foreign, ""),
+];
+
+const INTERFACE: &[Knob] = &[
+    ("name", Works, ""),
+    ("type", Works, "those of iface_types; others end in error"),
+    ("options", Works, "by type, below"),
+    ("ingress_policing_burst", Works, ""),
+    ("ingress_policing_kpkts_burst", Works, ""),
+    ("ingress_policing_kpkts_rate", Works, ""),
+    ("ingress_policing_rate", Works, ""),
+    ("mac", Works, ""),
+    ("mtu_request", Works, ""),
+    ("ofport_request", Works, ""),
+    ("admin_state", Reported, ""),
+    ("duplex", Reported, ""),
+    ("error", Reported, ""),
+    ("ifindex", Reported, ""),
+    ("link_resets", Reported, ""),
+    ("link_speed", Reported, ""),
+    ("link_state", Reported, ""),
+    ("mac_in_use", Reported, ""),
+    ("mtu", Reported, ""),
+    ("ofport", Reported, ""),
+    ("statistics", Reported, ""),
+    ("status", Reported, ""),
+    ("bfd_status", Empty, ""),
+    ("cfm_fault", Empty, ""),
+    ("cfm_fault_status", Empty, ""),
+    ("cfm_flap_count", Empty, ""),
+    ("cfm_health", Empty, ""),
+    ("cfm_remote_mpids", Empty, ""),
+    ("cfm_remote_opstate", Empty, ""),
+    ("lacp_current", Empty, ""),
+    ("external_ids", Foreign, ""),
+    ("bfd", No(&["enable=false"]), "BFD is not spoken"),
+    ("cfm_mpid", ANY, NO_CFM),
+    ("lldp", No(&["enable=false"]), "LLDP is not spoken"),
+    ("other_config:cfm_ccm_pcp", ANY, NO_CFM),
+    ("other_config:cfm_ccm_vlan", ANY, NO_CFM),
+    ("other_config:cfm_demand", OFF, NO_CFM),
+    ("other_config:cfm_extended", OFF, NO_CFM),
+    ("other_config:cfm_interval", ANY, NO_CFM),
+    ("other_config:cfm_opstate", ANY, NO_CFM),
+    ("other_config:emc-enable", ANY, TUNING),
+    ("other_config:lacp-aggregation-key", ANY, NO_LACP),
+    ("other_config:lacp-port-id", ANY, NO_LACP),
+    ("other_config:lacp-port-priority", ANY, NO_LACP),
+    ("other_config:pmd-rxq-affinity", Works, ""),
+    ("other_config:tx-steering", No(&["thread"]), "every thread has its queue"),
+];
+
+/// `Interface.options` by types of interfaces, separated by blanks.
+pub(super) const OPTIONS: &[(&str, &[Knob])] = &[
+    (
+        "dpdk",
+        &[
+            ("dpdk-devargs", Works, ""),
+            ("n_rxq", Works, ""),
+            ("n_rxq_desc", Works, ""),
+            ("n_txq_desc", Works, ""),
+            ("dpdk-lsc-interrupt", OFF, "links are looked at once per second"),
+            ("dpdk-vf-mac", ANY, ""),
+            ("flow-ctrl-autoneg", OFF, "the device's flow control stays as it is"),
+            ("rx-flow-ctrl", OFF, "the device's flow control stays as it is"),
+            ("tx-flow-ctrl", OFF, "the device's flow control stays as it is"),
+        ],
+    ),
+    ("dpdkvhostuser", &[("tx-retries-max", Works, ""), ("vhost-rings", Works, "")]),
+    (
+        "dpdkvhostuserclient",
+        &[
+            ("vhost-server-path", Works, ""),
+            ("tx-retries-max", Works, ""),
+            ("vhost-rings", Works, "own (default) or library: who serves the guest's rings"),
+        ],
+    ),
+    (
+        "afxdp",
+        &[
+            ("n_rxq", Works, ""),
+            ("n_rxq_desc", Works, ""),
+            ("n_txq_desc", Works, ""),
+            ("xdp-mode", Works, ""),
+            ("use-need-wakeup", ANY, "the driver decides"),
+        ],
+    ),
+    ("patch", &[("peer", Works, "")]),
+    (
+        "vxlan geneve gre ip6gre",
+        &[
+            ("remote_ip", Works, ""),
+            ("local_ip", Works, ""),
+            ("key", Works, ""),
+            ("in_key", Works, ""),
+            ("out_key", Works, ""),
+            ("dst_port", Works, ""),
+            ("tos", Works, ""),
+            ("ttl", Works, ""),
+            ("df_default", Works, ""),
+            ("csum", Works, ""),
+            ("seq", Works, ""),
+            ("egress_pkt_mark", Works, ""),
+            ("exts", Only(&["gbp"]), ""),
+            ("packet_type", Only(&["legacy_l2"]), ""),
+        ],
+    ),
+];
+
+const CONTROLLER: &[Knob] = &[
+    (
+        "target",
+        Only(&["tcp:", "ptcp:", "unix:", "punix:"]),
+        "by their beginnings; the others end in status:last_error",
+    ),
+    ("type", Works, ""),
+    ("controller_burst_limit", Works, ""),
+    ("controller_rate_limit", Works, ""),
+    ("enable_async_messages", Works, ""),
+    ("inactivity_probe", Works, ""),
+    ("max_backoff", Works, ""),
+    ("is_connected", Reported, ""),
+    ("role", Reported, ""),
+    ("status", Reported, ""),
+    ("external_ids", Foreign, ""),
+    ("connection_mode", Only(&["out-of-band"]), "controllers are reached out of band only"),
+    ("controller_queue_size", ANY, ""),
+    ("local_gateway", ANY, "controllers are reached out of band only"),
+    ("local_ip", ANY, "controllers are reached out of band only"),
+    ("local_netmask", ANY, "controllers are reached out of band only"),
+    ("other_config:dscp", ANY, ""),
+];
+
+const FLOW_TABLE: &[Knob] = &[
+    ("name", Works, ""),
+    ("flow_limit", Works, ""),
+    ("groups", Works, ""),
+    ("overflow_policy", Works, ""),
+    ("external_ids", Foreign, ""),
+    ("prefixes", ANY, "lookups do not need them"),
+];
+
+const DATAPATH: &[Knob] = &[
+    ("capabilities", Empty, ""),
+    ("datapath_version", Foreign, ""),
+    ("external_ids", Foreign, ""),
+    ("ct_zones", ANY, NO_CT),
+];
+
+/// All tables of the schema.
+pub const TABLES: &[(&str, &[Knob])] = &[
+    ("Open_vSwitch", OPEN_VSWITCH),
+    ("Bridge", BRIDGE),
+    ("Port", PORT),
+    ("Interface", INTERFACE),
+    ("Controller", CONTROLLER),
+    ("Flow_Table", FLOW_TABLE),
+    ("Datapath", DATAPATH),
+    ("Manager", &[("*", Foreign, "")]),
+    ("SSL", &[("*", Foreign, "see Open_vSwitch.ssl")]),
+    ("QoS", &[("*", ANY, "see Port.qos")]),
+    ("Queue", &[("*", ANY, "see Port.qos")]),
+    ("Mirror", &[("*", ANY, "see Bridge.mirrors")]),
+    ("NetFlow", &[("*", ANY, "see Bridge.netflow")]),
+    ("sFlow", &[("*", ANY, "see Bridge.sflow")]),
+    ("IPFIX", &[("*", ANY, "see Bridge.ipfix")]),
+    ("Flow_Sample_Collector_Set", &[("id", ANY, "packets are not sampled"), ("*", ANY, "see id")]),
+    ("CT_Zone", &[("*", ANY, "see Datapath.ct_zones")]),
+    ("CT_Timeout_Policy", &[("*", ANY, "see Datapath.ct_zones")]),
+    ("AutoAttach", &[("*", ANY, "see Bridge.auto_attach")]),
+];
+
+/// The knobs of a table; none for one that the schema of 3.1 does not have.
+pub(super) fn table(name: &str) -> &'static [Knob] {
+    TABLES.iter().find(|(table, _)| *table == name).map_or(&[], |(_, knobs)| knobs)
+}
+
+/// The columns of a table that the daemon monitors, because it reads or writes them; each once.
+pub(super) fn columns(knobs: &[Knob]) -> Vec<&'static str> {
+    let used = knobs.iter().filter(|(name, state, _)| *name != "*" && *state != Foreign);
+    let mut names: Vec<_> =
+        used.map(|(name, ..)| name.split_once(':').map_or(*name, |(column, _)| column)).collect();
+    names.dedup();
+    names
+}

@@ -1,0 +1,157 @@
+//! What is set in the database and has no effect: one notice for each row with its column or key.
+
+use super::knobs::{self, Knob, State};
+use ovsdb::{Atom, Datum, Replica, Row, Uuid};
+use std::collections::BTreeSet;
+
+/// Something that is set and has no effect. Two are the same if row, setting and value are.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Notice {
+    /// For the log.
+    pub text: String,
+    /// Open vSwitch knows the setting, so whoever set it counts on it; otherwise the name may be misspelt.
+    pub known: bool,
+    /// The column, or `COLUMN:KEY`.
+    pub name: String,
+    value: String,
+}
+
+/// All notices about the rows that the switch's row leads to.
+pub(super) fn read(db: &Replica, root: &Row) -> BTreeSet<Notice> {
+    let mut out = Walk { db, notices: BTreeSet::new() };
+    out.row("Open_vSwitch", root, "Open_vSwitch", "");
+    for row in out.rows("Bridge", root.uuids("bridges")) {
+        out.bridge(row);
+    }
+    if let Some(Datum::Map(pairs)) = root.get("datapaths") {
+        for (name, uuid) in pairs {
+            let Atom::Uuid(uuid) = uuid else { continue };
+            for row in out.rows("Datapath", [*uuid]) {
+                out.row("Datapath", row, &format!("datapath {}", text(name)), "");
+            }
+        }
+    }
+    for (_, row) in db.rows("Flow_Sample_Collector_Set") {
+        out.row("Flow_Sample_Collector_Set", row, "Flow_Sample_Collector_Set", "");
+    }
+    out.notices
+}
+
+struct Walk<'a> {
+    db: &'a Replica,
+    notices: BTreeSet<Notice>,
+}
+
+impl<'a> Walk<'a> {
+    fn rows(&self, table: &str, uuids: impl IntoIterator<Item = Uuid>) -> Vec<&'a Row> {
+        uuids.into_iter().filter_map(|uuid| self.db.row(table, uuid)).collect()
+    }
+
+    fn bridge(&mut self, row: &Row) {
+        let name = format!("bridge {}", row.str("name"));
+        self.row("Bridge", row, &name, "");
+        for controller in self.rows("Controller", row.uuids("controller")) {
+            let name = format!("{name}: controller {}", controller.str("target"));
+            self.row("Controller", controller, &name, "");
+        }
+        for (number, uuid) in row.int_uuid_map("flow_tables") {
+            for table in self.rows("Flow_Table", [uuid]) {
+                self.row("Flow_Table", table, &format!("{name}: table {number}"), "");
+            }
+        }
+        for port in self.rows("Port", row.uuids("ports")) {
+            self.row("Port", port, &format!("port {}", port.str("name")), "");
+            for interface in self.rows("Interface", port.uuids("interfaces")) {
+                let name = format!("interface {}", interface.str("name"));
+                self.row("Interface", interface, &name, interface.str("type"));
+            }
+        }
+    }
+
+    /// One row; `kind`: the type of an interface.
+    fn row(&mut self, table: &str, row: &Row, name: &str, kind: &str) {
+        let knobs = knobs::table(table);
+        for (column, state, remark) in knobs.iter().filter(|(name, ..)| !name.contains(':')) {
+            for value in row.get(column).map(values).unwrap_or_default() {
+                self.look(name, column, &value, *state, remark);
+            }
+        }
+        for (key, value) in row.str_map("other_config") {
+            let full = format!("other_config:{key}");
+            self.key(name, &full, &value, knobs.iter().find(|(name, ..)| *name == full), "");
+        }
+        for (key, value) in row.str_map("options") {
+            let knob = option_of(kind, &key);
+            // What a tunnel does not know it says itself, in ovs-vswitchd's words.
+            if knob.is_some() || !crate::tunnels::is_tunnel(kind) {
+                let of = format!(" of type {}", if kind.is_empty() { "system" } else { kind });
+                self.key(name, &format!("options:{key}"), &value, knob, &of);
+            }
+        }
+    }
+
+    fn key(&mut self, row: &str, name: &str, value: &str, knob: Option<&Knob>, of: &str) {
+        match knob {
+            Some((_, state, remark)) => self.look(row, name, value, *state, remark),
+            None => {
+                let text = format!("{row}{of}: {name} is not known and has no effect");
+                let (name, value) = (name.into(), value.into());
+                self.notices.insert(Notice { text, known: false, name, value });
+            }
+        }
+    }
+
+    fn look(&mut self, row: &str, name: &str, value: &str, state: State, remark: &str) {
+        let (allowed, shown) = match state {
+            State::No(idle) => (idle.contains(&value), String::new()),
+            // Targets of controllers are known by their beginnings.
+            State::Only(values) => {
+                let good = |v: &&str| *v == value || v.ends_with(':') && value.starts_with(*v);
+                (values.iter().any(good), format!("={value}"))
+            }
+            _ => (true, String::new()),
+        };
+        if allowed || value.is_empty() {
+            return;
+        }
+        let why = if remark.is_empty() { String::new() } else { format!(" ({remark})") };
+        let text = format!("{row}: {name}{shown} is not supported and has no effect{why}");
+        let (name, value) = (name.into(), value.into());
+        self.notices.insert(Notice { text, known: true, name, value });
+    }
+}
+
+/// The option of an interface of that type.
+fn option_of(kind: &str, key: &str) -> Option<&'static Knob> {
+    let mut fitting =
+        knobs::OPTIONS.iter().filter(|(kinds, _)| kinds.split(' ').any(|k| k == kind));
+    fitting.find_map(|(_, knobs)| knobs.iter().find(|(name, ..)| *name == key))
+}
+
+/// The values of a column as texts: one for a map or a set of rows, since they are what they are together.
+fn values(datum: &Datum) -> Vec<String> {
+    match datum {
+        Datum::Set(atoms) if atoms.iter().any(|a| matches!(a, Atom::Uuid(_))) => {
+            vec![atoms.iter().map(text).collect::<Vec<_>>().join(" ")]
+        }
+        Datum::Set(atoms) => atoms.iter().map(text).collect(),
+        Datum::Map(pairs) => {
+            let all = pairs.iter().map(|(key, value)| format!("{}={}", text(key), text(value)));
+            vec![all.collect::<Vec<_>>().join(" ")]
+        }
+    }
+}
+
+fn text(atom: &Atom) -> String {
+    match atom {
+        Atom::Integer(n) => n.to_string(),
+        Atom::Real(n) => n.to_string(),
+        Atom::Boolean(b) => b.to_string(),
+        Atom::String(s) => s.clone(),
+        Atom::Uuid(u) => u.to_string(),
+    }
+}
+
+#[cfg(test)]
+#[path = "notices_tests.rs"]
+mod tests;

@@ -1,0 +1,211 @@
+use super::super::knobs::{Knob, OPTIONS, State, TABLES};
+use super::*;
+use ovsdb::Schema;
+
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+/// What encloses the tables in docs/SUPPORT.md.
+const MARK: &str = "<!-- database -->\n";
+
+/// What the switch says of a bridge `br0` with port and interface `p1`, and these columns on top.
+fn texts(extra: Vec<(&str, &str, Datum)>) -> Vec<String> {
+    let id = |table: &str| match table {
+        "Open_vSwitch" => Uuid(1),
+        "Bridge" => Uuid(2),
+        "Port" => Uuid(3),
+        "Interface" => Uuid(4),
+        "Controller" => Uuid(5),
+        "Flow_Table" => Uuid(6),
+        "Datapath" => Uuid(7),
+        _ => Uuid(8),
+    };
+    let mut all = vec![
+        ("Open_vSwitch", "bridges", Datum::set([id("Bridge")])),
+        ("Open_vSwitch", "datapaths", Datum::map([("netdev", id("Datapath"))])),
+        ("Bridge", "name", Datum::scalar("br0")),
+        ("Bridge", "ports", Datum::set([id("Port")])),
+        ("Bridge", "controller", Datum::set([id("Controller")])),
+        ("Bridge", "flow_tables", Datum::map([(3, id("Flow_Table"))])),
+        ("Port", "name", Datum::scalar("p1")),
+        ("Port", "interfaces", Datum::set([id("Interface")])),
+        ("Interface", "name", Datum::scalar("p1")),
+        ("Controller", "target", Datum::scalar("ptcp:6653")),
+        ("Flow_Table", "name", Datum::scalar("first")),
+        ("Datapath", "datapath_version", Datum::scalar("<built-in>")),
+    ];
+    all.extend(extra);
+    let mut rows: std::collections::BTreeMap<(String, Uuid), Vec<(String, Datum)>> =
+        Default::default();
+    for (table, column, value) in all {
+        rows.entry((table.into(), id(table))).or_default().push((column.into(), value));
+    }
+    let rows = rows.into_iter().map(|((table, id), row)| (table, id, row.into_iter().collect()));
+    let db = Replica::with_rows(Schema::default(), rows);
+    let (_, root) = db.singleton("Open_vSwitch").unwrap();
+    let level = |n: &Notice| if n.known { "WARN" } else { "INFO" };
+    read(&db, root).iter().map(|n| format!("{} {}", level(n), n.text)).collect()
+}
+
+/// A notice on a column, or a key of a map.
+fn one(table: &str, name: &str, value: &str) -> Vec<String> {
+    match name.split_once(':') {
+        Some((column, key)) => texts(vec![(table, column, Datum::map([(key, value)]))]),
+        None => texts(vec![(table, name, Datum::scalar(value))]),
+    }
+}
+
+#[test]
+fn what_is_not_supported_is_said_by_row_and_name() {
+    assert!(texts(vec![]).is_empty());
+    let all = texts(vec![
+        (
+            "Open_vSwitch",
+            "other_config",
+            Datum::map([("hw-offload", "true"), ("max-idle", "500"), ("typo", "1")]),
+        ),
+        ("Bridge", "mirrors", Datum::set([Uuid(20), Uuid(21)])),
+        ("Bridge", "stp_enable", Datum::scalar(true)),
+        ("Bridge", "rstp_enable", Datum::scalar(false)),
+        ("Bridge", "external_ids", Datum::map([("anything", "1")])),
+        ("Port", "bond_mode", Datum::scalar("balance-tcp")),
+        ("Port", "bond_updelay", Datum::scalar(0)),
+        ("Interface", "type", Datum::scalar("dpdk")),
+        (
+            "Interface",
+            "options",
+            Datum::map([("n_rxq", "2"), ("tx-flow-ctrl", "true"), ("peer", "x")]),
+        ),
+        ("Interface", "bfd", Datum::map([("enable", "true"), ("min_rx", "100")])),
+        ("Controller", "local_ip", Datum::scalar("192.0.2.1")),
+        ("Flow_Table", "prefixes", Datum::set(["ip_dst"])),
+        ("Datapath", "ct_zones", Datum::map([(1, Uuid(30))])),
+    ]);
+    assert_eq!(
+        all,
+        [
+            "WARN Open_vSwitch: other_config:hw-offload is not supported and has no effect (flows are not given to hardware)",
+            "INFO Open_vSwitch: other_config:typo is not known and has no effect",
+            "WARN bridge br0: controller ptcp:6653: local_ip is not supported and has no effect (controllers are reached out of band only)",
+            "WARN bridge br0: mirrors is not supported and has no effect (packets are not mirrored)",
+            "WARN bridge br0: stp_enable is not supported and has no effect (spanning trees are not there)",
+            "WARN bridge br0: table 3: prefixes is not supported and has no effect (lookups do not need them)",
+            "WARN datapath netdev: ct_zones is not supported and has no effect (connection tracking is not there)",
+            "INFO interface p1 of type dpdk: options:peer is not known and has no effect",
+            "WARN interface p1: bfd is not supported and has no effect (BFD is not spoken)",
+            "WARN interface p1: options:tx-flow-ctrl is not supported and has no effect (the device's flow control stays as it is)",
+            "WARN port p1: bond_mode=balance-tcp is not supported and has no effect (of the modes, active-backup, without delays)",
+        ]
+    );
+}
+
+#[test]
+fn a_value_that_asks_for_nothing_is_no_news_and_a_changed_one_is() {
+    assert!(one("Bridge", "other_config:disable-in-band", "true").is_empty());
+    assert!(one("Interface", "bfd:enable", "false").is_empty());
+    assert!(one("Controller", "target", "unix:/x").is_empty());
+    assert_eq!(one("Controller", "target", "ssl:192.0.2.1:1").len(), 1);
+    let db = |n: i64| {
+        let row: Row = [("bond_updelay", Datum::scalar(n))].into_iter().collect();
+        let mut walk = Walk { db: &Replica::default(), notices: BTreeSet::new() };
+        walk.row("Port", &row, "port p1", "");
+        walk.notices
+    };
+    assert_eq!((db(0).len(), db(5).len()), (0, 1));
+    assert_eq!(db(5), db(5));
+    assert_ne!(db(5), db(6), "the same text, and said again");
+}
+
+/// Every setting that has no effect is said, whatever table it is in, and once.
+#[test]
+fn every_setting_without_effect_has_its_notice() {
+    let mut checked = 0;
+    for (table, knobs) in TABLES {
+        for (name, state, _) in knobs.iter().filter(|(name, ..)| *name != "*") {
+            let said =
+                if *name == "target" { one(table, name, "x:") } else { one(table, name, "x") };
+            let counts = matches!(state, State::No(_) | State::Only(_));
+            assert_eq!(said.len(), usize::from(counts), "{table} {name}: {said:?}");
+            checked += usize::from(counts);
+        }
+    }
+    assert!(checked > 80, "{checked}");
+}
+
+#[test]
+fn no_column_of_the_schema_is_forgotten() {
+    let schema = std::fs::read_to_string(SCHEMA).expect(SCHEMA);
+    let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
+    let tables = schema["tables"].as_object().unwrap();
+    for (table, about) in tables {
+        let (_, knobs) = TABLES.iter().find(|(name, _)| name == table).expect(table);
+        for column in about["columns"].as_object().unwrap().keys() {
+            let covers = |name: &str| {
+                let map = column == "other_config";
+                name == "*" || name == column || map && name.starts_with(&format!("{column}:"))
+            };
+            let known = knobs.iter().any(|(name, ..)| covers(name));
+            // A map without a key of ours: all its keys are unknown, and said to be.
+            assert!(known || column == "other_config", "{table}.{column}");
+        }
+        for (name, ..) in knobs.iter().filter(|(name, ..)| *name != "*") {
+            let column = name.split(':').next().unwrap();
+            assert!(about["columns"].get(column).is_some(), "{table} has no {column}");
+        }
+    }
+    assert_eq!(tables.len(), TABLES.len());
+}
+
+fn label(state: State) -> String {
+    let list =
+        |values: &[&str]| values.iter().map(|v| format!("`{v}`")).collect::<Vec<_>>().join(", ");
+    match state {
+        State::Works => "works".into(),
+        State::Only(values) => format!("works for {}", list(values)),
+        State::No([]) => "no effect".into(),
+        State::No(idle) => format!("no effect ({} asks for none)", list(idle)),
+        State::Reported => "reported".into(),
+        State::Empty => "stays empty".into(),
+        State::Foreign => "not for the switch".into(),
+    }
+}
+
+/// The lines of one table, settings of which the same is to be said together.
+fn lines(title: &str, prefix: &str, knobs: &[Knob]) -> String {
+    let mut groups: Vec<((State, &str), Vec<String>)> = Vec::new();
+    for (name, state, remark) in knobs {
+        let shown = if *name == "*" { "all columns".into() } else { format!("`{prefix}{name}`") };
+        match groups.iter_mut().find(|(about, _)| *about == (*state, *remark)) {
+            Some((_, names)) => names.push(shown),
+            None => groups.push(((*state, *remark), vec![shown])),
+        }
+    }
+    let line = |((state, remark), names): ((State, &str), Vec<String>)| {
+        let remark = if remark.is_empty() { String::new() } else { format!(": {remark}") };
+        format!("| {title} | {} | {}{remark} |\n", names.join(", "), label(state))
+    };
+    groups.into_iter().map(line).collect()
+}
+
+#[test]
+fn the_documentation_says_the_same() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/SUPPORT.md");
+    let doc = std::fs::read_to_string(path).unwrap();
+    let mut want = String::from("| table | columns and keys | |\n|---|---|---|\n");
+    for (table, knobs) in TABLES {
+        want += &lines(&format!("`{table}`"), "", knobs);
+        if *table == "Interface" {
+            for (kinds, knobs) in OPTIONS {
+                want += &lines(
+                    &format!("`{table}` of type {}", kinds.replace(' ', ", ")),
+                    "options:",
+                    knobs,
+                );
+            }
+        }
+    }
+    let parts: Vec<&str> = doc.split(MARK).collect();
+    let [before, is, after] = parts[..] else { panic!("{MARK} must be there twice") };
+    if is != want && std::env::var_os("WEFT_WRITE_DOCS").is_some() {
+        std::fs::write(path, [before, &want, after].join(MARK)).unwrap();
+    }
+    assert!(is == want, "run this test once with WEFT_WRITE_DOCS=1");
+}

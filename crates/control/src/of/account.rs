@@ -1,0 +1,137 @@
+//! What OpenFlow connections may have the switch keep for them, and how much of the control thread's time they take
+//! before others have their turn.
+
+use super::ConnId;
+use crate::state::State;
+use crate::vlog;
+use std::time::{Duration, Instant};
+
+/// Bytes that may be kept for one connection: received and not yet read, in bundles, in flow monitors, and waiting to be
+/// sent. A bundle of a million flows, or telling of so many that are gone, is 100 to 150 MB.
+pub const CONNECTION_BYTES_MAX: usize = 256 << 20;
+/// Bytes that may be kept for all connections together; beyond it the connection that has most is closed.
+pub const ALL_CONNECTIONS_BYTES_MAX: usize = 1 << 30;
+/// What a connection has whatever it does: its read buffer and a message that is not complete, each at most 64 KiB, and
+/// the room that they grow into.
+pub const CONNECTION_BYTES_MIN: usize = 256 << 10;
+/// Bytes of replies that may wait for a peer before more of its requests are read.
+pub const REPLY_BYTES_MAX: usize = 8 << 20;
+/// Of a connection's bytes, those that bundles leave to replies: what a peer puts into bundles ends in an error, not with the
+/// connection.
+pub const REPLY_SHARE_BYTES: usize = 2 * REPLY_BYTES_MAX;
+/// Flow monitors of one connection: each is compared with every change of a flow.
+pub const MONITORS_MAX: usize = 1024;
+/// Connections that one listener (`.mgmt`, `.snoop`, `ptcp:`, `punix:`) serves at once.
+pub const CONNECTIONS_MAX: usize = 512;
+
+/// Messages of a turn, as many as ovs-vswitchd takes from one connection.
+const TURN_MESSAGES_MAX: u32 = 50;
+/// How long a turn may take if messages are costly.
+const TURN_TIME_MAX: Duration = Duration::from_millis(5);
+
+/// One connection's turn at the control thread.
+pub struct Turn {
+    messages: u32,
+    since: Instant,
+}
+
+impl Turn {
+    /// A turn that begins.
+    pub fn begin() -> Self {
+        Turn { messages: 0, since: Instant::now() }
+    }
+
+    /// Counts a message; true if others have their turn now.
+    pub fn is_over(&mut self) -> bool {
+        self.messages += 1;
+        self.messages >= TURN_MESSAGES_MAX || self.since.elapsed() > TURN_TIME_MAX
+    }
+}
+
+/// What went wrong on connections, since the start of the daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages that could not be read.
+    pub malformed: u64,
+    /// Messages that could be read, and were refused.
+    pub refused: u64,
+    /// Packet-ins that were not sent because the peer did not read.
+    pub packet_ins_dropped: u64,
+    /// Connections that a listener had no place for.
+    pub not_served: u64,
+    /// Connections that ended because too much was kept for them.
+    pub overdrawn: u64,
+}
+
+impl Counts {
+    /// Adds those of a connection that ended, and says so if there are any.
+    pub fn add(&mut self, name: &str, ended: &Counts) {
+        let Counts { malformed, refused, packet_ins_dropped, .. } = *ended;
+        if ended != &Counts::default() {
+            vlog::info!(
+                "connmgr",
+                "{name}: {malformed} malformed messages, {refused} refused ones, {packet_ins_dropped} packet-ins not sent"
+            );
+        }
+        self.malformed += malformed;
+        self.refused += refused;
+        self.packet_ins_dropped += packet_ins_dropped;
+    }
+}
+
+/// The connection that has to go, if one has, of those with their bytes; and why.
+fn overdrawn(accounts: &[(usize, ConnId)]) -> Option<(usize, ConnId, &'static str)> {
+    let total: usize = accounts.iter().map(|(held, _)| held).sum();
+    let (held, id) = *accounts.iter().max()?;
+    if held > CONNECTION_BYTES_MAX {
+        return Some((held, id, "more than one connection may have"));
+    }
+    (total > ALL_CONNECTIONS_BYTES_MAX).then_some((
+        held,
+        id,
+        "the most of all connections, which have too much together",
+    ))
+}
+
+impl State {
+    /// Ends connections for which more is kept than may be; while it is too much for all together, the one with most.
+    pub fn settle_accounts(&mut self) {
+        loop {
+            let accounts: Vec<_> = self.conns.iter().map(|(id, c)| (c.held(), *id)).collect();
+            let Some((held, id, why)) = overdrawn(&accounts) else { return };
+            let (name, waiting) = (self.conn_name(id), self.conns[&id].backlog.get());
+            vlog::warn!(
+                "connmgr",
+                "{name}: {held} bytes are kept for it, of which {waiting} wait to be read by it: {why}, disconnecting"
+            );
+            self.of_counts.overdrawn += 1;
+            self.remove_conn(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_a_number_of_messages() {
+        let mut turn = Turn::begin();
+        // Fewer on a machine so busy that the time is over first; never more.
+        let messages = (1..).find(|_| turn.is_over());
+        assert!(messages.is_some_and(|n| n <= TURN_MESSAGES_MAX), "{messages:?}");
+    }
+
+    #[test]
+    fn who_has_too_much_goes_and_of_too_many_who_has_most() {
+        let share = ALL_CONNECTIONS_BYTES_MAX / 8;
+        let fair: Vec<_> = (1..=8).map(|id| (share, id)).collect();
+        assert_eq!(overdrawn(&fair), None);
+        assert_eq!(overdrawn(&[]), None);
+        let one = [(10, 1), (CONNECTION_BYTES_MAX + 1, 2), (20, 3)];
+        assert_eq!(overdrawn(&one).map(|(_, id, _)| id), Some(2));
+        let mut many = fair;
+        many[4].0 += 1;
+        assert_eq!(overdrawn(&many).map(|(_, id, _)| id), Some(5));
+    }
+}
