@@ -10,6 +10,7 @@
 //! - Errors are texts that say what was tried; a test unwraps them.
 
 mod frame;
+pub mod front_end;
 mod netns;
 mod noise;
 mod probe;
@@ -27,12 +28,22 @@ pub use switch::{Switch, SwitchConfig};
 /// What a helper gives back: the text of an error says what was tried.
 pub type Result<T> = std::result::Result<T, String>;
 
-/// May this process make namespaces and devices? Says on stderr why a test is skipped if not.
+/// May this process make namespaces and devices? See [`available`].
 pub fn privileged() -> bool {
     // SAFETY: no arguments, no memory.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        eprintln!("skipped: needs root for namespaces and devices");
+    available(unsafe { libc::geteuid() } == 0, "root, for namespaces and devices")
+}
+
+/// Is there what a test needs? A test that cannot run fails: one that passed would be taken for evidence. With
+/// `WEFT_TEST_SKIP=1` in the environment it is skipped instead, with a line on stderr, and this is false.
+///
+/// # Panics
+/// If it is not there and skipping is not allowed.
+pub fn available(there: bool, what: &str) -> bool {
+    if !there {
+        let allowed = std::env::var_os("WEFT_TEST_SKIP").is_some_and(|v| v == "1");
+        assert!(allowed, "this test needs {what}; with WEFT_TEST_SKIP=1 it is skipped");
+        eprintln!("skipped: needs {what}");
     }
-    root
+    there
 }

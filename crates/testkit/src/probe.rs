@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 const PACKET_AUXDATA: c_int = 8;
+const PACKET_VNET_HDR: c_int = 15;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 const VLAN_VALID: u32 = 1 << 4;
 const VLAN_TPID_VALID: u32 = 1 << 6;
@@ -61,6 +62,21 @@ impl Raw {
             check(libc::bind(raw, (&raw const addr).cast(), size_of_val(&addr) as u32))?;
             Ok(Raw { fd })
         }
+    }
+
+    /// From now on each frame to send begins with a virtio-net header (10 bytes), which may leave
+    /// checksums and segmentation to the receiver.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn leave_work(&self) -> Result<()> {
+        let one: c_int = 1;
+        let value = (&raw const one).cast();
+        // SAFETY: an option of four bytes.
+        let ret = unsafe {
+            libc::setsockopt(self.fd.as_raw_fd(), libc::SOL_PACKET, PACKET_VNET_HDR, value, 4)
+        };
+        check(ret).map(drop).map_err(|e| format!("PACKET_VNET_HDR: {e}"))
     }
 
     /// Sends one frame.

@@ -1,4 +1,4 @@
-//! The kit itself, tried with the installed ovs-vswitchd. Needs root; without it the tests say so.
+//! The kit itself, tried with the installed ovs-vswitchd. Needs root.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,10 +8,7 @@ const QUIET: Duration = Duration::from_millis(150);
 
 fn usable() -> bool {
     let there = Path::new(&SwitchConfig::oracle().daemon).exists();
-    if !there {
-        eprintln!("skipped: openvswitch-switch is not installed");
-    }
-    privileged() && there
+    privileged() && testkit::available(there, "the package openvswitch-switch")
 }
 
 #[test]

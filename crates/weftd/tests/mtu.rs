@@ -1,5 +1,5 @@
 //! Frames longer than an output port's MTU end there by name, for kernel and DPDK ports, and a changed
-//! MTU counts without the port being touched. Needs root; without it the test says so.
+//! MTU counts without the port being touched; jumbo frames pass every type of kernel port. Needs root.
 
 use std::time::{Duration, Instant};
 use testkit::{Frame, Netns, Raw, Switch, SwitchConfig, privileged, veth};
@@ -59,4 +59,83 @@ fn longer_frames_are_dropped_by_name_and_a_changed_mtu_counts() {
     assert_eq!(vsctl("get interface d3 mtu"), "1200\n", "{}", sw.log());
     assert_eq!(through(&h1, &h3, &[60, 1214, 1219, 1300, 61]), [60, 1214, 61]);
     assert_eq!(drops() - before, 2);
+}
+
+/// The stock ping with a full frame for this MTU, not to be fragmented: did every answer come?
+fn full_pings(from: &Netns, to: &str, mtu: usize) -> Result<(), String> {
+    let (size, end) = ((mtu - 28).to_string(), Instant::now() + Duration::from_secs(10));
+    let words = ["ping", "-n", "-c3", "-i0.2", "-W2", "-Mdo", "-s", &size, to];
+    loop {
+        // The first tries may ask for the neighbour while links come up.
+        match from.exec(&words) {
+            Ok(said) if said.contains(" 3 received") => return Ok(()),
+            Ok(said) if Instant::now() > end => return Err(said),
+            Err(e) if Instant::now() > end => return Err(e),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn jumbo_frames_pass_every_type_of_kernel_port() {
+    if !privileged() {
+        return;
+    }
+    let net = Netns::new().unwrap();
+    let sw = Switch::start(&net, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"))).unwrap();
+    let vsctl = |words: &str| sw.vsctl(&words.split_whitespace().collect::<Vec<_>>()).unwrap();
+    let hosts = [1, 2].map(|no| {
+        let host = Netns::new().unwrap();
+        veth((&net, &format!("p{no}")), (&host, "eth0")).unwrap();
+        host.ip(&format!("addr add 10.0.0.{no}/24 dev eth0")).unwrap();
+        host
+    });
+    vsctl("add-br br0 -- set bridge br0 datapath_type=netdev");
+    vsctl("add-port br0 p1 -- add-port br0 p2");
+    vsctl("add-port br0 i3 -- set interface i3 type=internal");
+    vsctl("add-port br0 t4 -- set interface t4 type=tap");
+    // Ports that the switch makes, each in a namespace of its own.
+    let made = [("i3", Netns::new().unwrap()), ("t4", Netns::new().unwrap())];
+    for (no, (dev, host)) in (3..).zip(&made) {
+        net.ip(&format!("link set {dev} netns {}", host.path())).unwrap();
+        host.ip(&format!("addr add 10.0.0.{no}/24 dev {dev}")).unwrap();
+        host.ip(&format!("link set {dev} up")).unwrap();
+    }
+    full_pings(&hosts[0], "10.0.0.2", 1500).unwrap();
+    vsctl("add-port br0 i5 -- set interface i5 type=internal mtu_request=1400");
+    let mtu = |port: &str| vsctl(&format!("get interface {port} mtu")).trim().to_owned();
+    let until = |ports: &[&str], want: &str| {
+        let end = Instant::now() + Duration::from_secs(20);
+        while ports.iter().any(|port| mtu(port) != want) {
+            let all = vsctl("--columns=name,mtu list interface");
+            assert!(Instant::now() < end, "{ports:?} are not at {want}: {all}\n{}", sw.log());
+        }
+    };
+    // One port as the database wants it, one as the kernel was asked for, while both are in use. Those that the switch
+    // makes follow, unless they are to have another one.
+    vsctl("set interface p1 mtu_request=9000");
+    net.ip("link set p2 mtu 9000").unwrap();
+    hosts.iter().for_each(|h| drop(h.ip("link set eth0 mtu 9000").unwrap()));
+    until(&["p1", "p2", "br0", "i3", "t4"], "9000");
+    for to in 2..=4 {
+        full_pings(&hosts[0], &format!("10.0.0.{to}"), 9000).unwrap_or_else(|e| {
+            let all = vsctl("--columns=name,statistics list interface");
+            panic!("to port {to}: {e}\n{all}\n{}", sw.log())
+        });
+    }
+    full_pings(&made[0].1, "10.0.0.4", 9000).unwrap();
+    vsctl("set interface p1 mtu_request=2000");
+    until(&["p1", "br0", "i3", "t4"], "2000");
+    full_pings(&hosts[0], "10.0.0.2", 2000).unwrap();
+    assert_eq!(mtu("i5"), "1400");
+    vsctl("clear interface i5 mtu_request");
+    until(&["i5"], "2000");
+    // What a user sets stays as long as the other ports keep theirs.
+    net.ip("link set br0 mtu 1300").unwrap();
+    until(&["br0"], "1300");
+    vsctl("add-port br0 i6 -- set interface i6 type=internal");
+    until(&["i6"], "2000");
+    assert_eq!(mtu("br0"), "1300");
+    vsctl("del-port p1");
+    until(&["br0", "i3", "t4", "i5", "i6"], "9000");
 }

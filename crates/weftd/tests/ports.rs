@@ -79,6 +79,41 @@ fn columns_of_a_system_port(sw: &Switch, ns: &Netns) {
     assert!(iface(sw, "v2", "link_resets").parse::<u64>().unwrap() >= 1);
 }
 
+/// As in OVS: an interface record's MAC is for internal ports that are not the bridge's own.
+#[test]
+fn macs_are_set_on_internal_ports_only() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    let (a, _b) = (host_on(&ns, &sw, 1), host_on(&ns, &sw, 2));
+    let before = ["v1", "br0"].map(|name| iface(&sw, name, "mac_in_use"));
+    let is_on = |name: &str, mac: &str| ns.ip(&format!("link show {name}")).unwrap().contains(mac);
+    vsctl(&sw, "set interface v1 mac=\"02:11:22:33:44:55\"");
+    vsctl(&sw, "set interface br0 mac=\"02:11:22:33:44:56\"");
+    add(&sw, "int0", "type=internal mac=\"02:11:22:33:44:57\"");
+    assert!(is_on("int0", "02:11:22:33:44:57"));
+    vsctl(&sw, "set interface int0 mac=\"02:11:22:33:44:58\"");
+    wait_for("the new address", || iface(&sw, "int0", "mac_in_use") == "02:11:22:33:44:58");
+    vsctl(&sw, "set interface int0 mac=\"03:11:22:33:44:59\"");
+    assert!(is_on("int0", "02:11:22:33:44:58"));
+    for (name, mac) in ["v1", "br0"].iter().zip(&before) {
+        assert!(is_on(name, mac) && iface(&sw, name, "mac_in_use") == *mac, "{name}");
+    }
+    for line in [
+        "|ERR|interface br0: ignoring mac in Interface record (use Bridge record to set local \
+         port's mac)",
+        "|ERR|interface int0: cannot set MAC to multicast address",
+    ] {
+        assert_eq!(sw.log().matches(line).count(), 1, "{line}: {}", sw.log());
+    }
+    vsctl(&sw, "set bridge br0 other_config:hwaddr=\"02:11:22:33:44:60\"");
+    wait_for("the bridge's address", || iface(&sw, "br0", "mac_in_use") == "02:11:22:33:44:60");
+    assert!(is_on("br0", "02:11:22:33:44:60"));
+    ping(&a, 2);
+}
+
 #[test]
 fn patch_pairs_join_bridges() {
     if !privileged() {

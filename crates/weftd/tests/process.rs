@@ -34,6 +34,27 @@ fn stock_tools_find_and_drive_it() {
     assert!(!s.path(&format!("ovs-vswitchd.{pid}.ctl")).exists());
 }
 
+/// What ovs-vswitchd's own test suite allows on standard error at a start, as `module|LEVEL|beginning`.
+const ALLOWED: [&str; 3] =
+    ["ovs_numa|INFO|Discovered ", "vlog|INFO|opened log file", "reconnect|INFO|"];
+
+#[test]
+fn a_start_in_the_background_says_no_more_than_ovs_vswitchd() {
+    let s = Sandbox::new();
+    let mut weftd = s.command(env!("CARGO_BIN_EXE_weftd"));
+    weftd.args(
+        "--enable-dummy --disable-system --disable-system-route --detach --no-chdir".split(' '),
+    );
+    weftd.args("--pidfile --log-file -vvconn -vofproto_dpif -vunixctl".split(' '));
+    let output = weftd.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    let text = |line: &str| line.splitn(3, '|').nth(2).unwrap_or(line).to_string();
+    let odd = |line: &&str| !ALLOWED.iter().any(|ok| text(line).starts_with(ok));
+    assert_eq!(said.lines().filter(odd).collect::<Vec<_>>(), Vec::<&str>::new());
+    assert!(s.log().contains("|dpdk|INFO|DPDK "), "the log has it all:\n{}", s.log());
+}
+
 #[test]
 fn log_lines_have_the_usual_layout_and_reopen_after_rotation() {
     let s = Sandbox::new();

@@ -58,7 +58,7 @@ fn every_packet_is_accounted_for() {
     ofctl(&sw, "add-flow br0 priority=2,in_port=2,actions=1");
     ofctl(&sw, "add-flow br0 priority=9,udp,actions=drop");
     ping(&hosts[0], 2);
-    let before = (port_counters(&sw), drops(&sw));
+    let before = settled(&sw);
     transfer(&hosts[0], (&hosts[1], addr(2)), || {
         let udp = hosts[0].run(|| std::net::UdpSocket::bind("10.0.0.1:0")).unwrap();
         for _ in 0..500 {
@@ -84,6 +84,19 @@ fn every_packet_is_accounted_for() {
         let n = flows.split("n_packets=").skip(1);
         n.map(|t| t.split(',').next().unwrap().parse::<u64>().unwrap()).sum::<u64>() >= rx
     });
+}
+
+/// Counters of ports and of drops once two looks in a row agree: they are read one after the other, and a packet
+/// on its way between the two would be in one only.
+fn settled(sw: &Switch) -> (BTreeMap<(u32, String), u64>, u64) {
+    let look = || (port_counters(sw), drops(sw));
+    let mut last = look();
+    wait_for("counters stand still", || {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let now = look();
+        std::mem::replace(&mut last, now.clone()) == now
+    });
+    last
 }
 
 /// Packets that were dropped for any reason.

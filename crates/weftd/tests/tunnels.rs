@@ -8,6 +8,28 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use testkit::{Frame, Netns, Raw, Switch, SwitchConfig, privileged, veth};
 
+/// A route by command needs an address that came a moment before: the kernel is asked, not waited for.
+#[test]
+fn a_route_by_command_knows_the_address_of_a_moment_ago() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    ns.ip("link set br0 up").unwrap();
+    for n in 1..=20 {
+        // One process does both, without a pause.
+        let line = format!(
+            "ip addr add 10.{n}.0.1/24 dev br0 && ovs-appctl ovs/route/add 192.168.{n}.0/24 br0 10.{n}.0.2"
+        );
+        let out = sw.command("sh").args(["-c", &line]).output().unwrap();
+        assert!(out.status.success(), "{n}: {out:?}");
+    }
+    let shown = appctl(&sw, "ovs/route/show");
+    let users = shown.lines().filter(|l| l.starts_with("User: 192.168.")).count();
+    assert_eq!(users, 20, "{shown}");
+}
+
 const VNI: u32 = 42;
 const OURS: &str = "aa:55:00:00:00:01";
 /// A frame on its way takes less.

@@ -78,10 +78,15 @@ pub fn statistic(sw: &Switch, name: &str, key: &str) -> Option<u64> {
 }
 
 /// Tries until it holds; says what was waited for when it does not in time.
-pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
+pub fn wait_for(what: &str, holds: impl FnMut() -> bool) -> Duration {
+    wait_within(what, PATIENCE, holds)
+}
+
+/// Waits until it holds, for as long as `limit`; returns how long that took.
+pub fn wait_within(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(start.elapsed() < limit, "{what}: not within {limit:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
     start.elapsed()

@@ -27,10 +27,7 @@ const ENOUGH: usize = 40;
 
 fn usable() -> bool {
     let there = Path::new(&SwitchConfig::oracle().daemon).exists();
-    if !there {
-        eprintln!("skipped: openvswitch-switch is not installed");
-    }
-    privileged() && there
+    privileged() && testkit::available(there, "the package openvswitch-switch")
 }
 
 /// Both switches and what was found.

@@ -1,0 +1,197 @@
+//! What the database asks for and the switch does not do is said in the log, once; what it reports is there.
+
+mod sandbox;
+
+use sandbox::{Sandbox, wait_for};
+
+/// Lines of the log about settings without effect, without what is before the text.
+fn notices(s: &Sandbox) -> Vec<String> {
+    let log = s.log();
+    let about = log.lines().filter(|l| l.contains(" and has no effect"));
+    about.map(|l| l.splitn(4, '|').nth(3).unwrap().replace("|bridge|", "|")).collect()
+}
+
+/// Sets something; the one notice that it brings, from its level to before the reason.
+fn one(s: &Sandbox, words: &str) -> String {
+    let before = notices(s).len();
+    s.vsctl(words);
+    let all = notices(s);
+    assert_eq!(all.len(), before + 1, "{words}: {:?}", &all[before..]);
+    let text = all.last().unwrap();
+    text.split(" (").next().unwrap().to_string()
+}
+
+/// Commands, and the setting of which they bring a notice.
+const CASES: &[(&str, &str)] = &[
+    ("set port p1 qos=@q -- --id=@q create qos type=linux-htb", "port p1: qos"),
+    (
+        "set bridge br0 mirrors=@m -- --id=@m create mirror name=m select_all=true",
+        "bridge br0: mirrors",
+    ),
+    ("set port p1 lacp=active", "port p1: lacp"),
+    ("set port bond0 bond_mode=balance-slb", "port bond0: bond_mode=balance-slb"),
+    ("set port bond0 bond_mode=balance-tcp", "port bond0: bond_mode=balance-tcp"),
+    ("set port bond0 bond_fake_iface=true", "port bond0: bond_fake_iface"),
+    (
+        "set port bond0 other_config:lb-output-action=true",
+        "port bond0: other_config:lb-output-action",
+    ),
+    ("set bridge br0 stp_enable=true", "bridge br0: stp_enable"),
+    ("set bridge br0 rstp_enable=true", "bridge br0: rstp_enable"),
+    ("set interface p1 bfd:enable=true", "interface p1: bfd"),
+    ("set interface p1 cfm_mpid=1", "interface p1: cfm_mpid"),
+    ("set interface p1 lldp:enable=true", "interface p1: lldp"),
+    ("set bridge br0 sflow=@s -- --id=@s create sflow targets=\"127.0.0.1\"", "bridge br0: sflow"),
+    (
+        "set bridge br0 netflow=@s -- --id=@s create netflow targets=\"127.0.0.1:1\"",
+        "bridge br0: netflow",
+    ),
+    (
+        "set bridge br0 ipfix=@s -- --id=@s create ipfix targets=\"127.0.0.1:1\"",
+        "bridge br0: ipfix",
+    ),
+    ("set bridge br0 mcast_snooping_enable=true", "bridge br0: mcast_snooping_enable"),
+    ("set-ssl /nonexistent/key /nonexistent/cert /nonexistent/ca", "Open_vSwitch: ssl"),
+    ("set port p1 other_config:priority-tags=always", "port p1: other_config:priority-tags"),
+    (
+        "set open . other_config:userspace-tso-enable=true",
+        "Open_vSwitch: other_config:userspace-tso-enable",
+    ),
+    ("set open . other_config:hw-offload=true", "Open_vSwitch: other_config:hw-offload"),
+    ("set open . other_config:tc-policy=skip_hw", "Open_vSwitch: other_config:tc-policy"),
+    ("set open . other_config:n-handler-threads=2", "Open_vSwitch: other_config:n-handler-threads"),
+    (
+        "set open . other_config:n-revalidator-threads=2",
+        "Open_vSwitch: other_config:n-revalidator-threads",
+    ),
+    ("set open . other_config:max-revalidator=500", "Open_vSwitch: other_config:max-revalidator"),
+    (
+        "set open . other_config:shared-mempool-config=9000",
+        "Open_vSwitch: other_config:shared-mempool-config",
+    ),
+    ("set interface p1 other_config:tx-steering=hash", "interface p1: other_config:tx-steering"),
+    ("set bridge br0 other_config:in-band-queue=1", "bridge br0: other_config:in-band-queue"),
+    (
+        "--no-wait set bridge br0 other_config:stp-priority=7",
+        "bridge br0: other_config:stp-priority",
+    ),
+];
+
+#[test]
+fn what_is_set_and_not_supported_is_said_once() {
+    let s = Sandbox::new();
+    s.start_detached("");
+    s.vsctl(
+        "add-br br0 -- set bridge br0 datapath_type=dummy -- add-port br0 p1 -- set interface p1 type=dummy \
+         -- add-bond br0 bond0 b1 b2 -- set interface b1 type=dummy -- set interface b2 type=dummy \
+         -- set bridge br0 external_ids:bridge-id=x -- set interface p1 external_ids:iface-id=y \
+         -- set open . external_ids:ovn-remote=z -- set interface p1 bfd:enable=false",
+    );
+    assert!(notices(&s).is_empty(), "{:?}", notices(&s));
+    for (words, about) in CASES {
+        if words.starts_with("--no-wait") {
+            s.vsctl(words);
+            wait_for(words, || notices(&s).last().is_some_and(|n| n.contains(about)));
+            continue;
+        }
+        assert_eq!(one(&s, words), format!("WARN|{about} is not supported and has no effect"));
+    }
+    let typo = one(&s, "set bridge br0 other_config:mac-agin-time=7");
+    assert_eq!(typo, "INFO|bridge br0: other_config:mac-agin-time is not known and has no effect");
+    // Another value is news; the same at other changes is not.
+    one(&s, "set open . other_config:n-handler-threads=3");
+    let all = notices(&s).len();
+    s.vsctl("add-port br0 p2 -- set interface p2 type=dummy");
+    s.vsctl("set open . other_config:n-handler-threads=3");
+    s.vsctl("remove open . other_config n-handler-threads");
+    assert_eq!(notices(&s).len(), all);
+    // A new daemon says it again.
+    s.appctl_ok("exit");
+    s.start_detached("");
+    assert_eq!(notices(&s).len(), all + CASES.len() - 1);
+}
+
+#[test]
+fn commands_of_a_feature_that_is_asked_for_and_not_there_fail() {
+    let s = Sandbox::new();
+    s.start_detached("");
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy -- add-port br0 p1 -- set interface p1 type=dummy");
+    let cases = [
+        ("stp/show", "bridge br0 stp_enable=true"),
+        ("stp/tcn", "bridge br0 stp_enable=true"),
+        ("rstp/show", "bridge br0 rstp_enable=true"),
+        ("rstp/tcn", "bridge br0 rstp_enable=true"),
+        ("lacp/show", "port p1 lacp=active"),
+        ("lacp/show-stats", "port p1 lacp=active"),
+        ("bfd/show", "interface p1 bfd:enable=true"),
+        ("bfd/set-forwarding false", "interface p1 bfd:enable=true"),
+        ("cfm/show", "interface p1 cfm_mpid=1"),
+        ("cfm/set-fault true", "interface p1 cfm_mpid=1"),
+        ("mdb/flush", "bridge br0 mcast_snooping_enable=true"),
+        ("autoattach/status", "interface p1 lldp:enable=true"),
+    ];
+    for (command, setting) in cases {
+        // As ovs-vswitchd answers where nothing is asked for.
+        assert!(s.appctl(command).status.success(), "{command}");
+        s.vsctl(&format!("set {setting}"));
+        let out = s.appctl(command);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{command}: {out:?}");
+        assert!(said.contains("is not supported and has no effect"), "{command}: {said}");
+        let undo = match setting.strip_suffix("=true").filter(|s| s.ends_with("_enable")) {
+            Some(flag) => format!("set {flag}=false"),
+            None => format!("clear {}", setting.split(['=', ':']).next().unwrap()),
+        };
+        s.vsctl(&undo);
+        assert!(s.appctl(command).status.success(), "{command}");
+    }
+}
+
+#[test]
+fn the_machine_and_bonds_are_reported() {
+    let s = Sandbox::new();
+    s.start_detached("");
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    s.vsctl(
+        "add-bond br0 bond0 b1 b2 -- set interface b1 type=dummy -- set interface b2 type=dummy",
+    );
+    let mac = |name: &str| s.vsctl(&format!("get interface {name} mac_in_use"));
+    let active = || s.vsctl("get port bond0 bond_active_slave");
+    let first = || {
+        let number =
+            |name: &str| s.vsctl(&format!("get interface {name} ofport")).parse::<u32>().unwrap();
+        if number("b1") < number("b2") { ("b1", "b2") } else { ("b2", "b1") }
+    };
+    let (first, second) = first();
+    for name in [first, second] {
+        s.appctl_ok(&format!("netdev-dummy/set-admin-state {name} up"));
+    }
+    wait_for("the first interface to be active", || active() == mac(first));
+    let shown = s.appctl_ok("bond/show bond0");
+    assert!(shown.starts_with("---- bond0 ----\nbond_mode: active-backup\n"), "{shown}");
+    assert!(shown.contains(&format!("({first})\n")), "{shown}");
+    assert!(
+        shown.contains(&format!("member {first}: enabled\n  active member\n  may_enable: true\n")),
+        "{shown}"
+    );
+    assert_eq!(
+        s.appctl_ok("bond/list"),
+        "bond\ttype\trecircID\tmembers\nbond0\tactive-backup\t0\tb1, b2\n"
+    );
+    s.appctl_ok(&format!("netdev-dummy/set-admin-state {first} down"));
+    wait_for("the second interface to be active", || active() == mac(second));
+    assert!(s.appctl_ok("bond/show").contains(&format!("member {first}: disabled\n")));
+    assert!(!s.appctl("bond/show br0").status.success());
+
+    assert_eq!(s.vsctl("get open . statistics"), "{}");
+    s.vsctl("set open . other_config:enable-statistics=true");
+    for key in ["cpu", "load_average", "memory", "file_systems", "process_ovs-vswitchd"] {
+        wait_for(key, || s.vsctl(&format!("--if-exists get open . statistics:{key}")).len() > 2);
+    }
+    s.vsctl("remove open . other_config enable-statistics");
+    wait_for("no statistics", || s.vsctl("get open . statistics") == "{}");
+    let types = s.vsctl("get open . iface_types");
+    for kind in ["geneve", "gre", "ip6gre", "vxlan", "system", "dpdkvhostuserclient"] {
+        assert!(types.contains(kind), "{types}");
+    }
+}
