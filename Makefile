@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian 12: `make run` and `make test`.
 CARGO ?= cargo
 
-.PHONY: run test test-avx512 soak check build bench bench-quick deps-build deps-run deps-test deps-bench clean
+.PHONY: run test test-avx512 soak fuzz sanitize check build bench bench-quick deps-build deps-run deps-test deps-bench clean
 
 build: deps-build ## the release binaries
 	$(CARGO) build --release --bins
@@ -14,10 +14,12 @@ check: deps-build ## format, lints, tidy, unit tests: under five minutes
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) run -q -p xtask -- tidy
 	$(CARGO) run -q -p xtask -- layers
+	$(CARGO) run -q -p xtask -- docs
 	$(CARGO) test -q --workspace --lib --bins
 
 test: deps-test check build ## everything
 	$(CARGO) test -q --workspace --no-fail-fast --test '*'
+	scripts/sanitize.sh short
 
 test-avx512: ## the AVX-512 kernels in an emulator, where the CPU has none: minutes (docs/perf/validation.md)
 	@scripts/deps.sh avx512
@@ -25,6 +27,14 @@ test-avx512: ## the AVX-512 kernels in an emulator, where the CPU has none: minu
 
 soak: deps-test ## ten minutes of everything coming and going under traffic (root)
 	WEFT_SOAK_SECONDS=600 $(CARGO) test --release -p weftd --test soak -- --nocapture
+
+TARGET ?= all
+SECONDS ?= 60
+fuzz: deps-build ## every fuzz target (TARGET=...) under libFuzzer for SECONDS=60 each; `make test` replays the seeds
+	scripts/fuzz.sh $(TARGET) $(SECONDS)
+
+sanitize: deps-build ## tests under the address and thread sanitizers, and Miri, where there is a nightly compiler
+	scripts/sanitize.sh full
 
 deps-build:
 	@scripts/deps.sh build

@@ -1,0 +1,226 @@
+//! A controller's bytes: cut into messages, decoded, and applied to a switch with four ports as the control side
+//! does; after each message packets of several kinds are decided about.
+
+use crate::within;
+use action::{Decision, Request as Packet};
+use ofproto::{BridgeConfig, BridgeId, BundleItem, PortSpec, Switch};
+use openflow::codec::{Dialect, decode, encode};
+use openflow::framing::HEADER_LEN;
+use openflow::{FlowSelect, MultipartReply, MultipartRequest, PacketOut, Reply, Request, Version};
+
+/// Milliseconds that decoding and applying one message may take, and deciding about one packet.
+const MESSAGE_MS_MOST: u64 = 50;
+/// Flows that a change handles at a time, as on the control thread.
+const SLICE: usize = 2048;
+/// Messages of one input: more of them find nothing new.
+const MESSAGES_MOST: usize = 40;
+
+/// Bytes of all seeds together, about.
+const SEED_BYTES: usize = 8000;
+
+const VERSIONS: [Version; 6] =
+    [Version::V10, Version::V11, Version::V12, Version::V13, Version::V14, Version::V15];
+
+struct Lab {
+    sw: Switch,
+    bridge: BridgeId,
+    bundle: Vec<BundleItem>,
+    now: u64,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        let mut sw = Switch::new(sync::Domain::new());
+        let bridge = sw.add_bridge("br0", BridgeConfig::default()).expect("the first bridge");
+        for n in 1..=4 {
+            let name = format!("p{n}");
+            let (bundle, dp_port) = (name.clone(), Some(n as u16 + 10));
+            let spec = PortSpec { of_port: n, name, bundle, dp_port, ..PortSpec::default() };
+            sw.add_port(bridge, spec).expect("a port");
+        }
+        Lab { sw, bridge, bundle: Vec::new(), now: 1 }
+    }
+
+    /// Does what a request says, and says what would be answered.
+    fn perform(&mut self, request: Request) -> Option<Reply> {
+        let (bridge, now) = (self.bridge, self.now);
+        let error = |e| Some(Reply::Error { error: e, data: vec![] });
+        let done = match request {
+            Request::FlowMod(m) => return self.change(vec![BundleItem::Flow(m)]),
+            Request::GroupMod(m) => self.sw.group_mod(bridge, &m, now),
+            Request::PortMod(m) => self.sw.port_mod(bridge, &m),
+            Request::MeterMod(m) => self.sw.meter_mod(bridge, &m),
+            Request::TlvTableMod(m) => self.sw.tlv_table_mod(bridge, &m),
+            Request::TableMod { table, vacancy, config } => {
+                self.sw.table_mod(bridge, table, config & 1 != 0, vacancy)
+            }
+            Request::PacketOut(m) => self.packet_out(&m),
+            Request::BundleAdd { inner, .. } => return self.stage(*inner),
+            Request::BundleControl { .. } => {
+                let items = std::mem::take(&mut self.bundle);
+                return self.change(items);
+            }
+            Request::Multipart(m) => return self.answer(m),
+            _ => Ok(()),
+        };
+        done.err().and_then(error)
+    }
+
+    fn change(&mut self, items: Vec<BundleItem>) -> Option<Reply> {
+        let error = |error| Some(Reply::Error { error, data: vec![] });
+        let items = Box::new(items.into_iter().map(Ok));
+        let change = match self.sw.begin(self.bridge, items, self.now) {
+            Ok(change) => change,
+            Err(e) => return error(e),
+        };
+        loop {
+            if let Some(outcome) = self.sw.advance(&change, SLICE) {
+                return outcome.err().and_then(|(_, e)| error(e));
+            }
+        }
+    }
+
+    fn stage(&mut self, inner: Request) -> Option<Reply> {
+        let item = match inner {
+            Request::FlowMod(m) => BundleItem::Flow(m),
+            Request::GroupMod(m) => BundleItem::Group(m),
+            Request::PortMod(m) => BundleItem::Port(m),
+            Request::PacketOut(m) => {
+                let key = datapath::extract(&m.data, 0, 1)?;
+                BundleItem::PacketOut(Box::new((m, key)))
+            }
+            _ => return None,
+        };
+        self.bundle.push(item);
+        None
+    }
+
+    fn packet_out(&mut self, m: &PacketOut) -> Result<(), openflow::OfError> {
+        let Some(key) = datapath::extract(&m.data, 0, 1) else { return Ok(()) };
+        let decision = self.sw.packet_out(self.bridge, m, &key)?;
+        if let Some(effects) = &decision.effects {
+            self.sw.effects(effects, self.now);
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, request: MultipartRequest) -> Option<Reply> {
+        use MultipartRequest as Q;
+        let (sw, id) = (&mut self.sw, self.bridge);
+        let reply = match request {
+            Q::Flow(select) => MultipartReply::Flow(sw.flow_stats(id, &select, self.now).ok()?),
+            Q::Aggregate(select) => {
+                let (packets, bytes, flows) = sw.aggregate(id, &select).ok()?;
+                MultipartReply::Aggregate { packets, bytes, flows }
+            }
+            Q::Table => MultipartReply::Table(sw.table_stats(id).ok()?),
+            Q::TableDesc => MultipartReply::TableDesc(sw.table_stats(id).ok()?),
+            Q::TableFeatures { .. } => MultipartReply::TableFeatures(sw.table_stats(id).ok()?),
+            Q::PortDesc(_) => MultipartReply::PortDesc(sw.port_descs(id)),
+            Q::GroupStats(g) => MultipartReply::GroupStats(sw.group_stats(id, g, self.now).ok()?),
+            Q::GroupDesc(g) => MultipartReply::GroupDesc(sw.group_desc(id, g).ok()?),
+            _ => return None,
+        };
+        Some(Reply::Multipart(reply))
+    }
+
+    /// Decides about packets on two ports and lets the switch learn from them.
+    fn packets(&mut self) {
+        let pipeline = self.sw.pipeline();
+        let mut decision = Decision::default();
+        for (i, frame) in frames().iter().enumerate() {
+            let key = datapath::extract(frame, 11 + i as u16 % 2, 1).expect("a packet");
+            decision.clear();
+            within(MESSAGE_MS_MOST, "a decision", || {
+                let request = Packet { key: &key, options: &[], packet: frame };
+                pipeline.resolve(&request, &mut decision);
+            });
+            if let Some(effects) = decision.effects.take() {
+                self.sw.effects(&effects, self.now);
+            }
+        }
+        self.sw.take_regions();
+        self.sw.take_events();
+        self.sw.take_packets();
+        self.sw.tidy(SLICE);
+    }
+}
+
+/// Packets that flows tell apart.
+fn frames() -> [Vec<u8>; 4] {
+    use testkit::{Frame, L4, Net, V4, V6};
+    let (a, b) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+    let v4 = |l4| Net::V4(V4::new([10, 0, 0, 1], [10, 0, 0, 2], l4));
+    let v6 = Net::V6(V6::new([1; 16], [2; 16], L4::Udp(1, 2, vec![])));
+    [
+        Frame::new(a, b, v4(L4::Tcp(1, 80, 0, 0, 2, vec![]))).bytes(),
+        Frame::new(b, a, v4(L4::Udp(1, 53, vec![1]))).bytes(),
+        Frame::new(a, b, v6).bytes(),
+        Frame::arp_request(a, [10, 0, 0, 1], [10, 0, 0, 2]).bytes(),
+    ]
+}
+
+/// The next message: as long as its header says, or as there are bytes, with its length made right.
+fn cut<'a>(rest: &mut &'a [u8], version: Version) -> Option<Vec<u8>> {
+    let all: &'a [u8] = rest;
+    let said = usize::from(u16::from_be_bytes([*all.get(2)?, *all.get(3)?]));
+    let len = said.max(HEADER_LEN).min(all.len());
+    let (message, more) = all.split_at(len);
+    *rest = more;
+    let mut message = message.to_vec();
+    message[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+    message[0] = version as u8;
+    (len >= HEADER_LEN).then_some(message)
+}
+
+pub fn run(data: &[u8]) {
+    let Some((first, mut rest)) = data.split_first() else { return };
+    let version = VERSIONS[usize::from(first & 15) % VERSIONS.len()];
+    let (nxm, table_id) = (first & 16 != 0, first & 32 != 0);
+    let dialect = Dialect { nxm, table_id, ..version.into() };
+    let mut lab = Lab::new();
+    for _ in 0..MESSAGES_MOST {
+        let Some(message) = cut(&mut rest, version) else { break };
+        within(MESSAGE_MS_MOST, "a message", || {
+            let (to, reply) = match decode(dialect, &message) {
+                Ok((to, request)) => (to, lab.perform(request)),
+                Err(e) => (e.xid.into(), Some(e.reply())),
+            };
+            for part in reply.iter().flat_map(|r| encode(dialect, to, r)) {
+                assert!(part.len() >= HEADER_LEN && part.len() <= usize::from(u16::MAX));
+            }
+        });
+        lab.packets();
+        lab.now += 1_000_000_000;
+    }
+    // What was taken can be told, in every version.
+    let flows = lab.sw.flow_stats(lab.bridge, &FlowSelect::default(), lab.now).unwrap_or_default();
+    for version in VERSIONS {
+        encode(version, 1, &Reply::Multipart(MultipartReply::Flow(flows.clone())));
+    }
+}
+
+/// What ovs-ofctl sends, a command each.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let text = include_str!("../../openflow/tests/data/requests.tsv");
+    let mut all: Vec<(String, Vec<u8>)> = Vec::new();
+    for line in text.lines() {
+        let cols: Vec<&str> = line.split('\t').collect();
+        let name = format!("{} {}", cols[0], cols[1]);
+        let message = testkit::hex(cols[2]).expect("hexadecimal");
+        let version = VERSIONS.iter().position(|v| *v as u8 == message[0]).expect("a version");
+        match all.last_mut() {
+            Some((last, bytes)) if *last == name => bytes.extend(message),
+            _ => all.push((name, [vec![version as u8 | 32], message].concat())),
+        }
+    }
+    all.sort_by_key(|(_, bytes)| bytes.len());
+    let mut left = SEED_BYTES;
+    let few = all.into_iter().map(|(_, bytes)| bytes).filter(|b| (40..700).contains(&b.len()));
+    few.step_by(2)
+        .map_while(|b| {
+            left = left.checked_sub(b.len())?;
+            Some(b)
+        })
+        .collect()
+}

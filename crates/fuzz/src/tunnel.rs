@@ -1,0 +1,124 @@
+//! Outer packets: header and inner packet in one pass (`strip`) against its twin, which parses the outer header,
+//! removes it and parses again; with VXLAN and Geneve.
+
+use crate::parse::bed::{Bed, Rule, bed, rule};
+use action::{Op, TunnelKind};
+use datapath::Settings;
+use flow::{Field, at};
+use std::cell::RefCell;
+
+/// Datapath ports: the underlay, the tunnels' number, another one.
+const PHY: u16 = 0;
+const TUNNEL: u16 = 1;
+const OUT: u16 = 2;
+/// Bytes of a frame that fit a buffer.
+const FRAME_BYTES_MOST: usize = 1900;
+
+fn on(port: u16, fields: &[(Field, u128)], ops: Vec<Op>, credit: u32) -> Rule {
+    let mut r = rule(fields, ops, credit);
+    r.key.set_u16(at::IN_PORT, port);
+    r.mask.set_u16(at::IN_PORT, 0xffff);
+    r
+}
+
+fn rules(kind: TunnelKind) -> Vec<Rule> {
+    let pop = Op::TunnelPop { port: TUNNEL, kind, options: vec![0x901, 0x902].into() };
+    let outer = [
+        (Field::EthType, 0x0800),
+        (Field::IpProto, 17),
+        (Field::IpFrag, 0),
+        (Field::Ipv4Dst, 0x0a00_0001),
+        (Field::UdpDst, 4789),
+    ];
+    vec![
+        on(PHY, &outer, vec![pop], 1),
+        on(TUNNEL, &[(Field::TunId, 1)], vec![Op::Output(OUT)], 2),
+        on(TUNNEL, &[(Field::EthType, 0x0800)], vec![Op::PopVlan, Op::Output(OUT)], 3),
+        on(TUNNEL, &[], vec![Op::Output(PHY)], 4),
+        on(PHY, &[], vec![Op::Output(OUT)], 5),
+    ]
+}
+
+/// Two beds with equal rules for one kind of tunnel: the first decapsulates in one pass, the second in two.
+fn pair(kind: TunnelKind) -> [Bed; 2] {
+    [true, false].map(|one_pass| {
+        let mut b = bed(3);
+        b.dp.set_settings(Settings { one_pass, validate: one_pass, ..Settings::default() });
+        b.set_rules(rules(kind));
+        // So that the rule is known by which the outer header goes.
+        for _ in 0..4 {
+            (0..32).for_each(|_| b.peers[0].send(&seeds()[0][1..]));
+            b.run();
+            b.peers.iter().for_each(|p| drop(p.drain()));
+        }
+        b
+    })
+}
+
+thread_local! {
+    static BEDS: RefCell<[[Bed; 2]; 2]> =
+        RefCell::new([pair(TunnelKind::Vxlan), pair(TunnelKind::Geneve)]);
+}
+
+/// What comes out of each port, in any order, and drops by reason.
+fn outcome(b: &mut Bed, frame: &[u8]) -> ([Vec<Vec<u8>>; 2], Vec<u64>) {
+    let before = b.dp.totals().drops.to_vec();
+    (0..3).for_each(|_| b.peers[0].send(frame));
+    b.run();
+    let got = [PHY, OUT].map(|p| {
+        let mut all = b.peers[usize::from(p)].drain();
+        all.sort();
+        all
+    });
+    assert_eq!(b.pool.in_use(), 0, "a buffer leaked");
+    let differences: u64 = b.dp.perf().iter().map(|(_, p)| p.differences).sum();
+    assert_eq!(differences, 0, "the validating mode found a difference");
+    let drops = b.dp.totals().drops.iter().zip(before).map(|(now, old)| now - old).collect();
+    (got, drops)
+}
+
+pub fn run(data: &[u8]) {
+    let Some((kind, frame)) = data.split_first() else { return };
+    if !(14..=FRAME_BYTES_MOST).contains(&frame.len()) {
+        return;
+    }
+    BEDS.with_borrow_mut(|beds| {
+        let [one, two] = &mut beds[usize::from(kind & 1)];
+        let mut frame = frame.to_vec();
+        // Half of the inputs with the IP header's checksum made right, which bytes hardly are.
+        if kind & 2 != 0 {
+            testkit::fix_checksums(&mut frame);
+        }
+        let (fast, slow) = (outcome(one, &frame), outcome(two, &frame));
+        assert_eq!(fast.0, slow.0, "one pass sends something else");
+        assert_eq!(fast.1, slow.1, "one pass drops for other reasons");
+    });
+}
+
+pub fn seeds() -> Vec<Vec<u8>> {
+    use testkit::{Frame, L4, Net, V4};
+    let (a, b) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+    let v4 = |l4| Net::V4(V4::new([10, 0, 0, 2], [10, 0, 0, 1], l4));
+    let inner = Frame::new(a, b, v4(L4::Udp(5, 6, vec![9; 20]))).bytes();
+    let arp = Frame::arp_request(a, [1, 2, 3, 4], [1, 2, 3, 5]).bytes();
+    let outer = |kind: u8, header: &[u8], inner: &[u8], sum: bool| {
+        let mut f = Frame::new(b, a, v4(L4::Udp(7, 4789, [header, inner].concat()))).bytes();
+        if !sum {
+            f[40..42].fill(0);
+        }
+        [vec![kind], f].concat()
+    };
+    let vxlan = |id: u8| [8, 0, 0, 0, 0, 0, id, 0];
+    let geneve = |words: u8, flags: u8| [words, flags, 0x65, 0x58, 0, 0, 1, 0];
+    let options = [&geneve(2, 0)[..], &[0, 9, 1, 1, 1, 2, 3, 4]].concat();
+    vec![
+        outer(0, &vxlan(1), &inner, false),
+        outer(0, &vxlan(2), &arp, false),
+        outer(0, &vxlan(1), &inner, true),
+        outer(2, &[0, 0, 0, 0, 0, 0, 1, 0], &inner, false),
+        outer(1, &geneve(0, 0), &inner, false),
+        outer(1, &options, &inner, false),
+        outer(3, &geneve(1, 0x40), &arp, false),
+        outer(0, &vxlan(1), &arp[..20], false),
+    ]
+}
