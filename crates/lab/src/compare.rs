@@ -87,8 +87,8 @@ mod tests {
 
     #[test]
     fn changes_are_judged_by_the_spread() {
-        let dir = std::env::temp_dir().join(format!("weft-compare-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        let made = tempfile::tempdir().unwrap();
+        let dir = made.path();
         let (a, mut b) = (results(), results());
         b.rows[0].systems[1] = cell("ovs-emc", &[1310.0, 1320.0]);
         b.rows[0].systems[3] = cell("weft", &[10.0]);
@@ -108,6 +108,5 @@ mod tests {
         assert!(line("testpmd-io").contains("within the spread"), "{text}");
         assert!(text.contains(" are within the spread of both."));
         assert!(compare(&dir.join("a.json"), &dir.join("c")).is_err());
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

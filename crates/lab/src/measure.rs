@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -138,7 +139,7 @@ pub fn run(name: &str, options: &Options) -> Result<PathBuf> {
     prepare_signals()?;
     let (systems, programs) = prepare(systems, options, experiment.build)?;
     let sets = cases.iter().map(|c| c.rules.build()).collect::<Result<Vec<_>>>()?;
-    let pages = Hugepages::take(HUGEPAGES, &folder())?;
+    let pages = Hugepages::take(HUGEPAGES, folder()?)?;
     let seconds = options.seconds.unwrap_or(experiment.seconds);
     let steal = Steal::begin();
     let sizes: Vec<_> =
@@ -159,6 +160,11 @@ pub fn run(name: &str, options: &Options) -> Result<PathBuf> {
             break;
         }
         let (case, system) = (&cases[row], &systems[column]);
+        let measured = &results.rows[row];
+        if !measured.may_become_peer(&measured.systems[column]) {
+            progress.skip();
+            continue;
+        }
         progress.show(&format!("{}, {}", case.name, system.name));
         let sample =
             pages.refill().and_then(|()| sample(case, &sets[row], system, seconds, &programs));
@@ -334,9 +340,14 @@ fn watch(running: &Running, seconds: f64) -> Result<Vec<Look>> {
     Ok(looks)
 }
 
-/// Sockets and files of the run at hand.
-pub(crate) fn folder() -> PathBuf {
-    std::env::temp_dir().join(format!("weft-lab-{}", std::process::id()))
+/// Sockets and files of this process's runs: a directory whose name nobody can foresee. The hugepages' janitor removes it.
+pub(crate) fn folder() -> Result<&'static Path> {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(made) = MADE.get() {
+        return Ok(made);
+    }
+    let new = tempfile::Builder::new().prefix("weft-lab-").tempdir().context("a directory")?;
+    Ok(MADE.get_or_init(|| new.keep()))
 }
 
 /// The last `n` cores of the machine, which are to forward.
@@ -348,7 +359,7 @@ pub(crate) fn last_cores(n: usize) -> Result<Range<usize>> {
 
 /// Starts a system, waits for the first packet that comes through, and begins to change rules if the case says so.
 pub(crate) fn begin(system: &System, setup: &Setup) -> Result<(Running, Option<Churn>)> {
-    let running = system.start(setup, folder())?;
+    let running = system.start(setup, folder()?.join("run"))?;
     let began = Instant::now();
     while Counters::read(&running.taken).map_or(0, |c| c.taken) == 0 {
         pause(0.02)?;

@@ -131,8 +131,8 @@ fn table(out: &mut String, results: &Results) {
             counted(masks, "mask")
         );
         let floor = row.cell("testpmd-io").and_then(Cell::cycles);
-        let best = row.best(Cell::is_peer).and_then(Cell::cycles);
-        row.systems.iter().for_each(|cell| line(out, cell, floor, best, results.drift()));
+        let peer = row.peer_cycles();
+        row.systems.iter().for_each(|cell| line(out, cell, floor, peer, results.drift()));
         for (who, mpps) in row.paper.iter().filter_map(|(who, v)| Some((who, v.first()?))) {
             let _ = writeln!(
                 out,
@@ -145,11 +145,11 @@ fn table(out: &mut String, results: &Results) {
     out.push_str("</table></div>\n");
 }
 
-/// One system's line; `floor` is testpmd's, `best` that of the best OVS.
-fn line(out: &mut String, cell: &Cell, floor: Option<Spread>, best: Option<Spread>, drift: f64) {
+/// One system's line; `floor` is testpmd's, `peer` the cycles of the best OVS ([`Row::peer_cycles`](crate::results::Row::peer_cycles)).
+fn line(out: &mut String, cell: &Cell, floor: Option<Spread>, peer: Option<f64>, drift: f64) {
     let Some((cycles, mpps)) = cell.cycles().zip(cell.mpps()) else { return };
     let spread = cell.spread(drift).unwrap_or(cycles);
-    let ratio = best.filter(|_| !cell.ceiling).map(|b| b.median / cycles.median);
+    let ratio = peer.filter(|_| !cell.ceiling).map(|peer| peer / cycles.median);
     let weft = cell.system.starts_with("weft");
     let loss = weft && ratio.is_some_and(|r| r < 1.0);
     let told = cell.samples.iter().rev().find_map(|s| s.cached);

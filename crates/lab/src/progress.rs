@@ -45,6 +45,11 @@ impl Progress {
         self.done += 1;
     }
 
+    /// The next one is not worth its time.
+    pub fn skip(&mut self) {
+        self.done += 1;
+    }
+
     /// Seconds, from the pace so far.
     fn left(&self) -> Option<u64> {
         let each = self.began.elapsed().as_secs_f64() / self.done.max(1) as f64;

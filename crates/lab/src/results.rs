@@ -8,6 +8,10 @@ use crate::system::System;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// A setting of OVS whose best run takes this many times the cycles of the best setting's median is not run again: twice
+/// the spread of 25 % above which [`Results::noise`] says that a median is to be taken with care.
+const PEER_CYCLES_RATIO_MAX: f64 = 1.5;
+
 /// One experiment's file: NAME.json.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
@@ -31,6 +35,9 @@ pub struct Row {
     pub case: String,
     /// What it has in common with others of the same line.
     pub group: String,
+    /// Its traffic has new flows all the time: see [`Case::never_settles`].
+    #[serde(default)]
+    pub never_settles: bool,
     /// Packet size, of a line.
     pub size: Option<u32>,
     /// Number of guests, of a line.
@@ -196,6 +203,26 @@ impl Row {
         cells.min_by(|a, b| median(a).total_cmp(&median(b)))
     }
 
+    /// Cycles per packet of the fastest OVS, of all builds and settings that ran. None where that one's caches were
+    /// still filling when counting began, although the traffic lets them settle: settled, it would be faster.
+    pub fn peer_cycles(&self) -> Option<f64> {
+        let best = self.best(Cell::is_peer)?;
+        let settled = self.never_settles || best.unsettled().is_none();
+        settled.then(|| best.cycles().map(|c| c.median)).flatten()
+    }
+
+    /// Is a further run of this system worth its time? Not of a build or setting of OVS that is so much slower than the
+    /// best one that the spread cannot make it the peer.
+    pub fn may_become_peer(&self, cell: &Cell) -> bool {
+        let best = self.best(Cell::is_peer).and_then(Cell::cycles);
+        match (best, cell.cycles()) {
+            (Some(best), Some(own)) if cell.is_peer() => {
+                own.min <= best.median * PEER_CYCLES_RATIO_MAX
+            }
+            _ => true,
+        }
+    }
+
     /// Was the guests' core the limit? Guests that do not keep up lose packets; guests that send lose them as long as they
     /// could send more.
     pub fn guests_limit(&self, cell: &Cell) -> bool {
@@ -227,6 +254,7 @@ impl Results {
         let row = |(c, rules): &(&Case, [usize; 2])| Row {
             case: c.name.clone(),
             group: c.group().into(),
+            never_settles: c.never_settles,
             size: c.size,
             guests: c.count,
             role: (c.guests > 0).then_some(c.role),
@@ -329,6 +357,7 @@ impl Results {
 pub mod tests {
     use super::*;
     use crate::stages::Stages;
+    use crate::warm::Warm;
 
     const STAGES: Stages =
         Stages { receive: 30.0, parse: 10.0, lookup: 40.0, misses: 5.0, act: 40.0, idle: 5.0 };
@@ -374,6 +403,7 @@ pub mod tests {
         let row = Row {
             case: "c <1>".into(),
             group: "c".into(),
+            never_settles: false,
             size: Some(64),
             guests: None,
             role: Some(Role::Echo),
@@ -402,6 +432,9 @@ pub mod tests {
         assert_eq!(row.systems[1].cycles().unwrap().median, 250.0);
         assert_eq!(row.best(Cell::is_peer).unwrap().system, "ovs-emc");
         assert!(row.cell("testpmd-mac").is_none());
+        let again = |system: &str| row.may_become_peer(row.cell(system).unwrap());
+        assert!(again("ovs-emc") && !again("ovs-native-plain") && again("weft"));
+        assert!(again("testpmd-io"));
         // Two runs: as far again on both sides; then one per cent of drift at least.
         let between = (40.0f64 / 30.0).ln() / 2.0 + 1.5f64.ln() / 2.0;
         assert!((results.drift() - between).abs() < 1e-9);
@@ -415,6 +448,18 @@ pub mod tests {
         row.role = Some(Role::Source);
         assert!(row.guests_limit(&row.systems[1]) && !row.guests_limit(&row.systems[0]));
         assert!(!row.guests_limit(&row.systems[4]));
+    }
+
+    #[test]
+    fn a_peer_that_had_not_settled_makes_no_ratio() {
+        let mut row = results().rows.remove(0);
+        assert_eq!(row.peer_cycles(), Some(250.0));
+        row.systems[2].samples[0].warm = Some(Warm { seconds: 3.0, settled: false });
+        assert_eq!(row.peer_cycles(), Some(250.0), "not the best one");
+        row.systems[1].samples[0].warm = Some(Warm { seconds: 3.0, settled: false });
+        assert_eq!(row.peer_cycles(), None);
+        row.never_settles = true;
+        assert_eq!(row.peer_cycles(), Some(250.0));
     }
 
     #[test]

@@ -64,6 +64,10 @@ const SYSTEMS: &[System] = &[
     system("weft-flush", "weft-flush", Program::Weft, "tx-flush-interval=50"),
 ];
 
+/// The group of every build and setting of OVS: what an experiment compares with, so that the peer
+/// of each row is the one that is best on that row.
+const EVERY_OVS: &str = "ovs-all";
+
 /// The lookup and input functions of OVS for AVX-512; refused where the CPU has none.
 const AVX512: &str = "dpif-netdev/subtable-lookup-prio-set avx512_gather 5\n\
                       dpif-netdev/dpif-impl-set dpif_avx512\n\
@@ -97,19 +101,28 @@ pub struct Setup<'a> {
 }
 
 impl System {
-    /// The systems of these names or groups, each once.
+    /// The systems of these names or groups, each once. The group [`EVERY_OVS`] has every build and
+    /// setting of OVS.
     ///
     /// # Errors
     /// One of them does not exist.
     pub fn choose(names: &[String]) -> Result<Vec<System>> {
+        let is_called = |s: &System, name: &str| {
+            s.name == name || s.group == name || (name == EVERY_OVS && s.is_ovs())
+        };
         for name in names {
-            if !SYSTEMS.iter().any(|s| s.name == name || s.group == name) {
+            if !SYSTEMS.iter().any(|s| is_called(s, name)) {
                 let known: Vec<_> = SYSTEMS.iter().map(|s| s.name).collect();
                 bail!("no system '{name}'; there are: {}", known.join(", "));
             }
         }
-        let chosen = |s: &&System| names.iter().any(|n| s.name == n || s.group == n);
+        let chosen = |s: &&System| names.iter().any(|name| is_called(s, name));
         Ok(SYSTEMS.iter().filter(chosen).copied().collect())
+    }
+
+    /// Is it OVS-DPDK, of either build, in any setting?
+    pub fn is_ovs(&self) -> bool {
+        matches!(self.program, Program::Ovs | Program::OvsNative)
     }
 
     /// Not counted among the peers: it forwards without looking.
@@ -395,6 +408,8 @@ mod tests {
             ["ovs-emc", "ovs-smc", "ovs-plain", "weft"]
         );
         assert_eq!(names(&["ovs-flush"]).unwrap(), ["ovs-flush", "ovs-native-flush"]);
+        let all = names(&["ovs-all"]).unwrap();
+        assert_eq!((all.len(), all[0], all[7]), (8, "ovs-emc", "ovs-native-flush"));
         assert!(names(&["vpp"]).unwrap_err().to_string().contains("testpmd-io"));
     }
 

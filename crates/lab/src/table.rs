@@ -172,13 +172,14 @@ something else to do as long as they are less than half.\n\n\
 | case | Mpps | system | p50 | p99 | p99.9 | of each ms: p50 | p99 | lost |\n|---|--:|---|--:|--:|--:|--:|--:|--:|\n";
 
 const LEGEND: &str = "Cycles: TSC cycles of the forwarding thread per packet that left, ports included; Mpps: packets per \
-second of that thread's time. Added: over testpmd io. Ratio: the cycles of the best OVS-DPDK over these; above 1 is faster \
-than OVS. Rules: OpenFlow flows and masks among them; megaflows: cached at the end.";
+second of that thread's time. Added: over testpmd io. Ratio: the cycles of the OVS-DPDK that is best on this row, of both \
+builds and all settings (EMC, SMC, neither, tx-flush-interval), over these; above 1 is faster than OVS. No ratio: the best \
+OVS was still filling its caches. A setting far behind the best one runs once. Rules: OpenFlow flows and masks among them; megaflows: cached at the end.";
 
 impl Row {
     fn markdown(&self, out: &mut String, drift: f64) {
         let floor = self.cell("testpmd-io").and_then(Cell::cycles);
-        let best = self.best(Cell::is_peer).and_then(Cell::cycles);
+        let peer = self.peer_cycles();
         for cell in &self.systems {
             let (case, [rules, masks], system) = (&self.case, self.rules, &cell.system);
             let rules = if cell.ceiling { String::new() } else { format!("{rules} / {masks}") };
@@ -190,8 +191,8 @@ impl Row {
             let spread = cell.spread(drift).unwrap_or(cycles);
             let optional = |v: Option<String>| v.unwrap_or_default();
             let added = optional(floor.map(|f| format!("{:.1}", cycles.median - f.median)));
-            let best = best.filter(|_| !cell.ceiling);
-            let ratio = optional(best.map(|b| format!("{:.2}", b.median / cycles.median)));
+            let peer = peer.filter(|_| !cell.ceiling);
+            let ratio = optional(peer.map(|peer| format!("{:.2}", peer / cycles.median)));
             let late: u64 = cell.samples.iter().map(|s| s.lost + s.reordered).sum();
             let told = cell.samples.iter().rev().find_map(|s| s.cached);
             let cached = optional(told.map(|c| format!("{} / {}", c.megaflows, c.masks)));

@@ -74,7 +74,7 @@ pub fn validate(name: &str, options: &Options) -> Result<PathBuf> {
         System::choose(&["weft".to_string()])?.into_iter().filter(System::is_weft).collect();
     measure::prepare_signals()?;
     let (weft, programs) = measure::prepare(weft, options, false)?;
-    let pages = Hugepages::take(measure::HUGEPAGES, &folder())?;
+    let pages = Hugepages::take(measure::HUGEPAGES, folder()?)?;
     let seconds = options.seconds.unwrap_or(experiment.seconds);
     let (mut table, mut bad) = (String::new(), Vec::new());
     for case in &cases {

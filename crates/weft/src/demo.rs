@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
@@ -20,6 +21,8 @@ struct Stage {
     dirs: Dirs,
     hosts: Vec<Host>,
     guest: Option<Child>,
+    /// Removed with everything in it, last.
+    _dir: TempDir,
 }
 
 impl Drop for Stage {
@@ -30,7 +33,6 @@ impl Drop for Stage {
         }
         self.hosts.clear();
         up::down_quietly(&self.dirs);
-        let _ = std::fs::remove_dir_all(&self.dirs.run);
     }
 }
 
@@ -42,8 +44,10 @@ pub fn demo(seconds: Option<u64>) -> Result<()> {
         libc::signal(libc::SIGTERM, on_signal as *const () as libc::sighandler_t);
     }
     let tag = std::process::id() % 10_000;
-    let dir = std::env::temp_dir().join(format!("weft-{tag}"));
-    let mut stage = Stage { dirs: Dirs::private(&dir), hosts: Vec::new(), guest: None };
+    // The name cannot be foreseen: nobody can have put links there.
+    let dir = tempfile::Builder::new().prefix("weft-").tempdir().context("a directory")?;
+    let mut stage =
+        Stage { dirs: Dirs::private(dir.path()), hosts: Vec::new(), guest: None, _dir: dir };
     up::up(&stage.dirs)?;
     two_hosts(&mut stage, tag)?;
     hosts_behind_guest(&mut stage, tag)?;

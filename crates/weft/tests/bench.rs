@@ -57,15 +57,17 @@ fn wait_for(child: &mut Child, what: &str, mut done: impl FnMut() -> bool) {
 /// A run that forwards, ended by a signal: what it said, when nothing of it is left.
 fn ended_by(signal: i32) -> String {
     let words = ["run", "generator", "-n", "1", "-s", "60", "--case", "one flow"];
-    let mut child = bench(&words).spawn().unwrap();
-    let dir = std::env::temp_dir().join(format!("weft-lab-{}", child.id()));
-    let counters = dir.join("sink.counters");
-    wait_for(&mut child, "packets", || counters.exists());
+    let temporary = tempfile::tempdir().unwrap();
+    let mut child = bench(&words).env("TMPDIR", temporary.path()).spawn().unwrap();
+    let made = || temporary.path().read_dir().unwrap().flatten().map(|e| e.path()).next();
+    let counters = || made().is_some_and(|dir| dir.join("run/sink.counters").exists());
+    wait_for(&mut child, "packets", counters);
     // SAFETY: no memory; the child has not been waited for.
     unsafe { libc::kill(child.id() as i32, signal) };
     let out = child.wait_with_output().unwrap();
     // Of a run that was killed, others clean up a moment later.
-    let left = || dir.exists() || !processes_with(&dir.to_string_lossy()).is_empty();
+    let word = temporary.path().to_string_lossy().into_owned();
+    let left = || made().is_some() || !processes_with(&word).is_empty();
     let began = Instant::now();
     while left() {
         assert!(
@@ -79,7 +81,8 @@ fn ended_by(signal: i32) -> String {
 
 #[test]
 fn however_it_ends_nothing_is_left_behind() {
-    if !testkit::privileged() || !Path::new("/usr/bin/dpdk-testpmd").exists() {
+    let testpmd = Path::new("/usr/bin/dpdk-testpmd").exists();
+    if !testkit::privileged() || !testkit::available(testpmd, "the package dpdk-dev") {
         return;
     }
     for signal in [libc::SIGINT, libc::SIGTERM] {
