@@ -19,12 +19,13 @@ const ROWS: &[(&str, &[&str])] = &[
     ("drivers", &["port-dpdk"]),
     ("dpdk", &["dpdk"]),
     ("port", &["port", "dpdk-sys"]),
+    ("front-ends", &["vhost-user"]),
     ("virtqueues", &["vhost"]),
     ("packet", &["packet"]),
     ("ground", &["wire", "sync", "telemetry"]),
 ];
 /// Free to be used by, and to use, any crate (tests and tools).
-const SUPPORT: &[&str] = &["testkit", "lab", "xtask"];
+const SUPPORT: &[&str] = &["testkit", "lab", "fuzz", "xtask"];
 /// Pairs that must not meet although the rows would allow it, with the rule they keep.
 const FORBIDDEN: &[(&str, &str)] = &[
     ("datapath", "ofproto"),

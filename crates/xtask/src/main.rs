@@ -1,7 +1,10 @@
-//! The project's one tool: `cargo xtask layers` and `cargo xtask tidy`.
+//! The project's one tool: `cargo xtask docs`, `cargo xtask layers` and `cargo xtask tidy`.
 //!
 //! *Place*: support row. Checks the tree; changes nothing.
 
+#![forbid(unsafe_code)]
+
+mod docs;
 mod layers;
 mod tidy;
 
@@ -10,8 +13,9 @@ use anyhow::{Result, bail};
 fn main() -> Result<()> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
     match std::env::args().nth(1).as_deref() {
+        Some("docs") => docs::check(&root),
         Some("layers") => layers::check(&root),
         Some("tidy") => tidy::check(&root),
-        _ => bail!("usage: cargo xtask layers|tidy"),
+        _ => bail!("usage: cargo xtask docs|layers|tidy"),
     }
 }
