@@ -1,6 +1,6 @@
 //! Which mask a decision is stored under: never wider than the decision's own.
 
-use super::store::PWORDS;
+use super::flow_store::PWORDS;
 use crate::parse::{ARP, IPV6, RARP};
 use flow::at;
 

@@ -1,37 +1,36 @@
 //! Step 3, lookup: signature cache, then megaflow table; what is left is a miss. `find.rs` is what packets
 //! go through, this file what changes the table.
 
-mod direct;
-mod find;
+mod classify;
+mod compare;
+pub(crate) mod flow_store;
 mod guess;
 pub(crate) mod mask;
-mod partition;
 mod place;
-mod probe;
-mod sigcache;
-mod sight;
-pub(crate) mod store;
+mod port_classifier;
+mod signature_cache;
+mod step;
 mod subtable;
 #[cfg(test)]
-mod tests;
+mod table_tests;
 
-use crate::level::Level;
+use crate::cpu::Level;
+use crate::miss::seen_flows::Sight;
 use crate::parse::{Ext, Line};
-use crate::types::{PortLookup, Tri};
-use find::Search;
+use crate::settings::{PortLookup, Tri};
+use classify::Search;
+pub(crate) use compare::agrees;
 use flow::{PortNo, at};
+use flow_store::{MASKS, PWORDS, Payload, Store};
 use guess::Guesses;
 use mask::{FULL, Words};
 use packet::VECTOR;
-use partition::Partition;
-pub(crate) use partition::Tally;
 use place::Places;
-pub(crate) use probe::agrees;
-use sigcache::SigCache;
-use sight::Sight;
+use port_classifier::Partition;
+pub(crate) use port_classifier::Tally;
+use signature_cache::SigCache;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::{MASKS, PWORDS, Payload, Store};
 use subtable::Subtable;
 
 /// 64x64 -> 128 bits, folded.
@@ -322,7 +321,7 @@ impl Table {
     fn find_place(&mut self, port: PortNo, mask: &Words) -> usize {
         let ports = self.ports;
         let p = self.partition_mut(port);
-        let more = p.masks() < partition::share(ports + usize::from(p.live == 0));
+        let more = p.masks() < port_classifier::share(ports + usize::from(p.live == 0));
         let p: &Partition = self.partitions[usize::from(port)].as_ref().expect("made above");
         let subs = &self.subtables;
         let equal = |slot: &usize| subs[*slot].as_ref().is_some_and(|s| s.mask == *mask);
@@ -526,7 +525,7 @@ impl Table {
     /// Unlinks a rule; its program when it was linked.
     pub fn unlink(&mut self, idx: u32) -> Option<u32> {
         let p = self.store.payload(idx);
-        if p.0 & store::LIVE == 0 {
+        if p.0 & flow_store::LIVE == 0 {
             return None;
         }
         let hash = self.store.counters(idx).hash.load(Ordering::Relaxed);
@@ -586,7 +585,7 @@ impl Table {
         let (mut seen, mut steps) = (0, 0);
         while seen < EVICTION.0 && steps < EVICTION.1.min(self.fresh) {
             self.clock = if self.clock + 1 >= self.fresh { 1 } else { self.clock + 1 };
-            if self.store.payload(self.clock).0 & store::LIVE == 0 {
+            if self.store.payload(self.clock).0 & flow_store::LIVE == 0 {
                 continue;
             }
             steps += 1;

@@ -55,4 +55,4 @@ impl Places {
     }
 }
 
-const _: () = assert!(ENTRIES == 1 << (64 - 49) && super::store::MASKS <= 256);
+const _: () = assert!(ENTRIES == 1 << (64 - 49) && super::flow_store::MASKS <= 256);

@@ -4,8 +4,8 @@
 //! stash. The table grows by a bucket at a time (linear hashing), so no insertion is expensive; rules go back to
 //! their first buckets thereby.
 
+use super::flow_store::{MASKS, Reserved, Store};
 use super::mask::Words;
-use super::store::{MASKS, Reserved, Store};
 use super::{KeyRef, Keys, prefetch};
 use crate::parse::Line;
 use std::sync::atomic::Ordering;
@@ -394,7 +394,7 @@ const _: () = assert!(size_of::<Bucket>() == 64 && MASKS <= 256);
 
 #[cfg(test)]
 mod tests {
-    use super::super::store::Payload;
+    use super::super::flow_store::Payload;
     use super::*;
 
     #[test]

@@ -1,6 +1,6 @@
 //! The parse kernels of x86-64.
 
-use super::batch::{Job, Maker, run};
+use super::parser::{Job, Maker, run};
 use super::profile::{PROBE_AT, Profile};
 use super::{Line, bytes};
 use flow::at;

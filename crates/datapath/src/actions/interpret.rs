@@ -1,0 +1,319 @@
+//! The generic interpreter: every operation, one at a time. The slow twin that defines what is
+//! right; fast kinds of programs must do exactly the same.
+//!
+//! Accounting: every packet that comes in ends at least once (sent, punted, recirculated or dropped
+//! for a named reason); what it ends beyond that are copies.
+
+use crate::actions::rewrite::{self, Place};
+use crate::parse::{Ext, Layout, Line, bytes, bytes_mut, key_of, parse};
+use crate::tunnel;
+use action::{Op, Punt, Rewrite};
+use flow::{Key, PortNo, at, flag};
+use packet::Packet;
+use std::sync::Arc;
+use telemetry::Drop;
+
+/// Most recirculations of one packet (as in OVS).
+pub(crate) const RECIRC_LIMIT: u8 = 6;
+
+/// Where packets go.
+pub(crate) trait Sink {
+    /// Sends.
+    fn output(&mut self, port: PortNo, packet: Packet);
+    /// Gives the buffer back, uncounted.
+    fn free(&mut self, packet: Packet);
+    /// Counts a named drop on the input port.
+    fn dropped(&mut self, in_port: PortNo, why: Drop);
+    /// Counts extra packets made.
+    fn copies(&mut self, in_port: PortNo, n: u64);
+    /// A copy of a packet.
+    fn copy(&mut self, packet: &Packet) -> Option<Packet>;
+    /// Hands a copy to the control side, or counts why not.
+    fn punt(&mut self, punt: &Arc<Punt>, packet: &Packet, key: Key, in_port: PortNo);
+    /// Looks the packet up again after this vector.
+    fn recirculate(&mut self, id: u32, packet: Packet, frame: &Frame);
+    /// Does meter `id` let it pass?
+    fn admit(&mut self, id: u32, bytes: usize) -> bool;
+    /// A random number.
+    fn random(&mut self) -> u32;
+}
+
+/// What is known about a packet while operations run.
+#[derive(Clone, Copy)]
+pub(crate) struct Frame {
+    pub line: Line,
+    pub ext: Ext,
+    /// Which of `ext` mean something.
+    pub have: u8,
+    pub lay: Layout,
+    /// Tags that matching looks behind (`vlan-limit`).
+    pub vlan_limit: u8,
+    /// Tags in front of what matching saw as the network header: as pushes and pops change it.
+    pub tags: u8,
+    pub depth: u8,
+}
+
+impl Frame {
+    /// Of a fresh packet; None: shorter than an Ethernet header.
+    pub fn new(d: &[u8], in_port: PortNo, vlan_limit: u8) -> Option<Frame> {
+        let mut f = Frame {
+            line: [0; 8],
+            ext: [[0; 8]; 3],
+            have: 0,
+            lay: Layout::default(),
+            vlan_limit,
+            tags: vlan_limit,
+            depth: 0,
+        };
+        f.lay = parse(d, in_port, vlan_limit, &mut f.line, &mut f.ext)?;
+        f.have = f.lay.ext;
+        Some(f)
+    }
+
+    /// The input port.
+    pub fn in_port(&self) -> PortNo {
+        u16::from_be_bytes(bytes(&self.line)[at::IN_PORT..at::IN_PORT + 2].try_into().unwrap())
+    }
+
+    /// Parses again after the headers changed, keeping metadata.
+    pub fn reparse(&mut self, d: &[u8], vlan_limit: u8) {
+        let (old, mut ext) = (self.line, [[0; 8]; 3]);
+        if let Some(lay) = parse(d, self.in_port(), vlan_limit, &mut self.line, &mut ext) {
+            self.lay = lay;
+            self.ext[0] = ext[0];
+            self.have = self.have & !1 | lay.ext;
+        }
+        keep_metadata(&old, &mut self.line);
+    }
+
+    /// Forgets which tunnel the packet came out of.
+    fn leave_tunnel(&mut self) {
+        let line = bytes_mut(&mut self.line);
+        line[at::TUN_ID..at::PAYLOAD].fill(0);
+        line[at::FLAGS] &= !flag::TUNNEL_ALL;
+        self.have &= !tunnel::EXT2;
+        self.tags = self.vlan_limit;
+    }
+
+    /// As a whole key.
+    pub fn key(&self) -> Key {
+        key_of(&self.line, &self.ext, self.have)
+    }
+}
+
+/// Copies what does not come from the packet's bytes from one line 0 to another.
+pub(crate) fn keep_metadata(old: &Line, new: &mut Line) {
+    let (old, new) = (bytes(old), bytes_mut(new));
+    new[at::CT_STATE] = old[at::CT_STATE];
+    new[at::FLAGS] |= old[at::FLAGS] & flag::TUNNEL_ALL;
+    new[at::CT_MARK..at::PAYLOAD].copy_from_slice(&old[at::CT_MARK..at::PAYLOAD]);
+}
+
+/// Bytes of a key that are metadata.
+fn is_metadata(i: usize) -> bool {
+    (at::IN_PORT..at::FLAGS).contains(&i)
+        || (at::CT_MARK..at::PAYLOAD).contains(&i)
+        || i >= at::TUN_DST
+}
+
+/// Does the rewrite change anything that is not in the packet's bytes?
+pub(crate) fn touches_metadata(rw: &Rewrite) -> bool {
+    rw.mask.bytes().iter().enumerate().any(|(i, m)| *m != 0 && is_metadata(i))
+}
+
+struct Run<'a, S: Sink> {
+    sink: &'a mut S,
+    in_port: PortNo,
+    /// How often the packet ended so far.
+    ends: u64,
+    /// Cut the next output to so many bytes.
+    cut: Option<usize>,
+}
+
+/// Executes `ops` on a packet, which is consumed. `why`: the reason if it goes nowhere.
+pub(crate) fn run<S: Sink>(sink: &mut S, ops: &[Op], why: Drop, packet: Packet, mut frame: Frame) {
+    let in_port = frame.in_port();
+    let mut r = Run { sink, in_port, ends: 0, cut: None };
+    let left = r.list(ops, packet, &mut frame);
+    let ends = r.ends;
+    if let Some(p) = left {
+        sink.free(p);
+    }
+    match ends {
+        0 => sink.dropped(in_port, why),
+        1 => {}
+        n => sink.copies(in_port, n - 1),
+    }
+}
+
+impl<S: Sink> Run<'_, S> {
+    /// Executes; gives the packet back if nothing consumed it.
+    fn list(&mut self, ops: &[Op], mut p: Packet, f: &mut Frame) -> Option<Packet> {
+        for (i, op) in ops.iter().enumerate() {
+            let last = i + 1 == ops.len();
+            match op {
+                Op::Output(_)
+                | Op::Recirc(_)
+                | Op::TunnelPop { .. }
+                | Op::Clone(_)
+                | Op::Sample { .. } => {
+                    if last {
+                        return self.leave(op, p, f);
+                    }
+                    self.branch(op, &p, f);
+                }
+                Op::Punt(punt) if !punt.is_wanted() => {}
+                Op::Punt(punt) => {
+                    self.ends += 1;
+                    self.sink.punt(punt, &p, f.key(), self.in_port);
+                }
+                Op::Truncate(n) => self.cut = Some(*n as usize),
+                Op::TunnelPush(_) => {
+                    self.cut_now(&mut p);
+                    if let Err(why) = change(op, &mut p, f) {
+                        return self.end(why, p);
+                    }
+                }
+                Op::Drop(why) => return self.end(*why, p),
+                Op::Meter(id) => {
+                    if !self.sink.admit(*id, p.len()) {
+                        return self.end(Drop::Meter, p);
+                    }
+                }
+                _ => {
+                    if let Err(why) = change(op, &mut p, f) {
+                        return self.end(why, p);
+                    }
+                }
+            }
+        }
+        Some(p)
+    }
+
+    /// The packet ends here, for a reason.
+    fn end(&mut self, why: Drop, p: Packet) -> Option<Packet> {
+        self.ends += 1;
+        self.sink.dropped(self.in_port, why);
+        self.sink.free(p);
+        None
+    }
+
+    /// An operation that takes the packet, on a copy.
+    fn branch(&mut self, op: &Op, p: &Packet, f: &Frame) {
+        if let Op::Sample { chance, .. } = op
+            && self.sink.random() >= *chance
+        {
+            return;
+        }
+        match self.sink.copy(p) {
+            Some(copy) => {
+                let left = match op {
+                    Op::Sample { ops, .. } => self.list(ops, copy, &mut f.clone()),
+                    _ => self.leave(op, copy, &mut f.clone()),
+                };
+                if let Some(p) = left {
+                    self.sink.free(p);
+                }
+            }
+            None => {
+                self.ends += 1;
+                self.sink.dropped(self.in_port, Drop::NoBuffer);
+            }
+        }
+    }
+
+    /// Does what an earlier [`Op::Truncate`] asked for.
+    fn cut_now(&mut self, p: &mut Packet) {
+        if let Some(n) = self.cut.take()
+            && n < p.len()
+        {
+            let _ = p.set_len(n);
+        }
+    }
+
+    /// An operation that takes the packet itself.
+    fn leave(&mut self, op: &Op, mut p: Packet, f: &mut Frame) -> Option<Packet> {
+        match op {
+            Op::Output(port) => {
+                self.cut_now(&mut p);
+                self.ends += 1;
+                self.sink.output(*port, p);
+                None
+            }
+            Op::Recirc(_) | Op::TunnelPop { .. } if f.depth >= RECIRC_LIMIT => {
+                self.end(Drop::RecircLimit, p)
+            }
+            Op::TunnelPop { port, kind, options } => {
+                match tunnel::pop(&mut p, *port, *kind, options, f) {
+                    Ok(()) => {
+                        self.ends += 1;
+                        self.sink.recirculate(0, p, f);
+                        None
+                    }
+                    Err(why) => self.end(why, p),
+                }
+            }
+            Op::Recirc(id) => {
+                self.ends += 1;
+                f.reparse(p.data(), f.vlan_limit);
+                self.sink.recirculate(*id, p, f);
+                None
+            }
+            Op::Sample { chance, .. } if self.sink.random() >= *chance => Some(p),
+            Op::Sample { ops, .. } | Op::Clone(ops) => self.list(ops, p, f),
+            _ => Some(p),
+        }
+    }
+}
+
+/// Operations that change the packet.
+fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
+    let place = Place { line: &f.line, lay: f.lay };
+    match op {
+        Op::Set(rw) => {
+            rewrite::apply(p, &place, rw)?;
+            f.reparse(p.data(), f.tags);
+            set_metadata(f, rw);
+            return Ok(());
+        }
+        Op::PushVlan { tpid, tci } => {
+            rewrite::push_vlan(p, *tpid, *tci)?;
+            f.tags = f.tags.saturating_add(1);
+        }
+        Op::PopVlan => {
+            let tagged = bytes(&f.line)[at::VLAN] & 0x10 != 0;
+            rewrite::pop_vlan(p);
+            f.tags -= u8::from(tagged && f.tags > 0);
+        }
+        Op::PushMpls { ethertype, lse } => rewrite::push_mpls(p, &f.lay, *ethertype, *lse)?,
+        Op::PopMpls { ethertype } => rewrite::pop_mpls(p, &place, *ethertype)?,
+        Op::TunnelPush(t) => {
+            let entropy = tunnel::entropy(&f.line, &f.ext[0], f.have);
+            tunnel::push(p, t, entropy)?;
+            f.leave_tunnel();
+        }
+        _ => {}
+    }
+    f.reparse(p.data(), f.tags);
+    Ok(())
+}
+
+fn set_metadata(f: &mut Frame, rw: &Rewrite) {
+    if !touches_metadata(rw) {
+        return;
+    }
+    let mut key = f.key();
+    for i in (0..flow::PACKET_LINES * 64).filter(|i| is_metadata(*i)) {
+        let m = rw.mask.bytes()[i];
+        let b = &mut key.bytes_mut()[i];
+        *b = *b & !m | rw.key.bytes()[i] & m;
+    }
+    f.line.copy_from_slice(key.line(0));
+    f.line[7] = 0;
+    for l in 1..3 {
+        f.ext[l].copy_from_slice(key.line(l + 1));
+        if f.ext[l].iter().any(|w| *w != 0) {
+            f.have |= 1 << l;
+        }
+    }
+}

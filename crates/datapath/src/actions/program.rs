@@ -1,0 +1,300 @@
+//! Step 4's instructions: a decision's operations, compiled to a record of three cache lines, of which
+//! most kinds need the first.
+
+use crate::actions::patch::Patch;
+use crate::actions::rewrite::ethernet_only;
+use crate::actions::sequence::Steps;
+use crate::lookup::fold;
+use crate::tunnel::encap::Template;
+use action::Op;
+use flow::PortNo;
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use telemetry::Drop;
+
+/// A whole combination of operations, told apart once per packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// End, for `Program::drop`.
+    Drop,
+    /// To `Program::out`.
+    Output,
+    /// Ethernet addresses, then out.
+    SetEthOutput,
+    /// Rewrites that are a patch for plain packets, then out.
+    PatchOutput,
+    /// Other rewrites, then out.
+    SetOutput,
+    /// A tag, then out.
+    PushVlanOutput,
+    /// A tag less, then out.
+    PopVlanOutput,
+    /// An outer header, then out.
+    TunnelPushOutput,
+    /// The outer header away: in two steps, by the interpreter; next time perhaps in one.
+    TunnelPop,
+    /// Rewrites, tags and outputs in any order, then out.
+    Steps,
+    /// Everything else: the interpreter.
+    Generic,
+}
+
+/// A compiled list of operations.
+#[repr(C, align(64))]
+pub(crate) struct Program {
+    pub kind: Kind,
+    pub drop: Drop,
+    pub out: PortNo,
+    pub tpid: u16,
+    pub tci: u16,
+    refs: u32,
+    /// Control knows what it does.
+    told: bool,
+    hash: u64,
+    /// The operations themselves, for the interpreter and for dumps.
+    pub ops: Arc<[Op]>,
+    /// For kinds that set.
+    pub patch: Patch,
+    /// For kinds that encapsulate, if the outer header has one.
+    pub template: Option<Box<Template>>,
+    /// For [`Kind::Steps`].
+    pub steps: Option<Box<Steps>>,
+}
+
+// Patches of IPv6 need the third line.
+const _: () = assert!(size_of::<Program>() == 192);
+
+impl Program {
+    /// Compiles; `why` is the reason when there are no operations.
+    pub fn new(ops: &[Op], why: Option<Drop>) -> Self {
+        let why = why.unwrap_or(Drop::Policy);
+        let mut p = Program {
+            kind: Kind::Generic,
+            drop: why,
+            out: flow::NO_PORT,
+            tpid: 0,
+            tci: 0,
+            refs: 0,
+            told: false,
+            hash: hash_ops(ops, why),
+            ops: ops.into(),
+            steps: None,
+            patch: Patch::default(),
+            template: None,
+        };
+        if let Some(Op::Output(port)) = ops.last() {
+            p.out = *port;
+        }
+        p.kind = match ops {
+            [] => Kind::Drop,
+            [Op::Drop(why)] => {
+                p.drop = *why;
+                Kind::Drop
+            }
+            [Op::Output(_)] => Kind::Output,
+            [Op::PushVlan { tpid, tci }, Op::Output(_)] => {
+                (p.tpid, p.tci) = (*tpid, *tci);
+                Kind::PushVlanOutput
+            }
+            [Op::PopVlan, Op::Output(_)] => Kind::PopVlanOutput,
+            [Op::TunnelPush(t), Op::Output(_)] => {
+                p.template = Template::new(t).map(Box::new);
+                Kind::TunnelPushOutput
+            }
+            [Op::TunnelPop { port, .. }] => {
+                p.out = *port;
+                Kind::TunnelPop
+            }
+            [sets @ .., Op::Output(_)] if sets.iter().all(is_set) => match Patch::compile(sets) {
+                Some(patch) => {
+                    p.patch = patch;
+                    match sets.iter().all(is_ethernet) {
+                        true => Kind::SetEthOutput,
+                        false => Kind::PatchOutput,
+                    }
+                }
+                None => Kind::SetOutput,
+            },
+            _ => {
+                p.steps = Steps::compile(ops).map(Box::new);
+                if p.steps.is_some() { Kind::Steps } else { Kind::Generic }
+            }
+        };
+        p
+    }
+}
+
+/// A rewrite of packet bytes only (no metadata).
+fn is_set(op: &Op) -> bool {
+    matches!(op, Op::Set(rw) if !crate::actions::interpret::touches_metadata(rw))
+}
+
+/// A rewrite of Ethernet addresses only.
+fn is_ethernet(op: &Op) -> bool {
+    matches!(op, Op::Set(rw) if ethernet_only(rw))
+}
+
+/// Programs of one worker, each once.
+#[derive(Default)]
+pub(crate) struct Programs {
+    all: Vec<Program>,
+    free: Vec<u32>,
+    by_hash: HashMap<u64, Vec<u32>>,
+    /// What was asked for last.
+    last: u32,
+}
+
+impl Programs {
+    /// The program of these operations, with one more reference.
+    pub fn intern(&mut self, ops: &[Op], why: Option<Drop>) -> u32 {
+        let reason = why.unwrap_or(Drop::Policy);
+        let is = |p: &Program| {
+            let drops = p.drop == reason || matches!(ops, [Op::Drop(_)]);
+            drops && *p.ops == *ops
+        };
+        if let Some(p) = self.all.get_mut(self.last as usize).filter(|p| p.refs > 0 && is(p)) {
+            p.refs += 1;
+            return self.last;
+        }
+        let hash = hash_ops(ops, reason);
+        let ids = self.by_hash.entry(hash).or_default();
+        for id in ids.iter() {
+            let p = &mut self.all[*id as usize];
+            if is(p) {
+                p.refs += 1;
+                self.last = *id;
+                return *id;
+            }
+        }
+        let mut p = Program::new(ops, why);
+        p.refs = 1;
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.all[id as usize] = p;
+                id
+            }
+            None => {
+                self.all.push(p);
+                self.all.len() as u32 - 1
+            }
+        };
+        ids.push(id);
+        self.last = id;
+        id
+    }
+
+    /// The operations of program `id`, if control has not been told yet.
+    pub fn tell(&mut self, id: u32) -> Option<Arc<[Op]>> {
+        let p = &mut self.all[id as usize];
+        (!std::mem::replace(&mut p.told, true)).then(|| p.ops.clone())
+    }
+
+    /// One reference less; the last one frees the record for reuse.
+    pub fn release(&mut self, id: u32) {
+        let p = &mut self.all[id as usize];
+        p.refs -= 1;
+        if p.refs == 0 {
+            p.ops = Arc::new([]);
+            p.template = None;
+            p.steps = None;
+            let hash = p.hash;
+            if let Some(ids) = self.by_hash.get_mut(&hash) {
+                ids.retain(|i| *i != id);
+                if ids.is_empty() {
+                    self.by_hash.remove(&hash);
+                }
+            }
+            self.free.push(id);
+        }
+    }
+
+    /// Program `id`.
+    #[inline]
+    pub fn get(&self, id: u32) -> &Program {
+        &self.all[id as usize]
+    }
+
+    /// Programs in use.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.all.len() - self.free.len()
+    }
+}
+
+fn hash_ops(ops: &[Op], why: Drop) -> u64 {
+    let mut hasher = OpHasher(0);
+    (ops, why).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Hashes the parts of operations word by word with [`fold`].
+struct OpHasher(u64);
+
+impl Hasher for OpHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_ne_bytes(word));
+        }
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        self.0 = fold(fold(self.0) ^ word);
+    }
+
+    #[inline]
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(word.into());
+    }
+
+    #[inline]
+    fn write_u16(&mut self, word: u16) {
+        self.write_u64(word.into());
+    }
+
+    #[inline]
+    fn write_u8(&mut self, byte: u8) {
+        self.write_u64(byte.into());
+    }
+
+    #[inline]
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    #[inline]
+    fn write_isize(&mut self, word: isize) {
+        self.write_u64(word as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_lists_share_a_program() {
+        let mut ps = Programs::default();
+        let a = ps.intern(&[Op::Output(3)], None);
+        let b = ps.intern(&[Op::Output(4)], None);
+        assert_eq!(ps.intern(&[Op::Output(3)], None), a);
+        assert_ne!(a, b);
+        let c = ps.intern(&[], Some(Drop::DepthLimit));
+        assert_ne!(ps.intern(&[], None), c);
+        assert_eq!(ps.get(c).drop, Drop::DepthLimit);
+        assert_eq!(ps.len(), 4);
+        ps.release(a);
+        ps.release(a);
+        assert_eq!(ps.len(), 3);
+        assert_eq!(ps.intern(&[Op::PopVlan, Op::Output(1)], None), a);
+        assert_eq!(ps.get(a).kind, Kind::PopVlanOutput);
+    }
+}

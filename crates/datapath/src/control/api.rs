@@ -1,0 +1,313 @@
+//! The control side's handle, continued: flows, changes, events, statistics, the end.
+
+use crate::control::Datapath;
+use crate::control::invalidate::{Areas, Change};
+use crate::control::topology::{CPUS, Core};
+use crate::control::worker::Handle;
+use crate::messages::{Bell, Command, Execute};
+use crate::settings::*;
+use crate::stats::perf::MetricsView;
+use action::{Op, Region};
+use flow::PortNo;
+use port::Service;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// Longest packet that can be injected.
+const LONGEST: usize = 65_535;
+
+impl Datapath {
+    /// Control's housekeeping, about once per millisecond: reads reports, completes changes, removes
+    /// idle flows. `now_ms`: [`crate::now_ms`].
+    pub fn poll(&mut self, now_ms: u64) {
+        self.pump();
+        if std::mem::take(&mut self.reroute) {
+            self.route_all();
+        }
+        self.drive_tickets();
+        self.balance(now_ms);
+        self.share_limit();
+        let since = now_ms.saturating_sub(self.aged_ms);
+        if since > 0 {
+            self.aged_ms = now_ms;
+            let before = now_ms.saturating_sub(self.settings.max_idle_ms);
+            for w in self.workers.iter_mut().flatten() {
+                w.flows.provide();
+                let idle = w.flows.look_around(now_ms, since, before);
+                if let Some(c) = w.flows.leaving(idle) {
+                    w.send(c);
+                }
+            }
+        }
+    }
+
+    /// Says to each worker how many flows it may cache.
+    pub(crate) fn share_limit(&self) {
+        let limit = self.settings.flow_limit;
+        let flows = |w: &Handle| w.shared.flows.load(Ordering::Relaxed);
+        let (mut n, mut all) = (0, 0u32);
+        self.workers
+            .iter()
+            .flatten()
+            .for_each(|w| (n, all) = (n + 1, all.saturating_add(flows(w))));
+        for w in self.workers.iter().flatten() {
+            let others = all.saturating_sub(flows(w));
+            let part = limit.saturating_sub(others).max(limit / n);
+            w.shared.limit.store(part, Ordering::Relaxed);
+        }
+    }
+
+    /// Cached decisions that overlap these regions must go: the tables they were made from changed,
+    /// and the new ones are published already. Done when [`Datapath::ticket_done`] says so.
+    pub fn invalidate(&mut self, regions: &[Region]) -> Ticket {
+        self.change(Change { regions: regions.to_vec(), stale: Vec::new() })
+    }
+
+    /// As [`Datapath::invalidate`], for decisions whose effects are stale. Looks at every cached
+    /// decision once.
+    pub fn invalidate_stale(&mut self, stale: Stale) -> Ticket {
+        self.change(Change { regions: Vec::new(), stale: vec![stale] })
+    }
+
+    fn change(&mut self, change: Change) -> Ticket {
+        let t = self.tickets.open(&self.config.domain, change);
+        self.drive_tickets();
+        if !self.tickets.is_done(t) {
+            self.bell.ask();
+            self.drive_tickets();
+        }
+        t
+    }
+
+    /// What becomes readable when there is news while control waits (see [`Datapath::rests`]).
+    pub fn bell(&self) -> Bell {
+        Bell(self.bell.clone())
+    }
+
+    /// Control is about to wait on the bell (after `poll` and `drain_events` once more). False: it
+    /// must come back within a millisecond all the same, because PMD threads run (they never ring)
+    /// or a change is under way.
+    pub fn rests(&mut self) -> bool {
+        self.bell.going_to_sleep();
+        let kernel_only = self.workers.iter().flatten().count() == 1;
+        let told = self.workers.iter().flatten().all(|w| w.told());
+        kernel_only && told && !self.reroute && self.tickets.none_waiting()
+    }
+
+    /// Control has waited.
+    pub fn awake(&self) {
+        self.bell.awake();
+    }
+
+    /// Is the change complete: does no packet received from now on see an old decision?
+    pub fn ticket_done(&mut self, t: Ticket) -> bool {
+        self.tickets.is_done(t) || {
+            self.drive_tickets();
+            self.tickets.is_done(t)
+        }
+    }
+
+    fn drive_tickets(&mut self) {
+        let Some((last, change)) = self.tickets.ready(&self.config.domain) else { return };
+        // A worker reports a rule before it lets the grace period end, so all that matter are known.
+        self.pump();
+        let areas = Areas::of(&change.regions);
+        for w in self.workers.iter_mut().flatten() {
+            let mut dead = w.flows.kill(&areas);
+            dead.extend(change.stale.iter().flat_map(|stale| w.flows.kill_stale(stale)));
+            if let Some(c) = w.flows.leaving(dead) {
+                w.send(c);
+            }
+        }
+        self.tickets.close(last);
+    }
+
+    /// Hands over what workers reported since the last call: `most` effects of decisions, ports taking turns, and as
+    /// many packets, workers taking turns. True: there is more.
+    pub fn drain_events(&mut self, most: usize, each: &mut dyn FnMut(Event)) -> bool {
+        self.pump();
+        for how in self.differences.drain(..) {
+            each(Event::Differs(how));
+        }
+        for (worker, one) in self.suspicious.drain(..) {
+            each(Event::Suspicious(worker, one));
+        }
+        let more = self.decided.drain(most, each);
+        let mut left = most;
+        while left > 0 {
+            let before = left;
+            for w in self.workers.iter_mut().flatten() {
+                if left > 0
+                    && let Some(p) = w.punt()
+                {
+                    left -= 1;
+                    each(Event::Punt(p));
+                }
+            }
+            if left == before {
+                return more;
+            }
+        }
+        true
+    }
+
+    /// Executes operations on a packet of the control side, on the kernel worker. `in_port` may be
+    /// [`flow::NO_PORT`].
+    pub fn execute(&mut self, packet: &[u8], in_port: PortNo, ops: &[Op]) -> Result<(), Error> {
+        if packet.len() > LONGEST {
+            return Err(Error::Packet(packet.len()));
+        }
+        let e = Execute { packet: packet.to_vec(), in_port, ops: ops.to_vec() };
+        if let Some(w) = &mut self.workers[0] {
+            w.send(Command::Execute(Box::new(e)));
+        }
+        Ok(())
+    }
+
+    /// Traffic since the last call, exactly once: all of it if no worker has more than 262,144 flows, else what
+    /// is known by now (see [`Datapath::known_ms`]).
+    pub fn collect(&mut self, each: &mut dyn FnMut(Used<'_>)) {
+        self.pump();
+        for c in self.past_credits.drain(..) {
+            each(Used {
+                credits: &c.credits,
+                effects: c.effects.as_ref(),
+                packets: c.packets,
+                bytes: c.bytes,
+                used_ms: c.used_ms,
+            });
+        }
+        for w in self.workers.iter_mut().flatten() {
+            w.flows.collect(self.aged_ms, each);
+        }
+    }
+
+    /// [`Datapath::collect`] knew of all traffic until then: with millions of flows one to two seconds ago.
+    pub fn known_ms(&self) -> u64 {
+        self.workers.iter().flatten().map(|w| w.flows.known_ms()).min().unwrap_or(self.aged_ms)
+    }
+
+    /// Every cached flow.
+    pub fn flows(&mut self) -> Vec<FlowDump> {
+        self.pump();
+        let mut out = Vec::new();
+        for w in self.workers.iter().flatten() {
+            w.flows.dump(w.id, &mut out);
+        }
+        out
+    }
+
+    /// Removes every cached flow (their counters stay).
+    pub fn flush(&mut self) {
+        self.pump();
+        for w in self.workers.iter_mut().flatten() {
+            let all = w.flows.all();
+            if let Some(c) = w.flows.leaving(all) {
+                w.send(c);
+            }
+        }
+        self.settle();
+    }
+
+    /// All workers, the kernel worker first.
+    pub fn pmd_info(&self) -> Vec<PmdInfo> {
+        let pinned = |slot: usize| {
+            let mut queues = self.ports.values().flat_map(|p| &p.rxqs);
+            queues.any(|q| q.pinned && q.at == Some(slot))
+        };
+        let workers = self.workers.iter().enumerate();
+        let live = workers.filter_map(|(slot, w)| Some((slot, w.as_ref()?)));
+        live.map(|(slot, w)| PmdInfo {
+            worker: w.id,
+            numa: match w.id {
+                WorkerId::Pmd(core) => Core::read(Path::new(CPUS), core).numa,
+                WorkerId::Kernel => 0,
+            },
+            isolated: self.settings.rxq_isolate && pinned(slot),
+            flows: w.shared.flows.load(Ordering::Relaxed),
+            masks: w.shared.masks.load(Ordering::Relaxed),
+            signature_cache: w.shared.cache_on.load(Ordering::Relaxed),
+            perf: w.shared.perf.read().since(&w.base),
+        })
+        .collect()
+    }
+
+    /// How each worker finds the megaflows of each port, as of the last second.
+    pub fn lookups(&mut self) -> Vec<(WorkerId, Box<[PortLookup]>)> {
+        self.pump();
+        self.workers.iter().flatten().map(|w| (w.id, w.lookups.clone())).collect()
+    }
+
+    /// All receive queues.
+    pub fn rxq_info(&self) -> Vec<RxqInfo> {
+        let mut out = Vec::new();
+        for (no, p) in &self.ports {
+            for (queue, q) in p.rxqs.iter().enumerate() {
+                let worker = q.at.and_then(|s| self.workers[s].as_ref()).map(|w| w.id);
+                out.push(RxqInfo {
+                    port: *no,
+                    name: p.port.name().to_string(),
+                    queue,
+                    worker,
+                    pinned: q.pinned,
+                    cycles: q.cell.cycles.get() - q.base.0,
+                    packets: q.cell.packets.get() - q.base.1,
+                });
+            }
+        }
+        out
+    }
+
+    /// What each worker did since the counters were cleared.
+    pub fn perf(&self) -> Vec<(WorkerId, Perf)> {
+        self.pmd_info().into_iter().map(|p| (p.worker, p.perf)).collect()
+    }
+
+    /// Clears what `perf`, `metrics` and `rxq_info` count from (nothing that must add up), of one worker or of all.
+    pub fn stats_clear(&mut self, only: Option<WorkerId>) {
+        for (slot, w) in self.workers.iter_mut().enumerate() {
+            let Some(w) = w.as_mut().filter(|w| only.is_none_or(|id| id == w.id)) else { continue };
+            w.base = w.shared.perf.read();
+            w.shared.metrics.clear.store(true, Ordering::Relaxed);
+            let queues = self.ports.values_mut().flat_map(|p| &mut p.rxqs);
+            for q in queues.filter(|q| only.is_none() || q.at == Some(slot)) {
+                q.base = (q.cell.cycles.get(), q.cell.packets.get());
+            }
+        }
+    }
+
+    /// What single iterations of a worker were like, with so many of the last ones and of the last milliseconds.
+    pub fn metrics(&self, of: WorkerId, iterations: usize, ms: usize) -> Option<MetricsView> {
+        let w = self.workers.iter().flatten().find(|w| w.id == of)?;
+        Some(w.shared.metrics.view(iterations, ms))
+    }
+
+    /// Runs every worker once (`Config::manual`); returns packets moved.
+    pub fn step(&mut self) -> usize {
+        self.workers.iter_mut().flatten().map(|w| w.step()).sum()
+    }
+
+    /// Is the port polled by PMD threads?
+    pub fn is_polled(&self, no: PortNo) -> bool {
+        self.ports.get(&no).is_some_and(|p| p.port.service() == Service::Poll)
+    }
+
+    /// Takes all ports away and stops all workers; counters stay readable until it is dropped.
+    pub fn shutdown(&mut self) {
+        let nos: Vec<PortNo> = self.ports().collect();
+        for no in nos {
+            let _ = self.del_port(no);
+        }
+        for slot in (0..self.workers.len()).rev() {
+            if self.workers[slot].is_some() {
+                self.stop_worker(slot);
+            }
+        }
+    }
+}
+
+impl Drop for Datapath {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}

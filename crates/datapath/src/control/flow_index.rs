@@ -1,0 +1,253 @@
+//! Control's index of one worker's rules: which of them overlap a change, without looking at all.
+//!
+//! A rule under mask M overlaps a region (values, mask R) if the two agree on the bits of M & R. So,
+//! for regions alike (same R), the rules of one subtable are found by a hash of those bits. Such an
+//! index is made once a subtable was scanned often enough for one M & R, and kept up to date as
+//! rules come and go; until then the subtable's rules, and no others, are compared one by one.
+//!
+//! The twin that defines what is right is [`crate::control::invalidate::overlapping`].
+
+use crate::control::invalidate::{Areas, Plan};
+use crate::lookup::flow_store::{Column, MASKS, PWORDS, Store};
+use crate::lookup::fold;
+use crate::lookup::mask::Words;
+use std::hash::{BuildHasher, RandomState};
+
+/// Questions of one kind to a subtable after which an index pays.
+const PAYS: usize = 8;
+/// Indexes per subtable, the ones under trial included.
+const MOST: usize = 8;
+/// Rules per head from which on an index is made anew with more heads, when it is asked again.
+const FULL: usize = 4;
+/// Rules per hash from which on an index of few bits is worth nothing.
+const LONG: usize = 64;
+
+/// The rules of one worker that control has heard of, by subtable.
+pub(crate) struct Index {
+    subtables: [Subtable; MASKS],
+    /// Where a rule stands in its subtable's list, plus one; 0: nowhere.
+    place: Column<u32>,
+    secret: u64,
+    clock: u64,
+}
+
+#[derive(Default)]
+struct Subtable {
+    rules: Vec<u32>,
+    mask: Words,
+    by: Vec<By>,
+}
+
+/// Rules of a subtable by some bits at which it and a kind of region both look.
+#[derive(Default)]
+struct By {
+    /// (word, mask) of those.
+    bits: Vec<(u8, u64)>,
+    /// By those bits' hash, modulo their number: the first rule, 0: none. Empty until it pays.
+    heads: Vec<u32>,
+    /// How many of them have rules.
+    taken: usize,
+    /// By rule: (previous, next) under the same head.
+    links: Vec<(u32, u32)>,
+    asked: usize,
+    used: u64,
+}
+
+impl Index {
+    /// Of a store with room for indices below `room`.
+    pub fn new(room: usize) -> Self {
+        Index {
+            subtables: std::array::from_fn(|_| Subtable::default()),
+            place: Column::new(room),
+            secret: RandomState::new().hash_one(0x5745_4654u32),
+            clock: 0,
+        }
+    }
+
+    /// A rule came (its line is readable until it is given back).
+    pub fn insert(&mut self, store: &Store, idx: u32) {
+        let i = idx as usize;
+        let m = store.payload(idx).mask();
+        let sub = &mut self.subtables[m];
+        if sub.rules.is_empty() {
+            // The slot may have got another mask since its last rule.
+            let mask = store.mask(m);
+            if mask != sub.mask {
+                (sub.mask, sub.by) = (mask, Vec::new());
+            }
+        }
+        sub.rules.push(idx);
+        self.place[i] = sub.rules.len() as u32;
+        sub.by.iter_mut().for_each(|b| b.insert(store, self.secret, idx));
+    }
+
+    /// A rule went.
+    pub fn remove(&mut self, store: &Store, idx: u32) {
+        let Some(place) = self.place.get_mut(idx as usize).filter(|p| **p != 0) else { return };
+        let at = std::mem::take(place) as usize - 1;
+        let sub = &mut self.subtables[store.payload(idx).mask()];
+        sub.by.iter_mut().for_each(|b| b.remove(store, self.secret, idx));
+        sub.rules.swap_remove(at);
+        if let Some(moved) = sub.rules.get(at) {
+            self.place[*moved as usize] = at as u32 + 1;
+        }
+    }
+
+    /// Every rule that overlaps one of these regions, to `each` (possibly more than once).
+    pub fn overlapping(&mut self, store: &Store, areas: &Areas, each: &mut dyn FnMut(u32)) {
+        self.clock += 1;
+        for sub in self.subtables.iter_mut().filter(|s| !s.rules.is_empty()) {
+            for (mask, keys) in areas.groups() {
+                sub.overlapping(store, mask, keys, (self.secret, self.clock), each);
+            }
+        }
+    }
+}
+
+impl Subtable {
+    fn overlapping(
+        &mut self,
+        store: &Store,
+        region: &Words,
+        keys: &[Words],
+        (secret, clock): (u64, u64),
+        each: &mut dyn FnMut(u32),
+    ) {
+        let both: Vec<(u8, u64)> = (0..PWORDS)
+            .map(|w| (w as u8, self.mask[w] & region[w]))
+            .filter(|(_, m)| *m != 0)
+            .collect();
+        if both.is_empty() {
+            return self.rules.iter().for_each(|i| each(*i));
+        }
+        if self.rules.len() <= PAYS {
+            return self.scan(store, &both, keys, each);
+        }
+        let mut i = self.find(coarse(&both), clock);
+        if self.by[i].is_poor(self.rules.len()) {
+            i = self.find(both.clone(), clock);
+        }
+        self.by[i].asked = self.by[i].asked.saturating_add(keys.len());
+        if self.by[i].heads.len() * FULL < self.rules.len() {
+            if self.by[i].asked <= PAYS {
+                return self.scan(store, &both, keys, each);
+            }
+            self.by[i].build(store, secret, &self.rules);
+        }
+        let by = &self.by[i];
+        keys.iter().for_each(|k| by.lookup(store, secret, &Plan::new(&both, k), k, each));
+    }
+
+    /// The index on these bits, the least recently asked one making room for it.
+    fn find(&mut self, bits: Vec<(u8, u64)>, clock: u64) -> usize {
+        let i = self.by.iter().position(|b| b.bits == bits).unwrap_or_else(|| {
+            if self.by.len() == MOST {
+                let oldest = (0..MOST).min_by_key(|i| self.by[*i].used).unwrap_or(0);
+                self.by.swap_remove(oldest);
+            }
+            self.by.push(By { bits, ..By::default() });
+            self.by.len() - 1
+        });
+        self.by[i].used = clock;
+        i
+    }
+
+    fn scan(&self, store: &Store, both: &[(u8, u64)], keys: &[Words], each: &mut dyn FnMut(u32)) {
+        let plans: Vec<Plan> = keys.iter().map(|k| Plan::new(both, k)).collect();
+        let hit = |i: &&u32| plans.iter().any(|p| p.hits(store, **i));
+        self.rules.iter().filter(hit).for_each(|i| each(*i));
+    }
+}
+
+/// The bits to look rules up by: whole bytes of one IPv4 address if there are two or more, so that
+/// regions of hundreds of masks share few indexes; else all of them.
+fn coarse(both: &[(u8, u64)]) -> Vec<(u8, u64)> {
+    const WORD: u8 = (flow::at::IP_SRC / 8) as u8;
+    let bits = both.iter().find(|(w, _)| *w == WORD).map_or(0, |(_, m)| *m).to_ne_bytes();
+    let whole = |at: usize| bits[at..at + 4].iter().take_while(|b| **b == 0xff).count();
+    let (src, dst) = (whole(0), whole(4));
+    let (at, bytes) = if dst >= src { (4, dst) } else { (0, src) };
+    if bytes < 2 {
+        return both.to_vec();
+    }
+    let mut only = [0; 8];
+    only[at..at + bytes].fill(0xff);
+    vec![(WORD, u64::from_ne_bytes(only))]
+}
+
+impl By {
+    /// Do so many rules have so few hashes that looking one up finds too many?
+    fn is_poor(&self, rules: usize) -> bool {
+        !self.heads.is_empty() && rules > self.taken * LONG
+    }
+
+    fn hash(&self, secret: u64, word: impl Fn(usize) -> u64) -> u64 {
+        self.bits.iter().fold(secret, |h, (w, m)| fold(h ^ (word(*w as usize) & m)))
+    }
+
+    /// The head of a rule or, of a region, of the rules that may overlap it.
+    fn head(&self, secret: u64, word: impl Fn(usize) -> u64) -> usize {
+        self.hash(secret, word) as usize & (self.heads.len() - 1)
+    }
+
+    /// Anew, with room for as many rules again.
+    fn build(&mut self, store: &Store, secret: u64, rules: &[u32]) {
+        self.heads = vec![0; rules.len().next_power_of_two()];
+        self.taken = 0;
+        rules.iter().for_each(|r| self.insert(store, secret, *r));
+    }
+
+    fn insert(&mut self, store: &Store, secret: u64, idx: u32) {
+        if self.heads.is_empty() {
+            return;
+        }
+        let (i, head) = (idx as usize, self.head(secret, |w| store.word(idx, w)));
+        if self.links.len() <= i {
+            self.links.resize(i + 1, (0, 0));
+        }
+        let next = std::mem::replace(&mut self.heads[head], idx);
+        self.taken += usize::from(next == 0);
+        self.links[i] = (0, next);
+        if next != 0 {
+            self.links[next as usize].0 = idx;
+        }
+    }
+
+    fn remove(&mut self, store: &Store, secret: u64, idx: u32) {
+        if self.heads.is_empty() {
+            return;
+        }
+        let (before, after) = self.links[idx as usize];
+        if after != 0 {
+            self.links[after as usize].0 = before;
+        }
+        if before != 0 {
+            self.links[before as usize].1 = after;
+            return;
+        }
+        let head = self.head(secret, |w| store.word(idx, w));
+        self.heads[head] = after;
+        self.taken -= usize::from(after == 0);
+    }
+
+    fn lookup(
+        &self,
+        store: &Store,
+        secret: u64,
+        plan: &Plan,
+        key: &Words,
+        each: &mut dyn FnMut(u32),
+    ) {
+        let mut idx = self.heads[self.head(secret, |w| key[w])];
+        while idx != 0 {
+            if plan.hits(store, idx) {
+                each(idx);
+            }
+            idx = self.links[idx as usize].1;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "flow_index_tests.rs"]
+mod tests;

@@ -1,0 +1,188 @@
+//! What rules are credited to. Thousands of rules often have one list of counters: they share an
+//! account, which gathers their traffic until it is handed over.
+
+use crate::messages::{Credits, Passed};
+use crate::settings::{Stale, Used};
+use std::any::Any;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// What control is told of besides, if there is something.
+pub(crate) type Effects = Option<Arc<dyn Any + Send + Sync>>;
+
+#[derive(Default)]
+struct Account {
+    credits: Credits,
+    effects: Effects,
+    /// Rules that have it.
+    rules: u32,
+    /// Not handed over yet.
+    packets: u64,
+    bytes: u64,
+    used_ms: u64,
+}
+
+/// The accounts of one worker's rules; number 0 is never given out.
+pub(crate) struct Accounts {
+    list: Vec<Account>,
+    free: Vec<u32>,
+    /// Those without effects, by their counters.
+    plain: HashMap<Credits, u32>,
+    /// Those with traffic that was not handed over.
+    used: Vec<u32>,
+    /// Traffic of decisions that no rule was made of, by counter, and the counters that have some.
+    passed: Vec<Total>,
+    counted: Vec<u32>,
+}
+
+/// Traffic that was not handed over yet.
+#[derive(Clone, Copy, Default)]
+struct Total {
+    packets: u64,
+    bytes: u64,
+    used_ms: u64,
+}
+
+impl Accounts {
+    pub fn new() -> Self {
+        let list = vec![Account::default()];
+        Accounts {
+            list,
+            free: Vec::new(),
+            plain: HashMap::new(),
+            used: Vec::new(),
+            passed: Vec::new(),
+            counted: Vec::new(),
+        }
+    }
+
+    /// The account for one rule more.
+    pub fn open(&mut self, credits: Credits, effects: Effects) -> u32 {
+        let known = effects.is_none().then(|| self.plain.get(&credits)).flatten();
+        let id = known.copied().unwrap_or_else(|| self.add(credits, effects));
+        self.list[id as usize].rules += 1;
+        id
+    }
+
+    fn add(&mut self, credits: Credits, effects: Effects) -> u32 {
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.list.push(Account::default());
+            self.list.len() as u32 - 1
+        });
+        if effects.is_none() {
+            self.plain.insert(credits.clone(), id);
+        }
+        self.list[id as usize] = Account { credits, effects, ..Account::default() };
+        id
+    }
+
+    /// One rule less has it.
+    pub fn close(&mut self, id: u32) {
+        self.list[id as usize].rules -= 1;
+        self.forget(id);
+    }
+
+    /// Frees an account that no rule has and whose traffic was handed over.
+    fn forget(&mut self, id: u32) {
+        let account = &mut self.list[id as usize];
+        if account.rules == 0 && account.packets == 0 {
+            let gone = std::mem::take(account);
+            if gone.effects.is_none() {
+                self.plain.remove(&gone.credits);
+            }
+            self.free.push(id);
+        }
+    }
+
+    /// Traffic, at least one packet, of a rule that has it.
+    pub fn credit(&mut self, id: u32, packets: u64, bytes: u64, used_ms: u64) {
+        let account = &mut self.list[id as usize];
+        if account.packets == 0 {
+            self.used.push(id);
+        }
+        account.packets += packets;
+        account.bytes += bytes;
+        account.used_ms = account.used_ms.max(used_ms);
+    }
+
+    /// Traffic of decisions that were not stored.
+    pub fn passed(&mut self, passed: &Passed) {
+        for s in &passed.sums {
+            let i = s.counter as usize;
+            if self.passed.len() <= i {
+                self.passed.resize(i + 1, Total::default());
+            }
+            let t = &mut self.passed[i];
+            if t.packets == 0 {
+                self.counted.push(s.counter);
+            }
+            t.packets += s.packets;
+            t.bytes += s.bytes;
+            t.used_ms = t.used_ms.max(passed.used_ms);
+        }
+    }
+
+    /// Those with effects of which `stale` says yes.
+    pub fn stale(&self, stale: &Stale) -> BTreeSet<u32> {
+        let all = self.list.iter().enumerate();
+        let effects = all.filter_map(|(id, a)| Some((id as u32, a.effects.as_ref()?)));
+        effects.filter(|(_, e)| stale(&***e)).map(|(id, _)| id).collect()
+    }
+
+    /// Hands over what was credited since the last call.
+    pub fn collect(&mut self, each: &mut dyn FnMut(Used<'_>)) {
+        for id in std::mem::take(&mut self.used) {
+            let a = &mut self.list[id as usize];
+            let (credits, effects) = (&*a.credits, a.effects.as_ref());
+            let (packets, bytes, used_ms) = (a.packets, a.bytes, a.used_ms);
+            each(Used { credits, effects, packets, bytes, used_ms });
+            (a.packets, a.bytes) = (0, 0);
+            self.forget(id);
+        }
+        for counter in self.counted.drain(..) {
+            let t = std::mem::take(&mut self.passed[counter as usize]);
+            let (credits, effects) = (&[counter][..], None);
+            let Total { packets, bytes, used_ms } = t;
+            each(Used { credits, effects, packets, bytes, used_ms });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn collected(accounts: &mut Accounts) -> Vec<(Vec<u32>, u64, u64)> {
+        let mut out = Vec::new();
+        accounts.collect(&mut |u| out.push((u.credits.to_vec(), u.packets, u.used_ms)));
+        out
+    }
+
+    #[test]
+    fn rules_with_the_same_counters_share_one_until_the_last_is_gone() {
+        let mut all = Accounts::new();
+        let ids: Vec<u32> =
+            [[1, 2], [1, 2], [1, 3]].iter().map(|l| all.open(l[..].into(), None)).collect();
+        assert_eq!((ids[0] == ids[1], ids[0] == ids[2]), (true, false));
+        all.credit(ids[0], 2, 200, 7);
+        all.close(ids[0]);
+        all.credit(ids[1], 3, 300, 5);
+        all.close(ids[1]);
+        assert_eq!(collected(&mut all), [(vec![1, 2], 5, 7)]);
+        assert_eq!(collected(&mut all), []);
+        assert_eq!(all.open([9].as_slice().into(), None), ids[0], "its place is used again");
+    }
+
+    #[test]
+    fn effects_are_nobody_elses() {
+        let mut all = Accounts::new();
+        let effects = || Some(Arc::new(4u8) as Arc<dyn Any + Send + Sync>);
+        let (a, b) = (all.open([1][..].into(), effects()), all.open([1][..].into(), effects()));
+        let plain = all.open([1][..].into(), None);
+        assert!(a != b && b != plain && a != plain);
+        let four: Stale = Box::new(|e| e.downcast_ref() == Some(&4u8));
+        assert_eq!(all.stale(&four), BTreeSet::from([a, b]));
+        all.close(a);
+        assert_eq!(all.stale(&four), BTreeSet::from([b]));
+    }
+}

@@ -1,0 +1,363 @@
+//! Control's half of a worker's table: the cold part of each rule, and exact counting.
+
+use crate::control::flow_index::Index;
+use crate::control::flow_stats::{Accounts, Effects};
+use crate::control::invalidate::Areas;
+use crate::lookup::flow_store::{Column, DEAD, Store, Zero};
+use crate::messages::{Command, Credits, Passed};
+use crate::settings::{FlowDump, Stale, Used, WorkerId};
+use action::Op;
+use flow::Key;
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A worker with fewer rules needs no memory ahead.
+const FIRST: usize = 1 << 14;
+/// Rules for which there is memory ahead of the worker.
+const AHEAD: usize = 1 << 16;
+
+/// What control keeps of a rule, of which there are millions. Of the rule's counters, what was credited: packets
+/// modulo 2^32, bytes modulo 2^38, which is more than a rule can meet between two looks at it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Cold {
+    /// Bits 0 to 24: its account, 0: control knows no such rule. Bit 25: unlink was asked for. From 26 on: of the
+    /// bytes, bits 32 to 37.
+    bits: u32,
+    bytes: u32,
+    packets: u32,
+}
+
+const ACCOUNT: u32 = (1 << 25) - 1;
+const LEAVING: u32 = 1 << 25;
+const BYTES: u64 = (1 << 38) - 1;
+
+// SAFETY: zero is no rule.
+unsafe impl Zero for Cold {}
+
+impl Cold {
+    fn new(account: u32) -> Cold {
+        assert!(account <= ACCOUNT, "there are at most as many as rules, which are 2^24");
+        Cold { bits: account, ..Cold::default() }
+    }
+
+    fn account(&self) -> Option<u32> {
+        let account = self.bits & ACCOUNT;
+        (account != 0).then_some(account)
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.bits & LEAVING != 0
+    }
+
+    /// What came since the last call, of counters that stand at these values.
+    fn advance(&mut self, packets: u64, bytes: u64) -> (u64, u64) {
+        let before = u64::from(self.bits >> 26) << 32 | u64::from(self.bytes);
+        let more = (packets as u32).wrapping_sub(self.packets);
+        let more_bytes = bytes.wrapping_sub(before) & BYTES;
+        let high = (bytes >> 32) as u32 & 0x3f;
+        self.bits = self.bits & (ACCOUNT | LEAVING) | high << 26;
+        (self.bytes, self.packets) = (bytes as u32, packets as u32);
+        (more.into(), more_bytes)
+    }
+}
+
+/// Rules of which all are looked at when somebody asks for counters; beyond, counters are as old as
+/// the last complete pass.
+const COMPLETE: usize = 1 << 18;
+/// Rules that are looked at in one go, at most.
+const SLICE: usize = 1 << 16;
+/// Idle rules that are found in one go, at most: a worker has to unlink and report them.
+const IDLE: usize = 2048;
+/// How long a pass over all rules takes, if [`SLICE`] and [`IDLE`] allow.
+const PASS_MS: u64 = 1000;
+
+/// A pass over all rules, some at a time.
+#[derive(Default)]
+struct Pass {
+    /// Where it goes on.
+    hand: usize,
+    /// When it started.
+    since_ms: u64,
+    /// When the last complete one started: of all traffic until then accounts know.
+    known_ms: u64,
+}
+
+/// Control's part of one worker's rules, by rule index.
+pub(crate) struct Flows {
+    pub store: Arc<Store>,
+    cold: Column<Cold>,
+    /// Rules from here on never were.
+    end: usize,
+    accounts: Accounts,
+    /// What programs do, by their number.
+    programs: Vec<Arc<[Op]>>,
+    /// Rules below have memory.
+    populated: usize,
+    pass: Pass,
+    index: Index,
+    /// What must live as long as a rule; few rules have such.
+    held: HashMap<u32, Arc<dyn Any + Send + Sync>>,
+    /// Indices to give back.
+    done: Vec<u32>,
+}
+
+impl Flows {
+    pub fn new(store: Arc<Store>) -> Self {
+        let room = store.capacity() + 1;
+        Flows {
+            store,
+            cold: Column::new(room),
+            end: 0,
+            accounts: Accounts::new(),
+            programs: Vec::new(),
+            populated: 0,
+            pass: Pass::default(),
+            index: Index::new(room),
+            held: HashMap::new(),
+            done: Vec::new(),
+        }
+    }
+
+    /// What rules with this program do from now on.
+    pub fn program(&mut self, id: u32, ops: Arc<[Op]>) {
+        let i = id as usize;
+        if self.programs.len() <= i {
+            self.programs.resize_with(i + 1, || Arc::new([]));
+        }
+        self.programs[i] = ops;
+    }
+
+    /// Provides memory for rules to come, so that the worker does not wait for it at each new page.
+    pub fn provide(&mut self) {
+        let high = self.store.high.load(Ordering::Relaxed) as usize;
+        if high > FIRST && high + AHEAD > self.populated {
+            let to = high + 2 * AHEAD;
+            self.store.populate(self.populated.max(high)..to);
+            self.populated = to;
+        }
+    }
+
+    /// A rule came.
+    pub fn installed(&mut self, idx: u32, credits: Credits, effects: Effects) {
+        let i = idx as usize;
+        self.cold[i] = Cold::new(self.accounts.open(credits, effects));
+        self.end = self.end.max(i + 1);
+        self.index.insert(&self.store, idx);
+    }
+
+    /// Keeps what must live as long as a rule that came.
+    pub fn holds(&mut self, idx: u32, what: Arc<dyn Any + Send + Sync>) {
+        self.held.insert(idx, what);
+    }
+
+    /// A rule went: its last traffic is credited.
+    pub fn unlinked(&mut self, idx: u32) {
+        self.look(idx as usize);
+        if let Some(account) = std::mem::take(&mut self.cold[idx as usize]).account() {
+            self.accounts.close(account);
+        }
+        self.index.remove(&self.store, idx);
+        self.held.remove(&idx);
+        self.done.push(idx);
+    }
+
+    /// Decisions were used without being stored.
+    pub fn passed(&mut self, passed: &Passed) {
+        self.accounts.passed(passed);
+    }
+
+    /// Indices the worker may use again.
+    pub fn take_done(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.done)
+    }
+
+    /// Marks rules as asked to leave; those that already were are left out. Rules not heard of yet
+    /// stay in: their report is on its way, and unlinking twice is harmless.
+    pub fn leaving(&mut self, mut rules: Vec<u32>) -> Option<Command> {
+        rules.retain(|i| {
+            let cold = &mut self.cold[*i as usize];
+            let new = !cold.is_leaving();
+            if cold.account().is_some() {
+                cold.bits |= LEAVING;
+            }
+            new
+        });
+        (!rules.is_empty()).then_some(Command::Unlink(rules))
+    }
+
+    /// Marks every rule that overlaps a region dead and returns those. Exact for rules whose coming
+    /// was reported: read the reports first.
+    pub fn kill(&mut self, areas: &Areas) -> Vec<u32> {
+        let (store, mut dead) = (&self.store, Vec::new());
+        self.index.overlapping(store, areas, &mut |i| {
+            if store.kill(i, store.payload(i)) {
+                dead.push(i);
+            }
+        });
+        dead
+    }
+
+    /// Marks every rule with stale effects dead and returns those. Exact as [`Flows::kill`] is.
+    pub fn kill_stale(&mut self, stale: &Stale) -> Vec<u32> {
+        let accounts = self.accounts.stale(stale);
+        if accounts.is_empty() {
+            return Vec::new();
+        }
+        let found =
+            self.known().filter(|(_, c)| c.account().is_some_and(|a| accounts.contains(&a)));
+        found.map(|(i, _)| i).filter(|i| self.store.kill(*i, self.store.payload(*i))).collect()
+    }
+
+    /// Rules that control was told of.
+    fn known(&self) -> impl Iterator<Item = (u32, &Cold)> {
+        let all = self.cold[..self.end].iter().enumerate();
+        all.filter(|(_, c)| c.account().is_some()).map(|(i, c)| (i as u32, c))
+    }
+
+    /// Looks at some rules, so that `elapsed_ms` after `elapsed_ms` all come by in a second; reports were
+    /// read at `now_ms`. Credits their traffic, and returns those that were not used since `before_ms`.
+    pub fn look_around(&mut self, now_ms: u64, elapsed_ms: u64, before_ms: u64) -> Vec<u32> {
+        let part = self.end as u64 * elapsed_ms.min(PASS_MS) / PASS_MS;
+        let n = (part as usize + 1).min(SLICE);
+        if self.pass.hand == 0 {
+            self.pass.since_ms = now_ms;
+        }
+        let end = (self.pass.hand + n).min(self.end);
+        let mut idle = Vec::new();
+        while self.pass.hand < end && idle.len() < IDLE {
+            let i = self.pass.hand;
+            self.pass.hand += 1;
+            let used = self.store.counters(i as u32).used_ms.load(Ordering::Relaxed);
+            if self.look(i) && used < before_ms && !self.cold[i].is_leaving() {
+                idle.push(i as u32);
+            }
+        }
+        if self.pass.hand == self.end {
+            self.pass.hand = 0;
+            self.pass.known_ms = self.pass.since_ms;
+        }
+        idle
+    }
+
+    /// Credits a rule's traffic; false: control knows no such rule.
+    fn look(&mut self, i: usize) -> bool {
+        let Some(account) = self.cold[i].account() else { return false };
+        let (cold, c) = (&mut self.cold[i], self.store.counters(i as u32));
+        let o = Ordering::Relaxed;
+        let (packets, bytes) = (c.packets.load(o), c.bytes.load(o));
+        let (packets, bytes) = cold.advance(packets, bytes);
+        if packets != 0 {
+            self.accounts.credit(account, packets, bytes, c.used_ms.load(o));
+        }
+        true
+    }
+
+    /// Every rule.
+    pub fn all(&self) -> Vec<u32> {
+        self.known().map(|(i, _)| i).collect()
+    }
+
+    /// What is known to be used since the last call: all there is if there are not too many rules. Reports
+    /// were read at `now_ms`.
+    pub fn collect(&mut self, now_ms: u64, each: &mut dyn FnMut(Used<'_>)) {
+        if self.end <= COMPLETE {
+            (0..self.end).for_each(|i| {
+                self.look(i);
+            });
+            self.pass = Pass { known_ms: now_ms, ..Pass::default() };
+        }
+        self.accounts.collect(each);
+    }
+
+    /// Of all traffic until then [`Flows::collect`] knows.
+    pub fn known_ms(&self) -> u64 {
+        self.pass.known_ms
+    }
+
+    /// Every rule, for people.
+    pub fn dump(&self, worker: WorkerId, out: &mut Vec<FlowDump>) {
+        for (i, _) in self.known() {
+            let o = Ordering::Relaxed;
+            let payload = self.store.payload(i);
+            let words = self.store.mask(payload.mask());
+            let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
+            key.words[..32].copy_from_slice(&self.store.key_words(i, &words));
+            mask.words[..32].copy_from_slice(&words);
+            let c = self.store.counters(i);
+            out.push(FlowDump {
+                worker,
+                key,
+                mask,
+                ops: self.programs.get(payload.program() as usize).cloned().unwrap_or_default(),
+                packets: c.packets.load(o),
+                bytes: c.bytes.load(o),
+                used_ms: c.used_ms.load(o),
+                dead: payload.0 & DEAD != 0,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lookup::Table;
+    use crate::lookup::mask::{FULL, Words};
+
+    /// A table with `n` rules that were used at 100 ms, each with counter 1.
+    fn filled(n: u64) -> (Table, Flows) {
+        let mut table = Table::new(n as usize);
+        let mut flows = Flows::new(table.store.clone());
+        for i in 0..n {
+            let key: Words = std::array::from_fn(|w| if w == 0 { i + 1 } else { 0 });
+            let rule = table.put(&key, &FULL, 1, n as u32).expect("room");
+            flows.installed(rule, [1][..].into(), None);
+            table.store.counters(rule).add(2, 120, 100);
+        }
+        (table, flows)
+    }
+
+    /// Packets and bytes of everybody since the last time.
+    fn collected(flows: &mut Flows) -> (u64, u64) {
+        let mut sum = (0, 0);
+        flows.accounts.collect(&mut |u| sum = (sum.0 + u.packets, sum.1 + u.bytes));
+        sum
+    }
+
+    #[test]
+    fn a_pass_sees_each_rule_once_and_says_since_when() {
+        let (table, mut flows) = filled(1000);
+        let mut idle = Vec::new();
+        for round in 1..=10 {
+            let now = 5_000 + 100 * round;
+            idle.extend(flows.look_around(now, 100, 5_000));
+            assert_eq!(flows.known_ms(), if round == 10 { 5_100 } else { 0 });
+        }
+        assert_eq!(collected(&mut flows), (2_000, 120_000));
+        assert_eq!(idle.len(), 1000);
+        assert!(flows.leaving(idle.clone()).is_some());
+        assert!(flows.leaving(idle).is_none(), "they were asked once");
+        table.store.counters(7).add(1, 60, 7_000);
+        assert!((0..10).all(|_| flows.look_around(9_000, 100, 5_000).is_empty()));
+        assert_eq!(collected(&mut flows), (1, 60));
+    }
+
+    #[test]
+    fn what_a_rule_that_went_and_a_wrapped_counter_leave_is_credited() {
+        let (table, mut flows) = filled(3);
+        flows.collect(200, &mut |_| ());
+        assert_eq!(flows.known_ms(), 200);
+        table.store.counters(1).add((1 << 32) - 1, (1 << 38) - 2, 300);
+        table.store.counters(2).add(1, 60, 300);
+        flows.unlinked(2);
+        assert_eq!(collected(&mut flows), (1, 60));
+        flows.look(1);
+        assert_eq!(collected(&mut flows), ((1 << 32) - 1, (1 << 38) - 2));
+        table.store.counters(1).add(3, 5, 300);
+        let mut seen = 0;
+        flows.collect(500, &mut |u| seen += u.packets);
+        assert_eq!((seen, flows.all()), (3, vec![1, 3]));
+    }
+}

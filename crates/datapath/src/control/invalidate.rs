@@ -1,0 +1,125 @@
+//! Which rules a change kills, and when it is done. Finding them quickly is `index`'s business.
+//!
+//! The argument for exactness is in `docs/decisions/0001-per-core-megaflow-table.md`: publish, one
+//! grace period, mark overlapping rules dead, done.
+
+use crate::lookup::flow_store::{PWORDS, Store};
+use crate::lookup::mask::Words;
+use crate::settings::{Stale, Ticket};
+use action::Region;
+use std::collections::{HashMap, VecDeque};
+use sync::{Domain, Grace};
+
+/// Regions on the packet-side lines, by mask.
+pub(crate) struct Areas(HashMap<Words, Vec<Words>>);
+
+impl Areas {
+    pub fn of(regions: &[Region]) -> Areas {
+        let mut by_mask: HashMap<Words, Vec<Words>> = HashMap::new();
+        for r in regions {
+            let mut mask: Words = r.mask.words[..PWORDS].try_into().unwrap();
+            mask[7] = 0;
+            let key: Words = r.key.words[..PWORDS].try_into().unwrap();
+            by_mask.entry(mask).or_default().push(key);
+        }
+        Areas(by_mask)
+    }
+
+    /// (mask, values of every region that has it).
+    pub fn groups(&self) -> impl Iterator<Item = (&Words, &Vec<Words>)> {
+        self.0.iter()
+    }
+}
+
+/// What must agree for a rule of one mask to overlap one region.
+pub(crate) struct Plan(Vec<(u8, u64, u64)>);
+
+impl Plan {
+    /// `both`: the bits at which both look, by word; `key`: the region's values.
+    pub fn new(both: &[(u8, u64)], key: &Words) -> Plan {
+        Plan(both.iter().map(|(w, m)| (*w, *m, key[*w as usize] & m)).collect())
+    }
+
+    /// Does rule `i` overlap the region?
+    pub fn hits(&self, store: &Store, i: u32) -> bool {
+        self.0.iter().all(|(w, mask, want)| store.word(i, *w as usize) & mask == *want)
+    }
+}
+
+/// Every usable rule that overlaps a region, by looking at all of them: what is right.
+#[cfg(test)]
+pub(crate) fn overlapping(store: &Store, areas: &Areas) -> std::collections::BTreeSet<u32> {
+    let overlaps = |i: u32| {
+        let mask = store.mask(store.payload(i).mask());
+        areas.groups().any(|(region, keys)| {
+            let agree = |k: &Words, w: usize| (store.word(i, w) ^ k[w]) & mask[w] & region[w] == 0;
+            keys.iter().any(|k| (0..PWORDS).filter(|w| *w != 7).all(|w| agree(k, w)))
+        })
+    };
+    let high = store.high.load(std::sync::atomic::Ordering::Acquire);
+    (1..high).filter(|i| store.payload(*i).usable() && overlaps(*i)).collect()
+}
+
+/// Decisions that may have changed.
+#[derive(Default)]
+pub(crate) struct Change {
+    /// Those about packets in there.
+    pub regions: Vec<Region>,
+    /// Those whose effects are so.
+    pub stale: Vec<Stale>,
+}
+
+/// Changes that wait for their grace period.
+pub(crate) struct Tickets {
+    next: u64,
+    done: u64,
+    waiting: VecDeque<(u64, Grace, Change)>,
+}
+
+impl Tickets {
+    pub fn new() -> Self {
+        Tickets { next: 1, done: 0, waiting: VecDeque::new() }
+    }
+
+    /// A new change.
+    pub fn open(&mut self, domain: &Domain, change: Change) -> Ticket {
+        let t = self.next;
+        self.next += 1;
+        self.waiting.push_back((t, domain.grace(), change));
+        Ticket(t)
+    }
+
+    /// All changes whose grace period is over, together. They are done once `close`d.
+    pub fn ready(&mut self, domain: &Domain) -> Option<(u64, Change)> {
+        let mut all = Change::default();
+        let mut last = None;
+        while let Some((t, g, _)) = self.waiting.front() {
+            if !domain.passed(*g) {
+                break;
+            }
+            last = Some(*t);
+            let (_, _, mut change) = self.waiting.pop_front().unwrap();
+            all.regions.append(&mut change.regions);
+            all.stale.append(&mut change.stale);
+        }
+        if all.regions.iter().any(|r| r.mask.words[..PWORDS].iter().all(|w| *w == 0)) {
+            all = Change { regions: vec![Region::ALL], stale: Vec::new() };
+        }
+        last.map(|t| (t, all))
+    }
+
+    /// The rules of all changes up to `t` are marked.
+    pub fn close(&mut self, t: u64) {
+        self.done = t;
+    }
+
+    /// Is no change under way?
+    pub fn none_waiting(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Is the change complete?
+    pub fn is_done(&self, t: Ticket) -> bool {
+        t.0 <= self.done
+    }
+}

@@ -1,0 +1,653 @@
+//! The control side's handle: workers, ports, flows, changes. One thread owns it.
+
+mod api;
+pub(crate) mod auto_lb;
+pub(crate) mod effects;
+pub(crate) mod flow_index;
+pub(crate) mod flow_stats;
+pub(crate) mod flows;
+pub(crate) mod invalidate;
+pub(crate) mod placement;
+pub(crate) mod topology;
+mod wait;
+pub(crate) mod worker;
+
+use crate::control::auto_lb::{AutoLb, History};
+use crate::control::effects::Decided;
+use crate::control::invalidate::Tickets;
+use crate::control::placement::Queue;
+use crate::control::topology::Core;
+use crate::control::worker::Handle;
+use crate::messages::*;
+use crate::rx::police::Policer;
+use crate::settings::*;
+use crate::stats::clock::{cycles, nanoseconds};
+use crate::stats::counters::{PortCell, RxqCell};
+use crate::stats::perf::Suspicious;
+use crate::tx::Route;
+use flow::PortNo;
+use port::{Port, RxQueue, Service, TxQueue};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use sync::ring;
+
+pub(crate) struct Rxq {
+    pub cell: Arc<RxqCell>,
+    /// Slot of the worker that has it.
+    pub at: Option<usize>,
+    /// Slot of the worker that should.
+    pub want: Option<usize>,
+    /// Asked back.
+    pub moving: bool,
+    /// Here, between two workers.
+    pub spare: Option<Box<RxSlot>>,
+    pub pinned: bool,
+    /// (cycles, packets) when cleared.
+    pub base: (u64, u64),
+    /// Its cycles of the last minute.
+    pub load: History,
+}
+
+/// Which core each polled queue belongs to, and what that was decided from.
+pub(crate) struct Plan {
+    pub cores: Vec<Core>,
+    pub queues: Vec<Queue>,
+    names: Vec<(PortNo, usize)>,
+    pub at: Vec<Option<usize>>,
+    slot_of: BTreeMap<usize, usize>,
+}
+
+impl Rxq {
+    /// Queue number `queue` of a port, with no worker yet. The counters are any of the port's.
+    fn new(port: PortNo, queue: usize, rx: Box<dyn RxQueue>, stats: &Arc<PortCell>) -> Self {
+        let cell = Arc::new(RxqCell::default());
+        let (stats, c) = (stats.clone(), cell.clone());
+        let spare = Some(Box::new(RxSlot { port, queue, rx, cell: c, stats, police: None }));
+        Rxq {
+            cell,
+            at: None,
+            want: None,
+            moving: false,
+            spare,
+            pinned: false,
+            base: (0, 0),
+            load: History::default(),
+        }
+    }
+
+    /// Cycles of the last minute; of a queue too young for that, all of them.
+    fn cost(&self) -> u64 {
+        let so_far = self.cell.cycles.get().saturating_sub(self.base.0);
+        self.load.over(60).filter(|c| *c > 0).unwrap_or(so_far)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    Own,
+    Via(usize),
+}
+
+pub(crate) struct PortEntry {
+    pub port: Box<dyn Port>,
+    pub affinity: RxAffinity,
+    pub rxqs: Vec<Rxq>,
+    /// Transmit queues nobody has.
+    pub txqs: Vec<Box<dyn TxQueue>>,
+    pub ways: BTreeMap<usize, Way>,
+    pub cells: BTreeMap<usize, Arc<PortCell>>,
+    /// Counters of workers that are gone.
+    pub past: PortStats,
+    /// Longest frame that it takes, as the workers know it.
+    pub limit: usize,
+    /// What it may bring, and how the workers count that.
+    policing: Policing,
+    policer: Option<Arc<Policer>>,
+}
+
+/// What a frame may have beyond the MTU: an Ethernet header and one VLAN tag (as OVS's DPDK ports).
+const BEYOND_MTU: usize = 14 + 4;
+
+fn limit(port: &dyn Port) -> usize {
+    usize::from(port.mtu()) + BEYOND_MTU
+}
+
+/// The packet side. Dropping it shuts it down.
+pub struct Datapath {
+    pub(crate) config: Config,
+    pub(crate) settings: Settings,
+    pub(crate) workers: Vec<Option<Box<Handle>>>,
+    pub(crate) ports: BTreeMap<PortNo, PortEntry>,
+    /// Counters of ports that are gone and of packets without a port.
+    pub(crate) past: PortStats,
+    pub(crate) past_credits: Vec<Credit>,
+    pub(crate) tickets: Tickets,
+    pub(crate) decided: Decided,
+    pub(crate) differences: Vec<Box<str>>,
+    pub(crate) suspicious: Vec<(WorkerId, Box<Suspicious>)>,
+    pub(crate) aged_ms: u64,
+    pub(crate) auto_lb: AutoLb,
+    /// Rung by the kernel worker when there is news.
+    pub(crate) bell: Arc<Wake>,
+    /// Transmit queues came back.
+    pub(crate) reroute: bool,
+    /// Where PMD threads may run.
+    cores: Vec<usize>,
+}
+
+impl Datapath {
+    /// Starts the kernel worker; PMD threads follow with [`Datapath::set_pmd_cores`].
+    pub fn new(config: Config) -> Result<Self, Error> {
+        let bell = Arc::new(Wake::new().map_err(|e| Error::Thread(e.to_string()))?);
+        let kernel = Handle::start(&config, WorkerId::Kernel, &bell)?;
+        let mut dp = Datapath {
+            config,
+            settings: Settings::default(),
+            workers: vec![Some(Box::new(kernel))],
+            ports: BTreeMap::new(),
+            past: PortStats::default(),
+            past_credits: Vec::new(),
+            tickets: Tickets::new(),
+            decided: Decided::default(),
+            differences: Vec::new(),
+            suspicious: Vec::new(),
+            aged_ms: 0,
+            auto_lb: AutoLb::default(),
+            reroute: false,
+            cores: Vec::new(),
+            bell,
+        };
+        let s = dp.settings.clone();
+        dp.set_settings(s);
+        Ok(dp)
+    }
+
+    /// Run-time settings.
+    pub fn set_settings(&mut self, s: Settings) {
+        let how = |s: &Settings| (s.rxq_assign, s.rxq_isolate);
+        let placement = how(&s) != how(&self.settings);
+        self.settings = s;
+        self.share_limit();
+        for w in self.workers.iter_mut().flatten() {
+            w.send(Command::Settings(Box::new(self.settings.of(w.id))));
+        }
+        if placement {
+            self.rebalance();
+        }
+    }
+
+    /// The current settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// One PMD thread on each of these cores, no others, as long as there is a port to poll. Queues
+    /// move live.
+    pub fn set_pmd_cores(&mut self, cores: &[usize]) -> Result<(), Error> {
+        self.cores = cores.to_vec();
+        self.staff()
+    }
+
+    /// Workers that send when every core asked for has its PMD thread.
+    pub fn senders(&self) -> usize {
+        self.cores.len() + 1
+    }
+
+    /// Starts and stops PMD threads so that they are as wanted: none where nothing is polled.
+    fn staff(&mut self) -> Result<(), Error> {
+        let polled = self.ports.values().any(|p| p.port.service() == Service::Poll);
+        let cores = if polled { self.cores.clone() } else { Vec::new() };
+        let running = self.workers.iter().flatten().filter(|w| w.id != WorkerId::Kernel);
+        if running.map(|w| w.id).eq(cores.iter().map(|c| WorkerId::Pmd(*c))) {
+            return Ok(());
+        }
+        let mut result = Ok(());
+        for core in &cores {
+            let id = WorkerId::Pmd(*core);
+            if !self.workers.iter().flatten().any(|w| w.id == id) {
+                result = result.and(self.start_worker(id));
+            }
+        }
+        let leaving: Vec<usize> = (0..self.workers.len())
+            .filter(|s| match self.workers[*s].as_ref().map(|w| w.id) {
+                Some(WorkerId::Pmd(core)) => !cores.contains(&core),
+                _ => false,
+            })
+            .collect();
+        self.reclaim_from_kernel();
+        self.place(&leaving);
+        self.settle();
+        for slot in leaving {
+            self.stop_worker(slot);
+        }
+        self.route_all();
+        self.settle();
+        result
+    }
+
+    fn start_worker(&mut self, id: WorkerId) -> Result<(), Error> {
+        let mut w = Handle::start(&self.config, id, &self.bell)?;
+        w.send(Command::Settings(Box::new(self.settings.of(id))));
+        let slot = self.workers.iter().position(Option::is_none).unwrap_or(self.workers.len());
+        if slot == self.workers.len() {
+            self.workers.push(None);
+        }
+        for (no, p) in &mut self.ports {
+            let cell = Arc::new(PortCell::default());
+            p.cells.insert(slot, cell.clone());
+            w.send(Command::AddPort(*no, cell));
+            w.send(Command::Limit(*no, p.limit));
+        }
+        self.workers[slot] = Some(Box::new(w));
+        Ok(())
+    }
+
+    /// With a PMD thread that lacks a queue of its own to a polled port, the kernel worker gives up
+    /// its own.
+    fn reclaim_from_kernel(&mut self) {
+        let pmds = self.workers.iter().flatten().count() - 1;
+        let mut back = Vec::new();
+        for (no, p) in &mut self.ports {
+            let short = p.ways.values().filter(|w| **w == Way::Own).count() + p.txqs.len() <= pmds;
+            if p.port.service() == Service::Poll && short && p.ways.get(&0) == Some(&Way::Own) {
+                p.ways.remove(&0);
+                back.push(*no);
+            }
+        }
+        for no in back {
+            self.worker(0).send(Command::SetRoute(no, Route::None));
+        }
+        self.settle();
+    }
+
+    fn worker(&mut self, slot: usize) -> &mut Handle {
+        self.workers[slot].as_mut().expect("a slot in use")
+    }
+
+    /// Its receive queues are elsewhere already.
+    pub(crate) fn stop_worker(&mut self, slot: usize) {
+        for (no, p) in &mut self.ports {
+            if p.ways.remove(&slot) == Some(Way::Own) {
+                let w = self.workers[slot].as_mut().expect("a slot in use");
+                w.send(Command::SetRoute(*no, Route::None));
+            }
+        }
+        self.settle();
+        self.workers_except(slot);
+        self.settle();
+        self.worker(slot).send(Command::Stop);
+        self.settle();
+        let mut w = self.workers[slot].take().expect("a slot in use");
+        let mut left = w.join();
+        loop {
+            let told = left.as_mut().is_none_or(|l| l.drained());
+            let moved = self.read_reports(&mut w);
+            moved.into_iter().for_each(|no| self.advance(no));
+            if told {
+                break;
+            }
+        }
+        w.flows.all().into_iter().for_each(|i| w.flows.unlinked(i));
+        let past = &mut self.past_credits;
+        w.flows.collect(self.aged_ms, &mut |u| {
+            past.push(Credit {
+                credits: u.credits.into(),
+                effects: u.effects.cloned(),
+                packets: u.packets,
+                bytes: u.bytes,
+                used_ms: u.used_ms,
+            })
+        });
+        for p in self.ports.values_mut() {
+            if let Some(c) = p.cells.remove(&slot) {
+                p.past.add(&c.read());
+            }
+        }
+        self.past.add(&w.shared.orphan.read());
+    }
+
+    /// Sends around a worker that leaves: others get another way to its ports, and drop their ring.
+    fn workers_except(&mut self, slot: usize) {
+        for p in self.ports.values_mut() {
+            p.ways.retain(|_, w| *w != Way::Via(slot));
+        }
+        let nos: Vec<PortNo> = self.ports.keys().copied().collect();
+        nos.into_iter().for_each(|no| self.route(no, Some(slot)));
+        for (i, w) in self.workers.iter_mut().enumerate() {
+            if let (true, Some(w)) = (i != slot, w)
+                && w.peers.remove(&slot)
+            {
+                w.send(Command::DelPeer(slot));
+            }
+        }
+    }
+
+    pub(crate) fn route_all(&mut self) {
+        let nos: Vec<PortNo> = self.ports.keys().copied().collect();
+        nos.into_iter().for_each(|no| self.route(no, None));
+    }
+
+    /// Gives every worker (but `except`) a way to send to a port.
+    fn route(&mut self, no: PortNo, except: Option<usize>) {
+        let service = self.ports[&no].port.service();
+        // PMD threads first; only the kernel worker makes system calls.
+        let all = (1..self.workers.len()).chain([0]);
+        let slots: Vec<usize> =
+            all.filter(|s| self.workers[*s].is_some() && Some(*s) != except).collect();
+        for s in &slots {
+            let p = self.ports.get_mut(&no).unwrap();
+            let may = service == Service::Poll || *s == 0;
+            if may
+                && p.ways.get(s) != Some(&Way::Own)
+                && let Some(q) = p.txqs.pop()
+            {
+                p.ways.insert(*s, Way::Own);
+                self.worker(*s).send(Command::SetRoute(no, Route::Queue(q)));
+            }
+        }
+        let ways = &self.ports[&no].ways;
+        let Some(owner) = slots.iter().copied().find(|s| ways.get(s) == Some(&Way::Own)) else {
+            return;
+        };
+        for s in slots {
+            if !self.ports[&no].ways.contains_key(&s) {
+                self.connect(s, owner);
+                self.ports.get_mut(&no).unwrap().ways.insert(s, Way::Via(owner));
+                self.worker(s).send(Command::SetRoute(no, Route::Via(owner)));
+            }
+        }
+    }
+
+    /// A ring from one worker to another.
+    fn connect(&mut self, from: usize, to: usize) {
+        if self.worker(from).peers.insert(to) {
+            let (tx, rx) = ring(PEER);
+            let wake = self.worker(to).wake.clone();
+            self.worker(to).send(Command::AddInbound(rx));
+            self.worker(from).send(Command::AddPeer(to, tx, wake));
+        }
+    }
+
+    /// Adds a port under the lowest free number.
+    pub fn add_port(&mut self, port: Box<dyn Port>, pins: RxAffinity) -> Result<PortNo, Error> {
+        let free = (0..flow::NO_PORT).find(|n| !self.ports.contains_key(n));
+        self.add_port_at(free.ok_or(Error::PortsExhausted)?, port, pins)
+    }
+
+    /// Adds a port under this number. All its queues are taken from it.
+    pub fn add_port_at(
+        &mut self,
+        no: PortNo,
+        mut port: Box<dyn Port>,
+        affinity: RxAffinity,
+    ) -> Result<PortNo, Error> {
+        if no == flow::NO_PORT || self.ports.contains_key(&no) {
+            return Err(Error::PortInUse(no));
+        }
+        let txqs: Vec<_> = (0..port.n_txq()).filter_map(|i| port.take_tx(i)).collect();
+        let rxs: Vec<_> = (0..port.n_rxq()).map_while(|i| port.take_rx(i)).collect();
+        let name = || port.name().to_string();
+        if txqs.is_empty() {
+            return Err(Error::NoQueue(name(), "transmit"));
+        }
+        if rxs.is_empty() && port.n_rxq() > 0 {
+            return Err(Error::NoQueue(name(), "receive"));
+        }
+        let (mut cells, limit) = (BTreeMap::new(), limit(&*port));
+        for (slot, w) in self.workers.iter_mut().enumerate() {
+            if let Some(w) = w {
+                let cell = Arc::new(PortCell::default());
+                cells.insert(slot, cell.clone());
+                w.send(Command::AddPort(no, cell));
+                w.send(Command::Limit(no, limit));
+            }
+        }
+        let any = cells.values().next().expect("the kernel worker").clone();
+        let rxqs = rxs.into_iter().enumerate().map(|(i, rx)| Rxq::new(no, i, rx, &any)).collect();
+        let (ways, past) = (BTreeMap::new(), PortStats::default());
+        let (policing, policer) = (Policing::default(), None);
+        self.ports.insert(
+            no,
+            PortEntry { port, affinity, rxqs, txqs, ways, cells, past, limit, policing, policer },
+        );
+        let staffed = self.staff();
+        self.route(no, None);
+        self.place(&[]);
+        match staffed {
+            Ok(()) => Ok(no),
+            Err(e) => self.del_port(no).and(Err(e)),
+        }
+    }
+
+    /// Looks again at what a port says of itself: its MTU, and receive queues that came since (a
+    /// guest enables queues when it likes). Queues that went stay, and find nothing.
+    pub fn refresh(&mut self, no: PortNo) {
+        self.update_limit(no);
+        let Some(p) = self.ports.get_mut(&no) else { return };
+        let known = p.rxqs.len();
+        let any = p.cells.values().next().expect("the kernel worker").clone();
+        for queue in known..p.port.n_rxq() {
+            let Some(rx) = p.port.take_rx(queue) else { break };
+            p.rxqs.push(Rxq::new(no, queue, rx, &any));
+        }
+        if p.rxqs.len() > known {
+            self.place(&[]);
+        }
+    }
+
+    /// Removes a port under traffic: its queues are taken from the workers and closed, packets to it
+    /// become `NoPort` drops.
+    pub fn del_port(&mut self, no: PortNo) -> Result<Box<dyn Port>, Error> {
+        let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
+        p.rxqs.iter_mut().for_each(|q| q.want = None);
+        self.advance(no);
+        self.settle();
+        for w in self.workers.iter_mut().flatten() {
+            w.send(Command::DelPort(no));
+        }
+        self.settle();
+        let mut p = self.ports.remove(&no).expect("checked above");
+        p.rxqs.clear();
+        p.txqs.clear();
+        self.past.add(&p.past);
+        p.cells.values().for_each(|c| self.past.add(&c.read()));
+        self.place(&[]);
+        // Fewer threads can only fail to start what is not wanted any more.
+        let _ = self.staff();
+        Ok(p.port)
+    }
+
+    /// The port's MTU may have changed: longer frames for it are `TooLong` from now on.
+    pub fn update_limit(&mut self, no: PortNo) {
+        let Some(p) = self.ports.get_mut(&no) else { return };
+        let now = limit(&*p.port);
+        if std::mem::replace(&mut p.limit, now) != now {
+            let workers = self.workers.iter_mut().flatten();
+            workers.for_each(|w| w.send(Command::Limit(no, now)));
+        }
+    }
+
+    /// Limits what a port may bring from now on; no packet passes between the old and the new limit unseen. The buckets
+    /// begin full. No effect if that is what it is limited to already.
+    pub fn set_policing(&mut self, no: PortNo, policing: Policing) -> Result<(), Error> {
+        let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
+        if std::mem::replace(&mut p.policing, policing) != policing {
+            p.policer = Policer::new(&policing, nanoseconds(cycles())).map(Arc::new);
+            let workers = self.workers.iter_mut().flatten();
+            workers.for_each(|w| w.send(Command::Police(no, p.policer.clone())));
+        }
+        Ok(())
+    }
+
+    /// The control side's part of a port.
+    pub fn port_mut(&mut self, no: PortNo) -> Option<&mut dyn Port> {
+        self.ports.get_mut(&no).map(|p| &mut *p.port as &mut dyn Port)
+    }
+
+    /// Numbers of all ports.
+    pub fn ports(&self) -> impl Iterator<Item = PortNo> + '_ {
+        self.ports.keys().copied()
+    }
+
+    /// A port's counters over all workers.
+    pub fn port_stats(&self, no: PortNo) -> Option<PortStats> {
+        let p = self.ports.get(&no)?;
+        let mut sum = p.past.clone();
+        p.cells.values().for_each(|c| sum.add(&c.read()));
+        Some(sum)
+    }
+
+    /// Counters over all ports that are or were, and of packets without a port.
+    pub fn totals(&self) -> PortStats {
+        let mut sum = self.past.clone();
+        self.ports.keys().for_each(|no| sum.add(&self.port_stats(*no).expect("exists")));
+        self.workers.iter().flatten().for_each(|w| sum.add(&w.shared.orphan.read()));
+        sum
+    }
+
+    /// Named drops over everything.
+    pub fn drops(&self) -> Vec<(telemetry::Drop, u64)> {
+        let totals = self.totals();
+        telemetry::Drop::ALL.iter().map(|d| (*d, totals.drops[*d as usize])).collect()
+    }
+
+    /// Pins a port's receive queues.
+    pub fn set_affinity(&mut self, no: PortNo, affinity: RxAffinity) -> Result<(), Error> {
+        self.ports.get_mut(&no).ok_or(Error::NoPort(no))?.affinity = affinity;
+        self.place(&[]);
+        Ok(())
+    }
+
+    /// Places receive queues anew by what they cost now.
+    pub fn rebalance(&mut self) {
+        self.place(&[]);
+    }
+
+    /// Where queues that are polled should be, without the workers that leave.
+    pub(crate) fn plan(&self, leaving: &[usize]) -> Plan {
+        let core_of = |slot: usize| match self.workers.get(slot)?.as_ref()?.id {
+            WorkerId::Pmd(core) => Some(core),
+            WorkerId::Kernel => None,
+        };
+        let staying = (0..self.workers.len()).filter(|s| !leaving.contains(s));
+        let slot_of: BTreeMap<usize, usize> =
+            staying.filter_map(|slot| Some((core_of(slot)?, slot))).collect();
+        let read = |id: &usize| Core::read(std::path::Path::new(topology::CPUS), *id);
+        let cores: Vec<Core> = slot_of.keys().map(read).collect();
+        let (mut queues, mut names) = (Vec::new(), Vec::new());
+        for (no, p) in self.ports.iter().filter(|(_, p)| p.port.service() == Service::Poll) {
+            for (i, q) in p.rxqs.iter().enumerate() {
+                let pin = p.affinity.0.get(&i).copied();
+                let (cycles, now) = (q.cost(), q.at.and_then(core_of));
+                queues.push(Queue { pin, cycles, now, numa: p.port.numa() });
+                names.push((*no, i));
+            }
+        }
+        let s = &self.settings;
+        let at = placement::assign(&queues, &cores, s.rxq_assign, s.rxq_isolate);
+        Plan { cores, queues, names, at, slot_of }
+    }
+
+    fn place(&mut self, leaving: &[usize]) {
+        let plan = self.plan(leaving);
+        for ((no, i), (core, q)) in plan.names.into_iter().zip(plan.at.iter().zip(&plan.queues)) {
+            let rxq = &mut self.ports.get_mut(&no).unwrap().rxqs[i];
+            rxq.want = core.and_then(|c| plan.slot_of.get(&c).copied());
+            rxq.pinned = q.pin.is_some() && q.pin == *core;
+        }
+        for p in self.ports.values_mut().filter(|p| p.port.service() == Service::Kernel) {
+            p.rxqs.iter_mut().for_each(|q| q.want = Some(0));
+        }
+        let nos: Vec<PortNo> = self.ports.keys().copied().collect();
+        nos.into_iter().for_each(|no| self.advance(no));
+    }
+
+    /// Brings a port's receive queues one move closer to where they should be.
+    fn advance(&mut self, no: PortNo) {
+        let Some(p) = self.ports.get_mut(&no) else { return };
+        for (i, q) in p.rxqs.iter_mut().enumerate() {
+            if let Some(at) = q.at
+                && q.at != q.want
+                && !q.moving
+            {
+                let w = self.workers[at].as_mut().expect("a slot in use");
+                w.send(Command::DelRx(no, i));
+                q.moving = true;
+            }
+            if let Some(slot) = q.want
+                && let Some(mut rx) = q.spare.take()
+            {
+                (rx.stats, rx.police) = (p.cells[&slot].clone(), p.policer.clone());
+                let w = self.workers[slot].as_mut().expect("a slot in use");
+                w.send(Command::AddRx(rx));
+                q.at = q.want;
+            }
+        }
+    }
+
+    /// Reads the reports that a worker has made so far, which is as many as the ring holds at most however many
+    /// come meanwhile; returns ports whose receive queues came back.
+    fn read_reports(&mut self, w: &mut Handle) -> Vec<PortNo> {
+        let mut moved = Vec::new();
+        for _ in 0..REPORTS {
+            let Some(r) = w.report() else { break };
+            match r {
+                Report::Program(id, ops) => w.flows.program(id, ops),
+                Report::Installed(idx, port, credits, effects) => {
+                    effects.iter().for_each(|e| self.decided.push(port, e.clone()));
+                    w.flows.installed(idx, credits, effects);
+                }
+                Report::Holds(idx, what) => w.flows.holds(idx, what),
+                Report::Unlinked(idx) => w.flows.unlinked(idx),
+                Report::Passed(passed) => {
+                    w.shared.taken.fetch_add(1, Ordering::Release);
+                    w.flows.passed(&passed);
+                    passed.lost.iter().for_each(|(port, n)| self.decided.lose(*port, *n));
+                    passed.effects.into_iter().for_each(|(port, e)| self.decided.push(port, e));
+                }
+                Report::RxBack(slot) => {
+                    let no = slot.port;
+                    if let Some(p) = self.ports.get_mut(&no) {
+                        let q = &mut p.rxqs[slot.queue];
+                        (q.at, q.moving) = (None, false);
+                        q.spare = Some(slot);
+                        moved.push(no);
+                    }
+                }
+                Report::Differs(how) => self.differences.push(how),
+                Report::Suspicious(one) => self.suspicious.push((w.id, one)),
+                Report::Lookups(now) => w.lookups = now,
+                Report::TxBack(no, queue) => {
+                    if let Some(p) = self.ports.get_mut(&no) {
+                        p.txqs.push(queue);
+                        self.reroute = true;
+                    }
+                }
+            }
+        }
+        let done = w.flows.take_done();
+        if !done.is_empty() {
+            w.send(Command::Release(done));
+        }
+        moved
+    }
+
+    pub(crate) fn pump(&mut self) {
+        for slot in 0..self.workers.len() {
+            if let Some(mut w) = self.workers[slot].take() {
+                // `advance` may address this worker: it must be in place, so reports are read first.
+                let reports = self.read_reports(&mut w);
+                self.workers[slot] = Some(w);
+                reports.into_iter().for_each(|no| self.advance(no));
+            }
+        }
+        self.workers.iter_mut().flatten().for_each(|w| w.push());
+    }
+}
+
+// The control thread may be any thread.
+const _: () = {
+    const fn send<T: Send>() {}
+    send::<Datapath>();
+};

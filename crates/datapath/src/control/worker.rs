@@ -1,0 +1,191 @@
+//! Control's end of one worker: its thread, its rings, its flows.
+
+use crate::batch::Vector;
+use crate::control::auto_lb::Load;
+use crate::control::flows::Flows;
+use crate::lookup::flow_store::Store;
+use crate::messages::*;
+use crate::pmd::Worker;
+use crate::rx::kernel_wait::Sleep;
+use crate::settings::*;
+use crate::stats::perf::Metrics;
+use crate::tx::Exits;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use sync::{Consumer, Producer, ring};
+
+enum Run {
+    Thread(JoinHandle<Worker>),
+    Manual(Box<Worker>),
+    Gone,
+}
+
+/// One worker as control sees it.
+pub(crate) struct Handle {
+    pub id: WorkerId,
+    pub shared: Arc<Shared>,
+    pub flows: Flows,
+    commands: Producer<Command>,
+    backlog: VecDeque<Command>,
+    sent: u64,
+    reports: Consumer<Report>,
+    punts: Consumer<Box<PuntEvent>>,
+    pub wake: Option<Arc<Wake>>,
+    run: Run,
+    /// Workers it has a ring to.
+    pub peers: BTreeSet<usize>,
+    /// `perf` when it was last cleared.
+    pub base: Perf,
+    /// Its cycles of the last minute.
+    pub load: Load,
+    /// How its lookups go.
+    pub lookups: Box<[PortLookup]>,
+    /// Control waited for it in vain, and does not again until it has settled.
+    pub stuck: bool,
+}
+
+fn pin(core: usize) {
+    // SAFETY: a zeroed set is empty; CPU_SET checks nothing beyond its size, which is checked here.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if core < 8 * size_of::<libc::cpu_set_t>() {
+            libc::CPU_SET(core, &mut set);
+            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+        }
+    }
+}
+
+impl Handle {
+    /// Starts a worker.
+    pub fn start(config: &Config, id: WorkerId, bell: &Arc<Wake>) -> Result<Handle, Error> {
+        let (commands, command_in) = ring(COMMANDS);
+        let (report_out, reports) = ring(REPORTS);
+        let (punt_out, punts) = ring(PUNTS);
+        let shared = Arc::new(Shared {
+            perf: PerfCell::default(),
+            metrics: Metrics::default(),
+            orphan: Default::default(),
+            processed: AtomicU64::new(0),
+            flows: AtomicU32::new(0),
+            masks: AtomicU32::new(0),
+            cache_on: AtomicBool::new(false),
+            limit: AtomicU32::new(u32::MAX),
+            taken: AtomicU64::new(0),
+            bell: (id == WorkerId::Kernel).then(|| bell.clone()),
+        });
+        let failed = |e: std::io::Error| Error::Thread(e.to_string());
+        let sleep = match id {
+            WorkerId::Kernel => Some(Sleep::new().map_err(failed)?),
+            WorkerId::Pmd(_) => None,
+        };
+        let flows = config.max_flows as usize;
+        let vector = Vector::new(config.pipeline.clone(), report_out, shared.clone(), flows);
+        let store: Arc<Store> = vector.table.store.clone();
+        let exits =
+            Exits::new(config.pool.clone(), shared.clone(), punt_out, config.meters.clone());
+        let reader = config.domain.reader();
+        let worker = Worker::new(vector, exits, command_in, shared.clone(), reader, sleep);
+        let wake = worker.wake();
+        let run = match config.manual {
+            true => Run::Manual(Box::new(worker)),
+            false => Run::Thread(spawn(worker, id, config.register_thread).map_err(failed)?),
+        };
+        Ok(Handle {
+            id,
+            shared,
+            flows: Flows::new(store),
+            commands,
+            backlog: VecDeque::new(),
+            sent: 0,
+            reports,
+            punts,
+            wake,
+            run,
+            peers: BTreeSet::new(),
+            base: Perf::default(),
+            load: Load::default(),
+            lookups: Box::default(),
+            stuck: false,
+        })
+    }
+
+    /// Queues a command.
+    pub fn send(&mut self, c: Command) {
+        self.backlog.push_back(c);
+        self.push();
+    }
+
+    /// Moves commands into the ring as far as there is room.
+    pub fn push(&mut self) {
+        let before = self.backlog.len();
+        while let Some(c) = self.backlog.pop_front() {
+            if let Err(c) = self.commands.push(c) {
+                self.backlog.push_front(c);
+                break;
+            }
+            self.sent += 1;
+        }
+        if let (Some(w), true) = (&self.wake, before > self.backlog.len()) {
+            w.wake();
+        }
+    }
+
+    /// Has it executed everything it was told (or is it gone)?
+    pub fn settled(&mut self) -> bool {
+        let processed = self.shared.processed.load(Ordering::Acquire);
+        let gone = match &self.run {
+            Run::Thread(t) => t.is_finished(),
+            Run::Manual(_) => false,
+            Run::Gone => true,
+        };
+        let settled = gone || (self.backlog.is_empty() && processed == self.sent);
+        self.stuck &= !settled;
+        settled
+    }
+
+    /// Has it got every command?
+    pub fn told(&self) -> bool {
+        self.backlog.is_empty()
+    }
+
+    /// The next report.
+    pub fn report(&mut self) -> Option<Report> {
+        self.reports.pop()
+    }
+
+    /// The next punted packet.
+    pub fn punt(&mut self) -> Option<Box<PuntEvent>> {
+        self.punts.pop()
+    }
+
+    /// Steps a worker without a thread; returns packets moved.
+    pub fn step(&mut self) -> usize {
+        match &mut self.run {
+            Run::Manual(w) => w.step(),
+            _ => 0,
+        }
+    }
+
+    /// Waits for the thread's end (it was told to stop) and hands the worker over.
+    pub fn join(&mut self) -> Option<Box<Worker>> {
+        match std::mem::replace(&mut self.run, Run::Gone) {
+            Run::Thread(t) => t.join().ok().map(Box::new),
+            Run::Manual(w) => Some(w),
+            Run::Gone => None,
+        }
+    }
+}
+
+fn spawn(worker: Worker, id: WorkerId, register: fn()) -> std::io::Result<JoinHandle<Worker>> {
+    std::thread::Builder::new().name(id.to_string()).spawn(move || {
+        let mut worker = worker;
+        if let WorkerId::Pmd(core) = id {
+            pin(core);
+        }
+        register();
+        worker.run();
+        worker
+    })
+}

@@ -1,0 +1,563 @@
+//! The way of packets through a table: a group per stretch of packets of one input port, and all groups side
+//! by side, so that each step asks for the cache lines of the next for the whole vector.
+//!
+//! One loop, generic over how keys are compared; a [`Level`] is one instance of it.
+
+use super::compare::{Probe, Scalar};
+use super::guess::GUESSES;
+use super::port_classifier::{Partition, Tally};
+use super::signature_cache::SigCache;
+use super::subtable::{Hasher, Subtable};
+use super::{KeyRef, Keys, MaskLine, Table, port_of, prefetch};
+use crate::cpu::Level;
+use packet::VECTOR;
+
+/// So few packets are not worth lists: those that the first subtable of their port knows are found one by one.
+const FEW: usize = 8;
+
+/// Packets of one port that are looked up together.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Group {
+    port: usize,
+    /// The subtable of this round.
+    slot: usize,
+    /// Their numbers are here in `Search::todo`; those that are found leave it.
+    from: usize,
+    end: usize,
+    /// Where they ended when the cache had been asked.
+    unknown: usize,
+}
+
+impl Group {
+    fn range(&self) -> std::ops::Range<usize> {
+        self.from..self.end
+    }
+}
+
+/// What a search needs besides the table; kept to be used again.
+pub(super) struct Search {
+    /// Numbers of packets, group by group.
+    todo: [u8; VECTOR],
+    groups: Vec<Group>,
+    /// Groups that take part in this round.
+    round: Vec<u8>,
+    /// Where this packet may be.
+    near: [[u8; GUESSES]; VECTOR],
+    /// The candidate alone does not decide about this packet.
+    more: [bool; VECTOR],
+    /// Numbers of packets of a group whose rules may be further away.
+    far: [u8; VECTOR],
+    pub dead: Vec<u32>,
+}
+
+impl Search {
+    pub fn new() -> Self {
+        Search {
+            todo: [0; VECTOR],
+            groups: Vec::with_capacity(VECTOR),
+            round: Vec::with_capacity(VECTOR),
+            near: [[0; GUESSES]; VECTOR],
+            more: [false; VECTOR],
+            far: [0; VECTOR],
+            dead: Vec::new(),
+        }
+    }
+
+    /// Takes over the packets, and groups them by port.
+    fn begin(&mut self, keys: &Keys, todo: &[u8]) {
+        self.todo[..todo.len()].copy_from_slice(todo);
+        self.groups.clear();
+        let mut from = 0;
+        while from < todo.len() {
+            let port = |i: &u8| port_of(keys.line.0[usize::from(*i)][4]);
+            let first = port(&todo[from]);
+            let end = from + todo[from..].iter().take_while(|i| port(i) == first).count();
+            self.groups.push(Group { port: first.into(), from, end, ..Group::default() });
+            from = end;
+        }
+    }
+
+    /// The packets that are left, in order.
+    fn rest(&self, todo: &mut Vec<u8>) {
+        todo.clear();
+        for g in self.groups.iter().filter(|g| g.from < g.end) {
+            todo.extend_from_slice(&self.todo[g.range()]);
+        }
+    }
+}
+
+impl Table {
+    /// Looks up the packets whose numbers are in `todo`; leaves those it did not find, in order.
+    pub fn classify(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
+        match self.level {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a level is used only where `Level::available` found it.
+            Level::Avx512 => unsafe { self.classify_avx512(keys, todo) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Level::Avx2 => unsafe { self.classify_avx2(keys, todo) },
+            _ => self.classify_by::<Scalar>(keys, todo),
+        }
+    }
+
+    /// # Safety
+    /// AVX2, BMI1 and BMI2 are there.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    unsafe fn classify_avx2(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
+        self.classify_by::<super::compare::Avx2>(keys, todo);
+    }
+
+    /// # Safety
+    /// AVX-512 F, BW and VL, AVX2, BMI1 and BMI2 are there.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,bmi1,bmi2")]
+    unsafe fn classify_avx512(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
+        self.classify_by::<super::compare::Avx512>(keys, todo);
+    }
+
+    #[inline(always)]
+    fn classify_by<P: Probe>(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
+        if todo.len() <= FEW {
+            let mut left = 0;
+            for n in 0..todo.len() {
+                let i = todo[n];
+                todo[left] = i;
+                left += usize::from(!self.is_in_first::<P>(keys, i));
+            }
+            todo.truncate(left);
+            if left == 0 {
+                return;
+            }
+        }
+        let mut search =
+            std::mem::take(&mut self.search).unwrap_or_else(|| Box::new(Search::new()));
+        search.begin(keys, todo);
+        let caching = self.cache_on && search.groups.iter().any(|g| self.caches(g));
+        if caching {
+            self.by_cache::<P>(keys, &mut search);
+        }
+        let unknown = caching.then_some(search.todo);
+        for round in 0.. {
+            if !self.open_round(&mut search, round) {
+                break;
+            }
+            self.by_subtable::<P>(keys, &mut search);
+        }
+        self.guess::<P>(keys, &mut search);
+        if let Some(unknown) = unknown
+            && search.groups.iter().any(|g| g.unknown > g.from)
+        {
+            self.learn(keys, &search.groups, &unknown);
+        }
+        self.tally_vain(&search.groups);
+        search.rest(todo);
+        self.search = Some(search);
+    }
+
+    /// Is a packet's rule the candidate of the first subtable that its port's packets visit? Nothing is counted if not.
+    #[inline(always)]
+    fn is_in_first<P: Probe>(&mut self, keys: &mut Keys, i: u8) -> bool {
+        let (n, port) = (usize::from(i), usize::from(port_of(keys.line.0[usize::from(i)][4])));
+        let Some(p) = self.partition(port).filter(|p| !(self.cache_on && p.cache_on)) else {
+            return false;
+        };
+        let Some(slot) = self.visited(p).first().map(|slot| usize::from(*slot)) else {
+            return false;
+        };
+        let sub = self.subtables[slot].as_deref().expect("ordered subtables exist");
+        sub.hash_all(keys, &[i]);
+        (keys.rule[n], _) = sub.candidate(keys.hash[n]);
+        let m = &self.masks[slot];
+        // SAFETY: the level's instructions are there.
+        let ready = unsafe { P::mask(m) };
+        if !self.is_candidate::<P>(keys, n, (slot, ready, m.ext)) {
+            return false;
+        }
+        self.tally(port, Tally { visits: 1, flow_hits: 1, ..Tally::default() });
+        if let Some(p) = &mut self.partitions[port] {
+            p.hits[slot] += 1;
+        }
+        true
+    }
+
+    /// Counts the visits of packets that found nothing.
+    fn tally_vain(&mut self, groups: &[Group]) {
+        for g in groups.iter().filter(|g| g.from < g.end) {
+            let visits = self.partition(g.port).map_or(0, |p| self.visited(p).len());
+            let vain = (visits * (g.end - g.from)) as u64;
+            self.tally(g.port, Tally { vain, ..Tally::default() });
+        }
+    }
+
+    /// What the cache hashes of a port's keys, if its packets go through the cache.
+    pub(super) fn caching(&self, port: usize) -> Option<&Hasher> {
+        self.partition(port).filter(|p| p.cache_on).map(|p| &p.union)
+    }
+
+    fn partition(&self, port: usize) -> Option<&Partition> {
+        self.partitions.get(port)?.as_deref()
+    }
+
+    /// The subtables that packets of a port are looked up in, in order.
+    fn visited<'a>(&self, p: &'a Partition) -> &'a [u8] {
+        &p.order[..if self.exhaustive { p.order.len() } else { p.walk.min(p.order.len()) }]
+    }
+
+    fn caches(&self, g: &Group) -> bool {
+        self.partition(g.port).is_some_and(|p| p.cache_on)
+    }
+
+    /// Adds to the counts of a port.
+    pub(super) fn tally(&mut self, port: usize, t: Tally) {
+        self.tally.add(t);
+        if let Some(p) = self.partitions.get_mut(port).and_then(Option::as_deref_mut) {
+            p.recent.add(t);
+        }
+    }
+
+    /// Gives each group that is not done the subtable of its port that comes next; false: all are done.
+    fn open_round(&self, search: &mut Search, round: usize) -> bool {
+        search.round.clear();
+        for (n, g) in search.groups.iter_mut().enumerate().filter(|(_, g)| g.from < g.end) {
+            if let Some(slot) = self.partition(g.port).and_then(|p| self.visited(p).get(round)) {
+                g.slot = usize::from(*slot);
+                search.round.push(n as u8);
+            }
+        }
+        !search.round.is_empty()
+    }
+
+    #[inline(always)]
+    fn by_cache<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
+        let Some(cache) = self.cache.take() else { return };
+        let mut groups = std::mem::take(&mut search.groups);
+        for g in groups.iter().filter(|g| self.caches(g)) {
+            let union = &self.partition(g.port).expect("it caches").union;
+            for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
+                let h = union.hash(&keys.get(i));
+                keys.hash[i] = h;
+                cache.prefetch(h);
+            }
+        }
+        for g in groups.iter().filter(|g| self.caches(g)) {
+            for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
+                let c = cache.candidate(keys.hash[i]);
+                keys.rule[i] = c;
+                self.prefetch_rule(c);
+            }
+        }
+        for g in &mut groups {
+            if !self.caches(g) {
+                continue;
+            }
+            let before = g.end;
+            let mut left = g.from;
+            for n in g.range() {
+                let i = search.todo[n];
+                search.todo[left] = i;
+                left += usize::from(!self.known_to_cache::<P>(&cache, keys, i.into()));
+            }
+            (g.end, g.unknown) = (left, left);
+            self.tally(g.port, Tally { cache_hits: (before - left) as u64, ..Tally::default() });
+        }
+        search.groups = groups;
+        self.cache = Some(cache);
+    }
+
+    #[inline(always)]
+    fn known_to_cache<P: Probe>(&self, cache: &SigCache, keys: &mut Keys, i: usize) -> bool {
+        let first = keys.rule[i];
+        if first == 0 {
+            return false;
+        }
+        if let Some(program) = self.covers::<P>(first, &keys.get(i)) {
+            keys.program[i] = program;
+            return true;
+        }
+        // Not a closure: that would be compiled without the level's instructions.
+        let (mut ways, rules) = cache.ways(keys.hash[i]);
+        while ways != 0 {
+            let idx = rules.get(ways.trailing_zeros());
+            ways &= ways - 1;
+            if idx != 0
+                && let Some(program) = self.covers::<P>(idx, &keys.get(i))
+            {
+                (keys.rule[i], keys.program[i]) = (idx, program);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The program of a rule, if it is for packets with this key.
+    #[inline(always)]
+    fn covers<P: Probe>(&self, idx: u32, key: &KeyRef<'_>) -> Option<u32> {
+        let p = self.store.payload(idx);
+        // SAFETY: the level's instructions are there.
+        let ready = unsafe { P::mask(&self.masks[p.mask()]) };
+        if !p.usable() || !self.verify::<P>(idx, p.mask(), ready, key) {
+            return None;
+        }
+        prefetch(self.store.counters(idx));
+        Some(p.program())
+    }
+
+    #[inline(always)]
+    fn prefetch_rule(&self, idx: u32) {
+        if idx != 0 {
+            prefetch(self.store.line_ptr(idx));
+        }
+    }
+
+    #[inline(always)]
+    fn verify<P: Probe>(&self, idx: u32, slot: usize, mask: P::Mask, key: &KeyRef<'_>) -> bool {
+        // SAFETY: the level's instructions are there; a rule's line.
+        let same = unsafe { P::equal(key.line, mask, self.store.line_ptr(idx).cast()) };
+        same && (!self.masks[slot].ext || self.verify_ext(idx, slot, key))
+    }
+
+    #[inline(never)]
+    fn verify_ext(&self, idx: u32, slot: usize, key: &KeyRef<'_>) -> bool {
+        let Some(sub) = &self.subtables[slot] else { return false };
+        let rule = self.store.ext(idx);
+        (8..32).all(|w| (key.word(w) ^ rule[(w - 8) / 8][w % 8]) & sub.mask[w] == 0)
+    }
+
+    /// One subtable for each group of the round.
+    #[inline(always)]
+    fn by_subtable<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
+        for n in search.round.iter() {
+            let g = search.groups[usize::from(*n)];
+            let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
+            sub.hash_all(keys, &search.todo[g.range()]);
+        }
+        for n in search.round.iter() {
+            let g = search.groups[usize::from(*n)];
+            let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
+            for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
+                let (c, more) = sub.candidate(keys.hash[i]);
+                (keys.rule[i], search.more[i]) = (c, more);
+                self.prefetch_rule(c);
+            }
+        }
+        for n in 0..search.round.len() {
+            let at = usize::from(search.round[n]);
+            let g = search.groups[at];
+            let left = self.settle::<P>(keys, search, g);
+            search.groups[at].end = left;
+            let (visits, hits) = ((g.end - g.from) as u64, (g.end - left) as u64);
+            self.tally(g.port, Tally { visits, flow_hits: hits, ..Tally::default() });
+            if let Some(p) = &mut self.partitions[g.port] {
+                p.hits[g.slot] += hits;
+            }
+        }
+    }
+
+    /// Verifies a group's candidates; says where the numbers of those that are left end.
+    #[inline(always)]
+    fn settle<P: Probe>(&self, keys: &mut Keys, search: &mut Search, g: Group) -> usize {
+        let m: &MaskLine = &self.masks[g.slot];
+        // SAFETY: the level's instructions are there.
+        let ready = unsafe { P::mask(m) };
+        let (mut left, mut far) = (g.from, 0);
+        for n in g.range() {
+            let i = usize::from(search.todo[n]);
+            let found = self.is_candidate::<P>(keys, i, (g.slot, ready, m.ext));
+            (search.todo[left], search.far[far]) = (i as u8, i as u8);
+            left += usize::from(!found);
+            far += usize::from(!found & search.more[i]);
+        }
+        if far > 0 { self.settle_far(keys, search, Group { end: left, ..g }, far) } else { left }
+    }
+
+    /// Searches a group's packets that may have rules further away; says where the numbers of those that are left end.
+    #[inline(never)]
+    fn settle_far(&self, keys: &mut Keys, search: &mut Search, g: Group, far: usize) -> usize {
+        let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
+        let far = search.far[..far].iter().map(|i| usize::from(*i));
+        far.clone().for_each(|i| self.prefetch_rule(sub.second_candidate(keys.hash[i])));
+        for i in far {
+            let (hash, key) = (keys.hash[i], keys.get(i));
+            (keys.rule[i], keys.program[i]) =
+                self.search_all(sub, g.slot, hash, &key, &mut search.dead);
+        }
+        let mut left = g.from;
+        for n in g.range() {
+            let i = search.todo[n];
+            search.todo[left] = i;
+            left += usize::from(keys.rule[usize::from(i)] == 0);
+        }
+        left
+    }
+
+    /// Is a packet's candidate its rule? It has none if not.
+    #[inline(always)]
+    fn is_candidate<P: Probe>(
+        &self,
+        keys: &mut Keys,
+        i: usize,
+        (slot, ready, ext): (usize, P::Mask, bool),
+    ) -> bool {
+        let c = keys.rule[i];
+        if c == 0 {
+            return false;
+        }
+        let p = self.store.payload(c);
+        // SAFETY: the level's instructions are there; a rule's line.
+        let same = unsafe { P::equal(&keys.line.0[i], ready, self.store.line_ptr(c).cast()) };
+        if same && p.usable() && (!ext || self.verify_ext(c, slot, &keys.get(i))) {
+            prefetch(self.store.counters(c));
+            keys.program[i] = p.program();
+            return true;
+        }
+        keys.rule[i] = 0;
+        false
+    }
+
+    /// Verifies a packet's candidate, or looks further: is a rule for it in this subtable?
+    #[inline(always)]
+    fn is_there<P: Probe>(
+        &self,
+        keys: &mut Keys,
+        search: &mut Search,
+        i: usize,
+        (sub, slot, ready): (&Subtable, usize, P::Mask),
+    ) -> bool {
+        if self.is_candidate::<P>(keys, i, (slot, ready, self.masks[slot].ext)) {
+            return true;
+        }
+        if !search.more[i] {
+            return false;
+        }
+        let (hash, key, dead) = (keys.hash[i], keys.get(i), &mut search.dead);
+        (keys.rule[i], keys.program[i]) = self.search_all(sub, slot, hash, &key, dead);
+        keys.rule[i] != 0
+    }
+
+    /// Looks the packets that are left up where others near them were found, each in subtables of its own.
+    #[inline(always)]
+    fn guess<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
+        for at in 0..search.groups.len() {
+            let g = search.groups[at];
+            let guesses = |p: &Partition| p.guesses.on && !p.direct.on;
+            if g.from == g.end || !self.partition(g.port).is_some_and(guesses) {
+                continue;
+            }
+            for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
+                search.near[i] = self.guesses.get(keys.line.0[i][2]);
+            }
+            for n in 0..GUESSES {
+                self.by_guess::<P>(keys, search, at, n);
+            }
+        }
+    }
+
+    /// The `n`th guess of a group.
+    #[inline(always)]
+    fn by_guess<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search, at: usize, n: usize) {
+        let g = search.groups[at];
+        let sub = |slot: u8| self.subtables[usize::from(slot)].as_deref().filter(|_| slot > 0);
+        let mut visits = 0;
+        for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
+            if let Some(sub) = sub(search.near[i][n]) {
+                visits += 1;
+                keys.hash[i] = sub.hash(&keys.get(i));
+                sub.prefetch(keys.hash[i]);
+            }
+        }
+        for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
+            if let Some(sub) = sub(search.near[i][n]) {
+                (keys.rule[i], search.more[i]) = sub.candidate(keys.hash[i]);
+                self.prefetch_rule(keys.rule[i]);
+            }
+        }
+        let mut left = g.from;
+        for m in g.range() {
+            let i = usize::from(search.todo[m]);
+            search.todo[left] = i as u8;
+            let slot = usize::from(search.near[i][n]);
+            // SAFETY: the level's instructions are there.
+            let ready = unsafe { P::mask(&self.masks[slot]) };
+            let found = match sub(slot as u8) {
+                Some(sub) => self.is_there::<P>(keys, search, i, (sub, slot, ready)),
+                None => false,
+            };
+            left += usize::from(!found);
+        }
+        search.groups[at].end = left;
+        let hits = (g.end - left) as u64;
+        let vain = visits - hits;
+        self.tally(g.port, Tally { visits, vain, flow_hits: hits, ..Tally::default() });
+        if let Some(p) = &mut self.partitions[g.port] {
+            p.guesses.count(visits, hits);
+        }
+    }
+
+    /// Every place of a subtable where the rule of a key may be: its index and program, 0 when there is none.
+    #[inline(never)]
+    pub(super) fn search_all(
+        &self,
+        sub: &Subtable,
+        slot: usize,
+        hash: u64,
+        key: &KeyRef<'_>,
+        dead: &mut Vec<u32>,
+    ) -> (u32, u32) {
+        let mut hit = (0, 0);
+        sub.search(hash, |idx| {
+            let p = self.store.payload(idx);
+            if !self.verify::<Scalar>(idx, slot, self.masks[slot].words, key) {
+                return false;
+            }
+            if !p.usable() {
+                dead.push(idx);
+                return false;
+            }
+            prefetch(self.store.counters(idx));
+            hit = (idx, p.program());
+            true
+        });
+        hit
+    }
+
+    /// What is wrong with a lookup's answer (rule and program) about a key, in words.
+    pub fn compare(&self, key: &KeyRef<'_>, answer: Option<(u32, u32)>) -> Option<String> {
+        let words = key.words();
+        let Some((idx, program)) = answer else {
+            let p = self.partition(port_of(words[4]).into())?;
+            let mut slots = self.visited(p).iter().map(|slot| usize::from(*slot));
+            let (slot, (idx, _)) = slots.find_map(|slot| {
+                let sub = self.subtables[slot].as_deref()?;
+                let hit = self.search_all(sub, slot, sub.hash(key), key, &mut Vec::new());
+                (hit.0 != 0).then_some((slot, hit))
+            })?;
+            return Some(format!(
+                "lookup: nothing instead of rule {idx} of mask {slot} for {words:x?}"
+            ));
+        };
+        let p = self.store.payload(idx);
+        let mask = self.store.mask(p.mask());
+        let rule = self.store.key_words(idx, &mask);
+        let covers = (0..words.len()).all(|w| (words[w] ^ rule[w]) & mask[w] == 0);
+        (!covers || p.program() != program)
+            .then(|| format!("lookup: rule {idx}, program {program}: {rule:x?} for {words:x?}"))
+    }
+
+    /// Puts rules into the cache that subtables found for these packets.
+    #[inline(never)]
+    fn learn(&mut self, keys: &Keys, groups: &[Group], todo: &[u8; VECTOR]) {
+        let Some(mut cache) = self.cache.take() else { return };
+        for g in groups {
+            let Some(union) = self.caching(g.port) else { continue };
+            let mut learned = 0;
+            let found = todo[g.from..g.unknown].iter().map(|i| usize::from(*i));
+            for i in found.filter(|i| keys.rule[*i] != 0) {
+                learned += 1;
+                cache.insert(union.hash(&keys.get(i)), keys.rule[i]);
+            }
+            self.tally(g.port, Tally { learned, ..Tally::default() });
+        }
+        self.cache = Some(cache);
+    }
+}

@@ -1,0 +1,377 @@
+//! What a table keeps for each input port: which subtables have rules of it, and whether its packets go
+//! through the signature cache. One port's masks, flows and cache never cost another port's packets.
+
+use super::flow_store::MASKS;
+use super::guess::Judge;
+use super::subtable::{Hasher, Subtable};
+use crate::miss::policy::Direct;
+use crate::settings::{CacheState, PortLookup, Tri};
+use flow::PortNo;
+
+/// Masks a port may have (and the full mask), unless many ports share a table; others find some left.
+pub(super) const PORT_MASKS: usize = MASKS / 4 * 3;
+/// Masks every port may have.
+const LEAST_MASKS: usize = 4;
+
+/// Masks each of so many ports may have.
+pub(super) fn share(ports: usize) -> usize {
+    ((MASKS - 1) / ports.max(1)).clamp(LEAST_MASKS, PORT_MASKS)
+}
+
+/// A cache that was given up is tried again after 2, 4, ... at most so many judgements.
+const PATIENCE: u32 = 64;
+/// Lookups that a judgement needs.
+const ENOUGH: u64 = 256;
+
+/// What a port's lookups did.
+#[derive(Default, Clone, Copy)]
+pub(crate) struct Tally {
+    pub cache_hits: u64,
+    pub flow_hits: u64,
+    pub visits: u64,
+    /// Of them those by packets that found nothing.
+    pub vain: u64,
+    /// Packets that the cache, being on, did not know.
+    pub learned: u64,
+    /// Packets whose rule was found by asking the pipeline.
+    pub resolved: u64,
+}
+
+/// New flows of a port, lately, from which on few of those that were never seen before are stored.
+const PRESSED: u64 = 1024;
+
+/// Subtables that a packet is looked up in at most.
+pub(super) const WALK: usize = 16;
+
+/// Visits of subtables that cost as much as asking the pipeline, with all that follows and in direct mode.
+const RESOLVE: u64 = 32;
+const DIRECT: u64 = 8;
+/// What the cache costs each packet at most, in cycles.
+const CACHE: u64 = 256;
+
+impl Tally {
+    pub fn hits(&self) -> u64 {
+        self.cache_hits + self.flow_hits + self.resolved
+    }
+
+    /// What finding rules without the cache cost, in visits. What was not found costs as much with it.
+    fn cost(&self) -> f64 {
+        (self.visits - self.vain + self.resolved * RESOLVE) as f64
+    }
+
+    pub fn add(&mut self, t: Tally) {
+        self.cache_hits += t.cache_hits;
+        self.flow_hits += t.flow_hits;
+        self.visits += t.visits;
+        self.vain += t.vain;
+        self.learned += t.learned;
+        self.resolved += t.resolved;
+    }
+}
+
+/// See the module.
+pub(super) struct Partition {
+    port: PortNo,
+    /// Subtables with rules of the port, most hit first.
+    pub order: Vec<u8>,
+    /// Rules of the port, by subtable, and all.
+    rules: [u32; MASKS],
+    pub live: u32,
+    /// Its hits by subtable, decayed.
+    pub hits: [u64; MASKS],
+    /// Of the union of its masks: what the cache hashes.
+    pub union: Hasher,
+    pub cache_on: bool,
+    /// In how many of `order` its packets are looked up: as far as that is likely to save a question to
+    /// the pipeline, at most [`WALK`].
+    pub walk: usize,
+    pub guesses: Judge,
+    /// Decisions that were new, decayed.
+    fresh: u64,
+    pub direct: Direct,
+    /// What decisions cost is more than what the cache would.
+    dear: bool,
+    /// Since the last judgement.
+    pub recent: Tally,
+    /// What the last judgement went by.
+    judged: Tally,
+    forced: bool,
+    /// Judgements until the cache is tried again, and how many it will be next time.
+    wait: u32,
+    patience: u32,
+}
+
+impl Partition {
+    pub fn new(port: PortNo, secret: u64) -> Self {
+        Partition {
+            port,
+            order: Vec::new(),
+            rules: [0; MASKS],
+            live: 0,
+            hits: [0; MASKS],
+            union: Hasher::new(&[0; 32], 0),
+            cache_on: false,
+            walk: WALK,
+            guesses: Judge::default(),
+            fresh: 0,
+            direct: Direct::new(secret),
+            dear: false,
+            recent: Tally::default(),
+            judged: Tally::default(),
+            forced: false,
+            wait: 0,
+            patience: 1,
+        }
+    }
+
+    /// Has it rules in this subtable?
+    pub fn uses(&self, slot: usize) -> bool {
+        self.rules[slot] > 0
+    }
+
+    /// Masks that count against its share.
+    pub fn masks(&self) -> usize {
+        self.order.iter().filter(|slot| **slot != 0).count()
+    }
+
+    /// A rule was linked; true: the first in its subtable.
+    pub fn link(&mut self, slot: usize) -> bool {
+        self.live += 1;
+        self.rules[slot] += 1;
+        self.rules[slot] == 1
+    }
+
+    /// A rule was unlinked; true: the last in its subtable.
+    pub fn unlink(&mut self, slot: usize) -> bool {
+        self.live -= 1;
+        self.rules[slot] -= 1;
+        self.rules[slot] == 0
+    }
+
+    /// A decision was made, and it was not there.
+    pub fn decided(&mut self) {
+        self.fresh += 1;
+    }
+
+    /// Are new flows so many that it counts whether what is stored is used?
+    pub fn pressed(&self) -> bool {
+        self.fresh >= PRESSED
+    }
+
+    /// Does a flow in this subtable save decisions? Where its packets are not looked up only the cache can know it.
+    pub fn pays(&self, slot: usize) -> bool {
+        self.cache_on || self.order.iter().take(self.walk).any(|s| usize::from(*s) == slot)
+    }
+
+    /// Would a flow save decisions that is where packets are not looked up? So it will if the cache is worth it.
+    pub fn hidden_pays(&self) -> bool {
+        self.dear
+    }
+
+    /// Ranks its subtables, and sees what the cache has to hash.
+    pub fn reorder(&mut self, all: &[Option<Box<Subtable>>], secret: u64) {
+        self.order.clear();
+        self.order.extend((0..=u8::MAX).filter(|slot| self.rules[usize::from(*slot)] > 0));
+        self.order.sort_by_key(|slot| std::cmp::Reverse(self.hits[usize::from(*slot)]));
+        let mut union = [0; 32];
+        for sub in self.order.iter().filter_map(|slot| all[usize::from(*slot)].as_ref()) {
+            union.iter_mut().zip(&sub.mask).for_each(|(u, m)| *u |= m);
+        }
+        self.union = Hasher::new(&union, secret);
+    }
+
+    /// Sees how many subtables are worth a visit. Old hits count half; the cache is judged. `filling`:
+    /// most of what the cache learns finds an empty place there. `decision`: the cycles of one.
+    pub fn tune(&mut self, choice: Tri, filling: bool, decision: u64) {
+        self.direct.judge(self.pressed());
+        let packets = self.fresh + self.hits.iter().sum::<u64>();
+        self.dear = self.fresh * decision > packets * CACHE;
+        self.walk = self.worth_a_visit();
+        self.guesses.judge();
+        self.hits.iter_mut().for_each(|h| *h /= 2);
+        self.fresh /= 2;
+        let recent = std::mem::take(&mut self.recent);
+        self.forced = choice != Tri::Auto;
+        if recent.hits() >= ENOUGH {
+            self.judged = recent;
+        }
+        self.cache_on = match choice {
+            Tri::On => true,
+            Tri::Off => false,
+            Tri::Auto if recent.hits() < ENOUGH => self.cache_on,
+            Tri::Auto => self.judge(recent, filling),
+        };
+    }
+
+    /// Subtables, the most hit first, of which a visit costs less than what it saves when the packet is
+    /// found there and not by the pipeline.
+    fn worth_a_visit(&self) -> usize {
+        let hits = || self.order.iter().map(|slot| self.hits[usize::from(*slot)]);
+        let mut left = self.fresh + hits().sum::<u64>();
+        if left < ENOUGH {
+            return self.walk;
+        }
+        let saved = if self.direct.on { DIRECT } else { RESOLVE };
+        let pays = |h: &u64| {
+            let pays = h * saved >= left;
+            left -= h;
+            pays
+        };
+        hits().take(WALK).take_while(pays).count().max(1)
+    }
+
+    /// With patience: a cache that did not pay is not tried again at once, and one that is being filled
+    /// is judged by what it will save.
+    fn judge(&mut self, t: Tally, filling: bool) -> bool {
+        let masks = self.order.len();
+        if self.cache_on {
+            let full = Tally { cache_hits: 0, ..t };
+            let on = saves(masks, t) > CacheState::STAYS
+                || filling && saves(masks, full) > CacheState::PAYS;
+            if on {
+                self.patience = 1;
+            } else {
+                self.patience = (self.patience * 2).min(PATIENCE);
+                self.wait = self.patience;
+            }
+            return on;
+        }
+        self.wait = self.wait.saturating_sub(1);
+        self.wait == 0 && saves(masks, t) > CacheState::PAYS
+    }
+
+    /// What control may know.
+    pub fn show(&self) -> PortLookup {
+        PortLookup {
+            port: self.port,
+            flows: self.live,
+            masks: self.order.len() as u32,
+            lookups: self.judged.hits(),
+            visits: self.judged.visits,
+            cache_hits: self.judged.cache_hits,
+            cache: CacheState {
+                on: self.cache_on,
+                forced: self.forced,
+                saves: saves(self.order.len(), self.judged),
+                wait: self.wait,
+            },
+            direct: self.direct.on,
+        }
+    }
+}
+
+/// Subtable visits per packet that a cache saves, or would save if it knew every packet. A hit saves what
+/// lookups without the cache take on average; half the subtables if that was not measured.
+fn saves(masks: usize, t: Tally) -> f64 {
+    if t.cache_hits == 0 {
+        return t.cost() / t.hits().max(1) as f64;
+    }
+    let rate = t.cache_hits as f64 / t.hits() as f64;
+    let others = t.flow_hits + t.resolved;
+    let visits = if others > 64 { t.cost() / others as f64 } else { masks as f64 / 2.0 };
+    rate * visits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuned(p: &mut Partition, cache_hits: u64, flow_hits: u64, visits: u64) -> bool {
+        p.recent = Tally { cache_hits, flow_hits, visits, ..Tally::default() };
+        p.tune(Tri::Auto, false, 0);
+        p.cache_on
+    }
+
+    #[test]
+    fn the_cache_pays_with_many_visits_only() {
+        let mut p = Partition::new(1, 0);
+        p.order = (0..12).collect();
+        assert!(!tuned(&mut p, 0, 1000, 1500));
+        assert!(!tuned(&mut p, 0, 100, 3600), "too few packets say nothing");
+        assert!(tuned(&mut p, 0, 1000, 3600));
+        assert!(tuned(&mut p, 900, 100, 600));
+        assert!(tuned(&mut p, 1000, 0, 0), "not measured: six visits");
+        assert!(!tuned(&mut p, 900, 100, 120));
+    }
+
+    #[test]
+    fn a_cache_that_is_being_filled_stays() {
+        let mut p = Partition::new(1, 0);
+        p.order = (0..12).collect();
+        assert!(tuned(&mut p, 0, 1000, 6000));
+        for filling in [true, true, false] {
+            p.recent = Tally { cache_hits: 10, flow_hits: 990, visits: 6000, ..Tally::default() };
+            p.tune(Tri::Auto, filling, 0);
+            assert_eq!(p.cache_on, filling);
+        }
+    }
+
+    #[test]
+    fn subtables_are_visited_as_far_as_that_pays() {
+        let mut p = Partition::new(1, 0);
+        p.order = (0..4).collect();
+        assert_eq!(p.worth_a_visit(), WALK, "nothing is known yet");
+        p.hits[..4].copy_from_slice(&[10_000, 500, 20, 10]);
+        assert_eq!(p.worth_a_visit(), 4);
+        p.fresh = 10_000;
+        assert_eq!(p.worth_a_visit(), 2);
+        p.fresh = 1_000_000;
+        assert_eq!(p.worth_a_visit(), 1, "one in any case");
+    }
+
+    #[test]
+    fn a_flow_saves_decisions_where_packets_are_looked_up() {
+        let mut p = Partition::new(1, 0);
+        (p.order, p.walk) = (vec![3, 4], 1);
+        assert!(p.pays(3) && !p.pays(4));
+        p.cache_on = true;
+        assert!(p.pays(4));
+        for _ in 0..PRESSED {
+            assert!(!p.pressed());
+            p.decided();
+        }
+        assert!(p.pressed());
+        p.tune(Tri::Off, false, 0);
+        assert!(!p.pressed(), "it was long ago");
+    }
+
+    #[test]
+    fn a_cache_that_does_not_pay_is_tried_less_and_less() {
+        let mut p = Partition::new(1, 0);
+        p.order = (0..12).collect();
+        // Every packet is a flow of its own: the cache would save visits, and knows nothing.
+        let mut gaps = Vec::new();
+        for _ in 0..200 {
+            let mut gap = 0;
+            while !tuned(&mut p, 0, 1000, 6000) {
+                gap += 1;
+            }
+            gaps.push(gap);
+            assert!(!tuned(&mut p, 10, 990, 6000));
+        }
+        assert_eq!(gaps[..7], [0, 1, 3, 7, 15, 31, 63]);
+        assert_eq!(gaps.last(), Some(&63));
+        // One success, and it is tried at once.
+        while !tuned(&mut p, 0, 1000, 6000) {}
+        assert!(tuned(&mut p, 900, 100, 600));
+        assert!(!tuned(&mut p, 10, 990, 6000));
+        assert!(!tuned(&mut p, 0, 1000, 6000) && tuned(&mut p, 0, 1000, 6000));
+    }
+
+    #[test]
+    fn what_is_decided_is_shown_with_its_reason() {
+        let mut p = Partition::new(7, 0);
+        p.order = vec![3, 4];
+        tuned(&mut p, 0, 1000, 1500);
+        let shown = p.show();
+        assert_eq!((shown.port, shown.masks, shown.lookups, shown.visits), (7, 2, 1000, 1500));
+        assert_eq!((shown.cache.on, shown.cache.forced, shown.cache.saves), (false, false, 1.5));
+        p.tune(Tri::On, false, 0);
+        assert!(p.show().cache.on && p.show().cache.forced);
+    }
+
+    #[test]
+    fn many_ports_have_smaller_shares() {
+        assert_eq!([0, 1, 3, 4, 12, 100].map(share), [192, 192, 85, 63, 21, 4]);
+    }
+}

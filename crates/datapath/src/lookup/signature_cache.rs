@@ -1,0 +1,192 @@
+//! The signature cache: 64-byte buckets of ten (signature, rule index), verified by the caller.
+
+use super::flow_store::Reserved;
+use super::prefetch;
+use super::subtable::equal10;
+
+const WAYS: usize = 10;
+
+#[repr(C)]
+struct Bucket {
+    sig: [u16; WAYS],
+    /// An index, and above it the bits of the hash that choose a bucket beyond [`FIRST`].
+    idx: [u32; WAYS],
+    /// Next way to replace.
+    hand: u32,
+}
+
+/// Buckets at first, 2 MB: these bits of a hash choose one of them. Where there are more, so do bits that stand
+/// beside each index, so that a bucket can be split without asking anybody for hashes.
+const FIRST: usize = 1 << FIRST_BITS;
+const FIRST_BITS: u32 = 15;
+
+/// Bits of an index.
+const RULE_BITS: u32 = 25;
+const RULE: u32 = (1 << RULE_BITS) - 1;
+
+/// Entries per bucket, on average, from which on another bucket is opened: those not split yet have up to twice as many.
+const FILL: usize = 4;
+
+/// One worker's cache. It never forgets actively: a stale index fails verification. It grows by a bucket at a time
+/// (linear hashing) and loses nothing thereby.
+pub(crate) struct SigCache {
+    buckets: Reserved<Bucket>,
+    size: usize,
+    /// One less than the power of two from `size` on.
+    wrap: usize,
+    /// Places in use.
+    used: usize,
+    /// Entries that others took the place of, since this was taken.
+    replaced: usize,
+}
+
+/// The indices of a bucket.
+#[derive(Clone, Copy)]
+pub(crate) struct Ways<'a>(&'a [u32; WAYS]);
+
+impl Ways<'_> {
+    /// The index at a place; 0: none.
+    #[inline(always)]
+    pub fn get(self, way: u32) -> u32 {
+        self.0[way as usize] & RULE
+    }
+}
+
+impl SigCache {
+    /// For at most about `flows` flows.
+    pub fn new(flows: usize) -> Self {
+        let room = (flows / 8).next_power_of_two().clamp(64, FIRST << (32 - RULE_BITS));
+        let size = room.min(FIRST);
+        SigCache { buckets: Reserved::new(room), size, wrap: size - 1, used: 0, replaced: 0 }
+    }
+
+    /// Flows that there is room for now.
+    #[cfg(test)]
+    pub fn flows(&self) -> usize {
+        self.size * 8
+    }
+
+    /// The bits of a hash that stand beside an index.
+    #[inline]
+    fn upper(hash: u64) -> u32 {
+        (hash >> 40) as u32 & (u32::MAX >> RULE_BITS)
+    }
+
+    #[inline]
+    fn at(&self, hash: u64) -> *mut Bucket {
+        let number = hash as usize & (FIRST - 1) | (Self::upper(hash) as usize) << FIRST_BITS;
+        let b = number & self.wrap;
+        self.buckets.at(b & self.wrap >> usize::from(b >= self.size))
+    }
+
+    /// Opens another bucket, with what belongs there of the one that it is split from.
+    fn grow(&mut self) {
+        let new = self.size;
+        if new >= self.buckets.len() {
+            return;
+        }
+        self.size += 1;
+        self.wrap = self.size.next_power_of_two() - 1;
+        let from = new & (self.wrap >> 1);
+        // The bit that tells the two apart: there are `FIRST` buckets at least, or no room for more.
+        let bit = (new ^ from) as u32 >> FIRST_BITS << RULE_BITS;
+        // SAFETY: both are inside and not the same; only this thread uses buckets.
+        let (from, to) = unsafe { (&mut *self.buckets.at(from), &mut *self.buckets.at(new)) };
+        for way in 0..WAYS {
+            if from.idx[way] & bit != 0 {
+                (to.sig[way], to.idx[way]) = (from.sig[way], std::mem::take(&mut from.idx[way]));
+            }
+        }
+    }
+
+    /// How many entries lost their place to others since the last call.
+    pub fn take_replaced(&mut self) -> usize {
+        std::mem::take(&mut self.replaced)
+    }
+
+    /// Brings the bucket closer.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        prefetch(self.at(hash));
+    }
+
+    /// The places under the signature, one bit each, and what to ask for their indices.
+    #[inline(always)]
+    pub fn ways(&self, hash: u64) -> (u32, Ways<'_>) {
+        let sig = (hash >> 48) as u16;
+        // SAFETY: only this thread uses buckets.
+        let b = unsafe { &*self.at(hash) };
+        // SAFETY: half of the bucket, read as other numbers.
+        let half = unsafe { &*std::ptr::from_ref(b).cast() };
+        (equal10(half, sig), Ways(&b.idx))
+    }
+
+    /// The first index under the signature, 0: none.
+    #[inline]
+    pub fn candidate(&self, hash: u64) -> u32 {
+        let (mut m, rules) = self.ways(hash);
+        while m != 0 {
+            let idx = rules.get(m.trailing_zeros());
+            if idx != 0 {
+                return idx;
+            }
+            m &= m - 1;
+        }
+        0
+    }
+
+    /// Remembers `idx` for `hash`, replacing a same signature, an empty way or the next in turn.
+    pub fn insert(&mut self, hash: u64, idx: u32) {
+        let sig = (hash >> 48) as u16;
+        // SAFETY: as above, `&mut self`.
+        let b = unsafe { &mut *self.at(hash) };
+        let upper = Self::upper(hash);
+        let is = |i: &usize| b.sig[*i] == sig && b.idx[*i] >> RULE_BITS == upper && b.idx[*i] != 0;
+        let same = (0..WAYS).find(is);
+        let way = same.or_else(|| (0..WAYS).find(|i| b.idx[*i] == 0)).unwrap_or_else(|| {
+            b.hand = (b.hand + 1) % WAYS as u32;
+            self.replaced += 1;
+            b.hand as usize
+        });
+        self.used += usize::from(b.idx[way] == 0);
+        b.sig[way] = sig;
+        b.idx[way] = idx | upper << RULE_BITS;
+        if self.used > self.size * FILL {
+            self.grow();
+        }
+    }
+}
+
+const _: () = assert!(size_of::<Bucket>() == 64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lookup::fold;
+
+    #[test]
+    fn it_grows_and_forgets_little_until_there_is_no_more_room() {
+        let mut cache = SigCache::new(1 << 20);
+        let known = |c: &SigCache, range: std::ops::Range<u32>| {
+            let is = |i: &u32| {
+                let (ways, rules) = c.ways(fold(u64::from(*i)));
+                (0..WAYS as u32).any(|way| ways >> way & 1 != 0 && rules.get(way) == *i)
+            };
+            range.filter(is).count()
+        };
+        let first = cache.flows();
+        for i in 1..=400_000 {
+            cache.insert(fold(i.into()), i);
+        }
+        assert!(cache.flows() > 400_000 && cache.flows() > 2 * first, "{}", cache.flows());
+        let n = known(&cache, 1..400_001);
+        assert!(n > 394_000, "{n}");
+        assert!(cache.take_replaced() < 6_000);
+        for i in 400_001..=5_000_000 {
+            cache.insert(fold(i.into()), i);
+        }
+        assert_eq!(cache.flows(), 1 << 20, "all the room there is");
+        let n = known(&cache, 4_000_001..5_000_001);
+        assert!(n > 400_000 && cache.take_replaced() > 3_000_000, "{n}");
+    }
+}

@@ -1,0 +1,262 @@
+//! The bounded queues between control and a worker: commands one way, reports the other.
+
+use crate::control::flow_stats::Effects;
+use crate::rx::police::Policer;
+use crate::settings::{PerfCell, PortEffects, PortLookup, Settings};
+use crate::stats::counters::{PortCell, RxqCell};
+use crate::stats::perf::{Metrics, Suspicious};
+use crate::tx::Route;
+use action::Op;
+use flow::PortNo;
+use packet::Packet;
+use port::{RxQueue, TxQueue};
+use std::any::Any;
+use std::hash::{Hash, Hasher};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use sync::{Consumer, Producer};
+
+/// Entries of the rings.
+pub(crate) const COMMANDS: usize = 1024;
+pub(crate) const REPORTS: usize = 8192;
+pub(crate) const PUNTS: usize = 4096;
+pub(crate) const PEER: usize = 2048;
+
+/// A packet for a port that another worker sends on.
+pub(crate) type Handoff = (PortNo, Packet);
+
+/// From control to a worker; executed in order, between vectors.
+pub(crate) enum Command {
+    AddPort(PortNo, Arc<PortCell>),
+    /// Packets to it become `NoPort`; buffered ones are sent first. Answer: `TxBack` if it had one.
+    DelPort(PortNo),
+    /// How to send to a port. Answer: `TxBack` if it had a queue of its own.
+    SetRoute(PortNo, Route),
+    /// Longest frame, in bytes, that the port takes.
+    Limit(PortNo, usize),
+    /// What the port's receive queues may bring from now on.
+    Police(PortNo, Option<Arc<Policer>>),
+    AddRx(Box<RxSlot>),
+    /// Answer: `RxBack`.
+    DelRx(PortNo, usize),
+    Settings(Box<Settings>),
+    /// Unlink these rules. Answer: `Unlinked` for those that were linked.
+    Unlink(Vec<u32>),
+    /// Control is done with these.
+    Release(Vec<u32>),
+    Execute(Box<Execute>),
+    /// Packets for queues of worker `slot` go here.
+    AddPeer(usize, Producer<Handoff>, Option<Arc<Wake>>),
+    DelPeer(usize),
+    AddInbound(Consumer<Handoff>),
+    Stop,
+}
+
+/// From a worker to control.
+pub(crate) enum Report {
+    /// What a program does that rules reported from now on have.
+    Program(u32, Arc<[Op]>),
+    /// The port that its packets come from, what it is credited to, and what else control is to be told when it is
+    /// used.
+    Installed(u32, PortNo, Credits, Effects),
+    /// What must live until the rule is unlinked.
+    Holds(u32, Arc<dyn Any + Send + Sync>),
+    Unlinked(u32),
+    Passed(Box<Passed>),
+    RxBack(Box<RxSlot>),
+    TxBack(PortNo, Box<dyn TxQueue>),
+    /// What validation found.
+    Differs(Box<str>),
+    /// An iteration took long.
+    Suspicious(Box<Suspicious>),
+    /// How lookups go, by input port; it changed.
+    Lookups(Box<[PortLookup]>),
+}
+
+/// A packet to inject.
+pub(crate) struct Execute {
+    pub packet: Vec<u8>,
+    pub in_port: PortNo,
+    pub ops: Vec<Op>,
+}
+
+/// A receive queue on its way or at work.
+pub(crate) struct RxSlot {
+    pub port: PortNo,
+    pub queue: usize,
+    pub rx: Box<dyn RxQueue>,
+    pub cell: Arc<RxqCell>,
+    pub stats: Arc<PortCell>,
+    /// What the port may bring.
+    pub police: Option<Arc<Policer>>,
+}
+
+/// Counters to credit: most lists are short.
+#[derive(Clone)]
+pub(crate) enum Credits {
+    Few(u8, [u32; 3]),
+    #[allow(clippy::box_collection)] // one pointer, not three words
+    Many(Box<Vec<u32>>),
+}
+
+impl From<&[u32]> for Credits {
+    fn from(list: &[u32]) -> Self {
+        let mut few = [0; 3];
+        match few.get_mut(..list.len()) {
+            Some(part) => part.copy_from_slice(list),
+            None => return Credits::Many(Box::new(list.to_vec())),
+        }
+        Credits::Few(list.len() as u8, few)
+    }
+}
+
+impl Default for Credits {
+    fn default() -> Self {
+        Credits::Few(0, [0; 3])
+    }
+}
+
+impl PartialEq for Credits {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Credits {}
+
+impl Hash for Credits {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
+impl std::ops::Deref for Credits {
+    type Target = [u32];
+    fn deref(&self) -> &[u32] {
+        match self {
+            Credits::Few(n, few) => &few[..usize::from(*n)],
+            Credits::Many(list) => list,
+        }
+    }
+}
+
+/// Traffic of decisions that were not stored.
+pub(crate) struct Passed {
+    /// A counter may be there several times.
+    pub sums: Vec<Sum>,
+    /// With the port that the packet came from.
+    pub effects: Vec<(PortNo, PortEffects)>,
+    /// Effects that there was no room for, by port.
+    pub lost: Vec<(PortNo, u64)>,
+    pub used_ms: u64,
+}
+
+/// What one counter counted.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Sum {
+    pub counter: u32,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+/// Traffic of flows that are gone.
+pub(crate) struct Credit {
+    pub credits: Box<[u32]>,
+    pub effects: Effects,
+    pub packets: u64,
+    pub bytes: u64,
+    pub used_ms: u64,
+}
+
+/// What both sides of a worker see.
+pub(crate) struct Shared {
+    pub perf: PerfCell,
+    pub metrics: Metrics,
+    /// Counters of packets whose port is gone or never was.
+    pub orphan: PortCell,
+    /// Commands executed.
+    pub processed: AtomicU64,
+    pub flows: AtomicU32,
+    pub masks: AtomicU32,
+    pub cache_on: AtomicBool,
+    /// Rules it may have: its part of the limit over all workers.
+    pub limit: AtomicU32,
+    /// [`Report::Passed`] that control has read.
+    pub taken: AtomicU64,
+    /// Rung when there is news for control; only the kernel worker may (it is a system call).
+    pub bell: Option<Arc<Wake>>,
+}
+
+/// What control waits on: readable when the kernel worker has news.
+pub struct Bell(pub(crate) Arc<Wake>);
+
+impl AsRawFd for Bell {
+    fn as_raw_fd(&self) -> i32 {
+        self.0.fd()
+    }
+}
+
+/// Wakes a worker that sleeps in the kernel.
+pub(crate) struct Wake {
+    fd: OwnedFd,
+    sleeping: AtomicBool,
+    /// The other side wants to be woken at the worker's next quiescent state.
+    asked: AtomicBool,
+}
+
+impl Wake {
+    pub fn new() -> std::io::Result<Self> {
+        // SAFETY: no pointers; the result is checked and owned.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // SAFETY: fresh descriptor, owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Wake { fd, sleeping: AtomicBool::new(false), asked: AtomicBool::new(false) })
+    }
+
+    pub fn fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
+    /// The worker is about to sleep; it must look at its rings once more after this.
+    pub fn going_to_sleep(&self) {
+        self.sleeping.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The worker is awake again.
+    pub fn awake(&self) {
+        self.sleeping.store(false, Ordering::SeqCst);
+        let mut n = 0u64;
+        // SAFETY: eight bytes to write to; the descriptor does not block.
+        unsafe { libc::read(self.fd(), (&raw mut n).cast(), 8) };
+    }
+
+    /// Asks to be woken after the worker's next quiescent state. Whoever asks must look once more
+    /// whether that has not come to pass.
+    pub fn ask(&self) {
+        self.asked.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// A worker has been quiescent.
+    pub fn answer(&self) {
+        fence(Ordering::SeqCst);
+        if self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// Wakes it if it sleeps: the only system call a PMD thread makes for another thread.
+    pub fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::SeqCst) {
+            let one = 1u64;
+            // SAFETY: eight bytes to read from.
+            unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Packets that no rule matched: decided about in order, and the decisions stored.
+
+pub(crate) mod policy;
+pub(crate) mod seen_flows;
+pub(crate) mod uncached;
+pub(crate) mod uncached_stats;
+
+use crate::batch::Vector;
+use crate::lookup::mask::Words;
+use crate::lookup::{Spot, Worth};
+use crate::messages::Report;
+use crate::parse::Line;
+use crate::stats::clock::cycles;
+use crate::tunnel;
+use crate::tx::Pending;
+use action::{Decision, Request};
+use flow::{Key, PortNo, at, flag};
+use packet::{Packet, VECTOR};
+use std::sync::atomic::Ordering;
+
+/// A missed packet is looked up again in the subtables that got rules during its vector, unless they
+/// are more than this: then asking the pipeline costs less.
+const FEW: usize = 2;
+
+/// Of flows for which there is no room, or no use yet, one in so many is stored.
+const STORED: u32 = 8;
+
+/// Packets that the pipeline is asked about side by side: their memory accesses overlap.
+const AT_ONCE: usize = 8;
+
+/// Packets about which the pipeline is asked, and what it says; kept to be used again.
+pub(crate) struct Asked {
+    len: usize,
+    packets: [usize; AT_ONCE],
+    keys: [Key; AT_ONCE],
+    decisions: [Decision; AT_ONCE],
+    spots: [Option<Spot>; AT_ONCE],
+}
+
+impl Default for Asked {
+    fn default() -> Self {
+        Asked {
+            len: 0,
+            packets: [0; AT_ONCE],
+            keys: [Key::ZERO; AT_ONCE],
+            decisions: Default::default(),
+            spots: Default::default(),
+        }
+    }
+}
+
+impl Asked {
+    /// Is a packet with the same first line among them?
+    fn has(&self, line: &Line) -> bool {
+        let same = |key: &Key| key.words[..7] == line[..7];
+        self.keys[..self.len].iter().any(same)
+    }
+
+    fn add(&mut self, packet: usize, words: &Words) {
+        self.packets[self.len] = packet;
+        self.keys[self.len].words[..words.len()].copy_from_slice(words);
+        self.len += 1;
+    }
+}
+
+/// The words that a packet has.
+fn packet_words(key: &Key) -> &Words {
+    key.words.first_chunk().expect("a key has more")
+}
+
+/// The options of a packet that just lost its outer header: they are still in front of it.
+fn options_of<'p>(packet: &'p Packet, key: &Key) -> &'p [u8] {
+    match (key.u8(at::FLAGS) & flag::TUNNEL_OPTIONS, key.u32(at::RECIRC)) {
+        (0, _) | (_, 1..) => &[],
+        _ => packet.before(4 * usize::from(key.u8(at::TUN_OPTION_WORDS))),
+    }
+}
+
+impl Vector {
+    /// Decides about packets that no rule matched: at first those of ports in direct mode, then the others, in order.
+    pub(crate) fn misses(&mut self, todo: &mut Vec<u8>, now_ms: u64) {
+        let start = cycles();
+        let direct = if self.table.direct { self.direct(todo, now_ms) } else { 0 };
+        let mut left = self.budget - direct;
+        if !todo.is_empty() {
+            left = self.ask_all(todo, left, now_ms);
+        }
+        let (misses, spent) = ((self.budget - left) as u64, cycles() - start);
+        self.table.spent(misses, spent);
+        let perf = &self.shared.perf;
+        perf.misses.add(misses);
+        perf.direct.add(direct as u64);
+        perf.miss_cycles.add(spent);
+    }
+
+    /// Decides about packets in order, `left` of them at most; says how many more there might have been.
+    fn ask_all(&mut self, todo: &[u8], mut left: usize, now_ms: u64) -> usize {
+        let (mut stored, mut slots) = ([0; FEW + 1], 0);
+        let mut later = [false; VECTOR];
+        let mut asked = self.asked.take().unwrap_or_default();
+        let mut todo = todo.iter().map(|n| usize::from(*n)).peekable();
+        // One, then two...: the first ones often bring what the others need.
+        let mut at_once = 1;
+        while todo.peek().is_some() {
+            asked.len = 0;
+            while asked.len < at_once
+                && let Some(i) = todo.next_if(|i| !asked.has(&self.keys.line.0[*i]))
+            {
+                if left == 0 {
+                    later[i] = true;
+                } else if slots > FEW || !self.was_stored(i, &stored[..slots]) {
+                    left -= 1;
+                    asked.add(i, &self.keys.get(i).words());
+                }
+            }
+            at_once = (at_once * 2).min(AT_ONCE);
+            if asked.len > 0 {
+                self.ask(&mut asked);
+            }
+            for n in 0..asked.len {
+                if let Some(slot) = self.take_over(&mut asked, n, now_ms)
+                    && slots <= FEW
+                    && !stored[..slots].contains(&slot)
+                {
+                    stored[slots] = slot;
+                    slots += 1;
+                }
+            }
+        }
+        self.asked = Some(asked);
+        if left == 0 {
+            self.postpone(&later);
+        }
+        left
+    }
+
+    fn postpone(&mut self, later: &[bool; VECTOR]) {
+        for i in (0..self.packets.len()).filter(|i| later[*i]) {
+            self.carry.push(Pending {
+                packet: self.packets[i],
+                in_port: self.in_port[i],
+                depth: if i < self.meta.len() { self.depth[i] } else { 0 },
+                meta: match self.meta.get_mut(i) {
+                    Some(meta) => meta.take(),
+                    // The outer header that its tunnel's fields came from is gone.
+                    None => (self.keys.have[i] & tunnel::EXT2 != 0).then(|| self.frame(i).into()),
+                },
+            });
+        }
+        self.close_up(later);
+    }
+
+    /// Is there a rule for packet `i` in the subtables that got new ones during this vector?
+    fn was_stored(&mut self, i: usize, subtables: &[usize]) -> bool {
+        let Some(found) = self.table.among(subtables, &self.keys.get(i)) else { return false };
+        (self.keys.rule[i], self.keys.program[i]) = found;
+        true
+    }
+
+    /// Asks the pipeline about these packets, and the memory for what storing the answers will read.
+    fn ask(&mut self, asked: &mut Asked) {
+        let Asked { len, packets, keys, decisions, spots } = asked;
+        decisions[..*len].iter_mut().for_each(Decision::clear);
+        let requests: [Request<'_>; AT_ONCE] =
+            std::array::from_fn(|a| self.request(&keys[a], packets[a.min(*len - 1)]));
+        self.pipeline.resolve_all(&requests[..*len], &mut decisions[..*len]);
+        for ((key, d), spot) in keys.iter().zip(&*decisions).zip(spots).take(*len) {
+            *spot = d.cacheable.then(|| self.table.spot(packet_words(key), packet_words(&d.mask)));
+            spot.iter().for_each(|s| self.table.prefetch(s));
+        }
+    }
+
+    /// Packet `i`, which has this key, as the pipeline is asked about it.
+    pub(crate) fn request<'p>(&'p self, key: &'p Key, i: usize) -> Request<'p> {
+        let packet = &self.packets[i];
+        Request { key, options: options_of(packet, key), packet: packet.data() }
+    }
+
+    /// Packet `n` of these gets what was decided, which is stored unless it is known. Says in which subtable.
+    fn take_over(&mut self, asked: &mut Asked, n: usize, now_ms: u64) -> Option<usize> {
+        let (i, d) = (asked.packets[n], &mut asked.decisions[n]);
+        let holds = d.holds.take();
+        let mut spot = asked.spots[n].take();
+        if spot.as_ref().is_some_and(|s| !self.table.holds(s)) {
+            spot = Some(self.table.spot(packet_words(&asked.keys[n]), packet_words(&d.mask)));
+        }
+        let key = packet_words(&asked.keys[n]);
+        if let Some((rule, program)) = spot.as_ref().and_then(|s| self.table.known(s, key)) {
+            (self.keys.rule[i], self.keys.program[i]) = (rule, program);
+            self.table.remember(&self.keys.get(i), rule);
+            return None;
+        }
+        let program = self.programs.intern(&d.ops, d.drop);
+        self.keys.program[i] = program;
+        let spot = spot.filter(|s| self.may_store(s));
+        let room = spot.is_some() && self.told_of(program) && self.reports.room() > 0;
+        let spot = spot.filter(|_| room);
+        let rule = spot.as_ref().and_then(|s| self.table.install(s, program, self.limit));
+        self.keys.rule[i] = rule.unwrap_or(0);
+        match rule {
+            Some(idx) => {
+                self.report_installed(idx, self.in_port[i], d, now_ms);
+                if let Some(what) = holds {
+                    self.report(Report::Holds(idx, what));
+                }
+                self.table.remember(&self.keys.get(i), idx);
+            }
+            None => self.use_once(i, program, d, now_ms),
+        }
+        rule.and(spot).map(|s| s.slot)
+    }
+
+    /// Shall the decision be stored? Under pressure only what comes a second time is. When the table is full, only
+    /// some are: those that are used often get in, and flows that come by once do not push each other out.
+    fn may_store(&mut self, spot: &Spot) -> bool {
+        self.missed = self.missed.wrapping_add(1);
+        let some = self.missed.is_multiple_of(STORED);
+        let full = self.table.live + 4 * self.margin() > self.limit;
+        match self.table.worth(spot) {
+            Worth::Spare | Worth::Seen => !full || some,
+            Worth::Hidden => some,
+            Worth::New => false,
+        }
+    }
+
+    /// Makes sure that control knows what a program does; false: there is no room to say so.
+    fn told_of(&mut self, program: u32) -> bool {
+        if !self.late.is_empty() || self.reports.room() == 0 {
+            return false;
+        }
+        if let Some(ops) = self.programs.tell(program) {
+            self.report(Report::Program(program, ops));
+        }
+        true
+    }
+
+    /// Rules that are evicted at once when the table is full.
+    pub(crate) fn margin(&self) -> u32 {
+        (self.limit / 8).min(64)
+    }
+
+    fn report_installed(&mut self, idx: u32, port: PortNo, d: &mut Decision, now_ms: u64) {
+        // Its age counts from now.
+        self.table.store.counters(idx).used_ms.store(now_ms, Ordering::Relaxed);
+        self.shared.perf.installed.add(1);
+        let (credits, effects) = (d.credits.as_slice().into(), d.effects.take());
+        self.report(Report::Installed(idx, port, credits, effects));
+    }
+
+    /// The decision holds for this packet only: credit it, and drop its program after the vector.
+    pub(crate) fn use_once(&mut self, i: usize, program: u32, d: &mut Decision, now_ms: u64) {
+        self.passing.push(program);
+        self.shared.perf.not_installed.add(1);
+        self.passed.credit(&d.credits, self.packets[i].len() as u64, now_ms);
+        self.passed.effects(self.in_port[i], d.effects.take());
+    }
+}

@@ -1,0 +1,78 @@
+//! What was seen before: most flows that were never seen are never seen again, and only those that are
+//! deserve a place.
+
+use crate::lookup::flow_store::Reserved;
+
+/// Words of the memory: 2^25 bits, 4 MB, of which only what is used exists. A hash has two bits in one word.
+const WORDS: usize = 1 << 19;
+
+/// After so many new ones a word is cleared: what was seen is forgotten after half of 2^22 others on average.
+const SWEEP: u32 = 8;
+
+/// A memory of hashes that forgets by and by, and now and then (about one in fifty times when it is full)
+/// takes a new one for known.
+pub(crate) struct Sight {
+    words: Reserved<u64>,
+    /// The word that is cleared next.
+    hand: usize,
+    new: u32,
+}
+
+impl Sight {
+    pub fn new() -> Self {
+        Sight { words: Reserved::new(WORDS), hand: 0, new: 0 }
+    }
+
+    fn place(hash: u64) -> (usize, u64) {
+        ((hash >> 12) as usize % WORDS, 1 << (hash & 63) | 1 << (hash >> 6 & 63))
+    }
+
+    /// Brings the place of a hash closer.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        crate::lookup::prefetch(self.words.at(Self::place(hash).0));
+    }
+
+    /// Was it seen before? From now on it was.
+    #[inline]
+    pub fn again(&mut self, hash: u64) -> bool {
+        let (at, bits) = Self::place(hash);
+        // SAFETY: `place` stays inside; only this thread uses the words, zero is valid.
+        let word = unsafe { &mut *self.words.at(at) };
+        let again = *word & bits == bits;
+        *word |= bits;
+        if !again {
+            self.sweep();
+        }
+        again
+    }
+
+    fn sweep(&mut self) {
+        self.new += 1;
+        if self.new.is_multiple_of(SWEEP) {
+            // SAFETY: as in `again`.
+            unsafe { *self.words.at(self.hand) = 0 };
+            self.hand = (self.hand + 1) % WORDS;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lookup::fold;
+
+    #[test]
+    fn the_second_time_is_known_and_long_ago_is_forgotten() {
+        let mut s = Sight::new();
+        let known = |s: &mut Sight, range: std::ops::Range<u64>| {
+            range.filter(|i| s.again(fold(*i))).count()
+        };
+        assert!(known(&mut s, 0..100_000) < 300);
+        assert!(known(&mut s, 0..100_000) > 96_000);
+        let full = known(&mut s, 100_000..20_000_000);
+        assert!(full < 19_900_000 / 25, "{full} of those that were never seen");
+        let old = known(&mut s, 0..100_000);
+        assert!(old < 100_000 / 5, "{old} of those that were seen long ago");
+    }
+}

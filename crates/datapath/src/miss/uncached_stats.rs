@@ -1,0 +1,187 @@
+//! Traffic of decisions that were not stored: summed up by counter, for control.
+//!
+//! A small table of sums that are going on, one place for each counter; who takes a place pushes the sum there out,
+//! to a list that control gets about once per millisecond. No hash is made, and nothing is allocated per packet.
+
+use crate::messages::{Passed, Sum};
+use crate::settings::PortEffects;
+use flow::PortNo;
+
+/// Places of sums that are going on.
+const PLACES: usize = 1024;
+
+/// Sums from which on the list is worth making shorter.
+const LONG: usize = 1 << 14;
+
+/// Effects remembered until control is told: each of the ports that have some, n in number, may have this divided by
+/// n, whichever came first. All together that is less than this times 1 + ln n. Beyond, only credits are remembered.
+const EFFECTS: usize = 4096;
+
+/// What a port has among the effects remembered.
+#[derive(Clone, Copy, Default)]
+struct Share {
+    /// Of which list the counts are.
+    list: u64,
+    effects: u32,
+    lost: u64,
+}
+
+/// See the module.
+pub(crate) struct Passing {
+    /// By the low bits of the counter's number; no packets: nothing.
+    places: Box<[Sum; PLACES]>,
+    list: Vec<Sum>,
+    /// Length of the list at which equal counters are merged.
+    merge: usize,
+    effects: Vec<(PortNo, PortEffects)>,
+    /// By port.
+    shares: Vec<Share>,
+    /// Ports that have a share of this list.
+    ports: Vec<PortNo>,
+    /// Numbers the lists.
+    list_no: u64,
+    used_ms: u64,
+    any: bool,
+}
+
+impl Default for Passing {
+    fn default() -> Self {
+        Passing {
+            places: Box::new([Sum::default(); PLACES]),
+            list: Vec::new(),
+            merge: LONG,
+            effects: Vec::new(),
+            shares: Vec::new(),
+            ports: Vec::new(),
+            list_no: 1,
+            used_ms: 0,
+            any: false,
+        }
+    }
+}
+
+impl Passing {
+    /// A packet of `bytes` was treated as decided: these counters count it.
+    pub fn credit(&mut self, counters: &[u32], bytes: u64, now_ms: u64) {
+        (self.any, self.used_ms) = (true, now_ms);
+        for counter in counters {
+            let place = &mut self.places[*counter as usize % PLACES];
+            if place.counter != *counter && place.packets > 0 {
+                self.list.push(std::mem::take(place));
+            }
+            place.counter = *counter;
+            place.packets += 1;
+            place.bytes += bytes;
+        }
+        if self.list.len() >= self.merge {
+            self.shorten();
+        }
+    }
+
+    /// Queues the effects of a decision about a packet from `port` for control, within the share of that port.
+    pub fn effects(&mut self, port: PortNo, effects: Option<PortEffects>) {
+        let Some(effects) = effects else { return };
+        let at = usize::from(port);
+        if self.shares.len() <= at {
+            self.shares.resize(at + 1, Share::default());
+        }
+        if self.shares[at].list != self.list_no {
+            self.shares[at] = Share { list: self.list_no, ..Share::default() };
+            self.ports.push(port);
+        }
+        let share = &mut self.shares[at];
+        if share.effects as usize * self.ports.len() < EFFECTS {
+            share.effects += 1;
+            self.effects.push((port, effects));
+        } else {
+            share.lost += 1;
+        }
+    }
+
+    /// One sum for each counter: there are not more than counters however long control does not listen.
+    fn shorten(&mut self) {
+        self.list.sort_unstable_by_key(|s| s.counter);
+        self.list.dedup_by(|from, into| {
+            let same = from.counter == into.counter;
+            if same {
+                into.packets += from.packets;
+                into.bytes += from.bytes;
+            }
+            same
+        });
+        self.merge = (2 * self.list.len()).max(LONG);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        !self.any
+    }
+
+    /// All that was not taken before.
+    pub fn take(&mut self) -> Passed {
+        let going_on = self.places.iter_mut().filter(|s| s.packets > 0);
+        self.list.extend(going_on.map(std::mem::take));
+        (self.any, self.merge) = (false, LONG);
+        let next = Vec::with_capacity(self.list.len().min(LONG));
+        self.list_no += 1;
+        let shares = &self.shares;
+        let lost = self.ports.drain(..).map(|p| (p, shares[usize::from(p)].lost));
+        let lost = lost.filter(|(_, n)| *n > 0).collect();
+        Passed {
+            sums: std::mem::replace(&mut self.list, next),
+            effects: std::mem::take(&mut self.effects),
+            lost,
+            used_ms: self.used_ms,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    #[test]
+    fn no_packet_and_no_byte_is_lost() {
+        let (mut p, mut expected) = (Passing::default(), BTreeMap::<u32, (u64, u64)>::new());
+        let mut state = 1u32;
+        for n in 0..200_000u64 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let counters = [state >> 15, 7, state >> 30];
+            p.credit(&counters, n, n);
+            for c in counters {
+                let e = expected.entry(c).or_default();
+                *e = (e.0 + 1, e.1 + n);
+            }
+        }
+        assert!(p.list.len() < 4 * expected.len() + LONG, "{} sums", p.list.len());
+        let (mut sums, passed) = (BTreeMap::<u32, (u64, u64)>::new(), p.take());
+        assert_eq!(passed.used_ms, 199_999);
+        for s in passed.sums {
+            let e = sums.entry(s.counter).or_default();
+            *e = (e.0 + s.packets, e.1 + s.bytes);
+        }
+        assert_eq!(sums, expected);
+        assert!(p.is_empty() && p.take().sums.is_empty());
+    }
+
+    #[test]
+    fn effects_have_a_limit_and_ports_a_share() {
+        let mut p = Passing::default();
+        for n in 0..2 * EFFECTS {
+            p.credit(&[], 1, 1);
+            p.effects(7, Some(Arc::new(n)));
+        }
+        // A port that comes when the list is full has its share all the same.
+        (0..EFFECTS).for_each(|n| p.effects(3, Some(Arc::new(n))));
+        let passed = p.take();
+        let of = |port| passed.effects.iter().filter(|(p, _)| *p == port).count();
+        assert_eq!((of(7), of(3)), (EFFECTS, EFFECTS / 2));
+        assert_eq!(passed.lost, [(7, EFFECTS as u64), (3, EFFECTS as u64 / 2)]);
+        assert!(p.take().effects.is_empty());
+        // Many ports: not much more than the limit altogether.
+        (0..500).for_each(|port| (0..EFFECTS).for_each(|n| p.effects(port, Some(Arc::new(n)))));
+        let all = p.take().effects.len();
+        assert!((EFFECTS..8 * EFFECTS).contains(&all), "{all}");
+    }
+}

@@ -1,0 +1,303 @@
+//! Parsing a vector: profiles first, the complete parser for what no profile claims.
+//!
+//! One loop, generic over how a key is put together from a packet's first 64 bytes; a
+//! [`Level`](crate::cpu::Level) is one instance of it.
+
+use super::profile::{COUNT, Family, PROBE_AT, Profile, SHORTEST, Study, find};
+use super::{EXT1, Ext, Layout, Line, bytes_mut, parse};
+use crate::cpu::Level;
+use crate::lookup::{Keys, prefetch};
+use flow::at;
+use packet::{Packet, VECTOR};
+use std::ops::Range;
+use telemetry::Drop;
+
+/// What is known about each packet of a vector before lookup, but for its key.
+pub(crate) struct Columns {
+    pub lay: [Layout; VECTOR],
+    /// Bytes.
+    pub len: [u16; VECTOR],
+    /// Has the key of the packet before it.
+    pub same: [bool; VECTOR],
+}
+
+impl Columns {
+    pub fn new() -> Self {
+        Columns { lay: [Layout::default(); VECTOR], len: [0; VECTOR], same: [false; VECTOR] }
+    }
+
+    /// Everything about packet `from` becomes that of packet `to`.
+    pub fn copy(&mut self, from: usize, to: usize) {
+        self.lay[to] = self.lay[from];
+        self.len[to] = self.len[from];
+        self.same[to] = self.same[from];
+    }
+}
+
+/// Packets of one input port, side by side in a vector.
+pub(crate) struct Job<'a> {
+    pub packets: &'a [Packet],
+    pub range: Range<usize>,
+    /// Since here all packets are of this port.
+    pub since: usize,
+    pub in_port: u16,
+    pub vlan_limit: u8,
+    pub keys: &'a mut Keys,
+    pub columns: &'a mut Columns,
+    pub study: &'a mut Study,
+    /// Packets that cannot be parsed, and why.
+    pub failed: &'a mut Vec<(u8, Drop)>,
+}
+
+/// A line that no packet has: bytes 56..64 of a key are zero.
+const NO_LINE: Line = [!0; 8];
+
+impl Job<'_> {
+    /// Parses; returns how many packets profiles claimed.
+    pub fn run(&mut self, level: Level) -> usize {
+        let Range { start, end } = self.range;
+        assert!(self.since <= start && start <= end && end <= self.packets.len() && end <= VECTOR);
+        let claimed = match level {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a level is used only where `Level::available` found it; the range is checked.
+            Level::Avx512 => unsafe { super::simd::avx512(self) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Level::Avx2 => unsafe { super::simd::avx2(self) },
+            _ => {
+                self.range.clone().for_each(|i| self.one(i));
+                0
+            }
+        };
+        self.study.judge(end - start);
+        claimed
+    }
+
+    /// Packet `i` by the scalar parser.
+    #[inline(never)]
+    pub fn one(&mut self, i: usize) {
+        let p = &self.packets[i];
+        self.columns.len[i] = p.len() as u16;
+        let (line, ext) = (&mut self.keys.line.0[i], &mut self.keys.ext[i]);
+        let lay = match p.segments() {
+            1 => parse(p.data(), self.in_port, self.vlan_limit, line, ext).ok_or(Drop::Truncated),
+            _ => Err(Drop::Segmented),
+        };
+        let lay = lay.unwrap_or_else(|why| {
+            *line = NO_LINE;
+            self.failed.push((i as u8, why));
+            Layout::default()
+        });
+        self.columns.lay[i] = lay;
+        self.keys.have[i] = lay.ext;
+        self.columns.same[i] = i > self.since
+            && self.keys.have[i] | self.keys.have[i - 1] == 0
+            && same(&self.keys.line.0[i], &self.keys.line.0[i - 1]);
+    }
+}
+
+/// Are two lines equal? Addresses and ports, where flows differ, decide first.
+#[inline]
+fn same(a: &Line, b: &Line) -> bool {
+    (a[2] ^ b[2]) | (a[3] ^ b[3]) == 0 && a.iter().zip(b).fold(0, |d, (a, b)| d | (a ^ b)) == 0
+}
+
+/// How a kernel holds and makes keys. Safety, all functions: the CPU has what the kernel needs, and
+/// `d` points to at least [`SHORTEST`] bytes, or as many as the profile demands.
+pub(crate) trait Maker {
+    /// A packet's first bytes.
+    type Head: Copy;
+    /// A line.
+    type Key: Copy;
+    /// What a profile and an input port contribute.
+    type Ready: Copy;
+    /// `port`: bytes 32..40 of the line with nothing but the input port.
+    unsafe fn ready(p: &Profile, port: u64) -> Self::Ready;
+    unsafe fn head(d: *const u8, len: usize) -> Self::Head;
+    unsafe fn claims(head: Self::Head, r: &Self::Ready) -> bool;
+    /// `FLAGS`: with TCP flags if the profile has them.
+    unsafe fn key<const FLAGS: bool>(head: Self::Head, d: *const u8, r: &Self::Ready) -> Self::Key;
+    unsafe fn with_tos(key: Self::Key, tos: u8) -> Self::Key;
+    unsafe fn same(a: Self::Key, b: Self::Key) -> bool;
+    unsafe fn store(key: Self::Key, to: *mut Line);
+    unsafe fn load(from: &Line) -> Self::Key;
+}
+
+/// The loop of all kernels. Returns how many packets profiles claimed.
+///
+/// # Safety
+/// As for [`Maker`]; the job's range lies in its packets and in a vector.
+#[inline(always)]
+pub(crate) unsafe fn run<M: Maker>(job: &mut Job<'_>) -> usize {
+    let Range { start, end } = job.range;
+    job.packets[start..end].iter().for_each(|p| prefetch(p.data().as_ptr()));
+    let mut claimed = 0;
+    let mut expected = job.study.tried[0];
+    let mut i = start;
+    while i < end {
+        // SAFETY: `i` is in the range; the rest is the caller's.
+        let n = unsafe {
+            match (expected.family, expected.flags_mask) {
+                (Family::V4, 0) => stretch::<M, false>(job, i, expected),
+                (Family::V4, _) => stretch::<M, true>(job, i, expected),
+                _ => 0,
+            }
+        };
+        job.study.claimed[expected.index as usize] += n as u32;
+        claimed += n;
+        i += n;
+        if i == end {
+            break;
+        }
+        // SAFETY: as above.
+        match unsafe { claim::<M>(job, i) } {
+            Some(p) => {
+                job.study.claimed[p.index as usize] += 1;
+                claimed += 1;
+                expected = p;
+            }
+            None => job.one(i),
+        }
+        i += 1;
+    }
+    claimed
+}
+
+/// Bytes 32..40 of a line with nothing but the input port.
+pub(crate) fn port_word(port: u16) -> u64 {
+    let [high, low] = port.to_be_bytes();
+    u64::from_ne_bytes([0, 0, 0, 0, high, low, 0, 0])
+}
+
+/// The key of the packet before packet `i`, if that is of the same port and has one line.
+#[inline(always)]
+fn before<M: Maker>(job: &Job<'_>, i: usize) -> M::Key {
+    let lone = i <= job.since || job.keys.have[i - 1] != 0;
+    // SAFETY: any line may be loaded; kernels that get here run.
+    unsafe { M::load(if lone { &NO_LINE } else { &job.keys.line.0[i - 1] }) }
+}
+
+/// IPv4 packets from the `first`th on as long as the profile claims them; how many.
+///
+/// # Safety
+/// As for [`run`]; the profile is of IPv4 and has TCP flags if `FLAGS`.
+#[inline(always)]
+unsafe fn stretch<M: Maker, const FLAGS: bool>(
+    job: &mut Job<'_>,
+    first: usize,
+    p: &Profile,
+) -> usize {
+    let n = job.range.end - first;
+    let mut last = before::<M>(job, first);
+    let lay = p.lay;
+    // SAFETY: `first + n` is inside all of these; the data is `len` bytes long.
+    unsafe {
+        let ready = M::ready(p, port_word(job.in_port));
+        let packets = job.packets.as_ptr().add(first);
+        let lines = job.keys.line.0.as_mut_ptr().add(first);
+        let lays = job.columns.lay.as_mut_ptr().add(first);
+        let lens = job.columns.len.as_mut_ptr().add(first);
+        let sames = job.columns.same.as_mut_ptr().add(first);
+        let haves = job.keys.have.as_mut_ptr().add(first);
+        for i in 0..n {
+            let packet = &*packets.add(i);
+            let (d, len) = (packet.data().as_ptr(), packet.len());
+            if len < p.least as usize || packet.segments() != 1 {
+                return i;
+            }
+            let head = M::head(d, len);
+            if !M::claims(head, &ready) {
+                return i;
+            }
+            let end = p.end_base as usize + be16(d, p.len_at as usize) as usize;
+            if end < p.end_least as usize || end > len {
+                return i;
+            }
+            let key = M::key::<FLAGS>(head, d, &ready);
+            *sames.add(i) = M::same(key, last);
+            M::store(key, lines.add(i));
+            *haves.add(i) = 0;
+            *lens.add(i) = len as u16;
+            *lays.add(i) = Layout { end: end as u16, ..lay };
+            last = key;
+        }
+    }
+    n
+}
+
+/// Packet `i` if any profile claims it; which one.
+///
+/// # Safety
+/// As for [`run`].
+#[inline(always)]
+unsafe fn claim<M: Maker>(job: &mut Job<'_>, i: usize) -> Option<&'static Profile> {
+    // SAFETY: the data is `len` bytes long.
+    unsafe {
+        let packet = &job.packets[i];
+        let (d, len) = (packet.data().as_ptr(), packet.len());
+        if len < SHORTEST || packet.segments() != 1 {
+            return None;
+        }
+        let head = M::head(d, len);
+        let port = port_word(job.in_port);
+        let mut tried = job.study.tried.iter();
+        let p = match tried.find(|p| M::claims(head, &M::ready(p, port))) {
+            Some(p) => *p,
+            None => find(&*d.add(PROBE_AT).cast())?,
+        };
+        if len < p.least as usize {
+            return None;
+        }
+        let mut end = len;
+        if p.family != Family::Arp {
+            end = p.end_base as usize + be16(d, p.len_at as usize) as usize;
+            if end < p.end_least as usize || end > len {
+                return None;
+            }
+        }
+        let mut key = M::key::<true>(head, d, &M::ready(p, port));
+        job.columns.same[i] = false;
+        if p.family == Family::V4 {
+            job.columns.same[i] = M::same(key, before::<M>(job, i));
+        } else {
+            key = line1::<M>(key, d, p, &mut job.keys.ext[i]);
+        }
+        M::store(key, &mut job.keys.line.0[i]);
+        job.keys.have[i] = p.lay.ext;
+        job.columns.len[i] = len as u16;
+        job.columns.lay[i] = Layout { end: end as u16, ..p.lay };
+        Some(p)
+    }
+}
+
+#[inline(always)]
+unsafe fn be16(d: *const u8, at: usize) -> u16 {
+    // SAFETY: the caller's.
+    u16::from_be(unsafe { d.add(at).cast::<u16>().read_unaligned() })
+}
+
+/// What IPv6 and ARP have beyond line 0, and IPv6's traffic class in the key.
+#[inline(always)]
+unsafe fn line1<M: Maker>(key: M::Key, d: *const u8, p: &Profile, ext: &mut Ext) -> M::Key {
+    ext[0] = [0; 8];
+    let to = bytes_mut(&mut ext[0]).as_mut_ptr();
+    let put = |at: usize, from: *const u8, n: usize| {
+        // SAFETY: the profile's shortest packet contains what its family has; `at` is in line 1.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.add(at - 64), n) }
+    };
+    // SAFETY: as above.
+    unsafe {
+        let h = d.add(p.lay.l3 as usize);
+        if p.family == Family::Arp {
+            put(at::ARP_SHA, h.add(8), 6);
+            put(at::ARP_THA, h.add(18), 6);
+            return key;
+        }
+        let word = u32::from_be(h.cast::<u32>().read_unaligned());
+        put(at::IPV6_SRC, h.add(8), 32);
+        put(at::IPV6_LABEL, (word & 0xf_ffff).to_be_bytes().as_ptr(), 4);
+        M::with_tos(key, (word >> 20) as u8)
+    }
+}
+
+const _: () = assert!(EXT1 == 1 && COUNT <= 16);

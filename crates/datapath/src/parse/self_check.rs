@@ -1,0 +1,178 @@
+//! A corpus for parse kernels, and the comparison with the scalar parser.
+
+use super::parser::{Columns, Job};
+use super::profile::{Family, PROBE_AT, PROFILES, Profile, Study};
+use super::{Layout, key_of, parse};
+use crate::cpu::Level;
+use crate::lookup::Keys;
+use flow::Key;
+use packet::{HeapPool, Pool, VECTOR};
+use telemetry::Drop;
+
+/// A frame that the profile claims, with other bytes from `seed` and `spare` bytes behind.
+pub(super) fn frame(p: &Profile, seed: u64, spare: usize) -> Vec<u8> {
+    let mut x = seed;
+    let mut d: Vec<u8> = (0..p.least as usize + spare).map(|_| next(&mut x)).collect();
+    for i in 0..16 {
+        let (mask, value) = (p.probe_mask[i], p.probe[i]);
+        d[PROBE_AT + i] = d[PROBE_AT + i] & !mask | value;
+    }
+    if p.family != Family::Arp {
+        let inside = p.end_least - p.end_base + next(&mut x) as u16 % (spare as u16 + 1);
+        d[p.len_at as usize..][..2].copy_from_slice(&inside.to_be_bytes());
+    }
+    d
+}
+
+fn next(x: &mut u64) -> u8 {
+    *x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*x >> 56) as u8
+}
+
+/// A vector that is parsed: whole keys (None: dropped), layouts, `same`, and how many were claimed.
+pub(super) type Parsed = (Vec<Option<(Key, Layout, bool)>>, usize);
+
+/// Parses frames as one vector.
+pub(super) fn parse_all(frames: &[Vec<u8>], level: Level, study: &mut Study) -> Parsed {
+    let pool = HeapPool::new();
+    let packets: Vec<_> = frames.iter().filter_map(|f| pool.packet(f)).collect();
+    assert_eq!(packets.len(), frames.len().min(VECTOR), "frames of a vector fit buffers");
+    let (mut keys, mut columns) = (Keys::new(), Columns::new());
+    let mut failed = Vec::new();
+    let claimed = Job {
+        packets: &packets,
+        range: 0..packets.len(),
+        since: 0,
+        in_port: 0x1234,
+        vlan_limit: 2,
+        keys: &mut keys,
+        columns: &mut columns,
+        study,
+        failed: &mut failed,
+    }
+    .run(level);
+    let all = (0..packets.len()).map(|i| {
+        let key = key_of(&keys.line.0[i], &keys.ext[i], keys.have[i]);
+        let dropped = failed.contains(&(i as u8, Drop::Truncated));
+        assert!(dropped || columns.len[i] as usize == frames[i].len());
+        (!dropped).then_some((key, columns.lay[i], columns.same[i]))
+    });
+    let all = all.collect();
+    pool.free(&packets);
+    (all, claimed)
+}
+
+/// What the scalar parser says of each frame alone.
+pub(super) fn expected(frames: &[Vec<u8>]) -> Vec<Option<(Key, Layout, bool)>> {
+    let mut last: Option<Key> = None;
+    let each = frames.iter().map(|f| {
+        let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
+        let lay = parse(f, 0x1234, 2, &mut line, &mut ext);
+        let key = lay.map(|l| key_of(&line, &ext, l.ext));
+        let plain = lay.is_some_and(|l| l.ext == 0);
+        let same = plain && last == key;
+        last = key.filter(|_| plain);
+        Some((key?, lay?, same))
+    });
+    each.collect()
+}
+
+/// Does a level agree with the scalar parser about frames of every profile, cut at every length?
+pub(crate) fn agrees(level: Level) -> bool {
+    PROFILES.iter().all(|p| {
+        let frames = cut(p);
+        parse_all(&frames, level, &mut Study::default()).0 == expected(&frames)
+    })
+}
+
+/// A frame of a profile, cut at every length.
+fn cut(p: &Profile) -> Vec<Vec<u8>> {
+    let whole = frame(p, p.index as u64 + 1, 20);
+    (0..=whole.len()).map(|n| whole[..n].to_vec()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn levels() -> impl Iterator<Item = Level> {
+        Level::ALL.into_iter().filter(|l| l.detected())
+    }
+
+    /// Frames of profile `kind` in turn, or of one profile.
+    fn corpus(n: usize, kind: Option<usize>) -> Vec<Vec<u8>> {
+        let each =
+            |i: usize| frame(&PROFILES[kind.unwrap_or(i % PROFILES.len())], i as u64, i % 30);
+        (0..n).map(each).collect()
+    }
+
+    #[test]
+    fn every_level_agrees_on_frames_cut_at_every_length() {
+        for (level, p) in levels().flat_map(|l| PROFILES.iter().map(move |p| (l, p))) {
+            let frames = cut(p);
+            let (got, _) = parse_all(&frames, level, &mut Study::default());
+            for (n, (got, should)) in got.iter().zip(expected(&frames)).enumerate() {
+                assert_eq!(*got, should, "{}, profile {}, {n} bytes", level.name(), p.index);
+            }
+        }
+    }
+
+    #[test]
+    fn vectors_of_every_size_and_what_kernels_must_claim() {
+        for level in levels() {
+            let mut study = Study::default();
+            for n in 0..=VECTOR {
+                let frames = corpus(n, None);
+                let (got, claimed) = parse_all(&frames, level, &mut study);
+                assert_eq!(got, expected(&frames), "{} {n}", level.name());
+                assert_eq!(claimed, if level == Level::Scalar { 0 } else { n });
+            }
+        }
+    }
+
+    #[test]
+    fn every_position_of_an_odd_packet() {
+        for level in levels() {
+            for (kind, odd) in [(0, vec![0; 13]), (1, vec![0xff; 100]), (4, vec![0x45; 41])] {
+                let frames = corpus(VECTOR, Some(kind));
+                for at in 0..VECTOR {
+                    let mut frames = frames.clone();
+                    frames[at] = odd.clone();
+                    let (got, claimed) = parse_all(&frames, level, &mut Study::default());
+                    assert_eq!(got, expected(&frames), "{} {at}", level.name());
+                    assert_eq!(claimed, if level == Level::Scalar { 0 } else { VECTOR - 1 });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn runs_of_equal_keys_are_seen() {
+        for level in levels() {
+            for p in &PROFILES {
+                let mut frames = vec![frame(p, 1, 6); 7];
+                frames[3] = frame(p, 2, 6);
+                let (got, _) = parse_all(&frames, level, &mut Study::default());
+                assert_eq!(got, expected(&frames), "{}", level.name());
+                let same = got.iter().flatten().filter(|(_, _, same)| *same).count();
+                assert_eq!(same, if p.family == Family::V4 { 4 } else { 0 });
+            }
+        }
+    }
+
+    /// The table that AVX-512 permutes by, done byte by byte.
+    #[test]
+    fn picks_make_the_same_line() {
+        for p in PROFILES.iter().filter(|p| p.family != Family::V6) {
+            let d = frame(p, 7, 9);
+            let mut line = [0u8; 64];
+            for (i, b) in line.iter_mut().enumerate() {
+                let picked = if p.pick[i] & 0x80 != 0 { 0 } else { d[p.pick[i] as usize] };
+                *b = picked & p.and[i] | p.or[i];
+            }
+            line[flow::at::IN_PORT..flow::at::IN_PORT + 2].copy_from_slice(&[0x12, 0x34]);
+            let want = crate::parse::extract(&d, 0x1234, 2).unwrap();
+            assert_eq!(line[..], want.bytes()[..64], "profile {}", p.index);
+        }
+    }
+}

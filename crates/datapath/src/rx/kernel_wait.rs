@@ -1,0 +1,182 @@
+//! How the worker of kernel ports rests.
+//!
+//! It waits in epoll on its queues' descriptors and its doorbell, and receives only from queues that
+//! epoll says are ready. While there was traffic in the last
+//! two milliseconds it wakes at least every 50 us to look at its rings, so PMD threads that hand it
+//! packets need not ring; only when it sleeps for longer does it say so, and the next handoff then
+//! costs that PMD thread one eventfd write.
+
+use crate::messages::Wake;
+use port::RxQueue;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use sync::Reader;
+
+/// Longest rest while traffic flows.
+const SHORT: Duration = Duration::from_micros(50);
+/// How long after the last packet traffic counts as flowing.
+const LINGER: Duration = Duration::from_millis(2);
+/// Longest rest: housekeeping still runs.
+const LONG: Duration = Duration::from_millis(100);
+/// Longest rest while a queue without a descriptor must be polled.
+const POLL: Duration = Duration::from_millis(1);
+
+/// Events taken at once.
+const EVENTS: usize = 64;
+
+/// An epoll set and a doorbell.
+pub(crate) struct Sleep {
+    epoll: OwnedFd,
+    pub wake: Arc<Wake>,
+    busy_until: Instant,
+    /// By descriptor: [`WATCHED`], [`READY`].
+    flags: Vec<u8>,
+}
+
+/// In the epoll set.
+const WATCHED: u8 = 1;
+/// The queue may have packets.
+const READY: u8 = 2;
+
+impl Sleep {
+    pub fn new() -> std::io::Result<Self> {
+        // SAFETY: no pointers; the result is checked and owned.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // SAFETY: fresh descriptor.
+        let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
+        let (wake, busy_until) = (Arc::new(Wake::new()?), Instant::now());
+        let mut s = Sleep { epoll, wake, busy_until, flags: Vec::new() };
+        let bell = s.wake.fd();
+        s.watch(bell);
+        Ok(s)
+    }
+
+    /// Waits for `fd`, too.
+    pub fn watch(&mut self, fd: RawFd) {
+        let mut e = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+        let (epoll, add) = (self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD);
+        // SAFETY: `e` is valid; a descriptor that epoll refuses is polled.
+        if unsafe { libc::epoll_ctl(epoll, add, fd, &mut e) } == 0 {
+            let i = fd as usize;
+            self.flags.resize(self.flags.len().max(i + 1), 0);
+            self.flags[i] = WATCHED | READY;
+        }
+    }
+
+    fn flags(&mut self, fd: RawFd) -> Option<&mut u8> {
+        self.flags.get_mut(usize::try_from(fd).ok()?)
+    }
+
+    /// No longer waits for `fd`.
+    pub fn forget(&mut self, fd: RawFd) {
+        self.flags(fd).into_iter().for_each(|f| *f = 0);
+        let none = std::ptr::null_mut();
+        // SAFETY: removal ignores the event argument.
+        unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, none) };
+    }
+
+    /// Is the queue waited for (else it is polled)?
+    pub fn watches(&self, rx: &dyn RxQueue) -> bool {
+        rx.fd().is_some_and(|fd| self.flags.get(fd as usize).is_some_and(|f| *f != 0))
+    }
+
+    /// May the queue have packets? A hundred idle ones cost no system call.
+    pub fn is_ready(&self, rx: &dyn RxQueue) -> bool {
+        let idle = |fd: RawFd| self.flags.get(fd as usize).is_some_and(|f| *f == WATCHED);
+        !rx.fd().is_some_and(idle)
+    }
+
+    /// The queue has nothing left that it does not announce.
+    pub fn drained(&mut self, rx: &dyn RxQueue) {
+        if let Some(fd) = rx.fd() {
+            self.flags(fd).into_iter().for_each(|f| *f &= !READY);
+        }
+    }
+
+    /// Asks which queues are ready now.
+    pub fn look(&mut self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        let (epoll, most) = (self.epoll.as_raw_fd(), EVENTS as i32);
+        // SAFETY: room for as many events as said.
+        let n = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), most, 0) };
+        for e in events.iter().take(n.max(0) as usize) {
+            self.flags(e.u64 as RawFd).into_iter().for_each(|f| *f |= READY);
+        }
+    }
+
+    /// There was traffic.
+    pub fn busy(&mut self) {
+        self.busy_until = Instant::now() + LINGER;
+    }
+
+    /// Waits for something to do. `quiet`: nothing in any ring.
+    pub fn rest(&mut self, reader: &Reader, unwatched: bool, quiet: impl FnOnce() -> bool) {
+        let lingering = Instant::now() < self.busy_until;
+        reader.offline();
+        if lingering {
+            self.wait(SHORT);
+        } else {
+            self.wake.going_to_sleep();
+            if quiet() {
+                self.wait(if unwatched { POLL } else { LONG });
+            }
+            self.wake.awake();
+        }
+        reader.online();
+    }
+
+    fn wait(&self, at_most: Duration) {
+        let mut p = libc::pollfd { fd: self.epoll.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let ts = libc::timespec { tv_sec: 0, tv_nsec: at_most.as_nanos() as i64 };
+        // SAFETY: one pollfd and a timespec, both alive; an epoll descriptor is itself pollable.
+        unsafe { libc::ppoll(&mut p, 1, &ts, std::ptr::null()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::Packet;
+
+    struct Queue(RawFd);
+    impl RxQueue for Queue {
+        fn rx(&mut self, _: &mut Vec<Packet>, _: usize) -> usize {
+            0
+        }
+        fn fd(&self) -> Option<RawFd> {
+            Some(self.0)
+        }
+    }
+
+    #[test]
+    fn only_queues_that_have_something_are_ready() {
+        let mut s = Sleep::new().unwrap();
+        let bells: Vec<Wake> = (0..100).map(|_| Wake::new().unwrap()).collect();
+        let queues: Vec<Queue> = bells.iter().map(|b| Queue(b.fd())).collect();
+        queues.iter().for_each(|q| s.watch(q.0));
+        let ready = |s: &Sleep| queues.iter().filter(|q| s.is_ready(*q)).count();
+        assert_eq!(ready(&s), 100, "what came before it was watched");
+        queues.iter().for_each(|q| s.drained(q));
+        s.look();
+        assert_eq!(ready(&s), 0);
+        bells[7].going_to_sleep();
+        bells[7].wake();
+        s.look();
+        assert!(ready(&s) == 1 && s.is_ready(&queues[7]));
+        s.drained(&queues[7]);
+        s.look();
+        assert_eq!(ready(&s), 1, "it has not been emptied");
+        s.forget(queues[7].0);
+        s.look();
+        assert!(!s.watches(&queues[7]) && s.is_ready(&queues[7]), "from now on it is polled");
+        assert!(s.watches(&queues[8]));
+        let file = std::fs::File::open("/proc/self/stat").unwrap();
+        let plain = Queue(std::os::fd::AsRawFd::as_raw_fd(&file));
+        s.watch(plain.0);
+        assert!(s.is_ready(&plain), "what epoll refuses is polled");
+    }
+}

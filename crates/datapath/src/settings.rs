@@ -1,0 +1,588 @@
+//! What the control side gives and gets: settings, statistics, events.
+
+use crate::cpu::Level;
+use crate::stats::perf::{PerfLog, Suspicious};
+use action::{Op, Pipeline, Punt};
+use flow::{Key, Mask, PortNo};
+use packet::Pool;
+use std::any::Any;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use sync::Domain;
+use telemetry::Drop;
+
+/// What a [`crate::Datapath`] is made of.
+pub struct Config {
+    /// Where copies and injected packets come from, and where dropped packets go.
+    pub pool: Arc<dyn Pool>,
+    /// The domain in which `pipeline`'s tables are published; every worker is a reader.
+    pub domain: Domain,
+    /// Decides about packets nobody decided about yet.
+    pub pipeline: Arc<dyn Pipeline>,
+    /// Called first on every worker thread (DPDK wants to know its threads).
+    pub register_thread: fn(),
+    /// Takes a warning while control waits for a worker.
+    pub warn: fn(&str),
+    /// Decides about `Op::Meter`; None: every packet conforms.
+    pub meters: Option<Arc<dyn Meters>>,
+    /// Most cached flows per worker over the whole life (memory is reserved, not committed).
+    pub max_flows: u32,
+    /// No threads: the workers are run by [`crate::Datapath::step`] (tests, simulation).
+    pub manual: bool,
+}
+
+impl Config {
+    /// Everything at its default around the three things that have none.
+    pub fn new(pool: Arc<dyn Pool>, domain: Domain, pipeline: Arc<dyn Pipeline>) -> Self {
+        let register_thread = || {};
+        Config {
+            pool,
+            domain,
+            pipeline,
+            register_thread,
+            warn: |_| {},
+            meters: None,
+            max_flows: 1 << 24,
+            manual: false,
+        }
+    }
+}
+
+/// Meters, as the packet side sees them. Called by workers: never blocks.
+pub trait Meters: Send + Sync {
+    /// May a packet of `bytes` bytes pass meter `id` at `now_ms`?
+    fn admit(&self, id: u32, bytes: usize, now_ms: u64) -> bool;
+}
+
+/// A switch that may be left to the cost model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Tri {
+    /// Measured at run time.
+    #[default]
+    Auto,
+    /// Forced on.
+    On,
+    /// Forced off.
+    Off,
+}
+
+/// How receive queues that nobody pinned are spread over PMD threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RxqAssign {
+    /// By measured cycles, with about as many queues on each.
+    #[default]
+    Cycles,
+    /// By measured cycles only: onto the least loaded.
+    Group,
+    /// In turn.
+    RoundRobin,
+}
+
+/// When queues move by themselves (`pmd-auto-lb`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AutoLb {
+    /// Least time between two attempts (`pmd-auto-lb-rebal-interval`), minutes.
+    pub interval_min: u64,
+    /// A PMD thread is busy for so much of a minute (`pmd-auto-lb-load-threshold`), percent.
+    pub load_threshold: u8,
+    /// The variance of their load would fall by so much (`pmd-auto-lb-improvement-threshold`), percent.
+    pub improvement: u8,
+}
+
+impl Default for AutoLb {
+    fn default() -> Self {
+        AutoLb { interval_min: 1, load_threshold: 95, improvement: 25 }
+    }
+}
+
+/// Run-time settings; all take effect live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Signature cache (`smc-enable`).
+    pub signature_cache: Tri,
+    /// Most cached flows over all workers (`flow-limit`); at most `Config::max_flows` in one. A worker
+    /// may have what the others leave, and an equal part in any case.
+    pub flow_limit: u32,
+    /// Flows unused for so long are removed (`max-idle`), milliseconds.
+    pub max_idle_ms: u64,
+    /// Hold less than full transmit bursts so long (`tx-flush-interval`), microseconds; None: as load
+    /// and rate suggest, at most 25.
+    pub tx_flush_interval_us: Option<u64>,
+    /// Longest sleep of an idle PMD thread (`pmd-sleep-max`), microseconds; 0: never sleeps.
+    pub pmd_sleep_max_us: u64,
+    /// The same for PMD threads on certain cores.
+    pub pmd_sleep_of: BTreeMap<usize, u64>,
+    /// VLAN tags the parser looks behind (`vlan-limit`): 1 or 2.
+    pub vlan_limit: u8,
+    /// Packets per second and input port that may go to the control side, per worker.
+    pub punt_rate: u32,
+    /// ... after so many at once.
+    pub punt_burst: u32,
+    /// Misses resolved per vector; packets beyond wait for the next one, in order.
+    pub miss_budget: usize,
+    /// Placement of receive queues (`pmd-rxq-assign`).
+    pub rxq_assign: RxqAssign,
+    /// Decapsulate before lookup where a known rule says so; false: always in two steps.
+    pub one_pass: bool,
+    /// A PMD thread with a pinned queue serves no others (`pmd-rxq-isolate`).
+    pub rxq_isolate: bool,
+    /// Move queues when that pays; None: only when told.
+    pub auto_lb: Option<AutoLb>,
+    /// Instructions that kernels use; one that is [`Level::available`].
+    pub level: Level,
+    /// How much one wants each level's lookup; the highest that this CPU has is used.
+    pub lookup_priority: [u8; Level::ALL.len()],
+    /// Compare kernels and programs with their twins, packet by packet.
+    pub validate: bool,
+    /// The same for single PMD threads, by core, and their level.
+    pub parser_of: BTreeMap<usize, (Level, bool)>,
+    /// Note what single iterations are like (`pmd-perf-metrics`).
+    pub perf_metrics: bool,
+    /// Which of them are told of.
+    pub perf_log: PerfLog,
+}
+
+impl Settings {
+    /// As one worker gets them.
+    pub(crate) fn of(&self, worker: WorkerId) -> Settings {
+        let mut s = self.clone();
+        if let WorkerId::Pmd(core) = worker {
+            s.pmd_sleep_max_us = self.sleep_max_us(core);
+            (s.level, s.validate) = self.parser(core);
+        } else {
+            s.perf_metrics = false;
+        }
+        s
+    }
+
+    /// The level that lookups use: of those that this CPU has the one wanted most.
+    pub fn lookup_level(&self) -> Level {
+        let available = Level::ALL.into_iter().filter(|l| l.available());
+        let rank = |l: &Level| (self.lookup_priority[*l as usize], Reverse(*l));
+        available.max_by_key(rank).unwrap_or_default()
+    }
+
+    /// The level of the parse kernels of the PMD thread on a core, and whether it validates.
+    pub fn parser(&self, core: usize) -> (Level, bool) {
+        self.parser_of.get(&core).copied().unwrap_or((self.level, self.validate))
+    }
+
+    /// Longest sleep of the PMD thread on a core, microseconds.
+    pub fn sleep_max_us(&self, core: usize) -> u64 {
+        self.pmd_sleep_of.get(&core).copied().unwrap_or(self.pmd_sleep_max_us)
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            signature_cache: Tri::Auto,
+            flow_limit: 1 << 20,
+            max_idle_ms: 10_000,
+            tx_flush_interval_us: None,
+            pmd_sleep_max_us: 0,
+            pmd_sleep_of: BTreeMap::new(),
+            vlan_limit: 1,
+            punt_rate: 50_000,
+            punt_burst: 2_048,
+            miss_budget: packet::VECTOR,
+            rxq_assign: RxqAssign::Cycles,
+            one_pass: true,
+            rxq_isolate: true,
+            auto_lb: None,
+            level: Level::preferred(),
+            lookup_priority: Level::ALL.map(|l| match l {
+                _ if l == Level::preferred() => 2,
+                Level::Scalar => 1,
+                _ => 0,
+            }),
+            validate: crate::verify::asked(),
+            parser_of: BTreeMap::new(),
+            perf_metrics: false,
+            perf_log: PerfLog::default(),
+        }
+    }
+}
+
+/// Receive queue -> core (`pmd-rxq-affinity`). A core named here serves only pinned queues.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RxAffinity(pub BTreeMap<usize, usize>);
+
+/// What a port may bring (`ingress_policing_*` of OVSDB's Interface table). A rate of zero limits nothing, a burst of
+/// zero is OVS's default (8,000 kbit, 16,000 packets). Bytes are those behind the Ethernet header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policing {
+    /// 1,000 bits per second.
+    pub kbit_rate: u32,
+    /// 1,000 bits.
+    pub kbit_burst: u32,
+    /// 1,000 packets per second.
+    pub kpkt_rate: u32,
+    /// 1,000 packets.
+    pub kpkt_burst: u32,
+}
+
+/// Tells by a decision's effects whether the decision may have changed.
+pub type Stale = Box<dyn Fn(&(dyn Any + Send + Sync)) -> bool + Send>;
+
+/// A change that was asked for with `invalidate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub(crate) u64);
+
+/// Why a request was refused.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// The number is taken.
+    #[error("datapath port {0} is in use")]
+    PortInUse(PortNo),
+    /// There is no such port.
+    #[error("no datapath port {0}")]
+    NoPort(PortNo),
+    /// All numbers are taken.
+    #[error("no free datapath port number")]
+    PortsExhausted,
+    /// The port has no queue to receive from or to send to.
+    #[error("port {0} has no {1} queue to give")]
+    NoQueue(String, &'static str),
+    /// The packet to inject does not fit a buffer, or there is none.
+    #[error("packet of {0} bytes cannot be injected")]
+    Packet(usize),
+    /// A thread could not be started.
+    #[error("cannot start a worker thread: {0}")]
+    Thread(String),
+}
+
+/// Who serves a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WorkerId {
+    /// The thread that serves kernel ports.
+    Kernel,
+    /// The PMD thread on this core.
+    Pmd(usize),
+}
+
+/// The thread's name.
+impl std::fmt::Display for WorkerId {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            WorkerId::Kernel => f.write_str("kernel-ports"),
+            WorkerId::Pmd(core) => write!(f, "pmd-c{core:02}"),
+        }
+    }
+}
+
+/// News for the control side.
+pub enum Event {
+    /// A packet that `Op::Punt` handed over.
+    Punt(Box<PuntEvent>),
+    /// A kernel or a program differs from its twin: how, and on which packet.
+    Differs(Box<str>),
+    /// A PMD thread's iteration took long ([`PerfLog`]).
+    Suspicious(WorkerId, Box<Suspicious>),
+    /// A decision with effects was made.
+    Decided {
+        /// What the pipeline said besides.
+        effects: PortEffects,
+    },
+    /// Effects of decisions about packets from this port were dropped, as the queue to control was full.
+    PassedOver {
+        /// Where the packets came in.
+        port: PortNo,
+        /// How many.
+        n: u64,
+    },
+}
+
+/// What the pipeline said of a packet besides what to do with it.
+pub type PortEffects = Arc<dyn Any + Send + Sync>;
+
+/// A packet on its way to the control side.
+pub struct PuntEvent {
+    /// Its bytes (at most `punt.max_len`).
+    pub packet: Vec<u8>,
+    /// Its key when it was punted.
+    pub key: Key,
+    /// Where it came in.
+    pub in_port: PortNo,
+    /// What the pipeline wanted to remember.
+    pub punt: Arc<Punt>,
+    /// Bytes before cutting.
+    pub total_len: usize,
+}
+
+/// Traffic of one decision since the last `collect`.
+pub struct Used<'a> {
+    /// The counters to credit.
+    pub credits: &'a [u32],
+    /// The decision's effects, to be refreshed.
+    pub effects: Option<&'a Arc<dyn Any + Send + Sync>>,
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// When it was last used (`now_ms`).
+    pub used_ms: u64,
+}
+
+/// A cached flow.
+#[derive(Clone, Debug)]
+pub struct FlowDump {
+    /// Whose table it is in.
+    pub worker: WorkerId,
+    /// Values, masked.
+    pub key: Key,
+    /// The mask it is stored under.
+    pub mask: Mask,
+    /// What is done.
+    pub ops: Arc<[Op]>,
+    /// Packets so far.
+    pub packets: u64,
+    /// Bytes so far.
+    pub bytes: u64,
+    /// When it was last used (`now_ms`); 0: never.
+    pub used_ms: u64,
+    /// Marked dead by an invalidation, waiting to be unlinked.
+    pub dead: bool,
+}
+
+/// Counters of a port as the datapath saw it, over all workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortStats {
+    /// Received.
+    pub rx_packets: u64,
+    /// Received.
+    pub rx_bytes: u64,
+    /// Accepted by the port for sending.
+    pub tx_packets: u64,
+    /// Accepted by the port for sending.
+    pub tx_bytes: u64,
+    /// Bursts given to the port.
+    pub tx_bursts: u64,
+    /// Times a burst waited for more packets at the end of a vector.
+    pub tx_held: u64,
+    /// Packets that ended here, by reason.
+    pub drops: [u64; Drop::COUNT],
+    /// Extra packets made (outputs, punts and named drops beyond the first of a packet).
+    pub copies: u64,
+    /// Packets handed to the control side.
+    pub punted: u64,
+    /// Packets that the control side injected.
+    pub injected: u64,
+}
+
+impl Default for PortStats {
+    fn default() -> Self {
+        PortStats {
+            rx_packets: 0,
+            rx_bytes: 0,
+            tx_packets: 0,
+            tx_bytes: 0,
+            tx_bursts: 0,
+            tx_held: 0,
+            drops: [0; Drop::COUNT],
+            copies: 0,
+            punted: 0,
+            injected: 0,
+        }
+    }
+}
+
+impl PortStats {
+    /// `(in, out)`: over all ports and with nothing in flight the two are equal.
+    pub fn balance(&self) -> (u64, u64) {
+        let drops: u64 = self.drops.iter().sum();
+        (self.rx_packets + self.injected + self.copies, self.tx_packets + drops + self.punted)
+    }
+
+    /// Adds another port's counters.
+    pub fn add(&mut self, o: &PortStats) {
+        self.rx_packets += o.rx_packets;
+        self.rx_bytes += o.rx_bytes;
+        self.tx_packets += o.tx_packets;
+        self.tx_bytes += o.tx_bytes;
+        self.tx_bursts += o.tx_bursts;
+        self.tx_held += o.tx_held;
+        self.copies += o.copies;
+        self.punted += o.punted;
+        self.injected += o.injected;
+        for (a, b) in self.drops.iter_mut().zip(&o.drops) {
+            *a += b;
+        }
+    }
+}
+
+/// A receive queue and who serves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RxqInfo {
+    /// Port.
+    pub port: PortNo,
+    /// Port name.
+    pub name: String,
+    /// Queue.
+    pub queue: usize,
+    /// Who serves it; None: nobody (no PMD thread).
+    pub worker: Option<WorkerId>,
+    /// Pinned by affinity.
+    pub pinned: bool,
+    /// Cycles it cost since the counters were cleared.
+    pub cycles: u64,
+    /// Packets it brought since the counters were cleared.
+    pub packets: u64,
+}
+
+/// A worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PmdInfo {
+    /// Which.
+    pub worker: WorkerId,
+    /// NUMA node of its core.
+    pub numa: usize,
+    /// Serves only pinned queues.
+    pub isolated: bool,
+    /// Flows cached now.
+    pub flows: u32,
+    /// Masks in use now.
+    pub masks: u32,
+    /// Is the signature cache on?
+    pub signature_cache: bool,
+    /// What it did.
+    pub perf: Perf,
+}
+
+/// How a worker finds the megaflows of one input port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortLookup {
+    /// The port.
+    pub port: PortNo,
+    /// Its cached flows.
+    pub flows: u32,
+    /// Their masks.
+    pub masks: u32,
+    /// Packets found by a lookup of their own in the last judged tenth of a second.
+    pub lookups: u64,
+    /// Subtables that these visited.
+    pub visits: u64,
+    /// How many of them the signature cache knew.
+    pub cache_hits: u64,
+    /// Is the signature cache used, and why?
+    pub cache: CacheState,
+    /// Are packets of its new flows only decided about, because these hardly ever come back?
+    pub direct: bool,
+}
+
+/// What the cost model says about one port's use of the signature cache.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CacheState {
+    /// Is it used?
+    pub on: bool,
+    /// By configuration and not by cost.
+    pub forced: bool,
+    /// Subtable visits per packet that it saves, or at most would save.
+    pub saves: f64,
+    /// It did not pay: tenths of a second with traffic until it is tried again.
+    pub wait: u32,
+}
+
+impl CacheState {
+    /// It is switched on when it would save more visits per packet than this...
+    pub const PAYS: f64 = 1.75;
+    /// ...and off when it does not save more than this: a probe costs about a visit.
+    pub const STAYS: f64 = 1.25;
+}
+
+macro_rules! perf {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What a worker did since the counters were cleared.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Perf { $($(#[$doc])* pub $name: u64,)* }
+        /// The same, written by the worker and read by control.
+        #[derive(Default)]
+        #[repr(align(64))]
+        pub(crate) struct PerfCell { $(pub $name: crate::stats::counters::Count,)* }
+        impl PerfCell {
+            pub(crate) fn read(&self) -> Perf { Perf { $($name: self.$name.get(),)* } }
+        }
+        impl Perf {
+            /// What happened between two readings.
+            pub fn since(&self, base: &Perf) -> Perf {
+                Perf { $($name: self.$name.wrapping_sub(base.$name),)* }
+            }
+        }
+    };
+}
+
+impl Perf {
+    /// Comparisons of the validating mode.
+    pub fn validated(&self) -> u64 {
+        let [parse, lookup] = [self.parse_validated, self.lookup_validated];
+        parse + lookup + self.direct_validated + self.tunnel_validated + self.act_validated
+    }
+}
+
+perf! {
+    /// Loops.
+    iterations,
+    /// Loops without a packet.
+    idle_iterations,
+    /// Cycles of loops without a packet.
+    idle_cycles,
+    /// Cycles of loops with packets.
+    busy_cycles,
+    /// Loops that ended asleep.
+    sleep_iterations,
+    /// Cycles slept.
+    sleep_cycles,
+    /// Packets received.
+    rx_packets,
+    /// Packets looked up (received, carried over, recirculated, injected).
+    passes,
+    /// Packets looked up again after a recirculation.
+    recirculated,
+    /// Packets parsed by a profile.
+    claimed,
+    /// Packets whose parsing was compared with the scalar parser's.
+    parse_validated,
+    /// Lookups that were compared with what rules say.
+    lookup_validated,
+    /// Decisions of direct mode that were compared with those of the whole way.
+    direct_validated,
+    /// Packets decapsulated in one pass that were compared with two steps.
+    tunnel_validated,
+    /// Packets of which a program was compared with the interpreter.
+    act_validated,
+    /// Comparisons that found a difference.
+    differences,
+    /// Found by the signature cache.
+    cache_hits,
+    /// Found in the megaflow table.
+    flow_hits,
+    /// Subtables visited.
+    subtable_lookups,
+    /// Decided by the pipeline.
+    misses,
+    /// Of them, those about which nothing was asked but what to do with them.
+    direct,
+    /// Cycles the pipeline took.
+    miss_cycles,
+    /// Decisions stored.
+    installed,
+    /// Decisions used once and not stored.
+    not_installed,
+    /// Flows evicted because the table was full.
+    evicted,
+    /// Packets sent.
+    tx_packets,
+    /// Bursts sent.
+    tx_batches,
+    /// Vectors processed.
+    vectors,
+    /// Cycles of receiving.
+    rx_cycles,
+    /// Cycles of parsing.
+    parse_cycles,
+    /// Cycles of lookup (misses included).
+    lookup_cycles,
+    /// Cycles of acting and sending.
+    act_cycles,
+}

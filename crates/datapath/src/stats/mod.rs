@@ -1,0 +1,6 @@
+//! Counters, performance figures and the clock.
+
+pub(crate) mod clock;
+pub(crate) mod counters;
+pub(crate) mod perf;
+pub(crate) mod stage_clock;

@@ -1,0 +1,288 @@
+//! Decapsulation in one pass: an outer packet that a known rule would decapsulate loses its header
+//! before it is parsed, so that only the inner packet is parsed and looked up.
+//!
+//! A terminator is a copy of such a rule, and good as long as the rule is: any rule that a packet
+//! matches is a right decision about it. It knows its packets by their first bytes. What does not fit (tags, IP
+//! options, checksums, extensions, bad headers) is left to the two steps (`tunnel::pop`), which also find the
+//! terminators.
+
+use crate::lookup::flow_store::{PWORDS, Store};
+use crate::parse::{Line, UDP, bytes, parse};
+use crate::tunnel::header::Plain;
+use action::Op;
+use flow::{PortNo, at};
+use packet::Packet;
+use std::ops::Range;
+
+/// Rules worth a look at every packet: one underlay address and port each, more or less.
+const MOST: usize = 4;
+
+/// Bytes of Ethernet, IPv4 and UDP, and of VXLAN or Geneve what is not looked at.
+const HEAD: usize = 48;
+
+/// What the first bytes of a rule's packets are, if their outer header is IPv4 without options or fragments, and UDP
+/// without checksum.
+struct Shape {
+    /// Where they come in.
+    in_port: PortNo,
+    value: [u64; HEAD / 8],
+    mask: [u64; HEAD / 8],
+}
+
+impl Shape {
+    /// Of the packets that a rule with this key line is about; None: none of them is like that, or not all come in there.
+    fn new(key: &Line, rule_mask: &Line) -> Option<Shape> {
+        /// Where the packet has what the key has.
+        const FIELDS: [(usize, Range<usize>); 7] = [
+            (at::ETH_DST, 0..6),
+            (at::ETH_SRC, 6..12),
+            (at::TOS, 15..16),
+            (at::TTL, 22..23),
+            (at::IP_SRC, 26..30),
+            (at::IP_DST, 30..34),
+            (at::TP_SRC, 34..38),
+        ];
+        let port = |line| *bytes(line)[at::IN_PORT..].first_chunk().unwrap();
+        let in_port = PortNo::from_be_bytes(port(key));
+        let (mut value, mut mask) = ([0; HEAD], [0; HEAD]);
+        for (from, to) in FIELDS {
+            let from = from..from + to.len();
+            value[to.clone()].copy_from_slice(&bytes(key)[from.clone()]);
+            mask[to].copy_from_slice(&bytes(rule_mask)[from]);
+        }
+        let mut fixed = |at: usize, bytes: &[u8], of: &[u8]| {
+            value[at..at + bytes.len()].copy_from_slice(bytes);
+            mask[at..at + of.len()].copy_from_slice(of);
+        };
+        fixed(12, &[8, 0, 0x45], &[0xff; 3]);
+        fixed(20, &[0, 0], &[0x3f, 0xff]);
+        fixed(23, &[UDP], &[0xff]);
+        fixed(40, &[0, 0], &[0xff, 0xff]);
+        // Whatever else the rule looks at is the same for all these packets.
+        let mut one = [0; 64];
+        one[..HEAD].copy_from_slice(&value);
+        (one[17], one[39]) = (50, 30);
+        let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
+        let lay = parse(&one, in_port, 1, &mut line, &mut ext)?;
+        let word = |b: &[u8; HEAD], i| u64::from_ne_bytes(b[8 * i..][..8].try_into().unwrap());
+        let fits = lay.ext == 0 && takes(key, rule_mask, &line);
+        (fits && port(rule_mask) == [0xff; 2]).then(|| Shape {
+            in_port,
+            value: std::array::from_fn(|i| word(&value, i)),
+            mask: std::array::from_fn(|i| word(&mask, i)),
+        })
+    }
+
+    #[inline]
+    fn is_of(&self, head: &[u8; HEAD]) -> bool {
+        let (words, _) = head.as_chunks::<8>();
+        let words = words.iter().zip(&self.value).zip(&self.mask);
+        words.fold(0, |d, ((w, v), m)| d | (u64::from_ne_bytes(*w) & m) ^ v) == 0
+    }
+}
+
+/// Does a rule with this key line and mask take packets with that line?
+fn takes(key: &Line, mask: &Line, line: &Line) -> bool {
+    line.iter().zip(key).zip(mask).all(|((l, k), m)| l & m == *k)
+}
+
+/// A rule that decapsulates.
+pub(crate) struct Terminator {
+    rule: u32,
+    /// Its payload when it was copied: another one is another rule.
+    payload: u64,
+    key: Line,
+    mask: Line,
+    shape: Shape,
+    /// The tunnels' datapath port.
+    pub port: PortNo,
+    pub header: Plain,
+    /// What it is a copy of.
+    pub pop: Op,
+    /// Outer packets of this vector, to be credited.
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+impl Terminator {
+    /// A copy of a live rule that does `pop` and looks at line 0 only.
+    fn new(store: &Store, rule: u32, pop: &Op) -> Option<Terminator> {
+        let Op::TunnelPop { port, kind, options } = pop else { return None };
+        let header = Plain::new(*kind, options.clone())?;
+        let p = store.payload(rule);
+        let mask = |w| store.mask_word(p.mask(), w);
+        if !p.usable() || (8..PWORDS).any(|w| mask(w) != 0) {
+            return None;
+        }
+        let mut key = [0; 8];
+        key[..7].copy_from_slice(store.line(rule));
+        let mask = std::array::from_fn(|w| if w < 7 { mask(w) } else { 0 });
+        let shape = Shape::new(&key, &mask)?;
+        let (payload, port, pop) = (p.0, *port, pop.clone());
+        Some(Terminator {
+            rule,
+            payload,
+            key,
+            mask,
+            shape,
+            port,
+            header,
+            pop,
+            packets: 0,
+            bytes: 0,
+        })
+    }
+
+    /// Does it take a packet that came in where its packets do, by its first bytes?
+    #[inline]
+    pub fn is_of(&self, p: &Packet) -> bool {
+        p.segments() == 1 && p.data().first_chunk().is_some_and(|h| self.shape.is_of(h))
+    }
+}
+
+/// The terminators of one worker.
+#[derive(Default)]
+pub(crate) struct Terminators {
+    list: Vec<Terminator>,
+    /// Which one the next newcomer replaces.
+    turn: usize,
+}
+
+impl Terminators {
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// This rule does `ops`, which is decapsulation.
+    #[cold]
+    pub fn learn(&mut self, store: &Store, rule: u32, ops: &[Op]) {
+        let [pop] = ops else { return };
+        if rule == 0 || self.list.iter().any(|t| t.rule == rule) {
+            return;
+        }
+        let Some(new) = Terminator::new(store, rule, pop) else { return };
+        match self.list.len() < MOST {
+            true => self.list.push(new),
+            false => {
+                self.list[self.turn % MOST] = new;
+                self.turn += 1;
+            }
+        }
+    }
+
+    /// Forgets rules that are no more.
+    pub fn refresh(&mut self, store: &Store) {
+        self.list.retain(|t| store.payload(t.rule).0 == t.payload);
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.list.clear();
+    }
+
+    /// Is there one for packets that come in there?
+    #[inline]
+    pub fn serve(&self, in_port: PortNo) -> bool {
+        self.list.iter().any(|t| t.shape.in_port == in_port)
+    }
+
+    /// The terminator for a packet that came in there; which.
+    #[inline]
+    pub fn find(&self, in_port: PortNo, p: &Packet) -> Option<usize> {
+        self.list.iter().position(|t| t.shape.in_port == in_port && t.is_of(p))
+    }
+
+    /// A terminator for packets with this key line, what it is a copy of.
+    pub fn twin(&self, line: &Line) -> Option<&Op> {
+        self.list.iter().find(|t| takes(&t.key, &t.mask, line)).map(|t| &t.pop)
+    }
+
+    #[inline]
+    pub fn get(&mut self, i: usize) -> &mut Terminator {
+        &mut self.list[i]
+    }
+
+    /// Credits the rules; how many packets that was.
+    pub fn count(&mut self, store: &Store, now_ms: u64) -> u64 {
+        let mut all = 0;
+        for t in self.list.iter_mut().filter(|t| t.packets > 0) {
+            store.counters(t.rule).add(t.packets, t.bytes, now_ms);
+            all += t.packets;
+            (t.packets, t.bytes) = (0, 0);
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::bytes_mut;
+
+    /// An outer packet of VXLAN whose inner one is of zeros.
+    fn plain() -> [u8; 64] {
+        let mut d = [0; 64];
+        d[..14].copy_from_slice(&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 8, 0]);
+        d[14..24].copy_from_slice(&[0x45, 4, 0, 50, 0, 0, 0x40, 0, 64, UDP]);
+        d[26..34].copy_from_slice(&[10, 1, 2, 3, 172, 31, 0, 1]);
+        d[34..42].copy_from_slice(&[0x80, 1, 0x12, 0xb5, 0, 30, 0, 0]);
+        d[42] = 8;
+        d
+    }
+
+    /// A packet has a rule's shape if it is plain and the rule takes its line.
+    #[test]
+    fn first_bytes_tell_what_the_key_tells() {
+        const PORT: PortNo = 5;
+        let line = |d: &[u8; 64]| {
+            let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
+            parse(d, PORT, 1, &mut line, &mut ext).map(|_| line)
+        };
+        let mut seed = 1u64;
+        let mut random = move |n: usize| {
+            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (seed >> 33) as usize % n
+        };
+        let (mut taken, mut refused) = (0, 0);
+        for _ in 0..2000 {
+            let mut mask: Line = [0; 8];
+            bytes_mut(&mut mask)[at::IN_PORT..at::IN_PORT + 2].fill(0xff);
+            for _ in 0..random(24) {
+                bytes_mut(&mut mask)[random(48)] |= 1 << random(8);
+            }
+            let mut key = line(&plain()).unwrap();
+            key.iter_mut().zip(&mask).for_each(|(k, m)| *k &= m);
+            let shape = Shape::new(&key, &mask).unwrap();
+            assert_eq!(shape.in_port, PORT);
+            let mut d = plain();
+            for _ in 0..random(3) {
+                d[random(48)] ^= 1 << random(8);
+            }
+            let is_plain = d[12..15] == [8, 0, 0x45]
+                && [d[20] & 0x3f, d[21], d[40], d[41]] == [0; 4]
+                && d[23] == UDP
+                && d[16..18] == [0, 50];
+            let is_of = shape.is_of(d.first_chunk().unwrap());
+            if is_plain {
+                assert_eq!(is_of, takes(&key, &mask, &line(&d).unwrap()), "{d:02x?}");
+            } else if d[16..18] == [0, 50] {
+                assert!(!is_of, "{d:02x?}");
+            }
+            (taken, refused) = (taken + usize::from(is_of), refused + usize::from(!is_of));
+        }
+        assert!(taken > 500 && refused > 100);
+    }
+
+    #[test]
+    fn rules_about_other_packets_have_no_shape() {
+        for (at, value) in [(at::ETH_TYPE + 1, 6), (at::VLAN, 0x10), (at::PROTO, 6), (at::FRAG, 1)]
+        {
+            let (mut key, mut mask): (Line, Line) = ([0; 8], [0; 8]);
+            bytes_mut(&mut mask)[at::IN_PORT..at::IN_PORT + 2].fill(0xff);
+            assert!(Shape::new(&key, &mask).is_some());
+            (bytes_mut(&mut key)[at], bytes_mut(&mut mask)[at]) = (value, 0xff);
+            assert!(Shape::new(&key, &mask).is_none());
+        }
+        assert!(Shape::new(&[0; 8], &[0; 8]).is_none(), "of any port");
+    }
+}

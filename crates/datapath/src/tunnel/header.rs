@@ -1,0 +1,447 @@
+//! Outer headers on and off (VXLAN, Geneve, GRE): the two-step way, which defines what is right.
+
+use crate::actions::interpret::Frame;
+use crate::lookup::fold;
+use crate::parse::{Layout, Line, UDP, bytes, bytes_mut, parse};
+use action::{TunnelKind, TunnelPush, gre};
+use flow::{PortNo, at, flag, frag};
+use packet::Packet;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
+use telemetry::Drop;
+use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
+
+/// The bit of `have` for key line 2, which holds most of a tunnel's fields.
+pub(crate) const EXT2: u8 = 2;
+
+/// `tun_flags` as OVS has them.
+const DF: u16 = 1;
+const CSUM: u16 = 2;
+const KEY: u16 = 4;
+const OAM: u16 = 8;
+
+const UDP_HEADER: usize = 8;
+/// Of VXLAN, and of Geneve without options.
+const VXLAN_HEADER: usize = 8;
+const GRE_HEADER: usize = 4;
+const GRE_PROTOCOL: u8 = 47;
+/// GRE sequence numbers, of all tunnels together: they rise in each, which is what receivers look at.
+static SEQUENCE: AtomicU32 = AtomicU32::new(0);
+/// The Ethertype of Ethernet in a tunnel.
+const ETHERNET: u16 = 0x6558;
+/// VXLAN: "the VNI is valid", and with the group policy extension what else may be set.
+const VALID: u32 = 0x0800_0000;
+const GBP: u32 = 0x8000_0000;
+const GBP_FLAGS: u32 = 0x0048_0000;
+const GBP_ID: u32 = 0xffff;
+/// Geneve: four bytes of options each; a packet of the control plane; an option must be understood.
+const GENEVE_LENGTH: u32 = 0x3f00_0000;
+const GENEVE_OAM: u32 = 0x80_0000;
+const GENEVE_CRITICAL: u32 = 0x40_0000;
+const MOST_OPTIONS: usize = 63 * 4;
+
+fn be16(d: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([d[at], d[at + 1]])
+}
+
+fn be32(d: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([d[at], d[at + 1], d[at + 2], d[at + 3]])
+}
+
+/// A number that is the same for all packets of a flow, from their key: what tells flows apart on
+/// the outer network (RFC 7348, section 5). All fragments of a datagram have that of no port.
+#[inline]
+pub(crate) fn entropy(line: &Line, ext1: &Line, have: u8) -> u32 {
+    const PORTS: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0]);
+    const NO_PORTS: u64 = u64::from_ne_bytes([0, 0, 0, 0, 0xff, 0, 0, 0]);
+    let whole = bytes(line)[at::FRAG] & (frag::ANY | frag::LATER) == 0;
+    let l4 = line[3] & if whole { PORTS } else { NO_PORTS };
+    let mut h = fold(line[0] ^ line[1].rotate_left(32)) ^ fold(line[2] ^ l4.rotate_left(17));
+    if have & 1 != 0 {
+        h ^= ext1[..4].iter().fold(0, |h, w| fold(h ^ w));
+    }
+    (fold(h) >> 32) as u32
+}
+
+/// The UDP source port for packets of this entropy.
+#[inline]
+pub(crate) fn source_port((min, max): (u16, u16), entropy: u32) -> u16 {
+    min + ((u64::from(entropy) * u64::from(max - min)) >> 32) as u16
+}
+
+/// Puts the outer header in front and fills it in. Err: nothing was changed.
+pub(crate) fn push(p: &mut Packet, t: &TunnelPush, entropy: u32) -> Result<(), Drop> {
+    let (len, l4) = (t.header.len(), t.l4());
+    if p.len() + len > usize::from(u16::MAX) {
+        return Err(Drop::TooLong);
+    }
+    if !p.push_front(len) {
+        return Err(Drop::NoHeadroom);
+    }
+    let d = p.data_mut();
+    d[..len].copy_from_slice(&t.header);
+    let behind_ip = (d.len() - l4) as u16;
+    if t.is_ipv6() {
+        d[18..20].copy_from_slice(&behind_ip.to_be_bytes());
+    } else {
+        d[16..18].copy_from_slice(&(behind_ip + 20).to_be_bytes());
+        let sum = internet(&d[14..34]);
+        d[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
+    match t.kind {
+        TunnelKind::Gre => fill_gre(&mut d[l4..], t),
+        _ => fill_udp(d, t, source_port(t.source_ports, entropy)),
+    }
+    Ok(())
+}
+
+fn fill_udp(d: &mut [u8], t: &TunnelPush, source_port: u16) {
+    let udp = t.l4();
+    let len = (d.len() - udp) as u16;
+    d[udp..udp + 2].copy_from_slice(&source_port.to_be_bytes());
+    d[udp + 4..udp + 6].copy_from_slice(&len.to_be_bytes());
+    if t.checksum() {
+        d[udp + 6..udp + 8].fill(0);
+        let sum = udp_sum(d, t.is_ipv6(), 14, udp).finish_udp();
+        d[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+/// The sequence number is the last thing in the header; the checksum is about everything.
+fn fill_gre(g: &mut [u8], t: &TunnelPush) {
+    if t.sequence() {
+        let end = t.header.len() - t.l4();
+        let next = SEQUENCE.fetch_add(1, Ordering::Relaxed);
+        g[end - 4..end].copy_from_slice(&next.to_be_bytes());
+    }
+    if t.checksum() {
+        let sum = internet(g);
+        g[4..6].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+/// Pseudo header and all from the UDP header to the end of `d`.
+fn udp_sum(d: &[u8], ipv6: bool, l3: usize, udp: usize) -> Sum {
+    let len = d.len() - udp;
+    let address = |at: usize| -> [u8; 16] { d[at..at + 16].try_into().unwrap() };
+    let pseudo = match ipv6 {
+        true => pseudo_v6(&address(l3 + 8), &address(l3 + 24), UDP, len),
+        false => {
+            let v4 = |at: usize| -> [u8; 4] { d[at..at + 4].try_into().unwrap() };
+            pseudo_v4(v4(l3 + 12), v4(l3 + 16), UDP, len)
+        }
+    };
+    pseudo.bytes(&d[udp..])
+}
+
+/// An outer header as it was read.
+struct Outer {
+    /// Where the inner frame starts and ends.
+    inner: std::ops::Range<usize>,
+    /// Bytes of options in front of it.
+    options: usize,
+    /// Key line 2.
+    ext2: Line,
+    id: u32,
+    /// IPv4's source.
+    src: [u8; 4],
+}
+
+/// Takes the outer header away. `f` becomes the frame of the inner packet, fresh from tunnel port
+/// `port`. `known`: Geneve options whose values count. Err: the header is not one that we take; nothing
+/// was changed.
+pub(crate) fn pop(
+    p: &mut Packet,
+    port: PortNo,
+    kind: TunnelKind,
+    known: &[u32],
+    f: &mut Frame,
+) -> Result<(), Drop> {
+    f.reparse(p.data(), f.tags);
+    let mut outer = read(p.data(), &f.line, &f.lay, kind)?;
+    let options = digest(&p.data()[outer.inner.start - outer.options..outer.inner.start], known)?;
+    outer.put(at::TUN_OPTIONS, &options.to_be_bytes());
+    outer.put(at::TUN_OPTION_WORDS, &[(outer.options / 4) as u8]);
+    let (start, end) = (outer.inner.start, outer.inner.end);
+    let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
+    let limit = f.vlan_limit;
+    let lay = parse(&p.data()[start..end], port, limit, &mut line, &mut ext);
+    let lay = lay.ok_or(Drop::Truncated)?;
+    let fits = p.set_len(end) && p.pull_front(start);
+    debug_assert!(fits, "inside the packet");
+    let l0 = bytes_mut(&mut line);
+    l0[at::FLAGS] |= flags_of(&outer.ext2);
+    l0[at::TUN_ID..at::TUN_SRC].copy_from_slice(&outer.id.to_be_bytes());
+    l0[at::TUN_SRC..at::PAYLOAD].copy_from_slice(&outer.src);
+    ext[1] = outer.ext2;
+    let have = lay.ext | EXT2;
+    *f = Frame { line, ext, have, lay, tags: limit, ..*f };
+    Ok(())
+}
+
+/// What stands in keys for Geneve options: equal for packets whose options are the same but for the values
+/// of those that are not `known`. Nobody outside can find others that are equal. 0: none.
+/// Err: they are malformed.
+fn digest(mut options: &[u8], known: &[u32]) -> Result<u64, Drop> {
+    static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    if options.is_empty() {
+        return Ok(0);
+    }
+    let mut h = SECRET.build_hasher();
+    while !options.is_empty() {
+        let [c0, c1, kind, words, ..] = *options else { return Err(Drop::TunnelOptions) };
+        let (words, kind_of) = (words & 0x1f, u32::from_be_bytes([0, c0, c1, kind]));
+        let end = 4 + usize::from(words) * 4;
+        let value = options.get(4..end).ok_or(Drop::TunnelOptions)?;
+        h.write_u32(kind_of);
+        h.write_u8(words);
+        if known.binary_search(&kind_of).is_ok() {
+            h.write(value);
+        }
+        options = &options[end..];
+    }
+    Ok(h.finish().max(1))
+}
+
+/// What one pass keeps of an outer header: the words of the key that it fills.
+pub(crate) struct Stripped {
+    /// Tunnel id and IPv4 source: word 6 of line 0.
+    pub word6: u64,
+    /// Key line 2: its words 0, 5 and 7, the others are 0.
+    pub ext2: Line,
+}
+
+/// The bits of [`at::FLAGS`] of a packet that has this key line 2.
+#[inline]
+pub(crate) fn flags_of(ext2: &Line) -> u8 {
+    let tos = bytes(ext2)[at::TUN_TOS - at::TUN_DST];
+    let congestion = if tos & 3 == 3 { flag::TUNNEL_CE } else { 0 };
+    let options = if ext2[7] != 0 { flag::TUNNEL_OPTIONS } else { 0 };
+    flag::TUNNEL | congestion | options
+}
+
+/// The headers that [`strip`] takes away.
+pub(crate) struct Plain {
+    /// The first word: of VXLAN without extensions, or of Geneve without options and flags.
+    word: u32,
+    /// Geneve options whose values count.
+    known: Arc<[u32]>,
+    /// The options that came last, and their digest: in one flow they seldom change.
+    options: Vec<u8>,
+    digest: u64,
+}
+
+impl Plain {
+    /// None: a tunnel that [`strip`] does not know.
+    pub fn new(kind: TunnelKind, known: Arc<[u32]>) -> Option<Plain> {
+        let word = match kind {
+            TunnelKind::Vxlan | TunnelKind::VxlanGbp => VALID,
+            TunnelKind::Geneve => ETHERNET.into(),
+            TunnelKind::Gre => return None,
+        };
+        Some(Plain { word, known, options: Vec::with_capacity(MOST_OPTIONS), digest: 0 })
+    }
+
+    /// Bytes of options behind a header that starts with this word; None: it is another header.
+    #[inline]
+    fn options(&self, word: u32) -> Option<usize> {
+        // Masked, VXLAN's word is 0.
+        match word == self.word {
+            true => Some(0),
+            false if word & !(GENEVE_LENGTH | GENEVE_CRITICAL) == self.word => {
+                Some((word >> 24) as usize * 4)
+            }
+            false => None,
+        }
+    }
+
+    fn digest(&mut self, options: &[u8]) -> Option<u64> {
+        if options != self.options {
+            self.options.clear();
+            self.digest = digest(options, &self.known).ok()?;
+            self.options.extend_from_slice(options);
+        }
+        Some(self.digest)
+    }
+}
+
+/// As [`pop`], for a packet that begins with the plainest outer header ([`crate::tunnel::decap_rules::Shape`]): IPv4 without
+/// options, UDP without checksum, and VXLAN or Geneve as `plain` says, one whole Ethernet header behind. None, and
+/// nothing changed: it is not that, or not right.
+#[inline]
+pub(crate) fn strip(p: &mut Packet, plain: &mut Plain) -> Option<Stripped> {
+    const IPV4_UDP: usize = 34;
+    let h: &[u8; 64] = p.data().first_chunk()?;
+    let end = IPV4_UDP + usize::from(be16(h, 38));
+    let whole = 14 + usize::from(be16(h, 16));
+    let options = plain.options(be32(h, 42))?;
+    let start = 50 + options;
+    let sized = end >= start + 14 && end <= whole && whole <= p.len();
+    if !sized || h[49] != 0 || !is_right(h[14..34].try_into().unwrap()) {
+        return None;
+    }
+    let digest = match options {
+        0 => 0,
+        _ => plain.digest(&p.data()[50..start])?,
+    };
+    let flags = KEY | if h[20] & 0x40 != 0 { DF } else { 0 };
+    let [f0, f1] = flags.to_be_bytes();
+    let mut ext2 = [0; 8];
+    ext2[0] = u64::from_ne_bytes([h[30], h[31], h[32], h[33], f0, f1, h[15], h[22]]);
+    ext2[5] = u64::from_ne_bytes([0, 0, 0, (options / 4) as u8, h[34], h[35], h[36], h[37]]);
+    ext2[7] = digest.to_be();
+    let word6 = u64::from_ne_bytes([0, h[46], h[47], h[48], h[26], h[27], h[28], h[29]]);
+    p.keep(start..end);
+    Some(Stripped { word6, ext2 })
+}
+
+/// Is an IPv4 header's checksum right? Whether a sum is all ones does not depend on the order of bytes (RFC 1071,
+/// section 2).
+#[inline]
+fn is_right(header: &[u8; 20]) -> bool {
+    let (words, _) = header.as_chunks::<4>();
+    let sum: u64 = words.iter().map(|w| u64::from(u32::from_ne_bytes(*w))).sum();
+    let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+    (sum & 0xffff) + (sum >> 16) == 0xffff
+}
+
+/// A tunnel's own header, behind IP.
+struct Inside {
+    /// Where the inner frame starts and ends.
+    frame: std::ops::Range<usize>,
+    /// Bytes of options in front of it.
+    options: usize,
+    flags: u16,
+    id: u32,
+    /// UDP ports.
+    ports: [u8; 4],
+    /// Group policy id and flags.
+    policy: [u8; 3],
+}
+
+/// Reads and checks a tunnel's headers behind whatever IP header the parser found.
+fn read(d: &[u8], line: &Line, lay: &Layout, kind: TunnelKind) -> Result<Outer, Drop> {
+    let (l0, l3) = (bytes(line), usize::from(lay.l3));
+    let ipv6 = be16(l0, at::ETH_TYPE) == crate::parse::IPV6;
+    if l0[at::FRAG] != 0 || lay.l4 == 0 {
+        return Err(Drop::TunnelHeader);
+    }
+    let inside = match kind {
+        TunnelKind::Gre => read_gre(d, l0, lay)?,
+        _ => read_udp(d, l0, lay, kind)?,
+    };
+    // With options the checksum covers them too.
+    if !ipv6 && internet(&d[l3..l3 + usize::from(d[l3] & 15) * 4]) != 0 {
+        return Err(Drop::TunnelChecksum);
+    }
+    let (inner, options, id) = (inside.frame, inside.options, inside.id);
+    let mut outer = Outer { inner, options, ext2: [0; 8], id, src: [0; 4] };
+    outer.addresses(d, l3, ipv6);
+    let df = !ipv6 && d[l3 + 6] & 0x40 != 0;
+    let flags = inside.flags | if df { DF } else { 0 };
+    outer.put(at::TUN_FLAGS, &flags.to_be_bytes());
+    outer.put(at::TUN_TOS, &[l0[at::TOS], l0[at::TTL]]);
+    outer.put(at::TUN_TP_SRC, &inside.ports);
+    outer.put(at::TUN_GBP_ID, &inside.policy);
+    Ok(outer)
+}
+
+/// UDP with VXLAN or Geneve in it.
+fn read_udp(d: &[u8], l0: &[u8; 64], lay: &Layout, kind: TunnelKind) -> Result<Inside, Drop> {
+    let udp = usize::from(lay.l4);
+    if l0[at::PROTO] != UDP || l0[at::FLAGS] & flag::L4 == 0 {
+        return Err(Drop::TunnelHeader);
+    }
+    let end = udp + usize::from(be16(d, udp + 4));
+    if end > usize::from(lay.end) || end < udp + UDP_HEADER + VXLAN_HEADER {
+        return Err(Drop::TunnelHeader);
+    }
+    let summed = be16(d, udp + 6) != 0;
+    let ipv6 = be16(l0, at::ETH_TYPE) == crate::parse::IPV6;
+    if summed && udp_sum(&d[..end], ipv6, usize::from(lay.l3), udp).finish() != 0 {
+        return Err(Drop::TunnelChecksum);
+    }
+    let at = udp + UDP_HEADER;
+    let (word, id) = (be32(d, at), be32(d, at + 4));
+    let mut inside = Inside {
+        frame: at + VXLAN_HEADER..end,
+        options: 0,
+        flags: KEY | if summed { CSUM } else { 0 },
+        id: id >> 8,
+        ports: [d[udp], d[udp + 1], d[udp + 2], d[udp + 3]],
+        policy: [0; 3],
+    };
+    match kind {
+        TunnelKind::Geneve => {
+            inside.options = geneve_options(word)?;
+            inside.frame.start += inside.options;
+            inside.flags |= if word & GENEVE_OAM != 0 { OAM } else { 0 };
+        }
+        _ if id & 0xff != 0 => return Err(Drop::TunnelHeader),
+        _ => inside.policy = policy(word, kind == TunnelKind::VxlanGbp)?,
+    }
+    if inside.frame.start > end {
+        return Err(Drop::TunnelHeader);
+    }
+    Ok(inside)
+}
+
+/// The first word of a Geneve header: bytes of options that follow.
+fn geneve_options(word: u32) -> Result<usize, Drop> {
+    let version = word >> 30;
+    if version != 0 || word & 0xffff != ETHERNET.into() {
+        return Err(Drop::TunnelHeader);
+    }
+    Ok(((word & GENEVE_LENGTH) >> 24) as usize * 4)
+}
+
+/// GRE with Ethernet in it.
+fn read_gre(d: &[u8], l0: &[u8; 64], lay: &Layout) -> Result<Inside, Drop> {
+    let (start, end) = (usize::from(lay.l4), usize::from(lay.end));
+    if l0[at::PROTO] != GRE_PROTOCOL || end < start + GRE_HEADER {
+        return Err(Drop::TunnelHeader);
+    }
+    let flags = be16(d, start);
+    let has = |flag: u16| flags & flag != 0;
+    let size = |flag: u16| if has(flag) { 4 } else { 0 };
+    let key = start + GRE_HEADER + size(gre::CHECKSUM);
+    let frame = key + size(gre::KEY) + size(gre::SEQUENCE)..end;
+    let known = gre::CHECKSUM | gre::KEY | gre::SEQUENCE;
+    if flags & !known != 0 || be16(d, start + 2) != ETHERNET || frame.start > end {
+        return Err(Drop::TunnelHeader);
+    }
+    if has(gre::CHECKSUM) && internet(&d[start..end]) != 0 {
+        return Err(Drop::TunnelChecksum);
+    }
+    let id = if has(gre::KEY) { be32(d, key) } else { 0 };
+    let flags = if has(gre::CHECKSUM) { CSUM } else { 0 } | if has(gre::KEY) { KEY } else { 0 };
+    Ok(Inside { frame, options: 0, flags, id, ports: [0; 4], policy: [0; 3] })
+}
+
+impl Outer {
+    fn put(&mut self, at: usize, b: &[u8]) {
+        let at = at - at::TUN_DST;
+        bytes_mut(&mut self.ext2)[at..at + b.len()].copy_from_slice(b);
+    }
+
+    fn addresses(&mut self, d: &[u8], l3: usize, ipv6: bool) {
+        if ipv6 {
+            self.put(at::TUN_IPV6_SRC, &d[l3 + 8..l3 + 40]);
+        } else {
+            self.src.copy_from_slice(&d[l3 + 12..l3 + 16]);
+            self.put(at::TUN_DST, &d[l3 + 16..l3 + 20]);
+        }
+    }
+}
+
+/// The first word of a VXLAN header: group policy id and flags as the key has them
+/// (draft-smith-vxlan-group-policy). No other extension is known.
+fn policy(word: u32, gbp: bool) -> Result<[u8; 3], Drop> {
+    let known = VALID | if gbp && word & GBP != 0 { GBP | GBP_FLAGS | GBP_ID } else { 0 };
+    if word & VALID == 0 || word & !known != 0 {
+        return Err(Drop::TunnelHeader);
+    }
+    let id = word.to_be_bytes();
+    Ok([id[2], id[3], id[1] & 0x48])
+}

@@ -1,0 +1,539 @@
+//! Step 5, tx: per-port output buffers, and all other ways in which packets leave a worker.
+
+pub(crate) mod flush;
+
+use crate::actions::interpret::{Frame, Sink};
+use crate::messages::{Handoff, Shared, Wake};
+use crate::settings::{Meters, PuntEvent, Settings};
+use crate::stats::clock;
+use crate::stats::counters::PortCell;
+use crate::tx::flush::{Fill, LONGEST_US, Policy};
+use action::Punt;
+use flow::{Key, PortNo};
+use packet::{BURST, Packet, Pool, VECTOR};
+use port::TxQueue;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use sync::Producer;
+use telemetry::Drop;
+
+/// As for receive queues: `worker::FAR`.
+const FAR: usize = 4;
+const NEAR: usize = 2;
+/// Packets that go at once to a port whose queue has phases; fewer wait for the end of the vector. Its ring is perhaps
+/// not much longer.
+const PHASED: usize = VECTOR / 2;
+/// Vectors in a row, each half full or better, after which every port is notified.
+const TELL_EVERY: usize = 4;
+
+/// How a worker sends to a port.
+pub(crate) enum Route {
+    /// Not at all (yet).
+    None,
+    /// On a queue of its own.
+    Queue(Box<dyn TxQueue>),
+    /// Through the worker in this slot, which has one.
+    Via(usize),
+}
+
+struct Slot {
+    stats: Arc<PortCell>,
+    route: Route,
+    buf: Vec<Packet>,
+    /// Bytes of what is buffered, and the longest frame of it.
+    bytes: u64,
+    longest: usize,
+    /// Longest frame that the port takes.
+    limit: usize,
+    /// So many packets go at once: a power of two.
+    full: usize,
+    /// In `waiting`.
+    listed: bool,
+    fill: Fill,
+    /// Tokens for punts of packets that came in here, and when they were counted.
+    tokens: f64,
+    filled_ms: u64,
+}
+
+impl Slot {
+    /// Packets until so many are buffered that they go at once.
+    #[inline]
+    fn missing(&self) -> usize {
+        self.full - (self.buf.len() & (self.full - 1))
+    }
+
+    /// Drops what is buffered.
+    fn give_up(&mut self, why: Drop, trash: &mut Vec<Packet>) {
+        if !self.buf.is_empty() {
+            self.stats.lost(why, self.buf.len() as u64);
+            trash.append(&mut self.buf);
+        }
+        (self.bytes, self.longest) = (0, 0);
+    }
+}
+
+struct Peer {
+    ring: Producer<Handoff>,
+    wake: Option<Arc<Wake>>,
+    dirty: bool,
+}
+
+/// A packet that is looked up (again) with the next vector.
+pub(crate) struct Pending {
+    pub packet: Packet,
+    pub in_port: PortNo,
+    pub depth: u8,
+    /// Metadata lines (0 and 2..3) if there are any beyond in_port.
+    pub meta: Option<Box<Frame>>,
+}
+
+/// A worker's exits.
+pub(crate) struct Exits {
+    slots: Vec<Option<Slot>>,
+    peers: Vec<Option<Peer>>,
+    /// Some peer was handed something in this vector.
+    handed: bool,
+    /// Ports with buffered packets.
+    waiting: Vec<PortNo>,
+    /// Those whose burst goes now; empty between vectors.
+    going: Vec<PortNo>,
+    /// Those that sent something since all were notified, how many full vectors ago that was, and whether
+    /// it was now.
+    untold: Vec<PortNo>,
+    rounds: usize,
+    pub notify_all: bool,
+    trash: Vec<Packet>,
+    pool: Arc<dyn Pool>,
+    shared: Arc<Shared>,
+    punts: Producer<Box<PuntEvent>>,
+    meters: Option<Arc<dyn Meters>>,
+    /// Recirculated packets.
+    pub again: Vec<Pending>,
+    rng: u64,
+    pub now_ms: u64,
+    /// Something was pushed for control.
+    pub news: bool,
+    hold: Policy,
+    punt_rate: f64,
+    punt_burst: f64,
+}
+
+/// Recirculated packets of one worker that wait to be looked up: 16 vectors. Copies that are copied again
+/// are 4,096^6 packets at most; with this as many as wait at each of six depths.
+const AGAIN_PACKETS_MAX: usize = 16 * packet::VECTOR;
+
+impl Exits {
+    pub fn new(
+        pool: Arc<dyn Pool>,
+        shared: Arc<Shared>,
+        punts: Producer<Box<PuntEvent>>,
+        meters: Option<Arc<dyn Meters>>,
+    ) -> Self {
+        Exits {
+            slots: Vec::new(),
+            peers: Vec::new(),
+            handed: false,
+            waiting: Vec::new(),
+            going: Vec::new(),
+            untold: Vec::new(),
+            rounds: 0,
+            notify_all: true,
+            trash: Vec::with_capacity(VECTOR * 2),
+            pool,
+            shared,
+            punts,
+            meters,
+            again: Vec::new(),
+            rng: clock::cycles() | 1,
+            now_ms: 0,
+            news: false,
+            hold: Policy::default(),
+            punt_rate: 0.0,
+            punt_burst: 0.0,
+        }
+    }
+
+    /// Takes over new settings.
+    pub fn configure(&mut self, s: &Settings) {
+        let cycles = |us: u64| us * (clock::cycles_per_second() / 1_000_000);
+        self.hold.fixed = s.tx_flush_interval_us.map(cycles);
+        self.hold.longest = cycles(LONGEST_US);
+        (self.punt_rate, self.punt_burst) = (s.punt_rate as f64 / 1000.0, s.punt_burst as f64);
+    }
+
+    /// Bursts never wait: this worker sleeps when it has nothing to do.
+    pub fn hold_nothing(&mut self) {
+        self.hold.fixed = Some(0);
+    }
+
+    /// A port exists.
+    pub fn add_port(&mut self, no: PortNo, stats: Arc<PortCell>) {
+        let i = no as usize;
+        if self.slots.len() <= i {
+            self.slots.resize_with(i + 1, || None);
+        }
+        let buf = Vec::with_capacity(VECTOR);
+        let (tokens, filled_ms) = (self.punt_burst, self.now_ms);
+        self.slots[i] = Some(Slot {
+            stats,
+            route: Route::None,
+            buf,
+            bytes: 0,
+            longest: 0,
+            limit: usize::MAX,
+            full: BURST,
+            listed: false,
+            fill: Fill::default(),
+            tokens,
+            filled_ms,
+        });
+    }
+
+    /// Sets the longest frame that a port takes.
+    pub fn set_limit(&mut self, no: PortNo, bytes: usize) {
+        if let Some(Some(slot)) = self.slots.get_mut(no as usize) {
+            slot.limit = bytes;
+        }
+    }
+
+    /// A port is gone; its queue if this worker had one.
+    pub fn del_port(&mut self, no: PortNo) -> Option<Box<dyn TxQueue>> {
+        let queue = self.set_route(no, Route::None);
+        if let Some(slot) = self.slots.get_mut(no as usize) {
+            *slot = None;
+        }
+        queue
+    }
+
+    /// Changes how to send to a port; what is buffered goes the old way first.
+    pub fn set_route(&mut self, no: PortNo, route: Route) -> Option<Box<dyn TxQueue>> {
+        self.flush(no);
+        self.notify(true);
+        self.waiting.retain(|p| *p != no);
+        let slot = self.slots.get_mut(no as usize)?.as_mut()?;
+        slot.listed = false;
+        slot.give_up(Drop::TxBusy, &mut self.trash);
+        slot.full = match &route {
+            Route::Queue(q) if q.has_phases() => PHASED,
+            _ => BURST,
+        };
+        match std::mem::replace(&mut slot.route, route) {
+            Route::Queue(q) => Some(q),
+            _ => None,
+        }
+    }
+
+    /// A way to another worker.
+    pub fn add_peer(&mut self, slot: usize, ring: Producer<Handoff>, wake: Option<Arc<Wake>>) {
+        if self.peers.len() <= slot {
+            self.peers.resize_with(slot + 1, || None);
+        }
+        self.peers[slot] = Some(Peer { ring, wake, dirty: false });
+    }
+
+    /// The other worker is gone.
+    pub fn del_peer(&mut self, slot: usize) {
+        if let Some(p) = self.peers.get_mut(slot) {
+            *p = None;
+        }
+    }
+
+    /// This worker's counters of a port.
+    #[inline]
+    pub fn stats(&self, no: PortNo) -> &PortCell {
+        match self.slots.get(no as usize) {
+            Some(Some(s)) => &s.stats,
+            _ => &self.shared.orphan,
+        }
+    }
+
+    /// Appends to a port's buffer; sends when a burst is full.
+    #[inline]
+    pub fn send(&mut self, no: PortNo, packet: Packet) {
+        let Some(Some(slot)) = self.slots.get_mut(no as usize) else {
+            self.shared.orphan.lost(Drop::NoPort, 1);
+            return self.trash.push(packet);
+        };
+        if !std::mem::replace(&mut slot.listed, true) {
+            self.waiting.push(no);
+        }
+        slot.fill.fresh += 1;
+        slot.bytes += packet.len() as u64;
+        slot.longest = slot.longest.max(packet.len());
+        slot.buf.push(packet);
+        if slot.missing() == slot.full {
+            self.flush(no);
+        }
+    }
+
+    /// As [`Exits::send`] for several packets of these lengths.
+    pub fn send_all(&mut self, no: PortNo, packets: &[Packet], lengths: &[u16]) {
+        let (mut rest, mut lengths) = (packets, lengths);
+        while !rest.is_empty() {
+            let Some(Some(slot)) = self.slots.get_mut(no as usize) else {
+                self.shared.orphan.lost(Drop::NoPort, rest.len() as u64);
+                return self.trash.extend_from_slice(rest);
+            };
+            if !std::mem::replace(&mut slot.listed, true) {
+                self.waiting.push(no);
+            }
+            let n = rest.len().min(slot.missing());
+            slot.fill.fresh += n as u64;
+            slot.bytes += total(&lengths[..n]);
+            slot.longest = slot.longest.max(lengths[..n].iter().fold(0, |m, l| m.max(*l)).into());
+            slot.buf.extend_from_slice(&rest[..n]);
+            (rest, lengths) = (&rest[n..], &lengths[n..]);
+            if slot.missing() == slot.full {
+                self.flush(no);
+            }
+        }
+    }
+
+    /// Sends what a port has buffered. If somebody else has its queue, packets stay as far as there is
+    /// room.
+    fn flush(&mut self, no: PortNo) {
+        let Some(Some(slot)) = self.slots.get_mut(no as usize) else { return };
+        if slot.buf.is_empty() {
+            return;
+        }
+        let mut bytes = std::mem::take(&mut slot.bytes);
+        let longest = std::mem::take(&mut slot.longest);
+        let why = match &mut slot.route {
+            Route::Queue(q) => {
+                if longest > slot.limit {
+                    bytes -= cut_long(&mut slot.buf, slot.limit, &slot.stats, &mut self.trash);
+                }
+                let n = q.tx(&slot.buf).min(slot.buf.len());
+                if n == 0 && q.is_busy() && slot.buf.len() < VECTOR {
+                    (slot.bytes, slot.longest) = (bytes, longest);
+                    return;
+                }
+                if n == slot.buf.len() {
+                    slot.buf.clear();
+                } else {
+                    slot.buf.drain(..n);
+                    bytes -= slot.buf.iter().map(|p| p.len() as u64).sum::<u64>();
+                }
+                slot.stats.tx_packets.add(n as u64);
+                slot.stats.tx_bytes.add(bytes);
+                self.shared.perf.tx_packets.add(n as u64);
+                self.shared.perf.tx_batches.add(1);
+                slot.stats.tx_bursts.add(1);
+                if q.notifies() {
+                    self.untold.push(no);
+                }
+                if q.is_busy() { Drop::TxBusy } else { Drop::TxFull }
+            }
+            Route::Via(peer) => match self.peers.get_mut(*peer) {
+                Some(Some(peer)) => {
+                    let taken = slot.buf.iter().take_while(|p| peer.ring.push((no, **p)).is_ok());
+                    let n = taken.count();
+                    slot.buf.drain(..n);
+                    (peer.dirty, self.handed) = (true, true);
+                    Drop::RingFull
+                }
+                _ => Drop::TxDown,
+            },
+            Route::None => Drop::TxDown,
+        };
+        slot.give_up(why, &mut self.trash);
+    }
+
+    /// Is there something to send that nobody will ask for?
+    pub fn waits(&self) -> bool {
+        !self.again.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// End of a vector of `n` packets: sends what is due, wakes peers, frees buffers.
+    pub fn flush_due(&mut self, n: usize, now: u64) {
+        self.hold.vector(n);
+        let mut going = std::mem::take(&mut self.going);
+        let mut held = 0;
+        for k in 0..self.waiting.len() {
+            let no = self.waiting[k];
+            if self.due(no, now) {
+                going.push(no);
+            } else {
+                self.waiting[held] = no;
+                held += 1;
+            }
+        }
+        self.waiting.truncate(held);
+        self.flush_all(&going);
+        going.clear();
+        self.going = going;
+        self.rounds = if n < VECTOR / 2 { 0 } else { (self.rounds + 1) % TELL_EVERY };
+        self.notify(self.rounds == 0);
+        if std::mem::take(&mut self.handed) {
+            for peer in self.peers.iter_mut().flatten() {
+                if let (true, Some(w)) = (std::mem::take(&mut peer.dirty), &peer.wake) {
+                    w.wake();
+                }
+            }
+        }
+        if !self.trash.is_empty() {
+            self.pool.free(&self.trash);
+            self.trash.clear();
+        }
+    }
+
+    /// Sends what these ports have buffered; what each will touch is fetched while others send.
+    fn flush_all(&mut self, ports: &[PortNo]) {
+        let prepare = |slots: &mut [Option<Slot>], k: usize, step| {
+            if let Some(no) = ports.get(k)
+                && let Some(Some(Slot { full: PHASED, route: Route::Queue(q), buf, .. })) =
+                    slots.get_mut(*no as usize)
+            {
+                q.prepare(step, buf.len());
+            }
+        };
+        (0..FAR).for_each(|k| prepare(&mut self.slots, k, 0));
+        (0..NEAR).for_each(|k| prepare(&mut self.slots, k, 1));
+        for (k, no) in ports.iter().enumerate() {
+            prepare(&mut self.slots, k + FAR, 0);
+            prepare(&mut self.slots, k + NEAR, 1);
+            self.flush(*no);
+            if let Some(Some(slot)) = self.slots.get_mut(*no as usize)
+                && !slot.buf.is_empty()
+            {
+                slot.listed = true;
+                self.waiting.push(*no);
+            }
+        }
+    }
+
+    /// Lets ports tell the other side of what was sent; not `all`: as far as it seems to sleep.
+    fn notify(&mut self, all: bool) {
+        self.notify_all = all;
+        if self.untold.is_empty() {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        for no in &self.untold {
+            if let Some(Some(Slot { route: Route::Queue(q), .. })) =
+                self.slots.get_mut(*no as usize)
+            {
+                q.notify(all);
+            }
+        }
+        if all {
+            self.untold.clear();
+        }
+    }
+
+    /// Does a port's burst go now? Then the port is no longer listed.
+    fn due(&mut self, no: PortNo, now: u64) -> bool {
+        let Some(Some(slot)) = self.slots.get_mut(no as usize) else { return true };
+        slot.listed = !slot.fill.due(&self.hold, slot.buf.len(), now);
+        if slot.listed {
+            slot.stats.tx_held.add(1);
+        }
+        !slot.listed
+    }
+
+    /// A packet with these bytes.
+    pub fn make(&self, bytes: &[u8]) -> Option<Packet> {
+        self.pool.packet(bytes)
+    }
+
+    fn take_token(&mut self, no: PortNo) -> bool {
+        let Some(Some(s)) = self.slots.get_mut(no as usize) else { return true };
+        let passed = self.now_ms.saturating_sub(s.filled_ms) as f64;
+        s.tokens = (s.tokens + passed * self.punt_rate).min(self.punt_burst);
+        s.filled_ms = self.now_ms;
+        let ok = s.tokens >= 1.0;
+        s.tokens -= ok as u8 as f64;
+        ok
+    }
+
+    /// Everything that is still here when the worker stops ends as `Shutdown`.
+    pub fn shut_down(&mut self) {
+        for no in std::mem::take(&mut self.waiting) {
+            self.flush(no);
+            if let Some(Some(slot)) = self.slots.get_mut(no as usize) {
+                slot.give_up(Drop::Shutdown, &mut self.trash);
+            }
+        }
+        for p in std::mem::take(&mut self.again) {
+            self.stats(p.in_port).lost(Drop::Shutdown, 1);
+            self.trash.push(p.packet);
+        }
+        self.flush_due(0, 0);
+    }
+}
+
+/// Bytes of packets of these lengths.
+#[inline]
+pub(crate) fn total(lengths: &[u16]) -> u64 {
+    lengths.iter().map(|l| u32::from(*l)).sum::<u32>().into()
+}
+
+/// Drops frames that are longer than the port takes; how many bytes.
+#[cold]
+fn cut_long(buf: &mut Vec<Packet>, limit: usize, stats: &PortCell, trash: &mut Vec<Packet>) -> u64 {
+    let before = trash.len();
+    trash.extend(buf.extract_if(.., |p| p.len() > limit));
+    stats.lost(Drop::TooLong, (trash.len() - before) as u64);
+    trash[before..].iter().map(|p| p.len() as u64).sum()
+}
+
+impl Sink for Exits {
+    #[inline]
+    fn output(&mut self, port: PortNo, packet: Packet) {
+        self.send(port, packet);
+    }
+    fn free(&mut self, packet: Packet) {
+        self.trash.push(packet);
+    }
+    fn dropped(&mut self, in_port: PortNo, why: Drop) {
+        self.stats(in_port).lost(why, 1);
+    }
+    fn copies(&mut self, in_port: PortNo, n: u64) {
+        self.stats(in_port).copies.add(n);
+    }
+    fn copy(&mut self, packet: &Packet) -> Option<Packet> {
+        self.pool.copy(packet)
+    }
+    fn punt(&mut self, punt: &Arc<Punt>, packet: &Packet, key: Key, in_port: PortNo) {
+        if !self.take_token(in_port) {
+            return self.stats(in_port).lost(Drop::PuntRate, 1);
+        }
+        if self.punts.room() == 0 {
+            return self.stats(in_port).lost(Drop::PuntFull, 1);
+        }
+        let data = packet.data();
+        let n =
+            if punt.max_len == 0xffff { data.len() } else { data.len().min(punt.max_len.into()) };
+        let event = PuntEvent {
+            packet: data[..n].to_vec(),
+            key,
+            in_port,
+            punt: punt.clone(),
+            total_len: data.len(),
+        };
+        let pushed = self.punts.push(Box::new(event)).is_ok();
+        debug_assert!(pushed, "there was room");
+        self.stats(in_port).punted.add(1);
+        self.news = true;
+    }
+    fn recirculate(&mut self, id: u32, packet: Packet, frame: &Frame) {
+        if self.again.len() >= AGAIN_PACKETS_MAX {
+            self.dropped(frame.in_port(), Drop::RecircLimit);
+            return self.free(packet);
+        }
+        let mut meta = Box::new(*frame);
+        crate::parse::bytes_mut(&mut meta.line)[flow::at::RECIRC..flow::at::RECIRC + 4]
+            .copy_from_slice(&id.to_be_bytes());
+        let depth = frame.depth + 1;
+        self.again.push(Pending { packet, in_port: frame.in_port(), depth, meta: Some(meta) });
+    }
+    fn admit(&mut self, id: u32, bytes: usize) -> bool {
+        self.meters.as_ref().is_none_or(|m| m.admit(id, bytes, self.now_ms))
+    }
+    fn random(&mut self) -> u32 {
+        self.rng ^= self.rng << 13;
+        self.rng ^= self.rng >> 7;
+        self.rng ^= self.rng << 17;
+        (self.rng >> 32) as u32
+    }
+}
