@@ -8,11 +8,13 @@
 
 #![forbid(unsafe_code)]
 
+mod ct;
 mod decision;
 mod op;
 mod text;
 mod tunnel;
 
+pub use ct::*;
 pub use decision::*;
 pub use op::*;
 pub use text::{OpsText, ops_text, ops_text_with};

@@ -1,6 +1,6 @@
 //! Operations of the packet path, OVS's datapath actions in our words.
 
-use crate::{TunnelKind, TunnelPush};
+use crate::{Ct, TunnelKind, TunnelPush};
 use flow::{Key, Mask, PortNo};
 use std::any::Any;
 use std::hash::{Hash, Hasher};
@@ -47,6 +47,10 @@ pub enum Op {
     Punt(Arc<Punt>),
     /// Work on a copy: the ops inside do not change the packet outside.
     Clone(Box<[Op]>),
+    /// Send the packet through connection tracking; it goes on with what that says in its key.
+    Ct(Box<Ct>),
+    /// Forget what connection tracking said: the packet is one that it did not see.
+    CtClear,
     /// Let a meter decide; exceeding packets are dropped.
     Meter(u32),
     /// Execute with probability `chance / 2^32`.
