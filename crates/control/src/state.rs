@@ -53,6 +53,8 @@ pub struct State {
     pub system_routes: bool,
     /// `flow-restore-wait` was set when the database was first read, and still is.
     pub restoring: bool,
+    /// `Open_vSwitch.other_config`.
+    pub other_config: BTreeMap<String, String>,
     /// What the log has been told of settings without effect.
     pub notices: std::collections::BTreeSet<crate::config::Notice>,
     /// Something in a database row changed that should be written soon.
@@ -118,6 +120,7 @@ impl State {
             bundle_timeout: crate::of::bundle::IDLE_TIMEOUT,
             system_routes: true,
             restoring: true,
+            other_config: BTreeMap::new(),
             notices: Default::default(),
             status_dirty: false,
             coverage: Default::default(),

@@ -5,6 +5,7 @@ use crate::tunnels;
 use action::{OpsText, ops_text_with};
 use datapath::{FlowDump, WorkerId};
 use flow::at;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -202,6 +203,27 @@ fn one(f: &FlowDump, style: &Style, names: &BTreeMap<u16, (String, String)>) -> 
         ops_text_with(&f.ops, &OpsText { punt: &ofproto::punt_text, port: lookup })
     );
     out
+}
+
+/// The same for programs, with names of ports; `age_ms` is absent for flows that were never used.
+pub fn flows_json(s: &State, flows: &[FlowDump]) -> Vec<Value> {
+    let names = port_names(s);
+    let lookup = |no: u16| names.get(&no).map(|n| n.0.clone());
+    let one = |f: &FlowDump| {
+        let core = if let WorkerId::Pmd(core) = f.worker { Some(core) } else { None };
+        let used = f.packets > 0 && f.used_ms > 0;
+        json!({
+            "ufid": ufid(f),
+            "core": core,
+            "in_port": lookup(f.key.u16(at::IN_PORT)),
+            "match": flow::odp_text(&f.key, &f.mask, false, &lookup),
+            "actions": ops_text_with(&f.ops, &OpsText { punt: &ofproto::punt_text, port: &lookup }),
+            "packets": f.packets,
+            "bytes": f.bytes,
+            "age_ms": used.then(|| datapath::now_ms().saturating_sub(f.used_ms)),
+        })
+    };
+    flows.iter().map(one).collect()
 }
 
 /// The datapath that is meant, if one is named at all.

@@ -12,6 +12,7 @@ mod lookups;
 pub mod perf;
 mod pmd;
 mod trace;
+mod tree;
 mod tunnels;
 pub mod usage;
 
@@ -163,6 +164,7 @@ pub const COMMANDS: &[Command] = &[
     command("revalidator/purge", "", 0, 0, dpctl::purge),
     command("revalidator/wait", "", 0, 0, dpctl::wait),
     command("upcall/show", "", 0, 0, dpctl::upcall_show),
+    command("weft/state", "[PATH...]", 0, tree::PATHS_MAX, tree::show),
 ];
 
 /// Ports of a kind (its name begins so), or the one of that name.

@@ -1,0 +1,188 @@
+//! `weft/state [PATH]`: everything an operator may ask about, as one tree of JSON objects.
+//!
+//! It is put together from what the control thread has: counters that PMD threads write for
+//! themselves, and the database. Reading it sends nothing to a PMD thread and stops none. A part is
+//! only put together when the path asks for it; `megaflows`, the only one whose size traffic decides,
+//! only when the path names it. What counters mean is said where they are defined; all but those of
+//! `cores` and `queues` (which `pmd-stats-clear` clears) count from the start of the daemon, or of
+//! their port.
+
+mod bridges;
+mod cores;
+mod megaflows;
+mod ports;
+
+use crate::OVS_VERSION;
+use crate::appctl::coverage;
+use crate::state::State;
+use serde_json::{Map, Value, json};
+use telemetry::Drop;
+
+/// A part of the tree: its name, whether the whole tree has it, what makes it.
+struct Part(&'static str, bool, fn(&mut State) -> Value);
+
+const PARTS: &[Part] = &[
+    Part("switch", true, switch),
+    Part("cores", true, cores::cores),
+    Part("caches", true, cores::caches),
+    Part("ports", true, ports::ports),
+    Part("guests", true, ports::guests),
+    Part("tunnels", true, bridges::tunnels),
+    Part("bridges", true, bridges::bridges),
+    Part("connections", true, bridges::connections),
+    Part("drops", true, drops),
+    Part("events", true, events),
+    Part("memory", true, memory),
+    Part("megaflows", false, megaflows::megaflows),
+];
+
+/// Paths that one command may name.
+pub const PATHS_MAX: usize = 16;
+/// Names that an error lists.
+const NAMES_TOLD_MAX: usize = 20;
+
+/// `weft/state [PATH]`. A path is names between slashes, such as `cores/1/cycles`; several paths may
+/// be given, and make one tree of their parts.
+pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
+    let value = match args {
+        [] => whole(s),
+        [path] => find(s, path)?,
+        paths => {
+            let found = paths.iter().map(|p| Ok((p.clone(), find(s, p)?)));
+            Value::Object(found.collect::<Result<Map<_, _>, String>>()?)
+        }
+    };
+    Ok(format!("{value:#}\n"))
+}
+
+fn whole(s: &mut State) -> Value {
+    let parts = PARTS.iter().filter(|Part(_, always, _)| *always);
+    Value::Object(parts.map(|Part(name, _, make)| (name.to_string(), make(s))).collect())
+}
+
+fn find(s: &mut State, path: &str) -> Result<Value, String> {
+    let mut names = path.split('/').filter(|n| !n.is_empty());
+    let Some(first) = names.next() else { return Ok(whole(s)) };
+    let part = PARTS.iter().find(|Part(name, ..)| *name == first);
+    let parts = PARTS.iter().map(|Part(name, ..)| *name);
+    let Part(_, _, make) = part.ok_or_else(|| missing(path, first, parts))?;
+    let mut value = make(s);
+    for name in names {
+        value = step(value, name).map_err(|there| match there {
+            Value::Object(o) => missing(path, name, o.keys().map(String::as_str)),
+            _ => format!("{path}: nothing is below {name}'s parent"),
+        })?;
+    }
+    Ok(value)
+}
+
+/// What is below `value` under this name, or `value` if there is no such thing.
+fn step(mut value: Value, name: &str) -> Result<Value, Value> {
+    let found = match &mut value {
+        Value::Object(o) => o.get_mut(name).map(Value::take),
+        Value::Array(a) => name.parse::<usize>().ok().and_then(|i| a.get_mut(i)).map(Value::take),
+        _ => None,
+    };
+    found.ok_or(value)
+}
+
+fn missing<'a>(path: &str, name: &str, there: impl Iterator<Item = &'a str>) -> String {
+    let mut names: Vec<&str> = there.take(NAMES_TOLD_MAX + 1).collect();
+    if names.len() > NAMES_TOLD_MAX {
+        names[NAMES_TOLD_MAX] = "...";
+    }
+    let names = if names.is_empty() { "nothing".to_string() } else { names.join(", ") };
+    format!("{path}: there is no {name}; there is {names}")
+}
+
+/// The daemon as a whole, with the clock that rates are to be computed by.
+fn switch(s: &mut State) -> Value {
+    let set = s.dp.settings();
+    let moved = s.dp.totals();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "ovs_version": OVS_VERSION,
+        "dpdk_version": dpdk::dpdk_version(),
+        "pid": std::process::id(),
+        "cycles": datapath::cycles(),
+        "cycles_per_second": datapath::cycles_per_second(),
+        "forwarding": !s.restoring,
+        "other_config": s.other_config,
+        "flow_limit": set.flow_limit,
+        "max_idle_ms": set.max_idle_ms,
+        "tx_flush_interval_us": set.tx_flush_interval_us,
+        "parser": set.level.name(),
+        "validating": set.validate,
+        "packets": {
+            "received": moved.rx_packets,
+            "sent": moved.tx_packets,
+            "dropped": moved.drops.iter().sum::<u64>(),
+            "copies": moved.copies,
+            "punted": moved.punted,
+            "injected": moved.injected,
+        },
+    })
+}
+
+/// Every reason for a drop: packets so far, and its sentence.
+fn drops(s: &mut State) -> Value {
+    let all = s.dp.drops().into_iter();
+    let one =
+        |(why, n): (Drop, u64)| (why.name().to_string(), json!({"packets": n, "help": why.help()}));
+    Value::Object(all.map(one).collect())
+}
+
+/// The counters of `coverage/show` that are no drops.
+fn events(s: &mut State) -> Value {
+    let all = coverage::totals(s).into_iter();
+    json!(
+        all.filter(|(n, _)| !n.starts_with("datapath_drop_"))
+            .map(|(n, v)| (n, json!(v)))
+            .collect::<Map<_, _>>()
+    )
+}
+
+/// Who has what of the daemon's memory.
+fn memory(s: &mut State) -> Value {
+    let pool = |p: &std::sync::Arc<dpdk::DpdkPool>| json!({"buffers": p.capacity(), "in_use": p.in_use(), "bytes_each": p.data_room()});
+    json!({
+        "packet_pools": s.devices.pools.all().iter().map(pool).collect::<Vec<_>>(),
+        "packets_in_use": s.devices.pools.in_use(),
+        "connections_bytes": s.conns.values().map(|c| c.held()).sum::<usize>(),
+        "connections_bytes_max": crate::of::account::ALL_CONNECTIONS_BYTES_MAX,
+        "flows": s.bridges.values().map(|b| s.ofproto.n_flows(b.id).unwrap_or(0)).sum::<usize>(),
+        "megaflows": s.dp.pmd_info().iter().map(|p| u64::from(p.flows)).sum::<u64>(),
+        "resident_bytes": resident(),
+    })
+}
+
+/// Bytes of this process in memory.
+fn resident() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_leads_nowhere_says_what_is_there() {
+        let many: Vec<String> = (0..30).map(|i| format!("p{i}")).collect();
+        let said = missing("ports/x", "x", many.iter().map(String::as_str));
+        assert!(said.starts_with("ports/x: there is no x; there is p0, p1, "), "{said}");
+        assert!(said.ends_with("p19, ...") && !said.contains("p20"), "{said}");
+        let none: [&str; 0] = [];
+        assert!(missing("guests/x", "x", none.into_iter()).ends_with("there is nothing"));
+    }
+
+    #[test]
+    fn steps_go_into_objects_and_arrays() {
+        let tree = json!({"a": [1, {"b": 2}]});
+        let at = |path: &str| path.split('/').try_fold(tree.clone(), step);
+        assert_eq!(at("a/1/b"), Ok(json!(2)));
+        assert_eq!(at("a/2"), Err(json!([1, {"b": 2}])));
+        assert_eq!(at("a/0/b"), Err(json!(1)));
+    }
+}
