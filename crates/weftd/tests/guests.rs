@@ -50,7 +50,8 @@ impl Bench<'_> {
     }
 
     fn wait_for_guest(&self) {
-        // Once in thirty starts the guest was not there within 20 s; why is not known.
+        // The guest's process has nice 15: with two busy processes beside it, it takes 2 s to make its socket
+        // (0.2 s alone), with a dozen of them 20 s. The port is up at most 1 s later.
         wait_within("the guest", 3 * PATIENCE, || self.connected());
         assert_eq!(iface(&self.sw, "vhu", "status:status"), "connected");
     }
