@@ -1,15 +1,15 @@
-//! A worker: one thread's queues, table and exits, and its loop.
+//! A worker: one thread's queues, table and tx, and its loop.
 
 use crate::batch::Vector;
 use crate::lookup::prefetch;
 use crate::messages::{Command, Handoff, Report, RxSlot, Shared, Wake};
-use crate::rx::kernel_wait::Sleep;
-use crate::rx::schedule::{self as share, Appetite, Share};
+use crate::rx::kernel_wait::KernelWait;
+use crate::rx::schedule::{self as schedule, RxSchedule, RxqState};
 use crate::settings::Settings;
 use crate::stats::clock::{cycles, cycles_per_second, now_ms};
 use crate::stats::perf::{Iteration, Recorder};
-use crate::stats::stage_clock::Spent;
-use crate::tx::Exits;
+use crate::stats::stage_clock::StageClock;
+use crate::tx::TxState;
 use packet::{BURST, VECTOR};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -20,44 +20,44 @@ use telemetry::Drop;
 const TUNE_MS: u64 = 100;
 
 /// So many queues ahead is fetched what tells where their packets are, and the packets themselves.
-const FAR: usize = 4;
-const NEAR: usize = 2;
+const DESCRIPTOR_PREFETCH_RXQS: usize = 4;
+const PACKET_PREFETCH_RXQS: usize = 2;
 
 /// How often control hears of lookups.
-const TELL_MS: u64 = 1000;
+const REPORT_LOOKUPS_MS: u64 = 1000;
 
 /// One thread of the packet side. Stepped by its thread, or by hand in tests.
 pub(crate) struct Worker {
     pub vector: Vector,
-    pub exits: Exits,
+    pub tx: TxState,
     #[allow(clippy::vec_box)] // they travel as boxes
     rx: Vec<Box<RxSlot>>,
     /// Of each queue; side by side, as all are looked at for every vector.
-    appetites: Vec<Appetite>,
+    rxq_states: Vec<RxqState>,
     /// Queues that brought packets to the current vector, and how many, in order.
-    brought: Vec<(usize, usize)>,
+    polled_rxqs: Vec<(usize, usize)>,
     /// Queues that have brought packets since all were notified.
-    untold: Vec<usize>,
+    pending_notify: Vec<usize>,
     /// Which queue is asked first.
-    turn: usize,
+    next_rxq: usize,
     /// Queues that are asked for packets of this vector, in order.
-    asking: Vec<usize>,
+    poll_order: Vec<usize>,
     inbound: Vec<Consumer<Handoff>>,
     commands: Consumer<Command>,
     settings: Settings,
     shared: Arc<Shared>,
     reader: Reader,
     /// Some: serves kernel ports and sleeps in the kernel.
-    sleep: Option<Sleep>,
+    sleep: Option<KernelWait>,
     stopping: bool,
     next_tick: u64,
     tick: u64,
     tuned_ms: u64,
     told_ms: u64,
     /// Next sleep of an idle PMD thread, microseconds.
-    nap_us: u64,
+    idle_sleep_us: u64,
     recorder: Recorder,
-    spent: Spent,
+    stage_clock: StageClock,
     /// When the last loop ended, or what came after it; cycles.
     ended: u64,
 }
@@ -65,22 +65,22 @@ pub(crate) struct Worker {
 impl Worker {
     pub fn new(
         vector: Vector,
-        exits: Exits,
+        tx: TxState,
         commands: Consumer<Command>,
         shared: Arc<Shared>,
         reader: Reader,
-        sleep: Option<Sleep>,
+        sleep: Option<KernelWait>,
     ) -> Self {
         reader.offline();
         Worker {
             vector,
-            exits,
+            tx,
             rx: Vec::new(),
-            appetites: Vec::new(),
-            brought: Vec::new(),
-            untold: Vec::new(),
-            turn: 0,
-            asking: Vec::new(),
+            rxq_states: Vec::new(),
+            polled_rxqs: Vec::new(),
+            pending_notify: Vec::new(),
+            next_rxq: 0,
+            poll_order: Vec::new(),
             inbound: Vec::new(),
             commands,
             settings: Settings::default(),
@@ -92,9 +92,9 @@ impl Worker {
             tick: cycles_per_second() / 1000,
             tuned_ms: 0,
             told_ms: 0,
-            nap_us: 0,
+            idle_sleep_us: 0,
             recorder: Recorder::default(),
-            spent: Spent::default(),
+            stage_clock: StageClock::default(),
             ended: 0,
         }
     }
@@ -107,7 +107,7 @@ impl Worker {
             let n = self.iterate();
             match self.sleep {
                 Some(_) => self.sleep_in_kernel(n),
-                None => self.nap(n),
+                None => self.idle_sleep(n),
             }
         }
         self.reader.offline();
@@ -126,26 +126,26 @@ impl Worker {
         if t0 >= self.next_tick {
             self.housekeeping(t0);
         }
-        self.obey();
+        self.run_commands();
         let misses = (self.shared.perf.misses.get(), self.shared.perf.miss_cycles.get());
         let handed = self.take_inbound();
         let n = self.receive();
         if n > 0 {
-            let measured = self.spent.measures(n);
+            let measured = self.stage_clock.is_sampled(n);
             let t1 = measured.then(cycles);
-            self.vector.drop_failed(&mut self.exits);
-            self.vector.credit_terminators(self.exits.now_ms);
-            self.vector.lookup(self.exits.now_ms);
+            self.vector.drop_failed(&mut self.tx);
+            self.vector.credit_decap_rules(self.tx.now_ms);
+            self.vector.lookup(self.tx.now_ms);
             let t2 = measured.then(cycles);
-            self.vector.act(&mut self.exits);
-            self.exits.flush_due(n, t2.unwrap_or(t0));
+            self.vector.act(&mut self.tx);
+            self.tx.flush_due(n, t2.unwrap_or(t0));
             self.notify();
             self.ended = cycles();
-            let stages = self.spent.divide(t0, t1.zip(t2), self.ended);
+            let stages = self.stage_clock.divide(t0, t1.zip(t2), self.ended);
             self.account(n, self.ended - t0, stages);
         } else {
             self.ended = cycles();
-            self.exits.flush_due(0, self.ended);
+            self.tx.flush_due(0, self.ended);
             self.notify();
             // Reading nothing but violations is work.
             let (perf, all) = (&self.shared.perf, self.ended - t0);
@@ -168,7 +168,7 @@ impl Worker {
     fn record(&mut self, n: usize, t0: u64, misses: (u64, u64)) {
         let perf = &self.shared.perf;
         let cycles = self.ended - t0;
-        let fresh: usize = self.brought.iter().map(|(_, n)| n).sum();
+        let fresh: usize = self.polled_rxqs.iter().map(|(_, n)| n).sum();
         let bursts = |n: usize| n.div_ceil(BURST);
         let one = Iteration {
             stamp: perf.iterations.get(),
@@ -176,12 +176,12 @@ impl Worker {
             cycles,
             busy_cycles: if n > 0 { cycles } else { 0 },
             packets: fresh as u64,
-            bursts: self.brought.iter().map(|(_, n)| bursts(*n) as u64).sum(),
+            bursts: self.polled_rxqs.iter().map(|(_, n)| bursts(*n) as u64).sum(),
             misses: perf.misses.get() - misses.0,
             miss_cycles: perf.miss_cycles.get() - misses.1,
         };
         let fill = |n: usize| (0..bursts(n)).map(move |i| (n - i * BURST).min(BURST) as u64);
-        let all = self.brought.iter().flat_map(|(_, n)| fill(*n));
+        let all = self.polled_rxqs.iter().flat_map(|(_, n)| fill(*n));
         if let Some(one) = self.recorder.record(&self.shared.metrics, &one, all) {
             self.vector.report(Report::Suspicious(Box::new(one)));
         }
@@ -189,23 +189,23 @@ impl Worker {
 
     /// Step 1: packets that wait, then every queue in turn.
     fn receive(&mut self) -> usize {
-        let waiting = self.vector.begin(&mut self.exits);
-        let share = Share::new(&self.appetites);
-        self.choose(&share);
-        self.brought.clear();
+        let waiting = self.vector.begin(&mut self.tx);
+        let schedule = RxSchedule::new(&self.rxq_states);
+        self.choose(&schedule);
+        self.polled_rxqs.clear();
         let mut fresh = 0;
-        (0..FAR).for_each(|k| self.prepare(k, 0));
-        (0..NEAR).for_each(|k| self.prepare(k, 1));
-        for k in 0..self.asking.len() {
-            let limit = share.limit.min(VECTOR - self.vector.len());
+        (0..DESCRIPTOR_PREFETCH_RXQS).for_each(|k| self.prepare(k, 0));
+        (0..PACKET_PREFETCH_RXQS).for_each(|k| self.prepare(k, 1));
+        for k in 0..self.poll_order.len() {
+            let limit = schedule.limit.min(VECTOR - self.vector.len());
             if limit == 0 {
-                self.turn = self.asking[k];
-                self.asking[k..].iter().for_each(|q| self.appetites[*q].passed_over());
+                self.next_rxq = self.poll_order[k];
+                self.poll_order[k..].iter().for_each(|q| self.rxq_states[*q].defer());
                 break;
             }
-            self.prepare(k + FAR, 0);
-            self.prepare(k + NEAR, 1);
-            fresh += self.ask(self.asking[k], limit);
+            self.prepare(k + DESCRIPTOR_PREFETCH_RXQS, 0);
+            self.prepare(k + PACKET_PREFETCH_RXQS, 1);
+            fresh += self.ask(self.poll_order[k], limit);
         }
         let perf = &self.shared.perf;
         perf.rx_packets.add(fresh as u64);
@@ -214,31 +214,33 @@ impl Worker {
     }
 
     /// Which queues are asked for packets, in which order.
-    fn choose(&mut self, share: &Share) {
+    fn choose(&mut self, schedule: &RxSchedule) {
         let queues = self.rx.len();
         if queues == 0 {
-            return self.asking.clear();
+            return self.poll_order.clear();
         }
-        let turn = if self.turn < queues { self.turn } else { 0 };
-        self.turn = turn + 1;
+        let next_rxq = if self.next_rxq < queues { self.next_rxq } else { 0 };
+        self.next_rxq = next_rxq + 1;
         match &mut self.sleep {
             Some(s) => {
-                s.look();
-                self.asking.clear();
-                let all = (0..queues).map(|k| (turn + k) % queues);
-                self.asking.extend(all.filter(|q| s.is_ready(&*self.rx[*q].rx)));
+                s.poll_ready();
+                self.poll_order.clear();
+                let all = (0..queues).map(|k| (next_rxq + k) % queues);
+                self.poll_order.extend(all.filter(|q| s.is_ready(&*self.rx[*q].rx)));
             }
-            None => share::choose(&mut self.appetites, share, turn, &mut self.asking),
+            None => {
+                schedule::choose(&mut self.rxq_states, schedule, next_rxq, &mut self.poll_order)
+            }
         }
     }
 
     /// Lets the `k`-th queue that is asked fetch what it will read.
     #[inline]
     fn prepare(&mut self, k: usize, step: usize) {
-        if let Some(q) = self.asking.get(k) {
+        if let Some(q) = self.poll_order.get(k) {
             self.rx[*q].rx.prepare(step);
         }
-        if let Some(q) = self.asking.get(k + FAR) {
+        if let Some(q) = self.poll_order.get(k + DESCRIPTOR_PREFETCH_RXQS) {
             prefetch(&*self.rx[*q]);
         }
     }
@@ -248,7 +250,7 @@ impl Worker {
         let slot = &mut self.rx[q];
         let police = slot.police.as_deref();
         let (n, bytes) = self.vector.receive(&mut *slot.rx, slot.port, limit, police);
-        self.appetites[q].asked(limit, n);
+        self.rxq_states[q].polled(limit, n);
         if let (Some(s), true) = (&mut self.sleep, n < limit) {
             s.drained(&*slot.rx);
         }
@@ -257,12 +259,12 @@ impl Worker {
             slot.stats.rx_bytes.add(bytes);
             slot.cell.packets.add(n as u64);
             if police.is_some() {
-                let refused = self.vector.take_refused(&mut self.exits);
+                let refused = self.vector.take_refused(&mut self.tx);
                 slot.stats.lost(Drop::Policed, refused);
             }
-            self.brought.push((q, n));
+            self.polled_rxqs.push((q, n));
             if slot.rx.notifies() {
-                self.untold.push(q);
+                self.pending_notify.push(q);
             }
         }
         n
@@ -270,14 +272,14 @@ impl Worker {
 
     /// Lets queues tell the other side of what was received.
     fn notify(&mut self) {
-        if self.untold.is_empty() {
+        if self.pending_notify.is_empty() {
             return;
         }
-        let all = self.exits.notify_all;
+        let all = self.tx.notify_all;
         fence(Ordering::SeqCst);
-        self.untold.iter().for_each(|q| self.rx[*q].rx.notify(all));
+        self.pending_notify.iter().for_each(|q| self.rx[*q].rx.notify(all));
         if all {
-            self.untold.clear();
+            self.pending_notify.clear();
         }
     }
 
@@ -287,7 +289,7 @@ impl Worker {
         for ring in &mut self.inbound {
             for _ in 0..VECTOR {
                 let Some((port, packet)) = ring.pop() else { break };
-                self.exits.send(port, packet);
+                self.tx.send(port, packet);
                 n += 1;
             }
         }
@@ -313,28 +315,28 @@ impl Worker {
         // What the vector cost is charged to the queues that filled it, but for what the other sides of ports made it
         // cost: their own queues owe that.
         let all = all.saturating_sub(port::take_lost());
-        if let [(q, _)] = self.brought[..] {
+        if let [(q, _)] = self.polled_rxqs[..] {
             return self.rx[q].cell.cycles.add(all);
         }
-        let fresh: u64 = self.brought.iter().map(|(_, n)| *n as u64).sum();
-        let share = all.checked_div(fresh).unwrap_or(0);
-        for (q, n) in &self.brought {
-            self.rx[*q].cell.cycles.add(share * *n as u64);
+        let fresh: u64 = self.polled_rxqs.iter().map(|(_, n)| *n as u64).sum();
+        let schedule = all.checked_div(fresh).unwrap_or(0);
+        for (q, n) in &self.polled_rxqs {
+            self.rx[*q].cell.cycles.add(schedule * *n as u64);
         }
     }
 
     /// Once per millisecond.
     fn housekeeping(&mut self, now: u64) {
         self.next_tick = now + self.tick;
-        self.exits.now_ms = now_ms();
+        self.tx.now_ms = now_ms();
         self.vector.catch_up();
         self.vector.take_limit();
-        if self.exits.now_ms >= self.tuned_ms + TUNE_MS {
-            self.tuned_ms = self.exits.now_ms;
+        if self.tx.now_ms >= self.tuned_ms + TUNE_MS {
+            self.tuned_ms = self.tx.now_ms;
             self.vector.table.tune(self.settings.signature_cache);
             self.rx.iter_mut().for_each(|slot| slot.cell.cycles.add(slot.rx.owed()));
-            if self.exits.now_ms >= self.told_ms + TELL_MS {
-                self.told_ms = self.exits.now_ms;
+            if self.tx.now_ms >= self.told_ms + REPORT_LOOKUPS_MS {
+                self.told_ms = self.tx.now_ms;
                 self.vector.tell_lookups();
             }
         }
@@ -346,7 +348,7 @@ impl Worker {
     }
 
     /// Executes control's commands.
-    fn obey(&mut self) {
+    fn run_commands(&mut self) {
         let mut done = 0;
         while let Some(c) = self.commands.pop() {
             self.command(c);
@@ -359,16 +361,16 @@ impl Worker {
 
     fn command(&mut self, c: Command) {
         match c {
-            Command::AddPort(no, stats) => self.exits.add_port(no, stats),
+            Command::AddPort(no, stats) => self.tx.add_port(no, stats),
             Command::DelPort(no) => {
-                let queue = self.exits.del_port(no);
+                let queue = self.tx.del_port(no);
                 self.give_back(no, queue);
             }
             Command::SetRoute(no, route) => {
-                let queue = self.exits.set_route(no, route);
+                let queue = self.tx.set_route(no, route);
                 self.give_back(no, queue);
             }
-            Command::Limit(no, bytes) => self.exits.set_limit(no, bytes),
+            Command::Limit(no, bytes) => self.tx.set_limit(no, bytes),
             Command::Police(port, police) => {
                 let slots = self.rx.iter_mut().filter(|slot| slot.port == port);
                 slots.for_each(|slot| slot.police = police.clone());
@@ -378,13 +380,13 @@ impl Worker {
                     s.watch(fd);
                 }
                 self.rx.push(slot);
-                self.appetites.push(Appetite::default());
+                self.rxq_states.push(RxqState::default());
             }
             Command::DelRx(port, queue) => self.return_rx(port, queue),
             Command::Settings(s) => {
-                self.exits.configure(&s);
+                self.tx.configure(&s);
                 if self.sleep.is_some() {
-                    self.exits.hold_nothing();
+                    self.tx.flush_at_once();
                 }
                 self.vector.configure(&s);
                 self.vector.table.tune(s.signature_cache);
@@ -393,9 +395,9 @@ impl Worker {
             }
             Command::Unlink(rules) => self.vector.unlink(rules),
             Command::Release(rules) => rules.iter().for_each(|i| self.vector.table.release(*i)),
-            Command::Execute(e) => self.vector.inject(&e, &mut self.exits),
-            Command::AddPeer(slot, ring, wake) => self.exits.add_peer(slot, ring, wake),
-            Command::DelPeer(slot) => self.exits.del_peer(slot),
+            Command::Execute(e) => self.vector.inject(&e, &mut self.tx),
+            Command::AddPeer(slot, ring, wake) => self.tx.add_peer(slot, ring, wake),
+            Command::DelPeer(slot) => self.tx.del_peer(slot),
             Command::AddInbound(ring) => self.inbound.push(ring),
             Command::Stop => self.stop(),
         }
@@ -412,10 +414,10 @@ impl Worker {
         if let Some(i) = at {
             // Their numbers are about to change.
             fence(Ordering::SeqCst);
-            self.untold.drain(..).for_each(|q| self.rx[q].rx.notify(true));
-            self.brought.clear();
+            self.pending_notify.drain(..).for_each(|q| self.rx[q].rx.notify(true));
+            self.polled_rxqs.clear();
             let slot = self.rx.remove(i);
-            self.appetites.remove(i);
+            self.rxq_states.remove(i);
             if let (Some(s), Some(fd)) = (&mut self.sleep, slot.rx.fd()) {
                 s.forget(fd);
             }
@@ -426,8 +428,8 @@ impl Worker {
     /// Lets go of every packet and tells what is left to tell (as far as there is room).
     fn stop(&mut self) {
         while self.take_inbound() > 0 {}
-        self.vector.shut_down(&mut self.exits);
-        self.exits.shut_down();
+        self.vector.shut_down(&mut self.tx);
+        self.tx.shut_down();
         self.vector.catch_up();
         self.stopping = true;
     }
@@ -439,10 +441,10 @@ impl Worker {
     }
 
     /// A PMD thread's rest when little is to do: one microsecond longer each time.
-    fn nap(&mut self, n: usize) {
+    fn idle_sleep(&mut self, n: usize) {
         let max = self.settings.pmd_sleep_max_us;
         if max == 0 || n >= BURST / 2 || self.vector.carries() {
-            self.nap_us = 0;
+            self.idle_sleep_us = 0;
         }
         if n > 0 {
             return;
@@ -450,10 +452,10 @@ impl Worker {
         if max == 0 || self.vector.carries() {
             return std::hint::spin_loop();
         }
-        self.nap_us = (self.nap_us + 1).min(max);
+        self.idle_sleep_us = (self.idle_sleep_us + 1).min(max);
         let t = cycles();
         self.reader.offline();
-        std::thread::sleep(std::time::Duration::from_micros(self.nap_us));
+        std::thread::sleep(std::time::Duration::from_micros(self.idle_sleep_us));
         self.reader.online();
         self.slept(t);
     }
@@ -461,21 +463,22 @@ impl Worker {
     /// The kernel worker's rest: see `kernel.rs`.
     fn sleep_in_kernel(&mut self, n: usize) {
         let Some(s) = &mut self.sleep else { return };
-        let news = std::mem::take(&mut self.vector.news) | std::mem::take(&mut self.exits.news);
+        let has_reports =
+            std::mem::take(&mut self.vector.has_reports) | std::mem::take(&mut self.tx.has_reports);
         if let Some(bell) = &self.shared.bell {
-            if news {
+            if has_reports {
                 bell.wake();
             }
             bell.answer();
         }
-        if n > 0 || self.vector.carries() || self.exits.waits() {
+        if n > 0 || self.vector.carries() || self.tx.has_pending() {
             return s.busy();
         }
         let t = cycles();
         let unwatched = self.rx.iter().any(|r| !s.watches(&*r.rx));
         let (rings, commands) = (&mut self.inbound, &mut self.commands);
         let quiet = || rings.iter_mut().all(|r| r.is_empty()) && commands.is_empty();
-        s.rest(&self.reader, unwatched, quiet);
+        s.wait(&self.reader, unwatched, quiet);
         self.slept(t);
     }
 

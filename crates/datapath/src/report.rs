@@ -12,7 +12,7 @@ const PASSED_REPORTS_MAX: u64 = 16;
 impl Vector {
     /// Tells control; keeps what does not fit for later.
     pub fn report(&mut self, r: Report) {
-        self.news = true;
+        self.has_reports = true;
         if !self.late.is_empty() {
             self.late.push_back(r);
         } else if let Err(r) = self.reports.push(r) {

@@ -175,7 +175,7 @@ fn outcome(one_pass: bool, seed: u64) -> Outcome {
             all.extend(peer.drain());
         }
         if round == 2 {
-            // Other rules, and terminators with them.
+            // Other rules, and decap_rules with them.
             let mut rules = rules(&mut r, kind);
             rules.insert(0, on(PHY, &[(Field::Ipv4Dst, 0x0a00_0001)], vec![], 30));
             b.set_rules(rules);

@@ -45,7 +45,7 @@ pub(crate) struct Frame {
     pub ext: Ext,
     /// Which of `ext` mean something.
     pub have: u8,
-    pub lay: Layout,
+    pub layout: Layout,
     /// Tags that matching looks behind (`vlan-limit`).
     pub vlan_limit: u8,
     /// Tags in front of what matching saw as the network header: as pushes and pops change it.
@@ -60,13 +60,13 @@ impl Frame {
             line: [0; 8],
             ext: [[0; 8]; 3],
             have: 0,
-            lay: Layout::default(),
+            layout: Layout::default(),
             vlan_limit,
             tags: vlan_limit,
             depth: 0,
         };
-        f.lay = parse(d, in_port, vlan_limit, &mut f.line, &mut f.ext)?;
-        f.have = f.lay.ext;
+        f.layout = parse(d, in_port, vlan_limit, &mut f.line, &mut f.ext)?;
+        f.have = f.layout.ext;
         Some(f)
     }
 
@@ -78,10 +78,10 @@ impl Frame {
     /// Parses again after the headers changed, keeping metadata.
     pub fn reparse(&mut self, d: &[u8], vlan_limit: u8) {
         let (old, mut ext) = (self.line, [[0; 8]; 3]);
-        if let Some(lay) = parse(d, self.in_port(), vlan_limit, &mut self.line, &mut ext) {
-            self.lay = lay;
+        if let Some(layout) = parse(d, self.in_port(), vlan_limit, &mut self.line, &mut ext) {
+            self.layout = layout;
             self.ext[0] = ext[0];
-            self.have = self.have & !1 | lay.ext;
+            self.have = self.have & !1 | layout.ext;
         }
         keep_metadata(&old, &mut self.line);
     }
@@ -268,7 +268,7 @@ impl<S: Sink> Run<'_, S> {
 
 /// Operations that change the packet.
 fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
-    let place = Place { line: &f.line, lay: f.lay };
+    let place = Place { line: &f.line, layout: f.layout };
     match op {
         Op::Set(rw) => {
             rewrite::apply(p, &place, rw)?;
@@ -285,7 +285,7 @@ fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
             rewrite::pop_vlan(p);
             f.tags -= u8::from(tagged && f.tags > 0);
         }
-        Op::PushMpls { ethertype, lse } => rewrite::push_mpls(p, &f.lay, *ethertype, *lse)?,
+        Op::PushMpls { ethertype, lse } => rewrite::push_mpls(p, &f.layout, *ethertype, *lse)?,
         Op::PopMpls { ethertype } => rewrite::pop_mpls(p, &place, *ethertype)?,
         Op::TunnelPush(t) => {
             let entropy = tunnel::entropy(&f.line, &f.ext[0], f.have);

@@ -13,7 +13,7 @@ use crate::batch::Vector;
 use crate::lookup::prefetch;
 use crate::messages::Execute;
 use crate::tunnel;
-use crate::tx::{Exits, total};
+use crate::tx::{TxState, total};
 use crate::verify::{self, Twin};
 use flow::PortNo;
 use packet::Packet;
@@ -24,8 +24,8 @@ const AHEAD: usize = 16;
 
 impl Vector {
     /// Step 4. Clears the vector.
-    pub fn act(&mut self, exits: &mut Exits) {
-        let now_ms = exits.now_ms;
+    pub fn act(&mut self, tx: &mut TxState) {
+        let now_ms = tx.now_ms;
         self.count_all(now_ms);
         let (mut n, end) = (0, self.packets.len());
         if self.validate {
@@ -37,17 +37,17 @@ impl Vector {
                 Kind::Output => {
                     let run = run_length(&self.keys.program[n..end]);
                     let lengths = &self.columns.len[n..n + run];
-                    exits.send_all(program.out, &self.packets[n..n + run], lengths);
+                    tx.send_all(program.out, &self.packets[n..n + run], lengths);
                     run
                 }
                 Kind::TunnelPushOutput => {
                     let out = program.out;
-                    self.encapsulate_run(out, n, exits)
+                    self.encapsulate_run(out, n, tx)
                 }
                 kind => {
-                    self.execute(program, n, self.packets[n], exits);
+                    self.execute(program, n, self.packets[n], tx);
                     if kind == Kind::TunnelPop && self.one_pass {
-                        self.terminators.learn(&self.table.store, self.keys.rule[n], &program.ops);
+                        self.decap_rules.learn(&self.table.store, self.keys.rule[n], &program.ops);
                     }
                     1
                 }
@@ -100,7 +100,7 @@ impl Vector {
     }
 
     #[inline]
-    fn execute<S: Sink>(&self, program: &Program, i: usize, mut p: Packet, exits: &mut S) {
+    fn execute<S: Sink>(&self, program: &Program, i: usize, mut p: Packet, tx: &mut S) {
         let done = match program.kind {
             Kind::Output => Ok(()),
             Kind::Drop => Err(program.drop),
@@ -109,8 +109,8 @@ impl Vector {
                 Ok(())
             }
             Kind::PatchOutput => {
-                let (line, lay) = (&self.keys.line.0[i], self.columns.lay[i]);
-                match program.patch.apply(p.data_mut(), line, lay) {
+                let (line, layout) = (&self.keys.line.0[i], self.columns.layout[i]);
+                match program.patch.apply(p.data_mut(), line, layout) {
                     true => Ok(()),
                     false => self.rewrite(program, i, &mut p),
                 }
@@ -121,22 +121,22 @@ impl Vector {
                 rewrite::pop_vlan(&mut p);
                 Ok(())
             }
-            Kind::Steps => return self.steps(program, i, p, exits),
+            Kind::Steps => return self.steps(program, i, p, tx),
             Kind::TunnelPushOutput => self.encapsulate(program, i, &mut p),
-            Kind::Generic | Kind::TunnelPop => return self.interpret(program, i, p, exits),
+            Kind::Generic | Kind::TunnelPop => return self.interpret(program, i, p, tx),
         };
         match done {
-            Ok(()) => exits.output(program.out, p),
+            Ok(()) => tx.output(program.out, p),
             Err(why) => {
-                exits.dropped(self.in_port[i], why);
-                exits.free(p);
+                tx.dropped(self.in_port[i], why);
+                tx.free(p);
             }
         }
     }
 
     #[inline(never)]
     fn rewrite(&self, program: &Program, i: usize, p: &mut Packet) -> Result<(), Drop> {
-        let place = Place { line: &self.keys.line.0[i], lay: self.columns.lay[i] };
+        let place = Place { line: &self.keys.line.0[i], layout: self.columns.layout[i] };
         for op in program.ops.iter() {
             if let action::Op::Set(rw) = op {
                 rewrite::apply(p, &place, rw)?;
@@ -157,7 +157,7 @@ impl Vector {
     }
 
     /// Packets from `n` on that are encapsulated and go to the same port; how many those are.
-    fn encapsulate_run(&mut self, out: PortNo, n: usize, exits: &mut Exits) -> usize {
+    fn encapsulate_run(&mut self, out: PortNo, n: usize, tx: &mut TxState) -> usize {
         let (mut unsent, mut i) = (n, n);
         while i < self.packets.len() {
             let program = self.programs.get(self.keys.program[i]);
@@ -174,33 +174,33 @@ impl Vector {
             match self.encapsulate(program, i, &mut p) {
                 Ok(()) => self.columns.len[i] = p.len() as u16,
                 Err(why) => {
-                    exits.send_all(out, &self.packets[unsent..i], &self.columns.len[unsent..i]);
-                    exits.dropped(self.in_port[i], why);
-                    exits.free(p);
+                    tx.send_all(out, &self.packets[unsent..i], &self.columns.len[unsent..i]);
+                    tx.dropped(self.in_port[i], why);
+                    tx.free(p);
                     unsent = i + 1;
                 }
             }
             i += 1;
         }
-        exits.send_all(out, &self.packets[unsent..i], &self.columns.len[unsent..i]);
+        tx.send_all(out, &self.packets[unsent..i], &self.columns.len[unsent..i]);
         i - n
     }
 
     /// By steps, or by the interpreter if the packet is not as plain as they take.
     #[inline(never)]
-    fn steps<S: Sink>(&self, program: &Program, i: usize, p: Packet, exits: &mut S) {
-        let at = (&self.keys.line.0[i], self.columns.lay[i]);
+    fn steps<S: Sink>(&self, program: &Program, i: usize, p: Packet, tx: &mut S) {
+        let at = (&self.keys.line.0[i], self.columns.layout[i]);
         match &program.steps {
             Some(steps) if steps.claims(p.len(), at.0, at.1) => {
-                steps.run(exits, p, at, [self.in_port[i], program.out]);
+                steps.run(tx, p, at, [self.in_port[i], program.out]);
             }
-            _ => self.interpret(program, i, p, exits),
+            _ => self.interpret(program, i, p, tx),
         }
     }
 
     #[inline(never)]
-    fn interpret<S: Sink>(&self, program: &Program, i: usize, p: Packet, exits: &mut S) {
-        interpret::run(exits, &program.ops, program.drop, p, self.frame(i));
+    fn interpret<S: Sink>(&self, program: &Program, i: usize, p: Packet, tx: &mut S) {
+        interpret::run(tx, &program.ops, program.drop, p, self.frame(i));
     }
 
     /// Packet `i` as the interpreter wants it.
@@ -214,7 +214,7 @@ impl Vector {
             line: *k.line,
             ext,
             have: k.have,
-            lay: self.columns.lay[i],
+            layout: self.columns.layout[i],
             vlan_limit: self.vlan_limit,
             tags: self.vlan_limit,
             depth: if i < self.meta.len() { self.depth[i] } else { 0 },
@@ -222,16 +222,16 @@ impl Vector {
     }
 
     /// Executes operations on an injected packet.
-    pub fn inject(&mut self, e: &Execute, exits: &mut Exits) {
-        exits.stats(e.in_port).injected.add(1);
+    pub fn inject(&mut self, e: &Execute, tx: &mut TxState) {
+        tx.stats(e.in_port).injected.add(1);
         let frame = Frame::new(&e.packet, e.in_port, self.vlan_limit);
-        match (frame, exits.make(&e.packet)) {
-            (Some(f), Some(p)) => interpret::run(exits, &e.ops, Drop::Policy, p, f),
+        match (frame, tx.make(&e.packet)) {
+            (Some(f), Some(p)) => interpret::run(tx, &e.ops, Drop::Policy, p, f),
             (None, made) => {
-                exits.dropped(e.in_port, Drop::Truncated);
-                made.into_iter().for_each(|p| exits.free(p));
+                tx.dropped(e.in_port, Drop::Truncated);
+                made.into_iter().for_each(|p| tx.free(p));
             }
-            (_, None) => exits.dropped(e.in_port, Drop::NoBuffer),
+            (_, None) => tx.dropped(e.in_port, Drop::NoBuffer),
         }
     }
 }

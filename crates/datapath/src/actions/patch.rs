@@ -202,20 +202,20 @@ impl Patch {
 
     /// Is the packet as plain as it takes? Whatever changes its tags afterwards does not matter.
     #[inline(always)]
-    pub fn claims(&self, len: usize, line: &Line, lay: Layout) -> bool {
+    pub fn claims(&self, len: usize, line: &Line, layout: Layout) -> bool {
         let line = bytes(line);
-        let (l3, proto) = (lay.l3 as usize, line[at::PROTO]);
+        let (l3, proto) = (layout.l3 as usize, line[at::PROTO]);
         let eth_type = u16::from_be_bytes([line[at::ETH_TYPE], line[at::ETH_TYPE + 1]]);
         let (l4, known) = match self.form {
             Form::Ethernet => return true,
             Form::Ipv4 => (20, eth_type == IPV4),
             Form::Ipv6 => (40, eth_type == IPV6),
             Form::Arp => {
-                return matches!(eth_type, ARP | RARP) && lay.sane && len >= l3 + ARP_AT + 24;
+                return matches!(eth_type, ARP | RARP) && layout.sane && len >= l3 + ARP_AT + 24;
             }
         };
         // Only IP without options or further headers has L4 there.
-        let plain = known && usize::from(lay.l4) == l3 + l4 && line[at::FLAGS] & flag::L4 != 0;
+        let plain = known && usize::from(layout.l4) == l3 + l4 && line[at::FLAGS] & flag::L4 != 0;
         let takes = match self.l4 {
             L4::None => true,
             L4::Ports => matches!(proto, TCP | UDP),
@@ -226,10 +226,10 @@ impl Patch {
 
     /// Applies it; false, and nothing is changed, when the packet is not as plain as it takes.
     #[inline(never)]
-    pub fn apply(&self, d: &mut [u8], line: &Line, lay: Layout) -> bool {
-        let claimed = self.claims(d.len(), line, lay);
+    pub fn apply(&self, d: &mut [u8], line: &Line, layout: Layout) -> bool {
+        let claimed = self.claims(d.len(), line, layout);
         if claimed {
-            self.write(d, lay.l3 as usize, bytes(line)[at::PROTO]);
+            self.write(d, layout.l3 as usize, bytes(line)[at::PROTO]);
         }
         claimed
     }
@@ -459,15 +459,15 @@ mod tests {
             let d = frame(tagged, ipv6, proto, &body, checksum);
             let ops = [set(ipv6, proto, &values, &masks, fields.0), set(ipv6, proto, &masks, &values, fields.1)];
             let (mut line, mut ext): (Line, Ext) = ([0; 8], [[0; 8]; 3]);
-            let lay = parse(&d, 1, 1, &mut line, &mut ext).unwrap();
+            let layout = parse(&d, 1, 1, &mut line, &mut ext).unwrap();
             let mut fast = d.clone();
             let patch = Patch::compile(&ops).unwrap();
-            prop_assert!(patch.apply(&mut fast, &line, lay));
+            prop_assert!(patch.apply(&mut fast, &line, layout));
             let pool = HeapPool::new();
             let mut p = pool.packet(&d).unwrap();
             for op in &ops {
                 let Op::Set(rw) = op else { unreachable!() };
-                rewrite::apply(&mut p, &Place { line: &line, lay }, rw).unwrap();
+                rewrite::apply(&mut p, &Place { line: &line, layout }, rw).unwrap();
             }
             prop_assert_eq!(&fast[..], p.data());
             pool.free(&[p]);
@@ -491,9 +491,9 @@ mod tests {
             let mut odd = before.clone();
             odd[at] = value;
             let (mut line, mut ext): (Line, Ext) = ([0; 8], [[0; 8]; 3]);
-            let lay = parse(&odd, 1, 1, &mut line, &mut ext).unwrap();
+            let layout = parse(&odd, 1, 1, &mut line, &mut ext).unwrap();
             let first_fragment = at == 20;
-            assert_eq!(patch.apply(&mut d, &line, lay), first_fragment, "byte {at}");
+            assert_eq!(patch.apply(&mut d, &line, layout), first_fragment, "byte {at}");
             assert_eq!(d == before, !first_fragment);
             d.copy_from_slice(&before);
         }

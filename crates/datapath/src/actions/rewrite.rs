@@ -37,7 +37,7 @@ pub(crate) struct Place<'a> {
     /// The packet's line 0 (Ethertype, protocol, flags).
     pub line: &'a Line,
     /// Its layout.
-    pub lay: Layout,
+    pub layout: Layout,
 }
 
 impl Place<'_> {
@@ -50,7 +50,7 @@ impl Place<'_> {
     /// Offset of a whole L4 header.
     fn l4(&self) -> Option<usize> {
         let whole = bytes(self.line)[at::FLAGS] & flag::L4 != 0;
-        (whole && self.lay.l4 != 0).then_some(self.lay.l4 as usize)
+        (whole && self.layout.l4 != 0).then_some(self.layout.l4 as usize)
     }
 }
 
@@ -113,10 +113,10 @@ fn vlan(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
 }
 
 fn ipv4(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
-    if !place.lay.sane {
+    if !place.layout.sane {
         return Err(Drop::BadAction);
     }
-    let (k, m, h) = (rw.key.bytes(), rw.mask.bytes(), place.lay.l3 as usize);
+    let (k, m, h) = (rw.key.bytes(), rw.mask.bytes(), place.layout.l3 as usize);
     let addresses = blend(&mut d[h + 12..h + 20], &k[16..24], &m[16..24]);
     let mut header = addresses;
     header += blend(&mut d[h..h + 2], &[0, k[at::TOS]], &[0, m[at::TOS]]);
@@ -129,10 +129,10 @@ fn ipv4(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
 }
 
 fn ipv6(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
-    if !place.lay.sane {
+    if !place.layout.sane {
         return Err(Drop::BadAction);
     }
-    let (k, m, h) = (rw.key.bytes(), rw.mask.bytes(), place.lay.l3 as usize);
+    let (k, m, h) = (rw.key.bytes(), rw.mask.bytes(), place.layout.l3 as usize);
     let mut covered = blend(&mut d[h + 8..h + 24], &k[64..80], &m[64..80]);
     let dst = blend(&mut d[h + 24..h + 40], &k[80..96], &m[80..96]);
     // Behind a routing header the checksum covers the final destination, not this one.
@@ -201,7 +201,7 @@ fn ports(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
         }
         SCTP => {
             // A broken checksum stays as broken as it was.
-            let end = place.lay.end as usize;
+            let end = place.layout.end as usize;
             let right = |d: &[u8]| wire::sctp_checksum(&d[l4..end]).unwrap_or_default();
             let before = right(d);
             blend(&mut d[l4..l4 + 4], &k, &m);
@@ -220,10 +220,10 @@ fn ports(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
 }
 
 fn arp(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
-    if !place.lay.sane {
+    if !place.layout.sane {
         return Err(Drop::BadAction);
     }
-    let (k, m, h) = (rw.key.bytes(), rw.mask.bytes(), place.lay.l3 as usize);
+    let (k, m, h) = (rw.key.bytes(), rw.mask.bytes(), place.layout.l3 as usize);
     blend(&mut d[h + 6..h + 8], &[0, k[at::PROTO]], &[0, m[at::PROTO]]);
     for (to, from, n) in
         [(8, at::ARP_SHA, 6), (14, at::IP_SRC, 4), (18, at::ARP_THA, 6), (24, at::IP_DST, 4)]
@@ -234,10 +234,10 @@ fn arp(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
 }
 
 fn mpls(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
-    if !place.lay.sane {
+    if !place.layout.sane {
         return Err(Drop::BadAction);
     }
-    let h = place.lay.l3 as usize;
+    let h = place.layout.l3 as usize;
     blend(&mut d[h..h + 4], &rw.key.get::<4>(at::MPLS), &rw.mask.get::<4>(at::MPLS));
     Ok(())
 }
@@ -245,7 +245,7 @@ fn mpls(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
 /// ND target and link-layer address options (an absent option is left absent).
 fn neighbour(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     let l4 = place.l4().ok_or(Drop::BadAction)?;
-    let end = place.lay.end as usize;
+    let end = place.layout.end as usize;
     let nd = place.proto() == ICMPV6 && place.eth_type() == IPV6 && end >= l4 + 24;
     if !nd || !matches!(d[l4], 135 | 136) {
         return Err(Drop::BadAction);
@@ -304,14 +304,14 @@ pub(crate) fn pop_vlan(p: &mut Packet) {
 /// Inserts an MPLS entry where L3 starts.
 pub(crate) fn push_mpls(
     p: &mut Packet,
-    lay: &Layout,
+    layout: &Layout,
     ethertype: u16,
     lse: u32,
 ) -> Result<(), Drop> {
     if !p.push_front(4) {
         return Err(Drop::NoHeadroom);
     }
-    let (d, l3) = (p.data_mut(), lay.l3 as usize);
+    let (d, l3) = (p.data_mut(), layout.l3 as usize);
     d.copy_within(4..l3 + 4, 0);
     d[l3..l3 + 4].copy_from_slice(&lse.to_be_bytes());
     d[l3 - 2..l3].copy_from_slice(&ethertype.to_be_bytes());
@@ -320,10 +320,10 @@ pub(crate) fn push_mpls(
 
 /// Removes the top MPLS entry.
 pub(crate) fn pop_mpls(p: &mut Packet, place: &Place<'_>, ethertype: u16) -> Result<(), Drop> {
-    if !matches!(place.eth_type(), MPLS | MPLS_MC) || !place.lay.sane {
+    if !matches!(place.eth_type(), MPLS | MPLS_MC) || !place.layout.sane {
         return Err(Drop::BadAction);
     }
-    let (d, l3) = (p.data_mut(), place.lay.l3 as usize);
+    let (d, l3) = (p.data_mut(), place.layout.l3 as usize);
     d[l3 - 2..l3].copy_from_slice(&ethertype.to_be_bytes());
     d.copy_within(0..l3, 4);
     let _ = p.pull_front(4);

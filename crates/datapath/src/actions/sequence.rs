@@ -96,10 +96,10 @@ impl Steps {
 
     /// Does it do with this packet what the interpreter would?
     #[inline(always)]
-    pub fn claims(&self, len: usize, line: &Line, lay: Layout) -> bool {
+    pub fn claims(&self, len: usize, line: &Line, layout: Layout) -> bool {
         let tag = bytes(line)[at::VLAN] & 0x10 != 0;
         let plain = |step: &Step| match step {
-            Step::Patch(patch) => patch.claims(len, line, lay),
+            Step::Patch(patch) => patch.claims(len, line, layout),
             _ => true,
         };
         (tag || !self.tagged) && self.list.iter().all(plain)
@@ -127,12 +127,12 @@ impl Steps {
         &self,
         sink: &mut S,
         p: &mut Packet,
-        (line, lay): (&Line, Layout),
+        (line, layout): (&Line, Layout),
         in_port: PortNo,
         copies: &mut u64,
     ) -> Result<(), Drop> {
         // Where L3 is changes with tags.
-        let mut l3 = lay.l3 as usize;
+        let mut l3 = layout.l3 as usize;
         for step in &self.list {
             match step {
                 Step::Patch(patch) => patch.write(p.data_mut(), l3, bytes(line)[at::PROTO]),
@@ -222,12 +222,12 @@ mod tests {
     /// Does a packet what the interpreter does to it? None: it is left to that.
     fn same(d: &[u8], ops: &[Op], vlan_limit: u8) -> Option<()> {
         let (steps, f) = (Steps::compile(ops)?, Frame::new(d, 7, vlan_limit)?);
-        if !steps.claims(d.len(), &f.line, f.lay) {
+        if !steps.claims(d.len(), &f.line, f.layout) {
             return None;
         }
         let difference = compare(
             d,
-            |sink, p| steps.run(sink, p, (&f.line, f.lay), [7, 3]),
+            |sink, p| steps.run(sink, p, (&f.line, f.layout), [7, 3]),
             |sink, p| interpret::run(sink, ops, Drop::Policy, p, f),
         );
         assert_eq!(difference, None, "{ops:?} on {d:x?}");

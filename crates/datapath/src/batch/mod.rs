@@ -5,10 +5,10 @@ use crate::actions::program::Programs;
 use crate::cpu::Level;
 use crate::lookup::{Keys, Table};
 use crate::messages::{Report, Shared};
-use crate::parse::{Columns, Study};
+use crate::parse::{Columns, ProfileStats};
 use crate::settings::{PortLookup, Settings};
-use crate::tunnel::decap_rules::Terminators;
-use crate::tx::{Exits, Pending};
+use crate::tunnel::decap_rules::DecapRules;
+use crate::tx::{Pending, TxState};
 use action::Pipeline;
 use flow::PortNo;
 use packet::{Packet, VECTOR};
@@ -25,7 +25,7 @@ pub(crate) struct Vector {
     pub(crate) keys: Box<Keys>,
     pub(crate) columns: Box<Columns>,
     /// What the packets of each port have been.
-    pub(crate) studies: Vec<Study>,
+    pub(crate) profile_stats: Vec<ProfileStats>,
     pub(crate) level: Level,
     pub(crate) validate: bool,
     /// Packets that profiles claimed, and what parsing took, since they were taken.
@@ -36,7 +36,7 @@ pub(crate) struct Vector {
     /// Packets beyond what their port may bring.
     pub(crate) refused: Vec<Packet>,
     /// Rules that decapsulate, and what the packets of this vector that they took had for key word 6.
-    pub(crate) terminators: Terminators,
+    pub(crate) decap_rules: DecapRules,
     pub(crate) stripped: [u64; VECTOR],
     pub(crate) one_pass: bool,
     pub(crate) depth: [u8; VECTOR],
@@ -64,7 +64,7 @@ pub(crate) struct Vector {
     /// Lookups as control knows them.
     pub(crate) shown: Box<[PortLookup]>,
     /// Something was said since this was cleared.
-    pub news: bool,
+    pub has_reports: bool,
     pub(crate) shared: Arc<Shared>,
     pub(crate) vlan_limit: u8,
     pub(crate) budget: usize,
@@ -85,14 +85,14 @@ impl Vector {
             in_port: Vec::with_capacity(VECTOR),
             keys: Box::new(Keys::new()),
             columns: Box::new(Columns::new()),
-            studies: Vec::new(),
+            profile_stats: Vec::new(),
             level: Level::preferred(),
             validate: false,
             claimed: 0,
             parse_time: crate::rx::ParseTime::default(),
             failed: Vec::new(),
             refused: Vec::new(),
-            terminators: Terminators::default(),
+            decap_rules: DecapRules::default(),
             stripped: [0; VECTOR],
             one_pass: true,
             depth: [0; VECTOR],
@@ -112,7 +112,7 @@ impl Vector {
             reports,
             late: VecDeque::new(),
             shown: Box::default(),
-            news: false,
+            has_reports: false,
             shared,
             vlan_limit: 1,
             budget: VECTOR,
@@ -128,7 +128,7 @@ impl Vector {
         self.table.level = s.lookup_level();
         self.validate = s.validate;
         self.one_pass = s.one_pass;
-        self.terminators.clear();
+        self.decap_rules.clear();
         self.budget = s.miss_budget.max(1);
         self.take_limit();
     }
@@ -170,10 +170,10 @@ impl Vector {
     }
 
     /// Gives up packets that wait.
-    pub fn shut_down(&mut self, exits: &mut Exits) {
+    pub fn shut_down(&mut self, tx: &mut TxState) {
         for p in std::mem::take(&mut self.carry) {
-            exits.dropped(p.in_port, Drop::Shutdown);
-            exits.free(p.packet);
+            tx.dropped(p.in_port, Drop::Shutdown);
+            tx.free(p.packet);
         }
     }
 }

@@ -6,10 +6,10 @@ use crate::control::flows::Flows;
 use crate::lookup::flow_store::Store;
 use crate::messages::*;
 use crate::pmd::Worker;
-use crate::rx::kernel_wait::Sleep;
+use crate::rx::kernel_wait::KernelWait;
 use crate::settings::*;
 use crate::stats::perf::Metrics;
-use crate::tx::Exits;
+use crate::tx::TxState;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -77,16 +77,15 @@ impl Handle {
         });
         let failed = |e: std::io::Error| Error::Thread(e.to_string());
         let sleep = match id {
-            WorkerId::Kernel => Some(Sleep::new().map_err(failed)?),
+            WorkerId::Kernel => Some(KernelWait::new().map_err(failed)?),
             WorkerId::Pmd(_) => None,
         };
         let flows = config.max_flows as usize;
         let vector = Vector::new(config.pipeline.clone(), report_out, shared.clone(), flows);
         let store: Arc<Store> = vector.table.store.clone();
-        let exits =
-            Exits::new(config.pool.clone(), shared.clone(), punt_out, config.meters.clone());
+        let tx = TxState::new(config.pool.clone(), shared.clone(), punt_out, config.meters.clone());
         let reader = config.domain.reader();
-        let worker = Worker::new(vector, exits, command_in, shared.clone(), reader, sleep);
+        let worker = Worker::new(vector, tx, command_in, shared.clone(), reader, sleep);
         let wake = worker.wake();
         let run = match config.manual {
             true => Run::Manual(Box::new(worker)),

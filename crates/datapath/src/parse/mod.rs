@@ -13,7 +13,7 @@ use flow::{Key, at, flag, frag};
 #[cfg(test)]
 pub(crate) use parser::port_word;
 pub(crate) use parser::{Columns, Job};
-pub(crate) use profile::Study;
+pub(crate) use profile::ProfileStats;
 pub(crate) use self_check::agrees;
 
 /// Words of one line.
@@ -79,7 +79,7 @@ pub(crate) fn bytes(line: &Line) -> &[u8; 64] {
 struct Out<'a> {
     l0: &'a mut [u8; 64],
     ext: &'a mut Ext,
-    lay: Layout,
+    layout: Layout,
 }
 
 impl Out<'_> {
@@ -89,9 +89,9 @@ impl Out<'_> {
     }
     /// Writes into line 1 (`at` as in `flow::at`).
     fn put1(&mut self, at: usize, d: &[u8]) {
-        if self.lay.ext & EXT1 == 0 {
+        if self.layout.ext & EXT1 == 0 {
             self.ext[0] = [0; 8];
-            self.lay.ext |= EXT1;
+            self.layout.ext |= EXT1;
         }
         bytes_mut(&mut self.ext[0])[at - 64..at - 64 + d.len()].copy_from_slice(d);
     }
@@ -112,15 +112,15 @@ pub(crate) fn parse(
     line: &mut Line,
     ext: &mut Ext,
 ) -> Option<Layout> {
-    if let Some(lay) = plain_ipv4(d, in_port, line) {
-        return Some(lay);
+    if let Some(layout) = plain_ipv4(d, in_port, line) {
+        return Some(layout);
     }
     *line = [0; 8];
     if d.len() < 14 {
         return None;
     }
-    let mut out = Out { l0: bytes_mut(line), ext, lay: Layout::default() };
-    out.lay.end = d.len().min(0xffff) as u16;
+    let mut out = Out { l0: bytes_mut(line), ext, layout: Layout::default() };
+    out.layout.end = d.len().min(0xffff) as u16;
     out.put::<12>(at::ETH_DST, d);
     out.put::<2>(at::IN_PORT, &in_port.to_be_bytes());
     let mut off = 12;
@@ -131,7 +131,7 @@ pub(crate) fn parse(
     }
     let (dl_type, l3) = if raw >= 0x600 { (raw, off + 2) } else { llc(d, off + 2) };
     out.put::<2>(at::ETH_TYPE, &dl_type.to_be_bytes());
-    out.lay.l3 = l3 as u16;
+    out.layout.l3 = l3 as u16;
     match dl_type {
         IPV4 => ipv4(d, l3, &mut out),
         IPV6 => ipv6(d, l3, &mut out),
@@ -139,7 +139,7 @@ pub(crate) fn parse(
         MPLS | MPLS_MC => mpls(&d[l3..], &mut out),
         _ => {}
     }
-    Some(out.lay)
+    Some(out.layout)
 }
 
 /// The common case in one go: no tag, IPv4 without options and fragments, TCP or UDP.
@@ -223,7 +223,7 @@ fn ipv4(d: &[u8], l3: usize, out: &mut Out<'_>) {
     if header < 20 || total < header || h.len() < total || h.len() - total > 0xffff {
         return;
     }
-    out.lay.sane = true;
+    out.layout.sane = true;
     out.put::<8>(at::IP_SRC, &h[12..]);
     let offset = be16(h, 6);
     let bits = match (offset & 0x1fff, offset & 0x2000) {
@@ -232,9 +232,9 @@ fn ipv4(d: &[u8], l3: usize, out: &mut Out<'_>) {
         _ => frag::ANY | frag::LATER,
     };
     out.put::<4>(at::PROTO, &[h[9], h[1], h[8], bits]);
-    out.lay.end = (l3 + total) as u16;
+    out.layout.end = (l3 + total) as u16;
     if bits & frag::LATER == 0 {
-        out.lay.l4 = (l3 + header) as u16;
+        out.layout.l4 = (l3 + header) as u16;
         l4(&h[header..total], h[9], out);
     }
 }
@@ -248,15 +248,15 @@ fn ipv6(d: &[u8], l3: usize, out: &mut Out<'_>) {
     if h.len() < 40 + payload || h.len() - 40 - payload > 0xffff {
         return;
     }
-    out.lay.sane = true;
+    out.layout.sane = true;
     out.put1(at::IPV6_SRC, &h[8..40]);
-    out.lay.end = (l3 + 40 + payload) as u16;
+    out.layout.end = (l3 + 40 + payload) as u16;
     let Some((proto, bits, skip)) = ipv6_ext(&h[40..40 + payload], h[6]) else { return };
     let word = u32::from_be_bytes([h[0], h[1], h[2], h[3]]);
     out.put1(at::IPV6_LABEL, &(word & 0xf_ffff).to_be_bytes());
     out.put::<4>(at::PROTO, &[proto, (word >> 20) as u8, h[7], bits]);
     if bits & frag::LATER == 0 {
-        out.lay.l4 = (l3 + 40 + skip) as u16;
+        out.layout.l4 = (l3 + 40 + skip) as u16;
         l4(&h[40 + skip..40 + payload], proto, out);
     }
 }
@@ -339,7 +339,7 @@ fn arp(h: &[u8], out: &mut Out<'_>) {
     if h.len() < 28 || h[..6] != [0, 1, 8, 0, 6, 4] {
         return;
     }
-    out.lay.sane = true;
+    out.layout.sane = true;
     out.put::<4>(at::IP_SRC, &h[14..]);
     out.put::<4>(at::IP_DST, &h[24..]);
     if h[6] == 0 {
@@ -351,7 +351,7 @@ fn arp(h: &[u8], out: &mut Out<'_>) {
 
 fn mpls(h: &[u8], out: &mut Out<'_>) {
     if h.len() >= 4 {
-        out.lay.sane = true;
+        out.layout.sane = true;
         out.put::<4>(at::MPLS, h);
         if h[2] & 1 == 0 && h.len() >= 8 {
             out.put::<4>(at::IP_DST, &h[4..]);
@@ -374,8 +374,8 @@ pub(crate) fn key_of(line: &Line, ext: &Ext, have: u8) -> Key {
 /// The key of a packet as it would come in on `in_port`; None: shorter than an Ethernet header.
 pub fn extract(packet: &[u8], in_port: u16, vlan_limit: u8) -> Option<Key> {
     let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
-    let lay = parse(packet, in_port, vlan_limit, &mut line, &mut ext)?;
-    Some(key_of(&line, &ext, lay.ext))
+    let layout = parse(packet, in_port, vlan_limit, &mut line, &mut ext)?;
+    Some(key_of(&line, &ext, layout.ext))
 }
 
 #[cfg(test)]
@@ -392,8 +392,8 @@ mod tests {
         frame.resize(80, 0);
         let kind = |limit| {
             let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
-            let lay = parse(&frame, 1, limit, &mut line, &mut ext).unwrap();
-            (be16(bytes(&line), at::ETH_TYPE), lay.l3)
+            let layout = parse(&frame, 1, limit, &mut line, &mut ext).unwrap();
+            (be16(bytes(&line), at::ETH_TYPE), layout.l3)
         };
         assert_eq!(kind(1), (0x8100, 18));
         assert_eq!(kind(4), (0x0806, 30));

@@ -3,7 +3,9 @@
 //! One loop, generic over how a key is put together from a packet's first 64 bytes; a
 //! [`Level`](crate::cpu::Level) is one instance of it.
 
-use super::profile::{COUNT, Family, PROBE_AT, Profile, SHORTEST, Study, find};
+use super::profile::{
+    Family, PROBE_AT, PROFILE_BYTES_MIN, PROFILES_COUNT, Profile, ProfileStats, find,
+};
 use super::{EXT1, Ext, Layout, Line, bytes_mut, parse};
 use crate::cpu::Level;
 use crate::lookup::{Keys, prefetch};
@@ -14,7 +16,7 @@ use telemetry::Drop;
 
 /// What is known about each packet of a vector before lookup, but for its key.
 pub(crate) struct Columns {
-    pub lay: [Layout; VECTOR],
+    pub layout: [Layout; VECTOR],
     /// Bytes.
     pub len: [u16; VECTOR],
     /// Has the key of the packet before it.
@@ -23,12 +25,12 @@ pub(crate) struct Columns {
 
 impl Columns {
     pub fn new() -> Self {
-        Columns { lay: [Layout::default(); VECTOR], len: [0; VECTOR], same: [false; VECTOR] }
+        Columns { layout: [Layout::default(); VECTOR], len: [0; VECTOR], same: [false; VECTOR] }
     }
 
     /// Everything about packet `from` becomes that of packet `to`.
     pub fn copy(&mut self, from: usize, to: usize) {
-        self.lay[to] = self.lay[from];
+        self.layout[to] = self.layout[from];
         self.len[to] = self.len[from];
         self.same[to] = self.same[from];
     }
@@ -44,7 +46,7 @@ pub(crate) struct Job<'a> {
     pub vlan_limit: u8,
     pub keys: &'a mut Keys,
     pub columns: &'a mut Columns,
-    pub study: &'a mut Study,
+    pub profile_stats: &'a mut ProfileStats,
     /// Packets that cannot be parsed, and why.
     pub failed: &'a mut Vec<(u8, Drop)>,
 }
@@ -69,7 +71,7 @@ impl Job<'_> {
                 0
             }
         };
-        self.study.judge(end - start);
+        self.profile_stats.judge(end - start);
         claimed
     }
 
@@ -79,17 +81,17 @@ impl Job<'_> {
         let p = &self.packets[i];
         self.columns.len[i] = p.len() as u16;
         let (line, ext) = (&mut self.keys.line.0[i], &mut self.keys.ext[i]);
-        let lay = match p.segments() {
+        let layout = match p.segments() {
             1 => parse(p.data(), self.in_port, self.vlan_limit, line, ext).ok_or(Drop::Truncated),
             _ => Err(Drop::Segmented),
         };
-        let lay = lay.unwrap_or_else(|why| {
+        let layout = layout.unwrap_or_else(|why| {
             *line = NO_LINE;
             self.failed.push((i as u8, why));
             Layout::default()
         });
-        self.columns.lay[i] = lay;
-        self.keys.have[i] = lay.ext;
+        self.columns.layout[i] = layout;
+        self.keys.have[i] = layout.ext;
         self.columns.same[i] = i > self.since
             && self.keys.have[i] | self.keys.have[i - 1] == 0
             && same(&self.keys.line.0[i], &self.keys.line.0[i - 1]);
@@ -104,7 +106,7 @@ fn same(a: &Line, b: &Line) -> bool {
 
 /// How a kernel holds and makes keys. Safety, all functions: the CPU has what the kernel needs, and
 /// `d` points to at least [`SHORTEST`] bytes, or as many as the profile demands.
-pub(crate) trait Maker {
+pub(crate) trait KeyBuilder {
     /// A packet's first bytes.
     type Head: Copy;
     /// A line.
@@ -126,13 +128,13 @@ pub(crate) trait Maker {
 /// The loop of all kernels. Returns how many packets profiles claimed.
 ///
 /// # Safety
-/// As for [`Maker`]; the job's range lies in its packets and in a vector.
+/// As for [`KeyBuilder`]; the job's range lies in its packets and in a vector.
 #[inline(always)]
-pub(crate) unsafe fn run<M: Maker>(job: &mut Job<'_>) -> usize {
+pub(crate) unsafe fn run<M: KeyBuilder>(job: &mut Job<'_>) -> usize {
     let Range { start, end } = job.range;
     job.packets[start..end].iter().for_each(|p| prefetch(p.data().as_ptr()));
     let mut claimed = 0;
-    let mut expected = job.study.tried[0];
+    let mut expected = job.profile_stats.tried[0];
     let mut i = start;
     while i < end {
         // SAFETY: `i` is in the range; the rest is the caller's.
@@ -143,7 +145,7 @@ pub(crate) unsafe fn run<M: Maker>(job: &mut Job<'_>) -> usize {
                 _ => 0,
             }
         };
-        job.study.claimed[expected.index as usize] += n as u32;
+        job.profile_stats.claimed[expected.index as usize] += n as u32;
         claimed += n;
         i += n;
         if i == end {
@@ -152,7 +154,7 @@ pub(crate) unsafe fn run<M: Maker>(job: &mut Job<'_>) -> usize {
         // SAFETY: as above.
         match unsafe { claim::<M>(job, i) } {
             Some(p) => {
-                job.study.claimed[p.index as usize] += 1;
+                job.profile_stats.claimed[p.index as usize] += 1;
                 claimed += 1;
                 expected = p;
             }
@@ -171,7 +173,7 @@ pub(crate) fn port_word(port: u16) -> u64 {
 
 /// The key of the packet before packet `i`, if that is of the same port and has one line.
 #[inline(always)]
-fn before<M: Maker>(job: &Job<'_>, i: usize) -> M::Key {
+fn before<M: KeyBuilder>(job: &Job<'_>, i: usize) -> M::Key {
     let lone = i <= job.since || job.keys.have[i - 1] != 0;
     // SAFETY: any line may be loaded; kernels that get here run.
     unsafe { M::load(if lone { &NO_LINE } else { &job.keys.line.0[i - 1] }) }
@@ -182,20 +184,20 @@ fn before<M: Maker>(job: &Job<'_>, i: usize) -> M::Key {
 /// # Safety
 /// As for [`run`]; the profile is of IPv4 and has TCP flags if `FLAGS`.
 #[inline(always)]
-unsafe fn stretch<M: Maker, const FLAGS: bool>(
+unsafe fn stretch<M: KeyBuilder, const FLAGS: bool>(
     job: &mut Job<'_>,
     first: usize,
     p: &Profile,
 ) -> usize {
     let n = job.range.end - first;
     let mut last = before::<M>(job, first);
-    let lay = p.lay;
+    let layout = p.layout;
     // SAFETY: `first + n` is inside all of these; the data is `len` bytes long.
     unsafe {
         let ready = M::ready(p, port_word(job.in_port));
         let packets = job.packets.as_ptr().add(first);
         let lines = job.keys.line.0.as_mut_ptr().add(first);
-        let lays = job.columns.lay.as_mut_ptr().add(first);
+        let lays = job.columns.layout.as_mut_ptr().add(first);
         let lens = job.columns.len.as_mut_ptr().add(first);
         let sames = job.columns.same.as_mut_ptr().add(first);
         let haves = job.keys.have.as_mut_ptr().add(first);
@@ -218,7 +220,7 @@ unsafe fn stretch<M: Maker, const FLAGS: bool>(
             M::store(key, lines.add(i));
             *haves.add(i) = 0;
             *lens.add(i) = len as u16;
-            *lays.add(i) = Layout { end: end as u16, ..lay };
+            *lays.add(i) = Layout { end: end as u16, ..layout };
             last = key;
         }
     }
@@ -230,17 +232,17 @@ unsafe fn stretch<M: Maker, const FLAGS: bool>(
 /// # Safety
 /// As for [`run`].
 #[inline(always)]
-unsafe fn claim<M: Maker>(job: &mut Job<'_>, i: usize) -> Option<&'static Profile> {
+unsafe fn claim<M: KeyBuilder>(job: &mut Job<'_>, i: usize) -> Option<&'static Profile> {
     // SAFETY: the data is `len` bytes long.
     unsafe {
         let packet = &job.packets[i];
         let (d, len) = (packet.data().as_ptr(), packet.len());
-        if len < SHORTEST || packet.segments() != 1 {
+        if len < PROFILE_BYTES_MIN || packet.segments() != 1 {
             return None;
         }
         let head = M::head(d, len);
         let port = port_word(job.in_port);
-        let mut tried = job.study.tried.iter();
+        let mut tried = job.profile_stats.tried.iter();
         let p = match tried.find(|p| M::claims(head, &M::ready(p, port))) {
             Some(p) => *p,
             None => find(&*d.add(PROBE_AT).cast())?,
@@ -263,9 +265,9 @@ unsafe fn claim<M: Maker>(job: &mut Job<'_>, i: usize) -> Option<&'static Profil
             key = line1::<M>(key, d, p, &mut job.keys.ext[i]);
         }
         M::store(key, &mut job.keys.line.0[i]);
-        job.keys.have[i] = p.lay.ext;
+        job.keys.have[i] = p.layout.ext;
         job.columns.len[i] = len as u16;
-        job.columns.lay[i] = Layout { end: end as u16, ..p.lay };
+        job.columns.layout[i] = Layout { end: end as u16, ..p.layout };
         Some(p)
     }
 }
@@ -278,7 +280,7 @@ unsafe fn be16(d: *const u8, at: usize) -> u16 {
 
 /// What IPv6 and ARP have beyond line 0, and IPv6's traffic class in the key.
 #[inline(always)]
-unsafe fn line1<M: Maker>(key: M::Key, d: *const u8, p: &Profile, ext: &mut Ext) -> M::Key {
+unsafe fn line1<M: KeyBuilder>(key: M::Key, d: *const u8, p: &Profile, ext: &mut Ext) -> M::Key {
     ext[0] = [0; 8];
     let to = bytes_mut(&mut ext[0]).as_mut_ptr();
     let put = |at: usize, from: *const u8, n: usize| {
@@ -287,7 +289,7 @@ unsafe fn line1<M: Maker>(key: M::Key, d: *const u8, p: &Profile, ext: &mut Ext)
     };
     // SAFETY: as above.
     unsafe {
-        let h = d.add(p.lay.l3 as usize);
+        let h = d.add(p.layout.l3 as usize);
         if p.family == Family::Arp {
             put(at::ARP_SHA, h.add(8), 6);
             put(at::ARP_THA, h.add(18), 6);
@@ -300,4 +302,4 @@ unsafe fn line1<M: Maker>(key: M::Key, d: *const u8, p: &Profile, ext: &mut Ext)
     }
 }
 
-const _: () = assert!(EXT1 == 1 && COUNT <= 16);
+const _: () = assert!(EXT1 == 1 && PROFILES_COUNT <= 16);

@@ -24,7 +24,7 @@ const NONE: u8 = 0x80;
 /// Where the probed bytes start.
 pub(crate) const PROBE_AT: usize = 12;
 /// No profile is for shorter packets.
-pub(crate) const SHORTEST: usize = 42;
+pub(crate) const PROFILE_BYTES_MIN: usize = 42;
 
 /// See the module. Everything in it is about line 0, but `family`, which says what else there is.
 #[derive(Clone, Copy, Debug)]
@@ -53,18 +53,18 @@ pub(crate) struct Profile {
     pub end_base: u16,
     pub end_least: u16,
     /// Layout but for its end.
-    pub lay: Layout,
+    pub layout: Layout,
     pub family: Family,
     /// Its place in [`PROFILES`].
     pub index: u8,
 }
 
 /// Number of profiles.
-pub(crate) const COUNT: usize = 12;
+pub(crate) const PROFILES_COUNT: usize = 12;
 
 /// All of them.
-pub(crate) static PROFILES: [Profile; COUNT] = {
-    let mut all = [profile(0, false, Family::V4, UDP); COUNT];
+pub(crate) static PROFILES: [Profile; PROFILES_COUNT] = {
+    let mut all = [profile(0, false, Family::V4, UDP); PROFILES_COUNT];
     let mut n = 0;
     let mut tag = 0;
     while tag < 2 {
@@ -126,7 +126,7 @@ const fn profile(index: u8, tagged: bool, family: Family, proto: u8) -> Profile 
         },
         end_base: if matches!(family, Family::V6) { l4 } else { l3 } as u16,
         end_least: (l4 + l4_bytes) as u16,
-        lay: Layout {
+        layout: Layout {
             l3: l3 as u16,
             l4: if arp { 0 } else { l4 as u16 },
             end: 0,
@@ -253,7 +253,7 @@ const fn copy(mut p: Profile, to: usize, from: usize, n: usize) -> Profile {
 /// The same for kernels that permute 16 bytes at a time.
 const fn windows(mut p: Profile) -> Profile {
     let window = p.window as usize;
-    assert!(window + 16 <= p.least as usize && p.least as usize >= SHORTEST);
+    assert!(window + 16 <= p.least as usize && p.least as usize >= PROFILE_BYTES_MIN);
     let mut i = 0;
     while i < 16 {
         if p.pick[i] != NONE {
@@ -282,36 +282,36 @@ pub(crate) fn find(probe: &[u8; 16]) -> Option<&'static Profile> {
 }
 
 /// Profiles tried on a port's packets before a search.
-pub(crate) const TRIED: usize = 4;
+pub(crate) const PROFILES_TRIED_MAX: usize = 4;
 /// Packets between two judgements.
-const STUDIED: u32 = 4096;
+const STATS_PACKETS_MIN: u32 = 4096;
 
 /// What a port's packets have been, and therefore are expected to be.
 #[derive(Clone)]
-pub(crate) struct Study {
+pub(crate) struct ProfileStats {
     /// Most frequent first.
-    pub tried: [&'static Profile; TRIED],
+    pub tried: [&'static Profile; PROFILES_TRIED_MAX],
     /// Packets claimed, by profile; halved at each judgement.
-    pub claimed: [u32; COUNT],
+    pub claimed: [u32; PROFILES_COUNT],
     seen: u32,
 }
 
-impl Default for Study {
+impl Default for ProfileStats {
     fn default() -> Self {
         let tried = std::array::from_fn(|i| &PROFILES[i]);
-        Study { tried, claimed: [0; COUNT], seen: 0 }
+        ProfileStats { tried, claimed: [0; PROFILES_COUNT], seen: 0 }
     }
 }
 
-impl Study {
+impl ProfileStats {
     /// A number of packets of the port was parsed and counted in `claimed`.
     pub fn judge(&mut self, packets: usize) {
         self.seen += packets as u32;
-        if self.seen < STUDIED {
+        if self.seen < STATS_PACKETS_MIN {
             return;
         }
         self.seen = 0;
-        let mut order: [u8; COUNT] = std::array::from_fn(|i| i as u8);
+        let mut order: [u8; PROFILES_COUNT] = std::array::from_fn(|i| i as u8);
         order.sort_by_key(|i| std::cmp::Reverse(self.claimed[*i as usize]));
         self.tried = std::array::from_fn(|i| &PROFILES[order[i] as usize]);
         self.claimed.iter_mut().for_each(|c| *c /= 2);
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_study_puts_the_most_frequent_first() {
-        let mut s = Study::default();
+        let mut s = ProfileStats::default();
         s.claimed[7] = 3000;
         s.claimed[5] = 1096;
         s.judge(4095);

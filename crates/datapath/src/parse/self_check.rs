@@ -1,7 +1,7 @@
 //! A corpus for parse kernels, and the comparison with the scalar parser.
 
 use super::parser::{Columns, Job};
-use super::profile::{Family, PROBE_AT, PROFILES, Profile, Study};
+use super::profile::{Family, PROBE_AT, PROFILES, Profile, ProfileStats};
 use super::{Layout, key_of, parse};
 use crate::cpu::Level;
 use crate::lookup::Keys;
@@ -33,7 +33,11 @@ fn next(x: &mut u64) -> u8 {
 pub(super) type Parsed = (Vec<Option<(Key, Layout, bool)>>, usize);
 
 /// Parses frames as one vector.
-pub(super) fn parse_all(frames: &[Vec<u8>], level: Level, study: &mut Study) -> Parsed {
+pub(super) fn parse_all(
+    frames: &[Vec<u8>],
+    level: Level,
+    profile_stats: &mut ProfileStats,
+) -> Parsed {
     let pool = HeapPool::new();
     let packets: Vec<_> = frames.iter().filter_map(|f| pool.packet(f)).collect();
     assert_eq!(packets.len(), frames.len().min(VECTOR), "frames of a vector fit buffers");
@@ -47,7 +51,7 @@ pub(super) fn parse_all(frames: &[Vec<u8>], level: Level, study: &mut Study) -> 
         vlan_limit: 2,
         keys: &mut keys,
         columns: &mut columns,
-        study,
+        profile_stats,
         failed: &mut failed,
     }
     .run(level);
@@ -55,7 +59,7 @@ pub(super) fn parse_all(frames: &[Vec<u8>], level: Level, study: &mut Study) -> 
         let key = key_of(&keys.line.0[i], &keys.ext[i], keys.have[i]);
         let dropped = failed.contains(&(i as u8, Drop::Truncated));
         assert!(dropped || columns.len[i] as usize == frames[i].len());
-        (!dropped).then_some((key, columns.lay[i], columns.same[i]))
+        (!dropped).then_some((key, columns.layout[i], columns.same[i]))
     });
     let all = all.collect();
     pool.free(&packets);
@@ -67,12 +71,12 @@ pub(super) fn expected(frames: &[Vec<u8>]) -> Vec<Option<(Key, Layout, bool)>> {
     let mut last: Option<Key> = None;
     let each = frames.iter().map(|f| {
         let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
-        let lay = parse(f, 0x1234, 2, &mut line, &mut ext);
-        let key = lay.map(|l| key_of(&line, &ext, l.ext));
-        let plain = lay.is_some_and(|l| l.ext == 0);
+        let layout = parse(f, 0x1234, 2, &mut line, &mut ext);
+        let key = layout.map(|l| key_of(&line, &ext, l.ext));
+        let plain = layout.is_some_and(|l| l.ext == 0);
         let same = plain && last == key;
         last = key.filter(|_| plain);
-        Some((key?, lay?, same))
+        Some((key?, layout?, same))
     });
     each.collect()
 }
@@ -81,7 +85,7 @@ pub(super) fn expected(frames: &[Vec<u8>]) -> Vec<Option<(Key, Layout, bool)>> {
 pub(crate) fn agrees(level: Level) -> bool {
     PROFILES.iter().all(|p| {
         let frames = cut(p);
-        parse_all(&frames, level, &mut Study::default()).0 == expected(&frames)
+        parse_all(&frames, level, &mut ProfileStats::default()).0 == expected(&frames)
     })
 }
 
@@ -110,7 +114,7 @@ mod tests {
     fn every_level_agrees_on_frames_cut_at_every_length() {
         for (level, p) in levels().flat_map(|l| PROFILES.iter().map(move |p| (l, p))) {
             let frames = cut(p);
-            let (got, _) = parse_all(&frames, level, &mut Study::default());
+            let (got, _) = parse_all(&frames, level, &mut ProfileStats::default());
             for (n, (got, should)) in got.iter().zip(expected(&frames)).enumerate() {
                 assert_eq!(*got, should, "{}, profile {}, {n} bytes", level.name(), p.index);
             }
@@ -120,10 +124,10 @@ mod tests {
     #[test]
     fn vectors_of_every_size_and_what_kernels_must_claim() {
         for level in levels() {
-            let mut study = Study::default();
+            let mut profile_stats = ProfileStats::default();
             for n in 0..=VECTOR {
                 let frames = corpus(n, None);
-                let (got, claimed) = parse_all(&frames, level, &mut study);
+                let (got, claimed) = parse_all(&frames, level, &mut profile_stats);
                 assert_eq!(got, expected(&frames), "{} {n}", level.name());
                 assert_eq!(claimed, if level == Level::Scalar { 0 } else { n });
             }
@@ -138,7 +142,7 @@ mod tests {
                 for at in 0..VECTOR {
                     let mut frames = frames.clone();
                     frames[at] = odd.clone();
-                    let (got, claimed) = parse_all(&frames, level, &mut Study::default());
+                    let (got, claimed) = parse_all(&frames, level, &mut ProfileStats::default());
                     assert_eq!(got, expected(&frames), "{} {at}", level.name());
                     assert_eq!(claimed, if level == Level::Scalar { 0 } else { VECTOR - 1 });
                 }
@@ -152,7 +156,7 @@ mod tests {
             for p in &PROFILES {
                 let mut frames = vec![frame(p, 1, 6); 7];
                 frames[3] = frame(p, 2, 6);
-                let (got, _) = parse_all(&frames, level, &mut Study::default());
+                let (got, _) = parse_all(&frames, level, &mut ProfileStats::default());
                 assert_eq!(got, expected(&frames), "{}", level.name());
                 let same = got.iter().flatten().filter(|(_, _, same)| *same).count();
                 assert_eq!(same, if p.family == Family::V4 { 4 } else { 0 });

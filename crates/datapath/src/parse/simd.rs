@@ -1,6 +1,6 @@
 //! The parse kernels of x86-64.
 
-use super::parser::{Job, Maker, run};
+use super::parser::{Job, KeyBuilder, run};
 use super::profile::{PROBE_AT, Profile};
 use super::{Line, bytes};
 use flow::at;
@@ -39,7 +39,7 @@ unsafe fn load16(d: *const u8, at: usize) -> __m128i {
 }
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the trait says what all of them need
-impl Maker for Avx2 {
+impl KeyBuilder for Avx2 {
     type Head = __m128i;
     type Key = (__m256i, __m256i);
     type Ready = Ready;
@@ -155,7 +155,7 @@ unsafe fn load64(b: &[u8; 64]) -> __m512i {
 }
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the trait says what all of them need
-impl Maker for Avx512 {
+impl KeyBuilder for Avx512 {
     type Head = __m512i;
     type Key = __m512i;
     type Ready = Ready512;

@@ -14,19 +14,19 @@ use std::time::{Duration, Instant};
 use sync::Reader;
 
 /// Longest rest while traffic flows.
-const SHORT: Duration = Duration::from_micros(50);
+const BUSY_SLEEP_MAX: Duration = Duration::from_micros(50);
 /// How long after the last packet traffic counts as flowing.
-const LINGER: Duration = Duration::from_millis(2);
+const BUSY_AFTER_PACKET: Duration = Duration::from_millis(2);
 /// Longest rest: housekeeping still runs.
-const LONG: Duration = Duration::from_millis(100);
+const IDLE_SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Longest rest while a queue without a descriptor must be polled.
-const POLL: Duration = Duration::from_millis(1);
+const UNWATCHED_SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// Events taken at once.
-const EVENTS: usize = 64;
+const EVENTS_MAX: usize = 64;
 
 /// An epoll set and a doorbell.
-pub(crate) struct Sleep {
+pub(crate) struct KernelWait {
     epoll: OwnedFd,
     pub wake: Arc<Wake>,
     busy_until: Instant,
@@ -39,7 +39,7 @@ const WATCHED: u8 = 1;
 /// The queue may have packets.
 const READY: u8 = 2;
 
-impl Sleep {
+impl KernelWait {
     pub fn new() -> std::io::Result<Self> {
         // SAFETY: no pointers; the result is checked and owned.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -49,7 +49,7 @@ impl Sleep {
         // SAFETY: fresh descriptor.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
         let (wake, busy_until) = (Arc::new(Wake::new()?), Instant::now());
-        let mut s = Sleep { epoll, wake, busy_until, flags: Vec::new() };
+        let mut s = KernelWait { epoll, wake, busy_until, flags: Vec::new() };
         let bell = s.wake.fd();
         s.watch(bell);
         Ok(s)
@@ -98,9 +98,9 @@ impl Sleep {
     }
 
     /// Asks which queues are ready now.
-    pub fn look(&mut self) {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
-        let (epoll, most) = (self.epoll.as_raw_fd(), EVENTS as i32);
+    pub fn poll_ready(&mut self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+        let (epoll, most) = (self.epoll.as_raw_fd(), EVENTS_MAX as i32);
         // SAFETY: room for as many events as said.
         let n = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), most, 0) };
         for e in events.iter().take(n.max(0) as usize) {
@@ -110,26 +110,26 @@ impl Sleep {
 
     /// There was traffic.
     pub fn busy(&mut self) {
-        self.busy_until = Instant::now() + LINGER;
+        self.busy_until = Instant::now() + BUSY_AFTER_PACKET;
     }
 
     /// Waits for something to do. `quiet`: nothing in any ring.
-    pub fn rest(&mut self, reader: &Reader, unwatched: bool, quiet: impl FnOnce() -> bool) {
+    pub fn wait(&mut self, reader: &Reader, unwatched: bool, quiet: impl FnOnce() -> bool) {
         let lingering = Instant::now() < self.busy_until;
         reader.offline();
         if lingering {
-            self.wait(SHORT);
+            self.wait_at_most(BUSY_SLEEP_MAX);
         } else {
             self.wake.going_to_sleep();
             if quiet() {
-                self.wait(if unwatched { POLL } else { LONG });
+                self.wait_at_most(if unwatched { UNWATCHED_SLEEP_MAX } else { IDLE_SLEEP_MAX });
             }
             self.wake.awake();
         }
         reader.online();
     }
 
-    fn wait(&self, at_most: Duration) {
+    fn wait_at_most(&self, at_most: Duration) {
         let mut p = libc::pollfd { fd: self.epoll.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let ts = libc::timespec { tv_sec: 0, tv_nsec: at_most.as_nanos() as i64 };
         // SAFETY: one pollfd and a timespec, both alive; an epoll descriptor is itself pollable.
@@ -154,24 +154,24 @@ mod tests {
 
     #[test]
     fn only_queues_that_have_something_are_ready() {
-        let mut s = Sleep::new().unwrap();
+        let mut s = KernelWait::new().unwrap();
         let bells: Vec<Wake> = (0..100).map(|_| Wake::new().unwrap()).collect();
         let queues: Vec<Queue> = bells.iter().map(|b| Queue(b.fd())).collect();
         queues.iter().for_each(|q| s.watch(q.0));
-        let ready = |s: &Sleep| queues.iter().filter(|q| s.is_ready(*q)).count();
+        let ready = |s: &KernelWait| queues.iter().filter(|q| s.is_ready(*q)).count();
         assert_eq!(ready(&s), 100, "what came before it was watched");
         queues.iter().for_each(|q| s.drained(q));
-        s.look();
+        s.poll_ready();
         assert_eq!(ready(&s), 0);
         bells[7].going_to_sleep();
         bells[7].wake();
-        s.look();
+        s.poll_ready();
         assert!(ready(&s) == 1 && s.is_ready(&queues[7]));
         s.drained(&queues[7]);
-        s.look();
+        s.poll_ready();
         assert_eq!(ready(&s), 1, "it has not been emptied");
         s.forget(queues[7].0);
-        s.look();
+        s.poll_ready();
         assert!(!s.watches(&queues[7]) && s.is_ready(&queues[7]), "from now on it is polled");
         assert!(s.watches(&queues[8]));
         let file = std::fs::File::open("/proc/self/stat").unwrap();

@@ -6,10 +6,10 @@ pub(crate) mod schedule;
 
 use crate::actions::interpret::{Sink, keep_metadata};
 use crate::batch::Vector;
-use crate::parse::{Job, Study};
+use crate::parse::{Job, ProfileStats};
 use crate::rx::police::Policer;
 use crate::stats::clock::{cycles, nanoseconds};
-use crate::tx::{Exits, Pending};
+use crate::tx::{Pending, TxState};
 use crate::verify::{self, Twin};
 use flow::PortNo;
 use packet::VECTOR;
@@ -17,7 +17,7 @@ use port::RxQueue;
 use std::ops::Range;
 
 /// One vector of so many is measured.
-const MEASURED: u32 = 16;
+const SAMPLE_VECTORS: u32 = 16;
 
 /// What parsing costs. Bursts are short, and reading the clock costs as much as parsing a packet: some vectors are
 /// measured, and the others taken to be like the last of those.
@@ -34,7 +34,7 @@ impl ParseTime {
     /// Some burst begins: when, if this vector is measured.
     #[inline]
     fn begin(&self) -> Option<u64> {
-        self.vectors.is_multiple_of(MEASURED).then(cycles)
+        self.vectors.is_multiple_of(SAMPLE_VECTORS).then(cycles)
     }
 
     #[inline]
@@ -49,7 +49,7 @@ impl ParseTime {
     fn take(&mut self) -> u64 {
         let (packets, cycles) =
             (std::mem::take(&mut self.packets), std::mem::take(&mut self.cycles));
-        if self.vectors.is_multiple_of(MEASURED) {
+        if self.vectors.is_multiple_of(SAMPLE_VECTORS) {
             self.rate = (cycles * 256).checked_div(packets).unwrap_or(self.rate);
         }
         self.vectors = self.vectors.wrapping_add(1);
@@ -59,16 +59,16 @@ impl ParseTime {
 
 impl Vector {
     /// Starts a vector with what was carried over and recirculated; returns how many those are.
-    pub fn begin(&mut self, exits: &mut Exits) -> usize {
+    pub fn begin(&mut self, tx: &mut TxState) -> usize {
         self.meta.clear();
-        self.terminators.refresh(&self.table.store);
-        if self.carry.is_empty() && exits.again.is_empty() {
+        self.decap_rules.refresh(&self.table.store);
+        if self.carry.is_empty() && tx.recirculated.is_empty() {
             return 0;
         }
-        let (mut carry, again) = (std::mem::take(&mut self.carry), &mut exits.again);
+        let (mut carry, recirculated) = (std::mem::take(&mut self.carry), &mut tx.recirculated);
         let fits = |have: usize, more: usize| (VECTOR - have).min(more);
-        let n = fits(0, again.len());
-        let from_again: Vec<Pending> = again.drain(..n).collect();
+        let n = fits(0, recirculated.len());
+        let from_again: Vec<Pending> = recirculated.drain(..n).collect();
         let m = fits(n, carry.len());
         for p in from_again.into_iter().chain(carry.drain(..m)) {
             self.depth[self.packets.len()] = p.depth;
@@ -127,17 +127,17 @@ impl Vector {
     }
 
     /// Ends the packets that were more than their port might bring; how many.
-    pub fn take_refused(&mut self, exits: &mut Exits) -> u64 {
+    pub fn take_refused(&mut self, tx: &mut TxState) -> u64 {
         let n = self.refused.len() as u64;
-        self.refused.drain(..).for_each(|p| exits.free(p));
+        self.refused.drain(..).for_each(|p| tx.free(p));
         n
     }
 
     /// Parses packets of one port, which since `since` are all of that port.
     pub(crate) fn parse(&mut self, range: Range<usize>, since: usize, port: PortNo) {
         let no = port as usize;
-        if self.studies.len() <= no {
-            self.studies.resize_with(no + 1, Study::default);
+        if self.profile_stats.len() <= no {
+            self.profile_stats.resize_with(no + 1, ProfileStats::default);
         }
         let n = range.len();
         let mut job = Job {
@@ -148,7 +148,7 @@ impl Vector {
             vlan_limit: self.vlan_limit,
             keys: &mut self.keys,
             columns: &mut self.columns,
-            study: &mut self.studies[no],
+            profile_stats: &mut self.profile_stats[no],
             failed: &mut self.failed,
         };
         self.claimed += job.run(self.level) as u64;
@@ -178,7 +178,7 @@ impl Vector {
     }
 
     /// Ends packets that could not be parsed.
-    pub fn drop_failed(&mut self, exits: &mut Exits) {
+    pub fn drop_failed(&mut self, tx: &mut TxState) {
         if self.failed.is_empty() {
             return;
         }
@@ -186,8 +186,8 @@ impl Vector {
         for (i, why) in self.failed.drain(..) {
             let i = i as usize;
             gone[i] = true;
-            exits.dropped(self.in_port[i], why);
-            exits.free(self.packets[i]);
+            tx.dropped(self.in_port[i], why);
+            tx.free(self.packets[i]);
         }
         self.close_up(&gone);
     }
@@ -219,7 +219,7 @@ mod tests {
         };
         let (measured, ten) = vector(10);
         assert!(measured);
-        for _ in 1..MEASURED {
+        for _ in 1..SAMPLE_VECTORS {
             let (measured, twenty) = vector(20);
             assert!(!measured && (2 * ten..=2 * ten + 1).contains(&twenty));
         }

@@ -9,81 +9,86 @@
 use packet::{BURST, VECTOR};
 
 /// With so many queues that bring little, hungry queues' packets go to many ports.
-const MANY: usize = 8;
+const LIGHT_RXQS_MIN: usize = 8;
 
 /// What a queue did when it was asked last.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Appetite {
-    brought: u16,
-    hungry: bool,
-    rested: bool,
+pub(crate) struct RxqState {
+    last_burst: u16,
+    saturated: bool,
+    deferred: bool,
 }
 
-impl Appetite {
+impl RxqState {
     /// It was asked for up to `limit` packets and brought `n`.
     #[inline]
-    pub fn asked(&mut self, limit: usize, n: usize) {
-        *self = Appetite { brought: n as u16, hungry: n >= limit, rested: false };
+    pub fn polled(&mut self, limit: usize, n: usize) {
+        *self = RxqState { last_burst: n as u16, saturated: n >= limit, deferred: false };
     }
 
     /// There was no room in the vector to ask it.
-    pub fn passed_over(&mut self) {
-        self.rested = true;
+    pub fn defer(&mut self) {
+        self.deferred = true;
     }
 
     /// It had nothing.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.brought == 0
+        self.last_burst == 0
     }
 
     fn is_light(&self) -> bool {
-        !self.hungry && usize::from(self.brought) < BURST / 2
+        !self.saturated && usize::from(self.last_burst) < BURST / 2
     }
 }
 
 /// How the next vector is shared.
-pub(crate) struct Share {
+pub(crate) struct RxSchedule {
     /// There are hungry queues.
     busy: bool,
     /// Most packets from one queue.
     pub limit: usize,
 }
 
-impl Share {
+impl RxSchedule {
     /// Among these queues.
-    pub fn new(queues: &[Appetite]) -> Share {
-        let (mut active, mut hungry, mut light, mut expected) = (0, 0, 0, 0);
+    pub fn new(queues: &[RxqState]) -> RxSchedule {
+        let (mut active, mut saturated, mut light, mut expected) = (0, 0, 0, 0);
         for queue in queues.iter().filter(|queue| !queue.is_idle()) {
             active += 1;
-            hungry += usize::from(queue.hungry);
+            saturated += usize::from(queue.saturated);
             light += usize::from(queue.is_light());
-            let comes = !queue.hungry && (queue.rested || !queue.is_light());
-            expected += if comes { usize::from(queue.brought) } else { 0 };
+            let comes = !queue.saturated && (queue.deferred || !queue.is_light());
+            expected += if comes { usize::from(queue.last_burst) } else { 0 };
         }
         // Half a vector if all of it may go to one port, whose ring is perhaps no longer.
-        let most = if active <= 1 || light >= MANY { VECTOR } else { VECTOR / 2 };
+        let most = if active <= 1 || light >= LIGHT_RXQS_MIN { VECTOR } else { VECTOR / 2 };
         let left = VECTOR.saturating_sub(expected);
-        let limit = if hungry <= 1 { left } else { left / hungry };
-        Share { busy: hungry > 0, limit: limit.clamp(BURST, most) }
+        let limit = if saturated <= 1 { left } else { left / saturated };
+        RxSchedule { busy: saturated > 0, limit: limit.clamp(BURST, most) }
     }
 }
 
 /// Writes to `asking` which queues are asked, in order: those that had to wait first, the others from
 /// `turn` on.
-pub(crate) fn choose(queues: &mut [Appetite], share: &Share, turn: usize, asking: &mut Vec<usize>) {
-    asking.clear();
+pub(crate) fn choose(
+    queues: &mut [RxqState],
+    schedule: &RxSchedule,
+    turn: usize,
+    poll_order: &mut Vec<usize>,
+) {
+    poll_order.clear();
     in_turn(queues.len(), turn, |q| {
-        if queues[q].rested {
-            asking.push(q);
+        if queues[q].deferred {
+            poll_order.push(q);
         }
     });
     in_turn(queues.len(), turn, |q| {
         let queue = &mut queues[q];
-        match queue.rested {
+        match queue.deferred {
             true => {}
-            false if share.busy && queue.is_light() => queue.rested = true,
-            false => asking.push(q),
+            false if schedule.busy && queue.is_light() => queue.deferred = true,
+            false => poll_order.push(q),
         }
     });
 }
@@ -100,21 +105,21 @@ mod tests {
     use super::*;
 
     /// One vector of queues with so much in each; what is asked is taken. What each brought.
-    fn step(queues: &mut [Appetite], have: &mut [usize], turn: &mut usize) -> Vec<Option<usize>> {
-        let share = Share::new(queues);
+    fn step(queues: &mut [RxqState], have: &mut [usize], turn: &mut usize) -> Vec<Option<usize>> {
+        let schedule = RxSchedule::new(queues);
         let mut brought = vec![None; queues.len()];
-        let (mut room, mut asking) = (VECTOR, Vec::new());
-        choose(queues, &share, *turn, &mut asking);
+        let (mut room, mut poll_order) = (VECTOR, Vec::new());
+        choose(queues, &schedule, *turn, &mut poll_order);
         *turn = (*turn + 1) % queues.len();
-        for (k, q) in asking.iter().copied().enumerate() {
-            let limit = share.limit.min(room);
+        for (k, q) in poll_order.iter().copied().enumerate() {
+            let limit = schedule.limit.min(room);
             if limit == 0 {
-                asking[k..].iter().for_each(|q| queues[*q].passed_over());
+                poll_order[k..].iter().for_each(|q| queues[*q].defer());
                 *turn = q;
                 break;
             }
             let n = have[q].min(limit);
-            queues[q].asked(limit, n);
+            queues[q].polled(limit, n);
             have[q] -= n;
             room -= n;
             brought[q] = Some(n);
@@ -125,7 +130,7 @@ mod tests {
     #[test]
     fn alone_a_queue_fills_the_vector_and_two_share_it() {
         for (n, each) in [(1, VECTOR), (2, VECTOR / 2), (4, VECTOR / 4), (8, BURST)] {
-            let (mut queues, mut have) = (vec![Appetite::default(); n], vec![100_000; n]);
+            let (mut queues, mut have) = (vec![RxqState::default(); n], vec![100_000; n]);
             let mut turn = 0;
             for _ in 0..20 {
                 step(&mut queues, &mut have, &mut turn);
@@ -138,19 +143,19 @@ mod tests {
     #[test]
     fn many_guests_are_dealt_with_for_several_packets_at_once() {
         const GUESTS: usize = 32;
-        let mut queues = vec![Appetite::default(); GUESTS + 1];
+        let mut queues = vec![RxqState::default(); GUESTS + 1];
         let mut have = vec![0; GUESTS + 1];
         let (mut to, mut asked, mut came) = (0, 0, 0);
         let mut turn = 0;
         for i in 0..400 {
             have[GUESTS] = VECTOR;
-            let brought = step(&mut queues, &mut have, &mut turn);
-            for _ in 0..brought[GUESTS].unwrap_or(0) {
+            let last_burst = step(&mut queues, &mut have, &mut turn);
+            for _ in 0..last_burst[GUESTS].unwrap_or(0) {
                 have[to % GUESTS] += 1;
                 to += 1;
             }
             if i >= 100 {
-                let guests = brought[..GUESTS].iter().flatten();
+                let guests = last_burst[..GUESTS].iter().flatten();
                 asked += guests.clone().count();
                 came += guests.sum::<usize>();
             }
@@ -161,7 +166,7 @@ mod tests {
 
     #[test]
     fn nobody_rests_when_nobody_is_hungry_and_nobody_twice() {
-        let (mut queues, mut have, mut turn) = (vec![Appetite::default(); 3], vec![0; 3], 0);
+        let (mut queues, mut have, mut turn) = (vec![RxqState::default(); 3], vec![0; 3], 0);
         for _ in 0..5 {
             have.fill(3);
             assert_eq!(step(&mut queues, &mut have, &mut turn), vec![Some(3); 3]);
@@ -169,7 +174,7 @@ mod tests {
         have[0] = 10_000;
         for _ in 0..5 {
             let twice = [0, 1].map(|_| step(&mut queues, &mut have, &mut turn));
-            assert!((0..3).all(|q| twice.iter().any(|brought| brought[q].is_some())));
+            assert!((0..3).all(|q| twice.iter().any(|last_burst| last_burst[q].is_some())));
         }
     }
 }

@@ -2,13 +2,13 @@
 //! measured now and then, and the others taken to divide as the last of those did.
 
 /// Iterations with so many packets are always measured.
-const LONG: usize = 64;
+const SAMPLED_PACKETS_MIN: usize = 64;
 /// Of the shorter ones, one of so many.
-const MEASURED: u32 = 16;
+const SAMPLE_ITERATIONS: u32 = 16;
 
 /// How iterations divide.
 #[derive(Default)]
-pub(crate) struct Spent {
+pub(crate) struct StageClock {
     short: u32,
     /// The iteration under way is a short one that is measured.
     sample: bool,
@@ -16,13 +16,13 @@ pub(crate) struct Spent {
     parts: [u64; 2],
 }
 
-impl Spent {
+impl StageClock {
     /// Is the clock looked at during an iteration with `n` packets?
     #[inline]
-    pub fn measures(&mut self, n: usize) -> bool {
-        let short = n < LONG;
+    pub fn is_sampled(&mut self, n: usize) -> bool {
+        let short = n < SAMPLED_PACKETS_MIN;
         self.short = self.short.wrapping_add(short.into());
-        self.sample = short && self.short % MEASURED == 1;
+        self.sample = short && self.short % SAMPLE_ITERATIONS == 1;
         self.sample || !short
     }
 
@@ -50,15 +50,15 @@ mod tests {
 
     #[test]
     fn long_iterations_are_measured_and_short_ones_divide_like_the_last_that_was() {
-        let mut spent = Spent::default();
-        assert!(spent.measures(1));
-        assert_eq!(spent.divide(1000, Some((1100, 1300)), 1400), [100, 200, 100]);
-        for _ in 1..MEASURED {
-            assert!(spent.measures(LONG));
-            assert_eq!(spent.divide(0, Some((10, 20)), 1000), [10, 10, 980]);
-            assert!(!spent.measures(LONG - 1));
-            assert_eq!(spent.divide(0, None, 800), [200, 400, 200]);
+        let mut clock = StageClock::default();
+        assert!(clock.is_sampled(1));
+        assert_eq!(clock.divide(1000, Some((1100, 1300)), 1400), [100, 200, 100]);
+        for _ in 1..SAMPLE_ITERATIONS {
+            assert!(clock.is_sampled(SAMPLED_PACKETS_MIN));
+            assert_eq!(clock.divide(0, Some((10, 20)), 1000), [10, 10, 980]);
+            assert!(!clock.is_sampled(SAMPLED_PACKETS_MIN - 1));
+            assert_eq!(clock.divide(0, None, 800), [200, 400, 200]);
         }
-        assert!(spent.measures(1), "again");
+        assert!(clock.is_sampled(1), "again");
     }
 }

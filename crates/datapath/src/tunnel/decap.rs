@@ -14,9 +14,9 @@ use std::ops::Range;
 impl Vector {
     /// Credits the rules that decapsulated packets of this vector.
     #[inline]
-    pub fn credit_terminators(&mut self, now_ms: u64) {
-        if !self.terminators.is_empty() {
-            let n = self.terminators.count(&self.table.store, now_ms);
+    pub fn credit_decap_rules(&mut self, now_ms: u64) {
+        if !self.decap_rules.is_empty() {
+            let n = self.decap_rules.count(&self.table.store, now_ms);
             self.table.followed(n);
         }
     }
@@ -30,14 +30,14 @@ impl Vector {
         since: usize,
         port: PortNo,
     ) -> u64 {
-        if self.terminators.serve(port) {
-            return self.terminate(range, since, port);
+        if self.decap_rules.serve(port) {
+            return self.decapsulate_burst(range, since, port);
         }
         self.parse(range.clone(), since, port);
         total(&self.columns.len[range])
     }
 
-    fn terminate(&mut self, range: Range<usize>, since: usize, port: PortNo) -> u64 {
+    fn decapsulate_burst(&mut self, range: Range<usize>, since: usize, port: PortNo) -> u64 {
         for p in &self.packets[range.clone()] {
             let data = p.data().as_ptr();
             prefetch(data);
@@ -46,7 +46,7 @@ impl Vector {
         let outers = if self.validate { self.outers(range.clone(), port) } else { Vec::new() };
         let (mut i, end, mut bytes) = (range.start, range.end, 0);
         while i < end {
-            let (start, by) = (i, self.terminators.find(port, &self.packets[i]));
+            let (start, by) = (i, self.decap_rules.find(port, &self.packets[i]));
             if let Some(t) = by {
                 let (n, outer) = self.strip(i..end, t);
                 (i, bytes) = (i + n, bytes + outer);
@@ -55,7 +55,7 @@ impl Vector {
                     continue;
                 }
             }
-            let is_other = |p: &&Packet| self.terminators.find(port, p).is_none();
+            let is_other = |p: &&Packet| self.decap_rules.find(port, p).is_none();
             i += 1 + self.packets[i + 1..end].iter().take_while(is_other).count();
             self.parse(start..i, since, port);
             bytes += total(&self.columns.len[start..i]);
@@ -84,7 +84,7 @@ impl Vector {
                 continue;
             }
             n += 1;
-            found.extend(match self.terminators.twin(&outer.frame.line) {
+            found.extend(match self.decap_rules.twin(&outer.frame.line) {
                 Some(pop) => outer.compare(pop, self.packets[i].data(), &self.frame(i)),
                 None => Some("decapsulation: no rule wants it".into()),
             });
@@ -92,16 +92,16 @@ impl Vector {
         self.validated(Twin::TwoSteps, n, found);
     }
 
-    /// Takes the outer headers from packets as long as terminator `t` takes them, and leaves their tunnel's fields in their
+    /// Takes the outer headers from packets as long as decapsulation rule `t` takes them, and leaves their tunnel's fields in their
     /// keys' lines; how many those are, and their bytes.
     #[inline]
     fn strip(&mut self, range: Range<usize>, t: usize) -> (usize, u64) {
-        let t = self.terminators.get(t);
+        let t = self.decap_rules.get(t);
         let lines = self.keys.ext[range.clone()].iter_mut().zip(&mut self.stripped[range.clone()]);
         let (mut n, mut bytes) = (0, 0);
         for (p, (ext, word6)) in self.packets[range.clone()].iter_mut().zip(lines) {
             let len = p.len() as u64;
-            if !t.is_of(p) {
+            if !t.matches(p) {
                 break;
             }
             let Some(s) = tunnel::strip(p, &mut t.header) else { break };

@@ -1,37 +1,37 @@
 //! Decapsulation in one pass: an outer packet that a known rule would decapsulate loses its header
 //! before it is parsed, so that only the inner packet is parsed and looked up.
 //!
-//! A terminator is a copy of such a rule, and good as long as the rule is: any rule that a packet
+//! A decapsulation rule is a copy of such a rule, and good as long as the rule is: any rule that a packet
 //! matches is a right decision about it. It knows its packets by their first bytes. What does not fit (tags, IP
 //! options, checksums, extensions, bad headers) is left to the two steps (`tunnel::pop`), which also find the
-//! terminators.
+//! decap_rules.
 
 use crate::lookup::flow_store::{PWORDS, Store};
 use crate::parse::{Line, UDP, bytes, parse};
-use crate::tunnel::header::Plain;
+use crate::tunnel::header::PlainHeader;
 use action::Op;
 use flow::{PortNo, at};
 use packet::Packet;
 use std::ops::Range;
 
 /// Rules worth a look at every packet: one underlay address and port each, more or less.
-const MOST: usize = 4;
+const DECAP_RULES_MAX: usize = 4;
 
 /// Bytes of Ethernet, IPv4 and UDP, and of VXLAN or Geneve what is not looked at.
-const HEAD: usize = 48;
+const HEADER_MATCH_BYTES: usize = 48;
 
 /// What the first bytes of a rule's packets are, if their outer header is IPv4 without options or fragments, and UDP
 /// without checksum.
-struct Shape {
+struct HeaderMatch {
     /// Where they come in.
     in_port: PortNo,
-    value: [u64; HEAD / 8],
-    mask: [u64; HEAD / 8],
+    value: [u64; HEADER_MATCH_BYTES / 8],
+    mask: [u64; HEADER_MATCH_BYTES / 8],
 }
 
-impl Shape {
+impl HeaderMatch {
     /// Of the packets that a rule with this key line is about; None: none of them is like that, or not all come in there.
-    fn new(key: &Line, rule_mask: &Line) -> Option<Shape> {
+    fn new(key: &Line, rule_mask: &Line) -> Option<HeaderMatch> {
         /// Where the packet has what the key has.
         const FIELDS: [(usize, Range<usize>); 7] = [
             (at::ETH_DST, 0..6),
@@ -44,7 +44,7 @@ impl Shape {
         ];
         let port = |line| *bytes(line)[at::IN_PORT..].first_chunk().unwrap();
         let in_port = PortNo::from_be_bytes(port(key));
-        let (mut value, mut mask) = ([0; HEAD], [0; HEAD]);
+        let (mut value, mut mask) = ([0; HEADER_MATCH_BYTES], [0; HEADER_MATCH_BYTES]);
         for (from, to) in FIELDS {
             let from = from..from + to.len();
             value[to.clone()].copy_from_slice(&bytes(key)[from.clone()]);
@@ -60,13 +60,15 @@ impl Shape {
         fixed(40, &[0, 0], &[0xff, 0xff]);
         // Whatever else the rule looks at is the same for all these packets.
         let mut one = [0; 64];
-        one[..HEAD].copy_from_slice(&value);
+        one[..HEADER_MATCH_BYTES].copy_from_slice(&value);
         (one[17], one[39]) = (50, 30);
         let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
-        let lay = parse(&one, in_port, 1, &mut line, &mut ext)?;
-        let word = |b: &[u8; HEAD], i| u64::from_ne_bytes(b[8 * i..][..8].try_into().unwrap());
-        let fits = lay.ext == 0 && takes(key, rule_mask, &line);
-        (fits && port(rule_mask) == [0xff; 2]).then(|| Shape {
+        let layout = parse(&one, in_port, 1, &mut line, &mut ext)?;
+        let word = |b: &[u8; HEADER_MATCH_BYTES], i| {
+            u64::from_ne_bytes(b[8 * i..][..8].try_into().unwrap())
+        };
+        let fits = layout.ext == 0 && takes(key, rule_mask, &line);
+        (fits && port(rule_mask) == [0xff; 2]).then(|| HeaderMatch {
             in_port,
             value: std::array::from_fn(|i| word(&value, i)),
             mask: std::array::from_fn(|i| word(&mask, i)),
@@ -74,7 +76,7 @@ impl Shape {
     }
 
     #[inline]
-    fn is_of(&self, head: &[u8; HEAD]) -> bool {
+    fn matches(&self, head: &[u8; HEADER_MATCH_BYTES]) -> bool {
         let (words, _) = head.as_chunks::<8>();
         let words = words.iter().zip(&self.value).zip(&self.mask);
         words.fold(0, |d, ((w, v), m)| d | (u64::from_ne_bytes(*w) & m) ^ v) == 0
@@ -87,16 +89,16 @@ fn takes(key: &Line, mask: &Line, line: &Line) -> bool {
 }
 
 /// A rule that decapsulates.
-pub(crate) struct Terminator {
+pub(crate) struct DecapRule {
     rule: u32,
     /// Its payload when it was copied: another one is another rule.
     payload: u64,
     key: Line,
     mask: Line,
-    shape: Shape,
+    header_match: HeaderMatch,
     /// The tunnels' datapath port.
     pub port: PortNo,
-    pub header: Plain,
+    pub header: PlainHeader,
     /// What it is a copy of.
     pub pop: Op,
     /// Outer packets of this vector, to be credited.
@@ -104,11 +106,11 @@ pub(crate) struct Terminator {
     pub bytes: u64,
 }
 
-impl Terminator {
+impl DecapRule {
     /// A copy of a live rule that does `pop` and looks at line 0 only.
-    fn new(store: &Store, rule: u32, pop: &Op) -> Option<Terminator> {
+    fn new(store: &Store, rule: u32, pop: &Op) -> Option<DecapRule> {
         let Op::TunnelPop { port, kind, options } = pop else { return None };
-        let header = Plain::new(*kind, options.clone())?;
+        let header = PlainHeader::new(*kind, options.clone())?;
         let p = store.payload(rule);
         let mask = |w| store.mask_word(p.mask(), w);
         if !p.usable() || (8..PWORDS).any(|w| mask(w) != 0) {
@@ -117,14 +119,14 @@ impl Terminator {
         let mut key = [0; 8];
         key[..7].copy_from_slice(store.line(rule));
         let mask = std::array::from_fn(|w| if w < 7 { mask(w) } else { 0 });
-        let shape = Shape::new(&key, &mask)?;
+        let header_match = HeaderMatch::new(&key, &mask)?;
         let (payload, port, pop) = (p.0, *port, pop.clone());
-        Some(Terminator {
+        Some(DecapRule {
             rule,
             payload,
             key,
             mask,
-            shape,
+            header_match,
             port,
             header,
             pop,
@@ -135,20 +137,20 @@ impl Terminator {
 
     /// Does it take a packet that came in where its packets do, by its first bytes?
     #[inline]
-    pub fn is_of(&self, p: &Packet) -> bool {
-        p.segments() == 1 && p.data().first_chunk().is_some_and(|h| self.shape.is_of(h))
+    pub fn matches(&self, p: &Packet) -> bool {
+        p.segments() == 1 && p.data().first_chunk().is_some_and(|h| self.header_match.matches(h))
     }
 }
 
-/// The terminators of one worker.
+/// The decap_rules of one worker.
 #[derive(Default)]
-pub(crate) struct Terminators {
-    list: Vec<Terminator>,
+pub(crate) struct DecapRules {
+    list: Vec<DecapRule>,
     /// Which one the next newcomer replaces.
     turn: usize,
 }
 
-impl Terminators {
+impl DecapRules {
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -160,11 +162,11 @@ impl Terminators {
         if rule == 0 || self.list.iter().any(|t| t.rule == rule) {
             return;
         }
-        let Some(new) = Terminator::new(store, rule, pop) else { return };
-        match self.list.len() < MOST {
+        let Some(new) = DecapRule::new(store, rule, pop) else { return };
+        match self.list.len() < DECAP_RULES_MAX {
             true => self.list.push(new),
             false => {
-                self.list[self.turn % MOST] = new;
+                self.list[self.turn % DECAP_RULES_MAX] = new;
                 self.turn += 1;
             }
         }
@@ -183,22 +185,22 @@ impl Terminators {
     /// Is there one for packets that come in there?
     #[inline]
     pub fn serve(&self, in_port: PortNo) -> bool {
-        self.list.iter().any(|t| t.shape.in_port == in_port)
+        self.list.iter().any(|t| t.header_match.in_port == in_port)
     }
 
-    /// The terminator for a packet that came in there; which.
+    /// The decapsulation rule for a packet that came in there; which.
     #[inline]
     pub fn find(&self, in_port: PortNo, p: &Packet) -> Option<usize> {
-        self.list.iter().position(|t| t.shape.in_port == in_port && t.is_of(p))
+        self.list.iter().position(|t| t.header_match.in_port == in_port && t.matches(p))
     }
 
-    /// A terminator for packets with this key line, what it is a copy of.
+    /// A decapsulation rule for packets with this key line, what it is a copy of.
     pub fn twin(&self, line: &Line) -> Option<&Op> {
         self.list.iter().find(|t| takes(&t.key, &t.mask, line)).map(|t| &t.pop)
     }
 
     #[inline]
-    pub fn get(&mut self, i: usize) -> &mut Terminator {
+    pub fn get(&mut self, i: usize) -> &mut DecapRule {
         &mut self.list[i]
     }
 
@@ -252,8 +254,8 @@ mod tests {
             }
             let mut key = line(&plain()).unwrap();
             key.iter_mut().zip(&mask).for_each(|(k, m)| *k &= m);
-            let shape = Shape::new(&key, &mask).unwrap();
-            assert_eq!(shape.in_port, PORT);
+            let header_match = HeaderMatch::new(&key, &mask).unwrap();
+            assert_eq!(header_match.in_port, PORT);
             let mut d = plain();
             for _ in 0..random(3) {
                 d[random(48)] ^= 1 << random(8);
@@ -262,13 +264,13 @@ mod tests {
                 && [d[20] & 0x3f, d[21], d[40], d[41]] == [0; 4]
                 && d[23] == UDP
                 && d[16..18] == [0, 50];
-            let is_of = shape.is_of(d.first_chunk().unwrap());
+            let matches = header_match.matches(d.first_chunk().unwrap());
             if is_plain {
-                assert_eq!(is_of, takes(&key, &mask, &line(&d).unwrap()), "{d:02x?}");
+                assert_eq!(matches, takes(&key, &mask, &line(&d).unwrap()), "{d:02x?}");
             } else if d[16..18] == [0, 50] {
-                assert!(!is_of, "{d:02x?}");
+                assert!(!matches, "{d:02x?}");
             }
-            (taken, refused) = (taken + usize::from(is_of), refused + usize::from(!is_of));
+            (taken, refused) = (taken + usize::from(matches), refused + usize::from(!matches));
         }
         assert!(taken > 500 && refused > 100);
     }
@@ -279,10 +281,10 @@ mod tests {
         {
             let (mut key, mut mask): (Line, Line) = ([0; 8], [0; 8]);
             bytes_mut(&mut mask)[at::IN_PORT..at::IN_PORT + 2].fill(0xff);
-            assert!(Shape::new(&key, &mask).is_some());
+            assert!(HeaderMatch::new(&key, &mask).is_some());
             (bytes_mut(&mut key)[at], bytes_mut(&mut mask)[at]) = (value, 0xff);
-            assert!(Shape::new(&key, &mask).is_none());
+            assert!(HeaderMatch::new(&key, &mask).is_none());
         }
-        assert!(Shape::new(&[0; 8], &[0; 8]).is_none(), "of any port");
+        assert!(HeaderMatch::new(&[0; 8], &[0; 8]).is_none(), "of any port");
     }
 }

@@ -39,7 +39,7 @@ const GBP_ID: u32 = 0xffff;
 const GENEVE_LENGTH: u32 = 0x3f00_0000;
 const GENEVE_OAM: u32 = 0x80_0000;
 const GENEVE_CRITICAL: u32 = 0x40_0000;
-const MOST_OPTIONS: usize = 63 * 4;
+const OPTION_BYTES_MAX: usize = 63 * 4;
 
 fn be16(d: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([d[at], d[at + 1]])
@@ -159,15 +159,15 @@ pub(crate) fn pop(
     f: &mut Frame,
 ) -> Result<(), Drop> {
     f.reparse(p.data(), f.tags);
-    let mut outer = read(p.data(), &f.line, &f.lay, kind)?;
+    let mut outer = read(p.data(), &f.line, &f.layout, kind)?;
     let options = digest(&p.data()[outer.inner.start - outer.options..outer.inner.start], known)?;
     outer.put(at::TUN_OPTIONS, &options.to_be_bytes());
     outer.put(at::TUN_OPTION_WORDS, &[(outer.options / 4) as u8]);
     let (start, end) = (outer.inner.start, outer.inner.end);
     let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
     let limit = f.vlan_limit;
-    let lay = parse(&p.data()[start..end], port, limit, &mut line, &mut ext);
-    let lay = lay.ok_or(Drop::Truncated)?;
+    let layout = parse(&p.data()[start..end], port, limit, &mut line, &mut ext);
+    let layout = layout.ok_or(Drop::Truncated)?;
     let fits = p.set_len(end) && p.pull_front(start);
     debug_assert!(fits, "inside the packet");
     let l0 = bytes_mut(&mut line);
@@ -175,8 +175,8 @@ pub(crate) fn pop(
     l0[at::TUN_ID..at::TUN_SRC].copy_from_slice(&outer.id.to_be_bytes());
     l0[at::TUN_SRC..at::PAYLOAD].copy_from_slice(&outer.src);
     ext[1] = outer.ext2;
-    let have = lay.ext | EXT2;
-    *f = Frame { line, ext, have, lay, tags: limit, ..*f };
+    let have = layout.ext | EXT2;
+    *f = Frame { line, ext, have, layout, tags: limit, ..*f };
     Ok(())
 }
 
@@ -222,7 +222,7 @@ pub(crate) fn flags_of(ext2: &Line) -> u8 {
 }
 
 /// The headers that [`strip`] takes away.
-pub(crate) struct Plain {
+pub(crate) struct PlainHeader {
     /// The first word: of VXLAN without extensions, or of Geneve without options and flags.
     word: u32,
     /// Geneve options whose values count.
@@ -232,15 +232,15 @@ pub(crate) struct Plain {
     digest: u64,
 }
 
-impl Plain {
+impl PlainHeader {
     /// None: a tunnel that [`strip`] does not know.
-    pub fn new(kind: TunnelKind, known: Arc<[u32]>) -> Option<Plain> {
+    pub fn new(kind: TunnelKind, known: Arc<[u32]>) -> Option<PlainHeader> {
         let word = match kind {
             TunnelKind::Vxlan | TunnelKind::VxlanGbp => VALID,
             TunnelKind::Geneve => ETHERNET.into(),
             TunnelKind::Gre => return None,
         };
-        Some(Plain { word, known, options: Vec::with_capacity(MOST_OPTIONS), digest: 0 })
+        Some(PlainHeader { word, known, options: Vec::with_capacity(OPTION_BYTES_MAX), digest: 0 })
     }
 
     /// Bytes of options behind a header that starts with this word; None: it is another header.
@@ -270,7 +270,7 @@ impl Plain {
 /// options, UDP without checksum, and VXLAN or Geneve as `plain` says, one whole Ethernet header behind. None, and
 /// nothing changed: it is not that, or not right.
 #[inline]
-pub(crate) fn strip(p: &mut Packet, plain: &mut Plain) -> Option<Stripped> {
+pub(crate) fn strip(p: &mut Packet, plain: &mut PlainHeader) -> Option<Stripped> {
     const IPV4_UDP: usize = 34;
     let h: &[u8; 64] = p.data().first_chunk()?;
     let end = IPV4_UDP + usize::from(be16(h, 38));
@@ -321,15 +321,15 @@ struct Inside {
 }
 
 /// Reads and checks a tunnel's headers behind whatever IP header the parser found.
-fn read(d: &[u8], line: &Line, lay: &Layout, kind: TunnelKind) -> Result<Outer, Drop> {
-    let (l0, l3) = (bytes(line), usize::from(lay.l3));
+fn read(d: &[u8], line: &Line, layout: &Layout, kind: TunnelKind) -> Result<Outer, Drop> {
+    let (l0, l3) = (bytes(line), usize::from(layout.l3));
     let ipv6 = be16(l0, at::ETH_TYPE) == crate::parse::IPV6;
-    if l0[at::FRAG] != 0 || lay.l4 == 0 {
+    if l0[at::FRAG] != 0 || layout.l4 == 0 {
         return Err(Drop::TunnelHeader);
     }
     let inside = match kind {
-        TunnelKind::Gre => read_gre(d, l0, lay)?,
-        _ => read_udp(d, l0, lay, kind)?,
+        TunnelKind::Gre => read_gre(d, l0, layout)?,
+        _ => read_udp(d, l0, layout, kind)?,
     };
     // With options the checksum covers them too.
     if !ipv6 && internet(&d[l3..l3 + usize::from(d[l3] & 15) * 4]) != 0 {
@@ -348,18 +348,18 @@ fn read(d: &[u8], line: &Line, lay: &Layout, kind: TunnelKind) -> Result<Outer, 
 }
 
 /// UDP with VXLAN or Geneve in it.
-fn read_udp(d: &[u8], l0: &[u8; 64], lay: &Layout, kind: TunnelKind) -> Result<Inside, Drop> {
-    let udp = usize::from(lay.l4);
+fn read_udp(d: &[u8], l0: &[u8; 64], layout: &Layout, kind: TunnelKind) -> Result<Inside, Drop> {
+    let udp = usize::from(layout.l4);
     if l0[at::PROTO] != UDP || l0[at::FLAGS] & flag::L4 == 0 {
         return Err(Drop::TunnelHeader);
     }
     let end = udp + usize::from(be16(d, udp + 4));
-    if end > usize::from(lay.end) || end < udp + UDP_HEADER + VXLAN_HEADER {
+    if end > usize::from(layout.end) || end < udp + UDP_HEADER + VXLAN_HEADER {
         return Err(Drop::TunnelHeader);
     }
     let summed = be16(d, udp + 6) != 0;
     let ipv6 = be16(l0, at::ETH_TYPE) == crate::parse::IPV6;
-    if summed && udp_sum(&d[..end], ipv6, usize::from(lay.l3), udp).finish() != 0 {
+    if summed && udp_sum(&d[..end], ipv6, usize::from(layout.l3), udp).finish() != 0 {
         return Err(Drop::TunnelChecksum);
     }
     let at = udp + UDP_HEADER;
@@ -397,8 +397,8 @@ fn geneve_options(word: u32) -> Result<usize, Drop> {
 }
 
 /// GRE with Ethernet in it.
-fn read_gre(d: &[u8], l0: &[u8; 64], lay: &Layout) -> Result<Inside, Drop> {
-    let (start, end) = (usize::from(lay.l4), usize::from(lay.end));
+fn read_gre(d: &[u8], l0: &[u8; 64], layout: &Layout) -> Result<Inside, Drop> {
+    let (start, end) = (usize::from(layout.l4), usize::from(layout.end));
     if l0[at::PROTO] != GRE_PROTOCOL || end < start + GRE_HEADER {
         return Err(Drop::TunnelHeader);
     }

@@ -9,22 +9,22 @@
 use packet::{BURST, VECTOR};
 
 /// Longest wait that the switch chooses by itself, microseconds.
-pub(crate) const LONGEST_US: u64 = 25;
+pub(crate) const FLUSH_WAIT_US_MAX: u64 = 25;
 /// Packets that a wait must promise.
-const GAIN: f32 = 4.0;
+const FLUSH_GAIN_PACKETS_MIN: f32 = 4.0;
 
 /// What holds for all ports of a worker at the end of a vector.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Policy {
+pub(crate) struct FlushPolicy {
     /// As somebody wants it, in cycles; None: by rate and load.
     pub fixed: Option<u64>,
-    /// [`LONGEST_US`] in cycles.
+    /// [`FLUSH_WAIT_US_MAX`] in cycles.
     pub longest: u64,
     /// Vectors come half full or better.
     busy: bool,
 }
 
-impl Policy {
+impl FlushPolicy {
     /// A vector of `n` packets ended.
     pub fn vector(&mut self, n: usize) {
         self.busy = n >= VECTOR / 2;
@@ -33,48 +33,48 @@ impl Policy {
 
 /// A port's recent rate, and how long its burst waits.
 #[derive(Default)]
-pub(crate) struct Fill {
+pub(crate) struct FlushTimer {
     /// Packets since the last look.
-    pub fresh: u64,
+    pub new_packets: u64,
     /// Packets per cycle, smoothed.
     rate: f32,
-    looked: u64,
+    updated: u64,
     /// When the burst goes; 0: undecided.
     until: u64,
 }
 
-impl Fill {
+impl FlushTimer {
     /// The end of a vector at cycle `now`, with `waiting` packets in the burst: does it go?
     #[inline]
-    pub fn due(&mut self, policy: &Policy, waiting: usize, now: u64) -> bool {
+    pub fn due(&mut self, policy: &FlushPolicy, waiting: usize, now: u64) -> bool {
         let hurried = policy.fixed == Some(0) || policy.fixed.is_none() && !policy.busy;
         if hurried {
             // What comes meanwhile is in the rate when that matters again.
-            return self.goes();
+            return self.sends_now();
         }
-        if self.fresh > 0 {
-            let passed = now.saturating_sub(std::mem::replace(&mut self.looked, now)).max(1);
-            let rate = std::mem::take(&mut self.fresh) as f32 / passed as f32;
+        if self.new_packets > 0 {
+            let passed = now.saturating_sub(std::mem::replace(&mut self.updated, now)).max(1);
+            let rate = std::mem::take(&mut self.new_packets) as f32 / passed as f32;
             self.rate += (rate - self.rate) / 4.0;
         }
         if waiting == 0 || waiting >= BURST {
-            return self.goes();
+            return self.sends_now();
         }
         if self.until == 0 {
-            let wait = policy.fixed.unwrap_or_else(|| self.worthwhile(policy.longest, waiting));
+            let wait = policy.fixed.unwrap_or_else(|| self.wait_cycles(policy.longest, waiting));
             self.until = now + wait;
         }
-        now >= self.until && self.goes()
+        now >= self.until && self.sends_now()
     }
 
-    fn goes(&mut self) -> bool {
+    fn sends_now(&mut self) -> bool {
         self.until = 0;
         true
     }
 
     /// Cycles to wait; 0 if it does not pay.
-    fn worthwhile(&self, longest: u64, waiting: usize) -> u64 {
-        if self.rate * (longest as f32) < GAIN {
+    fn wait_cycles(&self, longest: u64, waiting: usize) -> u64 {
+        if self.rate * (longest as f32) < FLUSH_GAIN_PACKETS_MIN {
             return 0;
         }
         let full = (BURST - waiting.min(BURST)) as f32 / self.rate;
@@ -89,27 +89,27 @@ mod tests {
     /// Cycles per microsecond.
     const US: u64 = 2_000;
 
-    fn policy(fixed: Option<u64>, n: usize) -> Policy {
-        let mut policy = Policy { fixed, longest: LONGEST_US * US, busy: false };
+    fn policy(fixed: Option<u64>, n: usize) -> FlushPolicy {
+        let mut policy = FlushPolicy { fixed, longest: FLUSH_WAIT_US_MAX * US, busy: false };
         policy.vector(n);
         policy
     }
 
     /// Vectors of 20 us that bring `n` packets each to an empty burst: how long it then waits, in us.
-    fn wait(policy: &Policy, n: u64) -> u64 {
-        let mut fill = Fill::default();
+    fn wait(policy: &FlushPolicy, n: u64) -> u64 {
+        let mut timer = FlushTimer::default();
         let mut now = 1_000_000;
         for _ in 0..50 {
             now += 20 * US;
-            fill.fresh = n;
-            fill.due(policy, 0, now);
+            timer.new_packets = n;
+            timer.due(policy, 0, now);
         }
-        (0..1000).find(|us| fill.due(policy, n as usize, now + us * US)).unwrap()
+        (0..1000).find(|us| timer.due(policy, n as usize, now + us * US)).unwrap()
     }
 
     #[test]
     fn a_busy_worker_waits_for_busy_ports_and_not_long() {
-        assert_eq!(wait(&policy(None, VECTOR), 8), LONGEST_US);
+        assert_eq!(wait(&policy(None, VECTOR), 8), FLUSH_WAIT_US_MAX);
         assert_eq!(wait(&policy(None, VECTOR), 24), 7, "until it is full");
         assert_eq!(wait(&policy(None, VECTOR), 2), 0, "too few to gain");
     }
@@ -131,12 +131,12 @@ mod tests {
     #[test]
     fn a_burst_does_not_wait_when_the_load_goes_away() {
         let (busy, idle) = (policy(None, VECTOR), policy(None, 0));
-        let mut fill = Fill::default();
+        let mut timer = FlushTimer::default();
         for t in 1..50 {
-            fill.fresh = 8;
-            fill.due(&busy, 0, t * 20 * US);
+            timer.new_packets = 8;
+            timer.due(&busy, 0, t * 20 * US);
         }
-        assert!(!fill.due(&busy, 8, 1000 * US));
-        assert!(fill.due(&idle, 8, 1000 * US));
+        assert!(!timer.due(&busy, 8, 1000 * US));
+        assert!(timer.due(&idle, 8, 1000 * US));
     }
 }

@@ -7,7 +7,7 @@ use crate::messages::{Handoff, Shared, Wake};
 use crate::settings::{Meters, PuntEvent, Settings};
 use crate::stats::clock;
 use crate::stats::counters::PortCell;
-use crate::tx::flush::{Fill, LONGEST_US, Policy};
+use crate::tx::flush::{FLUSH_WAIT_US_MAX, FlushPolicy, FlushTimer};
 use action::Punt;
 use flow::{Key, PortNo};
 use packet::{BURST, Packet, Pool, VECTOR};
@@ -17,14 +17,14 @@ use std::sync::atomic::{Ordering, fence};
 use sync::Producer;
 use telemetry::Drop;
 
-/// As for receive queues: `worker::FAR`.
-const FAR: usize = 4;
-const NEAR: usize = 2;
+/// As for receive queues: `worker::DESCRIPTOR_PREFETCH_RXQS`.
+const DESCRIPTOR_PREFETCH_RXQS: usize = 4;
+const PACKET_PREFETCH_RXQS: usize = 2;
 /// Packets that go at once to a port whose queue has phases; fewer wait for the end of the vector. Its ring is perhaps
 /// not much longer.
-const PHASED: usize = VECTOR / 2;
+const PHASED_BURST_PACKETS: usize = VECTOR / 2;
 /// Vectors in a row, each half full or better, after which every port is notified.
-const TELL_EVERY: usize = 4;
+const NOTIFY_ALL_VECTORS: usize = 4;
 
 /// How a worker sends to a port.
 pub(crate) enum Route {
@@ -36,7 +36,7 @@ pub(crate) enum Route {
     Via(usize),
 }
 
-struct Slot {
+struct TxPort {
     stats: Arc<PortCell>,
     route: Route,
     buf: Vec<Packet>,
@@ -49,13 +49,13 @@ struct Slot {
     full: usize,
     /// In `waiting`.
     listed: bool,
-    fill: Fill,
+    flush_timer: FlushTimer,
     /// Tokens for punts of packets that came in here, and when they were counted.
     tokens: f64,
     filled_ms: u64,
 }
 
-impl Slot {
+impl TxPort {
     /// Packets until so many are buffered that they go at once.
     #[inline]
     fn missing(&self) -> usize {
@@ -63,10 +63,10 @@ impl Slot {
     }
 
     /// Drops what is buffered.
-    fn give_up(&mut self, why: Drop, trash: &mut Vec<Packet>) {
+    fn drop_buffered(&mut self, why: Drop, to_free: &mut Vec<Packet>) {
         if !self.buf.is_empty() {
             self.stats.lost(why, self.buf.len() as u64);
-            trash.append(&mut self.buf);
+            to_free.append(&mut self.buf);
         }
         (self.bytes, self.longest) = (0, 0);
     }
@@ -87,67 +87,67 @@ pub(crate) struct Pending {
     pub meta: Option<Box<Frame>>,
 }
 
-/// A worker's exits.
-pub(crate) struct Exits {
-    slots: Vec<Option<Slot>>,
+/// Everything through which packets leave a worker.
+pub(crate) struct TxState {
+    ports: Vec<Option<TxPort>>,
     peers: Vec<Option<Peer>>,
     /// Some peer was handed something in this vector.
     handed: bool,
     /// Ports with buffered packets.
     waiting: Vec<PortNo>,
     /// Those whose burst goes now; empty between vectors.
-    going: Vec<PortNo>,
+    flushing: Vec<PortNo>,
     /// Those that sent something since all were notified, how many full vectors ago that was, and whether
     /// it was now.
-    untold: Vec<PortNo>,
-    rounds: usize,
+    pending_notify: Vec<PortNo>,
+    vectors_since_notify_all: usize,
     pub notify_all: bool,
-    trash: Vec<Packet>,
+    to_free: Vec<Packet>,
     pool: Arc<dyn Pool>,
     shared: Arc<Shared>,
     punts: Producer<Box<PuntEvent>>,
     meters: Option<Arc<dyn Meters>>,
     /// Recirculated packets.
-    pub again: Vec<Pending>,
+    pub recirculated: Vec<Pending>,
     rng: u64,
     pub now_ms: u64,
     /// Something was pushed for control.
-    pub news: bool,
-    hold: Policy,
+    pub has_reports: bool,
+    flush_policy: FlushPolicy,
     punt_rate: f64,
     punt_burst: f64,
 }
 
 /// Recirculated packets of one worker that wait to be looked up: 16 vectors. Copies that are copied again
 /// are 4,096^6 packets at most; with this as many as wait at each of six depths.
-const AGAIN_PACKETS_MAX: usize = 16 * packet::VECTOR;
+const RECIRCULATED_PACKETS_MAX: usize = 16 * packet::VECTOR;
 
-impl Exits {
+impl TxState {
     pub fn new(
         pool: Arc<dyn Pool>,
         shared: Arc<Shared>,
         punts: Producer<Box<PuntEvent>>,
         meters: Option<Arc<dyn Meters>>,
     ) -> Self {
-        Exits {
-            slots: Vec::new(),
+        TxState {
+            ports: Vec::new(),
             peers: Vec::new(),
             handed: false,
             waiting: Vec::new(),
-            going: Vec::new(),
-            untold: Vec::new(),
-            rounds: 0,
+            flushing: Vec::new(),
+            pending_notify: Vec::new(),
+            vectors_since_notify_all: 0,
             notify_all: true,
-            trash: Vec::with_capacity(VECTOR * 2),
+            to_free: Vec::with_capacity(VECTOR * 2),
             pool,
             shared,
             punts,
             meters,
-            again: Vec::new(),
+            recirculated: Vec::new(),
             rng: clock::cycles() | 1,
             now_ms: 0,
-            news: false,
-            hold: Policy::default(),
+            has_reports: false,
+            flush_policy: FlushPolicy::default(),
             punt_rate: 0.0,
             punt_burst: 0.0,
         }
@@ -156,25 +156,25 @@ impl Exits {
     /// Takes over new settings.
     pub fn configure(&mut self, s: &Settings) {
         let cycles = |us: u64| us * (clock::cycles_per_second() / 1_000_000);
-        self.hold.fixed = s.tx_flush_interval_us.map(cycles);
-        self.hold.longest = cycles(LONGEST_US);
+        self.flush_policy.fixed = s.tx_flush_interval_us.map(cycles);
+        self.flush_policy.longest = cycles(FLUSH_WAIT_US_MAX);
         (self.punt_rate, self.punt_burst) = (s.punt_rate as f64 / 1000.0, s.punt_burst as f64);
     }
 
     /// Bursts never wait: this worker sleeps when it has nothing to do.
-    pub fn hold_nothing(&mut self) {
-        self.hold.fixed = Some(0);
+    pub fn flush_at_once(&mut self) {
+        self.flush_policy.fixed = Some(0);
     }
 
     /// A port exists.
     pub fn add_port(&mut self, no: PortNo, stats: Arc<PortCell>) {
         let i = no as usize;
-        if self.slots.len() <= i {
-            self.slots.resize_with(i + 1, || None);
+        if self.ports.len() <= i {
+            self.ports.resize_with(i + 1, || None);
         }
         let buf = Vec::with_capacity(VECTOR);
         let (tokens, filled_ms) = (self.punt_burst, self.now_ms);
-        self.slots[i] = Some(Slot {
+        self.ports[i] = Some(TxPort {
             stats,
             route: Route::None,
             buf,
@@ -183,7 +183,7 @@ impl Exits {
             limit: usize::MAX,
             full: BURST,
             listed: false,
-            fill: Fill::default(),
+            flush_timer: FlushTimer::default(),
             tokens,
             filled_ms,
         });
@@ -191,16 +191,16 @@ impl Exits {
 
     /// Sets the longest frame that a port takes.
     pub fn set_limit(&mut self, no: PortNo, bytes: usize) {
-        if let Some(Some(slot)) = self.slots.get_mut(no as usize) {
-            slot.limit = bytes;
+        if let Some(Some(port)) = self.ports.get_mut(no as usize) {
+            port.limit = bytes;
         }
     }
 
     /// A port is gone; its queue if this worker had one.
     pub fn del_port(&mut self, no: PortNo) -> Option<Box<dyn TxQueue>> {
         let queue = self.set_route(no, Route::None);
-        if let Some(slot) = self.slots.get_mut(no as usize) {
-            *slot = None;
+        if let Some(port) = self.ports.get_mut(no as usize) {
+            *port = None;
         }
         queue
     }
@@ -210,30 +210,30 @@ impl Exits {
         self.flush(no);
         self.notify(true);
         self.waiting.retain(|p| *p != no);
-        let slot = self.slots.get_mut(no as usize)?.as_mut()?;
-        slot.listed = false;
-        slot.give_up(Drop::TxBusy, &mut self.trash);
-        slot.full = match &route {
-            Route::Queue(q) if q.has_phases() => PHASED,
+        let port = self.ports.get_mut(no as usize)?.as_mut()?;
+        port.listed = false;
+        port.drop_buffered(Drop::TxBusy, &mut self.to_free);
+        port.full = match &route {
+            Route::Queue(q) if q.has_phases() => PHASED_BURST_PACKETS,
             _ => BURST,
         };
-        match std::mem::replace(&mut slot.route, route) {
+        match std::mem::replace(&mut port.route, route) {
             Route::Queue(q) => Some(q),
             _ => None,
         }
     }
 
     /// A way to another worker.
-    pub fn add_peer(&mut self, slot: usize, ring: Producer<Handoff>, wake: Option<Arc<Wake>>) {
-        if self.peers.len() <= slot {
-            self.peers.resize_with(slot + 1, || None);
+    pub fn add_peer(&mut self, worker: usize, ring: Producer<Handoff>, wake: Option<Arc<Wake>>) {
+        if self.peers.len() <= worker {
+            self.peers.resize_with(worker + 1, || None);
         }
-        self.peers[slot] = Some(Peer { ring, wake, dirty: false });
+        self.peers[worker] = Some(Peer { ring, wake, dirty: false });
     }
 
     /// The other worker is gone.
-    pub fn del_peer(&mut self, slot: usize) {
-        if let Some(p) = self.peers.get_mut(slot) {
+    pub fn del_peer(&mut self, worker: usize) {
+        if let Some(p) = self.peers.get_mut(worker) {
             *p = None;
         }
     }
@@ -241,7 +241,7 @@ impl Exits {
     /// This worker's counters of a port.
     #[inline]
     pub fn stats(&self, no: PortNo) -> &PortCell {
-        match self.slots.get(no as usize) {
+        match self.ports.get(no as usize) {
             Some(Some(s)) => &s.stats,
             _ => &self.shared.orphan,
         }
@@ -250,40 +250,40 @@ impl Exits {
     /// Appends to a port's buffer; sends when a burst is full.
     #[inline]
     pub fn send(&mut self, no: PortNo, packet: Packet) {
-        let Some(Some(slot)) = self.slots.get_mut(no as usize) else {
+        let Some(Some(port)) = self.ports.get_mut(no as usize) else {
             self.shared.orphan.lost(Drop::NoPort, 1);
-            return self.trash.push(packet);
+            return self.to_free.push(packet);
         };
-        if !std::mem::replace(&mut slot.listed, true) {
+        if !std::mem::replace(&mut port.listed, true) {
             self.waiting.push(no);
         }
-        slot.fill.fresh += 1;
-        slot.bytes += packet.len() as u64;
-        slot.longest = slot.longest.max(packet.len());
-        slot.buf.push(packet);
-        if slot.missing() == slot.full {
+        port.flush_timer.new_packets += 1;
+        port.bytes += packet.len() as u64;
+        port.longest = port.longest.max(packet.len());
+        port.buf.push(packet);
+        if port.missing() == port.full {
             self.flush(no);
         }
     }
 
-    /// As [`Exits::send`] for several packets of these lengths.
+    /// As [`TxState::send`] for several packets of these lengths.
     pub fn send_all(&mut self, no: PortNo, packets: &[Packet], lengths: &[u16]) {
         let (mut rest, mut lengths) = (packets, lengths);
         while !rest.is_empty() {
-            let Some(Some(slot)) = self.slots.get_mut(no as usize) else {
+            let Some(Some(port)) = self.ports.get_mut(no as usize) else {
                 self.shared.orphan.lost(Drop::NoPort, rest.len() as u64);
-                return self.trash.extend_from_slice(rest);
+                return self.to_free.extend_from_slice(rest);
             };
-            if !std::mem::replace(&mut slot.listed, true) {
+            if !std::mem::replace(&mut port.listed, true) {
                 self.waiting.push(no);
             }
-            let n = rest.len().min(slot.missing());
-            slot.fill.fresh += n as u64;
-            slot.bytes += total(&lengths[..n]);
-            slot.longest = slot.longest.max(lengths[..n].iter().fold(0, |m, l| m.max(*l)).into());
-            slot.buf.extend_from_slice(&rest[..n]);
+            let n = rest.len().min(port.missing());
+            port.flush_timer.new_packets += n as u64;
+            port.bytes += total(&lengths[..n]);
+            port.longest = port.longest.max(lengths[..n].iter().fold(0, |m, l| m.max(*l)).into());
+            port.buf.extend_from_slice(&rest[..n]);
             (rest, lengths) = (&rest[n..], &lengths[n..]);
-            if slot.missing() == slot.full {
+            if port.missing() == port.full {
                 self.flush(no);
             }
         }
@@ -292,43 +292,43 @@ impl Exits {
     /// Sends what a port has buffered. If somebody else has its queue, packets stay as far as there is
     /// room.
     fn flush(&mut self, no: PortNo) {
-        let Some(Some(slot)) = self.slots.get_mut(no as usize) else { return };
-        if slot.buf.is_empty() {
+        let Some(Some(port)) = self.ports.get_mut(no as usize) else { return };
+        if port.buf.is_empty() {
             return;
         }
-        let mut bytes = std::mem::take(&mut slot.bytes);
-        let longest = std::mem::take(&mut slot.longest);
-        let why = match &mut slot.route {
+        let mut bytes = std::mem::take(&mut port.bytes);
+        let longest = std::mem::take(&mut port.longest);
+        let why = match &mut port.route {
             Route::Queue(q) => {
-                if longest > slot.limit {
-                    bytes -= cut_long(&mut slot.buf, slot.limit, &slot.stats, &mut self.trash);
+                if longest > port.limit {
+                    bytes -= cut_long(&mut port.buf, port.limit, &port.stats, &mut self.to_free);
                 }
-                let n = q.tx(&slot.buf).min(slot.buf.len());
-                if n == 0 && q.is_busy() && slot.buf.len() < VECTOR {
-                    (slot.bytes, slot.longest) = (bytes, longest);
+                let n = q.tx(&port.buf).min(port.buf.len());
+                if n == 0 && q.is_busy() && port.buf.len() < VECTOR {
+                    (port.bytes, port.longest) = (bytes, longest);
                     return;
                 }
-                if n == slot.buf.len() {
-                    slot.buf.clear();
+                if n == port.buf.len() {
+                    port.buf.clear();
                 } else {
-                    slot.buf.drain(..n);
-                    bytes -= slot.buf.iter().map(|p| p.len() as u64).sum::<u64>();
+                    port.buf.drain(..n);
+                    bytes -= port.buf.iter().map(|p| p.len() as u64).sum::<u64>();
                 }
-                slot.stats.tx_packets.add(n as u64);
-                slot.stats.tx_bytes.add(bytes);
+                port.stats.tx_packets.add(n as u64);
+                port.stats.tx_bytes.add(bytes);
                 self.shared.perf.tx_packets.add(n as u64);
                 self.shared.perf.tx_batches.add(1);
-                slot.stats.tx_bursts.add(1);
+                port.stats.tx_bursts.add(1);
                 if q.notifies() {
-                    self.untold.push(no);
+                    self.pending_notify.push(no);
                 }
                 if q.is_busy() { Drop::TxBusy } else { Drop::TxFull }
             }
             Route::Via(peer) => match self.peers.get_mut(*peer) {
                 Some(Some(peer)) => {
-                    let taken = slot.buf.iter().take_while(|p| peer.ring.push((no, **p)).is_ok());
+                    let taken = port.buf.iter().take_while(|p| peer.ring.push((no, **p)).is_ok());
                     let n = taken.count();
-                    slot.buf.drain(..n);
+                    port.buf.drain(..n);
                     (peer.dirty, self.handed) = (true, true);
                     Drop::RingFull
                 }
@@ -336,34 +336,38 @@ impl Exits {
             },
             Route::None => Drop::TxDown,
         };
-        slot.give_up(why, &mut self.trash);
+        port.drop_buffered(why, &mut self.to_free);
     }
 
     /// Is there something to send that nobody will ask for?
-    pub fn waits(&self) -> bool {
-        !self.again.is_empty() || !self.waiting.is_empty()
+    pub fn has_pending(&self) -> bool {
+        !self.recirculated.is_empty() || !self.waiting.is_empty()
     }
 
     /// End of a vector of `n` packets: sends what is due, wakes peers, frees buffers.
     pub fn flush_due(&mut self, n: usize, now: u64) {
-        self.hold.vector(n);
-        let mut going = std::mem::take(&mut self.going);
+        self.flush_policy.vector(n);
+        let mut flushing = std::mem::take(&mut self.flushing);
         let mut held = 0;
         for k in 0..self.waiting.len() {
             let no = self.waiting[k];
             if self.due(no, now) {
-                going.push(no);
+                flushing.push(no);
             } else {
                 self.waiting[held] = no;
                 held += 1;
             }
         }
         self.waiting.truncate(held);
-        self.flush_all(&going);
-        going.clear();
-        self.going = going;
-        self.rounds = if n < VECTOR / 2 { 0 } else { (self.rounds + 1) % TELL_EVERY };
-        self.notify(self.rounds == 0);
+        self.flush_all(&flushing);
+        flushing.clear();
+        self.flushing = flushing;
+        self.vectors_since_notify_all = if n < VECTOR / 2 {
+            0
+        } else {
+            (self.vectors_since_notify_all + 1) % NOTIFY_ALL_VECTORS
+        };
+        self.notify(self.vectors_since_notify_all == 0);
         if std::mem::take(&mut self.handed) {
             for peer in self.peers.iter_mut().flatten() {
                 if let (true, Some(w)) = (std::mem::take(&mut peer.dirty), &peer.wake) {
@@ -371,32 +375,36 @@ impl Exits {
                 }
             }
         }
-        if !self.trash.is_empty() {
-            self.pool.free(&self.trash);
-            self.trash.clear();
+        if !self.to_free.is_empty() {
+            self.pool.free(&self.to_free);
+            self.to_free.clear();
         }
     }
 
     /// Sends what these ports have buffered; what each will touch is fetched while others send.
     fn flush_all(&mut self, ports: &[PortNo]) {
-        let prepare = |slots: &mut [Option<Slot>], k: usize, step| {
+        let prepare = |all: &mut [Option<TxPort>], k: usize, step| {
             if let Some(no) = ports.get(k)
-                && let Some(Some(Slot { full: PHASED, route: Route::Queue(q), buf, .. })) =
-                    slots.get_mut(*no as usize)
+                && let Some(Some(TxPort {
+                    full: PHASED_BURST_PACKETS,
+                    route: Route::Queue(q),
+                    buf,
+                    ..
+                })) = all.get_mut(*no as usize)
             {
                 q.prepare(step, buf.len());
             }
         };
-        (0..FAR).for_each(|k| prepare(&mut self.slots, k, 0));
-        (0..NEAR).for_each(|k| prepare(&mut self.slots, k, 1));
+        (0..DESCRIPTOR_PREFETCH_RXQS).for_each(|k| prepare(&mut self.ports, k, 0));
+        (0..PACKET_PREFETCH_RXQS).for_each(|k| prepare(&mut self.ports, k, 1));
         for (k, no) in ports.iter().enumerate() {
-            prepare(&mut self.slots, k + FAR, 0);
-            prepare(&mut self.slots, k + NEAR, 1);
+            prepare(&mut self.ports, k + DESCRIPTOR_PREFETCH_RXQS, 0);
+            prepare(&mut self.ports, k + PACKET_PREFETCH_RXQS, 1);
             self.flush(*no);
-            if let Some(Some(slot)) = self.slots.get_mut(*no as usize)
-                && !slot.buf.is_empty()
+            if let Some(Some(port)) = self.ports.get_mut(*no as usize)
+                && !port.buf.is_empty()
             {
-                slot.listed = true;
+                port.listed = true;
                 self.waiting.push(*no);
             }
         }
@@ -405,30 +413,30 @@ impl Exits {
     /// Lets ports tell the other side of what was sent; not `all`: as far as it seems to sleep.
     fn notify(&mut self, all: bool) {
         self.notify_all = all;
-        if self.untold.is_empty() {
+        if self.pending_notify.is_empty() {
             return;
         }
         fence(Ordering::SeqCst);
-        for no in &self.untold {
-            if let Some(Some(Slot { route: Route::Queue(q), .. })) =
-                self.slots.get_mut(*no as usize)
+        for no in &self.pending_notify {
+            if let Some(Some(TxPort { route: Route::Queue(q), .. })) =
+                self.ports.get_mut(*no as usize)
             {
                 q.notify(all);
             }
         }
         if all {
-            self.untold.clear();
+            self.pending_notify.clear();
         }
     }
 
     /// Does a port's burst go now? Then the port is no longer listed.
     fn due(&mut self, no: PortNo, now: u64) -> bool {
-        let Some(Some(slot)) = self.slots.get_mut(no as usize) else { return true };
-        slot.listed = !slot.fill.due(&self.hold, slot.buf.len(), now);
-        if slot.listed {
-            slot.stats.tx_held.add(1);
+        let Some(Some(port)) = self.ports.get_mut(no as usize) else { return true };
+        port.listed = !port.flush_timer.due(&self.flush_policy, port.buf.len(), now);
+        if port.listed {
+            port.stats.tx_held.add(1);
         }
-        !slot.listed
+        !port.listed
     }
 
     /// A packet with these bytes.
@@ -437,7 +445,7 @@ impl Exits {
     }
 
     fn take_token(&mut self, no: PortNo) -> bool {
-        let Some(Some(s)) = self.slots.get_mut(no as usize) else { return true };
+        let Some(Some(s)) = self.ports.get_mut(no as usize) else { return true };
         let passed = self.now_ms.saturating_sub(s.filled_ms) as f64;
         s.tokens = (s.tokens + passed * self.punt_rate).min(self.punt_burst);
         s.filled_ms = self.now_ms;
@@ -450,13 +458,13 @@ impl Exits {
     pub fn shut_down(&mut self) {
         for no in std::mem::take(&mut self.waiting) {
             self.flush(no);
-            if let Some(Some(slot)) = self.slots.get_mut(no as usize) {
-                slot.give_up(Drop::Shutdown, &mut self.trash);
+            if let Some(Some(port)) = self.ports.get_mut(no as usize) {
+                port.drop_buffered(Drop::Shutdown, &mut self.to_free);
             }
         }
-        for p in std::mem::take(&mut self.again) {
+        for p in std::mem::take(&mut self.recirculated) {
             self.stats(p.in_port).lost(Drop::Shutdown, 1);
-            self.trash.push(p.packet);
+            self.to_free.push(p.packet);
         }
         self.flush_due(0, 0);
     }
@@ -470,20 +478,25 @@ pub(crate) fn total(lengths: &[u16]) -> u64 {
 
 /// Drops frames that are longer than the port takes; how many bytes.
 #[cold]
-fn cut_long(buf: &mut Vec<Packet>, limit: usize, stats: &PortCell, trash: &mut Vec<Packet>) -> u64 {
-    let before = trash.len();
-    trash.extend(buf.extract_if(.., |p| p.len() > limit));
-    stats.lost(Drop::TooLong, (trash.len() - before) as u64);
-    trash[before..].iter().map(|p| p.len() as u64).sum()
+fn cut_long(
+    buf: &mut Vec<Packet>,
+    limit: usize,
+    stats: &PortCell,
+    to_free: &mut Vec<Packet>,
+) -> u64 {
+    let before = to_free.len();
+    to_free.extend(buf.extract_if(.., |p| p.len() > limit));
+    stats.lost(Drop::TooLong, (to_free.len() - before) as u64);
+    to_free[before..].iter().map(|p| p.len() as u64).sum()
 }
 
-impl Sink for Exits {
+impl Sink for TxState {
     #[inline]
     fn output(&mut self, port: PortNo, packet: Packet) {
         self.send(port, packet);
     }
     fn free(&mut self, packet: Packet) {
-        self.trash.push(packet);
+        self.to_free.push(packet);
     }
     fn dropped(&mut self, in_port: PortNo, why: Drop) {
         self.stats(in_port).lost(why, 1);
@@ -514,10 +527,10 @@ impl Sink for Exits {
         let pushed = self.punts.push(Box::new(event)).is_ok();
         debug_assert!(pushed, "there was room");
         self.stats(in_port).punted.add(1);
-        self.news = true;
+        self.has_reports = true;
     }
     fn recirculate(&mut self, id: u32, packet: Packet, frame: &Frame) {
-        if self.again.len() >= AGAIN_PACKETS_MAX {
+        if self.recirculated.len() >= RECIRCULATED_PACKETS_MAX {
             self.dropped(frame.in_port(), Drop::RecircLimit);
             return self.free(packet);
         }
@@ -525,7 +538,12 @@ impl Sink for Exits {
         crate::parse::bytes_mut(&mut meta.line)[flow::at::RECIRC..flow::at::RECIRC + 4]
             .copy_from_slice(&id.to_be_bytes());
         let depth = frame.depth + 1;
-        self.again.push(Pending { packet, in_port: frame.in_port(), depth, meta: Some(meta) });
+        self.recirculated.push(Pending {
+            packet,
+            in_port: frame.in_port(),
+            depth,
+            meta: Some(meta),
+        });
     }
     fn admit(&mut self, id: u32, bytes: usize) -> bool {
         self.meters.as_ref().is_none_or(|m| m.admit(id, bytes, self.now_ms))

@@ -121,13 +121,13 @@ impl Outer {
         let pool = HeapPool::new();
         let mut packet = pool.packet(&self.data)?;
         let popped = tunnel::pop(&mut packet, *port, *kind, options, &mut self.frame);
-        let whole = |data: &[u8], f: &Frame| (data.to_vec(), f.key(), f.lay);
+        let whole = |data: &[u8], f: &Frame| (data.to_vec(), f.key(), f.layout);
         let (did, should) = (whole(inner, frame), whole(packet.data(), &self.frame));
         pool.free(&[packet]);
         (popped.is_err() || did != should).then(|| {
-            let text = |(data, key, lay): &(Vec<u8>, Key, _)| {
+            let text = |(data, key, layout): &(Vec<u8>, Key, _)| {
                 format!(
-                    "{} {} {} {lay:?}",
+                    "{} {} {} {layout:?}",
                     hex(data),
                     hex(&key.bytes()[..128]),
                     hex(&key.bytes()[128..])
@@ -146,12 +146,13 @@ pub(crate) fn compare_parse(job: &Job<'_>) -> Vec<String> {
         let p = &job.packets[i];
         let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
         let whole = p.segments() == 1;
-        let lay = whole.then(|| parse(p.data(), job.in_port, job.vlan_limit, &mut line, &mut ext));
-        let should = lay.flatten().map(|l| (key_of(&line, &ext, l.ext), l));
+        let layout =
+            whole.then(|| parse(p.data(), job.in_port, job.vlan_limit, &mut line, &mut ext));
+        let should = layout.flatten().map(|l| (key_of(&line, &ext, l.ext), l));
         let failed = job.failed.iter().any(|(n, _)| usize::from(*n) == i);
         let keys = &job.keys;
         let key = key_of(&keys.line.0[i], &keys.ext[i], keys.have[i]);
-        let did = (!failed).then_some((key, job.columns.lay[i]));
+        let did = (!failed).then_some((key, job.columns.layout[i]));
         let follows = i > job.since
             && keys.have[i] | keys.have[i - 1] == 0
             && keys.line.0[i] == keys.line.0[i - 1]
@@ -193,7 +194,7 @@ mod tests {
     use super::*;
     use crate::cpu::Level;
     use crate::lookup::Keys;
-    use crate::parse::{Columns, Study};
+    use crate::parse::{Columns, ProfileStats};
 
     #[test]
     fn a_wrong_key_layout_or_follower_is_found() {
@@ -212,14 +213,14 @@ mod tests {
             vlan_limit: 1,
             keys: &mut keys,
             columns: &mut columns,
-            study: &mut Study::default(),
+            profile_stats: &mut ProfileStats::default(),
             failed: &mut Vec::new(),
         };
         job.run(Level::preferred());
         assert_eq!(compare_parse(&job), Vec::<String>::new());
         assert!(job.columns.same[1]);
         job.columns.same[1] = false;
-        job.columns.lay[0].l4 = 1;
+        job.columns.layout[0].l4 = 1;
         assert_eq!(compare_parse(&job).len(), 2);
         job.keys.line.0[2][0] = 1;
         job.failed.clear();
