@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use sync::{Consumer, Producer};
 
 /// Entries of the rings.
-pub(crate) const COMMANDS: usize = 1024;
-pub(crate) const REPORTS: usize = 8192;
-pub(crate) const PUNTS: usize = 4096;
-pub(crate) const PEER: usize = 2048;
+pub(crate) const COMMANDS_MAX: usize = 1024;
+pub(crate) const REPORTS_MAX: usize = 8192;
+pub(crate) const PUNTS_MAX: usize = 4096;
+pub(crate) const HANDOFFS_MAX: usize = 2048;
 
 /// A packet for a port that another worker sends on.
 pub(crate) type Handoff = (PortNo, Packet);
@@ -63,7 +63,7 @@ pub(crate) enum Report {
     /// What must live until the rule is unlinked.
     Holds(u32, Arc<dyn Any + Send + Sync>),
     Unlinked(u32),
-    Passed(Box<Passed>),
+    Uncached(Box<UncachedReport>),
     RxBack(Box<RxSlot>),
     TxBack(PortNo, Box<dyn TxQueue>),
     /// What validation found.
@@ -142,7 +142,7 @@ impl std::ops::Deref for Credits {
 }
 
 /// Traffic of decisions that were not stored.
-pub(crate) struct Passed {
+pub(crate) struct UncachedReport {
     /// A counter may be there several times.
     pub sums: Vec<Sum>,
     /// With the port that the packet came from.
@@ -182,7 +182,7 @@ pub(crate) struct Shared {
     pub cache_on: AtomicBool,
     /// Rules it may have: its part of the limit over all workers.
     pub limit: AtomicU32,
-    /// [`Report::Passed`] that control has read.
+    /// [`Report::Uncached`] that control has read.
     pub taken: AtomicU64,
     /// Rung when there is news for control; only the kernel worker may (it is a system call).
     pub bell: Option<Arc<Wake>>,

@@ -53,7 +53,7 @@ pub(crate) struct Worker {
     next_tick: u64,
     tick: u64,
     tuned_ms: u64,
-    told_ms: u64,
+    lookups_reported_ms: u64,
     /// Next sleep of an idle PMD thread, microseconds.
     idle_sleep_us: u64,
     recorder: Recorder,
@@ -91,7 +91,7 @@ impl Worker {
             next_tick: 0,
             tick: cycles_per_second() / 1000,
             tuned_ms: 0,
-            told_ms: 0,
+            lookups_reported_ms: 0,
             idle_sleep_us: 0,
             recorder: Recorder::default(),
             stage_clock: StageClock::default(),
@@ -308,10 +308,10 @@ impl Worker {
         perf.lookup_cycles.add(lookup);
         perf.act_cycles.add(act);
         perf.busy_cycles.add(all);
-        let tally = self.vector.table.take_tally();
-        perf.cache_hits.add(tally.cache_hits);
-        perf.flow_hits.add(tally.flow_hits);
-        perf.subtable_lookups.add(tally.visits);
+        let counts = self.vector.table.take_counts();
+        perf.cache_hits.add(counts.cache_hits);
+        perf.flow_hits.add(counts.flow_hits);
+        perf.subtable_lookups.add(counts.visits);
         // What the vector cost is charged to the queues that filled it, but for what the other sides of ports made it
         // cost: their own queues owe that.
         let all = all.saturating_sub(port::take_lost());
@@ -329,15 +329,15 @@ impl Worker {
     fn housekeeping(&mut self, now: u64) {
         self.next_tick = now + self.tick;
         self.tx.now_ms = now_ms();
-        self.vector.catch_up();
+        self.vector.flush_reports();
         self.vector.take_limit();
         if self.tx.now_ms >= self.tuned_ms + TUNE_MS {
             self.tuned_ms = self.tx.now_ms;
             self.vector.table.tune(self.settings.signature_cache);
             self.rx.iter_mut().for_each(|slot| slot.cell.cycles.add(slot.rx.owed()));
-            if self.tx.now_ms >= self.told_ms + REPORT_LOOKUPS_MS {
-                self.told_ms = self.tx.now_ms;
-                self.vector.tell_lookups();
+            if self.tx.now_ms >= self.lookups_reported_ms + REPORT_LOOKUPS_MS {
+                self.lookups_reported_ms = self.tx.now_ms;
+                self.vector.report_lookups();
             }
         }
         let table = &self.vector.table;
@@ -430,14 +430,14 @@ impl Worker {
         while self.take_inbound() > 0 {}
         self.vector.shut_down(&mut self.tx);
         self.tx.shut_down();
-        self.vector.catch_up();
+        self.vector.flush_reports();
         self.stopping = true;
     }
 
     /// After the thread ended: what could not be told before; call until true.
     pub fn drained(&mut self) -> bool {
-        self.vector.catch_up();
-        self.vector.told()
+        self.vector.flush_reports();
+        self.vector.has_reported_all()
     }
 
     /// A PMD thread's rest when little is to do: one microsecond longer each time.

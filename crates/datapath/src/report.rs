@@ -7,21 +7,21 @@ use std::sync::atomic::Ordering;
 
 /// Lists of decisions that were not stored which may wait for control: about as many milliseconds as it may be behind
 /// before what they say is summed up in one.
-const PASSED_REPORTS_MAX: u64 = 16;
+const UNCACHED_REPORTS_MAX: u64 = 16;
 
 impl Vector {
     /// Tells control; keeps what does not fit for later.
     pub fn report(&mut self, r: Report) {
         self.has_reports = true;
-        if !self.late.is_empty() {
-            self.late.push_back(r);
+        if !self.backlog.is_empty() {
+            self.backlog.push_back(r);
         } else if let Err(r) = self.reports.push(r) {
-            self.late.push_back(r);
+            self.backlog.push_back(r);
         }
     }
 
     /// Counts comparisons, and tells of differences.
-    pub(crate) fn validated(&mut self, with: Twin, n: usize, found: Vec<String>) {
+    pub(crate) fn count_validated(&mut self, with: Twin, n: usize, found: Vec<String>) {
         let perf = &self.shared.perf;
         let count = match with {
             Twin::Parser => &perf.parse_validated,
@@ -33,7 +33,7 @@ impl Vector {
         count.add(n as u64);
         for how in found {
             self.shared.perf.differences.add(1);
-            if self.shared.perf.differences.get() <= verify::TOLD {
+            if self.shared.perf.differences.get() <= verify::DIFFERENCES_REPORTED_MAX {
                 self.report(Report::Differs(how.into()));
             }
         }
@@ -41,7 +41,7 @@ impl Vector {
 
     /// After the last use of rule numbers and programs of this vector.
     pub(crate) fn finish(&mut self, now_ms: u64) {
-        for id in self.passing.drain(..) {
+        for id in self.once_programs.drain(..) {
             self.programs.release(id);
         }
         let dead = self.table.take_dead();
@@ -60,10 +60,10 @@ impl Vector {
     }
 
     /// Tells how lookups go, when that changed and there is room.
-    pub fn tell_lookups(&mut self) {
+    pub fn report_lookups(&mut self) {
         let now = self.table.show();
-        if now != self.shown && self.late.is_empty() && self.reports.room() > 0 {
-            self.shown = now.clone();
+        if now != self.reported_lookups && self.backlog.is_empty() && self.reports.room() > 0 {
+            self.reported_lookups = now.clone();
             self.report(Report::Lookups(now));
         }
     }
@@ -79,27 +79,27 @@ impl Vector {
     }
 
     /// Sends what waited for room in the report ring; called about once per millisecond.
-    pub fn catch_up(&mut self) {
-        while let Some(r) = self.late.pop_front() {
+    pub fn flush_reports(&mut self) {
+        while let Some(r) = self.backlog.pop_front() {
             if let Err(r) = self.reports.push(r) {
-                self.late.push_front(r);
+                self.backlog.push_front(r);
                 break;
             }
         }
         let taken = self.shared.taken.load(Ordering::Acquire);
-        if self.late.is_empty()
-            && !self.passed.is_empty()
+        if self.backlog.is_empty()
+            && !self.uncached.is_empty()
             && self.reports.room() > 0
-            && self.passed_on - taken < PASSED_REPORTS_MAX
+            && self.uncached_reports - taken < UNCACHED_REPORTS_MAX
         {
-            self.passed_on += 1;
-            let passed = Box::new(self.passed.take());
-            self.report(Report::Passed(passed));
+            self.uncached_reports += 1;
+            let uncached = Box::new(self.uncached.take());
+            self.report(Report::Uncached(uncached));
         }
     }
 
     /// Is everything told?
-    pub fn told(&self) -> bool {
-        self.late.is_empty() && self.passed.is_empty()
+    pub fn has_reported_all(&self) -> bool {
+        self.backlog.is_empty() && self.uncached.is_empty()
     }
 }

@@ -20,7 +20,7 @@ use packet::Packet;
 use telemetry::Drop;
 
 /// So many packets ahead the line is fetched that an outer header is written to: nobody has touched it yet.
-const AHEAD: usize = 16;
+const HEADER_PREFETCH_PACKETS: usize = 16;
 
 impl Vector {
     /// Step 4. Clears the vector.
@@ -86,7 +86,7 @@ impl Vector {
         };
         let fast: Vec<_> = (0..self.packets.len()).filter(fast).collect();
         let found: Vec<_> = fast.iter().filter_map(|i| self.compare(*i)).collect();
-        self.validated(Twin::Interpreter, fast.len(), found);
+        self.count_validated(Twin::Interpreter, fast.len(), found);
     }
 
     /// What program and interpreter do differently with packet `i`.
@@ -164,10 +164,10 @@ impl Vector {
             if program.kind != Kind::TunnelPushOutput || program.out != out {
                 break;
             }
-            if let Some(later) = self.packets.get(i + 2 * AHEAD) {
+            if let Some(later) = self.packets.get(i + 2 * HEADER_PREFETCH_PACKETS) {
                 prefetch(later.as_raw());
             }
-            if let Some(next) = self.packets.get(i + AHEAD) {
+            if let Some(next) = self.packets.get(i + HEADER_PREFETCH_PACKETS) {
                 prefetch(next.data().as_ptr().wrapping_sub(64));
             }
             let mut p = self.packets[i];

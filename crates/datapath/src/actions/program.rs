@@ -51,7 +51,7 @@ pub(crate) struct Program {
     pub tci: u16,
     refs: u32,
     /// Control knows what it does.
-    told: bool,
+    announced: bool,
     hash: u64,
     /// The operations themselves, for the interpreter and for dumps.
     pub ops: Arc<[Op]>,
@@ -77,7 +77,7 @@ impl Program {
             tpid: 0,
             tci: 0,
             refs: 0,
-            told: false,
+            announced: false,
             hash: hash_ops(ops, why),
             ops: ops.into(),
             steps: None,
@@ -186,9 +186,9 @@ impl Programs {
     }
 
     /// The operations of program `id`, if control has not been told yet.
-    pub fn tell(&mut self, id: u32) -> Option<Arc<[Op]>> {
+    pub fn announce(&mut self, id: u32) -> Option<Arc<[Op]>> {
         let p = &mut self.all[id as usize];
-        (!std::mem::replace(&mut p.told, true)).then(|| p.ops.clone())
+        (!std::mem::replace(&mut p.announced, true)).then(|| p.ops.clone())
     }
 
     /// One reference less; the last one frees the record for reuse.

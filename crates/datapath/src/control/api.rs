@@ -1,7 +1,7 @@
 //! The control side's handle, continued: flows, changes, events, statistics, the end.
 
 use crate::control::Datapath;
-use crate::control::invalidate::{Areas, Change};
+use crate::control::invalidate::{Change, RegionSet};
 use crate::control::topology::{CPUS, Core};
 use crate::control::worker::Handle;
 use crate::messages::{Bell, Command, Execute};
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 /// Longest packet that can be injected.
-const LONGEST: usize = 65_535;
+const INJECTED_BYTES_MAX: usize = 65_535;
 
 impl Datapath {
     /// Control's housekeeping, about once per millisecond: reads reports, completes changes, removes
@@ -33,7 +33,7 @@ impl Datapath {
             let before = now_ms.saturating_sub(self.settings.max_idle_ms);
             for w in self.workers.iter_mut().flatten() {
                 w.flows.provide();
-                let idle = w.flows.look_around(now_ms, since, before);
+                let idle = w.flows.revalidate_slice(now_ms, since, before);
                 if let Some(c) = w.flows.leaving(idle) {
                     w.send(c);
                 }
@@ -90,8 +90,8 @@ impl Datapath {
     pub fn rests(&mut self) -> bool {
         self.bell.going_to_sleep();
         let kernel_only = self.workers.iter().flatten().count() == 1;
-        let told = self.workers.iter().flatten().all(|w| w.told());
-        kernel_only && told && !self.reroute && self.tickets.none_waiting()
+        let sent = self.workers.iter().flatten().all(|w| w.has_sent_all());
+        kernel_only && sent && !self.reroute && self.tickets.none_waiting()
     }
 
     /// Control has waited.
@@ -111,9 +111,9 @@ impl Datapath {
         let Some((last, change)) = self.tickets.ready(&self.config.domain) else { return };
         // A worker reports a rule before it lets the grace period end, so all that matter are known.
         self.pump();
-        let areas = Areas::of(&change.regions);
+        let regions = RegionSet::of(&change.regions);
         for w in self.workers.iter_mut().flatten() {
-            let mut dead = w.flows.kill(&areas);
+            let mut dead = w.flows.kill(&regions);
             dead.extend(change.stale.iter().flat_map(|stale| w.flows.kill_stale(stale)));
             if let Some(c) = w.flows.leaving(dead) {
                 w.send(c);
@@ -132,7 +132,7 @@ impl Datapath {
         for (worker, one) in self.suspicious.drain(..) {
             each(Event::Suspicious(worker, one));
         }
-        let more = self.decided.drain(most, each);
+        let more = self.effect_queue.drain(most, each);
         let mut left = most;
         while left > 0 {
             let before = left;
@@ -154,7 +154,7 @@ impl Datapath {
     /// Executes operations on a packet of the control side, on the kernel worker. `in_port` may be
     /// [`flow::NO_PORT`].
     pub fn execute(&mut self, packet: &[u8], in_port: PortNo, ops: &[Op]) -> Result<(), Error> {
-        if packet.len() > LONGEST {
+        if packet.len() > INJECTED_BYTES_MAX {
             return Err(Error::Packet(packet.len()));
         }
         let e = Execute { packet: packet.to_vec(), in_port, ops: ops.to_vec() };
@@ -206,7 +206,7 @@ impl Datapath {
                 w.send(c);
             }
         }
-        self.settle();
+        self.wait_for_workers();
     }
 
     /// All workers, the kernel worker first.

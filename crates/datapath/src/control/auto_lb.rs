@@ -99,10 +99,10 @@ impl Datapath {
 
     /// By how many percent placing the queues anew would reduce the variance of the cores' load.
     pub(crate) fn would_improve(&self) -> u64 {
-        let plan = self.plan(&[]);
-        let at: Vec<_> = plan.queues.iter().map(|q| q.now).collect();
-        let now = variance(&plan.queues, &plan.cores, &at);
-        let then = variance(&plan.queues, &plan.cores, &plan.at);
+        let placement = self.placement(&[]);
+        let at: Vec<_> = placement.queues.iter().map(|q| q.now).collect();
+        let now = variance(&placement.queues, &placement.cores, &at);
+        let then = variance(&placement.queues, &placement.cores, &placement.at);
         (now.saturating_sub(then) * 100).checked_div(now).unwrap_or(0)
     }
 }

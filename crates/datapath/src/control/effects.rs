@@ -13,7 +13,7 @@ const PORT_EFFECTS_MAX: usize = 4096;
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Decided {
+pub(crate) struct EffectQueue {
     queues: BTreeMap<PortNo, VecDeque<PortEffects>>,
     /// Ports with something in their queue, the next one first.
     turn: VecDeque<PortNo>,
@@ -21,7 +21,7 @@ pub(crate) struct Decided {
     lost: BTreeMap<PortNo, u64>,
 }
 
-impl Decided {
+impl EffectQueue {
     /// A decision about a packet from `port` has these effects.
     pub fn push(&mut self, port: PortNo, effects: PortEffects) {
         let queue = self.queues.entry(port).or_default();
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    fn taken(d: &mut Decided, most: usize) -> (Vec<u32>, BTreeMap<PortNo, u64>, bool) {
+    fn taken(d: &mut EffectQueue, most: usize) -> (Vec<u32>, BTreeMap<PortNo, u64>, bool) {
         let (mut out, mut lost) = (Vec::new(), BTreeMap::new());
         let more = d.drain(most, &mut |e| match e {
             Event::Decided { effects } => out.extend(effects.downcast_ref::<u32>()),
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_flood_on_one_port_delays_another_by_one() {
-        let mut d = Decided::default();
+        let mut d = EffectQueue::default();
         (0..10_000u32).for_each(|i| d.push(1, Arc::new(i)));
         d.push(2, Arc::new(77_777u32));
         let (first, lost, more) = taken(&mut d, 3);

@@ -7,20 +7,20 @@
 //!
 //! The twin that defines what is right is [`crate::control::invalidate::overlapping`].
 
-use crate::control::invalidate::{Areas, Plan};
+use crate::control::invalidate::{OverlapTest, RegionSet};
 use crate::lookup::flow_store::{Column, MASKS, PWORDS, Store};
 use crate::lookup::fold;
 use crate::lookup::mask::Words;
 use std::hash::{BuildHasher, RandomState};
 
 /// Questions of one kind to a subtable after which an index pays.
-const PAYS: usize = 8;
+const INDEX_QUESTIONS_MIN: usize = 8;
 /// Indexes per subtable, the ones under trial included.
-const MOST: usize = 8;
+const SUBTABLE_INDEXES_MAX: usize = 8;
 /// Rules per head from which on an index is made anew with more heads, when it is asked again.
-const FULL: usize = 4;
+const HEAD_MEGAFLOWS_MAX: usize = 4;
 /// Rules per hash from which on an index of few bits is worth nothing.
-const LONG: usize = 64;
+const HASH_MEGAFLOWS_MAX: usize = 64;
 
 /// The rules of one worker that control has heard of, by subtable.
 pub(crate) struct Index {
@@ -35,12 +35,12 @@ pub(crate) struct Index {
 struct Subtable {
     rules: Vec<u32>,
     mask: Words,
-    by: Vec<By>,
+    indexes: Vec<BitsIndex>,
 }
 
 /// Rules of a subtable by some bits at which it and a kind of region both look.
 #[derive(Default)]
-struct By {
+struct BitsIndex {
     /// (word, mask) of those.
     bits: Vec<(u8, u64)>,
     /// By those bits' hash, modulo their number: the first rule, 0: none. Empty until it pays.
@@ -73,12 +73,12 @@ impl Index {
             // The slot may have got another mask since its last rule.
             let mask = store.mask(m);
             if mask != sub.mask {
-                (sub.mask, sub.by) = (mask, Vec::new());
+                (sub.mask, sub.indexes) = (mask, Vec::new());
             }
         }
         sub.rules.push(idx);
         self.place[i] = sub.rules.len() as u32;
-        sub.by.iter_mut().for_each(|b| b.insert(store, self.secret, idx));
+        sub.indexes.iter_mut().for_each(|b| b.insert(store, self.secret, idx));
     }
 
     /// A rule went.
@@ -86,7 +86,7 @@ impl Index {
         let Some(place) = self.place.get_mut(idx as usize).filter(|p| **p != 0) else { return };
         let at = std::mem::take(place) as usize - 1;
         let sub = &mut self.subtables[store.payload(idx).mask()];
-        sub.by.iter_mut().for_each(|b| b.remove(store, self.secret, idx));
+        sub.indexes.iter_mut().for_each(|b| b.remove(store, self.secret, idx));
         sub.rules.swap_remove(at);
         if let Some(moved) = sub.rules.get(at) {
             self.place[*moved as usize] = at as u32 + 1;
@@ -94,10 +94,10 @@ impl Index {
     }
 
     /// Every rule that overlaps one of these regions, to `each` (possibly more than once).
-    pub fn overlapping(&mut self, store: &Store, areas: &Areas, each: &mut dyn FnMut(u32)) {
+    pub fn overlapping(&mut self, store: &Store, regions: &RegionSet, each: &mut dyn FnMut(u32)) {
         self.clock += 1;
         for sub in self.subtables.iter_mut().filter(|s| !s.rules.is_empty()) {
-            for (mask, keys) in areas.groups() {
+            for (mask, keys) in regions.groups() {
                 sub.overlapping(store, mask, keys, (self.secret, self.clock), each);
             }
         }
@@ -120,48 +120,50 @@ impl Subtable {
         if both.is_empty() {
             return self.rules.iter().for_each(|i| each(*i));
         }
-        if self.rules.len() <= PAYS {
+        if self.rules.len() <= INDEX_QUESTIONS_MIN {
             return self.scan(store, &both, keys, each);
         }
-        let mut i = self.find(coarse(&both), clock);
-        if self.by[i].is_poor(self.rules.len()) {
+        let mut i = self.find(coarse_bits(&both), clock);
+        if self.indexes[i].is_poor(self.rules.len()) {
             i = self.find(both.clone(), clock);
         }
-        self.by[i].asked = self.by[i].asked.saturating_add(keys.len());
-        if self.by[i].heads.len() * FULL < self.rules.len() {
-            if self.by[i].asked <= PAYS {
+        self.indexes[i].asked = self.indexes[i].asked.saturating_add(keys.len());
+        if self.indexes[i].heads.len() * HEAD_MEGAFLOWS_MAX < self.rules.len() {
+            if self.indexes[i].asked <= INDEX_QUESTIONS_MIN {
                 return self.scan(store, &both, keys, each);
             }
-            self.by[i].build(store, secret, &self.rules);
+            self.indexes[i].build(store, secret, &self.rules);
         }
-        let by = &self.by[i];
-        keys.iter().for_each(|k| by.lookup(store, secret, &Plan::new(&both, k), k, each));
+        let indexes = &self.indexes[i];
+        keys.iter()
+            .for_each(|k| indexes.lookup(store, secret, &OverlapTest::new(&both, k), k, each));
     }
 
     /// The index on these bits, the least recently asked one making room for it.
     fn find(&mut self, bits: Vec<(u8, u64)>, clock: u64) -> usize {
-        let i = self.by.iter().position(|b| b.bits == bits).unwrap_or_else(|| {
-            if self.by.len() == MOST {
-                let oldest = (0..MOST).min_by_key(|i| self.by[*i].used).unwrap_or(0);
-                self.by.swap_remove(oldest);
+        let i = self.indexes.iter().position(|b| b.bits == bits).unwrap_or_else(|| {
+            if self.indexes.len() == SUBTABLE_INDEXES_MAX {
+                let oldest =
+                    (0..SUBTABLE_INDEXES_MAX).min_by_key(|i| self.indexes[*i].used).unwrap_or(0);
+                self.indexes.swap_remove(oldest);
             }
-            self.by.push(By { bits, ..By::default() });
-            self.by.len() - 1
+            self.indexes.push(BitsIndex { bits, ..BitsIndex::default() });
+            self.indexes.len() - 1
         });
-        self.by[i].used = clock;
+        self.indexes[i].used = clock;
         i
     }
 
     fn scan(&self, store: &Store, both: &[(u8, u64)], keys: &[Words], each: &mut dyn FnMut(u32)) {
-        let plans: Vec<Plan> = keys.iter().map(|k| Plan::new(both, k)).collect();
-        let hit = |i: &&u32| plans.iter().any(|p| p.hits(store, **i));
+        let tests: Vec<OverlapTest> = keys.iter().map(|k| OverlapTest::new(both, k)).collect();
+        let hit = |i: &&u32| tests.iter().any(|p| p.hits(store, **i));
         self.rules.iter().filter(hit).for_each(|i| each(*i));
     }
 }
 
 /// The bits to look rules up by: whole bytes of one IPv4 address if there are two or more, so that
 /// regions of hundreds of masks share few indexes; else all of them.
-fn coarse(both: &[(u8, u64)]) -> Vec<(u8, u64)> {
+fn coarse_bits(both: &[(u8, u64)]) -> Vec<(u8, u64)> {
     const WORD: u8 = (flow::at::IP_SRC / 8) as u8;
     let bits = both.iter().find(|(w, _)| *w == WORD).map_or(0, |(_, m)| *m).to_ne_bytes();
     let whole = |at: usize| bits[at..at + 4].iter().take_while(|b| **b == 0xff).count();
@@ -175,10 +177,10 @@ fn coarse(both: &[(u8, u64)]) -> Vec<(u8, u64)> {
     vec![(WORD, u64::from_ne_bytes(only))]
 }
 
-impl By {
+impl BitsIndex {
     /// Do so many rules have so few hashes that looking one up finds too many?
     fn is_poor(&self, rules: usize) -> bool {
-        !self.heads.is_empty() && rules > self.taken * LONG
+        !self.heads.is_empty() && rules > self.taken * HASH_MEGAFLOWS_MAX
     }
 
     fn hash(&self, secret: u64, word: impl Fn(usize) -> u64) -> u64 {
@@ -234,13 +236,13 @@ impl By {
         &self,
         store: &Store,
         secret: u64,
-        plan: &Plan,
+        test: &OverlapTest,
         key: &Words,
         each: &mut dyn FnMut(u32),
     ) {
         let mut idx = self.heads[self.head(secret, |w| key[w])];
         while idx != 0 {
-            if plan.hits(store, idx) {
+            if test.hits(store, idx) {
                 each(idx);
             }
             idx = self.links[idx as usize].1;

@@ -1,7 +1,7 @@
 //! What rules are credited to. Thousands of rules often have one list of counters: they share an
 //! account, which gathers their traffic until it is handed over.
 
-use crate::messages::{Credits, Passed};
+use crate::messages::{Credits, UncachedReport};
 use crate::settings::{Stale, Used};
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
@@ -23,7 +23,7 @@ struct Account {
 }
 
 /// The accounts of one worker's rules; number 0 is never given out.
-pub(crate) struct Accounts {
+pub(crate) struct FlowStats {
     list: Vec<Account>,
     free: Vec<u32>,
     /// Those without effects, by their counters.
@@ -31,7 +31,7 @@ pub(crate) struct Accounts {
     /// Those with traffic that was not handed over.
     used: Vec<u32>,
     /// Traffic of decisions that no rule was made of, by counter, and the counters that have some.
-    passed: Vec<Total>,
+    uncached: Vec<Total>,
     counted: Vec<u32>,
 }
 
@@ -43,15 +43,15 @@ struct Total {
     used_ms: u64,
 }
 
-impl Accounts {
+impl FlowStats {
     pub fn new() -> Self {
         let list = vec![Account::default()];
-        Accounts {
+        FlowStats {
             list,
             free: Vec::new(),
             plain: HashMap::new(),
             used: Vec::new(),
-            passed: Vec::new(),
+            uncached: Vec::new(),
             counted: Vec::new(),
         }
     }
@@ -106,19 +106,19 @@ impl Accounts {
     }
 
     /// Traffic of decisions that were not stored.
-    pub fn passed(&mut self, passed: &Passed) {
-        for s in &passed.sums {
+    pub fn uncached(&mut self, uncached: &UncachedReport) {
+        for s in &uncached.sums {
             let i = s.counter as usize;
-            if self.passed.len() <= i {
-                self.passed.resize(i + 1, Total::default());
+            if self.uncached.len() <= i {
+                self.uncached.resize(i + 1, Total::default());
             }
-            let t = &mut self.passed[i];
+            let t = &mut self.uncached[i];
             if t.packets == 0 {
                 self.counted.push(s.counter);
             }
             t.packets += s.packets;
             t.bytes += s.bytes;
-            t.used_ms = t.used_ms.max(passed.used_ms);
+            t.used_ms = t.used_ms.max(uncached.used_ms);
         }
     }
 
@@ -140,7 +140,7 @@ impl Accounts {
             self.forget(id);
         }
         for counter in self.counted.drain(..) {
-            let t = std::mem::take(&mut self.passed[counter as usize]);
+            let t = std::mem::take(&mut self.uncached[counter as usize]);
             let (credits, effects) = (&[counter][..], None);
             let Total { packets, bytes, used_ms } = t;
             each(Used { credits, effects, packets, bytes, used_ms });
@@ -152,7 +152,7 @@ impl Accounts {
 mod tests {
     use super::*;
 
-    fn collected(accounts: &mut Accounts) -> Vec<(Vec<u32>, u64, u64)> {
+    fn collected(accounts: &mut FlowStats) -> Vec<(Vec<u32>, u64, u64)> {
         let mut out = Vec::new();
         accounts.collect(&mut |u| out.push((u.credits.to_vec(), u.packets, u.used_ms)));
         out
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn rules_with_the_same_counters_share_one_until_the_last_is_gone() {
-        let mut all = Accounts::new();
+        let mut all = FlowStats::new();
         let ids: Vec<u32> =
             [[1, 2], [1, 2], [1, 3]].iter().map(|l| all.open(l[..].into(), None)).collect();
         assert_eq!((ids[0] == ids[1], ids[0] == ids[2]), (true, false));
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn effects_are_nobody_elses() {
-        let mut all = Accounts::new();
+        let mut all = FlowStats::new();
         let effects = || Some(Arc::new(4u8) as Arc<dyn Any + Send + Sync>);
         let (a, b) = (all.open([1][..].into(), effects()), all.open([1][..].into(), effects()));
         let plain = all.open([1][..].into(), None);

@@ -1,10 +1,10 @@
 //! Control's half of a worker's table: the cold part of each rule, and exact counting.
 
 use crate::control::flow_index::Index;
-use crate::control::flow_stats::{Accounts, Effects};
-use crate::control::invalidate::Areas;
+use crate::control::flow_stats::{Effects, FlowStats};
+use crate::control::invalidate::RegionSet;
 use crate::lookup::flow_store::{Column, DEAD, Store, Zero};
-use crate::messages::{Command, Credits, Passed};
+use crate::messages::{Command, Credits, UncachedReport};
 use crate::settings::{FlowDump, Stale, Used, WorkerId};
 use action::Op;
 use flow::Key;
@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A worker with fewer rules needs no memory ahead.
-const FIRST: usize = 1 << 14;
+const PROVIDE_MEGAFLOWS_MIN: usize = 1 << 14;
 /// Rules for which there is memory ahead of the worker.
-const AHEAD: usize = 1 << 16;
+const PROVIDE_MEGAFLOWS: usize = 1 << 16;
 
 /// What control keeps of a rule, of which there are millions. Of the rule's counters, what was credited: packets
 /// modulo 2^32, bytes modulo 2^38, which is more than a rule can meet between two looks at it.
@@ -29,35 +29,35 @@ pub(crate) struct Cold {
     packets: u32,
 }
 
-const ACCOUNT: u32 = (1 << 25) - 1;
-const LEAVING: u32 = 1 << 25;
-const BYTES: u64 = (1 << 38) - 1;
+const ACCOUNT_BITS: u32 = (1 << 25) - 1;
+const LEAVING_BIT: u32 = 1 << 25;
+const BYTE_BITS: u64 = (1 << 38) - 1;
 
 // SAFETY: zero is no rule.
 unsafe impl Zero for Cold {}
 
 impl Cold {
     fn new(account: u32) -> Cold {
-        assert!(account <= ACCOUNT, "there are at most as many as rules, which are 2^24");
+        assert!(account <= ACCOUNT_BITS, "there are at most as many as rules, which are 2^24");
         Cold { bits: account, ..Cold::default() }
     }
 
     fn account(&self) -> Option<u32> {
-        let account = self.bits & ACCOUNT;
+        let account = self.bits & ACCOUNT_BITS;
         (account != 0).then_some(account)
     }
 
     fn is_leaving(&self) -> bool {
-        self.bits & LEAVING != 0
+        self.bits & LEAVING_BIT != 0
     }
 
     /// What came since the last call, of counters that stand at these values.
     fn advance(&mut self, packets: u64, bytes: u64) -> (u64, u64) {
         let before = u64::from(self.bits >> 26) << 32 | u64::from(self.bytes);
         let more = (packets as u32).wrapping_sub(self.packets);
-        let more_bytes = bytes.wrapping_sub(before) & BYTES;
+        let more_bytes = bytes.wrapping_sub(before) & BYTE_BITS;
         let high = (bytes >> 32) as u32 & 0x3f;
-        self.bits = self.bits & (ACCOUNT | LEAVING) | high << 26;
+        self.bits = self.bits & (ACCOUNT_BITS | LEAVING_BIT) | high << 26;
         (self.bytes, self.packets) = (bytes as u32, packets as u32);
         (more.into(), more_bytes)
     }
@@ -65,17 +65,17 @@ impl Cold {
 
 /// Rules of which all are looked at when somebody asks for counters; beyond, counters are as old as
 /// the last complete pass.
-const COMPLETE: usize = 1 << 18;
+const FOLD_ALL_MEGAFLOWS_MAX: usize = 1 << 18;
 /// Rules that are looked at in one go, at most.
-const SLICE: usize = 1 << 16;
+const SLICE_MEGAFLOWS_MAX: usize = 1 << 16;
 /// Idle rules that are found in one go, at most: a worker has to unlink and report them.
-const IDLE: usize = 2048;
-/// How long a pass over all rules takes, if [`SLICE`] and [`IDLE`] allow.
-const PASS_MS: u64 = 1000;
+const IDLE_MEGAFLOWS_MAX: usize = 2048;
+/// How long a pass over all rules takes, if [`SLICE_MEGAFLOWS_MAX`] and [`IDLE_MEGAFLOWS_MAX`] allow.
+const SWEEP_MS: u64 = 1000;
 
 /// A pass over all rules, some at a time.
 #[derive(Default)]
-struct Pass {
+struct Sweep {
     /// Where it goes on.
     hand: usize,
     /// When it started.
@@ -90,12 +90,12 @@ pub(crate) struct Flows {
     cold: Column<Cold>,
     /// Rules from here on never were.
     end: usize,
-    accounts: Accounts,
+    stats: FlowStats,
     /// What programs do, by their number.
     programs: Vec<Arc<[Op]>>,
     /// Rules below have memory.
     populated: usize,
-    pass: Pass,
+    sweep: Sweep,
     index: Index,
     /// What must live as long as a rule; few rules have such.
     held: HashMap<u32, Arc<dyn Any + Send + Sync>>,
@@ -110,10 +110,10 @@ impl Flows {
             store,
             cold: Column::new(room),
             end: 0,
-            accounts: Accounts::new(),
+            stats: FlowStats::new(),
             programs: Vec::new(),
             populated: 0,
-            pass: Pass::default(),
+            sweep: Sweep::default(),
             index: Index::new(room),
             held: HashMap::new(),
             done: Vec::new(),
@@ -132,8 +132,8 @@ impl Flows {
     /// Provides memory for rules to come, so that the worker does not wait for it at each new page.
     pub fn provide(&mut self) {
         let high = self.store.high.load(Ordering::Relaxed) as usize;
-        if high > FIRST && high + AHEAD > self.populated {
-            let to = high + 2 * AHEAD;
+        if high > PROVIDE_MEGAFLOWS_MIN && high + PROVIDE_MEGAFLOWS > self.populated {
+            let to = high + 2 * PROVIDE_MEGAFLOWS;
             self.store.populate(self.populated.max(high)..to);
             self.populated = to;
         }
@@ -142,7 +142,7 @@ impl Flows {
     /// A rule came.
     pub fn installed(&mut self, idx: u32, credits: Credits, effects: Effects) {
         let i = idx as usize;
-        self.cold[i] = Cold::new(self.accounts.open(credits, effects));
+        self.cold[i] = Cold::new(self.stats.open(credits, effects));
         self.end = self.end.max(i + 1);
         self.index.insert(&self.store, idx);
     }
@@ -154,9 +154,9 @@ impl Flows {
 
     /// A rule went: its last traffic is credited.
     pub fn unlinked(&mut self, idx: u32) {
-        self.look(idx as usize);
+        self.fold_counters(idx as usize);
         if let Some(account) = std::mem::take(&mut self.cold[idx as usize]).account() {
-            self.accounts.close(account);
+            self.stats.close(account);
         }
         self.index.remove(&self.store, idx);
         self.held.remove(&idx);
@@ -164,8 +164,8 @@ impl Flows {
     }
 
     /// Decisions were used without being stored.
-    pub fn passed(&mut self, passed: &Passed) {
-        self.accounts.passed(passed);
+    pub fn uncached(&mut self, uncached: &UncachedReport) {
+        self.stats.uncached(uncached);
     }
 
     /// Indices the worker may use again.
@@ -180,7 +180,7 @@ impl Flows {
             let cold = &mut self.cold[*i as usize];
             let new = !cold.is_leaving();
             if cold.account().is_some() {
-                cold.bits |= LEAVING;
+                cold.bits |= LEAVING_BIT;
             }
             new
         });
@@ -189,9 +189,9 @@ impl Flows {
 
     /// Marks every rule that overlaps a region dead and returns those. Exact for rules whose coming
     /// was reported: read the reports first.
-    pub fn kill(&mut self, areas: &Areas) -> Vec<u32> {
+    pub fn kill(&mut self, regions: &RegionSet) -> Vec<u32> {
         let (store, mut dead) = (&self.store, Vec::new());
-        self.index.overlapping(store, areas, &mut |i| {
+        self.index.overlapping(store, regions, &mut |i| {
             if store.kill(i, store.payload(i)) {
                 dead.push(i);
             }
@@ -201,12 +201,11 @@ impl Flows {
 
     /// Marks every rule with stale effects dead and returns those. Exact as [`Flows::kill`] is.
     pub fn kill_stale(&mut self, stale: &Stale) -> Vec<u32> {
-        let accounts = self.accounts.stale(stale);
-        if accounts.is_empty() {
+        let stats = self.stats.stale(stale);
+        if stats.is_empty() {
             return Vec::new();
         }
-        let found =
-            self.known().filter(|(_, c)| c.account().is_some_and(|a| accounts.contains(&a)));
+        let found = self.known().filter(|(_, c)| c.account().is_some_and(|a| stats.contains(&a)));
         found.map(|(i, _)| i).filter(|i| self.store.kill(*i, self.store.payload(*i))).collect()
     }
 
@@ -218,38 +217,38 @@ impl Flows {
 
     /// Looks at some rules, so that `elapsed_ms` after `elapsed_ms` all come by in a second; reports were
     /// read at `now_ms`. Credits their traffic, and returns those that were not used since `before_ms`.
-    pub fn look_around(&mut self, now_ms: u64, elapsed_ms: u64, before_ms: u64) -> Vec<u32> {
-        let part = self.end as u64 * elapsed_ms.min(PASS_MS) / PASS_MS;
-        let n = (part as usize + 1).min(SLICE);
-        if self.pass.hand == 0 {
-            self.pass.since_ms = now_ms;
+    pub fn revalidate_slice(&mut self, now_ms: u64, elapsed_ms: u64, before_ms: u64) -> Vec<u32> {
+        let part = self.end as u64 * elapsed_ms.min(SWEEP_MS) / SWEEP_MS;
+        let n = (part as usize + 1).min(SLICE_MEGAFLOWS_MAX);
+        if self.sweep.hand == 0 {
+            self.sweep.since_ms = now_ms;
         }
-        let end = (self.pass.hand + n).min(self.end);
+        let end = (self.sweep.hand + n).min(self.end);
         let mut idle = Vec::new();
-        while self.pass.hand < end && idle.len() < IDLE {
-            let i = self.pass.hand;
-            self.pass.hand += 1;
+        while self.sweep.hand < end && idle.len() < IDLE_MEGAFLOWS_MAX {
+            let i = self.sweep.hand;
+            self.sweep.hand += 1;
             let used = self.store.counters(i as u32).used_ms.load(Ordering::Relaxed);
-            if self.look(i) && used < before_ms && !self.cold[i].is_leaving() {
+            if self.fold_counters(i) && used < before_ms && !self.cold[i].is_leaving() {
                 idle.push(i as u32);
             }
         }
-        if self.pass.hand == self.end {
-            self.pass.hand = 0;
-            self.pass.known_ms = self.pass.since_ms;
+        if self.sweep.hand == self.end {
+            self.sweep.hand = 0;
+            self.sweep.known_ms = self.sweep.since_ms;
         }
         idle
     }
 
     /// Credits a rule's traffic; false: control knows no such rule.
-    fn look(&mut self, i: usize) -> bool {
+    fn fold_counters(&mut self, i: usize) -> bool {
         let Some(account) = self.cold[i].account() else { return false };
         let (cold, c) = (&mut self.cold[i], self.store.counters(i as u32));
         let o = Ordering::Relaxed;
         let (packets, bytes) = (c.packets.load(o), c.bytes.load(o));
         let (packets, bytes) = cold.advance(packets, bytes);
         if packets != 0 {
-            self.accounts.credit(account, packets, bytes, c.used_ms.load(o));
+            self.stats.credit(account, packets, bytes, c.used_ms.load(o));
         }
         true
     }
@@ -262,18 +261,18 @@ impl Flows {
     /// What is known to be used since the last call: all there is if there are not too many rules. Reports
     /// were read at `now_ms`.
     pub fn collect(&mut self, now_ms: u64, each: &mut dyn FnMut(Used<'_>)) {
-        if self.end <= COMPLETE {
+        if self.end <= FOLD_ALL_MEGAFLOWS_MAX {
             (0..self.end).for_each(|i| {
-                self.look(i);
+                self.fold_counters(i);
             });
-            self.pass = Pass { known_ms: now_ms, ..Pass::default() };
+            self.sweep = Sweep { known_ms: now_ms, ..Sweep::default() };
         }
-        self.accounts.collect(each);
+        self.stats.collect(each);
     }
 
     /// Of all traffic until then [`Flows::collect`] knows.
     pub fn known_ms(&self) -> u64 {
-        self.pass.known_ms
+        self.sweep.known_ms
     }
 
     /// Every rule, for people.
@@ -322,7 +321,7 @@ mod tests {
     /// Packets and bytes of everybody since the last time.
     fn collected(flows: &mut Flows) -> (u64, u64) {
         let mut sum = (0, 0);
-        flows.accounts.collect(&mut |u| sum = (sum.0 + u.packets, sum.1 + u.bytes));
+        flows.stats.collect(&mut |u| sum = (sum.0 + u.packets, sum.1 + u.bytes));
         sum
     }
 
@@ -332,7 +331,7 @@ mod tests {
         let mut idle = Vec::new();
         for round in 1..=10 {
             let now = 5_000 + 100 * round;
-            idle.extend(flows.look_around(now, 100, 5_000));
+            idle.extend(flows.revalidate_slice(now, 100, 5_000));
             assert_eq!(flows.known_ms(), if round == 10 { 5_100 } else { 0 });
         }
         assert_eq!(collected(&mut flows), (2_000, 120_000));
@@ -340,7 +339,7 @@ mod tests {
         assert!(flows.leaving(idle.clone()).is_some());
         assert!(flows.leaving(idle).is_none(), "they were asked once");
         table.store.counters(7).add(1, 60, 7_000);
-        assert!((0..10).all(|_| flows.look_around(9_000, 100, 5_000).is_empty()));
+        assert!((0..10).all(|_| flows.revalidate_slice(9_000, 100, 5_000).is_empty()));
         assert_eq!(collected(&mut flows), (1, 60));
     }
 
@@ -353,7 +352,7 @@ mod tests {
         table.store.counters(2).add(1, 60, 300);
         flows.unlinked(2);
         assert_eq!(collected(&mut flows), (1, 60));
-        flows.look(1);
+        flows.fold_counters(1);
         assert_eq!(collected(&mut flows), ((1 << 32) - 1, (1 << 38) - 2));
         table.store.counters(1).add(3, 5, 300);
         let mut seen = 0;

@@ -11,10 +11,10 @@ use std::collections::{HashMap, VecDeque};
 use sync::{Domain, Grace};
 
 /// Regions on the packet-side lines, by mask.
-pub(crate) struct Areas(HashMap<Words, Vec<Words>>);
+pub(crate) struct RegionSet(HashMap<Words, Vec<Words>>);
 
-impl Areas {
-    pub fn of(regions: &[Region]) -> Areas {
+impl RegionSet {
+    pub fn of(regions: &[Region]) -> RegionSet {
         let mut by_mask: HashMap<Words, Vec<Words>> = HashMap::new();
         for r in regions {
             let mut mask: Words = r.mask.words[..PWORDS].try_into().unwrap();
@@ -22,7 +22,7 @@ impl Areas {
             let key: Words = r.key.words[..PWORDS].try_into().unwrap();
             by_mask.entry(mask).or_default().push(key);
         }
-        Areas(by_mask)
+        RegionSet(by_mask)
     }
 
     /// (mask, values of every region that has it).
@@ -32,12 +32,12 @@ impl Areas {
 }
 
 /// What must agree for a rule of one mask to overlap one region.
-pub(crate) struct Plan(Vec<(u8, u64, u64)>);
+pub(crate) struct OverlapTest(Vec<(u8, u64, u64)>);
 
-impl Plan {
+impl OverlapTest {
     /// `both`: the bits at which both look, by word; `key`: the region's values.
-    pub fn new(both: &[(u8, u64)], key: &Words) -> Plan {
-        Plan(both.iter().map(|(w, m)| (*w, *m, key[*w as usize] & m)).collect())
+    pub fn new(both: &[(u8, u64)], key: &Words) -> OverlapTest {
+        OverlapTest(both.iter().map(|(w, m)| (*w, *m, key[*w as usize] & m)).collect())
     }
 
     /// Does rule `i` overlap the region?
@@ -48,10 +48,10 @@ impl Plan {
 
 /// Every usable rule that overlaps a region, by looking at all of them: what is right.
 #[cfg(test)]
-pub(crate) fn overlapping(store: &Store, areas: &Areas) -> std::collections::BTreeSet<u32> {
+pub(crate) fn overlapping(store: &Store, regions: &RegionSet) -> std::collections::BTreeSet<u32> {
     let overlaps = |i: u32| {
         let mask = store.mask(store.payload(i).mask());
-        areas.groups().any(|(region, keys)| {
+        regions.groups().any(|(region, keys)| {
             let agree = |k: &Words, w: usize| (store.word(i, w) ^ k[w]) & mask[w] & region[w] == 0;
             keys.iter().any(|k| (0..PWORDS).filter(|w| *w != 7).all(|w| agree(k, w)))
         })

@@ -13,7 +13,7 @@ mod wait;
 pub(crate) mod worker;
 
 use crate::control::auto_lb::{AutoLb, History};
-use crate::control::effects::Decided;
+use crate::control::effects::EffectQueue;
 use crate::control::invalidate::Tickets;
 use crate::control::placement::Queue;
 use crate::control::topology::Core;
@@ -38,7 +38,7 @@ pub(crate) struct Rxq {
     pub at: Option<usize>,
     /// Slot of the worker that should.
     pub want: Option<usize>,
-    /// Asked back.
+    /// MissBatch back.
     pub moving: bool,
     /// Here, between two workers.
     pub spare: Option<Box<RxSlot>>,
@@ -50,7 +50,7 @@ pub(crate) struct Rxq {
 }
 
 /// Which core each polled queue belongs to, and what that was decided from.
-pub(crate) struct Plan {
+pub(crate) struct Placement {
     pub cores: Vec<Core>,
     pub queues: Vec<Queue>,
     names: Vec<(PortNo, usize)>,
@@ -84,7 +84,7 @@ impl Rxq {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum PortRoute {
     Own,
     Via(usize),
 }
@@ -95,7 +95,7 @@ pub(crate) struct PortEntry {
     pub rxqs: Vec<Rxq>,
     /// Transmit queues nobody has.
     pub txqs: Vec<Box<dyn TxQueue>>,
-    pub ways: BTreeMap<usize, Way>,
+    pub routes: BTreeMap<usize, PortRoute>,
     pub cells: BTreeMap<usize, Arc<PortCell>>,
     /// Counters of workers that are gone.
     pub past: PortStats,
@@ -123,7 +123,7 @@ pub struct Datapath {
     pub(crate) past: PortStats,
     pub(crate) past_credits: Vec<Credit>,
     pub(crate) tickets: Tickets,
-    pub(crate) decided: Decided,
+    pub(crate) effect_queue: EffectQueue,
     pub(crate) differences: Vec<Box<str>>,
     pub(crate) suspicious: Vec<(WorkerId, Box<Suspicious>)>,
     pub(crate) aged_ms: u64,
@@ -149,7 +149,7 @@ impl Datapath {
             past: PortStats::default(),
             past_credits: Vec::new(),
             tickets: Tickets::new(),
-            decided: Decided::default(),
+            effect_queue: EffectQueue::default(),
             differences: Vec::new(),
             suspicious: Vec::new(),
             aged_ms: 0,
@@ -217,12 +217,12 @@ impl Datapath {
             .collect();
         self.reclaim_from_kernel();
         self.place(&leaving);
-        self.settle();
+        self.wait_for_workers();
         for slot in leaving {
             self.stop_worker(slot);
         }
         self.route_all();
-        self.settle();
+        self.wait_for_workers();
         result
     }
 
@@ -249,16 +249,20 @@ impl Datapath {
         let pmds = self.workers.iter().flatten().count() - 1;
         let mut back = Vec::new();
         for (no, p) in &mut self.ports {
-            let short = p.ways.values().filter(|w| **w == Way::Own).count() + p.txqs.len() <= pmds;
-            if p.port.service() == Service::Poll && short && p.ways.get(&0) == Some(&Way::Own) {
-                p.ways.remove(&0);
+            let short =
+                p.routes.values().filter(|w| **w == PortRoute::Own).count() + p.txqs.len() <= pmds;
+            if p.port.service() == Service::Poll
+                && short
+                && p.routes.get(&0) == Some(&PortRoute::Own)
+            {
+                p.routes.remove(&0);
                 back.push(*no);
             }
         }
         for no in back {
             self.worker(0).send(Command::SetRoute(no, Route::None));
         }
-        self.settle();
+        self.wait_for_workers();
     }
 
     fn worker(&mut self, slot: usize) -> &mut Handle {
@@ -268,23 +272,23 @@ impl Datapath {
     /// Its receive queues are elsewhere already.
     pub(crate) fn stop_worker(&mut self, slot: usize) {
         for (no, p) in &mut self.ports {
-            if p.ways.remove(&slot) == Some(Way::Own) {
+            if p.routes.remove(&slot) == Some(PortRoute::Own) {
                 let w = self.workers[slot].as_mut().expect("a slot in use");
                 w.send(Command::SetRoute(*no, Route::None));
             }
         }
-        self.settle();
+        self.wait_for_workers();
         self.workers_except(slot);
-        self.settle();
+        self.wait_for_workers();
         self.worker(slot).send(Command::Stop);
-        self.settle();
+        self.wait_for_workers();
         let mut w = self.workers[slot].take().expect("a slot in use");
         let mut left = w.join();
         loop {
-            let told = left.as_mut().is_none_or(|l| l.drained());
+            let done = left.as_mut().is_none_or(|l| l.drained());
             let moved = self.read_reports(&mut w);
             moved.into_iter().for_each(|no| self.advance(no));
-            if told {
+            if done {
                 break;
             }
         }
@@ -310,7 +314,7 @@ impl Datapath {
     /// Sends around a worker that leaves: others get another way to its ports, and drop their ring.
     fn workers_except(&mut self, slot: usize) {
         for p in self.ports.values_mut() {
-            p.ways.retain(|_, w| *w != Way::Via(slot));
+            p.routes.retain(|_, w| *w != PortRoute::Via(slot));
         }
         let nos: Vec<PortNo> = self.ports.keys().copied().collect();
         nos.into_iter().for_each(|no| self.route(no, Some(slot)));
@@ -339,21 +343,22 @@ impl Datapath {
             let p = self.ports.get_mut(&no).unwrap();
             let may = service == Service::Poll || *s == 0;
             if may
-                && p.ways.get(s) != Some(&Way::Own)
+                && p.routes.get(s) != Some(&PortRoute::Own)
                 && let Some(q) = p.txqs.pop()
             {
-                p.ways.insert(*s, Way::Own);
+                p.routes.insert(*s, PortRoute::Own);
                 self.worker(*s).send(Command::SetRoute(no, Route::Queue(q)));
             }
         }
-        let ways = &self.ports[&no].ways;
-        let Some(owner) = slots.iter().copied().find(|s| ways.get(s) == Some(&Way::Own)) else {
+        let routes = &self.ports[&no].routes;
+        let Some(owner) = slots.iter().copied().find(|s| routes.get(s) == Some(&PortRoute::Own))
+        else {
             return;
         };
         for s in slots {
-            if !self.ports[&no].ways.contains_key(&s) {
+            if !self.ports[&no].routes.contains_key(&s) {
                 self.connect(s, owner);
-                self.ports.get_mut(&no).unwrap().ways.insert(s, Way::Via(owner));
+                self.ports.get_mut(&no).unwrap().routes.insert(s, PortRoute::Via(owner));
                 self.worker(s).send(Command::SetRoute(no, Route::Via(owner)));
             }
         }
@@ -362,7 +367,7 @@ impl Datapath {
     /// A ring from one worker to another.
     fn connect(&mut self, from: usize, to: usize) {
         if self.worker(from).peers.insert(to) {
-            let (tx, rx) = ring(PEER);
+            let (tx, rx) = ring(HANDOFFS_MAX);
             let wake = self.worker(to).wake.clone();
             self.worker(to).send(Command::AddInbound(rx));
             self.worker(from).send(Command::AddPeer(to, tx, wake));
@@ -405,11 +410,11 @@ impl Datapath {
         }
         let any = cells.values().next().expect("the kernel worker").clone();
         let rxqs = rxs.into_iter().enumerate().map(|(i, rx)| Rxq::new(no, i, rx, &any)).collect();
-        let (ways, past) = (BTreeMap::new(), PortStats::default());
+        let (routes, past) = (BTreeMap::new(), PortStats::default());
         let (policing, policer) = (Policing::default(), None);
         self.ports.insert(
             no,
-            PortEntry { port, affinity, rxqs, txqs, ways, cells, past, limit, policing, policer },
+            PortEntry { port, affinity, rxqs, txqs, routes, cells, past, limit, policing, policer },
         );
         let staffed = self.staff();
         self.route(no, None);
@@ -442,11 +447,11 @@ impl Datapath {
         let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
         p.rxqs.iter_mut().for_each(|q| q.want = None);
         self.advance(no);
-        self.settle();
+        self.wait_for_workers();
         for w in self.workers.iter_mut().flatten() {
             w.send(Command::DelPort(no));
         }
-        self.settle();
+        self.wait_for_workers();
         let mut p = self.ports.remove(&no).expect("checked above");
         p.rxqs.clear();
         p.txqs.clear();
@@ -525,7 +530,7 @@ impl Datapath {
     }
 
     /// Where queues that are polled should be, without the workers that leave.
-    pub(crate) fn plan(&self, leaving: &[usize]) -> Plan {
+    pub(crate) fn placement(&self, leaving: &[usize]) -> Placement {
         let core_of = |slot: usize| match self.workers.get(slot)?.as_ref()?.id {
             WorkerId::Pmd(core) => Some(core),
             WorkerId::Kernel => None,
@@ -546,14 +551,16 @@ impl Datapath {
         }
         let s = &self.settings;
         let at = placement::assign(&queues, &cores, s.rxq_assign, s.rxq_isolate);
-        Plan { cores, queues, names, at, slot_of }
+        Placement { cores, queues, names, at, slot_of }
     }
 
     fn place(&mut self, leaving: &[usize]) {
-        let plan = self.plan(leaving);
-        for ((no, i), (core, q)) in plan.names.into_iter().zip(plan.at.iter().zip(&plan.queues)) {
+        let placement = self.placement(leaving);
+        for ((no, i), (core, q)) in
+            placement.names.into_iter().zip(placement.at.iter().zip(&placement.queues))
+        {
             let rxq = &mut self.ports.get_mut(&no).unwrap().rxqs[i];
-            rxq.want = core.and_then(|c| plan.slot_of.get(&c).copied());
+            rxq.want = core.and_then(|c| placement.slot_of.get(&c).copied());
             rxq.pinned = q.pin.is_some() && q.pin == *core;
         }
         for p in self.ports.values_mut().filter(|p| p.port.service() == Service::Kernel) {
@@ -590,21 +597,24 @@ impl Datapath {
     /// come meanwhile; returns ports whose receive queues came back.
     fn read_reports(&mut self, w: &mut Handle) -> Vec<PortNo> {
         let mut moved = Vec::new();
-        for _ in 0..REPORTS {
+        for _ in 0..REPORTS_MAX {
             let Some(r) = w.report() else { break };
             match r {
                 Report::Program(id, ops) => w.flows.program(id, ops),
                 Report::Installed(idx, port, credits, effects) => {
-                    effects.iter().for_each(|e| self.decided.push(port, e.clone()));
+                    effects.iter().for_each(|e| self.effect_queue.push(port, e.clone()));
                     w.flows.installed(idx, credits, effects);
                 }
                 Report::Holds(idx, what) => w.flows.holds(idx, what),
                 Report::Unlinked(idx) => w.flows.unlinked(idx),
-                Report::Passed(passed) => {
+                Report::Uncached(uncached) => {
                     w.shared.taken.fetch_add(1, Ordering::Release);
-                    w.flows.passed(&passed);
-                    passed.lost.iter().for_each(|(port, n)| self.decided.lose(*port, *n));
-                    passed.effects.into_iter().for_each(|(port, e)| self.decided.push(port, e));
+                    w.flows.uncached(&uncached);
+                    uncached.lost.iter().for_each(|(port, n)| self.effect_queue.lose(*port, *n));
+                    uncached
+                        .effects
+                        .into_iter()
+                        .for_each(|(port, e)| self.effect_queue.push(port, e));
                 }
                 Report::RxBack(slot) => {
                     let no = slot.port;

@@ -5,37 +5,37 @@ use crate::settings::WorkerId;
 use std::time::{Duration, Instant};
 
 /// Longest wait for a worker to follow a command.
-const LONGEST: Duration = Duration::from_secs(20);
+const WORKER_WAIT_MAX: Duration = Duration::from_secs(20);
 /// The first wait that is told of; then twice as long, and so on.
-const NOTED: Duration = Duration::from_secs(1);
+const WARN_WAIT_MIN: Duration = Duration::from_secs(1);
 /// Between two looks.
-const PAUSE: Duration = Duration::from_micros(20);
+const LOOK_INTERVAL: Duration = Duration::from_micros(20);
 /// What one look counts for at most: who did not run himself has not waited for others.
-const LOOK: Duration = Duration::from_millis(1);
+const LOOK_COUNTED_MAX: Duration = Duration::from_millis(1);
 
 /// How long control waited, by its own looks.
-struct Patience {
+struct Backoff {
     looked: Instant,
     waited: Duration,
-    noted: Duration,
+    warn_at: Duration,
 }
 
-impl Patience {
-    fn new() -> Patience {
-        Patience { looked: Instant::now(), waited: Duration::ZERO, noted: NOTED }
+impl Backoff {
+    fn new() -> Backoff {
+        Backoff { looked: Instant::now(), waited: Duration::ZERO, warn_at: WARN_WAIT_MIN }
     }
 
     fn look(&mut self) {
         let now = Instant::now();
-        self.waited += (now - self.looked).min(LOOK);
+        self.waited += (now - self.looked).min(LOOK_COUNTED_MAX);
         self.looked = now;
     }
 
     /// Is it time to tell of the wait?
-    fn is_noted(&mut self) -> bool {
-        let due = self.waited >= self.noted;
+    fn warns(&mut self) -> bool {
+        let due = self.waited >= self.warn_at;
         if due {
-            self.noted *= 2;
+            self.warn_at *= 2;
         }
         due
     }
@@ -44,25 +44,25 @@ impl Patience {
 impl Datapath {
     /// Waits until all workers did what they were told. A thread that gets no CPU is waited for; one
     /// that stays away is given up, until it answers again.
-    pub(crate) fn settle(&mut self) {
-        let mut patience = Patience::new();
+    pub(crate) fn wait_for_workers(&mut self) {
+        let mut backoff = Backoff::new();
         loop {
             self.pump();
-            let late = self.late();
-            if late.is_empty() {
+            let lagging = self.lagging();
+            if lagging.is_empty() {
                 break;
             }
             if self.config.manual {
                 self.step();
             } else {
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(LOOK_INTERVAL);
             }
-            patience.look();
-            if patience.waited > LONGEST {
-                self.give_up(&late);
-            } else if patience.is_noted() {
-                let ms = patience.waited.as_millis();
-                for (_, id) in late {
+            backoff.look();
+            if backoff.waited > WORKER_WAIT_MAX {
+                self.give_up(&lagging);
+            } else if backoff.warns() {
+                let ms = backoff.waited.as_millis();
+                for (_, id) in lagging {
                     (self.config.warn)(&format!("blocked {ms} ms waiting for {id}"));
                 }
             }
@@ -72,20 +72,21 @@ impl Datapath {
     }
 
     /// Workers that are waited for: they have not done what they were told, or owe a receive queue.
-    fn late(&mut self) -> Vec<(usize, WorkerId)> {
+    fn lagging(&mut self) -> Vec<(usize, WorkerId)> {
         let queues = self.ports.values().flat_map(|p| &p.rxqs);
         let owing: Vec<usize> = queues.filter(|q| q.moving).filter_map(|q| q.at).collect();
         let workers = self.workers.iter_mut().enumerate();
-        let late = workers.filter_map(|(slot, w)| w.as_mut().map(|w| (slot, w)));
-        late.filter_map(|(slot, w)| {
-            let late = !w.settled() || owing.contains(&slot);
-            (late && !w.stuck).then_some((slot, w.id))
-        })
-        .collect()
+        let lagging = workers.filter_map(|(slot, w)| w.as_mut().map(|w| (slot, w)));
+        lagging
+            .filter_map(|(slot, w)| {
+                let lagging = !w.is_settled() || owing.contains(&slot);
+                (lagging && !w.stuck).then_some((slot, w.id))
+            })
+            .collect()
     }
 
-    fn give_up(&mut self, late: &[(usize, WorkerId)]) {
-        for (slot, id) in late {
+    fn give_up(&mut self, lagging: &[(usize, WorkerId)]) {
+        for (slot, id) in lagging {
             if let Some(Some(w)) = self.workers.get_mut(*slot) {
                 w.stuck = true;
                 (self.config.warn)(&format!("{id} does not answer: changes go on without it"));

@@ -60,9 +60,9 @@ fn pin(core: usize) {
 impl Handle {
     /// Starts a worker.
     pub fn start(config: &Config, id: WorkerId, bell: &Arc<Wake>) -> Result<Handle, Error> {
-        let (commands, command_in) = ring(COMMANDS);
-        let (report_out, reports) = ring(REPORTS);
-        let (punt_out, punts) = ring(PUNTS);
+        let (commands, command_in) = ring(COMMANDS_MAX);
+        let (report_out, reports) = ring(REPORTS_MAX);
+        let (punt_out, punts) = ring(PUNTS_MAX);
         let shared = Arc::new(Shared {
             perf: PerfCell::default(),
             metrics: Metrics::default(),
@@ -132,7 +132,7 @@ impl Handle {
     }
 
     /// Has it executed everything it was told (or is it gone)?
-    pub fn settled(&mut self) -> bool {
+    pub fn is_settled(&mut self) -> bool {
         let processed = self.shared.processed.load(Ordering::Acquire);
         let gone = match &self.run {
             Run::Thread(t) => t.is_finished(),
@@ -145,7 +145,7 @@ impl Handle {
     }
 
     /// Has it got every command?
-    pub fn told(&self) -> bool {
+    pub fn has_sent_all(&self) -> bool {
         self.backlog.is_empty()
     }
 

@@ -4,8 +4,8 @@
 //! One loop, generic over how keys are compared; a [`Level`] is one instance of it.
 
 use super::compare::{Probe, Scalar};
-use super::guess::GUESSES;
-use super::port_classifier::{Partition, Tally};
+use super::port_classifier::{LookupCounts, PortClassifier};
+use super::predictor::PREDICTIONS_MAX;
 use super::signature_cache::SigCache;
 use super::subtable::{Hasher, Subtable};
 use super::{KeyRef, Keys, MaskLine, Table, port_of, prefetch};
@@ -13,7 +13,7 @@ use crate::cpu::Level;
 use packet::VECTOR;
 
 /// So few packets are not worth lists: those that the first subtable of their port knows are found one by one.
-const FEW: usize = 8;
+const SINGLE_LOOKUP_PACKETS_MAX: usize = 8;
 
 /// Packets of one port that are looked up together.
 #[derive(Clone, Copy, Default)]
@@ -42,7 +42,7 @@ pub(super) struct Search {
     /// Groups that take part in this round.
     round: Vec<u8>,
     /// Where this packet may be.
-    near: [[u8; GUESSES]; VECTOR],
+    near: [[u8; PREDICTIONS_MAX]; VECTOR],
     /// The candidate alone does not decide about this packet.
     more: [bool; VECTOR],
     /// Numbers of packets of a group whose rules may be further away.
@@ -56,7 +56,7 @@ impl Search {
             todo: [0; VECTOR],
             groups: Vec::with_capacity(VECTOR),
             round: Vec::with_capacity(VECTOR),
-            near: [[0; GUESSES]; VECTOR],
+            near: [[0; PREDICTIONS_MAX]; VECTOR],
             more: [false; VECTOR],
             far: [0; VECTOR],
             dead: Vec::new(),
@@ -118,7 +118,7 @@ impl Table {
 
     #[inline(always)]
     fn classify_by<P: Probe>(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
-        if todo.len() <= FEW {
+        if todo.len() <= SINGLE_LOOKUP_PACKETS_MAX {
             let mut left = 0;
             for n in 0..todo.len() {
                 let i = todo[n];
@@ -144,13 +144,13 @@ impl Table {
             }
             self.by_subtable::<P>(keys, &mut search);
         }
-        self.guess::<P>(keys, &mut search);
+        self.predict::<P>(keys, &mut search);
         if let Some(unknown) = unknown
             && search.groups.iter().any(|g| g.unknown > g.from)
         {
             self.learn(keys, &search.groups, &unknown);
         }
-        self.tally_vain(&search.groups);
+        self.count_missed_visits(&search.groups);
         search.rest(todo);
         self.search = Some(search);
     }
@@ -159,7 +159,7 @@ impl Table {
     #[inline(always)]
     fn is_in_first<P: Probe>(&mut self, keys: &mut Keys, i: u8) -> bool {
         let (n, port) = (usize::from(i), usize::from(port_of(keys.line.0[usize::from(i)][4])));
-        let Some(p) = self.partition(port).filter(|p| !(self.cache_on && p.cache_on)) else {
+        let Some(p) = self.classifier(port).filter(|p| !(self.cache_on && p.cache_on)) else {
             return false;
         };
         let Some(slot) = self.visited(p).first().map(|slot| usize::from(*slot)) else {
@@ -174,44 +174,48 @@ impl Table {
         if !self.is_candidate::<P>(keys, n, (slot, ready, m.ext)) {
             return false;
         }
-        self.tally(port, Tally { visits: 1, flow_hits: 1, ..Tally::default() });
-        if let Some(p) = &mut self.partitions[port] {
+        self.count(port, LookupCounts { visits: 1, flow_hits: 1, ..LookupCounts::default() });
+        if let Some(p) = &mut self.classifiers[port] {
             p.hits[slot] += 1;
         }
         true
     }
 
     /// Counts the visits of packets that found nothing.
-    fn tally_vain(&mut self, groups: &[Group]) {
+    fn count_missed_visits(&mut self, groups: &[Group]) {
         for g in groups.iter().filter(|g| g.from < g.end) {
-            let visits = self.partition(g.port).map_or(0, |p| self.visited(p).len());
-            let vain = (visits * (g.end - g.from)) as u64;
-            self.tally(g.port, Tally { vain, ..Tally::default() });
+            let visits = self.classifier(g.port).map_or(0, |p| self.visited(p).len());
+            let missed_visits = (visits * (g.end - g.from)) as u64;
+            self.count(g.port, LookupCounts { missed_visits, ..LookupCounts::default() });
         }
     }
 
     /// What the cache hashes of a port's keys, if its packets go through the cache.
     pub(super) fn caching(&self, port: usize) -> Option<&Hasher> {
-        self.partition(port).filter(|p| p.cache_on).map(|p| &p.union)
+        self.classifier(port).filter(|p| p.cache_on).map(|p| &p.union)
     }
 
-    fn partition(&self, port: usize) -> Option<&Partition> {
-        self.partitions.get(port)?.as_deref()
+    fn classifier(&self, port: usize) -> Option<&PortClassifier> {
+        self.classifiers.get(port)?.as_deref()
     }
 
     /// The subtables that packets of a port are looked up in, in order.
-    fn visited<'a>(&self, p: &'a Partition) -> &'a [u8] {
-        &p.order[..if self.exhaustive { p.order.len() } else { p.walk.min(p.order.len()) }]
+    fn visited<'a>(&self, p: &'a PortClassifier) -> &'a [u8] {
+        &p.order[..if self.exhaustive {
+            p.order.len()
+        } else {
+            p.subtables_probed_max.min(p.order.len())
+        }]
     }
 
     fn caches(&self, g: &Group) -> bool {
-        self.partition(g.port).is_some_and(|p| p.cache_on)
+        self.classifier(g.port).is_some_and(|p| p.cache_on)
     }
 
     /// Adds to the counts of a port.
-    pub(super) fn tally(&mut self, port: usize, t: Tally) {
-        self.tally.add(t);
-        if let Some(p) = self.partitions.get_mut(port).and_then(Option::as_deref_mut) {
+    pub(super) fn count(&mut self, port: usize, t: LookupCounts) {
+        self.counts.add(t);
+        if let Some(p) = self.classifiers.get_mut(port).and_then(Option::as_deref_mut) {
             p.recent.add(t);
         }
     }
@@ -220,7 +224,7 @@ impl Table {
     fn open_round(&self, search: &mut Search, round: usize) -> bool {
         search.round.clear();
         for (n, g) in search.groups.iter_mut().enumerate().filter(|(_, g)| g.from < g.end) {
-            if let Some(slot) = self.partition(g.port).and_then(|p| self.visited(p).get(round)) {
+            if let Some(slot) = self.classifier(g.port).and_then(|p| self.visited(p).get(round)) {
                 g.slot = usize::from(*slot);
                 search.round.push(n as u8);
             }
@@ -233,7 +237,7 @@ impl Table {
         let Some(cache) = self.cache.take() else { return };
         let mut groups = std::mem::take(&mut search.groups);
         for g in groups.iter().filter(|g| self.caches(g)) {
-            let union = &self.partition(g.port).expect("it caches").union;
+            let union = &self.classifier(g.port).expect("it caches").union;
             for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
                 let h = union.hash(&keys.get(i));
                 keys.hash[i] = h;
@@ -259,7 +263,10 @@ impl Table {
                 left += usize::from(!self.known_to_cache::<P>(&cache, keys, i.into()));
             }
             (g.end, g.unknown) = (left, left);
-            self.tally(g.port, Tally { cache_hits: (before - left) as u64, ..Tally::default() });
+            self.count(
+                g.port,
+                LookupCounts { cache_hits: (before - left) as u64, ..LookupCounts::default() },
+            );
         }
         search.groups = groups;
         self.cache = Some(cache);
@@ -344,11 +351,11 @@ impl Table {
         for n in 0..search.round.len() {
             let at = usize::from(search.round[n]);
             let g = search.groups[at];
-            let left = self.settle::<P>(keys, search, g);
+            let left = self.verify_candidates::<P>(keys, search, g);
             search.groups[at].end = left;
             let (visits, hits) = ((g.end - g.from) as u64, (g.end - left) as u64);
-            self.tally(g.port, Tally { visits, flow_hits: hits, ..Tally::default() });
-            if let Some(p) = &mut self.partitions[g.port] {
+            self.count(g.port, LookupCounts { visits, flow_hits: hits, ..LookupCounts::default() });
+            if let Some(p) = &mut self.classifiers[g.port] {
                 p.hits[g.slot] += hits;
             }
         }
@@ -356,7 +363,7 @@ impl Table {
 
     /// Verifies a group's candidates; says where the numbers of those that are left end.
     #[inline(always)]
-    fn settle<P: Probe>(&self, keys: &mut Keys, search: &mut Search, g: Group) -> usize {
+    fn verify_candidates<P: Probe>(&self, keys: &mut Keys, search: &mut Search, g: Group) -> usize {
         let m: &MaskLine = &self.masks[g.slot];
         // SAFETY: the level's instructions are there.
         let ready = unsafe { P::mask(m) };
@@ -368,12 +375,22 @@ impl Table {
             left += usize::from(!found);
             far += usize::from(!found & search.more[i]);
         }
-        if far > 0 { self.settle_far(keys, search, Group { end: left, ..g }, far) } else { left }
+        if far > 0 {
+            self.verify_second_buckets(keys, search, Group { end: left, ..g }, far)
+        } else {
+            left
+        }
     }
 
     /// Searches a group's packets that may have rules further away; says where the numbers of those that are left end.
     #[inline(never)]
-    fn settle_far(&self, keys: &mut Keys, search: &mut Search, g: Group, far: usize) -> usize {
+    fn verify_second_buckets(
+        &self,
+        keys: &mut Keys,
+        search: &mut Search,
+        g: Group,
+        far: usize,
+    ) -> usize {
         let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
         let far = search.far[..far].iter().map(|i| usize::from(*i));
         far.clone().for_each(|i| self.prefetch_rule(sub.second_candidate(keys.hash[i])));
@@ -437,25 +454,31 @@ impl Table {
 
     /// Looks the packets that are left up where others near them were found, each in subtables of its own.
     #[inline(always)]
-    fn guess<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
+    fn predict<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
         for at in 0..search.groups.len() {
             let g = search.groups[at];
-            let guesses = |p: &Partition| p.guesses.on && !p.direct.on;
-            if g.from == g.end || !self.partition(g.port).is_some_and(guesses) {
+            let predictor = |p: &PortClassifier| p.predictor.on && !p.direct.on;
+            if g.from == g.end || !self.classifier(g.port).is_some_and(predictor) {
                 continue;
             }
             for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
-                search.near[i] = self.guesses.get(keys.line.0[i][2]);
+                search.near[i] = self.predictor.get(keys.line.0[i][2]);
             }
-            for n in 0..GUESSES {
-                self.by_guess::<P>(keys, search, at, n);
+            for n in 0..PREDICTIONS_MAX {
+                self.by_prediction::<P>(keys, search, at, n);
             }
         }
     }
 
     /// The `n`th guess of a group.
     #[inline(always)]
-    fn by_guess<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search, at: usize, n: usize) {
+    fn by_prediction<P: Probe>(
+        &mut self,
+        keys: &mut Keys,
+        search: &mut Search,
+        at: usize,
+        n: usize,
+    ) {
         let g = search.groups[at];
         let sub = |slot: u8| self.subtables[usize::from(slot)].as_deref().filter(|_| slot > 0);
         let mut visits = 0;
@@ -487,10 +510,13 @@ impl Table {
         }
         search.groups[at].end = left;
         let hits = (g.end - left) as u64;
-        let vain = visits - hits;
-        self.tally(g.port, Tally { visits, vain, flow_hits: hits, ..Tally::default() });
-        if let Some(p) = &mut self.partitions[g.port] {
-            p.guesses.count(visits, hits);
+        let missed_visits = visits - hits;
+        self.count(
+            g.port,
+            LookupCounts { visits, missed_visits, flow_hits: hits, ..LookupCounts::default() },
+        );
+        if let Some(p) = &mut self.classifiers[g.port] {
+            p.predictor.count(visits, hits);
         }
     }
 
@@ -525,7 +551,7 @@ impl Table {
     pub fn compare(&self, key: &KeyRef<'_>, answer: Option<(u32, u32)>) -> Option<String> {
         let words = key.words();
         let Some((idx, program)) = answer else {
-            let p = self.partition(port_of(words[4]).into())?;
+            let p = self.classifier(port_of(words[4]).into())?;
             let mut slots = self.visited(p).iter().map(|slot| usize::from(*slot));
             let (slot, (idx, _)) = slots.find_map(|slot| {
                 let sub = self.subtables[slot].as_deref()?;
@@ -556,7 +582,7 @@ impl Table {
                 learned += 1;
                 cache.insert(union.hash(&keys.get(i)), keys.rule[i]);
             }
-            self.tally(g.port, Tally { learned, ..Tally::default() });
+            self.count(g.port, LookupCounts { learned, ..LookupCounts::default() });
         }
         self.cache = Some(cache);
     }

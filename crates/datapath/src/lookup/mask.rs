@@ -15,7 +15,7 @@ pub(crate) const FULL: Words = {
 };
 
 /// Bytes of line 0 whose bits are kept as they are: there an exact mask would multiply flows.
-const KEEP: [usize; 8] = [
+const EXACT_BYTES: [usize; 8] = [
     at::VLAN,
     at::VLAN + 1,
     at::VLAN1,
@@ -27,13 +27,13 @@ const KEEP: [usize; 8] = [
 ];
 
 /// The same as bits.
-const KEPT: Words = {
+const EXACT_BITS: Words = {
     let mut words = [0; PWORDS];
     let mut i = 0;
-    while i < KEEP.len() {
+    while i < EXACT_BYTES.len() {
         let mut one = [0; 8];
-        one[KEEP[i] % 8] = 0xff;
-        words[KEEP[i] / 8] |= u64::from_ne_bytes(one);
+        one[EXACT_BYTES[i] % 8] = 0xff;
+        words[EXACT_BYTES[i] / 8] |= u64::from_ne_bytes(one);
         i += 1;
     }
     words
@@ -75,7 +75,7 @@ pub(crate) fn exact(mask: &Words, key: &Words) -> Words {
 
 /// Makes masks alike: bytes that are looked at in part are taken whole (prefixes become multiples of
 /// eight bits), likewise L4 ports.
-pub(crate) fn quantise(mask: &Words) -> Words {
+pub(crate) fn whole_bytes_mask(mask: &Words) -> Words {
     let mut out = *mask;
     let b = bytes_mut(&mut out);
     for port in [at::TP_SRC, at::TP_DST] {
@@ -83,7 +83,7 @@ pub(crate) fn quantise(mask: &Words) -> Words {
             b[port..port + 2].fill(0xff);
         }
     }
-    for (word, kept) in out.iter_mut().zip(&KEPT) {
+    for (word, kept) in out.iter_mut().zip(&EXACT_BITS) {
         *word |= whole_bytes(*word) & !kept;
     }
     out
@@ -109,7 +109,7 @@ mod tests {
         let b = bytes_mut(&mut m);
         (b[at::IP_DST + 1], b[at::VLAN], b[at::TP_DST], b[at::IPV6_SRC + 9]) =
             (0x10, 0x0f, 1, 0x80);
-        let out = quantise(&exact(&m, &[0; PWORDS]));
+        let out = whole_bytes_mask(&exact(&m, &[0; PWORDS]));
         let b = bytes(&out);
         assert_eq!((b[at::IP_DST + 1], b[at::VLAN], b[at::IPV6_SRC + 9]), (0xff, 0x0f, 0xff));
         assert_eq!([b[at::TP_DST], b[at::TP_DST + 1], b[at::IN_PORT], b[at::RECIRC]], [0xff; 4]);

@@ -4,34 +4,34 @@
 mod classify;
 mod compare;
 pub(crate) mod flow_store;
-mod guess;
 pub(crate) mod mask;
-mod place;
 mod port_classifier;
+mod predictor;
 mod signature_cache;
 mod step;
 mod subtable;
+mod subtable_memo;
 #[cfg(test)]
 mod table_tests;
 
 use crate::cpu::Level;
-use crate::miss::seen_flows::Sight;
+use crate::miss::seen_flows::SeenFlows;
 use crate::parse::{Ext, Line};
 use crate::settings::{PortLookup, Tri};
 use classify::Search;
 pub(crate) use compare::agrees;
 use flow::{PortNo, at};
 use flow_store::{MASKS, PWORDS, Payload, Store};
-use guess::Guesses;
 use mask::{FULL, Words};
 use packet::VECTOR;
-use place::Places;
-use port_classifier::Partition;
-pub(crate) use port_classifier::Tally;
+pub(crate) use port_classifier::LookupCounts;
+use port_classifier::PortClassifier;
+use predictor::SubtablePredictor;
 use signature_cache::SigCache;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use subtable::Subtable;
+use subtable_memo::SubtableMemo;
 
 /// 64x64 -> 128 bits, folded.
 #[inline]
@@ -128,36 +128,36 @@ impl Keys {
 }
 
 /// Where a decision belongs: its subtable, its masked key and that one's hash there.
-pub(crate) struct Spot {
+pub(crate) struct InsertPosition {
     pub slot: usize,
     masked: Words,
     hash: u64,
     /// The packet's addresses.
     near: u64,
     /// The hash of its flow, if that is of the sample by which direct mode is judged.
-    stays: Option<u64>,
+    in_fixed_sample: Option<u64>,
     /// How many subtables had been opened: another in that place makes it worth nothing.
     opened: u64,
 }
 
 /// What is known of a flow that may be stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Worth {
+pub(crate) enum Admission {
     /// There are few new ones, or most come back: each may have a place.
-    Spare,
+    Unlimited,
     /// It was never seen, and most of its kind never are again.
-    New,
+    FirstSeen,
     /// It was seen before.
-    Seen,
+    SeenBefore,
     /// So it was, but its packets are not looked up where it would be.
-    Hidden,
+    Unprobed,
 }
 
 /// Subtables whose buckets are in huge pages.
-const HUGE: usize = 16;
+const HUGE_PAGE_SUBTABLES: usize = 16;
 /// Rules from which on each is stored under its own mask: up to here what a mask more costs counts,
 /// beyond what a rule more costs.
-const MANY: u32 = 1 << 14;
+const WHOLE_BYTE_MASKS_FLOWS_MAX: u32 = 1 << 14;
 
 /// A masked key as lines.
 fn lines(masked: &Words) -> (&Line, Ext) {
@@ -174,13 +174,13 @@ struct MaskLine {
 }
 
 /// Subtables that are not visited in which a flow is looked for all the same, if it is of a sample.
-const HIDDEN: usize = 4;
+const UNPROBED_SUBTABLES_MAX: usize = 4;
 
 /// Rules among which the least recently used is evicted, and how many are looked at for them.
 const EVICTION: (u32, u32) = (8, 256);
 
 /// A rule used so lately stays if others can go.
-const FRESH_MS: u64 = 50;
+const RECENTLY_USED_MS: u64 = 50;
 
 /// One worker's table: rules, subtables, cache. Written only by its worker.
 pub(crate) struct Table {
@@ -188,15 +188,15 @@ pub(crate) struct Table {
     subtables: [Option<Box<Subtable>>; MASKS],
     masks: Box<[MaskLine; MASKS]>,
     /// By input port.
-    partitions: Vec<Option<Box<Partition>>>,
+    classifiers: Vec<Option<Box<PortClassifier>>>,
     /// Packets are looked up in all subtables of their port, whatever that costs.
     exhaustive: bool,
     /// Where masks were placed.
-    places: Places,
+    subtable_memo: SubtableMemo,
     /// Where flows near others are.
-    guesses: Guesses,
+    predictor: SubtablePredictor,
     /// Flows that came and were not stored.
-    sight: Sight,
+    seen_flows: SeenFlows,
     /// Ports with rules, and masks with rules.
     ports: usize,
     used: usize,
@@ -206,7 +206,7 @@ pub(crate) struct Table {
     fresh: u32,
     /// Rules linked.
     pub live: u32,
-    clock: u32,
+    eviction_hand: u32,
     generation: u16,
     secret: u64,
     cache: Option<SigCache>,
@@ -217,9 +217,9 @@ pub(crate) struct Table {
     pub level: Level,
     /// Its `dead`: dead rules met by lookups since `take_dead`.
     search: Option<Box<Search>>,
-    tally: Tally,
+    counts: LookupCounts,
     /// Decisions since it was tuned, and their cycles.
-    decisions: (u64, u64),
+    miss_costs: (u64, u64),
 }
 
 impl Table {
@@ -233,18 +233,18 @@ impl Table {
             store,
             subtables: std::array::from_fn(|_| None),
             masks: Box::new([MaskLine { words: [0; 7], ext: false }; MASKS]),
-            partitions: Vec::new(),
+            classifiers: Vec::new(),
             exhaustive: false,
-            places: Places::new(),
-            guesses: Guesses::new(),
-            sight: Sight::new(),
+            subtable_memo: SubtableMemo::new(),
+            predictor: SubtablePredictor::new(),
+            seen_flows: SeenFlows::new(),
             ports: 0,
             used: 0,
             opened: 0,
             free: Vec::new(),
             fresh: 1,
             live: 0,
-            clock: 1,
+            eviction_hand: 1,
             generation: 0,
             secret,
             cache: None,
@@ -252,8 +252,8 @@ impl Table {
             direct: false,
             level: Level::preferred(),
             search: Some(Box::new(Search::new())),
-            tally: Tally::default(),
-            decisions: (0, 0),
+            counts: LookupCounts::default(),
+            miss_costs: (0, 0),
         };
         t.open(0, FULL);
         t
@@ -263,7 +263,7 @@ impl Table {
         self.opened += 1;
         self.store.set_mask(slot, &mask);
         let (secret, room) = (fold(self.secret ^ slot as u64), self.store.capacity());
-        let sub = Subtable::new(mask, secret, room, slot < HUGE);
+        let sub = Subtable::new(mask, secret, room, slot < HUGE_PAGE_SUBTABLES);
         self.masks[slot] = MaskLine { words: mask[..7].try_into().unwrap(), ext: sub.ext };
         self.subtables[slot] = Some(Box::new(sub));
     }
@@ -275,12 +275,12 @@ impl Table {
 
     /// Packets took over what the packet before them found.
     pub fn followed(&mut self, n: u64) {
-        self.tally.flow_hits += n;
+        self.counts.flow_hits += n;
     }
 
     /// Counts since the last call.
-    pub fn take_tally(&mut self) -> Tally {
-        std::mem::take(&mut self.tally)
+    pub fn take_counts(&mut self) -> LookupCounts {
+        std::mem::take(&mut self.counts)
     }
 
     /// Dead rules that lookups came across; to be unlinked when the vector is done.
@@ -292,37 +292,38 @@ impl Table {
         self.search.get_or_insert_with(|| Box::new(Search::new()))
     }
 
-    fn partition_mut(&mut self, port: PortNo) -> &mut Partition {
+    fn classifier_mut(&mut self, port: PortNo) -> &mut PortClassifier {
         let (no, secret) = (usize::from(port), self.secret);
-        if self.partitions.len() <= no {
-            self.partitions.resize_with(no + 1, || None);
+        if self.classifiers.len() <= no {
+            self.classifiers.resize_with(no + 1, || None);
         }
-        self.partitions[no].get_or_insert_with(|| Box::new(Partition::new(port, secret)))
+        self.classifiers[no].get_or_insert_with(|| Box::new(PortClassifier::new(port, secret)))
     }
 
     /// The subtable for a decision of this port with this mask, as it was found before if that holds.
-    fn place(&mut self, port: PortNo, mask: &Words) -> usize {
+    fn subtable_for(&mut self, port: PortNo, mask: &Words) -> usize {
         // Few masks while rules are few; then the widest rules, whatever masks that takes.
-        let few = self.live < MANY;
-        let tag = Places::tag(mask, port, few);
-        if let Some(slot) = self.places.get(tag)
-            && self.partitions[usize::from(port)].as_ref().is_some_and(|p| p.uses(slot))
+        let few = self.live < WHOLE_BYTE_MASKS_FLOWS_MAX;
+        let tag = SubtableMemo::tag(mask, port, few);
+        if let Some(slot) = self.subtable_memo.get(tag)
+            && self.classifiers[usize::from(port)].as_ref().is_some_and(|p| p.uses(slot))
             && self.subtables[slot].as_ref().is_some_and(|s| mask::subset(mask, &s.mask))
         {
             return slot;
         }
-        let slot = self.find_place(port, &if few { mask::quantise(mask) } else { *mask });
-        self.places.put(tag, slot);
+        let slot =
+            self.choose_subtable(port, &if few { mask::whole_bytes_mask(mask) } else { *mask });
+        self.subtable_memo.put(tag, slot);
         slot
     }
 
     /// The subtable for a decision of this port with this mask: its own, a new one, the smallest of
     /// the port's that looks at more, at last the full one.
-    fn find_place(&mut self, port: PortNo, mask: &Words) -> usize {
+    fn choose_subtable(&mut self, port: PortNo, mask: &Words) -> usize {
         let ports = self.ports;
-        let p = self.partition_mut(port);
-        let more = p.masks() < port_classifier::share(ports + usize::from(p.live == 0));
-        let p: &Partition = self.partitions[usize::from(port)].as_ref().expect("made above");
+        let p = self.classifier_mut(port);
+        let more = p.masks() < port_classifier::port_masks_max(ports + usize::from(p.live == 0));
+        let p: &PortClassifier = self.classifiers[usize::from(port)].as_ref().expect("made above");
         let subs = &self.subtables;
         let equal = |slot: &usize| subs[*slot].as_ref().is_some_and(|s| s.mask == *mask);
         if let Some(slot) = p.order.iter().map(|s| usize::from(*s)).find(equal) {
@@ -333,7 +334,7 @@ impl Table {
         }
         let unused = |slot: &usize| subs[*slot].as_ref().is_none_or(|s| s.refs == 0);
         if more && let Some(slot) = (1..MASKS).find(unused) {
-            self.places.forget();
+            self.subtable_memo.forget();
             self.open(slot, *mask);
             return slot;
         }
@@ -345,123 +346,133 @@ impl Table {
     }
 
     /// Where a decision about packets like `key` belongs.
-    pub fn spot(&mut self, key: &Words, mask: &Words) -> Spot {
+    pub fn insert_position(&mut self, key: &Words, mask: &Words) -> InsertPosition {
         let port = port_of(key[4]);
-        let slot = self.place(port, &mask::exact(mask, key));
+        let slot = self.subtable_for(port, &mask::exact(mask, key));
         let sub = self.subtables[slot].as_ref().expect("placed in a subtable that exists");
         let masked: Words = std::array::from_fn(|w| key[w] & sub.mask[w]);
         let (line, ext) = lines(&masked);
         let hash = sub.hash(&KeyRef { line, ext: &ext, have: 7 });
         let (line, ext) = lines(key);
-        let p = self.partitions[usize::from(port)].as_ref();
-        let stays = p.and_then(|p| p.direct.stays(&KeyRef { line, ext: &ext, have: 7 }));
-        Spot { slot, masked, hash, near: key[2], stays, opened: self.opened }
+        let p = self.classifiers[usize::from(port)].as_ref();
+        let in_fixed_sample =
+            p.and_then(|p| p.direct.in_fixed_sample(&KeyRef { line, ext: &ext, have: 7 }));
+        InsertPosition { slot, masked, hash, near: key[2], in_fixed_sample, opened: self.opened }
     }
 
     /// Is this still where the decision belongs?
-    pub fn holds(&self, spot: &Spot) -> bool {
-        spot.opened == self.opened
+    pub fn holds(&self, position: &InsertPosition) -> bool {
+        position.opened == self.opened
     }
 
     /// Brings the bucket closer.
-    pub fn prefetch(&self, spot: &Spot) {
-        if let Some(sub) = &self.subtables[spot.slot] {
-            sub.prefetch(spot.hash);
-            self.sight.prefetch(spot.hash);
-            let p = self.partitions[usize::from(port_of(spot.masked[4]))].as_ref();
-            if p.is_some_and(|p| p.guesses.on) {
-                self.guesses.prefetch(spot.near);
+    pub fn prefetch(&self, position: &InsertPosition) {
+        if let Some(sub) = &self.subtables[position.slot] {
+            sub.prefetch(position.hash);
+            self.seen_flows.prefetch(position.hash);
+            let p = self.classifiers[usize::from(port_of(position.masked[4]))].as_ref();
+            if p.is_some_and(|p| p.predictor.on) {
+                self.predictor.prefetch(position.near);
             }
         }
     }
 
     /// The rule for packets like `key` that is there already, and its program.
-    pub fn known(&mut self, spot: &Spot, key: &Words) -> Option<(u32, u32)> {
-        let (line, ext) = lines(&spot.masked);
-        let found = self.probe(spot.slot, spot.hash, &KeyRef { line, ext: &ext, have: 7 });
-        let found = found.map(|rule| (spot.slot, rule)).or_else(|| self.hidden(key));
-        let port = port_of(spot.masked[4]);
-        if self.partition_mut(port).guesses.on {
-            self.guesses.put(spot.near, spot.slot);
+    pub fn known(&mut self, position: &InsertPosition, key: &Words) -> Option<(u32, u32)> {
+        let (line, ext) = lines(&position.masked);
+        let found = self.probe(position.slot, position.hash, &KeyRef { line, ext: &ext, have: 7 });
+        let found = found.map(|rule| (position.slot, rule)).or_else(|| self.unprobed(key));
+        let port = port_of(position.masked[4]);
+        if self.classifier_mut(port).predictor.on {
+            self.predictor.put(position.near, position.slot);
         }
-        let p = self.partition_mut(port);
+        let p = self.classifier_mut(port);
         let Some((slot, rule)) = found else {
-            p.decided();
+            p.count_new_flow();
             return None;
         };
-        p.hits[slot] += p.direct.stands_for();
-        if spot.stays.is_some() {
-            p.direct.asked(p.cache_on);
+        p.hits[slot] += p.direct.sample_weight();
+        if position.in_fixed_sample.is_some() {
+            p.direct.count_sampled(p.cache_on);
         }
-        self.tally(port.into(), Tally { resolved: 1, ..Tally::default() });
+        self.count(port.into(), LookupCounts { resolved: 1, ..LookupCounts::default() });
         Some(rule)
     }
 
     /// A rule for packets like `key` where those of its port are not looked up, and which subtable that is. In direct mode
     /// only samples come here: by them it shows that a visit would pay, though decisions have other masks by now.
-    fn hidden(&mut self, key: &Words) -> Option<(usize, (u32, u32))> {
+    fn unprobed(&mut self, key: &Words) -> Option<(usize, (u32, u32))> {
         let port = port_of(key[4]);
-        let p = self.partitions[usize::from(port)].as_ref().filter(|p| p.direct.on)?;
-        let mut slots = [0; HIDDEN];
-        let (_, hidden) = p.order.split_at(p.walk.min(p.order.len()));
-        let n = hidden.len().min(HIDDEN);
-        slots[..n].copy_from_slice(&hidden[..n]);
+        let p = self.classifiers[usize::from(port)].as_ref().filter(|p| p.direct.on)?;
+        let mut slots = [0; UNPROBED_SUBTABLES_MAX];
+        let (_, unprobed) = p.order.split_at(p.subtables_probed_max.min(p.order.len()));
+        let n = unprobed.len().min(UNPROBED_SUBTABLES_MAX);
+        slots[..n].copy_from_slice(&unprobed[..n]);
         let (line, ext) = lines(key);
         let key = KeyRef { line, ext: &ext, have: 7 };
         let mut slots = slots[..n].iter().map(|slot| usize::from(*slot));
-        slots.find_map(|slot| Some((slot, self.among(&[slot], &key)?)))
+        slots.find_map(|slot| Some((slot, self.find_in(&[slot], &key)?)))
     }
 
     /// Shall nothing but what to do be asked about this packet, which was not found?
     #[inline]
-    pub fn goes_direct(&self, key: &KeyRef<'_>) -> bool {
-        let p = self.partitions.get(usize::from(port_of(key.line[4])));
-        p.and_then(Option::as_deref).is_some_and(|p| p.direct.takes(key))
+    pub fn is_uncached(&self, key: &KeyRef<'_>) -> bool {
+        let p = self.classifiers.get(usize::from(port_of(key.line[4])));
+        p.and_then(Option::as_deref).is_some_and(|p| p.direct.bypasses(key))
     }
 
     /// So it was; did the pipeline answer?
     #[inline]
-    pub fn went_direct(&mut self, key: &KeyRef<'_>, answered: bool) {
-        let p = self.partition_mut(port_of(key.line[4]));
-        p.direct.went(answered);
+    pub fn count_uncached(&mut self, key: &KeyRef<'_>, answered: bool) {
+        let p = self.classifier_mut(port_of(key.line[4]));
+        p.direct.count_resolved(answered);
         if answered {
-            p.decided();
+            p.count_new_flow();
         }
     }
 
     /// So many decisions took so many cycles.
-    pub fn spent(&mut self, decisions: u64, cycles: u64) {
-        self.decisions.0 += decisions;
-        self.decisions.1 += cycles;
+    pub fn count_misses(&mut self, miss_costs: u64, cycles: u64) {
+        self.miss_costs.0 += miss_costs;
+        self.miss_costs.1 += cycles;
     }
 
     /// What is known of the worth of storing this flow.
-    pub fn worth(&mut self, spot: &Spot) -> Worth {
-        let p = &mut self.partitions[usize::from(port_of(spot.masked[4]))];
-        let Some(p) = p.as_deref_mut().filter(|p| p.pressed()) else { return Worth::Spare };
-        let mut again = self.sight.again(spot.hash);
-        // The flow comes back, even if its mask has another place by now.
-        again |= spot.stays.is_some_and(|flow| self.sight.again(fold(flow)));
-        let worth = match again {
-            // Those that show whether flows come back have to do so first.
-            false if p.direct.most && spot.stays.is_none() && p.pays(spot.slot) => Worth::Spare,
-            false => Worth::New,
-            true if p.pays(spot.slot) => Worth::Seen,
-            true => Worth::Hidden,
+    pub fn admission(&mut self, position: &InsertPosition) -> Admission {
+        let p = &mut self.classifiers[usize::from(port_of(position.masked[4]))];
+        let Some(p) = p.as_deref_mut().filter(|p| p.new_flow_rate_high()) else {
+            return Admission::Unlimited;
         };
-        if spot.stays.is_some() {
-            let hidden = worth == Worth::Hidden && p.hidden_pays();
-            p.direct.asked(worth == Worth::Seen || hidden);
+        let mut again = self.seen_flows.test_and_set(position.hash);
+        // The flow comes back, even if its mask has another place by now.
+        again |=
+            position.in_fixed_sample.is_some_and(|flow| self.seen_flows.test_and_set(fold(flow)));
+        let admission = match again {
+            // Those that show whether flows come back have to do so first.
+            false
+                if p.direct.mostly_returning
+                    && position.in_fixed_sample.is_none()
+                    && p.pays(position.slot) =>
+            {
+                Admission::Unlimited
+            }
+            false => Admission::FirstSeen,
+            true if p.pays(position.slot) => Admission::SeenBefore,
+            true => Admission::Unprobed,
+        };
+        if position.in_fixed_sample.is_some() {
+            let unprobed = admission == Admission::Unprobed && p.unprobed_pays();
+            p.direct.count_sampled(admission == Admission::SeenBefore || unprobed);
             // While others are not stored it is not either: else it would come back no more, and they would.
             if p.direct.on {
-                return Worth::New;
+                return Admission::FirstSeen;
             }
         }
-        worth
+        admission
     }
 
     /// The rule for a packet in one of these subtables, and its program.
-    pub fn among(&mut self, slots: &[usize], key: &KeyRef<'_>) -> Option<(u32, u32)> {
+    pub fn find_in(&mut self, slots: &[usize], key: &KeyRef<'_>) -> Option<(u32, u32)> {
         slots.iter().find_map(|slot| {
             let hash = self.subtables[*slot].as_ref()?.hash(key);
             self.probe(*slot, hash, key)
@@ -475,7 +486,7 @@ impl Table {
         let hash = union.hash(key);
         if let Some(cache) = &mut self.cache {
             cache.insert(hash, rule);
-            self.tally(port, Tally { learned: 1, ..Tally::default() });
+            self.count(port, LookupCounts { learned: 1, ..LookupCounts::default() });
         }
     }
 
@@ -487,7 +498,7 @@ impl Table {
     }
 
     /// Stores a decision where nothing is known; None when there is no room.
-    pub fn install(&mut self, spot: &Spot, program: u32, limit: u32) -> Option<u32> {
+    pub fn install(&mut self, position: &InsertPosition, program: u32, limit: u32) -> Option<u32> {
         if self.live >= limit {
             return None;
         }
@@ -496,12 +507,12 @@ impl Table {
             None if (self.fresh as usize) <= self.store.capacity() => self.fresh,
             None => return None,
         };
-        let sub = self.subtables[spot.slot].as_mut()?;
+        let sub = self.subtables[position.slot].as_mut()?;
         self.generation = self.generation.wrapping_add(1);
         // Written before it is linked: splitting a bucket reads hashes from the store.
-        let payload = Payload::new(program, spot.slot as u8, self.generation);
-        self.store.write(idx, &spot.masked, sub.ext, payload, spot.hash);
-        if !sub.insert(&self.store, spot.hash, idx) {
+        let payload = Payload::new(program, position.slot as u8, self.generation);
+        self.store.write(idx, &position.masked, sub.ext, payload, position.hash);
+        if !sub.insert(&self.store, position.hash, idx) {
             self.store.unlink(idx);
             return None;
         }
@@ -511,15 +522,15 @@ impl Table {
             self.fresh += 1;
         }
         self.live += 1;
-        self.linked(port_of(spot.masked[4]), spot.slot);
+        self.linked(port_of(position.masked[4]), position.slot);
         Some(idx)
     }
 
     /// Spot and install in one.
     #[cfg(test)]
     pub fn put(&mut self, key: &Words, mask: &Words, program: u32, limit: u32) -> Option<u32> {
-        let spot = self.spot(key, mask);
-        self.install(&spot, program, limit)
+        let position = self.insert_position(key, mask);
+        self.install(&position, program, limit)
     }
 
     /// Unlinks a rule; its program when it was linked.
@@ -540,7 +551,7 @@ impl Table {
     }
 
     fn linked(&mut self, port: PortNo, slot: usize) {
-        let p = self.partition_mut(port);
+        let p = self.classifier_mut(port);
         let (first, new) = (p.link(slot), p.live == 1);
         self.ports += usize::from(new);
         if first {
@@ -549,7 +560,7 @@ impl Table {
     }
 
     fn unlinked(&mut self, port: PortNo, slot: usize) {
-        let p = self.partition_mut(port);
+        let p = self.classifier_mut(port);
         let (last, gone) = (p.unlink(slot), p.live == 0);
         self.ports -= usize::from(gone);
         if last {
@@ -558,7 +569,7 @@ impl Table {
     }
 
     fn reorder(&mut self, port: PortNo) {
-        let Some(p) = &mut self.partitions[usize::from(port)] else { return };
+        let Some(p) = &mut self.classifiers[usize::from(port)] else { return };
         p.reorder(&self.subtables, self.secret);
     }
 
@@ -568,7 +579,7 @@ impl Table {
         if let Some(sub) = &mut self.subtables[slot] {
             sub.refs -= 1;
             if sub.refs == 0 {
-                self.places.forget();
+                self.subtable_memo.forget();
             }
         }
         self.free.push(idx);
@@ -584,17 +595,18 @@ impl Table {
         let mut best: Option<((bool, u64), u32)> = None;
         let (mut seen, mut steps) = (0, 0);
         while seen < EVICTION.0 && steps < EVICTION.1.min(self.fresh) {
-            self.clock = if self.clock + 1 >= self.fresh { 1 } else { self.clock + 1 };
-            if self.store.payload(self.clock).0 & flow_store::LIVE == 0 {
+            self.eviction_hand =
+                if self.eviction_hand + 1 >= self.fresh { 1 } else { self.eviction_hand + 1 };
+            if self.store.payload(self.eviction_hand).0 & flow_store::LIVE == 0 {
                 continue;
             }
             steps += 1;
-            let port = usize::from(port_of(self.store.word(self.clock, 4)));
-            let small = self.partitions[port].as_ref().is_some_and(|p| p.live < share);
-            let used = self.store.counters(self.clock).used_ms.load(Ordering::Relaxed);
-            seen += u32::from(!small && used + FRESH_MS <= now_ms);
+            let port = usize::from(port_of(self.store.word(self.eviction_hand, 4)));
+            let small = self.classifiers[port].as_ref().is_some_and(|p| p.live < share);
+            let used = self.store.counters(self.eviction_hand).used_ms.load(Ordering::Relaxed);
+            seen += u32::from(!small && used + RECENTLY_USED_MS <= now_ms);
             if best.is_none_or(|(b, _)| (small, used) < b) {
-                best = Some(((small, used), self.clock));
+                best = Some(((small, used), self.eviction_hand));
             }
         }
         best.map(|(_, i)| i)
@@ -602,14 +614,14 @@ impl Table {
 
     /// Every 100 ms: rank, forget old hits, decide for each port about the cache.
     pub fn tune(&mut self, choice: Tri) {
-        let mut recent = Tally::default();
-        self.partitions.iter().flatten().for_each(|p| recent.add(p.recent));
+        let mut recent = LookupCounts::default();
+        self.classifiers.iter().flatten().for_each(|p| recent.add(p.recent));
         let pushed = self.cache.as_mut().map_or(0, SigCache::take_replaced) as u64;
         let filling = pushed * 4 < recent.learned;
-        let (n, cycles) = std::mem::take(&mut self.decisions);
+        let (n, cycles) = std::mem::take(&mut self.miss_costs);
         let decision = cycles.checked_div(n).unwrap_or(0);
         (self.cache_on, self.direct) = (false, false);
-        for p in self.partitions.iter_mut().flatten() {
+        for p in self.classifiers.iter_mut().flatten() {
             p.reorder(&self.subtables, self.secret);
             p.tune(choice, filling, decision);
             self.cache_on |= p.cache_on && p.live > 0;
@@ -622,7 +634,7 @@ impl Table {
 
     /// What it says about each port that has rules.
     pub fn show(&self) -> Box<[PortLookup]> {
-        self.partitions.iter().flatten().filter(|p| p.live > 0).map(|p| p.show()).collect()
+        self.classifiers.iter().flatten().filter(|p| p.live > 0).map(|p| p.show()).collect()
     }
 }
 

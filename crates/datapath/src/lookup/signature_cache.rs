@@ -4,20 +4,20 @@ use super::flow_store::Reserved;
 use super::prefetch;
 use super::subtable::equal10;
 
-const WAYS: usize = 10;
+const CACHE_WAYS: usize = 10;
 
 #[repr(C)]
 struct Bucket {
-    sig: [u16; WAYS],
+    sig: [u16; CACHE_WAYS],
     /// An index, and above it the bits of the hash that choose a bucket beyond [`FIRST`].
-    idx: [u32; WAYS],
+    idx: [u32; CACHE_WAYS],
     /// Next way to replace.
     hand: u32,
 }
 
 /// Buckets at first, 2 MB: these bits of a hash choose one of them. Where there are more, so do bits that stand
 /// beside each index, so that a bucket can be split without asking anybody for hashes.
-const FIRST: usize = 1 << FIRST_BITS;
+const FIRST_BUCKETS: usize = 1 << FIRST_BITS;
 const FIRST_BITS: u32 = 15;
 
 /// Bits of an index.
@@ -25,7 +25,7 @@ const RULE_BITS: u32 = 25;
 const RULE: u32 = (1 << RULE_BITS) - 1;
 
 /// Entries per bucket, on average, from which on another bucket is opened: those not split yet have up to twice as many.
-const FILL: usize = 4;
+const BUCKET_FILL_MAX: usize = 4;
 
 /// One worker's cache. It never forgets actively: a stale index fails verification. It grows by a bucket at a time
 /// (linear hashing) and loses nothing thereby.
@@ -42,7 +42,7 @@ pub(crate) struct SigCache {
 
 /// The indices of a bucket.
 #[derive(Clone, Copy)]
-pub(crate) struct Ways<'a>(&'a [u32; WAYS]);
+pub(crate) struct Ways<'a>(&'a [u32; CACHE_WAYS]);
 
 impl Ways<'_> {
     /// The index at a place; 0: none.
@@ -55,8 +55,8 @@ impl Ways<'_> {
 impl SigCache {
     /// For at most about `flows` flows.
     pub fn new(flows: usize) -> Self {
-        let room = (flows / 8).next_power_of_two().clamp(64, FIRST << (32 - RULE_BITS));
-        let size = room.min(FIRST);
+        let room = (flows / 8).next_power_of_two().clamp(64, FIRST_BUCKETS << (32 - RULE_BITS));
+        let size = room.min(FIRST_BUCKETS);
         SigCache { buckets: Reserved::new(room), size, wrap: size - 1, used: 0, replaced: 0 }
     }
 
@@ -74,7 +74,8 @@ impl SigCache {
 
     #[inline]
     fn at(&self, hash: u64) -> *mut Bucket {
-        let number = hash as usize & (FIRST - 1) | (Self::upper(hash) as usize) << FIRST_BITS;
+        let number =
+            hash as usize & (FIRST_BUCKETS - 1) | (Self::upper(hash) as usize) << FIRST_BITS;
         let b = number & self.wrap;
         self.buckets.at(b & self.wrap >> usize::from(b >= self.size))
     }
@@ -92,7 +93,7 @@ impl SigCache {
         let bit = (new ^ from) as u32 >> FIRST_BITS << RULE_BITS;
         // SAFETY: both are inside and not the same; only this thread uses buckets.
         let (from, to) = unsafe { (&mut *self.buckets.at(from), &mut *self.buckets.at(new)) };
-        for way in 0..WAYS {
+        for way in 0..CACHE_WAYS {
             if from.idx[way] & bit != 0 {
                 (to.sig[way], to.idx[way]) = (from.sig[way], std::mem::take(&mut from.idx[way]));
             }
@@ -142,16 +143,16 @@ impl SigCache {
         let b = unsafe { &mut *self.at(hash) };
         let upper = Self::upper(hash);
         let is = |i: &usize| b.sig[*i] == sig && b.idx[*i] >> RULE_BITS == upper && b.idx[*i] != 0;
-        let same = (0..WAYS).find(is);
-        let way = same.or_else(|| (0..WAYS).find(|i| b.idx[*i] == 0)).unwrap_or_else(|| {
-            b.hand = (b.hand + 1) % WAYS as u32;
+        let same = (0..CACHE_WAYS).find(is);
+        let way = same.or_else(|| (0..CACHE_WAYS).find(|i| b.idx[*i] == 0)).unwrap_or_else(|| {
+            b.hand = (b.hand + 1) % CACHE_WAYS as u32;
             self.replaced += 1;
             b.hand as usize
         });
         self.used += usize::from(b.idx[way] == 0);
         b.sig[way] = sig;
         b.idx[way] = idx | upper << RULE_BITS;
-        if self.used > self.size * FILL {
+        if self.used > self.size * BUCKET_FILL_MAX {
             self.grow();
         }
     }
@@ -170,7 +171,7 @@ mod tests {
         let known = |c: &SigCache, range: std::ops::Range<u32>| {
             let is = |i: &u32| {
                 let (ways, rules) = c.ways(fold(u64::from(*i)));
-                (0..WAYS as u32).any(|way| ways >> way & 1 != 0 && rules.get(way) == *i)
+                (0..CACHE_WAYS as u32).any(|way| ways >> way & 1 != 0 && rules.get(way) == *i)
             };
             range.filter(is).count()
         };

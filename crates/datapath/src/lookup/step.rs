@@ -32,7 +32,7 @@ impl Vector {
             self.table.compare(&key, (!missed.contains(i)).then_some(rule))
         });
         let found: Vec<_> = found.collect();
-        self.validated(Twin::Rules, leaders.len(), found);
+        self.count_validated(Twin::Rules, leaders.len(), found);
     }
 
     /// Packets whose key is that of the packet before them need no lookup of their own.

@@ -11,16 +11,16 @@ use crate::parse::Line;
 use std::sync::atomic::Ordering;
 
 /// Entries of a stash.
-const STASH: usize = 16;
+const STASH_MEGAFLOWS_MAX: usize = 16;
 /// Entries per bucket.
-const WAYS: usize = 10;
+const BUCKET_WAYS: usize = 10;
 /// Entries per bucket, on average, from which on another bucket is opened: those not split yet have up to twice as many.
-const FILL: usize = 4;
+const BUCKET_FILL_MAX: usize = 4;
 
 #[repr(C, align(64))]
 pub(crate) struct Bucket {
-    sig: [u16; WAYS],
-    idx: [u32; WAYS],
+    sig: [u16; BUCKET_WAYS],
+    idx: [u32; BUCKET_WAYS],
     /// A bit for the signatures (modulo 32) of rules that belong here and may be in their second
     /// bucket. Bits are never taken back, so that splitting need not know which rules those are.
     overflow: u32,
@@ -63,7 +63,7 @@ impl Subtable {
             buckets: if huge { Reserved::new(room) } else { Reserved::small(room) },
             size: 4.min(room),
             wrap: 4.min(room) - 1,
-            stash: Vec::with_capacity(STASH),
+            stash: Vec::with_capacity(STASH_MEGAFLOWS_MAX),
             len: 0,
             refs: 0,
         }
@@ -162,7 +162,7 @@ impl Subtable {
 
     /// Links rule `idx`; false when there is no place.
     pub fn insert(&mut self, store: &Store, hash: u64, idx: u32) -> bool {
-        if self.len as usize + 1 > self.size * FILL {
+        if self.len as usize + 1 > self.size * BUCKET_FILL_MAX {
             self.grow(store);
         }
         let linked = self.link(store, hash, idx);
@@ -187,7 +187,7 @@ impl Subtable {
             self.bucket_mut(first).overflows(s);
             return self.bucket_mut(second).put(s, idx);
         }
-        let room = self.stash.len() < STASH;
+        let room = self.stash.len() < STASH_MEGAFLOWS_MAX;
         if room {
             self.stash.push((s, idx));
         }
@@ -201,7 +201,7 @@ impl Subtable {
 
     /// Moves one rule of a full bucket to its other bucket (cuckoo, one step).
     fn make_room(&mut self, store: &Store, from: usize) -> bool {
-        for slot in 0..WAYS {
+        for slot in 0..BUCKET_WAYS {
             let idx = self.bucket(from).idx[slot];
             let (first, second) = self.both(hash_of(store, idx));
             let to = if from == first { second } else { first };
@@ -230,7 +230,7 @@ impl Subtable {
         self.wrap = self.size.next_power_of_two() - 1;
         let overflow = self.bucket(parent).overflow;
         self.bucket_mut(new).overflow = overflow;
-        for slot in 0..WAYS {
+        for slot in 0..BUCKET_WAYS {
             let (s, idx) = (self.bucket(parent).sig[slot], self.bucket(parent).idx[slot]);
             if idx == 0 {
                 continue;
@@ -399,26 +399,26 @@ mod tests {
 
     #[test]
     fn few_rules_are_outside_their_first_bucket_and_all_are_found() {
-        let most = 100_000;
-        let (store, mut mask) = (Store::new(most as usize), [0; 32]);
+        let mostly_returning = 100_000;
+        let (store, mut mask) = (Store::new(mostly_returning as usize), [0; 32]);
         mask[2] = u64::MAX;
-        let mut sub = Subtable::new(mask, 1, most as usize, false);
+        let mut sub = Subtable::new(mask, 1, mostly_returning as usize, false);
         let key = |i: u32| -> Words { std::array::from_fn(|w| u64::from(i) * (w == 2) as u64) };
         let hash = |sub: &Subtable, i| {
             let (words, ext) = (key(i), [[0; 8]; 3]);
             sub.hash(&KeyRef { line: words.first_chunk().unwrap(), ext: &ext, have: 0 })
         };
-        for i in 1..=most {
+        for i in 1..=mostly_returning {
             let h = hash(&sub, i);
             store.write(i, &key(i), false, Payload::new(1, 1, 0), h);
             assert!(sub.insert(&store, h, i));
-            if i >= most / 2 && i.is_multiple_of(5000) {
+            if i >= mostly_returning / 2 && i.is_multiple_of(5000) {
                 let first = |i: &u32| sub.candidate(hash(&sub, *i)).0 == *i;
                 let far = (1..=i).filter(|i| !first(i)).count();
                 assert!(far > 0 && far * 50 < i as usize, "{far} of {i}");
             }
         }
-        for i in 1..=most {
+        for i in 1..=mostly_returning {
             let h = hash(&sub, i);
             assert!(sub.search(h, |found| found == i));
             assert!(sub.remove(h, i) && !sub.search(h, |found| found == i));

@@ -1,6 +1,6 @@
 //! The table against a linear scan, with more masks than the budget.
 
-use super::port_classifier::WALK;
+use super::port_classifier::SUBTABLES_PROBED_MAX;
 use super::*;
 use crate::parse::port_word;
 use crate::settings::Tri;
@@ -93,8 +93,8 @@ fn against_linear_scan(cache: Tri, level: Level, seed: u64) {
     assert!(t.masks() > 16 && t.masks() <= MASKS, "{}", t.masks());
     assert_eq!(t.live as usize, live.len());
     assert!(t.live > 500);
-    let tally = t.take_tally();
-    assert_eq!(tally.cache_hits > 1000, cache == Tri::On);
+    let count = t.take_counts();
+    assert_eq!(count.cache_hits > 1000, cache == Tri::On);
 }
 
 #[test]
@@ -138,10 +138,10 @@ fn a_decision_is_known_until_it_is_dead() {
     (k[2], m[2]) = (7, u64::MAX);
     let idx = t.put(&k, &m, 5, 100).expect("room");
     k[3] = 9; // outside the mask
-    let spot = t.spot(&k, &m);
-    assert_eq!(t.known(&spot, &k), Some((idx, 5)));
+    let position = t.insert_position(&k, &m);
+    assert_eq!(t.known(&position, &k), Some((idx, 5)));
     t.store.kill(idx, t.store.payload(idx));
-    assert_eq!(t.known(&spot, &k), None);
+    assert_eq!(t.known(&position, &k), None);
     assert_eq!(t.take_dead(), [idx]);
 }
 
@@ -169,13 +169,13 @@ fn a_ports_masks_and_flows_cost_other_ports_nothing() {
     for n in 0..3000 {
         let (mut k, m) = (key(&mut r), mask(&mut r));
         k[4] = port_word(1);
-        let spot = t.spot(&k, &m);
-        if t.known(&spot, &k).is_none() {
+        let position = t.insert_position(&k, &m);
+        if t.known(&position, &k).is_none() {
             t.put(&k, &m, n, 4096).expect("room");
         }
     }
     let attacker = t.show().iter().find(|p| p.port == 1).unwrap().masks as usize;
-    assert!(attacker > 20 && attacker <= port_classifier::PORT_MASKS + 1, "{attacker}");
+    assert!(attacker > 20 && attacker <= port_classifier::PORT_MASKS_MAX + 1, "{attacker}");
     // Port 9's packets visit one subtable each, alone or between those of port 1.
     for mixed in [false, true] {
         let mut packets: Vec<_> = (0..VECTOR as u64).map(|n| of_port(9, n % 100)).collect();
@@ -187,7 +187,7 @@ fn a_ports_masks_and_flows_cost_other_ports_nothing() {
         let missed = look_up(&mut t, &mut keys, &packets);
         assert!(missed.iter().all(|i| mixed && i % 3 == 0) && missed.is_sorted());
         assert!((0..VECTOR).filter(|i| !mixed || i % 3 != 0).all(|i| keys.program[i] == 7));
-        let victim = t.partitions[9].as_ref().unwrap().recent;
+        let victim = t.classifiers[9].as_ref().unwrap().recent;
         assert_eq!((victim.visits, victim.cache_hits), (victim.flow_hits, 0));
         assert_eq!(
             victim.flow_hits,
@@ -251,7 +251,7 @@ fn vectors_of_every_size_and_every_position_of_an_odd_packet() {
 #[test]
 fn what_is_beyond_the_walk_is_known_when_the_pipeline_says_its_mask() {
     let (mut t, mut keys) = (Table::new(1000), Keys::new());
-    // Ever longer runs of whole bytes: 2 * WALK masks, and keys that agree nowhere.
+    // Ever longer runs of whole bytes: 2 * SUBTABLES_PROBED_MAX masks, and keys that agree nowhere.
     let mask = |i: u32| -> Words {
         let mut m = [0; 32];
         m[1] = 0xffff_ffff;
@@ -263,11 +263,11 @@ fn what_is_beyond_the_walk_is_known_when_the_pipeline_says_its_mask() {
         k[1] = u64::from(i + 1);
         k
     };
-    let all = 2 * WALK as u32;
+    let all = 2 * SUBTABLES_PROBED_MAX as u32;
     for i in 0..all {
         t.put(&key(i), &mask(i), i, 1000).expect("room");
     }
-    assert_eq!(t.masks(), 2 * WALK);
+    assert_eq!(t.masks(), 2 * SUBTABLES_PROBED_MAX);
     let mut beyond = 0;
     for i in 0..all {
         fill(&mut keys, 0, &key(i));
@@ -277,8 +277,8 @@ fn what_is_beyond_the_walk_is_known_when_the_pipeline_says_its_mask() {
             continue;
         }
         beyond += 1;
-        let spot = t.spot(&key(i), &mask(i));
-        let (rule, program) = t.known(&spot, &key(i)).expect("stored");
+        let position = t.insert_position(&key(i), &mask(i));
+        let (rule, program) = t.known(&position, &key(i)).expect("stored");
         assert_eq!(program, i);
         t.tune(Tri::On);
         t.remember(&keys.get(0), rule);
@@ -300,19 +300,19 @@ fn samples_of_direct_mode_find_what_is_hidden_and_bring_its_subtable_back() {
     let hidden = t.put(&of_port(1, 7), &mask(narrow), 5, 100).expect("room");
     t.put(&of_port(1, 8), &mask(wide), 6, 100).expect("room");
     let slot = t.store.payload(hidden).mask();
-    let p = t.partition_mut(1);
+    let p = t.classifier_mut(1);
     let first = p.order.iter().find(|s| usize::from(**s) != slot).copied();
-    (p.order, p.walk) = (vec![first.expect("two subtables"), slot as u8], 1);
-    let spot = t.spot(&of_port(1, 7), &mask(wide));
-    assert_eq!(t.known(&spot, &of_port(1, 7)), None, "not in direct mode: it is stored again");
-    t.partition_mut(1).direct.on = true;
-    assert_eq!(t.known(&spot, &of_port(1, 7)), Some((hidden, 5)));
-    assert_eq!(t.known(&spot, &of_port(1, 9)), None);
+    (p.order, p.subtables_probed_max) = (vec![first.expect("two subtables"), slot as u8], 1);
+    let position = t.insert_position(&of_port(1, 7), &mask(wide));
+    assert_eq!(t.known(&position, &of_port(1, 7)), None, "not in direct mode: it is stored again");
+    t.classifier_mut(1).direct.on = true;
+    assert_eq!(t.known(&position, &of_port(1, 7)), Some((hidden, 5)));
+    assert_eq!(t.known(&position, &of_port(1, 9)), None);
     for _ in 0..1000 {
-        t.known(&spot, &of_port(1, 7));
+        t.known(&position, &of_port(1, 7));
     }
     t.tune(Tri::Off);
-    let p = t.partition_mut(1);
+    let p = t.classifier_mut(1);
     assert!(p.pays(slot) && usize::from(p.order[0]) == slot);
 }
 

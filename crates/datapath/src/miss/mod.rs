@@ -7,7 +7,7 @@ pub(crate) mod uncached_stats;
 
 use crate::batch::Vector;
 use crate::lookup::mask::Words;
-use crate::lookup::{Spot, Worth};
+use crate::lookup::{Admission, InsertPosition};
 use crate::messages::Report;
 use crate::parse::Line;
 use crate::stats::clock::cycles;
@@ -20,36 +20,36 @@ use std::sync::atomic::Ordering;
 
 /// A missed packet is looked up again in the subtables that got rules during its vector, unless they
 /// are more than this: then asking the pipeline costs less.
-const FEW: usize = 2;
+const FILLED_SUBTABLES_MAX: usize = 2;
 
 /// Of flows for which there is no room, or no use yet, one in so many is stored.
-const STORED: u32 = 8;
+const FULL_TABLE_SAMPLE_FLOWS: u32 = 8;
 
 /// Packets that the pipeline is asked about side by side: their memory accesses overlap.
-const AT_ONCE: usize = 8;
+const RESOLVE_PACKETS_MAX: usize = 8;
 
 /// Packets about which the pipeline is asked, and what it says; kept to be used again.
-pub(crate) struct Asked {
+pub(crate) struct MissBatch {
     len: usize,
-    packets: [usize; AT_ONCE],
-    keys: [Key; AT_ONCE],
-    decisions: [Decision; AT_ONCE],
-    spots: [Option<Spot>; AT_ONCE],
+    packets: [usize; RESOLVE_PACKETS_MAX],
+    keys: [Key; RESOLVE_PACKETS_MAX],
+    decisions: [Decision; RESOLVE_PACKETS_MAX],
+    positions: [Option<InsertPosition>; RESOLVE_PACKETS_MAX],
 }
 
-impl Default for Asked {
+impl Default for MissBatch {
     fn default() -> Self {
-        Asked {
+        MissBatch {
             len: 0,
-            packets: [0; AT_ONCE],
-            keys: [Key::ZERO; AT_ONCE],
+            packets: [0; RESOLVE_PACKETS_MAX],
+            keys: [Key::ZERO; RESOLVE_PACKETS_MAX],
             decisions: Default::default(),
-            spots: Default::default(),
+            positions: Default::default(),
         }
     }
 }
 
-impl Asked {
+impl MissBatch {
     /// Is a packet with the same first line among them?
     fn has(&self, line: &Line) -> bool {
         let same = |key: &Key| key.words[..7] == line[..7];
@@ -80,62 +80,62 @@ impl Vector {
     /// Decides about packets that no rule matched: at first those of ports in direct mode, then the others, in order.
     pub(crate) fn misses(&mut self, todo: &mut Vec<u8>, now_ms: u64) {
         let start = cycles();
-        let direct = if self.table.direct { self.direct(todo, now_ms) } else { 0 };
+        let direct = if self.table.direct { self.resolve_uncached(todo, now_ms) } else { 0 };
         let mut left = self.budget - direct;
         if !todo.is_empty() {
-            left = self.ask_all(todo, left, now_ms);
+            left = self.resolve_all_missed(todo, left, now_ms);
         }
-        let (misses, spent) = ((self.budget - left) as u64, cycles() - start);
-        self.table.spent(misses, spent);
+        let (misses, cycles_spent) = ((self.budget - left) as u64, cycles() - start);
+        self.table.count_misses(misses, cycles_spent);
         let perf = &self.shared.perf;
         perf.misses.add(misses);
         perf.direct.add(direct as u64);
-        perf.miss_cycles.add(spent);
+        perf.miss_cycles.add(cycles_spent);
     }
 
     /// Decides about packets in order, `left` of them at most; says how many more there might have been.
-    fn ask_all(&mut self, todo: &[u8], mut left: usize, now_ms: u64) -> usize {
-        let (mut stored, mut slots) = ([0; FEW + 1], 0);
-        let mut later = [false; VECTOR];
-        let mut asked = self.asked.take().unwrap_or_default();
+    fn resolve_all_missed(&mut self, todo: &[u8], mut left: usize, now_ms: u64) -> usize {
+        let (mut filled, mut slots) = ([0; FILLED_SUBTABLES_MAX + 1], 0);
+        let mut postponed = [false; VECTOR];
+        let mut miss_batch = self.miss_batch.take().unwrap_or_default();
         let mut todo = todo.iter().map(|n| usize::from(*n)).peekable();
         // One, then two...: the first ones often bring what the others need.
         let mut at_once = 1;
         while todo.peek().is_some() {
-            asked.len = 0;
-            while asked.len < at_once
-                && let Some(i) = todo.next_if(|i| !asked.has(&self.keys.line.0[*i]))
+            miss_batch.len = 0;
+            while miss_batch.len < at_once
+                && let Some(i) = todo.next_if(|i| !miss_batch.has(&self.keys.line.0[*i]))
             {
                 if left == 0 {
-                    later[i] = true;
-                } else if slots > FEW || !self.was_stored(i, &stored[..slots]) {
+                    postponed[i] = true;
+                } else if slots > FILLED_SUBTABLES_MAX || !self.is_in_filled(i, &filled[..slots]) {
                     left -= 1;
-                    asked.add(i, &self.keys.get(i).words());
+                    miss_batch.add(i, &self.keys.get(i).words());
                 }
             }
-            at_once = (at_once * 2).min(AT_ONCE);
-            if asked.len > 0 {
-                self.ask(&mut asked);
+            at_once = (at_once * 2).min(RESOLVE_PACKETS_MAX);
+            if miss_batch.len > 0 {
+                self.resolve(&mut miss_batch);
             }
-            for n in 0..asked.len {
-                if let Some(slot) = self.take_over(&mut asked, n, now_ms)
-                    && slots <= FEW
-                    && !stored[..slots].contains(&slot)
+            for n in 0..miss_batch.len {
+                if let Some(slot) = self.apply_decision(&mut miss_batch, n, now_ms)
+                    && slots <= FILLED_SUBTABLES_MAX
+                    && !filled[..slots].contains(&slot)
                 {
-                    stored[slots] = slot;
+                    filled[slots] = slot;
                     slots += 1;
                 }
             }
         }
-        self.asked = Some(asked);
+        self.miss_batch = Some(miss_batch);
         if left == 0 {
-            self.postpone(&later);
+            self.postpone(&postponed);
         }
         left
     }
 
-    fn postpone(&mut self, later: &[bool; VECTOR]) {
-        for i in (0..self.packets.len()).filter(|i| later[*i]) {
+    fn postpone(&mut self, postponed: &[bool; VECTOR]) {
+        for i in (0..self.packets.len()).filter(|i| postponed[*i]) {
             self.carry.push(Pending {
                 packet: self.packets[i],
                 in_port: self.in_port[i],
@@ -147,26 +147,28 @@ impl Vector {
                 },
             });
         }
-        self.close_up(later);
+        self.close_up(postponed);
     }
 
     /// Is there a rule for packet `i` in the subtables that got new ones during this vector?
-    fn was_stored(&mut self, i: usize, subtables: &[usize]) -> bool {
-        let Some(found) = self.table.among(subtables, &self.keys.get(i)) else { return false };
+    fn is_in_filled(&mut self, i: usize, subtables: &[usize]) -> bool {
+        let Some(found) = self.table.find_in(subtables, &self.keys.get(i)) else { return false };
         (self.keys.rule[i], self.keys.program[i]) = found;
         true
     }
 
     /// Asks the pipeline about these packets, and the memory for what storing the answers will read.
-    fn ask(&mut self, asked: &mut Asked) {
-        let Asked { len, packets, keys, decisions, spots } = asked;
+    fn resolve(&mut self, miss_batch: &mut MissBatch) {
+        let MissBatch { len, packets, keys, decisions, positions } = miss_batch;
         decisions[..*len].iter_mut().for_each(Decision::clear);
-        let requests: [Request<'_>; AT_ONCE] =
+        let requests: [Request<'_>; RESOLVE_PACKETS_MAX] =
             std::array::from_fn(|a| self.request(&keys[a], packets[a.min(*len - 1)]));
         self.pipeline.resolve_all(&requests[..*len], &mut decisions[..*len]);
-        for ((key, d), spot) in keys.iter().zip(&*decisions).zip(spots).take(*len) {
-            *spot = d.cacheable.then(|| self.table.spot(packet_words(key), packet_words(&d.mask)));
-            spot.iter().for_each(|s| self.table.prefetch(s));
+        for ((key, d), position) in keys.iter().zip(&*decisions).zip(positions).take(*len) {
+            *position = d
+                .cacheable
+                .then(|| self.table.insert_position(packet_words(key), packet_words(&d.mask)));
+            position.iter().for_each(|s| self.table.prefetch(s));
         }
     }
 
@@ -177,25 +179,33 @@ impl Vector {
     }
 
     /// Packet `n` of these gets what was decided, which is stored unless it is known. Says in which subtable.
-    fn take_over(&mut self, asked: &mut Asked, n: usize, now_ms: u64) -> Option<usize> {
-        let (i, d) = (asked.packets[n], &mut asked.decisions[n]);
+    fn apply_decision(
+        &mut self,
+        miss_batch: &mut MissBatch,
+        n: usize,
+        now_ms: u64,
+    ) -> Option<usize> {
+        let (i, d) = (miss_batch.packets[n], &mut miss_batch.decisions[n]);
         let holds = d.holds.take();
-        let mut spot = asked.spots[n].take();
-        if spot.as_ref().is_some_and(|s| !self.table.holds(s)) {
-            spot = Some(self.table.spot(packet_words(&asked.keys[n]), packet_words(&d.mask)));
+        let mut position = miss_batch.positions[n].take();
+        if position.as_ref().is_some_and(|s| !self.table.holds(s)) {
+            position = Some(
+                self.table
+                    .insert_position(packet_words(&miss_batch.keys[n]), packet_words(&d.mask)),
+            );
         }
-        let key = packet_words(&asked.keys[n]);
-        if let Some((rule, program)) = spot.as_ref().and_then(|s| self.table.known(s, key)) {
+        let key = packet_words(&miss_batch.keys[n]);
+        if let Some((rule, program)) = position.as_ref().and_then(|s| self.table.known(s, key)) {
             (self.keys.rule[i], self.keys.program[i]) = (rule, program);
             self.table.remember(&self.keys.get(i), rule);
             return None;
         }
         let program = self.programs.intern(&d.ops, d.drop);
         self.keys.program[i] = program;
-        let spot = spot.filter(|s| self.may_store(s));
-        let room = spot.is_some() && self.told_of(program) && self.reports.room() > 0;
-        let spot = spot.filter(|_| room);
-        let rule = spot.as_ref().and_then(|s| self.table.install(s, program, self.limit));
+        let position = position.filter(|s| self.is_admitted(s));
+        let room = position.is_some() && self.announce_program(program) && self.reports.room() > 0;
+        let position = position.filter(|_| room);
+        let rule = position.as_ref().and_then(|s| self.table.install(s, program, self.limit));
         self.keys.rule[i] = rule.unwrap_or(0);
         match rule {
             Some(idx) => {
@@ -205,30 +215,30 @@ impl Vector {
                 }
                 self.table.remember(&self.keys.get(i), idx);
             }
-            None => self.use_once(i, program, d, now_ms),
+            None => self.apply_once(i, program, d, now_ms),
         }
-        rule.and(spot).map(|s| s.slot)
+        rule.and(position).map(|s| s.slot)
     }
 
     /// Shall the decision be stored? Under pressure only what comes a second time is. When the table is full, only
     /// some are: those that are used often get in, and flows that come by once do not push each other out.
-    fn may_store(&mut self, spot: &Spot) -> bool {
+    fn is_admitted(&mut self, position: &InsertPosition) -> bool {
         self.missed = self.missed.wrapping_add(1);
-        let some = self.missed.is_multiple_of(STORED);
+        let some = self.missed.is_multiple_of(FULL_TABLE_SAMPLE_FLOWS);
         let full = self.table.live + 4 * self.margin() > self.limit;
-        match self.table.worth(spot) {
-            Worth::Spare | Worth::Seen => !full || some,
-            Worth::Hidden => some,
-            Worth::New => false,
+        match self.table.admission(position) {
+            Admission::Unlimited | Admission::SeenBefore => !full || some,
+            Admission::Unprobed => some,
+            Admission::FirstSeen => false,
         }
     }
 
     /// Makes sure that control knows what a program does; false: there is no room to say so.
-    fn told_of(&mut self, program: u32) -> bool {
-        if !self.late.is_empty() || self.reports.room() == 0 {
+    fn announce_program(&mut self, program: u32) -> bool {
+        if !self.backlog.is_empty() || self.reports.room() == 0 {
             return false;
         }
-        if let Some(ops) = self.programs.tell(program) {
+        if let Some(ops) = self.programs.announce(program) {
             self.report(Report::Program(program, ops));
         }
         true
@@ -248,10 +258,10 @@ impl Vector {
     }
 
     /// The decision holds for this packet only: credit it, and drop its program after the vector.
-    pub(crate) fn use_once(&mut self, i: usize, program: u32, d: &mut Decision, now_ms: u64) {
-        self.passing.push(program);
+    pub(crate) fn apply_once(&mut self, i: usize, program: u32, d: &mut Decision, now_ms: u64) {
+        self.once_programs.push(program);
         self.shared.perf.not_installed.add(1);
-        self.passed.credit(&d.credits, self.packets[i].len() as u64, now_ms);
-        self.passed.effects(self.in_port[i], d.effects.take());
+        self.uncached.credit(&d.credits, self.packets[i].len() as u64, now_ms);
+        self.uncached.effects(self.in_port[i], d.effects.take());
     }
 }

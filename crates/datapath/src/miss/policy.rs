@@ -7,49 +7,49 @@
 use crate::lookup::KeyRef;
 
 /// One flow in so many is in a sample.
-const SAMPLE: u64 = 64;
+const SAMPLE_FLOWS: u64 = 64;
 
 /// Judgements until other flows are the changing sample.
-const STAY: u32 = 4;
+const SAMPLE_INTERVALS: u32 = 4;
 
 /// Decisions about flows of the sample that stays that a judgement needs.
-const ENOUGH: u32 = 64;
+const SAMPLED_FLOWS_MIN: u32 = 64;
 
 /// Direct mode begins when fewer than one flow in so many came back, and ends when more than one in so many do.
-const BEGIN: u32 = 8;
-const END: u32 = 4;
+const ENTER_RETURNING_RATIO: u32 = 8;
+const LEAVE_RETURNING_RATIO: u32 = 4;
 
 /// Judgements until it is tried again after the pipeline did not answer most of what it was asked.
-const PATIENCE: u32 = 32;
+const RETRY_INTERVALS: u32 = 32;
 
 /// One port's.
 #[derive(Default)]
-pub(crate) struct Direct {
+pub(crate) struct DirectMode {
     pub on: bool,
     /// Most flows come back.
-    pub most: bool,
+    pub mostly_returning: bool,
     /// What makes hashes unknown to others.
     secret: u64,
     /// Which flows are the changing sample (that of 0 stays), and judgements so far.
     sample: u64,
     judged: u32,
     /// Decisions about flows of the sample that stays since the last judgement, and those whose flow deserved a place.
-    asked: u32,
-    deserved: u32,
+    sampled: u32,
+    returning: u32,
     /// Packets that went direct, and those of them that the pipeline said nothing about.
-    went: u32,
-    lost: u32,
+    resolved: u32,
+    unresolved: u32,
     /// Judgements until it is tried again.
-    wait: u32,
+    retry_in: u32,
 }
 
-impl Direct {
+impl DirectMode {
     pub fn new(secret: u64) -> Self {
-        Direct { secret, ..Direct::default() }
+        DirectMode { secret, ..DirectMode::default() }
     }
 
     /// A hash of Ethernet and IP addresses and what follows them on line 0, whatever rules say; its low part says which of
-    /// [`SAMPLE`] a flow is in.
+    /// [`SAMPLE_FLOWS`] a flow is in.
     #[inline]
     fn flow_hash(&self, key: &KeyRef<'_>) -> u64 {
         let both = |w: &[u64]| {
@@ -65,47 +65,54 @@ impl Direct {
 
     /// Is nothing asked about this packet's flow?
     #[inline]
-    pub fn takes(&self, key: &KeyRef<'_>) -> bool {
-        self.on && ![0, self.sample].contains(&(self.flow_hash(key) % SAMPLE))
+    pub fn bypasses(&self, key: &KeyRef<'_>) -> bool {
+        self.on && ![0, self.sample].contains(&(self.flow_hash(key) % SAMPLE_FLOWS))
     }
 
     /// The hash of this packet's flow, if it is of the sample that stays.
-    pub fn stays(&self, key: &KeyRef<'_>) -> Option<u64> {
-        Some(self.flow_hash(key)).filter(|hash| hash.is_multiple_of(SAMPLE))
+    pub fn in_fixed_sample(&self, key: &KeyRef<'_>) -> Option<u64> {
+        Some(self.flow_hash(key)).filter(|hash| hash.is_multiple_of(SAMPLE_FLOWS))
     }
 
     /// Packets that one stands for that went the whole way.
-    pub fn stands_for(&self) -> u64 {
-        if self.on && self.lost * 2 <= self.went { SAMPLE / 2 } else { 1 }
+    pub fn sample_weight(&self) -> u64 {
+        if self.on && self.unresolved * 2 <= self.resolved { SAMPLE_FLOWS / 2 } else { 1 }
     }
 
     /// A packet of the sample that stays went the whole way; does its flow save decisions from now on?
-    pub fn asked(&mut self, deserved: bool) {
-        self.asked += 1;
-        self.deserved += u32::from(deserved);
+    pub fn count_sampled(&mut self, returning: bool) {
+        self.sampled += 1;
+        self.returning += u32::from(returning);
     }
 
     /// A packet was to go direct; did the pipeline answer?
     #[inline]
-    pub fn went(&mut self, answered: bool) {
-        self.went += 1;
-        self.lost += u32::from(!answered);
+    pub fn count_resolved(&mut self, answered: bool) {
+        self.resolved += 1;
+        self.unresolved += u32::from(!answered);
     }
 
     /// Sees, every 100 ms, whether it is worth it. `pressed`: there are many new flows.
-    pub fn judge(&mut self, pressed: bool) {
+    pub fn judge(&mut self, new_flow_rate_high: bool) {
         self.judged = self.judged.wrapping_add(1);
-        if self.judged.is_multiple_of(STAY) {
-            self.sample = self.sample % (SAMPLE - 1) + 1;
+        if self.judged.is_multiple_of(SAMPLE_INTERVALS) {
+            self.sample = self.sample % (SAMPLE_FLOWS - 1) + 1;
         }
-        self.wait = if self.lost * 2 > self.went { PATIENCE } else { self.wait.saturating_sub(1) };
-        (self.went, self.lost) = (0, 0);
-        if pressed && self.asked < ENOUGH && self.wait == 0 {
+        self.retry_in = if self.unresolved * 2 > self.resolved {
+            RETRY_INTERVALS
+        } else {
+            self.retry_in.saturating_sub(1)
+        };
+        (self.resolved, self.unresolved) = (0, 0);
+        if new_flow_rate_high && self.sampled < SAMPLED_FLOWS_MIN && self.retry_in == 0 {
             return;
         }
-        self.most = pressed && self.deserved * 2 >= self.asked;
-        let few = self.deserved * if self.on { END } else { BEGIN } <= self.asked;
-        (self.on, self.asked, self.deserved) = (pressed && few && self.wait == 0, 0, 0);
+        self.mostly_returning = new_flow_rate_high && self.returning * 2 >= self.sampled;
+        let few = self.returning
+            * if self.on { LEAVE_RETURNING_RATIO } else { ENTER_RETURNING_RATIO }
+            <= self.sampled;
+        (self.on, self.sampled, self.returning) =
+            (new_flow_rate_high && few && self.retry_in == 0, 0, 0);
     }
 }
 
@@ -113,20 +120,20 @@ impl Direct {
 mod tests {
     use super::*;
 
-    fn judged(d: &mut Direct, asked: u32, deserved: u32) -> bool {
-        (0..asked).for_each(|n| d.asked(n < deserved));
+    fn judged(d: &mut DirectMode, sampled: u32, returning: u32) -> bool {
+        (0..sampled).for_each(|n| d.count_sampled(n < returning));
         d.judge(true);
         d.on
     }
 
     #[test]
     fn it_is_on_while_flows_do_not_come_back() {
-        let mut d = Direct::default();
+        let mut d = DirectMode::default();
         assert!(!judged(&mut d, 10, 0), "too few say nothing");
         assert!(judged(&mut d, 90, 12));
         assert!(judged(&mut d, 100, 24), "it is not given up at once");
-        assert!(!judged(&mut d, 100, 26) && !d.most);
-        assert!(!judged(&mut d, 100, 50) && d.most);
+        assert!(!judged(&mut d, 100, 26) && !d.mostly_returning);
+        assert!(!judged(&mut d, 100, 50) && d.mostly_returning);
         assert!(!judged(&mut d, 100, 13));
         assert!(judged(&mut d, 100, 12));
         d.judge(false);
@@ -135,30 +142,35 @@ mod tests {
 
     #[test]
     fn it_waits_where_the_pipeline_does_not_answer() {
-        let mut d = Direct::default();
+        let mut d = DirectMode::default();
         assert!(judged(&mut d, 100, 0));
-        (0..10).for_each(|n| d.went(n % 2 == 0));
+        (0..10).for_each(|n| d.count_resolved(n % 2 == 0));
         assert!(judged(&mut d, 100, 0), "half of them are worth it");
-        (0..10).for_each(|n| d.went(n % 3 == 0));
-        let off = (0..2 * PATIENCE).take_while(|_| !judged(&mut d, 100, 0)).count();
-        assert_eq!(off, PATIENCE as usize);
+        (0..10).for_each(|n| d.count_resolved(n % 3 == 0));
+        let off = (0..2 * RETRY_INTERVALS).take_while(|_| !judged(&mut d, 100, 0)).count();
+        assert_eq!(off, RETRY_INTERVALS as usize);
     }
 
     #[test]
     fn every_flow_is_in_a_sample_now_and_then_and_some_always_are() {
-        let (mut d, ext) = (Direct { on: true, sample: 1, ..Direct::new(5) }, [[0; 8]; 3]);
+        let (mut d, ext) = (DirectMode { on: true, sample: 1, ..DirectMode::new(5) }, [[0; 8]; 3]);
         let mut times = [0; 1000];
-        for _ in 0..(SAMPLE - 1) as u32 * STAY {
+        for _ in 0..(SAMPLE_FLOWS - 1) as u32 * SAMPLE_INTERVALS {
             for (flow, times) in times.iter_mut().enumerate() {
                 let key = KeyRef { line: &[0, 0, flow as u64, 0, 0, 0, 0, 0], ext: &ext, have: 0 };
-                *times += u32::from(!d.takes(&key));
-                assert!(d.stays(&key).is_none() || !d.takes(&key));
+                *times += u32::from(!d.bypasses(&key));
+                assert!(d.in_fixed_sample(&key).is_none() || !d.bypasses(&key));
             }
             d.judge(true);
             d.on = true;
         }
-        let always = times.iter().filter(|t| **t > STAY).count();
+        let always = times.iter().filter(|t| **t > SAMPLE_INTERVALS).count();
         assert!((1..50).contains(&always), "{always}");
-        assert!(times.iter().all(|t| [STAY, (SAMPLE - 1) as u32 * STAY].contains(t)));
+        assert!(
+            times
+                .iter()
+                .all(|t| [SAMPLE_INTERVALS, (SAMPLE_FLOWS - 1) as u32 * SAMPLE_INTERVALS]
+                    .contains(t))
+        );
     }
 }

@@ -4,27 +4,27 @@
 use crate::lookup::flow_store::Reserved;
 
 /// Words of the memory: 2^25 bits, 4 MB, of which only what is used exists. A hash has two bits in one word.
-const WORDS: usize = 1 << 19;
+const FILTER_WORDS: usize = 1 << 19;
 
 /// After so many new ones a word is cleared: what was seen is forgotten after half of 2^22 others on average.
-const SWEEP: u32 = 8;
+const SWEEP_FLOWS: u32 = 8;
 
 /// A memory of hashes that forgets by and by, and now and then (about one in fifty times when it is full)
 /// takes a new one for known.
-pub(crate) struct Sight {
+pub(crate) struct SeenFlows {
     words: Reserved<u64>,
     /// The word that is cleared next.
-    hand: usize,
-    new: u32,
+    sweep_word: usize,
+    new_flows: u32,
 }
 
-impl Sight {
+impl SeenFlows {
     pub fn new() -> Self {
-        Sight { words: Reserved::new(WORDS), hand: 0, new: 0 }
+        SeenFlows { words: Reserved::new(FILTER_WORDS), sweep_word: 0, new_flows: 0 }
     }
 
     fn place(hash: u64) -> (usize, u64) {
-        ((hash >> 12) as usize % WORDS, 1 << (hash & 63) | 1 << (hash >> 6 & 63))
+        ((hash >> 12) as usize % FILTER_WORDS, 1 << (hash & 63) | 1 << (hash >> 6 & 63))
     }
 
     /// Brings the place of a hash closer.
@@ -35,7 +35,7 @@ impl Sight {
 
     /// Was it seen before? From now on it was.
     #[inline]
-    pub fn again(&mut self, hash: u64) -> bool {
+    pub fn test_and_set(&mut self, hash: u64) -> bool {
         let (at, bits) = Self::place(hash);
         // SAFETY: `place` stays inside; only this thread uses the words, zero is valid.
         let word = unsafe { &mut *self.words.at(at) };
@@ -48,11 +48,11 @@ impl Sight {
     }
 
     fn sweep(&mut self) {
-        self.new += 1;
-        if self.new.is_multiple_of(SWEEP) {
+        self.new_flows += 1;
+        if self.new_flows.is_multiple_of(SWEEP_FLOWS) {
             // SAFETY: as in `again`.
-            unsafe { *self.words.at(self.hand) = 0 };
-            self.hand = (self.hand + 1) % WORDS;
+            unsafe { *self.words.at(self.sweep_word) = 0 };
+            self.sweep_word = (self.sweep_word + 1) % FILTER_WORDS;
         }
     }
 }
@@ -64,9 +64,9 @@ mod tests {
 
     #[test]
     fn the_second_time_is_known_and_long_ago_is_forgotten() {
-        let mut s = Sight::new();
-        let known = |s: &mut Sight, range: std::ops::Range<u64>| {
-            range.filter(|i| s.again(fold(*i))).count()
+        let mut s = SeenFlows::new();
+        let known = |s: &mut SeenFlows, range: std::ops::Range<u64>| {
+            range.filter(|i| s.test_and_set(fold(*i))).count()
         };
         assert!(known(&mut s, 0..100_000) < 300);
         assert!(known(&mut s, 0..100_000) > 96_000);

@@ -3,23 +3,23 @@
 //! A small table of sums that are going on, one place for each counter; who takes a place pushes the sum there out,
 //! to a list that control gets about once per millisecond. No hash is made, and nothing is allocated per packet.
 
-use crate::messages::{Passed, Sum};
+use crate::messages::{Sum, UncachedReport};
 use crate::settings::PortEffects;
 use flow::PortNo;
 
 /// Places of sums that are going on.
-const PLACES: usize = 1024;
+const SUM_SLOTS: usize = 1024;
 
 /// Sums from which on the list is worth making shorter.
-const LONG: usize = 1 << 14;
+const SUMS_MERGE_MIN: usize = 1 << 14;
 
 /// Effects remembered until control is told: each of the ports that have some, n in number, may have this divided by
 /// n, whichever came first. All together that is less than this times 1 + ln n. Beyond, only credits are remembered.
-const EFFECTS: usize = 4096;
+const EFFECTS_MAX: usize = 4096;
 
 /// What a port has among the effects remembered.
 #[derive(Clone, Copy, Default)]
-struct Share {
+struct PortShare {
     /// Of which list the counts are.
     list: u64,
     effects: u32,
@@ -27,15 +27,15 @@ struct Share {
 }
 
 /// See the module.
-pub(crate) struct Passing {
+pub(crate) struct UncachedStats {
     /// By the low bits of the counter's number; no packets: nothing.
-    places: Box<[Sum; PLACES]>,
+    slots: Box<[Sum; SUM_SLOTS]>,
     list: Vec<Sum>,
     /// Length of the list at which equal counters are merged.
     merge: usize,
     effects: Vec<(PortNo, PortEffects)>,
     /// By port.
-    shares: Vec<Share>,
+    shares: Vec<PortShare>,
     /// Ports that have a share of this list.
     ports: Vec<PortNo>,
     /// Numbers the lists.
@@ -44,12 +44,12 @@ pub(crate) struct Passing {
     any: bool,
 }
 
-impl Default for Passing {
+impl Default for UncachedStats {
     fn default() -> Self {
-        Passing {
-            places: Box::new([Sum::default(); PLACES]),
+        UncachedStats {
+            slots: Box::new([Sum::default(); SUM_SLOTS]),
             list: Vec::new(),
-            merge: LONG,
+            merge: SUMS_MERGE_MIN,
             effects: Vec::new(),
             shares: Vec::new(),
             ports: Vec::new(),
@@ -60,21 +60,21 @@ impl Default for Passing {
     }
 }
 
-impl Passing {
+impl UncachedStats {
     /// A packet of `bytes` was treated as decided: these counters count it.
     pub fn credit(&mut self, counters: &[u32], bytes: u64, now_ms: u64) {
         (self.any, self.used_ms) = (true, now_ms);
         for counter in counters {
-            let place = &mut self.places[*counter as usize % PLACES];
-            if place.counter != *counter && place.packets > 0 {
-                self.list.push(std::mem::take(place));
+            let slot = &mut self.slots[*counter as usize % SUM_SLOTS];
+            if slot.counter != *counter && slot.packets > 0 {
+                self.list.push(std::mem::take(slot));
             }
-            place.counter = *counter;
-            place.packets += 1;
-            place.bytes += bytes;
+            slot.counter = *counter;
+            slot.packets += 1;
+            slot.bytes += bytes;
         }
         if self.list.len() >= self.merge {
-            self.shorten();
+            self.merge_sums();
         }
     }
 
@@ -83,14 +83,14 @@ impl Passing {
         let Some(effects) = effects else { return };
         let at = usize::from(port);
         if self.shares.len() <= at {
-            self.shares.resize(at + 1, Share::default());
+            self.shares.resize(at + 1, PortShare::default());
         }
         if self.shares[at].list != self.list_no {
-            self.shares[at] = Share { list: self.list_no, ..Share::default() };
+            self.shares[at] = PortShare { list: self.list_no, ..PortShare::default() };
             self.ports.push(port);
         }
         let share = &mut self.shares[at];
-        if share.effects as usize * self.ports.len() < EFFECTS {
+        if share.effects as usize * self.ports.len() < EFFECTS_MAX {
             share.effects += 1;
             self.effects.push((port, effects));
         } else {
@@ -99,7 +99,7 @@ impl Passing {
     }
 
     /// One sum for each counter: there are not more than counters however long control does not listen.
-    fn shorten(&mut self) {
+    fn merge_sums(&mut self) {
         self.list.sort_unstable_by_key(|s| s.counter);
         self.list.dedup_by(|from, into| {
             let same = from.counter == into.counter;
@@ -109,7 +109,7 @@ impl Passing {
             }
             same
         });
-        self.merge = (2 * self.list.len()).max(LONG);
+        self.merge = (2 * self.list.len()).max(SUMS_MERGE_MIN);
     }
 
     pub fn is_empty(&self) -> bool {
@@ -117,16 +117,16 @@ impl Passing {
     }
 
     /// All that was not taken before.
-    pub fn take(&mut self) -> Passed {
-        let going_on = self.places.iter_mut().filter(|s| s.packets > 0);
-        self.list.extend(going_on.map(std::mem::take));
-        (self.any, self.merge) = (false, LONG);
-        let next = Vec::with_capacity(self.list.len().min(LONG));
+    pub fn take(&mut self) -> UncachedReport {
+        let running = self.slots.iter_mut().filter(|s| s.packets > 0);
+        self.list.extend(running.map(std::mem::take));
+        (self.any, self.merge) = (false, SUMS_MERGE_MIN);
+        let next = Vec::with_capacity(self.list.len().min(SUMS_MERGE_MIN));
         self.list_no += 1;
         let shares = &self.shares;
         let lost = self.ports.drain(..).map(|p| (p, shares[usize::from(p)].lost));
         let lost = lost.filter(|(_, n)| *n > 0).collect();
-        Passed {
+        UncachedReport {
             sums: std::mem::replace(&mut self.list, next),
             effects: std::mem::take(&mut self.effects),
             lost,
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn no_packet_and_no_byte_is_lost() {
-        let (mut p, mut expected) = (Passing::default(), BTreeMap::<u32, (u64, u64)>::new());
+        let (mut p, mut expected) = (UncachedStats::default(), BTreeMap::<u32, (u64, u64)>::new());
         let mut state = 1u32;
         for n in 0..200_000u64 {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -154,10 +154,10 @@ mod tests {
                 *e = (e.0 + 1, e.1 + n);
             }
         }
-        assert!(p.list.len() < 4 * expected.len() + LONG, "{} sums", p.list.len());
-        let (mut sums, passed) = (BTreeMap::<u32, (u64, u64)>::new(), p.take());
-        assert_eq!(passed.used_ms, 199_999);
-        for s in passed.sums {
+        assert!(p.list.len() < 4 * expected.len() + SUMS_MERGE_MIN, "{} sums", p.list.len());
+        let (mut sums, uncached) = (BTreeMap::<u32, (u64, u64)>::new(), p.take());
+        assert_eq!(uncached.used_ms, 199_999);
+        for s in uncached.sums {
             let e = sums.entry(s.counter).or_default();
             *e = (e.0 + s.packets, e.1 + s.bytes);
         }
@@ -167,21 +167,21 @@ mod tests {
 
     #[test]
     fn effects_have_a_limit_and_ports_a_share() {
-        let mut p = Passing::default();
-        for n in 0..2 * EFFECTS {
+        let mut p = UncachedStats::default();
+        for n in 0..2 * EFFECTS_MAX {
             p.credit(&[], 1, 1);
             p.effects(7, Some(Arc::new(n)));
         }
         // A port that comes when the list is full has its share all the same.
-        (0..EFFECTS).for_each(|n| p.effects(3, Some(Arc::new(n))));
-        let passed = p.take();
-        let of = |port| passed.effects.iter().filter(|(p, _)| *p == port).count();
-        assert_eq!((of(7), of(3)), (EFFECTS, EFFECTS / 2));
-        assert_eq!(passed.lost, [(7, EFFECTS as u64), (3, EFFECTS as u64 / 2)]);
+        (0..EFFECTS_MAX).for_each(|n| p.effects(3, Some(Arc::new(n))));
+        let uncached = p.take();
+        let of = |port| uncached.effects.iter().filter(|(p, _)| *p == port).count();
+        assert_eq!((of(7), of(3)), (EFFECTS_MAX, EFFECTS_MAX / 2));
+        assert_eq!(uncached.lost, [(7, EFFECTS_MAX as u64), (3, EFFECTS_MAX as u64 / 2)]);
         assert!(p.take().effects.is_empty());
         // Many ports: not much more than the limit altogether.
-        (0..500).for_each(|port| (0..EFFECTS).for_each(|n| p.effects(port, Some(Arc::new(n)))));
+        (0..500).for_each(|port| (0..EFFECTS_MAX).for_each(|n| p.effects(port, Some(Arc::new(n)))));
         let all = p.take().effects.len();
-        assert!((EFFECTS..8 * EFFECTS).contains(&all), "{all}");
+        assert!((EFFECTS_MAX..8 * EFFECTS_MAX).contains(&all), "{all}");
     }
 }

@@ -154,7 +154,7 @@ impl Vector {
         self.claimed += job.run(self.level) as u64;
         if self.validate {
             let found = verify::compare_parse(&job);
-            self.validated(Twin::Parser, n, found);
+            self.count_validated(Twin::Parser, n, found);
         }
     }
 

@@ -89,7 +89,7 @@ impl Vector {
                 None => Some("decapsulation: no rule wants it".into()),
             });
         }
-        self.validated(Twin::TwoSteps, n, found);
+        self.count_validated(Twin::TwoSteps, n, found);
     }
 
     /// Takes the outer headers from packets as long as decapsulation rule `t` takes them, and leaves their tunnel's fields in their

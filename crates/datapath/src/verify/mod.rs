@@ -21,7 +21,7 @@ use telemetry::Drop;
 pub const VALIDATE_VARIABLE: &str = "WEFT_VALIDATE";
 
 /// Differences that one worker tells of in words; all are counted.
-pub(crate) const TOLD: u64 = 32;
+pub(crate) const DIFFERENCES_REPORTED_MAX: u64 = 32;
 
 /// Does the environment ask for it?
 pub(crate) fn asked() -> bool {

@@ -4,39 +4,39 @@
 use super::{fold, prefetch};
 
 /// Entries; neighbourhoods share them.
-const ENTRIES: usize = 1 << 16;
+const PREDICTOR_ENTRIES: usize = 1 << 16;
 
 /// What makes a neighbourhood: 8 bits of the source and 24 of the destination, bytes 16 to 24 of a key.
-const NEAR: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0]);
+const NEIGHBOURHOOD: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0]);
 
 /// Guesses per packet at most.
-pub(super) const GUESSES: usize = 4;
+pub(super) const PREDICTIONS_MAX: usize = 4;
 
 /// Guesses that say whether more are worth it.
-const ENOUGH: u64 = 256;
+const TRIAL_PREDICTIONS_MIN: u64 = 256;
 /// One in so many must be right: deciding costs as much as so many probes.
-const PAYS: u64 = 8;
+const TRIAL_RIGHT_RATIO: u64 = 8;
 /// A port whose flows are not guessed is tried again after so many judgements.
-const PATIENCE: u32 = 16;
+const TRIAL_RETRY_INTERVALS: u32 = 16;
 
 /// See the module: subtables by neighbourhood, the latest first; what they say must be checked.
-pub(super) struct Guesses {
-    near: Box<[[u8; GUESSES]]>,
+pub(super) struct SubtablePredictor {
+    near: Box<[[u8; PREDICTIONS_MAX]]>,
 }
 
-impl Guesses {
+impl SubtablePredictor {
     pub fn new() -> Self {
-        Guesses { near: vec![[0; GUESSES]; ENTRIES].into() }
+        SubtablePredictor { near: vec![[0; PREDICTIONS_MAX]; PREDICTOR_ENTRIES].into() }
     }
 
     #[inline(always)]
     fn entry(addresses: u64) -> usize {
-        (fold(addresses & NEAR) >> 48) as usize % ENTRIES
+        (fold(addresses & NEIGHBOURHOOD) >> 48) as usize % PREDICTOR_ENTRIES
     }
 
     /// Where flows near these addresses (word 2 of a key) were; 0: nothing is known.
     #[inline(always)]
-    pub fn get(&self, addresses: u64) -> [u8; GUESSES] {
+    pub fn get(&self, addresses: u64) -> [u8; PREDICTIONS_MAX] {
         self.near[Self::entry(addresses)]
     }
 
@@ -49,7 +49,8 @@ impl Guesses {
     /// A flow of these addresses was in this subtable.
     pub fn put(&mut self, addresses: u64, slot: usize) {
         let near = &mut self.near[Self::entry(addresses)];
-        let before = near.iter().position(|s| usize::from(*s) == slot).unwrap_or(GUESSES - 1);
+        let before =
+            near.iter().position(|s| usize::from(*s) == slot).unwrap_or(PREDICTIONS_MAX - 1);
         near.copy_within(..before, 1);
         near[0] = slot as u8;
     }
@@ -57,20 +58,20 @@ impl Guesses {
 
 /// Is guessing worth it for a port?
 #[derive(Clone, Copy)]
-pub(super) struct Judge {
+pub(super) struct PredictorTrial {
     pub on: bool,
     wait: u32,
     made: u64,
     right: u64,
 }
 
-impl Default for Judge {
+impl Default for PredictorTrial {
     fn default() -> Self {
-        Judge { on: true, wait: 0, made: 0, right: 0 }
+        PredictorTrial { on: true, wait: 0, made: 0, right: 0 }
     }
 }
 
-impl Judge {
+impl PredictorTrial {
     /// So many guesses were made, and were right.
     pub fn count(&mut self, made: u64, right: u64) {
         self.made += made;
@@ -82,9 +83,9 @@ impl Judge {
         if !self.on {
             self.wait -= 1;
             self.on = self.wait == 0;
-        } else if self.made >= ENOUGH {
-            self.on = self.right * PAYS >= self.made;
-            self.wait = PATIENCE;
+        } else if self.made >= TRIAL_PREDICTIONS_MIN {
+            self.on = self.right * TRIAL_RIGHT_RATIO >= self.made;
+            self.wait = TRIAL_RETRY_INTERVALS;
         }
         (self.made, self.right) = (0, 0);
     }
@@ -96,7 +97,7 @@ mod tests {
 
     #[test]
     fn guesses_that_are_wrong_are_rarely_made() {
-        let mut j = Judge::default();
+        let mut j = PredictorTrial::default();
         j.count(1000, 900);
         j.judge();
         assert!(j.on);
@@ -104,7 +105,7 @@ mod tests {
         j.judge();
         assert!(j.on, "ten say nothing");
         let on = |right| {
-            let mut j = Judge::default();
+            let mut j = PredictorTrial::default();
             (0..170)
                 .filter(|_| {
                     let on = j.on;
@@ -119,11 +120,11 @@ mod tests {
 
     #[test]
     fn neighbours_are_known() {
-        let mut g = Guesses::new();
+        let mut g = SubtablePredictor::new();
         let of = |src: u8, net: u8, host: u8| u64::from_ne_bytes([10, src, 3, 4, 10, 5, net, host]);
-        assert_eq!(g.get(of(1, 1, 1)), [0; GUESSES]);
+        assert_eq!(g.get(of(1, 1, 1)), [0; PREDICTIONS_MAX]);
         [7, 8, 7, 9, 10, 11, 8].iter().for_each(|slot| g.put(of(1, 1, *slot), usize::from(*slot)));
         assert_eq!(g.get(of(9, 1, 9)), [8, 11, 10, 9]);
-        assert_eq!(g.get(of(1, 2, 1)), [0; GUESSES]);
+        assert_eq!(g.get(of(1, 2, 1)), [0; PREDICTIONS_MAX]);
     }
 }

@@ -3,20 +3,20 @@
 use super::mask::Words;
 
 /// Entries; a mask has one place.
-const ENTRIES: usize = 1 << 15;
+const MEMO_ENTRIES: usize = 1 << 15;
 
 /// A memory of (mask, subtable) that may forget, and may take one mask for another: what it says must
 /// be checked.
-pub(crate) struct Places {
+pub(crate) struct SubtableMemo {
     /// A check of 24 bits and the subtable.
     entries: Box<[u32]>,
     /// Part of every tag: another number, and nothing is known.
     epoch: u64,
 }
 
-impl Places {
+impl SubtableMemo {
     pub fn new() -> Self {
-        Places { entries: vec![0; ENTRIES].into(), epoch: 0 }
+        SubtableMemo { entries: vec![0; MEMO_ENTRIES].into(), epoch: 0 }
     }
 
     /// Stands for a mask of a port, while rules are few or not.
@@ -55,4 +55,4 @@ impl Places {
     }
 }
 
-const _: () = assert!(ENTRIES == 1 << (64 - 49) && super::flow_store::MASKS <= 256);
+const _: () = assert!(MEMO_ENTRIES == 1 << (64 - 49) && super::flow_store::MASKS <= 256);
