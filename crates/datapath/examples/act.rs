@@ -1,7 +1,8 @@
-//! Cycles per packet of programs that rewrite: `cargo run --release -p datapath --example act -- [MILLISECONDS]`.
+//! Cycles per packet of programs that rewrite: `cargo run --release -p datapath --example act --
+//! [MILLISECONDS]`.
 //!
-//! For each list of operations a source of packets that it is about, one after the other; step 4 (act and tx) is what
-//! differs. Packets are as they were again when they are received.
+//! For each list of operations a source of packets that it is about, one after the other; step 4
+//! (act and tx) is what differs. Packets are as they were again when they are received.
 
 #[allow(dead_code)] // what other examples need
 mod memory;

@@ -1,7 +1,9 @@
-//! What cached flows cost in memory and in time of control: `cargo run --release -p datapath --example fill -- [FLOWS]`.
+//! What cached flows cost in memory and in time of control: `cargo run --release -p datapath
+//! --example fill -- [FLOWS]`.
 //!
-//! One thread is worker and control in turn. FLOWS UDP flows come, each a rule of its own, every 256 of them twice;
-//! a line per tenth of them, then two seconds of control alone, with the longest calls of `poll`.
+//! One thread is worker and control in turn. FLOWS UDP flows come, each a rule of its own, every
+//! 256 of them twice; a line per tenth of them, then two seconds of control alone, with the longest
+//! calls of `poll`.
 
 mod memory;
 

@@ -1,8 +1,10 @@
-//! What misses cost with real tables: `cargo run --release -p datapath --example miss -- KIND COUNT FLOWS [NEW [SECONDS [turns]]]`.
+//! What misses cost with real tables: `cargo run --release -p datapath --example miss -- KIND COUNT
+//! FLOWS [NEW [SECONDS [turns]]]`.
 //!
-//! KIND and COUNT are the lab's rule sets (acl, mixed, exact, ...); FLOWS their flows, in random order; NEW of 1000 packets
-//! are of flows never seen before, with `turns` in every second second only. One core does worker and control in turn; every second is a line: cycles per packet of
-//! the worker's steps, per miss, and of control, flows and masks cached, and resident memory.
+//! KIND and COUNT are the lab's rule sets (acl, mixed, exact, ...); FLOWS their flows, in random
+//! order; NEW of 1000 packets are of flows never seen before, with `turns` in every second second
+//! only. One core does worker and control in turn; every second is a line: cycles per packet of the
+//! worker's steps, per miss, and of control, flows and masks cached, and resident memory.
 
 mod memory;
 
@@ -125,8 +127,8 @@ fn keys(source: &mut Source, n: usize) -> Vec<Key> {
     flows.iter().map(key).collect()
 }
 
-/// Decisions without a datapath, in cycles each: one after the other, side by side, and side by side when nobody asks
-/// what was looked at.
+/// Decisions without a datapath, in cycles each: one after the other, side by side, and side by
+/// side when nobody asks what was looked at.
 fn decisions(pipeline: &dyn Pipeline, source: &mut Source) -> [f64; 3] {
     const N: usize = 1 << 18;
     let mut keys = keys(source, N);

@@ -1,8 +1,9 @@
-//! Cycles per packet of decapsulation and encapsulation: an in-memory source, 64 rules, a sink, one thread.
+//! Cycles per packet of decapsulation and encapsulation: an in-memory source, 64 rules, a sink, one
+//! thread.
 //!
-//! `cargo run --release -p datapath --example tunnel -- [seconds]`
-//! 64-byte UDP packets in VXLAN, Geneve and Geneve with eight bytes of options, from 2048 buffers that rotate
-//! as in a NIC's ring, 4,096 flows; and such packets put into the three.
+//! `cargo run --release -p datapath --example tunnel -- [seconds]` 64-byte UDP packets in VXLAN,
+//! Geneve and Geneve with eight bytes of options, from 2048 buffers that rotate as in a NIC's ring,
+//! 4,096 flows; and such packets put into the three.
 
 mod memory;
 

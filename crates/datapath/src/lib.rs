@@ -5,13 +5,14 @@
 //! decides. *Does not know*: OpenFlow, OVSDB, sockets; what a decision was made from.
 //!
 //! The loop is [`pmd`]'s `step`: five calls. Each worker owns its queues, its megaflow table and
-//! its counters; it meets the control side ([`Datapath`]) only at published tables, at bounded rings
-//! ([`messages`]) and at the payload word of a rule. See
+//! its counters; it meets the control side ([`Datapath`]) only at published tables, at bounded
+//! rings ([`messages`]) and at the payload word of a megaflow. See
 //! `docs/decisions/0001-per-core-megaflow-table.md`.
 //!
 //! Invariants
 //! - A PMD thread never waits for, locks for, or logs to the control side.
-//! - Over all ports, and with nothing in flight: rx + injected + copies = tx + named drops + punted.
+//! - Over all ports, and with nothing in flight: rx + injected + copies = tx + named drops +
+//!   punted.
 //! - Every packet that met a decision is credited exactly once through [`Datapath::collect`].
 //! - After [`Datapath::ticket_done`] no packet received later meets an old decision.
 

@@ -41,7 +41,7 @@ pub(crate) enum Command {
     /// Answer: `RxBack`.
     DelRx(PortNo, usize),
     Settings(Box<Settings>),
-    /// Unlink these rules. Answer: `Unlinked` for those that were linked.
+    /// Unlink these megaflows. Answer: `Unlinked` for those that were linked.
     Unlink(Vec<u32>),
     /// Control is done with these.
     Release(Vec<u32>),
@@ -55,12 +55,12 @@ pub(crate) enum Command {
 
 /// From a worker to control.
 pub(crate) enum Report {
-    /// What a program does that rules reported from now on have.
+    /// What a program does that megaflows reported from now on have.
     Program(u32, Arc<[Op]>),
-    /// The port that its packets come from, what it is credited to, and what else control is to be told when it is
-    /// used.
+    /// The port that its packets come from, what it is credited to, and what else control is to be
+    /// told when it is used.
     Installed(u32, PortNo, Credits, Effects),
-    /// What must live until the rule is unlinked.
+    /// What must live until the megaflow is unlinked.
     Holds(u32, Arc<dyn Any + Send + Sync>),
     Unlinked(u32),
     Uncached(Box<UncachedReport>),
@@ -180,7 +180,7 @@ pub(crate) struct Shared {
     pub flows: AtomicU32,
     pub masks: AtomicU32,
     pub cache_on: AtomicBool,
-    /// Rules it may have: its part of the limit over all workers.
+    /// Megaflows it may have: its part of the limit over all workers.
     pub limit: AtomicU32,
     /// [`Report::Uncached`] that control has read.
     pub taken: AtomicU64,

@@ -119,8 +119,9 @@ impl Worker {
         self.iterate()
     }
 
-    /// One loop: rx, parse, lookup, act, tx. Returns how many packets it moved. It begins when the one before ended: the
-    /// clock is looked at as seldom as possible, as it costs as much as a packet's step.
+    /// One loop: rx, parse, lookup, act, tx. Returns how many packets it moved. It begins when the
+    /// one before ended: the clock is looked at as seldom as possible, as it costs as much as a
+    /// packet's step.
     fn iterate(&mut self) -> usize {
         let t0 = self.ended;
         if t0 >= self.next_tick {
@@ -162,8 +163,8 @@ impl Worker {
         n + handed
     }
 
-    /// Notes what the iteration was like that began at cycle `t0`, when there had been so many misses and cycles
-    /// of them.
+    /// Notes what the iteration was like that began at cycle `t0`, when there had been so many
+    /// misses and cycles of them.
     #[cold]
     fn record(&mut self, n: usize, t0: u64, misses: (u64, u64)) {
         let perf = &self.shared.perf;
@@ -245,7 +246,8 @@ impl Worker {
         }
     }
 
-    /// Takes up to `limit` packets from queue `q`, and counts them; how many, with those that are more than it may bring.
+    /// Takes up to `limit` packets from queue `q`, and counts them; how many, with those that are
+    /// more than it may bring.
     fn ask(&mut self, q: usize, limit: usize) -> usize {
         let slot = &mut self.rx[q];
         let police = slot.police.as_deref();
@@ -296,7 +298,8 @@ impl Worker {
         n
     }
 
-    /// Counts an iteration with `n` packets: its cycles, and those of receiving and parsing, of lookup, and of the rest.
+    /// Counts an iteration with `n` packets: its cycles, and those of receiving and parsing, of
+    /// lookup, and of the rest.
     fn account(&mut self, n: usize, all: u64, [rx, lookup, act]: [u64; 3]) {
         let perf = &self.shared.perf;
         let (claimed, parsing) = self.vector.take_parsed();
@@ -312,8 +315,8 @@ impl Worker {
         perf.cache_hits.add(counts.cache_hits);
         perf.flow_hits.add(counts.flow_hits);
         perf.subtable_lookups.add(counts.visits);
-        // What the vector cost is charged to the queues that filled it, but for what the other sides of ports made it
-        // cost: their own queues owe that.
+        // What the vector cost is charged to the queues that filled it, but for what the other
+        // sides of ports made it cost: their own queues owe that.
         let all = all.saturating_sub(port::take_lost());
         if let [(q, _)] = self.polled_rxqs[..] {
             return self.rx[q].cell.cycles.add(all);
@@ -393,8 +396,10 @@ impl Worker {
                 (self.recorder.on, self.recorder.log) = (s.perf_metrics, s.perf_log);
                 self.settings = *s;
             }
-            Command::Unlink(rules) => self.vector.unlink(rules),
-            Command::Release(rules) => rules.iter().for_each(|i| self.vector.table.release(*i)),
+            Command::Unlink(megaflows) => self.vector.unlink(megaflows),
+            Command::Release(megaflows) => {
+                megaflows.iter().for_each(|i| self.vector.table.release(*i))
+            }
             Command::Execute(e) => self.vector.inject(&e, &mut self.tx),
             Command::AddPeer(slot, ring, wake) => self.tx.add_peer(slot, ring, wake),
             Command::DelPeer(slot) => self.tx.del_peer(slot),

@@ -5,8 +5,8 @@ use crate::messages::Report;
 use crate::verify::{self, Twin};
 use std::sync::atomic::Ordering;
 
-/// Lists of decisions that were not stored which may wait for control: about as many milliseconds as it may be behind
-/// before what they say is summed up in one.
+/// Lists of decisions that were not stored which may wait for control: about as many milliseconds
+/// as it may be behind before what they say is summed up in one.
 const UNCACHED_REPORTS_MAX: u64 = 16;
 
 impl Vector {
@@ -25,7 +25,7 @@ impl Vector {
         let perf = &self.shared.perf;
         let count = match with {
             Twin::Parser => &perf.parse_validated,
-            Twin::Rules => &perf.lookup_validated,
+            Twin::Megaflows => &perf.lookup_validated,
             Twin::WholeWay => &perf.direct_validated,
             Twin::TwoSteps => &perf.tunnel_validated,
             Twin::Interpreter => &perf.act_validated,
@@ -39,7 +39,7 @@ impl Vector {
         }
     }
 
-    /// After the last use of rule numbers and programs of this vector.
+    /// After the last use of megaflow numbers and programs of this vector.
     pub(crate) fn finish(&mut self, now_ms: u64) {
         for id in self.once_programs.drain(..) {
             self.programs.release(id);
@@ -68,9 +68,9 @@ impl Vector {
         }
     }
 
-    /// Unlinks rules and says so.
-    pub fn unlink(&mut self, rules: impl IntoIterator<Item = u32>) {
-        for idx in rules {
+    /// Unlinks megaflows and says so.
+    pub fn unlink(&mut self, megaflows: impl IntoIterator<Item = u32>) {
+        for idx in megaflows {
             if let Some(program) = self.table.unlink(idx) {
                 self.programs.release(program);
                 self.report(Report::Unlinked(idx));

@@ -86,7 +86,8 @@ pub struct AutoLb {
     pub interval_min: u64,
     /// A PMD thread is busy for so much of a minute (`pmd-auto-lb-load-threshold`), percent.
     pub load_threshold: u8,
-    /// The variance of their load would fall by so much (`pmd-auto-lb-improvement-threshold`), percent.
+    /// The variance of their load would fall by so much (`pmd-auto-lb-improvement-threshold`),
+    /// percent.
     pub improvement: u8,
 }
 
@@ -101,13 +102,13 @@ impl Default for AutoLb {
 pub struct Settings {
     /// Signature cache (`smc-enable`).
     pub signature_cache: Tri,
-    /// Most cached flows over all workers (`flow-limit`); at most `Config::max_flows` in one. A worker
-    /// may have what the others leave, and an equal part in any case.
+    /// Most cached flows over all workers (`flow-limit`); at most `Config::max_flows` in one. A
+    /// worker may have what the others leave, and an equal part in any case.
     pub flow_limit: u32,
     /// Flows unused for so long are removed (`max-idle`), milliseconds.
     pub max_idle_ms: u64,
-    /// Hold less than full transmit bursts so long (`tx-flush-interval`), microseconds; None: as load
-    /// and rate suggest, at most 25.
+    /// Hold less than full transmit bursts so long (`tx-flush-interval`), microseconds; None: as
+    /// load and rate suggest, at most 25.
     pub tx_flush_interval_us: Option<u64>,
     /// Longest sleep of an idle PMD thread (`pmd-sleep-max`), microseconds; 0: never sleeps.
     pub pmd_sleep_max_us: u64,
@@ -123,7 +124,7 @@ pub struct Settings {
     pub miss_budget: usize,
     /// Placement of receive queues (`pmd-rxq-assign`).
     pub rxq_assign: RxqAssign,
-    /// Decapsulate before lookup where a known rule says so; false: always in two steps.
+    /// Decapsulate before lookup where a known megaflow says so; false: always in two steps.
     pub one_pass: bool,
     /// A PMD thread with a pinned queue serves no others (`pmd-rxq-isolate`).
     pub rxq_isolate: bool,
@@ -209,8 +210,9 @@ impl Default for Settings {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RxAffinity(pub BTreeMap<usize, usize>);
 
-/// What a port may bring (`ingress_policing_*` of OVSDB's Interface table). A rate of zero limits nothing, a burst of
-/// zero is OVS's default (8,000 kbit, 16,000 packets). Bytes are those behind the Ethernet header.
+/// What a port may bring (`ingress_policing_*` of OVSDB's Interface table). A rate of zero limits
+/// nothing, a burst of zero is OVS's default (8,000 kbit, 16,000 packets). Bytes are those behind
+/// the Ethernet header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policing {
     /// 1,000 bits per second.
@@ -285,7 +287,8 @@ pub enum Event {
         /// What the pipeline said besides.
         effects: PortEffects,
     },
-    /// Effects of decisions about packets from this port were dropped, as the queue to control was full.
+    /// Effects of decisions about packets from this port were dropped, as the queue to control was
+    /// full.
     PassedOver {
         /// Where the packets came in.
         port: PortNo,
@@ -543,7 +546,7 @@ perf! {
     claimed,
     /// Packets whose parsing was compared with the scalar parser's.
     parse_validated,
-    /// Lookups that were compared with what rules say.
+    /// Lookups that were compared with what megaflows say.
     lookup_validated,
     /// Decisions of direct mode that were compared with those of the whole way.
     direct_validated,

@@ -1,8 +1,8 @@
-//! Barriers under traffic, with the real pipeline and real threads: a packet that was received after a change was
-//! acknowledged never meets the rules before it.
+//! Barriers under traffic, with the real pipeline and real threads: a packet that was received
+//! after a change was acknowledged never meets the rules before it.
 //!
-//! Each packet says what its destination's rule was when it was sent: there, gone (both acknowledged), or being
-//! changed. Where it comes out says which rules it met.
+//! Each packet says what its destination's rule was when it was sent: there, gone (both
+//! acknowledged), or being changed. Where it comes out says which rules it met.
 mod common;
 
 use action::{Pipeline, Region};
@@ -188,8 +188,8 @@ impl Traffic {
         c.until(|| self.received.load(Ordering::SeqCst) == self.sent.load(Ordering::SeqCst));
     }
 
-    /// Changes some rules, awaits the barrier, and only then says so. The packets that come in between find cached
-    /// decisions, or make them.
+    /// Changes some rules, awaits the barrier, and only then says so. The packets that come in
+    /// between find cached decisions, or make them.
     fn change(&self, c: &mut Control, rules: &[usize], there: &mut [bool; FLOWS]) {
         self.quiet(c);
         rules.iter().for_each(|i| self.states[*i].store(CHANGING, Ordering::SeqCst));

@@ -27,8 +27,8 @@ fn perf(b: &Bed) -> Perf {
     all.find(|(w, _)| *w != WorkerId::Kernel).expect("a PMD thread").1
 }
 
-/// So many packets of flows that were never seen; every third one is of a kind that the pipeline does not decide about
-/// alone.
+/// So many packets of flows that were never seen; every third one is of a kind that the pipeline
+/// does not decide about alone.
 fn send_new(b: &mut Bed, sent: &mut u32, n: u32) {
     for _ in 0..n {
         *sent += 1;
@@ -99,8 +99,8 @@ fn flows_that_come_back_late_are_stored() {
     assert!(hits.len() < 12, "{hits:?} of {FLOWS}: {:?}", perf(&b));
 }
 
-/// Ever more flows that come back at once, beside as many packets of others. Those in the sample that stays must not be
-/// cured alone: few of it would be missed at any time.
+/// Ever more flows that come back at once, beside as many packets of others. Those in the sample
+/// that stays must not be cured alone: few of it would be missed at any time.
 #[test]
 fn flows_that_come_back_beside_new_ones_are_stored() {
     const FLOWS: usize = 2_000;

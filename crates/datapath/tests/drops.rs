@@ -186,7 +186,8 @@ fn more_than_a_port_may_bring() {
         lab
     };
     let bytes = Policing { kbit_rate: 1, kbit_burst: 8, ..Policing::default() };
-    // Twenty packets of fifty bytes at once, and five more in two seconds, should the test take as long.
+    // Twenty packets of fifty bytes at once, and five more in two seconds, should the test take as
+    // long.
     let lost = policed(bytes).ends_as(&frame(), 300, Drop::Policed);
     assert!((200..=280).contains(&lost), "{lost}");
     assert_eq!(policed(bytes).ends_as(&udp(1, 2, 3, 4, 1400), 300, Drop::Policed), 300);
@@ -211,7 +212,8 @@ fn more_than_a_port_may_bring() {
     assert!(lab.dp.set_policing(7, bytes).is_err());
 }
 
-/// Packets that are refused count against what a port may bring to a vector: others have their turn.
+/// Packets that are refused count against what a port may bring to a vector: others have their
+/// turn.
 #[test]
 fn refused_packets_are_attempts() {
     let mut lab = always(vec![Op::Output(1)], Settings::default());

@@ -1,5 +1,5 @@
-//! The tuple-space explosion of Csikor et al. (CoNEXT 2019): a tenant's packets miss three rules at every
-//! possible bit, which makes 8,192 masks. What it may cost the others is counted here.
+//! The tuple-space explosion of Csikor et al. (CoNEXT 2019): a tenant's packets miss three rules at
+//! every possible bit, which makes 8,192 masks. What it may cost the others is counted here.
 mod common;
 
 use action::{Decision, Op, Pipeline, Request};

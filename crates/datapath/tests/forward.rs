@@ -55,7 +55,8 @@ fn several_outputs_and_full_queues_are_accounted_for() {
     assert_eq!(b.pool.in_use(), 0);
 }
 
-/// Of little the other sides are told at once, of full vectors after some, and of what is left in the end.
+/// Of little the other sides are told at once, of full vectors after some, and of what is left in
+/// the end.
 #[test]
 fn the_other_side_is_told() {
     let mut b = bed(2);
@@ -428,8 +429,8 @@ fn idle_flows_leave_and_slots_come_back() {
     assert_eq!(b.credits()[&1].0, 3);
 }
 
-/// What a port's other side costs by violations is charged to its own queue, whoever sends to it and whether it sends
-/// anything itself.
+/// What a port's other side costs by violations is charged to its own queue, whoever sends to it
+/// and whether it sends anything itself.
 #[test]
 fn violations_are_paid_for_by_their_own_port() {
     /// More than any vector here takes.

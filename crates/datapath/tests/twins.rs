@@ -33,7 +33,8 @@ proptest! {
     }
 }
 
-/// Rewrites fields, which the packet has or has not; sometimes it says what the packet is, as translation does.
+/// Rewrites fields, which the packet has or has not; sometimes it says what the packet is, as
+/// translation does.
 fn some_set(r: &mut Rng, packet: &Key) -> Op {
     const FIELDS: [Field; 18] = [
         Field::EthDst,

@@ -19,7 +19,8 @@ use flow::PortNo;
 use packet::Packet;
 use telemetry::Drop;
 
-/// So many packets ahead the line is fetched that an outer header is written to: nobody has touched it yet.
+/// So many packets ahead the line is fetched that an outer header is written to: nobody has touched
+/// it yet.
 const HEADER_PREFETCH_PACKETS: usize = 16;
 
 impl Vector {
@@ -47,7 +48,11 @@ impl Vector {
                 kind => {
                     self.execute(program, n, self.packets[n], tx);
                     if kind == Kind::TunnelPop && self.one_pass {
-                        self.decap_rules.learn(&self.table.store, self.keys.rule[n], &program.ops);
+                        self.decap_rules.learn(
+                            &self.table.store,
+                            self.keys.megaflow[n],
+                            &program.ops,
+                        );
                     }
                     1
                 }
@@ -58,23 +63,23 @@ impl Vector {
         self.finish(now_ms);
     }
 
-    /// Credits the rules. A run of packets of one rule counts once.
+    /// Credits the megaflows. A run of packets of one megaflow counts once.
     fn count_all(&self, now_ms: u64) {
         let (mut n, end) = (0, self.packets.len());
         while n < end {
-            let run = run_length(&self.keys.rule[n..end]);
+            let run = run_length(&self.keys.megaflow[n..end]);
             let bytes = total(&self.columns.len[n..n + run]);
             prefetch(self.programs.get(self.keys.program[n]));
-            self.count(self.keys.rule[n], run as u64, bytes, now_ms);
+            self.count(self.keys.megaflow[n], run as u64, bytes, now_ms);
             n += run;
         }
     }
 
-    /// Credits a rule; 0 is none.
+    /// Credits a megaflow; 0 is none.
     #[inline]
-    fn count(&self, rule: u32, packets: u64, bytes: u64, now_ms: u64) {
-        if rule != 0 {
-            self.table.store.counters(rule).add(packets, bytes, now_ms);
+    fn count(&self, megaflow: u32, packets: u64, bytes: u64, now_ms: u64) {
+        if megaflow != 0 {
+            self.table.store.counters(megaflow).add(packets, bytes, now_ms);
         }
     }
 

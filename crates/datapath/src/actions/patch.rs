@@ -1,8 +1,9 @@
 //! Rewrites in a few words: bits to clear, bits to set, checksums following.
 //!
 //! `rewrite` is the twin: it does every rewrite on every packet. A patch does the common ones:
-//! Ethernet addresses on all packets; addresses, ports, ICMP type and code, TOS, TTL and label on IPv4
-//! without options and IPv6 without extension headers in front of a whole L4 header; ARP and RARP.
+//! Ethernet addresses on all packets; addresses, ports, ICMP type and code, TOS, TTL and label on
+//! IPv4 without options and IPv6 without extension headers in front of a whole L4 header; ARP and
+//! RARP.
 
 use crate::parse::{ARP, ICMP, ICMPV6, IGMP, IPV4, IPV6, Layout, Line, RARP, TCP, UDP, bytes};
 use action::{Op, Rewrite};
@@ -56,7 +57,8 @@ pub(crate) struct Patch {
     /// Is a field of the IPv4 header set; one that the L4 checksum covers?
     header: bool,
     covered: bool,
-    /// The header behind Ethernet and tags, and of IP what is behind that: 24 bytes of IPv4 and ARP, 48 of IPv6.
+    /// The header behind Ethernet and tags, and of IP what is behind that: 24 bytes of IPv4 and
+    /// ARP, 48 of IPv6.
     l3: [Blend<u64>; 6],
 }
 

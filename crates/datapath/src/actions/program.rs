@@ -1,5 +1,5 @@
-//! Step 4's instructions: a decision's operations, compiled to a record of three cache lines, of which
-//! most kinds need the first.
+//! Step 4's instructions: a decision's operations, compiled to a record of three cache lines, of
+//! which most kinds need the first.
 
 use crate::actions::patch::Patch;
 use crate::actions::rewrite::ethernet_only;

@@ -1,5 +1,5 @@
-//! Programs of rewrites, tags and outputs in any order: each packet's claims are checked first, then
-//! everything is done without parsing again. The interpreter is the twin.
+//! Programs of rewrites, tags and outputs in any order: each packet's claims are checked first,
+//! then everything is done without parsing again. The interpreter is the twin.
 
 use crate::actions::interpret::Sink;
 use crate::actions::patch::Patch;

@@ -35,7 +35,8 @@ pub(crate) struct Vector {
     pub(crate) failed: Vec<(u8, Drop)>,
     /// Packets beyond what their port may bring.
     pub(crate) refused: Vec<Packet>,
-    /// Rules that decapsulate, and what the packets of this vector that they took had for key word 6.
+    /// Megaflows that decapsulate, and what the packets of this vector that they took had for key
+    /// word 6.
     pub(crate) decap_rules: DecapRules,
     pub(crate) stripped: [u64; VECTOR],
     pub(crate) one_pass: bool,

@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 const INJECTED_BYTES_MAX: usize = 65_535;
 
 impl Datapath {
-    /// Control's housekeeping, about once per millisecond: reads reports, completes changes, removes
-    /// idle flows. `now_ms`: [`crate::now_ms`].
+    /// Control's housekeeping, about once per millisecond: reads reports, completes changes,
+    /// removes idle flows. `now_ms`: [`crate::now_ms`].
     pub fn poll(&mut self, now_ms: u64) {
         self.pump();
         if std::mem::take(&mut self.reroute) {
@@ -109,7 +109,8 @@ impl Datapath {
 
     fn drive_tickets(&mut self) {
         let Some((last, change)) = self.tickets.ready(&self.config.domain) else { return };
-        // A worker reports a rule before it lets the grace period end, so all that matter are known.
+        // A worker reports a megaflow before it lets the grace period end, so all that matter are
+        // known.
         self.pump();
         let regions = RegionSet::of(&change.regions);
         for w in self.workers.iter_mut().flatten() {
@@ -122,8 +123,8 @@ impl Datapath {
         self.tickets.close(last);
     }
 
-    /// Hands over what workers reported since the last call: `most` effects of decisions, ports taking turns, and as
-    /// many packets, workers taking turns. True: there is more.
+    /// Hands over what workers reported since the last call: `most` effects of decisions, ports
+    /// taking turns, and as many packets, workers taking turns. True: there is more.
     pub fn drain_events(&mut self, most: usize, each: &mut dyn FnMut(Event)) -> bool {
         self.pump();
         for how in self.differences.drain(..) {
@@ -164,8 +165,8 @@ impl Datapath {
         Ok(())
     }
 
-    /// Traffic since the last call, exactly once: all of it if no worker has more than 262,144 flows, else what
-    /// is known by now (see [`Datapath::known_ms`]).
+    /// Traffic since the last call, exactly once: all of it if no worker has more than 262,144
+    /// flows, else what is known by now (see [`Datapath::known_ms`]).
     pub fn collect(&mut self, each: &mut dyn FnMut(Used<'_>)) {
         self.pump();
         for c in self.past_credits.drain(..) {
@@ -182,7 +183,8 @@ impl Datapath {
         }
     }
 
-    /// [`Datapath::collect`] knew of all traffic until then: with millions of flows one to two seconds ago.
+    /// [`Datapath::collect`] knew of all traffic until then: with millions of flows one to two
+    /// seconds ago.
     pub fn known_ms(&self) -> u64 {
         self.workers.iter().flatten().map(|w| w.flows.known_ms()).min().unwrap_or(self.aged_ms)
     }
@@ -263,7 +265,8 @@ impl Datapath {
         self.pmd_info().into_iter().map(|p| (p.worker, p.perf)).collect()
     }
 
-    /// Clears what `perf`, `metrics` and `rxq_info` count from (nothing that must add up), of one worker or of all.
+    /// Clears what `perf`, `metrics` and `rxq_info` count from (nothing that must add up), of one
+    /// worker or of all.
     pub fn stats_clear(&mut self, only: Option<WorkerId>) {
         for (slot, w) in self.workers.iter_mut().enumerate() {
             let Some(w) = w.as_mut().filter(|w| only.is_none_or(|id| id == w.id)) else { continue };
@@ -276,7 +279,8 @@ impl Datapath {
         }
     }
 
-    /// What single iterations of a worker were like, with so many of the last ones and of the last milliseconds.
+    /// What single iterations of a worker were like, with so many of the last ones and of the last
+    /// milliseconds.
     pub fn metrics(&self, of: WorkerId, iterations: usize, ms: usize) -> Option<MetricsView> {
         let w = self.workers.iter().flatten().find(|w| w.id == of)?;
         Some(w.shared.metrics.view(iterations, ms))

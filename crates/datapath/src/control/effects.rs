@@ -1,14 +1,16 @@
 //! Effects of decisions that wait for control: in turn by the port whose packets brought them.
 //!
-//! Each port has a queue of bounded length, and control takes one from each port's in turn: a flood on one port
-//! neither displaces nor delays what another port's packets teach. What finds its queue full is counted by port.
+//! Each port has a queue of bounded length, and control takes one from each port's in turn: a flood
+//! on one port neither displaces nor delays what another port's packets teach. What finds its queue
+//! full is counted by port.
 
 use crate::settings::{Event, PortEffects};
 use flow::PortNo;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Effects of one port that wait, at most: a learning burst, which control takes in within a few milliseconds. What is
-/// passed over comes again with the flow's next look at its counters, a second later, as long as it has traffic.
+/// Effects of one port that wait, at most: a learning burst, which control takes in within a few
+/// milliseconds. What is passed over comes again with the flow's next look at its counters, a
+/// second later, as long as it has traffic.
 const PORT_EFFECTS_MAX: usize = 4096;
 
 /// See the module.

@@ -1,9 +1,11 @@
-//! Control's index of one worker's rules: which of them overlap a change, without looking at all.
+//! Control's index of one worker's megaflows: which of them overlap a change, without looking at
+//! all.
 //!
-//! A rule under mask M overlaps a region (values, mask R) if the two agree on the bits of M & R. So,
-//! for regions alike (same R), the rules of one subtable are found by a hash of those bits. Such an
-//! index is made once a subtable was scanned often enough for one M & R, and kept up to date as
-//! rules come and go; until then the subtable's rules, and no others, are compared one by one.
+//! A megaflow under mask M overlaps a region (values, mask R) if the two agree on the bits of M &
+//! R. So, for regions alike (same R), the megaflows of one subtable are found by a hash of those
+//! bits. Such an index is made once a subtable was scanned often enough for one M & R, and kept up
+//! to date as megaflows come and go; until then the subtable's megaflows, and no others, are
+//! compared one by one.
 //!
 //! The twin that defines what is right is [`crate::control::invalidate::overlapping`].
 
@@ -17,15 +19,15 @@ use std::hash::{BuildHasher, RandomState};
 const INDEX_QUESTIONS_MIN: usize = 8;
 /// Indexes per subtable, the ones under trial included.
 const SUBTABLE_INDEXES_MAX: usize = 8;
-/// Rules per head from which on an index is made anew with more heads, when it is asked again.
+/// Megaflows per head from which on an index is made anew with more heads, when it is asked again.
 const HEAD_MEGAFLOWS_MAX: usize = 4;
-/// Rules per hash from which on an index of few bits is worth nothing.
+/// Megaflows per hash from which on an index of few bits is worth nothing.
 const HASH_MEGAFLOWS_MAX: usize = 64;
 
-/// The rules of one worker that control has heard of, by subtable.
+/// The megaflows of one worker that control has heard of, by subtable.
 pub(crate) struct Index {
     subtables: [Subtable; MASKS],
-    /// Where a rule stands in its subtable's list, plus one; 0: nowhere.
+    /// Where a megaflow stands in its subtable's list, plus one; 0: nowhere.
     place: Column<u32>,
     secret: u64,
     clock: u64,
@@ -33,21 +35,21 @@ pub(crate) struct Index {
 
 #[derive(Default)]
 struct Subtable {
-    rules: Vec<u32>,
+    megaflows: Vec<u32>,
     mask: Words,
     indexes: Vec<BitsIndex>,
 }
 
-/// Rules of a subtable by some bits at which it and a kind of region both look.
+/// Megaflows of a subtable by some bits at which it and a kind of region both look.
 #[derive(Default)]
 struct BitsIndex {
     /// (word, mask) of those.
     bits: Vec<(u8, u64)>,
-    /// By those bits' hash, modulo their number: the first rule, 0: none. Empty until it pays.
+    /// By those bits' hash, modulo their number: the first megaflow, 0: none. Empty until it pays.
     heads: Vec<u32>,
-    /// How many of them have rules.
+    /// How many of them have megaflows.
     taken: usize,
-    /// By rule: (previous, next) under the same head.
+    /// By megaflow: (previous, next) under the same head.
     links: Vec<(u32, u32)>,
     asked: usize,
     used: u64,
@@ -64,39 +66,39 @@ impl Index {
         }
     }
 
-    /// A rule came (its line is readable until it is given back).
+    /// A megaflow came (its line is readable until it is given back).
     pub fn insert(&mut self, store: &Store, idx: u32) {
         let i = idx as usize;
         let m = store.payload(idx).mask();
         let sub = &mut self.subtables[m];
-        if sub.rules.is_empty() {
-            // The slot may have got another mask since its last rule.
+        if sub.megaflows.is_empty() {
+            // The slot may have got another mask since its last megaflow.
             let mask = store.mask(m);
             if mask != sub.mask {
                 (sub.mask, sub.indexes) = (mask, Vec::new());
             }
         }
-        sub.rules.push(idx);
-        self.place[i] = sub.rules.len() as u32;
+        sub.megaflows.push(idx);
+        self.place[i] = sub.megaflows.len() as u32;
         sub.indexes.iter_mut().for_each(|b| b.insert(store, self.secret, idx));
     }
 
-    /// A rule went.
+    /// A megaflow went.
     pub fn remove(&mut self, store: &Store, idx: u32) {
         let Some(place) = self.place.get_mut(idx as usize).filter(|p| **p != 0) else { return };
         let at = std::mem::take(place) as usize - 1;
         let sub = &mut self.subtables[store.payload(idx).mask()];
         sub.indexes.iter_mut().for_each(|b| b.remove(store, self.secret, idx));
-        sub.rules.swap_remove(at);
-        if let Some(moved) = sub.rules.get(at) {
+        sub.megaflows.swap_remove(at);
+        if let Some(moved) = sub.megaflows.get(at) {
             self.place[*moved as usize] = at as u32 + 1;
         }
     }
 
-    /// Every rule that overlaps one of these regions, to `each` (possibly more than once).
+    /// Every megaflow that overlaps one of these regions, to `each` (possibly more than once).
     pub fn overlapping(&mut self, store: &Store, regions: &RegionSet, each: &mut dyn FnMut(u32)) {
         self.clock += 1;
-        for sub in self.subtables.iter_mut().filter(|s| !s.rules.is_empty()) {
+        for sub in self.subtables.iter_mut().filter(|s| !s.megaflows.is_empty()) {
             for (mask, keys) in regions.groups() {
                 sub.overlapping(store, mask, keys, (self.secret, self.clock), each);
             }
@@ -118,21 +120,21 @@ impl Subtable {
             .filter(|(_, m)| *m != 0)
             .collect();
         if both.is_empty() {
-            return self.rules.iter().for_each(|i| each(*i));
+            return self.megaflows.iter().for_each(|i| each(*i));
         }
-        if self.rules.len() <= INDEX_QUESTIONS_MIN {
+        if self.megaflows.len() <= INDEX_QUESTIONS_MIN {
             return self.scan(store, &both, keys, each);
         }
         let mut i = self.find(coarse_bits(&both), clock);
-        if self.indexes[i].is_poor(self.rules.len()) {
+        if self.indexes[i].is_poor(self.megaflows.len()) {
             i = self.find(both.clone(), clock);
         }
         self.indexes[i].asked = self.indexes[i].asked.saturating_add(keys.len());
-        if self.indexes[i].heads.len() * HEAD_MEGAFLOWS_MAX < self.rules.len() {
+        if self.indexes[i].heads.len() * HEAD_MEGAFLOWS_MAX < self.megaflows.len() {
             if self.indexes[i].asked <= INDEX_QUESTIONS_MIN {
                 return self.scan(store, &both, keys, each);
             }
-            self.indexes[i].build(store, secret, &self.rules);
+            self.indexes[i].build(store, secret, &self.megaflows);
         }
         let indexes = &self.indexes[i];
         keys.iter()
@@ -157,12 +159,12 @@ impl Subtable {
     fn scan(&self, store: &Store, both: &[(u8, u64)], keys: &[Words], each: &mut dyn FnMut(u32)) {
         let tests: Vec<OverlapTest> = keys.iter().map(|k| OverlapTest::new(both, k)).collect();
         let hit = |i: &&u32| tests.iter().any(|p| p.hits(store, **i));
-        self.rules.iter().filter(hit).for_each(|i| each(*i));
+        self.megaflows.iter().filter(hit).for_each(|i| each(*i));
     }
 }
 
-/// The bits to look rules up by: whole bytes of one IPv4 address if there are two or more, so that
-/// regions of hundreds of masks share few indexes; else all of them.
+/// The bits to look megaflows up by: whole bytes of one IPv4 address if there are two or more, so
+/// that regions of hundreds of masks share few indexes; else all of them.
 fn coarse_bits(both: &[(u8, u64)]) -> Vec<(u8, u64)> {
     const WORD: u8 = (flow::at::IP_SRC / 8) as u8;
     let bits = both.iter().find(|(w, _)| *w == WORD).map_or(0, |(_, m)| *m).to_ne_bytes();
@@ -178,25 +180,25 @@ fn coarse_bits(both: &[(u8, u64)]) -> Vec<(u8, u64)> {
 }
 
 impl BitsIndex {
-    /// Do so many rules have so few hashes that looking one up finds too many?
-    fn is_poor(&self, rules: usize) -> bool {
-        !self.heads.is_empty() && rules > self.taken * HASH_MEGAFLOWS_MAX
+    /// Do so many megaflows have so few hashes that looking one up finds too many?
+    fn is_poor(&self, megaflows: usize) -> bool {
+        !self.heads.is_empty() && megaflows > self.taken * HASH_MEGAFLOWS_MAX
     }
 
     fn hash(&self, secret: u64, word: impl Fn(usize) -> u64) -> u64 {
         self.bits.iter().fold(secret, |h, (w, m)| fold(h ^ (word(*w as usize) & m)))
     }
 
-    /// The head of a rule or, of a region, of the rules that may overlap it.
+    /// The head of a megaflow or, of a region, of the megaflows that may overlap it.
     fn head(&self, secret: u64, word: impl Fn(usize) -> u64) -> usize {
         self.hash(secret, word) as usize & (self.heads.len() - 1)
     }
 
-    /// Anew, with room for as many rules again.
-    fn build(&mut self, store: &Store, secret: u64, rules: &[u32]) {
-        self.heads = vec![0; rules.len().next_power_of_two()];
+    /// Anew, with room for as many megaflows again.
+    fn build(&mut self, store: &Store, secret: u64, megaflows: &[u32]) {
+        self.heads = vec![0; megaflows.len().next_power_of_two()];
         self.taken = 0;
-        rules.iter().for_each(|r| self.insert(store, secret, *r));
+        megaflows.iter().for_each(|r| self.insert(store, secret, *r));
     }
 
     fn insert(&mut self, store: &Store, secret: u64, idx: u32) {

@@ -1,4 +1,4 @@
-//! The index against looking at every rule.
+//! The index against looking at every megaflow.
 
 use super::*;
 use crate::control::invalidate::overlapping;
@@ -40,14 +40,14 @@ impl Rng {
 fn found(index: &mut Index, store: &Store, regions: &RegionSet) -> BTreeSet<u32> {
     let mut out = BTreeSet::new();
     index.overlapping(store, regions, &mut |i| {
-        assert!(store.payload(i).usable(), "rules that went are not found");
+        assert!(store.payload(i).usable(), "megaflows that went are not found");
         out.insert(i);
     });
     out
 }
 
 #[test]
-fn equals_looking_at_every_rule() {
+fn equals_looking_at_every_megaflow() {
     for seed in 0..8 {
         let mut r = Rng(seed * 1_000_000);
         let (mut t, mut index, mut live) = (Table::new(4_000), Index::new(4_001), Vec::new());
@@ -60,7 +60,7 @@ fn equals_looking_at_every_rule() {
                     live.push(i);
                 }
             }
-            // Rules go singly, and now and then all of them: masks change places.
+            // Megaflows go singly, and now and then all of them: masks change places.
             let all = r.below(30) == 0;
             let n = if all { live.len() as u64 } else { r.below(30).min(live.len() as u64) };
             for _ in 0..n {
@@ -85,9 +85,10 @@ fn equals_looking_at_every_rule() {
     }
 }
 
-/// With one rule changed, and then another, the cost must not grow with the rules that are cached.
+/// With one megaflow changed, and then another, the cost must not grow with the megaflows that are
+/// cached.
 #[test]
-fn a_change_costs_the_rules_it_hits() {
+fn a_change_costs_the_megaflows_it_hits() {
     let mut r = Rng(7);
     let (mut t, mut index) = (Table::new(70_000), Index::new(70_001));
     let store = t.store.clone();
@@ -107,7 +108,7 @@ fn a_change_costs_the_rules_it_hits() {
     let start = std::time::Instant::now();
     (0..10_000).for_each(|_| assert_eq!(ask(&mut index, r.below(65_536)), 1));
     let took = start.elapsed();
-    // Ten thousand scans of 64 Ki rules would take minutes here.
+    // Ten thousand scans of 64 Ki megaflows would take minutes here.
     assert!(took.as_secs() < 5, "{took:?}");
-    println!("10,000 changes among 65,536 rules: {took:?}");
+    println!("10,000 changes among 65,536 megaflows: {took:?}");
 }

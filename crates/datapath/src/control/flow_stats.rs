@@ -1,5 +1,5 @@
-//! What rules are credited to. Thousands of rules often have one list of counters: they share an
-//! account, which gathers their traffic until it is handed over.
+//! What megaflows are credited to. Thousands of megaflows often have one list of counters: they
+//! share an account, which gathers their traffic until it is handed over.
 
 use crate::messages::{Credits, UncachedReport};
 use crate::settings::{Stale, Used};
@@ -14,15 +14,15 @@ pub(crate) type Effects = Option<Arc<dyn Any + Send + Sync>>;
 struct Account {
     credits: Credits,
     effects: Effects,
-    /// Rules that have it.
-    rules: u32,
+    /// Megaflows that have it.
+    megaflows: u32,
     /// Not handed over yet.
     packets: u64,
     bytes: u64,
     used_ms: u64,
 }
 
-/// The accounts of one worker's rules; number 0 is never given out.
+/// The accounts of one worker's megaflows; number 0 is never given out.
 pub(crate) struct FlowStats {
     list: Vec<Account>,
     free: Vec<u32>,
@@ -30,7 +30,8 @@ pub(crate) struct FlowStats {
     plain: HashMap<Credits, u32>,
     /// Those with traffic that was not handed over.
     used: Vec<u32>,
-    /// Traffic of decisions that no rule was made of, by counter, and the counters that have some.
+    /// Traffic of decisions that no megaflow was made of, by counter, and the counters that have
+    /// some.
     uncached: Vec<Total>,
     counted: Vec<u32>,
 }
@@ -56,11 +57,11 @@ impl FlowStats {
         }
     }
 
-    /// The account for one rule more.
+    /// The account for one megaflow more.
     pub fn open(&mut self, credits: Credits, effects: Effects) -> u32 {
         let known = effects.is_none().then(|| self.plain.get(&credits)).flatten();
         let id = known.copied().unwrap_or_else(|| self.add(credits, effects));
-        self.list[id as usize].rules += 1;
+        self.list[id as usize].megaflows += 1;
         id
     }
 
@@ -76,16 +77,16 @@ impl FlowStats {
         id
     }
 
-    /// One rule less has it.
+    /// One megaflow less has it.
     pub fn close(&mut self, id: u32) {
-        self.list[id as usize].rules -= 1;
+        self.list[id as usize].megaflows -= 1;
         self.forget(id);
     }
 
-    /// Frees an account that no rule has and whose traffic was handed over.
+    /// Frees an account that no megaflow has and whose traffic was handed over.
     fn forget(&mut self, id: u32) {
         let account = &mut self.list[id as usize];
-        if account.rules == 0 && account.packets == 0 {
+        if account.megaflows == 0 && account.packets == 0 {
             let gone = std::mem::take(account);
             if gone.effects.is_none() {
                 self.plain.remove(&gone.credits);
@@ -94,7 +95,7 @@ impl FlowStats {
         }
     }
 
-    /// Traffic, at least one packet, of a rule that has it.
+    /// Traffic, at least one packet, of a megaflow that has it.
     pub fn credit(&mut self, id: u32, packets: u64, bytes: u64, used_ms: u64) {
         let account = &mut self.list[id as usize];
         if account.packets == 0 {
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_with_the_same_counters_share_one_until_the_last_is_gone() {
+    fn megaflows_with_the_same_counters_share_one_until_the_last_is_gone() {
         let mut all = FlowStats::new();
         let ids: Vec<u32> =
             [[1, 2], [1, 2], [1, 3]].iter().map(|l| all.open(l[..].into(), None)).collect();

@@ -1,4 +1,4 @@
-//! Control's half of a worker's table: the cold part of each rule, and exact counting.
+//! Control's half of a worker's table: the cold part of each megaflow, and exact counting.
 
 use crate::control::flow_index::Index;
 use crate::control::flow_stats::{Effects, FlowStats};
@@ -13,17 +13,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A worker with fewer rules needs no memory ahead.
+/// A worker with fewer megaflows needs no memory ahead.
 const PROVIDE_MEGAFLOWS_MIN: usize = 1 << 14;
-/// Rules for which there is memory ahead of the worker.
+/// Megaflows for which there is memory ahead of the worker.
 const PROVIDE_MEGAFLOWS: usize = 1 << 16;
 
-/// What control keeps of a rule, of which there are millions. Of the rule's counters, what was credited: packets
-/// modulo 2^32, bytes modulo 2^38, which is more than a rule can meet between two looks at it.
+/// What control keeps of a megaflow, of which there are millions. Of the megaflow's counters, what
+/// was credited: packets modulo 2^32, bytes modulo 2^38, which is more than a megaflow can meet
+/// between two looks at it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Cold {
-    /// Bits 0 to 24: its account, 0: control knows no such rule. Bit 25: unlink was asked for. From 26 on: of the
-    /// bytes, bits 32 to 37.
+    /// Bits 0 to 24: its account, 0: control knows no such megaflow. Bit 25: unlink was asked for.
+    /// From 26 on: of the bytes, bits 32 to 37.
     bits: u32,
     bytes: u32,
     packets: u32,
@@ -33,12 +34,12 @@ const ACCOUNT_BITS: u32 = (1 << 25) - 1;
 const LEAVING_BIT: u32 = 1 << 25;
 const BYTE_BITS: u64 = (1 << 38) - 1;
 
-// SAFETY: zero is no rule.
+// SAFETY: zero is no megaflow.
 unsafe impl Zero for Cold {}
 
 impl Cold {
     fn new(account: u32) -> Cold {
-        assert!(account <= ACCOUNT_BITS, "there are at most as many as rules, which are 2^24");
+        assert!(account <= ACCOUNT_BITS, "there are at most as many as megaflows, which are 2^24");
         Cold { bits: account, ..Cold::default() }
     }
 
@@ -63,17 +64,18 @@ impl Cold {
     }
 }
 
-/// Rules of which all are looked at when somebody asks for counters; beyond, counters are as old as
-/// the last complete pass.
+/// Megaflows of which all are looked at when somebody asks for counters; beyond, counters are as
+/// old as the last complete pass.
 const FOLD_ALL_MEGAFLOWS_MAX: usize = 1 << 18;
-/// Rules that are looked at in one go, at most.
+/// Megaflows that are looked at in one go, at most.
 const SLICE_MEGAFLOWS_MAX: usize = 1 << 16;
-/// Idle rules that are found in one go, at most: a worker has to unlink and report them.
+/// Idle megaflows that are found in one go, at most: a worker has to unlink and report them.
 const IDLE_MEGAFLOWS_MAX: usize = 2048;
-/// How long a pass over all rules takes, if [`SLICE_MEGAFLOWS_MAX`] and [`IDLE_MEGAFLOWS_MAX`] allow.
+/// How long a pass over all megaflows takes, if [`SLICE_MEGAFLOWS_MAX`] and [`IDLE_MEGAFLOWS_MAX`]
+/// allow.
 const SWEEP_MS: u64 = 1000;
 
-/// A pass over all rules, some at a time.
+/// A pass over all megaflows, some at a time.
 #[derive(Default)]
 struct Sweep {
     /// Where it goes on.
@@ -84,20 +86,20 @@ struct Sweep {
     known_ms: u64,
 }
 
-/// Control's part of one worker's rules, by rule index.
+/// Control's part of one worker's megaflows, by megaflow index.
 pub(crate) struct Flows {
     pub store: Arc<Store>,
     cold: Column<Cold>,
-    /// Rules from here on never were.
+    /// Megaflows from here on never were.
     end: usize,
     stats: FlowStats,
     /// What programs do, by their number.
     programs: Vec<Arc<[Op]>>,
-    /// Rules below have memory.
+    /// Megaflows below have memory.
     populated: usize,
     sweep: Sweep,
     index: Index,
-    /// What must live as long as a rule; few rules have such.
+    /// What must live as long as a megaflow; few megaflows have such.
     held: HashMap<u32, Arc<dyn Any + Send + Sync>>,
     /// Indices to give back.
     done: Vec<u32>,
@@ -120,7 +122,7 @@ impl Flows {
         }
     }
 
-    /// What rules with this program do from now on.
+    /// What megaflows with this program do from now on.
     pub fn program(&mut self, id: u32, ops: Arc<[Op]>) {
         let i = id as usize;
         if self.programs.len() <= i {
@@ -129,7 +131,8 @@ impl Flows {
         self.programs[i] = ops;
     }
 
-    /// Provides memory for rules to come, so that the worker does not wait for it at each new page.
+    /// Provides memory for megaflows to come, so that the worker does not wait for it at each new
+    /// page.
     pub fn provide(&mut self) {
         let high = self.store.high.load(Ordering::Relaxed) as usize;
         if high > PROVIDE_MEGAFLOWS_MIN && high + PROVIDE_MEGAFLOWS > self.populated {
@@ -139,7 +142,7 @@ impl Flows {
         }
     }
 
-    /// A rule came.
+    /// A megaflow came.
     pub fn installed(&mut self, idx: u32, credits: Credits, effects: Effects) {
         let i = idx as usize;
         self.cold[i] = Cold::new(self.stats.open(credits, effects));
@@ -147,12 +150,12 @@ impl Flows {
         self.index.insert(&self.store, idx);
     }
 
-    /// Keeps what must live as long as a rule that came.
+    /// Keeps what must live as long as a megaflow that came.
     pub fn holds(&mut self, idx: u32, what: Arc<dyn Any + Send + Sync>) {
         self.held.insert(idx, what);
     }
 
-    /// A rule went: its last traffic is credited.
+    /// A megaflow went: its last traffic is credited.
     pub fn unlinked(&mut self, idx: u32) {
         self.fold_counters(idx as usize);
         if let Some(account) = std::mem::take(&mut self.cold[idx as usize]).account() {
@@ -173,10 +176,10 @@ impl Flows {
         std::mem::take(&mut self.done)
     }
 
-    /// Marks rules as asked to leave; those that already were are left out. Rules not heard of yet
-    /// stay in: their report is on its way, and unlinking twice is harmless.
-    pub fn leaving(&mut self, mut rules: Vec<u32>) -> Option<Command> {
-        rules.retain(|i| {
+    /// Marks megaflows as asked to leave; those that already were are left out. Megaflows not heard
+    /// of yet stay in: their report is on its way, and unlinking twice is harmless.
+    pub fn leaving(&mut self, mut megaflows: Vec<u32>) -> Option<Command> {
+        megaflows.retain(|i| {
             let cold = &mut self.cold[*i as usize];
             let new = !cold.is_leaving();
             if cold.account().is_some() {
@@ -184,11 +187,11 @@ impl Flows {
             }
             new
         });
-        (!rules.is_empty()).then_some(Command::Unlink(rules))
+        (!megaflows.is_empty()).then_some(Command::Unlink(megaflows))
     }
 
-    /// Marks every rule that overlaps a region dead and returns those. Exact for rules whose coming
-    /// was reported: read the reports first.
+    /// Marks every megaflow that overlaps a region dead and returns those. Exact for megaflows
+    /// whose coming was reported: read the reports first.
     pub fn kill(&mut self, regions: &RegionSet) -> Vec<u32> {
         let (store, mut dead) = (&self.store, Vec::new());
         self.index.overlapping(store, regions, &mut |i| {
@@ -199,7 +202,7 @@ impl Flows {
         dead
     }
 
-    /// Marks every rule with stale effects dead and returns those. Exact as [`Flows::kill`] is.
+    /// Marks every megaflow with stale effects dead and returns those. Exact as [`Flows::kill`] is.
     pub fn kill_stale(&mut self, stale: &Stale) -> Vec<u32> {
         let stats = self.stats.stale(stale);
         if stats.is_empty() {
@@ -209,14 +212,15 @@ impl Flows {
         found.map(|(i, _)| i).filter(|i| self.store.kill(*i, self.store.payload(*i))).collect()
     }
 
-    /// Rules that control was told of.
+    /// Megaflows that control was told of.
     fn known(&self) -> impl Iterator<Item = (u32, &Cold)> {
         let all = self.cold[..self.end].iter().enumerate();
         all.filter(|(_, c)| c.account().is_some()).map(|(i, c)| (i as u32, c))
     }
 
-    /// Looks at some rules, so that `elapsed_ms` after `elapsed_ms` all come by in a second; reports were
-    /// read at `now_ms`. Credits their traffic, and returns those that were not used since `before_ms`.
+    /// Looks at some megaflows, so that `elapsed_ms` after `elapsed_ms` all come by in a second;
+    /// reports were read at `now_ms`. Credits their traffic, and returns those that were not used
+    /// since `before_ms`.
     pub fn revalidate_slice(&mut self, now_ms: u64, elapsed_ms: u64, before_ms: u64) -> Vec<u32> {
         let part = self.end as u64 * elapsed_ms.min(SWEEP_MS) / SWEEP_MS;
         let n = (part as usize + 1).min(SLICE_MEGAFLOWS_MAX);
@@ -240,7 +244,7 @@ impl Flows {
         idle
     }
 
-    /// Credits a rule's traffic; false: control knows no such rule.
+    /// Credits a megaflow's traffic; false: control knows no such megaflow.
     fn fold_counters(&mut self, i: usize) -> bool {
         let Some(account) = self.cold[i].account() else { return false };
         let (cold, c) = (&mut self.cold[i], self.store.counters(i as u32));
@@ -253,13 +257,13 @@ impl Flows {
         true
     }
 
-    /// Every rule.
+    /// Every megaflow.
     pub fn all(&self) -> Vec<u32> {
         self.known().map(|(i, _)| i).collect()
     }
 
-    /// What is known to be used since the last call: all there is if there are not too many rules. Reports
-    /// were read at `now_ms`.
+    /// What is known to be used since the last call: all there is if there are not too many
+    /// megaflows. Reports were read at `now_ms`.
     pub fn collect(&mut self, now_ms: u64, each: &mut dyn FnMut(Used<'_>)) {
         if self.end <= FOLD_ALL_MEGAFLOWS_MAX {
             (0..self.end).for_each(|i| {
@@ -275,7 +279,7 @@ impl Flows {
         self.sweep.known_ms
     }
 
-    /// Every rule, for people.
+    /// Every megaflow, for people.
     pub fn dump(&self, worker: WorkerId, out: &mut Vec<FlowDump>) {
         for (i, _) in self.known() {
             let o = Ordering::Relaxed;
@@ -305,15 +309,15 @@ mod tests {
     use crate::lookup::Table;
     use crate::lookup::mask::{FULL, Words};
 
-    /// A table with `n` rules that were used at 100 ms, each with counter 1.
+    /// A table with `n` megaflows that were used at 100 ms, each with counter 1.
     fn filled(n: u64) -> (Table, Flows) {
         let mut table = Table::new(n as usize);
         let mut flows = Flows::new(table.store.clone());
         for i in 0..n {
             let key: Words = std::array::from_fn(|w| if w == 0 { i + 1 } else { 0 });
-            let rule = table.put(&key, &FULL, 1, n as u32).expect("room");
-            flows.installed(rule, [1][..].into(), None);
-            table.store.counters(rule).add(2, 120, 100);
+            let megaflow = table.put(&key, &FULL, 1, n as u32).expect("room");
+            flows.installed(megaflow, [1][..].into(), None);
+            table.store.counters(megaflow).add(2, 120, 100);
         }
         (table, flows)
     }
@@ -326,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_sees_each_rule_once_and_says_since_when() {
+    fn a_pass_sees_each_megaflow_once_and_says_since_when() {
         let (table, mut flows) = filled(1000);
         let mut idle = Vec::new();
         for round in 1..=10 {
@@ -344,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rule_that_went_and_a_wrapped_counter_leave_is_credited() {
+    fn what_a_megaflow_that_went_and_a_wrapped_counter_leave_is_credited() {
         let (table, mut flows) = filled(3);
         flows.collect(200, &mut |_| ());
         assert_eq!(flows.known_ms(), 200);

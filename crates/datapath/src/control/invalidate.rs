@@ -1,7 +1,7 @@
-//! Which rules a change kills, and when it is done. Finding them quickly is `index`'s business.
+//! Which megaflows a change kills, and when it is done. Finding them quickly is `index`'s business.
 //!
 //! The argument for exactness is in `docs/decisions/0001-per-core-megaflow-table.md`: publish, one
-//! grace period, mark overlapping rules dead, done.
+//! grace period, mark overlapping megaflows dead, done.
 
 use crate::lookup::flow_store::{PWORDS, Store};
 use crate::lookup::mask::Words;
@@ -31,7 +31,7 @@ impl RegionSet {
     }
 }
 
-/// What must agree for a rule of one mask to overlap one region.
+/// What must agree for a megaflow of one mask to overlap one region.
 pub(crate) struct OverlapTest(Vec<(u8, u64, u64)>);
 
 impl OverlapTest {
@@ -40,13 +40,13 @@ impl OverlapTest {
         OverlapTest(both.iter().map(|(w, m)| (*w, *m, key[*w as usize] & m)).collect())
     }
 
-    /// Does rule `i` overlap the region?
+    /// Does megaflow `i` overlap the region?
     pub fn hits(&self, store: &Store, i: u32) -> bool {
         self.0.iter().all(|(w, mask, want)| store.word(i, *w as usize) & mask == *want)
     }
 }
 
-/// Every usable rule that overlaps a region, by looking at all of them: what is right.
+/// Every usable megaflow that overlaps a region, by looking at all of them: what is right.
 #[cfg(test)]
 pub(crate) fn overlapping(store: &Store, regions: &RegionSet) -> std::collections::BTreeSet<u32> {
     let overlaps = |i: u32| {
@@ -108,7 +108,7 @@ impl Tickets {
         last.map(|t| (t, all))
     }
 
-    /// The rules of all changes up to `t` are marked.
+    /// The megaflows of all changes up to `t` are marked.
     pub fn close(&mut self, t: u64) {
         self.done = t;
     }

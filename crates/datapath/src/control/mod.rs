@@ -441,8 +441,8 @@ impl Datapath {
         }
     }
 
-    /// Removes a port under traffic: its queues are taken from the workers and closed, packets to it
-    /// become `NoPort` drops.
+    /// Removes a port under traffic: its queues are taken from the workers and closed, packets to
+    /// it become `NoPort` drops.
     pub fn del_port(&mut self, no: PortNo) -> Result<Box<dyn Port>, Error> {
         let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
         p.rxqs.iter_mut().for_each(|q| q.want = None);
@@ -473,8 +473,8 @@ impl Datapath {
         }
     }
 
-    /// Limits what a port may bring from now on; no packet passes between the old and the new limit unseen. The buckets
-    /// begin full. No effect if that is what it is limited to already.
+    /// Limits what a port may bring from now on; no packet passes between the old and the new limit
+    /// unseen. The buckets begin full. No effect if that is what it is limited to already.
     pub fn set_policing(&mut self, no: PortNo, policing: Policing) -> Result<(), Error> {
         let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
         if std::mem::replace(&mut p.policing, policing) != policing {
@@ -593,8 +593,8 @@ impl Datapath {
         }
     }
 
-    /// Reads the reports that a worker has made so far, which is as many as the ring holds at most however many
-    /// come meanwhile; returns ports whose receive queues came back.
+    /// Reads the reports that a worker has made so far, which is as many as the ring holds at most
+    /// however many come meanwhile; returns ports whose receive queues came back.
     fn read_reports(&mut self, w: &mut Handle) -> Vec<PortNo> {
         let mut moved = Vec::new();
         for _ in 0..REPORTS_MAX {
@@ -646,7 +646,8 @@ impl Datapath {
     pub(crate) fn pump(&mut self) {
         for slot in 0..self.workers.len() {
             if let Some(mut w) = self.workers[slot].take() {
-                // `advance` may address this worker: it must be in place, so reports are read first.
+                // `advance` may address this worker: it must be in place, so reports are read
+                // first.
                 let reports = self.read_reports(&mut w);
                 self.workers[slot] = Some(w);
                 reports.into_iter().for_each(|no| self.advance(no));

@@ -55,8 +55,8 @@ pub(crate) fn assign(
     out.into_iter().map(|c| Some(cores[c?].id)).collect()
 }
 
-/// How unequal the cores are filled: the variance of their shares of all cycles, in percent squared.
-/// Cores outside `cores` do not count.
+/// How unequal the cores are filled: the variance of their shares of all cycles, in percent
+/// squared. Cores outside `cores` do not count.
 pub(crate) fn variance(queues: &[Queue], cores: &[Core], at: &[Option<usize>]) -> u64 {
     let total: u64 = queues.iter().map(|q| q.cycles).sum::<u64>().max(1);
     let on = |id: usize| queues.iter().zip(at).filter(move |(_, c)| **c == Some(id));

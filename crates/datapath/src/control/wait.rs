@@ -42,8 +42,8 @@ impl Backoff {
 }
 
 impl Datapath {
-    /// Waits until all workers did what they were told. A thread that gets no CPU is waited for; one
-    /// that stays away is given up, until it answers again.
+    /// Waits until all workers did what they were told. A thread that gets no CPU is waited for;
+    /// one that stays away is given up, until it answers again.
     pub(crate) fn wait_for_workers(&mut self) {
         let mut backoff = Backoff::new();
         loop {

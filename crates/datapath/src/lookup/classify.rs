@@ -1,5 +1,6 @@
-//! The way of packets through a table: a group per stretch of packets of one input port, and all groups side
-//! by side, so that each step asks for the cache lines of the next for the whole vector.
+//! The way of packets through a table: a group per stretch of packets of one input port, and all
+//! groups side by side, so that each step asks for the cache lines of the next for the whole
+//! vector.
 //!
 //! One loop, generic over how keys are compared; a [`Level`] is one instance of it.
 
@@ -12,7 +13,8 @@ use super::{KeyRef, Keys, MaskLine, Table, port_of, prefetch};
 use crate::cpu::Level;
 use packet::VECTOR;
 
-/// So few packets are not worth lists: those that the first subtable of their port knows are found one by one.
+/// So few packets are not worth lists: those that the first subtable of their port knows are found
+/// one by one.
 const SINGLE_LOOKUP_PACKETS_MAX: usize = 8;
 
 /// Packets of one port that are looked up together.
@@ -45,7 +47,7 @@ pub(super) struct Search {
     near: [[u8; PREDICTIONS_MAX]; VECTOR],
     /// The candidate alone does not decide about this packet.
     more: [bool; VECTOR],
-    /// Numbers of packets of a group whose rules may be further away.
+    /// Numbers of packets of a group whose megaflows may be further away.
     far: [u8; VECTOR],
     pub dead: Vec<u32>,
 }
@@ -155,7 +157,8 @@ impl Table {
         self.search = Some(search);
     }
 
-    /// Is a packet's rule the candidate of the first subtable that its port's packets visit? Nothing is counted if not.
+    /// Is a packet's megaflow the candidate of the first subtable that its port's packets visit?
+    /// Nothing is counted if not.
     #[inline(always)]
     fn is_in_first<P: Probe>(&mut self, keys: &mut Keys, i: u8) -> bool {
         let (n, port) = (usize::from(i), usize::from(port_of(keys.line.0[usize::from(i)][4])));
@@ -167,7 +170,7 @@ impl Table {
         };
         let sub = self.subtables[slot].as_deref().expect("ordered subtables exist");
         sub.hash_all(keys, &[i]);
-        (keys.rule[n], _) = sub.candidate(keys.hash[n]);
+        (keys.megaflow[n], _) = sub.candidate(keys.hash[n]);
         let m = &self.masks[slot];
         // SAFETY: the level's instructions are there.
         let ready = unsafe { P::mask(m) };
@@ -220,7 +223,8 @@ impl Table {
         }
     }
 
-    /// Gives each group that is not done the subtable of its port that comes next; false: all are done.
+    /// Gives each group that is not done the subtable of its port that comes next; false: all are
+    /// done.
     fn open_round(&self, search: &mut Search, round: usize) -> bool {
         search.round.clear();
         for (n, g) in search.groups.iter_mut().enumerate().filter(|(_, g)| g.from < g.end) {
@@ -247,8 +251,8 @@ impl Table {
         for g in groups.iter().filter(|g| self.caches(g)) {
             for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
                 let c = cache.candidate(keys.hash[i]);
-                keys.rule[i] = c;
-                self.prefetch_rule(c);
+                keys.megaflow[i] = c;
+                self.prefetch_megaflow(c);
             }
         }
         for g in &mut groups {
@@ -274,7 +278,7 @@ impl Table {
 
     #[inline(always)]
     fn known_to_cache<P: Probe>(&self, cache: &SigCache, keys: &mut Keys, i: usize) -> bool {
-        let first = keys.rule[i];
+        let first = keys.megaflow[i];
         if first == 0 {
             return false;
         }
@@ -283,21 +287,21 @@ impl Table {
             return true;
         }
         // Not a closure: that would be compiled without the level's instructions.
-        let (mut ways, rules) = cache.ways(keys.hash[i]);
+        let (mut ways, megaflows) = cache.ways(keys.hash[i]);
         while ways != 0 {
-            let idx = rules.get(ways.trailing_zeros());
+            let idx = megaflows.get(ways.trailing_zeros());
             ways &= ways - 1;
             if idx != 0
                 && let Some(program) = self.covers::<P>(idx, &keys.get(i))
             {
-                (keys.rule[i], keys.program[i]) = (idx, program);
+                (keys.megaflow[i], keys.program[i]) = (idx, program);
                 return true;
             }
         }
         false
     }
 
-    /// The program of a rule, if it is for packets with this key.
+    /// The program of a megaflow, if it is for packets with this key.
     #[inline(always)]
     fn covers<P: Probe>(&self, idx: u32, key: &KeyRef<'_>) -> Option<u32> {
         let p = self.store.payload(idx);
@@ -311,7 +315,7 @@ impl Table {
     }
 
     #[inline(always)]
-    fn prefetch_rule(&self, idx: u32) {
+    fn prefetch_megaflow(&self, idx: u32) {
         if idx != 0 {
             prefetch(self.store.line_ptr(idx));
         }
@@ -319,7 +323,7 @@ impl Table {
 
     #[inline(always)]
     fn verify<P: Probe>(&self, idx: u32, slot: usize, mask: P::Mask, key: &KeyRef<'_>) -> bool {
-        // SAFETY: the level's instructions are there; a rule's line.
+        // SAFETY: the level's instructions are there; a megaflow's line.
         let same = unsafe { P::equal(key.line, mask, self.store.line_ptr(idx).cast()) };
         same && (!self.masks[slot].ext || self.verify_ext(idx, slot, key))
     }
@@ -327,8 +331,8 @@ impl Table {
     #[inline(never)]
     fn verify_ext(&self, idx: u32, slot: usize, key: &KeyRef<'_>) -> bool {
         let Some(sub) = &self.subtables[slot] else { return false };
-        let rule = self.store.ext(idx);
-        (8..32).all(|w| (key.word(w) ^ rule[(w - 8) / 8][w % 8]) & sub.mask[w] == 0)
+        let megaflow = self.store.ext(idx);
+        (8..32).all(|w| (key.word(w) ^ megaflow[(w - 8) / 8][w % 8]) & sub.mask[w] == 0)
     }
 
     /// One subtable for each group of the round.
@@ -344,8 +348,8 @@ impl Table {
             let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
             for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
                 let (c, more) = sub.candidate(keys.hash[i]);
-                (keys.rule[i], search.more[i]) = (c, more);
-                self.prefetch_rule(c);
+                (keys.megaflow[i], search.more[i]) = (c, more);
+                self.prefetch_megaflow(c);
             }
         }
         for n in 0..search.round.len() {
@@ -382,7 +386,8 @@ impl Table {
         }
     }
 
-    /// Searches a group's packets that may have rules further away; says where the numbers of those that are left end.
+    /// Searches a group's packets that may have megaflows further away; says where the numbers of
+    /// those that are left end.
     #[inline(never)]
     fn verify_second_buckets(
         &self,
@@ -393,22 +398,22 @@ impl Table {
     ) -> usize {
         let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
         let far = search.far[..far].iter().map(|i| usize::from(*i));
-        far.clone().for_each(|i| self.prefetch_rule(sub.second_candidate(keys.hash[i])));
+        far.clone().for_each(|i| self.prefetch_megaflow(sub.second_candidate(keys.hash[i])));
         for i in far {
             let (hash, key) = (keys.hash[i], keys.get(i));
-            (keys.rule[i], keys.program[i]) =
+            (keys.megaflow[i], keys.program[i]) =
                 self.search_all(sub, g.slot, hash, &key, &mut search.dead);
         }
         let mut left = g.from;
         for n in g.range() {
             let i = search.todo[n];
             search.todo[left] = i;
-            left += usize::from(keys.rule[usize::from(i)] == 0);
+            left += usize::from(keys.megaflow[usize::from(i)] == 0);
         }
         left
     }
 
-    /// Is a packet's candidate its rule? It has none if not.
+    /// Is a packet's candidate its megaflow? It has none if not.
     #[inline(always)]
     fn is_candidate<P: Probe>(
         &self,
@@ -416,23 +421,23 @@ impl Table {
         i: usize,
         (slot, ready, ext): (usize, P::Mask, bool),
     ) -> bool {
-        let c = keys.rule[i];
+        let c = keys.megaflow[i];
         if c == 0 {
             return false;
         }
         let p = self.store.payload(c);
-        // SAFETY: the level's instructions are there; a rule's line.
+        // SAFETY: the level's instructions are there; a megaflow's line.
         let same = unsafe { P::equal(&keys.line.0[i], ready, self.store.line_ptr(c).cast()) };
         if same && p.usable() && (!ext || self.verify_ext(c, slot, &keys.get(i))) {
             prefetch(self.store.counters(c));
             keys.program[i] = p.program();
             return true;
         }
-        keys.rule[i] = 0;
+        keys.megaflow[i] = 0;
         false
     }
 
-    /// Verifies a packet's candidate, or looks further: is a rule for it in this subtable?
+    /// Verifies a packet's candidate, or looks further: is a megaflow for it in this subtable?
     #[inline(always)]
     fn is_there<P: Probe>(
         &self,
@@ -448,11 +453,12 @@ impl Table {
             return false;
         }
         let (hash, key, dead) = (keys.hash[i], keys.get(i), &mut search.dead);
-        (keys.rule[i], keys.program[i]) = self.search_all(sub, slot, hash, &key, dead);
-        keys.rule[i] != 0
+        (keys.megaflow[i], keys.program[i]) = self.search_all(sub, slot, hash, &key, dead);
+        keys.megaflow[i] != 0
     }
 
-    /// Looks the packets that are left up where others near them were found, each in subtables of its own.
+    /// Looks the packets that are left up where others near them were found, each in subtables of
+    /// its own.
     #[inline(always)]
     fn predict<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
         for at in 0..search.groups.len() {
@@ -491,8 +497,8 @@ impl Table {
         }
         for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
             if let Some(sub) = sub(search.near[i][n]) {
-                (keys.rule[i], search.more[i]) = sub.candidate(keys.hash[i]);
-                self.prefetch_rule(keys.rule[i]);
+                (keys.megaflow[i], search.more[i]) = sub.candidate(keys.hash[i]);
+                self.prefetch_megaflow(keys.megaflow[i]);
             }
         }
         let mut left = g.from;
@@ -520,7 +526,8 @@ impl Table {
         }
     }
 
-    /// Every place of a subtable where the rule of a key may be: its index and program, 0 when there is none.
+    /// Every place of a subtable where the megaflow of a key may be: its index and program, 0 when
+    /// there is none.
     #[inline(never)]
     pub(super) fn search_all(
         &self,
@@ -547,7 +554,7 @@ impl Table {
         hit
     }
 
-    /// What is wrong with a lookup's answer (rule and program) about a key, in words.
+    /// What is wrong with a lookup's answer (megaflow and program) about a key, in words.
     pub fn compare(&self, key: &KeyRef<'_>, answer: Option<(u32, u32)>) -> Option<String> {
         let words = key.words();
         let Some((idx, program)) = answer else {
@@ -559,18 +566,19 @@ impl Table {
                 (hit.0 != 0).then_some((slot, hit))
             })?;
             return Some(format!(
-                "lookup: nothing instead of rule {idx} of mask {slot} for {words:x?}"
+                "lookup: nothing instead of megaflow {idx} of mask {slot} for {words:x?}"
             ));
         };
         let p = self.store.payload(idx);
         let mask = self.store.mask(p.mask());
-        let rule = self.store.key_words(idx, &mask);
-        let covers = (0..words.len()).all(|w| (words[w] ^ rule[w]) & mask[w] == 0);
-        (!covers || p.program() != program)
-            .then(|| format!("lookup: rule {idx}, program {program}: {rule:x?} for {words:x?}"))
+        let megaflow = self.store.key_words(idx, &mask);
+        let covers = (0..words.len()).all(|w| (words[w] ^ megaflow[w]) & mask[w] == 0);
+        (!covers || p.program() != program).then(|| {
+            format!("lookup: megaflow {idx}, program {program}: {megaflow:x?} for {words:x?}")
+        })
     }
 
-    /// Puts rules into the cache that subtables found for these packets.
+    /// Puts megaflows into the cache that subtables found for these packets.
     #[inline(never)]
     fn learn(&mut self, keys: &Keys, groups: &[Group], todo: &[u8; VECTOR]) {
         let Some(mut cache) = self.cache.take() else { return };
@@ -578,9 +586,9 @@ impl Table {
             let Some(union) = self.caching(g.port) else { continue };
             let mut learned = 0;
             let found = todo[g.from..g.unknown].iter().map(|i| usize::from(*i));
-            for i in found.filter(|i| keys.rule[*i] != 0) {
+            for i in found.filter(|i| keys.megaflow[*i] != 0) {
                 learned += 1;
-                cache.insert(union.hash(&keys.get(i)), keys.rule[i]);
+                cache.insert(union.hash(&keys.get(i)), keys.megaflow[i]);
             }
             self.count(g.port, LookupCounts { learned, ..LookupCounts::default() });
         }

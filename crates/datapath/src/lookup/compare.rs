@@ -1,15 +1,15 @@
-//! Is a packet's key under a mask the rule's? Line 0 at once, by the instructions of a level.
+//! Is a packet's key under a mask the megaflow's? Line 0 at once, by the instructions of a level.
 
 use super::MaskLine;
 use crate::parse::Line;
 
-/// How a kernel compares. Safety, all functions: the CPU has what the kernel needs, and `rule` points to
-/// a rule's line, of which word 7 (others may write it) is not read.
+/// How a kernel compares. Safety, all functions: the CPU has what the kernel needs, and `megaflow`
+/// points to a megaflow's line, of which word 7 (others may write it) is not read.
 pub(super) trait Probe {
     /// A mask, made ready once for many packets.
     type Mask: Copy;
     unsafe fn mask(m: &MaskLine) -> Self::Mask;
-    unsafe fn equal(key: &Line, mask: Self::Mask, rule: *const u64) -> bool;
+    unsafe fn equal(key: &Line, mask: Self::Mask, megaflow: *const u64) -> bool;
 }
 
 /// Word by word: the twin.
@@ -25,8 +25,8 @@ impl Probe for Scalar {
     }
 
     #[inline(always)]
-    unsafe fn equal(key: &Line, mask: [u64; 7], rule: *const u64) -> bool {
-        (0..7).fold(0, |d, w| d | (key[w] & mask[w]) ^ unsafe { *rule.add(w) }) == 0
+    unsafe fn equal(key: &Line, mask: [u64; 7], megaflow: *const u64) -> bool {
+        (0..7).fold(0, |d, w| d | (key[w] & mask[w]) ^ unsafe { *megaflow.add(w) }) == 0
     }
 }
 
@@ -52,15 +52,15 @@ mod simd {
         }
 
         #[inline(always)]
-        unsafe fn equal(key: &Line, mask: Self::Mask, rule: *const u64) -> bool {
+        unsafe fn equal(key: &Line, mask: Self::Mask, megaflow: *const u64) -> bool {
             unsafe {
                 let key = key.as_ptr().cast::<__m256i>();
                 let (low, high) = (_mm256_loadu_si256(key), _mm256_loadu_si256(key.add(1)));
                 let low = _mm256_xor_si256(
                     _mm256_and_si256(low, mask.0),
-                    _mm256_loadu_si256(rule.cast()),
+                    _mm256_loadu_si256(megaflow.cast()),
                 );
-                let high = _mm256_xor_si256(_mm256_and_si256(high, mask.1), three(rule.add(4)));
+                let high = _mm256_xor_si256(_mm256_and_si256(high, mask.1), three(megaflow.add(4)));
                 let differ = _mm256_or_si256(low, high);
                 _mm256_testz_si256(differ, differ) != 0
             }
@@ -85,10 +85,10 @@ mod simd {
         }
 
         #[inline(always)]
-        unsafe fn equal(key: &Line, mask: __m512i, rule: *const u64) -> bool {
+        unsafe fn equal(key: &Line, mask: __m512i, megaflow: *const u64) -> bool {
             unsafe {
                 let key = _mm512_and_si512(_mm512_loadu_si512(key.as_ptr().cast()), mask);
-                _mm512_cmpneq_epi64_mask(key, seven(rule)) == 0
+                _mm512_cmpneq_epi64_mask(key, seven(megaflow)) == 0
             }
         }
     }
@@ -133,16 +133,16 @@ fn finds_bits<P: Probe>() -> bool {
     let key: Line = std::array::from_fn(|w| if w == 7 { 0 } else { super::fold(w as u64) });
     let mask: [u64; 7] = std::array::from_fn(|w| super::fold(99 + w as u64));
     let ready = MaskLine { words: mask, ext: true };
-    let rule = |bit: usize| -> Line {
+    let megaflow = |bit: usize| -> Line {
         std::array::from_fn(|w| {
             let value = if w == 7 { !0 } else { key[w] & mask[w] };
             if bit / 64 == w { value ^ 1 << (bit % 64) } else { value }
         })
     };
     (0..=512).all(|bit| {
-        let rule = rule(bit);
+        let megaflow = megaflow(bit);
         // SAFETY: the caller's; a whole line.
-        let equal = unsafe { P::equal(&key, P::mask(&ready), rule.as_ptr()) };
+        let equal = unsafe { P::equal(&key, P::mask(&ready), megaflow.as_ptr()) };
         equal == (bit / 64 >= 7)
     })
 }

@@ -1,4 +1,5 @@
-//! Where rules lie: lines, extension lines and counters in reserved memory, read by two threads.
+//! Where megaflows lie: lines, extension lines and counters in reserved memory, read by two
+//! threads.
 //!
 //! The owning worker writes a slot while it is not live; word 7 ([`Payload`]) makes it live with a
 //! release store. Control reads live lines, marks them dead through word 7, and gives an index back
@@ -17,7 +18,7 @@ pub(crate) const PWORDS: usize = 32;
 pub(crate) const LIVE: u64 = 1 << 40;
 pub(crate) const DEAD: u64 = 1 << 41;
 
-/// Word 7 of a rule: `{program u32, mask_id u8, flags u8, gen u16}`.
+/// Word 7 of a megaflow: `{program u32, mask_id u8, flags u8, gen u16}`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Payload(pub u64);
 
@@ -40,7 +41,7 @@ impl Payload {
     }
 }
 
-/// A rule's counters (its worker writes, control reads) and its full hash.
+/// A megaflow's counters (its worker writes, control reads) and its full hash.
 #[repr(C, align(32))]
 pub(crate) struct Counters {
     pub packets: AtomicU64,
@@ -75,8 +76,8 @@ unsafe impl<T> Send for Reserved<T> {}
 unsafe impl<T> Sync for Reserved<T> {}
 
 impl<T> Reserved<T> {
-    /// Room for `len` values whose all-zero pattern is valid, in huge pages where that helps. Panics
-    /// when address space is out.
+    /// Room for `len` values whose all-zero pattern is valid, in huge pages where that helps.
+    /// Panics when address space is out.
     pub fn new(len: usize) -> Self {
         let new = Reserved::<T>::small(len);
         let bytes = len * size_of::<T>();
@@ -113,7 +114,8 @@ impl<T> Reserved<T> {
         let end = entries.end.min(self.len) * size_of::<T>();
         let start = entries.start * size_of::<T>() / PAGE * PAGE;
         if start < end {
-            // SAFETY: inside our own mapping; the call changes no contents, and failure is harmless.
+            // SAFETY: inside our own mapping; the call changes no contents, and failure is
+            // harmless.
             unsafe {
                 let at = self.base.cast::<u8>().add(start);
                 libc::madvise(at.cast(), end - start, libc::MADV_POPULATE_WRITE)
@@ -130,8 +132,8 @@ impl<T> Drop for Reserved<T> {
     }
 }
 
-/// A value per rule for one owner, zero at first; costs nothing for rules that never were, and
-/// nothing moves when there are more.
+/// A value per megaflow for one owner, zero at first; costs nothing for megaflows that never were,
+/// and nothing moves when there are more.
 pub(crate) struct Column<T: Zero>(Reserved<T>);
 
 /// # Safety
@@ -161,7 +163,7 @@ impl<T: Zero> DerefMut for Column<T> {
     }
 }
 
-/// One worker's rules.
+/// One worker's megaflows.
 pub(crate) struct Store {
     lines: Reserved<Line>,
     ext: Reserved<[Line; 3]>,
@@ -172,7 +174,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Room for `capacity` rules; index 0 is never used.
+    /// Room for `capacity` megaflows; index 0 is never used.
     pub fn new(capacity: usize) -> Self {
         Store {
             lines: Reserved::new(capacity + 1),
@@ -183,13 +185,13 @@ impl Store {
         }
     }
 
-    /// Has the system provide memory for these rules (control, ahead of the worker).
-    pub fn populate(&self, rules: Range<usize>) {
-        self.lines.populate(rules.clone());
-        self.counters.populate(rules);
+    /// Has the system provide memory for these megaflows (control, ahead of the worker).
+    pub fn populate(&self, megaflows: Range<usize>) {
+        self.lines.populate(megaflows.clone());
+        self.counters.populate(megaflows);
     }
 
-    /// Rules it has room for.
+    /// Megaflows it has room for.
     pub fn capacity(&self) -> usize {
         self.lines.len() - 1
     }
@@ -205,7 +207,7 @@ impl Store {
         Payload(self.word7(i).load(Ordering::Acquire))
     }
 
-    /// Words 0..7 of the rule's line 0.
+    /// Words 0..7 of the megaflow's line 0.
     #[inline]
     pub fn line(&self, i: u32) -> &[u64; 7] {
         // SAFETY: written only while the slot is not live; see the module doc.
@@ -218,14 +220,14 @@ impl Store {
         self.lines.at(i as usize)
     }
 
-    /// Lines 1..3 of the rule (meaningful where its mask has bits).
+    /// Lines 1..3 of the megaflow (meaningful where its mask has bits).
     #[inline]
     pub fn ext(&self, i: u32) -> &[Line; 3] {
         // SAFETY: as `line`.
         unsafe { &*self.ext.at(i as usize) }
     }
 
-    /// Word `w` (not 7) of the rule's values; 0 or anything where its mask has no bits.
+    /// Word `w` (not 7) of the megaflow's values; 0 or anything where its mask has no bits.
     #[inline]
     pub fn word(&self, i: u32, w: usize) -> u64 {
         match w {
@@ -235,7 +237,7 @@ impl Store {
         }
     }
 
-    /// The rule's counters.
+    /// The megaflow's counters.
     #[inline]
     pub fn counters(&self, i: u32) -> &Counters {
         // SAFETY: all fields are atomics; zero is valid.
@@ -253,14 +255,15 @@ impl Store {
         std::array::from_fn(|w| self.mask_word(m, w))
     }
 
-    /// Writes mask `m` (worker; before any rule uses it).
+    /// Writes mask `m` (worker; before any megaflow uses it).
     pub fn set_mask(&self, m: usize, mask: &[u64; PWORDS]) {
         for (cell, w) in self.masks[m].iter().zip(mask) {
             cell.store(*w, Ordering::Relaxed);
         }
     }
 
-    /// Writes a rule and makes it live (worker; the slot is free). `ext`: its mask needs lines 1..3.
+    /// Writes a megaflow and makes it live (worker; the slot is free). `ext`: its mask needs lines
+    /// 1..3.
     pub fn write(&self, i: u32, key: &[u64; PWORDS], ext: bool, payload: Payload, hash: u64) {
         let line = self.lines.at(i as usize).cast::<u64>();
         // SAFETY: the slot is the worker's until it is live.
@@ -291,14 +294,14 @@ impl Store {
         self.word7(i).fetch_and(!LIVE, Ordering::AcqRel);
     }
 
-    /// Marks a live rule dead (control); false when it was not live or already dead.
+    /// Marks a live megaflow dead (control); false when it was not live or already dead.
     pub fn kill(&self, i: u32, seen: Payload) -> bool {
         let word = self.word7(i);
         let o = Ordering::SeqCst;
         seen.usable() && word.compare_exchange(seen.0, seen.0 | DEAD, o, o).is_ok()
     }
 
-    /// The rule's values as a packet-side key.
+    /// The megaflow's values as a packet-side key.
     pub fn key_words(&self, i: u32, mask: &[u64; PWORDS]) -> [u64; PWORDS] {
         let mut k = [0; PWORDS];
         k[..7].copy_from_slice(self.line(i));

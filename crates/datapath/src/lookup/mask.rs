@@ -7,7 +7,7 @@ use flow::at;
 /// A packet-side mask or key as words.
 pub(crate) type Words = [u64; PWORDS];
 
-/// All bits of lines 0..3 except a rule's payload.
+/// All bits of lines 0..3 except a megaflow's payload.
 pub(crate) const FULL: Words = {
     let mut m = [u64::MAX; PWORDS];
     m[7] = 0;
@@ -56,8 +56,8 @@ fn bytes_mut(words: &mut Words) -> &mut [u8; PWORDS * 8] {
     unsafe { &mut *words.as_mut_ptr().cast() }
 }
 
-/// A decision's mask with what always counts (in_port, recirculation id), and without line 1 where an
-/// exact Ethertype implies that it is zero.
+/// A decision's mask with what always counts (in_port, recirculation id), and without line 1 where
+/// an exact Ethertype implies that it is zero.
 pub(crate) fn exact(mask: &Words, key: &Words) -> Words {
     let mut out = *mask;
     out[7] = 0;
@@ -73,8 +73,8 @@ pub(crate) fn exact(mask: &Words, key: &Words) -> Words {
     out
 }
 
-/// Makes masks alike: bytes that are looked at in part are taken whole (prefixes become multiples of
-/// eight bits), likewise L4 ports.
+/// Makes masks alike: bytes that are looked at in part are taken whole (prefixes become multiples
+/// of eight bits), likewise L4 ports.
 pub(crate) fn whole_bytes_mask(mask: &Words) -> Words {
     let mut out = *mask;
     let b = bytes_mut(&mut out);

@@ -1,5 +1,5 @@
-//! Step 3, lookup: signature cache, then megaflow table; what is left is a miss. `find.rs` is what packets
-//! go through, this file what changes the table.
+//! Step 3, lookup: signature cache, then megaflow table; what is left is a miss. `find.rs` is what
+//! packets go through, this file what changes the table.
 
 mod classify;
 mod compare;
@@ -93,8 +93,8 @@ pub(crate) struct Keys {
     pub ext: Box<[Ext; VECTOR]>,
     pub have: [u8; VECTOR],
     pub hash: [u64; VECTOR],
-    /// Rule found; 0: none.
-    pub rule: [u32; VECTOR],
+    /// Megaflow found; 0: none.
+    pub megaflow: [u32; VECTOR],
     /// Its program.
     pub program: [u32; VECTOR],
 }
@@ -106,7 +106,7 @@ impl Keys {
             ext: Box::new([[[0; 8]; 3]; VECTOR]),
             have: [0; VECTOR],
             hash: [0; VECTOR],
-            rule: [0; VECTOR],
+            megaflow: [0; VECTOR],
             program: [0; VECTOR],
         }
     }
@@ -118,7 +118,7 @@ impl Keys {
             self.ext[to] = self.ext[from];
         }
         self.hash[to] = self.hash[from];
-        self.rule[to] = self.rule[from];
+        self.megaflow[to] = self.megaflow[from];
         self.program[to] = self.program[from];
     }
     #[inline]
@@ -155,8 +155,8 @@ pub(crate) enum Admission {
 
 /// Subtables whose buckets are in huge pages.
 const HUGE_PAGE_SUBTABLES: usize = 16;
-/// Rules from which on each is stored under its own mask: up to here what a mask more costs counts,
-/// beyond what a rule more costs.
+/// Megaflows from which on each is stored under its own mask: up to here what a mask more costs
+/// counts, beyond what a megaflow more costs.
 const WHOLE_BYTE_MASKS_FLOWS_MAX: u32 = 1 << 14;
 
 /// A masked key as lines.
@@ -165,7 +165,7 @@ fn lines(masked: &Words) -> (&Line, Ext) {
     (masked.first_chunk().expect("eight words"), ext)
 }
 
-/// A rule's mask on line 0, next to the others.
+/// A megaflow's mask on line 0, next to the others.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct MaskLine {
@@ -176,13 +176,13 @@ struct MaskLine {
 /// Subtables that are not visited in which a flow is looked for all the same, if it is of a sample.
 const UNPROBED_SUBTABLES_MAX: usize = 4;
 
-/// Rules among which the least recently used is evicted, and how many are looked at for them.
+/// Megaflows among which the least recently used is evicted, and how many are looked at for them.
 const EVICTION: (u32, u32) = (8, 256);
 
-/// A rule used so lately stays if others can go.
+/// A megaflow used so lately stays if others can go.
 const RECENTLY_USED_MS: u64 = 50;
 
-/// One worker's table: rules, subtables, cache. Written only by its worker.
+/// One worker's table: megaflows, subtables, cache. Written only by its worker.
 pub(crate) struct Table {
     pub store: Arc<Store>,
     subtables: [Option<Box<Subtable>>; MASKS],
@@ -197,14 +197,14 @@ pub(crate) struct Table {
     predictor: SubtablePredictor,
     /// Flows that came and were not stored.
     seen_flows: SeenFlows,
-    /// Ports with rules, and masks with rules.
+    /// Ports with megaflows, and masks with megaflows.
     ports: usize,
     used: usize,
     /// Subtables opened so far.
     opened: u64,
     free: Vec<u32>,
     fresh: u32,
-    /// Rules linked.
+    /// Megaflows linked.
     pub live: u32,
     eviction_hand: u32,
     generation: u16,
@@ -215,7 +215,7 @@ pub(crate) struct Table {
     /// Some port is in direct mode.
     pub direct: bool,
     pub level: Level,
-    /// Its `dead`: dead rules met by lookups since `take_dead`.
+    /// Its `dead`: dead megaflows met by lookups since `take_dead`.
     search: Option<Box<Search>>,
     counts: LookupCounts,
     /// Decisions since it was tuned, and their cycles.
@@ -223,7 +223,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Empty, with room for `capacity` rules.
+    /// Empty, with room for `capacity` megaflows.
     pub fn new(capacity: usize) -> Self {
         use std::hash::{BuildHasher, RandomState};
         let store = Arc::new(Store::new(capacity));
@@ -268,7 +268,7 @@ impl Table {
         self.subtables[slot] = Some(Box::new(sub));
     }
 
-    /// Masks with rules.
+    /// Masks with megaflows.
     pub fn masks(&self) -> usize {
         self.used
     }
@@ -283,7 +283,7 @@ impl Table {
         std::mem::take(&mut self.counts)
     }
 
-    /// Dead rules that lookups came across; to be unlinked when the vector is done.
+    /// Dead megaflows that lookups came across; to be unlinked when the vector is done.
     pub fn take_dead(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.search_mut().dead)
     }
@@ -300,9 +300,10 @@ impl Table {
         self.classifiers[no].get_or_insert_with(|| Box::new(PortClassifier::new(port, secret)))
     }
 
-    /// The subtable for a decision of this port with this mask, as it was found before if that holds.
+    /// The subtable for a decision of this port with this mask, as it was found before if that
+    /// holds.
     fn subtable_for(&mut self, port: PortNo, mask: &Words) -> usize {
-        // Few masks while rules are few; then the widest rules, whatever masks that takes.
+        // Few masks while megaflows are few; then the widest megaflows, whatever masks that takes.
         let few = self.live < WHOLE_BYTE_MASKS_FLOWS_MAX;
         let tag = SubtableMemo::tag(mask, port, few);
         if let Some(slot) = self.subtable_memo.get(tag)
@@ -377,17 +378,17 @@ impl Table {
         }
     }
 
-    /// The rule for packets like `key` that is there already, and its program.
+    /// The megaflow for packets like `key` that is there already, and its program.
     pub fn known(&mut self, position: &InsertPosition, key: &Words) -> Option<(u32, u32)> {
         let (line, ext) = lines(&position.masked);
         let found = self.probe(position.slot, position.hash, &KeyRef { line, ext: &ext, have: 7 });
-        let found = found.map(|rule| (position.slot, rule)).or_else(|| self.unprobed(key));
+        let found = found.map(|megaflow| (position.slot, megaflow)).or_else(|| self.unprobed(key));
         let port = port_of(position.masked[4]);
         if self.classifier_mut(port).predictor.on {
             self.predictor.put(position.near, position.slot);
         }
         let p = self.classifier_mut(port);
-        let Some((slot, rule)) = found else {
+        let Some((slot, megaflow)) = found else {
             p.count_new_flow();
             return None;
         };
@@ -396,11 +397,12 @@ impl Table {
             p.direct.count_sampled(p.cache_on);
         }
         self.count(port.into(), LookupCounts { resolved: 1, ..LookupCounts::default() });
-        Some(rule)
+        Some(megaflow)
     }
 
-    /// A rule for packets like `key` where those of its port are not looked up, and which subtable that is. In direct mode
-    /// only samples come here: by them it shows that a visit would pay, though decisions have other masks by now.
+    /// A megaflow for packets like `key` where those of its port are not looked up, and which
+    /// subtable that is. In direct mode only samples come here: by them it shows that a visit would
+    /// pay, though decisions have other masks by now.
     fn unprobed(&mut self, key: &Words) -> Option<(usize, (u32, u32))> {
         let port = port_of(key[4]);
         let p = self.classifiers[usize::from(port)].as_ref().filter(|p| p.direct.on)?;
@@ -463,7 +465,8 @@ impl Table {
         if position.in_fixed_sample.is_some() {
             let unprobed = admission == Admission::Unprobed && p.unprobed_pays();
             p.direct.count_sampled(admission == Admission::SeenBefore || unprobed);
-            // While others are not stored it is not either: else it would come back no more, and they would.
+            // While others are not stored it is not either: else it would come back no more, and
+            // they would.
             if p.direct.on {
                 return Admission::FirstSeen;
             }
@@ -471,7 +474,7 @@ impl Table {
         admission
     }
 
-    /// The rule for a packet in one of these subtables, and its program.
+    /// The megaflow for a packet in one of these subtables, and its program.
     pub fn find_in(&mut self, slots: &[usize], key: &KeyRef<'_>) -> Option<(u32, u32)> {
         slots.iter().find_map(|slot| {
             let hash = self.subtables[*slot].as_ref()?.hash(key);
@@ -479,13 +482,13 @@ impl Table {
         })
     }
 
-    /// The cache, if it is on for its port, shall know the rule of this packet.
-    pub fn remember(&mut self, key: &KeyRef<'_>, rule: u32) {
+    /// The cache, if it is on for its port, shall know the megaflow of this packet.
+    pub fn remember(&mut self, key: &KeyRef<'_>, megaflow: u32) {
         let port = usize::from(port_of(key.line[4]));
-        let Some(union) = self.caching(port).filter(|_| rule != 0) else { return };
+        let Some(union) = self.caching(port).filter(|_| megaflow != 0) else { return };
         let hash = union.hash(key);
         if let Some(cache) = &mut self.cache {
-            cache.insert(hash, rule);
+            cache.insert(hash, megaflow);
             self.count(port, LookupCounts { learned: 1, ..LookupCounts::default() });
         }
     }
@@ -533,7 +536,7 @@ impl Table {
         self.install(&position, program, limit)
     }
 
-    /// Unlinks a rule; its program when it was linked.
+    /// Unlinks a megaflow; its program when it was linked.
     pub fn unlink(&mut self, idx: u32) -> Option<u32> {
         let p = self.store.payload(idx);
         if p.0 & flow_store::LIVE == 0 {
@@ -542,7 +545,7 @@ impl Table {
         let hash = self.store.counters(idx).hash.load(Ordering::Relaxed);
         let sub = self.subtables[p.mask()].as_mut()?;
         let found = sub.remove(hash, idx);
-        debug_assert!(found, "a live rule is linked");
+        debug_assert!(found, "a live megaflow is linked");
         self.used -= usize::from(sub.len == 0);
         self.store.unlink(idx);
         self.live -= 1;
@@ -573,7 +576,7 @@ impl Table {
         p.reorder(&self.subtables, self.secret);
     }
 
-    /// Control is done with a rule that was unlinked.
+    /// Control is done with a megaflow that was unlinked.
     pub fn release(&mut self, idx: u32) {
         let slot = self.store.payload(idx).mask();
         if let Some(sub) = &mut self.subtables[slot] {
@@ -585,8 +588,8 @@ impl Table {
         self.free.push(idx);
     }
 
-    /// Which rule goes when there are too many: the least recently used of the next few that are idle
-    /// and whose ports have their share of the table or more; if there are none near, any.
+    /// Which megaflow goes when there are too many: the least recently used of the next few that
+    /// are idle and whose ports have their share of the table or more; if there are none near, any.
     pub fn victim(&mut self, now_ms: u64) -> Option<u32> {
         if self.live == 0 {
             return None;
@@ -632,7 +635,7 @@ impl Table {
         }
     }
 
-    /// What it says about each port that has rules.
+    /// What it says about each port that has megaflows.
     pub fn show(&self) -> Box<[PortLookup]> {
         self.classifiers.iter().flatten().filter(|p| p.live > 0).map(|p| p.show()).collect()
     }

@@ -1,5 +1,6 @@
-//! What a table keeps for each input port: which subtables have rules of it, and whether its packets go
-//! through the signature cache. One port's masks, flows and cache never cost another port's packets.
+//! What a table keeps for each input port: which subtables have megaflows of it, and whether its
+//! packets go through the signature cache. One port's masks, flows and cache never cost another
+//! port's packets.
 
 use super::flow_store::MASKS;
 use super::predictor::PredictorTrial;
@@ -8,7 +9,8 @@ use crate::miss::policy::DirectMode;
 use crate::settings::{CacheState, PortLookup, Tri};
 use flow::PortNo;
 
-/// Masks a port may have (and the full mask), unless many ports share a table; others find some left.
+/// Masks a port may have (and the full mask), unless many ports share a table; others find some
+/// left.
 pub(super) const PORT_MASKS_MAX: usize = MASKS / 4 * 3;
 /// Masks every port may have.
 const PORT_MASKS_MIN: usize = 4;
@@ -33,7 +35,7 @@ pub(crate) struct LookupCounts {
     pub missed_visits: u64,
     /// Packets that the cache, being on, did not know.
     pub learned: u64,
-    /// Packets whose rule was found by asking the pipeline.
+    /// Packets whose megaflow was found by asking the pipeline.
     pub resolved: u64,
 }
 
@@ -43,7 +45,8 @@ const NEW_FLOWS_MIN: u64 = 1024;
 /// Subtables that a packet is looked up in at most.
 pub(super) const SUBTABLES_PROBED_MAX: usize = 16;
 
-/// Visits of subtables that cost as much as asking the pipeline, with all that follows and in direct mode.
+/// Visits of subtables that cost as much as asking the pipeline, with all that follows and in
+/// direct mode.
 const MISS_COST_VISITS: u64 = 32;
 const DIRECT_COST_VISITS: u64 = 8;
 /// What the cache costs each packet at most, in cycles.
@@ -54,7 +57,8 @@ impl LookupCounts {
         self.cache_hits + self.flow_hits + self.resolved
     }
 
-    /// What finding rules without the cache cost, in visits. What was not found costs as much with it.
+    /// What finding megaflows without the cache cost, in visits. What was not found costs as much
+    /// with it.
     fn cost(&self) -> f64 {
         (self.visits - self.missed_visits + self.resolved * MISS_COST_VISITS) as f64
     }
@@ -72,18 +76,18 @@ impl LookupCounts {
 /// See the module.
 pub(super) struct PortClassifier {
     port: PortNo,
-    /// Subtables with rules of the port, most hit first.
+    /// Subtables with megaflows of the port, most hit first.
     pub order: Vec<u8>,
-    /// Rules of the port, by subtable, and all.
-    rules: [u32; MASKS],
+    /// Megaflows of the port, by subtable, and all.
+    megaflows: [u32; MASKS],
     pub live: u32,
     /// Its hits by subtable, decayed.
     pub hits: [u64; MASKS],
     /// Of the union of its masks: what the cache hashes.
     pub union: Hasher,
     pub cache_on: bool,
-    /// In how many of `order` its packets are looked up: as far as that is likely to save a question to
-    /// the pipeline, at most [`SUBTABLES_PROBED_MAX`].
+    /// In how many of `order` its packets are looked up: as far as that is likely to save a
+    /// question to the pipeline, at most [`SUBTABLES_PROBED_MAX`].
     pub subtables_probed_max: usize,
     pub predictor: PredictorTrial,
     /// Decisions that were new, decayed.
@@ -106,7 +110,7 @@ impl PortClassifier {
         PortClassifier {
             port,
             order: Vec::new(),
-            rules: [0; MASKS],
+            megaflows: [0; MASKS],
             live: 0,
             hits: [0; MASKS],
             union: Hasher::new(&[0; 32], 0),
@@ -124,9 +128,9 @@ impl PortClassifier {
         }
     }
 
-    /// Has it rules in this subtable?
+    /// Has it megaflows in this subtable?
     pub fn uses(&self, slot: usize) -> bool {
-        self.rules[slot] > 0
+        self.megaflows[slot] > 0
     }
 
     /// Masks that count against its share.
@@ -134,18 +138,18 @@ impl PortClassifier {
         self.order.iter().filter(|slot| **slot != 0).count()
     }
 
-    /// A rule was linked; true: the first in its subtable.
+    /// A megaflow was linked; true: the first in its subtable.
     pub fn link(&mut self, slot: usize) -> bool {
         self.live += 1;
-        self.rules[slot] += 1;
-        self.rules[slot] == 1
+        self.megaflows[slot] += 1;
+        self.megaflows[slot] == 1
     }
 
-    /// A rule was unlinked; true: the last in its subtable.
+    /// A megaflow was unlinked; true: the last in its subtable.
     pub fn unlink(&mut self, slot: usize) -> bool {
         self.live -= 1;
-        self.rules[slot] -= 1;
-        self.rules[slot] == 0
+        self.megaflows[slot] -= 1;
+        self.megaflows[slot] == 0
     }
 
     /// A decision was made, and it was not there.
@@ -158,13 +162,15 @@ impl PortClassifier {
         self.new_flows >= NEW_FLOWS_MIN
     }
 
-    /// Does a flow in this subtable save decisions? Where its packets are not looked up only the cache can know it.
+    /// Does a flow in this subtable save decisions? Where its packets are not looked up only the
+    /// cache can know it.
     pub fn pays(&self, slot: usize) -> bool {
         self.cache_on
             || self.order.iter().take(self.subtables_probed_max).any(|s| usize::from(*s) == slot)
     }
 
-    /// Would a flow save decisions that is where packets are not looked up? So it will if the cache is worth it.
+    /// Would a flow save decisions that is where packets are not looked up? So it will if the cache
+    /// is worth it.
     pub fn unprobed_pays(&self) -> bool {
         self.miss_cost_high
     }
@@ -172,7 +178,7 @@ impl PortClassifier {
     /// Ranks its subtables, and sees what the cache has to hash.
     pub fn reorder(&mut self, all: &[Option<Box<Subtable>>], secret: u64) {
         self.order.clear();
-        self.order.extend((0..=u8::MAX).filter(|slot| self.rules[usize::from(*slot)] > 0));
+        self.order.extend((0..=u8::MAX).filter(|slot| self.megaflows[usize::from(*slot)] > 0));
         self.order.sort_by_key(|slot| std::cmp::Reverse(self.hits[usize::from(*slot)]));
         let mut union = [0; 32];
         for sub in self.order.iter().filter_map(|slot| all[usize::from(*slot)].as_ref()) {
@@ -181,8 +187,9 @@ impl PortClassifier {
         self.union = Hasher::new(&union, secret);
     }
 
-    /// Sees how many subtables are worth a visit. Old hits count half; the cache is judged. `filling`:
-    /// most of what the cache learns finds an empty place there. `decision`: the cycles of one.
+    /// Sees how many subtables are worth a visit. Old hits count half; the cache is judged.
+    /// `filling`: most of what the cache learns finds an empty place there. `decision`: the cycles
+    /// of one.
     pub fn tune(&mut self, choice: Tri, filling: bool, decision: u64) {
         self.direct.judge(self.new_flow_rate_high());
         let packets = self.new_flows + self.hits.iter().sum::<u64>();
@@ -204,8 +211,8 @@ impl PortClassifier {
         };
     }
 
-    /// Subtables, the most hit first, of which a visit costs less than what it saves when the packet is
-    /// found there and not by the pipeline.
+    /// Subtables, the most hit first, of which a visit costs less than what it saves when the
+    /// packet is found there and not by the pipeline.
     fn worth_a_visit(&self) -> usize {
         let hits = || self.order.iter().map(|slot| self.hits[usize::from(*slot)]);
         let mut left = self.new_flows + hits().sum::<u64>();
@@ -221,8 +228,8 @@ impl PortClassifier {
         hits().take(SUBTABLES_PROBED_MAX).take_while(pays).count().max(1)
     }
 
-    /// With patience: a cache that did not pay is not tried again at once, and one that is being filled
-    /// is judged by what it will save.
+    /// With patience: a cache that did not pay is not tried again at once, and one that is being
+    /// filled is judged by what it will save.
     fn judge(&mut self, t: LookupCounts, filling: bool) -> bool {
         let masks = self.order.len();
         if self.cache_on {
@@ -261,8 +268,9 @@ impl PortClassifier {
     }
 }
 
-/// Subtable visits per packet that a cache saves, or would save if it knew every packet. A hit saves what
-/// lookups without the cache take on average; half the subtables if that was not measured.
+/// Subtable visits per packet that a cache saves, or would save if it knew every packet. A hit
+/// saves what lookups without the cache take on average; half the subtables if that was not
+/// measured.
 fn saves(masks: usize, t: LookupCounts) -> f64 {
     if t.cache_hits == 0 {
         return t.cost() / t.hits().max(1) as f64;

@@ -1,12 +1,14 @@
-//! Which subtable the flows near this one were in: a decision about a flow that was never seen mostly looks at the same
-//! bits as the one before it about the same neighbourhood, and probing one subtable costs much less than deciding.
+//! Which subtable the flows near this one were in: a decision about a flow that was never seen
+//! mostly looks at the same bits as the one before it about the same neighbourhood, and probing one
+//! subtable costs much less than deciding.
 
 use super::{fold, prefetch};
 
 /// Entries; neighbourhoods share them.
 const PREDICTOR_ENTRIES: usize = 1 << 16;
 
-/// What makes a neighbourhood: 8 bits of the source and 24 of the destination, bytes 16 to 24 of a key.
+/// What makes a neighbourhood: 8 bits of the source and 24 of the destination, bytes 16 to 24 of a
+/// key.
 const NEIGHBOURHOOD: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0]);
 
 /// Guesses per packet at most.

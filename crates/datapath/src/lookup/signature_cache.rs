@@ -1,4 +1,4 @@
-//! The signature cache: 64-byte buckets of ten (signature, rule index), verified by the caller.
+//! The signature cache: 64-byte buckets of ten (signature, megaflow index), verified by the caller.
 
 use super::flow_store::Reserved;
 use super::prefetch;
@@ -15,20 +15,22 @@ struct Bucket {
     hand: u32,
 }
 
-/// Buckets at first, 2 MB: these bits of a hash choose one of them. Where there are more, so do bits that stand
-/// beside each index, so that a bucket can be split without asking anybody for hashes.
+/// Buckets at first, 2 MB: these bits of a hash choose one of them. Where there are more, so do
+/// bits that stand beside each index, so that a bucket can be split without asking anybody for
+/// hashes.
 const FIRST_BUCKETS: usize = 1 << FIRST_BITS;
 const FIRST_BITS: u32 = 15;
 
 /// Bits of an index.
-const RULE_BITS: u32 = 25;
-const RULE: u32 = (1 << RULE_BITS) - 1;
+const MEGAFLOW_BITS: u32 = 25;
+const MEGAFLOW: u32 = (1 << MEGAFLOW_BITS) - 1;
 
-/// Entries per bucket, on average, from which on another bucket is opened: those not split yet have up to twice as many.
+/// Entries per bucket, on average, from which on another bucket is opened: those not split yet have
+/// up to twice as many.
 const BUCKET_FILL_MAX: usize = 4;
 
-/// One worker's cache. It never forgets actively: a stale index fails verification. It grows by a bucket at a time
-/// (linear hashing) and loses nothing thereby.
+/// One worker's cache. It never forgets actively: a stale index fails verification. It grows by a
+/// bucket at a time (linear hashing) and loses nothing thereby.
 pub(crate) struct SigCache {
     buckets: Reserved<Bucket>,
     size: usize,
@@ -48,14 +50,14 @@ impl Ways<'_> {
     /// The index at a place; 0: none.
     #[inline(always)]
     pub fn get(self, way: u32) -> u32 {
-        self.0[way as usize] & RULE
+        self.0[way as usize] & MEGAFLOW
     }
 }
 
 impl SigCache {
     /// For at most about `flows` flows.
     pub fn new(flows: usize) -> Self {
-        let room = (flows / 8).next_power_of_two().clamp(64, FIRST_BUCKETS << (32 - RULE_BITS));
+        let room = (flows / 8).next_power_of_two().clamp(64, FIRST_BUCKETS << (32 - MEGAFLOW_BITS));
         let size = room.min(FIRST_BUCKETS);
         SigCache { buckets: Reserved::new(room), size, wrap: size - 1, used: 0, replaced: 0 }
     }
@@ -69,7 +71,7 @@ impl SigCache {
     /// The bits of a hash that stand beside an index.
     #[inline]
     fn upper(hash: u64) -> u32 {
-        (hash >> 40) as u32 & (u32::MAX >> RULE_BITS)
+        (hash >> 40) as u32 & (u32::MAX >> MEGAFLOW_BITS)
     }
 
     #[inline]
@@ -89,8 +91,9 @@ impl SigCache {
         self.size += 1;
         self.wrap = self.size.next_power_of_two() - 1;
         let from = new & (self.wrap >> 1);
-        // The bit that tells the two apart: there are `FIRST` buckets at least, or no room for more.
-        let bit = (new ^ from) as u32 >> FIRST_BITS << RULE_BITS;
+        // The bit that tells the two apart: there are `FIRST` buckets at least, or no room for
+        // more.
+        let bit = (new ^ from) as u32 >> FIRST_BITS << MEGAFLOW_BITS;
         // SAFETY: both are inside and not the same; only this thread uses buckets.
         let (from, to) = unsafe { (&mut *self.buckets.at(from), &mut *self.buckets.at(new)) };
         for way in 0..CACHE_WAYS {
@@ -125,9 +128,9 @@ impl SigCache {
     /// The first index under the signature, 0: none.
     #[inline]
     pub fn candidate(&self, hash: u64) -> u32 {
-        let (mut m, rules) = self.ways(hash);
+        let (mut m, megaflows) = self.ways(hash);
         while m != 0 {
-            let idx = rules.get(m.trailing_zeros());
+            let idx = megaflows.get(m.trailing_zeros());
             if idx != 0 {
                 return idx;
             }
@@ -142,7 +145,8 @@ impl SigCache {
         // SAFETY: as above, `&mut self`.
         let b = unsafe { &mut *self.at(hash) };
         let upper = Self::upper(hash);
-        let is = |i: &usize| b.sig[*i] == sig && b.idx[*i] >> RULE_BITS == upper && b.idx[*i] != 0;
+        let is =
+            |i: &usize| b.sig[*i] == sig && b.idx[*i] >> MEGAFLOW_BITS == upper && b.idx[*i] != 0;
         let same = (0..CACHE_WAYS).find(is);
         let way = same.or_else(|| (0..CACHE_WAYS).find(|i| b.idx[*i] == 0)).unwrap_or_else(|| {
             b.hand = (b.hand + 1) % CACHE_WAYS as u32;
@@ -151,7 +155,7 @@ impl SigCache {
         });
         self.used += usize::from(b.idx[way] == 0);
         b.sig[way] = sig;
-        b.idx[way] = idx | upper << RULE_BITS;
+        b.idx[way] = idx | upper << MEGAFLOW_BITS;
         if self.used > self.size * BUCKET_FILL_MAX {
             self.grow();
         }
@@ -170,8 +174,8 @@ mod tests {
         let mut cache = SigCache::new(1 << 20);
         let known = |c: &SigCache, range: std::ops::Range<u32>| {
             let is = |i: &u32| {
-                let (ways, rules) = c.ways(fold(u64::from(*i)));
-                (0..CACHE_WAYS as u32).any(|way| ways >> way & 1 != 0 && rules.get(way) == *i)
+                let (ways, megaflows) = c.ways(fold(u64::from(*i)));
+                (0..CACHE_WAYS as u32).any(|way| ways >> way & 1 != 0 && megaflows.get(way) == *i)
             };
             range.filter(is).count()
         };

@@ -22,17 +22,18 @@ impl Vector {
         self.todo = todo;
     }
 
-    /// The lookup's twin: what was found covers its packet, and no subtable of its port has a rule for
-    /// a packet that was not found.
+    /// The lookup's twin: what was found covers its packet, and no subtable of its port has a
+    /// megaflow for a packet that was not found.
     fn validate_lookup(&mut self, missed: &[u8]) {
         let leaders = &self.leaders[..self.runs];
         let found = leaders.iter().filter_map(|i| {
             let key = self.keys.get(usize::from(*i));
-            let rule = (self.keys.rule[usize::from(*i)], self.keys.program[usize::from(*i)]);
-            self.table.compare(&key, (!missed.contains(i)).then_some(rule))
+            let megaflow =
+                (self.keys.megaflow[usize::from(*i)], self.keys.program[usize::from(*i)]);
+            self.table.compare(&key, (!missed.contains(i)).then_some(megaflow))
         });
         let found: Vec<_> = found.collect();
-        self.count_validated(Twin::Rules, leaders.len(), found);
+        self.count_validated(Twin::Megaflows, leaders.len(), found);
     }
 
     /// Packets whose key is that of the packet before them need no lookup of their own.
@@ -62,8 +63,8 @@ impl Vector {
             if missed[leader] {
                 todo.extend((leader + 1..end).map(|i| i as u8));
             } else {
-                let (first, rest) = (self.keys.rule[leader], leader + 1..end);
-                self.keys.rule[rest.clone()].fill(first);
+                let (first, rest) = (self.keys.megaflow[leader], leader + 1..end);
+                self.keys.megaflow[rest.clone()].fill(first);
                 let first = self.keys.program[leader];
                 hits += rest.len() as u64;
                 self.keys.program[rest].fill(first);

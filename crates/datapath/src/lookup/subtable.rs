@@ -1,8 +1,8 @@
-//! All rules of one mask: buckets of 10 signatures and indices in one cache line.
+//! All megaflows of one mask: buckets of 10 signatures and indices in one cache line.
 //!
-//! A rule sits in its first bucket, else in its second (the first then says so), else in a small
-//! stash. The table grows by a bucket at a time (linear hashing), so no insertion is expensive; rules go back to
-//! their first buckets thereby.
+//! A megaflow sits in its first bucket, else in its second (the first then says so), else in a
+//! small stash. The table grows by a bucket at a time (linear hashing), so no insertion is
+//! expensive; megaflows go back to their first buckets thereby.
 
 use super::flow_store::{MASKS, Reserved, Store};
 use super::mask::Words;
@@ -14,15 +14,17 @@ use std::sync::atomic::Ordering;
 const STASH_MEGAFLOWS_MAX: usize = 16;
 /// Entries per bucket.
 const BUCKET_WAYS: usize = 10;
-/// Entries per bucket, on average, from which on another bucket is opened: those not split yet have up to twice as many.
+/// Entries per bucket, on average, from which on another bucket is opened: those not split yet have
+/// up to twice as many.
 const BUCKET_FILL_MAX: usize = 4;
 
 #[repr(C, align(64))]
 pub(crate) struct Bucket {
     sig: [u16; BUCKET_WAYS],
     idx: [u32; BUCKET_WAYS],
-    /// A bit for the signatures (modulo 32) of rules that belong here and may be in their second
-    /// bucket. Bits are never taken back, so that splitting need not know which rules those are.
+    /// A bit for the signatures (modulo 32) of megaflows that belong here and may be in their
+    /// second bucket. Bits are never taken back, so that splitting need not know which megaflows
+    /// those are.
     overflow: u32,
 }
 
@@ -39,9 +41,9 @@ pub(crate) struct Subtable {
     /// One less than the power of two from `size` on.
     wrap: usize,
     stash: Vec<(u16, u32)>,
-    /// Rules linked.
+    /// Megaflows linked.
     pub len: u32,
-    /// Rules linked or not yet given back by control.
+    /// Megaflows linked or not yet given back by control.
     pub refs: u32,
 }
 
@@ -52,7 +54,7 @@ fn sig(hash: u64) -> u16 {
 }
 
 impl Subtable {
-    /// An empty one with room for `capacity` rules, in huge pages if there may be.
+    /// An empty one with room for `capacity` megaflows, in huge pages if there may be.
     pub fn new(mask: Words, secret: u64, capacity: usize, huge: bool) -> Self {
         let room = (capacity / 2).next_power_of_two().max(4);
         Subtable {
@@ -125,7 +127,8 @@ impl Subtable {
     }
 
     /// The first index with the signature of `hash` in its first bucket, 0: none; and whether a
-    /// complete search may find more. If it may and there is none, the second bucket is brought closer.
+    /// complete search may find more. If it may and there is none, the second bucket is brought
+    /// closer.
     #[inline]
     pub fn candidate(&self, hash: u64) -> (u32, bool) {
         let b = self.bucket(self.addr(hash as u32));
@@ -160,7 +163,7 @@ impl Subtable {
         self.stash.iter().any(|(x, i)| *x == s && found(*i))
     }
 
-    /// Links rule `idx`; false when there is no place.
+    /// Links megaflow `idx`; false when there is no place.
     pub fn insert(&mut self, store: &Store, hash: u64, idx: u32) -> bool {
         if self.len as usize + 1 > self.size * BUCKET_FILL_MAX {
             self.grow(store);
@@ -199,7 +202,7 @@ impl Subtable {
         (self.addr(hash as u32), self.addr((hash >> 32) as u32))
     }
 
-    /// Moves one rule of a full bucket to its other bucket (cuckoo, one step).
+    /// Moves one megaflow of a full bucket to its other bucket (cuckoo, one step).
     fn make_room(&mut self, store: &Store, from: usize) -> bool {
         for slot in 0..BUCKET_WAYS {
             let idx = self.bucket(from).idx[slot];
@@ -218,8 +221,8 @@ impl Subtable {
         false
     }
 
-    /// Splits one bucket. Rules that had to go to their second bucket and are met there go back to their first if
-    /// that has room by now.
+    /// Splits one bucket. Megaflows that had to go to their second bucket and are met there go back
+    /// to their first if that has room by now.
     fn grow(&mut self, store: &Store) {
         let new = self.size;
         if new >= self.buckets.len() {
@@ -249,7 +252,7 @@ impl Subtable {
         }
     }
 
-    /// Unlinks rule `idx`.
+    /// Unlinks megaflow `idx`.
     pub fn remove(&mut self, hash: u64, idx: u32) -> bool {
         let (first, second) = self.both(hash);
         let found = self.bucket_mut(first).take(idx) || self.bucket_mut(second).take(idx) || {
@@ -267,7 +270,7 @@ fn hash_of(store: &Store, idx: u32) -> u64 {
 }
 
 impl Bucket {
-    /// May a rule with this signature that belongs here be in its second bucket?
+    /// May a megaflow with this signature that belongs here be in its second bucket?
     #[inline]
     fn overflowed(&self, s: u16) -> bool {
         self.overflow >> (s & 31) & 1 != 0
@@ -398,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_rules_are_outside_their_first_bucket_and_all_are_found() {
+    fn few_megaflows_are_outside_their_first_bucket_and_all_are_found() {
         let mostly_returning = 100_000;
         let (store, mut mask) = (Store::new(mostly_returning as usize), [0; 32]);
         mask[2] = u64::MAX;

@@ -5,8 +5,8 @@ use super::mask::Words;
 /// Entries; a mask has one place.
 const MEMO_ENTRIES: usize = 1 << 15;
 
-/// A memory of (mask, subtable) that may forget, and may take one mask for another: what it says must
-/// be checked.
+/// A memory of (mask, subtable) that may forget, and may take one mask for another: what it says
+/// must be checked.
 pub(crate) struct SubtableMemo {
     /// A check of 24 bits and the subtable.
     entries: Box<[u32]>,
@@ -19,7 +19,7 @@ impl SubtableMemo {
         SubtableMemo { entries: vec![0; MEMO_ENTRIES].into(), epoch: 0 }
     }
 
-    /// Stands for a mask of a port, while rules are few or not.
+    /// Stands for a mask of a port, while megaflows are few or not.
     #[inline]
     pub fn tag(mask: &Words, port: u16, few: bool) -> u64 {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;

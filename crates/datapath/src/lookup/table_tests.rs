@@ -79,14 +79,17 @@ fn against_linear_scan(cache: Tri, level: Level, seed: u64) {
         for (i, k) in batch.iter().enumerate().skip(round as usize % 16).step_by(16) {
             let matches = |idx: &&u32| {
                 let m = t.store.mask(t.store.payload(**idx).mask());
-                let rule = t.store.key_words(**idx, &m);
-                (0..32).all(|w| (k[w] ^ rule[w]) & m[w] == 0)
+                let megaflow = t.store.key_words(**idx, &m);
+                (0..32).all(|w| (k[w] ^ megaflow[w]) & m[w] == 0)
             };
             let missed = todo.contains(&(i as u8));
             if missed {
                 assert_eq!(live.iter().find(matches), None, "round {round}");
             } else {
-                assert!(live.contains(&keys.rule[i]) && matches(&&keys.rule[i]), "round {round}");
+                assert!(
+                    live.contains(&keys.megaflow[i]) && matches(&&keys.megaflow[i]),
+                    "round {round}"
+                );
             }
         }
     }
@@ -200,7 +203,7 @@ fn a_ports_masks_and_flows_cost_other_ports_nothing() {
     t.put(&of_port(9, 1000), &m, 7, 4096).expect("room");
     assert_eq!(t.show().iter().find(|p| p.port == 9).unwrap().masks, slots + 1);
     for _ in 0..1000 {
-        let victim = t.victim(0).expect("a rule");
+        let victim = t.victim(0).expect("a megaflow");
         assert_eq!(port_of(t.store.word(victim, 4)), 1);
         t.unlink(victim);
         t.release(victim);
@@ -247,7 +250,7 @@ fn vectors_of_every_size_and_every_position_of_an_odd_packet() {
     }
 }
 
-/// Rules in subtables beyond those that a packet is looked up in.
+/// Megaflows in subtables beyond those that a packet is looked up in.
 #[test]
 fn what_is_beyond_the_walk_is_known_when_the_pipeline_says_its_mask() {
     let (mut t, mut keys) = (Table::new(1000), Keys::new());
@@ -278,18 +281,19 @@ fn what_is_beyond_the_walk_is_known_when_the_pipeline_says_its_mask() {
         }
         beyond += 1;
         let position = t.insert_position(&key(i), &mask(i));
-        let (rule, program) = t.known(&position, &key(i)).expect("stored");
+        let (megaflow, program) = t.known(&position, &key(i)).expect("stored");
         assert_eq!(program, i);
         t.tune(Tri::On);
-        t.remember(&keys.get(0), rule);
+        t.remember(&keys.get(0), megaflow);
         t.classify(&mut keys, &mut todo);
-        assert_eq!((todo.len(), keys.rule[0]), (0, rule), "{i}");
+        assert_eq!((todo.len(), keys.megaflow[0]), (0, megaflow), "{i}");
         t.tune(Tri::Off);
     }
     assert!(beyond > 0);
 }
 
-/// A flow whose decision has another mask by now, where packets of a port in direct mode are not looked up.
+/// A flow whose decision has another mask by now, where packets of a port in direct mode are not
+/// looked up.
 #[test]
 fn samples_of_direct_mode_find_what_is_hidden_and_bring_its_subtable_back() {
     let mut t = Table::new(100);
@@ -317,23 +321,29 @@ fn samples_of_direct_mode_find_what_is_hidden_and_bring_its_subtable_back() {
 }
 
 #[test]
-fn rules_in_second_buckets_are_found_with_the_others() {
-    const RULES: u64 = 20_000;
+fn megaflows_in_second_buckets_are_found_with_the_others() {
+    const MEGAFLOWS: u64 = 20_000;
     for level in available() {
-        let (mut t, mut keys) = (Table::new(RULES as usize), Keys::new());
+        let (mut t, mut keys) = (Table::new(MEGAFLOWS as usize), Keys::new());
         t.level = level;
         let mut m = [0; 32];
         m[2] = u64::MAX;
-        let put = |n| t.put(&of_port(5, n), &m, n as u32, RULES as u32).expect("room");
-        let rules: Vec<u32> = (0..RULES).map(put).collect();
-        // Every third packet has no rule.
-        for from in (0..RULES).step_by(VECTOR) {
-            let number = |n: u64| if n.is_multiple_of(3) { RULES + n } else { (from + n) % RULES };
+        let put = |n| t.put(&of_port(5, n), &m, n as u32, MEGAFLOWS as u32).expect("room");
+        let megaflows: Vec<u32> = (0..MEGAFLOWS).map(put).collect();
+        // Every third packet has no megaflow.
+        for from in (0..MEGAFLOWS).step_by(VECTOR) {
+            let number =
+                |n: u64| if n.is_multiple_of(3) { MEGAFLOWS + n } else { (from + n) % MEGAFLOWS };
             let packets: Vec<_> = (0..VECTOR as u64).map(|n| of_port(5, number(n))).collect();
             let missed = look_up(&mut t, &mut keys, &packets);
             assert_eq!(missed, (0..=u8::MAX).filter(|n| n.is_multiple_of(3)).collect::<Vec<_>>());
             for n in (0..VECTOR).filter(|n| !n.is_multiple_of(3)) {
-                assert_eq!(keys.rule[n], rules[number(n as u64) as usize], "{}", level.name());
+                assert_eq!(
+                    keys.megaflow[n],
+                    megaflows[number(n as u64) as usize],
+                    "{}",
+                    level.name()
+                );
                 assert_eq!(keys.program[n], number(n as u64) as u32);
             }
         }

@@ -1,4 +1,4 @@
-//! Packets that no rule matched: decided about in order, and the decisions stored.
+//! Packets that no megaflow matched: decided about in order, and the decisions stored.
 
 pub(crate) mod policy;
 pub(crate) mod seen_flows;
@@ -18,8 +18,8 @@ use flow::{Key, PortNo, at, flag};
 use packet::{Packet, VECTOR};
 use std::sync::atomic::Ordering;
 
-/// A missed packet is looked up again in the subtables that got rules during its vector, unless they
-/// are more than this: then asking the pipeline costs less.
+/// A missed packet is looked up again in the subtables that got megaflows during its vector, unless
+/// they are more than this: then asking the pipeline costs less.
 const FILLED_SUBTABLES_MAX: usize = 2;
 
 /// Of flows for which there is no room, or no use yet, one in so many is stored.
@@ -77,7 +77,8 @@ fn options_of<'p>(packet: &'p Packet, key: &Key) -> &'p [u8] {
 }
 
 impl Vector {
-    /// Decides about packets that no rule matched: at first those of ports in direct mode, then the others, in order.
+    /// Decides about packets that no megaflow matched: at first those of ports in direct mode, then
+    /// the others, in order.
     pub(crate) fn misses(&mut self, todo: &mut Vec<u8>, now_ms: u64) {
         let start = cycles();
         let direct = if self.table.direct { self.resolve_uncached(todo, now_ms) } else { 0 };
@@ -93,7 +94,8 @@ impl Vector {
         perf.miss_cycles.add(cycles_spent);
     }
 
-    /// Decides about packets in order, `left` of them at most; says how many more there might have been.
+    /// Decides about packets in order, `left` of them at most; says how many more there might have
+    /// been.
     fn resolve_all_missed(&mut self, todo: &[u8], mut left: usize, now_ms: u64) -> usize {
         let (mut filled, mut slots) = ([0; FILLED_SUBTABLES_MAX + 1], 0);
         let mut postponed = [false; VECTOR];
@@ -150,14 +152,15 @@ impl Vector {
         self.close_up(postponed);
     }
 
-    /// Is there a rule for packet `i` in the subtables that got new ones during this vector?
+    /// Is there a megaflow for packet `i` in the subtables that got new ones during this vector?
     fn is_in_filled(&mut self, i: usize, subtables: &[usize]) -> bool {
         let Some(found) = self.table.find_in(subtables, &self.keys.get(i)) else { return false };
-        (self.keys.rule[i], self.keys.program[i]) = found;
+        (self.keys.megaflow[i], self.keys.program[i]) = found;
         true
     }
 
-    /// Asks the pipeline about these packets, and the memory for what storing the answers will read.
+    /// Asks the pipeline about these packets, and the memory for what storing the answers will
+    /// read.
     fn resolve(&mut self, miss_batch: &mut MissBatch) {
         let MissBatch { len, packets, keys, decisions, positions } = miss_batch;
         decisions[..*len].iter_mut().for_each(Decision::clear);
@@ -178,7 +181,8 @@ impl Vector {
         Request { key, options: options_of(packet, key), packet: packet.data() }
     }
 
-    /// Packet `n` of these gets what was decided, which is stored unless it is known. Says in which subtable.
+    /// Packet `n` of these gets what was decided, which is stored unless it is known. Says in which
+    /// subtable.
     fn apply_decision(
         &mut self,
         miss_batch: &mut MissBatch,
@@ -195,9 +199,10 @@ impl Vector {
             );
         }
         let key = packet_words(&miss_batch.keys[n]);
-        if let Some((rule, program)) = position.as_ref().and_then(|s| self.table.known(s, key)) {
-            (self.keys.rule[i], self.keys.program[i]) = (rule, program);
-            self.table.remember(&self.keys.get(i), rule);
+        if let Some((megaflow, program)) = position.as_ref().and_then(|s| self.table.known(s, key))
+        {
+            (self.keys.megaflow[i], self.keys.program[i]) = (megaflow, program);
+            self.table.remember(&self.keys.get(i), megaflow);
             return None;
         }
         let program = self.programs.intern(&d.ops, d.drop);
@@ -205,9 +210,9 @@ impl Vector {
         let position = position.filter(|s| self.is_admitted(s));
         let room = position.is_some() && self.announce_program(program) && self.reports.room() > 0;
         let position = position.filter(|_| room);
-        let rule = position.as_ref().and_then(|s| self.table.install(s, program, self.limit));
-        self.keys.rule[i] = rule.unwrap_or(0);
-        match rule {
+        let megaflow = position.as_ref().and_then(|s| self.table.install(s, program, self.limit));
+        self.keys.megaflow[i] = megaflow.unwrap_or(0);
+        match megaflow {
             Some(idx) => {
                 self.report_installed(idx, self.in_port[i], d, now_ms);
                 if let Some(what) = holds {
@@ -217,11 +222,12 @@ impl Vector {
             }
             None => self.apply_once(i, program, d, now_ms),
         }
-        rule.and(position).map(|s| s.slot)
+        megaflow.and(position).map(|s| s.slot)
     }
 
-    /// Shall the decision be stored? Under pressure only what comes a second time is. When the table is full, only
-    /// some are: those that are used often get in, and flows that come by once do not push each other out.
+    /// Shall the decision be stored? Under pressure only what comes a second time is. When the
+    /// table is full, only some are: those that are used often get in, and flows that come by once
+    /// do not push each other out.
     fn is_admitted(&mut self, position: &InsertPosition) -> bool {
         self.missed = self.missed.wrapping_add(1);
         let some = self.missed.is_multiple_of(FULL_TABLE_SAMPLE_FLOWS);
@@ -244,7 +250,7 @@ impl Vector {
         true
     }
 
-    /// Rules that are evicted at once when the table is full.
+    /// Megaflows that are evicted at once when the table is full.
     pub(crate) fn margin(&self) -> u32 {
         (self.limit / 8).min(64)
     }

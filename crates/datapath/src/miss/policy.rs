@@ -1,8 +1,10 @@
-//! Direct mode: when the new flows of a port hardly ever come back, the pipeline is asked what to do with their packets,
-//! one by one, and nothing else: not what it looked at, nor whether the flow was seen or has a rule somewhere.
+//! Direct mode: when the new flows of a port hardly ever come back, the pipeline is asked what to
+//! do with their packets, one by one, and nothing else: not what it looked at, nor whether the flow
+//! was seen or has a megaflow somewhere.
 //!
-//! Two samples of the flows go the whole way. One is always the same and shows whether flows come back, however long
-//! that takes them; the other changes, and lets those in that come back soon while most do not.
+//! Two samples of the flows go the whole way. One is always the same and shows whether flows come
+//! back, however long that takes them; the other changes, and lets those in that come back soon
+//! while most do not.
 
 use crate::lookup::KeyRef;
 
@@ -15,7 +17,8 @@ const SAMPLE_INTERVALS: u32 = 4;
 /// Decisions about flows of the sample that stays that a judgement needs.
 const SAMPLED_FLOWS_MIN: u32 = 64;
 
-/// Direct mode begins when fewer than one flow in so many came back, and ends when more than one in so many do.
+/// Direct mode begins when fewer than one flow in so many came back, and ends when more than one in
+/// so many do.
 const ENTER_RETURNING_RATIO: u32 = 8;
 const LEAVE_RETURNING_RATIO: u32 = 4;
 
@@ -33,7 +36,8 @@ pub(crate) struct DirectMode {
     /// Which flows are the changing sample (that of 0 stays), and judgements so far.
     sample: u64,
     judged: u32,
-    /// Decisions about flows of the sample that stays since the last judgement, and those whose flow deserved a place.
+    /// Decisions about flows of the sample that stays since the last judgement, and those whose
+    /// flow deserved a place.
     sampled: u32,
     returning: u32,
     /// Packets that went direct, and those of them that the pipeline said nothing about.
@@ -48,8 +52,8 @@ impl DirectMode {
         DirectMode { secret, ..DirectMode::default() }
     }
 
-    /// A hash of Ethernet and IP addresses and what follows them on line 0, whatever rules say; its low part says which of
-    /// [`SAMPLE_FLOWS`] a flow is in.
+    /// A hash of Ethernet and IP addresses and what follows them on line 0, whatever megaflows say;
+    /// its low part says which of [`SAMPLE_FLOWS`] a flow is in.
     #[inline]
     fn flow_hash(&self, key: &KeyRef<'_>) -> u64 {
         let both = |w: &[u64]| {
@@ -79,7 +83,8 @@ impl DirectMode {
         if self.on && self.unresolved * 2 <= self.resolved { SAMPLE_FLOWS / 2 } else { 1 }
     }
 
-    /// A packet of the sample that stays went the whole way; does its flow save decisions from now on?
+    /// A packet of the sample that stays went the whole way; does its flow save decisions from now
+    /// on?
     pub fn count_sampled(&mut self, returning: bool) {
         self.sampled += 1;
         self.returning += u32::from(returning);

@@ -1,16 +1,18 @@
-//! What was seen before: most flows that were never seen are never seen again, and only those that are
-//! deserve a place.
+//! What was seen before: most flows that were never seen are never seen again, and only those that
+//! are deserve a place.
 
 use crate::lookup::flow_store::Reserved;
 
-/// Words of the memory: 2^25 bits, 4 MB, of which only what is used exists. A hash has two bits in one word.
+/// Words of the memory: 2^25 bits, 4 MB, of which only what is used exists. A hash has two bits in
+/// one word.
 const FILTER_WORDS: usize = 1 << 19;
 
-/// After so many new ones a word is cleared: what was seen is forgotten after half of 2^22 others on average.
+/// After so many new ones a word is cleared: what was seen is forgotten after half of 2^22 others
+/// on average.
 const SWEEP_FLOWS: u32 = 8;
 
-/// A memory of hashes that forgets by and by, and now and then (about one in fifty times when it is full)
-/// takes a new one for known.
+/// A memory of hashes that forgets by and by, and now and then (about one in fifty times when it is
+/// full) takes a new one for known.
 pub(crate) struct SeenFlows {
     words: Reserved<u64>,
     /// The word that is cleared next.

@@ -1,4 +1,5 @@
-//! Packets that no rule matched, of ports in direct mode (`miss/policy.rs`): what to do with them, and nothing else.
+//! Packets that no megaflow matched, of ports in direct mode (`miss/policy.rs`): what to do with
+//! them, and nothing else.
 
 use crate::batch::Vector;
 use crate::lookup::KeyRef;
@@ -50,7 +51,8 @@ impl UncachedBatch {
 }
 
 impl Vector {
-    /// Decides about those that go direct, as far as the budget goes, and takes them out; says how many they were.
+    /// Decides about those that go direct, as far as the budget goes, and takes them out; says how
+    /// many they were.
     pub(crate) fn resolve_uncached(&mut self, todo: &mut Vec<u8>, now_ms: u64) -> usize {
         let mut uncached_batch = self.uncached_batch.take().unwrap_or_default();
         let (mut done, mut n) = ([false; VECTOR], 0);
@@ -93,13 +95,14 @@ impl Vector {
             }
             answered += 1;
             let program = self.programs.intern(&d.ops, d.drop);
-            (self.keys.rule[i], self.keys.program[i]) = (0, program);
+            (self.keys.megaflow[i], self.keys.program[i]) = (0, program);
             self.apply_once(i, program, d, now_ms);
         }
         answered
     }
 
-    /// Asks the pipeline twice, and compares what it says about them alone with what it says when everything is asked.
+    /// Asks the pipeline twice, and compares what it says about them alone with what it says when
+    /// everything is asked.
     fn validate_direct(&mut self, all: &mut UncachedBatch, n: usize) -> u32 {
         let keys: Vec<Key> = all.packets[..n].iter().map(|i| self.frame(*i).key()).collect();
         let requests = keys.iter().zip(&all.packets).map(|(k, i)| self.request(k, *i));

@@ -1,7 +1,8 @@
 //! Traffic of decisions that were not stored: summed up by counter, for control.
 //!
-//! A small table of sums that are going on, one place for each counter; who takes a place pushes the sum there out,
-//! to a list that control gets about once per millisecond. No hash is made, and nothing is allocated per packet.
+//! A small table of sums that are going on, one place for each counter; who takes a place pushes
+//! the sum there out, to a list that control gets about once per millisecond. No hash is made, and
+//! nothing is allocated per packet.
 
 use crate::messages::{Sum, UncachedReport};
 use crate::settings::PortEffects;
@@ -13,8 +14,9 @@ const SUM_SLOTS: usize = 1024;
 /// Sums from which on the list is worth making shorter.
 const SUMS_MERGE_MIN: usize = 1 << 14;
 
-/// Effects remembered until control is told: each of the ports that have some, n in number, may have this divided by
-/// n, whichever came first. All together that is less than this times 1 + ln n. Beyond, only credits are remembered.
+/// Effects remembered until control is told: each of the ports that have some, n in number, may
+/// have this divided by n, whichever came first. All together that is less than this times 1 + ln
+/// n. Beyond, only credits are remembered.
 const EFFECTS_MAX: usize = 4096;
 
 /// What a port has among the effects remembered.
@@ -78,7 +80,8 @@ impl UncachedStats {
         }
     }
 
-    /// Queues the effects of a decision about a packet from `port` for control, within the share of that port.
+    /// Queues the effects of a decision about a packet from `port` for control, within the share of
+    /// that port.
     pub fn effects(&mut self, port: PortNo, effects: Option<PortEffects>) {
         let Some(effects) = effects else { return };
         let at = usize::from(port);
@@ -98,7 +101,8 @@ impl UncachedStats {
         }
     }
 
-    /// One sum for each counter: there are not more than counters however long control does not listen.
+    /// One sum for each counter: there are not more than counters however long control does not
+    /// listen.
     fn merge_sums(&mut self) {
         self.list.sort_unstable_by_key(|s| s.counter);
         self.list.dedup_by(|from, into| {

@@ -102,8 +102,8 @@ impl Out<'_> {
     }
 }
 
-/// Fills line 0 (all of it; in_port given) and, for IPv6 and ARP, line 1 of `ext` (the other lines are
-/// left alone). `vlan_limit`: tags to look behind. None: shorter than an Ethernet header.
+/// Fills line 0 (all of it; in_port given) and, for IPv6 and ARP, line 1 of `ext` (the other lines
+/// are left alone). `vlan_limit`: tags to look behind. None: shorter than an Ethernet header.
 #[inline]
 pub(crate) fn parse(
     d: &[u8],
@@ -179,8 +179,8 @@ fn is_vlan(t: u16) -> bool {
     t == 0x8100 || t == 0x88a8
 }
 
-/// Looks behind up to `limit` tags that are followed by an Ethertype, of which the key has place for
-/// two; returns where the Ethertype is.
+/// Looks behind up to `limit` tags that are followed by an Ethertype, of which the key has place
+/// for two; returns where the Ethertype is.
 fn vlan_tags(d: &[u8], limit: u8, out: &mut Out<'_>) -> usize {
     let mut off = 12;
     let places = [(at::VLAN, flag::VLAN_88A8), (at::VLAN1, flag::VLAN1_88A8)];

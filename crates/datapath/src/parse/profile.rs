@@ -48,7 +48,8 @@ pub(crate) struct Profile {
     pub flags_mask: u16,
     /// Fewest bytes of a frame.
     pub least: u16,
-    /// The datagram ends at `end_base` plus the 16-bit number at `len_at`, and not before `end_least`.
+    /// The datagram ends at `end_base` plus the 16-bit number at `len_at`, and not before
+    /// `end_least`.
     pub len_at: u16,
     pub end_base: u16,
     pub end_least: u16,

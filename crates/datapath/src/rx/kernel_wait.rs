@@ -1,10 +1,10 @@
 //! How the worker of kernel ports rests.
 //!
-//! It waits in epoll on its queues' descriptors and its doorbell, and receives only from queues that
-//! epoll says are ready. While there was traffic in the last
-//! two milliseconds it wakes at least every 50 us to look at its rings, so PMD threads that hand it
-//! packets need not ring; only when it sleeps for longer does it say so, and the next handoff then
-//! costs that PMD thread one eventfd write.
+//! It waits in epoll on its queues' descriptors and its doorbell, and receives only from queues
+//! that epoll says are ready. While there was traffic in the last two milliseconds it wakes at
+//! least every 50 us to look at its rings, so PMD threads that hand it packets need not ring; only
+//! when it sleeps for longer does it say so, and the next handoff then costs that PMD thread one
+//! eventfd write.
 
 use crate::messages::Wake;
 use port::RxQueue;

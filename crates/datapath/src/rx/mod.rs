@@ -19,8 +19,8 @@ use std::ops::Range;
 /// One vector of so many is measured.
 const SAMPLE_VECTORS: u32 = 16;
 
-/// What parsing costs. Bursts are short, and reading the clock costs as much as parsing a packet: some vectors are
-/// measured, and the others taken to be like the last of those.
+/// What parsing costs. Bursts are short, and reading the clock costs as much as parsing a packet:
+/// some vectors are measured, and the others taken to be like the last of those.
 #[derive(Default)]
 pub(crate) struct ParseTime {
     vectors: u32,
@@ -81,9 +81,9 @@ impl Vector {
         n + m
     }
 
-    /// Steps 1 and 2: receives up to `limit` packets, for which there is room, from a queue while it
-    /// returns full bursts, takes out what is more than the port may bring, and parses the rest of each burst while it is
-    /// near; returns how many were received, and their bytes.
+    /// Steps 1 and 2: receives up to `limit` packets, for which there is room, from a queue while
+    /// it returns full bursts, takes out what is more than the port may bring, and parses the rest
+    /// of each burst while it is near; returns how many were received, and their bytes.
     #[inline]
     pub fn receive(
         &mut self,

@@ -1,9 +1,10 @@
 //! Ingress policing: what a port may bring per second, decided before anything is parsed.
 //!
-//! Two token buckets, one of bytes and one of packets. A packet passes if both have what it costs, and ends as
-//! [`Drop::Policed`] otherwise. Several workers may serve one port's queues: the levels are atomics, read and written
-//! once per burst. Two that decide at the same moment may both spend the same tokens; the level is then below zero until
-//! the rate has paid for that, so a port is ahead of its rate by at most one burst of packets per worker.
+//! Two token buckets, one of bytes and one of packets. A packet passes if both have what it costs,
+//! and ends as [`Drop::Policed`] otherwise. Several workers may serve one port's queues: the levels
+//! are atomics, read and written once per burst. Two that decide at the same moment may both spend
+//! the same tokens; the level is then below zero until the rate has paid for that, so a port is
+//! ahead of its rate by at most one burst of packets per worker.
 
 use crate::settings::Policing;
 use packet::Packet;
@@ -15,8 +16,8 @@ const ETHERNET_BYTES: usize = 14;
 const TOKENS_PER_UNIT: u64 = 1_000_000_000;
 /// Bytes or packets that a bucket holds at most: 64 bits of tokens.
 const DEPTH_UNITS_MAX: u64 = i64::MAX as u64 / TOKENS_PER_UNIT;
-/// `ingress_policing_burst` unless it is set, in kbit, and `ingress_policing_kpkts_burst`, in thousands of packets
-/// (both as in OVS).
+/// `ingress_policing_burst` unless it is set, in kbit, and `ingress_policing_kpkts_burst`, in
+/// thousands of packets (both as in OVS).
 const DEFAULT_BURST_KBIT: u32 = 8_000;
 const DEFAULT_BURST_KPKT: u32 = 16;
 
@@ -72,7 +73,8 @@ impl Policer {
         (bytes.is_some() || packets.is_some()).then_some(Policer { bytes, packets })
     }
 
-    /// Moves those of `packets[start..]` that are too many at `now_ns` to `refused`; the others keep their order.
+    /// Moves those of `packets[start..]` that are too many at `now_ns` to `refused`; the others
+    /// keep their order.
     pub fn run(
         &self,
         now_ns: u64,

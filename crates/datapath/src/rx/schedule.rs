@@ -69,8 +69,8 @@ impl RxSchedule {
     }
 }
 
-/// Writes to `asking` which queues are asked, in order: those that had to wait first, the others from
-/// `turn` on.
+/// Writes to `asking` which queues are asked, in order: those that had to wait first, the others
+/// from `turn` on.
 pub(crate) fn choose(
     queues: &mut [RxqState],
     schedule: &RxSchedule,

@@ -1,8 +1,8 @@
-//! What single iterations of a PMD thread were like (`pmd-perf-metrics`): histograms, the last thousand
-//! iterations and milliseconds, and those among them that took suspiciously long.
+//! What single iterations of a PMD thread were like (`pmd-perf-metrics`): histograms, the last
+//! thousand iterations and milliseconds, and those among them that took suspiciously long.
 //!
-//! Written by the worker, as long as that is switched on, and read by control at any time: numbers that
-//! belong together may then be of neighbouring iterations.
+//! Written by the worker, as long as that is switched on, and read by control at any time: numbers
+//! that belong together may then be of neighbouring iterations.
 
 use crate::stats::clock::{cycles_per_second, now_ms};
 use crate::stats::counters::Count;
@@ -277,7 +277,8 @@ pub(crate) struct Recorder {
     pub log: PerfLog,
     /// The millisecond at hand.
     ms: Iteration,
-    /// The suspicious iteration that will be told of, its cycles, the first to show and the last one.
+    /// The suspicious iteration that will be told of, its cycles, the first to show and the last
+    /// one.
     pending: Option<(u64, u64, u64, u64)>,
 }
 

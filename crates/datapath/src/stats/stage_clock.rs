@@ -1,5 +1,6 @@
-//! What an iteration spends on its stages. Looking at the clock costs as much as a packet does, so short iterations are
-//! measured now and then, and the others taken to divide as the last of those did.
+//! What an iteration spends on its stages. Looking at the clock costs as much as a packet does, so
+//! short iterations are measured now and then, and the others taken to divide as the last of those
+//! did.
 
 /// Iterations with so many packets are always measured.
 const SAMPLED_PACKETS_MIN: usize = 64;

@@ -1,4 +1,5 @@
-//! Before step 2: packets that known rules decapsulate become their inner packets, burst by burst.
+//! Before step 2: packets that known megaflows decapsulate become their inner packets, burst by
+//! burst.
 
 use crate::actions::interpret::Frame;
 use crate::batch::Vector;
@@ -12,7 +13,7 @@ use packet::Packet;
 use std::ops::Range;
 
 impl Vector {
-    /// Credits the rules that decapsulated packets of this vector.
+    /// Credits the megaflows that decapsulated packets of this vector.
     #[inline]
     pub fn credit_decap_rules(&mut self, now_ms: u64) {
         if !self.decap_rules.is_empty() {
@@ -21,8 +22,8 @@ impl Vector {
         }
     }
 
-    /// Parses a burst that came in on `port`, those that known rules decapsulate as what they are inside. Since
-    /// `since` all packets came in there. Returns the bytes that came.
+    /// Parses a burst that came in on `port`, those that known megaflows decapsulate as what they
+    /// are inside. Since `since` all packets came in there. Returns the bytes that came.
     #[inline]
     pub(crate) fn parse_received(
         &mut self,
@@ -86,14 +87,14 @@ impl Vector {
             n += 1;
             found.extend(match self.decap_rules.twin(&outer.frame.line) {
                 Some(pop) => outer.compare(pop, self.packets[i].data(), &self.frame(i)),
-                None => Some("decapsulation: no rule wants it".into()),
+                None => Some("decapsulation: no megaflow wants it".into()),
             });
         }
         self.count_validated(Twin::TwoSteps, n, found);
     }
 
-    /// Takes the outer headers from packets as long as decapsulation rule `t` takes them, and leaves their tunnel's fields in their
-    /// keys' lines; how many those are, and their bytes.
+    /// Takes the outer headers from packets as long as decapsulation rule `t` takes them, and
+    /// leaves their tunnel's fields in their keys' lines; how many those are, and their bytes.
     #[inline]
     fn strip(&mut self, range: Range<usize>, t: usize) -> (usize, u64) {
         let t = self.decap_rules.get(t);

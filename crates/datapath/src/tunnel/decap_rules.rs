@@ -1,10 +1,10 @@
-//! Decapsulation in one pass: an outer packet that a known rule would decapsulate loses its header
-//! before it is parsed, so that only the inner packet is parsed and looked up.
+//! Decapsulation in one pass: an outer packet that a known megaflow would decapsulate loses its
+//! header before it is parsed, so that only the inner packet is parsed and looked up.
 //!
-//! A decapsulation rule is a copy of such a rule, and good as long as the rule is: any rule that a packet
-//! matches is a right decision about it. It knows its packets by their first bytes. What does not fit (tags, IP
-//! options, checksums, extensions, bad headers) is left to the two steps (`tunnel::pop`), which also find the
-//! decap_rules.
+//! A decapsulation rule is a copy of such a megaflow, and good as long as the megaflow is: any
+//! megaflow that a packet matches is a right decision about it. It knows its packets by their first
+//! bytes. What does not fit (tags, IP options, checksums, extensions, bad headers) is left to the
+//! two steps (`tunnel::pop`), which also find the decap_rules.
 
 use crate::lookup::flow_store::{PWORDS, Store};
 use crate::parse::{Line, UDP, bytes, parse};
@@ -14,14 +14,14 @@ use flow::{PortNo, at};
 use packet::Packet;
 use std::ops::Range;
 
-/// Rules worth a look at every packet: one underlay address and port each, more or less.
+/// Megaflows worth a look at every packet: one underlay address and port each, more or less.
 const DECAP_RULES_MAX: usize = 4;
 
 /// Bytes of Ethernet, IPv4 and UDP, and of VXLAN or Geneve what is not looked at.
 const HEADER_MATCH_BYTES: usize = 48;
 
-/// What the first bytes of a rule's packets are, if their outer header is IPv4 without options or fragments, and UDP
-/// without checksum.
+/// What the first bytes of a megaflow's packets are, if their outer header is IPv4 without options
+/// or fragments, and UDP without checksum.
 struct HeaderMatch {
     /// Where they come in.
     in_port: PortNo,
@@ -30,8 +30,9 @@ struct HeaderMatch {
 }
 
 impl HeaderMatch {
-    /// Of the packets that a rule with this key line is about; None: none of them is like that, or not all come in there.
-    fn new(key: &Line, rule_mask: &Line) -> Option<HeaderMatch> {
+    /// Of the packets that a megaflow with this key line is about; None: none of them is like that,
+    /// or not all come in there.
+    fn new(key: &Line, megaflow_mask: &Line) -> Option<HeaderMatch> {
         /// Where the packet has what the key has.
         const FIELDS: [(usize, Range<usize>); 7] = [
             (at::ETH_DST, 0..6),
@@ -48,7 +49,7 @@ impl HeaderMatch {
         for (from, to) in FIELDS {
             let from = from..from + to.len();
             value[to.clone()].copy_from_slice(&bytes(key)[from.clone()]);
-            mask[to].copy_from_slice(&bytes(rule_mask)[from]);
+            mask[to].copy_from_slice(&bytes(megaflow_mask)[from]);
         }
         let mut fixed = |at: usize, bytes: &[u8], of: &[u8]| {
             value[at..at + bytes.len()].copy_from_slice(bytes);
@@ -58,7 +59,7 @@ impl HeaderMatch {
         fixed(20, &[0, 0], &[0x3f, 0xff]);
         fixed(23, &[UDP], &[0xff]);
         fixed(40, &[0, 0], &[0xff, 0xff]);
-        // Whatever else the rule looks at is the same for all these packets.
+        // Whatever else the megaflow looks at is the same for all these packets.
         let mut one = [0; 64];
         one[..HEADER_MATCH_BYTES].copy_from_slice(&value);
         (one[17], one[39]) = (50, 30);
@@ -67,8 +68,8 @@ impl HeaderMatch {
         let word = |b: &[u8; HEADER_MATCH_BYTES], i| {
             u64::from_ne_bytes(b[8 * i..][..8].try_into().unwrap())
         };
-        let fits = layout.ext == 0 && takes(key, rule_mask, &line);
-        (fits && port(rule_mask) == [0xff; 2]).then(|| HeaderMatch {
+        let fits = layout.ext == 0 && takes(key, megaflow_mask, &line);
+        (fits && port(megaflow_mask) == [0xff; 2]).then(|| HeaderMatch {
             in_port,
             value: std::array::from_fn(|i| word(&value, i)),
             mask: std::array::from_fn(|i| word(&mask, i)),
@@ -83,15 +84,15 @@ impl HeaderMatch {
     }
 }
 
-/// Does a rule with this key line and mask take packets with that line?
+/// Does a megaflow with this key line and mask take packets with that line?
 fn takes(key: &Line, mask: &Line, line: &Line) -> bool {
     line.iter().zip(key).zip(mask).all(|((l, k), m)| l & m == *k)
 }
 
-/// A rule that decapsulates.
+/// A megaflow that decapsulates.
 pub(crate) struct DecapRule {
-    rule: u32,
-    /// Its payload when it was copied: another one is another rule.
+    megaflow: u32,
+    /// Its payload when it was copied: another one is another megaflow.
     payload: u64,
     key: Line,
     mask: Line,
@@ -107,22 +108,22 @@ pub(crate) struct DecapRule {
 }
 
 impl DecapRule {
-    /// A copy of a live rule that does `pop` and looks at line 0 only.
-    fn new(store: &Store, rule: u32, pop: &Op) -> Option<DecapRule> {
+    /// A copy of a live megaflow that does `pop` and looks at line 0 only.
+    fn new(store: &Store, megaflow: u32, pop: &Op) -> Option<DecapRule> {
         let Op::TunnelPop { port, kind, options } = pop else { return None };
         let header = PlainHeader::new(*kind, options.clone())?;
-        let p = store.payload(rule);
+        let p = store.payload(megaflow);
         let mask = |w| store.mask_word(p.mask(), w);
         if !p.usable() || (8..PWORDS).any(|w| mask(w) != 0) {
             return None;
         }
         let mut key = [0; 8];
-        key[..7].copy_from_slice(store.line(rule));
+        key[..7].copy_from_slice(store.line(megaflow));
         let mask = std::array::from_fn(|w| if w < 7 { mask(w) } else { 0 });
         let header_match = HeaderMatch::new(&key, &mask)?;
         let (payload, port, pop) = (p.0, *port, pop.clone());
         Some(DecapRule {
-            rule,
+            megaflow,
             payload,
             key,
             mask,
@@ -155,14 +156,14 @@ impl DecapRules {
         self.list.is_empty()
     }
 
-    /// This rule does `ops`, which is decapsulation.
+    /// This megaflow does `ops`, which is decapsulation.
     #[cold]
-    pub fn learn(&mut self, store: &Store, rule: u32, ops: &[Op]) {
+    pub fn learn(&mut self, store: &Store, megaflow: u32, ops: &[Op]) {
         let [pop] = ops else { return };
-        if rule == 0 || self.list.iter().any(|t| t.rule == rule) {
+        if megaflow == 0 || self.list.iter().any(|t| t.megaflow == megaflow) {
             return;
         }
-        let Some(new) = DecapRule::new(store, rule, pop) else { return };
+        let Some(new) = DecapRule::new(store, megaflow, pop) else { return };
         match self.list.len() < DECAP_RULES_MAX {
             true => self.list.push(new),
             false => {
@@ -172,9 +173,9 @@ impl DecapRules {
         }
     }
 
-    /// Forgets rules that are no more.
+    /// Forgets megaflows that are no more.
     pub fn refresh(&mut self, store: &Store) {
-        self.list.retain(|t| store.payload(t.rule).0 == t.payload);
+        self.list.retain(|t| store.payload(t.megaflow).0 == t.payload);
     }
 
     /// Forgets all.
@@ -204,11 +205,11 @@ impl DecapRules {
         &mut self.list[i]
     }
 
-    /// Credits the rules; how many packets that was.
+    /// Credits the megaflows; how many packets that was.
     pub fn count(&mut self, store: &Store, now_ms: u64) -> u64 {
         let mut all = 0;
         for t in self.list.iter_mut().filter(|t| t.packets > 0) {
-            store.counters(t.rule).add(t.packets, t.bytes, now_ms);
+            store.counters(t.megaflow).add(t.packets, t.bytes, now_ms);
             all += t.packets;
             (t.packets, t.bytes) = (0, 0);
         }
@@ -232,7 +233,7 @@ mod tests {
         d
     }
 
-    /// A packet has a rule's shape if it is plain and the rule takes its line.
+    /// A packet has a megaflow's shape if it is plain and the megaflow takes its line.
     #[test]
     fn first_bytes_tell_what_the_key_tells() {
         const PORT: PortNo = 5;
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_about_other_packets_have_no_shape() {
+    fn megaflows_about_other_packets_have_no_shape() {
         for (at, value) in [(at::ETH_TYPE + 1, 6), (at::VLAN, 0x10), (at::PROTO, 6), (at::FRAG, 1)]
         {
             let (mut key, mut mask): (Line, Line) = ([0; 8], [0; 8]);

@@ -1,5 +1,5 @@
-//! Outer headers put on from registers: those in IPv4 and UDP without checksum, which are VXLAN's and
-//! Geneve's usual ones. `tunnel::push` is the twin, and puts on all others.
+//! Outer headers put on from registers: those in IPv4 and UDP without checksum, which are VXLAN's
+//! and Geneve's usual ones. `tunnel::push` is the twin, and puts on all others.
 
 use crate::tunnel::header::source_port;
 use action::{TunnelKind, TunnelPush};

@@ -26,7 +26,8 @@ const UDP_HEADER: usize = 8;
 const VXLAN_HEADER: usize = 8;
 const GRE_HEADER: usize = 4;
 const GRE_PROTOCOL: u8 = 47;
-/// GRE sequence numbers, of all tunnels together: they rise in each, which is what receivers look at.
+/// GRE sequence numbers, of all tunnels together: they rise in each, which is what receivers look
+/// at.
 static SEQUENCE: AtomicU32 = AtomicU32::new(0);
 /// The Ethertype of Ethernet in a tunnel.
 const ETHERNET: u16 = 0x6558;
@@ -149,8 +150,8 @@ struct Outer {
 }
 
 /// Takes the outer header away. `f` becomes the frame of the inner packet, fresh from tunnel port
-/// `port`. `known`: Geneve options whose values count. Err: the header is not one that we take; nothing
-/// was changed.
+/// `port`. `known`: Geneve options whose values count. Err: the header is not one that we take;
+/// nothing was changed.
 pub(crate) fn pop(
     p: &mut Packet,
     port: PortNo,
@@ -180,8 +181,8 @@ pub(crate) fn pop(
     Ok(())
 }
 
-/// What stands in keys for Geneve options: equal for packets whose options are the same but for the values
-/// of those that are not `known`. Nobody outside can find others that are equal. 0: none.
+/// What stands in keys for Geneve options: equal for packets whose options are the same but for the
+/// values of those that are not `known`. Nobody outside can find others that are equal. 0: none.
 /// Err: they are malformed.
 fn digest(mut options: &[u8], known: &[u32]) -> Result<u64, Drop> {
     static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
@@ -266,9 +267,10 @@ impl PlainHeader {
     }
 }
 
-/// As [`pop`], for a packet that begins with the plainest outer header ([`crate::tunnel::decap_rules::Shape`]): IPv4 without
-/// options, UDP without checksum, and VXLAN or Geneve as `plain` says, one whole Ethernet header behind. None, and
-/// nothing changed: it is not that, or not right.
+/// As [`pop`], for a packet that begins with the plainest outer header
+/// ([`crate::tunnel::decap_rules::Shape`]): IPv4 without options, UDP without checksum, and VXLAN
+/// or Geneve as `plain` says, one whole Ethernet header behind. None, and nothing changed: it is
+/// not that, or not right.
 #[inline]
 pub(crate) fn strip(p: &mut Packet, plain: &mut PlainHeader) -> Option<Stripped> {
     const IPV4_UDP: usize = 34;
@@ -296,8 +298,8 @@ pub(crate) fn strip(p: &mut Packet, plain: &mut PlainHeader) -> Option<Stripped>
     Some(Stripped { word6, ext2 })
 }
 
-/// Is an IPv4 header's checksum right? Whether a sum is all ones does not depend on the order of bytes (RFC 1071,
-/// section 2).
+/// Is an IPv4 header's checksum right? Whether a sum is all ones does not depend on the order of
+/// bytes (RFC 1071, section 2).
 #[inline]
 fn is_right(header: &[u8; 20]) -> bool {
     let (words, _) = header.as_chunks::<4>();

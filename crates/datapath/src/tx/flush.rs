@@ -95,7 +95,8 @@ mod tests {
         policy
     }
 
-    /// Vectors of 20 us that bring `n` packets each to an empty burst: how long it then waits, in us.
+    /// Vectors of 20 us that bring `n` packets each to an empty burst: how long it then waits, in
+    /// us.
     fn wait(policy: &FlushPolicy, n: u64) -> u64 {
         let mut timer = FlushTimer::default();
         let mut now = 1_000_000;

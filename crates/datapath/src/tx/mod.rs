@@ -20,8 +20,8 @@ use telemetry::Drop;
 /// As for receive queues: `worker::DESCRIPTOR_PREFETCH_RXQS`.
 const DESCRIPTOR_PREFETCH_RXQS: usize = 4;
 const PACKET_PREFETCH_RXQS: usize = 2;
-/// Packets that go at once to a port whose queue has phases; fewer wait for the end of the vector. Its ring is perhaps
-/// not much longer.
+/// Packets that go at once to a port whose queue has phases; fewer wait for the end of the vector.
+/// Its ring is perhaps not much longer.
 const PHASED_BURST_PACKETS: usize = VECTOR / 2;
 /// Vectors in a row, each half full or better, after which every port is notified.
 const NOTIFY_ALL_VECTORS: usize = 4;
@@ -97,8 +97,8 @@ pub(crate) struct TxState {
     waiting: Vec<PortNo>,
     /// Those whose burst goes now; empty between vectors.
     flushing: Vec<PortNo>,
-    /// Those that sent something since all were notified, how many full vectors ago that was, and whether
-    /// it was now.
+    /// Those that sent something since all were notified, how many full vectors ago that was, and
+    /// whether it was now.
     pending_notify: Vec<PortNo>,
     vectors_since_notify_all: usize,
     pub notify_all: bool,
@@ -118,8 +118,8 @@ pub(crate) struct TxState {
     punt_burst: f64,
 }
 
-/// Recirculated packets of one worker that wait to be looked up: 16 vectors. Copies that are copied again
-/// are 4,096^6 packets at most; with this as many as wait at each of six depths.
+/// Recirculated packets of one worker that wait to be looked up: 16 vectors. Copies that are copied
+/// again are 4,096^6 packets at most; with this as many as wait at each of six depths.
 const RECIRCULATED_PACKETS_MAX: usize = 16 * packet::VECTOR;
 
 impl TxState {
@@ -289,8 +289,8 @@ impl TxState {
         }
     }
 
-    /// Sends what a port has buffered. If somebody else has its queue, packets stay as far as there is
-    /// room.
+    /// Sends what a port has buffered. If somebody else has its queue, packets stay as far as there
+    /// is room.
     fn flush(&mut self, no: PortNo) {
         let Some(Some(port)) = self.ports.get_mut(no as usize) else { return };
         if port.buf.is_empty() {

@@ -14,8 +14,8 @@ const LATER: u16 = 100;
 /// FIN, SYN, RST: such segments carry no data.
 const CONTROL: u8 = 1 | 2 | 4;
 
-/// A packet with this key; its lengths and checksums are right. TCP segments with data, UDP, and echo
-/// requests and replies carry `payload` bytes.
+/// A packet with this key; its lengths and checksums are right. TCP segments with data, UDP, and
+/// echo requests and replies carry `payload` bytes.
 pub fn compose(key: &Key, payload: usize) -> Vec<u8> {
     let eth_type = key.u16(at::ETH_TYPE);
     let mut p = key.get::<12>(at::ETH_DST).to_vec();

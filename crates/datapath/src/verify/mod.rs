@@ -1,9 +1,10 @@
 //! The validating mode: kernels and programs beside their twins, on live traffic.
 //!
-//! Parse kernels are compared with the scalar parser, decapsulation in one pass with two steps, fast kinds of
-//! programs with the interpreter: whole keys and layouts, every output byte by byte, every drop. Both programs run on copies, so
-//! the traffic itself goes on as always. What a lookup found, or not, is verified word by word
-//! (`lookup::Table::compare`). Decisions of direct mode are compared with those that the pipeline makes when everything is asked.
+//! Parse kernels are compared with the scalar parser, decapsulation in one pass with two steps,
+//! fast kinds of programs with the interpreter: whole keys and layouts, every output byte by byte,
+//! every drop. Both programs run on copies, so the traffic itself goes on as always. What a lookup
+//! found, or not, is verified word by word (`lookup::Table::compare`). Decisions of direct mode are
+//! compared with those that the pipeline makes when everything is asked.
 
 pub(crate) mod compose;
 
@@ -32,7 +33,7 @@ pub(crate) fn asked() -> bool {
 #[derive(Clone, Copy)]
 pub(crate) enum Twin {
     Parser,
-    Rules,
+    Megaflows,
     WholeWay,
     TwoSteps,
     Interpreter,
@@ -114,8 +115,8 @@ pub(crate) struct Outer {
 }
 
 impl Outer {
-    /// Compares the inner packet, and what is known about it, with what `TunnelPop` makes of the outer one;
-    /// the difference in words.
+    /// Compares the inner packet, and what is known about it, with what `TunnelPop` makes of the
+    /// outer one; the difference in words.
     pub fn compare(mut self, pop: &Op, inner: &[u8], frame: &Frame) -> Option<String> {
         let Op::TunnelPop { port, kind, options } = pop else { return None };
         let pool = HeapPool::new();
@@ -171,7 +172,8 @@ pub(crate) fn compare_parse(job: &Job<'_>) -> Vec<String> {
     differences
 }
 
-/// Compares what direct mode decided about a packet with what the whole way says; the difference in words.
+/// Compares what direct mode decided about a packet with what the whole way says; the difference in
+/// words.
 pub(crate) fn compare_decision(did: &Decision, should: &Decision, key: &Key) -> Option<String> {
     let text = |d: &Decision| {
         let effects = if d.effects.is_some() { "effects" } else { "no effects" };
