@@ -4,9 +4,9 @@
 //! *Place*: packet half. *Knows*: packets, ports, keys, operations, the [`action::Pipeline`] that
 //! decides. *Does not know*: OpenFlow, OVSDB, sockets; what a decision was made from.
 //!
-//! The loop is [`pmd`]'s `step`: five calls. Each worker owns its queues, its megaflow table and
+//! The loop is `pmd`'s `step`: five calls. Each worker owns its queues, its megaflow table and
 //! its counters; it meets the control side ([`Datapath`]) only at published tables, at bounded
-//! rings ([`messages`]) and at the payload word of a megaflow. See
+//! rings (`messages`) and at the payload word of a megaflow. See
 //! `docs/decisions/0001-per-core-megaflow-table.md`.
 //!
 //! Invariants

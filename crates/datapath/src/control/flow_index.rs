@@ -7,7 +7,7 @@
 //! to date as megaflows come and go; until then the subtable's megaflows, and no others, are
 //! compared one by one.
 //!
-//! The twin that defines what is right is [`crate::control::invalidate::overlapping`].
+//! The twin that defines what is right is `invalidate::overlapping`.
 
 use crate::control::invalidate::{OverlapTest, RegionSet};
 use crate::lookup::flow_store::{Column, MASKS, PWORDS, Store};

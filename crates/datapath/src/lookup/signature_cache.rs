@@ -9,7 +9,7 @@ const CACHE_WAYS: usize = 10;
 #[repr(C)]
 struct Bucket {
     sig: [u16; CACHE_WAYS],
-    /// An index, and above it the bits of the hash that choose a bucket beyond [`FIRST`].
+    /// An index, and above it the bits of the hash that choose a bucket beyond [`FIRST_BUCKETS`].
     idx: [u32; CACHE_WAYS],
     /// Next way to replace.
     hand: u32,

@@ -1,7 +1,7 @@
 //! Parsing a vector: profiles first, the complete parser for what no profile claims.
 //!
 //! One loop, generic over how a key is put together from a packet's first 64 bytes; a
-//! [`Level`](crate::cpu::Level) is one instance of it.
+//! [`Level`] is one instance of it.
 
 use super::profile::{
     Family, PROBE_AT, PROFILE_BYTES_MIN, PROFILES_COUNT, Profile, ProfileStats, find,
@@ -105,7 +105,7 @@ fn same(a: &Line, b: &Line) -> bool {
 }
 
 /// How a kernel holds and makes keys. Safety, all functions: the CPU has what the kernel needs, and
-/// `d` points to at least [`SHORTEST`] bytes, or as many as the profile demands.
+/// `d` points to at least [`PROFILE_BYTES_MIN`] bytes, or as many as the profile demands.
 pub(crate) trait KeyBuilder {
     /// A packet's first bytes.
     type Head: Copy;

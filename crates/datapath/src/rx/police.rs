@@ -1,7 +1,7 @@
 //! Ingress policing: what a port may bring per second, decided before anything is parsed.
 //!
 //! Two token buckets, one of bytes and one of packets. A packet passes if both have what it costs,
-//! and ends as [`Drop::Policed`] otherwise. Several workers may serve one port's queues: the levels
+//! and ends as `Drop::Policed` otherwise. Several workers may serve one port's queues: the levels
 //! are atomics, read and written once per burst. Two that decide at the same moment may both spend
 //! the same tokens; the level is then below zero until the rate has paid for that, so a port is
 //! ahead of its rate by at most one burst of packets per worker.

@@ -69,7 +69,7 @@ impl RxSchedule {
     }
 }
 
-/// Writes to `asking` which queues are asked, in order: those that had to wait first, the others
+/// Writes to `poll_order` which queues are asked, in order: those that had to wait first, the others
 /// from `turn` on.
 pub(crate) fn choose(
     queues: &mut [RxqState],

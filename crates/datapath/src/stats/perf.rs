@@ -223,10 +223,10 @@ impl Metrics {
     }
 }
 
-/// What [`Metrics`] say at one time.
+/// What `Metrics` say at one time.
 #[derive(Clone, Debug)]
 pub struct MetricsView {
-    /// In the order of [`Of`].
+    /// In the order of `Of`.
     pub histograms: [Histogram; 7],
     /// All whole milliseconds.
     pub total: Iteration,

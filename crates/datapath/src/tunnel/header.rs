@@ -268,7 +268,7 @@ impl PlainHeader {
 }
 
 /// As [`pop`], for a packet that begins with the plainest outer header
-/// ([`crate::tunnel::decap_rules::Shape`]): IPv4 without options, UDP without checksum, and VXLAN
+/// (`decap_rules::HeaderMatch`): IPv4 without options, UDP without checksum, and VXLAN
 /// or Geneve as `plain` says, one whole Ethernet header behind. None, and nothing changed: it is
 /// not that, or not right.
 #[inline]
