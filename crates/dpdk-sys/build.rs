@@ -19,7 +19,7 @@ fn main() {
     let version = pkg_config("--modversion").join("");
     assert!(version.starts_with("22.11"), "the bindings are of DPDK 22.11, found {version}");
     let mut build = cc::Build::new();
-    build.file("shim.c").opt_level(3).warnings(true);
+    build.file("shim.c").file("flow.c").opt_level(3).warnings(true);
     for flag in pkg_config("--cflags") {
         build.flag(flag);
     }
@@ -33,5 +33,6 @@ fn main() {
         println!("cargo:rustc-link-lib=dylib=rte_{lib}");
     }
     println!("cargo:rerun-if-changed=shim.c");
+    println!("cargo:rerun-if-changed=flow.c");
     println!("cargo:rerun-if-changed=shim.h");
 }

@@ -35,7 +35,7 @@ rustup component add rustfmt >/dev/null 2>&1 || true
 bindgen wrapper.h --output src/bindings.rs \
     --use-core --ctypes-prefix libc --rust-target 1.85 --rust-edition 2024 \
     --allowlist-function "$functions" --allowlist-type "$types" --allowlist-var "$vars" \
-    --opaque-type 'rte_mempool|rte_mempool_.*|FILE|_IO_FILE|rte_device|rte_bus|rte_class' \
+    --opaque-type 'rte_flow|rte_mempool|rte_mempool_.*|FILE|_IO_FILE|rte_device|rte_bus|rte_class' \
     --blocklist-type 'FILE|_IO_FILE' --raw-line 'use libc::FILE;' \
     --no-doc-comments --default-enum-style consts --no-prepend-enum-name \
     -- $(pkg-config --cflags libdpdk) -include shim.h

@@ -6,6 +6,32 @@
 
 struct rte_mbuf;
 struct rte_mempool;
+struct rte_flow;
+
+/* A header of a rule's pattern. */
+#define WEFT_HEADER_MAX 40
+struct weft_header {
+    uint16_t kind; /* WEFT_HEADER_* */
+    uint16_t any;  /* not 0: neither spec nor mask is given */
+    uint8_t spec[WEFT_HEADER_MAX]; /* as on the wire */
+    uint8_t mask[WEFT_HEADER_MAX];
+};
+enum {
+    WEFT_HEADER_ETH,
+    WEFT_HEADER_VLAN,
+    WEFT_HEADER_IPV4,
+    WEFT_HEADER_IPV6,
+    WEFT_HEADER_TCP,
+    WEFT_HEADER_UDP,
+    WEFT_HEADER_SCTP,
+    WEFT_HEADER_ICMP,
+    WEFT_HEADER_ICMP6,
+};
+/* What a driver says of a rule it refuses. */
+struct weft_flow_error {
+    int32_t type; /* enum rte_flow_error_type */
+    char message[124];
+};
 
 /* Receives up to n packets; returns how many. The queue must exist and be started. */
 uint16_t weft_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n);
@@ -22,5 +48,12 @@ int weft_errno(void);
 uint32_t weft_lcore_id(void);
 /* Sends EAL's log lines to sink(text, length) for good; 0 on success. */
 int weft_log_to(void (*sink)(const char *text, size_t len));
+/* A rule that marks packets and leaves them to RSS over the first n_queues queues, with hash types rss.
+ * *flow is NULL: only asks. 0, or a negative error number. */
+int weft_flow_mark(uint16_t port, const struct weft_header *headers, unsigned int n, uint32_t mark,
+                   uint16_t n_queues, uint64_t rss, struct rte_flow **flow,
+                   struct weft_flow_error *error);
+int weft_flow_destroy(uint16_t port, struct rte_flow *flow, struct weft_flow_error *error);
+int weft_flow_flush(uint16_t port, struct weft_flow_error *error);
 
 #endif

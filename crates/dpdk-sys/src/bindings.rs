@@ -721,6 +721,70 @@ pub const VHOST_USER_PROTOCOL_F_SLAVE_SEND_FD: u32 = 10;
 pub const VHOST_USER_PROTOCOL_F_HOST_NOTIFIER: u32 = 11;
 pub const VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD: u32 = 12;
 pub const VHOST_USER_PROTOCOL_F_STATUS: u32 = 16;
+pub const WEFT_HEADER_MAX: u32 = 40;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct rte_flow {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct weft_header {
+    pub kind: u16,
+    pub any: u16,
+    pub spec: [u8; 40usize],
+    pub mask: [u8; 40usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of weft_header"][::core::mem::size_of::<weft_header>() - 84usize];
+    ["Alignment of weft_header"][::core::mem::align_of::<weft_header>() - 2usize];
+    ["Offset of field: weft_header::spec"][::core::mem::offset_of!(weft_header, spec) - 4usize];
+    ["Offset of field: weft_header::mask"][::core::mem::offset_of!(weft_header, mask) - 44usize];
+};
+pub const WEFT_HEADER_ETH: _bindgen_ty_weft_header = 0;
+pub const WEFT_HEADER_VLAN: _bindgen_ty_weft_header = 1;
+pub const WEFT_HEADER_IPV4: _bindgen_ty_weft_header = 2;
+pub const WEFT_HEADER_IPV6: _bindgen_ty_weft_header = 3;
+pub const WEFT_HEADER_TCP: _bindgen_ty_weft_header = 4;
+pub const WEFT_HEADER_UDP: _bindgen_ty_weft_header = 5;
+pub const WEFT_HEADER_SCTP: _bindgen_ty_weft_header = 6;
+pub const WEFT_HEADER_ICMP: _bindgen_ty_weft_header = 7;
+pub const WEFT_HEADER_ICMP6: _bindgen_ty_weft_header = 8;
+pub type _bindgen_ty_weft_header = libc::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct weft_flow_error {
+    pub type_: i32,
+    pub message: [libc::c_char; 124usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of weft_flow_error"][::core::mem::size_of::<weft_flow_error>() - 128usize];
+    ["Alignment of weft_flow_error"][::core::mem::align_of::<weft_flow_error>() - 4usize];
+};
+unsafe extern "C" {
+    pub fn weft_flow_mark(
+        port: u16,
+        headers: *const weft_header,
+        n: libc::c_uint,
+        mark: u32,
+        n_queues: u16,
+        rss: u64,
+        flow: *mut *mut rte_flow,
+        error: *mut weft_flow_error,
+    ) -> libc::c_int;
+}
+unsafe extern "C" {
+    pub fn weft_flow_destroy(
+        port: u16,
+        flow: *mut rte_flow,
+        error: *mut weft_flow_error,
+    ) -> libc::c_int;
+}
+unsafe extern "C" {
+    pub fn weft_flow_flush(port: u16, error: *mut weft_flow_error) -> libc::c_int;
+}
 unsafe extern "C" {
     pub fn weft_rx_burst(port: u16, queue: u16, pkts: *mut *mut rte_mbuf, n: u16) -> u16;
 }

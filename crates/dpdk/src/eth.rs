@@ -9,7 +9,7 @@ use dpdk_sys as sys;
 use packet::Packet;
 use std::collections::BTreeSet;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What to configure. Queue and ring sizes are wishes that are fitted to the device.
@@ -35,9 +35,11 @@ pub struct EthDev {
 }
 
 /// Stops, closes and (if attached here) removes the device when the last handle goes.
-struct Dev {
-    port: u16,
-    info: EthInfo,
+pub(crate) struct Dev {
+    pub port: u16,
+    pub info: EthInfo,
+    /// Rules were asked for.
+    pub has_rules: AtomicBool,
     remove: bool,
     /// Packets that arrived as chains and were dropped.
     chained: AtomicU64,
@@ -92,13 +94,29 @@ impl EthDev {
         let counted = info.driver == MEMIF;
         let (chained, gate) = (AtomicU64::new(0), Arc::default());
         let sockets = Mutex::default();
-        let dev = Dev { port, info, remove, chained, may_chain, gate, counted, sockets, _eal: eal };
+        let has_rules = AtomicBool::new(false);
+        let dev = Dev {
+            port,
+            info,
+            has_rules,
+            remove,
+            chained,
+            may_chain,
+            gate,
+            counted,
+            sockets,
+            _eal: eal,
+        };
         Ok(EthDev { dev: Arc::new(dev) })
     }
 
     /// Identity and capabilities.
     pub fn info(&self) -> &EthInfo {
         &self.dev.info
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Dev> {
+        &self.dev
     }
 
     /// Configures and starts the device. On an error it is left stopped.
@@ -308,6 +326,9 @@ impl Drop for Dev {
             self.empty_rings(raw.as_ref().map_or(0, |raw| raw.nb_rx_queues));
         }
         let device = raw.map(|raw| raw.device);
+        if *self.has_rules.get_mut() {
+            crate::rules::flush(self.port);
+        }
         // SAFETY: no queue handle is left, so nobody polls; the port is ours. The device is
         // removed only if we attached it and no other port lives on it.
         unsafe {

@@ -15,6 +15,7 @@ mod eth_info;
 mod gate;
 mod pool;
 mod registry;
+mod rules;
 mod vhost;
 mod xdp;
 
@@ -24,6 +25,7 @@ pub use eth::{EthConfig, EthDev, EthRx, EthTx};
 pub use eth_info::{EthInfo, EthLink, EthStats};
 pub use gate::EthPause;
 pub use pool::{DpdkPool, Pools};
+pub use rules::EthRules;
 pub use vhost::{VhostConfig, VhostRx, VhostSocket, VhostTx};
 
 use std::ffi::CStr;

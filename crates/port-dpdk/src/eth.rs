@@ -3,9 +3,9 @@
 use crate::memif::Served;
 use crate::options::EthOptions;
 use crate::{Devices, device_error};
-use dpdk::{EthConfig, EthDev, EthRx, EthTx, dpdk_version};
+use dpdk::{EthConfig, EthDev, EthRules, EthRx, EthTx, dpdk_version};
 use packet::Packet;
-use port::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
+use port::{Counters, Link, Port, PortConfig, PortError, RuleTable, RxQueue, Service, TxQueue};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -216,6 +216,11 @@ impl Port for EthPort {
             ("rx_csum_offload", info.rx_checksums.to_string()),
         ];
         pairs.map(|(key, value)| (key.to_string(), value)).into()
+    }
+
+    fn rule_table(&mut self) -> Option<Box<dyn RuleTable>> {
+        let queues = self.rx.len() as u16;
+        (self.kind == "dpdk").then(|| Box::new(EthRules::new(&self.dev, queues)) as _)
     }
 
     fn reconfigure(&mut self, config: &PortConfig) -> Result<bool, PortError> {

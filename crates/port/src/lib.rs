@@ -6,6 +6,7 @@
 //! A [`Port`] is the control side's handle; its queues are taken out once and moved to the thread
 //! that serves them. Calls are per burst, so the `dyn` costs nothing per packet.
 
+mod adapter;
 mod device;
 mod dummy;
 mod ethtool;
@@ -24,6 +25,7 @@ mod vnet;
 mod waste;
 mod watch;
 
+pub use adapter::{Header, MarkRule, PATTERN_BYTES, Pattern, RuleError, RuleId, RuleTable};
 pub use tunnel::TunnelPort;
 pub use underlay::{KernelNeighbour, KernelRoute, Snapshot, UnderlayWatch};
 pub use waste::{lose, take_lost};
@@ -222,6 +224,10 @@ pub trait Port: Send {
     }
     /// OVSDB `Interface.status`.
     fn status(&mut self) -> BTreeMap<String, String>;
+    /// The adapter's rule table, for a thread of its own; None: the port has no adapter, or one without rules.
+    fn rule_table(&mut self) -> Option<Box<dyn RuleTable>> {
+        None
+    }
     /// Applies a changed configuration in place; Ok(false) when the port must be reopened.
     fn reconfigure(&mut self, config: &PortConfig) -> Result<bool, PortError>;
 }

@@ -14,6 +14,7 @@ const ROWS: &[(&str, &[&str])] = &[
     ("switch half", &["ofproto"]),
     ("protocols", &["openflow", "ovsdb"]),
     ("classifier", &["classifier"]),
+    ("offload", &["offload"]),
     ("action", &["action"]),
     ("flow", &["flow"]),
     ("drivers", &["port-dpdk"]),

@@ -1,0 +1,127 @@
+//! How fast an adapter takes rules, and how many it may be asked for.
+
+/// Before anything was measured an insertion is taken to cost so much.
+const GUESS_US: f64 = 1000.0;
+/// ...and to keep a core busy for so long, never less.
+const CPU_US_MIN: f64 = 20.0;
+/// Of the adapter's time, parts that filling free room and exchanging rules may take.
+const FILL_PART: f64 = 0.9;
+const SWAP_PART: f64 = 0.5;
+/// A measurement's weight: about the last 32 count.
+const WEIGHT: f64 = 1.0 / 32.0;
+/// After a second without "busy", so much more; after each "busy", so much less.
+const MORE: f64 = 1.1;
+const LESS: f64 = 0.5;
+/// At least one rule per second is tried, however slow.
+const RATE_MIN: f64 = 1.0;
+
+/// Insertions that are paid for: a second's worth at most is saved up.
+pub(crate) struct Pace {
+    create_us: f64,
+    cpu_us: f64,
+    measured: bool,
+    /// 1, less after "busy".
+    eagerness: f64,
+    fill: f64,
+    swap: f64,
+    at_ms: u64,
+}
+
+impl Pace {
+    pub fn new(now_ms: u64) -> Pace {
+        let (fill, swap) = (RATE_MIN, RATE_MIN);
+        let (create_us, measured) = (GUESS_US, false);
+        Pace { create_us, cpu_us: CPU_US_MIN, measured, eagerness: 1.0, fill, swap, at_ms: now_ms }
+    }
+
+    /// What an insertion takes, microseconds.
+    pub fn create_us(&self) -> f64 {
+        self.create_us
+    }
+
+    /// Insertions per second that free room may be filled with.
+    pub fn rate(&self) -> f64 {
+        (FILL_PART * 1e6 / self.create_us.max(0.1) * self.eagerness).max(RATE_MIN)
+    }
+
+    /// What an insertion costs a core, microseconds.
+    pub fn cpu_us(&self) -> f64 {
+        self.cpu_us
+    }
+
+    /// An insertion took so long, and kept a core busy for so long.
+    pub fn took(&mut self, us: u64, cpu_us: u64) {
+        let (us, cpu_us) = (us as f64, (cpu_us as f64).max(CPU_US_MIN));
+        self.cpu_us += (cpu_us - self.cpu_us) * WEIGHT;
+        let weight = if self.measured { WEIGHT } else { 1.0 };
+        self.measured = true;
+        self.create_us += (us - self.create_us) * weight;
+    }
+
+    /// The adapter said that it is busy.
+    pub fn busy(&mut self) {
+        self.eagerness = (self.eagerness * LESS).max(1e-3);
+        (self.fill, self.swap) = (0.0, 0.0);
+    }
+
+    /// Time passes.
+    pub fn advance(&mut self, now_ms: u64) {
+        let seconds = now_ms.saturating_sub(self.at_ms) as f64 / 1000.0;
+        self.at_ms = now_ms;
+        self.eagerness = (self.eagerness * MORE.powf(seconds.min(60.0))).min(1.0);
+        let rate = self.rate();
+        self.fill = (self.fill + rate * seconds).min(rate.max(1.0));
+        let rate = rate * SWAP_PART / FILL_PART;
+        self.swap = (self.swap + rate * seconds).min(rate.max(1.0));
+    }
+
+    /// Pays for one insertion; `swap`: another rule goes for it.
+    pub fn pay(&mut self, swap: bool) -> bool {
+        let pocket = if swap { &mut self.swap } else { &mut self.fill };
+        let enough = *pocket >= 1.0;
+        if enough {
+            *pocket -= 1.0;
+        }
+        enough
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paid(pace: &mut Pace, swap: bool) -> usize {
+        (0..1_000_000).take_while(|_| pace.pay(swap)).count()
+    }
+
+    #[test]
+    fn insertions_fit_the_adapter() {
+        let mut pace = Pace::new(0);
+        for _ in 0..200 {
+            pace.took(10_000, 5);
+        }
+        let mut sums = [0, 0];
+        for second in 1..=10 {
+            pace.advance(second * 1000);
+            sums[0] += paid(&mut pace, false);
+            sums[1] += paid(&mut pace, true);
+        }
+        // 100 per second at most: 90 and 50.
+        assert!((890..=901).contains(&sums[0]) && (490..=501).contains(&sums[1]), "{sums:?}");
+        pace.advance(100_000);
+        assert!(paid(&mut pace, false) <= 90, "a second's worth is saved up");
+    }
+
+    #[test]
+    fn busy_means_less_and_time_heals() {
+        let mut pace = Pace::new(0);
+        (0..200).for_each(|_| pace.took(1000, 5));
+        pace.busy();
+        pace.busy();
+        pace.advance(1000);
+        let after = paid(&mut pace, false);
+        assert!((200..300).contains(&after), "{after}");
+        pace.advance(61_000);
+        assert!(paid(&mut pace, false) >= 895);
+    }
+}

@@ -1,0 +1,177 @@
+//! Each second: which flows enter, and which leave.
+
+use super::*;
+use crate::bytes::first_bytes;
+use crate::mark::SLOTS;
+use crate::pick::{self, Candidate, RESIDENCE_MS};
+use flow::{Key, Mask};
+use port::MarkRule;
+
+/// With one mask per packet type, a mask stays so long.
+const MASK_STAYS_MS: u64 = 30_000;
+/// Of a rule's marked packets, so many in a second and this part may be others' before the rule has to go.
+const WRONG_MIN: u32 = 16;
+const WRONG_PART: f32 = 1.0 / 64.0;
+
+impl Port {
+    /// A flow had so many packets in the second that ends. Called once per second and flow.
+    pub fn observe(&mut self, flow: FlowId, pps: f32) {
+        match self.by_flow.get(&flow) {
+            Some(mark) => self.units.get_mut(mark).expect("both or none").recent += pps,
+            None if pps >= self.enter_pps() => self.candidates.push(Candidate { flow, pps }),
+            None => {}
+        }
+    }
+
+    /// So many packets with this mark were others' since the last call.
+    pub fn compared(&mut self, now_ms: u64, mark: Mark, wrong: u32) {
+        let Some(unit) = self.units.get(&mark) else { return };
+        if wrong >= WRONG_MIN && wrong as f32 > unit.pps * WRONG_PART {
+            let form = form_of(&unit.pattern);
+            self.leave(now_ms, mark);
+            self.bar(now_ms, form, Reason::Wider);
+        }
+    }
+
+    /// The second ends: decides. `find` says what a flow's key and mask are, if it is still there.
+    pub fn decide(&mut self, now_ms: u64, find: &mut dyn FnMut(FlowId) -> Option<(Key, Mask)>) {
+        self.pace.advance(now_ms);
+        if self.unable || self.ill.is_some() {
+            self.candidates.take();
+            let at = self.ill.unwrap_or(0);
+            if at != 0 && now_ms >= at {
+                self.ill = Some(0);
+                self.requests.push_back(Request::Flush);
+            }
+            return;
+        }
+        let leave = self.enter_pps() * pick::LEAVE_PART;
+        self.cooling.retain(|_, until| *until > now_ms);
+        for unit in self.units.values_mut() {
+            unit.pps = 0.5 * (unit.pps + unit.recent);
+            unit.recent = 0.0;
+        }
+        let settled =
+            |u: &Unit| matches!(u.state, State::In(_)) && now_ms >= u.since_ms + RESIDENCE_MS;
+        let idle = self.units.iter().filter(|(_, u)| settled(u) && u.pps < leave);
+        let idle: Vec<Mark> = idle.map(|(m, _)| *m).collect();
+        idle.into_iter().for_each(|mark| self.leave(now_ms, mark));
+        let others = self.units.iter().filter(|(_, u)| settled(u));
+        let mut victims: Vec<(f32, Mark)> = others.map(|(m, u)| (u.pps, *m)).collect();
+        victims.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        let mut blocked = HashMap::<Form, f32>::new();
+        for c in self.candidates.take() {
+            if self.cooling.contains_key(&c.flow) {
+                continue;
+            }
+            let Some((key, mask)) = find(c.flow) else { continue };
+            let Ok((bytes, pattern)) = first_bytes(&key, &mask) else { continue };
+            if self.join(c, &pattern) {
+                continue;
+            }
+            let form = form_of(&pattern);
+            if let Some(b) = self.barred.get(&form).filter(|b| b.until_ms > now_ms) {
+                if b.reason == Reason::MaskConflict {
+                    *blocked.entry(form).or_default() += c.pps;
+                }
+                continue;
+            }
+            if !self.make_room(now_ms, c.pps, &mut victims) {
+                break;
+            }
+            self.enter(now_ms, c, pattern, bytes);
+        }
+        self.change_masks(now_ms, &blocked);
+    }
+
+    /// Another worker's flow may have the same rule already.
+    fn join(&mut self, c: Candidate, pattern: &Pattern) -> bool {
+        let Some(mark) = self.by_pattern.get(pattern).copied() else {
+            return false;
+        };
+        let unit = self.units.get_mut(&mark).expect("both or none");
+        unit.flows.push(c.flow);
+        unit.recent += c.pps;
+        self.by_flow.insert(c.flow, mark);
+        if let State::In(_) = unit.state {
+            let bytes = Box::new(unit.bytes.clone());
+            self.bindings.push_back(Binding::Bind(c.flow, mark, bytes));
+        }
+        true
+    }
+
+    /// Is there room for a flow with so many packets, or can there be?
+    fn make_room(&mut self, now_ms: u64, pps: f32, victims: &mut Vec<(f32, Mark)>) -> bool {
+        if let Some((n, until)) = self.capacity
+            && now_ms >= until
+        {
+            // Perhaps one more by now.
+            self.capacity = Some((n + 1, now_ms + FULL_MS));
+        }
+        let room = self.capacity.map_or(SLOTS - 2, |(n, _)| n);
+        if self.marks.used() < room {
+            return self.pace.pay(false);
+        }
+        let Some((victim, mark)) = victims.last().copied() else { return false };
+        if !pick::beats(pps, victim) || !self.pace.pay(true) {
+            return false;
+        }
+        victims.pop();
+        self.leave(now_ms, mark);
+        self.stats.swaps += 1;
+        true
+    }
+
+    fn enter(&mut self, now_ms: u64, c: Candidate, pattern: Pattern, bytes: FirstBytes) {
+        let Some(mark) = self.marks.take(now_ms) else { return };
+        let rule = MarkRule { pattern: pattern.clone(), mark: mark.number() };
+        self.requests.push_back(Request::Create(mark, rule));
+        self.by_pattern.insert(pattern.clone(), mark);
+        self.by_flow.insert(c.flow, mark);
+        let (state, flows) = (State::Creating { doomed: false }, vec![c.flow]);
+        let (pps, recent, since_ms) = (c.pps, 0.0, now_ms);
+        self.units.insert(mark, Unit { pattern, bytes, flows, state, pps, recent, since_ms });
+    }
+
+    /// A rule is not wanted any more. Deletions are not paid for, and come before insertions that wait.
+    pub(super) fn leave(&mut self, now_ms: u64, mark: Mark) {
+        let Some(unit) = self.units.get_mut(&mark) else { return };
+        for flow in std::mem::take(&mut unit.flows) {
+            self.by_flow.remove(&flow);
+            if let State::In(_) = unit.state {
+                self.cooling.insert(flow, now_ms + RESIDENCE_MS);
+                self.bindings.push_back(Binding::Unbind(flow, mark));
+            }
+        }
+        self.by_pattern.remove(&unit.pattern);
+        match unit.state {
+            State::Creating { .. } => unit.state = State::Creating { doomed: true },
+            State::In(id) => {
+                unit.state = State::Leaving;
+                self.requests.push_front(Request::Destroy(mark, id));
+            }
+            State::Leaving => {}
+        }
+    }
+
+    /// With one mask per packet type: is another one worth more than what is in the adapter, and that long enough in it?
+    fn change_masks(&mut self, now_ms: u64, blocked: &HashMap<Form, f32>) {
+        let best = blocked.iter().max_by(|a, b| a.1.total_cmp(b.1));
+        let Some((form, pps)) = best else { return };
+        let same_type = |u: &&Unit| u.pattern.headers == form.0 && u.pattern.mask != form.1;
+        let inside = || self.units.values().filter(same_type);
+        let sum: f32 = inside().map(|u| u.pps).sum();
+        let since = inside().map(|u| u.since_ms).min().unwrap_or(0);
+        if !pick::beats(*pps, sum) || now_ms < since + MASK_STAYS_MS {
+            return;
+        }
+        let all =
+            self.units.iter().filter(|(_, u)| same_type(u)).map(|(m, u)| (*m, form_of(&u.pattern)));
+        let all: Vec<(Mark, Form)> = all.collect();
+        for (mark, old) in all {
+            self.leave(now_ms, mark);
+            self.bar(now_ms, old, Reason::MaskConflict);
+        }
+        self.barred.remove(form);
+    }
+}

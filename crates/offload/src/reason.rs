@@ -1,0 +1,88 @@
+//! Why a megaflow is in an adapter, or why not: exactly one reason for each.
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// Its packets come marked: parse and lookup are skipped, its actions are the host's.
+    Partial,
+    /// `other_config:hw-offload` is not true.
+    Disabled,
+    /// Its port has no adapter with a rule table.
+    PortType,
+    /// It is for packets that come a second time: recirculated, or out of a tunnel.
+    NotFirstPass,
+    /// It looks at a field that no rule can: its name.
+    Match(String),
+    /// It does what a mark does not help with: decapsulation has a short way of its own.
+    Action(String),
+    /// The adapter takes one mask per packet type, and another one is in its table.
+    MaskConflict,
+    /// The table is full of flows that are used as much, or almost.
+    TableFull,
+    /// Too few packets to be worth a rule.
+    NotHot,
+    /// A rule of its own was asked for, and there is no answer yet.
+    Pending,
+    /// It was in the adapter lately, or was refused: it waits.
+    CoolingDown,
+    /// The adapter refused rules of its form: what it said.
+    Refused(String),
+    /// The adapter marked packets of other flows with its mark, so it had to go.
+    Wider,
+    /// The adapter answers nothing sensible, or its port restarts.
+    PortDown,
+}
+
+/// Every reason's short name and what it means.
+pub const REASONS: [(&str, &str); 14] = [
+    ("offloaded-partially", "packets come marked; parse and lookup are skipped"),
+    ("disabled", "other_config:hw-offload is not true"),
+    ("port-type", "the port has no adapter with a rule table"),
+    ("not-first-pass", "for packets that were recirculated or came out of a tunnel"),
+    ("match", "looks at a field that rules cannot look at"),
+    ("action", "does what marks do not help with"),
+    ("mask-conflict", "the adapter takes one mask per packet type, and another one is used"),
+    ("table-full", "the table is full of flows that are used as much"),
+    ("not-hot", "too few packets to be worth a rule"),
+    ("pending", "a rule was asked for, the adapter has not answered"),
+    ("cooling-down", "was in the adapter lately, or refused: waits"),
+    ("refused", "the adapter refuses rules of this form"),
+    ("wider", "the adapter marked packets of other flows"),
+    ("port-down", "the adapter is gone, ill or restarting"),
+];
+
+impl Reason {
+    /// Its place in [`REASONS`].
+    pub fn index(&self) -> usize {
+        match self {
+            Reason::Partial => 0,
+            Reason::Disabled => 1,
+            Reason::PortType => 2,
+            Reason::NotFirstPass => 3,
+            Reason::Match(_) => 4,
+            Reason::Action(_) => 5,
+            Reason::MaskConflict => 6,
+            Reason::TableFull => 7,
+            Reason::NotHot => 8,
+            Reason::Pending => 9,
+            Reason::CoolingDown => 10,
+            Reason::Refused(_) => 11,
+            Reason::Wider => 12,
+            Reason::PortDown => 13,
+        }
+    }
+}
+
+/// Its short name, a colon, and what it means, with what is particular about it.
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (name, text) = REASONS[self.index()];
+        write!(f, "{name}: {text}")?;
+        match self {
+            Reason::Match(what) | Reason::Action(what) | Reason::Refused(what) => {
+                write!(f, " ({what})")
+            }
+            _ => Ok(()),
+        }
+    }
+}

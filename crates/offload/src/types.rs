@@ -1,0 +1,89 @@
+//! What a port's rules, the adapter and the datapath say to each other.
+
+use crate::bytes::FirstBytes;
+use crate::mark::Mark;
+use port::{MarkRule, RuleError, RuleId};
+use std::collections::BTreeMap;
+
+/// A megaflow: whose table it is in, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FlowId {
+    /// Number of the worker.
+    pub worker: u32,
+    /// Index in its table.
+    pub rule: u32,
+}
+
+/// What the machine is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// What a mark saves: parse and lookup less the comparison, cycles per packet.
+    pub saved_cycles: f32,
+    /// The clock.
+    pub cycles_per_us: f32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { saved_cycles: 75.0, cycles_per_us: 2500.0 }
+    }
+}
+
+/// What the adapter is to do, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Make a rule.
+    Create(Mark, MarkRule),
+    /// End one.
+    Destroy(Mark, RuleId),
+    /// End all: nothing is known of them any more.
+    Flush,
+}
+
+/// What became of it.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// Of [`Request::Create`].
+    Created(Mark, Result<RuleId, RuleError>),
+    /// Of [`Request::Destroy`].
+    Destroyed(Mark, Result<(), RuleError>),
+    /// Of [`Request::Flush`].
+    Flushed(Result<(), RuleError>),
+}
+
+/// What the adapter did, and how long that took.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// What became of the request.
+    pub outcome: Outcome,
+    /// Microseconds of the call.
+    pub took_us: u64,
+    /// Of them, those that it kept a core busy.
+    pub cpu_us: u64,
+}
+
+/// What the datapath is to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Binding {
+    /// Packets with this mark belong to this flow if they begin so.
+    Bind(FlowId, Mark, Box<FirstBytes>),
+    /// They do not any more.
+    Unbind(FlowId, Mark),
+}
+
+/// Counters since the port was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Rules made.
+    pub inserted: u64,
+    /// Rules ended, however.
+    pub removed: u64,
+    /// Rules made in place of others.
+    pub swaps: u64,
+    /// Refusals by error number.
+    pub refused: BTreeMap<i32, u64>,
+    /// Rules that could not be ended.
+    pub stuck: u64,
+    /// Times that all rules were given up.
+    pub flushes: u64,
+}

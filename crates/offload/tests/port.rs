@@ -1,0 +1,247 @@
+//! A port's rules against a slow model of adapter and datapath, with generated input.
+
+use flow::{Key, Mask, at};
+use offload::{Answer, Binding, FlowId, Limits, Mark, Outcome, Port, Reason, Request};
+use port::{MarkRule, RuleError, RuleId};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// UDP to this port number, from datapath port 1.
+fn udp(n: u16) -> (Key, Mask) {
+    let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
+    let fields = [(at::ETH_TYPE, 0x0800), (at::TP_DST, n), (at::IN_PORT, 1)];
+    for (at, v) in fields {
+        key.set_u16(at, v);
+        mask.set_u16(at, 0xffff);
+    }
+    key.set_u8(at::PROTO, 17);
+    mask.set_u8(at::PROTO, 0xff);
+    mask.set_u8(at::FRAG, 3);
+    (key, mask)
+}
+
+fn flow(n: u16) -> FlowId {
+    FlowId { worker: u32::from(n % 2), rule: u32::from(n) }
+}
+
+fn error(errno: i32) -> RuleError {
+    RuleError { errno, part: "rule", message: "no".into() }
+}
+
+/// An adapter with room for some rules.
+struct Adapter {
+    rules: BTreeMap<RuleId, MarkRule>,
+    room: usize,
+    next: u64,
+    /// Calls that fail next, with which number.
+    fails: Vec<i32>,
+}
+
+impl Adapter {
+    fn new(room: usize) -> Adapter {
+        Adapter { rules: BTreeMap::new(), room, next: 1, fails: Vec::new() }
+    }
+
+    fn answer(&mut self, request: Request) -> Outcome {
+        match request {
+            Request::Create(mark, rule) => Outcome::Created(mark, self.create(rule)),
+            Request::Destroy(mark, id) => {
+                assert!(self.rules.remove(&id).is_some(), "destroyed twice");
+                Outcome::Destroyed(mark, Ok(()))
+            }
+            Request::Flush => {
+                self.rules.clear();
+                Outcome::Flushed(Ok(()))
+            }
+        }
+    }
+
+    fn create(&mut self, rule: MarkRule) -> Result<RuleId, RuleError> {
+        if let Some(errno) = self.fails.pop() {
+            return Err(error(errno));
+        }
+        if self.rules.len() >= self.room {
+            return Err(error(28));
+        }
+        let same = |r: &MarkRule| r.pattern == rule.pattern || r.mark == rule.mark;
+        assert!(!self.rules.values().any(same), "a pattern or mark twice");
+        let id = RuleId(self.next);
+        self.next += 1;
+        self.rules.insert(id, rule);
+        Ok(id)
+    }
+}
+
+/// Everything that is asked for happens.
+fn settle(port: &mut Port, adapter: &mut Adapter, bound: &mut BTreeMap<FlowId, Mark>, now: u64) {
+    loop {
+        while let Some(b) = port.next_binding() {
+            match b {
+                Binding::Bind(flow, mark, _) => {
+                    bound.insert(flow, mark);
+                }
+                Binding::Unbind(flow, mark) => {
+                    if bound.get(&flow) == Some(&mark) {
+                        bound.remove(&flow);
+                    }
+                }
+            }
+        }
+        let Some(request) = port.next_request() else { return };
+        let outcome = adapter.answer(request);
+        port.answer(now, Answer { outcome, took_us: 10, cpu_us: 5 });
+    }
+}
+
+fn second(port: &mut Port, now: u64, rates: &BTreeMap<u16, f32>) {
+    rates.iter().for_each(|(n, pps)| port.observe(flow(*n), *pps));
+    port.decide(now, &mut |f| rates.contains_key(&(f.rule as u16)).then(|| udp(f.rule as u16)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn adapter_and_datapath_have_what_the_port_says(
+        room in 1usize..20,
+        seconds in proptest::collection::vec(
+            (proptest::collection::vec((0u16..40, 0f32..3000.0), 0..40),
+             proptest::collection::vec(0u16..40, 0..4),
+             proptest::option::weighted(0.2, prop_oneof![Just(5), Just(16), Just(12), Just(22)])),
+            1..25),
+    ) {
+        let mut port = Port::new(Limits::default(), 0);
+        let (mut adapter, mut bound) = (Adapter::new(room), BTreeMap::new());
+        let (mut now, mut rates) = (0, BTreeMap::new());
+        settle(&mut port, &mut adapter, &mut bound, now);
+        for (more, ended, fails) in seconds {
+            now += 1000;
+            rates.extend(more);
+            adapter.fails.extend(fails);
+            second(&mut port, now, &rates);
+            prop_assert!(port.waiting() <= 2 * rates.len() + 64);
+            // Flows end while requests are under way.
+            for n in ended {
+                if rates.remove(&n).is_some() {
+                    bound.remove(&flow(n));
+                    port.gone(now, flow(n));
+                }
+            }
+            settle(&mut port, &mut adapter, &mut bound, now);
+            if port.is_down() {
+                // What is in the adapter means nothing, and is flushed first.
+                prop_assert!(port.rules() == 0 && bound.is_empty());
+                continue;
+            }
+            prop_assert_eq!(port.rules(), adapter.rules.len());
+            prop_assert!(adapter.rules.len() <= room);
+            for (n, pps) in &rates {
+                let (key, mask) = udp(*n);
+                let reason = port.reason(now, flow(*n), &key, &mask, *pps);
+                let mark = bound.get(&flow(*n)).map(|m| m.number());
+                let pattern = offload::first_bytes(&key, &mask).unwrap().1;
+                let rule = adapter.rules.values().find(|r| r.pattern == pattern);
+                prop_assert_eq!(rule.map(|r| r.mark), mark);
+                prop_assert_eq!(reason == Reason::Partial, mark.is_some());
+            }
+        }
+    }
+}
+
+/// 10,000 equally busy flows, room for 8,192: after filling it nothing moves.
+#[test]
+fn equal_flows_do_not_push_each_other_out() {
+    let mut port = Port::new(Limits::default(), 0);
+    let (mut adapter, mut bound) = (Adapter::new(8192), BTreeMap::new());
+    settle(&mut port, &mut adapter, &mut bound, 0);
+    let mut noise = 1u32;
+    let mut swaps = 0;
+    for s in 1..=30 {
+        let rates = (0..10_000).map(|n| {
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (n, 900.0 + (noise >> 22) as f32 / 5.0)
+        });
+        second(&mut port, s * 1000, &rates.collect());
+        settle(&mut port, &mut adapter, &mut bound, s * 1000);
+        if s == 5 {
+            assert_eq!(adapter.rules.len(), 8192);
+            swaps = port.stats().swaps;
+        }
+    }
+    assert_eq!((adapter.rules.len(), port.stats().swaps), (8192, swaps));
+}
+
+/// The hot tenth changes: it is in the adapter within ten seconds at 1,000 insertions per second.
+#[test]
+fn a_new_hot_set_gets_in() {
+    let mut port = Port::new(Limits::default(), 0);
+    let (mut adapter, mut bound) = (Adapter::new(2000), BTreeMap::new());
+    settle(&mut port, &mut adapter, &mut bound, 0);
+    let hot = |n: u16, set: u16| if n / 1000 == set { 5000.0 } else { 300.0 };
+    for s in 1..=30u64 {
+        let set = if s <= 15 { 0 } else { 3 };
+        second(&mut port, s * 1000, &(0..8000).map(|n| (n, hot(n, set))).collect());
+        for _ in 0..1000 {
+            let Some(request) = port.next_request() else { break };
+            let outcome = adapter.answer(request);
+            port.answer(s * 1000, Answer { outcome, took_us: 1000, cpu_us: 5 });
+        }
+        while let Some(b) = port.next_binding() {
+            match b {
+                Binding::Bind(flow, mark, _) => drop(bound.insert(flow, mark)),
+                Binding::Unbind(flow, _) => drop(bound.remove(&flow)),
+            }
+        }
+        if s == 15 || s == 26 {
+            let in_set = (0..8000).filter(|n| n / 1000 == set && port.is_in(flow(*n))).count();
+            assert!(in_set >= 950, "{in_set} after {s} s");
+        }
+    }
+}
+
+/// With one mask per packet type the mask that most packets want gets the table.
+#[test]
+fn one_mask_per_type() {
+    let mut port = Port::new(Limits::default(), 0);
+    let mut adapter: BTreeMap<RuleId, MarkRule> = BTreeMap::new();
+    let find = |f: FlowId| {
+        let (key, mut mask) = udp(f.rule as u16);
+        if f.rule >= 100 {
+            mask.set_u32(at::IP_DST, !0);
+        }
+        Some((key, mask))
+    };
+    let mut next = 0;
+    for s in 1..=60u64 {
+        // Ten flows of one mask from the beginning, fifty of another later.
+        (0..10).for_each(|n| port.observe(FlowId { worker: 0, rule: n }, 1000.0));
+        if s > 5 {
+            (100..150).for_each(|n| port.observe(FlowId { worker: 0, rule: n }, 1000.0));
+        }
+        port.decide(s * 1000, &mut |f| find(f));
+        while let Some(request) = port.next_request() {
+            let outcome = match request {
+                Request::Create(mark, rule) => {
+                    let fits = adapter.values().all(|r| r.pattern.mask == rule.pattern.mask);
+                    next += 1;
+                    let id = RuleId(next);
+                    if fits {
+                        adapter.insert(id, rule);
+                    }
+                    Outcome::Created(mark, fits.then_some(id).ok_or(error(22)))
+                }
+                Request::Destroy(mark, id) => {
+                    adapter.remove(&id);
+                    Outcome::Destroyed(mark, Ok(()))
+                }
+                Request::Flush => Outcome::Flushed(Ok(())),
+            };
+            port.answer(s * 1000, Answer { outcome, took_us: 10, cpu_us: 5 });
+        }
+        let (key, mask) = find(FlowId { worker: 0, rule: 120 }).unwrap();
+        let reason = port.reason(s * 1000, FlowId { worker: 0, rule: 120 }, &key, &mask, 1000.0);
+        if s == 20 {
+            assert_eq!((adapter.len(), reason), (10, Reason::MaskConflict));
+        }
+    }
+    assert_eq!(adapter.len(), 50, "{:?}", port.stats());
+}
