@@ -10,12 +10,16 @@
 
 mod ct;
 mod decision;
+mod meter;
 mod op;
 mod text;
 mod tunnel;
 
 pub use ct::*;
 pub use decision::*;
+pub use meter::{
+    BandConfig, BandKind, Counted, METER_BANDS_MAX, METER_TOUCH_MS, Meter, Verdict, remarked,
+};
 pub use op::*;
 pub use text::{OpsText, ops_text, ops_text_with};
 pub use tunnel::{TunnelKind, TunnelPush, gre};

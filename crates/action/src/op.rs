@@ -1,6 +1,6 @@
 //! Operations of the packet path, OVS's datapath actions in our words.
 
-use crate::{Ct, TunnelKind, TunnelPush};
+use crate::{Ct, Meter, TunnelKind, TunnelPush};
 use flow::{Key, Mask, PortNo};
 use std::any::Any;
 use std::hash::{Hash, Hasher};
@@ -51,8 +51,8 @@ pub enum Op {
     Ct(Box<Ct>),
     /// Forget what connection tracking said: the packet is one that it did not see.
     CtClear,
-    /// Let a meter decide; exceeding packets are dropped.
-    Meter(u32),
+    /// Let a meter decide: packets beyond its rates are dropped or remarked.
+    Meter(Arc<Meter>),
     /// Execute with probability `chance / 2^32`.
     Sample {
         /// Probability numerator.

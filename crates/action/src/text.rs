@@ -59,7 +59,7 @@ fn op_text(op: &Op, style: &OpsText<'_>) -> String {
         Op::Clone(ops) => format!("clone({})", ops_text_with(ops, style)),
         Op::Ct(ct) => ct.to_string(),
         Op::CtClear => "ct_clear".into(),
-        Op::Meter(id) => format!("meter({id})"),
+        Op::Meter(m) => format!("meter({})", m.id()),
         Op::Sample { chance, ops } => {
             let percent = f64::from(*chance) * 100.0 / f64::from(u32::MAX);
             format!("sample(sample={percent:.1}%,actions({}))", ops_text_with(ops, style))

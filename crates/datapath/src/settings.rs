@@ -24,8 +24,6 @@ pub struct Config {
     pub register_thread: fn(),
     /// Takes a warning while control waits for a worker.
     pub warn: fn(&str),
-    /// Decides about `Op::Meter`; None: every packet conforms.
-    pub meters: Option<Arc<dyn Meters>>,
     /// Most cached flows per worker over the whole life (memory is reserved, not committed).
     pub max_flows: u32,
     /// No threads: the workers are run by [`crate::Datapath::step`] (tests, simulation).
@@ -42,17 +40,10 @@ impl Config {
             pipeline,
             register_thread,
             warn: |_| {},
-            meters: None,
             max_flows: 1 << 24,
             manual: false,
         }
     }
-}
-
-/// Meters, as the packet side sees them. Called by workers: never blocks.
-pub trait Meters: Send + Sync {
-    /// May a packet of `bytes` bytes pass meter `id` at `now_ms`?
-    fn admit(&self, id: u32, bytes: usize, now_ms: u64) -> bool;
 }
 
 /// A switch that may be left to the cost model.

@@ -2,10 +2,10 @@
 //! `no_port`, `policy` and `recirc_limit` are in `forward.rs`.)
 mod common;
 
-use action::{Decision, Op, Pipeline, Punt, Request, Rewrite};
+use action::{BandConfig, BandKind, Decision, Meter, Op, Pipeline, Punt, Request, Rewrite};
 use common::{Rule, Rules, rule, udp};
 use datapath::testing::{Peer, ring_port};
-use datapath::{Config, Datapath, Meters, Policing, RxAffinity, Settings};
+use datapath::{Config, Datapath, Policing, RxAffinity, Settings};
 use flow::{Field, Key};
 use packet::{HeapPool, Packet, Pool};
 use port::Service;
@@ -42,13 +42,6 @@ impl Pool for Moody {
     }
 }
 
-struct NoMeter;
-impl Meters for NoMeter {
-    fn admit(&self, _: u32, bytes: usize, _: u64) -> bool {
-        bytes < 100
-    }
-}
-
 /// Says that the pipeline itself gave up.
 struct Deep;
 impl Pipeline for Deep {
@@ -68,7 +61,6 @@ fn lab(pipeline: Arc<dyn Pipeline>, domain: Domain, settings: Settings) -> Lab {
     let pool = Arc::new(Moody::default());
     let mut config = Config::new(pool.clone(), domain, pipeline);
     (config.manual, config.max_flows) = (true, 1 << 10);
-    config.meters = Some(Arc::new(NoMeter));
     let mut dp = Datapath::new(config).unwrap();
     dp.set_settings(settings);
     dp.set_pmd_cores(&[0]).unwrap();
@@ -171,9 +163,19 @@ fn actions_that_do_not_fit() {
 
 #[test]
 fn meters_and_the_pipelines_own_reasons() {
-    let metered = || always(vec![Op::Meter(1), Op::Output(1)], Settings::default());
-    assert_eq!(metered().ends_as(&frame(), 5, Drop::Meter), 0);
-    assert_eq!(metered().ends_as(&udp(1, 2, 3, 4, 100), 5, Drop::Meter), 5);
+    let metered = |burst| {
+        let meter = Arc::new(Meter::new(0));
+        let band = BandConfig { rate: 1, burst, kind: BandKind::Drop };
+        // Nothing is added for an hour.
+        meter.set(&[band], true, datapath::now_ms() + 3_600_000);
+        (always(vec![Op::Meter(meter.clone()), Op::Output(1)], Settings::default()), meter)
+    };
+    for (burst, dropped) in [(5, 0), (2, 3)] {
+        let (lab, meter) = metered(burst);
+        assert_eq!(lab.ends_as(&frame(), 5, Drop::Meter), dropped);
+        let bytes = frame().len() as u64;
+        assert_eq!(meter.counted(), ((5, 5 * bytes), vec![(dropped, dropped * bytes)]));
+    }
     let deep = lab(Arc::new(Deep), Domain::new(), Settings::default());
     assert_eq!(deep.ends_as(&frame(), 5, Drop::DepthLimit), 5);
 }

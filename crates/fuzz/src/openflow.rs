@@ -49,7 +49,7 @@ impl Lab {
             Request::FlowMod(m) => return self.change(vec![BundleItem::Flow(m)]),
             Request::GroupMod(m) => self.sw.group_mod(bridge, &m, now),
             Request::PortMod(m) => self.sw.port_mod(bridge, &m),
-            Request::MeterMod(m) => self.sw.meter_mod(bridge, &m),
+            Request::MeterMod(m) => self.sw.meter_mod(bridge, &m, now),
             Request::TlvTableMod(m) => self.sw.tlv_table_mod(bridge, &m),
             Request::TableMod { table, vacancy, config } => {
                 self.sw.table_mod(bridge, table, config & 1 != 0, vacancy)

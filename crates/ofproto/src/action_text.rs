@@ -151,6 +151,7 @@ fn controller(a: &Action) -> String {
     if *pause {
         parts.push("pause".into());
     }
+    parts.extend(meter.map(|id| format!("meter_id={id}")));
     format!("controller({})", parts.join(","))
 }
 

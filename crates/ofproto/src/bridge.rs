@@ -7,6 +7,7 @@ use crate::group::GroupRec;
 use crate::liveness::Groups;
 use crate::mac_index::MacIndex;
 use crate::mac_table::{Learned, MacEntry, MacStats, MacTable};
+use crate::meter::MeterTable;
 use crate::switch::Switch;
 use crate::table::{N_TABLES, Tables};
 use crate::tlv::{Masks, TlvTable};
@@ -56,6 +57,7 @@ pub(crate) struct Bridge {
     pub port_changes: u64,
     /// How many flows name a group.
     pub group_refs: HashMap<u32, u32>,
+    pub meters: MeterTable,
     pub macs: MacTable,
     pub mac_index: Arc<MacIndex>,
     /// By patch or tunnel port: the credit id of what it received; that of what it sent follows.
@@ -91,6 +93,7 @@ impl Bridge {
             shown_groups: Groups::default(),
             port_changes: 0,
             group_refs: HashMap::new(),
+            meters: MeterTable::new(domain.clone()),
             macs: MacTable::new(mac_limit(&config), config.mac_aging_s),
             mac_index: Arc::new(MacIndex::new(domain, 64)),
             patch_counts: BTreeMap::new(),

@@ -12,7 +12,7 @@ type Checked = Result<(), OfError>;
 pub(crate) fn instructions(b: &Bridge, table: u8, m: &Match, list: &[Instruction]) -> Checked {
     check::check_instructions(list, m, Version::V10, N_TABLES as u8, table)?;
     list.iter().try_for_each(|i| match i {
-        Instruction::Meter(_) => Err(OfError::MeterInvalid),
+        Instruction::Meter(id) => meter(b, *id),
         Instruction::Apply(a) | Instruction::Write(a) => supported(b, a),
         Instruction::Clear | Instruction::WriteMetadata { .. } | Instruction::Goto(_) => Ok(()),
     })
@@ -32,9 +32,7 @@ fn action(b: &Bridge, a: &Action) -> Checked {
     use Action as A;
     match a {
         A::Output { port, .. } | A::Enqueue { port, .. } => output(*port),
-        A::Controller { pause: true, .. } | A::Controller { meter: Some(_), .. } => {
-            Err(OfError::ActBadType)
-        }
+        A::Controller { pause: true, .. } => Err(OfError::ActBadType),
         A::Group(id) => group(b, *id),
         A::Resubmit { ct: true, .. } => Err(OfError::ActBadType),
         A::Resubmit { table: Some(t), .. } if *t != 0xff && usize::from(*t) >= N_TABLES => {
@@ -46,7 +44,7 @@ fn action(b: &Bridge, a: &Action) -> Checked {
         | A::Multipath { .. }
         | A::Sample { .. }
         | A::CtClear => Err(OfError::ActBadType),
-        A::Meter(_) => Err(OfError::MeterInvalid),
+        A::Meter(id) => meter(b, *id),
         A::OutputReg { .. }
         | A::Load { .. }
         | A::Move { .. }
@@ -97,6 +95,13 @@ fn output(p: OfPort) -> Checked {
             | port::LOCAL
     );
     if reserved || p < 0xff00 { Ok(()) } else { Err(OfError::ActBadOutPort) }
+}
+
+fn meter(b: &Bridge, id: u32) -> Checked {
+    match b.meters.by_id.contains_key(&id) {
+        true => Ok(()),
+        false => Err(OfError::MeterInvalid),
+    }
 }
 
 fn group(b: &Bridge, id: u32) -> Checked {

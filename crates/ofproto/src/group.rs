@@ -11,8 +11,8 @@ use crate::types::BridgeId;
 use crate::view::{BucketView, GroupView};
 use crate::work::step;
 use openflow::{
-    Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, Match, MeterCommand,
-    MeterMod, OfError, Removed, TABLE_ALL, port,
+    Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, Match, OfError, Removed,
+    TABLE_ALL, port,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -222,16 +222,6 @@ impl Switch {
         let mut groups = b.shown_groups.clone();
         if groups.see_ports(b.port_changes, |p| b.is_live(p)) {
             self.publish_groups(id, version, groups);
-        }
-    }
-
-    /// Meters are not supported: none can be added, so none is there to be changed.
-    pub fn meter_mod(&mut self, id: BridgeId, m: &MeterMod) -> Result<(), OfError> {
-        self.of_bridge(id)?;
-        match m.command {
-            MeterCommand::Add => Err(OfError::MeterOutOfMeters),
-            MeterCommand::Modify => Err(OfError::MeterUnknownMeter),
-            MeterCommand::Delete => Ok(()),
         }
     }
 

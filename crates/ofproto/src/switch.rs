@@ -4,6 +4,7 @@ use crate::bridge::{Bridge, mac_limit};
 use crate::change::{Open, Outcome, Undo};
 use crate::counters::{Slot, Slots};
 use crate::events::{Event, Outbox, Regions, Rewritten};
+use crate::meter::MeterNumbers;
 use crate::table::Tables;
 use crate::translate::{Effects, Pipe, States, Sweep};
 use crate::types::*;
@@ -54,6 +55,8 @@ pub struct Switch {
     /// When to look at a flow with a timeout again.
     pub(crate) timers: BinaryHeap<Reverse<(u64, u32)>>,
     pub(crate) sweep: Sweep,
+    pub(crate) meter_numbers: MeterNumbers,
+    pub(crate) meters_touched_ms: u64,
 }
 
 impl Switch {
@@ -84,6 +87,8 @@ impl Switch {
             passed_over: 0,
             timers: BinaryHeap::new(),
             sweep: Sweep::default(),
+            meter_numbers: MeterNumbers::default(),
+            meters_touched_ms: 0,
         }
     }
 
@@ -154,6 +159,8 @@ impl Switch {
         let counts = bridge.patch_counts.values().flat_map(|base| [*base, base + 1]);
         counts.for_each(|c| self.slots.release(c, now));
         bridge.groups.values().flat_map(|g| g.credits()).for_each(|c| self.slots.release(c, now));
+        let meters = bridge.meters.by_id.values();
+        meters.for_each(|r| self.meter_numbers.give_back(r.meter.id()));
         let names: Vec<&str> = bridge.ports.values().map(|p| p.name.as_str()).collect();
         self.forget_neighbours(&names);
         self.publish();
@@ -295,6 +302,7 @@ impl Switch {
             bundles,
             tables: b.tables.clone(),
             groups: b.group_index.clone(),
+            meters: b.meters.published.clone(),
             macs: b.mac_index.clone(),
             expired_wanted: b.expired_wanted.clone(),
             miss_base: b.miss_base,

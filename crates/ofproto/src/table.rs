@@ -1,6 +1,7 @@
 //! Flow tables as packets see them.
 
 use crate::flow_mod::names_groups;
+use crate::meter::meter_of;
 use crate::tlv;
 use classifier::{Classifier, Rule};
 use flow::{Key, Mask, TunMetadata};
@@ -19,6 +20,8 @@ pub(crate) struct Flow {
     pub plain: Plain,
     /// Do the instructions name groups?
     pub groups: bool,
+    /// The meter that they name.
+    pub meter: Option<u32>,
     /// Is a controller told when the flow goes (SEND_FLOW_REM)?
     pub told: bool,
     pub cookie: u64,
@@ -32,7 +35,8 @@ impl Flow {
     pub fn new(id: u32, told: bool, cookie: u64, instructions: Arc<[Instruction]>) -> Flow {
         let groups = names_groups(&instructions);
         let plain = Plain::of(&instructions);
-        Flow { id, plain, groups, told, cookie, tun: None, instructions }
+        let meter = meter_of(&instructions);
+        Flow { id, plain, groups, meter, told, cookie, tun: None, instructions }
     }
 }
 

@@ -2,11 +2,13 @@
 
 use crate::liveness::Groups;
 use crate::mac_index::MacIndex;
+use crate::meter::Meters;
 use crate::table::Tables;
 use crate::tlv::{Masks, TlvTable};
 use crate::translate::States;
 use crate::tunnel::{Tunnels, Underlay};
 use crate::types::{BridgeConfig, PortSpec, VlanMode};
+use action::Meter;
 use flow::{Key, PortNo, at};
 use openflow::{Bucket, GroupType, OfPort};
 use std::collections::VecDeque;
@@ -111,6 +113,7 @@ pub(crate) struct BridgeView {
     pub bundles: Vec<Bundle>,
     pub tables: Arc<Tables>,
     pub groups: Arc<Published<GroupsAt>>,
+    pub meters: Arc<Published<Meters>>,
     pub macs: Arc<MacIndex>,
     /// Some controller wants packets whose TTL expired.
     pub expired_wanted: Arc<AtomicBool>,
@@ -127,6 +130,12 @@ impl BridgeView {
     pub fn port(&self, of_port: OfPort) -> Option<&PortView> {
         let at = self.ports.binary_search_by_key(&of_port, |p| p.spec.of_port).ok()?;
         Some(&self.ports[at])
+    }
+
+    /// A meter, if it is there.
+    pub fn meter(&self, id: u32) -> Option<&Arc<Meter>> {
+        // SAFETY: as in `groups_at`.
+        unsafe { self.meters.read() }.get(&id)
     }
 
     /// The groups as they are at a version.

@@ -20,6 +20,16 @@ pub mod port {
     pub const ANY: u32 = 0xffff_ffff;
 }
 
+/// Reserved meters (`OFPM_*`).
+#[allow(missing_docs)]
+pub mod meter_id {
+    /// The highest of a controller's choice.
+    pub const MAX: u32 = 0xffff_0000;
+    pub const SLOWPATH: u32 = 0xffff_fffd;
+    pub const CONTROLLER: u32 = 0xffff_fffe;
+    pub const ALL: u32 = 0xffff_ffff;
+}
+
 /// A match: values and the bits that count, both in key form (values are zero where masked out).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Match {

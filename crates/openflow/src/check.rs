@@ -8,12 +8,11 @@
 
 use crate::actions::check_output_port;
 use crate::prereq::{self, VLAN_PRESENT, eth, ip, is_mpls};
-use crate::{Action, Instruction, Match, OfError, Subfield, Version};
+use crate::{Action, Instruction, Match, OfError, Subfield, Version, meter_id};
 use flow::{Field, TUN_METADATA_MAX, at, frag};
 
 /// A table number that stands for "not known": nothing is checked against it.
 pub const ANY_TABLE: u8 = 0xff;
-const METER_MAX: u32 = 0xffff_0000;
 
 /// Checks actions whose packets nothing is known of (groups, packet-outs): what an action needs is there or
 /// not, packet by packet.
@@ -107,7 +106,7 @@ fn check_goto(next: u8, n_tables: u8, table: u8) -> Result<(), OfError> {
 }
 
 fn check_meter(id: u32) -> Result<(), OfError> {
-    if (1..=METER_MAX).contains(&id) { Ok(()) } else { Err(OfError::MeterInvalid) }
+    if (1..=meter_id::MAX).contains(&id) { Ok(()) } else { Err(OfError::MeterInvalid) }
 }
 
 /// What a missing prerequisite means.

@@ -103,5 +103,5 @@ fn warp(s: &mut State, args: &[String]) -> Result<String, String> {
         left = left.saturating_sub(step);
         housekeeping::tick(s);
     }
-    Ok("warped".into())
+    Ok("warped\n".into())
 }

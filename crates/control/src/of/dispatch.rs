@@ -6,8 +6,8 @@ use crate::vlog;
 use ofproto::{BridgeId, BundleItem};
 use openflow::codec::{self, Dialect, ERROR_DATA, ReplyTo};
 use openflow::{
-    BundleStep, FlowFormat, FlowMod, FlowModCommand, MeterCommand, MultipartRequest, NO_BUFFER,
-    OfError, PacketOut, Reply, Request, Role, SwitchConfig, TableStats, Version,
+    BundleStep, FlowFormat, FlowMod, FlowModCommand, MultipartRequest, NO_BUFFER, OfError,
+    PacketOut, Reply, Request, Role, SwitchConfig, TableStats, Version,
 };
 use std::rc::Rc;
 
@@ -218,12 +218,7 @@ fn modify(
             async_msgs::forward(s, (id, xid), &gm);
             Ok(())
         }
-        // There are no meters: none can be added, and none is left to delete.
-        Request::MeterMod(m) if m.command == MeterCommand::Delete => Ok(()),
-        Request::MeterMod(m) if m.command == MeterCommand::Modify => {
-            Err(OfError::MeterUnknownMeter)
-        }
-        Request::MeterMod(_) => Err(OfError::MeterOutOfMeters),
+        Request::MeterMod(m) => s.ofproto.meter_mod(bridge, &m, now),
         Request::PortMod(pm) => s.port_mod(id, &pm),
         Request::TableMod { table, config, vacancy } => table_mod(s, id, table, config, vacancy),
         Request::PacketOut(po) => packet_out(s, id, &po),

@@ -11,8 +11,14 @@ use openflow::{
 };
 use std::collections::VecDeque;
 
-/// `OFPM_ALL`.
-const METER_ALL: u32 = 0xffff_ffff;
+/// Drop and DSCP remark; kbit/s, packets per second, bursts, statistics.
+const METER_FEATURES: MultipartReply = MultipartReply::MeterFeatures {
+    max_meters: ofproto::METERS_MAX,
+    band_types: 0b110,
+    capabilities: 0b1111,
+    max_bands: action::METER_BANDS_MAX as u8,
+    max_color: 0,
+};
 
 /// The answer; None when the request has no body to send.
 pub fn answer(
@@ -60,17 +66,9 @@ pub fn answer(
         Q::GroupStats(g) => MultipartReply::GroupStats(s.ofproto.group_stats(bridge, g, now)?),
         Q::GroupDesc(g) => MultipartReply::GroupDesc(s.ofproto.group_desc(bridge, g)?),
         Q::GroupFeatures => group_features(version),
-        // There are no meters; asking for all of them finds none.
-        Q::MeterStats(METER_ALL) => MultipartReply::MeterStats(Vec::new()),
-        Q::MeterConfig(METER_ALL) => MultipartReply::MeterConfig(Vec::new()),
-        Q::MeterStats(_) | Q::MeterConfig(_) => return Err(OfError::MeterUnknownMeter),
-        Q::MeterFeatures => MultipartReply::MeterFeatures {
-            max_meters: 0,
-            band_types: 0,
-            capabilities: 0,
-            max_bands: 0,
-            max_color: 0,
-        },
+        Q::MeterStats(m) => MultipartReply::MeterStats(s.ofproto.meter_stats(bridge, m, now)?),
+        Q::MeterConfig(m) => MultipartReply::MeterConfig(s.ofproto.meter_config(bridge, m)?),
+        Q::MeterFeatures => METER_FEATURES,
         // The flows that are there are sent piece by piece ([`monitor`]).
         Q::FlowMonitor(_) => return Ok(None),
     };

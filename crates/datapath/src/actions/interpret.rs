@@ -7,7 +7,7 @@
 use crate::actions::rewrite::{self, Place};
 use crate::parse::{Ext, Layout, Line, bytes, bytes_mut, key_of, parse};
 use crate::tunnel;
-use action::{Op, Punt, Rewrite};
+use action::{Meter, Op, Punt, Rewrite, Verdict};
 use flow::{Key, PortNo, at, flag};
 use packet::Packet;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ pub(crate) trait Sink {
     fn punt(&mut self, punt: &Arc<Punt>, packet: &Packet, key: Key, in_port: PortNo);
     /// Looks the packet up again after this vector.
     fn recirculate(&mut self, id: u32, packet: Packet, frame: &Frame);
-    /// Does meter `id` let it pass?
-    fn admit(&mut self, id: u32, bytes: usize) -> bool;
+    /// What a meter says of a packet of so many bytes.
+    fn meter(&mut self, meter: &Meter, bytes: usize) -> Verdict;
     /// A random number.
     fn random(&mut self) -> u32;
 }
@@ -175,11 +175,15 @@ impl<S: Sink> Run<'_, S> {
                     }
                 }
                 Op::Drop(why) => return self.end(*why, p),
-                Op::Meter(id) => {
-                    if !self.sink.admit(*id, p.len()) {
-                        return self.end(Drop::Meter, p);
+                Op::Meter(meter) => match self.sink.meter(meter, p.len()) {
+                    Verdict::Pass => {}
+                    Verdict::Drop => return self.end(Drop::Meter, p),
+                    Verdict::Remark(by) => {
+                        if let Err(why) = remark(by, &mut p, f) {
+                            return self.end(why, p);
+                        }
                     }
-                }
+                },
                 _ => {
                     if let Err(why) = change(op, &mut p, f) {
                         return self.end(why, p);
@@ -270,12 +274,7 @@ impl<S: Sink> Run<'_, S> {
 fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
     let place = Place { line: &f.line, layout: f.layout };
     match op {
-        Op::Set(rw) => {
-            rewrite::apply(p, &place, rw)?;
-            f.reparse(p.data(), f.tags);
-            set_metadata(f, rw);
-            return Ok(());
-        }
+        Op::Set(rw) => return set(rw, p, f),
         Op::PushVlan { tpid, tci } => {
             rewrite::push_vlan(p, *tpid, *tci)?;
             f.tags = f.tags.saturating_add(1);
@@ -295,6 +294,27 @@ fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
         _ => {}
     }
     f.reparse(p.data(), f.tags);
+    Ok(())
+}
+
+/// Raises the drop precedence of an IP packet.
+fn remark(by: u8, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
+    let (eth_type, tos) = (f.key().u16(at::ETH_TYPE), f.key().u8(at::TOS));
+    let new = action::remarked(tos, by);
+    if new == tos || !matches!(eth_type, 0x0800 | 0x86dd) {
+        return Ok(());
+    }
+    let mut rw = Rewrite { key: Key::ZERO, mask: Key::ZERO };
+    rw.key.set_u16(at::ETH_TYPE, eth_type);
+    rw.key.set_u8(at::TOS, new);
+    rw.mask.set_u8(at::TOS, 0xff);
+    set(&rw, p, f)
+}
+
+fn set(rw: &Rewrite, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
+    rewrite::apply(p, &Place { line: &f.line, layout: f.layout }, rw)?;
+    f.reparse(p.data(), f.tags);
+    set_metadata(f, rw);
     Ok(())
 }
 

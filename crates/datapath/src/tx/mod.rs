@@ -4,11 +4,11 @@ pub(crate) mod flush;
 
 use crate::actions::interpret::{Frame, Sink};
 use crate::messages::{Handoff, Shared, Wake};
-use crate::settings::{Meters, PuntEvent, Settings};
+use crate::settings::{PuntEvent, Settings};
 use crate::stats::clock;
 use crate::stats::counters::PortCell;
 use crate::tx::flush::{FLUSH_WAIT_US_MAX, FlushPolicy, FlushTimer};
-use action::Punt;
+use action::{Meter, Punt, Verdict};
 use flow::{Key, PortNo};
 use packet::{BURST, Packet, Pool, VECTOR};
 use port::TxQueue;
@@ -106,7 +106,6 @@ pub(crate) struct TxState {
     pool: Arc<dyn Pool>,
     shared: Arc<Shared>,
     punts: Producer<Box<PuntEvent>>,
-    meters: Option<Arc<dyn Meters>>,
     /// Recirculated packets.
     pub recirculated: Vec<Pending>,
     rng: u64,
@@ -123,12 +122,7 @@ pub(crate) struct TxState {
 const RECIRCULATED_PACKETS_MAX: usize = 16 * packet::VECTOR;
 
 impl TxState {
-    pub fn new(
-        pool: Arc<dyn Pool>,
-        shared: Arc<Shared>,
-        punts: Producer<Box<PuntEvent>>,
-        meters: Option<Arc<dyn Meters>>,
-    ) -> Self {
+    pub fn new(pool: Arc<dyn Pool>, shared: Arc<Shared>, punts: Producer<Box<PuntEvent>>) -> Self {
         TxState {
             ports: Vec::new(),
             peers: Vec::new(),
@@ -142,7 +136,6 @@ impl TxState {
             pool,
             shared,
             punts,
-            meters,
             recirculated: Vec::new(),
             rng: clock::cycles() | 1,
             now_ms: 0,
@@ -545,8 +538,8 @@ impl Sink for TxState {
             meta: Some(meta),
         });
     }
-    fn admit(&mut self, id: u32, bytes: usize) -> bool {
-        self.meters.as_ref().is_none_or(|m| m.admit(id, bytes, self.now_ms))
+    fn meter(&mut self, meter: &Meter, bytes: usize) -> Verdict {
+        meter.run(bytes, self.now_ms)
     }
     fn random(&mut self) -> u32 {
         self.rng ^= self.rng << 13;

@@ -11,7 +11,7 @@ pub(crate) mod compose;
 use crate::actions::interpret::{Frame, Sink};
 use crate::parse::{Job, key_of, parse};
 use crate::tunnel;
-use action::{Decision, Op, Punt};
+use action::{Decision, Meter, Op, Punt, Verdict};
 use flow::{Key, PortNo};
 use packet::{HeapPool, Packet, Pool};
 use std::fmt::Write;
@@ -90,8 +90,8 @@ impl Sink for Record {
         self.outcome.others += 1;
         self.free(packet);
     }
-    fn admit(&mut self, _: u32, _: usize) -> bool {
-        true
+    fn meter(&mut self, _: &Meter, _: usize) -> Verdict {
+        Verdict::Pass
     }
     fn random(&mut self) -> u32 {
         0

@@ -1,5 +1,6 @@
 //! Actions, one after the other.
 
+use super::output::ToController;
 use super::{Miss, Xlate};
 use crate::fields::{self, VLAN_PRESENT};
 use flow::{Field, at, frag};
@@ -51,13 +52,15 @@ impl<'a> Xlate<'a, '_> {
             A::Output { port, trunc, .. } => self.output(*port, *trunc),
             A::Enqueue { port, .. } => self.output(*port, 0),
             A::OutputReg { src, max_len } => self.output_reg(*src, *max_len),
-            A::Controller { max_len, reason, id, userdata, .. } => {
+            A::Controller { max_len, reason, id, userdata, meter, .. } => {
                 // Without anything of its own it is an output to the controller.
                 let plain = *id == 0 && userdata.is_empty() && *reason == Reason::Action;
                 let reason = if plain { self.origin.reason() } else { *reason };
-                self.controller(*max_len, *id, reason, userdata)
+                let (max_len, id, meter) = (*max_len, *id, *meter);
+                self.controller(&ToController { max_len, id, reason, userdata, meter })
             }
             A::Group(id) => self.group(*id),
+            A::Meter(id) => self.meter(*id),
             A::Resubmit { in_port, table, .. } => {
                 let table = table.filter(|t| *t != 0xff).unwrap_or(self.table);
                 self.resubmit(*in_port, table);
@@ -230,7 +233,7 @@ impl<'a> Xlate<'a, '_> {
         let kind = if self.key.u16(at::ETH_TYPE) == fields::ETH_IPV6 { 6 } else { 4 };
         self.warn(|| format!("IPv{kind} decrement TTL exception"));
         for id in if ids.is_empty() { &[0] } else { ids } {
-            self.controller(0xffff, *id, Reason::InvalidTtl, &[]);
+            self.controller(&ToController::new(*id, Reason::InvalidTtl));
         }
         self.expired();
     }
@@ -245,7 +248,7 @@ impl<'a> Xlate<'a, '_> {
             return Field::MplsTtl.set(&mut self.key, ttl - 1);
         }
         self.warn(|| "MPLS decrement TTL exception".into());
-        self.controller(0xffff, 0, Reason::InvalidTtl, &[]);
+        self.controller(&ToController::new(0, Reason::InvalidTtl));
         self.expired();
     }
 
@@ -315,7 +318,10 @@ impl<'a> Xlate<'a, '_> {
 
     fn output_max(&mut self, p: OfPort, max_len: u16) {
         match p {
-            port::CONTROLLER => self.controller(max_len, 0, self.origin.reason(), &[]),
+            port::CONTROLLER => {
+                let to = ToController::new(0, self.origin.reason());
+                self.controller(&ToController { max_len, ..to })
+            }
             p => self.output(p, 0),
         }
     }

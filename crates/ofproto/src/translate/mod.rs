@@ -26,6 +26,7 @@ use action::{Decision, Op, Pipeline, Request};
 use budget::Spent;
 use flow::{Key, Mask, PACKET_LINES, TunMetadata, at};
 use openflow::{Action, FragHandling, Instruction, OfPort, Reason, port, port_config};
+use output::ToController;
 use recirc::{Kept, State};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -488,7 +489,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.note_table(|| format!("{table:2}. {text}"));
         self.note_action(|| "CONTROLLER".into());
         self.cookie = u64::MAX;
-        self.controller(0xffff, 0, Reason::TableMiss, &[]);
+        self.controller(&ToController::new(0, Reason::TableMiss));
         self.close();
     }
 
@@ -515,8 +516,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
                     self.note_action(|| format!("goto_table:{t}"));
                     self.table(*t, None, Miss::Honor);
                 }
-                // Refused by every flow-mod.
-                Instruction::Meter(_) => {}
+                Instruction::Meter(id) => {
+                    self.note_action(|| format!("meter:{id}"));
+                    self.meter(*id);
+                }
             }
             if self.rest.is_some() {
                 return self.keep(&list[i + 1..]);
@@ -597,6 +600,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
                     | Op::Recirc(_)
                     | Op::TunnelPop { .. }
                     | Op::Clone(_)
+                    | Op::Sample { .. }
+                    | Op::Meter(_)
                     | Op::Drop(_)
             )
         };

@@ -5,8 +5,27 @@ use crate::BridgeId;
 use crate::view::BridgeView;
 use action::{Op, Punt, TunnelKind};
 use flow::{FIELDS, Field, Key, PACKET_LINES, at};
-use openflow::{Match, OfPort, Reason, port, port_config};
+use openflow::{Match, OfPort, Reason, meter_id, port, port_config};
 use std::sync::Arc;
+
+/// What a controller is sent.
+pub(super) struct ToController<'a> {
+    /// Bytes that the action asked for.
+    pub max_len: u16,
+    /// Which controller.
+    pub id: u16,
+    pub reason: Reason,
+    pub userdata: &'a [u8],
+    /// The meter that decides; else that of all packets to controllers.
+    pub meter: Option<u32>,
+}
+
+impl ToController<'_> {
+    /// The whole packet, and nothing beside.
+    pub fn new(id: u16, reason: Reason) -> Self {
+        ToController { max_len: 0xffff, id, reason, userdata: &[], meter: None }
+    }
+}
 
 impl<'a> Xlate<'a, '_> {
     /// The output action.
@@ -17,7 +36,7 @@ impl<'a> Xlate<'a, '_> {
             port::NORMAL => self.normal(),
             port::FLOOD => self.flood(false),
             port::ALL => self.flood(true),
-            port::CONTROLLER => self.controller(0xffff, 0, self.origin.reason(), &[]),
+            port::CONTROLLER => self.controller(&ToController::new(0, self.origin.reason())),
             p if p == self.in_port() => self.warn(|| "skipping output to input port".into()),
             p => self.output_port(p, trunc),
         }
@@ -123,8 +142,9 @@ impl<'a> Xlate<'a, '_> {
     }
 
     /// Sends to controllers.
-    pub(super) fn controller(&mut self, max_len: u16, id: u16, reason: Reason, userdata: &[u8]) {
+    pub(super) fn controller(&mut self, to: &ToController<'_>) {
         self.commit();
+        let (max_len, reason) = (to.max_len, to.reason);
         let context = PacketInContext {
             bridge: BridgeId(self.bridge.id),
             table: self.table,
@@ -135,14 +155,28 @@ impl<'a> Xlate<'a, '_> {
                 && self.cookie == u64::MAX
                 && !self.origin.packet_out,
             max_len,
-            controller_id: id,
-            userdata: userdata.to_vec(),
+            controller_id: to.id,
+            userdata: to.userdata.to_vec(),
             matching: Match { tun: self.tun.clone(), ..pipeline_fields(&self.key) },
         };
         // Nearly no controller wants these: the packets are expired ones then, not handed over.
         let wanted = (reason == Reason::InvalidTtl).then(|| self.bridge.expired_wanted.clone());
         let punt = Punt { max_len: u16::MAX, wanted, context: Box::new(context) };
-        self.op(Op::Punt(Arc::new(punt)));
+        let punt = Op::Punt(Arc::new(punt));
+        let named = to.meter.and_then(|id| self.bridge.meter(id));
+        self.op(match named.or_else(|| self.bridge.meter(meter_id::CONTROLLER)) {
+            Some(meter) => {
+                Op::Sample { chance: u32::MAX, ops: Box::new([Op::Meter(meter.clone()), punt]) }
+            }
+            None => punt,
+        });
+    }
+
+    /// Has a meter decide whether the packet goes on; one that is gone lets it.
+    pub(super) fn meter(&mut self, id: u32) {
+        if let Some(meter) = self.bridge.meter(id) {
+            self.op(Op::Meter(meter.clone()));
+        }
     }
 }
 

@@ -5,6 +5,8 @@ use crate::{Band, MeterCommand, MeterMod, MeterStats, OfError, Request};
 
 /// KBPS and PKTPS exclude each other; BURST and STATS.
 const FLAGS: u16 = 0xf;
+/// All bands have this length, behind their type and length.
+const BAND_BODY_BYTES: usize = 12;
 
 /// METER_MOD.
 pub(super) fn decode_mod(mut rd: Rd<'_>) -> Result<Request> {
@@ -31,6 +33,9 @@ fn decode_bands(mut rd: Rd<'_>) -> Result<Vec<Band>> {
     let mut bands = Vec::new();
     while !rd.is_empty() {
         let (kind, mut body) = rd.property().map_err(|_| OfError::BadLen)?;
+        if body.left() != BAND_BODY_BYTES {
+            return Err(OfError::BadLen);
+        }
         let (rate, burst) = (body.u32()?, body.u32()?);
         bands.push(match kind {
             1 => Band::Drop { rate, burst },

@@ -53,6 +53,8 @@ pub fn cleaning() -> Vec<Vec<u8>> {
         message(version, 14, &delete),
         message(version, 15, &[&[0, 2, 0, 0], &0xffff_fffcu32.to_be_bytes()]),
         message(version, 17, &[&[0xff, 0, 0, 0, 0, 0, 0, 0]]),
+        // All meters.
+        message(version, 29, &[&[0, 2, 0, 0], &all]),
         message(version, 9, &[&[0, 0, 0, 0]]),
         // NXT_TLV_TABLE_MOD: clear.
         message(version, 4, &[&[0, 0, 0x23, 0x20, 0, 0, 0, 24, 0, 2, 0, 0, 0, 0, 0, 0]]),

@@ -15,6 +15,8 @@ const OWN_TABLE: u8 = 254;
 const GOTO_OWN_TABLE: [u8; 5] = [0, 1, 0, 8, OWN_TABLE];
 /// OFPBIC_BAD_TABLE_ID.
 const BAD_TABLE_ID: Answer = Answer::Error(3, 2, 0);
+/// OFPMMFC_BAD_BAND.
+const BAD_BAND: Answer = Answer::Error(12, 8, 0);
 /// OFPFMFC_OVERLAP.
 const OVERLAP: Answer = Answer::Error(3, 1, 0);
 /// OFPGMFC_LOOP.
@@ -33,7 +35,7 @@ pub fn deliberate(case: &Case, mine: &[Answer], theirs: &[Answer]) -> Option<&'s
         return Some("which of two defects is named depends on what is read first");
     }
     match m[1] {
-        METER_MOD if v >= 4 => Some("there are no meters"),
+        METER_MOD if v >= 4 && theirs == [BAD_BAND] => Some("DSCP remark is there"),
         BUNDLE_CONTROL if v >= 5 && refused && u16_at(12) > 7 => Some(
             "a bundle-control message of an unknown type gets a reply whose type ovs-vswitchd has not set",
         ),

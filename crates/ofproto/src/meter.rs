@@ -1,0 +1,238 @@
+//! Meters as the control side keeps them.
+
+use crate::change::{Rest, Txn};
+use crate::flow_mod::Select;
+use crate::switch::Switch;
+use crate::types::BridgeId;
+use action::{BandConfig, BandKind, METER_BANDS_MAX, METER_TOUCH_MS, Meter, Region};
+use openflow::{
+    Action, Band, GROUP_ANY, Instruction, Match, MeterCommand, MeterMod, MeterStats, OfError,
+    Removed, TABLE_ALL, meter_id, port,
+};
+use rpds::HashTrieMapSync;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use sync::{Domain, Published};
+
+/// Meters of all bridges, at most (OVS's number).
+pub const METERS_MAX: u32 = 1 << 18;
+
+const PKTPS: u16 = 2;
+const NS_PER_MS: u64 = 1_000_000;
+
+/// A bridge's meters as packets see them, by number. A copy costs nothing.
+pub(crate) type Meters = HashTrieMapSync<u32, Arc<Meter>>;
+
+/// A meter.
+pub(crate) struct MeterRec {
+    pub spec: MeterMod,
+    pub meter: Arc<Meter>,
+    /// ns.
+    pub created: u64,
+    /// How many flows name it.
+    pub flows: u32,
+}
+
+/// A bridge's meters.
+pub(crate) struct MeterTable {
+    pub by_id: std::collections::BTreeMap<u32, MeterRec>,
+    shown: Meters,
+    pub published: Arc<Published<Meters>>,
+}
+
+impl MeterTable {
+    pub fn new(domain: Domain) -> MeterTable {
+        let published = Arc::new(Published::new(domain, Meters::default()));
+        MeterTable { by_id: Default::default(), shown: Meters::default(), published }
+    }
+
+    /// A flow that names a meter comes or goes.
+    pub fn count_flow(&mut self, id: u32, comes: bool) {
+        if let Some(rec) = self.by_id.get_mut(&id) {
+            rec.flows = if comes { rec.flows + 1 } else { rec.flows.saturating_sub(1) };
+        }
+    }
+}
+
+/// The datapath's numbers of meters: the lowest that is free.
+#[derive(Default)]
+pub(crate) struct MeterNumbers {
+    used: u32,
+    free: BTreeSet<u32>,
+}
+
+impl MeterNumbers {
+    fn take(&mut self) -> Option<u32> {
+        if let Some(id) = self.free.pop_first() {
+            return Some(id);
+        }
+        (self.used < METERS_MAX).then(|| {
+            self.used += 1;
+            self.used - 1
+        })
+    }
+
+    pub fn give_back(&mut self, id: u32) {
+        self.free.insert(id);
+    }
+}
+
+/// The meter that a flow's packets go through before anything else.
+pub(crate) fn meter_of(list: &[Instruction]) -> Option<u32> {
+    list.iter().find_map(|i| match i {
+        Instruction::Meter(id) => Some(*id),
+        Instruction::Apply(actions) => actions.iter().find_map(|a| match a {
+            Action::Meter(id) => Some(*id),
+            _ => None,
+        }),
+        _ => None,
+    })
+}
+
+/// Does a change of this meter change what packets to controllers meet?
+fn is_virtual(id: u32) -> bool {
+    matches!(id, meter_id::SLOWPATH | meter_id::CONTROLLER)
+}
+
+fn bands(m: &MeterMod) -> Vec<BandConfig> {
+    let band = |b: &Band| match *b {
+        Band::Drop { rate, burst } => BandConfig { rate, burst, kind: BandKind::Drop },
+        Band::DscpRemark { rate, burst, prec } => {
+            BandConfig { rate, burst, kind: BandKind::Remark(prec) }
+        }
+    };
+    m.bands.iter().map(band).collect()
+}
+
+impl Switch {
+    /// Executes a meter-mod. Deleting a meter deletes the flows that name it; changing one resets its
+    /// counters and fills its buckets, as in OVS.
+    pub fn meter_mod(&mut self, id: BridgeId, m: &MeterMod, now: u64) -> Result<(), OfError> {
+        let exists = self.of_bridge(id)?.meters.by_id.contains_key(&m.id);
+        if m.command != MeterCommand::Delete {
+            let valid = (1..=meter_id::MAX).contains(&m.id) || is_virtual(m.id);
+            if !valid {
+                return Err(OfError::MeterInvalid);
+            }
+            if m.bands.len() > METER_BANDS_MAX {
+                return Err(OfError::MeterOutOfBands);
+            }
+        }
+        match m.command {
+            MeterCommand::Add if exists => Err(OfError::MeterExists),
+            MeterCommand::Modify if !exists => Err(OfError::MeterUnknownMeter),
+            MeterCommand::Add | MeterCommand::Modify if m.bands.is_empty() => {
+                Err(OfError::MeterOutOfBands)
+            }
+            MeterCommand::Add => self.add_meter(id, m, now),
+            MeterCommand::Modify => {
+                let b = self.of_bridge_mut(id)?;
+                let rec = b.meters.by_id.get_mut(&m.id).ok_or(OfError::MeterUnknownMeter)?;
+                rec.meter.set(&bands(m), m.flags & PKTPS != 0, now / NS_PER_MS);
+                rec.spec = m.clone();
+                Ok(())
+            }
+            MeterCommand::Delete => self.delete_meters(id, m.id, now),
+        }
+    }
+
+    fn add_meter(&mut self, id: BridgeId, m: &MeterMod, now: u64) -> Result<(), OfError> {
+        let number = self.meter_numbers.take().ok_or(OfError::MeterOutOfMeters)?;
+        let meter = Arc::new(Meter::new(number));
+        meter.set(&bands(m), m.flags & PKTPS != 0, now / NS_PER_MS);
+        let table = &mut self.of_bridge_mut(id)?.meters;
+        table.shown.insert_mut(m.id, meter.clone());
+        table.published.publish(table.shown.clone());
+        table.by_id.insert(m.id, MeterRec { spec: m.clone(), meter, created: now, flows: 0 });
+        if is_virtual(m.id) {
+            self.outbox.region(Region::ALL);
+        }
+        Ok(())
+    }
+
+    fn delete_meters(&mut self, id: BridgeId, which: u32, now: u64) -> Result<(), OfError> {
+        let table = &self.of_bridge(id)?.meters.by_id;
+        let ids: Vec<u32> = match which {
+            meter_id::ALL => table.keys().copied().collect(),
+            one => table.contains_key(&one).then_some(one).into_iter().collect(),
+        };
+        let named = |id: &u32| table.get(id).is_some_and(|r| r.flows > 0);
+        let gone: HashSet<u32> = ids.iter().copied().filter(named).collect();
+        if !gone.is_empty() {
+            self.transact(id, now, |s, txn| s.delete_metered(txn, &gone))?;
+        }
+        let table = &mut self.of_bridge_mut(id)?.meters;
+        let mut numbers = Vec::new();
+        for id in &ids {
+            table.shown.remove_mut(id);
+            numbers.extend(table.by_id.remove(id).map(|r| r.meter.id()));
+        }
+        table.published.publish(table.shown.clone());
+        numbers.into_iter().for_each(|n| self.meter_numbers.give_back(n));
+        if ids.iter().any(|id| is_virtual(*id)) {
+            self.outbox.region(Region::ALL);
+        }
+        Ok(())
+    }
+
+    /// Removes the flows that name a meter that goes.
+    fn delete_metered(&mut self, txn: &mut Txn, gone: &HashSet<u32>) -> Result<(), OfError> {
+        let everything = Match::default();
+        let all = Select {
+            table: TABLE_ALL,
+            matching: &everything,
+            priority: None,
+            cookie: 0,
+            cookie_mask: 0,
+            out_port: port::ANY,
+            out_group: GROUP_ANY,
+        };
+        let mut rules = self.select(txn.bridge, &all, txn.version)?;
+        rules.retain(|(_, r)| r.value().meter.is_some_and(|m| gone.contains(&m)));
+        txn.rest = Rest::Remove(rules.into_iter(), Removed::MeterDelete);
+        Ok(())
+    }
+
+    /// Statistics of a meter, or of all ([`meter_id::ALL`]).
+    pub fn meter_stats(
+        &self,
+        id: BridgeId,
+        which: u32,
+        now: u64,
+    ) -> Result<Vec<MeterStats>, OfError> {
+        let stats = |(id, rec): (&u32, &MeterRec)| {
+            let ((packets, bytes), bands) = rec.meter.counted();
+            let duration_ns = now.saturating_sub(rec.created);
+            MeterStats { id: *id, flow_count: rec.flows, packets, bytes, duration_ns, bands }
+        };
+        Ok(self.meters_of(id, which)?.map(stats).collect())
+    }
+
+    /// Meters as they were made (`which` as in [`Switch::meter_stats`]).
+    pub fn meter_config(&self, id: BridgeId, which: u32) -> Result<Vec<MeterMod>, OfError> {
+        Ok(self.meters_of(id, which)?.map(|(_, rec)| rec.spec.clone()).collect())
+    }
+
+    fn meters_of(
+        &self,
+        id: BridgeId,
+        which: u32,
+    ) -> Result<impl Iterator<Item = (&u32, &MeterRec)>, OfError> {
+        let table = &self.of_bridge(id)?.meters.by_id;
+        if which != meter_id::ALL && !table.contains_key(&which) {
+            return Err(OfError::MeterUnknownMeter);
+        }
+        Ok(table.iter().filter(move |(id, _)| which == meter_id::ALL || **id == which))
+    }
+
+    /// Keeps the clocks of meters that see no packets; cheap unless it is time.
+    pub(crate) fn touch_meters(&mut self, now: u64) {
+        let now_ms = now / NS_PER_MS;
+        if now_ms < self.meters_touched_ms + METER_TOUCH_MS {
+            return;
+        }
+        self.meters_touched_ms = now_ms;
+        let all = self.bridges.iter().flatten().flat_map(|b| b.meters.by_id.values());
+        all.for_each(|rec| rec.meter.touch(now_ms));
+    }
+}
