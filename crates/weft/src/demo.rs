@@ -3,12 +3,17 @@
 use crate::dirs::Dirs;
 use crate::netns::Host;
 use crate::run::run;
-use crate::up;
+use crate::view::{self, View};
+use crate::{top, up};
 use anyhow::{Context, Result, bail};
+use std::io::IsTerminal;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+
+/// Seconds between two looks at the switch.
+const SHOWN_SECONDS: f64 = 1.0;
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
@@ -52,7 +57,8 @@ pub fn demo(seconds: Option<u64>) -> Result<()> {
     two_hosts(&mut stage, tag)?;
     hosts_behind_guest(&mut stage, tag)?;
     kernel_behind_tunnel(&mut stage, tag)?;
-    explain(&stage);
+    println!("\n{}", hints(&stage).join("\n"));
+    println!("\nCtrl-C stops it and removes everything.\n");
     watch(&stage, seconds)
 }
 
@@ -200,34 +206,57 @@ fn start_guest(dirs: &Dirs) -> Result<Child> {
         .context("dpdk-testpmd: is it installed? (scripts/deps.sh run)")
 }
 
-fn explain(stage: &Stage) {
-    let dir = stage.dirs.run.display();
-    println!("\nThe switch is running. In another terminal:");
-    println!("  export OVS_RUNDIR={dir}");
-    println!("  ovs-vsctl show");
-    println!("  ovs-ofctl dump-flows br1");
-    println!("  ovs-appctl dpctl/dump-flows");
-    println!("  ovs-appctl dpif-netdev/pmd-rxq-show");
-    println!("  ovs-appctl ofproto/trace br1 in_port=1,icmp");
-    println!("  ovs-appctl ofproto/trace br0 in_port=1,icmp      # into the tunnel");
-    for h in &stage.hosts {
-        println!("  ip netns exec {} bash        # port {}", h.name, h.port);
+/// What to try in another terminal.
+fn hints(stage: &Stage) -> Vec<String> {
+    let mut all = vec!["The switch is running. In another terminal:".to_string()];
+    all.push(format!("  export OVS_RUNDIR={}", stage.dirs.run.display()));
+    for command in [
+        "ovs-vsctl show",
+        "ovs-ofctl dump-flows br1",
+        "ovs-appctl dpctl/dump-flows",
+        "ovs-appctl dpif-netdev/pmd-rxq-show",
+        "ovs-appctl weft/state drops",
+        "ovs-appctl ofproto/trace br1 in_port=1,icmp",
+        "ovs-appctl ofproto/trace br0 in_port=1,icmp      # into the tunnel",
+    ] {
+        all.push(format!("  {command}"));
     }
-    println!("\nCtrl-C stops it and removes everything.\n");
+    for h in &stage.hosts {
+        all.push(format!("  ip netns exec {} bash        # port {}", h.name, h.port));
+    }
+    all
 }
 
-/// Keeps a ping going on both bridges and prints the flow counters every two seconds.
+/// Keeps pings going on both bridges and through the tunnel, and shows the switch meanwhile: live on a
+/// terminal, else in a line per second.
 fn watch(stage: &Stage, seconds: Option<u64>) -> Result<()> {
     let end = seconds.map(|s| Instant::now() + Duration::from_secs(s));
-    while !STOP.load(Ordering::SeqCst) && end.is_none_or(|e| Instant::now() < e) {
-        for (from, to) in [(0, "10.0.0.2"), (2, "10.1.0.2"), (0, "10.0.0.9")] {
-            let _ = stage.hosts[from].exec(&format!("ping -q -c 5 -i 0.1 -W 1 {to}"));
-        }
-        println!("{}", run(&stage.dirs, "ovs-appctl", &["dpctl/dump-flows"])?.trim_end());
-        let mut ports = run(&stage.dirs, "ovs-ofctl", &["--no-stats", "dump-flows", "br1"])?;
-        ports.truncate(ports.trim_end().len());
-        println!("{ports}\n");
-        std::thread::sleep(Duration::from_secs(1));
+    let ended = || STOP.load(Ordering::SeqCst) || end.is_some_and(|e| Instant::now() >= e);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended() {
+                for (from, to) in [(0, "10.0.0.2"), (2, "10.1.0.2"), (0, "10.0.0.9")] {
+                    let _ = stage.hosts[from].exec(&format!("ping -q -c 5 -i 0.1 -W 1 {to}"));
+                }
+            }
+        });
+        let shown = match std::io::stdout().is_terminal() {
+            true => top::run(&stage.dirs, SHOWN_SECONDS, &hints(stage), &ended),
+            false => tell(&stage.dirs, &ended),
+        };
+        STOP.store(true, Ordering::SeqCst);
+        shown
+    })
+}
+
+/// A line per second.
+fn tell(dirs: &Dirs, ended: &dyn Fn() -> bool) -> Result<()> {
+    let mut before = view::look(dirs, false)?;
+    while !ended() {
+        std::thread::sleep(Duration::from_secs_f64(SHOWN_SECONDS));
+        let after = view::look(dirs, false)?;
+        println!("{}", top::summary(&View::between(&before, &after)));
+        before = after;
     }
     Ok(())
 }

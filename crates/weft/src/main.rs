@@ -1,6 +1,6 @@
 //! `weft`: the tool people type. Starts and stops the switch and shows it at work.
 //!
-//! *Place*: programs row. Talks to the switch only through the stock tools and sockets.
+//! *Place*: programs row. Talks to the switch only through the stock tools and its sockets.
 
 mod advise;
 mod bench;
@@ -8,10 +8,13 @@ mod demo;
 mod dirs;
 mod netns;
 mod run;
+mod top;
 mod up;
+mod view;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use std::process::ExitCode;
 
 #[derive(Parser)]
 #[command(name = "weft", version, about = "The Weft virtual switch: start, stop, watch")]
@@ -27,6 +30,8 @@ enum Command {
     /// Measure the switch next to its peers.
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Show the running switch, live.
+    Top(top::Options),
     /// Start the switch, with a database of its own where none is running.
     Up,
     /// Stop the switch, and the database if `weft up` started it.
@@ -39,10 +44,22 @@ enum Command {
     },
 }
 
-fn main() -> Result<()> {
+/// What goes wrong is said in one line, whatever the environment asks for.
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("weft: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
     match Args::parse().command {
         Command::Advise(options) => advise::advise(&dirs::Dirs::from_env(), &options),
         Command::Bench(command) => bench::bench(command),
+        Command::Top(options) => top::top(&dirs::Dirs::from_env(), &options),
         Command::Up => up::up(&dirs::Dirs::from_env()),
         Command::Down => up::down(&dirs::Dirs::from_env()),
         Command::Demo { seconds } => demo::demo(seconds),

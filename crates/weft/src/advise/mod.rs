@@ -1,10 +1,13 @@
 //! `weft advise`: looks at the running switch and the machine, says what would help. Changes nothing.
 
+mod limit;
 mod machine;
 mod rules;
 mod switch;
 #[cfg(test)]
 mod tests;
+
+pub use limit::limit;
 
 use crate::dirs::Dirs;
 use anyhow::{Result, ensure};
