@@ -24,6 +24,7 @@ mod cpu;
 #[path = "../tests/common/gen.rs"]
 mod generate;
 mod lookup;
+mod mem;
 mod messages;
 mod miss;
 mod parse;
@@ -38,11 +39,14 @@ mod tx;
 mod verify;
 
 pub use control::Datapath;
-pub use cpu::{LEVEL_VARIABLE, Level};
+pub use cpu::Level;
 pub use messages::Bell;
 pub use parse::extract;
 pub use settings::*;
 pub use stats::clock::{cycles, cycles_per_second, now_ms, stop_clock, warp_clock};
 pub use stats::perf::{BINS, HISTORY, Histogram, Iteration, MetricsView, PerfLog, Suspicious};
+pub use stats::port::PortStats;
+pub use stats::worker::Perf;
 pub use verify::VALIDATE_VARIABLE;
 pub use verify::compose::compose;
+pub use verify::levels::{LEVEL_VARIABLE, is_available, preferred_level};

@@ -1,11 +1,10 @@
 //! The bounded queues between control and a worker: commands one way, reports the other.
 
-use crate::control::flow_stats::Effects;
 use crate::rx::police::Policer;
-use crate::settings::{PerfCell, PortEffects, PortLookup, Settings};
-use crate::stats::counters::{PortCell, RxqCell};
+use crate::settings::{PortEffects, PortLookup, Settings};
 use crate::stats::perf::{Metrics, Suspicious};
-use crate::tx::Route;
+use crate::stats::port::{PortCell, RxqCell};
+use crate::stats::worker::PerfCell;
 use action::Op;
 use flow::PortNo;
 use packet::Packet;
@@ -22,6 +21,19 @@ pub(crate) const COMMANDS_MAX: usize = 1024;
 pub(crate) const REPORTS_MAX: usize = 8192;
 pub(crate) const PUNTS_MAX: usize = 4096;
 pub(crate) const HANDOFFS_MAX: usize = 2048;
+
+/// What control is told of besides, if there is something.
+pub(crate) type Effects = Option<Arc<dyn Any + Send + Sync>>;
+
+/// How a worker sends to a port.
+pub(crate) enum Route {
+    /// Not at all (yet).
+    None,
+    /// On a queue of its own.
+    Queue(Box<dyn TxQueue>),
+    /// Through the worker in this slot, which has one.
+    Via(usize),
+}
 
 /// A packet for a port that another worker sends on.
 pub(crate) type Handoff = (PortNo, Packet);

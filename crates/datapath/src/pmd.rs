@@ -1,7 +1,7 @@
 //! A worker: one thread's queues, table and tx, and its loop.
 
 use crate::batch::Vector;
-use crate::lookup::prefetch;
+use crate::mem::prefetch;
 use crate::messages::{Command, Handoff, Report, RxSlot, Shared, Wake};
 use crate::rx::kernel_wait::KernelWait;
 use crate::rx::schedule::{self as schedule, RxSchedule, RxqState};

@@ -2,6 +2,8 @@
 
 use crate::cpu::Level;
 use crate::stats::perf::{PerfLog, Suspicious};
+use crate::stats::worker::Perf;
+use crate::verify::levels::{is_available, preferred_level};
 use action::{Op, Pipeline, Punt};
 use flow::{Key, Mask, PortNo};
 use packet::Pool;
@@ -10,7 +12,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use sync::Domain;
-use telemetry::Drop;
 
 /// What a [`crate::Datapath`] is made of.
 pub struct Config {
@@ -121,7 +122,7 @@ pub struct Settings {
     pub rxq_isolate: bool,
     /// Move queues when that pays; None: only when told.
     pub auto_lb: Option<AutoLb>,
-    /// Instructions that kernels use; one that is [`Level::available`].
+    /// Instructions that kernels use; one that is [`crate::is_available`].
     pub level: Level,
     /// How much one wants each level's lookup; the highest that this CPU has is used.
     pub lookup_priority: [u8; Level::ALL.len()],
@@ -150,7 +151,7 @@ impl Settings {
 
     /// The level that lookups use: of those that this CPU has the one wanted most.
     pub fn lookup_level(&self) -> Level {
-        let available = Level::ALL.into_iter().filter(|l| l.available());
+        let available = Level::ALL.into_iter().filter(|l| is_available(*l));
         let rank = |l: &Level| (self.lookup_priority[*l as usize], Reverse(*l));
         available.max_by_key(rank).unwrap_or_default()
     }
@@ -183,9 +184,9 @@ impl Default for Settings {
             one_pass: true,
             rxq_isolate: true,
             auto_lb: None,
-            level: Level::preferred(),
+            level: preferred_level(),
             lookup_priority: Level::ALL.map(|l| match l {
-                _ if l == Level::preferred() => 2,
+                _ if l == preferred_level() => 2,
                 Level::Scalar => 1,
                 _ => 0,
             }),
@@ -340,72 +341,6 @@ pub struct FlowDump {
     pub dead: bool,
 }
 
-/// Counters of a port as the datapath saw it, over all workers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortStats {
-    /// Received.
-    pub rx_packets: u64,
-    /// Received.
-    pub rx_bytes: u64,
-    /// Accepted by the port for sending.
-    pub tx_packets: u64,
-    /// Accepted by the port for sending.
-    pub tx_bytes: u64,
-    /// Bursts given to the port.
-    pub tx_bursts: u64,
-    /// Times a burst waited for more packets at the end of a vector.
-    pub tx_held: u64,
-    /// Packets that ended here, by reason.
-    pub drops: [u64; Drop::COUNT],
-    /// Extra packets made (outputs, punts and named drops beyond the first of a packet).
-    pub copies: u64,
-    /// Packets handed to the control side.
-    pub punted: u64,
-    /// Packets that the control side injected.
-    pub injected: u64,
-}
-
-impl Default for PortStats {
-    fn default() -> Self {
-        PortStats {
-            rx_packets: 0,
-            rx_bytes: 0,
-            tx_packets: 0,
-            tx_bytes: 0,
-            tx_bursts: 0,
-            tx_held: 0,
-            drops: [0; Drop::COUNT],
-            copies: 0,
-            punted: 0,
-            injected: 0,
-        }
-    }
-}
-
-impl PortStats {
-    /// `(in, out)`: over all ports and with nothing in flight the two are equal.
-    pub fn balance(&self) -> (u64, u64) {
-        let drops: u64 = self.drops.iter().sum();
-        (self.rx_packets + self.injected + self.copies, self.tx_packets + drops + self.punted)
-    }
-
-    /// Adds another port's counters.
-    pub fn add(&mut self, o: &PortStats) {
-        self.rx_packets += o.rx_packets;
-        self.rx_bytes += o.rx_bytes;
-        self.tx_packets += o.tx_packets;
-        self.tx_bytes += o.tx_bytes;
-        self.tx_bursts += o.tx_bursts;
-        self.tx_held += o.tx_held;
-        self.copies += o.copies;
-        self.punted += o.punted;
-        self.injected += o.injected;
-        for (a, b) in self.drops.iter_mut().zip(&o.drops) {
-            *a += b;
-        }
-    }
-}
-
 /// A receive queue and who serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RxqInfo {
@@ -483,100 +418,4 @@ impl CacheState {
     pub const PAYS: f64 = 1.75;
     /// ...and off when it does not save more than this: a probe costs about a visit.
     pub const STAYS: f64 = 1.25;
-}
-
-macro_rules! perf {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a worker did since the counters were cleared.
-        #[derive(Clone, Debug, Default, PartialEq, Eq)]
-        pub struct Perf { $($(#[$doc])* pub $name: u64,)* }
-        /// The same, written by the worker and read by control.
-        #[derive(Default)]
-        #[repr(align(64))]
-        pub(crate) struct PerfCell { $(pub $name: crate::stats::counters::Count,)* }
-        impl PerfCell {
-            pub(crate) fn read(&self) -> Perf { Perf { $($name: self.$name.get(),)* } }
-        }
-        impl Perf {
-            /// What happened between two readings.
-            pub fn since(&self, base: &Perf) -> Perf {
-                Perf { $($name: self.$name.wrapping_sub(base.$name),)* }
-            }
-        }
-    };
-}
-
-impl Perf {
-    /// Comparisons of the validating mode.
-    pub fn validated(&self) -> u64 {
-        let [parse, lookup] = [self.parse_validated, self.lookup_validated];
-        parse + lookup + self.direct_validated + self.tunnel_validated + self.act_validated
-    }
-}
-
-perf! {
-    /// Loops.
-    iterations,
-    /// Loops without a packet.
-    idle_iterations,
-    /// Cycles of loops without a packet.
-    idle_cycles,
-    /// Cycles of loops with packets.
-    busy_cycles,
-    /// Loops that ended asleep.
-    sleep_iterations,
-    /// Cycles slept.
-    sleep_cycles,
-    /// Packets received.
-    rx_packets,
-    /// Packets looked up (received, carried over, recirculated, injected).
-    passes,
-    /// Packets looked up again after a recirculation.
-    recirculated,
-    /// Packets parsed by a profile.
-    claimed,
-    /// Packets whose parsing was compared with the scalar parser's.
-    parse_validated,
-    /// Lookups that were compared with what megaflows say.
-    lookup_validated,
-    /// Decisions of direct mode that were compared with those of the whole way.
-    direct_validated,
-    /// Packets decapsulated in one pass that were compared with two steps.
-    tunnel_validated,
-    /// Packets of which a program was compared with the interpreter.
-    act_validated,
-    /// Comparisons that found a difference.
-    differences,
-    /// Found by the signature cache.
-    cache_hits,
-    /// Found in the megaflow table.
-    flow_hits,
-    /// Subtables visited.
-    subtable_lookups,
-    /// Decided by the pipeline.
-    misses,
-    /// Of them, those about which nothing was asked but what to do with them.
-    direct,
-    /// Cycles the pipeline took.
-    miss_cycles,
-    /// Decisions stored.
-    installed,
-    /// Decisions used once and not stored.
-    not_installed,
-    /// Flows evicted because the table was full.
-    evicted,
-    /// Packets sent.
-    tx_packets,
-    /// Bursts sent.
-    tx_batches,
-    /// Vectors processed.
-    vectors,
-    /// Cycles of receiving.
-    rx_cycles,
-    /// Cycles of parsing.
-    parse_cycles,
-    /// Cycles of lookup (misses included).
-    lookup_cycles,
-    /// Cycles of acting and sending.
-    act_cycles,
 }

@@ -119,7 +119,7 @@ fn programs_equal_the_interpreter() {
 /// Every level with the validating mode, beside the scalar one without.
 #[test]
 fn the_validating_mode_finds_nothing_and_changes_nothing() {
-    for level in Level::ALL.into_iter().filter(|l| l.available()) {
+    for level in Level::ALL.into_iter().filter(|l| datapath::is_available(*l)) {
         let (mut plain, mut checked) = (bed(3), bed(3));
         let scalar = Settings { level: Level::Scalar, validate: false, ..Settings::default() };
         plain.dp.set_settings(scalar.clone());

@@ -17,7 +17,7 @@ use std::cell::RefCell;
 const FRAME_BYTES_MOST: usize = 1900;
 
 fn ways() -> Vec<Bed> {
-    let levels = Level::ALL.into_iter().filter(|l| l.available());
+    let levels = Level::ALL.into_iter().filter(|l| datapath::is_available(*l));
     let way = |level| {
         let mut bed = bed(2);
         bed.dp.set_settings(Settings { level, validate: true, ..Settings::default() });

@@ -103,7 +103,7 @@ pub fn parser(s: &mut State, _: &[String]) -> Result<String, String> {
     };
     line(VALIDATOR, true, used_by(&|(_, validate)| validate));
     for level in Level::ALL {
-        line(level.name(), level.available(), used_by(&|p| p == (level, false)));
+        line(level.name(), datapath::is_available(level), used_by(&|p| p == (level, false)));
     }
     Ok(out)
 }
@@ -170,7 +170,7 @@ pub fn set_parser(s: &mut State, args: &[String]) -> Result<String, String> {
     let mut settings = s.dp.settings().clone();
     let (level, validate) = match name {
         VALIDATOR => (settings.level, true),
-        "study" => (Level::preferred(), false),
+        "study" => (datapath::preferred_level(), false),
         _ => {
             let known = Level::named(name);
             let level =
@@ -178,7 +178,7 @@ pub fn set_parser(s: &mut State, args: &[String]) -> Result<String, String> {
             (level, false)
         }
     };
-    if !level.available() {
+    if !datapath::is_available(level) {
         return Err(format!(
             "Error: miniflow extract not available due to CPU ISA requirements: {name}"
         ));
@@ -225,7 +225,7 @@ pub fn lookup(s: &mut State, _: &[String]) -> Result<String, String> {
         let _ = writeln!(out, "  {name} (Use count: {count}, Priority: {priority})");
     };
     line(VALIDATOR, now.validate, if now.validate { u8::MAX } else { 0 });
-    for level in Level::ALL.into_iter().filter(|l| l.available()) {
+    for level in Level::ALL.into_iter().filter(|l| datapath::is_available(*l)) {
         line(lookup_name(level), level == used, now.lookup_priority[level as usize]);
     }
     Ok(out)
@@ -237,7 +237,8 @@ pub fn set_lookup(s: &mut State, args: &[String]) -> Result<String, String> {
     let priority = u8::try_from(number(&args[1]))
         .map_err(|_| "error converting priority, use integer in range 0-255\n")?;
     let mut settings = s.dp.settings().clone();
-    let level = Level::ALL.into_iter().find(|l| lookup_name(*l) == args[0] && l.available());
+    let level =
+        Level::ALL.into_iter().find(|l| lookup_name(*l) == args[0] && datapath::is_available(*l));
     match level {
         Some(level) => settings.lookup_priority[level as usize] = priority,
         None if args[0] == VALIDATOR => {

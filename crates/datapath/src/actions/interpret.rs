@@ -5,10 +5,11 @@
 //! for a named reason); what it ends beyond that are copies.
 
 use crate::actions::rewrite::{self, Place};
-use crate::parse::{Ext, Layout, Line, bytes, bytes_mut, key_of, parse};
+use crate::batch::keys::bytes;
+use crate::parse::frame::Frame;
 use crate::tunnel;
 use action::{Meter, Op, Punt, Rewrite, Verdict};
-use flow::{Key, PortNo, at, flag};
+use flow::{Key, PortNo, at};
 use packet::Packet;
 use std::sync::Arc;
 use telemetry::Drop;
@@ -36,77 +37,6 @@ pub(crate) trait Sink {
     fn meter(&mut self, meter: &Meter, bytes: usize) -> Verdict;
     /// A random number.
     fn random(&mut self) -> u32;
-}
-
-/// What is known about a packet while operations run.
-#[derive(Clone, Copy)]
-pub(crate) struct Frame {
-    pub line: Line,
-    pub ext: Ext,
-    /// Which of `ext` mean something.
-    pub have: u8,
-    pub layout: Layout,
-    /// Tags that matching looks behind (`vlan-limit`).
-    pub vlan_limit: u8,
-    /// Tags in front of what matching saw as the network header: as pushes and pops change it.
-    pub tags: u8,
-    pub depth: u8,
-}
-
-impl Frame {
-    /// Of a fresh packet; None: shorter than an Ethernet header.
-    pub fn new(d: &[u8], in_port: PortNo, vlan_limit: u8) -> Option<Frame> {
-        let mut f = Frame {
-            line: [0; 8],
-            ext: [[0; 8]; 3],
-            have: 0,
-            layout: Layout::default(),
-            vlan_limit,
-            tags: vlan_limit,
-            depth: 0,
-        };
-        f.layout = parse(d, in_port, vlan_limit, &mut f.line, &mut f.ext)?;
-        f.have = f.layout.ext;
-        Some(f)
-    }
-
-    /// The input port.
-    pub fn in_port(&self) -> PortNo {
-        u16::from_be_bytes(bytes(&self.line)[at::IN_PORT..at::IN_PORT + 2].try_into().unwrap())
-    }
-
-    /// Parses again after the headers changed, keeping metadata.
-    pub fn reparse(&mut self, d: &[u8], vlan_limit: u8) {
-        let (old, mut ext) = (self.line, [[0; 8]; 3]);
-        if let Some(layout) = parse(d, self.in_port(), vlan_limit, &mut self.line, &mut ext) {
-            self.layout = layout;
-            self.ext[0] = ext[0];
-            self.have = self.have & !1 | layout.ext;
-        }
-        keep_metadata(&old, &mut self.line);
-    }
-
-    /// Forgets which tunnel the packet came out of.
-    fn leave_tunnel(&mut self) {
-        let line = bytes_mut(&mut self.line);
-        line[at::TUN_ID..at::PAYLOAD].fill(0);
-        line[at::FLAGS] &= !flag::TUNNEL_ALL;
-        self.have &= !tunnel::EXT2;
-        self.tags = self.vlan_limit;
-    }
-
-    /// As a whole key.
-    pub fn key(&self) -> Key {
-        key_of(&self.line, &self.ext, self.have)
-    }
-}
-
-/// Copies what does not come from the packet's bytes from one line 0 to another.
-pub(crate) fn keep_metadata(old: &Line, new: &mut Line) {
-    let (old, new) = (bytes(old), bytes_mut(new));
-    new[at::CT_STATE] = old[at::CT_STATE];
-    new[at::FLAGS] |= old[at::FLAGS] & flag::TUNNEL_ALL;
-    new[at::CT_MARK..at::PAYLOAD].copy_from_slice(&old[at::CT_MARK..at::PAYLOAD]);
 }
 
 /// Bytes of a key that are metadata.

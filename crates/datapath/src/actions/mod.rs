@@ -6,12 +6,13 @@ pub(crate) mod program;
 pub(crate) mod rewrite;
 pub(crate) mod sequence;
 
-use crate::actions::interpret::{Frame, Sink};
+use crate::actions::interpret::Sink;
 use crate::actions::program::{Kind, Program};
 use crate::actions::rewrite::Place;
 use crate::batch::Vector;
-use crate::lookup::prefetch;
+use crate::mem::prefetch;
 use crate::messages::Execute;
+use crate::parse::frame::Frame;
 use crate::tunnel;
 use crate::tx::{TxState, total};
 use crate::verify::{self, Twin};

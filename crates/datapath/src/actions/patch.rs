@@ -5,7 +5,8 @@
 //! IPv4 without options and IPv6 without extension headers in front of a whole L4 header; ARP and
 //! RARP.
 
-use crate::parse::{ARP, ICMP, ICMPV6, IGMP, IPV4, IPV6, Layout, Line, RARP, TCP, UDP, bytes};
+use crate::batch::keys::{Layout, Line, bytes};
+use crate::parse::scalar::{ARP, ICMP, ICMPV6, IGMP, IPV4, IPV6, RARP, TCP, UDP};
 use action::{Op, Rewrite};
 use flow::{at, flag};
 
@@ -381,7 +382,8 @@ fn read8(d: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
     use crate::actions::rewrite::{self, Place};
-    use crate::parse::{Ext, parse};
+    use crate::batch::keys::Ext;
+    use crate::parse::scalar::parse;
     use flow::Key;
     use packet::{HeapPool, Pool};
     use proptest::prelude::*;

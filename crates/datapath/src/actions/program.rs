@@ -4,7 +4,7 @@
 use crate::actions::patch::Patch;
 use crate::actions::rewrite::ethernet_only;
 use crate::actions::sequence::Steps;
-use crate::lookup::fold;
+use crate::mem::fold;
 use crate::tunnel::encap::Template;
 use action::Op;
 use flow::PortNo;

@@ -1,6 +1,9 @@
 //! Header rewrites (`Op::Set`) and tag insertion/removal on a packet's bytes, checksums following.
 
-use crate::parse::*;
+use crate::batch::keys::{Layout, Line, bytes};
+use crate::parse::scalar::{
+    ARP, ICMP, ICMPV6, IGMP, IPV4, IPV6, MPLS, MPLS_MC, RARP, SCTP, TCP, UDP,
+};
 use action::Rewrite;
 use flow::{Key, at, flag};
 use packet::Packet;

@@ -4,7 +4,7 @@
 use crate::actions::interpret::Sink;
 use crate::actions::patch::Patch;
 use crate::actions::rewrite;
-use crate::parse::{Layout, Line, bytes};
+use crate::batch::keys::{Layout, Line, bytes};
 use action::Op;
 use flow::{PortNo, at};
 use packet::Packet;
@@ -161,9 +161,10 @@ impl Steps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actions::interpret::{self, Frame};
+    use crate::actions::interpret::{self};
     use crate::generate::{Rng, packet};
-    use crate::parse::{ARP, ICMP, ICMPV6, IPV4, IPV6, RARP, TCP, UDP};
+    use crate::parse::frame::Frame;
+    use crate::parse::scalar::{ARP, ICMP, ICMPV6, IPV4, IPV6, RARP, TCP, UDP};
     use crate::verify::compare;
     use action::Rewrite;
     use flow::Key;

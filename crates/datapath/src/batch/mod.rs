@@ -1,14 +1,21 @@
 //! Packets on their way through steps 1 to 4; a file per step.
 
-use crate::actions::interpret::{Frame, Sink};
+pub(crate) mod columns;
+pub(crate) mod keys;
+
+use crate::actions::interpret::Sink;
 use crate::actions::program::Programs;
+use crate::batch::columns::Columns;
+use crate::batch::keys::Keys;
 use crate::cpu::Level;
-use crate::lookup::{Keys, Table};
+use crate::lookup::Table;
 use crate::messages::{Report, Shared};
-use crate::parse::{Columns, ProfileStats};
+use crate::parse::ProfileStats;
+use crate::parse::frame::Frame;
 use crate::settings::{PortLookup, Settings};
 use crate::tunnel::decap_rules::DecapRules;
 use crate::tx::{Pending, TxState};
+use crate::verify::levels::preferred_level;
 use action::Pipeline;
 use flow::PortNo;
 use packet::{Packet, VECTOR};
@@ -87,7 +94,7 @@ impl Vector {
             keys: Box::new(Keys::new()),
             columns: Box::new(Columns::new()),
             profile_stats: Vec::new(),
-            level: Level::preferred(),
+            level: preferred_level(),
             validate: false,
             claimed: 0,
             parse_time: crate::rx::ParseTime::default(),

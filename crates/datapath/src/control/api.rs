@@ -7,6 +7,7 @@ use crate::control::worker::Handle;
 use crate::messages::{Bell, Command, Execute};
 use crate::settings::*;
 use crate::stats::perf::MetricsView;
+use crate::stats::worker::Perf;
 use action::{Op, Region};
 use flow::PortNo;
 use port::Service;

@@ -9,10 +9,10 @@
 //!
 //! The twin that defines what is right is `invalidate::overlapping`.
 
+use crate::batch::keys::{PWORDS, Words};
 use crate::control::invalidate::{OverlapTest, RegionSet};
-use crate::lookup::flow_store::{Column, MASKS, PWORDS, Store};
-use crate::lookup::fold;
-use crate::lookup::mask::Words;
+use crate::lookup::flow_store::{Column, MASKS, Store};
+use crate::mem::fold;
 use std::hash::{BuildHasher, RandomState};
 
 /// Questions of one kind to a subtable after which an index pays.

@@ -1,8 +1,10 @@
 //! The index against looking at every megaflow.
 
 use super::*;
+use crate::batch::keys::Words;
 use crate::control::invalidate::overlapping;
 use crate::lookup::Table;
+use crate::mem::fold;
 use action::Region;
 use flow::Key;
 use std::collections::BTreeSet;

@@ -1,14 +1,10 @@
 //! What megaflows are credited to. Thousands of megaflows often have one list of counters: they
 //! share an account, which gathers their traffic until it is handed over.
 
+use crate::messages::Effects;
 use crate::messages::{Credits, UncachedReport};
 use crate::settings::{Stale, Used};
-use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
-
-/// What control is told of besides, if there is something.
-pub(crate) type Effects = Option<Arc<dyn Any + Send + Sync>>;
 
 #[derive(Default)]
 struct Account {
@@ -152,6 +148,8 @@ impl FlowStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::any::Any;
+    use std::sync::Arc;
 
     fn collected(accounts: &mut FlowStats) -> Vec<(Vec<u32>, u64, u64)> {
         let mut out = Vec::new();

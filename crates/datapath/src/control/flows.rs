@@ -1,9 +1,10 @@
 //! Control's half of a worker's table: the cold part of each megaflow, and exact counting.
 
 use crate::control::flow_index::Index;
-use crate::control::flow_stats::{Effects, FlowStats};
+use crate::control::flow_stats::FlowStats;
 use crate::control::invalidate::RegionSet;
 use crate::lookup::flow_store::{Column, DEAD, Store, Zero};
+use crate::messages::Effects;
 use crate::messages::{Command, Credits, UncachedReport};
 use crate::settings::{FlowDump, Stale, Used, WorkerId};
 use action::Op;
@@ -306,8 +307,9 @@ impl Flows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::keys::Words;
     use crate::lookup::Table;
-    use crate::lookup::mask::{FULL, Words};
+    use crate::lookup::mask::FULL;
 
     /// A table with `n` megaflows that were used at 100 ms, each with counter 1.
     fn filled(n: u64) -> (Table, Flows) {

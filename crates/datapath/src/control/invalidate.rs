@@ -3,8 +3,8 @@
 //! The argument for exactness is in `docs/decisions/0001-per-core-megaflow-table.md`: publish, one
 //! grace period, mark overlapping megaflows dead, done.
 
-use crate::lookup::flow_store::{PWORDS, Store};
-use crate::lookup::mask::Words;
+use crate::batch::keys::{PWORDS, Words};
+use crate::lookup::flow_store::Store;
 use crate::settings::{Stale, Ticket};
 use action::Region;
 use std::collections::{HashMap, VecDeque};

@@ -1,14 +1,15 @@
 //! Control's end of one worker: its thread, its rings, its flows.
 
 use crate::batch::Vector;
-use crate::control::auto_lb::Load;
 use crate::control::flows::Flows;
+use crate::control::load::Load;
 use crate::lookup::flow_store::Store;
 use crate::messages::*;
 use crate::pmd::Worker;
 use crate::rx::kernel_wait::KernelWait;
 use crate::settings::*;
 use crate::stats::perf::Metrics;
+use crate::stats::worker::{Perf, PerfCell};
 use crate::tx::TxState;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -9,8 +9,11 @@ use super::port_classifier::{LookupCounts, PortClassifier};
 use super::predictor::PREDICTIONS_MAX;
 use super::signature_cache::SigCache;
 use super::subtable::{Hasher, Subtable};
-use super::{KeyRef, Keys, MaskLine, Table, port_of, prefetch};
+use super::{Table, port_of};
+use crate::batch::keys::{KeyRef, Keys};
 use crate::cpu::Level;
+use crate::lookup::compare::MaskLine;
+use crate::mem::prefetch;
 use packet::VECTOR;
 
 /// So few packets are not worth lists: those that the first subtable of their port knows are found
@@ -93,7 +96,7 @@ impl Table {
     pub fn classify(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
         match self.level {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a level is used only where `Level::available` found it.
+            // SAFETY: a level is used only where `is_available` found it.
             Level::Avx512 => unsafe { self.classify_avx512(keys, todo) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.

@@ -1,7 +1,14 @@
 //! Is a packet's key under a mask the megaflow's? Line 0 at once, by the instructions of a level.
 
-use super::MaskLine;
-use crate::parse::Line;
+use crate::batch::keys::Line;
+
+/// A megaflow's mask on line 0, next to the others.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct MaskLine {
+    pub words: [u64; 7],
+    pub ext: bool,
+}
 
 /// How a kernel compares. Safety, all functions: the CPU has what the kernel needs, and `megaflow`
 /// points to a megaflow's line, of which word 7 (others may write it) is not read.

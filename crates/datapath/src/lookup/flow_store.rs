@@ -5,15 +5,13 @@
 //! release store. Control reads live lines, marks them dead through word 7, and gives an index back
 //! only after folding its counters, so a line never changes under a reader.
 
-use crate::parse::Line;
+use crate::batch::keys::Line;
+use crate::batch::keys::PWORDS;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Masks a table may have (subtable 0 is the full mask); their numbers fit a payload's 8 bits.
 pub(crate) const MASKS: usize = 256;
-/// 64-bit words of a packet-side key.
-pub(crate) const PWORDS: usize = 32;
-
 /// Flag bits of a payload.
 pub(crate) const LIVE: u64 = 1 << 40;
 pub(crate) const DEAD: u64 = 1 << 41;

@@ -1,11 +1,8 @@
 //! Which mask a decision is stored under: never wider than the decision's own.
 
-use super::flow_store::PWORDS;
-use crate::parse::{ARP, IPV6, RARP};
+use crate::batch::keys::{PWORDS, Words};
+use crate::parse::scalar::{ARP, IPV6, RARP};
 use flow::at;
-
-/// A packet-side mask or key as words.
-pub(crate) type Words = [u64; PWORDS];
 
 /// All bits of lines 0..3 except a megaflow's payload.
 pub(crate) const FULL: Words = {

@@ -2,7 +2,7 @@
 //! packets go through, this file what changes the table.
 
 mod classify;
-mod compare;
+pub(crate) mod compare;
 pub(crate) mod flow_store;
 pub(crate) mod mask;
 mod port_classifier;
@@ -14,16 +14,17 @@ mod subtable_memo;
 #[cfg(test)]
 mod table_tests;
 
+use crate::batch::keys::{Ext, KeyRef, Line, Words};
 use crate::cpu::Level;
+use crate::lookup::compare::MaskLine;
+use crate::mem::fold;
 use crate::miss::seen_flows::SeenFlows;
-use crate::parse::{Ext, Line};
 use crate::settings::{PortLookup, Tri};
+use crate::verify::levels::preferred_level;
 use classify::Search;
-pub(crate) use compare::agrees;
 use flow::{PortNo, at};
-use flow_store::{MASKS, PWORDS, Payload, Store};
-use mask::{FULL, Words};
-use packet::VECTOR;
+use flow_store::{MASKS, Payload, Store};
+use mask::FULL;
 pub(crate) use port_classifier::LookupCounts;
 use port_classifier::PortClassifier;
 use predictor::SubtablePredictor;
@@ -32,100 +33,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use subtable::Subtable;
 use subtable_memo::SubtableMemo;
-
-/// 64x64 -> 128 bits, folded.
-#[inline]
-pub(crate) fn fold(x: u64) -> u64 {
-    let p = (x ^ 0x9e37_79b9_7f4a_7c15) as u128 * 0xd6e8_feb8_6659_fd93_u128;
-    (p as u64) ^ (p >> 64) as u64
-}
-
-/// Asks for a cache line.
-#[inline]
-pub(crate) fn prefetch<T>(p: *const T) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint; any address is allowed.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast())
-    };
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = p;
-}
-
-/// The packet-side part of a key.
-#[derive(Clone, Copy)]
-pub(crate) struct KeyRef<'a> {
-    pub line: &'a Line,
-    pub ext: &'a Ext,
-    /// Which of `ext` mean something; the others count as zero.
-    pub have: u8,
-}
-
-impl KeyRef<'_> {
-    /// Word `w` (0..32).
-    #[inline]
-    pub fn word(&self, w: usize) -> u64 {
-        let line = w / 8;
-        if line == 0 {
-            self.line[w]
-        } else if self.have & (1 << (line - 1)) != 0 {
-            self.ext[line - 1][w % 8]
-        } else {
-            0
-        }
-    }
-    /// All words.
-    pub fn words(&self) -> Words {
-        let mut words = [0; PWORDS];
-        words[..7].copy_from_slice(&self.line[..7]);
-        let ext = self.ext.iter().enumerate().filter(|(l, _)| self.have & (1 << l) != 0);
-        ext.for_each(|(l, e)| words[8 * (l + 1)..8 * (l + 2)].copy_from_slice(e));
-        words
-    }
-}
-
-#[repr(align(64))]
-pub(crate) struct Lines(pub [Line; VECTOR]);
-
-/// Per-packet state of a vector: keys as lines, the rest in columns.
-pub(crate) struct Keys {
-    pub line: Box<Lines>,
-    pub ext: Box<[Ext; VECTOR]>,
-    pub have: [u8; VECTOR],
-    pub hash: [u64; VECTOR],
-    /// Megaflow found; 0: none.
-    pub megaflow: [u32; VECTOR],
-    /// Its program.
-    pub program: [u32; VECTOR],
-}
-
-impl Keys {
-    pub fn new() -> Self {
-        Keys {
-            line: Box::new(Lines([[0; 8]; VECTOR])),
-            ext: Box::new([[[0; 8]; 3]; VECTOR]),
-            have: [0; VECTOR],
-            hash: [0; VECTOR],
-            megaflow: [0; VECTOR],
-            program: [0; VECTOR],
-        }
-    }
-    /// Everything about packet `from` becomes that of packet `to`.
-    pub fn copy(&mut self, from: usize, to: usize) {
-        self.line.0[to] = self.line.0[from];
-        self.have[to] = self.have[from];
-        if self.have[from] != 0 {
-            self.ext[to] = self.ext[from];
-        }
-        self.hash[to] = self.hash[from];
-        self.megaflow[to] = self.megaflow[from];
-        self.program[to] = self.program[from];
-    }
-    #[inline]
-    pub fn get(&self, i: usize) -> KeyRef<'_> {
-        KeyRef { line: &self.line.0[i], ext: &self.ext[i], have: self.have[i] }
-    }
-}
 
 /// Where a decision belongs: its subtable, its masked key and that one's hash there.
 pub(crate) struct InsertPosition {
@@ -163,14 +70,6 @@ const WHOLE_BYTE_MASKS_FLOWS_MAX: u32 = 1 << 14;
 fn lines(masked: &Words) -> (&Line, Ext) {
     let ext = std::array::from_fn(|l| *masked[8 * (l + 1)..].first_chunk().expect("eight words"));
     (masked.first_chunk().expect("eight words"), ext)
-}
-
-/// A megaflow's mask on line 0, next to the others.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct MaskLine {
-    words: [u64; 7],
-    ext: bool,
 }
 
 /// Subtables that are not visited in which a flow is looked for all the same, if it is of a sample.
@@ -250,7 +149,7 @@ impl Table {
             cache: None,
             cache_on: false,
             direct: false,
-            level: Level::preferred(),
+            level: preferred_level(),
             search: Some(Box::new(Search::new())),
             counts: LookupCounts::default(),
             miss_costs: (0, 0),

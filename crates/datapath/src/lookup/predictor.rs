@@ -2,7 +2,8 @@
 //! mostly looks at the same bits as the one before it about the same neighbourhood, and probing one
 //! subtable costs much less than deciding.
 
-use super::{fold, prefetch};
+use crate::mem::fold;
+use crate::mem::prefetch;
 
 /// Entries; neighbourhoods share them.
 const PREDICTOR_ENTRIES: usize = 1 << 16;

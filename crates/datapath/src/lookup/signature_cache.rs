@@ -1,8 +1,8 @@
 //! The signature cache: 64-byte buckets of ten (signature, megaflow index), verified by the caller.
 
 use super::flow_store::Reserved;
-use super::prefetch;
 use super::subtable::equal10;
+use crate::mem::prefetch;
 
 const CACHE_WAYS: usize = 10;
 
@@ -167,7 +167,7 @@ const _: () = assert!(size_of::<Bucket>() == 64);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lookup::fold;
+    use crate::mem::fold;
 
     #[test]
     fn it_grows_and_forgets_little_until_there_is_no_more_room() {

@@ -5,9 +5,8 @@
 //! expensive; megaflows go back to their first buckets thereby.
 
 use super::flow_store::{MASKS, Reserved, Store};
-use super::mask::Words;
-use super::{KeyRef, Keys, prefetch};
-use crate::parse::Line;
+use crate::batch::keys::{KeyRef, Keys, Line, Words};
+use crate::mem::prefetch;
 use std::sync::atomic::Ordering;
 
 /// Entries of a stash.

@@ -1,6 +1,6 @@
 //! Which subtable a mask went to the last time: most decisions have one of few masks.
 
-use super::mask::Words;
+use crate::batch::keys::Words;
 
 /// Entries; a mask has one place.
 const MEMO_ENTRIES: usize = 1 << 15;

@@ -2,8 +2,12 @@
 
 use super::port_classifier::SUBTABLES_PROBED_MAX;
 use super::*;
+use crate::batch::keys::{KeyRef, Keys, Words};
+use crate::mem::fold;
 use crate::parse::port_word;
 use crate::settings::Tri;
+use crate::verify::levels::is_available;
+use packet::VECTOR;
 
 struct Rng(u64);
 impl Rng {
@@ -14,7 +18,7 @@ impl Rng {
 }
 
 fn available() -> impl Iterator<Item = Level> {
-    Level::ALL.into_iter().filter(|l| l.available())
+    Level::ALL.into_iter().filter(|l| is_available(*l))
 }
 
 /// Few distinct keys: every byte is 0..3, line 1 only sometimes, and recirculation ids are short.

@@ -6,12 +6,11 @@ pub(crate) mod uncached;
 pub(crate) mod uncached_stats;
 
 use crate::batch::Vector;
-use crate::lookup::mask::Words;
+use crate::batch::keys::EXT2;
+use crate::batch::keys::{Line, Words};
 use crate::lookup::{Admission, InsertPosition};
 use crate::messages::Report;
-use crate::parse::Line;
 use crate::stats::clock::cycles;
-use crate::tunnel;
 use crate::tx::Pending;
 use action::{Decision, Request};
 use flow::{Key, PortNo, at, flag};
@@ -145,7 +144,7 @@ impl Vector {
                 meta: match self.meta.get_mut(i) {
                     Some(meta) => meta.take(),
                     // The outer header that its tunnel's fields came from is gone.
-                    None => (self.keys.have[i] & tunnel::EXT2 != 0).then(|| self.frame(i).into()),
+                    None => (self.keys.have[i] & EXT2 != 0).then(|| self.frame(i).into()),
                 },
             });
         }

@@ -6,7 +6,7 @@
 //! back, however long that takes them; the other changes, and lets those in that come back soon
 //! while most do not.
 
-use crate::lookup::KeyRef;
+use crate::batch::keys::KeyRef;
 
 /// One flow in so many is in a sample.
 const SAMPLE_FLOWS: u64 = 64;

@@ -32,7 +32,7 @@ impl SeenFlows {
     /// Brings the place of a hash closer.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
-        crate::lookup::prefetch(self.words.at(Self::place(hash).0));
+        crate::mem::prefetch(self.words.at(Self::place(hash).0));
     }
 
     /// Was it seen before? From now on it was.
@@ -62,7 +62,7 @@ impl SeenFlows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lookup::fold;
+    use crate::mem::fold;
 
     #[test]
     fn the_second_time_is_known_and_long_ago_is_forgotten() {

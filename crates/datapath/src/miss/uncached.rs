@@ -2,7 +2,7 @@
 //! them, and nothing else.
 
 use crate::batch::Vector;
-use crate::lookup::KeyRef;
+use crate::batch::keys::KeyRef;
 use crate::verify::{Twin, compare_decision};
 use action::Decision;
 use flow::{Key, PACKET_LINES};

@@ -6,35 +6,15 @@
 use super::profile::{
     Family, PROBE_AT, PROFILE_BYTES_MIN, PROFILES_COUNT, Profile, ProfileStats, find,
 };
-use super::{EXT1, Ext, Layout, Line, bytes_mut, parse};
+use crate::batch::columns::Columns;
+use crate::batch::keys::{EXT1, Ext, Keys, Layout, Line, bytes_mut};
 use crate::cpu::Level;
-use crate::lookup::{Keys, prefetch};
+use crate::mem::prefetch;
+use crate::parse::scalar::parse;
 use flow::at;
 use packet::{Packet, VECTOR};
 use std::ops::Range;
 use telemetry::Drop;
-
-/// What is known about each packet of a vector before lookup, but for its key.
-pub(crate) struct Columns {
-    pub layout: [Layout; VECTOR],
-    /// Bytes.
-    pub len: [u16; VECTOR],
-    /// Has the key of the packet before it.
-    pub same: [bool; VECTOR],
-}
-
-impl Columns {
-    pub fn new() -> Self {
-        Columns { layout: [Layout::default(); VECTOR], len: [0; VECTOR], same: [false; VECTOR] }
-    }
-
-    /// Everything about packet `from` becomes that of packet `to`.
-    pub fn copy(&mut self, from: usize, to: usize) {
-        self.layout[to] = self.layout[from];
-        self.len[to] = self.len[from];
-        self.same[to] = self.same[from];
-    }
-}
 
 /// Packets of one input port, side by side in a vector.
 pub(crate) struct Job<'a> {
@@ -61,7 +41,7 @@ impl Job<'_> {
         assert!(self.since <= start && start <= end && end <= self.packets.len() && end <= VECTOR);
         let claimed = match level {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a level is used only where `Level::available` found it; the range is checked.
+            // SAFETY: a level is used only where `is_available` found it; the range is checked.
             Level::Avx512 => unsafe { super::simd::avx512(self) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.

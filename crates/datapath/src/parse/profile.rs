@@ -4,8 +4,8 @@
 //! lengths must be is checked after that. A packet that no profile claims, or whose lengths are
 //! odd, goes to the complete scalar parser.
 
-use super::{ARP, EXT1, IPV4, IPV6, Layout, TCP, UDP};
-use crate::parse::ICMP;
+use crate::batch::keys::{EXT1, Layout};
+use crate::parse::scalar::{ARP, ICMP, IPV4, IPV6, TCP, UDP};
 use flow::{at, flag};
 
 /// The layer-3 half of a profile.

@@ -2,7 +2,7 @@
 
 use super::parser::{Job, KeyBuilder, run};
 use super::profile::{PROBE_AT, Profile};
-use super::{Line, bytes};
+use crate::batch::keys::{Line, bytes};
 use flow::at;
 use std::arch::x86_64::*;
 

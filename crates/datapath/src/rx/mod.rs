@@ -4,8 +4,9 @@ pub(crate) mod kernel_wait;
 pub(crate) mod police;
 pub(crate) mod schedule;
 
-use crate::actions::interpret::{Sink, keep_metadata};
+use crate::actions::interpret::Sink;
 use crate::batch::Vector;
+use crate::parse::frame::keep_metadata;
 use crate::parse::{Job, ProfileStats};
 use crate::rx::police::Policer;
 use crate::stats::clock::{cycles, nanoseconds};

@@ -1,10 +1,11 @@
 //! Before step 2: packets that known megaflows decapsulate become their inner packets, burst by
 //! burst.
 
-use crate::actions::interpret::Frame;
 use crate::batch::Vector;
-use crate::lookup::prefetch;
-use crate::parse::bytes_mut;
+use crate::batch::keys::EXT2;
+use crate::batch::keys::bytes_mut;
+use crate::mem::prefetch;
+use crate::parse::frame::Frame;
 use crate::tunnel;
 use crate::tx::total;
 use crate::verify::{Outer, Twin};
@@ -128,7 +129,7 @@ impl Vector {
             let e = &ext[1];
             bytes_mut(line)[flow::at::FLAGS] |= tunnel::flags_of(e);
             line[6] = *word6;
-            *have |= tunnel::EXT2;
+            *have |= EXT2;
             let from = (*word6, e[0], e[5], e[7]);
             *same &= before == from;
             before = from;
@@ -139,6 +140,6 @@ impl Vector {
     /// Is the key of packet `i`, which was decapsulated, that of the packet before it?
     fn follows(&self, i: usize) -> bool {
         let (a, b) = (self.keys.get(i), self.keys.get(i - 1));
-        a.have == tunnel::EXT2 && b.have == a.have && a.line == b.line && a.ext[1] == b.ext[1]
+        a.have == EXT2 && b.have == a.have && a.line == b.line && a.ext[1] == b.ext[1]
     }
 }

@@ -6,8 +6,9 @@
 //! bytes. What does not fit (tags, IP options, checksums, extensions, bad headers) is left to the
 //! two steps (`tunnel::pop`), which also find the decap_rules.
 
-use crate::lookup::flow_store::{PWORDS, Store};
-use crate::parse::{Line, UDP, bytes, parse};
+use crate::batch::keys::{Line, PWORDS, bytes};
+use crate::lookup::flow_store::Store;
+use crate::parse::scalar::{UDP, parse};
 use crate::tunnel::header::PlainHeader;
 use action::Op;
 use flow::{PortNo, at};
@@ -220,7 +221,7 @@ impl DecapRules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parse::bytes_mut;
+    use crate::batch::keys::bytes_mut;
 
     /// An outer packet of VXLAN whose inner one is of zeros.
     fn plain() -> [u8; 64] {

@@ -1,8 +1,9 @@
 //! Outer headers on and off (VXLAN, Geneve, GRE): the two-step way, which defines what is right.
 
-use crate::actions::interpret::Frame;
-use crate::lookup::fold;
-use crate::parse::{Layout, Line, UDP, bytes, bytes_mut, parse};
+use crate::batch::keys::{EXT2, Layout, Line, bytes, bytes_mut};
+use crate::mem::fold;
+use crate::parse::frame::Frame;
+use crate::parse::scalar::{UDP, parse};
 use action::{TunnelKind, TunnelPush, gre};
 use flow::{PortNo, at, flag, frag};
 use packet::Packet;
@@ -11,9 +12,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 use telemetry::Drop;
 use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
-
-/// The bit of `have` for key line 2, which holds most of a tunnel's fields.
-pub(crate) const EXT2: u8 = 2;
 
 /// `tun_flags` as OVS has them.
 const DF: u16 = 1;

@@ -2,11 +2,13 @@
 
 pub(crate) mod flush;
 
-use crate::actions::interpret::{Frame, Sink};
+use crate::actions::interpret::Sink;
+use crate::messages::Route;
 use crate::messages::{Handoff, Shared, Wake};
+use crate::parse::frame::Frame;
 use crate::settings::{PuntEvent, Settings};
 use crate::stats::clock;
-use crate::stats::counters::PortCell;
+use crate::stats::port::PortCell;
 use crate::tx::flush::{FLUSH_WAIT_US_MAX, FlushPolicy, FlushTimer};
 use action::{Meter, Punt, Verdict};
 use flow::{Key, PortNo};
@@ -25,16 +27,6 @@ const PACKET_PREFETCH_RXQS: usize = 2;
 const PHASED_BURST_PACKETS: usize = VECTOR / 2;
 /// Vectors in a row, each half full or better, after which every port is notified.
 const NOTIFY_ALL_VECTORS: usize = 4;
-
-/// How a worker sends to a port.
-pub(crate) enum Route {
-    /// Not at all (yet).
-    None,
-    /// On a queue of its own.
-    Queue(Box<dyn TxQueue>),
-    /// Through the worker in this slot, which has one.
-    Via(usize),
-}
 
 struct TxPort {
     stats: Arc<PortCell>,
@@ -528,7 +520,7 @@ impl Sink for TxState {
             return self.free(packet);
         }
         let mut meta = Box::new(*frame);
-        crate::parse::bytes_mut(&mut meta.line)[flow::at::RECIRC..flow::at::RECIRC + 4]
+        crate::batch::keys::bytes_mut(&mut meta.line)[flow::at::RECIRC..flow::at::RECIRC + 4]
             .copy_from_slice(&id.to_be_bytes());
         let depth = frame.depth + 1;
         self.recirculated.push(Pending {

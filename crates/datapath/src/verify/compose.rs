@@ -1,7 +1,8 @@
 //! From a key to bytes: a packet that the parser gives this key. For dummy ports and tests.
 
-use crate::parse::{ARP, DL_TYPE_NONE, ICMP, ICMPV6, IGMP, IPV4, IPV6, MPLS, MPLS_MC};
-use crate::parse::{RARP, SCTP, TCP, UDP};
+use crate::parse::scalar::{
+    ARP, DL_TYPE_NONE, ICMP, ICMPV6, IGMP, IPV4, IPV6, MPLS, MPLS_MC, RARP, SCTP, TCP, UDP,
+};
 use flow::{Key, at, flag, frag};
 use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
 

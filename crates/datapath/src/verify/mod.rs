@@ -7,9 +7,14 @@
 //! compared with those that the pipeline makes when everything is asked.
 
 pub(crate) mod compose;
+pub(crate) mod levels;
+pub(crate) mod parse_kernels;
 
-use crate::actions::interpret::{Frame, Sink};
-use crate::parse::{Job, key_of, parse};
+use crate::actions::interpret::Sink;
+use crate::batch::keys::key_of;
+use crate::parse::Job;
+use crate::parse::frame::Frame;
+use crate::parse::scalar::parse;
 use crate::tunnel;
 use action::{Decision, Meter, Op, Punt, Verdict};
 use flow::{Key, PortNo};
@@ -194,9 +199,10 @@ fn hex(data: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::Level;
-    use crate::lookup::Keys;
-    use crate::parse::{Columns, ProfileStats};
+    use crate::batch::columns::Columns;
+    use crate::batch::keys::Keys;
+    use crate::parse::ProfileStats;
+    use crate::verify::levels::preferred_level;
 
     #[test]
     fn a_wrong_key_layout_or_follower_is_found() {
@@ -218,7 +224,7 @@ mod tests {
             profile_stats: &mut ProfileStats::default(),
             failed: &mut Vec::new(),
         };
-        job.run(Level::preferred());
+        job.run(preferred_level());
         assert_eq!(compare_parse(&job), Vec::<String>::new());
         assert!(job.columns.same[1]);
         job.columns.same[1] = false;

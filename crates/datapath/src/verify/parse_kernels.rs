@@ -1,16 +1,17 @@
 //! A corpus for parse kernels, and the comparison with the scalar parser.
 
-use super::parser::{Columns, Job};
-use super::profile::{Family, PROBE_AT, PROFILES, Profile, ProfileStats};
-use super::{Layout, key_of, parse};
+use crate::batch::columns::Columns;
+use crate::batch::keys::{Keys, Layout, key_of};
 use crate::cpu::Level;
-use crate::lookup::Keys;
+use crate::parse::parser::Job;
+use crate::parse::profile::{Family, PROBE_AT, PROFILES, Profile, ProfileStats};
+use crate::parse::scalar::parse;
 use flow::Key;
 use packet::{HeapPool, Pool, VECTOR};
 use telemetry::Drop;
 
 /// A frame that the profile claims, with other bytes from `seed` and `spare` bytes behind.
-pub(super) fn frame(p: &Profile, seed: u64, spare: usize) -> Vec<u8> {
+pub(crate) fn frame(p: &Profile, seed: u64, spare: usize) -> Vec<u8> {
     let mut x = seed;
     let mut d: Vec<u8> = (0..p.least as usize + spare).map(|_| next(&mut x)).collect();
     for i in 0..16 {
@@ -30,10 +31,10 @@ fn next(x: &mut u64) -> u8 {
 }
 
 /// A vector that is parsed: whole keys (None: dropped), layouts, `same`, and how many were claimed.
-pub(super) type Parsed = (Vec<Option<(Key, Layout, bool)>>, usize);
+pub(crate) type Parsed = (Vec<Option<(Key, Layout, bool)>>, usize);
 
 /// Parses frames as one vector.
-pub(super) fn parse_all(
+pub(crate) fn parse_all(
     frames: &[Vec<u8>],
     level: Level,
     profile_stats: &mut ProfileStats,
@@ -67,7 +68,7 @@ pub(super) fn parse_all(
 }
 
 /// What the scalar parser says of each frame alone.
-pub(super) fn expected(frames: &[Vec<u8>]) -> Vec<Option<(Key, Layout, bool)>> {
+pub(crate) fn expected(frames: &[Vec<u8>]) -> Vec<Option<(Key, Layout, bool)>> {
     let mut last: Option<Key> = None;
     let each = frames.iter().map(|f| {
         let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);

@@ -1,0 +1,26 @@
+//! What is known about each packet of a vector before lookup, besides its key.
+
+use crate::batch::keys::Layout;
+use packet::VECTOR;
+
+/// What is known about each packet of a vector before lookup, but for its key.
+pub(crate) struct Columns {
+    pub layout: [Layout; VECTOR],
+    /// Bytes.
+    pub len: [u16; VECTOR],
+    /// Has the key of the packet before it.
+    pub same: [bool; VECTOR],
+}
+
+impl Columns {
+    pub fn new() -> Self {
+        Columns { layout: [Layout::default(); VECTOR], len: [0; VECTOR], same: [false; VECTOR] }
+    }
+
+    /// Everything about packet `from` becomes that of packet `to`.
+    pub fn copy(&mut self, from: usize, to: usize) {
+        self.layout[to] = self.layout[from];
+        self.len[to] = self.len[from];
+        self.same[to] = self.same[from];
+    }
+}

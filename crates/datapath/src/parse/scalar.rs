@@ -1,0 +1,342 @@
+//! The complete scalar parser: from a frame's bytes to its key.
+//!
+//! What a field means on odd packets (bad lengths, fragments, truncated headers) follows OVS's flow
+//! extraction: a header that is not whole and sane contributes nothing, nor does what is behind it.
+
+use crate::batch::keys::{EXT1, Ext, Layout, Line, bytes_mut, key_of};
+use flow::{Key, at, flag, frag};
+
+/// Ethertypes.
+pub(crate) const IPV4: u16 = 0x0800;
+pub(crate) const IPV6: u16 = 0x86dd;
+pub(crate) const ARP: u16 = 0x0806;
+pub(crate) const RARP: u16 = 0x8035;
+pub(crate) const MPLS: u16 = 0x8847;
+pub(crate) const MPLS_MC: u16 = 0x8848;
+/// `dl_type` of a frame with neither an Ethertype nor a SNAP header.
+pub(crate) const DL_TYPE_NONE: u16 = 0x05ff;
+
+/// IP protocols.
+pub(crate) const ICMP: u8 = 1;
+pub(crate) const IGMP: u8 = 2;
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+pub(crate) const ICMPV6: u8 = 58;
+pub(crate) const SCTP: u8 = 132;
+
+fn be16(d: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([d[at], d[at + 1]])
+}
+
+struct Out<'a> {
+    l0: &'a mut [u8; 64],
+    ext: &'a mut Ext,
+    layout: Layout,
+}
+
+impl Out<'_> {
+    #[inline]
+    fn put<const N: usize>(&mut self, at: usize, d: &[u8]) {
+        self.l0[at..at + N].copy_from_slice(&d[..N]);
+    }
+    /// Writes into line 1 (`at` as in `flow::at`).
+    fn put1(&mut self, at: usize, d: &[u8]) {
+        if self.layout.ext & EXT1 == 0 {
+            self.ext[0] = [0; 8];
+            self.layout.ext |= EXT1;
+        }
+        bytes_mut(&mut self.ext[0])[at - 64..at - 64 + d.len()].copy_from_slice(d);
+    }
+    fn ports(&mut self, src: [u8; 2], dst: [u8; 2]) {
+        self.put::<2>(at::TP_SRC, &src);
+        self.put::<2>(at::TP_DST, &dst);
+        self.l0[at::FLAGS] |= flag::L4;
+    }
+}
+
+/// Fills line 0 (all of it; in_port given) and, for IPv6 and ARP, line 1 of `ext` (the other lines
+/// are left alone). `vlan_limit`: tags to look behind. None: shorter than an Ethernet header.
+#[inline]
+pub(crate) fn parse(
+    d: &[u8],
+    in_port: u16,
+    vlan_limit: u8,
+    line: &mut Line,
+    ext: &mut Ext,
+) -> Option<Layout> {
+    if let Some(layout) = plain_ipv4(d, in_port, line) {
+        return Some(layout);
+    }
+    *line = [0; 8];
+    if d.len() < 14 {
+        return None;
+    }
+    let mut out = Out { l0: bytes_mut(line), ext, layout: Layout::default() };
+    out.layout.end = d.len().min(0xffff) as u16;
+    out.put::<12>(at::ETH_DST, d);
+    out.put::<2>(at::IN_PORT, &in_port.to_be_bytes());
+    let mut off = 12;
+    let mut raw = be16(d, 12);
+    if is_vlan(raw) {
+        off = vlan_tags(d, vlan_limit, &mut out);
+        raw = be16(d, off);
+    }
+    let (dl_type, l3) = if raw >= 0x600 { (raw, off + 2) } else { llc(d, off + 2) };
+    out.put::<2>(at::ETH_TYPE, &dl_type.to_be_bytes());
+    out.layout.l3 = l3 as u16;
+    match dl_type {
+        IPV4 => ipv4(d, l3, &mut out),
+        IPV6 => ipv6(d, l3, &mut out),
+        ARP | RARP => arp(&d[l3..], &mut out),
+        MPLS | MPLS_MC => mpls(&d[l3..], &mut out),
+        _ => {}
+    }
+    Some(out.layout)
+}
+
+/// The common case in one go: no tag, IPv4 without options and fragments, TCP or UDP.
+#[inline]
+fn plain_ipv4(d: &[u8], in_port: u16, line: &mut Line) -> Option<Layout> {
+    let h: &[u8; 42] = d.first_chunk()?;
+    let word = |at: usize| u64::from_ne_bytes(h[at..at + 8].try_into().unwrap());
+    let total = be16(h, 16) as usize;
+    let (proto, l4) = (h[23], 34);
+    // 08 00 45, and neither "more fragments" nor an offset.
+    if h[12] != 8 || h[13] != 0 || h[14] != 0x45 || be16(h, 20) & 0x3fff != 0 {
+        return None;
+    }
+    let whole = match proto {
+        UDP => 28,
+        TCP => 40,
+        _ => return None,
+    };
+    if total < whole || d.len() < 14 + total || d.len() > 0xffff {
+        return None;
+    }
+    let flags = if proto == TCP { [d[l4 + 12] & 0x0f, d[l4 + 13]] } else { [0, 0] };
+    let port = in_port.to_be_bytes();
+    line[0] = word(0);
+    line[1] = word(8) & u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
+    line[2] = word(26);
+    line[3] = u64::from_ne_bytes([h[34], h[35], h[36], h[37], proto, h[15], h[22], 0]);
+    line[4] = u64::from_ne_bytes([flags[0], flags[1], 0, 0, port[0], port[1], 0, flag::L4]);
+    line[5] = 0;
+    line[6] = 0;
+    line[7] = 0;
+    let end = (14 + total) as u16;
+    Some(Layout { l3: 14, l4: l4 as u16, end, ext: 0, sane: true })
+}
+
+fn is_vlan(t: u16) -> bool {
+    t == 0x8100 || t == 0x88a8
+}
+
+/// Looks behind up to `limit` tags that are followed by an Ethertype, of which the key has place
+/// for two; returns where the Ethertype is.
+fn vlan_tags(d: &[u8], limit: u8, out: &mut Out<'_>) -> usize {
+    let mut off = 12;
+    let places = [(at::VLAN, flag::VLAN_88A8), (at::VLAN1, flag::VLAN1_88A8)];
+    for n in 0..limit as usize {
+        let tpid = be16(d, off);
+        if !is_vlan(tpid) || d.len() < off + 6 {
+            break;
+        }
+        if let Some((place, bit)) = places.get(n) {
+            let tci = be16(d, off + 2) | 0x1000;
+            out.put::<2>(*place, &tci.to_be_bytes());
+            if tpid == 0x88a8 {
+                out.l0[at::FLAGS] |= bit;
+            }
+        }
+        off += 4;
+    }
+    off
+}
+
+/// 802.3: (dl_type, where L3 starts).
+fn llc(d: &[u8], at: usize) -> (u16, usize) {
+    if d.len() < at + 8 || d[at..at + 6] != [0xaa, 0xaa, 3, 0, 0, 0] {
+        return (DL_TYPE_NONE, at);
+    }
+    match be16(d, at + 6) {
+        t if t >= 0x600 => (t, at + 8),
+        _ => (DL_TYPE_NONE, at + 8),
+    }
+}
+
+#[inline]
+fn ipv4(d: &[u8], l3: usize, out: &mut Out<'_>) {
+    let h = &d[l3..];
+    if h.len() < 20 {
+        return;
+    }
+    let header = (h[0] & 15) as usize * 4;
+    let total = be16(h, 2) as usize;
+    if header < 20 || total < header || h.len() < total || h.len() - total > 0xffff {
+        return;
+    }
+    out.layout.sane = true;
+    out.put::<8>(at::IP_SRC, &h[12..]);
+    let offset = be16(h, 6);
+    let bits = match (offset & 0x1fff, offset & 0x2000) {
+        (0, 0) => 0,
+        (0, _) => frag::ANY,
+        _ => frag::ANY | frag::LATER,
+    };
+    out.put::<4>(at::PROTO, &[h[9], h[1], h[8], bits]);
+    out.layout.end = (l3 + total) as u16;
+    if bits & frag::LATER == 0 {
+        out.layout.l4 = (l3 + header) as u16;
+        l4(&h[header..total], h[9], out);
+    }
+}
+
+fn ipv6(d: &[u8], l3: usize, out: &mut Out<'_>) {
+    let h = &d[l3..];
+    if h.len() < 40 {
+        return;
+    }
+    let payload = be16(h, 4) as usize;
+    if h.len() < 40 + payload || h.len() - 40 - payload > 0xffff {
+        return;
+    }
+    out.layout.sane = true;
+    out.put1(at::IPV6_SRC, &h[8..40]);
+    out.layout.end = (l3 + 40 + payload) as u16;
+    let Some((proto, bits, skip)) = ipv6_ext(&h[40..40 + payload], h[6]) else { return };
+    let word = u32::from_be_bytes([h[0], h[1], h[2], h[3]]);
+    out.put1(at::IPV6_LABEL, &(word & 0xf_ffff).to_be_bytes());
+    out.put::<4>(at::PROTO, &[proto, (word >> 20) as u8, h[7], bits]);
+    if bits & frag::LATER == 0 {
+        out.layout.l4 = (l3 + 40 + skip) as u16;
+        l4(&h[40 + skip..40 + payload], proto, out);
+    }
+}
+
+/// Walks extension headers: (protocol behind them, fragment bits, their bytes). None: malformed.
+pub(crate) fn ipv6_ext(d: &[u8], first: u8) -> Option<(u8, u8, usize)> {
+    let (mut proto, mut bits, mut off) = (first, 0, 0);
+    loop {
+        let h = &d[off..];
+        let len = match proto {
+            0 | 43 | 60 | 51 | 44 if h.len() < 8 => return None,
+            0 | 43 | 60 => (h[1] as usize + 1) * 8,
+            51 => (h[1] as usize + 2) * 4,
+            44 => {
+                let offset = be16(h, 2);
+                if offset != 0 {
+                    bits = frag::ANY;
+                    if offset & 0xfff8 != 0 {
+                        return Some((44, bits | frag::LATER, off + 8));
+                    }
+                }
+                8
+            }
+            _ => return Some((proto, bits, off)),
+        };
+        if h.len() < len {
+            return None;
+        }
+        proto = h[0];
+        off += len;
+    }
+}
+
+#[inline]
+fn l4(h: &[u8], proto: u8, out: &mut Out<'_>) {
+    let eth_type = be16(&out.l0[..], at::ETH_TYPE);
+    match proto {
+        TCP if h.len() >= 20 => {
+            out.ports([h[0], h[1]], [h[2], h[3]]);
+            out.put::<2>(at::TCP_FLAGS, &[h[12] & 0x0f, h[13]]);
+        }
+        UDP if h.len() >= 8 => out.ports([h[0], h[1]], [h[2], h[3]]),
+        SCTP if h.len() >= 12 => out.ports([h[0], h[1]], [h[2], h[3]]),
+        ICMP | IGMP if eth_type == IPV4 && h.len() >= 8 => out.ports([0, h[0]], [0, h[1]]),
+        ICMPV6 if eth_type == IPV6 && h.len() >= 8 => {
+            out.ports([0, h[0]], [0, h[1]]);
+            if matches!(h[0], 135 | 136) && h[1] == 0 && h.len() >= 24 {
+                neighbour(h, out);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// ND target and link-layer address options; a repeated option voids all three.
+fn neighbour(h: &[u8], out: &mut Out<'_>) {
+    let mut macs = [[0u8; 6]; 2];
+    let mut o = &h[24..];
+    while o.len() >= 8 {
+        let len = o[1] as usize * 8;
+        if len == 0 || len > o.len() {
+            break;
+        }
+        if len == 8 && matches!(o[0], 1 | 2) {
+            let mac = &mut macs[o[0] as usize - 1];
+            if *mac != [0; 6] {
+                return;
+            }
+            mac.copy_from_slice(&o[2..8]);
+        }
+        o = &o[len..];
+    }
+    out.put1(at::ND_TARGET, &h[8..24]);
+    out.put1(at::ARP_SHA, &macs[0]);
+    out.put1(at::ARP_THA, &macs[1]);
+}
+
+fn arp(h: &[u8], out: &mut Out<'_>) {
+    // Ethernet, IPv4, address lengths 6 and 4.
+    if h.len() < 28 || h[..6] != [0, 1, 8, 0, 6, 4] {
+        return;
+    }
+    out.layout.sane = true;
+    out.put::<4>(at::IP_SRC, &h[14..]);
+    out.put::<4>(at::IP_DST, &h[24..]);
+    if h[6] == 0 {
+        out.l0[at::PROTO] = h[7];
+    }
+    out.put1(at::ARP_SHA, &h[8..14]);
+    out.put1(at::ARP_THA, &h[18..24]);
+}
+
+fn mpls(h: &[u8], out: &mut Out<'_>) {
+    if h.len() >= 4 {
+        out.layout.sane = true;
+        out.put::<4>(at::MPLS, h);
+        if h[2] & 1 == 0 && h.len() >= 8 {
+            out.put::<4>(at::IP_DST, &h[4..]);
+        }
+    }
+}
+
+/// The key of a packet as it would come in on `in_port`; None: shorter than an Ethernet header.
+pub fn extract(packet: &[u8], in_port: u16, vlan_limit: u8) -> Option<Key> {
+    let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
+    let layout = parse(packet, in_port, vlan_limit, &mut line, &mut ext)?;
+    Some(key_of(&line, &ext, layout.ext))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::keys::bytes;
+
+    #[test]
+    fn tags_without_a_place_in_the_key_are_looked_behind() {
+        let mut frame = vec![0; 12];
+        for tci in 1..=4u8 {
+            frame.extend([0x81, 0, 0, tci]);
+        }
+        frame.extend([8, 6]);
+        frame.resize(80, 0);
+        let kind = |limit| {
+            let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
+            let layout = parse(&frame, 1, limit, &mut line, &mut ext).unwrap();
+            (be16(bytes(&line), at::ETH_TYPE), layout.l3)
+        };
+        assert_eq!(kind(1), (0x8100, 18));
+        assert_eq!(kind(4), (0x0806, 30));
+    }
+}
