@@ -66,6 +66,16 @@ impl<'a> Switch<'a> {
         Ok(switch)
     }
 
+    /// The program that [`Self::start_daemon`] starts.
+    pub fn daemon(&self) -> &Path {
+        &self.config.daemon
+    }
+
+    /// Another program for [`Self::start_daemon`], on the same database.
+    pub fn set_daemon(&mut self, program: &Path) {
+        self.config.daemon = program.into();
+    }
+
     /// The directory of sockets, pidfiles, logs and database.
     pub fn dir(&self) -> &Path {
         &self.dir
