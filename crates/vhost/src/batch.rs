@@ -57,6 +57,18 @@ pub(crate) struct Chain {
     pub bad: Option<RingError>,
 }
 
+impl Chain {
+    /// Bytes of the frame that a guest sends in it, behind the header.
+    #[inline]
+    pub fn frame(&self, header: usize) -> Result<u64, RingError> {
+        if let Some(error) = self.bad {
+            return Err(error);
+        }
+        let len = self.bytes.checked_sub(header as u64).filter(|len| *len > 0);
+        len.ok_or(RingError::Short)
+    }
+}
+
 /// Room for buffers that were read from a ring. One serves any number of rings in turn.
 pub struct Batch {
     pub(crate) chains: Vec<Chain>,

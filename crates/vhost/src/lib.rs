@@ -20,20 +20,26 @@
 mod ahead;
 mod batch;
 mod dirty;
+mod engine;
+mod listed;
 mod memory;
 mod packed;
 mod raw;
 mod resume;
 mod ring;
 mod ring_error;
+mod slots;
 mod split;
+mod way;
 
 pub use batch::{BATCH, Batch, steps_max};
 pub use dirty::DirtyLog;
+pub use engine::Engine;
 pub use memory::{Memory, Region};
 pub use resume::resumed_base;
 pub use ring::{Moved, Ring, RingSetup, SetupError};
 pub use ring_error::{RingError, RingErrors};
+pub use slots::{Job, List};
 
 /// Feature bits (virtio 1.1, sections 5.1.3 and 6) that change what a ring looks like.
 pub mod feature {

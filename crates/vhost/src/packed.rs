@@ -47,6 +47,8 @@ pub(crate) struct Packed {
     event_idx: bool,
     /// Next buffer to be used.
     at: Place,
+    /// Entries from there on that were taken and are given back later.
+    taken: u32,
     /// Next buffer to be read from the ring.
     peek: Place,
     /// `at` when it was last shown to the guest.
@@ -76,6 +78,7 @@ impl Packed {
             size,
             event_idx,
             at,
+            taken: 0,
             peek: at,
             shown: at,
             first: None,
@@ -86,10 +89,14 @@ impl Packed {
         self.at.0 as u16
     }
 
+    pub fn size(&self) -> u16 {
+        self.size as u16
+    }
+
     /// Forgets what was read and not used.
     #[inline]
     pub fn rewind(&mut self) {
-        self.peek = self.at;
+        self.peek = self.at.forward(self.taken, self.size);
     }
 
     #[inline]
@@ -120,6 +127,7 @@ impl Packed {
     /// Fetches what tells where the next `n` buffers are, but for the `held` that are known.
     #[inline]
     pub fn fetch(&self, held: u32, n: u32) {
+        let (held, n) = (held + self.taken, n + self.taken);
         for i in (held..n.min(self.size)).step_by(4) {
             raw::prefetch(self.at(self.at.forward(i, self.size).i()));
         }
@@ -136,7 +144,8 @@ impl Packed {
     /// Reads plain buffers until there are `want` of them in `ahead`. True: what follows is something else.
     #[inline]
     pub fn read_ahead(&mut self, reader: &mut Reader, want: usize, ahead: &mut Ahead) -> bool {
-        let (held, want) = (ahead.len() as u32, (want as u32).min(self.size));
+        let held = ahead.len() as u32 + self.taken;
+        let want = (want as u32 + self.taken).min(self.size);
         let mut place = self.at.forward(held, self.size);
         for _ in held..want {
             if !self.is_ready(place) {
@@ -237,6 +246,24 @@ impl Packed {
             }
         }
         self.at = self.at.forward(descs.into(), self.size);
+    }
+
+    /// Takes the next buffer, of `descs` entries.
+    #[inline]
+    pub fn take(&mut self, descs: u16) {
+        self.taken += u32::from(descs);
+    }
+
+    /// Gives the oldest buffer back that was taken, as `put`.
+    #[inline]
+    pub fn publish(&mut self, id: u16, descs: u16, len: u32) {
+        self.taken -= u32::from(descs);
+        self.put(id, descs, len);
+    }
+
+    /// Buffers that were taken were not.
+    pub fn forget_taken(&mut self) {
+        self.taken = 0;
     }
 
     /// Shows the guest what was put.

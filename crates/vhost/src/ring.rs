@@ -3,17 +3,20 @@
 use crate::ahead::{AHEAD, Ahead, DISTANCE, Plain, Reader};
 use crate::batch::{BATCH, Batch, Chain, Direction, Piece};
 use crate::dirty::DirtyLog;
+use crate::listed::behind;
 use crate::memory::{Memory, Region};
 use crate::packed::{self, Packed};
 use crate::ring_error::{RingError, RingErrors};
+use crate::slots::Slots;
 use crate::split::{self, Split};
+use crate::way::{AtOnce, Way};
 use crate::{feature, raw};
 use packet::{Packet, Pool};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// The same for packets, whose own memory is nearer.
-const SOON: usize = 4;
+pub(crate) const SOON: usize = 4;
 /// Plain buffers used before more are read.
 const CHUNK: usize = 32;
 /// A ring is given up when its guest has made so many more malformed buffers than others: as many as QEMU's longest ring
@@ -66,30 +69,32 @@ pub struct Moved {
     pub exhausted: bool,
 }
 
-enum Layout {
+pub(crate) enum Layout {
     Split(Split),
     Packed(Packed),
 }
 
 /// One virtqueue, seen by the device.
 pub struct Ring {
-    layout: Layout,
+    pub(crate) layout: Layout,
     memory: Arc<Memory>,
     /// Region of the last address.
     last: Region,
-    ahead: Ahead,
-    header: usize,
+    pub(crate) ahead: Ahead,
+    pub(crate) header: usize,
     mergeable: bool,
     broken: bool,
     ring_errors: Box<RingErrors>,
     /// Ring errors were counted since the last call.
     has_errors: bool,
     /// Where pages that are written are marked, while the guest is migrated.
-    log: Option<Arc<DirtyLog>>,
+    pub(crate) log: Option<Arc<DirtyLog>>,
     /// Malformed buffers, less the others that came since.
     malformed: usize,
     /// Descriptors read, by all calls.
     steps: u64,
+    /// What was taken and is not published; None until copies are listed.
+    pub(crate) slots: Option<Box<Slots>>,
 }
 
 // SAFETY: its pointers lead to memory that is shared with another process anyway; one thread at a
@@ -108,11 +113,34 @@ macro_rules! each {
 impl Layout {
     /// Gives the next buffer back, of `descs` entries of a packed ring.
     #[inline]
-    fn put(&mut self, id: u16, descs: u16, len: u32) {
+    pub fn put(&mut self, id: u16, descs: u16, len: u32) {
         match self {
             Layout::Split(ring) => ring.put(id, len),
             Layout::Packed(ring) => ring.put(id, descs, len),
         }
+    }
+
+    /// Takes the next buffer, which is given back later.
+    #[inline]
+    pub fn take(&mut self, descs: u16) {
+        match self {
+            Layout::Split(ring) => ring.take(),
+            Layout::Packed(ring) => ring.take(descs),
+        }
+    }
+
+    /// Gives the oldest buffer back that was taken.
+    #[inline]
+    pub fn publish(&mut self, id: u16, descs: u16, len: u32) {
+        match self {
+            Layout::Split(ring) => ring.publish(id, len),
+            Layout::Packed(ring) => ring.publish(id, descs, len),
+        }
+    }
+
+    /// Buffers that were taken were not.
+    pub fn forget_taken(&mut self) {
+        each!(self, ring => ring.forget_taken());
     }
 }
 
@@ -165,6 +193,7 @@ impl Ring {
             log: None,
             malformed: 0,
             steps: 0,
+            slots: None,
         })
     }
 
@@ -212,7 +241,7 @@ impl Ring {
     }
 
     #[cold]
-    fn count_error(&mut self, error: RingError) {
+    pub(crate) fn count_error(&mut self, error: RingError) {
         self.ring_errors.count(error);
         self.has_errors = true;
         self.malformed += usize::from(error.is_malformed());
@@ -230,21 +259,32 @@ impl Ring {
     /// Ends a call that began when the ring's base was `before` and so many `packets` had moved: shows the guest
     /// what was used.
     #[inline]
-    fn end(&mut self, before: u16, packets: usize, moved: &mut Moved) {
-        if self.base() != before {
-            each!(&mut self.layout, ring => ring.show());
-            if self.log.is_some() {
-                self.mark_used(before);
-            }
-        }
+    pub(crate) fn end(&mut self, before: u16, packets: usize, moved: &mut Moved) {
+        self.show(before);
         moved.has_errors |= std::mem::take(&mut self.has_errors);
         if self.malformed > 0 {
             self.malformed = self.malformed.saturating_sub(moved.packets - packets);
         }
     }
 
+    /// Shows the guest what was used since the ring's base was `before`.
     #[inline]
-    fn gather(&mut self, direction: Direction, max: usize, batch: &mut Batch) {
+    pub(crate) fn show(&mut self, before: u16) {
+        if self.base() != before {
+            each!(&mut self.layout, ring => ring.show());
+            if self.log.is_some() {
+                self.mark_used(before);
+            }
+        }
+    }
+
+    /// Entries.
+    pub(crate) fn size(&self) -> u16 {
+        each!(&self.layout, ring => ring.size())
+    }
+
+    #[inline]
+    pub(crate) fn gather(&mut self, direction: Direction, max: usize, batch: &mut Batch) {
         let (memory, last) = (&*self.memory, &mut self.last);
         let read =
             each!(&mut self.layout, ring => ring.gather(memory, last, direction, max, batch));
@@ -257,7 +297,7 @@ impl Ring {
 
     /// Nothing is read yet.
     #[inline]
-    fn begin(&mut self, batch: &mut Batch) {
+    pub(crate) fn begin(&mut self, batch: &mut Batch) {
         batch.clear();
         self.ahead.clear();
         each!(&mut self.layout, ring => ring.rewind());
@@ -294,7 +334,7 @@ impl Ring {
 
     /// Sees to it that `n` plain buffers are read, as far as there are. True: what follows is something else.
     #[inline]
-    fn read_ahead(&mut self, direction: Direction, n: usize) -> bool {
+    pub(crate) fn read_ahead(&mut self, direction: Direction, n: usize) -> bool {
         self.ahead.turn(direction);
         let (memory, last) = (&*self.memory, &mut self.last);
         let mut reader = Reader { memory, last, direction, header: self.header as u32 };
@@ -310,7 +350,7 @@ impl Ring {
 
     /// Fetches what tells that the first `n` buffers that were read are used, and the memory of `buffers`.
     #[inline]
-    fn fetch(&mut self, n: usize, buffers: usize) {
+    pub(crate) fn fetch(&mut self, n: usize, buffers: usize) {
         let n = self.ahead.len().min(n);
         if n > 0 {
             each!(&self.layout, ring => ring.fetch_used(n as u32));
@@ -425,24 +465,40 @@ impl Ring {
     /// Copies packets from the front of `packets` into the guest's buffers as far as there are
     /// any. The packets stay the caller's.
     pub fn enqueue(&mut self, batch: &mut Batch, packets: &[Packet], moved: &mut Moved) {
+        self.enqueue_by(batch, packets, moved, &mut AtOnce);
+    }
+
+    #[inline]
+    pub(crate) fn enqueue_by(
+        &mut self,
+        batch: &mut Batch,
+        packets: &[Packet],
+        moved: &mut Moved,
+        way: &mut impl Way,
+    ) {
         if self.broken || packets.is_empty() {
             return;
         }
         let (before, began) = (self.base(), moved.packets);
         let (taken, other) = match self.log {
-            None => self.give_plain(packets, moved),
+            None => self.give_plain(packets, moved, way),
             // Buffers of any kind are marked where they are written.
             Some(_) => (0, true),
         };
         if other && taken < packets.len() {
-            self.give_chains(batch, &packets[taken..], moved);
+            self.give_chains(batch, &packets[taken..], moved, way);
         }
         self.end(before, began, moved);
     }
 
     /// Packets into plain buffers: how many, and whether something else came next.
     #[inline]
-    fn give_plain(&mut self, packets: &[Packet], moved: &mut Moved) -> (usize, bool) {
+    fn give_plain(
+        &mut self,
+        packets: &[Packet],
+        moved: &mut Moved,
+        way: &mut impl Way,
+    ) -> (usize, bool) {
         let (mut taken, mut bytes, mut other) = (0, 0, false);
         while taken < packets.len() {
             let rest = &packets[taken..];
@@ -464,9 +520,11 @@ impl Ring {
                 if (buffer.len as usize) < len {
                     break;
                 }
+                way.begin(packet.len(), || 1);
                 // SAFETY: the buffer is mapped and holds header and packet.
-                unsafe { write_plain(buffer.at, self.header, packet) };
-                self.layout.put(buffer.id, 1, len as u32);
+                unsafe { write_plain(buffer.at, self.header, packet, way) };
+                way.put(&mut self.layout, buffer.id, 1, len as u32);
+                way.end(None);
                 bytes += packet.len() as u64;
                 done += 1;
             }
@@ -483,7 +541,13 @@ impl Ring {
     }
 
     /// As [`Ring::enqueue`], for buffers of any kind.
-    fn give_chains(&mut self, batch: &mut Batch, packets: &[Packet], moved: &mut Moved) {
+    fn give_chains(
+        &mut self,
+        batch: &mut Batch,
+        packets: &[Packet],
+        moved: &mut Moved,
+        way: &mut impl Way,
+    ) {
         self.begin(batch);
         batch.begin(packets.len());
         self.gather(Direction::ToGuest, packets.len(), batch);
@@ -496,16 +560,18 @@ impl Ring {
                     next = range.end;
                     taken += 1;
                     bytes += packet.len() as u64;
-                    self.write(batch, range, packet);
+                    self.write(batch, range, packet, way);
                 }
                 Choice::Drop(error) => {
                     taken += 1;
                     dropped += 1;
+                    way.begin(0, || 0);
+                    way.end(None);
                     self.count_error(error);
                 }
                 Choice::Bad(range) => {
                     next = range.end;
-                    self.give_back(batch, range);
+                    self.give_back(batch, range, way);
                 }
                 Choice::More => {
                     let have = batch.chains.len() - next;
@@ -528,7 +594,7 @@ impl Ring {
     }
 
     /// Counts the descriptors that a batch took.
-    fn count_steps(&mut self, batch: &Batch, moved: &mut Moved) {
+    pub(crate) fn count_steps(&mut self, batch: &Batch, moved: &mut Moved) {
         self.steps += u64::from(batch.steps);
         moved.exhausted |= batch.is_exhausted();
     }
@@ -560,9 +626,9 @@ impl Ring {
 
     /// Gives buffers back unused, the last of which is bad.
     #[cold]
-    fn give_back(&mut self, batch: &Batch, range: Range<usize>) {
+    fn give_back(&mut self, batch: &Batch, range: Range<usize>, way: &mut impl Way) {
         for chain in &batch.chains[range.clone()] {
-            self.layout.put(chain.id, chain.descs, 0);
+            way.give_back(&mut self.layout, chain.id, chain.descs);
         }
         let last = &batch.chains[range.end - 1];
         self.count_error(last.bad.unwrap_or(RingError::SmallBuffer));
@@ -570,23 +636,25 @@ impl Ring {
 
     /// Writes header and packet into these buffers, which are large enough.
     #[inline]
-    fn write(&mut self, batch: &Batch, range: Range<usize>, packet: &Packet) {
+    fn write(&mut self, batch: &Batch, range: Range<usize>, packet: &Packet, way: &mut impl Way) {
         let (chains, data) = (&batch.chains[range], packet.data());
+        way.begin(data.len(), || chains.iter().map(|chain| batch.pieces(chain).len()).sum());
         let buffers = chains.len() as u16;
         let mut header = [0u8; HEADER];
         header[10..].copy_from_slice(&buffers.to_le_bytes());
-        let mut source = Source { parts: [&header[..self.header], data] };
+        let mut source = Source { header: &header[..self.header], data };
         for chain in chains {
             let mut written = 0;
             for piece in batch.pieces(chain) {
-                let n = source.fill(piece);
+                let n = source.fill(piece, way);
                 written += n;
                 if self.log.is_some() {
                     self.mark(piece.at, n);
                 }
             }
-            self.layout.put(chain.id, chain.descs, written as u32);
+            way.put(&mut self.layout, chain.id, chain.descs, written as u32);
         }
+        way.end(None);
     }
 }
 
@@ -603,21 +671,25 @@ enum Choice {
 
 /// Header and data on their way into pieces.
 struct Source<'a> {
-    parts: [&'a [u8]; 2],
+    header: &'a [u8],
+    data: &'a [u8],
 }
 
 impl Source<'_> {
     /// Writes as much as the piece holds; returns how much.
-    fn fill(&mut self, piece: &Piece) -> usize {
-        let mut done = 0;
-        for part in &mut self.parts {
-            let n = part.len().min(piece.len as usize - done);
-            // SAFETY: the piece is mapped; done + n bytes of it at most are written.
-            unsafe { raw::copy(part.as_ptr(), piece.at.add(done), n) };
-            *part = &part[n..];
-            done += n;
+    fn fill(&mut self, piece: &Piece, way: &mut impl Way) -> usize {
+        let room = piece.len as usize;
+        let first = self.header.len().min(room);
+        let second = self.data.len().min(room - first);
+        // SAFETY: the piece is mapped; `first + second` bytes of it at most are written.
+        unsafe {
+            raw::copy(self.header.as_ptr(), piece.at, first);
+            if second > 0 {
+                way.copy(self.data.as_ptr(), piece.at.add(first), second);
+            }
         }
-        done
+        (self.header, self.data) = (&self.header[first..], &self.data[second..]);
+        first + second
     }
 }
 
@@ -635,18 +707,18 @@ fn keep(pool: &dyn Pool, out: &mut Vec<Packet>, end: usize) {
 /// # Safety
 /// Both fit into memory that is mapped there.
 #[inline]
-unsafe fn write_plain(at: *mut u8, header: usize, packet: &Packet) {
+unsafe fn write_plain(at: *mut u8, header: usize, packet: &Packet, way: &mut impl Way) {
     let data = packet.data();
     // SAFETY: the caller vouches.
     unsafe {
         raw::header(at, header == HEADER, 1);
-        raw::copy(data.as_ptr(), at.add(header), data.len());
+        way.copy(data.as_ptr(), at.add(header), data.len());
     }
 }
 
 /// Makes room in an empty packet for a frame of `len` bytes: where to put it.
 #[inline]
-fn make_room(packet: &mut Packet, len: u64) -> Result<*mut u8, RingError> {
+pub(crate) fn make_room(packet: &mut Packet, len: u64) -> Result<*mut u8, RingError> {
     let mbuf = packet.mbuf();
     if len > u64::from(mbuf.buf_len.saturating_sub(mbuf.data_off)) {
         return Err(RingError::Long);
@@ -675,20 +747,12 @@ fn read(
     pieces: &[Piece],
     header: usize,
 ) -> Result<usize, RingError> {
-    if let Some(error) = chain.bad {
-        return Err(error);
-    }
-    let len = chain.bytes.checked_sub(header as u64).filter(|len| *len > 0);
-    let len = len.ok_or(RingError::Short)?;
+    let len = chain.frame(header)?;
     let mut to = make_room(packet, len)?;
-    let mut skip = header;
-    for piece in pieces {
-        let from = skip.min(piece.len as usize);
-        let n = piece.len as usize - from;
-        skip -= from;
+    for (from, n) in behind(pieces, header) {
         // SAFETY: the piece is mapped; the pieces without the header have len bytes together.
         unsafe {
-            raw::copy(piece.at.add(from), to, n);
+            raw::copy(from, to, n);
             to = to.add(n);
         }
     }

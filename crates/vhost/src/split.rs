@@ -22,6 +22,8 @@ pub(crate) struct Split {
     event_idx: bool,
     /// Next buffer to be used.
     at: u32,
+    /// Buffers from there on that were taken and are given back later.
+    taken: u32,
     /// Next buffer to be read by `gather`.
     peek: u32,
     /// `at` when it was last shown to the guest.
@@ -54,6 +56,7 @@ impl Split {
             size,
             event_idx,
             at,
+            taken: 0,
             peek: at,
             shown: at,
             seen: at,
@@ -63,6 +66,10 @@ impl Split {
 
     pub fn base(&self) -> u16 {
         self.at as u16
+    }
+
+    pub fn size(&self) -> u16 {
+        self.size as u16
     }
 
     /// Word `i` of the ring of available buffers: 0 flags, 1 index, 2.. heads, then the event.
@@ -87,13 +94,14 @@ impl Split {
     /// Forgets what was read and not used.
     #[inline]
     pub fn rewind(&mut self) {
-        self.peek = self.at;
+        self.peek = self.at.wrapping_add(self.taken);
     }
 
     /// Fetches what tells where the next `n` buffers are, but for the `held` that are known: descriptors at a
     /// guess, as most guests use them in order.
     #[inline]
     pub fn fetch(&self, held: u32, n: u32) {
+        let (held, n) = (held + self.taken, n + self.taken);
         raw::prefetch(self.avail);
         for i in (held..n).step_by(4) {
             let slot = self.slot(self.at.wrapping_add(i));
@@ -142,7 +150,7 @@ impl Split {
     /// Reads plain buffers until there are `want` of them in `ahead`. True: what follows is something else.
     #[inline]
     pub fn read_ahead(&mut self, reader: &mut Reader, want: usize, ahead: &mut Ahead) -> bool {
-        let (held, want) = (ahead.len() as u32, want as u32);
+        let (held, want) = (ahead.len() as u32 + self.taken, want as u32 + self.taken);
         let ready = self.look(want);
         if ready > self.size {
             return true;
@@ -236,6 +244,24 @@ impl Split {
         // SAFETY: the slot lies in the used ring, whose entries have 8 bytes.
         unsafe { raw::store64(self.used.add(4 + 8 * slot), u64::from(len) << 32 | u64::from(id)) };
         self.at = self.at.wrapping_add(1);
+    }
+
+    /// Takes the next buffer.
+    #[inline]
+    pub fn take(&mut self) {
+        self.taken += 1;
+    }
+
+    /// Gives the oldest buffer back that was taken, as `put`.
+    #[inline]
+    pub fn publish(&mut self, id: u16, len: u32) {
+        self.taken -= 1;
+        self.put(id, len);
+    }
+
+    /// Buffers that were taken were not.
+    pub fn forget_taken(&mut self) {
+        self.taken = 0;
     }
 
     /// Shows the guest what was put.

@@ -1,0 +1,243 @@
+//! Packets in and out of a ring whose copies an engine makes.
+
+use crate::ahead::{AHEAD, DISTANCE};
+use crate::batch::{BATCH, Batch, Direction};
+use crate::raw;
+use crate::ring::{Moved, Ring, SOON, make_room};
+use crate::ring_error::RingError;
+use crate::slots::{List, Slots};
+use crate::way::{Listed, Way};
+use packet::{Packet, Pool};
+
+impl Ring {
+    /// Were buffers taken that are not published? Then only calls that list, even without room, keep the order.
+    #[inline]
+    pub fn has_slots(&self) -> bool {
+        self.slots.as_ref().is_some_and(|slots| !slots.is_empty())
+    }
+
+    /// Copies that were listed and not made.
+    #[inline]
+    pub fn in_flight(&self) -> u32 {
+        self.slots.as_ref().map_or(0, |slots| slots.jobs())
+    }
+
+    /// May copies be listed? Not while pages that are written are marked: engines mark none.
+    #[inline]
+    pub fn may_list(&self) -> bool {
+        self.log.is_none()
+    }
+
+    #[inline]
+    fn take_slots(&mut self) -> Box<Slots> {
+        let size = self.size();
+        self.slots.take().unwrap_or_else(|| Slots::new(size))
+    }
+
+    /// As [`Ring::enqueue`], but what `list` asks for is listed and not copied.
+    pub fn enqueue_listed(
+        &mut self,
+        batch: &mut Batch,
+        packets: &[Packet],
+        list: &mut List,
+        moved: &mut Moved,
+    ) {
+        let mut slots = self.take_slots();
+        self.enqueue_by(batch, packets, moved, &mut Listed::new(&mut slots, list));
+        self.slots = Some(slots);
+        self.publish();
+    }
+
+    /// A job of this slot was made.
+    #[inline]
+    pub fn done(&mut self, slot: u32) {
+        if let Some(slots) = &mut self.slots {
+            slots.done(slot);
+        }
+    }
+
+    /// Shows the guest what is done of what was sent to it. True: there was something.
+    #[inline]
+    pub fn publish(&mut self) -> bool {
+        let Some(mut slots) = self.slots.take() else { return false };
+        let before = self.base();
+        while let Some((buffers, None)) = slots.oldest() {
+            self.put_oldest(&mut slots, buffers);
+        }
+        self.slots = Some(slots);
+        self.show(before);
+        before != self.base()
+    }
+
+    #[inline]
+    fn put_oldest(&mut self, slots: &mut Slots, buffers: u16) {
+        for _ in 0..buffers {
+            let used = slots.pop();
+            self.layout.publish(used.id, used.descs, used.len);
+        }
+    }
+
+    /// As [`Ring::dequeue`], but what `list` asks for is listed and not copied: those packets come later, when they are
+    /// done. Packets always come in order.
+    pub fn dequeue_listed(
+        &mut self,
+        batch: &mut Batch,
+        pool: &dyn Pool,
+        out: &mut Vec<Packet>,
+        max: usize,
+        list: &mut List,
+        moved: &mut Moved,
+    ) {
+        let (before, began) = (self.base(), moved.packets);
+        let end = out.len() + max.min(BATCH);
+        let mut slots = self.take_slots();
+        self.deliver(&mut slots, out, end, moved);
+        if !self.is_broken() && out.len() < end {
+            let max = end - out.len();
+            let other = self.read_ahead(Direction::FromGuest, AHEAD.min(max + DISTANCE));
+            let n = self.ahead.len().min(max);
+            let mut way = Listed::new(&mut slots, list);
+            if n > 0 {
+                self.list_plain(pool, n, &mut way, moved);
+            } else if other {
+                self.list_chains(batch, pool, max, &mut way, moved);
+            }
+            self.deliver(&mut slots, out, end, moved);
+        }
+        self.slots = Some(slots);
+        self.end(before, began, moved);
+    }
+
+    /// Appends packets that are done to `out` until that is `end` long, and gives their buffers back.
+    fn deliver(&mut self, slots: &mut Slots, out: &mut Vec<Packet>, end: usize, moved: &mut Moved) {
+        while let Some((buffers, packet)) = slots.oldest() {
+            if let Some(packet) = packet {
+                if out.len() == end {
+                    return;
+                }
+                raw::prefetch(packet.data().as_ptr());
+                moved.packets += 1;
+                moved.bytes += packet.len() as u64;
+                out.push(packet);
+            }
+            self.put_oldest(slots, buffers);
+        }
+    }
+
+    /// Takes the first `n` plain buffers' packets.
+    fn list_plain(&mut self, pool: &dyn Pool, n: usize, way: &mut Listed, moved: &mut Moved) {
+        self.fetch(n, DISTANCE);
+        if !fill(pool, way, n) {
+            moved.starved = true;
+            return;
+        }
+        for i in 0..n {
+            self.ahead.fetch(i + DISTANCE, self.header);
+            if let Some(soon) = way.list.fresh.len().checked_sub(1 + SOON) {
+                raw::prefetch_write(way.list.fresh[soon].data().as_ptr());
+            }
+            let buffer = self.ahead.get(i);
+            let len = buffer.len as usize - self.header;
+            match next(way, len as u64) {
+                Ok((packet, to)) => {
+                    way.begin(len, || 1);
+                    // SAFETY: the buffer is mapped and longer than the header; there is room for the rest.
+                    unsafe { way.copy(buffer.at.add(self.header), to, len) };
+                    way.put(&mut self.layout, buffer.id, 1, 0);
+                    way.end(Some(packet));
+                }
+                Err(error) => {
+                    self.count_error(error);
+                    moved.dropped += 1;
+                    way.give_back(&mut self.layout, buffer.id, 1);
+                }
+            }
+        }
+        self.ahead.used(n);
+        pool.free(&way.list.fresh);
+    }
+
+    /// As [`Ring::list_plain`], for buffers of any kind.
+    fn list_chains(
+        &mut self,
+        batch: &mut Batch,
+        pool: &dyn Pool,
+        max: usize,
+        way: &mut Listed,
+        moved: &mut Moved,
+    ) {
+        self.begin(batch);
+        batch.begin(max);
+        self.gather(Direction::FromGuest, max, batch);
+        self.count_steps(batch, moved);
+        batch.fetch(self.header, raw::prefetch);
+        if !fill(pool, way, batch.chains.len()) {
+            moved.starved = true;
+            return;
+        }
+        for chain in &batch.chains {
+            let frame = chain.frame(self.header).and_then(|len| Ok((len, next(way, len)?)));
+            match frame {
+                Ok((len, (packet, mut to))) => {
+                    let pieces = batch.pieces(chain);
+                    way.begin(len as usize, || pieces.len());
+                    for (from, n) in behind(pieces, self.header) {
+                        // SAFETY: the piece is mapped; the pieces without the header have len bytes together.
+                        unsafe {
+                            way.copy(from, to, n);
+                            to = to.add(n);
+                        }
+                    }
+                    way.put(&mut self.layout, chain.id, chain.descs, 0);
+                    way.end(Some(packet));
+                }
+                Err(error) => {
+                    self.count_error(error);
+                    moved.dropped += 1;
+                    way.give_back(&mut self.layout, chain.id, chain.descs);
+                }
+            }
+        }
+        pool.free(&way.list.fresh);
+    }
+
+    /// Forgets what is not published, as if it had not been taken: no copy is in flight. Packets that were to be
+    /// delivered go to `packets`.
+    pub fn abandon(&mut self, packets: &mut Vec<Packet>) {
+        if let Some(slots) = &mut self.slots {
+            slots.abandon(packets);
+            self.layout.forget_taken();
+            self.ahead.clear();
+        }
+    }
+}
+
+/// Gets `n` empty packets.
+fn fill(pool: &dyn Pool, way: &mut Listed, n: usize) -> bool {
+    way.list.fresh.clear();
+    pool.alloc(&mut way.list.fresh, n)
+}
+
+/// An empty packet with room for `len` bytes, and where they go. On an error it is used for the next frame.
+#[inline]
+fn next(way: &mut Listed, len: u64) -> Result<(Packet, *mut u8), RingError> {
+    let packet = way.list.fresh.last_mut().ok_or(RingError::Long)?;
+    let to = make_room(packet, len)?;
+    let packet = *packet;
+    way.list.fresh.pop();
+    Ok((packet, to))
+}
+
+/// What follows the first `skip` bytes of these pieces: where, and how many bytes.
+#[inline]
+pub(crate) fn behind(
+    pieces: &[crate::batch::Piece],
+    mut skip: usize,
+) -> impl Iterator<Item = (*const u8, usize)> {
+    pieces.iter().filter_map(move |piece| {
+        let from = skip.min(piece.len as usize);
+        skip -= from;
+        let n = piece.len as usize - from;
+        (n > 0).then(|| (piece.at.wrapping_add(from).cast_const(), n))
+    })
+}

@@ -1,0 +1,117 @@
+//! Who copies the bytes of packets, and when buffers are given back: at once, or when an engine has made the copies.
+
+use crate::raw;
+use crate::ring::Layout;
+use crate::slots::{List, Slots};
+use packet::Packet;
+
+/// Pieces of a packet that are shorter than this part of the threshold are copied at once.
+const SMALL_PART: usize = 2;
+
+/// One of the two ways. What does nothing costs nothing.
+pub(crate) trait Way {
+    /// The next packet, of `len` bytes; in how many pieces, if that matters.
+    fn begin(&mut self, len: usize, pieces: impl FnOnce() -> usize);
+    /// Copies some of it.
+    ///
+    /// # Safety
+    /// Both ranges are valid and do not overlap, until what was listed is done.
+    unsafe fn copy(&mut self, from: *const u8, to: *mut u8, len: usize);
+    /// Gives the next buffer back with `len` bytes written.
+    fn put(&mut self, layout: &mut Layout, id: u16, descs: u16, len: u32);
+    /// The packet's end; `packet` is for us.
+    fn end(&mut self, packet: Option<Packet>);
+    /// Gives the next buffer back, which is of no packet.
+    fn give_back(&mut self, layout: &mut Layout, id: u16, descs: u16);
+}
+
+/// The CPU copies, at once.
+pub(crate) struct AtOnce;
+
+impl Way for AtOnce {
+    #[inline(always)]
+    fn begin(&mut self, _len: usize, _pieces: impl FnOnce() -> usize) {}
+
+    #[inline(always)]
+    unsafe fn copy(&mut self, from: *const u8, to: *mut u8, len: usize) {
+        // SAFETY: the caller vouches.
+        unsafe { raw::copy(from, to, len) };
+    }
+
+    #[inline(always)]
+    fn put(&mut self, layout: &mut Layout, id: u16, descs: u16, len: u32) {
+        layout.put(id, descs, len);
+    }
+
+    #[inline(always)]
+    fn end(&mut self, _packet: Option<Packet>) {}
+
+    #[inline(always)]
+    fn give_back(&mut self, layout: &mut Layout, id: u16, descs: u16) {
+        layout.put(id, descs, 0);
+    }
+}
+
+/// Copies above a threshold are listed, as far as there is room.
+pub(crate) struct Listed<'a> {
+    pub slots: &'a mut Slots,
+    pub list: &'a mut List,
+    /// Packets of the call so far.
+    packets: u32,
+    /// The packet's first slot; is it listed, and how many jobs of it.
+    first: u32,
+    lists: bool,
+    jobs: u16,
+}
+
+impl<'a> Listed<'a> {
+    pub fn new(slots: &'a mut Slots, list: &'a mut List) -> Self {
+        Listed { slots, list, packets: 0, first: 0, lists: false, jobs: 0 }
+    }
+}
+
+impl Way for Listed<'_> {
+    #[inline]
+    fn begin(&mut self, len: usize, pieces: impl FnOnce() -> usize) {
+        let is_long = len > self.list.threshold;
+        self.lists = is_long && self.list.room > 0 && pieces() <= self.list.room;
+        self.list.crowded += u64::from(is_long && !self.lists);
+        (self.first, self.jobs) = (self.slots.tail(), 0);
+    }
+
+    #[inline]
+    unsafe fn copy(&mut self, from: *const u8, to: *mut u8, len: usize) {
+        if self.lists && len > self.list.threshold / SMALL_PART {
+            let job = crate::Job { from, to, len: len as u32, slot: self.first };
+            self.list.jobs.push(job);
+            self.list.room -= 1;
+            self.jobs += 1;
+            return;
+        }
+        self.list.copied += len as u64;
+        // SAFETY: the caller vouches.
+        unsafe { raw::copy(from, to, len) };
+    }
+
+    #[inline]
+    fn put(&mut self, layout: &mut Layout, id: u16, descs: u16, len: u32) {
+        layout.take(descs);
+        self.slots.push(id, descs, len);
+    }
+
+    #[inline]
+    fn end(&mut self, packet: Option<Packet>) {
+        if self.slots.tail() != self.first {
+            self.slots.close(self.first, self.jobs, packet);
+        }
+        if self.jobs > 0 {
+            self.list.kept.push(self.packets);
+        }
+        self.packets += 1;
+    }
+
+    #[inline]
+    fn give_back(&mut self, layout: &mut Layout, id: u16, descs: u16) {
+        self.put(layout, id, descs, 0);
+    }
+}
