@@ -24,12 +24,14 @@ fn main() {
         build.flag(flag);
     }
     // The headers are not ours: their warnings say nothing about the shim.
+    // rte_dma_* is experimental in 22.11.
+    build.define("ALLOW_EXPERIMENTAL_API", None);
     build.flag("-Wno-unused-parameter").flag("-Wno-deprecated-declarations");
     build.compile("weft_dpdk_shim");
     for flag in pkg_config("--libs-only-L") {
         println!("cargo:rustc-link-search=native={}", flag.trim_start_matches("-L"));
     }
-    for lib in ["vhost", "ethdev", "mbuf", "mempool", "eal"] {
+    for lib in ["vhost", "dmadev", "ethdev", "mbuf", "mempool", "eal"] {
         println!("cargo:rustc-link-lib=dylib=rte_{lib}");
     }
     println!("cargo:rerun-if-changed=shim.c");

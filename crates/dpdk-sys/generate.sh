@@ -24,13 +24,14 @@ functions="$functions|rte_vhost_get_(negotiated_features|mtu|numa_node|vring_num
 functions="$functions|rte_vhost_(enqueue|dequeue)_burst|rte_vhost_enable_guest_notification"
 functions="$functions|rte_vhost_(get|set)_vring_base|rte_vhost_extern_callback_register"
 functions="$functions|rte_vhost_rx_queue_count|weft_.*"
+functions="$functions|rte_dma_(next_dev|info_get|configure|vchan_setup|start|stop|stats_get|dump)"
 types='rte_mbuf|rte_eth_conf|rte_eth_dev_info|rte_eth_stats|rte_eth_link|rte_eth_xstat'
 types="$types|rte_eth_xstat_name|rte_ether_addr|rte_dev_iterator|rte_vhost_device_ops|rte_vhost_vring|rte_vhost_mem_region"
-types="$types|rte_vhost_memory|rte_vhost_user_extern_ops"
+types="$types|rte_vhost_memory|rte_vhost_user_extern_ops|rte_dma_info|rte_dma_conf|rte_dma_vchan_conf|rte_dma_stats"
 vars='RTE_ETH_(MQ_RX_.*|MQ_TX_NONE|RSS_(IP|UDP|TCP|SCTP)|RX_OFFLOAD_.*|TX_OFFLOAD_.*|LINK_.*|NAME_MAX_LEN)'
 vars="$vars|RTE_ETH_DEV_.*|RTE_VHOST_USER_.*|RTE_PKTMBUF_HEADROOM|RTE_MAX_ETHPORTS|RTE_MAX_LCORE"
 vars="$vars|RTE_MBUF_F_.*|VIRTIO_NET_F_.*|VIRTIO_RING_F_.*|VIRTIO_F_.*|RTE_MEMPOOL_CACHE_MAX_SIZE"
-vars="$vars|RTE_LOG_.*|VHOST_USER_PROTOCOL_F_.*|WEFT_.*|RTE_ETHER_.*"
+vars="$vars|RTE_DMA_STATUS_.*|RTE_DMA_DIR_MEM_TO_MEM|RTE_LOG_.*|VHOST_USER_PROTOCOL_F_.*|WEFT_.*|RTE_ETHER_.*"
 rustup component add rustfmt >/dev/null 2>&1 || true
 bindgen wrapper.h --output src/bindings.rs \
     --use-core --ctypes-prefix libc --rust-target 1.85 --rust-edition 2024 \
@@ -38,4 +39,4 @@ bindgen wrapper.h --output src/bindings.rs \
     --opaque-type 'rte_flow|rte_mempool|rte_mempool_.*|FILE|_IO_FILE|rte_device|rte_bus|rte_class' \
     --blocklist-type 'FILE|_IO_FILE' --raw-line 'use libc::FILE;' \
     --no-doc-comments --default-enum-style consts --no-prepend-enum-name \
-    -- $(pkg-config --cflags libdpdk) -include shim.h
+    -- $(pkg-config --cflags libdpdk) -DALLOW_EXPERIMENTAL_API -include shim.h

@@ -1,6 +1,7 @@
 /* See shim.h. Only what is inline in DPDK's headers, or needs C types, is here. */
 #define _GNU_SOURCE
 #include <stdio.h>
+#include <rte_dmadev.h>
 #include <rte_ethdev.h>
 #include <rte_errno.h>
 #include <rte_lcore.h>
@@ -56,6 +57,50 @@ void weft_free_bulk(struct rte_mbuf **pkts, unsigned int n)
         rte_mempool_put_bulk(pool, (void *const *)pkts, n);
     else
         rte_pktmbuf_free_bulk(pkts, n);
+}
+
+uint16_t weft_dma_room(int16_t dev)
+{
+    return rte_dma_burst_capacity(dev, 0);
+}
+
+uint16_t weft_dma_copy(int16_t dev, const struct weft_job *jobs, uint16_t n)
+{
+    uint16_t i;
+
+    for (i = 0; i < n; i++) {
+        const struct weft_job *j = &jobs[i];
+
+        if (rte_dma_copy(dev, 0, (rte_iova_t)(uintptr_t)j->from, (rte_iova_t)(uintptr_t)j->to, j->len, 0) < 0)
+            break;
+    }
+    return i;
+}
+
+void weft_dma_submit(int16_t dev)
+{
+    rte_dma_submit(dev, 0);
+}
+
+uint16_t weft_dma_completed(int16_t dev, uint16_t n, int *failed)
+{
+    bool has_error = false;
+    uint16_t last, done = rte_dma_completed(dev, 0, n, &last, &has_error);
+
+    *failed = has_error;
+    return done;
+}
+
+uint16_t weft_dma_statuses(int16_t dev, uint16_t n, uint32_t *status)
+{
+    enum rte_dma_status_code codes[WEFT_DMA_STATUSES_MAX];
+    uint16_t last, i;
+
+    n = RTE_MIN(n, WEFT_DMA_STATUSES_MAX);
+    n = rte_dma_completed_status(dev, 0, n, &last, codes);
+    for (i = 0; i < n; i++)
+        status[i] = codes[i];
+    return n;
 }
 
 int weft_errno(void)

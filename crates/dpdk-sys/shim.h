@@ -4,6 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Most statuses that one call asks for. */
+#define WEFT_DMA_STATUSES_MAX 64
+
 struct rte_mbuf;
 struct rte_mempool;
 struct rte_flow;
@@ -46,6 +49,24 @@ void weft_free_bulk(struct rte_mbuf **pkts, unsigned int n);
 int weft_errno(void);
 /* This thread's lcore id, UINT32_MAX for a thread that EAL does not know. */
 uint32_t weft_lcore_id(void);
+/* A copy: `from`, `to` and `len` of vhost::Job, which is laid out alike. */
+struct weft_job {
+    const void *from;
+    void *to;
+    uint32_t len;
+    uint32_t slot;
+};
+/* Copies that channel 0 of a device takes now. */
+uint16_t weft_dma_room(int16_t dev);
+/* Enqueues up to n copies; returns how many the driver took, from the first on. */
+uint16_t weft_dma_copy(int16_t dev, const struct weft_job *jobs, uint16_t n);
+/* Rings the doorbell for what was enqueued. */
+void weft_dma_submit(int16_t dev);
+/* Copies that were made since the last call, at most n, in the order of their enqueueing; failed: the next one was not,
+ * and weft_dma_statuses has to be called. */
+uint16_t weft_dma_completed(int16_t dev, uint16_t n, int *failed);
+/* As weft_dma_completed, with what became of each; returns how many. */
+uint16_t weft_dma_statuses(int16_t dev, uint16_t n, uint32_t *status);
 /* Sends EAL's log lines to sink(text, length) for good; 0 on success. */
 int weft_log_to(void (*sink)(const char *text, size_t len));
 /* A rule that marks packets and leaves them to RSS over the first n_queues queues, with hash types rss.

@@ -535,6 +535,7 @@ pub const RTE_MAX_ETHPORTS: u32 = 32;
 pub const RTE_MAX_LCORE: u32 = 128;
 pub const RTE_MEMPOOL_CACHE_MAX_SIZE: u32 = 512;
 pub const RTE_PKTMBUF_HEADROOM: u32 = 128;
+pub const WEFT_DMA_STATUSES_MAX: u32 = 64;
 pub const RTE_LOG_EMERG: u32 = 1;
 pub const RTE_LOG_ALERT: u32 = 2;
 pub const RTE_LOG_CRIT: u32 = 3;
@@ -806,6 +807,38 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn weft_lcore_id() -> u32;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct weft_job {
+    pub from: *const libc::c_void,
+    pub to: *mut libc::c_void,
+    pub len: u32,
+    pub slot: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of weft_job"][::core::mem::size_of::<weft_job>() - 24usize];
+    ["Alignment of weft_job"][::core::mem::align_of::<weft_job>() - 8usize];
+    ["Offset of field: weft_job::from"][::core::mem::offset_of!(weft_job, from) - 0usize];
+    ["Offset of field: weft_job::to"][::core::mem::offset_of!(weft_job, to) - 8usize];
+    ["Offset of field: weft_job::len"][::core::mem::offset_of!(weft_job, len) - 16usize];
+    ["Offset of field: weft_job::slot"][::core::mem::offset_of!(weft_job, slot) - 20usize];
+};
+unsafe extern "C" {
+    pub fn weft_dma_room(dev: i16) -> u16;
+}
+unsafe extern "C" {
+    pub fn weft_dma_copy(dev: i16, jobs: *const weft_job, n: u16) -> u16;
+}
+unsafe extern "C" {
+    pub fn weft_dma_submit(dev: i16);
+}
+unsafe extern "C" {
+    pub fn weft_dma_completed(dev: i16, n: u16, failed: *mut libc::c_int) -> u16;
+}
+unsafe extern "C" {
+    pub fn weft_dma_statuses(dev: i16, n: u16, status: *mut u32) -> u16;
 }
 unsafe extern "C" {
     pub fn weft_log_to(
@@ -3682,8 +3715,498 @@ unsafe extern "C" {
         ctx: *mut libc::c_void,
     ) -> libc::c_int;
 }
+unsafe extern "C" {
+    pub fn rte_dma_next_dev(start_dev_id: i16) -> i16;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct rte_dma_info {
+    pub dev_name: *const libc::c_char,
+    pub dev_capa: u64,
+    pub max_vchans: u16,
+    pub max_desc: u16,
+    pub min_desc: u16,
+    pub max_sges: u16,
+    pub numa_node: i16,
+    pub nb_vchans: u16,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of rte_dma_info"][::core::mem::size_of::<rte_dma_info>() - 32usize];
+    ["Alignment of rte_dma_info"][::core::mem::align_of::<rte_dma_info>() - 8usize];
+    ["Offset of field: rte_dma_info::dev_name"]
+        [::core::mem::offset_of!(rte_dma_info, dev_name) - 0usize];
+    ["Offset of field: rte_dma_info::dev_capa"]
+        [::core::mem::offset_of!(rte_dma_info, dev_capa) - 8usize];
+    ["Offset of field: rte_dma_info::max_vchans"]
+        [::core::mem::offset_of!(rte_dma_info, max_vchans) - 16usize];
+    ["Offset of field: rte_dma_info::max_desc"]
+        [::core::mem::offset_of!(rte_dma_info, max_desc) - 18usize];
+    ["Offset of field: rte_dma_info::min_desc"]
+        [::core::mem::offset_of!(rte_dma_info, min_desc) - 20usize];
+    ["Offset of field: rte_dma_info::max_sges"]
+        [::core::mem::offset_of!(rte_dma_info, max_sges) - 22usize];
+    ["Offset of field: rte_dma_info::numa_node"]
+        [::core::mem::offset_of!(rte_dma_info, numa_node) - 24usize];
+    ["Offset of field: rte_dma_info::nb_vchans"]
+        [::core::mem::offset_of!(rte_dma_info, nb_vchans) - 26usize];
+};
+unsafe extern "C" {
+    pub fn rte_dma_info_get(dev_id: i16, dev_info: *mut rte_dma_info) -> libc::c_int;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct rte_dma_conf {
+    pub nb_vchans: u16,
+    pub enable_silent: bool,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of rte_dma_conf"][::core::mem::size_of::<rte_dma_conf>() - 4usize];
+    ["Alignment of rte_dma_conf"][::core::mem::align_of::<rte_dma_conf>() - 2usize];
+    ["Offset of field: rte_dma_conf::nb_vchans"]
+        [::core::mem::offset_of!(rte_dma_conf, nb_vchans) - 0usize];
+    ["Offset of field: rte_dma_conf::enable_silent"]
+        [::core::mem::offset_of!(rte_dma_conf, enable_silent) - 2usize];
+};
+unsafe extern "C" {
+    pub fn rte_dma_configure(dev_id: i16, dev_conf: *const rte_dma_conf) -> libc::c_int;
+}
+unsafe extern "C" {
+    pub fn rte_dma_start(dev_id: i16) -> libc::c_int;
+}
+unsafe extern "C" {
+    pub fn rte_dma_stop(dev_id: i16) -> libc::c_int;
+}
+pub const RTE_DMA_DIR_MEM_TO_MEM: rte_dma_direction = 0;
+pub const RTE_DMA_DIR_MEM_TO_DEV: rte_dma_direction = 1;
+pub const RTE_DMA_DIR_DEV_TO_MEM: rte_dma_direction = 2;
+pub const RTE_DMA_DIR_DEV_TO_DEV: rte_dma_direction = 3;
+pub type rte_dma_direction = libc::c_uint;
+pub const RTE_DMA_PORT_NONE: rte_dma_port_type = 0;
+pub const RTE_DMA_PORT_PCIE: rte_dma_port_type = 1;
+pub type rte_dma_port_type = libc::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct rte_dma_port_param {
+    pub port_type: rte_dma_port_type,
+    pub __bindgen_anon_1: rte_dma_port_param__bindgen_ty_1,
+    pub reserved: [u64; 2usize],
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union rte_dma_port_param__bindgen_ty_1 {
+    pub pcie: rte_dma_port_param__bindgen_ty_1__bindgen_ty_1,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct rte_dma_port_param__bindgen_ty_1__bindgen_ty_1 {
+    pub _bindgen_align: [u64; 0],
+    pub _bitfield_1: __BindgenBitfieldUnit<[u8; 10usize]>,
+    pub __bindgen_padding_0: [u16; 3usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of rte_dma_port_param__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::size_of::<rte_dma_port_param__bindgen_ty_1__bindgen_ty_1>() - 16usize];
+    ["Alignment of rte_dma_port_param__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::align_of::<rte_dma_port_param__bindgen_ty_1__bindgen_ty_1>() - 8usize];
+};
+impl rte_dma_port_param__bindgen_ty_1__bindgen_ty_1 {
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn coreid(&self) -> u64 {
+        unsafe { ::core::mem::transmute(self._bitfield_1.get_const::<0usize, 4u8>() as u64) }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn set_coreid(&mut self, val: u64) {
+        unsafe {
+            let val: u64 = ::core::mem::transmute(val);
+            self._bitfield_1.set_const::<0usize, 4u8>(val as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn coreid_raw(this: *const Self) -> u64 {
+        unsafe {
+            ::core::mem::transmute(<__BindgenBitfieldUnit<[u8; 10usize]>>::raw_get_const::<
+                0usize,
+                4u8,
+            >(::core::ptr::addr_of!((*this)._bitfield_1)) as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn set_coreid_raw(this: *mut Self, val: u64) {
+        unsafe {
+            let val: u64 = ::core::mem::transmute(val);
+            <__BindgenBitfieldUnit<[u8; 10usize]>>::raw_set_const::<0usize, 4u8>(
+                ::core::ptr::addr_of_mut!((*this)._bitfield_1),
+                val as u64,
+            )
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn pfid(&self) -> u64 {
+        unsafe { ::core::mem::transmute(self._bitfield_1.get_const::<4usize, 8u8>() as u64) }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn set_pfid(&mut self, val: u64) {
+        unsafe {
+            let val: u64 = ::core::mem::transmute(val);
+            self._bitfield_1.set_const::<4usize, 8u8>(val as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn pfid_raw(this: *const Self) -> u64 {
+        unsafe {
+            ::core::mem::transmute(<__BindgenBitfieldUnit<[u8; 10usize]>>::raw_get_const::<
+                4usize,
+                8u8,
+            >(::core::ptr::addr_of!((*this)._bitfield_1)) as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn set_pfid_raw(this: *mut Self, val: u64) {
+        unsafe {
+            let val: u64 = ::core::mem::transmute(val);
+            <__BindgenBitfieldUnit<[u8; 10usize]>>::raw_set_const::<4usize, 8u8>(
+                ::core::ptr::addr_of_mut!((*this)._bitfield_1),
+                val as u64,
+            )
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn vfen(&self) -> u64 {
+        unsafe { ::core::mem::transmute(self._bitfield_1.get_const::<12usize, 1u8>() as u64) }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn set_vfen(&mut self, val: u64) {
+        unsafe {
+            let val: u64 = ::core::mem::transmute(val);
+            self._bitfield_1.set_const::<12usize, 1u8>(val as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn vfen_raw(this: *const Self) -> u64 {
+        unsafe {
+            ::core::mem::transmute(<__BindgenBitfieldUnit<[u8; 10usize]>>::raw_get_const::<
+                12usize,
+                1u8,
+            >(::core::ptr::addr_of!((*this)._bitfield_1)) as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn set_vfen_raw(this: *mut Self, val: u64) {
+        unsafe {
+            let val: u64 = ::core::mem::transmute(val);
+            <__BindgenBitfieldUnit<[u8; 10usize]>>::raw_set_const::<12usize, 1u8>(
+                ::core::ptr::addr_of_mut!((*this)._bitfield_1),
+                val as u64,
+            )
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn vfid(&self) -> u64 {
+        unsafe { ::core::mem::transmute(self._bitfield_1.get_const::<13usize, 16u8>() as u64) }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn set_vfid(&mut self, val: u64) {
+        unsafe {
+            let val: u64 = ::core::mem::transmute(val);
+            self._bitfield_1.set_const::<13usize, 16u8>(val as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn vfid_raw(this: *const Self) -> u64 {
+        unsafe {
+            ::core::mem::transmute(<__BindgenBitfieldUnit<[u8; 10usize]>>::raw_get_const::<
+                13usize,
+                16u8,
+            >(::core::ptr::addr_of!((*this)._bitfield_1)) as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn set_vfid_raw(this: *mut Self, val: u64) {
+        unsafe {
+            let val: u64 = ::core::mem::transmute(val);
+            <__BindgenBitfieldUnit<[u8; 10usize]>>::raw_set_const::<13usize, 16u8>(
+                ::core::ptr::addr_of_mut!((*this)._bitfield_1),
+                val as u64,
+            )
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn pasid(&self) -> u64 {
+        unsafe { ::core::mem::transmute(self._bitfield_1.get_const::<29usize, 20u8>() as u64) }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn set_pasid(&mut self, val: u64) {
+        unsafe {
+            let val: u64 = ::core::mem::transmute(val);
+            self._bitfield_1.set_const::<29usize, 20u8>(val as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn pasid_raw(this: *const Self) -> u64 {
+        unsafe {
+            ::core::mem::transmute(<__BindgenBitfieldUnit<[u8; 10usize]>>::raw_get_const::<
+                29usize,
+                20u8,
+            >(::core::ptr::addr_of!((*this)._bitfield_1)) as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn set_pasid_raw(this: *mut Self, val: u64) {
+        unsafe {
+            let val: u64 = ::core::mem::transmute(val);
+            <__BindgenBitfieldUnit<[u8; 10usize]>>::raw_set_const::<29usize, 20u8>(
+                ::core::ptr::addr_of_mut!((*this)._bitfield_1),
+                val as u64,
+            )
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn attr(&self) -> u64 {
+        unsafe { ::core::mem::transmute(self._bitfield_1.get_const::<49usize, 3u8>() as u64) }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn set_attr(&mut self, val: u64) {
+        unsafe {
+            let val: u64 = ::core::mem::transmute(val);
+            self._bitfield_1.set_const::<49usize, 3u8>(val as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn attr_raw(this: *const Self) -> u64 {
+        unsafe {
+            ::core::mem::transmute(<__BindgenBitfieldUnit<[u8; 10usize]>>::raw_get_const::<
+                49usize,
+                3u8,
+            >(::core::ptr::addr_of!((*this)._bitfield_1)) as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn set_attr_raw(this: *mut Self, val: u64) {
+        unsafe {
+            let val: u64 = ::core::mem::transmute(val);
+            <__BindgenBitfieldUnit<[u8; 10usize]>>::raw_set_const::<49usize, 3u8>(
+                ::core::ptr::addr_of_mut!((*this)._bitfield_1),
+                val as u64,
+            )
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn ph(&self) -> u64 {
+        unsafe { ::core::mem::transmute(self._bitfield_1.get_const::<52usize, 2u8>() as u64) }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn set_ph(&mut self, val: u64) {
+        unsafe {
+            let val: u64 = ::core::mem::transmute(val);
+            self._bitfield_1.set_const::<52usize, 2u8>(val as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn ph_raw(this: *const Self) -> u64 {
+        unsafe {
+            ::core::mem::transmute(<__BindgenBitfieldUnit<[u8; 10usize]>>::raw_get_const::<
+                52usize,
+                2u8,
+            >(::core::ptr::addr_of!((*this)._bitfield_1)) as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn set_ph_raw(this: *mut Self, val: u64) {
+        unsafe {
+            let val: u64 = ::core::mem::transmute(val);
+            <__BindgenBitfieldUnit<[u8; 10usize]>>::raw_set_const::<52usize, 2u8>(
+                ::core::ptr::addr_of_mut!((*this)._bitfield_1),
+                val as u64,
+            )
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn st(&self) -> u64 {
+        unsafe { ::core::mem::transmute(self._bitfield_1.get_const::<64usize, 16u8>() as u64) }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn set_st(&mut self, val: u64) {
+        unsafe {
+            let val: u64 = ::core::mem::transmute(val);
+            self._bitfield_1.set_const::<64usize, 16u8>(val as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn st_raw(this: *const Self) -> u64 {
+        unsafe {
+            ::core::mem::transmute(<__BindgenBitfieldUnit<[u8; 10usize]>>::raw_get_const::<
+                64usize,
+                16u8,
+            >(::core::ptr::addr_of!((*this)._bitfield_1)) as u64)
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub unsafe fn set_st_raw(this: *mut Self, val: u64) {
+        unsafe {
+            let val: u64 = ::core::mem::transmute(val);
+            <__BindgenBitfieldUnit<[u8; 10usize]>>::raw_set_const::<64usize, 16u8>(
+                ::core::ptr::addr_of_mut!((*this)._bitfield_1),
+                val as u64,
+            )
+        }
+    }
+    #[inline]
+    #[allow(unnecessary_transmutes)]
+    pub fn new_bitfield_1(
+        coreid: u64,
+        pfid: u64,
+        vfen: u64,
+        vfid: u64,
+        pasid: u64,
+        attr: u64,
+        ph: u64,
+        st: u64,
+    ) -> __BindgenBitfieldUnit<[u8; 10usize]> {
+        let mut __bindgen_bitfield_unit: __BindgenBitfieldUnit<[u8; 10usize]> = Default::default();
+        __bindgen_bitfield_unit.set_const::<0usize, 4u8>({
+            let coreid: u64 = unsafe { ::core::mem::transmute(coreid) };
+            coreid as u64
+        });
+        __bindgen_bitfield_unit.set_const::<4usize, 8u8>({
+            let pfid: u64 = unsafe { ::core::mem::transmute(pfid) };
+            pfid as u64
+        });
+        __bindgen_bitfield_unit.set_const::<12usize, 1u8>({
+            let vfen: u64 = unsafe { ::core::mem::transmute(vfen) };
+            vfen as u64
+        });
+        __bindgen_bitfield_unit.set_const::<13usize, 16u8>({
+            let vfid: u64 = unsafe { ::core::mem::transmute(vfid) };
+            vfid as u64
+        });
+        __bindgen_bitfield_unit.set_const::<29usize, 20u8>({
+            let pasid: u64 = unsafe { ::core::mem::transmute(pasid) };
+            pasid as u64
+        });
+        __bindgen_bitfield_unit.set_const::<49usize, 3u8>({
+            let attr: u64 = unsafe { ::core::mem::transmute(attr) };
+            attr as u64
+        });
+        __bindgen_bitfield_unit.set_const::<52usize, 2u8>({
+            let ph: u64 = unsafe { ::core::mem::transmute(ph) };
+            ph as u64
+        });
+        __bindgen_bitfield_unit.set_const::<64usize, 16u8>({
+            let st: u64 = unsafe { ::core::mem::transmute(st) };
+            st as u64
+        });
+        __bindgen_bitfield_unit
+    }
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of rte_dma_port_param__bindgen_ty_1"]
+        [::core::mem::size_of::<rte_dma_port_param__bindgen_ty_1>() - 16usize];
+    ["Alignment of rte_dma_port_param__bindgen_ty_1"]
+        [::core::mem::align_of::<rte_dma_port_param__bindgen_ty_1>() - 8usize];
+    ["Offset of field: rte_dma_port_param__bindgen_ty_1::pcie"]
+        [::core::mem::offset_of!(rte_dma_port_param__bindgen_ty_1, pcie) - 0usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of rte_dma_port_param"][::core::mem::size_of::<rte_dma_port_param>() - 40usize];
+    ["Alignment of rte_dma_port_param"][::core::mem::align_of::<rte_dma_port_param>() - 8usize];
+    ["Offset of field: rte_dma_port_param::port_type"]
+        [::core::mem::offset_of!(rte_dma_port_param, port_type) - 0usize];
+    ["Offset of field: rte_dma_port_param::reserved"]
+        [::core::mem::offset_of!(rte_dma_port_param, reserved) - 24usize];
+};
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct rte_dma_vchan_conf {
+    pub direction: rte_dma_direction,
+    pub nb_desc: u16,
+    pub src_port: rte_dma_port_param,
+    pub dst_port: rte_dma_port_param,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of rte_dma_vchan_conf"][::core::mem::size_of::<rte_dma_vchan_conf>() - 88usize];
+    ["Alignment of rte_dma_vchan_conf"][::core::mem::align_of::<rte_dma_vchan_conf>() - 8usize];
+    ["Offset of field: rte_dma_vchan_conf::direction"]
+        [::core::mem::offset_of!(rte_dma_vchan_conf, direction) - 0usize];
+    ["Offset of field: rte_dma_vchan_conf::nb_desc"]
+        [::core::mem::offset_of!(rte_dma_vchan_conf, nb_desc) - 4usize];
+    ["Offset of field: rte_dma_vchan_conf::src_port"]
+        [::core::mem::offset_of!(rte_dma_vchan_conf, src_port) - 8usize];
+    ["Offset of field: rte_dma_vchan_conf::dst_port"]
+        [::core::mem::offset_of!(rte_dma_vchan_conf, dst_port) - 48usize];
+};
+unsafe extern "C" {
+    pub fn rte_dma_vchan_setup(
+        dev_id: i16,
+        vchan: u16,
+        conf: *const rte_dma_vchan_conf,
+    ) -> libc::c_int;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct rte_dma_stats {
+    pub submitted: u64,
+    pub completed: u64,
+    pub errors: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of rte_dma_stats"][::core::mem::size_of::<rte_dma_stats>() - 24usize];
+    ["Alignment of rte_dma_stats"][::core::mem::align_of::<rte_dma_stats>() - 8usize];
+    ["Offset of field: rte_dma_stats::submitted"]
+        [::core::mem::offset_of!(rte_dma_stats, submitted) - 0usize];
+    ["Offset of field: rte_dma_stats::completed"]
+        [::core::mem::offset_of!(rte_dma_stats, completed) - 8usize];
+    ["Offset of field: rte_dma_stats::errors"]
+        [::core::mem::offset_of!(rte_dma_stats, errors) - 16usize];
+};
+unsafe extern "C" {
+    pub fn rte_dma_stats_get(dev_id: i16, vchan: u16, stats: *mut rte_dma_stats) -> libc::c_int;
+}
+unsafe extern "C" {
+    pub fn rte_dma_dump(dev_id: i16, f: *mut FILE) -> libc::c_int;
+}
 pub const WEFT_RSS: u64 = 241596;
 pub const WEFT_RX_CHECKSUMS: u64 = 14;
+pub const WEFT_DMA_COPIES: u64 = 4294967297;
+pub const WEFT_DMA_SVA: u64 = 16;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct rte_class {

@@ -8,6 +8,7 @@
 //! Start with [`Eal::init`]; everything else asks for the [`Eal`] it returns.
 
 mod args;
+mod dma;
 mod dump;
 mod eal;
 mod eth;
@@ -19,6 +20,7 @@ mod rules;
 mod vhost;
 mod xdp;
 
+pub use dma::{DmaEngine, DmaInfo, DmaStats, dma_devices, dma_stats};
 pub use dump::{detach, lcores, log_levels, malloc_stats, set_log_level};
 pub use eal::{Eal, EalConfig, ThreadGuard};
 pub use eth::{EthConfig, EthDev, EthRx, EthTx};
