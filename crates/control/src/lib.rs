@@ -11,6 +11,7 @@ mod closing;
 pub mod config;
 pub mod controllers;
 pub mod daemon;
+mod engines;
 mod housekeeping;
 mod links;
 mod listener;

@@ -20,6 +20,7 @@ pub fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
     {
         let mut s = state.borrow_mut();
         settings::apply(&mut s, desired);
+        crate::engines::apply(&mut s, desired);
         await_flows(&mut s, desired);
         tell(&mut s, desired);
         let wanted: BTreeSet<&str> = desired.bridges.iter().map(|b| b.name.as_str()).collect();

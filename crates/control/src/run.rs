@@ -223,8 +223,11 @@ fn devices(pools: Arc<dpdk::Pools>, desired: &Desired) -> port_dpdk::Devices {
 }
 
 /// A worker's first act. The registration lasts as long as the thread.
-fn register_thread() {
+fn register_thread(worker: datapath::WorkerId) {
     appctl::dummy::panic_if_asked();
+    if let datapath::WorkerId::Pmd(core) = worker {
+        vhost_user::sit_down(core);
+    }
     if let Some(guard) = dpdk::Eal::get().and_then(|eal| eal.register_thread().ok()) {
         std::mem::forget(guard);
     }

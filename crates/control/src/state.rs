@@ -63,6 +63,8 @@ pub struct State {
     pub guests_changed: Arc<AtomicBool>,
     /// Events for `coverage/show`.
     pub coverage: crate::appctl::coverage::Coverage,
+    /// Which copy engine serves which PMD thread.
+    pub engines: crate::engines::Engines,
     /// How busy workers were lately, for `dpif-netdev/pmd-rxq-show`.
     pub usage: crate::appctl::usage::Usage,
 }
@@ -124,6 +126,7 @@ impl State {
             notices: Default::default(),
             status_dirty: false,
             coverage: Default::default(),
+            engines: Default::default(),
             usage: Default::default(),
         }
     }

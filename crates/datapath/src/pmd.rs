@@ -60,6 +60,8 @@ pub(crate) struct Worker {
     stage_clock: StageClock,
     /// When the last loop ended, or what came after it; cycles.
     ended: u64,
+    /// Copies that were left to an engine are not made yet.
+    in_flight: bool,
 }
 
 impl Worker {
@@ -96,6 +98,7 @@ impl Worker {
             recorder: Recorder::default(),
             stage_clock: StageClock::default(),
             ended: 0,
+            in_flight: false,
         }
     }
 
@@ -128,6 +131,7 @@ impl Worker {
             self.housekeeping(t0);
         }
         self.run_commands();
+        port::begin_turn();
         let misses = (self.shared.perf.misses.get(), self.shared.perf.miss_cycles.get());
         let handed = self.take_inbound();
         let n = self.receive();
@@ -141,6 +145,7 @@ impl Worker {
             self.vector.act(&mut self.tx);
             self.tx.flush_due(n, t2.unwrap_or(t0));
             self.notify();
+            self.in_flight = port::end_turn();
             self.ended = cycles();
             let stages = self.stage_clock.divide(t0, t1.zip(t2), self.ended);
             self.account(n, self.ended - t0, stages);
@@ -148,6 +153,7 @@ impl Worker {
             self.ended = cycles();
             self.tx.flush_due(0, self.ended);
             self.notify();
+            self.in_flight = port::end_turn();
             // Reading nothing but violations is work.
             let (perf, all) = (&self.shared.perf, self.ended - t0);
             let lost = port::take_lost().min(all);
@@ -435,6 +441,7 @@ impl Worker {
         while self.take_inbound() > 0 {}
         self.vector.shut_down(&mut self.tx);
         self.tx.shut_down();
+        port::stop_turns();
         self.vector.flush_reports();
         self.stopping = true;
     }
@@ -454,7 +461,7 @@ impl Worker {
         if n > 0 {
             return;
         }
-        if max == 0 || self.vector.carries() {
+        if max == 0 || self.vector.carries() || self.in_flight {
             return std::hint::spin_loop();
         }
         self.idle_sleep_us = (self.idle_sleep_us + 1).min(max);

@@ -22,7 +22,7 @@ pub struct Config {
     /// Decides about packets nobody decided about yet.
     pub pipeline: Arc<dyn Pipeline>,
     /// Called first on every worker thread (DPDK wants to know its threads).
-    pub register_thread: fn(),
+    pub register_thread: fn(WorkerId),
     /// Takes a warning while control waits for a worker.
     pub warn: fn(&str),
     /// Most cached flows per worker over the whole life (memory is reserved, not committed).
@@ -34,7 +34,7 @@ pub struct Config {
 impl Config {
     /// Everything at its default around the three things that have none.
     pub fn new(pool: Arc<dyn Pool>, domain: Domain, pipeline: Arc<dyn Pipeline>) -> Self {
-        let register_thread = || {};
+        let register_thread = |_| {};
         Config {
             pool,
             domain,

@@ -20,6 +20,7 @@ mod system;
 mod tap;
 pub mod testing;
 mod tunnel;
+mod turn;
 mod underlay;
 mod vnet;
 mod waste;
@@ -27,6 +28,7 @@ mod watch;
 
 pub use adapter::{Header, MarkRule, PATTERN_BYTES, Pattern, RuleError, RuleId, RuleTable};
 pub use tunnel::TunnelPort;
+pub use turn::{Turns, begin_turn, end_turn, set_turns, stop_turns};
 pub use underlay::{KernelNeighbour, KernelRoute, Snapshot, UnderlayWatch};
 pub use waste::{lose, take_lost};
 pub use watch::{LinkEvent, LinkState, LinkWatch};

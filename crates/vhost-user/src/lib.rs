@@ -15,25 +15,34 @@
 
 mod budget;
 mod call;
+mod copies;
 mod counters;
 mod inflight;
 mod memory;
 mod message;
 mod queue;
 mod rings;
+mod seat;
 mod session;
 mod shared;
 mod sigbus;
 mod socket;
 mod stream;
+mod tally;
 pub mod testing;
 mod violation;
 mod watch;
 
+pub use copies::{begin_turn, end_turn, sit_down, stand_up, use_engines};
 pub use counters::{Counters, Slot};
 pub use queue::{Rx, Turn, Tx, ring_of};
+pub use seat::{
+    Seat, SeatState, THRESHOLD_BYTES_DEFAULT, THRESHOLD_BYTES_MAX, forget_seat, seats,
+    set_threshold, threshold,
+};
 pub use shared::{Info, OnChange, PAIRS_MAX, Warn};
 pub use socket::{Claim, Config, Mode, Socket};
+pub use tally::{Tallied, Tally};
 pub use violation::Violation;
 
 /// The virtio features that are offered: those of ovs-vswitchd 3.1 on DPDK 22.11 with `userspace-tso-enable` off, so

@@ -1,7 +1,8 @@
 //! Packets to and from a guest.
 
+use crate::copies::{self, At};
 use crate::counters::Counters;
-use crate::shared::Shared;
+use crate::shared::{PAIRS_MAX, Shared};
 use packet::{Packet, Pool};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -21,6 +22,10 @@ const FEW: usize = 4;
 pub struct Rx<P> {
     shared: Arc<Shared>,
     pool: Arc<P>,
+    /// The same, for copies in flight.
+    shared_pool: Arc<dyn Pool>,
+    /// What the thread's copies in flight know each guest queue by.
+    targets: [usize; PAIRS_MAX],
     index: usize,
     /// Guest queue to start with, so that none starves.
     next: u32,
@@ -38,6 +43,10 @@ pub struct Rx<P> {
 pub struct Tx<P> {
     shared: Arc<Shared>,
     pool: Arc<P>,
+    /// The same, for copies in flight.
+    shared_pool: Arc<dyn Pool>,
+    /// What the thread's copies in flight know the guest's queue by.
+    target: usize,
     index: usize,
     /// Another sender had the ring at the last burst.
     busy: bool,
@@ -47,7 +56,7 @@ pub struct Tx<P> {
     lost: u64,
 }
 
-impl<P: Pool> Rx<P> {
+impl<P: Pool + 'static> Rx<P> {
     /// None if there is a handle for this queue already.
     pub(crate) fn take(shared: &Arc<Shared>, pool: &Arc<P>, index: usize) -> Option<Self> {
         let bit = 1u64.checked_shl(index as u32)?;
@@ -57,6 +66,8 @@ impl<P: Pool> Rx<P> {
         Some(Rx {
             shared: shared.clone(),
             pool: pool.clone(),
+            shared_pool: pool.clone(),
+            targets: [usize::MAX; PAIRS_MAX],
             index,
             next: 0,
             expected: 0,
@@ -135,8 +146,14 @@ impl<P: Pool> Rx<P> {
             let room = end - out.len();
             let (before, began) = (moved.packets + moved.dropped, own.watch.begin());
             let steps_before = own.ring.steps();
-            BATCH.with_borrow_mut(|batch| {
-                own.ring.dequeue(batch, &*self.pool, out, room, &mut moved);
+            BATCH.with_borrow_mut(|batch| match copies::lists() || own.ring.has_slots() {
+                false => own.ring.dequeue(batch, &*self.pool, out, room, &mut moved),
+                true => {
+                    let target = &mut self.targets[pair as usize];
+                    let (shared, pool) = (&self.shared, &self.shared_pool);
+                    let mut at = At { shared, ring, pool, target };
+                    copies::dequeue(&mut at, own, batch, out, room, &mut moved);
+                }
             });
             steps += own.ring.steps() - steps_before;
             self.untold |= u64::from(moved.packets + moved.dropped > before) << pair;
@@ -231,12 +248,20 @@ pub fn ring_of(mask: u64, index: usize) -> Option<u16> {
     }
 }
 
-impl<P: Pool> Tx<P> {
+impl<P: Pool + 'static> Tx<P> {
     /// None if this handle is out already, or there are not so many.
     pub(crate) fn take(shared: &Arc<Shared>, pool: &Arc<P>, index: usize) -> Option<Self> {
         let taken = shared.taken_tx.get(index)?.swap(true, Ordering::AcqRel);
-        let (shared, pool) = (shared.clone(), pool.clone());
-        (!taken).then(|| Tx { shared, pool, index, busy: false, untold: None, lost: 0 })
+        (!taken).then(|| Tx {
+            shared: shared.clone(),
+            pool: pool.clone(),
+            shared_pool: pool.clone(),
+            target: usize::MAX,
+            index,
+            busy: false,
+            untold: None,
+            lost: 0,
+        })
     }
 
     /// The guest's queue that is sent on, as things are.
@@ -287,10 +312,16 @@ impl<P: Pool> Tx<P> {
         let most = self.shared.retries_max.load(Ordering::Relaxed);
         let (mut moved, mut retries) = (Moved::default(), 0);
         let began = own.watch.begin();
+        let lists = copies::lists() || own.ring.has_slots();
         loop {
-            let before = moved.packets;
-            BATCH.with_borrow_mut(|batch| {
-                own.ring.enqueue(batch, &packets[before..], &mut moved);
+            let (before, rest) = (moved.packets, &packets[moved.packets..]);
+            BATCH.with_borrow_mut(|batch| match lists {
+                false => own.ring.enqueue(batch, rest, &mut moved),
+                true => {
+                    let (shared, pool) = (&self.shared, &self.shared_pool);
+                    let mut at = At { shared, ring: ring.into(), pool, target: &mut self.target };
+                    copies::enqueue(&mut at, own, batch, rest, &mut moved);
+                }
             });
             let stuck = moved.packets == before || moved.exhausted;
             if moved.packets == packets.len() || stuck || retries == most {
@@ -302,7 +333,9 @@ impl<P: Pool> Tx<P> {
         self.untold = Some((ring, !own.ring.notifications_suppressed()));
         drop(held);
         let (taken, dropped) = (moved.packets, moved.dropped as u64);
-        self.pool.free(&packets[..taken]);
+        if !lists {
+            self.pool.free(&packets[..taken]);
+        }
         self.shared.tx[self.index].count(&Counters {
             packets: taken as u64 - dropped,
             bytes: moved.bytes,

@@ -7,8 +7,10 @@
 use crate::call;
 use crate::violation::Violation;
 use crate::watch::Watch;
+use packet::Pool;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use sync::{Held, Place};
 use vhost::{Ring, RingErrors};
 
@@ -35,11 +37,39 @@ pub(crate) struct OwnRing {
     pub told: Box<RingErrors>,
     /// When calls on it are timed.
     pub watch: Watch,
+    /// No other ring has or had it.
+    pub id: u64,
+    /// It is about to be taken away: no more copies are listed.
+    pub closing: bool,
+    /// Where packets go back to that are not delivered.
+    pub pool: Option<Arc<dyn Pool>>,
+}
+
+fn new_id() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 impl OwnRing {
     pub fn new(ring: Ring, call: Option<Arc<Call>>) -> OwnRing {
-        OwnRing { ring, call, told: Box::default(), watch: Watch::default() }
+        OwnRing {
+            ring,
+            call,
+            told: Box::default(),
+            watch: Watch::default(),
+            id: new_id(),
+            closing: false,
+            pool: None,
+        }
+    }
+
+    /// Forgets what was taken and not delivered: the guest still has it. No copies are in flight.
+    pub fn abandon(&mut self) {
+        let mut packets = Vec::new();
+        self.ring.abandon(&mut packets);
+        if let Some(pool) = &self.pool {
+            pool.free(&packets);
+        }
     }
 
     /// Notifies the guest of what was shown to it, if it wants that. Never waits. A full fence lies between.
@@ -92,7 +122,7 @@ impl Rings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
 
     /// Writing to it may block whoever notifies.
     #[test]

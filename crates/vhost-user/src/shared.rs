@@ -18,6 +18,10 @@ pub const PAIRS_MAX: usize = 64;
 pub const RINGS_MAX: usize = 2 * PAIRS_MAX;
 /// Least time between two lines for the log about one socket: a front-end does not fill a disk.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Longest wait for copies in flight: an engine that hangs is stopped much earlier, and what it had made by the CPU.
+const QUIESCE_SECONDS_MAX: Duration = Duration::from_secs(30);
+/// Between two looks at a ring that copies are waited for. They take a turn of a thread, and some microseconds.
+const QUIESCE_INTERVAL: Duration = Duration::from_micros(20);
 /// No connection.
 const NONE: u64 = 0;
 /// Beside a MAC address: it is to be announced.
@@ -237,14 +241,48 @@ impl Shared {
         }
     }
 
-    /// Takes ring `i` away, if it is there; when this returns no other thread uses it, and the guest was notified
-    /// of all that it was shown.
+    /// Takes ring `i` away, if it is there; when this returns no other thread uses it, no copy of it is in flight, and
+    /// the guest was notified of all that it was shown.
     pub fn take(&self, i: usize) -> Option<OwnRing> {
+        let is_quiet = self.quiesce(i);
         let mut ring = self.rings.put(i, None)?;
         self.count_error(&mut ring);
+        if !is_quiet {
+            // An engine that nobody can stop may still write: the guest's memory stays mapped for ever.
+            let base = ring.ring.base();
+            self.complain(&format!("copies of ring {i} never ended; it was given up at {base}"));
+            std::mem::forget(ring);
+            return None;
+        }
+        ring.abandon();
         fence(Ordering::SeqCst);
         ring.notify();
         Some(ring)
+    }
+
+    /// Has no more copies of ring `i` listed, and waits for those in flight. False: in vain.
+    fn quiesce(&self, i: usize) -> bool {
+        let began = Instant::now();
+        loop {
+            if let Some(mut held) = self.rings.hold(i) {
+                let Some(own) = held.get() else { return true };
+                own.closing = true;
+                if own.ring.in_flight() == 0 {
+                    return true;
+                }
+            }
+            if began.elapsed() > QUIESCE_SECONDS_MAX {
+                return false;
+            }
+            std::thread::sleep(QUIESCE_INTERVAL);
+        }
+    }
+
+    /// Says something in the log.
+    fn complain(&self, what: &str) {
+        if let Some(warn) = &self.warn {
+            warn(&format!("vhost-user socket '{}': {what}", self.path));
+        }
     }
 
     /// Counts what the guest did wrong on a ring since this was called last.

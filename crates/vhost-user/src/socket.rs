@@ -152,7 +152,7 @@ pub struct Socket<P> {
     _claim: Claim,
 }
 
-impl<P: Pool> Socket<P> {
+impl<P: Pool + 'static> Socket<P> {
     /// Starts to connect or listen at the path that was claimed.
     ///
     /// # Errors

@@ -56,6 +56,7 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
             *all.entry(name.to_string()).or_insert(0) += n;
         }
     }
+    all.extend(super::engines::coverage(s).map(|(name, n)| (name.to_string(), n)));
     all.insert("tnl_neigh_limited".into(), s.ofproto.neighbours_limited());
     all.insert("mac_learning_limited".into(), s.ofproto.macs_not_learned());
     let here = |count: fn(&Counts) -> u64| -> u64 {

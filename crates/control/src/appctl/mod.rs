@@ -6,6 +6,7 @@ pub mod coverage;
 mod dpctl;
 mod dpdk_info;
 pub mod dummy;
+mod engines;
 mod fdb;
 mod implementations;
 mod lookups;
@@ -131,6 +132,8 @@ pub const COMMANDS: &[Command] = &[
     command("memory/show", "", 0, 0, coverage::memory),
     command("netdev-dpdk/detach", "pci address of device", 1, 1, dpdk_info::detach),
     command("netdev-dpdk/get-mempool-info", "[netdev]", 0, 1, dpdk_info::mempools),
+    command("netdev-dpdk/get-vhost-async-thresh", "", 0, 0, engines::get_threshold),
+    command("netdev-dpdk/set-vhost-async-thresh", "N", 1, 1, engines::set_threshold),
     command("netdev-dpdk/set-admin-state", "[netdev] up|down", 1, 2, dpdk_info::set_admin_state),
     command("ofproto/list-tunnels", "", 0, 0, tunnels::list),
     command(

@@ -178,13 +178,17 @@ impl Handle {
     }
 }
 
-fn spawn(worker: Worker, id: WorkerId, register: fn()) -> std::io::Result<JoinHandle<Worker>> {
+fn spawn(
+    worker: Worker,
+    id: WorkerId,
+    register: fn(WorkerId),
+) -> std::io::Result<JoinHandle<Worker>> {
     std::thread::Builder::new().name(id.to_string()).spawn(move || {
         let mut worker = worker;
         if let WorkerId::Pmd(core) = id {
             pin(core);
         }
-        register();
+        register(id);
         worker.run();
         worker
     })

@@ -1,0 +1,229 @@
+//! Which copy engine serves which PMD thread (`other_config:vhost-async-support`, papers/004).
+//!
+//! Each PMD thread gets an engine of its NUMA node, or of another one, as long as there are any; the others copy by the
+//! CPU. A thread that finds that its engine hangs, or fails too often, gives it back; it is stopped here, and nobody
+//! gets it any more.
+
+use crate::config::Desired;
+use crate::state::State;
+use crate::vlog;
+use dpdk::{DmaEngine, DmaInfo, Eal};
+use std::sync::Arc;
+use vhost_user::{Seat, SeatState, Tallied};
+
+const MODULE: &str = "dpif_netdev";
+
+/// Who has an engine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum User {
+    Nobody,
+    /// The thread of that core.
+    Pmd(usize),
+    /// Nobody ever again.
+    Barred,
+}
+
+struct Device {
+    info: DmaInfo,
+    user: User,
+}
+
+/// The engines, and what they did.
+#[derive(Default)]
+pub struct Engines {
+    enabled: bool,
+    /// None until they are looked for.
+    devices: Option<Vec<Device>>,
+    /// Cores whose threads were told that there is none for them.
+    told: Vec<usize>,
+    /// What engines did whose seats have others now, or none.
+    past: Tallied,
+}
+
+/// Applies `vhost-async-support`, which takes effect at once.
+pub fn apply(s: &mut State, desired: &Desired) {
+    let text = desired.other_config.get("vhost-async-support").map(String::as_str);
+    let enabled = text == Some("true");
+    if enabled == s.engines.enabled {
+        return;
+    }
+    s.engines.enabled = enabled;
+    s.engines.told.clear();
+    let word = if enabled { "enabled" } else { "disabled" };
+    vlog::info!("netdev_dpdk", "Async support {word} for vhost-user-client.");
+    if enabled {
+        port::set_turns(port::Turns {
+            begin: vhost_user::begin_turn,
+            end: vhost_user::end_turn,
+            stop: vhost_user::stand_up,
+        });
+        vhost_user::use_engines();
+    }
+    tick(s);
+}
+
+/// Gives threads engines and takes them back. Called often: without engines it costs nothing.
+pub fn tick(s: &mut State) {
+    let in_use = |devices: &Vec<Device>| devices.iter().any(|d| matches!(d.user, User::Pmd(_)));
+    if !s.engines.enabled && !s.engines.devices.as_ref().is_some_and(in_use) {
+        return;
+    }
+    let numa = |core: usize| {
+        let infos = s.dp.pmd_info();
+        infos.iter().find(|p| p.worker == datapath::WorkerId::Pmd(core)).map_or(0, |p| p.numa)
+    };
+    let engines = &mut s.engines;
+    for seat in vhost_user::seats() {
+        engines.look(&seat, &numa);
+        if seat.is_gone() && engines.device_of(seat.core).is_none() {
+            engines.past = engines.past.plus(&seat.tally.read());
+            vhost_user::forget_seat(&seat);
+        }
+    }
+}
+
+impl Engines {
+    /// Are copies left to engines?
+    pub fn enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// The engine of a core's thread.
+    fn device_of(&mut self, core: usize) -> Option<&mut Device> {
+        self.devices.as_mut()?.iter_mut().find(|d| d.user == User::Pmd(core))
+    }
+
+    /// The name of the engine of a core's thread.
+    pub fn name_of(&self, core: usize) -> Option<&str> {
+        let mut devices = self.devices.as_ref()?.iter();
+        devices.find(|d| d.user == User::Pmd(core)).map(|d| d.info.name.as_str())
+    }
+
+    /// What all engines did.
+    pub fn totals(&self) -> Tallied {
+        let seats = vhost_user::seats();
+        seats.iter().fold(self.past, |sum, seat| sum.plus(&seat.tally.read()))
+    }
+
+    /// Does what a thread's seat asks for.
+    fn look(&mut self, seat: &Arc<Seat>, numa: &dyn Fn(usize) -> usize) {
+        match seat.state() {
+            SeatState::Stuck => self.stop(seat),
+            SeatState::Failing => self.release(seat, Some("fails too often")),
+            SeatState::Returned => self.release(seat, None),
+            SeatState::Working if !self.enabled && seat.is_settled() && !seat.is_gone() => {
+                seat.recall();
+            }
+            SeatState::Empty if self.enabled && seat.is_settled() && !seat.is_gone() => {
+                self.assign(seat, numa(seat.core));
+            }
+            _ => {}
+        }
+    }
+
+    /// Stops an engine that hangs. What it had is then made by the CPU.
+    fn stop(&mut self, seat: &Arc<Seat>) {
+        let Some(mut engine) = seat.take_back() else { return };
+        engine.stop();
+        self.settle(seat, Some("made nothing for too long"));
+        seat.stopped();
+    }
+
+    /// Takes back an engine that has nothing to do.
+    fn release(&mut self, seat: &Arc<Seat>, fault: Option<&str>) {
+        // Dropping it stops it.
+        if seat.take_back().is_some() {
+            self.settle(seat, fault);
+        }
+    }
+
+    /// Says what an engine did, and who may have it next.
+    fn settle(&mut self, seat: &Arc<Seat>, fault: Option<&str>) {
+        let core = seat.core;
+        self.told.clear();
+        let Some(device) = self.device_of(core) else { return };
+        let id = device.info.id;
+        device.user = if fault.is_some() { User::Barred } else { User::Nobody };
+        if let Some(fault) = fault {
+            let name = &device.info.name;
+            vlog::warn!(
+                MODULE,
+                "DMA device {name} with dev id: {id} {fault}. It is stopped and not used any more; \
+                 pmd {core} copies by software."
+            );
+        }
+        let stats = dpdk::dma_stats(id);
+        vlog::info!(
+            MODULE,
+            "DMA device with dev id: {id} stats: submitted: {}, completed: {}, errors: {}",
+            stats.submitted,
+            stats.completed,
+            stats.errors
+        );
+        vlog::info!(
+            MODULE,
+            "DMA device with dev id: {id} used for vhost async copy offload released from pmd."
+        );
+    }
+
+    /// Looks for an engine for a thread that has none.
+    fn assign(&mut self, seat: &Arc<Seat>, numa: usize) {
+        let core = seat.core;
+        if self.told.contains(&core) {
+            return;
+        }
+        let Some(eal) = Eal::get() else { return };
+        let find = || dpdk::dma_devices(eal).into_iter().map(Device::new).collect();
+        let devices = self.devices.get_or_insert_with(find);
+        loop {
+            let free = |d: &&mut Device| d.user == User::Nobody;
+            let near = |d: &&mut Device| d.info.numa.is_none_or(|n| n == numa);
+            let mut found = devices.iter_mut().find(|d| free(d) && near(d));
+            let is_near = found.is_some();
+            if !is_near {
+                found = devices.iter_mut().find(free);
+            }
+            let Some(device) = found else { break };
+            match DmaEngine::start(eal, &device.info) {
+                Ok(engine) => {
+                    device.user = User::Pmd(core);
+                    device.tell(core, numa, is_near);
+                    self.past = self.past.plus(&seat.tally.read());
+                    return seat.give(Box::new(engine));
+                }
+                Err(e) => {
+                    device.user = User::Barred;
+                    vlog::err!(MODULE, "{e}; it is not used");
+                }
+            }
+        }
+        self.told.push(core);
+        vlog::warn!(
+            MODULE,
+            "No available DMA device found for vhost async copy offload for this pmd. Using software copy as \
+             fallback."
+        );
+    }
+}
+
+impl Device {
+    fn new(info: DmaInfo) -> Device {
+        Device { info, user: User::Nobody }
+    }
+
+    /// Says who has it.
+    fn tell(&self, core: usize, numa: usize, is_near: bool) {
+        let DmaInfo { name, id, .. } = &self.info;
+        let own = self.info.numa.unwrap_or(numa);
+        let what = format!(
+            "DMA device {name} with dev id: {id} on NUMA: {own} assigned to pmd {core} on NUMA: {numa} for vhost \
+             async copy offload."
+        );
+        match is_near {
+            true => vlog::info!(MODULE, "{what}"),
+            false => {
+                vlog::warn!(MODULE, "No available DMA device on same numa as PMD. {what}");
+            }
+        }
+    }
+}

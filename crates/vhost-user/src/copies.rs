@@ -1,0 +1,550 @@
+//! Copies that a thread's rings left to its engine.
+//!
+//! One list for all rings of a thread, so that one doorbell serves all guests of a vector. The engine reports copies in
+//! order, so what they were for is a queue. A ring cannot go, nor its guest's memory, while copies of it are in flight
+//! (`Shared::take` waits for that), unless the engine was stopped.
+
+use crate::rings::OwnRing;
+use crate::seat::{Order, Seat, SeatState, threshold};
+use crate::shared::Shared;
+use crate::tally::add;
+use packet::{Packet, Pool};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::{Duration, Instant};
+use vhost::{Batch, Engine, Job, List, Moved};
+
+/// An engine that makes nothing for so long hangs: a full one of 4,096 jumbo frames needs about a millisecond.
+const HANG_AFTER: Duration = Duration::from_millis(100);
+/// Looks that find nothing between two looks at the clock.
+const LOOKS_PER_CLOCK: u32 = 64;
+/// Failed copies of a [`WINDOW`] that an engine is kept with, whatever their share, and the share beyond: one of so many.
+const ERRORS_FREE: u64 = 100;
+const ERRORS_ONE_OF: u64 = 100;
+/// Failures are counted so long.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Guests that seemed to poll are notified after so many turns.
+const TURNS_PER_NOTICE: u32 = 8;
+/// Copies in flight that are expected: what engines are configured for.
+const COPIES_USUAL: usize = 1024;
+
+/// Is any thread to look for an engine?
+static IN_USE: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// This thread has an engine, or copies in flight.
+    static LISTS: Cell<bool> = const { Cell::new(false) };
+    static COPIES: RefCell<Copies> = RefCell::default();
+}
+
+/// Has threads look for engines, from now on.
+pub fn use_engines() {
+    IN_USE.store(true, Ordering::Relaxed);
+}
+
+/// The calling thread, of that core, moves packets.
+pub fn sit_down(core: usize) {
+    COPIES.with_borrow_mut(|copies| copies.seat = Some(Seat::new(core)));
+}
+
+/// To be called before packets are received: takes in what the engine made.
+#[inline]
+pub fn begin_turn() {
+    if IN_USE.load(Ordering::Relaxed) {
+        COPIES.with_borrow_mut(Copies::begin_turn);
+    }
+}
+
+/// To be called when packets were sent: has the engine begin. True: copies are in flight.
+#[inline]
+pub fn end_turn() -> bool {
+    LISTS.get() && COPIES.with_borrow_mut(Copies::end_turn)
+}
+
+/// The calling thread moves no more packets. Waits for its engine.
+pub fn stand_up() {
+    COPIES.with_borrow_mut(Copies::stand_up);
+}
+
+/// Does this thread have an engine?
+#[inline]
+pub(crate) fn lists() -> bool {
+    LISTS.get()
+}
+
+/// A ring's place, and where its packets go.
+pub(crate) struct At<'a> {
+    pub shared: &'a Arc<Shared>,
+    pub ring: usize,
+    pub pool: &'a Arc<dyn Pool>,
+    /// What [`Copies`] knows it by, as it was the last time.
+    pub target: &'a mut usize,
+}
+
+/// As [`vhost::Ring::enqueue`], with this thread's engine. Packets that were taken are freed when they may be.
+pub(crate) fn enqueue(
+    at: &mut At,
+    own: &mut OwnRing,
+    batch: &mut Batch,
+    packets: &[Packet],
+    moved: &mut Moved,
+) {
+    COPIES.with_borrow_mut(|copies| {
+        copies.ask(own);
+        let before = moved.packets;
+        own.ring.enqueue_listed(batch, packets, &mut copies.list, moved);
+        let taken = &packets[..moved.packets - before];
+        copies.count_burst(|tally| &tally.enqueues);
+        copies.free(at.pool, taken);
+        copies.hand_over(at, own, taken);
+    });
+}
+
+/// As [`vhost::Ring::dequeue`], with this thread's engine.
+pub(crate) fn dequeue(
+    at: &mut At,
+    own: &mut OwnRing,
+    batch: &mut Batch,
+    out: &mut Vec<Packet>,
+    max: usize,
+    moved: &mut Moved,
+) {
+    COPIES.with_borrow_mut(|copies| {
+        copies.ask(own);
+        own.pool.get_or_insert_with(|| at.pool.clone());
+        own.ring.dequeue_listed(batch, &**at.pool, out, max, &mut copies.list, moved);
+        copies.count_burst(|tally| &tally.dequeues);
+        copies.hand_over(at, own, &[]);
+    });
+}
+
+/// A ring that copies are in flight for.
+struct Target {
+    shared: Arc<Shared>,
+    ring: usize,
+    /// [`OwnRing::id`].
+    id: u64,
+    pool: Arc<dyn Pool>,
+    in_flight: usize,
+    /// The guest was shown something and is perhaps to be notified.
+    news: bool,
+}
+
+/// A copy in flight.
+struct Flight {
+    job: Job,
+    target: usize,
+    /// To be freed when it is made.
+    packet: Option<Packet>,
+}
+
+#[derive(Default)]
+struct Copies {
+    seat: Option<Arc<Seat>>,
+    engine: Option<Box<dyn Engine>>,
+    /// No more copies are listed; when none is in flight the engine goes back, as this.
+    leaving: Option<SeatState>,
+    list: List,
+    /// Copies were given to the engine since the last doorbell.
+    waiting: bool,
+    flights: VecDeque<Flight>,
+    /// Those that were made while somebody else had their ring, and whether they are still to be made.
+    late: Vec<(Flight, bool)>,
+    targets: Vec<Target>,
+    gone: Vec<Packet>,
+    statuses: Vec<u32>,
+    /// Looks in a row that found nothing, and since when.
+    idle_looks: u32,
+    idle_since: Option<Instant>,
+    turns: u32,
+    /// When the window of failures began, and what was completed and failed before.
+    window: Option<(Instant, u64, u64)>,
+}
+
+impl Copies {
+    fn begin_turn(&mut self) {
+        match self.seat.as_ref().map_or(Order::None, |seat| seat.order()) {
+            Order::None => {}
+            order => self.obey(order),
+        }
+        if self.in_flight() > 0 {
+            self.complete();
+        }
+        if self.leaving.is_some() && self.in_flight() == 0 {
+            self.give_back();
+        }
+    }
+
+    fn end_turn(&mut self) -> bool {
+        if std::mem::take(&mut self.waiting)
+            && let Some(engine) = &mut self.engine
+        {
+            engine.submit();
+            self.tally(|tally| add(&tally.doorbells, 1));
+        }
+        if self.in_flight() > 0 {
+            self.complete();
+        }
+        self.in_flight() > 0
+    }
+
+    fn in_flight(&self) -> usize {
+        self.flights.len() + self.late.len()
+    }
+
+    fn tally(&self, f: impl FnOnce(&crate::tally::Tally)) {
+        if let Some(seat) = &self.seat {
+            f(&seat.tally);
+        }
+    }
+
+    #[cold]
+    fn obey(&mut self, order: Order) {
+        let Some(seat) = self.seat.clone() else { return };
+        match order {
+            Order::None => {}
+            Order::Take => {
+                self.engine = seat.put(None);
+                (self.leaving, self.window) = (None, None);
+                LISTS.set(true);
+                seat.set_state(SeatState::Working);
+            }
+            Order::Leave if self.engine.is_some() => self.leaving = Some(SeatState::Returned),
+            Order::Leave => {}
+            Order::Redo => self.redo(),
+        }
+        seat.set_order(Order::None);
+    }
+
+    /// Gives the engine back, which has nothing to do.
+    #[cold]
+    fn give_back(&mut self) {
+        let Some(state) = self.leaving.take() else { return };
+        LISTS.set(false);
+        if let (Some(seat), Some(engine)) = (&self.seat, self.engine.take()) {
+            seat.put(Some(engine));
+            seat.set_state(state);
+        }
+    }
+
+    /// Has the CPU make what is in flight: the engine was stopped.
+    #[cold]
+    fn redo(&mut self) {
+        let n = self.flights.len();
+        self.tally(|tally| add(&tally.redone, n as u64));
+        self.settle(n, true);
+        LISTS.set(self.engine.is_some() || self.in_flight() > 0);
+    }
+
+    /// Says what may be listed of a burst on this ring.
+    fn ask(&mut self, own: &OwnRing) {
+        self.list.clear();
+        self.list.threshold = threshold();
+        self.list.room = 0;
+        (self.list.copied, self.list.crowded) = (0, 0);
+        if self.engine.is_none() || self.leaving.is_some() {
+            return;
+        }
+        if own.closing || !own.ring.may_list() {
+            let counter = |tally: &crate::tally::Tally| match own.closing {
+                true => add(&tally.closing, 1),
+                false => add(&tally.logged, 1),
+            };
+            return self.tally(counter);
+        }
+        let Some(engine) = &mut self.engine else { return };
+        self.list.room = engine.room();
+        if self.list.room == 0 && std::mem::take(&mut self.waiting) {
+            // Perhaps it takes no longer batch.
+            engine.submit();
+            self.list.room = engine.room();
+            self.tally(|tally| add(&tally.doorbells, 1));
+        }
+    }
+
+    fn count_burst(
+        &self,
+        which: impl FnOnce(&crate::tally::Tally) -> &std::sync::atomic::AtomicU64,
+    ) {
+        if self.engine.is_some() {
+            self.tally(|tally| {
+                add(which(tally), 1);
+                add(&tally.cpu_bytes, self.list.copied);
+                add(&tally.full, self.list.crowded);
+            });
+        }
+    }
+
+    /// Frees those of `taken` that are not kept.
+    fn free(&self, pool: &Arc<dyn Pool>, taken: &[Packet]) {
+        let mut next = 0;
+        for kept in &self.list.kept {
+            let kept = *kept as usize;
+            if kept > next {
+                pool.free(&taken[next..kept]);
+            }
+            next = kept + 1;
+        }
+        if next < taken.len() {
+            pool.free(&taken[next..]);
+        }
+    }
+
+    /// Gives the engine what was listed on a ring that is held; `packets` are those that were taken to be sent.
+    fn hand_over(&mut self, at: &mut At, own: &mut OwnRing, packets: &[Packet]) {
+        if self.list.jobs.is_empty() {
+            return;
+        }
+        let target = self.target(at, own.id);
+        let jobs = std::mem::take(&mut self.list.jobs);
+        let n = match &mut self.engine {
+            // SAFETY: the ring keeps the guest's memory mapped while copies of it are in flight; packets are freed, or
+            // delivered, when they are made.
+            Some(engine) => unsafe { engine.copy(&jobs) },
+            None => 0,
+        };
+        let (mut i, mut kept, mut bytes) = (0, self.list.kept.iter(), 0);
+        while i < jobs.len() {
+            let same = jobs[i..].iter().take_while(|job| job.slot == jobs[i].slot).count();
+            let (end, split) = (i + same, (i + same).min(n).max(i));
+            let packet = kept.next().and_then(|k| packets.get(*k as usize)).copied();
+            for (k, job) in (i..split).zip(&jobs[i..split]) {
+                bytes += u64::from(job.len);
+                let packet = packet.filter(|_| k + 1 == split);
+                self.flights.push_back(Flight { job: *job, target, packet });
+            }
+            for job in &jobs[split..end] {
+                // SAFETY: the ring is held, and the packet not freed yet.
+                unsafe { job.make() };
+                own.ring.done(job.slot);
+            }
+            if split == i {
+                self.gone.extend(packet);
+            }
+            i = end;
+        }
+        self.targets[target].in_flight += n;
+        if n < jobs.len() {
+            own.ring.publish();
+            at.pool.free(&self.gone);
+            self.gone.clear();
+        }
+        self.waiting |= n > 0;
+        let in_flight = self.in_flight() as u64;
+        self.tally(|tally| {
+            add(&tally.copies, n as u64);
+            add(&tally.engine_bytes, bytes);
+            let most = tally.in_flight_max.load(Ordering::Relaxed);
+            tally.in_flight_max.store(most.max(in_flight), Ordering::Relaxed);
+        });
+        self.list.jobs = jobs;
+    }
+
+    /// The place of a ring in `targets`.
+    fn target(&mut self, at: &mut At, id: u64) -> usize {
+        match self.targets.get(*at.target) {
+            Some(known) if known.id == id => *at.target,
+            _ => {
+                *at.target = self.find_target(at, id);
+                *at.target
+            }
+        }
+    }
+
+    #[cold]
+    fn find_target(&mut self, at: &At, id: u64) -> usize {
+        if let Some(i) = self.targets.iter().position(|known| known.id == id) {
+            return i;
+        }
+        let target = Target {
+            shared: at.shared.clone(),
+            ring: at.ring,
+            id,
+            pool: at.pool.clone(),
+            in_flight: 0,
+            news: false,
+        };
+        match self.targets.iter().position(|known| known.in_flight == 0 && !known.news) {
+            Some(i) => {
+                self.targets[i] = target;
+                i
+            }
+            None => {
+                self.flights.reserve(COPIES_USUAL);
+                self.targets.push(target);
+                self.targets.len() - 1
+            }
+        }
+    }
+
+    /// Takes in what the engine made.
+    fn complete(&mut self) {
+        let late = self.late.len();
+        for (flight, redo) in std::mem::take(&mut self.late) {
+            self.flights.push_front(flight);
+            self.settle(1, redo);
+        }
+        let before = self.in_flight();
+        let mut most = self.flights.len();
+        while let Some(engine) = &mut self.engine
+            && most > 0
+        {
+            let (n, failed) = engine.completed(most);
+            self.tally(|tally| add(&tally.completed, n as u64));
+            self.settle(n, false);
+            most -= n;
+            if !failed {
+                break;
+            }
+            most -= self.complete_failed(most);
+        }
+        let progress = before - self.flights.len().min(before) + late;
+        self.tally(|tally| {
+            add(&tally.polls, 1);
+            add(&tally.polls_empty, u64::from(progress == 0));
+        });
+        match progress {
+            0 => self.watch(),
+            _ => (self.idle_looks, self.idle_since) = (0, None),
+        }
+        self.tell_guests();
+    }
+
+    /// The next copy failed: asks what became of it and those behind it. How many.
+    #[cold]
+    fn complete_failed(&mut self, most: usize) -> usize {
+        let mut statuses = std::mem::take(&mut self.statuses);
+        statuses.clear();
+        if let Some(engine) = &mut self.engine {
+            engine.statuses(most, &mut statuses);
+        }
+        let failed = statuses.iter().filter(|status| **status != 0).count() as u64;
+        self.tally(|tally| {
+            add(&tally.completed, statuses.len() as u64);
+            add(&tally.errors, failed);
+        });
+        statuses.iter().for_each(|status| self.settle(1, *status != 0));
+        self.judge();
+        let n = statuses.len();
+        self.statuses = statuses;
+        // An engine that says that something failed and not what is asked no more in this turn.
+        if n == 0 { most } else { n }
+    }
+
+    /// Does the engine fail too often?
+    fn judge(&mut self) {
+        let Some(now) = self.seat.as_ref().map(|seat| seat.tally.read()) else { return };
+        let began = self.window.filter(|(began, ..)| began.elapsed() < WINDOW);
+        let (_, completed, errors) = *self.window.insert(began.unwrap_or((
+            Instant::now(),
+            now.completed - 1,
+            now.errors - 1,
+        )));
+        let (completed, errors) = (now.completed - completed, now.errors - errors);
+        if errors > ERRORS_FREE && errors * ERRORS_ONE_OF > completed {
+            self.leaving.get_or_insert(SeatState::Failing);
+        }
+    }
+
+    /// Nothing was made: does the engine hang?
+    fn watch(&mut self) {
+        self.idle_looks += 1;
+        if !self.idle_looks.is_multiple_of(LOOKS_PER_CLOCK) || self.flights.is_empty() {
+            return;
+        }
+        let since = *self.idle_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < HANG_AFTER {
+            return;
+        }
+        (self.idle_looks, self.idle_since) = (0, None);
+        if let (Some(seat), Some(engine)) = (&self.seat, self.engine.take()) {
+            seat.put(Some(engine));
+            seat.set_state(SeatState::Stuck);
+        }
+        (self.leaving, self.waiting) = (None, false);
+    }
+
+    /// The oldest `n` copies were made, or are to be made by the CPU.
+    fn settle(&mut self, mut n: usize, redo: bool) {
+        while n > 0
+            && let Some(first) = self.flights.front()
+        {
+            let target = first.target;
+            let row = self.flights.iter().take(n).take_while(|f| f.target == target).count();
+            self.settle_row(target, row, redo);
+            n -= row;
+        }
+    }
+
+    /// The oldest `n`, all of one ring.
+    fn settle_row(&mut self, target: usize, n: usize, redo: bool) {
+        let Copies { targets, flights, late, gone, .. } = self;
+        let known = &mut targets[target];
+        let Some(mut held) = known.shared.rings.hold(known.ring) else {
+            late.extend(flights.drain(..n).map(|flight| (flight, redo)));
+            return;
+        };
+        let own = held.get().filter(|own| own.id == known.id);
+        if let Some(own) = own {
+            for flight in flights.drain(..n) {
+                if redo {
+                    // SAFETY: the ring is held, and keeps the guest's memory mapped; the packet is not freed yet.
+                    unsafe { flight.job.make() };
+                }
+                own.ring.done(flight.job.slot);
+                gone.extend(flight.packet);
+            }
+            known.news |= own.ring.publish();
+        } else {
+            // It was given up with copies in flight.
+            flights.drain(..n).for_each(|flight| gone.extend(flight.packet));
+        }
+        drop(held);
+        known.in_flight -= n;
+        known.pool.free(gone);
+        gone.clear();
+    }
+
+    /// Notifies guests of what they were shown, if they want that.
+    fn tell_guests(&mut self) {
+        self.turns = self.turns.wrapping_add(1);
+        let idle = self.in_flight() == 0;
+        if !idle && !self.turns.is_multiple_of(TURNS_PER_NOTICE)
+            || !self.targets.iter().any(|target| target.news)
+        {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        for target in self.targets.iter_mut().filter(|target| target.news) {
+            target.news = false;
+            target.shared.notify(target.ring);
+        }
+    }
+
+    #[cold]
+    fn stand_up(&mut self) {
+        self.end_turn();
+        while self.in_flight() > 0 {
+            self.complete();
+            let stuck = self.seat.as_ref().filter(|_| self.engine.is_none());
+            if let Some(mut engine) = stuck.and_then(|seat| seat.put(None)) {
+                engine.stop();
+                self.redo();
+            } else if self.engine.is_none()
+                && self.seat.as_ref().is_some_and(|s| s.order() == Order::Redo)
+            {
+                self.redo();
+            }
+            std::hint::spin_loop();
+        }
+        self.leaving.get_or_insert(SeatState::Returned);
+        self.give_back();
+        if let Some(seat) = self.seat.take() {
+            seat.set_gone();
+        }
+        LISTS.set(false);
+        self.targets.clear();
+    }
+}

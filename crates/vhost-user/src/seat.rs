@@ -1,0 +1,176 @@
+//! Where a thread that moves packets gets an engine from, and what it tells about it.
+//!
+//! A thread *sits down* when it starts and finds no engine. The control side gives it one, asks for it back, and stops
+//! one that hangs; the thread alone uses it. Neither waits for the other: orders are a word that the thread looks at
+//! once per turn, engines change hands in a place that is locked for a moment.
+
+use crate::tally::Tally;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use vhost::Engine;
+
+/// Frames of more bytes are copied by an engine, where there is one, unless somebody says otherwise (papers/004).
+pub const THRESHOLD_BYTES_DEFAULT: usize = 128;
+/// Longest frame that a threshold may name, as in the patches of papers/004.
+pub const THRESHOLD_BYTES_MAX: usize = 9728;
+
+static THRESHOLD: AtomicUsize = AtomicUsize::new(THRESHOLD_BYTES_DEFAULT);
+static SEATS: Mutex<Vec<Arc<Seat>>> = Mutex::new(Vec::new());
+
+/// Frames of more bytes are left to engines.
+pub fn threshold() -> usize {
+    THRESHOLD.load(Ordering::Relaxed)
+}
+
+/// Changes [`threshold`], for all threads and ports.
+pub fn set_threshold(bytes: usize) {
+    THRESHOLD.store(bytes, Ordering::Relaxed);
+}
+
+/// What a thread is to do about its engine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Order {
+    None,
+    /// One is there for it.
+    Take,
+    /// It is to give it back when nothing is in flight.
+    Leave,
+    /// The one that hung was stopped: what was in flight is to be copied by the CPU.
+    Redo,
+}
+
+/// How it is with a thread's engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SeatState {
+    /// It has none.
+    Empty,
+    /// It has one.
+    Working,
+    /// It gave one back that made nothing for too long: to be stopped.
+    Stuck,
+    /// It gave one back that failed too often.
+    Failing,
+    /// It gave one back as asked, or at its end.
+    Returned,
+}
+
+/// What a thread and the control side share.
+pub struct Seat {
+    /// The core of the thread.
+    pub core: usize,
+    /// What its engine did.
+    pub tally: Tally,
+    order: AtomicU8,
+    state: AtomicU8,
+    /// The thread has ended.
+    gone: AtomicBool,
+    engine: Mutex<Option<Box<dyn Engine>>>,
+}
+
+impl Seat {
+    pub(crate) fn new(core: usize) -> Arc<Seat> {
+        let seat = Arc::new(Seat {
+            core,
+            tally: Tally::default(),
+            order: AtomicU8::new(Order::None as u8),
+            state: AtomicU8::new(SeatState::Empty as u8),
+            gone: AtomicBool::new(false),
+            engine: Mutex::new(None),
+        });
+        seats_mut(|seats| seats.push(seat.clone()));
+        seat
+    }
+
+    /// How it is.
+    pub fn state(&self) -> SeatState {
+        match self.state.load(Ordering::Acquire) {
+            1 => SeatState::Working,
+            2 => SeatState::Stuck,
+            3 => SeatState::Failing,
+            4 => SeatState::Returned,
+            _ => SeatState::Empty,
+        }
+    }
+
+    pub(crate) fn set_state(&self, state: SeatState) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn order(&self) -> Order {
+        match self.order.load(Ordering::Acquire) {
+            0 => Order::None,
+            1 => Order::Take,
+            2 => Order::Leave,
+            _ => Order::Redo,
+        }
+    }
+
+    pub(crate) fn set_order(&self, order: Order) {
+        self.order.store(order as u8, Ordering::Release);
+    }
+
+    pub(crate) fn put(&self, engine: Option<Box<dyn Engine>>) -> Option<Box<dyn Engine>> {
+        let mut place = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *place, engine)
+    }
+
+    pub(crate) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    /// Has the thread ended?
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// Has the thread all that it was told of done?
+    pub fn is_settled(&self) -> bool {
+        self.order() == Order::None
+    }
+
+    /// Gives the thread an engine; it has none, and [`Seat::is_settled`].
+    pub fn give(&self, engine: Box<dyn Engine>) {
+        self.tally.clear();
+        self.put(Some(engine));
+        self.set_order(Order::Take);
+    }
+
+    /// Asks for the engine: [`Seat::state`] says when it is there.
+    pub fn recall(&self) {
+        self.set_order(Order::Leave);
+    }
+
+    /// Takes an engine that was given back, after its state was looked at.
+    pub fn take_back(&self) -> Option<Box<dyn Engine>> {
+        let engine = self.put(None);
+        match self.state() {
+            SeatState::Working => {}
+            SeatState::Stuck => {}
+            _ => self.set_state(SeatState::Empty),
+        }
+        engine
+    }
+
+    /// The engine that hung was stopped.
+    pub fn stopped(&self) {
+        self.set_state(SeatState::Empty);
+        self.set_order(Order::Redo);
+    }
+}
+
+fn seats_mut<T>(f: impl FnOnce(&mut Vec<Arc<Seat>>) -> T) -> T {
+    f(&mut SEATS.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// All seats, also of threads that ended.
+pub fn seats() -> Vec<Arc<Seat>> {
+    seats_mut(|seats| seats.clone())
+}
+
+/// Forgets the seat of a thread that ended.
+pub fn forget_seat(seat: &Arc<Seat>) {
+    seats_mut(|seats| seats.retain(|other| !Arc::ptr_eq(other, seat)));
+}
