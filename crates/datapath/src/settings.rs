@@ -25,6 +25,8 @@ pub struct Config {
     pub register_thread: fn(WorkerId),
     /// Takes a warning while control waits for a worker.
     pub warn: fn(&str),
+    /// Connections, which all workers share.
+    pub conntrack: Arc<conntrack::Table>,
     /// Most cached flows per worker over the whole life (memory is reserved, not committed).
     pub max_flows: u32,
     /// No threads: the workers are run by [`crate::Datapath::step`] (tests, simulation).
@@ -41,6 +43,7 @@ impl Config {
             pipeline,
             register_thread,
             warn: |_| {},
+            conntrack: Arc::default(),
             max_flows: 1 << 24,
             manual: false,
         }

@@ -15,6 +15,7 @@ const ROWS: &[(&str, &[&str])] = &[
     ("protocols", &["openflow", "ovsdb"]),
     ("classifier", &["classifier"]),
     ("offload", &["offload"]),
+    ("connections", &["conntrack"]),
     ("action", &["action"]),
     ("flow", &["flow"]),
     ("drivers", &["port-dpdk"]),

@@ -4,11 +4,13 @@
 //! Accounting: every packet that comes in ends at least once (sent, punted, recirculated or dropped
 //! for a named reason); what it ends beyond that are copies.
 
+use crate::actions::ct;
 use crate::actions::rewrite::{self, Place};
 use crate::batch::keys::bytes;
 use crate::parse::frame::Frame;
 use crate::tunnel;
-use action::{Meter, Op, Punt, Rewrite, Verdict};
+use action::{Ct, Meter, Op, Punt, Rewrite, Verdict};
+use conntrack::{At, Meta, Ref};
 use flow::{Key, PortNo, at};
 use packet::Packet;
 use std::sync::Arc;
@@ -33,6 +35,8 @@ pub(crate) trait Sink {
     fn punt(&mut self, punt: &Arc<Punt>, packet: &Packet, key: Key, in_port: PortNo);
     /// Looks the packet up again after this vector.
     fn recirculate(&mut self, id: u32, packet: Packet, frame: &Frame);
+    /// Has connection tracking look at a packet.
+    fn track(&mut self, ct: &Ct, data: &mut [u8], at: At, meta: &mut Meta<Ref>);
     /// What a meter says of a packet of so many bytes.
     fn meter(&mut self, meter: &Meter, bytes: usize) -> Verdict;
     /// A random number.
@@ -98,6 +102,8 @@ impl<S: Sink> Run<'_, S> {
                     self.sink.punt(punt, &p, f.key(), self.in_port);
                 }
                 Op::Truncate(n) => self.cut = Some(*n as usize),
+                Op::Ct(ct) => ct::track(self.sink, ct, &mut p, f),
+                Op::CtClear => ct::clear(f),
                 Op::TunnelPush(_) => {
                     self.cut_now(&mut p);
                     if let Err(why) = change(op, &mut p, f) {

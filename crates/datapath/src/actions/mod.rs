@@ -1,5 +1,6 @@
 //! Step 4: each packet's program.
 
+pub(crate) mod ct;
 pub(crate) mod interpret;
 pub(crate) mod patch;
 pub(crate) mod program;
@@ -224,6 +225,7 @@ impl Vector {
             vlan_limit: self.vlan_limit,
             tags: self.vlan_limit,
             depth: if i < self.meta.len() { self.depth[i] } else { 0 },
+            ct: self.meta.get(i).and_then(|m| m.as_ref()).map(|m| m.ct).unwrap_or_default(),
         }
     }
 

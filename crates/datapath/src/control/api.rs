@@ -12,6 +12,7 @@ use action::{Op, Region};
 use flow::PortNo;
 use port::Service;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Longest packet that can be injected.
@@ -289,7 +290,13 @@ impl Datapath {
 
     /// Runs every worker once (`Config::manual`); returns packets moved.
     pub fn step(&mut self) -> usize {
+        self.ct_keeper.step();
         self.workers.iter_mut().flatten().map(|w| w.step()).sum()
+    }
+
+    /// The connections.
+    pub fn conntrack(&self) -> &Arc<conntrack::Table> {
+        &self.config.conntrack
     }
 
     /// Is the port polled by PMD threads?

@@ -2,6 +2,7 @@
 
 mod api;
 pub(crate) mod auto_lb;
+pub(crate) mod ct_keeper;
 pub(crate) mod effects;
 pub(crate) mod flow_index;
 pub(crate) mod flow_stats;
@@ -14,6 +15,7 @@ mod wait;
 pub(crate) mod worker;
 
 use crate::control::auto_lb::AutoLb;
+use crate::control::ct_keeper::CtKeeper;
 use crate::control::effects::EffectQueue;
 use crate::control::invalidate::Tickets;
 use crate::control::load::History;
@@ -130,6 +132,7 @@ pub struct Datapath {
     pub(crate) suspicious: Vec<(WorkerId, Box<Suspicious>)>,
     pub(crate) aged_ms: u64,
     pub(crate) auto_lb: AutoLb,
+    ct_keeper: CtKeeper,
     /// Rung by the kernel worker when there is news.
     pub(crate) bell: Arc<Wake>,
     /// Transmit queues came back.
@@ -143,8 +146,10 @@ impl Datapath {
     pub fn new(config: Config) -> Result<Self, Error> {
         let bell = Arc::new(Wake::new().map_err(|e| Error::Thread(e.to_string()))?);
         let kernel = Handle::start(&config, WorkerId::Kernel, &bell)?;
+        let ct_keeper = CtKeeper::start(&config).map_err(|e| Error::Thread(e.to_string()))?;
         let mut dp = Datapath {
             config,
+            ct_keeper,
             settings: Settings::default(),
             workers: vec![Some(Box::new(kernel))],
             ports: BTreeMap::new(),

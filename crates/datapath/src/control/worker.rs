@@ -84,7 +84,8 @@ impl Handle {
         let flows = config.max_flows as usize;
         let vector = Vector::new(config.pipeline.clone(), report_out, shared.clone(), flows);
         let store: Arc<Store> = vector.table.store.clone();
-        let tx = TxState::new(config.pool.clone(), shared.clone(), punt_out);
+        let ct = conntrack::Worker::new(&config.conntrack);
+        let tx = TxState::new(config.pool.clone(), shared.clone(), punt_out, ct);
         let reader = config.domain.reader();
         let worker = Worker::new(vector, tx, command_in, shared.clone(), reader, sleep);
         let wake = worker.wake();

@@ -2,6 +2,7 @@
 
 use crate::batch::keys::{EXT2, Ext, Layout, Line, bytes, bytes_mut, key_of};
 use crate::parse::scalar::parse;
+use conntrack::{Meta, Ref};
 use flow::{Key, PortNo, at, flag};
 
 /// What is known about a packet while operations run.
@@ -17,6 +18,8 @@ pub(crate) struct Frame {
     /// Tags in front of what matching saw as the network header: as pushes and pops change it.
     pub tags: u8,
     pub depth: u8,
+    /// What connection tracking said, of which the key shows a part.
+    pub ct: Meta<Ref>,
 }
 
 impl Frame {
@@ -30,6 +33,7 @@ impl Frame {
             vlan_limit,
             tags: vlan_limit,
             depth: 0,
+            ct: Meta::default(),
         };
         f.layout = parse(d, in_port, vlan_limit, &mut f.line, &mut f.ext)?;
         f.have = f.layout.ext;

@@ -10,7 +10,8 @@ use crate::settings::{PuntEvent, Settings};
 use crate::stats::clock;
 use crate::stats::port::PortCell;
 use crate::tx::flush::{FLUSH_WAIT_US_MAX, FlushPolicy, FlushTimer};
-use action::{Meter, Punt, Verdict};
+use action::{Ct, Meter, Punt, Verdict};
+use conntrack::{At, Meta, Ref};
 use flow::{Key, PortNo};
 use packet::{BURST, Packet, Pool, VECTOR};
 use port::TxQueue;
@@ -98,6 +99,7 @@ pub(crate) struct TxState {
     pool: Arc<dyn Pool>,
     shared: Arc<Shared>,
     punts: Producer<Box<PuntEvent>>,
+    conntrack: conntrack::Worker,
     /// Recirculated packets.
     pub recirculated: Vec<Pending>,
     rng: u64,
@@ -114,7 +116,12 @@ pub(crate) struct TxState {
 const RECIRCULATED_PACKETS_MAX: usize = 16 * packet::VECTOR;
 
 impl TxState {
-    pub fn new(pool: Arc<dyn Pool>, shared: Arc<Shared>, punts: Producer<Box<PuntEvent>>) -> Self {
+    pub fn new(
+        pool: Arc<dyn Pool>,
+        shared: Arc<Shared>,
+        punts: Producer<Box<PuntEvent>>,
+        conntrack: conntrack::Worker,
+    ) -> Self {
         TxState {
             ports: Vec::new(),
             peers: Vec::new(),
@@ -128,6 +135,7 @@ impl TxState {
             pool,
             shared,
             punts,
+            conntrack,
             recirculated: Vec::new(),
             rng: clock::cycles() | 1,
             now_ms: 0,
@@ -529,6 +537,9 @@ impl Sink for TxState {
             depth,
             meta: Some(meta),
         });
+    }
+    fn track(&mut self, ct: &Ct, data: &mut [u8], at: At, meta: &mut Meta<Ref>) {
+        conntrack::track(&mut self.conntrack, ct, data, at, meta, self.now_ms);
     }
     fn meter(&mut self, meter: &Meter, bytes: usize) -> Verdict {
         meter.run(bytes, self.now_ms)

@@ -16,7 +16,8 @@ use crate::parse::Job;
 use crate::parse::frame::Frame;
 use crate::parse::scalar::parse;
 use crate::tunnel;
-use action::{Decision, Meter, Op, Punt, Verdict};
+use action::{Ct, Decision, Meter, Op, Punt, Verdict};
+use conntrack::{At, Meta, Ref};
 use flow::{Key, PortNo};
 use packet::{HeapPool, Packet, Pool};
 use std::fmt::Write;
@@ -94,6 +95,9 @@ impl Sink for Record {
     fn recirculate(&mut self, _: u32, packet: Packet, _: &Frame) {
         self.outcome.others += 1;
         self.free(packet);
+    }
+    fn track(&mut self, _: &Ct, _: &mut [u8], _: At, _: &mut Meta<Ref>) {
+        self.outcome.others += 1;
     }
     fn meter(&mut self, _: &Meter, _: usize) -> Verdict {
         Verdict::Pass

@@ -1,0 +1,35 @@
+//! Connection tracking: what `ct` does in OVS's userspace datapath.
+//!
+//! *Place*: packet half, below `datapath`. *Knows*: IP packets, connections, what an [`action::Ct`] asks
+//! for. *Does not know*: ports, flows, OpenFlow, threads, clocks (time is an argument, in milliseconds).
+//!
+//! [`track`] is the way of one packet, over a [`Store`]. There are two: the [`Table`] that all packet
+//! threads share ([`Worker`]), and [`Model`], its slow twin, which defines what is right.
+//!
+//! Invariants
+//! - Looking a connection up takes no lock and writes nothing.
+//! - A worker's steps per packet are bounded, whatever other threads do; what it gives up is counted.
+//! - No two live connections have a tuple in common.
+//! - Memory of a connection that ended is used again after every worker has passed a quiescent point.
+
+mod conn;
+mod extract;
+pub mod machine;
+mod model;
+mod nat;
+mod policy;
+mod rewrite;
+mod table;
+pub mod text;
+mod track;
+mod tuple;
+
+pub use conn::{Conn, Known, Meta, Translation, state};
+pub use extract::{Bad, Place, Seen, extract};
+pub use model::Model;
+pub use policy::{
+    CLASS_NAMES, CLASSES, Class, DEFAULT_SECONDS, POLICIES_COUNT_MAX, Policies, TIMEOUT_SECONDS_MAX,
+};
+pub use table::{CONNECTIONS_COUNT_DEFAULT, Keeper, Limits, Ref, Secret, Shown, Table, Worker};
+pub use track::{At, COUNTS, Count, Refused, Store, clear, track};
+pub use tuple::{Tuple, address, answer_type, number};

@@ -1,0 +1,375 @@
+//! What a connection's packets make of it, per protocol: the state machines of OVS 3.1's userspace
+//! datapath. TCP is followed as OpenBSD's pf does it (Guido van Rooij, "Real Stateful TCP Packet
+//! Filtering in IP Filter", 2001).
+
+use crate::policy::Class;
+use wire::tcp_flags::{ACK, FIN, PSH, RST, SYN, URG};
+
+/// What the end of a TCP connection is at. Numbers are OVS's; those that no packet leads to are
+/// left out.
+pub mod state {
+    #![allow(missing_docs)]
+    pub const CLOSED: u8 = 0;
+    pub const SYN_SENT: u8 = 2;
+    pub const ESTABLISHED: u8 = 4;
+    pub const CLOSING: u8 = 7;
+    pub const FIN_WAIT_2: u8 = 9;
+    pub const TIME_WAIT: u8 = 10;
+}
+
+/// What packets of other protocols than TCP and ICMP have been, in [`Peer::state`] of the first end.
+pub mod stage {
+    #![allow(missing_docs)]
+    pub const FIRST: u8 = 0;
+    pub const MULTIPLE: u8 = 1;
+    pub const BOTH_WAYS: u8 = 2;
+}
+
+/// The window scale was in a SYN.
+pub const WSCALE_KNOWN: u8 = 0x80;
+/// The connection's first packet was no SYN.
+pub const WSCALE_UNKNOWN: u8 = 0x40;
+/// Bits of the window scale itself.
+pub const WSCALE: u8 = 0xf;
+/// Largest window scale (RFC 7323).
+const WSCALE_MAX: u8 = 14;
+/// How far acknowledgements may lag: a window and one more packet, in bytes.
+const SKEW_BYTES_MAX: i32 = 0xffff + 1500;
+
+/// One end of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peer {
+    /// A number of [`state`] or [`stage`].
+    pub state: u8,
+    /// Window scale: bits [`WSCALE_KNOWN`], [`WSCALE_UNKNOWN`], [`WSCALE`].
+    pub wscale: u8,
+    /// Largest window it announced, not scaled.
+    pub max_win: u16,
+    /// The sequence number behind the last byte that it sent.
+    pub seqlo: u32,
+    /// The sequence number behind the last byte that it may send.
+    pub seqhi: u32,
+}
+
+/// The ends of a connection: of the first packet's sender, and the other one.
+pub type Peers = [Peer; 2];
+
+/// What counts of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segment {
+    /// TCP.
+    Tcp(TcpSegment),
+    /// ICMP or ICMPv6: may a message of this type be the first one?
+    Icmp {
+        /// A request?
+        request: bool,
+    },
+    /// Anything else.
+    Other,
+}
+
+/// A TCP segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpSegment {
+    /// Bits of [`wire::tcp_flags`].
+    pub flags: u16,
+    /// Sequence number.
+    pub seq: u32,
+    /// Acknowledgement number.
+    pub ack: u32,
+    /// Window.
+    pub window: u16,
+    /// Bytes of payload.
+    pub len: u32,
+    /// The window scale option, as in [`Peer::wscale`]; 0: it has none.
+    pub wscale: u8,
+}
+
+/// What a connection says to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It belongs to it.
+    Valid,
+    /// It belongs to it, and the connection is still new.
+    StillNew,
+    /// It begins another connection with the same tuple.
+    Again,
+    /// It cannot belong to it, and nothing changed.
+    Invalid,
+}
+
+/// Why a segment is invalid, for a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Note {
+    None,
+    SequenceFailed,
+    SequenceBypassed,
+    Flags,
+}
+
+/// May a connection begin with it?
+pub fn may_begin(segment: &Segment) -> bool {
+    match segment {
+        Segment::Tcp(t) => flags_fit(t.flags) && t.flags & (SYN | ACK) != (SYN | ACK),
+        Segment::Icmp { request } => *request,
+        Segment::Other => true,
+    }
+}
+
+/// A connection that begins with `segment`.
+pub fn begin(segment: &Segment) -> (Peers, Class) {
+    match segment {
+        Segment::Tcp(t) => (begin_tcp(t), Class::TcpSynSent),
+        Segment::Icmp { .. } => (Peers::default(), Class::IcmpFirst),
+        Segment::Other => (Peers::default(), Class::UdpFirst),
+    }
+}
+
+/// Takes note of a packet; `reply`: of the second end's. The class is that of the timeout that starts
+/// now; None: it goes on. `check`: are sequence numbers checked?
+pub fn update(
+    peers: &mut Peers,
+    segment: &Segment,
+    reply: bool,
+    check: bool,
+) -> (Verdict, Option<Class>, Note) {
+    match segment {
+        Segment::Tcp(t) => {
+            let [first, second] = peers;
+            let (src, dst) = if reply { (second, first) } else { (first, second) };
+            update_tcp(src, dst, t, check)
+        }
+        Segment::Icmp { .. } => {
+            let (verdict, class) = update_icmp(&mut peers[0].state, reply);
+            (verdict, Some(class), Note::None)
+        }
+        Segment::Other => {
+            let (verdict, class) = update_other(&mut peers[0].state, reply);
+            (verdict, Some(class), Note::None)
+        }
+    }
+}
+
+fn update_icmp(at: &mut u8, reply: bool) -> (Verdict, Class) {
+    if reply {
+        *at = stage::BOTH_WAYS;
+    }
+    match *at {
+        stage::BOTH_WAYS => (Verdict::Valid, Class::IcmpReply),
+        _ => (Verdict::StillNew, Class::IcmpFirst),
+    }
+}
+
+fn update_other(at: &mut u8, reply: bool) -> (Verdict, Class) {
+    *at = match (reply, *at) {
+        (true, _) | (_, stage::BOTH_WAYS) => stage::BOTH_WAYS,
+        _ => stage::MULTIPLE,
+    };
+    match *at {
+        stage::BOTH_WAYS => (Verdict::Valid, Class::UdpMultiple),
+        _ => (Verdict::StillNew, Class::UdpSingle),
+    }
+}
+
+/// Flags that a sane sender sets together.
+fn flags_fit(flags: u16) -> bool {
+    let begins = if flags & SYN != 0 { flags & (RST | FIN) == 0 } else { flags & (ACK | RST) != 0 };
+    begins && (flags & ACK != 0 || flags & (FIN | PSH | URG) == 0)
+}
+
+fn begin_tcp(t: &TcpSegment) -> Peers {
+    let syn = u32::from(t.flags & SYN != 0);
+    let fin = u32::from(t.flags & FIN != 0);
+    let wscale = if syn == 1 { t.wscale } else { WSCALE_UNKNOWN };
+    let src = Peer {
+        state: state::SYN_SENT,
+        wscale,
+        max_win: t.window.max(1).div_ceil(1 << (wscale & WSCALE)),
+        seqlo: t.seq,
+        seqhi: t.seq.wrapping_add(t.len + 1 + syn + fin),
+    };
+    let dst_scale = if syn == 1 { 0 } else { WSCALE_UNKNOWN };
+    [src, Peer { state: state::CLOSED, wscale: dst_scale, max_win: 1, seqlo: 0, seqhi: 1 }]
+}
+
+/// `a - b` as TCP compares sequence numbers (RFC 9293, section 3.4).
+fn ahead(a: u32, b: u32) -> i32 {
+    a.wrapping_sub(b) as i32
+}
+
+/// A segment as it is checked: corrected for what senders are known to leave out.
+struct Checked {
+    /// First and last sequence number.
+    seq: u32,
+    end: u32,
+    ack: u32,
+    window: u32,
+    /// By how much the windows of sender and receiver are scaled.
+    src_scale: u8,
+    dst_scale: u8,
+    /// How far the acknowledgement is behind what the other end sent.
+    skew: i32,
+}
+
+fn update_tcp(
+    src: &mut Peer,
+    dst: &mut Peer,
+    t: &TcpSegment,
+    check: bool,
+) -> (Verdict, Option<Class>, Note) {
+    if !flags_fit(t.flags) {
+        return (Verdict::Invalid, None, Note::Flags);
+    }
+    if t.flags & (SYN | ACK) == SYN {
+        if dst.state >= state::FIN_WAIT_2 && src.state >= state::FIN_WAIT_2 {
+            (src.state, dst.state) = (state::CLOSED, state::CLOSED);
+            return (Verdict::Again, None, Note::None);
+        }
+        if src.state <= state::SYN_SENT {
+            src.state = state::SYN_SENT;
+            return (Verdict::StillNew, Some(Class::TcpSynSent), Note::None);
+        }
+    }
+    let before = (*src, *dst);
+    let c = checked(src, dst, t);
+    let fits = in_window(src, dst, t, &c);
+    if fits || !check {
+        slide(src, dst, &c);
+        step(src, dst, t.flags);
+        let note = if fits { Note::None } else { Note::SequenceBypassed };
+        return (Verdict::Valid, Some(tcp_class(src.state, dst.state)), note);
+    }
+    if in_loose_window(src, dst, &c) {
+        slide(src, dst, &c);
+        if t.flags & FIN != 0 && src.state < state::CLOSING {
+            src.state = state::CLOSING;
+        }
+        if t.flags & RST != 0 {
+            (src.state, dst.state) = (state::TIME_WAIT, state::TIME_WAIT);
+        }
+        return (Verdict::Valid, None, Note::None);
+    }
+    (*src, *dst) = before;
+    (Verdict::Invalid, None, Note::SequenceFailed)
+}
+
+fn scales(src: &Peer, dst: &Peer, flags: u16) -> (u8, u8) {
+    let both = src.wscale & dst.wscale;
+    match flags & SYN != 0 {
+        false if both & WSCALE_KNOWN != 0 => (src.wscale & WSCALE, dst.wscale & WSCALE),
+        false if both & WSCALE_UNKNOWN != 0 => (WSCALE_MAX, WSCALE_MAX),
+        _ => (0, 0),
+    }
+}
+
+fn checked(src: &mut Peer, dst: &mut Peer, t: &TcpSegment) -> Checked {
+    let (src_scale, dst_scale) = scales(src, dst, t.flags);
+    let length = t.len + u32::from(t.flags & SYN != 0) + u32::from(t.flags & FIN != 0);
+    let mut c = Checked {
+        seq: t.seq,
+        end: t.seq.wrapping_add(length),
+        ack: t.ack,
+        window: t.window.into(),
+        src_scale,
+        dst_scale,
+        skew: 0,
+    };
+    let known = src.state < state::SYN_SENT && first_of_end(src, dst, t, &mut c);
+    let no_ack = t.flags & ACK == 0 || (t.ack == 0 && t.flags & (ACK | RST) == (ACK | RST));
+    if no_ack {
+        c.ack = dst.seqlo;
+    }
+    if c.seq == c.end {
+        (c.seq, c.end) = (src.seqlo, src.seqlo);
+    }
+    if !known {
+        c.skew = ahead(dst.seqlo, c.ack);
+    }
+    c
+}
+
+/// The first segment of an end; true: its window begins with it, so what it acknowledges is not
+/// compared.
+fn first_of_end(src: &mut Peer, dst: &mut Peer, t: &TcpSegment, c: &mut Checked) -> bool {
+    if t.flags & SYN != 0 && dst.wscale & WSCALE_KNOWN != 0 {
+        src.wscale = t.wscale;
+        if src.wscale & WSCALE_KNOWN != 0 {
+            c.src_scale = src.wscale & WSCALE;
+            c.window = c.window.div_ceil(1 << c.src_scale);
+            c.dst_scale = dst.wscale & WSCALE;
+        } else {
+            dst.max_win = (u32::from(dst.max_win) << (dst.wscale & WSCALE)) as u16;
+            dst.wscale = 0;
+        }
+    }
+    src.seqlo = t.seq;
+    src.state = state::SYN_SENT;
+    let high = c.end.wrapping_add((u32::from(dst.max_win) << c.dst_scale).max(1));
+    let slides = src.seqhi == 1 || ahead(high, src.seqhi) >= 0;
+    if slides {
+        src.seqhi = high;
+    }
+    src.max_win = src.max_win.max(c.window as u16);
+    slides
+}
+
+fn in_window(src: &Peer, dst: &Peer, t: &TcpSegment, c: &Checked) -> bool {
+    let back = u32::from(dst.max_win) << c.dst_scale;
+    ahead(src.seqhi, c.end) >= 0
+        && ahead(c.seq, src.seqlo.wrapping_sub(back)) >= 0
+        && c.skew >= -SKEW_BYTES_MAX
+        && c.skew <= SKEW_BYTES_MAX << c.src_scale
+        && (t.flags & RST == 0 || ahead(t.seq, src.seqlo).unsigned_abs() <= 1)
+}
+
+/// While a connection is picked up or was just closed.
+fn in_loose_window(src: &Peer, dst: &Peer, c: &Checked) -> bool {
+    let skew = SKEW_BYTES_MAX as u32;
+    (dst.state < state::SYN_SENT
+        || dst.state >= state::FIN_WAIT_2
+        || src.state >= state::FIN_WAIT_2)
+        && ahead(src.seqhi.wrapping_add(skew), c.end) >= 0
+        && ahead(c.seq, src.seqlo.wrapping_sub(skew)) >= 0
+}
+
+fn slide(src: &mut Peer, dst: &mut Peer, c: &Checked) {
+    src.max_win = src.max_win.max(c.window as u16);
+    if ahead(c.end, src.seqlo) > 0 {
+        src.seqlo = c.end;
+    }
+    let window = c.window << c.src_scale;
+    if ahead(c.ack.wrapping_add(window), dst.seqhi) >= 0 {
+        dst.seqhi = c.ack.wrapping_add(window.max(1));
+    }
+}
+
+fn step(src: &mut Peer, dst: &mut Peer, flags: u16) {
+    if flags & SYN != 0 && src.state < state::SYN_SENT {
+        src.state = state::SYN_SENT;
+    }
+    if flags & FIN != 0 && src.state < state::CLOSING {
+        src.state = state::CLOSING;
+    }
+    if flags & ACK != 0 {
+        match dst.state {
+            state::SYN_SENT => dst.state = state::ESTABLISHED,
+            state::CLOSING => dst.state = state::FIN_WAIT_2,
+            _ => {}
+        }
+    }
+    if flags & RST != 0 {
+        (src.state, dst.state) = (state::TIME_WAIT, state::TIME_WAIT);
+    }
+}
+
+fn tcp_class(a: u8, b: u8) -> Class {
+    let (low, high) = (a.min(b), a.max(b));
+    match () {
+        () if low >= state::FIN_WAIT_2 => Class::TcpClose,
+        () if low >= state::CLOSING => Class::TcpTimeWait,
+        () if low < state::ESTABLISHED => Class::TcpSynRecv,
+        () if high >= state::CLOSING => Class::TcpFinWait,
+        () => Class::TcpEstablished,
+    }
+}

@@ -1,0 +1,118 @@
+//! The slow twin of the table: one thread, a map, everything looked at every time.
+
+use crate::conn::Conn;
+use crate::machine::Peers;
+use crate::policy::{Class, Policies};
+use crate::table::Limits;
+use crate::track::{Count, Refused, Store};
+use crate::tuple::Tuple;
+use std::collections::HashMap;
+
+/// Connections in a map.
+#[derive(Default)]
+pub struct Model {
+    conns: HashMap<u64, Conn>,
+    next: u64,
+    /// Limits, as of the table.
+    pub limits: Limits,
+    /// Timeout policies.
+    pub policies: Policies,
+    /// What was counted.
+    pub counts: Vec<Count>,
+}
+
+impl Model {
+    /// All connections that have not ended.
+    pub fn all(&self, now: u64) -> impl Iterator<Item = &Conn> {
+        self.conns.values().filter(move |c| c.expires > now)
+    }
+
+    /// Ends all connections of a zone; None: of all.
+    pub fn flush(&mut self, zone: Option<u16>) {
+        self.conns.retain(|_, c| zone.is_some_and(|z| z != c.orig.zone));
+    }
+
+    fn has(&self, tuple: &Tuple, now: u64) -> bool {
+        self.all(now).any(|c| c.orig == *tuple || c.reply == *tuple)
+    }
+}
+
+impl Store for Model {
+    type Ref = u64;
+
+    fn find(&mut self, tuple: &Tuple, now: u64) -> Option<(u64, bool)> {
+        let live = || self.conns.iter().filter(|(_, c)| c.expires > now);
+        live()
+            .find(|(_, c)| c.orig == *tuple)
+            .map(|(at, _)| (*at, false))
+            .or_else(|| live().find(|(_, c)| c.reply == *tuple).map(|(at, _)| (*at, true)))
+    }
+
+    fn read(&mut self, at: u64, now: u64) -> Option<Conn> {
+        self.conns.get(&at).filter(|c| c.expires > now).copied()
+    }
+
+    fn update(
+        &mut self,
+        at: u64,
+        now: u64,
+        change: &mut dyn FnMut(&mut Peers) -> Option<Class>,
+    ) -> Option<()> {
+        let conn = self.conns.get_mut(&at)?;
+        if let Some(class) = change(&mut conn.peers) {
+            conn.expires = now + u64::from(self.policies.millis(conn.policy, class));
+        }
+        Some(())
+    }
+
+    fn insert(&mut self, conn: &Conn, class: Class, now: u64) -> Result<u64, Refused> {
+        if self.has(&conn.orig, now) || self.has(&conn.reply, now) {
+            return Err(Refused::Exists);
+        }
+        let zone = conn.orig.zone;
+        if let Some(limit) = self.limits.of(zone)
+            && self.all(now).filter(|c| c.orig.zone == zone).count() >= limit as usize
+        {
+            return Err(Refused::ZoneFull);
+        }
+        if self.all(now).count() >= self.limits.total() as usize {
+            return Err(Refused::Full);
+        }
+        let expires = now + u64::from(self.policies.millis(conn.policy, class));
+        self.next += 1;
+        self.conns.insert(self.next, Conn { expires, ..*conn });
+        Ok(self.next)
+    }
+
+    fn end(&mut self, at: u64) {
+        self.conns.remove(&at);
+    }
+
+    fn set_mark(&mut self, at: u64, (value, mask): (u32, u32)) -> u32 {
+        let Some(conn) = self.conns.get_mut(&at) else { return value & mask };
+        conn.mark = conn.mark & !mask | value & mask;
+        conn.mark
+    }
+
+    fn set_label(&mut self, at: u64, (value, mask): (u128, u128)) -> u128 {
+        let Some(conn) = self.conns.get_mut(&at) else { return value & mask };
+        conn.label = conn.label & !mask | value & mask;
+        conn.label
+    }
+
+    fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64 {
+        crate::table::Secret::fixed().of_translation(tuple, nat)
+    }
+
+    fn random(&mut self) -> u32 {
+        0x9e37_79b9
+    }
+
+    fn checks_sequence(&self) -> bool {
+        self.limits.checks_sequence()
+    }
+
+    fn count(&mut self, what: Count) {
+        self.counts.push(what);
+    }
+}

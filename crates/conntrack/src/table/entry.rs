@@ -1,0 +1,370 @@
+//! Connections in memory: a hot line each, a cold one, and one for IPv6 addresses, all of atomic words.
+//! Memory of connections is never given back, so whoever holds a number may always look.
+
+use super::atomics::{AtomicU64, Line, Ordering::*, lines};
+use crate::conn::{Conn, Translation};
+use crate::machine::{Peer, Peers};
+use crate::tuple::Tuple;
+use std::sync::OnceLock;
+
+/// Connections whose memory is taken at once: 4 MiB of hot lines.
+pub const CHUNK: u32 = 1 << 16;
+/// Most of these: 64 Mi connections.
+const CHUNKS: usize = 1 << 10;
+
+// Words of the hot line.
+/// Addresses of the first packet (IPv4).
+const ADDRS: usize = 0;
+/// Its ports; zone, protocol, ICMP type.
+const PORTS: usize = 1;
+/// Addresses of answers (IPv4).
+const REPLY_ADDRS: usize = 2;
+/// Their ports in the lower half; the ends' windows in the upper.
+const REPLY_PORTS: usize = 3;
+/// [`bit`]s and states.
+const CONTROL: usize = 4;
+/// Sequence numbers of both ends.
+const SEQUENCE: usize = 5;
+/// Expiry (upper half) and mark.
+const LIFE: usize = 7;
+
+// Words of the cold line.
+/// Label, twice the same number while it is not being changed in between.
+const LABEL: usize = 0;
+/// Changes of the label; odd while one is going on.
+const LABEL_VERSION: usize = 2;
+/// 1 + the timeout policy.
+const POLICY: usize = 3;
+
+/// Bits of the control word. Bits 0-7 are the ends' states, 8-23 their window scales, 32-47 the zone's
+/// epoch, 48-63 how often the entry was used.
+pub mod bit {
+    #![allow(missing_docs)]
+    pub const LIVE: u64 = 1 << 24;
+    /// It has ended, and waits for the keeper.
+    pub const DEAD: u64 = 1 << 25;
+    pub const SOURCE: u64 = 1 << 26;
+    pub const DESTINATION: u64 = 1 << 27;
+    pub const V6: u64 = 1 << 28;
+    pub const HALF_OPEN: u64 = 1 << 29;
+    /// The cold line says something.
+    pub const LABELLED: u64 = 1 << 30;
+    pub const POLICY: u64 = 1 << 31;
+    pub const GENERATION_SHIFT: u32 = 48;
+    pub const EPOCH_SHIFT: u32 = 32;
+    /// What a packet changes.
+    pub const PEERS: u64 = (1 << 24) - 1;
+}
+
+/// All entries.
+pub struct Entries {
+    chunks: Box<[OnceLock<Chunk>]>,
+}
+
+struct Chunk {
+    hot: Box<[Line]>,
+    cold: Box<[Line]>,
+    wide: Box<[Line]>,
+}
+
+/// A tuple as entries hold it.
+#[derive(Clone, Copy)]
+pub struct Packed {
+    addrs: u64,
+    ports: u32,
+    /// Zone, protocol, ICMP type; and those of answers.
+    rest: u32,
+    reply_rest: u32,
+    wide: Option<[u64; 4]>,
+}
+
+impl Packed {
+    /// Packs.
+    #[inline]
+    pub fn new(t: &Tuple) -> Packed {
+        let rest = |kind: u8| u32::from(t.zone) << 16 | u32::from(t.proto) << 8 | u32::from(kind);
+        let reply_type = if t.icmp_type == 0 && !t.is_icmp() { 0 } else { t.reversed().icmp_type };
+        Packed {
+            addrs: if t.v6 { 0 } else { (t.src as u64) << 32 | t.dst as u64 },
+            ports: u32::from(t.sport) << 16 | u32::from(t.dport),
+            rest: rest(t.icmp_type),
+            reply_rest: rest(reply_type),
+            wide: t.v6.then_some([
+                (t.src >> 64) as u64,
+                t.src as u64,
+                (t.dst >> 64) as u64,
+                t.dst as u64,
+            ]),
+        }
+    }
+}
+
+/// One entry.
+#[derive(Clone, Copy)]
+pub struct Entry<'a> {
+    hot: &'a [AtomicU64; 8],
+    cold: &'a [AtomicU64; 8],
+    wide: &'a [AtomicU64; 8],
+}
+
+impl Default for Entries {
+    fn default() -> Self {
+        Entries { chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect() }
+    }
+}
+
+impl Entries {
+    /// Has memory for the entries of chunk `n`; false: there can be no more.
+    pub fn provide(&self, n: u32) -> bool {
+        let Some(chunk) = self.chunks.get(n as usize) else { return false };
+        let new = || lines(CHUNK as usize);
+        chunk.get_or_init(|| Chunk { hot: new(), cold: new(), wide: new() });
+        true
+    }
+
+    /// Entry `n`, whose memory is there.
+    #[inline]
+    pub fn get(&self, n: u32) -> Entry<'_> {
+        let chunk = self.chunks[(n / CHUNK) as usize].get().expect("an entry in use has memory");
+        let i = (n % CHUNK) as usize;
+        Entry { hot: &chunk.hot[i].0, cold: &chunk.cold[i].0, wide: &chunk.wide[i].0 }
+    }
+}
+
+impl Entry<'_> {
+    /// The control word.
+    #[inline]
+    pub fn control(&self) -> u64 {
+        self.hot[CONTROL].load(Acquire)
+    }
+
+    /// Replaces the control word if it is still `old`.
+    pub fn exchange(&self, old: u64, new: u64) -> bool {
+        self.hot[CONTROL].compare_exchange(old, new, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Sets the control word of an entry that only the caller knows.
+    pub fn set_control(&self, word: u64) {
+        self.hot[CONTROL].store(word, Release);
+    }
+
+    /// Is this one of its tuples? True: that of answers.
+    #[inline]
+    pub fn matches(&self, t: &Packed, control: u64) -> Option<bool> {
+        if (control & bit::V6 != 0) != t.wide.is_some() {
+            return None;
+        }
+        let ports = self.hot[PORTS].load(Relaxed);
+        if ports == u64::from(t.ports) << 32 | u64::from(t.rest) && self.has_addrs(t, false) {
+            return Some(false);
+        }
+        let reply_ports = self.hot[REPLY_PORTS].load(Relaxed) as u32;
+        (ports as u32 == t.reply_rest && reply_ports == t.ports && self.has_addrs(t, true))
+            .then_some(true)
+    }
+
+    #[inline]
+    fn has_addrs(&self, t: &Packed, reply: bool) -> bool {
+        match t.wide {
+            None => self.hot[if reply { REPLY_ADDRS } else { ADDRS }].load(Relaxed) == t.addrs,
+            Some(words) => {
+                let at = if reply { 4 } else { 0 };
+                self.wide[at..at + 4].iter().zip(words).all(|(a, b)| a.load(Relaxed) == b)
+            }
+        }
+    }
+
+    /// Expiry, as the lower half of the clock.
+    #[inline]
+    pub fn expiry(&self) -> u32 {
+        (self.hot[LIFE].load(Relaxed) >> 32) as u32
+    }
+
+    /// Sets the expiry.
+    pub fn set_expiry(&self, at: u32) {
+        let new = |life| Some(u64::from(at) << 32 | life & 0xffff_ffff);
+        let _ = self.hot[LIFE].fetch_update(Relaxed, Relaxed, new);
+    }
+
+    /// Mark.
+    #[inline]
+    pub fn mark(&self) -> u32 {
+        self.hot[LIFE].load(Relaxed) as u32
+    }
+
+    /// Sets masked bits of the mark; what it is then.
+    pub fn set_mark(&self, (value, mask): (u32, u32)) -> u32 {
+        let to = |life: u64| life & !u64::from(mask) | u64::from(value & mask);
+        match self.hot[LIFE].fetch_update(Relaxed, Relaxed, |life| Some(to(life))) {
+            Ok(old) | Err(old) => to(old) as u32,
+        }
+    }
+
+    /// The ends, whose states are in `control`.
+    #[inline]
+    pub fn peers(&self, control: u64) -> Peers {
+        let windows = self.hot[REPLY_PORTS].load(Relaxed) >> 32;
+        std::array::from_fn(|i| {
+            let sequence = self.hot[SEQUENCE + i].load(Relaxed);
+            Peer {
+                state: (control >> (4 * i) & 0xf) as u8,
+                wscale: (control >> (8 + 8 * i)) as u8,
+                max_win: (windows >> (16 * i)) as u16,
+                seqlo: (sequence >> 32) as u32,
+                seqhi: sequence as u32,
+            }
+        })
+    }
+
+    /// The bits of the control word for these ends.
+    #[inline]
+    pub fn peer_bits(peers: &Peers) -> u64 {
+        let one = |i: usize| {
+            let p = &peers[i];
+            u64::from(p.state) << (4 * i) | u64::from(p.wscale) << (8 + 8 * i)
+        };
+        one(0) | one(1)
+    }
+
+    /// Writes what changed of windows and sequence numbers.
+    #[inline]
+    pub fn set_windows(&self, old: &Peers, new: &Peers) {
+        for i in 0..2 {
+            if (old[i].seqlo, old[i].seqhi) != (new[i].seqlo, new[i].seqhi) {
+                let word = u64::from(new[i].seqlo) << 32 | u64::from(new[i].seqhi);
+                self.hot[SEQUENCE + i].store(word, Relaxed);
+            }
+        }
+        if (old[0].max_win, old[1].max_win) != (new[0].max_win, new[1].max_win) {
+            let ports = self.hot[REPLY_PORTS].load(Relaxed) & 0xffff_ffff;
+            self.hot[REPLY_PORTS].store(ports | windows(new), Relaxed);
+        }
+    }
+
+    /// The label, of an entry that has one.
+    pub fn label(&self) -> u128 {
+        /// Looks while it is being changed; then as it is.
+        const LOOKS_COUNT_MAX: usize = 64;
+        let mut value = 0;
+        for _ in 0..LOOKS_COUNT_MAX {
+            let version = self.cold[LABEL_VERSION].load(Acquire);
+            let [hi, lo] = [self.cold[LABEL].load(Acquire), self.cold[LABEL + 1].load(Acquire)];
+            value = u128::from(hi) << 64 | u128::from(lo);
+            if version & 1 == 0 && self.cold[LABEL_VERSION].load(Acquire) == version {
+                break;
+            }
+        }
+        value
+    }
+
+    /// Sets masked bits of the label; what it is then.
+    pub fn set_label(&self, (value, mask): (u128, u128)) -> u128 {
+        /// Attempts while others change it; then the label stays.
+        const ATTEMPTS_COUNT_MAX: usize = 256;
+        let version = &self.cold[LABEL_VERSION];
+        for attempt in 0..ATTEMPTS_COUNT_MAX {
+            let now = version.load(Relaxed);
+            if now & 1 == 0 && version.compare_exchange(now, now + 1, AcqRel, Relaxed).is_ok() {
+                let old = self.cold[LABEL].load(Relaxed);
+                let old = u128::from(old) << 64 | u128::from(self.cold[LABEL + 1].load(Relaxed));
+                let new = old & !mask | value & mask;
+                self.cold[LABEL].store((new >> 64) as u64, Release);
+                self.cold[LABEL + 1].store(new as u64, Release);
+                version.store(now + 2, Release);
+                self.hot[CONTROL].fetch_or(bit::LABELLED, AcqRel);
+                return new;
+            }
+            super::atomics::wait(attempt);
+        }
+        self.label()
+    }
+
+    /// The timeout policy, of an entry that has one.
+    pub fn policy(&self) -> u32 {
+        self.cold[POLICY].load(Relaxed) as u32
+    }
+
+    /// The zone.
+    #[inline]
+    pub fn zone(&self) -> u16 {
+        (self.hot[PORTS].load(Relaxed) >> 16) as u16
+    }
+
+    /// Writes a connection into an entry that only the caller knows; the bits of its control word.
+    pub fn fill(&self, conn: &Conn, expiry: u32) -> u64 {
+        let (orig, reply) = (Packed::new(&conn.orig), Packed::new(&conn.reply));
+        let store = |at: usize, word| self.hot[at].store(word, Relaxed);
+        store(ADDRS, orig.addrs);
+        store(PORTS, u64::from(orig.ports) << 32 | u64::from(orig.rest));
+        store(REPLY_ADDRS, reply.addrs);
+        store(REPLY_PORTS, u64::from(reply.ports) | windows(&conn.peers));
+        for (i, p) in conn.peers.iter().enumerate() {
+            store(SEQUENCE + i, u64::from(p.seqlo) << 32 | u64::from(p.seqhi));
+        }
+        store(LIFE, u64::from(expiry) << 32 | u64::from(conn.mark));
+        let mut bits = Self::peer_bits(&conn.peers) | bit::HALF_OPEN;
+        bits |= match conn.nat {
+            Translation::None => 0,
+            Translation::Source => bit::SOURCE,
+            Translation::Destination => bit::DESTINATION,
+        };
+        if let (Some(a), Some(b)) = (orig.wide, reply.wide) {
+            bits |= bit::V6;
+            a.iter().chain(&b).zip(self.wide).for_each(|(w, to)| to.store(*w, Relaxed));
+        }
+        if let Some(id) = conn.policy {
+            bits |= bit::POLICY;
+            self.cold[POLICY].store(id.into(), Relaxed);
+        }
+        self.cold[LABEL].store(0, Relaxed);
+        self.cold[LABEL + 1].store(0, Relaxed);
+        bits
+    }
+
+    /// The connection. `expires`: what the clock shows when it ends.
+    pub fn conn(&self, control: u64, expires: u64) -> Conn {
+        let ports = self.hot[PORTS].load(Relaxed);
+        let mut orig = Tuple {
+            sport: (ports >> 48) as u16,
+            dport: (ports >> 32) as u16,
+            zone: (ports >> 16) as u16,
+            proto: (ports >> 8) as u8,
+            icmp_type: ports as u8,
+            v6: control & bit::V6 != 0,
+            ..Tuple::default()
+        };
+        (orig.src, orig.dst) = self.addrs(orig.v6, false);
+        let reply_ports = self.hot[REPLY_PORTS].load(Relaxed);
+        let mut reply = orig.reversed();
+        (reply.sport, reply.dport) = ((reply_ports >> 16) as u16, reply_ports as u16);
+        (reply.src, reply.dst) = self.addrs(orig.v6, true);
+        Conn {
+            orig,
+            reply,
+            nat: match control & (bit::SOURCE | bit::DESTINATION) {
+                bit::SOURCE => Translation::Source,
+                bit::DESTINATION => Translation::Destination,
+                _ => Translation::None,
+            },
+            peers: self.peers(control),
+            mark: self.mark(),
+            label: if control & bit::LABELLED != 0 { self.label() } else { 0 },
+            policy: (control & bit::POLICY != 0).then(|| self.policy()),
+            expires,
+        }
+    }
+
+    fn addrs(&self, v6: bool, reply: bool) -> (u128, u128) {
+        if !v6 {
+            let word = self.hot[if reply { REPLY_ADDRS } else { ADDRS }].load(Relaxed);
+            return ((word >> 32).into(), (word & 0xffff_ffff).into());
+        }
+        let at = if reply { 4 } else { 0 };
+        let word = |i: usize| u128::from(self.wide[at + i].load(Relaxed));
+        (word(0) << 64 | word(1), word(2) << 64 | word(3))
+    }
+}
+
+fn windows(peers: &Peers) -> u64 {
+    u64::from(peers[0].max_win) << 32 | u64::from(peers[1].max_win) << 48
+}

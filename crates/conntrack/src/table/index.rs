@@ -1,0 +1,293 @@
+//! From the hash of a tuple to the connections that may have it: linear hashing (Litwin, 1980) over
+//! buckets of one cache line.
+//!
+//! Readers take no lock and write nothing. Those who insert or remove lock one bucket for some tens of
+//! nanoseconds; a worker that finds one locked tries a bounded number of times. One thread, the keeper,
+//! lets the index grow by one bucket at a time: what moves is in both buckets before the new size is
+//! published, and leaves the old one afterwards; a reader that misses looks again if the size changed.
+
+use super::atomics::{AtomicU32, Line, Ordering::*, lines, wait};
+use std::sync::OnceLock;
+
+/// Entries of a bucket; the first word of its line is the head.
+const SLOTS: usize = 7;
+/// Segments of buckets; each one is as large as all before it.
+const SEGMENTS: usize = 24;
+/// Further buckets for those that are full, allocated in pieces of so many.
+const SPARE_PIECE: usize = 1 << 10;
+/// Pieces of further buckets.
+const SPARE_PIECES: usize = 1 << 10;
+/// Lines that a chain of buckets has at most: a reader looks at 56 entries.
+const CHAIN_LINES_MAX: usize = 8;
+/// Attempts to lock a bucket: about a microsecond.
+const LOCK_ATTEMPTS_MAX: usize = 256;
+/// Times that a reader looks again because the index grew meanwhile.
+const LOOKS_COUNT_MAX: usize = 8;
+
+/// Bit of a bucket's head: somebody changes the bucket. The upper half of the head is 1 + the number of
+/// the further bucket that follows.
+const LOCKED: u64 = 1;
+
+/// The index. Entries are numbers below 2^32 - 1.
+pub struct Index {
+    segments: [OnceLock<Box<[Line]>>; SEGMENTS],
+    spare: Box<[OnceLock<Box<[Line]>>]>,
+    /// Further buckets in use, and those there are.
+    spare_used: AtomicU32,
+    spare_ready: AtomicU32,
+    /// Buckets in use, without further ones.
+    size: AtomicU32,
+    /// Buckets of the first segment, a power of two.
+    base: u32,
+}
+
+/// The bucket of a hash in an index of `size` buckets.
+fn place(hash: u32, size: u32) -> u32 {
+    let top = size.next_power_of_two();
+    let at = hash & (top - 1);
+    if at >= size { at - top / 2 } else { at }
+}
+
+fn slot(hash: u32, entry: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(entry + 1)
+}
+
+/// A bucket that the holder may change.
+pub struct Locked<'a> {
+    index: &'a Index,
+    at: u32,
+}
+
+impl Index {
+    /// An empty index of `base` buckets, a power of two.
+    pub fn new(base: u32) -> Self {
+        let index = Index {
+            segments: std::array::from_fn(|_| OnceLock::new()),
+            spare: (0..SPARE_PIECES).map(|_| OnceLock::new()).collect(),
+            spare_used: AtomicU32::new(0),
+            spare_ready: AtomicU32::new(0),
+            size: AtomicU32::new(base),
+            base,
+        };
+        let _ = index.segments[0].set(lines(base as usize));
+        index
+    }
+
+    /// Buckets in use.
+    pub fn size(&self) -> u32 {
+        self.size.load(Relaxed)
+    }
+
+    fn bucket(&self, at: u32) -> &Line {
+        let (segment, offset) = self.address(at);
+        &self.segments[segment].get().expect("a bucket in use has memory")[offset]
+    }
+
+    fn address(&self, at: u32) -> (usize, usize) {
+        if at < self.base {
+            return (0, at as usize);
+        }
+        let log = (at / self.base).ilog2();
+        (log as usize + 1, (at - (self.base << log)) as usize)
+    }
+
+    fn spare(&self, number: u32) -> Option<&Line> {
+        let n = number as usize;
+        self.spare.get(n / SPARE_PIECE)?.get()?.get(n % SPARE_PIECE)
+    }
+
+    /// The lines of a bucket, one after the other.
+    fn chain(&self, at: u32) -> impl Iterator<Item = &Line> {
+        let next = |line: &&Line| match line.0[0].load(Acquire) >> 32 {
+            0 => None,
+            n => self.spare(n as u32 - 1),
+        };
+        std::iter::successors(Some(self.bucket(at)), next).take(CHAIN_LINES_MAX)
+    }
+
+    /// The first entry under this hash that `is` accepts.
+    #[inline]
+    pub fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
+        let mut size = self.size.load(Acquire);
+        for _ in 0..LOOKS_COUNT_MAX {
+            let at = place(hash, size);
+            if let Some(found) = self.find_in(at, hash, &mut is) {
+                return Some(found);
+            }
+            size = self.size.load(Acquire);
+            if place(hash, size) == at {
+                break;
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn find_in(&self, at: u32, hash: u32, is: &mut impl FnMut(u32) -> bool) -> Option<u32> {
+        for line in self.chain(at) {
+            for word in &line.0[1..] {
+                let word = word.load(Acquire);
+                if (word >> 32) as u32 == hash && word as u32 != 0 && is(word as u32 - 1) {
+                    return Some(word as u32 - 1);
+                }
+            }
+        }
+        None
+    }
+
+    /// The bucket of a hash, to change it; None: others had it for too long.
+    pub fn lock(&self, hash: u32) -> Option<Locked<'_>> {
+        self.lock_within(hash, LOCK_ATTEMPTS_MAX)
+    }
+
+    fn lock_within(&self, hash: u32, attempts: usize) -> Option<Locked<'_>> {
+        for attempt in 0..attempts {
+            let at = place(hash, self.size.load(Acquire));
+            if self.lock_bucket(at) {
+                let locked = Locked { index: self, at };
+                if place(hash, self.size.load(Acquire)) == at {
+                    return Some(locked);
+                }
+            }
+            wait(attempt);
+        }
+        None
+    }
+
+    /// The buckets of two hashes, which may be one.
+    pub fn lock_both(&self, a: u32, b: u32) -> Option<(Locked<'_>, Option<Locked<'_>>)> {
+        let first = self.lock(a)?;
+        if place(b, self.size.load(Acquire)) == first.at {
+            return Some((first, None));
+        }
+        // Whoever has the other one may want this one: then both try again, one of them later.
+        let second = self.lock_within(b, LOCK_ATTEMPTS_MAX / 8)?;
+        Some((first, Some(second)))
+    }
+
+    fn lock_bucket(&self, at: u32) -> bool {
+        let head = &self.bucket(at).0[0];
+        let now = head.load(Relaxed);
+        now & LOCKED == 0 && head.compare_exchange(now, now | LOCKED, Acquire, Relaxed).is_ok()
+    }
+
+    /// Takes an entry out. For the keeper, which waits until it can.
+    pub fn remove(&self, hash: u32, entry: u32) -> bool {
+        let locked = loop {
+            if let Some(locked) = self.lock(hash) {
+                break locked;
+            }
+        };
+        let word = slot(hash, entry);
+        for line in self.chain(locked.at) {
+            if let Some(s) = line.0[1..].iter().find(|s| s.load(Relaxed) == word) {
+                s.store(0, Release);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Adds a bucket. For the keeper, which waits until it can. False: there is no more room to grow.
+    pub fn grow(&self) -> bool {
+        let size = self.size.load(Relaxed);
+        let (segment, _) = self.address(size);
+        if segment >= SEGMENTS {
+            return false;
+        }
+        self.segments[segment].get_or_init(|| lines((self.base as usize) << (segment - 1)));
+        let old = place(size, size);
+        let mut attempt = 0;
+        while !self.lock_bucket(old) {
+            attempt += 1;
+            wait(attempt);
+        }
+        let from = Locked { index: self, at: old };
+        // Nobody else knows this one yet; once it is published, others may want to lock it.
+        self.lock_bucket(size);
+        let to = Locked { index: self, at: size };
+        let moves = |word: u64| word as u32 != 0 && place((word >> 32) as u32, size + 1) == size;
+        for word in self.chain(old).flat_map(|l| &l.0[1..]).map(|s| s.load(Relaxed)) {
+            if moves(word) && !to.put_word(word) {
+                // No further bucket is left: nothing has been published, so nothing moves.
+                self.chain(size).flat_map(|l| &l.0[1..]).for_each(|s| s.store(0, Relaxed));
+                return false;
+            }
+        }
+        self.size.store(size + 1, Release);
+        for s in self.chain(old).flat_map(|l| &l.0[1..]) {
+            if moves(s.load(Relaxed)) {
+                s.store(0, Release);
+            }
+        }
+        drop((from, to));
+        true
+    }
+
+    /// Has further buckets ready for those that are full. For the keeper.
+    pub fn provide(&self) {
+        let ready = self.spare_ready.load(Relaxed);
+        let piece = ready as usize / SPARE_PIECE;
+        if ready - self.spare_used.load(Relaxed).min(ready) < SPARE_PIECE as u32 / 2
+            && piece < SPARE_PIECES
+        {
+            let _ = self.spare[piece].set(lines(SPARE_PIECE));
+            self.spare_ready.store(ready + SPARE_PIECE as u32, Release);
+        }
+    }
+
+    /// Buckets and their entries, for `ct-bkts`.
+    pub fn loads(&self) -> impl Iterator<Item = usize> {
+        let full = |l: &Line| l.0[1..].iter().filter(|s| s.load(Relaxed) as u32 != 0).count();
+        (0..self.size()).map(move |at| self.chain(at).map(full).sum())
+    }
+}
+
+impl Locked<'_> {
+    /// The first entry under this hash that `is` accepts.
+    pub fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.index.find_in(self.at, hash, &mut is)
+    }
+
+    /// Puts an entry in; false: there is no room.
+    pub fn put(&self, hash: u32, entry: u32) -> bool {
+        self.put_word(slot(hash, entry))
+    }
+
+    fn put_word(&self, word: u64) -> bool {
+        let (mut last, mut count) = (None, 0);
+        for line in self.index.chain(self.at) {
+            if let Some(free) = line.0[1..].iter().find(|s| s.load(Relaxed) as u32 == 0) {
+                free.store(word, Release);
+                return true;
+            }
+            (last, count) = (Some(line), count + 1);
+        }
+        match last {
+            Some(line) if count < CHAIN_LINES_MAX => self.extend(line, word),
+            _ => false,
+        }
+    }
+
+    /// Hangs a further bucket behind a full one.
+    fn extend(&self, behind: &Line, word: u64) -> bool {
+        let index = self.index;
+        let take = |used: u32| (used < index.spare_ready.load(Acquire)).then_some(used + 1);
+        let Ok(number) = index.spare_used.fetch_update(Relaxed, Relaxed, take) else {
+            return false;
+        };
+        let Some(line) = index.spare(number) else { return false };
+        line.0[1].store(word, Relaxed);
+        // Only who has the lock changes the upper half; the lock's bit stays as it is.
+        behind.0[0].fetch_or((u64::from(number) + 1) << 32, Release);
+        true
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.index.bucket(self.at).0[0].fetch_and(!LOCKED, Release);
+    }
+}
+
+const _: () = assert!(SLOTS + 1 == 8);

@@ -1,0 +1,202 @@
+//! How many connections there may be, and how many there are: in all and per zone.
+
+use super::atomics::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use crate::track::Refused;
+
+/// Connections there may be until `ct-set-maxconns` says otherwise (as in OVS).
+pub const CONNECTIONS_COUNT_DEFAULT: u32 = 3_000_000;
+/// The share of all connections that one zone's half-open ones may be: a 64th of the limit, 46,875
+/// of 3,000,000. A flood of SYNs in one zone leaves the rest to all others.
+const HALF_OPEN_SHARE: u32 = 64;
+/// Attempts to change a zone's count while others do.
+const ATTEMPTS_COUNT_MAX: usize = 64;
+/// How many zones there are.
+pub const ZONES: usize = 1 << 16;
+/// The zone has no limit of its own.
+const UNSET: u32 = u32::MAX;
+
+/// Limits.
+pub struct Limits {
+    total: AtomicU32,
+    /// Of zones without their own; 0: none.
+    default: AtomicU32,
+    zones: Box<[AtomicU32]>,
+    no_sequence: AtomicBool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            total: AtomicU32::new(CONNECTIONS_COUNT_DEFAULT),
+            default: AtomicU32::new(0),
+            zones: (0..ZONES).map(|_| AtomicU32::new(UNSET)).collect(),
+            no_sequence: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Limits {
+    /// Most connections in all.
+    pub fn total(&self) -> u32 {
+        self.total.load(Relaxed)
+    }
+
+    /// Sets that.
+    pub fn set_total(&self, n: u32) {
+        self.total.store(n, Relaxed);
+    }
+
+    /// The limit that holds for a zone; None: there is none.
+    pub fn of(&self, zone: u16) -> Option<u32> {
+        match self.zones[usize::from(zone)].load(Relaxed) {
+            UNSET => Some(self.default.load(Relaxed)).filter(|n| *n != 0),
+            n => Some(n),
+        }
+    }
+
+    /// Zones that have a limit of their own, ascending.
+    pub fn own(&self) -> Vec<(u16, u32)> {
+        let all = self.zones.iter().enumerate().map(|(z, n)| (z as u16, n.load(Relaxed)));
+        all.filter(|(_, n)| *n != UNSET).collect()
+    }
+
+    /// Has the zone a limit of its own?
+    pub fn has_own(&self, zone: u16) -> bool {
+        self.zones[usize::from(zone)].load(Relaxed) != UNSET
+    }
+
+    /// Sets a zone's own limit; None: the default's.
+    pub fn set_zone(&self, zone: u16, n: Option<u32>) {
+        self.zones[usize::from(zone)].store(n.unwrap_or(UNSET), Relaxed);
+    }
+
+    /// The limit of zones without their own; 0: none.
+    pub fn of_others(&self) -> u32 {
+        self.default.load(Relaxed)
+    }
+
+    /// Sets that.
+    pub fn set_of_others(&self, n: u32) {
+        self.default.store(n, Relaxed);
+    }
+
+    /// Are sequence numbers of TCP checked?
+    pub fn checks_sequence(&self) -> bool {
+        !self.no_sequence.load(Relaxed)
+    }
+
+    /// Sets that.
+    pub fn set_checks_sequence(&self, on: bool) {
+        self.no_sequence.store(!on, Relaxed);
+    }
+}
+
+/// How many connections there are. A zone's word is its epoch (16 bits), its half-open connections
+/// (24 bits) and all its connections (24 bits): one exchange empties the zone, and what was made before
+/// has another epoch than the zone.
+pub struct Counts {
+    total: AtomicU32,
+    zones: Box<[AtomicU64]>,
+}
+
+const FIELD: u64 = (1 << 24) - 1;
+const HALF_OPEN: u64 = 1 << 24;
+
+/// The connections of a zone.
+pub fn of_word(word: u64) -> u32 {
+    (word & FIELD) as u32
+}
+
+fn half_open(word: u64) -> u32 {
+    (word >> 24 & FIELD) as u32
+}
+
+fn epoch(word: u64) -> u16 {
+    (word >> 48) as u16
+}
+
+impl Counts {
+    /// None of any zone, of which there are so many.
+    pub fn new(zones: usize) -> Self {
+        Counts { total: AtomicU32::new(0), zones: (0..zones).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Connections in all.
+    pub fn total(&self) -> u32 {
+        self.total.load(Relaxed)
+    }
+
+    /// Connections of a zone.
+    pub fn of(&self, zone: u16) -> u32 {
+        of_word(self.zones[usize::from(zone)].load(Relaxed))
+    }
+
+    /// The epoch of a zone: connections of another one have ended.
+    #[inline]
+    pub fn epoch(&self, zone: u16) -> u16 {
+        epoch(self.zones[usize::from(zone)].load(Acquire))
+    }
+
+    /// Makes room for a half-open connection; the zone's epoch.
+    pub fn enter(&self, zone: u16, limit: Option<u32>, total: u32) -> Result<u16, Refused> {
+        let limit = limit.unwrap_or(u32::MAX).min(FIELD as u32);
+        let share = (total / HALF_OPEN_SHARE).max(1).max(total.min(1024));
+        if self.total.fetch_add(1, Relaxed) >= total {
+            self.total.fetch_sub(1, Relaxed);
+            return Err(Refused::Full);
+        }
+        let mut why = Refused::Busy;
+        let entered = self.change(zone, |word| {
+            why = match () {
+                () if of_word(word) >= limit => Refused::ZoneFull,
+                () if half_open(word) >= share => Refused::HalfOpen,
+                () => return Some(word + HALF_OPEN + 1),
+            };
+            None
+        });
+        entered.map(epoch).ok_or_else(|| {
+            self.total.fetch_sub(1, Relaxed);
+            why
+        })
+    }
+
+    /// A connection of this epoch is no longer half-open.
+    pub fn opened(&self, zone: u16, made: u16) {
+        let _ = self.change(zone, |word| {
+            (epoch(word) == made && half_open(word) > 0).then(|| word - HALF_OPEN)
+        });
+    }
+
+    /// A connection of this epoch is gone. For one thread at a time, which may wait.
+    pub fn leave(&self, zone: u16, made: u16, was_half_open: bool) {
+        let word = &self.zones[usize::from(zone)];
+        let less = 1 + if was_half_open { HALF_OPEN } else { 0 };
+        let left = word.fetch_update(AcqRel, Relaxed, |w| (epoch(w) == made).then(|| w - less));
+        if left.is_ok() {
+            self.total.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Ends all connections of a zone; how many that were.
+    pub fn flush(&self, zone: u16) -> u32 {
+        let word = &self.zones[usize::from(zone)];
+        let next = |w| Some(u64::from(epoch(w).wrapping_add(1)) << 48);
+        let old = word.fetch_update(AcqRel, Relaxed, next).unwrap_or(0);
+        self.total.fetch_sub(of_word(old), Relaxed);
+        of_word(old)
+    }
+
+    /// Changes a zone's word in a bounded number of attempts; the new word.
+    fn change(&self, zone: u16, mut to: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
+        let word = &self.zones[usize::from(zone)];
+        let mut now = word.load(Relaxed);
+        for _ in 0..ATTEMPTS_COUNT_MAX {
+            let new = to(now)?;
+            match word.compare_exchange_weak(now, new, AcqRel, Relaxed) {
+                Ok(_) => return Some(new),
+                Err(other) => now = other,
+            }
+        }
+        None
+    }
+}

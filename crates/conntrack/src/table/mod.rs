@@ -1,0 +1,448 @@
+//! The table that all packet threads share. Looking takes no lock and writes nothing; what is written is
+//! a word of the connection's own. One thread, the [`Keeper`], does what takes time: it unlinks what has
+//! ended, lets memory and index grow, and has free entries ready.
+
+mod atomics;
+mod entry;
+mod index;
+mod issue;
+mod keeper;
+mod limits;
+mod secret;
+#[cfg(test)]
+mod tests;
+
+pub use keeper::Keeper;
+pub use limits::{CONNECTIONS_COUNT_DEFAULT, Limits};
+pub use secret::Secret;
+
+use crate::conn::Conn;
+use crate::machine::Peers;
+use crate::policy::{Class, Policies};
+use crate::track::{COUNTS, Count, Refused, Store};
+use crate::tuple::Tuple;
+use entry::{Entries, Entry, Packed, bit};
+use index::Index;
+use issue::Issue;
+use limits::Counts;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex};
+
+/// Buckets of an empty table: 64 KiB.
+const BUCKETS_COUNT_MIN: u32 = 1 << 10;
+/// Free entries that are ready for workers: what four of them use up in 16 ms at a million connections
+/// per second each.
+const READY_COUNT_MAX: usize = 1 << 16;
+/// Free entries that a worker takes at once.
+const STOCK_COUNT_MAX: usize = 32;
+/// Times that a worker says again what a packet did while others change the same connection.
+const UPDATES_COUNT_MAX: usize = 8;
+/// How much later than asked for a connection may end, in milliseconds: its expiry is written only when
+/// it moves by more. No more than a 16th of the timeout, either.
+const EXPIRY_MILLIS_SLACK: u32 = 1000;
+
+/// Connections.
+pub struct Table {
+    entries: Entries,
+    index: Index,
+    issue: Issue,
+    counts: Counts,
+    /// Limits; the control side sets them.
+    pub limits: Limits,
+    /// Timeout policies; the control side sets them.
+    pub policies: Policies,
+    secret: Secret,
+    /// Chunks of entries that there is memory for.
+    chunks: AtomicU32,
+    /// How often a zone or all were flushed.
+    flushes: AtomicU64,
+    workers: Mutex<Workers>,
+}
+
+/// What workers leave behind.
+#[derive(Default)]
+struct Workers {
+    counters: Vec<Arc<Counters>>,
+    /// Free entries of workers that are gone.
+    stock: Vec<u32>,
+}
+
+#[derive(Default)]
+struct Counters([AtomicU64; COUNTS]);
+
+/// A connection in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ref {
+    entry: u32,
+    generation: u16,
+}
+
+/// One thread's way into the table.
+pub struct Worker {
+    table: Arc<Table>,
+    stock: Vec<u32>,
+    counters: Arc<Counters>,
+    random: u64,
+}
+
+/// A connection as a dump shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    /// Its number.
+    pub id: u32,
+    /// It.
+    pub conn: Conn,
+}
+
+impl Table {
+    /// An empty table. Its keeper makes it usable.
+    pub fn new() -> Self {
+        Table {
+            entries: Entries::default(),
+            index: Index::new(BUCKETS_COUNT_MIN),
+            issue: Issue::new(READY_COUNT_MAX),
+            counts: Counts::new(limits::ZONES),
+            limits: Limits::default(),
+            policies: Policies::default(),
+            secret: Secret::random(),
+            chunks: AtomicU32::new(0),
+            flushes: AtomicU64::new(0),
+            workers: Mutex::default(),
+        }
+    }
+
+    /// Connections in all. Those that have expired count until the keeper comes by.
+    pub fn len(&self) -> u32 {
+        self.counts.total()
+    }
+
+    /// None?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Connections of a zone.
+    pub fn zone_len(&self, zone: u16) -> u32 {
+        self.counts.of(zone)
+    }
+
+    /// Ends all connections of a zone: no packet that comes later meets one.
+    pub fn flush_zone(&self, zone: u16) {
+        self.counts.flush(zone);
+        self.flushes.fetch_add(1, AcqRel);
+    }
+
+    /// Ends all connections.
+    pub fn flush(&self) {
+        (0..=u16::MAX).filter(|zone| self.counts.of(*zone) > 0).for_each(|zone| {
+            self.counts.flush(zone);
+        });
+        self.flushes.fetch_add(1, AcqRel);
+    }
+
+    /// Ends the connection that began with this tuple; false: there is none.
+    pub fn flush_tuple(&self, tuple: &Tuple, now: u64) -> bool {
+        match self.look_up(tuple, now) {
+            Some((at, false)) => self.end(at),
+            _ => false,
+        }
+    }
+
+    /// Ends a connection of a dump.
+    pub fn flush_id(&self, id: u32) -> bool {
+        let generation = (self.entries.get(id).control() >> bit::GENERATION_SHIFT) as u16;
+        self.end(Ref { entry: id, generation })
+    }
+
+    /// Shows connections from number `from` on, having looked at `count` entries at most; where to go on.
+    pub fn show(&self, from: u32, count: u32, now: u64, mut to: impl FnMut(Shown)) -> Option<u32> {
+        let all = self.chunks.load(Acquire) * entry::CHUNK;
+        let end = from.saturating_add(count).min(all);
+        for id in from..end {
+            let entry = self.entries.get(id);
+            let control = entry.control();
+            if control & bit::LIVE == 0 || !self.is_alive(&entry, control, now as u32) {
+                continue;
+            }
+            let left = entry.expiry().wrapping_sub(now as u32);
+            let conn = entry.conn(control, now + u64::from(left));
+            if entry.control() >> bit::GENERATION_SHIFT == control >> bit::GENERATION_SHIFT {
+                to(Shown { id, conn });
+            }
+        }
+        (end < all).then_some(end)
+    }
+
+    /// How often each [`Count`] was counted, in their order.
+    pub fn counted(&self) -> [u64; COUNTS] {
+        let workers = self.workers.lock().unwrap();
+        let sum = |i: usize| workers.counters.iter().map(|c| c.0[i].load(Relaxed)).sum();
+        std::array::from_fn(sum)
+    }
+
+    /// Entries of each bucket of the index.
+    pub fn buckets(&self) -> impl Iterator<Item = usize> {
+        self.index.loads()
+    }
+
+    /// Of an entry that is live.
+    #[inline]
+    fn is_alive(&self, entry: &Entry<'_>, control: u64, now: u32) -> bool {
+        let left = entry.expiry().wrapping_sub(now) as i32;
+        left > 0 && (control >> bit::EPOCH_SHIFT) as u16 == self.counts.epoch(entry.zone())
+    }
+
+    #[inline]
+    fn look_up(&self, tuple: &Tuple, now: u64) -> Option<(Ref, bool)> {
+        let packed = Packed::new(tuple);
+        let mut found = (0, false);
+        let entry = self.index.find(self.secret.of(tuple), |n| {
+            match self.has_tuple(n, &packed, now as u32) {
+                Some((control, reply)) => {
+                    found = (control, reply);
+                    true
+                }
+                None => false,
+            }
+        })?;
+        let generation = (found.0 >> bit::GENERATION_SHIFT) as u16;
+        Some((Ref { entry, generation }, found.1))
+    }
+
+    #[inline]
+    fn has_tuple(&self, entry: u32, tuple: &Packed, now: u32) -> Option<(u64, bool)> {
+        let entry = self.entries.get(entry);
+        let control = entry.control();
+        if control & bit::LIVE == 0 {
+            return None;
+        }
+        let reply = entry.matches(tuple, control)?;
+        self.is_alive(&entry, control, now).then_some((control, reply))
+    }
+
+    /// The entry, if it is still the connection.
+    #[inline]
+    fn entry(&self, at: Ref) -> Option<(Entry<'_>, u64)> {
+        let entry = self.entries.get(at.entry);
+        let control = entry.control();
+        let same = control >> bit::GENERATION_SHIFT == u64::from(at.generation);
+        (same && control & bit::LIVE != 0).then_some((entry, control))
+    }
+
+    /// Ends a connection; false: it had ended.
+    fn end(&self, at: Ref) -> bool {
+        while let Some((entry, control)) = self.entry(at) {
+            if self.end_entry(&entry, control) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Ends the connection of an entry whose control word is `control`; false: that has changed.
+    fn end_entry(&self, entry: &Entry<'_>, control: u64) -> bool {
+        let ended = entry.exchange(control, control & !bit::LIVE | bit::DEAD);
+        if ended {
+            let epoch = (control >> bit::EPOCH_SHIFT) as u16;
+            self.counts.leave(entry.zone(), epoch, control & bit::HALF_OPEN != 0);
+        }
+        ended
+    }
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Is a connection half-open while this timeout runs?
+fn is_half_open(class: Class) -> bool {
+    use Class::*;
+    matches!(class, TcpSynSent | TcpSynRecv | UdpFirst | UdpSingle | IcmpFirst)
+}
+
+impl Worker {
+    /// A way into the table for one more thread, which is a reader of the keeper's QSBR domain.
+    pub fn new(table: &Arc<Table>) -> Self {
+        let counters = Arc::new(Counters::default());
+        table.workers.lock().unwrap().counters.push(counters.clone());
+        let random = table.secret.of_direction(&Tuple::default()) ^ Arc::as_ptr(&counters) as u64;
+        let stock = Vec::with_capacity(STOCK_COUNT_MAX);
+        Worker { table: table.clone(), stock, counters, random }
+    }
+
+    /// The table.
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    fn free_entry(&mut self) -> Option<u32> {
+        if self.stock.is_empty() {
+            let mut taken = [0; STOCK_COUNT_MAX];
+            let n = self.table.issue.take(&mut taken);
+            self.stock.extend_from_slice(&taken[..n]);
+        }
+        self.stock.pop()
+    }
+
+    /// Puts a filled entry into the index, if no live connection has one of its tuples.
+    fn link(&self, n: u32, conn: &Conn, control: u64, now: u32) -> Result<(), Refused> {
+        let table = &*self.table;
+        let tuples = [&conn.orig, &conn.reply];
+        let [a, b] = tuples.map(|t| table.secret.of(t));
+        let (first, second) = table.index.lock_both(a, b).ok_or(Refused::Busy)?;
+        let second = second.as_ref().unwrap_or(&first);
+        for (bucket, hash, tuple) in [(&first, a, tuples[0]), (second, b, tuples[1])] {
+            let packed = Packed::new(tuple);
+            if bucket.find(hash, |m| table.has_tuple(m, &packed, now).is_some()).is_some() {
+                return Err(Refused::Exists);
+            }
+        }
+        let entry = table.entries.get(n);
+        entry.set_control(control | bit::LIVE);
+        if !first.put(a, n) {
+            entry.set_control(control);
+            return Err(Refused::Full);
+        }
+        if a != b && !second.put(b, n) {
+            // Somebody may have seen it: it ends, and the keeper takes it out.
+            entry.set_control(control | bit::DEAD);
+            return Err(Refused::Full);
+        }
+        Ok(())
+    }
+
+    fn add(&self, what: Count) {
+        let counter = &self.counters.0[what as usize];
+        counter.store(counter.load(Relaxed) + 1, Relaxed);
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.table.workers.lock().unwrap().stock.append(&mut self.stock);
+    }
+}
+
+impl Store for Worker {
+    type Ref = Ref;
+
+    #[inline]
+    fn find(&mut self, tuple: &Tuple, now: u64) -> Option<(Ref, bool)> {
+        self.table.look_up(tuple, now)
+    }
+
+    #[inline]
+    fn read(&mut self, at: Ref, now: u64) -> Option<Conn> {
+        let (entry, control) = self.table.entry(at)?;
+        if !self.table.is_alive(&entry, control, now as u32) {
+            return None;
+        }
+        Some(entry.conn(control, now + u64::from(entry.expiry().wrapping_sub(now as u32))))
+    }
+
+    fn update(
+        &mut self,
+        at: Ref,
+        now: u64,
+        change: &mut dyn FnMut(&mut Peers) -> Option<Class>,
+    ) -> Option<()> {
+        for _ in 0..UPDATES_COUNT_MAX {
+            let (entry, control) = self.table.entry(at)?;
+            let old = entry.peers(control);
+            let mut new = old;
+            let class = change(&mut new);
+            let mut to = control & !bit::PEERS | Entry::peer_bits(&new);
+            let opens = control & bit::HALF_OPEN != 0 && class.is_some_and(|c| !is_half_open(c));
+            if opens {
+                to &= !bit::HALF_OPEN;
+            }
+            if to != control && !entry.exchange(control, to) {
+                continue;
+            }
+            entry.set_windows(&old, &new);
+            if opens {
+                let epoch = (control >> bit::EPOCH_SHIFT) as u16;
+                self.table.counts.opened(entry.zone(), epoch);
+            }
+            if let Some(class) = class {
+                let policy = (control & bit::POLICY != 0).then(|| entry.policy());
+                refresh(&entry, self.table.policies.millis(policy, class), now as u32);
+            }
+            return Some(());
+        }
+        Some(())
+    }
+
+    fn insert(&mut self, conn: &Conn, class: Class, now: u64) -> Result<Ref, Refused> {
+        let zone = conn.orig.zone;
+        let limits = &self.table.limits;
+        let epoch = self.table.counts.enter(zone, limits.of(zone), limits.total())?;
+        let made = self.free_entry().ok_or(Refused::Full).and_then(|n| {
+            let entry = self.table.entries.get(n);
+            let millis = self.table.policies.millis(conn.policy, class);
+            let generation = entry.control() >> bit::GENERATION_SHIFT;
+            let control = entry.fill(conn, (now as u32).wrapping_add(millis))
+                | u64::from(epoch) << bit::EPOCH_SHIFT
+                | generation << bit::GENERATION_SHIFT;
+            let linked = self.link(n, conn, control, now as u32);
+            if linked.is_err() && entry.control() & bit::DEAD == 0 {
+                entry.set_control(generation << bit::GENERATION_SHIFT);
+                self.stock.push(n);
+            }
+            linked.map(|()| Ref { entry: n, generation: generation as u16 })
+        });
+        if made.is_err() {
+            self.table.counts.leave(zone, epoch, true);
+        }
+        made
+    }
+
+    fn end(&mut self, at: Ref) {
+        self.table.end(at);
+    }
+
+    fn set_mark(&mut self, at: Ref, mark: (u32, u32)) -> u32 {
+        match self.table.entry(at) {
+            Some((entry, _)) => entry.set_mark(mark),
+            None => mark.0 & mark.1,
+        }
+    }
+
+    fn set_label(&mut self, at: Ref, label: (u128, u128)) -> u128 {
+        match self.table.entry(at) {
+            Some((entry, _)) => entry.set_label(label),
+            None => label.0 & label.1,
+        }
+    }
+
+    fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64 {
+        self.table.secret.of_translation(tuple, nat)
+    }
+
+    fn random(&mut self) -> u32 {
+        // SplitMix64.
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) as u32
+    }
+
+    fn checks_sequence(&self) -> bool {
+        self.table.limits.checks_sequence()
+    }
+
+    fn count(&mut self, what: Count) {
+        self.add(what);
+    }
+}
+
+/// Moves the expiry, if that is worth a write.
+#[inline]
+fn refresh(entry: &Entry<'_>, millis: u32, now: u32) {
+    let slack = EXPIRY_MILLIS_SLACK.min(millis / 16);
+    let left = entry.expiry().wrapping_sub(now);
+    if left < millis || left > millis + slack {
+        entry.set_expiry(now.wrapping_add(millis + slack));
+    }
+}

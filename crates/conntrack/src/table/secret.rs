@@ -1,0 +1,65 @@
+//! Keyed hashes of tuples. Attackers choose tuples, so the key is random: NH of UMAC (RFC 4418,
+//! section 5.2) with 64-bit words, whose collisions are as rare as a random key's can be.
+
+use crate::tuple::{Tuple, number};
+use std::hash::{BuildHasher, RandomState};
+
+/// A key.
+pub struct Secret([u64; 9]);
+
+impl Secret {
+    /// A random one.
+    pub fn random() -> Self {
+        Secret(std::array::from_fn(|i| RandomState::new().hash_one(i)))
+    }
+
+    /// Always the same, for twins.
+    pub fn fixed() -> Self {
+        Secret(std::array::from_fn(|i| 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(2 * i as u64 + 1)))
+    }
+
+    fn pair(&self, a: u64, b: u64, at: usize) -> u128 {
+        u128::from(a.wrapping_add(self.0[at])) * u128::from(b.wrapping_add(self.0[at + 1]))
+    }
+
+    fn fold(&self, sum: u128) -> u64 {
+        let mixed = u128::from(sum as u64 ^ (sum >> 64) as u64) * u128::from(self.0[8] | 1);
+        mixed as u64 ^ (mixed >> 64) as u64
+    }
+
+    /// Of a tuple or its reverse: the same.
+    #[inline]
+    pub fn of(&self, t: &Tuple) -> u32 {
+        let a = (t.src, t.sport);
+        let b = (t.dst, t.dport);
+        let (a, b) = if a <= b { (a, b) } else { (b, a) };
+        let ports = u64::from(a.1) << 32 | u64::from(b.1) << 48;
+        let rest = ports | u64::from(t.zone) << 8 | u64::from(t.proto);
+        let mut sum = self.pair(a.0 as u64, b.0 as u64, 0).wrapping_add(self.pair(rest, 0, 2));
+        if t.v6 {
+            let high = self.pair((a.0 >> 64) as u64, (b.0 >> 64) as u64, 4);
+            sum = sum.wrapping_add(high);
+        }
+        (self.fold(sum) >> 32) as u32
+    }
+
+    /// Of a tuple in its direction.
+    pub fn of_direction(&self, t: &Tuple) -> u64 {
+        let rest = u64::from(t.sport) << 48
+            | u64::from(t.dport) << 32
+            | u64::from(t.zone) << 8
+            | u64::from(t.proto);
+        let sum = self
+            .pair(t.src as u64, t.dst as u64, 0)
+            .wrapping_add(self.pair((t.src >> 64) as u64, rest, 2))
+            .wrapping_add(self.pair((t.dst >> 64) as u64, 0, 4));
+        self.fold(sum)
+    }
+
+    /// Of a tuple and the addresses that it is translated to.
+    pub fn of_translation(&self, t: &Tuple, nat: &action::Nat) -> u64 {
+        let (src, dst) = nat.addresses.map_or((0, 0), |(a, b)| (number(&a), number(&b)));
+        let range = Tuple { src, dst, ..Tuple::default() };
+        self.of_direction(t) ^ self.of_direction(&range).rotate_left(1)
+    }
+}

@@ -1,0 +1,427 @@
+//! What `ct` does with one packet, in the order of OVS's userspace datapath. The same code runs over the
+//! table that packet threads share and over its twin.
+
+use crate::conn::{Conn, Known, Meta, Translation, state};
+use crate::extract::{Bad, Seen, extract};
+use crate::machine::{self, Note, Peers, Verdict};
+use crate::nat;
+use crate::policy::Class;
+use crate::rewrite::translate;
+use crate::tuple::Tuple;
+use action::Ct;
+
+/// Times that a packet is looked at again because another thread made or ended its connection meanwhile.
+const AGAIN_COUNT_MAX: usize = 4;
+
+/// Where connections are kept.
+pub trait Store {
+    /// Names a connection; worthless once that has ended.
+    type Ref: Copy + PartialEq;
+
+    /// The connection that has this tuple in one of its directions, and whether that is the answers'.
+    fn find(&mut self, tuple: &Tuple, now: u64) -> Option<(Self::Ref, bool)>;
+    /// A connection; None: it has ended.
+    fn read(&mut self, at: Self::Ref, now: u64) -> Option<Conn>;
+    /// Has `change` say what becomes of the connection's ends and which timeout starts; possibly several
+    /// times, of which the last one counts. None: it has ended.
+    fn update(
+        &mut self,
+        at: Self::Ref,
+        now: u64,
+        change: &mut dyn FnMut(&mut Peers) -> Option<Class>,
+    ) -> Option<()>;
+    /// Keeps a new connection.
+    ///
+    /// # Errors
+    /// When it is not kept, and why.
+    fn insert(&mut self, conn: &Conn, class: Class, now: u64) -> Result<Self::Ref, Refused>;
+    /// Ends a connection.
+    fn end(&mut self, at: Self::Ref);
+    /// Sets masked bits of the mark; what it is then.
+    fn set_mark(&mut self, at: Self::Ref, mark: (u32, u32)) -> u32;
+    /// Sets masked bits of the label; what it is then.
+    fn set_label(&mut self, at: Self::Ref, label: (u128, u128)) -> u128;
+    /// A keyed hash of a tuple and of what it is translated to.
+    fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64;
+    /// A random number.
+    fn random(&mut self) -> u32;
+    /// Are sequence numbers of TCP checked?
+    fn checks_sequence(&self) -> bool;
+    /// Counts something.
+    fn count(&mut self, what: Count);
+}
+
+/// Why a connection is not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Another one has one of its tuples.
+    Exists,
+    /// There are as many as there may be.
+    Full,
+    /// ... in the zone.
+    ZoneFull,
+    /// The zone has as many half-open ones as its share.
+    HalfOpen,
+    /// Another thread was at the same place for too long.
+    Busy,
+}
+
+/// What is counted of packets and connections that did not go the common way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Count {
+    Invalid,
+    IpChecksum,
+    L4Checksum,
+    TcpFlags,
+    SequenceFailed,
+    SequenceBypassed,
+    Full,
+    ZoneFull,
+    HalfOpen,
+    Busy,
+    NatExhausted,
+    NatMiss,
+}
+
+/// How many kinds there are.
+pub const COUNTS: usize = 12;
+
+/// Where the packet's IP header is, and what is known of its checksums.
+#[derive(Clone, Copy, Debug)]
+pub struct At {
+    /// Offset of the IP header.
+    pub l3: usize,
+    /// The checksums are known to be right.
+    pub sound: bool,
+}
+
+/// Sends a packet through connection tracking: fills its metadata, translates it. `now` in milliseconds.
+pub fn track<S: Store>(
+    store: &mut S,
+    ct: &Ct,
+    data: &mut [u8],
+    at: At,
+    meta: &mut Meta<S::Ref>,
+    now: u64,
+) {
+    let known = meta.conn.filter(|_| meta.state != 0 && meta.zone == ct.zone && !ct.force);
+    if let Some(known) = known
+        && let Some(conn) = store.read(known.at, now)
+    {
+        return again(store, ct, data, at, meta, &known, &conn);
+    }
+    match extract(data, at.l3, ct.zone, at.sound) {
+        Ok(seen) => first(store, ct, data, &seen, meta, now),
+        Err(bad) => {
+            match bad {
+                Bad::IpChecksum => store.count(Count::IpChecksum),
+                Bad::Checksum => store.count(Count::L4Checksum),
+                Bad::Shape => {}
+            }
+            *meta = Meta { conn: meta.conn, ..Meta::default() };
+            meta.state = state::INV;
+            finish(store, ct, meta, None, None);
+        }
+    }
+}
+
+/// A packet whose connection is known from an earlier `ct` in the zone: nothing happens to the connection.
+fn again<S: Store>(
+    store: &mut S,
+    ct: &Ct,
+    data: &mut [u8],
+    at: At,
+    meta: &mut Meta<S::Ref>,
+    known: &Known<S::Ref>,
+    conn: &Conn,
+) {
+    if ct.nat.is_some() {
+        if conn.nat != Translation::None
+            && let Ok(seen) = extract(data, at.l3, ct.zone, true)
+        {
+            handle_nat(data, &seen, meta, conn, known.reply, ct.zone);
+        }
+        meta.conn = None;
+    }
+    (meta.mark, meta.label) = (conn.mark, conn.label);
+    mark(store, ct, meta, known.at);
+}
+
+fn mark<S: Store>(store: &mut S, ct: &Ct, meta: &mut Meta<S::Ref>, at: S::Ref) {
+    if ct.mark.1 != 0 {
+        meta.mark = store.set_mark(at, ct.mark);
+    }
+    if ct.label.1 != 0 {
+        meta.label = store.set_label(at, ct.label);
+    }
+}
+
+/// What became of a packet at its connection.
+enum Met<R> {
+    /// It belongs to it, or to none.
+    Done(Option<(R, Conn)>),
+    /// There is none: it may begin one.
+    Begins,
+    /// The connection ended meanwhile.
+    Again,
+}
+
+fn first<S: Store>(
+    store: &mut S,
+    ct: &Ct,
+    data: &mut [u8],
+    seen: &Seen,
+    meta: &mut Meta<S::Ref>,
+    now: u64,
+) {
+    if meta.state != 0 && meta.zone != ct.zone {
+        meta.state = 0;
+    }
+    let (before, mut reply) = (meta.state, false);
+    for _ in 0..AGAIN_COUNT_MAX {
+        meta.state = before;
+        let met = meet(store, ct, data, seen, meta, now, &mut reply);
+        let conn = match met {
+            Met::Again => continue,
+            Met::Done(conn) => conn,
+            Met::Begins => match begin(store, ct, data, seen, meta, now) {
+                Err(Refused::Exists) => continue,
+                Err(_) => None,
+                Ok(made) => {
+                    reply = false;
+                    made
+                }
+            },
+        };
+        let known = conn.as_ref().map(|(at, conn)| (*at, reply, conn));
+        return finish(store, ct, meta, Some(seen), known);
+    }
+    store.count(Count::Busy);
+    meta.state = state::NEW;
+    finish(store, ct, meta, Some(seen), None);
+}
+
+/// Looks for the packet's connection and tells that of the packet.
+fn meet<S: Store>(
+    store: &mut S,
+    ct: &Ct,
+    data: &mut [u8],
+    seen: &Seen,
+    meta: &mut Meta<S::Ref>,
+    now: u64,
+    reply: &mut bool,
+) -> Met<S::Ref> {
+    let mut found = look_up(store, seen, meta, now);
+    if let Some((at, true)) = found
+        && ct.force
+    {
+        store.end(at);
+        found = None;
+    }
+    let of_tuple = found.is_some();
+    let found = found.or_else(|| by_first_tuple(store, ct, seen, meta, now));
+    let Some((at, is_reply)) = found else {
+        if seen.related {
+            meta.state = state::INV;
+            return Met::Done(None);
+        }
+        return Met::Begins;
+    };
+    *reply = is_reply;
+    let Some(conn) = store.read(at, now) else { return Met::Again };
+    if seen.related {
+        meta.state |= state::REL | if is_reply { state::RPL } else { 0 };
+    } else {
+        let check = store.checks_sequence();
+        let mut told = (Verdict::Invalid, Note::None);
+        let done = store.update(at, now, &mut |peers| {
+            let (verdict, class, note) = machine::update(peers, &seen.segment, is_reply, check);
+            told = (verdict, note);
+            class
+        });
+        if done.is_none() {
+            return Met::Again;
+        }
+        note(store, told.1);
+        match told.0 {
+            Verdict::Valid => {
+                let rpl = if is_reply { state::RPL } else { 0 };
+                meta.state = (meta.state | state::EST | rpl) & !state::NEW;
+            }
+            Verdict::StillNew => meta.state |= state::NEW,
+            Verdict::Invalid => meta.state = state::INV,
+            Verdict::Again => {
+                store.end(at);
+                return Met::Begins;
+            }
+        }
+    }
+    if ct.nat.is_some() && of_tuple && meta.state != state::INV {
+        handle_nat(data, seen, meta, &conn, is_reply, ct.zone);
+    }
+    Met::Done(Some((at, conn)))
+}
+
+fn note<S: Store>(store: &mut S, note: Note) {
+    match note {
+        Note::None => {}
+        Note::SequenceFailed => store.count(Count::SequenceFailed),
+        Note::SequenceBypassed => store.count(Count::SequenceBypassed),
+        Note::Flags => store.count(Count::TcpFlags),
+    }
+}
+
+/// By the packet's tuple. A packet that this zone translated before has the tuple that answers are the
+/// reverse of.
+fn look_up<S: Store>(
+    store: &mut S,
+    seen: &Seen,
+    meta: &Meta<S::Ref>,
+    now: u64,
+) -> Option<(S::Ref, bool)> {
+    if meta.state & (state::SNAT | state::DNAT) == 0 {
+        return store.find(&seen.tuple, now);
+    }
+    let found = store.find(&seen.tuple.reversed(), now).map(|(at, reply)| (at, !reply));
+    if found.is_none() {
+        store.count(Count::NatMiss);
+    }
+    found
+}
+
+/// A translated packet whose tuple nobody knows may be known by its connection's first tuple.
+fn by_first_tuple<S: Store>(
+    store: &mut S,
+    ct: &Ct,
+    seen: &Seen,
+    meta: &Meta<S::Ref>,
+    now: u64,
+) -> Option<(S::Ref, bool)> {
+    if meta.state & (state::SNAT | state::DNAT) == 0 || ct.nat.is_some() {
+        return None;
+    }
+    let tuple = meta.tuple.filter(|t| t.v6 == seen.tuple.v6 && t.proto != 0)?;
+    store.find(&Tuple { zone: meta.zone, ..tuple }, now).map(|(at, _)| (at, false))
+}
+
+fn handle_nat<R>(
+    data: &mut [u8],
+    seen: &Seen,
+    meta: &mut Meta<R>,
+    conn: &Conn,
+    reply: bool,
+    zone: u16,
+) {
+    let translated = meta.state & (state::SNAT | state::DNAT) != 0;
+    if conn.nat == Translation::None || translated && zone == meta.zone {
+        return;
+    }
+    meta.state &= !(state::SNAT | state::DNAT);
+    apply_nat(data, seen, meta, conn, reply);
+}
+
+fn apply_nat<R>(data: &mut [u8], seen: &Seen, meta: &mut Meta<R>, conn: &Conn, reply: bool) {
+    let how = if reply { conn.nat.reversed() } else { conn.nat };
+    meta.state |= match how {
+        Translation::None => return,
+        Translation::Source => state::SNAT,
+        Translation::Destination => state::DNAT,
+    };
+    translate(data, seen, how, if reply { &conn.orig } else { &conn.reply });
+}
+
+/// A packet without a connection: it may be the first one of a connection, which is kept if `ct` says so.
+fn begin<S: Store>(
+    store: &mut S,
+    ct: &Ct,
+    data: &mut [u8],
+    seen: &Seen,
+    meta: &mut Meta<S::Ref>,
+    now: u64,
+) -> Result<Option<(S::Ref, Conn)>, Refused> {
+    if !machine::may_begin(&seen.segment) {
+        meta.state = state::INV;
+        return Ok(None);
+    }
+    meta.state = state::NEW;
+    if !ct.commit {
+        return Ok(None);
+    }
+    let (peers, class) = machine::begin(&seen.segment);
+    let mut conn = Conn {
+        orig: seen.tuple,
+        reply: seen.tuple.reversed(),
+        peers,
+        policy: ct.timeout,
+        ..Conn::default()
+    };
+    if let Some(nat) = &ct.nat {
+        conn.nat = nat::translation(nat);
+        let Some(answer) = answer(store, &conn.orig, nat, now) else {
+            store.count(Count::NatExhausted);
+            return Ok(None);
+        };
+        conn.reply = answer;
+    }
+    let at = match store.insert(&conn, class, now) {
+        Ok(at) => at,
+        Err(why) => {
+            refused(store, why);
+            return Err(why);
+        }
+    };
+    apply_nat(data, seen, meta, &conn, false);
+    Ok(Some((at, conn)))
+}
+
+fn answer<S: Store>(store: &mut S, orig: &Tuple, nat: &action::Nat, now: u64) -> Option<Tuple> {
+    let hash = store.hash(orig, nat);
+    let random = store.random();
+    let mut turn = 0u32;
+    let rounds = || {
+        turn = turn.wrapping_add(1);
+        random.wrapping_mul(turn | 1).rotate_left(turn)
+    };
+    nat::choose(orig, nat, hash, rounds, |t| store.find(t, now).is_none())
+}
+
+fn refused<S: Store>(store: &mut S, why: Refused) {
+    match why {
+        Refused::Exists => {}
+        Refused::Full => store.count(Count::Full),
+        Refused::ZoneFull => store.count(Count::ZoneFull),
+        Refused::HalfOpen => store.count(Count::HalfOpen),
+        Refused::Busy => store.count(Count::Busy),
+    }
+}
+
+/// Writes down what the packet takes along.
+fn finish<S: Store>(
+    store: &mut S,
+    ct: &Ct,
+    meta: &mut Meta<S::Ref>,
+    seen: Option<&Seen>,
+    found: Option<(S::Ref, bool, &Conn)>,
+) {
+    if meta.state & state::INV != 0 {
+        store.count(Count::Invalid);
+    }
+    meta.state |= state::TRK;
+    meta.zone = ct.zone;
+    let Some((at, reply, conn)) = found else {
+        (meta.mark, meta.label, meta.conn) = (0, 0, None);
+        meta.tuple = seen.map(|s| s.tuple);
+        return;
+    };
+    (meta.mark, meta.label, meta.tuple) = (conn.mark, conn.label, Some(conn.orig));
+    mark(store, ct, meta, at);
+    let related = seen.is_some_and(|s| s.related);
+    meta.conn = ct.nat.is_none().then_some(Known { at, reply, related });
+}
+
+/// As `ct_clear`: the packet is one that connection tracking did not see.
+pub fn clear<R>(meta: &mut Meta<R>) {
+    meta.state = 0;
+    meta.conn = None;
+}
