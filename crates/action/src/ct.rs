@@ -78,8 +78,8 @@ impl Display for Ct {
         }
         match self.label {
             (_, 0) => {}
-            (value, u128::MAX) => parts.push(format!("label={value:#x}")),
-            (value, mask) => parts.push(format!("label={value:#x}/{mask:#x}")),
+            (value, u128::MAX) => parts.push(format!("label={}", hex(value))),
+            (value, mask) => parts.push(format!("label={}/{mask:#x}", hex(value))),
         }
         match self.alg {
             Some(Alg::Ftp) => parts.push("helper=ftp".into()),
@@ -96,7 +96,7 @@ impl Display for Ct {
 }
 
 /// C's `%#x`.
-fn hex(v: u128) -> String {
+pub(crate) fn hex(v: u128) -> String {
     if v == 0 { "0".into() } else { format!("{v:#x}") }
 }
 

@@ -127,7 +127,7 @@ fn decimal(b: &[u8]) -> String {
 }
 
 fn hex(b: &[u8]) -> String {
-    format!("{:#x}", number(b))
+    crate::ct::hex(number(b).into())
 }
 
 pub(crate) fn mac(b: &[u8]) -> String {

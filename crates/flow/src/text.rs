@@ -225,6 +225,30 @@ pub(crate) fn parse_flags(
     Ok((bits.into(), full))
 }
 
+/// What connection tracking may say of a packet, as `ofproto/trace --ct-next` has it: `trk,new`. Errors: ovs-vswitchd's
+/// words.
+pub fn parse_ct_state(text: &str) -> Result<u8, String> {
+    let mut names = text.split([',', ' ']).filter(|name| !name.is_empty());
+    let state = names.try_fold(0, |state: u32, name| {
+        let found = CT_STATE.iter().find(|(_, n)| *n == name);
+        let (bit, _) =
+            found.ok_or_else(|| format!("{name}: unknown connection tracking state flag"))?;
+        Ok::<u32, String>(state | bit)
+    })?;
+    let has = |bit: u32| state & bit != 0;
+    let [new, est, rpl, inv, trk] = [0x01, 0x02, 0x08, 0x10, 0x20];
+    let wrong = [
+        (state != 0 && !has(trk), "If \"trk\" is unset, no other flags are set"),
+        (has(inv) && has(!(trk | inv)), "when \"inv\" is set, only \"trk\" may also be set"),
+        (has(new) && has(est), "\"new\" and \"est\" are mutually exclusive"),
+        (has(new) && has(rpl), "\"new\" and \"rpy\" are mutually exclusive"),
+    ];
+    let text = flags(CT_STATE, state);
+    let line = |why| format!("{text}: invalid connection state: {why}\n");
+    let errors: String = wrong.iter().filter(|(is, _)| *is).map(|(_, why)| line(why)).collect();
+    if errors.is_empty() { Ok(state as u8) } else { Err(errors) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,9 @@ use crate::{Field, Key, Mask, TunMetadata, at};
 /// Looks up the name of an OpenFlow port (32-bit number); `None`: print the number.
 pub type PortName<'a> = &'a dyn Fn(u32) -> Option<String>;
 
+/// The action set has no output.
+const UNSET: u128 = 0xffff_fff7;
+
 /// Reserved OpenFlow ports by name (OpenFlow 1.3 section A.2.1, in OVS's spelling).
 pub(crate) const PORTS: &[(u32, &str)] = &[
     (0xffff_fff7, "UNSET"),
@@ -58,6 +61,11 @@ pub fn flow_text(key: &Key, tun: &[TunMetadata], names: PortName) -> String {
     Writer::new(key, &packet_mask(key), tun, names, false).finish()
 }
 
+/// `ct_state` as the names of its bits: `new|trk`.
+pub fn ct_state_text(state: u8) -> String {
+    crate::text::flags(CT_STATE, state.into())
+}
+
 /// Fields that every IPv4 or IPv6 packet has.
 const IP: &[Field] = &[Field::IpProto, Field::IpTos, Field::IpTtl, Field::IpFrag];
 const METADATA: &[Field] = &[
@@ -91,7 +99,8 @@ pub fn packet_mask(key: &Key) -> Mask {
     let mut mask = Key::ZERO;
     let mut set = |fields: &[Field]| fields.iter().for_each(|f| f.unwildcard(&mut mask));
     for f in METADATA.iter().copied().chain((0..16).map(Field::Reg)) {
-        if f.get(key) != 0 {
+        let unset = f == Field::ActsetOutput && f.get(key) == UNSET;
+        if f.get(key) != 0 && !unset {
             set(&[f]);
         }
     }
@@ -121,6 +130,9 @@ pub fn packet_mask(key: &Key) -> Mask {
             let nd = proto == 58 && matches!(key.u16(at::TP_SRC), 135 | 136);
             set(if nd { &[Field::NdTarget, Field::NdSll, Field::NdTll] } else { &[] });
         }
+    }
+    if key.u32(at::RECIRC) != 0 {
+        mask.set_u32(at::RECIRC, !0);
     }
     if key.u16(at::VLAN) != 0 {
         mask.set_u16(at::VLAN1, 0xffff);
@@ -156,6 +168,8 @@ impl<'a> Writer<'a> {
             _ => 0,
         };
         let proto = if exact(Field::IpProto) { key.u8(at::PROTO) } else { 0 };
+        let looked_up_again = mask.u32(at::RECIRC) != 0 && mask.u32(at::PACKET_TYPE) != 0;
+        let megaflow = megaflow || looked_up_again;
         Writer { key, mask, tun, names, megaflow, out: String::new(), eth_type, proto }
     }
 

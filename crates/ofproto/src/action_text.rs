@@ -2,7 +2,9 @@
 
 use flow::{Field, Format, port_text};
 use openflow::check::wire_bits;
+use openflow::conntrack::*;
 use openflow::{Action, Instruction, Subfield, port};
+use std::net::IpAddr;
 
 fn plain(_: u32) -> Option<String> {
     None
@@ -79,7 +81,7 @@ pub fn action_text(a: &Action) -> String {
         A::SetTunnel { id, wide } => {
             format!("set_tunnel{}:{id:#x}", if *wide { "64" } else { "" })
         }
-        A::Resubmit { in_port, table, .. } => resubmit(*in_port, *table),
+        A::Resubmit { in_port, table, ct } => resubmit(*in_port, *table, *ct),
         A::Note(bytes) => {
             let bytes: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
             format!("note:{}", bytes.join("."))
@@ -95,7 +97,10 @@ pub fn action_text(a: &Action) -> String {
             format!("conjunction({id},{}/{n_clauses})", u16::from(*clause) + 1)
         }
         A::Meter(id) => format!("meter:{id}"),
+        A::Ct(ct) => conntrack(ct),
+        A::Nat(n) => nat(n),
         A::CtClear => "ct_clear".into(),
+        A::CheckPktLarger { len, dst } => format!("check_pkt_larger({len})->{}", sub(*dst)),
         A::DeleteField(f) => format!("delete_field:{}", f.name()),
         a => mpls(a).unwrap_or_else(|| format!("{a:?}")),
     }
@@ -113,6 +118,64 @@ fn mpls(a: &Action) -> Option<String> {
         A::DecMplsTtl => "dec_mpls_ttl".into(),
         _ => return None,
     })
+}
+
+/// A translation at the head of a `ct` stands for itself, what follows is in `exec`.
+fn conntrack(ct: &Conntrack) -> String {
+    let mut parts = Vec::new();
+    let flags = [(CT_COMMIT, "commit"), (CT_FORCE, "force")];
+    let set = flags.iter().filter(|(flag, _)| ct.flags & flag != 0);
+    parts.extend(set.map(|(_, name)| name.to_string()));
+    parts.extend(ct.table.map(|t| format!("table={t}")));
+    match ct.zone {
+        Zone::Number(0) => {}
+        Zone::Number(n) => parts.push(format!("zone={n}")),
+        Zone::Field(s) => parts.push(format!("zone={}", sub(s))),
+    }
+    let mut exec = &ct.actions[..];
+    if let [Action::Nat(n), rest @ ..] = exec {
+        parts.push(nat(n));
+        exec = rest;
+    }
+    if !exec.is_empty() {
+        parts.push(format!("exec({})", actions_text(exec)));
+    }
+    match ct.alg {
+        0 => {}
+        ALG_FTP => parts.push("alg=ftp".into()),
+        ALG_TFTP => parts.push("alg=tftp".into()),
+        n => parts.push(format!("alg={n}")),
+    }
+    format!("ct({})", parts.join(","))
+}
+
+fn nat(n: &Nat) -> String {
+    let side = match n.flags {
+        f if f & NAT_SRC != 0 => "src",
+        f if f & NAT_DST != 0 => "dst",
+        _ => return "nat".into(),
+    };
+    let address = |a: IpAddr| match a {
+        IpAddr::V6(a) if n.first_port != 0 => format!("[{a}]"),
+        a => a.to_string(),
+    };
+    let range = |first: String, last: Option<String>| match last {
+        Some(last) if last != first => format!("{first}-{last}"),
+        _ => first,
+    };
+    let mut text = format!("nat({side}");
+    if let Some(first) = n.first {
+        text.push('=');
+        text.push_str(&range(address(first), n.last.map(address)));
+        if n.first_port != 0 {
+            let last = Some(n.last_port).filter(|p| *p != 0).map(|p| p.to_string());
+            text.push_str(&format!(":{}", range(n.first_port.to_string(), last)));
+        }
+    }
+    let flags = [(NAT_PERSISTENT, ",persistent"), (NAT_HASH, ",hash"), (NAT_RANDOM, ",random")];
+    flags.iter().filter(|(flag, _)| n.flags & flag != 0).for_each(|(_, name)| text.push_str(name));
+    text.push(')');
+    text
 }
 
 fn output(p: u32, trunc: u32) -> String {
@@ -155,11 +218,15 @@ fn controller(a: &Action) -> String {
     format!("controller({})", parts.join(","))
 }
 
-fn resubmit(in_port: Option<u32>, table: Option<u8>) -> String {
+fn resubmit(in_port: Option<u32>, table: Option<u8>, ct: bool) -> String {
     let port = in_port.map(|p| port_text(p, &plain)).unwrap_or_default();
     match table {
+        _ if ct => {
+            let table = table.filter(|t| *t != 0xff).map_or(String::new(), |t| t.to_string());
+            format!("resubmit({port},{table},ct)")
+        }
         Some(t) if t != 0xff => format!("resubmit({port},{t})"),
-        _ if in_port.is_none() => "resubmit(,255)".into(),
+        _ if in_port.is_none() => "resubmit(,)".into(),
         _ => format!("resubmit:{port}"),
     }
 }
@@ -215,6 +282,8 @@ fn sub(s: Subfield) -> String {
     let name = nxm_name(s.field);
     match (s.ofs, s.bits) {
         (0, n) if usize::from(n) == wire_bits(s.field) => format!("{name}[]"),
+        // It has that many bits under this name.
+        (0, 16) if s.field == Field::InPort => format!("{name}[]"),
         (o, 1) => format!("{name}[{o}]"),
         (o, n) => format!("{name}[{o}..{}]", o + n - 1),
     }
@@ -288,6 +357,17 @@ fn nxm_name(f: Field) -> String {
         TunGbpId => "NXM_NX_TUN_GBP_ID",
         TunGbpFlags => "NXM_NX_TUN_GBP_FLAGS",
         PktMark => "NXM_NX_PKT_MARK",
+        CtState => "NXM_NX_CT_STATE",
+        CtZone => "NXM_NX_CT_ZONE",
+        CtMark => "NXM_NX_CT_MARK",
+        CtLabel => "NXM_NX_CT_LABEL",
+        CtNwProto => "NXM_NX_CT_NW_PROTO",
+        CtNwSrc => "NXM_NX_CT_NW_SRC",
+        CtNwDst => "NXM_NX_CT_NW_DST",
+        CtIpv6Src => "NXM_NX_CT_IPV6_SRC",
+        CtIpv6Dst => "NXM_NX_CT_IPV6_DST",
+        CtTpSrc => "NXM_NX_CT_TP_SRC",
+        CtTpDst => "NXM_NX_CT_TP_DST",
         Metadata => "OXM_OF_METADATA",
         InPort => "NXM_OF_IN_PORT",
         Reg(i) => return format!("NXM_NX_REG{i}"),

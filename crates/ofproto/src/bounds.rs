@@ -239,7 +239,7 @@ fn the_fan_out_of_groups_ends_at_every_entrance() {
     };
     let (n, d) = steps(|| lab.sw.packet_out(lab.br, &p, &key).unwrap());
     is_refused(n, &d);
-    let (n, text) = steps(|| lab.sw.trace(lab.br, &key, &Options::default(), None).unwrap());
+    let (n, text) = steps(|| lab.sw.trace(lab.br, &key, &Options::default(), &[]).unwrap());
     assert!(n < PACKET_STEPS_MAX, "{n} steps");
     assert!(text.contains(" >>>> over 8192 counters <<<<\n"), "{}", text.len());
     let end =
@@ -253,7 +253,7 @@ fn resubmits_end_as_in_ovs() {
     let again = |t| Action::Resubmit { in_port: None, table: Some(t), ct: false };
     lab.add(flow(0, 1, "udp", apply(vec![again(0)])));
     let trace =
-        |lab: &mut Lab, p| lab.sw.trace(lab.br, &packet(p), &Options::default(), None).unwrap();
+        |lab: &mut Lab, p| lab.sw.trace(lab.br, &packet(p), &Options::default(), &[]).unwrap();
     let text = trace(&mut lab, "in_port=1,udp");
     assert!(text.contains(" >>>> over max translation depth 64 <<<<\n"), "{text}");
     assert!(text.ends_with("\nTranslation failed (Recursion too deep), packet is dropped.\n"));
@@ -383,7 +383,7 @@ fn states_of_recirculations_have_a_share_per_bridge_and_go() {
         cached.extend(d.holds.take().filter(|_| n % 100 == 0).map(|h| (n, h, d.ops)));
     }
     assert!(used(&lab, br) <= 16_384 && refused >= 183_616, "{} {refused}", used(&lab, br));
-    let text = lab.sw.trace(br, &labelled(1, 200_000), &Options::default(), None).unwrap();
+    let text = lab.sw.trace(br, &labelled(1, 200_000), &Options::default(), &[]).unwrap();
     assert!(text.contains(" >>>> no recirculation id is free <<<<\n"), "{text}");
     // The other bridge goes on: 10,000 sources of its own.
     for n in 0..10_000 {

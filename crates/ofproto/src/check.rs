@@ -34,16 +34,16 @@ fn action(b: &Bridge, a: &Action) -> Checked {
         A::Output { port, .. } | A::Enqueue { port, .. } => output(*port),
         A::Controller { pause: true, .. } => Err(OfError::ActBadType),
         A::Group(id) => group(b, *id),
-        A::Resubmit { ct: true, .. } => Err(OfError::ActBadType),
         A::Resubmit { table: Some(t), .. } if *t != 0xff && usize::from(*t) >= N_TABLES => {
             Err(OfError::BadTableId)
         }
+        A::Ct(ct) => tlv::check(b, a).and_then(|()| supported(b, &ct.actions)),
         A::Clone(inner) => supported(b, inner),
         A::FinTimeout { .. }
         | A::Conjunction { .. }
         | A::Multipath { .. }
         | A::Sample { .. }
-        | A::CtClear => Err(OfError::ActBadType),
+        | A::CheckPktLarger { .. } => Err(OfError::ActBadType),
         A::Meter(id) => meter(b, *id),
         A::OutputReg { .. }
         | A::Load { .. }
@@ -78,6 +78,8 @@ fn action(b: &Bridge, a: &Action) -> Checked {
         | A::DecMplsTtl
         | A::DecTtl { .. }
         | A::SetTunnel { .. }
+        | A::CtClear
+        | A::Nat(_)
         | A::Note(_)
         | A::Exit => Ok(()),
     }

@@ -32,7 +32,12 @@ pub(crate) enum Prereq {
     Icmpv4,
     Icmpv6,
     Nd(Option<u16>),
+    /// Of a packet that belongs to a connection, or begins one.
+    Connection,
 }
+
+/// `ct_state`: new, established, reply.
+const CT_VALID: u8 = 1 | 2 | 8;
 
 pub(crate) fn prereq(field: Field) -> Prereq {
     use Field::*;
@@ -51,6 +56,9 @@ pub(crate) fn prereq(field: Field) -> Prereq {
         NdSll => Prereq::Nd(Some(135)),
         NdTll => Prereq::Nd(Some(136)),
         ArpOp | ArpSpa | ArpTpa | ArpSha | ArpTha => Prereq::Arp,
+        CtNwProto | CtNwSrc | CtNwDst | CtIpv6Src | CtIpv6Dst | CtTpSrc | CtTpDst => {
+            Prereq::Connection
+        }
         _ => Prereq::None,
     }
 }
@@ -67,6 +75,7 @@ pub(crate) fn look(prereq: Prereq, wc: &mut Mask) {
             wc.set_u16(at::ETH_TYPE, 0xffff)
         }
         Prereq::L4(_) | Prereq::Icmpv4 | Prereq::Icmpv6 => look_l4(wc),
+        Prereq::Connection => wc.set_u8(at::CT_STATE, wc.u8(at::CT_STATE) | CT_VALID),
         Prereq::Nd(_) => {
             look_l4(wc);
             wc.set_u16(at::TP_SRC, 0xffff);
@@ -90,6 +99,7 @@ pub(crate) fn met(prereq: Prereq, key: &Key) -> bool {
     let icmpv6 = eth_type == ETH_IPV6 && proto == 58 && first;
     match prereq {
         Prereq::None => true,
+        Prereq::Connection => key.u8(at::CT_STATE) & CT_VALID != 0,
         Prereq::Vlan => key.u16(at::VLAN) & VLAN_PRESENT != 0,
         Prereq::Arp => matches!(eth_type, ETH_ARP | ETH_RARP),
         Prereq::Ipv4 => eth_type == ETH_IP,

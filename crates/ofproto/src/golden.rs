@@ -233,7 +233,7 @@ fn traces_are_those_of_ovs() {
         let (mut key, _) = parse_match(packet, &|_| None).unwrap();
         key.set_u16(at::IN_PORT, NO_PORT);
         let id = if bridge == "br0" { br0 } else { br1 };
-        let have = sw.trace(id, &key, &Options::default(), None).unwrap();
+        let have = sw.trace(id, &key, &Options::default(), &[]).unwrap();
         if normal_form(&have).trim() != normal_form(want).trim() {
             different.push(format!("### {title}\n--- OVS\n{want}\n--- here\n{have}"));
         }

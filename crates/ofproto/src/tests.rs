@@ -164,12 +164,12 @@ fn a_traced_packet_teaches() {
     lab.sw.install_default_flow(lab.br, 0).unwrap();
     let there = packet("in_port=1,udp,dl_src=00:00:00:00:00:01,dl_dst=00:00:00:00:00:02");
     let said = " -> learned that 00:00:00:00:00:01 is on port p1 in VLAN 0\n";
-    assert!(!lab.sw.trace(lab.br, &there, &Options::default(), None).unwrap().contains(said));
+    assert!(!lab.sw.trace(lab.br, &there, &Options::default(), &[]).unwrap().contains(said));
     assert!(lab.sw.fdb(lab.br).unwrap().is_empty());
-    let text = lab.sw.trace_learning(lab.br, &there, &Options::default(), 0).unwrap();
+    let text = lab.sw.trace_learning(lab.br, &there, &Options::default(), &[], 0).unwrap();
     assert!(text.contains(said), "{text}");
     assert_eq!(lab.sw.fdb(lab.br).unwrap().len(), 1);
-    let text = lab.sw.trace_learning(lab.br, &there, &Options::default(), 0).unwrap();
+    let text = lab.sw.trace_learning(lab.br, &there, &Options::default(), &[], 0).unwrap();
     assert!(!text.contains("learned that"), "{text}");
 }
 
@@ -189,7 +189,7 @@ fn subfields_are_as_wide_as_in_messages() {
     let list = vec![wide(flow::Field::ArpOp, 16), wide(flow::Field::TunId, 64), out(2)];
     lab.add(flow(0, 1, "arp", apply(list)));
     let text =
-        lab.sw.trace(lab.br, &packet("in_port=1,arp,arp_op=1"), &Options::default(), None).unwrap();
+        lab.sw.trace(lab.br, &packet("in_port=1,arp,arp_op=1"), &Options::default(), &[]).unwrap();
     assert!(text.contains("load:0x2->NXM_OF_ARP_OP[]\n"), "{text}");
     assert!(text.contains("arp_op=2"), "{text}");
 }
@@ -213,7 +213,7 @@ fn action_set_goto_and_registers() {
     lab.add(flow(2, 1, "", apply(vec![load, again])));
     lab.add(flow(3, 1, "reg0=5,in_port=2", apply(vec![out(1)])));
     assert_eq!(lab.send("in_port=2,udp"), "11,13");
-    let trace = lab.sw.trace(lab.br, &packet("in_port=2,udp"), &Options::default(), None).unwrap();
+    let trace = lab.sw.trace(lab.br, &packet("in_port=2,udp"), &Options::default(), &[]).unwrap();
     let want = "\
 Flow: udp,in_port=2,vlan_tci=0x0000,dl_src=00:00:00:00:00:00,dl_dst=00:00:00:00:00:00,nw_src=0.0.0.0,nw_dst=0.0.0.0,nw_tos=0,nw_ecn=0,nw_ttl=0,nw_frag=no,tp_src=0,tp_dst=0
 

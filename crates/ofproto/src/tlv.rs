@@ -12,7 +12,7 @@ use crate::table::FlowRule;
 use crate::types::BridgeId;
 use action::Region;
 use flow::{Field, Key, Mask, TUN_METADATAS, TunMetadata, at};
-use openflow::{Action, Instruction, Match, OfError, Subfield, TlvMap, TlvTableMod};
+use openflow::{Action, Instruction, Match, OfError, Subfield, TlvMap, TlvTableMod, Zone};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -219,7 +219,14 @@ fn each_field(a: &Action, f: &mut dyn FnMut(u8, usize)) {
         }
         Action::SetTunMetadata(t) => f(t.index, 0),
         Action::DeleteField(Field::TunMetadata(i)) => f(*i, 0),
+        Action::CheckPktLarger { dst, .. } => sub(dst),
         Action::Clone(list) => list.iter().for_each(|a| each_field(a, f)),
+        Action::Ct(ct) => {
+            if let Zone::Field(s) = &ct.zone {
+                sub(s);
+            }
+            ct.actions.iter().for_each(|a| each_field(a, f));
+        }
         _ => {}
     }
 }

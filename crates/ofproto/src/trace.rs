@@ -1,5 +1,7 @@
 //! `ofproto/trace`: the way of a packet, in OVS's layout.
 
+mod fork;
+
 use crate::action_text::{action_text, actions_text, metadata_text};
 use crate::switch::Switch;
 use crate::table::FlowRule;
@@ -7,7 +9,8 @@ use crate::translate::{PacketInContext, Xlate, resolve};
 use crate::types::{BridgeId, ConfigError};
 use action::{Decision, Punt, Request};
 use flow::{Key, TunMetadata, at, flow_text, match_text, megaflow_text};
-use openflow::{Action, Match, OfPort, Reason};
+use openflow::{Action, OfPort, Reason};
+use std::collections::VecDeque;
 
 pub(crate) fn action(a: &Action) -> String {
     action_text(a)
@@ -62,9 +65,17 @@ pub(crate) struct Recorder {
     learning: bool,
     /// Why the translation failed, in OVS's words.
     failed: Option<&'static str>,
+    /// Copies of the packet that connection tracking has looked up again.
+    forks: VecDeque<fork::Fork>,
+    /// And how many may still be looked at.
+    forks_left: usize,
 }
 
 impl Recorder {
+    fn new(learning: bool) -> Recorder {
+        Recorder { learning, forks_left: fork::FORKS_MAX, ..Recorder::default() }
+    }
+
     fn list(&mut self) -> &mut Vec<Node> {
         match self.open.last_mut() {
             Some(node) => &mut node.subs,
@@ -142,6 +153,11 @@ impl<'a> Xlate<'a, '_> {
         if let Some(r) = self.recorder() {
             r.failed.get_or_insert(name);
         }
+    }
+
+    /// Something that cannot be done; the translation goes on.
+    pub(crate) fn wrong(&mut self, text: impl FnOnce() -> String) {
+        self.leaf(Kind::Error, text);
     }
 
     /// Is this more than a trace of a flow without a packet?
@@ -248,7 +264,8 @@ pub fn punt_text(p: &Punt) -> String {
 
 impl Switch {
     /// What happens to a packet with this key that comes from `at::OF_IN_PORT` (and, where it is
-    /// one, `at::IN_PORT` is set to its datapath port). `actions`: run these instead of table 0.
+    /// one, `at::IN_PORT` is set to its datapath port). `ct_next`: what connection tracking says of it, one time after
+    /// the other ([`at::CT_STATE`]); afterwards that it begins a connection.
     ///
     /// Nothing is learned, counted or sent.
     pub fn trace(
@@ -256,35 +273,32 @@ impl Switch {
         id: BridgeId,
         key: &Key,
         options: &Options,
-        actions: Option<&[Action]>,
+        ct_next: &[u8],
     ) -> Result<String, ConfigError> {
-        let packet = (key, options);
-        let (key, out, recorder) = self.traced(id, packet, actions, Recorder::default())?;
-        Ok(self.report(&key, &out, recorder))
+        let (key, out, recorder) = self.traced(id, (key, options), Recorder::new(false))?;
+        Ok(self.reports(&key, &out, recorder, ct_next))
     }
 
-    /// As [`Switch::trace`] through the tables, as if the packet were real: what it teaches is
-    /// learned at `now` (ns).
+    /// As [`Switch::trace`], as if the packet were real: what it teaches is learned at `now` (ns).
     pub fn trace_learning(
         &mut self,
         id: BridgeId,
         key: &Key,
         options: &Options,
+        ct_next: &[u8],
         now: u64,
     ) -> Result<String, ConfigError> {
-        let recorder = Recorder { learning: true, ..Recorder::default() };
-        let (key, out, recorder) = self.traced(id, (key, options), None, recorder)?;
+        let (key, out, recorder) = self.traced(id, (key, options), Recorder::new(true))?;
         if let Some(effects) = &out.effects {
             self.effects(effects, now);
         }
-        Ok(self.report(&key, &out, recorder))
+        Ok(self.reports(&key, &out, recorder, ct_next))
     }
 
     fn traced(
         &self,
         id: BridgeId,
         (key, options): (&Key, &Options),
-        actions: Option<&[Action]>,
         recorder: Recorder,
     ) -> Result<(Key, Decision, Recorder), ConfigError> {
         let bridge = self.bridge(id)?;
@@ -295,22 +309,19 @@ impl Switch {
         let mut out = Decision::default();
         out.clear();
         let mut recorder = Some(recorder);
-        // SAFETY: this is the thread of the only writer.
-        let world = unsafe { self.shared.world.read() };
-        match actions {
-            Some(a) => {
-                let pipeline = Match::new(key, key);
-                out = self.run_actions(id, a, &pipeline, &key, &mut recorder)
-            }
-            None if key.u32(at::RECIRC) == 0 => {
-                self.trace_tables(id, (&key, options), &mut out, &mut recorder)
-            }
-            None => {
-                let request = Request { key: &key, options: &[], packet: &[] };
-                resolve(&self.shared, world, self.version(), &request, &mut out, &mut recorder)
-            }
+        match key.u32(at::RECIRC) {
+            0 => self.trace_tables(id, (&key, options), &mut out, &mut recorder),
+            _ => self.trace_frozen(&key, &mut out, &mut recorder),
         }
         Ok((key, out, recorder.unwrap_or_default()))
+    }
+
+    /// A packet that was looked up before.
+    fn trace_frozen(&self, key: &Key, out: &mut Decision, recorder: &mut Option<Recorder>) {
+        // SAFETY: this is the thread of the only writer.
+        let world = unsafe { self.shared.world.read() };
+        let request = Request { key, options: &[], packet: &[] };
+        resolve(&self.shared, world, self.version(), &request, out, recorder)
     }
 
     /// From table 0 on, with the registers and the port that the caller gave, real or not.
@@ -333,7 +344,7 @@ impl Switch {
         x.run();
     }
 
-    fn report(&self, key: &Key, out: &Decision, mut r: Recorder) -> String {
+    fn report(&self, key: &Key, out: &Decision, r: &mut Recorder) -> String {
         let learning = r.learning;
         let names = |_| None;
         let [first, last, looked_at] = &std::mem::take(&mut r.options);

@@ -11,7 +11,7 @@ use crate::types::{BridgeConfig, PortSpec, VlanMode};
 use action::Meter;
 use flow::{Key, PortNo, at};
 use openflow::{Bucket, GroupType, OfPort};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sync::{Domain, Grace, Published};
@@ -43,6 +43,8 @@ pub(crate) struct World {
     /// By datapath port: bridge and OpenFlow port.
     pub dp_ports: Vec<Option<(u32, OfPort)>>,
     pub tunnels: Tunnels,
+    /// The timeout policies of zones that have one.
+    pub timeouts: Arc<BTreeMap<u16, u32>>,
     /// Class and type of every option that is some bridge's field, ascending.
     pub options: Arc<[u32]>,
 }

@@ -1,5 +1,6 @@
 //! Matches, actions and instructions, one form for all OpenFlow versions.
 
+use crate::conntrack::{Conntrack, Nat};
 use flow::{Field, Key, Mask, TunMetadata};
 
 /// OpenFlow port number in 32-bit form; reserved ones as in OpenFlow 1.1+.
@@ -215,7 +216,16 @@ pub enum Action {
         direction: u8,
     },
     Meter(u32),
+    /// Boxed: rare and large, as the next one.
+    Ct(Box<Conntrack>),
+    /// In a [`Action::Ct`] only.
+    Nat(Box<Nat>),
     CtClear,
+    /// Says in a bit whether the packet is longer than so many bytes.
+    CheckPktLarger {
+        len: u16,
+        dst: Subfield,
+    },
     DeleteField(Field),
 }
 

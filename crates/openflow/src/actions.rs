@@ -2,8 +2,8 @@
 //!
 //! An action's type is looked up first (unknown: `ActBadType`, `ActBadExperimenter`,
 //! `ActBadExpType`), then its length is checked against the type's ([`lengths`]), so that the
-//! readers below never look past its end. What Nicira has and [`Action`] has no form for (ct, nat,
-//! learn, bundle, encap, ...) is an unknown type here.
+//! readers below never look past its end. What Nicira has and [`Action`] has no form for (learn,
+//! bundle, encap, ...) is an unknown type here.
 
 use crate::actions_nx as nx;
 use crate::fields::{Bytes, set_field, subfield_move};
@@ -83,12 +83,17 @@ pub fn decode_actions(version: Version, buf: &[u8]) -> Result<Vec<Action>, OfErr
 }
 
 pub(crate) fn only_actions(items: Vec<Item>) -> Result<Vec<Action>, OfError> {
+    only_actions_in(items, Outer::Flow)
+}
+
+/// As [`only_actions`], inside another action.
+pub(crate) fn only_actions_in(items: Vec<Item>, outer: Outer) -> Result<Vec<Action>, OfError> {
     let action = |item| match item {
         Item::Action(a) => Ok(a),
         Item::WriteMetadata { .. } => Err(OfError::InstUnsup),
     };
     let actions = items.into_iter().map(action).collect::<Result<Vec<_>, _>>()?;
-    verify(&actions)?;
+    verify(&actions, outer)?;
     Ok(actions)
 }
 
@@ -314,30 +319,38 @@ pub(crate) fn set_mpls_tc(tc: u8) -> Result<Action, OfError> {
     Ok(Action::SetMplsTc(tc))
 }
 
+/// What a list of actions is in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outer {
+    Flow,
+    Clone,
+    Ct,
+}
+
 /// Checks what an action may not do next to the others of its list.
-fn verify(actions: &[Action]) -> Result<(), OfError> {
+fn verify(actions: &[Action], outer: Outer) -> Result<(), OfError> {
     let with_conjunction = |a: &Action| matches!(a, Action::Conjunction { .. } | Action::Note(_));
     if actions.iter().any(|a| matches!(a, Action::Conjunction { .. })) {
         let alone = actions.iter().all(with_conjunction);
         return if alone { Ok(()) } else { Err(OfError::ActBadConjunction) };
     }
-    actions.iter().try_for_each(|a| verify_one(a, false))
+    actions.iter().try_for_each(|a| verify_one(a, outer))
 }
 
-fn verify_one(action: &Action, nested: bool) -> Result<(), OfError> {
-    match action {
-        Action::Clone(list) => list.iter().try_for_each(|a| verify_one(a, true)),
-        Action::Meter(_) if nested => Err(OfError::ActBadArgument),
-        Action::SetField { field, .. } => writable_here(*field),
-        Action::Load { dst, .. } | Action::Move { dst, .. } => writable_here(dst.field),
-        _ => Ok(()),
-    }
-}
-
-/// Conntrack's mark and label are written inside ct() only.
-fn writable_here(field: Field) -> Result<(), OfError> {
-    match field {
-        Field::CtMark | Field::CtLabel => Err(OfError::ActBadSetArgument),
+fn verify_one(action: &Action, outer: Outer) -> Result<(), OfError> {
+    let target = match action {
+        Action::SetField { field, .. } => Some(*field),
+        Action::Load { dst, .. } | Action::Move { dst, .. } => Some(dst.field),
+        _ => None,
+    };
+    let connection = matches!(target, Some(Field::CtMark | Field::CtLabel));
+    match (action, outer) {
+        (Action::Nat(_), Outer::Ct) => Ok(()),
+        (Action::Nat(_), _) => Err(OfError::ActBadSetArgument),
+        (_, Outer::Ct) if connection => Ok(()),
+        // Conntrack's mark and label are written inside ct() only, and nothing else is.
+        _ if connection => Err(OfError::ActBadSetArgument),
+        (_, Outer::Ct) | (Action::Meter(_), Outer::Clone) => Err(OfError::ActBadArgument),
         _ => Ok(()),
     }
 }

@@ -1,6 +1,7 @@
 //! Nicira's actions from the wire.
 
 use crate::actions::{self, Item};
+use crate::conntrack;
 use crate::fields::{self, Bytes, zeros};
 use crate::oxm::{Oxm, port_from_10};
 use crate::{Action, OfError, OfPort, Reason, Subfield, Version, port};
@@ -38,6 +39,8 @@ pub(crate) mod nxast {
     pub const OUTPUT_REG2: u16 = 32;
     pub const REG_LOAD2: u16 = 33;
     pub const CONJUNCTION: u16 = 34;
+    pub const CT: u16 = 35;
+    pub const NAT: u16 = 36;
     pub const CONTROLLER2: u16 = 37;
     pub const SAMPLE2: u16 = 38;
     pub const OUTPUT_TRUNC: u16 = 39;
@@ -46,6 +49,7 @@ pub(crate) mod nxast {
     pub const CLONE: u16 = 42;
     pub const CT_CLEAR: u16 = 43;
     pub const RESUBMIT_TABLE_CT: u16 = 44;
+    pub const CHECK_PKT_LARGER: u16 = 49;
     pub const DELETE_FIELD: u16 = 50;
 }
 
@@ -78,9 +82,10 @@ pub(crate) fn lengths(version: Version, kind: u16) -> Option<(usize, usize)> {
         REG_MOVE if before15 => (24, OPEN),
         REG_LOAD if before15 => (24, 24),
         REG_LOAD2 if before15 => (16, OPEN),
-        NOTE | DEC_TTL_CNT_IDS | CONTROLLER2 | CLONE => (16, OPEN),
+        NOTE | DEC_TTL_CNT_IDS | CONTROLLER2 | CLONE | NAT => (16, OPEN),
+        CT => (24, OPEN),
         SET_TUNNEL64 | OUTPUT_REG | OUTPUT_REG2 | SAMPLE | DELETE_FIELD => (24, 24),
-        STACK_PUSH | STACK_POP => (24, 24),
+        STACK_PUSH | STACK_POP | CHECK_PKT_LARGER => (24, 24),
         MULTIPATH | WRITE_METADATA | SAMPLE2 | SAMPLE3 => (32, 32),
         _ => return None,
     })
@@ -95,8 +100,9 @@ pub(crate) fn decode(version: Version, kind: u16, b: Bytes, depth: u8) -> Result
         }
         nxast::CLONE => {
             let inner = actions::decode_items(version, b.from(16), depth + 1)?;
-            Action::Clone(actions::only_actions(inner)?)
+            Action::Clone(actions::only_actions_in(inner, actions::Outer::Clone)?)
         }
+        nxast::CT => conntrack::decode_ct(version, b, depth)?,
         nxast::CONTROLLER2 => controller2(b)?,
         nxast::REG_MOVE => fields::subfield_move(b.u16(10), b.u16(12), b.u16(14), b.from(16))?,
         nxast::REG_LOAD => fields::load(fields::header32(b.array(12))?, b.u16(10), b.u64(16))?,
@@ -140,6 +146,8 @@ fn larger(kind: u16, b: Bytes) -> Result<Action, OfError> {
         nxast::DEC_MPLS_TTL => Action::DecMplsTtl,
         nxast::GROUP => Action::Group(b.u32(12)),
         nxast::CT_CLEAR => Action::CtClear,
+        nxast::NAT => conntrack::decode_nat(b)?,
+        nxast::CHECK_PKT_LARGER => conntrack::decode_check_len(b)?,
         nxast::STACK_PUSH => Action::Push(stack(b, fields::source)?),
         nxast::STACK_POP => Action::Pop(stack(b, fields::target)?),
         nxast::OUTPUT_REG => output_reg(b)?,

@@ -6,6 +6,7 @@
 
 use crate::actions::{act10, act11};
 use crate::actions_nx::nxast;
+use crate::conntrack::{encode_ct, encode_nat};
 use crate::fields_out::{Nx, Put, form};
 use crate::prereq::{VLAN_PRESENT, eth, ip};
 use crate::{Action, Match, OfPort, Subfield, Version, port};
@@ -409,6 +410,17 @@ impl<'a> Encoder<'a> {
         match action {
             Action::Exit => put.nicira(nxast::EXIT, &[]),
             Action::CtClear => put.nicira(nxast::CT_CLEAR, &[]),
+            Action::Ct(ct) => {
+                let (version, has_vlan, proto) = (put.version, self.has_vlan, self.proto);
+                encode_ct(put, ct, |out| {
+                    Encoder { put: Put { version, out }, has_vlan, proto }.put_all(&ct.actions);
+                });
+            }
+            Action::Nat(nat) => encode_nat(put, nat),
+            Action::CheckPktLarger { len, dst } => put.nx(nxast::CHECK_PKT_LARGER, |nx| {
+                let wide = form(Version::V10, *dst).class == crate::oxm::Class::Onf;
+                nx.u16(*len).u16(dst.ofs).id(Version::V10, *dst).zeros(if wide { 2 } else { 6 })
+            }),
             Action::Note(data) => put.nicira(nxast::NOTE, data),
             Action::FinTimeout { idle, hard } => {
                 put.nx(nxast::FIN_TIMEOUT, |nx| nx.u16(*idle).u16(*hard));

@@ -7,12 +7,15 @@
 //! such an action has no effect; set-field, moves and the stack are refused in all versions.
 
 use crate::actions::check_output_port;
+use crate::conntrack::{ALG_FTP, ALG_TFTP, Conntrack, Zone};
 use crate::prereq::{self, VLAN_PRESENT, eth, ip, is_mpls};
 use crate::{Action, Instruction, Match, OfError, Subfield, Version, meter_id};
 use flow::{Field, TUN_METADATA_MAX, at, frag};
 
 /// A table number that stands for "not known": nothing is checked against it.
 pub const ANY_TABLE: u8 = 0xff;
+/// Of `ct_state`: belongs to no connection.
+const INVALID: u8 = 0x10;
 
 /// Checks actions whose packets nothing is known of (groups, packet-outs): what an action needs is there or
 /// not, packet by packet.
@@ -69,6 +72,8 @@ fn check_set(list: &[Action]) -> Result<(), OfError> {
                 | A::Note(_)
                 | A::Enqueue { .. }
                 | A::PopQueue
+                | A::Nat(_)
+                | A::CheckPktLarger { .. }
         )
     };
     if list.iter().all(held) { Ok(()) } else { Err(OfError::ActBadType) }
@@ -175,6 +180,7 @@ impl Packet {
                 Ok(())
             }
             Resubmit { ct: true, .. } => self.need(prereq::holds(Field::CtNwProto, &self.m)),
+            Ct(ct) => self.conntrack(ct),
             Clone(list) => Packet { m: self.m.clone(), rules: self.rules }.check_all(list),
             Meter(id) => check_meter(*id),
             DeleteField(Field::TunMetadata(_)) => Ok(()),
@@ -215,6 +221,25 @@ impl Packet {
             self.m.key.set_u16(at::VLAN, value as u16);
         }
         Ok(())
+    }
+
+    /// Only IP packets have connections; a packet that has none can begin none; and helpers have their
+    /// protocols. That is looked at in all versions, as in OVS.
+    fn conntrack(&self, ct: &Conntrack) -> Result<(), OfError> {
+        let proto = self.m.key.u8(at::PROTO);
+        let invalid = self.m.key.u8(at::CT_STATE) & INVALID != 0;
+        let helped = match ct.alg {
+            ALG_FTP => proto == ip::TCP,
+            ALG_TFTP => proto == ip::UDP,
+            _ => true,
+        };
+        self.need(self.is_ip() && !(invalid && ct.commits()) && helped)?;
+        match ct.zone {
+            Zone::Field(s) => self.reads(s),
+            Zone::Number(_) => {
+                Packet { m: self.m.clone(), rules: self.rules }.check_all(&ct.actions)
+            }
+        }
     }
 
     fn has_vlan(&self) -> bool {

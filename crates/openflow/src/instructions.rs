@@ -133,7 +133,7 @@ fn fits_action_set(action: &Action) -> bool {
         }
         OutputReg { .. } | Enqueue { .. } | PopQueue | Push(_) | Pop(_) | Note(_) | Exit => false,
         Clone(_) | FinTimeout { .. } | Conjunction { .. } | Multipath { .. } => false,
-        Sample { .. } | Meter(_) | DeleteField(_) => false,
+        Sample { .. } | Meter(_) | DeleteField(_) | Nat(_) | CheckPktLarger { .. } => false,
         _ => true,
     }
 }

@@ -12,6 +12,7 @@ pub mod actions_out;
 mod buf;
 pub mod check;
 pub mod codec;
+pub mod conntrack;
 pub mod error;
 pub mod error_code;
 mod fields;
@@ -26,5 +27,6 @@ pub mod oxm;
 pub mod prereq;
 
 pub use action::*;
+pub use conntrack::{Conntrack, Nat, Zone};
 pub use error::*;
 pub use message::*;

@@ -239,6 +239,17 @@ const ACTIONS: &[&str] = &[
     "actions=sample(probability=3,collector_set_id=1,sampling_port=2,egress)",
     "actions=clone(set_field:1->reg0,resubmit(,3),clone(1)),2",
     "actions=ct_clear,1",
+    "ip actions=ct(),ct(commit),ct(table=3),ct(zone=7,commit,force,table=0)",
+    "ip actions=ct(zone=NXM_NX_REG13[0..15],table=254,nat),ct(commit,zone=OXM_OF_METADATA[4..19])",
+    "tcp actions=ct(commit,alg=ftp),ct(alg=ftp,table=1)",
+    "udp6 actions=ct(commit,alg=tftp)",
+    "ip actions=ct(commit,exec(set_field:0x7->ct_mark,set_field:0x123456789abcdef0123->ct_label))",
+    "ip actions=ct(commit,nat(src=10.0.0.1),exec(load:1->NXM_NX_CT_MARK[3],load:5->NXM_NX_CT_LABEL[64..95]))",
+    "ip actions=ct(commit,exec(set_field:0x2/0x3->ct_mark,move:NXM_NX_REG0[]->NXM_NX_CT_LABEL[96..127]))",
+    "ip actions=ct(commit,nat(dst=10.0.0.1-10.0.0.9:80-90,persistent,hash)),ct(commit,nat(src))",
+    "ip actions=ct(commit,nat(src=10.0.0.1:99,random)),ct(nat,table=4)",
+    "ipv6 actions=ct(commit,nat(src=[2001:db8::1]-[2001:db8::9]:1024)),ct(commit,nat(dst=2001:db8::1))",
+    "actions=check_pkt_larger(1500)->NXM_NX_REG0[0],check_pkt_larger(80)->OXM_OF_METADATA[63],1",
 ];
 
 /// With push_vlan, which 1.0 has not.
@@ -255,6 +266,8 @@ const ACTIONS11: &[&str] = &[
     "sctp actions=set_field:5->sctp_dst",
     "arp actions=set_field:2->arp_op,set_field:1.2.3.4->arp_spa",
     "icmp actions=set_field:0->icmp_type",
+    "ip actions=write_actions(ct(commit,zone=3,nat(src=1.2.3.4)))",
+    "ip actions=ct(commit),write_actions(ct_clear,2)",
 ];
 
 #[test]

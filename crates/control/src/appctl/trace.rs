@@ -4,16 +4,20 @@ use crate::state::State;
 use flow::{Key, at};
 use ofproto::{BridgeId, Options};
 
-/// `ofproto/trace {[DP] ODP_FLOW | BRIDGE BR_FLOW} [-generate | PACKET]`. A packet, given or made,
+/// `ofproto/trace {[DP] ODP_FLOW | BRIDGE BR_FLOW} [--ct-next STATE]... [-generate | PACKET]`. A packet, given or made,
 /// teaches addresses as a real one does.
 pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
     let mut words: Vec<&str> = Vec::new();
     let mut generate = false;
-    for a in args {
+    let (mut all, mut ct_next) = (args.iter(), Vec::new());
+    while let Some(a) = all.next() {
         match a.as_str() {
             "-generate" | "--generate" => generate = true,
             "--names" | "--no-names" | "-consistent" | "--consistent" => {}
-            "--ct-next" => return Err("--ct-next: connection tracking is not supported".into()),
+            "--ct-next" => {
+                let text = all.next().ok_or("Missing argument for option --ct-next")?;
+                ct_next.push(flow::parse_ct_state(text)?);
+            }
             a if a.starts_with("--") => return Err(format!("unknown option {a}")),
             a => words.push(a),
         }
@@ -37,10 +41,13 @@ pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
         key.set_u32(at::OF_IN_PORT, in_port);
     }
     if !real {
-        return s.ofproto.trace(bridge, &key, &options, None).map_err(|e| e.to_string());
+        return s.ofproto.trace(bridge, &key, &options, &ct_next).map_err(|e| e.to_string());
     }
     let now = s.now_ns();
-    let text = s.ofproto.trace_learning(bridge, &key, &options, now).map_err(|e| e.to_string())?;
+    let text = s
+        .ofproto
+        .trace_learning(bridge, &key, &options, &ct_next, now)
+        .map_err(|e| e.to_string())?;
     s.flush_changes();
     Ok(text)
 }

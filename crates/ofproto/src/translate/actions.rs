@@ -46,7 +46,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    fn action(&mut self, a: &'a Action) {
+    pub(super) fn action(&mut self, a: &'a Action) {
         use Action as A;
         match a {
             A::Output { port, trunc, .. } => self.output(*port, *trunc),
@@ -61,12 +61,17 @@ impl<'a> Xlate<'a, '_> {
             }
             A::Group(id) => self.group(*id),
             A::Meter(id) => self.meter(*id),
-            A::Resubmit { in_port, table, .. } => {
+            A::Resubmit { in_port, table, ct } => {
                 let table = table.filter(|t| *t != 0xff).unwrap_or(self.table);
-                self.resubmit(*in_port, table);
+                match ct {
+                    true => self.resubmit_original(*in_port, table),
+                    false => self.resubmit(*in_port, table),
+                }
             }
+            A::Ct(ct) => self.conntrack(ct),
+            A::CtClear => self.ct_clear(),
             A::Clone(inner) => self.clone_actions(inner),
-            A::Exit => self.exit = true,
+            A::Exit => (self.exit, self.exited) = (true, true),
             A::SetField { field, value, mask } => self.set_field(*field, *value, *mask),
             A::SetTunMetadata(t) => self.set_tun_metadata(t),
             A::DeleteField(field) => self.delete_field(*field),
@@ -157,7 +162,7 @@ impl<'a> Xlate<'a, '_> {
     }
 
     /// Reads a run of bits, and remembers that it did.
-    fn read_bits(&mut self, s: Subfield) -> u128 {
+    pub(super) fn read_bits(&mut self, s: Subfield) -> u128 {
         if let Field::TunMetadata(index) = s.field {
             return self.read_tun_metadata(index, s);
         }
@@ -331,7 +336,7 @@ impl<'a> Xlate<'a, '_> {
             return;
         }
         let mark = self.mark();
-        let saved = (self.key, self.exit, self.was_mpls, self.labels);
+        let saved = (self.key, self.exit, self.was_mpls, self.labels, self.conntracked);
         let tun = self.tun.clone();
         let (set, stack) = (self.set.clone(), self.stack.clone());
         self.actions(inner.iter());
@@ -339,9 +344,9 @@ impl<'a> Xlate<'a, '_> {
         self.run_set();
         self.freeze();
         (self.set, self.stack) = (set, stack);
-        (self.key, self.exit, self.was_mpls, self.labels) = saved;
+        (self.key, self.exit, self.was_mpls, self.labels, self.conntracked) = saved;
         self.tun = tun;
-        self.exit |= self.failed.is_some();
+        self.exit |= self.exited || self.failed.is_some();
         self.isolate(mark);
     }
 

@@ -184,11 +184,13 @@ impl Xlate<'_, '_> {
         (self.out.ops.len(), self.base, self.hidden)
     }
 
-    /// If the operations since `mark` changed the packet's layers, which no later commit could
+    /// If the operations since `mark` changed the packet's layers, or what connection tracking says of it, which no later commit could
     /// undo, they work on a copy.
     pub(super) fn isolate(&mut self, mark: (usize, Key, usize)) {
         let (from, base, hidden) = mark;
-        let layers = |op: &Op| matches!(op, Op::PushMpls { .. } | Op::PopMpls { .. });
+        let layers = |op: &Op| {
+            matches!(op, Op::PushMpls { .. } | Op::PopMpls { .. } | Op::Ct(_) | Op::CtClear)
+        };
         let layers = self.out.ops.get(from..).is_some_and(|ops| ops.iter().any(layers));
         if layers || hidden != self.hidden {
             self.hidden = hidden;

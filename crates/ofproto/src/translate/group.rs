@@ -52,8 +52,8 @@ impl<'a> Xlate<'a, '_> {
         self.note_bucket(b.bucket.id);
         self.credit(b.credit);
         let mark = self.mark();
-        let saved = (self.key, self.exit, self.was_mpls, self.labels);
-        let tun = self.tun.clone();
+        let saved = (self.key, self.exit, self.was_mpls, self.labels, self.conntracked);
+        let (tun, exited) = (self.tun.clone(), self.exited);
         let list: Vec<_> = b.bucket.actions.iter().collect();
         if list.is_empty() {
             self.note_action(|| "drop".into());
@@ -61,9 +61,10 @@ impl<'a> Xlate<'a, '_> {
         self.actions(in_order(&list).into_iter());
         self.freeze();
         self.close();
-        (self.key, self.exit, self.was_mpls, self.labels) = saved;
+        (self.key, self.exit, self.was_mpls, self.labels, self.conntracked) = saved;
         self.tun = tun;
         self.exit |= self.failed.is_some();
+        self.exited = exited;
         self.isolate(mark);
     }
 

@@ -6,6 +6,7 @@
 mod actions;
 mod budget;
 mod commit;
+mod ct;
 mod group;
 mod normal;
 mod options;
@@ -15,7 +16,7 @@ mod recirc;
 mod set;
 mod tunnel;
 
-pub(crate) use recirc::{States, Sweep};
+pub(crate) use recirc::{Kept, States, Sweep};
 
 use crate::fields;
 use crate::table::FlowRule;
@@ -27,7 +28,7 @@ use budget::Spent;
 use flow::{Key, Mask, PACKET_LINES, TunMetadata, at};
 use openflow::{Action, FragHandling, Instruction, OfPort, Reason, port, port_config};
 use output::ToController;
-use recirc::{Kept, State};
+use recirc::State;
 use std::net::IpAddr;
 use std::sync::Arc;
 use telemetry::Drop;
@@ -278,8 +279,16 @@ pub(crate) struct Xlate<'a, 'o> {
     spent: Spent,
     /// No more actions here (exit, expired TTL).
     exit: bool,
+    /// Because of an exit action, which ends the list around a clone too.
+    exited: bool,
     /// No more at all.
     failed: Option<Drop>,
+    /// Connection tracking saw the packet, and tables may know what it said.
+    conntracked: bool,
+    /// The next lookup is with the connection's original addresses.
+    original: bool,
+    /// The outer header's fields as they came.
+    outer: recirc::Outer,
     /// Tags pushed over two others, out of the key's sight.
     hidden: usize,
     /// MPLS label stack entries that the key knows.
@@ -305,6 +314,9 @@ impl<'a, 'o> Xlate<'a, 'o> {
         Xlate {
             labels: labels(&key),
             hidden: 0,
+            conntracked: key.u8(at::CT_STATE) & ct::TRK != 0,
+            original: false,
+            outer: recirc::outer(&key),
             shared,
             world,
             bridge,
@@ -333,6 +345,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             depth: 0,
             spent: Spent::default(),
             exit: false,
+            exited: false,
             failed: None,
             was_mpls: false,
             rest: None,
@@ -384,7 +397,6 @@ impl<'a, 'o> Xlate<'a, 'o> {
         if self.rest.is_some() || self.set.is_empty() || self.failed.is_some() {
             return;
         }
-        self.exit = false;
         let set = std::mem::take(&mut self.set);
         let list = set::in_order(&set);
         if list.is_empty() {
@@ -414,7 +426,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
         if let Some(p) = in_port {
             self.key.set_u32(at::OF_IN_PORT, p);
         }
-        let rule = self.lookup(table);
+        let rule = match std::mem::take(&mut self.original) {
+            true => self.lookup_original(table),
+            false => self.lookup(table),
+        };
         self.key.set_u32(at::OF_IN_PORT, own);
         let before = (self.table, self.cookie, self.miss_flow);
         self.table = table;
@@ -573,7 +588,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
 
     /// The state that a recirculation carries over.
     fn state(&self, rest: Vec<Instruction>) -> State {
+        let outer = Some(recirc::outer(&self.key)).filter(|o| *o != self.outer);
         State {
+            conntracked: self.conntracked,
+            outer: outer.map(Box::new),
             bridge: self.bridge.id,
             table: self.table,
             cookie: self.cookie,
@@ -598,6 +616,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
                 Op::Output(_)
                     | Op::Punt(_)
                     | Op::Recirc(_)
+                    | Op::Ct(_)
                     | Op::TunnelPop { .. }
                     | Op::Clone(_)
                     | Op::Sample { .. }
@@ -611,7 +630,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         while let Some(Op::Clone(last)) = self.out.ops.pop_if(|op| matches!(op, Op::Clone(_))) {
             self.out.ops.extend(last);
         }
-        if self.out.ops.is_empty() {
+        if self.out.ops.iter().all(|op| matches!(op, Op::Ct(_))) {
             self.out.drop.get_or_insert(Drop::Policy);
         }
         if !self.effects.is_empty() {

@@ -116,9 +116,12 @@ impl<'a> Xlate<'a, '_> {
     pub(super) fn visit(&mut self, peer: &'a BridgeView, in_port: OfPort) {
         let from = self.bridge;
         let (table, cookie, exit) = (self.table, self.cookie, self.exit);
+        let exited = self.exited;
         let set = std::mem::take(&mut self.set);
         let stack = std::mem::take(&mut self.stack);
         let first_cookie = self.first_cookie.take();
+        let conntracked = self.conntracked;
+        self.untrack();
         self.key.words[PACKET_LINES * 8..].fill(0);
         self.key.set_u32(at::OF_IN_PORT, in_port);
         self.key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
@@ -137,6 +140,7 @@ impl<'a> Xlate<'a, '_> {
         self.depth -= 1;
         self.bridge = from;
         (self.table, self.cookie) = (table, cookie);
+        (self.conntracked, self.exited) = (conntracked, exited);
         self.exit = exit || self.failed.is_some();
         (self.set, self.stack, self.first_cookie) = (set, stack, first_cookie);
     }

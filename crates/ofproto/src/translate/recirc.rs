@@ -44,7 +44,22 @@ pub(crate) struct State {
     pub set: Vec<Action>,
     pub stack: Vec<(u128, u16)>,
     pub tun: Vec<TunMetadata>,
+    /// The outer header's fields, where actions wrote them; None: as the packet has them.
+    pub outer: Option<Box<Outer>>,
+    /// What connection tracking says of the packet counts.
+    pub conntracked: bool,
+    /// Empty: the packet is looked up in `table`.
     pub rest: Vec<Instruction>,
+}
+
+/// Fields of the outer header, and the packet's mark: bytes 48..56 and line 2 of a key.
+pub(crate) type Outer = [u64; 9];
+
+const OUTER_WORDS: [usize; 9] = [6, 16, 17, 18, 19, 20, 21, 22, 23];
+
+/// Those of a key.
+pub(super) fn outer(key: &flow::Key) -> Outer {
+    OUTER_WORDS.map(|i| key.words[i])
 }
 
 impl State {
@@ -69,6 +84,11 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
+    /// The table that the packet is looked up in; 0 where actions wait for it.
+    pub fn resumed_at(&self) -> u8 {
+        if self.state.rest.is_empty() { self.state.table } else { 0 }
+    }
+
     fn touch(&self) {
         if !self.touched.load(Ordering::Relaxed) {
             self.touched.store(true, Ordering::Relaxed);
@@ -356,15 +376,29 @@ impl<'a> Xlate<'a, '_> {
         self.holds.push(kept.clone());
         let f = &kept.state;
         self.key.words[PACKET_LINES * 8..].copy_from_slice(&f.pipeline);
+        if let Some(outer) = &f.outer {
+            OUTER_WORDS.iter().zip(&**outer).for_each(|(i, word)| self.key.words[*i] = *word);
+        }
         self.base = self.key;
+        self.conntracked = f.conntracked;
+        if !f.conntracked {
+            self.untrack();
+        }
         (self.table, self.cookie) = (f.table, f.cookie);
         self.set = f.set.iter().collect();
         self.stack = f.stack.clone();
         self.tun = f.tun.clone();
         self.note_bridge();
-        self.note_table(|| "thaw".into());
-        self.instructions(&f.rest);
-        self.close();
+        self.note_thaw(kept);
+        match f.rest.is_empty() {
+            true => {
+                if let Some(cookie) = self.table(f.table, None, Miss::Honor) {
+                    self.cookie = cookie;
+                }
+                self.reopen();
+            }
+            false => self.instructions(&f.rest),
+        }
         self.run_set();
         self.freeze();
         self.close();
@@ -389,6 +423,8 @@ mod tests {
             set: vec![],
             stack: vec![],
             tun: vec![],
+            outer: None,
+            conntracked: false,
             rest: vec![Instruction::Goto(table)],
         }
     }

@@ -15,14 +15,26 @@ fn rank(a: &Action) -> u8 {
         A::DecTtl { .. } => 4,
         A::DecMplsTtl => 5,
         A::SetQueue(_) => 7,
-        A::Group(_) | A::Output { .. } | A::Controller { .. } | A::Resubmit { .. } => 8,
+        A::Group(_) | A::Output { .. } | A::Controller { .. } => 8,
+        A::Resubmit { .. } | A::CtClear | A::Ct(_) => 8,
         _ => 6,
+    }
+}
+
+/// Of what ends a set the one with the highest number runs, of one kind the last: a group rather than an output, and
+/// so on, as in OVS.
+fn preference(a: &Action) -> u8 {
+    match a {
+        Action::Group(_) => 4,
+        Action::Output { .. } | Action::Controller { .. } => 3,
+        Action::Resubmit { .. } => 2,
+        Action::CtClear => 1,
+        _ => 0,
     }
 }
 
 /// The set's actions in the order in which they run.
 pub(super) fn in_order<'a>(set: &[&'a Action]) -> Vec<&'a Action> {
-    let group = set.iter().rev().find(|a| matches!(a, Action::Group(_)));
     let (mut out, mut later): (Vec<&Action>, _) = (Vec::new(), [false; 9]);
     for a in set.iter().rev() {
         step();
@@ -34,8 +46,7 @@ pub(super) fn in_order<'a>(set: &[&'a Action]) -> Vec<&'a Action> {
         }
     }
     out.reverse();
-    // A group is preferred to any output.
-    out.extend(group.or_else(|| set.iter().rev().find(|a| rank(a) == 8)));
+    out.extend(set.iter().filter(|a| rank(a) == 8).max_by_key(|a| preference(a)));
     out.sort_by_key(|a| rank(a));
     // Without output or group the set does nothing.
     if out.last().is_none_or(|a| rank(a) != 8) { Vec::new() } else { out }

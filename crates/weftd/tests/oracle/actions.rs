@@ -1,5 +1,6 @@
 //! Action lists as `ovs-ofctl` takes them, whose prerequisites mostly hold.
 
+use crate::ct;
 use crate::flows::{TABLES, mac_text, v4_text, v6_text};
 use crate::packets::{Kind, ip4, ip6, ipv4, l4_port, mac};
 use crate::rng::Rng;
@@ -13,12 +14,14 @@ pub struct Context {
     pub table: usize,
     /// Nothing that OpenFlow 1.0 cannot say.
     pub plain: bool,
+    /// Connection tracking is used.
+    pub ct: bool,
 }
 
 impl Context {
     /// Of a flow of a table that matches anything.
-    pub fn new(table: usize, plain: bool) -> Context {
-        Context { kind: Kind::Any, proto: None, vlan: false, table, plain }
+    pub fn new(table: usize, plain: bool, ct: bool) -> Context {
+        Context { kind: Kind::Any, proto: None, vlan: false, table, plain, ct }
     }
 }
 
@@ -63,6 +66,10 @@ fn apply(r: &mut Rng, c: &mut Context, depth: usize) -> Vec<String> {
     let n = 1 + r.weighted(&[6, 4, 3, 2, 1]);
     let mut words = Vec::new();
     for _ in 0..n {
+        if c.ct && matches!(c.kind, Kind::V4 | Kind::V6) && r.percent(30) {
+            words.push(ct::action(r, c));
+            continue;
+        }
         let (w, clone) = match r.weighted(&[8, 6, 4, 3, 2, 1]) {
             0 => (output(r, c), false),
             1 => (change(r, c), false),

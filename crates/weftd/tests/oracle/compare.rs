@@ -21,17 +21,16 @@ impl Trace {
             let all: Vec<_> = text.lines().filter_map(|l| l.strip_prefix(start)).collect();
             all.join("\n")
         };
-        let steps: Vec<_> = text.lines().take_while(|l| !l.starts_with("Final flow")).collect();
+        let ends = ["Final flow: ", "Megaflow: ", "Datapath actions: "];
+        let slow = ["This flow is handled by", "  - "];
+        let is_step = |l: &&str| !ends.iter().chain(&slow).any(|start| l.starts_with(start));
+        let steps: Vec<_> = text.lines().filter(is_step).collect();
         let ops = line("Datapath actions: ");
         let ops: Vec<_> = ops.lines().map(|l| ops_form(rig, l)).collect();
         Trace {
             steps: steps.join("\n"),
             // OVS counts the action set's output, which it does not print, as a change.
-            last: if line("Final flow: ") == line("Flow: ") {
-                "unchanged".into()
-            } else {
-                line("Final flow: ")
-            },
+            last: last(text),
             megaflow: line("Megaflow: "),
             ops: ops.join("\n"),
             whole: text.into(),
@@ -58,6 +57,19 @@ impl Trace {
     }
 }
 
+/// The final flows, `unchanged` where they are what they were.
+fn last(text: &str) -> String {
+    let of = |start: &str| -> Vec<String> {
+        text.lines().filter_map(|l| l.strip_prefix(start)).map(str::to_owned).collect()
+    };
+    let (first, last) = (of("Flow: "), of("Final flow: "));
+    let one = |(first, last): (&String, String)| match *first == last {
+        true => "unchanged".into(),
+        false => last,
+    };
+    first.iter().zip(last).map(one).collect::<Vec<String>>().join("\n")
+}
+
 /// Without what one of the two does not print: OVS's labels behind the top one (as numbers in
 /// network order) and scores of buckets.
 fn normal_form(text: &str) -> String {
@@ -71,9 +83,22 @@ fn normal_form(text: &str) -> String {
         }
         None => l,
     };
-    let line = |l: &str| cut(cut(l.to_owned(), ",mpls_lse1="), ",mpls_lse2=");
+    let line = |l: &str| numberless(cut(cut(l.to_owned(), ",mpls_lse1="), ",mpls_lse2="));
     let lines: Vec<_> = text.lines().filter(wanted).map(line).collect();
     lines.join("\n")
+}
+
+/// Without the numbers of recirculations.
+fn numberless(mut line: String) -> String {
+    for start in ["recirc(0x", "recirc_id=0x"] {
+        let mut from = 0;
+        while let Some(at) = line[from..].find(start).map(|at| from + at + start.len()) {
+            let digits = line[at..].find(|c: char| !c.is_ascii_hexdigit());
+            line.replace_range(at..digits.map_or(line.len(), |n| at + n), "N");
+            from = at;
+        }
+    }
+    line
 }
 
 /// Datapath actions with ports by name, neighbouring outputs in the order of their names (a

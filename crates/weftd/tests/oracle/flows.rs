@@ -1,6 +1,7 @@
 //! Flow tables made from packets, so that they are hit often.
 
 use crate::actions::{self, Context};
+use crate::ct;
 use crate::packets::{Fact, Form, Kind, Packet, packet};
 use crate::rng::Rng;
 
@@ -12,35 +13,39 @@ pub struct Set {
     pub seed: u64,
     /// Nothing that OpenFlow 1.0 cannot say.
     pub plain: bool,
+    /// Connection tracking is used.
+    pub ct: bool,
     pub packets: Vec<Packet>,
     /// Flow text as `ovs-ofctl add-flow` takes it.
     pub flows: Vec<String>,
 }
 
-/// The set of a seed.
-pub fn set(seed: u64) -> Set {
+/// The set of a seed; `ct`: with connection tracking.
+pub fn set(seed: u64, ct: bool) -> Set {
     let mut r = Rng::new(seed);
     let packets: Vec<_> = (0..8).map(|_| packet(&mut r)).collect();
-    let plain = r.percent(30);
+    let plain = !ct && r.percent(30);
     let mut flows = Vec::new();
     for table in 0..TABLES {
         for i in 0..if table == 0 { 12 } else { 7 } {
             let priority = 10 * i + r.below(10);
-            flows.push(flow(&mut r, &packets, (table, plain), priority));
+            let c = Context::new(table, plain, ct);
+            flows.push(flow(&mut r, &packets, c, priority));
         }
         if r.percent(40) {
-            let c = Context::new(table, plain);
+            let c = Context::new(table, plain, ct);
             flows.push(format!("table={table},priority=0,actions={}", actions::list(&mut r, c)));
         }
     }
-    Set { seed, plain, packets, flows }
+    Set { seed, plain, ct, packets, flows }
 }
 
 /// A flow that one of the packets probably matches. Within a table no two have the same priority:
 /// which of them wins is not defined.
-fn flow(r: &mut Rng, packets: &[Packet], (table, plain): (usize, bool), priority: usize) -> String {
+fn flow(r: &mut Rng, packets: &[Packet], c: Context, priority: usize) -> String {
+    let table = c.table;
     let p = &packets[r.below(packets.len())];
-    let (text, c) = match_of(r, p, Context::new(table, plain));
+    let (text, c) = match_of(r, p, c);
     let cookie =
         if r.percent(15) { format!("cookie={:#x},", r.below(1000)) } else { String::new() };
     let timeout = if r.percent(5) { "idle_timeout=3000,hard_timeout=4000," } else { "" };
@@ -71,6 +76,9 @@ fn match_of(r: &mut Rng, p: &Packet, mut c: Context) -> (String, Context) {
     }
     if c.table > 0 {
         facts.extend(registers(r));
+    }
+    if c.ct && r.percent(if c.table == 0 { 20 } else { 60 }) {
+        words.extend(ct::facts(r).iter().take(1 + r.below(2)).map(|f| word(r, f)));
     }
     for _ in 0..r.weighted(&[2, 5, 4, 2]) {
         let f = facts.remove(r.below(facts.len()));
@@ -194,7 +202,7 @@ pub fn v6_text(v: u128) -> String {
 /// The packet as flow text, all exact: for traces without a packet.
 pub fn exact(p: &Packet) -> String {
     let mut r = Rng::new(0);
-    let mut c = Context::new(0, false);
+    let mut c = Context::new(0, false, false);
     let mut words = vec![type_word(&mut r, p, true, &mut c)];
     let skip = |f: &Fact| matches!(f.name, "vlan_tci" | "vlan_vid");
     for f in p.link_facts().into_iter().filter(|f| !skip(f)) {
