@@ -201,13 +201,12 @@ impl Ring {
         pool.free(&way.list.fresh);
     }
 
-    /// Forgets what is not published, as if it had not been taken: no copy is in flight. Packets that were to be
-    /// delivered go to `packets`.
+    /// The ring is not used any more, and no copy is in flight: packets that were to be delivered go to `packets`. What
+    /// is not published was not taken, for whoever goes on at [`Ring::base`].
     pub fn abandon(&mut self, packets: &mut Vec<Packet>) {
+        self.broken = true;
         if let Some(slots) = &mut self.slots {
             slots.abandon(packets);
-            self.layout.forget_taken();
-            self.ahead.clear();
         }
     }
 }

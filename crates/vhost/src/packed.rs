@@ -230,7 +230,7 @@ impl Packed {
     }
 
     /// Gives the next buffer back with `len` bytes written. The guest sees it at `show`.
-    #[inline]
+    #[inline(always)]
     pub fn put(&mut self, id: u16, descs: u16, len: u32) {
         let i = self.at.i();
         let mut flags = if self.at.wrap() { flag::AVAIL | flag::USED } else { 0 };
@@ -259,11 +259,6 @@ impl Packed {
     pub fn publish(&mut self, id: u16, descs: u16, len: u32) {
         self.taken -= u32::from(descs);
         self.put(id, descs, len);
-    }
-
-    /// Buffers that were taken were not.
-    pub fn forget_taken(&mut self) {
-        self.taken = 0;
     }
 
     /// Shows the guest what was put.

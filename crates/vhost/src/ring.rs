@@ -83,7 +83,7 @@ pub struct Ring {
     pub(crate) ahead: Ahead,
     pub(crate) header: usize,
     mergeable: bool,
-    broken: bool,
+    pub(crate) broken: bool,
     ring_errors: Box<RingErrors>,
     /// Ring errors were counted since the last call.
     has_errors: bool,
@@ -112,7 +112,7 @@ macro_rules! each {
 
 impl Layout {
     /// Gives the next buffer back, of `descs` entries of a packed ring.
-    #[inline]
+    #[inline(always)]
     pub fn put(&mut self, id: u16, descs: u16, len: u32) {
         match self {
             Layout::Split(ring) => ring.put(id, len),
@@ -136,11 +136,6 @@ impl Layout {
             Layout::Split(ring) => ring.publish(id, len),
             Layout::Packed(ring) => ring.publish(id, descs, len),
         }
-    }
-
-    /// Buffers that were taken were not.
-    pub fn forget_taken(&mut self) {
-        each!(self, ring => ring.forget_taken());
     }
 }
 

@@ -238,7 +238,7 @@ impl Split {
     }
 
     /// Gives the next buffer back with `len` bytes written. The guest sees it at `show`.
-    #[inline]
+    #[inline(always)]
     pub fn put(&mut self, id: u16, len: u32) {
         let slot = self.slot(self.at);
         // SAFETY: the slot lies in the used ring, whose entries have 8 bytes.
@@ -257,11 +257,6 @@ impl Split {
     pub fn publish(&mut self, id: u16, len: u32) {
         self.taken -= 1;
         self.put(id, len);
-    }
-
-    /// Buffers that were taken were not.
-    pub fn forget_taken(&mut self) {
-        self.taken = 0;
     }
 
     /// Shows the guest what was put.
