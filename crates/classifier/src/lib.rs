@@ -123,6 +123,8 @@ pub struct Classifier<T: Send + Sync + 'static> {
     tries: Tries,
     writer: Mutex<Writer<T>>,
     rules: AtomicUsize,
+    /// May rules stand in the prefix trie?
+    by_prefix_trie: bool,
     domain: Domain,
 }
 
@@ -140,8 +142,14 @@ impl<T: Send + Sync + 'static> Classifier<T> {
                 merged: 0,
             }),
             rules: AtomicUsize::new(0),
+            by_prefix_trie: true,
             domain,
         }
+    }
+
+    /// As [`Classifier::new`], with all rules in subtables, where [`Classifier::lookup_each`] finds them.
+    pub fn without_prefix_trie(domain: Domain) -> Self {
+        Classifier { by_prefix_trie: false, ..Self::new(domain) }
     }
 
     /// Number of linked rules, of whatever version.
@@ -183,7 +191,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         self.rules.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the lock makes this the only writer.
         let free = |p: &prefix_trie::Place| !unsafe { self.prefix_trie.is_full(*p) };
-        if let Some(place) = prefix_trie::place(&rule.key(), &rule.mask()).filter(free) {
+        let place = prefix_trie::place(&rule.key(), &rule.mask());
+        if let Some(place) = place.filter(|_| self.by_prefix_trie).filter(free) {
             let before = writer.priorities.max();
             writer.priorities.add(rule.priority());
             if writer.priorities.max() != before {
@@ -378,6 +387,34 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     pub unsafe fn lookup(&self, key: &Key, version: u64, wildcards: &mut Mask) -> Option<&Rule<T>> {
         // SAFETY: the caller's promise.
         unsafe { self.best(key, version, wildcards) }.map(Handle::get)
+    }
+
+    /// Calls `each` with all matching rules of at least this priority visible at `version`, in no order. Sets in
+    /// `wildcards` the bits of `key` that decided which these are.
+    ///
+    /// # Panics
+    /// Of a classifier that may have rules in its prefix trie.
+    ///
+    /// # Safety
+    /// As [`Classifier::lookup`].
+    pub unsafe fn lookup_each(
+        &self,
+        key: &Key,
+        version: u64,
+        least: u32,
+        wildcards: &mut Mask,
+        each: &mut dyn FnMut(&Rule<T>),
+    ) {
+        assert!(!self.by_prefix_trie, "made without a prefix trie");
+        let mut prefixes = Prefixes::new(&self.tries);
+        let want = Wanted { key, version, least };
+        // SAFETY: the caller's promise.
+        let list = unsafe { self.list.read() };
+        let high = list.iter().take_while(|e| u32::from(e.max_priority) >= least);
+        for subtable in high.filter_map(|e| e.subtable.as_ref()) {
+            // SAFETY: as above.
+            unsafe { subtable.lookup_each(&want, &mut prefixes, wildcards, each) };
+        }
     }
 
     /// Asks the memory for what looking these keys up will read, where that is far.

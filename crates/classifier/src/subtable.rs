@@ -88,25 +88,57 @@ impl<T: Send + Sync + 'static> Subtable<T> {
         prefixes: &mut Prefixes,
         wildcards: &mut Mask,
     ) -> Option<Handle<'_, T>> {
+        // SAFETY: the caller's promise.
+        unsafe { chain(self.head(want.key, prefixes, wildcards)) }
+            .take_while(|r| u32::from(r.priority()) >= want.least)
+            .find(|r| r.visible(want.version) && r.decides(want.key, wildcards))
+    }
+
+    /// As [`Subtable::lookup`], all of them.
+    ///
+    /// # Safety
+    /// As [`Published::read`].
+    pub unsafe fn lookup_each(
+        &self,
+        want: &Wanted<'_>,
+        prefixes: &mut Prefixes,
+        wildcards: &mut Mask,
+        each: &mut dyn FnMut(&Rule<T>),
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { chain(self.head(want.key, prefixes, wildcards)) }
+            .take_while(|r| u32::from(r.priority()) >= want.least)
+            .filter(|r| r.visible(want.version) && r.decides(want.key, wildcards))
+            .for_each(|r| each(r.get()));
+    }
+
+    /// The chain that `key` belongs to; marks in `wildcards` the bits that decided that.
+    ///
+    /// # Safety
+    /// As [`Published::read`].
+    #[inline]
+    unsafe fn head(
+        &self,
+        key: &Key,
+        prefixes: &mut Prefixes,
+        wildcards: &mut Mask,
+    ) -> *mut Rule<T> {
         if self.by_prefix && prefixes.excluded(self.lengths, wildcards) {
-            return None;
+            return null_mut();
         }
         // SAFETY: the caller's promise.
-        let (head, seen) = unsafe { self.walk(want.key) };
+        let (head, seen) = unsafe { self.walk(key) };
         if head.is_null()
             && seen > self.addresses
             // SAFETY: the caller's promise.
-            && unsafe { prefixes.exclude(want.key, self.lengths, wildcards) }
+            && unsafe { prefixes.exclude(key, self.lengths, wildcards) }
         {
-            return None;
+            return null_mut();
         }
         for step in &self.steps[..seen] {
             wildcards.words[step.word as usize] |= step.mask;
         }
-        // SAFETY: the caller's promise.
-        unsafe { chain(head) }
-            .take_while(|r| u32::from(r.priority()) >= want.least)
-            .find(|r| r.visible(want.version) && r.decides(want.key, wildcards))
+        head
     }
 
     /// The chain that `key` belongs to, and how many steps that took to see.

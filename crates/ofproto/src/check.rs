@@ -40,7 +40,6 @@ fn action(b: &Bridge, a: &Action) -> Checked {
         A::Ct(ct) => tlv::check(b, a).and_then(|()| supported(b, &ct.actions)),
         A::Clone(inner) => supported(b, inner),
         A::FinTimeout { .. }
-        | A::Conjunction { .. }
         | A::Multipath { .. }
         | A::Sample { .. }
         | A::CheckPktLarger { .. } => Err(OfError::ActBadType),
@@ -54,6 +53,7 @@ fn action(b: &Bridge, a: &Action) -> Checked {
         | A::DeleteField(_) => tlv::check(b, a),
         A::Controller { .. }
         | A::Resubmit { .. }
+        | A::Conjunction { .. }
         | A::SetField { .. }
         | A::SetVlanVid { .. }
         | A::SetVlanPcp { .. }

@@ -17,6 +17,7 @@ mod action_text;
 mod bridge;
 mod change;
 mod check;
+mod conjunction;
 mod counters;
 mod events;
 mod evict;

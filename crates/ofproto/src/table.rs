@@ -1,5 +1,6 @@
 //! Flow tables as packets see them.
 
+use crate::conjunction::{Clause, clauses};
 use crate::flow_mod::names_groups;
 use crate::meter::meter_of;
 use crate::tlv;
@@ -22,6 +23,8 @@ pub(crate) struct Flow {
     pub groups: bool,
     /// The meter that they name.
     pub meter: Option<u32>,
+    /// The clauses of conjunctive matches that it is; packets cannot hit it then.
+    pub clauses: Option<Box<[Clause]>>,
     /// Is a controller told when the flow goes (SEND_FLOW_REM)?
     pub told: bool,
     pub cookie: u64,
@@ -36,7 +39,8 @@ impl Flow {
         let groups = names_groups(&instructions);
         let plain = Plain::of(&instructions);
         let meter = meter_of(&instructions);
-        Flow { id, plain, groups, meter, told, cookie, tun: None, instructions }
+        let clauses = clauses(&instructions);
+        Flow { id, plain, groups, meter, clauses, told, cookie, tun: None, instructions }
     }
 }
 
@@ -81,45 +85,89 @@ pub(crate) type FlowRule = Rule<Flow>;
 /// One flow table: one writer, many readers.
 pub(crate) struct Table {
     rules: Classifier<Flow>,
+    /// Clauses of conjunctive matches.
+    clauses: Classifier<Flow>,
 }
 
 impl Table {
     fn new(domain: Domain) -> Table {
-        Table { rules: Classifier::new(domain) }
+        let clauses = Classifier::without_prefix_trie(domain.clone());
+        Table { rules: Classifier::new(domain), clauses }
     }
 
-    /// The best rule for `key` at `version`; what was looked at is added to `wc`.
+    /// The best rule for `key` at `version`; what was looked at is added to `wc`, and to `steps` what conjunctive
+    /// matches took.
     #[inline]
-    pub fn lookup(&self, key: &Key, version: u64, wc: &mut Mask) -> Option<&FlowRule> {
+    pub fn lookup(
+        &self,
+        key: &Key,
+        version: u64,
+        wc: &mut Mask,
+        steps: &mut usize,
+    ) -> Option<&FlowRule> {
+        let rule = self.ordinary(key, version, wc);
+        match self.has_clauses() {
+            false => rule,
+            true => self.conjunctive(key, version, rule, wc, steps),
+        }
+    }
+
+    /// As [`Table::lookup`], without conjunctive matches.
+    #[inline]
+    pub fn ordinary(&self, key: &Key, version: u64, wc: &mut Mask) -> Option<&FlowRule> {
         // SAFETY: translations run on online readers of the domain, or on the control side, which
         // is the only writer and does not change a table meanwhile.
         unsafe { self.rules.lookup(key, version, wc) }
     }
 
-    /// The best rules for some keys, at most [`classifier::BATCH`]; says which words of keys were looked at, a bit each.
+    /// Are there clauses of conjunctive matches?
+    #[inline]
+    pub fn has_clauses(&self) -> bool {
+        !self.clauses.is_empty()
+    }
+
+    /// Those clauses that match and are of at least this priority.
+    pub fn clauses_for(
+        &self,
+        key: &Key,
+        version: u64,
+        least: u32,
+        wc: &mut Mask,
+        each: &mut dyn FnMut(&FlowRule),
+    ) {
+        // SAFETY: as in `ordinary`.
+        unsafe { self.clauses.lookup_each(key, version, least, wc, each) }
+    }
+
+    /// The best rules for some keys, without conjunctive matches, at most [`classifier::BATCH`]; says which words of keys were looked at, a bit each.
     pub fn lookup_all<'a>(
         &'a self,
         keys: &[&Key],
         version: u64,
         found: &mut [Option<&'a FlowRule>],
     ) -> u64 {
-        // SAFETY: as in `lookup`.
+        // SAFETY: as in `ordinary`.
         unsafe { self.rules.lookup_all(keys, version, found) }
     }
 
     /// Asks the memory for what looking these keys up will read.
     pub fn prepare(&self, keys: &[&Key]) {
-        // SAFETY: as in `lookup`.
+        // SAFETY: as in `ordinary`.
         unsafe { self.rules.prepare(keys) }
     }
 
+    /// Where the rule stands.
+    fn home(&self, rule: &FlowRule) -> &Classifier<Flow> {
+        if rule.value().clauses.is_some() { &self.clauses } else { &self.rules }
+    }
+
     pub fn insert(&self, rule: Arc<FlowRule>) {
-        self.rules.insert(rule);
+        self.home(&rule).insert(rule);
     }
 
     /// Takes a rule out; the table's handle on it, to be retired.
     pub fn unlink(&self, rule: &Arc<FlowRule>) -> Option<Arc<FlowRule>> {
-        self.rules.unlink(rule)
+        self.home(rule).unlink(rule)
     }
 
     /// The rule with exactly this match and priority.
@@ -130,7 +178,8 @@ impl Table {
         priority: u16,
         version: u64,
     ) -> Option<Arc<FlowRule>> {
-        self.rules.find_exact(key, mask, priority, version)
+        let here = |c: &Classifier<Flow>| c.find_exact(key, mask, priority, version);
+        here(&self.rules).or_else(|| here(&self.clauses))
     }
 
     /// The rules at least as specific as (`key`,`mask`) that `want` accepts.
@@ -141,12 +190,16 @@ impl Table {
         version: u64,
         mut want: impl FnMut(&FlowRule) -> bool,
     ) -> Vec<Arc<FlowRule>> {
-        self.rules.pick_loose(key, mask, |r| r.visible(version) && want(r))
+        let mut want = |r: &FlowRule| r.visible(version) && want(r);
+        let mut found = self.rules.pick_loose(key, mask, &mut want);
+        found.extend(self.clauses.pick_loose(key, mask, &mut want));
+        found
     }
 
     /// Is there a rule of this priority that shares packets with a match?
     pub fn overlaps(&self, m: &Match, priority: u16, version: u64) -> bool {
-        let mut rules = self.rules.overlapping(&m.key, &m.mask, priority);
+        let all = [&self.rules, &self.clauses];
+        let mut rules = all.iter().flat_map(|c| c.overlapping(&m.key, &m.mask, priority));
         rules.any(|r| r.visible(version) && tlv::overlap(&r, &m.tun))
     }
 }

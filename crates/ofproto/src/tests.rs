@@ -596,10 +596,8 @@ fn a_full_table_evicts_if_it_is_told_to() {
 #[test]
 fn unsupported_is_refused() {
     let mut lab = Lab::new();
-    let conjunction = Action::Conjunction { id: 1, clause: 0, n_clauses: 2 };
     let dst = Subfield { field: flow::Field::IpTtl, ofs: 0, bits: 8 };
     let cases = [
-        (vec![conjunction], OfError::ActBadType),
         (vec![Action::Meter(1)], OfError::MeterInvalid),
         (vec![Action::Load { dst, value: 1 }], OfError::ActMatchInconsistent),
         (vec![Action::PushVlan { ethertype: 0x1234 }], OfError::ActBadArgument),

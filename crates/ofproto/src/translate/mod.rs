@@ -19,7 +19,7 @@ mod tunnel;
 pub(crate) use recirc::{Kept, States, Sweep};
 
 use crate::fields;
-use crate::table::FlowRule;
+use crate::table::{FlowRule, Table};
 use crate::trace::Recorder;
 use crate::tunnel::{self as outer, Underlay};
 use crate::view::{BridgeView, Shared, World};
@@ -461,7 +461,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
         let table = self.bridge.tables.get(table)?;
         let fragment = self.key.u8(at::FRAG) & flow::frag::ANY != 0;
         if !fragment || self.bridge.config.frag != FragHandling::Normal {
-            let found = table.lookup(&self.key, self.version, &mut self.wc);
+            let key = self.key;
+            let found = self.look_up(table, &key);
             return if self.wc.u64(at::TUN_MATCH) == 0 {
                 found
             } else {
@@ -471,7 +472,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         let mut whole = self.key;
         whole.set_u16(at::TP_SRC, 0);
         whole.set_u16(at::TP_DST, 0);
-        let (found, key) = (table.lookup(&whole, self.version, &mut self.wc), self.key);
+        let (found, key) = (self.look_up(table, &whole), self.key);
         if self.wc.u64(at::TUN_MATCH) == 0 {
             return found;
         }
@@ -479,6 +480,13 @@ impl<'a, 'o> Xlate<'a, 'o> {
         let found = self.by_options(table, found);
         self.key = key;
         found
+    }
+
+    /// The rule of a table for a key; None also if conjunctive matches take too many steps.
+    fn look_up(&mut self, table: &'a Table, key: &Key) -> Option<&'a FlowRule> {
+        let mut steps = 0;
+        let found = table.lookup(key, self.version, &mut self.wc, &mut steps);
+        if steps == 0 || self.spend(steps) { found } else { None }
     }
 
     /// Stands above every flow of table 0 while all controllers are away.

@@ -58,7 +58,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             let Some(digest) = tlv::digest_under(masks, &self.tun) else { continue };
             let mut key = self.key;
             key.set_u64(at::TUN_MATCH, digest);
-            let other = table.lookup(&key, self.version, &mut self.wc);
+            let other = self.look_up(table, &key);
             if other.map(FlowRule::priority) > best.map(FlowRule::priority) {
                 best = other;
             }

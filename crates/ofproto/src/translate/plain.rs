@@ -4,7 +4,7 @@
 
 use super::{MAX_DEPTH, beginning, may_receive};
 use crate::fields;
-use crate::table::{FlowRule, Plain};
+use crate::table::{FlowRule, Plain, Table};
 use crate::view::{BridgeView, PortView, Shared, World};
 use action::{Decision, Op, Request};
 use flow::{Key, Mask, PACKET_LINES, PortNo, at, flag};
@@ -16,6 +16,9 @@ pub(super) const AT_ONCE: usize = 8;
 
 /// And when nobody asks what was looked at.
 pub(super) const ONCE: usize = classifier::BATCH;
+
+/// Steps of conjunctive matches in one table; who needs more goes the whole way, where they are counted together.
+const STEPS_MAX: usize = 1024;
 
 /// Where a packet is.
 #[derive(Clone, Copy)]
@@ -56,9 +59,7 @@ pub(crate) fn resolve(
             if let Some(walk) = walk
                 && let At::Table(table) = walk.at
             {
-                let rule = walk.lookup(table, key, version, &mut d.mask);
-                let options = d.mask.u64(at::TUN_MATCH) != 0;
-                walk.at = if options { At::Lost } else { walk.step(table, rule, d) };
+                walk.on(table, key, version, d);
             }
         }
     }
@@ -99,6 +100,13 @@ fn together<'a>(
             (keys[n], who[n]) = (key, i);
             n += 1;
         }
+    }
+    if bridge.tables.get(table).is_some_and(Table::has_clauses) {
+        for (key, i) in keys.into_iter().zip(who).take(n) {
+            let Some(walk) = &mut walks[i] else { continue };
+            walk.on(table, key, version, &mut out[i]);
+        }
+        return;
     }
     let mut rules = [None; ONCE];
     let rules = &mut rules[..n];
@@ -217,10 +225,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The rule of one table.
+    /// Through one table.
     #[inline]
-    fn lookup(&self, table: u8, key: &Key, version: u64, wc: &mut Mask) -> Option<&'a FlowRule> {
-        self.bridge.tables.get(table)?.lookup(key, version, wc)
+    fn on(&mut self, table: u8, key: &Key, version: u64, d: &mut Decision) {
+        let mut steps = 0;
+        let rules = self.bridge.tables.get(table);
+        let rule = rules.and_then(|t| t.lookup(key, version, &mut d.mask, &mut steps));
+        let lost = steps > STEPS_MAX || d.mask.u64(at::TUN_MATCH) != 0;
+        self.at = if lost { At::Lost } else { self.step(table, rule, d) };
     }
 
     /// Through one table; where to then.
