@@ -24,6 +24,7 @@ mod cpu;
 #[path = "../tests/common/gen.rs"]
 mod generate;
 mod lookup;
+mod marks;
 mod mem;
 mod messages;
 mod miss;
@@ -39,6 +40,7 @@ mod tx;
 mod verify;
 
 pub use control::Datapath;
+pub use control::marks::SampleCursor;
 pub use cpu::Level;
 pub use messages::Bell;
 pub use parse::extract;

@@ -1,5 +1,6 @@
 //! The bounded queues between control and a worker: commands one way, reports the other.
 
+use crate::marks::MarkChange;
 use crate::rx::police::Policer;
 use crate::settings::{PortEffects, PortLookup, Settings};
 use crate::stats::perf::{Metrics, Suspicious};
@@ -49,6 +50,8 @@ pub(crate) enum Command {
     Limit(PortNo, usize),
     /// What the port's receive queues may bring from now on.
     Police(PortNo, Option<Arc<Policer>>),
+    /// What an adapter's marks of packets from this port stand for.
+    Mark(PortNo, MarkChange),
     AddRx(Box<RxSlot>),
     /// Answer: `RxBack`.
     DelRx(PortNo, usize),

@@ -317,6 +317,10 @@ impl Worker {
         perf.lookup_cycles.add(lookup);
         perf.act_cycles.add(act);
         perf.busy_cycles.add(all);
+        let marks = self.vector.marks.take_counts();
+        perf.mark_hits.add(marks.hits);
+        perf.mark_stale.add(marks.stale);
+        perf.mark_wrong.add(marks.wrong);
         let counts = self.vector.table.take_counts();
         perf.cache_hits.add(counts.cache_hits);
         perf.flow_hits.add(counts.flow_hits);
@@ -384,6 +388,7 @@ impl Worker {
                 let slots = self.rx.iter_mut().filter(|slot| slot.port == port);
                 slots.for_each(|slot| slot.police = police.clone());
             }
+            Command::Mark(port, change) => self.vector.change_marks(port, change),
             Command::AddRx(slot) => {
                 if let (Some(s), Some(fd)) = (&mut self.sleep, slot.rx.fd()) {
                     s.watch(fd);

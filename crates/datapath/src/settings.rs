@@ -342,6 +342,10 @@ pub struct FlowDump {
     pub used_ms: u64,
     /// Marked dead by an invalidation, waiting to be unlinked.
     pub dead: bool,
+    /// Where it is, for [`Datapath::megaflow`](crate::Datapath::megaflow).
+    pub id: offload::FlowId,
+    /// Packets of the last second that was sampled ([`Datapath::sample`](crate::Datapath::sample)).
+    pub pps: u32,
 }
 
 /// A receive queue and who serves it.

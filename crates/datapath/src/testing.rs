@@ -89,6 +89,14 @@ impl Peer {
         let p = self.pool.packet(bytes).expect("a packet that fits a buffer");
         self.wire.lock().unwrap().rx[queue].push_back(p);
     }
+    /// A packet arrives on receive queue 0 that an adapter marked.
+    pub fn send_marked(&self, bytes: &[u8], mark: u32) {
+        let mut p = self.pool.packet(bytes).expect("a packet that fits a buffer");
+        // RTE_MBUF_F_RX_FDIR and RX_FDIR_ID.
+        p.mbuf().ol_flags |= 1 << 2 | 1 << 13;
+        p.mbuf().hash_hi = mark;
+        self.wire.lock().unwrap().rx[0].push_back(p);
+    }
     /// The port gets one more receive queue, as a guest enables one.
     pub fn add_rxq(&self) {
         let mut wire = self.wire.lock().unwrap();

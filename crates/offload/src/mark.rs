@@ -19,6 +19,12 @@ impl Mark {
         Mark(u32::from(slot) << 8 | u32::from(generation))
     }
 
+    /// From a number; None: no rule has this mark.
+    pub fn of(number: u32) -> Option<Mark> {
+        let mark = Mark(number);
+        (number >> 24 == 0 && mark.slot() != 0 && mark.slot() != u16::MAX).then_some(mark)
+    }
+
     /// As a number, at most 24 bits.
     pub fn number(self) -> u32 {
         self.0

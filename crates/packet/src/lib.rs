@@ -108,6 +108,23 @@ impl Packet {
         self.m().data_len as usize
     }
 
+    /// What a rule of the adapter marked the packet with.
+    #[inline]
+    pub fn mark(&self) -> Option<u32> {
+        const FDIR_ID: u64 = 1 << 13;
+        let m = self.m();
+        (m.ol_flags & FDIR_ID != 0).then_some(m.hash_hi)
+    }
+
+    /// The 64 bytes from the data's first on, though the data may end before; None: the buffer does.
+    #[inline]
+    pub fn first_64(&self) -> Option<&[u8; 64]> {
+        let m = self.m();
+        let fits = usize::from(m.data_off) + 64 <= usize::from(m.buf_len);
+        // SAFETY: inside the mbuf's buffer, which is memory that was initialised by the system.
+        fits.then(|| unsafe { &*m.buf_addr.add(m.data_off as usize).cast() })
+    }
+
     /// Segments in the chain.
     #[inline]
     pub fn segments(&self) -> u16 {

@@ -10,11 +10,18 @@ pub(crate) struct Columns {
     pub len: [u16; VECTOR],
     /// Has the key of the packet before it.
     pub same: [bool; VECTOR],
+    /// Its megaflow is known by its adapter's mark. All false in vectors without marks.
+    pub known: [bool; VECTOR],
 }
 
 impl Columns {
     pub fn new() -> Self {
-        Columns { layout: [Layout::default(); VECTOR], len: [0; VECTOR], same: [false; VECTOR] }
+        Columns {
+            layout: [Layout::default(); VECTOR],
+            len: [0; VECTOR],
+            same: [false; VECTOR],
+            known: [false; VECTOR],
+        }
     }
 
     /// Everything about packet `from` becomes that of packet `to`.
@@ -22,5 +29,6 @@ impl Columns {
         self.layout[to] = self.layout[from];
         self.len[to] = self.len[from];
         self.same[to] = self.same[from];
+        self.known[to] = self.known[from];
     }
 }

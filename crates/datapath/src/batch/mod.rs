@@ -9,6 +9,7 @@ use crate::batch::columns::Columns;
 use crate::batch::keys::Keys;
 use crate::cpu::Level;
 use crate::lookup::Table;
+use crate::marks::step::PortMarks;
 use crate::messages::{Report, Shared};
 use crate::parse::ProfileStats;
 use crate::parse::frame::Frame;
@@ -38,6 +39,8 @@ pub(crate) struct Vector {
     /// Packets that profiles claimed, and what parsing took, since they were taken.
     pub(crate) claimed: u64,
     pub(crate) parse_time: crate::rx::ParseTime,
+    /// What adapters' marks stand for.
+    pub(crate) marks: PortMarks,
     /// Packets that end at this step, and why.
     pub(crate) failed: Vec<(u8, Drop)>,
     /// Packets beyond what their port may bring.
@@ -98,6 +101,7 @@ impl Vector {
             validate: false,
             claimed: 0,
             parse_time: crate::rx::ParseTime::default(),
+            marks: PortMarks::default(),
             failed: Vec::new(),
             refused: Vec::new(),
             decap_rules: DecapRules::default(),

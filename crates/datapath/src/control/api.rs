@@ -195,8 +195,9 @@ impl Datapath {
     pub fn flows(&mut self) -> Vec<FlowDump> {
         self.pump();
         let mut out = Vec::new();
-        for w in self.workers.iter().flatten() {
-            w.flows.dump(w.id, &mut out);
+        for (slot, w) in self.workers.iter().enumerate() {
+            let Some(w) = w else { continue };
+            w.flows.dump(w.id, slot, &mut out);
         }
         out
     }

@@ -3,12 +3,13 @@
 use crate::control::flow_index::Index;
 use crate::control::flow_stats::FlowStats;
 use crate::control::invalidate::RegionSet;
-use crate::lookup::flow_store::{Column, DEAD, Store, Zero};
+use crate::control::marks::FlowMarks;
+use crate::lookup::flow_store::{Column, DEAD, Payload, Store, Zero};
 use crate::messages::Effects;
 use crate::messages::{Command, Credits, UncachedReport};
 use crate::settings::{FlowDump, Stale, Used, WorkerId};
 use action::Op;
-use flow::Key;
+use flow::{Key, Mask, PortNo};
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -104,6 +105,7 @@ pub(crate) struct Flows {
     held: HashMap<u32, Arc<dyn Any + Send + Sync>>,
     /// Indices to give back.
     done: Vec<u32>,
+    pub marks: FlowMarks,
 }
 
 impl Flows {
@@ -120,6 +122,7 @@ impl Flows {
             index: Index::new(room),
             held: HashMap::new(),
             done: Vec::new(),
+            marks: FlowMarks::default(),
         }
     }
 
@@ -164,6 +167,7 @@ impl Flows {
         }
         self.index.remove(&self.store, idx);
         self.held.remove(&idx);
+        self.marks.ended(idx);
         self.done.push(idx);
     }
 
@@ -281,14 +285,11 @@ impl Flows {
     }
 
     /// Every megaflow, for people.
-    pub fn dump(&self, worker: WorkerId, out: &mut Vec<FlowDump>) {
+    pub fn dump(&self, worker: WorkerId, slot: usize, out: &mut Vec<FlowDump>) {
         for (i, _) in self.known() {
             let o = Ordering::Relaxed;
             let payload = self.store.payload(i);
-            let words = self.store.mask(payload.mask());
-            let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
-            key.words[..32].copy_from_slice(&self.store.key_words(i, &words));
-            mask.words[..32].copy_from_slice(&words);
+            let (key, mask) = self.key(i, payload);
             let c = self.store.counters(i);
             out.push(FlowDump {
                 worker,
@@ -299,8 +300,50 @@ impl Flows {
                 bytes: c.bytes.load(o),
                 used_ms: c.used_ms.load(o),
                 dead: payload.0 & DEAD != 0,
+                id: offload::FlowId { worker: slot as u32, rule: i },
+                pps: self.marks.pps(i),
             });
         }
+    }
+
+    fn key(&self, i: u32, payload: Payload) -> (Key, Mask) {
+        let words = self.store.mask(payload.mask());
+        let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
+        key.words[..32].copy_from_slice(&self.store.key_words(i, &words));
+        mask.words[..32].copy_from_slice(&words);
+        (key, mask)
+    }
+
+    /// Key, mask and operations of a megaflow that control was told of and that is not dead.
+    pub fn find(&self, i: u32) -> Option<(Key, Mask, Arc<[Op]>)> {
+        let payload = self.store.payload(i);
+        let known = (i as usize) < self.end && self.cold[i as usize].account().is_some();
+        if !known || !payload.usable() || self.cold[i as usize].is_leaving() {
+            return None;
+        }
+        let (key, mask) = self.key(i, payload);
+        let ops = self.programs.get(payload.program() as usize).cloned().unwrap_or_default();
+        Some((key, mask, ops))
+    }
+
+    /// Megaflows from `from` on, at most so many: input port and packets since they were sampled
+    /// last. Where to go on; None: that were all.
+    pub fn sample(
+        &mut self,
+        from: usize,
+        most: usize,
+        each: &mut dyn FnMut(u32, PortNo, u32),
+    ) -> Option<usize> {
+        let end = (from + most).min(self.end);
+        for i in from..end {
+            let idx = i as u32;
+            if self.cold[i].account().is_some() && self.store.payload(idx).usable() {
+                let packets = self.store.counters(idx).packets.load(Ordering::Relaxed);
+                let port = crate::lookup::port_of(self.store.line(idx)[4]);
+                each(idx, port, self.marks.sampled(idx, packets as u32, self.cold.len()));
+            }
+        }
+        (end < self.end).then_some(end)
     }
 }
 

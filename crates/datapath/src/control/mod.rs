@@ -9,6 +9,7 @@ pub(crate) mod flow_stats;
 pub(crate) mod flows;
 pub(crate) mod invalidate;
 pub(crate) mod load;
+pub(crate) mod marks;
 pub(crate) mod placement;
 pub(crate) mod topology;
 mod wait;
@@ -108,6 +109,8 @@ pub(crate) struct PortEntry {
     /// What it may bring, and how the workers count that.
     policing: Policing,
     policer: Option<Arc<Policer>>,
+    /// Some: its adapter may mark packets.
+    pub marks: Option<Box<marks::PortMarks>>,
 }
 
 /// What a frame may have beyond the MTU: an Ethernet header and one VLAN tag (as OVS's DPDK ports).
@@ -135,6 +138,7 @@ pub struct Datapath {
     ct_keeper: CtKeeper,
     /// Rung by the kernel worker when there is news.
     pub(crate) bell: Arc<Wake>,
+    pub(crate) marks: marks::MarkControl,
     /// Transmit queues came back.
     pub(crate) reroute: bool,
     /// Where PMD threads may run.
@@ -162,6 +166,7 @@ impl Datapath {
             aged_ms: 0,
             auto_lb: AutoLb::default(),
             reroute: false,
+            marks: marks::MarkControl::default(),
             cores: Vec::new(),
             bell,
         };
@@ -247,6 +252,7 @@ impl Datapath {
             w.send(Command::Limit(*no, p.limit));
         }
         self.workers[slot] = Some(Box::new(w));
+        self.give_mark_tables(slot);
         Ok(())
     }
 
@@ -300,6 +306,8 @@ impl Datapath {
             }
         }
         w.flows.all().into_iter().for_each(|i| w.flows.unlinked(i));
+        self.unbind_ended(&mut w.flows.marks);
+        self.forget_mark_tables(slot);
         let past = &mut self.past_credits;
         w.flows.collect(self.aged_ms, &mut |u| {
             past.push(Credit {
@@ -421,7 +429,19 @@ impl Datapath {
         let (policing, policer) = (Policing::default(), None);
         self.ports.insert(
             no,
-            PortEntry { port, affinity, rxqs, txqs, routes, cells, past, limit, policing, policer },
+            PortEntry {
+                port,
+                affinity,
+                rxqs,
+                txqs,
+                routes,
+                cells,
+                past,
+                limit,
+                policing,
+                policer,
+                marks: None,
+            },
         );
         let staffed = self.staff();
         self.route(no, None);
@@ -459,6 +479,7 @@ impl Datapath {
             w.send(Command::DelPort(no));
         }
         self.wait_for_workers();
+        self.disable_marks(no);
         let mut p = self.ports.remove(&no).expect("checked above");
         p.rxqs.clear();
         p.txqs.clear();
@@ -643,6 +664,7 @@ impl Datapath {
                 }
             }
         }
+        self.unbind_ended(&mut w.flows.marks).into_iter().for_each(|c| w.send(c));
         let done = w.flows.take_done();
         if !done.is_empty() {
             w.send(Command::Release(done));

@@ -542,7 +542,7 @@ impl Table {
 
 /// The input port in word 4 of a key.
 #[inline]
-fn port_of(word: u64) -> PortNo {
+pub(crate) fn port_of(word: u64) -> PortNo {
     let b = word.to_ne_bytes();
     PortNo::from_be_bytes([b[at::IN_PORT - 32], b[at::IN_PORT - 31]])
 }

@@ -46,6 +46,10 @@ impl Vector {
         self.runs = runs;
         todo.clear();
         todo.extend_from_slice(&self.leaders[..runs]);
+        if self.marks.known > 0 {
+            let known = &self.columns.known;
+            todo.retain(|i| !known[usize::from(*i)]);
+        }
     }
 
     /// Gives followers what their leaders found. Those whose leader found nothing are misses too:

@@ -62,6 +62,10 @@ impl Vector {
     /// Starts a vector with what was carried over and recirculated; returns how many those are.
     pub fn begin(&mut self, tx: &mut TxState) -> usize {
         self.meta.clear();
+        if self.marks.known > 0 {
+            self.marks.known = 0;
+            self.columns.known.fill(false);
+        }
         self.decap_rules.refresh(&self.table.store);
         if self.carry.is_empty() && tx.recirculated.is_empty() {
             return 0;

@@ -66,6 +66,12 @@ perf! {
     differences,
     /// Found by the signature cache.
     cache_hits,
+    /// Known by the mark that an adapter gave them.
+    mark_hits,
+    /// Packets whose mark stands for nothing, or nothing any more.
+    mark_stale,
+    /// Packets that are not of the megaflow that their mark stands for.
+    mark_wrong,
     /// Found in the megaflow table.
     flow_hits,
     /// Subtables visited.

@@ -35,6 +35,9 @@ impl Vector {
         if self.decap_rules.serve(port) {
             return self.decapsulate_burst(range, since, port);
         }
+        if self.marks.serve(port) {
+            return self.parse_unmarked(range, since, port);
+        }
         self.parse(range.clone(), since, port);
         total(&self.columns.len[range])
     }

@@ -1,0 +1,251 @@
+//! What control does about marks of adapters: tables for workers, bindings, and samples of what megaflows are
+//! worth.
+
+use crate::control::Datapath;
+use crate::lookup::flow_store::{Column, Zero};
+use crate::marks::{MARK_MASKS_MAX, MarkBinding, MarkChange, MarkMemory, MarkTable};
+use crate::messages::Command;
+use action::Op;
+use flow::{Key, Mask, PortNo};
+use offload::{FirstBytes, FlowId, Mark, first_bytes};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// One port's marks.
+#[derive(Default)]
+pub(crate) struct PortMarks {
+    /// By worker's slot.
+    memories: BTreeMap<usize, Arc<MarkMemory>>,
+    /// Masks of bindings, and how many have them; the place is the worker's number for it.
+    masks: Vec<([u8; 64], u32)>,
+}
+
+/// Of the whole packet side.
+#[derive(Default)]
+pub(crate) struct MarkControl {
+    /// Megaflows that were bound and ended.
+    ended: Vec<FlowId>,
+    /// What workers may still look at.
+    retired: Vec<Arc<MarkMemory>>,
+}
+
+#[derive(Clone, Copy)]
+struct Bound {
+    flow: FlowId,
+    port: PortNo,
+    slot: u16,
+    mask: u8,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sample {
+    packets: u32,
+    recent: u32,
+}
+
+// SAFETY: zero is a megaflow without packets.
+unsafe impl Zero for Sample {}
+
+/// What is known of one worker's megaflows as far as marks go.
+#[derive(Default)]
+pub(crate) struct FlowMarks {
+    bound: HashMap<u32, Bound>,
+    ended: Vec<Bound>,
+    samples: Option<Column<Sample>>,
+}
+
+impl FlowMarks {
+    /// A megaflow ended.
+    pub fn ended(&mut self, idx: u32) {
+        if let Some(samples) = &mut self.samples {
+            samples[idx as usize] = Sample::default();
+        }
+        self.ended.extend(self.bound.remove(&idx));
+    }
+
+    /// A megaflow's counter stands at this; packets since the last time. `room`: as many megaflows may be.
+    pub fn sampled(&mut self, idx: u32, packets: u32, room: usize) -> u32 {
+        let sample = &mut self.samples.get_or_insert_with(|| Column::new(room))[idx as usize];
+        let recent = packets.wrapping_sub(sample.packets);
+        *sample = Sample { packets, recent };
+        recent
+    }
+
+    /// Packets of the last sample.
+    pub fn pps(&self, idx: u32) -> u32 {
+        self.samples.as_ref().map_or(0, |s| s[idx as usize].recent)
+    }
+}
+
+/// Where a pass over all megaflows goes on.
+#[derive(Clone, Copy, Default)]
+pub struct SampleCursor {
+    worker: usize,
+    megaflow: usize,
+}
+
+impl PortMarks {
+    /// The worker's number for a mask; None: there are too many.
+    fn mask(&mut self, bytes: &[u8; 64]) -> Option<u8> {
+        let same = self.masks.iter().position(|(m, refs)| *refs > 0 && m == bytes);
+        let free = || self.masks.iter().position(|(_, refs)| *refs == 0);
+        let i = match same.or_else(free) {
+            Some(i) => i,
+            None if self.masks.len() < MARK_MASKS_MAX => {
+                self.masks.push((*bytes, 0));
+                self.masks.len() - 1
+            }
+            None => return None,
+        };
+        self.masks[i] = (*bytes, self.masks[i].1 + 1);
+        Some(i as u8)
+    }
+
+    fn release(&mut self, mask: u8) {
+        if let Some((_, refs)) = self.masks.get_mut(usize::from(mask)) {
+            *refs = refs.saturating_sub(1);
+        }
+    }
+}
+
+impl Datapath {
+    /// Packets of this port may be marked from now on ([`Datapath::bind_mark`]); false: there is no such port.
+    pub fn enable_marks(&mut self, no: PortNo) -> bool {
+        let Some(p) = self.ports.get_mut(&no) else { return false };
+        p.marks.get_or_insert_default();
+        (0..self.workers.len()).for_each(|slot| self.give_mark_tables(slot));
+        true
+    }
+
+    /// Marks of this port's packets mean nothing any more.
+    pub fn disable_marks(&mut self, no: PortNo) {
+        let Some(marks) = self.ports.get_mut(&no).and_then(|p| p.marks.take()) else { return };
+        for w in self.workers.iter_mut().flatten() {
+            w.send(Command::Mark(no, MarkChange::Table(None)));
+            w.flows.marks.bound.retain(|_, b| b.port != no);
+        }
+        self.marks.retired.extend(marks.memories.into_values());
+    }
+
+    /// May packets of this port be marked?
+    pub fn has_marks(&self, no: PortNo) -> bool {
+        self.ports.get(&no).is_some_and(|p| p.marks.is_some())
+    }
+
+    /// Gives a worker the tables that it lacks.
+    pub(crate) fn give_mark_tables(&mut self, slot: usize) {
+        let Some(Some(w)) = self.workers.get_mut(slot) else { return };
+        for (no, p) in &mut self.ports {
+            let Some(marks) = &mut p.marks else { continue };
+            marks.memories.entry(slot).or_insert_with(|| {
+                let memory = Arc::new(MarkMemory::new());
+                let table = Box::new(MarkTable::new(memory.clone()));
+                w.send(Command::Mark(*no, MarkChange::Table(Some(table))));
+                memory
+            });
+        }
+    }
+
+    /// A worker is gone, and its megaflows are.
+    pub(crate) fn forget_mark_tables(&mut self, slot: usize) {
+        let of_port = self.ports.values_mut().filter_map(|p| p.marks.as_mut());
+        let memories = of_port.filter_map(|m| m.memories.remove(&slot));
+        self.marks.retired.extend(memories);
+    }
+
+    /// Packets of this port with this mark belong to this megaflow if they begin so. False, and nothing happens: the
+    /// megaflow ended, or another one has its index by now.
+    pub fn bind_mark(&mut self, flow: FlowId, no: PortNo, mark: Mark, bytes: &FirstBytes) -> bool {
+        let is_it = |(key, mask, _): (Key, Mask, Arc<[Op]>)| {
+            first_bytes(&key, &mask).is_ok_and(|(now, _)| now == *bytes)
+                && key.u16(flow::at::IN_PORT) == no
+        };
+        if !self.megaflow(flow).is_some_and(is_it) {
+            return false;
+        }
+        let Some(marks) = self.ports.get_mut(&no).and_then(|p| p.marks.as_mut()) else {
+            return false;
+        };
+        let Some(mask) = marks.mask(&bytes.mask) else { return false };
+        let w = self.workers[flow.worker as usize].as_mut().expect("it has a megaflow");
+        let bound = Bound { flow, port: no, slot: mark.slot(), mask };
+        if let Some(before) = w.flows.marks.bound.insert(flow.rule, bound) {
+            marks.release(before.mask);
+        }
+        let binding = MarkBinding { mark, megaflow: flow.rule, bytes: bytes.clone(), mask };
+        w.send(Command::Mark(no, MarkChange::Bind(Box::new(binding))));
+        true
+    }
+
+    /// The mark does not stand for this megaflow any more.
+    pub fn unbind_mark(&mut self, flow: FlowId, no: PortNo, mark: Mark) {
+        let Some(Some(w)) = self.workers.get_mut(flow.worker as usize) else { return };
+        let is_it = |b: &&Bound| b.port == no && b.slot == mark.slot();
+        let Some(bound) = w.flows.marks.bound.get(&flow.rule).filter(is_it).copied() else {
+            return;
+        };
+        w.flows.marks.bound.remove(&flow.rule);
+        w.send(Command::Mark(no, MarkChange::Unbind(mark.slot(), flow.rule)));
+        if let Some(marks) = self.ports.get_mut(&no).and_then(|p| p.marks.as_mut()) {
+            marks.release(bound.mask);
+        }
+    }
+
+    /// Unbinds marks of megaflows that a worker ended; before their indices are given back. What it is to be told.
+    pub(crate) fn unbind_ended(&mut self, marks: &mut FlowMarks) -> Vec<Command> {
+        let ended = std::mem::take(&mut marks.ended);
+        let one = |b: Bound| {
+            self.marks.ended.push(b.flow);
+            if let Some(marks) = self.ports.get_mut(&b.port).and_then(|p| p.marks.as_mut()) {
+                marks.release(b.mask);
+            }
+            Command::Mark(b.port, MarkChange::Unbind(b.slot, b.flow.rule))
+        };
+        ended.into_iter().map(one).collect()
+    }
+
+    /// Megaflows with marks that ended since the last call; nothing is bound to them any more.
+    pub fn take_ended_marks(&mut self) -> Vec<FlowId> {
+        self.marks.retired.retain(|memory| Arc::strong_count(memory) > 1);
+        std::mem::take(&mut self.marks.ended)
+    }
+
+    /// Packets so far that came with a mark of this slot and did not begin as its megaflow's do.
+    pub fn wrong_marks(&self, no: PortNo, slot: u16) -> u32 {
+        let Some(marks) = self.ports.get(&no).and_then(|p| p.marks.as_ref()) else { return 0 };
+        let each = marks.memories.values().map(|m| m.wrong(slot).load(Ordering::Relaxed));
+        each.fold(0, u32::wrapping_add)
+    }
+
+    /// Looks at `most` megaflows from a place on: input port, and packets since they were sampled last. True: there
+    /// are more; false: that was all, and the place is the first again.
+    pub fn sample(
+        &mut self,
+        at: &mut SampleCursor,
+        most: usize,
+        each: &mut dyn FnMut(FlowId, PortNo, u32),
+    ) -> bool {
+        let slot = at.worker;
+        if let Some(Some(w)) = self.workers.get_mut(slot) {
+            let next = w.flows.sample(at.megaflow, most, &mut |rule, port, packets| {
+                each(FlowId { worker: slot as u32, rule }, port, packets);
+            });
+            if let Some(megaflow) = next {
+                at.megaflow = megaflow;
+                return true;
+            }
+        }
+        *at = SampleCursor { worker: slot + 1, megaflow: 0 };
+        let more = at.worker < self.workers.len();
+        if !more {
+            *at = SampleCursor::default();
+        }
+        more
+    }
+
+    /// Key, mask and operations of a megaflow, if it is there and not dead.
+    pub fn megaflow(&self, flow: FlowId) -> Option<(Key, Mask, Arc<[Op]>)> {
+        self.workers.get(flow.worker as usize)?.as_ref()?.flows.find(flow.rule)
+    }
+}
