@@ -15,7 +15,8 @@ const MODULE: &str = "dpif_netdev";
 
 /// Who has an engine.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum User {
+pub enum User {
+    /// It is free.
     Nobody,
     /// The thread of that core.
     Pmd(usize),
@@ -88,6 +89,12 @@ impl Engines {
         self.enabled
     }
 
+    /// All engines: name, NUMA node, and who has it.
+    pub fn devices(&self) -> impl Iterator<Item = (&str, Option<usize>, User)> {
+        let all = self.devices.iter().flatten();
+        all.map(|d| (d.info.name.as_str(), d.info.numa, d.user))
+    }
+
     /// The engine of a core's thread.
     fn device_of(&mut self, core: usize) -> Option<&mut Device> {
         self.devices.as_mut()?.iter_mut().find(|d| d.user == User::Pmd(core))
@@ -107,14 +114,14 @@ impl Engines {
 
     /// Does what a thread's seat asks for.
     fn look(&mut self, seat: &Arc<Seat>, numa: &dyn Fn(usize) -> usize) {
+        // Before its state, which the thread changes before it says that it has done as it was told.
+        let is_settled = seat.is_settled() && !seat.is_gone();
         match seat.state() {
             SeatState::Stuck => self.stop(seat),
             SeatState::Failing => self.release(seat, Some("fails too often")),
             SeatState::Returned => self.release(seat, None),
-            SeatState::Working if !self.enabled && seat.is_settled() && !seat.is_gone() => {
-                seat.recall();
-            }
-            SeatState::Empty if self.enabled && seat.is_settled() && !seat.is_gone() => {
+            SeatState::Working if !self.enabled && is_settled => seat.recall(),
+            SeatState::Empty if self.enabled && is_settled => {
                 self.assign(seat, numa(seat.core));
             }
             _ => {}

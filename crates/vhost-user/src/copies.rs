@@ -68,10 +68,23 @@ pub fn stand_up() {
     COPIES.with_borrow_mut(Copies::stand_up);
 }
 
-/// Does this thread have an engine?
+/// Does this thread have an engine, or copies in flight?
 #[inline]
 pub(crate) fn lists() -> bool {
     LISTS.get()
+}
+
+/// Is one of these for the engine?
+#[inline]
+pub(crate) fn wants(packets: &[Packet]) -> bool {
+    let threshold = threshold();
+    packets.iter().any(|packet| packet.len() > threshold)
+}
+
+/// The CPU copied a burst of so many bytes: no frame of it was for the engine.
+#[inline]
+pub(crate) fn count_short(bytes: u64) {
+    COPIES.with_borrow(|copies| copies.tally(|tally| add(&tally.cpu_bytes, bytes)));
 }
 
 /// A ring's place, and where its packets go.
@@ -215,7 +228,7 @@ impl Copies {
             Order::Leave => {}
             Order::Redo => self.redo(),
         }
-        seat.set_order(Order::None);
+        seat.obeyed(order);
     }
 
     /// Gives the engine back, which has nothing to do.
@@ -530,8 +543,10 @@ impl Copies {
             self.complete();
             let stuck = self.seat.as_ref().filter(|_| self.engine.is_none());
             if let Some(mut engine) = stuck.and_then(|seat| seat.put(None)) {
+                // The control side may be waiting for this thread's end.
                 engine.stop();
                 self.redo();
+                (self.engine, self.leaving) = (Some(engine), Some(SeatState::Stuck));
             } else if self.engine.is_none()
                 && self.seat.as_ref().is_some_and(|s| s.order() == Order::Redo)
             {

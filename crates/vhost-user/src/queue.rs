@@ -312,7 +312,7 @@ impl<P: Pool + 'static> Tx<P> {
         let most = self.shared.retries_max.load(Ordering::Relaxed);
         let (mut moved, mut retries) = (Moved::default(), 0);
         let began = own.watch.begin();
-        let lists = copies::lists() || own.ring.has_slots();
+        let lists = own.ring.has_slots() || copies::lists() && copies::wants(packets);
         loop {
             let (before, rest) = (moved.packets, &packets[moved.packets..]);
             BATCH.with_borrow_mut(|batch| match lists {
@@ -335,6 +335,9 @@ impl<P: Pool + 'static> Tx<P> {
         let (taken, dropped) = (moved.packets, moved.dropped as u64);
         if !lists {
             self.pool.free(&packets[..taken]);
+            if copies::lists() {
+                copies::count_short(moved.bytes);
+            }
         }
         self.shared.tx[self.index].count(&Counters {
             packets: taken as u64 - dropped,

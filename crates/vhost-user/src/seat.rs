@@ -112,6 +112,12 @@ impl Seat {
         self.order.store(order as u8, Ordering::Release);
     }
 
+    /// The thread did as it was told, unless it was told something else meanwhile.
+    pub(crate) fn obeyed(&self, order: Order) {
+        let (from, to) = (order as u8, Order::None as u8);
+        let _ = self.order.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
     pub(crate) fn put(&self, engine: Option<Box<dyn Engine>>) -> Option<Box<dyn Engine>> {
         let mut place = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *place, engine)

@@ -96,6 +96,13 @@ impl Ring {
             let max = end - out.len();
             let other = self.read_ahead(Direction::FromGuest, AHEAD.min(max + DISTANCE));
             let n = self.ahead.len().min(max);
+            if n > 0 && slots.is_empty() && self.are_short(n, list.threshold) {
+                let bytes = moved.bytes;
+                moved.starved |= !self.take_plain(pool, out, n, moved);
+                list.copied += moved.bytes - bytes;
+                self.slots = Some(slots);
+                return self.end(before, began, moved);
+            }
             let mut way = Listed::new(&mut slots, list);
             if n > 0 {
                 self.list_plain(pool, n, &mut way, moved);
@@ -106,6 +113,12 @@ impl Ring {
         }
         self.slots = Some(slots);
         self.end(before, began, moved);
+    }
+
+    /// Have the next `n` buffers, which were read, no frame of more than `threshold` bytes?
+    #[inline]
+    fn are_short(&self, n: usize, threshold: usize) -> bool {
+        (0..n).all(|i| self.ahead.get(i).len as usize - self.header <= threshold)
     }
 
     /// Appends packets that are done to `out` until that is `end` long, and gives their buffers back.

@@ -379,7 +379,7 @@ impl Ring {
 
     /// The first `n` plain buffers' packets. False: there is nothing to put them in.
     #[inline]
-    fn take_plain(
+    pub(crate) fn take_plain(
         &mut self,
         pool: &dyn Pool,
         out: &mut Vec<Packet>,

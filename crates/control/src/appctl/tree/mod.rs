@@ -9,6 +9,7 @@
 
 mod bridges;
 mod cores;
+mod engines;
 mod megaflows;
 mod ports;
 
@@ -25,6 +26,7 @@ const PARTS: &[Part] = &[
     Part("switch", true, switch),
     Part("cores", true, cores::cores),
     Part("caches", true, cores::caches),
+    Part("engines", true, engines::engines),
     Part("ports", true, ports::ports),
     Part("guests", true, ports::guests),
     Part("tunnels", true, bridges::tunnels),
