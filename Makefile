@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian 12: `make run` and `make test`.
 CARGO ?= cargo
 
-.PHONY: run test test-avx512 soak fuzz sanitize check build bench bench-quick deps-build deps-run deps-test deps-bench clean
+.PHONY: run test deb test-deb test-avx512 soak fuzz sanitize check build bench bench-quick deps-build deps-run deps-test deps-bench clean
 
 build: deps-build ## the release binaries
 	$(CARGO) build --release --bins
@@ -45,6 +45,12 @@ deps-test:
 
 clean:
 	$(CARGO) clean
+
+deb: build ## target/deb/weft_VERSION_ARCH.deb for Debian 12: `weft enable` puts it into ovs-vswitchd's place
+	scripts/deb.sh
+test-deb: build ## the package in a bare Debian with systemd (debootstrap): minutes, as root
+	@scripts/deps.sh deb
+	scripts/test-deb.sh
 
 NAME ?= quick
 bench: deps-bench ## an experiment (NAME=..., see `weft bench list`) beside OVS-DPDK and testpmd; as root

@@ -6,14 +6,16 @@ mod advise;
 mod bench;
 mod demo;
 mod dirs;
+mod manual;
 mod netns;
+mod place;
 mod run;
 mod top;
 mod up;
 mod view;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -30,6 +32,13 @@ enum Command {
     /// Measure the switch next to its peers.
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Have weftd started in ovs-vswitchd's place from now on, and hand over what runs.
+    Enable,
+    /// Have what was there before `weft enable` started again, and hand over what runs.
+    Disable,
+    /// Write man pages and bash completion; for packages.
+    #[command(hide = true)]
+    Manual(manual::Options),
     /// Show the running switch, live.
     Top(top::Options),
     /// Start the switch, with a database of its own where none is running.
@@ -59,6 +68,9 @@ fn run() -> Result<()> {
     match Args::parse().command {
         Command::Advise(options) => advise::advise(&dirs::Dirs::from_env(), &options),
         Command::Bench(command) => bench::bench(command),
+        Command::Enable => place::enable(&dirs::Dirs::from_env()),
+        Command::Disable => place::disable(&dirs::Dirs::from_env()),
+        Command::Manual(options) => manual::manual(Args::command(), &options),
         Command::Top(options) => top::top(&dirs::Dirs::from_env(), &options),
         Command::Up => up::up(&dirs::Dirs::from_env()),
         Command::Down => up::down(&dirs::Dirs::from_env()),

@@ -1,0 +1,77 @@
+#!/bin/bash
+# The package in a bare Debian 12 that systemd runs (debootstrap, systemd-nspawn): installed beside a running
+# ovs-vswitchd, enabled, disabled, enabled with a weftd that does not start, purged; traffic all the while. Minutes; as root.
+# Usage: test-deb.sh [FOLDER OF weft AND weftd]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD/target/deb-test
+scripts/deb.sh "${1:-target/release}"
+deb=$(echo target/deb/weft_*.deb)
+systemd-analyze verify --man=no target/deb/root/usr/lib/weft/ovs-vswitchd.service 2>&1 | grep -v 'is not executable' || true
+if [ ! -e "$root/ready" ]; then
+    echo "weft: making a bare Debian in $root"
+    rm -rf "$root"
+    debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus bookworm "$root" >/dev/null
+    cp /etc/apt/sources.list.d/*.sources "$root/etc/apt/sources.list.d/" 2>/dev/null && rm -f "$root/etc/apt/sources.list"
+    wanted=$(dpkg-deb -f "$deb" Depends | sed 's/([^)]*)//g; s/,/ /g')
+    chroot "$root" apt-get update -qq
+    # shellcheck disable=SC2086
+    chroot "$root" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        $wanted iproute2 iputils-ping procps >/dev/null
+    touch "$root/ready"
+fi
+cp "$deb" "$root/root/weft.deb"
+cat > "$root/root/test" <<'END'
+set -eu
+fail() { echo "test-deb: $*" >&2; exit 1; }
+files() { find /etc /usr /opt /var/lib/weft -xdev \( -type f -o -type l \) 2>/dev/null | grep -v '/etc/openvswitch' | sort; }
+show() {
+    ovs-ofctl dump-flows --no-stats br0; ovs-ofctl -O OpenFlow13 dump-groups br0 | grep -v reply
+    ip -4 -o addr show br0 | awk '{print $4}'; ip route show dev br0; ovs-vsctl get interface v1 ofport -- get interface vx ofport
+    systemctl is-active ovs-vswitchd openvswitch-switch ovsdb-server
+}
+runs() { ovs-appctl version | grep -q Weft; }
+# How many milliseconds nothing came through while a command ran.
+meanwhile() {
+    ip netns exec h1 ping -i 0.01 -D 10.0.0.2 > /tmp/ping & pinger=$!
+    sleep 0.5; "$@" && rc=0 || rc=$?; sleep 0.5
+    kill -INT $pinger; wait $pinger || true
+    awk -F'[][]' '/bytes from/ {if (l && $2 - l > m) m = $2 - l; l = $2} END {printf "test-deb:   nothing came through for %d ms\n", m * 1000}' /tmp/ping
+    return $rc
+}
+for i in $(seq 100); do systemctl is-active -q openvswitch-switch && break; sleep 0.2; done
+ovs-vsctl --if-exists del-br br0 -- add-br br0 -- set bridge br0 datapath_type=netdev
+ip addr add 10.0.0.254/24 dev br0; ip link set br0 up; ip route add 10.9.0.0/24 via 10.0.0.1 dev br0
+for i in 1 2; do
+    ip netns add h$i; ip link add v$i type veth peer name eth0 netns h$i; ip link set v$i up
+    ip -n h$i addr add 10.0.0.$i/24 dev eth0; ip -n h$i link set eth0 up; ovs-vsctl add-port br0 v$i
+done
+ovs-vsctl add-port br0 vx -- set interface vx type=vxlan options:remote_ip=192.0.2.9 options:key=7
+ovs-ofctl del-flows br0; ovs-ofctl add-flow br0 "actions=resubmit(,3)"; ovs-ofctl add-flow br0 "table=3,cookie=7,actions=NORMAL"
+ovs-ofctl -O OpenFlow13 add-group br0 group_id=4,type=all,bucket=output:1
+ip netns exec h1 ping -q -c 2 10.0.0.2 >/dev/null
+show > /tmp/before; files > /tmp/files
+same() { show | diff /tmp/before - || fail "$1: the configuration is not the same"; }
+echo "test-deb: install"; dpkg -i /root/weft.deb >/dev/null; same install; runs && fail "installing diverted the switch"
+echo "test-deb: enable"; meanwhile weft enable; runs || fail "weftd does not run"; same enable; weft top --once >/dev/null
+echo "test-deb: disable"; meanwhile weft disable; runs && fail "weftd runs"; same disable
+echo "test-deb: enable with a weftd that does not start"
+mv /usr/sbin/weftd /root/weftd; printf '#!/bin/sh\nexit 1\n' > /usr/sbin/weftd; chmod +x /usr/sbin/weftd
+meanwhile weft enable && fail "it is said to have worked"; runs && fail "weftd runs"; same "going back"; mv /root/weftd /usr/sbin/weftd
+echo "test-deb: enable, purge"; weft enable; meanwhile dpkg -P weft >/dev/null; same purge; runs && fail "weftd runs"
+files | diff /tmp/files - || fail "something is left"
+echo "test-deb: ok"
+END
+name=weft-deb-$$
+# A container sees no kernel modules; DPDK wants to know that there are none.
+systemd-nspawn -q -D "$root" --boot --register=no --keep-unit --machine=$name --private-network --capability=all \
+    --bind=/dev/net/tun --bind-ro=/sys/module >"$root/console" 2>&1 </dev/null &
+container=$!
+trap 'kill -TERM $container 2>/dev/null; wait $container 2>/dev/null || true' EXIT
+for _ in $(seq 120); do
+    init=$(pgrep -P $container -x systemd || true)
+    [ -n "$init" ] && [ -S "$root/run/dbus/system_bus_socket" ] && break
+    sleep 0.5
+done
+[ -n "$init" ] || { tail -5 "$root/console"; echo "weft: the container did not start" >&2; exit 1; }
+nsenter -t "$init" -m -u -i -n -p /bin/sh /root/test
