@@ -164,7 +164,7 @@ write_flat(const struct rx_queue *q, uint8_t *at, enum kind kind, uint32_t flow,
 static __rte_always_inline void
 write_frame(struct rx_queue *q, uint8_t *at, enum kind kind, const struct plan *plan, uint32_t i, uint32_t length)
 {
-	struct words last = {plan->mark[i] | (uint64_t)plan->flow[i] << 32,
+	struct words last = {plan->tag[i] | (uint64_t)plan->flow[i] << 32,
 			     plan->sequence[i] | (uint64_t)plan->tsc[i] << 32};
 
 	if (kind == KIND_PCAP) {

@@ -17,7 +17,7 @@ plan_numbers(struct rx_queue *q, struct plan *plan, uint32_t n)
 			count = q->slots[slot];
 			last = slot;
 		}
-		plan->mark[i] += (STAMP_TRACKED - STAMP_PLAIN) + (slot << (16 + STAMP_STREAM_BITS));
+		plan->tag[i] += (STAMP_TRACKED - STAMP_PLAIN) + (slot << (16 + STAMP_STREAM_BITS));
 		plan->sequence[i] = count++;
 	}
 	q->slots[last] = count;
@@ -32,7 +32,7 @@ plan_stamps(struct rx_queue *q, struct plan *plan, uint32_t n, uint32_t tsc, uin
 	for (uint32_t i = 0; i < n; i += LANES) {
 		v8 local = load8(plan->flow + i) - q->order.first;
 
-		store8(plan->mark + i, all8(STAMP_PLAIN | q->stream << 16));
+		store8(plan->tag + i, all8(STAMP_PLAIN | q->stream << 16));
 		store8(plan->sequence + i, all8(0));
 		store8(plan->tsc + i, now);
 		sampled |= (v8)((local & mask) == 0) & (v8)(local >> shift < SLOTS);

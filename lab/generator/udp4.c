@@ -83,7 +83,7 @@ write8_udp4(const struct rx_queue *q, const struct plan *plan, uint32_t first, u
 static __rte_noinline void
 write_tcp(const struct rx_queue *q, uint8_t *at, const struct plan *plan, uint32_t i, uint32_t length)
 {
-	struct words stamp = {plan->mark[i] | (uint64_t)plan->flow[i] << 32,
+	struct words stamp = {plan->tag[i] | (uint64_t)plan->flow[i] << 32,
 			      plan->sequence[i] | (uint64_t)plan->tsc[i] << 32};
 	uint32_t payload = fill_payload(at, 54, length, stamp), ports = plan->ports[i];
 

@@ -121,7 +121,7 @@ put8_stamps(uint8_t *const *mbufs, const struct plan *plan, uint32_t first, uint
 
 	for (int i = 0; i < LANES; i++)
 		at[i] = mbufs[i] + offset + (same ? same : plan->length[first + i]) - sizeof(struct stamp);
-	put8(at, 0, load8(plan->mark + first), load8(plan->flow + first), load8(plan->sequence + first),
+	put8(at, 0, load8(plan->tag + first), load8(plan->flow + first), load8(plan->sequence + first),
 	     load8(plan->tsc + first));
 }
 

@@ -135,7 +135,7 @@ struct plan {
 	uint32_t mac[MAX_BURST];
 	uint32_t length[MAX_BURST]; /* unless all have the same */
 	uint32_t src[MAX_BURST], dst[MAX_BURST], ports[MAX_BURST]; /* udp4 and table */
-	uint32_t mark[MAX_BURST], sequence[MAX_BURST], tsc[MAX_BURST]; /* stamps, with the flow */
+	uint32_t tag[MAX_BURST], sequence[MAX_BURST], tsc[MAX_BURST]; /* stamps, with the flow */
 };
 
 /* Remainders without division: for a < 2^28, a / n = a multiplier >> shift (Granlund and Montgomery 1994). */
