@@ -38,7 +38,7 @@ fetch_headers() {
 }
 
 build_plugin() {
-    local here=$1 name=$2 out version headers so dir copy
+    local here=$1 name=$2 out version headers so dir copy sources
     shift 2
     out=${CARGO_TARGET_DIR:-$here/../../target}/lab
     mkdir -p "$out"
@@ -52,10 +52,11 @@ build_plugin() {
     flock 9
     if [ ! -e "$so" ] || [ -n "$(find "$here" -newer "$so" -name '*.[chs]*')" ] || [ ! -d "$headers" ]; then
         [ -d "$headers" ] || fetch_headers "$version" "$headers"
+        mapfile -t sources < <(find "$here" -name '*.c')
         # shellcheck disable=SC2046
         ${CC:-gcc} -std=gnu11 -O3 -march=native -flto -fPIC -shared -g1 -Wall -Wextra -Werror \
-            -Wno-unused-parameter -DALLOW_INTERNAL_API -DALLOW_EXPERIMENTAL_API -I"$headers" \
-            $(pkg-config --cflags libdpdk | sed 's/-march=[^ ]*//') "$here"/*.c -o "$so.$$" \
+            -Wno-unused-parameter -DALLOW_INTERNAL_API -DALLOW_EXPERIMENTAL_API -I"$headers" -I"$here" \
+            $(pkg-config --cflags libdpdk | sed 's/-march=[^ ]*//') "${sources[@]}" -o "$so.$$" \
             "$@" -lrte_bus_vdev -lrte_kvargs -lrte_mempool -lrte_mbuf -lrte_eal -lm
         mv "$so.$$" "$so"
     fi

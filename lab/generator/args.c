@@ -7,13 +7,15 @@
 #include <rte_kvargs.h>
 #include <rte_log.h>
 
-#include "weftgen.h"
+#include "hw/adapter.h"
 
 static const char *const orders[] = {"seq", "uniform", "zipf", "burst", "scatter", "sink", NULL};
 static const char *const kinds[] = {"udp4", "tcp4", "udp6", "vlan", "vxlan", NULL};
 static const char *const keys[] = {
 	"flows", "order", "s",    "size",  "kind",    "new",   "seed",  "rules", "dmacs", "guests",
-	"vnis",  "rate",  "ring", "limit", "offload", "track", "stats", "table", "pcap",  "sources", NULL,
+	"vnis",  "rate",  "ring", "limit", "offload", "track", "stats", "table", "pcap",  "sources", "hw",
+	"hw_rules", "hw_full_error", "hw_rate", "hw_delay", "hw_async", "hw_lag", "hw_mark_bits", "hw_groups",
+	"hw_prio", "hw_check", NULL,
 };
 
 static int
@@ -25,8 +27,8 @@ index_of(const char *const *names, const char *name)
 	return -1;
 }
 
-static int
-number(const char *key, const char *text, uint64_t least, uint64_t most, uint64_t *value)
+int
+number_parse(const char *key, const char *text, uint64_t least, uint64_t most, uint64_t *value)
 {
 	char *end;
 
@@ -73,7 +75,7 @@ parse_numeric(struct config *c, const char *key, const char *value)
 
 		if (strcmp(known[i].key, key))
 			continue;
-		if (number(key, value, known[i].least, known[i].most, &n))
+		if (number_parse(key, value, known[i].least, known[i].most, &n))
 			return -EINVAL;
 		if (known[i].narrow)
 			*known[i].narrow = n;
@@ -104,7 +106,7 @@ parse_size(struct config *c, const char *value)
 	c->size = !strcmp(value, "imix") ? SIZE_IMIX : !strcmp(value, "uniform") ? SIZE_UNIFORM : 0;
 	if (c->size)
 		return 0;
-	if (number("size", value, 64, MAX_SIZE, &n))
+	if (number_parse("size", value, 64, MAX_SIZE, &n))
 		return -EINVAL;
 	c->size = n;
 	return 0;
@@ -141,6 +143,8 @@ parse_one(const char *key, const char *value, void *config)
 		LOG(ERR, "%s: a value is expected\n", key);
 		return -EINVAL;
 	}
+	if (hw_config_parse(&c->hw, key, value, &ret))
+		return ret;
 	if (!strcmp(key, "order")) {
 		ret = parse_name(key, value, orders, &index);
 		c->order = ret ? c->order : (enum order)index;

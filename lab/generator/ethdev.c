@@ -11,7 +11,7 @@
 #include <rte_cycles.h>
 #include <rte_malloc.h>
 
-#include "weftgen.h"
+#include "hw/adapter.h"
 
 int weftgen_log_type;
 
@@ -27,7 +27,7 @@ configure(struct rte_eth_dev *dev)
 {
 	struct device *d = dev->data->dev_private;
 
-	d->counters->n_rx = dev->data->nb_rx_queues;
+	d->counters->n_rx = d->n_rx = dev->data->nb_rx_queues;
 	d->counters->n_tx = dev->data->nb_tx_queues;
 	return 0;
 }
@@ -158,6 +158,8 @@ start(struct rte_eth_dev *dev)
 
 	for (uint16_t i = 0; i < dev->data->nb_rx_queues; i++)
 		d->rx[i]->clock = rte_rdtsc();
+	if (d->hw && hw_start(d, dev->data->nb_rx_queues))
+		return -ENOMEM;
 	dev->data->dev_link = link_up;
 	return 0;
 }
@@ -165,6 +167,10 @@ start(struct rte_eth_dev *dev)
 static int
 stop(struct rte_eth_dev *dev)
 {
+	struct device *d = dev->data->dev_private;
+
+	if (d->hw)
+		hw_stop(d);
 	dev->data->dev_link.link_status = RTE_ETH_LINK_DOWN;
 	return 0;
 }
@@ -190,6 +196,15 @@ mtu_set(struct rte_eth_dev *dev, uint16_t mtu)
 static int
 mac_set(struct rte_eth_dev *dev, struct rte_ether_addr *mac)
 {
+	return 0;
+}
+
+static int
+flow_ops(struct rte_eth_dev *dev, const struct rte_flow_ops **ops)
+{
+	struct device *d = dev->data->dev_private;
+
+	*ops = d->hw ? &hw_flow_ops : NULL;
 	return 0;
 }
 
@@ -346,6 +361,7 @@ close_device(struct rte_eth_dev *dev)
 		d->rx[i] = NULL;
 		d->tx[i] = NULL;
 	}
+	hw_close(d);
 	file_free(d);
 	unmap_counters(d);
 	dev->data->mac_addrs = NULL; /* part of dev_private */
@@ -373,6 +389,7 @@ static const struct eth_dev_ops ops = {
 	.xstats_get = xstats_get,
 	.xstats_get_names = xstats_names,
 	.xstats_reset = stats_reset,
+	.flow_ops_get = flow_ops,
 };
 
 static int
@@ -396,10 +413,14 @@ probe(struct rte_vdev_device *vdev)
 		return -ENOMEM;
 	d = dev->data->dev_private;
 	d->config = config;
+	d->port = dev->data->port_id;
 	ret = file_load(d);
 	if (!ret)
 		ret = map_counters(d);
+	if (!ret && config.hw.on)
+		ret = hw_open(d);
 	if (ret) {
+		unmap_counters(d);
 		file_free(d);
 		rte_eth_dev_release_port(dev);
 		return ret;
@@ -410,7 +431,7 @@ probe(struct rte_vdev_device *vdev)
 	dev->data->dev_link = link_up;
 	dev->data->dev_link.link_status = RTE_ETH_LINK_DOWN;
 	dev->dev_ops = &ops;
-	dev->rx_pkt_burst = config.order == ORDER_SINK ? weftgen_rx_nothing : weftgen_rx;
+	dev->rx_pkt_burst = config.order == ORDER_SINK ? weftgen_rx_nothing : d->hw ? weftgen_rx_hw : weftgen_rx;
 	dev->tx_pkt_burst = weftgen_tx;
 	rte_eth_dev_probing_finish(dev);
 	return 0;

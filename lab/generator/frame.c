@@ -75,6 +75,15 @@ plan_remainders(uint32_t *restrict out, const uint32_t *restrict in, uint32_t n,
 			out[k] = remainder_of(in[k], &d);
 }
 
+/* Records of flows that were never seen stand behind the others. */
+static void
+plan_new_records(const struct rx_queue *q, struct plan *plan, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (plan->flow[i] >= q->frame.flows)
+			plan->rule[i] = q->table->n + remainder_of(plan->flow[i], &q->frame.new_rules);
+}
+
 /* Rules and MACs of flows; of VXLAN's outer sources, guests and VNIs. */
 static void
 plan_fields(const struct rx_queue *q, struct plan *plan, uint32_t n)
@@ -85,6 +94,8 @@ plan_fields(const struct rx_queue *q, struct plan *plan, uint32_t n)
 	if (q->config->kind != KIND_VXLAN) {
 		plan_remainders(plan->rule, plan->flow, n, f->rules);
 		plan_remainders(plan->mac, plan->flow, n, f->macs);
+		if (q->config->kind == KIND_TABLE && q->table->n_new)
+			plan_new_records(q, plan, n);
 		return;
 	}
 	plan_remainders(plan->mac, f->sourced ? plan->source : plan->flow, n, f->macs);
@@ -202,12 +213,17 @@ burst(struct rx_queue *q, struct rte_mbuf **packets, const struct plan *plan, ui
 	return bytes;
 }
 
-uint64_t
-frame_burst(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, uint32_t n, uint32_t tsc, uint32_t step)
+void
+frame_plan(struct rx_queue *q, struct plan *plan, uint32_t n)
 {
 	if (!q->frame.length)
 		plan_lengths(q, plan, n);
 	plan_fields(q, plan, n);
+}
+
+uint64_t
+frame_write(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, uint32_t n, uint32_t tsc, uint32_t step)
+{
 	plan_stamps(q, plan, n, tsc, step);
 	switch (q->config->kind) {
 	case KIND_UDP4:

@@ -39,9 +39,8 @@ take_due(struct rx_queue *q, uint64_t now, uint32_t n, uint32_t *first_tsc)
 	return n;
 }
 
-/* Hands out n buffers from the ring's head and puts fresh ones in their place; 0 when the pool is empty. */
-static uint32_t
-rotate(struct rx_queue *q, struct rte_mbuf **packets, uint32_t n)
+uint32_t
+rx_rotate(struct rx_queue *q, struct rte_mbuf **packets, uint32_t n)
 {
 	struct rte_mbuf **slots = q->ring + q->head;
 
@@ -55,28 +54,36 @@ rotate(struct rx_queue *q, struct rte_mbuf **packets, uint32_t n)
 	return n;
 }
 
+uint32_t
+rx_due(struct rx_queue *q, uint64_t made, uint64_t now, uint32_t want, uint32_t *tsc)
+{
+	const struct config *config = q->config;
+	uint32_t n = RTE_MIN(want, (uint32_t)MAX_BURST);
+
+	*tsc = now;
+	if (config->limit)
+		n = RTE_MIN(n, config->limit - RTE_MIN(made, config->limit));
+	if (config->rate && unlikely(q->rate != *q->wanted_rate))
+		rx_set_rate(q, now);
+	return config->rate ? take_due(q, now, n, tsc) : n;
+}
+
 uint16_t
 weftgen_rx(void *queue, struct rte_mbuf **packets, uint16_t want)
 {
 	struct rx_queue *q = queue;
-	const struct config *config = q->config;
 	struct rx_counters *counters = q->counters;
 	uint64_t now = rte_rdtsc();
-	uint32_t tsc = now, n = RTE_MIN(want, MAX_BURST);
+	uint32_t tsc, n = rx_due(q, counters->packets, now, want, &tsc);
 	struct plan plan;
 
-	if (config->limit)
-		n = RTE_MIN(n, config->limit - RTE_MIN(counters->packets, config->limit));
-	if (config->rate && unlikely(q->rate != *q->wanted_rate))
-		rx_set_rate(q, now);
-	if (config->rate)
-		n = take_due(q, now, n, &tsc);
 	if (n)
-		n = rotate(q, packets, n);
+		n = rx_rotate(q, packets, n);
 	if (!n)
 		return 0;
 	order_next(&q->order, &plan, n);
-	counters->bytes += frame_burst(q, packets, &plan, n, tsc, q->step);
+	frame_plan(q, &plan, n);
+	counters->bytes += frame_write(q, packets, &plan, n, tsc, q->step);
 	counters->packets += n;
 	counters->tsc = now;
 	return n;

@@ -34,7 +34,7 @@ turn_records(v8 words[4], const struct record *records, const uint32_t *rules)
 	turn8(words, r[0], r[1], r[2], r[3]);
 }
 
-/* Fields by record. Records of flows that were never seen stand behind the others. Returns whether all are UDP. */
+/* Fields by record. Returns whether all are UDP. */
 static bool
 plan_table(const struct rx_queue *q, struct plan *plan, uint32_t n)
 {
@@ -43,9 +43,6 @@ plan_table(const struct rx_queue *q, struct plan *plan, uint32_t n)
 	v8 others = all8(0), a[4], b[4];
 
 	RTE_BUILD_BUG_ON(sizeof(struct record) != sizeof(v8));
-	for (uint32_t i = 0; q->table->n_new && i < n; i++)
-		if (plan->flow[i] >= q->frame.flows)
-			plan->rule[i] = q->table->n + remainder_of(plan->flow[i], &q->frame.new_rules);
 	for (uint32_t i = n; i < RTE_ALIGN_CEIL(n, LANES); i++)
 		plan->rule[i] = plan->rule[0];
 	for (uint32_t i = 0; i < n; i++)

@@ -3,9 +3,6 @@
  * 60 inner IPv4 to its checksum | 76 addresses and UDP. A frame that has no room for a stamp loses it to its header. */
 #include "vector.h"
 
-#define OUTER_SRC 0xac100001u
-#define OUTER_DST 0xac1f0001u
-
 static __rte_always_inline void
 write8_vxlan(const struct rx_queue *q, const struct plan *plan, uint32_t first, uint8_t *const *at, uint32_t offset,
 	     uint32_t same, v8 length)

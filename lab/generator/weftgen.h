@@ -9,7 +9,8 @@
  * file.c    flows and packets that come from a file
  * rx.c      receive: the rotation of buffers, rate, metadata
  * tx.c      transmit: counts, sequence and latency checks, free
- * ethdev.c  the driver's face towards DPDK, counters */
+ * ethdev.c  the driver's face towards DPDK, counters
+ * hw/       flow rules, if it is told to be an adapter that has them */
 #ifndef WEFTGEN_H
 #define WEFTGEN_H
 
@@ -19,6 +20,8 @@
 #include <rte_ether.h>
 #include <rte_mbuf.h>
 #include <rte_mempool.h>
+
+#include "hw/config.h"
 
 #define MAX_QUEUES 16
 /* On the wire: Ethernet with an MTU of 9000. */
@@ -44,6 +47,7 @@ struct config {
 	enum kind kind;
 	bool offload, track;
 	char stats[256], table[256], pcap[256];
+	struct hw_config hw;
 };
 
 /* A set of flows: one per combination of the bits that are 1 in `wild`. 32 bytes in the file; host byte order. */
@@ -80,6 +84,14 @@ struct tx_counters {
 	uint64_t packets, bytes, tracked, lost, reordered, latency_samples, tsc, unused;
 } __rte_cache_aligned;
 
+/* Of flow rules; the places are documented. */
+struct hw_counters {
+	uint64_t rules; /* that there are */
+	uint64_t created, refused, destroyed, stale_handles;
+	uint64_t checked, check_failed;
+	uint64_t unused[25];
+} __rte_cache_aligned;
+
 struct counters {
 	char magic[8]; /* "weftgen1" */
 	uint64_t tsc_hz, n_rx, n_tx;
@@ -88,6 +100,7 @@ struct counters {
 	struct rx_counters rx[MAX_QUEUES];
 	struct tx_counters tx[MAX_QUEUES];
 	uint64_t latency[MAX_QUEUES][LATENCY_BUCKETS];
+	struct hw_counters hw;
 };
 
 /* The last 16 bytes of every frame that has room for them. Host byte order. */
@@ -136,6 +149,7 @@ struct plan {
 	uint32_t length[MAX_BURST]; /* unless all have the same */
 	uint32_t src[MAX_BURST], dst[MAX_BURST], ports[MAX_BURST]; /* udp4 and table */
 	uint32_t tag[MAX_BURST], sequence[MAX_BURST], tsc[MAX_BURST]; /* stamps, with the flow */
+	uint32_t mark[MAX_BURST], mark_flags[MAX_BURST]; /* if rules do more than mark */
 };
 
 /* Remainders without division: for a < 2^28, a / n = a multiplier >> shift (Granlund and Montgomery 1994). */
@@ -191,6 +205,7 @@ struct rx_queue {
 	uint32_t n_queues;
 	uint32_t step; /* cycles between two packets */
 	uint32_t size_state;
+	struct hw_queue *hw;
 	uint32_t slots[SLOTS];
 };
 
@@ -214,6 +229,8 @@ struct device {
 	struct flow_table table;
 	struct replay replay;
 	struct rte_ether_addr mac;
+	uint16_t port, n_rx; /* receive queues */
+	struct hw *hw;       /* NULL: an adapter without flow rules */
 	struct counters *counters;
 	struct counters base; /* at the last reset */
 	struct rx_queue *rx[MAX_QUEUES];
@@ -222,6 +239,7 @@ struct device {
 
 /* args.c: 0, or -EINVAL after one log line that says what is wrong. */
 int config_parse(struct config *config, const char *args);
+int number_parse(const char *key, const char *text, uint64_t least, uint64_t most, uint64_t *value);
 
 /* order.c */
 int order_init(struct order_state *order, const struct config *config, uint32_t queue, uint32_t n_queues);
@@ -231,11 +249,13 @@ void order_next(struct order_state *order, struct plan *plan, uint32_t n);
 /* frame.c: sizes are those of the wire, with the 4 bytes of FCS that no buffer contains. */
 uint32_t frame_least_size(const struct config *config);
 void frame_init(struct frame_constants *frame, const struct device *device, uint16_t port);
+/* What the flows' numbers say: lengths, rules, MACs. */
+void frame_plan(struct rx_queue *queue, struct plan *plan, uint32_t n);
 /* Writes metadata and frames; the i-th has the time stamp tsc + i step. Returns the bytes written. */
-uint64_t frame_burst(struct rx_queue *queue, struct rte_mbuf **packets, struct plan *plan, uint32_t n, uint32_t tsc,
+uint64_t frame_write(struct rx_queue *queue, struct rte_mbuf **packets, struct plan *plan, uint32_t n, uint32_t tsc,
 		     uint32_t step);
 
-/* udp4.c, vxlan.c: frame_burst() for kind udp4 and for table; for vxlan. The stamps are planned. */
+/* udp4.c, vxlan.c: frame_write() for kind udp4 and for table; for vxlan. The stamps are planned. */
 uint64_t udp4_burst(struct rx_queue *queue, struct rte_mbuf **packets, struct plan *plan, uint32_t n);
 uint64_t vxlan_burst(struct rx_queue *queue, struct rte_mbuf **packets, struct plan *plan, uint32_t n);
 
@@ -248,6 +268,10 @@ void file_free(struct device *device);
 
 /* rx.c, tx.c */
 void rx_set_rate(struct rx_queue *queue, uint64_t now);
+/* How many packets to make of the n that are wanted; *tsc: when the first was due. */
+uint32_t rx_due(struct rx_queue *queue, uint64_t made, uint64_t now, uint32_t n, uint32_t *tsc);
+/* Hands out n buffers at most, and puts fresh ones into the ring; 0 if the pool is empty. */
+uint32_t rx_rotate(struct rx_queue *queue, struct rte_mbuf **packets, uint32_t n);
 uint16_t weftgen_rx(void *queue, struct rte_mbuf **packets, uint16_t n);
 uint16_t weftgen_rx_nothing(void *queue, struct rte_mbuf **packets, uint16_t n);
 uint16_t weftgen_tx(void *queue, struct rte_mbuf **packets, uint16_t n);

@@ -14,6 +14,8 @@
 #define SRC_NET 0x30000000u
 #define DST_NET 0x10000000u
 #define DPORT 5001
+#define OUTER_SRC 0xac100001u
+#define OUTER_DST 0xac1f0001u
 
 /* Stores and conversions: whole words are put together in registers, since stores are what costs. */
 static __rte_always_inline void
