@@ -15,6 +15,7 @@ mod netns;
 mod noise;
 mod probe;
 mod repair;
+mod rng;
 pub mod strategy;
 mod switch;
 
@@ -23,6 +24,7 @@ pub use netns::{Netns, veth};
 pub use noise::Noise;
 pub use probe::{Probe, Raw};
 pub use repair::fix_checksums;
+pub use rng::Rng;
 pub use switch::{Switch, SwitchConfig};
 
 /// What a helper gives back: the text of an error says what was tried.

@@ -1,7 +1,7 @@
 //! What is sent: messages of `ovs-ofctl` (those of the codec's tests), odd ones written here, and both with damage of
 //! fixed seeds.
 
-use crate::rng::Rng;
+use testkit::Rng;
 
 /// One message, sent on a connection of a version.
 #[derive(Clone)]

@@ -5,12 +5,12 @@
 
 mod corpus;
 mod differences;
-mod rng;
+
 mod wire;
 
 use corpus::Case;
-use rng::Rng;
 use std::collections::BTreeMap;
+use testkit::Rng;
 use testkit::{Netns, Switch, SwitchConfig, privileged};
 use wire::{Answer, Client};
 

@@ -3,7 +3,7 @@
 use crate::ct;
 use crate::flows::{TABLES, mac_text, v4_text, v6_text};
 use crate::packets::{Kind, ip4, ip6, ipv4, l4_port, mac};
-use crate::rng::Rng;
+use testkit::Rng;
 
 /// What is known of the packet at this point of a list.
 #[derive(Clone, Copy)]

@@ -3,7 +3,7 @@
 use crate::actions::Context;
 use crate::flows::{TABLES, v4_text, v6_text};
 use crate::packets::{Fact, Form, Kind, ip4, ip6, ipv4};
-use crate::rng::Rng;
+use testkit::Rng;
 
 /// What a match may say of a connection.
 pub fn facts(r: &mut Rng) -> Vec<Fact> {

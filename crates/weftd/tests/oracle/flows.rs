@@ -3,7 +3,7 @@
 use crate::actions::{self, Context};
 use crate::ct;
 use crate::packets::{Fact, Form, Kind, Packet, packet};
-use crate::rng::Rng;
+use testkit::Rng;
 
 /// Tables that flows are put in.
 pub const TABLES: usize = 4;

@@ -10,7 +10,6 @@ mod ct;
 mod flows;
 mod packets;
 mod rig;
-mod rng;
 
 use compare::Trace;
 use flows::Set;
@@ -90,7 +89,7 @@ impl<'a> Pair<'a> {
         }
         self.dumps(set);
         self.forget();
-        let mut r = rng::Rng::new(set.seed);
+        let mut r = testkit::Rng::new(set.seed);
         for p in &set.packets {
             let port = format!("in_port={}", p.in_port);
             let next = if set.ct { ct::next(&mut r) } else { Vec::new() };

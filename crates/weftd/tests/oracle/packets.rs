@@ -1,6 +1,6 @@
 //! Packets, and what an OpenFlow match could say of each.
 
-use crate::rng::Rng;
+use testkit::Rng;
 use testkit::{Ext, Frame, L4, Net, V4, V6};
 use wire::{Mac, MplsLse, VlanTag};
 

@@ -1,14 +1,16 @@
-//! Numbers that look random and are the same on every run.
-
-/// SplitMix64.
+/// Random numbers from a seed, the same on every run: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014). Unlike those of
+/// [`crate::Noise`], neighbouring seeds have nothing in common.
 pub struct Rng(u64);
 
 impl Rng {
+    /// Starts from any seed.
     pub fn new(seed: u64) -> Rng {
         // Not next to each other, or the numbers of one seed would be those of the next one, shifted.
         Rng(Rng(seed).next())
     }
 
+    /// Any number.
+    #[allow(clippy::should_implement_trait)] // Never ends, and nobody iterates.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -22,6 +24,12 @@ impl Rng {
         (self.next() % n as u64) as usize
     }
 
+    /// True in `n` of a hundred cases.
+    pub fn percent(&mut self, n: usize) -> bool {
+        self.below(100) < n
+    }
+
+    /// One of these, which are not none.
     pub fn pick<T: Clone>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())].clone()
     }
