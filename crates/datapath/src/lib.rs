@@ -43,7 +43,7 @@ pub use control::Datapath;
 pub use control::marks::SampleCursor;
 pub use cpu::Level;
 pub use messages::Bell;
-pub use parse::extract;
+pub use parse::scalar::extract;
 pub use settings::*;
 pub use stats::clock::{cycles, cycles_per_second, now_ms, stop_clock, warp_clock};
 pub use stats::perf::{BINS, HISTORY, Histogram, Iteration, MetricsView, PerfLog, Suspicious};

@@ -1,27 +1,63 @@
-//! After a vector: room in the table, and what control is told.
+//! What a worker reports to the control side: a bounded ring, and a backlog while the ring is full.
 
-use crate::batch::Vector;
-use crate::messages::Report;
+use crate::messages::{Report, Shared};
+use crate::miss::uncached_stats::UncachedStats;
+use crate::settings::PortLookup;
+use crate::stats::worker::PerfCell;
 use crate::verify::{self, Twin};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use sync::Producer;
 
-/// Lists of decisions that were not stored which may wait for control: about as many milliseconds
-/// as it may be behind before what they say is summed up in one.
+/// [`Report::Uncached`] lists that control has not read yet, at most. One is sent per millisecond,
+/// so this is how many milliseconds control may be behind before traffic is summed up in one list.
 const UNCACHED_REPORTS_MAX: u64 = 16;
 
-impl Vector {
-    /// Tells control; keeps what does not fit for later.
-    pub fn report(&mut self, r: Report) {
-        self.has_reports = true;
+/// The worker's end of the report ring.
+pub(crate) struct Reports {
+    ring: Producer<Report>,
+    /// Reports that found the ring full. While there are some, no megaflow is stored, so that it
+    /// grows by what control itself asks for and by one report per evicted megaflow.
+    backlog: VecDeque<Report>,
+    shared: Arc<Shared>,
+    /// Something was reported since this was last cleared.
+    pub any: bool,
+    /// Lookup statistics as control knows them.
+    lookups: Box<[PortLookup]>,
+    /// [`Report::Uncached`] lists sent so far.
+    uncached_lists: u64,
+}
+
+impl Reports {
+    pub fn new(ring: Producer<Report>, shared: Arc<Shared>) -> Self {
+        let lookups = Box::default();
+        Reports { ring, backlog: VecDeque::new(), shared, any: false, lookups, uncached_lists: 0 }
+    }
+
+    /// The worker's counters.
+    #[inline]
+    pub fn perf(&self) -> &PerfCell {
+        &self.shared.perf
+    }
+
+    /// Reports that can be sent now and are not put into the backlog.
+    pub fn room(&mut self) -> usize {
+        if self.backlog.is_empty() { self.ring.room() } else { 0 }
+    }
+
+    /// Sends a report, by way of the backlog if the ring is full.
+    pub fn send(&mut self, r: Report) {
+        self.any = true;
         if !self.backlog.is_empty() {
             self.backlog.push_back(r);
-        } else if let Err(r) = self.reports.push(r) {
+        } else if let Err(r) = self.ring.push(r) {
             self.backlog.push_back(r);
         }
     }
 
-    /// Counts comparisons, and tells of differences.
-    pub(crate) fn count_validated(&mut self, with: Twin, n: usize, found: Vec<String>) {
+    /// Counts `n` comparisons with a twin, and reports the first differences in words.
+    pub fn count_validated(&mut self, with: Twin, n: usize, found: Vec<String>) {
         let perf = &self.shared.perf;
         let count = match with {
             Twin::Parser => &perf.parse_validated,
@@ -34,72 +70,38 @@ impl Vector {
         for how in found {
             self.shared.perf.differences.add(1);
             if self.shared.perf.differences.get() <= verify::DIFFERENCES_REPORTED_MAX {
-                self.report(Report::Differs(how.into()));
+                self.send(Report::Differs(how.into()));
             }
         }
     }
 
-    /// After the last use of megaflow numbers and programs of this vector.
-    pub(crate) fn finish(&mut self, now_ms: u64) {
-        for id in self.once_programs.drain(..) {
-            self.programs.release(id);
-        }
-        let dead = self.table.take_dead();
-        if !dead.is_empty() {
-            self.unlink(dead);
-        }
-        // Room is made before it is needed: an index comes back only after control folded it.
-        let margin = self.margin();
-        if self.table.live + margin > self.limit {
-            for _ in 0..margin.max(1) {
-                let Some(v) = self.table.victim(now_ms) else { break };
-                self.shared.perf.evicted.add(1);
-                self.unlink([v]);
-            }
+    /// Sends lookup statistics if they changed and there is room.
+    pub fn send_lookups(&mut self, now: Box<[PortLookup]>) {
+        if now != self.lookups && self.room() > 0 {
+            self.lookups = now.clone();
+            self.send(Report::Lookups(now));
         }
     }
 
-    /// Tells how lookups go, when that changed and there is room.
-    pub fn report_lookups(&mut self) {
-        let now = self.table.show();
-        if now != self.reported_lookups && self.backlog.is_empty() && self.reports.room() > 0 {
-            self.reported_lookups = now.clone();
-            self.report(Report::Lookups(now));
-        }
-    }
-
-    /// Unlinks megaflows and says so.
-    pub fn unlink(&mut self, megaflows: impl IntoIterator<Item = u32>) {
-        for idx in megaflows {
-            if let Some(program) = self.table.unlink(idx) {
-                self.programs.release(program);
-                self.report(Report::Unlinked(idx));
-            }
-        }
-    }
-
-    /// Sends what waited for room in the report ring; called about once per millisecond.
-    pub fn flush_reports(&mut self) {
+    /// Sends the backlog as far as there is room, then the traffic of decisions that were not
+    /// stored. Called about once per millisecond.
+    pub fn flush(&mut self, uncached: &mut UncachedStats) {
         while let Some(r) = self.backlog.pop_front() {
-            if let Err(r) = self.reports.push(r) {
+            if let Err(r) = self.ring.push(r) {
                 self.backlog.push_front(r);
                 break;
             }
         }
-        let taken = self.shared.taken.load(Ordering::Acquire);
-        if self.backlog.is_empty()
-            && !self.uncached.is_empty()
-            && self.reports.room() > 0
-            && self.uncached_reports - taken < UNCACHED_REPORTS_MAX
-        {
-            self.uncached_reports += 1;
-            let uncached = Box::new(self.uncached.take());
-            self.report(Report::Uncached(uncached));
+        let read = self.shared.taken.load(Ordering::Acquire);
+        let behind = self.uncached_lists - read;
+        if !uncached.is_empty() && self.room() > 0 && behind < UNCACHED_REPORTS_MAX {
+            self.uncached_lists += 1;
+            self.send(Report::Uncached(Box::new(uncached.take())));
         }
     }
 
-    /// Is everything told?
-    pub fn has_reported_all(&self) -> bool {
-        self.backlog.is_empty() && self.uncached.is_empty()
+    /// True if nothing waits in the backlog.
+    pub fn is_flushed(&self) -> bool {
+        self.backlog.is_empty()
     }
 }

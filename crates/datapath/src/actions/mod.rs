@@ -1,4 +1,4 @@
-//! Step 4: each packet's program.
+//! Step 4, actions: each packet's program is executed.
 
 pub(crate) mod ct;
 pub(crate) mod interpret;
@@ -8,13 +8,17 @@ pub(crate) mod rewrite;
 pub(crate) mod sequence;
 
 use crate::actions::interpret::Sink;
-use crate::actions::program::{Kind, Program};
+use crate::actions::program::{Kind, Program, Programs};
 use crate::actions::rewrite::Place;
-use crate::batch::Vector;
+use crate::batch::Batch;
+use crate::lookup::table::Table;
 use crate::mem::prefetch;
 use crate::messages::Execute;
 use crate::parse::frame::Frame;
+use crate::report::Reports;
+use crate::settings::Settings;
 use crate::tunnel;
+use crate::tunnel::decap::Decap;
 use crate::tx::{TxState, total};
 use crate::verify::{self, Twin};
 use flow::PortNo;
@@ -25,222 +29,213 @@ use telemetry::Drop;
 /// it yet.
 const HEADER_PREFETCH_PACKETS: usize = 16;
 
-impl Vector {
-    /// Step 4. Clears the vector.
-    pub fn act(&mut self, tx: &mut TxState) {
-        let now_ms = tx.now_ms;
-        self.count_all(now_ms);
-        let (mut n, end) = (0, self.packets.len());
+/// Executes the programs of a worker's packets.
+#[derive(Default)]
+pub(crate) struct Actions {
+    pub programs: Programs,
+    /// Compare fast programs with the interpreter, packet by packet.
+    validate: bool,
+}
+
+impl Actions {
+    /// Takes over new settings.
+    pub fn configure(&mut self, s: &Settings) {
+        self.validate = s.validate;
+    }
+
+    /// Counts all packets on their megaflows, executes their programs, and clears the batch.
+    pub fn run(
+        &mut self,
+        batch: &mut Batch,
+        table: &Table,
+        decap: &mut Decap,
+        tx: &mut TxState,
+        reports: &mut Reports,
+    ) {
+        self.count_all(batch, table, tx.now_ms);
         if self.validate {
-            self.validate_programs();
+            self.validate_programs(batch, reports);
         }
+        let (mut n, end) = (0, batch.len());
         while n < end {
-            let program = self.programs.get(self.keys.program[n]);
+            let program = self.programs.get(batch.keys.program[n]);
             n += match program.kind {
                 Kind::Output => {
-                    let run = run_length(&self.keys.program[n..end]);
-                    let lengths = &self.columns.len[n..n + run];
-                    tx.send_all(program.out, &self.packets[n..n + run], lengths);
+                    let run = run_length(&batch.keys.program[n..end]);
+                    let lengths = &batch.columns.len[n..n + run];
+                    tx.send_all(program.out, &batch.packets[n..n + run], lengths);
                     run
                 }
-                Kind::TunnelPushOutput => {
-                    let out = program.out;
-                    self.encapsulate_run(out, n, tx)
-                }
+                Kind::TunnelPushOutput => self.encapsulate_run(batch, program.out, n, tx),
                 kind => {
-                    self.execute(program, n, self.packets[n], tx);
-                    if kind == Kind::TunnelPop && self.one_pass {
-                        self.decap_rules.learn(
-                            &self.table.store,
-                            self.keys.megaflow[n],
-                            &program.ops,
-                        );
+                    execute(batch, program, n, batch.packets[n], tx);
+                    if kind == Kind::TunnelPop {
+                        decap.learn(table, batch.keys.megaflow[n], &program.ops);
                     }
                     1
                 }
             };
         }
-        self.packets.clear();
-        self.in_port.clear();
-        self.finish(now_ms);
+        batch.clear();
     }
 
     /// Credits the megaflows. A run of packets of one megaflow counts once.
-    fn count_all(&self, now_ms: u64) {
-        let (mut n, end) = (0, self.packets.len());
+    fn count_all(&self, batch: &Batch, table: &Table, now_ms: u64) {
+        let (mut n, end) = (0, batch.packets.len());
         while n < end {
-            let run = run_length(&self.keys.megaflow[n..end]);
-            let bytes = total(&self.columns.len[n..n + run]);
-            prefetch(self.programs.get(self.keys.program[n]));
-            self.count(self.keys.megaflow[n], run as u64, bytes, now_ms);
+            let run = run_length(&batch.keys.megaflow[n..end]);
+            let bytes = total(&batch.columns.len[n..n + run]);
+            prefetch(self.programs.get(batch.keys.program[n]));
+            count(table, batch.keys.megaflow[n], run as u64, bytes, now_ms);
             n += run;
         }
     }
 
-    /// Credits a megaflow; 0 is none.
-    #[inline]
-    fn count(&self, megaflow: u32, packets: u64, bytes: u64, now_ms: u64) {
-        if megaflow != 0 {
-            self.table.store.counters(megaflow).add(packets, bytes, now_ms);
-        }
-    }
-
     /// Compares what fast kinds of programs will do with what the interpreter does.
-    fn validate_programs(&mut self) {
+    fn validate_programs(&self, batch: &Batch, reports: &mut Reports) {
         let fast = |i: &usize| {
-            let kind = self.programs.get(self.keys.program[*i]).kind;
+            let kind = self.programs.get(batch.keys.program[*i]).kind;
             !matches!(kind, Kind::Generic | Kind::TunnelPop)
         };
-        let fast: Vec<_> = (0..self.packets.len()).filter(fast).collect();
-        let found: Vec<_> = fast.iter().filter_map(|i| self.compare(*i)).collect();
-        self.count_validated(Twin::Interpreter, fast.len(), found);
+        let fast: Vec<_> = (0..batch.packets.len()).filter(fast).collect();
+        let found: Vec<_> = fast.iter().filter_map(|i| self.compare(batch, *i)).collect();
+        reports.count_validated(Twin::Interpreter, fast.len(), found);
     }
 
     /// What program and interpreter do differently with packet `i`.
-    fn compare(&self, i: usize) -> Option<String> {
-        let program = self.programs.get(self.keys.program[i]);
+    fn compare(&self, batch: &Batch, i: usize) -> Option<String> {
+        let program = self.programs.get(batch.keys.program[i]);
         verify::compare(
-            self.packets[i].data(),
-            |sink, p| self.execute(program, i, p, sink),
-            |sink, p| self.interpret(program, i, p, sink),
+            batch.packets[i].data(),
+            |sink, p| execute(batch, program, i, p, sink),
+            |sink, p| interpret_one(batch, program, i, p, sink),
         )
     }
 
-    #[inline]
-    fn execute<S: Sink>(&self, program: &Program, i: usize, mut p: Packet, tx: &mut S) {
-        let done = match program.kind {
-            Kind::Output => Ok(()),
-            Kind::Drop => Err(program.drop),
-            Kind::SetEthOutput => {
-                program.patch.ethernet(p.data_mut());
-                Ok(())
-            }
-            Kind::PatchOutput => {
-                let (line, layout) = (&self.keys.line.0[i], self.columns.layout[i]);
-                match program.patch.apply(p.data_mut(), line, layout) {
-                    true => Ok(()),
-                    false => self.rewrite(program, i, &mut p),
-                }
-            }
-            Kind::SetOutput => self.rewrite(program, i, &mut p),
-            Kind::PushVlanOutput => rewrite::push_vlan(&mut p, program.tpid, program.tci),
-            Kind::PopVlanOutput => {
-                rewrite::pop_vlan(&mut p);
-                Ok(())
-            }
-            Kind::Steps => return self.steps(program, i, p, tx),
-            Kind::TunnelPushOutput => self.encapsulate(program, i, &mut p),
-            Kind::Generic | Kind::TunnelPop => return self.interpret(program, i, p, tx),
-        };
-        match done {
-            Ok(()) => tx.output(program.out, p),
-            Err(why) => {
-                tx.dropped(self.in_port[i], why);
-                tx.free(p);
-            }
-        }
-    }
-
-    #[inline(never)]
-    fn rewrite(&self, program: &Program, i: usize, p: &mut Packet) -> Result<(), Drop> {
-        let place = Place { line: &self.keys.line.0[i], layout: self.columns.layout[i] };
-        for op in program.ops.iter() {
-            if let action::Op::Set(rw) = op {
-                rewrite::apply(p, &place, rw)?;
-            }
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn encapsulate(&self, program: &Program, i: usize, p: &mut Packet) -> Result<(), Drop> {
-        let k = self.keys.get(i);
-        let entropy = tunnel::entropy(k.line, &k.ext[0], k.have);
-        match (&program.template, program.ops.first()) {
-            (Some(template), _) => template.push(p, entropy),
-            (None, Some(action::Op::TunnelPush(t))) => tunnel::push(p, t, entropy),
-            _ => Ok(()),
-        }
-    }
-
     /// Packets from `n` on that are encapsulated and go to the same port; how many those are.
-    fn encapsulate_run(&mut self, out: PortNo, n: usize, tx: &mut TxState) -> usize {
+    fn encapsulate_run(&self, batch: &mut Batch, out: PortNo, n: usize, tx: &mut TxState) -> usize {
         let (mut unsent, mut i) = (n, n);
-        while i < self.packets.len() {
-            let program = self.programs.get(self.keys.program[i]);
+        while i < batch.packets.len() {
+            let program = self.programs.get(batch.keys.program[i]);
             if program.kind != Kind::TunnelPushOutput || program.out != out {
                 break;
             }
-            if let Some(later) = self.packets.get(i + 2 * HEADER_PREFETCH_PACKETS) {
+            if let Some(later) = batch.packets.get(i + 2 * HEADER_PREFETCH_PACKETS) {
                 prefetch(later.as_raw());
             }
-            if let Some(next) = self.packets.get(i + HEADER_PREFETCH_PACKETS) {
+            if let Some(next) = batch.packets.get(i + HEADER_PREFETCH_PACKETS) {
                 prefetch(next.data().as_ptr().wrapping_sub(64));
             }
-            let mut p = self.packets[i];
-            match self.encapsulate(program, i, &mut p) {
-                Ok(()) => self.columns.len[i] = p.len() as u16,
+            let mut p = batch.packets[i];
+            match encapsulate(batch, program, i, &mut p) {
+                Ok(()) => batch.columns.len[i] = p.len() as u16,
                 Err(why) => {
-                    tx.send_all(out, &self.packets[unsent..i], &self.columns.len[unsent..i]);
-                    tx.dropped(self.in_port[i], why);
+                    tx.send_all(out, &batch.packets[unsent..i], &batch.columns.len[unsent..i]);
+                    tx.dropped(batch.in_port[i], why);
                     tx.free(p);
                     unsent = i + 1;
                 }
             }
             i += 1;
         }
-        tx.send_all(out, &self.packets[unsent..i], &self.columns.len[unsent..i]);
+        tx.send_all(out, &batch.packets[unsent..i], &batch.columns.len[unsent..i]);
         i - n
     }
+}
 
-    /// By steps, or by the interpreter if the packet is not as plain as they take.
-    #[inline(never)]
-    fn steps<S: Sink>(&self, program: &Program, i: usize, p: Packet, tx: &mut S) {
-        let at = (&self.keys.line.0[i], self.columns.layout[i]);
-        match &program.steps {
-            Some(steps) if steps.claims(p.len(), at.0, at.1) => {
-                steps.run(tx, p, at, [self.in_port[i], program.out]);
+/// Credits a megaflow; 0 is none.
+#[inline]
+fn count(table: &Table, megaflow: u32, packets: u64, bytes: u64, now_ms: u64) {
+    if megaflow != 0 {
+        table.store.counters(megaflow).add(packets, bytes, now_ms);
+    }
+}
+
+#[inline(never)]
+fn rewrite_all(batch: &Batch, program: &Program, i: usize, p: &mut Packet) -> Result<(), Drop> {
+    let place = Place { line: &batch.keys.line.0[i], layout: batch.columns.layout[i] };
+    for op in program.ops.iter() {
+        if let action::Op::Set(rw) = op {
+            rewrite::apply(p, &place, rw)?;
+        }
+    }
+    Ok(())
+}
+
+#[inline]
+fn encapsulate(batch: &Batch, program: &Program, i: usize, p: &mut Packet) -> Result<(), Drop> {
+    let k = batch.keys.get(i);
+    let entropy = tunnel::entropy(k.line, &k.ext[0], k.have);
+    match (&program.template, program.ops.first()) {
+        (Some(template), _) => template.push(p, entropy),
+        (None, Some(action::Op::TunnelPush(t))) => tunnel::push(p, t, entropy),
+        _ => Ok(()),
+    }
+}
+
+/// By steps, or by the interpreter if the packet is not as plain as they take.
+#[inline(never)]
+fn steps<S: Sink>(batch: &Batch, program: &Program, i: usize, p: Packet, tx: &mut S) {
+    let at = (&batch.keys.line.0[i], batch.columns.layout[i]);
+    match &program.steps {
+        Some(steps) if steps.claims(p.len(), at.0, at.1) => {
+            steps.run(tx, p, at, [batch.in_port[i], program.out]);
+        }
+        _ => interpret_one(batch, program, i, p, tx),
+    }
+}
+
+#[inline(never)]
+fn interpret_one<S: Sink>(batch: &Batch, program: &Program, i: usize, p: Packet, tx: &mut S) {
+    interpret::run(tx, &program.ops, program.drop, p, batch.frame(i));
+}
+
+#[inline]
+fn execute<S: Sink>(batch: &Batch, program: &Program, i: usize, mut p: Packet, tx: &mut S) {
+    let done = match program.kind {
+        Kind::Output => Ok(()),
+        Kind::Drop => Err(program.drop),
+        Kind::SetEthOutput => {
+            program.patch.ethernet(p.data_mut());
+            Ok(())
+        }
+        Kind::PatchOutput => {
+            let (line, layout) = (&batch.keys.line.0[i], batch.columns.layout[i]);
+            match program.patch.apply(p.data_mut(), line, layout) {
+                true => Ok(()),
+                false => rewrite_all(batch, program, i, &mut p),
             }
-            _ => self.interpret(program, i, p, tx),
+        }
+        Kind::SetOutput => rewrite_all(batch, program, i, &mut p),
+        Kind::PushVlanOutput => rewrite::push_vlan(&mut p, program.tpid, program.tci),
+        Kind::PopVlanOutput => {
+            rewrite::pop_vlan(&mut p);
+            Ok(())
+        }
+        Kind::Steps => return steps(batch, program, i, p, tx),
+        Kind::TunnelPushOutput => encapsulate(batch, program, i, &mut p),
+        Kind::Generic | Kind::TunnelPop => return interpret_one(batch, program, i, p, tx),
+    };
+    match done {
+        Ok(()) => tx.output(program.out, p),
+        Err(why) => {
+            tx.dropped(batch.in_port[i], why);
+            tx.free(p);
         }
     }
+}
 
-    #[inline(never)]
-    fn interpret<S: Sink>(&self, program: &Program, i: usize, p: Packet, tx: &mut S) {
-        interpret::run(tx, &program.ops, program.drop, p, self.frame(i));
-    }
-
-    /// Packet `i` as the interpreter wants it.
-    pub(crate) fn frame(&self, i: usize) -> Frame {
-        let k = self.keys.get(i);
-        let mut ext = [[0; 8]; 3];
-        for (l, e) in ext.iter_mut().enumerate().filter(|(l, _)| k.have & (1 << l) != 0) {
-            *e = k.ext[l];
+/// Executes operations on an injected packet.
+pub(crate) fn inject(e: &Execute, vlan_limit: u8, tx: &mut TxState) {
+    tx.stats(e.in_port).injected.add(1);
+    let frame = Frame::new(&e.packet, e.in_port, vlan_limit);
+    match (frame, tx.make(&e.packet)) {
+        (Some(f), Some(p)) => interpret::run(tx, &e.ops, Drop::Policy, p, f),
+        (None, made) => {
+            tx.dropped(e.in_port, Drop::Truncated);
+            made.into_iter().for_each(|p| tx.free(p));
         }
-        Frame {
-            line: *k.line,
-            ext,
-            have: k.have,
-            layout: self.columns.layout[i],
-            vlan_limit: self.vlan_limit,
-            tags: self.vlan_limit,
-            depth: if i < self.meta.len() { self.depth[i] } else { 0 },
-            ct: self.meta.get(i).and_then(|m| m.as_ref()).map(|m| m.ct).unwrap_or_default(),
-        }
-    }
-
-    /// Executes operations on an injected packet.
-    pub fn inject(&mut self, e: &Execute, tx: &mut TxState) {
-        tx.stats(e.in_port).injected.add(1);
-        let frame = Frame::new(&e.packet, e.in_port, self.vlan_limit);
-        match (frame, tx.make(&e.packet)) {
-            (Some(f), Some(p)) => interpret::run(tx, &e.ops, Drop::Policy, p, f),
-            (None, made) => {
-                tx.dropped(e.in_port, Drop::Truncated);
-                made.into_iter().for_each(|p| tx.free(p));
-            }
-            (_, None) => tx.dropped(e.in_port, Drop::NoBuffer),
-        }
+        (_, None) => tx.dropped(e.in_port, Drop::NoBuffer),
     }
 }
 

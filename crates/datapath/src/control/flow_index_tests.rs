@@ -3,7 +3,7 @@
 use super::*;
 use crate::batch::keys::Words;
 use crate::control::invalidate::overlapping;
-use crate::lookup::Table;
+use crate::lookup::table::Table;
 use crate::mem::fold;
 use action::Region;
 use flow::Key;

@@ -339,7 +339,7 @@ impl Flows {
             let idx = i as u32;
             if self.cold[i].account().is_some() && self.store.payload(idx).usable() {
                 let packets = self.store.counters(idx).packets.load(Ordering::Relaxed);
-                let port = crate::lookup::port_of(self.store.line(idx)[4]);
+                let port = crate::lookup::table::port_of(self.store.line(idx)[4]);
                 each(idx, port, self.marks.sampled(idx, packets as u32, self.cold.len()));
             }
         }
@@ -351,8 +351,8 @@ impl Flows {
 mod tests {
     use super::*;
     use crate::batch::keys::Words;
-    use crate::lookup::Table;
     use crate::lookup::mask::FULL;
+    use crate::lookup::table::Table;
 
     /// A table with `n` megaflows that were used at 100 ms, each with counter 1.
     fn filled(n: u64) -> (Table, Flows) {

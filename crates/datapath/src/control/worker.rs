@@ -1,6 +1,5 @@
 //! Control's end of one worker: its thread, its rings, its flows.
 
-use crate::batch::Vector;
 use crate::control::flows::Flows;
 use crate::control::load::Load;
 use crate::lookup::flow_store::Store;
@@ -77,17 +76,14 @@ impl Handle {
             bell: (id == WorkerId::Kernel).then(|| bell.clone()),
         });
         let failed = |e: std::io::Error| Error::Thread(e.to_string());
-        let sleep = match id {
+        let wait = match id {
             WorkerId::Kernel => Some(KernelWait::new().map_err(failed)?),
             WorkerId::Pmd(_) => None,
         };
-        let flows = config.max_flows as usize;
-        let vector = Vector::new(config.pipeline.clone(), report_out, shared.clone(), flows);
-        let store: Arc<Store> = vector.table.store.clone();
         let ct = conntrack::Worker::new(&config.conntrack);
         let tx = TxState::new(config.pool.clone(), shared.clone(), punt_out, ct);
-        let reader = config.domain.reader();
-        let worker = Worker::new(vector, tx, command_in, shared.clone(), reader, sleep);
+        let worker = Worker::new(config, tx, command_in, report_out, shared.clone(), wait);
+        let store: Arc<Store> = worker.lookup.table.store.clone();
         let wake = worker.wake();
         let run = match config.manual {
             true => Run::Manual(Box::new(worker)),

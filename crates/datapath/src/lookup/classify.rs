@@ -9,7 +9,7 @@ use super::port_classifier::{LookupCounts, PortClassifier};
 use super::predictor::PREDICTIONS_MAX;
 use super::signature_cache::SigCache;
 use super::subtable::{Hasher, Subtable};
-use super::{Table, port_of};
+use super::table::{Table, port_of};
 use crate::batch::keys::{KeyRef, Keys};
 use crate::cpu::Level;
 use crate::lookup::compare::MaskLine;

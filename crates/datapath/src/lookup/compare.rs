@@ -137,8 +137,8 @@ unsafe fn avx512_finds_bits() -> bool {
 
 #[inline(always)]
 fn finds_bits<P: Probe>() -> bool {
-    let key: Line = std::array::from_fn(|w| if w == 7 { 0 } else { super::fold(w as u64) });
-    let mask: [u64; 7] = std::array::from_fn(|w| super::fold(99 + w as u64));
+    let key: Line = std::array::from_fn(|w| if w == 7 { 0 } else { crate::mem::fold(w as u64) });
+    let mask: [u64; 7] = std::array::from_fn(|w| crate::mem::fold(99 + w as u64));
     let ready = MaskLine { words: mask, ext: true };
     let megaflow = |bit: usize| -> Line {
         std::array::from_fn(|w| {

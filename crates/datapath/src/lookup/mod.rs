@@ -1,5 +1,6 @@
-//! Step 3, lookup: signature cache, then megaflow table; what is left is a miss. `find.rs` is what
-//! packets go through, this file what changes the table.
+//! Step 3, lookup: signature cache, then megaflow table (`table.rs`); what is left is a miss.
+//!
+//! Only packets that differ from the one before them are looked up.
 
 mod classify;
 pub(crate) mod compare;
@@ -8,541 +9,118 @@ pub(crate) mod mask;
 mod port_classifier;
 mod predictor;
 mod signature_cache;
-mod step;
 mod subtable;
 mod subtable_memo;
+pub(crate) mod table;
 #[cfg(test)]
 mod table_tests;
 
-use crate::batch::keys::{Ext, KeyRef, Line, Words};
-use crate::cpu::Level;
-use crate::lookup::compare::MaskLine;
-use crate::mem::fold;
-use crate::miss::seen_flows::SeenFlows;
-use crate::settings::{PortLookup, Tri};
-use crate::verify::levels::preferred_level;
-use classify::Search;
-use flow::{PortNo, at};
-use flow_store::{MASKS, Payload, Store};
-use mask::FULL;
-pub(crate) use port_classifier::LookupCounts;
-use port_classifier::PortClassifier;
-use predictor::SubtablePredictor;
-use signature_cache::SigCache;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use subtable::Subtable;
-use subtable_memo::SubtableMemo;
+use crate::batch::Batch;
+use crate::lookup::table::Table;
+use crate::report::Reports;
+use crate::settings::Settings;
+use crate::verify::Twin;
+use packet::VECTOR;
 
-/// Where a decision belongs: its subtable, its masked key and that one's hash there.
-pub(crate) struct InsertPosition {
-    pub slot: usize,
-    masked: Words,
-    hash: u64,
-    /// The packet's addresses.
-    near: u64,
-    /// The hash of its flow, if that is of the sample by which direct mode is judged.
-    in_fixed_sample: Option<u64>,
-    /// How many subtables had been opened: another in that place makes it worth nothing.
-    opened: u64,
+/// Looks up the packets of a worker.
+pub(crate) struct Lookup {
+    pub table: Table,
+    /// Compare what is found with what megaflows say, packet by packet.
+    validate: bool,
+    /// Packets of this vector that no megaflow matches, in order.
+    pub missed: Vec<u8>,
+    /// The first packets of runs with the same key, and the number of runs.
+    leaders: [u8; VECTOR],
+    runs: usize,
 }
 
-/// What is known of a flow that may be stored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Admission {
-    /// There are few new ones, or most come back: each may have a place.
-    Unlimited,
-    /// It was never seen, and most of its kind never are again.
-    FirstSeen,
-    /// It was seen before.
-    SeenBefore,
-    /// So it was, but its packets are not looked up where it would be.
-    Unprobed,
-}
-
-/// Subtables whose buckets are in huge pages.
-const HUGE_PAGE_SUBTABLES: usize = 16;
-/// Megaflows from which on each is stored under its own mask: up to here what a mask more costs
-/// counts, beyond what a megaflow more costs.
-const WHOLE_BYTE_MASKS_FLOWS_MAX: u32 = 1 << 14;
-
-/// A masked key as lines.
-fn lines(masked: &Words) -> (&Line, Ext) {
-    let ext = std::array::from_fn(|l| *masked[8 * (l + 1)..].first_chunk().expect("eight words"));
-    (masked.first_chunk().expect("eight words"), ext)
-}
-
-/// Subtables that are not visited in which a flow is looked for all the same, if it is of a sample.
-const UNPROBED_SUBTABLES_MAX: usize = 4;
-
-/// Megaflows among which the least recently used is evicted, and how many are looked at for them.
-const EVICTION: (u32, u32) = (8, 256);
-
-/// A megaflow used so lately stays if others can go.
-const RECENTLY_USED_MS: u64 = 50;
-
-/// One worker's table: megaflows, subtables, cache. Written only by its worker.
-pub(crate) struct Table {
-    pub store: Arc<Store>,
-    subtables: [Option<Box<Subtable>>; MASKS],
-    masks: Box<[MaskLine; MASKS]>,
-    /// By input port.
-    classifiers: Vec<Option<Box<PortClassifier>>>,
-    /// Packets are looked up in all subtables of their port, whatever that costs.
-    exhaustive: bool,
-    /// Where masks were placed.
-    subtable_memo: SubtableMemo,
-    /// Where flows near others are.
-    predictor: SubtablePredictor,
-    /// Flows that came and were not stored.
-    seen_flows: SeenFlows,
-    /// Ports with megaflows, and masks with megaflows.
-    ports: usize,
-    used: usize,
-    /// Subtables opened so far.
-    opened: u64,
-    free: Vec<u32>,
-    fresh: u32,
-    /// Megaflows linked.
-    pub live: u32,
-    eviction_hand: u32,
-    generation: u16,
-    secret: u64,
-    cache: Option<SigCache>,
-    /// Some port's packets go through the cache.
-    pub cache_on: bool,
-    /// Some port is in direct mode.
-    pub direct: bool,
-    pub level: Level,
-    /// Its `dead`: dead megaflows met by lookups since `take_dead`.
-    search: Option<Box<Search>>,
-    counts: LookupCounts,
-    /// Decisions since it was tuned, and their cycles.
-    miss_costs: (u64, u64),
-}
-
-impl Table {
-    /// Empty, with room for `capacity` megaflows.
+impl Lookup {
+    /// With an empty table that has room for so many megaflows.
     pub fn new(capacity: usize) -> Self {
-        use std::hash::{BuildHasher, RandomState};
-        let store = Arc::new(Store::new(capacity));
-        let secret = RandomState::new().hash_one(0x5745_4654u32);
-        store.set_mask(0, &FULL);
-        let mut t = Table {
-            store,
-            subtables: std::array::from_fn(|_| None),
-            masks: Box::new([MaskLine { words: [0; 7], ext: false }; MASKS]),
-            classifiers: Vec::new(),
-            exhaustive: false,
-            subtable_memo: SubtableMemo::new(),
-            predictor: SubtablePredictor::new(),
-            seen_flows: SeenFlows::new(),
-            ports: 0,
-            used: 0,
-            opened: 0,
-            free: Vec::new(),
-            fresh: 1,
-            live: 0,
-            eviction_hand: 1,
-            generation: 0,
-            secret,
-            cache: None,
-            cache_on: false,
-            direct: false,
-            level: preferred_level(),
-            search: Some(Box::new(Search::new())),
-            counts: LookupCounts::default(),
-            miss_costs: (0, 0),
-        };
-        t.open(0, FULL);
-        t
-    }
-
-    fn open(&mut self, slot: usize, mask: Words) {
-        self.opened += 1;
-        self.store.set_mask(slot, &mask);
-        let (secret, room) = (fold(self.secret ^ slot as u64), self.store.capacity());
-        let sub = Subtable::new(mask, secret, room, slot < HUGE_PAGE_SUBTABLES);
-        self.masks[slot] = MaskLine { words: mask[..7].try_into().unwrap(), ext: sub.ext };
-        self.subtables[slot] = Some(Box::new(sub));
-    }
-
-    /// Masks with megaflows.
-    pub fn masks(&self) -> usize {
-        self.used
-    }
-
-    /// Packets took over what the packet before them found.
-    pub fn followed(&mut self, n: u64) {
-        self.counts.flow_hits += n;
-    }
-
-    /// Counts since the last call.
-    pub fn take_counts(&mut self) -> LookupCounts {
-        std::mem::take(&mut self.counts)
-    }
-
-    /// Dead megaflows that lookups came across; to be unlinked when the vector is done.
-    pub fn take_dead(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.search_mut().dead)
-    }
-
-    fn search_mut(&mut self) -> &mut Search {
-        self.search.get_or_insert_with(|| Box::new(Search::new()))
-    }
-
-    fn classifier_mut(&mut self, port: PortNo) -> &mut PortClassifier {
-        let (no, secret) = (usize::from(port), self.secret);
-        if self.classifiers.len() <= no {
-            self.classifiers.resize_with(no + 1, || None);
+        Lookup {
+            table: Table::new(capacity),
+            validate: false,
+            missed: Vec::with_capacity(VECTOR),
+            leaders: [0; VECTOR],
+            runs: 0,
         }
-        self.classifiers[no].get_or_insert_with(|| Box::new(PortClassifier::new(port, secret)))
     }
 
-    /// The subtable for a decision of this port with this mask, as it was found before if that
-    /// holds.
-    fn subtable_for(&mut self, port: PortNo, mask: &Words) -> usize {
-        // Few masks while megaflows are few; then the widest megaflows, whatever masks that takes.
-        let few = self.live < WHOLE_BYTE_MASKS_FLOWS_MAX;
-        let tag = SubtableMemo::tag(mask, port, few);
-        if let Some(slot) = self.subtable_memo.get(tag)
-            && self.classifiers[usize::from(port)].as_ref().is_some_and(|p| p.uses(slot))
-            && self.subtables[slot].as_ref().is_some_and(|s| mask::subset(mask, &s.mask))
-        {
-            return slot;
-        }
-        let slot =
-            self.choose_subtable(port, &if few { mask::whole_bytes_mask(mask) } else { *mask });
-        self.subtable_memo.put(tag, slot);
-        slot
+    /// Takes over new settings.
+    pub fn configure(&mut self, s: &Settings) {
+        self.table.level = s.lookup_level();
+        self.validate = s.validate;
     }
 
-    /// The subtable for a decision of this port with this mask: its own, a new one, the smallest of
-    /// the port's that looks at more, at last the full one.
-    fn choose_subtable(&mut self, port: PortNo, mask: &Words) -> usize {
-        let ports = self.ports;
-        let p = self.classifier_mut(port);
-        let more = p.masks() < port_classifier::port_masks_max(ports + usize::from(p.live == 0));
-        let p: &PortClassifier = self.classifiers[usize::from(port)].as_ref().expect("made above");
-        let subs = &self.subtables;
-        let equal = |slot: &usize| subs[*slot].as_ref().is_some_and(|s| s.mask == *mask);
-        if let Some(slot) = p.order.iter().map(|s| usize::from(*s)).find(equal) {
-            return slot;
+    /// Finds the megaflow and program of each packet; those without are in `missed` then.
+    pub fn classify(&mut self, batch: &mut Batch, reports: &mut Reports) {
+        let mut todo = std::mem::take(&mut self.missed);
+        self.leaders(batch, &mut todo);
+        self.table.classify(&mut batch.keys, &mut todo);
+        if self.validate {
+            self.validate_lookup(batch, &todo, reports);
         }
-        if more && let Some(slot) = (0..MASKS).find(equal) {
-            return slot;
+        if self.runs < batch.len() {
+            self.follow(batch, &mut todo);
         }
-        let unused = |slot: &usize| subs[*slot].as_ref().is_none_or(|s| s.refs == 0);
-        if more && let Some(slot) = (1..MASKS).find(unused) {
-            self.subtable_memo.forget();
-            self.open(slot, *mask);
-            return slot;
-        }
-        let wider = (1..MASKS).filter(|slot| more || p.uses(*slot)).filter_map(|slot| {
-            let sub = subs[slot].as_ref()?;
-            mask::subset(mask, &sub.mask).then_some((sub.weight, slot))
+        self.missed = todo;
+    }
+
+    /// The lookup's twin: what was found covers its packet, and no subtable of its port has a
+    /// megaflow for a packet that was not found.
+    fn validate_lookup(&self, batch: &Batch, missed: &[u8], reports: &mut Reports) {
+        let leaders = &self.leaders[..self.runs];
+        let found = leaders.iter().filter_map(|i| {
+            let key = batch.keys.get(usize::from(*i));
+            let megaflow =
+                (batch.keys.megaflow[usize::from(*i)], batch.keys.program[usize::from(*i)]);
+            self.table.compare(&key, (!missed.contains(i)).then_some(megaflow))
         });
-        wider.min().map_or(0, |(_, slot)| slot)
+        let found: Vec<_> = found.collect();
+        reports.count_validated(Twin::Megaflows, leaders.len(), found);
     }
 
-    /// Where a decision about packets like `key` belongs.
-    pub fn insert_position(&mut self, key: &Words, mask: &Words) -> InsertPosition {
-        let port = port_of(key[4]);
-        let slot = self.subtable_for(port, &mask::exact(mask, key));
-        let sub = self.subtables[slot].as_ref().expect("placed in a subtable that exists");
-        let masked: Words = std::array::from_fn(|w| key[w] & sub.mask[w]);
-        let (line, ext) = lines(&masked);
-        let hash = sub.hash(&KeyRef { line, ext: &ext, have: 7 });
-        let (line, ext) = lines(key);
-        let p = self.classifiers[usize::from(port)].as_ref();
-        let in_fixed_sample =
-            p.and_then(|p| p.direct.in_fixed_sample(&KeyRef { line, ext: &ext, have: 7 }));
-        InsertPosition { slot, masked, hash, near: key[2], in_fixed_sample, opened: self.opened }
+    /// Packets whose key is that of the packet before them need no lookup of their own.
+    fn leaders(&mut self, batch: &Batch, todo: &mut Vec<u8>) {
+        let mut runs = 0;
+        for (i, same) in batch.columns.same[..batch.packets.len()].iter().enumerate() {
+            self.leaders[runs] = i as u8;
+            runs += !same as usize;
+        }
+        self.runs = runs;
+        todo.clear();
+        todo.extend_from_slice(&self.leaders[..runs]);
+        if batch.marked > 0 {
+            let known = &batch.columns.known;
+            todo.retain(|i| !known[usize::from(*i)]);
+        }
     }
 
-    /// Is this still where the decision belongs?
-    pub fn holds(&self, position: &InsertPosition) -> bool {
-        position.opened == self.opened
-    }
-
-    /// Brings the bucket closer.
-    pub fn prefetch(&self, position: &InsertPosition) {
-        if let Some(sub) = &self.subtables[position.slot] {
-            sub.prefetch(position.hash);
-            self.seen_flows.prefetch(position.hash);
-            let p = self.classifiers[usize::from(port_of(position.masked[4]))].as_ref();
-            if p.is_some_and(|p| p.predictor.on) {
-                self.predictor.prefetch(position.near);
+    /// Gives followers what their leaders found. Those whose leader found nothing are misses too:
+    /// each of them is decided about, in its turn.
+    fn follow(&mut self, batch: &mut Batch, todo: &mut Vec<u8>) {
+        let mut missed = [false; VECTOR];
+        todo.iter().for_each(|i| missed[*i as usize] = true);
+        let (before, mut hits) = (todo.len(), 0);
+        for run in 0..self.runs {
+            let leader = self.leaders[run] as usize;
+            let end = match run + 1 < self.runs {
+                true => self.leaders[run + 1] as usize,
+                false => batch.packets.len(),
+            };
+            if missed[leader] {
+                todo.extend((leader + 1..end).map(|i| i as u8));
+            } else {
+                let (first, rest) = (batch.keys.megaflow[leader], leader + 1..end);
+                batch.keys.megaflow[rest.clone()].fill(first);
+                let first = batch.keys.program[leader];
+                hits += rest.len() as u64;
+                batch.keys.program[rest].fill(first);
             }
         }
-    }
-
-    /// The megaflow for packets like `key` that is there already, and its program.
-    pub fn known(&mut self, position: &InsertPosition, key: &Words) -> Option<(u32, u32)> {
-        let (line, ext) = lines(&position.masked);
-        let found = self.probe(position.slot, position.hash, &KeyRef { line, ext: &ext, have: 7 });
-        let found = found.map(|megaflow| (position.slot, megaflow)).or_else(|| self.unprobed(key));
-        let port = port_of(position.masked[4]);
-        if self.classifier_mut(port).predictor.on {
-            self.predictor.put(position.near, position.slot);
-        }
-        let p = self.classifier_mut(port);
-        let Some((slot, megaflow)) = found else {
-            p.count_new_flow();
-            return None;
-        };
-        p.hits[slot] += p.direct.sample_weight();
-        if position.in_fixed_sample.is_some() {
-            p.direct.count_sampled(p.cache_on);
-        }
-        self.count(port.into(), LookupCounts { resolved: 1, ..LookupCounts::default() });
-        Some(megaflow)
-    }
-
-    /// A megaflow for packets like `key` where those of its port are not looked up, and which
-    /// subtable that is. In direct mode only samples come here: by them it shows that a visit would
-    /// pay, though decisions have other masks by now.
-    fn unprobed(&mut self, key: &Words) -> Option<(usize, (u32, u32))> {
-        let port = port_of(key[4]);
-        let p = self.classifiers[usize::from(port)].as_ref().filter(|p| p.direct.on)?;
-        let mut slots = [0; UNPROBED_SUBTABLES_MAX];
-        let (_, unprobed) = p.order.split_at(p.subtables_probed_max.min(p.order.len()));
-        let n = unprobed.len().min(UNPROBED_SUBTABLES_MAX);
-        slots[..n].copy_from_slice(&unprobed[..n]);
-        let (line, ext) = lines(key);
-        let key = KeyRef { line, ext: &ext, have: 7 };
-        let mut slots = slots[..n].iter().map(|slot| usize::from(*slot));
-        slots.find_map(|slot| Some((slot, self.find_in(&[slot], &key)?)))
-    }
-
-    /// Shall nothing but what to do be asked about this packet, which was not found?
-    #[inline]
-    pub fn is_uncached(&self, key: &KeyRef<'_>) -> bool {
-        let p = self.classifiers.get(usize::from(port_of(key.line[4])));
-        p.and_then(Option::as_deref).is_some_and(|p| p.direct.bypasses(key))
-    }
-
-    /// So it was; did the pipeline answer?
-    #[inline]
-    pub fn count_uncached(&mut self, key: &KeyRef<'_>, answered: bool) {
-        let p = self.classifier_mut(port_of(key.line[4]));
-        p.direct.count_resolved(answered);
-        if answered {
-            p.count_new_flow();
+        self.table.followed(hits);
+        if todo.len() > before {
+            todo.sort_unstable();
         }
     }
-
-    /// So many decisions took so many cycles.
-    pub fn count_misses(&mut self, miss_costs: u64, cycles: u64) {
-        self.miss_costs.0 += miss_costs;
-        self.miss_costs.1 += cycles;
-    }
-
-    /// What is known of the worth of storing this flow.
-    pub fn admission(&mut self, position: &InsertPosition) -> Admission {
-        let p = &mut self.classifiers[usize::from(port_of(position.masked[4]))];
-        let Some(p) = p.as_deref_mut().filter(|p| p.new_flow_rate_high()) else {
-            return Admission::Unlimited;
-        };
-        let mut again = self.seen_flows.test_and_set(position.hash);
-        // The flow comes back, even if its mask has another place by now.
-        again |=
-            position.in_fixed_sample.is_some_and(|flow| self.seen_flows.test_and_set(fold(flow)));
-        let admission = match again {
-            // Those that show whether flows come back have to do so first.
-            false
-                if p.direct.mostly_returning
-                    && position.in_fixed_sample.is_none()
-                    && p.pays(position.slot) =>
-            {
-                Admission::Unlimited
-            }
-            false => Admission::FirstSeen,
-            true if p.pays(position.slot) => Admission::SeenBefore,
-            true => Admission::Unprobed,
-        };
-        if position.in_fixed_sample.is_some() {
-            let unprobed = admission == Admission::Unprobed && p.unprobed_pays();
-            p.direct.count_sampled(admission == Admission::SeenBefore || unprobed);
-            // While others are not stored it is not either: else it would come back no more, and
-            // they would.
-            if p.direct.on {
-                return Admission::FirstSeen;
-            }
-        }
-        admission
-    }
-
-    /// The megaflow for a packet in one of these subtables, and its program.
-    pub fn find_in(&mut self, slots: &[usize], key: &KeyRef<'_>) -> Option<(u32, u32)> {
-        slots.iter().find_map(|slot| {
-            let hash = self.subtables[*slot].as_ref()?.hash(key);
-            self.probe(*slot, hash, key)
-        })
-    }
-
-    /// The cache, if it is on for its port, shall know the megaflow of this packet.
-    pub fn remember(&mut self, key: &KeyRef<'_>, megaflow: u32) {
-        let port = usize::from(port_of(key.line[4]));
-        let Some(union) = self.caching(port).filter(|_| megaflow != 0) else { return };
-        let hash = union.hash(key);
-        if let Some(cache) = &mut self.cache {
-            cache.insert(hash, megaflow);
-            self.count(port, LookupCounts { learned: 1, ..LookupCounts::default() });
-        }
-    }
-
-    fn probe(&mut self, slot: usize, hash: u64, key: &KeyRef<'_>) -> Option<(u32, u32)> {
-        let (sub, mut dead) = (self.subtables[slot].as_deref()?, Vec::new());
-        let found = self.search_all(sub, slot, hash, key, &mut dead);
-        self.search_mut().dead.append(&mut dead);
-        (found.0 != 0).then_some(found)
-    }
-
-    /// Stores a decision where nothing is known; None when there is no room.
-    pub fn install(&mut self, position: &InsertPosition, program: u32, limit: u32) -> Option<u32> {
-        if self.live >= limit {
-            return None;
-        }
-        let idx = match self.free.last() {
-            Some(i) => *i,
-            None if (self.fresh as usize) <= self.store.capacity() => self.fresh,
-            None => return None,
-        };
-        let sub = self.subtables[position.slot].as_mut()?;
-        self.generation = self.generation.wrapping_add(1);
-        // Written before it is linked: splitting a bucket reads hashes from the store.
-        let payload = Payload::new(program, position.slot as u8, self.generation);
-        self.store.write(idx, &position.masked, sub.ext, payload, position.hash);
-        if !sub.insert(&self.store, position.hash, idx) {
-            self.store.unlink(idx);
-            return None;
-        }
-        sub.refs += 1;
-        self.used += usize::from(sub.len == 1);
-        if self.free.pop().is_none() {
-            self.fresh += 1;
-        }
-        self.live += 1;
-        self.linked(port_of(position.masked[4]), position.slot);
-        Some(idx)
-    }
-
-    /// Spot and install in one.
-    #[cfg(test)]
-    pub fn put(&mut self, key: &Words, mask: &Words, program: u32, limit: u32) -> Option<u32> {
-        let position = self.insert_position(key, mask);
-        self.install(&position, program, limit)
-    }
-
-    /// Unlinks a megaflow; its program when it was linked.
-    pub fn unlink(&mut self, idx: u32) -> Option<u32> {
-        let p = self.store.payload(idx);
-        if p.0 & flow_store::LIVE == 0 {
-            return None;
-        }
-        let hash = self.store.counters(idx).hash.load(Ordering::Relaxed);
-        let sub = self.subtables[p.mask()].as_mut()?;
-        let found = sub.remove(hash, idx);
-        debug_assert!(found, "a live megaflow is linked");
-        self.used -= usize::from(sub.len == 0);
-        self.store.unlink(idx);
-        self.live -= 1;
-        self.unlinked(port_of(self.store.word(idx, 4)), p.mask());
-        Some(p.program())
-    }
-
-    fn linked(&mut self, port: PortNo, slot: usize) {
-        let p = self.classifier_mut(port);
-        let (first, new) = (p.link(slot), p.live == 1);
-        self.ports += usize::from(new);
-        if first {
-            self.reorder(port);
-        }
-    }
-
-    fn unlinked(&mut self, port: PortNo, slot: usize) {
-        let p = self.classifier_mut(port);
-        let (last, gone) = (p.unlink(slot), p.live == 0);
-        self.ports -= usize::from(gone);
-        if last {
-            self.reorder(port);
-        }
-    }
-
-    fn reorder(&mut self, port: PortNo) {
-        let Some(p) = &mut self.classifiers[usize::from(port)] else { return };
-        p.reorder(&self.subtables, self.secret);
-    }
-
-    /// Control is done with a megaflow that was unlinked.
-    pub fn release(&mut self, idx: u32) {
-        let slot = self.store.payload(idx).mask();
-        if let Some(sub) = &mut self.subtables[slot] {
-            sub.refs -= 1;
-            if sub.refs == 0 {
-                self.subtable_memo.forget();
-            }
-        }
-        self.free.push(idx);
-    }
-
-    /// Which megaflow goes when there are too many: the least recently used of the next few that
-    /// are idle and whose ports have their share of the table or more; if there are none near, any.
-    pub fn victim(&mut self, now_ms: u64) -> Option<u32> {
-        if self.live == 0 {
-            return None;
-        }
-        let share = self.live / self.ports.max(1) as u32;
-        let mut best: Option<((bool, u64), u32)> = None;
-        let (mut seen, mut steps) = (0, 0);
-        while seen < EVICTION.0 && steps < EVICTION.1.min(self.fresh) {
-            self.eviction_hand =
-                if self.eviction_hand + 1 >= self.fresh { 1 } else { self.eviction_hand + 1 };
-            if self.store.payload(self.eviction_hand).0 & flow_store::LIVE == 0 {
-                continue;
-            }
-            steps += 1;
-            let port = usize::from(port_of(self.store.word(self.eviction_hand, 4)));
-            let small = self.classifiers[port].as_ref().is_some_and(|p| p.live < share);
-            let used = self.store.counters(self.eviction_hand).used_ms.load(Ordering::Relaxed);
-            seen += u32::from(!small && used + RECENTLY_USED_MS <= now_ms);
-            if best.is_none_or(|(b, _)| (small, used) < b) {
-                best = Some(((small, used), self.eviction_hand));
-            }
-        }
-        best.map(|(_, i)| i)
-    }
-
-    /// Every 100 ms: rank, forget old hits, decide for each port about the cache.
-    pub fn tune(&mut self, choice: Tri) {
-        let mut recent = LookupCounts::default();
-        self.classifiers.iter().flatten().for_each(|p| recent.add(p.recent));
-        let pushed = self.cache.as_mut().map_or(0, SigCache::take_replaced) as u64;
-        let filling = pushed * 4 < recent.learned;
-        let (n, cycles) = std::mem::take(&mut self.miss_costs);
-        let decision = cycles.checked_div(n).unwrap_or(0);
-        (self.cache_on, self.direct) = (false, false);
-        for p in self.classifiers.iter_mut().flatten() {
-            p.reorder(&self.subtables, self.secret);
-            p.tune(choice, filling, decision);
-            self.cache_on |= p.cache_on && p.live > 0;
-            self.direct |= p.direct.on;
-        }
-        if self.cache_on && self.cache.is_none() {
-            self.cache = Some(SigCache::new(self.store.capacity()));
-        }
-    }
-
-    /// What it says about each port that has megaflows.
-    pub fn show(&self) -> Box<[PortLookup]> {
-        self.classifiers.iter().flatten().filter(|p| p.live > 0).map(|p| p.show()).collect()
-    }
-}
-
-/// The input port in word 4 of a key.
-#[inline]
-pub(crate) fn port_of(word: u64) -> PortNo {
-    let b = word.to_ne_bytes();
-    PortNo::from_be_bytes([b[at::IN_PORT - 32], b[at::IN_PORT - 31]])
 }

@@ -1,10 +1,13 @@
 //! The table against a linear scan, with more masks than the budget.
 
+use super::flow_store::MASKS;
 use super::port_classifier::SUBTABLES_PROBED_MAX;
+use super::table::*;
 use super::*;
 use crate::batch::keys::{KeyRef, Keys, Words};
+use crate::cpu::Level;
 use crate::mem::fold;
-use crate::parse::port_word;
+use crate::parse::parser::port_word;
 use crate::settings::Tri;
 use crate::verify::levels::is_available;
 use packet::VECTOR;

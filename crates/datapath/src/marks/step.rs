@@ -2,7 +2,12 @@
 
 use super::{MarkChange, MarkCounts, MarkHit, MarkTable};
 use crate::actions::program::Kind;
-use crate::batch::Vector;
+use crate::actions::program::Programs;
+use crate::batch::{Batch, Burst};
+use crate::lookup::flow_store::Store;
+use crate::lookup::table::Table;
+use crate::parse::Parser;
+use crate::report::Reports;
 use crate::tx::total;
 use flow::PortNo;
 use packet::BURST;
@@ -12,8 +17,6 @@ use std::ops::Range;
 #[derive(Default)]
 pub(crate) struct PortMarks {
     tables: Vec<Option<Box<MarkTable>>>,
-    /// Packets of this vector whose megaflow is known by their mark.
-    pub known: usize,
     counts: MarkCounts,
 }
 
@@ -27,21 +30,11 @@ impl PortMarks {
     pub fn take_counts(&mut self) -> MarkCounts {
         std::mem::take(&mut self.counts)
     }
-}
 
-/// Does what this program does need a packet's key or where its headers are?
-fn needs_key(kind: Kind) -> bool {
-    !matches!(
-        kind,
-        Kind::Drop | Kind::Output | Kind::SetEthOutput | Kind::PushVlanOutput | Kind::PopVlanOutput
-    )
-}
-
-impl Vector {
     /// Does what control says of a port's marks.
-    pub fn change_marks(&mut self, port: PortNo, change: MarkChange) {
+    pub fn change(&mut self, port: PortNo, change: MarkChange, store: &Store) {
         let no = usize::from(port);
-        let tables = &mut self.marks.tables;
+        let tables = &mut self.tables;
         if let MarkChange::Table(table) = change {
             if tables.len() <= no {
                 tables.resize_with(no + 1, || None);
@@ -54,60 +47,72 @@ impl Vector {
         }
         let Some(Some(table)) = tables.get_mut(no) else { return };
         match change {
-            MarkChange::Bind(b) => table.bind(&self.table.store, &b),
+            MarkChange::Bind(b) => table.bind(store, &b),
             MarkChange::Unbind(slot, megaflow) => table.unbind(slot, megaflow),
             MarkChange::Table(_) => {}
         }
     }
 
-    /// As [`Vector::parse_received`], of a port whose packets may be marked.
+    /// Parses a burst of a port whose packets may be marked; returns its bytes.
     #[inline(never)]
-    pub(crate) fn parse_unmarked(
+    pub fn parse(
         &mut self,
-        range: Range<usize>,
-        since: usize,
-        port: PortNo,
+        parser: &mut Parser,
+        batch: &mut Batch,
+        burst: Burst,
+        (table, programs): (&Table, &Programs),
+        reports: &mut Reports,
     ) -> u64 {
+        let Burst { range, since, port } = burst;
         let mut hits = [MarkHit::default(); BURST];
-        let Some(Some(table)) = self.marks.tables.get(usize::from(port)) else { return 0 };
-        let counts = table.find(&self.table.store, &self.packets[range.clone()], &mut hits);
-        self.marks.counts.add(counts);
+        let Some(Some(marks)) = self.tables.get(usize::from(port)) else { return 0 };
+        let counts = marks.find(&table.store, &batch.packets[range.clone()], &mut hits);
+        self.counts.add(counts);
         if counts.hits == 0 {
-            self.parse(range.clone(), since, port);
-            return total(&self.columns.len[range]);
+            parser.parse(batch, range.clone(), since, port, reports);
+            return total(&batch.columns.len[range]);
         }
-        self.marks.known += counts.hits as usize;
+        batch.marked += counts.hits as usize;
         let (from, end, mut i) = (range.start, range.end, range.start);
         while i < end {
-            let skip = |i: usize| self.skips(hits[i - from]);
+            let skip = |i: usize| !parser.validate && skips(programs, hits[i - from]);
             let (start, skipped) = (i, skip(i));
             i += 1 + (i + 1..end).take_while(|i| skip(*i) == skipped).count();
             if skipped {
-                self.pass(start..i);
+                pass(batch, start..i);
             } else {
-                let alone = start > from || start > since && self.columns.known[start - 1];
-                self.parse(start..i, if alone { start } else { since }, port);
+                let alone = start > from || start > since && batch.columns.known[start - 1];
+                let since = if alone { start } else { since };
+                parser.parse(batch, start..i, since, port, reports);
             }
         }
         for (i, hit) in range.clone().zip(&hits).filter(|(_, hit)| hit.megaflow != 0) {
-            (self.keys.megaflow[i], self.keys.program[i]) = (hit.megaflow, hit.program);
-            (self.columns.known[i], self.columns.same[i]) = (true, false);
+            (batch.keys.megaflow[i], batch.keys.program[i]) = (hit.megaflow, hit.program);
+            (batch.columns.known[i], batch.columns.same[i]) = (true, false);
         }
-        total(&self.columns.len[range])
+        total(&batch.columns.len[range])
     }
+}
 
-    /// Is a packet's megaflow known, and its key not needed?
-    #[inline]
-    fn skips(&self, hit: MarkHit) -> bool {
-        hit.megaflow != 0 && !self.validate && !needs_key(self.programs.get(hit.program).kind)
-    }
+/// Does what this program does need a packet's key or where its headers are?
+fn needs_key(kind: Kind) -> bool {
+    !matches!(
+        kind,
+        Kind::Drop | Kind::Output | Kind::SetEthOutput | Kind::PushVlanOutput | Kind::PopVlanOutput
+    )
+}
 
-    /// Packets that are not parsed.
-    #[inline]
-    fn pass(&mut self, range: Range<usize>) {
-        for i in range {
-            self.columns.len[i] = self.packets[i].len() as u16;
-            self.keys.have[i] = 0;
-        }
+/// Is a packet's megaflow known, and its key not needed?
+#[inline]
+fn skips(programs: &Programs, hit: MarkHit) -> bool {
+    hit.megaflow != 0 && !needs_key(programs.get(hit.program).kind)
+}
+
+/// Packets that are not parsed.
+#[inline]
+fn pass(batch: &mut Batch, range: Range<usize>) {
+    for i in range {
+        batch.columns.len[i] = batch.packets[i].len() as u16;
+        batch.keys.have[i] = 0;
     }
 }

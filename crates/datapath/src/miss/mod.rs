@@ -1,20 +1,26 @@
-//! Packets that no megaflow matched: decided about in order, and the decisions stored.
+//! Misses: the pipeline decides about packets that no megaflow matches, in order; most decisions are
+//! stored as megaflows.
 
 pub(crate) mod policy;
 pub(crate) mod seen_flows;
 pub(crate) mod uncached;
 pub(crate) mod uncached_stats;
 
-use crate::batch::Vector;
-use crate::batch::keys::EXT2;
+use crate::actions::program::Programs;
+use crate::batch::Batch;
 use crate::batch::keys::{Line, Words};
-use crate::lookup::{Admission, InsertPosition};
-use crate::messages::Report;
+use crate::lookup::Lookup;
+use crate::lookup::table::{Admission, InsertPosition, Table};
+use crate::messages::{Report, Shared};
+use crate::miss::uncached::UncachedBatch;
+use crate::miss::uncached_stats::UncachedStats;
+use crate::report::Reports;
+use crate::settings::Settings;
 use crate::stats::clock::cycles;
-use crate::tx::Pending;
-use action::{Decision, Request};
+use action::{Decision, Pipeline, Request};
 use flow::{Key, PortNo, at, flag};
 use packet::{Packet, VECTOR};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A missed packet is looked up again in the subtables that got megaflows during its vector, unless
@@ -75,27 +81,105 @@ fn options_of<'p>(packet: &'p Packet, key: &Key) -> &'p [u8] {
     }
 }
 
-impl Vector {
-    /// Decides about packets that no megaflow matched: at first those of ports in direct mode, then
-    /// the others, in order.
-    pub(crate) fn misses(&mut self, todo: &mut Vec<u8>, now_ms: u64) {
-        let start = cycles();
-        let direct = if self.table.direct { self.resolve_uncached(todo, now_ms) } else { 0 };
+/// What resolving the misses of one vector reads and changes.
+pub(crate) struct Scope<'a> {
+    pub batch: &'a mut Batch,
+    pub table: &'a mut Table,
+    pub programs: &'a mut Programs,
+    pub reports: &'a mut Reports,
+    pub now_ms: u64,
+}
+
+impl Scope<'_> {
+    /// Packet `i`, which has this key, as the pipeline is asked about it.
+    fn request<'p>(&'p self, key: &'p Key, i: usize) -> Request<'p> {
+        let packet = &self.batch.packets[i];
+        Request { key, options: options_of(packet, key), packet: packet.data() }
+    }
+}
+
+/// Resolves the misses of a worker.
+pub(crate) struct Misses {
+    pipeline: Arc<dyn Pipeline>,
+    shared: Arc<Shared>,
+    miss_batch: Option<Box<MissBatch>>,
+    uncached_batch: Option<Box<UncachedBatch>>,
+    /// Traffic of decisions that were not stored, for control.
+    pub uncached: UncachedStats,
+    /// Programs of decisions that hold for one packet of this vector only.
+    once_programs: Vec<u32>,
+    /// Misses resolved per vector; packets beyond wait for the next one.
+    budget: usize,
+    /// Megaflows that the table may have: this worker's part of the flow limit.
+    limit: u32,
+    /// Decisions so far, to sample them by when the table is full.
+    missed: u32,
+    /// Compare direct decisions with whole ones.
+    validate: bool,
+}
+
+impl Misses {
+    pub fn new(pipeline: Arc<dyn Pipeline>, shared: Arc<Shared>) -> Self {
+        Misses {
+            pipeline,
+            shared,
+            miss_batch: Some(Box::default()),
+            uncached_batch: Some(Box::default()),
+            uncached: UncachedStats::default(),
+            once_programs: Vec::new(),
+            budget: VECTOR,
+            limit: u32::MAX,
+            missed: 0,
+            validate: false,
+        }
+    }
+
+    /// Takes over new settings.
+    pub fn configure(&mut self, s: &Settings) {
+        self.budget = s.miss_budget.max(1);
+        self.validate = s.validate;
+    }
+
+    /// Takes over what control says is this worker's part of the flow limit.
+    pub fn take_limit(&mut self, table: &Table) {
+        let part = self.shared.limit.load(Ordering::Relaxed);
+        self.limit = part.min(table.store.capacity() as u32);
+    }
+
+    /// Gives each missed packet a program: at first those of ports in direct mode, then the others,
+    /// in order. Packets beyond the budget are postponed.
+    #[inline]
+    pub fn resolve(
+        &mut self,
+        batch: &mut Batch,
+        lookup: &mut Lookup,
+        programs: &mut Programs,
+        reports: &mut Reports,
+        now_ms: u64,
+    ) {
+        if !lookup.missed.is_empty() {
+            let Lookup { table, missed, .. } = lookup;
+            self.resolve_missed(Scope { batch, table, programs, reports, now_ms }, missed);
+        }
+    }
+
+    fn resolve_missed(&mut self, mut v: Scope<'_>, missed: &mut Vec<u8>) {
+        let (start, v) = (cycles(), &mut v);
+        let direct = if v.table.direct { self.resolve_uncached(v, missed) } else { 0 };
         let mut left = self.budget - direct;
-        if !todo.is_empty() {
-            left = self.resolve_all_missed(todo, left, now_ms);
+        if !missed.is_empty() {
+            left = self.resolve_all(v, missed, left);
         }
         let (misses, cycles_spent) = ((self.budget - left) as u64, cycles() - start);
-        self.table.count_misses(misses, cycles_spent);
-        let perf = &self.shared.perf;
+        v.table.count_misses(misses, cycles_spent);
+        let perf = v.reports.perf();
         perf.misses.add(misses);
         perf.direct.add(direct as u64);
         perf.miss_cycles.add(cycles_spent);
     }
-
     /// Decides about packets in order, `left` of them at most; says how many more there might have
     /// been.
-    fn resolve_all_missed(&mut self, todo: &[u8], mut left: usize, now_ms: u64) -> usize {
+    fn resolve_all(&mut self, v: &mut Scope<'_>, todo: &[u8], mut left: usize) -> usize {
         let (mut filled, mut slots) = ([0; FILLED_SUBTABLES_MAX + 1], 0);
         let mut postponed = [false; VECTOR];
         let mut miss_batch = self.miss_batch.take().unwrap_or_default();
@@ -105,21 +189,21 @@ impl Vector {
         while todo.peek().is_some() {
             miss_batch.len = 0;
             while miss_batch.len < at_once
-                && let Some(i) = todo.next_if(|i| !miss_batch.has(&self.keys.line.0[*i]))
+                && let Some(i) = todo.next_if(|i| !miss_batch.has(&v.batch.keys.line.0[*i]))
             {
                 if left == 0 {
                     postponed[i] = true;
-                } else if slots > FILLED_SUBTABLES_MAX || !self.is_in_filled(i, &filled[..slots]) {
+                } else if slots > FILLED_SUBTABLES_MAX || !is_in_filled(v, i, &filled[..slots]) {
                     left -= 1;
-                    miss_batch.add(i, &self.keys.get(i).words());
+                    miss_batch.add(i, &v.batch.keys.get(i).words());
                 }
             }
             at_once = (at_once * 2).min(RESOLVE_PACKETS_MAX);
             if miss_batch.len > 0 {
-                self.resolve(&mut miss_batch);
+                self.ask(v, &mut miss_batch);
             }
             for n in 0..miss_batch.len {
-                if let Some(slot) = self.apply_decision(&mut miss_batch, n, now_ms)
+                if let Some(slot) = self.apply_decision(v, &mut miss_batch, n)
                     && slots <= FILLED_SUBTABLES_MAX
                     && !filled[..slots].contains(&slot)
                 {
@@ -130,96 +214,65 @@ impl Vector {
         }
         self.miss_batch = Some(miss_batch);
         if left == 0 {
-            self.postpone(&postponed);
+            v.batch.postpone(&postponed);
         }
         left
     }
 
-    fn postpone(&mut self, postponed: &[bool; VECTOR]) {
-        for i in (0..self.packets.len()).filter(|i| postponed[*i]) {
-            self.carry.push(Pending {
-                packet: self.packets[i],
-                in_port: self.in_port[i],
-                depth: if i < self.meta.len() { self.depth[i] } else { 0 },
-                meta: match self.meta.get_mut(i) {
-                    Some(meta) => meta.take(),
-                    // The outer header that its tunnel's fields came from is gone.
-                    None => (self.keys.have[i] & EXT2 != 0).then(|| self.frame(i).into()),
-                },
-            });
-        }
-        self.close_up(postponed);
-    }
-
-    /// Is there a megaflow for packet `i` in the subtables that got new ones during this vector?
-    fn is_in_filled(&mut self, i: usize, subtables: &[usize]) -> bool {
-        let Some(found) = self.table.find_in(subtables, &self.keys.get(i)) else { return false };
-        (self.keys.megaflow[i], self.keys.program[i]) = found;
-        true
-    }
-
     /// Asks the pipeline about these packets, and the memory for what storing the answers will
     /// read.
-    fn resolve(&mut self, miss_batch: &mut MissBatch) {
+    fn ask(&self, v: &mut Scope<'_>, miss_batch: &mut MissBatch) {
         let MissBatch { len, packets, keys, decisions, positions } = miss_batch;
         decisions[..*len].iter_mut().for_each(Decision::clear);
         let requests: [Request<'_>; RESOLVE_PACKETS_MAX] =
-            std::array::from_fn(|a| self.request(&keys[a], packets[a.min(*len - 1)]));
+            std::array::from_fn(|a| v.request(&keys[a], packets[a.min(*len - 1)]));
         self.pipeline.resolve_all(&requests[..*len], &mut decisions[..*len]);
         for ((key, d), position) in keys.iter().zip(&*decisions).zip(positions).take(*len) {
             *position = d
                 .cacheable
-                .then(|| self.table.insert_position(packet_words(key), packet_words(&d.mask)));
-            position.iter().for_each(|s| self.table.prefetch(s));
+                .then(|| v.table.insert_position(packet_words(key), packet_words(&d.mask)));
+            position.iter().for_each(|s| v.table.prefetch(s));
         }
-    }
-
-    /// Packet `i`, which has this key, as the pipeline is asked about it.
-    pub(crate) fn request<'p>(&'p self, key: &'p Key, i: usize) -> Request<'p> {
-        let packet = &self.packets[i];
-        Request { key, options: options_of(packet, key), packet: packet.data() }
     }
 
     /// Packet `n` of these gets what was decided, which is stored unless it is known. Says in which
     /// subtable.
     fn apply_decision(
         &mut self,
+        v: &mut Scope<'_>,
         miss_batch: &mut MissBatch,
         n: usize,
-        now_ms: u64,
     ) -> Option<usize> {
         let (i, d) = (miss_batch.packets[n], &mut miss_batch.decisions[n]);
         let holds = d.holds.take();
         let mut position = miss_batch.positions[n].take();
-        if position.as_ref().is_some_and(|s| !self.table.holds(s)) {
+        if position.as_ref().is_some_and(|s| !v.table.holds(s)) {
             position = Some(
-                self.table
-                    .insert_position(packet_words(&miss_batch.keys[n]), packet_words(&d.mask)),
+                v.table.insert_position(packet_words(&miss_batch.keys[n]), packet_words(&d.mask)),
             );
         }
         let key = packet_words(&miss_batch.keys[n]);
-        if let Some((megaflow, program)) = position.as_ref().and_then(|s| self.table.known(s, key))
-        {
-            (self.keys.megaflow[i], self.keys.program[i]) = (megaflow, program);
-            self.table.remember(&self.keys.get(i), megaflow);
+        if let Some((megaflow, program)) = position.as_ref().and_then(|s| v.table.known(s, key)) {
+            (v.batch.keys.megaflow[i], v.batch.keys.program[i]) = (megaflow, program);
+            v.table.remember(&v.batch.keys.get(i), megaflow);
             return None;
         }
-        let program = self.programs.intern(&d.ops, d.drop);
-        self.keys.program[i] = program;
-        let position = position.filter(|s| self.is_admitted(s));
-        let room = position.is_some() && self.announce_program(program) && self.reports.room() > 0;
+        let program = v.programs.intern(&d.ops, d.drop);
+        v.batch.keys.program[i] = program;
+        let position = position.filter(|s| self.is_admitted(v, s));
+        let room = position.is_some() && announce_program(v, program) && v.reports.room() > 0;
         let position = position.filter(|_| room);
-        let megaflow = position.as_ref().and_then(|s| self.table.install(s, program, self.limit));
-        self.keys.megaflow[i] = megaflow.unwrap_or(0);
+        let megaflow = position.as_ref().and_then(|s| v.table.install(s, program, self.limit));
+        v.batch.keys.megaflow[i] = megaflow.unwrap_or(0);
         match megaflow {
             Some(idx) => {
-                self.report_installed(idx, self.in_port[i], d, now_ms);
+                report_installed(v, idx, v.batch.in_port[i], d);
                 if let Some(what) = holds {
-                    self.report(Report::Holds(idx, what));
+                    v.reports.send(Report::Holds(idx, what));
                 }
-                self.table.remember(&self.keys.get(i), idx);
+                v.table.remember(&v.batch.keys.get(i), idx);
             }
-            None => self.apply_once(i, program, d, now_ms),
+            None => self.apply_once(v, i, program, d),
         }
         megaflow.and(position).map(|s| s.slot)
     }
@@ -227,46 +280,95 @@ impl Vector {
     /// Shall the decision be stored? Under pressure only what comes a second time is. When the
     /// table is full, only some are: those that are used often get in, and flows that come by once
     /// do not push each other out.
-    fn is_admitted(&mut self, position: &InsertPosition) -> bool {
+    fn is_admitted(&mut self, v: &mut Scope<'_>, position: &InsertPosition) -> bool {
         self.missed = self.missed.wrapping_add(1);
         let some = self.missed.is_multiple_of(FULL_TABLE_SAMPLE_FLOWS);
-        let full = self.table.live + 4 * self.margin() > self.limit;
-        match self.table.admission(position) {
+        let full = v.table.live + 4 * self.margin() > self.limit;
+        match v.table.admission(position) {
             Admission::Unlimited | Admission::SeenBefore => !full || some,
             Admission::Unprobed => some,
             Admission::FirstSeen => false,
         }
     }
 
-    /// Makes sure that control knows what a program does; false: there is no room to say so.
-    fn announce_program(&mut self, program: u32) -> bool {
-        if !self.backlog.is_empty() || self.reports.room() == 0 {
-            return false;
-        }
-        if let Some(ops) = self.programs.announce(program) {
-            self.report(Report::Program(program, ops));
-        }
-        true
-    }
-
     /// Megaflows that are evicted at once when the table is full.
-    pub(crate) fn margin(&self) -> u32 {
+    fn margin(&self) -> u32 {
         (self.limit / 8).min(64)
     }
 
-    fn report_installed(&mut self, idx: u32, port: PortNo, d: &mut Decision, now_ms: u64) {
-        // Its age counts from now.
-        self.table.store.counters(idx).used_ms.store(now_ms, Ordering::Relaxed);
-        self.shared.perf.installed.add(1);
-        let (credits, effects) = (d.credits.as_slice().into(), d.effects.take());
-        self.report(Report::Installed(idx, port, credits, effects));
+    /// The decision holds for this packet only: credit it, and drop its program after the vector.
+    fn apply_once(&mut self, v: &mut Scope<'_>, i: usize, program: u32, d: &mut Decision) {
+        self.once_programs.push(program);
+        v.reports.perf().not_installed.add(1);
+        self.uncached.credit(&d.credits, v.batch.packets[i].len() as u64, v.now_ms);
+        self.uncached.effects(v.batch.in_port[i], d.effects.take());
     }
 
-    /// The decision holds for this packet only: credit it, and drop its program after the vector.
-    pub(crate) fn apply_once(&mut self, i: usize, program: u32, d: &mut Decision, now_ms: u64) {
-        self.once_programs.push(program);
-        self.shared.perf.not_installed.add(1);
-        self.uncached.credit(&d.credits, self.packets[i].len() as u64, now_ms);
-        self.uncached.effects(self.in_port[i], d.effects.take());
+    /// After the last use of megaflow numbers and programs of this vector: programs that were used
+    /// once and dead megaflows go, and room is made.
+    pub fn finish(
+        &mut self,
+        table: &mut Table,
+        programs: &mut Programs,
+        reports: &mut Reports,
+        now_ms: u64,
+    ) {
+        for id in self.once_programs.drain(..) {
+            programs.release(id);
+        }
+        let dead = table.take_dead();
+        if !dead.is_empty() {
+            unlink(table, programs, reports, dead);
+        }
+        // Room is made before it is needed: an index comes back only after control folded it.
+        let margin = self.margin();
+        if table.live + margin > self.limit {
+            for _ in 0..margin.max(1) {
+                let Some(victim) = table.victim(now_ms) else { break };
+                reports.perf().evicted.add(1);
+                unlink(table, programs, reports, [victim]);
+            }
+        }
     }
+}
+
+/// Unlinks megaflows, and reports those that were linked.
+pub(crate) fn unlink(
+    table: &mut Table,
+    programs: &mut Programs,
+    reports: &mut Reports,
+    megaflows: impl IntoIterator<Item = u32>,
+) {
+    for idx in megaflows {
+        if let Some(program) = table.unlink(idx) {
+            programs.release(program);
+            reports.send(Report::Unlinked(idx));
+        }
+    }
+}
+
+/// Is there a megaflow for packet `i` in the subtables that got new ones during this vector?
+fn is_in_filled(v: &mut Scope<'_>, i: usize, subtables: &[usize]) -> bool {
+    let Some(found) = v.table.find_in(subtables, &v.batch.keys.get(i)) else { return false };
+    (v.batch.keys.megaflow[i], v.batch.keys.program[i]) = found;
+    true
+}
+
+/// Makes sure that control knows what a program does; false: there is no room to say so.
+fn announce_program(v: &mut Scope<'_>, program: u32) -> bool {
+    if v.reports.room() == 0 {
+        return false;
+    }
+    if let Some(ops) = v.programs.announce(program) {
+        v.reports.send(Report::Program(program, ops));
+    }
+    true
+}
+
+fn report_installed(v: &mut Scope<'_>, idx: u32, port: PortNo, d: &mut Decision) {
+    // Its age counts from now.
+    v.table.store.counters(idx).used_ms.store(v.now_ms, Ordering::Relaxed);
+    v.reports.perf().installed.add(1);
+    let (credits, effects) = (d.credits.as_slice().into(), d.effects.take());
+    v.reports.send(Report::Installed(idx, port, credits, effects));
 }

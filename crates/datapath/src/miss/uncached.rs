@@ -1,8 +1,8 @@
 //! Packets that no megaflow matched, of ports in direct mode (`miss/policy.rs`): what to do with
 //! them, and nothing else.
 
-use crate::batch::Vector;
 use crate::batch::keys::KeyRef;
+use crate::miss::{Misses, Scope};
 use crate::verify::{Twin, compare_decision};
 use action::Decision;
 use flow::{Key, PACKET_LINES};
@@ -50,23 +50,23 @@ impl UncachedBatch {
     }
 }
 
-impl Vector {
+impl Misses {
     /// Decides about those that go direct, as far as the budget goes, and takes them out; says how
     /// many they were.
-    pub(crate) fn resolve_uncached(&mut self, todo: &mut Vec<u8>, now_ms: u64) -> usize {
+    pub(super) fn resolve_uncached(&mut self, v: &mut Scope<'_>, todo: &mut Vec<u8>) -> usize {
         let mut uncached_batch = self.uncached_batch.take().unwrap_or_default();
         let (mut done, mut n) = ([false; VECTOR], 0);
         for i in todo.iter().take(self.budget).map(|i| usize::from(*i)) {
-            let key = self.keys.get(i);
-            if self.table.is_uncached(&key) {
+            let key = v.batch.keys.get(i);
+            if v.table.is_uncached(&key) {
                 uncached_batch.add(i, &key);
             }
             if uncached_batch.len == RESOLVE_PACKETS_MAX {
-                n += self.resolve_batch(&mut uncached_batch, &mut done, now_ms);
+                n += self.resolve_batch(v, &mut uncached_batch, &mut done);
             }
         }
         if uncached_batch.len > 0 {
-            n += self.resolve_batch(&mut uncached_batch, &mut done, now_ms);
+            n += self.resolve_batch(v, &mut uncached_batch, &mut done);
         }
         self.uncached_batch = Some(uncached_batch);
         todo.retain(|i| !done[usize::from(*i)]);
@@ -76,36 +76,36 @@ impl Vector {
     /// Asks the pipeline about all of them. Those it says something about are done; says how many.
     fn resolve_batch(
         &mut self,
+        v: &mut Scope<'_>,
         all: &mut UncachedBatch,
         done: &mut [bool; VECTOR],
-        now_ms: u64,
     ) -> usize {
         let n = std::mem::take(&mut all.len);
         let answers = match self.validate {
             false => self.pipeline.resolve_once(&mut all.keys[..n], &mut all.decisions[..n]),
-            true => self.validate_direct(all, n),
+            true => self.validate_direct(v, all, n),
         };
         let mut answered = 0;
         for a in 0..n {
             let (i, d) = (all.packets[a], &mut all.decisions[a]);
             done[i] = answers >> a & 1 != 0;
-            self.table.count_uncached(&self.keys.get(i), done[i]);
+            v.table.count_uncached(&v.batch.keys.get(i), done[i]);
             if !done[i] {
                 continue;
             }
             answered += 1;
-            let program = self.programs.intern(&d.ops, d.drop);
-            (self.keys.megaflow[i], self.keys.program[i]) = (0, program);
-            self.apply_once(i, program, d, now_ms);
+            let program = v.programs.intern(&d.ops, d.drop);
+            (v.batch.keys.megaflow[i], v.batch.keys.program[i]) = (0, program);
+            self.apply_once(v, i, program, d);
         }
         answered
     }
 
     /// Asks the pipeline twice, and compares what it says about them alone with what it says when
     /// everything is asked.
-    fn validate_direct(&mut self, all: &mut UncachedBatch, n: usize) -> u32 {
-        let keys: Vec<Key> = all.packets[..n].iter().map(|i| self.frame(*i).key()).collect();
-        let requests = keys.iter().zip(&all.packets).map(|(k, i)| self.request(k, *i));
+    fn validate_direct(&self, v: &mut Scope<'_>, all: &mut UncachedBatch, n: usize) -> u32 {
+        let keys: Vec<Key> = all.packets[..n].iter().map(|i| v.batch.frame(*i).key()).collect();
+        let requests = keys.iter().zip(&all.packets).map(|(k, i)| v.request(k, *i));
         let (requests, mut twins): (Vec<_>, _) = (requests.collect(), Vec::new());
         twins.resize_with(n, Decision::default);
         twins.iter_mut().for_each(Decision::clear);
@@ -116,7 +116,7 @@ impl Vector {
         let answered = each.filter(|(a, _)| answers >> a & 1 != 0);
         let found = answered.filter_map(|(_, ((key, d), twin))| compare_decision(d, twin, key));
         let found: Vec<_> = found.collect();
-        self.count_validated(Twin::WholeWay, answers.count_ones() as usize, found);
+        v.reports.count_validated(Twin::WholeWay, answers.count_ones() as usize, found);
         answers
     }
 }

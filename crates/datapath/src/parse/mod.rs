@@ -1,7 +1,8 @@
 //! Step 2, parse: from a packet's bytes to its key.
 //!
-//! `parser.rs` parses a burst: profiles of common packets by a SIMD kernel (`profile.rs`, `simd.rs`),
-//! everything else by the complete scalar parser (`scalar.rs`), which defines what is right.
+//! `parser.rs` parses a burst: profiles of common packets by a SIMD kernel (`profile.rs`,
+//! `simd.rs`), everything else by the complete scalar parser (`scalar.rs`), which defines what is
+//! right.
 
 pub(crate) mod frame;
 pub(crate) mod parser;
@@ -10,9 +11,124 @@ pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod simd;
 
-pub(crate) use parser::Job;
-#[cfg(test)]
-pub(crate) use parser::port_word;
-pub(crate) use profile::ProfileStats;
-pub use scalar::extract;
-pub(crate) use scalar::*;
+use crate::actions::interpret::Sink;
+use crate::batch::{Batch, Burst};
+use crate::cpu::Level;
+use crate::parse::frame::keep_metadata;
+use crate::parse::parser::Job;
+use crate::parse::profile::ProfileStats;
+use crate::report::Reports;
+use crate::settings::Settings;
+use crate::stats::stage_clock::ParseClock;
+use crate::tx::{TxState, total};
+use crate::verify::{self, Twin};
+use flow::PortNo;
+use packet::VECTOR;
+use std::ops::Range;
+use telemetry::Drop;
+
+/// Parses the packets of a worker.
+#[derive(Default)]
+pub(crate) struct Parser {
+    level: Level,
+    /// Compare kernels with the scalar parser, packet by packet.
+    pub validate: bool,
+    /// By input port: which profiles its packets have had.
+    profile_stats: Vec<ProfileStats>,
+    /// Packets of this vector that a profile claimed.
+    claimed: u64,
+    pub clock: ParseClock,
+    /// Packets of this vector that cannot be parsed, and why.
+    failed: Vec<(u8, Drop)>,
+}
+
+impl Parser {
+    /// Takes over new settings.
+    pub fn configure(&mut self, s: &Settings) {
+        (self.level, self.validate) = (s.level, s.validate);
+    }
+
+    /// Parses packets of one port; since packet `since` all are of that port.
+    pub fn parse(
+        &mut self,
+        batch: &mut Batch,
+        range: Range<usize>,
+        since: usize,
+        port: PortNo,
+        reports: &mut Reports,
+    ) {
+        let no = port as usize;
+        if self.profile_stats.len() <= no {
+            self.profile_stats.resize_with(no + 1, ProfileStats::default);
+        }
+        let n = range.len();
+        let mut job = Job {
+            packets: &batch.packets,
+            range,
+            since,
+            in_port: port,
+            vlan_limit: batch.vlan_limit,
+            keys: &mut batch.keys,
+            columns: &mut batch.columns,
+            profile_stats: &mut self.profile_stats[no],
+            failed: &mut self.failed,
+        };
+        self.claimed += job.run(self.level) as u64;
+        if self.validate {
+            let found = verify::compare_parse(&job);
+            reports.count_validated(Twin::Parser, n, found);
+        }
+    }
+
+    /// Parses a burst; returns its bytes.
+    #[inline]
+    pub fn parse_burst(&mut self, batch: &mut Batch, burst: Burst, reports: &mut Reports) -> u64 {
+        self.parse(batch, burst.range.clone(), burst.since, burst.port, reports);
+        total(&batch.columns.len[burst.range])
+    }
+
+    /// Parses the packets that waited for this vector; their metadata stays.
+    pub fn parse_again(&mut self, batch: &mut Batch, reports: &mut Reports) {
+        let (mut start, n) = (0, batch.len());
+        if n == 0 {
+            return;
+        }
+        let began = self.clock.begin();
+        while start < n {
+            let port = batch.in_port[start];
+            let run = batch.in_port[start..n].iter().take_while(|p| **p == port).count();
+            self.parse(batch, start..start + run, start, port, reports);
+            start += run;
+        }
+        self.clock.end(began, n);
+        for (i, meta) in batch.meta.iter().enumerate() {
+            if let Some(f) = meta {
+                keep_metadata(&f.line, &mut batch.keys.line.0[i]);
+                batch.keys.ext[i][1] = f.ext[1];
+                batch.keys.ext[i][2] = f.ext[2];
+                batch.keys.have[i] |= f.have & !1;
+            }
+        }
+        batch.columns.same[..batch.meta.len()].fill(false);
+    }
+
+    /// Ends packets that could not be parsed.
+    pub fn drop_failed(&mut self, batch: &mut Batch, tx: &mut TxState) {
+        if self.failed.is_empty() {
+            return;
+        }
+        let mut gone = [false; VECTOR];
+        for (i, why) in self.failed.drain(..) {
+            let i = i as usize;
+            gone[i] = true;
+            tx.dropped(batch.in_port[i], why);
+            tx.free(batch.packets[i]);
+        }
+        batch.remove(&gone);
+    }
+
+    /// Packets that profiles claimed, and cycles of parsing, since the last call.
+    pub fn take_counts(&mut self) -> (u64, u64) {
+        (std::mem::take(&mut self.claimed), self.clock.take())
+    }
+}

@@ -1,233 +1,257 @@
-//! Steps 1 and 2: what waits and what queues bring, parsed burst by burst.
+//! Step 1, rx: packets from receive queues.
+//!
+//! `schedule.rs` says which queues are polled for a vector and how many packets each may bring;
+//! while one queue is read, the next ones prefetch what they will read.
 
 pub(crate) mod kernel_wait;
 pub(crate) mod police;
 pub(crate) mod schedule;
 
 use crate::actions::interpret::Sink;
-use crate::batch::Vector;
-use crate::parse::frame::keep_metadata;
-use crate::parse::{Job, ProfileStats};
+use crate::batch::{Batch, Burst};
+use crate::mem::prefetch;
+use crate::messages::RxSlot;
+use crate::rx::kernel_wait::KernelWait;
 use crate::rx::police::Policer;
+use crate::rx::schedule::{RxSchedule, RxqState};
 use crate::stats::clock::{cycles, nanoseconds};
-use crate::tx::{Pending, TxState};
-use crate::verify::{self, Twin};
+use crate::tx::TxState;
 use flow::PortNo;
-use packet::VECTOR;
-use port::RxQueue;
-use std::ops::Range;
+use packet::{BURST, Packet, VECTOR};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use telemetry::Drop;
 
-/// One vector of so many is measured.
-const SAMPLE_VECTORS: u32 = 16;
+/// Prefetch distance in queues: descriptors, then packet data.
+const DESCRIPTOR_PREFETCH_RXQS: usize = 4;
+const PACKET_PREFETCH_RXQS: usize = 2;
 
-/// What parsing costs. Bursts are short, and reading the clock costs as much as parsing a packet:
-/// some vectors are measured, and the others taken to be like the last of those.
-#[derive(Default)]
-pub(crate) struct ParseTime {
-    vectors: u32,
-    packets: u64,
-    cycles: u64,
-    /// 256ths of a cycle per packet.
-    rate: u64,
+/// The receive queues of a worker.
+pub(crate) struct Rx {
+    #[allow(clippy::vec_box)] // they travel as boxes
+    pub rxqs: Vec<Box<RxSlot>>,
+    /// By queue; side by side, as all are read for every vector.
+    states: Vec<RxqState>,
+    /// Queues that brought packets to the current vector, and how many, in order.
+    pub polled: Vec<(usize, usize)>,
+    /// Queues that have brought packets since all were notified.
+    pending_notify: Vec<usize>,
+    /// The queue that is polled first in the next vector.
+    next: usize,
+    /// Queues that are polled for this vector, in order.
+    order: Vec<usize>,
+    /// Packets beyond what their port may bring (`ingress_policing_*`).
+    refused: Vec<Packet>,
+    /// Some: serves kernel ports and sleeps in the kernel.
+    pub wait: Option<KernelWait>,
 }
 
-impl ParseTime {
-    /// Some burst begins: when, if this vector is measured.
+impl Rx {
+    pub fn new(wait: Option<KernelWait>) -> Self {
+        Rx {
+            rxqs: Vec::new(),
+            states: Vec::new(),
+            polled: Vec::new(),
+            pending_notify: Vec::new(),
+            next: 0,
+            order: Vec::new(),
+            refused: Vec::new(),
+            wait,
+        }
+    }
+
+    /// Adds a receive queue.
+    pub fn add(&mut self, slot: Box<RxSlot>) {
+        if let (Some(w), Some(fd)) = (&mut self.wait, slot.rx.fd()) {
+            w.watch(fd);
+        }
+        self.rxqs.push(slot);
+        self.states.push(RxqState::default());
+    }
+
+    /// Takes a receive queue away.
+    pub fn remove(&mut self, port: PortNo, queue: usize) -> Option<Box<RxSlot>> {
+        let i = self.rxqs.iter().position(|s| s.port == port && s.queue == queue)?;
+        // The numbers of queues are about to change.
+        fence(Ordering::SeqCst);
+        self.pending_notify.drain(..).for_each(|q| self.rxqs[q].rx.notify(true));
+        self.polled.clear();
+        let slot = self.rxqs.remove(i);
+        self.states.remove(i);
+        if let (Some(w), Some(fd)) = (&mut self.wait, slot.rx.fd()) {
+            w.forget(fd);
+        }
+        Some(slot)
+    }
+
+    /// Sets what the queues of a port may bring.
+    pub fn set_policer(&mut self, port: PortNo, policer: &Option<Arc<Policer>>) {
+        let slots = self.rxqs.iter_mut().filter(|slot| slot.port == port);
+        slots.for_each(|slot| slot.police = policer.clone());
+    }
+
+    /// Fills up the vector from the queues, and gives each burst to `parse` while it is near, which
+    /// returns the burst's bytes. Returns how many packets came, the refused ones included.
     #[inline]
-    fn begin(&self) -> Option<u64> {
-        self.vectors.is_multiple_of(SAMPLE_VECTORS).then(cycles)
-    }
-
-    #[inline]
-    fn end(&mut self, began: Option<u64>, packets: usize) {
-        self.packets += packets as u64;
-        if let Some(began) = began {
-            self.cycles += cycles() - began;
-        }
-    }
-
-    /// Cycles of the vector that ends here.
-    fn take(&mut self) -> u64 {
-        let (packets, cycles) =
-            (std::mem::take(&mut self.packets), std::mem::take(&mut self.cycles));
-        if self.vectors.is_multiple_of(SAMPLE_VECTORS) {
-            self.rate = (cycles * 256).checked_div(packets).unwrap_or(self.rate);
-        }
-        self.vectors = self.vectors.wrapping_add(1);
-        self.rate * packets / 256
-    }
-}
-
-impl Vector {
-    /// Starts a vector with what was carried over and recirculated; returns how many those are.
-    pub fn begin(&mut self, tx: &mut TxState) -> usize {
-        self.meta.clear();
-        if self.marks.known > 0 {
-            self.marks.known = 0;
-            self.columns.known.fill(false);
-        }
-        self.decap_rules.refresh(&self.table.store);
-        if self.carry.is_empty() && tx.recirculated.is_empty() {
-            return 0;
-        }
-        let (mut carry, recirculated) = (std::mem::take(&mut self.carry), &mut tx.recirculated);
-        let fits = |have: usize, more: usize| (VECTOR - have).min(more);
-        let n = fits(0, recirculated.len());
-        let from_again: Vec<Pending> = recirculated.drain(..n).collect();
-        let m = fits(n, carry.len());
-        for p in from_again.into_iter().chain(carry.drain(..m)) {
-            self.depth[self.packets.len()] = p.depth;
-            self.packets.push(p.packet);
-            self.in_port.push(p.in_port);
-            self.meta.push(p.meta);
-        }
-        self.carry = carry;
-        self.parse_again();
-        n + m
-    }
-
-    /// Steps 1 and 2: receives up to `limit` packets, for which there is room, from a queue while
-    /// it returns full bursts, takes out what is more than the port may bring, and parses the rest
-    /// of each burst while it is near; returns how many were received, and their bytes.
-    #[inline]
-    pub fn receive(
+    pub fn poll(
         &mut self,
-        rx: &mut dyn RxQueue,
-        port: PortNo,
+        batch: &mut Batch,
+        tx: &mut TxState,
+        mut parse: impl FnMut(&mut Batch, Burst) -> u64,
+    ) -> usize {
+        let schedule = RxSchedule::new(&self.states);
+        self.choose(&schedule);
+        self.polled.clear();
+        let mut received = 0;
+        (0..DESCRIPTOR_PREFETCH_RXQS).for_each(|k| self.prepare(k, 0));
+        (0..PACKET_PREFETCH_RXQS).for_each(|k| self.prepare(k, 1));
+        for k in 0..self.order.len() {
+            let limit = schedule.limit.min(VECTOR - batch.len());
+            if limit == 0 {
+                self.next = self.order[k];
+                self.order[k..].iter().for_each(|q| self.states[*q].defer());
+                break;
+            }
+            self.prepare(k + DESCRIPTOR_PREFETCH_RXQS, 0);
+            self.prepare(k + PACKET_PREFETCH_RXQS, 1);
+            received += self.poll_rxq(self.order[k], limit, batch, tx, &mut parse);
+        }
+        received
+    }
+
+    /// Chooses which queues are polled, and in which order.
+    fn choose(&mut self, schedule: &RxSchedule) {
+        let queues = self.rxqs.len();
+        if queues == 0 {
+            return self.order.clear();
+        }
+        let first = if self.next < queues { self.next } else { 0 };
+        self.next = first + 1;
+        match &mut self.wait {
+            Some(w) => {
+                w.poll_ready();
+                self.order.clear();
+                let all = (0..queues).map(|k| (first + k) % queues);
+                self.order.extend(all.filter(|q| w.is_ready(&*self.rxqs[*q].rx)));
+            }
+            None => schedule::choose(&mut self.states, schedule, first, &mut self.order),
+        }
+    }
+
+    /// Lets the `k`-th queue of this vector prefetch what it will read.
+    #[inline]
+    fn prepare(&mut self, k: usize, phase: usize) {
+        if let Some(q) = self.order.get(k) {
+            self.rxqs[*q].rx.prepare(phase);
+        }
+        if let Some(q) = self.order.get(k + DESCRIPTOR_PREFETCH_RXQS) {
+            prefetch(&*self.rxqs[*q]);
+        }
+    }
+
+    /// Takes up to `limit` packets from queue `q` and counts them; returns how many came, with
+    /// those that are more than it may bring.
+    #[inline]
+    fn poll_rxq(
+        &mut self,
+        q: usize,
         limit: usize,
-        police: Option<&Policer>,
-    ) -> (usize, u64) {
-        let (since, mut received, mut bytes) = (self.packets.len(), 0, 0);
-        while received < limit {
-            let start = self.packets.len();
-            let want = (limit - received).min(packet::BURST);
-            let n = rx.rx(&mut self.packets, want);
-            if n == 0 {
-                break;
+        batch: &mut Batch,
+        tx: &mut TxState,
+        parse: &mut impl FnMut(&mut Batch, Burst) -> u64,
+    ) -> usize {
+        let slot = &mut self.rxqs[q];
+        let (n, bytes) = receive(slot, limit, batch, &mut self.refused, parse);
+        self.states[q].polled(limit, n);
+        if let (Some(w), true) = (&mut self.wait, n < limit) {
+            w.drained(&*slot.rx);
+        }
+        if n > 0 {
+            slot.stats.rx_packets.add(n as u64);
+            slot.stats.rx_bytes.add(bytes);
+            slot.cell.packets.add(n as u64);
+            if slot.police.is_some() {
+                slot.stats.lost(Drop::Policed, self.refused.len() as u64);
+                self.refused.drain(..).for_each(|p| tx.free(p));
             }
-            received += n;
-            if let Some(police) = police {
-                bytes += self.police(police, start);
-            }
-            let end = self.packets.len();
-            if end > start {
-                self.in_port.resize(end, port);
-                let began = self.parse_time.begin();
-                bytes += self.parse_received(start..end, since, port);
-                self.parse_time.end(began, end - start);
-            }
-            if n < want || want < packet::BURST {
-                break;
+            self.polled.push((q, n));
+            if slot.rx.notifies() {
+                self.pending_notify.push(q);
             }
         }
-        (received, bytes)
-    }
-
-    /// Takes out those of `packets[start..]` that are more than their port may bring; their bytes.
-    #[cold]
-    fn police(&mut self, police: &Policer, start: usize) -> u64 {
-        let before = self.refused.len();
-        police.run(nanoseconds(cycles()), &mut self.packets, start, &mut self.refused);
-        self.refused[before..].iter().map(|p| p.len() as u64).sum()
-    }
-
-    /// Ends the packets that were more than their port might bring; how many.
-    pub fn take_refused(&mut self, tx: &mut TxState) -> u64 {
-        let n = self.refused.len() as u64;
-        self.refused.drain(..).for_each(|p| tx.free(p));
         n
     }
 
-    /// Parses packets of one port, which since `since` are all of that port.
-    pub(crate) fn parse(&mut self, range: Range<usize>, since: usize, port: PortNo) {
-        let no = port as usize;
-        if self.profile_stats.len() <= no {
-            self.profile_stats.resize_with(no + 1, ProfileStats::default);
-        }
-        let n = range.len();
-        let mut job = Job {
-            packets: &self.packets,
-            range,
-            since,
-            in_port: port,
-            vlan_limit: self.vlan_limit,
-            keys: &mut self.keys,
-            columns: &mut self.columns,
-            profile_stats: &mut self.profile_stats[no],
-            failed: &mut self.failed,
-        };
-        self.claimed += job.run(self.level) as u64;
-        if self.validate {
-            let found = verify::compare_parse(&job);
-            self.count_validated(Twin::Parser, n, found);
-        }
-    }
-
-    /// Parses the packets a vector starts with: their metadata stays.
-    fn parse_again(&mut self) {
-        let (mut start, n) = (0, self.packets.len());
-        let began = self.parse_time.begin();
-        while start < n {
-            let port = self.in_port[start];
-            let run = self.in_port[start..n].iter().take_while(|p| **p == port).count();
-            self.parse(start..start + run, start, port);
-            start += run;
-        }
-        self.parse_time.end(began, n);
-        self.restore_metadata();
-    }
-
-    /// Packets that profiles claimed, and cycles of parsing, since the last call.
-    pub fn take_parsed(&mut self) -> (u64, u64) {
-        (std::mem::take(&mut self.claimed), self.parse_time.take())
-    }
-
-    /// Ends packets that could not be parsed.
-    pub fn drop_failed(&mut self, tx: &mut TxState) {
-        if self.failed.is_empty() {
+    /// Lets queues notify the other side of what was received; not `all`: as far as it may sleep.
+    pub fn notify(&mut self, all: bool) {
+        if self.pending_notify.is_empty() {
             return;
         }
-        let mut gone = [false; VECTOR];
-        for (i, why) in self.failed.drain(..) {
-            let i = i as usize;
-            gone[i] = true;
-            tx.dropped(self.in_port[i], why);
-            tx.free(self.packets[i]);
+        fence(Ordering::SeqCst);
+        self.pending_notify.iter().for_each(|q| self.rxqs[*q].rx.notify(all));
+        if all {
+            self.pending_notify.clear();
         }
-        self.close_up(&gone);
     }
 
-    fn restore_metadata(&mut self) {
-        for (i, meta) in self.meta.iter().enumerate() {
-            if let Some(f) = meta {
-                keep_metadata(&f.line, &mut self.keys.line.0[i]);
-                self.keys.ext[i][1] = f.ext[1];
-                self.keys.ext[i][2] = f.ext[2];
-                self.keys.have[i] |= f.have & !1;
-            }
+    /// Charges the cycles of a vector to the queues that filled it, by packets.
+    pub fn charge(&self, cycles: u64) {
+        if let [(q, _)] = self.polled[..] {
+            return self.rxqs[q].cell.cycles.add(cycles);
         }
-        self.columns.same[..self.meta.len()].fill(false);
+        let fresh: u64 = self.polled.iter().map(|(_, n)| *n as u64).sum();
+        let share = cycles.checked_div(fresh).unwrap_or(0);
+        for (q, n) in &self.polled {
+            self.rxqs[*q].cell.cycles.add(share * *n as u64);
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn vectors_that_are_not_measured_are_taken_to_be_like_the_last_one_that_was() {
-        let mut time = ParseTime::default();
-        let mut vector = |packets| {
-            let began = time.begin();
-            time.end(began, packets);
-            (began.is_some(), time.take())
-        };
-        let (measured, ten) = vector(10);
-        assert!(measured);
-        for _ in 1..SAMPLE_VECTORS {
-            let (measured, twenty) = vector(20);
-            assert!(!measured && (2 * ten..=2 * ten + 1).contains(&twenty));
+/// Receives up to `limit` packets, for which there is room, while the queue returns full bursts;
+/// takes out what is more than the port may bring; parses the rest of each burst. Returns how many
+/// packets were received, and their bytes.
+#[inline]
+fn receive(
+    slot: &mut RxSlot,
+    limit: usize,
+    batch: &mut Batch,
+    refused: &mut Vec<Packet>,
+    parse: &mut impl FnMut(&mut Batch, Burst) -> u64,
+) -> (usize, u64) {
+    let (since, mut received, mut bytes) = (batch.len(), 0, 0);
+    while received < limit {
+        let start = batch.len();
+        let want = (limit - received).min(BURST);
+        let n = slot.rx.rx(&mut batch.packets, want);
+        if n == 0 {
+            break;
         }
-        assert!(vector(1).0);
+        received += n;
+        if let Some(policer) = slot.police.as_deref() {
+            bytes += police(policer, &mut batch.packets, start, refused);
+        }
+        let end = batch.len();
+        if end > start {
+            batch.in_port.resize(end, slot.port);
+            bytes += parse(batch, Burst { range: start..end, since, port: slot.port });
+        }
+        if n < want || want < BURST {
+            break;
+        }
     }
+    (received, bytes)
+}
+
+/// Takes out those of `packets[start..]` that are more than their port may bring; returns their
+/// bytes.
+#[cold]
+fn police(
+    policer: &Policer,
+    packets: &mut Vec<Packet>,
+    start: usize,
+    refused: &mut Vec<Packet>,
+) -> u64 {
+    let before = refused.len();
+    policer.run(nanoseconds(cycles()), packets, start, refused);
+    refused[before..].iter().map(|p| p.len() as u64).sum()
 }

@@ -2,6 +2,8 @@
 //! short iterations are measured now and then, and the others taken to divide as the last of those
 //! did.
 
+use crate::stats::clock::cycles;
+
 /// Iterations with so many packets are always measured.
 const SAMPLED_PACKETS_MIN: usize = 64;
 /// Of the shorter ones, one of so many.
@@ -45,6 +47,47 @@ impl StageClock {
     }
 }
 
+/// One vector of so many is measured.
+const SAMPLE_VECTORS: u32 = 16;
+
+/// What parsing costs. Bursts are short, and reading the clock costs as much as parsing a packet:
+/// some vectors are measured, and the others taken to be like the last of those.
+#[derive(Default)]
+pub(crate) struct ParseClock {
+    vectors: u32,
+    packets: u64,
+    cycles: u64,
+    /// 256ths of a cycle per packet.
+    rate: u64,
+}
+
+impl ParseClock {
+    /// Some burst begins: when, if this vector is measured.
+    #[inline]
+    pub fn begin(&self) -> Option<u64> {
+        self.vectors.is_multiple_of(SAMPLE_VECTORS).then(cycles)
+    }
+
+    #[inline]
+    pub fn end(&mut self, began: Option<u64>, packets: usize) {
+        self.packets += packets as u64;
+        if let Some(began) = began {
+            self.cycles += cycles() - began;
+        }
+    }
+
+    /// Cycles of the vector that ends here.
+    pub fn take(&mut self) -> u64 {
+        let (packets, cycles) =
+            (std::mem::take(&mut self.packets), std::mem::take(&mut self.cycles));
+        if self.vectors.is_multiple_of(SAMPLE_VECTORS) {
+            self.rate = (cycles * 256).checked_div(packets).unwrap_or(self.rate);
+        }
+        self.vectors = self.vectors.wrapping_add(1);
+        self.rate * packets / 256
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,5 +104,22 @@ mod tests {
             assert_eq!(clock.divide(0, None, 800), [200, 400, 200]);
         }
         assert!(clock.is_sampled(1), "again");
+    }
+
+    #[test]
+    fn vectors_that_are_not_measured_are_taken_to_be_like_the_last_one_that_was() {
+        let mut time = ParseClock::default();
+        let mut vector = |packets| {
+            let began = time.begin();
+            time.end(began, packets);
+            (began.is_some(), time.take())
+        };
+        let (measured, ten) = vector(10);
+        assert!(measured);
+        for _ in 1..SAMPLE_VECTORS {
+            let (measured, twenty) = vector(20);
+            assert!(!measured && (2 * ten..=2 * ten + 1).contains(&twenty));
+        }
+        assert!(vector(1).0);
     }
 }

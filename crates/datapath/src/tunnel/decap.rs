@@ -1,110 +1,132 @@
-//! Before step 2: packets that known megaflows decapsulate become their inner packets, burst by
-//! burst.
+//! Before step 2: packets that known megaflows decapsulate become their inner packets, burst by burst.
 
-use crate::batch::Vector;
-use crate::batch::keys::EXT2;
-use crate::batch::keys::bytes_mut;
+use crate::batch::keys::{EXT2, bytes_mut};
+use crate::batch::{Batch, Burst};
+use crate::lookup::table::Table;
 use crate::mem::prefetch;
+use crate::parse::Parser;
 use crate::parse::frame::Frame;
+use crate::report::Reports;
+use crate::settings::Settings;
 use crate::tunnel;
+use crate::tunnel::decap_rules::DecapRules;
 use crate::tx::total;
 use crate::verify::{Outer, Twin};
+use action::Op;
 use flow::PortNo;
-use packet::Packet;
+use packet::{Packet, VECTOR};
 use std::ops::Range;
 
-impl Vector {
+/// Decapsulation in one pass (`decap_rules.rs` says of what).
+pub(crate) struct Decap {
+    rules: DecapRules,
+    /// Key word 6 of each packet of this vector that was decapsulated.
+    stripped: [u64; VECTOR],
+    /// False: packets are always decapsulated in two steps.
+    one_pass: bool,
+}
+
+impl Decap {
+    pub fn new() -> Self {
+        Decap { rules: DecapRules::default(), stripped: [0; VECTOR], one_pass: true }
+    }
+
+    /// Takes over new settings, and forgets all rules.
+    pub fn configure(&mut self, s: &Settings) {
+        self.one_pass = s.one_pass;
+        self.rules.clear();
+    }
+
+    /// Before a vector: forgets rules whose megaflows are gone.
+    #[inline]
+    pub fn refresh(&mut self, table: &Table) {
+        self.rules.refresh(&table.store);
+    }
+
+    /// A packet was decapsulated in two steps by this megaflow, which does `ops`.
+    pub fn learn(&mut self, table: &Table, megaflow: u32, ops: &[Op]) {
+        if self.one_pass {
+            self.rules.learn(&table.store, megaflow, ops);
+        }
+    }
+
     /// Credits the megaflows that decapsulated packets of this vector.
     #[inline]
-    pub fn credit_decap_rules(&mut self, now_ms: u64) {
-        if !self.decap_rules.is_empty() {
-            let n = self.decap_rules.count(&self.table.store, now_ms);
-            self.table.followed(n);
+    pub fn credit(&mut self, table: &mut Table, now_ms: u64) {
+        if !self.rules.is_empty() {
+            let n = self.rules.count(&table.store, now_ms);
+            table.followed(n);
         }
     }
 
-    /// Parses a burst that came in on `port`, those that known megaflows decapsulate as what they
-    /// are inside. Since `since` all packets came in there. Returns the bytes that came.
+    /// True if a known megaflow decapsulates packets of this port.
     #[inline]
-    pub(crate) fn parse_received(
-        &mut self,
-        range: Range<usize>,
-        since: usize,
-        port: PortNo,
-    ) -> u64 {
-        if self.decap_rules.serve(port) {
-            return self.decapsulate_burst(range, since, port);
-        }
-        if self.marks.serve(port) {
-            return self.parse_unmarked(range, since, port);
-        }
-        self.parse(range.clone(), since, port);
-        total(&self.columns.len[range])
+    pub fn serves(&self, port: PortNo) -> bool {
+        self.rules.serve(port)
     }
 
-    fn decapsulate_burst(&mut self, range: Range<usize>, since: usize, port: PortNo) -> u64 {
-        for p in &self.packets[range.clone()] {
+    /// Parses a burst of a port it serves: packets that known megaflows decapsulate are parsed as
+    /// what they are inside. Returns the bytes that came.
+    pub fn parse(
+        &mut self,
+        parser: &mut Parser,
+        batch: &mut Batch,
+        burst: Burst,
+        reports: &mut Reports,
+    ) -> u64 {
+        let Burst { range, since, port } = burst;
+        for p in &batch.packets[range.clone()] {
             let data = p.data().as_ptr();
             prefetch(data);
             prefetch(data.wrapping_add(64));
         }
-        let outers = if self.validate { self.outers(range.clone(), port) } else { Vec::new() };
+        let outers = if parser.validate { outers(batch, range.clone(), port) } else { Vec::new() };
         let (mut i, end, mut bytes) = (range.start, range.end, 0);
         while i < end {
-            let (start, by) = (i, self.decap_rules.find(port, &self.packets[i]));
+            let (start, by) = (i, self.rules.find(port, &batch.packets[i]));
             if let Some(t) = by {
-                let (n, outer) = self.strip(i..end, t);
+                let (n, outer) = self.strip(batch, i..end, t);
                 (i, bytes) = (i + n, bytes + outer);
                 if n > 0 {
-                    self.inner_keys(start..i, since);
+                    self.inner_keys(parser, batch, start..i, since, reports);
                     continue;
                 }
             }
-            let is_other = |p: &&Packet| self.decap_rules.find(port, p).is_none();
-            i += 1 + self.packets[i + 1..end].iter().take_while(is_other).count();
-            self.parse(start..i, since, port);
-            bytes += total(&self.columns.len[start..i]);
+            let is_other = |p: &&Packet| self.rules.find(port, p).is_none();
+            i += 1 + batch.packets[i + 1..end].iter().take_while(is_other).count();
+            parser.parse(batch, start..i, since, port, reports);
+            bytes += total(&batch.columns.len[start..i]);
         }
-        if self.validate {
-            self.compare_inner(outers);
+        if parser.validate {
+            self.compare_inner(batch, outers, reports);
         }
         bytes
     }
 
-    /// Packets as they came in.
-    fn outers(&self, range: Range<usize>, port: PortNo) -> Vec<(usize, Outer)> {
-        let one = |i: usize| {
-            let data = self.packets[i].data().to_vec();
-            let frame = Frame::new(&data, port, self.vlan_limit)?;
-            Some((i, Outer { data, frame }))
-        };
-        range.filter_map(one).collect()
-    }
-
     /// Compares packets that were decapsulated with what two steps make of them.
-    fn compare_inner(&mut self, outers: Vec<(usize, Outer)>) {
+    fn compare_inner(&mut self, batch: &Batch, outers: Vec<(usize, Outer)>, reports: &mut Reports) {
         let (mut n, mut found) = (0, Vec::new());
         for (i, outer) in outers {
-            if self.in_port[i] == outer.frame.in_port() {
+            if batch.in_port[i] == outer.frame.in_port() {
                 continue;
             }
             n += 1;
-            found.extend(match self.decap_rules.twin(&outer.frame.line) {
-                Some(pop) => outer.compare(pop, self.packets[i].data(), &self.frame(i)),
+            found.extend(match self.rules.twin(&outer.frame.line) {
+                Some(pop) => outer.compare(pop, batch.packets[i].data(), &batch.frame(i)),
                 None => Some("decapsulation: no megaflow wants it".into()),
             });
         }
-        self.count_validated(Twin::TwoSteps, n, found);
+        reports.count_validated(Twin::TwoSteps, n, found);
     }
 
     /// Takes the outer headers from packets as long as decapsulation rule `t` takes them, and
     /// leaves their tunnel's fields in their keys' lines; how many those are, and their bytes.
     #[inline]
-    fn strip(&mut self, range: Range<usize>, t: usize) -> (usize, u64) {
-        let t = self.decap_rules.get(t);
-        let lines = self.keys.ext[range.clone()].iter_mut().zip(&mut self.stripped[range.clone()]);
+    fn strip(&mut self, batch: &mut Batch, range: Range<usize>, t: usize) -> (usize, u64) {
+        let t = self.rules.get(t);
+        let lines = batch.keys.ext[range.clone()].iter_mut().zip(&mut self.stripped[range.clone()]);
         let (mut n, mut bytes) = (0, 0);
-        for (p, (ext, word6)) in self.packets[range.clone()].iter_mut().zip(lines) {
+        for (p, (ext, word6)) in batch.packets[range.clone()].iter_mut().zip(lines) {
             let len = p.len() as u64;
             if !t.matches(p) {
                 break;
@@ -113,21 +135,28 @@ impl Vector {
             (ext[1], *word6) = (s.ext2, s.word6);
             (n, bytes) = (n + 1, bytes + len);
         }
-        self.in_port[range][..n].fill(t.port);
+        batch.in_port[range][..n].fill(t.port);
         t.packets += n as u64;
         t.bytes += bytes;
         (n, bytes)
     }
 
     /// Parses inner packets of one tunnels' port.
-    fn inner_keys(&mut self, range: Range<usize>, since: usize) {
+    fn inner_keys(
+        &mut self,
+        parser: &mut Parser,
+        batch: &mut Batch,
+        range: Range<usize>,
+        since: usize,
+        reports: &mut Reports,
+    ) {
         let first = range.start;
-        self.parse(range.clone(), first, self.in_port[first]);
+        parser.parse(batch, range.clone(), first, batch.in_port[first], reports);
         let mut before = (0, 0, 0, 0);
-        let fields = self.keys.ext[range.clone()].iter().zip(&self.stripped[range.clone()]);
+        let fields = batch.keys.ext[range.clone()].iter().zip(&self.stripped[range.clone()]);
         let keys =
-            self.keys.line.0[range.clone()].iter_mut().zip(&mut self.keys.have[range.clone()]);
-        let same = &mut self.columns.same[range];
+            batch.keys.line.0[range.clone()].iter_mut().zip(&mut batch.keys.have[range.clone()]);
+        let same = &mut batch.columns.same[range];
         for (((ext, word6), (line, have)), same) in fields.zip(keys).zip(same) {
             let e = &ext[1];
             bytes_mut(line)[flow::at::FLAGS] |= tunnel::flags_of(e);
@@ -137,12 +166,22 @@ impl Vector {
             *same &= before == from;
             before = from;
         }
-        self.columns.same[first] = first > since && self.follows(first);
+        batch.columns.same[first] = first > since && follows(batch, first);
     }
+}
 
-    /// Is the key of packet `i`, which was decapsulated, that of the packet before it?
-    fn follows(&self, i: usize) -> bool {
-        let (a, b) = (self.keys.get(i), self.keys.get(i - 1));
-        a.have == EXT2 && b.have == a.have && a.line == b.line && a.ext[1] == b.ext[1]
-    }
+/// Packets as they came in.
+fn outers(batch: &Batch, range: Range<usize>, port: PortNo) -> Vec<(usize, Outer)> {
+    let one = |i: usize| {
+        let data = batch.packets[i].data().to_vec();
+        let frame = Frame::new(&data, port, batch.vlan_limit)?;
+        Some((i, Outer { data, frame }))
+    };
+    range.filter_map(one).collect()
+}
+
+/// Is the key of packet `i`, which was decapsulated, that of the packet before it?
+fn follows(batch: &Batch, i: usize) -> bool {
+    let (a, b) = (batch.keys.get(i), batch.keys.get(i - 1));
+    a.have == EXT2 && b.have == a.have && a.line == b.line && a.ext[1] == b.ext[1]
 }

@@ -323,7 +323,7 @@ struct Inside {
 /// Reads and checks a tunnel's headers behind whatever IP header the parser found.
 fn read(d: &[u8], line: &Line, layout: &Layout, kind: TunnelKind) -> Result<Outer, Drop> {
     let (l0, l3) = (bytes(line), usize::from(layout.l3));
-    let ipv6 = be16(l0, at::ETH_TYPE) == crate::parse::IPV6;
+    let ipv6 = be16(l0, at::ETH_TYPE) == crate::parse::scalar::IPV6;
     if l0[at::FRAG] != 0 || layout.l4 == 0 {
         return Err(Drop::TunnelHeader);
     }
@@ -358,7 +358,7 @@ fn read_udp(d: &[u8], l0: &[u8; 64], layout: &Layout, kind: TunnelKind) -> Resul
         return Err(Drop::TunnelHeader);
     }
     let summed = be16(d, udp + 6) != 0;
-    let ipv6 = be16(l0, at::ETH_TYPE) == crate::parse::IPV6;
+    let ipv6 = be16(l0, at::ETH_TYPE) == crate::parse::scalar::IPV6;
     if summed && udp_sum(&d[..end], ipv6, usize::from(layout.l3), udp).finish() != 0 {
         return Err(Drop::TunnelChecksum);
     }

@@ -1,6 +1,6 @@
 //! Tunnel headers: removed from received packets, put in front of sent ones.
 
-mod decap;
+pub(crate) mod decap;
 pub(crate) mod decap_rules;
 pub(crate) mod encap;
 pub(crate) mod header;

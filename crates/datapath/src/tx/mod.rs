@@ -3,6 +3,7 @@
 pub(crate) mod flush;
 
 use crate::actions::interpret::Sink;
+use crate::batch::Pending;
 use crate::messages::Route;
 use crate::messages::{Handoff, Shared, Wake};
 use crate::parse::frame::Frame;
@@ -69,15 +70,6 @@ struct Peer {
     ring: Producer<Handoff>,
     wake: Option<Arc<Wake>>,
     dirty: bool,
-}
-
-/// A packet that is looked up (again) with the next vector.
-pub(crate) struct Pending {
-    pub packet: Packet,
-    pub in_port: PortNo,
-    pub depth: u8,
-    /// Metadata lines (0 and 2..3) if there are any beyond in_port.
-    pub meta: Option<Box<Frame>>,
 }
 
 /// Everything through which packets leave a worker.

@@ -12,8 +12,8 @@ pub(crate) mod parse_kernels;
 
 use crate::actions::interpret::Sink;
 use crate::batch::keys::key_of;
-use crate::parse::Job;
 use crate::parse::frame::Frame;
+use crate::parse::parser::Job;
 use crate::parse::scalar::parse;
 use crate::tunnel;
 use action::{Ct, Decision, Meter, Op, Punt, Verdict};
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
     use crate::batch::columns::Columns;
     use crate::batch::keys::Keys;
-    use crate::parse::ProfileStats;
+    use crate::parse::profile::ProfileStats;
     use crate::verify::levels::preferred_level;
 
     #[test]

@@ -176,7 +176,7 @@ mod tests {
                 *b = picked & p.and[i] | p.or[i];
             }
             line[flow::at::IN_PORT..flow::at::IN_PORT + 2].copy_from_slice(&[0x12, 0x34]);
-            let want = crate::parse::extract(&d, 0x1234, 2).unwrap();
+            let want = crate::parse::scalar::extract(&d, 0x1234, 2).unwrap();
             assert_eq!(line[..], want.bytes()[..64], "profile {}", p.index);
         }
     }

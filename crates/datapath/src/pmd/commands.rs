@@ -1,0 +1,110 @@
+//! What control tells a worker to do, between vectors.
+
+use super::Worker;
+use crate::actions;
+use crate::actions::interpret::Sink;
+use crate::messages::{Command, Report};
+use crate::miss;
+use crate::settings::Settings;
+use flow::PortNo;
+use port::TxQueue;
+use std::sync::atomic::Ordering;
+use telemetry::Drop;
+
+impl Worker {
+    /// Executes control's commands.
+    pub(super) fn run_commands(&mut self) {
+        let mut done = 0;
+        while let Some(c) = self.commands.pop() {
+            self.command(c);
+            done += 1;
+        }
+        if done > 0 {
+            self.shared.processed.fetch_add(done, Ordering::Release);
+        }
+    }
+
+    fn command(&mut self, c: Command) {
+        match c {
+            Command::AddPort(no, stats) => self.tx.add_port(no, stats),
+            Command::DelPort(no) => {
+                let queue = self.tx.del_port(no);
+                self.return_txq(no, queue);
+            }
+            Command::SetRoute(no, route) => {
+                let queue = self.tx.set_route(no, route);
+                self.return_txq(no, queue);
+            }
+            Command::Limit(no, bytes) => self.tx.set_limit(no, bytes),
+            Command::Police(port, policer) => self.rx.set_policer(port, &policer),
+            Command::Mark(port, change) => {
+                self.marks.change(port, change, &self.lookup.table.store)
+            }
+            Command::AddRx(slot) => self.rx.add(slot),
+            Command::DelRx(port, queue) => {
+                if let Some(slot) = self.rx.remove(port, queue) {
+                    self.reports.send(Report::RxBack(slot));
+                }
+            }
+            Command::Settings(s) => self.configure(*s),
+            Command::Unlink(megaflows) => miss::unlink(
+                &mut self.lookup.table,
+                &mut self.actions.programs,
+                &mut self.reports,
+                megaflows,
+            ),
+            Command::Release(megaflows) => {
+                megaflows.iter().for_each(|i| self.lookup.table.release(*i))
+            }
+            Command::Execute(e) => actions::inject(&e, self.batch.vlan_limit, &mut self.tx),
+            Command::AddPeer(worker, ring, wake) => self.tx.add_peer(worker, ring, wake),
+            Command::DelPeer(worker) => self.tx.del_peer(worker),
+            Command::AddInbound(ring) => self.inbound.push(ring),
+            Command::Stop => self.stop(),
+        }
+    }
+
+    /// Each step takes over its part of new settings.
+    fn configure(&mut self, s: Settings) {
+        self.tx.configure(&s);
+        if self.rx.wait.is_some() {
+            self.tx.flush_at_once();
+        }
+        self.batch.vlan_limit = s.vlan_limit.clamp(1, 2);
+        self.parser.configure(&s);
+        self.decap.configure(&s);
+        self.lookup.configure(&s);
+        self.misses.configure(&s);
+        self.misses.take_limit(&self.lookup.table);
+        self.actions.configure(&s);
+        self.lookup.table.tune(s.signature_cache);
+        let recorder = &mut self.cycles.recorder;
+        (recorder.on, recorder.log) = (s.perf_metrics, s.perf_log);
+        self.settings = s;
+    }
+
+    fn return_txq(&mut self, no: PortNo, queue: Option<Box<dyn TxQueue>>) {
+        if let Some(q) = queue {
+            self.reports.send(Report::TxBack(no, q));
+        }
+    }
+
+    /// Lets go of every packet, and reports what is left to report as far as there is room.
+    fn stop(&mut self) {
+        while self.take_inbound() > 0 {}
+        for p in std::mem::take(&mut self.batch.postponed) {
+            self.tx.dropped(p.in_port, Drop::Shutdown);
+            self.tx.free(p.packet);
+        }
+        self.tx.shut_down();
+        port::stop_turns();
+        self.reports.flush(&mut self.misses.uncached);
+        self.stopping = true;
+    }
+
+    /// After the thread ended: reports what could not be reported before; call until true.
+    pub fn drained(&mut self) -> bool {
+        self.reports.flush(&mut self.misses.uncached);
+        self.reports.is_flushed() && self.misses.uncached.is_empty()
+    }
+}

@@ -1,0 +1,237 @@
+//! A worker's loop: poll, parse, lookup, misses, actions, tx. [`Worker::vector`] is a packet's path.
+//!
+//! A worker is a PMD thread, or the kernel worker, which serves kernel ports and may sleep.
+
+mod commands;
+mod cycles;
+mod sleep;
+
+use crate::actions::Actions;
+use crate::batch::Batch;
+use crate::lookup::Lookup;
+use crate::marks::step::PortMarks;
+use crate::messages::{Command, Handoff, Report, Shared, Wake};
+use crate::miss::Misses;
+use crate::parse::Parser;
+use crate::pmd::cycles::IterationCycles;
+use crate::report::Reports;
+use crate::rx::Rx;
+use crate::rx::kernel_wait::KernelWait;
+use crate::settings::{Config, Settings};
+use crate::stats::clock::{cycles, cycles_per_second, now_ms};
+use crate::tunnel::decap::Decap;
+use crate::tx::TxState;
+use packet::VECTOR;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use sync::{Consumer, Producer, Reader};
+
+/// How often subtables are ranked and lookup strategies are chosen, milliseconds.
+const TUNE_INTERVAL_MS: u64 = 100;
+
+/// How often control hears of lookups, milliseconds.
+const REPORT_LOOKUPS_INTERVAL_MS: u64 = 1000;
+
+/// When housekeeping is due.
+struct Timers {
+    /// Cycle of the next housekeeping, and cycles between two.
+    next: u64,
+    interval: u64,
+    tuned_ms: u64,
+    lookups_reported_ms: u64,
+}
+
+/// One thread of the packet side. Stepped by its thread, or by hand in tests.
+pub(crate) struct Worker {
+    batch: Batch,
+    rx: Rx,
+    parser: Parser,
+    decap: Decap,
+    marks: PortMarks,
+    pub lookup: Lookup,
+    misses: Misses,
+    actions: Actions,
+    tx: TxState,
+    reports: Reports,
+    /// Packets that other workers hand over, to be sent here.
+    inbound: Vec<Consumer<Handoff>>,
+    commands: Consumer<Command>,
+    settings: Settings,
+    shared: Arc<Shared>,
+    reader: Reader,
+    stopping: bool,
+    timers: Timers,
+    /// Next sleep of an idle PMD thread, microseconds.
+    idle_sleep_us: u64,
+    cycles: IterationCycles,
+    /// Copies that were left to an engine are not made yet.
+    in_flight: bool,
+}
+
+impl Worker {
+    /// `wait`: how the kernel worker sleeps; None: a PMD thread.
+    pub fn new(
+        config: &Config,
+        tx: TxState,
+        commands: Consumer<Command>,
+        reports: Producer<Report>,
+        shared: Arc<Shared>,
+        wait: Option<KernelWait>,
+    ) -> Self {
+        let reader = config.domain.reader();
+        reader.offline();
+        let interval = cycles_per_second() / 1000;
+        Worker {
+            batch: Batch::new(),
+            rx: Rx::new(wait),
+            parser: Parser::default(),
+            decap: Decap::new(),
+            marks: PortMarks::default(),
+            lookup: Lookup::new(config.max_flows as usize),
+            misses: Misses::new(config.pipeline.clone(), shared.clone()),
+            actions: Actions::default(),
+            tx,
+            reports: Reports::new(reports, shared.clone()),
+            inbound: Vec::new(),
+            commands,
+            settings: Settings::default(),
+            shared,
+            reader,
+            stopping: false,
+            timers: Timers { next: 0, interval, tuned_ms: 0, lookups_reported_ms: 0 },
+            idle_sleep_us: 0,
+            cycles: IterationCycles::default(),
+            in_flight: false,
+        }
+    }
+
+    /// Runs until it is told to stop.
+    pub fn run(&mut self) {
+        self.reader.online();
+        self.cycles.ended = cycles();
+        while !self.stopping {
+            let n = self.iterate();
+            self.sleep_if_idle(n);
+        }
+        self.reader.offline();
+    }
+
+    /// One iteration, some time after the one before.
+    pub fn step(&mut self) -> usize {
+        self.cycles.ended = cycles();
+        self.iterate()
+    }
+
+    /// One iteration; returns how many packets it moved. It begins when the one before ended: the
+    /// clock is read as seldom as possible, as that costs as much as a packet's step.
+    fn iterate(&mut self) -> usize {
+        let began = self.cycles.ended;
+        if began >= self.timers.next {
+            self.housekeeping(began);
+        }
+        self.run_commands();
+        port::begin_turn();
+        let misses = (self.shared.perf.misses.get(), self.shared.perf.miss_cycles.get());
+        let handed = self.take_inbound();
+        let n = self.vector(began);
+        self.shared.perf.iterations.add(1);
+        if self.cycles.recorder.on {
+            self.record(n, began, misses);
+        }
+        self.reader.quiescent();
+        n + handed
+    }
+
+    /// One vector, the path of every packet. Returns the number of packets.
+    fn vector(&mut self, began: u64) -> usize {
+        let Worker { batch, rx, parser, marks, decap, lookup, .. } = self;
+        let Worker { misses, actions, tx, reports, .. } = self;
+        decap.refresh(&lookup.table);
+        let again = batch.begin(&mut tx.recirculated);
+        parser.parse_again(batch, reports);
+        let fresh = rx.poll(batch, tx, |batch, burst| {
+            let (began, n) = (parser.clock.begin(), burst.range.len());
+            let bytes = if decap.serves(burst.port) {
+                decap.parse(parser, batch, burst, reports)
+            } else if marks.serve(burst.port) {
+                marks.parse(parser, batch, burst, (&lookup.table, &actions.programs), reports)
+            } else {
+                parser.parse_burst(batch, burst, reports)
+            };
+            parser.clock.end(began, n);
+            bytes
+        });
+        reports.perf().rx_packets.add(fresh as u64);
+        reports.perf().recirculated.add(again as u64);
+        let n = again + fresh;
+        if n == 0 {
+            self.idle(began);
+            return 0;
+        }
+        let sampled = self.cycles.clock.is_sampled(n);
+        let received = sampled.then(cycles);
+        parser.drop_failed(batch, tx);
+        decap.credit(&mut lookup.table, tx.now_ms);
+        lookup.classify(batch, reports);
+        misses.resolve(batch, lookup, &mut actions.programs, reports, tx.now_ms);
+        let looked_up = sampled.then(cycles);
+        actions.run(batch, &lookup.table, decap, tx, reports);
+        misses.finish(&mut lookup.table, &mut actions.programs, reports, tx.now_ms);
+        tx.flush_due(n, looked_up.unwrap_or(began));
+        rx.notify(tx.notify_all);
+        self.in_flight = port::end_turn();
+        self.cycles.ended = cycles();
+        self.count_cycles(n, began, received.zip(looked_up));
+        n
+    }
+
+    /// An iteration without packets: what was held is sent when its time has come.
+    fn idle(&mut self, began: u64) {
+        self.cycles.ended = cycles();
+        self.tx.flush_due(0, self.cycles.ended);
+        self.rx.notify(self.tx.notify_all);
+        self.in_flight = port::end_turn();
+        self.count_idle_cycles(began);
+    }
+
+    /// Sends packets that other workers handed over.
+    fn take_inbound(&mut self) -> usize {
+        let mut n = 0;
+        for ring in &mut self.inbound {
+            for _ in 0..VECTOR {
+                let Some((port, packet)) = ring.pop() else { break };
+                self.tx.send(port, packet);
+                n += 1;
+            }
+        }
+        n
+    }
+
+    /// Once per millisecond.
+    fn housekeeping(&mut self, now: u64) {
+        self.timers.next = now + self.timers.interval;
+        let now_ms = now_ms();
+        self.tx.now_ms = now_ms;
+        self.reports.flush(&mut self.misses.uncached);
+        let table = &mut self.lookup.table;
+        self.misses.take_limit(table);
+        if now_ms >= self.timers.tuned_ms + TUNE_INTERVAL_MS {
+            self.timers.tuned_ms = now_ms;
+            table.tune(self.settings.signature_cache);
+            self.rx.rxqs.iter_mut().for_each(|slot| slot.cell.cycles.add(slot.rx.owed()));
+            if now_ms >= self.timers.lookups_reported_ms + REPORT_LOOKUPS_INTERVAL_MS {
+                self.timers.lookups_reported_ms = now_ms;
+                self.reports.send_lookups(table.show());
+            }
+        }
+        self.shared.flows.store(table.live, Ordering::Relaxed);
+        self.shared.masks.store(table.masks() as u32, Ordering::Relaxed);
+        self.shared.cache_on.store(table.cache_on, Ordering::Relaxed);
+        self.inbound.retain_mut(|r| !r.is_abandoned() || !r.is_empty());
+    }
+
+    /// The kernel worker's doorbell.
+    pub fn wake(&self) -> Option<Arc<Wake>> {
+        self.rx.wait.as_ref().map(|w| w.wake.clone())
+    }
+}

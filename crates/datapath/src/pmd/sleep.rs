@@ -1,0 +1,66 @@
+//! How a worker sleeps that has nothing to do.
+
+use super::Worker;
+use crate::stats::clock::cycles;
+use packet::BURST;
+use std::time::Duration;
+
+impl Worker {
+    /// After an iteration with `n` packets: sleeps if there is nothing to do.
+    #[inline]
+    pub(super) fn sleep_if_idle(&mut self, n: usize) {
+        match self.rx.wait {
+            Some(_) => self.sleep_in_kernel(n),
+            None => self.idle_sleep(n),
+        }
+    }
+
+    /// A PMD thread's sleep (`pmd-sleep-max`): one microsecond longer each time.
+    fn idle_sleep(&mut self, n: usize) {
+        let (max, waiting) = (self.settings.pmd_sleep_max_us, !self.batch.postponed.is_empty());
+        if max == 0 || n >= BURST / 2 || waiting {
+            self.idle_sleep_us = 0;
+        }
+        if n > 0 {
+            return;
+        }
+        if max == 0 || waiting || self.in_flight {
+            return std::hint::spin_loop();
+        }
+        self.idle_sleep_us = (self.idle_sleep_us + 1).min(max);
+        let began = cycles();
+        self.reader.offline();
+        std::thread::sleep(Duration::from_micros(self.idle_sleep_us));
+        self.reader.online();
+        self.count_sleep(began);
+    }
+
+    /// The kernel worker's sleep, see `rx/kernel_wait.rs`.
+    fn sleep_in_kernel(&mut self, n: usize) {
+        let Some(wait) = &mut self.rx.wait else { return };
+        let reported = std::mem::take(&mut self.reports.any);
+        let punted = std::mem::take(&mut self.tx.has_reports);
+        if let Some(bell) = &self.shared.bell {
+            if reported | punted {
+                bell.wake();
+            }
+            bell.answer();
+        }
+        if n > 0 || !self.batch.postponed.is_empty() || self.tx.has_pending() {
+            return wait.busy();
+        }
+        let began = cycles();
+        let unwatched = self.rx.rxqs.iter().any(|r| !wait.watches(&*r.rx));
+        let (rings, commands) = (&mut self.inbound, &mut self.commands);
+        let quiet = || rings.iter_mut().all(|r| r.is_empty()) && commands.is_empty();
+        wait.wait(&self.reader, unwatched, quiet);
+        self.count_sleep(began);
+    }
+
+    /// Counts a sleep that began at this cycle.
+    fn count_sleep(&mut self, began: u64) {
+        self.cycles.ended = cycles();
+        self.shared.perf.sleep_iterations.add(1);
+        self.shared.perf.sleep_cycles.add(self.cycles.ended - began);
+    }
+}
