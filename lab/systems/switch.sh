@@ -1,5 +1,5 @@
 # An OVS-like daemon with the two generator ports, as the first process of a PID namespace: its end ends all.
-# Environment: GENERATOR SOURCE SINK CORES (1 or 1,2 ...) HELPER_CORE DAEMON OTHER_CONFIG (key=value ...) RULES (a file for ovs-ofctl
+# Environment: GENERATOR DPDK_EXTRA (more arguments of EAL) SOURCE SINK CORES (1 or 1,2 ...) HELPER_CORE DAEMON OTHER_CONFIG (key=value ...) RULES (a file for ovs-ofctl
 # add-flows) APPCTL (commands, one per line) GUESTS (how many) GUEST_PROGRAM ROLE (source: SOURCE is the guests')
 # PACKED MTU (of all ports; 0: the usual) WEFT_GUEST_BUFFER
 # TUNNEL (which of the generator's ports are in a bridge br-phy of their own, VXLAN between it and br0: none source sink both)
@@ -25,7 +25,7 @@ quietly ovsdb-server --detach --no-chdir --pidfile -vconsole:off --remote=punix:
 vsctl --no-wait init
 vsctl --no-wait set Open_vSwitch . other_config:dpdk-init=true other_config:dpdk-socket-mem=1024 \
     other_config:pmd-cpu-mask="$(printf %x $mask)" \
-    other_config:dpdk-extra="--no-pci --in-memory -d $GENERATOR"
+    other_config:dpdk-extra="--no-pci --in-memory -d $GENERATOR ${DPDK_EXTRA:-}"
 for pair in $OTHER_CONFIG; do vsctl --no-wait set Open_vSwitch . other_config:"$pair"; done
 quietly "$DAEMON" --detach --no-chdir --pidfile -vconsole:off --log-file="$PWD"/log unix:"$PWD"/db.sock
 vsctl add-br br0 -- set bridge br0 datapath_type=netdev fail_mode=secure

@@ -230,6 +230,10 @@ pub(crate) fn prepare(
     let programs = Programs {
         weftd: options.weftd.clone(),
         generator: built(root, "lab/generator/build.sh", &[])?,
+        engine: match systems.iter().any(System::has_engine) {
+            true => Some(built(root, "lab/engine/build.sh", &[])?),
+            false => None,
+        },
         guests: built(root, "lab/guests/build.sh", &[])?,
         native,
     };

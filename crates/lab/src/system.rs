@@ -24,7 +24,7 @@ pub struct System {
     /// As experiments may name it and its like.
     group: &'static str,
     program: Program,
-    /// testpmd: the forwarding mode. Others: `other_config`.
+    /// testpmd: the forwarding mode. With an emulated engine: its arguments. Others: `other_config`.
     setting: &'static str,
 }
 
@@ -34,6 +34,8 @@ enum Program {
     Ovs,
     OvsNative,
     Weft,
+    /// Weft with an emulated copy engine, which gets every copy.
+    WeftEmulated,
 }
 
 const PLAIN: &str = "emc-insert-inv-prob=0";
@@ -61,6 +63,8 @@ const SYSTEMS: &[System] = &[
     system("ovs-native-plain", "ovs-native", Program::OvsNative, PLAIN),
     system("ovs-native-flush", "ovs-flush", Program::OvsNative, FLUSH),
     system("weft", "weft", Program::Weft, ""),
+    system("weft-emulated-null", "weft-emulated", Program::WeftEmulated, "mode=null"),
+    system("weft-emulated-thread", "weft-emulated", Program::WeftEmulated, "mode=thread"),
     system("weft-flush", "weft-flush", Program::Weft, "tx-flush-interval=50"),
 ];
 
@@ -80,6 +84,8 @@ pub struct Programs {
     pub weftd: PathBuf,
     /// The generator's shared object.
     pub generator: PathBuf,
+    /// The emulated copy engine's shared object; none if nobody wants it.
+    pub engine: Option<PathBuf>,
     /// The process that plays guests.
     pub guests: PathBuf,
     /// ovs-vswitchd, built for this machine; none if nobody wants it.
@@ -137,7 +143,12 @@ impl System {
 
     /// Does it tell cycles per stage?
     pub fn has_stages(&self) -> bool {
-        self.program == Program::Weft
+        matches!(self.program, Program::Weft | Program::WeftEmulated)
+    }
+
+    /// Has it an emulated copy engine?
+    pub fn has_engine(&self) -> bool {
+        self.program == Program::WeftEmulated
     }
 
     /// Is it the build of OVS for this machine?
@@ -149,7 +160,8 @@ impl System {
     pub fn can(&self, case: &Case) -> bool {
         let one_guest = case.guests == 1 && case.tunnel == Tunnel::None && self.setting == "io";
         let plain = case.guests == 0 && case.tunnel == Tunnel::None;
-        !self.ceiling() || (case.churn == 0 && (plain || one_guest))
+        let copies = !self.has_engine() || case.guests > 0;
+        copies && (!self.ceiling() || (case.churn == 0 && (plain || one_guest)))
     }
 
     /// What has to be on this machine for it.
@@ -158,7 +170,7 @@ impl System {
             Program::Testpmd => "/usr/bin/dpdk-testpmd".into(),
             Program::Ovs => "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk".into(),
             Program::OvsNative => programs.native.clone().unwrap_or_default(),
-            Program::Weft => programs.weftd.clone(),
+            Program::Weft | Program::WeftEmulated => programs.weftd.clone(),
         }
     }
 
@@ -174,6 +186,12 @@ impl System {
         c.env("CORES", cores.join(",")).env("HELPER_CORE", helper(&setup.cores).to_string());
         if self.ceiling() {
             c.env("MODE", self.setting);
+        } else if let (true, Some(engine)) = (self.has_engine(), &setup.programs.engine) {
+            let (engine, helper) = (engine.display(), helper(&setup.cores));
+            let device = format!("dma_weftemu0,{},lcore={helper}", self.setting);
+            c.env("DPDK_EXTRA", format!("-d {engine} --vdev {device}"));
+            c.env("OTHER_CONFIG", "vhost-async-support=true");
+            c.env("APPCTL", "netdev-dpdk/set-vhost-async-thresh 0");
         } else {
             c.env("OTHER_CONFIG", self.setting);
             let wide = self.program == Program::OvsNative && has_avx512();

@@ -268,13 +268,15 @@ impl Copies {
             return self.tally(counter);
         }
         let Some(engine) = &mut self.engine else { return };
-        self.list.room = engine.room();
-        if self.list.room == 0 && std::mem::take(&mut self.waiting) {
+        let mut room = engine.room();
+        if room == 0 && std::mem::take(&mut self.waiting) {
             // Perhaps it takes no longer batch.
             engine.submit();
-            self.list.room = engine.room();
+            room = engine.room();
             self.tally(|tally| add(&tally.doorbells, 1));
         }
+        // No ring may have all.
+        self.list.room = room.div_ceil(2);
     }
 
     fn count_burst(

@@ -8,6 +8,7 @@ mod engine;
 use common::*;
 use engine::{Faults, SlowEngine};
 use packet::{HeapPool, Packet, Pool};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -126,6 +127,18 @@ impl World {
         self.seat.tally.read()
     }
 
+    /// What the control side does all the time.
+    fn tend(&self) {
+        match self.seat.state() {
+            SeatState::Stuck => {
+                drop(self.seat.take_back().unwrap());
+                self.seat.stopped();
+            }
+            SeatState::Returned => drop(self.seat.take_back().unwrap()),
+            _ => {}
+        }
+    }
+
     fn guest(&self, packed: bool) -> Guest {
         let mut guest = Guest::new(UnixStream::connect(&self.path).unwrap(), packed);
         guest.connect().unwrap();
@@ -137,6 +150,7 @@ impl World {
         let (echoed, came) = (guest.echoed + n, self.came.load(Ordering::Relaxed) + n);
         let mut last = 0;
         wait("frames go there and back", || {
+            self.tend();
             for n in guest.step() {
                 assert!(n > last, "{n} reached the guest after {last}");
                 last = n;
@@ -186,13 +200,11 @@ fn message(guest: &mut Guest, kind: usize) {
                 let base = guest.frontend.ask(GET_VRING_BASE, &pair(ring, 0)).unwrap() >> 32;
                 guest.frontend.send(SET_VRING_BASE, &pair(ring, base as u32), &[]).unwrap();
                 let (kick, words) = (eventfd(), words(&[ring.into()]));
-                use std::os::fd::AsRawFd;
                 guest.frontend.send(SET_VRING_KICK, &words, &[kick.as_raw_fd()]).unwrap();
             }
         }
         _ => {
             let call = eventfd();
-            use std::os::fd::AsRawFd;
             guest.frontend.send(SET_VRING_CALL, &words(&[0]), &[call.as_raw_fd()]).unwrap();
         }
     }
@@ -311,4 +323,54 @@ fn threads_that_end() {
         });
         world.end();
     }
+}
+
+/// A guest is migrated: from the message on that says so the CPU copies, as an engine marks no pages; then by the engine
+/// again.
+#[test]
+fn guests_that_are_migrated() {
+    let _alone = alone();
+    vhost_user::set_threshold(0);
+    for packed in [false, true] {
+        let world = World::new(&format!("migrate{packed}"));
+        world.give(13, GOOD);
+        let mut guest = world.guest(packed);
+        world.goes_on(&mut guest, 300);
+        let log = memfd(4096);
+        guest.frontend.send(SET_LOG_BASE, &words(&[4096, 0]), &[log.as_raw_fd()]).unwrap();
+        assert_eq!(guest.frontend.reply().unwrap(), [0; 8]);
+        for logs in [true, false] {
+            let features = guest.features() | if logs { LOG_ALL } else { 0 };
+            guest.frontend.send(SET_FEATURES, &words(&[features]), &[]).unwrap();
+            guest.frontend.settle().unwrap();
+            let before = world.seat.tally.read();
+            world.goes_on(&mut guest, 300);
+            let did = world.seat.tally.read().since(&before);
+            assert_eq!((did.copies == 0, did.logged > 0), (logs, logs), "{did:?}");
+        }
+        world.end();
+    }
+}
+
+/// Engines are given and taken away all the time, some of which hang meanwhile.
+#[test]
+fn engines_that_come_and_go() {
+    let _alone = alone();
+    vhost_user::set_threshold(0);
+    let world = World::new("come");
+    let mut guest = world.guest(false);
+    let mut noise = Noise(17);
+    for round in 0..60 {
+        let hang_after = if round % 10 == 9 { 1 + noise.below(200) } else { 0 };
+        world.give(round, Faults { hang_after, ..GOOD });
+        world.goes_on(&mut guest, noise.below(40) as u64);
+        world.seat.recall();
+        wait("it comes back", || {
+            guest.step();
+            world.tend();
+            world.seat.state() == SeatState::Empty && world.seat.is_settled()
+        });
+    }
+    world.goes_on(&mut guest, 100);
+    world.end();
 }
