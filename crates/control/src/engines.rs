@@ -1,8 +1,8 @@
 //! Which copy engine serves which PMD thread (`other_config:vhost-async-support`, papers/004).
 //!
-//! Each PMD thread gets an engine of its NUMA node, or of another one, as long as there are any; the others copy by the
-//! CPU. A thread that finds that its engine hangs, or fails too often, gives it back; it is stopped here, and nobody
-//! gets it any more.
+//! Each PMD thread gets an engine of its NUMA node, or of another one, as long as there are any;
+//! the others copy by the CPU. A thread that finds that its engine hangs, or fails too often, gives
+//! it back; it is stopped here, and nobody gets it any more.
 
 use crate::config::Desired;
 use crate::state::State;
@@ -114,7 +114,8 @@ impl Engines {
 
     /// Does what a thread's seat asks for.
     fn look(&mut self, seat: &Arc<Seat>, numa: &dyn Fn(usize) -> usize) {
-        // Before its state, which the thread changes before it says that it has done as it was told.
+        // Before its state, which the thread changes before it says that it has done as it was
+        // told.
         let is_settled = seat.is_settled() && !seat.is_gone();
         match seat.state() {
             SeatState::Stuck => self.stop(seat),

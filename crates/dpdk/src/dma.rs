@@ -5,7 +5,8 @@ use ::vhost::{Engine, Job};
 use dpdk_sys as sys;
 use std::ffi::CStr;
 
-/// Copies that an engine is asked to hold, if it may: its descriptors then still fit into a core's cache.
+/// Copies that an engine is asked to hold, if it may: its descriptors then still fit into a core's
+/// cache.
 const COPIES_WANTED: u16 = 1024;
 
 /// A copy engine that DPDK knows.
@@ -160,7 +161,8 @@ impl Engine for DmaEngine {
     fn statuses(&mut self, max: usize, out: &mut Vec<u32>) {
         let max = max.min(sys::WEFT_DMA_STATUSES_MAX as usize);
         out.reserve(max);
-        // SAFETY: as above; there is room for `max` statuses, of which the call writes as many as it returns.
+        // SAFETY: as above; there is room for `max` statuses, of which the call writes as many as
+        // it returns.
         unsafe {
             let at = out.as_mut_ptr().add(out.len());
             let n = sys::weft_dma_statuses(self.id, few(max), at);

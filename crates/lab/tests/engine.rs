@@ -11,7 +11,8 @@ fn engine() -> PathBuf {
     PathBuf::from(String::from_utf8_lossy(&out.stdout).trim())
 }
 
-/// What `dmadev_autotest` says of an engine with these arguments (and of DPDK's skeleton, which it makes itself).
+/// What `dmadev_autotest` says of an engine with these arguments (and of DPDK's skeleton, which it
+/// makes itself).
 fn autotest(args: &str) -> String {
     let mut c = Command::new("dpdk-test");
     c.args(["--lcores=0@0,1@0", "--no-huge", "--no-shconf", "-m", "256", "--no-pci"]);

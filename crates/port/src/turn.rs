@@ -1,7 +1,8 @@
 //! What drivers do once per turn of a thread, for all queues together: having engines copy.
 //!
-//! A driver whose rings leave copies to an engine says so once ([`set_turns`]); from then on each thread that moves
-//! packets calls it at the beginning and at the end of its turns. Before, a turn costs a load and a compare.
+//! A driver whose rings leave copies to an engine says so once ([`set_turns`]); from then on each
+//! thread that moves packets calls it at the beginning and at the end of its turns. Before, a turn
+//! costs a load and a compare.
 
 use std::sync::OnceLock;
 

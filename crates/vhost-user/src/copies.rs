@@ -1,8 +1,9 @@
 //! Copies that a thread's rings left to its engine.
 //!
-//! One list for all rings of a thread, so that one doorbell serves all guests of a vector. The engine reports copies in
-//! order, so what they were for is a queue. A ring cannot go, nor its guest's memory, while copies of it are in flight
-//! (`Shared::take` waits for that), unless the engine was stopped.
+//! One list for all rings of a thread, so that one doorbell serves all guests of a vector. The
+//! engine reports copies in order, so what they were for is a queue. A ring cannot go, nor its
+//! guest's memory, while copies of it are in flight (`Shared::take` waits for that), unless the
+//! engine was stopped.
 
 use crate::rings::OwnRing;
 use crate::seat::{Order, Seat, SeatState, threshold};
@@ -12,21 +13,10 @@ use packet::{Packet, Pool};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 use vhost::{Batch, Engine, Job, List, Moved};
 
-/// An engine that makes nothing for so long hangs: a full one of 4,096 jumbo frames needs about a millisecond.
-const HANG_AFTER: Duration = Duration::from_millis(100);
-/// Looks that find nothing between two looks at the clock.
-const LOOKS_PER_CLOCK: u32 = 64;
-/// Failed copies of a [`WINDOW`] that an engine is kept with, whatever their share, and the share beyond: one of so many.
-const ERRORS_FREE: u64 = 100;
-const ERRORS_ONE_OF: u64 = 100;
-/// Failures are counted so long.
-const WINDOW: Duration = Duration::from_secs(10);
-/// Guests that seemed to poll are notified after so many turns.
-const TURNS_PER_NOTICE: u32 = 8;
 /// Copies in flight that are expected: what engines are configured for.
 const COPIES_USUAL: usize = 1024;
 
@@ -35,7 +25,7 @@ static IN_USE: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// This thread has an engine, or copies in flight.
-    static LISTS: Cell<bool> = const { Cell::new(false) };
+    pub(crate) static LISTS: Cell<bool> = const { Cell::new(false) };
     static COPIES: RefCell<Copies> = RefCell::default();
 }
 
@@ -96,7 +86,8 @@ pub(crate) struct At<'a> {
     pub target: &'a mut usize,
 }
 
-/// As [`vhost::Ring::enqueue`], with this thread's engine. Packets that were taken are freed when they may be.
+/// As [`vhost::Ring::enqueue`], with this thread's engine. Packets that were taken are freed when
+/// they may be.
 pub(crate) fn enqueue(
     at: &mut At,
     own: &mut OwnRing,
@@ -134,46 +125,47 @@ pub(crate) fn dequeue(
 }
 
 /// A ring that copies are in flight for.
-struct Target {
-    shared: Arc<Shared>,
-    ring: usize,
+pub(crate) struct Target {
+    pub shared: Arc<Shared>,
+    pub ring: usize,
     /// [`OwnRing::id`].
-    id: u64,
-    pool: Arc<dyn Pool>,
-    in_flight: usize,
+    pub id: u64,
+    pub pool: Arc<dyn Pool>,
+    pub in_flight: usize,
     /// The guest was shown something and is perhaps to be notified.
-    news: bool,
+    pub news: bool,
 }
 
 /// A copy in flight.
-struct Flight {
-    job: Job,
-    target: usize,
+pub(crate) struct Flight {
+    pub job: Job,
+    pub target: usize,
     /// To be freed when it is made.
-    packet: Option<Packet>,
+    pub packet: Option<Packet>,
 }
 
 #[derive(Default)]
-struct Copies {
-    seat: Option<Arc<Seat>>,
-    engine: Option<Box<dyn Engine>>,
+pub(crate) struct Copies {
+    pub seat: Option<Arc<Seat>>,
+    pub engine: Option<Box<dyn Engine>>,
     /// No more copies are listed; when none is in flight the engine goes back, as this.
-    leaving: Option<SeatState>,
-    list: List,
+    pub leaving: Option<SeatState>,
+    pub list: List,
     /// Copies were given to the engine since the last doorbell.
-    waiting: bool,
-    flights: VecDeque<Flight>,
-    /// Those that were made while somebody else had their ring, and whether they are still to be made.
-    late: Vec<(Flight, bool)>,
-    targets: Vec<Target>,
-    gone: Vec<Packet>,
-    statuses: Vec<u32>,
+    pub waiting: bool,
+    pub flights: VecDeque<Flight>,
+    /// Those that were made while somebody else had their ring, and whether they are still to be
+    /// made.
+    pub late: Vec<(Flight, bool)>,
+    pub targets: Vec<Target>,
+    pub gone: Vec<Packet>,
+    pub statuses: Vec<u32>,
     /// Looks in a row that found nothing, and since when.
-    idle_looks: u32,
-    idle_since: Option<Instant>,
-    turns: u32,
+    pub idle_looks: u32,
+    pub idle_since: Option<Instant>,
+    pub turns: u32,
     /// When the window of failures began, and what was completed and failed before.
-    window: Option<(Instant, u64, u64)>,
+    pub window: Option<(Instant, u64, u64)>,
 }
 
 impl Copies {
@@ -203,11 +195,11 @@ impl Copies {
         self.in_flight() > 0
     }
 
-    fn in_flight(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.flights.len() + self.late.len()
     }
 
-    fn tally(&self, f: impl FnOnce(&crate::tally::Tally)) {
+    pub fn tally(&self, f: impl FnOnce(&crate::tally::Tally)) {
         if let Some(seat) = &self.seat {
             f(&seat.tally);
         }
@@ -240,15 +232,6 @@ impl Copies {
             seat.put(Some(engine));
             seat.set_state(state);
         }
-    }
-
-    /// Has the CPU make what is in flight: the engine was stopped.
-    #[cold]
-    fn redo(&mut self) {
-        let n = self.flights.len();
-        self.tally(|tally| add(&tally.redone, n as u64));
-        self.settle(n, true);
-        LISTS.set(self.engine.is_some() || self.in_flight() > 0);
     }
 
     /// Says what may be listed of a burst on this ring.
@@ -307,7 +290,8 @@ impl Copies {
         }
     }
 
-    /// Gives the engine what was listed on a ring that is held; `packets` are those that were taken to be sent.
+    /// Gives the engine what was listed on a ring that is held; `packets` are those that were taken
+    /// to be sent.
     fn hand_over(&mut self, at: &mut At, own: &mut OwnRing, packets: &[Packet]) {
         if self.list.jobs.is_empty() {
             return;
@@ -315,8 +299,8 @@ impl Copies {
         let target = self.target(at, own.id);
         let jobs = std::mem::take(&mut self.list.jobs);
         let n = match &mut self.engine {
-            // SAFETY: the ring keeps the guest's memory mapped while copies of it are in flight; packets are freed, or
-            // delivered, when they are made.
+            // SAFETY: the ring keeps the guest's memory mapped while copies of it are in flight;
+            // packets are freed, or delivered, when they are made.
             Some(engine) => unsafe { engine.copy(&jobs) },
             None => 0,
         };
@@ -391,150 +375,6 @@ impl Copies {
                 self.targets.push(target);
                 self.targets.len() - 1
             }
-        }
-    }
-
-    /// Takes in what the engine made.
-    fn complete(&mut self) {
-        let late = self.late.len();
-        for (flight, redo) in std::mem::take(&mut self.late) {
-            self.flights.push_front(flight);
-            self.settle(1, redo);
-        }
-        let before = self.in_flight();
-        let mut most = self.flights.len();
-        while let Some(engine) = &mut self.engine
-            && most > 0
-        {
-            let (n, failed) = engine.completed(most);
-            self.tally(|tally| add(&tally.completed, n as u64));
-            self.settle(n, false);
-            most -= n;
-            if !failed {
-                break;
-            }
-            most -= self.complete_failed(most);
-        }
-        let progress = before - self.flights.len().min(before) + late;
-        self.tally(|tally| {
-            add(&tally.polls, 1);
-            add(&tally.polls_empty, u64::from(progress == 0));
-        });
-        match progress {
-            0 => self.watch(),
-            _ => (self.idle_looks, self.idle_since) = (0, None),
-        }
-        self.tell_guests();
-    }
-
-    /// The next copy failed: asks what became of it and those behind it. How many.
-    #[cold]
-    fn complete_failed(&mut self, most: usize) -> usize {
-        let mut statuses = std::mem::take(&mut self.statuses);
-        statuses.clear();
-        if let Some(engine) = &mut self.engine {
-            engine.statuses(most, &mut statuses);
-        }
-        let failed = statuses.iter().filter(|status| **status != 0).count() as u64;
-        self.tally(|tally| {
-            add(&tally.completed, statuses.len() as u64);
-            add(&tally.errors, failed);
-        });
-        statuses.iter().for_each(|status| self.settle(1, *status != 0));
-        self.judge();
-        let n = statuses.len();
-        self.statuses = statuses;
-        // An engine that says that something failed and not what is asked no more in this turn.
-        if n == 0 { most } else { n }
-    }
-
-    /// Does the engine fail too often?
-    fn judge(&mut self) {
-        let Some(now) = self.seat.as_ref().map(|seat| seat.tally.read()) else { return };
-        let began = self.window.filter(|(began, ..)| began.elapsed() < WINDOW);
-        let (_, completed, errors) = *self.window.insert(began.unwrap_or((
-            Instant::now(),
-            now.completed - 1,
-            now.errors - 1,
-        )));
-        let (completed, errors) = (now.completed - completed, now.errors - errors);
-        if errors > ERRORS_FREE && errors * ERRORS_ONE_OF > completed {
-            self.leaving.get_or_insert(SeatState::Failing);
-        }
-    }
-
-    /// Nothing was made: does the engine hang?
-    fn watch(&mut self) {
-        self.idle_looks += 1;
-        if !self.idle_looks.is_multiple_of(LOOKS_PER_CLOCK) || self.flights.is_empty() {
-            return;
-        }
-        let since = *self.idle_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < HANG_AFTER {
-            return;
-        }
-        (self.idle_looks, self.idle_since) = (0, None);
-        if let (Some(seat), Some(engine)) = (&self.seat, self.engine.take()) {
-            seat.put(Some(engine));
-            seat.set_state(SeatState::Stuck);
-        }
-        (self.leaving, self.waiting) = (None, false);
-    }
-
-    /// The oldest `n` copies were made, or are to be made by the CPU.
-    fn settle(&mut self, mut n: usize, redo: bool) {
-        while n > 0
-            && let Some(first) = self.flights.front()
-        {
-            let target = first.target;
-            let row = self.flights.iter().take(n).take_while(|f| f.target == target).count();
-            self.settle_row(target, row, redo);
-            n -= row;
-        }
-    }
-
-    /// The oldest `n`, all of one ring.
-    fn settle_row(&mut self, target: usize, n: usize, redo: bool) {
-        let Copies { targets, flights, late, gone, .. } = self;
-        let known = &mut targets[target];
-        let Some(mut held) = known.shared.rings.hold(known.ring) else {
-            late.extend(flights.drain(..n).map(|flight| (flight, redo)));
-            return;
-        };
-        let own = held.get().filter(|own| own.id == known.id);
-        if let Some(own) = own {
-            for flight in flights.drain(..n) {
-                if redo {
-                    // SAFETY: the ring is held, and keeps the guest's memory mapped; the packet is not freed yet.
-                    unsafe { flight.job.make() };
-                }
-                own.ring.done(flight.job.slot);
-                gone.extend(flight.packet);
-            }
-            known.news |= own.ring.publish();
-        } else {
-            // It was given up with copies in flight.
-            flights.drain(..n).for_each(|flight| gone.extend(flight.packet));
-        }
-        drop(held);
-        known.in_flight -= n;
-        known.pool.free(gone);
-        gone.clear();
-    }
-
-    /// Notifies guests of what they were shown, if they want that.
-    fn tell_guests(&mut self) {
-        self.turns = self.turns.wrapping_add(1);
-        let idle = self.in_flight() == 0;
-        if !idle && !self.turns.is_multiple_of(TURNS_PER_NOTICE)
-            || !self.targets.iter().any(|target| target.news)
-        {
-            return;
-        }
-        fence(Ordering::SeqCst);
-        for target in self.targets.iter_mut().filter(|target| target.news) {
-            target.news = false;
-            target.shared.notify(target.ring);
         }
     }
 

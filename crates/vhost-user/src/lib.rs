@@ -15,6 +15,7 @@
 
 mod budget;
 mod call;
+mod completions;
 mod copies;
 mod counters;
 mod inflight;

@@ -1,15 +1,17 @@
 //! Where a thread that moves packets gets an engine from, and what it tells about it.
 //!
-//! A thread *sits down* when it starts and finds no engine. The control side gives it one, asks for it back, and stops
-//! one that hangs; the thread alone uses it. Neither waits for the other: orders are a word that the thread looks at
-//! once per turn, engines change hands in a place that is locked for a moment.
+//! A thread *sits down* when it starts and finds no engine. The control side gives it one, asks for
+//! it back, and stops one that hangs; the thread alone uses it. Neither waits for the other: orders
+//! are a word that the thread looks at once per turn, engines change hands in a place that is
+//! locked for a moment.
 
 use crate::tally::Tally;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use vhost::Engine;
 
-/// Frames of more bytes are copied by an engine, where there is one, unless somebody says otherwise (papers/004).
+/// Frames of more bytes are copied by an engine, where there is one, unless somebody says otherwise
+/// (papers/004).
 pub const THRESHOLD_BYTES_DEFAULT: usize = 128;
 /// Longest frame that a threshold may name, as in the patches of papers/004.
 pub const THRESHOLD_BYTES_MAX: usize = 9728;

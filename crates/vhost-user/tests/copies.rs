@@ -1,5 +1,6 @@
-//! Copies in flight while everything else happens: messages of the front-end, guests that go, engines that fail, hang
-//! and are taken away. Nothing is early, late, lost, twice or out of order; buffers come back.
+//! Copies in flight while everything else happens: messages of the front-end, guests that go,
+//! engines that fail, hang and are taken away. Nothing is early, late, lost, twice or out of order;
+//! buffers come back.
 
 mod common;
 #[path = "common/engine.rs"]
@@ -282,7 +283,8 @@ fn engines_that_fail() {
     }
 }
 
-/// It hangs with copies in flight, again and again: what it had is made by the CPU once it is stopped, not before.
+/// It hangs with copies in flight, again and again: what it had is made by the CPU once it is
+/// stopped, not before.
 #[test]
 fn engines_that_hang() {
     let _alone = alone();
@@ -325,8 +327,8 @@ fn threads_that_end() {
     }
 }
 
-/// A guest is migrated: from the message on that says so the CPU copies, as an engine marks no pages; then by the engine
-/// again.
+/// A guest is migrated: from the message on that says so the CPU copies, as an engine marks no
+/// pages; then by the engine again.
 #[test]
 fn guests_that_are_migrated() {
     let _alone = alone();

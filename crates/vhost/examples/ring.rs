@@ -1,7 +1,9 @@
-//! Cycles per packet of a ring whose driver is the same thread: `cargo run --release -p vhost --example ring`.
+//! Cycles per packet of a ring whose driver is the same thread: `cargo run --release -p vhost
+//! --example ring`.
 //!
-//! For each layout, direction and frame length: the least over rounds, of a ring that copies at once, and (second
-//! number) of one that lists every copy, which are then made in the order of the list.
+//! For each layout, direction and frame length: the least over rounds, of a ring that copies at
+//! once, and (second number) of one that lists every copy, which are then made in the order of the
+//! list.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

@@ -10,7 +10,8 @@ use crate::way::{Listed, Way};
 use packet::{Packet, Pool};
 
 impl Ring {
-    /// Were buffers taken that are not published? Then only calls that list, even without room, keep the order.
+    /// Were buffers taken that are not published? Then only calls that list, even without room,
+    /// keep the order.
     #[inline]
     pub fn has_slots(&self) -> bool {
         self.slots.as_ref().is_some_and(|slots| !slots.is_empty())
@@ -77,8 +78,8 @@ impl Ring {
         }
     }
 
-    /// As [`Ring::dequeue`], but what `list` asks for is listed and not copied: those packets come later, when they are
-    /// done. Packets always come in order.
+    /// As [`Ring::dequeue`], but what `list` asks for is listed and not copied: those packets come
+    /// later, when they are done. Packets always come in order.
     pub fn dequeue_listed(
         &mut self,
         batch: &mut Batch,
@@ -121,7 +122,8 @@ impl Ring {
         (0..n).all(|i| self.ahead.get(i).len as usize - self.header <= threshold)
     }
 
-    /// Appends packets that are done to `out` until that is `end` long, and gives their buffers back.
+    /// Appends packets that are done to `out` until that is `end` long, and gives their buffers
+    /// back.
     fn deliver(&mut self, slots: &mut Slots, out: &mut Vec<Packet>, end: usize, moved: &mut Moved) {
         while let Some((buffers, packet)) = slots.oldest() {
             if let Some(packet) = packet {
@@ -154,7 +156,8 @@ impl Ring {
             match next(way, len as u64) {
                 Ok((packet, to)) => {
                     way.begin(len, || 1);
-                    // SAFETY: the buffer is mapped and longer than the header; there is room for the rest.
+                    // SAFETY: the buffer is mapped and longer than the header; there is room for
+                    // the rest.
                     unsafe { way.copy(buffer.at.add(self.header), to, len) };
                     way.put(&mut self.layout, buffer.id, 1, 0);
                     way.end(Some(packet));
@@ -195,7 +198,8 @@ impl Ring {
                     let pieces = batch.pieces(chain);
                     way.begin(len as usize, || pieces.len());
                     for (from, n) in behind(pieces, self.header) {
-                        // SAFETY: the piece is mapped; the pieces without the header have len bytes together.
+                        // SAFETY: the piece is mapped; the pieces without the header have len bytes
+                        // together.
                         unsafe {
                             way.copy(from, to, n);
                             to = to.add(n);
@@ -214,8 +218,8 @@ impl Ring {
         pool.free(&way.list.fresh);
     }
 
-    /// The ring is not used any more, and no copy is in flight: packets that were to be delivered go to `packets`. What
-    /// is not published was not taken, for whoever goes on at [`Ring::base`].
+    /// The ring is not used any more, and no copy is in flight: packets that were to be delivered
+    /// go to `packets`. What is not published was not taken, for whoever goes on at [`Ring::base`].
     pub fn abandon(&mut self, packets: &mut Vec<Packet>) {
         self.broken = true;
         if let Some(slots) = &mut self.slots {
@@ -230,7 +234,8 @@ fn fill(pool: &dyn Pool, way: &mut Listed, n: usize) -> bool {
     pool.alloc(&mut way.list.fresh, n)
 }
 
-/// An empty packet with room for `len` bytes, and where they go. On an error it is used for the next frame.
+/// An empty packet with room for `len` bytes, and where they go. On an error it is used for the
+/// next frame.
 #[inline]
 fn next(way: &mut Listed, len: u64) -> Result<(Packet, *mut u8), RingError> {
     let packet = way.list.fresh.last_mut().ok_or(RingError::Long)?;

@@ -1,8 +1,8 @@
 //! Buffers that were taken from a ring and not published yet, and the copies that they wait for.
 //!
-//! Each buffer has a slot, in the order in which buffers were taken. A packet whose copies are all made is *done*; the
-//! guest is shown the longest row of done packets from the oldest on, so whoever makes copies, and in which order, is
-//! of no concern to it.
+//! Each buffer has a slot, in the order in which buffers were taken. A packet whose copies are all
+//! made is *done*; the guest is shown the longest row of done packets from the oldest on, so
+//! whoever makes copies, and in which order, is of no concern to it.
 
 use crate::raw;
 use packet::Packet;
@@ -27,8 +27,8 @@ impl Job {
     /// Makes the copy. Making it twice does no harm.
     ///
     /// # Safety
-    /// The packet is there, and the guest's memory is mapped: both as long as the job's ring was not told that it is
-    /// done.
+    /// The packet is there, and the guest's memory is mapped: both as long as the job's ring was
+    /// not told that it is done.
     pub unsafe fn make(&self) {
         // SAFETY: the caller vouches for both ends; they were checked when the job was listed.
         unsafe { raw::copy(self.from, self.to, self.len as usize) };
@@ -44,8 +44,9 @@ pub struct List {
     pub room: usize,
     /// Frames of more bytes are listed.
     pub threshold: usize,
-    /// Packets with jobs, by their place among those that were given to [`crate::Ring::enqueue_listed`]: they must stay
-    /// as they are until those are done. In the order of the jobs.
+    /// Packets with jobs, by their place among those that were given to
+    /// [`crate::Ring::enqueue_listed`]: they must stay as they are until those are done. In the
+    /// order of the jobs.
     pub kept: Vec<u32>,
     /// Bytes that were copied at once.
     pub copied: u64,
@@ -168,7 +169,8 @@ impl Slots {
         Used { id, descs, len }
     }
 
-    /// Forgets all slots, none of which waits for a copy; what they had to deliver goes to `packets`.
+    /// Forgets all slots, none of which waits for a copy; what they had to deliver goes to
+    /// `packets`.
     pub fn abandon(&mut self, packets: &mut Vec<Packet>) {
         debug_assert_eq!(self.jobs, 0);
         while let (false, Some((buffers, packet))) = (self.is_empty(), self.oldest()) {

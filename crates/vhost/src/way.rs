@@ -1,4 +1,5 @@
-//! Who copies the bytes of packets, and when buffers are given back: at once, or when an engine has made the copies.
+//! Who copies the bytes of packets, and when buffers are given back: at once, or when an engine has
+//! made the copies.
 
 use crate::raw;
 use crate::ring::Layout;

@@ -1,5 +1,5 @@
-//! Rings whose copies are listed, and made later, in any order, some of them twice: what the guest and the switch get
-//! is what a queue of frames gives.
+//! Rings whose copies are listed, and made later, in any order, some of them twice: what the guest
+//! and the switch get is what a queue of frames gives.
 
 mod common;
 
@@ -16,9 +16,11 @@ const POISON: u8 = 0xa7;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The guest offers a buffer: frame length or buffer size, where it is cut, and whether it is an indirect one.
+    /// The guest offers a buffer: frame length or buffer size, where it is cut, and whether it is
+    /// an indirect one.
     Offer(u32, Vec<u32>, bool),
-    /// We take or give so many packets; so many copies may be listed, of frames above so many bytes.
+    /// We take or give so many packets; so many copies may be listed, of frames above so many
+    /// bytes.
     Move(usize, usize, usize),
     /// Somebody makes so many copies, beginning with this one: after an error twice.
     Make(usize, usize, bool),
@@ -169,7 +171,8 @@ fn guest_sends(features: u64, size: u16, steps: &[Step]) {
     assert!(b.pool.in_use() == 0 && b.ring.ring_errors().total() == 0);
 }
 
-/// The ring is taken away and put back, as messages of the front-end have it: copies are waited for before.
+/// The ring is taken away and put back, as messages of the front-end have it: copies are waited for
+/// before.
 fn go_on_elsewhere(b: &mut Bench) {
     b.make(usize::MAX, 3, false);
     let mut packets = Vec::new();

@@ -1,5 +1,5 @@
-//! Copies to and from guests by engines: real guests (`dpdk-testpmd` on virtio-user) and the lab's emulated engine, which
-//! is slow, fails and hangs on demand. Every packet arrives, in order.
+//! Copies to and from guests by engines: real guests (`dpdk-testpmd` on virtio-user) and the lab's
+//! emulated engine, which is slow, fails and hangs on demand. Every packet arrives, in order.
 
 mod lab;
 
@@ -20,9 +20,9 @@ const MOMENT: Duration = Duration::from_millis(300);
 const SPLIT: Ring = Ring { packed: false, queues: 1, server: true, device: "", library: false };
 const PACKED: Ring = Ring { packed: true, ..SPLIT };
 
-/// A switch with engines, a cable `far` on port 1 and guests on ports 2 and 3. What comes from `far` goes to the one
-/// guest, what that sends to the other, and what that sends back: from the first guest on it is the PMD thread, with
-/// its engine, that takes and gives.
+/// A switch with engines, a cable `far` on port 1 and guests on ports 2 and 3. What comes from
+/// `far` goes to the one guest, what that sends to the other, and what that sends back: from the
+/// first guest on it is the PMD thread, with its engine, that takes and gives.
 struct Bench<'a> {
     sw: Switch<'a>,
     far: Raw,
@@ -153,7 +153,8 @@ fn with_bench(engines: &[&str], run: impl FnOnce(&Bench)) {
     run(&bench(&ns, &host, engines));
 }
 
-/// Both directions, all sizes, at several thresholds, with a guest that is killed in the middle of it.
+/// Both directions, all sizes, at several thresholds, with a guest that is killed in the middle of
+/// it.
 fn round_trip(engine: &str, ring: Ring, lives: usize) {
     with_bench(&[engine], |b| {
         let idle = buffers(&b.sw);
@@ -226,7 +227,8 @@ fn an_engine_that_fails_too_often_is_given_up() {
     });
 }
 
-/// The engine stops in the middle of it: it is stopped for good, the CPU makes what it had, and nothing is lost.
+/// The engine stops in the middle of it: it is stopped for good, the CPU makes what it had, and
+/// nothing is lost.
 #[test]
 fn an_engine_that_hangs_is_stopped() {
     with_bench(&["mode=thread,hang=100"], |b| {

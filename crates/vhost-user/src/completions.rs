@@ -1,0 +1,180 @@
+//! What becomes of copies in flight: made, failed, or never ended.
+//!
+//! The oldest copies are *settled*, ring by ring: the ring is held, told what is done, and shows it
+//! to the guest.
+
+use crate::copies::{Copies, LISTS};
+use crate::seat::SeatState;
+use crate::tally::add;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+/// An engine that makes nothing for so long hangs: a full one of 4,096 jumbo frames needs about a
+/// millisecond.
+const HANG_AFTER: Duration = Duration::from_millis(100);
+/// Looks that find nothing between two looks at the clock.
+const LOOKS_PER_CLOCK: u32 = 64;
+/// Failed copies of a [`WINDOW`] that an engine is kept with, whatever their share, and the share
+/// beyond: one of so many.
+const ERRORS_FREE: u64 = 100;
+const ERRORS_ONE_OF: u64 = 100;
+/// Failures are counted so long.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Guests that seemed to poll are notified after so many turns.
+const TURNS_PER_NOTICE: u32 = 8;
+
+impl Copies {
+    /// Has the CPU make what is in flight: the engine was stopped.
+    #[cold]
+    pub fn redo(&mut self) {
+        let n = self.flights.len();
+        self.tally(|tally| add(&tally.redone, n as u64));
+        self.settle(n, true);
+        LISTS.set(self.engine.is_some() || self.in_flight() > 0);
+    }
+
+    /// Takes in what the engine made.
+    pub fn complete(&mut self) {
+        let late = self.late.len();
+        for (flight, redo) in std::mem::take(&mut self.late) {
+            self.flights.push_front(flight);
+            self.settle(1, redo);
+        }
+        let before = self.in_flight();
+        let mut most = self.flights.len();
+        while let Some(engine) = &mut self.engine
+            && most > 0
+        {
+            let (n, failed) = engine.completed(most);
+            self.tally(|tally| add(&tally.completed, n as u64));
+            self.settle(n, false);
+            most -= n;
+            if !failed {
+                break;
+            }
+            most -= self.complete_failed(most);
+        }
+        let progress = before - self.flights.len().min(before) + late;
+        self.tally(|tally| {
+            add(&tally.polls, 1);
+            add(&tally.polls_empty, u64::from(progress == 0));
+        });
+        match progress {
+            0 => self.watch(),
+            _ => (self.idle_looks, self.idle_since) = (0, None),
+        }
+        self.tell_guests();
+    }
+
+    /// The next copy failed: asks what became of it and those behind it. How many.
+    #[cold]
+    fn complete_failed(&mut self, most: usize) -> usize {
+        let mut statuses = std::mem::take(&mut self.statuses);
+        statuses.clear();
+        if let Some(engine) = &mut self.engine {
+            engine.statuses(most, &mut statuses);
+        }
+        let failed = statuses.iter().filter(|status| **status != 0).count() as u64;
+        self.tally(|tally| {
+            add(&tally.completed, statuses.len() as u64);
+            add(&tally.errors, failed);
+        });
+        statuses.iter().for_each(|status| self.settle(1, *status != 0));
+        self.judge();
+        let n = statuses.len();
+        self.statuses = statuses;
+        // An engine that says that something failed and not what is asked no more in this turn.
+        if n == 0 { most } else { n }
+    }
+
+    /// Does the engine fail too often?
+    fn judge(&mut self) {
+        let Some(now) = self.seat.as_ref().map(|seat| seat.tally.read()) else { return };
+        let began = self.window.filter(|(began, ..)| began.elapsed() < WINDOW);
+        let (_, completed, errors) = *self.window.insert(began.unwrap_or((
+            Instant::now(),
+            now.completed - 1,
+            now.errors - 1,
+        )));
+        let (completed, errors) = (now.completed - completed, now.errors - errors);
+        if errors > ERRORS_FREE && errors * ERRORS_ONE_OF > completed {
+            self.leaving.get_or_insert(SeatState::Failing);
+        }
+    }
+
+    /// Nothing was made: does the engine hang?
+    fn watch(&mut self) {
+        self.idle_looks += 1;
+        if !self.idle_looks.is_multiple_of(LOOKS_PER_CLOCK) || self.flights.is_empty() {
+            return;
+        }
+        let since = *self.idle_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < HANG_AFTER {
+            return;
+        }
+        (self.idle_looks, self.idle_since) = (0, None);
+        if let (Some(seat), Some(engine)) = (&self.seat, self.engine.take()) {
+            seat.put(Some(engine));
+            seat.set_state(SeatState::Stuck);
+        }
+        (self.leaving, self.waiting) = (None, false);
+    }
+
+    /// The oldest `n` copies were made, or are to be made by the CPU.
+    fn settle(&mut self, mut n: usize, redo: bool) {
+        while n > 0
+            && let Some(first) = self.flights.front()
+        {
+            let target = first.target;
+            let row = self.flights.iter().take(n).take_while(|f| f.target == target).count();
+            self.settle_row(target, row, redo);
+            n -= row;
+        }
+    }
+
+    /// The oldest `n`, all of one ring.
+    fn settle_row(&mut self, target: usize, n: usize, redo: bool) {
+        let Copies { targets, flights, late, gone, .. } = self;
+        let known = &mut targets[target];
+        let Some(mut held) = known.shared.rings.hold(known.ring) else {
+            late.extend(flights.drain(..n).map(|flight| (flight, redo)));
+            return;
+        };
+        let own = held.get().filter(|own| own.id == known.id);
+        if let Some(own) = own {
+            for flight in flights.drain(..n) {
+                if redo {
+                    // SAFETY: the ring is held, and keeps the guest's memory mapped; the packet is
+                    // not freed yet.
+                    unsafe { flight.job.make() };
+                }
+                own.ring.done(flight.job.slot);
+                gone.extend(flight.packet);
+            }
+            known.news |= own.ring.publish();
+        } else {
+            // It was given up with copies in flight.
+            flights.drain(..n).for_each(|flight| gone.extend(flight.packet));
+        }
+        drop(held);
+        known.in_flight -= n;
+        known.pool.free(gone);
+        gone.clear();
+    }
+
+    /// Notifies guests of what they were shown, if they want that.
+    fn tell_guests(&mut self) {
+        self.turns = self.turns.wrapping_add(1);
+        let idle = self.in_flight() == 0;
+        if !idle && !self.turns.is_multiple_of(TURNS_PER_NOTICE)
+            || !self.targets.iter().any(|target| target.news)
+        {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        for target in self.targets.iter_mut().filter(|target| target.news) {
+            target.news = false;
+            target.shared.notify(target.ring);
+        }
+    }
+}
