@@ -13,7 +13,9 @@
 //! - Memory of a connection that ended is used again after every worker has passed a quiescent point.
 
 mod conn;
+mod count;
 mod extract;
+mod filter;
 pub mod machine;
 mod model;
 mod nat;
@@ -25,11 +27,13 @@ mod track;
 mod tuple;
 
 pub use conn::{Conn, Known, Meta, Translation, state};
+pub use count::{COUNT_NAMES, COUNTS, Count, Refused};
 pub use extract::{Bad, Place, Seen, extract};
+pub use filter::{Filter, TupleFilter};
 pub use model::Model;
 pub use policy::{
     CLASS_NAMES, CLASSES, Class, DEFAULT_SECONDS, POLICIES_COUNT_MAX, Policies, TIMEOUT_SECONDS_MAX,
 };
 pub use table::{CONNECTIONS_COUNT_DEFAULT, Keeper, Limits, Ref, Secret, Shown, Table, Worker};
-pub use track::{At, COUNTS, Count, Refused, Store, clear, track};
+pub use track::{At, Store, clear, track};
 pub use tuple::{Tuple, address, answer_type, number};

@@ -1,10 +1,11 @@
 //! The slow twin of the table: one thread, a map, everything looked at every time.
 
 use crate::conn::Conn;
+use crate::count::{Count, Refused};
 use crate::machine::Peers;
 use crate::policy::{Class, Policies};
 use crate::table::Limits;
-use crate::track::{Count, Refused, Store};
+use crate::track::Store;
 use crate::tuple::Tuple;
 use std::collections::HashMap;
 

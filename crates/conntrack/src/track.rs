@@ -2,6 +2,7 @@
 //! table that packet threads share and over its twin.
 
 use crate::conn::{Conn, Known, Meta, Translation, state};
+use crate::count::{Count, Refused};
 use crate::extract::{Bad, Seen, extract};
 use crate::machine::{self, Note, Peers, Verdict};
 use crate::nat;
@@ -50,42 +51,6 @@ pub trait Store {
     /// Counts something.
     fn count(&mut self, what: Count);
 }
-
-/// Why a connection is not kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Another one has one of its tuples.
-    Exists,
-    /// There are as many as there may be.
-    Full,
-    /// ... in the zone.
-    ZoneFull,
-    /// The zone has as many half-open ones as its share.
-    HalfOpen,
-    /// Another thread was at the same place for too long.
-    Busy,
-}
-
-/// What is counted of packets and connections that did not go the common way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Count {
-    Invalid,
-    IpChecksum,
-    L4Checksum,
-    TcpFlags,
-    SequenceFailed,
-    SequenceBypassed,
-    Full,
-    ZoneFull,
-    HalfOpen,
-    Busy,
-    NatExhausted,
-    NatMiss,
-}
-
-/// How many kinds there are.
-pub const COUNTS: usize = 12;
 
 /// Where the packet's IP header is, and what is known of its checksums.
 #[derive(Clone, Copy, Debug)]

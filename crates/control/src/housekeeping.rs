@@ -161,6 +161,13 @@ fn each_second(s: &mut State) {
     s.flush_changes();
     limited(s);
     let totals = coverage::totals(s);
+    if s.coverage.has_grown("conntrack_nat_exhausted", &totals) {
+        vlog::warn!(
+            "conntrack",
+            "Unable to NAT due to tuple space exhaustion - \
+             if DoS attack, use firewalling and/or zone partitioning."
+        );
+    }
     s.coverage.sample(totals);
     let now = s.now_ms();
     let dp = &s.dp;

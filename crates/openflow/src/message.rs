@@ -566,8 +566,36 @@ pub enum Request {
     /// NXT_TLV_TABLE_REQUEST.
     TlvTable,
     TlvTableMod(TlvTableMod),
-    /// CT flush and the like: recognised, answered with an error.
+    /// NXT_CT_FLUSH_ZONE, NXT_CT_FLUSH.
+    CtFlush(CtFlush),
+    /// Continuations and the like: recognised, answered with an error.
     Unsupported(OfError),
+}
+
+/// Connections that are to end: those that agree with all that is said here; nothing is said: all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CtFlush {
+    /// Zone.
+    pub zone: Option<u16>,
+    /// IP protocol.
+    pub proto: Option<u8>,
+    /// The tuple of the first packet.
+    pub orig: CtTuple,
+    /// The tuple of answers.
+    pub reply: CtTuple,
+}
+
+/// What is said of a tuple.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct CtTuple {
+    pub src: Option<std::net::IpAddr>,
+    pub dst: Option<std::net::IpAddr>,
+    pub sport: Option<u16>,
+    pub dport: Option<u16>,
+    pub icmp_id: Option<u16>,
+    pub icmp_type: Option<u8>,
+    pub icmp_code: Option<u8>,
 }
 
 /// A reply or asynchronous message from the switch.

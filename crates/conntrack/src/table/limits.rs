@@ -1,7 +1,7 @@
 //! How many connections there may be, and how many there are: in all and per zone.
 
 use super::atomics::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
-use crate::track::Refused;
+use crate::count::Refused;
 
 /// Connections there may be until `ct-set-maxconns` says otherwise (as in OVS).
 pub const CONNECTIONS_COUNT_DEFAULT: u32 = 3_000_000;

@@ -17,9 +17,10 @@ pub use limits::{CONNECTIONS_COUNT_DEFAULT, Limits};
 pub use secret::Secret;
 
 use crate::conn::Conn;
+use crate::count::{COUNTS, Count, Refused};
 use crate::machine::Peers;
 use crate::policy::{Class, Policies};
-use crate::track::{COUNTS, Count, Refused, Store};
+use crate::track::Store;
 use crate::tuple::Tuple;
 use entry::{Entries, Entry, Packed, bit};
 use index::Index;

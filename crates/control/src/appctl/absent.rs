@@ -60,7 +60,6 @@ fn passed_over(s: &State, names: &[&str]) -> Result<(), String> {
     if all.is_empty() { Ok(()) } else { Err(all.join("\n")) }
 }
 
-const NO_CT: &str = "ovs-vswitchd: connection tracking is not supported (Operation not supported)";
 const NO_FRAGMENTS: &str =
     "ovs-vswitchd: fragments are not reassembled here (Operation not supported)";
 const NO_FLOWS: &str =
@@ -112,46 +111,9 @@ pub const COMMANDS: &[Command] = &[
         3,
         refuse!("ovs-vswitchd: Setting caches not supported (Operation not supported)"),
     ),
-    command(
-        "dpctl/ct-bkts",
-        "[dp] [gt=N]",
-        0,
-        2,
-        answer!("Total Buckets: 1\nCurrent Connections: 0\n\n"),
-    ),
-    command("dpctl/ct-del-limits", "[dp] zone=N1[,N2]...", 1, 2, refuse!(NO_CT)),
-    command("dpctl/ct-disable-tcp-seq-chk", "[dp]", 0, 1, refuse!(NO_CT)),
-    command("dpctl/ct-enable-tcp-seq-chk", "[dp]", 0, 1, refuse!(NO_CT)),
-    command("dpctl/ct-get-limits", "[dp] [zone=N1[,N2]...]", 0, 2, answer!("default limit=0\n")),
-    command("dpctl/ct-get-maxconns", "[dp]", 0, 1, answer!("0\n")),
-    command("dpctl/ct-get-nconns", "[dp]", 0, 1, answer!("0\n")),
-    command("dpctl/ct-get-tcp-seq-chk", "[dp]", 0, 1, answer!("TCP sequence checking: disabled\n")),
-    command(
-        "dpctl/ct-set-limits",
-        "[dp] [default=L] [zone=N,limit=L]...",
-        1,
-        usize::MAX,
-        refuse!(NO_CT),
-    ),
-    command("dpctl/ct-set-maxconns", "[dp] maxconns", 1, 2, refuse!(NO_CT)),
-    command(
-        "dpctl/ct-stats-show",
-        "[dp] [zone=N]",
-        0,
-        3,
-        answer!("Connections Stats:\n    Total: 0\n"),
-    ),
     command("dpctl/del-dp", "dp", 1, 1, refuse!(NO_PORTS)),
     command("dpctl/del-flow", "[dp] flow", 1, 2, refuse!(NO_FLOWS)),
     command("dpctl/del-if", "dp iface...", 2, usize::MAX, refuse!(NO_PORTS)),
-    command("dpctl/dump-conntrack", "[-m] [-s] [dp] [zone=N]", 0, 4, answer!("")),
-    command(
-        "dpctl/flush-conntrack",
-        "[dp] [zone=N] [ct-orig-tuple] [ct-reply-tuple]",
-        0,
-        4,
-        answer!(""),
-    ),
     command("dpctl/ipf-get-status", "[dp]", 0, 1, answer!(FRAGMENTS)),
     command("dpctl/ipf-set-disabled", "[dp] v4|v6", 1, 2, refuse!(NO_FRAGMENTS)),
     command("dpctl/ipf-set-enabled", "[dp] v4|v6", 1, 2, refuse!(NO_FRAGMENTS)),

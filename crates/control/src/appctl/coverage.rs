@@ -21,6 +21,12 @@ impl Coverage {
         self.history.truncate(HISTORY + 1);
     }
 
+    /// Is the counter larger in `totals` than when they were sampled last?
+    pub fn has_grown(&self, name: &str, totals: &BTreeMap<String, u64>) -> bool {
+        let before = self.history.front().and_then(|t| t.get(name)).copied().unwrap_or(0);
+        totals.get(name).is_some_and(|now| *now > before)
+    }
+
     /// Average per second over the last `seconds`.
     fn rate(&self, name: &str, now: u64, seconds: usize) -> f64 {
         let back = self.history.get(seconds - 1).or(self.history.back());
@@ -56,6 +62,8 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
             *all.entry(name.to_string()).or_insert(0) += n;
         }
     }
+    let counted = s.dp.conntrack().counted();
+    all.extend(conntrack::COUNT_NAMES.iter().zip(counted).map(|(name, n)| (name.to_string(), n)));
     all.extend(super::engines::coverage(s).map(|(name, n)| (name.to_string(), n)));
     all.insert("tnl_neigh_limited".into(), s.ofproto.neighbours_limited());
     all.insert("mac_learning_limited".into(), s.ofproto.macs_not_learned());

@@ -262,7 +262,8 @@ pub fn del_flows(s: &mut State, args: &[String]) -> Result<String, String> {
 
 /// `dpctl/list-commands`.
 pub fn list_commands(_: &mut State, _: &[String]) -> Result<String, String> {
-    let all = super::COMMANDS.iter().chain(super::absent::COMMANDS);
+    let all = super::COMMANDS.iter().chain(super::conntrack::COMMANDS);
+    let all = all.chain(super::absent::COMMANDS);
     let mut mine: Vec<_> = all.filter(|c| c.name.starts_with("dpctl/")).collect();
     mine.sort_by_key(|c| c.name);
     let lines = mine.iter().map(|c| format!("  {:<28}  {}\n", c.name, c.usage));

@@ -2,6 +2,7 @@
 
 pub mod absent;
 pub mod bonds;
+pub mod conntrack;
 pub mod coverage;
 mod dpctl;
 mod dpdk_info;

@@ -6,8 +6,8 @@ use crate::vlog;
 use ofproto::{BridgeId, BundleItem};
 use openflow::codec::{self, Dialect, ERROR_DATA, ReplyTo};
 use openflow::{
-    BundleStep, FlowFormat, FlowMod, FlowModCommand, MultipartRequest, NO_BUFFER, OfError,
-    PacketOut, Reply, Request, Role, SwitchConfig, TableStats, Version,
+    BundleStep, CtFlush, CtTuple, FlowFormat, FlowMod, FlowModCommand, MultipartRequest, NO_BUFFER,
+    OfError, PacketOut, Reply, Request, Role, SwitchConfig, TableStats, Version,
 };
 use std::rc::Rc;
 
@@ -223,6 +223,10 @@ fn modify(
         Request::TableMod { table, config, vacancy } => table_mod(s, id, table, config, vacancy),
         Request::PacketOut(po) => packet_out(s, id, &po),
         Request::TlvTableMod(m) => s.ofproto.tlv_table_mod(bridge, &m),
+        Request::CtFlush(flush) => {
+            ct_flush(s, &flush);
+            Ok(())
+        }
         request => connection(s, id, bridge, request),
     }
 }
@@ -263,6 +267,25 @@ fn connection(
     Ok(())
 }
 
+/// Ends connections. That the message names a single one that there is not is no error (as in OVS).
+fn ct_flush(s: &State, flush: &CtFlush) {
+    let tuple = |t: &CtTuple| conntrack::TupleFilter {
+        src: t.src,
+        dst: t.dst,
+        sport: t.sport.or(t.icmp_id),
+        dport: t.dport,
+        icmp_type: t.icmp_type,
+        icmp_code: t.icmp_code,
+    };
+    let filter = conntrack::Filter {
+        zone: flush.zone,
+        proto: flush.proto,
+        orig: tuple(&flush.orig),
+        reply: tuple(&flush.reply),
+    };
+    s.dp.conntrack().flush_where(&filter, datapath::now_ms());
+}
+
 /// Requests that a secondary controller may not make.
 fn changes(r: &Request) -> bool {
     matches!(
@@ -273,6 +296,7 @@ fn changes(r: &Request) -> bool {
             | Request::PortMod(_)
             | Request::TableMod { .. }
             | Request::TlvTableMod(_)
+            | Request::CtFlush(_)
             | Request::PacketOut(_)
             | Request::BundleControl { .. }
             | Request::BundleAdd { .. }

@@ -1,6 +1,8 @@
 //! Experimenter messages: Nicira's and ONF's.
 
-use super::{Dialect, Form, NX, ONF, ReplyTo, bundle, config, flow_mod, group, lengths, tlv};
+use super::{
+    Dialect, Form, NX, ONF, ReplyTo, bundle, config, ct_flush, flow_mod, group, lengths, tlv,
+};
 use crate::buf::{Rd, Result};
 use crate::{FlowFormat, OfError, PacketInFormat, Request, Version};
 
@@ -72,8 +74,10 @@ fn nicira(dialect: Dialect, subtype: u32, mut rd: Rd<'_>) -> Result<Request> {
         25 => Request::TlvTable,
         27 => return config::decode_async14(version, rd),
         31 => return group::decode_mod_form(Version::V15, version, rd).map(Request::GroupMod),
-        // Continuations, connection tracking: known, not supported.
-        28 | 29 | 32 => Request::Unsupported(OfError::BadExpType),
+        29 => return ct_flush::decode_zone(rd),
+        32 => return ct_flush::decode(rd),
+        // Continuations: known, not supported.
+        28 => Request::Unsupported(OfError::BadExpType),
         // What a switch sends.
         _ => return Err(OfError::BadType),
     };

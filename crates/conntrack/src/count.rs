@@ -1,0 +1,53 @@
+//! What is counted of packets and connections that did not go the common way.
+
+/// Why a connection is not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Another one has one of its tuples.
+    Exists,
+    /// There are as many as there may be.
+    Full,
+    /// ... in the zone.
+    ZoneFull,
+    /// The zone has as many half-open ones as its share.
+    HalfOpen,
+    /// Another thread was at the same place for too long.
+    Busy,
+}
+
+/// What is counted of packets and connections that did not go the common way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Count {
+    Invalid,
+    IpChecksum,
+    L4Checksum,
+    TcpFlags,
+    SequenceFailed,
+    SequenceBypassed,
+    Full,
+    ZoneFull,
+    HalfOpen,
+    Busy,
+    NatExhausted,
+    NatMiss,
+}
+
+/// How many kinds there are.
+pub const COUNTS: usize = 12;
+
+/// Names of counters (`coverage/show`), in order of [`Count`]: OVS's where it has one.
+pub const COUNT_NAMES: [&str; COUNTS] = [
+    "conntrack_invalid",
+    "conntrack_l3csum_err",
+    "conntrack_l4csum_err",
+    "conntrack_invalid_tcp_flags",
+    "conntrack_tcp_seq_chk_failed",
+    "conntrack_tcp_seq_chk_bypass",
+    "conntrack_full",
+    "conntrack_zone_full",
+    "conntrack_half_open",
+    "conntrack_busy",
+    "conntrack_nat_exhausted",
+    "conntrack_lookup_natted_miss",
+];

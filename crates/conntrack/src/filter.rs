@@ -1,0 +1,112 @@
+//! Which connections are flushed: those that agree with what is said of their tuples.
+
+use crate::conn::Conn;
+use crate::table::Table;
+use crate::tuple::Tuple;
+use std::net::IpAddr;
+
+/// What is said of one of a connection's tuples; None: anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TupleFilter {
+    /// Source address.
+    pub src: Option<IpAddr>,
+    /// Destination address.
+    pub dst: Option<IpAddr>,
+    /// Source port, or ICMP's identifier.
+    pub sport: Option<u16>,
+    /// Destination port.
+    pub dport: Option<u16>,
+    /// ICMP's type.
+    pub icmp_type: Option<u8>,
+    /// ICMP's code; those of connections are 0.
+    pub icmp_code: Option<u8>,
+}
+
+/// What is said of connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Zone.
+    pub zone: Option<u16>,
+    /// IP protocol.
+    pub proto: Option<u8>,
+    /// Of the tuple of the first packet.
+    pub orig: TupleFilter,
+    /// Of the tuple of answers.
+    pub reply: TupleFilter,
+}
+
+/// Entries that are looked at between two looks at anything else.
+const PIECE: u32 = 1 << 14;
+
+impl TupleFilter {
+    fn is_empty(&self) -> bool {
+        *self == TupleFilter::default()
+    }
+
+    fn fits(&self, t: &Tuple) -> bool {
+        let port = |want: Option<u16>, is: u16| want.is_none_or(|w| w == is);
+        self.src.is_none_or(|a| a == t.src_addr())
+            && self.dst.is_none_or(|a| a == t.dst_addr())
+            && port(self.sport, t.sport)
+            && (t.is_icmp() || port(self.dport, t.dport))
+            && (!t.is_icmp() || self.icmp_type.is_none_or(|k| k == t.icmp_type))
+            && (!t.is_icmp() || self.icmp_code.is_none_or(|c| c == 0))
+    }
+
+    /// The whole tuple, if all of it is said. What is not said of ICMP's fields is 0 (as in OVS).
+    fn whole(&self, proto: u8, zone: u16) -> Option<Tuple> {
+        let (src, dst) = (self.src?, self.dst?);
+        let v6 = src.is_ipv6();
+        let mut t = Tuple {
+            src: crate::tuple::number(&src),
+            dst: crate::tuple::number(&dst),
+            proto,
+            v6,
+            zone,
+            ..Tuple::default()
+        };
+        if t.is_icmp() {
+            let id = self.sport.unwrap_or(0);
+            (t.sport, t.dport, t.icmp_type) = (id, id, self.icmp_type.unwrap_or(0));
+        } else {
+            (t.sport, t.dport) = (self.sport?, self.dport?);
+        }
+        Some(t)
+    }
+}
+
+impl Filter {
+    fn fits(&self, c: &Conn) -> bool {
+        self.zone.is_none_or(|z| z == c.orig.zone)
+            && self.proto.is_none_or(|p| p == c.orig.proto)
+            && self.orig.fits(&c.orig)
+            && self.reply.fits(&c.reply)
+    }
+}
+
+impl Table {
+    /// Ends the connections that the filter fits; false: it names a single one by its first tuple, and
+    /// there is none. `now` in milliseconds.
+    pub fn flush_where(&self, filter: &Filter, now: u64) -> bool {
+        if filter.orig.is_empty() && filter.reply.is_empty() && filter.proto.is_none() {
+            match filter.zone {
+                Some(zone) => self.flush_zone(zone),
+                None => self.flush(),
+            }
+            return true;
+        }
+        let whole = filter.proto.and_then(|p| filter.orig.whole(p, filter.zone.unwrap_or(0)));
+        if let Some(tuple) = whole.filter(|_| filter.reply.is_empty()) {
+            return self.flush_tuple(&tuple, now);
+        }
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = self.show(from, PIECE, now, |shown| {
+                if filter.fits(&shown.conn) {
+                    self.flush_id(shown.id);
+                }
+            });
+        }
+        true
+    }
+}

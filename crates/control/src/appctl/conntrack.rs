@@ -1,0 +1,406 @@
+//! `dpctl/*conntrack`, `dpctl/ct-*`: connections.
+
+use super::{Command, command};
+use crate::state::State;
+use conntrack::text::{self, Style};
+use conntrack::{Conn, Filter, Shown, TupleFilter};
+use datapath::now_ms;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// All of them.
+pub const COMMANDS: &[Command] = &[
+    command("dpctl/ct-bkts", "[dp] [gt=N]", 0, 2, buckets),
+    command("dpctl/ct-del-limits", "[dp] zone=N1[,N2]...", 1, 2, del_limits),
+    command("dpctl/ct-disable-tcp-seq-chk", "[dp]", 0, 1, |s, a| set_check(s, a, false)),
+    command("dpctl/ct-enable-tcp-seq-chk", "[dp]", 0, 1, |s, a| set_check(s, a, true)),
+    command("dpctl/ct-get-limits", "[dp] [zone=N1[,N2]...]", 0, 2, get_limits),
+    command("dpctl/ct-get-maxconns", "[dp]", 0, 1, get_maxconns),
+    command("dpctl/ct-get-nconns", "[dp]", 0, 1, get_nconns),
+    command("dpctl/ct-get-tcp-seq-chk", "[dp]", 0, 1, get_check),
+    command(
+        "dpctl/ct-set-limits",
+        "[dp] [default=L] [zone=N,limit=L]...",
+        1,
+        usize::MAX,
+        set_limits,
+    ),
+    command("dpctl/ct-set-maxconns", "[dp] maxconns", 1, 2, set_maxconns),
+    command("dpctl/ct-stats-show", "[dp] [zone=N]", 0, 3, stats),
+    command("dpctl/dump-conntrack", "[-m] [-s] [dp] [zone=N]", 0, 4, dump),
+    command("dpctl/flush-conntrack", "[dp] [zone=N] [ct-orig-tuple] [ct-reply-tuple]", 0, 4, flush),
+];
+
+/// Entries of the table that are looked at between two pieces of text.
+const PIECE: u32 = 1 << 14;
+/// Columns of `ct-bkts`.
+const BUCKETS_PER_ROW: usize = 8;
+const INVALID: &str = "Invalid argument";
+const ABSENT: &str = "No such file or directory";
+
+fn fail<T>(what: &str, errno: &str) -> Result<T, String> {
+    Err(format!("ovs-vswitchd: {what} ({errno})\n"))
+}
+
+/// The arguments behind the options and the datapath's name.
+fn operands(args: &[String]) -> &[String] {
+    let options = args.iter().take_while(|a| a.starts_with('-') && a.len() > 1).count();
+    let named = |a: &String| matches!(a.as_str(), "ovs-netdev" | "netdev@ovs-netdev");
+    let rest = &args[options..];
+    &rest[usize::from(rest.first().is_some_and(named))..]
+}
+
+fn style(args: &[String]) -> Result<Style, String> {
+    let mut style = Style::default();
+    for arg in args.iter().take_while(|a| a.starts_with('-') && a.len() > 1) {
+        match arg.as_str() {
+            "--more" => style.verbose = true,
+            "--statistics" => style.stats = true,
+            "--clear" | "--may-create" | "--names" | "--no-names" => {}
+            long if long.starts_with("--") => return Err(format!("Unrecognized option {long}")),
+            short => {
+                for c in short[1..].chars() {
+                    match c {
+                        'm' => style.verbose = true,
+                        's' => style.stats = true,
+                        c => return Err(format!("Unrecognized option -{c}")),
+                    }
+                }
+            }
+        }
+    }
+    Ok(style)
+}
+
+/// The number behind `name`; OVS reads as much of it as is one.
+fn number<T: FromStr>(arg: &str, name: &str) -> Option<T> {
+    let digits = arg.strip_prefix(name)?;
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    digits[..end].parse().ok()
+}
+
+/// The zone that the last argument names, and the arguments before it.
+fn zone_of(args: &[String]) -> (Option<u16>, &[String]) {
+    match args.split_last() {
+        Some((last, rest)) if number::<u16>(last, "zone=").is_some() => {
+            (number(last, "zone="), rest)
+        }
+        _ => (None, args),
+    }
+}
+
+/// All that is left over is the name of a datapath that there is not.
+fn nothing_left(rest: &[String]) -> Result<(), String> {
+    match rest.first() {
+        Some(_) => fail("opening datapath", "No such device"),
+        None => Ok(()),
+    }
+}
+
+fn each(s: &State, zone: Option<u16>, mut to: impl FnMut(&Shown, u64)) {
+    let (table, now) = (s.dp.conntrack(), now_ms());
+    let mut next = Some(0);
+    while let Some(from) = next {
+        next = table.show(from, PIECE, now, |shown| {
+            if zone.is_none_or(|z| z == shown.conn.orig.zone) {
+                to(&shown, now);
+            }
+        });
+    }
+}
+
+fn dump(s: &mut State, args: &[String]) -> Result<String, String> {
+    let style = style(args)?;
+    let (zone, rest) = zone_of(operands(args));
+    nothing_left(rest)?;
+    let mut out = String::new();
+    each(s, zone, |shown, now| {
+        out += &text::conn(&shown.conn, style, now);
+        out.push('\n');
+    });
+    Ok(out)
+}
+
+fn flush(s: &mut State, args: &[String]) -> Result<String, String> {
+    let mut rest = operands(args);
+    let mut filter = Filter::default();
+    if let Some(first) = rest.first().filter(|a| a.starts_with("zone=")) {
+        filter.zone = number(first, "zone=");
+        if filter.zone.is_none() {
+            return fail("failed to parse zone", INVALID);
+        }
+        rest = &rest[1..];
+    }
+    let mut v6 = None;
+    for (i, arg) in rest.iter().take(2).enumerate() {
+        let parsed = tuple(arg, &mut filter.proto, &mut v6);
+        let parsed = parsed.or_else(|e| fail(&e, INVALID))?;
+        *(if i == 0 { &mut filter.orig } else { &mut filter.reply }) = parsed;
+    }
+    if rest.len() > 2 {
+        return fail("invalid arguments", INVALID);
+    }
+    match s.dp.conntrack().flush_where(&filter, now_ms()) {
+        true => Ok(String::new()),
+        false => fail("failed to flush conntrack", ABSENT),
+    }
+}
+
+/// `ct_nw_src=A,...`: what is said of a tuple. Protocol and family are those of both tuples.
+fn tuple(text: &str, proto: &mut Option<u8>, v6: &mut Option<bool>) -> Result<TupleFilter, String> {
+    let mut t = TupleFilter::default();
+    for pair in text.split([',', ' ']).filter(|p| !p.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if value.is_empty() {
+            return Err(format!("field {key} missing value"));
+        }
+        let bad = || format!("failed to parse field {key}");
+        match key {
+            "ct_nw_src" | "ct_ipv6_src" => {
+                set(&mut t.src, address(key, value, v6)?, key)?;
+            }
+            "ct_nw_dst" | "ct_ipv6_dst" => {
+                set(&mut t.dst, address(key, value, v6)?, key)?;
+            }
+            "ct_nw_proto" => *proto = Some(value.parse().map_err(|_| bad())?),
+            "ct_tp_src" => t.sport = Some(value.parse().map_err(|_| bad())?),
+            "ct_tp_dst" => t.dport = Some(value.parse().map_err(|_| bad())?),
+            "icmp_type" | "icmp_code" | "icmp_id" if !matches!(proto, Some(1 | 58)) => {
+                return Err("invalid L4 fields".into());
+            }
+            "icmp_type" => t.icmp_type = Some(value.parse().map_err(|_| bad())?),
+            "icmp_code" => t.icmp_code = Some(value.parse().map_err(|_| bad())?),
+            "icmp_id" => t.sport = Some(value.parse().map_err(|_| bad())?),
+            _ => return Err(format!("invalid conntrack tuple field: {key}")),
+        }
+    }
+    match proto.is_none() && (t.sport.is_some() || t.dport.is_some()) {
+        true => Err("port is set without protocol".into()),
+        false => Ok(t),
+    }
+}
+
+fn set(slot: &mut Option<IpAddr>, value: IpAddr, key: &str) -> Result<(), String> {
+    match slot.replace(value) {
+        Some(_) => Err(format!("{key} is set multiple times")),
+        None => Ok(()),
+    }
+}
+
+fn address(key: &str, value: &str, v6: &mut Option<bool>) -> Result<IpAddr, String> {
+    let wants = key.starts_with("ct_ipv6");
+    if v6.is_some_and(|is| is != wants) {
+        return Err(format!("the L3 protocol does not match {value}"));
+    }
+    *v6 = Some(wants);
+    let parsed = value.parse::<IpAddr>().ok().filter(|a| a.is_ipv6() == wants);
+    parsed.ok_or_else(|| format!("failed to parse field {key}"))
+}
+
+/// Connections per protocol, in the order that OVS prints them.
+const PROTOCOLS: [(&str, u8); 8] = [
+    ("TCP", 6),
+    ("UDP", 17),
+    ("UDPLITE", 136),
+    ("SCTP", 132),
+    ("ICMP", 1),
+    ("DCCP", 33),
+    ("IGMP", 2),
+    ("ICMPV6", 58),
+];
+
+fn stats(s: &mut State, args: &[String]) -> Result<String, String> {
+    let mut verbose = style(args)?.verbose;
+    let mut rest = operands(args);
+    if let Some((last, before)) = rest.split_last()
+        && last.starts_with("verbose")
+    {
+        (verbose, rest) = (true, before);
+    }
+    let (zone, rest) = zone_of(rest);
+    nothing_left(rest)?;
+    let (mut total, mut states, mut protocols) = (0, BTreeMap::new(), BTreeMap::new());
+    each(s, zone, |shown, _| {
+        total += 1;
+        let Conn { orig, peers: [a, b], .. } = &shown.conn;
+        let known = PROTOCOLS.iter().any(|(_, p)| *p == orig.proto);
+        *protocols.entry(known.then_some(orig.proto)).or_insert(0) += 1;
+        if orig.proto == wire::IP_TCP {
+            *states.entry(text::tcp_state_of_both(a.state, b.state)).or_insert(0) += 1;
+        }
+    });
+    let mut out = format!("Connections Stats:\n    Total: {total}\n");
+    // ICMPv6 is counted, and never printed (as in OVS).
+    for (name, proto) in &PROTOCOLS[..7] {
+        let Some(n) = protocols.get(&Some(*proto)) else { continue };
+        let _ = writeln!(out, "  {name}: {n}");
+        if *name == "TCP" && verbose {
+            out += "    Conn per TCP states:\n";
+            for (state, n) in &states {
+                let _ = writeln!(out, "\t  [{}]={n}", text::tcp_state(*state));
+            }
+        }
+    }
+    if let Some(n) = protocols.get(&None) {
+        let _ = writeln!(out, "  Other: {n}");
+    }
+    Ok(out)
+}
+
+fn buckets(s: &mut State, args: &[String]) -> Result<String, String> {
+    let mut rest = operands(args);
+    let mut least = 0;
+    if let Some((last, before)) = rest.split_last()
+        && let Some(n) = number::<usize>(last, "gt=")
+    {
+        (least, rest) = (n, before);
+    }
+    nothing_left(rest)?;
+    let table = s.dp.conntrack();
+    let loads: Vec<usize> = table.buckets().collect();
+    let mut out =
+        format!("Total Buckets: {}\nCurrent Connections: {}\n\n", loads.len(), table.len());
+    if table.is_empty() {
+        return Ok(out);
+    }
+    let line = format!("+{}+{}+\n", "-".repeat(11), "-".repeat(41));
+    let title = "|  Buckets  |         Connections per Buckets         |\n";
+    let _ = write!(out, "{line}{title}{}", line.trim_end());
+    for (row, loads) in loads.chunks(BUCKETS_PER_ROW).enumerate() {
+        let at = row * BUCKETS_PER_ROW;
+        let _ = write!(out, "\n {at:3}..{:3}   | ", at + BUCKETS_PER_ROW - 1);
+        for n in loads {
+            let _ = match *n > least {
+                true => write!(out, "{n:5}"),
+                false => write!(out, "{:>5}", "."),
+            };
+        }
+    }
+    out += "\n\n";
+    Ok(out)
+}
+
+fn get_maxconns(s: &mut State, _: &[String]) -> Result<String, String> {
+    Ok(format!("{}\n", s.dp.conntrack().limits.total()))
+}
+
+fn set_maxconns(s: &mut State, args: &[String]) -> Result<String, String> {
+    match args.last().and_then(|a| number::<u32>(a, "")) {
+        Some(n) => {
+            s.dp.conntrack().limits.set_total(n);
+            Ok("setting maxconns successful".into())
+        }
+        None => fail("maxconns missing or malformed", INVALID),
+    }
+}
+
+fn get_nconns(s: &mut State, _: &[String]) -> Result<String, String> {
+    Ok(format!("{}\n", s.dp.conntrack().len()))
+}
+
+fn get_check(s: &mut State, _: &[String]) -> Result<String, String> {
+    let on = s.dp.conntrack().limits.checks_sequence();
+    Ok(format!("TCP sequence checking: {}\n", if on { "enabled" } else { "disabled" }))
+}
+
+fn set_check(s: &mut State, _: &[String], on: bool) -> Result<String, String> {
+    s.dp.conntrack().limits.set_checks_sequence(on);
+    let verb = if on { "enabling" } else { "disabling" };
+    Ok(format!("{verb} TCP sequence checking successful"))
+}
+
+fn set_limits(s: &mut State, args: &[String]) -> Result<String, String> {
+    let mut rest = operands(args);
+    let mut default = None;
+    if let Some(first) = rest.first().filter(|a| a.starts_with("default=")) {
+        default = number::<u32>(first, "default=");
+        if default.is_none() {
+            return fail("invalid default limit", INVALID);
+        }
+        rest = &rest[1..];
+    }
+    let zones: Result<Vec<_>, String> = rest.iter().map(|a| zone_limit(a)).collect();
+    let zones = zones.or_else(|e| fail(&e, INVALID))?;
+    let limits = &s.dp.conntrack().limits;
+    default.inspect(|n| limits.set_of_others(*n));
+    zones.iter().for_each(|(zone, n)| limits.set_zone(*zone, Some(*n)));
+    Ok(String::new())
+}
+
+/// `zone=N,limit=N`.
+fn zone_limit(text: &str) -> Result<(u16, u32), String> {
+    let (mut zone, mut limit) = (None, None);
+    for pair in text.split([',', ' ']).filter(|p| !p.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let bad = || format!("failed to parse field {key}");
+        match key {
+            _ if value.is_empty() => return Err(format!("field {key} missing value")),
+            "zone" => zone = Some(value.parse().map_err(|_| bad())?),
+            "limit" => limit = Some(value.parse().map_err(|_| bad())?),
+            _ => return Err(format!("invalid zone limit field: {key}")),
+        }
+    }
+    zone.zip(limit).ok_or_else(|| "failed to parse zone limit".into())
+}
+
+/// `zone=N1,N2...`.
+fn zones(arg: &str) -> Result<Vec<u16>, String> {
+    let Some(list) = arg.strip_prefix("zone=") else {
+        return fail(&format!("invalid argument {arg}"), INVALID);
+    };
+    let all: Option<Vec<u16>> = list.split(',').map(|z| number(z, "")).collect();
+    all.map_or_else(|| fail("invalid zone", INVALID), Ok)
+}
+
+fn del_limits(s: &mut State, args: &[String]) -> Result<String, String> {
+    let limits = &s.dp.conntrack().limits;
+    for zone in zones(operands(args).first().map_or("", String::as_str))? {
+        limits.set_zone(zone, None);
+    }
+    Ok(String::new())
+}
+
+fn get_limits(s: &mut State, args: &[String]) -> Result<String, String> {
+    let table = s.dp.conntrack();
+    let limits = &table.limits;
+    let asked = operands(args).first().map(|a| zones(a)).transpose()?;
+    let zones = asked.unwrap_or_else(|| limits.own().into_iter().map(|(zone, _)| zone).collect());
+    let mut out = format!("default limit={}", limits.of_others());
+    for zone in zones {
+        let limit = limits.of(zone).unwrap_or(0);
+        let _ = write!(out, "\nzone={zone},limit={limit},count={}", table.zone_len(zone));
+    }
+    Ok(out + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tuples_as_ovs_reads_them() {
+        let read = |text| tuple(text, &mut None, &mut None);
+        let all = "ct_nw_src=10.1.1.1,ct_nw_dst=10.1.1.2,ct_nw_proto=17,ct_tp_src=1,ct_tp_dst=2";
+        let t = read(all).unwrap();
+        assert_eq!((t.sport, t.dport), (Some(1), Some(2)));
+        for (text, error) in [
+            ("foo=1", "invalid conntrack tuple field: foo"),
+            ("ct_nw_src", "field ct_nw_src missing value"),
+            ("ct_tp_src=1", "port is set without protocol"),
+            ("ct_nw_src=x", "failed to parse field ct_nw_src"),
+            ("ct_nw_proto=17,icmp_id=1", "invalid L4 fields"),
+            ("ct_nw_src=1.1.1.1,ct_ipv6_dst=::1", "the L3 protocol does not match ::1"),
+        ] {
+            assert_eq!(read(text).unwrap_err(), error);
+        }
+    }
+
+    #[test]
+    fn zone_limits_as_ovs_reads_them() {
+        assert_eq!(zone_limit("zone=5,limit=20"), Ok((5, 20)));
+        assert_eq!(zone_limit("zone=5").unwrap_err(), "failed to parse zone limit");
+        assert_eq!(zone_limit("zone=5,x=1").unwrap_err(), "invalid zone limit field: x");
+    }
+}
