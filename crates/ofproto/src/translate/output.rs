@@ -184,7 +184,7 @@ impl<'a> Xlate<'a, '_> {
     }
 }
 
-/// in_port, and whatever else of metadata, registers and tunnel is not zero.
+/// in_port, and whatever else of metadata, registers, tunnel and connection is not zero.
 fn pipeline_fields(key: &Key) -> Match {
     let mut m = Match::default();
     let mut take = |f: Field| {
@@ -197,6 +197,26 @@ fn pipeline_fields(key: &Key) -> Match {
         tunnel.contains(&f.offset()) || matches!(f, Field::Metadata | Field::TunId | Field::TunSrc)
     };
     let fields = FIELDS.iter().copied().filter(wanted).chain((0..16).map(Field::Reg));
-    fields.filter(|f| f.get(key) != 0).for_each(take);
+    fields.filter(|f| f.get(key) != 0).for_each(&mut take);
+    connection_fields(key).filter(|f| f.get(key) != 0).for_each(take);
     m
+}
+
+/// What of connection tracking means something, with the Ethertype that says which addresses it has.
+fn connection_fields(key: &Key) -> impl Iterator<Item = Field> {
+    /// new, est, rel, rpl: there is a first packet with a tuple.
+    const HAS_TUPLE: u8 = 0xf;
+    let state = key.u8(at::CT_STATE);
+    let of_packet = [Field::CtState, Field::EthType, Field::CtZone, Field::CtMark, Field::CtLabel];
+    let of_tuple = [
+        Field::CtNwSrc,
+        Field::CtNwDst,
+        Field::CtIpv6Src,
+        Field::CtIpv6Dst,
+        Field::CtNwProto,
+        Field::CtTpSrc,
+        Field::CtTpDst,
+    ];
+    let of_packet = of_packet.into_iter().take(if state == 0 { 0 } else { 5 });
+    of_packet.chain(of_tuple.into_iter().take(if state & HAS_TUPLE == 0 { 0 } else { 7 }))
 }
