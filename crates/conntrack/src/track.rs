@@ -222,7 +222,8 @@ fn meet<S: Store>(
             }
         }
     }
-    if ct.nat.is_some() && of_tuple && meta.state != state::INV {
+    // Invalid packets of a connection, too (as OVS does).
+    if ct.nat.is_some() && of_tuple {
         handle_nat(data, seen, meta, &conn, is_reply, ct.zone);
     }
     Met::Done(Some((at, conn)))

@@ -25,7 +25,7 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent) {
         reason: context.reason,
         table: context.table,
         cookie: context.cookie,
-        matching: context.matching.clone(),
+        matching: context.fields_of(&punt.key),
         data: punt.packet.clone(),
         userdata: context.userdata.clone(),
         continuation: None,

@@ -184,7 +184,7 @@ impl<'a> Xlate<'a, '_> {
     }
 }
 
-/// in_port, and whatever else of metadata, registers, tunnel and connection is not zero.
+/// in_port, and whatever else of metadata, registers and tunnel is not zero.
 fn pipeline_fields(key: &Key) -> Match {
     let mut m = Match::default();
     let mut take = |f: Field| {
@@ -197,9 +197,21 @@ fn pipeline_fields(key: &Key) -> Match {
         tunnel.contains(&f.offset()) || matches!(f, Field::Metadata | Field::TunId | Field::TunSrc)
     };
     let fields = FIELDS.iter().copied().filter(wanted).chain((0..16).map(Field::Reg));
-    fields.filter(|f| f.get(key) != 0).for_each(&mut take);
-    connection_fields(key).filter(|f| f.get(key) != 0).for_each(take);
+    fields.filter(|f| f.get(key) != 0).for_each(take);
     m
+}
+
+impl PacketInContext {
+    /// The fields that a packet-in tells, of which those of the connection are in the packet's own key:
+    /// the context is that of all packets of a megaflow.
+    pub fn fields_of(&self, key: &Key) -> Match {
+        let mut m = self.matching.clone();
+        for f in connection_fields(key).filter(|f| f.get(key) != 0) {
+            f.unwildcard(&mut m.mask);
+            f.set(&mut m.key, f.get(key));
+        }
+        m
+    }
 }
 
 /// What of connection tracking means something, with the Ethertype that says which addresses it has.
