@@ -13,13 +13,15 @@ for p in weft weftd; do
     [ -x "$programs/$p" ] || { echo "weft: $programs/$p is not built: make build" >&2; exit 1; }
 done
 rm -rf "$out"
-mkdir -p "$root"/usr/{bin,sbin,lib/weft} "$root"/usr/share/{man/man1,man/man8,doc/weft,bash-completion/completions} \
+mkdir -p "$root"/usr/{bin,sbin,lib/weft,lib/systemd/system,share/weft} "$root"/usr/share/{man/man1,man/man8,doc/weft,bash-completion/completions} \
     "$root"/etc/default "$root"/DEBIAN "$out/debian"
 
 # Programs, without what only a debugger reads.
 strip --strip-unneeded -o "$root/usr/bin/weft" "$programs/weft"
 strip --strip-unneeded -o "$root/usr/sbin/weftd" "$programs/weftd"
 install -m 644 packaging/ovs-vswitchd.service "$root/usr/lib/weft/"
+install -m 644 packaging/weft-web.service "$root/usr/lib/systemd/system/"
+install -m 644 packaging/grafana.json "$root/usr/share/weft/"
 install -m 644 packaging/default "$root/etc/default/weft"
 
 # What the programs say of themselves.

@@ -13,6 +13,7 @@ mod run;
 mod top;
 mod up;
 mod view;
+mod web;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -41,6 +42,8 @@ enum Command {
     Manual(manual::Options),
     /// Show the running switch, live.
     Top(top::Options),
+    /// Show the running switch as a page, and to Prometheus.
+    Web(web::Options),
     /// Start the switch, with a database of its own where none is running.
     Up,
     /// Stop the switch, and the database if `weft up` started it.
@@ -72,6 +75,7 @@ fn run() -> Result<()> {
         Command::Disable => place::disable(&dirs::Dirs::from_env()),
         Command::Manual(options) => manual::manual(Args::command(), &options),
         Command::Top(options) => top::top(&dirs::Dirs::from_env(), &options),
+        Command::Web(options) => web::web(&dirs::Dirs::from_env(), &options),
         Command::Up => up::up(&dirs::Dirs::from_env()),
         Command::Down => up::down(&dirs::Dirs::from_env()),
         Command::Demo { seconds } => demo::demo(seconds),

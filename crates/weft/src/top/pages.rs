@@ -47,6 +47,8 @@ pub enum Cell {
     Text(String),
     /// Thousands as k, and so on.
     Rate(f64),
+    /// The same of things, which are whole.
+    Count(u64),
     /// Whole percent.
     Percent(f64),
     /// With one decimal.
@@ -58,6 +60,8 @@ impl Cell {
         match self {
             Cell::Text(t) => t.clone(),
             Cell::Rate(n) => si(*n),
+            Cell::Count(n) if *n < 1000 => n.to_string(),
+            Cell::Count(n) => si(*n as f64),
             Cell::Percent(n) => format!("{n:.0}%"),
             Cell::Figure(n) => format!("{n:.1}"),
         }
@@ -68,6 +72,7 @@ impl Cell {
         use Cell::*;
         match (self, other) {
             (Text(a), Text(b)) => a.cmp(b),
+            (Count(a), Count(b)) => b.cmp(a),
             (Rate(a) | Percent(a) | Figure(a), Rate(b) | Percent(b) | Figure(b)) => b.total_cmp(a),
             _ => Ordering::Equal,
         }
@@ -155,7 +160,7 @@ fn cores(all: &[Core]) -> Rows {
             Cell::Percent(c.answered[0]),
             Cell::Percent(c.answered[2]),
             Cell::Figure(c.packets_per_burst),
-            Cell::Rate(c.megaflows[0] as f64),
+            Cell::Count(c.megaflows[0]),
             Cell::Percent(c.asleep),
         ];
         (c.name.clone(), cells)
@@ -218,7 +223,7 @@ fn guests(all: &[Guest]) -> Rows {
             Cell::Rate(g.from),
             Cell::Rate(g.to),
             Cell::Rate(g.full),
-            Cell::Rate(g.wrong.values().sum::<u64>() as f64),
+            Cell::Count(g.wrong.values().sum()),
             word(if g.connected { layout } else { "" }),
             word(ring(g.ring_sizes.iter().min())),
             word((g.ring_sizes.len() / 2).to_string()),
@@ -274,7 +279,7 @@ fn drops(all: &[Drop]) -> Rows {
         let cells = vec![
             word(&d.reason),
             Cell::Rate(d.rate),
-            Cell::Rate(d.total as f64),
+            Cell::Count(d.total),
             word(d.ports.first().cloned().unwrap_or_default()),
             word(&d.help),
         ];
