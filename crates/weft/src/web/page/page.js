@@ -24,6 +24,9 @@ function si(n) {
 // A number of things: whole as long as it is short.
 const count = (n) => n < 1000 ? n.toFixed(0) : si(n);
 
+// May be broken behind commas (a space of no width).
+const breakable = (text) => text.replaceAll(",", ",\u200b");
+
 // A table; a column is [head, class, cell of a row]; a cell is a text or an element.
 function table(into, columns, rows, none) {
   into.replaceChildren();
@@ -153,9 +156,9 @@ function rest(v) {
     ["packets/s", "n", (f) => si(f.rate)],
     ["bit/s", "n", (f) => si(f.bits)],
     ["core", "", (f) => f.core],
-    ["match", "long code", (f) => f.match],
-    ["actions", "long code", (f) => f.actions],
-  ], v.flows.slice(0, 20), v.flows_error || "There are no megaflows.");
+    ["match", "long code", (f) => breakable(f.match)],
+    ["actions", "long code", (f) => breakable(f.actions)],
+  ], v.flows.filter((f) => f.rate > 0).slice(0, 12), v.flows_error || "No megaflow carries packets now.");
   const bridges = [...new Set(v.ports.map((p) => p.bridge))], select = byId("bridge");
   if (bridges.join() !== [...select.options].map((o) => o.value).join()) {
     select.replaceChildren(...bridges.map((b) => new Option(b)));
