@@ -10,6 +10,8 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::json;
+use std::time::Duration;
+use tokio::sync::Mutex;
 
 type Answer = Response<Full<Bytes>>;
 
@@ -19,17 +21,23 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 /// Characters of a flow to trace.
 const FLOW_LENGTH_MAX: usize = 4096;
 
+/// How long after a trace the next one begins: traces take the switch's control thread up to some
+/// milliseconds each, whoever asks for them.
+const TRACE_PAUSE: Duration = Duration::from_millis(200);
+
 /// The site.
 pub struct Site {
     dirs: Dirs,
     hosts: Hosts,
     sampler: Sampler,
+    /// Held by who traces.
+    tracing: Mutex<()>,
 }
 
 impl Site {
     /// A site about the switch of these directories.
     pub fn new(dirs: &Dirs, hosts: Hosts) -> Site {
-        Site { dirs: dirs.clone(), hosts, sampler: Sampler::new(dirs) }
+        Site { dirs: dirs.clone(), hosts, sampler: Sampler::new(dirs), tracing: Mutex::default() }
     }
 
     /// The answer to a request.
@@ -75,9 +83,13 @@ impl Site {
         // No option of the command, such as -generate, which sends the packet.
         ensure!(!flow.trim_start().starts_with('-'), "a flow does not begin with a dash");
         ensure!(flow.len() <= FLOW_LENGTH_MAX, "a flow has at most {FLOW_LENGTH_MAX} characters");
+        let turn = self.tracing.lock().await;
         let dirs = self.dirs.clone();
         let ask = move || Connection::open(&dirs)?.ask("ofproto/trace", &[&bridge, &flow]);
-        let said = tokio::task::spawn_blocking(ask).await??;
+        let said = tokio::task::spawn_blocking(ask).await?;
+        tokio::time::sleep(TRACE_PAUSE).await;
+        drop(turn);
+        let said = said?;
         Ok(json!({"trace": said}))
     }
 }
