@@ -15,7 +15,8 @@ static const char *const keys[] = {
 	"flows", "order", "s",    "size",  "kind",    "new",   "seed",  "rules", "dmacs", "guests",
 	"vnis",  "rate",  "ring", "limit", "offload", "track", "stats", "table", "pcap",  "sources", "hw",
 	"hw_rules", "hw_full_error", "hw_rate", "hw_delay", "hw_async", "hw_lag", "hw_mark_bits", "hw_groups",
-	"hw_prio", "hw_check", NULL,
+	"hw_prio", "hw_check", "hw_masks", "hw_pps", "hw_vlan", "hw_transfer", "hw_keep", "hw_widen", "adapter", "role",
+	"vf", NULL,
 };
 
 static int

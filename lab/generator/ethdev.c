@@ -219,6 +219,13 @@ info(struct rte_eth_dev *dev, struct rte_eth_dev_info *info)
 	info->max_rx_queues = MAX_QUEUES;
 	info->max_tx_queues = MAX_QUEUES;
 	info->speed_capa = RTE_ETH_LINK_SPEED_100G;
+	if (d->hw) {
+		info->switch_info.name = *d->config.hw.adapter ? d->config.hw.adapter : "net_weftgen";
+		info->switch_info.domain_id = d->hw->adapter->domain;
+		info->switch_info.port_id = d->hw->place;
+	}
+	if (d->hw && d->config.hw.keep)
+		info->dev_capa |= RTE_ETH_DEV_CAPA_FLOW_RULE_KEEP;
 	if (d->config.offload) {
 		info->rx_offload_capa = RTE_ETH_RX_OFFLOAD_CHECKSUM | RTE_ETH_RX_OFFLOAD_RSS_HASH;
 		info->flow_type_rss_offloads = RTE_ETH_RSS_IP | RTE_ETH_RSS_UDP | RTE_ETH_RSS_TCP;
@@ -424,6 +431,11 @@ probe(struct rte_vdev_device *vdev)
 		file_free(d);
 		rte_eth_dev_release_port(dev);
 		return ret;
+	}
+	if (config.hw.representor) {
+		dev->data->dev_flags |= RTE_ETH_DEV_REPRESENTOR;
+		dev->data->representor_id = config.hw.vf;
+		dev->data->backer_port_id = dev->data->port_id;
 	}
 	d->mac = (struct rte_ether_addr){{6, 0x77, 0x65, 0x66, 0x74, dev->data->port_id}};
 	dev->data->mac_addrs = &d->mac;

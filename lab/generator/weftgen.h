@@ -89,7 +89,28 @@ struct hw_counters {
 	uint64_t rules; /* that there are */
 	uint64_t created, refused, destroyed, stale_handles;
 	uint64_t checked, check_failed;
-	uint64_t unused[25];
+	uint64_t passed;       /* forwarded or dropped without the host, by arithmetic */
+	uint64_t over_ceiling; /* lost by hw_pps */
+	uint64_t delivered_packets, delivered_bytes; /* to this port's VF, or out of this port */
+	uint64_t dropped_packets;                    /* by rules */
+	uint64_t lost_marks, wrong_marks;            /* faults */
+	uint64_t unused[18];
+} __rte_cache_aligned;
+
+/* What is to go wrong: may be written at any time. */
+struct hw_faults {
+	uint64_t refuse_above;  /* creates fail if there are so many rules */
+	uint64_t fail_every;    /* every so manieth create fails */
+	uint64_t create_errno;  /* with this; EIO if 0 */
+	uint64_t destroy_errno; /* destroys fail with this, and the rule stays */
+	uint64_t slow_us;       /* more per call */
+	uint64_t lose_per_mille, wrong_per_mille; /* marks */
+	uint64_t stale_packets; /* hw_lag */
+	uint64_t widen;         /* partial masks are ignored */
+	uint64_t count;         /* 1: counters are frozen; 2: they are half of what they were */
+	uint64_t reset;         /* another number than before: rules are gone, and an event */
+	uint64_t gone;          /* the adapter does not answer, and an event */
+	uint64_t unused[20];
 } __rte_cache_aligned;
 
 struct counters {
@@ -101,6 +122,7 @@ struct counters {
 	struct tx_counters tx[MAX_QUEUES];
 	uint64_t latency[MAX_QUEUES][LATENCY_BUCKETS];
 	struct hw_counters hw;
+	struct hw_faults faults;
 };
 
 /* The last 16 bytes of every frame that has room for them. Host byte order. */

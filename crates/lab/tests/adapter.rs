@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -11,8 +12,9 @@ use testkit::{Netns, Switch, SwitchConfig};
 
 /// How long a condition may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Where the adapter's counters begin in a port's file.
+/// Where the adapter's counters and its faults begin in a port's file.
 const HW: usize = 34880;
+const FAULTS: usize = HW + 256;
 
 fn generator() -> PathBuf {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab/generator/build.sh");
@@ -29,6 +31,27 @@ enum Hw {
     Refused = 2,
     Checked = 5,
     CheckFailed = 6,
+    Passed = 7,
+    Delivered = 9,
+    DeliveredBytes = 10,
+    Dropped = 11,
+    LostMarks = 12,
+    WrongMarks = 13,
+}
+
+/// The n-th thing that can go wrong.
+#[derive(Clone, Copy)]
+enum Fault {
+    RefuseAbove = 0,
+    FailEvery = 1,
+    CreateErrno = 2,
+    DestroyErrno = 3,
+    LosePerMille = 5,
+    WrongPerMille = 6,
+    Widen = 8,
+    Count = 9,
+    Reset = 10,
+    Gone = 11,
 }
 
 /// The file that is a port's counters; gone when dropped.
@@ -47,6 +70,19 @@ impl Stats {
 
     fn made(&self) -> u64 {
         self.word(64)
+    }
+
+    fn no_buffer(&self) -> u64 {
+        self.word(64 + 16)
+    }
+
+    fn missed(&self) -> u64 {
+        self.word(64 + 24)
+    }
+
+    fn set(&self, fault: Fault, value: u64) {
+        let file = std::fs::File::options().write(true).open(&self.0).unwrap();
+        file.write_all_at(&value.to_ne_bytes(), (FAULTS + 8 * fault as usize) as u64).unwrap();
     }
 
     fn hw(&self, counter: Hw) -> u64 {
@@ -79,6 +115,11 @@ struct Testpmd {
 impl Testpmd {
     /// Port 0 makes packets and is an adapter with these arguments, port 1 takes them.
     fn start(name: &str, args: &str) -> Self {
+        Self::with_more(name, args, &[])
+    }
+
+    /// The same with more ports.
+    fn with_more(name: &str, args: &str, more: &[String]) -> Self {
         let stats = Stats::new(name);
         let source = format!("net_weftgen0,{args},stats={}", stats.0.display());
         // Its output is buffered by blocks otherwise; errors in their places.
@@ -86,8 +127,10 @@ impl Testpmd {
         c.args(["-c", "exec stdbuf -oL dpdk-testpmd \"$@\" 2>&1", "sh"]);
         c.args(["--lcores=0@0,1@0", "--no-huge", "--no-shconf", "-m", "128", "--no-pci"]);
         c.args(["--no-telemetry", "-d"]).arg(generator());
-        c.args(["--vdev", &source, "--vdev", "net_weftgen1,order=sink", "--", "-i"]);
-        c.args(["--nb-cores=1", "--forward-mode=io", "--total-num-mbufs=8192"]);
+        c.args(["--vdev", &source, "--vdev", "net_weftgen1,order=sink"]);
+        c.args(more.iter().flat_map(|vdev| ["--vdev", vdev]));
+        c.args(["--", "-i"]);
+        c.args(["--nb-cores=1", "--forward-mode=io", "--total-num-mbufs=16384"]);
         c.args(["--no-lsc-interrupt", "--no-mlockall", "--no-flush-rx"]);
         c.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = c.spawn().unwrap();
@@ -99,7 +142,9 @@ impl Testpmd {
                 copy.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..n]));
             }
         });
-        Testpmd { child, said, asked: 0, stats }
+        let mut pmd = Testpmd { child, said, asked: 0, stats };
+        pmd.run("");
+        pmd
     }
 
     /// Runs commands; what testpmd wrote meanwhile.
@@ -133,7 +178,7 @@ impl Drop for Testpmd {
 
 #[test]
 fn rules_are_listed_counted_and_destroyed() {
-    let args = "flows=6400,rules=100,limit=64000,hw=i40e,hw_lag=0,hw_check=1";
+    let args = "flows=6400,rules=100,limit=64000,hw=full,hw_lag=0,hw_check=1";
     let mut pmd = Testpmd::start("count", args);
     let create = "flow create 0 ingress pattern eth / ipv4 dst";
     let said = pmd.run(&format!(
@@ -249,6 +294,194 @@ fn marks_are_what_the_bytes_say() {
     }
 }
 
+/// Two virtual functions of the adapter of port 0, which are ports 2 and 3.
+struct Vfs([Stats; 2]);
+
+impl Vfs {
+    fn new(name: &str) -> Self {
+        Vfs([0, 1].map(|vf| Stats::new(&format!("{name}-vf{vf}"))))
+    }
+
+    fn vdevs(&self, adapter: &str) -> Vec<String> {
+        let vdev = |(i, stats): (usize, &Stats)| {
+            let more = format!("adapter={adapter},role=vf,vf={i},order=sink");
+            format!("net_weftgen{},hw=cx5,{more},stats={}", i + 2, stats.0.display())
+        };
+        self.0.iter().enumerate().map(vdev).collect()
+    }
+
+    fn delivered(&self) -> u64 {
+        self.0.iter().map(|stats| stats.hw(Hw::Delivered)).sum()
+    }
+}
+
+fn forward(rule: usize, to: usize) -> String {
+    format!(
+        "flow create 0 transfer pattern eth type is 0x0800 has_vlan is 0 / \
+         ipv4 dst spec 16.0.{rule}.0 dst mask 255.255.255.0 fragment_offset spec 0 \
+         fragment_offset mask 0x3fff / end \
+         actions count / port_id id {to} / end\n"
+    )
+}
+
+#[test]
+fn forwarded_packets_are_counted_and_never_seen() {
+    let vfs = Vfs::new("forward");
+    let args = "flows=6400,rules=100,limit=640000,rate=2000000,hw=cx5,adapter=forward";
+    let mut pmd = Testpmd::with_more("forward", args, &vfs.vdevs("forward"));
+    pmd.run(&(0..100).map(|rule| forward(rule, 2 + rule % 2)).collect::<String>());
+    assert_eq!(pmd.stats.hw(Hw::Created), 100);
+    pmd.run("start");
+    wait_for("packets", || vfs.delivered() == 640_000);
+    assert_eq!((pmd.stats.made(), pmd.stats.hw(Hw::Passed)), (0, 640_000));
+    assert_eq!(vfs.0[0].hw(Hw::DeliveredBytes), 320_000 * 60);
+    for rule in [0, 1, 57, 99] {
+        assert_eq!(pmd.hits(rule), (6400, 6400 * 60));
+    }
+    let said = pmd.run("flow query 0 1 count\nflow destroy 0 rule 1\nflow query 0 2 count");
+    assert!(said.contains("Flow rule #1 destroyed"), "{said}");
+}
+
+/// Rules come and go while packets come: each packet is the host's, a virtual function's, dropped or
+/// missed, once.
+#[test]
+fn packets_are_conserved_when_rules_change() {
+    const LIMIT: u64 = 3_000_000;
+    for order in ["seq", "uniform", "zipf"] {
+        let vfs = Vfs::new(order);
+        let args = format!(
+            "flows=6400,rules=100,order={order},limit={LIMIT},rate=1500000,hw=cx5,adapter=c{order}"
+        );
+        let mut pmd = Testpmd::with_more(order, &args, &vfs.vdevs(&format!("c{order}")));
+        pmd.run(&(0..50).map(|rule| forward(rule, 2 + rule % 2)).collect::<String>());
+        pmd.run("start");
+        for change in 0..15 {
+            pmd.run(&format!("flow destroy 0 rule {change}"));
+            let rule = 50 + change;
+            let drop = "end actions drop / end";
+            pmd.run(&if change % 2 == 0 {
+                forward(rule, 2)
+            } else {
+                format!(
+                    "flow create 0 transfer pattern eth / ipv4 dst is 16.0.{rule}.{rule} / {drop}"
+                )
+            });
+        }
+        let stats = &pmd.stats;
+        let host = || stats.made() + stats.no_buffer();
+        // Packets that are looked up one by one are those that found room in the ring.
+        let missed = || if order == "zipf" { 0 } else { stats.missed() };
+        let all = || host() + missed() + vfs.delivered() + stats.hw(Hw::Dropped);
+        let began = Instant::now();
+        while all() != LIMIT && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(all(), LIMIT, "{order}");
+        assert!(vfs.delivered() > LIMIT / 10 && stats.hw(Hw::Dropped) > 0, "{order}");
+    }
+}
+
+#[test]
+fn real_limits_are_there() {
+    let mut pmd = Testpmd::start("limits", "flows=10,hw=i40e");
+    let mut rule = |fields: &str, n| {
+        let actions = format!("end actions mark id {n} / rss / end");
+        pmd.run(&format!("flow create 0 ingress pattern eth / ipv4 {fields} / {actions}"))
+    };
+    assert!(rule("dst is 16.0.0.1", 1).contains("Flow rule #0 created"));
+    let said = rule("dst is 16.0.0.1", 2);
+    assert!(said.contains("there is such a rule already: File exists"), "{said}");
+    let said = rule("src is 48.0.0.1", 3);
+    assert!(said.contains("another mask is in use for packets of this type"), "{said}");
+    assert!(rule("dst is 16.0.0.2 / udp", 4).contains("Flow rule #1 created"));
+}
+
+#[test]
+fn faults_do_what_they_say() {
+    let mut pmd = Testpmd::start("faults", "flows=1000,rules=10,hw=full,hw_lag=0,rate=100000");
+    let rule = |n| {
+        let dst = format!("ipv4 dst spec 16.0.{n}.0 dst mask 255.255.255.0");
+        let pattern = format!("pattern eth / {dst} / end");
+        format!("flow create 0 ingress {pattern} actions mark id {n} / count / rss / end")
+    };
+    pmd.stats.set(Fault::RefuseAbove, 2);
+    pmd.stats.set(Fault::CreateErrno, 11);
+    let said = pmd.run(&[rule(1), rule(2), rule(3)].join("\n"));
+    assert!(said.contains("asked for: Resource temporarily unavailable"), "{said}");
+    assert_eq!(pmd.stats.hw(Hw::Rules), 2);
+    pmd.stats.set(Fault::RefuseAbove, 0);
+    pmd.stats.set(Fault::FailEvery, 2);
+    pmd.run(&[rule(4), rule(5), rule(6), rule(7)].join("\n"));
+    assert_eq!(pmd.stats.hw(Hw::Rules), 4);
+    pmd.stats.set(Fault::FailEvery, 0);
+    pmd.stats.set(Fault::DestroyErrno, 16);
+    let said = pmd.run("flow destroy 0 rule 0");
+    assert!(said.contains("asked for: Device or resource busy"), "{said}");
+    pmd.stats.set(Fault::DestroyErrno, 0);
+
+    pmd.run("start");
+    let (made, lost) = (pmd.stats.made(), pmd.stats.hw(Hw::LostMarks));
+    pmd.stats.set(Fault::LosePerMille, 1000);
+    wait_for("lost marks", || pmd.stats.hw(Hw::LostMarks) > lost + 1000);
+    pmd.stats.set(Fault::LosePerMille, 0);
+    pmd.stats.set(Fault::WrongPerMille, 100);
+    wait_for("wrong marks", || pmd.stats.hw(Hw::WrongMarks) > 100);
+    pmd.stats.set(Fault::WrongPerMille, 0);
+    // Four of ten packets have a mark; a tenth of these are wrong.
+    assert!(pmd.stats.hw(Hw::WrongMarks) < pmd.stats.made() - made);
+
+    pmd.stats.set(Fault::Count, 2);
+    let half = pmd.hits(0);
+    pmd.stats.set(Fault::Count, 0);
+    assert!(pmd.hits(0).0 >= 2 * half.0);
+
+    pmd.stats.set(Fault::Widen, 1);
+    let said = pmd.run(
+        "flow create 0 ingress priority 1 pattern eth / ipv4 dst spec 99.0.0.0 \
+         dst mask 255.255.255.0 / end actions drop / count / end",
+    );
+    assert!(said.contains("created"), "{said}");
+    pmd.stats.set(Fault::Widen, 0);
+    let rules = pmd.stats.hw(Hw::Rules);
+    assert_eq!(rules, 5);
+    let began = Instant::now();
+    while pmd.hits(4).0 == 0 {
+        assert!(began.elapsed() < PATIENCE, "no packets of a widened rule");
+    }
+
+    pmd.stats.set(Fault::Reset, 1);
+    wait_for("a reset", || pmd.stats.hw(Hw::Rules) == 0);
+    let said = pmd.run("flow destroy 0 rule 0");
+    assert!(said.contains("no such rule"), "{said}");
+    pmd.stats.set(Fault::Gone, 1);
+    wait_for("no packets", || {
+        let made = pmd.stats.made();
+        std::thread::sleep(Duration::from_millis(50));
+        made == pmd.stats.made()
+    });
+    let said = pmd.run(&rule(8));
+    assert!(said.contains("the adapter does not answer"), "{said}");
+}
+
+#[test]
+fn rules_without_packets_age() {
+    let mut pmd = Testpmd::start("age", "flows=100,rules=10,hw=cx5,rate=10000");
+    let rule = |n| {
+        let pattern =
+            format!("pattern eth / ipv4 dst spec 16.0.{n}.0 dst mask 255.255.255.0 / end");
+        format!("flow create 0 ingress {pattern} actions mark id 7 / age timeout 1 / rss / end")
+    };
+    pmd.run(&format!("start\n{}\n{}", rule(3), rule(99)));
+    let began = Instant::now();
+    let mut said = String::new();
+    while !said.contains("1\t0\t0\ti--") && began.elapsed() < PATIENCE {
+        said = pmd.run("flow aged 0");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // The one that has packets is not among them.
+    assert!(said.contains("Port 0 total aged flows: 1"), "{said}");
+}
+
 /// The binary that Weft is compared with takes its rules to the adapter, unchanged.
 #[test]
 fn ovs_offloads_partially() {
@@ -275,7 +508,7 @@ fn ovs_offloads_partially() {
         .fold(String::new(), |all, i| format!("{all}ip,nw_dst=16.0.{i}.0/24,actions=output:2\n"));
     switch.ofctl_stdin(&["add-flows", "br0", "-"], &flows).unwrap();
     let source = format!(
-        "options:dpdk-devargs=\"vdev:net_weftgen0,flows=1000,rules=100,hw=i40e,rate=10000,stats={}\"",
+        "options:dpdk-devargs=\"vdev:net_weftgen0,flows=1000,rules=100,hw=ice,rate=10000,stats={}\"",
         stats.0.display()
     );
     let sink = "options:dpdk-devargs=\"vdev:net_weftgen1,order=sink\"";

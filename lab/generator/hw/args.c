@@ -11,11 +11,15 @@ static const struct profile {
 	struct hw_config config;
 } profiles[] = {
 	/* The guaranteed filters of flow director, one group. */
-	{"i40e", {.rules = 8192, .full_errno = ENOBUFS, .mark_bits = 32, .groups = 1, .priorities = 1}},
+	{"i40e", {.rules = 8192, .full_errno = ENOBUFS, .mark_bits = 32, .groups = 1, .priorities = 1,
+		  .masks = 1, .widen = WIDEN_SILENTLY}},
 	{"ice", {.rules = 16384, .full_errno = ENOSPC, .mark_bits = 32, .groups = 1, .priorities = 2}},
-	{"cx5", {.rules = 1 << 20, .full_errno = ENOMEM, .mark_bits = 24, .groups = 4, .priorities = 8}},
-	{"agilio", {.rules = 65000, .full_errno = ENOBUFS, .mark_bits = 0, .groups = 1, .priorities = 1}},
-	{"full", {.rules = 1 << 20, .full_errno = ENOSPC, .mark_bits = 32, .groups = 4, .priorities = 8}},
+	{"cx5", {.rules = 65536, .full_errno = ENOMEM, .mark_bits = 24, .groups = 4, .priorities = 8,
+		 .vlan = true, .transfer = true}},
+	{"agilio", {.rules = 65000, .full_errno = ENOBUFS, .mark_bits = 24, .groups = 1, .priorities = 1,
+		    .vlan = true, .transfer = true, .no_partial = true}},
+	{"full", {.rules = 1 << 17, .full_errno = ENOSPC, .mark_bits = 32, .groups = 4, .priorities = 8,
+		  .vlan = true, .transfer = true}},
 };
 
 static int
@@ -49,6 +53,35 @@ parse_errno(struct hw_config *config, const char *value)
 }
 
 static int
+parse_widen(struct hw_config *config, const char *value)
+{
+	static const char *const names[] = {"exact", "refuse", "ignore"};
+
+	for (uint32_t i = 0; i < RTE_DIM(names); i++)
+		if (!strcmp(names[i], value)) {
+			config->widen = i;
+			return 0;
+		}
+	LOG(ERR, "hw_widen=%s: exact, refuse or ignore is expected\n", value);
+	return -EINVAL;
+}
+
+static int
+parse_words(struct hw_config *config, const char *key, const char *value)
+{
+	if (!strcmp(key, "role") && (!strcmp(value, "uplink") || !strcmp(value, "vf"))) {
+		config->representor = !strcmp(value, "vf");
+		return 0;
+	}
+	if (!strcmp(key, "adapter") && *value && strlen(value) < sizeof config->adapter) {
+		strcpy(config->adapter, value);
+		return 0;
+	}
+	LOG(ERR, "%s=%s: %s is expected\n", key, value, *key == 'r' ? "uplink or vf" : "a name of at most 31 bytes");
+	return -EINVAL;
+}
+
+static int
 parse_numeric(struct hw_config *c, const char *key, const char *value)
 {
 	const struct { const char *key; uint32_t least, most; uint32_t *number; bool *flag; } known[] = {
@@ -60,7 +93,13 @@ parse_numeric(struct hw_config *c, const char *key, const char *value)
 		{"hw_mark_bits", 8, 32, &c->mark_bits, NULL},
 		{"hw_groups", 1, 4, &c->groups, NULL},
 		{"hw_prio", 1, 1 << 16, &c->priorities, NULL},
+		{"hw_masks", 0, 16, &c->masks, NULL},
+		{"hw_pps", 0, 1000000000, &c->pps, NULL},
+		{"vf", 0, 255, &c->vf, NULL},
 		{"hw_check", 0, 1, NULL, &c->check},
+		{"hw_vlan", 0, 1, NULL, &c->vlan},
+		{"hw_transfer", 0, 1, NULL, &c->transfer},
+		{"hw_keep", 0, 1, NULL, &c->keep},
 	};
 
 	for (uint32_t i = 0; i < RTE_DIM(known); i++) {
@@ -83,12 +122,18 @@ parse_numeric(struct hw_config *c, const char *key, const char *value)
 bool
 hw_config_parse(struct hw_config *config, const char *key, const char *value, int *ret)
 {
-	if (strncmp(key, "hw", 2))
+	bool words = !strcmp(key, "adapter") || !strcmp(key, "role");
+
+	if (strncmp(key, "hw", 2) && strcmp(key, "vf") && !words)
 		return false;
 	if (!strcmp(key, "hw"))
 		*ret = parse_profile(config, value);
 	else if (!config->on)
 		LOG(ERR, "%s: hw, which says what adapter it is, comes first\n", key), *ret = -EINVAL;
+	else if (words)
+		*ret = parse_words(config, key, value);
+	else if (!strcmp(key, "hw_widen"))
+		*ret = parse_widen(config, value);
 	else if (!strcmp(key, "hw_full_error"))
 		*ret = parse_errno(config, value);
 	else

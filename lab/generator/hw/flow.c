@@ -10,9 +10,6 @@
 
 #include "adapter.h"
 
-/* Slots that are free when the adapter is full: one that was just left is the last to be taken
- * again. */
-#define SPARE_SLOTS 1024
 #define SLOT_BITS 24
 
 static int
@@ -45,7 +42,7 @@ slot_of(struct hw *hw, const struct rte_flow *flow, struct rte_flow_error *error
 	uint32_t slot = (uintptr_t)flow & ((1u << SLOT_BITS) - 1);
 	struct adapter *a = hw->adapter;
 
-	if (slot && slot < a->n_slots && a->rules[slot].device == hw->device && handle_of(a, slot) == flow)
+	if (slot && slot < a->n_slots && a->rules[slot].device && handle_of(a, slot) == flow)
 		return slot;
 	hw->device->counters->hw.stale_handles++;
 	LOG(ERR, "%p is no rule of port %u: it was destroyed, or went with a stop or reset\n", (const void *)flow,
@@ -54,41 +51,7 @@ slot_of(struct hw *hw, const struct rte_flow *flow, struct rte_flow_error *error
 	return 0;
 }
 
-/* ---- the adapter ---- */
-
-static struct adapter *
-adapter_new(const struct hw_config *config)
-{
-	struct adapter *a = calloc(1, sizeof *a);
-
-	if (!a)
-		return NULL;
-	pthread_mutex_init(&a->lock, NULL);
-	a->capacity = config->rules;
-	a->n_slots = config->rules + SPARE_SLOTS + 1;
-	a->rules = calloc(a->n_slots, sizeof *a->rules);
-	a->free = calloc(a->n_slots, sizeof *a->free);
-	if (!a->rules || !a->free) {
-		free(a->rules);
-		free(a->free);
-		free(a);
-		return NULL;
-	}
-	a->n_free = a->n_slots - 1;
-	for (uint32_t i = 0; i < a->n_free; i++)
-		a->free[i] = i + 1;
-	return a;
-}
-
-static void
-adapter_free(struct adapter *a)
-{
-	for (uint32_t i = 0; i < a->n_slots; i++)
-		free(a->rules[i].pattern);
-	free(a->rules);
-	free(a->free);
-	free(a);
-}
+/* ---- operations ---- */
 
 /* The adapter's firmware works on one call at a time: who calls waits. */
 static void
@@ -97,45 +60,88 @@ spend_time(struct hw *hw)
 	const struct hw_config *config = &hw->device->config.hw;
 	struct adapter *a = hw->adapter;
 	uint64_t now = rte_rdtsc(), hz = rte_get_tsc_hz(), until;
+	uint64_t slow_us = hw->device->counters->faults.slow_us;
 	struct timespec pause;
 
-	until = now + hz / 1000000 * config->delay_us;
+	until = now + hz / 1000000 * (config->delay_us + slow_us);
 	if (config->rate) {
-		a->ready_tsc = RTE_MAX(a->ready_tsc, now) + hz / config->rate;
+		/* A caller that slept too long makes up for it. */
+		a->ready_tsc = RTE_MAX(a->ready_tsc, now - hz / 100) + hz / config->rate;
 		until = RTE_MAX(until, a->ready_tsc);
 	}
-	if (until == now)
+	if (until <= now)
 		return;
 	pause.tv_sec = (until - now) / hz;
 	pause.tv_nsec = (until - now) % hz * 1e9 / hz;
 	nanosleep(&pause, NULL);
 }
 
-/* ---- operations ---- */
-
-/* What create and validate look at; the adapter's lock is held. */
 static int
-read_rule(struct hw *hw, struct pattern *pattern, struct verdict *verdict, const struct rte_flow_attr *attr,
-	  const struct rte_flow_item *items, const struct rte_flow_action *actions, struct rte_flow_error *error)
+check_attr(const struct hw *hw, const struct rte_flow_attr *attr, struct rte_flow_error *error)
 {
 	const struct hw_config *config = &hw->device->config.hw;
-	int ret;
 
-	if (attr->transfer)
+	if (hw->gone)
+		return refuse(error, EIO, RTE_FLOW_ERROR_TYPE_STATE, NULL, "the adapter does not answer");
+	if (attr->transfer && !config->transfer)
 		return refuse(error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ATTR_TRANSFER, attr, "the adapter has no transfer rules");
+	if (attr->transfer && (attr->ingress || attr->egress))
+		return refuse(error, EINVAL, RTE_FLOW_ERROR_TYPE_ATTR_TRANSFER, attr, "a transfer rule has no direction");
 	if (attr->egress)
 		return refuse(error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ATTR_EGRESS, attr, "the adapter has no egress rules");
-	if (!attr->ingress)
+	if (!attr->transfer && !attr->ingress)
 		return refuse(error, EINVAL, RTE_FLOW_ERROR_TYPE_ATTR_INGRESS, attr, "a rule needs a direction");
+	if (attr->ingress && config->no_partial)
+		return refuse(error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ATTR_INGRESS, attr, "the adapter has transfer rules only");
 	if (attr->group >= config->groups)
 		return refuse(error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ATTR_GROUP, attr, "the adapter has no such group");
 	if (attr->priority >= config->priorities)
 		return refuse(error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ATTR_PRIORITY, attr, "the adapter has no such priority");
-	ret = pattern_of(pattern, items, error);
-	ret = ret ? ret : verdict_of(verdict, hw, actions, error);
-	if (!ret && hw->adapter->n_rules >= hw->adapter->capacity)
-		ret = refuse(error, config->full_errno, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, NULL, "the adapter's table is full");
-	return ret;
+	return 0;
+}
+
+/* Whose packets a transfer rule is about: of the port that an item names, or that it is made on. */
+static struct hw *
+origin_of(struct hw *hw, const struct rte_flow_attr *attr, const struct rte_flow_item *items, struct rte_flow_error *error)
+{
+	for (const struct rte_flow_item *i = items; i->type != RTE_FLOW_ITEM_TYPE_END; i++) {
+		const struct rte_flow_item_port_id *id = i->spec;
+		const struct rte_flow_item_ethdev *ethdev = i->spec;
+		int place;
+
+		if (i->type != RTE_FLOW_ITEM_TYPE_PORT_ID && i->type != RTE_FLOW_ITEM_TYPE_REPRESENTED_PORT &&
+		    i->type != RTE_FLOW_ITEM_TYPE_PORT_REPRESENTOR)
+			continue;
+		place = i->spec ? adapter_place(hw->adapter, i->type == RTE_FLOW_ITEM_TYPE_PORT_ID ? id->id : ethdev->port_id) : -1;
+		if (place < 0 || !attr->transfer || i->type == RTE_FLOW_ITEM_TYPE_PORT_REPRESENTOR) {
+			refuse(error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ITEM, i, "the adapter cannot match on this port");
+			return NULL;
+		}
+		return hw->adapter->ports[place];
+	}
+	return hw;
+}
+
+/* What create and validate look at; the adapter's lock is held. *hw becomes the port whose
+ * packets it is about. */
+static int
+read_rule(struct hw **hw, struct pattern *pattern, struct act *act, const struct rte_flow_attr *attr,
+	  const struct rte_flow_item *items, const struct rte_flow_action *actions, struct rte_flow_error *error)
+{
+	const struct device *d = (*hw)->device;
+	int ret = check_attr(*hw, attr, error);
+
+	if (ret)
+		return ret;
+	*hw = origin_of(*hw, attr, items, error);
+	if (!*hw)
+		return -ENOTSUP;
+	ret = pattern_of(pattern, &d->config.hw, d->counters->faults.widen, items, error);
+	ret = ret ? ret : act_of(act, *hw, attr, actions, error);
+	if (!ret && (*hw)->adapter->n_rules >= (*hw)->adapter->capacity)
+		return refuse(error, d->config.hw.full_errno, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, NULL,
+			      "the adapter's table is full");
+	return ret ? ret : same_check(*hw, pattern, attr, error);
 }
 
 static int
@@ -143,13 +149,14 @@ flow_validate(struct rte_eth_dev *dev, const struct rte_flow_attr *attr, const s
 	      const struct rte_flow_action actions[], struct rte_flow_error *error)
 {
 	struct hw *hw = hw_of(dev);
+	struct adapter *a = hw->adapter;
 	struct pattern pattern;
-	struct verdict verdict;
+	struct act act;
 	int ret;
 
-	pthread_mutex_lock(&hw->adapter->lock);
-	ret = read_rule(hw, &pattern, &verdict, attr, items, actions, error);
-	pthread_mutex_unlock(&hw->adapter->lock);
+	pthread_mutex_lock(&a->lock);
+	ret = read_rule(&hw, &pattern, &act, attr, items, actions, error);
+	pthread_mutex_unlock(&a->lock);
 	return ret;
 }
 
@@ -166,6 +173,7 @@ take_slot(struct adapter *a)
 static void
 leave_slot(struct adapter *a, uint32_t slot)
 {
+	same_remove(a, slot);
 	free(a->rules[slot].pattern);
 	a->rules[slot].pattern = NULL;
 	a->rules[slot].device = NULL;
@@ -174,7 +182,7 @@ leave_slot(struct adapter *a, uint32_t slot)
 }
 
 static struct rte_flow *
-insert(struct hw *hw, const struct pattern *pattern, const struct verdict *verdict, const struct rte_flow_attr *attr,
+insert(struct hw *hw, const struct pattern *pattern, const struct act *act, const struct rte_flow_attr *attr,
        struct rte_flow_error *error)
 {
 	struct adapter *a = hw->adapter;
@@ -191,11 +199,18 @@ insert(struct hw *hw, const struct pattern *pattern, const struct verdict *verdi
 	a->rules[slot] = (struct rule){
 		.device = hw->device,
 		.pattern = copy,
-		.verdict = *verdict,
+		.verdict = act->verdict,
+		.age_s = act->age_s,
+		.age_context = act->age_context,
+		.age_tsc = rte_rdtsc(),
+		.group = attr->group,
+		.transfer = attr->transfer,
 		.generation = a->rules[slot].generation + 1,
 		.priority = attr->priority,
 		.sequence = a->sequence++,
 	};
+	hw->n_ages += act->age_s > 0;
+	same_add(a, slot);
 	rules_add(hw, slot);
 	return handle_of(a, slot);
 }
@@ -207,42 +222,59 @@ flow_create(struct rte_eth_dev *dev, const struct rte_flow_attr *attr, const str
 	struct hw *hw = hw_of(dev);
 	struct hw_counters *counters = &hw->device->counters->hw;
 	struct rte_flow *flow = NULL;
+	struct adapter *a = hw->adapter;
 	struct pattern pattern;
-	struct verdict verdict;
+	struct act act;
+	int fault;
 
-	pthread_mutex_lock(&hw->adapter->lock);
+	pthread_mutex_lock(&a->lock);
 	spend_time(hw);
-	if (!read_rule(hw, &pattern, &verdict, attr, items, actions, error))
-		flow = insert(hw, &pattern, &verdict, attr, error);
+	fault = fault_of_create(hw);
+	if (fault)
+		refuse(error, fault, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, NULL, "a fault that was asked for");
+	else if (!read_rule(&hw, &pattern, &act, attr, items, actions, error))
+		flow = insert(hw, &pattern, &act, attr, error);
 	*(flow ? &counters->created : &counters->refused) += 1;
-	counters->rules = hw->n_rules;
-	pthread_mutex_unlock(&hw->adapter->lock);
+	if (hw)
+		hw->device->counters->hw.rules = hw->n_rules;
+	pthread_mutex_unlock(&a->lock);
 	return flow;
+}
+
+static void
+destroy(struct adapter *a, uint32_t slot)
+{
+	struct hw *hw = a->rules[slot].device->hw;
+
+	hw->n_ages -= a->rules[slot].age_s > 0;
+	rules_remove(hw, slot);
+	leave_slot(a, slot);
+	hw->device->counters->hw.destroyed++;
+	hw->device->counters->hw.rules = hw->n_rules;
 }
 
 static int
 flow_destroy(struct rte_eth_dev *dev, struct rte_flow *flow, struct rte_flow_error *error)
 {
 	struct hw *hw = hw_of(dev);
-	struct hw_counters *counters = &hw->device->counters->hw;
+	int fault = hw->device->counters->faults.destroy_errno, ret = 0;
 	uint32_t slot;
 
 	pthread_mutex_lock(&hw->adapter->lock);
 	spend_time(hw);
 	slot = slot_of(hw, flow, error);
-	if (slot) {
-		rules_remove(hw, slot);
-		leave_slot(hw->adapter, slot);
-		counters->destroyed++;
-		counters->rules = hw->n_rules;
-	}
+	if (!slot)
+		ret = -ENOENT;
+	else if (fault)
+		ret = refuse(error, fault, RTE_FLOW_ERROR_TYPE_HANDLE, flow, "a fault that was asked for");
+	else
+		destroy(hw->adapter, slot);
 	pthread_mutex_unlock(&hw->adapter->lock);
-	return slot ? 0 : -ENOENT;
+	return ret;
 }
 
-/* All rules of the port. */
-static void
-remove_all(struct hw *hw)
+void
+hw_remove_all(struct hw *hw)
 {
 	struct adapter *a = hw->adapter;
 	struct hw_counters *counters = &hw->device->counters->hw;
@@ -261,39 +293,84 @@ flow_flush(struct rte_eth_dev *dev, struct rte_flow_error *error)
 
 	pthread_mutex_lock(&hw->adapter->lock);
 	spend_time(hw);
-	remove_all(hw);
+	hw_remove_all(hw);
 	pthread_mutex_unlock(&hw->adapter->lock);
 	return 0;
-}
-
-/* What the rule counted in queues that know it already. */
-static struct hits
-hits_of(const struct hw *hw, uint32_t slot)
-{
-	struct hits sum = {};
-
-	for (uint32_t i = 0; i < hw->n_queues; i++) {
-		const struct hw_queue *q = hw->queues[i];
-
-		if (__atomic_load_n(&q->made, __ATOMIC_ACQUIRE) < hw->adapter->rules[slot].change)
-			continue;
-		sum.packets += q->hits[slot].packets - q->base[slot].packets;
-		sum.bytes += q->hits[slot].bytes - q->base[slot].bytes;
-	}
-	return sum;
 }
 
 static int
 query_count(struct hw *hw, uint32_t slot, struct rte_flow_query_count *count)
 {
 	struct rule *rule = &hw->adapter->rules[slot];
-	struct hits hits = hits_of(hw, slot);
+	uint64_t fault = hw->device->counters->faults.count;
+	struct hits hits = queues_hits(rule->device->hw, slot);
+
+	/* Frozen; or half of it, which is less than before. */
+	if (fault)
+		hits = fault == 1 ? rule->told : (struct hits){hits.packets / 2, hits.bytes / 2};
 
 	count->hits_set = count->bytes_set = 1;
 	count->hits = hits.packets - rule->told.packets;
 	count->bytes = hits.bytes - rule->told.bytes;
 	if (count->reset)
 		rule->told = hits;
+	return 0;
+}
+
+static int
+query_age(const struct rule *rule, struct rte_flow_query_age *age)
+{
+	age->aged = rule->aged;
+	age->sec_since_last_hit_valid = 1;
+	age->sec_since_last_hit = (rte_rdtsc() - rule->age_tsc) / rte_get_tsc_hz();
+	return 0;
+}
+
+static int
+flow_aged(struct rte_eth_dev *dev, void **contexts, uint32_t n, struct rte_flow_error *error)
+{
+	struct hw *hw = hw_of(dev);
+	uint32_t found = 0;
+
+	pthread_mutex_lock(&hw->adapter->lock);
+	for (uint32_t i = 0; i < hw->n_rules; i++) {
+		struct rule *r = &hw->adapter->rules[hw->slots[i]];
+
+		if (!r->aged || (n && r->age_told))
+			continue;
+		if (n && found == n)
+			break;
+		if (n) {
+			contexts[found] = r->age_context ? r->age_context : handle_of(hw->adapter, hw->slots[i]);
+			r->age_told = true;
+		}
+		found++;
+	}
+	pthread_mutex_unlock(&hw->adapter->lock);
+	return found;
+}
+
+static int
+flow_dump(struct rte_eth_dev *dev, struct rte_flow *flow, FILE *file, struct rte_flow_error *error)
+{
+	struct hw *hw = hw_of(dev);
+	struct adapter *a = hw->adapter;
+
+	pthread_mutex_lock(&a->lock);
+	for (uint32_t i = 0; i < hw->n_rules; i++) {
+		const struct rule *r = &a->rules[hw->slots[i]];
+
+		if (flow && handle_of(a, hw->slots[i]) != flow)
+			continue;
+		fprintf(file, "%p %s group %u priority %u layers %06x not %06x", (void *)handle_of(a, hw->slots[i]),
+			r->transfer ? "transfer" : "ingress", r->group, r->priority, r->pattern->need, r->pattern->forbid);
+		for (const struct test *t = r->pattern->tests; t < r->pattern->tests + r->pattern->n; t++)
+			fprintf(file, " %u+%u=%08x/%08x", t->layer, t->offset, rte_be_to_cpu_32(t->value),
+				rte_be_to_cpu_32(t->mask));
+		fprintf(file, ": flags %x mark %u to %u packets %lu\n", r->verdict.flags, r->verdict.mark, r->verdict.to,
+			(unsigned long)queues_hits(hw, hw->slots[i]).packets);
+	}
+	pthread_mutex_unlock(&a->lock);
 	return 0;
 }
 
@@ -309,6 +386,8 @@ flow_query(struct rte_eth_dev *dev, struct rte_flow *flow, const struct rte_flow
 	slot = slot_of(hw, flow, error);
 	if (!slot)
 		ret = -ENOENT;
+	else if (action->type == RTE_FLOW_ACTION_TYPE_AGE && hw->adapter->rules[slot].age_s)
+		ret = query_age(&hw->adapter->rules[slot], data);
 	else if (action->type != RTE_FLOW_ACTION_TYPE_COUNT)
 		ret = refuse(error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ACTION, action, "this action has nothing to tell");
 	else if (!(hw->adapter->rules[slot].verdict.flags & VERDICT_COUNT))
@@ -338,85 +417,6 @@ const struct rte_flow_ops hw_flow_ops = {
 	.flush = flow_flush,
 	.query = flow_query,
 	.isolate = flow_isolate,
+	.dev_dump = flow_dump,
+	.get_aged_flows = flow_aged,
 };
-
-/* ---- coming and going ---- */
-
-int
-hw_open(struct device *d)
-{
-	struct hw *hw = calloc(1, sizeof *hw);
-
-	if (!hw)
-		return -ENOMEM;
-	hw->device = d;
-	hw->adapter = adapter_new(&d->config.hw);
-	hw->sampler = sampler_new(d);
-	d->hw = hw;
-	hw->slots = calloc(d->config.hw.rules, sizeof *hw->slots);
-	if (hw->adapter && hw->sampler && hw->slots)
-		return 0;
-	hw_close(d);
-	return -ENOMEM;
-}
-
-static void
-free_queues(struct hw *hw)
-{
-	hw->n_queues = 0;
-	for (uint32_t i = 0; i < MAX_QUEUES; i++) {
-		if (hw->queues[i])
-			hw_queue_free(hw->queues[i]);
-		rte_free(hw->queues[i]);
-		hw->queues[i] = NULL;
-	}
-}
-
-void
-hw_close(struct device *d)
-{
-	struct hw *hw = d->hw;
-
-	if (!hw)
-		return;
-	free_queues(hw);
-	rte_free(hw->winners);
-	free(hw->slots);
-	sampler_free(hw->sampler);
-	if (hw->adapter)
-		adapter_free(hw->adapter);
-	free(hw);
-	d->hw = NULL;
-}
-
-int
-hw_start(struct device *d, uint16_t n_queues)
-{
-	struct hw *hw = d->hw;
-	int ret = 0;
-
-	free_queues(hw);
-	for (uint32_t i = 0; i < n_queues && !ret; i++) {
-		hw->queues[i] = rte_zmalloc(NULL, sizeof *hw->queues[i], RTE_CACHE_LINE_SIZE);
-		ret = hw->queues[i] ? hw_queue_setup(hw, hw->queues[i]) : -ENOMEM;
-		d->rx[i]->hw = hw->queues[i];
-	}
-	if (ret)
-		free_queues(hw);
-	else
-		hw->n_queues = n_queues;
-	return ret;
-}
-
-void
-hw_stop(struct device *d)
-{
-	struct hw *hw = d->hw;
-
-	pthread_mutex_lock(&hw->adapter->lock);
-	hw->n_queues = 0;
-	if (hw->n_rules)
-		LOG(NOTICE, "port %u stopped: its %u rules are gone\n", d->port, hw->n_rules);
-	remove_all(hw);
-	pthread_mutex_unlock(&hw->adapter->lock);
-}

@@ -50,6 +50,8 @@ refuse(struct rte_flow_error *error, int code, enum rte_flow_error_type type, co
 /* The part of a pattern that was read. */
 struct reading {
 	struct pattern *pattern;
+	const struct hw_config *config;
+	enum widen widen;
 	struct rte_flow_error *error;
 	uint32_t base;  /* 0, or LAYERS behind a VXLAN item */
 	uint8_t order;
@@ -97,6 +99,39 @@ add_tests(struct reading *r, uint32_t layer, const struct rte_flow_item *item, c
 	return 0;
 }
 
+static bool
+partial(const uint8_t *mask, const struct field *f)
+{
+	uint32_t zeros = 0, ones = 0;
+
+	for (uint32_t i = f->at; i < f->at + f->bytes; i++) {
+		zeros += mask[i] == 0;
+		ones += mask[i] == 0xff;
+	}
+	return zeros < f->bytes && ones < f->bytes;
+}
+
+/* Masks that have some bits of a field: not all adapters can, and some do not say so. Fields that
+ * are several (VLAN's tag, IPv6's first word, fragments) are let be. */
+static int
+widen_fields(struct reading *r, const struct kind_of_item *kind, const struct rte_flow_item *item, uint8_t *mask)
+{
+	static const uint32_t several = 1u << LAYER_VLAN | 1u << LAYER_FRAG6;
+
+	for (const struct field *f = kind->fields; f < kind->fields + RTE_DIM(kind->fields) && f->bytes; f++) {
+		bool let_be = several >> kind->layer & 1 || (kind->layer == LAYER_IPV6 && f->at == 0) ||
+			      (kind->layer == LAYER_IPV4 && f->at == 6);
+
+		if (let_be || r->widen == WIDEN_NOT || !partial(mask, f))
+			continue;
+		if (r->widen == WIDEN_REFUSE)
+			return refuse(r->error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ITEM_MASK, item,
+				      "the adapter has no partial masks");
+		memset(mask + f->at, 0, f->bytes);
+	}
+	return 0;
+}
+
 /* Bits beside the header that say whether another one is there. */
 static void
 add_presence(struct pattern *p, uint32_t layer, bool masked, bool there)
@@ -113,7 +148,7 @@ read_presence(struct reading *r, const struct rte_flow_item *item, const void *s
 	if (item->type == RTE_FLOW_ITEM_TYPE_ETH) {
 		const struct rte_flow_item_eth *s = spec, *m = mask;
 
-		add_presence(r->pattern, r->base + LAYER_VLAN, m->has_vlan, s->has_vlan);
+		add_presence(r->pattern, r->base + LAYER_VLAN, m->has_vlan && r->config->vlan, s->has_vlan);
 	} else if (item->type == RTE_FLOW_ITEM_TYPE_VLAN) {
 		const struct rte_flow_item_vlan *s = spec, *m = mask;
 
@@ -201,22 +236,27 @@ read_item(struct reading *r, const struct kind_of_item *kind, const struct rte_f
 		return 0;
 	memcpy(bits, mask, kind->bytes);
 	ret = check_fields(r, kind, item, bits);
+	ret = ret ? ret : widen_fields(r, kind, item, bits);
 	ret = ret ? ret : read_presence(r, item, item->spec, mask);
 	ret = ret ? ret : read_range(r, kind, item, bits);
 	return ret ? ret : add_tests(r, layer, item, item->spec, bits, kind->bytes);
 }
 
 int
-pattern_of(struct pattern *pattern, const struct rte_flow_item *items, struct rte_flow_error *error)
+pattern_of(struct pattern *pattern, const struct hw_config *config, bool widen, const struct rte_flow_item *items,
+	   struct rte_flow_error *error)
 {
-	struct reading r = {.pattern = pattern, .error = error};
+	struct reading r = {.pattern = pattern, .config = config, .error = error};
 
+	r.widen = widen ? WIDEN_SILENTLY : config->widen;
 	memset(pattern, 0, offsetof(struct pattern, tests));
 	for (const struct rte_flow_item *i = items; i->type != RTE_FLOW_ITEM_TYPE_END; i++) {
 		const struct kind_of_item *kind = kinds;
 		int ret;
 
-		if (i->type == RTE_FLOW_ITEM_TYPE_VOID)
+		/* Ports were looked at by who knows them. */
+		if (i->type == RTE_FLOW_ITEM_TYPE_VOID || i->type == RTE_FLOW_ITEM_TYPE_PORT_ID ||
+		    i->type == RTE_FLOW_ITEM_TYPE_PORT_REPRESENTOR || i->type == RTE_FLOW_ITEM_TYPE_REPRESENTED_PORT)
 			continue;
 		while (kind < kinds + RTE_DIM(kinds) && kind->type != i->type)
 			kind++;

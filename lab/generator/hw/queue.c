@@ -21,6 +21,28 @@ is_general(const struct hw *hw)
 	return hw->n_general || hw->isolated;
 }
 
+/* Whether the cell's packets reach the host. */
+static void
+note_host(struct table *t, uint32_t cell)
+{
+	uint64_t bit = 1ull << cell % 64, *word = &t->host[cell / 64];
+	bool reaches = !(t->verdicts[t->cells[cell]].flags & (VERDICT_DROP | VERDICT_FORWARD));
+
+	t->n_host += reaches - !!(*word & bit);
+	*word = reaches ? *word | bit : *word & ~bit;
+}
+
+static void
+table_free(struct table *t)
+{
+	if (t) {
+		free(t->verdicts);
+		free(t->since);
+		free(t->host);
+	}
+	rte_free(t);
+}
+
 /* What a queue is to know now. NULL: no memory. */
 static struct table *
 table_of(const struct hw *hw)
@@ -31,11 +53,18 @@ table_of(const struct hw *hw)
 	if (!t)
 		return NULL;
 	t->column = hw->column;
+	t->n = n;
 	t->general = is_general(hw);
 	if (t->general) {
 		t->verdicts = calloc(n_slots, sizeof *t->verdicts);
 		if (!t->verdicts) {
 			rte_free(t);
+			return NULL;
+		}
+		t->since = calloc(n, sizeof *t->since);
+		t->host = calloc(n / 64 + 1, sizeof *t->host);
+		if (!t->since || !t->host) {
+			table_free(t);
 			return NULL;
 		}
 		t->verdicts[0].flags = hw->isolated ? VERDICT_DROP : 0;
@@ -44,15 +73,9 @@ table_of(const struct hw *hw)
 	}
 	for (uint32_t i = 0; i < n && hw->column != COLUMN_BYTES && hw->winners; i++)
 		t->cells[i] = value_of(hw, t->general, hw->winners[i]);
+	for (uint32_t i = 0; i < n && t->general; i++)
+		note_host(t, i);
 	return t;
-}
-
-static void
-table_free(struct table *t)
-{
-	if (t)
-		free(t->verdicts);
-	rte_free(t);
 }
 
 int
@@ -63,6 +86,7 @@ hw_queue_setup(struct hw *hw, struct hw_queue *q)
 	q->table = table_of(hw);
 	q->hits = calloc(hw->adapter->n_slots, sizeof *q->hits);
 	q->base = calloc(hw->adapter->n_slots, sizeof *q->base);
+	rte_spinlock_init(&q->lock);
 	if (q->first && q->table && q->hits && q->base)
 		return 0;
 	hw_queue_free(q);
@@ -98,6 +122,7 @@ static void
 make(struct hw_queue *q, struct change *c)
 {
 	if (c->table) {
+		bulk_settle_all(q, c->table);
 		c->old = q->table;
 		q->table = c->table;
 	} else if (c->slot) {
@@ -105,7 +130,14 @@ make(struct hw_queue *q, struct change *c)
 			q->table->verdicts[c->slot] = c->verdict;
 		q->base[c->slot] = q->hits[c->slot];
 	} else {
-		q->table->cells[c->cell] = c->value;
+		struct table *t = q->table;
+
+		if (t->general) {
+			bulk_settle(q, c->cell);
+			t->cells[c->cell] = c->value;
+			note_host(t, c->cell);
+		}
+		t->cells[c->cell] = c->value;
 	}
 }
 
@@ -117,7 +149,9 @@ queue_make_changes(struct hw_queue *q, uint64_t now, bool at_once)
 	while ((c = __atomic_load_n(&q->last->next, __ATOMIC_ACQUIRE))) {
 		if (!at_once && (q->seen < c->from_packets || now < c->from_tsc))
 			return;
+		rte_spinlock_lock(&q->lock);
 		make(q, c);
+		rte_spinlock_unlock(&q->lock);
 		__atomic_store_n(&q->made, c->sequence, __ATOMIC_RELEASE);
 		__atomic_store_n(&q->last, c, __ATOMIC_RELEASE);
 	}
@@ -129,8 +163,10 @@ lag_of(const struct hw *hw, const struct rx_queue *q)
 {
 	const struct config *config = &hw->device->config;
 
-	if (config->hw.lag != LAG_OF_RING)
-		return config->hw.lag;
+	uint64_t stale = hw->device->counters->faults.stale_packets;
+
+	if (config->hw.lag != LAG_OF_RING || stale)
+		return stale ? stale : config->hw.lag;
 	return q->rate ? RTE_MIN(q->due >> 32, (uint64_t)q->ring_size) : q->ring_size;
 }
 
@@ -183,4 +219,46 @@ queues_change_all(struct hw *hw)
 		else
 			LOG(ERR, "no memory for a table of marks: a change of rules is lost\n");
 	}
+}
+
+/* Cells of a rule, and what passed there in bulk. */
+struct sum {
+	struct hw *hw;
+	uint32_t queue, slot;
+	uint64_t bulk, packets;
+};
+
+static void
+add_cell(void *context, uint32_t cell)
+{
+	struct sum *s = context;
+	const struct table *t = s->hw->queues[s->queue]->table;
+
+	if (cell < t->n && t->cells[cell] == s->slot)
+		s->packets += bulk_count(s->hw, s->queue, t, cell, s->bulk);
+}
+
+struct hits
+queues_hits(struct hw *hw, uint32_t slot)
+{
+	const struct rule *rule = &hw->adapter->rules[slot];
+	struct hits hits = {};
+
+	for (uint32_t i = 0; i < hw->n_queues; i++) {
+		struct hw_queue *q = hw->queues[i];
+		struct sum s = {.hw = hw, .queue = i, .slot = slot};
+
+		if (__atomic_load_n(&q->made, __ATOMIC_ACQUIRE) < rule->change)
+			continue;
+		rte_spinlock_lock(&q->lock);
+		s.bulk = __atomic_load_n(&q->bulk, __ATOMIC_RELAXED);
+		hits.packets += q->hits[slot].packets - q->base[slot].packets;
+		hits.bytes += q->hits[slot].bytes - q->base[slot].bytes;
+		if (s.bulk && q->table->general && q->table->column != COLUMN_BYTES)
+			column_visit(hw, q->table->column, rule->pattern, add_cell, &s);
+		rte_spinlock_unlock(&q->lock);
+		hits.packets += s.packets;
+		hits.bytes += s.packets * frame_bytes(hw->device->rx[i]);
+	}
+	return hits;
 }

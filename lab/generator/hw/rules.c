@@ -13,7 +13,17 @@
 static bool
 wins(const struct rule *a, const struct rule *b)
 {
+	if (a->transfer != b->transfer)
+		return a->transfer;
+	if (a->group != b->group)
+		return a->group < b->group;
 	return a->priority != b->priority ? a->priority < b->priority : a->sequence < b->sequence;
+}
+
+bool
+rule_active(const struct hw *hw, const struct rule *r)
+{
+	return !(r->verdict.flags & VERDICT_JUMP) && (!r->group || hw->jumps[r->transfer][r->group]);
 }
 
 /* A rule that comes or goes. */
@@ -89,7 +99,8 @@ place_all(struct hw *hw, enum column column)
 	for (uint32_t i = 0; i < hw->n_rules && hw->column != COLUMN_BYTES; i++) {
 		struct placing p = {.hw = hw, .slot = hw->slots[i]};
 
-		column_visit(hw, column, a->rules[p.slot].pattern, claim, &p);
+		if (rule_active(hw, &a->rules[p.slot]))
+			column_visit(hw, column, a->rules[p.slot].pattern, claim, &p);
 	}
 }
 
@@ -103,7 +114,7 @@ find_winner(struct hw *hw, uint32_t cell)
 	for (uint32_t i = 0; i < hw->n_rules; i++) {
 		const struct rule *r = &a->rules[hw->slots[i]];
 
-		if (r->shadowed && (!best || wins(r, &a->rules[best])) && column_fits(hw, cell, r->pattern))
+		if (r->shadowed && rule_active(hw, r) && (!best || wins(r, &a->rules[best])) && column_fits(hw, cell, r->pattern))
 			best = hw->slots[i];
 	}
 	hw->winners[cell] = best;
@@ -127,18 +138,20 @@ rules_add(struct hw *hw, uint32_t slot)
 	struct rule *rule = &hw->adapter->rules[slot];
 	enum column column = column_of(hw->device, rule->pattern);
 	struct placing p = {.hw = hw, .slot = slot};
-	bool all = false;
+	bool all = false, opened = false;
 
+	if (rule->verdict.flags & VERDICT_JUMP)
+		opened = !hw->jumps[rule->transfer][rule->verdict.mark]++;
 	if (verdict_general(&rule->verdict) && !hw->n_general++)
 		all = true;
 	rule->place = hw->n_rules;
 	hw->slots[hw->n_rules] = slot;
 	if (hw->n_rules++)
 		column = column_join(hw->device, hw->column, column);
-	if (column != hw->column || !hw->winners) {
+	if (column != hw->column || !hw->winners || opened) {
 		place_all(hw, column);
 		all = true;
-	} else if (column != COLUMN_BYTES) {
+	} else if (column != COLUMN_BYTES && rule_active(hw, rule)) {
 		column_visit(hw, column, rule->pattern, claim, &p);
 	}
 	queues_change_slot(hw, slot);
@@ -151,8 +164,10 @@ rules_remove(struct hw *hw, uint32_t slot)
 	struct rule *rule = &hw->adapter->rules[slot];
 	struct placing p = {.hw = hw, .slot = slot};
 	uint32_t last;
-	bool all = false;
+	bool all = false, closed = false;
 
+	if (rule->verdict.flags & VERDICT_JUMP)
+		closed = !--hw->jumps[rule->transfer][rule->verdict.mark];
 	if (verdict_general(&rule->verdict) && !--hw->n_general)
 		all = true;
 	last = hw->slots[--hw->n_rules];
@@ -163,7 +178,8 @@ rules_remove(struct hw *hw, uint32_t slot)
 	if (rule->shadowed)
 		hw->n_shadowed--;
 	rule->device = NULL;
-	if (hw->n_shadowed && p.n_changed > CHANGED_MOST)
+	all |= closed;
+	if (closed || (hw->n_shadowed && p.n_changed > CHANGED_MOST))
 		place_all(hw, hw->column);
 	else if (hw->n_shadowed)
 		for (uint32_t i = 0; i < p.n_changed; i++)
@@ -174,7 +190,8 @@ rules_remove(struct hw *hw, uint32_t slot)
 void
 rules_flush(struct hw *hw)
 {
-	hw->n_rules = hw->n_general = hw->n_shadowed = 0;
+	hw->n_rules = hw->n_general = hw->n_shadowed = hw->n_ages = 0;
+	memset(hw->jumps, 0, sizeof hw->jumps);
 	place_all(hw, COLUMN_NONE);
 	queues_change_all(hw);
 }
@@ -190,7 +207,7 @@ rules_winner(const struct hw *hw, const uint8_t *bytes, uint32_t length)
 	for (uint32_t i = 0; i < hw->n_rules; i++) {
 		const struct rule *r = &a->rules[hw->slots[i]];
 
-		if ((!best || wins(r, &a->rules[best])) && pattern_fits(r->pattern, &layers, bytes))
+		if (rule_active(hw, r) && (!best || wins(r, &a->rules[best])) && pattern_fits(r->pattern, &layers, bytes))
 			best = hw->slots[i];
 	}
 	return best;

@@ -31,11 +31,14 @@ static void
 put_marks(const struct rx_queue *q, struct rte_mbuf **packets, const uint32_t *restrict cells,
 	  const uint32_t *restrict number, uint32_t n)
 {
+	uint64_t plain = q->ol_flags, marked = plain | MARKED;
+
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t mark = cells[number[i]];
+		struct rte_mbuf *m = packets[i];
 
-		packets[i]->hash.fdir.hi = mark;
-		packets[i]->ol_flags = q->ol_flags | (mark ? MARKED : 0);
+		m->ol_flags = mark ? marked : plain;
+		m->hash.fdir.hi = mark;
 	}
 }
 
@@ -81,8 +84,13 @@ filter(const struct rx_queue *q, struct plan *plan, uint32_t *slots, uint32_t n)
 
 		if (v->flags & VERDICT_COUNT)
 			count(q->hw, slot, length_of(q, plan, i));
-		if (v->flags & VERDICT_DROP)
+		if (v->flags & (VERDICT_DROP | VERDICT_FORWARD)) {
+			struct hits *h = v->flags & VERDICT_DROP ? &q->hw->dropped : &q->hw->to[v->to];
+
+			h->packets++;
+			h->bytes += length_of(q, plan, i) + v->grow;
 			continue;
+		}
 		slots[left] = slot;
 		plan->flow[left] = plan->flow[i];
 		plan->source[left] = plan->source[i];
@@ -134,6 +142,27 @@ general_burst(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, 
 	return n;
 }
 
+/* Most packets are not the host's. */
+static uint32_t
+bulk_burst(struct rx_queue *q, struct rte_mbuf **packets, uint32_t n, uint64_t now)
+{
+	const struct table *t = q->hw->table;
+	const uint32_t *number;
+	struct plan plan;
+
+	n = bulk_pass(q, &plan, RTE_MIN(n, (uint32_t)MAX_BURST), now);
+	if (!n)
+		return 0;
+	frame_plan(q, &plan, n);
+	if (!rx_rotate(q, packets, n))
+		return 0;
+	q->counters->bytes += frame_write(q, packets, &plan, n, now, q->step);
+	number = numbers(&plan, t->column);
+	for (uint32_t i = 0; i < n; i++)
+		put_verdict(q, packets[i], &t->verdicts[t->cells[number[i]]]);
+	return n;
+}
+
 /* The slow way: every packet's bytes are compared with every rule. */
 static uint32_t
 bytes_burst(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, uint32_t n, uint32_t tsc)
@@ -151,7 +180,11 @@ bytes_burst(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, ui
 
 		if (v->flags & VERDICT_COUNT)
 			count(q->hw, slot, m->data_len);
-		if (v->flags & VERDICT_DROP || (!slot && hw->isolated)) {
+		if (v->flags & (VERDICT_DROP | VERDICT_FORWARD) || (!slot && hw->isolated)) {
+			struct hits *h = v->flags & VERDICT_FORWARD ? &q->hw->to[v->to] : &q->hw->dropped;
+
+			h->packets++;
+			h->bytes += m->data_len + v->grow;
 			rte_pktmbuf_free(m);
 			continue;
 		}
@@ -185,6 +218,12 @@ weftgen_rx_hw(void *queue, struct rte_mbuf **packets, uint16_t want)
 
 	if (unlikely(__atomic_load_n(&hq->last->next, __ATOMIC_RELAXED)))
 		queue_make_changes(hq, now, false);
+	if (unlikely(hq->hw->gone))
+		return 0;
+	if (hq->table->general && hq->table->n_host < hq->table->n && bulk_possible(q)) {
+		n = bulk_burst(q, packets, RTE_MIN(want, q->ring_size - q->head), now);
+		goto made;
+	}
 	n = rx_due(q, hq->seen, now, RTE_MIN(want, q->ring_size - q->head), &tsc);
 	general = hq->table->general && hq->table->column != COLUMN_BYTES;
 	if (n && !general)
@@ -200,8 +239,11 @@ weftgen_rx_hw(void *queue, struct rte_mbuf **packets, uint16_t want)
 		n = general_burst(q, packets, &plan, n, tsc);
 	else
 		n = plain_burst(q, packets, &plan, n, tsc);
+made:
 	q->counters->packets += n;
 	q->counters->tsc = now;
+	if (unlikely(hq->hw->device->counters->faults.lose_per_mille | hq->hw->device->counters->faults.wrong_per_mille))
+		fault_marks(q, packets, n);
 	if (unlikely(q->config->hw.check) && hq->table->column != COLUMN_BYTES)
 		check(q, packets, n);
 	return n;
