@@ -5,9 +5,9 @@ use crate::count::Refused;
 
 /// Connections there may be until `ct-set-maxconns` says otherwise (as in OVS).
 pub const CONNECTIONS_COUNT_DEFAULT: u32 = 3_000_000;
-/// The share of all connections that one zone's half-open ones may be: a 64th of the limit, 46,875
+/// The share of all connections that one zone's half-open ones may be: a quarter of the limit, 750,000
 /// of 3,000,000. A flood of SYNs in one zone leaves the rest to all others.
-const HALF_OPEN_SHARE: u32 = 64;
+const HALF_OPEN_SHARE: u32 = 4;
 /// Attempts to change a zone's count while others do.
 const ATTEMPTS_COUNT_MAX: usize = 64;
 /// How many zones there are.

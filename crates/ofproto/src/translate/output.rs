@@ -197,15 +197,20 @@ fn pipeline_fields(key: &Key) -> Match {
         tunnel.contains(&f.offset()) || matches!(f, Field::Metadata | Field::TunId | Field::TunSrc)
     };
     let fields = FIELDS.iter().copied().filter(wanted).chain((0..16).map(Field::Reg));
-    fields.filter(|f| f.get(key) != 0).for_each(take);
+    let tracked = std::iter::once(Field::CtState);
+    fields.chain(tracked).filter(|f| f.get(key) != 0).for_each(take);
     m
 }
 
 impl PacketInContext {
     /// The fields that a packet-in tells, of which those of the connection are in the packet's own key:
-    /// the context is that of all packets of a megaflow.
+    /// the context is that of all packets of a megaflow. A packet that translation takes for one that
+    /// was not tracked has none, though a `ct` before may have filled its key.
     pub fn fields_of(&self, key: &Key) -> Match {
         let mut m = self.matching.clone();
+        if m.mask.u8(at::CT_STATE) == 0 {
+            return m;
+        }
         for f in connection_fields(key).filter(|f| f.get(key) != 0) {
             f.unwildcard(&mut m.mask);
             f.set(&mut m.key, f.get(key));
