@@ -23,7 +23,7 @@ pub(crate) const REPORTS_MAX: usize = 8192;
 pub(crate) const PUNTS_MAX: usize = 4096;
 pub(crate) const HANDOFFS_MAX: usize = 2048;
 
-/// What control is told of besides, if there is something.
+/// Effects of a decision, opaque here: control hears of them when the decision is used.
 pub(crate) type Effects = Option<Arc<dyn Any + Send + Sync>>;
 
 /// How a worker sends to a port.
@@ -72,8 +72,8 @@ pub(crate) enum Command {
 pub(crate) enum Report {
     /// What a program does that megaflows reported from now on have.
     Program(u32, Arc<[Op]>),
-    /// The port that its packets come from, what it is credited to, and what else control is to be
-    /// told when it is used.
+    /// The port that its packets come from, what it is credited to, and the effects that
+    /// control hears of when it is used.
     Installed(u32, PortNo, Credits, Effects),
     /// What must live until the megaflow is unlinked.
     Holds(u32, Arc<dyn Any + Send + Sync>),
@@ -199,11 +199,11 @@ pub(crate) struct Shared {
     pub limit: AtomicU32,
     /// [`Report::Uncached`] that control has read.
     pub taken: AtomicU64,
-    /// Rung when there is news for control; only the kernel worker may (it is a system call).
+    /// Rung when there are reports for control; only the kernel worker may (it is a system call).
     pub bell: Option<Arc<Wake>>,
 }
 
-/// What control waits on: readable when the kernel worker has news.
+/// What control waits on: readable when the kernel worker has reports.
 pub struct Bell(pub(crate) Arc<Wake>);
 
 impl AsRawFd for Bell {
@@ -227,7 +227,7 @@ impl Wake {
         if fd < 0 {
             return Err(std::io::Error::last_os_error());
         }
-        // SAFETY: fresh descriptor, owned by nobody else.
+        // SAFETY: fresh descriptor, with no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Wake { fd, sleeping: AtomicBool::new(false), asked: AtomicBool::new(false) })
     }

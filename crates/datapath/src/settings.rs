@@ -19,7 +19,7 @@ pub struct Config {
     pub pool: Arc<dyn Pool>,
     /// The domain in which `pipeline`'s tables are published; every worker is a reader.
     pub domain: Domain,
-    /// Decides about packets nobody decided about yet.
+    /// Decides about packets that no megaflow matches.
     pub pipeline: Arc<dyn Pipeline>,
     /// Called first on every worker thread (DPDK wants to know its threads).
     pub register_thread: fn(WorkerId),
@@ -62,7 +62,7 @@ pub enum Tri {
     Off,
 }
 
-/// How receive queues that nobody pinned are spread over PMD threads.
+/// How receive queues that are not pinned are spread over PMD threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RxqAssign {
     /// By measured cycles, with about as many queues on each.
@@ -107,7 +107,7 @@ pub struct Settings {
     pub tx_flush_interval_us: Option<u64>,
     /// Longest sleep of an idle PMD thread (`pmd-sleep-max`), microseconds; 0: never sleeps.
     pub pmd_sleep_max_us: u64,
-    /// The same for PMD threads on certain cores.
+    /// Longest sleep of single PMD threads, by core.
     pub pmd_sleep_of: BTreeMap<usize, u64>,
     /// VLAN tags the parser looks behind (`vlan-limit`): 1 or 2.
     pub vlan_limit: u8,
@@ -123,7 +123,7 @@ pub struct Settings {
     pub one_pass: bool,
     /// A PMD thread with a pinned queue serves no others (`pmd-rxq-isolate`).
     pub rxq_isolate: bool,
-    /// Move queues when that pays; None: only when told.
+    /// Move queues when that pays; None: only on `pmd-rxq-rebalance`.
     pub auto_lb: Option<AutoLb>,
     /// Instructions that kernels use; one that is [`crate::is_available`].
     pub level: Level,
@@ -131,11 +131,11 @@ pub struct Settings {
     pub lookup_priority: [u8; Level::ALL.len()],
     /// Compare kernels and programs with their twins, packet by packet.
     pub validate: bool,
-    /// The same for single PMD threads, by core, and their level.
+    /// Level and `validate` of single PMD threads, by core.
     pub parser_of: BTreeMap<usize, (Level, bool)>,
     /// Note what single iterations are like (`pmd-perf-metrics`).
     pub perf_metrics: bool,
-    /// Which of them are told of.
+    /// Which of them are logged.
     pub perf_log: PerfLog,
 }
 
@@ -357,7 +357,7 @@ pub struct RxqInfo {
     pub name: String,
     /// Queue.
     pub queue: usize,
-    /// Who serves it; None: nobody (no PMD thread).
+    /// The worker that serves it; None: there is no PMD thread.
     pub worker: Option<WorkerId>,
     /// Pinned by affinity.
     pub pinned: bool,
@@ -416,12 +416,12 @@ pub struct CacheState {
     pub forced: bool,
     /// Subtable visits per packet that it saves, or at most would save.
     pub saves: f64,
-    /// It did not pay: tenths of a second with traffic until it is tried again.
+    /// The cache did not pay: tenths of a second with traffic until it is tried again.
     pub wait: u32,
 }
 
 impl CacheState {
-    /// It is switched on when it would save more visits per packet than this...
+    /// The cache is switched on when it would save more visits per packet than this...
     pub const PAYS: f64 = 1.75;
     /// ...and off when it does not save more than this: a probe costs about a visit.
     pub const STAYS: f64 = 1.25;

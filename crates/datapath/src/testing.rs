@@ -15,7 +15,7 @@ struct Wire {
     /// Transmit queues take turns ([`TxQueue::has_phases`]).
     phases: bool,
     sent: usize,
-    /// Packets received and sent of which the other side was not told.
+    /// Packets received and sent of which the other side was not notified.
     untold: usize,
     mtu: u16,
     queues_out: usize,
@@ -118,7 +118,7 @@ impl Peer {
     pub fn limit_tx(&self, room: usize) {
         self.wire.lock().unwrap().tx_room = room;
     }
-    /// From now on somebody else has the port's transmit queues, or nobody.
+    /// Makes the port's transmit queues busy, as if another thread had them, or frees them.
     pub fn make_tx_busy(&self, busy: bool) {
         self.wire.lock().unwrap().tx_busy = busy;
     }

@@ -16,6 +16,43 @@ const BANNED: &[(&str, &str)] = &[
     ("XXX:", "open an issue"),
 ];
 
+/// Crates that speak docs/GLOSSARY.md: words that lost there may not come back.
+const CLEAN: &[&str] = &["crates/datapath/src/"];
+/// Words that lost, and what is said instead.
+const LOST: &[(&str, &str)] = &[
+    ("Appetite", "RxqState"),
+    ("hungry", "saturated"),
+    ("Exits", "TxState"),
+    ("trash", "to_free"),
+    ("untold", "pending_notify"),
+    ("told", "reported, notified, sent"),
+    ("news", "reports"),
+    ("Terminator", "DecapRule"),
+    ("terminator", "decapsulation rule"),
+    ("Strangers", "UncachedBatch"),
+    ("Sight", "SeenFlows"),
+    ("Spot", "InsertPosition"),
+    ("Worth", "Admission"),
+    ("Partition", "PortClassifier"),
+    ("partition", "port classifier"),
+    ("vain", "missed"),
+    ("walk", "subtables_probed_max"),
+    ("guess", "prediction"),
+    ("guesses", "predictions"),
+    ("Accounts", "FlowStats"),
+    ("look_around", "revalidate_slice"),
+    ("Areas", "RegionSet"),
+    ("obey", "run_commands"),
+    ("nap", "idle_sleep"),
+    ("Patience", "Backoff"),
+    ("rule", "megaflow (or OpenFlow's: flow entry)"),
+    ("rules", "megaflows (or OpenFlow's: flow entries)"),
+    ("nobody", "no thread, no worker, ..."),
+    ("somebody", "a thread, a user, ..."),
+];
+/// Columns of a line of a clean crate, comments included (rustfmt keeps to it in code).
+const LINE_COLUMNS_MAX: usize = 100;
+
 /// Written by a program, not by hand.
 const GENERATED: &[&str] = &["crates/dpdk-sys/src/bindings.rs"];
 
@@ -37,6 +74,9 @@ pub fn check(root: &Path) -> Result<()> {
                 bad.push(format!("{name}:{}: `{word}`: {instead}", i + 1));
             }
         }
+        if CLEAN.iter().any(|c| name.starts_with(c)) {
+            bad.extend(lost_words(&name, &text));
+        }
         if name.ends_with(".rs") && !is_test(&name) {
             bad.extend(long_functions(&name, &text));
         }
@@ -47,6 +87,33 @@ pub fn check(root: &Path) -> Result<()> {
     }
     println!("tidy: ok");
     Ok(())
+}
+
+/// Words that lost in the glossary, and comments that are too wide.
+fn lost_words(name: &str, text: &str) -> Vec<String> {
+    let mut bad = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let is_comment = line.trim_start().starts_with("//");
+        let decap = line.contains("decapsulation rule") || line.contains("rules.");
+        for (word, instead) in LOST {
+            let spared = decap && word.starts_with("rule");
+            let own = |w: &str| w == "rules" && line.contains("rules:");
+            if !spared && !own(word) && has_whole_word(line, word) {
+                bad.push(format!("{name}:{}: `{word}`: say {instead}", i + 1));
+            }
+        }
+        if is_comment && line.chars().count() > LINE_COLUMNS_MAX {
+            bad.push(format!("{name}:{}: comment wider than {LINE_COLUMNS_MAX}", i + 1));
+        }
+    }
+    bad
+}
+
+/// True if `word` stands in `text` with no letter, digit or underscore beside it.
+fn has_whole_word(text: &str, word: &str) -> bool {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word)
+        .any(|(at, _)| !text[..at].ends_with(part) && !text[at + word.len()..].starts_with(part))
 }
 
 /// Drop reasons that no test names, by variant or by counter.

@@ -25,8 +25,7 @@ use flow::PortNo;
 use packet::Packet;
 use telemetry::Drop;
 
-/// So many packets ahead the line is fetched that an outer header is written to: nobody has touched
-/// it yet.
+/// Prefetch distance, in packets, of the line that an outer header is written to.
 const HEADER_PREFETCH_PACKETS: usize = 16;
 
 /// Executes the programs of a worker's packets.
@@ -212,7 +211,7 @@ fn execute<S: Sink>(batch: &Batch, program: &Program, i: usize, mut p: Packet, t
             rewrite::pop_vlan(&mut p);
             Ok(())
         }
-        Kind::Steps => return steps(batch, program, i, p, tx),
+        Kind::Sequence => return steps(batch, program, i, p, tx),
         Kind::TunnelPushOutput => encapsulate(batch, program, i, &mut p),
         Kind::Generic | Kind::TunnelPop => return interpret_one(batch, program, i, p, tx),
     };

@@ -3,7 +3,7 @@
 
 use crate::actions::patch::Patch;
 use crate::actions::rewrite::ethernet_only;
-use crate::actions::sequence::Steps;
+use crate::actions::sequence::Sequence;
 use crate::mem::fold;
 use crate::tunnel::encap::Template;
 use action::Op;
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
     /// The outer header away: in two steps, by the interpreter; next time perhaps in one.
     TunnelPop,
     /// Rewrites, tags and outputs in any order, then out.
-    Steps,
+    Sequence,
     /// Everything else: the interpreter.
     Generic,
 }
@@ -59,8 +59,8 @@ pub(crate) struct Program {
     pub patch: Patch,
     /// For kinds that encapsulate, if the outer header has one.
     pub template: Option<Box<Template>>,
-    /// For [`Kind::Steps`].
-    pub steps: Option<Box<Steps>>,
+    /// For [`Kind::Sequence`].
+    pub steps: Option<Box<Sequence>>,
 }
 
 // Patches of IPv6 need the third line.
@@ -118,8 +118,8 @@ impl Program {
                 None => Kind::SetOutput,
             },
             _ => {
-                p.steps = Steps::compile(ops).map(Box::new);
-                if p.steps.is_some() { Kind::Steps } else { Kind::Generic }
+                p.steps = Sequence::compile(ops).map(Box::new);
+                if p.steps.is_some() { Kind::Sequence } else { Kind::Generic }
             }
         };
         p
@@ -185,7 +185,7 @@ impl Programs {
         id
     }
 
-    /// The operations of program `id`, if control has not been told yet.
+    /// The operations of program `id`, if they were not reported yet.
     pub fn announce(&mut self, id: u32) -> Option<Arc<[Op]>> {
         let p = &mut self.all[id as usize];
         (!std::mem::replace(&mut p.announced, true)).then(|| p.ops.clone())

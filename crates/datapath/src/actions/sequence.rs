@@ -12,7 +12,7 @@ use telemetry::Drop;
 
 /// One step.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum Piece {
     /// Rewrites.
     Patch(Patch),
     /// Another outer tag in place of the one there is (VLAN id, priority, Ethertype set).
@@ -31,8 +31,8 @@ enum Step {
 
 /// Everything before the last output.
 #[derive(Debug)]
-pub(crate) struct Steps {
-    list: Box<[Step]>,
+pub(crate) struct Sequence {
+    list: Box<[Piece]>,
     /// The packet's own outer tag is removed or changed.
     tagged: bool,
 }
@@ -62,44 +62,44 @@ fn is_tpid(tpid: u16) -> bool {
     matches!(tpid, 0x8100 | 0x88a8)
 }
 
-impl Steps {
+impl Sequence {
     /// Of a list that ends with an output; None when something else than rewrites that are patches,
     /// tags and outputs is in it.
-    pub fn compile(ops: &[Op]) -> Option<Steps> {
+    pub fn compile(ops: &[Op]) -> Option<Sequence> {
         let (Op::Output(_), mut rest) = ops.split_last()? else { return None };
         let (mut list, mut tags) = (Vec::new(), Tags::default());
         while !rest.is_empty() {
             let sets = rest.iter().take_while(|o| matches!(o, Op::Set(_))).count();
             let (step, n) = match rest {
-                _ if sets > 0 => (Step::Patch(Patch::compile(&rest[..sets])?), sets),
+                _ if sets > 0 => (Piece::Patch(Patch::compile(&rest[..sets])?), sets),
                 [Op::PopVlan, Op::PushVlan { tpid, tci }, ..] if is_tpid(*tpid) => {
                     tags.pop()?;
                     tags.own += 1;
-                    (Step::Retag { tpid: *tpid, tci: *tci }, 2)
+                    (Piece::Retag { tpid: *tpid, tci: *tci }, 2)
                 }
                 [Op::PopVlan, ..] => {
                     tags.pop()?;
-                    (Step::Pop, 1)
+                    (Piece::Pop, 1)
                 }
                 [Op::PushVlan { tpid, tci }, ..] if is_tpid(*tpid) => {
                     tags.own += 1;
-                    (Step::Push { tpid: *tpid, tci: *tci }, 1)
+                    (Piece::Push { tpid: *tpid, tci: *tci }, 1)
                 }
-                [Op::Output(port), ..] => (Step::Copy(*port), 1),
+                [Op::Output(port), ..] => (Piece::Copy(*port), 1),
                 _ => return None,
             };
             list.push(step);
             rest = &rest[n..];
         }
-        Some(Steps { list: list.into(), tagged: tags.popped })
+        Some(Sequence { list: list.into(), tagged: tags.popped })
     }
 
     /// Does it do with this packet what the interpreter would?
     #[inline(always)]
     pub fn claims(&self, len: usize, line: &Line, layout: Layout) -> bool {
         let tag = bytes(line)[at::VLAN] & 0x10 != 0;
-        let plain = |step: &Step| match step {
-            Step::Patch(patch) => patch.claims(len, line, layout),
+        let plain = |step: &Piece| match step {
+            Piece::Patch(patch) => patch.claims(len, line, layout),
             _ => true,
         };
         (tag || !self.tagged) && self.list.iter().all(plain)
@@ -135,17 +135,17 @@ impl Steps {
         let mut l3 = layout.l3 as usize;
         for step in &self.list {
             match step {
-                Step::Patch(patch) => patch.write(p.data_mut(), l3, bytes(line)[at::PROTO]),
-                Step::Retag { tpid, tci } => rewrite::write_tag(p.data_mut(), *tpid, *tci),
-                Step::Push { tpid, tci } => {
+                Piece::Patch(patch) => patch.write(p.data_mut(), l3, bytes(line)[at::PROTO]),
+                Piece::Retag { tpid, tci } => rewrite::write_tag(p.data_mut(), *tpid, *tci),
+                Piece::Push { tpid, tci } => {
                     rewrite::push_vlan(p, *tpid, *tci)?;
                     l3 += 4;
                 }
-                Step::Pop => {
+                Piece::Pop => {
                     rewrite::pop_vlan(p);
                     l3 -= 4;
                 }
-                Step::Copy(port) => {
+                Piece::Copy(port) => {
                     *copies += 1;
                     match sink.copy(p) {
                         Some(copy) => sink.output(*port, copy),
@@ -222,7 +222,7 @@ mod tests {
 
     /// Does a packet what the interpreter does to it? None: it is left to that.
     fn same(d: &[u8], ops: &[Op], vlan_limit: u8) -> Option<()> {
-        let (steps, f) = (Steps::compile(ops)?, Frame::new(d, 7, vlan_limit)?);
+        let (steps, f) = (Sequence::compile(ops)?, Frame::new(d, 7, vlan_limit)?);
         if !steps.claims(d.len(), &f.line, f.layout) {
             return None;
         }
@@ -278,7 +278,7 @@ mod tests {
         for ops in
             [vec![pop(), pop(), out()], vec![odd, out()], vec![tag()], vec![Op::Recirc(1), out()]]
         {
-            assert!(Steps::compile(&ops).is_none(), "{ops:?}");
+            assert!(Sequence::compile(&ops).is_none(), "{ops:?}");
         }
         let untagged = [&[2; 12][..], &[8, 6], &[0; 46]].concat();
         assert_eq!(same(&untagged, &[pop(), tag(), out()], 1), None);

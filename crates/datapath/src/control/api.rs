@@ -81,7 +81,7 @@ impl Datapath {
         t
     }
 
-    /// What becomes readable when there is news while control waits (see [`Datapath::rests`]).
+    /// What becomes readable when there are reports while control waits (see [`Datapath::rests`]).
     pub fn bell(&self) -> Bell {
         Bell(self.bell.clone())
     }

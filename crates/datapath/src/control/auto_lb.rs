@@ -48,7 +48,7 @@ impl Datapath {
         }
     }
 
-    /// By how many percent placing the queues anew would reduce the variance of the cores' load.
+    /// By how many percent placing the queues again would reduce the variance of the cores' load.
     pub(crate) fn would_improve(&self) -> u64 {
         let placement = self.placement(&[]);
         let at: Vec<_> = placement.queues.iter().map(|q| q.now).collect();

@@ -19,7 +19,7 @@ pub(crate) struct EffectQueue {
     queues: BTreeMap<PortNo, VecDeque<PortEffects>>,
     /// Ports with something in their queue, the next one first.
     turn: VecDeque<PortNo>,
-    /// Passed over since control was last told.
+    /// Passed over since control last heard of it.
     lost: BTreeMap<PortNo, u64>,
 }
 

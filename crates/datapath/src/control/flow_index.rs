@@ -19,7 +19,7 @@ use std::hash::{BuildHasher, RandomState};
 const INDEX_QUESTIONS_MIN: usize = 8;
 /// Indexes per subtable, the ones under trial included.
 const SUBTABLE_INDEXES_MAX: usize = 8;
-/// Megaflows per head from which on an index is made anew with more heads, when it is asked again.
+/// Megaflows per head from which on an index is rebuilt with more heads, when it is asked again.
 const HEAD_MEGAFLOWS_MAX: usize = 4;
 /// Megaflows per hash from which on an index of few bits is worth nothing.
 const HASH_MEGAFLOWS_MAX: usize = 64;

@@ -66,8 +66,8 @@ impl Cold {
     }
 }
 
-/// Megaflows of which all are looked at when somebody asks for counters; beyond, counters are as
-/// old as the last complete pass.
+/// Up to this many megaflows, all counters are read when they are asked for; beyond, counters are
+/// as old as the last complete pass.
 const FOLD_ALL_MEGAFLOWS_MAX: usize = 1 << 18;
 /// Megaflows that are looked at in one go, at most.
 const SLICE_MEGAFLOWS_MAX: usize = 1 << 16;
@@ -217,7 +217,7 @@ impl Flows {
         found.map(|(i, _)| i).filter(|i| self.store.kill(*i, self.store.payload(*i))).collect()
     }
 
-    /// Megaflows that control was told of.
+    /// Megaflows that were reported.
     fn known(&self) -> impl Iterator<Item = (u32, &Cold)> {
         let all = self.cold[..self.end].iter().enumerate();
         all.filter(|(_, c)| c.account().is_some()).map(|(i, c)| (i as u32, c))
@@ -314,7 +314,7 @@ impl Flows {
         (key, mask)
     }
 
-    /// Key, mask and operations of a megaflow that control was told of and that is not dead.
+    /// Key, mask and operations of a megaflow that was reported and is not dead.
     pub fn find(&self, i: u32) -> Option<(Key, Mask, Arc<[Op]>)> {
         let payload = self.store.payload(i);
         let known = (i as usize) < self.end && self.cold[i as usize].account().is_some();

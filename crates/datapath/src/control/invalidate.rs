@@ -63,9 +63,9 @@ pub(crate) fn overlapping(store: &Store, regions: &RegionSet) -> std::collection
 /// Decisions that may have changed.
 #[derive(Default)]
 pub(crate) struct Change {
-    /// Those about packets in there.
+    /// Decisions about packets in these regions.
     pub regions: Vec<Region>,
-    /// Those whose effects are so.
+    /// Decisions whose effects are stale.
     pub stale: Vec<Stale>,
 }
 

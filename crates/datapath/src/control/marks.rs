@@ -1,5 +1,5 @@
-//! What control does about marks of adapters: tables for workers, bindings, and samples of what megaflows are
-//! worth.
+//! What control does about marks of adapters: tables for workers, bindings, and samples of what
+//! megaflows are worth.
 
 use crate::control::Datapath;
 use crate::lookup::flow_store::{Column, Zero};
@@ -64,7 +64,8 @@ impl FlowMarks {
         self.ended.extend(self.bound.remove(&idx));
     }
 
-    /// A megaflow's counter stands at this; packets since the last time. `room`: as many megaflows may be.
+    /// A megaflow's counter stands at this; packets since the last time. `room`: as many megaflows
+    /// may be.
     pub fn sampled(&mut self, idx: u32, packets: u32, room: usize) -> u32 {
         let sample = &mut self.samples.get_or_insert_with(|| Column::new(room))[idx as usize];
         let recent = packets.wrapping_sub(sample.packets);
@@ -110,7 +111,8 @@ impl PortMarks {
 }
 
 impl Datapath {
-    /// Packets of this port may be marked from now on ([`Datapath::bind_mark`]); false: there is no such port.
+    /// Packets of this port may be marked from now on ([`Datapath::bind_mark`]); false: there is no
+    /// such port.
     pub fn enable_marks(&mut self, no: PortNo) -> bool {
         let Some(p) = self.ports.get_mut(&no) else { return false };
         p.marks.get_or_insert_default();
@@ -154,8 +156,8 @@ impl Datapath {
         self.marks.retired.extend(memories);
     }
 
-    /// Packets of this port with this mark belong to this megaflow if they begin so. False, and nothing happens: the
-    /// megaflow ended, or another one has its index by now.
+    /// Packets of this port with this mark belong to this megaflow if they begin so. False, and
+    /// nothing happens: the megaflow ended, or another one has its index by now.
     pub fn bind_mark(&mut self, flow: FlowId, no: PortNo, mark: Mark, bytes: &FirstBytes) -> bool {
         let is_it = |(key, mask, _): (Key, Mask, Arc<[Op]>)| {
             first_bytes(&key, &mask).is_ok_and(|(now, _)| now == *bytes)
@@ -192,7 +194,8 @@ impl Datapath {
         }
     }
 
-    /// Unbinds marks of megaflows that a worker ended; before their indices are given back. What it is to be told.
+    /// Unbinds marks of megaflows that a worker ended; before their indices are given back. Returns
+    /// the commands for it.
     pub(crate) fn unbind_ended(&mut self, marks: &mut FlowMarks) -> Vec<Command> {
         let ended = std::mem::take(&mut marks.ended);
         let one = |b: Bound| {
@@ -218,8 +221,8 @@ impl Datapath {
         each.fold(0, u32::wrapping_add)
     }
 
-    /// Looks at `most` megaflows from a place on: input port, and packets since they were sampled last. True: there
-    /// are more; false: that was all, and the place is the first again.
+    /// Looks at `most` megaflows from a place on: input port, and packets since they were sampled
+    /// last. True: there are more; false: that was all, and the place is the first again.
     pub fn sample(
         &mut self,
         at: &mut SampleCursor,

@@ -98,7 +98,7 @@ pub(crate) struct PortEntry {
     pub port: Box<dyn Port>,
     pub affinity: RxAffinity,
     pub rxqs: Vec<Rxq>,
-    /// Transmit queues nobody has.
+    /// Transmit queues that no worker has.
     pub txqs: Vec<Box<dyn TxQueue>>,
     pub routes: BTreeMap<usize, PortRoute>,
     pub cells: BTreeMap<usize, Arc<PortCell>>,
@@ -136,7 +136,7 @@ pub struct Datapath {
     pub(crate) aged_ms: u64,
     pub(crate) auto_lb: AutoLb,
     ct_keeper: CtKeeper,
-    /// Rung by the kernel worker when there is news.
+    /// Rung by the kernel worker when there are reports.
     pub(crate) bell: Arc<Wake>,
     pub(crate) marks: marks::MarkControl,
     /// Transmit queues came back.
@@ -552,7 +552,7 @@ impl Datapath {
         Ok(())
     }
 
-    /// Places receive queues anew by what they cost now.
+    /// Places receive queues again by what they cost now.
     pub fn rebalance(&mut self) {
         self.place(&[]);
     }

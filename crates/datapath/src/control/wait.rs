@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for a worker to follow a command.
 const WORKER_WAIT_MAX: Duration = Duration::from_secs(20);
-/// The first wait that is told of; then twice as long, and so on.
+/// The first wait that is warned of; then twice as long, and so on.
 const WARN_WAIT_MIN: Duration = Duration::from_secs(1);
 /// Between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_micros(20);
-/// What one look counts for at most: who did not run himself has not waited for others.
+/// Cap per look, so that time in which control itself did not run does not count as waiting.
 const LOOK_COUNTED_MAX: Duration = Duration::from_millis(1);
 
 /// How long control waited, by its own looks.
@@ -42,8 +42,8 @@ impl Backoff {
 }
 
 impl Datapath {
-    /// Waits until all workers did what they were told. A thread that gets no CPU is waited for;
-    /// one that stays away is given up, until it answers again.
+    /// Waits until all workers have executed their commands. A thread that gets no CPU is waited
+    /// for; one that stays away is given up, until it answers again.
     pub(crate) fn wait_for_workers(&mut self) {
         let mut backoff = Backoff::new();
         loop {
@@ -67,11 +67,11 @@ impl Datapath {
                 }
             }
         }
-        // What they told while they were looked at.
+        // Reports that came during the last look.
         self.pump();
     }
 
-    /// Workers that are waited for: they have not done what they were told, or owe a receive queue.
+    /// Workers that are waited for: they have commands to execute, or owe a receive queue.
     fn lagging(&mut self) -> Vec<(usize, WorkerId)> {
         let queues = self.ports.values().flat_map(|p| &p.rxqs);
         let owing: Vec<usize> = queues.filter(|q| q.moving).filter_map(|q| q.at).collect();

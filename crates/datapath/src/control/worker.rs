@@ -42,7 +42,7 @@ pub(crate) struct Handle {
     pub load: Load,
     /// How its lookups go.
     pub lookups: Box<[PortLookup]>,
-    /// Control waited for it in vain, and does not again until it has settled.
+    /// Control gave up waiting for it, and does not wait again until it has settled.
     pub stuck: bool,
 }
 
@@ -129,7 +129,7 @@ impl Handle {
         }
     }
 
-    /// Has it executed everything it was told (or is it gone)?
+    /// True if it has executed all commands, or its thread has ended.
     pub fn is_settled(&mut self) -> bool {
         let processed = self.shared.processed.load(Ordering::Acquire);
         let gone = match &self.run {
@@ -165,7 +165,7 @@ impl Handle {
         }
     }
 
-    /// Waits for the thread's end (it was told to stop) and hands the worker over.
+    /// Waits for the thread's end (`Stop` was sent) and hands the worker over.
     pub fn join(&mut self) -> Option<Box<Worker>> {
         match std::mem::replace(&mut self.run, Run::Gone) {
             Run::Thread(t) => t.join().ok().map(Box::new),

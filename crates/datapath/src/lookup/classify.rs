@@ -16,8 +16,7 @@ use crate::lookup::compare::MaskLine;
 use crate::mem::prefetch;
 use packet::VECTOR;
 
-/// So few packets are not worth lists: those that the first subtable of their port knows are found
-/// one by one.
+/// Up to this many packets are first looked up one by one, in the first subtable of their port.
 const SINGLE_LOOKUP_PACKETS_MAX: usize = 8;
 
 /// Packets of one port that are looked up together.
@@ -479,7 +478,7 @@ impl Table {
         }
     }
 
-    /// The `n`th guess of a group.
+    /// Tries the `n`th predicted subtable of each packet of a group.
     #[inline(always)]
     fn by_prediction<P: Probe>(
         &mut self,

@@ -105,8 +105,8 @@ impl<T> Reserved<T> {
     pub fn len(&self) -> usize {
         self.len
     }
-    /// Has the system provide the memory of these entries now, so that nobody waits for it later.
-    /// Contents stay; any thread may ask.
+    /// Has the system provide the memory of these entries now, so that no page fault delays a
+    /// worker later. Contents stay; any thread may ask.
     pub fn populate(&self, entries: Range<usize>) {
         const PAGE: usize = 4096;
         let end = entries.end.min(self.len) * size_of::<T>();
@@ -125,7 +125,7 @@ impl<T> Reserved<T> {
 impl<T> Drop for Reserved<T> {
     fn drop(&mut self) {
         let bytes = (self.len * size_of::<T>()).max(4096);
-        // SAFETY: our own mapping, nobody refers to it any more.
+        // SAFETY: our own mapping, no reference to it is left.
         unsafe { libc::munmap(self.base.cast(), bytes) };
     }
 }
@@ -149,7 +149,7 @@ impl<T: Zero> Column<T> {
 impl<T: Zero> Deref for Column<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` values that are zero or were written; nobody else has the memory.
+        // SAFETY: `len` values that are zero or were written; no other thread has the memory.
         unsafe { std::slice::from_raw_parts(self.0.at(0), self.0.len()) }
     }
 }

@@ -23,7 +23,7 @@ const EXACT_BYTES: [usize; 8] = [
     at::FLAGS,
 ];
 
-/// The same as bits.
+/// [`EXACT_BYTES`] as bits.
 const EXACT_BITS: Words = {
     let mut words = [0; PWORDS];
     let mut i = 0;

@@ -75,7 +75,7 @@ impl Default for PredictorTrial {
 }
 
 impl PredictorTrial {
-    /// So many guesses were made, and were right.
+    /// Counts predictions, and those that were right.
     pub fn count(&mut self, made: u64, right: u64) {
         self.made += made;
         self.right += right;

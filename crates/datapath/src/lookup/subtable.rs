@@ -79,7 +79,7 @@ impl Subtable {
     #[inline]
     fn addr(&self, h: u32) -> usize {
         let b = h as usize & self.wrap;
-        // No branch: for half of the sizes nobody could foresee it.
+        // No branch: for half of the sizes it could not be predicted.
         b & self.wrap >> usize::from(b >= self.size)
     }
 
@@ -338,7 +338,7 @@ pub(crate) struct Hasher {
     /// (word, mask), significant words of line 0; padded with zero masks to an even number.
     line: [(u8, u64); 8],
     pairs: usize,
-    /// The same beyond line 0.
+    /// As `hash_line`, with the lines beyond line 0.
     ext: Vec<(u8, u64)>,
     secret: u64,
 }

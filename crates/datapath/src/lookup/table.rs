@@ -35,13 +35,13 @@ pub(crate) struct InsertPosition {
 /// What is known of a flow that may be stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Admission {
-    /// There are few new ones, or most come back: each may have a place.
+    /// New flows are few, or most come back: each may be stored.
     Unlimited,
-    /// It was never seen, and most of its kind never are again.
+    /// The flow was never seen before; most such flows never come back.
     FirstSeen,
-    /// It was seen before.
+    /// The flow was seen before.
     SeenBefore,
-    /// So it was, but its packets are not looked up where it would be.
+    /// The flow was seen before, but its packets would not be looked up in its subtable.
     Unprobed,
 }
 
@@ -300,14 +300,14 @@ impl Table {
         slots.find_map(|slot| Some((slot, self.find_in(&[slot], &key)?)))
     }
 
-    /// Shall nothing but what to do be asked about this packet, which was not found?
+    /// True if this missed packet is to be resolved in direct mode.
     #[inline]
     pub fn is_uncached(&self, key: &KeyRef<'_>) -> bool {
         let p = self.classifiers.get(usize::from(port_of(key.line[4])));
         p.and_then(Option::as_deref).is_some_and(|p| p.direct.bypasses(key))
     }
 
-    /// So it was; did the pipeline answer?
+    /// Counts a direct resolution of this packet; `answered`: it succeeded.
     #[inline]
     pub fn count_uncached(&mut self, key: &KeyRef<'_>, answered: bool) {
         let p = self.classifier_mut(port_of(key.line[4]));
@@ -317,7 +317,7 @@ impl Table {
         }
     }
 
-    /// So many decisions took so many cycles.
+    /// Counts misses and the cycles they took.
     pub fn count_misses(&mut self, miss_costs: u64, cycles: u64) {
         self.miss_costs.0 += miss_costs;
         self.miss_costs.1 += cycles;

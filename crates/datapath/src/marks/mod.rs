@@ -1,11 +1,11 @@
-//! Marks of adapters: a packet that comes marked needs no parsing and no lookup, once its first bytes were
-//! compared with the megaflow's.
+//! Marks of adapters: a packet that comes marked needs no parsing and no lookup, once its first
+//! bytes were compared with the megaflow's.
 //!
-//! A mark is a hint. A worker has a table for each port whose adapter marks packets: which megaflow of its own a
-//! mark stands for, and what the packets of that begin with. Only the worker changes it, as control says
-//! ([`MarkChange`]), in the order of its other commands: a mark is unbound before its megaflow's index is used
-//! again. A megaflow that was marked dead is not found by its mark either, so that barriers do not wait for an
-//! adapter.
+//! A mark is a hint. A worker has a table for each port whose adapter marks packets: which megaflow
+//! of its own a mark stands for, and what the packets of that begin with. Only the worker changes
+//! it, as control says ([`MarkChange`]), in the order of its other commands: a mark is unbound
+//! before its megaflow's index is used again. A megaflow that was marked dead is not found by its
+//! mark either, so that barriers do not wait for an adapter.
 
 pub(crate) mod step;
 
@@ -44,8 +44,8 @@ const _: () = assert!(size_of::<Entry>() == 128);
 #[repr(C, align(64))]
 struct MaskBytes(Head);
 
-/// A table's memory. The worker reads and writes it; control made it, gives it back to the system, and
-/// reads what is atomic.
+/// A table's memory. The worker reads and writes it; control made it, gives it back to the system,
+/// and reads what is atomic.
 pub(crate) struct MarkMemory {
     entries: Reserved<Entry>,
     masks: Reserved<MaskBytes>,
@@ -133,7 +133,7 @@ impl MarkTable {
     }
 
     fn set(&mut self, slot: u16, entry: Entry) {
-        // SAFETY: as above; nobody holds a reference.
+        // SAFETY: as above; there is no other reference.
         unsafe { *self.memory.entries.at(slot.into()) = entry };
     }
 

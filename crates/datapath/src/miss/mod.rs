@@ -1,5 +1,5 @@
-//! Misses: the pipeline decides about packets that no megaflow matches, in order; most decisions are
-//! stored as megaflows.
+//! Misses: the pipeline decides about packets that no megaflow matches, in order; most decisions
+//! are stored as megaflows.
 
 pub(crate) mod policy;
 pub(crate) mod seen_flows;

@@ -11,8 +11,8 @@ const FILTER_WORDS: usize = 1 << 19;
 /// on average.
 const SWEEP_FLOWS: u32 = 8;
 
-/// A memory of hashes that forgets by and by, and now and then (about one in fifty times when it is
-/// full) takes a new one for known.
+/// An aged Bloom filter of flow hashes: old ones are forgotten, and when it is full about one new
+/// hash in fifty is taken for a known one.
 pub(crate) struct SeenFlows {
     words: Reserved<u64>,
     /// The word that is cleared next.

@@ -14,9 +14,9 @@ const SUM_SLOTS: usize = 1024;
 /// Sums from which on the list is worth making shorter.
 const SUMS_MERGE_MIN: usize = 1 << 14;
 
-/// Effects remembered until control is told: each of the ports that have some, n in number, may
-/// have this divided by n, whichever came first. All together that is less than this times 1 + ln
-/// n. Beyond, only credits are remembered.
+/// Effects kept until the next report to control: each of the ports that have some, n in number,
+/// may have this divided by n, whichever came first. All together that is less than this times 1 +
+/// ln n. Beyond, only credits are remembered.
 const EFFECTS_MAX: usize = 4096;
 
 /// What a port has among the effects remembered.

@@ -251,7 +251,7 @@ const fn copy(mut p: Profile, to: usize, from: usize, n: usize) -> Profile {
     p
 }
 
-/// The same for kernels that permute 16 bytes at a time.
+/// Permutation for kernels that permute 16 bytes at a time.
 const fn windows(mut p: Profile) -> Profile {
     let window = p.window as usize;
     assert!(window + 16 <= p.least as usize && p.least as usize >= PROFILE_BYTES_MIN);

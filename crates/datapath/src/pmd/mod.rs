@@ -1,4 +1,5 @@
-//! A worker's loop: poll, parse, lookup, misses, actions, tx. [`Worker::vector`] is a packet's path.
+//! A worker's loop: poll, parse, lookup, misses, actions, tx. [`Worker::vector`] is a packet's
+//! path.
 //!
 //! A worker is a PMD thread, or the kernel worker, which serves kernel ports and may sleep.
 
@@ -105,7 +106,7 @@ impl Worker {
         }
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until `Stop` is executed.
     pub fn run(&mut self) {
         self.reader.online();
         self.cycles.ended = cycles();

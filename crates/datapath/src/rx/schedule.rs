@@ -1,14 +1,14 @@
 //! How receive queues share a vector.
 //!
-//! A queue that brings as much as it may is hungry: hungry queues divide what the others leave. As
-//! long as there is one, a queue that brought little is asked with every second vector only. So
-//! with one busy port and many guests, vectors full of packets for the guests alternate with
-//! vectors full of their answers, and each guest is dealt with for several packets at once. When no
-//! queue is hungry, all are asked every time.
+//! A queue that brings as much as it may is saturated: saturated queues divide what the others
+//! leave. As long as there is one, a queue that brought little is asked with every second vector
+//! only. So with one busy port and many guests, vectors full of packets for the guests alternate
+//! with vectors full of their answers, and each guest is dealt with for several packets at once.
+//! When no queue is saturated, all are polled every time.
 
 use packet::{BURST, VECTOR};
 
-/// With so many queues that bring little, hungry queues' packets go to many ports.
+/// With so many queues that bring little, the packets of saturated queues go to many ports.
 const LIGHT_RXQS_MIN: usize = 8;
 
 /// What a queue did when it was asked last.
@@ -20,7 +20,7 @@ pub(crate) struct RxqState {
 }
 
 impl RxqState {
-    /// It was asked for up to `limit` packets and brought `n`.
+    /// Takes over that a poll for up to `limit` packets brought `n`.
     #[inline]
     pub fn polled(&mut self, limit: usize, n: usize) {
         *self = RxqState { last_burst: n as u16, saturated: n >= limit, deferred: false };
@@ -31,7 +31,7 @@ impl RxqState {
         self.deferred = true;
     }
 
-    /// It had nothing.
+    /// True if the last poll brought nothing.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.last_burst == 0
@@ -44,7 +44,7 @@ impl RxqState {
 
 /// How the next vector is shared.
 pub(crate) struct RxSchedule {
-    /// There are hungry queues.
+    /// There are saturated queues.
     busy: bool,
     /// Most packets from one queue.
     pub limit: usize,
@@ -69,8 +69,8 @@ impl RxSchedule {
     }
 }
 
-/// Writes to `poll_order` which queues are asked, in order: those that had to wait first, the others
-/// from `turn` on.
+/// Writes to `poll_order` which queues are asked, in order: those that had to wait first, the
+/// others from `turn` on.
 pub(crate) fn choose(
     queues: &mut [RxqState],
     schedule: &RxSchedule,

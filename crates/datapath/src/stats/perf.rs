@@ -181,7 +181,7 @@ pub(crate) struct Metrics {
     iterations: History,
     milliseconds: History,
     total: [AtomicU64; 8],
-    /// Control wants it to begin anew.
+    /// Control asks for a fresh start.
     pub clear: AtomicBool,
 }
 
@@ -236,16 +236,16 @@ pub struct MetricsView {
     pub milliseconds: Vec<Iteration>,
 }
 
-/// Which iterations are told of (`pmd-perf-log-set`).
+/// Which iterations are logged (`pmd-perf-log-set`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerfLog {
     /// Any?
     pub on: bool,
-    /// So many iterations before a suspicious one are shown.
+    /// Number of iterations shown before a suspicious one.
     pub before: usize,
-    /// So many after it.
+    /// Number of iterations shown after it.
     pub after: usize,
-    /// Another one among them is told of, too, and what follows it.
+    /// True: another suspicious one among them is logged too, with those after it.
     pub extend: bool,
     /// An iteration is suspicious that takes longer, microseconds.
     pub longest_us: u64,
@@ -266,7 +266,7 @@ pub struct Suspicious {
     pub iteration: u64,
     /// How long it took.
     pub us: u64,
-    /// From the latest on; none: those of a later one that is told of will contain them.
+    /// From the latest on; none: those of a later one that is logged will contain them.
     pub neighbours: Vec<Iteration>,
 }
 
@@ -277,7 +277,7 @@ pub(crate) struct Recorder {
     pub log: PerfLog,
     /// The millisecond at hand.
     ms: Iteration,
-    /// The suspicious iteration that will be told of, its cycles, the first to show and the last
+    /// The suspicious iteration that will be logged, its cycles, the first to show and the last
     /// one.
     pending: Option<(u64, u64, u64, u64)>,
 }

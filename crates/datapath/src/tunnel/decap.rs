@@ -1,4 +1,5 @@
-//! Before step 2: packets that known megaflows decapsulate become their inner packets, burst by burst.
+//! Before step 2: packets that known megaflows decapsulate become their inner packets, burst by
+//! burst.
 
 use crate::batch::keys::{EXT2, bytes_mut};
 use crate::batch::{Batch, Burst};

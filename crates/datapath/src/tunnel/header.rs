@@ -180,7 +180,7 @@ pub(crate) fn pop(
 }
 
 /// What stands in keys for Geneve options: equal for packets whose options are the same but for the
-/// values of those that are not `known`. Nobody outside can find others that are equal. 0: none.
+/// values of those that are not `known`. An attacker cannot find others that are equal. 0: none.
 /// Err: they are malformed.
 fn digest(mut options: &[u8], known: &[u32]) -> Result<u64, Drop> {
     static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);

@@ -2,7 +2,7 @@
 //!
 //! Sending a burst has a price of its own, and with many ports each gets few packets per vector.
 //! Waiting pays when the worker is saturated and the port is busy enough to fill up soon; at any
-//! other time it would only delay. So, unless somebody fixed the interval: a burst waits only while
+//! other time it would only delay. So, unless the interval is configured: a burst waits only while
 //! vectors come half full or better, only on a port whose rate promises some packets more, only
 //! until it is full by that rate, and at most 25 microseconds.
 
@@ -16,7 +16,7 @@ const FLUSH_GAIN_PACKETS_MIN: f32 = 4.0;
 /// What holds for all ports of a worker at the end of a vector.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct FlushPolicy {
-    /// As somebody wants it, in cycles; None: by rate and load.
+    /// The configured wait, in cycles; None: by rate and load.
     pub fixed: Option<u64>,
     /// [`FLUSH_WAIT_US_MAX`] in cycles.
     pub longest: u64,

@@ -21,7 +21,7 @@ use std::sync::atomic::{Ordering, fence};
 use sync::Producer;
 use telemetry::Drop;
 
-/// As for receive queues: `worker::DESCRIPTOR_PREFETCH_RXQS`.
+/// As for receive queues: `rx::DESCRIPTOR_PREFETCH_RXQS`, in ports.
 const DESCRIPTOR_PREFETCH_RXQS: usize = 4;
 const PACKET_PREFETCH_RXQS: usize = 2;
 /// Packets that go at once to a port whose queue has phases; fewer wait for the end of the vector.
@@ -39,7 +39,7 @@ struct TxPort {
     longest: usize,
     /// Longest frame that the port takes.
     limit: usize,
-    /// So many packets go at once: a power of two.
+    /// Burst size: so many buffered packets are sent at once. A power of two.
     full: usize,
     /// In `waiting`.
     listed: bool,
@@ -80,12 +80,13 @@ pub(crate) struct TxState {
     handed: bool,
     /// Ports with buffered packets.
     waiting: Vec<PortNo>,
-    /// Those whose burst goes now; empty between vectors.
+    /// Ports whose burst is sent now; empty between vectors.
     flushing: Vec<PortNo>,
-    /// Those that sent something since all were notified, how many full vectors ago that was, and
-    /// whether it was now.
+    /// Ports with unsignalled packets.
     pending_notify: Vec<PortNo>,
+    /// Full vectors since all ports were notified.
     vectors_since_notify_all: usize,
+    /// The last notification was of all ports.
     pub notify_all: bool,
     to_free: Vec<Packet>,
     pool: Arc<dyn Pool>,
@@ -274,8 +275,8 @@ impl TxState {
         }
     }
 
-    /// Sends what a port has buffered. If somebody else has its queue, packets stay as far as there
-    /// is room.
+    /// Sends what a port has buffered. If another thread has its queue, packets stay as far as
+    /// there is room.
     fn flush(&mut self, no: PortNo) {
         let Some(Some(port)) = self.ports.get_mut(no as usize) else { return };
         if port.buf.is_empty() {
@@ -324,7 +325,7 @@ impl TxState {
         port.drop_buffered(why, &mut self.to_free);
     }
 
-    /// Is there something to send that nobody will ask for?
+    /// True if packets wait here that need another iteration to leave.
     pub fn has_pending(&self) -> bool {
         !self.recirculated.is_empty() || !self.waiting.is_empty()
     }
