@@ -16,7 +16,7 @@ struct Wire {
     phases: bool,
     sent: usize,
     /// Packets received and sent of which the other side was not notified.
-    untold: usize,
+    pending_notify: usize,
     mtu: u16,
     queues_out: usize,
     /// Cycles that each call loses to the other side, and those not yet charged to it.
@@ -143,8 +143,8 @@ impl Peer {
         self.wire.lock().unwrap().queues_out
     }
     /// Packets that the switch received and sent here without telling of it ([`RxQueue::notify`]).
-    pub fn untold(&self) -> usize {
-        self.wire.lock().unwrap().untold
+    pub fn pending_notify(&self) -> usize {
+        self.wire.lock().unwrap().pending_notify
     }
     /// Packets the switch has not received yet.
     pub fn pending(&self) -> usize {
@@ -159,7 +159,7 @@ impl RxQueue for Rx {
         let q = &mut w.rx[self.1];
         let n = max.min(q.len());
         out.extend(q.drain(..n));
-        w.untold += n;
+        w.pending_notify += n;
         n
     }
     fn owed(&mut self) -> u64 {
@@ -167,7 +167,7 @@ impl RxQueue for Rx {
     }
     fn notify(&mut self, all: bool) {
         let mut w = self.0.lock().unwrap();
-        w.untold = if all { 0 } else { w.untold };
+        w.pending_notify = if all { 0 } else { w.pending_notify };
     }
     fn notifies(&self) -> bool {
         true
@@ -181,7 +181,7 @@ impl TxQueue for Tx {
         let n = if w.tx_busy { 0 } else { packets.len().min(w.tx_room) };
         w.tx_room -= n;
         w.sent += n;
-        w.untold += n;
+        w.pending_notify += n;
         w.tx.extend(&packets[..n]);
         n
     }
@@ -193,7 +193,7 @@ impl TxQueue for Tx {
     }
     fn notify(&mut self, all: bool) {
         let mut w = self.0.lock().unwrap();
-        w.untold = if all { 0 } else { w.untold };
+        w.pending_notify = if all { 0 } else { w.pending_notify };
     }
     fn notifies(&self) -> bool {
         true

@@ -67,11 +67,11 @@ fn the_other_side_is_told() {
             b.dp.step();
         }
         b.peers[1].drain();
-        let untold = [0, 1].map(|i| b.peers[i].untold());
-        assert!(untold.iter().all(|n| *n <= 256 * 3), "{packets}: {untold:?}");
+        let pending_notify = [0, 1].map(|i| b.peers[i].pending_notify());
+        assert!(pending_notify.iter().all(|n| *n <= 256 * 3), "{packets}: {pending_notify:?}");
     }
     b.run();
-    assert_eq!([0, 1].map(|i| b.peers[i].untold()), [0, 0]);
+    assert_eq!([0, 1].map(|i| b.peers[i].pending_notify()), [0, 0]);
 }
 
 /// Whole bursts wait for the end of the vector, but not more than half a vector of packets.

@@ -45,8 +45,6 @@ const LOST: &[(&str, &str)] = &[
     ("obey", "run_commands"),
     ("nap", "idle_sleep"),
     ("Patience", "Backoff"),
-    ("rule", "megaflow (or OpenFlow's: flow entry)"),
-    ("rules", "megaflows (or OpenFlow's: flow entries)"),
     ("nobody", "no thread, no worker, ..."),
     ("somebody", "a thread, a user, ..."),
 ];
@@ -94,11 +92,8 @@ fn lost_words(name: &str, text: &str) -> Vec<String> {
     let mut bad = Vec::new();
     for (i, line) in text.lines().enumerate() {
         let is_comment = line.trim_start().starts_with("//");
-        let decap = line.contains("decapsulation rule") || line.contains("rules.");
         for (word, instead) in LOST {
-            let spared = decap && word.starts_with("rule");
-            let own = |w: &str| w == "rules" && line.contains("rules:");
-            if !spared && !own(word) && has_whole_word(line, word) {
+            if has_whole_word(line, word) {
                 bad.push(format!("{name}:{}: `{word}`: say {instead}", i + 1));
             }
         }

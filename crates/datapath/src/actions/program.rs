@@ -13,7 +13,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use telemetry::Drop;
 
-/// A whole combination of operations, told apart once per packet.
+/// A whole combination of operations, classified once per packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {

@@ -91,6 +91,6 @@ mod tests {
         assert_eq!(lost, BTreeMap::from([(1, 10_000 - PORT_EFFECTS_MAX as u64)]));
         let (rest, lost, more) = taken(&mut d, usize::MAX);
         assert_eq!((rest.len(), more), (PORT_EFFECTS_MAX - 2, false));
-        assert!(lost.is_empty() && d.queues.is_empty(), "told once, nothing left");
+        assert!(lost.is_empty() && d.queues.is_empty(), "reported once, nothing left");
     }
 }

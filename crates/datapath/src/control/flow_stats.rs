@@ -22,9 +22,9 @@ struct Account {
 pub(crate) struct FlowStats {
     list: Vec<Account>,
     free: Vec<u32>,
-    /// Accounts without effects, by their counters.
+    /// The accounts without effects, by their counters.
     plain: HashMap<Credits, u32>,
-    /// Accounts with traffic that was not handed over.
+    /// The accounts with traffic that was not handed over.
     used: Vec<u32>,
     /// Traffic of decisions that no megaflow was made of, by counter, and the counters that have
     /// some.
@@ -119,7 +119,7 @@ impl FlowStats {
         }
     }
 
-    /// Accounts whose effects are stale.
+    /// The accounts whose effects are stale.
     pub fn stale(&self, stale: &Stale) -> BTreeSet<u32> {
         let all = self.list.iter().enumerate();
         let effects = all.filter_map(|(id, a)| Some((id as u32, a.effects.as_ref()?)));

@@ -413,7 +413,7 @@ impl Table {
         Some(idx)
     }
 
-    /// Spot and install in one.
+    /// Position and install in one.
     #[cfg(test)]
     pub fn put(&mut self, key: &Words, mask: &Words, program: u32, limit: u32) -> Option<u32> {
         let position = self.insert_position(key, mask);

@@ -142,7 +142,7 @@ mod tests {
         assert!(!judged(&mut d, 100, 13));
         assert!(judged(&mut d, 100, 12));
         d.judge(false);
-        assert!(!d.on, "nobody is pressed");
+        assert!(!d.on, "new flows are few");
     }
 
     #[test]

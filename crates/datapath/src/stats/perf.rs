@@ -327,7 +327,7 @@ impl Recorder {
         }
         let us = |cycles: u64| cycles * 1_000_000 / cycles_per_second();
         let (before, after) = (self.log.before as u64, self.log.after as u64);
-        let mut told = None;
+        let mut logged = None;
         if us(one.cycles) > self.log.longest_us {
             match self.pending {
                 None => {
@@ -337,18 +337,18 @@ impl Recorder {
                 Some((iteration, cycles, first, _)) if self.log.extend => {
                     let last = (one.stamp + after).min(first + HISTORY as u64 - 2);
                     self.pending = Some((one.stamp, one.cycles, first, last));
-                    told = Some(Suspicious { iteration, us: us(cycles), neighbours: Vec::new() });
+                    logged = Some(Suspicious { iteration, us: us(cycles), neighbours: Vec::new() });
                 }
                 _ => {}
             }
         }
         match self.pending {
-            Some((iteration, cycles, first, last)) if one.stamp >= last && told.is_none() => {
+            Some((iteration, cycles, first, last)) if one.stamp >= last && logged.is_none() => {
                 self.pending = None;
                 let neighbours = m.iterations.last((one.stamp - first + 1) as usize);
                 Some(Suspicious { iteration, us: us(cycles), neighbours })
             }
-            _ => told,
+            _ => logged,
         }
     }
 }
@@ -414,8 +414,8 @@ mod tests {
         let long = cycles_per_second() / 1000;
         let run = |r: &mut Recorder, from: u64| -> Vec<(u64, Vec<u64>)> {
             let one = |n: u64| iteration(n, if n % 100 < 2 { long } else { 10 }, 1);
-            let told = (from..from + 100).filter_map(|n| r.record(&m, &one(n), [].into_iter()));
-            told.map(|s| (s.iteration, s.neighbours.iter().map(|i| i.stamp).collect())).collect()
+            let logged = (from..from + 100).filter_map(|n| r.record(&m, &one(n), [].into_iter()));
+            logged.map(|s| (s.iteration, s.neighbours.iter().map(|i| i.stamp).collect())).collect()
         };
         run(&mut r, 50);
         assert_eq!(run(&mut r, 150), [(200, vec![203, 202, 201, 200, 199, 198])]);
