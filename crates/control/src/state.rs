@@ -324,6 +324,8 @@ impl State {
         }
         if let Some(effects) = &decision.effects {
             self.ofproto.effects(effects, now);
+            // What the packet taught holds for packets that it brings about.
+            self.flush_changes();
         }
         self.dp.execute(&po.data, in_port, &decision.ops).map_err(|_| OfError::BadPacket)
     }

@@ -1,5 +1,7 @@
 //! Actions as `ovs-ofctl dump-flows` and `ofproto/trace` print them.
 
+mod learn;
+
 use flow::{Field, Format, port_text};
 use openflow::check::wire_bits;
 use openflow::conntrack::*;
@@ -102,7 +104,7 @@ pub fn action_text(a: &Action) -> String {
         A::CtClear => "ct_clear".into(),
         A::CheckPktLarger { len, dst } => format!("check_pkt_larger({len})->{}", sub(*dst)),
         A::DeleteField(f) => format!("delete_field:{}", f.name()),
-        a => mpls(a).unwrap_or_else(|| format!("{a:?}")),
+        a => mpls(a).or_else(|| learn::text(a)).unwrap_or_else(|| format!("{a:?}")),
     }
 }
 
@@ -279,9 +281,14 @@ pub(crate) fn now_text(s: Subfield, value: u128) -> String {
 
 /// `NXM_NX_REG0[]`, `NXM_OF_ETH_SRC[0..15]`, `NXM_OF_TCP_SRC[3]`.
 fn sub(s: Subfield) -> String {
-    let name = nxm_name(s.field);
+    // An input port has two forms, of 16 and of 32 bits.
+    let (name, whole) = match s.field {
+        Field::InPort if s.ofs + s.bits <= 16 => ("NXM_OF_IN_PORT".into(), 16),
+        Field::InPort => ("OXM_OF_IN_PORT".into(), 32),
+        f => (nxm_name(f), wire_bits(f)),
+    };
     match (s.ofs, s.bits) {
-        (0, n) if usize::from(n) == wire_bits(s.field) => format!("{name}[]"),
+        (0, n) if usize::from(n) == whole => format!("{name}[]"),
         // It has that many bits under this name.
         (0, 16) if s.field == Field::InPort => format!("{name}[]"),
         (o, 1) => format!("{name}[{o}]"),

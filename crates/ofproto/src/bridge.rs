@@ -4,6 +4,7 @@ use crate::change::Txn;
 use crate::counters::{Counter, Slot};
 use crate::events::Event;
 use crate::group::GroupRec;
+use crate::learn::Learning;
 use crate::liveness::Groups;
 use crate::mac_index::MacIndex;
 use crate::mac_table::{Learned, MacEntry, MacStats, MacTable};
@@ -58,6 +59,7 @@ pub(crate) struct Bridge {
     /// How many flows name a group.
     pub group_refs: HashMap<u32, u32>,
     pub meters: MeterTable,
+    pub learning: Learning,
     pub macs: MacTable,
     pub mac_index: Arc<MacIndex>,
     /// By patch or tunnel port: the credit id of what it received; that of what it sent follows.
@@ -94,6 +96,7 @@ impl Bridge {
             port_changes: 0,
             group_refs: HashMap::new(),
             meters: MeterTable::new(domain.clone()),
+            learning: Learning::new(domain.clone()),
             macs: MacTable::new(mac_limit(&config), config.mac_aging_s),
             mac_index: Arc::new(MacIndex::new(domain, 64)),
             patch_counts: BTreeMap::new(),

@@ -217,7 +217,9 @@ impl Switch {
             self.open = Some(open);
             return None;
         }
+        let now = open.txn.now;
         self.wind_up(open.txn);
+        self.after_change(now);
         Some(Ok(()))
     }
 

@@ -39,10 +39,7 @@ fn action(b: &Bridge, a: &Action) -> Checked {
         }
         A::Ct(ct) => tlv::check(b, a).and_then(|()| supported(b, &ct.actions)),
         A::Clone(inner) => supported(b, inner),
-        A::FinTimeout { .. }
-        | A::Multipath { .. }
-        | A::Sample { .. }
-        | A::CheckPktLarger { .. } => Err(OfError::ActBadType),
+        A::CheckPktLarger { .. } => Err(OfError::ActBadType),
         A::Meter(id) => meter(b, *id),
         A::OutputReg { .. }
         | A::Load { .. }
@@ -54,6 +51,11 @@ fn action(b: &Bridge, a: &Action) -> Checked {
         A::Controller { .. }
         | A::Resubmit { .. }
         | A::Conjunction { .. }
+        | A::FinTimeout { .. }
+        | A::Learn(_)
+        | A::Bundle(_)
+        | A::Multipath { .. }
+        | A::Sample { .. }
         | A::SetField { .. }
         | A::SetVlanVid { .. }
         | A::SetVlanPcp { .. }

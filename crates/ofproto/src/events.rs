@@ -145,6 +145,8 @@ impl Rewritten {
             A::SetField { field, .. } => field.unwildcard(m),
             A::Load { dst, .. } | A::Move { dst, .. } | A::Pop(dst) => dst.field.unwildcard(m),
             A::Multipath { dst, .. } => dst.field.unwildcard(m),
+            A::Bundle(b) => b.dst.iter().for_each(|dst| dst.field.unwildcard(m)),
+            A::Learn(l) => l.result.iter().for_each(|dst| dst.field.unwildcard(m)),
             A::SetVlanVid { .. } | A::SetVlanPcp { .. } | A::StripVlan | A::PushVlan { .. } => {
                 self.vlan()
             }

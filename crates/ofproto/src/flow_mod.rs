@@ -58,6 +58,8 @@ impl Switch {
         let Ok(b) = self.bridge_mut(bridge) else { return };
         let step = |n: &mut u32| *n = if added { *n + 1 } else { n.saturating_sub(1) };
         step(&mut b.table_recs[usize::from(table)].active);
+        self.note_learning(bridge, table, flow, added);
+        let Ok(b) = self.bridge_mut(bridge) else { return };
         flow.meter.iter().for_each(|m| b.meters.count_flow(*m, added));
         if flow.groups {
             let refs = &mut b.group_refs;

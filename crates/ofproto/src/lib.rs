@@ -25,6 +25,7 @@ mod expire;
 mod fields;
 mod flow_mod;
 mod group;
+mod learn;
 mod liveness;
 mod mac_index;
 mod mac_regions;

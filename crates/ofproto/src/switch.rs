@@ -4,6 +4,7 @@ use crate::bridge::{Bridge, mac_limit};
 use crate::change::{Open, Outcome, Undo};
 use crate::counters::{Slot, Slots};
 use crate::events::{Event, Outbox, Regions, Rewritten};
+use crate::learn::Learned;
 use crate::meter::MeterNumbers;
 use crate::table::Tables;
 use crate::translate::{Effects, Pipe, States, Sweep};
@@ -57,6 +58,7 @@ pub struct Switch {
     pub(crate) sweep: Sweep,
     pub(crate) meter_numbers: MeterNumbers,
     pub(crate) meters_touched_ms: u64,
+    pub(crate) learned: Learned,
 }
 
 impl Switch {
@@ -89,6 +91,7 @@ impl Switch {
             sweep: Sweep::default(),
             meter_numbers: MeterNumbers::default(),
             meters_touched_ms: 0,
+            learned: Learned::default(),
         }
     }
 
@@ -228,6 +231,8 @@ impl Switch {
         for l in &e.learns {
             self.learn(l.bridge, l.vlan, l.mac, l.port, used);
         }
+        e.flows.iter().for_each(|l| self.learn_flow(l, used));
+        e.fins.iter().for_each(|f| self.fin(f));
         e.hops.iter().for_each(|h| self.hop(h, used));
         e.snooped.iter().for_each(|s| self.snooped(s, used));
     }
@@ -303,6 +308,7 @@ impl Switch {
             tables: b.tables.clone(),
             groups: b.group_index.clone(),
             meters: b.meters.published.clone(),
+            learned: b.learning.published.clone(),
             macs: b.mac_index.clone(),
             expired_wanted: b.expired_wanted.clone(),
             miss_base: b.miss_base,

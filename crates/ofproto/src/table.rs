@@ -2,6 +2,7 @@
 
 use crate::conjunction::{Clause, clauses};
 use crate::flow_mod::names_groups;
+use crate::learn::learns;
 use crate::meter::meter_of;
 use crate::tlv;
 use classifier::{Classifier, Rule};
@@ -25,6 +26,8 @@ pub(crate) struct Flow {
     pub meter: Option<u32>,
     /// The clauses of conjunctive matches that it is; packets cannot hit it then.
     pub clauses: Option<Box<[Clause]>>,
+    /// Do they learn?
+    pub learns: bool,
     /// Is a controller told when the flow goes (SEND_FLOW_REM)?
     pub told: bool,
     pub cookie: u64,
@@ -40,7 +43,8 @@ impl Flow {
         let plain = Plain::of(&instructions);
         let meter = meter_of(&instructions);
         let clauses = clauses(&instructions);
-        Flow { id, plain, groups, meter, clauses, told, cookie, tun: None, instructions }
+        let learns = !learns(&instructions).is_empty();
+        Flow { id, plain, groups, meter, clauses, learns, told, cookie, tun: None, instructions }
     }
 }
 

@@ -196,6 +196,11 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
+    /// Is this a trace that changes nothing?
+    pub(crate) fn suppresses(&mut self) -> bool {
+        self.recorder().is_some_and(|r| !r.learning)
+    }
+
     pub(crate) fn note_bucket(&mut self, id: u32) {
         if let Some(r) = self.recorder() {
             r.open(Kind::Bucket, format!("bucket {id}"));

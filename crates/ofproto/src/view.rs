@@ -116,6 +116,8 @@ pub(crate) struct BridgeView {
     pub tables: Arc<Tables>,
     pub groups: Arc<Published<GroupsAt>>,
     pub meters: Arc<Published<Meters>>,
+    /// How many flows there are where learn actions have limits.
+    pub learned: Arc<Published<crate::learn::Counts>>,
     pub macs: Arc<MacIndex>,
     /// Some controller wants packets whose TTL expired.
     pub expired_wanted: Arc<AtomicBool>,

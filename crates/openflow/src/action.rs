@@ -197,6 +197,8 @@ pub enum Action {
         clause: u8,
         n_clauses: u8,
     },
+    Learn(Box<crate::Learn>),
+    Bundle(Box<Bundle>),
     Multipath {
         fields: u16,
         basis: u16,
@@ -234,6 +236,33 @@ impl Action {
     pub fn output(port: OfPort) -> Action {
         Action::Output { port, max_len: 0, trunc: 0 }
     }
+}
+
+/// What multipath and bundle hash (`NX_HASH_FIELDS_*`).
+#[allow(missing_docs)]
+pub mod hash_fields {
+    pub const ETH_SRC: u16 = 0;
+    pub const SYMMETRIC_L4: u16 = 1;
+    pub const SYMMETRIC_L3L4: u16 = 2;
+    pub const SYMMETRIC_L3L4_UDP: u16 = 3;
+    pub const NW_SRC: u16 = 4;
+    pub const NW_DST: u16 = 5;
+    pub const SYMMETRIC_L3: u16 = 6;
+}
+
+/// NXAST_BUNDLE and NXAST_BUNDLE_LOAD: an output to one of several ports, or its number.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Bundle {
+    /// [`hash_fields`].
+    pub fields: u16,
+    /// Mixed into the hash.
+    pub basis: u16,
+    /// 0: the first that is live; 1: of those that are live one by hash.
+    pub algorithm: u16,
+    /// Where the port's number goes (bundle_load).
+    pub dst: Option<Subfield>,
+    /// [`port::ANY`] is none.
+    pub members: Vec<OfPort>,
 }
 
 /// One instruction (OpenFlow 1.1+); 1.0 flows have Apply only.

@@ -3,8 +3,9 @@
 use crate::actions::{self, Item};
 use crate::conntrack;
 use crate::fields::{self, Bytes, zeros};
+use crate::learn;
 use crate::oxm::{Oxm, port_from_10};
-use crate::{Action, OfError, OfPort, Reason, Subfield, Version, port};
+use crate::{Action, Bundle, OfError, OfPort, Reason, Subfield, Version, port};
 use flow::Field;
 
 /// `NXAST_*`.
@@ -20,7 +21,10 @@ pub(crate) mod nxast {
     pub const SET_TUNNEL64: u16 = 9;
     pub const MULTIPATH: u16 = 10;
     pub const RESUBMIT_TABLE: u16 = 14;
+    pub const BUNDLE: u16 = 12;
+    pub const BUNDLE_LOAD: u16 = 13;
     pub const OUTPUT_REG: u16 = 15;
+    pub const LEARN: u16 = 16;
     pub const EXIT: u16 = 17;
     pub const DEC_TTL: u16 = 18;
     pub const FIN_TIMEOUT: u16 = 19;
@@ -50,6 +54,7 @@ pub(crate) mod nxast {
     pub const CT_CLEAR: u16 = 43;
     pub const RESUBMIT_TABLE_CT: u16 = 44;
     pub const CHECK_PKT_LARGER: u16 = 49;
+    pub const LEARN2: u16 = 45;
     pub const DELETE_FIELD: u16 = 50;
 }
 
@@ -66,6 +71,10 @@ pub(crate) mod controller2 {
 const ETH_HEADER: u32 = 14;
 const MAX_HASH_FIELDS: u16 = 6;
 const MAX_MULTIPATH_ALGORITHM: u16 = 3;
+/// Members of one bundle (OVS's number).
+const BUNDLE_MEMBERS_MAX: usize = 2048;
+/// What members of a bundle are: ports, as this field.
+pub(crate) const NXM_OF_IN_PORT: u32 = 2;
 
 /// The least and greatest length of an action; None for an unknown one. Those that later versions
 /// have a standard action for exist in 1.0 only, loads not in 1.5.
@@ -86,6 +95,8 @@ pub(crate) fn lengths(version: Version, kind: u16) -> Option<(usize, usize)> {
         CT => (24, OPEN),
         SET_TUNNEL64 | OUTPUT_REG | OUTPUT_REG2 | SAMPLE | DELETE_FIELD => (24, 24),
         STACK_PUSH | STACK_POP | CHECK_PKT_LARGER => (24, 24),
+        LEARN | BUNDLE | BUNDLE_LOAD => (32, OPEN),
+        LEARN2 => (40, OPEN),
         MULTIPATH | WRITE_METADATA | SAMPLE2 | SAMPLE3 => (32, 32),
         _ => return None,
     })
@@ -154,6 +165,9 @@ fn larger(kind: u16, b: Bytes) -> Result<Action, OfError> {
         nxast::OUTPUT_REG2 => output_reg2(b)?,
         nxast::OUTPUT_TRUNC => output_trunc(b)?,
         nxast::MULTIPATH => multipath(b)?,
+        nxast::BUNDLE | nxast::BUNDLE_LOAD => bundle(kind, b)?,
+        nxast::LEARN => Action::Learn(Box::new(learn::decode(b, false)?)),
+        nxast::LEARN2 => Action::Learn(Box::new(learn::decode(b, true)?)),
         nxast::CONJUNCTION => conjunction(b)?,
         nxast::SAMPLE | nxast::SAMPLE2 | nxast::SAMPLE3 => sample(kind, b)?,
         nxast::DELETE_FIELD => delete_field(b)?,
@@ -296,6 +310,37 @@ fn multipath(b: Bytes) -> Result<Action, OfError> {
         arg: b.u32(20),
         dst: fields::target(oxm, ofs, bits)?,
     })
+}
+
+/// Errors: `ActBadArgument` for what is not known, `ActBadLen` for members that are cut off.
+fn bundle(kind: u16, b: Bytes) -> Result<Action, OfError> {
+    let (algorithm, hashed, n) = (b.u16(10), b.u16(12), usize::from(b.u16(20)));
+    let known = algorithm <= 1 && hashed <= MAX_HASH_FIELDS && n <= BUNDLE_MEMBERS_MAX;
+    let load = kind == nxast::BUNDLE_LOAD;
+    let plain = load || (b.u16(22), b.u32(24)) == (0, 0);
+    if !known || !plain || b.u32(16) != NXM_OF_IN_PORT || b.u32(28) != 0 {
+        return Err(OfError::ActBadArgument);
+    }
+    let dst = match load {
+        true => {
+            let (ofs, bits) = fields::unpack(b.u16(22));
+            let dst = fields::target(fields::header32(b.array(24))?, ofs, bits)?;
+            if bits < 16 {
+                return Err(OfError::ActBadArgument);
+            }
+            Some(dst)
+        }
+        false => None,
+    };
+    let members = b.from(32).get(..2 * n).ok_or(OfError::ActBadLen)?;
+    let members = members.chunks(2).map(|p| port_from_10(Bytes(p).u16(0))).collect();
+    Ok(Action::Bundle(Box::new(Bundle {
+        fields: hashed,
+        basis: b.u16(14),
+        algorithm,
+        dst,
+        members,
+    })))
 }
 
 fn conjunction(b: Bytes) -> Result<Action, OfError> {

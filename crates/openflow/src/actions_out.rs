@@ -5,9 +5,11 @@
 //! Nicira's. An action without any form in a version is left out.
 
 use crate::actions::{act10, act11};
-use crate::actions_nx::nxast;
+use crate::actions_nx::{NXM_OF_IN_PORT, nxast};
 use crate::conntrack::{encode_ct, encode_nat};
 use crate::fields_out::{Nx, Put, form};
+use crate::learn;
+use crate::oxm::port_to_10;
 use crate::prereq::{VLAN_PRESENT, eth, ip};
 use crate::{Action, Match, OfPort, Subfield, Version, port};
 use flow::{Field, at};
@@ -461,13 +463,29 @@ fn put_resubmit(put: &mut Put, in_port: Option<OfPort>, table: Option<u8>, ct: b
     put.nx(kind, |nx| nx.u16(port).u8(table.unwrap_or(0xff)).zeros(3));
 }
 
-/// Multipath and sample.
+/// Multipath, bundle, learn and sample.
 fn put_measures(put: &mut Put, action: &Action) {
     match action {
         Action::Multipath { fields, basis, algorithm, max_link, arg, dst } => {
             put.nx(nxast::MULTIPATH, |nx| {
                 let nx = nx.u16(*fields).u16(*basis).zeros(2).u16(*algorithm).u16(*max_link);
                 nx.u32(*arg).zeros(2).ofs_bits(*dst).id(Version::V10, *dst)
+            });
+        }
+        Action::Learn(l) => {
+            let kind = if learn::is_second(l) { nxast::LEARN2 } else { nxast::LEARN };
+            put.nx(kind, |nx| learn::encode(l, nx));
+        }
+        Action::Bundle(b) => {
+            let kind = if b.dst.is_some() { nxast::BUNDLE_LOAD } else { nxast::BUNDLE };
+            put.nx(kind, |nx| {
+                let nx = nx.u16(b.algorithm).u16(b.fields).u16(b.basis).u32(NXM_OF_IN_PORT);
+                let nx = nx.u16(b.members.len() as u16);
+                let nx = match b.dst {
+                    Some(dst) => nx.ofs_bits(dst).id(Version::V10, dst),
+                    None => nx.zeros(6),
+                };
+                b.members.iter().fold(nx.zeros(4), |nx, p| nx.u16(port_to_10(*p)))
             });
         }
         Action::Sample { probability, collector_set, domain, point, port, direction } => {

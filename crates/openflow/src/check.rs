@@ -9,7 +9,10 @@
 use crate::actions::check_output_port;
 use crate::conntrack::{ALG_FTP, ALG_TFTP, Conntrack, Zone};
 use crate::prereq::{self, VLAN_PRESENT, eth, ip, is_mpls};
-use crate::{Action, Instruction, Match, OfError, Subfield, Version, meter_id};
+use crate::{
+    Action, Instruction, LearnSource, LearnTarget, Match, OfError, OfPort, Subfield, Version,
+    meter_id, port,
+};
 use flow::{Field, TUN_METADATA_MAX, at, frag};
 
 /// A table number that stands for "not known": nothing is checked against it.
@@ -151,6 +154,14 @@ impl Packet {
                 Ok(())
             }
             Pop(dst) | Multipath { dst, .. } => self.writes(*dst),
+            Bundle(b) => {
+                let known = |p: &OfPort| *p == port::ANY || check_output_port(*p).is_ok();
+                if !b.members.iter().all(known) {
+                    return Err(OfError::ActBadOutPort);
+                }
+                b.dst.map_or(Ok(()), |dst| self.writes(dst))
+            }
+            Learn(l) => self.learn(l),
             SetField { field, value, .. } => self.set_field(*field, *value),
             SetVlanVid { push_if_absent, .. } | SetVlanPcp { push_if_absent, .. } => {
                 self.expect(self.has_vlan() || *push_if_absent)?;
@@ -187,6 +198,31 @@ impl Packet {
             DeleteField(_) => Err(OfError::ActBadArgument),
             _ => Ok(()),
         }
+    }
+
+    /// What is read is the packet's; what is matched and written is the learned flow's, as its parts before say.
+    fn learn(&self, l: &crate::Learn) -> Result<(), OfError> {
+        let mut learned = Packet { m: Match::default(), rules: self.rules };
+        for spec in &l.specs {
+            if let LearnSource::Field(src) = spec.src {
+                self.reads(src)?;
+            }
+            match (spec.dst, spec.src) {
+                (LearnTarget::Match(d), src) => {
+                    learned.reads(d)?;
+                    if let LearnSource::Value(v) = src
+                        && !matches!(d.field, Field::TunMetadata(_))
+                    {
+                        let mask = (u128::MAX >> (128 - d.bits)) << d.ofs;
+                        d.field.set_masked(&mut learned.m.key, v << d.ofs, mask);
+                        d.field.set_masked(&mut learned.m.mask, mask, mask);
+                    }
+                }
+                (LearnTarget::Load(d), _) => learned.writes(d)?,
+                (LearnTarget::Output, _) => {}
+            }
+        }
+        l.result.map_or(Ok(()), |dst| self.writes(dst))
     }
 
     /// An action that would have no effect unless `condition` holds.

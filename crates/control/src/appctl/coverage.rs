@@ -66,6 +66,7 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
     all.extend(conntrack::COUNT_NAMES.iter().zip(counted).map(|(name, n)| (name.to_string(), n)));
     all.extend(super::engines::coverage(s).map(|(name, n)| (name.to_string(), n)));
     all.insert("tnl_neigh_limited".into(), s.ofproto.neighbours_limited());
+    all.insert("flow_learning_limited".into(), s.ofproto.flows_not_learned());
     all.insert("mac_learning_limited".into(), s.ofproto.macs_not_learned());
     let here = |count: fn(&Counts) -> u64| -> u64 {
         count(&s.of_counts) + s.conns.values().map(|c| count(&c.counts)).sum::<u64>()

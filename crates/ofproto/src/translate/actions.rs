@@ -1,5 +1,6 @@
 //! Actions, one after the other.
 
+use super::choose::Multipath;
 use super::output::ToController;
 use super::{Miss, Xlate};
 use crate::fields::{self, VLAN_PRESENT};
@@ -61,6 +62,14 @@ impl<'a> Xlate<'a, '_> {
             }
             A::Group(id) => self.group(*id),
             A::Meter(id) => self.meter(*id),
+            A::Learn(l) => self.learn_flow(l),
+            A::FinTimeout { idle, hard } => self.fin_timeout(*idle, *hard),
+            A::Multipath { fields, basis, algorithm, max_link, arg, dst } => {
+                let (fields, basis, algorithm) = (*fields, *basis, *algorithm);
+                let (max_link, arg) = (*max_link, *arg);
+                self.multipath(Multipath { fields, basis, algorithm, max_link, arg }, *dst);
+            }
+            A::Bundle(b) => self.bundle(b),
             A::Resubmit { in_port, table, ct } => {
                 let table = table.filter(|t| *t != 0xff).unwrap_or(self.table);
                 match ct {
@@ -175,7 +184,7 @@ impl<'a> Xlate<'a, '_> {
         s.field.get(&self.key) >> s.ofs & ones(s.bits)
     }
 
-    fn write_bits(&mut self, d: Subfield, value: u128) {
+    pub(super) fn write_bits(&mut self, d: Subfield, value: u128) {
         if let Field::TunMetadata(index) = d.field {
             return self.write_tun_metadata(index, d, value);
         }
@@ -201,7 +210,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    fn now(&mut self, d: Subfield) {
+    pub(super) fn now(&mut self, d: Subfield) {
         let value = match d.field {
             Field::TunMetadata(index) => self.tun_bits(index, d),
             f => f.get(&self.key) >> d.ofs & ones(d.bits),
@@ -375,6 +384,7 @@ fn needs_parse(a: &Action) -> bool {
         A::Move { src, dst } => deep(src.field) || deep(dst.field),
         A::Push(s) | A::Pop(s) => deep(s.field),
         A::OutputReg { src, .. } => deep(src.field),
+        A::Learn(_) | A::Multipath { .. } | A::Bundle(_) | A::FinTimeout { .. } => true,
         A::SetIpSrc(_)
         | A::SetIpDst(_)
         | A::SetIpDscp(_)

@@ -100,7 +100,15 @@ fn score(hash: u64, weight: u16) -> f64 {
     u.ln() / f64::from(weight)
 }
 
-fn mix(h: u64, v: u64) -> u64 {
+/// The hash of two fields, alike when they change places.
+pub(super) fn pair(a: Field, b: Field, key: &Key, wc: &mut Mask) -> u64 {
+    a.unwildcard(wc);
+    b.unwildcard(wc);
+    let v = a.get(key) ^ b.get(key);
+    mix(v as u64, (v >> 64) as u64)
+}
+
+pub(super) fn mix(h: u64, v: u64) -> u64 {
     let x = (h ^ v).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (x ^ x >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
@@ -121,12 +129,7 @@ fn hash_fields(list: &[Field], key: &Key, wc: &mut Mask) -> u64 {
 /// Addresses, protocol and ports; both directions of a connection have the same hash. The Ethernet
 /// addresses of IP packets are left out: a connection keeps its bucket when a router takes over.
 fn hash_headers(key: &Key, wc: &mut Mask) -> u64 {
-    let mut pair = |a: Field, b: Field| {
-        a.unwildcard(wc);
-        b.unwildcard(wc);
-        let v = a.get(key) ^ b.get(key);
-        mix(v as u64, (v >> 64) as u64)
-    };
+    let mut pair = |a: Field, b: Field| pair(a, b, key, wc);
     let eth_type = key.u16(at::ETH_TYPE);
     let h = match eth_type {
         fields::ETH_IP => pair(Field::Ipv4Src, Field::Ipv4Dst),

@@ -5,9 +5,11 @@
 
 mod actions;
 mod budget;
+mod choose;
 mod commit;
 mod ct;
 mod group;
+mod learn;
 mod normal;
 mod options;
 mod output;
@@ -19,6 +21,7 @@ mod tunnel;
 pub(crate) use recirc::{Kept, States, Sweep};
 
 use crate::fields;
+use crate::learn::{Fin, LearnedFlow};
 use crate::table::{FlowRule, Table};
 use crate::trace::Recorder;
 use crate::tunnel::{self as outer, Underlay};
@@ -84,11 +87,14 @@ pub(crate) struct Effects {
     pub hops: Vec<Hop>,
     pub snooped: Vec<Snooped>,
     pub asked: Vec<Asked>,
+    pub flows: Vec<LearnedFlow>,
+    pub fins: Vec<Fin>,
 }
 
 impl Effects {
     fn is_empty(&self) -> bool {
-        self.learns.is_empty() && self.snooped.is_empty() && self.asked.is_empty()
+        let teaches = !self.flows.is_empty() || !self.fins.is_empty();
+        !teaches && self.learns.is_empty() && self.snooped.is_empty() && self.asked.is_empty()
     }
 
     /// Would the underlay give another answer now?
@@ -269,6 +275,8 @@ pub(crate) struct Xlate<'a, 'o> {
     version: u64,
     table: u8,
     cookie: u64,
+    /// The credit id of the rule whose actions run.
+    rule: Option<u32>,
     /// The rule is the table-miss flow: priority 0, matches everything.
     miss_flow: bool,
     /// The cookie of the first rule met in this bridge: the action set is executed under it.
@@ -339,6 +347,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             version: shared.version(),
             table: 0,
             cookie: u64::MAX,
+            rule: None,
             miss_flow: false,
             first_cookie: None,
             origin: Origin::default(),
@@ -431,7 +440,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
             false => self.lookup(table),
         };
         self.key.set_u32(at::OF_IN_PORT, own);
-        let before = (self.table, self.cookie, self.miss_flow);
+        let before = (self.table, self.cookie, self.miss_flow, self.rule);
+        self.rule = rule.map(|r| r.value().id);
         self.table = table;
         self.depth += 1;
         match rule {
@@ -451,7 +461,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             None => self.miss(table, miss),
         }
         self.depth -= 1;
-        (self.table, self.cookie, self.miss_flow) = before;
+        (self.table, self.cookie, self.miss_flow, self.rule) = before;
         rule.map(|r| r.value().cookie)
     }
 
