@@ -55,7 +55,8 @@ impl Switch {
         let rec = self.slots.flow(id)?;
         let (idle, hard) = deadlines(rec);
         let reason = match (idle, hard) {
-            (_, Some(at)) if at <= now => Removed::HardTimeout,
+            // As in OVS, a flow that is exactly as old as that stays.
+            (_, Some(at)) if at < now => Removed::HardTimeout,
             (Some(at), _) if at <= known.min(now) => Removed::IdleTimeout,
             _ => {
                 // Used since, or perhaps, or another flow has the id now.

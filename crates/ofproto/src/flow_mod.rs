@@ -327,11 +327,12 @@ impl Switch {
         }
     }
 
-    /// Removes all flows and groups (`fail_mode` or controllers changed); flow-removed events as
+    /// Removes all flows, groups and meters (`fail_mode` or controllers changed); flow-removed events as
     /// for a delete.
     pub fn flush_flows(&mut self, id: BridgeId, now: u64) -> Result<(), OfError> {
         self.flow_mod(id, &FlowMod::new(FlowModCommand::Delete, TABLE_ALL, Match::default()), now)?;
-        self.group_mod(id, &crate::group::delete_all(), now)
+        self.group_mod(id, &crate::group::delete_all(), now)?;
+        self.delete_meters(id, openflow::meter_id::ALL, now)
     }
 
     /// Installs what a standalone bridge without controller has: everything is NORMAL.

@@ -150,7 +150,12 @@ impl Switch {
         Ok(())
     }
 
-    fn delete_meters(&mut self, id: BridgeId, which: u32, now: u64) -> Result<(), OfError> {
+    pub(crate) fn delete_meters(
+        &mut self,
+        id: BridgeId,
+        which: u32,
+        now: u64,
+    ) -> Result<(), OfError> {
         let table = &self.of_bridge(id)?.meters.by_id;
         let ids: Vec<u32> = match which {
             meter_id::ALL => table.keys().copied().collect(),

@@ -39,7 +39,7 @@ pub const COMMANDS: &[Command] = &[
 fn receive(s: &mut State, args: &[String]) -> Result<String, String> {
     let number = port_number(s, &args[0]).ok_or("no such dummy netdev")?;
     let mut packets: Vec<Vec<u8>> = Vec::new();
-    let mut words = args[1..].iter();
+    let mut words = args[1..].iter().peekable();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--qid" => drop(words.next()),
@@ -48,7 +48,11 @@ fn receive(s: &mut State, args: &[String]) -> Result<String, String> {
                 let last = packets.last_mut().ok_or("--len without a packet")?;
                 last.resize(last.len().max(len), 0);
             }
-            text => packets.push(packet(s, text)?),
+            text => {
+                // With a length of its own a packet has no other data.
+                let sized = words.peek().is_some_and(|w| *w == "--len");
+                packets.push(packet(s, text, if sized { 0 } else { PAYLOAD })?)
+            }
         }
     }
     s.flush_changes();
@@ -79,13 +83,13 @@ fn port_number(s: &State, name: &str) -> Option<flow::PortNo> {
 }
 
 /// A packet in hexadecimal, or made from a datapath flow.
-fn packet(s: &State, text: &str) -> Result<Vec<u8>, String> {
+fn packet(s: &State, text: &str, payload: usize) -> Result<Vec<u8>, String> {
     if let Some(bytes) = super::trace::hexadecimal(text) {
         return Ok(bytes);
     }
     let (key, _) = flow::parse_odp(text, &|name| port_number(s, name))
         .map_err(|e| format!("bad packet or flow syntax: {e}"))?;
-    Ok(datapath::compose(&key, PAYLOAD))
+    Ok(datapath::compose(&key, payload))
 }
 
 fn set_admin_state(s: &mut State, args: &[String]) -> Result<String, String> {
