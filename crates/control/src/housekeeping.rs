@@ -7,7 +7,7 @@ use crate::appctl::usage::Sample;
 use crate::of::change::SLICE;
 use crate::of::{async_msgs, bundle};
 use crate::state::{Shared, State};
-use crate::{links, underlay, vlog};
+use crate::{links, offload, underlay, vlog};
 use datapath::{Bell, Event, Suspicious, WorkerId};
 use openflow::{OfError, Reply};
 use std::sync::atomic::Ordering;
@@ -103,6 +103,7 @@ pub fn all_news(s: &mut State) {
 fn turn(s: &mut State, most: usize) -> bool {
     let now = s.now_ms();
     s.dp.poll(now);
+    offload::turn(s, now);
     let mut punts = Vec::new();
     let ofproto = &mut s.ofproto;
     let more = s.dp.drain_events(most, &mut |event| match event {

@@ -17,6 +17,7 @@ mod links;
 mod listener;
 mod mtu;
 pub mod of;
+pub mod offload;
 pub mod ports;
 mod reconcile;
 mod report;

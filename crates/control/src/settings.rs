@@ -22,6 +22,7 @@ pub fn apply(s: &mut State, desired: &Desired) {
         ..read(desired)
     };
     s.dp.set_settings(commanded);
+    crate::offload::configure(s, &desired.other_config);
     let seconds = desired.other_config.get("bundle-idle-timeout").and_then(|v| v.parse().ok());
     // As in ovs-vswitchd: at least a second, zero for the default.
     let asked = seconds.filter(|n: &u64| *n > 0).map(|n| n.saturating_mul(1_000_000_000));

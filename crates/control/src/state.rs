@@ -65,6 +65,8 @@ pub struct State {
     pub coverage: crate::appctl::coverage::Coverage,
     /// Which copy engine serves which PMD thread.
     pub engines: crate::engines::Engines,
+    /// Rules in adapters.
+    pub offload: crate::offload::Offload,
     /// How busy workers were lately, for `dpif-netdev/pmd-rxq-show`.
     pub usage: crate::appctl::usage::Usage,
 }
@@ -127,6 +129,7 @@ impl State {
             status_dirty: false,
             coverage: Default::default(),
             engines: Default::default(),
+            offload: crate::offload::Offload::default(),
             usage: Default::default(),
         }
     }

@@ -32,7 +32,7 @@ impl EthRules {
     fn dev(&self) -> Result<Arc<Dev>, RuleError> {
         self.dev.upgrade().ok_or_else(|| RuleError {
             errno: libc::ENODEV,
-            part: "device",
+            kind: 0,
             message: "the device is closed".into(),
         })
     }
@@ -80,7 +80,7 @@ impl RuleTable for EthRules {
         let dev = self.dev()?;
         let flow = self.flows.remove(&rule).ok_or_else(|| RuleError {
             errno: libc::ENOENT,
-            part: "handle",
+            kind: 0,
             message: "no such rule".into(),
         })?;
         let mut error = no_error();
@@ -121,18 +121,7 @@ fn refused(ret: i32, error: &sys::weft_flow_error) -> Result<(), RuleError> {
     };
     let message = if said.is_empty() { text } else { said };
     let message = message.to_string_lossy().into_owned();
-    Err(RuleError { errno, part: part(error.type_), message })
-}
-
-/// What `enum rte_flow_error_type` names.
-fn part(kind: i32) -> &'static str {
-    match kind {
-        2 => "rule",
-        3..=8 => "attributes",
-        9..=13 => "pattern",
-        14..=16 => "actions",
-        _ => "unspecified",
-    }
+    Err(RuleError { errno, kind: error.type_, message })
 }
 
 /// A pattern cut into headers.

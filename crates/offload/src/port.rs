@@ -111,6 +111,12 @@ impl Port {
         self.units.values().filter(|u| matches!(u.state, State::In(_))).count()
     }
 
+    /// Marks of rules in the adapter.
+    pub fn marks(&self) -> Vec<Mark> {
+        let inside = self.units.iter().filter(|(_, u)| matches!(u.state, State::In(_)));
+        inside.map(|(mark, _)| *mark).collect()
+    }
+
     /// Is the adapter ill, or was it not heard of yet?
     pub fn is_down(&self) -> bool {
         self.ill.is_some()

@@ -25,7 +25,7 @@ fn flow(n: u16) -> FlowId {
 }
 
 fn error(errno: i32) -> RuleError {
-    RuleError { errno, part: "rule", message: "no".into() }
+    RuleError { errno, kind: 2, message: "no".into() }
 }
 
 /// An adapter with room for some rules.

@@ -72,12 +72,12 @@ pub struct RuleId(pub u64);
 
 /// Why the adapter refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message} (errno {errno}, {part})")]
+#[error("{message} (errno {errno}, error type {kind})")]
 pub struct RuleError {
     /// A positive error number of errno.h.
     pub errno: i32,
-    /// Which part of the rule the driver names.
-    pub part: &'static str,
+    /// Which part of the rule the driver names: `enum rte_flow_error_type` of DPDK, 0 for none.
+    pub kind: i32,
     /// The driver's own words, or those of the error number.
     pub message: String,
 }

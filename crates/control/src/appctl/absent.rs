@@ -122,13 +122,6 @@ pub const COMMANDS: &[Command] = &[
     command("dpctl/mod-flow", "[dp] flow actions", 2, 3, refuse!(NO_FLOWS)),
     command("dpctl/mod-flows", "[dp] file", 1, 2, refuse!(NO_FLOWS)),
     command("dpctl/normalize-actions", "actions", 2, 2, refuse!(NO_FLOWS)),
-    command(
-        "dpctl/offload-stats-show",
-        "[dp]",
-        0,
-        1,
-        refuse!("ovs-vswitchd: retrieving offload statistics (Operation not supported)"),
-    ),
     command("dpctl/parse-actions", "actions", 1, 1, refuse!(NO_FLOWS)),
     command("dpctl/set-if", "dp iface...", 2, usize::MAX, refuse!(NO_PORTS)),
     command("dpif-netlink/dispatch-mode", "", 0, 0, refuse!("there is no kernel datapath here")),

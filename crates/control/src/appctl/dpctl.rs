@@ -24,7 +24,7 @@ pub fn dump_bridges(s: &mut State, _: &[String]) -> Result<String, String> {
 
 fn hits_and_misses(s: &State) -> (u64, u64) {
     let all = s.dp.pmd_info();
-    let hits = all.iter().map(|p| p.perf.cache_hits + p.perf.flow_hits).sum();
+    let hits = all.iter().map(|p| p.perf.mark_hits + p.perf.cache_hits + p.perf.flow_hits).sum();
     (hits, all.iter().map(|p| p.perf.misses).sum())
 }
 
@@ -63,7 +63,7 @@ fn kind_text<'a>(kind: &str, options: impl Iterator<Item = (&'a String, &'a Stri
 }
 
 /// Datapath port numbers and names.
-fn port_names(s: &State) -> BTreeMap<u16, (String, String)> {
+pub(super) fn port_names(s: &State) -> BTreeMap<u16, (String, String)> {
     let ifaces = s.bridges.values().flat_map(|b| b.ifaces.values());
     let tunnels = s.tunnels.all().map(|(name, port)| {
         let mut options = BTreeMap::from([("packet_type".to_string(), "ptap".to_string())]);
@@ -128,12 +128,17 @@ fn counters(out: &mut String, s: &mut State, no: u16) {
 
 /// How flows are to be printed.
 #[derive(Default)]
-struct Style {
+pub(super) struct Style {
     more: bool,
     names: bool,
 }
 
 impl Style {
+    /// Everything.
+    pub fn full() -> Style {
+        Style { more: true, names: true }
+    }
+
     fn of(args: &[String]) -> Style {
         let has = |a: &str| args.iter().any(|x| x == a);
         let more = has("-m") || has("--more");
@@ -146,11 +151,13 @@ pub fn dump_flows(s: &mut State, args: &[String]) -> Result<String, String> {
     check_name(args)?;
     let style = Style::of(args);
     let pmd = args.iter().find_map(|a| a.strip_prefix("pmd=")).map(|v| v.parse::<i64>());
+    let types = dump_types(args)?;
     let names = port_names(s);
     let mut by_worker: BTreeMap<WorkerId, Vec<FlowDump>> = BTreeMap::new();
     for f in s.dp.flows().into_iter().filter(|f| !f.dead) {
         let core = if let WorkerId::Pmd(c) = f.worker { c as i64 } else { -1 };
-        if !matches!(pmd, Some(Ok(want)) if want != core) {
+        let mine = !matches!(pmd, Some(Ok(want)) if want != core);
+        if mine && types.as_ref().is_none_or(|t| t.take(s.offload.is_in(&f))) {
             by_worker.entry(f.worker).or_default().push(f);
         }
     }
@@ -163,7 +170,7 @@ pub fn dump_flows(s: &mut State, args: &[String]) -> Result<String, String> {
             WorkerId::Kernel => out.push_str("flow-dump from the main thread:\n"),
         }
         for f in &flows {
-            out.push_str(&one(f, &style, &names));
+            out.push_str(&one(f, &style, &names, s.offload.is_in(f)));
         }
     }
     Ok(out)
@@ -177,10 +184,42 @@ pub fn bridge_flows(s: &mut State, args: &[String]) -> Result<String, String> {
     let (style, names) = (Style::of(args), port_names(s));
     let flows = s.dp.flows().into_iter().filter(|f| !f.dead);
     let mine = flows.filter(|f| ports.contains(&f.key.u16(at::IN_PORT)));
-    Ok(mine.map(|f| one(&f, &style, &names)).collect())
+    Ok(mine.map(|f| one(&f, &style, &names, s.offload.is_in(&f))).collect())
 }
 
-fn one(f: &FlowDump, style: &Style, names: &BTreeMap<u16, (String, String)>) -> String {
+/// `type=` of `dpctl/dump-flows`: which flows are wanted.
+struct DumpTypes(Vec<String>);
+
+impl DumpTypes {
+    /// A flow, of which packets come marked or not. All are of the layer "ovs".
+    fn take(&self, marked: bool) -> bool {
+        self.0.iter().any(|t| match t.as_str() {
+            "all" | "ovs" => true,
+            "partially-offloaded" => marked,
+            "non-offloaded" => !marked,
+            // Only flows that the adapter forwards by itself.
+            _ => false,
+        })
+    }
+}
+
+fn dump_types(args: &[String]) -> Result<Option<DumpTypes>, String> {
+    const KNOWN: [&str; 7] =
+        ["ovs", "tc", "dpdk", "offloaded", "non-offloaded", "partially-offloaded", "all"];
+    let Some(list) = args.iter().find_map(|a| a.strip_prefix("type=")) else { return Ok(None) };
+    let types: Vec<String> = list.split(',').map(str::to_string).collect();
+    match types.iter().find(|t| !KNOWN.contains(&t.as_str())) {
+        Some(t) => Err(format!("ovs-vswitchd: Failed to parse type ({t}) (Invalid argument)")),
+        None => Ok(Some(DumpTypes(types))),
+    }
+}
+
+pub(super) fn one(
+    f: &FlowDump,
+    style: &Style,
+    names: &BTreeMap<u16, (String, String)>,
+    marked: bool,
+) -> String {
     let name_of = |no: u16| names.get(&no).map(|n| n.0.clone());
     let number = |_: u16| None;
     let lookup: flow::DatapathPortName = if style.names { &name_of } else { &number };
@@ -194,7 +233,11 @@ fn one(f: &FlowDump, style: &Style, names: &BTreeMap<u16, (String, String)>) -> 
     } else {
         format!("{:.3}s", datapath::now_ms().saturating_sub(f.used_ms) as f64 / 1000.0)
     };
-    let extra = if style.more { " dp:ovs," } else { "" };
+    let extra = match (style.more, marked) {
+        (false, _) => "",
+        (true, false) => " dp:ovs,",
+        (true, true) => " offloaded:partial, dp:ovs,",
+    };
     let _ = writeln!(
         out,
         ", packets:{}, bytes:{}, used:{used},{extra} actions:{}",
@@ -227,7 +270,7 @@ pub fn flows_json(s: &State, flows: &[FlowDump]) -> Vec<Value> {
 }
 
 /// The datapath that is meant, if one is named at all.
-fn check_name(args: &[String]) -> Result<(), String> {
+pub(super) fn check_name(args: &[String]) -> Result<(), String> {
     let is_name = |a: &&String| !a.starts_with('-') && !a.contains('=') && !a.starts_with("ufid:");
     match args.iter().find(is_name) {
         Some(name) if name != NAME && name != "ovs-netdev" => {
@@ -246,7 +289,8 @@ pub fn get_flow(s: &mut State, args: &[String]) -> Result<String, String> {
     let want = want.strip_prefix("ufid:").unwrap_or(want);
     let names = port_names(s);
     let flows = s.dp.flows().into_iter().filter(|f| !f.dead);
-    let found = flows.filter(|f| ufid(f) == want).map(|f| one(&f, &Style::default(), &names));
+    let found =
+        flows.filter(|f| ufid(f) == want).map(|f| one(&f, &Style::default(), &names, false));
     let text: String = found.collect();
     match text.is_empty() {
         true => Err("ovs-vswitchd: getting flow (No such file or directory)".into()),
@@ -322,6 +366,10 @@ pub fn upcall_show(s: &mut State, _: &[String]) -> Result<String, String> {
     let limit = s.dp.settings().flow_limit;
     let mut out =
         format!("{NAME}:\n  flows         : (current {flows}) (limit {limit} per worker)\n");
+    let marked: usize = s.offload.ports.values().map(|e| e.port.rules()).sum();
+    if s.offload.enabled {
+        let _ = writeln!(out, "  offloaded flows : {marked}");
+    }
     for p in &all {
         let who = match p.worker {
             WorkerId::Pmd(core) => format!("core {core}"),

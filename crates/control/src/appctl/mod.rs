@@ -11,6 +11,7 @@ mod engines;
 mod fdb;
 mod implementations;
 mod lookups;
+mod offload;
 pub mod perf;
 mod pmd;
 mod trace;
@@ -61,6 +62,9 @@ pub const COMMANDS: &[Command] = &[
         6,
         dpctl::dump_flows,
     ),
+    command("dpctl/offload-stats-show", "[dp]", 0, 1, offload::stats),
+    command("offload/show", "[port]", 0, 1, offload::show),
+    command("offload/why", "[flow]", 0, 1, offload::why),
     command("dpctl/show", "[-s] [dp...]", 0, 8, dpctl::show),
     command(
         "dpif-netdev/pmd-perf-show",

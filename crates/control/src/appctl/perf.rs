@@ -338,7 +338,7 @@ fn per(a: u64, b: u64) -> f64 {
 fn passes(out: &mut String, p: &Perf, hz: f64) {
     let share = |n: u64| per(n * 100, p.passes);
     for (name, n) in [
-        ("PHWOL hits:    ", 0),
+        ("PHWOL hits:    ", p.mark_hits),
         ("MFEX Opt hits: ", p.claimed),
         ("Simple Match hits:", 0),
         ("EMC hits:      ", 0),

@@ -169,7 +169,7 @@ fn hits(out: &mut String, p: &Perf) {
     let _ = writeln!(out, "  packets received: {}", p.rx_packets);
     let _ = writeln!(out, "  packet recirculations: {}", p.recirculated);
     let _ = writeln!(out, "  avg. datapath passes per packet: {:.2}", per(p.passes, p.rx_packets));
-    let _ = writeln!(out, "  phwol hits: 0");
+    let _ = writeln!(out, "  phwol hits: {}", p.mark_hits);
     let _ = writeln!(out, "  mfex opt hits: {}", p.claimed);
     let _ = writeln!(out, "  simple match hits: 0");
     let _ = writeln!(out, "  emc hits: 0");

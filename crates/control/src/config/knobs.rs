@@ -27,7 +27,7 @@ const OFF: State = No(&["false"]);
 const ANY: State = No(&[]);
 const TUNING: &str = "nothing here is tuned by it";
 const NO_REVALIDATORS: &str = "there are no handler and revalidator threads";
-const NO_OFFLOAD: &str = "flows are not given to hardware";
+const NO_OFFLOAD: &str = "there is no kernel datapath";
 const BONDS: &str = "the first live interface of a bond carries all packets";
 const ONE_LIVE: &str = "of the modes, active-backup, without delays";
 const NO_STP: &str = "spanning trees are not there";
@@ -65,12 +65,12 @@ const OPEN_VSWITCH: &[Knob] = &[
     ("other_config:enable-statistics", Works, ""),
     ("other_config:flow-limit", Works, ""),
     ("other_config:flow-restore-wait", Works, ""),
-    ("other_config:hw-offload", OFF, NO_OFFLOAD),
+    ("other_config:hw-offload", Works, "packets are marked by adapters, actions are the host's"),
     ("other_config:max-idle", Works, ""),
     ("other_config:max-revalidator", ANY, NO_REVALIDATORS),
     ("other_config:min-revalidate-pps", ANY, NO_REVALIDATORS),
     ("other_config:n-handler-threads", ANY, NO_REVALIDATORS),
-    ("other_config:n-offload-threads", ANY, NO_OFFLOAD),
+    ("other_config:n-offload-threads", Works, ""),
     ("other_config:n-revalidator-threads", ANY, NO_REVALIDATORS),
     ("other_config:offload-rebalance", OFF, NO_OFFLOAD),
     ("other_config:per-port-memory", OFF, "one pool of packets serves all ports"),

@@ -60,7 +60,7 @@ fn what_is_not_supported_is_said_by_row_and_name() {
         (
             "Open_vSwitch",
             "other_config",
-            Datum::map([("hw-offload", "true"), ("max-idle", "500"), ("typo", "1")]),
+            Datum::map([("offload-rebalance", "true"), ("max-idle", "500"), ("typo", "1")]),
         ),
         ("Bridge", "mirrors", Datum::set([Uuid(20), Uuid(21)])),
         ("Bridge", "stp_enable", Datum::scalar(true)),
@@ -82,7 +82,7 @@ fn what_is_not_supported_is_said_by_row_and_name() {
     assert_eq!(
         all,
         [
-            "WARN Open_vSwitch: other_config:hw-offload is not supported and has no effect (flows are not given to hardware)",
+            "WARN Open_vSwitch: other_config:offload-rebalance is not supported and has no effect (there is no kernel datapath)",
             "INFO Open_vSwitch: other_config:typo is not known and has no effect",
             "WARN bridge br0: controller ptcp:6653: local_ip is not supported and has no effect (controllers are reached out of band only)",
             "WARN bridge br0: mirrors is not supported and has no effect (packets are not mirrored)",

@@ -1,0 +1,110 @@
+//! `offload/*` and `dpctl/offload-stats-show`: what adapters do, and why not more.
+
+use super::dpctl::{self, Style};
+use crate::state::State;
+use offload::REASONS;
+use std::fmt::Write;
+
+/// `dpctl/offload-stats-show [dp]`.
+pub fn stats(s: &mut State, args: &[String]) -> Result<String, String> {
+    dpctl::check_name(args)?;
+    let o = &s.offload;
+    if !o.enabled {
+        return Err("ovs-vswitchd: retrieving offload statistics (Invalid argument)".into());
+    }
+    const NAMES: [&str; 6] = [
+        "Enqueued offloads",
+        "Inserted offloads",
+        "Cumulative Average latency (us)",
+        "Cumulative Latency stddev (us)",
+        "Exponential Average latency (us)",
+        "Exponential Latency stddev (us)",
+    ];
+    let of_thread = |i: usize| -> [u64; 6] {
+        let [a, b, c, d] = o.threads[i].latency.all();
+        [o.waiting_of(i) as u64, o.rules_of(i) as u64, a, b, c, d]
+    };
+    let all: Vec<[u64; 6]> = (0..o.threads.len()).map(of_thread).collect();
+    let mut out = String::from("HW Offload stats:\n");
+    let mut line = |who: &str, i: usize, n: u64| {
+        let _ = writeln!(out, "   {who} {:>33}: {n:>6}", NAMES[i]);
+    };
+    for i in 0..NAMES.len() {
+        let sum: u64 = all.iter().map(|t| t[i]).sum();
+        line("  Total", i, if i < 2 { sum } else { sum / all.len().max(1) as u64 });
+    }
+    for (n, thread) in all.iter().enumerate() {
+        thread.iter().enumerate().for_each(|(i, v)| line(&format!("  [{n:>3}]"), i, *v));
+    }
+    Ok(out)
+}
+
+/// `offload/show [PORT]`: each adapter's rules, and all megaflows by reason.
+pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
+    let now = s.now_ms();
+    let flows: Vec<_> = s.dp.flows().into_iter().filter(|f| !f.dead).collect();
+    let o = &s.offload;
+    let mut out = String::new();
+    let named = |e: &&crate::offload::Entry| args.first().is_none_or(|name| *name == e.name);
+    if !args.is_empty() && !o.ports.values().any(|e| named(&e)) {
+        return Err(format!("{}: no port with an adapter", args[0]));
+    }
+    for e in o.ports.values().filter(named) {
+        let (p, stats) = (&e.port, e.port.stats());
+        let room = p.capacity().map_or("unknown".into(), |n| n.to_string());
+        let state = if p.is_down() { "down" } else { "up" };
+        let _ = writeln!(out, "{}: {state}", e.name);
+        let _ = writeln!(
+            out,
+            "  rules: {} (room: {room}, requests waiting: {})",
+            p.rules(),
+            p.waiting()
+        );
+        let _ = writeln!(
+            out,
+            "  insertion: {:.0} us, worth it from {:.0} packets/s on",
+            p.create_us(),
+            p.enter_pps()
+        );
+        let _ = writeln!(
+            out,
+            "  inserted: {}, removed: {}, swaps: {}, stuck: {}, flushes: {}",
+            stats.inserted, stats.removed, stats.swaps, stats.stuck, stats.flushes
+        );
+        for (errno, n) in &stats.refused {
+            let what = std::io::Error::from_raw_os_error(*errno);
+            let _ = writeln!(out, "  refused: {n} ({what})");
+        }
+    }
+    let perf: Vec<_> = s.dp.pmd_info().into_iter().map(|p| p.perf).collect();
+    let sum = |f: fn(&datapath::Perf) -> u64| perf.iter().map(f).sum::<u64>();
+    let _ = writeln!(
+        out,
+        "marked packets: {} known, {} stale, {} not of their megaflow",
+        sum(|p| p.mark_hits),
+        sum(|p| p.mark_stale),
+        sum(|p| p.mark_wrong)
+    );
+    let mut counts = [0u64; REASONS.len()];
+    flows.iter().for_each(|f| counts[o.reason(now, f).index()] += 1);
+    let _ = writeln!(out, "megaflows: {}", flows.len());
+    for ((name, text), n) in REASONS.iter().zip(counts).filter(|(_, n)| *n > 0) {
+        let _ = writeln!(out, "  {name:<20} {n:>8}  {text}");
+    }
+    Ok(out)
+}
+
+/// `offload/why [UFID | TEXT]`: megaflows with this identifier, or whose text has this in it, and their reasons.
+pub fn why(s: &mut State, args: &[String]) -> Result<String, String> {
+    let now = s.now_ms();
+    let wanted = args.first().map_or("", |a| a.strip_prefix("ufid:").unwrap_or(a));
+    let (names, style) = (dpctl::port_names(s), Style::full());
+    let mut out = String::new();
+    for f in s.dp.flows().into_iter().filter(|f| !f.dead) {
+        let text = dpctl::one(&f, &style, &names, s.offload.is_in(&f));
+        if text.contains(wanted) {
+            let _ = write!(out, "{}\n{text}", s.offload.reason(now, &f));
+        }
+    }
+    if out.is_empty() { Err("no such flow".into()) } else { Ok(out) }
+}
