@@ -7,9 +7,10 @@ use crate::ports::Iface;
 use crate::vlog;
 use action::Decision;
 use datapath::{Datapath, Ticket};
+use flow::PortNo;
 use ofproto::{BridgeId, Switch};
 use openflow::codec::ReplyTo;
-use openflow::{FragHandling, OfError, PacketOut, PortDesc, PortStats, Reply, Version};
+use openflow::{FragHandling, OfError, PacketOut, PortDesc, PortStats, Reply, Resume, Version};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -312,6 +313,15 @@ impl State {
         self.send_packet(bridge, po, &decision)
     }
 
+    /// Has a paused pipeline go on.
+    pub fn resume(&mut self, r: &Resume) -> Result<(), OfError> {
+        let in_port = PortNo::try_from(r.continuation.odp_port).unwrap_or(flow::NO_PORT);
+        let limit = self.dp.settings().vlan_limit;
+        let key = datapath::extract(&r.data, in_port, limit).ok_or(OfError::BadPacket)?;
+        let (_, decision) = self.ofproto.resume(r, &key)?;
+        self.execute(&r.data, in_port, &decision)
+    }
+
     /// Does with a controller's packet what was decided.
     pub fn send_packet(
         &mut self,
@@ -321,16 +331,25 @@ impl State {
     ) -> Result<(), OfError> {
         let in_port = self.dp_port(bridge, po.matching.key.u32(flow::at::OF_IN_PORT));
         let in_port = in_port.unwrap_or(flow::NO_PORT);
+        self.execute(&po.data, in_port, decision)
+    }
+
+    fn execute(
+        &mut self,
+        packet: &[u8],
+        in_port: PortNo,
+        decision: &Decision,
+    ) -> Result<(), OfError> {
         let now = self.now_ns();
         for id in &decision.credits {
-            self.ofproto.credit(*id, 1, po.data.len() as u64, now);
+            self.ofproto.credit(*id, 1, packet.len() as u64, now);
         }
         if let Some(effects) = &decision.effects {
             self.ofproto.effects(effects, now);
             // What the packet taught holds for packets that it brings about.
             self.flush_changes();
         }
-        self.dp.execute(&po.data, in_port, &decision.ops).map_err(|_| OfError::BadPacket)
+        self.dp.execute(packet, in_port, &decision.ops).map_err(|_| OfError::BadPacket)
     }
 
     /// The reply to a features request.

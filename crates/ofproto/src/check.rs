@@ -32,7 +32,6 @@ fn action(b: &Bridge, a: &Action) -> Checked {
     use Action as A;
     match a {
         A::Output { port, .. } | A::Enqueue { port, .. } => output(*port),
-        A::Controller { pause: true, .. } => Err(OfError::ActBadType),
         A::Group(id) => group(b, *id),
         A::Resubmit { table: Some(t), .. } if *t != 0xff && usize::from(*t) >= N_TABLES => {
             Err(OfError::BadTableId)

@@ -8,7 +8,8 @@ use crate::types::BridgeId;
 use crate::view::BridgeView;
 use action::{Decision, Request};
 use flow::{Key, PACKET_LINES, at};
-use openflow::{Action, Match, NO_BUFFER, OfError, PacketOut, port};
+use openflow::check::{check_any, check_conntrack};
+use openflow::{Action, Instruction, Match, NO_BUFFER, OfError, PacketOut, Resume, port};
 use std::sync::Arc;
 use sync::Published;
 
@@ -37,7 +38,7 @@ impl Switch {
         p: &PacketOut,
         key: &Key,
     ) -> Result<(), OfError> {
-        self.check_packet_out(txn.bridge, p)?;
+        self.check_packet_out(txn.bridge, p, key)?;
         let b = self.of_bridge(txn.bridge)?;
         let mut view = self.view(b);
         let mut groups = txn.groups.as_ref().unwrap_or(&b.shown_groups).clone();
@@ -55,7 +56,7 @@ impl Switch {
         std::mem::take(&mut self.outbox.packets)
     }
 
-    pub(crate) fn check_packet_out(&self, id: BridgeId, p: &PacketOut) -> Result<(), OfError> {
+    fn check_packet_out(&self, id: BridgeId, p: &PacketOut, key: &Key) -> Result<(), OfError> {
         let b = self.of_bridge(id)?;
         let in_port = p.matching.key.u32(at::OF_IN_PORT);
         let valid = in_port < 0xff00
@@ -66,7 +67,8 @@ impl Switch {
         if p.buffer_id != NO_BUFFER {
             return Err(OfError::BufferUnknown);
         }
-        check::lenient(b, &p.actions)
+        check::lenient(b, &p.actions)?;
+        check_conntrack(&p.actions, &Match::new(*key, *key))
     }
 
     /// Decides what the datapath does with a controller's packet. `key` is the packet's, as the
@@ -77,7 +79,7 @@ impl Switch {
         p: &PacketOut,
         key: &Key,
     ) -> Result<Decision, OfError> {
-        self.check_packet_out(id, p)?;
+        self.check_packet_out(id, p, key)?;
         Ok(self.run_actions(id, &p.actions, &p.matching, key, &mut None))
     }
 
@@ -120,6 +122,36 @@ impl Switch {
         x.packet_out(actions);
         out.cacheable = false;
         out
+    }
+
+    /// Decides what the datapath does with a packet that a controller gave back, from where its pipeline paused. `key` is
+    /// the packet's. Returns the bridge that it is in. The decision is for this packet only; its credits and effects
+    /// count.
+    ///
+    /// Errors: [`OfError::ResumeStale`] if the bridge is gone, those of [`check_any`].
+    pub fn resume(&self, r: &Resume, key: &Key) -> Result<(BridgeId, Decision), OfError> {
+        let c = &r.continuation;
+        // SAFETY: this is the thread of the only writer.
+        let world = unsafe { self.shared.world.read() };
+        let id = self.shared.bridge_of(c.bridge).ok_or(OfError::ResumeStale)?;
+        let bridge = world.bridge(id).ok_or(OfError::ResumeStale)?;
+        check_any(&c.set)?;
+        let lists = c.rest.iter().filter_map(|i| match i {
+            Instruction::Apply(list) | Instruction::Write(list) => Some(list),
+            _ => None,
+        });
+        lists.into_iter().try_for_each(|list| check_any(list))?;
+        let state = translate::State::of_continuation(id, r);
+        let mut packet = *key;
+        translate::State::restore(&r.matching.key, &mut packet);
+        let mut out = Decision::default();
+        out.clear();
+        let mut trace = None;
+        let mut x = Xlate::new(&self.shared, world, bridge, &packet, &mut out, &mut trace);
+        x.at_version(self.version());
+        x.go_on(&state);
+        out.cacheable = false;
+        Ok((BridgeId(id), out))
     }
 
     /// Decides as a PMD thread would, without caching anything.

@@ -15,6 +15,7 @@ use openflow::{OfError, OfPort};
 use std::any::Any;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use sync::{Domain, Grace, Published};
@@ -67,6 +68,7 @@ impl Switch {
         let shared = Shared {
             domain: domain.clone(),
             world: Published::new(domain.clone(), World::default()),
+            instance: RandomState::new().hash_one(0),
             underlay: Published::new(domain, Default::default()),
             version: AtomicU64::new(1),
             frozen: States::default(),

@@ -261,9 +261,11 @@ pub fn punt_text(p: &Punt) -> String {
         c => format!("{c:#x}"),
     };
     format!(
-        "userspace(pid=0,controller(reason={reason},dont_send=0,continuation=0,recirc_id=0,\
+        "userspace(pid=0,controller(reason={reason},dont_send=0,continuation={},recirc_id=0,\
          rule_cookie={cookie},controller_id={},max_len={}))",
-        c.controller_id, c.max_len
+        u8::from(c.continuation.is_some()),
+        c.controller_id,
+        c.max_len
     )
 }
 

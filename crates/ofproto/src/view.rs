@@ -24,11 +24,25 @@ pub(crate) struct Shared {
     /// The version of the flow tables that packets see.
     pub version: AtomicU64,
     pub frozen: States,
+    /// Tells this daemon from others.
+    pub instance: u64,
     /// The network under the tunnels.
     pub underlay: Published<Underlay>,
 }
 
 impl Shared {
+    /// A bridge's name in continuations.
+    pub fn name_of(&self, bridge: u32) -> [u8; 16] {
+        (u128::from(self.instance) << 64 | u128::from(bridge)).to_be_bytes()
+    }
+
+    /// The bridge of this name, if it is one of this daemon's.
+    pub fn bridge_of(&self, name: [u8; 16]) -> Option<u32> {
+        let name = u128::from_be_bytes(name);
+        let own = (name >> 64) as u64 == self.instance;
+        u32::try_from(name as u64).ok().filter(|_| own)
+    }
+
     /// The version of the flow tables that packets see now.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)

@@ -14,6 +14,7 @@ use crate::{
     meter_id, port,
 };
 use flow::{Field, TUN_METADATA_MAX, at, frag};
+use std::net::IpAddr;
 
 /// A table number that stands for "not known": nothing is checked against it.
 pub const ANY_TABLE: u8 = 0xff;
@@ -26,6 +27,17 @@ const INVALID: u8 = 0x10;
 /// Errors: as [`check_instructions`], without `ActMatchInconsistent`.
 pub fn check_any(actions: &[Action]) -> Result<(), OfError> {
     Packet { m: Match::default(), rules: Rules::Any }.check_all(actions)
+}
+
+/// Checks the `ct` actions of a list against what is known of its packets, be it in clones.
+///
+/// Errors: `ActMatchInconsistent`.
+pub fn check_conntrack(actions: &[Action], m: &Match) -> Result<(), OfError> {
+    actions.iter().try_for_each(|a| match a {
+        Action::Ct(ct) => Packet { m: m.clone(), rules: Rules::Lenient }.conntrack(ct),
+        Action::Clone(list) => check_conntrack(list, m),
+        _ => Ok(()),
+    })
 }
 
 /// Checks a flow's instructions against its match and table. Goto must lead to a later table below
@@ -192,6 +204,7 @@ impl Packet {
             }
             Resubmit { ct: true, .. } => self.need(prereq::holds(Field::CtNwProto, &self.m)),
             Ct(ct) => self.conntrack(ct),
+            Nat(nat) => self.need(self.is_ip() && nat.first.is_none_or(|a| self.is_family(a))),
             Clone(list) => Packet { m: self.m.clone(), rules: self.rules }.check_all(list),
             Meter(id) => check_meter(*id),
             DeleteField(Field::TunMetadata(_)) => Ok(()),
@@ -257,6 +270,12 @@ impl Packet {
             self.m.key.set_u16(at::VLAN, value as u16);
         }
         Ok(())
+    }
+
+    /// Have its packets addresses like this one?
+    fn is_family(&self, address: IpAddr) -> bool {
+        let family = if address.is_ipv4() { eth::IP } else { eth::IPV6 };
+        prereq::eth_type(&self.m) == family
     }
 
     /// Only IP packets have connections; a packet that has none can begin none; and helpers have their

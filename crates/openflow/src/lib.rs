@@ -13,6 +13,7 @@ mod buf;
 pub mod check;
 pub mod codec;
 pub mod conntrack;
+mod continuation;
 pub mod error;
 pub mod error_code;
 mod fields;
@@ -29,6 +30,7 @@ pub mod prereq;
 
 pub use action::*;
 pub use conntrack::{Conntrack, Nat, Zone};
+pub use continuation::{Continuation, Resume};
 pub use error::*;
 pub use learn::{Learn, LearnSource, LearnSpec, LearnTarget, learn_flag};
 pub use message::*;

@@ -1,7 +1,7 @@
 //! Messages, one form for all versions. A message that only one side sends is still complete here:
 //! tests decode what the switch encodes.
 
-use crate::{Action, Instruction, Match, OfError, OfPort, Reason};
+use crate::{Action, Continuation, Instruction, Match, OfError, OfPort, Reason, Resume};
 
 /// A protocol version's wire number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -255,7 +255,7 @@ pub struct PacketIn {
     pub data: Vec<u8>,
     /// Nicira packet-in 2 only.
     pub userdata: Vec<u8>,
-    pub continuation: Option<Vec<u8>>,
+    pub continuation: Option<Box<Continuation>>,
 }
 
 /// A packet from a controller.
@@ -568,8 +568,8 @@ pub enum Request {
     TlvTableMod(TlvTableMod),
     /// NXT_CT_FLUSH_ZONE, NXT_CT_FLUSH.
     CtFlush(CtFlush),
-    /// Continuations and the like: recognised, answered with an error.
-    Unsupported(OfError),
+    /// NXT_RESUME.
+    Resume(Box<Resume>),
 }
 
 /// Connections that are to end: those that agree with all that is said here; nothing is said: all.

@@ -28,7 +28,7 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent) {
         matching: context.fields_of(&punt.key),
         data: punt.packet.clone(),
         userdata: context.userdata.clone(),
-        continuation: None,
+        continuation: context.continuation.clone().map(Box::new),
     };
     let now = s.now_ms();
     let Some(bridge) = s.bridges.get_mut(&name) else { return };

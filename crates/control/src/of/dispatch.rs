@@ -227,6 +227,10 @@ fn modify(
             ct_flush(s, &flush);
             Ok(())
         }
+        Request::Resume(r) => {
+            s.flush_changes();
+            s.resume(&r)
+        }
         request => connection(s, id, bridge, request),
     }
 }
@@ -261,7 +265,6 @@ fn connection(
             conn.monitors.remove(&m).ok_or(OfError::MonitorUnknown)?;
             s.update_monitored(bridge);
         }
-        Request::Unsupported(error) => return Err(error),
         _ => return Err(OfError::BadType),
     }
     Ok(())

@@ -3,7 +3,7 @@
 use super::{Kind, Recorder};
 use crate::action_text::{actions_text, instructions_text};
 use crate::switch::Switch;
-use crate::translate::{Kept, Xlate};
+use crate::translate::{Kept, State, Xlate};
 use action::Decision;
 use flow::{Key, at};
 use openflow::conntrack::{NAT_DST, NAT_SRC};
@@ -50,15 +50,15 @@ impl Xlate<'_, '_> {
     }
 
     /// A translation goes on where one was frozen.
-    pub(crate) fn note_thaw(&mut self, kept: &Kept) {
+    pub(crate) fn note_thaw(&mut self, state: &State) {
         let Some(r) = self.recorder() else { return };
         r.open(Kind::Table, "thaw".into());
-        r.step(format!("Resuming from table {}", kept.resumed_at()));
-        if !kept.state.set.is_empty() {
-            r.step(format!("Restoring action set: {}", actions_text(&kept.state.set)));
+        r.step(format!("Resuming from table {}", state.resumed_at()));
+        if !state.set.is_empty() {
+            r.step(format!("Restoring action set: {}", actions_text(&state.set)));
         }
-        if !kept.state.rest.is_empty() {
-            r.step(format!("Restoring actions: {}", instructions_text(&kept.state.rest)));
+        if !state.rest.is_empty() {
+            r.step(format!("Restoring actions: {}", instructions_text(&state.rest)));
         }
         r.close();
     }

@@ -53,6 +53,9 @@ impl<'a> Xlate<'a, '_> {
             A::Output { port, trunc, .. } => self.output(*port, *trunc),
             A::Enqueue { port, .. } => self.output(*port, 0),
             A::OutputReg { src, max_len } => self.output_reg(*src, *max_len),
+            A::Controller { pause: true, .. } => {
+                (self.paused, self.rest) = (Some(a), Some(Vec::new()));
+            }
             A::Controller { max_len, reason, id, userdata, meter, .. } => {
                 // Without anything of its own it is an output to the controller.
                 let plain = *id == 0 && userdata.is_empty() && *reason == Reason::Action;

@@ -18,7 +18,7 @@ mod recirc;
 mod set;
 mod tunnel;
 
-pub(crate) use recirc::{Kept, States, Sweep};
+pub(crate) use recirc::{Kept, State, States, Sweep};
 
 use crate::fields;
 use crate::learn::{Fin, LearnedFlow};
@@ -31,7 +31,6 @@ use budget::Spent;
 use flow::{Key, Mask, PACKET_LINES, TunMetadata, at};
 use openflow::{Action, FragHandling, Instruction, OfPort, Reason, port, port_config};
 use output::ToController;
-use recirc::State;
 use std::net::IpAddr;
 use std::sync::Arc;
 use telemetry::Drop;
@@ -124,6 +123,8 @@ pub struct PacketInContext {
     pub controller_id: u16,
     /// Nicira packet-in 2.
     pub userdata: Vec<u8>,
+    /// What it takes to have the rest of the pipeline run.
+    pub continuation: Option<openflow::Continuation>,
     /// in_port, metadata, registers, tunnel fields.
     pub matching: openflow::Match,
 }
@@ -305,6 +306,8 @@ pub(crate) struct Xlate<'a, 'o> {
     was_mpls: bool,
     /// Instructions for after the recirculation, while unwinding to it.
     rest: Option<Vec<Instruction>>,
+    /// A controller is to say when they run.
+    paused: Option<&'a Action>,
     trace: &'o mut Option<Recorder>,
 }
 
@@ -358,6 +361,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             failed: None,
             was_mpls: false,
             rest: None,
+            paused: None,
             trace,
         }
     }
@@ -694,6 +698,12 @@ impl<'a, 'o> Xlate<'a, 'o> {
     /// A whole translation from table 0 on.
     pub fn run(&mut self) {
         self.start();
+        self.finish();
+    }
+
+    /// The rest of a translation that paused.
+    pub fn go_on(&mut self, state: &'a State) {
+        self.thaw(state);
         self.finish();
     }
 

@@ -5,7 +5,9 @@ use crate::BridgeId;
 use crate::view::BridgeView;
 use action::{Op, Punt, TunnelKind};
 use flow::{FIELDS, Field, Key, PACKET_LINES, at};
-use openflow::{Match, OfPort, Reason, meter_id, port, port_config};
+use openflow::{
+    Action, Continuation, Instruction, Match, OfPort, Reason, meter_id, port, port_config,
+};
 use std::sync::Arc;
 
 /// What a controller is sent.
@@ -147,6 +149,31 @@ impl<'a> Xlate<'a, '_> {
 
     /// Sends to controllers.
     pub(super) fn controller(&mut self, to: &ToController<'_>) {
+        self.tell(to, None);
+    }
+
+    /// Sends to controllers what they need to have the rest of the pipeline run.
+    pub(super) fn pause(&mut self, action: &Action, rest: Vec<Instruction>) {
+        let Action::Controller { max_len, reason, id, userdata, meter, .. } = action else {
+            return;
+        };
+        self.commit();
+        let continuation = Continuation {
+            bridge: self.shared.name_of(self.bridge.id),
+            stack: self.stack.clone(),
+            conntracked: self.conntracked,
+            table: self.table,
+            cookie: self.cookie,
+            rest,
+            set: self.set.iter().map(|a| (*a).clone()).collect(),
+            odp_port: self.key.u16(at::IN_PORT).into(),
+        };
+        let (max_len, id, reason, meter) = (*max_len, *id, *reason, *meter);
+        let to = ToController { max_len, id, reason, userdata, meter };
+        self.tell(&to, Some(continuation));
+    }
+
+    fn tell(&mut self, to: &ToController<'_>, continuation: Option<Continuation>) {
         self.commit();
         let (max_len, reason) = (to.max_len, to.reason);
         let context = PacketInContext {
@@ -161,6 +188,7 @@ impl<'a> Xlate<'a, '_> {
             max_len,
             controller_id: to.id,
             userdata: to.userdata.to_vec(),
+            continuation,
             matching: Match { tun: self.tun.clone(), ..pipeline_fields(&self.key) },
         };
         // Nearly no controller wants these: the packets are expired ones then, not handed over.

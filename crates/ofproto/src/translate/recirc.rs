@@ -63,6 +63,44 @@ pub(super) fn outer(key: &flow::Key) -> Outer {
 }
 
 impl State {
+    /// Of a pipeline that a controller has go on.
+    pub fn of_continuation(bridge: u32, r: &openflow::Resume) -> State {
+        let c = &r.continuation;
+        let mut key = r.matching.key;
+        key.set_u32(at::ACTSET_OUTPUT, openflow::port::UNSET);
+        // Without anything left to do no table is looked up either.
+        let rest = match c.rest.is_empty() {
+            true => vec![Instruction::Apply(Vec::new())],
+            false => c.rest.clone(),
+        };
+        State {
+            bridge,
+            table: c.table,
+            cookie: c.cookie,
+            pipeline: key.words[PACKET_LINES * 8..].try_into().unwrap_or([0; 16]),
+            set: c.set.clone(),
+            stack: c.stack.clone(),
+            tun: r.matching.tun.clone(),
+            outer: None,
+            conntracked: c.conntracked,
+            rest,
+        }
+    }
+
+    /// Gives a packet the fields of tunnels and connection tracking that a controller kept for it.
+    pub fn restore(fields: &flow::Key, packet: &mut flow::Key) {
+        OUTER_WORDS.iter().for_each(|i| packet.words[*i] |= fields.words[*i]);
+        packet.set_u8(at::CT_STATE, fields.u8(at::CT_STATE));
+        packet.set_u32(at::CT_MARK, fields.u32(at::CT_MARK));
+        let tracked = at::CT_LABEL / 8..PACKET_LINES * 8;
+        packet.words[tracked.clone()].copy_from_slice(&fields.words[tracked]);
+    }
+
+    /// The table that the packet is looked up in; 0 where actions wait for it.
+    pub fn resumed_at(&self) -> u8 {
+        if self.rest.is_empty() { self.table } else { 0 }
+    }
+
     pub fn in_port(&self) -> OfPort {
         let mut key = flow::Key::ZERO;
         key.words[PACKET_LINES * 8..].copy_from_slice(&self.pipeline);
@@ -84,11 +122,6 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// The table that the packet is looked up in; 0 where actions wait for it.
-    pub fn resumed_at(&self) -> u8 {
-        if self.state.rest.is_empty() { self.state.table } else { 0 }
-    }
-
     fn touch(&self) {
         if !self.touched.load(Ordering::Relaxed) {
             self.touched.store(true, Ordering::Relaxed);
@@ -358,6 +391,10 @@ impl<'a> Xlate<'a, '_> {
         if self.failed.is_some() {
             return;
         }
+        if let Some(action) = self.paused.take() {
+            self.pause(action, rest);
+            return self.set.clear();
+        }
         self.commit();
         let state = self.state(rest);
         // SAFETY: as for the world that the caller has read.
@@ -374,7 +411,11 @@ impl<'a> Xlate<'a, '_> {
     /// Goes on where [`Xlate::freeze`] stopped.
     pub(super) fn resume(&mut self, kept: &'a Arc<Kept>) {
         self.holds.push(kept.clone());
-        let f = &kept.state;
+        self.thaw(&kept.state);
+    }
+
+    /// Goes on in a state.
+    pub(super) fn thaw(&mut self, f: &'a State) {
         self.key.words[PACKET_LINES * 8..].copy_from_slice(&f.pipeline);
         if let Some(outer) = &f.outer {
             OUTER_WORDS.iter().zip(&**outer).for_each(|(i, word)| self.key.words[*i] = *word);
@@ -389,7 +430,7 @@ impl<'a> Xlate<'a, '_> {
         self.stack = f.stack.clone();
         self.tun = f.tun.clone();
         self.note_bridge();
-        self.note_thaw(kept);
+        self.note_thaw(f);
         match f.rest.is_empty() {
             true => {
                 if let Some(cookie) = self.table(f.table, None, Miss::Honor) {

@@ -31,7 +31,8 @@ pub(super) fn decode(mut rd: Rd<'_>) -> Result<Request> {
             ORIG_TUPLE => flush.orig = tuple(body)?,
             REPLY_TUPLE => flush.reply = tuple(body)?,
             ZONE_ID => flush.zone = Some(body.u16().map_err(|_| OfError::PropBadLen)?),
-            _ => return Err(OfError::PropBadType),
+            // What is not known is passed over, as in OVS.
+            _ => {}
         }
     }
     let addresses = [flush.orig.src, flush.orig.dst, flush.reply.src, flush.reply.dst];
@@ -59,7 +60,8 @@ fn tuple(mut rd: Rd<'_>) -> Result<CtTuple> {
             4 => t.icmp_id = nonzero(body.u16().map_err(bad)?),
             5 => t.icmp_type = Some(body.u8().map_err(bad)?),
             6 => t.icmp_code = Some(body.u8().map_err(bad)?),
-            _ => return Err(OfError::PropBadType),
+            // What is not known is passed over, as in OVS.
+            _ => {}
         }
     }
     Ok(t)

@@ -1,8 +1,7 @@
 //! Experimenter messages: Nicira's and ONF's.
 
-use super::{
-    Dialect, Form, NX, ONF, ReplyTo, bundle, config, ct_flush, flow_mod, group, lengths, tlv,
-};
+use super::{Dialect, Form, NX, ONF, ReplyTo, bundle, config, continuation, ct_flush, flow_mod};
+use super::{group, lengths, tlv};
 use crate::buf::{Rd, Result};
 use crate::{FlowFormat, OfError, PacketInFormat, Request, Version};
 
@@ -74,10 +73,9 @@ fn nicira(dialect: Dialect, subtype: u32, mut rd: Rd<'_>) -> Result<Request> {
         25 => Request::TlvTable,
         27 => return config::decode_async14(version, rd),
         31 => return group::decode_mod_form(Version::V15, version, rd).map(Request::GroupMod),
+        28 => return continuation::decode_resume(dialect, rd),
         29 => return ct_flush::decode_zone(rd),
         32 => return ct_flush::decode(rd),
-        // Continuations: known, not supported.
-        28 => Request::Unsupported(OfError::BadExpType),
         // What a switch sends.
         _ => return Err(OfError::BadType),
     };

@@ -6,6 +6,7 @@ use crate::{PacketInFormat, Version};
 
 mod bundle;
 mod config;
+mod continuation;
 mod ct_flush;
 mod decode;
 mod encode;

@@ -3,7 +3,7 @@
 use super::encode::{append, begin, begin_exp};
 use super::flow_mod::put_nx_match;
 use super::kinds::Kind;
-use super::{Dialect, NX, port::check_port};
+use super::{Dialect, NX, continuation, port::check_port};
 use crate::actions::decode_actions;
 use crate::buf::{Put, Rd, Result};
 use crate::matching::{decode_match, encode_match, encode_oxm_list};
@@ -163,11 +163,11 @@ fn packet_in_nx2(version: Version, xid: u32, p: &PacketIn) -> Vec<u8> {
     if p.matching.mask != Key::ZERO {
         m.property(6, |m| encode_oxm_list(version, &p.matching, m));
     }
+    if let Some(state) = &p.continuation {
+        m.property(8, |m| continuation::encode(version, state, m));
+    }
     if !p.userdata.is_empty() {
         m.property(7, |m| m.raw(&p.userdata));
-    }
-    if let Some(state) = &p.continuation {
-        m.property(8, |m| m.raw(state));
     }
     m
 }

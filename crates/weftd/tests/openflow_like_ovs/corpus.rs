@@ -23,7 +23,7 @@ pub const PORT_MAC: [u8; 6] = [0xaa, 0x55, 0xaa, 0x55, 0, 2];
 /// No buffer, any port, any group.
 const NONE: u32 = 0xffff_ffff;
 
-fn message(version: u8, kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+pub fn message(version: u8, kind: u8, parts: &[&[u8]]) -> Vec<u8> {
     let body = parts.concat();
     let mut m = vec![version, kind];
     m.extend(((HEADER + body.len()) as u16).to_be_bytes());
@@ -78,6 +78,7 @@ pub fn requests() -> Vec<Case> {
             tables(version, &mut put);
         }
         packet_outs(version, &mut put);
+        crate::stateful::messages(version, &mut put);
         if version >= 4 {
             set_async(version, &mut put);
         }
@@ -99,7 +100,8 @@ fn from_ofctl() -> Vec<Case> {
     REQUESTS.lines().map(case).filter(|c| !table_ids(c)).collect()
 }
 
-type Put<'a> = &'a mut dyn FnMut(&str, Vec<u8>);
+/// Takes a message and its name.
+pub type Put<'a> = &'a mut dyn FnMut(&str, Vec<u8>);
 
 /// What is not about the switch's tables.
 fn connection(v: u8, put: Put<'_>) {

@@ -5,7 +5,7 @@
 
 mod corpus;
 mod differences;
-
+mod stateful;
 mod wire;
 
 use corpus::Case;
