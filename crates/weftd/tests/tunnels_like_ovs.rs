@@ -34,8 +34,9 @@ fn prepare<'a>(ns: &'a Netns, config: SwitchConfig) -> Switch<'a> {
             options.split(' ').map(|o| format!(" options:{o}")).collect::<Vec<_>>().concat();
         vsctl(&format!("add-port br-int {name} -- set interface {name} type=vxlan{options}"));
     }
-    for address in ["10.1.1.1/24", "fd00::1/64"] {
-        ns.ip(&format!("addr add {address} dev br-phy")).unwrap();
+    // Without detection of duplicates, the address is the switch's at once.
+    for address in ["10.1.1.1/24", "fd00::1/64 nodad"] {
+        ns.ip(&format!("addr add dev br-phy {address}")).unwrap();
     }
     ns.ip("link set br-phy up").unwrap();
     let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
