@@ -57,7 +57,6 @@ const CASES: &[(&str, &str)] = &[
         "set open . other_config:userspace-tso-enable=true",
         "Open_vSwitch: other_config:userspace-tso-enable",
     ),
-    ("set open . other_config:tc-policy=skip_sw", "Open_vSwitch: other_config:tc-policy"),
     ("set open . other_config:tc-policy=skip_hw", "Open_vSwitch: other_config:tc-policy"),
     ("set open . other_config:n-handler-threads=2", "Open_vSwitch: other_config:n-handler-threads"),
     (
