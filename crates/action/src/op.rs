@@ -47,6 +47,15 @@ pub enum Op {
     Punt(Arc<Punt>),
     /// Work on a copy: the ops inside do not change the packet outside.
     Clone(Box<[Op]>),
+    /// Execute one of two lists on a copy, by the packet's length from its Ethernet header on, with its tags and padding and without FCS.
+    CheckLen {
+        /// Bytes.
+        size: u16,
+        /// For packets of more bytes.
+        more: Box<[Op]>,
+        /// For all others.
+        others: Box<[Op]>,
+    },
     /// Send the packet through connection tracking; it goes on with what that says in its key.
     Ct(Box<Ct>),
     /// Forget what connection tracking said: the packet is one that it did not see.

@@ -57,6 +57,11 @@ fn op_text(op: &Op, style: &OpsText<'_>) -> String {
         Op::Truncate(len) => format!("trunc({len})"),
         Op::Punt(p) => (style.punt)(p),
         Op::Clone(ops) => format!("clone({})", ops_text_with(ops, style)),
+        Op::CheckLen { size, more, others } => format!(
+            "check_pkt_len(size={size},gt({}),le({}))",
+            ops_text_with(more, style),
+            ops_text_with(others, style)
+        ),
         Op::Ct(ct) => ct.to_string(),
         Op::CtClear => "ct_clear".into(),
         Op::Meter(m) => format!("meter({})", m.id()),

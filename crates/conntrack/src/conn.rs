@@ -57,6 +57,10 @@ pub struct Conn {
     pub label: u128,
     /// The timeout policy that it was committed under; None: the default.
     pub policy: Option<u32>,
+    /// Its helper.
+    pub alg: Option<action::Alg>,
+    /// The connection that announced it, as its store names it.
+    pub parent: Option<u64>,
     /// Expiry, in milliseconds of the caller's clock.
     pub expires: u64,
 }

@@ -31,10 +31,13 @@ pub enum Count {
     Busy,
     NatExhausted,
     NatMiss,
+    NotExpected,
+    FragmentFull,
+    FragmentBusy,
 }
 
 /// How many kinds there are.
-pub const COUNTS: usize = 12;
+pub const COUNTS: usize = 15;
 
 /// Names of counters (`coverage/show`), in order of [`Count`]: OVS's where it has one.
 pub const COUNT_NAMES: [&str; COUNTS] = [
@@ -50,4 +53,7 @@ pub const COUNT_NAMES: [&str; COUNTS] = [
     "conntrack_busy",
     "conntrack_nat_exhausted",
     "conntrack_lookup_natted_miss",
+    "conntrack_not_expected",
+    "conntrack_fragment_full",
+    "conntrack_fragment_busy",
 ];

@@ -12,10 +12,12 @@
 //! - No two live connections have a tuple in common.
 //! - Memory of a connection that ended is used again after every worker has passed a quiescent point.
 
+pub mod alg;
 mod conn;
 mod count;
 mod extract;
 mod filter;
+pub mod ipf;
 pub mod machine;
 mod model;
 mod nat;
@@ -34,6 +36,8 @@ pub use model::Model;
 pub use policy::{
     CLASS_NAMES, CLASSES, Class, DEFAULT_SECONDS, POLICIES_COUNT_MAX, Policies, TIMEOUT_SECONDS_MAX,
 };
-pub use table::{CONNECTIONS_COUNT_DEFAULT, Keeper, Limits, Ref, Secret, Shown, Table, Worker};
-pub use track::{At, Store, clear, track};
+pub use table::{
+    Asked, CONNECTIONS_COUNT_DEFAULT, Keeper, Limits, Ref, Secret, Shown, Table, Worker,
+};
+pub use track::{At, Store, clear, track, track_seen};
 pub use tuple::{Tuple, address, answer_type, number};

@@ -1,5 +1,6 @@
 //! The slow twin of the table: one thread, a map, everything looked at every time.
 
+use crate::alg::{Expectations, Expected, Skew};
 use crate::conn::Conn;
 use crate::count::{Count, Refused};
 use crate::machine::Peers;
@@ -14,6 +15,8 @@ use std::collections::HashMap;
 pub struct Model {
     conns: HashMap<u64, Conn>,
     next: u64,
+    expectations: Expectations,
+    skews: HashMap<(u64, bool), Skew>,
     /// Limits, as of the table.
     pub limits: Limits,
     /// Timeout policies.
@@ -99,6 +102,32 @@ impl Store for Model {
         let Some(conn) = self.conns.get_mut(&at) else { return value & mask };
         conn.label = conn.label & !mask | value & mask;
         conn.label
+    }
+
+    fn name(&self, at: u64) -> u64 {
+        at
+    }
+
+    fn parent(&mut self, name: u64, now: u64) -> Option<Conn> {
+        self.read(name, now)
+    }
+
+    fn expected(&mut self, tuple: &Tuple, now: u64) -> Option<Expected> {
+        let lives = |at| self.conns.get(&at).is_some_and(|c| c.expires > now);
+        self.expectations.find(tuple, lives)
+    }
+
+    fn expect(&mut self, tuple: &Tuple, what: Expected, now: u64) -> bool {
+        let lives = |at| self.conns.get(&at).is_some_and(|c| c.expires > now);
+        self.expectations.add(tuple, what, lives)
+    }
+
+    fn skew(&mut self, at: u64, reply: bool) -> Skew {
+        self.skews.get(&(at, reply)).copied().unwrap_or_default()
+    }
+
+    fn set_skew(&mut self, at: u64, reply: bool, skew: Skew) {
+        self.skews.insert((at, reply), skew);
     }
 
     fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64 {

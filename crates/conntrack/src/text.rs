@@ -3,6 +3,7 @@
 use crate::conn::Conn;
 use crate::machine::{WSCALE, WSCALE_KNOWN, WSCALE_UNKNOWN};
 use crate::tuple::Tuple;
+use action::Alg;
 use std::fmt::Write;
 use wire::IP_TCP;
 
@@ -59,8 +60,8 @@ pub fn protocol(proto: u8) -> String {
     }
 }
 
-/// A connection in one line. `now`: what the clock shows.
-pub fn conn(c: &Conn, style: Style, now: u64) -> String {
+/// A connection in one line, and the one that announced it. `now`: what the clock shows.
+pub fn conn(c: &Conn, parent: Option<&Conn>, style: Style, now: u64) -> String {
     let mut s =
         format!("{},orig=({}),reply=({})", protocol(c.orig.proto), tuple(&c.orig), tuple(&c.reply));
     if style.verbose {
@@ -83,6 +84,14 @@ pub fn conn(c: &Conn, style: Style, now: u64) -> String {
     }
     if c.orig.proto == IP_TCP {
         s += &protoinfo(c, style.verbose);
+    }
+    match c.alg {
+        None => {}
+        Some(Alg::Ftp) => s += ",helper=ftp",
+        Some(Alg::Tftp) => s += ",helper=tftp",
+    }
+    if let Some(parent) = parent.filter(|_| style.verbose) {
+        let _ = write!(s, ",parent=({})", tuple(&parent.orig));
     }
     s
 }

@@ -1,6 +1,7 @@
 //! What `ct` does with one packet, in the order of OVS's userspace datapath. The same code runs over the
 //! table that packet threads share and over its twin.
 
+use crate::alg::{self, Edit, Expected, Skew};
 use crate::conn::{Conn, Known, Meta, Translation, state};
 use crate::count::{Count, Refused};
 use crate::extract::{Bad, Seen, extract};
@@ -42,6 +43,18 @@ pub trait Store {
     fn set_mark(&mut self, at: Self::Ref, mark: (u32, u32)) -> u32;
     /// Sets masked bits of the label; what it is then.
     fn set_label(&mut self, at: Self::Ref, label: (u128, u128)) -> u128;
+    /// A number for a connection, which stays another's when that has ended.
+    fn name(&self, at: Self::Ref) -> u64;
+    /// The connection of that name, if it has not ended.
+    fn parent(&mut self, name: u64, now: u64) -> Option<Conn>;
+    /// Has another connection announced one that begins with this tuple?
+    fn expected(&mut self, tuple: &Tuple, now: u64) -> Option<Expected>;
+    /// Announces a connection; false: there are too many, or another one announced it.
+    fn expect(&mut self, tuple: &Tuple, what: Expected, now: u64) -> bool;
+    /// By how much sequence numbers of a direction differ.
+    fn skew(&mut self, at: Self::Ref, reply: bool) -> Skew;
+    /// Sets that.
+    fn set_skew(&mut self, at: Self::Ref, reply: bool, skew: Skew);
     /// A keyed hash of a tuple and of what it is translated to.
     fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64;
     /// A random number.
@@ -61,7 +74,9 @@ pub struct At {
     pub sound: bool,
 }
 
-/// Sends a packet through connection tracking: fills its metadata, translates it. `now` in milliseconds.
+/// Sends a packet through connection tracking: fills its metadata, translates it; a text in it that its helper has
+/// replaced, which is left to the caller. `now` in milliseconds.
+#[must_use]
 pub fn track<S: Store>(
     store: &mut S,
     ct: &Ct,
@@ -69,15 +84,31 @@ pub fn track<S: Store>(
     at: At,
     meta: &mut Meta<S::Ref>,
     now: u64,
-) {
+) -> Option<Edit> {
     let known = meta.conn.filter(|_| meta.state != 0 && meta.zone == ct.zone && !ct.force);
     if let Some(known) = known
         && let Some(conn) = store.read(known.at, now)
+        && conn.alg.is_none()
     {
-        return again(store, ct, data, at, meta, &known, &conn);
+        again(store, ct, data, at, meta, &known, &conn);
+        return None;
     }
-    match extract(data, at.l3, ct.zone, at.sound) {
-        Ok(seen) => first(store, ct, data, &seen, meta, now),
+    track_seen(store, ct, data, &extract(data, at.l3, ct.zone, at.sound), meta, now)
+}
+
+/// [`track`] for a packet that no earlier `ct` found a connection for, and that was read before
+/// ([`extract`]).
+#[must_use]
+pub fn track_seen<S: Store>(
+    store: &mut S,
+    ct: &Ct,
+    data: &mut [u8],
+    seen: &Result<Seen, Bad>,
+    meta: &mut Meta<S::Ref>,
+    now: u64,
+) -> Option<Edit> {
+    match seen {
+        Ok(seen) => first(store, ct, data, seen, meta, now),
         Err(bad) => {
             match bad {
                 Bad::IpChecksum => store.count(Count::IpChecksum),
@@ -86,7 +117,8 @@ pub fn track<S: Store>(
             }
             *meta = Meta { conn: meta.conn, ..Meta::default() };
             meta.state = state::INV;
-            finish(store, ct, meta, None, None);
+            finish(store, ct, meta, None, &Found::default(), now);
+            None
         }
     }
 }
@@ -110,7 +142,9 @@ fn again<S: Store>(
         meta.conn = None;
     }
     (meta.mark, meta.label) = (conn.mark, conn.label);
-    mark(store, ct, meta, known.at);
+    if conn.parent.is_none() {
+        mark(store, ct, meta, known.at);
+    }
 }
 
 fn mark<S: Store>(store: &mut S, ct: &Ct, meta: &mut Meta<S::Ref>, at: S::Ref) {
@@ -139,32 +173,56 @@ fn first<S: Store>(
     seen: &Seen,
     meta: &mut Meta<S::Ref>,
     now: u64,
-) {
+) -> Option<Edit> {
     if meta.state != 0 && meta.zone != ct.zone {
         meta.state = 0;
     }
-    let (before, mut reply) = (meta.state, false);
+    let (before, mut found) = (meta.state, Found::default());
     for _ in 0..AGAIN_COUNT_MAX {
         meta.state = before;
-        let met = meet(store, ct, data, seen, meta, now, &mut reply);
-        let conn = match met {
+        let met = meet(store, ct, data, seen, meta, now, &mut found.reply);
+        found.conn = match met {
             Met::Again => continue,
             Met::Done(conn) => conn,
-            Met::Begins => match begin(store, ct, data, seen, meta, now) {
+            Met::Begins => match begin(store, ct, data, seen, meta, now, &mut found) {
                 Err(Refused::Exists) => continue,
                 Err(_) => None,
-                Ok(made) => {
-                    reply = false;
-                    made
-                }
+                Ok(made) => made,
             },
         };
-        let known = conn.as_ref().map(|(at, conn)| (*at, reply, conn));
-        return finish(store, ct, meta, Some(seen), known);
+        let edit = found.conn.as_ref().and_then(|(at, conn)| {
+            let translated = translates(ct, conn, before);
+            let p = alg::Packet { at: *at, conn, reply: found.reply, translated };
+            alg::serve(store, data, seen, meta, &p, now)
+        });
+        finish(store, ct, meta, Some(seen), &found, now);
+        return edit;
     }
     store.count(Count::Busy);
     meta.state = state::NEW;
-    finish(store, ct, meta, Some(seen), None);
+    finish(store, ct, meta, Some(seen), &Found::default(), now);
+    None
+}
+
+/// What is known of a packet's connection.
+struct Found<R> {
+    conn: Option<(R, Conn)>,
+    /// The packet answers.
+    reply: bool,
+    /// The connection that announced the packet's, which it begins.
+    parent: Option<Conn>,
+}
+
+impl<R> Default for Found<R> {
+    fn default() -> Self {
+        Found { conn: None, reply: false, parent: None }
+    }
+}
+
+/// Does this `ct` translate packets of a connection that had this state before, in its zone?
+fn translates(ct: &Ct, conn: &Conn, before: u8) -> bool {
+    let done = before & (state::SNAT | state::DNAT) != 0;
+    ct.nat.is_some() && conn.nat != Translation::None && !done
 }
 
 /// Looks for the packet's connection and tells that of the packet.
@@ -198,6 +256,12 @@ fn meet<S: Store>(
     if seen.related {
         meta.state |= state::REL | if is_reply { state::RPL } else { 0 };
     } else {
+        if conn.parent.is_some() {
+            meta.state |= state::REL;
+        }
+        let translated = of_tuple && translates(ct, &conn, meta.state);
+        let p = alg::Packet { at, conn: &conn, reply: is_reply, translated };
+        let seen = alg::acknowledge(store, data, seen, &p);
         let check = store.checks_sequence();
         let mut told = (Verdict::Invalid, Note::None);
         let done = store.update(at, now, &mut |peers| {
@@ -305,12 +369,20 @@ fn begin<S: Store>(
     seen: &Seen,
     meta: &mut Meta<S::Ref>,
     now: u64,
+    found: &mut Found<S::Ref>,
 ) -> Result<Option<(S::Ref, Conn)>, Refused> {
+    found.reply = false;
     if !machine::may_begin(&seen.segment) {
         meta.state = state::INV;
         return Ok(None);
     }
     meta.state = state::NEW;
+    let expected = store.expected(&seen.tuple, now);
+    let expected = expected.and_then(|e| Some((e, store.parent(e.parent, now)?)));
+    if let Some((_, parent)) = &expected {
+        meta.state |= state::REL;
+        found.parent = Some(*parent);
+    }
     if !ct.commit {
         return Ok(None);
     }
@@ -320,9 +392,16 @@ fn begin<S: Store>(
         reply: seen.tuple.reversed(),
         peers,
         policy: ct.timeout,
+        alg: alg::of(ct, &seen.tuple),
         ..Conn::default()
     };
-    if let Some(nat) = &ct.nat {
+    if let Some((what, parent)) = &expected {
+        alg::adopt(&mut conn, what, parent, ct.nat.is_some());
+        if conn.nat != Translation::None && store.find(&conn.reply, now).is_some() {
+            store.count(Count::NatExhausted);
+            return Ok(None);
+        }
+    } else if let Some(nat) = &ct.nat {
         conn.nat = nat::translation(nat);
         let Some(answer) = answer(store, &conn.orig, nat, now) else {
             store.count(Count::NatExhausted);
@@ -368,20 +447,28 @@ fn finish<S: Store>(
     ct: &Ct,
     meta: &mut Meta<S::Ref>,
     seen: Option<&Seen>,
-    found: Option<(S::Ref, bool, &Conn)>,
+    found: &Found<S::Ref>,
+    now: u64,
 ) {
     if meta.state & state::INV != 0 {
         store.count(Count::Invalid);
     }
     meta.state |= state::TRK;
     meta.zone = ct.zone;
-    let Some((at, reply, conn)) = found else {
-        (meta.mark, meta.label, meta.conn) = (0, 0, None);
-        meta.tuple = seen.map(|s| s.tuple);
+    let Some((at, conn)) = found.conn else {
+        let parent = found.parent.unwrap_or_default();
+        (meta.mark, meta.label, meta.conn) = (parent.mark, parent.label, None);
+        meta.tuple = found.parent.map(|p| p.orig).or(seen.map(|s| s.tuple));
         return;
     };
-    (meta.mark, meta.label, meta.tuple) = (conn.mark, conn.label, Some(conn.orig));
-    mark(store, ct, meta, at);
+    // An announced connection stands for the one that announced it, and has its mark and label.
+    let parent = conn.parent.and_then(|name| store.parent(name, now));
+    let tuple = parent.map_or(conn.orig, |parent| parent.orig);
+    (meta.mark, meta.label, meta.tuple) = (conn.mark, conn.label, Some(tuple));
+    if conn.parent.is_none() {
+        mark(store, ct, meta, at);
+    }
+    let reply = found.reply;
     let related = seen.is_some_and(|s| s.related);
     meta.conn = ct.nat.is_none().then_some(Known { at, reply, related });
 }

@@ -8,6 +8,7 @@
 //! Seeds are in `seeds/TARGET.hex`, one input a line; `cargo run -p fuzz --example seeds` makes them anew from our own
 //! encoders and test vectors, and keeps the lines below `# found`, which are inputs that failed once.
 
+mod connections;
 mod gso;
 mod json;
 mod memif;
@@ -32,7 +33,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target { name: "openflow", run: openflow::run, make_seeds: openflow::seeds },
     Target { name: "parse", run: parse::run, make_seeds: parse::seeds },
     Target { name: "tunnel", run: tunnel::run, make_seeds: tunnel::seeds },
@@ -42,6 +43,7 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "memif", run: memif::run, make_seeds: memif::seeds },
     Target { name: "json", run: json::run, make_seeds: json::seeds },
     Target { name: "netlink", run: netlink::run, make_seeds: netlink::seeds },
+    Target { name: "connections", run: connections::run, make_seeds: connections::seeds },
     Target { name: "gso", run: gso::run, make_seeds: gso::seeds },
 ];
 

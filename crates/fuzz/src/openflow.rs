@@ -2,11 +2,14 @@
 //! does; after each message packets of several kinds are decided about.
 
 use crate::within;
-use action::{Decision, Request as Packet};
-use ofproto::{BridgeConfig, BridgeId, BundleItem, PortSpec, Switch};
+use action::{Decision, Op, Request as Packet};
+use ofproto::{BridgeConfig, BridgeId, BundleItem, PacketInContext, PortSpec, Switch};
 use openflow::codec::{Dialect, decode, encode};
 use openflow::framing::HEADER_LEN;
-use openflow::{FlowSelect, MultipartReply, MultipartRequest, PacketOut, Reply, Request, Version};
+use openflow::{
+    Action, FlowSelect, Match, MultipartReply, MultipartRequest, NO_BUFFER, PacketOut, Reason,
+    Reply, Request, Resume, Version,
+};
 
 /// Milliseconds that decoding and applying one message may take, and deciding about one packet.
 const MESSAGE_MS_MOST: u64 = 50;
@@ -26,6 +29,30 @@ struct Lab {
     bridge: BridgeId,
     bundle: Vec<BundleItem>,
     now: u64,
+    /// The bridge's name in continuations.
+    name: [u8; 16],
+}
+
+/// How a packet that pauses calls its bridge.
+fn name(sw: &mut Switch, bridge: BridgeId) -> [u8; 16] {
+    let pause = Action::Controller {
+        max_len: 64,
+        reason: Reason::Action,
+        id: 0,
+        userdata: Vec::new(),
+        pause: true,
+        meter: None,
+    };
+    let data = frames()[0].clone();
+    let key = datapath::extract(&data, 11, 1).expect("a packet");
+    let m =
+        PacketOut { buffer_id: NO_BUFFER, matching: Match::default(), actions: vec![pause], data };
+    let decision = sw.packet_out(bridge, &m, &key).expect("a controller may");
+    let told = decision.ops.iter().find_map(|op| match op {
+        Op::Punt(p) => p.context.downcast_ref::<PacketInContext>(),
+        _ => None,
+    });
+    told.and_then(|c| c.continuation.as_ref()).expect("it pauses").bridge
 }
 
 impl Lab {
@@ -38,7 +65,8 @@ impl Lab {
             let spec = PortSpec { of_port: n, name, bundle, dp_port, ..PortSpec::default() };
             sw.add_port(bridge, spec).expect("a port");
         }
-        Lab { sw, bridge, bundle: Vec::new(), now: 1 }
+        let name = name(&mut sw, bridge);
+        Lab { sw, bridge, bundle: Vec::new(), now: 1, name }
     }
 
     /// Does what a request says, and says what would be answered.
@@ -55,6 +83,7 @@ impl Lab {
                 self.sw.table_mod(bridge, table, config & 1 != 0, vacancy)
             }
             Request::PacketOut(m) => self.packet_out(&m),
+            Request::Resume(m) => self.resume(*m),
             Request::BundleAdd { inner, .. } => return self.stage(*inner),
             Request::BundleControl { .. } => {
                 let items = std::mem::take(&mut self.bundle);
@@ -98,6 +127,17 @@ impl Lab {
     fn packet_out(&mut self, m: &PacketOut) -> Result<(), openflow::OfError> {
         let Some(key) = datapath::extract(&m.data, 0, 1) else { return Ok(()) };
         let decision = self.sw.packet_out(self.bridge, m, &key)?;
+        if let Some(effects) = &decision.effects {
+            self.sw.effects(effects, self.now);
+        }
+        Ok(())
+    }
+
+    /// Its pipeline paused on the bridge, whatever it says.
+    fn resume(&mut self, mut m: Resume) -> Result<(), openflow::OfError> {
+        m.continuation.bridge = self.name;
+        let Some(key) = datapath::extract(&m.data, 11, 1) else { return Ok(()) };
+        let decision = self.sw.resume(self.bridge, &m, &key)?;
         if let Some(effects) = &decision.effects {
             self.sw.effects(effects, self.now);
         }

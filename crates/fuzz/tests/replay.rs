@@ -88,6 +88,7 @@ replays! {
     memif "memif"
     json "json"
     netlink "netlink"
+    connections "connections"
     gso "gso"
 }
 

@@ -1,7 +1,10 @@
 //! What the lock-free code of this crate is made of. The models in `tests/model.rs` compile the same code with
 //! another module of this name, whose types try every order of loads and stores.
 
-pub(crate) use std::sync::atomic::{AtomicBool, Ordering};
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence,
+};
+pub(crate) use std::sync::{Arc, Mutex};
 
 /// Attempts between two that yield the core: about a microsecond, after which whoever is waited for may have
 /// lost its own.

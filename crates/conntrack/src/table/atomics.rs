@@ -14,6 +14,19 @@ pub(crate) fn wait(attempts: usize) {
     }
 }
 
+/// Asks for a cache line.
+#[inline]
+pub(crate) fn prefetch(line: &Line) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint; any address is allowed.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(line).cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = line;
+}
+
 /// A cache line of eight words.
 #[repr(C, align(64))]
 pub(crate) struct Line(pub [AtomicU64; 8]);

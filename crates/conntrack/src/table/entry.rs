@@ -1,10 +1,12 @@
 //! Connections in memory: a hot line each, a cold one, and one for IPv6 addresses, all of atomic words.
 //! Memory of connections is never given back, so whoever holds a number may always look.
 
-use super::atomics::{AtomicU64, Line, Ordering::*, lines};
+use super::atomics::{AtomicU64, Line, Ordering::*, lines, prefetch};
+use crate::alg::Skew;
 use crate::conn::{Conn, Translation};
 use crate::machine::{Peer, Peers};
 use crate::tuple::Tuple;
+use action::Alg;
 use std::sync::OnceLock;
 
 /// Connections whose memory is taken at once: 4 MiB of hot lines.
@@ -33,8 +35,14 @@ const LIFE: usize = 7;
 const LABEL: usize = 0;
 /// Changes of the label; odd while one is going on.
 const LABEL_VERSION: usize = 2;
-/// 1 + the timeout policy.
+/// 1 + the timeout policy in the lower half; the helper in the upper.
 const POLICY: usize = 3;
+/// The connection that announced it, or 0.
+const PARENT: usize = 4;
+/// Of a connection with a helper: where the numbers of both directions begin to differ otherwise, and by how much they
+/// differ, one direction after the other.
+const SKEW_FROM: usize = 5;
+const SKEWS: usize = 6;
 
 /// Bits of the control word. Bits 0-7 are the ends' states, 8-23 their window scales, 32-47 the zone's
 /// epoch, 48-63 how often the entry was used.
@@ -49,7 +57,8 @@ pub mod bit {
     pub const HALF_OPEN: u64 = 1 << 29;
     /// The cold line says something.
     pub const LABELLED: u64 = 1 << 30;
-    pub const POLICY: u64 = 1 << 31;
+    /// It has a policy, a helper or a parent.
+    pub const SPECIAL: u64 = 1 << 31;
     pub const GENERATION_SHIFT: u32 = 48;
     pub const EPOCH_SHIFT: u32 = 32;
     /// What a packet changes.
@@ -120,6 +129,14 @@ impl Entries {
         let new = || lines(CHUNK as usize);
         chunk.get_or_init(|| Chunk { hot: new(), cold: new(), wide: new() });
         true
+    }
+
+    /// Asks for the hot line of entry `n`, if its memory is there.
+    #[inline]
+    pub fn prefetch(&self, n: u32) {
+        if let Some(chunk) = self.chunks.get((n / CHUNK) as usize).and_then(OnceLock::get) {
+            prefetch(&chunk.hot[(n % CHUNK) as usize]);
+        }
     }
 
     /// Entry `n`, whose memory is there.
@@ -279,9 +296,44 @@ impl Entry<'_> {
         self.label()
     }
 
-    /// The timeout policy, of an entry that has one.
-    pub fn policy(&self) -> u32 {
-        self.cold[POLICY].load(Relaxed) as u32
+    /// The timeout policy, of an entry whose control word this is.
+    pub fn policy(&self, control: u64) -> Option<u32> {
+        let special = control & bit::SPECIAL != 0;
+        special.then(|| self.cold[POLICY].load(Relaxed) as u32)?.checked_sub(1)
+    }
+
+    /// The helper, likewise.
+    fn alg(&self, control: u64) -> Option<Alg> {
+        let special = control & bit::SPECIAL != 0;
+        match special.then(|| self.cold[POLICY].load(Relaxed) >> 32)? {
+            1 => Some(Alg::Ftp),
+            2 => Some(Alg::Tftp),
+            _ => None,
+        }
+    }
+
+    /// The connection that announced it, likewise.
+    fn parent(&self, control: u64) -> Option<u64> {
+        let special = control & bit::SPECIAL != 0;
+        special.then(|| self.cold[PARENT].load(Relaxed)).filter(|parent| *parent != 0)
+    }
+
+    /// By how much sequence numbers of a direction differ, of an entry with a helper.
+    pub fn skew(&self, reply: bool) -> Skew {
+        let half = |word: u64, upper: bool| if upper { (word >> 32) as u32 } else { word as u32 };
+        let by = self.cold[SKEWS + usize::from(reply)].load(Relaxed);
+        let from = self.cold[SKEW_FROM].load(Relaxed);
+        let (before, after) = (half(by, true) as i32, half(by, false) as i32);
+        Skew { from: half(from, reply), before, after }
+    }
+
+    /// Sets that. Only packets of the direction do.
+    pub fn set_skew(&self, reply: bool, skew: Skew) {
+        let (place, shift) = (&self.cold[SKEW_FROM], if reply { 32 } else { 0 });
+        let to = |word| Some(word & !(0xffff_ffff << shift) | u64::from(skew.from) << shift);
+        let _ = place.fetch_update(Relaxed, Relaxed, to);
+        let by = u64::from(skew.before as u32) << 32 | u64::from(skew.after as u32);
+        self.cold[SKEWS + usize::from(reply)].store(by, Relaxed);
     }
 
     /// The zone.
@@ -312,13 +364,28 @@ impl Entry<'_> {
             bits |= bit::V6;
             a.iter().chain(&b).zip(self.wide).for_each(|(w, to)| to.store(*w, Relaxed));
         }
-        if let Some(id) = conn.policy {
-            bits |= bit::POLICY;
-            self.cold[POLICY].store(id.into(), Relaxed);
+        if conn.policy.is_some() || conn.alg.is_some() || conn.parent.is_some() {
+            bits |= bit::SPECIAL;
+            self.fill_special(conn);
         }
-        self.cold[LABEL].store(0, Relaxed);
-        self.cold[LABEL + 1].store(0, Relaxed);
+        if conn.label != 0 {
+            bits |= bit::LABELLED;
+        }
+        self.cold[LABEL].store((conn.label >> 64) as u64, Relaxed);
+        self.cold[LABEL + 1].store(conn.label as u64, Relaxed);
         bits
+    }
+
+    fn fill_special(&self, conn: &Conn) {
+        let helper = match conn.alg {
+            None => 0,
+            Some(Alg::Ftp) => 1,
+            Some(Alg::Tftp) => 2,
+        };
+        let policy = conn.policy.map_or(0, |id| u64::from(id) + 1);
+        self.cold[POLICY].store(helper << 32 | policy, Relaxed);
+        self.cold[PARENT].store(conn.parent.unwrap_or(0), Relaxed);
+        self.cold[SKEW_FROM..].iter().for_each(|word| word.store(0, Relaxed));
     }
 
     /// The connection. `expires`: what the clock shows when it ends.
@@ -349,7 +416,9 @@ impl Entry<'_> {
             peers: self.peers(control),
             mark: self.mark(),
             label: if control & bit::LABELLED != 0 { self.label() } else { 0 },
-            policy: (control & bit::POLICY != 0).then(|| self.policy()),
+            policy: self.policy(control),
+            alg: self.alg(control),
+            parent: self.parent(control),
             expires,
         }
     }

@@ -6,7 +6,7 @@
 //! lets the index grow by one bucket at a time: what moves is in both buckets before the new size is
 //! published, and leaves the old one afterwards; a reader that misses looks again if the size changed.
 
-use super::atomics::{AtomicU32, Line, Ordering::*, lines, wait};
+use super::atomics::{AtomicU32, Line, Ordering::*, lines, prefetch, wait};
 use std::sync::OnceLock;
 
 /// Entries of a bucket; the first word of its line is the head.
@@ -87,13 +87,31 @@ impl Index {
         if at < self.base {
             return (0, at as usize);
         }
-        let log = (at / self.base).ilog2();
+        let log = at.ilog2() - self.base.ilog2();
         (log as usize + 1, (at - (self.base << log)) as usize)
     }
 
     fn spare(&self, number: u32) -> Option<&Line> {
         let n = number as usize;
         self.spare.get(n / SPARE_PIECE)?.get()?.get(n % SPARE_PIECE)
+    }
+
+    /// Asks for the first line of a hash's bucket.
+    #[inline]
+    pub fn prefetch(&self, hash: u32) {
+        prefetch(self.bucket(place(hash, self.size.load(Relaxed))));
+    }
+
+    /// Says which entries the first line of a hash's bucket has under it.
+    #[inline]
+    pub fn first_line(&self, hash: u32, mut says: impl FnMut(u32)) {
+        let line = self.bucket(place(hash, self.size.load(Acquire)));
+        for word in &line.0[1..] {
+            let word = word.load(Relaxed);
+            if (word >> 32) as u32 == hash && word as u32 != 0 {
+                says(word as u32 - 1);
+            }
+        }
     }
 
     /// The lines of a bucket, one after the other.

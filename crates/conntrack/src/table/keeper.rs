@@ -36,6 +36,8 @@ pub struct Keeper {
     /// Slots to look at because of a flush.
     rush: usize,
     flushes: u64,
+    /// The second in which announced connections were last looked at.
+    tidied: u64,
     /// How many of the taken entries are in the wheel.
     noted: u64,
 }
@@ -55,6 +57,7 @@ impl Keeper {
             rest: END,
             rush: 0,
             flushes: 0,
+            tidied: 0,
             noted: 0,
         };
         keeper.provide();
@@ -65,6 +68,11 @@ impl Keeper {
     pub fn tend(&mut self, now: u64, steps: usize) -> bool {
         self.take_back();
         self.provide();
+        let second = now / 1000;
+        if std::mem::replace(&mut self.tidied, second) != second {
+            let table = &self.table;
+            table.expectations.tidy(|name| table.lives(name));
+        }
         let left = self.grow(steps);
         self.turn(now, left)
     }

@@ -16,8 +16,10 @@ pub use keeper::Keeper;
 pub use limits::{CONNECTIONS_COUNT_DEFAULT, Limits};
 pub use secret::Secret;
 
+use crate::alg::{Expectations, Expected, Skew};
 use crate::conn::Conn;
 use crate::count::{COUNTS, Count, Refused};
+use crate::ipf::FragmentSettings;
 use crate::machine::Peers;
 use crate::policy::{Class, Policies};
 use crate::track::Store;
@@ -52,6 +54,10 @@ pub struct Table {
     pub limits: Limits,
     /// Timeout policies; the control side sets them.
     pub policies: Policies,
+    /// Connections that others announced.
+    expectations: Expectations,
+    /// What is set and counted of fragments.
+    pub fragments: FragmentSettings,
     secret: Secret,
     /// Chunks of entries that there is memory for.
     chunks: AtomicU32,
@@ -78,6 +84,17 @@ pub struct Ref {
     generation: u16,
 }
 
+impl Ref {
+    /// As one number, which is not 0.
+    fn name(self) -> u64 {
+        1 << 63 | u64::from(self.entry) << 16 | u64::from(self.generation)
+    }
+
+    fn named(name: u64) -> Ref {
+        Ref { entry: (name >> 16) as u32, generation: name as u16 }
+    }
+}
+
 /// One thread's way into the table.
 pub struct Worker {
     table: Arc<Table>,
@@ -85,6 +102,10 @@ pub struct Worker {
     counters: Arc<Counters>,
     random: u64,
 }
+
+/// A tuple whose bucket was asked for ([`Worker::ask`]).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked(u32);
 
 /// A connection as a dump shows it.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +126,8 @@ impl Table {
             counts: Counts::new(limits::ZONES),
             limits: Limits::default(),
             policies: Policies::default(),
+            expectations: Expectations::default(),
+            fragments: FragmentSettings::default(),
             secret: Secret::random(),
             chunks: AtomicU32::new(0),
             flushes: AtomicU64::new(0),
@@ -141,12 +164,14 @@ impl Table {
         self.flushes.fetch_add(1, AcqRel);
     }
 
-    /// Ends the connection that began with this tuple; false: there is none.
+    /// Ends the connection that began with this tuple, or whose answers have it, if nothing is translated;
+    /// false: there is none.
     pub fn flush_tuple(&self, tuple: &Tuple, now: u64) -> bool {
-        match self.look_up(tuple, now) {
-            Some((at, false)) => self.end(at),
-            _ => false,
-        }
+        const TRANSLATED: u64 = bit::SOURCE | bit::DESTINATION;
+        self.look_up(tuple, now).is_some_and(|(at, reply)| {
+            let plain = |(_, control): (Entry<'_>, u64)| control & TRANSLATED == 0;
+            (!reply || self.entry(at).is_some_and(plain)) && self.end(at)
+        })
     }
 
     /// Ends a connection of a dump.
@@ -230,6 +255,17 @@ impl Table {
         (same && control & bit::LIVE != 0).then_some((entry, control))
     }
 
+    /// Does the connection of this name live?
+    fn lives(&self, name: u64) -> bool {
+        self.entry(Ref::named(name)).is_some()
+    }
+
+    /// The connection that announced another one.
+    pub fn parent(&self, name: u64) -> Option<Conn> {
+        let (entry, control) = self.entry(Ref::named(name))?;
+        Some(entry.conn(control, 0))
+    }
+
     /// Ends a connection; false: it had ended.
     fn end(&self, at: Ref) -> bool {
         while let Some((entry, control)) = self.entry(at) {
@@ -276,6 +312,20 @@ impl Worker {
     /// The table.
     pub fn table(&self) -> &Arc<Table> {
         &self.table
+    }
+
+    /// Asks for the cache line where the index has a tuple that will be looked up.
+    #[inline]
+    pub fn ask(&self, tuple: &Tuple) -> Asked {
+        let hash = self.table.secret.of(tuple);
+        self.table.index.prefetch(hash);
+        Asked(hash)
+    }
+
+    /// Asks for the cache lines of the connections that may have a tuple, once its bucket came.
+    #[inline]
+    pub fn ask_entries(&self, asked: Asked) {
+        self.table.index.first_line(asked.0, |n| self.table.entries.prefetch(n));
     }
 
     fn free_entry(&mut self) -> Option<u32> {
@@ -368,7 +418,7 @@ impl Store for Worker {
                 self.table.counts.opened(entry.zone(), epoch);
             }
             if let Some(class) = class {
-                let policy = (control & bit::POLICY != 0).then(|| entry.policy());
+                let policy = entry.policy(control);
                 refresh(&entry, self.table.policies.millis(policy, class), now as u32);
             }
             return Some(());
@@ -415,6 +465,32 @@ impl Store for Worker {
         match self.table.entry(at) {
             Some((entry, _)) => entry.set_label(label),
             None => label.0 & label.1,
+        }
+    }
+
+    fn name(&self, at: Ref) -> u64 {
+        at.name()
+    }
+
+    fn parent(&mut self, name: u64, now: u64) -> Option<Conn> {
+        self.read(Ref::named(name), now)
+    }
+
+    fn expected(&mut self, tuple: &Tuple, _: u64) -> Option<Expected> {
+        self.table.expectations.find(tuple, |name| self.table.lives(name))
+    }
+
+    fn expect(&mut self, tuple: &Tuple, what: Expected, _: u64) -> bool {
+        self.table.expectations.add(tuple, what, |name| self.table.lives(name))
+    }
+
+    fn skew(&mut self, at: Ref, reply: bool) -> Skew {
+        self.table.entry(at).map_or(Skew::default(), |(entry, _)| entry.skew(reply))
+    }
+
+    fn set_skew(&mut self, at: Ref, reply: bool, skew: Skew) {
+        if let Some((entry, _)) = self.table.entry(at) {
+            entry.set_skew(reply, skew);
         }
     }
 

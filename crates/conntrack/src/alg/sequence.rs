@@ -1,0 +1,82 @@
+//! Sequence numbers of a TCP connection in whose bytes a text was replaced by a longer or shorter one: what follows
+//! has other numbers on either side.
+
+use wire::checksum;
+
+/// By how much the numbers of one direction differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skew {
+    /// The sender's number behind the segment that was changed last.
+    pub from: u32,
+    /// Bytes that are added to the numbers before that, and from it on.
+    pub before: i32,
+    #[allow(missing_docs)]
+    pub after: i32,
+}
+
+/// `a - b` as TCP compares sequence numbers (RFC 9293, section 3.4).
+fn ahead(a: u32, b: u32) -> i32 {
+    a.wrapping_sub(b) as i32
+}
+
+impl Skew {
+    /// Do the numbers stay?
+    pub fn is_none(&self) -> bool {
+        self.before == 0 && self.after == 0
+    }
+
+    /// The receiver's number for a sender's.
+    pub fn forth(&self, seq: u32) -> u32 {
+        let by = if ahead(seq, self.from) >= 0 { self.after } else { self.before };
+        seq.wrapping_add_signed(by)
+    }
+
+    /// The sender's number for a receiver's.
+    pub fn back(&self, ack: u32) -> u32 {
+        let late = ack.wrapping_add_signed(self.after.wrapping_neg());
+        match ahead(late, self.from) >= 0 {
+            true => late,
+            false => ack.wrapping_add_signed(self.before.wrapping_neg()),
+        }
+    }
+
+    /// A segment that ends before the sender's number `end` became `by` bytes longer. One that comes again changes
+    /// nothing more.
+    pub fn grow(&mut self, end: u32, by: i32) {
+        if self.is_none() || ahead(end, self.from) > 0 {
+            *self = Skew { from: end, before: self.after, after: self.after.saturating_add(by) };
+        }
+    }
+}
+
+/// Writes a number into a TCP header at `tcp`; the checksum follows. `at`: 4, the segment's; 8, the acknowledged.
+pub fn write(data: &mut [u8], tcp: usize, at: usize, number: u32) {
+    let place = tcp + at..tcp + at + 4;
+    let mut old = [0; 4];
+    old.copy_from_slice(&data[place.clone()]);
+    let new = number.to_be_bytes();
+    let sum = u16::from_be_bytes([data[tcp + 16], data[tcp + 17]]);
+    let sum = checksum::update(sum, 0, &old, &new);
+    data[place].copy_from_slice(&new);
+    data[tcp + 16..tcp + 18].copy_from_slice(&sum.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_before_and_behind_a_longer_text() {
+        let mut skew = Skew::default();
+        skew.grow(120, 5);
+        skew.grow(120, 5);
+        assert_eq!((skew.forth(100), skew.forth(120), skew.forth(130)), (100, 125, 135));
+        assert_eq!((skew.back(100), skew.back(125), skew.back(135)), (100, 120, 130));
+        skew.grow(220, -3);
+        assert_eq!((skew.forth(200), skew.forth(220)), (205, 222));
+        assert_eq!((skew.back(205), skew.back(222), skew.back(230)), (200, 220, 228));
+        let mut wraps = Skew::default();
+        wraps.grow(2, 4);
+        assert_eq!((wraps.forth(u32::MAX), wraps.forth(2), wraps.back(6)), (u32::MAX, 6, 2));
+    }
+}

@@ -1,0 +1,294 @@
+//! Fragments of IP datagrams that wait for the rest of theirs (OVS's ipf). A datagram goes through connection
+//! tracking once, as a whole; what that says holds for each of its fragments.
+//!
+//! What waits is bounded: per datagram, per port, in all, and in time. All memory is taken at the start.
+
+mod fragment;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use fragment::{DATAGRAM_BYTES_MAX, Datagram, Fragment, assemble, read, spread};
+pub use settings::{
+    FRAGMENT_BYTES_MIN, FRAGMENT_BYTES_MIN_DEFAULT, FRAGMENT_COUNT_NAMES, FRAGMENT_WAIT_MILLIS,
+    FRAGMENTS_COUNT_DEFAULT, FRAGMENTS_COUNT_MAX, FragmentCount, FragmentSettings,
+};
+
+use FragmentCount::*;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Fragments of one datagram: as many of the least size that can be asked for as the longest has.
+pub const FRAGMENTS_OF_DATAGRAM_COUNT_MAX: usize = 164;
+/// The part of all that may wait which fragments of one port may be: a quarter.
+const PORT_SHARE: u32 = 4;
+/// The end of a list.
+const END: u32 = u32::MAX;
+
+/// Why a fragment does not wait: it is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unheld {
+    /// Datagrams of this version are not put together.
+    Off,
+    /// It is too small, and not the last one.
+    TooSmall,
+    /// It has bytes that another one has.
+    Overlaps,
+    /// As many wait as may: of the datagram, of the port, or in all.
+    Full,
+}
+
+/// What became of a fragment.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Gathered<T> {
+    /// It waits.
+    Waits,
+    /// It was the last one that was missing: all of the datagram are in the list, in their order.
+    Complete,
+    /// It does not wait.
+    Unheld(T, Unheld),
+}
+
+/// A fragment with what belongs to it, and the port whose share it counts to.
+struct Slot<T> {
+    held: Option<(Fragment, T)>,
+    port: u16,
+    next: u32,
+}
+
+/// The fragments of one datagram, by their order in it.
+struct List {
+    datagram: Datagram,
+    first: u32,
+    count: usize,
+    /// Bytes that they bring, and bytes of the whole payload once the last one is there.
+    bytes: u32,
+    whole: Option<u32>,
+    due: u64,
+    older: u32,
+    newer: u32,
+}
+
+/// Fragments that wait. `T`: the packet, and what is to become of it.
+pub struct Fragments<T> {
+    slots: Vec<Slot<T>>,
+    free_slots: Vec<u32>,
+    lists: Vec<List>,
+    free_lists: Vec<u32>,
+    by_datagram: HashMap<Datagram, u32>,
+    by_port: HashMap<u16, u32>,
+    oldest: u32,
+    newest: u32,
+}
+
+impl<T> Default for Fragments<T> {
+    fn default() -> Self {
+        let most = FRAGMENTS_COUNT_MAX as usize;
+        Fragments {
+            slots: Vec::with_capacity(most),
+            free_slots: Vec::with_capacity(most),
+            lists: Vec::with_capacity(most),
+            free_lists: Vec::with_capacity(most),
+            by_datagram: HashMap::with_capacity(most),
+            by_port: HashMap::with_capacity(most),
+            oldest: END,
+            newest: END,
+        }
+    }
+}
+
+impl<T> Fragments<T> {
+    /// Has a fragment of a port wait, unless it completes its datagram. `now` in milliseconds; `out` is for
+    /// a complete datagram's.
+    pub fn gather(
+        &mut self,
+        settings: &FragmentSettings,
+        fragment: Fragment,
+        port: u16,
+        what: T,
+        now: u64,
+        out: &mut Vec<(Fragment, T)>,
+    ) -> Gathered<T> {
+        let v6 = fragment.datagram.v6;
+        if let Err(why) = self.admit(settings, &fragment, port) {
+            match why {
+                Unheld::TooSmall => settings.count(v6, TooSmall, 1),
+                Unheld::Overlaps => settings.count(v6, Overlapped, 1),
+                Unheld::Off | Unheld::Full => {}
+            }
+            return Gathered::Unheld(what, why);
+        }
+        let n = match self.by_datagram.get(&fragment.datagram) {
+            Some(n) => *n,
+            None => self.begin(&fragment.datagram, now + u64::from(settings.wait_millis())),
+        };
+        settings.count(v6, Accepted, 1);
+        self.put(n, fragment, port, what);
+        settings.held.fetch_add(1, Relaxed);
+        let list = &self.lists[n as usize];
+        if list.whole != Some(list.bytes) {
+            return Gathered::Waits;
+        }
+        let count = self.end(settings, n, out);
+        settings.count(v6, Completed, count as u64);
+        Gathered::Complete
+    }
+
+    /// Takes out what has waited for too long, of whole datagrams, about `most` fragments.
+    pub fn expire(
+        &mut self,
+        settings: &FragmentSettings,
+        now: u64,
+        most: usize,
+        out: &mut Vec<(Fragment, T)>,
+    ) {
+        while out.len() < most && self.oldest != END && self.lists[self.oldest as usize].due <= now
+        {
+            let v6 = self.lists[self.oldest as usize].datagram.v6;
+            let count = self.end(settings, self.oldest, out);
+            settings.count(v6, Expired, count as u64);
+        }
+    }
+
+    /// Each datagram that waits: how many fragments are there, and whether the first and the last are.
+    pub fn show(&self, mut to: impl FnMut(&Datagram, usize, [bool; 2])) {
+        let mut n = self.oldest;
+        while n != END {
+            let list = &self.lists[n as usize];
+            let first = self.of(list).next().is_some_and(|f| f.start == 0);
+            to(&list.datagram, list.count, [first, list.whole.is_some()]);
+            n = list.newer;
+        }
+    }
+
+    /// May it wait?
+    fn admit(&self, settings: &FragmentSettings, f: &Fragment, port: u16) -> Result<(), Unheld> {
+        let (v6, most) = (f.datagram.v6, settings.most());
+        if !settings.is_on(v6) {
+            return Err(Unheld::Off);
+        }
+        if f.more && f.size() < settings.bytes_min(v6) as usize {
+            return Err(Unheld::TooSmall);
+        }
+        if let Some(n) = self.by_datagram.get(&f.datagram) {
+            let list = &self.lists[*n as usize];
+            // Bytes behind the last one, and another last one, are none of the datagram either.
+            let outside = list.whole.is_some_and(|whole| f.end > whole || !f.more)
+                || !f.more && self.of(list).any(|other| other.end > f.end);
+            if outside || self.of(list).any(|other| f.start < other.end && other.start < f.end) {
+                return Err(Unheld::Overlaps);
+            }
+            if list.count >= FRAGMENTS_OF_DATAGRAM_COUNT_MAX {
+                return Err(Unheld::Full);
+            }
+        }
+        let of_port = self.by_port.get(&port).copied().unwrap_or(0);
+        match settings.held() < most && of_port < (most / PORT_SHARE).max(1) {
+            true => Ok(()),
+            false => Err(Unheld::Full),
+        }
+    }
+
+    fn of<'a>(&'a self, list: &'a List) -> impl Iterator<Item = &'a Fragment> {
+        let mut n = list.first;
+        std::iter::from_fn(move || {
+            let slot = self.slots.get(n as usize)?;
+            n = slot.next;
+            slot.held.as_ref().map(|(f, _)| f)
+        })
+    }
+
+    /// A list without fragments, the newest.
+    fn begin(&mut self, datagram: &Datagram, due: u64) -> u32 {
+        let list = List {
+            datagram: *datagram,
+            first: END,
+            count: 0,
+            bytes: 0,
+            whole: None,
+            due,
+            older: self.newest,
+            newer: END,
+        };
+        let n = take(&mut self.lists, &mut self.free_lists, list);
+        match self.newest {
+            END => self.oldest = n,
+            newest => self.lists[newest as usize].newer = n,
+        }
+        self.newest = n;
+        self.by_datagram.insert(*datagram, n);
+        n
+    }
+
+    /// Puts a fragment at its place in a list.
+    fn put(&mut self, n: u32, fragment: Fragment, port: u16, what: T) {
+        let list = &mut self.lists[n as usize];
+        let (mut before, mut next) = (END, list.first);
+        while let Some(slot) = self.slots.get(next as usize)
+            && slot.held.as_ref().is_some_and(|(f, _)| f.start < fragment.start)
+        {
+            (before, next) = (next, slot.next);
+        }
+        list.count += 1;
+        list.bytes += fragment.end - fragment.start;
+        if !fragment.more {
+            list.whole = Some(fragment.end);
+        }
+        let slot = Slot { held: Some((fragment, what)), port, next };
+        let at = take(&mut self.slots, &mut self.free_slots, slot);
+        match before {
+            END => self.lists[n as usize].first = at,
+            before => self.slots[before as usize].next = at,
+        }
+        *self.by_port.entry(port).or_insert(0) += 1;
+    }
+
+    /// Takes a list out with all its fragments; how many those are.
+    fn end(&mut self, settings: &FragmentSettings, n: u32, out: &mut Vec<(Fragment, T)>) -> usize {
+        let List { datagram, first, older, newer, count, .. } = self.lists[n as usize];
+        match older {
+            END => self.oldest = newer,
+            older => self.lists[older as usize].newer = newer,
+        }
+        match newer {
+            END => self.newest = older,
+            newer => self.lists[newer as usize].older = older,
+        }
+        self.by_datagram.remove(&datagram);
+        self.free_lists.push(n);
+        let mut at = first;
+        while at != END {
+            let slot = &mut self.slots[at as usize];
+            out.extend(slot.held.take());
+            let (port, next) = (slot.port, slot.next);
+            self.free_slots.push(at);
+            self.leave(port);
+            at = next;
+        }
+        settings.held.fetch_sub(count as u32, Relaxed);
+        count
+    }
+
+    fn leave(&mut self, port: u16) {
+        if let Some(n) = self.by_port.get_mut(&port) {
+            *n -= 1;
+            if *n == 0 {
+                self.by_port.remove(&port);
+            }
+        }
+    }
+}
+
+/// Puts a value at a free place.
+fn take<V>(all: &mut Vec<V>, free: &mut Vec<u32>, value: V) -> u32 {
+    match free.pop() {
+        Some(n) => {
+            all[n as usize] = value;
+            n
+        }
+        None => {
+            all.push(value);
+            all.len() as u32 - 1
+        }
+    }
+}
