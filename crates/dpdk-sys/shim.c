@@ -1,5 +1,6 @@
 /* See shim.h. Only what is inline in DPDK's headers, or needs C types, is here. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdio.h>
 #include <rte_dmadev.h>
 #include <rte_ethdev.h>
@@ -7,6 +8,7 @@
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mbuf.h>
+#include <rte_pause.h>
 #include "shim.h"
 
 uint16_t weft_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n)
@@ -133,4 +135,31 @@ int weft_log_to(void (*sink)(const char *text, size_t len))
         return -1;
     setvbuf(file, NULL, _IOLBF, BUFSIZ);
     return rte_openlog_stream(file);
+}
+
+static const enum rte_eth_event_type upsets[] = { RTE_ETH_EVENT_INTR_RESET, RTE_ETH_EVENT_INTR_RMV };
+
+static int count_upset(uint16_t port, enum rte_eth_event_type event, void *count, void *more)
+{
+    (void)port, (void)event, (void)more;
+    __atomic_fetch_add((uint32_t *)count, 1, __ATOMIC_RELEASE);
+    return 0;
+}
+
+int weft_eth_watch(uint16_t port, uint32_t *count)
+{
+    int ret = 0;
+
+    for (size_t i = 0; i < 2 && ret == 0; i++)
+        ret = rte_eth_dev_callback_register(port, upsets[i], count_upset, count);
+    return ret;
+}
+
+void weft_eth_unwatch(uint16_t port, uint32_t *count)
+{
+    for (size_t i = 0; i < 2; i++) {
+        /* It is being called. */
+        while (rte_eth_dev_callback_unregister(port, upsets[i], count_upset, count) == -EAGAIN)
+            rte_pause();
+    }
 }

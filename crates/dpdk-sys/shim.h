@@ -29,6 +29,29 @@ enum {
     WEFT_HEADER_SCTP,
     WEFT_HEADER_ICMP,
     WEFT_HEADER_ICMP6,
+    WEFT_HEADER_VXLAN,
+};
+/* What a rule that forwards does to a packet. */
+#define WEFT_EDIT_MAX 128
+struct weft_edit {
+    uint16_t kind; /* WEFT_EDIT_* */
+    uint16_t size; /* of bytes */
+    uint8_t bytes[WEFT_EDIT_MAX]; /* as on the wire; of a tag: TPID and TCI */
+};
+enum {
+    WEFT_EDIT_MAC_SRC,
+    WEFT_EDIT_MAC_DST,
+    WEFT_EDIT_IPV4_SRC,
+    WEFT_EDIT_IPV4_DST,
+    WEFT_EDIT_IPV6_SRC,
+    WEFT_EDIT_IPV6_DST,
+    WEFT_EDIT_TTL,
+    WEFT_EDIT_TP_SRC,
+    WEFT_EDIT_TP_DST,
+    WEFT_EDIT_POP_VLAN,
+    WEFT_EDIT_PUSH_VLAN,
+    WEFT_EDIT_VXLAN_DECAP,
+    WEFT_EDIT_VXLAN_ENCAP,
 };
 /* What a driver says of a rule it refuses. */
 struct weft_flow_error {
@@ -69,6 +92,10 @@ uint16_t weft_dma_completed(int16_t dev, uint16_t n, int *failed);
 uint16_t weft_dma_statuses(int16_t dev, uint16_t n, uint32_t *status);
 /* Sends EAL's log lines to sink(text, length) for good; 0 on success. */
 int weft_log_to(void (*sink)(const char *text, size_t len));
+/* Counts resets and removals of a port's adapter from now on; 0 on success. */
+int weft_eth_watch(uint16_t port, uint32_t *count);
+/* Nothing is written to count any more. */
+void weft_eth_unwatch(uint16_t port, uint32_t *count);
 /* A rule that marks packets and leaves them to RSS over the first n_queues queues, with hash types rss.
  * *flow is NULL: only asks. 0, or a negative error number. */
 int weft_flow_mark(uint16_t port, const struct weft_header *headers, unsigned int n, uint32_t mark,
@@ -76,5 +103,14 @@ int weft_flow_mark(uint16_t port, const struct weft_header *headers, unsigned in
                    struct weft_flow_error *error);
 int weft_flow_destroy(uint16_t port, struct rte_flow *flow, struct weft_flow_error *error);
 int weft_flow_flush(uint16_t port, struct weft_flow_error *error);
+/* A rule that edits and counts packets and sends them to a port of the same adapter, by DPDK's number; to < 0: drops
+ * them. */
+int weft_flow_forward(uint16_t port, const struct weft_header *headers, unsigned int n,
+                      const struct weft_edit *edits, unsigned int n_edits, int32_t to,
+                      struct rte_flow **flow, struct weft_flow_error *error);
+int weft_flow_count(uint16_t port, struct rte_flow *flow, uint64_t *packets, uint64_t *bytes,
+                    struct weft_flow_error *error);
+/* The switch domain that the port is in; negative: none. */
+int32_t weft_flow_domain(uint16_t port);
 
 #endif

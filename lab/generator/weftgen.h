@@ -110,7 +110,8 @@ struct hw_faults {
 	uint64_t count;         /* 1: counters are frozen; 2: they are half of what they were */
 	uint64_t reset;         /* another number than before: rules are gone, and an event */
 	uint64_t gone;          /* the adapter does not answer, and an event */
-	uint64_t unused[20];
+	uint64_t other_per_mille; /* marks of another slot: bit 8 */
+	uint64_t unused[19];
 } __rte_cache_aligned;
 
 struct counters {

@@ -752,7 +752,36 @@ pub const WEFT_HEADER_UDP: _bindgen_ty_weft_header = 5;
 pub const WEFT_HEADER_SCTP: _bindgen_ty_weft_header = 6;
 pub const WEFT_HEADER_ICMP: _bindgen_ty_weft_header = 7;
 pub const WEFT_HEADER_ICMP6: _bindgen_ty_weft_header = 8;
+pub const WEFT_HEADER_VXLAN: _bindgen_ty_weft_header = 9;
 pub type _bindgen_ty_weft_header = libc::c_uint;
+pub const WEFT_EDIT_MAX: u32 = 128;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct weft_edit {
+    pub kind: u16,
+    pub size: u16,
+    pub bytes: [u8; 128usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of weft_edit"][::core::mem::size_of::<weft_edit>() - 132usize];
+    ["Alignment of weft_edit"][::core::mem::align_of::<weft_edit>() - 2usize];
+    ["Offset of field: weft_edit::bytes"][::core::mem::offset_of!(weft_edit, bytes) - 4usize];
+};
+pub const WEFT_EDIT_MAC_SRC: _bindgen_ty_weft_edit = 0;
+pub const WEFT_EDIT_MAC_DST: _bindgen_ty_weft_edit = 1;
+pub const WEFT_EDIT_IPV4_SRC: _bindgen_ty_weft_edit = 2;
+pub const WEFT_EDIT_IPV4_DST: _bindgen_ty_weft_edit = 3;
+pub const WEFT_EDIT_IPV6_SRC: _bindgen_ty_weft_edit = 4;
+pub const WEFT_EDIT_IPV6_DST: _bindgen_ty_weft_edit = 5;
+pub const WEFT_EDIT_TTL: _bindgen_ty_weft_edit = 6;
+pub const WEFT_EDIT_TP_SRC: _bindgen_ty_weft_edit = 7;
+pub const WEFT_EDIT_TP_DST: _bindgen_ty_weft_edit = 8;
+pub const WEFT_EDIT_POP_VLAN: _bindgen_ty_weft_edit = 9;
+pub const WEFT_EDIT_PUSH_VLAN: _bindgen_ty_weft_edit = 10;
+pub const WEFT_EDIT_VXLAN_DECAP: _bindgen_ty_weft_edit = 11;
+pub const WEFT_EDIT_VXLAN_ENCAP: _bindgen_ty_weft_edit = 12;
+pub type _bindgen_ty_weft_edit = libc::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct weft_flow_error {
@@ -764,6 +793,12 @@ const _: () = {
     ["Size of weft_flow_error"][::core::mem::size_of::<weft_flow_error>() - 128usize];
     ["Alignment of weft_flow_error"][::core::mem::align_of::<weft_flow_error>() - 4usize];
 };
+unsafe extern "C" {
+    pub fn weft_eth_watch(port: u16, count: *mut u32) -> libc::c_int;
+}
+unsafe extern "C" {
+    pub fn weft_eth_unwatch(port: u16, count: *mut u32);
+}
 unsafe extern "C" {
     pub fn weft_flow_mark(
         port: u16,
@@ -785,6 +820,30 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn weft_flow_flush(port: u16, error: *mut weft_flow_error) -> libc::c_int;
+}
+unsafe extern "C" {
+    pub fn weft_flow_forward(
+        port: u16,
+        headers: *const weft_header,
+        n: libc::c_uint,
+        edits: *const weft_edit,
+        n_edits: libc::c_uint,
+        to: i32,
+        flow: *mut *mut rte_flow,
+        error: *mut weft_flow_error,
+    ) -> libc::c_int;
+}
+unsafe extern "C" {
+    pub fn weft_flow_count(
+        port: u16,
+        flow: *mut rte_flow,
+        packets: *mut u64,
+        bytes: *mut u64,
+        error: *mut weft_flow_error,
+    ) -> libc::c_int;
+}
+unsafe extern "C" {
+    pub fn weft_flow_domain(port: u16) -> i32;
 }
 unsafe extern "C" {
     pub fn weft_rx_burst(port: u16, queue: u16, pkts: *mut *mut rte_mbuf, n: u16) -> u16;

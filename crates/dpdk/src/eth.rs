@@ -4,6 +4,7 @@ use crate::eth_info::{self, EthInfo, EthLink, EthStats};
 use crate::gate::{EthPause, Gate};
 use crate::pool::{self, drop_chains};
 use crate::registry::{self, Control};
+use crate::upsets::Upsets;
 use crate::{DpdkError, DpdkPool, Eal, xdp};
 use dpdk_sys as sys;
 use packet::Packet;
@@ -40,6 +41,7 @@ pub(crate) struct Dev {
     pub info: EthInfo,
     /// Rules were asked for.
     pub has_rules: AtomicBool,
+    pub upsets: Mutex<Upsets>,
     remove: bool,
     /// Packets that arrived as chains and were dropped.
     chained: AtomicU64,
@@ -99,6 +101,7 @@ impl EthDev {
             port,
             info,
             has_rules,
+            upsets: Mutex::default(),
             remove,
             chained,
             may_chain,
@@ -326,6 +329,7 @@ impl Drop for Dev {
             self.empty_rings(raw.as_ref().map_or(0, |raw| raw.nb_rx_queues));
         }
         let device = raw.map(|raw| raw.device);
+        self.upsets.get_mut().unwrap_or_else(|e| e.into_inner()).end(self.port);
         if *self.has_rules.get_mut() {
             crate::rules::flush(self.port);
         }

@@ -17,6 +17,7 @@ mod gate;
 mod pool;
 mod registry;
 mod rules;
+mod upsets;
 mod vhost;
 mod xdp;
 

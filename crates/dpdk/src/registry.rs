@@ -29,7 +29,8 @@ impl Control {
             return self.claim(port, devargs).map(|port| (port, false));
         }
         let c = CString::new(devargs).map_err(|_| DpdkError::new(what(), "contains a NUL byte"))?;
-        if let Some(port) = find(&c) {
+        let find = || find(&c).or_else(|| find_virtual(devargs));
+        if let Some(port) = find() {
             return self.claim(port, devargs).map(|port| (port, false));
         }
         // SAFETY: EAL runs, the string is NUL-terminated and copied by DPDK.
@@ -37,7 +38,7 @@ impl Control {
         if ret < 0 {
             return Err(DpdkError::new(what(), probe_reason(ret)));
         }
-        let port = find(&c).ok_or_else(|| DpdkError::new(what(), "it is not a network device"))?;
+        let port = find().ok_or_else(|| DpdkError::new(what(), "it is not a network device"))?;
         self.claim(port, devargs).map(|port| (port, true))
     }
 
@@ -104,6 +105,17 @@ pub(crate) fn ports() -> impl Iterator<Item = u16> {
 
 fn find_mac(mac: [u8; 6]) -> Option<u16> {
     ports().find(|port| crate::eth_info::mac(*port) == mac)
+}
+
+/// The port of a virtual device, by its name. DPDK matches no representor unless devargs say which of the device's it
+/// is, and a virtual device that is one has no others.
+fn find_virtual(devargs: &str) -> Option<u16> {
+    let name = devargs.strip_prefix("vdev:")?.split(',').next()?;
+    let name = CString::new(name).ok()?;
+    let mut port = 0;
+    // SAFETY: the name is NUL-terminated; the number is written if there is such a port.
+    let ret = unsafe { dpdk_sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &mut port) };
+    (ret == 0).then_some(port)
 }
 
 /// The first port that matches, as DPDK matches devargs.

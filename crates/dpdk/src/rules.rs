@@ -3,9 +3,14 @@
 //! Calls block as long as the driver likes: they belong on a thread of their own. The library takes a lock per port
 //! around each. A handle does not keep its device open: once that is closed, calls answer ENODEV.
 
+mod forward;
+
 use crate::eth::{Dev, EthDev};
 use dpdk_sys as sys;
-use port::{Header, MarkRule, PATTERN_BYTES, Pattern, RuleError, RuleId, RuleTable};
+use port::{
+    ForwardRule, Header, MarkRule, PATTERN_BYTES, Pattern, Place, RuleCount, RuleError, RuleId,
+    RuleTable,
+};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
@@ -18,6 +23,8 @@ pub struct EthRules {
     /// By the number the caller knows; a handle is used once.
     flows: BTreeMap<RuleId, *mut sys::rte_flow>,
     next: u64,
+    /// Resets of the adapter that were heeded.
+    upsets: u32,
 }
 
 // SAFETY: handles mean something to the library only, which locks around every use.
@@ -26,15 +33,32 @@ unsafe impl Send for EthRules {}
 impl EthRules {
     /// Of a device that was started with so many receive queues.
     pub fn new(dev: &EthDev, queues: u16) -> EthRules {
-        EthRules { dev: Arc::downgrade(dev.shared()), queues, flows: BTreeMap::new(), next: 1 }
+        let upsets = dev.upsets().load(Ordering::Acquire);
+        let dev = Arc::downgrade(dev.shared());
+        EthRules { dev, queues, flows: BTreeMap::new(), next: 1, upsets }
     }
 
-    fn dev(&self) -> Result<Arc<Dev>, RuleError> {
-        self.dev.upgrade().ok_or_else(|| RuleError {
+    /// The open device. Handles of before a reset mean nothing and are not used any more.
+    fn dev(&mut self) -> Result<Arc<Dev>, RuleError> {
+        let dev = self.dev.upgrade().ok_or_else(|| RuleError {
             errno: libc::ENODEV,
             kind: 0,
             message: "the device is closed".into(),
-        })
+        })?;
+        let upsets = dev.upsets.lock().unwrap_or_else(|e| e.into_inner()).count();
+        if upsets != self.upsets {
+            self.upsets = upsets;
+            self.flows.clear();
+        }
+        Ok(dev)
+    }
+
+    /// A number for a new rule.
+    fn keep(&mut self, flow: *mut sys::rte_flow) -> RuleId {
+        let id = RuleId(self.next);
+        self.next += 1;
+        self.flows.insert(id, flow);
+        id
     }
 
     /// Makes a rule, or only asks.
@@ -70,19 +94,12 @@ impl RuleTable for EthRules {
 
     fn create(&mut self, rule: &MarkRule) -> Result<RuleId, RuleError> {
         let flow = self.mark(rule, true)?;
-        let id = RuleId(self.next);
-        self.next += 1;
-        self.flows.insert(id, flow);
-        Ok(id)
+        Ok(self.keep(flow))
     }
 
     fn destroy(&mut self, rule: RuleId) -> Result<(), RuleError> {
         let dev = self.dev()?;
-        let flow = self.flows.remove(&rule).ok_or_else(|| RuleError {
-            errno: libc::ENOENT,
-            kind: 0,
-            message: "no such rule".into(),
-        })?;
+        let flow = self.flows.remove(&rule).ok_or_else(no_rule)?;
         let mut error = no_error();
         // SAFETY: the device is open and was not stopped since the rule was made; the handle is used once.
         let ret = unsafe { sys::weft_flow_destroy(dev.port, flow, &mut error) };
@@ -97,12 +114,36 @@ impl RuleTable for EthRules {
         let ret = unsafe { sys::weft_flow_flush(dev.port, &mut error) };
         refused(ret, &error)
     }
+
+    fn place(&self) -> Option<Place> {
+        let port = self.dev.upgrade()?.port;
+        // SAFETY: the device is open, or the number is refused.
+        let domain = unsafe { sys::weft_flow_domain(port) };
+        Some(Place { adapter: u16::try_from(domain).ok()?, port })
+    }
+
+    fn forward(&mut self, rule: &ForwardRule) -> Result<RuleId, RuleError> {
+        let dev = self.dev()?;
+        dev.has_rules.store(true, Ordering::Relaxed);
+        let flow = forward::create(dev.port, rule)?;
+        Ok(self.keep(flow))
+    }
+
+    fn count(&mut self, rule: RuleId) -> Result<RuleCount, RuleError> {
+        let dev = self.dev()?;
+        let flow = *self.flows.get(&rule).ok_or_else(no_rule)?;
+        forward::count(dev.port, flow)
+    }
 }
 
 /// Ends all rules of a device that is about to be stopped: drivers differ in what becomes of them.
 pub(crate) fn flush(port: u16) {
     // SAFETY: the port is the caller's.
     unsafe { sys::weft_flow_flush(port, &mut no_error()) };
+}
+
+fn no_rule() -> RuleError {
+    RuleError { errno: libc::ENOENT, kind: 0, message: "no such rule".into() }
 }
 
 fn no_error() -> sys::weft_flow_error {
@@ -153,5 +194,6 @@ fn kind(header: Header) -> u32 {
         Header::Sctp => sys::WEFT_HEADER_SCTP,
         Header::Icmp => sys::WEFT_HEADER_ICMP,
         Header::Icmp6 => sys::WEFT_HEADER_ICMP6,
+        Header::Vxlan => sys::WEFT_HEADER_VXLAN,
     }
 }

@@ -1,8 +1,7 @@
 //! Which megaflows an adapter is given, and as what: decisions to rules and back.
 //!
 //! *Place*: between the flow row and the packet half. *Knows*: keys and masks, what bytes they stand for, what an
-//! adapter answered, how often flows are used. *Does not know*: DPDK, threads, clocks (time is an argument), what a
-//! decision does with a packet.
+//! adapter answered, how often flows are used. *Does not know*: DPDK, threads, clocks (time is an argument).
 //!
 //! A rule *marks* packets, it decides nothing: the datapath compares the first bytes of every marked packet with
 //! the megaflow ([`FirstBytes`]) before it believes the mark. So whatever an adapter does (marks that are late,
@@ -10,14 +9,18 @@
 //!
 //! [`first_bytes`] says which packets a megaflow is for, as bytes, or which part of it cannot be said so.
 //! [`Port`] is one port's rules: what is in the adapter, what should be, and for each flow why or why not.
+//!
+//! Rules that forward are [`full`]'s: the host does not see their packets.
 
 mod bytes;
 mod class;
+pub mod full;
 mod mark;
 mod pace;
 mod pick;
 mod port;
 mod reason;
+mod saved;
 mod types;
 
 pub use bytes::{FirstBytes, first_bytes};
@@ -25,4 +28,5 @@ pub use class::{Class, class};
 pub use mark::{Mark, SLOTS};
 pub use port::Port;
 pub use reason::{REASONS, Reason};
+pub use saved::{Saved, StageTotals};
 pub use types::*;

@@ -36,6 +36,8 @@ struct Unit {
     pps: f32,
     recent: f32,
     since_ms: u64,
+    /// Seconds in a row with packets and without marked ones.
+    silent_s: u32,
 }
 
 /// What adapters that take one mask per packet type tell apart.
@@ -64,6 +66,8 @@ pub struct Port {
     capacity: Option<(usize, u64)>,
     /// The adapter is ill: when it is asked again. Some(0): it was asked.
     ill: Option<u64>,
+    /// Rules that could not be ended since all were.
+    stuck: usize,
     /// The driver knows no rules.
     unable: bool,
     stats: Stats,
@@ -86,6 +90,7 @@ impl Port {
             bindings: VecDeque::new(),
             capacity: None,
             ill: Some(0),
+            stuck: 0,
             unable: false,
             stats: Stats::default(),
         }
@@ -130,6 +135,11 @@ impl Port {
     /// Requests that wait.
     pub fn waiting(&self) -> usize {
         self.requests.len()
+    }
+
+    /// A mark saves so many cycles per packet.
+    pub fn set_saved_cycles(&mut self, cycles: f32) {
+        self.limits.saved_cycles = cycles;
     }
 
     /// Mean duration of an insertion, microseconds.

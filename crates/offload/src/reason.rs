@@ -5,6 +5,8 @@
 pub enum Reason {
     /// Its packets come marked: parse and lookup are skipped, its actions are the host's.
     Partial,
+    /// The adapter forwards its packets; the host does not see them.
+    Full,
     /// `other_config:hw-offload` is not true.
     Disabled,
     /// Its port has no adapter with a rule table.
@@ -15,6 +17,8 @@ pub enum Reason {
     Match(String),
     /// It does what a mark does not help with: decapsulation has a short way of its own.
     Action(String),
+    /// Its packets go to a port that is not on the adapter where they come in.
+    OtherAdapter,
     /// The adapter takes one mask per packet type, and another one is in its table.
     MaskConflict,
     /// The table is full of flows that are used as much, or almost.
@@ -34,7 +38,7 @@ pub enum Reason {
 }
 
 /// Every reason's short name and what it means.
-pub const REASONS: [(&str, &str); 14] = [
+pub const REASONS: [(&str, &str); 16] = [
     ("offloaded-partially", "packets come marked; parse and lookup are skipped"),
     ("disabled", "other_config:hw-offload is not true"),
     ("port-type", "the port has no adapter with a rule table"),
@@ -49,6 +53,8 @@ pub const REASONS: [(&str, &str); 14] = [
     ("refused", "the adapter refuses rules of this form"),
     ("wider", "the adapter marked packets of other flows"),
     ("port-down", "the adapter is gone, ill or restarting"),
+    ("offloaded-fully", "the adapter forwards its packets"),
+    ("other-adapter", "goes to a port that is not on the adapter where its packets come in"),
 ];
 
 impl Reason {
@@ -69,6 +75,8 @@ impl Reason {
             Reason::Refused(_) => 11,
             Reason::Wider => 12,
             Reason::PortDown => 13,
+            Reason::Full => 14,
+            Reason::OtherAdapter => 15,
         }
     }
 }

@@ -25,7 +25,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { saved_cycles: 75.0, cycles_per_us: 2500.0 }
+        Limits { saved_cycles: 40.0, cycles_per_us: 2500.0 }
     }
 }
 
@@ -86,4 +86,10 @@ pub struct Stats {
     pub stuck: u64,
     /// Times that all rules were given up.
     pub flushes: u64,
+    /// Of them, those because the adapter was reset or removed.
+    pub resets: u64,
+    /// Rules that had to go because packets of other flows came with their marks.
+    pub wider: u64,
+    /// Rules that had to go because packets of their flows came without their marks.
+    pub silent: u64,
 }

@@ -245,3 +245,69 @@ fn one_mask_per_type() {
     }
     assert_eq!(adapter.len(), 50, "{:?}", port.stats());
 }
+
+/// A port with one rule for a flow with 1,000 packets per second, some seconds old.
+fn settled() -> (Port, Adapter, BTreeMap<FlowId, Mark>, BTreeMap<u16, f32>) {
+    let (mut port, rates) = (Port::new(Limits::default(), 0), BTreeMap::from([(7u16, 9000f32)]));
+    let (mut adapter, mut bound) = (Adapter::new(9), BTreeMap::new());
+    settle(&mut port, &mut adapter, &mut bound, 0);
+    for s in 1..10 {
+        second(&mut port, s * 1000, &rates);
+        settle(&mut port, &mut adapter, &mut bound, s * 1000);
+    }
+    assert_eq!((port.rules(), bound.len()), (1, 1));
+    (port, adapter, bound, rates)
+}
+
+/// The adapter took the rule and lost it: packets come, none of them marked.
+#[test]
+fn a_rule_that_marks_nothing_goes() {
+    let (mut port, mut adapter, mut bound, rates) = settled();
+    let mark = bound[&flow(7)];
+    for s in 10..30 {
+        port.observe(flow(7), 9000.0);
+        port.compared(s * 1000, mark, 0, s < 20);
+        port.decide(s * 1000, &mut |_| Some(udp(7)));
+        settle(&mut port, &mut adapter, &mut bound, s * 1000);
+        assert_eq!(port.stats().silent, u64::from(s >= 22), "{s}");
+        if s == 22 {
+            assert!(adapter.rules.is_empty() && bound.is_empty());
+        }
+    }
+    // It is worth another try.
+    assert_eq!(port.rules(), 1);
+    // Without packets nothing can be said.
+    let mark = bound[&flow(7)];
+    (30..40).for_each(|s| port.compared(s * 1000, mark, 0, false));
+    assert!(port.stats().silent == 1 && !rates.is_empty());
+}
+
+#[test]
+fn a_rule_whose_mark_others_have_goes() {
+    let (mut port, mut adapter, mut bound, _) = settled();
+    let mark = bound[&flow(7)];
+    port.compared(10_000, mark, 15, true);
+    assert_eq!(port.stats().wider, 0);
+    port.compared(10_000, mark, 9000, true);
+    settle(&mut port, &mut adapter, &mut bound, 10_000);
+    assert_eq!((port.stats().wider, port.rules(), adapter.rules.len()), (1, 0, 0));
+    let (key, mask) = udp(7);
+    assert_eq!(port.reason(10_001, flow(7), &key, &mask, 9000.0), Reason::Wider);
+}
+
+/// After a reset nothing is believed of what was there, and the rules come back.
+#[test]
+fn a_reset_adapter_is_filled_again() {
+    let (mut port, mut adapter, mut bound, rates) = settled();
+    let before = bound[&flow(7)];
+    adapter.rules.clear();
+    port.upset(10_000);
+    settle(&mut port, &mut adapter, &mut bound, 10_000);
+    assert!(port.is_down() && bound.is_empty() && port.stats().resets == 1);
+    for s in 11..16 {
+        second(&mut port, s * 1000, &rates);
+        settle(&mut port, &mut adapter, &mut bound, s * 1000);
+    }
+    assert!(!port.is_down() && adapter.rules.len() == 1);
+    assert_ne!(bound[&flow(7)], before);
+}

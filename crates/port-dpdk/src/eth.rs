@@ -8,6 +8,7 @@ use packet::Packet;
 use port::{Counters, Link, Port, PortConfig, PortError, RuleTable, RxQueue, Service, TxQueue};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// Further attempts to start an AF_XDP device, and the pause before each.
@@ -221,6 +222,10 @@ impl Port for EthPort {
     fn rule_table(&mut self) -> Option<Box<dyn RuleTable>> {
         let queues = self.rx.len() as u16;
         (self.kind == "dpdk").then(|| Box::new(EthRules::new(&self.dev, queues)) as _)
+    }
+
+    fn adapter_upsets(&mut self) -> Option<Arc<AtomicU32>> {
+        (self.kind == "dpdk").then(|| self.dev.upsets())
     }
 
     fn reconfigure(&mut self, config: &PortConfig) -> Result<bool, PortError> {

@@ -103,6 +103,10 @@ impl TxQueue for OwnTx {
         n
     }
 
+    fn room(&mut self, n: usize) -> usize {
+        self.0.room(n)
+    }
+
     fn is_busy(&self) -> bool {
         self.0.is_busy()
     }

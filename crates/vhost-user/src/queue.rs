@@ -292,6 +292,14 @@ impl<P: Pool + 'static> Tx<P> {
         std::mem::take(&mut self.lost)
     }
 
+    /// How many of `n` packets the guest has room for, at most: those of them for which a buffer is
+    /// there. All, where that cannot be said.
+    pub fn room(&self, n: usize) -> usize {
+        let up = self.shared.up.load(Ordering::Relaxed);
+        let ring = self.ring().filter(|_| up).and_then(|i| self.shared.rings.try_hold(i.into()));
+        ring.and_then(|mut held| held.get().map(|own| own.ring.room(n))).unwrap_or(n)
+    }
+
     /// Did the last burst take nothing because another thread has the ring?
     pub fn is_busy(&self) -> bool {
         self.busy

@@ -5,9 +5,9 @@
 //! are a word that the thread looks at once per turn, engines change hands in a place that is
 //! locked for a moment.
 
-use crate::tally::Tally;
+use crate::tally::{Tallied, Tally};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vhost::Engine;
 
 /// Frames of more bytes are copied by an engine, where there is one, unless somebody says otherwise
@@ -64,6 +64,8 @@ pub struct Seat {
     pub core: usize,
     /// What its engine did.
     pub tally: Tally,
+    /// The tally when its display was cleared.
+    cleared: Mutex<Tallied>,
     order: AtomicU8,
     state: AtomicU8,
     /// The thread has ended.
@@ -76,6 +78,7 @@ impl Seat {
         let seat = Arc::new(Seat {
             core,
             tally: Tally::default(),
+            cleared: Mutex::default(),
             order: AtomicU8::new(Order::None as u8),
             state: AtomicU8::new(SeatState::Empty as u8),
             gone: AtomicBool::new(false),
@@ -83,6 +86,22 @@ impl Seat {
         });
         seats_mut(|seats| seats.push(seat.clone()));
         seat
+    }
+
+    fn cleared(&self) -> MutexGuard<'_, Tallied> {
+        self.cleared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What its engine did since [`Seat::clear_shown`]; the most copies in flight are those of all
+    /// time.
+    pub fn shown(&self) -> Tallied {
+        let now = self.tally.read();
+        Tallied { in_flight_max: now.in_flight_max, ..now.since(&self.cleared()) }
+    }
+
+    /// What is shown counts from now on. The tally itself is its thread's.
+    pub fn clear_shown(&self) {
+        *self.cleared() = self.tally.read();
     }
 
     /// How it is.
@@ -142,6 +161,7 @@ impl Seat {
     /// Gives the thread an engine; it has none, and [`Seat::is_settled`].
     pub fn give(&self, engine: Box<dyn Engine>) {
         self.tally.clear();
+        *self.cleared() = Tallied::default();
         self.put(Some(engine));
         self.set_order(Order::Take);
     }
@@ -181,4 +201,21 @@ pub fn seats() -> Vec<Arc<Seat>> {
 /// Forgets the seat of a thread that ended.
 pub fn forget_seat(seat: &Arc<Seat>) {
     seats_mut(|seats| seats.retain(|other| !Arc::ptr_eq(other, seat)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_begins_anew_and_the_tally_does_not() {
+        let seat = Seat::new(63);
+        seat.tally.copies.store(7, Ordering::Relaxed);
+        seat.tally.in_flight_max.store(5, Ordering::Relaxed);
+        seat.clear_shown();
+        seat.tally.copies.store(9, Ordering::Relaxed);
+        assert_eq!(seat.shown(), Tallied { copies: 2, in_flight_max: 5, ..Tallied::default() });
+        assert_eq!(seat.tally.read().copies, 9);
+        forget_seat(&seat);
+    }
 }

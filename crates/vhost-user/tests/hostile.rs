@@ -1,6 +1,7 @@
 //! Front-ends that do all they may not, beside a port whose guest carries traffic: nothing of it is to be noticed there.
 //!
-//! What they do comes from a seed. `WEFT_HOSTILE_SECONDS` makes it last; a summary is printed.
+//! What they do comes from three seeds in turn. `WEFT_HOSTILE_SECONDS` says how long each of the tests lasts that
+//! attack over and over (`hostile_clients_*`, `hostile_servers_*`); a summary is printed.
 
 mod common;
 #[path = "common/engine.rs"]
@@ -18,7 +19,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use testkit::Noise;
-use vhost_user::{Claim, Config, Mode, Rx, Socket, Tx, Violation};
+use vhost_user::{Claim, Config, Mode, Rx, Seat, SeatState, Socket, Tx, Violation};
 
 /// Longer than a busy machine takes for anything here.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -112,9 +113,29 @@ fn poll(rx: &mut Rx<HeapPool>, tx: &mut Tx<HeapPool>, n: u64) -> u64 {
     came as u64
 }
 
+/// Gives the seat an engine, and another one when that was too slow for it, as the control side does.
+fn keep_engines(seat: Arc<Seat>, faults: Faults, end: Arc<AtomicBool>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        while !end.load(Ordering::Relaxed) || seat.state() == SeatState::Stuck {
+            match seat.state() {
+                SeatState::Stuck => {
+                    drop(seat.take_back());
+                    seat.stopped();
+                }
+                SeatState::Failing => drop(seat.take_back()),
+                SeatState::Empty if seat.is_settled() && !seat.is_gone() => {
+                    seat.give(Box::new(SlowEngine::new(31, faults)));
+                }
+                _ => {}
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    })
+}
+
 impl World {
-    /// Polls the neighbour and the port that is attacked.
-    fn start(neighbour: &Port, guest: Guest, attacked: &Port) -> World {
+    /// Polls the neighbour and the ports that are attacked.
+    fn start(neighbour: &Port, guest: Guest, attacked: &[Port]) -> World {
         World::start_with(neighbour, guest, attacked, None)
     }
 
@@ -122,29 +143,31 @@ impl World {
     fn start_with(
         neighbour: &Port,
         mut guest: Guest,
-        attacked: &Port,
-        engine: Option<SlowEngine>,
+        attacked: &[Port],
+        engine: Option<Faults>,
     ) -> World {
         let (end, echoed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (mut rx, mut tx) = (neighbour.rx(0).unwrap(), neighbour.tx(0).unwrap());
-        let (mut bad_rx, mut bad_tx) = (attacked.rx(0).unwrap(), attacked.tx(0).unwrap());
+        let mut bad: Vec<_> =
+            attacked.iter().map(|port| (port.rx(0).unwrap(), port.tx(0).unwrap())).collect();
         let (stop, count) = (end.clone(), echoed.clone());
         let poller = std::thread::spawn(move || {
             vhost_user::sit_down(SEAT);
             let seat = vhost_user::seats().pop().unwrap();
-            if let Some(engine) = engine {
+            let keeper = engine.map(|faults| {
                 vhost_user::use_engines();
                 vhost_user::set_threshold(0);
-                seat.give(Box::new(engine));
-            }
+                keep_engines(seat.clone(), faults, stop.clone())
+            });
             while !stop.load(Ordering::Relaxed) {
                 vhost_user::begin_turn();
                 count.fetch_add(poll(&mut rx, &mut tx, 32), Ordering::Relaxed);
-                poll(&mut bad_rx, &mut bad_tx, 4);
+                bad.iter_mut().for_each(|(rx, tx)| _ = poll(rx, tx, 4));
                 vhost_user::end_turn();
                 std::thread::yield_now();
             }
             vhost_user::stand_up();
+            keeper.map(JoinHandle::join);
             drop(seat.take_back());
             vhost_user::forget_seat(&seat);
             println!("the engine: {:?}", seat.tally.read());
@@ -311,6 +334,14 @@ fn attack(socket: UnixStream, noise: &mut Noise, kind: usize) -> std::io::Result
 
 const KINDS: usize = 11;
 
+/// What a front-end that does nothing wrong does on one connection.
+fn behave(socket: UnixStream, packed: bool) -> std::io::Result<()> {
+    let mut guest = Guest::new(socket, packed);
+    guest.connect()?;
+    guest.step();
+    guest.frontend.settle()
+}
+
 /// Violations that these front-ends are known to commit.
 const EXPECTED: [Violation; 7] = [
     Violation::Version,
@@ -330,61 +361,157 @@ fn neighbour(name: &str, packed: bool) -> (Port, Guest) {
     (port, guest)
 }
 
-/// Attacks a port on which we listen, over and over.
-fn attack_server(packed: bool, engine: Option<SlowEngine>) {
-    let (good, guest) = neighbour(&format!("good{packed}"), packed);
-    let name = format!("bad{packed}");
-    let bad = open(&name, Mode::Server);
-    let has_engine = engine.is_some();
-    let world = World::start_with(&good, guest, &bad, engine);
-    world.goes_on(1000);
-    let alone = world.rate(Duration::from_millis(500));
-    let mut noise = Noise(if packed { 77 } else { 11 });
-    let connect = || UnixStream::connect(path(&name)).unwrap();
-    // What is allocated once.
-    (0..2 * KINDS).for_each(|i| _ = attack(connect(), &mut noise, i % KINDS));
-    wait("the last one is gone", || !bad.connected());
-    let (fds, kilobytes) = (descriptors(), resident());
-    let (start, from, mut connections) = (Instant::now(), world.echoed(), 0u64);
-    let most = match (seconds(), has_engine) {
-        (Some(_), _) => u64::MAX,
-        (None, true) => 110,
-        (None, false) => 330,
-    };
-    while connections < most && seconds().is_none_or(|time| start.elapsed() < time) {
-        // It may be thrown out at any point.
-        let _ = attack(connect(), &mut noise, connections as usize % KINDS);
-        connections += 1;
-        if connections.is_multiple_of(64) {
-            world.goes_on(32);
+/// Connections of one round: to begin with the neighbour is alone, then others behave, then they are hostile.
+#[derive(Clone, Copy)]
+struct Round {
+    behaved: usize,
+    hostile: usize,
+}
+
+/// Rounds of a test that is not told how long it lasts.
+const ROUNDS: usize = 3;
+
+/// The neighbour's frames per second in each round.
+#[derive(Default)]
+struct Rates {
+    alone: Vec<f64>,
+    behaved: Vec<f64>,
+    hostile: Vec<f64>,
+}
+
+fn median(list: impl Iterator<Item = f64>) -> f64 {
+    let mut list: Vec<f64> = list.collect();
+    list.sort_by(f64::total_cmp);
+    list[list.len() / 2]
+}
+
+impl Rates {
+    /// Medians over the rounds: frames per second alone, and which part of it is left beside others.
+    fn summary(&self) -> String {
+        let share = |of: &[f64], to: &[f64]| 100.0 * median(of.iter().zip(to).map(|(a, b)| a / b));
+        format!(
+            "neighbour {:.0} frames/s alone; beside hostile ones {:.0} % of that, {:.0} % of beside others",
+            median(self.alone.iter().copied()),
+            share(&self.hostile, &self.alone),
+            share(&self.hostile, &self.behaved),
+        )
+    }
+}
+
+/// Front-ends that attack ports, over and over.
+struct Siege<'a> {
+    world: &'a World,
+    bad: &'a [Port],
+    round: Round,
+    /// The next connection to one of the ports.
+    connect: &'a mut dyn FnMut() -> UnixStream,
+    /// What descriptors are counted after: no front-end is served.
+    settled: &'a dyn Fn() -> bool,
+    /// Descriptors that may come later than that.
+    late: usize,
+}
+
+impl Siege<'_> {
+    /// Frames per second of the neighbour while so many connections do something.
+    fn beside(&mut self, n: usize, mut what: impl FnMut(usize, UnixStream)) -> f64 {
+        let (from, start) = (self.world.echoed(), Instant::now());
+        (0..n).for_each(|i| what(i, (self.connect)()));
+        self.world.goes_on(32);
+        (self.world.echoed() - from) as f64 / start.elapsed().as_secs_f64()
+    }
+
+    fn settle(&self) {
+        wait("the last one is gone", || (self.settled)());
+        self.world.goes_on(1000);
+    }
+
+    /// Descriptors and memory are back afterwards, and the neighbour went on.
+    fn run(&mut self, what: &str) {
+        let mut noises = [11, 77, 5].map(Noise);
+        let mut attack = |i: usize, socket| {
+            // It may be thrown out at any point.
+            let _ = attack(socket, &mut noises[i / KINDS % 3], i % KINDS);
+        };
+        // What is allocated once.
+        self.beside(self.round.hostile.min(2 * KINDS), &mut attack);
+        self.settle();
+        let (fds, kilobytes) = (descriptors(), resident());
+        let (start, mut rates) = (Instant::now(), Rates::default());
+        let goes_on = |rounds| seconds().map_or(rounds < ROUNDS, |time| start.elapsed() < time);
+        while goes_on(rates.alone.len()) {
+            rates.alone.push(self.world.rate(Duration::from_millis(300)) as f64);
+            let behaved = self.beside(self.round.behaved, |i, socket| {
+                let _ = behave(socket, i % 2 == 1);
+            });
+            rates.behaved.push(behaved);
+            rates.hostile.push(self.beside(self.round.hostile, &mut attack));
+        }
+        self.settle();
+        wait("no descriptor is left behind", || descriptors() <= fds + self.late);
+        let grown = resident().saturating_sub(kilobytes);
+        println!(
+            "{what}: {} hostile connections in {:.0} s; {}; descriptors {fds} -> {}; resident +{grown} kB; {:?}",
+            rates.hostile.len() * self.round.hostile,
+            start.elapsed().as_secs_f64(),
+            rates.summary(),
+            descriptors(),
+            counted(self.bad),
+        );
+        assert!(grown < 64 << 10, "{grown} kB more");
+    }
+}
+
+/// Violations that were counted on these ports, summed up.
+fn counted(ports: &[Port]) -> Vec<(Violation, u64)> {
+    let mut all: Vec<(Violation, u64)> = Vec::new();
+    for (what, n) in ports.iter().flat_map(Port::violations).filter(|(_, n)| *n > 0) {
+        match all.iter_mut().find(|(v, _)| *v == what) {
+            Some((_, sum)) => *sum += n,
+            None => all.push((what, n)),
         }
     }
-    let rate = (world.echoed() - from) as f64 / start.elapsed().as_secs_f64();
-    wait("the last one is gone", || !bad.connected());
-    world.goes_on(1000);
-    wait("no descriptor is left behind", || descriptors() <= fds);
-    let grown = resident().saturating_sub(kilobytes);
-    println!(
-        "server, packed {packed}: {connections} connections in {:.1} s; neighbour {alone} frames/s alone, {rate:.0} \
-         beside; descriptors {fds} -> {}; resident +{grown} kB; {:?}",
-        start.elapsed().as_secs_f64(),
-        descriptors(),
-        bad.violations().iter().filter(|(_, n)| *n > 0).collect::<Vec<_>>(),
-    );
-    assert!(grown < 64 << 10, "{grown} kB more");
-    let counted: Vec<Violation> =
-        bad.violations().iter().filter(|(_, n)| *n > 0).map(|(what, _)| *what).collect();
-    for what in EXPECTED.iter().filter(|_| !has_engine) {
-        assert!(counted.contains(what), "{what:?} in {counted:?}");
+    all
+}
+
+/// What was expected was counted on the attacked ports, and nothing on the neighbour's.
+fn blamed(bad: &[Port], good: &Port) {
+    let counted = counted(bad);
+    for what in EXPECTED {
+        assert!(counted.iter().any(|(v, _)| *v == what), "{what:?} in {counted:?}");
     }
     assert!(good.connected() && good.violations().iter().all(|(_, n)| *n == 0));
-    // A guest that behaves is served on the same socket.
-    let mut guest = Guest::new(connect(), packed);
+}
+
+/// A guest that behaves is served.
+fn serves(socket: UnixStream, packed: bool) {
+    let mut guest = Guest::new(socket, packed);
     guest.connect().unwrap();
     wait("a guest is served", || {
         guest.step();
         guest.echoed > 100
     });
+}
+
+/// Attacks a port on which we listen.
+fn attack_server(packed: bool, engine: Option<Faults>) {
+    let (good, guest) = neighbour(&format!("good{packed}"), packed);
+    let name = format!("bad{packed}");
+    let bad = [open(&name, Mode::Server)];
+    let hostile = if engine.is_some() { 4 * KINDS } else { 10 * KINDS };
+    let what = format!("server, packed {packed}, engine {}", engine.is_some());
+    let world = World::start_with(&good, guest, &bad, engine);
+    let mut connect = || UnixStream::connect(path(&name)).unwrap();
+    Siege {
+        world: &world,
+        bad: &bad,
+        round: Round { behaved: 10, hostile },
+        connect: &mut connect,
+        settled: &|| !bad[0].connected(),
+        late: 0,
+    }
+    .run(&what);
+    blamed(&bad, &good);
+    serves(connect(), packed);
 }
 
 #[test]
@@ -399,7 +526,7 @@ fn hostile_clients_and_copies_in_flight() {
     let _alone = alone();
     for packed in [false, true] {
         let faults = Faults { error_one_of: 500, hang_after: 0, room: 256, delay_us: 200 };
-        attack_server(packed, Some(SlowEngine::new(31, faults)));
+        attack_server(packed, Some(faults));
     }
 }
 
@@ -409,27 +536,55 @@ fn hostile_clients_of_a_server_packed() {
     attack_server(true, None);
 }
 
-/// The same by front-ends that we connect to; we come again once a second at most.
-#[test]
-fn hostile_servers() {
-    let _alone = alone();
-    let (good, guest) = neighbour("good", true);
-    let listener = UnixListener::bind(path("bad-client")).unwrap();
-    let bad = open("bad-client", Mode::Client);
+/// Ports that connect to hostile front-ends: each comes again once a second at most.
+const CLIENT_PORTS: usize = 8;
+/// Descriptors that a connection of ours opens once it is made.
+const LATE_DESCRIPTORS: usize = 2;
+
+/// The same by front-ends that we connect to.
+fn attack_clients(packed: bool) {
+    let (good, guest) = neighbour(&format!("good-{packed}"), packed);
+    let names: Vec<String> = (0..CLIENT_PORTS).map(|i| format!("client-{packed}-{i}")).collect();
+    let listeners: Vec<UnixListener> =
+        names.iter().map(|name| UnixListener::bind(path(name)).unwrap()).collect();
+    let bad: Vec<Port> = names.iter().map(|name| open(name, Mode::Client)).collect();
     let world = World::start(&good, guest, &bad);
-    let mut noise = Noise(5);
-    for kind in 0..KINDS {
-        let (socket, _) = listener.accept().unwrap();
-        let _ = attack(socket, &mut noise, kind);
-        world.goes_on(100);
+    let mut turn = 0;
+    let mut connect = || {
+        turn += 1;
+        listeners[turn % CLIENT_PORTS].accept().unwrap().0
+    };
+    Siege {
+        world: &world,
+        bad: &bad,
+        round: Round { behaved: CLIENT_PORTS, hostile: 3 * KINDS },
+        connect: &mut connect,
+        // All have connected again, and none is accepted.
+        settled: &|| listeners.iter().all(waits) && bad.iter().all(|port| !port.connected()),
+        late: LATE_DESCRIPTORS * CLIENT_PORTS,
     }
-    let (socket, _) = listener.accept().unwrap();
-    let mut guest = Guest::new(socket, false);
-    guest.connect().unwrap();
-    wait("a guest is served", || {
-        guest.step();
-        guest.echoed > 100
-    });
+    .run(&format!("client, packed {packed}"));
+    blamed(&bad, &good);
+    serves(connect(), packed);
+}
+
+/// Is there a connection to accept?
+fn waits(listener: &UnixListener) -> bool {
+    let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, which lives.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+}
+
+#[test]
+fn hostile_servers_of_clients_split() {
+    let _alone = alone();
+    attack_clients(false);
+}
+
+#[test]
+fn hostile_servers_of_clients_packed() {
+    let _alone = alone();
+    attack_clients(true);
 }
 
 /// A front-end that floods and never reads a reply burns its own connection's time; the port goes at once.
@@ -438,7 +593,7 @@ fn a_front_end_that_never_reads_delays_nothing() {
     let _alone = alone();
     let (good, guest) = neighbour("good-flood", false);
     let bad = open("flood", Mode::Server);
-    let world = World::start(&good, guest, &bad);
+    let world = World::start(&good, guest, std::slice::from_ref(&bad));
     let mut silent: Vec<Frontend> = Vec::new();
     for _ in 0..3 {
         let frontend = Frontend(UnixStream::connect(path("flood")).unwrap());

@@ -141,6 +141,25 @@ impl Packed {
         }
     }
 
+    /// How many of the next `n` entries, of which a buffer takes one or more, are available: they
+    /// become so in order.
+    pub fn room(&mut self, n: u32) -> u32 {
+        let n = n.min(self.size - self.taken);
+        let is_ready = |k: u32| self.is_ready(self.at.forward(self.taken + k, self.size));
+        if n == 0 || is_ready(n - 1) {
+            return n;
+        }
+        let (mut room, mut end) = (0, n - 1);
+        while room < end {
+            let middle = (room + end) / 2;
+            match is_ready(middle) {
+                true => room = middle + 1,
+                false => end = middle,
+            }
+        }
+        room
+    }
+
     /// Reads plain buffers until there are `want` of them in `ahead`. True: what follows is something else.
     #[inline]
     pub fn read_ahead(&mut self, reader: &mut Reader, want: usize, ahead: &mut Ahead) -> bool {

@@ -312,6 +312,16 @@ impl Ring {
         each!(&mut self.layout, ring => ring.needs_notification())
     }
 
+    /// How many of `n` packets there are buffers for, at most: a packet may take several.
+    #[inline]
+    pub fn room(&mut self, n: usize) -> usize {
+        let asked = n.min(usize::from(self.size())) as u32;
+        match self.broken {
+            true => n,
+            false => each!(&mut self.layout, ring => ring.room(asked)) as usize,
+        }
+    }
+
     /// Starts to fetch what the next call of [`Ring::dequeue`] will read (`sends`), or else of
     /// [`Ring::enqueue`]: at step 0 of the ring itself, at step 1 of its next `n` buffers, the
     /// first of them at once: the others while those are used, so that neither waits for the other.

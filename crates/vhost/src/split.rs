@@ -147,6 +147,13 @@ impl Split {
         self.ready(self.seen)
     }
 
+    /// How many of the next `n` buffers are available. (An index that makes no sense is for whoever
+    /// reads buffers.)
+    #[inline]
+    pub fn room(&mut self, n: u32) -> u32 {
+        self.look(self.taken + n).saturating_sub(self.taken).min(n)
+    }
+
     /// Reads plain buffers until there are `want` of them in `ahead`. True: what follows is something else.
     #[inline]
     pub fn read_ahead(&mut self, reader: &mut Reader, want: usize, ahead: &mut Ahead) -> bool {

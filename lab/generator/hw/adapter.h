@@ -264,6 +264,8 @@ void bulk_keep(struct hw *hw);
 uint32_t frame_bytes(const struct rx_queue *queue);
 
 /* fault.c */
+/* Are marks of some packets to be lost or wrong? */
+bool fault_of_marks(const struct hw *hw);
 int fault_of_create(struct hw *hw);
 void fault_marks(struct rx_queue *queue, struct rte_mbuf **packets, uint32_t n);
 void watch_start(struct hw *hw);

@@ -11,6 +11,15 @@
 
 #define WATCH_US 100000
 
+/* Are marks of some packets to be lost or wrong? */
+bool
+fault_of_marks(const struct hw *hw)
+{
+	const volatile struct hw_faults *f = &hw->device->counters->faults;
+
+	return f->lose_per_mille | f->wrong_per_mille | f->other_per_mille;
+}
+
 /* The errno of a create that is to fail, or 0. */
 int
 fault_of_create(struct hw *hw)
@@ -24,7 +33,7 @@ fault_of_create(struct hw *hw)
 	return f->fail_every && hw->creates % f->fail_every == 0 ? code : 0;
 }
 
-/* Takes marks away, or changes their lowest bit, of so many packets per mille. */
+/* Takes marks away, or changes their lowest or their ninth bit, of so many packets per mille. */
 void
 fault_marks(struct rx_queue *q, struct rte_mbuf **packets, uint32_t n)
 {
@@ -43,6 +52,9 @@ fault_marks(struct rx_queue *q, struct rte_mbuf **packets, uint32_t n)
 			lost++;
 		} else if (draw < f->lose_per_mille + f->wrong_per_mille) {
 			m->hash.fdir.hi ^= 1;
+			wrong++;
+		} else if (draw < f->lose_per_mille + f->wrong_per_mille + f->other_per_mille) {
+			m->hash.fdir.hi ^= 1 << 8;
 			wrong++;
 		}
 	}

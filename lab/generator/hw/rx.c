@@ -242,7 +242,7 @@ weftgen_rx_hw(void *queue, struct rte_mbuf **packets, uint16_t want)
 made:
 	q->counters->packets += n;
 	q->counters->tsc = now;
-	if (unlikely(hq->hw->device->counters->faults.lose_per_mille | hq->hw->device->counters->faults.wrong_per_mille))
+	if (unlikely(fault_of_marks(hq->hw)))
 		fault_marks(q, packets, n);
 	if (unlikely(q->config->hw.check) && hq->table->column != COLUMN_BYTES)
 		check(q, packets, n);

@@ -42,6 +42,7 @@ impl Port {
                     Err(e) => {
                         // Nobody knows what it does: its mark is not used again.
                         self.stats.stuck += 1;
+                        self.stuck += 1;
                         *self.stats.refused.entry(e.errno).or_default() += 1;
                         if class(e.errno) == Class::Ill {
                             self.fall_ill(now_ms);
@@ -83,6 +84,8 @@ impl Port {
                 self.capacity = Some((inside, now_ms + FULL_MS));
                 self.withdraw_waiting(now_ms);
             }
+            // A rule that could not be ended may be in the way: all go.
+            Class::Form if e.errno == libc::EEXIST && self.stuck > 0 => self.fall_ill(now_ms),
             Class::Form => {
                 let other = |u: &Unit| {
                     matches!(u.state, State::In(_))
@@ -129,6 +132,12 @@ impl Port {
         self.barred.insert(form, Barred { until_ms: now_ms + wait_ms, wait_ms, reason });
     }
 
+    /// The adapter was reset or removed: its rules are gone.
+    pub fn upset(&mut self, now_ms: u64) {
+        self.stats.resets += 1;
+        self.fall_ill(now_ms);
+    }
+
     /// Nothing is known of the rules any more: marks of before mean nothing. The adapter is asked every second whether it
     /// works again. Also when its port restarts or was reset.
     pub fn fall_ill(&mut self, now_ms: u64) {
@@ -144,6 +153,7 @@ impl Port {
         self.by_pattern.clear();
         self.candidates.take();
         self.requests.clear();
+        self.stuck = 0;
         self.stats.flushes += 1;
         self.ill = Some(now_ms + PROBE_MS);
     }

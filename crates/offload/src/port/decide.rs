@@ -12,6 +12,10 @@ const MASK_STAYS_MS: u64 = 30_000;
 /// Of a rule's marked packets, so many in a second and this part may be others' before the rule has to go.
 const WRONG_MIN: u32 = 16;
 const WRONG_PART: f32 = 1.0 / 64.0;
+/// A flow with so many packets in each of so many seconds, none of them marked: its rule is not there, or matches less
+/// than was asked.
+const SILENT_PPS_MIN: f32 = 50.0;
+const SILENT_S: u32 = 3;
 
 impl Port {
     /// A flow had so many packets in the second that ends. Called once per second and flow.
@@ -23,13 +27,23 @@ impl Port {
         }
     }
 
-    /// So many packets with this mark were others' since the last call.
-    pub fn compared(&mut self, now_ms: u64, mark: Mark, wrong: u32) {
-        let Some(unit) = self.units.get(&mark) else { return };
+    /// In the second that ends so many packets with this mark were others', and some were its flows', or none. Called
+    /// between the flows' [`Port::observe`] and [`Port::decide`].
+    pub fn compared(&mut self, now_ms: u64, mark: Mark, wrong: u32, some: bool) {
+        let Some(unit) = self.units.get_mut(&mark) else { return };
+        let settled = now_ms >= unit.since_ms + RESIDENCE_MS;
+        match settled && !some && unit.recent >= SILENT_PPS_MIN {
+            true => unit.silent_s += 1,
+            false => unit.silent_s = 0,
+        }
         if wrong >= WRONG_MIN && wrong as f32 > unit.pps * WRONG_PART {
             let form = form_of(&unit.pattern);
             self.leave(now_ms, mark);
+            self.stats.wider += 1;
             self.bar(now_ms, form, Reason::Wider);
+        } else if unit.silent_s >= SILENT_S {
+            self.leave(now_ms, mark);
+            self.stats.silent += 1;
         }
     }
 
@@ -130,7 +144,9 @@ impl Port {
         self.by_flow.insert(c.flow, mark);
         let (state, flows) = (State::Creating { doomed: false }, vec![c.flow]);
         let (pps, recent, since_ms) = (c.pps, 0.0, now_ms);
-        self.units.insert(mark, Unit { pattern, bytes, flows, state, pps, recent, since_ms });
+        let silent_s = 0;
+        let unit = Unit { pattern, bytes, flows, state, pps, recent, since_ms, silent_s };
+        self.units.insert(mark, unit);
     }
 
     /// A rule is not wanted any more. Deletions are not paid for, and come before insertions that wait.

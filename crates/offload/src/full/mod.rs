@@ -1,0 +1,16 @@
+//! Rules that forward: the adapter does with a megaflow's packets what the host would, and the host does not see
+//! them.
+//!
+//! [`plan`] says what a megaflow is as such a rule, or why it is none. [`Table`] is one port's rules. [`apply`] is the
+//! slow twin: what a rule does to a packet, byte by byte.
+//!
+//! Nobody compares what these rules match. So a change of tables is complete only when the rules made before it are
+//! gone ([`Table::leaving`]).
+
+mod apply;
+mod plan;
+mod table;
+
+pub use apply::{Sent, apply};
+pub use plan::{Flow, Plan, plan};
+pub use table::{Id, Outcome, Request, Stats, Step, Table};

@@ -1,0 +1,229 @@
+//! A megaflow as a rule: its headers, what is changed, where it goes.
+
+use crate::Reason;
+use crate::bytes::first_bytes;
+use crate::types::FlowId;
+use action::{Op, Rewrite, TunnelKind, TunnelPush};
+use flow::{Key, Mask, PortNo, at};
+use port::{Edit, Fate, ForwardRule, HEADER_BYTES_MAX, Header, Item};
+use telemetry::Drop;
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// A megaflow: which packets, and what becomes of them.
+pub struct Flow<'a> {
+    /// Values.
+    pub key: &'a Key,
+    /// Bits that count.
+    pub mask: &'a Mask,
+    /// In order.
+    pub ops: &'a [Op],
+}
+
+/// What an adapter is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The rule.
+    pub rule: ForwardRule,
+    /// The megaflow that takes the outer header off, if the rule does that: it has the packets, too.
+    pub outer: Option<FlowId>,
+    /// Bytes of a packet that the megaflow does not count: those of the outer header.
+    pub outer_bytes: u16,
+}
+
+/// A megaflow as a rule, or why it is none. `to`: the number that a datapath port has on the adapter, if it is there.
+pub fn plan(flow: &Flow<'_>, to: &dyn Fn(PortNo) -> Option<u16>) -> Result<Plan, Reason> {
+    let (bytes, pattern) = first_bytes(flow.key, flow.mask)?;
+    let mut items = Vec::new();
+    let mut from = 0;
+    for header in pattern.headers {
+        items.push(item(header, from, &bytes.value, &pattern.mask));
+        from += header.len();
+    }
+    say_types(&mut items, &bytes.value);
+    let mut editor = Editor { key: *flow.key, known: *flow.mask, edits: Vec::new(), outer: false };
+    let fate = editor.run(flow.ops, to)?;
+    let rule = ForwardRule { items, edits: editor.edits, fate };
+    Ok(Plan { rule, outer: None, outer_bytes: 0 })
+}
+
+fn item(header: Header, from: usize, value: &[u8], mask: &[u8]) -> Item {
+    let mut item = Item { header, value: [0; HEADER_BYTES_MAX], mask: [0; HEADER_BYTES_MAX] };
+    let n = header.len().min(value.len().saturating_sub(from));
+    item.mask[..n].copy_from_slice(&mask[from..from + n]);
+    for i in 0..n {
+        item.value[i] = value[from + i] & item.mask[i];
+    }
+    item
+}
+
+/// Types that follow from the headers are said all the same, and that packets are no fragments: nobody looks after
+/// the adapter.
+fn say_types(items: &mut [Item], value: &[u8]) {
+    let mut from = 0;
+    for item in items {
+        let exact: &[usize] = match item.header {
+            Header::Ethernet => &[12, 13],
+            Header::Vlan => &[2, 3],
+            _ => &[],
+        };
+        for i in exact {
+            item.mask[*i] = 0xff;
+            item.value[*i] = value[from + i];
+        }
+        if item.header == Header::Ipv4 {
+            // "More fragments" and the offset.
+            item.mask[6..8].copy_from_slice(&[0x3f, 0xff]);
+        }
+        from += item.header.len();
+    }
+}
+
+/// What a packet of the megaflow is known to be, operation after operation.
+struct Editor {
+    key: Key,
+    known: Mask,
+    edits: Vec<Edit>,
+    /// Operations are about an outer header that was put in front.
+    outer: bool,
+}
+
+fn no(what: &str) -> Reason {
+    Reason::Action(what.into())
+}
+
+impl Editor {
+    fn run(&mut self, ops: &[Op], to: &dyn Fn(PortNo) -> Option<u16>) -> Result<Fate, Reason> {
+        let Some((last, first)) = ops.split_last() else { return Ok(Fate::Drop) };
+        first.iter().try_for_each(|op| self.edit(op))?;
+        match last {
+            Op::Output(port) => to(*port).map(Fate::Port).ok_or(Reason::OtherAdapter),
+            // Drops for another reason are the host's to count.
+            Op::Drop(Drop::Policy) if first.is_empty() => Ok(Fate::Drop),
+            // Nothing comes behind it that would need the packet as it was.
+            Op::Clone(inner) => self.run(inner, to),
+            other => {
+                self.edit(other)?;
+                Err(no("no output"))
+            }
+        }
+    }
+
+    fn edit(&mut self, op: &Op) -> Result<(), Reason> {
+        if self.outer {
+            return Err(no("changes of the outer header"));
+        }
+        match op {
+            Op::Set(rewrite) => self.set(rewrite),
+            Op::PushVlan { tpid, tci } => {
+                self.edits.push(Edit::PushVlan { tpid: *tpid, tci: tci & 0xefff });
+                Ok(())
+            }
+            Op::PopVlan => {
+                self.edits.push(Edit::PopVlan);
+                Ok(())
+            }
+            Op::TunnelPush(push) => self.encapsulate(push),
+            Op::Output(_) => Err(no("several outputs")),
+            Op::PushMpls { .. } => Err(no("push_mpls")),
+            Op::PopMpls { .. } => Err(no("pop_mpls")),
+            Op::Recirc(_) => Err(no("recirc")),
+            Op::Truncate(_) => Err(no("trunc")),
+            Op::Punt(_) => Err(no("userspace")),
+            Op::Clone(_) => Err(no("clone")),
+            Op::Ct(_) => Err(no("ct")),
+            Op::CtClear => Err(no("ct_clear")),
+            Op::Meter(_) => Err(no("meter")),
+            Op::Sample { .. } => Err(no("sample")),
+            Op::CheckLen { .. } => Err(no("check_pkt_len")),
+            Op::TunnelPop { .. } => Err(no("tnl_pop")),
+            Op::Drop(_) => Err(no("drop")),
+        }
+    }
+
+    fn encapsulate(&mut self, push: &TunnelPush) -> Result<(), Reason> {
+        if push.kind != TunnelKind::Vxlan || push.checksum() {
+            return Err(no("tnl_push of another kind than vxlan without checksums"));
+        }
+        self.edits.push(Edit::VxlanEncap(push.header.clone()));
+        self.outer = true;
+        Ok(())
+    }
+
+    fn set(&mut self, rewrite: &Rewrite) -> Result<(), Reason> {
+        let mut left = rewrite.mask;
+        let ip = self.key.u16(at::ETH_TYPE);
+        // Without it a packet may have no ports.
+        let proto = self.key.u8(at::PROTO) & self.known.u8(at::PROTO);
+        if let Some(v) = self.field(rewrite, &mut left, at::ETH_SRC)? {
+            self.edits.push(Edit::MacSrc(v));
+        }
+        if let Some(v) = self.field(rewrite, &mut left, at::ETH_DST)? {
+            self.edits.push(Edit::MacDst(v));
+        }
+        if ip == IPV4 {
+            if let Some(v) = self.field(rewrite, &mut left, at::IP_SRC)? {
+                self.edits.push(Edit::Ipv4Src(v));
+            }
+            if let Some(v) = self.field(rewrite, &mut left, at::IP_DST)? {
+                self.edits.push(Edit::Ipv4Dst(v));
+            }
+        }
+        if ip == IPV6 {
+            if let Some(v) = self.field(rewrite, &mut left, at::IPV6_SRC)? {
+                self.edits.push(Edit::Ipv6Src(v));
+            }
+            if let Some(v) = self.field(rewrite, &mut left, at::IPV6_DST)? {
+                self.edits.push(Edit::Ipv6Dst(v));
+            }
+        }
+        let is_ip = [IPV4, IPV6].contains(&ip);
+        if is_ip && let Some([v]) = self.field(rewrite, &mut left, at::TTL)? {
+            self.edits.push(Edit::Ttl(v));
+        }
+        if is_ip && [TCP, UDP].contains(&proto) {
+            if let Some(v) = self.field(rewrite, &mut left, at::TP_SRC)? {
+                self.edits.push(Edit::TpSrc(u16::from_be_bytes(v)));
+            }
+            if let Some(v) = self.field(rewrite, &mut left, at::TP_DST)? {
+                self.edits.push(Edit::TpDst(u16::from_be_bytes(v)));
+            }
+        }
+        match left.words.iter().all(|w| *w == 0) {
+            true => Ok(()),
+            false => Err(no("set of a field that adapters do not set")),
+        }
+    }
+
+    /// The value that a field gets; None: it stays. Bits that are not written are those of the megaflow, if it says
+    /// what they are.
+    fn field<const N: usize>(
+        &mut self,
+        rewrite: &Rewrite,
+        left: &mut Mask,
+        at: usize,
+    ) -> Result<Option<[u8; N]>, Reason> {
+        let mut value = [0; N];
+        let mut any = false;
+        for (i, byte) in value.iter_mut().enumerate() {
+            let written = rewrite.mask.u8(at + i);
+            any |= written != 0;
+            *byte = self.key.u8(at + i) & !written | rewrite.key.u8(at + i) & written;
+        }
+        if !any {
+            return Ok(None);
+        }
+        if (0..N).any(|i| rewrite.mask.u8(at + i) | self.known.u8(at + i) != 0xff) {
+            return Err(no("set of some bits of a field"));
+        }
+        for (i, byte) in value.iter().enumerate() {
+            self.key.set_u8(at + i, *byte);
+            self.known.set_u8(at + i, 0xff);
+            left.set_u8(at + i, 0);
+        }
+        Ok(Some(value))
+    }
+}

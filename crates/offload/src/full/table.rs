@@ -1,0 +1,323 @@
+//! One port's rules that forward: what is in the adapter, what should be, and why not.
+
+mod answer;
+mod decide;
+
+use super::plan::Plan;
+use crate::pace::Pace;
+use crate::pick::{self, Candidates};
+use crate::reason::Reason;
+use crate::types::{FlowId, Limits};
+use port::{Edit, Fate, ForwardRule, Header, RuleCount, RuleError, RuleId};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+/// What a rule saves the host: receive, parse, lookup, actions and send, cycles per packet.
+const SAVED_CYCLES: f32 = 155.0;
+/// A full table is tried again after so long.
+const FULL_MS: u64 = 10_000;
+/// Rules that are asked about in one request.
+const COUNT_RULES: usize = 64;
+/// Requests for insertions that the adapter has not answered, at most: who waits for a rule to go waits for these.
+const UNDER_WAY_MAX: usize = 16;
+
+/// A rule, or one to be; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Id(u64);
+
+/// What the adapter is to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Make a rule.
+    Create(Id, ForwardRule),
+    /// Say what it had, then end it. Before everything else that waits.
+    Destroy(Id, RuleId),
+    /// Say what these had.
+    Count(Vec<(Id, RuleId)>),
+}
+
+/// What became of it.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// Of [`Request::Create`].
+    Created(Id, Result<RuleId, RuleError>),
+    /// Of [`Request::Destroy`], with the last counters, if they could be read.
+    Destroyed(Id, Option<RuleCount>, Result<(), RuleError>),
+    /// Of [`Request::Count`]: those that could be read.
+    Counted(Vec<(Id, RuleCount)>),
+}
+
+/// What the datapath is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// That this megaflow ends is to be reported ([`Table::gone`]) before a change is complete; also if it is gone already.
+    Watch {
+        /// What does its work.
+        id: Id,
+        /// The megaflow.
+        flow: FlowId,
+        /// Bytes of each packet of the rule that the megaflow has not.
+        outer_bytes: u16,
+        /// The rule's packets are to be counted as this one's; else they are counted already, and it is merely in use.
+        counts: bool,
+    },
+    /// The rule had so many packets and bytes more.
+    Credit {
+        /// The rule.
+        id: Id,
+        /// As they came in.
+        more: RuleCount,
+        /// Bytes as they went out, if they did.
+        sent_bytes: u64,
+        /// Where they went.
+        fate: Fate,
+    },
+    /// Of the rule nothing will be heard any more.
+    Unwatch(Id),
+}
+
+/// Counters since the port was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Rules made.
+    pub inserted: u64,
+    /// Rules ended, however.
+    pub removed: u64,
+    /// Rules made in place of others.
+    pub swaps: u64,
+    /// Refusals by error number.
+    pub refused: BTreeMap<i32, u64>,
+    /// Rules that could not be ended one by one.
+    pub stuck: u64,
+    /// Counters that were less than before.
+    pub went_back: u64,
+    /// Packets that the adapter forwarded or dropped.
+    pub packets: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    /// The adapter was not asked yet.
+    Waiting,
+    /// It was asked; `doomed`: the rule is not wanted any more.
+    Asked {
+        doomed: bool,
+    },
+    In(RuleId),
+    Leaving,
+}
+
+struct Unit {
+    plan: Plan,
+    flows: Vec<FlowId>,
+    state: State,
+    /// Packets per second, smoothed; and packets since that was reckoned.
+    pps: f32,
+    recent: f32,
+    since_ms: u64,
+    reported: RuleCount,
+    /// Its number among those that leave.
+    leaving: Option<u64>,
+}
+
+/// Rules of one form are refused or taken together: headers, masks, kinds of edits.
+type Form = (Vec<(Header, [u8; 40])>, Vec<std::mem::Discriminant<Edit>>, bool);
+
+struct Barred {
+    until_ms: u64,
+    wait_ms: u64,
+    reason: Reason,
+}
+
+/// See the module. One thread owns it; [`Table::next_request`] and [`Table::next_step`] say what others are to do.
+pub struct Table {
+    limits: Limits,
+    units: HashMap<Id, Unit>,
+    by_rule: HashMap<ForwardRule, Id>,
+    by_flow: HashMap<FlowId, Id>,
+    /// Rules that take off the outer header which this megaflow is about.
+    by_outer: HashMap<FlowId, BTreeSet<Id>>,
+    candidates: Candidates,
+    barred: HashMap<Form, Barred>,
+    cooling: HashMap<FlowId, u64>,
+    pace: Pace,
+    requests: VecDeque<Request>,
+    destroys: VecDeque<Request>,
+    steps: VecDeque<Step>,
+    under_way: usize,
+    next_id: u64,
+    /// Rules that leave, in the order in which they were asked to.
+    leaving: BTreeMap<u64, Id>,
+    left: u64,
+    destroy_us: f64,
+    capacity: Option<(usize, u64)>,
+    decided_ms: u64,
+    counting: Counting,
+    stats: Stats,
+}
+
+/// The pass over all counters that is under way.
+#[derive(Default)]
+struct Counting {
+    /// Who is still to be asked about.
+    left: Vec<Id>,
+    /// Requests without an answer.
+    under_way: usize,
+    began_ms: u64,
+    /// When the last complete pass began.
+    known_ms: u64,
+}
+
+impl Table {
+    /// No rules yet; the adapter's table was flushed.
+    pub fn new(limits: Limits, now_ms: u64) -> Table {
+        Table {
+            limits: Limits { saved_cycles: SAVED_CYCLES, ..limits },
+            units: HashMap::new(),
+            by_rule: HashMap::new(),
+            by_flow: HashMap::new(),
+            by_outer: HashMap::new(),
+            candidates: Candidates::default(),
+            barred: HashMap::new(),
+            cooling: HashMap::new(),
+            pace: Pace::new(now_ms),
+            requests: VecDeque::new(),
+            destroys: VecDeque::new(),
+            steps: VecDeque::new(),
+            under_way: 0,
+            next_id: 1,
+            leaving: BTreeMap::new(),
+            left: 0,
+            destroy_us: 0.0,
+            capacity: None,
+            decided_ms: now_ms,
+            counting: Counting { known_ms: now_ms, ..Counting::default() },
+            stats: Stats::default(),
+        }
+    }
+
+    /// What the datapath is to do next. All steps come before the requests.
+    pub fn next_step(&mut self) -> Option<Step> {
+        self.steps.pop_front()
+    }
+
+    /// What the adapter is to do next.
+    pub fn next_request(&mut self) -> Option<Request> {
+        if let Some(destroy) = self.destroys.pop_front() {
+            return Some(destroy);
+        }
+        while self.under_way < UNDER_WAY_MAX
+            && let Some(request) = self.requests.pop_front()
+        {
+            let Request::Create(id, _) = &request else { return Some(request) };
+            // It may have left while it waited.
+            if let Some(unit) = self.units.get_mut(id) {
+                unit.state = State::Asked { doomed: false };
+                self.under_way += 1;
+                return Some(request);
+            }
+        }
+        None
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Rules in the adapter.
+    pub fn rules(&self) -> usize {
+        self.units.values().filter(|u| matches!(u.state, State::In(_))).count()
+    }
+
+    /// Is there any rule, also one that is only asked for or leaves?
+    pub fn is_empty(&self) -> bool {
+        self.units.is_empty()
+    }
+
+    /// Rules that are thought to fit, if that was found out.
+    pub fn capacity(&self) -> Option<usize> {
+        self.capacity.map(|(n, _)| n)
+    }
+
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.requests.len() + self.destroys.len()
+    }
+
+    /// The number that the last rule to leave got; and the least number of those that are not gone yet.
+    pub fn leaving(&self) -> (u64, Option<u64>) {
+        (self.left, self.leaving.keys().next().copied())
+    }
+
+    /// How long it will take until all that leave are gone, milliseconds.
+    pub fn leaving_ms(&self) -> u64 {
+        (self.leaving.len() as f64 * self.destroy_us / 1000.0) as u64
+    }
+
+    /// All packets before this time, in milliseconds, were reported to the datapath.
+    pub fn known_ms(&self) -> u64 {
+        self.counting.known_ms
+    }
+
+    /// Packets per second from which on a flow is worth a rule.
+    pub fn enter_pps(&self) -> f32 {
+        let us = self.pace.cpu_us() as f32;
+        pick::enter_pps(us * self.limits.cycles_per_us, self.limits.saved_cycles, 10.0)
+    }
+
+    /// Is the flow's rule in the adapter?
+    pub fn is_in(&self, flow: FlowId) -> bool {
+        let unit = self.by_flow.get(&flow).map(|id| &self.units[id]);
+        unit.is_some_and(|u| matches!(u.state, State::In(_)))
+    }
+
+    /// Is the flow's rule there or on its way?
+    pub fn has(&self, flow: FlowId) -> bool {
+        self.by_flow.contains_key(&flow)
+    }
+
+    /// May a rule of this form be asked for?
+    pub fn takes(&self, now_ms: u64, rule: &ForwardRule) -> Result<(), Reason> {
+        match self.barred.get(&form_of(rule)).filter(|b| b.until_ms > now_ms) {
+            Some(b) => Err(b.reason.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Why a flow with so many packets per second, for which there could be this rule, is in the adapter, or why not.
+    pub fn reason(&self, now_ms: u64, flow: FlowId, rule: &ForwardRule, pps: f32) -> Reason {
+        if self.has(flow) {
+            return if self.is_in(flow) { Reason::Full } else { Reason::Pending };
+        }
+        if let Err(why) = self.takes(now_ms, rule) {
+            return why;
+        }
+        if self.cooling.get(&flow).is_some_and(|until| *until > now_ms) {
+            return Reason::CoolingDown;
+        }
+        let full = self.capacity.is_some_and(|(n, _)| self.units.len() >= n);
+        match pps >= self.enter_pps() {
+            false => Reason::NotHot,
+            true if full => Reason::TableFull,
+            true => Reason::Pending,
+        }
+    }
+}
+
+/// Bytes that a packet has more behind the edits than before.
+fn growth(edits: &[Edit]) -> i64 {
+    let one = |e: &Edit| match e {
+        Edit::PopVlan => -4,
+        Edit::PushVlan { .. } => 4,
+        Edit::VxlanDecap => -50,
+        Edit::VxlanEncap(headers) => headers.len() as i64,
+        _ => 0,
+    };
+    edits.iter().map(one).sum()
+}
+
+fn form_of(rule: &ForwardRule) -> Form {
+    let items = rule.items.iter().map(|i| (i.header, i.mask)).collect();
+    let edits = rule.edits.iter().map(std::mem::discriminant).collect();
+    (items, edits, rule.fate == Fate::Drop)
+}

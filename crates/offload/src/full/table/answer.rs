@@ -1,0 +1,166 @@
+//! What the adapter said, and flows that ended.
+
+use super::*;
+use crate::class::{Class, class};
+
+/// A form of rules that was refused is tried again after so long, then twice as long, up to:
+const BARRED_MS: u64 = 60_000;
+const BARRED_MS_MAX: u64 = 3_600_000;
+/// A measurement's weight: about the last 32 count.
+const WEIGHT: f64 = 1.0 / 32.0;
+
+impl Table {
+    /// The datapath ended a flow.
+    pub fn gone(&mut self, now_ms: u64, flow: FlowId) {
+        self.cooling.remove(&flow);
+        for id in self.by_outer.remove(&flow).unwrap_or_default() {
+            self.leave(now_ms, id);
+        }
+        let Some(id) = self.by_flow.remove(&flow) else { return };
+        let unit = self.units.get_mut(&id).expect("both or none");
+        unit.flows.retain(|f| *f != flow);
+        // Other workers' flows with the same rule enter again, if they stay.
+        self.leave(now_ms, id);
+    }
+
+    /// The adapter answered; the call took so long, and kept a core busy for so long. True: all rules must be flushed,
+    /// since it cannot be said otherwise which there are.
+    #[must_use]
+    pub fn answer(&mut self, now_ms: u64, outcome: Outcome, took_us: u64, cpu_us: u64) -> bool {
+        match outcome {
+            Outcome::Created(id, result) => {
+                self.pace.took(took_us, cpu_us);
+                if !self.units.contains_key(&id) {
+                    // Flushed since.
+                    return false;
+                }
+                self.under_way = self.under_way.saturating_sub(1);
+                match result {
+                    Ok(rule) => self.created(now_ms, id, rule),
+                    Err(e) => return self.refused(now_ms, id, &e),
+                }
+            }
+            Outcome::Destroyed(id, count, result) => {
+                let weight = if self.destroy_us == 0.0 { 1.0 } else { WEIGHT };
+                self.destroy_us += (took_us as f64 - self.destroy_us) * weight;
+                if let Some(count) = count {
+                    self.counted(id, count);
+                }
+                if !self.units.contains_key(&id) {
+                    return false;
+                }
+                match result {
+                    Ok(()) => self.forget(id),
+                    Err(e) => {
+                        self.stats.stuck += 1;
+                        *self.stats.refused.entry(e.errno).or_default() += 1;
+                        return true;
+                    }
+                }
+            }
+            Outcome::Counted(all) => {
+                self.counting.under_way = self.counting.under_way.saturating_sub(1);
+                all.into_iter().for_each(|(id, count)| self.counted(id, count));
+            }
+        }
+        false
+    }
+
+    fn created(&mut self, now_ms: u64, id: Id, rule: RuleId) {
+        self.stats.inserted += 1;
+        let unit = self.units.get_mut(&id).expect("the caller looked");
+        let doomed = unit.state == State::Asked { doomed: true };
+        (unit.state, unit.since_ms) = (State::In(rule), now_ms);
+        if doomed {
+            self.leave(now_ms, id);
+        }
+    }
+
+    fn refused(&mut self, now_ms: u64, id: Id, e: &RuleError) -> bool {
+        *self.stats.refused.entry(e.errno).or_default() += 1;
+        let form = form_of(&self.units[&id].plan.rule);
+        self.leave(now_ms, id);
+        self.forget(id);
+        match class(e.errno) {
+            Class::Full => {
+                // Those that leave are there until the adapter says otherwise.
+                let has = |u: &&Unit| matches!(u.state, State::In(_) | State::Leaving);
+                let inside = self.units.values().filter(has).count();
+                self.capacity = Some((inside, now_ms + FULL_MS));
+                self.withdraw_waiting(now_ms);
+            }
+            Class::Form => self.bar(now_ms, form, Reason::Refused(e.to_string())),
+            Class::Busy => self.pace.busy(),
+            Class::Ill => return true,
+        }
+        false
+    }
+
+    fn bar(&mut self, now_ms: u64, form: Form, reason: Reason) {
+        let before = self.barred.get(&form).map_or(0, |b| b.wait_ms);
+        let wait_ms = (2 * before).clamp(BARRED_MS, BARRED_MS_MAX);
+        self.barred.insert(form, Barred { until_ms: now_ms + wait_ms, wait_ms, reason });
+    }
+
+    /// Insertions that the adapter was not asked for yet are candidates again.
+    fn withdraw_waiting(&mut self, now_ms: u64) {
+        let waiting = self.units.iter().filter(|(_, u)| u.state == State::Waiting);
+        let waiting: Vec<Id> = waiting.map(|(id, _)| *id).collect();
+        waiting.into_iter().for_each(|id| self.leave(now_ms, id));
+        self.requests.retain(|r| matches!(r, Request::Count(_)));
+    }
+
+    /// Of a rule's counters, what is new.
+    fn counted(&mut self, id: Id, now: RuleCount) {
+        let Some(unit) = self.units.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut unit.reported, now);
+        if now.packets < before.packets || now.bytes < before.bytes {
+            // What is known stays; the adapter goes on from here.
+            self.stats.went_back += 1;
+            return;
+        }
+        let more =
+            RuleCount { packets: now.packets - before.packets, bytes: now.bytes - before.bytes };
+        if more.packets > 0 {
+            unit.recent += more.packets as f32;
+            self.stats.packets += more.packets;
+            let ForwardRule { edits, fate, .. } = &unit.plan.rule;
+            let sent = more.bytes as i64 + more.packets as i64 * growth(edits);
+            let (fate, sent_bytes) = (*fate, sent.max(0) as u64);
+            self.steps.push_back(Step::Credit { id, more, sent_bytes, fate });
+        }
+    }
+
+    /// A rule is not in the adapter, for sure.
+    pub(super) fn forget(&mut self, id: Id) {
+        let Some(unit) = self.units.remove(&id) else { return };
+        if let Some(number) = unit.leaving {
+            self.leaving.remove(&number);
+        }
+        if matches!(unit.state, State::In(_) | State::Leaving) {
+            self.stats.removed += 1;
+        }
+        self.steps.push_back(Step::Unwatch(id));
+    }
+
+    /// All rules leave, by a flush of the adapter's table: [`Table::flushed`] says when they are gone.
+    pub fn leave_all(&mut self, now_ms: u64) {
+        let all: Vec<Id> = self.units.keys().copied().collect();
+        all.into_iter().for_each(|id| self.leave(now_ms, id));
+        self.destroys.clear();
+        self.candidates.take();
+        self.counting.left.clear();
+    }
+
+    /// The adapter's table was flushed: what it was asked for before is gone.
+    pub fn flushed(&mut self) {
+        let all: Vec<Id> = self.units.keys().copied().collect();
+        all.into_iter().for_each(|id| self.forget(id));
+        self.by_rule.clear();
+        self.by_flow.clear();
+        self.by_outer.clear();
+        self.requests.clear();
+        self.destroys.clear();
+        (self.under_way, self.counting.under_way) = (0, 0);
+    }
+}

@@ -1,0 +1,184 @@
+//! Each second: which flows enter, and which leave.
+
+use super::*;
+use crate::pick::{Candidate, RESIDENCE_MS};
+
+/// A pass over all counters begins so long after the one before.
+const COUNT_MS: u64 = 500;
+/// Requests for counters that are under way at a time.
+const COUNTS_MAX: usize = 4;
+/// More rules than any adapter has.
+const RULES_MAX: usize = 1 << 20;
+
+impl Table {
+    /// A flow had so many packets in the host, per second. Called once per second and flow.
+    pub fn observe(&mut self, flow: FlowId, pps: f32) {
+        if !self.has(flow) && pps >= self.enter_pps() {
+            self.candidates.push(Candidate { flow, pps });
+        }
+    }
+
+    /// The second ends: decides. `find` says what a flow would be as a rule, if it is still there and can be one.
+    pub fn decide(&mut self, now_ms: u64, find: &mut dyn FnMut(FlowId) -> Option<Plan>) {
+        self.pace.advance(now_ms);
+        let seconds = now_ms.saturating_sub(self.decided_ms).max(1) as f32 / 1000.0;
+        self.decided_ms = now_ms;
+        self.cooling.retain(|_, until| *until > now_ms);
+        for unit in self.units.values_mut() {
+            unit.pps = 0.5 * (unit.pps + std::mem::take(&mut unit.recent) / seconds);
+        }
+        let leave = self.enter_pps() * pick::LEAVE_PART;
+        let settled =
+            |u: &Unit| matches!(u.state, State::In(_)) && now_ms >= u.since_ms + RESIDENCE_MS;
+        let idle = self.units.iter().filter(|(_, u)| settled(u) && u.pps < leave);
+        let idle: Vec<Id> = idle.map(|(id, _)| *id).collect();
+        idle.into_iter().for_each(|id| self.leave(now_ms, id));
+        let others = self.units.iter().filter(|(_, u)| settled(u));
+        let mut victims: Vec<(f32, Id)> = others.map(|(id, u)| (u.pps, *id)).collect();
+        victims.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        for c in self.candidates.take() {
+            if self.cooling.contains_key(&c.flow) {
+                continue;
+            }
+            let Some(plan) = find(c.flow) else { continue };
+            if self.takes(now_ms, &plan.rule).is_err() || self.join(c, &plan) {
+                continue;
+            }
+            if !self.make_room(now_ms, c.pps, &mut victims) {
+                break;
+            }
+            self.enter(now_ms, c, plan);
+        }
+    }
+
+    /// Another worker's flow may have the same rule already.
+    fn join(&mut self, c: Candidate, plan: &Plan) -> bool {
+        let Some(id) = self.by_rule.get(&plan.rule).copied() else { return false };
+        let unit = self.units.get_mut(&id).expect("both or none");
+        unit.flows.push(c.flow);
+        self.by_flow.insert(c.flow, id);
+        self.watch(id, c.flow, plan.outer_bytes, false);
+        true
+    }
+
+    /// Is there room for a flow with so many packets, or can there be?
+    fn make_room(&mut self, now_ms: u64, pps: f32, victims: &mut Vec<(f32, Id)>) -> bool {
+        if let Some((n, until)) = self.capacity
+            && now_ms >= until
+        {
+            // Perhaps one more by now.
+            self.capacity = Some((n + 1, now_ms + FULL_MS));
+        }
+        if self.units.len() < self.capacity.map_or(RULES_MAX, |(n, _)| n) {
+            return self.pace.pay(false);
+        }
+        let Some((victim, id)) = victims.last().copied() else { return false };
+        if !pick::beats(pps, victim) || !self.pace.pay(true) {
+            return false;
+        }
+        victims.pop();
+        self.leave(now_ms, id);
+        self.stats.swaps += 1;
+        true
+    }
+
+    fn watch(&mut self, id: Id, flow: FlowId, outer_bytes: u16, counts: bool) {
+        self.steps.push_back(Step::Watch { id, flow, outer_bytes, counts });
+    }
+
+    fn enter(&mut self, now_ms: u64, c: Candidate, plan: Plan) {
+        let id = Id(self.next_id);
+        self.next_id += 1;
+        self.requests.push_back(Request::Create(id, plan.rule.clone()));
+        self.watch(id, c.flow, plan.outer_bytes, true);
+        if let Some(outer) = plan.outer {
+            self.by_outer.entry(outer).or_default().insert(id);
+            self.watch(id, outer, 0, true);
+        }
+        self.by_rule.insert(plan.rule.clone(), id);
+        self.by_flow.insert(c.flow, id);
+        let unit = Unit {
+            plan,
+            flows: vec![c.flow],
+            state: State::Waiting,
+            pps: c.pps,
+            recent: 0.0,
+            since_ms: now_ms,
+            reported: RuleCount::default(),
+            leaving: None,
+        };
+        self.units.insert(id, unit);
+    }
+
+    /// A rule is not wanted any more. That costs nothing, and comes before insertions that wait.
+    pub(super) fn leave(&mut self, now_ms: u64, id: Id) {
+        let Some(unit) = self.units.get_mut(&id) else { return };
+        let state = unit.state;
+        for flow in std::mem::take(&mut unit.flows) {
+            self.by_flow.remove(&flow);
+            if let State::In(_) = state {
+                self.cooling.insert(flow, now_ms + RESIDENCE_MS);
+            }
+        }
+        if self.by_rule.get(&unit.plan.rule) == Some(&id) {
+            self.by_rule.remove(&unit.plan.rule);
+        }
+        if let Some(outer) = unit.plan.outer
+            && let Some(all) = self.by_outer.get_mut(&outer)
+        {
+            all.remove(&id);
+            if all.is_empty() {
+                self.by_outer.remove(&outer);
+            }
+        }
+        match state {
+            State::Waiting => self.forget(id),
+            State::Asked { .. } => unit.state = State::Asked { doomed: true },
+            State::In(rule) => {
+                unit.state = State::Leaving;
+                self.destroys.push_back(Request::Destroy(id, rule));
+            }
+            State::Leaving => {}
+        }
+        self.number(id);
+    }
+
+    /// Gives a rule that leaves its number.
+    fn number(&mut self, id: Id) {
+        if let Some(unit) = self.units.get_mut(&id)
+            && unit.leaving.is_none()
+        {
+            self.left += 1;
+            unit.leaving = Some(self.left);
+            self.leaving.insert(self.left, id);
+        }
+    }
+
+    /// Asks for some counters, so that all are known twice a second.
+    pub fn count(&mut self, now_ms: u64) {
+        let c = &mut self.counting;
+        if c.left.is_empty() && c.under_way == 0 {
+            if c.began_ms > c.known_ms {
+                c.known_ms = c.began_ms;
+            }
+            if now_ms < c.began_ms + COUNT_MS {
+                return;
+            }
+            c.began_ms = now_ms;
+            let inside = self.units.iter().filter(|(_, u)| matches!(u.state, State::In(_)));
+            c.left = inside.map(|(id, _)| *id).collect();
+        }
+        while c.under_way < COUNTS_MAX && !c.left.is_empty() {
+            let some = c.left.split_off(c.left.len().saturating_sub(COUNT_RULES));
+            let rule = |id: Id| match self.units.get(&id)?.state {
+                State::In(rule) => Some((id, rule)),
+                _ => None,
+            };
+            let some: Vec<(Id, RuleId)> = some.into_iter().filter_map(rule).collect();
+            if !some.is_empty() {
+                c.under_way += 1;
+                self.requests.push_front(Request::Count(some));
+            }
+        }
+    }
+}
