@@ -75,8 +75,9 @@ pub fn action_text(a: &Action) -> String {
         A::SetL4Src(v) => format!("mod_tp_src:{v}"),
         A::SetL4Dst(v) => format!("mod_tp_dst:{v}"),
         A::PushVlan { ethertype } => format!("push_vlan:{ethertype:#06x}"),
-        A::DecTtl { ids } if ids.is_empty() || ids == &[0] => "dec_ttl".into(),
-        A::DecTtl { ids } => {
+        A::DecTtl { ids: None } => "dec_ttl".into(),
+        A::DecTtl { ids: Some(ids) } if ids == &[0] => "dec_ttl".into(),
+        A::DecTtl { ids: Some(ids) } => {
             let ids: Vec<String> = ids.iter().map(u16::to_string).collect();
             format!("dec_ttl({})", ids.join(","))
         }

@@ -269,6 +269,26 @@ fn resubmits_end_as_in_ovs() {
 }
 
 #[test]
+fn long_pipelines_are_no_deep_ones() {
+    // As the threads that translate have it.
+    let thread = std::thread::Builder::new().stack_size(8 << 20);
+    let run = || {
+        let mut lab = Lab::new();
+        let go = |t: u8| apply(vec![Action::Resubmit { in_port: None, table: Some(t), ct: false }]);
+        (0..200).for_each(|t| lab.add(flow(t, 1, "udp", go(t + 1))));
+        lab.add(flow(200, 1, "udp", apply(vec![out(2)])));
+        assert_eq!(lab.send("in_port=1,udp"), "12");
+        // Back to the beginning, twice and without end.
+        lab.add(flow(200, 1, "udp", go(1)));
+        let (n, d) = steps(|| lab.decide(&packet("in_port=1,udp")));
+        is_refused(n, &d);
+        let text = lab.sw.trace(lab.br, &packet("in_port=1,udp"), &Options::default(), &[]);
+        assert!(text.unwrap().contains(" >>>> over 512 nested lookups <<<<\n"));
+    };
+    thread.spawn(run).unwrap().join().unwrap();
+}
+
+#[test]
 fn questions_about_buckets_and_long_lists_count() {
     let mut lab = Lab::new();
     // Nothing lives: every bucket is asked about, for each of many packets' visits.

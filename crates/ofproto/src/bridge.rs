@@ -9,6 +9,7 @@ use crate::liveness::Groups;
 use crate::mac_index::MacIndex;
 use crate::mac_table::{Learned, MacEntry, MacStats, MacTable};
 use crate::meter::MeterTable;
+use crate::mirror::Places;
 use crate::switch::Switch;
 use crate::table::{N_TABLES, Tables};
 use crate::tlv::{Masks, TlvTable};
@@ -72,6 +73,7 @@ pub(crate) struct Bridge {
     pub tlv: Arc<TlvTable>,
     /// What flows look at of them; grows until the table changes.
     pub tun_masks: Vec<Masks>,
+    pub mirrors: Places,
 }
 
 impl Bridge {
@@ -106,6 +108,7 @@ impl Bridge {
             expired_wanted: Arc::default(),
             tlv: Arc::default(),
             tun_masks: Vec::new(),
+            mirrors: Places::new(),
         }
     }
 

@@ -38,13 +38,13 @@ fn action(b: &Bridge, a: &Action) -> Checked {
         }
         A::Ct(ct) => tlv::check(b, a).and_then(|()| supported(b, &ct.actions)),
         A::Clone(inner) => supported(b, inner),
-        A::CheckPktLarger { .. } => Err(OfError::ActBadType),
         A::Meter(id) => meter(b, *id),
         A::OutputReg { .. }
         | A::Load { .. }
         | A::Move { .. }
         | A::Push(_)
         | A::Pop(_)
+        | A::CheckPktLarger { .. }
         | A::SetTunMetadata(_)
         | A::DeleteField(_) => tlv::check(b, a),
         A::Controller { .. }

@@ -40,7 +40,7 @@ fn port(of_port: u32, name: &str, dp_port: Option<u16>, peer: Option<&str>) -> P
 }
 
 fn flows() -> Vec<FlowMod> {
-    let ttl = Action::DecTtl { ids: vec![] };
+    let ttl = Action::DecTtl { ids: None };
     let (push_vlan, push_mpls) =
         (Action::PushVlan { ethertype: 0x8100 }, Action::PushMpls { ethertype: 0x8847 });
     let list = |list| apply(list);
@@ -178,7 +178,7 @@ fn two_bridges() -> (Switch, BridgeId, BridgeId) {
     sw.add_port(br1, port(1, "q1", Some(5), None)).unwrap();
     sw.add_port(br1, port(port::LOCAL, "br1", Some(101), None)).unwrap();
     let first = vec![set(Field::EthDst, 1), out(1), out(3)];
-    let second = vec![Action::DecTtl { ids: vec![] }, out(2)];
+    let second = vec![Action::DecTtl { ids: None }, out(2)];
     sw.group_mod(br0, &group(1, GroupType::All, vec![first, second]), 0).unwrap();
     sw.group_mod(br0, &group(2, GroupType::Indirect, vec![vec![out(3)]]), 0).unwrap();
     for m in flows() {

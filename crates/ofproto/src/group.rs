@@ -104,7 +104,8 @@ impl Switch {
             buckets.push(BucketView { bucket: b.clone(), credit: id(self) });
         }
         let selection_fields = m.selection_fields.clone();
-        let view = Arc::new(GroupView { kind: m.kind, buckets, credit, selection_fields });
+        let (kind, selection_param) = (m.kind, m.selection_param);
+        let view = Arc::new(GroupView { kind, buckets, credit, selection_fields, selection_param });
         let (group, now) = (m.id, txn.now);
         let b = self.of_bridge_mut(txn.bridge)?;
         let created = b.groups.get(&group).map_or(now, |o| o.created);

@@ -103,7 +103,7 @@ fn random_actions(r: &mut Rng, table: u8) -> Vec<Action> {
             6 | 7 if table < 3 => resubmit(table + 1),
             8 => Action::SetEthDst([0, 0, 0, 0, 0, r.below(4) as u8]),
             9 => Action::SetIpDst([10, 0, 0, r.below(3) as u8]),
-            10 => Action::DecTtl { ids: vec![] },
+            10 => Action::DecTtl { ids: None },
             11 => Action::PushVlan { ethertype: 0x8100 },
             12 => Action::StripVlan,
             13 => Action::SetVlanVid { vid: 5, push_if_absent: r.chance(50) },
@@ -169,10 +169,26 @@ fn random_lab(r: &mut Rng) -> Lab {
     if r.chance(50) {
         add_peer(r, &mut lab);
     }
+    if r.chance(30) {
+        let mirrors = (0..1 + r.below(3)).map(|n| random_mirror(r, n.into())).collect();
+        lab.sw.set_mirrors(lab.br, mirrors, 0).unwrap();
+    }
     for _ in 0..12 {
         let _ = lab.sw.flow_mod(lab.br, &random_flow(r), 0);
     }
     lab
+}
+
+fn random_mirror(r: &mut Rng, id: u128) -> MirrorSpec {
+    let mut some = || (1..=4).filter(|_| r.chance(60)).map(|n| format!("p{n}")).collect();
+    let (received, sent) = (some(), some());
+    let to = match r.below(5) {
+        0 => MirrorTo::Vlan(5 + r.below(3) as u16),
+        1 => MirrorTo::Port("a".into()),
+        _ => MirrorTo::Port(format!("p{}", 2 + r.below(3))),
+    };
+    let vlans = r.chance(30).then(|| Box::new([0, 5].into_iter().collect()));
+    MirrorSpec { id, received, sent, vlans, to, snaplen: 60 * r.below(2) as u16 }
 }
 
 /// A second bridge behind a patch port, some flows in it and a NORMAL.

@@ -18,8 +18,8 @@ use sync::{Domain, Published};
 
 /// Flows that a port's packets may teach per second, and at once. More than control executes in that time;
 /// what is too much comes again with the next look at the traffic of its decision.
-const PORT_FLOWS_RATE: u64 = 50_000;
-const PORT_FLOWS_BURST: u64 = 65_536;
+pub(crate) const PORT_FLOWS_RATE: u64 = 50_000;
+pub(crate) const PORT_FLOWS_BURST: u64 = 65_536;
 /// Flows that wait for the end of a change of many steps.
 const DEFERRED_FLOWS_MAX: usize = 4096;
 
@@ -82,7 +82,7 @@ pub(crate) struct Learned {
 }
 
 impl Learned {
-    fn admits(&mut self, port: PortNo, now: u64) -> bool {
+    pub(crate) fn admits(&mut self, port: PortNo, now: u64) -> bool {
         let full = Bucket { tokens: PORT_FLOWS_BURST, at_ns: now };
         let b = self.buckets.entry(port).or_insert(full);
         let fresh = now.saturating_sub(b.at_ns).saturating_mul(PORT_FLOWS_RATE) / 1_000_000_000;

@@ -31,6 +31,7 @@ mod mac_index;
 mod mac_regions;
 mod mac_table;
 mod meter;
+mod mirror;
 mod packet_out;
 mod stats;
 mod switch;
@@ -51,6 +52,10 @@ mod golden;
 #[cfg(test)]
 mod laws;
 #[cfg(test)]
+mod learn_tests;
+#[cfg(test)]
+mod mirror_tests;
+#[cfg(test)]
 mod slices;
 #[cfg(test)]
 mod tests;
@@ -63,6 +68,7 @@ pub use events::Event;
 pub use flow_mod::{check_table, outputs_to, uses_group};
 pub use mac_table::{MacEntry, MacStats};
 pub use meter::METERS_MAX;
+pub use mirror::{MIRRORS_MAX, MirrorSpec, MirrorTo};
 pub use packet_out::StagedPacket;
 pub use stats::Dump;
 pub use switch::Switch;

@@ -124,16 +124,17 @@ impl Switch {
         out
     }
 
-    /// Decides what the datapath does with a packet that a controller gave back, from where its pipeline paused. `key` is
-    /// the packet's. Returns the bridge that it is in. The decision is for this packet only; its credits and effects
-    /// count.
+    /// Decides what the datapath does with a packet that a controller of bridge `on` gave back, from where its pipeline
+    /// paused. `key` is the packet's. The decision is for this packet only; its credits and effects count.
     ///
-    /// Errors: [`OfError::ResumeStale`] if the bridge is gone, those of [`check_any`].
-    pub fn resume(&self, r: &Resume, key: &Key) -> Result<(BridgeId, Decision), OfError> {
+    /// Errors: [`OfError::ResumeStale`] if it did not pause in that bridge as long as this daemon runs, those of
+    /// [`check_any`]. A controller writes the continuation: it could name a bridge of others.
+    pub fn resume(&self, on: BridgeId, r: &Resume, key: &Key) -> Result<Decision, OfError> {
         let c = &r.continuation;
         // SAFETY: this is the thread of the only writer.
         let world = unsafe { self.shared.world.read() };
-        let id = self.shared.bridge_of(c.bridge).ok_or(OfError::ResumeStale)?;
+        let named = self.shared.bridge_of(c.bridge).filter(|id| *id == on.0);
+        let id = named.ok_or(OfError::ResumeStale)?;
         let bridge = world.bridge(id).ok_or(OfError::ResumeStale)?;
         check_any(&c.set)?;
         let lists = c.rest.iter().filter_map(|i| match i {
@@ -151,7 +152,7 @@ impl Switch {
         x.at_version(self.version());
         x.go_on(&state);
         out.cacheable = false;
-        Ok((BridgeId(id), out))
+        Ok(out)
     }
 
     /// Decides as a PMD thread would, without caching anything.

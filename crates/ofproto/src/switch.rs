@@ -14,7 +14,7 @@ use action::{Pipeline, Region};
 use openflow::{OfError, OfPort};
 use std::any::Any;
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,6 +60,8 @@ pub struct Switch {
     pub(crate) meter_numbers: MeterNumbers,
     pub(crate) meters_touched_ms: u64,
     pub(crate) learned: Learned,
+    /// The timeout policies of zones that have one.
+    pub(crate) zone_timeouts: Arc<BTreeMap<u16, u32>>,
 }
 
 impl Switch {
@@ -94,6 +96,7 @@ impl Switch {
             meter_numbers: MeterNumbers::default(),
             meters_touched_ms: 0,
             learned: Learned::default(),
+            zone_timeouts: Arc::default(),
         }
     }
 
@@ -162,6 +165,7 @@ impl Switch {
             self.slots.release(bridge.miss_base + t, now);
         }
         let counts = bridge.patch_counts.values().flat_map(|base| [*base, base + 1]);
+        let counts = counts.chain(crate::mirror::credits(&bridge.mirrors));
         counts.for_each(|c| self.slots.release(c, now));
         bridge.groups.values().flat_map(|g| g.credits()).for_each(|c| self.slots.release(c, now));
         let meters = bridge.meters.by_id.values();
@@ -260,9 +264,18 @@ impl Switch {
         self.shared.version()
     }
 
+    /// Sets which timeout policies zones have; decisions that commit are made anew.
+    pub fn set_zone_timeouts(&mut self, policies: BTreeMap<u16, u32>) {
+        if *self.zone_timeouts != policies {
+            self.zone_timeouts = Arc::new(policies);
+            self.publish();
+            self.outbox.region(Region::ALL);
+        }
+    }
+
     /// Publishes bridges and ports anew.
     pub(crate) fn publish(&mut self) {
-        let mut world = World::default();
+        let mut world = World { timeouts: self.zone_timeouts.clone(), ..World::default() };
         for b in &self.bridges {
             let view = b.as_ref().map(|b| Arc::new(self.view(b)));
             for p in view.iter().flat_map(|v| &v.ports) {
@@ -285,7 +298,7 @@ impl Switch {
 
     pub(crate) fn view(&self, b: &Bridge) -> BridgeView {
         let mut bundles: Vec<Bundle> = Vec::new();
-        let mut by_name: HashMap<&str, usize> = HashMap::new();
+        let (mut by_name, mut names) = (HashMap::<&str, usize>::new(), Vec::<&str>::new());
         let ports = b.ports.values().map(|spec| {
             let new = bundles.len();
             let bundle = match spec.bundle.as_str() {
@@ -294,13 +307,16 @@ impl Switch {
             };
             if bundle == new {
                 let (vlan, protected) = (spec.vlan.clone(), spec.protected);
-                bundles.push(Bundle { ports: vec![], vlan, protected });
+                let mirrors = Default::default();
+                bundles.push(Bundle { ports: vec![], vlan, protected, mirrors });
+                names.push(&spec.bundle);
             }
             bundles[bundle].ports.push(spec.of_port);
             let counts = b.patch_counts.get(&spec.of_port).copied();
             PortView { bundle, peer: self.peer(b, spec), counts, spec: spec.clone() }
         });
         let ports: Vec<PortView> = ports.collect();
+        let mirrors = crate::mirror::view(b, &mut bundles, &names);
         BridgeView {
             id: b.id,
             name: b.name.clone(),
@@ -316,6 +332,7 @@ impl Switch {
             miss_base: b.miss_base,
             tlv: b.tlv.clone(),
             tun_masks: b.tun_masks.as_slice().into(),
+            mirrors,
         }
     }
 

@@ -94,7 +94,7 @@ fn rewrites_commit_late_and_minimal() {
     let mut lab = Lab::new();
     let list = vec![
         Action::SetField { field: flow::Field::Ipv4Dst, value: 0x0a010101, mask: 0xffff_ffff },
-        Action::DecTtl { ids: vec![] },
+        Action::DecTtl { ids: None },
         out(2),
         Action::SetField { field: flow::Field::Ipv4Dst, value: 0x0a020202, mask: 0xffff_ffff },
         out(1),
@@ -111,6 +111,10 @@ fn rewrites_commit_late_and_minimal() {
     assert!(!p.is_wanted(), "no controller wants it");
     lab.sw.set_expired_wanted(lab.br, true).unwrap();
     assert!(p.is_wanted(), "known at once");
+    // For no controller, as OVN asks for it.
+    lab.add(flow(0, 100, "ip,in_port=3", apply(vec![Action::DecTtl { ids: Some(vec![]) }])));
+    let d = lab.decide(&packet("in_port=3,tcp,nw_ttl=1"));
+    assert_eq!((d.ops.len(), d.drop), (0, Some(telemetry::Drop::TtlExpired)));
     let d = lab.decide(&packet("in_port=2,tcp"));
     assert_eq!(d.drop, Some(telemetry::Drop::Policy));
     let d = lab.decide(&packet("in_port=9,tcp"));

@@ -3,6 +3,7 @@
 use crate::liveness::Groups;
 use crate::mac_index::MacIndex;
 use crate::meter::Meters;
+use crate::mirror::{MirrorView, Mirrored};
 use crate::table::Tables;
 use crate::tlv::{Masks, TlvTable};
 use crate::translate::States;
@@ -141,6 +142,8 @@ pub(crate) struct BridgeView {
     pub tlv: Arc<TlvTable>,
     /// What flows look at of them.
     pub tun_masks: Box<[Masks]>,
+    /// By their bits; empty: there are none.
+    pub mirrors: Box<[Option<MirrorView>]>,
 }
 
 impl BridgeView {
@@ -187,6 +190,7 @@ pub(crate) struct Bundle {
     pub ports: Vec<OfPort>,
     pub vlan: VlanMode,
     pub protected: bool,
+    pub mirrors: Mirrored,
 }
 
 /// A group.
@@ -196,6 +200,8 @@ pub(crate) struct GroupView {
     /// Credit id of the whole group.
     pub credit: u32,
     pub selection_fields: Vec<flow::Field>,
+    /// What the hash begins with; the hash of headers is always alike in both directions, as dp_hash's SYM_L4.
+    pub selection_param: u64,
 }
 
 /// A bucket and its credit id.

@@ -171,9 +171,9 @@ pub enum Action {
     SetMplsTc(u8),
     SetMplsTtl(u8),
     DecMplsTtl,
-    /// Controllers that get the expired packets; empty: 0.
+    /// Controllers that get the expired packets; None: 0.
     DecTtl {
-        ids: Vec<u16>,
+        ids: Option<Vec<u16>>,
     },
     SetTunnel {
         id: u64,

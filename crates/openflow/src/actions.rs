@@ -237,7 +237,7 @@ fn decode11(version: Version, kind: u16, b: Bytes) -> Result<Action, OfError> {
         act11::SET_QUEUE => Action::SetQueue(b.u32(4)),
         act11::GROUP => Action::Group(b.u32(4)),
         act11::SET_NW_TTL => Action::SetIpTtl(b.u8(4)),
-        act11::DEC_NW_TTL => Action::DecTtl { ids: vec![] },
+        act11::DEC_NW_TTL => Action::DecTtl { ids: None },
         act11::METER => Action::Meter(b.u32(4)),
         _ => return legacy_set(kind, b),
     };

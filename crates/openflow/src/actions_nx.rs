@@ -148,7 +148,7 @@ fn larger(kind: u16, b: Bytes) -> Result<Action, OfError> {
     Ok(match kind {
         nxast::RESUBMIT_TABLE | nxast::RESUBMIT_TABLE_CT => resubmit_table(kind, b)?,
         nxast::EXIT => Action::Exit,
-        nxast::DEC_TTL => Action::DecTtl { ids: vec![] },
+        nxast::DEC_TTL => Action::DecTtl { ids: None },
         nxast::DEC_TTL_CNT_IDS => dec_ttl_ids(b)?,
         nxast::FIN_TIMEOUT => Action::FinTimeout { idle: b.u16(10), hard: b.u16(12) },
         nxast::CONTROLLER => controller(b)?,
@@ -196,10 +196,7 @@ fn dec_ttl_ids(b: Bytes) -> Result<Action, OfError> {
     if ids.len() < 2 * n {
         return Err(OfError::ActBadLen);
     }
-    if n == 0 {
-        return Err(OfError::ActBadArgument);
-    }
-    Ok(Action::DecTtl { ids: (0..n).map(|i| Bytes(ids).u16(2 * i)).collect() })
+    Ok(Action::DecTtl { ids: Some((0..n).map(|i| Bytes(ids).u16(2 * i)).collect()) })
 }
 
 fn reason(code: u8) -> Result<Reason, OfError> {

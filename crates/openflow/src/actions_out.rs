@@ -348,7 +348,7 @@ impl<'a> Encoder<'a> {
             Action::SetIpTtl(v) => self.put.standard(act11::SET_NW_TTL, &[*v]),
             Action::SetL4Src(p) => self.put_l4(0, *p),
             Action::SetL4Dst(p) => self.put_l4(1, *p),
-            Action::DecTtl { ids } if !ids.is_empty() => {
+            Action::DecTtl { ids: Some(ids) } => {
                 let ids: Vec<u8> = ids.iter().flat_map(|id| id.to_be_bytes()).collect();
                 let n = (ids.len() / 2) as u16;
                 self.put.nx(nxast::DEC_TTL_CNT_IDS, |nx| nx.u16(n).zeros(4).bytes(&ids));

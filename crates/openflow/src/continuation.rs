@@ -9,6 +9,8 @@ pub struct Continuation {
     pub bridge: [u8; 16],
     /// Values and their bits; the last one is on top.
     pub stack: Vec<(u128, u16)>,
+    /// Mirrors that the packet has met, a bit each.
+    pub mirrors: u32,
     /// What connection tracking says of the packet counts.
     pub conntracked: bool,
     /// Table of the rule that paused.

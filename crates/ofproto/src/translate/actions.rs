@@ -13,17 +13,26 @@ const PORTED: [u8; 3] = [6, 17, 132];
 
 impl<'a> Xlate<'a, '_> {
     /// Runs actions until one ends the list.
-    pub(super) fn actions<I: Iterator<Item = &'a Action> + Clone>(&mut self, mut list: I) {
+    pub(super) fn actions<I: Iterator<Item = &'a Action> + Clone>(&mut self, list: I) {
+        self.actions_then(list, &[]);
+    }
+
+    /// As [`Xlate::actions`], of a flow that goes on with `then`; true: that has been done, too.
+    pub(super) fn actions_then<I>(&mut self, mut list: I, then: &'a [Instruction]) -> bool
+    where
+        I: Iterator<Item = &'a Action> + Clone,
+    {
         while let Some(a) = list.next() {
-            if self.exit || self.failed.is_some() {
-                return;
-            }
-            if !self.spend(1) {
-                return;
+            if self.exit || self.failed.is_some() || !self.spend(1) {
+                return false;
             }
             let wait = self.was_mpls && needs_parse(a);
             if !wait {
                 self.note_action(|| crate::trace::action(a));
+                if let Action::CheckPktLarger { len, dst } = a {
+                    self.by_length(*len, *dst, list, then);
+                    return true;
+                }
                 self.action(a);
             }
             if wait || self.rest.is_some() {
@@ -32,9 +41,10 @@ impl<'a> Xlate<'a, '_> {
                 if self.spend(left.len()) {
                     self.rest.get_or_insert_default().push(Instruction::Apply(left));
                 }
-                return;
+                return false;
             }
         }
+        false
     }
 
     /// An action that means the same when it runs outside its table.
@@ -94,7 +104,7 @@ impl<'a> Xlate<'a, '_> {
             }
             A::Push(s) => self.push(*s),
             A::Pop(d) => self.pop(*d),
-            A::DecTtl { ids } => self.dec_ttl(ids),
+            A::DecTtl { ids } => self.dec_ttl(ids.as_deref().unwrap_or(&[0])),
             A::DecMplsTtl => self.dec_mpls_ttl(),
             A::PushVlan { ethertype } => self.push_vlan(*ethertype),
             A::StripVlan => self.pop_vlan(),
@@ -249,7 +259,7 @@ impl<'a> Xlate<'a, '_> {
         }
         let kind = if self.key.u16(at::ETH_TYPE) == fields::ETH_IPV6 { 6 } else { 4 };
         self.warn(|| format!("IPv{kind} decrement TTL exception"));
-        for id in if ids.is_empty() { &[0] } else { ids } {
+        for id in ids {
             self.controller(&ToController::new(*id, Reason::InvalidTtl));
         }
         self.expired();
@@ -386,6 +396,7 @@ fn needs_parse(a: &Action) -> bool {
         A::Load { dst, .. } => deep(dst.field),
         A::Move { src, dst } => deep(src.field) || deep(dst.field),
         A::Push(s) | A::Pop(s) => deep(s.field),
+        A::CheckPktLarger { dst, .. } => deep(dst.field),
         A::OutputReg { src, .. } => deep(src.field),
         A::Learn(_) | A::Multipath { .. } | A::Bundle(_) | A::FinTimeout { .. } => true,
         A::SetIpSrc(_)

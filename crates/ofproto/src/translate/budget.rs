@@ -5,6 +5,9 @@ use crate::work;
 use action::Op;
 use telemetry::Drop;
 
+/// Lookups within lookups, in whatever direction: with OVN some 30 for each logical switch or router on the way. OVS has
+/// no such bound; here 8 MiB of stack, which the main thread has, are enough in every build.
+const MAX_NESTING: usize = 512;
 /// Table lookups of one translation: OVS's number.
 const MAX_RESUBMITS: usize = 4096;
 /// Steps of one translation: actions, buckets, outputs, questions whether a bucket is live. Sixteen
@@ -23,6 +26,7 @@ const ENTRIES_PER_STEP: usize = 16;
 #[derive(Default)]
 pub(super) struct Spent {
     pub resubmits: usize,
+    pub nesting: usize,
     steps: usize,
     ops: usize,
 }
@@ -34,6 +38,8 @@ impl Xlate<'_, '_> {
             self.give_up("Recursion too deep", || {
                 format!("over max translation depth {MAX_DEPTH}")
             });
+        } else if self.spent.nesting >= MAX_NESTING {
+            self.give_up("Recursion too deep", || format!("over {MAX_NESTING} nested lookups"));
         } else if self.spent.resubmits >= MAX_RESUBMITS {
             self.give_up("Too many resubmits", || format!("over {MAX_RESUBMITS} resubmit actions"));
         }

@@ -87,6 +87,10 @@ impl<'a> Xlate<'a, '_> {
             true => hash_headers(&self.key, &mut self.wc),
             false => hash_fields(&group.selection_fields, &self.key, &mut self.wc),
         };
+        let basis = match group.selection_param {
+            0 => basis,
+            param => mix(basis, param),
+        };
         let score = |b: &BucketView| score(mix(basis, u64::from(b.bucket.id)), b.bucket.weight);
         let live = group.buckets.iter().filter(|b| b.bucket.weight > 0 && self.live(groups, b));
         live.max_by(|a, b| score(a).total_cmp(&score(b)))

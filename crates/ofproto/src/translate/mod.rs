@@ -10,14 +10,18 @@ mod commit;
 mod ct;
 mod group;
 mod learn;
+mod length;
+mod mirror;
 mod normal;
 mod options;
 mod output;
+mod pipe;
 pub(crate) mod plain;
 mod recirc;
 mod set;
 mod tunnel;
 
+pub(crate) use pipe::Pipe;
 pub(crate) use recirc::{Kept, State, States, Sweep};
 
 use crate::fields;
@@ -26,7 +30,7 @@ use crate::table::{FlowRule, Table};
 use crate::trace::Recorder;
 use crate::tunnel::{self as outer, Underlay};
 use crate::view::{BridgeView, Shared, World};
-use action::{Decision, Op, Pipeline, Request};
+use action::{Decision, Op, Request};
 use budget::Spent;
 use flow::{Key, Mask, PACKET_LINES, TunMetadata, at};
 use openflow::{Action, FragHandling, Instruction, OfPort, Reason, port, port_config};
@@ -35,7 +39,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use telemetry::Drop;
 
-/// How deep tables, groups and patch ports nest: as deep as in OVS.
+/// How deep tables that lead back, groups and patch ports nest: as deep as in OVS.
 const MAX_DEPTH: usize = 64;
 /// What the trace calls the priority of the NORMAL that stands above all flows; OVS's number.
 const FAIL_OPEN_PRIORITY: u32 = 0xf0f0f0;
@@ -127,68 +131,6 @@ pub struct PacketInContext {
     pub continuation: Option<openflow::Continuation>,
     /// in_port, metadata, registers, tunnel fields.
     pub matching: openflow::Match,
-}
-
-/// The pipeline that PMD threads call.
-pub(crate) struct Pipe {
-    shared: Arc<Shared>,
-}
-
-impl Pipe {
-    pub fn new(shared: Arc<Shared>) -> Pipe {
-        Pipe { shared }
-    }
-}
-
-impl Pipeline for Pipe {
-    fn resolve(&self, request: &Request<'_>, out: &mut Decision) {
-        // SAFETY: the contract of resolve(): called by an online reader of the domain, or by the
-        // control side, which is the only writer.
-        let world = unsafe { self.shared.world.read() };
-        resolve(&self.shared, world, self.shared.version(), request, out, &mut None);
-    }
-
-    fn resolve_all(&self, requests: &[Request<'_>], out: &mut [Decision]) {
-        // SAFETY: as above.
-        let world = unsafe { self.shared.world.read() };
-        for (requests, out) in requests.chunks(plain::AT_ONCE).zip(out.chunks_mut(plain::AT_ONCE)) {
-            let done = plain::resolve(&self.shared, world, requests, out);
-            let others = requests.iter().zip(out).enumerate().filter(|(i, _)| done >> i & 1 == 0);
-            for (_, (request, out)) in others {
-                out.clear();
-                resolve(&self.shared, world, self.shared.version(), request, out, &mut None);
-            }
-        }
-    }
-
-    fn resolve_once(&self, keys: &mut [Key], out: &mut [Decision]) -> u32 {
-        // SAFETY: as above.
-        let world = unsafe { self.shared.world.read() };
-        resolve_once(world, self.shared.version(), keys, out)
-    }
-
-    fn resolve_twice(
-        &self,
-        requests: &[Request<'_>],
-        keys: &mut [Key],
-        out: &mut [Decision],
-        twins: &mut [Decision],
-    ) -> u32 {
-        // SAFETY: as above.
-        let world = unsafe { self.shared.world.read() };
-        let version = self.shared.version();
-        for (request, twin) in requests.iter().zip(twins) {
-            resolve(&self.shared, world, version, request, twin, &mut None);
-        }
-        resolve_once(world, version, keys, out)
-    }
-}
-
-fn resolve_once(world: &World, version: u64, keys: &mut [Key], out: &mut [Decision]) -> u32 {
-    let each = keys.chunks_mut(plain::ONCE).zip(out.chunks_mut(plain::ONCE)).zip(0..);
-    each.fold(0, |done, ((keys, out), n)| {
-        done | plain::resolve_once(world, version, keys, out) << (n * plain::ONCE)
-    })
 }
 
 /// Decides by a version of the tables, with an optional record of the way.
@@ -308,6 +250,13 @@ pub(crate) struct Xlate<'a, 'o> {
     rest: Option<Vec<Instruction>>,
     /// A controller is to say when they run.
     paused: Option<&'a Action>,
+    /// The packet has not been shown to the mirrors of the port that it came in on.
+    fresh: bool,
+    /// Mirrors that it has met in this bridge, a bit each.
+    mirrors: u32,
+    /// What is sent is a mirror's copy, cut to this many bytes (0: not cut).
+    copying: bool,
+    snaplen: u16,
     trace: &'o mut Option<Recorder>,
 }
 
@@ -362,6 +311,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
             was_mpls: false,
             rest: None,
             paused: None,
+            fresh: false,
+            mirrors: 0,
+            copying: false,
+            snaplen: 0,
             trace,
         }
     }
@@ -390,6 +343,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             self.warn(|| "fragment handling mode is \"drop\"".into());
             return self.close();
         }
+        self.fresh = true;
         // What the action set sends to controllers goes under the first flow's cookie, as in OVS.
         if let Some(cookie) = self.table(0, None, Miss::Honor) {
             self.cookie = cookie;
@@ -446,8 +400,11 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.key.set_u32(at::OF_IN_PORT, own);
         let before = (self.table, self.cookie, self.miss_flow, self.rule);
         self.rule = rule.map(|r| r.value().id);
+        // As in OVS a pipeline that only goes on to later tables is as long as it likes.
+        let deepens = usize::from(table <= self.table);
         self.table = table;
-        self.depth += 1;
+        self.depth += deepens;
+        self.spent.nesting += 1;
         match rule {
             Some(rule) => {
                 self.cookie = rule.value().cookie;
@@ -455,16 +412,19 @@ impl<'a, 'o> Xlate<'a, 'o> {
                 self.miss_flow = rule.priority() == 0 && rule.mask() == Mask::ZERO;
                 self.note_rule(table, rule);
                 self.credit(rule.value().id);
-                let list = &rule.value().instructions;
-                if list.is_empty() {
-                    self.note_action(|| "drop".into());
+                if self.admit_once() {
+                    let list = &rule.value().instructions;
+                    if list.is_empty() {
+                        self.note_action(|| "drop".into());
+                    }
+                    self.instructions(list);
                 }
-                self.instructions(list);
                 self.close();
             }
             None => self.miss(table, miss),
         }
-        self.depth -= 1;
+        self.depth -= deepens;
+        self.spent.nesting -= 1;
         (self.table, self.cookie, self.miss_flow, self.rule) = before;
         rule.map(|r| r.value().cookie)
     }
@@ -506,8 +466,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
     /// Stands above every flow of table 0 while all controllers are away.
     fn fail_open(&mut self) {
         self.note_table(|| format!(" 0. priority {FAIL_OPEN_PRIORITY}"));
-        self.note_action(|| "NORMAL".into());
-        self.normal();
+        if self.admit_once() {
+            self.note_action(|| "NORMAL".into());
+            self.normal();
+        }
         self.close();
     }
 
@@ -519,14 +481,18 @@ impl<'a, 'o> Xlate<'a, 'o> {
             && !self.bridge.port(self.in_port()).is_some_and(silent);
         if !told {
             self.note_table(|| format!("{table:2}. No match."));
-            self.note_action(|| "drop".into());
+            if self.admit_once() {
+                self.note_action(|| "drop".into());
+            }
             return self.close();
         }
         let text = "No match, and a \"packet-in\" is called for.";
         self.note_table(|| format!("{table:2}. {text}"));
-        self.note_action(|| "CONTROLLER".into());
-        self.cookie = u64::MAX;
-        self.controller(&ToController::new(0, Reason::TableMiss));
+        if self.admit_once() {
+            self.note_action(|| "CONTROLLER".into());
+            self.cookie = u64::MAX;
+            self.controller(&ToController::new(0, Reason::TableMiss));
+        }
         self.close();
     }
 
@@ -534,7 +500,11 @@ impl<'a, 'o> Xlate<'a, 'o> {
         for (i, instruction) in list.iter().enumerate() {
             match instruction {
                 Instruction::Apply(a) if a.is_empty() => self.note_action(|| "drop".into()),
-                Instruction::Apply(a) => self.actions(a.iter()),
+                Instruction::Apply(a) => {
+                    if self.actions_then(a.iter(), &list[i + 1..]) {
+                        return;
+                    }
+                }
                 Instruction::Clear => {
                     self.note_action(|| "clear_actions".into());
                     self.note_set("was");
@@ -613,6 +583,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         let outer = Some(recirc::outer(&self.key)).filter(|o| *o != self.outer);
         State {
             conntracked: self.conntracked,
+            mirrors: self.mirrors,
             outer: outer.map(Box::new),
             bridge: self.bridge.id,
             table: self.table,
@@ -641,6 +612,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
                     | Op::Ct(_)
                     | Op::TunnelPop { .. }
                     | Op::Clone(_)
+                    | Op::CheckLen { .. }
                     | Op::Sample { .. }
                     | Op::Meter(_)
                     | Op::Drop(_)
@@ -711,7 +683,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
     pub fn packet_out(&mut self, list: &'a [Action]) {
         self.note_bridge();
         self.origin.packet_out = true;
-        self.actions(list.iter());
+        self.fresh = true;
+        if self.admit_once() {
+            self.actions(list.iter());
+        }
         self.run_set();
         self.freeze();
         self.close();

@@ -1,7 +1,7 @@
 //! NORMAL: a VLAN-aware learning switch.
 
 use super::{Learn, Xlate};
-use crate::fields::VLAN_PRESENT;
+use crate::fields::{self, VLAN_PRESENT};
 use crate::types::VlanMode;
 use crate::view::{Bundle, PortView};
 use flow::{at, flag};
@@ -9,16 +9,23 @@ use openflow::port_config;
 
 /// A frame's tags as NORMAL sees them; VLAN id and priority both zero mean no tag.
 #[derive(Clone, Copy, Default)]
-struct Tags {
-    outer: Tag,
+pub(super) struct Tags {
+    pub outer: Tag,
     inner: Tag,
 }
 
 #[derive(Clone, Copy)]
-struct Tag {
+pub(super) struct Tag {
     tpid: u16,
-    vid: u16,
+    pub vid: u16,
     pcp: u16,
+}
+
+impl Tags {
+    /// The same in another VLAN.
+    pub fn in_vlan(self, vid: u16) -> Tags {
+        Tags { outer: Tag { vid, ..self.outer }, ..self }
+    }
 }
 
 impl Default for Tag {
@@ -48,22 +55,22 @@ impl<'a> Xlate<'a, '_> {
     pub(super) fn normal(&mut self) {
         self.wc.set(at::ETH_DST, [0xff; 6]);
         self.wc.set(at::ETH_SRC, [0xff; 6]);
-        self.wc.set_u16(at::VLAN, self.wc.u16(at::VLAN) | 0x1fff);
-        if self.key.u16(at::VLAN) & VLAN_PRESENT != 0 {
-            self.wc.set_u16(at::VLAN1, 0xffff);
-        }
+        self.look_at_tags();
         let (bridge, number) = (self.bridge, self.in_port());
         let Some(input) = bridge.port(number) else {
-            return self.detail(|| "no input bundle, dropping".into());
+            return self.warn(|| "no input bundle, dropping".into());
         };
         let from = &bridge.bundles[input.bundle];
+        if from.mirrors.output != 0 {
+            return self.warn(|| "input port is mirror output port, dropping".into());
+        }
         let tags = self.tags();
         if !self.admits(from, input, &tags) {
-            return;
+            return self.warn(|| "disallowed VLAN VID for this input port, dropping".into());
         }
         let tags = translate_in(&from.vlan, tags);
         let dst: [u8; 6] = self.key.get(at::ETH_DST);
-        if dst[..5] == [1, 0x80, 0xc2, 0, 0] && dst[5] < 0x10 && !bridge.config.forward_bpdu {
+        if fields::begins_reserved(&dst) && !bridge.config.forward_bpdu {
             return self.detail(|| "packet has reserved destination MAC, dropping".into());
         }
         self.learn(number, tags.outer.vid);
@@ -87,7 +94,10 @@ impl<'a> Xlate<'a, '_> {
             return self.normal_flood(input, tags);
         };
         match bridge.port(port) {
-            None => self.detail(|| "learned port is unknown, dropping".into()),
+            None => self.warn(|| "learned port is unknown, dropping".into()),
+            Some(p) if bridge.bundles[p.bundle].mirrors.output != 0 => {
+                self.warn(|| "learned port is a mirror port, dropping".into())
+            }
             Some(p) if p.bundle == input.bundle => {
                 self.detail(|| "learned port is input port, dropping".into())
             }
@@ -114,24 +124,39 @@ impl<'a> Xlate<'a, '_> {
                 bridge.port(*p).is_some_and(|p| p.spec.config & port_config::NO_FLOOD == 0)
             });
             let apart = b.protected && from.protected;
-            if i != input.bundle && floods && !apart && includes(&b.vlan, tags) {
+            let open = floods && !apart && b.mirrors.output == 0;
+            if i != input.bundle && open && includes(&b.vlan, tags) {
                 self.output_bundle(b, tags);
             }
         }
     }
 
     /// Sends with the tags that the port wants; afterwards the packet has its own again.
-    fn output_bundle(&mut self, b: &'a Bundle, tags: &Tags) {
-        let bridge = self.bridge;
-        let live = |p: &&u32| bridge.port(**p).is_some_and(|p| p.live());
-        let Some(port) = b.ports.iter().find(live).or(b.ports.first()) else { return };
+    pub(super) fn output_bundle(&mut self, b: &'a Bundle, tags: &Tags) {
         let own = self.key;
         self.put_tags(&translate_out(&b.vlan, *tags));
-        self.output_port(*port, 0);
+        self.output_member(b);
         self.key = own;
     }
 
-    fn tags(&self) -> Tags {
+    /// Sends the packet as it is.
+    pub(super) fn output_member(&mut self, b: &'a Bundle) {
+        let bridge = self.bridge;
+        let live = |p: &&u32| bridge.port(**p).is_some_and(|p| p.live());
+        if let Some(port) = b.ports.iter().find(live).or(b.ports.first()) {
+            self.output_port(*port, 0);
+        }
+    }
+
+    /// Which VLAN the packet is in counts.
+    pub(super) fn look_at_tags(&mut self) {
+        self.wc.set_u16(at::VLAN, self.wc.u16(at::VLAN) | 0x1fff);
+        if self.key.u16(at::VLAN) & VLAN_PRESENT != 0 {
+            self.wc.set_u16(at::VLAN1, 0xffff);
+        }
+    }
+
+    pub(super) fn tags(&self) -> Tags {
         let flags = self.key.u8(at::FLAGS);
         Tags {
             outer: Tag::new(self.key.u16(at::VLAN), flags & flag::VLAN_88A8 != 0),
@@ -159,7 +184,8 @@ impl<'a> Xlate<'a, '_> {
         self.key.set_u8(at::FLAGS, flags);
     }
 
-    fn admits(&mut self, from: &Bundle, input: &PortView, tags: &Tags) -> bool {
+    /// May a packet with these tags belong to the port?
+    pub(super) fn admits(&mut self, from: &Bundle, input: &PortView, tags: &Tags) -> bool {
         let vid = tags.outer.vid;
         let ok = match &from.vlan {
             VlanMode::Access(_) => vid == 0,
@@ -170,9 +196,18 @@ impl<'a> Xlate<'a, '_> {
             VlanMode::Dot1qTunnel { cvlans, .. } => cvlans.contains(vid),
         };
         if !ok {
-            let name = &input.spec.name;
-            self.warn(|| format!("dropping VLAN {vid} packet received on port {name}"));
-            self.detail(|| "disallowed VLAN VID for this input port, dropping".into());
+            let name = &input.spec.bundle;
+            self.wrong(|| match &from.vlan {
+                VlanMode::Access(tag) => format!(
+                    "dropping VLAN {vid} tagged packet received on port {name} configured as VLAN {tag} access port"
+                ),
+                VlanMode::Dot1qTunnel { .. } => format!(
+                    "dropping VLAN {vid} packet received on dot1q-tunnel port {name} that excludes this VLAN"
+                ),
+                _ => format!(
+                    "dropping VLAN {vid} packet received on port {name} not configured for trunking VLAN {vid}"
+                ),
+            });
         }
         ok
     }
@@ -196,8 +231,14 @@ impl<'a> Xlate<'a, '_> {
     }
 }
 
+/// Does a packet leave by a port of the second mode with the tags that it came with by one of the first?
+pub(super) fn keeps_tags(from: &VlanMode, to: &VlanMode) -> bool {
+    matches!(from, VlanMode::Trunk(_))
+        && matches!(to, VlanMode::Trunk(_) | VlanMode::NativeTagged { .. })
+}
+
 /// From the wire to the bridge's VLAN.
-fn translate_in(mode: &VlanMode, t: Tags) -> Tags {
+pub(super) fn translate_in(mode: &VlanMode, t: Tags) -> Tags {
     match mode {
         VlanMode::Access(tag) => {
             Tags { outer: Tag { vid: *tag, ..t.outer }, inner: Tag::default() }
@@ -226,7 +267,7 @@ fn translate_out(mode: &VlanMode, t: Tags) -> Tags {
 }
 
 /// Does the port carry the VLAN?
-fn includes(mode: &VlanMode, t: &Tags) -> bool {
+pub(super) fn includes(mode: &VlanMode, t: &Tags) -> bool {
     let vid = t.outer.vid;
     match mode {
         VlanMode::Access(tag) => vid == *tag && t.inner.vid == 0,

@@ -70,6 +70,9 @@ impl<'a> Xlate<'a, '_> {
         if p.spec.config & port_config::NO_FWD != 0 {
             return self.detail(|| "OFPPC_NO_FWD set, skipping output".into());
         }
+        if self.snaplen != 0 && p.spec.patch_peer.is_some() {
+            return self.warn(|| "Mirror truncate to ODPP_NONE, skipping output".into());
+        }
         if let Some((peer, peer_port)) = p.peer {
             p.counts.iter().for_each(|base| self.credit(base + 1));
             return self.patch(peer, peer_port);
@@ -78,12 +81,21 @@ impl<'a> Xlate<'a, '_> {
             return self.warn(|| "Nonexistent output port".into());
         };
         if let Some(spec) = &p.spec.tunnel {
-            return self.enter_tunnel(p, spec, dp, trunc);
+            if self.enter_tunnel(p, spec, dp, trunc) {
+                self.mirror_sent(p);
+            }
+            return;
         }
         let tunnel = self.terminates(p);
         self.commit();
-        if trunc != 0 {
-            self.op(Op::Truncate(trunc));
+        let cut = match u32::from(self.snaplen) {
+            // What goes into a tunnel's header is not cut.
+            _ if tunnel.is_some() => trunc,
+            0 | 0xffff => trunc,
+            snaplen => snaplen,
+        };
+        if cut != 0 {
+            self.op(Op::Truncate(cut));
         }
         self.op(match tunnel {
             Some((port, kind)) => {
@@ -95,6 +107,7 @@ impl<'a> Xlate<'a, '_> {
             }
             None => Op::Output(dp),
         });
+        self.mirror_sent(p);
     }
 
     /// Goes on in the bridge at the other end of a patch port, and comes back unchanged.
@@ -122,7 +135,10 @@ impl<'a> Xlate<'a, '_> {
         let set = std::mem::take(&mut self.set);
         let stack = std::mem::take(&mut self.stack);
         let first_cookie = self.first_cookie.take();
-        let conntracked = self.conntracked;
+        let (conntracked, mirrors) = (self.conntracked, self.mirrors);
+        if peer.id != from.id {
+            self.mirrors = 0;
+        }
         self.untrack();
         self.key.words[PACKET_LINES * 8..].fill(0);
         self.key.set_u32(at::OF_IN_PORT, in_port);
@@ -140,6 +156,9 @@ impl<'a> Xlate<'a, '_> {
         }
         self.close();
         self.depth -= 1;
+        if peer.id != from.id {
+            self.mirrors = mirrors;
+        }
         self.bridge = from;
         (self.table, self.cookie) = (table, cookie);
         (self.conntracked, self.exited) = (conntracked, exited);
@@ -161,6 +180,7 @@ impl<'a> Xlate<'a, '_> {
         let continuation = Continuation {
             bridge: self.shared.name_of(self.bridge.id),
             stack: self.stack.clone(),
+            mirrors: self.mirrors,
             conntracked: self.conntracked,
             table: self.table,
             cookie: self.cookie,

@@ -188,7 +188,7 @@ impl<'a> Gate<'a> {
         let (bridge, in_port) = self.world.by_dp_port(port)?;
         let usual = |p: &PortView| may_receive(p) && p.spec.tunnel.is_none();
         let open = bridge.config.fail_open || bridge.config.restoring;
-        let plain = !open && bridge.port(in_port).is_none_or(usual);
+        let plain = !open && bridge.mirrors.is_empty() && bridge.port(in_port).is_none_or(usual);
         plain.then_some((bridge, in_port))
     }
 }
@@ -311,7 +311,7 @@ mod tests {
             2 => apply(vec![out(port)]),
             3 => vec![Instruction::Apply(vec![out(port)]), next],
             4 => apply(vec![out(port), out(1 + r.below(4) as u32)]),
-            5 => vec![Instruction::Apply(vec![Action::DecTtl { ids: vec![] }]), next],
+            5 => vec![Instruction::Apply(vec![Action::DecTtl { ids: None }]), next],
             6 => vec![Instruction::Write(vec![out(port)]), next],
             7 => apply(vec![out(port), again(None)]),
             8 => apply(vec![again(Some(1)), out(port)]),

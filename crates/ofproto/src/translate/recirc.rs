@@ -48,6 +48,8 @@ pub(crate) struct State {
     pub outer: Option<Box<Outer>>,
     /// What connection tracking says of the packet counts.
     pub conntracked: bool,
+    /// Mirrors that the packet has met in this bridge.
+    pub mirrors: u32,
     /// Empty: the packet is looked up in `table`.
     pub rest: Vec<Instruction>,
 }
@@ -83,6 +85,7 @@ impl State {
             tun: r.matching.tun.clone(),
             outer: None,
             conntracked: c.conntracked,
+            mirrors: c.mirrors,
             rest,
         }
     }
@@ -429,6 +432,7 @@ impl<'a> Xlate<'a, '_> {
         self.set = f.set.iter().collect();
         self.stack = f.stack.clone();
         self.tun = f.tun.clone();
+        (self.mirrors, self.fresh) = (f.mirrors, true);
         self.note_bridge();
         self.note_thaw(f);
         match f.rest.is_empty() {
@@ -438,7 +442,8 @@ impl<'a> Xlate<'a, '_> {
                 }
                 self.reopen();
             }
-            false => self.instructions(&f.rest),
+            false if self.admit_once() => self.instructions(&f.rest),
+            false => {}
         }
         self.run_set();
         self.freeze();
@@ -466,6 +471,7 @@ mod tests {
             tun: vec![],
             outer: None,
             conntracked: false,
+            mirrors: 0,
             rest: vec![Instruction::Goto(table)],
         }
     }

@@ -89,24 +89,33 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// Output to a tunnel port.
-    pub(super) fn enter_tunnel(&mut self, p: &PortView, spec: &TunnelSpec, dp: PortNo, trunc: u32) {
+    /// Output to a tunnel port. False: it decided against that at once.
+    pub(super) fn enter_tunnel(
+        &mut self,
+        p: &PortView,
+        spec: &TunnelSpec,
+        dp: PortNo,
+        trunc: u32,
+    ) -> bool {
         let Some(outer) = self.outer(spec) else {
             self.out.drop.get_or_insert(Drop::TunnelOptions);
-            return self.warn(|| "tunnel options are too long".into());
+            self.warn(|| "tunnel options are too long".into());
+            return false;
         };
         if self.tunnelled {
             let (v4, v6) = (at::TUN_DST, at::TUN_IPV6_DST);
             tunnel::look_at_address(&self.key, &mut self.wc, v4, v6);
         }
         if outer.dst == self.tunnel_dst {
-            return self.warn(|| "Not tunneling to our own address".into());
+            self.warn(|| "Not tunneling to our own address".into());
+            return false;
         }
         p.counts.iter().for_each(|base| self.credit(base + 1));
         self.detail(|| "output to native tunnel".into());
         let Some(way) = self.way(&outer) else {
             self.out.drop.get_or_insert(Drop::TunnelRoute);
-            return self.warn(|| "native tunnel routing failed".into());
+            self.warn(|| "native tunnel routing failed".into());
+            return true;
         };
         let (next, name, mac) = (way.next, &way.port.spec.name, way.mac);
         self.detail(|| format!("tunneling to {next} via {name}"));
@@ -130,6 +139,7 @@ impl<'a> Xlate<'a, '_> {
                 })
             }
         }
+        true
     }
 
     /// None: its options are too long.

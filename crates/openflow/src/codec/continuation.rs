@@ -37,6 +37,9 @@ pub(super) fn encode(version: Version, c: &Continuation, m: &mut Vec<u8>) {
         let bytes = usize::from(bits.div_ceil(8)).clamp(1, VALUE_BYTES_MAX);
         m.property(part::STACK, |m| m.raw(&value.to_be_bytes()[VALUE_BYTES_MAX - bytes..]));
     }
+    if c.mirrors != 0 {
+        m.property(part::MIRRORS, |m| m.u32(c.mirrors));
+    }
     if c.conntracked {
         m.property(part::CONNTRACKED, |_| {});
     }
@@ -83,8 +86,9 @@ fn decode(version: Version, mut rd: Rd<'_>) -> Result<Continuation> {
         let bad = |_| OfError::PropBadLen;
         match kind {
             part::BRIDGE => c.bridge = body.array().map_err(bad)?,
-            part::STACK => c.stack.insert(0, value(&mut body)?),
-            part::MIRRORS => drop(body.only_u32()?),
+            // The top comes first.
+            part::STACK => c.stack.push(value(&mut body)?),
+            part::MIRRORS => c.mirrors = body.only_u32()?,
             part::CONNTRACKED => c.conntracked = true,
             part::TABLE => c.table = body.u8().map_err(bad)?,
             part::COOKIE => {
@@ -107,6 +111,7 @@ fn decode(version: Version, mut rd: Rd<'_>) -> Result<Continuation> {
             kind => return Err(body.unknown_property(kind, EXPERIMENTER)),
         }
     }
+    c.stack.reverse();
     Ok(c)
 }
 

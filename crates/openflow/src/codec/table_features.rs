@@ -4,6 +4,7 @@ use crate::buf::Put;
 use crate::oxm::Oxm;
 use crate::{TableStats, Version};
 use flow::{FIELDS, Field};
+use std::sync::OnceLock;
 
 /// Standard actions by type number, those that every table takes: output, the MPLS and IP TTLs,
 /// VLAN and MPLS push and pop, queue, group, set-field.
@@ -18,9 +19,38 @@ fn fields() -> impl Iterator<Item = Field> {
     named.chain(regs).chain((0..4).map(Field::Xxreg))
 }
 
+/// Headers of fields, which are the same for every table: a reply lists 255 of those.
+struct Ids {
+    named: Vec<u8>,
+    matched: Vec<u8>,
+    written: Vec<u8>,
+}
+
+impl Ids {
+    fn of(version: Version) -> &'static Ids {
+        static IDS: [OnceLock<Ids>; Version::V15 as usize + 1] =
+            [const { OnceLock::new() }; Version::V15 as usize + 1];
+        IDS[version as usize].get_or_init(|| Ids {
+            named: list(version, fields(), |_| false),
+            matched: list(version, fields(), Field::maskable),
+            written: list(version, fields().filter(|f| f.writable()), |_| false),
+        })
+    }
+}
+
+fn list(
+    version: Version,
+    fields: impl Iterator<Item = Field>,
+    masked: impl Fn(Field) -> bool,
+) -> Vec<u8> {
+    let mut ids = Vec::new();
+    fields.for_each(|f| Oxm::of(version, f).put_header(masked(f), &mut ids));
+    ids
+}
+
 /// One table's features. `last`: the highest table, so that next tables can be listed.
 pub(super) fn put(version: Version, t: &TableStats, last: u8, m: &mut Vec<u8>) {
-    let start = m.len();
+    let (start, ids) = (m.len(), Ids::of(version));
     m.pad(2);
     m.u8(t.table);
     m.pad(5); // 1.5: command and features; nothing to say
@@ -35,13 +65,11 @@ pub(super) fn put(version: Version, t: &TableStats, last: u8, m: &mut Vec<u8>) {
         m.property(2 + miss, |m| (t.table + 1..=last).for_each(|n| m.u8(n)));
         for (actions, set_fields) in [(4, 12), (6, 14)] {
             m.property(actions + miss, put_actions);
-            m.property(set_fields + miss, |m| {
-                fields().filter(|f| f.writable()).for_each(|f| put_id(version, f, false, m));
-            });
+            m.property(set_fields + miss, |m| m.extend(&ids.written));
         }
     }
-    m.property(8, |m| fields().for_each(|f| put_id(version, f, f.maskable(), m)));
-    m.property(10, |m| fields().for_each(|f| put_id(version, f, false, m)));
+    m.property(8, |m| m.extend(&ids.matched));
+    m.property(10, |m| m.extend(&ids.named));
     m.patch_len(start, start);
 }
 
@@ -60,8 +88,4 @@ fn put_actions(m: &mut Vec<u8>) {
         m.u16(*kind);
         m.u16(4);
     }
-}
-
-fn put_id(version: Version, field: Field, masked: bool, m: &mut Vec<u8>) {
-    Oxm::of(version, field).put_header(masked, m);
 }

@@ -1,0 +1,90 @@
+//! What ports' packets teach is bounded by port; a pause ends in its own bridge only.
+
+use crate::learn::{PORT_FLOWS_BURST, PORT_FLOWS_RATE};
+use crate::tests::*;
+use crate::*;
+use flow::Field;
+use openflow::*;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Packets teach that their sender is met in table 1.
+fn teaching() -> Lab {
+    let mut lab = Lab::new();
+    let sender = Subfield { field: Field::EthSrc, ofs: 0, bits: 48 };
+    let spec = LearnSpec {
+        bits: 48,
+        src: LearnSource::Field(sender),
+        dst: LearnTarget::Match(Subfield { field: Field::EthDst, ..sender }),
+    };
+    let learn = Learn {
+        idle_timeout: 0,
+        hard_timeout: 0,
+        fin_idle_timeout: 0,
+        fin_hard_timeout: 0,
+        priority: 5,
+        cookie: 0,
+        flags: 0,
+        table: 1,
+        limit: 0,
+        result: None,
+        specs: vec![spec],
+    };
+    lab.add(flow(0, 100, "", apply(vec![Action::Learn(Box::new(learn))])));
+    lab
+}
+
+/// A packet of station `n` comes on a port; how many flows there are in table 1 then.
+fn teach(lab: &mut Lab, port: u32, n: u32, now: u64) -> usize {
+    let text = format!("in_port={port},dl_src=02:00:00:00:{:02x}:{:02x}", n >> 8, n & 255);
+    let d = lab.decide(&packet(&text));
+    lab.sw.effects(d.effects.as_ref().expect("it teaches"), now);
+    lab.dump().iter().filter(|f| f.table == 1).count()
+}
+
+#[test]
+fn a_port_that_teaches_too_much_leaves_others_their_share() {
+    let mut lab = teaching();
+    assert_eq!(teach(&mut lab, 1, 1, 0), 1);
+    // The rest of what port 1 may teach at once, without making the flows.
+    let rest = (0..2 * PORT_FLOWS_BURST).filter(|_| lab.sw.learned.admits(11, 0)).count();
+    assert_eq!(rest as u64, PORT_FLOWS_BURST - 1);
+    let limited = lab.sw.flows_not_learned();
+    assert_eq!(teach(&mut lab, 1, 2, 0), 1, "port 1 has taught enough");
+    assert_eq!(lab.sw.flows_not_learned(), limited + 1);
+    assert_eq!(teach(&mut lab, 1, 1, 0), 1, "what it taught is renewed");
+    assert_eq!(lab.sw.flows_not_learned(), limited + 1, "which costs nothing");
+    assert_eq!(teach(&mut lab, 2, 3, 0), 2, "port 2 has its own share");
+    assert_eq!(teach(&mut lab, 1, 2, SECOND_NS), 3, "a second later port 1 may again");
+    let fresh = (0..PORT_FLOWS_BURST).filter(|_| lab.sw.learned.admits(11, SECOND_NS)).count();
+    assert_eq!(fresh as u64, PORT_FLOWS_RATE - 1, "as many as come in a second");
+}
+
+#[test]
+fn a_controller_has_no_pipeline_of_another_bridge_go_on() {
+    let mut lab = Lab::new();
+    let other = lab.sw.add_bridge("br1", BridgeConfig::default()).unwrap();
+    let pause = Action::Controller {
+        max_len: 128,
+        reason: Reason::Action,
+        id: 0,
+        userdata: vec![],
+        pause: true,
+        meter: None,
+    };
+    lab.add(flow(0, 100, "in_port=1", apply(vec![pause, out(2)])));
+    let key = packet("in_port=1,tcp");
+    let d = lab.decide(&key);
+    let [.., ::action::Op::Punt(p)] = &d.ops[..] else { panic!("{:?}", d.ops) };
+    let context = p.context.downcast_ref::<PacketInContext>().unwrap();
+    let continuation = context.continuation.clone().expect("it pauses");
+    let mut r = Resume { data: vec![0; 64], matching: context.matching.clone(), continuation };
+    let ops = |d: &::action::Decision| ::action::ops_text(&d.ops);
+    assert_eq!(ops(&lab.sw.resume(lab.br, &r, &key).unwrap()), "12");
+    // A controller of br1 was told of the pause, or one of br0 names br1, whose number it guesses.
+    assert_eq!(lab.sw.resume(other, &r, &key).err(), Some(OfError::ResumeStale));
+    let last = &mut r.continuation.bridge[15];
+    *last ^= (lab.br.0 ^ other.0) as u8;
+    assert_eq!(lab.sw.resume(lab.br, &r, &key).err(), Some(OfError::ResumeStale));
+    assert!(lab.sw.resume(other, &r, &key).is_ok(), "that is br1's name");
+}

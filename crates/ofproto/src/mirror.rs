@@ -1,0 +1,165 @@
+//! Mirrors (database table `Mirror`): which packets of a bridge are sent a second time, and where to. Translation
+//! makes the copies (`translate::mirror`).
+
+use crate::bridge::Bridge;
+use crate::counters::{Counter, Slot};
+use crate::switch::Switch;
+use crate::types::{BridgeId, ConfigError, VlanSet};
+use crate::view::Bundle;
+use action::Region;
+use std::collections::BTreeSet;
+
+/// Mirrors of one bridge: OVS's number, and as many as a word has bits.
+pub const MIRRORS_MAX: usize = u32::BITS as usize;
+
+/// A mirror of a bridge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MirrorSpec {
+    /// Tells it from others: a mirror that changes keeps its counters.
+    pub id: u128,
+    /// Ports ([`crate::PortSpec::bundle`]) whose received packets are mirrored.
+    pub received: BTreeSet<String>,
+    /// Ports to which packets are sent that are mirrored.
+    pub sent: BTreeSet<String>,
+    /// Only packets of these VLANs are mirrored; None: all.
+    pub vlans: Option<Box<VlanSet>>,
+    /// Where the copies go.
+    pub to: MirrorTo,
+    /// Copies are cut to this many bytes; 0: they are whole.
+    pub snaplen: u16,
+}
+
+/// Where a mirror's copies go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MirrorTo {
+    /// To this port, which then sends and receives nothing else.
+    Port(String),
+    /// To all ports that carry this VLAN (RSPAN).
+    Vlan(u16),
+}
+
+/// A mirror in its place, with the credit id of what it sent.
+pub(crate) struct Placed {
+    spec: MirrorSpec,
+    credit: u32,
+}
+
+/// Mirrors of a bridge as the control side keeps them: a mirror's place is its bit.
+pub(crate) type Places = Vec<Option<Placed>>;
+
+/// A mirror as translation sees it.
+pub(crate) struct MirrorView {
+    pub vlans: Option<Box<VlanSet>>,
+    pub to: Target,
+    pub snaplen: u16,
+    /// Counts the packets that it mirrored.
+    pub credit: u32,
+    /// It and the others that send to the same place: a packet goes there once.
+    pub same: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Index of the bundle.
+    Bundle(usize),
+    Vlan(u16),
+}
+
+/// Which mirrors a port takes part in, a bit each.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Mirrored {
+    pub received: u32,
+    pub sent: u32,
+    /// These send their copies to it: it is reserved for them.
+    pub output: u32,
+}
+
+/// The mirrors of a bridge by their bits, none if there are none; marks the bundles, whose names are `names`. A mirror
+/// whose port is not there mirrors nothing.
+pub(crate) fn view(
+    b: &Bridge,
+    bundles: &mut [Bundle],
+    names: &[&str],
+) -> Box<[Option<MirrorView>]> {
+    let mut all: Box<[_]> = b.mirrors.iter().map(|p| one(p.as_ref()?, names)).collect();
+    for (i, (view, placed)) in all.iter().zip(&b.mirrors).enumerate() {
+        let (Some(view), Some(placed)) = (view, placed) else { continue };
+        for (n, (bundle, name)) in bundles.iter_mut().zip(names).enumerate() {
+            let bit = |is: bool| u32::from(is) << i;
+            bundle.mirrors.received |= bit(placed.spec.received.contains(*name));
+            bundle.mirrors.sent |= bit(placed.spec.sent.contains(*name));
+            bundle.mirrors.output |= bit(view.to == Target::Bundle(n));
+        }
+    }
+    let targets: Vec<_> = all.iter().map(|m| m.as_ref().map(|m| m.to)).collect();
+    for m in all.iter_mut().flatten() {
+        let same = targets.iter().enumerate().filter(|(_, to)| **to == Some(m.to));
+        m.same = same.fold(0, |bits, (i, _)| bits | 1 << i);
+    }
+    if all.iter().any(Option::is_some) { all } else { Box::default() }
+}
+
+fn one(placed: &Placed, names: &[&str]) -> Option<MirrorView> {
+    let to = match &placed.spec.to {
+        MirrorTo::Port(name) => Target::Bundle(names.iter().position(|n| n == name)?),
+        MirrorTo::Vlan(vid) => Target::Vlan(*vid),
+    };
+    let (vlans, snaplen) = (placed.spec.vlans.clone(), placed.spec.snaplen);
+    Some(MirrorView { vlans, to, snaplen, credit: placed.credit, same: 0 })
+}
+
+/// The credit ids of a bridge's mirrors.
+pub(crate) fn credits(places: &Places) -> impl Iterator<Item = u32> {
+    places.iter().flatten().map(|p| p.credit)
+}
+
+impl Switch {
+    /// Gives a bridge these mirrors and no others. Those that are there already keep their places and counters;
+    /// returns those for which there is no place ([`MIRRORS_MAX`]).
+    pub fn set_mirrors(
+        &mut self,
+        id: BridgeId,
+        mirrors: Vec<MirrorSpec>,
+        now: u64,
+    ) -> Result<Vec<MirrorSpec>, ConfigError> {
+        let mut places = std::mem::take(&mut self.bridge_mut(id)?.mirrors);
+        let mut changed = false;
+        for place in &mut places {
+            if let Some(gone) = place.take_if(|p| !mirrors.iter().any(|m| m.id == p.spec.id)) {
+                self.slots.release(gone.credit, now);
+                changed = true;
+            }
+        }
+        let mut left_out = Vec::new();
+        for spec in mirrors {
+            if let Some(old) = places.iter_mut().flatten().find(|p| p.spec.id == spec.id) {
+                changed |= old.spec != spec;
+                old.spec = spec;
+                continue;
+            }
+            let free = places.iter().position(Option::is_none).unwrap_or(places.len());
+            if free >= MIRRORS_MAX {
+                left_out.push(spec);
+                continue;
+            }
+            places.resize_with(places.len().max(free + 1), || None);
+            let credit = self.slots.alloc(Slot::Count(Counter::default()), now);
+            places[free] = Some(Placed { spec, credit });
+            changed = true;
+        }
+        self.bridge_mut(id)?.mirrors = places;
+        if changed {
+            self.publish();
+            self.outbox.region(Region::ALL);
+        }
+        Ok(left_out)
+    }
+
+    /// What a mirror has mirrored, (packets, bytes) as they were received; None: there is no such mirror.
+    pub fn mirror_counters(&self, id: BridgeId, mirror: u128) -> Option<(u64, u64)> {
+        let places = &self.bridge(id).ok()?.mirrors;
+        let placed = places.iter().flatten().find(|p| p.spec.id == mirror)?;
+        let count = self.slots.count(placed.credit);
+        Some((count.packets, count.bytes))
+    }
+}
