@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p datapath --example loop -- [flows] [rules] [seconds] [cores] [burst]`
 //! 64-byte UDP packets from 2048 buffers that rotate as in a NIC's ring. `flows` destinations in
-//! turn, each rule takes flows/rules of them; prints what a step of the vector cost. Without
+//! turn, each rule takes flows/rules of them, of no rules one takes all by their port; prints what a step of the vector cost. Without
 //! `cores` everything is one thread; with it each of so many PMD threads has a source and a sink of
 //! its own. A source has at most `burst` packets at a time: what iterations cost.
 
@@ -39,15 +39,16 @@ impl RxQueue for Source {
     }
 }
 
-/// Flows in blocks of `1 << shift` destinations go one way.
+/// Flows in blocks of `1 << shift` destinations go one way; None: those of a port do.
 struct Blocks {
-    shift: u32,
+    shift: Option<u32>,
 }
 impl Pipeline for Blocks {
     fn resolve(&self, request: &Request<'_>, out: &mut Decision) {
-        let mask = u32::MAX << self.shift;
-        Field::EthType.unwildcard(&mut out.mask);
-        Field::Ipv4Dst.set(&mut out.mask, mask as u128);
+        if let Some(shift) = self.shift {
+            Field::EthType.unwildcard(&mut out.mask);
+            Field::Ipv4Dst.set(&mut out.mask, (u32::MAX << shift).into());
+        }
         let port = request.key.bytes()[at::IN_PORT..].first_chunk().expect("two bytes");
         out.ops.push(Op::Output(u16::from_be_bytes(*port)));
         out.credits.push(1);
@@ -56,7 +57,8 @@ impl Pipeline for Blocks {
 
 /// A datapath with a source for each of these cores.
 fn datapath(flows: u32, rules: u32, cores: &[usize], manual: bool, burst: usize) -> Datapath {
-    let shift = (flows.next_power_of_two() / rules).max(1).trailing_zeros();
+    let block = flows.next_power_of_two().checked_div(rules);
+    let shift = block.map(|flows| flows.max(1).trailing_zeros());
     let pool: Arc<dyn Pool> = Arc::new(Borrowed(HeapPool::new()));
     let mut config = Config::new(pool.clone(), Domain::new(), Arc::new(Blocks { shift }));
     config.manual = manual;
@@ -93,7 +95,8 @@ fn run(dp: &mut Datapath, ms: u64, manual: bool) {
 fn main() {
     let mut args = std::env::args().skip(1).map(|a| a.parse::<u32>().expect("a number"));
     let flows = args.next().unwrap_or(1);
-    let rules = args.next().unwrap_or(1).next_power_of_two();
+    let rules = args.next().unwrap_or(1);
+    let rules = if rules == 0 { 0 } else { rules.next_power_of_two() };
     let ms = u64::from(args.next().unwrap_or(2)) * 1000;
     let cores: Vec<usize> = (0..args.next().unwrap_or(0) as usize).collect();
     let manual = cores.is_empty();

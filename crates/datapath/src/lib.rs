@@ -40,6 +40,7 @@ mod tx;
 mod verify;
 
 pub use control::Datapath;
+pub use control::hardware::WatchId;
 pub use control::marks::SampleCursor;
 pub use cpu::Level;
 pub use messages::Bell;

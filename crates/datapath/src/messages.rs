@@ -93,7 +93,7 @@ pub(crate) enum Report {
 pub(crate) struct Execute {
     pub packet: Vec<u8>,
     pub in_port: PortNo,
-    pub ops: Vec<Op>,
+    pub ops: Arc<[Op]>,
 }
 
 /// A receive queue on its way or at work.

@@ -1,5 +1,6 @@
 //! What the control side gives and gets: settings, statistics, events.
 
+use crate::actions::fragments::Waiting;
 use crate::cpu::Level;
 use crate::stats::perf::{PerfLog, Suspicious};
 use crate::stats::worker::Perf;
@@ -27,6 +28,8 @@ pub struct Config {
     pub warn: fn(&str),
     /// Connections, which all workers share.
     pub conntrack: Arc<conntrack::Table>,
+    /// Fragments that wait, of all workers.
+    pub(crate) fragments: Arc<Waiting>,
     /// Most cached flows per worker over the whole life (memory is reserved, not committed).
     pub max_flows: u32,
     /// No threads: the workers are run by [`crate::Datapath::step`] (tests, simulation).
@@ -44,6 +47,7 @@ impl Config {
             register_thread,
             warn: |_| {},
             conntrack: Arc::default(),
+            fragments: Arc::default(),
             max_flows: 1 << 24,
             manual: false,
         }

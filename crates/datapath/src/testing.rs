@@ -15,6 +15,8 @@ struct Wire {
     /// Transmit queues take turns ([`TxQueue::has_phases`]).
     phases: bool,
     sent: usize,
+    /// Packets that the switch tried to send.
+    offered: usize,
     /// Packets received and sent of which the other side was not notified.
     pending_notify: usize,
     mtu: u16,
@@ -138,6 +140,10 @@ impl Peer {
     pub fn sent(&self) -> usize {
         self.wire.lock().unwrap().sent
     }
+    /// Packets the switch has tried to send so far, with those for which there was no room.
+    pub fn offered(&self) -> usize {
+        self.wire.lock().unwrap().offered
+    }
     /// Queues that were neither dropped nor closed.
     pub fn queues_alive(&self) -> usize {
         self.wire.lock().unwrap().queues_out
@@ -180,10 +186,14 @@ impl TxQueue for Tx {
         w.lose();
         let n = if w.tx_busy { 0 } else { packets.len().min(w.tx_room) };
         w.tx_room -= n;
+        w.offered += packets.len();
         w.sent += n;
         w.pending_notify += n;
         w.tx.extend(&packets[..n]);
         n
+    }
+    fn room(&mut self, n: usize) -> usize {
+        n.min(self.0.lock().unwrap().tx_room)
     }
     fn is_busy(&self) -> bool {
         self.0.lock().unwrap().tx_busy

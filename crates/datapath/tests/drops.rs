@@ -249,3 +249,57 @@ fn handoffs_overflow_and_shutdown_lets_go() {
     let lost = lab.count(Drop::Shutdown);
     assert!((1..200).contains(&lost), "{lost}");
 }
+
+/// The two halves of a datagram; both have their port's share of bytes.
+fn halves() -> [Vec<u8>; 2] {
+    const FIRST_BYTES: usize = 1400;
+    let whole = udp(1, 2, 3, 4, 14 + 20 + FIRST_BYTES + 100);
+    let half = |range: std::ops::Range<usize>, frag: u16| {
+        let mut p = whole[..34].to_vec();
+        p.extend(&whole[34 + range.start..34 + range.end]);
+        p[16..18].copy_from_slice(&(20 + range.len() as u16).to_be_bytes());
+        p[20..22].copy_from_slice(&frag.to_be_bytes());
+        p[24..26].fill(0);
+        let c = !common::sum(&p[14..34], 0);
+        p[24..26].copy_from_slice(&c.to_be_bytes());
+        p
+    };
+    let last = FIRST_BYTES as u16 / 8;
+    [half(0..FIRST_BYTES, 0x2000), half(FIRST_BYTES..FIRST_BYTES + 100, last)]
+}
+
+fn tracked() -> Lab {
+    let ct = action::Ct { commit: true, ..Default::default() };
+    always(vec![Op::Clone([Op::Ct(Box::new(ct)), Op::Output(1)].into())], Settings::default())
+}
+
+#[test]
+fn a_fragment_without_the_rest_of_its_datagram() {
+    let mut lab = tracked();
+    lab.dp.conntrack().fragments.set_wait_millis(1);
+    let [first, _] = halves();
+    lab.ends[0].send(&first);
+    lab.run();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while lab.dp.conntrack().fragments.held() > 0 {
+        assert!(std::time::Instant::now() < end, "it still waits");
+        lab.run();
+    }
+    lab.run();
+    assert_eq!(lab.count(Drop::FragmentTimeout), 1);
+}
+
+#[test]
+fn fragments_of_a_whole_datagram_go_on_as_they_came() {
+    let mut lab = tracked();
+    let [first, last] = halves();
+    lab.ends[0].send(&last);
+    lab.run();
+    assert!(lab.ends[1].drain().is_empty(), "it waits for the first one");
+    assert_eq!(lab.dp.conntrack().fragments.held(), 1);
+    lab.ends[0].send(&first);
+    lab.run();
+    assert_eq!(lab.ends[1].drain(), [first, last]);
+    assert_eq!(lab.dp.conntrack().len(), 1, "one connection, with the ports of the first one");
+    assert_eq!(lab.count(Drop::FragmentTimeout), 0);
+}

@@ -5,7 +5,7 @@ use action::{Op, Punt, Region, Rewrite};
 use common::*;
 use datapath::testing::ring_port;
 use datapath::{Event, RxAffinity, Settings, Tri};
-use flow::{Field, Key};
+use flow::{Field, Key, at};
 use port::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -345,6 +345,21 @@ fn copies_that_are_copied_again_and_again_have_a_limit() {
 }
 
 #[test]
+fn packets_go_by_their_length() {
+    let mut b = bed(4);
+    let ops = |port| vec![Op::PopVlan, Op::Output(port)].into();
+    let by_length = Op::CheckLen { size: 200, more: ops(1), others: ops(2) };
+    b.set_rules(vec![rule(&[], vec![by_length, Op::Output(3)], 1)]);
+    let frames: Vec<_> = [199, 200, 201].map(|len| udp(1, 2, 3, 4, len)).into();
+    frames.iter().for_each(|frame| b.peers[0].send(frame));
+    b.run();
+    let got = |port: usize| b.peers[port].drain().iter().map(Vec::len).collect::<Vec<_>>();
+    assert_eq!((got(1), got(2), got(3)), (vec![201], vec![199, 200], vec![199, 200, 201]));
+    b.assert_balanced();
+    assert_eq!(b.pool.in_use(), 0);
+}
+
+#[test]
 fn what_a_decision_holds_lives_as_long_as_its_flow() {
     let mut b = bed(2);
     b.set_rules(vec![rule(&[], vec![Op::Output(1)], 1)]);
@@ -460,4 +475,50 @@ fn violations_are_paid_for_by_their_own_port() {
     assert_eq!((after[0], after[2]), (honest[0], honest[2]), "nobody else pays");
     // The thread that did nothing else was busy.
     assert!(b.dp.perf()[0].1.idle_cycles < LOST);
+}
+
+/// One iteration, however often packets are recirculated, with the keys that they would have if they
+/// were parsed again; in order, also those that are beyond the miss budget at their second lookup.
+#[test]
+fn recirculated_packets_go_out_with_their_vector() {
+    let mut b = bed(2);
+    let tag = Op::PushVlan { tpid: 0x8100, tci: 7 };
+    let pass = |id, fields: &[(Field, u128)], ops| {
+        let mut rule = rule(fields, ops, id);
+        rule.key.set_u32(at::RECIRC, id);
+        rule.mask.set_u32(at::RECIRC, u32::MAX);
+        rule
+    };
+    b.set_rules(vec![
+        pass(0, &[], vec![tag, Op::Recirc(1)]),
+        pass(1, &[], vec![Op::PopVlan, Op::Recirc(2)]),
+        pass(2, &[(Field::VlanTci, 0)], vec![Op::Recirc(3)]),
+        pass(3, &[(Field::UdpSrc, 0)], vec![]),
+        pass(3, &[], vec![Op::Output(1)]),
+    ]);
+    let packet = |i: u16| udp(1, 2, 1 + i % 5, i, 64);
+    for budget in [packet::VECTOR, 5] {
+        let settings = Settings { miss_budget: budget, validate: true, ..Settings::default() };
+        b.dp.set_settings(settings);
+        b.run();
+        (0..200).for_each(|i| b.peers[0].send(&packet(i)));
+        b.dp.step();
+        let first = b.peers[1].drain();
+        assert_eq!(first.len() == 200, budget > 200, "{}", first.len());
+        b.run();
+        let mut all = [first, b.peers[1].drain()].concat();
+        all.sort_by_key(|p| p[35]);
+        let mut sent: Vec<_> = (0..200).map(packet).collect();
+        sent.sort_by_key(|p| p[35]);
+        assert_eq!(all, sent, "each flow in order");
+        let t = b.dp.invalidate(&[Region::ALL]);
+        b.wait(t);
+    }
+    let perf = b.dp.perf().into_iter().map(|(_, p)| p);
+    let (again, differences) =
+        perf.fold((0, 0), |(a, d), p| (a + p.recirculated, d + p.differences));
+    assert!(again >= 3 * 400, "{again}");
+    assert_eq!(differences, 0);
+    b.assert_balanced();
+    assert_eq!(b.pool.in_use(), 0);
 }

@@ -187,7 +187,12 @@ fn an_adapter_that_lies_changes_nothing() {
         }
         marked.run();
         plain.run();
-        assert_eq!(sent(&marked), sent(&plain), "round {round}");
+        for (port, (marked, plain)) in sent(&marked).iter().zip(&sent(&plain)).enumerate() {
+            let at = marked.iter().zip(plain).position(|(m, p)| m != p);
+            let both = at.map(|i| (&marked[i], &plain[i]));
+            assert_eq!(both, None, "round {round}, port {port}, packet {at:?}");
+            assert_eq!(marked.len(), plain.len(), "round {round}, port {port}");
+        }
         old.extend(marks.into_values());
     }
     assert_eq!(marked.credits(), plain.credits());

@@ -1,10 +1,12 @@
 //! `ct` and `ct_clear`: what connection tracking says of a packet goes into its key.
 
 use crate::actions::interpret::Sink;
-use crate::batch::keys::{bytes, bytes_mut};
+use crate::batch::keys::{Line, bytes, bytes_mut};
 use crate::parse::frame::Frame;
 use action::Ct;
-use conntrack::{At, Meta};
+use conntrack::alg::Edit;
+use conntrack::ipf::{self, Fragment};
+use conntrack::{At, Meta, Ref, state};
 use flow::at;
 use packet::Packet;
 
@@ -17,40 +19,68 @@ const LINE3: usize = at::CT_LABEL;
 /// (`RTE_MBUF_F_RX_IP_CKSUM_GOOD`, `RTE_MBUF_F_RX_L4_CKSUM_GOOD`).
 const SOUND: u64 = 1 << 7 | 1 << 8;
 
+/// Did the driver find the checksums of a packet right?
+pub(crate) fn is_sound(p: &mut Packet) -> bool {
+    p.mbuf().ol_flags & SOUND == SOUND
+}
+
 /// Executes `ct`. What is not IP is invalid, as is all that connection tracking refuses.
 pub(crate) fn track<S: Sink>(sink: &mut S, ct: &Ct, p: &mut Packet, f: &mut Frame) {
-    let sound = p.mbuf().ol_flags & SOUND == SOUND;
+    let sound = is_sound(p);
     let is_ip = matches!(bytes(&f.line)[at::ETH_TYPE..at::ETH_TYPE + 2], [8, 0] | [0x86, 0xdd]);
     let l3 = if is_ip { f.layout.l3.into() } else { p.len() };
-    sink.track(ct, p.data_mut(), At { l3, sound }, &mut f.ct);
+    if let Some(edit) = sink.track(ct, p.data_mut(), At { l3, sound }, &mut f.ct)
+        && !replace(p, &edit)
+    {
+        f.ct.state = state::INV | state::TRK;
+    }
     if ct.nat.is_some() {
         f.reparse(p.data(), f.tags);
     }
-    show(f);
+    show(&f.ct, &mut f.line, &mut f.ext[2], &mut f.have);
+}
+
+/// Replaces a text in a packet; false: there is no room for a longer one.
+pub(crate) fn replace(p: &mut Packet, edit: &Edit) -> bool {
+    let (old, new) = (p.len(), p.len().saturating_add_signed(edit.growth()));
+    let fits = new <= old || p.set_len(new);
+    if fits {
+        edit.apply(p.data_mut(), old);
+        // Shorter always fits.
+        let _ = p.set_len(new);
+    }
+    fits
+}
+
+/// The IP packet as a fragment, if it is one that `ct` would put together with others.
+pub(crate) fn fragment(ct: &Ct, p: &Packet, f: &Frame) -> Option<Fragment> {
+    let recirc = bytes(&f.line)[at::RECIRC..at::RECIRC + 4].try_into().unwrap();
+    ipf::read(p.data(), f.layout.l3.into(), ct.zone, u32::from_be_bytes(recirc), false)
 }
 
 /// Executes `ct_clear`.
 pub(crate) fn clear(f: &mut Frame) {
     f.ct = Meta::default();
-    show(f);
+    show(&f.ct, &mut f.line, &mut f.ext[2], &mut f.have);
 }
 
-/// Writes the key's fields.
-fn show(f: &mut Frame) {
-    let line = bytes_mut(&mut f.line);
-    line[at::CT_STATE] = f.ct.state;
-    line[at::CT_MARK..at::CT_MARK + 4].copy_from_slice(&f.ct.mark.to_be_bytes());
-    f.ext[2] = [0; 8];
-    f.have &= !EXT3;
-    if f.ct.state == 0 {
+/// Writes the key's fields: in line 0, in line 3, and whether there is a line 3.
+#[inline]
+pub(crate) fn show(ct: &Meta<Ref>, line: &mut Line, line3: &mut Line, have: &mut u8) {
+    let line = bytes_mut(line);
+    line[at::CT_STATE] = ct.state;
+    line[at::CT_MARK..at::CT_MARK + 4].copy_from_slice(&ct.mark.to_be_bytes());
+    *line3 = [0; 8];
+    *have &= !EXT3;
+    if ct.state == 0 {
         return;
     }
-    f.have |= EXT3;
-    let b = bytes_mut(&mut f.ext[2]);
+    *have |= EXT3;
+    let b = bytes_mut(line3);
     let mut put = |at: usize, v: &[u8]| b[at - LINE3..at - LINE3 + v.len()].copy_from_slice(v);
-    put(at::CT_LABEL, &f.ct.label.to_be_bytes());
-    put(at::CT_ZONE, &f.ct.zone.to_be_bytes());
-    let Some(t) = &f.ct.tuple else { return };
+    put(at::CT_LABEL, &ct.label.to_be_bytes());
+    put(at::CT_ZONE, &ct.zone.to_be_bytes());
+    let Some(t) = &ct.tuple else { return };
     if t.v6 {
         put(at::CT_IPV6_SRC, &t.src.to_be_bytes());
         put(at::CT_IPV6_DST, &t.dst.to_be_bytes());

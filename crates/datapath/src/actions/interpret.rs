@@ -5,11 +5,14 @@
 //! for a named reason); what it ends beyond that are copies.
 
 use crate::actions::ct;
+use crate::actions::fragments::{Held, Position};
 use crate::actions::rewrite::{self, Place};
 use crate::batch::keys::bytes;
 use crate::parse::frame::Frame;
 use crate::tunnel;
 use action::{Ct, Meter, Op, Punt, Rewrite, Verdict};
+use conntrack::alg::Edit;
+use conntrack::ipf::Fragment;
 use conntrack::{At, Meta, Ref};
 use flow::{Key, PortNo, at};
 use packet::Packet;
@@ -35,8 +38,11 @@ pub(crate) trait Sink {
     fn punt(&mut self, punt: &Arc<Punt>, packet: &Packet, key: Key, in_port: PortNo);
     /// Looks the packet up again after this vector.
     fn recirculate(&mut self, id: u32, packet: Packet, frame: &Frame);
-    /// Has connection tracking look at a packet.
-    fn track(&mut self, ct: &Ct, data: &mut [u8], at: At, meta: &mut Meta<Ref>);
+    /// Has connection tracking look at a packet; a text that is to be replaced.
+    fn track(&mut self, ct: &Ct, data: &mut [u8], at: At, meta: &mut Meta<Ref>) -> Option<Edit>;
+    /// Has a fragment wait for the rest of its datagram, which connection tracking looks at as a
+    /// whole; gives back one that does not wait.
+    fn gather(&mut self, ct: &Ct, fragment: Fragment, held: Held) -> Option<Held>;
     /// What a meter says of a packet of so many bytes.
     fn meter(&mut self, meter: &Meter, bytes: usize) -> Verdict;
     /// A random number.
@@ -57,6 +63,10 @@ pub(crate) fn touches_metadata(rw: &Rewrite) -> bool {
 
 struct Run<'a, S: Sink> {
     sink: &'a mut S,
+    /// All operations, and which one is being executed.
+    ops: &'a Arc<[Op]>,
+    at: Position,
+    why: Drop,
     in_port: PortNo,
     /// How often the packet ended so far.
     ends: u64,
@@ -65,10 +75,32 @@ struct Run<'a, S: Sink> {
 }
 
 /// Executes `ops` on a packet, which is consumed. `why`: the reason if it goes nowhere.
-pub(crate) fn run<S: Sink>(sink: &mut S, ops: &[Op], why: Drop, packet: Packet, mut frame: Frame) {
+pub(crate) fn run<S: Sink>(sink: &mut S, ops: &Arc<[Op]>, why: Drop, packet: Packet, frame: Frame) {
+    go_on(sink, ops, None, why, packet, frame);
+}
+
+/// Executes what is left to do of a packet that waited.
+pub(crate) fn resume<S: Sink>(sink: &mut S, held: Held) {
+    let Held { packet, frame, ops, at, why } = held;
+    go_on(sink, &ops, Some(at), why, packet, frame);
+}
+
+/// Executes `ops`, or only those behind one of them.
+fn go_on<S: Sink>(
+    sink: &mut S,
+    ops: &Arc<[Op]>,
+    behind: Option<Position>,
+    why: Drop,
+    packet: Packet,
+    mut frame: Frame,
+) {
     let in_port = frame.in_port();
-    let mut r = Run { sink, in_port, ends: 0, cut: None };
-    let left = r.list(ops, packet, &mut frame);
+    let at = behind.unwrap_or_default();
+    let mut r = Run { sink, ops, at, why, in_port, ends: 0, cut: None };
+    let left = match behind {
+        None => r.each(ops, 0, packet, &mut frame),
+        Some(at) => r.each(at.list(ops), at.next(), packet, &mut frame),
+    };
     let ends = r.ends;
     if let Some(p) = left {
         sink.free(p);
@@ -81,15 +113,25 @@ pub(crate) fn run<S: Sink>(sink: &mut S, ops: &[Op], why: Drop, packet: Packet, 
 }
 
 impl<S: Sink> Run<'_, S> {
-    /// Executes; gives the packet back if nothing consumed it.
-    fn list(&mut self, ops: &[Op], mut p: Packet, f: &mut Frame) -> Option<Packet> {
-        for (i, op) in ops.iter().enumerate() {
+    /// Executes a list inside another one; gives the packet back if nothing consumed it.
+    fn list(&mut self, ops: &[Op], p: Packet, f: &mut Frame) -> Option<Packet> {
+        self.at.enter();
+        let left = self.each(ops, 0, p, f);
+        self.at.leave();
+        left
+    }
+
+    /// Executes from number `from` on; gives the packet back if nothing consumed it.
+    fn each(&mut self, ops: &[Op], from: usize, mut p: Packet, f: &mut Frame) -> Option<Packet> {
+        for (i, op) in ops.iter().enumerate().skip(from) {
             let last = i + 1 == ops.len();
+            self.at.set(i);
             match op {
                 Op::Output(_)
                 | Op::Recirc(_)
                 | Op::TunnelPop { .. }
                 | Op::Clone(_)
+                | Op::CheckLen { .. }
                 | Op::Sample { .. } => {
                     if last {
                         return self.leave(op, p, f);
@@ -102,7 +144,10 @@ impl<S: Sink> Run<'_, S> {
                     self.sink.punt(punt, &p, f.key(), self.in_port);
                 }
                 Op::Truncate(n) => self.cut = Some(*n as usize),
-                Op::Ct(ct) => ct::track(self.sink, ct, &mut p, f),
+                Op::Ct(ct) => {
+                    p = self.gather(ct, p, f)?;
+                    ct::track(self.sink, ct, &mut p, f);
+                }
                 Op::CtClear => ct::clear(f),
                 Op::TunnelPush(_) => {
                     self.cut_now(&mut p);
@@ -128,6 +173,18 @@ impl<S: Sink> Run<'_, S> {
             }
         }
         Some(p)
+    }
+
+    /// Has a fragment wait for the rest of its datagram; gives back any other packet.
+    fn gather(&mut self, ct: &Ct, p: Packet, f: &Frame) -> Option<Packet> {
+        if bytes(&f.line)[at::FRAG] & flow::frag::ANY == 0 || !self.at.is_exact() {
+            return Some(p);
+        }
+        let Some(fragment) = ct::fragment(ct, &p, f) else { return Some(p) };
+        let held = Held { packet: p, frame: *f, ops: self.ops.clone(), at: self.at, why: self.why };
+        let back = self.sink.gather(ct, fragment, held);
+        self.ends += u64::from(back.is_none());
+        back.map(|held| held.packet)
     }
 
     /// The packet ends here, for a reason.
@@ -195,12 +252,22 @@ impl<S: Sink> Run<'_, S> {
             }
             Op::Recirc(id) => {
                 self.ends += 1;
-                f.reparse(p.data(), f.vlan_limit);
+                // Tags were pushed or popped, and the frame is that of what stands behind them.
+                if f.tags != f.vlan_limit {
+                    f.reparse(p.data(), f.vlan_limit);
+                }
                 self.sink.recirculate(*id, p, f);
                 None
             }
             Op::Sample { chance, .. } if self.sink.random() >= *chance => Some(p),
             Op::Sample { ops, .. } | Op::Clone(ops) => self.list(ops, p, f),
+            Op::CheckLen { size, more, others } => {
+                if p.len() <= usize::from(*size) {
+                    return self.list(others, p, f);
+                }
+                self.at.choose_more();
+                self.list(more, p, f)
+            }
             _ => Some(p),
         }
     }

@@ -1,11 +1,13 @@
 //! Step 4, actions: each packet's program is executed.
 
 pub(crate) mod ct;
+pub(crate) mod fragments;
 pub(crate) mod interpret;
 pub(crate) mod patch;
 pub(crate) mod program;
 pub(crate) mod rewrite;
 pub(crate) mod sequence;
+mod track;
 
 use crate::actions::interpret::Sink;
 use crate::actions::program::{Kind, Program, Programs};
@@ -42,7 +44,8 @@ impl Actions {
         self.validate = s.validate;
     }
 
-    /// Counts all packets on their megaflows, executes their programs, and clears the batch.
+    /// Counts all packets on their megaflows and executes their programs. Those that are looked up
+    /// again stay in the batch.
     pub fn run(
         &mut self,
         batch: &mut Batch,
@@ -66,6 +69,7 @@ impl Actions {
                     run
                 }
                 Kind::TunnelPushOutput => self.encapsulate_run(batch, program.out, n, tx),
+                Kind::Track => track::run(batch, &self.programs, n, tx),
                 kind => {
                     execute(batch, program, n, batch.packets[n], tx);
                     if kind == Kind::TunnelPop {
@@ -75,7 +79,8 @@ impl Actions {
                 }
             };
         }
-        batch.clear();
+        resume(tx);
+        batch.end_pass();
     }
 
     /// Credits the megaflows. A run of packets of one megaflow counts once.
@@ -94,7 +99,8 @@ impl Actions {
     fn validate_programs(&self, batch: &Batch, reports: &mut Reports) {
         let fast = |i: &usize| {
             let kind = self.programs.get(batch.keys.program[*i]).kind;
-            !matches!(kind, Kind::Generic | Kind::TunnelPop)
+            // What `ct` says is seen at the second lookup, whose keys are compared.
+            !matches!(kind, Kind::Generic | Kind::TunnelPop | Kind::Track)
         };
         let fast: Vec<_> = (0..batch.packets.len()).filter(fast).collect();
         let found: Vec<_> = fast.iter().filter_map(|i| self.compare(batch, *i)).collect();
@@ -213,7 +219,9 @@ fn execute<S: Sink>(batch: &Batch, program: &Program, i: usize, mut p: Packet, t
         }
         Kind::Sequence => return steps(batch, program, i, p, tx),
         Kind::TunnelPushOutput => encapsulate(batch, program, i, &mut p),
-        Kind::Generic | Kind::TunnelPop => return interpret_one(batch, program, i, p, tx),
+        Kind::Generic | Kind::TunnelPop | Kind::Track => {
+            return interpret_one(batch, program, i, p, tx);
+        }
     };
     match done {
         Ok(()) => tx.output(program.out, p),
@@ -235,6 +243,15 @@ pub(crate) fn inject(e: &Execute, vlan_limit: u8, tx: &mut TxState) {
             made.into_iter().for_each(|p| tx.free(p));
         }
         (_, None) => tx.dropped(e.in_port, Drop::NoBuffer),
+    }
+    resume(tx);
+}
+
+/// Goes on with fragments whose datagram is complete.
+#[inline]
+fn resume(tx: &mut TxState) {
+    while let Some(held) = tx.fragments.next() {
+        interpret::resume(tx, held);
     }
 }
 

@@ -37,6 +37,8 @@ pub(crate) enum Kind {
     TunnelPop,
     /// Rewrites, tags and outputs in any order, then out.
     Sequence,
+    /// Through connection tracking, then out or to a second lookup.
+    Track,
     /// Everything else: the interpreter.
     Generic,
 }
@@ -99,6 +101,7 @@ impl Program {
                 Kind::PushVlanOutput
             }
             [Op::PopVlan, Op::Output(_)] => Kind::PopVlanOutput,
+            [Op::Ct(ct), Op::Output(_) | Op::Recirc(_)] if ct.alg.is_none() => Kind::Track,
             [Op::TunnelPush(t), Op::Output(_)] => {
                 p.template = Template::new(t).map(Box::new);
                 Kind::TunnelPushOutput

@@ -229,7 +229,7 @@ mod tests {
         let difference = compare(
             d,
             |sink, p| steps.run(sink, p, (&f.line, f.layout), [7, 3]),
-            |sink, p| interpret::run(sink, ops, Drop::Policy, p, f),
+            |sink, p| interpret::run(sink, &ops.into(), Drop::Policy, p, f),
         );
         assert_eq!(difference, None, "{ops:?} on {d:x?}");
         Some(())

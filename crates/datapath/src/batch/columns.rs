@@ -1,6 +1,7 @@
 //! What is known about each packet of a vector before lookup, besides its key.
 
 use crate::batch::keys::Layout;
+use conntrack::{Meta, Ref};
 use packet::VECTOR;
 
 /// What is known about each packet of a vector before lookup, but for its key.
@@ -12,6 +13,10 @@ pub(crate) struct Columns {
     pub same: [bool; VECTOR],
     /// Its megaflow is known by its adapter's mark. All false in vectors without marks.
     pub known: [bool; VECTOR],
+    /// How often a packet that waited was recirculated.
+    pub depth: [u8; VECTOR],
+    /// What connection tracking said of a packet that waited.
+    pub ct: Box<[Meta<Ref>; VECTOR]>,
 }
 
 impl Columns {
@@ -21,6 +26,8 @@ impl Columns {
             len: [0; VECTOR],
             same: [false; VECTOR],
             known: [false; VECTOR],
+            depth: [0; VECTOR],
+            ct: Box::new([Meta::default(); VECTOR]),
         }
     }
 
@@ -30,5 +37,11 @@ impl Columns {
         self.len[to] = self.len[from];
         self.same[to] = self.same[from];
         self.known[to] = self.known[from];
+    }
+
+    /// ... of a packet that waited.
+    pub fn copy_waited(&mut self, from: usize, to: usize) {
+        self.depth[to] = self.depth[from];
+        self.ct[to] = self.ct[from];
     }
 }

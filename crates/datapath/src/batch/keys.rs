@@ -120,6 +120,14 @@ impl Keys {
             program: [0; VECTOR],
         }
     }
+    /// Sets the key of packet `i`.
+    pub fn put(&mut self, i: usize, line: &Line, ext: &Ext, have: u8) {
+        self.line.0[i] = *line;
+        self.have[i] = have;
+        for (l, e) in ext.iter().enumerate().filter(|(l, _)| have & (1 << l) != 0) {
+            self.ext[i][l] = *e;
+        }
+    }
     /// Everything about packet `from` becomes that of packet `to`.
     pub fn copy(&mut self, from: usize, to: usize) {
         self.line.0[to] = self.line.0[from];

@@ -4,20 +4,18 @@ pub(crate) mod columns;
 pub(crate) mod keys;
 
 use crate::batch::columns::Columns;
-use crate::batch::keys::{EXT2, Keys};
+use crate::batch::keys::{Keys, bytes_mut};
 use crate::parse::frame::Frame;
-use flow::PortNo;
+use conntrack::Meta;
+use flow::{PortNo, at};
 use packet::{Packet, VECTOR};
 use std::ops::Range;
 
-/// A packet that waits for the next vector: it was recirculated, or is beyond the miss budget.
+/// A packet that waits to be looked up: it was recirculated, or is beyond the miss budget. Its key
+/// goes with it, so it is not parsed again.
 pub(crate) struct Pending {
     pub packet: Packet,
-    pub in_port: PortNo,
-    /// How often it was recirculated.
-    pub depth: u8,
-    /// Metadata lines (0 and 2..3) if there are any beyond in_port.
-    pub meta: Option<Box<Frame>>,
+    pub frame: Frame,
 }
 
 /// Packets of a vector that one queue brought in one go.
@@ -35,14 +33,15 @@ pub(crate) struct Batch {
     pub in_port: Vec<PortNo>,
     pub keys: Box<Keys>,
     pub columns: Box<Columns>,
-    /// How often each of the first packets, those with an entry in `meta`, was recirculated.
-    pub depth: [u8; VECTOR],
-    /// Metadata of the packets that waited for this vector, which are its first.
-    pub meta: Vec<Option<Box<Frame>>>,
+    /// So many of the first packets waited for this vector, or for this pass of it. Of the others
+    /// the columns `depth` and `ct` say nothing.
+    pub waited: usize,
     /// Packets beyond the miss budget: they wait for the next vector, in order. At most a vector.
     pub postponed: Vec<Pending>,
-    /// Packets of this vector whose megaflow is known by their adapter's mark.
+    /// Packets of this vector whose megaflow is known by their adapter's mark, or by their port.
     pub marked: usize,
+    /// Packets that stay for one more pass, in order, with keys that say so.
+    staying: Vec<u8>,
     /// Tags that matching looks behind (`vlan-limit`).
     pub vlan_limit: u8,
 }
@@ -54,10 +53,10 @@ impl Batch {
             in_port: Vec::with_capacity(VECTOR),
             keys: Box::new(Keys::new()),
             columns: Box::new(Columns::new()),
-            depth: [0; VECTOR],
-            meta: Vec::new(),
+            waited: 0,
             postponed: Vec::new(),
             marked: 0,
+            staying: Vec::with_capacity(VECTOR),
             vlan_limit: 1,
         }
     }
@@ -70,26 +69,46 @@ impl Batch {
     /// Starts a vector with recirculated packets, then postponed ones, as many as fit; returns how
     /// many those are.
     pub fn begin(&mut self, recirculated: &mut Vec<Pending>) -> usize {
-        self.meta.clear();
+        self.begin_pass(recirculated);
+        if !self.postponed.is_empty() {
+            let mut postponed = std::mem::take(&mut self.postponed);
+            self.take_up(&mut postponed);
+            self.postponed = postponed;
+        }
+        self.waited
+    }
+
+    /// Starts a vector, or one more pass of it, with those that stayed and with recirculated
+    /// packets, as many as fit; returns how many those are.
+    pub fn begin_pass(&mut self, recirculated: &mut Vec<Pending>) -> usize {
+        self.waited = self.packets.len();
         if self.marked > 0 {
             self.marked = 0;
             self.columns.known.fill(false);
         }
-        if self.postponed.is_empty() && recirculated.is_empty() {
-            return 0;
+        if !recirculated.is_empty() {
+            self.take_up(recirculated);
         }
-        let n = recirculated.len().min(VECTOR);
-        let m = self.postponed.len().min(VECTOR - n);
-        let first: Vec<Pending> = recirculated.drain(..n).collect();
-        let mut postponed = std::mem::take(&mut self.postponed);
-        for p in first.into_iter().chain(postponed.drain(..m)) {
-            self.depth[self.packets.len()] = p.depth;
-            self.packets.push(p.packet);
-            self.in_port.push(p.in_port);
-            self.meta.push(p.meta);
+        self.waited
+    }
+
+    /// Moves packets that waited into the vector, with their keys.
+    fn take_up(&mut self, from: &mut Vec<Pending>) {
+        let n = from.len().min(VECTOR - self.packets.len());
+        for Pending { packet, mut frame } in from.drain(..n) {
+            if frame.vlan_limit != self.vlan_limit {
+                frame.vlan_limit = self.vlan_limit;
+                frame.reparse(packet.data(), self.vlan_limit);
+            }
+            let (i, columns) = (self.packets.len(), &mut self.columns);
+            self.in_port.push(frame.in_port());
+            self.keys.put(i, &frame.line, &frame.ext, frame.have);
+            (columns.len[i], columns.layout[i]) = (packet.len() as u16, frame.layout);
+            columns.same[i] = false;
+            (columns.depth[i], columns.ct[i]) = (frame.depth, frame.ct);
+            self.packets.push(packet);
         }
-        self.postponed = postponed;
-        n + m
+        self.waited = self.packets.len();
     }
 
     /// Packet `i` by itself, with its key and layout.
@@ -106,24 +125,15 @@ impl Batch {
             layout: self.columns.layout[i],
             vlan_limit: self.vlan_limit,
             tags: self.vlan_limit,
-            depth: if i < self.meta.len() { self.depth[i] } else { 0 },
-            ct: self.meta.get(i).and_then(|m| m.as_ref()).map(|m| m.ct).unwrap_or_default(),
+            depth: if i < self.waited { self.columns.depth[i] } else { 0 },
+            ct: if i < self.waited { self.columns.ct[i] } else { Meta::default() },
         }
     }
 
     /// Moves packets to the next vector.
     pub fn postpone(&mut self, which: &[bool; VECTOR]) {
         for i in (0..self.packets.len()).filter(|i| which[*i]) {
-            self.postponed.push(Pending {
-                packet: self.packets[i],
-                in_port: self.in_port[i],
-                depth: if i < self.meta.len() { self.depth[i] } else { 0 },
-                meta: match self.meta.get_mut(i) {
-                    Some(meta) => meta.take(),
-                    // The outer header that its tunnel's fields came from is gone.
-                    None => (self.keys.have[i] & EXT2 != 0).then(|| self.frame(i).into()),
-                },
-            });
+            self.postponed.push(Pending { packet: self.packets[i], frame: self.frame(i) });
         }
         self.remove(which);
     }
@@ -134,23 +144,46 @@ impl Batch {
         for i in (0..self.packets.len()).filter(|i| !which[*i]) {
             self.packets[to] = self.packets[i];
             self.in_port[to] = self.in_port[i];
-            self.depth[to] = self.depth[i];
-            if i < self.meta.len() {
-                self.meta.swap(to, i);
-            }
             self.columns.copy(i, to);
+            if i < self.waited {
+                self.columns.copy_waited(i, to);
+            }
             self.keys.copy(i, to);
             to += 1;
         }
-        let metas = (0..self.meta.len()).filter(|i| !which[*i]).count();
-        self.meta.truncate(metas);
+        self.waited -= which[..self.waited].iter().filter(|gone| **gone).count();
         self.packets.truncate(to);
         self.in_port.truncate(to);
     }
 
-    /// Forgets all packets: each has been sent, kept or freed.
-    pub fn clear(&mut self) {
-        self.packets.clear();
-        self.in_port.clear();
+    /// Packet `i` stays for one more pass, recirculated with `id`. Its key, its depth so far and
+    /// what connection tracking said of it are in its columns. Those that stay are named in order.
+    #[inline]
+    pub fn stay(&mut self, i: usize, id: u32) {
+        let line = bytes_mut(&mut self.keys.line.0[i]);
+        line[at::RECIRC..at::RECIRC + 4].copy_from_slice(&id.to_be_bytes());
+        self.columns.depth[i] += 1;
+        self.columns.same[i] = false;
+        self.staying.push(i as u8);
+    }
+
+    /// Forgets all packets but those that stay: each has been sent, kept or freed.
+    pub fn end_pass(&mut self) {
+        let n = self.staying.len();
+        if n > 0 {
+            let mut staying = std::mem::take(&mut self.staying);
+            for (to, i) in staying.drain(..).map(usize::from).enumerate() {
+                if to != i {
+                    self.packets[to] = self.packets[i];
+                    self.in_port[to] = self.in_port[i];
+                    self.columns.copy(i, to);
+                    self.columns.copy_waited(i, to);
+                    self.keys.copy(i, to);
+                }
+            }
+            self.staying = staying;
+        }
+        self.packets.truncate(n);
+        self.in_port.truncate(n);
     }
 }

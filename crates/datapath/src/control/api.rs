@@ -18,6 +18,9 @@ use std::sync::atomic::Ordering;
 /// Longest packet that can be injected.
 const INJECTED_BYTES_MAX: usize = 65_535;
 
+/// Attempts to look at fragments while workers do; then none are shown.
+const SHOW_ATTEMPTS_COUNT_MAX: usize = 10_000;
+
 impl Datapath {
     /// Control's housekeeping, about once per millisecond: reads reports, completes changes,
     /// removes idle flows. `now_ms`: [`crate::now_ms`].
@@ -160,7 +163,7 @@ impl Datapath {
         if packet.len() > INJECTED_BYTES_MAX {
             return Err(Error::Packet(packet.len()));
         }
-        let e = Execute { packet: packet.to_vec(), in_port, ops: ops.to_vec() };
+        let e = Execute { packet: packet.to_vec(), in_port, ops: ops.into() };
         if let Some(w) = &mut self.workers[0] {
             w.send(Command::Execute(Box::new(e)));
         }
@@ -188,7 +191,8 @@ impl Datapath {
     /// [`Datapath::collect`] knew of all traffic until then: with millions of flows one to two
     /// seconds ago.
     pub fn known_ms(&self) -> u64 {
-        self.workers.iter().flatten().map(|w| w.flows.known_ms()).min().unwrap_or(self.aged_ms)
+        let workers = self.workers.iter().flatten().map(|w| w.flows.known_ms());
+        workers.chain(self.marks.watches.known_ms).min().unwrap_or(self.aged_ms)
     }
 
     /// Every cached flow.
@@ -298,6 +302,20 @@ impl Datapath {
     /// The connections.
     pub fn conntrack(&self) -> &Arc<conntrack::Table> {
         &self.config.conntrack
+    }
+
+    /// Shows each datagram whose fragments wait: how many are there, and whether the first and the
+    /// last are.
+    pub fn fragments(&self, to: impl FnMut(&conntrack::ipf::Datagram, usize, [bool; 2])) {
+        // As workers do, without waiting in the lock: they would have to wake us.
+        let waiting = || self.config.fragments.try_lock().ok();
+        let attempts = std::iter::repeat_with(|| {
+            std::thread::yield_now();
+            waiting()
+        });
+        if let Some(waiting) = attempts.take(SHOW_ATTEMPTS_COUNT_MAX).flatten().next() {
+            waiting.show(to);
+        }
     }
 
     /// Is the port polled by PMD threads?

@@ -10,6 +10,8 @@ use std::collections::{BTreeSet, HashMap};
 struct Account {
     credits: Credits,
     effects: Effects,
+    /// The effects were handed over for the first packet, whose traffic was not.
+    first: bool,
     /// Megaflows that have it.
     megaflows: u32,
     /// Not handed over yet.
@@ -61,6 +63,11 @@ impl FlowStats {
         id
     }
 
+    /// One more keeps this account open, until [`FlowStats::close`].
+    pub fn hold(&mut self, id: u32) {
+        self.list[id as usize].megaflows += 1;
+    }
+
     fn add(&mut self, credits: Credits, effects: Effects) -> u32 {
         let id = self.free.pop().unwrap_or_else(|| {
             self.list.push(Account::default());
@@ -69,7 +76,7 @@ impl FlowStats {
         if effects.is_none() {
             self.plain.insert(credits.clone(), id);
         }
-        self.list[id as usize] = Account { credits, effects, ..Account::default() };
+        self.list[id as usize] = Account { credits, effects, first: true, ..Account::default() };
         id
     }
 
@@ -126,12 +133,15 @@ impl FlowStats {
         effects.filter(|(_, e)| stale(&***e)).map(|(id, _)| id).collect()
     }
 
-    /// Hands over what was credited since the last call.
+    /// Hands over what was credited since the last call. Effects come with traffic, but for a first
+    /// packet that came alone: its effects were reported when the megaflow came, and reporting them
+    /// again later would undo what other packets taught since.
     pub fn collect(&mut self, each: &mut dyn FnMut(Used<'_>)) {
         for id in std::mem::take(&mut self.used) {
             let a = &mut self.list[id as usize];
-            let (credits, effects) = (&*a.credits, a.effects.as_ref());
             let (packets, bytes, used_ms) = (a.packets, a.bytes, a.used_ms);
+            let reported = std::mem::take(&mut a.first) && packets == 1;
+            let (credits, effects) = (&*a.credits, a.effects.as_ref().filter(|_| !reported));
             each(Used { credits, effects, packets, bytes, used_ms });
             (a.packets, a.bytes) = (0, 0);
             self.forget(id);
@@ -170,6 +180,23 @@ mod tests {
         assert_eq!(collected(&mut all), [(vec![1, 2], 5, 7)]);
         assert_eq!(collected(&mut all), []);
         assert_eq!(all.open([9].as_slice().into(), None), ids[0], "its place is used again");
+    }
+
+    #[test]
+    fn effects_of_a_packet_are_handed_over_once() {
+        let mut all = FlowStats::new();
+        let id = all.open([1][..].into(), Some(Arc::new(4u8)));
+        let mut reported = |packets| {
+            all.credit(id, packets, 100, 1);
+            let mut list = Vec::new();
+            all.collect(&mut |u| list.push(u.effects.is_some()));
+            list
+        };
+        assert_eq!([reported(1), reported(1), reported(2)], [[false], [true], [true]]);
+        let mut all = FlowStats::new();
+        let id = all.open([1][..].into(), Some(Arc::new(4u8)));
+        all.credit(id, 2, 100, 1);
+        all.collect(&mut |u| assert!(u.effects.is_some(), "the second packet's"));
     }
 
     #[test]

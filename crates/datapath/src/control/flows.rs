@@ -2,6 +2,7 @@
 
 use crate::control::flow_index::Index;
 use crate::control::flow_stats::FlowStats;
+use crate::control::hardware::FlowWatches;
 use crate::control::invalidate::RegionSet;
 use crate::control::marks::FlowMarks;
 use crate::lookup::flow_store::{Column, DEAD, Payload, Store, Zero};
@@ -106,6 +107,7 @@ pub(crate) struct Flows {
     /// Indices to give back.
     done: Vec<u32>,
     pub marks: FlowMarks,
+    pub watches: FlowWatches,
 }
 
 impl Flows {
@@ -123,6 +125,7 @@ impl Flows {
             held: HashMap::new(),
             done: Vec::new(),
             marks: FlowMarks::default(),
+            watches: FlowWatches::default(),
         }
     }
 
@@ -168,6 +171,7 @@ impl Flows {
         self.index.remove(&self.store, idx);
         self.held.remove(&idx);
         self.marks.ended(idx);
+        self.watches.ended(idx);
         self.done.push(idx);
     }
 
@@ -204,6 +208,7 @@ impl Flows {
                 dead.push(i);
             }
         });
+        dead.iter().for_each(|i| self.watches.ended(*i));
         dead
     }
 
@@ -214,7 +219,24 @@ impl Flows {
             return Vec::new();
         }
         let found = self.known().filter(|(_, c)| c.account().is_some_and(|a| stats.contains(&a)));
-        found.map(|(i, _)| i).filter(|i| self.store.kill(*i, self.store.payload(*i))).collect()
+        let found = found.map(|(i, _)| i);
+        let dead: Vec<u32> =
+            found.filter(|i| self.store.kill(*i, self.store.payload(*i))).collect();
+        dead.iter().for_each(|i| self.watches.ended(*i));
+        dead
+    }
+
+    /// Keeps a megaflow's account open beyond its end; None: it is gone, or about to go.
+    pub fn hold_account(&mut self, i: u32) -> Option<u32> {
+        self.find(i)?;
+        let account = self.cold[i as usize].account()?;
+        self.stats.hold(account);
+        Some(account)
+    }
+
+    /// To credit what adapters did.
+    pub fn watches_and_stats(&mut self) -> (&mut FlowWatches, &mut FlowStats) {
+        (&mut self.watches, &mut self.stats)
     }
 
     /// Megaflows that were reported.
@@ -238,6 +260,7 @@ impl Flows {
             let i = self.sweep.hand;
             self.sweep.hand += 1;
             let used = self.store.counters(i as u32).used_ms.load(Ordering::Relaxed);
+            let used = self.watches.used_ms(i as u32, used);
             if self.fold_counters(i) && used < before_ms && !self.cold[i].is_leaving() {
                 idle.push(i as u32);
             }
@@ -291,14 +314,15 @@ impl Flows {
             let payload = self.store.payload(i);
             let (key, mask) = self.key(i, payload);
             let c = self.store.counters(i);
+            let more = self.watches.forwarded(i);
             out.push(FlowDump {
                 worker,
                 key,
                 mask,
                 ops: self.programs.get(payload.program() as usize).cloned().unwrap_or_default(),
-                packets: c.packets.load(o),
-                bytes: c.bytes.load(o),
-                used_ms: c.used_ms.load(o),
+                packets: c.packets.load(o) + more.packets,
+                bytes: c.bytes.load(o) + more.bytes,
+                used_ms: c.used_ms.load(o).max(more.used_ms),
                 dead: payload.0 & DEAD != 0,
                 id: offload::FlowId { worker: slot as u32, rule: i },
                 pps: self.marks.pps(i),

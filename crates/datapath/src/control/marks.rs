@@ -2,8 +2,9 @@
 //! megaflows are worth.
 
 use crate::control::Datapath;
+use crate::control::hardware::Watches;
 use crate::lookup::flow_store::{Column, Zero};
-use crate::marks::{MARK_MASKS_MAX, MarkBinding, MarkChange, MarkMemory, MarkTable};
+use crate::marks::{MARK_FORMS_MAX, MarkBinding, MarkChange, MarkMemory, MarkTable};
 use crate::messages::Command;
 use action::Op;
 use flow::{Key, Mask, PortNo};
@@ -17,13 +18,16 @@ use std::sync::atomic::Ordering;
 pub(crate) struct PortMarks {
     /// By worker's slot.
     memories: BTreeMap<usize, Arc<MarkMemory>>,
-    /// Masks of bindings, and how many have them; the place is the worker's number for it.
-    masks: Vec<([u8; 64], u32)>,
+    /// Forms of bindings (no value), and how many have them; the place is the worker's number for
+    /// it.
+    forms: Vec<(FirstBytes, u32)>,
 }
 
 /// Of the whole packet side.
 #[derive(Default)]
 pub(crate) struct MarkControl {
+    /// Megaflows whose packets adapters have.
+    pub watches: Watches,
     /// Megaflows that were bound and ended.
     ended: Vec<FlowId>,
     /// What workers may still look at.
@@ -35,7 +39,7 @@ struct Bound {
     flow: FlowId,
     port: PortNo,
     slot: u16,
-    mask: u8,
+    form: u8,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -87,24 +91,25 @@ pub struct SampleCursor {
 }
 
 impl PortMarks {
-    /// The worker's number for a mask; None: there are too many.
-    fn mask(&mut self, bytes: &[u8; 64]) -> Option<u8> {
-        let same = self.masks.iter().position(|(m, refs)| *refs > 0 && m == bytes);
-        let free = || self.masks.iter().position(|(_, refs)| *refs == 0);
+    /// The worker's number for a binding's form; None: there are too many.
+    fn form(&mut self, bytes: &FirstBytes) -> Option<u8> {
+        let form = FirstBytes { value: [0; 64], ..bytes.clone() };
+        let same = self.forms.iter().position(|(f, refs)| *refs > 0 && *f == form);
+        let free = || self.forms.iter().position(|(_, refs)| *refs == 0);
         let i = match same.or_else(free) {
             Some(i) => i,
-            None if self.masks.len() < MARK_MASKS_MAX => {
-                self.masks.push((*bytes, 0));
-                self.masks.len() - 1
+            None if self.forms.len() < MARK_FORMS_MAX => {
+                self.forms.push((form.clone(), 0));
+                self.forms.len() - 1
             }
             None => return None,
         };
-        self.masks[i] = (*bytes, self.masks[i].1 + 1);
+        self.forms[i] = (form, self.forms[i].1 + 1);
         Some(i as u8)
     }
 
-    fn release(&mut self, mask: u8) {
-        if let Some((_, refs)) = self.masks.get_mut(usize::from(mask)) {
+    fn release(&mut self, form: u8) {
+        if let Some((_, refs)) = self.forms.get_mut(usize::from(form)) {
             *refs = refs.saturating_sub(1);
         }
     }
@@ -169,13 +174,15 @@ impl Datapath {
         let Some(marks) = self.ports.get_mut(&no).and_then(|p| p.marks.as_mut()) else {
             return false;
         };
-        let Some(mask) = marks.mask(&bytes.mask) else { return false };
+        let Some(form) = marks.form(bytes) else { return false };
         let w = self.workers[flow.worker as usize].as_mut().expect("it has a megaflow");
-        let bound = Bound { flow, port: no, slot: mark.slot(), mask };
+        let bound = Bound { flow, port: no, slot: mark.slot(), form };
         if let Some(before) = w.flows.marks.bound.insert(flow.rule, bound) {
-            marks.release(before.mask);
+            // A slot that stays bound would stand for whatever has the megaflow's index next.
+            w.send(Command::Mark(no, MarkChange::Unbind(before.slot, flow.rule)));
+            marks.release(before.form);
         }
-        let binding = MarkBinding { mark, megaflow: flow.rule, bytes: bytes.clone(), mask };
+        let binding = MarkBinding { mark, megaflow: flow.rule, bytes: bytes.clone(), form };
         w.send(Command::Mark(no, MarkChange::Bind(Box::new(binding))));
         true
     }
@@ -190,7 +197,7 @@ impl Datapath {
         w.flows.marks.bound.remove(&flow.rule);
         w.send(Command::Mark(no, MarkChange::Unbind(mark.slot(), flow.rule)));
         if let Some(marks) = self.ports.get_mut(&no).and_then(|p| p.marks.as_mut()) {
-            marks.release(bound.mask);
+            marks.release(bound.form);
         }
     }
 
@@ -201,7 +208,7 @@ impl Datapath {
         let one = |b: Bound| {
             self.marks.ended.push(b.flow);
             if let Some(marks) = self.ports.get_mut(&b.port).and_then(|p| p.marks.as_mut()) {
-                marks.release(b.mask);
+                marks.release(b.form);
             }
             Command::Mark(b.port, MarkChange::Unbind(b.slot, b.flow.rule))
         };
@@ -219,6 +226,13 @@ impl Datapath {
         let Some(marks) = self.ports.get(&no).and_then(|p| p.marks.as_ref()) else { return 0 };
         let each = marks.memories.values().map(|m| m.wrong(slot).load(Ordering::Relaxed));
         each.fold(0, u32::wrapping_add)
+    }
+
+    /// Did packets come with a mark of this slot that were its megaflow's, since the last call?
+    pub fn take_marked(&self, no: PortNo, slot: u16) -> bool {
+        let Some(marks) = self.ports.get(&no).and_then(|p| p.marks.as_ref()) else { return false };
+        let each = marks.memories.values().map(|m| m.take_came(slot));
+        each.fold(false, |any, one| any | one)
     }
 
     /// Looks at `most` megaflows from a place on: input port, and packets since they were sampled

@@ -7,6 +7,7 @@ pub(crate) mod effects;
 pub(crate) mod flow_index;
 pub(crate) mod flow_stats;
 pub(crate) mod flows;
+pub(crate) mod hardware;
 pub(crate) mod invalidate;
 pub(crate) mod load;
 pub(crate) mod marks;
@@ -104,6 +105,8 @@ pub(crate) struct PortEntry {
     pub cells: BTreeMap<usize, Arc<PortCell>>,
     /// Counters of workers that are gone.
     pub past: PortStats,
+    /// Counters of what its adapter did without the host.
+    pub hardware: PortStats,
     /// Longest frame that it takes, as the workers know it.
     pub limit: usize,
     /// What it may bring, and how the workers count that.
@@ -307,6 +310,7 @@ impl Datapath {
         }
         w.flows.all().into_iter().for_each(|i| w.flows.unlinked(i));
         self.unbind_ended(&mut w.flows.marks);
+        self.marks.watches.forget(slot, &mut w.flows.watches);
         self.forget_mark_tables(slot);
         let past = &mut self.past_credits;
         w.flows.collect(self.aged_ms, &mut |u| {
@@ -437,6 +441,7 @@ impl Datapath {
                 routes,
                 cells,
                 past,
+                hardware: PortStats::default(),
                 limit,
                 policing,
                 policer,
@@ -484,6 +489,7 @@ impl Datapath {
         p.rxqs.clear();
         p.txqs.clear();
         self.past.add(&p.past);
+        self.past.add(&p.hardware);
         p.cells.values().for_each(|c| self.past.add(&c.read()));
         self.place(&[]);
         // Fewer threads can only fail to start what is not wanted any more.
@@ -527,6 +533,7 @@ impl Datapath {
     pub fn port_stats(&self, no: PortNo) -> Option<PortStats> {
         let p = self.ports.get(&no)?;
         let mut sum = p.past.clone();
+        sum.add(&p.hardware);
         p.cells.values().for_each(|c| sum.add(&c.read()));
         Some(sum)
     }

@@ -1,5 +1,6 @@
 //! Control's end of one worker: its thread, its rings, its flows.
 
+use crate::actions::fragments::Gatherer;
 use crate::control::flows::Flows;
 use crate::control::load::Load;
 use crate::lookup::flow_store::Store;
@@ -15,6 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use sync::{Consumer, Producer, ring};
+
+/// Twice what the main thread has: table lookups nest. Memory is taken as it is used.
+const STACK_BYTES: usize = 16 << 20;
 
 enum Run {
     Thread(JoinHandle<Worker>),
@@ -81,7 +85,13 @@ impl Handle {
             WorkerId::Pmd(_) => None,
         };
         let ct = conntrack::Worker::new(&config.conntrack);
-        let tx = TxState::new(config.pool.clone(), shared.clone(), punt_out, ct);
+        let tx = TxState::new(
+            config.pool.clone(),
+            shared.clone(),
+            punt_out,
+            ct,
+            Gatherer::new(&config.fragments),
+        );
         let worker = Worker::new(config, tx, command_in, report_out, shared.clone(), wait);
         let store: Arc<Store> = worker.lookup.table.store.clone();
         let wake = worker.wake();
@@ -180,7 +190,7 @@ fn spawn(
     id: WorkerId,
     register: fn(WorkerId),
 ) -> std::io::Result<JoinHandle<Worker>> {
-    std::thread::Builder::new().name(id.to_string()).spawn(move || {
+    std::thread::Builder::new().name(id.to_string()).stack_size(STACK_BYTES).spawn(move || {
         let mut worker = worker;
         if let WorkerId::Pmd(core) = id {
             pin(core);

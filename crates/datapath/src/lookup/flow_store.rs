@@ -8,7 +8,7 @@
 use crate::batch::keys::Line;
 use crate::batch::keys::PWORDS;
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Masks a table may have (subtable 0 is the full mask); their numbers fit a payload's 8 bits.
 pub(crate) const MASKS: usize = 256;
@@ -166,6 +166,8 @@ pub(crate) struct Store {
     lines: Reserved<Line>,
     ext: Reserved<[Line; 3]>,
     counters: Reserved<Counters>,
+    /// Not 0: not live any more, or dead. As word 7 says, side by side for who needs no more.
+    ended: Reserved<AtomicU8>,
     masks: [[AtomicU64; PWORDS]; MASKS],
     /// Indices at or above were never used.
     pub high: AtomicU32,
@@ -178,6 +180,7 @@ impl Store {
             lines: Reserved::new(capacity + 1),
             ext: Reserved::new(capacity + 1),
             counters: Reserved::new(capacity + 1),
+            ended: Reserved::new(capacity + 1),
             masks: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
             high: AtomicU32::new(1),
         }
@@ -210,6 +213,18 @@ impl Store {
     pub fn line(&self, i: u32) -> &[u64; 7] {
         // SAFETY: written only while the slot is not live; see the module doc.
         unsafe { &*self.lines.at(i as usize).cast() }
+    }
+
+    fn ended(&self, i: u32) -> &AtomicU8 {
+        // SAFETY: i is inside; only ever accessed atomically, and zero is valid.
+        unsafe { &*self.ended.at(i as usize) }
+    }
+
+    /// A megaflow that was live is not usable any more. As soon as [`Payload::usable`] is false of
+    /// it [`Store::kill`] or [`Store::unlink`] says so here, before either returns.
+    #[inline]
+    pub fn is_ended(&self, i: u32) -> bool {
+        self.ended(i).load(Ordering::Acquire) != 0
     }
 
     /// Address of the line, to prefetch.
@@ -281,6 +296,8 @@ impl Store {
             cell.store(0, Ordering::Relaxed);
         }
         c.hash.store(hash, Ordering::Relaxed);
+        // The last word of the megaflow before was said: control gave the index back since.
+        self.ended(i).store(0, Ordering::Relaxed);
         self.word7(i).store(payload.0, Ordering::Release);
         if i >= self.high.load(Ordering::Relaxed) {
             self.high.store(i + 1, Ordering::Release);
@@ -290,13 +307,18 @@ impl Store {
     /// Not live any more (worker).
     pub fn unlink(&self, i: u32) {
         self.word7(i).fetch_and(!LIVE, Ordering::AcqRel);
+        self.ended(i).store(1, Ordering::Release);
     }
 
     /// Marks a live megaflow dead (control); false when it was not live or already dead.
     pub fn kill(&self, i: u32, seen: Payload) -> bool {
         let word = self.word7(i);
         let o = Ordering::SeqCst;
-        seen.usable() && word.compare_exchange(seen.0, seen.0 | DEAD, o, o).is_ok()
+        let killed = seen.usable() && word.compare_exchange(seen.0, seen.0 | DEAD, o, o).is_ok();
+        if killed {
+            self.ended(i).store(1, o);
+        }
+        killed
     }
 
     /// The megaflow's values as a packet-side key.

@@ -53,6 +53,26 @@ fn bytes_mut(words: &mut Words) -> &mut [u8; PWORDS * 8] {
     unsafe { &mut *words.as_mut_ptr().cast() }
 }
 
+/// The bits that look at nothing of a packet but the port it came in on: in_port, and the
+/// recirculation id.
+pub(crate) const PORT_ONLY: Words = {
+    let mut line = [0u8; 64];
+    let mut i = 0;
+    while i < 4 {
+        line[at::RECIRC + i] = 0xff;
+        i += 1;
+    }
+    (line[at::IN_PORT], line[at::IN_PORT + 1]) = (0xff, 0xff);
+    let mut words = [0; PWORDS];
+    let mut w = 0;
+    while w < 8 {
+        let (bytes, _) = line.split_at(8 * w + 8);
+        words[w] = u64::from_ne_bytes(*bytes.last_chunk().expect("eight bytes"));
+        w += 1;
+    }
+    words
+};
+
 /// A decision's mask with what always counts (in_port, recirculation id), and without line 1 where
 /// an exact Ethertype implies that it is zero.
 pub(crate) fn exact(mask: &Words, key: &Words) -> Words {

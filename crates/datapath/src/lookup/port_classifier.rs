@@ -81,6 +81,8 @@ pub(super) struct PortClassifier {
     /// Megaflows of the port, by subtable, and all.
     megaflows: [u32; MASKS],
     pub live: u32,
+    /// The megaflow that looks at nothing but the port, if there is one; 0: none.
+    port_only: u32,
     /// Its hits by subtable, decayed.
     pub hits: [u64; MASKS],
     /// Of the union of its masks: what the cache hashes.
@@ -112,6 +114,7 @@ impl PortClassifier {
             order: Vec::new(),
             megaflows: [0; MASKS],
             live: 0,
+            port_only: 0,
             hits: [0; MASKS],
             union: Hasher::new(&[0; 32], 0),
             cache_on: false,
@@ -143,6 +146,24 @@ impl PortClassifier {
         self.live += 1;
         self.megaflows[slot] += 1;
         self.megaflows[slot] == 1
+    }
+
+    /// Megaflow `idx`, which looks at nothing but the port, was linked.
+    pub fn link_port_only(&mut self, idx: u32) {
+        self.port_only = idx;
+    }
+
+    /// Megaflow `idx` was unlinked.
+    pub fn unlink_port_only(&mut self, idx: u32) {
+        if self.port_only == idx {
+            self.port_only = 0;
+        }
+    }
+
+    /// The port's only megaflow, if that looks at nothing but the port.
+    #[inline]
+    pub fn sole(&self) -> Option<u32> {
+        (self.live == 1 && self.port_only != 0).then_some(self.port_only)
     }
 
     /// A megaflow was unlinked; true: the last in its subtable.

@@ -1,6 +1,7 @@
 //! Which subtable the flows near this one were in: a decision about a flow that was never seen
 //! mostly looks at the same bits as the one before it about the same neighbourhood, and probing one
-//! subtable costs much less than deciding.
+//! subtable costs much less than deciding. Where all flows are new: 1,049 cycles a packet with it
+//! and 2,519 without (docs/perf/heuristics.md).
 
 use crate::mem::fold;
 use crate::mem::prefetch;

@@ -1,4 +1,6 @@
 //! The signature cache: 64-byte buckets of ten (signature, megaflow index), verified by the caller.
+//! Access list of 1k rules, 1M flows: 209 cycles a packet with it and 708 without
+//! (docs/perf/heuristics.md).
 
 use super::flow_store::Reserved;
 use super::subtable::equal10;

@@ -1,4 +1,5 @@
-//! Which subtable a mask went to the last time: most decisions have one of few masks.
+//! Which subtable a mask went to the last time: most decisions have one of few masks. Where all
+//! flows are new: 1,049 cycles a packet with it and 1,477 without (docs/perf/heuristics.md).
 
 use crate::batch::keys::Words;
 

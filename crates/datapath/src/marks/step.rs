@@ -1,6 +1,7 @@
 //! Before step 2: what marks say of the packets of a burst; the others are parsed.
 
-use super::{MarkChange, MarkCounts, MarkHit, MarkTable};
+use super::table::Found;
+use super::{MarkChange, MarkCounts, MarkTable};
 use crate::actions::program::Kind;
 use crate::actions::program::Programs;
 use crate::batch::{Batch, Burst};
@@ -32,7 +33,12 @@ impl PortMarks {
     }
 
     /// Does what control says of a port's marks.
-    pub fn change(&mut self, port: PortNo, change: MarkChange, store: &Store) {
+    pub fn change(
+        &mut self,
+        port: PortNo,
+        change: MarkChange,
+        (store, programs): (&Store, &Programs),
+    ) {
         let no = usize::from(port);
         let tables = &mut self.tables;
         if let MarkChange::Table(table) = change {
@@ -47,7 +53,9 @@ impl PortMarks {
         }
         let Some(Some(table)) = tables.get_mut(no) else { return };
         match change {
-            MarkChange::Bind(b) => table.bind(store, &b),
+            MarkChange::Bind(b) => {
+                table.bind(store, &b, &|program| needs_key(programs.get(program).kind));
+            }
             MarkChange::Unbind(slot, megaflow) => table.unbind(slot, megaflow),
             MarkChange::Table(_) => {}
         }
@@ -60,59 +68,76 @@ impl PortMarks {
         parser: &mut Parser,
         batch: &mut Batch,
         burst: Burst,
-        (table, programs): (&Table, &Programs),
+        table: &Table,
         reports: &mut Reports,
     ) -> u64 {
         let Burst { range, since, port } = burst;
-        let mut hits = [MarkHit::default(); BURST];
         let Some(Some(marks)) = self.tables.get(usize::from(port)) else { return 0 };
-        let counts = marks.find(&table.store, &batch.packets[range.clone()], &mut hits);
-        self.counts.add(counts);
-        if counts.hits == 0 {
+        let mut found = marks.find(&table.store, batch, range.clone());
+        self.counts.add(found.counts);
+        let all = u32::MAX >> (BURST - range.len());
+        if parser.validate {
+            found.parse = all;
+        }
+        if found.known == 0 {
             parser.parse(batch, range.clone(), since, port, reports);
             return total(&batch.columns.len[range]);
         }
-        batch.marked += counts.hits as usize;
-        let (from, end, mut i) = (range.start, range.end, range.start);
-        while i < end {
-            let skip = |i: usize| !parser.validate && skips(programs, hits[i - from]);
-            let (start, skipped) = (i, skip(i));
-            i += 1 + (i + 1..end).take_while(|i| skip(*i) == skipped).count();
-            if skipped {
-                pass(batch, start..i);
-            } else {
-                let alone = start > from || start > since && batch.columns.known[start - 1];
-                let since = if alone { start } else { since };
-                parser.parse(batch, start..i, since, port, reports);
-            }
+        batch.marked += found.counts.hits as usize;
+        if found.parse != 0 {
+            parse_some(parser, batch, &range, (since, port), found.parse, reports);
         }
-        for (i, hit) in range.clone().zip(&hits).filter(|(_, hit)| hit.megaflow != 0) {
-            (batch.keys.megaflow[i], batch.keys.program[i]) = (hit.megaflow, hit.program);
-            (batch.columns.known[i], batch.columns.same[i]) = (true, false);
+        if found.known & !found.parse == all {
+            batch.keys.have[range.clone()].fill(0);
+            batch.columns.known[range.clone()].fill(true);
+            batch.columns.same[range.clone()].fill(false);
+        } else {
+            settle(batch, &range, &found);
         }
         total(&batch.columns.len[range])
     }
 }
 
+/// Parses the packets of a burst that have a bit in `which`, stretch by stretch.
+#[inline(never)]
+fn parse_some(
+    parser: &mut Parser,
+    batch: &mut Batch,
+    range: &Range<usize>,
+    (since, port): (usize, PortNo),
+    mut which: u32,
+    reports: &mut Reports,
+) {
+    let from = range.start;
+    while which != 0 {
+        let first = which.trailing_zeros();
+        let n = (which >> first).trailing_ones();
+        let start = from + first as usize;
+        // The packet before has no key, or none that is looked up.
+        let alone = start > from || start > since && batch.columns.known[start - 1];
+        let since = if alone { start } else { since };
+        parser.parse(batch, start..start + n as usize, since, port, reports);
+        which &= u32::MAX.checked_shl(first + n).unwrap_or(0);
+    }
+}
+
+/// What is known of the packets of a burst some of which are known by their marks.
+fn settle(batch: &mut Batch, range: &Range<usize>, found: &Found) {
+    for (k, i) in range.clone().enumerate() {
+        if found.known >> k & 1 == 0 {
+            continue;
+        }
+        (batch.columns.known[i], batch.columns.same[i]) = (true, false);
+        if found.parse >> k & 1 == 0 {
+            batch.keys.have[i] = 0;
+        }
+    }
+}
+
 /// Does what this program does need a packet's key or where its headers are?
-fn needs_key(kind: Kind) -> bool {
+pub(crate) fn needs_key(kind: Kind) -> bool {
     !matches!(
         kind,
         Kind::Drop | Kind::Output | Kind::SetEthOutput | Kind::PushVlanOutput | Kind::PopVlanOutput
     )
-}
-
-/// Is a packet's megaflow known, and its key not needed?
-#[inline]
-fn skips(programs: &Programs, hit: MarkHit) -> bool {
-    hit.megaflow != 0 && !needs_key(programs.get(hit.program).kind)
-}
-
-/// Packets that are not parsed.
-#[inline]
-fn pass(batch: &mut Batch, range: Range<usize>) {
-    for i in range {
-        batch.columns.len[i] = batch.packets[i].len() as u16;
-        batch.keys.have[i] = 0;
-    }
 }

@@ -108,8 +108,9 @@ pub(crate) struct Misses {
     pub uncached: UncachedStats,
     /// Programs of decisions that hold for one packet of this vector only.
     once_programs: Vec<u32>,
-    /// Misses resolved per vector; packets beyond wait for the next one.
+    /// Misses resolved per vector, and those left of it; packets beyond wait for the next one.
     budget: usize,
+    left: usize,
     /// Megaflows that the table may have: this worker's part of the flow limit.
     limit: u32,
     /// Decisions so far, to sample them by when the table is full.
@@ -128,6 +129,7 @@ impl Misses {
             uncached: UncachedStats::default(),
             once_programs: Vec::new(),
             budget: VECTOR,
+            left: VECTOR,
             limit: u32::MAX,
             missed: 0,
             validate: false,
@@ -144,6 +146,12 @@ impl Misses {
     pub fn take_limit(&mut self, table: &Table) {
         let part = self.shared.limit.load(Ordering::Relaxed);
         self.limit = part.min(table.store.capacity() as u32);
+    }
+
+    /// A vector begins.
+    #[inline]
+    pub fn begin(&mut self) {
+        self.left = self.budget;
     }
 
     /// Gives each missed packet a program: at first those of ports in direct mode, then the others,
@@ -166,11 +174,12 @@ impl Misses {
     fn resolve_missed(&mut self, mut v: Scope<'_>, missed: &mut Vec<u8>) {
         let (start, v) = (cycles(), &mut v);
         let direct = if v.table.direct { self.resolve_uncached(v, missed) } else { 0 };
-        let mut left = self.budget - direct;
+        let mut left = self.left - direct;
         if !missed.is_empty() {
             left = self.resolve_all(v, missed, left);
         }
-        let (misses, cycles_spent) = ((self.budget - left) as u64, cycles() - start);
+        let (misses, cycles_spent) = ((self.left - left) as u64, cycles() - start);
+        self.left = left;
         v.table.count_misses(misses, cycles_spent);
         let perf = v.reports.perf();
         perf.misses.add(misses);

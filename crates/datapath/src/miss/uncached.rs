@@ -56,7 +56,7 @@ impl Misses {
     pub(super) fn resolve_uncached(&mut self, v: &mut Scope<'_>, todo: &mut Vec<u8>) -> usize {
         let mut uncached_batch = self.uncached_batch.take().unwrap_or_default();
         let (mut done, mut n) = ([false; VECTOR], 0);
-        for i in todo.iter().take(self.budget).map(|i| usize::from(*i)) {
+        for i in todo.iter().take(self.left).map(|i| usize::from(*i)) {
             let key = v.batch.keys.get(i);
             if v.table.is_uncached(&key) {
                 uncached_batch.add(i, &key);

@@ -14,7 +14,6 @@ mod simd;
 use crate::actions::interpret::Sink;
 use crate::batch::{Batch, Burst};
 use crate::cpu::Level;
-use crate::parse::frame::keep_metadata;
 use crate::parse::parser::Job;
 use crate::parse::profile::ProfileStats;
 use crate::report::Reports;
@@ -87,29 +86,13 @@ impl Parser {
         total(&batch.columns.len[burst.range])
     }
 
-    /// Parses the packets that waited for this vector; their metadata stays.
-    pub fn parse_again(&mut self, batch: &mut Batch, reports: &mut Reports) {
-        let (mut start, n) = (0, batch.len());
-        if n == 0 {
-            return;
+    /// Compares the keys of packets that waited with what parsing them again would give.
+    pub fn validate_waited(&self, batch: &Batch, reports: &mut Reports) {
+        if self.validate {
+            let found = (0..batch.waited).filter_map(|i| verify::compare_waited(batch, i));
+            let found: Vec<_> = found.collect();
+            reports.count_validated(Twin::Parser, batch.waited, found);
         }
-        let began = self.clock.begin();
-        while start < n {
-            let port = batch.in_port[start];
-            let run = batch.in_port[start..n].iter().take_while(|p| **p == port).count();
-            self.parse(batch, start..start + run, start, port, reports);
-            start += run;
-        }
-        self.clock.end(began, n);
-        for (i, meta) in batch.meta.iter().enumerate() {
-            if let Some(f) = meta {
-                keep_metadata(&f.line, &mut batch.keys.line.0[i]);
-                batch.keys.ext[i][1] = f.ext[1];
-                batch.keys.ext[i][2] = f.ext[2];
-                batch.keys.have[i] |= f.have & !1;
-            }
-        }
-        batch.columns.same[..batch.meta.len()].fill(false);
     }
 
     /// Ends packets that could not be parsed.

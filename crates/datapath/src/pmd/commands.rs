@@ -38,7 +38,8 @@ impl Worker {
             Command::Limit(no, bytes) => self.tx.set_limit(no, bytes),
             Command::Police(port, policer) => self.rx.set_policer(port, &policer),
             Command::Mark(port, change) => {
-                self.marks.change(port, change, &self.lookup.table.store)
+                let with = (&*self.lookup.table.store, &self.actions.programs);
+                self.marks.change(port, change, with);
             }
             Command::AddRx(slot) => self.rx.add(slot),
             Command::DelRx(port, queue) => {
@@ -93,7 +94,7 @@ impl Worker {
     fn stop(&mut self) {
         while self.take_inbound() > 0 {}
         for p in std::mem::take(&mut self.batch.postponed) {
-            self.tx.dropped(p.in_port, Drop::Shutdown);
+            self.tx.dropped(p.frame.in_port(), Drop::Shutdown);
             self.tx.free(p.packet);
         }
         self.tx.shut_down();

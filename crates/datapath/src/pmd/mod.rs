@@ -8,6 +8,7 @@ mod cycles;
 mod sleep;
 
 use crate::actions::Actions;
+use crate::actions::interpret::RECIRC_LIMIT;
 use crate::batch::Batch;
 use crate::lookup::Lookup;
 use crate::marks::step::PortMarks;
@@ -18,6 +19,7 @@ use crate::pmd::cycles::IterationCycles;
 use crate::report::Reports;
 use crate::rx::Rx;
 use crate::rx::kernel_wait::KernelWait;
+use crate::rx::known_way;
 use crate::settings::{Config, Settings};
 use crate::stats::clock::{cycles, cycles_per_second, now_ms};
 use crate::tunnel::decap::Decap;
@@ -149,15 +151,20 @@ impl Worker {
         let Worker { misses, actions, tx, reports, .. } = self;
         decap.refresh(&lookup.table);
         let again = batch.begin(&mut tx.recirculated);
-        parser.parse_again(batch, reports);
-        let fresh = rx.poll(batch, tx, |batch, burst| {
+        parser.validate_waited(batch, reports);
+        let fresh = rx.poll(batch, tx, |batch, tx, burst| {
             let (began, n) = (parser.clock.begin(), burst.range.len());
             let bytes = if decap.serves(burst.port) {
                 decap.parse(parser, batch, burst, reports)
             } else if marks.serve(burst.port) {
-                marks.parse(parser, batch, burst, (&lookup.table, &actions.programs), reports)
+                marks.parse(parser, batch, burst, &lookup.table, reports)
             } else {
-                parser.parse_burst(batch, burst, reports)
+                let (table, programs) = (&mut lookup.table, &actions.programs);
+                // Else the twins would have nothing to compare.
+                let known = (!parser.validate)
+                    .then(|| known_way::pass(batch, &burst, table, programs, tx))
+                    .flatten();
+                known.unwrap_or_else(|| parser.parse_burst(batch, burst, reports))
             };
             parser.clock.end(began, n);
             bytes
@@ -173,17 +180,50 @@ impl Worker {
         let received = sampled.then(cycles);
         parser.drop_failed(batch, tx);
         decap.credit(&mut lookup.table, tx.now_ms);
+        misses.begin();
         lookup.classify(batch, reports);
         misses.resolve(batch, lookup, &mut actions.programs, reports, tx.now_ms);
-        let looked_up = sampled.then(cycles);
+        let mut looked_up = sampled.then(cycles);
         actions.run(batch, &lookup.table, decap, tx, reports);
+        let mut passes = n;
+        if batch.len() > 0 || !tx.recirculated.is_empty() {
+            passes += self.pass_again(&mut looked_up);
+        }
+        let Worker { rx, lookup, misses, actions, tx, reports, .. } = self;
         misses.finish(&mut lookup.table, &mut actions.programs, reports, tx.now_ms);
         tx.flush_due(n, looked_up.unwrap_or(began));
         rx.notify(tx.notify_all);
         self.in_flight = port::end_turn();
         self.cycles.ended = cycles();
-        self.count_cycles(n, began, received.zip(looked_up));
-        n
+        self.count_cycles(passes, began, received.zip(looked_up));
+        passes
+    }
+
+    /// Looks up and acts on packets of this vector that were recirculated, until none are left or
+    /// each may have been recirculated as often as it may: what is left then outside the batch
+    /// (copies of copies) waits for the next vector. Returns how many there were; what lookups
+    /// took is added to `looked_up`.
+    #[inline(never)]
+    fn pass_again(&mut self, looked_up: &mut Option<u64>) -> usize {
+        let Worker { batch, parser, decap, lookup, misses, actions, tx, reports, .. } = self;
+        let (mut packets, mut none) = (0, Vec::new());
+        for pass in 0.. {
+            // Those that stay in the batch get deeper each time, up to the limit.
+            let taken = if pass < RECIRC_LIMIT { &mut tx.recirculated } else { &mut none };
+            let n = batch.begin_pass(taken);
+            if n == 0 {
+                break;
+            }
+            packets += n;
+            let began = looked_up.map(|_| cycles());
+            parser.validate_waited(batch, reports);
+            lookup.classify(batch, reports);
+            misses.resolve(batch, lookup, &mut actions.programs, reports, tx.now_ms);
+            *looked_up = looked_up.zip(began).map(|(at, began)| at + (cycles() - began));
+            actions.run(batch, &lookup.table, decap, tx, reports);
+        }
+        reports.perf().recirculated.add(packets as u64);
+        packets
     }
 
     /// An iteration without packets: what was held is sent when its time has come.
@@ -213,6 +253,7 @@ impl Worker {
         self.timers.next = now + self.timers.interval;
         let now_ms = now_ms();
         self.tx.now_ms = now_ms;
+        self.tx.expire_fragments();
         self.reports.flush(&mut self.misses.uncached);
         let table = &mut self.lookup.table;
         self.misses.take_limit(table);

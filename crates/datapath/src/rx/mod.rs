@@ -4,6 +4,7 @@
 //! while one queue is read, the next ones prefetch what they will read.
 
 pub(crate) mod kernel_wait;
+pub(crate) mod known_way;
 pub(crate) mod police;
 pub(crate) mod schedule;
 
@@ -97,7 +98,7 @@ impl Rx {
         &mut self,
         batch: &mut Batch,
         tx: &mut TxState,
-        mut parse: impl FnMut(&mut Batch, Burst) -> u64,
+        mut parse: impl FnMut(&mut Batch, &mut TxState, Burst) -> u64,
     ) -> usize {
         let schedule = RxSchedule::new(&self.states);
         self.choose(&schedule);
@@ -158,10 +159,10 @@ impl Rx {
         limit: usize,
         batch: &mut Batch,
         tx: &mut TxState,
-        parse: &mut impl FnMut(&mut Batch, Burst) -> u64,
+        parse: &mut impl FnMut(&mut Batch, &mut TxState, Burst) -> u64,
     ) -> usize {
         let slot = &mut self.rxqs[q];
-        let (n, bytes) = receive(slot, limit, batch, &mut self.refused, parse);
+        let (n, bytes) = receive(slot, limit, batch, tx, &mut self.refused, parse);
         self.states[q].polled(limit, n);
         if let (Some(w), true) = (&mut self.wait, n < limit) {
             w.drained(&*slot.rx);
@@ -215,8 +216,9 @@ fn receive(
     slot: &mut RxSlot,
     limit: usize,
     batch: &mut Batch,
+    tx: &mut TxState,
     refused: &mut Vec<Packet>,
-    parse: &mut impl FnMut(&mut Batch, Burst) -> u64,
+    parse: &mut impl FnMut(&mut Batch, &mut TxState, Burst) -> u64,
 ) -> (usize, u64) {
     let (since, mut received, mut bytes) = (batch.len(), 0, 0);
     while received < limit {
@@ -233,7 +235,7 @@ fn receive(
         let end = batch.len();
         if end > start {
             batch.in_port.resize(end, slot.port);
-            bytes += parse(batch, Burst { range: start..end, since, port: slot.port });
+            bytes += parse(batch, tx, Burst { range: start..end, since, port: slot.port });
         }
         if n < want || want < BURST {
             break;

@@ -2,8 +2,10 @@
 
 pub(crate) mod flush;
 
+use crate::actions::fragments::{Gatherer, Held};
 use crate::actions::interpret::Sink;
 use crate::batch::Pending;
+use crate::batch::keys::bytes_mut;
 use crate::messages::Route;
 use crate::messages::{Handoff, Shared, Wake};
 use crate::parse::frame::Frame;
@@ -12,8 +14,10 @@ use crate::stats::clock;
 use crate::stats::port::PortCell;
 use crate::tx::flush::{FLUSH_WAIT_US_MAX, FlushPolicy, FlushTimer};
 use action::{Ct, Meter, Punt, Verdict};
+use conntrack::alg::Edit;
+use conntrack::ipf::Fragment;
 use conntrack::{At, Meta, Ref};
-use flow::{Key, PortNo};
+use flow::{Key, PortNo, at};
 use packet::{BURST, Packet, Pool, VECTOR};
 use port::TxQueue;
 use std::sync::Arc;
@@ -43,6 +47,10 @@ struct TxPort {
     full: usize,
     /// In `waiting`.
     listed: bool,
+    /// The queue took less than it was given, and has not had room for a vector since.
+    was_full: bool,
+    /// Packets of this vector that were let pass because there is room for them.
+    promised: usize,
     flush_timer: FlushTimer,
     /// Tokens for punts of packets that came in here, and when they were counted.
     tokens: f64,
@@ -54,6 +62,18 @@ impl TxPort {
     #[inline]
     fn missing(&self) -> usize {
         self.full - (self.buf.len() & (self.full - 1))
+    }
+
+    /// See [`TxState::room`].
+    fn room(&mut self, n: usize) -> usize {
+        let before = self.buf.len() + self.promised;
+        let room = match &mut self.route {
+            Route::Queue(q) => q.room(before + VECTOR).saturating_sub(before),
+            _ => n,
+        };
+        self.was_full = room < VECTOR;
+        self.promised += room.min(n);
+        room.min(n)
     }
 
     /// Drops what is buffered.
@@ -92,7 +112,9 @@ pub(crate) struct TxState {
     pool: Arc<dyn Pool>,
     shared: Arc<Shared>,
     punts: Producer<Box<PuntEvent>>,
-    conntrack: conntrack::Worker,
+    pub conntrack: conntrack::Worker,
+    /// Fragments that wait for the rest of their datagram.
+    pub fragments: Gatherer,
     /// Recirculated packets.
     pub recirculated: Vec<Pending>,
     rng: u64,
@@ -114,6 +136,7 @@ impl TxState {
         shared: Arc<Shared>,
         punts: Producer<Box<PuntEvent>>,
         conntrack: conntrack::Worker,
+        fragments: Gatherer,
     ) -> Self {
         TxState {
             ports: Vec::new(),
@@ -129,6 +152,7 @@ impl TxState {
             shared,
             punts,
             conntrack,
+            fragments,
             recirculated: Vec::new(),
             rng: clock::cycles() | 1,
             now_ms: 0,
@@ -169,6 +193,8 @@ impl TxState {
             limit: usize::MAX,
             full: BURST,
             listed: false,
+            was_full: false,
+            promised: 0,
             flush_timer: FlushTimer::default(),
             tokens,
             filled_ms,
@@ -199,6 +225,7 @@ impl TxState {
         let port = self.ports.get_mut(no as usize)?.as_mut()?;
         port.listed = false;
         port.drop_buffered(Drop::TxBusy, &mut self.to_free);
+        port.was_full = false;
         port.full = match &route {
             Route::Queue(q) if q.has_phases() => PHASED_BURST_PACKETS,
             _ => BURST,
@@ -268,11 +295,28 @@ impl TxState {
             port.bytes += total(&lengths[..n]);
             port.longest = port.longest.max(lengths[..n].iter().fold(0, |m, l| m.max(*l)).into());
             port.buf.extend_from_slice(&rest[..n]);
+            port.promised = port.promised.saturating_sub(n);
             (rest, lengths) = (&rest[n..], &lengths[n..]);
             if port.missing() == port.full {
                 self.flush(no);
             }
         }
+    }
+
+    /// How many of `n` packets a port has room for, beside those that wait. Its queue is asked only
+    /// from when it was full until it has room for a vector.
+    #[inline]
+    pub fn room(&mut self, no: PortNo, n: usize) -> usize {
+        match self.ports.get_mut(no as usize) {
+            Some(Some(port)) if port.was_full => port.room(n),
+            _ => n,
+        }
+    }
+
+    /// Ends packets that a port has no room for.
+    pub fn refuse(&mut self, no: PortNo, packets: &[Packet]) {
+        self.stats(no).lost(Drop::TxFull, packets.len() as u64);
+        self.to_free.extend_from_slice(packets);
     }
 
     /// Sends what a port has buffered. If another thread has its queue, packets stay as far as
@@ -294,6 +338,7 @@ impl TxState {
                     (port.bytes, port.longest) = (bytes, longest);
                     return;
                 }
+                port.was_full |= n < port.buf.len() && !q.is_busy();
                 if n == port.buf.len() {
                     port.buf.clear();
                 } else {
@@ -430,6 +475,15 @@ impl TxState {
         self.pool.packet(bytes)
     }
 
+    /// Drops fragments that have waited for too long, some at a time.
+    pub fn expire_fragments(&mut self) {
+        self.fragments.expire(&self.conntrack, self.now_ms);
+        while let Some(held) = self.fragments.next_expired() {
+            self.dropped(held.frame.in_port(), Drop::FragmentTimeout);
+            self.free(held.packet);
+        }
+    }
+
     fn take_token(&mut self, no: PortNo) -> bool {
         let Some(Some(s)) = self.ports.get_mut(no as usize) else { return true };
         let passed = self.now_ms.saturating_sub(s.filled_ms) as f64;
@@ -449,7 +503,7 @@ impl TxState {
             }
         }
         for p in std::mem::take(&mut self.recirculated) {
-            self.stats(p.in_port).lost(Drop::Shutdown, 1);
+            self.stats(p.frame.in_port()).lost(Drop::Shutdown, 1);
             self.to_free.push(p.packet);
         }
         self.flush_due(0, 0);
@@ -520,19 +574,16 @@ impl Sink for TxState {
             self.dropped(frame.in_port(), Drop::RecircLimit);
             return self.free(packet);
         }
-        let mut meta = Box::new(*frame);
-        crate::batch::keys::bytes_mut(&mut meta.line)[flow::at::RECIRC..flow::at::RECIRC + 4]
-            .copy_from_slice(&id.to_be_bytes());
-        let depth = frame.depth + 1;
-        self.recirculated.push(Pending {
-            packet,
-            in_port: frame.in_port(),
-            depth,
-            meta: Some(meta),
-        });
+        let mut frame = *frame;
+        frame.depth += 1;
+        bytes_mut(&mut frame.line)[at::RECIRC..at::RECIRC + 4].copy_from_slice(&id.to_be_bytes());
+        self.recirculated.push(Pending { packet, frame });
     }
-    fn track(&mut self, ct: &Ct, data: &mut [u8], at: At, meta: &mut Meta<Ref>) {
-        conntrack::track(&mut self.conntrack, ct, data, at, meta, self.now_ms);
+    fn track(&mut self, ct: &Ct, data: &mut [u8], at: At, meta: &mut Meta<Ref>) -> Option<Edit> {
+        conntrack::track(&mut self.conntrack, ct, data, at, meta, self.now_ms)
+    }
+    fn gather(&mut self, ct: &Ct, fragment: Fragment, held: Held) -> Option<Held> {
+        self.fragments.gather(&mut self.conntrack, ct, fragment, held, self.now_ms)
     }
     fn meter(&mut self, meter: &Meter, bytes: usize) -> Verdict {
         meter.run(bytes, self.now_ms)

@@ -10,13 +10,17 @@ pub(crate) mod compose;
 pub(crate) mod levels;
 pub(crate) mod parse_kernels;
 
+use crate::actions::fragments::Held;
 use crate::actions::interpret::Sink;
-use crate::batch::keys::key_of;
-use crate::parse::frame::Frame;
+use crate::batch::Batch;
+use crate::batch::keys::{EXT1, key_of};
+use crate::parse::frame::{Frame, keep_metadata};
 use crate::parse::parser::Job;
 use crate::parse::scalar::parse;
 use crate::tunnel;
 use action::{Ct, Decision, Meter, Op, Punt, Verdict};
+use conntrack::alg::Edit;
+use conntrack::ipf::Fragment;
 use conntrack::{At, Meta, Ref};
 use flow::{Key, PortNo};
 use packet::{HeapPool, Packet, Pool};
@@ -96,8 +100,12 @@ impl Sink for Record {
         self.outcome.others += 1;
         self.free(packet);
     }
-    fn track(&mut self, _: &Ct, _: &mut [u8], _: At, _: &mut Meta<Ref>) {
+    fn track(&mut self, _: &Ct, _: &mut [u8], _: At, _: &mut Meta<Ref>) -> Option<Edit> {
         self.outcome.others += 1;
+        None
+    }
+    fn gather(&mut self, _: &Ct, _: Fragment, held: Held) -> Option<Held> {
+        Some(held)
     }
     fn meter(&mut self, _: &Meter, _: usize) -> Verdict {
         Verdict::Pass
@@ -179,6 +187,22 @@ pub(crate) fn compare_parse(job: &Job<'_>) -> Vec<String> {
         }
     }
     differences
+}
+
+/// Compares the key of a packet that waited with that which it has when it is parsed; the
+/// difference in words.
+pub(crate) fn compare_waited(batch: &Batch, i: usize) -> Option<String> {
+    let (did, data) = (batch.frame(i), batch.packets[i].data());
+    let mut should = Frame::new(data, batch.in_port[i], batch.vlan_limit)?;
+    keep_metadata(&did.line, &mut should.line);
+    should.ext[1..].copy_from_slice(&did.ext[1..]);
+    should.have |= did.have & !EXT1;
+    let all = |f: &Frame| (f.key(), f.layout);
+    (all(&did) != all(&should)).then(|| {
+        let text = |f: &Frame| hex(&f.key().bytes()[..128]);
+        let (did, should) = (text(&did), text(&should));
+        format!("waited: {did} instead of {should} on {}", hex(data))
+    })
 }
 
 /// Compares what direct mode decided about a packet with what the whole way says; the difference in

@@ -1,0 +1,248 @@
+//! Cycles per packet of connection tracking: `cargo run --release -p datapath --example ct --
+//! [CONNECTIONS] [none | ct | nat] [WINDOWS]`.
+//!
+//! TCP connections between an in-memory source and a sink, both directions in turn, in an order that
+//! no cache foresees. At first each is opened (SYN, SYN with ACK, data), which is what a new
+//! connection costs; then all of them carry data. Rules are the usual three: what is not tracked goes
+//! through `ct`, what is new is committed (`nat`: with a translated source) and sent, what is
+//! established is sent. `none`: everything is sent. The source says that checksums are right, as an
+//! adapter does. Figures are minima and medians of windows of 20 ms.
+
+#[allow(dead_code)] // what other examples need
+mod memory;
+
+use action::{Ct, Decision, Nat, NatSide, Op, Pipeline, Request};
+use datapath::{Config, Datapath, RxAffinity, WorkerId};
+use flow::{Field, at};
+use memory::{Borrowed, Mem, packet};
+use packet::{HeapPool, Packet, Pool};
+use port::RxQueue;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use sync::Domain;
+
+/// RTE_MBUF_F_RX_IP_CKSUM_GOOD and L4_CKSUM_GOOD.
+const SOUND: u64 = 1 << 7 | 1 << 8;
+const WINDOW_MILLIS: u64 = 20;
+/// Connections that are opened together: the answer to a SYN comes some vectors later, as a vector
+/// commits nothing before all of its packets were tracked.
+const OPENED_TOGETHER: u64 = 4096;
+/// Steps between two looks at the clock.
+const STEPS: usize = 16;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Mode {
+    None,
+    Ct,
+    Nat,
+}
+
+/// What the source does: number of the next packet, and whether it opens connections.
+#[derive(Default)]
+struct Script {
+    next: AtomicU64,
+    established: AtomicU64,
+}
+
+struct Source {
+    ring: Vec<Packet>,
+    at: usize,
+    connections: u64,
+    nat: bool,
+    script: Arc<Script>,
+}
+
+/// Sequence numbers and flags of a connection's packets: SYN, SYN with ACK, data, data that answers.
+const PHASES: [(bool, u32, u32, u8); 4] =
+    [(false, 1, 0, 2), (true, 1, 2, 0x12), (false, 2, 2, 0x10), (true, 2, 12, 0x10)];
+
+/// Packets that open so many connections, and those that fill the last block.
+fn packets_to_open(connections: u64) -> u64 {
+    3 * connections.next_multiple_of(OPENED_TOGETHER)
+}
+
+impl Source {
+    fn write(&self, d: &mut [u8], connection: u64, phase: usize) {
+        let (reply, seq, ack, flags) = PHASES[phase];
+        let (low, high) = (connection as u32 & 0xffff, (connection >> 16) as u32);
+        let client = (0x0a00_0000 | high, 1 + (low as u16).wrapping_mul(7) % 65535);
+        let source = match self.nat {
+            // Translated to one of as many addresses; ports stay.
+            true => 0x0b00_0000 | high,
+            false => client.0,
+        };
+        // Ports must differ where `low` does.
+        let server = (0x1400_0000 | low, 80u16);
+        let (src, dst, ports) = match reply {
+            false => (client.0, server.0, u32::from(client.1) << 16 | u32::from(server.1)),
+            true => (server.0, source, u32::from(server.1) << 16 | u32::from(client.1)),
+        };
+        d[24] = 0;
+        d[25] = 0;
+        d[26..30].copy_from_slice(&src.to_be_bytes());
+        d[30..34].copy_from_slice(&dst.to_be_bytes());
+        d[34..38].copy_from_slice(&ports.to_be_bytes());
+        d[38..42].copy_from_slice(&seq.to_be_bytes());
+        d[42..46].copy_from_slice(&ack.to_be_bytes());
+        d[46] = 0x50;
+        d[47] = flags;
+        d[48..50].copy_from_slice(&60000u16.to_be_bytes());
+    }
+}
+
+impl RxQueue for Source {
+    fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
+        let from = self.script.next.load(Relaxed);
+        let established = self.script.established.load(Relaxed) != 0;
+        let end = if established { u64::MAX } else { packets_to_open(self.connections) };
+        let n = (max as u64).min(end - from);
+        for k in from..from + n {
+            let mut p = self.ring[self.at];
+            self.at = (self.at + 1) % self.ring.len();
+            let (connection, phase) = match established {
+                // Neighbours in time are not neighbours in memory.
+                true => (k.wrapping_mul(0x9e37_79b1) % self.connections, 2 + (k & 1) as usize),
+                false => {
+                    let (block, k) = (k / (3 * OPENED_TOGETHER), k % (3 * OPENED_TOGETHER));
+                    (block * OPENED_TOGETHER + k % OPENED_TOGETHER, (k / OPENED_TOGETHER) as usize)
+                }
+            };
+            self.write(p.data_mut(), connection, phase);
+            p.mbuf().ol_flags |= SOUND;
+            out.push(p);
+        }
+        self.script.next.store(from + n, Relaxed);
+        n as usize
+    }
+}
+
+struct Rules(Mode);
+
+impl Pipeline for Rules {
+    fn resolve(&self, request: &Request<'_>, out: &mut Decision) {
+        Field::EthType.unwildcard(&mut out.mask);
+        out.credits.push(1);
+        if self.0 == Mode::None {
+            out.mask.set_u32(at::RECIRC, u32::MAX);
+            return out.ops.push(Op::Output(1));
+        }
+        let nat = self.0 == Mode::Nat;
+        let (state, zone) = (request.key.u8(at::CT_STATE), 5);
+        out.mask.set_u32(at::RECIRC, u32::MAX);
+        match (request.key.u32(at::RECIRC), state & 1) {
+            (0, _) => {
+                out.mask.set_u8(at::CT_STATE, 0x20);
+                let nat = nat.then(Nat::default);
+                out.ops
+                    .extend([Op::Ct(Box::new(Ct { zone, nat, ..Ct::default() })), Op::Recirc(1)]);
+            }
+            (_, 0) => {
+                out.mask.set_u8(at::CT_STATE, 0x33);
+                out.ops.push(Op::Output(1));
+            }
+            _ => {
+                out.mask.set_u8(at::CT_STATE, 0x33);
+                let mut ct = Ct { zone, commit: true, ..Ct::default() };
+                if nat {
+                    let source = u32::from_be_bytes(
+                        *request.key.bytes()[at::IP_SRC..].first_chunk().expect("four bytes"),
+                    );
+                    // A decision for each client: as `ct(commit, nat(src=...))` of a rule each.
+                    out.mask.set_u32(at::IP_SRC, u32::MAX);
+                    let to = std::net::Ipv4Addr::from(source & 0xff_ffff | 0x0b00_0000).into();
+                    ct.nat = Some(Nat {
+                        side: Some(NatSide::Source),
+                        addresses: Some((to, to)),
+                        ..Nat::default()
+                    });
+                }
+                out.ops.extend([Op::Ct(Box::new(ct)), Op::Output(1)]);
+            }
+        }
+    }
+}
+
+fn datapath(connections: u64, mode: Mode, script: &Arc<Script>) -> Datapath {
+    let pool: Arc<dyn Pool> = Arc::new(Borrowed(HeapPool::new()));
+    let mut config = Config::new(pool.clone(), Domain::new(), Arc::new(Rules(mode)));
+    config.manual = true;
+    config.conntrack.limits.set_total(connections as u32 + (1 << 20));
+    let mut dp = Datapath::new(config).expect("a datapath");
+    dp.set_pmd_cores(&[0]).expect("a worker");
+    let packets = (0..2048).map(|_| {
+        let mut p = packet(&*pool);
+        p.data_mut()[23] = 6;
+        p
+    });
+    let ring: Vec<Packet> = packets.collect();
+    let nat = mode == Mode::Nat;
+    let source = Source { ring, at: 0, connections, nat, script: script.clone() };
+    dp.add_port(Mem::new(Some(Box::new(source)), 1), RxAffinity::default()).expect("a port");
+    dp.add_port(Mem::new(None, 1), RxAffinity::default()).expect("a port");
+    dp
+}
+
+/// Cycles per packet of some time; None: nothing came.
+fn window(dp: &mut Datapath) -> Option<[f64; 5]> {
+    dp.stats_clear(None);
+    let end = datapath::now_ms() + WINDOW_MILLIS;
+    while datapath::now_ms() < end {
+        (0..STEPS).for_each(|_| {
+            dp.step();
+        });
+        dp.poll(datapath::now_ms());
+    }
+    let perf = dp.perf();
+    let p = &perf.iter().find(|(w, _)| *w != WorkerId::Kernel).expect("a worker").1;
+    let per = |c: u64| c as f64 / p.rx_packets as f64;
+    let stages = [p.busy_cycles, p.rx_cycles, p.parse_cycles, p.lookup_cycles, p.act_cycles];
+    (p.rx_packets > 0).then(|| stages.map(per))
+}
+
+fn show(what: &str, mut windows: Vec<[f64; 5]>) -> f64 {
+    windows.sort_by(|a, b| a[0].total_cmp(&b[0]));
+    let (best, median) = (windows[0], windows[windows.len() / 2][0]);
+    println!(
+        "{what:12} {:7.1} cycles/packet (median {median:.1}): rx {:.1}  parse {:.1}  lookup {:.1}  \
+         act+tx {:.1}",
+        best[0], best[1], best[2], best[3], best[4]
+    );
+    median
+}
+
+fn resident_mib() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("statm");
+    text.split(' ').nth(1).expect("a number").parse::<u64>().expect("a number") / 256
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let connections: u64 = args.next().map_or(10_000, |a| a.parse().expect("connections"));
+    let mode = match args.next().as_deref() {
+        Some("none") => Mode::None,
+        Some("nat") => Mode::Nat,
+        _ => Mode::Ct,
+    };
+    let windows: usize = args.next().map_or(40, |a| a.parse().expect("windows"));
+    let script = Arc::new(Script::default());
+    let mut dp = datapath(connections, mode, &script);
+    window(&mut dp);
+    let before = resident_mib();
+    let mut opening = Vec::new();
+    while script.next.load(Relaxed) < packets_to_open(connections) {
+        opening.extend(window(&mut dp));
+    }
+    if !opening.is_empty() {
+        let median = show("new", opening);
+        let rate = datapath::cycles_per_second() as f64 / median / 3.0;
+        println!("new connections per second, median: {:.0} k", rate / 1e3);
+    }
+    println!(
+        "connections {}, MiB since the first window {}",
+        dp.conntrack().len(),
+        resident_mib() - before
+    );
+    script.established.store(1, Relaxed);
+    window(&mut dp);
+    show("established", (0..windows).filter_map(|_| window(&mut dp)).collect());
+}

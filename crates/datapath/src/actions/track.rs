@@ -1,0 +1,153 @@
+//! Programs that send packets through connection tracking and then out, or to a second lookup: step
+//! by step for a group of packets, so that each step asks for the cache lines of the next. The
+//! interpreter is the twin.
+//!
+//! A packet that is looked up again stays in the batch. Its key is patched: what `ct` says, and
+//! what a translation changes of it.
+
+use super::{ct, interpret_one};
+use crate::actions::interpret::{RECIRC_LIMIT, Sink};
+use crate::actions::program::{Kind, Program, Programs};
+use crate::batch::Batch;
+use crate::batch::keys::{bytes, bytes_mut};
+use crate::parse::scalar::{IPV4, IPV6, SCTP, TCP, UDP};
+use crate::tx::TxState;
+use action::{Ct, Op};
+use conntrack::{Asked, At, Bad, Meta, Seen, extract, state};
+use flow::{at, frag};
+use packet::Packet;
+use telemetry::Drop;
+
+/// Packets of a group: enough for memory to answer meanwhile.
+const GROUP_PACKETS: usize = 32;
+
+/// What is known about a packet before connection tracking sees it.
+#[derive(Clone, Copy)]
+enum Ahead {
+    /// Not one that programs of this kind claim.
+    Other,
+    /// An earlier `ct` found its connection.
+    Known,
+    /// What was read out of it, and where it is looked up.
+    Read(Result<Seen, Bad>, Asked),
+}
+
+/// Executes the programs of packets from `n` on, as far as they are of this kind; returns how many
+/// packets those are, at most a group.
+pub(super) fn run(batch: &mut Batch, programs: &Programs, n: usize, tx: &mut TxState) -> usize {
+    let end = batch.len().min(n + GROUP_PACKETS);
+    let mut ahead = [Ahead::Other; GROUP_PACKETS];
+    let mut count = 0;
+    for i in n..end {
+        let program = programs.get(batch.keys.program[i]);
+        let (Kind::Track, Some(Op::Ct(ct))) = (program.kind, program.ops.first()) else { break };
+        ahead[i - n] = read(batch, ct, i, tx);
+        count += 1;
+    }
+    for one in &ahead[..count] {
+        if let Ahead::Read(_, asked) = one {
+            tx.conntrack.ask_entries(*asked);
+        }
+    }
+    for (i, ahead) in (n..).zip(&ahead[..count]) {
+        let program = programs.get(batch.keys.program[i]);
+        match (ahead, program.ops.first()) {
+            (Ahead::Read(..) | Ahead::Known, Some(Op::Ct(ct))) => {
+                track(batch, (program, ct), i, ahead, tx);
+            }
+            _ => interpret_one(batch, program, i, batch.packets[i], tx),
+        }
+    }
+    count
+}
+
+/// Reads a packet, and asks for its place in the index.
+#[inline]
+fn read(batch: &Batch, ct: &Ct, i: usize, tx: &TxState) -> Ahead {
+    let (line, layout) = (bytes(&batch.keys.line.0[i]), batch.columns.layout[i]);
+    let eth_type = u16::from_be_bytes([line[at::ETH_TYPE], line[at::ETH_TYPE + 1]]);
+    let ip = matches!(eth_type, IPV4 | IPV6);
+    if !ip || !layout.sane || layout.l4 == 0 || line[at::FRAG] & frag::ANY != 0 {
+        return Ahead::Other;
+    }
+    if i < batch.waited && batch.columns.ct[i].conn.is_some() {
+        return Ahead::Known;
+    }
+    let mut p: Packet = batch.packets[i];
+    let sound = ct::is_sound(&mut p);
+    let seen = extract(p.data(), layout.l3.into(), ct.zone, sound);
+    let asked = seen.as_ref().map_or(Asked::default(), |seen| tx.conntrack.ask(&seen.tuple));
+    Ahead::Read(seen, asked)
+}
+
+/// Executes one program.
+#[inline]
+fn track(
+    batch: &mut Batch,
+    (program, ct): (&Program, &Ct),
+    i: usize,
+    ahead: &Ahead,
+    tx: &mut TxState,
+) {
+    let mut p = batch.packets[i];
+    if i >= batch.waited {
+        (batch.columns.ct[i], batch.columns.depth[i]) = (Meta::default(), 0);
+    }
+    let (meta, now) = (&mut batch.columns.ct[i], tx.now_ms);
+    let edit = match ahead {
+        Ahead::Read(seen, _) => {
+            conntrack::track_seen(&mut tx.conntrack, ct, p.data_mut(), seen, meta, now)
+        }
+        _ => {
+            let at = At { l3: batch.columns.layout[i].l3.into(), sound: ct::is_sound(&mut p) };
+            conntrack::track(&mut tx.conntrack, ct, p.data_mut(), at, meta, now)
+        }
+    };
+    if let Some(edit) = edit {
+        if !ct::replace(&mut p, &edit) {
+            meta.state = state::INV | state::TRK;
+        }
+        batch.columns.len[i] = p.len() as u16;
+    }
+    let id = match program.ops.last() {
+        Some(Op::Recirc(id)) => *id,
+        _ => return tx.output(program.out, p),
+    };
+    if batch.columns.depth[i] >= RECIRC_LIMIT {
+        tx.dropped(batch.in_port[i], Drop::RecircLimit);
+        return tx.free(p);
+    }
+    show(batch, i);
+    // Behind those that went through the interpreter, as it came behind them.
+    if !tx.recirculated.is_empty() {
+        let mut frame = batch.frame(i);
+        (frame.ct, frame.depth) = (batch.columns.ct[i], batch.columns.depth[i]);
+        return tx.recirculate(id, p, &frame);
+    }
+    batch.stay(i, id);
+}
+
+/// Patches a packet's key.
+#[inline]
+fn show(batch: &mut Batch, i: usize) {
+    let (keys, layout) = (&mut batch.keys, batch.columns.layout[i]);
+    let line = &mut keys.line.0[i];
+    let meta = &batch.columns.ct[i];
+    ct::show(meta, line, &mut keys.ext[i][2], &mut keys.have[i]);
+    if meta.state & (state::SNAT | state::DNAT) == 0 {
+        return;
+    }
+    // It was translated, so all of its headers is there.
+    let (l3, l4, d) = (usize::from(layout.l3), usize::from(layout.l4), batch.packets[i].data());
+    let line = bytes_mut(line);
+    if u16::from_be_bytes([line[at::ETH_TYPE], line[at::ETH_TYPE + 1]]) == IPV4 {
+        line[at::IP_SRC..at::IP_SRC + 8].copy_from_slice(&d[l3 + 12..l3 + 20]);
+    } else {
+        bytes_mut(&mut keys.ext[i][0])[..32].copy_from_slice(&d[l3 + 8..l3 + 40]);
+    }
+    if matches!(line[at::PROTO], TCP | UDP | SCTP)
+        && let Some(ports) = d.get(l4..l4 + 4)
+    {
+        line[at::TP_SRC..at::TP_SRC + 4].copy_from_slice(ports);
+    }
+}

@@ -1,0 +1,154 @@
+//! Packets that adapters forward by themselves: they count as their megaflows', though no worker
+//! sees them.
+
+use crate::control::Datapath;
+use crate::control::flow_stats::FlowStats;
+use crate::stats::port::PortStats;
+use flow::PortNo;
+use offload::FlowId;
+use std::collections::HashMap;
+
+/// A megaflow whose packets an adapter may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WatchId(u64);
+
+/// One of them. It outlives the megaflow: the adapter's last packets come late.
+struct Watch {
+    flow: FlowId,
+    /// Of the megaflow, as long as it is there.
+    serial: u64,
+    account: u32,
+    outer_bytes: u64,
+}
+
+/// Of the whole packet side.
+#[derive(Default)]
+pub(crate) struct Watches {
+    all: HashMap<WatchId, Watch>,
+    next: u64,
+    /// Of workers that are gone.
+    ended: Vec<FlowId>,
+    /// Of all packets until then control reported; None: no adapter has packets.
+    pub known_ms: Option<u64>,
+}
+
+/// What an adapter did for a megaflow.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Forwarded {
+    pub packets: u64,
+    pub bytes: u64,
+    pub used_ms: u64,
+    serial: u64,
+}
+
+/// Of one worker's megaflows.
+#[derive(Default)]
+pub(crate) struct FlowWatches {
+    flows: HashMap<u32, Forwarded>,
+    ended: Vec<u32>,
+}
+
+impl FlowWatches {
+    /// A megaflow is dead, or ended: no rule may do what it did.
+    pub fn ended(&mut self, idx: u32) {
+        if !self.flows.is_empty() && self.flows.remove(&idx).is_some() {
+            self.ended.push(idx);
+        }
+    }
+
+    /// What an adapter did for a megaflow.
+    pub fn forwarded(&self, idx: u32) -> Forwarded {
+        self.flows.get(&idx).copied().unwrap_or_default()
+    }
+
+    /// When a megaflow was used last, which a worker says was at `used_ms`.
+    pub fn used_ms(&self, idx: u32, used_ms: u64) -> u64 {
+        if self.flows.is_empty() { used_ms } else { used_ms.max(self.forwarded(idx).used_ms) }
+    }
+
+    fn credit(&mut self, w: &Watch, stats: &mut FlowStats, packets: u64, bytes: u64, used_ms: u64) {
+        let bytes = bytes.saturating_sub(packets * w.outer_bytes);
+        if packets > 0 {
+            stats.credit(w.account, packets, bytes, used_ms);
+        }
+        if let Some(f) = self.flows.get_mut(&w.flow.rule).filter(|f| f.serial == w.serial) {
+            (f.packets, f.bytes, f.used_ms) = (f.packets + packets, f.bytes + bytes, used_ms);
+        }
+    }
+}
+
+impl Watches {
+    /// A worker is gone, and its megaflows are.
+    pub fn forget(&mut self, slot: usize, flows: &mut FlowWatches) {
+        let worker = slot as u32;
+        self.ended.extend(flows.ended.drain(..).map(|rule| FlowId { worker, rule }));
+        self.all.retain(|_, w| w.flow.worker != worker);
+    }
+}
+
+impl Datapath {
+    /// An adapter may have packets of this megaflow, each with so many bytes more. From here on its
+    /// end is reported ([`Datapath::take_ended_watches`]) before a change that ends it is complete.
+    /// None: it is gone, or about to go.
+    pub fn watch(&mut self, flow: FlowId, outer_bytes: u16) -> Option<WatchId> {
+        let flows = &mut self.workers.get_mut(flow.worker as usize)?.as_mut()?.flows;
+        let account = flows.hold_account(flow.rule)?;
+        let watches = &mut self.marks.watches;
+        watches.next += 1;
+        let fresh = Forwarded { serial: watches.next, ..Forwarded::default() };
+        let serial = flows.watches.flows.entry(flow.rule).or_insert(fresh).serial;
+        let id = WatchId(watches.next);
+        let outer_bytes = outer_bytes.into();
+        watches.all.insert(id, Watch { flow, serial, account, outer_bytes });
+        Some(id)
+    }
+
+    /// The adapter had so many packets more, the last one not after `used_ms`. With none it is in
+    /// use all the same.
+    pub fn credit_watch(&mut self, id: WatchId, packets: u64, bytes: u64, used_ms: u64) {
+        let Some(w) = self.marks.watches.all.get(&id) else { return };
+        let worker = self.workers.get_mut(w.flow.worker as usize).and_then(|w| w.as_mut());
+        if let Some(worker) = worker {
+            let (watches, stats) = worker.flows.watches_and_stats();
+            watches.credit(w, stats, packets, bytes, used_ms);
+        }
+    }
+
+    /// The adapter has no more packets of it.
+    pub fn unwatch(&mut self, id: WatchId) {
+        let Some(w) = self.marks.watches.all.remove(&id) else { return };
+        let worker = self.workers.get_mut(w.flow.worker as usize).and_then(|w| w.as_mut());
+        if let Some(worker) = worker {
+            worker.flows.watches_and_stats().1.close(w.account);
+        }
+    }
+
+    /// Megaflows that were watched and are dead, or ended, since the last call.
+    pub fn take_ended_watches(&mut self) -> Vec<FlowId> {
+        let mut all = std::mem::take(&mut self.marks.watches.ended);
+        for (slot, w) in self.workers.iter_mut().enumerate() {
+            let Some(w) = w else { continue };
+            let worker = slot as u32;
+            all.extend(w.flows.watches.ended.drain(..).map(|rule| FlowId { worker, rule }));
+        }
+        all
+    }
+
+    /// Of all packets that adapters forwarded until then the datapath knows; None: they forward
+    /// none.
+    pub fn set_hardware_known(&mut self, ms: Option<u64>) {
+        self.marks.watches.known_ms = ms;
+    }
+
+    /// What an adapter forwarded, received on or sent out of this port.
+    pub fn credit_port(&mut self, no: PortNo, more: &PortStats) {
+        if let Some(p) = self.ports.get_mut(&no) {
+            p.hardware.add(more);
+        }
+    }
+
+    /// Packets of this port that only its adapter saw.
+    pub fn hardware_stats(&self, no: PortNo) -> PortStats {
+        self.ports.get(&no).map(|p| p.hardware.clone()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,65 @@
+//! Between rx and parse: bursts of a port whose only megaflow looks at nothing but the port.
+//!
+//! Their way is known before a byte of them is read, so they are neither parsed nor looked up. If
+//! it leads to a port whose queue was full, packets that it has no room for end here, as
+//! [`Drop::TxFull`](telemetry::Drop::TxFull) of that port, before they cost more.
+
+use crate::actions::program::{Kind, Programs};
+use crate::batch::{Batch, Burst};
+use crate::lookup::table::Table;
+use crate::marks::step::needs_key;
+use crate::tx::{TxState, total};
+use std::ops::Range;
+
+/// Least bytes of a frame, as for the parser.
+const FRAME_BYTES_MIN: usize = 14;
+
+/// Takes a burst whose way is known; returns its bytes. None: it has to be parsed.
+#[inline]
+pub(crate) fn pass(
+    batch: &mut Batch,
+    burst: &Burst,
+    table: &mut Table,
+    programs: &Programs,
+    tx: &mut TxState,
+) -> Option<u64> {
+    let (megaflow, program) = table.of_port(burst.port)?;
+    let (kind, out) = (programs.get(program).kind, programs.get(program).out);
+    if needs_key(kind) || !measure(batch, &burst.range) {
+        return None;
+    }
+    let Range { start, end } = burst.range;
+    let bytes = total(&batch.columns.len[start..end]);
+    let n = match kind {
+        Kind::Output => tx.room(out, end - start),
+        _ => end - start,
+    };
+    if n < end - start {
+        let refused = start + n..end;
+        let bytes = total(&batch.columns.len[refused.clone()]);
+        table.store.counters(megaflow).add(refused.len() as u64, bytes, tx.now_ms);
+        tx.refuse(out, &batch.packets[refused]);
+        batch.packets.truncate(start + n);
+        batch.in_port.truncate(start + n);
+    }
+    let kept = start..start + n;
+    batch.keys.have[kept.clone()].fill(0);
+    batch.keys.megaflow[kept.clone()].fill(megaflow);
+    batch.keys.program[kept.clone()].fill(program);
+    batch.columns.known[kept.clone()].fill(true);
+    batch.columns.same[kept].fill(false);
+    batch.marked += n;
+    table.followed((end - start) as u64);
+    Some(bytes)
+}
+
+/// Writes the packets' lengths down. False: one of them is nothing that the parser would take.
+#[inline]
+fn measure(batch: &mut Batch, range: &Range<usize>) -> bool {
+    let lengths = &mut batch.columns.len[range.clone()];
+    let plain = batch.packets[range.clone()].iter().zip(lengths).map(|(p, len)| {
+        *len = p.len() as u16;
+        p.segments() == 1 && p.len() >= FRAME_BYTES_MIN
+    });
+    plain.fold(true, |all, one| all & one)
+}
