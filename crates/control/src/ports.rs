@@ -151,13 +151,15 @@ impl Iface {
             // OVS has this counter for DPDK ports only, which always show it.
             all.insert("ovs_rx_qos_drops".into(), policed);
         }
-        for (name, value) in [
-            ("rx_packets", seen.rx_packets),
-            ("rx_bytes", seen.rx_bytes),
-            ("tx_packets", seen.tx_packets),
-            ("tx_bytes", seen.tx_bytes),
+        // A driver's counters are of packets that the host had.
+        let more = dp.hardware_stats(no);
+        for (name, value, more) in [
+            ("rx_packets", seen.rx_packets, more.rx_packets),
+            ("rx_bytes", seen.rx_bytes, more.rx_bytes),
+            ("tx_packets", seen.tx_packets, more.tx_packets),
+            ("tx_bytes", seen.tx_bytes, more.tx_bytes),
         ] {
-            all.entry(name.into()).or_insert(value);
+            all.entry(name.into()).and_modify(|n| *n += more).or_insert(value);
         }
         use telemetry::Drop;
         let dropped = [Drop::TxFull, Drop::TxBusy, Drop::TxDown, Drop::RingFull, Drop::TooLong];

@@ -21,6 +21,7 @@ pub fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         let mut s = state.borrow_mut();
         settings::apply(&mut s, desired);
         crate::engines::apply(&mut s, desired);
+        crate::ct_timeouts::apply(&mut s, desired);
         await_flows(&mut s, desired);
         tell(&mut s, desired);
         let wanted: BTreeSet<&str> = desired.bridges.iter().map(|b| b.name.as_str()).collect();
@@ -243,6 +244,7 @@ fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) -> Option<u64> {
         sockets,
         controllers: BTreeMap::new(),
         next_port: 1,
+        mirror_notices: Default::default(),
         generation: None,
     };
     let mut s = state.borrow_mut();
@@ -307,6 +309,7 @@ fn configure_bridge(s: &mut State, conf: &BridgeConf) {
         configure_iface(s, conf, port, iface);
     }
     crate::mtu::follow(s, &conf.name);
+    crate::mirrors::apply(s, conf);
 }
 
 fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &IfaceConf) {

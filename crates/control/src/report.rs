@@ -1,6 +1,6 @@
 //! What is written back to the database: the state of bridges, interfaces and controllers.
 
-use crate::appctl::bonds;
+use crate::appctl::{bonds, implementations};
 use crate::config::{
     BridgeStatus, ControllerStatus, Desired, InterfaceStatus, OvsdbClient, PortStatus, Status,
     SwitchStatus,
@@ -56,10 +56,18 @@ impl Reporter {
                 datapath_types: Some(vec!["netdev".into(), "system".into()]),
                 statistics: statistics.then(|| machine(desired)),
             },
+            datapaths: desired
+                .datapaths
+                .values()
+                .map(|uuid| (*uuid, implementations::capabilities()))
+                .collect(),
             ..Status::default()
         };
         s.count_patches();
         for conf in &desired.bridges {
+            if statistics {
+                status.mirrors.extend(crate::mirrors::statistics(s, conf));
+            }
             let Some(bridge) = s.bridges.get_mut(&conf.name) else { continue };
             status.bridges.insert(
                 conf.uuid,

@@ -149,7 +149,8 @@ fn commands(dummy: bool) -> Registry<Control> {
     });
     let dummies = if dummy { appctl::dummy::COMMANDS } else { &[] };
     let all = appctl::COMMANDS.iter().chain(appctl::bonds::COMMANDS);
-    let all = all.chain(appctl::conntrack::COMMANDS).chain(appctl::absent::COMMANDS).chain(dummies);
+    let all = all.chain(appctl::conntrack::COMMANDS).chain(appctl::fragments::COMMANDS);
+    let all = all.chain(appctl::absent::COMMANDS).chain(dummies);
     for command in all {
         registry.add(
             command.name,

@@ -12,7 +12,7 @@ use ofproto::{BridgeId, Switch};
 use openflow::codec::ReplyTo;
 use openflow::{FragHandling, OfError, PacketOut, PortDesc, PortStats, Reply, Resume, Version};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,6 +70,8 @@ pub struct State {
     pub offload: crate::offload::Offload,
     /// How busy workers were lately, for `dpif-netdev/pmd-rxq-show`.
     pub usage: crate::appctl::usage::Usage,
+    /// Timeouts of connections as they were last applied, by zone, and the numbers of policies.
+    pub ct_timeouts: (BTreeMap<u16, crate::config::Timeouts>, crate::ct_timeouts::Numbers),
 }
 
 /// A bridge.
@@ -91,6 +93,8 @@ pub struct Bridge {
     /// Where to look for a port number that is free: one that was just given up is not taken again
     /// soon, as flows may still name it.
     pub next_port: openflow::OfPort,
+    /// What is wrong with its mirrors.
+    pub mirror_notices: BTreeSet<crate::mirrors::Notice>,
     /// Highest role generation seen.
     pub generation: Option<u64>,
 }
@@ -132,6 +136,7 @@ impl State {
             engines: Default::default(),
             offload: crate::offload::Offload::default(),
             usage: Default::default(),
+            ct_timeouts: Default::default(),
         }
     }
 
@@ -279,14 +284,12 @@ impl State {
 
     /// Have all changes so far reached every packet?
     pub fn settled(&mut self) -> bool {
-        self.dp.poll(datapath::now_ms());
-        while let Some(t) = self.tickets.front() {
-            if !self.dp.ticket_done(*t) {
-                return false;
-            }
-            self.tickets.pop_front();
-        }
-        true
+        let now_ms = datapath::now_ms();
+        self.dp.poll(now_ms);
+        let done = self.tickets.iter().take_while(|t| self.dp.ticket_done(**t)).count();
+        let passed = self.offload.pass(&mut self.dp, now_ms, done);
+        self.tickets.drain(..passed);
+        self.tickets.is_empty()
     }
 
     /// Brings the rules' counters up to date with the packet side.
@@ -313,12 +316,12 @@ impl State {
         self.send_packet(bridge, po, &decision)
     }
 
-    /// Has a paused pipeline go on.
-    pub fn resume(&mut self, r: &Resume) -> Result<(), OfError> {
+    /// Has a paused pipeline of a bridge go on.
+    pub fn resume(&mut self, bridge: BridgeId, r: &Resume) -> Result<(), OfError> {
         let in_port = PortNo::try_from(r.continuation.odp_port).unwrap_or(flow::NO_PORT);
         let limit = self.dp.settings().vlan_limit;
         let key = datapath::extract(&r.data, in_port, limit).ok_or(OfError::BadPacket)?;
-        let (_, decision) = self.ofproto.resume(r, &key)?;
+        let decision = self.ofproto.resume(bridge, r, &key)?;
         self.execute(&r.data, in_port, &decision)
     }
 

@@ -11,7 +11,7 @@ macro_rules! files {
     };
 }
 
-const FILES: &[(&str, &str)] = files!["generator" "quick" "000-deployment" "001-scaling" "002-p2p" "002-pvp" "003-l2" "003-vxlan" "004-copy" "cliffs" "latency" "guests" "vxlan" "cores"];
+const FILES: &[(&str, &str)] = files!["generator" "quick" "000-deployment" "001-scaling" "002-p2p" "002-offload" "002-pvp" "003-l2" "003-vxlan" "004-copy" "cliffs" "latency" "guests" "vxlan" "cores"];
 
 /// One experiment: cases that each system goes through.
 #[derive(Clone, Debug, Deserialize)]
@@ -92,6 +92,9 @@ pub struct Case {
     /// Packed virtqueues instead of split ones.
     #[serde(default)]
     pub packed: bool,
+    /// Pages of the guests' memory; guests that send have hugepages.
+    #[serde(default)]
+    pub pages: Pages,
     /// Rule changes per second meanwhile.
     #[serde(default)]
     pub churn: u32,
@@ -135,6 +138,27 @@ impl Tunnel {
             Tunnel::Both => "both",
             Tunnel::Source => "source",
             Tunnel::Sink => "sink",
+        }
+    }
+}
+
+/// Pages of a guest's memory.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Pages {
+    /// 2 MiB, as guests should have.
+    #[default]
+    Huge,
+    /// 4 KiB.
+    Small,
+}
+
+impl Pages {
+    /// As lab/guests/bare.c names them.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pages::Huge => "huge",
+            Pages::Small => "small",
         }
     }
 }
@@ -283,6 +307,8 @@ impl Experiment {
             let guests = case.guest_counts.iter().copied().max().unwrap_or(case.guests);
             let sends = case.role == Role::Source;
             ensure!(!sends || guests > 0, "case '{}': who is to send?", case.name);
+            let huge = case.pages == Pages::Huge || !sends;
+            ensure!(huge, "case '{}': guests that send have hugepages", case.name);
             let ends = matches!(case.tunnel, Tunnel::Source | Tunnel::Sink);
             ensure!(!ends || guests == 0, "case '{}': guests are behind both ports", case.name);
             ensure!((1..=16).contains(&case.cores), "case '{}': 1 to 16 cores forward", case.name);
@@ -314,7 +340,7 @@ mod tests {
             let experiment = Experiment::load(name, true).unwrap();
             let systems = crate::system::System::choose(&experiment.systems).unwrap();
             if systems.iter().any(|s| s.is_weft()) {
-                let ovs = systems.iter().filter(|s| s.is_ovs()).count();
+                let ovs = systems.iter().filter(|s| s.is_ovs() && !s.offloads()).count();
                 assert_eq!(ovs, 8, "{name}: the peer is the best of all builds and settings");
             }
             for case in &experiment.cases {
@@ -343,6 +369,8 @@ mod tests {
         assert!(short("short_sizes = [256]").is_err());
         assert!(short("full = true").unwrap().cases.is_empty());
         assert!(short("role = \"source\"").is_err());
+        let sends = "guests = 1\nrole = \"source\"";
+        assert!(short(sends).is_ok() && short(&format!("{sends}\npages = \"small\"")).is_err());
         assert!(short("guest_counts = [1]").is_err());
         assert!(short("cores = 2\nguests = 1").is_err());
         assert!(short("loads = [0.0]").is_err());

@@ -18,6 +18,7 @@ mod experiment;
 mod flows;
 mod hugepages;
 mod measure;
+mod offloaded;
 mod page;
 mod plot;
 mod progress;

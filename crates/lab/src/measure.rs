@@ -6,6 +6,7 @@ use crate::counters::Counters;
 use crate::environment::{Environment, Steal};
 use crate::experiment::{Case, Experiment};
 use crate::hugepages::Hugepages;
+use crate::offloaded::{self, Marks, Offloaded};
 use crate::progress::Progress;
 use crate::report;
 use crate::results::Results;
@@ -90,6 +91,9 @@ pub struct Sample {
     /// Weft's cycles per stage.
     #[serde(default)]
     pub stages: Option<Stages>,
+    /// What the adapter did, of systems that offload.
+    #[serde(default)]
+    pub offloaded: Option<Offloaded>,
     /// Rates without loss, and latency.
     #[serde(default)]
     pub found: Option<Found>,
@@ -392,9 +396,15 @@ fn sample(
     let changes = || churn.as_ref().map_or(0, Churn::acknowledged);
     let warm = warm_up(&running, system, case.warm)?;
     let clocks = || system.has_stages().then(|| Clocks::ask(&running.dir)).transpose();
+    let marks = || system.offloads().then(|| Marks::ask(&running.dir)).transpose();
+    let marks_before = marks()?;
     let (changes_before, clocks_before) = (changes(), clocks()?);
     let looks = watch(&running, seconds)?;
     let (changes_after, clocks_after) = (changes(), clocks()?);
+    let offloaded = match marks_before.zip(marks()?) {
+        Some((before, after)) => Some(before.until(after, offloaded::rules(&running.dir)?)),
+        None => None,
+    };
     let slices: Vec<_> = looks.windows(2).map(|l| l[0].until(&l[1])).collect();
     let (Slice { packets, received, cpu_ns, wall_ns }, good) = counted(&slices, case.cores);
     if packets == 0 {
@@ -423,6 +433,7 @@ fn sample(
         changes: churn
             .map(|_| (changes_after - changes_before) as f64 / (b.at - a.at).as_secs_f64()),
         stages,
+        offloaded,
         found,
         at_loads,
     })

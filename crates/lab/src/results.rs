@@ -163,6 +163,13 @@ impl Cell {
         Spread::of(self.samples.iter().filter_map(|s| s.changes)).map(|s| s.median)
     }
 
+    /// Rules in the adapter, and packets known by their marks in per cent: medians over the samples.
+    pub fn offloaded(&self) -> Option<[f64; 2]> {
+        let all = || self.samples.iter().filter_map(|s| s.offloaded);
+        let rules = Spread::of(all().map(|o| o.rules as f64))?.median;
+        Some([rules, Spread::of(all().map(|o| o.marked_percent))?.median])
+    }
+
     /// Cycles per packet as [`crate::stages::Stages::list`]: medians over the samples.
     pub fn stages(&self) -> Option<[f64; 6]> {
         let all: Vec<_> = self.samples.iter().filter_map(|s| Some(s.stages?.list())).collect();
@@ -374,6 +381,7 @@ pub mod tests {
             cached: None,
             warm: None,
             changes: None,
+            offloaded: None,
             stages: (system == "weft").then_some(STAGES),
             found: None,
             at_loads: vec![AtLoad {

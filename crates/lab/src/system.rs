@@ -40,6 +40,7 @@ enum Program {
 
 const PLAIN: &str = "emc-insert-inv-prob=0";
 const SMC: &str = "smc-enable=true emc-insert-inv-prob=0";
+const OFFLOAD: &str = "hw-offload=true emc-insert-inv-prob=0";
 const FLUSH: &str = "emc-insert-inv-prob=0 tx-flush-interval=50";
 
 const fn system(
@@ -65,10 +66,12 @@ const SYSTEMS: &[System] = &[
     system("weft", "weft", Program::Weft, ""),
     system("weft-emulated-null", "weft-emulated", Program::WeftEmulated, "mode=null"),
     system("weft-emulated-thread", "weft-emulated", Program::WeftEmulated, "mode=thread"),
+    system("ovs-offload", "ovs-offload", Program::Ovs, OFFLOAD),
+    system("weft-offload", "weft-offload", Program::Weft, "hw-offload=true"),
     system("weft-flush", "weft-flush", Program::Weft, "tx-flush-interval=50"),
 ];
 
-/// The group of every build and setting of OVS: what an experiment compares with, so that the peer
+/// The group of every build and setting of OVS without offload: what an experiment compares with, so that the peer
 /// of each row is the one that is best on that row.
 const EVERY_OVS: &str = "ovs-all";
 
@@ -114,7 +117,7 @@ impl System {
     /// One of them does not exist.
     pub fn choose(names: &[String]) -> Result<Vec<System>> {
         let is_called = |s: &System, name: &str| {
-            s.name == name || s.group == name || (name == EVERY_OVS && s.is_ovs())
+            s.name == name || s.group == name || (name == EVERY_OVS && s.is_ovs() && !s.offloads())
         };
         for name in names {
             if !SYSTEMS.iter().any(|s| is_called(s, name)) {
@@ -141,6 +144,11 @@ impl System {
         self.program == Program::Weft && self.setting.is_empty()
     }
 
+    /// Does it use the rules of the source's adapter?
+    pub fn offloads(&self) -> bool {
+        self.setting.contains("hw-offload=true")
+    }
+
     /// Does it tell cycles per stage?
     pub fn has_stages(&self) -> bool {
         matches!(self.program, Program::Weft | Program::WeftEmulated)
@@ -161,7 +169,8 @@ impl System {
         let one_guest = case.guests == 1 && case.tunnel == Tunnel::None && self.setting == "io";
         let plain = case.guests == 0 && case.tunnel == Tunnel::None;
         let copies = !self.has_engine() || case.guests > 0;
-        copies && (!self.ceiling() || (case.churn == 0 && (plain || one_guest)))
+        let rules = !self.offloads() || case.source.contains(",hw=");
+        copies && rules && (!self.ceiling() || (case.churn == 0 && (plain || one_guest)))
     }
 
     /// What has to be on this machine for it.
@@ -202,6 +211,7 @@ impl System {
         c.env("GUEST_PROGRAM", &setup.programs.guests);
         c.env("TUNNEL", setup.case.tunnel.name());
         c.env("PACKED", if setup.case.packed { "1" } else { "0" });
+        c.env("WEFT_GUEST_PAGES", setup.case.pages.name());
         c.env("ROLE", setup.case.role.name()).env("MTU", setup.case.mtu.to_string());
         if setup.case.mtu > 0 {
             // Headroom, and headers around the MTU.

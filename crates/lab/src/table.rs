@@ -111,6 +111,13 @@ impl Results {
             );
         }
         self.at_loads(out);
+        for (row, cell, [rules, percent]) in self.having(Cell::offloaded) {
+            let (case, system) = (&row.case, &cell.system);
+            let _ = writeln!(
+                out,
+                "\n{case}, {system}: {rules:.0} rules in the emulated adapter, {percent:.1} % of the packets known by their marks."
+            );
+        }
         for (row, cell, changes) in self.having(Cell::changes) {
             let (case, system) = (&row.case, &cell.system);
             let _ = writeln!(

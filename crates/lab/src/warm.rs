@@ -2,6 +2,7 @@
 
 use crate::cached::Cached;
 use crate::measure::pause;
+use crate::offloaded;
 use crate::system::{Running, System};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,8 @@ use std::time::Instant;
 const STEP: f64 = 0.4;
 /// Looks in a row that see no growth.
 const CALM: u32 = 2;
+/// The same where rules go to an adapter, which Weft decides about once a second.
+const CALM_OFFLOAD: u32 = 5;
 /// Growth that is none.
 const GROWTH: f64 = 0.0025;
 
@@ -23,7 +26,7 @@ pub struct Warm {
     pub settled: bool,
 }
 
-/// Waits until the switch's megaflows do not grow from one look to the next, `limit` seconds at most. testpmd caches
+/// Waits until the switch's megaflows (and its adapter's rules) do not grow from one look to the next, `limit` seconds at most. testpmd caches
 /// nothing and gets half a second.
 ///
 /// # Errors
@@ -35,13 +38,15 @@ pub fn warm_up(running: &Running, system: &System, limit: f64) -> Result<Warm> {
         return Ok(Warm { seconds: 0.5, settled: true });
     }
     let (mut calm, mut before) = (0, f64::INFINITY);
-    while calm < CALM && began.elapsed().as_secs_f64() < limit {
+    let wanted = if system.offloads() { CALM_OFFLOAD } else { CALM };
+    while calm < wanted && began.elapsed().as_secs_f64() < limit {
         pause(STEP)?;
-        let now = Cached::megaflows_of(&running.dir).unwrap_or(0) as f64;
+        let rules = if system.offloads() { offloaded::rules(&running.dir).unwrap_or(0) } else { 0 };
+        let now = (Cached::megaflows_of(&running.dir).unwrap_or(0) + rules) as f64;
         calm = if is_calm(before, now) { calm + 1 } else { 0 };
         before = now;
     }
-    Ok(Warm { seconds: began.elapsed().as_secs_f64(), settled: calm >= CALM })
+    Ok(Warm { seconds: began.elapsed().as_secs_f64(), settled: calm >= wanted })
 }
 
 fn is_calm(before: f64, now: f64) -> bool {

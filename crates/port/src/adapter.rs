@@ -1,4 +1,5 @@
-//! What an adapter's rule table can be asked for: rules that mark received packets.
+//! What an adapter's rule table can be asked for: rules that mark received packets, and rules that forward
+//! them without the host.
 
 /// A header of a pattern, in wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,6 +22,8 @@ pub enum Header {
     Icmp,
     /// Type, code, checksum: 4 bytes.
     Icmp6,
+    /// Flags, VNI: 8 bytes (RFC 7348). An Ethernet header follows.
+    Vxlan,
 }
 
 impl Header {
@@ -31,7 +34,7 @@ impl Header {
             Header::Vlan | Header::Icmp6 => 4,
             Header::Ipv4 | Header::Tcp => 20,
             Header::Ipv6 => 40,
-            Header::Udp | Header::Icmp => 8,
+            Header::Udp | Header::Icmp | Header::Vxlan => 8,
             Header::Sctp => 12,
         }
     }
@@ -66,6 +69,95 @@ pub struct MarkRule {
     pub mark: u32,
 }
 
+/// Bytes of the longest header.
+pub const HEADER_BYTES_MAX: usize = 40;
+
+/// A header of a rule that forwards: packets have `value` where `mask` has bits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Item {
+    /// Which header.
+    pub header: Header,
+    /// As on the wire; zero where `mask` is, and behind the header.
+    pub value: [u8; HEADER_BYTES_MAX],
+    /// Bits that count.
+    pub mask: [u8; HEADER_BYTES_MAX],
+}
+
+/// What a rule that forwards does to a packet before it is sent. Checksums follow.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Edit {
+    /// Ethernet source.
+    MacSrc([u8; 6]),
+    /// Ethernet destination.
+    MacDst([u8; 6]),
+    /// IPv4 source.
+    Ipv4Src([u8; 4]),
+    /// IPv4 destination.
+    Ipv4Dst([u8; 4]),
+    /// IPv6 source.
+    Ipv6Src([u8; 16]),
+    /// IPv6 destination.
+    Ipv6Dst([u8; 16]),
+    /// TTL or hop limit.
+    Ttl(u8),
+    /// TCP's or UDP's source port.
+    TpSrc(u16),
+    /// TCP's or UDP's destination port.
+    TpDst(u16),
+    /// The outer tag goes.
+    PopVlan,
+    /// An outer tag comes; bit 12 of `tci` is 0.
+    PushVlan {
+        /// 0x8100 or 0x88a8.
+        tpid: u16,
+        /// Priority and VLAN.
+        tci: u16,
+    },
+    /// Ethernet, IP, UDP and VXLAN go; what follows is about the inner packet.
+    VxlanDecap,
+    /// These headers come: Ethernet, IPv4 or IPv6, UDP without checksum, VXLAN. The adapter fills in lengths, IPv4's
+    /// checksum and a UDP source port of its own choice.
+    VxlanEncap(Box<[u8]>),
+}
+
+/// Where a rule that forwards sends its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// Out of a port of the same adapter, by its number there ([`Place::port`]).
+    Port(u16),
+    /// Nowhere.
+    Drop,
+}
+
+/// A rule by which the adapter treats packets that a port receives; the host does not see them. It counts them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ForwardRule {
+    /// Headers, outermost first.
+    pub items: Vec<Item>,
+    /// In order.
+    pub edits: Vec<Edit>,
+    /// And then.
+    pub fate: Fate,
+}
+
+/// What a rule had since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleCount {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes as they came in, without FCS.
+    pub bytes: u64,
+}
+
+/// Which port of which adapter it is. Rules forward between ports of one adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The adapter.
+    pub adapter: u16,
+    /// The port's number in rules.
+    pub port: u16,
+}
+
 /// A rule in the table, until it is destroyed, the table is flushed, or the device stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleId(pub u64);
@@ -94,4 +186,16 @@ pub trait RuleTable: Send {
     fn destroy(&mut self, rule: RuleId) -> Result<(), RuleError>;
     /// Ends all rules of the device.
     fn flush(&mut self) -> Result<(), RuleError>;
+    /// Where the port is; None: it is on no adapter that forwards.
+    fn place(&self) -> Option<Place> {
+        None
+    }
+    /// Makes a rule that forwards.
+    fn forward(&mut self, _: &ForwardRule) -> Result<RuleId, RuleError> {
+        Err(RuleError { errno: libc::ENOSYS, kind: 0, message: "no such rules".into() })
+    }
+    /// What a rule that forwards had.
+    fn count(&mut self, _: RuleId) -> Result<RuleCount, RuleError> {
+        Err(RuleError { errno: libc::ENOSYS, kind: 0, message: "no such rules".into() })
+    }
 }

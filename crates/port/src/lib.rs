@@ -26,7 +26,7 @@ mod vnet;
 mod waste;
 mod watch;
 
-pub use adapter::{Header, MarkRule, PATTERN_BYTES, Pattern, RuleError, RuleId, RuleTable};
+pub use adapter::*;
 pub use tunnel::TunnelPort;
 pub use turn::{Turns, begin_turn, end_turn, set_turns, stop_turns};
 pub use underlay::{KernelNeighbour, KernelRoute, Snapshot, UnderlayWatch};
@@ -37,6 +37,7 @@ use packet::{Packet, Pool};
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 /// The receive end of a port. Owned by one thread.
 pub trait RxQueue: Send {
@@ -77,6 +78,11 @@ pub trait TxQueue: Send {
     /// Sends from the front of `packets`; returns how many were taken (sent, or dropped and freed
     /// and counted by the port itself). The rest stays the caller's. Never blocks.
     fn tx(&mut self, packets: &[Packet]) -> usize;
+    /// How many of `n` packets `tx` would take, at most: asked of a queue that was full, before
+    /// packets for it are worked on. All, where that cannot be said.
+    fn room(&mut self, n: usize) -> usize {
+        n
+    }
     /// Why the last `tx` did not take all: another thread has what is sent on, so that it may do so
     /// soon. Otherwise there was no room.
     fn is_busy(&self) -> bool {
@@ -228,6 +234,11 @@ pub trait Port: Send {
     fn status(&mut self) -> BTreeMap<String, String>;
     /// The adapter's rule table, for a thread of its own; None: the port has no adapter, or one without rules.
     fn rule_table(&mut self) -> Option<Box<dyn RuleTable>> {
+        None
+    }
+    /// Resets and removals of the adapter that has the rule table, counted from the first call on: after each, rules
+    /// that were there are gone.
+    fn adapter_upsets(&mut self) -> Option<Arc<AtomicU32>> {
         None
     }
     /// Applies a changed configuration in place; Ok(false) when the port must be reopened.

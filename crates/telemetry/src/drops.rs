@@ -48,7 +48,9 @@ drops! {
     TunnelEcn "tunnel_ecn" "The outer header reports congestion, and the inner packet cannot carry that on.";
     TunnelRoute "tunnel_route" "There is no route to the tunnel's remote address through a port of a bridge.";
     TunnelNeighbour "tunnel_neighbour" "The next hop's hardware address is not known yet; it has been asked for.";
+    MirrorPort "mirror_port" "The packet came in on a port that is reserved for a mirror's output.";
     FlowRestoreWait "flow_restore_wait" "Nothing is forwarded until other_config:flow-restore-wait, true since the start, is cleared.";
+    FragmentTimeout "fragment_timeout" "A fragment waited for the rest of its datagram, for connection tracking, for 15 seconds.";
     Shutdown "shutdown" "The packet was in flight when its port or the switch went away.";
 }
 impl Drop {

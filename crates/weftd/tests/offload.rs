@@ -4,20 +4,11 @@
 mod lab;
 
 use lab::*;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Instant;
 use testkit::{Netns, Switch, privileged};
 
 /// Rules need some seconds of traffic first.
 const LONG: std::time::Duration = std::time::Duration::from_secs(60);
-
-fn generator() -> PathBuf {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab/generator/build.sh");
-    let out = Command::new(script).output().unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    PathBuf::from(String::from_utf8_lossy(&out.stdout).trim())
-}
 
 /// A switch that marks may help: `src` is a generator with these arguments; `a` and `b` take packets.
 fn bench<'a>(ns: &'a Netns, hw: &str) -> Switch<'a> {
@@ -93,17 +84,6 @@ fn disorder(sw: &Switch, port: &str) -> String {
     iface(sw, port, "statistics:tx_sequence_lost_errors")
         + "/"
         + &iface(sw, port, "statistics:tx_sequence_reordered_errors")
-}
-
-/// Each megaflow has one reason.
-fn reasons_add_up(sw: &Switch) {
-    let all = appctl(sw, "offload/show");
-    let (_, list) = all.split_once("megaflows: ").unwrap();
-    let mut lines = list.lines();
-    let total: u64 = lines.next().unwrap().parse().unwrap();
-    let sum: u64 =
-        lines.map(|l| l.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()).sum();
-    assert_eq!(total, sum, "{all}");
 }
 
 #[test]

@@ -60,18 +60,9 @@ fn passed_over(s: &State, names: &[&str]) -> Result<(), String> {
     if all.is_empty() { Ok(()) } else { Err(all.join("\n")) }
 }
 
-const NO_FRAGMENTS: &str =
-    "ovs-vswitchd: fragments are not reassembled here (Operation not supported)";
 const NO_FLOWS: &str =
     "ovs-vswitchd: datapath flows follow from OpenFlow only (Operation not supported)";
 const NO_PORTS: &str = "ovs-vswitchd: ports come from the database only (Operation not supported)";
-const FRAGMENTS: &str = "        Fragmentation Module Status
-        ---------------------------
-        v4 enabled: 0
-        v6 enabled: 0
-        max num frags (v4/v6): 0
-        num frag: 0
-";
 
 /// All of them.
 pub const COMMANDS: &[Command] = &[
@@ -114,11 +105,6 @@ pub const COMMANDS: &[Command] = &[
     command("dpctl/del-dp", "dp", 1, 1, refuse!(NO_PORTS)),
     command("dpctl/del-flow", "[dp] flow", 1, 2, refuse!(NO_FLOWS)),
     command("dpctl/del-if", "dp iface...", 2, usize::MAX, refuse!(NO_PORTS)),
-    command("dpctl/ipf-get-status", "[dp]", 0, 1, answer!(FRAGMENTS)),
-    command("dpctl/ipf-set-disabled", "[dp] v4|v6", 1, 2, refuse!(NO_FRAGMENTS)),
-    command("dpctl/ipf-set-enabled", "[dp] v4|v6", 1, 2, refuse!(NO_FRAGMENTS)),
-    command("dpctl/ipf-set-max-nfrags", "[dp] maxfrags", 1, 2, refuse!(NO_FRAGMENTS)),
-    command("dpctl/ipf-set-min-frag", "[dp] v4|v6 minfragment", 2, 3, refuse!(NO_FRAGMENTS)),
     command("dpctl/mod-flow", "[dp] flow actions", 2, 3, refuse!(NO_FLOWS)),
     command("dpctl/mod-flows", "[dp] file", 1, 2, refuse!(NO_FLOWS)),
     command("dpctl/normalize-actions", "actions", 2, 2, refuse!(NO_FLOWS)),

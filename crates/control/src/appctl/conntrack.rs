@@ -37,10 +37,10 @@ pub const COMMANDS: &[Command] = &[
 const PIECE: u32 = 1 << 14;
 /// Columns of `ct-bkts`.
 const BUCKETS_PER_ROW: usize = 8;
-const INVALID: &str = "Invalid argument";
+pub(super) const INVALID: &str = "Invalid argument";
 const ABSENT: &str = "No such file or directory";
 
-fn fail<T>(what: &str, errno: &str) -> Result<T, String> {
+pub(super) fn fail<T>(what: &str, errno: &str) -> Result<T, String> {
     Err(format!("ovs-vswitchd: {what} ({errno})\n"))
 }
 
@@ -91,6 +91,14 @@ fn zone_of(args: &[String]) -> (Option<u16>, &[String]) {
     }
 }
 
+/// The arguments behind the datapath's name: `count` of them, or the name is that of no datapath.
+pub(super) fn plain(args: &[String], count: usize) -> Result<&[String], String> {
+    match operands(args) {
+        rest if rest.len() <= count => Ok(rest),
+        _ => fail("datapath not found", INVALID),
+    }
+}
+
 /// All that is left over is the name of a datapath that there is not.
 fn nothing_left(rest: &[String]) -> Result<(), String> {
     match rest.first() {
@@ -117,7 +125,8 @@ fn dump(s: &mut State, args: &[String]) -> Result<String, String> {
     nothing_left(rest)?;
     let mut out = String::new();
     each(s, zone, |shown, now| {
-        out += &text::conn(&shown.conn, style, now);
+        let parent = shown.conn.parent.and_then(|name| s.dp.conntrack().parent(name));
+        out += &text::conn(&shown.conn, parent.as_ref(), style, now);
         out.push('\n');
     });
     Ok(out)
@@ -282,33 +291,38 @@ fn buckets(s: &mut State, args: &[String]) -> Result<String, String> {
     Ok(out)
 }
 
-fn get_maxconns(s: &mut State, _: &[String]) -> Result<String, String> {
+fn get_maxconns(s: &mut State, args: &[String]) -> Result<String, String> {
+    plain(args, 0)?;
     Ok(format!("{}\n", s.dp.conntrack().limits.total()))
 }
 
 fn set_maxconns(s: &mut State, args: &[String]) -> Result<String, String> {
     match args.last().and_then(|a| number::<u32>(a, "")) {
         Some(n) => {
+            plain(args, 1)?;
             s.dp.conntrack().limits.set_total(n);
-            Ok("setting maxconns successful".into())
+            Ok("setting maxconns successful\n".into())
         }
         None => fail("maxconns missing or malformed", INVALID),
     }
 }
 
-fn get_nconns(s: &mut State, _: &[String]) -> Result<String, String> {
+fn get_nconns(s: &mut State, args: &[String]) -> Result<String, String> {
+    plain(args, 0)?;
     Ok(format!("{}\n", s.dp.conntrack().len()))
 }
 
-fn get_check(s: &mut State, _: &[String]) -> Result<String, String> {
+fn get_check(s: &mut State, args: &[String]) -> Result<String, String> {
+    plain(args, 0)?;
     let on = s.dp.conntrack().limits.checks_sequence();
     Ok(format!("TCP sequence checking: {}\n", if on { "enabled" } else { "disabled" }))
 }
 
-fn set_check(s: &mut State, _: &[String], on: bool) -> Result<String, String> {
+fn set_check(s: &mut State, args: &[String], on: bool) -> Result<String, String> {
+    plain(args, 0)?;
     s.dp.conntrack().limits.set_checks_sequence(on);
     let verb = if on { "enabling" } else { "disabling" };
-    Ok(format!("{verb} TCP sequence checking successful"))
+    Ok(format!("{verb} TCP sequence checking successful\n"))
 }
 
 fn set_limits(s: &mut State, args: &[String]) -> Result<String, String> {

@@ -1,5 +1,6 @@
 //! `dpctl/*`, `dpif/*`: the datapath as a whole and its cached flows.
 
+use crate::offload::How;
 use crate::state::State;
 use crate::tunnels;
 use action::{OpsText, ops_text_with};
@@ -157,7 +158,7 @@ pub fn dump_flows(s: &mut State, args: &[String]) -> Result<String, String> {
     for f in s.dp.flows().into_iter().filter(|f| !f.dead) {
         let core = if let WorkerId::Pmd(c) = f.worker { c as i64 } else { -1 };
         let mine = !matches!(pmd, Some(Ok(want)) if want != core);
-        if mine && types.as_ref().is_none_or(|t| t.take(s.offload.is_in(&f))) {
+        if mine && types.as_ref().is_none_or(|t| t.take(s.offload.how(&f))) {
             by_worker.entry(f.worker).or_default().push(f);
         }
     }
@@ -170,7 +171,7 @@ pub fn dump_flows(s: &mut State, args: &[String]) -> Result<String, String> {
             WorkerId::Kernel => out.push_str("flow-dump from the main thread:\n"),
         }
         for f in &flows {
-            out.push_str(&one(f, &style, &names, s.offload.is_in(f)));
+            out.push_str(&one(f, &style, &names, s.offload.how(f)));
         }
     }
     Ok(out)
@@ -184,20 +185,21 @@ pub fn bridge_flows(s: &mut State, args: &[String]) -> Result<String, String> {
     let (style, names) = (Style::of(args), port_names(s));
     let flows = s.dp.flows().into_iter().filter(|f| !f.dead);
     let mine = flows.filter(|f| ports.contains(&f.key.u16(at::IN_PORT)));
-    Ok(mine.map(|f| one(&f, &style, &names, s.offload.is_in(&f))).collect())
+    Ok(mine.map(|f| one(&f, &style, &names, s.offload.how(&f))).collect())
 }
 
 /// `type=` of `dpctl/dump-flows`: which flows are wanted.
 struct DumpTypes(Vec<String>);
 
 impl DumpTypes {
-    /// A flow, of which packets come marked or not. All are of the layer "ovs".
-    fn take(&self, marked: bool) -> bool {
+    /// A flow, and what an adapter does for it. Those that one forwards are of the layer "dpdk".
+    fn take(&self, how: How) -> bool {
         self.0.iter().any(|t| match t.as_str() {
-            "all" | "ovs" => true,
-            "partially-offloaded" => marked,
-            "non-offloaded" => !marked,
-            // Only flows that the adapter forwards by itself.
+            "all" => true,
+            "ovs" => how != How::Full,
+            "dpdk" | "offloaded" => how == How::Full,
+            "partially-offloaded" => how == How::Partial,
+            "non-offloaded" => how == How::Not,
             _ => false,
         })
     }
@@ -218,7 +220,7 @@ pub(super) fn one(
     f: &FlowDump,
     style: &Style,
     names: &BTreeMap<u16, (String, String)>,
-    marked: bool,
+    how: How,
 ) -> String {
     let name_of = |no: u16| names.get(&no).map(|n| n.0.clone());
     let number = |_: u16| None;
@@ -233,10 +235,11 @@ pub(super) fn one(
     } else {
         format!("{:.3}s", datapath::now_ms().saturating_sub(f.used_ms) as f64 / 1000.0)
     };
-    let extra = match (style.more, marked) {
-        (false, _) => "",
-        (true, false) => " dp:ovs,",
-        (true, true) => " offloaded:partial, dp:ovs,",
+    let extra = match how {
+        _ if !style.more => "",
+        How::Not => " dp:ovs,",
+        How::Partial => " offloaded:partial, dp:ovs,",
+        How::Full => " offloaded:yes, dp:dpdk,",
     };
     let _ = writeln!(
         out,
@@ -290,7 +293,7 @@ pub fn get_flow(s: &mut State, args: &[String]) -> Result<String, String> {
     let names = port_names(s);
     let flows = s.dp.flows().into_iter().filter(|f| !f.dead);
     let found =
-        flows.filter(|f| ufid(f) == want).map(|f| one(&f, &Style::default(), &names, false));
+        flows.filter(|f| ufid(f) == want).map(|f| one(&f, &Style::default(), &names, How::Not));
     let text: String = found.collect();
     match text.is_empty() {
         true => Err("ovs-vswitchd: getting flow (No such file or directory)".into()),
@@ -307,6 +310,7 @@ pub fn del_flows(s: &mut State, args: &[String]) -> Result<String, String> {
 /// `dpctl/list-commands`.
 pub fn list_commands(_: &mut State, _: &[String]) -> Result<String, String> {
     let all = super::COMMANDS.iter().chain(super::conntrack::COMMANDS);
+    let all = all.chain(super::fragments::COMMANDS);
     let all = all.chain(super::absent::COMMANDS);
     let mut mine: Vec<_> = all.filter(|c| c.name.starts_with("dpctl/")).collect();
     mine.sort_by_key(|c| c.name);
@@ -366,7 +370,7 @@ pub fn upcall_show(s: &mut State, _: &[String]) -> Result<String, String> {
     let limit = s.dp.settings().flow_limit;
     let mut out =
         format!("{NAME}:\n  flows         : (current {flows}) (limit {limit} per worker)\n");
-    let marked: usize = s.offload.ports.values().map(|e| e.port.rules()).sum();
+    let marked: usize = s.offload.ports.values().map(|e| e.rules()).sum();
     if s.offload.enabled {
         let _ = writeln!(out, "  offloaded flows : {marked}");
     }

@@ -38,7 +38,14 @@ pub fn get_threshold(s: &mut State, _: &[String]) -> Result<String, String> {
 pub fn perf(out: &mut String, s: &State, core: usize) {
     let Some(name) = s.engines.name_of(core) else { return };
     let Some(seat) = vhost_user::seats().into_iter().find(|seat| seat.core == core) else { return };
-    lines(out, name, &seat.tally.read());
+    lines(out, name, &seat.shown());
+}
+
+/// What engines did counts from now on, of one core's thread or of all.
+pub fn clear(only: Option<usize>) {
+    let seats = vhost_user::seats();
+    let chosen = seats.iter().filter(|seat| only.is_none_or(|core| core == seat.core));
+    chosen.for_each(|seat| seat.clear_shown());
 }
 
 fn lines(out: &mut String, name: &str, t: &Tallied) {

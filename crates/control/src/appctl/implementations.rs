@@ -4,6 +4,7 @@
 use super::perf::number;
 use crate::state::State;
 use datapath::{Level, PmdInfo, Settings, WorkerId};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// What the datapath can do, as `dpif/show-dp-features` has it.
@@ -15,24 +16,24 @@ const FEATURES: &[(&str, &str, &str)] = &[
     ("clone", "Clone action", "Yes"),
     ("sample_nesting", "Sample nesting", "10"),
     ("ct_eventmask", "Conntrack eventmask", "No"),
-    ("ct_clear", "Conntrack clear", "No"),
-    ("max_hash_alg", "Max dp_hash algorithm", "0"),
-    ("check_pkt_len", "Check pkt length action", "No"),
-    ("ct_timeout", "Conntrack timeout policy", "No"),
+    ("ct_clear", "Conntrack clear", "Yes"),
+    ("max_hash_alg", "Max dp_hash algorithm", "1"),
+    ("check_pkt_len", "Check pkt length action", "Yes"),
+    ("ct_timeout", "Conntrack timeout policy", "Yes"),
     ("explicit_drop_action", "Explicit Drop action", "Yes"),
     ("lb_output_action", "Optimized Balance TCP mode", "No"),
-    ("ct_zero_snat", "Conntrack all-zero IP SNAT", "No"),
+    ("ct_zero_snat", "Conntrack all-zero IP SNAT", "Yes"),
     ("add_mpls", "MPLS Label add", "No"),
     ("max_vlan_headers", "Max VLAN headers", "2"),
     ("max_mpls_depth", "Max MPLS depth", "1"),
     ("recirc", "Recirc", "Yes"),
-    ("ct_state", "CT state", "No"),
-    ("ct_zone", "CT zone", "No"),
-    ("ct_mark", "CT mark", "No"),
-    ("ct_label", "CT label", "No"),
-    ("ct_state_nat", "CT state NAT", "No"),
-    ("ct_orig_tuple", "CT orig tuple", "No"),
-    ("ct_orig_tuple6", "CT orig tuple for IPv6", "No"),
+    ("ct_state", "CT state", "Yes"),
+    ("ct_zone", "CT zone", "Yes"),
+    ("ct_mark", "CT mark", "Yes"),
+    ("ct_label", "CT label", "Yes"),
+    ("ct_state_nat", "CT state NAT", "Yes"),
+    ("ct_orig_tuple", "CT orig tuple", "Yes"),
+    ("ct_orig_tuple6", "CT orig tuple for IPv6", "Yes"),
     ("nd_ext", "IPv6 ND Extension", "No"),
 ];
 
@@ -48,15 +49,26 @@ pub fn set_features(s: &mut State, args: &[String]) -> Result<String, String> {
     if args.len() > 1 {
         return Err("datapath features cannot be changed".into());
     }
-    let word = |v: &str| match v {
-        "Yes" => "true".to_string(),
-        "No" => "false".into(),
-        n => n.into(),
-    };
     let line = |(name, text, value): &(&str, &str, &str)| {
         format!("{name} ({text}) : [run time]:{0}, [boot time]:{0}\n", word(value))
     };
     Ok(FEATURES.iter().map(line).collect())
+}
+
+fn word(value: &str) -> &str {
+    match value {
+        "Yes" => "true",
+        "No" => "false",
+        number => number,
+    }
+}
+
+/// What the datapath can do, as column `Datapath.capabilities` has it: [`FEATURES`], with `ct_flush` (connections are
+/// flushed by their tuples), and `sample_nesting` as true instead of a depth.
+pub fn capabilities() -> BTreeMap<String, String> {
+    let shown = FEATURES.iter().map(|(name, _, value)| (*name, word(value)));
+    let only_here = [("ct_flush", "true"), ("sample_nesting", "true")];
+    shown.chain(only_here).map(|(name, value)| (name.into(), value.into())).collect()
 }
 
 /// Cores of the PMD threads.

@@ -71,10 +71,27 @@ pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
             "  inserted: {}, removed: {}, swaps: {}, stuck: {}, flushes: {}",
             stats.inserted, stats.removed, stats.swaps, stats.stuck, stats.flushes
         );
+        if let Some(full) = &e.full {
+            full.show(&mut out);
+        }
+        let silence = o.silence_of(e).as_secs();
+        if silence > 0 {
+            let _ = writeln!(out, "  no answer for {silence} s");
+        }
+        let _ = writeln!(
+            out,
+            "  found out: {} resets, {} packets with marks of others, {} rules withdrawn for it, {} rules that marked nothing",
+            stats.resets, e.wrong_packets, stats.wider, stats.silent
+        );
         for (errno, n) in &stats.refused {
             let what = std::io::Error::from_raw_os_error(*errno);
             let _ = writeln!(out, "  refused: {n} ({what})");
         }
+    }
+    if !o.ports.is_empty() {
+        let (cycles, measured) = o.saved.cycles();
+        let how = if measured { "measured" } else { "assumed" };
+        let _ = writeln!(out, "a mark saves: {cycles:.0} cycles per packet ({how})");
     }
     let perf: Vec<_> = s.dp.pmd_info().into_iter().map(|p| p.perf).collect();
     let sum = |f: fn(&datapath::Perf) -> u64| perf.iter().map(f).sum::<u64>();
@@ -85,6 +102,7 @@ pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
         sum(|p| p.mark_stale),
         sum(|p| p.mark_wrong)
     );
+    out.push_str(&o.waits.text());
     let mut counts = [0u64; REASONS.len()];
     flows.iter().for_each(|f| counts[o.reason(now, f).index()] += 1);
     let _ = writeln!(out, "megaflows: {}", flows.len());
@@ -101,9 +119,13 @@ pub fn why(s: &mut State, args: &[String]) -> Result<String, String> {
     let (names, style) = (dpctl::port_names(s), Style::full());
     let mut out = String::new();
     for f in s.dp.flows().into_iter().filter(|f| !f.dead) {
-        let text = dpctl::one(&f, &style, &names, s.offload.is_in(&f));
+        let text = dpctl::one(&f, &style, &names, s.offload.how(&f));
         if text.contains(wanted) {
-            let _ = write!(out, "{}\n{text}", s.offload.reason(now, &f));
+            let _ = write!(out, "{}", s.offload.reason(now, &f));
+            if let Some(why) = s.offload.why_not_full(now, &f) {
+                let _ = write!(out, "; not forwarded by the adapter: {why}");
+            }
+            let _ = write!(out, "\n{text}");
         }
     }
     if out.is_empty() { Err("no such flow".into()) } else { Ok(out) }

@@ -118,7 +118,9 @@ pub fn bond_show(s: &mut State, args: &[String]) -> Result<String, String> {
 /// Counters start again from zero.
 pub fn stats_clear(s: &mut State, args: &[String]) -> Result<String, String> {
     exists(s)?;
-    s.dp.stats_clear(wanted_core(args).map(WorkerId::Pmd));
+    let core = wanted_core(args);
+    s.dp.stats_clear(core.map(WorkerId::Pmd));
+    super::engines::clear(core);
     Ok(String::new())
 }
 

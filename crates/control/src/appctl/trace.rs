@@ -91,8 +91,9 @@ fn packet_argument(words: &mut Vec<&str>) -> Option<Vec<u8>> {
     packet
 }
 
-/// A packet in hexadecimal: at least an Ethernet header.
+/// A packet in hexadecimal, possibly with blanks: at least an Ethernet header.
 pub fn hexadecimal(text: &str) -> Option<Vec<u8>> {
+    let text: String = text.split_ascii_whitespace().collect();
     if text.len() < 28 || !text.chars().all(|c| c.is_ascii_hexdigit()) {
         return None;
     }

@@ -2,6 +2,7 @@
 //! what contradicts itself is left out and told as a [`Conflict`].
 
 use super::notices::{self, Notice};
+use super::timeouts::{self, Timeouts};
 use ovsdb::{Replica, Row, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,6 +28,8 @@ pub struct Desired {
     pub managers: Vec<String>,
     /// Rows of table `Datapath` by datapath type.
     pub datapaths: BTreeMap<String, Uuid>,
+    /// Timeouts of connections, of zones that have their own.
+    pub zone_timeouts: BTreeMap<u16, Timeouts>,
     /// The SSL row: private key, certificate, authority, and whether to fetch that from the peer.
     pub ssl: Option<(String, String, String, bool)>,
     /// Interfaces that cannot be had.
@@ -79,6 +82,8 @@ pub struct BridgeConf {
     pub flow_tables: BTreeMap<u8, FlowTableConf>,
     /// VLANs on which nothing is learned.
     pub flood_vlans: Vec<u16>,
+    /// Mirrors, by row.
+    pub mirrors: Vec<super::MirrorConf>,
     /// `stp_enable`.
     pub stp: bool,
     /// `rstp_enable`.
@@ -245,6 +250,7 @@ impl Desired {
                 .map(|(_, row)| row.str("target").to_owned())
                 .collect(),
             datapaths: str_uuid_map(root, "datapaths"),
+            zone_timeouts: timeouts::read(db, root),
             ssl: rows(db, "SSL", root, "ssl").next().map(|(_, row)| ssl(row)),
             conflicts: reader.conflicts,
             notices: notices::read(db, root),
@@ -289,7 +295,7 @@ impl BridgeConf {
 }
 
 /// Rows that a column refers to; dangling references are skipped.
-fn rows<'a>(
+pub(super) fn rows<'a>(
     db: &'a Replica,
     table: &'static str,
     row: &Row,
@@ -298,7 +304,7 @@ fn rows<'a>(
     row.uuids(column).into_iter().filter_map(move |uuid| Some((uuid, db.row(table, uuid)?)))
 }
 
-fn str_uuid_map(row: &Row, column: &str) -> BTreeMap<String, Uuid> {
+pub(super) fn str_uuid_map(row: &Row, column: &str) -> BTreeMap<String, Uuid> {
     use ovsdb::{Atom, Datum};
     let Some(Datum::Map(pairs)) = row.get(column) else { return BTreeMap::new() };
     let typed = pairs.iter().filter_map(|pair| match pair {
@@ -447,6 +453,7 @@ impl Reader<'_> {
                 .collect(),
             flow_tables: flow_tables.collect(),
             flood_vlans: vlans(row, "flood_vlans"),
+            mirrors: super::mirrors::read(self.db, row),
             stp: row.bool("stp_enable"),
             rstp: row.bool("rstp_enable"),
             mcast_snooping: row.bool("mcast_snooping_enable"),

@@ -34,7 +34,7 @@ const NO_STP: &str = "spanning trees are not there";
 const NO_MCAST: &str = "multicast is flooded";
 const NO_LACP: &str = "LACP is not spoken";
 const NO_CFM: &str = "CFM is not spoken";
-const NO_CT: &str = "connection tracking is not there";
+const NO_CT_STATE: &str = "connections have no such state";
 
 const OPEN_VSWITCH: &[Knob] = &[
     ("bridges", Works, ""),
@@ -65,7 +65,11 @@ const OPEN_VSWITCH: &[Knob] = &[
     ("other_config:enable-statistics", Works, ""),
     ("other_config:flow-limit", Works, ""),
     ("other_config:flow-restore-wait", Works, ""),
-    ("other_config:hw-offload", Works, "packets are marked by adapters, actions are the host's"),
+    (
+        "other_config:hw-offload",
+        Works,
+        "adapters forward packets or mark them (Hardware offload, above)",
+    ),
     ("other_config:max-idle", Works, ""),
     ("other_config:max-revalidator", ANY, NO_REVALIDATORS),
     ("other_config:min-revalidate-pps", ANY, NO_REVALIDATORS),
@@ -113,6 +117,7 @@ const BRIDGE: &[Knob] = &[
     ("fail_mode", Works, ""),
     ("flood_vlans", Works, ""),
     ("flow_tables", Works, ""),
+    ("mirrors", Works, ""),
     ("protocols", Works, ""),
     ("datapath_id", Reported, ""),
     ("datapath_version", Reported, ""),
@@ -121,7 +126,6 @@ const BRIDGE: &[Knob] = &[
     ("external_ids", Foreign, ""),
     ("auto_attach", ANY, "LLDP is not spoken"),
     ("ipfix", ANY, "packets are not sampled"),
-    ("mirrors", ANY, "packets are not mirrored"),
     ("netflow", ANY, "flows are not exported"),
     ("sflow", ANY, "packets are not sampled"),
     ("mcast_snooping_enable", OFF, NO_MCAST),
@@ -349,10 +353,33 @@ const FLOW_TABLE: &[Knob] = &[
 ];
 
 const DATAPATH: &[Knob] = &[
-    ("capabilities", Empty, ""),
+    ("capabilities", Reported, ""),
     ("datapath_version", Foreign, ""),
     ("external_ids", Foreign, ""),
-    ("ct_zones", ANY, NO_CT),
+    ("ct_zones", Works, ""),
+];
+
+const CT_TIMEOUT_POLICY: &[Knob] = &[
+    ("timeouts", Works, ""),
+    ("timeouts:tcp_close_wait", ANY, NO_CT_STATE),
+    ("timeouts:tcp_last_ack", ANY, NO_CT_STATE),
+    ("timeouts:tcp_syn_sent2", ANY, NO_CT_STATE),
+    ("timeouts:tcp_retransmit", ANY, NO_CT_STATE),
+    ("timeouts:tcp_unack", ANY, NO_CT_STATE),
+    ("external_ids", Foreign, ""),
+];
+
+const MIRROR: &[Knob] = &[
+    ("name", Works, ""),
+    ("select_all", Works, ""),
+    ("select_src_port", Works, ""),
+    ("select_dst_port", Works, ""),
+    ("select_vlan", Works, ""),
+    ("output_port", Works, ""),
+    ("output_vlan", Works, ""),
+    ("snaplen", Works, ""),
+    ("statistics", Reported, ""),
+    ("external_ids", Foreign, ""),
 ];
 
 /// All tables of the schema.
@@ -368,13 +395,13 @@ pub const TABLES: &[(&str, &[Knob])] = &[
     ("SSL", &[("*", Foreign, "see Open_vSwitch.ssl")]),
     ("QoS", &[("*", ANY, "see Port.qos")]),
     ("Queue", &[("*", ANY, "see Port.qos")]),
-    ("Mirror", &[("*", ANY, "see Bridge.mirrors")]),
+    ("Mirror", MIRROR),
     ("NetFlow", &[("*", ANY, "see Bridge.netflow")]),
     ("sFlow", &[("*", ANY, "see Bridge.sflow")]),
     ("IPFIX", &[("*", ANY, "see Bridge.ipfix")]),
     ("Flow_Sample_Collector_Set", &[("id", ANY, "packets are not sampled"), ("*", ANY, "see id")]),
-    ("CT_Zone", &[("*", ANY, "see Datapath.ct_zones")]),
-    ("CT_Timeout_Policy", &[("*", ANY, "see Datapath.ct_zones")]),
+    ("CT_Zone", &[("timeout_policy", Works, ""), ("external_ids", Foreign, "")]),
+    ("CT_Timeout_Policy", CT_TIMEOUT_POLICY),
     ("AutoAttach", &[("*", ANY, "see Bridge.auto_attach")]),
 ];
 

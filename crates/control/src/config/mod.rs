@@ -7,9 +7,11 @@
 mod client;
 mod desired;
 mod knobs;
+mod mirrors;
 mod notices;
 mod status;
 mod target;
+mod timeouts;
 
 pub use client::{Change, OvsdbClient};
 pub use desired::{
@@ -17,11 +19,13 @@ pub use desired::{
     PortConf, Remembered, VlanMode,
 };
 pub use knobs::{Knob, State, TABLES};
+pub use mirrors::MirrorConf;
 pub use notices::Notice;
 pub use status::{
     BridgeStatus, ControllerStatus, InterfaceStatus, PortStatus, RowUpdate, Status, SwitchStatus,
 };
 pub use target::{Target, TargetError};
+pub use timeouts::Timeouts;
 
 use ovsdb::SessionConfig;
 

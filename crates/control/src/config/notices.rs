@@ -28,6 +28,7 @@ pub(super) fn read(db: &Replica, root: &Row) -> BTreeSet<Notice> {
             let Atom::Uuid(uuid) = uuid else { continue };
             for row in out.rows("Datapath", [*uuid]) {
                 out.row("Datapath", row, &format!("datapath {}", text(name)), "");
+                out.zones(row);
             }
         }
     }
@@ -64,6 +65,27 @@ impl<'a> Walk<'a> {
             for interface in self.rows("Interface", port.uuids("interfaces")) {
                 let name = format!("interface {}", interface.str("name"));
                 self.row("Interface", interface, &name, interface.str("type"));
+            }
+        }
+    }
+
+    fn zones(&mut self, datapath: &Row) {
+        for (zone, uuid) in datapath.int_uuid_map("ct_zones") {
+            for row in self.rows("CT_Zone", [uuid]) {
+                for policy in self.rows("CT_Timeout_Policy", row.uuids("timeout_policy")) {
+                    self.timeouts(zone, policy);
+                }
+            }
+        }
+    }
+
+    fn timeouts(&mut self, zone: i64, policy: &Row) {
+        let Some(Datum::Map(pairs)) = policy.get("timeouts") else { return };
+        for (key, value) in pairs {
+            let full = format!("timeouts:{}", text(key));
+            let knobs = knobs::table("CT_Timeout_Policy");
+            if let Some((_, state, remark)) = knobs.iter().find(|(name, ..)| *name == full) {
+                self.look(&format!("zone {zone}"), &full, &text(value), *state, remark);
             }
         }
     }

@@ -16,7 +16,9 @@ fn texts(extra: Vec<(&str, &str, Datum)>) -> Vec<String> {
         "Controller" => Uuid(5),
         "Flow_Table" => Uuid(6),
         "Datapath" => Uuid(7),
-        _ => Uuid(8),
+        "CT_Zone" => Uuid(8),
+        "CT_Timeout_Policy" => Uuid(9),
+        _ => Uuid(10),
     };
     let mut all = vec![
         ("Open_vSwitch", "bridges", Datum::set([id("Bridge")])),
@@ -31,6 +33,8 @@ fn texts(extra: Vec<(&str, &str, Datum)>) -> Vec<String> {
         ("Controller", "target", Datum::scalar("ptcp:6653")),
         ("Flow_Table", "name", Datum::scalar("first")),
         ("Datapath", "datapath_version", Datum::scalar("<built-in>")),
+        ("Datapath", "ct_zones", Datum::map([(5, id("CT_Zone"))])),
+        ("CT_Zone", "timeout_policy", Datum::set([id("CT_Timeout_Policy")])),
     ];
     all.extend(extra);
     let mut rows: std::collections::BTreeMap<(String, Uuid), Vec<(String, Datum)>> =
@@ -62,7 +66,7 @@ fn what_is_not_supported_is_said_by_row_and_name() {
             "other_config",
             Datum::map([("offload-rebalance", "true"), ("max-idle", "500"), ("typo", "1")]),
         ),
-        ("Bridge", "mirrors", Datum::set([Uuid(20), Uuid(21)])),
+        ("Bridge", "sflow", Datum::set([Uuid(20), Uuid(21)])),
         ("Bridge", "stp_enable", Datum::scalar(true)),
         ("Bridge", "rstp_enable", Datum::scalar(false)),
         ("Bridge", "external_ids", Datum::map([("anything", "1")])),
@@ -77,7 +81,7 @@ fn what_is_not_supported_is_said_by_row_and_name() {
         ("Interface", "bfd", Datum::map([("enable", "true"), ("min_rx", "100")])),
         ("Controller", "local_ip", Datum::scalar("192.0.2.1")),
         ("Flow_Table", "prefixes", Datum::set(["ip_dst"])),
-        ("Datapath", "ct_zones", Datum::map([(1, Uuid(30))])),
+        ("CT_Timeout_Policy", "timeouts", Datum::map([("udp_first", 1), ("tcp_unack", 2)])),
     ]);
     assert_eq!(
         all,
@@ -85,14 +89,14 @@ fn what_is_not_supported_is_said_by_row_and_name() {
             "WARN Open_vSwitch: other_config:offload-rebalance is not supported and has no effect (there is no kernel datapath)",
             "INFO Open_vSwitch: other_config:typo is not known and has no effect",
             "WARN bridge br0: controller ptcp:6653: local_ip is not supported and has no effect (controllers are reached out of band only)",
-            "WARN bridge br0: mirrors is not supported and has no effect (packets are not mirrored)",
+            "WARN bridge br0: sflow is not supported and has no effect (packets are not sampled)",
             "WARN bridge br0: stp_enable is not supported and has no effect (spanning trees are not there)",
             "WARN bridge br0: table 3: prefixes is not supported and has no effect (lookups do not need them)",
-            "WARN datapath netdev: ct_zones is not supported and has no effect (connection tracking is not there)",
             "INFO interface p1 of type dpdk: options:peer is not known and has no effect",
             "WARN interface p1: bfd is not supported and has no effect (BFD is not spoken)",
             "WARN interface p1: options:tx-flow-ctrl is not supported and has no effect (the device's flow control stays as it is)",
             "WARN port p1: bond_mode=balance-tcp is not supported and has no effect (of the modes, active-backup, without delays)",
+            "WARN zone 5: timeouts:tcp_unack is not supported and has no effect (connections have no such state)",
         ]
     );
 }

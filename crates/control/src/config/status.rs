@@ -19,6 +19,8 @@ pub struct Status {
     pub ports: BTreeMap<Uuid, PortStatus>,
     /// Rows of table `Interface`.
     pub interfaces: BTreeMap<Uuid, InterfaceStatus>,
+    /// `Mirror.statistics` by row.
+    pub mirrors: BTreeMap<Uuid, Counters>,
     /// Rows of table `Controller`.
     pub controllers: BTreeMap<Uuid, ControllerStatus>,
     /// `Datapath.capabilities` by row.
@@ -224,6 +226,9 @@ impl Status {
         self.ports.iter().for_each(|(&uuid, s)| add("Port", uuid, s.columns()));
         self.interfaces.iter().for_each(|(&uuid, s)| add("Interface", uuid, s.columns()));
         self.controllers.iter().for_each(|(&uuid, s)| add("Controller", uuid, s.columns()));
+        for (&uuid, statistics) in &self.mirrors {
+            add("Mirror", uuid, vec![("statistics", Datum::map(statistics.clone()))]);
+        }
         for (&uuid, capabilities) in &self.datapaths {
             add("Datapath", uuid, vec![("capabilities", Datum::map(capabilities.clone()))]);
         }

@@ -229,7 +229,7 @@ fn modify(
         }
         Request::Resume(r) => {
             s.flush_changes();
-            s.resume(&r)
+            s.resume(bridge, &r)
         }
         request => connection(s, id, bridge, request),
     }

@@ -4,6 +4,8 @@
 //! threads of their own ([`thread`]) ask adapters; the datapath binds marks to megaflows. Nothing waits for an adapter,
 //! and a barrier does not either: marks decide nothing (see `datapath`'s `marks`).
 
+pub mod full;
+mod lanes;
 pub mod thread;
 
 use crate::state::State;
@@ -11,9 +13,14 @@ use crate::vlog;
 use action::Op;
 use datapath::{FlowDump, SampleCursor};
 use flow::PortNo;
-use offload::{Binding, Limits, Outcome, Port, Reason, Request};
+use full::{Full, Waits};
+use offload::{Binding, Limits, Outcome, Port, Reason, Request, Saved, StageTotals};
+use port::Place;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use thread::Thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use thread::{Done, Reply, TableId, Thread};
 
 const MODULE: &str = "netdev_offload";
 /// Megaflows that are looked at in one turn, at most: about a millisecond's work.
@@ -24,6 +31,8 @@ const SECOND_MS: u64 = 1000;
 const THREADS_MAX: u64 = 10;
 /// A port's refusals are logged so often at most.
 const REFUSAL_LOG_MS: u64 = 1000;
+/// An adapter that has not answered for so long is named in the log.
+const SILENCE_LOG: Duration = Duration::from_secs(5);
 
 /// A port with an adapter.
 pub struct Entry {
@@ -31,13 +40,27 @@ pub struct Entry {
     pub name: String,
     serial: u64,
     thread: usize,
-    /// Its rules.
+    /// Its rules that mark.
     pub port: Port,
+    /// Its rules that forward; None: it is on no adapter that does.
+    pub full: Option<Full>,
     /// A request that found no room.
     held: Option<Request>,
     /// Packets with wrong marks so far, by slot.
     wrong: HashMap<u16, u32>,
-    logged_ms: u64,
+    /// Packets that came with the mark of another flow, over all marks of the port.
+    pub wrong_packets: u64,
+    /// Resets and removals of the adapter, and how many control acted on.
+    upsets: Option<(Arc<AtomicU32>, u32)>,
+    logged: Logged,
+}
+
+/// What was logged of a port.
+#[derive(Default)]
+struct Logged {
+    refusal_ms: u64,
+    stats: offload::Stats,
+    silent: bool,
 }
 
 /// Everything about offload.
@@ -57,6 +80,12 @@ pub struct Offload {
     second_ms: u64,
     /// Seconds between the last two samples.
     seconds: f32,
+    /// Changes that wait until rules are gone.
+    pub waits: Waits,
+    /// Tables whose rules are ended.
+    closing: BTreeSet<TableId>,
+    /// What marks save.
+    pub saved: Saved,
 }
 
 /// Takes over what the database says.
@@ -102,16 +131,19 @@ pub fn configure(s: &mut State, other_config: &BTreeMap<String, String>) {
 
 /// One turn: answers, some megaflows, and what was decided.
 pub fn turn(s: &mut State, now_ms: u64) {
-    if !s.offload.enabled {
+    if s.offload.threads.is_empty() {
         return;
     }
     let mut o = std::mem::take(&mut s.offload);
     o.take_answers(now_ms);
+    let threads = &mut o.threads;
+    o.ports.iter_mut().for_each(|(no, e)| e.heed_upsets(*no, threads, now_ms));
     for flow in s.dp.take_ended_marks() {
         o.ports.values_mut().for_each(|e| e.port.gone(now_ms, flow));
     }
+    o.take_ended(&mut s.dp, now_ms);
     let due = now_ms >= o.second_ms + SECOND_MS;
-    if due && !o.sampling {
+    if due && !o.sampling && o.enabled {
         o.seconds = ((now_ms - o.second_ms) as f32 / 1000.0).clamp(0.1, 10.0);
         (o.second_ms, o.sampling) = (now_ms, true);
     }
@@ -119,33 +151,92 @@ pub fn turn(s: &mut State, now_ms: u64) {
         o.sample(s, now_ms);
     }
     o.pass_on(s, now_ms);
+    o.drive_full(&mut s.dp, now_ms);
     s.offload = o;
     if due {
         look_at_ports(s);
     }
 }
 
+impl Entry {
+    /// After a reset the rules are forgotten, and offered again when the adapter answers.
+    fn heed_upsets(&mut self, no: PortNo, threads: &mut [Thread], now_ms: u64) {
+        let Some((count, heeded)) = &mut self.upsets else { return };
+        let now = count.load(Ordering::Acquire);
+        if now != *heeded {
+            *heeded = now;
+            vlog::warn!(
+                MODULE,
+                "{}: the adapter was reset or removed, its rules are gone",
+                self.name
+            );
+            self.held = None;
+            self.port.upset(now_ms);
+            // Rules that forward are not, whatever the adapter says of them.
+            self.flush(no, threads, now_ms);
+        }
+    }
+
+    /// As ovs-vswitchd does, once a second at most.
+    fn tell_refusal(&mut self, now_ms: u64, what: &str, why: &port::RuleError) {
+        if now_ms >= self.logged.refusal_ms + REFUSAL_LOG_MS {
+            self.logged.refusal_ms = now_ms;
+            let (name, kind, message) = (&self.name, why.kind, &why.message);
+            vlog::warn!(
+                "netdev_offload_dpdk",
+                "{name}: rte_flow {what} failed: {kind} ({message})."
+            );
+        }
+    }
+
+    /// What the adapter did since the last second that it was not asked for. `silence`: it owes an
+    /// answer since then.
+    fn tell(&mut self, silence: Duration) {
+        let (now, before, name) = (self.port.stats(), &self.logged.stats, &self.name);
+        if now.wider > before.wider {
+            let n = now.wider - before.wider;
+            vlog::warn!(
+                MODULE,
+                "{name}: packets of other flows came with the marks of {n} rules: withdrawn"
+            );
+        }
+        if now.silent > before.silent {
+            let n = now.silent - before.silent;
+            vlog::warn!(MODULE, "{name}: no packet came with the marks of {n} rules: withdrawn");
+        }
+        let silent = silence >= SILENCE_LOG;
+        if silent && !self.logged.silent {
+            let s = silence.as_secs();
+            vlog::warn!(MODULE, "{name}: the adapter has not answered for {s} s");
+        }
+        self.logged.stats = now.clone();
+        self.logged.silent = silent;
+    }
+}
+
+/// Counters of all packet threads.
+fn stage_totals(s: &State) -> StageTotals {
+    let mut all = StageTotals::default();
+    for p in s.dp.pmd_info() {
+        all.packets += p.perf.passes;
+        all.marked += p.perf.mark_hits;
+        all.cycles += p.perf.parse_cycles + p.perf.lookup_cycles;
+    }
+    all
+}
+
 impl Offload {
     fn take_answers(&mut self, now_ms: u64) {
         for thread in &mut self.threads {
-            while let Some(done) = thread.answer() {
-                let (no, serial) = done.table;
-                let Some(e) = self.ports.get_mut(&no).filter(|e| e.serial == serial) else {
+            while let Some(Done { table, reply }) = thread.answer() {
+                if let Reply::Closed = reply {
+                    self.closing.remove(&table);
                     continue;
-                };
-                if let Outcome::Created(_, Err(why)) = &done.answer.outcome
-                    && now_ms >= e.logged_ms + REFUSAL_LOG_MS
-                {
-                    e.logged_ms = now_ms;
-                    vlog::warn!(
-                        "netdev_offload_dpdk",
-                        "{}: rte_flow creation failed: {} ({}).",
-                        e.name,
-                        why.kind,
-                        why.message
-                    );
                 }
-                e.port.answer(now_ms, done.answer);
+                let (no, serial) = table;
+                if let Some(e) = self.ports.get_mut(&no).filter(|e| e.serial == serial) {
+                    e.take_answer(now_ms, reply);
+                }
             }
         }
     }
@@ -153,25 +244,40 @@ impl Offload {
     /// Looks at some megaflows; when all came by, decides.
     fn sample(&mut self, s: &mut State, now_ms: u64) {
         let (ports, seconds) = (&mut self.ports, self.seconds);
+        let pps = |packets: u32| packets as f32 / seconds;
         let more = s.dp.sample(&mut self.cursor, SAMPLE_MEGAFLOWS_MAX, &mut |flow, no, packets| {
             if let Some(e) = ports.get_mut(&no) {
-                e.port.observe(flow, packets as f32 / seconds);
+                e.port.observe(flow, pps(packets));
+                if let Some(f) = &mut e.full {
+                    f.table.observe(flow, pps(packets));
+                }
             }
         });
         if more {
             return;
         }
         self.sampling = false;
+        let places = self.places();
+        self.saved.second(stage_totals(s));
+        let (cycles, _) = self.saved.cycles();
         for (no, e) in &mut self.ports {
+            e.decide_full(&s.dp, &places, now_ms);
+            e.port.set_saved_cycles(cycles);
             for mark in e.port.marks() {
                 let now = s.dp.wrong_marks(*no, mark.slot());
                 let before = e.wrong.insert(mark.slot(), now).unwrap_or(now);
-                e.port.compared(now_ms, mark, now.wrapping_sub(before));
+                let wrong = now.wrapping_sub(before);
+                e.wrong_packets += u64::from(wrong);
+                e.port.compared(now_ms, mark, wrong, s.dp.take_marked(*no, mark.slot()));
             }
-            let dp = &s.dp;
+            e.tell(self.threads[e.thread].silence());
+            let (dp, full) = (&s.dp, &e.full);
             e.port.decide(now_ms, &mut |flow| {
                 let (key, mask, ops) = dp.megaflow(flow)?;
-                unhelped(&ops).is_none().then_some((key, mask))
+                let forwards = full
+                    .as_ref()
+                    .is_some_and(|f| f.plan(now_ms, &places, &key, &mask, &ops).is_ok());
+                (unhelped(&ops).is_none() && !forwards).then_some((key, mask))
             });
         }
     }
@@ -199,9 +305,14 @@ impl Offload {
         }
     }
 
+    /// The port's adapter owes an answer since so long.
+    pub fn silence_of(&self, e: &Entry) -> Duration {
+        self.threads[e.thread].silence()
+    }
+
     /// Rules in adapters that thread `i` keeps.
     pub fn rules_of(&self, i: usize) -> usize {
-        self.ports.values().filter(|e| e.thread == i).map(|e| e.port.rules()).sum()
+        self.ports.values().filter(|e| e.thread == i).map(Entry::rules).sum()
     }
 
     /// Requests for thread `i` that wait or are under way.
@@ -218,6 +329,9 @@ impl Offload {
         let Some(e) = self.ports.get(&f.key.u16(flow::at::IN_PORT)) else {
             return Reason::PortType;
         };
+        if let Ok(reason) = self.full_reason(now_ms, e, f) {
+            return reason;
+        }
         let reason = e.port.reason(now_ms, f.id, &f.key, &f.mask, f.pps as f32);
         match unhelped(&f.ops) {
             Some(what) if reason != Reason::Partial => Reason::Action(what.into()),
@@ -226,10 +340,67 @@ impl Offload {
     }
 
     /// Is the megaflow's rule in an adapter?
-    pub fn is_in(&self, f: &FlowDump) -> bool {
-        let e = self.ports.get(&f.key.u16(flow::at::IN_PORT));
-        e.is_some_and(|e| e.port.is_in(f.id))
+    pub fn how(&self, f: &FlowDump) -> How {
+        let Some(e) = self.ports.get(&f.key.u16(flow::at::IN_PORT)) else { return How::Not };
+        match &e.full {
+            Some(full) if full.table.is_in(f.id) => How::Full,
+            _ if e.port.is_in(f.id) => How::Partial,
+            _ => How::Not,
+        }
     }
+
+    /// Which ports are where on adapters.
+    fn places(&self) -> BTreeMap<PortNo, Place> {
+        let all = self.ports.iter();
+        all.filter_map(|(no, e)| Some((*no, e.full.as_ref()?.place))).collect()
+    }
+}
+
+impl Entry {
+    /// Rules in the adapter.
+    pub fn rules(&self) -> usize {
+        self.port.rules() + self.full.as_ref().map_or(0, |f| f.table.rules())
+    }
+
+    fn take_answer(&mut self, now_ms: u64, reply: Reply) {
+        match &reply {
+            Reply::Mark(a) => match &a.outcome {
+                Outcome::Created(_, Err(why)) => self.tell_refusal(now_ms, "creation", why),
+                Outcome::Destroyed(_, Err(why)) => self.tell_refusal(now_ms, "destruction", why),
+                _ => {}
+            },
+            Reply::Full(offload::full::Outcome::Created(_, Err(why)), ..) => {
+                self.tell_refusal(now_ms, "creation", why);
+            }
+            _ => {}
+        }
+        match reply {
+            Reply::Mark(answer) => {
+                if let (Outcome::Flushed(result), Some(full)) = (&answer.outcome, &mut self.full) {
+                    full.flushed(result);
+                }
+                self.port.answer(now_ms, answer);
+            }
+            Reply::Full(outcome, took_us, cpu_us) => {
+                let full = self.full.as_mut().expect("it asked");
+                if full.table.answer(now_ms, outcome, took_us, cpu_us) {
+                    self.port.fall_ill(now_ms);
+                }
+            }
+            Reply::Closed => {}
+        }
+    }
+}
+
+/// What an adapter does for a megaflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Nothing.
+    Not,
+    /// It marks packets.
+    Partial,
+    /// It forwards them.
+    Full,
 }
 
 /// What a mark does not help with, if the megaflow does that.
@@ -257,6 +428,11 @@ fn look_at_ports(s: &mut State) {
 fn open(s: &mut State, no: PortNo) {
     let Some(port) = s.dp.port_mut(no) else { return };
     let (name, table) = (port.name().to_string(), port.rule_table());
+    let place = table.as_ref().and_then(|t| t.place());
+    let upsets = port.adapter_upsets().map(|count| {
+        let now = count.load(Ordering::Acquire);
+        (count, now)
+    });
     let Some(table) = table else {
         if s.offload.others.insert(no) {
             vlog::info!(MODULE, "{name}: No suitable flow API found.");
@@ -272,16 +448,26 @@ fn open(s: &mut State, no: PortNo) {
     o.threads[thread].open((no, serial), table);
     let cycles_per_us = datapath::cycles_per_second() as f32 / 1e6;
     let limits = Limits { cycles_per_us, ..Limits::default() };
-    let port = Port::new(limits, datapath::now_ms());
+    let now_ms = datapath::now_ms();
+    let full = place.map(|place| Full::new(place, limits, now_ms));
+    let port = Port::new(limits, now_ms);
     let (held, wrong) = (None, HashMap::new());
-    let entry = Entry { name, serial, thread, port, held, wrong, logged_ms: 0 };
+    let logged = Logged::default();
+    let wrong_packets = 0;
+    let entry =
+        Entry { name, serial, thread, port, full, held, wrong, wrong_packets, upsets, logged };
     o.ports.insert(no, entry);
 }
 
 /// A port is gone, or is not offloaded any more.
 fn close(s: &mut State, no: PortNo) {
     s.dp.disable_marks(no);
-    if let Some(e) = s.offload.ports.remove(&no) {
+    if let Some(mut e) = s.offload.ports.remove(&no) {
+        if let Some(full) = &mut e.full {
+            full.forget(&mut s.dp);
+        }
+        // What they forward they forward until then.
+        s.offload.closing.insert((no, e.serial));
         s.offload.threads[e.thread].close((no, e.serial));
     }
 }

@@ -1,14 +1,14 @@
 //! The threads that talk to adapters: calls may block as long as a driver likes.
 
+use super::lanes::{Job, Lanes};
 use flow::PortNo;
-use offload::{Answer, Outcome, Request};
-use port::RuleTable;
-use std::collections::{HashMap, VecDeque};
+use offload::{Answer, Outcome, Request, full};
+use port::{RuleError, RuleTable};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Requests that wait for one thread, at most: so many that it has something to do until control comes by again.
 pub const JOBS_MAX: usize = 256;
@@ -17,17 +17,15 @@ pub const JOBS_MAX: usize = 256;
 pub type TableId = (PortNo, u64);
 
 /// What a thread is to do.
-enum What {
+pub enum What {
+    /// The table is this thread's.
     Open(Box<dyn RuleTable>),
     /// All rules go, and the table is not asked again.
     Close,
+    /// Marks, or all rules.
     Do(Request),
-}
-
-struct Job {
-    table: TableId,
-    what: What,
-    since: Instant,
+    /// Rules that forward.
+    Full(full::Request),
 }
 
 /// What it did.
@@ -35,7 +33,17 @@ pub struct Done {
     /// Whose.
     pub table: TableId,
     /// What became of it.
-    pub answer: Answer,
+    pub reply: Reply,
+}
+
+/// What became of a request.
+pub enum Reply {
+    /// About marks, or of a flush.
+    Mark(Answer),
+    /// About a rule that forwards; the call took so long, and kept a core busy for so long, microseconds.
+    Full(full::Outcome, u64, u64),
+    /// Of [`Thread::close`].
+    Closed,
 }
 
 /// As ovs-vswitchd counts: cumulative, and weighted to the last hundred.
@@ -73,116 +81,140 @@ impl Latency {
 
 /// A thread, as the control thread knows it.
 pub struct Thread {
-    jobs: SyncSender<Job>,
+    lanes: Arc<Lanes>,
     done: Receiver<(Done, u64)>,
     handle: Option<JoinHandle<()>>,
-    stopping: Arc<AtomicBool>,
-    /// Openings and closings that found no room: a few per port.
-    first: VecDeque<Job>,
     /// Requests sent and not answered.
     pub under_way: usize,
     /// From request to answer.
     pub latency: Latency,
+    /// The last answer, or the first request that none came for.
+    heard: Instant,
 }
 
 impl Thread {
     /// Starts number `n`.
     pub fn start(n: usize) -> std::io::Result<Thread> {
-        let (jobs, todo) = sync_channel(JOBS_MAX);
+        let lanes = Arc::new(Lanes::default());
         let (out, done) = channel();
-        let stopping = Arc::new(AtomicBool::new(false));
-        let stop = stopping.clone();
-        let run = move || work(&todo, &stop, &mut |answer| drop(out.send(answer)));
+        let todo = lanes.clone();
+        let run = move || work(&todo, &out);
         let handle = Some(std::thread::Builder::new().name(format!("hw_offload{n}")).spawn(run)?);
-        let (first, latency) = (VecDeque::new(), Latency::default());
-        Ok(Thread { jobs, done, handle, stopping, first, under_way: 0, latency })
+        let (latency, heard) = (Latency::default(), Instant::now());
+        Ok(Thread { lanes, done, handle, under_way: 0, latency, heard })
     }
 
     /// A port's table is this thread's now.
     pub fn open(&mut self, table: TableId, rules: Box<dyn RuleTable>) {
-        self.first.push_back(Job { table, what: What::Open(rules), since: Instant::now() });
+        self.send(table, What::Open(rules), false);
     }
 
-    /// Nobody needs it any more.
+    /// Nobody needs it any more; [`Reply::Closed`] says when its rules are gone.
     pub fn close(&mut self, table: TableId) {
-        self.first.push_back(Job { table, what: What::Close, since: Instant::now() });
+        self.send(table, What::Close, true);
+    }
+
+    fn send(&mut self, table: TableId, what: What, urgent: bool) {
+        if self.under_way == 0 {
+            self.heard = Instant::now();
+        }
+        self.under_way += 1;
+        self.lanes.push(Job { table, what, since: Instant::now() }, urgent);
     }
 
     /// Asks for something; what there is no room for comes back.
     pub fn ask(&mut self, table: TableId, request: Request) -> Option<Request> {
-        while let Some(job) = self.first.pop_front() {
-            if let Err(TrySendError::Full(job)) = self.jobs.try_send(job) {
-                self.first.push_front(job);
-                return Some(request);
-            }
+        if self.lanes.waiting() >= JOBS_MAX {
+            return Some(request);
         }
-        let job = Job { table, what: What::Do(request), since: Instant::now() };
-        match self.jobs.try_send(job) {
-            Err(TrySendError::Full(Job { what: What::Do(request), .. })) => Some(request),
-            _ => {
-                self.under_way += 1;
-                None
-            }
+        self.send(table, What::Do(request), false);
+        None
+    }
+
+    /// Is there room for a request about a rule that forwards?
+    pub fn has_room(&self) -> bool {
+        self.lanes.waiting() < JOBS_MAX
+    }
+
+    /// Asks for something about a rule that forwards; what ends one is done first.
+    pub fn ask_full(&mut self, table: TableId, request: full::Request) {
+        let urgent = matches!(request, full::Request::Destroy(..));
+        self.send(table, What::Full(request), urgent);
+    }
+
+    /// Ends all rules of the table before anything else is done. What waits for it is not done, nor answered.
+    pub fn flush(&mut self, table: TableId) {
+        self.under_way -= self.lanes.withdraw(table);
+        self.send(table, What::Do(Request::Flush), true);
+    }
+
+    /// The adapter owes an answer since so long.
+    pub fn silence(&self) -> Duration {
+        match self.under_way {
+            0 => Duration::ZERO,
+            _ => self.heard.elapsed(),
         }
     }
 
     /// The next answer.
     pub fn answer(&mut self) -> Option<Done> {
-        while self.under_way < JOBS_MAX
-            && let Some(job) = self.first.pop_front()
-        {
-            if let Err(TrySendError::Full(job)) = self.jobs.try_send(job) {
-                self.first.push_front(job);
-                break;
-            }
+        let (done, us) = self.done.try_recv().ok()?;
+        self.under_way -= 1;
+        self.heard = Instant::now();
+        let is_count = matches!(done.reply, Reply::Full(full::Outcome::Counted(_), ..));
+        if !is_count && !matches!(done.reply, Reply::Closed) {
+            self.latency.add(us as f64);
         }
-        match self.done.try_recv() {
-            Ok((done, us)) => {
-                self.under_way -= 1;
-                self.latency.add(us as f64);
-                Some(done)
-            }
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+        Some(done)
     }
 }
 
 impl Drop for Thread {
     fn drop(&mut self) {
         // It finishes the call it is in. Nobody waits for that: a driver may never come back.
-        self.stopping.store(true, Ordering::Relaxed);
+        self.lanes.stop();
         drop(self.handle.take());
     }
 }
 
-fn work(todo: &Receiver<Job>, stop: &AtomicBool, done: &mut dyn FnMut((Done, u64))) {
+fn work(todo: &Lanes, out: &Sender<(Done, u64)>) {
     let mut tables: HashMap<TableId, Box<dyn RuleTable>> = HashMap::new();
-    while let Ok(job) = todo.recv() {
-        if stop.load(Ordering::Relaxed) {
-            return;
-        }
-        match job.what {
-            What::Open(rules) => drop(tables.insert(job.table, rules)),
+    while let Some(job) = todo.pop() {
+        let (began, cpu) = (Instant::now(), cpu_us());
+        let took = || (began.elapsed().as_micros() as u64, cpu_us().saturating_sub(cpu));
+        let reply = match job.what {
+            What::Open(rules) => {
+                tables.insert(job.table, rules);
+                Reply::Closed
+            }
             What::Close => {
                 if let Some(mut rules) = tables.remove(&job.table) {
                     let _ = rules.flush();
                 }
+                Reply::Closed
             }
             What::Do(request) => {
-                let (began, cpu) = (Instant::now(), cpu_us());
                 let outcome = execute(tables.get_mut(&job.table), request);
-                let took_us = began.elapsed().as_micros() as u64;
-                let cpu_us = cpu_us().saturating_sub(cpu);
-                let answer = Answer { outcome, took_us, cpu_us };
-                let since = job.since.elapsed().as_micros() as u64;
-                done((Done { table: job.table, answer }, since));
+                let (took_us, cpu_us) = took();
+                Reply::Mark(Answer { outcome, took_us, cpu_us })
             }
-        }
+            What::Full(request) => {
+                let outcome = execute_full(tables.get_mut(&job.table), request);
+                let (took_us, cpu_us) = took();
+                Reply::Full(outcome, took_us, cpu_us)
+            }
+        };
+        // Control may be gone.
+        let us = job.since.elapsed().as_micros() as u64;
+        let _ = out.send((Done { table: job.table, reply }, us));
     }
 }
 
+fn gone() -> RuleError {
+    RuleError { errno: libc::ENODEV, kind: 0, message: "closed".into() }
+}
+
 fn execute(table: Option<&mut Box<dyn RuleTable>>, request: Request) -> Outcome {
-    let gone = || port::RuleError { errno: libc::ENODEV, kind: 0, message: "closed".into() };
     match (request, table) {
         (Request::Create(mark, rule), Some(t)) => Outcome::Created(mark, t.create(&rule)),
         (Request::Destroy(mark, id), Some(t)) => Outcome::Destroyed(mark, t.destroy(id)),
@@ -190,6 +222,25 @@ fn execute(table: Option<&mut Box<dyn RuleTable>>, request: Request) -> Outcome 
         (Request::Create(mark, _), None) => Outcome::Created(mark, Err(gone())),
         (Request::Destroy(mark, _), None) => Outcome::Destroyed(mark, Err(gone())),
         (Request::Flush, None) => Outcome::Flushed(Err(gone())),
+    }
+}
+
+fn execute_full(table: Option<&mut Box<dyn RuleTable>>, request: full::Request) -> full::Outcome {
+    use full::{Outcome, Request};
+    match (request, table) {
+        (Request::Create(id, rule), Some(t)) => Outcome::Created(id, t.forward(&rule)),
+        (Request::Destroy(id, rule), Some(t)) => {
+            // As late as can be: what comes between the two calls is not counted.
+            let count = t.count(rule).ok();
+            Outcome::Destroyed(id, count, t.destroy(rule))
+        }
+        (Request::Count(all), Some(t)) => {
+            let each = all.into_iter().filter_map(|(id, rule)| Some((id, t.count(rule).ok()?)));
+            Outcome::Counted(each.collect())
+        }
+        (Request::Create(id, _), None) => Outcome::Created(id, Err(gone())),
+        (Request::Destroy(id, _), None) => Outcome::Destroyed(id, None, Err(gone())),
+        (Request::Count(_), None) => Outcome::Counted(Vec::new()),
     }
 }
 

@@ -3,11 +3,13 @@
 
 #![allow(dead_code, unused_imports)]
 
+mod adapter;
 mod dissect;
 mod guest;
 mod linux;
 mod traffic;
 
+pub use adapter::{generator, reasons_add_up};
 pub use dissect::dissect;
 pub use guest::{BareGuests, Guest, Ring};
 pub use linux::{Linux, MEMORY, Machine};

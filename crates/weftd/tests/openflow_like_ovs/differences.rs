@@ -13,8 +13,6 @@ const BUNDLE_CONTROL: u8 = 33;
 /// The table that ovs-vswitchd keeps for itself.
 const OWN_TABLE: u8 = 254;
 const GOTO_OWN_TABLE: [u8; 5] = [0, 1, 0, 8, OWN_TABLE];
-/// NXAST_CHECK_PKT_LARGER.
-const CHECK_PKT_LARGER: [u8; 2] = [0, 49];
 /// OFPBAC_MATCH_INCONSISTENT.
 const INCONSISTENT: Answer = Answer::Error(2, 10, 0);
 /// OFPBIC_BAD_TABLE_ID.
@@ -58,9 +56,6 @@ pub fn deliberate(case: &Case, mine: &[Answer], theirs: &[Answer]) -> Option<&'s
         }
         FLOW_MOD if mine == [BAD_TABLE_ID] && m.windows(5).any(|w| w == GOTO_OWN_TABLE) => {
             Some("goto table 254")
-        }
-        PACKET_OUT if refused && m.windows(2).any(|w| w == CHECK_PKT_LARGER) => {
-            Some("check_pkt_larger is refused")
         }
         PACKET_OUT if mine.is_empty() && theirs == [INCONSISTENT] && case.defects > 0 => {
             Some("a packet shorter than an Ethernet header is filled up")

@@ -13,4 +13,5 @@ mod indirect;
 mod mac_flood;
 mod neighbours;
 mod segments;
+mod syn_flood;
 mod tap;

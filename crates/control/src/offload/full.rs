@@ -1,0 +1,328 @@
+//! Rules that forward: the host does not see their packets. What they did is counted as their megaflows', and a
+//! change of tables is complete only when the rules that it ends are gone.
+
+use super::{Entry, Offload};
+use crate::vlog;
+use action::Op;
+use datapath::{Datapath, FlowDump, PortStats, WatchId};
+use flow::{Key, Mask, PortNo};
+use offload::full::{self, Id, Plan, Step, Table, plan};
+use offload::{Limits, Reason};
+use port::{Fate, ForwardRule, Place, RuleError};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write;
+
+const MODULE: &str = "netdev_offload";
+/// A change that would wait longer for single rules ends all rules of the adapter at once.
+const VALVE_MS: u64 = 50;
+/// After so long a change is complete all the same; the log says so.
+const WAIT_MS_MAX: u64 = 2000;
+/// Of an adapter that does not say what its rules had, idle timeouts do not wait longer.
+const SILENCE_MS_MAX: u64 = 10_000;
+
+/// A port's rules that forward.
+pub struct Full {
+    /// Where it is.
+    pub place: Place,
+    /// What the adapter has, and what it should.
+    pub table: Table,
+    /// The megaflows of a rule; true: its packets are theirs.
+    watches: HashMap<Id, Vec<(WatchId, bool)>>,
+    /// All rules are being ended at once.
+    pub flushing: bool,
+}
+
+/// Changes of tables that wait for adapters.
+#[derive(Default)]
+pub struct Waits {
+    now: Option<Wait>,
+    /// How many waited.
+    n: u64,
+    /// The longest, milliseconds.
+    longest_ms: u64,
+    /// Changes of tables that were reported complete after the longest wait, before the adapter had ended the old rules.
+    pub overdue: u64,
+    /// Times that all rules of an adapter were ended for a change.
+    valves: u64,
+}
+
+struct Wait {
+    since_ms: u64,
+    /// How many changes of tables wait together, at least 1.
+    changes: usize,
+    /// By port: rules up to this number.
+    rules: BTreeMap<PortNo, u64>,
+    tables: BTreeSet<super::TableId>,
+}
+
+impl Waits {
+    /// For `offload/show`.
+    pub fn text(&self) -> String {
+        format!(
+            "changes that waited for rules to go: {}, the longest {} ms (at most {WAIT_MS_MAX}), all rules ended {} times, overdue {}\n",
+            self.n, self.longest_ms, self.valves, self.overdue
+        )
+    }
+}
+
+impl Full {
+    /// No rules yet.
+    pub fn new(place: Place, limits: Limits, now_ms: u64) -> Full {
+        let table = Table::new(limits, now_ms);
+        Full { place, table, watches: HashMap::new(), flushing: false }
+    }
+
+    /// A megaflow as a rule that may be asked for, or why not.
+    pub fn plan(
+        &self,
+        now_ms: u64,
+        places: &BTreeMap<PortNo, Place>,
+        key: &Key,
+        mask: &Mask,
+        ops: &[Op],
+    ) -> Result<Plan, Reason> {
+        let to = |no: PortNo| {
+            let place = places.get(&no).filter(|p| p.adapter == self.place.adapter)?;
+            Some(place.port)
+        };
+        let plan = plan(&full::Flow { key, mask, ops }, &to)?;
+        self.table.takes(now_ms, &plan.rule)?;
+        Ok(plan)
+    }
+
+    /// The adapter was asked to end all rules. If it does not, it is asked again every second.
+    pub fn flushed(&mut self, result: &Result<(), RuleError>) {
+        let gone = |e: &RuleError| [libc::ENODEV, libc::ENOSYS].contains(&e.errno);
+        if result.as_ref().err().is_none_or(gone) {
+            self.table.flushed();
+            self.flushing = false;
+        }
+    }
+
+    /// Nothing will be heard of its rules any more.
+    pub fn forget(&mut self, dp: &mut Datapath) {
+        let all = self.watches.drain().flat_map(|(_, list)| list);
+        all.for_each(|(watch, _)| dp.unwatch(watch));
+    }
+
+    /// For `offload/show`.
+    pub fn show(&self, out: &mut String) {
+        let (t, stats) = (&self.table, self.table.stats());
+        let room = t.capacity().map_or("unknown".into(), |n| n.to_string());
+        let _ = writeln!(
+            out,
+            "  rules that forward: {} (room: {room}, requests waiting: {}), worth it from {:.0} packets/s on",
+            t.rules(),
+            t.waiting(),
+            t.enter_pps()
+        );
+        let _ = writeln!(
+            out,
+            "    inserted: {}, removed: {}, swaps: {}, stuck: {}, packets: {}, counters that went back: {}",
+            stats.inserted, stats.removed, stats.swaps, stats.stuck, stats.packets, stats.went_back
+        );
+        for (errno, n) in &stats.refused {
+            let what = std::io::Error::from_raw_os_error(*errno);
+            let _ = writeln!(out, "    refused: {n} ({what})");
+        }
+    }
+
+    /// What the datapath is to do, of the port with this number.
+    fn steps(&mut self, no: PortNo, to: &HashMap<u16, PortNo>, dp: &mut Datapath, now_ms: u64) {
+        while let Some(step) = self.table.next_step() {
+            match step {
+                Step::Watch { id, flow, outer_bytes, counts } => {
+                    match dp.watch(flow, outer_bytes) {
+                        Some(w) => self.watches.entry(id).or_default().push((w, counts)),
+                        None => self.table.gone(now_ms, flow),
+                    }
+                }
+                Step::Unwatch(id) => {
+                    let list = self.watches.remove(&id).unwrap_or_default();
+                    list.into_iter().for_each(|(w, _)| dp.unwatch(w));
+                }
+                Step::Credit { id, more, sent_bytes, fate } => {
+                    for (w, counts) in self.watches.get(&id).into_iter().flatten() {
+                        let (packets, bytes) =
+                            if *counts { (more.packets, more.bytes) } else { (0, 0) };
+                        dp.credit_watch(*w, packets, bytes, now_ms);
+                    }
+                    let mut rx = PortStats {
+                        rx_packets: more.packets,
+                        rx_bytes: more.bytes,
+                        ..PortStats::default()
+                    };
+                    match fate {
+                        Fate::Port(port) => {
+                            let tx = PortStats {
+                                tx_packets: more.packets,
+                                tx_bytes: sent_bytes,
+                                ..PortStats::default()
+                            };
+                            // A port that went takes its counters along.
+                            to.get(&port).inspect(|no| dp.credit_port(**no, &tx));
+                        }
+                        Fate::Drop => rx.drops[telemetry::Drop::Policy as usize] = more.packets,
+                    }
+                    dp.credit_port(no, &rx);
+                }
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// The second ends: which flows the adapter is to forward.
+    pub(super) fn decide_full(
+        &mut self,
+        dp: &Datapath,
+        places: &BTreeMap<PortNo, Place>,
+        now_ms: u64,
+    ) {
+        let Some(full) = self.full.as_mut().filter(|_| !self.port.is_down()) else { return };
+        let adapter = full.place.adapter;
+        full.table.decide(now_ms, &mut |flow| {
+            let (key, mask, ops) = dp.megaflow(flow)?;
+            let to = |no: PortNo| Some(places.get(&no).filter(|p| p.adapter == adapter)?.port);
+            plan(&full::Flow { key: &key, mask: &mask, ops: &ops }, &to).ok()
+        });
+    }
+
+    /// All its rules end, by one call.
+    pub(super) fn flush(&mut self, no: PortNo, threads: &mut [super::Thread], now_ms: u64) {
+        let Some(full) = &mut self.full else { return };
+        full.table.leave_all(now_ms);
+        full.flushing = true;
+        self.held = None;
+        self.port.fall_ill(now_ms);
+        threads[self.thread].flush((no, self.serial));
+    }
+}
+
+impl Offload {
+    /// Megaflows with rules that forward which ended.
+    pub(super) fn take_ended(&mut self, dp: &mut Datapath, now_ms: u64) {
+        for flow in dp.take_ended_watches() {
+            let all = self.ports.values_mut().filter_map(|e| e.full.as_mut());
+            all.for_each(|f| f.table.gone(now_ms, flow));
+        }
+    }
+
+    /// What was decided about rules that forward reaches datapath and adapters.
+    pub(super) fn drive_full(&mut self, dp: &mut Datapath, now_ms: u64) {
+        let to: HashMap<u16, PortNo> = self.places().iter().map(|(no, p)| (p.port, *no)).collect();
+        let mut known = None;
+        for (no, e) in &mut self.ports {
+            let down = e.port.is_down();
+            if e.full.as_ref().is_some_and(|f| down && !f.flushing && !f.table.is_empty()) {
+                e.flush(*no, &mut self.threads, now_ms);
+            }
+            let Some(full) = &mut e.full else { continue };
+            full.table.count(now_ms);
+            full.steps(*no, &to, dp, now_ms);
+            let thread = &mut self.threads[e.thread];
+            while thread.has_room()
+                && let Some(request) = full.table.next_request()
+            {
+                thread.ask_full((*no, e.serial), request);
+            }
+            if !full.table.is_empty() {
+                let at = full.table.known_ms().max(now_ms.saturating_sub(SILENCE_MS_MAX));
+                known = Some(known.map_or(at, |k: u64| k.min(at)));
+            }
+        }
+        dp.set_hardware_known(known);
+    }
+
+    /// Of `done` changes of tables that are complete for packets which the host forwards: how many are complete for those
+    /// which adapters forward, too.
+    pub fn pass(&mut self, dp: &mut Datapath, now_ms: u64, done: usize) -> usize {
+        if done == 0 || (self.ports.is_empty() && self.closing.is_empty()) {
+            return done;
+        }
+        self.take_answers(now_ms);
+        if self.waits.now.is_none() {
+            self.take_ended(dp, now_ms);
+            let Some(wait) = self.begin_wait(now_ms, done) else { return done };
+            self.waits.now = Some(wait);
+            self.waits.n += 1;
+        }
+        self.drive_full(dp, now_ms);
+        let wait = self.waits.now.as_ref().expect("one began");
+        let (changes, waited_ms) = (wait.changes, now_ms.saturating_sub(wait.since_ms));
+        let overdue = waited_ms > WAIT_MS_MAX;
+        let gone = self.is_over(wait);
+        if !gone && !overdue {
+            self.open_valves(now_ms, waited_ms);
+            return 0;
+        }
+        self.waits.longest_ms = self.waits.longest_ms.max(waited_ms);
+        self.waits.now = None;
+        if !gone {
+            self.waits.overdue += 1;
+            vlog::err!(
+                MODULE,
+                "an adapter has not ended its rules for {waited_ms} ms: it may still forward by old ones"
+            );
+        }
+        changes
+    }
+
+    fn begin_wait(&self, now_ms: u64, changes: usize) -> Option<Wait> {
+        let leaving = |(no, e): (&PortNo, &Entry)| {
+            let (last, first) = e.full.as_ref()?.table.leaving();
+            first.map(|_| (*no, last))
+        };
+        let rules: BTreeMap<PortNo, u64> = self.ports.iter().filter_map(leaving).collect();
+        let tables = self.closing.clone();
+        let any = !rules.is_empty() || !tables.is_empty();
+        any.then_some(Wait { since_ms: now_ms, changes, rules, tables })
+    }
+
+    fn is_over(&self, wait: &Wait) -> bool {
+        let is_gone = |(no, last): (&PortNo, &u64)| {
+            let full = self.ports.get(no).and_then(|e| e.full.as_ref());
+            let first = full.and_then(|f| f.table.leaving().1);
+            first.is_none_or(|first| first > *last)
+        };
+        wait.rules.iter().all(is_gone) && wait.tables.is_disjoint(&self.closing)
+    }
+
+    /// Where it takes too long to end rules one by one, all end at once.
+    fn open_valves(&mut self, now_ms: u64, waited_ms: u64) {
+        for (no, e) in &mut self.ports {
+            let Some(full) = e.full.as_ref().filter(|f| !f.flushing) else { continue };
+            let leaves = full.table.leaving().1.is_some();
+            if leaves && full.table.leaving_ms().max(waited_ms) > VALVE_MS {
+                self.waits.valves += 1;
+                e.flush(*no, &mut self.threads, now_ms);
+            }
+        }
+    }
+
+    /// Why a megaflow is forwarded by an adapter, or is not yet; or why it never will be.
+    pub(super) fn full_reason(
+        &self,
+        now_ms: u64,
+        e: &Entry,
+        f: &FlowDump,
+    ) -> Result<Reason, Reason> {
+        let full = e.full.as_ref().ok_or(Reason::PortType)?;
+        if full.table.has(f.id) {
+            return Ok(if full.table.is_in(f.id) { Reason::Full } else { Reason::Pending });
+        }
+        let plan = full.plan(now_ms, &self.places(), &f.key, &f.mask, &f.ops)?;
+        if e.port.is_down() {
+            return Ok(Reason::PortDown);
+        }
+        let rule: &ForwardRule = &plan.rule;
+        Ok(full.table.reason(now_ms, f.id, rule, f.pps as f32))
+    }
+
+    /// Why a megaflow of a port with an adapter that forwards is not one that it can forward.
+    pub fn why_not_full(&self, now_ms: u64, f: &FlowDump) -> Option<Reason> {
+        let e = self.ports.get(&f.key.u16(flow::at::IN_PORT))?;
+        e.full.as_ref()?;
+        self.full_reason(now_ms, e, f).err()
+    }
+}

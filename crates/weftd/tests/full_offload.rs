@@ -1,0 +1,183 @@
+//! `hw-offload` with an adapter that forwards by itself, the lab's emulated one: an uplink and two virtual functions.
+//! Flows become its rules, the host sees the first packets only, and nothing that the switch says is wrong for it.
+
+mod lab;
+
+use lab::*;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use testkit::{Netns, Switch, privileged};
+
+/// Rules need some seconds of traffic first.
+const LONG: Duration = Duration::from_secs(60);
+/// The file `stats=` has 8-byte counters; where the adapter's begin, and which they are (lab/generator/README.md).
+const ADAPTER: usize = 34_880;
+const CREATED: usize = 1;
+const DESTROYED: usize = 3;
+const DELIVERED: usize = 9;
+
+/// A switch and an adapter: `src` is its uplink, where packets of twenty networks come in; `a` and `b` are virtual
+/// functions.
+struct Bench<'a> {
+    sw: Switch<'a>,
+    /// Where counters are.
+    dir: PathBuf,
+}
+
+impl<'a> Bench<'a> {
+    fn new(ns: &'a Netns, hw: &str) -> Bench<'a> {
+        let sw = start(ns);
+        let extra = format!("other_config:dpdk-extra=--no-pci -d {}", generator().display());
+        sw.vsctl(&["set", "Open_vSwitch", ".", &extra, "other_config:hw-offload=true"]).unwrap();
+        sw.stop_daemon().unwrap();
+        sw.start_daemon().unwrap();
+        add_bridge(&sw, "br0");
+        ofctl(&sw, "del-flows br0");
+        let dir = std::env::temp_dir().join(format!("weft-full-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let bench = Bench { sw, dir };
+        bench.port("a", 2, &format!("net_weftgen1,{hw},role=vf,vf=0,order=sink"));
+        bench.port("b", 3, &format!("net_weftgen2,{hw},role=vf,vf=1,order=sink"));
+        bench.port("src", 1, &format!("net_weftgen0,flows=1000,rules=20,rate=60000,{hw}"));
+        bench
+    }
+
+    fn port(&self, name: &str, number: u16, device: &str) {
+        let stats = self.dir.join(name);
+        let more = format!("adapter=x,stats={}", stats.display());
+        let devargs = format!("options:dpdk-devargs=\"vdev:{device},{more}\"");
+        let number = format!("ofport_request={number}");
+        let kind = ["--", "set", "interface", name, "type=dpdk", &number, &devargs];
+        let all: Vec<&str> = ["add-port", "br0", name].into_iter().chain(kind).collect();
+        self.sw.vsctl(&all).unwrap();
+    }
+
+    /// A counter of a port's adapter.
+    fn adapter(&self, port: &str, counter: usize) -> u64 {
+        word(&self.dir.join(port), ADAPTER + 8 * counter)
+    }
+
+    /// Flows that the adapter forwards.
+    fn full(&self) -> usize {
+        let all = appctl(&self.sw, "dpctl/dump-flows -m type=offloaded");
+        all.matches("offloaded:yes, dp:dpdk, actions:").count()
+    }
+
+    fn wait_for(&self, what: &str, done: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !done() {
+            let show = self.sw.appctl(&["offload/show"]).unwrap_or_default();
+            let why = self.sw.appctl(&["offload/why"]).unwrap_or_default();
+            assert!(began.elapsed() < LONG, "{what}: {show}{why}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Changes all flows; what the barrier took.
+    fn change(&self, even: u16, odd: u16) -> Duration {
+        let began = Instant::now();
+        self.sw.ofctl_stdin(&["add-flows", "br0", "-"], &flows(even, odd)).unwrap();
+        began.elapsed()
+    }
+}
+
+impl Drop for Bench<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn word(file: &Path, at: usize) -> u64 {
+    let bytes = std::fs::read(file).unwrap();
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+/// Twenty flows: even networks to one port, odd ones to the other.
+fn flows(even: u16, odd: u16) -> String {
+    let one = |i: u16| {
+        let out = if i.is_multiple_of(2) { even } else { odd };
+        format!("ip,nw_dst=16.0.{i}.0/24,actions=output:{out}\n")
+    };
+    (0..20).map(one).collect()
+}
+
+/// A number behind a text in a command's answer.
+fn number(all: &str, before: &str) -> u64 {
+    let rest = all.split(before).nth(1).unwrap_or_else(|| panic!("{before}: {all}"));
+    let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or_else(|_| panic!("{before}: {all}"))
+}
+
+#[test]
+fn the_host_sees_the_first_packets_only() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let bench = Bench::new(&ns, "hw=full");
+    let sw = &bench.sw;
+    bench.change(2, 3);
+    bench.wait_for("20 rules", || bench.full() == 20);
+    assert_eq!(appctl(sw, "dpctl/dump-flows -m type=ovs").matches("in_port(src)").count(), 0);
+    assert!(appctl(sw, "offload/why 16.0.7.0").starts_with("offloaded-fully: "));
+    reasons_add_up(sw);
+    // Counters grow, though the host has no packets.
+    let host = || number(&appctl(sw, "dpif-netdev/pmd-stats-show"), "packets received: ");
+    let flow = || number(&ofctl(sw, "dump-flows br0 ip,nw_dst=16.0.7.0/24"), "n_packets=");
+    let sent = || number(&ofctl(sw, "dump-ports br0 2"), "tx pkts=");
+    std::thread::sleep(Duration::from_millis(200));
+    let (received, counted, out) = (host(), flow(), sent());
+    bench.wait_for("counters", || flow() > counted + 3000 && sent() > out + 30_000);
+    assert_eq!(host(), received);
+    // What the switch says was sent is what the virtual functions got, but for what is counted late.
+    let slack = 60_000;
+    let (said, got) = (sent(), bench.adapter("a", DELIVERED));
+    assert!(said + slack >= got && said <= got + slack, "{said} {got}");
+    // A barrier's reply leaves when the rules of before are gone.
+    for round in 0..4 {
+        let made = bench.adapter("src", CREATED);
+        let (even, odd) = if round % 2 == 0 { (3, 3) } else { (2, 3) };
+        bench.change(even, odd);
+        assert!(bench.adapter("src", DESTROYED) >= made, "round {round}");
+        bench.wait_for("20 rules again", || bench.full() == 20);
+    }
+    // A flow in use does not time out, though no packet of it is the host's.
+    ofctl(sw, "del-flows br0 ip,nw_dst=16.0.4.0/24");
+    ofctl(sw, "add-flow br0 ip,nw_dst=16.0.4.0/24,idle_timeout=2,actions=output:2");
+    bench.wait_for("the flow", || {
+        appctl(sw, "offload/why 16.0.4.0").starts_with("offloaded-fully: ")
+    });
+    std::thread::sleep(Duration::from_secs(5));
+    assert!(ofctl(sw, "dump-flows br0 ip,nw_dst=16.0.4.0/24").contains("idle_timeout=2"));
+    // Drops are the adapter's, too.
+    ofctl(sw, "mod-flows br0 ip,nw_dst=16.0.6.0/24,actions=drop");
+    bench.wait_for("a rule that drops", || {
+        appctl(sw, "dpctl/dump-flows -m type=dpdk").contains("dp:dpdk, actions:drop")
+    });
+    sw.vsctl(&["set", "Open_vSwitch", ".", "other_config:hw-offload=false"]).unwrap();
+    let before = host();
+    bench.wait_for("the host's packets", || host() > before + 20_000);
+    assert_eq!(bench.full(), 0);
+}
+
+/// Rules that end slowly: all end at once, so a barrier takes a little longer and no more.
+#[test]
+fn a_slow_adapter_delays_a_barrier_little() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let bench = Bench::new(&ns, "hw=full,hw_delay=50000,hw_rules=12");
+    bench.change(2, 3);
+    assert!(ofctl(&bench.sw, "dump-ports br0 2").contains("tx pkts="));
+    bench.wait_for("12 rules", || bench.full() == 12);
+    let made = bench.adapter("src", CREATED);
+    let took = bench.change(3, 2);
+    assert!(bench.adapter("src", DESTROYED) >= made);
+    let show = appctl(&bench.sw, "offload/show");
+    eprintln!("ovs-ofctl took {took:?}; {}", show.lines().find(|l| l.contains("longest")).unwrap());
+    assert!(took < Duration::from_secs(2), "{took:?} {show}");
+    assert!(number(&show, "all rules ended ") > 0 && number(&show, "overdue ") == 0, "{show}");
+    reasons_add_up(&bench.sw);
+    bench.wait_for("12 rules again", || bench.full() == 12);
+}
