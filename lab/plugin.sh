@@ -3,6 +3,7 @@
 # by apt, with a sources list and state of its own: the system's apt state is not touched.
 # Usage: build_plugin FOLDER NAME LIBRARY...      builds target/lab/NAME.so, unless it is newer than its sources, and
 #                                                 prints the path to load
+# With SANITIZE=1 in the environment it is another file, with AddressSanitizer and UBSan: its user preloads libasan.
 
 # deb-src entries for the Debian mirrors that this system is configured with.
 source_lists() {
@@ -39,7 +40,11 @@ fetch_headers() {
 
 build_plugin() {
     local here=$1 name=$2 out version headers so dir copy sources
+    local flags=(-O3 -march=native -flto)
     shift 2
+    if [ -n "${SANITIZE:-}" ]; then
+        flags=(-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=undefined) name+=-sanitized
+    fi
     out=${CARGO_TARGET_DIR:-$here/../../target}/lab
     mkdir -p "$out"
     out=$(cd "$out" && pwd)
@@ -54,7 +59,7 @@ build_plugin() {
         [ -d "$headers" ] || fetch_headers "$version" "$headers"
         mapfile -t sources < <(find "$here" -name '*.c')
         # shellcheck disable=SC2046
-        ${CC:-gcc} -std=gnu11 -O3 -march=native -flto -fPIC -shared -g1 -Wall -Wextra -Werror \
+        ${CC:-gcc} -std=gnu11 "${flags[@]}" -fPIC -shared -g1 -Wall -Wextra -Werror \
             -Wno-unused-parameter -DALLOW_INTERNAL_API -DALLOW_EXPERIMENTAL_API -I"$headers" -I"$here" \
             $(pkg-config --cflags libdpdk | sed 's/-march=[^ ]*//') "${sources[@]}" -o "$so.$$" \
             "$@" -lrte_bus_vdev -lrte_kvargs -lrte_mempool -lrte_mbuf -lrte_eal -lm

@@ -1,10 +1,17 @@
 #!/bin/bash
-# Has OVS's own test suite (Debian's openvswitch-source, never copied into this repository) judge weftd:
-# runs groups of it with weftd in ovs-vswitchd's place and compares what fails with judge-*.txt.
-# Usage: judge.sh [WEFTD [GROUP...]]   WEFTD: target/debug/weftd; GROUPs: those of ofproto.at and tunnel*.at.
-# As root. JUDGE_DIR keeps the unpacked suite and its logs (tests/testsuite.dir); else both go.
+# Has OVS's own test suites (Debian's openvswitch-source, never copied into this repository) judge weftd:
+# runs groups of one with weftd in ovs-vswitchd's place and compares what fails with the lists of judge-*.txt.
+# Usage: judge.sh [--system] [WEFTD [GROUP...]]   WEFTD: target/debug/weftd.
+# Without --system it is the unit suite, its ports dummies, and GROUPs are those named in `unit_groups`.
+# With it, the one with traffic (system-userspace-testsuite), in network namespaces of its own, and all groups.
+# As root. JUDGE_DIR keeps the unpacked suite and its logs (tests/*testsuite.dir); else both go.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+suite=testsuite
+if [ "${1:-}" = --system ]; then
+    suite=system-userspace-testsuite
+    shift
+fi
 weftd=$(realpath "${1:-$here/../target/debug/weftd}")
 shift || true
 [ -x "$weftd" ] || { echo "judge: no $weftd: build it first" >&2; exit 1; }
@@ -15,16 +22,24 @@ if [ -z "$dir" ]; then
     trap 'rm -rf "$dir"' EXIT
 fi
 
-# Unpacks the suite and does what OVS's configure would have done for it.
+installed() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
+
+# Installs the packages that are missing.
+need() {
+    for package; do
+        installed "$package" || apt-get install -y -qq --no-install-recommends "$package" >/dev/null
+    done
+}
+
+# Unpacks the suites and does what OVS's configure would have done for them.
 prepare() {
-    dpkg-query -W -f '${Status}' openvswitch-source 2>/dev/null | grep -q 'ok installed' ||
-        apt-get install -y -qq --no-install-recommends openvswitch-source >/dev/null
+    need openvswitch-source
     local from
     from=$(find /usr/src/openvswitch -name 'openvswitch*.tar*' | head -1)
     tar -C "$dir" -xf "$from"
     root=$(dirname "$(dirname "$(find "$dir" -path '*/tests/testsuite' | head -1)")")
     local tests=$root/tests
-    cat > "$tests/atconfig" <<EOF
+    cat > "$tests/atconfig" <<END
 at_testdir='tests'
 abs_builddir='$tests'
 at_srcdir='.'
@@ -37,25 +52,49 @@ at_top_builddir='..'
 EXEEXT=''
 AUTOTEST_PATH='tests'
 SHELL=\${CONFIG_SHELL-'/bin/sh'}
-EOF
-    sed -e "s/@EGREP@/grep -E/; s/@PYTHON3@/python3/; s/@HAVE_OPENSSL@/no/; s/@[A-Z0-9_]*@//g" \
+END
+    sed -e "s/@EGREP@/grep -E/; s!@PYTHON3@!/usr/bin/python3!; s/@HAVE_OPENSSL@/no/; s/@[A-Z0-9_]*@//g" \
         "$tests/atlocal.in" > "$tests/atlocal"
-    mkdir -p "$dir/bin"
-    printf '#!/bin/sh\nexec "%s" -vdpdk:err -vbridge:console:off "$@"\n' "$weftd" > "$dir/bin/ovs-vswitchd"
-    chmod +x "$dir/bin/ovs-vswitchd"
     ln -sfn "$root" "$dir/suite"
 }
 
+# Clients and servers of the traffic; a TFTP server is not among Debian's that the suite knows.
+prepare_system() {
+    need iproute2 iputils-ping tcpdump curl lftp ncat ethtool python3-pyftpdlib
+    [ -d "$dir/python/tftpy" ] || /usr/bin/python3 -m pip install -q --target "$dir/python" tftpy 2>/dev/null
+    export PYTHONPATH=$dir/python
+}
+
 [ -e "$dir/suite" ] || prepare
+[ $suite = testsuite ] || prepare_system
+mkdir -p "$dir/bin"
+printf '#!/bin/sh\nexec "%s" -vdpdk:err -vbridge:console:off "$@"\n' "$weftd" > "$dir/bin/ovs-vswitchd"
+chmod +x "$dir/bin/ovs-vswitchd"
 cd "$dir/suite/tests"
-if [ $# -eq 0 ]; then
-    for suite in ofproto 'tunnel[a-z0-9-]*'; do
-        mapfile -t groups < <(sed -n "s/^\(at_help_all=\"\)\{0,1\}\([0-9]*\);$suite\.at:.*/\2/p" testsuite)
+
+# The groups of one file of the unit suite.
+groups_of() { sed -n "s/^\(at_help_all=\"\)\{0,1\}\([0-9]*\);$1\.at:.*/\2/p" testsuite; }
+
+unit_groups='ofproto tunnel[a-z0-9-]* learn classifier multipath bundle'
+if [ $# -eq 0 ] && [ $suite = testsuite ]; then
+    for file in $unit_groups; do
+        mapfile -t groups < <(groups_of "$file")
         set -- "$@" "${groups[0]}-${groups[-1]}"
     done
+    # Of the many groups of ofproto-dpif.at those about connections and meters.
+    mapfile -t groups < <(sed -n 's/^\([0-9]*\);ofproto-dpif\.at:[0-9]*;ofproto-dpif - \(conntrack\|.*meter\).*/\1/p' testsuite)
+    set -- "$@" "${groups[@]}"
+fi
+run=(env PATH="$dir/bin:$PATH" "./$suite")
+if [ $suite = testsuite ]; then
+    run+=(-j"$(nproc)")
+else
+    # Links and namespaces of the suite have fixed names: they get a network namespace and a /run/netns of their own.
+    run=(unshare --net --mount sh -c
+        'mkdir -p /run/netns; mount -t tmpfs none /run/netns; ip link set lo up; exec "$@"' sh "${run[@]}")
 fi
 results=$dir/results
-env PATH="$dir/bin:$PATH" ./testsuite -j"$(nproc)" -d -C "$PWD" AUTOTEST_PATH= "$@" 2>/dev/null |
+"${run[@]}" -d -C "$PWD" AUTOTEST_PATH= "$@" 2>/dev/null |
     grep -aE '^ *[0-9]+: .*(ok|FAILED|skipped)' | sort -n > "$results" || true
 echo "passed $(grep -c ' ok$' "$results"), failed $(grep -c FAILED "$results"), skipped $(grep -c skipped "$results")"
 

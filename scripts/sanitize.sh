@@ -28,7 +28,7 @@ run address -Zsanitizer=address -p vhost
 # One test at a time runs on the main thread: the test harness's own channels are not instrumented either.
 export TSAN_OPTIONS="suppressions=$PWD/scripts/tsan.supp"
 thread="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"
-run thread "$thread" -p sync --lib -- --test-threads=1
+run thread "$thread" -p sync --test threads -- --test-threads=1
 run thread "$thread" -p classifier --test concurrent -- --test-threads=1
 [ "$how" = short ] || run thread "$thread" -p datapath --test live --test barriers -- --test-threads=1
 

@@ -1,9 +1,11 @@
 /* Guests without drivers: rings and buffers, and nothing else to wait for. All of them run on this core.
- * Usage: bare-guests split|packed echo|sink COUNTERS SOCKET...
- *   echo  swaps buffers between its two rings: every packet leaves by the ring it would leave by
- *   sink  counts and gives the buffer back
+ * Usage: bare-guests split|packed echo|sink|source=BYTES COUNTERS SOCKET...
+ *   echo    swaps buffers between its two rings: every packet leaves by the ring it would leave by
+ *   sink    counts and gives the buffer back
+ *   source  sends packets of so many bytes, zeros as the memory has, as fast as they are taken
  * A guest listens on each SOCKET (vhost-user). It reads one word of each packet, kicks nobody and wants no calls. Its
- * buffers hold a frame of 1518 bytes, or have the size of WEFT_GUEST_BUFFER, bytes.
+ * buffers hold a frame of 1518 bytes, or have the size of WEFT_GUEST_BUFFER, bytes. Its memory is
+ * of hugepages if there are any; only of hugepages with WEFT_GUEST_PAGES=huge, and never with WEFT_GUEST_PAGES=small.
  * COUNTERS is a file like that of the generator's argument `stats`; guest i counts as transmit queue i mod 16. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -25,6 +27,8 @@
 #define MAX_GUESTS 64
 #define QUEUES 16
 #define GUEST_PHYSICAL 0x100000000ull
+/* Bytes of the virtio-net header. */
+#define HEADER 12
 
 /* As in lab/generator/weftgen.h. */
 struct counters {
@@ -55,6 +59,8 @@ struct guest {
 };
 
 static int packed, echo;
+/* Bytes that a source puts into a buffer, header and frame; 0: no source. */
+static uint32_t made;
 /* Bytes of a buffer. An odd number of lines, so that buffers spread over the cache. */
 static uint32_t room = 1600;
 static uint64_t memory_size;
@@ -131,6 +137,28 @@ get(struct ring *r, unsigned max, uint16_t *ids, uint32_t *lens)
 		lens[n] = slot->len;
 	}
 	return n;
+}
+
+/* A source writes the first word of each packet, as who makes packets does. */
+static inline void
+send_all(struct guest *g)
+{
+	uint16_t ids[BURST];
+	uint32_t lens[BURST];
+	unsigned n = get(&g->out, BURST, ids, lens);
+
+	for (unsigned i = 0; i < n; i++)
+		add_idle(&g->out, ids[i]);
+	if (!g->out.n_idle)
+		return;
+	for (n = g->out.n_idle < BURST ? g->out.n_idle : BURST; n; n--) {
+		uint16_t id = take_idle(&g->out);
+
+		*(volatile uint32_t *)(g->memory + g->out.buffer[id] + HEADER) = id;
+		put(&g->out, id, made);
+		++*(volatile uint64_t *)g->counter;
+	}
+	show(&g->out);
 }
 
 static inline void
@@ -261,17 +289,20 @@ listen_on(const char *path)
 	return fd;
 }
 
-/* Memory that can be shared: of hugepages if there are any. */
+/* Memory that can be shared, of the pages that are asked for. */
 static int
 memory_of(uint64_t size, uint8_t **at)
 {
-	for (int flags = MFD_HUGETLB | MFD_CLOEXEC; ; flags = MFD_CLOEXEC) {
+	const char *pages = getenv("WEFT_GUEST_PAGES");
+	int only_huge = pages && !strcmp(pages, "huge"), only_small = pages && !strcmp(pages, "small");
+
+	for (int flags = MFD_CLOEXEC | (only_small ? 0 : MFD_HUGETLB); ; flags = MFD_CLOEXEC) {
 		int fd = memfd_create("guest", flags);
 
 		if (fd >= 0 && !ftruncate(fd, size) &&
 		    (*at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0)) != MAP_FAILED)
 			return fd;
-		if (flags == MFD_CLOEXEC)
+		if (only_huge || flags == MFD_CLOEXEC)
 			fail("guest memory");
 		close(fd);
 	}
@@ -342,14 +373,18 @@ main(int argc, char **argv)
 	struct counters *counters;
 
 	if (n < 1 || n > MAX_GUESTS || (strcmp(argv[1], "split") && strcmp(argv[1], "packed")) ||
-	    (strcmp(argv[2], "echo") && strcmp(argv[2], "sink"))) {
-		fprintf(stderr, "usage: bare-guests split|packed echo|sink COUNTERS SOCKET... (up to %d)\n", MAX_GUESTS);
+	    (strcmp(argv[2], "echo") && strcmp(argv[2], "sink") && sscanf(argv[2], "source=%u", &made) != 1)) {
+		fprintf(stderr, "usage: bare-guests split|packed echo|sink|source=BYTES COUNTERS SOCKET... (up to %d)\n", MAX_GUESTS);
 		return 2;
 	}
 	packed = !strcmp(argv[1], "packed");
 	echo = !strcmp(argv[2], "echo");
 	if (getenv("WEFT_GUEST_BUFFER"))
 		room = (atoi(getenv("WEFT_GUEST_BUFFER")) + 63) / 64 * 64 | 64;
+	if (made && (made += HEADER) > room) {
+		fprintf(stderr, "bare-guests: a buffer holds %u bytes\n", room - HEADER);
+		return 2;
+	}
 	memory_size = ((128 << 10) + 2ull * SIZE * room + (2 << 20) - 1) >> 21 << 21;
 	counters = map_counters(argv[3]);
 	for (int i = 0; i < n; i++)
@@ -360,5 +395,5 @@ main(int argc, char **argv)
 	}
 	for (;;)
 		for (int i = 0; i < n; i++)
-			serve(&guests[i]);
+			made ? send_all(&guests[i]) : serve(&guests[i]);
 }

@@ -1,7 +1,7 @@
 # An OVS-like daemon with the two generator ports, as the first process of a PID namespace: its end ends all.
 # Environment: GENERATOR DPDK_EXTRA (more arguments of EAL) SOURCE SINK CORES (1 or 1,2 ...) HELPER_CORE DAEMON OTHER_CONFIG (key=value ...) RULES (a file for ovs-ofctl
 # add-flows) APPCTL (commands, one per line) GUESTS (how many) GUEST_PROGRAM ROLE (source: SOURCE is the guests')
-# PACKED MTU (of all ports; 0: the usual) WEFT_GUEST_BUFFER
+# PACKED MTU (of all ports; 0: the usual) WEFT_GUEST_BUFFER WEFT_GUEST_PAGES
 # TUNNEL (which of the generator's ports are in a bridge br-phy of their own, VXLAN between it and br0: none source sink both)
 set -eu
 export OVS_RUNDIR=$PWD OVS_LOGDIR=$PWD OVS_DBDIR=$PWD OVS_SYSCONFDIR=$PWD

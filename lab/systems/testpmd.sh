@@ -1,7 +1,7 @@
 # testpmd between the two generator ports, as the first process of a PID namespace: its end ends all.
 # With a guest (GUESTS=1) between a generator port and a vhost port: what the bare library costs; what an echoing guest
 # sends leaves by SOURCE.
-# Environment: GENERATOR SOURCE SINK CORES (1 or 1,2 ...) MODE HELPER_CORE GUESTS GUEST_PROGRAM ROLE PACKED MTU WEFT_GUEST_BUFFER
+# Environment: GENERATOR SOURCE SINK CORES (1 or 1,2 ...) MODE HELPER_CORE GUESTS GUEST_PROGRAM ROLE PACKED MTU WEFT_GUEST_BUFFER WEFT_GUEST_PAGES
 set -eu
 exec 3<&0
 mkfifo commands
