@@ -1,20 +1,20 @@
 //! A bridge as the control side keeps it: ports, learned addresses.
 
-use crate::change::Txn;
-use crate::counters::{Counter, Slot};
 use crate::events::Event;
-use crate::group::GroupRec;
-use crate::learn::Learning;
-use crate::liveness::Groups;
+use crate::groups::liveness::Groups;
 use crate::mac_index::MacIndex;
 use crate::mac_table::{Learned, MacEntry, MacStats, MacTable};
-use crate::meter::MeterTable;
-use crate::mirror::Places;
+use crate::published::{GroupHistory, GroupsAt};
 use crate::switch::Switch;
-use crate::table::{N_TABLES, Tables};
-use crate::tlv::{Masks, TlvTable};
+use crate::switch::change::Txn;
+use crate::switch::groups::GroupRec;
+use crate::switch::learning::Learning;
+use crate::switch::meters::MeterTable;
+use crate::switch::mirrors::Places;
+use crate::tables::counters::{Counter, Slot};
+use crate::tables::table::{N_TABLES, Tables};
+use crate::tables::tlv::{Masks, TlvTable};
 use crate::types::*;
-use crate::view::{GroupHistory, GroupsAt};
 use action::Region;
 use openflow::{OfError, OfPort, PortDesc, PortMod, port, port_config, port_state};
 use std::collections::{BTreeMap, HashMap};

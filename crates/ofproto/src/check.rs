@@ -2,8 +2,8 @@
 //! them is checked by [`openflow::check`].
 
 use crate::bridge::Bridge;
-use crate::table::N_TABLES;
-use crate::tlv;
+use crate::tables::table::N_TABLES;
+use crate::tables::tlv;
 use openflow::{Action, GROUP_ANY, Instruction, Match, OfError, OfPort, Version, check, port};
 
 type Checked = Result<(), OfError>;

@@ -1,7 +1,7 @@
 //! What the switch tells: events for controllers, regions for the datapath.
 
-use crate::mac_regions::Macs;
-use crate::packet_out::StagedPacket;
+use crate::switch::mac_regions::Macs;
+use crate::switch::packet_out::StagedPacket;
 use crate::types::BridgeId;
 use action::Region;
 use flow::{Key, Mask, PACKET_LINES, at};

@@ -15,64 +15,34 @@
 
 mod action_text;
 mod bridge;
-mod change;
 mod check;
-mod conjunction;
-mod counters;
 mod events;
-mod evict;
-mod expire;
 mod fields;
-mod flow_mod;
-mod group;
-mod learn;
-mod liveness;
+mod groups;
 mod mac_index;
-mod mac_regions;
 mod mac_table;
-mod meter;
-mod mirror;
-mod packet_out;
-mod stats;
+mod published;
 mod switch;
-mod table;
-mod tlv;
+mod tables;
+#[cfg(test)]
+mod tests;
 mod trace;
 mod translate;
 mod tunnel;
 mod types;
-mod underlay;
-mod view;
 mod work;
 
-#[cfg(test)]
-mod bounds;
-#[cfg(test)]
-mod golden;
-#[cfg(test)]
-mod laws;
-#[cfg(test)]
-mod learn_tests;
-#[cfg(test)]
-mod mirror_tests;
-#[cfg(test)]
-mod slices;
-#[cfg(test)]
-mod tests;
-#[cfg(test)]
-mod tlv_laws;
-
 pub use action_text::{action_text, actions_text, instructions_text, parse_subfield};
-pub use change::{BundleItem, Change, Items, Outcome};
 pub use events::Event;
-pub use flow_mod::{check_table, outputs_to, uses_group};
 pub use mac_table::{MacEntry, MacStats};
-pub use meter::METERS_MAX;
-pub use mirror::{MIRRORS_MAX, MirrorSpec, MirrorTo};
-pub use packet_out::StagedPacket;
-pub use stats::Dump;
 pub use switch::Switch;
-pub use table::N_TABLES;
+pub use switch::change::{BundleItem, Change, Items, Outcome};
+pub use switch::flow_mod::{check_table, outputs_to, uses_group};
+pub use switch::meters::METERS_MAX;
+pub use switch::mirrors::{MIRRORS_MAX, MirrorSpec, MirrorTo};
+pub use switch::packet_out::StagedPacket;
+pub use switch::stats::Dump;
+pub use tables::table::N_TABLES;
 pub use trace::{Options, punt_text};
 pub use translate::PacketInContext;
 pub use tunnel::{

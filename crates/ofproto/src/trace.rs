@@ -4,7 +4,7 @@ mod fork;
 
 use crate::action_text::{action_text, actions_text, metadata_text};
 use crate::switch::Switch;
-use crate::table::FlowRule;
+use crate::tables::table::FlowRule;
 use crate::translate::{PacketInContext, Xlate, resolve};
 use crate::types::{BridgeId, ConfigError};
 use action::{Decision, Punt, Request};
@@ -209,7 +209,7 @@ impl<'a> Xlate<'a, '_> {
 
     pub(crate) fn note_rule(&mut self, table: u8, rule: &FlowRule) {
         self.note_table(|| {
-            let m = crate::tlv::match_of(rule);
+            let m = crate::tables::tlv::match_of(rule);
             let m = match_text(&m.key, &m.mask, &m.tun, &|_| None);
             let comma = if m.is_empty() { "" } else { ", " };
             let cookie = match rule.value().cookie {

@@ -3,7 +3,7 @@
 use super::Xlate;
 use super::recirc::State;
 use crate::fields;
-use crate::table::FlowRule;
+use crate::tables::table::FlowRule;
 use ::action::{Alg, Ct, Nat, NatSide, Op};
 use flow::{Field, Key, Mask, at};
 use openflow::Action;

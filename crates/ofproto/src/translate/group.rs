@@ -3,8 +3,8 @@
 use super::Xlate;
 use super::set::in_order;
 use crate::fields;
-use crate::liveness::Groups;
-use crate::view::{BucketView, GroupView};
+use crate::groups::liveness::Groups;
+use crate::published::{BucketView, GroupView};
 use flow::{Field, Key, Mask, at, frag};
 use openflow::{GROUP_ANY, GroupType, port};
 

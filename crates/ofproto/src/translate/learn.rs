@@ -2,7 +2,7 @@
 
 use super::Xlate;
 use super::actions::ones;
-use crate::learn::{Fin, LearnedFlow};
+use crate::switch::learning::{Fin, LearnedFlow};
 use flow::{Field, at, match_text};
 use openflow::{
     Action, FlowMod, FlowModCommand, Instruction, Learn, LearnSource, LearnSpec, LearnTarget,
@@ -91,7 +91,7 @@ fn put_spec(spec: &LearnSpec, value: u128, m: &mut Match, actions: &mut Vec<Acti
             match d.field {
                 Field::TunMetadata(i) => {
                     let part = flow::TunMetadata::subfield(i, d.ofs, d.bits, value as u64);
-                    crate::tlv::set(&mut m.tun, part);
+                    crate::tables::tlv::set(&mut m.tun, part);
                 }
                 f => {
                     f.set_masked(&mut m.mask, mask, mask);

@@ -4,9 +4,9 @@
 use super::Xlate;
 use super::normal::{Tags, includes, keeps_tags, translate_in};
 use crate::fields;
-use crate::mirror::{MirrorView, Target};
+use crate::published::{Bundle, PortView};
+use crate::switch::mirrors::{MirrorView, Target};
 use crate::types::VlanMode;
-use crate::view::{Bundle, PortView};
 use flow::at;
 use openflow::port;
 use telemetry::Drop;

@@ -25,11 +25,11 @@ pub(crate) use pipe::Pipe;
 pub(crate) use recirc::{Kept, State, States, Sweep};
 
 use crate::fields;
-use crate::learn::{Fin, LearnedFlow};
-use crate::table::{FlowRule, Table};
+use crate::published::{BridgeView, Shared, World};
+use crate::switch::learning::{Fin, LearnedFlow};
+use crate::tables::table::{FlowRule, Table};
 use crate::trace::Recorder;
 use crate::tunnel::{self as outer, Underlay};
-use crate::view::{BridgeView, Shared, World};
 use action::{Decision, Op, Request};
 use budget::Spent;
 use flow::{Key, Mask, PACKET_LINES, TunMetadata, at};
@@ -475,7 +475,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
 
     fn miss(&mut self, table: u8, miss: Miss) {
         self.credit(self.bridge.miss_base + u32::from(table));
-        let silent = |p: &crate::view::PortView| p.spec.config & port_config::NO_PACKET_IN != 0;
+        let silent =
+            |p: &crate::published::PortView| p.spec.config & port_config::NO_PACKET_IN != 0;
         let told = self.bridge.config.miss_to_controller
             && miss == Miss::Honor
             && !self.bridge.port(self.in_port()).is_some_and(silent);
@@ -745,7 +746,7 @@ fn no_action_set(key: &mut Key) {
     key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
 }
 
-fn may_receive(p: &crate::view::PortView) -> bool {
+fn may_receive(p: &crate::published::PortView) -> bool {
     p.spec.config & port_config::NO_RECV == 0
 }
 

@@ -2,8 +2,8 @@
 
 use super::{Learn, Xlate};
 use crate::fields::{self, VLAN_PRESENT};
+use crate::published::{Bundle, PortView};
 use crate::types::VlanMode;
-use crate::view::{Bundle, PortView};
 use flow::{at, flag};
 use openflow::port_config;
 

@@ -2,8 +2,8 @@
 
 use super::Xlate;
 use super::actions::ones;
-use crate::table::{FlowRule, Table};
-use crate::tlv;
+use crate::tables::table::{FlowRule, Table};
+use crate::tables::tlv;
 use flow::{Field, TunMetadata, at, flag, look_at};
 use openflow::Subfield;
 use telemetry::Drop;

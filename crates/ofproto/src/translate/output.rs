@@ -2,7 +2,7 @@
 
 use super::{Miss, PacketInContext, Xlate};
 use crate::BridgeId;
-use crate::view::BridgeView;
+use crate::published::BridgeView;
 use action::{Op, Punt, TunnelKind};
 use flow::{FIELDS, Field, Key, PACKET_LINES, at};
 use openflow::{

@@ -1,7 +1,7 @@
 //! What PMD threads call.
 
 use super::{plain, resolve};
-use crate::view::{Shared, World};
+use crate::published::{Shared, World};
 use action::{Decision, Pipeline, Request};
 use flow::Key;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 
 use super::{MAX_DEPTH, beginning, may_receive};
 use crate::fields;
-use crate::table::{FlowRule, Plain, Table};
-use crate::view::{BridgeView, PortView, Shared, World};
+use crate::published::{BridgeView, PortView, Shared, World};
+use crate::tables::table::{FlowRule, Plain, Table};
 use action::{Decision, Op, Request};
 use flow::{Key, Mask, PACKET_LINES, PortNo, at, flag};
 use openflow::{OfPort, port_config};

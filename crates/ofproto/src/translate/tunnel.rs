@@ -3,9 +3,9 @@
 
 use super::{Asked, Hop, Snooped, Xlate};
 use crate::fields::{self, ETH_ARP, ETH_IP, ETH_IPV6};
+use crate::published::{BridgeView, PortView};
 use crate::tunnel::neighbours::How;
 use crate::tunnel::{self, Answer, Local, Remote, TunnelSpec};
-use crate::view::{BridgeView, PortView};
 use action::{Op, TunnelKind, TunnelPush, gre};
 use flow::{Field, Key, PortNo, at, flag};
 use std::net::{IpAddr, Ipv6Addr};

@@ -1,12 +1,12 @@
 //! Flow-mods: which flows they mean, and what is staged for each.
 
-use crate::change::{Note, Record, Rest, Txn, Undo};
 use crate::check;
-use crate::counters::{Counter, FlowRec, Slot};
-use crate::group::GroupUndo;
 use crate::switch::Switch;
-use crate::table::{Flow, FlowRule, N_TABLES, Table};
-use crate::tlv;
+use crate::switch::change::{Note, Record, Rest, Txn, Undo};
+use crate::switch::groups::GroupUndo;
+use crate::tables::counters::{Counter, FlowRec, Slot};
+use crate::tables::table::{Flow, FlowRule, N_TABLES, Table};
+use crate::tables::tlv;
 use crate::types::{BridgeId, ConfigError, FailMode};
 use action::Region;
 use openflow::{
@@ -331,7 +331,7 @@ impl Switch {
     /// for a delete.
     pub fn flush_flows(&mut self, id: BridgeId, now: u64) -> Result<(), OfError> {
         self.flow_mod(id, &FlowMod::new(FlowModCommand::Delete, TABLE_ALL, Match::default()), now)?;
-        self.group_mod(id, &crate::group::delete_all(), now)?;
+        self.group_mod(id, &crate::switch::groups::delete_all(), now)?;
         self.delete_meters(id, openflow::meter_id::ALL, now)
     }
 

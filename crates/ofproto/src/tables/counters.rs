@@ -1,6 +1,6 @@
 //! Counters by credit id: what the datapath counted for flows, group buckets and table misses.
 
-use crate::table::FlowRule;
+use crate::tables::table::FlowRule;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

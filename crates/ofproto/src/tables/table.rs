@@ -1,10 +1,10 @@
 //! Flow tables as packets see them.
 
-use crate::conjunction::{Clause, clauses};
-use crate::flow_mod::names_groups;
-use crate::learn::learns;
-use crate::meter::meter_of;
-use crate::tlv;
+use crate::switch::flow_mod::names_groups;
+use crate::switch::learning::learns;
+use crate::switch::meters::meter_of;
+use crate::tables::conjunction::{Clause, clauses};
+use crate::tables::tlv;
 use classifier::{Classifier, Rule};
 use flow::{Key, Mask, TunMetadata};
 use openflow::{Action, Instruction, Match, OfPort, port};

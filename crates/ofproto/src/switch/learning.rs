@@ -4,9 +4,9 @@
 //! at once for packet-outs and traces, in its next turn for packets of workers. A flow that is there already
 //! is renewed, as each look at the traffic of a cached decision does. What ports teach is bounded by port.
 
-use crate::counters::FlowRec;
 use crate::switch::Switch;
-use crate::table::Flow;
+use crate::tables::counters::FlowRec;
+use crate::tables::table::Flow;
 use crate::types::BridgeId;
 use flow::PortNo;
 use openflow::{Action, FlowMod, FlowModCommand, Instruction, Learn, Match, TABLE_ALL, learn_flag};
@@ -143,8 +143,8 @@ impl Switch {
     /// Is the very flow there? Then its timeouts begin again.
     fn renew(&mut self, l: &LearnedFlow, used: u64) -> bool {
         let Ok(b) = self.bridge(BridgeId(l.bridge)) else { return false };
-        let Ok(matching) = crate::tlv::fitted(b, &l.flow.matching) else { return false };
-        let (key, mask) = crate::tlv::in_rule(&matching);
+        let Ok(matching) = crate::tables::tlv::fitted(b, &l.flow.matching) else { return false };
+        let (key, mask) = crate::tables::tlv::in_rule(&matching);
         let rule = b
             .tables
             .get(l.flow.table)
@@ -224,7 +224,7 @@ impl Switch {
             return;
         }
         let any = Match::default();
-        let of_cookie = |t: &crate::table::Table| {
+        let of_cookie = |t: &crate::tables::table::Table| {
             t.within(&any.key, &any.mask, version, |r| r.value().cookie == place.1).len()
         };
         let n = b.tables.get(place.0).map_or(0, of_cookie);

@@ -1,15 +1,28 @@
 //! The switch: owned by the control side, the only writer of all that packets see.
 
+pub(crate) mod change;
+mod evict;
+mod expire;
+pub(crate) mod flow_mod;
+pub(crate) mod groups;
+pub(crate) mod learning;
+pub(crate) mod mac_regions;
+pub(crate) mod meters;
+pub(crate) mod mirrors;
+pub(crate) mod packet_out;
+pub(crate) mod stats;
+mod underlay;
+
 use crate::bridge::{Bridge, mac_limit};
-use crate::change::{Open, Outcome, Undo};
-use crate::counters::{Slot, Slots};
 use crate::events::{Event, Outbox, Regions, Rewritten};
-use crate::learn::Learned;
-use crate::meter::MeterNumbers;
-use crate::table::Tables;
+use crate::published::{BridgeView, Bundle, PortView, Shared, World};
+use crate::switch::change::{Open, Outcome, Undo};
+use crate::switch::learning::Learned;
+use crate::switch::meters::MeterNumbers;
+use crate::tables::counters::{Slot, Slots};
+use crate::tables::table::Tables;
 use crate::translate::{Effects, Pipe, States, Sweep};
 use crate::types::*;
-use crate::view::{BridgeView, Bundle, PortView, Shared, World};
 use action::{Pipeline, Region};
 use openflow::{OfError, OfPort};
 use std::any::Any;
@@ -165,7 +178,7 @@ impl Switch {
             self.slots.release(bridge.miss_base + t, now);
         }
         let counts = bridge.patch_counts.values().flat_map(|base| [*base, base + 1]);
-        let counts = counts.chain(crate::mirror::credits(&bridge.mirrors));
+        let counts = counts.chain(crate::switch::mirrors::credits(&bridge.mirrors));
         counts.for_each(|c| self.slots.release(c, now));
         bridge.groups.values().flat_map(|g| g.credits()).for_each(|c| self.slots.release(c, now));
         let meters = bridge.meters.by_id.values();
@@ -316,7 +329,7 @@ impl Switch {
             PortView { bundle, peer: self.peer(b, spec), counts, spec: spec.clone() }
         });
         let ports: Vec<PortView> = ports.collect();
-        let mirrors = crate::mirror::view(b, &mut bundles, &names);
+        let mirrors = crate::switch::mirrors::view(b, &mut bundles, &names);
         BridgeView {
             id: b.id,
             name: b.name.clone(),

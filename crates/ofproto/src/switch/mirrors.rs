@@ -2,10 +2,10 @@
 //! makes the copies (`translate::mirror`).
 
 use crate::bridge::Bridge;
-use crate::counters::{Counter, Slot};
+use crate::published::Bundle;
 use crate::switch::Switch;
+use crate::tables::counters::{Counter, Slot};
 use crate::types::{BridgeId, ConfigError, VlanSet};
-use crate::view::Bundle;
 use action::Region;
 use std::collections::BTreeSet;
 

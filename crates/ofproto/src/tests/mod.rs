@@ -1,5 +1,13 @@
 //! Tests of the whole switch, without I/O.
 
+mod bounds;
+mod learning;
+mod mirrors;
+mod ovs_trace;
+mod properties;
+mod sliced_changes;
+mod tlv_properties;
+
 use crate::*;
 use ::action::{Decision, Op};
 use flow::{Key, at, parse_match, parse_match_tun};
@@ -273,7 +281,11 @@ fn bundles_are_all_or_nothing() {
 fn a_flow_is_small() {
     assert!(size_of::<Action>() <= 64, "{}", size_of::<Action>());
     assert!(size_of::<Instruction>() <= 32, "{}", size_of::<Instruction>());
-    assert!(size_of::<crate::counters::Slot>() <= 88, "{}", size_of::<crate::counters::Slot>());
+    assert!(
+        size_of::<crate::tables::counters::Slot>() <= 88,
+        "{}",
+        size_of::<crate::tables::counters::Slot>()
+    );
 }
 
 pub(crate) fn group(id: u32, kind: GroupType, ports: &[(u32, u16)]) -> GroupMod {
@@ -516,7 +528,7 @@ fn an_action_set_is_done_under_the_first_rules_cookie() {
 #[test]
 fn buckets_come_and_go() {
     let mut lab = Lab::new();
-    let mut m = crate::group::delete_all();
+    let mut m = crate::switch::groups::delete_all();
     (m.command, m.kind, m.id) = (GroupCommand::Add, GroupType::FastFailover, 7);
     lab.sw.group_mod(lab.br, &m, 0).unwrap();
     for which in [0xffff_fffd, 0xffff_fffe, 0xffff_ffff] {
@@ -537,7 +549,7 @@ fn buckets_come_and_go() {
 fn a_deleted_group_takes_its_flows_along_every_time() {
     let mut lab = Lab::new();
     for round in 0..20 {
-        let mut m = crate::group::delete_all();
+        let mut m = crate::switch::groups::delete_all();
         (m.command, m.id) = (GroupCommand::Add, 7);
         let drop = FlowMod { flags: flow_flag::SEND_FLOW_REM, ..flow(0, 1, "", vec![]) };
         let delete = FlowMod { command: FlowModCommand::DeleteStrict, ..drop.clone() };

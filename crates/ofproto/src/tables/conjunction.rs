@@ -6,7 +6,7 @@
 //! all its clauses there is looked up as `conj_id`; what that finds is the answer, of whatever priority. The
 //! product of the clauses is never made: ten thousand addresses and a hundred ports are 10,100 flows.
 
-use crate::table::{FlowRule, Table};
+use crate::tables::table::{FlowRule, Table};
 use crate::work::step;
 use flow::{Key, Mask, at};
 use openflow::{Action, Instruction};
@@ -104,7 +104,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{Flow, Tables};
+    use crate::tables::table::{Flow, Tables};
     use crate::work::steps;
     use flow::{Field, PACKET_LINES};
     use proptest::prelude::*;

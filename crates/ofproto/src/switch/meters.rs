@@ -1,8 +1,8 @@
 //! Meters as the control side keeps them.
 
-use crate::change::{Rest, Txn};
-use crate::flow_mod::Select;
 use crate::switch::Switch;
+use crate::switch::change::{Rest, Txn};
+use crate::switch::flow_mod::Select;
 use crate::types::BridgeId;
 use action::{BandConfig, BandKind, METER_BANDS_MAX, METER_TOUCH_MS, Meter, Region};
 use openflow::{

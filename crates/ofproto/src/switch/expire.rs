@@ -1,7 +1,7 @@
 //! Timeouts of flows and learned addresses.
 
-use crate::flow_mod::deadlines;
 use crate::switch::Switch;
+use crate::switch::flow_mod::deadlines;
 use crate::types::BridgeId;
 use openflow::Removed;
 use std::cmp::Reverse;

@@ -2,11 +2,11 @@
 //! one. Looks at every flow of the table, so it costs as much as the table's limit is high; only tables
 //! with a limit and eviction pay it.
 
-use crate::change::Txn;
-use crate::counters::FlowRec;
-use crate::flow_mod::Select;
 use crate::switch::Switch;
-use crate::table::{FlowRule, N_TABLES};
+use crate::switch::change::Txn;
+use crate::switch::flow_mod::Select;
+use crate::tables::counters::FlowRec;
+use crate::tables::table::{FlowRule, N_TABLES};
 use crate::types::BridgeId;
 use openflow::{GROUP_ANY, Match, OfError, Removed, Subfield, port};
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@
 
 use crate::bridge::Bridge;
 use crate::switch::Switch;
-use crate::table::FlowRule;
+use crate::tables::table::FlowRule;
 use crate::types::BridgeId;
 use action::Region;
 use flow::{Field, Key, Mask, TUN_METADATAS, TunMetadata, at};

@@ -1,11 +1,11 @@
 //! What PMD threads see: the published picture of bridges, ports, groups.
 
-use crate::liveness::Groups;
+use crate::groups::liveness::Groups;
 use crate::mac_index::MacIndex;
-use crate::meter::Meters;
-use crate::mirror::{MirrorView, Mirrored};
-use crate::table::Tables;
-use crate::tlv::{Masks, TlvTable};
+use crate::switch::meters::Meters;
+use crate::switch::mirrors::{MirrorView, Mirrored};
+use crate::tables::table::Tables;
+use crate::tables::tlv::{Masks, TlvTable};
 use crate::translate::States;
 use crate::tunnel::{Tunnels, Underlay};
 use crate::types::{BridgeConfig, PortSpec, VlanMode};
@@ -132,7 +132,7 @@ pub(crate) struct BridgeView {
     pub groups: Arc<Published<GroupsAt>>,
     pub meters: Arc<Published<Meters>>,
     /// How many flows there are where learn actions have limits.
-    pub learned: Arc<Published<crate::learn::Counts>>,
+    pub learned: Arc<Published<crate::switch::learning::Counts>>,
     pub macs: Arc<MacIndex>,
     /// Some controller wants packets whose TTL expired.
     pub expired_wanted: Arc<AtomicBool>,

@@ -1,12 +1,12 @@
 //! Statistics requests.
 
 use crate::bridge::Bridge;
-use crate::counters::FlowRec;
 use crate::events::Event;
-use crate::flow_mod::{Select, wanted};
 use crate::switch::Switch;
-use crate::table::{FlowRule, N_TABLES};
-use crate::tlv;
+use crate::switch::flow_mod::{Select, wanted};
+use crate::tables::counters::FlowRec;
+use crate::tables::table::{FlowRule, N_TABLES};
+use crate::tables::tlv;
 use crate::types::{BridgeId, ConfigError};
 use openflow::{FlowSelect, FlowStats, OfError, TABLE_ALL, TableStats, flow_flag};
 use std::sync::Arc;

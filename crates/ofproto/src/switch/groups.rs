@@ -1,14 +1,14 @@
 //! Groups as the control side keeps them.
 
 use crate::bridge::Bridge;
-use crate::change::{Rest, Txn};
 use crate::check;
-use crate::counters::{Counter, Slot};
-use crate::flow_mod::{Select, uses_one_of};
-use crate::liveness::{Groups, names};
+use crate::groups::liveness::{Groups, names};
+use crate::published::{BucketView, GroupView};
 use crate::switch::Switch;
+use crate::switch::change::{Rest, Txn};
+use crate::switch::flow_mod::{Select, uses_one_of};
+use crate::tables::counters::{Counter, Slot};
 use crate::types::BridgeId;
-use crate::view::{BucketView, GroupView};
 use crate::work::step;
 use openflow::{
     Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, Match, OfError, Removed,

@@ -1,11 +1,11 @@
 //! Packets from controllers.
 
-use crate::change::Txn;
 use crate::check;
+use crate::published::BridgeView;
 use crate::switch::Switch;
+use crate::switch::change::Txn;
 use crate::translate::{self, Xlate};
 use crate::types::BridgeId;
-use crate::view::BridgeView;
 use action::{Decision, Request};
 use flow::{Key, PACKET_LINES, at};
 use openflow::check::{check_any, check_conntrack};

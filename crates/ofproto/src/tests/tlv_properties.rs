@@ -1,6 +1,6 @@
 //! Tunnel options: flows and actions against the plainest reading of them.
 
-use crate::laws::Rng;
+use crate::tests::properties::Rng;
 use crate::tests::{Lab, apply, flow, matching, out, packet};
 use crate::*;
 use ::action::{Decision, Op, Request, TunnelKind, ops_text};

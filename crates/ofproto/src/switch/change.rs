@@ -4,14 +4,14 @@
 //! One change is open at a time. Whoever began it calls [`Switch::advance`] until it is done and may do
 //! other things in between; any other change of flows or groups runs it to its end first.
 
-use crate::counters::{FlowRec, Slot};
 use crate::events::{Event, Regions};
-use crate::flow_mod::Rewrite;
-use crate::group::GroupUndo;
-use crate::liveness::Groups;
-use crate::packet_out::StagedPacket;
+use crate::groups::liveness::Groups;
+use crate::switch::flow_mod::Rewrite;
+use crate::switch::groups::GroupUndo;
+use crate::switch::packet_out::StagedPacket;
 use crate::switch::{Limbo, Switch};
-use crate::table::FlowRule;
+use crate::tables::counters::{FlowRec, Slot};
+use crate::tables::table::FlowRule;
 use crate::types::{BridgeId, PortSpec};
 use openflow::{FlowMod, FlowRemoved, GroupMod, MonitorUpdate, OfError, PortMod, Removed};
 use std::sync::Arc;
