@@ -36,7 +36,7 @@ fn action(b: &Bridge, a: &Action) -> Checked {
         A::Resubmit { table: Some(t), .. } if *t != 0xff && usize::from(*t) >= N_TABLES => {
             Err(OfError::BadTableId)
         }
-        A::Ct(ct) => tlv::check(b, a).and_then(|()| supported(b, &ct.actions)),
+        A::Ct(ct) => tlv::check(&b.tlv, a).and_then(|()| supported(b, &ct.actions)),
         A::Clone(inner) => supported(b, inner),
         A::Meter(id) => meter(b, *id),
         A::OutputReg { .. }
@@ -46,7 +46,7 @@ fn action(b: &Bridge, a: &Action) -> Checked {
         | A::Pop(_)
         | A::CheckPktLarger { .. }
         | A::SetTunMetadata(_)
-        | A::DeleteField(_) => tlv::check(b, a),
+        | A::DeleteField(_) => tlv::check(&b.tlv, a),
         A::Controller { .. }
         | A::Resubmit { .. }
         | A::Conjunction { .. }

@@ -1,11 +1,10 @@
 //! What the switch tells: events for controllers, regions for the datapath.
 
-use crate::switch::mac_regions::Macs;
-use crate::switch::packet_out::StagedPacket;
+use crate::mac_changes::Macs;
 use crate::types::BridgeId;
-use action::Region;
+use action::{Decision, Region};
 use flow::{Key, Mask, PACKET_LINES, at};
-use openflow::{Action, FlowRemoved, Instruction, MonitorUpdate, PortDesc, TableStats};
+use openflow::{Action, FlowRemoved, Instruction, MonitorUpdate, PacketOut, PortDesc, TableStats};
 
 /// Something controllers may want to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +18,14 @@ pub enum Event {
     /// A flow changed, in a bridge that is monitored ([`crate::Switch::set_monitored`]).
     /// With it what a modified flow did before.
     Flow(BridgeId, Box<MonitorUpdate>, Vec<Instruction>),
+}
+
+/// A packet of a bundle and what is to be done with it.
+pub struct StagedPacket {
+    /// As the controller sent it.
+    pub packet_out: PacketOut,
+    /// For this packet only.
+    pub decision: Decision,
 }
 
 /// More regions than this (3 MB) are merged into one that covers them all. The packet side finds the

@@ -19,31 +19,36 @@ mod check;
 mod events;
 mod fields;
 mod groups;
+mod learned;
+mod mac_changes;
 mod mac_index;
 mod mac_table;
+mod meter_table;
+mod mirroring;
 mod published;
 mod switch;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod transaction;
 mod translate;
 mod tunnel;
 mod types;
 mod work;
 
 pub use action_text::{action_text, actions_text, instructions_text, parse_subfield};
-pub use events::Event;
+pub use events::{Event, StagedPacket};
 pub use mac_table::{MacEntry, MacStats};
+pub use meter_table::METERS_MAX;
+pub use mirroring::{MIRRORS_MAX, MirrorSpec, MirrorTo};
 pub use switch::Switch;
-pub use switch::change::{BundleItem, Change, Items, Outcome};
-pub use switch::flow_mod::{check_table, outputs_to, uses_group};
-pub use switch::meters::METERS_MAX;
-pub use switch::mirrors::{MIRRORS_MAX, MirrorSpec, MirrorTo};
-pub use switch::packet_out::StagedPacket;
+pub use switch::flow_mod::check_table;
 pub use switch::stats::Dump;
+pub use tables::instructions::{outputs_to, uses_group};
 pub use tables::table::N_TABLES;
 pub use trace::{Options, punt_text};
+pub use transaction::{BundleItem, Change, Items, Outcome};
 pub use translate::PacketInContext;
 pub use tunnel::{
     Addresses, Local, Neighbour, Remote, Route, Routes, Solicitation, TunnelSpec, source_for,

@@ -1,21 +1,22 @@
 //! What PMD threads see: the published picture of bridges, ports, groups.
 
+use crate::groups::history::GroupsAt;
 use crate::groups::liveness::Groups;
 use crate::mac_index::MacIndex;
-use crate::switch::meters::Meters;
-use crate::switch::mirrors::{MirrorView, Mirrored};
+use crate::meter_table::Meters;
+use crate::mirroring::{MirrorView, Mirrored};
 use crate::tables::table::Tables;
 use crate::tables::tlv::{Masks, TlvTable};
-use crate::translate::States;
+use crate::translate::frozen::States;
 use crate::tunnel::{Tunnels, Underlay};
 use crate::types::{BridgeConfig, PortSpec, VlanMode};
 use action::Meter;
 use flow::{Key, PortNo, at};
-use openflow::{Bucket, GroupType, OfPort};
-use std::collections::{BTreeMap, VecDeque};
+use openflow::OfPort;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use sync::{Domain, Grace, Published};
+use sync::{Domain, Published};
 use telemetry::Drop;
 
 /// Everything a decision reads.
@@ -98,28 +99,6 @@ impl World {
     }
 }
 
-/// Groups and the first version that sees them, newest first: as far back as a reader may look.
-pub(crate) type GroupsAt = Box<[(u64, Arc<Groups>)]>;
-
-/// The control side's copy of [`GroupsAt`].
-#[derive(Default)]
-pub(crate) struct GroupHistory(VecDeque<(Grace, u64, Arc<Groups>)>);
-
-impl GroupHistory {
-    /// Adds what is seen from `version` on; `grace` begins when it is published.
-    pub fn push(&mut self, grace: Grace, version: u64, groups: Groups, domain: &Domain) {
-        self.0.push_front((grace, version, Arc::new(groups)));
-        // Whoever reads the tables after a grace period finds that version, or a later one.
-        if let Some(i) = self.0.iter().position(|(g, _, _)| domain.passed(*g)) {
-            self.0.truncate(i + 1);
-        }
-    }
-
-    pub fn view(&self) -> GroupsAt {
-        self.0.iter().map(|(_, version, groups)| (*version, groups.clone())).collect()
-    }
-}
-
 /// One bridge.
 pub(crate) struct BridgeView {
     pub id: u32,
@@ -132,7 +111,7 @@ pub(crate) struct BridgeView {
     pub groups: Arc<Published<GroupsAt>>,
     pub meters: Arc<Published<Meters>>,
     /// How many flows there are where learn actions have limits.
-    pub learned: Arc<Published<crate::switch::learning::Counts>>,
+    pub learned: Arc<Published<crate::learned::Counts>>,
     pub macs: Arc<MacIndex>,
     /// Some controller wants packets whose TTL expired.
     pub expired_wanted: Arc<AtomicBool>,
@@ -191,21 +170,4 @@ pub(crate) struct Bundle {
     pub vlan: VlanMode,
     pub protected: bool,
     pub mirrors: Mirrored,
-}
-
-/// A group.
-pub(crate) struct GroupView {
-    pub kind: GroupType,
-    pub buckets: Vec<BucketView>,
-    /// Credit id of the whole group.
-    pub credit: u32,
-    pub selection_fields: Vec<flow::Field>,
-    /// What the hash begins with; the hash of headers is always alike in both directions, as dp_hash's SYM_L4.
-    pub selection_param: u64,
-}
-
-/// A bucket and its credit id.
-pub(crate) struct BucketView {
-    pub bucket: Bucket,
-    pub credit: u32,
 }

@@ -5,7 +5,7 @@
 //! by packets as one bit per group: a packet never follows `watch_group`. Groups do not watch themselves
 //! through others ([`Switch::group_mod`](crate::Switch::group_mod) refuses that).
 
-use crate::published::{BucketView, GroupView};
+use super::group::{BucketView, GroupView};
 use crate::work::step;
 use openflow::{Action, Bucket, GROUP_ANY, OfPort, port};
 use rpds::{HashTrieMapSync, RedBlackTreeSetSync};

@@ -1,3 +1,5 @@
 //! Groups: what they are, and which of them are live.
 
+pub(crate) mod group;
+pub(crate) mod history;
 pub(crate) mod liveness;

@@ -4,16 +4,15 @@
 //! One change is open at a time. Whoever began it calls [`Switch::advance`] until it is done and may do
 //! other things in between; any other change of flows or groups runs it to its end first.
 
-use crate::events::{Event, Regions};
-use crate::groups::liveness::Groups;
-use crate::switch::flow_mod::Rewrite;
-use crate::switch::groups::GroupUndo;
-use crate::switch::packet_out::StagedPacket;
-use crate::switch::{Limbo, Switch};
+use crate::events::Event;
+use crate::switch::Switch;
 use crate::tables::counters::{FlowRec, Slot};
 use crate::tables::table::FlowRule;
-use crate::types::{BridgeId, PortSpec};
-use openflow::{FlowMod, FlowRemoved, GroupMod, MonitorUpdate, OfError, PortMod, Removed};
+use crate::transaction::{
+    BundleItem, Change, Items, Limbo, Note, Open, Outcome, Record, Rest, Txn, Undo,
+};
+use crate::types::BridgeId;
+use openflow::{FlowMod, FlowRemoved, MonitorUpdate, OfError, Removed};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -23,95 +22,6 @@ const FEW: usize = 64;
 const AHEAD: usize = 8;
 /// Retired memory is looked at after this many changes.
 const RECLAIM_EVERY: u32 = 256;
-
-/// One step of a bundle.
-#[derive(Clone, Debug, PartialEq, Eq)]
-// Nearly all are flow-mods, and each lives for its step only.
-#[allow(missing_docs, clippy::large_enum_variant)]
-pub enum BundleItem {
-    Flow(FlowMod),
-    Group(GroupMod),
-    Port(PortMod),
-    /// A packet-out, with the packet's key as the parser made it: decided by the flows and groups as the steps
-    /// before leave them, and left to the caller to execute ([`Switch::take_packets`]).
-    PacketOut(Box<(openflow::PacketOut, flow::Key)>),
-}
-
-/// The steps of a bundle as they are needed; or why one of them is none.
-pub type Items = Box<dyn Iterator<Item = Result<BundleItem, OfError>>>;
-
-/// How a change ended: an error names the item that failed.
-pub type Outcome = Result<(), (usize, OfError)>;
-
-/// A change that was begun.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Change(u64);
-
-/// What becomes of a removed rule's record once nobody sees the rule.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Record {
-    Goes,
-    /// Another rule has it now.
-    Stays,
-}
-
-/// How to take a step back.
-pub(crate) enum Undo {
-    /// A rule that no packet saw yet.
-    Added(u8, Arc<FlowRule>),
-    /// A rule that still lives in the current version.
-    Removed(u8, Arc<FlowRule>, Record),
-    /// A record as it was.
-    Record(u32, Box<FlowRec>),
-    Group(Box<GroupUndo>),
-    Port(Box<PortSpec>),
-}
-
-/// What monitors are told of one flow.
-pub(crate) enum Note {
-    Added(Arc<FlowRule>),
-    /// And what it was.
-    Modified(Arc<FlowRule>, Arc<FlowRule>),
-    Deleted(Arc<FlowRule>, Removed),
-}
-
-/// Flows that the item at hand still has to change.
-pub(crate) enum Rest {
-    Nothing,
-    Remove(std::vec::IntoIter<(u8, Arc<FlowRule>)>, Removed),
-    Modify(std::vec::IntoIter<(u8, Arc<FlowRule>)>, Rewrite),
-}
-
-/// Changes of one bridge on their way to the next version.
-pub(crate) struct Txn {
-    pub bridge: BridgeId,
-    pub version: u64,
-    pub now: u64,
-    pub undo: Vec<Undo>,
-    /// Flows that go and whose controllers are told, with the reason.
-    pub gone: Vec<(u32, Removed)>,
-    pub regions: Regions,
-    /// The regions cover the item at hand already.
-    pub covered: bool,
-    pub notes: Vec<Note>,
-    pub packets: Vec<StagedPacket>,
-    pub rest: Rest,
-    /// The groups as the change leaves them, if it changes any.
-    pub groups: Option<Groups>,
-}
-
-/// A change under way.
-pub(crate) struct Open {
-    change: u64,
-    txn: Txn,
-    items: Items,
-    /// Items taken so far.
-    taken: usize,
-    /// Packets see it; what is left is to tell, and to free.
-    shown: bool,
-    notes: std::vec::IntoIter<Note>,
-    gone: std::vec::IntoIter<(u32, Removed)>,
-}
 
 impl Switch {
     /// Executes a flow-mod. It is visible to packets when this returns; cached decisions that

@@ -3,10 +3,9 @@
 //! with a limit and eviction pay it.
 
 use crate::switch::Switch;
-use crate::switch::change::Txn;
-use crate::switch::flow_mod::Select;
 use crate::tables::counters::FlowRec;
 use crate::tables::table::{FlowRule, N_TABLES};
+use crate::transaction::{Select, Txn};
 use crate::types::BridgeId;
 use openflow::{GROUP_ANY, Match, OfError, Removed, Subfield, port};
 use std::collections::BTreeMap;

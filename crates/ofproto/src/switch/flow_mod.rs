@@ -2,44 +2,22 @@
 
 use crate::check;
 use crate::switch::Switch;
-use crate::switch::change::{Note, Record, Rest, Txn, Undo};
-use crate::switch::groups::GroupUndo;
 use crate::tables::counters::{Counter, FlowRec, Slot};
-use crate::tables::table::{Flow, FlowRule, N_TABLES, Table};
+use crate::tables::instructions::{for_each_group, outputs_to, uses_group};
+use crate::tables::table::{Flow, FlowRule, N_TABLES, Table, within};
 use crate::tables::tlv;
+use crate::transaction::{GroupUndo, Note, Record, Rest, Rewrite, Select, Txn, Undo};
 use crate::types::{BridgeId, ConfigError, FailMode};
 use action::Region;
 use openflow::{
-    Action, FlowMod, FlowModCommand, GROUP_ANY, Instruction, Match, NO_BUFFER, OfError, OfPort,
-    Removed, TABLE_ALL, flow_flag, port,
+    Action, FlowMod, FlowModCommand, GROUP_ANY, Instruction, Match, NO_BUFFER, OfError, Removed,
+    TABLE_ALL, flow_flag, port,
 };
 use std::cmp::Reverse;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 /// A request that means more flows than this has one region, that of its match.
 const MANY: usize = 1024;
-
-/// Which flows a request means.
-pub(crate) struct Select<'a> {
-    pub table: u8,
-    pub matching: &'a Match,
-    /// Strict: exactly this match and priority.
-    pub priority: Option<u16>,
-    pub cookie: u64,
-    pub cookie_mask: u64,
-    pub out_port: OfPort,
-    pub out_group: u32,
-}
-
-/// What a modification makes of the flows that it means.
-pub(crate) struct Rewrite {
-    instructions: Arc<[Instruction]>,
-    /// None: it stays.
-    cookie: Option<u64>,
-    /// Counters start again.
-    reset: bool,
-}
 
 /// Is there the table that a flow-mod names?
 pub fn check_table(m: &FlowMod) -> Result<(), OfError> {
@@ -94,7 +72,7 @@ impl Switch {
 
     fn stage_add(&mut self, txn: &mut Txn, m: &FlowMod, table: u8) -> Result<(), OfError> {
         let b = self.of_bridge(txn.bridge)?;
-        let matching = tlv::fitted(b, &m.matching)?;
+        let matching = tlv::fitted(&b.tlv, &m.matching)?;
         check::instructions(b, table, &matching, &m.instructions)?;
         if m.buffer_id != NO_BUFFER {
             return Err(OfError::BufferUnknown);
@@ -279,7 +257,7 @@ impl Switch {
         version: u64,
     ) -> Result<Vec<(u8, Arc<FlowRule>)>, OfError> {
         let mut out = Vec::new();
-        let matching = tlv::fitted(self.of_bridge(id)?, s.matching)?;
+        let matching = tlv::fitted(&self.of_bridge(id)?.tlv, s.matching)?;
         let s = &Select { matching: &matching, ..*s };
         for (n, t) in self.tables_of(id, s.table)? {
             let rules = match s.priority {
@@ -373,52 +351,5 @@ pub(crate) fn wanted(s: &Select<'_>, rule: &FlowRule) -> bool {
     (f.cookie ^ s.cookie) & s.cookie_mask == 0
         && (s.out_port == port::ANY || outputs_to(&f.instructions, s.out_port))
         && (s.out_group == GROUP_ANY || uses_group(&f.instructions, s.out_group))
-        && (s.matching.tun.is_empty() || tlv::within(rule, &s.matching.tun))
-}
-
-fn actions_of(list: &[Instruction]) -> impl Iterator<Item = &Action> {
-    list.iter().flat_map(|i| match i {
-        Instruction::Apply(a) | Instruction::Write(a) => a.as_slice(),
-        _ => &[],
-    })
-}
-
-/// Do the instructions send packets to the port?
-pub fn outputs_to(list: &[Instruction], p: OfPort) -> bool {
-    actions_of(list).any(|a| match a {
-        Action::Output { port, .. } | Action::Enqueue { port, .. } => *port == p,
-        Action::Controller { .. } => p == port::CONTROLLER,
-        _ => false,
-    })
-}
-
-/// Do the instructions send packets to the group?
-pub fn uses_group(list: &[Instruction], group: u32) -> bool {
-    let mut found = false;
-    for_each_group(list, &mut |g| found |= g == group);
-    found
-}
-
-pub(crate) fn uses_one_of(list: &[Instruction], groups: &HashSet<u32>) -> bool {
-    let mut found = false;
-    for_each_group(list, &mut |g| found |= groups.contains(&g));
-    found
-}
-
-pub(crate) fn names_groups(list: &[Instruction]) -> bool {
-    let mut found = false;
-    for_each_group(list, &mut |_| found = true);
-    found
-}
-
-fn for_each_group(list: &[Instruction], f: &mut dyn FnMut(u32)) {
-    actions_of(list).for_each(|a| group_in(a, f));
-}
-
-fn group_in(a: &Action, f: &mut dyn FnMut(u32)) {
-    match a {
-        Action::Group(g) => f(*g),
-        Action::Clone(inner) => inner.iter().for_each(|a| group_in(a, f)),
-        _ => {}
-    }
+        && (s.matching.tun.is_empty() || within(rule, &s.matching.tun))
 }

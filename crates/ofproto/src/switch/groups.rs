@@ -2,12 +2,12 @@
 
 use crate::bridge::Bridge;
 use crate::check;
+use crate::groups::group::{BucketView, GroupRec, GroupView};
 use crate::groups::liveness::{Groups, names};
-use crate::published::{BucketView, GroupView};
 use crate::switch::Switch;
-use crate::switch::change::{Rest, Txn};
-use crate::switch::flow_mod::{Select, uses_one_of};
 use crate::tables::counters::{Counter, Slot};
+use crate::tables::instructions::uses_one_of;
+use crate::transaction::{GroupUndo, Rest, Select, Txn};
 use crate::types::BridgeId;
 use crate::work::step;
 use openflow::{
@@ -27,31 +27,6 @@ const BUCKET_LAST: u32 = 0xffff_fffe;
 const BUCKET_ALL: u32 = 0xffff_ffff;
 /// A failover bucket needs something to watch; limits of one group.
 const MAX_BUCKETS: usize = 1024;
-
-/// A group.
-#[derive(Clone)]
-pub(crate) struct GroupRec {
-    pub spec: GroupMod,
-    pub created: u64,
-    pub view: Arc<GroupView>,
-}
-
-impl GroupRec {
-    pub fn credits(&self) -> impl Iterator<Item = u32> + use<> {
-        let ids: Vec<u32> = self.view.buckets.iter().map(|b| b.credit).collect();
-        ids.into_iter().chain([self.view.credit])
-    }
-}
-
-/// A group as it was before a change.
-pub(crate) struct GroupUndo {
-    id: u32,
-    old: Option<GroupRec>,
-    /// Credit ids that the change gave out.
-    taken: Vec<u32>,
-    /// Credit ids that are free once no packet sees the old group.
-    pub freed: Vec<u32>,
-}
 
 /// A group-mod that deletes all groups.
 pub(crate) fn delete_all() -> GroupMod {
@@ -109,7 +84,7 @@ impl Switch {
         let (group, now) = (m.id, txn.now);
         let b = self.of_bridge_mut(txn.bridge)?;
         let created = b.groups.get(&group).map_or(now, |o| o.created);
-        b.staged_groups(txn).insert(group, view.clone(), |p| b.is_live(p));
+        b.staged_groups(&mut txn.groups).insert(group, view.clone(), |p| b.is_live(p));
         let old = b.groups.insert(group, GroupRec { spec: m.clone(), created, view });
         let freed = old.iter().flat_map(|o| o.credits()).collect();
         Switch::push_group_undo(txn, GroupUndo { id: group, old, taken, freed });
@@ -150,7 +125,7 @@ impl Switch {
             ALL => std::mem::take(&mut b.groups),
             g => b.groups.remove_entry(&g).into_iter().collect(),
         };
-        let staged = b.staged_groups(txn);
+        let staged = b.staged_groups(&mut txn.groups);
         match group {
             ALL => *staged = Groups::default(),
             g => staged.remove(g),

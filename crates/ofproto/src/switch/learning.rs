@@ -4,115 +4,19 @@
 //! at once for packet-outs and traces, in its next turn for packets of workers. A flow that is there already
 //! is renewed, as each look at the traffic of a cached decision does. What ports teach is bounded by port.
 
+use crate::learned::{Fin, LearnedFlow, Place};
 use crate::switch::Switch;
 use crate::tables::counters::FlowRec;
+use crate::tables::instructions::learns;
 use crate::tables::table::Flow;
 use crate::types::BridgeId;
-use flow::PortNo;
-use openflow::{Action, FlowMod, FlowModCommand, Instruction, Learn, Match, TABLE_ALL, learn_flag};
-use rpds::HashTrieMapSync;
-use std::collections::{BTreeMap, HashMap};
+use openflow::{FlowMod, FlowModCommand, Match, TABLE_ALL, learn_flag};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use sync::{Domain, Published};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 
-/// Flows that a port's packets may teach per second, and at once. More than control executes in that time;
-/// what is too much comes again with the next look at the traffic of its decision.
-pub(crate) const PORT_FLOWS_RATE: u64 = 50_000;
-pub(crate) const PORT_FLOWS_BURST: u64 = 65_536;
 /// Flows that wait for the end of a change of many steps.
 const DEFERRED_FLOWS_MAX: usize = 4096;
-
-/// A flow that a packet teaches.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LearnedFlow {
-    pub bridge: u32,
-    /// The datapath port that the packet came in on.
-    pub port: PortNo,
-    pub limit: u32,
-    /// A strict modification, which adds what is not there.
-    pub flow: FlowMod,
-}
-
-/// A rule whose timeouts shrink, since a TCP connection ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fin {
-    /// The rule's credit id.
-    pub rule: u32,
-    pub idle: u16,
-    pub hard: u16,
-}
-
-/// Table and cookie.
-pub(crate) type Place = (u8, u64);
-/// How many flows there are of the places that some learn action limits.
-pub(crate) type Counts = HashTrieMapSync<Place, Arc<AtomicU32>>;
-
-/// What a bridge knows of its learn actions.
-pub(crate) struct Learning {
-    /// How many flows would have what they taught deleted with them.
-    owners: HashMap<Place, u32>,
-    counts: Counts,
-    pub published: Arc<Published<Counts>>,
-}
-
-impl Learning {
-    pub fn new(domain: Domain) -> Learning {
-        let published = Arc::new(Published::new(domain, Counts::default()));
-        Learning { owners: HashMap::new(), counts: Counts::default(), published }
-    }
-}
-
-/// Tokens of a port.
-#[derive(Clone, Copy)]
-struct Bucket {
-    tokens: u64,
-    at_ns: u64,
-}
-
-/// What learning keeps over all bridges.
-#[derive(Default)]
-pub(crate) struct Learned {
-    buckets: BTreeMap<PortNo, Bucket>,
-    deferred: Vec<LearnedFlow>,
-    /// Flows that were not learned: too many of their port, or while a change was under way.
-    limited: u64,
-    /// Places whose last owner went.
-    dead: Vec<(BridgeId, Place)>,
-}
-
-impl Learned {
-    pub(crate) fn admits(&mut self, port: PortNo, now: u64) -> bool {
-        let full = Bucket { tokens: PORT_FLOWS_BURST, at_ns: now };
-        let b = self.buckets.entry(port).or_insert(full);
-        let fresh = now.saturating_sub(b.at_ns).saturating_mul(PORT_FLOWS_RATE) / 1_000_000_000;
-        if fresh > 0 {
-            *b = Bucket { tokens: (b.tokens + fresh).min(PORT_FLOWS_BURST), at_ns: now };
-        }
-        let admitted = b.tokens > 0;
-        b.tokens -= u64::from(admitted);
-        self.limited += u64::from(!admitted);
-        admitted
-    }
-}
-
-/// The learn actions of instructions, those of clones included.
-pub(crate) fn learns(list: &[Instruction]) -> Vec<&Learn> {
-    fn inside<'a>(a: &'a Action, out: &mut Vec<&'a Learn>) {
-        match a {
-            Action::Learn(l) => out.push(l),
-            Action::Clone(inner) => inner.iter().for_each(|a| inside(a, out)),
-            _ => {}
-        }
-    }
-    let mut out = Vec::new();
-    for i in list {
-        if let Instruction::Apply(actions) = i {
-            actions.iter().for_each(|a| inside(a, &mut out));
-        }
-    }
-    out
-}
 
 impl Switch {
     /// Flows that packets taught and that were not made: too many of one port, or during a long change.
@@ -143,7 +47,9 @@ impl Switch {
     /// Is the very flow there? Then its timeouts begin again.
     fn renew(&mut self, l: &LearnedFlow, used: u64) -> bool {
         let Ok(b) = self.bridge(BridgeId(l.bridge)) else { return false };
-        let Ok(matching) = crate::tables::tlv::fitted(b, &l.flow.matching) else { return false };
+        let Ok(matching) = crate::tables::tlv::fitted(&b.tlv, &l.flow.matching) else {
+            return false;
+        };
         let (key, mask) = crate::tables::tlv::in_rule(&matching);
         let rule = b
             .tables

@@ -1,93 +1,19 @@
 //! Meters as the control side keeps them.
 
+use crate::meter_table::MeterRec;
 use crate::switch::Switch;
-use crate::switch::change::{Rest, Txn};
-use crate::switch::flow_mod::Select;
+use crate::transaction::{Rest, Select, Txn};
 use crate::types::BridgeId;
 use action::{BandConfig, BandKind, METER_BANDS_MAX, METER_TOUCH_MS, Meter, Region};
 use openflow::{
-    Action, Band, GROUP_ANY, Instruction, Match, MeterCommand, MeterMod, MeterStats, OfError,
-    Removed, TABLE_ALL, meter_id, port,
+    Band, GROUP_ANY, Match, MeterCommand, MeterMod, MeterStats, OfError, Removed, TABLE_ALL,
+    meter_id, port,
 };
-use rpds::HashTrieMapSync;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
-use sync::{Domain, Published};
-
-/// Meters of all bridges, at most (OVS's number).
-pub const METERS_MAX: u32 = 1 << 18;
 
 const PKTPS: u16 = 2;
 const NS_PER_MS: u64 = 1_000_000;
-
-/// A bridge's meters as packets see them, by number. A copy costs nothing.
-pub(crate) type Meters = HashTrieMapSync<u32, Arc<Meter>>;
-
-/// A meter.
-pub(crate) struct MeterRec {
-    pub spec: MeterMod,
-    pub meter: Arc<Meter>,
-    /// ns.
-    pub created: u64,
-    /// How many flows name it.
-    pub flows: u32,
-}
-
-/// A bridge's meters.
-pub(crate) struct MeterTable {
-    pub by_id: std::collections::BTreeMap<u32, MeterRec>,
-    shown: Meters,
-    pub published: Arc<Published<Meters>>,
-}
-
-impl MeterTable {
-    pub fn new(domain: Domain) -> MeterTable {
-        let published = Arc::new(Published::new(domain, Meters::default()));
-        MeterTable { by_id: Default::default(), shown: Meters::default(), published }
-    }
-
-    /// A flow that names a meter comes or goes.
-    pub fn count_flow(&mut self, id: u32, comes: bool) {
-        if let Some(rec) = self.by_id.get_mut(&id) {
-            rec.flows = if comes { rec.flows + 1 } else { rec.flows.saturating_sub(1) };
-        }
-    }
-}
-
-/// The datapath's numbers of meters: the lowest that is free.
-#[derive(Default)]
-pub(crate) struct MeterNumbers {
-    used: u32,
-    free: BTreeSet<u32>,
-}
-
-impl MeterNumbers {
-    fn take(&mut self) -> Option<u32> {
-        if let Some(id) = self.free.pop_first() {
-            return Some(id);
-        }
-        (self.used < METERS_MAX).then(|| {
-            self.used += 1;
-            self.used - 1
-        })
-    }
-
-    pub fn give_back(&mut self, id: u32) {
-        self.free.insert(id);
-    }
-}
-
-/// The meter that a flow's packets go through before anything else.
-pub(crate) fn meter_of(list: &[Instruction]) -> Option<u32> {
-    list.iter().find_map(|i| match i {
-        Instruction::Meter(id) => Some(*id),
-        Instruction::Apply(actions) => actions.iter().find_map(|a| match a {
-            Action::Meter(id) => Some(*id),
-            _ => None,
-        }),
-        _ => None,
-    })
-}
 
 /// Does a change of this meter change what packets to controllers meet?
 fn is_virtual(id: u32) -> bool {

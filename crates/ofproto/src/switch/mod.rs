@@ -1,46 +1,44 @@
 //! The switch: owned by the control side, the only writer of all that packets see.
 
-pub(crate) mod change;
+mod change;
 mod evict;
 mod expire;
+mod fdb;
 pub(crate) mod flow_mod;
 pub(crate) mod groups;
-pub(crate) mod learning;
-pub(crate) mod mac_regions;
-pub(crate) mod meters;
-pub(crate) mod mirrors;
-pub(crate) mod packet_out;
+mod learning;
+mod mac_regions;
+mod meters;
+mod mirrors;
+mod options;
+mod packet_out;
+mod ports;
+mod publish;
 pub(crate) mod stats;
+mod trace;
+mod trace_forks;
 mod underlay;
 
 use crate::bridge::{Bridge, mac_limit};
 use crate::events::{Event, Outbox, Regions, Rewritten};
-use crate::published::{BridgeView, Bundle, PortView, Shared, World};
-use crate::switch::change::{Open, Outcome, Undo};
-use crate::switch::learning::Learned;
-use crate::switch::meters::MeterNumbers;
+use crate::learned::Learned;
+use crate::meter_table::MeterNumbers;
+use crate::published::{Shared, World};
 use crate::tables::counters::{Slot, Slots};
-use crate::tables::table::Tables;
-use crate::translate::{Effects, Pipe, States, Sweep};
+use crate::transaction::{Limbo, Open, Outcome};
+use crate::translate::effects::Effects;
+use crate::translate::frozen::{States, Sweep};
+use crate::translate::pipe::Pipe;
 use crate::types::*;
 use action::{Pipeline, Region};
-use openflow::{OfError, OfPort};
+use openflow::OfError;
 use std::any::Any;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use sync::{Domain, Grace, Published};
-
-/// What a change left behind: no new packet sees it, but a reader may still be looking at it.
-pub(crate) struct Limbo {
-    pub grace: Grace,
-    pub tables: Arc<Tables>,
-    /// When the change was made, ns.
-    pub now: u64,
-    pub steps: std::vec::IntoIter<Undo>,
-}
+use sync::{Domain, Published};
 
 /// Bridges with their tables, groups and learned addresses. All times are nanoseconds of one
 /// monotonic clock of the caller's.
@@ -178,7 +176,7 @@ impl Switch {
             self.slots.release(bridge.miss_base + t, now);
         }
         let counts = bridge.patch_counts.values().flat_map(|base| [*base, base + 1]);
-        let counts = counts.chain(crate::switch::mirrors::credits(&bridge.mirrors));
+        let counts = counts.chain(crate::mirroring::credits(&bridge.mirrors));
         counts.for_each(|c| self.slots.release(c, now));
         bridge.groups.values().flat_map(|g| g.credits()).for_each(|c| self.slots.release(c, now));
         let meters = bridge.meters.by_id.values();
@@ -284,78 +282,5 @@ impl Switch {
             self.publish();
             self.outbox.region(Region::ALL);
         }
-    }
-
-    /// Publishes bridges and ports anew.
-    pub(crate) fn publish(&mut self) {
-        let mut world = World { timeouts: self.zone_timeouts.clone(), ..World::default() };
-        for b in &self.bridges {
-            let view = b.as_ref().map(|b| Arc::new(self.view(b)));
-            for p in view.iter().flat_map(|v| &v.ports) {
-                if p.spec.tunnel.is_some() {
-                    let id = view.as_ref().map_or(0, |v| v.id);
-                    world.tunnels.insert(id, &p.spec);
-                } else if let (Some(dp), Some(b)) = (p.spec.dp_port, b) {
-                    let at = usize::from(dp);
-                    world.dp_ports.resize(world.dp_ports.len().max(at + 1), None);
-                    world.dp_ports[at] = Some((b.id, p.spec.of_port));
-                }
-            }
-            world.bridges.push(view);
-        }
-        let tables = self.bridges.iter().flatten().map(|b| &b.tlv);
-        let kinds: BTreeSet<u32> = tables.flat_map(|t| t.kinds()).collect();
-        world.options = kinds.into_iter().collect();
-        self.shared.world.publish(world);
-    }
-
-    pub(crate) fn view(&self, b: &Bridge) -> BridgeView {
-        let mut bundles: Vec<Bundle> = Vec::new();
-        let (mut by_name, mut names) = (HashMap::<&str, usize>::new(), Vec::<&str>::new());
-        let ports = b.ports.values().map(|spec| {
-            let new = bundles.len();
-            let bundle = match spec.bundle.as_str() {
-                "" => new,
-                name => *by_name.entry(name).or_insert(new),
-            };
-            if bundle == new {
-                let (vlan, protected) = (spec.vlan.clone(), spec.protected);
-                let mirrors = Default::default();
-                bundles.push(Bundle { ports: vec![], vlan, protected, mirrors });
-                names.push(&spec.bundle);
-            }
-            bundles[bundle].ports.push(spec.of_port);
-            let counts = b.patch_counts.get(&spec.of_port).copied();
-            PortView { bundle, peer: self.peer(b, spec), counts, spec: spec.clone() }
-        });
-        let ports: Vec<PortView> = ports.collect();
-        let mirrors = crate::switch::mirrors::view(b, &mut bundles, &names);
-        BridgeView {
-            id: b.id,
-            name: b.name.clone(),
-            config: b.config.clone(),
-            ports,
-            bundles,
-            tables: b.tables.clone(),
-            groups: b.group_index.clone(),
-            meters: b.meters.published.clone(),
-            learned: b.learning.published.clone(),
-            macs: b.mac_index.clone(),
-            expired_wanted: b.expired_wanted.clone(),
-            miss_base: b.miss_base,
-            tlv: b.tlv.clone(),
-            tun_masks: b.tun_masks.as_slice().into(),
-            mirrors,
-        }
-    }
-
-    /// The other end of a patch port: it must exist and lead back.
-    fn peer(&self, bridge: &Bridge, spec: &PortSpec) -> Option<(u32, OfPort)> {
-        let want = spec.patch_peer.as_deref()?;
-        let others = self.bridges.iter().flatten();
-        let mut ports = others.flat_map(|b| b.ports.values().map(move |p| (b.id, p)));
-        let (id, peer) = ports.find(|(_, p)| p.name == want)?;
-        let back = peer.patch_peer.as_deref() == Some(&spec.name);
-        (back && (id, peer.of_port) != (bridge.id, spec.of_port)).then_some((id, peer.of_port))
     }
 }

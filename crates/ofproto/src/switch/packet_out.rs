@@ -1,10 +1,13 @@
 //! Packets from controllers.
 
 use crate::check;
+use crate::events::StagedPacket;
 use crate::published::BridgeView;
 use crate::switch::Switch;
-use crate::switch::change::Txn;
-use crate::translate::{self, Xlate};
+use crate::transaction::Txn;
+use crate::translate::frozen::State;
+use crate::translate::pipe::resolve;
+use crate::translate::xlate::Xlate;
 use crate::types::BridgeId;
 use action::{Decision, Request};
 use flow::{Key, PACKET_LINES, at};
@@ -20,14 +23,6 @@ struct Run<'a> {
     /// Pipeline fields are in lines 4 and 5; tunnel options.
     pipeline: &'a Match,
     key: &'a Key,
-}
-
-/// A packet of a bundle and what is to be done with it.
-pub struct StagedPacket {
-    /// As the controller sent it.
-    pub packet_out: PacketOut,
-    /// For this packet only.
-    pub decision: Decision,
 }
 
 impl Switch {
@@ -90,7 +85,7 @@ impl Switch {
         actions: &[Action],
         pipeline: &Match,
         key: &Key,
-        trace: &mut Option<crate::trace::Recorder>,
+        trace: &mut Option<crate::trace::recorder::Recorder>,
     ) -> Decision {
         // SAFETY: this is the thread of the only writer.
         let world = unsafe { self.shared.world.read() };
@@ -103,7 +98,7 @@ impl Switch {
         &self,
         run: Run<'_>,
         actions: &[Action],
-        trace: &mut Option<crate::trace::Recorder>,
+        trace: &mut Option<crate::trace::recorder::Recorder>,
     ) -> Decision {
         let mut out = Decision::default();
         // SAFETY: this is the thread of the only writer.
@@ -142,9 +137,9 @@ impl Switch {
             _ => None,
         });
         lists.into_iter().try_for_each(|list| check_any(list))?;
-        let state = translate::State::of_continuation(id, r);
+        let state = State::of_continuation(id, r);
         let mut packet = *key;
-        translate::State::restore(&r.matching.key, &mut packet);
+        State::restore(&r.matching.key, &mut packet);
         let mut out = Decision::default();
         out.clear();
         let mut trace = None;
@@ -160,13 +155,13 @@ impl Switch {
         // SAFETY: this is the thread of the only writer.
         let world = unsafe { self.shared.world.read() };
         let request = Request { key, options: &[], packet: &[] };
-        translate::resolve(&self.shared, world, self.version(), &request, out, &mut None);
+        resolve(&self.shared, world, self.version(), &request, out, &mut None);
     }
 
     #[cfg(test)]
     pub(crate) fn plain(&self, requests: &[action::Request<'_>], out: &mut [Decision]) -> u32 {
         // SAFETY: as above.
         let world = unsafe { self.shared.world.read() };
-        translate::plain::resolve(&self.shared, world, requests, out)
+        crate::translate::plain::resolve(&self.shared, world, requests, out)
     }
 }

@@ -3,10 +3,11 @@
 use crate::bridge::Bridge;
 use crate::events::Event;
 use crate::switch::Switch;
-use crate::switch::flow_mod::{Select, wanted};
+use crate::switch::flow_mod::wanted;
 use crate::tables::counters::FlowRec;
-use crate::tables::table::{FlowRule, N_TABLES};
+use crate::tables::table::{FlowRule, N_TABLES, match_of};
 use crate::tables::tlv;
+use crate::transaction::Select;
 use crate::types::{BridgeId, ConfigError};
 use openflow::{FlowSelect, FlowStats, OfError, TABLE_ALL, TableStats, flow_flag};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ impl Switch {
         FlowStats {
             table: rec.table,
             priority: rule.priority(),
-            matching: tlv::match_of(rule),
+            matching: match_of(rule),
             cookie: flow.cookie,
             idle_timeout: rec.idle,
             hard_timeout: rec.hard,
@@ -126,7 +127,7 @@ impl Switch {
     /// (packets, bytes, flows) of the selected flows.
     pub fn aggregate(&self, id: BridgeId, s: &FlowSelect) -> Result<(u64, u64, u32), OfError> {
         let (mut packets, mut bytes, mut flows) = (0u64, 0u64, 0u32);
-        let matching = tlv::fitted(self.of_bridge(id)?, &s.matching)?;
+        let matching = tlv::fitted(&self.of_bridge(id)?.tlv, &s.matching)?;
         let select = Select { matching: &matching, ..Select::from(s) };
         let version = self.version();
         for (_, t) in self.tables_of(id, s.table)? {

@@ -1,7 +1,7 @@
 //! The switch's part of tunnels: routes, neighbours and what changes with them.
 
 use crate::switch::Switch;
-use crate::translate::{Effects, Hop, Snooped};
+use crate::translate::effects::{Effects, Hop, Snooped};
 use crate::tunnel::neighbours::{How, Learned};
 use crate::tunnel::*;
 use crate::types::{BridgeId, PortSpec};

@@ -6,37 +6,14 @@
 //! all its clauses there is looked up as `conj_id`; what that finds is the answer, of whatever priority. The
 //! product of the clauses is never made: ten thousand addresses and a hundred ports are 10,100 flows.
 
+use crate::tables::instructions::Clause;
 use crate::tables::table::{FlowRule, Table};
 use crate::work::step;
 use flow::{Key, Mask, at};
-use openflow::{Action, Instruction};
 
 /// Clauses that one lookup collects: as many steps as one packet may cause. Beyond, the lookup says that it
 /// took too many, and the packet is dropped.
 const CLAUSES_MAX: usize = 65_536;
-
-/// One `conjunction` action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Clause {
-    pub id: u32,
-    /// Number of clauses.
-    pub n: u8,
-    /// Which of them, from 0 on.
-    pub k: u8,
-}
-
-/// The clauses that a flow is; None: it is an ordinary flow.
-pub(crate) fn clauses(list: &[Instruction]) -> Option<Box<[Clause]>> {
-    let [Instruction::Apply(actions)] = list else { return None };
-    let clause = |a: &Action| match *a {
-        Action::Conjunction { id, clause, n_clauses } => {
-            Some(Clause { id, n: n_clauses, k: clause })
-        }
-        _ => None,
-    };
-    let all: Box<[Clause]> = actions.iter().filter_map(clause).collect();
-    (!all.is_empty()).then_some(all)
-}
 
 /// Clauses with the priorities that they have for a packet.
 #[derive(Default)]
@@ -107,6 +84,7 @@ mod tests {
     use crate::tables::table::{Flow, Tables};
     use crate::work::steps;
     use flow::{Field, PACKET_LINES};
+    use openflow::{Action, Instruction};
     use proptest::prelude::*;
     use std::cmp::Reverse;
     use std::sync::Arc;

@@ -2,5 +2,6 @@
 
 pub(crate) mod conjunction;
 pub(crate) mod counters;
+pub(crate) mod instructions;
 pub(crate) mod table;
 pub(crate) mod tlv;

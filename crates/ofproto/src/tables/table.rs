@@ -1,12 +1,9 @@
 //! Flow tables as packets see them.
 
-use crate::switch::flow_mod::names_groups;
-use crate::switch::learning::learns;
-use crate::switch::meters::meter_of;
-use crate::tables::conjunction::{Clause, clauses};
+use crate::tables::instructions::{Clause, clauses, learns, meter_of, names_groups};
 use crate::tables::tlv;
 use classifier::{Classifier, Rule};
-use flow::{Key, Mask, TunMetadata};
+use flow::{Key, Mask, TunMetadata, at};
 use openflow::{Action, Instruction, Match, OfPort, port};
 use std::sync::{Arc, OnceLock};
 use sync::Domain;
@@ -85,6 +82,42 @@ impl Plain {
 }
 
 pub(crate) type FlowRule = Rule<Flow>;
+
+/// The match of a rule.
+pub(crate) fn match_of(rule: &FlowRule) -> Match {
+    let (mut key, mut mask) = (rule.key(), rule.mask());
+    key.set_u64(at::TUN_MATCH, 0);
+    mask.set_u64(at::TUN_MATCH, 0);
+    Match { key, mask, tun: tun_of(rule).to_vec() }
+}
+
+/// What a rule says about options.
+pub(crate) fn tun_of(rule: &FlowRule) -> &[TunMetadata] {
+    rule.value().tun.as_deref().map_or(&[], Vec::as_slice)
+}
+
+/// Does a rule say of each of these fields at least as much?
+pub(crate) fn within(rule: &FlowRule, wide: &[TunMetadata]) -> bool {
+    let narrow = tun_of(rule);
+    wide.iter().all(|w| tlv::get(narrow, w.index).is_some_and(|n| n.within(w)))
+}
+
+/// Is there a packet that a rule and a match take, as far as options go?
+pub(crate) fn overlap(rule: &FlowRule, fields: &[TunMetadata]) -> bool {
+    fields.iter().all(|f| tlv::get(tun_of(rule), f.index).is_none_or(|r| r.overlaps(f)))
+}
+
+/// Does a flow name one of these fields?
+pub(crate) fn names(rule: &FlowRule, fields: u64) -> bool {
+    let mut found = tun_of(rule).iter().any(|t| fields >> t.index & 1 != 0);
+    for i in rule.value().instructions.iter() {
+        if let Instruction::Apply(list) | Instruction::Write(list) = i {
+            let mut see = |i: u8, _| found |= fields >> i & 1 != 0;
+            list.iter().for_each(|a| tlv::each_field(a, &mut see));
+        }
+    }
+    found
+}
 
 /// One flow table: one writer, many readers.
 pub(crate) struct Table {
@@ -204,7 +237,7 @@ impl Table {
     pub fn overlaps(&self, m: &Match, priority: u16, version: u64) -> bool {
         let all = [&self.rules, &self.clauses];
         let mut rules = all.iter().flat_map(|c| c.overlapping(&m.key, &m.mask, priority));
-        rules.any(|r| r.visible(version) && tlv::overlap(&r, &m.tun))
+        rules.any(|r| r.visible(version) && overlap(&r, &m.tun))
     }
 }
 

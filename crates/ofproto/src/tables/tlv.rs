@@ -6,20 +6,15 @@
 //! flows of its bridge use, with the digest of its own values under them. Packets without options are
 //! looked up once, as always.
 
-use crate::bridge::Bridge;
-use crate::switch::Switch;
-use crate::tables::table::FlowRule;
-use crate::types::BridgeId;
-use action::Region;
-use flow::{Field, Key, Mask, TUN_METADATAS, TunMetadata, at};
-use openflow::{Action, Instruction, Match, OfError, Subfield, TlvMap, TlvTableMod, Zone};
+use flow::{Field, Key, Mask, TunMetadata, at};
+use openflow::{Action, Match, OfError, Subfield, TlvMap, TlvTableMod, Zone};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
 
 /// Bytes that all options of a bridge's fields may have together, as in OVS.
-const SPACE: usize = 256;
+pub(crate) const SPACE: usize = 256;
 /// Bytes of all options of a packet, with their headers (RFC 8926, section 3.4).
 const LONGEST: usize = 252;
 /// Of an option's type: who does not know it must drop the packet.
@@ -28,11 +23,11 @@ const CRITICAL: u8 = 0x80;
 /// The options that a bridge's fields are.
 #[derive(Clone, Default)]
 pub(crate) struct TlvTable {
-    fields: BTreeMap<u8, TlvMap>,
+    pub fields: BTreeMap<u8, TlvMap>,
 }
 
 impl TlvTable {
-    fn changed(&self, m: &TlvTableMod) -> Result<TlvTable, OfError> {
+    pub fn changed(&self, m: &TlvTableMod) -> Result<TlvTable, OfError> {
         let mut new = self.clone();
         match m {
             TlvTableMod::Add(maps) => maps.iter().try_for_each(|map| new.add(map))?,
@@ -125,7 +120,7 @@ pub(crate) fn get(fields: &[TunMetadata], index: u8) -> Option<&TunMetadata> {
 /// The fields of a match, values left out: a set of masks.
 pub(crate) type Masks = Arc<[TunMetadata]>;
 
-fn masks_of(fields: &[TunMetadata]) -> Masks {
+pub(crate) fn masks_of(fields: &[TunMetadata]) -> Masks {
     let zero = |t: &TunMetadata| TunMetadata { value: vec![0; t.mask.len()].into(), ..t.clone() };
     fields.iter().map(zero).collect()
 }
@@ -155,37 +150,13 @@ pub(crate) fn in_rule(m: &Match) -> (Key, Mask) {
     (key, mask)
 }
 
-/// The match of a rule.
-pub(crate) fn match_of(rule: &FlowRule) -> Match {
-    let (mut key, mut mask) = (rule.key(), rule.mask());
-    key.set_u64(at::TUN_MATCH, 0);
-    mask.set_u64(at::TUN_MATCH, 0);
-    Match { key, mask, tun: tun_of(rule).to_vec() }
-}
-
-/// What a rule says about options.
-pub(crate) fn tun_of(rule: &FlowRule) -> &[TunMetadata] {
-    rule.value().tun.as_deref().map_or(&[], Vec::as_slice)
-}
-
-/// Does a rule say of each of these fields at least as much?
-pub(crate) fn within(rule: &FlowRule, wide: &[TunMetadata]) -> bool {
-    let narrow = tun_of(rule);
-    wide.iter().all(|w| get(narrow, w.index).is_some_and(|n| n.within(w)))
-}
-
-/// Is there a packet that a rule and a match take, as far as options go?
-pub(crate) fn overlap(rule: &FlowRule, fields: &[TunMetadata]) -> bool {
-    fields.iter().all(|f| get(tun_of(rule), f.index).is_none_or(|r| r.overlaps(f)))
-}
-
 /// A match with fields as long as their options are. Errors: `FlowInvalidTlvField`.
-pub(crate) fn fitted<'m>(b: &Bridge, m: &'m Match) -> Result<Cow<'m, Match>, OfError> {
+pub(crate) fn fitted<'m>(table: &TlvTable, m: &'m Match) -> Result<Cow<'m, Match>, OfError> {
     if m.tun.is_empty() {
         return Ok(Cow::Borrowed(m));
     }
     let fit = |t: &TunMetadata| {
-        let len = b.tlv.len_of(t.index).ok_or(OfError::FlowInvalidTlvField)?;
+        let len = table.len_of(t.index).ok_or(OfError::FlowInvalidTlvField)?;
         Ok(t.resized(len))
     };
     let tun = m.tun.iter().map(fit).collect::<Result<_, OfError>>()?;
@@ -193,10 +164,10 @@ pub(crate) fn fitted<'m>(b: &Bridge, m: &'m Match) -> Result<Cow<'m, Match>, OfE
 }
 
 /// Are all options that an action names the bridge's? Errors: `FlowInvalidTlvField`, `ActBadSetLen`.
-pub(crate) fn check(b: &Bridge, a: &Action) -> Result<(), OfError> {
+pub(crate) fn check(table: &TlvTable, a: &Action) -> Result<(), OfError> {
     let mut result = Ok(());
     each_field(a, &mut |index, end| {
-        let len = b.tlv.len_of(index).ok_or(OfError::FlowInvalidTlvField);
+        let len = table.len_of(index).ok_or(OfError::FlowInvalidTlvField);
         let fits = len.and_then(|l| if end <= 8 * l { Ok(()) } else { Err(OfError::ActBadSetLen) });
         result = result.and(fits);
     });
@@ -204,7 +175,7 @@ pub(crate) fn check(b: &Bridge, a: &Action) -> Result<(), OfError> {
 }
 
 /// The options that an action names, with the end of the bits.
-fn each_field(a: &Action, f: &mut dyn FnMut(u8, usize)) {
+pub(crate) fn each_field(a: &Action, f: &mut dyn FnMut(u8, usize)) {
     let mut sub = |s: &Subfield| {
         if let Field::TunMetadata(i) = s.field {
             f(i, usize::from(s.ofs) + usize::from(s.bits));
@@ -228,61 +199,5 @@ fn each_field(a: &Action, f: &mut dyn FnMut(u8, usize)) {
             ct.actions.iter().for_each(|a| each_field(a, f));
         }
         _ => {}
-    }
-}
-
-/// Does a flow name one of these fields?
-fn names(rule: &FlowRule, fields: u64) -> bool {
-    let mut found = tun_of(rule).iter().any(|t| fields >> t.index & 1 != 0);
-    for i in rule.value().instructions.iter() {
-        if let Instruction::Apply(list) | Instruction::Write(list) = i {
-            let mut see = |i: u8, _| found |= fields >> i & 1 != 0;
-            list.iter().for_each(|a| each_field(a, &mut see));
-        }
-    }
-    found
-}
-
-impl Switch {
-    /// Changes which options the fields of a bridge are, all or nothing.
-    ///
-    /// Errors: `TlvAlreadyMapped`, `TlvDupEntry`, `TlvTableFull`; `TlvInvalidDel` for a field that a flow uses.
-    pub fn tlv_table_mod(&mut self, id: BridgeId, m: &TlvTableMod) -> Result<(), OfError> {
-        self.finish();
-        let b = self.of_bridge(id)?;
-        let new = b.tlv.changed(m)?;
-        let gone = b.tlv.fields.keys().filter(|i| !new.fields.contains_key(i));
-        let gone = gone.fold(0u64, |all, i| all | 1 << i);
-        if gone != 0 && self.uses_options(id, gone)? {
-            return Err(OfError::TlvInvalidDel);
-        }
-        let b = self.of_bridge_mut(id)?;
-        b.tun_masks.retain(|masks| masks.iter().all(|t| gone >> t.index & 1 == 0));
-        b.tlv = Arc::new(new);
-        self.publish();
-        self.outbox.region(Region::ALL);
-        Ok(())
-    }
-
-    fn uses_options(&self, id: BridgeId, fields: u64) -> Result<bool, OfError> {
-        let (any, version) = (Key::ZERO, self.version());
-        let mut tables = self.tables_of(id, openflow::TABLE_ALL)?;
-        Ok(tables.any(|(_, t)| !t.within(&any, &any, version, |r| names(r, fields)).is_empty()))
-    }
-
-    /// The bytes that options may have, how many fields there are, and which options they are.
-    pub fn tlv_table(&self, id: BridgeId) -> Result<(u32, u16, Vec<TlvMap>), OfError> {
-        let maps = self.of_bridge(id)?.tlv.fields.values().copied().collect();
-        Ok((SPACE as u32, TUN_METADATAS.into(), maps))
-    }
-
-    /// A flow with these fields comes: packets have to be looked up under their masks.
-    pub(crate) fn note_options(&mut self, id: BridgeId, fields: &[TunMetadata]) {
-        let masks = masks_of(fields);
-        let Ok(b) = self.bridge_mut(id) else { return };
-        if !fields.is_empty() && !b.tun_masks.contains(&masks) {
-            b.tun_masks.push(masks);
-            self.publish();
-        }
     }
 }

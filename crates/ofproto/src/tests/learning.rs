@@ -1,6 +1,6 @@
 //! What ports' packets teach is bounded by port; a pause ends in its own bridge only.
 
-use crate::switch::learning::{PORT_FLOWS_BURST, PORT_FLOWS_RATE};
+use crate::learned::{PORT_FLOWS_BURST, PORT_FLOWS_RATE};
 use crate::tests::*;
 use crate::*;
 use flow::Field;

@@ -1,9 +1,8 @@
 //! Actions, one after the other.
 
 use super::choose::Multipath;
-use super::output::ToController;
-use super::{Miss, Xlate};
 use crate::fields::{self, VLAN_PRESENT};
+use crate::translate::xlate::{Miss, ToController, Xlate};
 use flow::{Field, at, frag};
 use openflow::{Action, Instruction, OfPort, Reason, Subfield, port};
 use telemetry::Drop;
@@ -28,7 +27,7 @@ impl<'a> Xlate<'a, '_> {
             }
             let wait = self.was_mpls && needs_parse(a);
             if !wait {
-                self.note_action(|| crate::trace::action(a));
+                self.note_action(|| crate::action_text::action_text(a));
                 if let Action::CheckPktLarger { len, dst } = a {
                     self.by_length(*len, *dst, list, then);
                     return true;

@@ -1,6 +1,6 @@
 //! What one packet may cause: a translation that exceeds it drops the packet ([`Drop::DepthLimit`]).
 
-use super::{MAX_DEPTH, Xlate};
+use crate::translate::xlate::{MAX_DEPTH, Xlate};
 use crate::work;
 use action::Op;
 use telemetry::Drop;
@@ -21,15 +21,6 @@ const MAX_CREDITS: usize = 2 * MAX_RESUBMITS;
 const MAX_STACK: usize = 4096;
 /// Entries of the action set and the stack that are copied or looked through in one step.
 const ENTRIES_PER_STEP: usize = 16;
-
-/// What a translation has used up.
-#[derive(Default)]
-pub(super) struct Spent {
-    pub resubmits: usize,
-    pub nesting: usize,
-    steps: usize,
-    ops: usize,
-}
 
 impl Xlate<'_, '_> {
     /// Is it too deep, or were there too many table lookups, to go into another table, group or bridge?

@@ -2,9 +2,9 @@
 //!
 //! Hashes are our own: a packet may take another link than ovs-vswitchd gives it, and flows spread alike.
 
-use super::Xlate;
 use super::group::{mix, pair};
 use crate::fields;
+use crate::translate::xlate::Xlate;
 use flow::{Field, Key, Mask, at, frag};
 use openflow::{Bundle, OfPort, Subfield, hash_fields, port};
 

@@ -1,20 +1,19 @@
 //! Connection tracking: `ct`, `ct_clear`, and the lookup of the packet that it tracked.
 
-use super::Xlate;
-use super::recirc::State;
 use crate::fields;
 use crate::tables::table::FlowRule;
+use crate::translate::frozen::State;
+use crate::translate::xlate::Xlate;
 use ::action::{Alg, Ct, Nat, NatSide, Op};
 use flow::{Field, Key, Mask, at};
 use openflow::Action;
-use openflow::conntrack::{ALG_FTP, ALG_TFTP, Conntrack, Zone};
-use openflow::conntrack::{CT_FORCE, NAT_DST, NAT_HASH, NAT_PERSISTENT, NAT_RANDOM, NAT_SRC};
+use openflow::conntrack::{
+    ALG_FTP, ALG_TFTP, CT_FORCE, Conntrack, NAT_DST, NAT_HASH, NAT_PERSISTENT, NAT_RANDOM, NAT_SRC,
+    Zone,
+};
 
 /// What connection tracking says of a packet, but for its mark: line 3 of a key.
 const TRACKED: std::ops::Range<usize> = at::CT_LABEL..at::CT_ZONE + 2;
-/// Of `ct_state`: connection tracking saw the packet.
-pub(super) const TRK: u8 = 0x20;
-
 /// As if connection tracking never saw the packet.
 pub(super) fn forget(key: &mut Key) {
     key.set_u8(at::CT_STATE, 0);
@@ -57,7 +56,7 @@ impl<'a> Xlate<'a, '_> {
             if !self.spend(1) {
                 break;
             }
-            self.note_action(|| crate::trace::action(a));
+            self.note_action(|| crate::action_text::action_text(a));
             match a {
                 Action::Nat(nat) => op.nat = Some(translation(nat)),
                 a => self.action(a),

@@ -1,10 +1,10 @@
 //! Groups.
 
-use super::Xlate;
 use super::set::in_order;
 use crate::fields;
+use crate::groups::group::{BucketView, GroupView};
 use crate::groups::liveness::Groups;
-use crate::published::{BucketView, GroupView};
+use crate::translate::xlate::Xlate;
 use flow::{Field, Key, Mask, at, frag};
 use openflow::{GROUP_ANY, GroupType, port};
 

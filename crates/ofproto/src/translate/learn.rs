@@ -1,8 +1,8 @@
 //! The learn and fin_timeout actions: what a packet teaches the flow tables.
 
-use super::Xlate;
 use super::actions::ones;
-use crate::switch::learning::{Fin, LearnedFlow};
+use crate::learned::{Fin, LearnedFlow};
+use crate::translate::xlate::Xlate;
 use flow::{Field, at, match_text};
 use openflow::{
     Action, FlowMod, FlowModCommand, Instruction, Learn, LearnSource, LearnSpec, LearnTarget,

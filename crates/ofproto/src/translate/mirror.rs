@@ -1,11 +1,11 @@
 //! Copies of packets for mirrors, in OVS's order: of a packet that comes in before anything else is done with it, of one
 //! that is sent right behind it.
 
-use super::Xlate;
 use super::normal::{Tags, includes, keeps_tags, translate_in};
 use crate::fields;
+use crate::mirroring::{MirrorView, Target};
 use crate::published::{Bundle, PortView};
-use crate::switch::mirrors::{MirrorView, Target};
+use crate::translate::xlate::Xlate;
 use crate::types::VlanMode;
 use flow::at;
 use openflow::port;

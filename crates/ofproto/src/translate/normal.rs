@@ -1,8 +1,9 @@
 //! NORMAL: a VLAN-aware learning switch.
 
-use super::{Learn, Xlate};
 use crate::fields::{self, VLAN_PRESENT};
 use crate::published::{Bundle, PortView};
+use crate::translate::effects::Learn;
+use crate::translate::xlate::Xlate;
 use crate::types::VlanMode;
 use flow::{at, flag};
 use openflow::port_config;

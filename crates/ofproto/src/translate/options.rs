@@ -1,9 +1,9 @@
 //! Options of tunnels' headers: as fields that flows match and actions write.
 
-use super::Xlate;
 use super::actions::ones;
 use crate::tables::table::{FlowRule, Table};
 use crate::tables::tlv;
+use crate::translate::xlate::Xlate;
 use flow::{Field, TunMetadata, at, flag, look_at};
 use openflow::Subfield;
 use telemetry::Drop;

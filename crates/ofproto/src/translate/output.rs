@@ -1,33 +1,15 @@
 //! Outputs: to ports, to another bridge, to controllers.
 
-use super::{Miss, PacketInContext, Xlate};
-use crate::BridgeId;
 use crate::published::BridgeView;
+use crate::translate::effects::PacketInContext;
+use crate::translate::xlate::{Miss, ToController, Xlate, may_receive};
+use crate::types::BridgeId;
 use action::{Op, Punt, TunnelKind};
 use flow::{FIELDS, Field, Key, PACKET_LINES, at};
 use openflow::{
     Action, Continuation, Instruction, Match, OfPort, Reason, meter_id, port, port_config,
 };
 use std::sync::Arc;
-
-/// What a controller is sent.
-pub(super) struct ToController<'a> {
-    /// Bytes that the action asked for.
-    pub max_len: u16,
-    /// Which controller.
-    pub id: u16,
-    pub reason: Reason,
-    pub userdata: &'a [u8],
-    /// The meter that decides; else that of all packets to controllers.
-    pub meter: Option<u32>,
-}
-
-impl ToController<'_> {
-    /// The whole packet, and nothing beside.
-    pub fn new(id: u16, reason: Reason) -> Self {
-        ToController { max_len: 0xffff, id, reason, userdata: &[], meter: None }
-    }
-}
 
 impl<'a> Xlate<'a, '_> {
     /// The output action.
@@ -146,7 +128,7 @@ impl<'a> Xlate<'a, '_> {
         self.bridge = peer;
         self.depth += 1;
         self.note_bridge();
-        if peer.port(in_port).is_some_and(super::may_receive) {
+        if peer.port(in_port).is_some_and(may_receive) {
             match self.was_mpls {
                 true => self.rest = Some(vec![openflow::Instruction::Goto(0)]),
                 false => drop(self.table(0, None, Miss::Honor)),

@@ -1,10 +1,13 @@
 //! What PMD threads call.
 
-use super::{plain, resolve};
+use super::plain;
+use super::xlate::Xlate;
 use crate::published::{Shared, World};
+use crate::trace::recorder::Recorder;
 use action::{Decision, Pipeline, Request};
-use flow::Key;
+use flow::{Key, at};
 use std::sync::Arc;
+use telemetry::Drop;
 
 /// The pipeline that PMD threads call.
 pub(crate) struct Pipe {
@@ -66,4 +69,57 @@ fn resolve_once(world: &World, version: u64, keys: &mut [Key], out: &mut [Decisi
     each.fold(0, |done, ((keys, out), n)| {
         done | plain::resolve_once(world, version, keys, out) << (n * plain::ONCE)
     })
+}
+
+/// Decides by a version of the tables, with an optional record of the way.
+pub(crate) fn resolve(
+    shared: &Shared,
+    world: &World,
+    version: u64,
+    request: &Request<'_>,
+    out: &mut Decision,
+    trace: &mut Option<Recorder>,
+) {
+    let key = request.key;
+    let frozen = match key.u32(at::RECIRC) {
+        0 => None,
+        // SAFETY: as for the world that the caller has read.
+        id => match unsafe { shared.frozen.get(id) } {
+            Some(kept) => Some(kept),
+            None => return drop_all(world, key, out, Drop::RecircLimit),
+        },
+    };
+    let entry = match frozen {
+        Some(f) => {
+            let in_port = f.state.in_port();
+            world.bridge(f.state.bridge).map(|b| (b, in_port)).ok_or(Drop::NoPort)
+        }
+        None => world.entry(key),
+    };
+    let (bridge, in_port) = match entry {
+        Ok(entry) => entry,
+        Err(why) => return drop_all(world, key, out, why),
+    };
+    // A trace shows what the flows so far would do.
+    if bridge.config.restoring && trace.is_none() {
+        return drop_all(world, key, out, Drop::FlowRestoreWait);
+    }
+    let mut x = Xlate::new(shared, world, bridge, key, out, trace);
+    x.key.set_u32(at::OF_IN_PORT, in_port);
+    x.options = request.options;
+    x.at_version(version);
+    match frozen {
+        Some(f) => x.resume(f),
+        None => x.start(),
+    }
+    x.finish();
+}
+
+fn drop_all(world: &World, key: &Key, out: &mut Decision, why: Drop) {
+    out.mask.set_u16(at::IN_PORT, 0xffff);
+    out.mask.set_u32(at::RECIRC, !0);
+    if why == Drop::TunnelUnknown {
+        world.tunnels.look(key, &mut out.mask);
+    }
+    out.drop = Some(why);
 }

@@ -2,10 +2,10 @@
 //! table, so that their memory accesses overlap; nothing is allocated. Whoever meets anything else goes the whole way
 //! of [`super::Xlate`], which is this one's twin.
 
-use super::{MAX_DEPTH, beginning, may_receive};
 use crate::fields;
 use crate::published::{BridgeView, PortView, Shared, World};
 use crate::tables::table::{FlowRule, Plain, Table};
+use crate::translate::xlate::{MAX_DEPTH, beginning, may_receive, no_action_set};
 use action::{Decision, Op, Request};
 use flow::{Key, Mask, PACKET_LINES, PortNo, at, flag};
 use openflow::{OfPort, port_config};
@@ -75,7 +75,7 @@ pub(crate) fn resolve_once(
     keys: &mut [Key],
     out: &mut [Decision],
 ) -> u32 {
-    keys.iter_mut().for_each(super::no_action_set);
+    keys.iter_mut().for_each(no_action_set);
     let mut walks = start(world, keys);
     while let Some((bridge, table)) = walks.iter().flatten().find_map(Walk::place) {
         together(bridge, table, version, &mut walks, keys, out);

@@ -1,9 +1,10 @@
 //! Tunnels: packets that come out of one, packets that go into one, outer packets that are for us.
 //! What follows OVS's native tunnelling is said in its words to whoever traces.
 
-use super::{Asked, Hop, Snooped, Xlate};
 use crate::fields::{self, ETH_ARP, ETH_IP, ETH_IPV6};
 use crate::published::{BridgeView, PortView};
+use crate::translate::effects::{Asked, Hop, Snooped};
+use crate::translate::xlate::Xlate;
 use crate::tunnel::neighbours::How;
 use crate::tunnel::{self, Answer, Local, Remote, TunnelSpec};
 use action::{Op, TunnelKind, TunnelPush, gre};

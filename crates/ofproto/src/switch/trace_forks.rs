@@ -1,76 +1,16 @@
 //! Packets that connection tracking has looked up again, in a trace.
 
-use super::{Kind, Recorder};
-use crate::action_text::{actions_text, instructions_text};
-use crate::switch::Switch;
-use crate::translate::{Kept, State, Xlate};
+use super::Switch;
+use crate::trace::recorder::{Fork, Recorder};
 use action::Decision;
 use flow::{Key, at};
+use openflow::Nat;
 use openflow::conntrack::{NAT_DST, NAT_SRC};
-use openflow::{Action, Nat};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::Arc;
 
-/// Lookups after connection tracking that one trace shows.
-pub(super) const FORKS_MAX: usize = 64;
 /// `ct_state` where nobody says another: tracked and new.
 const DEFAULT_STATE: u8 = 0x21;
-
-/// A copy of a packet that connection tracking has looked up again.
-pub(super) struct Fork {
-    /// As it was, with the state's id, and with what is known of the connection.
-    key: Key,
-    /// The translation that was asked for.
-    nat: Option<Nat>,
-    /// Keeps the state there.
-    _kept: Arc<Kept>,
-}
-
-impl Xlate<'_, '_> {
-    /// A copy of the packet will be looked up in `table` once it is tracked; `list`: what that does to it.
-    pub(crate) fn note_fork(&mut self, kept: &Arc<Kept>, table: u8, zone: u16, list: &[Action]) {
-        let mut key = *self.key();
-        let Some(r) = self.recorder() else { return };
-        if r.forks_left == 0 {
-            let id = kept.id;
-            let text = "Failed to trace the conntrack forked pipeline with recirc_id";
-            return self.detail(|| format!("{text} = {id}."));
-        }
-        r.forks_left -= 1;
-        key.set_u32(at::RECIRC, kept.id);
-        key.set_u16(at::CT_ZONE, zone);
-        let nat = list.iter().rev().find_map(|a| match a {
-            Action::Nat(nat) => Some((**nat).clone()),
-            _ => None,
-        });
-        r.forks.push_back(Fork { key, nat, _kept: kept.clone() });
-        let text = "A clone of the packet is forked to recirculate. The forked pipeline will be";
-        self.detail(|| format!("{text} resumed at table {table}."));
-    }
-
-    /// A translation goes on where one was frozen.
-    pub(crate) fn note_thaw(&mut self, state: &State) {
-        let Some(r) = self.recorder() else { return };
-        r.open(Kind::Table, "thaw".into());
-        r.step(format!("Resuming from table {}", state.resumed_at()));
-        if !state.set.is_empty() {
-            r.step(format!("Restoring action set: {}", actions_text(&state.set)));
-        }
-        if !state.rest.is_empty() {
-            r.step(format!("Restoring actions: {}", instructions_text(&state.rest)));
-        }
-        r.close();
-    }
-}
-
-impl Recorder {
-    /// A step that contains none.
-    fn step(&mut self, text: String) {
-        self.open(Kind::Table, text);
-        self.close();
-    }
-}
 
 impl Switch {
     /// A trace, and those of the packets that were looked up again, one after the other.

@@ -1,0 +1,28 @@
+//! The groups of a bridge at the versions that packets may still read.
+
+use super::liveness::Groups;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use sync::{Domain, Grace};
+
+/// Groups and the first version that sees them, newest first: as far back as a reader may look.
+pub(crate) type GroupsAt = Box<[(u64, Arc<Groups>)]>;
+
+/// The control side's copy of [`GroupsAt`].
+#[derive(Default)]
+pub(crate) struct GroupHistory(VecDeque<(Grace, u64, Arc<Groups>)>);
+
+impl GroupHistory {
+    /// Adds what is seen from `version` on; `grace` begins when it is published.
+    pub fn push(&mut self, grace: Grace, version: u64, groups: Groups, domain: &Domain) {
+        self.0.push_front((grace, version, Arc::new(groups)));
+        // Whoever reads the tables after a grace period finds that version, or a later one.
+        if let Some(i) = self.0.iter().position(|(g, _, _)| domain.passed(*g)) {
+            self.0.truncate(i + 1);
+        }
+    }
+
+    pub fn view(&self) -> GroupsAt {
+        self.0.iter().map(|(_, version, groups)| (*version, groups.clone())).collect()
+    }
+}

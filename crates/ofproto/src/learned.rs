@@ -1,0 +1,90 @@
+//! What packets taught: learned flows, what bridges count of them, and the bounds of ports.
+
+use crate::types::BridgeId;
+use flow::PortNo;
+use openflow::FlowMod;
+use rpds::HashTrieMapSync;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use sync::{Domain, Published};
+
+/// Flows that a port's packets may teach per second, and at once. More than control executes in that time;
+/// what is too much comes again with the next look at the traffic of its decision.
+pub(crate) const PORT_FLOWS_RATE: u64 = 50_000;
+
+pub(crate) const PORT_FLOWS_BURST: u64 = 65_536;
+
+/// A flow that a packet teaches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LearnedFlow {
+    pub bridge: u32,
+    /// The datapath port that the packet came in on.
+    pub port: PortNo,
+    pub limit: u32,
+    /// A strict modification, which adds what is not there.
+    pub flow: FlowMod,
+}
+
+/// A rule whose timeouts shrink, since a TCP connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fin {
+    /// The rule's credit id.
+    pub rule: u32,
+    pub idle: u16,
+    pub hard: u16,
+}
+
+/// Table and cookie.
+pub(crate) type Place = (u8, u64);
+
+/// How many flows there are of the places that some learn action limits.
+pub(crate) type Counts = HashTrieMapSync<Place, Arc<AtomicU32>>;
+
+/// What a bridge knows of its learn actions.
+pub(crate) struct Learning {
+    /// How many flows would have what they taught deleted with them.
+    pub owners: HashMap<Place, u32>,
+    pub counts: Counts,
+    pub published: Arc<Published<Counts>>,
+}
+
+impl Learning {
+    pub fn new(domain: Domain) -> Learning {
+        let published = Arc::new(Published::new(domain, Counts::default()));
+        Learning { owners: HashMap::new(), counts: Counts::default(), published }
+    }
+}
+
+/// Tokens of a port.
+#[derive(Clone, Copy)]
+struct Bucket {
+    tokens: u64,
+    at_ns: u64,
+}
+
+/// What learning keeps over all bridges.
+#[derive(Default)]
+pub(crate) struct Learned {
+    buckets: BTreeMap<PortNo, Bucket>,
+    pub deferred: Vec<LearnedFlow>,
+    /// Flows that were not learned: too many of their port, or while a change was under way.
+    pub limited: u64,
+    /// Places whose last owner went.
+    pub dead: Vec<(BridgeId, Place)>,
+}
+
+impl Learned {
+    pub(crate) fn admits(&mut self, port: PortNo, now: u64) -> bool {
+        let full = Bucket { tokens: PORT_FLOWS_BURST, at_ns: now };
+        let b = self.buckets.entry(port).or_insert(full);
+        let fresh = now.saturating_sub(b.at_ns).saturating_mul(PORT_FLOWS_RATE) / 1_000_000_000;
+        if fresh > 0 {
+            *b = Bucket { tokens: (b.tokens + fresh).min(PORT_FLOWS_BURST), at_ns: now };
+        }
+        let admitted = b.tokens > 0;
+        b.tokens -= u64::from(admitted);
+        self.limited += u64::from(!admitted);
+        admitted
+    }
+}

@@ -1,0 +1,71 @@
+//! Learned addresses whose place changed, in a bounded number of pieces.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Addresses that are told of one by one, over all bridges: each is two regions (from it, to it), and this is what
+/// one change may have of them before they are merged.
+const SINGLE_MACS_MAX: usize = 2048;
+
+/// A VLAN with fewer addresses than this is not worth giving up when there are too many: its bridge is.
+const VLAN_MACS_MIN: usize = 64;
+
+/// VLANs of a bridge that are told of one by one; beyond, the bridge is: each is as many regions as it has ports.
+const BRIDGE_VLANS_MAX: usize = 16;
+
+/// Addresses whose place changed, since somebody last asked.
+#[derive(Default)]
+pub(crate) struct Macs {
+    single: BTreeMap<(u32, u16), Vec<[u8; 6]>>,
+    n: usize,
+    vlans: BTreeSet<(u32, u16)>,
+    bridges: BTreeSet<u32>,
+}
+
+/// What changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Changed {
+    Mac([u8; 6]),
+    /// Many addresses of one VLAN of a bridge.
+    Vlan(u32, u16),
+    /// Many addresses of a bridge.
+    Bridge(u32),
+}
+
+impl Macs {
+    pub fn push(&mut self, bridge: u32, vlan: u16, mac: [u8; 6]) {
+        if self.bridges.contains(&bridge) || self.vlans.contains(&(bridge, vlan)) {
+            return;
+        }
+        let list = self.single.entry((bridge, vlan)).or_default();
+        if list.last() == Some(&mac) {
+            return;
+        }
+        list.push(mac);
+        self.n += 1;
+        if self.n > SINGLE_MACS_MAX {
+            self.widen();
+        }
+    }
+
+    /// Gives up telling apart the addresses of the VLAN with the most; of its bridge, if those are few.
+    fn widen(&mut self) {
+        let largest = self.single.iter().max_by_key(|(_, list)| list.len());
+        let Some(((bridge, vlan), n)) = largest.map(|(k, list)| (*k, list.len())) else { return };
+        let wide = self.vlans.range((bridge, 0)..=(bridge, u16::MAX)).count();
+        if n >= VLAN_MACS_MIN && wide < BRIDGE_VLANS_MAX {
+            self.single.remove(&(bridge, vlan));
+            self.vlans.insert((bridge, vlan));
+        } else {
+            self.single.retain(|(b, _), _| *b != bridge);
+            self.vlans.retain(|(b, _)| *b != bridge);
+            self.bridges.insert(bridge);
+        }
+        self.n = self.single.values().map(Vec::len).sum();
+    }
+
+    pub fn drain(self) -> impl Iterator<Item = Changed> {
+        let single = self.single.into_values().flatten().map(Changed::Mac);
+        let vlans = self.vlans.into_iter().map(|(b, v)| Changed::Vlan(b, v));
+        single.chain(vlans).chain(self.bridges.into_iter().map(Changed::Bridge))
+    }
+}

@@ -1,0 +1,112 @@
+//! Learned addresses of bridges.
+
+use super::Switch;
+use crate::mac_table::{Learned, MacEntry, MacStats};
+use crate::types::*;
+use openflow::OfPort;
+
+impl Switch {
+    pub(crate) fn learn(&mut self, bridge: u32, vlan: u16, mac: [u8; 6], port: OfPort, now: u64) {
+        let Some(Some(b)) = self.bridges.get_mut(bridge as usize) else { return };
+        if !b.ports.contains_key(&port) {
+            return;
+        }
+        let learned = b.macs.learn(&b.mac_index, vlan, mac, port, now);
+        if let Learned::Evicted(vlan, old) = learned {
+            self.outbox.macs.push(bridge, vlan, old);
+        }
+        if matches!(learned, Learned::Changed | Learned::Evicted(..)) {
+            self.outbox.macs.push(bridge, vlan, mac);
+        }
+    }
+
+    /// The packet side met `n` packets on a datapath port of which it could not say what they teach: too many waited.
+    pub fn passed_over(&mut self, dp_port: u16, n: u64) {
+        // SAFETY: this is the thread of the only writer.
+        let found = unsafe { self.shared.world.read() }.dp_ports.get(usize::from(dp_port)).copied();
+        match found.flatten().map(|(bridge, port)| (self.bridges.get_mut(bridge as usize), port)) {
+            Some((Some(Some(b)), port)) => b.macs.passed_over(port, n),
+            _ => self.passed_over += n,
+        }
+    }
+
+    /// Sightings of addresses that were not learned because their port showed too many, over all ports (those of
+    /// tunnels, which share a datapath port, included).
+    pub fn macs_not_learned(&self) -> u64 {
+        let all = self.bridges.iter().flatten();
+        self.passed_over + all.flat_map(|b| b.macs.limited()).map(|(_, n)| n).sum::<u64>()
+    }
+
+    /// Ports that showed more new addresses than they may teach, and how many sightings of such there were since
+    /// that was last told, which is once a minute for each port: (bridge, port, sightings). `now` in ns.
+    pub fn take_limited(&mut self, now: u64) -> Vec<(BridgeId, OfPort, u64)> {
+        let all = self.bridges.iter_mut().flatten();
+        all.flat_map(|b| b.macs.take_limited(now).map(|(p, n)| (BridgeId(b.id), p, n))).collect()
+    }
+
+    /// Sightings of addresses that were not learned because their port showed too many, by port.
+    pub fn fdb_limited(&self, id: BridgeId) -> Result<Vec<(OfPort, u64)>, ConfigError> {
+        Ok(self.bridge(id)?.macs.limited().collect())
+    }
+
+    /// Learned addresses (`fdb/show`), by VLAN and address.
+    pub fn fdb(&self, id: BridgeId) -> Result<Vec<MacEntry>, ConfigError> {
+        Ok(self.bridge(id)?.macs.entries())
+    }
+
+    /// Counters (`fdb/stats-show`).
+    pub fn fdb_stats(&self, id: BridgeId) -> Result<MacStats, ConfigError> {
+        Ok(self.bridge(id)?.macs.stats())
+    }
+
+    /// `fdb/stats-clear`.
+    pub fn fdb_clear_stats(&mut self, id: BridgeId) -> Result<(), ConfigError> {
+        self.bridge_mut(id)?.macs.clear_stats();
+        Ok(())
+    }
+
+    /// Forgets what was learned (`fdb/flush`); static entries stay.
+    pub fn fdb_flush(&mut self, id: BridgeId) -> Result<(), ConfigError> {
+        let b = self.bridge_mut(id)?;
+        let gone = b.macs.flush(&b.mac_index);
+        gone.iter().for_each(|(vlan, mac)| self.outbox.macs.push(id.0, *vlan, *mac));
+        Ok(())
+    }
+
+    /// Adds a static entry (`fdb/add`).
+    pub fn fdb_add(
+        &mut self,
+        id: BridgeId,
+        of_port: OfPort,
+        vlan: u16,
+        mac: [u8; 6],
+        now: u64,
+    ) -> Result<(), ConfigError> {
+        let b = self.bridge_mut(id)?;
+        if !b.ports.contains_key(&of_port) {
+            return Err(ConfigError::NoPort(of_port));
+        }
+        b.macs.add_static(&b.mac_index, vlan, mac, of_port, now);
+        self.outbox.macs.push(id.0, vlan, mac);
+        Ok(())
+    }
+
+    /// Removes an entry, static or learned (`fdb/del`); was there one?
+    pub fn fdb_del(&mut self, id: BridgeId, vlan: u16, mac: [u8; 6]) -> Result<bool, ConfigError> {
+        let b = self.bridge_mut(id)?;
+        let was = b.macs.remove(&b.mac_index, vlan, mac);
+        self.outbox.macs.push(id.0, vlan, mac);
+        Ok(was)
+    }
+
+    /// Removes addresses that are too old, `n` of them at most; says how many.
+    pub(crate) fn expire_macs(&mut self, now: u64, n: usize) -> usize {
+        let mut left = n;
+        for b in self.bridges.iter_mut().flatten() {
+            let gone = b.macs.expire(&b.mac_index, now, left);
+            left -= gone.len();
+            gone.iter().for_each(|(vlan, mac)| self.outbox.macs.push(b.id, *vlan, *mac));
+        }
+        n - left
+    }
+}

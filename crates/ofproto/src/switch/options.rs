@@ -1,0 +1,54 @@
+//! Which tunnel options are a bridge's fields: requests that read and change that.
+
+use super::Switch;
+use crate::tables::table::names;
+use crate::tables::tlv::{SPACE, masks_of};
+use crate::types::BridgeId;
+use action::Region;
+use flow::{Key, TUN_METADATAS, TunMetadata};
+use openflow::{OfError, TlvMap, TlvTableMod};
+use std::sync::Arc;
+
+impl Switch {
+    /// Changes which options the fields of a bridge are, all or nothing.
+    ///
+    /// Errors: `TlvAlreadyMapped`, `TlvDupEntry`, `TlvTableFull`; `TlvInvalidDel` for a field that a flow uses.
+    pub fn tlv_table_mod(&mut self, id: BridgeId, m: &TlvTableMod) -> Result<(), OfError> {
+        self.finish();
+        let b = self.of_bridge(id)?;
+        let new = b.tlv.changed(m)?;
+        let gone = b.tlv.fields.keys().filter(|i| !new.fields.contains_key(i));
+        let gone = gone.fold(0u64, |all, i| all | 1 << i);
+        if gone != 0 && self.uses_options(id, gone)? {
+            return Err(OfError::TlvInvalidDel);
+        }
+        let b = self.of_bridge_mut(id)?;
+        b.tun_masks.retain(|masks| masks.iter().all(|t| gone >> t.index & 1 == 0));
+        b.tlv = Arc::new(new);
+        self.publish();
+        self.outbox.region(Region::ALL);
+        Ok(())
+    }
+
+    fn uses_options(&self, id: BridgeId, fields: u64) -> Result<bool, OfError> {
+        let (any, version) = (Key::ZERO, self.version());
+        let mut tables = self.tables_of(id, openflow::TABLE_ALL)?;
+        Ok(tables.any(|(_, t)| !t.within(&any, &any, version, |r| names(r, fields)).is_empty()))
+    }
+
+    /// The bytes that options may have, how many fields there are, and which options they are.
+    pub fn tlv_table(&self, id: BridgeId) -> Result<(u32, u16, Vec<TlvMap>), OfError> {
+        let maps = self.of_bridge(id)?.tlv.fields.values().copied().collect();
+        Ok((SPACE as u32, TUN_METADATAS.into(), maps))
+    }
+
+    /// A flow with these fields comes: packets have to be looked up under their masks.
+    pub(crate) fn note_options(&mut self, id: BridgeId, fields: &[TunMetadata]) {
+        let masks = masks_of(fields);
+        let Ok(b) = self.bridge_mut(id) else { return };
+        if !fields.is_empty() && !b.tun_masks.contains(&masks) {
+            b.tun_masks.push(masks);
+            self.publish();
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Ports of bridges.
+
+use super::Switch;
+use crate::events::Event;
+use crate::tables::counters::{Counter, Slot};
+use crate::types::*;
+use action::Region;
+use openflow::{OfError, OfPort, PortDesc, PortMod, port, port_config, port_state};
+
+/// `OFPPR_*`.
+const ADDED: u8 = 0;
+
+const DELETED: u8 = 1;
+
+const MODIFIED: u8 = 2;
+
+fn describe(spec: &PortSpec) -> Box<PortDesc> {
+    let down = spec.state & port_state::LINK_DOWN != 0 || spec.config & port_config::PORT_DOWN != 0;
+    Box::new(PortDesc {
+        port: spec.of_port,
+        hw_addr: spec.hw_addr,
+        name: spec.name.clone(),
+        config: spec.config,
+        state: spec.state & !port_state::LIVE | if down { 0 } else { port_state::LIVE },
+        curr: spec.curr,
+        curr_speed: spec.curr_speed,
+        max_speed: spec.max_speed,
+        ..PortDesc::default()
+    })
+}
+
+/// Bits a port-mod may change.
+const CONFIGURABLE: u32 = port_config::PORT_DOWN
+    | port_config::NO_STP
+    | port_config::NO_RECV
+    | port_config::NO_FLOOD
+    | port_config::NO_FWD
+    | port_config::NO_PACKET_IN;
+
+impl Switch {
+    fn check_port(&self, id: BridgeId, spec: &PortSpec) -> Result<(), ConfigError> {
+        let valid = (1..port::MAX).contains(&spec.of_port) && spec.of_port < 0xff00;
+        if !valid && spec.of_port != port::LOCAL {
+            return Err(ConfigError::BadPort(spec.of_port));
+        }
+        let Some(dp) = spec.dp_port else { return Ok(()) };
+        let used = self.bridges.iter().flatten().any(|b| {
+            let other = |p: &&PortSpec| (b.id, p.of_port) != (id.0, spec.of_port);
+            let shared = |p: &PortSpec| p.tunnel.is_some() && spec.tunnel.is_some();
+            b.ports.values().filter(other).any(|p| p.dp_port == Some(dp) && !shared(p))
+        });
+        if used { Err(ConfigError::DpPortInUse(dp)) } else { Ok(()) }
+    }
+
+    /// Adds a port.
+    pub fn add_port(&mut self, id: BridgeId, spec: PortSpec) -> Result<(), ConfigError> {
+        self.check_port(id, &spec)?;
+        let b = self.bridge_mut(id)?;
+        if b.ports.contains_key(&spec.of_port) {
+            return Err(ConfigError::PortInUse(spec.of_port));
+        }
+        if spec.patch_peer.is_some() {
+            self.rewritten.add_patch();
+        }
+        self.put_port(id, spec, ADDED)
+    }
+
+    /// Changes a port (found by its OpenFlow number).
+    pub fn update_port(&mut self, id: BridgeId, spec: PortSpec) -> Result<(), ConfigError> {
+        self.check_port(id, &spec)?;
+        match self.bridge(id)?.ports.get(&spec.of_port) {
+            None => return Err(ConfigError::NoPort(spec.of_port)),
+            Some(old) if *old == spec => return Ok(()),
+            Some(_) => {}
+        }
+        if spec.patch_peer.is_some() {
+            self.rewritten.add_patch();
+        }
+        self.put_port(id, spec, MODIFIED)
+    }
+
+    fn put_port(&mut self, id: BridgeId, spec: PortSpec, reason: u8) -> Result<(), ConfigError> {
+        if spec.vlan != VlanMode::default() {
+            self.rewritten.vlan();
+        }
+        let desc = describe(&spec);
+        let virt = spec.patch_peer.is_some() || spec.tunnel.is_some();
+        if virt && !self.bridge(id)?.patch_counts.contains_key(&spec.of_port) {
+            let base = self.slots.push_run(2, |_| Slot::Count(Counter::default()));
+            self.bridge_mut(id)?.patch_counts.insert(spec.of_port, base);
+        }
+        let b = self.bridge_mut(id)?;
+        let old = b.ports.insert(spec.of_port, spec).map(|old| describe(&old));
+        let events = &mut self.outbox.events;
+        match old {
+            Some(old) if old == desc => {}
+            Some(old) => events.push(Event::PortStatus(id, reason, desc, Some(old))),
+            // A port comes as OVS's come: first it is there, then it lives.
+            None => {
+                let state = desc.state & !port_state::LIVE;
+                let first = Box::new(PortDesc { state, ..(*desc).clone() });
+                events.push(Event::PortStatus(id, reason, first.clone(), None));
+                if first != desc {
+                    events.push(Event::PortStatus(id, MODIFIED, desc, Some(first)));
+                }
+            }
+        }
+        self.publish();
+        self.ports_changed(id);
+        self.outbox.region(Region::ALL);
+        Ok(())
+    }
+
+    /// Removes a port and what was learned behind it. Flows that name it stay.
+    pub fn remove_port(&mut self, id: BridgeId, of_port: OfPort) -> Result<(), ConfigError> {
+        let b = self.bridge_mut(id)?;
+        let spec = b.ports.remove(&of_port).ok_or(ConfigError::NoPort(of_port))?;
+        b.macs.remove_port(&b.mac_index, of_port);
+        self.outbox.events.push(Event::PortStatus(id, DELETED, describe(&spec), None));
+        self.forget_neighbours(&[&spec.name]);
+        self.publish();
+        self.ports_changed(id);
+        self.outbox.region(Region::ALL);
+        Ok(())
+    }
+
+    /// What a patch or tunnel port received and sent so far, as (packets, bytes); None for other ports. The
+    /// counts stay with the number: a port that comes back under it goes on counting.
+    pub fn patch_counters(&self, id: BridgeId, of_port: OfPort) -> Option<[(u64, u64); 2]> {
+        let b = self.bridge(id).ok()?;
+        let base = *b.patch_counts.get(&of_port)?;
+        let spec = b.ports.get(&of_port)?;
+        if spec.patch_peer.is_none() && spec.tunnel.is_none() {
+            return None;
+        }
+        Some([base, base + 1].map(|id| self.slots.count(id)).map(|c| (c.packets, c.bytes)))
+    }
+
+    /// A port as it is now.
+    pub fn port(&self, id: BridgeId, of_port: OfPort) -> Option<&PortSpec> {
+        self.bridge(id).ok()?.ports.get(&of_port)
+    }
+
+    /// All ports of a bridge, ascending by number.
+    pub fn ports(&self, id: BridgeId) -> impl Iterator<Item = &PortSpec> {
+        self.bridge(id).ok().into_iter().flat_map(|b| b.ports.values())
+    }
+
+    /// Descriptions for OpenFlow.
+    pub fn port_descs(&self, id: BridgeId) -> Vec<PortDesc> {
+        self.ports(id).map(|p| *describe(p)).collect()
+    }
+
+    /// Handles a port-mod; the caller reads the port's new `config` for what the driver must do.
+    pub fn port_mod(&mut self, id: BridgeId, m: &PortMod) -> Result<(), OfError> {
+        let b = self.of_bridge(id)?;
+        let mut spec = b.ports.get(&m.port).cloned().ok_or(OfError::PortModBadPort)?;
+        if m.hw_addr != spec.hw_addr {
+            return Err(OfError::PortModBadHwAddr);
+        }
+        let mask = m.mask & CONFIGURABLE;
+        let config = spec.config & !mask | m.config & mask;
+        if config != spec.config {
+            spec.config = config;
+            self.put_port(id, spec, MODIFIED).map_err(|_| OfError::PortModBadPort)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! What packets see of bridges and ports, made anew when one of them changes.
+
+use super::{Switch, mirrors};
+use crate::bridge::Bridge;
+use crate::published::{BridgeView, Bundle, PortView, World};
+use crate::types::PortSpec;
+use openflow::OfPort;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+impl Switch {
+    /// Publishes bridges and ports anew.
+    pub(crate) fn publish(&mut self) {
+        let mut world = World { timeouts: self.zone_timeouts.clone(), ..World::default() };
+        for b in &self.bridges {
+            let view = b.as_ref().map(|b| Arc::new(self.view(b)));
+            for p in view.iter().flat_map(|v| &v.ports) {
+                if p.spec.tunnel.is_some() {
+                    let id = view.as_ref().map_or(0, |v| v.id);
+                    world.tunnels.insert(id, &p.spec);
+                } else if let (Some(dp), Some(b)) = (p.spec.dp_port, b) {
+                    let at = usize::from(dp);
+                    world.dp_ports.resize(world.dp_ports.len().max(at + 1), None);
+                    world.dp_ports[at] = Some((b.id, p.spec.of_port));
+                }
+            }
+            world.bridges.push(view);
+        }
+        let tables = self.bridges.iter().flatten().map(|b| &b.tlv);
+        let kinds: BTreeSet<u32> = tables.flat_map(|t| t.kinds()).collect();
+        world.options = kinds.into_iter().collect();
+        self.shared.world.publish(world);
+    }
+
+    pub(crate) fn view(&self, b: &Bridge) -> BridgeView {
+        let mut bundles: Vec<Bundle> = Vec::new();
+        let (mut by_name, mut names) = (HashMap::<&str, usize>::new(), Vec::<&str>::new());
+        let ports = b.ports.values().map(|spec| {
+            let new = bundles.len();
+            let bundle = match spec.bundle.as_str() {
+                "" => new,
+                name => *by_name.entry(name).or_insert(new),
+            };
+            if bundle == new {
+                let (vlan, protected) = (spec.vlan.clone(), spec.protected);
+                let mirrors = Default::default();
+                bundles.push(Bundle { ports: vec![], vlan, protected, mirrors });
+                names.push(&spec.bundle);
+            }
+            bundles[bundle].ports.push(spec.of_port);
+            let counts = b.patch_counts.get(&spec.of_port).copied();
+            PortView { bundle, peer: self.peer(b, spec), counts, spec: spec.clone() }
+        });
+        let ports: Vec<PortView> = ports.collect();
+        let mirrors = mirrors::view(b, &mut bundles, &names);
+        BridgeView {
+            id: b.id,
+            name: b.name.clone(),
+            config: b.config.clone(),
+            ports,
+            bundles,
+            tables: b.tables.clone(),
+            groups: b.group_index.clone(),
+            meters: b.meters.published.clone(),
+            learned: b.learning.published.clone(),
+            macs: b.mac_index.clone(),
+            expired_wanted: b.expired_wanted.clone(),
+            miss_base: b.miss_base,
+            tlv: b.tlv.clone(),
+            tun_masks: b.tun_masks.as_slice().into(),
+            mirrors,
+        }
+    }
+
+    /// The other end of a patch port: it must exist and lead back.
+    fn peer(&self, bridge: &Bridge, spec: &PortSpec) -> Option<(u32, OfPort)> {
+        let want = spec.patch_peer.as_deref()?;
+        let others = self.bridges.iter().flatten();
+        let mut ports = others.flat_map(|b| b.ports.values().map(move |p| (b.id, p)));
+        let (id, peer) = ports.find(|(_, p)| p.name == want)?;
+        let back = peer.patch_peer.as_deref() == Some(&spec.name);
+        (back && (id, peer.of_port) != (bridge.id, spec.of_port)).then_some((id, peer.of_port))
+    }
+}

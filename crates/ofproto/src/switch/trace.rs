@@ -1,0 +1,132 @@
+//! `ofproto/trace`: the way of a packet, in OVS's layout.
+
+use super::Switch;
+use crate::trace::recorder::Recorder;
+use crate::trace::{Options, punt_text};
+use crate::translate::pipe::resolve;
+use crate::translate::xlate::Xlate;
+use crate::types::{BridgeId, ConfigError};
+use action::{Decision, Punt, Request};
+use flow::{Key, at, flow_text, megaflow_text};
+
+impl Switch {
+    /// What happens to a packet with this key that comes from `at::OF_IN_PORT` (and, where it is
+    /// one, `at::IN_PORT` is set to its datapath port). `ct_next`: what connection tracking says of it, one time after
+    /// the other ([`at::CT_STATE`]); afterwards that it begins a connection.
+    ///
+    /// Nothing is learned, counted or sent.
+    pub fn trace(
+        &self,
+        id: BridgeId,
+        key: &Key,
+        options: &Options,
+        ct_next: &[u8],
+    ) -> Result<String, ConfigError> {
+        let (key, out, recorder) = self.traced(id, (key, options), Recorder::new(false))?;
+        Ok(self.reports(&key, &out, recorder, ct_next))
+    }
+
+    /// As [`Switch::trace`], as if the packet were real: what it teaches is learned at `now` (ns).
+    pub fn trace_learning(
+        &mut self,
+        id: BridgeId,
+        key: &Key,
+        options: &Options,
+        ct_next: &[u8],
+        now: u64,
+    ) -> Result<String, ConfigError> {
+        let (key, out, recorder) = self.traced(id, (key, options), Recorder::new(true))?;
+        if let Some(effects) = &out.effects {
+            self.effects(effects, now);
+        }
+        Ok(self.reports(&key, &out, recorder, ct_next))
+    }
+
+    pub(super) fn traced(
+        &self,
+        id: BridgeId,
+        (key, options): (&Key, &Options),
+        recorder: Recorder,
+    ) -> Result<(Key, Decision, Recorder), ConfigError> {
+        let bridge = self.bridge(id)?;
+        let in_port = key.u32(at::OF_IN_PORT);
+        let mut key = *key;
+        let dp = bridge.dp_port(in_port);
+        key.set_u16(at::IN_PORT, dp.unwrap_or(flow::NO_PORT));
+        let mut out = Decision::default();
+        out.clear();
+        let mut recorder = Some(recorder);
+        match key.u32(at::RECIRC) {
+            0 => self.trace_tables(id, (&key, options), &mut out, &mut recorder),
+            _ => self.trace_frozen(&key, &mut out, &mut recorder),
+        }
+        Ok((key, out, recorder.unwrap_or_default()))
+    }
+
+    /// A packet that was looked up before.
+    pub(super) fn trace_frozen(
+        &self,
+        key: &Key,
+        out: &mut Decision,
+        recorder: &mut Option<Recorder>,
+    ) {
+        // SAFETY: this is the thread of the only writer.
+        let world = unsafe { self.shared.world.read() };
+        let request = Request { key, options: &[], packet: &[] };
+        resolve(&self.shared, world, self.version(), &request, out, recorder)
+    }
+
+    /// From table 0 on, with the registers and the port that the caller gave, real or not.
+    pub(super) fn trace_tables(
+        &self,
+        id: BridgeId,
+        (key, options): (&Key, &Options),
+        out: &mut Decision,
+        recorder: &mut Option<Recorder>,
+    ) {
+        // SAFETY: this is the thread of the only writer.
+        let world = unsafe { self.shared.world.read() };
+        let Some(view) = world.bridge(id.0) else { return };
+        let mut x = Xlate::new(&self.shared, world, view, key, out, recorder);
+        x.pipeline(&key.words[flow::PACKET_LINES * 8..]);
+        match options {
+            Options::Bytes(bytes) => x.options(bytes),
+            Options::Fields(fields) => x.set_options(fields),
+        }
+        x.run();
+    }
+
+    pub(super) fn report(&self, key: &Key, out: &Decision, r: &mut Recorder) -> String {
+        let learning = r.learning;
+        let names = |_| None;
+        let [first, last, looked_at] = &std::mem::take(&mut r.options);
+        let flow = flow_text(key, first, &names);
+        let mut text = format!("Flow: {flow}\n");
+        text.push_str(&r.text());
+        let done = r.final_key.map(|k| flow_text(&k, last, &names));
+        let done = done.filter(|d| *d != flow).unwrap_or_else(|| "unchanged".into());
+        let mut mask = out.mask;
+        if key.u16(at::VLAN) == 0 {
+            // An untagged packet has no tag to match on; the datapath knows that anyway.
+            mask.set_u16(at::VLAN, 0);
+        }
+        if key.u16(at::VLAN1) == 0 {
+            mask.set_u16(at::VLAN1, 0);
+        }
+        mask.set_u32(at::OF_IN_PORT, !0);
+        let megaflow = megaflow_text(&key.masked(&mask), &mask, looked_at, &names);
+        let punt = |p: &Punt| match learning {
+            true => punt_text(p),
+            false => punt_text(p).replace("dont_send=0", "dont_send=1"),
+        };
+        let style = action::OpsText { punt: &punt, ..action::OpsText::default() };
+        let ops = action::ops_text_with(&out.ops, &style);
+        text.push_str(&format!(
+            "\nFinal flow: {done}\nMegaflow: {megaflow}\nDatapath actions: {ops}\n"
+        ));
+        if let Some(why) = r.failed {
+            text.push_str(&format!("\nTranslation failed ({why}), packet is dropped.\n"));
+        }
+        text
+    }
+}

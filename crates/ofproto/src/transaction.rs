@@ -1,0 +1,140 @@
+//! A change on its way: its items, what is staged, and how to take it back.
+
+use crate::events::{Regions, StagedPacket};
+use crate::groups::group::GroupRec;
+use crate::groups::liveness::Groups;
+use crate::tables::counters::FlowRec;
+use crate::tables::table::{FlowRule, Tables};
+use crate::types::{BridgeId, PortSpec};
+use openflow::{FlowMod, GroupMod, Instruction, Match, OfError, OfPort, PortMod, Removed};
+use std::sync::Arc;
+use sync::Grace;
+
+/// One step of a bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+// Nearly all are flow-mods, and each lives for its step only.
+#[allow(missing_docs, clippy::large_enum_variant)]
+pub enum BundleItem {
+    Flow(FlowMod),
+    Group(GroupMod),
+    Port(PortMod),
+    /// A packet-out, with the packet's key as the parser made it: decided by the flows and groups as the steps
+    /// before leave them, and left to the caller to execute ([`Switch::take_packets`]).
+    PacketOut(Box<(openflow::PacketOut, flow::Key)>),
+}
+
+/// The steps of a bundle as they are needed; or why one of them is none.
+pub type Items = Box<dyn Iterator<Item = Result<BundleItem, OfError>>>;
+
+/// How a change ended: an error names the item that failed.
+pub type Outcome = Result<(), (usize, OfError)>;
+
+/// A change that was begun.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Change(pub(crate) u64);
+
+/// What becomes of a removed rule's record once nobody sees the rule.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Record {
+    Goes,
+    /// Another rule has it now.
+    Stays,
+}
+
+/// How to take a step back.
+pub(crate) enum Undo {
+    /// A rule that no packet saw yet.
+    Added(u8, Arc<FlowRule>),
+    /// A rule that still lives in the current version.
+    Removed(u8, Arc<FlowRule>, Record),
+    /// A record as it was.
+    Record(u32, Box<FlowRec>),
+    Group(Box<GroupUndo>),
+    Port(Box<PortSpec>),
+}
+
+/// What monitors are told of one flow.
+pub(crate) enum Note {
+    Added(Arc<FlowRule>),
+    /// And what it was.
+    Modified(Arc<FlowRule>, Arc<FlowRule>),
+    Deleted(Arc<FlowRule>, Removed),
+}
+
+/// Flows that the item at hand still has to change.
+pub(crate) enum Rest {
+    Nothing,
+    Remove(std::vec::IntoIter<(u8, Arc<FlowRule>)>, Removed),
+    Modify(std::vec::IntoIter<(u8, Arc<FlowRule>)>, Rewrite),
+}
+
+/// Changes of one bridge on their way to the next version.
+pub(crate) struct Txn {
+    pub bridge: BridgeId,
+    pub version: u64,
+    pub now: u64,
+    pub undo: Vec<Undo>,
+    /// Flows that go and whose controllers are told, with the reason.
+    pub gone: Vec<(u32, Removed)>,
+    pub regions: Regions,
+    /// The regions cover the item at hand already.
+    pub covered: bool,
+    pub notes: Vec<Note>,
+    pub packets: Vec<StagedPacket>,
+    pub rest: Rest,
+    /// The groups as the change leaves them, if it changes any.
+    pub groups: Option<Groups>,
+}
+
+/// A change under way.
+pub(crate) struct Open {
+    pub change: u64,
+    pub txn: Txn,
+    pub items: Items,
+    /// Items taken so far.
+    pub taken: usize,
+    /// Packets see it; what is left is to tell, and to free.
+    pub shown: bool,
+    pub notes: std::vec::IntoIter<Note>,
+    pub gone: std::vec::IntoIter<(u32, Removed)>,
+}
+
+/// Which flows a request means.
+pub(crate) struct Select<'a> {
+    pub table: u8,
+    pub matching: &'a Match,
+    /// Strict: exactly this match and priority.
+    pub priority: Option<u16>,
+    pub cookie: u64,
+    pub cookie_mask: u64,
+    pub out_port: OfPort,
+    pub out_group: u32,
+}
+
+/// What a modification makes of the flows that it means.
+pub(crate) struct Rewrite {
+    pub instructions: Arc<[Instruction]>,
+    /// None: it stays.
+    pub cookie: Option<u64>,
+    /// Counters start again.
+    pub reset: bool,
+}
+
+/// A group as it was before a change.
+pub(crate) struct GroupUndo {
+    pub id: u32,
+    pub old: Option<GroupRec>,
+    /// Credit ids that the change gave out.
+    pub taken: Vec<u32>,
+    /// Credit ids that are free once no packet sees the old group.
+    pub freed: Vec<u32>,
+}
+
+/// What a change left behind: no new packet sees it, but a reader may still be looking at it.
+pub(crate) struct Limbo {
+    pub grace: Grace,
+    pub tables: Arc<Tables>,
+    /// When the change was made, ns.
+    pub now: u64,
+    pub steps: std::vec::IntoIter<Undo>,
+}

@@ -1,0 +1,95 @@
+//! What a decision says beside its operations: what the control side does when it is used, what a controller is told.
+
+use crate::learned::{Fin, LearnedFlow};
+use crate::tunnel::Underlay;
+use openflow::{OfPort, Reason};
+use std::net::IpAddr;
+
+/// An address to learn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Learn {
+    pub bridge: u32,
+    pub vlan: u16,
+    pub mac: [u8; 6],
+    pub port: OfPort,
+}
+
+/// A next hop that a decision sends tunnelled packets to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hop {
+    pub bridge: u32,
+    pub port: OfPort,
+    /// Our own address.
+    pub source: IpAddr,
+    pub next: IpAddr,
+    /// Its hardware address as the decision knew it.
+    pub used: Option<[u8; 6]>,
+}
+
+/// What a decision found out about the underlay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub dst: IpAddr,
+    pub mark: u32,
+    pub source: Option<IpAddr>,
+    pub answer: Option<crate::tunnel::Answer>,
+}
+
+/// A next hop that was heard of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Snooped {
+    pub port: String,
+    pub ip: IpAddr,
+    pub mac: [u8; 6],
+    pub how: crate::tunnel::neighbours::How,
+}
+
+/// What the control side does when a decision is used: [`Decision::effects`].
+#[derive(Default)]
+pub(crate) struct Effects {
+    pub learns: Vec<Learn>,
+    pub hops: Vec<Hop>,
+    pub snooped: Vec<Snooped>,
+    pub asked: Vec<Asked>,
+    pub flows: Vec<LearnedFlow>,
+    pub fins: Vec<Fin>,
+}
+
+impl Effects {
+    pub fn is_empty(&self) -> bool {
+        let teaches = !self.flows.is_empty() || !self.fins.is_empty();
+        !teaches && self.learns.is_empty() && self.snooped.is_empty() && self.asked.is_empty()
+    }
+
+    /// Would the underlay give another answer now?
+    pub fn is_stale(&self, now: &Underlay) -> bool {
+        self.asked.iter().any(|a| now.answer(a.dst, a.mark, a.source) != a.answer)
+    }
+}
+
+/// What a controller is told about a packet: the context of a [`action::Punt`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketInContext {
+    /// Which bridge's controllers.
+    pub bridge: crate::BridgeId,
+    /// Table of the rule.
+    pub table: u8,
+    /// Its cookie (all ones on a table miss).
+    pub cookie: u64,
+    /// Why.
+    pub reason: Reason,
+    /// By the table-miss flow: 1.3 and later call that a miss.
+    pub miss_flow: bool,
+    /// No flow sent it: none matched.
+    pub no_flow: bool,
+    /// The bytes that the action asked for. Nothing is buffered, so all of the packet is sent.
+    pub max_len: u16,
+    /// Which controller (0: those that have set no other id).
+    pub controller_id: u16,
+    /// Nicira packet-in 2.
+    pub userdata: Vec<u8>,
+    /// What it takes to have the rest of the pipeline run.
+    pub continuation: Option<openflow::Continuation>,
+    /// in_port, metadata, registers, tunnel fields.
+    pub matching: openflow::Match,
+}

@@ -1,0 +1,629 @@
+//! The state of a translation, and its way through tables, instructions and the action set.
+//!
+//! Header changes live in its `key` until an output commits the difference to `base` as operations. What was looked
+//! at collects in `wc`.
+
+use super::frozen::{self, Kept, State};
+use super::set;
+use crate::action_text::{action_text, actions_text};
+use crate::fields;
+use crate::published::{BridgeView, PortView, Shared, World};
+use crate::tables::table::{FlowRule, Table};
+use crate::trace::recorder::Recorder;
+use crate::translate::effects::Effects;
+use crate::tunnel as outer;
+use crate::tunnel::Underlay;
+use action::{Decision, Op};
+use flow::{Key, Mask, PACKET_LINES, TunMetadata, at};
+use openflow::{Action, FragHandling, Instruction, OfPort, Reason, port, port_config};
+use std::net::IpAddr;
+use std::sync::Arc;
+use telemetry::Drop;
+
+/// How deep tables that lead back, groups and patch ports nest: as deep as in OVS.
+pub(super) const MAX_DEPTH: usize = 64;
+
+/// What the trace calls the priority of the NORMAL that stands above all flows; OVS's number.
+pub(super) const FAIL_OPEN_PRIORITY: u32 = 0xf0f0f0;
+
+/// A translation under way.
+pub(crate) struct Xlate<'a, 'o> {
+    pub(super) shared: &'a Shared,
+    pub(super) world: &'a World,
+    pub(super) bridge: &'a BridgeView,
+    /// The packet as the actions made it.
+    pub(super) key: Key,
+    /// The packet as the operations made it.
+    pub(super) base: Key,
+    /// What was looked at.
+    pub(super) wc: Mask,
+    pub(super) out: &'o mut Decision,
+    pub(super) effects: Effects,
+    /// States that the decision names or began with.
+    pub(super) holds: Vec<Arc<Kept>>,
+    pub(super) underlay: &'a Underlay,
+    /// Where the packet's tunnel ended: no packet is sent there.
+    pub(super) tunnel_dst: IpAddr,
+    /// It came out of one.
+    pub(super) tunnelled: bool,
+    /// Options of the outer header as they came.
+    pub(super) options: &'o [u8],
+    /// And as fields, as the actions made them.
+    pub(super) tun: Vec<TunMetadata>,
+    /// And as they were at first, and the bits of them that were looked at: for the trace.
+    pub(super) tun_base: Vec<TunMetadata>,
+    pub(super) tun_wc: Vec<TunMetadata>,
+    pub(super) set: Vec<&'a Action>,
+    pub(super) stack: Vec<(u128, u16)>,
+    pub(super) version: u64,
+    pub(super) table: u8,
+    pub(super) cookie: u64,
+    /// The credit id of the rule whose actions run.
+    pub(super) rule: Option<u32>,
+    /// The rule is the table-miss flow: priority 0, matches everything.
+    pub(super) miss_flow: bool,
+    /// The cookie of the first rule met in this bridge: the action set is executed under it.
+    pub(super) first_cookie: Option<u64>,
+    /// What runs: a controller's packet-out, buckets (how deep), the action set.
+    pub(super) origin: Origin,
+    pub(super) depth: usize,
+    pub(super) spent: Spent,
+    /// No more actions here (exit, expired TTL).
+    pub(super) exit: bool,
+    /// Because of an exit action, which ends the list around a clone too.
+    pub(super) exited: bool,
+    /// No more at all.
+    pub(super) failed: Option<Drop>,
+    /// Connection tracking saw the packet, and tables may know what it said.
+    pub(super) conntracked: bool,
+    /// The next lookup is with the connection's original addresses.
+    pub(super) original: bool,
+    /// The outer header's fields as they came.
+    pub(super) outer: frozen::Outer,
+    /// Tags pushed over two others, out of the key's sight.
+    pub(super) hidden: usize,
+    /// MPLS label stack entries that the key knows.
+    pub(super) labels: u8,
+    /// The packet must be parsed again before its upper layers mean anything.
+    pub(super) was_mpls: bool,
+    /// Instructions for after the recirculation, while unwinding to it.
+    pub(super) rest: Option<Vec<Instruction>>,
+    /// A controller is to say when they run.
+    pub(super) paused: Option<&'a Action>,
+    /// The packet has not been shown to the mirrors of the port that it came in on.
+    pub(super) fresh: bool,
+    /// Mirrors that it has met in this bridge, a bit each.
+    pub(super) mirrors: u32,
+    /// What is sent is a mirror's copy, cut to this many bytes (0: not cut).
+    pub(super) copying: bool,
+    pub(super) snaplen: u16,
+    pub(super) trace: &'o mut Option<Recorder>,
+}
+
+impl<'a, 'o> Xlate<'a, 'o> {
+    pub fn new(
+        shared: &'a Shared,
+        world: &'a World,
+        bridge: &'a BridgeView,
+        key: &Key,
+        out: &'o mut Decision,
+        trace: &'o mut Option<Recorder>,
+    ) -> Self {
+        let mut wc = Mask::ZERO;
+        let key = beginning(key, &mut wc);
+        Xlate {
+            labels: labels(&key),
+            hidden: 0,
+            conntracked: key.u8(at::CT_STATE) & TRK != 0,
+            original: false,
+            outer: frozen::outer(&key),
+            shared,
+            world,
+            bridge,
+            base: key,
+            key,
+            wc,
+            out,
+            effects: Effects::default(),
+            holds: Vec::new(),
+            // SAFETY: as for the world that the caller has read.
+            underlay: unsafe { shared.underlay.read() },
+            tunnelled: key.u8(at::FLAGS) & flow::flag::TUNNEL != 0,
+            tunnel_dst: outer::destination(&key),
+            options: &[],
+            tun: Vec::new(),
+            tun_base: Vec::new(),
+            tun_wc: Vec::new(),
+            set: Vec::new(),
+            stack: Vec::new(),
+            version: shared.version(),
+            table: 0,
+            cookie: u64::MAX,
+            rule: None,
+            miss_flow: false,
+            first_cookie: None,
+            origin: Origin::default(),
+            depth: 0,
+            spent: Spent::default(),
+            exit: false,
+            exited: false,
+            failed: None,
+            was_mpls: false,
+            rest: None,
+            paused: None,
+            fresh: false,
+            mirrors: 0,
+            copying: false,
+            snaplen: 0,
+            trace,
+        }
+    }
+
+    /// Looks flows and groups up as they are at a version, instead of as packets see them.
+    pub fn at_version(&mut self, version: u64) {
+        self.version = version;
+    }
+
+    /// A packet fresh from a port.
+    pub(super) fn start(&mut self) {
+        self.note_bridge();
+        let port = self.bridge.port(self.in_port());
+        if port.is_some_and(|p| !may_receive(p)) {
+            self.warn(|| "OpenFlow port is configured not to receive, dropping".into());
+            return self.close();
+        }
+        if let Some(p) = port.filter(|p| p.spec.tunnel.is_some()) {
+            self.leave_tunnel(p);
+            if self.failed.is_some() {
+                return self.close();
+            }
+        }
+        let fragment = self.key.u8(at::FRAG) & flow::frag::ANY != 0;
+        if self.bridge.config.frag == FragHandling::Drop && fragment {
+            self.warn(|| "fragment handling mode is \"drop\"".into());
+            return self.close();
+        }
+        self.fresh = true;
+        // What the action set sends to controllers goes under the first flow's cookie, as in OVS.
+        if let Some(cookie) = self.table(0, None, Miss::Honor) {
+            self.cookie = cookie;
+        }
+        self.reopen();
+        self.run_set();
+        self.freeze();
+        self.close();
+        self.close();
+    }
+
+    pub(super) fn in_port(&self) -> OfPort {
+        self.key.u32(at::OF_IN_PORT)
+    }
+
+    /// Runs the action set, as the end of a pipeline does.
+    pub(super) fn run_set(&mut self) {
+        if self.rest.is_some() || self.set.is_empty() || self.failed.is_some() {
+            return;
+        }
+        let set = std::mem::take(&mut self.set);
+        let list = set::in_order(&set);
+        if list.is_empty() {
+            return;
+        }
+        self.note_table(|| "--. Executing action set:".into());
+        let cookie = self.cookie;
+        self.cookie = self.first_cookie.unwrap_or(cookie);
+        self.origin.set = true;
+        self.actions(list.into_iter());
+        self.origin.set = false;
+        self.cookie = cookie;
+        self.close();
+    }
+
+    /// Looks a table up and runs what it finds; the cookie of that. `in_port`: for this lookup only.
+    pub(super) fn table(&mut self, table: u8, in_port: Option<OfPort>, miss: Miss) -> Option<u64> {
+        if self.is_too_much() || !self.spend(1) {
+            return None;
+        }
+        self.spent.resubmits += 1;
+        if table == 0 && self.bridge.config.fail_open {
+            self.fail_open();
+            return None;
+        }
+        let own = self.in_port();
+        if let Some(p) = in_port {
+            self.key.set_u32(at::OF_IN_PORT, p);
+        }
+        let rule = match std::mem::take(&mut self.original) {
+            true => self.lookup_original(table),
+            false => self.lookup(table),
+        };
+        self.key.set_u32(at::OF_IN_PORT, own);
+        let before = (self.table, self.cookie, self.miss_flow, self.rule);
+        self.rule = rule.map(|r| r.value().id);
+        // As in OVS a pipeline that only goes on to later tables is as long as it likes.
+        let deepens = usize::from(table <= self.table);
+        self.table = table;
+        self.depth += deepens;
+        self.spent.nesting += 1;
+        match rule {
+            Some(rule) => {
+                self.cookie = rule.value().cookie;
+                self.first_cookie.get_or_insert(self.cookie);
+                self.miss_flow = rule.priority() == 0 && rule.mask() == Mask::ZERO;
+                self.note_rule(table, rule);
+                self.credit(rule.value().id);
+                if self.admit_once() {
+                    let list = &rule.value().instructions;
+                    if list.is_empty() {
+                        self.note_action(|| "drop".into());
+                    }
+                    self.instructions(list);
+                }
+                self.close();
+            }
+            None => self.miss(table, miss),
+        }
+        self.depth -= deepens;
+        self.spent.nesting -= 1;
+        (self.table, self.cookie, self.miss_flow, self.rule) = before;
+        rule.map(|r| r.value().cookie)
+    }
+
+    /// The rule for the packet as it is now. In the usual handling of fragments none of a datagram's
+    /// parts shows ports, so that all are treated alike.
+    pub(super) fn lookup(&mut self, table: u8) -> Option<&'a FlowRule> {
+        let table = self.bridge.tables.get(table)?;
+        let fragment = self.key.u8(at::FRAG) & flow::frag::ANY != 0;
+        if !fragment || self.bridge.config.frag != FragHandling::Normal {
+            let key = self.key;
+            let found = self.look_up(table, &key);
+            return if self.wc.u64(at::TUN_MATCH) == 0 {
+                found
+            } else {
+                self.by_options(table, found)
+            };
+        }
+        let mut whole = self.key;
+        whole.set_u16(at::TP_SRC, 0);
+        whole.set_u16(at::TP_DST, 0);
+        let (found, key) = (self.look_up(table, &whole), self.key);
+        if self.wc.u64(at::TUN_MATCH) == 0 {
+            return found;
+        }
+        self.key = whole;
+        let found = self.by_options(table, found);
+        self.key = key;
+        found
+    }
+
+    /// The rule of a table for a key; None also if conjunctive matches take too many steps.
+    pub(super) fn look_up(&mut self, table: &'a Table, key: &Key) -> Option<&'a FlowRule> {
+        let mut steps = 0;
+        let found = table.lookup(key, self.version, &mut self.wc, &mut steps);
+        if steps == 0 || self.spend(steps) { found } else { None }
+    }
+
+    /// Stands above every flow of table 0 while all controllers are away.
+    pub(super) fn fail_open(&mut self) {
+        self.note_table(|| format!(" 0. priority {FAIL_OPEN_PRIORITY}"));
+        if self.admit_once() {
+            self.note_action(|| "NORMAL".into());
+            self.normal();
+        }
+        self.close();
+    }
+
+    pub(super) fn miss(&mut self, table: u8, miss: Miss) {
+        self.credit(self.bridge.miss_base + u32::from(table));
+        let silent = |p: &PortView| p.spec.config & port_config::NO_PACKET_IN != 0;
+        let told = self.bridge.config.miss_to_controller
+            && miss == Miss::Honor
+            && !self.bridge.port(self.in_port()).is_some_and(silent);
+        if !told {
+            self.note_table(|| format!("{table:2}. No match."));
+            if self.admit_once() {
+                self.note_action(|| "drop".into());
+            }
+            return self.close();
+        }
+        let text = "No match, and a \"packet-in\" is called for.";
+        self.note_table(|| format!("{table:2}. {text}"));
+        if self.admit_once() {
+            self.note_action(|| "CONTROLLER".into());
+            self.cookie = u64::MAX;
+            self.controller(&ToController::new(0, Reason::TableMiss));
+        }
+        self.close();
+    }
+
+    pub(super) fn instructions(&mut self, list: &'a [Instruction]) {
+        for (i, instruction) in list.iter().enumerate() {
+            match instruction {
+                Instruction::Apply(a) if a.is_empty() => self.note_action(|| "drop".into()),
+                Instruction::Apply(a) => {
+                    if self.actions_then(a.iter(), &list[i + 1..]) {
+                        return;
+                    }
+                }
+                Instruction::Clear => {
+                    self.note_action(|| "clear_actions".into());
+                    self.note_set("was");
+                    self.set.clear();
+                }
+                Instruction::Write(a) => self.write(a),
+                Instruction::WriteMetadata { value, mask } => {
+                    self.note_metadata(*value, *mask);
+                    let old = self.key.u64(at::METADATA);
+                    self.key.set_u64(at::METADATA, old & !mask | value & mask);
+                }
+                Instruction::Goto(t) if self.was_mpls => {
+                    self.rest.get_or_insert_default().push(Instruction::Goto(*t));
+                }
+                Instruction::Goto(t) => {
+                    self.note_action(|| format!("goto_table:{t}"));
+                    self.table(*t, None, Miss::Honor);
+                }
+                Instruction::Meter(id) => {
+                    self.note_action(|| format!("meter:{id}"));
+                    self.meter(*id);
+                }
+            }
+            if self.rest.is_some() {
+                return self.keep(&list[i + 1..]);
+            }
+            if self.exit || self.failed.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Says what the action set is, or was.
+    pub(super) fn note_set(&mut self, verb: &str) {
+        let set = std::mem::take(&mut self.set);
+        self.detail(|| {
+            let text: Vec<_> = set::in_order(&set).iter().map(|a| action_text(a)).collect();
+            match text.is_empty() {
+                true => format!("action set {verb} empty"),
+                false => format!("action set {verb}: {}", text.join(",")),
+            }
+        });
+        self.set = set;
+    }
+
+    /// Instructions for after the recirculation.
+    pub(super) fn keep(&mut self, list: &[Instruction]) {
+        let size = |i: &Instruction| match i {
+            Instruction::Apply(a) | Instruction::Write(a) => a.len(),
+            _ => 1,
+        };
+        if self.spend(list.iter().map(size).sum()) {
+            self.rest.get_or_insert_default().extend(list.iter().cloned());
+        }
+    }
+
+    pub(super) fn write(&mut self, list: &'a [Action]) {
+        if !self.spend(list.len()) || !self.spend_on_lists() {
+            return;
+        }
+        self.note_action(|| format!("write_actions({})", actions_text(list)));
+        self.set.extend(list);
+        self.note_set("is");
+        let port = set::output_port(&self.set).unwrap_or(port::UNSET);
+        self.key.set_u32(at::ACTSET_OUTPUT, port);
+    }
+
+    pub(super) fn fail(&mut self, why: Drop) {
+        self.failed.get_or_insert(why);
+        self.exit = true;
+    }
+
+    /// The state that a recirculation carries over.
+    pub(super) fn state(&self, rest: Vec<Instruction>) -> State {
+        let outer = Some(frozen::outer(&self.key)).filter(|o| *o != self.outer);
+        State {
+            conntracked: self.conntracked,
+            mirrors: self.mirrors,
+            outer: outer.map(Box::new),
+            bridge: self.bridge.id,
+            table: self.table,
+            cookie: self.cookie,
+            pipeline: self.key.words[PACKET_LINES * 8..].try_into().unwrap_or([0; 16]),
+            set: self.set.iter().map(|a| (*a).clone()).collect(),
+            stack: self.stack.clone(),
+            tun: self.tun.clone(),
+            rest,
+        }
+    }
+
+    /// Hands the result over.
+    pub(super) fn finish(&mut self) {
+        self.note_final();
+        if let Some(why) = self.failed {
+            self.out.ops.clear();
+            self.out.drop = Some(why);
+        }
+        let ends = |op: &Op| {
+            matches!(
+                op,
+                Op::Output(_)
+                    | Op::Punt(_)
+                    | Op::Recirc(_)
+                    | Op::Ct(_)
+                    | Op::TunnelPop { .. }
+                    | Op::Clone(_)
+                    | Op::CheckLen { .. }
+                    | Op::Sample { .. }
+                    | Op::Meter(_)
+                    | Op::Drop(_)
+            )
+        };
+        let used = self.out.ops.iter().rposition(ends).map_or(0, |i| i + 1);
+        self.out.ops.truncate(used);
+        // Nothing follows that a copy would have to be kept for.
+        while let Some(Op::Clone(last)) = self.out.ops.pop_if(|op| matches!(op, Op::Clone(_))) {
+            self.out.ops.extend(last);
+        }
+        if self.out.ops.iter().all(|op| matches!(op, Op::Ct(_))) {
+            self.out.drop.get_or_insert(Drop::Policy);
+        }
+        if !self.effects.is_empty() {
+            self.out.effects = Some(Arc::new(std::mem::take(&mut self.effects)));
+        }
+        if !self.holds.is_empty() {
+            self.out.holds = Some(Arc::new(std::mem::take(&mut self.holds)));
+        }
+        self.finish_mask();
+    }
+
+    pub(super) fn finish_mask(&mut self) {
+        let wc = &mut self.wc;
+        wc.words[PACKET_LINES * 8..].fill(0);
+        if !self.tunnelled {
+            outer::forget(wc);
+        }
+        if wc.u16(at::VLAN) != 0 {
+            wc.set_u16(at::VLAN, wc.u16(at::VLAN) | fields::VLAN_PRESENT);
+        }
+        self.out.mask = *wc;
+    }
+
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    pub fn bridge(&self) -> &'a BridgeView {
+        self.bridge
+    }
+
+    pub fn recorder(&mut self) -> Option<&mut Recorder> {
+        self.trace.as_mut()
+    }
+
+    /// Sets metadata, registers and in_port.
+    pub fn pipeline(&mut self, words: &[u64]) {
+        self.key.words[PACKET_LINES * 8..].copy_from_slice(words);
+        self.key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
+        self.base = self.key;
+    }
+
+    /// A whole translation from table 0 on.
+    pub fn run(&mut self) {
+        self.start();
+        self.finish();
+    }
+
+    /// The rest of a translation that paused.
+    pub fn go_on(&mut self, state: &'a State) {
+        self.thaw(state);
+        self.finish();
+    }
+
+    /// A whole translation of a controller's actions.
+    pub fn packet_out(&mut self, list: &'a [Action]) {
+        self.note_bridge();
+        self.origin.packet_out = true;
+        self.fresh = true;
+        if self.admit_once() {
+            self.actions(list.iter());
+        }
+        self.run_set();
+        self.freeze();
+        self.close();
+        self.finish();
+    }
+}
+
+/// Where the actions that run now come from, for the reason of packet-ins (1.4 and later).
+#[derive(Clone, Copy, Default)]
+pub(super) struct Origin {
+    pub(super) packet_out: bool,
+    pub(super) groups: u32,
+    pub(super) set: bool,
+}
+
+impl Origin {
+    pub(super) fn reason(self) -> Reason {
+        match self {
+            Origin { packet_out: true, .. } => Reason::PacketOut,
+            Origin { groups: 1.., .. } => Reason::Group,
+            Origin { set: true, .. } => Reason::ActionSet,
+            _ => Reason::Action,
+        }
+    }
+}
+
+/// What a table without a match means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Miss {
+    /// The bridge's rule for misses.
+    Honor,
+    /// Nothing (resubmit).
+    Ignore,
+}
+
+/// Says in `wc` what every decision looks at; returns the key as tables see it first: registers and metadata are empty.
+pub(super) fn beginning(key: &Key, wc: &mut Mask) -> Key {
+    wc.set_u16(at::ETH_TYPE, 0xffff);
+    wc.set_u32(at::RECIRC, !0);
+    wc.set_u16(at::IN_PORT, 0xffff);
+    if fields::is_ip(key.u16(at::ETH_TYPE)) {
+        wc.set_u8(at::FRAG, flow::frag::ANY | flow::frag::LATER);
+    }
+    let mut key = *key;
+    empty_registers(&mut key);
+    key
+}
+
+/// Of a packet that comes in; what follows the packet's own lines is so.
+pub(super) fn empty_registers(key: &mut Key) {
+    key.words[PACKET_LINES * 8..].fill(0);
+    no_action_set(key);
+}
+
+pub(super) fn no_action_set(key: &mut Key) {
+    key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
+}
+
+pub(super) fn may_receive(p: &PortView) -> bool {
+    p.spec.config & port_config::NO_RECV == 0
+}
+
+/// Label stack entries in the key.
+pub(super) fn labels(key: &Key) -> u8 {
+    match (fields::is_mpls(key.u16(at::ETH_TYPE)), key.u32(at::MPLS) & 0x100 != 0) {
+        (false, _) => 0,
+        (true, true) => 1,
+        (true, false) => 2,
+    }
+}
+
+/// What a translation has used up.
+#[derive(Default)]
+pub(super) struct Spent {
+    pub resubmits: usize,
+    pub nesting: usize,
+    pub(super) steps: usize,
+    pub(super) ops: usize,
+}
+
+/// What a controller is sent.
+pub(super) struct ToController<'a> {
+    /// Bytes that the action asked for.
+    pub max_len: u16,
+    /// Which controller.
+    pub id: u16,
+    pub reason: Reason,
+    pub userdata: &'a [u8],
+    /// The meter that decides; else that of all packets to controllers.
+    pub meter: Option<u32>,
+}
+
+impl ToController<'_> {
+    /// The whole packet, and nothing beside.
+    pub fn new(id: u16, reason: Reason) -> Self {
+        ToController { max_len: 0xffff, id, reason, userdata: &[], meter: None }
+    }
+}
+
+/// Of `ct_state`: connection tracking saw the packet.
+pub(super) const TRK: u8 = 0x20;
