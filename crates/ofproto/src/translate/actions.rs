@@ -22,10 +22,10 @@ impl<'a> Xlate<'a, '_> {
         I: Iterator<Item = &'a Action> + Clone,
     {
         while let Some(a) = list.next() {
-            if self.exit || self.failed.is_some() || !self.spend(1) {
+            if self.end.exit || self.end.failed.is_some() || !self.spend(1) {
                 return false;
             }
-            let wait = self.was_mpls && needs_parse(a);
+            let wait = self.layers.was_mpls && needs_parse(a);
             if !wait {
                 self.note_action(|| crate::action_text::action_text(a));
                 if let Action::CheckPktLarger { len, dst } = a {
@@ -34,11 +34,11 @@ impl<'a> Xlate<'a, '_> {
                 }
                 self.action(a);
             }
-            if wait || self.rest.is_some() {
+            if wait || self.wait.rest.is_some() {
                 let first = wait.then_some(a).into_iter();
                 let left: Vec<_> = first.chain(list).map(|a| self.bound(a)).collect();
                 if self.spend(left.len()) {
-                    self.rest.get_or_insert_default().push(Instruction::Apply(left));
+                    self.wait.rest.get_or_insert_default().push(Instruction::Apply(left));
                 }
                 return false;
             }
@@ -50,7 +50,7 @@ impl<'a> Xlate<'a, '_> {
     fn bound(&self, a: &Action) -> Action {
         match a {
             Action::Resubmit { in_port, table: None, ct } => {
-                Action::Resubmit { in_port: *in_port, table: Some(self.table), ct: *ct }
+                Action::Resubmit { in_port: *in_port, table: Some(self.run.table), ct: *ct }
             }
             a => a.clone(),
         }
@@ -63,12 +63,12 @@ impl<'a> Xlate<'a, '_> {
             A::Enqueue { port, .. } => self.output(*port, 0),
             A::OutputReg { src, max_len } => self.output_reg(*src, *max_len),
             A::Controller { pause: true, .. } => {
-                (self.paused, self.rest) = (Some(a), Some(Vec::new()));
+                (self.wait.paused, self.wait.rest) = (Some(a), Some(Vec::new()));
             }
             A::Controller { max_len, reason, id, userdata, meter, .. } => {
                 // Without anything of its own it is an output to the controller.
                 let plain = *id == 0 && userdata.is_empty() && *reason == Reason::Action;
-                let reason = if plain { self.origin.reason() } else { *reason };
+                let reason = if plain { self.run.origin.reason() } else { *reason };
                 let (max_len, id, meter) = (*max_len, *id, *meter);
                 self.controller(&ToController { max_len, id, reason, userdata, meter })
             }
@@ -83,7 +83,7 @@ impl<'a> Xlate<'a, '_> {
             }
             A::Bundle(b) => self.bundle(b),
             A::Resubmit { in_port, table, ct } => {
-                let table = table.filter(|t| *t != 0xff).unwrap_or(self.table);
+                let table = table.filter(|t| *t != 0xff).unwrap_or(self.run.table);
                 match ct {
                     true => self.resubmit_original(*in_port, table),
                     false => self.resubmit(*in_port, table),
@@ -92,7 +92,7 @@ impl<'a> Xlate<'a, '_> {
             A::Ct(ct) => self.conntrack(ct),
             A::CtClear => self.ct_clear(),
             A::Clone(inner) => self.clone_actions(inner),
-            A::Exit => (self.exit, self.exited) = (true, true),
+            A::Exit => (self.end.exit, self.end.exited) = (true, true),
             A::SetField { field, value, mask } => self.set_field(*field, *value, *mask),
             A::SetTunMetadata(t) => self.set_tun_metadata(t),
             A::DeleteField(field) => self.delete_field(*field),
@@ -280,7 +280,7 @@ impl<'a> Xlate<'a, '_> {
 
     /// No action follows, not even those of tables that led here.
     fn expired(&mut self) {
-        self.exit = true;
+        self.end.exit = true;
         self.set.clear();
         self.out.drop = Some(Drop::TtlExpired);
     }
@@ -295,7 +295,7 @@ impl<'a> Xlate<'a, '_> {
         let full = self.key.u16(at::VLAN1) & VLAN_PRESENT != 0;
         if full {
             self.commit();
-            self.hidden += 1;
+            self.layers.hidden += 1;
             self.op(action::Op::PushVlan { tpid: ethertype, tci: VLAN_PRESENT });
         }
         self.key.set_u16(at::VLAN1, outer);
@@ -345,7 +345,7 @@ impl<'a> Xlate<'a, '_> {
     fn output_max(&mut self, p: OfPort, max_len: u16) {
         match p {
             port::CONTROLLER => {
-                let to = ToController::new(0, self.origin.reason());
+                let to = ToController::new(0, self.run.origin.reason());
                 self.controller(&ToController { max_len, ..to })
             }
             p => self.output(p, 0),
@@ -357,17 +357,19 @@ impl<'a> Xlate<'a, '_> {
             return;
         }
         let mark = self.mark();
-        let saved = (self.key, self.exit, self.was_mpls, self.labels, self.conntracked);
-        let tun = self.tun.clone();
+        let saved =
+            (self.key, self.end.exit, self.layers.was_mpls, self.layers.labels, self.ct.tracked);
+        let tun = self.tunnel.fields.clone();
         let (set, stack) = (self.set.clone(), self.stack.clone());
         self.actions(inner.iter());
         // A clone is a pipeline of its own: it ends as one.
         self.run_set();
         self.freeze();
         (self.set, self.stack) = (set, stack);
-        (self.key, self.exit, self.was_mpls, self.labels, self.conntracked) = saved;
-        self.tun = tun;
-        self.exit |= self.exited || self.failed.is_some();
+        (self.key, self.end.exit, self.layers.was_mpls, self.layers.labels, self.ct.tracked) =
+            saved;
+        self.tunnel.fields = tun;
+        self.end.exit |= self.end.exited || self.end.failed.is_some();
         self.isolate(mark);
     }
 

@@ -25,7 +25,7 @@ const ENTRIES_PER_STEP: usize = 16;
 impl Xlate<'_, '_> {
     /// Is it too deep, or were there too many table lookups, to go into another table, group or bridge?
     pub(super) fn is_too_much(&mut self) -> bool {
-        if self.depth >= MAX_DEPTH {
+        if self.spent.depth >= MAX_DEPTH {
             self.give_up("Recursion too deep", || {
                 format!("over max translation depth {MAX_DEPTH}")
             });
@@ -34,7 +34,7 @@ impl Xlate<'_, '_> {
         } else if self.spent.resubmits >= MAX_RESUBMITS {
             self.give_up("Too many resubmits", || format!("over {MAX_RESUBMITS} resubmit actions"));
         }
-        self.failed.is_some()
+        self.end.failed.is_some()
     }
 
     /// Takes steps; false: there are none left, and the packet is dropped.
@@ -45,7 +45,7 @@ impl Xlate<'_, '_> {
         if self.spent.steps > MAX_STEPS {
             self.give_up("Too many resubmits", || format!("over {MAX_STEPS} translation steps"));
         }
-        self.failed.is_none()
+        self.end.failed.is_none()
     }
 
     /// [`Xlate::spend`] for looking through, or copying, the action set and the stack.
@@ -58,7 +58,7 @@ impl Xlate<'_, '_> {
         if self.stack.len() >= MAX_STACK {
             self.give_up("Stack too deep", || "resubmits yielded over 64 kB of stack".into());
         }
-        self.failed.is_none()
+        self.end.failed.is_none()
     }
 
     /// Counts this packet on a counter.
@@ -80,14 +80,14 @@ impl Xlate<'_, '_> {
 
     /// The bridge has as many states of recirculations as it may have.
     pub(super) fn too_many_states(&mut self) {
-        if self.failed.is_none() {
+        if self.end.failed.is_none() {
             self.error("No recirculation context", || "no recirculation id is free".into());
             self.fail(Drop::RecircLimit);
         }
     }
 
     fn give_up(&mut self, name: &'static str, text: impl FnOnce() -> String) {
-        if self.failed.is_none() {
+        if self.end.failed.is_none() {
             self.error(name, text);
             self.fail(Drop::DepthLimit);
         }

@@ -133,8 +133,8 @@ impl Xlate<'_, '_> {
         self.key.set_u32(at::MPLS, lse);
         self.key.set_u32(at::IP_DST, second);
         self.key.set_u16(at::ETH_TYPE, ethertype);
-        self.labels = (self.labels + 1).min(2);
-        self.was_mpls = false;
+        self.layers.labels = (self.layers.labels + 1).min(2);
+        self.layers.was_mpls = false;
         self.base = self.key;
         self.op(Op::PushMpls { ethertype, lse });
     }
@@ -156,23 +156,23 @@ impl Xlate<'_, '_> {
     }
 
     pub(super) fn pop_mpls(&mut self, ethertype: u16) {
-        if self.labels == 0 {
+        if self.layers.labels == 0 {
             return;
         }
         self.commit();
         Field::MplsBos.unwildcard(&mut self.wc);
         let second = self.key.u32(at::IP_DST);
-        if fields::is_mpls(ethertype) && self.labels > 1 {
+        if fields::is_mpls(ethertype) && self.layers.labels > 1 {
             self.wc.set_u32(at::IP_DST, !0);
         }
-        self.labels -= 1;
+        self.layers.labels -= 1;
         self.clear_layers();
         if fields::is_mpls(ethertype) {
             self.key.set_u32(at::MPLS, second);
-            self.was_mpls = self.labels == 0;
+            self.layers.was_mpls = self.layers.labels == 0;
         } else {
-            self.labels = 0;
-            self.was_mpls = true;
+            self.layers.labels = 0;
+            self.layers.was_mpls = true;
         }
         self.key.set_u16(at::ETH_TYPE, ethertype);
         self.base = self.key;
@@ -181,7 +181,7 @@ impl Xlate<'_, '_> {
 
     /// Where the operations are now, for [`Xlate::isolate`].
     pub(super) fn mark(&self) -> (usize, Key, usize) {
-        (self.out.ops.len(), self.base, self.hidden)
+        (self.out.ops.len(), self.base, self.layers.hidden)
     }
 
     /// If the operations since `mark` changed the packet's layers, or what connection tracking says of it, which no later commit could
@@ -192,8 +192,8 @@ impl Xlate<'_, '_> {
             matches!(op, Op::PushMpls { .. } | Op::PopMpls { .. } | Op::Ct(_) | Op::CtClear)
         };
         let layers = self.out.ops.get(from..).is_some_and(|ops| ops.iter().any(layers));
-        if layers || hidden != self.hidden {
-            self.hidden = hidden;
+        if layers || hidden != self.layers.hidden {
+            self.layers.hidden = hidden;
             let ops = self.out.ops.split_off(from).into_boxed_slice();
             self.out.ops.push(Op::Clone(ops));
             self.base = base;

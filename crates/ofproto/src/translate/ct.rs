@@ -34,7 +34,7 @@ impl<'a> Xlate<'a, '_> {
         op.zone = zone;
         op.commit = ct.commits();
         op.force = ct.flags & CT_FORCE != 0;
-        op.timeout = self.world.timeouts.get(&zone).copied().filter(|_| op.commit);
+        op.timeout = self.snapshot.world.timeouts.get(&zone).copied().filter(|_| op.commit);
         self.op(Op::Ct(Box::new(op)));
         if let Some(table) = ct.table {
             self.fork(table, zone, &ct.actions);
@@ -87,10 +87,10 @@ impl<'a> Xlate<'a, '_> {
 
     /// Has a copy of the packet looked up in `table` once it is tracked.
     fn fork(&mut self, table: u8, zone: u16, actions: &'a [Action]) {
-        self.conntracked = true;
+        self.ct.tracked = true;
         let state = State { table, cookie: 0, ..self.state(Vec::new()) };
         // SAFETY: as for the world that the caller has read.
-        let Some(kept) = (unsafe { self.shared.frozen.put(state) }) else {
+        let Some(kept) = (unsafe { self.snapshot.shared.frozen.put(state) }) else {
             return self.too_many_states();
         };
         self.op(Op::Recirc(kept.id));
@@ -100,7 +100,7 @@ impl<'a> Xlate<'a, '_> {
 
     /// The `ct_clear` action.
     pub(super) fn ct_clear(&mut self) {
-        if self.conntracked {
+        if self.ct.tracked {
             self.untrack();
             self.op(Op::CtClear);
         }
@@ -108,7 +108,7 @@ impl<'a> Xlate<'a, '_> {
 
     /// From here on tables see a packet that was not tracked.
     pub(super) fn untrack(&mut self) {
-        self.conntracked = false;
+        self.ct.tracked = false;
         forget(&mut self.key);
     }
 
@@ -118,9 +118,9 @@ impl<'a> Xlate<'a, '_> {
         if self.key.u8(at::CT_NW_PROTO) == 0 || !ip {
             return self.wrong(|| "resubmit(ct) with non-tracked or non-IP packet!".into());
         }
-        self.original = true;
+        self.ct.original = true;
         self.resubmit(in_port, table);
-        self.original = false;
+        self.ct.original = false;
     }
 
     /// A lookup of [`Xlate::resubmit_original`].

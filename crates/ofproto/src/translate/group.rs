@@ -13,13 +13,13 @@ impl<'a> Xlate<'a, '_> {
         if self.is_too_much() {
             return;
         }
-        let groups = self.bridge.groups_at(self.version);
+        let groups = self.bridge.groups_at(self.snapshot.version);
         let Some((groups, group)) = groups.and_then(|all| Some((all, all.get(id)?))) else {
             return self.warn(|| format!("output to nonexistent group {id}"));
         };
         self.credit(group.credit);
-        self.depth += 1;
-        self.origin.groups += 1;
+        self.spent.depth += 1;
+        self.run.origin.groups += 1;
         match group.kind {
             GroupType::All => group.buckets.iter().for_each(|b| self.bucket(b)),
             GroupType::Indirect => group.buckets.iter().take(1).for_each(|b| self.bucket(b)),
@@ -32,8 +32,8 @@ impl<'a> Xlate<'a, '_> {
                 self.chosen(best);
             }
         }
-        self.origin.groups -= 1;
-        self.depth -= 1;
+        self.run.origin.groups -= 1;
+        self.spent.depth -= 1;
     }
 
     fn chosen(&mut self, bucket: Option<&'a BucketView>) {
@@ -52,8 +52,9 @@ impl<'a> Xlate<'a, '_> {
         self.note_bucket(b.bucket.id);
         self.credit(b.credit);
         let mark = self.mark();
-        let saved = (self.key, self.exit, self.was_mpls, self.labels, self.conntracked);
-        let (tun, exited) = (self.tun.clone(), self.exited);
+        let saved =
+            (self.key, self.end.exit, self.layers.was_mpls, self.layers.labels, self.ct.tracked);
+        let (tun, exited) = (self.tunnel.fields.clone(), self.end.exited);
         let list: Vec<_> = b.bucket.actions.iter().collect();
         if list.is_empty() {
             self.note_action(|| "drop".into());
@@ -61,10 +62,11 @@ impl<'a> Xlate<'a, '_> {
         self.actions(in_order(&list).into_iter());
         self.freeze();
         self.close();
-        (self.key, self.exit, self.was_mpls, self.labels, self.conntracked) = saved;
-        self.tun = tun;
-        self.exit |= self.failed.is_some();
-        self.exited = exited;
+        (self.key, self.end.exit, self.layers.was_mpls, self.layers.labels, self.ct.tracked) =
+            saved;
+        self.tunnel.fields = tun;
+        self.end.exit |= self.end.failed.is_some();
+        self.end.exited = exited;
         self.isolate(mark);
     }
 

@@ -72,7 +72,7 @@ impl<'a> Xlate<'a, '_> {
     /// Has the rule's timeouts shrink if this packet ends a TCP connection.
     pub(super) fn fin_timeout(&mut self, idle: u16, hard: u16) {
         Field::IpProto.unwildcard(&mut self.wc);
-        let Some(rule) = self.rule else { return };
+        let Some(rule) = self.run.rule else { return };
         if self.key.u8(at::PROTO) != 6 {
             return;
         }

@@ -35,9 +35,9 @@ impl<'a> Xlate<'a, '_> {
         if self.is_too_much() {
             return;
         }
-        self.depth += 1;
+        self.spent.depth += 1;
         let saved = self.layers();
-        let (tun, set, stack) = (self.tun.clone(), self.set.clone(), self.stack.clone());
+        let (tun, set, stack) = (self.tunnel.fields.clone(), self.set.clone(), self.stack.clone());
         let [(more, exits), (others, too)] = [1, 0].map(|larger| {
             let from = self.out.ops.len();
             if self.spend_on_lists() {
@@ -46,17 +46,17 @@ impl<'a> Xlate<'a, '_> {
                 self.run_set();
                 self.freeze();
             }
-            let exited = self.exited;
+            let exited = self.end.exited;
             self.set_layers(saved);
-            self.tun.clone_from(&tun);
+            self.tunnel.fields.clone_from(&tun);
             self.set.clone_from(&set);
             self.stack.clone_from(&stack);
             (self.out.ops.split_off(from).into_boxed_slice(), exited)
         });
-        self.depth -= 1;
+        self.spent.depth -= 1;
         self.set.clear();
-        self.exited |= exits && too;
-        self.exit = self.exited || self.failed.is_some();
+        self.end.exited |= exits && too;
+        self.end.exit = self.end.exited || self.end.failed.is_some();
         if !more.is_empty() || !others.is_empty() {
             self.op(Op::CheckLen { size, more, others });
         }
@@ -73,9 +73,9 @@ impl<'a> Xlate<'a, '_> {
         if self.actions_then(actions, then) {
             return;
         }
-        match self.rest.is_some() {
+        match self.wait.rest.is_some() {
             true => self.keep(then),
-            false if !self.exit => self.instructions(then),
+            false if !self.end.exit => self.instructions(then),
             false => {}
         }
     }
@@ -84,20 +84,22 @@ impl<'a> Xlate<'a, '_> {
         Layers {
             key: self.key,
             base: self.base,
-            hidden: self.hidden,
-            labels: self.labels,
-            was_mpls: self.was_mpls,
-            conntracked: self.conntracked,
-            exited: self.exited,
-            mirrors: self.mirrors,
+            hidden: self.layers.hidden,
+            labels: self.layers.labels,
+            was_mpls: self.layers.was_mpls,
+            conntracked: self.ct.tracked,
+            exited: self.end.exited,
+            mirrors: self.mirror.met,
         }
     }
 
     fn set_layers(&mut self, l: Layers) {
-        (self.key, self.base, self.hidden, self.labels) = (l.key, l.base, l.hidden, l.labels);
-        (self.was_mpls, self.conntracked, self.exited) = (l.was_mpls, l.conntracked, l.exited);
-        self.mirrors = l.mirrors;
-        self.exit = l.exited || self.failed.is_some();
+        (self.key, self.base, self.layers.hidden, self.layers.labels) =
+            (l.key, l.base, l.hidden, l.labels);
+        (self.layers.was_mpls, self.ct.tracked, self.end.exited) =
+            (l.was_mpls, l.conntracked, l.exited);
+        self.mirror.met = l.mirrors;
+        self.end.exit = l.exited || self.end.failed.is_some();
     }
 }
 

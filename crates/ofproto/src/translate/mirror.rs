@@ -16,7 +16,7 @@ impl<'a> Xlate<'a, '_> {
     /// reserved for a mirror's output, and the packet is dropped. Only the first call counts.
     pub(super) fn admit_once(&mut self) -> bool {
         let bridge = self.bridge;
-        if !std::mem::take(&mut self.fresh) || bridge.mirrors.is_empty() {
+        if !std::mem::take(&mut self.mirror.fresh) || bridge.mirrors.is_empty() {
             return true;
         }
         let Some(p) = bridge.port(self.in_port()) else {
@@ -61,7 +61,7 @@ impl<'a> Xlate<'a, '_> {
             return;
         }
         let tags = translate_in(&from.vlan, tags);
-        let mut left = mirrors & !self.mirrors;
+        let mut left = mirrors & !self.mirror.met;
         while left != 0 && self.spend(1) {
             let bit = left & left.wrapping_neg();
             left &= !bit;
@@ -73,27 +73,27 @@ impl<'a> Xlate<'a, '_> {
                 }
             }
             self.credit(m.credit);
-            self.mirrors |= m.same;
+            self.mirror.met |= m.same;
             self.send_copy(m, from, &tags);
-            left &= !self.mirrors;
+            left &= !self.mirror.met;
         }
     }
 
     /// A copy may be mirrored in turn, by mirrors that send to other places: that counts as depth.
     fn send_copy(&mut self, m: &'a MirrorView, from: &Bundle, tags: &Tags) {
-        let deeper = usize::from(self.copying);
-        let before = std::mem::replace(&mut self.copying, true);
-        self.depth += deeper;
-        self.snaplen = m.snaplen;
+        let deeper = usize::from(self.mirror.copying);
+        let before = std::mem::replace(&mut self.mirror.copying, true);
+        self.spent.depth += deeper;
+        self.mirror.snaplen = m.snaplen;
         if deeper == 0 || !self.is_too_much() {
             match m.to {
                 Target::Bundle(b) => self.copy_to_port(&self.bridge.bundles[b], from, tags),
                 Target::Vlan(vid) => self.copy_to_vlan(vid, tags),
             }
         }
-        self.snaplen = 0;
-        self.depth -= deeper;
-        self.copying = before;
+        self.mirror.snaplen = 0;
+        self.spent.depth -= deeper;
+        self.mirror.copying = before;
     }
 
     fn copy_to_port(&mut self, to: &'a Bundle, from: &Bundle, tags: &Tags) {

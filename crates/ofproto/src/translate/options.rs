@@ -17,10 +17,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
             return;
         }
         self.wc.set_u64(at::TUN_OPTIONS, !0);
-        match self.bridge.tlv.read(self.options) {
+        match self.bridge.tlv.read(self.tunnel.options) {
             Some(fields) => {
-                self.tun_base = fields.clone();
-                self.tun = fields;
+                self.tunnel.first = fields.clone();
+                self.tunnel.fields = fields;
             }
             None => {
                 self.warn(|| "unknown critical or malformed tunnel options".into());
@@ -31,17 +31,20 @@ impl<'a, 'o> Xlate<'a, 'o> {
 
     /// The packet's header had these options.
     pub(crate) fn options(&mut self, bytes: &'o [u8]) {
-        self.options = bytes;
+        self.tunnel.options = bytes;
     }
 
     /// The packet has these fields.
     pub(crate) fn set_options(&mut self, fields: &[TunMetadata]) {
         for t in fields {
             if let Some(len) = self.bridge.tlv.len_of(t.index) {
-                tlv::set(&mut self.tun, TunMetadata::exact(t.index, &t.resized(len).value));
+                tlv::set(
+                    &mut self.tunnel.fields,
+                    TunMetadata::exact(t.index, &t.resized(len).value),
+                );
             }
         }
-        self.tun_base = self.tun.clone();
+        self.tunnel.first = self.tunnel.fields.clone();
     }
 
     /// Some rules of the table say something about options, `found` does not: the best one. (Lookups did not
@@ -54,8 +57,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
     ) -> Option<&'a FlowRule> {
         let (bridge, mut best) = (self.bridge, found);
         for masks in &bridge.tun_masks {
-            masks.iter().for_each(|m| look_at(&mut self.tun_wc, m));
-            let Some(digest) = tlv::digest_under(masks, &self.tun) else { continue };
+            masks.iter().for_each(|m| look_at(&mut self.tunnel.wc, m));
+            let Some(digest) = tlv::digest_under(masks, &self.tunnel.fields) else { continue };
             let mut key = self.key;
             key.set_u64(at::TUN_MATCH, digest);
             let other = self.look_up(table, &key);
@@ -70,22 +73,22 @@ impl<'a, 'o> Xlate<'a, 'o> {
     pub(super) fn set_tun_metadata(&mut self, t: &TunMetadata) {
         let Some(len) = self.bridge.tlv.len_of(t.index) else { return };
         let new = t.resized(len);
-        look_at(&mut self.tun_wc, &new);
+        look_at(&mut self.tunnel.wc, &new);
         let old = self.tun_value(t.index, len);
         let bits = old.iter().zip(new.value.iter().zip(&new.mask));
         let value: Vec<u8> = bits.map(|(o, (v, m))| o & !m | v & m).collect();
-        tlv::set(&mut self.tun, TunMetadata::exact(t.index, &value));
+        tlv::set(&mut self.tunnel.fields, TunMetadata::exact(t.index, &value));
     }
 
     pub(super) fn delete_field(&mut self, field: Field) {
         if let Field::TunMetadata(index) = field {
-            self.tun.retain(|t| t.index != index);
+            self.tunnel.fields.retain(|t| t.index != index);
         }
     }
 
     /// The value of a field, zero if the packet does not have it.
     fn tun_value(&self, index: u8, len: usize) -> Box<[u8]> {
-        match tlv::get(&self.tun, index) {
+        match tlv::get(&self.tunnel.fields, index) {
             Some(t) => t.resized(len).value,
             None => vec![0; len].into(),
         }
@@ -110,7 +113,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
     fn look_at_bits(&mut self, index: u8, s: Subfield) {
         if let Some(len) = self.bridge.tlv.len_of(index) {
             let mask = place(len, s, u128::MAX);
-            look_at(&mut self.tun_wc, &TunMetadata::masked(index, &vec![0; len], &mask));
+            look_at(&mut self.tunnel.wc, &TunMetadata::masked(index, &vec![0; len], &mask));
         }
     }
 
@@ -123,14 +126,14 @@ impl<'a, 'o> Xlate<'a, 'o> {
 
     /// The packet's options as they were, as they are now, and what a megaflow looks at.
     pub(crate) fn options_seen(&self) -> [Vec<TunMetadata>; 3] {
-        let of_packet = |m: &TunMetadata| match tlv::get(&self.tun_base, m.index) {
+        let of_packet = |m: &TunMetadata| match tlv::get(&self.tunnel.first, m.index) {
             Some(t) if t.value.len() == m.mask.len() => {
                 TunMetadata::masked(m.index, &t.value, &m.mask)
             }
             _ => TunMetadata { present: false, ..m.clone() },
         };
-        let looked_at = self.tun_wc.iter().map(of_packet).collect();
-        [self.tun_base.clone(), self.tun.clone(), looked_at]
+        let looked_at = self.tunnel.wc.iter().map(of_packet).collect();
+        [self.tunnel.first.clone(), self.tunnel.fields.clone(), looked_at]
     }
 }
 

@@ -20,7 +20,7 @@ impl<'a> Xlate<'a, '_> {
             port::NORMAL => self.normal(),
             port::FLOOD => self.flood(false),
             port::ALL => self.flood(true),
-            port::CONTROLLER => self.controller(&ToController::new(0, self.origin.reason())),
+            port::CONTROLLER => self.controller(&ToController::new(0, self.run.origin.reason())),
             p if p == self.in_port() => self.warn(|| "skipping output to input port".into()),
             p => self.output_port(p, trunc),
         }
@@ -52,7 +52,7 @@ impl<'a> Xlate<'a, '_> {
         if p.spec.config & port_config::NO_FWD != 0 {
             return self.detail(|| "OFPPC_NO_FWD set, skipping output".into());
         }
-        if self.snaplen != 0 && p.spec.patch_peer.is_some() {
+        if self.mirror.snaplen != 0 && p.spec.patch_peer.is_some() {
             return self.warn(|| "Mirror truncate to ODPP_NONE, skipping output".into());
         }
         if let Some((peer, peer_port)) = p.peer {
@@ -70,7 +70,7 @@ impl<'a> Xlate<'a, '_> {
         }
         let tunnel = self.terminates(p);
         self.commit();
-        let cut = match u32::from(self.snaplen) {
+        let cut = match u32::from(self.mirror.snaplen) {
             // What goes into a tunnel's header is not cut.
             _ if tunnel.is_some() => trunc,
             0 | 0xffff => trunc,
@@ -82,7 +82,7 @@ impl<'a> Xlate<'a, '_> {
         self.op(match tunnel {
             Some((port, kind)) => {
                 let options = match kind {
-                    TunnelKind::Geneve => self.world.options.clone(),
+                    TunnelKind::Geneve => self.snapshot.world.options.clone(),
                     _ => Default::default(),
                 };
                 Op::TunnelPop { port, kind, options }
@@ -94,17 +94,18 @@ impl<'a> Xlate<'a, '_> {
 
     /// Goes on in the bridge at the other end of a patch port, and comes back unchanged.
     fn patch(&mut self, bridge: u32, in_port: OfPort) {
-        let world = self.world;
+        let world = self.snapshot.world;
         let Some(peer) = world.bridge(bridge) else { return };
         if self.is_too_much() {
             return;
         }
         peer.port(in_port).and_then(|p| p.counts).iter().for_each(|c| self.credit(*c));
         let mark = self.mark();
-        let (key, was_mpls, labels) = (self.key, self.was_mpls, self.labels);
-        let tun = self.tun.clone();
+        let (key, was_mpls, labels) = (self.key, self.layers.was_mpls, self.layers.labels);
+        let tun = self.tunnel.fields.clone();
         self.visit(peer, in_port);
-        (self.key, self.was_mpls, self.labels, self.tun) = (key, was_mpls, labels, tun);
+        (self.key, self.layers.was_mpls, self.layers.labels, self.tunnel.fields) =
+            (key, was_mpls, labels, tun);
         self.isolate(mark);
     }
 
@@ -112,40 +113,40 @@ impl<'a> Xlate<'a, '_> {
     /// bridge left.
     pub(super) fn visit(&mut self, peer: &'a BridgeView, in_port: OfPort) {
         let from = self.bridge;
-        let (table, cookie, exit) = (self.table, self.cookie, self.exit);
-        let exited = self.exited;
+        let (table, cookie, exit) = (self.run.table, self.run.cookie, self.end.exit);
+        let exited = self.end.exited;
         let set = std::mem::take(&mut self.set);
         let stack = std::mem::take(&mut self.stack);
-        let first_cookie = self.first_cookie.take();
-        let (conntracked, mirrors) = (self.conntracked, self.mirrors);
+        let first_cookie = self.run.first_cookie.take();
+        let (conntracked, mirrors) = (self.ct.tracked, self.mirror.met);
         if peer.id != from.id {
-            self.mirrors = 0;
+            self.mirror.met = 0;
         }
         self.untrack();
         self.key.words[PACKET_LINES * 8..].fill(0);
         self.key.set_u32(at::OF_IN_PORT, in_port);
         self.key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
         self.bridge = peer;
-        self.depth += 1;
+        self.spent.depth += 1;
         self.note_bridge();
         if peer.port(in_port).is_some_and(may_receive) {
-            match self.was_mpls {
-                true => self.rest = Some(vec![openflow::Instruction::Goto(0)]),
+            match self.layers.was_mpls {
+                true => self.wait.rest = Some(vec![openflow::Instruction::Goto(0)]),
                 false => drop(self.table(0, None, Miss::Honor)),
             }
             self.run_set();
             self.freeze();
         }
         self.close();
-        self.depth -= 1;
+        self.spent.depth -= 1;
         if peer.id != from.id {
-            self.mirrors = mirrors;
+            self.mirror.met = mirrors;
         }
         self.bridge = from;
-        (self.table, self.cookie) = (table, cookie);
-        (self.conntracked, self.exited) = (conntracked, exited);
-        self.exit = exit || self.failed.is_some();
-        (self.set, self.stack, self.first_cookie) = (set, stack, first_cookie);
+        (self.run.table, self.run.cookie) = (table, cookie);
+        (self.ct.tracked, self.end.exited) = (conntracked, exited);
+        self.end.exit = exit || self.end.failed.is_some();
+        (self.set, self.stack, self.run.first_cookie) = (set, stack, first_cookie);
     }
 
     /// Sends to controllers.
@@ -160,12 +161,12 @@ impl<'a> Xlate<'a, '_> {
         };
         self.commit();
         let continuation = Continuation {
-            bridge: self.shared.name_of(self.bridge.id),
+            bridge: self.snapshot.shared.name_of(self.bridge.id),
             stack: self.stack.clone(),
-            mirrors: self.mirrors,
-            conntracked: self.conntracked,
-            table: self.table,
-            cookie: self.cookie,
+            mirrors: self.mirror.met,
+            conntracked: self.ct.tracked,
+            table: self.run.table,
+            cookie: self.run.cookie,
             rest,
             set: self.set.iter().map(|a| (*a).clone()).collect(),
             odp_port: self.key.u16(at::IN_PORT).into(),
@@ -180,18 +181,18 @@ impl<'a> Xlate<'a, '_> {
         let (max_len, reason) = (to.max_len, to.reason);
         let context = PacketInContext {
             bridge: BridgeId(self.bridge.id),
-            table: self.table,
-            cookie: self.cookie,
+            table: self.run.table,
+            cookie: self.run.cookie,
             reason,
-            miss_flow: self.miss_flow,
+            miss_flow: self.run.miss_flow,
             no_flow: reason == Reason::TableMiss
-                && self.cookie == u64::MAX
-                && !self.origin.packet_out,
+                && self.run.cookie == u64::MAX
+                && !self.run.origin.packet_out,
             max_len,
             controller_id: to.id,
             userdata: to.userdata.to_vec(),
             continuation,
-            matching: Match { tun: self.tun.clone(), ..pipeline_fields(&self.key) },
+            matching: Match { tun: self.tunnel.fields.clone(), ..pipeline_fields(&self.key) },
         };
         // Nearly no controller wants these: the packets are expired ones then, not handed over.
         let wanted = (reason == Reason::InvalidTtl).then(|| self.bridge.expired_wanted.clone());

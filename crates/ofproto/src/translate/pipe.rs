@@ -106,7 +106,7 @@ pub(crate) fn resolve(
     }
     let mut x = Xlate::new(shared, world, bridge, key, out, trace);
     x.key.set_u32(at::OF_IN_PORT, in_port);
-    x.options = request.options;
+    x.tunnel.options = request.options;
     x.at_version(version);
     match frozen {
         Some(f) => x.resume(f),

@@ -10,18 +10,18 @@ use std::sync::Arc;
 impl<'a> Xlate<'a, '_> {
     /// Ends this pass if something waits for the packet to be parsed again.
     pub(super) fn freeze(&mut self) {
-        let Some(rest) = self.rest.take() else { return };
-        if self.failed.is_some() {
+        let Some(rest) = self.wait.rest.take() else { return };
+        if self.end.failed.is_some() {
             return;
         }
-        if let Some(action) = self.paused.take() {
+        if let Some(action) = self.wait.paused.take() {
             self.pause(action, rest);
             return self.set.clear();
         }
         self.commit();
         let state = self.state(rest);
         // SAFETY: as for the world that the caller has read.
-        match unsafe { self.shared.frozen.put(state) } {
+        match unsafe { self.snapshot.shared.frozen.put(state) } {
             Some(kept) => {
                 self.op(Op::Recirc(kept.id));
                 self.holds.push(kept);
@@ -44,21 +44,21 @@ impl<'a> Xlate<'a, '_> {
             OUTER_WORDS.iter().zip(&**outer).for_each(|(i, word)| self.key.words[*i] = *word);
         }
         self.base = self.key;
-        self.conntracked = f.conntracked;
+        self.ct.tracked = f.conntracked;
         if !f.conntracked {
             self.untrack();
         }
-        (self.table, self.cookie) = (f.table, f.cookie);
+        (self.run.table, self.run.cookie) = (f.table, f.cookie);
         self.set = f.set.iter().collect();
         self.stack = f.stack.clone();
-        self.tun = f.tun.clone();
-        (self.mirrors, self.fresh) = (f.mirrors, true);
+        self.tunnel.fields = f.tun.clone();
+        (self.mirror.met, self.mirror.fresh) = (f.mirrors, true);
         self.note_bridge();
         self.note_thaw(f);
         match f.rest.is_empty() {
             true => {
                 if let Some(cookie) = self.table(f.table, None, Miss::Honor) {
-                    self.cookie = cookie;
+                    self.run.cookie = cookie;
                 }
                 self.reopen();
             }

@@ -65,8 +65,8 @@ impl<'a> Xlate<'a, '_> {
     /// A packet that came out of a tunnel starts: congestion that the outer network reported is
     /// handed on (RFC 6040).
     pub(super) fn leave_tunnel(&mut self, p: &PortView) {
-        self.world.tunnels.look(&self.key, &mut self.wc);
-        self.tunnelled = true;
+        self.snapshot.world.tunnels.look(&self.key, &mut self.wc);
+        self.tunnel.received = true;
         if p.spec.tunnel.as_ref().is_some_and(|t| t.kind == TunnelKind::Geneve) {
             self.read_options();
         }
@@ -103,11 +103,11 @@ impl<'a> Xlate<'a, '_> {
             self.warn(|| "tunnel options are too long".into());
             return false;
         };
-        if self.tunnelled {
+        if self.tunnel.received {
             let (v4, v6) = (at::TUN_DST, at::TUN_IPV6_DST);
             tunnel::look_at_address(&self.key, &mut self.wc, v4, v6);
         }
-        if outer.dst == self.tunnel_dst {
+        if outer.dst == self.tunnel.dst {
             self.warn(|| "Not tunneling to our own address".into());
             return false;
         }
@@ -168,7 +168,7 @@ impl<'a> Xlate<'a, '_> {
             };
         }
         let (options, critical) = match spec.kind {
-            TunnelKind::Geneve => self.bridge.tlv.write(&self.tun)?,
+            TunnelKind::Geneve => self.bridge.tlv.write(&self.tunnel.fields)?,
             _ => (Vec::new(), false),
         };
         let words = (options.len() as u32 / 4) << 24;
@@ -208,10 +208,10 @@ impl<'a> Xlate<'a, '_> {
     /// By the routes, and by the port that is the route's device.
     fn way(&mut self, outer: &Outer) -> Option<Way<'a>> {
         let (dst, mark, source) = (outer.dst, outer.mark, outer.src);
-        let answer = self.underlay.answer(dst, mark, source);
+        let answer = self.snapshot.underlay.answer(dst, mark, source);
         self.effects.asked.push(Asked { dst, mark, source, answer: answer.clone() });
         let Answer { device, source, next, mac } = answer?;
-        let (bridge, port) = self.world.device(&device)?;
+        let (bridge, port) = self.snapshot.world.device(&device)?;
         (source.is_ipv4() == dst.is_ipv4()).then_some(Way { bridge, port, source, next, mac })
     }
 
@@ -242,7 +242,7 @@ impl<'a> Xlate<'a, '_> {
         }
         let from = self.out.ops.len();
         let header = header(outer, own, mac, source, spec);
-        let ports = self.underlay.source_ports;
+        let ports = self.snapshot.underlay.source_ports;
         self.op(Op::TunnelPush(Arc::new(TunnelPush {
             kind: spec.kind,
             tunnel_port,
@@ -250,15 +250,16 @@ impl<'a> Xlate<'a, '_> {
             header: header.into(),
             source_ports: (ports.0, ports.1),
         })));
-        let (key, base, wc, hidden) = (self.key, self.base, self.wc, self.hidden);
-        let (was_mpls, labels) = (self.was_mpls, self.labels);
-        let tun = std::mem::take(&mut self.tun);
+        let (key, base, wc, hidden) = (self.key, self.base, self.wc, self.layers.hidden);
+        let (was_mpls, labels) = (self.layers.was_mpls, self.layers.labels);
+        let tun = std::mem::take(&mut self.tunnel.fields);
         self.key = outer_key(outer, own, mac, source, spec, out_port);
-        (self.base, self.hidden, self.was_mpls, self.labels) = (self.key, 0, false, 0);
+        (self.base, self.layers.hidden, self.layers.was_mpls, self.layers.labels) =
+            (self.key, 0, false, 0);
         self.visit(way.bridge, way.port.spec.of_port);
         // The outer packet's fields are ours, not the packet's.
-        (self.key, self.base, self.wc, self.hidden) = (key, base, wc, hidden);
-        (self.was_mpls, self.labels, self.tun) = (was_mpls, labels, tun);
+        (self.key, self.base, self.wc, self.layers.hidden) = (key, base, wc, hidden);
+        (self.layers.was_mpls, self.layers.labels, self.tunnel.fields) = (was_mpls, labels, tun);
         match self.out.ops.len() - from {
             0 | 1 => self.out.ops.truncate(first),
             _ => {
@@ -271,7 +272,7 @@ impl<'a> Xlate<'a, '_> {
     /// Is the packet, which goes to a port with addresses, for a tunnel of ours? The tunnel's
     /// datapath port, and what the packet looks like.
     pub(super) fn terminates(&mut self, p: &PortView) -> Option<(PortNo, TunnelKind)> {
-        let (world, routes) = (self.world, &self.underlay.routes);
+        let (world, routes) = (self.snapshot.world, &self.snapshot.underlay.routes);
         if world.tunnels.is_empty() || !routes.has_addresses(&p.spec.name) {
             return None;
         }
@@ -318,7 +319,8 @@ impl<'a> Xlate<'a, '_> {
         };
         let Some((ip, mac, how)) = found else { return };
         let port = &p.spec.name;
-        if mac[0] & 1 == 0 && mac != [0; 6] && !self.underlay.routes.has_address(port, ip) {
+        if mac[0] & 1 == 0 && mac != [0; 6] && !self.snapshot.underlay.routes.has_address(port, ip)
+        {
             self.effects.snooped.push(Snooped { port: port.clone(), ip, mac, how });
         }
     }
@@ -329,7 +331,7 @@ impl<'a> Xlate<'a, '_> {
         }
         let (from, to): ([u8; 4], [u8; 4]) = (self.key.get(at::IP_SRC), self.key.get(at::IP_DST));
         let answer = self.key.u8(at::PROTO) == ARP_REPLY
-            && self.underlay.routes.has_address(&p.spec.name, to.into());
+            && self.snapshot.underlay.routes.has_address(&p.spec.name, to.into());
         let how = if answer { How::Reply } else { How::Announcement };
         (answer || from == to).then(|| (from.into(), self.key.get(at::ARP_SHA), how))
     }
@@ -354,7 +356,7 @@ impl<'a> Xlate<'a, '_> {
             IpAddr::V6(ip) => *ip == to || tunnel::solicited_node(*ip) == to,
             IpAddr::V4(_) => false,
         };
-        let all = self.underlay.routes.addresses().iter();
+        let all = self.snapshot.underlay.routes.addresses().iter();
         let how = match all.filter(|(d, ..)| *d == p.spec.name).any(|(_, ip, _)| own(ip)) {
             true => How::Reply,
             false if to == ALL_NODES => How::Unsolicited,

@@ -26,10 +26,101 @@ pub(super) const MAX_DEPTH: usize = 64;
 /// What the trace calls the priority of the NORMAL that stands above all flows; OVS's number.
 pub(super) const FAIL_OPEN_PRIORITY: u32 = 0xf0f0f0;
 
+/// What a translation reads: what was published when it began.
+pub(super) struct Snapshot<'a> {
+    pub shared: &'a Shared,
+    pub world: &'a World,
+    pub underlay: &'a Underlay,
+    /// The version of flow tables and groups.
+    pub version: u64,
+}
+
+/// What is known of the tunnel that the packet came out of, and of the outer header that it may get.
+pub(super) struct Outer<'o> {
+    /// Where the packet's tunnel ended: no packet is sent there.
+    pub dst: IpAddr,
+    /// It came out of one.
+    pub received: bool,
+    /// Options of the outer header as they came.
+    pub options: &'o [u8],
+    /// And as fields, as the actions made them.
+    pub fields: Vec<TunMetadata>,
+    /// And as they were at first: for the trace.
+    pub first: Vec<TunMetadata>,
+    /// The bits of them that were looked at: for the trace.
+    pub wc: Vec<TunMetadata>,
+    /// The outer header's other fields as they came.
+    pub outer: frozen::Outer,
+}
+
+/// The rule whose actions run.
+pub(super) struct Running {
+    pub table: u8,
+    pub cookie: u64,
+    /// Its credit id.
+    pub rule: Option<u32>,
+    /// It is the table-miss flow: priority 0, matches everything.
+    pub miss_flow: bool,
+    /// The cookie of the first rule met in this bridge: the action set is executed under it.
+    pub first_cookie: Option<u64>,
+    /// What runs: a controller's packet-out, buckets (how deep), the action set.
+    pub origin: Origin,
+}
+
+/// Whether the actions have ended, and why.
+#[derive(Default)]
+pub(super) struct End {
+    /// No more actions here (exit, expired TTL).
+    pub exit: bool,
+    /// Because of an exit action, which ends the list around a clone too.
+    pub exited: bool,
+    /// No more at all.
+    pub failed: Option<Drop>,
+}
+
+/// What connection tracking said.
+pub(super) struct CtState {
+    /// It saw the packet, and tables may know what it said.
+    pub tracked: bool,
+    /// The next lookup is with the connection's original addresses.
+    pub original: bool,
+}
+
+/// Headers between Ethernet's and the network layer's.
+pub(super) struct Layers {
+    /// Tags pushed over two others, out of the key's sight.
+    pub hidden: usize,
+    /// MPLS label stack entries that the key knows.
+    pub labels: u8,
+    /// The packet must be parsed again before its upper layers mean anything.
+    pub was_mpls: bool,
+}
+
+/// What is left to do when the translation goes on later.
+#[derive(Default)]
+pub(super) struct Wait<'a> {
+    /// Instructions for after the recirculation, while unwinding to it.
+    pub rest: Option<Vec<Instruction>>,
+    /// A controller is to say when they run.
+    pub paused: Option<&'a Action>,
+}
+
+/// What mirrors have seen of the packet.
+#[derive(Default)]
+pub(super) struct Mirroring {
+    /// It has not been shown to the mirrors of the port that it came in on.
+    pub fresh: bool,
+    /// Mirrors that it has met in this bridge, a bit each.
+    pub met: u32,
+    /// What is sent is a mirror's copy.
+    pub copying: bool,
+    /// The copy is cut to this many bytes; 0: it is whole.
+    pub snaplen: u16,
+}
+
 /// A translation under way.
 pub(crate) struct Xlate<'a, 'o> {
-    pub(super) shared: &'a Shared,
-    pub(super) world: &'a World,
+    pub(super) snapshot: Snapshot<'a>,
     pub(super) bridge: &'a BridgeView,
     /// The packet as the actions made it.
     pub(super) key: Key,
@@ -41,63 +132,38 @@ pub(crate) struct Xlate<'a, 'o> {
     pub(super) effects: Effects,
     /// States that the decision names or began with.
     pub(super) holds: Vec<Arc<Kept>>,
-    pub(super) underlay: &'a Underlay,
-    /// Where the packet's tunnel ended: no packet is sent there.
-    pub(super) tunnel_dst: IpAddr,
-    /// It came out of one.
-    pub(super) tunnelled: bool,
-    /// Options of the outer header as they came.
-    pub(super) options: &'o [u8],
-    /// And as fields, as the actions made them.
-    pub(super) tun: Vec<TunMetadata>,
-    /// And as they were at first, and the bits of them that were looked at: for the trace.
-    pub(super) tun_base: Vec<TunMetadata>,
-    pub(super) tun_wc: Vec<TunMetadata>,
+    pub(super) tunnel: Outer<'o>,
     pub(super) set: Vec<&'a Action>,
     pub(super) stack: Vec<(u128, u16)>,
-    pub(super) version: u64,
-    pub(super) table: u8,
-    pub(super) cookie: u64,
-    /// The credit id of the rule whose actions run.
-    pub(super) rule: Option<u32>,
-    /// The rule is the table-miss flow: priority 0, matches everything.
-    pub(super) miss_flow: bool,
-    /// The cookie of the first rule met in this bridge: the action set is executed under it.
-    pub(super) first_cookie: Option<u64>,
-    /// What runs: a controller's packet-out, buckets (how deep), the action set.
-    pub(super) origin: Origin,
-    pub(super) depth: usize,
+    pub(super) run: Running,
     pub(super) spent: Spent,
-    /// No more actions here (exit, expired TTL).
-    pub(super) exit: bool,
-    /// Because of an exit action, which ends the list around a clone too.
-    pub(super) exited: bool,
-    /// No more at all.
-    pub(super) failed: Option<Drop>,
-    /// Connection tracking saw the packet, and tables may know what it said.
-    pub(super) conntracked: bool,
-    /// The next lookup is with the connection's original addresses.
-    pub(super) original: bool,
-    /// The outer header's fields as they came.
-    pub(super) outer: frozen::Outer,
-    /// Tags pushed over two others, out of the key's sight.
-    pub(super) hidden: usize,
-    /// MPLS label stack entries that the key knows.
-    pub(super) labels: u8,
-    /// The packet must be parsed again before its upper layers mean anything.
-    pub(super) was_mpls: bool,
-    /// Instructions for after the recirculation, while unwinding to it.
-    pub(super) rest: Option<Vec<Instruction>>,
-    /// A controller is to say when they run.
-    pub(super) paused: Option<&'a Action>,
-    /// The packet has not been shown to the mirrors of the port that it came in on.
-    pub(super) fresh: bool,
-    /// Mirrors that it has met in this bridge, a bit each.
-    pub(super) mirrors: u32,
-    /// What is sent is a mirror's copy, cut to this many bytes (0: not cut).
-    pub(super) copying: bool,
-    pub(super) snaplen: u16,
+    pub(super) end: End,
+    pub(super) ct: CtState,
+    pub(super) layers: Layers,
+    pub(super) wait: Wait<'a>,
+    pub(super) mirror: Mirroring,
     pub(super) trace: &'o mut Option<Recorder>,
+}
+
+impl Default for Running {
+    fn default() -> Self {
+        let (rule, first_cookie, origin) = (None, None, Origin::default());
+        Running { table: 0, cookie: u64::MAX, rule, miss_flow: false, first_cookie, origin }
+    }
+}
+
+impl Outer<'_> {
+    fn of(key: &Key) -> Self {
+        Outer {
+            dst: outer::destination(key),
+            received: key.u8(at::FLAGS) & flow::flag::TUNNEL != 0,
+            options: &[],
+            fields: Vec::new(),
+            first: Vec::new(),
+            wc: Vec::new(),
+            outer: frozen::outer(key),
+        }
+    }
 }
 
 impl<'a, 'o> Xlate<'a, 'o> {
@@ -111,14 +177,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
     ) -> Self {
         let mut wc = Mask::ZERO;
         let key = beginning(key, &mut wc);
+        // SAFETY: as for the world that the caller has read.
+        let underlay = unsafe { shared.underlay.read() };
         Xlate {
-            labels: labels(&key),
-            hidden: 0,
-            conntracked: key.u8(at::CT_STATE) & TRK != 0,
-            original: false,
-            outer: frozen::outer(&key),
-            shared,
-            world,
+            snapshot: Snapshot { shared, world, underlay, version: shared.version() },
             bridge,
             base: key,
             key,
@@ -126,42 +188,23 @@ impl<'a, 'o> Xlate<'a, 'o> {
             out,
             effects: Effects::default(),
             holds: Vec::new(),
-            // SAFETY: as for the world that the caller has read.
-            underlay: unsafe { shared.underlay.read() },
-            tunnelled: key.u8(at::FLAGS) & flow::flag::TUNNEL != 0,
-            tunnel_dst: outer::destination(&key),
-            options: &[],
-            tun: Vec::new(),
-            tun_base: Vec::new(),
-            tun_wc: Vec::new(),
+            tunnel: Outer::of(&key),
             set: Vec::new(),
             stack: Vec::new(),
-            version: shared.version(),
-            table: 0,
-            cookie: u64::MAX,
-            rule: None,
-            miss_flow: false,
-            first_cookie: None,
-            origin: Origin::default(),
-            depth: 0,
+            run: Running::default(),
             spent: Spent::default(),
-            exit: false,
-            exited: false,
-            failed: None,
-            was_mpls: false,
-            rest: None,
-            paused: None,
-            fresh: false,
-            mirrors: 0,
-            copying: false,
-            snaplen: 0,
+            end: End::default(),
+            ct: CtState { tracked: key.u8(at::CT_STATE) & TRK != 0, original: false },
+            layers: Layers { hidden: 0, labels: labels(&key), was_mpls: false },
+            wait: Wait::default(),
+            mirror: Mirroring::default(),
             trace,
         }
     }
 
     /// Looks flows and groups up as they are at a version, instead of as packets see them.
     pub fn at_version(&mut self, version: u64) {
-        self.version = version;
+        self.snapshot.version = version;
     }
 
     /// A packet fresh from a port.
@@ -174,7 +217,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
         if let Some(p) = port.filter(|p| p.spec.tunnel.is_some()) {
             self.leave_tunnel(p);
-            if self.failed.is_some() {
+            if self.end.failed.is_some() {
                 return self.close();
             }
         }
@@ -183,10 +226,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
             self.warn(|| "fragment handling mode is \"drop\"".into());
             return self.close();
         }
-        self.fresh = true;
+        self.mirror.fresh = true;
         // What the action set sends to controllers goes under the first flow's cookie, as in OVS.
         if let Some(cookie) = self.table(0, None, Miss::Honor) {
-            self.cookie = cookie;
+            self.run.cookie = cookie;
         }
         self.reopen();
         self.run_set();
@@ -201,7 +244,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
 
     /// Runs the action set, as the end of a pipeline does.
     pub(super) fn run_set(&mut self) {
-        if self.rest.is_some() || self.set.is_empty() || self.failed.is_some() {
+        if self.wait.rest.is_some() || self.set.is_empty() || self.end.failed.is_some() {
             return;
         }
         let set = std::mem::take(&mut self.set);
@@ -210,12 +253,12 @@ impl<'a, 'o> Xlate<'a, 'o> {
             return;
         }
         self.note_table(|| "--. Executing action set:".into());
-        let cookie = self.cookie;
-        self.cookie = self.first_cookie.unwrap_or(cookie);
-        self.origin.set = true;
+        let cookie = self.run.cookie;
+        self.run.cookie = self.run.first_cookie.unwrap_or(cookie);
+        self.run.origin.set = true;
         self.actions(list.into_iter());
-        self.origin.set = false;
-        self.cookie = cookie;
+        self.run.origin.set = false;
+        self.run.cookie = cookie;
         self.close();
     }
 
@@ -233,23 +276,23 @@ impl<'a, 'o> Xlate<'a, 'o> {
         if let Some(p) = in_port {
             self.key.set_u32(at::OF_IN_PORT, p);
         }
-        let rule = match std::mem::take(&mut self.original) {
+        let rule = match std::mem::take(&mut self.ct.original) {
             true => self.lookup_original(table),
             false => self.lookup(table),
         };
         self.key.set_u32(at::OF_IN_PORT, own);
-        let before = (self.table, self.cookie, self.miss_flow, self.rule);
-        self.rule = rule.map(|r| r.value().id);
+        let before = (self.run.table, self.run.cookie, self.run.miss_flow, self.run.rule);
+        self.run.rule = rule.map(|r| r.value().id);
         // As in OVS a pipeline that only goes on to later tables is as long as it likes.
-        let deepens = usize::from(table <= self.table);
-        self.table = table;
-        self.depth += deepens;
+        let deepens = usize::from(table <= self.run.table);
+        self.run.table = table;
+        self.spent.depth += deepens;
         self.spent.nesting += 1;
         match rule {
             Some(rule) => {
-                self.cookie = rule.value().cookie;
-                self.first_cookie.get_or_insert(self.cookie);
-                self.miss_flow = rule.priority() == 0 && rule.mask() == Mask::ZERO;
+                self.run.cookie = rule.value().cookie;
+                self.run.first_cookie.get_or_insert(self.run.cookie);
+                self.run.miss_flow = rule.priority() == 0 && rule.mask() == Mask::ZERO;
                 self.note_rule(table, rule);
                 self.credit(rule.value().id);
                 if self.admit_once() {
@@ -263,9 +306,9 @@ impl<'a, 'o> Xlate<'a, 'o> {
             }
             None => self.miss(table, miss),
         }
-        self.depth -= deepens;
+        self.spent.depth -= deepens;
         self.spent.nesting -= 1;
-        (self.table, self.cookie, self.miss_flow, self.rule) = before;
+        (self.run.table, self.run.cookie, self.run.miss_flow, self.run.rule) = before;
         rule.map(|r| r.value().cookie)
     }
 
@@ -299,7 +342,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
     /// The rule of a table for a key; None also if conjunctive matches take too many steps.
     pub(super) fn look_up(&mut self, table: &'a Table, key: &Key) -> Option<&'a FlowRule> {
         let mut steps = 0;
-        let found = table.lookup(key, self.version, &mut self.wc, &mut steps);
+        let found = table.lookup(key, self.snapshot.version, &mut self.wc, &mut steps);
         if steps == 0 || self.spend(steps) { found } else { None }
     }
 
@@ -330,7 +373,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.note_table(|| format!("{table:2}. {text}"));
         if self.admit_once() {
             self.note_action(|| "CONTROLLER".into());
-            self.cookie = u64::MAX;
+            self.run.cookie = u64::MAX;
             self.controller(&ToController::new(0, Reason::TableMiss));
         }
         self.close();
@@ -356,8 +399,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
                     let old = self.key.u64(at::METADATA);
                     self.key.set_u64(at::METADATA, old & !mask | value & mask);
                 }
-                Instruction::Goto(t) if self.was_mpls => {
-                    self.rest.get_or_insert_default().push(Instruction::Goto(*t));
+                Instruction::Goto(t) if self.layers.was_mpls => {
+                    self.wait.rest.get_or_insert_default().push(Instruction::Goto(*t));
                 }
                 Instruction::Goto(t) => {
                     self.note_action(|| format!("goto_table:{t}"));
@@ -368,10 +411,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
                     self.meter(*id);
                 }
             }
-            if self.rest.is_some() {
+            if self.wait.rest.is_some() {
                 return self.keep(&list[i + 1..]);
             }
-            if self.exit || self.failed.is_some() {
+            if self.end.exit || self.end.failed.is_some() {
                 return;
             }
         }
@@ -397,7 +440,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             _ => 1,
         };
         if self.spend(list.iter().map(size).sum()) {
-            self.rest.get_or_insert_default().extend(list.iter().cloned());
+            self.wait.rest.get_or_insert_default().extend(list.iter().cloned());
         }
     }
 
@@ -413,24 +456,24 @@ impl<'a, 'o> Xlate<'a, 'o> {
     }
 
     pub(super) fn fail(&mut self, why: Drop) {
-        self.failed.get_or_insert(why);
-        self.exit = true;
+        self.end.failed.get_or_insert(why);
+        self.end.exit = true;
     }
 
     /// The state that a recirculation carries over.
     pub(super) fn state(&self, rest: Vec<Instruction>) -> State {
-        let outer = Some(frozen::outer(&self.key)).filter(|o| *o != self.outer);
+        let outer = Some(frozen::outer(&self.key)).filter(|o| *o != self.tunnel.outer);
         State {
-            conntracked: self.conntracked,
-            mirrors: self.mirrors,
+            conntracked: self.ct.tracked,
+            mirrors: self.mirror.met,
             outer: outer.map(Box::new),
             bridge: self.bridge.id,
-            table: self.table,
-            cookie: self.cookie,
+            table: self.run.table,
+            cookie: self.run.cookie,
             pipeline: self.key.words[PACKET_LINES * 8..].try_into().unwrap_or([0; 16]),
             set: self.set.iter().map(|a| (*a).clone()).collect(),
             stack: self.stack.clone(),
-            tun: self.tun.clone(),
+            tun: self.tunnel.fields.clone(),
             rest,
         }
     }
@@ -438,7 +481,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
     /// Hands the result over.
     pub(super) fn finish(&mut self) {
         self.note_final();
-        if let Some(why) = self.failed {
+        if let Some(why) = self.end.failed {
             self.out.ops.clear();
             self.out.drop = Some(why);
         }
@@ -478,7 +521,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
     pub(super) fn finish_mask(&mut self) {
         let wc = &mut self.wc;
         wc.words[PACKET_LINES * 8..].fill(0);
-        if !self.tunnelled {
+        if !self.tunnel.received {
             outer::forget(wc);
         }
         if wc.u16(at::VLAN) != 0 {
@@ -521,8 +564,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
     /// A whole translation of a controller's actions.
     pub fn packet_out(&mut self, list: &'a [Action]) {
         self.note_bridge();
-        self.origin.packet_out = true;
-        self.fresh = true;
+        self.run.origin.packet_out = true;
+        self.mirror.fresh = true;
         if self.admit_once() {
             self.actions(list.iter());
         }
@@ -600,6 +643,8 @@ pub(super) fn labels(key: &Key) -> u8 {
 /// What a translation has used up.
 #[derive(Default)]
 pub(super) struct Spent {
+    /// Tables that lead back, groups and patch ports that the translation is within.
+    pub(super) depth: usize,
     pub resubmits: usize,
     pub nesting: usize,
     pub(super) steps: usize,
