@@ -1,7 +1,6 @@
 //! A bridge as the control side keeps it: ports, learned addresses.
 
-use crate::groups::group::GroupRec;
-use crate::groups::history::{GroupHistory, GroupsAt};
+use crate::groups::history::GroupTable;
 use crate::groups::liveness::Groups;
 use crate::learned::Learning;
 use crate::mac_index::MacIndex;
@@ -12,10 +11,10 @@ use crate::tables::table::{N_TABLES, Tables};
 use crate::tables::tlv::{Masks, TlvTable};
 use crate::types::*;
 use openflow::OfPort;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use sync::{Domain, Published};
+use sync::Domain;
 
 /// Counters of one flow table.
 #[derive(Clone, Copy, Default)]
@@ -40,15 +39,7 @@ pub(crate) struct Bridge {
     pub table_recs: Box<[TableRec; N_TABLES]>,
     /// Those of them with a vacancy.
     pub vacancies: Vec<u8>,
-    pub groups: BTreeMap<u32, GroupRec>,
-    pub group_index: Arc<Published<GroupsAt>>,
-    pub group_history: GroupHistory,
-    /// As packets see them now.
-    pub shown_groups: Groups,
-    /// Counts changes of ports.
-    pub port_changes: u64,
-    /// How many flows name a group.
-    pub group_refs: HashMap<u32, u32>,
+    pub groups: GroupTable,
     pub meters: MeterTable,
     pub learning: Learning,
     pub macs: MacTable,
@@ -81,12 +72,7 @@ impl Bridge {
             tables: Arc::new(Tables::new(domain.clone())),
             table_recs: Box::new([TableRec::default(); N_TABLES]),
             vacancies: Vec::new(),
-            groups: BTreeMap::new(),
-            group_index: Arc::new(Published::new(domain.clone(), GroupsAt::default())),
-            group_history: GroupHistory::default(),
-            shown_groups: Groups::default(),
-            port_changes: 0,
-            group_refs: HashMap::new(),
+            groups: GroupTable::new(domain.clone()),
             meters: MeterTable::new(domain.clone()),
             learning: Learning::new(domain.clone()),
             macs: MacTable::new(mac_limit(&config), config.mac_aging_s),
@@ -122,8 +108,8 @@ impl Bridge {
 
     /// The groups as a change leaves them so far, to be changed further.
     pub fn staged_groups<'t>(&self, staged: &'t mut Option<Groups>) -> &'t mut Groups {
-        let staged = staged.get_or_insert_with(|| self.shown_groups.clone());
-        staged.see_ports(self.port_changes, |p| self.is_live(p));
+        let staged = staged.get_or_insert_with(|| self.groups.shown.clone());
+        staged.see_ports(self.groups.port_changes, |p| self.is_live(p));
         staged
     }
 

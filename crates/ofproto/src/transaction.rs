@@ -7,6 +7,7 @@ use crate::tables::counters::FlowRec;
 use crate::tables::table::{FlowRule, Tables};
 use crate::types::{BridgeId, PortSpec};
 use openflow::{FlowMod, GroupMod, Instruction, Match, OfError, OfPort, PortMod, Removed};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use sync::Grace;
 
@@ -137,4 +138,21 @@ pub(crate) struct Limbo {
     /// When the change was made, ns.
     pub now: u64,
     pub steps: std::vec::IntoIter<Undo>,
+}
+
+/// The changes of a switch: the one under way, those that ended, and what they left behind.
+#[derive(Default)]
+pub(crate) struct Changes {
+    /// The change under way.
+    pub open: Option<Open>,
+    /// Numbers changes.
+    pub begun: u64,
+    /// How changes ended that others ran to their end.
+    pub outcomes: Vec<(u64, Outcome)>,
+    /// What is freed later, oldest first.
+    pub left: VecDeque<Limbo>,
+    /// A buffer for the regions of one change, kept so that the heap stays compact.
+    pub spare_regions: Regions,
+    /// Counts changes and turns of cleaning up, to reclaim retired memory now and then.
+    pub count: u32,
 }

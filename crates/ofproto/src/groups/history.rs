@@ -1,9 +1,10 @@
 //! The groups of a bridge at the versions that packets may still read.
 
+use super::group::GroupRec;
 use super::liveness::Groups;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use sync::{Domain, Grace};
+use sync::{Domain, Grace, Published};
 
 /// Groups and the first version that sees them, newest first: as far back as a reader may look.
 pub(crate) type GroupsAt = Box<[(u64, Arc<Groups>)]>;
@@ -24,5 +25,31 @@ impl GroupHistory {
 
     pub fn view(&self) -> GroupsAt {
         self.0.iter().map(|(_, version, groups)| (*version, groups.clone())).collect()
+    }
+}
+
+/// The groups of a bridge.
+pub(crate) struct GroupTable {
+    pub by_id: BTreeMap<u32, GroupRec>,
+    pub index: Arc<Published<GroupsAt>>,
+    pub history: GroupHistory,
+    /// As packets see them now.
+    pub shown: Groups,
+    /// Counts changes of ports.
+    pub port_changes: u64,
+    /// How many flows name a group.
+    pub refs: HashMap<u32, u32>,
+}
+
+impl GroupTable {
+    pub fn new(domain: Domain) -> GroupTable {
+        GroupTable {
+            by_id: BTreeMap::new(),
+            index: Arc::new(Published::new(domain, GroupsAt::default())),
+            history: GroupHistory::default(),
+            shown: Groups::default(),
+            port_changes: 0,
+            refs: HashMap::new(),
+        }
     }
 }

@@ -45,10 +45,10 @@ impl Switch {
 
     /// Goes on with a change for about `steps` flows; how it ended, once it has.
     pub fn advance(&mut self, change: &Change, steps: usize) -> Option<Outcome> {
-        if let Some(i) = self.outcomes.iter().position(|(c, _)| *c == change.0) {
-            return Some(self.outcomes.swap_remove(i).1);
+        if let Some(i) = self.changes.outcomes.iter().position(|(c, _)| *c == change.0) {
+            return Some(self.changes.outcomes.swap_remove(i).1);
         }
-        match &self.open {
+        match &self.changes.open {
             Some(open) if open.change == change.0 => self.step(steps),
             _ => None,
         }
@@ -56,15 +56,15 @@ impl Switch {
 
     /// Is a change under way?
     pub fn busy(&self) -> bool {
-        self.open.is_some()
+        self.changes.open.is_some()
     }
 
     /// Runs the open change to its end, for whoever began it to learn of later.
     pub(crate) fn finish(&mut self) {
-        if let Some(change) = self.open.as_ref().map(|o| o.change)
+        if let Some(change) = self.changes.open.as_ref().map(|o| o.change)
             && let Some(outcome) = self.step(usize::MAX)
         {
-            self.outcomes.push((change, outcome));
+            self.changes.outcomes.push((change, outcome));
         }
     }
 
@@ -94,7 +94,7 @@ impl Switch {
             now,
             undo: Vec::new(),
             gone: Vec::new(),
-            regions: std::mem::take(&mut self.spare_regions),
+            regions: std::mem::take(&mut self.changes.spare_regions),
             covered: false,
             notes: Vec::new(),
             packets: Vec::new(),
@@ -104,15 +104,15 @@ impl Switch {
     }
 
     fn open(&mut self, txn: Txn, items: Items) -> Change {
-        self.begun += 1;
-        let change = self.begun;
+        self.changes.begun += 1;
+        let change = self.changes.begun;
         let (notes, gone) = Default::default();
-        self.open = Some(Open { change, txn, items, taken: 0, shown: false, notes, gone });
+        self.changes.open = Some(Open { change, txn, items, taken: 0, shown: false, notes, gone });
         Change(change)
     }
 
     fn step(&mut self, mut steps: usize) -> Option<Outcome> {
-        let mut open = self.open.take()?;
+        let mut open = self.changes.open.take()?;
         if !open.shown {
             match self.stage_some(&mut open, &mut steps) {
                 Err(e) => {
@@ -124,7 +124,7 @@ impl Switch {
             }
         }
         if !open.shown || !self.tell_some(&mut open, &mut steps) {
-            self.open = Some(open);
+            self.changes.open = Some(open);
             return None;
         }
         let now = open.txn.now;
@@ -193,7 +193,7 @@ impl Switch {
         }
         self.shared.version.store(txn.version, Ordering::Release);
         txn.regions.drain().for_each(|r| self.outbox.region(r));
-        self.spare_regions = std::mem::take(&mut txn.regions);
+        self.changes.spare_regions = std::mem::take(&mut txn.regions);
         self.outbox.packets.append(&mut txn.packets);
         self.watch_vacancies(txn.bridge);
         open.notes = std::mem::take(&mut txn.notes).into_iter();
@@ -248,21 +248,21 @@ impl Switch {
         if old && let Ok(b) = self.bridge(txn.bridge) {
             let (grace, tables) = (self.shared.domain.grace(), b.tables.clone());
             let steps = txn.undo.into_iter();
-            self.limbo.push_back(Limbo { grace, tables, now: txn.now, steps });
+            self.changes.left.push_back(Limbo { grace, tables, now: txn.now, steps });
         }
         self.tidy(FEW);
     }
 
     /// Frees what a change left behind and no reader can see any more, at most `n` flows of it.
     pub fn tidy(&mut self, n: usize) {
-        self.changes = self.changes.wrapping_add(1);
-        if self.changes.is_multiple_of(RECLAIM_EVERY) {
+        self.changes.count = self.changes.count.wrapping_add(1);
+        if self.changes.count.is_multiple_of(RECLAIM_EVERY) {
             self.shared.domain.reclaim();
         }
         let mut unlinked = Vec::new();
         let mut left = n;
         while left > 0 {
-            let Some(limbo) = self.limbo.front_mut() else { break };
+            let Some(limbo) = self.changes.left.front_mut() else { break };
             if !self.shared.domain.passed(limbo.grace) {
                 break;
             }
@@ -280,7 +280,7 @@ impl Switch {
                     g.freed.into_iter().for_each(|id| self.slots.release(id, now));
                 }
                 Some(_) => {}
-                None => drop(self.limbo.pop_front()),
+                None => drop(self.changes.left.pop_front()),
             }
             left -= 1;
         }
@@ -291,7 +291,7 @@ impl Switch {
 
     /// Has [`Switch::tidy`] anything to do?
     pub fn untidy(&self) -> bool {
-        !self.limbo.is_empty()
+        !self.changes.left.is_empty()
     }
 
     fn roll_back(&mut self, txn: Txn) {

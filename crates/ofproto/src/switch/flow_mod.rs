@@ -40,7 +40,7 @@ impl Switch {
         let Ok(b) = self.bridge_mut(bridge) else { return };
         flow.meter.iter().for_each(|m| b.meters.count_flow(*m, added));
         if flow.groups {
-            let refs = &mut b.group_refs;
+            let refs = &mut b.groups.refs;
             for_each_group(&flow.instructions, &mut |g| step(refs.entry(g).or_default()));
         }
     }

@@ -49,7 +49,7 @@ impl Switch {
 
     pub(crate) fn stage_group(&mut self, txn: &mut Txn, m: &GroupMod) -> Result<(), OfError> {
         use GroupCommand as C;
-        let exists = self.of_bridge(txn.bridge)?.groups.contains_key(&m.id);
+        let exists = self.of_bridge(txn.bridge)?.groups.by_id.contains_key(&m.id);
         if m.id >= RESERVED && matches!(m.command, C::Add | C::AddOrMod) {
             return Err(OfError::GroupInvalid);
         }
@@ -83,9 +83,9 @@ impl Switch {
         let view = Arc::new(GroupView { kind, buckets, credit, selection_fields, selection_param });
         let (group, now) = (m.id, txn.now);
         let b = self.of_bridge_mut(txn.bridge)?;
-        let created = b.groups.get(&group).map_or(now, |o| o.created);
+        let created = b.groups.by_id.get(&group).map_or(now, |o| o.created);
         b.staged_groups(&mut txn.groups).insert(group, view.clone(), |p| b.is_live(p));
-        let old = b.groups.insert(group, GroupRec { spec: m.clone(), created, view });
+        let old = b.groups.by_id.insert(group, GroupRec { spec: m.clone(), created, view });
         let freed = old.iter().flat_map(|o| o.credits()).collect();
         Switch::push_group_undo(txn, GroupUndo { id: group, old, taken, freed });
         Ok(())
@@ -112,7 +112,7 @@ impl Switch {
             out.extend((b.watch_group != GROUP_ANY).then_some(b.watch_group));
         };
         let named = |b: &Bucket, out: &mut Vec<u32>| names(&b.actions, out);
-        let used = txn.groups.as_ref().unwrap_or(&b.shown_groups).is_used(m.id);
+        let used = txn.groups.as_ref().unwrap_or(&b.groups.shown).is_used(m.id);
         match loops(b, m, used, named) || loops(b, m, used, watched) {
             true => Err(OfError::GroupLoop),
             false => Ok(()),
@@ -122,15 +122,15 @@ impl Switch {
     fn delete_group(&mut self, txn: &mut Txn, group: u32) -> Result<(), OfError> {
         let b = self.of_bridge_mut(txn.bridge)?;
         let gone: BTreeMap<u32, GroupRec> = match group {
-            ALL => std::mem::take(&mut b.groups),
-            g => b.groups.remove_entry(&g).into_iter().collect(),
+            ALL => std::mem::take(&mut b.groups.by_id),
+            g => b.groups.by_id.remove_entry(&g).into_iter().collect(),
         };
         let staged = b.staged_groups(&mut txn.groups);
         match group {
             ALL => *staged = Groups::default(),
             g => staged.remove(g),
         }
-        let used = gone.keys().any(|g| b.group_refs.get(g).is_some_and(|n| *n > 0));
+        let used = gone.keys().any(|g| b.groups.refs.get(g).is_some_and(|n| *n > 0));
         let ids: HashSet<u32> = gone.keys().copied().collect();
         for (id, old) in gone {
             let freed = old.credits().collect();
@@ -165,7 +165,7 @@ impl Switch {
         edit: impl FnOnce(&mut Vec<Bucket>) -> Result<(), OfError>,
     ) -> Result<(), OfError> {
         let b = self.of_bridge(txn.bridge)?;
-        let mut spec = b.groups.get(&m.id).ok_or(OfError::GroupUnknown)?.spec.clone();
+        let mut spec = b.groups.by_id.get(&m.id).ok_or(OfError::GroupUnknown)?.spec.clone();
         edit(&mut spec.buckets)?;
         self.put_group(txn, &spec)
     }
@@ -173,8 +173,8 @@ impl Switch {
     pub(crate) fn group_undo(&mut self, id: BridgeId, undo: GroupUndo) {
         if let Ok(b) = self.bridge_mut(id) {
             match undo.old {
-                Some(old) => b.groups.insert(undo.id, old),
-                None => b.groups.remove(&undo.id),
+                Some(old) => b.groups.by_id.insert(undo.id, old),
+                None => b.groups.by_id.remove(&undo.id),
             };
         }
         undo.taken.into_iter().for_each(|id| self.slots.release(id, 0));
@@ -184,19 +184,19 @@ impl Switch {
     pub(crate) fn publish_groups(&mut self, id: BridgeId, version: u64, mut groups: Groups) {
         let domain = self.shared.domain.clone();
         let Ok(b) = self.bridge_mut(id) else { return };
-        groups.see_ports(b.port_changes, |p| b.is_live(p));
-        b.shown_groups = groups.clone();
-        b.group_history.push(domain.grace(), version, groups, &domain);
-        b.group_index.publish(b.group_history.view());
+        groups.see_ports(b.groups.port_changes, |p| b.is_live(p));
+        b.groups.shown = groups.clone();
+        b.groups.history.push(domain.grace(), version, groups, &domain);
+        b.groups.index.publish(b.groups.history.view());
     }
 
     /// A port came, went or changed: groups that watch it may be live now, or no longer.
     pub(crate) fn ports_changed(&mut self, id: BridgeId) {
         let version = self.version();
         let Ok(b) = self.bridge_mut(id) else { return };
-        b.port_changes += 1;
-        let mut groups = b.shown_groups.clone();
-        if groups.see_ports(b.port_changes, |p| b.is_live(p)) {
+        b.groups.port_changes += 1;
+        let mut groups = b.groups.shown.clone();
+        if groups.see_ports(b.groups.port_changes, |p| b.is_live(p)) {
             self.publish_groups(id, version, groups);
         }
     }
@@ -217,20 +217,20 @@ impl Switch {
             };
             GroupStats {
                 id: *id,
-                ref_count: b.group_refs.get(id).copied().unwrap_or(0),
+                ref_count: b.groups.refs.get(id).copied().unwrap_or(0),
                 packets: total.packets,
                 bytes: total.bytes,
                 duration_ns: now.saturating_sub(g.created),
                 buckets: g.view.buckets.iter().map(bucket).collect(),
             }
         };
-        Ok(b.groups.iter().filter(|(id, _)| group == ALL || **id == group).map(one).collect())
+        Ok(b.groups.by_id.iter().filter(|(id, _)| group == ALL || **id == group).map(one).collect())
     }
 
     /// Groups as they were made (`group` as in [`Switch::group_stats`]).
     pub fn group_desc(&self, id: BridgeId, group: u32) -> Result<Vec<GroupMod>, OfError> {
         let b = self.of_bridge(id)?;
-        let wanted = b.groups.iter().filter(|(id, _)| group == ALL || **id == group);
+        let wanted = b.groups.by_id.iter().filter(|(id, _)| group == ALL || **id == group);
         Ok(wanted.map(|(_, g)| g.spec.clone()).collect())
     }
 }
@@ -248,7 +248,7 @@ fn loops(b: &Bridge, m: &GroupMod, used: bool, next: impl Fn(&Bucket, &mut Vec<u
             return true;
         }
         if seen.insert(g)
-            && let Some(group) = b.groups.get(&g)
+            && let Some(group) = b.groups.by_id.get(&g)
         {
             step();
             group.spec.buckets.iter().for_each(|b| next(b, &mut todo));

@@ -20,25 +20,37 @@ mod trace_forks;
 mod underlay;
 
 use crate::bridge::{Bridge, mac_limit};
-use crate::events::{Event, Outbox, Regions, Rewritten};
+use crate::events::{Event, Outbox, Rewritten};
 use crate::learned::Learned;
 use crate::meter_table::MeterNumbers;
 use crate::published::{Shared, World};
 use crate::tables::counters::{Slot, Slots};
-use crate::transaction::{Limbo, Open, Outcome};
+use crate::transaction::Changes;
 use crate::translate::effects::Effects;
 use crate::translate::frozen::{States, Sweep};
 use crate::translate::pipe::Pipe;
+use crate::tunnel::neighbours::Neighbours;
+use crate::tunnel::{Solicitation, Underlay};
 use crate::types::*;
 use action::{Pipeline, Region};
 use openflow::OfError;
 use std::any::Any;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use sync::{Domain, Published};
+
+/// The network under the tunnels, as the control side knows it.
+#[derive(Default)]
+pub(crate) struct Tunnels {
+    /// As it is published.
+    pub underlay: Underlay,
+    pub neighbours: Neighbours,
+    /// Questions for next hops that were not taken yet.
+    pub solicitations: Vec<Solicitation>,
+}
 
 /// Bridges with their tables, groups and learned addresses. All times are nanoseconds of one
 /// monotonic clock of the caller's.
@@ -48,21 +60,8 @@ pub struct Switch {
     pub(crate) slots: Slots,
     pub(crate) outbox: Outbox,
     pub(crate) rewritten: Rewritten,
-    pub(crate) limbo: VecDeque<Limbo>,
-    /// A buffer for the regions of one change, kept so that the heap stays compact.
-    pub(crate) spare_regions: Regions,
-    /// Counts changes, to reclaim retired memory now and then.
-    pub(crate) changes: u32,
-    /// The change under way.
-    pub(crate) open: Option<Open>,
-    /// Numbers changes.
-    pub(crate) begun: u64,
-    /// How changes ended that others ran to their end.
-    pub(crate) outcomes: Vec<(u64, Outcome)>,
-    /// The network under the tunnels, as it is published.
-    pub(crate) underlay: crate::tunnel::Underlay,
-    pub(crate) neighbours: crate::tunnel::neighbours::Neighbours,
-    pub(crate) solicitations: Vec<crate::tunnel::Solicitation>,
+    pub(crate) changes: Changes,
+    pub(crate) tunnels: Tunnels,
     /// What the packet side passed over on ports that are in no bridge, or in several.
     pub(crate) passed_over: u64,
     /// When to look at a flow with a timeout again.
@@ -92,15 +91,8 @@ impl Switch {
             slots: Slots::default(),
             outbox: Outbox::default(),
             rewritten: Rewritten::default(),
-            limbo: VecDeque::new(),
-            spare_regions: Regions::default(),
-            changes: 0,
-            underlay: Default::default(),
-            neighbours: Default::default(),
-            solicitations: Vec::new(),
-            open: None,
-            begun: 0,
-            outcomes: Vec::new(),
+            changes: Changes::default(),
+            tunnels: Tunnels::default(),
             passed_over: 0,
             timers: BinaryHeap::new(),
             sweep: Sweep::default(),
@@ -178,7 +170,12 @@ impl Switch {
         let counts = bridge.patch_counts.values().flat_map(|base| [*base, base + 1]);
         let counts = counts.chain(crate::mirroring::credits(&bridge.mirrors));
         counts.for_each(|c| self.slots.release(c, now));
-        bridge.groups.values().flat_map(|g| g.credits()).for_each(|c| self.slots.release(c, now));
+        bridge
+            .groups
+            .by_id
+            .values()
+            .flat_map(|g| g.credits())
+            .for_each(|c| self.slots.release(c, now));
         let meters = bridge.meters.by_id.values();
         meters.for_each(|r| self.meter_numbers.give_back(r.meter.id()));
         let names: Vec<&str> = bridge.ports.values().map(|p| p.name.as_str()).collect();

@@ -36,8 +36,8 @@ impl Switch {
         self.check_packet_out(txn.bridge, p, key)?;
         let b = self.of_bridge(txn.bridge)?;
         let mut view = self.view(b);
-        let mut groups = txn.groups.as_ref().unwrap_or(&b.shown_groups).clone();
-        groups.see_ports(b.port_changes, |p| b.is_live(p));
+        let mut groups = txn.groups.as_ref().unwrap_or(&b.groups.shown).clone();
+        groups.see_ports(b.groups.port_changes, |p| b.is_live(p));
         let groups = Box::new([(txn.version, Arc::new(groups))]);
         view.groups = Arc::new(Published::new(self.shared.domain.clone(), groups));
         let run = Run { bridge: &view, version: txn.version, pipeline: &p.matching, key };

@@ -60,7 +60,7 @@ impl Switch {
             ports,
             bundles,
             tables: b.tables.clone(),
-            groups: b.group_index.clone(),
+            groups: b.groups.index.clone(),
             meters: b.meters.published.clone(),
             learned: b.learning.published.clone(),
             macs: b.mac_index.clone(),

@@ -14,16 +14,16 @@ use std::net::IpAddr;
 impl Switch {
     /// The routing table.
     pub fn routes(&self) -> &Routes {
-        &self.underlay.routes
+        &self.tunnels.underlay.routes
     }
 
     /// Changes the routing table. Decisions that would be others are made anew; all, when it is
     /// addresses that changed: packets to those are ours.
     pub fn change_routes<T>(&mut self, f: impl FnOnce(&mut Routes) -> T) -> T {
-        let before = self.underlay.routes.clone();
-        let out = f(&mut self.underlay.routes);
+        let before = self.tunnels.underlay.routes.clone();
+        let out = f(&mut self.tunnels.underlay.routes);
         self.publish_underlay();
-        match before.addresses() == self.underlay.routes.addresses() {
+        match before.addresses() == self.tunnels.underlay.routes.addresses() {
             true => self.outbox.underlay = true,
             false => self.outbox.region(Region::ALL),
         }
@@ -37,7 +37,7 @@ impl Switch {
         if !std::mem::take(&mut self.outbox.underlay) {
             return None;
         }
-        let now = self.underlay.clone();
+        let now = self.tunnels.underlay.clone();
         Some(move |effects: &(dyn Any + Send + Sync)| {
             effects.downcast_ref::<Effects>().is_some_and(|e| e.is_stale(&now))
         })
@@ -45,20 +45,20 @@ impl Switch {
 
     /// UDP source ports of encapsulated packets: the first, and one behind the last.
     pub fn tunnel_source_ports(&self) -> (u16, u16) {
-        let SourcePorts(min, max) = self.underlay.source_ports;
+        let SourcePorts(min, max) = self.tunnels.underlay.source_ports;
         (min, max)
     }
 
     /// Sets them.
     pub fn set_tunnel_source_ports(&mut self, min: u16, max: u16) {
-        self.underlay.source_ports = SourcePorts(min, max.max(min));
+        self.tunnels.underlay.source_ports = SourcePorts(min, max.max(min));
         self.publish_underlay();
         self.outbox.region(Region::ALL);
     }
 
     /// Known next hops: port, address, what is known.
     pub fn neighbours(&self) -> impl Iterator<Item = (&str, IpAddr, &Neighbour)> {
-        self.neighbours.all().iter().map(|((port, ip), n)| (port.as_str(), *ip, n))
+        self.tunnels.neighbours.all().iter().map(|((port, ip), n)| (port.as_str(), *ip, n))
     }
 
     /// Sets the hardware address of a next hop behind a port's device by hand, at `now` (ns): neither the kernel nor
@@ -74,48 +74,48 @@ impl Switch {
     }
 
     fn learn_neighbour(&mut self, port: &str, ip: IpAddr, mac: [u8; 6], how: How, now: u64) {
-        let learned = self.neighbours.learn(port, ip, mac, how, now);
+        let learned = self.tunnels.neighbours.learn(port, ip, mac, how, now);
         self.outbox.neighbours |= learned != Learned::Known;
         self.outbox.underlay |= learned == Learned::Matters;
     }
 
     /// What packets said of next hops and was passed over, because their port says too much.
     pub fn neighbours_limited(&self) -> u64 {
-        self.neighbours.limited()
+        self.tunnels.neighbours.limited()
     }
 
     /// The same by port since that was last told, which is once a minute for each port; `now` in ns.
     pub fn take_limited_neighbours(&mut self, now: u64) -> Vec<(String, u64)> {
-        self.neighbours.take_limited(now)
+        self.tunnels.neighbours.take_limited(now)
     }
 
     /// Forgets all next hops.
     pub fn flush_neighbours(&mut self) {
-        self.neighbours.clear();
+        self.tunnels.neighbours.clear();
         self.publish_underlay();
         self.outbox.underlay = true;
     }
 
     /// Forgets the next hops behind ports that are no more.
     pub(crate) fn forget_neighbours(&mut self, ports: &[&str]) {
-        if self.neighbours.forget(ports) {
+        if self.tunnels.neighbours.forget(ports) {
             self.publish_underlay();
         }
     }
 
     /// Seconds until a next hop that nobody uses is forgotten.
     pub fn neighbour_aging(&self) -> u32 {
-        (self.neighbours.aging_ns / 1_000_000_000) as u32
+        (self.tunnels.neighbours.aging_ns / 1_000_000_000) as u32
     }
 
     /// Sets it, for what is learned from now on.
     pub fn set_neighbour_aging(&mut self, seconds: u32) {
-        self.neighbours.aging_ns = u64::from(seconds) * 1_000_000_000;
+        self.tunnels.neighbours.aging_ns = u64::from(seconds) * 1_000_000_000;
     }
 
     /// Questions for next hops that are due.
     pub fn take_solicitations(&mut self) -> Vec<Solicitation> {
-        std::mem::take(&mut self.solicitations)
+        std::mem::take(&mut self.tunnels.solicitations)
     }
 
     /// The port that a decapsulated packet comes in on, by datapath port and tunnel fields.
@@ -136,20 +136,20 @@ impl Switch {
             _ => None,
         };
         let mark = tunnel.egress_mark.unwrap_or(0);
-        Some(&self.underlay.routes.lookup(to, mark, from)?.device)
+        Some(&self.tunnels.underlay.routes.lookup(to, mark, from)?.device)
     }
 
     /// A decision sends to this next hop, as it knew it.
     pub(crate) fn hop(&mut self, h: &Hop, now: u64) {
         let port = self.bridges.get(h.bridge as usize).and_then(|b| b.as_ref()?.ports.get(&h.port));
         let Some(port) = port else { return };
-        if self.neighbours.wanted(&port.name, h.next, now)
+        if self.tunnels.neighbours.wanted(&port.name, h.next, now)
             && let Some(frame) = question(port.hw_addr, h.source, h.next)
         {
             let (bridge, port) = (BridgeId(h.bridge), h.port);
-            self.solicitations.push(Solicitation { bridge, port, frame });
+            self.tunnels.solicitations.push(Solicitation { bridge, port, frame });
         }
-        if self.neighbours.get(&port.name, h.next) != h.used {
+        if self.tunnels.neighbours.get(&port.name, h.next) != h.used {
             // It was made before what is known now was published.
             self.outbox.underlay = true;
         }
@@ -160,7 +160,7 @@ impl Switch {
     }
 
     pub(crate) fn expire_neighbours(&mut self, now: u64) {
-        if self.neighbours.expire(now) {
+        if self.tunnels.neighbours.expire(now) {
             self.publish_underlay();
             self.outbox.underlay = true;
         }
@@ -174,8 +174,8 @@ impl Switch {
     }
 
     fn publish_underlay(&mut self) {
-        self.underlay.neighbours = self.neighbours.view();
-        self.shared.underlay.publish(self.underlay.clone());
+        self.tunnels.underlay.neighbours = self.tunnels.neighbours.view();
+        self.shared.underlay.publish(self.tunnels.underlay.clone());
     }
 }
 

@@ -188,7 +188,7 @@ fn liveness_is_what_a_walk_says() {
                 all.insert(m.id, m);
             }
         }
-        let shown = &lab.sw.bridge(lab.br).unwrap().shown_groups;
+        let shown = &lab.sw.bridge(lab.br).unwrap().groups.shown;
         for id in 1..16 {
             let live = lives(&lab, &all, id);
             assert_eq!(shown.live(id), live, "group {id} in round {round}");
@@ -362,7 +362,7 @@ fn ten_thousand_group_mods_cost_what_each_costs() {
         }
     });
     assert!(n < 100_000, "{n} steps");
-    let shown = &lab.sw.bridge(lab.br).unwrap().shown_groups;
+    let shown = &lab.sw.bridge(lab.br).unwrap().groups.shown;
     assert!((1..=10_000).all(|id| shown.live(id)));
 }
 
