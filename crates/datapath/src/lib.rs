@@ -40,8 +40,8 @@ mod tx;
 mod verify;
 
 pub use control::Datapath;
-pub use control::hardware::WatchId;
 pub use control::marks::SampleCursor;
+pub use control::watches::WatchId;
 pub use cpu::Level;
 pub use messages::Bell;
 pub use parse::scalar::extract;

@@ -5,16 +5,6 @@ use crate::control::load::{SAMPLE_MS, SAMPLES_COUNT};
 use crate::control::placement::variance;
 use crate::settings::WorkerId;
 
-/// The state of `pmd-auto-lb`.
-#[derive(Default)]
-pub(crate) struct AutoLb {
-    sampled_ms: u64,
-    /// Samples in a row with a PMD thread over the threshold.
-    high: usize,
-    /// When queues were last looked at.
-    tried_ms: u64,
-}
-
 impl Datapath {
     /// Takes a sample when it is time, and moves queues if they should be.
     pub(crate) fn balance(&mut self, now_ms: u64) {

@@ -2,9 +2,9 @@
 
 use crate::control::flow_index::Index;
 use crate::control::flow_stats::FlowStats;
-use crate::control::hardware::FlowWatches;
 use crate::control::invalidate::RegionSet;
-use crate::control::marks::FlowMarks;
+use crate::control::mark_bindings::FlowMarks;
+use crate::control::watches::FlowWatches;
 use crate::lookup::flow_store::{Column, DEAD, Payload, Store, Zero};
 use crate::messages::Effects;
 use crate::messages::{Command, Credits, UncachedReport};

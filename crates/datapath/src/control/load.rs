@@ -50,6 +50,16 @@ impl Load {
     }
 }
 
+/// The state of `pmd-auto-lb`.
+#[derive(Default)]
+pub(crate) struct AutoLb {
+    pub sampled_ms: u64,
+    /// Samples in a row with a PMD thread over the threshold.
+    pub high: usize,
+    /// When queues were last looked at.
+    pub tried_ms: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

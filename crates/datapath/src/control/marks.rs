@@ -2,117 +2,20 @@
 //! megaflows are worth.
 
 use crate::control::Datapath;
-use crate::control::hardware::Watches;
-use crate::lookup::flow_store::{Column, Zero};
-use crate::marks::{MARK_FORMS_MAX, MarkBinding, MarkChange, MarkMemory, MarkTable};
+use crate::control::mark_bindings::{Bound, FlowMarks};
+use crate::marks::{MarkBinding, MarkChange, MarkMemory, MarkTable};
 use crate::messages::Command;
 use action::Op;
 use flow::{Key, Mask, PortNo};
 use offload::{FirstBytes, FlowId, Mark, first_bytes};
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// One port's marks.
-#[derive(Default)]
-pub(crate) struct PortMarks {
-    /// By worker's slot.
-    memories: BTreeMap<usize, Arc<MarkMemory>>,
-    /// Forms of bindings (no value), and how many have them; the place is the worker's number for
-    /// it.
-    forms: Vec<(FirstBytes, u32)>,
-}
-
-/// Of the whole packet side.
-#[derive(Default)]
-pub(crate) struct MarkControl {
-    /// Megaflows whose packets adapters have.
-    pub watches: Watches,
-    /// Megaflows that were bound and ended.
-    ended: Vec<FlowId>,
-    /// What workers may still look at.
-    retired: Vec<Arc<MarkMemory>>,
-}
-
-#[derive(Clone, Copy)]
-struct Bound {
-    flow: FlowId,
-    port: PortNo,
-    slot: u16,
-    form: u8,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Sample {
-    packets: u32,
-    recent: u32,
-}
-
-// SAFETY: zero is a megaflow without packets.
-unsafe impl Zero for Sample {}
-
-/// What is known of one worker's megaflows as far as marks go.
-#[derive(Default)]
-pub(crate) struct FlowMarks {
-    bound: HashMap<u32, Bound>,
-    ended: Vec<Bound>,
-    samples: Option<Column<Sample>>,
-}
-
-impl FlowMarks {
-    /// A megaflow ended.
-    pub fn ended(&mut self, idx: u32) {
-        if let Some(samples) = &mut self.samples {
-            samples[idx as usize] = Sample::default();
-        }
-        self.ended.extend(self.bound.remove(&idx));
-    }
-
-    /// A megaflow's counter stands at this; packets since the last time. `room`: as many megaflows
-    /// may be.
-    pub fn sampled(&mut self, idx: u32, packets: u32, room: usize) -> u32 {
-        let sample = &mut self.samples.get_or_insert_with(|| Column::new(room))[idx as usize];
-        let recent = packets.wrapping_sub(sample.packets);
-        *sample = Sample { packets, recent };
-        recent
-    }
-
-    /// Packets of the last sample.
-    pub fn pps(&self, idx: u32) -> u32 {
-        self.samples.as_ref().map_or(0, |s| s[idx as usize].recent)
-    }
-}
 
 /// Where a pass over all megaflows goes on.
 #[derive(Clone, Copy, Default)]
 pub struct SampleCursor {
     worker: usize,
     megaflow: usize,
-}
-
-impl PortMarks {
-    /// The worker's number for a binding's form; None: there are too many.
-    fn form(&mut self, bytes: &FirstBytes) -> Option<u8> {
-        let form = FirstBytes { value: [0; 64], ..bytes.clone() };
-        let same = self.forms.iter().position(|(f, refs)| *refs > 0 && *f == form);
-        let free = || self.forms.iter().position(|(_, refs)| *refs == 0);
-        let i = match same.or_else(free) {
-            Some(i) => i,
-            None if self.forms.len() < MARK_FORMS_MAX => {
-                self.forms.push((form.clone(), 0));
-                self.forms.len() - 1
-            }
-            None => return None,
-        };
-        self.forms[i] = (form, self.forms[i].1 + 1);
-        Some(i as u8)
-    }
-
-    fn release(&mut self, form: u8) {
-        if let Some((_, refs)) = self.forms.get_mut(usize::from(form)) {
-            *refs = refs.saturating_sub(1);
-        }
-    }
 }
 
 impl Datapath {

@@ -1,26 +1,28 @@
 //! The control side's handle: workers, ports, flows, changes. One thread owns it.
 
 mod api;
-pub(crate) mod auto_lb;
+mod auto_lb;
 pub(crate) mod ct_keeper;
 pub(crate) mod effects;
 pub(crate) mod flow_index;
 pub(crate) mod flow_stats;
 pub(crate) mod flows;
-pub(crate) mod hardware;
+mod hardware;
 pub(crate) mod invalidate;
 pub(crate) mod load;
+pub(crate) mod mark_bindings;
 pub(crate) mod marks;
 pub(crate) mod placement;
 pub(crate) mod topology;
 mod wait;
+pub(crate) mod watches;
 pub(crate) mod worker;
 
-use crate::control::auto_lb::AutoLb;
 use crate::control::ct_keeper::CtKeeper;
 use crate::control::effects::EffectQueue;
 use crate::control::invalidate::Tickets;
-use crate::control::load::History;
+use crate::control::load::{AutoLb, History};
+use crate::control::mark_bindings::{MarkControl, PortMarks};
 use crate::control::placement::Queue;
 use crate::control::topology::Core;
 use crate::control::worker::Handle;
@@ -113,7 +115,7 @@ pub(crate) struct PortEntry {
     policing: Policing,
     policer: Option<Arc<Policer>>,
     /// Some: its adapter may mark packets.
-    pub marks: Option<Box<marks::PortMarks>>,
+    pub marks: Option<Box<PortMarks>>,
 }
 
 /// What a frame may have beyond the MTU: an Ethernet header and one VLAN tag (as OVS's DPDK ports).
@@ -141,7 +143,7 @@ pub struct Datapath {
     ct_keeper: CtKeeper,
     /// Rung by the kernel worker when there are reports.
     pub(crate) bell: Arc<Wake>,
-    pub(crate) marks: marks::MarkControl,
+    pub(crate) marks: MarkControl,
     /// Transmit queues came back.
     pub(crate) reroute: bool,
     /// Where PMD threads may run.
@@ -169,7 +171,7 @@ impl Datapath {
             aged_ms: 0,
             auto_lb: AutoLb::default(),
             reroute: false,
-            marks: marks::MarkControl::default(),
+            marks: MarkControl::default(),
             cores: Vec::new(),
             bell,
         };
