@@ -470,7 +470,7 @@ impl Table {
                 continue;
             }
             for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
-                search.near[i] = self.predictor.get(keys.line.0[i][2]);
+                search.near[i] = self.history.predictor.get(keys.line.0[i][2]);
             }
             for n in 0..PREDICTIONS_MAX {
                 self.by_prediction::<P>(keys, search, at, n);

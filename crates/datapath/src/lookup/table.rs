@@ -67,6 +67,27 @@ const EVICTION: (u32, u32) = (8, 256);
 /// A megaflow used so lately stays if others can go.
 const RECENTLY_USED_MS: u64 = 50;
 
+/// What a table remembers of masks and flows, whether they are stored or not.
+pub(super) struct History {
+    /// Where masks were placed.
+    pub subtable_memo: SubtableMemo,
+    /// Where flows near others are.
+    pub predictor: SubtablePredictor,
+    /// Flows that came and were not stored.
+    pub seen_flows: SeenFlows,
+}
+
+/// The indices of a store: which are free, and which megaflow is looked at next when one has to go.
+struct Places {
+    /// Indices that control gave back.
+    free: Vec<u32>,
+    /// The lowest index that was never used.
+    fresh: u32,
+    eviction_hand: u32,
+    /// Tells megaflows apart that have the same index one after the other.
+    generation: u16,
+}
+
 /// One worker's table: megaflows, subtables, cache. Written only by its worker.
 pub(crate) struct Table {
     pub store: Arc<Store>,
@@ -76,23 +97,17 @@ pub(crate) struct Table {
     pub(super) classifiers: Vec<Option<Box<PortClassifier>>>,
     /// Packets are looked up in all subtables of their port, whatever that costs.
     pub(super) exhaustive: bool,
-    /// Where masks were placed.
-    pub(super) subtable_memo: SubtableMemo,
-    /// Where flows near others are.
-    pub(super) predictor: SubtablePredictor,
-    /// Flows that came and were not stored.
-    pub(super) seen_flows: SeenFlows,
+    /// What was met before and may be met again.
+    pub(super) history: History,
     /// Ports with megaflows, and masks with megaflows.
     pub(super) ports: usize,
     pub(super) used: usize,
     /// Subtables opened so far.
     pub(super) opened: u64,
-    pub(super) free: Vec<u32>,
-    pub(super) fresh: u32,
+    /// Places of megaflows in the store.
+    places: Places,
     /// Megaflows linked.
     pub live: u32,
-    pub(super) eviction_hand: u32,
-    pub(super) generation: u16,
     pub(super) secret: u64,
     pub(super) cache: Option<SigCache>,
     /// Some port's packets go through the cache.
@@ -120,17 +135,16 @@ impl Table {
             masks: Box::new([MaskLine { words: [0; 7], ext: false }; MASKS]),
             classifiers: Vec::new(),
             exhaustive: false,
-            subtable_memo: SubtableMemo::new(),
-            predictor: SubtablePredictor::new(),
-            seen_flows: SeenFlows::new(),
+            history: History {
+                subtable_memo: SubtableMemo::new(),
+                predictor: SubtablePredictor::new(),
+                seen_flows: SeenFlows::new(),
+            },
             ports: 0,
             used: 0,
             opened: 0,
-            free: Vec::new(),
-            fresh: 1,
+            places: Places { free: Vec::new(), fresh: 1, eviction_hand: 1, generation: 0 },
             live: 0,
-            eviction_hand: 1,
-            generation: 0,
             secret,
             cache: None,
             cache_on: false,
@@ -191,7 +205,7 @@ impl Table {
         // Few masks while megaflows are few; then the widest megaflows, whatever masks that takes.
         let few = self.live < WHOLE_BYTE_MASKS_FLOWS_MAX;
         let tag = SubtableMemo::tag(mask, port, few);
-        if let Some(slot) = self.subtable_memo.get(tag)
+        if let Some(slot) = self.history.subtable_memo.get(tag)
             && self.classifiers[usize::from(port)].as_ref().is_some_and(|p| p.uses(slot))
             && self.subtables[slot].as_ref().is_some_and(|s| mask::subset(mask, &s.mask))
         {
@@ -199,7 +213,7 @@ impl Table {
         }
         let slot =
             self.choose_subtable(port, &if few { mask::whole_bytes_mask(mask) } else { *mask });
-        self.subtable_memo.put(tag, slot);
+        self.history.subtable_memo.put(tag, slot);
         slot
     }
 
@@ -220,7 +234,7 @@ impl Table {
         }
         let unused = |slot: &usize| subs[*slot].as_ref().is_none_or(|s| s.refs == 0);
         if more && let Some(slot) = (1..MASKS).find(unused) {
-            self.subtable_memo.forget();
+            self.history.subtable_memo.forget();
             self.open(slot, *mask);
             return slot;
         }
@@ -255,10 +269,10 @@ impl Table {
     pub fn prefetch(&self, position: &InsertPosition) {
         if let Some(sub) = &self.subtables[position.slot] {
             sub.prefetch(position.hash);
-            self.seen_flows.prefetch(position.hash);
+            self.history.seen_flows.prefetch(position.hash);
             let p = self.classifiers[usize::from(port_of(position.masked[4]))].as_ref();
             if p.is_some_and(|p| p.predictor.on) {
-                self.predictor.prefetch(position.near);
+                self.history.predictor.prefetch(position.near);
             }
         }
     }
@@ -270,7 +284,7 @@ impl Table {
         let found = found.map(|megaflow| (position.slot, megaflow)).or_else(|| self.unprobed(key));
         let port = port_of(position.masked[4]);
         if self.classifier_mut(port).predictor.on {
-            self.predictor.put(position.near, position.slot);
+            self.history.predictor.put(position.near, position.slot);
         }
         let p = self.classifier_mut(port);
         let Some((slot, megaflow)) = found else {
@@ -330,10 +344,11 @@ impl Table {
         let Some(p) = p.as_deref_mut().filter(|p| p.new_flow_rate_high()) else {
             return Admission::Unlimited;
         };
-        let mut again = self.seen_flows.test_and_set(position.hash);
+        let mut again = self.history.seen_flows.test_and_set(position.hash);
         // The flow comes back, even if its mask has another place by now.
-        again |=
-            position.in_fixed_sample.is_some_and(|flow| self.seen_flows.test_and_set(fold(flow)));
+        again |= position
+            .in_fixed_sample
+            .is_some_and(|flow| self.history.seen_flows.test_and_set(fold(flow)));
         let admission = match again {
             // Those that show whether flows come back have to do so first.
             false
@@ -390,15 +405,15 @@ impl Table {
         if self.live >= limit {
             return None;
         }
-        let idx = match self.free.last() {
+        let idx = match self.places.free.last() {
             Some(i) => *i,
-            None if (self.fresh as usize) <= self.store.capacity() => self.fresh,
+            None if (self.places.fresh as usize) <= self.store.capacity() => self.places.fresh,
             None => return None,
         };
         let sub = self.subtables[position.slot].as_mut()?;
-        self.generation = self.generation.wrapping_add(1);
+        self.places.generation = self.places.generation.wrapping_add(1);
         // Written before it is linked: splitting a bucket reads hashes from the store.
-        let payload = Payload::new(program, position.slot as u8, self.generation);
+        let payload = Payload::new(program, position.slot as u8, self.places.generation);
         self.store.write(idx, &position.masked, sub.ext, payload, position.hash);
         if !sub.insert(&self.store, position.hash, idx) {
             self.store.unlink(idx);
@@ -406,8 +421,8 @@ impl Table {
         }
         sub.refs += 1;
         self.used += usize::from(sub.len == 1);
-        if self.free.pop().is_none() {
-            self.fresh += 1;
+        if self.places.free.pop().is_none() {
+            self.places.fresh += 1;
         }
         self.live += 1;
         let port = port_of(position.masked[4]);
@@ -489,10 +504,10 @@ impl Table {
         if let Some(sub) = &mut self.subtables[slot] {
             sub.refs -= 1;
             if sub.refs == 0 {
-                self.subtable_memo.forget();
+                self.history.subtable_memo.forget();
             }
         }
-        self.free.push(idx);
+        self.places.free.push(idx);
     }
 
     /// Which megaflow goes when there are too many: the least recently used of the next few that
@@ -504,19 +519,23 @@ impl Table {
         let share = self.live / self.ports.max(1) as u32;
         let mut best: Option<((bool, u64), u32)> = None;
         let (mut seen, mut steps) = (0, 0);
-        while seen < EVICTION.0 && steps < EVICTION.1.min(self.fresh) {
-            self.eviction_hand =
-                if self.eviction_hand + 1 >= self.fresh { 1 } else { self.eviction_hand + 1 };
-            if self.store.payload(self.eviction_hand).0 & LIVE == 0 {
+        while seen < EVICTION.0 && steps < EVICTION.1.min(self.places.fresh) {
+            self.places.eviction_hand = if self.places.eviction_hand + 1 >= self.places.fresh {
+                1
+            } else {
+                self.places.eviction_hand + 1
+            };
+            if self.store.payload(self.places.eviction_hand).0 & LIVE == 0 {
                 continue;
             }
             steps += 1;
-            let port = usize::from(port_of(self.store.word(self.eviction_hand, 4)));
+            let port = usize::from(port_of(self.store.word(self.places.eviction_hand, 4)));
             let small = self.classifiers[port].as_ref().is_some_and(|p| p.live < share);
-            let used = self.store.counters(self.eviction_hand).used_ms.load(Ordering::Relaxed);
+            let used =
+                self.store.counters(self.places.eviction_hand).used_ms.load(Ordering::Relaxed);
             seen += u32::from(!small && used + RECENTLY_USED_MS <= now_ms);
             if best.is_none_or(|(b, _)| (small, used) < b) {
-                best = Some(((small, used), self.eviction_hand));
+                best = Some(((small, used), self.places.eviction_hand));
             }
         }
         best.map(|(_, i)| i)
