@@ -9,7 +9,7 @@ mod sleep;
 
 use crate::actions::Actions;
 use crate::actions::interpret::RECIRC_LIMIT;
-use crate::batch::Batch;
+use crate::batch::{Batch, Burst};
 use crate::lookup::Lookup;
 use crate::marks::step::PortMarks;
 use crate::messages::{Command, Handoff, Report, Shared, Wake};
@@ -42,6 +42,39 @@ struct Timers {
     interval: u64,
     tuned_ms: u64,
     lookups_reported_ms: u64,
+}
+
+/// The steps of which one gives a burst its keys: the first that its port's packets are for.
+struct Parsers<'a> {
+    parser: &'a mut Parser,
+    decap: &'a mut Decap,
+    marks: &'a mut PortMarks,
+    lookup: &'a mut Lookup,
+    actions: &'a Actions,
+    reports: &'a mut Reports,
+}
+
+impl Parsers<'_> {
+    /// Parses a burst that was just received; returns its bytes.
+    #[inline(always)]
+    fn parse(&mut self, batch: &mut Batch, tx: &mut TxState, burst: Burst) -> u64 {
+        let Parsers { parser, decap, marks, lookup, actions, reports } = self;
+        let (began, n) = (parser.clock.begin(), burst.range.len());
+        let bytes = if decap.serves(burst.port) {
+            decap.parse(parser, batch, burst, reports)
+        } else if marks.serve(burst.port) {
+            marks.parse(parser, batch, burst, &lookup.table, reports)
+        } else {
+            let (table, programs) = (&mut lookup.table, &actions.programs);
+            // Else the twins would have nothing to compare.
+            let known = (!parser.validate)
+                .then(|| known_way::pass(batch, &burst, table, programs, tx))
+                .flatten();
+            known.unwrap_or_else(|| parser.parse_burst(batch, burst, reports))
+        };
+        parser.clock.end(began, n);
+        bytes
+    }
 }
 
 /// One thread of the packet side. Stepped by its thread, or by hand in tests.
@@ -152,23 +185,8 @@ impl Worker {
         decap.refresh(&lookup.table);
         let again = batch.begin(&mut tx.recirculated);
         parser.validate_waited(batch, reports);
-        let fresh = rx.poll(batch, tx, |batch, tx, burst| {
-            let (began, n) = (parser.clock.begin(), burst.range.len());
-            let bytes = if decap.serves(burst.port) {
-                decap.parse(parser, batch, burst, reports)
-            } else if marks.serve(burst.port) {
-                marks.parse(parser, batch, burst, &lookup.table, reports)
-            } else {
-                let (table, programs) = (&mut lookup.table, &actions.programs);
-                // Else the twins would have nothing to compare.
-                let known = (!parser.validate)
-                    .then(|| known_way::pass(batch, &burst, table, programs, tx))
-                    .flatten();
-                known.unwrap_or_else(|| parser.parse_burst(batch, burst, reports))
-            };
-            parser.clock.end(began, n);
-            bytes
-        });
+        let mut parsers = Parsers { parser, decap, marks, lookup, actions, reports };
+        let fresh = rx.poll(batch, tx, |batch, tx, burst| parsers.parse(batch, tx, burst));
         reports.perf().rx_packets.add(fresh as u64);
         reports.perf().recirculated.add(again as u64);
         let n = again + fresh;
@@ -189,14 +207,21 @@ impl Worker {
         if batch.len() > 0 || !tx.recirculated.is_empty() {
             passes += self.pass_again(&mut looked_up);
         }
+        self.end(n, looked_up.unwrap_or(began));
+        self.count_cycles(passes, began, received.zip(looked_up));
+        passes
+    }
+
+    /// The end of a vector of `n` packets: what misses left to do, and packets and notifications
+    /// that are due at this cycle.
+    #[inline(always)]
+    fn end(&mut self, n: usize, now: u64) {
         let Worker { rx, lookup, misses, actions, tx, reports, .. } = self;
         misses.finish(&mut lookup.table, &mut actions.programs, reports, tx.now_ms);
-        tx.flush_due(n, looked_up.unwrap_or(began));
+        tx.flush_due(n, now);
         rx.notify(tx.notify_all);
         self.in_flight = port::end_turn();
         self.cycles.ended = cycles();
-        self.count_cycles(passes, began, received.zip(looked_up));
-        passes
     }
 
     /// Looks up and acts on packets of this vector that were recirculated, until none are left or
