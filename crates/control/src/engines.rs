@@ -4,8 +4,6 @@
 //! the others copy by the CPU. A thread that finds that its engine hangs, or fails too often, gives
 //! it back; it is stopped here, and nobody gets it any more.
 
-use crate::config::Desired;
-use crate::state::State;
 use crate::vlog;
 use dpdk::{DmaEngine, DmaInfo, Eal};
 use std::sync::Arc;
@@ -24,63 +22,21 @@ pub enum User {
     Barred,
 }
 
-struct Device {
+pub(crate) struct Device {
     info: DmaInfo,
-    user: User,
+    pub(crate) user: User,
 }
 
 /// The engines, and what they did.
 #[derive(Default)]
 pub struct Engines {
-    enabled: bool,
+    pub(crate) enabled: bool,
     /// None until they are looked for.
-    devices: Option<Vec<Device>>,
+    pub(crate) devices: Option<Vec<Device>>,
     /// Cores whose threads were told that there is none for them.
-    told: Vec<usize>,
+    pub(crate) told: Vec<usize>,
     /// What engines did whose seats have others now, or none.
-    past: Tallied,
-}
-
-/// Applies `vhost-async-support`, which takes effect at once.
-pub fn apply(s: &mut State, desired: &Desired) {
-    let text = desired.other_config.get("vhost-async-support").map(String::as_str);
-    let enabled = text == Some("true");
-    if enabled == s.engines.enabled {
-        return;
-    }
-    s.engines.enabled = enabled;
-    s.engines.told.clear();
-    let word = if enabled { "enabled" } else { "disabled" };
-    vlog::info!("netdev_dpdk", "Async support {word} for vhost-user-client.");
-    if enabled {
-        port::set_turns(port::Turns {
-            begin: vhost_user::begin_turn,
-            end: vhost_user::end_turn,
-            stop: vhost_user::stand_up,
-        });
-        vhost_user::use_engines();
-    }
-    tick(s);
-}
-
-/// Gives threads engines and takes them back. Called often: without engines it costs nothing.
-pub fn tick(s: &mut State) {
-    let in_use = |devices: &Vec<Device>| devices.iter().any(|d| matches!(d.user, User::Pmd(_)));
-    if !s.engines.enabled && !s.engines.devices.as_ref().is_some_and(in_use) {
-        return;
-    }
-    let numa = |core: usize| {
-        let infos = s.dp.pmd_info();
-        infos.iter().find(|p| p.worker == datapath::WorkerId::Pmd(core)).map_or(0, |p| p.numa)
-    };
-    let engines = &mut s.engines;
-    for seat in vhost_user::seats() {
-        engines.look(&seat, &numa);
-        if seat.is_gone() && engines.device_of(seat.core).is_none() {
-            engines.past = engines.past.plus(&seat.tally.read());
-            vhost_user::forget_seat(&seat);
-        }
-    }
+    pub(crate) past: Tallied,
 }
 
 impl Engines {
@@ -96,7 +52,7 @@ impl Engines {
     }
 
     /// The engine of a core's thread.
-    fn device_of(&mut self, core: usize) -> Option<&mut Device> {
+    pub(crate) fn device_of(&mut self, core: usize) -> Option<&mut Device> {
         self.devices.as_mut()?.iter_mut().find(|d| d.user == User::Pmd(core))
     }
 
@@ -113,7 +69,7 @@ impl Engines {
     }
 
     /// Does what a thread's seat asks for.
-    fn look(&mut self, seat: &Arc<Seat>, numa: &dyn Fn(usize) -> usize) {
+    pub(crate) fn look(&mut self, seat: &Arc<Seat>, numa: &dyn Fn(usize) -> usize) {
         // Before its state, which the thread changes before it says that it has done as it was
         // told.
         let is_settled = seat.is_settled() && !seat.is_gone();

@@ -117,7 +117,7 @@ fn turn(s: &mut State, most: usize) -> bool {
         links::look(s);
         s.status_dirty = true;
     }
-    crate::engines::tick(s);
+    crate::vhost_async::tick(s);
     underlay::solicit(s);
     s.flush_changes();
     for p in punts {

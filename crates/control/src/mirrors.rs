@@ -1,15 +1,12 @@
 //! Mirrors of bridges: from the database to the switch half.
 
 use crate::config::{BridgeConf, MirrorConf};
-use crate::state::State;
+use crate::state::{MirrorNotice, State};
 use crate::vlog::{self, Level};
 use ofproto::{MIRRORS_MAX, MirrorSpec, MirrorTo};
 use std::collections::{BTreeMap, BTreeSet};
 
 const MODULE: &str = "bridge";
-
-/// Something about a mirror that an operator should look at.
-pub type Notice = (Level, &'static str, String);
 
 /// Gives a bridge the mirrors that the database asks for. What is wrong with one is said once, until something else is.
 pub fn apply(s: &mut State, conf: &BridgeConf) {
@@ -32,7 +29,11 @@ pub fn apply(s: &mut State, conf: &BridgeConf) {
 }
 
 /// None: it has nowhere to send to.
-fn spec(conf: &BridgeConf, m: &MirrorConf, notices: &mut BTreeSet<Notice>) -> Option<MirrorSpec> {
+fn spec(
+    conf: &BridgeConf,
+    m: &MirrorConf,
+    notices: &mut BTreeSet<MirrorNotice>,
+) -> Option<MirrorSpec> {
     let has = |port: &str| conf.ports.iter().any(|p| p.name == port);
     let mut say = |level, text: String| {
         let text = format!("bridge {}: mirror {} {text}", conf.name, m.name);

@@ -1,9 +1,7 @@
 //! Interfaces: opening, changing and closing the ports behind them, and what they say of themselves.
 
-use crate::closing;
 use crate::config::IfaceConf;
-use crate::state::State;
-use crate::tunnels;
+use crate::tunnel_options::is_tunnel;
 use crate::vlog;
 use datapath::{Datapath, Policing, RxAffinity};
 use flow::PortNo;
@@ -89,7 +87,7 @@ impl Iface {
 
     /// A port without a device of its own, whose packets the switch half counts?
     pub fn is_virtual(&self) -> bool {
-        self.conf.kind == "patch" || tunnels::is_tunnel(&self.conf.kind)
+        self.conf.kind == "patch" || is_tunnel(&self.conf.kind)
     }
 
     /// Works?
@@ -212,7 +210,7 @@ pub fn open(devices: &port_dpdk::Devices, config: &PortConfig) -> Result<Box<dyn
 /// interface record, and devices that are not the switch's keep theirs.
 fn mac(conf: &IfaceConf, local: Option<[u8; 6]>) -> Option<[u8; 6]> {
     let own = conf.mac.as_deref().filter(|_| conf.kind == "internal");
-    local.or(own.and_then(crate::reconcile::parse_mac))
+    local.or(own.and_then(parse_mac))
 }
 
 /// Says in the log why an interface record's `mac` is not set, in OVS's words.
@@ -267,38 +265,10 @@ pub fn affinity(conf: &IfaceConf) -> RxAffinity {
     RxAffinity(out)
 }
 
-impl State {
-    /// Limits what an interface's port may bring to what is configured.
-    pub fn police(&mut self, conf: &IfaceConf, no: Option<PortNo>) {
-        let policing = policing(conf);
-        match no.filter(|_| !tunnels::is_tunnel(&conf.kind)) {
-            Some(no) => drop(self.dp.set_policing(no, policing)),
-            None if policing == Policing::default() => {}
-            None => vlog::warn!(
-                MODULE,
-                "interface {}: ingress_policing is ignored: a port of type {} has no receive queue",
-                conf.name,
-                conf.kind
-            ),
-        }
-    }
-
-    /// Closes interfaces' ports, but for those that other tunnels use too; packets in flight to them become named
-    /// drops.
-    pub fn close_ports(&mut self, all: impl IntoIterator<Item = PortNo>) {
-        let mut closing = Vec::new();
-        for no in all {
-            if !self.tunnels.released(no) {
-                continue;
-            }
-            match self.dp.del_port(no) {
-                Ok(mut port) => {
-                    drop(port.set_persistent(false));
-                    closing.push(port);
-                }
-                Err(e) => vlog::warn!(MODULE, "closing port: {e}"),
-            }
-        }
-        closing::close(closing);
-    }
+/// `aa:bb:cc:dd:ee:ff`, unicast.
+pub fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let bytes: Vec<u8> =
+        text.split(':').map(|x| u8::from_str_radix(x, 16).ok()).collect::<Option<_>>()?;
+    let mac: [u8; 6] = bytes.try_into().ok()?;
+    (mac[0] & 1 == 0 && mac != [0; 6]).then_some(mac)
 }

@@ -4,9 +4,11 @@
 use crate::config::{BridgeConf, Desired, IfaceConf, PortConf};
 use crate::config::{FailMode, FlowTableConf, VlanMode};
 use crate::of::Kind;
+use crate::of::controller::is_active;
 use crate::of::server::{self, Service};
 use crate::ports::{self, Iface};
 use crate::state::{Bridge, Shared, State};
+use crate::tunnel_options::{self, is_tunnel};
 use crate::{controllers, settings, tunnels, vlog};
 use ofproto::{BridgeConfig, PortSpec, TableConfig, VlanSet};
 use openflow::{OfPort, port as of_port};
@@ -20,7 +22,7 @@ pub fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
     {
         let mut s = state.borrow_mut();
         settings::apply(&mut s, desired);
-        crate::engines::apply(&mut s, desired);
+        crate::vhost_async::apply(&mut s, desired);
         crate::ct_timeouts::apply(&mut s, desired);
         await_flows(&mut s, desired);
         tell(&mut s, desired);
@@ -106,7 +108,7 @@ fn start_over(s: &mut State, name: &str, before: Option<(bool, FailMode)>) {
 /// Would ovs-vswitchd add hidden flows that let its controllers through?
 fn wants_in_band(conf: &BridgeConf) -> bool {
     let disabled = conf.other_config.get("disable-in-band").is_some_and(|v| v == "true");
-    !disabled && conf.controllers.iter().any(|c| controllers::is_active(c) && !c.out_of_band)
+    !disabled && conf.controllers.iter().any(|c| is_active(c) && !c.out_of_band)
 }
 
 /// Takes a bridge and its ports down.
@@ -215,7 +217,7 @@ fn same_port(iface: &Iface, new: &IfaceConf) -> bool {
 
 /// Its datapath id; None if it could not be made.
 fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) -> Option<u64> {
-    let mac = conf.hwaddr().and_then(parse_mac).unwrap_or_else(|| mac_of(conf.uuid));
+    let mac = conf.hwaddr().and_then(ports::parse_mac).unwrap_or_else(|| mac_of(conf.uuid));
     let dpid = conf.datapath_id().unwrap_or_else(|| mac_to_dpid(mac));
     let restoring = state.borrow().restoring;
     let config = BridgeConfig { restoring, ..bridge_config(conf, mac, dpid) };
@@ -283,7 +285,7 @@ fn table_config(t: &FlowTableConf) -> TableConfig {
 
 fn configure_bridge(s: &mut State, conf: &BridgeConf) {
     let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
-    if let Some(mac) = conf.hwaddr().and_then(parse_mac) {
+    if let Some(mac) = conf.hwaddr().and_then(ports::parse_mac) {
         bridge.mac = mac;
     }
     bridge.dpid = conf.datapath_id().unwrap_or_else(|| mac_to_dpid(bridge.mac));
@@ -389,7 +391,7 @@ fn reconfigure(
     conf: &IfaceConf,
 ) -> bool {
     s.police(conf, dp_port);
-    let Some(no) = dp_port.filter(|_| !tunnels::is_tunnel(&conf.kind)) else { return true };
+    let Some(no) = dp_port.filter(|_| !is_tunnel(&conf.kind)) else { return true };
     let _ = s.dp.set_affinity(no, ports::affinity(conf));
     let result = s.dp.port_mut(no).map(|p| p.reconfigure(config));
     s.dp.refresh(no);
@@ -437,7 +439,7 @@ fn attach(
             return Err(format!("{}: patch type requires valid 'peer' argument", conf.name));
         }
         None
-    } else if tunnels::is_tunnel(&conf.kind) {
+    } else if is_tunnel(&conf.kind) {
         Some(tunnels::attach(s, conf)?)
     } else {
         let config = port_conf(s, br, conf, mac);
@@ -518,9 +520,9 @@ fn port_spec(
         protected: port.protected,
         ..PortSpec::default()
     };
-    if tunnels::is_tunnel(&conf.kind) {
+    if is_tunnel(&conf.kind) {
         // The configuration was found good when the port was opened.
-        spec.tunnel = tunnels::parse(conf).ok();
+        spec.tunnel = tunnel_options::parse(conf).ok();
         spec.hw_addr = mac_of(conf.uuid);
     } else if let Some(p) = dp_port.and_then(|no| s.dp.port_mut(no)) {
         describe(&mut spec, p);
@@ -580,14 +582,6 @@ pub fn mac_of(row: ovsdb::Uuid) -> [u8; 6] {
     let b = row.0.to_be_bytes();
     let mix = |i: usize| b[i] ^ b[i + 6];
     [mix(0) & 0xfc | 2, mix(1), mix(2), mix(3), mix(4), mix(5)]
-}
-
-/// `aa:bb:cc:dd:ee:ff`, unicast.
-pub fn parse_mac(text: &str) -> Option<[u8; 6]> {
-    let bytes: Vec<u8> =
-        text.split(':').map(|x| u8::from_str_radix(x, 16).ok()).collect::<Option<_>>()?;
-    let mac: [u8; 6] = bytes.try_into().ok()?;
-    (mac[0] & 1 == 0 && mac != [0; 6]).then_some(mac)
 }
 
 fn mac_to_dpid(mac: [u8; 6]) -> u64 {

@@ -5,11 +5,11 @@ use crate::config::{
     BridgeStatus, ControllerStatus, Desired, InterfaceStatus, OvsdbClient, PortStatus, Status,
     SwitchStatus,
 };
-use crate::controllers::Controller;
 use crate::daemon::{Dirs, system_stats};
+use crate::of::controller::Controller;
 use crate::ports::{IFACE_TYPES, Iface};
 use crate::state::State;
-use crate::tunnels;
+use crate::{tunnel_options, tunnels};
 use datapath::Datapath;
 use openflow::{Role, port};
 use std::collections::BTreeMap;
@@ -83,7 +83,7 @@ impl Reporter {
             }
             for iface in bridge.ifaces.values_mut() {
                 let mut row = interface(iface, &mut s.dp, statistics);
-                if tunnels::is_tunnel(&iface.conf.kind) {
+                if tunnel_options::is_tunnel(&iface.conf.kind) {
                     row.status = tunnels::status(&s.ofproto, bridge.id, iface);
                 }
                 status.interfaces.insert(iface.conf.uuid, row);

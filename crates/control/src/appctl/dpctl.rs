@@ -2,7 +2,7 @@
 
 use crate::offload::How;
 use crate::state::State;
-use crate::tunnels;
+use crate::tunnel_options;
 use action::{OpsText, ops_text_with};
 use datapath::{FlowDump, WorkerId};
 use flow::at;
@@ -39,7 +39,7 @@ pub fn dpif_show(s: &mut State, _: &[String]) -> Result<String, String> {
             let Some(of_port) = iface.of_port else { continue };
             let of_port = if of_port == openflow::port::LOCAL { 65534 } else { of_port };
             let dp_port = iface.dp_port.map_or("none".into(), |p| p.to_string());
-            let kind = match tunnels::shown_options(&iface.conf) {
+            let kind = match tunnel_options::shown_options(&iface.conf) {
                 Some(options) => kind_text(&iface.conf.kind, options.iter()),
                 None => kind_text(&iface.conf.kind, iface.conf.options.iter()),
             };
@@ -68,7 +68,7 @@ pub(super) fn port_names(s: &State) -> BTreeMap<u16, (String, String)> {
     let ifaces = s.bridges.values().flat_map(|b| b.ifaces.values());
     let tunnels = s.tunnels.all().map(|(name, port)| {
         let mut options = BTreeMap::from([("packet_type".to_string(), "ptap".to_string())]);
-        if port.udp != tunnels::usual_port(&port.kind) {
+        if port.udp != tunnel_options::usual_port(&port.kind) {
             options.insert("dst_port".into(), port.udp.to_string());
         }
         (port.no, (name.clone(), kind_text(&port.kind, options.iter())))
@@ -305,17 +305,6 @@ pub fn get_flow(s: &mut State, args: &[String]) -> Result<String, String> {
 pub fn del_flows(s: &mut State, args: &[String]) -> Result<String, String> {
     check_name(args)?;
     purge(s, &[])
-}
-
-/// `dpctl/list-commands`.
-pub fn list_commands(_: &mut State, _: &[String]) -> Result<String, String> {
-    let all = super::COMMANDS.iter().chain(super::conntrack::COMMANDS);
-    let all = all.chain(super::fragments::COMMANDS);
-    let all = all.chain(super::absent::COMMANDS);
-    let mut mine: Vec<_> = all.filter(|c| c.name.starts_with("dpctl/")).collect();
-    mine.sort_by_key(|c| c.name);
-    let lines = mine.iter().map(|c| format!("  {:<28}  {}\n", c.name, c.usage));
-    Ok(format!("The available commands are:\n{}", lines.collect::<String>()))
 }
 
 /// `upcall/set-flow-limit N`: until the database says otherwise.

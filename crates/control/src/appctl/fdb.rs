@@ -51,7 +51,7 @@ pub fn add(s: &mut State, args: &[String]) -> Result<String, String> {
     let id = bridge(s, &args[0])?;
     let ports = &s.bridges[&args[0]].ifaces;
     let port = ports.get(&args[1]).and_then(|i| i.of_port).ok_or("no such port")?;
-    let mac = crate::reconcile::parse_mac(&args[3]).ok_or("bad MAC address")?;
+    let mac = crate::ports::parse_mac(&args[3]).ok_or("bad MAC address")?;
     let now = s.now_ns();
     s.ofproto.fdb_add(id, port, vlan(&args[2])?, mac, now).map_err(|e| e.to_string())?;
     s.flush_changes();
@@ -61,7 +61,7 @@ pub fn add(s: &mut State, args: &[String]) -> Result<String, String> {
 /// Removes a static entry.
 pub fn del(s: &mut State, args: &[String]) -> Result<String, String> {
     let id = bridge(s, &args[0])?;
-    let mac = crate::reconcile::parse_mac(&args[2]).ok_or("bad MAC address")?;
+    let mac = crate::ports::parse_mac(&args[2]).ok_or("bad MAC address")?;
     let was = s.ofproto.fdb_del(id, vlan(&args[1])?, mac).map_err(|e| e.to_string())?;
     s.flush_changes();
     if was { Ok(String::new()) } else { Err("could not find static mac entry".into()) }

@@ -2,6 +2,7 @@
 
 pub mod absent;
 pub mod bonds;
+mod command;
 pub mod conntrack;
 pub mod coverage;
 mod dpctl;
@@ -10,6 +11,7 @@ pub mod dummy;
 mod engines;
 mod fdb;
 pub mod fragments;
+pub mod history;
 pub mod implementations;
 mod lookups;
 mod offload;
@@ -21,33 +23,8 @@ mod tunnels;
 pub mod usage;
 
 use crate::state::State;
-
-/// A command's implementation: the text to print, or the error.
-pub type Handler = fn(&mut State, &[String]) -> Result<String, String>;
-
-/// A command: name, usage, least and most arguments, what it does.
-pub struct Command {
-    /// As typed.
-    pub name: &'static str,
-    /// Arguments, for `list-commands`.
-    pub usage: &'static str,
-    /// Least arguments.
-    pub min: usize,
-    /// Most arguments.
-    pub max: usize,
-    /// What it does.
-    pub run: Handler,
-}
-
-const fn command(
-    name: &'static str,
-    usage: &'static str,
-    min: usize,
-    max: usize,
-    run: Handler,
-) -> Command {
-    Command { name, usage, min, max, run }
-}
+pub use command::{Command, Handler};
+use command::{admin_state, bridge, command, ports_of_kind};
 
 /// All of them.
 pub const COMMANDS: &[Command] = &[
@@ -95,7 +72,7 @@ pub const COMMANDS: &[Command] = &[
     command("dpif-netdev/tx-show", "[dp]", 0, 1, pmd::tx_show),
     command("dpctl/del-flows", "[dp] [file]", 0, 2, dpctl::del_flows),
     command("dpctl/get-flow", "[dp] ufid", 1, 2, dpctl::get_flow),
-    command("dpctl/list-commands", "", 0, 0, dpctl::list_commands),
+    command("dpctl/list-commands", "", 0, 0, list_commands),
     command("dpif-netdev/dpif-impl-get", "", 0, 0, implementations::dpif),
     command(
         "dpif-netdev/dpif-impl-set",
@@ -176,42 +153,13 @@ pub const COMMANDS: &[Command] = &[
     command("weft/state", "[PATH...]", 0, tree::PATHS_MAX, tree::show),
 ];
 
-/// Ports of a kind (its name begins so), or the one of that name.
-fn ports_of_kind(s: &mut State, kind: &str, name: Option<&String>) -> Vec<flow::PortNo> {
-    let ifaces = s.bridges.values().flat_map(|b| b.ifaces.iter());
-    let named = ifaces.filter(|(n, _)| name.is_none_or(|name| *n == name));
-    let numbers: Vec<_> = named.filter_map(|(_, i)| i.dp_port).collect();
-    let is = |no: &_| s.dp.port_mut(*no).is_some_and(|p| p.kind().starts_with(kind));
-    numbers.into_iter().filter(is).collect()
-}
-
-/// `[NETDEV] up|down` for ports of a kind; `unknown` is the error for a NETDEV of another kind.
-fn admin_state(
-    s: &mut State,
-    args: &[String],
-    kind: &str,
-    unknown: &str,
-) -> Result<String, String> {
-    let (state, name) = (&args[args.len() - 1], (args.len() > 1).then(|| &args[0]));
-    let up = match state.as_str() {
-        "up" => true,
-        "down" => false,
-        _ => return Err("Invalid Admin State".into()),
-    };
-    let numbers = ports_of_kind(s, kind, name);
-    if numbers.is_empty() && name.is_some() {
-        return Err(unknown.into());
-    }
-    for port in numbers {
-        if let Some(port) = s.dp.port_mut(port) {
-            port.set_admin_up(up).map_err(|e| e.to_string())?;
-        }
-    }
-    crate::links::look(s);
-    Ok("OK".into())
-}
-
-/// The bridge of that name, or the error that ovs-vswitchd gives.
-fn bridge(s: &State, name: &str) -> Result<ofproto::BridgeId, String> {
-    s.bridges.get(name).map(|b| b.id).ok_or_else(|| "no such bridge".to_string())
+/// `dpctl/list-commands`.
+fn list_commands(_: &mut State, _: &[String]) -> Result<String, String> {
+    let all = COMMANDS.iter().chain(conntrack::COMMANDS);
+    let all = all.chain(fragments::COMMANDS);
+    let all = all.chain(absent::COMMANDS);
+    let mut mine: Vec<_> = all.filter(|c| c.name.starts_with("dpctl/")).collect();
+    mine.sort_by_key(|c| c.name);
+    let lines = mine.iter().map(|c| format!("  {:<28}  {}\n", c.name, c.usage));
+    Ok(format!("The available commands are:\n{}", lines.collect::<String>()))
 }

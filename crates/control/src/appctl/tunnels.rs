@@ -1,6 +1,6 @@
 //! `ovs/route/*`, `tnl/*`, `ofproto/list-tunnels`: tunnels and the network under them.
 
-use crate::reconcile::parse_mac;
+use crate::ports::parse_mac;
 use crate::state::State;
 use ofproto::{Local, Remote, Route, TunnelSpec};
 use std::fmt::Write;

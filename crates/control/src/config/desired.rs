@@ -2,6 +2,7 @@
 //! what contradicts itself is left out and told as a [`Conflict`].
 
 use super::notices::{self, Notice};
+use super::rows::{rows, str_uuid_map};
 use super::timeouts::{self, Timeouts};
 use ovsdb::{Replica, Row, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -292,26 +293,6 @@ impl BridgeConf {
     pub fn interfaces(&self) -> impl Iterator<Item = &IfaceConf> {
         self.ports.iter().flat_map(|port| &port.interfaces)
     }
-}
-
-/// Rows that a column refers to; dangling references are skipped.
-pub(super) fn rows<'a>(
-    db: &'a Replica,
-    table: &'static str,
-    row: &Row,
-    column: &str,
-) -> impl Iterator<Item = (Uuid, &'a Row)> {
-    row.uuids(column).into_iter().filter_map(move |uuid| Some((uuid, db.row(table, uuid)?)))
-}
-
-pub(super) fn str_uuid_map(row: &Row, column: &str) -> BTreeMap<String, Uuid> {
-    use ovsdb::{Atom, Datum};
-    let Some(Datum::Map(pairs)) = row.get(column) else { return BTreeMap::new() };
-    let typed = pairs.iter().filter_map(|pair| match pair {
-        (Atom::String(key), Atom::Uuid(value)) => Some((key.clone(), *value)),
-        _ => None,
-    });
-    typed.collect()
 }
 
 fn ssl(row: &Row) -> (String, String, String, bool) {

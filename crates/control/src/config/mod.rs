@@ -9,6 +9,7 @@ mod desired;
 mod knobs;
 mod mirrors;
 mod notices;
+mod rows;
 mod status;
 mod target;
 mod timeouts;

@@ -105,7 +105,7 @@ impl<'a> Walk<'a> {
         for (key, value) in row.str_map("options") {
             let knob = option_of(kind, &key);
             // What a tunnel does not know it says itself, in ovs-vswitchd's words.
-            if knob.is_some() || !crate::tunnels::is_tunnel(kind) {
+            if knob.is_some() || !crate::tunnel_options::is_tunnel(kind) {
                 let of = format!(" of type {}", if kind.is_empty() { "system" } else { kind });
                 self.key(name, &format!("options:{key}"), &value, knob, &of);
             }

@@ -1,6 +1,6 @@
 //! Timeout policies of connection tracking's zones: tables Datapath, CT_Zone and CT_Timeout_Policy.
 
-use super::desired::{rows, str_uuid_map};
+use super::rows::{rows, str_uuid_map};
 use conntrack::{CLASS_NAMES, CLASSES};
 use ovsdb::{Atom, Datum, Replica, Row};
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::account;
 use super::bundle::Bundle;
-use super::snoop::Snoops;
+use super::snoops::Snoops;
 
 /// Identifies a connection while the daemon lives.
 pub type ConnId = u64;

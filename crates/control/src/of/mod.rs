@@ -5,11 +5,14 @@ pub mod async_msgs;
 pub mod bundle;
 pub mod change;
 pub mod conn;
+pub mod controller;
 pub mod dispatch;
+pub mod io;
 pub mod multipart;
 pub mod queues;
 pub mod role;
 pub mod server;
 pub mod snoop;
+pub mod snoops;
 
 pub use conn::{Conn, ConnId, Kind};

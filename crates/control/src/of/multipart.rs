@@ -2,6 +2,7 @@
 
 use super::account::MONITORS_MAX;
 use super::async_msgs::shown;
+use super::io::drained;
 use super::{ConnId, queues};
 use crate::state::{Shared, State};
 use openflow::codec::ReplyTo;
@@ -108,7 +109,7 @@ pub async fn flows(
             conn.backlog.clone()
         };
         tokio::task::yield_now().await;
-        super::server::drained(&backlog, BACKLOG).await;
+        drained(&backlog, BACKLOG).await;
     }
 }
 
@@ -163,7 +164,7 @@ pub async fn monitor(
             conn.backlog.clone()
         };
         tokio::task::yield_now().await;
-        super::server::drained(&backlog, BACKLOG).await;
+        drained(&backlog, BACKLOG).await;
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::account::{CONNECTIONS_MAX, REPLY_BYTES_MAX, Turn};
 use super::conn::{Conn, ConnId, Kind};
+use super::io::{Task, UnixSocket, drained, error_text, write};
 use super::{dispatch, snoop};
 use crate::listener::{self, Seat, Seats};
 use crate::state::Shared;
@@ -14,10 +15,9 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
 
 const MODULE: &str = "rconn";
 /// How long a controller may take for its hello.
@@ -33,34 +33,6 @@ const PROMPT: Duration = Duration::from_micros(300);
 /// How long, at most. A thread that sleeps costs such a peer two wake-ups of a core per message, which on
 /// virtual machines is most of the time that it waits.
 const AWAKE: Duration = Duration::from_micros(150);
-
-/// A task that ends when this is dropped.
-pub struct Task(JoinHandle<()>);
-
-impl Task {
-    /// Starts it on the control thread.
-    pub fn spawn(f: impl Future<Output = ()> + 'static) -> Self {
-        Task(tokio::task::spawn_local(f))
-    }
-}
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// A listening unix socket whose file goes with it.
-pub struct UnixSocket {
-    path: PathBuf,
-    _task: Task,
-}
-
-impl Drop for UnixSocket {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
 
 /// What a listener makes of those who connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,12 +102,6 @@ pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, kind: Kind, timing
             }
         }
     })
-}
-
-/// An error without the number that Rust adds to the system's text.
-pub fn error_text(e: &io::Error) -> String {
-    let text = e.to_string();
-    text.split_once(" (os error").map_or(text.clone(), |(t, _)| t.to_string())
 }
 
 /// A place for a connection that was accepted; None: it ends at once.
@@ -334,42 +300,6 @@ fn greet(state: &Shared, id: ConnId) {
     let hello = openflow::codec::encode_hello(1, versions);
     if let Some(c) = s.conns.get_mut(&id) {
         c.send(hello);
-    }
-}
-
-/// Writes what is queued until the queue or the stream ends.
-pub(super) async fn write<W: AsyncWrite>(
-    writer: W,
-    mut queue: mpsc::UnboundedReceiver<Vec<u8>>,
-    backlog: Rc<Cell<usize>>,
-) {
-    let mut writer = std::pin::pin!(writer);
-    while let Some(mut bytes) = queue.recv().await {
-        // Coalesce what is waiting: one system call for many small replies.
-        while bytes.len() < 64 * 1024 {
-            match queue.try_recv() {
-                Ok(more) => bytes.extend_from_slice(&more),
-                Err(_) => break,
-            }
-        }
-        let n = bytes.len();
-        if writer.write_all(&bytes).await.is_err() {
-            // Nothing more goes out, so nothing waits: who waits for that comes to the end of the connection.
-            drop(queue);
-            backlog.set(0);
-            return;
-        }
-        backlog.set(backlog.get().saturating_sub(n));
-    }
-}
-
-/// Waits until at most `limit` bytes wait for the peer; looks less often the longer that takes.
-pub(super) async fn drained(backlog: &Cell<usize>, limit: usize) {
-    const PAUSE_MAX: Duration = Duration::from_millis(20);
-    let mut pause = Duration::from_millis(1);
-    while backlog.get() > limit {
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::of::{Conn, Kind};
 use crate::state::{Bridge, State};
-use crate::tunnels as t;
+use crate::{tunnel_options, tunnels as t};
 use openflow::{Role, TableStats};
 use serde_json::{Map, Value, json};
 
@@ -79,7 +79,7 @@ pub fn tunnels(s: &mut State) -> Value {
     s.count_patches();
     let mut all = Map::new();
     for (name, b) in &s.bridges {
-        for iface in b.ifaces.values().filter(|i| t::is_tunnel(&i.conf.kind)) {
+        for iface in b.ifaces.values().filter(|i| tunnel_options::is_tunnel(&i.conf.kind)) {
             let [rx, tx] = iface.patch;
             let about = json!({
                 "bridge": name, "type": iface.conf.kind, "options": iface.conf.options,

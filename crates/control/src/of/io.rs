@@ -1,0 +1,80 @@
+//! What serves sockets: tasks, listening sockets with their files, writers.
+
+use std::cell::Cell;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// A task that ends when this is dropped.
+pub struct Task(JoinHandle<()>);
+
+impl Task {
+    /// Starts it on the control thread.
+    pub fn spawn(f: impl Future<Output = ()> + 'static) -> Self {
+        Task(tokio::task::spawn_local(f))
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A listening unix socket whose file goes with it.
+pub struct UnixSocket {
+    pub(super) path: PathBuf,
+    pub(super) _task: Task,
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// An error without the number that Rust adds to the system's text.
+pub fn error_text(e: &io::Error) -> String {
+    let text = e.to_string();
+    text.split_once(" (os error").map_or(text.clone(), |(t, _)| t.to_string())
+}
+
+/// Writes what is queued until the queue or the stream ends.
+pub(super) async fn write<W: AsyncWrite>(
+    writer: W,
+    mut queue: mpsc::UnboundedReceiver<Vec<u8>>,
+    backlog: Rc<Cell<usize>>,
+) {
+    let mut writer = std::pin::pin!(writer);
+    while let Some(mut bytes) = queue.recv().await {
+        // Coalesce what is waiting: one system call for many small replies.
+        while bytes.len() < 64 * 1024 {
+            match queue.try_recv() {
+                Ok(more) => bytes.extend_from_slice(&more),
+                Err(_) => break,
+            }
+        }
+        let n = bytes.len();
+        if writer.write_all(&bytes).await.is_err() {
+            // Nothing more goes out, so nothing waits: who waits for that comes to the end of the connection.
+            drop(queue);
+            backlog.set(0);
+            return;
+        }
+        backlog.set(backlog.get().saturating_sub(n));
+    }
+}
+
+/// Waits until at most `limit` bytes wait for the peer; looks less often the longer that takes.
+pub(super) async fn drained(backlog: &Cell<usize>, limit: usize) {
+    const PAUSE_MAX: Duration = Duration::from_millis(20);
+    let mut pause = Duration::from_millis(1);
+    while backlog.get() > limit {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}

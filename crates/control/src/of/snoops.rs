@@ -1,0 +1,42 @@
+//! The readers of `.snoop` sockets.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// Bytes that may wait for a reader who does not read; messages beyond are left out.
+const BACKLOG: usize = 1 << 20;
+
+/// A reader: bridge, writer, bytes waiting.
+pub(super) struct Snoop {
+    pub bridge: String,
+    pub out: UnboundedSender<Vec<u8>>,
+    pub backlog: Rc<Cell<usize>>,
+}
+
+/// The readers of all bridges.
+#[derive(Clone, Default)]
+pub struct Snoops(Rc<RefCell<Vec<Snoop>>>);
+
+impl Snoops {
+    /// Copies a message of one of the bridge's controllers, or to it.
+    pub fn copy(&self, bridge: &str, bytes: &[u8]) {
+        self.0.borrow_mut().retain(|s| {
+            if s.bridge != bridge || s.backlog.get() > BACKLOG {
+                return !s.out.is_closed();
+            }
+            s.backlog.set(s.backlog.get() + bytes.len());
+            s.out.send(bytes.to_vec()).is_ok()
+        });
+    }
+
+    /// Adds a reader.
+    pub(super) fn add(&self, snoop: Snoop) {
+        self.0.borrow_mut().push(snoop);
+    }
+
+    /// The bridge is gone.
+    pub fn forget(&self, bridge: &str) {
+        self.0.borrow_mut().retain(|s| s.bridge != bridge);
+    }
+}

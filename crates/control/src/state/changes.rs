@@ -1,0 +1,70 @@
+//! Changes on their way from the switch half to packets and to connections.
+
+use super::{Shared, State};
+use crate::of::async_msgs::{self, Origin};
+use std::time::Duration;
+
+impl State {
+    /// Tells the packet side what may have changed since the last call.
+    pub fn flush_changes(&mut self) {
+        let regions = self.ofproto.take_regions();
+        if !regions.is_empty() {
+            self.tickets.push_back(self.dp.invalidate(&regions));
+        }
+        if let Some(stale) = self.ofproto.take_stale() {
+            self.tickets.push_back(self.dp.invalidate_stale(Box::new(stale)));
+        }
+        self.deliver(None);
+    }
+
+    /// Tells connections what happened; `origin`: the request that brought it about.
+    pub fn deliver(&mut self, origin: Origin) {
+        let events = self.ofproto.take_events();
+        if !events.is_empty() {
+            async_msgs::events(self, events, origin);
+        }
+    }
+
+    /// Have all changes so far reached every packet?
+    pub fn settled(&mut self) -> bool {
+        let now_ms = datapath::now_ms();
+        self.dp.poll(now_ms);
+        let done = self.tickets.iter().take_while(|t| self.dp.ticket_done(**t)).count();
+        let passed = self.offload.pass(&mut self.dp, now_ms, done);
+        self.tickets.drain(..passed);
+        self.tickets.is_empty()
+    }
+
+    /// Brings the rules' counters up to date with the packet side.
+    pub fn collect(&mut self) {
+        let ofproto = &mut self.ofproto;
+        self.dp.collect(&mut |used| {
+            let used_ns = used.used_ms * 1_000_000;
+            for id in used.credits {
+                ofproto.credit(*id, used.packets, used.bytes, used_ns);
+            }
+            if let Some(effects) = used.effects {
+                ofproto.effects(effects, used_ns);
+            }
+        });
+    }
+}
+
+/// Waits until every change made so far is seen by every packet.
+pub async fn settle(state: &Shared) {
+    for round in 0u32.. {
+        let progress = {
+            let mut s = state.borrow_mut();
+            if s.settled() {
+                return;
+            }
+            s.progress.clone()
+        };
+        // Few rounds only: who waits without sleeping keeps the workers from their cores.
+        if round < 8 {
+            tokio::task::yield_now().await;
+        } else {
+            let _ = tokio::time::timeout(Duration::from_millis(1), progress.notified()).await;
+        }
+    }
+}

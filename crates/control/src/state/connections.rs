@@ -1,0 +1,108 @@
+//! OpenFlow connections: who comes and goes, and what the switch does for them.
+
+use super::{DEFAULT_VERSIONS, State, versions};
+use crate::of::{Conn, ConnId, Kind};
+use ofproto::BridgeId;
+use openflow::codec::ReplyTo;
+use openflow::{Reply, Version};
+
+impl State {
+    /// Adds a connection.
+    pub fn add_conn(&mut self, conn: Conn) -> ConnId {
+        let id = self.next_conn;
+        self.next_conn += 1;
+        self.conns.insert(id, conn);
+        id
+    }
+
+    /// Forgets a connection.
+    pub fn remove_conn(&mut self, id: ConnId) {
+        let name = self.conn_name(id);
+        let Some(conn) = self.conns.remove(&id) else { return };
+        self.of_counts.add(&name, &conn.counts);
+        if let (Some(target), Some(_)) = (conn.kind.target(), conn.dialect) {
+            self.controller_left(&conn.bridge, target);
+        }
+        if let Some(bridge) = self.bridges.get(&conn.bridge).map(|b| b.id) {
+            self.update_misses(bridge);
+            self.update_monitored(bridge);
+        }
+    }
+
+    /// A connection has agreed on a version.
+    pub fn conn_ready(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        let (bridge, kind) = (conn.bridge.clone(), conn.kind.clone());
+        if let Some(target) = kind.target() {
+            self.controller_joined(&bridge, target);
+        }
+        if let Some(bridge) = self.bridge_id(id) {
+            self.update_misses(bridge);
+        }
+    }
+
+    /// A connection's name in the log.
+    pub fn conn_name(&self, id: ConnId) -> String {
+        match self.conns.get(&id) {
+            Some(Conn { bridge, kind: Kind::Row { target, active: true, .. }, .. }) => {
+                format!("{bridge}<->{target}")
+            }
+            Some(conn) => format!("{}<->#{id}", conn.bridge),
+            None => format!("#{id}"),
+        }
+    }
+
+    /// Sends a reply, if the connection is still there.
+    pub fn reply(&mut self, id: ConnId, to: impl Into<ReplyTo>, reply: &Reply) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.reply(to, reply);
+        }
+    }
+
+    /// The same, in another version than the connection's: the answer to a message in that version.
+    pub fn reply_in(&mut self, id: ConnId, version: Version, xid: u32, reply: &Reply) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            openflow::codec::encode(version, xid, reply).into_iter().for_each(|m| conn.send(m));
+        }
+    }
+
+    /// Answers an echo request (the whole message) in its own version, which may be none that is known.
+    pub fn echo(&mut self, id: ConnId, request: &[u8]) {
+        const ECHO_REPLY: u8 = 3;
+        let mut reply = request.to_vec();
+        if let (Some(kind), Some(conn)) = (reply.get_mut(1), self.conns.get_mut(&id)) {
+            *kind = ECHO_REPLY;
+            conn.send(reply);
+        }
+    }
+
+    /// Has misses, and packets whose TTL expired, sent to controllers as long as some connection expects that.
+    pub fn update_misses(&mut self, bridge: BridgeId) {
+        let Some(name) = self.bridge_name(bridge) else { return };
+        let mut conns = self.conns.values().filter(|c| c.bridge == name);
+        let wanted = conns.clone().any(Conn::wants_misses);
+        let expired = conns.any(|c| c.wants_packet_in(openflow::Reason::InvalidTtl));
+        let _ = self.ofproto.set_expired_wanted(bridge, expired);
+        self.change_bridge(bridge, |c| c.miss_to_controller = wanted);
+    }
+
+    /// Has changes of flows told as long as some connection monitors them.
+    pub fn update_monitored(&mut self, bridge: BridgeId) {
+        let Some(name) = self.bridge_name(bridge) else { return };
+        let mut conns = self.conns.values().filter(|c| c.bridge == name);
+        let wanted = conns.any(|c| !c.monitors.is_empty());
+        let _ = self.ofproto.set_monitored(bridge, wanted);
+    }
+
+    /// The bridge of a connection.
+    pub fn bridge_id(&self, id: ConnId) -> Option<BridgeId> {
+        let conn = self.conns.get(&id)?;
+        self.bridges.get(&conn.bridge).map(|b| b.id)
+    }
+
+    /// Versions (bitmap of wire numbers) that a connection may speak.
+    pub fn versions_of(&self, id: ConnId) -> u32 {
+        let bridge = self.conns.get(&id).and_then(|c| self.bridges.get(&c.bridge));
+        bridge.map_or(DEFAULT_VERSIONS, |b| versions(&b.conf.protocols))
+    }
+}

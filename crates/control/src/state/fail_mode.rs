@@ -1,0 +1,109 @@
+//! What becomes of controllers' connections, and what a bridge does without its controllers.
+
+use super::{Bridge, State};
+use crate::config::FailMode;
+use crate::of::controller::Controller;
+use crate::of::server::End;
+use crate::vlog;
+use std::time::{Duration, Instant};
+
+/// The probe interval that counts where controllers are not probed.
+const NO_PROBE: Duration = Duration::from_secs(5);
+
+impl State {
+    fn controller(&mut self, bridge: &str, target: &str) -> Option<&mut Controller> {
+        self.status_dirty = true;
+        self.bridges.get_mut(bridge)?.controllers.get_mut(target)
+    }
+
+    /// Is the controller of the row to get no asynchronous messages unless it asks?
+    pub fn is_silent(&self, bridge: &str, target: &str) -> bool {
+        let row = self.bridges.get(bridge).and_then(|b| b.controllers.get(target));
+        row.is_some_and(|c| !c.conf.async_messages)
+    }
+
+    /// A connection is up and a version agreed.
+    pub fn controller_joined(&mut self, bridge: &str, target: &str) {
+        if let Some(c) = self.controller(bridge, target) {
+            c.connections += 1;
+            c.connected_at = Some(Instant::now());
+            vlog::info!("rconn", "{bridge}<->{target}: connected");
+        }
+        self.run_fail_mode();
+    }
+
+    /// A connection that was up ended.
+    pub fn controller_left(&mut self, bridge: &str, target: &str) {
+        if let Some(c) = self.controller(bridge, target) {
+            c.connections = c.connections.saturating_sub(1);
+            c.left_at = Some(Instant::now());
+        }
+    }
+
+    /// Says why a connection ends.
+    pub fn controller_ended(&mut self, bridge: &str, target: &str, name: &str, why: End) {
+        let error = match why {
+            End::Closed => {
+                vlog::info!("rconn", "{name}: connection closed by peer");
+                "End of file"
+            }
+            End::Silent => {
+                vlog::err!("rconn", "{name}: no response to inactivity probe, disconnecting");
+                "Connection timed out"
+            }
+            End::Protocol => "Protocol error",
+            End::Ours => return,
+        };
+        if let Some(c) = self.controller(bridge, target).filter(|c| c.active()) {
+            c.last_error = Some(error.to_string());
+        }
+    }
+
+    /// An attempt to connect failed.
+    pub fn controller_failed(&mut self, bridge: &str, target: &str, error: &str) {
+        if let Some(c) = self.controller(bridge, target) {
+            c.last_error = Some(error.to_string());
+        }
+    }
+
+    /// Fail-mode standalone: when all controllers have been away for three probe intervals, the
+    /// bridge forgets its flows and forwards on its own, whatever flows come, until one is back.
+    pub fn run_fail_mode(&mut self) {
+        let bridges = self.bridges.iter().map(|(n, b)| (n.clone(), b.id, fails_open(b)));
+        let all: Vec<_> = bridges.collect();
+        for (name, id, open) in all {
+            let was = self.ofproto.bridge_config(id).is_some_and(|c| c.fail_open);
+            match (was, open) {
+                (false, true) => {
+                    vlog::warn!(
+                        "fail_open",
+                        "{name}: could not connect to controller (or switch failed controller's \
+                         post-connection admission control policy), failing open"
+                    );
+                }
+                (true, false) => {
+                    vlog::warn!("fail_open", "{name}: no longer in fail-open mode");
+                }
+                _ => continue,
+            }
+            self.change_bridge(id, |c| c.fail_open = open);
+            if open {
+                let now = self.now_ns();
+                let _ = self.ofproto.flush_flows(id, now);
+            }
+        }
+        self.flush_changes();
+    }
+}
+
+/// Is it time for the bridge to do without its controllers?
+fn fails_open(bridge: &Bridge) -> bool {
+    let primary = || bridge.controllers.values().filter(|c| c.conf.primary);
+    let active = || primary().filter(|c| c.active());
+    let probe = primary().map(|c| c.conf.inactivity_probe).max().unwrap_or_default();
+    let probe = if probe.is_zero() { NO_PROBE } else { probe };
+    let away = |c: &Controller| c.left_at.unwrap_or(c.started).elapsed();
+    bridge.conf.fail_mode == FailMode::Standalone
+        && active().next().is_some()
+        && active().all(|c| !c.connected() && away(c) >= 3 * probe)
+}

@@ -1,0 +1,74 @@
+//! Ports and settings of bridges as OpenFlow asks for them.
+
+use super::State;
+use crate::of::ConnId;
+use crate::vlog;
+use openflow::{FragHandling, OfError, PortDesc, PortStats, Reply};
+
+impl State {
+    /// The reply to a features request.
+    pub fn features(&mut self, id: ConnId) -> Reply {
+        let ports = self.port_descs(id);
+        let dpid =
+            self.conns.get(&id).and_then(|c| self.bridges.get(&c.bridge)).map_or(0, |b| b.dpid);
+        Reply::Features { dpid, n_buffers: 0, n_tables: 254, ports }
+    }
+
+    /// Descriptions of a connection's bridge's ports.
+    pub fn port_descs(&mut self, id: ConnId) -> Vec<PortDesc> {
+        self.bridge_id(id).map_or(Vec::new(), |b| self.ofproto.port_descs(b))
+    }
+
+    /// Counters of a connection's bridge's ports.
+    pub fn port_stats(&mut self, id: ConnId) -> Vec<PortStats> {
+        let Some(name) = self.conns.get(&id).map(|c| c.bridge.clone()) else { return Vec::new() };
+        let now = self.now_ms();
+        self.count_patches();
+        let Some(bridge) = self.bridges.get_mut(&name) else { return Vec::new() };
+        let mut all: Vec<PortStats> =
+            bridge.ifaces.values_mut().filter_map(|i| i.of_stats(&mut self.dp, now)).collect();
+        all.sort_by_key(|p| p.port);
+        all
+    }
+
+    /// Looks at the counters of patch and tunnel ports, which the switch half keeps.
+    pub fn count_patches(&mut self) {
+        for bridge in self.bridges.values_mut() {
+            for iface in bridge.ifaces.values_mut().filter(|i| i.is_virtual()) {
+                let counted = iface.of_port.map(|no| self.ofproto.patch_counters(bridge.id, no));
+                iface.patch = counted.flatten().unwrap_or(iface.patch);
+            }
+        }
+    }
+
+    /// A controller's change of a port's configuration.
+    pub fn port_mod(&mut self, id: ConnId, pm: &openflow::PortMod) -> Result<(), OfError> {
+        let bridge = self.bridge_id(id).ok_or(OfError::BadType)?;
+        self.ofproto.port_mod(bridge, pm)?;
+        if pm.mask & openflow::port_config::PORT_DOWN != 0 {
+            let up = pm.config & openflow::port_config::PORT_DOWN == 0;
+            if let Some(port) = self.dp_port(bridge, pm.port).and_then(|p| self.dp.port_mut(p)) {
+                let _ = port.set_admin_up(up);
+            }
+            crate::links::look(self);
+        }
+        Ok(())
+    }
+
+    /// Fragment handling is per bridge.
+    pub fn set_frag(&mut self, id: ConnId, frag: FragHandling) -> Result<(), OfError> {
+        let bridge = self.bridge_id(id).ok_or(OfError::BadType)?;
+        if frag == FragHandling::Reassemble {
+            vlog::warn!("ofproto", "ignoring a controller's wish to reassemble fragments");
+            return Ok(());
+        }
+        self.change_bridge(bridge, |c| c.frag = frag);
+        Ok(())
+    }
+
+    /// How a connection's bridge treats fragments now.
+    pub fn frag(&self, id: ConnId) -> FragHandling {
+        let config = self.bridge_id(id).and_then(|b| self.ofproto.bridge_config(b));
+        config.map_or(FragHandling::Normal, |c| c.frag)
+    }
+}

@@ -1,0 +1,58 @@
+//! Packets from controllers.
+
+use super::State;
+use action::Decision;
+use flow::PortNo;
+use ofproto::BridgeId;
+use openflow::{OfError, PacketOut, Resume};
+
+impl State {
+    /// Executes a packet-out.
+    pub fn packet_out(&mut self, bridge: BridgeId, po: &PacketOut) -> Result<(), OfError> {
+        let in_port = self.dp_port(bridge, po.matching.key.u32(flow::at::OF_IN_PORT));
+        let in_port = in_port.unwrap_or(flow::NO_PORT);
+        let limit = self.dp.settings().vlan_limit;
+        let key = datapath::extract(&po.data, in_port, limit).ok_or(OfError::BadPacket)?;
+        let decision = self.ofproto.packet_out(bridge, po, &key)?;
+        self.send_packet(bridge, po, &decision)
+    }
+
+    /// Has a paused pipeline of a bridge go on.
+    pub fn resume(&mut self, bridge: BridgeId, r: &Resume) -> Result<(), OfError> {
+        let in_port = PortNo::try_from(r.continuation.odp_port).unwrap_or(flow::NO_PORT);
+        let limit = self.dp.settings().vlan_limit;
+        let key = datapath::extract(&r.data, in_port, limit).ok_or(OfError::BadPacket)?;
+        let decision = self.ofproto.resume(bridge, r, &key)?;
+        self.execute(&r.data, in_port, &decision)
+    }
+
+    /// Does with a controller's packet what was decided.
+    pub fn send_packet(
+        &mut self,
+        bridge: BridgeId,
+        po: &PacketOut,
+        decision: &Decision,
+    ) -> Result<(), OfError> {
+        let in_port = self.dp_port(bridge, po.matching.key.u32(flow::at::OF_IN_PORT));
+        let in_port = in_port.unwrap_or(flow::NO_PORT);
+        self.execute(&po.data, in_port, decision)
+    }
+
+    fn execute(
+        &mut self,
+        packet: &[u8],
+        in_port: PortNo,
+        decision: &Decision,
+    ) -> Result<(), OfError> {
+        let now = self.now_ns();
+        for id in &decision.credits {
+            self.ofproto.credit(*id, 1, packet.len() as u64, now);
+        }
+        if let Some(effects) = &decision.effects {
+            self.ofproto.effects(effects, now);
+            // What the packet taught holds for packets that it brings about.
+            self.flush_changes();
+        }
+        self.dp.execute(packet, in_port, &decision.ops).map_err(|_| OfError::BadPacket)
+    }
+}

@@ -1,0 +1,400 @@
+//! Options of tunnel interfaces: what they mean, and how they are shown.
+
+use crate::config::IfaceConf;
+use crate::vlog;
+use action::TunnelKind;
+use ofproto::{Local, Remote, TunnelSpec};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Options by name.
+type StrMap = BTreeMap<String, String>;
+
+const MODULE: &str = "netdev_vport";
+
+/// VXLAN's own UDP port (RFC 7348), and Geneve's (RFC 8926).
+const VXLAN_PORT: u16 = 4789;
+
+const GENEVE_PORT: u16 = 6081;
+
+const TTL: u8 = 64;
+
+const DSCP: u8 = 0xfc;
+
+/// Is this the type of a tunnel interface?
+pub fn is_tunnel(kind: &str) -> bool {
+    matches!(kind, "vxlan" | "geneve" | "gre" | "ip6gre")
+}
+
+/// The UDP port that a type uses when none is given.
+pub fn usual_port(kind: &str) -> u16 {
+    match kind {
+        "vxlan" => VXLAN_PORT,
+        "geneve" => GENEVE_PORT,
+        _ => 0,
+    }
+}
+
+/// Reads a tunnel interface's options. Errors are in OVS's words where it has them.
+pub fn parse(conf: &IfaceConf) -> Result<TunnelSpec, String> {
+    let o = Options(conf);
+    let (remote, local) = (o.remote()?, o.local());
+    match (remote, local) {
+        (Remote::Ip(_), Local::Flow) => {
+            let kind = &conf.kind;
+            return o.fail(&format!("{kind} type requires 'remote_ip=flow' with 'local_ip=flow'"));
+        }
+        (Remote::Ip(r), Local::Ip(l)) if r.is_ipv4() != l.is_ipv4() => {
+            return o.fail("'remote_ip' and 'local_ip' has to be of the same address family");
+        }
+        _ => {}
+    }
+    if let Some(kind) = o.get("packet_type").filter(|k| *k != "legacy_l2") {
+        return match (kind, conf.kind.as_str()) {
+            ("legacy_l3", "vxlan" | "geneve") => {
+                let kind = if o.is_vxlan() { "VXLAN (without GPE)" } else { "geneve" };
+                o.fail(&format!(
+                    "legacy_l3 configured on {kind} tunnel that cannot carry L3 traffic"
+                ))
+            }
+            ("legacy_l3" | "ptap", _) => o.fail(&format!("packet_type '{kind}' is not supported")),
+            _ => o.fail(&format!("unknown packet_type '{kind}'")),
+        };
+    }
+    Ok(TunnelSpec {
+        kind: o.kind(),
+        dst_port: o.dst_port()?,
+        remote,
+        local,
+        in_key: o.key("in_key")?,
+        out_key: o.key("out_key")?,
+        tos: match o.get("tos") {
+            Some("inherit") => None,
+            _ => Some(o.tos().unwrap_or(0)),
+        },
+        ttl: match o.get("ttl") {
+            Some("inherit") => None,
+            _ => o.number("ttl", 10).map(|n| n as u8).filter(|n| *n != 0).or(Some(TTL)),
+        },
+        df: o.get("df_default") != Some("false"),
+        keyed: o.get("key").or(o.get("out_key")).is_some(),
+        csum: o.get("csum") == Some("true"),
+        sequence: o.is_gre() && o.get("seq") == Some("true"),
+        egress_mark: o.number("egress_pkt_mark", 10).map(|n| n as u32),
+    })
+}
+
+pub(crate) struct Options<'a>(pub &'a IfaceConf);
+
+impl<'a> Options<'a> {
+    fn get(&self, name: &str) -> Option<&'a str> {
+        self.0.options.get(name).map(String::as_str)
+    }
+
+    pub fn fail<T>(&self, text: &str) -> Result<T, String> {
+        Err(format!("{}: {text}", self.0.name))
+    }
+
+    fn bad(&self, name: &str) -> String {
+        format!("{}: bad {} '{name}'", self.0.name, self.0.kind)
+    }
+
+    fn is_gre(&self) -> bool {
+        matches!(self.0.kind.as_str(), "gre" | "ip6gre")
+    }
+
+    fn kind(&self) -> TunnelKind {
+        match self.0.kind.as_str() {
+            "geneve" => TunnelKind::Geneve,
+            "gre" | "ip6gre" => TunnelKind::Gre,
+            _ if self.extensions().any(|e| e == "gbp") => TunnelKind::VxlanGbp,
+            _ => TunnelKind::Vxlan,
+        }
+    }
+
+    fn is_vxlan(&self) -> bool {
+        self.0.kind == "vxlan"
+    }
+
+    fn dst_port(&self) -> Result<u16, String> {
+        match self.get("dst_port").filter(|_| !self.is_gre()) {
+            None => Ok(usual_port(&self.0.kind)),
+            Some(text) => text.parse().ok().filter(|n| *n > 0).ok_or(self.bad("dst_port")),
+        }
+    }
+
+    /// What C's functions make of a text with a number in front, as OVS has it; 0 if there is none.
+    fn number(&self, name: &str, base: u32) -> Option<u64> {
+        self.get(name).map(|text| leading_number(text, base).0)
+    }
+
+    /// A TOS without ECN bits; everything else is passed over.
+    fn tos(&self) -> Option<u8> {
+        let (n, rest) = leading_number(self.get("tos")?, 0);
+        u8::try_from(n).ok().filter(|n| rest.is_empty() && n & !DSCP == 0)
+    }
+
+    /// `in_key` or `out_key`, or `key` for both.
+    fn key(&self, name: &str) -> Result<Option<u32>, String> {
+        let name = if self.get(name).is_some() { name } else { "key" };
+        match self.get(name) {
+            None => Ok(Some(0)),
+            Some("flow") => Ok(None),
+            Some(text) => {
+                let fits = u32::try_from(leading_number(text, 0).0);
+                fits.map(Some).map_err(|_| self.bad(name))
+            }
+        }
+    }
+
+    fn remote(&self) -> Result<Remote, String> {
+        let missing = &format!("{} type requires valid 'remote_ip' argument", self.0.kind);
+        match self.get("remote_ip") {
+            None => self.fail(missing),
+            Some("flow") => Ok(Remote::Flow),
+            Some(text) => match text.parse::<IpAddr>() {
+                Ok(ip) if ip.is_multicast() => {
+                    self.fail(&format!("multicast remote_ip={ip} not allowed"))
+                }
+                Ok(ip) => Ok(Remote::Ip(ip)),
+                Err(_) => Err(format!("{}\n{}: {missing}", self.bad("remote_ip"), self.0.name)),
+            },
+        }
+    }
+
+    /// What is no address counts as none, as in OVS.
+    fn local(&self) -> Local {
+        match self.get("local_ip") {
+            Some("flow") => Local::Flow,
+            text => text.and_then(|t| t.parse().ok()).map_or(Local::Any, Local::Ip),
+        }
+    }
+
+    fn extensions(&self) -> impl Iterator<Item = &'a str> {
+        self.get("exts").unwrap_or("").split(',').map(str::trim).filter(|e| !e.is_empty())
+    }
+
+    /// Tells the log what is passed over.
+    pub fn warn(&self) {
+        const KNOWN: &[&str] = &[
+            "remote_ip",
+            "local_ip",
+            "key",
+            "in_key",
+            "out_key",
+            "tos",
+            "ttl",
+            "df_default",
+            "csum",
+            "egress_pkt_mark",
+            "packet_type",
+        ];
+        let (name, kind) = (&self.0.name, &self.0.kind);
+        let known = |k: &str| match k {
+            "dst_port" => !self.is_gre(),
+            "seq" => self.is_gre(),
+            "exts" => kind == "vxlan",
+            k => KNOWN.contains(&k),
+        };
+        for unknown in self.0.options.keys().filter(|k| !known(k)) {
+            vlog::warn!(MODULE, "{name}: unknown {kind} argument '{unknown}'");
+        }
+        for unknown in self.extensions().filter(|e| *e != "gbp") {
+            vlog::warn!(MODULE, "{name}: unknown extension '{unknown}'");
+        }
+        if let Some(tos) = self.get("tos").filter(|t| *t != "inherit" && self.tos().is_none()) {
+            vlog::warn!(MODULE, "{name}: invalid TOS {tos}");
+        }
+        let ip = |text: &&str| text.parse::<IpAddr>().is_ok();
+        if self.get("local_ip").is_some_and(|t| t != "flow" && !ip(&t)) {
+            vlog::warn!(MODULE, "{}", self.bad("local_ip"));
+        }
+        for key in ["key", "in_key", "out_key"] {
+            if self.get(key).is_some_and(|t| t != "flow" && !leading_number(t, 0).1.is_empty()) {
+                vlog::warn!(MODULE, "{}", self.bad(key));
+            }
+        }
+    }
+}
+
+/// The number in front of a text and the rest; 0 if there is none. Base 0: as C's literals have it.
+fn leading_number(text: &str, base: u32) -> (u64, &str) {
+    let hex = text.strip_prefix("0x").or(text.strip_prefix("0X"));
+    let (digits, base) = match (base, hex) {
+        (0, Some(hex)) => (hex, 16),
+        (0, None) if text.starts_with('0') => (text, 8),
+        (0, None) => (text, 10),
+        (base, _) => (text, base),
+    };
+    let end = digits.find(|c: char| !c.is_digit(base)).unwrap_or(digits.len());
+    let (digits, rest) = digits.split_at(end);
+    let n = if digits.is_empty() { Ok(0) } else { u64::from_str_radix(digits, base) };
+    (n.unwrap_or(u64::MAX), if digits.is_empty() { text } else { rest })
+}
+
+/// The options as `dpif/show` has them, what is usual left out; None for an interface that is no tunnel.
+pub fn shown_options(conf: &IfaceConf) -> Option<StrMap> {
+    let (o, t) = (Options(conf), is_tunnel(&conf.kind).then(|| parse(conf).ok())??);
+    let mut shown = StrMap::new();
+    let mut show = |name: &str, value: Option<String>| {
+        shown.extend(value.map(|v| (name.to_string(), v)));
+    };
+    let text = |text: &str| Some(text.to_string());
+    show(
+        "remote_ip",
+        match t.remote {
+            Remote::Flow => text("flow"),
+            Remote::Ip(ip) => Some(ip.to_string()),
+        },
+    );
+    show(
+        "local_ip",
+        match t.local {
+            Local::Any => None,
+            Local::Flow => text("flow"),
+            Local::Ip(ip) => Some(ip.to_string()),
+        },
+    );
+    let key = |name: &str, key: Option<u32>| {
+        let given = o.get(name).or(o.get("key")).is_some();
+        given.then(|| key.map_or("flow".to_string(), |k| k.to_string()))
+    };
+    let (in_key, out_key) = (key("in_key", t.in_key), key("out_key", t.out_key));
+    if in_key == out_key {
+        show("key", in_key);
+    } else {
+        show("in_key", in_key);
+        show("out_key", out_key);
+    }
+    let number = |n: u8| (n != 0).then(|| format!("{n:#x}"));
+    show("tos", t.tos.map_or(text("inherit"), number));
+    let ttl = |n: u8| (n != TTL).then(|| n.to_string());
+    show("ttl", t.ttl.map_or(text("inherit"), ttl));
+    show("dst_port", (t.dst_port != usual_port(&conf.kind)).then(|| t.dst_port.to_string()));
+    show("csum", t.csum.then(|| "true".into()));
+    show("seq", t.sequence.then(|| "true".into()));
+    show("df_default", (!t.df).then(|| "false".into()));
+    show("egress_pkt_mark", t.egress_mark.map(|m| m.to_string()));
+    Some(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(options: &str) -> Result<TunnelSpec, String> {
+        let pairs = options.split_whitespace().filter_map(|o| o.split_once('='));
+        let options = pairs.map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        let (name, kind) = ("v".to_string(), "vxlan".to_string());
+        parse(&IfaceConf { name, kind, options, ..IfaceConf::default() })
+    }
+
+    #[test]
+    fn options_mean_what_they_mean_in_ovs() {
+        let t = read("remote_ip=10.0.0.2 key=42 tos=inherit ttl=inherit csum=true").unwrap();
+        assert_eq!((t.in_key, t.out_key, t.dst_port), (Some(42), Some(42), VXLAN_PORT));
+        assert_eq!((t.tos, t.ttl, t.df, t.csum), (None, None, true, true));
+        assert_eq!(t.kind, TunnelKind::Vxlan);
+        let t = read("remote_ip=flow in_key=flow out_key=0x7 exts=gbp df_default=false").unwrap();
+        assert_eq!((t.remote, t.in_key, t.out_key), (Remote::Flow, None, Some(7)));
+        assert!(t.kind == TunnelKind::VxlanGbp && !t.df && t.ttl == Some(64));
+        let t = read("remote_ip=fd00::2 dst_port=4790 egress_pkt_mark=5").unwrap();
+        assert_eq!((t.in_key, t.egress_mark, t.dst_port), (Some(0), Some(5), 4790));
+    }
+
+    #[test]
+    fn what_is_refused_is_refused_in_words() {
+        for (options, error) in [
+            ("key=3", "v: vxlan type requires valid 'remote_ip' argument"),
+            (
+                "remote_ip=bogus",
+                "v: bad vxlan 'remote_ip'\nv: vxlan type requires valid 'remote_ip' argument",
+            ),
+            ("remote_ip=224.0.0.1", "v: multicast remote_ip=224.0.0.1 not allowed"),
+            (
+                "remote_ip=10.0.0.1 local_ip=fd00::1",
+                "v: 'remote_ip' and 'local_ip' has to be of the same address family",
+            ),
+            (
+                "remote_ip=10.0.0.1 local_ip=flow",
+                "v: vxlan type requires 'remote_ip=flow' with 'local_ip=flow'",
+            ),
+            ("remote_ip=10.0.0.1 packet_type=x", "v: unknown packet_type 'x'"),
+            ("remote_ip=10.0.0.1 key=4294967296", "v: bad vxlan 'key'"),
+            (
+                "remote_ip=10.0.0.1 packet_type=legacy_l3",
+                "v: legacy_l3 configured on VXLAN (without GPE) tunnel that cannot carry L3 traffic",
+            ),
+            ("remote_ip=10.0.0.1 dst_port=65536", "v: bad vxlan 'dst_port'"),
+        ] {
+            assert_eq!(read(options).unwrap_err(), error, "{options}");
+        }
+    }
+
+    #[test]
+    fn values_that_make_no_sense_mean_what_they_mean_in_ovs() {
+        let shown = |options: &str| {
+            let pairs = options.split_whitespace().filter_map(|o| o.split_once('='));
+            let options = pairs.map(|(k, v)| (k.to_string(), v.to_string())).collect();
+            let (name, kind) = ("v".to_string(), "vxlan".to_string());
+            let conf = IfaceConf { name, kind, options, ..IfaceConf::default() };
+            let all = shown_options(&conf).unwrap();
+            all.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ")
+        };
+        for (options, want) in [
+            ("key=banana", "key=0"),
+            ("key=0x10", "key=16"),
+            ("key=16777216", "key=16777216"),
+            ("out_key=5", "out_key=5"),
+            ("in_key=1 key=2", "in_key=1 out_key=2"),
+            ("in_key=flow out_key=5", "in_key=flow out_key=5"),
+            ("local_ip=bar", ""),
+            ("tos=300", ""),
+            ("tos=0xff", ""),
+            ("tos=xx", ""),
+            ("tos=64", "tos=0x40"),
+            ("tos=inherit ttl=inherit", "tos=inherit ttl=inherit"),
+            ("ttl=0", ""),
+            ("ttl=10", "ttl=10"),
+            ("ttl=700", "ttl=188"),
+            ("ttl=xx", ""),
+            ("csum=zzz df_default=maybe foo=bar", ""),
+            ("egress_pkt_mark=x", "egress_pkt_mark=0"),
+            ("dst_port=8472 exts=gbp", "dst_port=8472"),
+        ] {
+            let mut want: Vec<&str> = want.split_whitespace().collect();
+            want.push("remote_ip=1.1.2.92");
+            want.sort_unstable();
+            assert_eq!(
+                shown(&format!("remote_ip=1.1.2.92 {options}")),
+                want.join(" "),
+                "{options}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_kinds_have_their_own_ways() {
+        let read = |kind: &str, options: &str| {
+            let pairs = options.split_whitespace().filter_map(|o| o.split_once('='));
+            let options = pairs.map(|(k, v)| (k.to_string(), v.to_string())).collect();
+            let (name, kind) = ("v".to_string(), kind.to_string());
+            parse(&IfaceConf { name, kind, options, ..IfaceConf::default() })
+        };
+        let t = read("geneve", "remote_ip=10.0.0.2 key=flow").unwrap();
+        assert_eq!((t.kind, t.dst_port, t.out_key), (TunnelKind::Geneve, 6081, None));
+        let t = read("gre", "remote_ip=10.0.0.2 key=4294967295 seq=true dst_port=7").unwrap();
+        assert_eq!((t.kind, t.dst_port, t.in_key), (TunnelKind::Gre, 0, Some(!0)));
+        assert!(t.keyed && t.sequence && !t.csum);
+        let t = read("ip6gre", "remote_ip=fd00::2").unwrap();
+        assert!(!t.keyed && !t.sequence);
+        assert_eq!(
+            read("geneve", "key=9").unwrap_err(),
+            "v: geneve type requires valid 'remote_ip' argument"
+        );
+        assert_eq!(
+            read("gre", "remote_ip=10.0.0.1 key=4294967296").unwrap_err(),
+            "v: bad gre 'key'"
+        );
+    }
+}

@@ -1,0 +1,48 @@
+//! `other_config:vhost-async-support`: PMD threads are given copy engines and give them back.
+
+use crate::config::Desired;
+use crate::engines::{Device, User};
+use crate::state::State;
+use crate::vlog;
+
+/// Applies `vhost-async-support`, which takes effect at once.
+pub fn apply(s: &mut State, desired: &Desired) {
+    let text = desired.other_config.get("vhost-async-support").map(String::as_str);
+    let enabled = text == Some("true");
+    if enabled == s.engines.enabled {
+        return;
+    }
+    s.engines.enabled = enabled;
+    s.engines.told.clear();
+    let word = if enabled { "enabled" } else { "disabled" };
+    vlog::info!("netdev_dpdk", "Async support {word} for vhost-user-client.");
+    if enabled {
+        port::set_turns(port::Turns {
+            begin: vhost_user::begin_turn,
+            end: vhost_user::end_turn,
+            stop: vhost_user::stand_up,
+        });
+        vhost_user::use_engines();
+    }
+    tick(s);
+}
+
+/// Gives threads engines and takes them back. Called often: without engines it costs nothing.
+pub fn tick(s: &mut State) {
+    let in_use = |devices: &Vec<Device>| devices.iter().any(|d| matches!(d.user, User::Pmd(_)));
+    if !s.engines.enabled && !s.engines.devices.as_ref().is_some_and(in_use) {
+        return;
+    }
+    let numa = |core: usize| {
+        let infos = s.dp.pmd_info();
+        infos.iter().find(|p| p.worker == datapath::WorkerId::Pmd(core)).map_or(0, |p| p.numa)
+    };
+    let engines = &mut s.engines;
+    for seat in vhost_user::seats() {
+        engines.look(&seat, &numa);
+        if seat.is_gone() && engines.device_of(seat.core).is_none() {
+            engines.past = engines.past.plus(&seat.tally.read());
+            vhost_user::forget_seat(&seat);
+        }
+    }
+}
