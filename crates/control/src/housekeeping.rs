@@ -125,7 +125,7 @@ fn turn(s: &mut State, most: usize) -> bool {
     }
     s.settled();
     s.ofproto.tidy(SLICE);
-    s.progress.notify_waiters();
+    s.pending.progress.notify_waiters();
     s.domain.reclaim();
     more
 }
@@ -196,7 +196,7 @@ fn limited(s: &mut State) {
 
 /// Gives up bundles that nobody completes.
 fn bundles(s: &mut State, now: u64) {
-    let timeout = s.bundle_timeout;
+    let timeout = s.of.bundle_timeout;
     for conn in s.conns.values_mut().filter(|c| !c.bundles.is_empty()) {
         for data in bundle::expire(conn, now, timeout) {
             let xid = data.get(4..8).map_or(0, |x| u32::from_be_bytes([x[0], x[1], x[2], x[3]]));

@@ -118,7 +118,7 @@ pub fn remove_bridge(s: &mut State, name: &str) {
     let now = s.now_ns();
     let _ = s.ofproto.remove_bridge(bridge.id, now);
     s.conns.retain(|_, c| c.bridge != name);
-    s.snoops.forget(name);
+    s.of.snoops.forget(name);
     s.flush_changes();
     s.close_ports(bridge.ifaces.values().filter_map(|iface| iface.dp_port));
 }

@@ -208,7 +208,7 @@ fn tell_dpdk() {
 /// Has the kernel's links, and unless the command line says otherwise its routes, followed.
 fn follow_kernel(state: &Shared, args: &Args) {
     tokio::task::spawn_local(crate::links::run(state.clone()));
-    state.borrow_mut().system_routes = !args.disable_system_route;
+    state.borrow_mut().underlay.system_routes = !args.disable_system_route;
     if !args.disable_system_route {
         tokio::task::spawn_local(crate::underlay::run(state.clone()));
     }

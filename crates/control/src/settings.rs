@@ -26,7 +26,7 @@ pub fn apply(s: &mut State, desired: &Desired) {
     let seconds = desired.other_config.get("bundle-idle-timeout").and_then(|v| v.parse().ok());
     // As in ovs-vswitchd: at least a second, zero for the default.
     let asked = seconds.filter(|n: &u64| *n > 0).map(|n| n.saturating_mul(1_000_000_000));
-    s.bundle_timeout = asked.unwrap_or(bundle::IDLE_TIMEOUT);
+    s.of.bundle_timeout = asked.unwrap_or(bundle::IDLE_TIMEOUT);
     let cores = desired.other_config.get("pmd-cpu-mask").map(|m| cores(m));
     let cores = match cores {
         Some(Some(list)) => list,

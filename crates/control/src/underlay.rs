@@ -66,7 +66,7 @@ fn apply(s: &mut State, new: &Snapshot, old: Option<&Snapshot>) {
 
 fn replace_routes(s: &mut State, new: &Snapshot) {
     let routes = new.routes.iter().filter_map(|r| route(r, &new.addresses)).collect();
-    let addresses = [&new.addresses[..], &s.dummy_addresses].concat();
+    let addresses = [&new.addresses[..], &s.underlay.dummy_addresses].concat();
     s.ofproto.change_routes(|t| t.replace_kernel(routes, addresses));
     s.status_dirty = true;
 }
@@ -74,7 +74,7 @@ fn replace_routes(s: &mut State, new: &Snapshot) {
 /// Reads the kernel's routes and addresses at once: what a command asks about may have changed a moment ago, and the news of
 /// it may not have come yet.
 pub fn read_now(s: &mut State) {
-    if !s.system_routes {
+    if !s.underlay.system_routes {
         return;
     }
     match UnderlayWatch::open().and_then(|mut kernel| kernel.snapshot()) {

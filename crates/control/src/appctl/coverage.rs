@@ -39,7 +39,7 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
     all.insert("flow_learning_limited".into(), s.ofproto.flows_not_learned());
     all.insert("mac_learning_limited".into(), s.ofproto.macs_not_learned());
     let here = |count: fn(&Counts) -> u64| -> u64 {
-        count(&s.of_counts) + s.conns.values().map(|c| count(&c.counts)).sum::<u64>()
+        count(&s.of.counts) + s.conns.values().map(|c| count(&c.counts)).sum::<u64>()
     };
     for (name, n) in [
         ("ofconn_packet_in_dropped", here(|c| c.packet_ins_dropped)),

@@ -70,7 +70,7 @@ fn add_address(s: &mut State, args: &[String]) -> Result<String, String> {
         return Err("Unknown Dummy Interface".into());
     }
     let (ip, len) = super::tunnels::network(&args[1]).ok_or("Invalid address")?;
-    s.dummy_addresses.push((args[0].clone(), ip, len));
+    s.underlay.dummy_addresses.push((args[0].clone(), ip, len));
     let mut all = s.ofproto.routes().addresses().clone();
     all.push((args[0].clone(), ip, len));
     s.ofproto.change_routes(|t| t.set_addresses(all));

@@ -20,7 +20,7 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
         let Some(conn) = s.conns.get_mut(&id) else { return false };
         let (bridge, dialect) = (conn.bridge.clone(), conn.dialect);
         if conn.kind.is_controller() {
-            s.snoops.copy(&bridge, bytes);
+            s.of.snoops.copy(&bridge, bytes);
         }
         match dialect {
             None => return hello(&mut s, id, bytes),

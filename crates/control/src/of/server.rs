@@ -110,7 +110,7 @@ fn seat(state: &Shared, seats: &Seats, name: &str) -> Option<Seat> {
     if seat.is_none() {
         let most = seats.most();
         vlog::warn!(MODULE, "{name}: {most} connections at once are the most: refusing another");
-        state.borrow_mut().of_counts.not_served += 1;
+        state.borrow_mut().of.counts.not_served += 1;
     }
     seat
 }
@@ -239,7 +239,7 @@ async fn serve<S: AsyncRead + AsyncWrite + 'static>(
     let id = {
         let mut s = state.borrow_mut();
         let mut conn = Conn::new(bridge.into(), kind.clone(), out, backlog.clone(), open);
-        conn.snoops = s.snoops.clone();
+        conn.snoops = s.of.snoops.clone();
         if kind.target().is_some_and(|t| s.is_silent(bridge, t)) {
             conn.wants = super::conn::NO_WANTS;
         }

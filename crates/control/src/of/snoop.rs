@@ -20,7 +20,7 @@ pub fn serve<S: AsyncRead + AsyncWrite + 'static>(
     let (reader, writer) = tokio::io::split(stream);
     let (out, queue) = mpsc::unbounded_channel();
     let backlog = Rc::new(Cell::new(0));
-    let snoops = state.borrow().snoops.clone();
+    let snoops = state.borrow().of.snoops.clone();
     let hello = codec::encode_hello(1, crate::state::DEFAULT_VERSIONS);
     backlog.set(hello.len());
     let _ = out.send(hello);

@@ -30,7 +30,7 @@ impl State {
                 "connmgr",
                 "{name}: {held} bytes are kept for it, of which {waiting} wait to be read by it: {why}, disconnecting"
             );
-            self.of_counts.overdrawn += 1;
+            self.of.counts.overdrawn += 1;
             self.remove_conn(id);
         }
     }

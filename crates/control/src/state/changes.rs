@@ -9,10 +9,10 @@ impl State {
     pub fn flush_changes(&mut self) {
         let regions = self.ofproto.take_regions();
         if !regions.is_empty() {
-            self.tickets.push_back(self.dp.invalidate(&regions));
+            self.pending.tickets.push_back(self.dp.invalidate(&regions));
         }
         if let Some(stale) = self.ofproto.take_stale() {
-            self.tickets.push_back(self.dp.invalidate_stale(Box::new(stale)));
+            self.pending.tickets.push_back(self.dp.invalidate_stale(Box::new(stale)));
         }
         self.deliver(None);
     }
@@ -29,10 +29,10 @@ impl State {
     pub fn settled(&mut self) -> bool {
         let now_ms = datapath::now_ms();
         self.dp.poll(now_ms);
-        let done = self.tickets.iter().take_while(|t| self.dp.ticket_done(**t)).count();
+        let done = self.pending.tickets.iter().take_while(|t| self.dp.ticket_done(**t)).count();
         let passed = self.offload.pass(&mut self.dp, now_ms, done);
-        self.tickets.drain(..passed);
-        self.tickets.is_empty()
+        self.pending.tickets.drain(..passed);
+        self.pending.tickets.is_empty()
     }
 
     /// Brings the rules' counters up to date with the packet side.
@@ -58,7 +58,7 @@ pub async fn settle(state: &Shared) {
             if s.settled() {
                 return;
             }
-            s.progress.clone()
+            s.pending.progress.clone()
         };
         // Few rounds only: who waits without sleeping keeps the workers from their cores.
         if round < 8 {

@@ -9,8 +9,8 @@ use openflow::{Reply, Version};
 impl State {
     /// Adds a connection.
     pub fn add_conn(&mut self, conn: Conn) -> ConnId {
-        let id = self.next_conn;
-        self.next_conn += 1;
+        let id = self.of.next_conn;
+        self.of.next_conn += 1;
         self.conns.insert(id, conn);
         id
     }
@@ -19,7 +19,7 @@ impl State {
     pub fn remove_conn(&mut self, id: ConnId) {
         let name = self.conn_name(id);
         let Some(conn) = self.conns.remove(&id) else { return };
-        self.of_counts.add(&name, &conn.counts);
+        self.of.counts.add(&name, &conn.counts);
         if let (Some(target), Some(_)) = (conn.kind.target(), conn.dialect) {
             self.controller_left(&conn.bridge, target);
         }

@@ -27,6 +27,51 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The state, shared by the tasks of the control thread; never borrowed across an await.
 pub type Shared = Rc<RefCell<State>>;
 
+/// What OpenFlow connections share.
+pub struct OfShared {
+    /// What went wrong on connections that ended.
+    pub counts: crate::of::account::Counts,
+    /// Readers of `.snoop` sockets.
+    pub snoops: Snoops,
+    next_conn: ConnId,
+    /// How long a bundle may be left alone, ns.
+    pub bundle_timeout: u64,
+}
+
+impl Default for OfShared {
+    fn default() -> Self {
+        OfShared {
+            counts: Default::default(),
+            snoops: Snoops::default(),
+            next_conn: 1,
+            bundle_timeout: crate::of::bundle::IDLE_TIMEOUT,
+        }
+    }
+}
+
+/// Changes that packets may not have seen yet.
+#[derive(Default)]
+pub struct Pending {
+    /// Notified when the packet side's queues were emptied and changes may be complete.
+    pub progress: Rc<tokio::sync::Notify>,
+    /// Invalidations under way, oldest first.
+    tickets: VecDeque<Ticket>,
+}
+
+/// What is configured of the network under the tunnels.
+pub struct UnderlayConf {
+    /// The kernel's routes count (not so with `--disable-system-route`).
+    pub system_routes: bool,
+    /// Addresses that tests gave to devices.
+    pub dummy_addresses: ofproto::Addresses,
+}
+
+impl Default for UnderlayConf {
+    fn default() -> Self {
+        UnderlayConf { system_routes: true, dummy_addresses: Default::default() }
+    }
+}
+
 /// The control side's state.
 pub struct State {
     /// Bridges as OpenFlow sees them, compiled for the packet side.
@@ -39,25 +84,16 @@ pub struct State {
     pub bridges: BTreeMap<String, Bridge>,
     /// Datapath ports of tunnels.
     pub tunnels: crate::tunnel_ports::TunnelPorts,
-    /// Addresses that tests gave to devices.
-    pub dummy_addresses: ofproto::Addresses,
     /// Where what packet threads read is published.
     pub domain: sync::Domain,
     /// Connections.
     pub conns: BTreeMap<ConnId, Conn>,
-    /// What went wrong on connections that ended.
-    pub of_counts: crate::of::account::Counts,
-    /// Readers of `.snoop` sockets.
-    pub snoops: Snoops,
-    next_conn: ConnId,
-    /// Told when the packet side's queues were emptied and changes may be complete.
-    pub progress: Rc<tokio::sync::Notify>,
-    /// Invalidations under way, oldest first.
-    tickets: VecDeque<Ticket>,
-    /// How long a bundle may be left alone, ns.
-    pub bundle_timeout: u64,
-    /// The kernel's routes count (not so with `--disable-system-route`).
-    pub system_routes: bool,
+    /// What connections share.
+    pub of: OfShared,
+    /// Changes that packets may not have seen yet.
+    pub pending: Pending,
+    /// What is configured of the network under the tunnels.
+    pub underlay: UnderlayConf,
     /// `flow-restore-wait` was set when the database was first read, and still is.
     pub restoring: bool,
     /// `Open_vSwitch.other_config`.
@@ -128,15 +164,10 @@ impl State {
             domain,
             bridges: BTreeMap::new(),
             tunnels: Default::default(),
-            dummy_addresses: Default::default(),
             conns: BTreeMap::new(),
-            of_counts: Default::default(),
-            snoops: Snoops::default(),
-            next_conn: 1,
-            progress: Rc::default(),
-            tickets: VecDeque::new(),
-            bundle_timeout: crate::of::bundle::IDLE_TIMEOUT,
-            system_routes: true,
+            of: OfShared::default(),
+            pending: Pending::default(),
+            underlay: UnderlayConf::default(),
             restoring: true,
             other_config: BTreeMap::new(),
             notices: Default::default(),
