@@ -92,6 +92,15 @@ struct Peer {
     dirty: bool,
 }
 
+/// Packets that each port may send to the control side.
+#[derive(Clone, Copy, Default)]
+struct PuntBudget {
+    /// Packets per millisecond.
+    per_ms: f64,
+    /// Packets at once.
+    burst: f64,
+}
+
 /// Everything through which packets leave a worker.
 pub(crate) struct TxState {
     ports: Vec<Option<TxPort>>,
@@ -122,8 +131,7 @@ pub(crate) struct TxState {
     /// Something was pushed for control.
     pub has_reports: bool,
     flush_policy: FlushPolicy,
-    punt_rate: f64,
-    punt_burst: f64,
+    punt_budget: PuntBudget,
 }
 
 /// Recirculated packets of one worker that wait to be looked up: 16 vectors. Copies that are copied
@@ -158,8 +166,7 @@ impl TxState {
             now_ms: 0,
             has_reports: false,
             flush_policy: FlushPolicy::default(),
-            punt_rate: 0.0,
-            punt_burst: 0.0,
+            punt_budget: PuntBudget::default(),
         }
     }
 
@@ -168,7 +175,8 @@ impl TxState {
         let cycles = |us: u64| us * (clock::cycles_per_second() / 1_000_000);
         self.flush_policy.fixed = s.tx_flush_interval_us.map(cycles);
         self.flush_policy.longest = cycles(FLUSH_WAIT_US_MAX);
-        (self.punt_rate, self.punt_burst) = (s.punt_rate as f64 / 1000.0, s.punt_burst as f64);
+        let (per_ms, burst) = (s.punt_rate as f64 / 1000.0, s.punt_burst as f64);
+        self.punt_budget = PuntBudget { per_ms, burst };
     }
 
     /// Bursts never wait: this worker sleeps when it has nothing to do.
@@ -183,7 +191,7 @@ impl TxState {
             self.ports.resize_with(i + 1, || None);
         }
         let buf = Vec::with_capacity(VECTOR);
-        let (tokens, filled_ms) = (self.punt_burst, self.now_ms);
+        let (tokens, filled_ms) = (self.punt_budget.burst, self.now_ms);
         self.ports[i] = Some(TxPort {
             stats,
             route: Route::None,
@@ -487,7 +495,7 @@ impl TxState {
     fn take_token(&mut self, no: PortNo) -> bool {
         let Some(Some(s)) = self.ports.get_mut(no as usize) else { return true };
         let passed = self.now_ms.saturating_sub(s.filled_ms) as f64;
-        s.tokens = (s.tokens + passed * self.punt_rate).min(self.punt_burst);
+        s.tokens = (s.tokens + passed * self.punt_budget.per_ms).min(self.punt_budget.burst);
         s.filled_ms = self.now_ms;
         let ok = s.tokens >= 1.0;
         s.tokens -= ok as u8 as f64;
