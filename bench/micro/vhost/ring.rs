@@ -5,7 +5,7 @@
 //! once, and (second number) of one that lists every copy, which are then made in the order of the
 //! list.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../../../crates/vhost/tests/common/mod.rs"]
 mod common;
 
 use common::{DATA, Driver};
