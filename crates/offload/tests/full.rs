@@ -126,7 +126,8 @@ proptest! {
             a.fails.extend(fails);
             rates.iter().for_each(|(n, pps)| t.observe(flow(*n), *pps));
             t.decide(now, &mut |f| {
-                rates.contains_key(&(f.rule as u16)).then(|| plan(f.rule as u16))
+                let known = rates.contains_key(&(f.rule as u16));
+                known.then(|| plan(f.rule as u16)).into_iter().collect()
             });
             t.count(now);
             let mut flush = work(&mut t, &mut a, &mut dp, now, most);
@@ -174,7 +175,7 @@ fn a_counter_that_goes_back_takes_nothing_away() {
     let (mut a, mut dp) = (Adapter { room: 9, ..Adapter::default() }, Datapath::default());
     dp.there.insert(flow(1));
     t.observe(flow(1), 5000.0);
-    t.decide(1000, &mut |_| Some(plan(1)));
+    t.decide(1000, &mut |_| vec![plan(1)]);
     let mut known = Vec::new();
     for (second, packets) in [(1, 0), (2, 100), (3, 50), (4, 60)] {
         work(&mut t, &mut a, &mut dp, second * 1000, 10);
@@ -184,5 +185,5 @@ fn a_counter_that_goes_back_takes_nothing_away() {
         known.push(dp.credited);
     }
     assert_eq!((known, t.stats().went_back), (vec![0, 100, 100, 110], 1));
-    assert_eq!(t.reason(5000, flow(1), &plan(1).rule, 0.0), Reason::Full);
+    assert_eq!(t.reason(5000, flow(1), 0.0), Reason::Full);
 }

@@ -15,9 +15,16 @@ const ADAPTER: usize = 34_880;
 const CREATED: usize = 1;
 const DESTROYED: usize = 3;
 const DELIVERED: usize = 9;
+/// Where it says how many packets were sent.
+const SENT: usize = 1088;
 
-/// A switch and an adapter: `src` is its uplink, where packets of twenty networks come in; `a` and `b` are virtual
-/// functions.
+/// What comes in: of twenty networks; the same in VXLAN, from four peers, 124 bytes without FCS.
+const PACKETS: &str = "flows=1000,rules=20,rate=60000";
+const TUNNELLED: &str = "kind=vxlan,flows=1000,guests=20,vnis=2,sources=4,size=128,rate=60000";
+/// Bytes of the latter without their outer headers.
+const INNER_BYTES: u64 = 124 - 50;
+
+/// A switch and an adapter: `src` is its uplink, `a` and `b` are virtual functions.
 struct Bench<'a> {
     sw: Switch<'a>,
     /// Where counters are.
@@ -25,7 +32,32 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
+    /// Packets of twenty networks come in.
     fn new(ns: &'a Netns, hw: &str) -> Bench<'a> {
+        let bench = Bench::without_uplink(ns, hw);
+        bench.port("br0", "src", 1, &format!("net_weftgen0,{PACKETS},{hw}"));
+        bench
+    }
+
+    /// Packets come in to the addresses of `br-phy`, and in them those of twenty guests and two networks out of `vx`.
+    fn tunnelled(ns: &'a Netns, hw: &str) -> Bench<'a> {
+        let bench = Bench::without_uplink(ns, hw);
+        let sw = &bench.sw;
+        add_bridge(sw, "br-phy");
+        vsctl(sw, "set bridge br-phy other_config:hwaddr=02:00:00:00:00:00");
+        ns.ip("addr add 172.31.0.1/12 dev br-phy").unwrap();
+        ns.ip("link set br-phy up").unwrap();
+        bench.add_tunnel();
+        bench.port("br-phy", "src", 1, &format!("net_weftgen0,{TUNNELLED},{hw}"));
+        bench
+    }
+
+    fn add_tunnel(&self) {
+        let options = "ofport_request=4 options:remote_ip=flow options:key=flow";
+        vsctl(&self.sw, &format!("add-port br0 vx -- set interface vx type=vxlan {options}"));
+    }
+
+    fn without_uplink(ns: &'a Netns, hw: &str) -> Bench<'a> {
         let sw = start(ns);
         let extra = format!("other_config:dpdk-extra=--no-pci -d {}", generator().display());
         sw.vsctl(&["set", "Open_vSwitch", ".", &extra, "other_config:hw-offload=true"]).unwrap();
@@ -36,25 +68,34 @@ impl<'a> Bench<'a> {
         let dir = std::env::temp_dir().join(format!("weft-full-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let bench = Bench { sw, dir };
-        bench.port("a", 2, &format!("net_weftgen1,{hw},role=vf,vf=0,order=sink"));
-        bench.port("b", 3, &format!("net_weftgen2,{hw},role=vf,vf=1,order=sink"));
-        bench.port("src", 1, &format!("net_weftgen0,flows=1000,rules=20,rate=60000,{hw}"));
+        bench.port("br0", "a", 2, &format!("net_weftgen1,{hw},role=vf,vf=0,order=sink"));
+        bench.port("br0", "b", 3, &format!("net_weftgen2,{hw},role=vf,vf=1,order=sink"));
         bench
     }
 
-    fn port(&self, name: &str, number: u16, device: &str) {
+    fn port(&self, bridge: &str, name: &str, number: u16, device: &str) {
         let stats = self.dir.join(name);
         let more = format!("adapter=x,stats={}", stats.display());
         let devargs = format!("options:dpdk-devargs=\"vdev:{device},{more}\"");
         let number = format!("ofport_request={number}");
         let kind = ["--", "set", "interface", name, "type=dpdk", &number, &devargs];
-        let all: Vec<&str> = ["add-port", "br0", name].into_iter().chain(kind).collect();
+        let all: Vec<&str> = ["add-port", bridge, name].into_iter().chain(kind).collect();
         self.sw.vsctl(&all).unwrap();
     }
 
     /// A counter of a port's adapter.
     fn adapter(&self, port: &str, counter: usize) -> u64 {
         word(&self.dir.join(port), ADAPTER + 8 * counter)
+    }
+
+    /// Packets of all queues, of those that came or were sent.
+    fn packets(&self, port: &str, from: usize) -> u64 {
+        (0..16).map(|queue| word(&self.dir.join(port), from + 64 * queue)).sum()
+    }
+
+    /// What was sent to a virtual function, by the adapter or by the host.
+    fn got(&self, port: &str) -> u64 {
+        self.adapter(port, DELIVERED) + self.packets(port, SENT)
     }
 
     /// Flows that the adapter forwards.
@@ -75,9 +116,27 @@ impl<'a> Bench<'a> {
 
     /// Changes all flows; what the barrier took.
     fn change(&self, even: u16, odd: u16) -> Duration {
+        self.add(&flows(even, odd, &|i| format!("ip,nw_dst=16.0.{i}.0/24")))
+    }
+
+    /// The same of packets that come out of the tunnel.
+    fn change_guests(&self, even: u16, odd: u16) -> Duration {
+        let guest =
+            |i: u16| format!("in_port=4,tun_id={},dl_dst=02:00:01:00:00:{i:02x}", 100 + i % 2);
+        self.add(&flows(even, odd, &guest))
+    }
+
+    fn add(&self, flows: &str) -> Duration {
         let began = Instant::now();
-        self.sw.ofctl_stdin(&["add-flows", "br0", "-"], &flows(even, odd)).unwrap();
+        self.sw.ofctl_stdin(&["add-flows", "br0", "-"], flows).unwrap();
         began.elapsed()
+    }
+
+    /// Does something, and the barrier behind it says that all rules of before are gone.
+    fn ends_all<T>(&self, what: &str, change: impl Fn() -> T) {
+        let made = self.adapter("src", CREATED);
+        change();
+        assert!(self.adapter("src", DESTROYED) >= made, "{what}");
     }
 }
 
@@ -92,13 +151,20 @@ fn word(file: &Path, at: usize) -> u64 {
     u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-/// Twenty flows: even networks to one port, odd ones to the other.
-fn flows(even: u16, odd: u16) -> String {
+/// Twenty flows: even ones to one port, odd ones to the other.
+fn flows(even: u16, odd: u16, which: &dyn Fn(u16) -> String) -> String {
     let one = |i: u16| {
         let out = if i.is_multiple_of(2) { even } else { odd };
-        format!("ip,nw_dst=16.0.{i}.0/24,actions=output:{out}\n")
+        format!("{},actions=output:{out}\n", which(i))
     };
     (0..20).map(one).collect()
+}
+
+/// Does this stay as it is for a while?
+fn is_still(n: impl Fn() -> u64) -> bool {
+    let before = n();
+    std::thread::sleep(Duration::from_millis(200));
+    n() == before
 }
 
 /// A number behind a text in a command's answer.
@@ -125,20 +191,18 @@ fn the_host_sees_the_first_packets_only() {
     let host = || number(&appctl(sw, "dpif-netdev/pmd-stats-show"), "packets received: ");
     let flow = || number(&ofctl(sw, "dump-flows br0 ip,nw_dst=16.0.7.0/24"), "n_packets=");
     let sent = || number(&ofctl(sw, "dump-ports br0 2"), "tx pkts=");
-    std::thread::sleep(Duration::from_millis(200));
+    bench.wait_for("the last packets of before", || is_still(host));
     let (received, counted, out) = (host(), flow(), sent());
     bench.wait_for("counters", || flow() > counted + 3000 && sent() > out + 30_000);
     assert_eq!(host(), received);
     // What the switch says was sent is what the virtual functions got, but for what is counted late.
     let slack = 60_000;
-    let (said, got) = (sent(), bench.adapter("a", DELIVERED));
+    let (said, got) = (sent(), bench.got("a"));
     assert!(said + slack >= got && said <= got + slack, "{said} {got}");
     // A barrier's reply leaves when the rules of before are gone.
     for round in 0..4 {
-        let made = bench.adapter("src", CREATED);
         let (even, odd) = if round % 2 == 0 { (3, 3) } else { (2, 3) };
-        bench.change(even, odd);
-        assert!(bench.adapter("src", DESTROYED) >= made, "round {round}");
+        bench.ends_all(&format!("round {round}"), || bench.change(even, odd));
         bench.wait_for("20 rules again", || bench.full() == 20);
     }
     // A flow in use does not time out, though no packet of it is the host's.
@@ -158,6 +222,63 @@ fn the_host_sees_the_first_packets_only() {
     let before = host();
     bench.wait_for("the host's packets", || host() > before + 20_000);
     assert_eq!(bench.full(), 0);
+}
+
+/// Outer headers end in the adapter: one rule for the underlay's megaflow and a guest's, each counted as what it is.
+#[test]
+fn tunnels_end_in_the_adapter() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let bench = Bench::tunnelled(&ns, "hw=full");
+    let sw = &bench.sw;
+    bench.change_guests(2, 3);
+    // Those of the guests, and the underlay's.
+    bench.wait_for("20 rules", || bench.full() == 21);
+    assert_eq!(appctl(sw, "offload/show").matches("rules that forward: 20 ").count(), 1);
+    let outer = appctl(sw, "offload/why tnl_pop");
+    assert!(outer.starts_with("offloaded-fully: "), "{outer}");
+    reasons_add_up(sw);
+    let host = || number(&appctl(sw, "dpif-netdev/pmd-stats-show"), "packets received: ");
+    bench.wait_for("the last packets of before", || is_still(host));
+    let dump = || ofctl(sw, "dump-flows br0 dl_dst=02:00:01:00:00:07");
+    let came = |bridge: &str, port: u16| {
+        number(&ofctl(sw, &format!("dump-ports {bridge} {port}")), "rx pkts=")
+    };
+    let sent = || number(&ofctl(sw, "dump-ports br0 2"), "tx pkts=");
+    let (received, counted, out) = (host(), number(&dump(), "n_packets="), sent());
+    let (outside, inside) = (came("br-phy", 1), came("br0", 4));
+    bench.wait_for("counters", || {
+        number(&dump(), "n_packets=") > counted + 3000
+            && sent() > out + 30_000
+            && came("br-phy", 1) > outside + 60_000
+            && came("br0", 4) > inside + 60_000
+    });
+    assert_eq!(host(), received);
+    let flow = dump();
+    assert_eq!(number(&flow, "n_bytes="), INNER_BYTES * number(&flow, "n_packets="), "{flow}");
+    let (said, got, slack) = (sent(), bench.got("a"), 60_000);
+    assert!(said + slack >= got && said <= got + slack, "{said} {got}");
+    // Guests move: a barrier's reply leaves when no packet goes to where they were.
+    for round in 0..4 {
+        let (even, odd) = if round % 2 == 0 { (3, 3) } else { (2, 3) };
+        bench.ends_all(&format!("round {round}"), || bench.change_guests(even, odd));
+        bench.wait_for("20 rules again", || bench.full() == 21);
+    }
+    // What the underlay does with outer packets, and whether there is a tunnel, ends all of them, too.
+    bench.ends_all("the underlay", || {
+        ofctl(sw, "add-flow br-phy udp,nw_src=172.16.0.0/12,actions=drop");
+        ofctl(sw, "del-flows br-phy udp");
+    });
+    bench.wait_for("20 rules again", || bench.full() == 21);
+    let made = bench.adapter("src", CREATED);
+    vsctl(sw, "del-port vx");
+    bench.wait_for("no rules", || bench.full() == 0 && bench.adapter("src", DESTROYED) >= made);
+    bench.add_tunnel();
+    bench.wait_for("20 rules again", || bench.full() == 21);
+    let before = bench.adapter("b", DELIVERED);
+    bench.wait_for("packets", || bench.adapter("b", DELIVERED) > before + 10_000);
 }
 
 /// Rules that end slowly: all end at once, so a barrier takes a little longer and no more.

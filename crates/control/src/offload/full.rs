@@ -5,12 +5,13 @@ use super::{Entry, Offload};
 use crate::vlog;
 use action::Op;
 use datapath::{Datapath, FlowDump, PortStats, WatchId};
-use flow::{Key, Mask, PortNo};
-use offload::full::{self, Id, Plan, Step, Table, plan};
-use offload::{Limits, Reason};
-use port::{Fate, ForwardRule, Place, RuleError};
+use flow::{Key, Mask, PortNo, at};
+use offload::full::{self, Id, Outer, Plan, Step, Table, join, plan};
+use offload::{FlowId, Limits, Reason};
+use port::{Fate, Place, RuleError};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
+use std::sync::Arc;
 
 const MODULE: &str = "netdev_offload";
 /// A change that would wait longer for single rules ends all rules of the adapter at once.
@@ -19,6 +20,14 @@ const VALVE_MS: u64 = 50;
 const WAIT_MS_MAX: u64 = 2000;
 /// Of an adapter that does not say what its rules had, idle timeouts do not wait longer.
 const SILENCE_MS_MAX: u64 = 10_000;
+/// Megaflows that take off the same tunnel's outer headers and are joined with those of the inner packets, by port:
+/// the first that were found, the busiest among them.
+const OUTERS_MAX: usize = 16;
+
+/// Which ports are where on adapters.
+pub type Places = BTreeMap<PortNo, Place>;
+/// What a megaflow is: key, mask, operations.
+pub type Flow = (Key, Mask, Arc<[Op]>);
 
 /// A port's rules that forward.
 pub struct Full {
@@ -26,6 +35,8 @@ pub struct Full {
     pub place: Place,
     /// What the adapter has, and what it should.
     pub table: Table,
+    /// Megaflows of the port that take outer headers off, by the datapath port where the inner packets come in.
+    outers: BTreeMap<PortNo, Vec<Outer>>,
     /// The megaflows of a rule; true: its packets are theirs.
     watches: HashMap<Id, Vec<(WatchId, bool)>>,
     /// All rules are being ended at once.
@@ -69,25 +80,30 @@ impl Full {
     /// No rules yet.
     pub fn new(place: Place, limits: Limits, now_ms: u64) -> Full {
         let table = Table::new(limits, now_ms);
-        Full { place, table, watches: HashMap::new(), flushing: false }
+        let (outers, watches) = (BTreeMap::new(), HashMap::new());
+        Full { place, table, outers, watches, flushing: false }
     }
 
-    /// A megaflow as a rule that may be asked for, or why not.
-    pub fn plan(
-        &self,
-        now_ms: u64,
-        places: &BTreeMap<PortNo, Place>,
-        key: &Key,
-        mask: &Mask,
-        ops: &[Op],
-    ) -> Result<Plan, Reason> {
-        let to = |no: PortNo| {
-            let place = places.get(&no).filter(|p| p.adapter == self.place.adapter)?;
-            Some(place.port)
-        };
-        let plan = plan(&full::Flow { key, mask, ops }, &to)?;
-        self.table.takes(now_ms, &plan.rule)?;
-        Ok(plan)
+    /// Could the adapter forward the megaflow's packets? Why not?
+    pub fn could(&self, now_ms: u64, places: &Places, id: FlowId, f: &Flow) -> Result<(), Reason> {
+        let mut why = Reason::NotFirstPass;
+        for plan in plans(self.place.adapter, &self.outers, places, id, f) {
+            match plan.and_then(|p| self.table.takes(now_ms, &p.rule)) {
+                Ok(()) => return Ok(()),
+                Err(e) => why = e,
+            }
+        }
+        Err(why)
+    }
+
+    /// Tunnels' datapath ports whose packets come in here.
+    pub fn tunnels(&self) -> impl Iterator<Item = PortNo> {
+        self.outers.keys().copied()
+    }
+
+    /// May inner packets of this worker's megaflow, which come in on that port, have come in here?
+    pub fn brings(&self, tunnel: PortNo, worker: u32) -> bool {
+        self.outers.get(&tunnel).is_some_and(|all| all.iter().any(|o| o.id.worker == worker))
     }
 
     /// The adapter was asked to end all rules. If it does not, it is asked again every second.
@@ -171,20 +187,52 @@ impl Full {
     }
 }
 
+/// The rules that a megaflow could be on an adapter, or why it could not: one for each megaflow that may have taken its
+/// packets' outer headers off.
+fn plans(
+    adapter: u16,
+    outers: &BTreeMap<PortNo, Vec<Outer>>,
+    places: &Places,
+    id: FlowId,
+    (key, mask, ops): &Flow,
+) -> Vec<Result<Plan, Reason>> {
+    let to = |no: PortNo| Some(places.get(&no).filter(|p| p.adapter == adapter)?.port);
+    let flow = full::Flow { key, mask, ops };
+    match outers.get(&key.u16(at::IN_PORT)) {
+        None => vec![plan(&flow, &to)],
+        Some(outers) => {
+            let own = outers.iter().filter(|o| o.id.worker == id.worker);
+            own.map(|o| join(o, &flow, &to)).collect()
+        }
+    }
+}
+
+/// What is still so.
+fn still(dp: &Datapath, no: PortNo, tunnel: PortNo, outer: &Outer) -> bool {
+    dp.megaflow(outer.id).is_some_and(|(key, mask, ops)| {
+        let same = key == outer.key && mask == outer.mask && key.u16(at::IN_PORT) == no;
+        same && Outer::new(outer.id, &key, &mask, &ops).is_some_and(|(port, _)| port == tunnel)
+    })
+}
+
 impl Entry {
     /// The second ends: which flows the adapter is to forward.
-    pub(super) fn decide_full(
-        &mut self,
-        dp: &Datapath,
-        places: &BTreeMap<PortNo, Place>,
-        now_ms: u64,
-    ) {
+    pub(super) fn decide_full(&mut self, no: PortNo, dp: &Datapath, places: &Places, now_ms: u64) {
         let Some(full) = self.full.as_mut().filter(|_| !self.port.is_down()) else { return };
-        let adapter = full.place.adapter;
-        full.table.decide(now_ms, &mut |flow| {
-            let (key, mask, ops) = dp.megaflow(flow)?;
-            let to = |no: PortNo| Some(places.get(&no).filter(|p| p.adapter == adapter)?.port);
-            plan(&full::Flow { key: &key, mask: &mask, ops: &ops }, &to).ok()
+        let Full { table, outers, place, .. } = full;
+        outers.retain(|tunnel, all| {
+            all.retain(|o| still(dp, no, *tunnel, o));
+            !all.is_empty()
+        });
+        table.decide(now_ms, &mut |id| {
+            let Some(f) = dp.megaflow(id) else { return Vec::new() };
+            if let Some((tunnel, outer)) = Outer::new(id, &f.0, &f.1, &f.2) {
+                let all = outers.entry(tunnel).or_default();
+                if all.len() < OUTERS_MAX && all.iter().all(|o| o.id != id) {
+                    all.push(outer);
+                }
+            }
+            plans(place.adapter, outers, places, id, &f).into_iter().flatten().collect()
         });
     }
 
@@ -311,17 +359,23 @@ impl Offload {
         if full.table.has(f.id) {
             return Ok(if full.table.is_in(f.id) { Reason::Full } else { Reason::Pending });
         }
-        let plan = full.plan(now_ms, &self.places(), &f.key, &f.mask, &f.ops)?;
+        full.could(now_ms, &self.places(), f.id, &(f.key, f.mask, f.ops.clone()))?;
         if e.port.is_down() {
             return Ok(Reason::PortDown);
         }
-        let rule: &ForwardRule = &plan.rule;
-        Ok(full.table.reason(now_ms, f.id, rule, f.pps as f32))
+        Ok(full.table.reason(now_ms, f.id, f.pps as f32))
+    }
+
+    /// Where the megaflow's packets come in: out of a tunnel, on the port of the outer ones.
+    pub(super) fn entry_of(&self, f: &FlowDump) -> Option<&Entry> {
+        let no = f.key.u16(at::IN_PORT);
+        let brings = |e: &&Entry| e.full.as_ref().is_some_and(|x| x.brings(no, f.id.worker));
+        self.ports.get(&no).or_else(|| self.ports.values().find(brings))
     }
 
     /// Why a megaflow of a port with an adapter that forwards is not one that it can forward.
     pub fn why_not_full(&self, now_ms: u64, f: &FlowDump) -> Option<Reason> {
-        let e = self.ports.get(&f.key.u16(flow::at::IN_PORT))?;
+        let e = self.entry_of(f)?;
         e.full.as_ref()?;
         self.full_reason(now_ms, e, f).err()
     }

@@ -13,9 +13,8 @@ use crate::vlog;
 use action::Op;
 use datapath::{FlowDump, SampleCursor};
 use flow::PortNo;
-use full::{Full, Waits};
+use full::{Full, Places, Waits};
 use offload::{Binding, Limits, Outcome, Port, Reason, Request, Saved, StageTotals};
-use port::Place;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -243,12 +242,19 @@ impl Offload {
 
     /// Looks at some megaflows; when all came by, decides.
     fn sample(&mut self, s: &mut State, now_ms: u64) {
+        let tunnels = self.tunnels();
         let (ports, seconds) = (&mut self.ports, self.seconds);
         let pps = |packets: u32| packets as f32 / seconds;
         let more = s.dp.sample(&mut self.cursor, SAMPLE_MEGAFLOWS_MAX, &mut |flow, no, packets| {
             if let Some(e) = ports.get_mut(&no) {
                 e.port.observe(flow, pps(packets));
                 if let Some(f) = &mut e.full {
+                    f.table.observe(flow, pps(packets));
+                }
+            }
+            for from in tunnels.get(&no).into_iter().flatten() {
+                let full = ports.get_mut(from).and_then(|e| e.full.as_mut());
+                if let Some(f) = full.filter(|f| f.brings(no, flow.worker)) {
                     f.table.observe(flow, pps(packets));
                 }
             }
@@ -261,7 +267,7 @@ impl Offload {
         self.saved.second(stage_totals(s));
         let (cycles, _) = self.saved.cycles();
         for (no, e) in &mut self.ports {
-            e.decide_full(&s.dp, &places, now_ms);
+            e.decide_full(*no, &s.dp, &places, now_ms);
             e.port.set_saved_cycles(cycles);
             for mark in e.port.marks() {
                 let now = s.dp.wrong_marks(*no, mark.slot());
@@ -273,11 +279,10 @@ impl Offload {
             e.tell(self.threads[e.thread].silence());
             let (dp, full) = (&s.dp, &e.full);
             e.port.decide(now_ms, &mut |flow| {
-                let (key, mask, ops) = dp.megaflow(flow)?;
-                let forwards = full
-                    .as_ref()
-                    .is_some_and(|f| f.plan(now_ms, &places, &key, &mask, &ops).is_ok());
-                (unhelped(&ops).is_none() && !forwards).then_some((key, mask))
+                let f = dp.megaflow(flow)?;
+                let forwards = full.as_ref().map(|x| x.could(now_ms, &places, flow, &f));
+                let helps = unhelped(&f.2).is_none() && forwards.is_none_or(|f| f.is_err());
+                helps.then_some((f.0, f.1))
             });
         }
     }
@@ -326,9 +331,7 @@ impl Offload {
         if !self.enabled {
             return Reason::Disabled;
         }
-        let Some(e) = self.ports.get(&f.key.u16(flow::at::IN_PORT)) else {
-            return Reason::PortType;
-        };
+        let Some(e) = self.entry_of(f) else { return Reason::PortType };
         if let Ok(reason) = self.full_reason(now_ms, e, f) {
             return reason;
         }
@@ -341,7 +344,7 @@ impl Offload {
 
     /// Is the megaflow's rule in an adapter?
     pub fn how(&self, f: &FlowDump) -> How {
-        let Some(e) = self.ports.get(&f.key.u16(flow::at::IN_PORT)) else { return How::Not };
+        let Some(e) = self.entry_of(f) else { return How::Not };
         match &e.full {
             Some(full) if full.table.is_in(f.id) => How::Full,
             _ if e.port.is_in(f.id) => How::Partial,
@@ -350,9 +353,18 @@ impl Offload {
     }
 
     /// Which ports are where on adapters.
-    fn places(&self) -> BTreeMap<PortNo, Place> {
+    fn places(&self) -> Places {
         let all = self.ports.iter();
         all.filter_map(|(no, e)| Some((*no, e.full.as_ref()?.place))).collect()
+    }
+
+    /// By tunnels' datapath port: where their outer packets come in, of ports on adapters that forward.
+    fn tunnels(&self) -> BTreeMap<PortNo, Vec<PortNo>> {
+        let mut all = BTreeMap::<_, Vec<PortNo>>::new();
+        for (no, full) in self.ports.iter().filter_map(|(no, e)| Some((no, e.full.as_ref()?))) {
+            full.tunnels().for_each(|tunnel| all.entry(tunnel).or_default().push(*no));
+        }
+        all
     }
 }
 

@@ -36,7 +36,14 @@ pub struct Plan {
 
 /// A megaflow as a rule, or why it is none. `to`: the number that a datapath port has on the adapter, if it is there.
 pub fn plan(flow: &Flow<'_>, to: &dyn Fn(PortNo) -> Option<u16>) -> Result<Plan, Reason> {
-    let (bytes, pattern) = first_bytes(flow.key, flow.mask)?;
+    let items = items(flow.key, flow.mask)?;
+    let (edits, fate) = actions(flow, to)?;
+    Ok(Plan { rule: ForwardRule { items, edits, fate }, outer: None, outer_bytes: 0 })
+}
+
+/// The headers of a megaflow's packets.
+pub(super) fn items(key: &Key, mask: &Mask) -> Result<Vec<Item>, Reason> {
+    let (bytes, pattern) = first_bytes(key, mask)?;
     let mut items = Vec::new();
     let mut from = 0;
     for header in pattern.headers {
@@ -44,10 +51,17 @@ pub fn plan(flow: &Flow<'_>, to: &dyn Fn(PortNo) -> Option<u16>) -> Result<Plan,
         from += header.len();
     }
     say_types(&mut items, &bytes.value);
+    Ok(items)
+}
+
+/// What is changed, and where it goes then.
+pub(super) fn actions(
+    flow: &Flow<'_>,
+    to: &dyn Fn(PortNo) -> Option<u16>,
+) -> Result<(Vec<Edit>, Fate), Reason> {
     let mut editor = Editor { key: *flow.key, known: *flow.mask, edits: Vec::new(), outer: false };
     let fate = editor.run(flow.ops, to)?;
-    let rule = ForwardRule { items, edits: editor.edits, fate };
-    Ok(Plan { rule, outer: None, outer_bytes: 0 })
+    Ok((editor.edits, fate))
 }
 
 fn item(header: Header, from: usize, value: &[u8], mask: &[u8]) -> Item {

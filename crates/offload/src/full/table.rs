@@ -133,7 +133,8 @@ pub struct Table {
     limits: Limits,
     units: HashMap<Id, Unit>,
     by_rule: HashMap<ForwardRule, Id>,
-    by_flow: HashMap<FlowId, Id>,
+    /// A flow has several if its packets' outer headers are several megaflows'.
+    by_flow: HashMap<FlowId, BTreeSet<Id>>,
     /// Rules that take off the outer header which this megaflow is about.
     by_outer: HashMap<FlowId, BTreeSet<Id>>,
     candidates: Candidates,
@@ -265,15 +266,25 @@ impl Table {
         pick::enter_pps(us * self.limits.cycles_per_us, self.limits.saved_cycles, 10.0)
     }
 
-    /// Is the flow's rule in the adapter?
+    /// Is a rule of the flow in the adapter?
     pub fn is_in(&self, flow: FlowId) -> bool {
-        let unit = self.by_flow.get(&flow).map(|id| &self.units[id]);
-        unit.is_some_and(|u| matches!(u.state, State::In(_)))
+        self.rules_of(flow).any(|u| matches!(u.state, State::In(_)))
     }
 
-    /// Is the flow's rule there or on its way?
+    /// Is a rule of the flow there or on its way?
     pub fn has(&self, flow: FlowId) -> bool {
-        self.by_flow.contains_key(&flow)
+        self.rules_of(flow).next().is_some()
+    }
+
+    /// Rules that have packets of the flow.
+    fn rules_of(&self, flow: FlowId) -> impl Iterator<Item = &Unit> {
+        let (own, outer) = (self.by_flow.get(&flow), self.by_outer.get(&flow));
+        own.into_iter().chain(outer).flatten().map(|id| &self.units[id])
+    }
+
+    /// Does one rule have all of the flow's packets?
+    fn is_whole(&self, flow: FlowId) -> bool {
+        self.rules_of(flow).any(|u| u.plan.outer.is_none())
     }
 
     /// May a rule of this form be asked for?
@@ -284,13 +295,10 @@ impl Table {
         }
     }
 
-    /// Why a flow with so many packets per second, for which there could be this rule, is in the adapter, or why not.
-    pub fn reason(&self, now_ms: u64, flow: FlowId, rule: &ForwardRule, pps: f32) -> Reason {
+    /// Why a flow with so many packets per second, for which there could be a rule, is in the adapter, or why not.
+    pub fn reason(&self, now_ms: u64, flow: FlowId, pps: f32) -> Reason {
         if self.has(flow) {
             return if self.is_in(flow) { Reason::Full } else { Reason::Pending };
-        }
-        if let Err(why) = self.takes(now_ms, rule) {
-            return why;
         }
         if self.cooling.get(&flow).is_some_and(|until| *until > now_ms) {
             return Reason::CoolingDown;
@@ -305,15 +313,15 @@ impl Table {
 }
 
 /// Bytes that a packet has more behind the edits than before.
-fn growth(edits: &[Edit]) -> i64 {
+fn growth(plan: &Plan) -> i64 {
     let one = |e: &Edit| match e {
         Edit::PopVlan => -4,
         Edit::PushVlan { .. } => 4,
-        Edit::VxlanDecap => -50,
+        Edit::VxlanDecap => -i64::from(plan.outer_bytes),
         Edit::VxlanEncap(headers) => headers.len() as i64,
         _ => 0,
     };
-    edits.iter().map(one).sum()
+    plan.rule.edits.iter().map(one).sum()
 }
 
 fn form_of(rule: &ForwardRule) -> Form {

@@ -16,11 +16,12 @@ impl Table {
         for id in self.by_outer.remove(&flow).unwrap_or_default() {
             self.leave(now_ms, id);
         }
-        let Some(id) = self.by_flow.remove(&flow) else { return };
-        let unit = self.units.get_mut(&id).expect("both or none");
-        unit.flows.retain(|f| *f != flow);
-        // Other workers' flows with the same rule enter again, if they stay.
-        self.leave(now_ms, id);
+        for id in self.by_flow.remove(&flow).unwrap_or_default() {
+            let unit = self.units.get_mut(&id).expect("both or none");
+            unit.flows.retain(|f| *f != flow);
+            // Other workers' flows with the same rule enter again, if they stay.
+            self.leave(now_ms, id);
+        }
     }
 
     /// The adapter answered; the call took so long, and kept a core busy for so long. True: all rules must be flushed,
@@ -124,9 +125,8 @@ impl Table {
         if more.packets > 0 {
             unit.recent += more.packets as f32;
             self.stats.packets += more.packets;
-            let ForwardRule { edits, fate, .. } = &unit.plan.rule;
-            let sent = more.bytes as i64 + more.packets as i64 * growth(edits);
-            let (fate, sent_bytes) = (*fate, sent.max(0) as u64);
+            let sent = more.bytes as i64 + more.packets as i64 * growth(&unit.plan);
+            let (fate, sent_bytes) = (unit.plan.rule.fate, sent.max(0) as u64);
             self.steps.push_back(Step::Credit { id, more, sent_bytes, fate });
         }
     }

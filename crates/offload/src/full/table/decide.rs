@@ -13,13 +13,14 @@ const RULES_MAX: usize = 1 << 20;
 impl Table {
     /// A flow had so many packets in the host, per second. Called once per second and flow.
     pub fn observe(&mut self, flow: FlowId, pps: f32) {
-        if !self.has(flow) && pps >= self.enter_pps() {
+        if !self.is_whole(flow) && pps >= self.enter_pps() {
             self.candidates.push(Candidate { flow, pps });
         }
     }
 
-    /// The second ends: decides. `find` says what a flow would be as a rule, if it is still there and can be one.
-    pub fn decide(&mut self, now_ms: u64, find: &mut dyn FnMut(FlowId) -> Option<Plan>) {
+    /// The second ends: decides. `find` says which rules there would be for a flow, if it is still there: several if
+    /// its packets' outer headers are several megaflows'.
+    pub fn decide(&mut self, now_ms: u64, find: &mut dyn FnMut(FlowId) -> Vec<Plan>) {
         self.pace.advance(now_ms);
         let seconds = now_ms.saturating_sub(self.decided_ms).max(1) as f32 / 1000.0;
         self.decided_ms = now_ms;
@@ -40,24 +41,27 @@ impl Table {
             if self.cooling.contains_key(&c.flow) {
                 continue;
             }
-            let Some(plan) = find(c.flow) else { continue };
-            if self.takes(now_ms, &plan.rule).is_err() || self.join(c, &plan) {
-                continue;
+            for plan in find(c.flow) {
+                if self.takes(now_ms, &plan.rule).is_err() || self.share(c, &plan) {
+                    continue;
+                }
+                if !self.make_room(now_ms, c.pps, &mut victims) {
+                    return;
+                }
+                self.enter(now_ms, c, plan);
             }
-            if !self.make_room(now_ms, c.pps, &mut victims) {
-                break;
-            }
-            self.enter(now_ms, c, plan);
         }
     }
 
-    /// Another worker's flow may have the same rule already.
-    fn join(&mut self, c: Candidate, plan: &Plan) -> bool {
+    /// Is the rule there already? Then it is this flow's, too: another worker may have the same one.
+    fn share(&mut self, c: Candidate, plan: &Plan) -> bool {
         let Some(id) = self.by_rule.get(&plan.rule).copied() else { return false };
         let unit = self.units.get_mut(&id).expect("both or none");
-        unit.flows.push(c.flow);
-        self.by_flow.insert(c.flow, id);
-        self.watch(id, c.flow, plan.outer_bytes, false);
+        if !unit.flows.contains(&c.flow) {
+            unit.flows.push(c.flow);
+            self.by_flow.entry(c.flow).or_default().insert(id);
+            self.watch(id, c.flow, plan.outer_bytes, false);
+        }
         true
     }
 
@@ -96,7 +100,7 @@ impl Table {
             self.watch(id, outer, 0, true);
         }
         self.by_rule.insert(plan.rule.clone(), id);
-        self.by_flow.insert(c.flow, id);
+        self.by_flow.entry(c.flow).or_default().insert(id);
         let unit = Unit {
             plan,
             flows: vec![c.flow],
@@ -115,7 +119,7 @@ impl Table {
         let Some(unit) = self.units.get_mut(&id) else { return };
         let state = unit.state;
         for flow in std::mem::take(&mut unit.flows) {
-            self.by_flow.remove(&flow);
+            take_out(&mut self.by_flow, flow, id);
             if let State::In(_) = state {
                 self.cooling.insert(flow, now_ms + RESIDENCE_MS);
             }
@@ -123,13 +127,8 @@ impl Table {
         if self.by_rule.get(&unit.plan.rule) == Some(&id) {
             self.by_rule.remove(&unit.plan.rule);
         }
-        if let Some(outer) = unit.plan.outer
-            && let Some(all) = self.by_outer.get_mut(&outer)
-        {
-            all.remove(&id);
-            if all.is_empty() {
-                self.by_outer.remove(&outer);
-            }
+        if let Some(outer) = unit.plan.outer {
+            take_out(&mut self.by_outer, outer, id);
         }
         match state {
             State::Waiting => self.forget(id),
@@ -179,6 +178,16 @@ impl Table {
                 c.under_way += 1;
                 self.requests.push_front(Request::Count(some));
             }
+        }
+    }
+}
+
+/// The rule is not one of the flow's any more.
+fn take_out(rules: &mut HashMap<FlowId, BTreeSet<Id>>, flow: FlowId, id: Id) {
+    if let Some(all) = rules.get_mut(&flow) {
+        all.remove(&id);
+        if all.is_empty() {
+            rules.remove(&flow);
         }
     }
 }
