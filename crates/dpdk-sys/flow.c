@@ -222,7 +222,7 @@ int weft_flow_forward(uint16_t port, const struct weft_header *headers, unsigned
     struct rte_flow_action actions[ACTIONS_MAX], *a = actions;
     union conf confs[EDITS_MAX];
     struct rte_flow_action_count count = { .id = 0 };
-    struct rte_flow_action_ethdev represented = { .port_id = (uint16_t)to };
+    struct rte_flow_action_ethdev represented = { .port_id = (uint16_t)to }, own = { .port_id = port };
     struct rte_flow_error e = { .type = RTE_FLOW_ERROR_TYPE_NONE };
     unsigned int i;
 
@@ -232,7 +232,11 @@ int weft_flow_forward(uint16_t port, const struct weft_header *headers, unsigned
     /* Untagged ones are not to be taken for tagged ones, nor the other way round. */
     for (i = 0; i < n; i++)
         if (headers[i].kind == WEFT_HEADER_ETH) {
-            store[i][0].eth.has_vlan = i + 1 < n && headers[i + 1].kind == WEFT_HEADER_VLAN;
+            int tag = headers[i].spec[14] & 1;
+
+            memset(store[i][0].bytes + 14, 0, sizeof store[i][0] - 14);
+            memset(store[i][1].bytes + 14, 0, sizeof store[i][1] - 14);
+            store[i][0].eth.has_vlan = tag || (i + 1 < n && headers[i + 1].kind == WEFT_HEADER_VLAN);
             store[i][1].eth.has_vlan = 1;
             items[i].spec = &store[i][0];
             items[i].mask = &store[i][1];
@@ -242,7 +246,9 @@ int weft_flow_forward(uint16_t port, const struct weft_header *headers, unsigned
         if (edit(&a, &edits[i], &confs[i]) != 0)
             return failed(-EINVAL, &e, error);
     a[0] = (struct rte_flow_action){ .type = RTE_FLOW_ACTION_TYPE_REPRESENTED_PORT, .conf = &represented };
-    if (to < 0)
+    if (to == WEFT_TO_HOST)
+        a[0] = (struct rte_flow_action){ .type = RTE_FLOW_ACTION_TYPE_PORT_REPRESENTOR, .conf = &own };
+    else if (to < 0)
         a[0] = (struct rte_flow_action){ .type = RTE_FLOW_ACTION_TYPE_DROP };
     a[1] = (struct rte_flow_action){ .type = RTE_FLOW_ACTION_TYPE_END };
     *flow = create(port, items, actions, a, (uint16_t)to, &e);

@@ -103,8 +103,10 @@ int weft_flow_mark(uint16_t port, const struct weft_header *headers, unsigned in
                    struct weft_flow_error *error);
 int weft_flow_destroy(uint16_t port, struct rte_flow *flow, struct weft_flow_error *error);
 int weft_flow_flush(uint16_t port, struct weft_flow_error *error);
-/* A rule that edits and counts packets and sends them to a port of the same adapter, by DPDK's number; to < 0: drops
- * them. */
+/* A rule that edits and counts packets and sends them to a port of the same adapter, by DPDK's number, or drops them,
+ * or leaves them to the host. Of an Ethernet header the lowest bit of byte 14 may say that a tag follows. */
+#define WEFT_TO_NOBODY (-1)
+#define WEFT_TO_HOST (-2)
 int weft_flow_forward(uint16_t port, const struct weft_header *headers, unsigned int n,
                       const struct weft_edit *edits, unsigned int n_edits, int32_t to,
                       struct rte_flow **flow, struct weft_flow_error *error);

@@ -111,7 +111,8 @@ struct hw_faults {
 	uint64_t reset;         /* another number than before: rules are gone, and an event */
 	uint64_t gone;          /* the adapter does not answer, and an event */
 	uint64_t other_per_mille; /* marks of another slot: bit 8 */
-	uint64_t unused[19];
+	uint64_t void_every;      /* every so manieth rule takes no effect */
+	uint64_t unused[18];
 } __rte_cache_aligned;
 
 struct counters {

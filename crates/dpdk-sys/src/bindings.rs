@@ -755,6 +755,8 @@ pub const WEFT_HEADER_ICMP6: _bindgen_ty_weft_header = 8;
 pub const WEFT_HEADER_VXLAN: _bindgen_ty_weft_header = 9;
 pub type _bindgen_ty_weft_header = libc::c_uint;
 pub const WEFT_EDIT_MAX: u32 = 128;
+pub const WEFT_TO_NOBODY: i32 = -1;
+pub const WEFT_TO_HOST: i32 = -2;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct weft_edit {

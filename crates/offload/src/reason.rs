@@ -31,7 +31,7 @@ pub enum Reason {
     CoolingDown,
     /// The adapter refused rules of its form: what it said.
     Refused(String),
-    /// The adapter marked packets of other flows with its mark, so it had to go.
+    /// The adapter marked packets of other flows with its mark, or would forward such.
     Wider,
     /// The adapter answers nothing sensible, or its port restarts.
     PortDown,
@@ -51,7 +51,7 @@ pub const REASONS: [(&str, &str); 16] = [
     ("pending", "a rule was asked for, the adapter has not answered"),
     ("cooling-down", "was in the adapter lately, or refused: waits"),
     ("refused", "the adapter refuses rules of this form"),
-    ("wider", "the adapter marked packets of other flows"),
+    ("wider", "the adapter matches more than it is asked to"),
     ("port-down", "the adapter is gone, ill or restarting"),
     ("offloaded-fully", "the adapter forwards its packets"),
     ("other-adapter", "goes to a port that is not on the adapter where its packets come in"),

@@ -10,6 +10,13 @@ fn flow(n: u16) -> FlowId {
     FlowId { worker: 0, rule: u32::from(n) }
 }
 
+/// What takes the outer headers of every fourth flow's packets off, if they have one.
+fn outer(n: u16) -> Option<FlowId> {
+    n.is_multiple_of(4).then(|| flow(OUTERS.start + n / 4 % 3))
+}
+
+const OUTERS: std::ops::Range<u16> = 40..43;
+
 /// Frames to an address of their own.
 fn plan(n: u16) -> Plan {
     let mut item = Item {
@@ -20,7 +27,7 @@ fn plan(n: u16) -> Plan {
     item.value[4..6].copy_from_slice(&n.to_be_bytes());
     item.mask[..6].fill(0xff);
     let rule = ForwardRule { items: vec![item], edits: vec![], fate: Fate::Port(1) };
-    Plan { rule, outer: None, outer_bytes: 0 }
+    Plan { rule, outer: outer(n), outer_bytes: 0 }
 }
 
 /// An adapter with room for some rules.
@@ -31,6 +38,8 @@ struct Adapter {
     next: u64,
     /// Calls that fail next, with which number.
     fails: Vec<i32>,
+    /// Whether rules match more than they are asked to.
+    lies: bool,
 }
 
 impl Adapter {
@@ -55,6 +64,13 @@ impl Adapter {
                 Outcome::Counted(all.into_iter().filter_map(count).collect())
             }
         }
+    }
+
+    /// All rules that packets fit have some.
+    fn forward(&mut self, packets: u64) -> u64 {
+        let lies = self.lies;
+        let fits = self.rules.values_mut().filter(|(r, _)| lies || r.fate != Fate::Host);
+        fits.map(|(_, count)| count.packets += packets).count() as u64 * packets
     }
 
     fn create(&mut self, rule: ForwardRule) -> Result<RuleId, RuleError> {
@@ -111,7 +127,7 @@ proptest! {
         room in 1usize..20,
         seconds in proptest::collection::vec(
             (proptest::collection::vec((0u16..40, 0f32..3000.0), 0..40),
-             proptest::collection::vec(0u16..40, 0..6),
+             proptest::collection::vec(0u16..OUTERS.end, 0..6),
              proptest::option::weighted(0.2, prop_oneof![Just(5), Just(16), Just(12), Just(22)]),
              0usize..60),
             1..25),
@@ -121,22 +137,19 @@ proptest! {
         let (mut now, mut rates, mut sent) = (0, BTreeMap::<u16, f32>::new(), 0);
         for (more, ended, fails, most) in seconds {
             now += 1000;
-            dp.there.extend(more.iter().map(|(n, _)| flow(*n)));
+            dp.there.extend(more.iter().map(|(n, _)| flow(*n)).chain(OUTERS.map(flow)));
             rates.extend(more);
             a.fails.extend(fails);
             rates.iter().for_each(|(n, pps)| t.observe(flow(*n), *pps));
             t.decide(now, &mut |f| {
-                let known = rates.contains_key(&(f.rule as u16));
-                known.then(|| plan(f.rule as u16)).into_iter().collect()
+                rates.contains_key(&(f.rule as u16)).then(|| plan(f.rule as u16)).into_iter().collect()
             });
             t.count(now);
             let mut flush = work(&mut t, &mut a, &mut dp, now, most);
-            for (_, count) in a.rules.values_mut() {
-                count.packets += 7;
-                sent += 7;
-            }
+            sent += a.forward(7);
             // Flows end while requests are under way.
-            let gone: Vec<u16> = ended.into_iter().filter(|n| rates.remove(n).is_some()).collect();
+            let ends = |n: &u16| OUTERS.contains(n) || rates.remove(n).is_some();
+            let gone: Vec<u16> = ended.into_iter().filter(ends).collect();
             for n in &gone {
                 dp.there.remove(&flow(*n));
                 t.gone(now, flow(*n));
@@ -153,8 +166,8 @@ proptest! {
                 // Nobody knows what they had since they were asked last.
                 sent = dp.credited;
             }
-            for n in gone {
-                let rule = plan(n).rule;
+            let ended = |n: &u16| gone.contains(n) || outer(*n).is_some_and(|o| gone.iter().any(|g| flow(*g) == o));
+            for rule in (0..40).filter(ended).map(|n| plan(n).rule) {
                 prop_assert!(a.rules.values().all(|(r, _)| *r != rule));
             }
             prop_assert!(a.rules.len() <= room);
@@ -163,9 +176,28 @@ proptest! {
         now += 60_000;
         a.fails.clear();
         rates.keys().for_each(|n| t.gone(now, flow(*n)));
+        t.decide(now, &mut |_| vec![]);
         while work(&mut t, &mut a, &mut dp, now, 1000) {}
         prop_assert!(t.is_empty() && a.rules.is_empty() && dp.watched.is_empty());
         prop_assert_eq!((dp.credited, t.stats().packets), (sent, sent));
+    }
+}
+
+/// Seconds in which the host has so many packets of flow 1, from the first to the last one.
+fn seconds(
+    t: &mut Table,
+    a: &mut Adapter,
+    dp: &mut Datapath,
+    which: std::ops::Range<u64>,
+    pps: f32,
+) {
+    for second in which {
+        let now = second * 1000;
+        t.observe(flow(1), pps);
+        t.decide(now, &mut |_| vec![plan(1)]);
+        t.count(now);
+        work(t, a, dp, now, 100);
+        a.forward(7);
     }
 }
 
@@ -174,16 +206,53 @@ fn a_counter_that_goes_back_takes_nothing_away() {
     let mut t = Table::new(Limits::default(), 0);
     let (mut a, mut dp) = (Adapter { room: 9, ..Adapter::default() }, Datapath::default());
     dp.there.insert(flow(1));
-    t.observe(flow(1), 5000.0);
-    t.decide(1000, &mut |_| vec![plan(1)]);
-    let mut known = Vec::new();
-    for (second, packets) in [(1, 0), (2, 100), (3, 50), (4, 60)] {
-        work(&mut t, &mut a, &mut dp, second * 1000, 10);
+    seconds(&mut t, &mut a, &mut dp, 1..6, 5000.0);
+    assert!(t.is_in(flow(1)) && a.rules.len() == 1, "probes went");
+    let (before, mut known) = (dp.credited, Vec::new());
+    for (second, packets) in [(6, 100), (7, 200), (8, 150), (9, 160)] {
         a.rules.values_mut().for_each(|(_, count)| count.packets = packets);
         t.count(second * 1000);
         work(&mut t, &mut a, &mut dp, second * 1000, 10);
         known.push(dp.credited);
     }
-    assert_eq!((known, t.stats().went_back), (vec![0, 100, 100, 110], 1));
+    assert_eq!((known, t.stats().went_back), (vec![100, 200, 200, 210], 1), "{before}");
     assert_eq!(t.reason(5000, flow(1), 0.0), Reason::Full);
+}
+
+/// An adapter that matches more than it is asked to gets no rule that forwards, until it is asked again.
+#[test]
+fn nothing_is_forwarded_by_an_adapter_that_widens_masks() {
+    let mut t = Table::new(Limits::default(), 0);
+    let mut a = Adapter { room: 9, lies: true, ..Adapter::default() };
+    let mut dp = Datapath::default();
+    dp.there.insert(flow(1));
+    seconds(&mut t, &mut a, &mut dp, 1..30, 5000.0);
+    assert!(!t.has(flow(1)) && a.rules.is_empty() && t.is_empty());
+    assert_eq!(t.takes(29_000, &plan(1).rule), Err(Reason::Wider));
+    // Each time it is left alone for longer.
+    seconds(&mut t, &mut a, &mut dp, 30..120, 5000.0);
+    assert_eq!(t.stats().wider, 2);
+    seconds(&mut t, &mut a, &mut dp, 120..180, 5000.0);
+    assert_eq!((t.stats().wider, dp.credited), (2, 0));
+    a.lies = false;
+    seconds(&mut t, &mut a, &mut dp, 180..190, 5000.0);
+    assert!(t.is_in(flow(1)), "{:?} {:?}", t.takes(189_000, &plan(1).rule), t.stats());
+}
+
+/// A rule that does nothing: its flow's packets are the host's.
+#[test]
+fn a_rule_that_forwards_nothing_goes_and_does_not_come_again_at_once() {
+    let mut t = Table::new(Limits::default(), 0);
+    let (mut a, mut dp) = (Adapter { room: 9, ..Adapter::default() }, Datapath::default());
+    dp.there.insert(flow(1));
+    seconds(&mut t, &mut a, &mut dp, 1..6, 5000.0);
+    assert!(t.is_in(flow(1)));
+    let made = t.stats().inserted;
+    for second in 6..40 {
+        t.observe(flow(1), 5000.0);
+        t.decide(second * 1000, &mut |_| vec![plan(1)]);
+        work(&mut t, &mut a, &mut dp, second * 1000, 100);
+    }
+    assert_eq!((t.stats().silent, t.stats().inserted - made, a.rules.len()), (1, 0, 0));
+    assert_eq!(t.reason(39_000, flow(1), 5000.0), Reason::CoolingDown);
 }

@@ -71,13 +71,15 @@ pub struct MarkRule {
 
 /// Bytes of the longest header.
 pub const HEADER_BYTES_MAX: usize = 40;
+/// Of an Ethernet item the byte whose lowest bit says that a tag follows. Without it, the next item says so.
+pub const TAGGED: usize = 14;
 
 /// A header of a rule that forwards: packets have `value` where `mask` has bits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Item {
     /// Which header.
     pub header: Header,
-    /// As on the wire; zero where `mask` is, and behind the header.
+    /// As on the wire; zero where `mask` is, and behind the header (but [`TAGGED`]).
     pub value: [u8; HEADER_BYTES_MAX],
     /// Bits that count.
     pub mask: [u8; HEADER_BYTES_MAX],
@@ -127,6 +129,8 @@ pub enum Fate {
     Port(u16),
     /// Nowhere.
     Drop,
+    /// To the host, where they would come in without the rule.
+    Host,
 }
 
 /// A rule by which the adapter treats packets that a port receives; the host does not see them. It counts them.

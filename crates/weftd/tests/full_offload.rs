@@ -4,6 +4,7 @@
 mod lab;
 
 use lab::*;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use testkit::{Netns, Switch, privileged};
@@ -14,13 +15,22 @@ const LONG: Duration = Duration::from_secs(60);
 const ADAPTER: usize = 34_880;
 const CREATED: usize = 1;
 const DESTROYED: usize = 3;
+const STALE_HANDLES: usize = 4;
 const DELIVERED: usize = 9;
-/// Where it says how many packets were sent.
+/// Where it says how fast packets come, how many did, and how many were sent.
+const RATE: usize = 32;
+const CAME: usize = 64;
 const SENT: usize = 1088;
+/// What may be wrong with an adapter, and which that is.
+const FAULTS: usize = 35_136;
+const RESET: usize = 10;
+const GONE: usize = 11;
+const VOID_EVERY: usize = 13;
 
 /// What comes in: of twenty networks; the same in VXLAN, from four peers, 124 bytes without FCS.
 const PACKETS: &str = "flows=1000,rules=20,rate=60000";
 const TUNNELLED: &str = "kind=vxlan,flows=1000,guests=20,vnis=2,sources=4,size=128,rate=60000";
+const PER_SECOND: u64 = 60_000;
 /// Bytes of the latter without their outer headers.
 const INNER_BYTES: u64 = 124 - 50;
 
@@ -88,6 +98,12 @@ impl<'a> Bench<'a> {
         word(&self.dir.join(port), ADAPTER + 8 * counter)
     }
 
+    /// Writes a number into a port's file.
+    fn write(&self, port: &str, at: usize, value: u64) {
+        let file = std::fs::File::options().write(true).open(self.dir.join(port)).unwrap();
+        file.write_all_at(&value.to_ne_bytes(), at as u64).unwrap();
+    }
+
     /// Packets of all queues, of those that came or were sent.
     fn packets(&self, port: &str, from: usize) -> u64 {
         (0..16).map(|queue| word(&self.dir.join(port), from + 64 * queue)).sum()
@@ -96,6 +112,27 @@ impl<'a> Bench<'a> {
     /// What was sent to a virtual function, by the adapter or by the host.
     fn got(&self, port: &str) -> u64 {
         self.adapter(port, DELIVERED) + self.packets(port, SENT)
+    }
+
+    /// No packets come, all that did are where they go: how many the host has lost, and each virtual function got.
+    fn rest(&self) -> [u64; 3] {
+        self.write("src", RATE, 0);
+        let host = || {
+            let sent = self.packets("a", SENT) + self.packets("b", SENT);
+            self.packets("src", CAME) - sent
+        };
+        let all = || [host(), self.got("a"), self.got("b")];
+        self.wait_for("the last packets", || is_still(|| all().iter().sum()));
+        all()
+    }
+
+    /// Packets take turns between both: since `before` as many came to each, and the host lost none.
+    fn assert_all_went_right(&self, before: [u64; 3], what: &str) {
+        let [lost, a, b] = self.rest();
+        let (a, b) = (a - before[1], b - before[2]);
+        assert_eq!(lost, before[0], "{what}: {a} {b}");
+        assert!(a > 0 && a.abs_diff(b) < 100, "{what}: {a} {b}");
+        self.write("src", RATE, PER_SECOND);
     }
 
     /// Flows that the adapter forwards.
@@ -301,4 +338,81 @@ fn a_slow_adapter_delays_a_barrier_little() {
     assert!(number(&show, "all rules ended ") > 0 && number(&show, "overdue ") == 0, "{show}");
     reasons_add_up(&bench.sw);
     bench.wait_for("12 rules again", || bench.full() == 12);
+}
+
+/// An adapter that takes a mask for less than it says, or tagged packets for untagged ones, forwards nothing: probes
+/// show it. Marks that say too much are not believed. Each time one line tells it.
+#[test]
+fn an_adapter_that_matches_too_much_sends_nothing_elsewhere() {
+    if !privileged() {
+        return;
+    }
+    let _turn = turn();
+    const FORWARDS: &str = "the adapter matches more than rules ask for";
+    const MARKS: &str = "packets of other flows came with the marks of";
+    for (tunnelled, hw, line) in [
+        (false, "hw=full,hw_widen=ignore", FORWARDS),
+        (false, "hw=full,hw_vlan=0", FORWARDS),
+        (true, "hw=full,hw_widen=ignore", FORWARDS),
+        (false, "hw=full,hw_widen=ignore,hw_transfer=0", MARKS),
+    ] {
+        let ns = Netns::new().unwrap();
+        let bench = if tunnelled { Bench::tunnelled(&ns, hw) } else { Bench::new(&ns, hw) };
+        let before = bench.rest();
+        if tunnelled {
+            bench.change_guests(2, 3)
+        } else {
+            bench.change(2, 3)
+        };
+        bench.write("src", RATE, PER_SECOND);
+        bench.wait_for(line, || bench.sw.log().contains(line));
+        let why = appctl(&bench.sw, "offload/why");
+        assert!(why.contains("wider: the adapter matches more than it is asked to"), "{hw}: {why}");
+        assert_eq!(bench.full(), 0, "{hw}");
+        reasons_add_up(&bench.sw);
+        bench.assert_all_went_right(before, hw);
+        if line == FORWARDS {
+            assert_eq!(bench.sw.log().matches(line).count(), 1, "{hw}");
+        }
+    }
+}
+
+/// Resets, removals and rules without effect end nothing but the gain; one line tells each.
+#[test]
+fn rules_that_go_or_do_nothing_lose_nothing() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let bench = Bench::new(&ns, "hw=full");
+    let before = bench.rest();
+    bench.change(2, 3);
+    bench.write("src", RATE, PER_SECOND);
+    bench.wait_for("20 rules", || bench.full() == 20);
+    let fault = |which: usize, value: u64| bench.write("src", FAULTS + 8 * which, value);
+    let logged = |line: &str| bench.sw.log().matches(line).count();
+    let upset = "src: the adapter was reset or removed, its rules are gone";
+    fault(RESET, 1);
+    bench.wait_for("a reset", || logged(upset) == 1);
+    bench.wait_for("20 rules again", || bench.full() == 20);
+    bench.assert_all_went_right(before, "reset");
+    fault(GONE, 1);
+    bench.wait_for("a removal", || logged(upset) == 2 && bench.full() == 0);
+    fault(GONE, 0);
+    bench.wait_for("20 rules again", || bench.full() == 20);
+    bench.assert_all_went_right(before, "removal");
+    // Every third rule from now on is taken and has no effect.
+    fault(VOID_EVERY, 3);
+    bench.change(2, 3);
+    let show = || appctl(&bench.sw, "offload/show src");
+    let nothing = |show: &str| {
+        let rest = show.split("more than is asked for, ").nth(1).unwrap();
+        rest.split(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    bench.wait_for("rules that do nothing", || nothing(&show()) > 0);
+    bench.wait_for("a line", || logged("rules forwarded nothing: withdrawn") > 0);
+    bench.assert_all_went_right(before, "rules without effect");
+    assert!(bench.full() > 0 && bench.full() < 20);
+    reasons_add_up(&bench.sw);
+    assert_eq!(bench.adapter("src", STALE_HANDLES), 0);
 }

@@ -267,6 +267,7 @@ uint32_t frame_bytes(const struct rx_queue *queue);
 /* Are marks of some packets to be lost or wrong? */
 bool fault_of_marks(const struct hw *hw);
 int fault_of_create(struct hw *hw);
+bool fault_of_effect(const struct hw *hw);
 void fault_marks(struct rx_queue *queue, struct rte_mbuf **packets, uint32_t n);
 void watch_start(struct hw *hw);
 void watch_stop(struct hw *hw);

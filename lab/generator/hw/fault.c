@@ -33,6 +33,15 @@ fault_of_create(struct hw *hw)
 	return f->fail_every && hw->creates % f->fail_every == 0 ? code : 0;
 }
 
+/* Is the rule that was made last to be without effect? */
+bool
+fault_of_effect(const struct hw *hw)
+{
+	const volatile struct hw_faults *f = &hw->device->counters->faults;
+
+	return f->void_every && hw->creates % f->void_every == 0;
+}
+
 /* Takes marks away, or changes their lowest or their ninth bit, of so many packets per mille. */
 void
 fault_marks(struct rx_queue *q, struct rte_mbuf **packets, uint32_t n)

@@ -195,6 +195,8 @@ insert(struct hw *hw, const struct pattern *pattern, const struct act *act, cons
 		return NULL;
 	}
 	memcpy(copy, pattern, size);
+	if (fault_of_effect(hw))
+		copy->forbid |= copy->need;
 	slot = take_slot(a);
 	a->rules[slot] = (struct rule){
 		.device = hw->device,

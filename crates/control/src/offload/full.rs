@@ -137,6 +137,11 @@ impl Full {
             "    inserted: {}, removed: {}, swaps: {}, stuck: {}, packets: {}, counters that went back: {}",
             stats.inserted, stats.removed, stats.swaps, stats.stuck, stats.packets, stats.went_back
         );
+        let _ = writeln!(
+            out,
+            "    found out: {} shapes of rules that match more than is asked for, {} rules that forward nothing",
+            stats.wider, stats.silent
+        );
         for (errno, n) in &stats.refused {
             let what = std::io::Error::from_raw_os_error(*errno);
             let _ = writeln!(out, "    refused: {n} ({what})");
@@ -179,6 +184,8 @@ impl Full {
                             to.get(&port).inspect(|no| dp.credit_port(**no, &tx));
                         }
                         Fate::Drop => rx.drops[telemetry::Drop::Policy as usize] = more.packets,
+                        // Those are counted when the host has them.
+                        Fate::Host => continue,
                     }
                     dp.credit_port(no, &rx);
                 }

@@ -59,6 +59,7 @@ pub struct Entry {
 struct Logged {
     refusal_ms: u64,
     stats: offload::Stats,
+    full: offload::full::Stats,
     silent: bool,
 }
 
@@ -171,6 +172,9 @@ impl Entry {
             );
             self.held = None;
             self.port.upset(now_ms);
+            if let Some(full) = &mut self.full {
+                full.table.doubt();
+            }
             // Rules that forward are not, whatever the adapter says of them.
             self.flush(no, threads, now_ms);
         }
@@ -202,6 +206,20 @@ impl Entry {
         if now.silent > before.silent {
             let n = now.silent - before.silent;
             vlog::warn!(MODULE, "{name}: no packet came with the marks of {n} rules: withdrawn");
+        }
+        if let Some(full) = &self.full {
+            let (now, before) = (full.table.stats(), &self.logged.full);
+            if now.wider > before.wider {
+                vlog::warn!(
+                    MODULE,
+                    "{name}: the adapter matches more than rules ask for: it forwards no such flows"
+                );
+            }
+            if now.silent > before.silent {
+                let n = now.silent - before.silent;
+                vlog::warn!(MODULE, "{name}: {n} rules forwarded nothing: withdrawn");
+            }
+            self.logged.full = now.clone();
         }
         let silent = silence >= SILENCE_LOG;
         if silent && !self.logged.silent {

@@ -10,7 +10,8 @@ pub(super) fn create(port: u16, rule: &ForwardRule) -> Result<*mut sys::rte_flow
     let edits = rule.edits.iter().map(edit).collect::<Result<Vec<_>, _>>()?;
     let to = match rule.fate {
         Fate::Port(to) => i32::from(to),
-        Fate::Drop => -1,
+        Fate::Drop => sys::WEFT_TO_NOBODY,
+        Fate::Host => sys::WEFT_TO_HOST,
     };
     let (mut flow, mut error) = (std::ptr::null_mut(), no_error());
     let (n, n_edits) = (items.len() as u32, edits.len() as u32);

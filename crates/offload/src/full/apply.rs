@@ -18,6 +18,8 @@ pub enum Sent {
     Out(u16, Vec<u8>),
     /// Dropped.
     Dropped,
+    /// To the host, as it was.
+    Host,
 }
 
 /// What the rule does to the packet; None: it is not for the rule.
@@ -25,7 +27,11 @@ pub fn apply(rule: &ForwardRule, packet: &[u8]) -> Option<Sent> {
     if !matches(rule, packet) {
         return None;
     }
-    let Fate::Port(port) = rule.fate else { return Some(Sent::Dropped) };
+    let port = match rule.fate {
+        Fate::Port(port) => port,
+        Fate::Drop => return Some(Sent::Dropped),
+        Fate::Host => return Some(Sent::Host),
+    };
     let mut packet = packet.to_vec();
     rule.edits.iter().for_each(|e| edit(&mut packet, e));
     Some(Sent::Out(port, packet))

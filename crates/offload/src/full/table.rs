@@ -2,6 +2,7 @@
 
 mod answer;
 mod decide;
+mod trust;
 
 use super::plan::Plan;
 use crate::pace::Pace;
@@ -10,9 +11,13 @@ use crate::reason::Reason;
 use crate::types::{FlowId, Limits};
 use port::{Edit, Fate, ForwardRule, Header, RuleCount, RuleError, RuleId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use trust::{Shape, Trust, shape_of};
 
 /// What a rule saves the host: receive, parse, lookup, actions and send, cycles per packet.
 const SAVED_CYCLES: f32 = 155.0;
+/// A form or shape of rules that was refused is tried again after so long, then twice as long, up to:
+const BARRED_MS: u64 = 60_000;
+const BARRED_MS_MAX: u64 = 3_600_000;
 /// A full table is tried again after so long.
 const FULL_MS: u64 = 10_000;
 /// Rules that are asked about in one request.
@@ -92,6 +97,10 @@ pub struct Stats {
     pub went_back: u64,
     /// Packets that the adapter forwarded or dropped.
     pub packets: u64,
+    /// Shapes of rules that would have had packets of other flows.
+    pub wider: u64,
+    /// Rules that had to go because the host had all of their flows' packets.
+    pub silent: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -117,15 +126,35 @@ struct Unit {
     reported: RuleCount,
     /// Its number among those that leave.
     leaving: Option<u64>,
+    /// It forwards nothing, but shows whether rules of this shape would have packets of others.
+    probes: Option<Shape>,
+    /// Packets per second that the host had of its flows, of the second that ends.
+    host_pps: f32,
+}
+
+impl Unit {
+    /// Does it forward, and for so long that what it had says something?
+    fn is_settled(&self, now_ms: u64) -> bool {
+        let inside = matches!(self.state, State::In(_)) && self.probes.is_none();
+        inside && now_ms >= self.since_ms + pick::RESIDENCE_MS
+    }
 }
 
 /// Rules of one form are refused or taken together: headers, masks, kinds of edits.
-type Form = (Vec<(Header, [u8; 40])>, Vec<std::mem::Discriminant<Edit>>, bool);
+type Form = (Shape, Vec<std::mem::Discriminant<Edit>>, bool);
 
 struct Barred {
     until_ms: u64,
     wait_ms: u64,
     reason: Reason,
+}
+
+impl Barred {
+    /// From now on, after it was barred for `before` milliseconds.
+    fn again(now_ms: u64, before: u64, reason: Reason) -> Barred {
+        let wait_ms = (2 * before).clamp(BARRED_MS, BARRED_MS_MAX);
+        Barred { until_ms: now_ms + wait_ms, wait_ms, reason }
+    }
 }
 
 /// See the module. One thread owns it; [`Table::next_request`] and [`Table::next_step`] say what others are to do.
@@ -139,6 +168,7 @@ pub struct Table {
     by_outer: HashMap<FlowId, BTreeSet<Id>>,
     candidates: Candidates,
     barred: HashMap<Form, Barred>,
+    shapes: HashMap<Shape, Trust>,
     cooling: HashMap<FlowId, u64>,
     pace: Pace,
     requests: VecDeque<Request>,
@@ -179,6 +209,7 @@ impl Table {
             by_outer: HashMap::new(),
             candidates: Candidates::default(),
             barred: HashMap::new(),
+            shapes: HashMap::new(),
             cooling: HashMap::new(),
             pace: Pace::new(now_ms),
             requests: VecDeque::new(),
@@ -225,9 +256,10 @@ impl Table {
         &self.stats
     }
 
-    /// Rules in the adapter.
+    /// Rules in the adapter that forward.
     pub fn rules(&self) -> usize {
-        self.units.values().filter(|u| matches!(u.state, State::In(_))).count()
+        let forwards = |u: &&Unit| matches!(u.state, State::In(_)) && u.probes.is_none();
+        self.units.values().filter(forwards).count()
     }
 
     /// Is there any rule, also one that is only asked for or leaves?
@@ -287,9 +319,14 @@ impl Table {
         self.rules_of(flow).any(|u| u.plan.outer.is_none())
     }
 
-    /// May a rule of this form be asked for?
+    /// May a rule like this be asked for?
     pub fn takes(&self, now_ms: u64, rule: &ForwardRule) -> Result<(), Reason> {
-        match self.barred.get(&form_of(rule)).filter(|b| b.until_ms > now_ms) {
+        let form = self.barred.get(&form_of(rule));
+        let shape = match self.shapes.get(&shape_of(rule)) {
+            Some(Trust::Barred(b)) => Some(b),
+            _ => None,
+        };
+        match form.into_iter().chain(shape).find(|b| b.until_ms > now_ms) {
             Some(b) => Err(b.reason.clone()),
             None => Ok(()),
         }
@@ -325,7 +362,6 @@ fn growth(plan: &Plan) -> i64 {
 }
 
 fn form_of(rule: &ForwardRule) -> Form {
-    let items = rule.items.iter().map(|i| (i.header, i.mask)).collect();
     let edits = rule.edits.iter().map(std::mem::discriminant).collect();
-    (items, edits, rule.fate == Fate::Drop)
+    (shape_of(rule), edits, rule.fate == Fate::Drop)
 }

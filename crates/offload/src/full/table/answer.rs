@@ -3,9 +3,6 @@
 use super::*;
 use crate::class::{Class, class};
 
-/// A form of rules that was refused is tried again after so long, then twice as long, up to:
-const BARRED_MS: u64 = 60_000;
-const BARRED_MS_MAX: u64 = 3_600_000;
 /// A measurement's weight: about the last 32 count.
 const WEIGHT: f64 = 1.0 / 32.0;
 
@@ -45,7 +42,7 @@ impl Table {
                 let weight = if self.destroy_us == 0.0 { 1.0 } else { WEIGHT };
                 self.destroy_us += (took_us as f64 - self.destroy_us) * weight;
                 if let Some(count) = count {
-                    self.counted(id, count);
+                    self.counted(now_ms, id, count);
                 }
                 if !self.units.contains_key(&id) {
                     return false;
@@ -61,7 +58,7 @@ impl Table {
             }
             Outcome::Counted(all) => {
                 self.counting.under_way = self.counting.under_way.saturating_sub(1);
-                all.into_iter().for_each(|(id, count)| self.counted(id, count));
+                all.into_iter().for_each(|(id, count)| self.counted(now_ms, id, count));
             }
         }
         false
@@ -80,8 +77,15 @@ impl Table {
     fn refused(&mut self, now_ms: u64, id: Id, e: &RuleError) -> bool {
         *self.stats.refused.entry(e.errno).or_default() += 1;
         let form = form_of(&self.units[&id].plan.rule);
+        let probes = self.units[&id].probes.clone();
         self.leave(now_ms, id);
         self.forget(id);
+        if let Some(shape) = probes {
+            match class(e.errno) {
+                Class::Form => self.distrust(now_ms, &shape, Reason::Refused(e.to_string())),
+                _ => self.give_up_probes(now_ms, &shape),
+            }
+        }
         match class(e.errno) {
             Class::Full => {
                 // Those that leave are there until the adapter says otherwise.
@@ -99,8 +103,7 @@ impl Table {
 
     fn bar(&mut self, now_ms: u64, form: Form, reason: Reason) {
         let before = self.barred.get(&form).map_or(0, |b| b.wait_ms);
-        let wait_ms = (2 * before).clamp(BARRED_MS, BARRED_MS_MAX);
-        self.barred.insert(form, Barred { until_ms: now_ms + wait_ms, wait_ms, reason });
+        self.barred.insert(form, Barred::again(now_ms, before, reason));
     }
 
     /// Insertions that the adapter was not asked for yet are candidates again.
@@ -112,8 +115,15 @@ impl Table {
     }
 
     /// Of a rule's counters, what is new.
-    fn counted(&mut self, id: Id, now: RuleCount) {
+    fn counted(&mut self, now_ms: u64, id: Id, now: RuleCount) {
         let Some(unit) = self.units.get_mut(&id) else { return };
+        if let Some(shape) = unit.probes.clone() {
+            if now.packets > 0 && matches!(self.shapes.get(&shape), Some(Trust::Probing(_))) {
+                self.stats.wider += 1;
+                self.distrust(now_ms, &shape, Reason::Wider);
+            }
+            return;
+        }
         let before = std::mem::replace(&mut unit.reported, now);
         if now.packets < before.packets || now.bytes < before.bytes {
             // What is known stays; the adapter goes on from here.
@@ -147,6 +157,7 @@ impl Table {
     pub fn leave_all(&mut self, now_ms: u64) {
         let all: Vec<Id> = self.units.keys().copied().collect();
         all.into_iter().for_each(|id| self.leave(now_ms, id));
+        self.shapes.retain(|_, t| !matches!(t, Trust::Probing(_)));
         self.destroys.clear();
         self.candidates.take();
         self.counting.left.clear();

@@ -7,12 +7,17 @@ use crate::pick::{Candidate, RESIDENCE_MS};
 const COUNT_MS: u64 = 500;
 /// Requests for counters that are under way at a time.
 const COUNTS_MAX: usize = 4;
+/// A flow whose rule did nothing gets another one after so long.
+const SILENT_MS: u64 = 60_000;
 /// More rules than any adapter has.
 const RULES_MAX: usize = 1 << 20;
 
 impl Table {
     /// A flow had so many packets in the host, per second. Called once per second and flow.
     pub fn observe(&mut self, flow: FlowId, pps: f32) {
+        for id in self.by_flow.get(&flow).into_iter().flatten() {
+            self.units.get_mut(id).expect("both or none").host_pps += pps;
+        }
         if !self.is_whole(flow) && pps >= self.enter_pps() {
             self.candidates.push(Candidate { flow, pps });
         }
@@ -28,13 +33,9 @@ impl Table {
         for unit in self.units.values_mut() {
             unit.pps = 0.5 * (unit.pps + std::mem::take(&mut unit.recent) / seconds);
         }
-        let leave = self.enter_pps() * pick::LEAVE_PART;
-        let settled =
-            |u: &Unit| matches!(u.state, State::In(_)) && now_ms >= u.since_ms + RESIDENCE_MS;
-        let idle = self.units.iter().filter(|(_, u)| settled(u) && u.pps < leave);
-        let idle: Vec<Id> = idle.map(|(id, _)| *id).collect();
-        idle.into_iter().for_each(|id| self.leave(now_ms, id));
-        let others = self.units.iter().filter(|(_, u)| settled(u));
+        self.end_idle(now_ms);
+        self.expire_probes(now_ms);
+        let others = self.units.iter().filter(|(_, u)| u.is_settled(now_ms));
         let mut victims: Vec<(f32, Id)> = others.map(|(id, u)| (u.pps, *id)).collect();
         victims.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         for c in self.candidates.take() {
@@ -42,13 +43,36 @@ impl Table {
                 continue;
             }
             for plan in find(c.flow) {
-                if self.takes(now_ms, &plan.rule).is_err() || self.share(c, &plan) {
+                if self.takes(now_ms, &plan.rule).is_err()
+                    || self.share(c, &plan)
+                    || !self.trusts(now_ms, c.flow, &plan)
+                {
                     continue;
                 }
                 if !self.make_room(now_ms, c.pps, &mut victims) {
                     return;
                 }
                 self.enter(now_ms, c, plan);
+            }
+        }
+    }
+
+    /// Rules that have nothing to do any more leave; those whose flows' packets are all the host's are not what they seem.
+    fn end_idle(&mut self, now_ms: u64) {
+        let enter = self.enter_pps();
+        let mut idle = Vec::new();
+        for (id, unit) in &mut self.units {
+            let host_pps = std::mem::take(&mut unit.host_pps);
+            if unit.is_settled(now_ms) && unit.pps < enter * pick::LEAVE_PART {
+                idle.push((*id, unit.plan.outer.is_none() && host_pps >= enter));
+            }
+        }
+        for (id, silent) in idle {
+            let flows = self.units[&id].flows.clone();
+            self.leave(now_ms, id);
+            if silent {
+                self.stats.silent += 1;
+                self.cooling.extend(flows.into_iter().map(|f| (f, now_ms + SILENT_MS)));
             }
         }
     }
@@ -91,27 +115,37 @@ impl Table {
     }
 
     fn enter(&mut self, now_ms: u64, c: Candidate, plan: Plan) {
-        let id = Id(self.next_id);
-        self.next_id += 1;
-        self.requests.push_back(Request::Create(id, plan.rule.clone()));
-        self.watch(id, c.flow, plan.outer_bytes, true);
-        if let Some(outer) = plan.outer {
+        let (outer, outer_bytes) = (plan.outer, plan.outer_bytes);
+        let id = self.insert(now_ms, plan, c.pps);
+        self.units.get_mut(&id).expect("it was inserted").flows.push(c.flow);
+        self.by_flow.entry(c.flow).or_default().insert(id);
+        self.watch(id, c.flow, outer_bytes, true);
+        if let Some(outer) = outer {
             self.by_outer.entry(outer).or_default().insert(id);
             self.watch(id, outer, 0, true);
         }
+    }
+
+    /// Asks for a rule.
+    pub(super) fn insert(&mut self, now_ms: u64, plan: Plan, pps: f32) -> Id {
+        let id = Id(self.next_id);
+        self.next_id += 1;
+        self.requests.push_back(Request::Create(id, plan.rule.clone()));
         self.by_rule.insert(plan.rule.clone(), id);
-        self.by_flow.entry(c.flow).or_default().insert(id);
         let unit = Unit {
             plan,
-            flows: vec![c.flow],
+            flows: Vec::new(),
             state: State::Waiting,
-            pps: c.pps,
+            pps,
             recent: 0.0,
             since_ms: now_ms,
             reported: RuleCount::default(),
             leaving: None,
+            probes: None,
+            host_pps: 0.0,
         };
         self.units.insert(id, unit);
+        id
     }
 
     /// A rule is not wanted any more. That costs nothing, and comes before insertions that wait.
