@@ -55,8 +55,8 @@ fn changes(sw: &mut Switch, br: BridgeId, n: u32) {
     };
     timed("delete a tenth by cookie", || run(sw, tenth));
     timed("housekeeping", || {
-        while sw.untidy() {
-            sw.tidy(4096);
+        while sw.has_garbage() {
+            sw.reclaim(4096);
         }
         sw.expire(0, 0, 1);
     });
@@ -64,8 +64,8 @@ fn changes(sw: &mut Switch, br: BridgeId, n: u32) {
         run(sw, flow_mod(FlowModCommand::Delete, Match::default(), 0));
     });
     timed("housekeeping", || {
-        while sw.untidy() {
-            sw.tidy(4096);
+        while sw.has_garbage() {
+            sw.reclaim(4096);
         }
         sw.expire(0, 0, 1);
     });
@@ -82,8 +82,8 @@ fn changes(sw: &mut Switch, br: BridgeId, n: u32) {
         sw.take_regions();
     });
     timed("housekeeping", || {
-        while sw.untidy() {
-            sw.tidy(4096);
+        while sw.has_garbage() {
+            sw.reclaim(4096);
         }
         sw.expire(0, 0, 1);
     });

@@ -4,7 +4,7 @@
 use crate::appctl::coverage;
 use crate::appctl::perf::iteration_table;
 use crate::appctl::usage::Sample;
-use crate::of::change::SLICE;
+use crate::of::change::SLICE_FLOWS_MAX;
 use crate::of::{async_msgs, bundle};
 use crate::state::{Shared, State};
 use crate::{links, offload, underlay, vlog};
@@ -18,9 +18,9 @@ const MODULE: &str = "dpif_netdev";
 
 /// How often the packet side's queues are emptied while PMD threads run, which never ring: the
 /// longest a packet-in or a learned address waits.
-const TICK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The same while the packet side rings when it has something.
-const QUIET: Duration = Duration::from_millis(100);
+const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Effects of decisions, and packets, that are taken in before connections have their turn: some milliseconds' work.
 /// Each changes one address or two, which are told of one by one (`ofproto`'s limit is twice as high).
 const TURN_EVENTS_MAX: usize = 1024;
@@ -36,7 +36,7 @@ pub async fn run(state: Shared) {
     let mut last = Instant::now();
     loop {
         wait(&state, bell.as_ref().ok()).await;
-        while news(&mut state.borrow_mut()) && last.elapsed() < SECOND {
+        while poll_datapath(&mut state.borrow_mut()) && last.elapsed() < SECOND {
             tokio::task::yield_now().await;
         }
         if last.elapsed() >= SECOND {
@@ -69,18 +69,18 @@ fn expire(s: &mut State) -> bool {
         return false;
     }
     let (now, known) = (s.now_ns(), s.dp.known_ms() * 1_000_000);
-    s.ofproto.expire(now, known, SLICE)
+    s.ofproto.expire(now, known, SLICE_FLOWS_MAX)
 }
 
 /// Waits until there may be something to do.
 async fn wait(state: &Shared, bell: Option<&AsyncFd<Bell>>) {
-    let Some(bell) = bell else { return tokio::time::sleep(TICK).await };
+    let Some(bell) = bell else { return tokio::time::sleep(POLL_INTERVAL).await };
     let at_most = {
         let mut s = state.borrow_mut();
-        if s.dp.rests() && !s.ofproto.untidy() { QUIET } else { TICK }
+        if s.dp.rests() && !s.ofproto.has_garbage() { IDLE_POLL_INTERVAL } else { POLL_INTERVAL }
     };
     // What came before the packet side knew that it has to ring.
-    if news(&mut state.borrow_mut()) {
+    if poll_datapath(&mut state.borrow_mut()) {
         state.borrow().dp.awake();
         return tokio::task::yield_now().await;
     }
@@ -91,12 +91,12 @@ async fn wait(state: &Shared, bell: Option<&AsyncFd<Bell>>) {
 }
 
 /// One turn at the packet side's queues, of bounded length. True: there is more in them.
-pub fn news(s: &mut State) -> bool {
+pub fn poll_datapath(s: &mut State) -> bool {
     turn(s, TURN_EVENTS_MAX)
 }
 
 /// Empties the packet side's queues, as far as they are full now.
-pub fn all_news(s: &mut State) {
+pub fn poll_datapath_fully(s: &mut State) {
     turn(s, usize::MAX);
 }
 
@@ -124,7 +124,7 @@ fn turn(s: &mut State, most: usize) -> bool {
         async_msgs::packet_in(s, &p);
     }
     s.settled();
-    s.ofproto.tidy(SLICE);
+    s.ofproto.reclaim(SLICE_FLOWS_MAX);
     s.pending.progress.notify_waiters();
     s.domain.reclaim();
     more
@@ -146,7 +146,7 @@ fn suspicious(worker: WorkerId, one: &Suspicious) {
 
 /// What happens when time has passed, at once.
 pub fn tick(s: &mut State) {
-    all_news(s);
+    poll_datapath_fully(s);
     each_second(s);
     while expire(s) {}
     s.flush_changes();

@@ -8,7 +8,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Changes come in flocks: one look for all.
-const PAUSE: Duration = Duration::from_millis(20);
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Follows the kernel's links until the daemon ends.
 pub async fn run(state: Shared) {
@@ -21,7 +21,7 @@ pub async fn run(state: Shared) {
             ready.clear_ready();
         }
         follow(&mut state.borrow_mut(), &watch.get_mut().events());
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 

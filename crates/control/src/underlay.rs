@@ -12,9 +12,9 @@ use tokio::io::unix::AsyncFd;
 
 const MODULE: &str = "route_table";
 /// Changes come in flocks: one look for all.
-const PAUSE: Duration = Duration::from_millis(20);
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// After an error of the kernel's.
-const LATER: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Follows the kernel until the daemon ends.
 pub async fn run(state: Shared) {
@@ -38,13 +38,13 @@ pub async fn run(state: Shared) {
             }
             Err(e) => {
                 vlog::warn!(MODULE, "asking for the kernel's routes: {e}");
-                tokio::time::sleep(LATER).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
         }
         if let Ok(mut ready) = watch.readable().await {
             ready.clear_ready();
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 

@@ -91,7 +91,7 @@ impl Control {
         while !done() {
             assert!(Instant::now() < end, "no traffic");
             self.dp.poll(now_ms());
-            self.sw.tidy(64);
+            self.sw.reclaim(64);
             std::thread::yield_now();
         }
     }

@@ -182,7 +182,7 @@ impl Lab {
         self.sw.take_regions();
         self.sw.take_events();
         self.sw.take_packets();
-        self.sw.tidy(SLICE);
+        self.sw.reclaim(SLICE);
     }
 }
 

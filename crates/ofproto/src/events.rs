@@ -30,7 +30,7 @@ pub struct StagedPacket {
 
 /// More regions than this (3 MB) are merged into one that covers them all. The packet side finds the
 /// rules of a region without looking at others, so many narrow ones cost less than one wide.
-const MAX_REGIONS: usize = 4096;
+const REGIONS_MAX: usize = 4096;
 
 /// Collected until the control side takes it.
 #[derive(Default)]
@@ -65,7 +65,7 @@ impl Regions {
         if self.0.last() == Some(&region) {
             return;
         }
-        if self.0.len() >= MAX_REGIONS {
+        if self.0.len() >= REGIONS_MAX {
             self.merge();
         }
         self.0.push(region);

@@ -17,7 +17,7 @@ const LEARN_RATE_MACS_PER_SECOND: u64 = 2048;
 const LEARN_BURST_MACS_MAX: u64 = 65_536;
 const LEARN_COST_NS: u64 = 1_000_000_000 / LEARN_RATE_MACS_PER_SECOND;
 /// Between two lines in the log about one port.
-pub(crate) const TELL_INTERVAL_NS: u64 = 60_000_000_000;
+pub(crate) const REPORT_INTERVAL_NS: u64 = 60_000_000_000;
 /// No entry: the end of a list.
 const NONE: u32 = u32::MAX;
 
@@ -121,8 +121,8 @@ struct PortMacs {
     whole_at: u64,
     /// Sightings of addresses that were not learned because of its rate, those that were told of, and when, ns.
     limited: u64,
-    told: u64,
-    told_at: Option<u64>,
+    reported: u64,
+    reported_at: Option<u64>,
 }
 
 impl Default for PortMacs {
@@ -133,8 +133,8 @@ impl Default for PortMacs {
             n: 0,
             whole_at: 0,
             limited: 0,
-            told: 0,
-            told_at: None,
+            reported: 0,
+            reported_at: None,
         }
     }
 }
@@ -249,11 +249,13 @@ impl MacTable {
     /// Ports with addresses that were not learned since the last report, and how many; each port once a minute at most.
     pub fn take_limited(&mut self, now: u64) -> impl Iterator<Item = (u32, u64)> {
         let new = move |(no, p): (&u32, &mut PortMacs)| {
-            if p.limited == p.told || p.told_at.is_some_and(|at| now < at + TELL_INTERVAL_NS) {
+            if p.limited == p.reported
+                || p.reported_at.is_some_and(|at| now < at + REPORT_INTERVAL_NS)
+            {
                 return None;
             }
-            p.told_at = Some(now);
-            Some((*no, p.limited - std::mem::replace(&mut p.told, p.limited)))
+            p.reported_at = Some(now);
+            Some((*no, p.limited - std::mem::replace(&mut p.reported, p.limited)))
         };
         self.ports.iter_mut().filter_map(new)
     }
@@ -398,7 +400,7 @@ impl MacTable {
 
     pub fn clear_stats(&mut self) {
         self.stats = MacStats::default();
-        self.ports.values_mut().for_each(|p| (p.limited, p.told) = (0, 0));
+        self.ports.values_mut().for_each(|p| (p.limited, p.reported) = (0, 0));
     }
 }
 

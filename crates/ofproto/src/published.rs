@@ -22,7 +22,7 @@ use telemetry::Drop;
 /// Everything a decision reads.
 pub(crate) struct Shared {
     pub domain: Domain,
-    pub world: Published<World>,
+    pub published: Published<PublishedState>,
     /// The version of the flow tables that packets see.
     pub version: AtomicU64,
     pub frozen: States,
@@ -53,7 +53,7 @@ impl Shared {
 
 /// Bridges and ports.
 #[derive(Default)]
-pub(crate) struct World {
+pub(crate) struct PublishedState {
     /// By `BridgeId`.
     pub bridges: Vec<Option<Arc<BridgeView>>>,
     /// By datapath port: bridge and OpenFlow port.
@@ -65,7 +65,7 @@ pub(crate) struct World {
     pub options: Arc<[u32]>,
 }
 
-impl World {
+impl PublishedState {
     pub fn bridge(&self, id: u32) -> Option<&BridgeView> {
         self.bridges.get(id as usize)?.as_deref()
     }

@@ -55,7 +55,7 @@ pub(crate) enum Undo {
 }
 
 /// What monitors are told of one flow.
-pub(crate) enum Note {
+pub(crate) enum MonitorEvent {
     Added(Arc<FlowRule>),
     /// And what it was.
     Modified(Arc<FlowRule>, Arc<FlowRule>),
@@ -63,7 +63,7 @@ pub(crate) enum Note {
 }
 
 /// Flows that the item at hand still has to change.
-pub(crate) enum Rest {
+pub(crate) enum Remaining {
     Nothing,
     Remove(std::vec::IntoIter<(u8, Arc<FlowRule>)>, Removed),
     Modify(std::vec::IntoIter<(u8, Arc<FlowRule>)>, Rewrite),
@@ -76,13 +76,13 @@ pub(crate) struct Txn {
     pub now: u64,
     pub undo: Vec<Undo>,
     /// Flows that go and whose controllers are told, with the reason.
-    pub gone: Vec<(u32, Removed)>,
+    pub removed: Vec<(u32, Removed)>,
     pub regions: Regions,
     /// The regions cover the item at hand already.
     pub covered: bool,
-    pub notes: Vec<Note>,
+    pub monitor_events: Vec<MonitorEvent>,
     pub packets: Vec<StagedPacket>,
-    pub rest: Rest,
+    pub remaining: Remaining,
     /// The groups as the change leaves them, if it changes any.
     pub groups: Option<Groups>,
 }
@@ -95,9 +95,9 @@ pub(crate) struct Open {
     /// Items taken so far.
     pub taken: usize,
     /// Packets see it; what is left is to tell, and to free.
-    pub shown: bool,
-    pub notes: std::vec::IntoIter<Note>,
-    pub gone: std::vec::IntoIter<(u32, Removed)>,
+    pub committed: bool,
+    pub monitor_events: std::vec::IntoIter<MonitorEvent>,
+    pub removed: std::vec::IntoIter<(u32, Removed)>,
 }
 
 /// Which flows a request means.
@@ -132,7 +132,7 @@ pub(crate) struct GroupUndo {
 }
 
 /// What a change left behind: no new packet sees it, but a reader may still be looking at it.
-pub(crate) struct Limbo {
+pub(crate) struct DeferredFree {
     pub grace: Grace,
     pub tables: Arc<Tables>,
     /// When the change was made, ns.
@@ -150,7 +150,7 @@ pub(crate) struct Changes {
     /// How changes ended that others ran to their end.
     pub outcomes: Vec<(u64, Outcome)>,
     /// What is freed later, oldest first.
-    pub left: VecDeque<Limbo>,
+    pub deferred: VecDeque<DeferredFree>,
     /// A buffer for the regions of one change, kept so that the heap stays compact.
     pub spare_regions: Regions,
     /// Counts changes and turns of cleaning up, to reclaim retired memory now and then.

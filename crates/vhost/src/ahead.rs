@@ -10,9 +10,9 @@ use crate::memory::{Memory, Region};
 use crate::raw;
 
 /// Most buffers read ahead of one ring.
-pub(crate) const AHEAD: usize = 64;
+pub(crate) const BUFFERS_AHEAD_MAX: usize = 64;
 /// A buffer's memory is asked for so many buffers before it is used.
-pub(crate) const DISTANCE: usize = 16;
+pub(crate) const PREFETCH_BUFFERS: usize = 16;
 
 /// A buffer of one piece that is mapped at `at`, with room for more than a header.
 #[derive(Clone, Copy)]
@@ -47,7 +47,7 @@ impl Reader<'_> {
 
 /// The buffers from a ring's place on that were read and not used.
 pub(crate) struct Ahead {
-    buffers: Box<[Plain; AHEAD]>,
+    buffers: Box<[Plain; BUFFERS_AHEAD_MAX]>,
     direction: Direction,
     /// Counted on; places are the low bits.
     next: u32,
@@ -59,7 +59,7 @@ pub(crate) struct Ahead {
 impl Default for Ahead {
     fn default() -> Self {
         let none = Plain { at: std::ptr::null_mut(), len: 0, id: 0 };
-        let buffers = Box::new([none; AHEAD]);
+        let buffers = Box::new([none; BUFFERS_AHEAD_MAX]);
         Ahead { buffers, direction: Direction::FromGuest, next: 0, end: 0, fetched: 0 }
     }
 }
@@ -85,17 +85,17 @@ impl Ahead {
         (self.end, self.fetched) = (self.next, self.next);
     }
 
-    /// Adds one behind all others; there are less than [`AHEAD`].
+    /// Adds one behind all others; there are less than [`BUFFERS_AHEAD_MAX`].
     #[inline]
     pub fn push(&mut self, buffer: Plain) {
-        self.buffers[self.end as usize % AHEAD] = buffer;
+        self.buffers[self.end as usize % BUFFERS_AHEAD_MAX] = buffer;
         self.end = self.end.wrapping_add(1);
     }
 
     /// The `i`-th that is left.
     #[inline]
     pub fn get(&self, i: usize) -> Plain {
-        self.buffers[self.next.wrapping_add(i as u32) as usize % AHEAD]
+        self.buffers[self.next.wrapping_add(i as u32) as usize % BUFFERS_AHEAD_MAX]
     }
 
     /// The first `n` were used.
@@ -115,7 +115,7 @@ impl Ahead {
     pub fn fetch(&mut self, n: usize, header: usize) {
         let upto = self.next.wrapping_add(n.min(self.len()) as u32);
         while (upto.wrapping_sub(self.fetched) as i32) > 0 {
-            let at = self.buffers[self.fetched as usize % AHEAD].at;
+            let at = self.buffers[self.fetched as usize % BUFFERS_AHEAD_MAX].at;
             match self.direction {
                 Direction::FromGuest => lines(at, header, raw::prefetch),
                 Direction::ToGuest => lines(at, header, raw::prefetch_write),

@@ -1,6 +1,6 @@
 //! Buffers of the guest, read from a ring and checked: a private copy of what to do.
 
-use crate::ahead::{AHEAD, lines};
+use crate::ahead::{BUFFERS_AHEAD_MAX, lines};
 use crate::memory::{Memory, Region};
 use crate::ring_error::RingError;
 
@@ -87,7 +87,7 @@ fn budget(packets: usize) -> usize {
 /// Most descriptors that [`crate::Ring::prepare`] and the call that follows read, for so many packets: the call's budget,
 /// the last buffer, which may exceed it, and plain buffers, which are read ahead.
 pub fn steps_max(packets: usize) -> usize {
-    budget(packets) + CHAIN_MAX as usize + PIECES + 2 * (AHEAD + packets)
+    budget(packets) + CHAIN_MAX as usize + PIECES + 2 * (BUFFERS_AHEAD_MAX + packets)
 }
 
 // SAFETY: its pointers are only followed during the call that put them there.

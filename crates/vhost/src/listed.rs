@@ -1,9 +1,9 @@
 //! Packets in and out of a ring whose copies an engine makes.
 
-use crate::ahead::{AHEAD, DISTANCE};
+use crate::ahead::{BUFFERS_AHEAD_MAX, PREFETCH_BUFFERS};
 use crate::batch::{BATCH, Batch, Direction};
 use crate::raw;
-use crate::ring::{Moved, Ring, SOON, make_room};
+use crate::ring::{Moved, PREFETCH_PACKETS, Ring, make_room};
 use crate::ring_error::RingError;
 use crate::slots::{List, Slots};
 use crate::way::{Listed, Way};
@@ -95,7 +95,8 @@ impl Ring {
         self.deliver(&mut slots, out, end, moved);
         if !self.is_broken() && out.len() < end {
             let max = end - out.len();
-            let other = self.read_ahead(Direction::FromGuest, AHEAD.min(max + DISTANCE));
+            let other = self
+                .read_ahead(Direction::FromGuest, BUFFERS_AHEAD_MAX.min(max + PREFETCH_BUFFERS));
             let n = self.ahead.len().min(max);
             if n > 0 && slots.is_empty() && self.are_short(n, list.threshold) {
                 let bytes = moved.bytes;
@@ -141,14 +142,14 @@ impl Ring {
 
     /// Takes the first `n` plain buffers' packets.
     fn list_plain(&mut self, pool: &dyn Pool, n: usize, way: &mut Listed, moved: &mut Moved) {
-        self.fetch(n, DISTANCE);
+        self.fetch(n, PREFETCH_BUFFERS);
         if !fill(pool, way, n) {
             moved.starved = true;
             return;
         }
         for i in 0..n {
-            self.ahead.fetch(i + DISTANCE, self.header);
-            if let Some(soon) = way.list.fresh.len().checked_sub(1 + SOON) {
+            self.ahead.fetch(i + PREFETCH_BUFFERS, self.header);
+            if let Some(soon) = way.list.fresh.len().checked_sub(1 + PREFETCH_PACKETS) {
                 raw::prefetch_write(way.list.fresh[soon].data().as_ptr());
             }
             let buffer = self.ahead.get(i);

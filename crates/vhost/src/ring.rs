@@ -1,6 +1,6 @@
 //! A virtqueue of either layout, and the two things one does with it.
 
-use crate::ahead::{AHEAD, Ahead, DISTANCE, Plain, Reader};
+use crate::ahead::{Ahead, BUFFERS_AHEAD_MAX, PREFETCH_BUFFERS, Plain, Reader};
 use crate::batch::{BATCH, Batch, Chain, Direction, Piece};
 use crate::dirty::DirtyLog;
 use crate::listed::behind;
@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// The same for packets, whose own memory is nearer.
-pub(crate) const SOON: usize = 4;
+pub(crate) const PREFETCH_PACKETS: usize = 4;
 /// Plain buffers used before more are read.
 const CHUNK: usize = 32;
 /// A ring is given up when its guest has made so many more malformed buffers than others: as many as QEMU's longest ring
@@ -327,14 +327,14 @@ impl Ring {
     /// first of them at once: the others while those are used, so that neither waits for the other.
     #[inline]
     pub fn prepare(&mut self, step: usize, n: u16, sends: bool) {
-        let n = AHEAD.min(n.into());
+        let n = BUFFERS_AHEAD_MAX.min(n.into());
         if step == 0 {
             let held = self.ahead.len() as u32;
             return each!(&self.layout, ring => ring.fetch(held, n as u32));
         }
         self.read_ahead(if sends { Direction::FromGuest } else { Direction::ToGuest }, n);
         self.ahead.stale();
-        self.fetch(n, DISTANCE);
+        self.fetch(n, PREFETCH_BUFFERS);
     }
 
     /// Sees to it that `n` plain buffers are read, as far as there are. True: what follows is something else.
@@ -377,7 +377,8 @@ impl Ring {
         }
         let (max, began) = (max.min(BATCH), moved.packets);
         // If there are more they are fetched while these are worked on.
-        let other = self.read_ahead(Direction::FromGuest, AHEAD.min(max + DISTANCE));
+        let other =
+            self.read_ahead(Direction::FromGuest, BUFFERS_AHEAD_MAX.min(max + PREFETCH_BUFFERS));
         let (before, n) = (self.base(), self.ahead.len().min(max));
         if n > 0 && !self.take_plain(pool, out, n, moved) {
             moved.starved = true;
@@ -397,14 +398,14 @@ impl Ring {
         moved: &mut Moved,
     ) -> bool {
         let start = out.len();
-        self.fetch(n, DISTANCE);
+        self.fetch(n, PREFETCH_BUFFERS);
         if !pool.alloc(out, n) {
             return false;
         }
         let (mut packets, mut bytes) = (0, 0);
         for i in 0..n {
-            self.ahead.fetch(i + DISTANCE, self.header);
-            if let Some(soon) = out.get(start + i + SOON) {
+            self.ahead.fetch(i + PREFETCH_BUFFERS, self.header);
+            if let Some(soon) = out.get(start + i + PREFETCH_PACKETS) {
                 let to = soon.data().as_ptr();
                 raw::prefetch_write(to);
                 // For the header of a tunnel.
@@ -507,16 +508,16 @@ impl Ring {
         let (mut taken, mut bytes, mut other) = (0, 0, false);
         while taken < packets.len() {
             let rest = &packets[taken..];
-            other = self.read_ahead(Direction::ToGuest, rest.len().min(AHEAD));
+            other = self.read_ahead(Direction::ToGuest, rest.len().min(BUFFERS_AHEAD_MAX));
             let n = self.ahead.len().min(rest.len()).min(CHUNK);
-            self.fetch(n, DISTANCE);
+            self.fetch(n, PREFETCH_BUFFERS);
             let mut done = 0;
             for packet in &rest[..n] {
-                self.ahead.fetch(rest.len().min(done + DISTANCE), self.header);
-                if let Some(later) = rest.get(done + 2 * SOON) {
+                self.ahead.fetch(rest.len().min(done + PREFETCH_BUFFERS), self.header);
+                if let Some(later) = rest.get(done + 2 * PREFETCH_PACKETS) {
                     raw::prefetch(later.as_raw());
                 }
-                if let Some(soon) = rest.get(done + SOON) {
+                if let Some(soon) = rest.get(done + PREFETCH_PACKETS) {
                     let from = soon.data().as_ptr();
                     raw::prefetch(from);
                     raw::prefetch(from.wrapping_add(63));

@@ -9,7 +9,7 @@ use crate::raw;
 use crate::ring_error::RingError;
 
 /// Flag of either ring: do not notify me.
-const QUIET: u16 = 1;
+const NO_INTERRUPT: u16 = 1;
 
 /// Indices count on in 32 bits, of which the ring has the low half: words that are stored and loaded
 /// whole. (A load of more bytes than a store before it waits until the store is in the cache, and
@@ -142,7 +142,7 @@ impl Split {
         if self.ready(self.seen) < want {
             self.seen = self.avail(1).into();
             // The same line.
-            self.quiet = !self.event_idx && self.avail(0) & QUIET != 0;
+            self.quiet = !self.event_idx && self.avail(0) & NO_INTERRUPT != 0;
         }
         self.ready(self.seen)
     }
@@ -279,7 +279,7 @@ impl Split {
             return None;
         }
         // SAFETY: the flags are the first word of the used ring.
-        unsafe { raw::store16(self.used.cast(), QUIET) };
+        unsafe { raw::store16(self.used.cast(), NO_INTERRUPT) };
         Some(self.used)
     }
 
@@ -310,7 +310,7 @@ impl Split {
             let event = self.avail(2 + self.size as usize);
             return passed(event, self.at as u16, old as u16);
         }
-        self.avail(0) & QUIET == 0
+        self.avail(0) & NO_INTERRUPT == 0
     }
 }
 

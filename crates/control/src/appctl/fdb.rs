@@ -37,7 +37,7 @@ pub fn flush(s: &mut State, args: &[String]) -> Result<String, String> {
         None => s.bridges.values().map(|b| b.id).collect(),
     };
     // What packets before the command taught is forgotten too.
-    crate::housekeeping::all_news(s);
+    crate::housekeeping::poll_datapath_fully(s);
     s.collect();
     for id in ids {
         let _ = s.ofproto.fdb_flush(id);

@@ -11,7 +11,7 @@ use std::rc::Rc;
 /// Bytes that are allocated together: at least, and of a bundle that has that much already.
 const CHUNK: std::ops::RangeInclusive<usize> = 4 << 10..=1 << 20;
 /// Bundles one connection may have open.
-const MAX_BUNDLES: usize = 64;
+const CONNECTION_BUNDLES_MAX: usize = 64;
 /// Nanoseconds after which a bundle that nobody adds to is given up, unless `other_config` of the
 /// database (`bundle-idle-timeout`) says otherwise; as in ovs-vswitchd.
 pub const IDLE_TIMEOUT: u64 = 10_000_000_000;
@@ -158,7 +158,7 @@ fn open(conn: &mut Conn, id: u32, flags: u16, from: (&[u8], u64)) -> Result<(), 
     if conn.bundles.remove(&id).is_some() {
         return Err(OfError::BundleBadId);
     }
-    if conn.bundles.len() >= MAX_BUNDLES || is_full(conn) {
+    if conn.bundles.len() >= CONNECTION_BUNDLES_MAX || is_full(conn) {
         return Err(OfError::BundleOutOfBundles);
     }
     let (opening, used) = (from.0[..from.0.len().min(ERROR_DATA)].to_vec(), from.1);

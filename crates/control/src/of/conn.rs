@@ -18,7 +18,7 @@ pub type ConnId = u64;
 
 /// Bytes that may wait for a peer that does not read; packet-ins beyond are dropped. All else that nobody asked for cannot be
 /// without the peer's picture of the switch becoming wrong: beyond [`account::CONNECTION_BYTES_MAX`] the peer goes.
-const ASYNC_BACKLOG: usize = 1 << 20;
+const ASYNC_BACKLOG_BYTES_MAX: usize = 1 << 20;
 
 /// `OFP_DEFAULT_MISS_SEND_LEN`.
 const MISS_SEND_LEN: u16 = 128;
@@ -144,7 +144,7 @@ impl Conn {
 
     /// Sends an asynchronous message. A packet-in is dropped if the peer is not reading.
     pub fn notify(&mut self, message: &Reply) {
-        if self.backlog.get() > ASYNC_BACKLOG && matches!(message, Reply::PacketIn(_)) {
+        if self.backlog.get() > ASYNC_BACKLOG_BYTES_MAX && matches!(message, Reply::PacketIn(_)) {
             self.counts.packet_ins_dropped += 1;
             return;
         }

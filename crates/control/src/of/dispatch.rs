@@ -63,7 +63,7 @@ async fn perform(
     bytes: &[u8],
 ) -> Result<Option<Reply>, OfError> {
     if changes(&request) {
-        change::others(state).await;
+        change::wait_until_idle(state).await;
         let s = state.borrow();
         if s.conns.get(&id).is_some_and(|c| c.role == Role::Secondary) {
             return Err(OfError::IsSlave);

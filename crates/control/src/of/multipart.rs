@@ -79,7 +79,7 @@ pub fn answer(
 /// Flows that are encoded at once: about a quarter of a millisecond's work.
 const PIECE: usize = 512;
 /// Bytes that may wait for the peer before more flows are encoded.
-const BACKLOG: usize = 1 << 20;
+const DUMP_BACKLOG_BYTES_MAX: usize = 1 << 20;
 
 /// Answers a request for flows: some at a time, as the peer reads them, and others have their turn in
 /// between. A million flows take no more memory than a thousand, but for a list of them.
@@ -109,7 +109,7 @@ pub async fn flows(
             conn.backlog.clone()
         };
         tokio::task::yield_now().await;
-        drained(&backlog, BACKLOG).await;
+        drained(&backlog, DUMP_BACKLOG_BYTES_MAX).await;
     }
 }
 
@@ -164,7 +164,7 @@ pub async fn monitor(
             conn.backlog.clone()
         };
         tokio::task::yield_now().await;
-        drained(&backlog, BACKLOG).await;
+        drained(&backlog, DUMP_BACKLOG_BYTES_MAX).await;
     }
 }
 

@@ -21,18 +21,18 @@ use tokio::sync::{mpsc, oneshot};
 
 const MODULE: &str = "rconn";
 /// How long a controller may take for its hello.
-const HELLO: Duration = Duration::from_secs(8);
+const HELLO_TIME_MAX: Duration = Duration::from_secs(8);
 
 /// Messages after which the packet side is told what changed, lest the switch half lumps the
 /// changes together and more cached decisions go than must.
-const FLUSH: u32 = 64;
+const FLUSH_INTERVAL_MESSAGES: u32 = 64;
 
 /// A peer that sent something this soon after the last time is waited for awake.
-const PROMPT: Duration = Duration::from_micros(300);
+const PROMPT_PEER_PAUSE_MAX: Duration = Duration::from_micros(300);
 
 /// How long, at most. A thread that sleeps costs such a peer two wake-ups of a core per message, which on
 /// virtual machines is most of the time that it waits.
-const AWAKE: Duration = Duration::from_micros(150);
+const AWAKE_WAIT_MAX: Duration = Duration::from_micros(150);
 
 /// What a listener makes of those who connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -269,7 +269,7 @@ async fn serve<S: AsyncRead + AsyncWrite + 'static>(
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum CloseReason {
     /// The peer closed it.
     Closed,
     /// The peer said nothing for too long.
@@ -303,14 +303,14 @@ fn greet(state: &Shared, id: ConnId) {
     }
 }
 
-/// Reads without going to sleep, giving others their turn; None: nothing came for [`AWAKE`].
+/// Reads without going to sleep, giving others their turn; None: nothing came for [`AWAKE_WAIT_MAX`].
 async fn read_awake<R: AsyncRead>(
     reader: &mut Pin<&mut R>,
     buf: &mut [u8],
 ) -> Option<io::Result<usize>> {
     let since = Instant::now();
     let late = async {
-        while since.elapsed() < AWAKE {
+        while since.elapsed() < AWAKE_WAIT_MAX {
             tokio::task::yield_now().await;
         }
     };
@@ -327,7 +327,7 @@ async fn read<R: AsyncRead>(
     timing: Timing,
     reader: R,
     backlog: &Cell<usize>,
-) -> End {
+) -> CloseReason {
     let mut reader = std::pin::pin!(reader);
     let mut framer = openflow::framing::Framer::new();
     let mut buf = vec![0; 64 * 1024];
@@ -337,11 +337,11 @@ async fn read<R: AsyncRead>(
     loop {
         let ready = match state.borrow().conns.get(&id) {
             Some(c) => c.dialect.is_some(),
-            None => return End::Ours,
+            None => return CloseReason::Ours,
         };
-        let patience = if ready { timing.probe } else { HELLO };
+        let patience = if ready { timing.probe } else { HELLO_TIME_MAX };
         let since = Instant::now();
-        let soon = match pause < PROMPT {
+        let soon = match pause < PROMPT_PEER_PAUSE_MAX {
             true => read_awake(&mut reader, &mut buf).await,
             false => None,
         };
@@ -350,7 +350,7 @@ async fn read<R: AsyncRead>(
             None if patience.is_zero() => reader.read(&mut buf).await,
             None => match tokio::time::timeout(patience, reader.read(&mut buf)).await {
                 Ok(r) => r,
-                Err(_) if probed || !ready => return End::Silent,
+                Err(_) if probed || !ready => return CloseReason::Silent,
                 Err(_) => {
                     probed = true;
                     state.borrow_mut().reply(id, 0, &Reply::EchoRequest(Vec::new()));
@@ -361,17 +361,17 @@ async fn read<R: AsyncRead>(
         pause = since.elapsed();
         probed = false;
         match got {
-            Ok(0) | Err(_) => return End::Closed,
+            Ok(0) | Err(_) => return CloseReason::Closed,
             Ok(n) => framer.push(&buf[..n]),
         }
         for n in 1u32.. {
             match framer.next() {
                 Some(Ok(message)) => {
-                    if n.is_multiple_of(FLUSH) {
+                    if n.is_multiple_of(FLUSH_INTERVAL_MESSAGES) {
                         state.borrow_mut().flush_changes();
                     }
                     if !dispatch::message(state, id, message).await {
-                        return End::Protocol;
+                        return CloseReason::Protocol;
                     }
                     // A peer that always has more to say gives others their turn.
                     if turn.is_over() {
@@ -387,7 +387,7 @@ async fn read<R: AsyncRead>(
                 Some(Err(e)) => {
                     let name = state.borrow().conn_name(id);
                     vlog::warn!(MODULE, "{name}: {e}, disconnecting");
-                    return End::Protocol;
+                    return CloseReason::Protocol;
                 }
                 None => break,
             }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Bytes that may wait for a reader who does not read; messages beyond are left out.
-const BACKLOG: usize = 1 << 20;
+const SNOOP_BACKLOG_BYTES_MAX: usize = 1 << 20;
 
 /// A reader: bridge, writer, bytes waiting.
 pub(super) struct Snoop {
@@ -22,7 +22,7 @@ impl Snoops {
     /// Copies a message of one of the bridge's controllers, or to it.
     pub fn copy(&self, bridge: &str, bytes: &[u8]) {
         self.0.borrow_mut().retain(|s| {
-            if s.bridge != bridge || s.backlog.get() > BACKLOG {
+            if s.bridge != bridge || s.backlog.get() > SNOOP_BACKLOG_BYTES_MAX {
                 return !s.out.is_closed();
             }
             s.backlog.set(s.backlog.get() + bytes.len());

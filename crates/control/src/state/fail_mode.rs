@@ -3,7 +3,7 @@
 use super::{Bridge, State};
 use crate::config::FailMode;
 use crate::of::controller::Controller;
-use crate::of::server::End;
+use crate::of::server::CloseReason;
 use crate::vlog;
 use std::time::{Duration, Instant};
 
@@ -41,18 +41,18 @@ impl State {
     }
 
     /// Says why a connection ends.
-    pub fn controller_ended(&mut self, bridge: &str, target: &str, name: &str, why: End) {
+    pub fn controller_ended(&mut self, bridge: &str, target: &str, name: &str, why: CloseReason) {
         let error = match why {
-            End::Closed => {
+            CloseReason::Closed => {
                 vlog::info!("rconn", "{name}: connection closed by peer");
                 "End of file"
             }
-            End::Silent => {
+            CloseReason::Silent => {
                 vlog::err!("rconn", "{name}: no response to inactivity probe, disconnecting");
                 "Connection timed out"
             }
-            End::Protocol => "Protocol error",
-            End::Ours => return,
+            CloseReason::Protocol => "Protocol error",
+            CloseReason::Ours => return,
         };
         if let Some(c) = self.controller(bridge, target).filter(|c| c.active()) {
             c.last_error = Some(error.to_string());

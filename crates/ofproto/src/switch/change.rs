@@ -9,7 +9,8 @@ use crate::switch::Switch;
 use crate::tables::counters::{FlowRec, Slot};
 use crate::tables::table::FlowRule;
 use crate::transaction::{
-    BundleItem, Change, Items, Limbo, Note, Open, Outcome, Record, Rest, Txn, Undo,
+    BundleItem, Change, DeferredFree, Items, MonitorEvent, Open, Outcome, Record, Remaining, Txn,
+    Undo,
 };
 use crate::types::BridgeId;
 use openflow::{FlowMod, FlowRemoved, MonitorUpdate, OfError, Removed};
@@ -17,11 +18,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Flows that a small change cleans up after its predecessors.
-const FEW: usize = 64;
+const CLEANUP_FLOWS_MAX: usize = 64;
 /// How many rules ahead the memory of those that are removed is fetched.
-const AHEAD: usize = 8;
+const PREFETCH_RULES: usize = 8;
 /// Retired memory is looked at after this many changes.
-const RECLAIM_EVERY: u32 = 256;
+const RECLAIM_INTERVAL_CHANGES: u32 = 256;
 
 impl Switch {
     /// Executes a flow-mod. It is visible to packets when this returns; cached decisions that
@@ -87,18 +88,18 @@ impl Switch {
     fn start(&mut self, bridge: BridgeId, now: u64) -> Result<Txn, OfError> {
         self.of_bridge(bridge)?;
         self.finish();
-        self.tidy(FEW);
+        self.reclaim(CLEANUP_FLOWS_MAX);
         Ok(Txn {
             bridge,
             version: self.version() + 1,
             now,
             undo: Vec::new(),
-            gone: Vec::new(),
+            removed: Vec::new(),
             regions: std::mem::take(&mut self.changes.spare_regions),
             covered: false,
-            notes: Vec::new(),
+            monitor_events: Vec::new(),
             packets: Vec::new(),
-            rest: Rest::Nothing,
+            remaining: Remaining::Nothing,
             groups: None,
         })
     }
@@ -106,29 +107,30 @@ impl Switch {
     fn open(&mut self, txn: Txn, items: Items) -> Change {
         self.changes.begun += 1;
         let change = self.changes.begun;
-        let (notes, gone) = Default::default();
-        self.changes.open = Some(Open { change, txn, items, taken: 0, shown: false, notes, gone });
+        let (monitor_events, removed) = Default::default();
+        self.changes.open =
+            Some(Open { change, txn, items, taken: 0, committed: false, monitor_events, removed });
         Change(change)
     }
 
     fn step(&mut self, mut steps: usize) -> Option<Outcome> {
         let mut open = self.changes.open.take()?;
-        if !open.shown {
+        if !open.committed {
             match self.stage_some(&mut open, &mut steps) {
                 Err(e) => {
                     self.roll_back(open.txn);
                     return Some(Err((open.taken.saturating_sub(1), e)));
                 }
-                Ok(true) => self.show(&mut open),
+                Ok(true) => self.commit(&mut open),
                 Ok(false) => {}
             }
         }
-        if !open.shown || !self.tell_some(&mut open, &mut steps) {
+        if !open.committed || !self.notify_some(&mut open, &mut steps) {
             self.changes.open = Some(open);
             return None;
         }
         let now = open.txn.now;
-        self.wind_up(open.txn);
+        self.defer_frees(open.txn);
         self.after_change(now);
         Some(Ok(()))
     }
@@ -137,7 +139,7 @@ impl Switch {
     fn stage_some(&mut self, open: &mut Open, steps: &mut usize) -> Result<bool, OfError> {
         while *steps > 0 {
             *steps -= 1;
-            if self.stage_rest(&mut open.txn) {
+            if self.stage_remaining(&mut open.txn) {
                 continue;
             }
             let Some(item) = open.items.next() else { return Ok(true) };
@@ -161,24 +163,24 @@ impl Switch {
     }
 
     /// Changes one of the flows that the item at hand means; false: there is none left.
-    fn stage_rest(&mut self, txn: &mut Txn) -> bool {
-        let mut rest = std::mem::replace(&mut txn.rest, Rest::Nothing);
-        let more = match &mut rest {
-            Rest::Nothing => false,
-            Rest::Remove(rules, reason) => {
-                if let Some((_, later)) = rules.as_slice().get(AHEAD) {
+    fn stage_remaining(&mut self, txn: &mut Txn) -> bool {
+        let mut remaining = std::mem::replace(&mut txn.remaining, Remaining::Nothing);
+        let more = match &mut remaining {
+            Remaining::Nothing => false,
+            Remaining::Remove(rules, reason) => {
+                if let Some((_, later)) = rules.as_slice().get(PREFETCH_RULES) {
                     later.prefetch();
                 }
                 let next = rules.next();
                 next.map(|(table, rule)| self.stage_remove(txn, table, &rule, *reason)).is_some()
             }
-            Rest::Modify(rules, to) => rules
+            Remaining::Modify(rules, to) => rules
                 .next()
                 .map(|(table, rule)| self.stage_rewrite(txn, table, &rule, to))
                 .is_some(),
         };
         if more {
-            txn.rest = rest;
+            txn.remaining = remaining;
         } else {
             txn.covered = false;
         }
@@ -186,7 +188,7 @@ impl Switch {
     }
 
     /// Packets see the change from here on.
-    fn show(&mut self, open: &mut Open) {
+    fn commit(&mut self, open: &mut Open) {
         let txn = &mut open.txn;
         if let Some(groups) = txn.groups.take() {
             self.publish_groups(txn.bridge, txn.version, groups);
@@ -196,19 +198,19 @@ impl Switch {
         self.changes.spare_regions = std::mem::take(&mut txn.regions);
         self.outbox.packets.append(&mut txn.packets);
         self.watch_vacancies(txn.bridge);
-        open.notes = std::mem::take(&mut txn.notes).into_iter();
-        open.gone = std::mem::take(&mut txn.gone).into_iter();
-        open.shown = true;
+        open.monitor_events = std::mem::take(&mut txn.monitor_events).into_iter();
+        open.removed = std::mem::take(&mut txn.removed).into_iter();
+        open.committed = true;
     }
 
     /// Tells of at most `steps` flows; true: that was all.
-    fn tell_some(&mut self, open: &mut Open, steps: &mut usize) -> bool {
+    fn notify_some(&mut self, open: &mut Open, steps: &mut usize) -> bool {
         while *steps > 0 {
             *steps -= 1;
-            if let Some(note) = open.notes.next() {
-                self.tell(&open.txn, note);
-            } else if let Some((id, reason)) = open.gone.next() {
-                self.removed(&open.txn, id, reason);
+            if let Some(event) = open.monitor_events.next() {
+                self.notify_monitors(&open.txn, event);
+            } else if let Some((id, reason)) = open.removed.next() {
+                self.notify_removed(&open.txn, id, reason);
             } else {
                 return true;
             }
@@ -216,16 +218,16 @@ impl Switch {
         false
     }
 
-    fn tell(&mut self, txn: &Txn, note: Note) {
+    fn notify_monitors(&mut self, txn: &Txn, event: MonitorEvent) {
         let stats = |rule: &FlowRule| {
             self.slots.flow(rule.value().id).map(|rec| self.stats_of(rule, rec, txn.now))
         };
-        let (update, old) = match note {
-            Note::Added(rule) => (stats(&rule).map(MonitorUpdate::Added), Vec::new()),
-            Note::Modified(rule, old) => {
+        let (update, old) = match event {
+            MonitorEvent::Added(rule) => (stats(&rule).map(MonitorUpdate::Added), Vec::new()),
+            MonitorEvent::Modified(rule, old) => {
                 (stats(&rule).map(MonitorUpdate::Modified), old.value().instructions.to_vec())
             }
-            Note::Deleted(rule, reason) => {
+            MonitorEvent::Deleted(rule, reason) => {
                 (stats(&rule).map(|s| MonitorUpdate::Deleted(s, reason)), Vec::new())
             }
         };
@@ -235,52 +237,53 @@ impl Switch {
     }
 
     /// A flow is gone for good.
-    fn removed(&mut self, txn: &Txn, id: u32, reason: Removed) {
+    fn notify_removed(&mut self, txn: &Txn, id: u32, reason: Removed) {
         let Some(rec) = self.slots.flow(id) else { return };
         let stats = self.stats_of(&rec.rule, rec, txn.now);
         let message = Box::new(FlowRemoved { stats, reason });
         self.outbox.events.push(Event::FlowRemoved(txn.bridge, message));
     }
 
-    /// What readers of the old version may still see goes later ([`Switch::tidy`]).
-    fn wind_up(&mut self, txn: Txn) {
-        let old = txn.undo.len() > FEW || txn.undo.iter().any(|u| !matches!(u, Undo::Added(..)));
+    /// What readers of the old version may still see goes later ([`Switch::reclaim`]).
+    fn defer_frees(&mut self, txn: Txn) {
+        let old = txn.undo.len() > CLEANUP_FLOWS_MAX
+            || txn.undo.iter().any(|u| !matches!(u, Undo::Added(..)));
         if old && let Ok(b) = self.bridge(txn.bridge) {
             let (grace, tables) = (self.shared.domain.grace(), b.tables.clone());
             let steps = txn.undo.into_iter();
-            self.changes.left.push_back(Limbo { grace, tables, now: txn.now, steps });
+            self.changes.deferred.push_back(DeferredFree { grace, tables, now: txn.now, steps });
         }
-        self.tidy(FEW);
+        self.reclaim(CLEANUP_FLOWS_MAX);
     }
 
     /// Frees what a change left behind and no reader can see any more, at most `n` flows of it.
-    pub fn tidy(&mut self, n: usize) {
+    pub fn reclaim(&mut self, n: usize) {
         self.changes.count = self.changes.count.wrapping_add(1);
-        if self.changes.count.is_multiple_of(RECLAIM_EVERY) {
+        if self.changes.count.is_multiple_of(RECLAIM_INTERVAL_CHANGES) {
             self.shared.domain.reclaim();
         }
         let mut unlinked = Vec::new();
         let mut left = n;
         while left > 0 {
-            let Some(limbo) = self.changes.left.front_mut() else { break };
-            if !self.shared.domain.passed(limbo.grace) {
+            let Some(deferred) = self.changes.deferred.front_mut() else { break };
+            if !self.shared.domain.passed(deferred.grace) {
                 break;
             }
-            match limbo.steps.next() {
+            match deferred.steps.next() {
                 Some(Undo::Removed(table, rule, record)) => {
-                    let t = limbo.tables.get(table);
+                    let t = deferred.tables.get(table);
                     if record == Record::Goes {
-                        self.slots.release(rule.value().id, limbo.now);
+                        self.slots.release(rule.value().id, deferred.now);
                     }
                     unlinked.extend(t.and_then(|t| t.unlink(&rule)));
                     unlinked.push(rule);
                 }
                 Some(Undo::Group(g)) => {
-                    let now = limbo.now;
+                    let now = deferred.now;
                     g.freed.into_iter().for_each(|id| self.slots.release(id, now));
                 }
                 Some(_) => {}
-                None => drop(self.changes.left.pop_front()),
+                None => drop(self.changes.deferred.pop_front()),
             }
             left -= 1;
         }
@@ -289,9 +292,9 @@ impl Switch {
         }
     }
 
-    /// Has [`Switch::tidy`] anything to do?
-    pub fn untidy(&self) -> bool {
-        !self.changes.left.is_empty()
+    /// Has [`Switch::reclaim`] anything to do?
+    pub fn has_garbage(&self) -> bool {
+        !self.changes.deferred.is_empty()
     }
 
     fn roll_back(&mut self, txn: Txn) {

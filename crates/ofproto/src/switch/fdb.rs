@@ -23,7 +23,8 @@ impl Switch {
     /// The packet side met `n` packets on a datapath port of which it could not say what they teach: too many waited.
     pub fn passed_over(&mut self, dp_port: u16, n: u64) {
         // SAFETY: this is the thread of the only writer.
-        let found = unsafe { self.shared.world.read() }.dp_ports.get(usize::from(dp_port)).copied();
+        let found =
+            unsafe { self.shared.published.read() }.dp_ports.get(usize::from(dp_port)).copied();
         match found.flatten().map(|(bridge, port)| (self.bridges.get_mut(bridge as usize), port)) {
             Some((Some(Some(b)), port)) => b.macs.passed_over(port, n),
             _ => self.passed_over += n,

@@ -6,7 +6,7 @@ use crate::tables::counters::{Counter, FlowRec, Slot};
 use crate::tables::instructions::{for_each_group, outputs_to, uses_group};
 use crate::tables::table::{Flow, FlowRule, N_TABLES, Table, within};
 use crate::tables::tlv;
-use crate::transaction::{GroupUndo, Note, Record, Rest, Rewrite, Select, Txn, Undo};
+use crate::transaction::{GroupUndo, MonitorEvent, Record, Remaining, Rewrite, Select, Txn, Undo};
 use crate::types::{BridgeId, ConfigError, FailMode};
 use action::Region;
 use openflow::{
@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// A request that means more flows than this has one region, that of its match.
-const MANY: usize = 1024;
+const REGION_FLOWS_MAX: usize = 1024;
 
 /// Is there the table that a flow-mod names?
 pub fn check_table(m: &FlowMod) -> Result<(), OfError> {
@@ -64,7 +64,7 @@ impl Switch {
                 };
                 let rules = self.select(txn.bridge, &select, txn.version)?;
                 self.cover(txn, &m.matching, rules.len());
-                txn.rest = Rest::Remove(rules.into_iter(), Removed::Delete);
+                txn.remaining = Remaining::Remove(rules.into_iter(), Removed::Delete);
                 Ok(())
             }
         }
@@ -98,8 +98,8 @@ impl Switch {
             self.unlink(txn, table, &old, Record::Goes);
         }
         let id = self.slots.next(txn.now);
-        let told = m.flags & flow_flag::SEND_FLOW_REM != 0;
-        let mut flow = Flow::new(id, told, m.cookie, m.instructions.as_slice().into());
+        let reports_removal = m.flags & flow_flag::SEND_FLOW_REM != 0;
+        let mut flow = Flow::new(id, reports_removal, m.cookie, m.instructions.as_slice().into());
         if !matching.tun.is_empty() {
             self.note_options(txn.bridge, &matching.tun);
             flow.tun = Some(Arc::new(matching.into_owned().tun));
@@ -137,9 +137,9 @@ impl Switch {
         self.note(txn.bridge, table, rule.value(), true);
         let Ok(b) = self.bridge(txn.bridge) else { return };
         if b.monitored {
-            txn.notes.push(match old {
-                None => Note::Added(rule.clone()),
-                Some(old) => Note::Modified(rule.clone(), old.clone()),
+            txn.monitor_events.push(match old {
+                None => MonitorEvent::Added(rule.clone()),
+                Some(old) => MonitorEvent::Modified(rule.clone(), old.clone()),
             });
         }
         b.tables.make(table).insert(rule.clone());
@@ -158,14 +158,14 @@ impl Switch {
     /// One region for `n` flows within a match, of whatever table, if there are many.
     fn cover(&mut self, txn: &mut Txn, m: &Match, n: usize) {
         let Ok(b) = self.bridge(txn.bridge) else { return };
-        txn.covered = n > MANY;
-        for table in [0, 1].iter().filter(|_| n > MANY) {
+        txn.covered = n > REGION_FLOWS_MAX;
+        for table in [0, 1].iter().filter(|_| n > REGION_FLOWS_MAX) {
             let r = self.rewritten.region(*table, &m.key, &m.mask, |p| b.dp_port(p));
             txn.regions.push(r);
         }
     }
 
-    /// Takes a rule out; nobody is told.
+    /// Takes a rule out; nobody is reports_removal.
     fn unlink(&mut self, txn: &mut Txn, table: u8, rule: &Arc<FlowRule>, record: Record) {
         rule.set_remove_version(txn.version);
         self.note(txn.bridge, table, rule.value(), false);
@@ -181,11 +181,11 @@ impl Switch {
     ) {
         self.unlink(txn, table, rule, Record::Goes);
         self.stage_region(txn, table, rule);
-        if rule.value().told {
-            txn.gone.push((rule.value().id, reason));
+        if rule.value().reports_removal {
+            txn.removed.push((rule.value().id, reason));
         }
         if self.bridge(txn.bridge).is_ok_and(|b| b.monitored) {
-            txn.notes.push(Note::Deleted(rule.clone(), reason));
+            txn.monitor_events.push(MonitorEvent::Deleted(rule.clone(), reason));
         }
     }
 
@@ -218,7 +218,7 @@ impl Switch {
         let cookie = (m.modify_cookie && m.cookie != u64::MAX).then_some(m.cookie);
         let reset = m.flags & flow_flag::RESET_COUNTS != 0;
         let to = Rewrite { instructions: m.instructions.as_slice().into(), cookie, reset };
-        txn.rest = Rest::Modify(rules.into_iter(), to);
+        txn.remaining = Remaining::Modify(rules.into_iter(), to);
         Ok(())
     }
 
@@ -232,7 +232,7 @@ impl Switch {
     ) {
         let id = old.value().id;
         let cookie = to.cookie.unwrap_or(old.value().cookie);
-        let mut flow = Flow::new(id, old.value().told, cookie, to.instructions.clone());
+        let mut flow = Flow::new(id, old.value().reports_removal, cookie, to.instructions.clone());
         flow.tun = old.value().tun.clone();
         let rule = Arc::new(old.renewed(txn.version, flow));
         self.unlink(txn, table, old, Record::Stays);

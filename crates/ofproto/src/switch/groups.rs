@@ -7,7 +7,7 @@ use crate::groups::liveness::{Groups, names};
 use crate::switch::Switch;
 use crate::tables::counters::{Counter, Slot};
 use crate::tables::instructions::uses_one_of;
-use crate::transaction::{GroupUndo, Rest, Select, Txn};
+use crate::transaction::{GroupUndo, Remaining, Select, Txn};
 use crate::types::BridgeId;
 use crate::work::step;
 use openflow::{
@@ -26,7 +26,7 @@ const BUCKET_FIRST: u32 = 0xffff_fffd;
 const BUCKET_LAST: u32 = 0xffff_fffe;
 const BUCKET_ALL: u32 = 0xffff_ffff;
 /// A failover bucket needs something to watch; limits of one group.
-const MAX_BUCKETS: usize = 1024;
+const GROUP_BUCKETS_MAX: usize = 1024;
 
 /// A group-mod that deletes all groups.
 pub(crate) fn delete_all() -> GroupMod {
@@ -93,7 +93,7 @@ impl Switch {
 
     fn check_group(&self, txn: &Txn, m: &GroupMod) -> Result<(), OfError> {
         let b = self.of_bridge(txn.bridge)?;
-        if m.buckets.len() > MAX_BUCKETS {
+        if m.buckets.len() > GROUP_BUCKETS_MAX {
             return Err(OfError::GroupOutOfBuckets);
         }
         if m.kind == GroupType::Indirect && m.buckets.len() != 1 {
@@ -154,7 +154,7 @@ impl Switch {
         };
         let mut rules = self.select(txn.bridge, &all, txn.version)?;
         rules.retain(|(_, r)| r.value().groups && uses_one_of(&r.value().instructions, gone));
-        txn.rest = Rest::Remove(rules.into_iter(), Removed::GroupDelete);
+        txn.remaining = Remaining::Remove(rules.into_iter(), Removed::GroupDelete);
         Ok(())
     }
 

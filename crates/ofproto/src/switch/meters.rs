@@ -2,7 +2,7 @@
 
 use crate::meter_table::MeterRec;
 use crate::switch::Switch;
-use crate::transaction::{Rest, Select, Txn};
+use crate::transaction::{Remaining, Select, Txn};
 use crate::types::BridgeId;
 use action::{BandConfig, BandKind, METER_BANDS_MAX, METER_TOUCH_MS, Meter, Region};
 use openflow::{
@@ -120,7 +120,7 @@ impl Switch {
         };
         let mut rules = self.select(txn.bridge, &all, txn.version)?;
         rules.retain(|(_, r)| r.value().meter.is_some_and(|m| gone.contains(&m)));
-        txn.rest = Rest::Remove(rules.into_iter(), Removed::MeterDelete);
+        txn.remaining = Remaining::Remove(rules.into_iter(), Removed::MeterDelete);
         Ok(())
     }
 

@@ -23,7 +23,7 @@ use crate::bridge::{Bridge, mac_limit};
 use crate::events::{Event, Outbox, Rewritten};
 use crate::learned::Learned;
 use crate::meter_table::MeterNumbers;
-use crate::published::{Shared, World};
+use crate::published::{PublishedState, Shared};
 use crate::tables::counters::{Slot, Slots};
 use crate::transaction::Changes;
 use crate::translate::effects::Effects;
@@ -79,7 +79,7 @@ impl Switch {
     pub fn new(domain: Domain) -> Switch {
         let shared = Shared {
             domain: domain.clone(),
-            world: Published::new(domain.clone(), World::default()),
+            published: Published::new(domain.clone(), PublishedState::default()),
             instance: RandomState::new().hash_one(0),
             underlay: Published::new(domain, Default::default()),
             version: AtomicU64::new(1),

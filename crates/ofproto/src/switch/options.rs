@@ -2,7 +2,7 @@
 
 use super::Switch;
 use crate::tables::table::names;
-use crate::tables::tlv::{SPACE, masks_of};
+use crate::tables::tlv::{OPTIONS_BYTES_MAX, masks_of};
 use crate::types::BridgeId;
 use action::Region;
 use flow::{Key, TUN_METADATAS, TunMetadata};
@@ -39,7 +39,7 @@ impl Switch {
     /// The bytes that options may have, how many fields there are, and which options they are.
     pub fn tlv_table(&self, id: BridgeId) -> Result<(u32, u16, Vec<TlvMap>), OfError> {
         let maps = self.of_bridge(id)?.tlv.fields.values().copied().collect();
-        Ok((SPACE as u32, TUN_METADATAS.into(), maps))
+        Ok((OPTIONS_BYTES_MAX as u32, TUN_METADATAS.into(), maps))
     }
 
     /// A flow with these fields comes: packets have to be looked up under their masks.

@@ -2,7 +2,7 @@
 
 use super::{Switch, mirrors};
 use crate::bridge::Bridge;
-use crate::published::{BridgeView, Bundle, PortView, World};
+use crate::published::{BridgeView, Bundle, PortView, PublishedState};
 use crate::types::PortSpec;
 use openflow::OfPort;
 use std::collections::{BTreeSet, HashMap};
@@ -11,25 +11,26 @@ use std::sync::Arc;
 impl Switch {
     /// Publishes bridges and ports anew.
     pub(crate) fn publish(&mut self) {
-        let mut world = World { timeouts: self.zone_timeouts.clone(), ..World::default() };
+        let mut published =
+            PublishedState { timeouts: self.zone_timeouts.clone(), ..PublishedState::default() };
         for b in &self.bridges {
             let view = b.as_ref().map(|b| Arc::new(self.view(b)));
             for p in view.iter().flat_map(|v| &v.ports) {
                 if p.spec.tunnel.is_some() {
                     let id = view.as_ref().map_or(0, |v| v.id);
-                    world.tunnels.insert(id, &p.spec);
+                    published.tunnels.insert(id, &p.spec);
                 } else if let (Some(dp), Some(b)) = (p.spec.dp_port, b) {
                     let at = usize::from(dp);
-                    world.dp_ports.resize(world.dp_ports.len().max(at + 1), None);
-                    world.dp_ports[at] = Some((b.id, p.spec.of_port));
+                    published.dp_ports.resize(published.dp_ports.len().max(at + 1), None);
+                    published.dp_ports[at] = Some((b.id, p.spec.of_port));
                 }
             }
-            world.bridges.push(view);
+            published.bridges.push(view);
         }
         let tables = self.bridges.iter().flatten().map(|b| &b.tlv);
         let kinds: BTreeSet<u32> = tables.flat_map(|t| t.kinds()).collect();
-        world.options = kinds.into_iter().collect();
-        self.shared.world.publish(world);
+        published.options = kinds.into_iter().collect();
+        self.shared.published.publish(published);
     }
 
     pub(crate) fn view(&self, b: &Bridge) -> BridgeView {

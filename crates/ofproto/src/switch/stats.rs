@@ -157,7 +157,7 @@ impl Switch {
     /// Notices tables whose number of free places passed what a controller wants to be told of.
     pub(crate) fn watch_vacancies(&mut self, id: BridgeId) {
         let Ok(b) = self.bridge_mut(id) else { return };
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         for table in b.vacancies.clone() {
             let free = describe(b, table).free_percent();
             let rec = &mut b.table_recs[usize::from(table)];
@@ -165,10 +165,10 @@ impl Switch {
             if if rec.scarce { free > up } else { free < down } {
                 rec.scarce = !rec.scarce;
                 let more = !rec.scarce;
-                told.push(Event::TableStatus(id, more, Box::new(describe(b, table))));
+                events.push(Event::TableStatus(id, more, Box::new(describe(b, table))));
             }
         }
-        self.outbox.events.append(&mut told);
+        self.outbox.events.append(&mut events);
     }
 
     /// What a controller wants of a table (or of [`TABLE_ALL`]): eviction, and to be told of vacancies.

@@ -71,9 +71,9 @@ impl Switch {
         recorder: &mut Option<Recorder>,
     ) {
         // SAFETY: this is the thread of the only writer.
-        let world = unsafe { self.shared.world.read() };
+        let published = unsafe { self.shared.published.read() };
         let request = Request { key, options: &[], packet: &[] };
-        resolve(&self.shared, world, self.version(), &request, out, recorder)
+        resolve(&self.shared, published, self.version(), &request, out, recorder)
     }
 
     /// From table 0 on, with the registers and the port that the caller gave, real or not.
@@ -85,9 +85,9 @@ impl Switch {
         recorder: &mut Option<Recorder>,
     ) {
         // SAFETY: this is the thread of the only writer.
-        let world = unsafe { self.shared.world.read() };
-        let Some(view) = world.bridge(id.0) else { return };
-        let mut x = Xlate::new(&self.shared, world, view, key, out, recorder);
+        let published = unsafe { self.shared.published.read() };
+        let Some(view) = published.bridge(id.0) else { return };
+        let mut x = Xlate::new(&self.shared, published, view, key, out, recorder);
         x.pipeline(&key.words[flow::PACKET_LINES * 8..]);
         match options {
             Options::Bytes(bytes) => x.options(bytes),

@@ -121,9 +121,9 @@ impl Switch {
     /// The port that a decapsulated packet comes in on, by datapath port and tunnel fields.
     pub fn tunnel_receiver(&self, key: &Key) -> Option<(BridgeId, OfPort)> {
         // SAFETY: this is the thread of the only writer.
-        let world = unsafe { self.shared.world.read() };
+        let published = unsafe { self.shared.published.read() };
         debug_assert!(key.u16(at::IN_PORT) != flow::NO_PORT);
-        world.tunnels.receiver(key).map(|(b, p)| (BridgeId(b), p))
+        published.tunnels.receiver(key).map(|(b, p)| (BridgeId(b), p))
     }
 
     /// The device by which a tunnel's packets leave now: port name. None: no route, or it depends

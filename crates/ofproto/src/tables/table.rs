@@ -25,8 +25,8 @@ pub(crate) struct Flow {
     pub clauses: Option<Box<[Clause]>>,
     /// Do they learn?
     pub learns: bool,
-    /// Is a controller told when the flow goes (SEND_FLOW_REM)?
-    pub told: bool,
+    /// Is a controller reports_removal when the flow goes (SEND_FLOW_REM)?
+    pub reports_removal: bool,
     pub cookie: u64,
     /// What it says about tunnel options, if it does.
     pub tun: Option<Arc<Vec<TunMetadata>>>,
@@ -35,13 +35,29 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    pub fn new(id: u32, told: bool, cookie: u64, instructions: Arc<[Instruction]>) -> Flow {
+    pub fn new(
+        id: u32,
+        reports_removal: bool,
+        cookie: u64,
+        instructions: Arc<[Instruction]>,
+    ) -> Flow {
         let groups = names_groups(&instructions);
         let plain = Plain::of(&instructions);
         let meter = meter_of(&instructions);
         let clauses = clauses(&instructions);
         let learns = !learns(&instructions).is_empty();
-        Flow { id, plain, groups, meter, clauses, learns, told, cookie, tun: None, instructions }
+        Flow {
+            id,
+            plain,
+            groups,
+            meter,
+            clauses,
+            learns,
+            reports_removal,
+            cookie,
+            tun: None,
+            instructions,
+        }
     }
 }
 

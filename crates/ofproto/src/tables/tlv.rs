@@ -14,9 +14,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
 
 /// Bytes that all options of a bridge's fields may have together, as in OVS.
-pub(crate) const SPACE: usize = 256;
+pub(crate) const OPTIONS_BYTES_MAX: usize = 256;
 /// Bytes of all options of a packet, with their headers (RFC 8926, section 3.4).
-const LONGEST: usize = 252;
+const HEADER_OPTIONS_BYTES_MAX: usize = 252;
 /// Of an option's type: who does not know it must drop the packet.
 const CRITICAL: u8 = 0x80;
 
@@ -48,7 +48,7 @@ impl TlvTable {
             return Err(OfError::TlvDupEntry);
         }
         let used: usize = self.fields.values().map(|m| usize::from(m.len)).sum();
-        if used + usize::from(map.len) > SPACE {
+        if used + usize::from(map.len) > OPTIONS_BYTES_MAX {
             return Err(OfError::TlvTableFull);
         }
         self.fields.insert(index, *map);
@@ -100,7 +100,7 @@ impl TlvTable {
             out.extend(t.resized(map.len.into()).value);
             critical |= map.kind & CRITICAL != 0;
         }
-        (out.len() <= LONGEST).then_some((out, critical))
+        (out.len() <= HEADER_OPTIONS_BYTES_MAX).then_some((out, critical))
     }
 }
 

@@ -167,8 +167,8 @@ fn a_wide_change_has_few_regions_and_is_tidied_in_slices() {
     let packet = packet("in_port=1,udp,tp_dst=7");
     assert!(regions.iter().all(|r| packet.matches(&r.key, &r.mask)));
     let mut slices = 0;
-    while lab.sw.untidy() {
-        lab.sw.tidy(100);
+    while lab.sw.has_garbage() {
+        lab.sw.reclaim(100);
         slices += 1;
     }
     assert!(slices > 20, "3000 rules in {slices} slices of 100");

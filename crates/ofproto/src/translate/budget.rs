@@ -1,38 +1,40 @@
 //! What one packet may cause: a translation that exceeds it drops the packet ([`Drop::DepthLimit`]).
 
-use crate::translate::xlate::{MAX_DEPTH, Xlate};
+use crate::translate::xlate::{DEPTH_MAX, Xlate};
 use crate::work;
 use action::Op;
 use telemetry::Drop;
 
 /// Lookups within lookups, in whatever direction: with OVN some 30 for each logical switch or router on the way. OVS has
 /// no such bound; here 8 MiB of stack, which the main thread has, are enough in every build.
-const MAX_NESTING: usize = 512;
+const NESTED_LOOKUPS_MAX: usize = 512;
 /// Table lookups of one translation: OVS's number.
-const MAX_RESUBMITS: usize = 4096;
+const RESUBMITS_MAX: usize = 4096;
 /// Steps of one translation: actions, buckets, outputs, questions whether a bucket is live. Sixteen
 /// for each table lookup: no pipeline that OVS completes has come near that, and the worst takes a few ms.
-const MAX_STEPS: usize = 16 * MAX_RESUBMITS;
+const TRANSLATION_STEPS_MAX: usize = 16 * RESUBMITS_MAX;
 /// Operations of one decision: OVS ends at 64 kB of them, 16 bytes each.
-const MAX_OPS: usize = 4096;
+const OPS_MAX: usize = 4096;
 /// Counters of one decision: a flow, or a group and its bucket, for each table lookup.
-const MAX_CREDITS: usize = 2 * MAX_RESUBMITS;
+const CREDITS_MAX: usize = 2 * RESUBMITS_MAX;
 /// Values on the stack: OVS ends at 64 kB of them, 16 bytes each.
-const MAX_STACK: usize = 4096;
+const STACK_VALUES_MAX: usize = 4096;
 /// Entries of the action set and the stack that are copied or looked through in one step.
-const ENTRIES_PER_STEP: usize = 16;
+const STEP_ENTRIES_MAX: usize = 16;
 
 impl Xlate<'_, '_> {
     /// Is it too deep, or were there too many table lookups, to go into another table, group or bridge?
     pub(super) fn is_too_much(&mut self) -> bool {
-        if self.spent.depth >= MAX_DEPTH {
+        if self.spent.depth >= DEPTH_MAX {
             self.give_up("Recursion too deep", || {
-                format!("over max translation depth {MAX_DEPTH}")
+                format!("over max translation depth {DEPTH_MAX}")
             });
-        } else if self.spent.nesting >= MAX_NESTING {
-            self.give_up("Recursion too deep", || format!("over {MAX_NESTING} nested lookups"));
-        } else if self.spent.resubmits >= MAX_RESUBMITS {
-            self.give_up("Too many resubmits", || format!("over {MAX_RESUBMITS} resubmit actions"));
+        } else if self.spent.nesting >= NESTED_LOOKUPS_MAX {
+            self.give_up("Recursion too deep", || {
+                format!("over {NESTED_LOOKUPS_MAX} nested lookups")
+            });
+        } else if self.spent.resubmits >= RESUBMITS_MAX {
+            self.give_up("Too many resubmits", || format!("over {RESUBMITS_MAX} resubmit actions"));
         }
         self.end.failed.is_some()
     }
@@ -42,20 +44,22 @@ impl Xlate<'_, '_> {
     pub(super) fn spend(&mut self, steps: usize) -> bool {
         work::step();
         self.spent.steps += steps;
-        if self.spent.steps > MAX_STEPS {
-            self.give_up("Too many resubmits", || format!("over {MAX_STEPS} translation steps"));
+        if self.spent.steps > TRANSLATION_STEPS_MAX {
+            self.give_up("Too many resubmits", || {
+                format!("over {TRANSLATION_STEPS_MAX} translation steps")
+            });
         }
         self.end.failed.is_none()
     }
 
     /// [`Xlate::spend`] for looking through, or copying, the action set and the stack.
     pub(super) fn spend_on_lists(&mut self) -> bool {
-        self.spend((self.set.len() + self.stack.len()) / ENTRIES_PER_STEP)
+        self.spend((self.set.len() + self.stack.len()) / STEP_ENTRIES_MAX)
     }
 
     /// Is there room on the stack?
     pub(super) fn has_stack(&mut self) -> bool {
-        if self.stack.len() >= MAX_STACK {
+        if self.stack.len() >= STACK_VALUES_MAX {
             self.give_up("Stack too deep", || "resubmits yielded over 64 kB of stack".into());
         }
         self.end.failed.is_none()
@@ -63,18 +67,18 @@ impl Xlate<'_, '_> {
 
     /// Counts this packet on a counter.
     pub(super) fn credit(&mut self, id: u32) {
-        match self.out.credits.len() < MAX_CREDITS {
+        match self.out.credits.len() < CREDITS_MAX {
             true => self.out.credits.push(id),
-            false => self.give_up("Too many resubmits", || format!("over {MAX_CREDITS} counters")),
+            false => self.give_up("Too many resubmits", || format!("over {CREDITS_MAX} counters")),
         }
     }
 
     /// Has the datapath do something.
     pub(super) fn op(&mut self, op: Op) {
         self.spent.ops += 1;
-        match self.spent.ops <= MAX_OPS {
+        match self.spent.ops <= OPS_MAX {
             true => self.out.ops.push(op),
-            false => self.give_up("Too many resubmits", || format!("over {MAX_OPS} operations")),
+            false => self.give_up("Too many resubmits", || format!("over {OPS_MAX} operations")),
         }
     }
 

@@ -34,7 +34,7 @@ impl<'a> Xlate<'a, '_> {
         op.zone = zone;
         op.commit = ct.commits();
         op.force = ct.flags & CT_FORCE != 0;
-        op.timeout = self.snapshot.world.timeouts.get(&zone).copied().filter(|_| op.commit);
+        op.timeout = self.snapshot.published.timeouts.get(&zone).copied().filter(|_| op.commit);
         self.op(Op::Ct(Box::new(op)));
         if let Some(table) = ct.table {
             self.fork(table, zone, &ct.actions);
@@ -89,7 +89,7 @@ impl<'a> Xlate<'a, '_> {
     fn fork(&mut self, table: u8, zone: u16, actions: &'a [Action]) {
         self.ct.tracked = true;
         let state = State { table, cookie: 0, ..self.state(Vec::new()) };
-        // SAFETY: as for the world that the caller has read.
+        // SAFETY: as for the published state that the caller has read.
         let Some(kept) = (unsafe { self.snapshot.shared.frozen.put(state) }) else {
             return self.too_many_states();
         };

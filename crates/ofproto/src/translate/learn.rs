@@ -52,7 +52,7 @@ impl<'a> Xlate<'a, '_> {
             };
             put_spec(spec, value, &mut matching, &mut actions);
         }
-        let told = l.flags & learn_flag::SEND_FLOW_REM != 0;
+        let reports_removal = l.flags & learn_flag::SEND_FLOW_REM != 0;
         let instructions = match actions.is_empty() {
             true => vec![],
             false => vec![Instruction::Apply(actions)],
@@ -63,7 +63,7 @@ impl<'a> Xlate<'a, '_> {
             modify_cookie: l.cookie != u64::MAX,
             idle_timeout: l.idle_timeout,
             hard_timeout: l.hard_timeout,
-            flags: if told { flow_flag::SEND_FLOW_REM } else { 0 },
+            flags: if reports_removal { flow_flag::SEND_FLOW_REM } else { 0 },
             instructions,
             ..FlowMod::new(FlowModCommand::ModifyStrict, l.table, matching)
         }

@@ -82,7 +82,7 @@ impl<'a> Xlate<'a, '_> {
         self.op(match tunnel {
             Some((port, kind)) => {
                 let options = match kind {
-                    TunnelKind::Geneve => self.snapshot.world.options.clone(),
+                    TunnelKind::Geneve => self.snapshot.published.options.clone(),
                     _ => Default::default(),
                 };
                 Op::TunnelPop { port, kind, options }
@@ -94,8 +94,8 @@ impl<'a> Xlate<'a, '_> {
 
     /// Goes on in the bridge at the other end of a patch port, and comes back unchanged.
     fn patch(&mut self, bridge: u32, in_port: OfPort) {
-        let world = self.snapshot.world;
-        let Some(peer) = world.bridge(bridge) else { return };
+        let published = self.snapshot.published;
+        let Some(peer) = published.bridge(bridge) else { return };
         if self.is_too_much() {
             return;
         }

@@ -2,7 +2,7 @@
 
 use super::plain;
 use super::xlate::Xlate;
-use crate::published::{Shared, World};
+use crate::published::{PublishedState, Shared};
 use crate::trace::recorder::Recorder;
 use action::{Decision, Pipeline, Request};
 use flow::{Key, at};
@@ -24,27 +24,30 @@ impl Pipeline for Pipe {
     fn resolve(&self, request: &Request<'_>, out: &mut Decision) {
         // SAFETY: the contract of resolve(): called by an online reader of the domain, or by the
         // control side, which is the only writer.
-        let world = unsafe { self.shared.world.read() };
-        resolve(&self.shared, world, self.shared.version(), request, out, &mut None);
+        let published = unsafe { self.shared.published.read() };
+        resolve(&self.shared, published, self.shared.version(), request, out, &mut None);
     }
 
     fn resolve_all(&self, requests: &[Request<'_>], out: &mut [Decision]) {
         // SAFETY: as above.
-        let world = unsafe { self.shared.world.read() };
-        for (requests, out) in requests.chunks(plain::AT_ONCE).zip(out.chunks_mut(plain::AT_ONCE)) {
-            let done = plain::resolve(&self.shared, world, requests, out);
+        let published = unsafe { self.shared.published.read() };
+        for (requests, out) in requests
+            .chunks(plain::MASKED_PACKETS_MAX)
+            .zip(out.chunks_mut(plain::MASKED_PACKETS_MAX))
+        {
+            let done = plain::resolve(&self.shared, published, requests, out);
             let others = requests.iter().zip(out).enumerate().filter(|(i, _)| done >> i & 1 == 0);
             for (_, (request, out)) in others {
                 out.clear();
-                resolve(&self.shared, world, self.shared.version(), request, out, &mut None);
+                resolve(&self.shared, published, self.shared.version(), request, out, &mut None);
             }
         }
     }
 
     fn resolve_once(&self, keys: &mut [Key], out: &mut [Decision]) -> u32 {
         // SAFETY: as above.
-        let world = unsafe { self.shared.world.read() };
-        resolve_once(world, self.shared.version(), keys, out)
+        let published = unsafe { self.shared.published.read() };
+        resolve_once(published, self.shared.version(), keys, out)
     }
 
     fn resolve_twice(
@@ -55,26 +58,35 @@ impl Pipeline for Pipe {
         twins: &mut [Decision],
     ) -> u32 {
         // SAFETY: as above.
-        let world = unsafe { self.shared.world.read() };
+        let published = unsafe { self.shared.published.read() };
         let version = self.shared.version();
         for (request, twin) in requests.iter().zip(twins) {
-            resolve(&self.shared, world, version, request, twin, &mut None);
+            resolve(&self.shared, published, version, request, twin, &mut None);
         }
-        resolve_once(world, version, keys, out)
+        resolve_once(published, version, keys, out)
     }
 }
 
-fn resolve_once(world: &World, version: u64, keys: &mut [Key], out: &mut [Decision]) -> u32 {
-    let each = keys.chunks_mut(plain::ONCE).zip(out.chunks_mut(plain::ONCE)).zip(0..);
+fn resolve_once(
+    published: &PublishedState,
+    version: u64,
+    keys: &mut [Key],
+    out: &mut [Decision],
+) -> u32 {
+    let each = keys
+        .chunks_mut(plain::UNMASKED_PACKETS_MAX)
+        .zip(out.chunks_mut(plain::UNMASKED_PACKETS_MAX))
+        .zip(0..);
     each.fold(0, |done, ((keys, out), n)| {
-        done | plain::resolve_once(world, version, keys, out) << (n * plain::ONCE)
+        done | plain::resolve_once(published, version, keys, out)
+            << (n * plain::UNMASKED_PACKETS_MAX)
     })
 }
 
 /// Decides by a version of the tables, with an optional record of the way.
 pub(crate) fn resolve(
     shared: &Shared,
-    world: &World,
+    published: &PublishedState,
     version: u64,
     request: &Request<'_>,
     out: &mut Decision,
@@ -83,28 +95,28 @@ pub(crate) fn resolve(
     let key = request.key;
     let frozen = match key.u32(at::RECIRC) {
         0 => None,
-        // SAFETY: as for the world that the caller has read.
+        // SAFETY: as for the published state that the caller has read.
         id => match unsafe { shared.frozen.get(id) } {
             Some(kept) => Some(kept),
-            None => return drop_all(world, key, out, Drop::RecircLimit),
+            None => return drop_all(published, key, out, Drop::RecircLimit),
         },
     };
     let entry = match frozen {
         Some(f) => {
             let in_port = f.state.in_port();
-            world.bridge(f.state.bridge).map(|b| (b, in_port)).ok_or(Drop::NoPort)
+            published.bridge(f.state.bridge).map(|b| (b, in_port)).ok_or(Drop::NoPort)
         }
-        None => world.entry(key),
+        None => published.entry(key),
     };
     let (bridge, in_port) = match entry {
         Ok(entry) => entry,
-        Err(why) => return drop_all(world, key, out, why),
+        Err(why) => return drop_all(published, key, out, why),
     };
     // A trace shows what the flows so far would do.
     if bridge.config.restoring && trace.is_none() {
-        return drop_all(world, key, out, Drop::FlowRestoreWait);
+        return drop_all(published, key, out, Drop::FlowRestoreWait);
     }
-    let mut x = Xlate::new(shared, world, bridge, key, out, trace);
+    let mut x = Xlate::new(shared, published, bridge, key, out, trace);
     x.key.set_u32(at::OF_IN_PORT, in_port);
     x.tunnel.options = request.options;
     x.at_version(version);
@@ -115,11 +127,11 @@ pub(crate) fn resolve(
     x.finish();
 }
 
-fn drop_all(world: &World, key: &Key, out: &mut Decision, why: Drop) {
+fn drop_all(published: &PublishedState, key: &Key, out: &mut Decision, why: Drop) {
     out.mask.set_u16(at::IN_PORT, 0xffff);
     out.mask.set_u32(at::RECIRC, !0);
     if why == Drop::TunnelUnknown {
-        world.tunnels.look(key, &mut out.mask);
+        published.tunnels.look(key, &mut out.mask);
     }
     out.drop = Some(why);
 }

@@ -3,22 +3,22 @@
 //! of [`super::Xlate`], which is this one's twin.
 
 use crate::fields;
-use crate::published::{BridgeView, PortView, Shared, World};
+use crate::published::{BridgeView, PortView, PublishedState, Shared};
 use crate::tables::table::{FlowRule, Plain, Table};
-use crate::translate::xlate::{MAX_DEPTH, beginning, may_receive, no_action_set};
+use crate::translate::xlate::{DEPTH_MAX, beginning, may_receive, no_action_set};
 use action::{Decision, Op, Request};
 use flow::{Key, Mask, PACKET_LINES, PortNo, at, flag};
 use openflow::{OfPort, port_config};
 use telemetry::Drop;
 
 /// Packets that go side by side when each has a mask of its own.
-pub(super) const AT_ONCE: usize = 8;
+pub(super) const MASKED_PACKETS_MAX: usize = 8;
 
 /// And when nobody asks what was looked at.
-pub(super) const ONCE: usize = classifier::BATCH;
+pub(super) const UNMASKED_PACKETS_MAX: usize = classifier::BATCH;
 
 /// Steps of conjunctive matches in one table; who needs more goes the whole way, where they are counted together.
-const STEPS_MAX: usize = 1024;
+const CONJUNCTION_STEPS_MAX: usize = 1024;
 
 /// Where a packet is.
 #[derive(Clone, Copy)]
@@ -31,7 +31,7 @@ enum At {
 }
 
 #[derive(Clone, Copy)]
-struct Walk<'a> {
+struct Path<'a> {
     bridge: &'a BridgeView,
     in_port: OfPort,
     at: At,
@@ -39,99 +39,103 @@ struct Walk<'a> {
     tables: usize,
 }
 
-/// Decides about up to [`AT_ONCE`] packets whose way is plain; bit i of the answer: packet i is decided about. What is
+/// Decides about up to [`MASKED_PACKETS_MAX`] packets whose way is plain; bit i of the answer: packet i is decided about. What is
 /// in the decisions of others means nothing.
 pub(crate) fn resolve(
     shared: &Shared,
-    world: &World,
+    published: &PublishedState,
     requests: &[Request<'_>],
     out: &mut [Decision],
 ) -> u32 {
     let version = shared.version();
-    let mut keys: [Key; AT_ONCE] = std::array::from_fn(|i| match requests.get(i) {
+    let mut keys: [Key; MASKED_PACKETS_MAX] = std::array::from_fn(|i| match requests.get(i) {
         Some(r) => beginning(r.key, &mut out[i].mask),
         None => Key::ZERO,
     });
     let keys = &mut keys[..requests.len()];
-    let mut walks = start(world, keys);
-    while prepare(&walks, keys) {
-        for ((walk, key), d) in walks.iter_mut().zip(&*keys).zip(&mut *out) {
-            if let Some(walk) = walk
-                && let At::Table(table) = walk.at
+    let mut paths = start(published, keys);
+    while prepare(&paths, keys) {
+        for ((path, key), d) in paths.iter_mut().zip(&*keys).zip(&mut *out) {
+            if let Some(path) = path
+                && let At::Table(table) = path.at
             {
-                walk.on(table, key, version, d);
+                path.on(table, key, version, d);
             }
         }
     }
     out.iter_mut().for_each(|d| close(&mut d.mask));
-    finish(&walks, out)
+    finish(&paths, out)
 }
 
-/// As [`resolve`] by a version of the tables, of up to [`ONCE`] packets; says nothing of what was looked at. Lines 4 and 5 of the keys
+/// As [`resolve`] by a version of the tables, of up to [`UNMASKED_PACKETS_MAX`] packets; says nothing of what was looked at. Lines 4 and 5 of the keys
 /// are empty, or as an earlier call left them.
 pub(crate) fn resolve_once(
-    world: &World,
+    published: &PublishedState,
     version: u64,
     keys: &mut [Key],
     out: &mut [Decision],
 ) -> u32 {
     keys.iter_mut().for_each(no_action_set);
-    let mut walks = start(world, keys);
-    while let Some((bridge, table)) = walks.iter().flatten().find_map(Walk::place) {
-        together(bridge, table, version, &mut walks, keys, out);
+    let mut paths = start(published, keys);
+    while let Some((bridge, table)) = paths.iter().flatten().find_map(Path::place) {
+        together(bridge, table, version, &mut paths, keys, out);
     }
-    finish(&walks, out)
+    finish(&paths, out)
 }
 
-/// All walks through one table, where they are.
+/// All paths through one table, where they are.
 fn together<'a>(
     bridge: &'a BridgeView,
     table: u8,
     version: u64,
-    walks: &mut [Option<Walk<'a>>; ONCE],
+    paths: &mut [Option<Path<'a>>; UNMASKED_PACKETS_MAX],
     all: &[Key],
     out: &mut [Decision],
 ) {
-    let (mut keys, mut who, mut n) = ([&Key::ZERO; ONCE], [0; ONCE], 0);
-    for (i, (walk, key)) in walks.iter().zip(all).enumerate() {
+    let (mut keys, mut who, mut n) =
+        ([&Key::ZERO; UNMASKED_PACKETS_MAX], [0; UNMASKED_PACKETS_MAX], 0);
+    for (i, (path, key)) in paths.iter().zip(all).enumerate() {
         let there =
-            |w: &Walk<'_>| w.place().is_some_and(|(b, t)| t == table && std::ptr::eq(b, bridge));
-        if walk.as_ref().is_some_and(there) {
+            |w: &Path<'_>| w.place().is_some_and(|(b, t)| t == table && std::ptr::eq(b, bridge));
+        if path.as_ref().is_some_and(there) {
             (keys[n], who[n]) = (key, i);
             n += 1;
         }
     }
     if bridge.tables.get(table).is_some_and(Table::has_clauses) {
         for (key, i) in keys.into_iter().zip(who).take(n) {
-            let Some(walk) = &mut walks[i] else { continue };
-            walk.on(table, key, version, &mut out[i]);
+            let Some(path) = &mut paths[i] else { continue };
+            path.on(table, key, version, &mut out[i]);
         }
         return;
     }
-    let mut rules = [None; ONCE];
+    let mut rules = [None; UNMASKED_PACKETS_MAX];
     let rules = &mut rules[..n];
     let looked = bridge.tables.get(table).map_or(0, |t| t.lookup_all(&keys[..n], version, rules));
     let options = looked >> (at::TUN_MATCH / 8) & 1 != 0;
     for (i, rule) in who.into_iter().zip(rules) {
-        let Some(walk) = &mut walks[i] else { continue };
-        walk.at = if options { At::Lost } else { walk.step(table, *rule, &mut out[i]) };
+        let Some(path) = &mut paths[i] else { continue };
+        path.at = if options { At::Lost } else { path.step(table, *rule, &mut out[i]) };
     }
 }
 
-/// All walks at their beginnings, if they can be plain.
-fn start<'a>(world: &'a World, keys: &mut [Key]) -> [Option<Walk<'a>>; ONCE] {
-    let (mut gate, mut walks) = (Gate::new(world), [None; ONCE]);
-    for (walk, key) in walks.iter_mut().zip(keys) {
-        *walk = Walk::start(&mut gate, key);
+/// All paths at their beginnings, if they can be plain.
+fn start<'a>(
+    published: &'a PublishedState,
+    keys: &mut [Key],
+) -> [Option<Path<'a>>; UNMASKED_PACKETS_MAX] {
+    let (mut entries, mut paths) = (EntryCache::new(published), [None; UNMASKED_PACKETS_MAX]);
+    for (path, key) in paths.iter_mut().zip(keys) {
+        *path = Path::start(&mut entries, key);
     }
-    walks
+    paths
 }
 
 /// Which packets are decided about, a bit each.
-fn finish(walks: &[Option<Walk<'_>>], out: &mut [Decision]) -> u32 {
+fn finish(paths: &[Option<Path<'_>>], out: &mut [Decision]) -> u32 {
     let mut done = 0;
-    for (i, (walk, d)) in walks.iter().zip(out).enumerate() {
-        if walk.is_some_and(|w| matches!(w.at, At::End)) {
+    for (i, (path, d)) in paths.iter().zip(out).enumerate() {
+        if path.is_some_and(|w| matches!(w.at, At::End)) {
             done |= 1 << i;
             d.drop = d.ops.is_empty().then_some(Drop::Policy);
         }
@@ -140,9 +144,9 @@ fn finish(walks: &[Option<Walk<'_>>], out: &mut [Decision]) -> u32 {
 }
 
 /// Asks for the memory that the next step looks at, where several packets are in the same table; false: nobody is in any.
-fn prepare(walks: &[Option<Walk<'_>>], all: &[Key]) -> bool {
-    let going = walks.iter().zip(all).filter_map(|(w, key)| Some((w.as_ref()?.place()?, key)));
-    let mut keys = [&Key::ZERO; ONCE];
+fn prepare(paths: &[Option<Path<'_>>], all: &[Key]) -> bool {
+    let going = paths.iter().zip(all).filter_map(|(w, key)| Some((w.as_ref()?.place()?, key)));
+    let mut keys = [&Key::ZERO; UNMASKED_PACKETS_MAX];
     let (mut n, mut first) = (0, None);
     for ((at, number), key) in going {
         let (bridge, table) = *first.get_or_insert((at, number));
@@ -159,14 +163,14 @@ fn prepare(walks: &[Option<Walk<'_>>], all: &[Key]) -> bool {
 }
 
 /// Where packets enter, as it was for the one before.
-struct Gate<'a> {
-    world: &'a World,
+struct EntryCache<'a> {
+    published: &'a PublishedState,
     last: Option<(PortNo, Option<(&'a BridgeView, OfPort)>)>,
 }
 
-impl<'a> Gate<'a> {
-    fn new(world: &'a World) -> Self {
-        Gate { world, last: None }
+impl<'a> EntryCache<'a> {
+    fn new(published: &'a PublishedState) -> Self {
+        EntryCache { published, last: None }
     }
 
     /// Where a packet enters, if its way can be plain from there.
@@ -182,10 +186,10 @@ impl<'a> Gate<'a> {
     }
 
     fn look(&self, port: PortNo) -> Option<(&'a BridgeView, OfPort)> {
-        if !self.world.tunnels.is_empty() {
+        if !self.published.tunnels.is_empty() {
             return None;
         }
-        let (bridge, in_port) = self.world.by_dp_port(port)?;
+        let (bridge, in_port) = self.published.by_dp_port(port)?;
         let usual = |p: &PortView| may_receive(p) && p.spec.tunnel.is_none();
         let open = bridge.config.fail_open || bridge.config.restoring;
         let plain = !open && bridge.mirrors.is_empty() && bridge.port(in_port).is_none_or(usual);
@@ -202,18 +206,18 @@ fn close(wc: &mut Mask) {
     }
 }
 
-impl<'a> Walk<'a> {
+impl<'a> Path<'a> {
     /// At the beginning, if it can be plain at all.
-    fn start(gate: &mut Gate<'a>, key: &mut Key) -> Option<Self> {
+    fn start(entries: &mut EntryCache<'a>, key: &mut Key) -> Option<Self> {
         let special = key.u32(at::RECIRC) != 0
             || key.u8(at::FLAGS) & flag::TUNNEL != 0
             || key.u8(at::FRAG) != 0;
         if special {
             return None;
         }
-        let (bridge, in_port) = gate.enter(key.u16(at::IN_PORT))?;
+        let (bridge, in_port) = entries.enter(key.u16(at::IN_PORT))?;
         key.set_u32(at::OF_IN_PORT, in_port);
-        Some(Walk { bridge, in_port, at: At::Table(0), tables: 0 })
+        Some(Path { bridge, in_port, at: At::Table(0), tables: 0 })
     }
 
     /// The table that it is at.
@@ -231,14 +235,14 @@ impl<'a> Walk<'a> {
         let mut steps = 0;
         let rules = self.bridge.tables.get(table);
         let rule = rules.and_then(|t| t.lookup(key, version, &mut d.mask, &mut steps));
-        let lost = steps > STEPS_MAX || d.mask.u64(at::TUN_MATCH) != 0;
+        let lost = steps > CONJUNCTION_STEPS_MAX || d.mask.u64(at::TUN_MATCH) != 0;
         self.at = if lost { At::Lost } else { self.step(table, rule, d) };
     }
 
     /// Through one table; where to then.
     fn step(&mut self, table: u8, rule: Option<&FlowRule>, out: &mut Decision) -> At {
         self.tables += 1;
-        if self.tables > MAX_DEPTH {
+        if self.tables > DEPTH_MAX {
             return At::Lost;
         }
         let Some(rule) = rule else { return self.miss(table, out) };

@@ -20,7 +20,7 @@ impl<'a> Xlate<'a, '_> {
         }
         self.commit();
         let state = self.state(rest);
-        // SAFETY: as for the world that the caller has read.
+        // SAFETY: as for the published state that the caller has read.
         match unsafe { self.snapshot.shared.frozen.put(state) } {
             Some(kept) => {
                 self.op(Op::Recirc(kept.id));

@@ -65,7 +65,7 @@ impl<'a> Xlate<'a, '_> {
     /// A packet that came out of a tunnel starts: congestion that the outer network reported is
     /// handed on (RFC 6040).
     pub(super) fn leave_tunnel(&mut self, p: &PortView) {
-        self.snapshot.world.tunnels.look(&self.key, &mut self.wc);
+        self.snapshot.published.tunnels.look(&self.key, &mut self.wc);
         self.tunnel.received = true;
         if p.spec.tunnel.as_ref().is_some_and(|t| t.kind == TunnelKind::Geneve) {
             self.read_options();
@@ -211,7 +211,7 @@ impl<'a> Xlate<'a, '_> {
         let answer = self.snapshot.underlay.answer(dst, mark, source);
         self.effects.asked.push(Asked { dst, mark, source, answer: answer.clone() });
         let Answer { device, source, next, mac } = answer?;
-        let (bridge, port) = self.snapshot.world.device(&device)?;
+        let (bridge, port) = self.snapshot.published.device(&device)?;
         (source.is_ipv4() == dst.is_ipv4()).then_some(Way { bridge, port, source, next, mac })
     }
 
@@ -272,8 +272,8 @@ impl<'a> Xlate<'a, '_> {
     /// Is the packet, which goes to a port with addresses, for a tunnel of ours? The tunnel's
     /// datapath port, and what the packet looks like.
     pub(super) fn terminates(&mut self, p: &PortView) -> Option<(PortNo, TunnelKind)> {
-        let (world, routes) = (self.snapshot.world, &self.snapshot.underlay.routes);
-        if world.tunnels.is_empty() || !routes.has_addresses(&p.spec.name) {
+        let (published, routes) = (self.snapshot.published, &self.snapshot.underlay.routes);
+        if published.tunnels.is_empty() || !routes.has_addresses(&p.spec.name) {
             return None;
         }
         self.wc.set(at::ETH_DST, [0xff; 6]);
@@ -289,10 +289,10 @@ impl<'a> Xlate<'a, '_> {
         }
         match self.key.u8(at::PROTO) {
             UDP => {}
-            GRE => return world.tunnels.gre_listener(to.is_ipv6()),
+            GRE => return published.tunnels.gre_listener(to.is_ipv6()),
             _ => return None,
         }
-        let (found, bits) = world.tunnels.listener(self.key.u16(at::TP_DST));
+        let (found, bits) = published.tunnels.listener(self.key.u16(at::TP_DST));
         self.wc.set_u16(at::TP_DST, self.wc.u16(at::TP_DST) | bits);
         found
     }

@@ -7,7 +7,7 @@ use super::frozen::{self, Kept, State};
 use super::set;
 use crate::action_text::{action_text, actions_text};
 use crate::fields;
-use crate::published::{BridgeView, PortView, Shared, World};
+use crate::published::{BridgeView, PortView, PublishedState, Shared};
 use crate::tables::table::{FlowRule, Table};
 use crate::trace::recorder::Recorder;
 use crate::translate::effects::Effects;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use telemetry::Drop;
 
 /// How deep tables that lead back, groups and patch ports nest: as deep as in OVS.
-pub(super) const MAX_DEPTH: usize = 64;
+pub(super) const DEPTH_MAX: usize = 64;
 
 /// What the trace calls the priority of the NORMAL that stands above all flows; OVS's number.
 pub(super) const FAIL_OPEN_PRIORITY: u32 = 0xf0f0f0;
@@ -29,7 +29,7 @@ pub(super) const FAIL_OPEN_PRIORITY: u32 = 0xf0f0f0;
 /// What a translation reads: what was published when it began.
 pub(super) struct Snapshot<'a> {
     pub shared: &'a Shared,
-    pub world: &'a World,
+    pub published: &'a PublishedState,
     pub underlay: &'a Underlay,
     /// The version of flow tables and groups.
     pub version: u64,
@@ -169,7 +169,7 @@ impl Outer<'_> {
 impl<'a, 'o> Xlate<'a, 'o> {
     pub fn new(
         shared: &'a Shared,
-        world: &'a World,
+        published: &'a PublishedState,
         bridge: &'a BridgeView,
         key: &Key,
         out: &'o mut Decision,
@@ -177,10 +177,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
     ) -> Self {
         let mut wc = Mask::ZERO;
         let key = beginning(key, &mut wc);
-        // SAFETY: as for the world that the caller has read.
+        // SAFETY: as for the published state that the caller has read.
         let underlay = unsafe { shared.underlay.read() };
         Xlate {
-            snapshot: Snapshot { shared, world, underlay, version: shared.version() },
+            snapshot: Snapshot { shared, published, underlay, version: shared.version() },
             bridge,
             base: key,
             key,
@@ -359,10 +359,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
     pub(super) fn miss(&mut self, table: u8, miss: Miss) {
         self.credit(self.bridge.miss_base + u32::from(table));
         let silent = |p: &PortView| p.spec.config & port_config::NO_PACKET_IN != 0;
-        let told = self.bridge.config.miss_to_controller
+        let reported = self.bridge.config.miss_to_controller
             && miss == Miss::Honor
             && !self.bridge.port(self.in_port()).is_some_and(silent);
-        if !told {
+        if !reported {
             self.note_table(|| format!("{table:2}. No match."));
             if self.admit_once() {
                 self.note_action(|| "drop".into());

@@ -5,15 +5,15 @@
 //! and only so much of what no decision asked for is remembered.
 
 use super::neighbourhood::Neighbourhood;
-use crate::mac_table::TELL_INTERVAL_NS;
+use crate::mac_table::REPORT_INTERVAL_NS;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 const SECOND: u64 = 1_000_000_000;
 /// One question per next hop and second.
-const PATIENCE: u64 = SECOND;
+const QUESTION_INTERVAL_NS: u64 = SECOND;
 /// A used entry is asked for again when nobody has confirmed it for so long.
-const DOUBT: u64 = 60 * SECOND;
+const CONFIRM_INTERVAL_NS: u64 = 60 * SECOND;
 /// What comes later than this after a question is no answer to it: Linux asks three times, one second apart.
 const ANSWER_NS_MAX: u64 = 3 * SECOND;
 /// How long packets do not change what the kernel confirmed: what Linux itself takes a confirmed neighbour to be
@@ -22,7 +22,7 @@ const KERNEL_TRUST_NS: u64 = 30 * SECOND;
 /// Seconds until an entry that nobody uses is forgotten.
 pub const AGING_S: u32 = 900;
 /// Next hops that nobody asked for are not remembered beyond this number, whoever told of them.
-const MOST: usize = 16_384;
+const UNASKED_MAX: usize = 16_384;
 /// Those that packets from one port told of without having been asked.
 const PORT_UNASKED_MAX: usize = 1024;
 /// New or different addresses per port and second that packets may bring without having been asked, once the port's
@@ -82,8 +82,8 @@ struct Share {
     whole_at: u64,
     /// Passed over, those told of, and when, ns.
     limited: u64,
-    told: u64,
-    told_at: Option<u64>,
+    reported: u64,
+    reported_at: Option<u64>,
 }
 
 impl Share {
@@ -145,7 +145,7 @@ impl Neighbours {
             How::Kernel { sure: true } => Source::Kernel,
             _ => Source::Packets,
         };
-        let full = self.known.len() >= MOST;
+        let full = self.known.len() >= UNASKED_MAX;
         let old = match self.known.get_mut(&place) {
             Some(old) => {
                 if !old.gives_way(mac, how, now) {
@@ -209,7 +209,7 @@ impl Neighbours {
                 if std::mem::take(&mut n.unasked) {
                     self.shares.entry(place.0.clone()).or_default().unasked -= 1;
                 }
-                n.confirmed > 0 && n.confirmed + DOUBT > now
+                n.confirmed > 0 && n.confirmed + CONFIRM_INTERVAL_NS > now
             }
             None => false,
         };
@@ -218,7 +218,7 @@ impl Neighbours {
             self.asked.entry(place).or_insert(0);
             return false;
         }
-        let due = last.is_none_or(|t| t == 0 || t + PATIENCE <= now);
+        let due = last.is_none_or(|t| t == 0 || t + QUESTION_INTERVAL_NS <= now);
         self.asked.insert(place, if due { now } else { last.unwrap_or(now) });
         due
     }
@@ -283,11 +283,13 @@ impl Neighbours {
     /// The same by port, and only what was not told of: of each port once a minute.
     pub fn take_limited(&mut self, now: u64) -> Vec<(String, u64)> {
         let new = |(port, s): (&String, &mut Share)| {
-            if s.limited == s.told || s.told_at.is_some_and(|at| now < at + TELL_INTERVAL_NS) {
+            if s.limited == s.reported
+                || s.reported_at.is_some_and(|at| now < at + REPORT_INTERVAL_NS)
+            {
                 return None;
             }
-            s.told_at = Some(now);
-            Some((port.clone(), s.limited - std::mem::replace(&mut s.told, s.limited)))
+            s.reported_at = Some(now);
+            Some((port.clone(), s.limited - std::mem::replace(&mut s.reported, s.limited)))
         };
         self.shares.iter_mut().filter_map(new).collect()
     }
@@ -370,12 +372,12 @@ mod tests {
     fn too_many_that_nobody_asked_for_are_passed_over() {
         let mut n = Neighbours::default();
         let ip = |i: usize| IpAddr::from((i as u32).to_be_bytes());
-        for i in 0..MOST + 10 {
+        for i in 0..UNASKED_MAX + 10 {
             n.learn("p", ip(i), [1; 6], How::Kernel { sure: true }, 0);
         }
-        assert_eq!((n.known.len(), n.get("p", ip(MOST))), (MOST, None));
-        n.wanted("p", ip(MOST), 0);
-        assert_eq!(n.learn("p", ip(MOST), [1; 6], How::Reply, 0), Learned::Matters);
+        assert_eq!((n.known.len(), n.get("p", ip(UNASKED_MAX))), (UNASKED_MAX, None));
+        n.wanted("p", ip(UNASKED_MAX), 0);
+        assert_eq!(n.learn("p", ip(UNASKED_MAX), [1; 6], How::Reply, 0), Learned::Matters);
         assert_eq!(n.learn("p", ip(7), [2; 6], How::User, 0), Learned::Changed);
     }
 
@@ -453,18 +455,18 @@ mod tests {
     fn a_change_in_a_full_table_copies_a_part_of_it() {
         let mut n = Neighbours::default();
         let ip = |i: usize| IpAddr::from((i as u32).to_be_bytes());
-        for i in 0..MOST {
+        for i in 0..UNASKED_MAX {
             n.learn("p", ip(i), [2; 6], How::Kernel { sure: true }, 0);
         }
         let before = n.view.copied();
         let mut published = n.view();
         for i in 0..10_000 {
-            n.learn("p", ip(i % MOST), [4; 6], How::User, 0);
+            n.learn("p", ip(i % UNASKED_MAX), [4; 6], How::User, 0);
             // Published after each change, as if each were a turn's only one.
             published = n.view();
         }
         let copied = (n.view.copied() - before) / 10_000;
-        assert!(copied < MOST as u64 / 100, "{copied} entries for each change");
+        assert!(copied < UNASKED_MAX as u64 / 100, "{copied} entries for each change");
         assert_eq!(published.get(&("p".into(), ip(9_999))), Some([4; 6]));
         assert_eq!(published.get(&("p".into(), ip(10_001))), Some([2; 6]));
     }
