@@ -1,5 +1,5 @@
-//! Lookups of several keys side by side, for who does not ask what decided: each step asks the memory for what the next
-//! one of all keys reads.
+//! Lookups of several keys side by side, for who does not ask what decided: each step asks the
+//! memory for what the next one of all keys reads.
 
 use flow::{Key, Mask};
 
@@ -12,7 +12,8 @@ use crate::search::Search;
 /// Keys that are looked up side by side.
 pub const BATCH: usize = 16;
 
-/// Places to look at, up to which each is looked at for all keys, without asking filters and tries beforehand.
+/// Places to look at, up to which each is looked at for all keys, without asking filters and tries
+/// beforehand.
 const UNFILTERED_SUBTABLES_MAX: usize = 8;
 
 /// What is known of the keys of a batch so far.
@@ -33,8 +34,9 @@ impl<T> Batch<'_, '_, T> {
 }
 
 impl<T: Send + Sync + 'static> Classifier<T> {
-    /// The rules that [`Classifier::lookup`] finds for each of these keys, at most [`BATCH`], in `found`. Returns which words of
-    /// keys decided, bit i is word i: those of what was found, and for every rule that was not one in which it differs.
+    /// The rules that [`Classifier::lookup`] finds for each of these keys, at most [`BATCH`], in
+    /// `found`. Returns which words of keys decided, bit i is word i: those of what was found, and
+    /// for every rule that was not one in which it differs.
     ///
     /// # Safety
     /// As [`Classifier::lookup`].

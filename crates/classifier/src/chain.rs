@@ -94,8 +94,8 @@ pub(crate) unsafe fn link<T>(head: *mut Rule<T>, rule: Arc<Rule<T>>) -> *mut Rul
     }
 }
 
-/// Takes a rule out: the chain's handle on it, and the chain's first rule then. If that is another, the
-/// caller publishes it. None if the rule is not here.
+/// Takes a rule out: the chain's handle on it, and the chain's first rule then. If that is another,
+/// the caller publishes it. None if the rule is not here.
 ///
 /// # Safety
 /// As [`link`].
@@ -116,7 +116,8 @@ pub(crate) unsafe fn unlink<T>(
         Some(before) => (before.next.swap(next, Ordering::AcqRel), head),
         None => (head, next),
     };
-    // SAFETY: `target` came from Arc::into_raw in `link`, and is unlinked when the caller has published.
+    // SAFETY: `target` came from Arc::into_raw in `link`, and is unlinked when the caller has
+    // published.
     Some((unsafe { Arc::from_raw(target) }, head))
 }
 

@@ -5,11 +5,12 @@
 //! a rule's value means, packets.
 //!
 //! The scheme is tuple space search. Rules with the same mask form a *subtable*, a hash table of
-//! masked keys; with many masks, rules of several share one with a coarser mask (`merge`). Rules about
-//! nothing but IPv4 prefixes, protocol and ports stand in tries of prefixes instead (`prefix_trie`, `node`, `search`). A lookup
-//! tries the subtables and the prefix trie by falling maximum priority and stops when no later one can win. One
-//! writer (serialised by a lock that readers never see) changes the tables in place; readers follow
-//! pointers only, under the quiescent-state rules of [`sync::Domain`].
+//! masked keys; with many masks, rules of several share one with a coarser mask (`merge`). Rules
+//! about nothing but IPv4 prefixes, protocol and ports stand in tries of prefixes instead
+//! (`prefix_trie`, `node`, `search`). A lookup tries the subtables and the prefix trie by falling
+//! maximum priority and stops when no later one can win. One writer (serialised by a lock that
+//! readers never see) changes the tables in place; readers follow pointers only, under the
+//! quiescent-state rules of [`sync::Domain`].
 //!
 //! # Versions
 //! A reader looks up *at a version*: it sees the rules with `add <= version < remove`. A change of
@@ -147,7 +148,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         }
     }
 
-    /// As [`Classifier::new`], with all rules in subtables, where [`Classifier::lookup_each`] finds them.
+    /// As [`Classifier::new`], with all rules in subtables, where [`Classifier::lookup_each`] finds
+    /// them.
     pub fn without_prefix_trie(domain: Domain) -> Self {
         Classifier { by_prefix_trie: false, ..Self::new(domain) }
     }
@@ -180,8 +182,9 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         }
     }
 
-    /// Links a rule. Growing leaves memory to [`Domain::reclaim`], as removing does. Several rules with the same match and priority are allowed (they should
-    /// differ in their versions); the newest visible one wins.
+    /// Links a rule. Growing leaves memory to [`Domain::reclaim`], as removing does. Several rules
+    /// with the same match and priority are allowed (they should differ in their versions); the
+    /// newest visible one wins.
     ///
     /// # Panics
     /// When the rule was inserted into a classifier before.
@@ -389,8 +392,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         unsafe { self.best(key, version, wildcards) }.map(Handle::get)
     }
 
-    /// Calls `each` with all matching rules of at least this priority visible at `version`, in no order. Sets in
-    /// `wildcards` the bits of `key` that decided which these are.
+    /// Calls `each` with all matching rules of at least this priority visible at `version`, in no
+    /// order. Sets in `wildcards` the bits of `key` that decided which these are.
     ///
     /// # Panics
     /// Of a classifier that may have rules in its prefix trie.

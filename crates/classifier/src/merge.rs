@@ -1,9 +1,9 @@
 //! Which subtable a rule lives in when there are many masks: one with a coarser mask, that it
 //! shares with rules of other masks (the merged tuples of TupleMerge, Daly et al. 2019).
 //!
-//! A lookup costs a probe per subtable, and sets of five-tuple rules have thousands of masks. A rule
-//! may stand under any mask that its own contains: then its chain has rules of several masks, which
-//! a lookup compares one by one. A chain that is crowded sends rules to the next finer mask.
+//! A lookup costs a probe per subtable, and sets of five-tuple rules have thousands of masks. A
+//! rule may stand under any mask that its own contains: then its chain has rules of several masks,
+//! which a lookup compares one by one. A chain that is crowded sends rules to the next finer mask.
 
 use flow::{Mask, at};
 

@@ -1,4 +1,5 @@
-//! Nodes of a prefix trie: rules of a prefix, side by side in blocks, and nodes for the next byte of the address.
+//! Nodes of a prefix trie: rules of a prefix, side by side in blocks, and nodes for the next byte
+//! of the address.
 
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -128,8 +129,9 @@ impl<T> Word<T> {
     }
 }
 
-/// Four rules; a packet that has other addresses reads no more than the first line. One writer changes blocks in place: a
-/// rule's word is written last when it comes and first when it goes, and its place is not used again.
+/// Four rules; a packet that has other addresses reads no more than the first line. One writer
+/// changes blocks in place: a rule's word is written last when it comes and first when it goes, and
+/// its place is not used again.
 #[repr(align(64))]
 pub(crate) struct Block<T> {
     addresses: [AtomicU64; LANES],
@@ -167,7 +169,8 @@ impl<T> Block<T> {
         })
     }
 
-    /// Is a lane's rule away from these addresses by bits that are marked? Looks at the first line only.
+    /// Is a lane's rule away from these addresses by bits that are marked? Looks at the first line
+    /// only.
     #[inline]
     pub fn is_away(&self, lane: usize, addresses: u64, marked: u64) -> bool {
         let differ = addresses ^ self.addresses[lane].load(Ordering::Relaxed);
@@ -221,8 +224,9 @@ impl<T> Block<T> {
 }
 
 impl<T> Record<T> {
-    /// Marks something in which the key differs, if that is in the record: nothing new if what is marked does, else a prefix of
-    /// an address, else a bit of ports and protocol. False: it agrees.
+    /// Marks something in which the key differs, if that is in the record: nothing new if what is
+    /// marked does, else a prefix of an address, else a bit of ports and protocol. False: it
+    /// agrees.
     #[inline]
     pub fn exclude(&self, key: &Key, marked: &mut Mask) -> bool {
         let differ = (addresses(key) ^ self.addresses) & self.address_mask;
@@ -245,7 +249,8 @@ impl<T> Record<T> {
 /// The nodes below one, by the next byte of the address.
 pub(crate) type Children<T> = [AtomicPtr<Node<T>>; 256];
 
-/// Rules whose prefix begins with the node's own, unless they are with its children or with the node across.
+/// Rules whose prefix begins with the node's own, unless they are with its children or with the
+/// node across.
 #[repr(align(64))]
 pub(crate) struct Node<T> {
     /// Which children there are.
@@ -305,8 +310,8 @@ impl<T: 'static> Node<T> {
 
     /// The blocks of its rules.
     ///
-    /// # Safety
-    /// As [`sync::Published::read`]: what was published here must not be freed while it is used; so in what follows.
+    /// # Safety As [`sync::Published::read`]: what was published here must not be freed while it is
+    /// used; so in what follows.
     #[inline]
     pub unsafe fn blocks<'a>(&self) -> &'a [Block<T>] {
         let word = self.body.load(Ordering::Acquire);

@@ -1,14 +1,17 @@
-//! Where the rules of access lists live: a trie of destination prefixes, a byte at a time, and where many rules share a
-//! destination a trie of their sources across it (a hierarchical trie, Gupta and McKeown 2001; nodes that split only when they
-//! are full are a burst trie's, Heinz et al. 2002).
+//! Where the rules of access lists live: a trie of destination prefixes, a byte at a time, and
+//! where many rules share a destination a trie of their sources across it (a hierarchical trie,
+//! Gupta and McKeown 2001; nodes that split only when they are full are a burst trie's, Heinz et
+//! al. 2002).
 //!
-//! Five-tuple rules have thousands of masks, and a hash table for each, even for several together, costs a
-//! lookup a probe. Here it follows a few pointers, and what decided are a prefix of either address and a few bits
-//! of what is left, whatever the rules elsewhere look at. A rule stands in one place: changes are local.
+//! Five-tuple rules have thousands of masks, and a hash table for each, even for several together,
+//! costs a lookup a probe. Here it follows a few pointers, and what decided are a prefix of either
+//! address and a few bits of what is left, whatever the rules elsewhere look at. A rule stands in
+//! one place: changes are local.
 //!
-//! A rule is as near to the root as there is room: a node that is full hands those with longer prefixes to children, or all of
-//! them across. Readers may meet that half done, so `moves` is counted between the arrival at the new place and the departure from the
-//! old one, and who sees it change looks again.
+//! A rule is as near to the root as there is room: a node that is full hands those with longer
+//! prefixes to children, or all of them across. Readers may meet that half done, so `moves` is
+//! counted between the arrival at the new place and the departure from the old one, and who sees it
+//! change looks again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +27,8 @@ use crate::rule::Rule;
 /// Rules of a node, from which on it hands some on.
 const NODE_RULES_MAX: usize = 16;
 
-/// Rules that cannot be told apart by prefixes, from which on there is no place for one more: they go by hash.
+/// Rules that cannot be told apart by prefixes, from which on there is no place for one more: they
+/// go by hash.
 const SAME_PREFIX_RULES_MAX: usize = 64;
 
 /// What all rules here say about the Ethertype.
@@ -66,7 +70,8 @@ impl<T: Send + Sync + 'static> Drop for PrefixTrie<T> {
     }
 }
 
-/// Where a rule of this match stands: its destination and source prefixes. None: not in a prefix trie.
+/// Where a rule of this match stands: its destination and source prefixes. None: not in a prefix
+/// trie.
 pub(crate) fn place(key: &Key, mask: &Mask) -> Option<Place> {
     let allowed = |byte: usize| L3_L4.contains(&byte) || (at::ETH_TYPE..at::VLAN).contains(&byte);
     let few = mask.bytes().iter().enumerate().all(|(i, b)| *b == 0 || allowed(i));

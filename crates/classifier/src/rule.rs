@@ -23,8 +23,8 @@ pub(crate) fn bits(mut map: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// One of these bits of word `i`: of addresses the one that the shortest prefix has, of the word with
-/// protocol and ports rather the protocol's.
+/// One of these bits of word `i`: of addresses the one that the shortest prefix has, of the word
+/// with protocol and ports rather the protocol's.
 pub(crate) fn one_bit(i: usize, of: u64) -> u64 {
     if i == at::TP_SRC / 8 {
         return 1 << (63 - of.leading_zeros());
@@ -234,7 +234,8 @@ impl<T> Rule<T> {
         self.map
     }
 
-    /// As [`Rule::agrees`], of all bits of a subtable's mask, which is given by words: `masks` are those of the words in `map`.
+    /// As [`Rule::agrees`], of all bits of a subtable's mask, which is given by words: `masks` are
+    /// those of the words in `map`.
     #[inline]
     pub(crate) fn agrees_by_words(
         &self,
@@ -261,8 +262,8 @@ impl<T> Rule<T> {
         all.fold(0, |d, ((i, _), (k, m))| d | (key.words[usize::from(*i)] & m) ^ k) == 0
     }
 
-    /// As [`Rule::matches`]; marks the bits that decided: all of the mask if it matches, else one in
-    /// which the key differs.
+    /// As [`Rule::matches`]; marks the bits that decided: all of the mask if it matches, else one
+    /// in which the key differs.
     #[inline]
     pub(crate) fn decides(&self, key: &Key, marked: &mut Mask) -> bool {
         let (keys, masks) = self.words.split_at(self.words.len() / 2);

@@ -1,4 +1,5 @@
-//! Lookups in a prefix trie: of several keys side by side, each step asking the memory for what the next one of all of them reads.
+//! Lookups in a prefix trie: of several keys side by side, each step asking the memory for what the
+//! next one of all of them reads.
 
 use std::sync::atomic::{Ordering, fence};
 

@@ -17,7 +17,8 @@ struct Node {
     here: Count,
 }
 
-/// A set of prefixes (0 to 32 bits) with counts; nodes without are mere branching points, and go. One writer, the caller; readers need no lock.
+/// A set of prefixes (0 to 32 bits) with counts; nodes without are mere branching points, and go.
+/// One writer, the caller; readers need no lock.
 pub(crate) struct Trie {
     root: AtomicPtr<Node>,
 }

@@ -1,14 +1,16 @@
 //! Closing many ports at once.
 //!
-//! The kernel lets go of a TAP device or a packet socket only after each of its CPUs has passed a quiet point, 10 to 25 ms
-//! later, and the thread that closes it waits for that. Ports that go together are closed side by side.
+//! The kernel lets go of a TAP device or a packet socket only after each of its CPUs has passed a
+//! quiet point, 10 to 25 ms later, and the thread that closes it waits for that. Ports that go
+//! together are closed side by side.
 
 use ::port::{Port, Service};
 
 /// Ports that are closed side by side: 500 take some tenths of a second instead of nine.
 const CLOSING_THREADS_MAX: usize = 16;
 
-/// Closes ports, and returns when they are closed. Those that DPDK serves are closed by this thread, one by one.
+/// Closes ports, and returns when they are closed. Those that DPDK serves are closed by this
+/// thread, one by one.
 pub(crate) fn close(ports: Vec<Box<dyn Port>>) {
     let (kernel, others): (Vec<_>, Vec<_>) =
         ports.into_iter().partition(|p| p.service() == Service::Kernel);

@@ -1,4 +1,5 @@
-//! Numbers of timeout policies, by which decisions and connections know them: equal policies share one.
+//! Numbers of timeout policies, by which decisions and connections know them: equal policies share
+//! one.
 
 use crate::config::Timeouts;
 use conntrack::POLICIES_COUNT_MAX;
@@ -8,8 +9,8 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 pub struct Numbers {
     used: BTreeMap<Timeouts, u32>,
-    /// Where to look for the next free number. One that was freed is taken last: connections that were
-    /// committed under it may live on for a while, with default timeouts.
+    /// Where to look for the next free number. One that was freed is taken last: connections that
+    /// were committed under it may live on for a while, with default timeouts.
     next: u32,
 }
 

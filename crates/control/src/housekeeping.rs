@@ -21,8 +21,9 @@ const MODULE: &str = "dpif_netdev";
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The same while the packet side rings when it has something.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Effects of decisions, and packets, that are taken in before connections have their turn: some milliseconds' work.
-/// Each changes one address or two, which are told of one by one (`ofproto`'s limit is twice as high).
+/// Effects of decisions, and packets, that are taken in before connections have their turn: some
+/// milliseconds' work. Each changes one address or two, which are told of one by one (`ofproto`'s
+/// limit is twice as high).
 const TURN_EVENTS_MAX: usize = 1024;
 /// How often timeouts and rates are looked at.
 const SECOND: Duration = Duration::from_secs(1);

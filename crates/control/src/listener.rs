@@ -1,4 +1,5 @@
-//! Listening unix sockets: ovs-vswitchd's mode from the first instant, and a bound on how many are connected.
+//! Listening unix sockets: ovs-vswitchd's mode from the first instant, and a bound on how many are
+//! connected.
 
 use std::fs::{File, Permissions};
 use std::io;
@@ -14,8 +15,9 @@ const SOCKET_MODE: u32 = 0o770;
 /// Connections that may wait to be accepted, as with ovs-vswitchd.
 const WAITING_MAX: u32 = 64;
 
-/// Listens on `path`, where no file may be. The file never has more permissions than [`SOCKET_MODE`]: the socket has
-/// them before it gets a name. (A umask around `bind` would be the whole process's.)
+/// Listens on `path`, where no file may be. The file never has more permissions than
+/// [`SOCKET_MODE`]: the socket has them before it gets a name. (A umask around `bind` would be the
+/// whole process's.)
 pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     let socket = UnixSocket::new_stream()?;
     let file = File::from(socket.as_fd().try_clone_to_owned()?);

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const MODULE: &str = "bridge";
 
-/// Gives a bridge the mirrors that the database asks for. What is wrong with one is said once, until something else is.
+/// Gives a bridge the mirrors that the database asks for. What is wrong with one is said once,
+/// until something else is.
 pub fn apply(s: &mut State, conf: &BridgeConf) {
     let now = s.now_ns();
     let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
@@ -73,7 +74,8 @@ fn spec(
     Some(MirrorSpec { id: m.uuid.0, received, sent, vlans, to, snaplen: m.snaplen })
 }
 
-/// `Mirror.statistics` of the mirrors that are in place, by row: packets and bytes as they were received.
+/// `Mirror.statistics` of the mirrors that are in place, by row: packets and bytes as they were
+/// received.
 pub fn statistics(s: &State, conf: &BridgeConf) -> Vec<(ovsdb::Uuid, BTreeMap<String, i64>)> {
     let Some(bridge) = s.bridges.get(&conf.name) else { return Vec::new() };
     let count = |m: &MirrorConf| {

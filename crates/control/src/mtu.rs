@@ -1,5 +1,6 @@
-//! Internal and tap ports have the smallest MTU of their bridge's other ports, as in OVS, unless `mtu_request` says
-//! otherwise. It is set when that smallest MTU changes, so what a user sets in between stays until then.
+//! Internal and tap ports have the smallest MTU of their bridge's other ports, as in OVS, unless
+//! `mtu_request` says otherwise. It is set when that smallest MTU changes, so what a user sets in
+//! between stays until then.
 
 use crate::ports::{self, Iface};
 use crate::state::State;

@@ -1,4 +1,5 @@
-//! Interfaces: opening, changing and closing the ports behind them, and what they say of themselves.
+//! Interfaces: opening, changing and closing the ports behind them, and what they say of
+//! themselves.
 
 use crate::config::IfaceConf;
 use crate::tunnel_options::is_tunnel;
@@ -206,8 +207,8 @@ pub fn open(devices: &port_dpdk::Devices, config: &PortConfig) -> Result<Box<dyn
     }
 }
 
-/// The address to set on a port: a bridge's own port (`local`) has its bridge's, other internal ports that of their
-/// interface record, and devices that are not the switch's keep theirs.
+/// The address to set on a port: a bridge's own port (`local`) has its bridge's, other internal
+/// ports that of their interface record, and devices that are not the switch's keep theirs.
 fn mac(conf: &IfaceConf, local: Option<[u8; 6]>) -> Option<[u8; 6]> {
     let own = conf.mac.as_deref().filter(|_| conf.kind == "internal");
     local.or(own.and_then(parse_mac))
@@ -231,7 +232,8 @@ pub fn judge_mac(conf: &IfaceConf, is_local: bool) {
     }
 }
 
-/// The part of an interface's configuration that its port sees; `local`: the bridge's address, for its own port.
+/// The part of an interface's configuration that its port sees; `local`: the bridge's address, for
+/// its own port.
 pub fn port_config(conf: &IfaceConf, local: Option<[u8; 6]>, n_txq: usize) -> PortConfig {
     PortConfig {
         name: conf.name.clone(),

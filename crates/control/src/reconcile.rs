@@ -55,8 +55,8 @@ pub fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
     s.status_dirty = true;
 }
 
-/// `other_config:flow-restore-wait`: true at the start, it keeps bridges from forwarding and from their controllers until
-/// it is cleared. As in ovs-vswitchd it is not looked at again after that.
+/// `other_config:flow-restore-wait`: true at the start, it keeps bridges from forwarding and from
+/// their controllers until it is cleared. As in ovs-vswitchd it is not looked at again after that.
 fn await_flows(s: &mut State, desired: &Desired) {
     let was = s.restoring;
     s.restoring &= desired.other_config.get("flow-restore-wait").is_some_and(|v| v == "true");

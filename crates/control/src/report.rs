@@ -113,7 +113,8 @@ fn machine(desired: &Desired) -> BTreeMap<String, String> {
     if wanted { system_stats::read(&Dirs::from_env().run) } else { BTreeMap::new() }
 }
 
-/// `Port.bond_active_slave`: the address of the interface that carries a bond's packets; None when no link is up.
+/// `Port.bond_active_slave`: the address of the interface that carries a bond's packets; None when
+/// no link is up.
 fn active(ofproto: &ofproto::Switch, bridge: ofproto::BridgeId, bond: &str) -> Option<String> {
     let mac = bonds::active(ofproto, bridge, bond)?.hw_addr;
     Some(mac.map(|byte| format!("{byte:02x}")).join(":"))

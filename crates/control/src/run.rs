@@ -194,8 +194,8 @@ fn start(desired: &Desired, no_huge: bool) -> Result<Shared> {
     Ok(state)
 }
 
-/// What the log says of DPDK once the daemon has left the terminal: scripts and ovs-vswitchd's own test suite take
-/// unexpected lines on standard error for a failure.
+/// What the log says of DPDK once the daemon has left the terminal: scripts and ovs-vswitchd's own
+/// test suite take unexpected lines on standard error for a failure.
 fn tell_dpdk() {
     let Some(eal) = dpdk::Eal::get() else { return };
     let pages = if eal.hugepages() { "hugepages" } else { "no hugepages" };

@@ -232,7 +232,8 @@ fn leading_number(text: &str, base: u32) -> (u64, &str) {
     (n.unwrap_or(u64::MAX), if digits.is_empty() { text } else { rest })
 }
 
-/// The options as `dpif/show` has them, what is usual left out; None for an interface that is no tunnel.
+/// The options as `dpif/show` has them, what is usual left out; None for an interface that is no
+/// tunnel.
 pub fn shown_options(conf: &IfaceConf) -> Option<StrMap> {
     let (o, t) = (Options(conf), is_tunnel(&conf.kind).then(|| parse(conf).ok())??);
     let mut shown = StrMap::new();

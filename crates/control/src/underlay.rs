@@ -1,5 +1,5 @@
-//! The network under the tunnels: what the kernel knows of it goes to the switch half, what the switch
-//! half wants to know goes out as ARP and Neighbour Discovery.
+//! The network under the tunnels: what the kernel knows of it goes to the switch half, what the
+//! switch half wants to know goes out as ARP and Neighbour Discovery.
 
 use crate::state::{Shared, State};
 use crate::vlog;
@@ -71,8 +71,8 @@ fn replace_routes(s: &mut State, new: &Snapshot) {
     s.status_dirty = true;
 }
 
-/// Reads the kernel's routes and addresses at once: what a command asks about may have changed a moment ago, and the news of
-/// it may not have come yet.
+/// Reads the kernel's routes and addresses at once: what a command asks about may have changed a
+/// moment ago, and the news of it may not have come yet.
 pub fn read_now(s: &mut State) {
     if !s.underlay.system_routes {
         return;

@@ -1,5 +1,5 @@
-//! Which actions and instructions this switch can execute, and which groups it has. What the protocol says of
-//! them is checked by [`openflow::check`].
+//! Which actions and instructions this switch can execute, and which groups it has. What the
+//! protocol says of them is checked by [`openflow::check`].
 
 use crate::bridge::Bridge;
 use crate::tables::table::N_TABLES;

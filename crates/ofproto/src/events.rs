@@ -13,7 +13,8 @@ pub enum Event {
     FlowRemoved(BridgeId, Box<FlowRemoved>),
     /// `reason`: 0 added, 1 deleted, 2 modified (`OFPPR_*`); with what a modified port was before.
     PortStatus(BridgeId, u8, Box<PortDesc>, Option<Box<PortDesc>>),
-    /// A table has fewer free places than a controller wanted to be told of (false), or more again (true).
+    /// A table has fewer free places than a controller wanted to be told of (false), or more again
+    /// (true).
     TableStatus(BridgeId, bool, Box<TableStats>),
     /// A flow changed, in a bridge that is monitored ([`crate::Switch::set_monitored`]).
     /// With it what a modified flow did before.
@@ -28,8 +29,8 @@ pub struct StagedPacket {
     pub decision: Decision,
 }
 
-/// More regions than this (3 MB) are merged into one that covers them all. The packet side finds the
-/// rules of a region without looking at others, so many narrow ones cost less than one wide.
+/// More regions than this (3 MB) are merged into one that covers them all. The packet side finds
+/// the rules of a region without looking at others, so many narrow ones cost less than one wide.
 const REGIONS_MAX: usize = 4096;
 
 /// Collected until the control side takes it.

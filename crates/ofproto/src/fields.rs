@@ -18,8 +18,8 @@ pub(crate) fn is_ip(eth_type: u16) -> bool {
     matches!(eth_type, ETH_IP | ETH_IPV6)
 }
 
-/// Destinations of protocols between neighbours beside 01:80:c2:00:00:0x: Extreme's (EDP, EAPS), Cisco's (ISL; CDP,
-/// VTP and others; PVST+; FlexLink; CFM).
+/// Destinations of protocols between neighbours beside 01:80:c2:00:00:0x: Extreme's (EDP, EAPS),
+/// Cisco's (ISL; CDP, VTP and others; PVST+; FlexLink; CFM).
 const RESERVED: [[u8; 6]; 15] = [
     [0x00, 0xe0, 0x2b, 0x00, 0x00, 0x00],
     [0x00, 0xe0, 0x2b, 0x00, 0x00, 0x04],
@@ -38,7 +38,8 @@ const RESERVED: [[u8; 6]; 15] = [
     [0x01, 0x00, 0x0c, 0xcc, 0xcc, 0xc7],
 ];
 
-/// Does an address that begins so, or a whole one, belong to those that bridges do not forward (OVS's list)?
+/// Does an address that begins so, or a whole one, belong to those that bridges do not forward
+/// (OVS's list)?
 pub(crate) fn begins_reserved(mac: &[u8]) -> bool {
     let ieee: &[u8] = &[0x01, 0x80, 0xc2, 0x00, 0x00];
     let standard = match mac {

@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Addresses that are told of one by one, over all bridges: each is two regions (from it, to it), and this is what
-/// one change may have of them before they are merged.
+/// Addresses that are told of one by one, over all bridges: each is two regions (from it, to it),
+/// and this is what one change may have of them before they are merged.
 const SINGLE_MACS_MAX: usize = 2048;
 
-/// A VLAN with fewer addresses than this is not worth giving up when there are too many: its bridge is.
+/// A VLAN with fewer addresses than this is not worth giving up when there are too many: its bridge
+/// is.
 const VLAN_MACS_MIN: usize = 64;
 
-/// VLANs of a bridge that are told of one by one; beyond, the bridge is: each is as many regions as it has ports.
+/// VLANs of a bridge that are told of one by one; beyond, the bridge is: each is as many regions as
+/// it has ports.
 const BRIDGE_VLANS_MAX: usize = 16;
 
 /// Addresses whose place changed, since somebody last asked.
@@ -47,7 +49,8 @@ impl Macs {
         }
     }
 
-    /// Gives up telling apart the addresses of the VLAN with the most; of its bridge, if those are few.
+    /// Gives up telling apart the addresses of the VLAN with the most; of its bridge, if those are
+    /// few.
     fn widen(&mut self) {
         let largest = self.single.iter().max_by_key(|(_, list)| list.len());
         let Some(((bridge, vlan), n)) = largest.map(|(k, list)| (*k, list.len())) else { return };

@@ -1,10 +1,11 @@
 //! Where addresses are, as PMD threads read it: without a lock, while one writer changes it.
 //!
-//! An address may stand in one of two buckets of eight slots, which a keyed hash names: a reader looks at sixteen
-//! slots at most, whatever addresses there are. A slot is a tag (address and VLAN) and a value (port). The writer
-//! fills the value before the tag; a reader that sees the same tag before and after it reads the value has a value
-//! that belonged to the tag. An address that goes leaves an empty slot. When both buckets of an address are full, or
-//! half of all slots are in use, the writer publishes an index twice as large under another key.
+//! An address may stand in one of two buckets of eight slots, which a keyed hash names: a reader
+//! looks at sixteen slots at most, whatever addresses there are. A slot is a tag (address and VLAN)
+//! and a value (port). The writer fills the value before the tag; a reader that sees the same tag
+//! before and after it reads the value has a value that belonged to the tag. An address that goes
+//! leaves an empty slot. When both buckets of an address are full, or half of all slots are in use,
+//! the writer publishes an index twice as large under another key.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -99,7 +100,8 @@ impl Slots {
     }
 }
 
-/// The readers' side of a bridge's MAC table; its writer is the bridge's [`super::mac_table::MacTable`].
+/// The readers' side of a bridge's MAC table; its writer is the bridge's
+/// [`super::mac_table::MacTable`].
 pub(crate) struct MacIndex {
     slots: Published<Slots>,
 }
@@ -116,8 +118,8 @@ impl MacIndex {
         unsafe { self.slots.read() }.find(tag(vlan, mac))
     }
 
-    /// Says where an address is; false: the index has to grow first ([`MacIndex::rebuild`]). `entries`: how many
-    /// addresses there are, with this one. Only the writer may call it.
+    /// Says where an address is; false: the index has to grow first ([`MacIndex::rebuild`]).
+    /// `entries`: how many addresses there are, with this one. Only the writer may call it.
     pub fn put(&self, vlan: u16, mac: [u8; 6], port: u32, entries: usize) -> bool {
         // SAFETY: this is the only writer.
         let slots = unsafe { self.slots.read() };
@@ -130,7 +132,8 @@ impl MacIndex {
         unsafe { self.slots.read() }.remove(tag(vlan, mac));
     }
 
-    /// Publishes an index of these addresses (VLAN, address, port) with twice the room. Only the writer may call it.
+    /// Publishes an index of these addresses (VLAN, address, port) with twice the room. Only the
+    /// writer may call it.
     pub fn rebuild(&self, all: impl Iterator<Item = (u16, [u8; 6], u32)> + Clone) {
         // SAFETY: this is the only writer.
         let mut entries = unsafe { self.slots.read() }.room();

@@ -1,19 +1,22 @@
 //! Learned addresses of one bridge, the writer's side: ages, limits, shares of ports, statistics.
 //!
-//! The entries of each port stand in a list from the least to the most recently seen, so that learning, refreshing,
-//! moving, ageing and evicting one address costs the same however many there are (and log n in the number of ports).
-//! In a full table the port with the most entries gives up its oldest, as in OVS (`evict_mac_entry_fairly`), and a
-//! port may teach new addresses, or claim those of other ports, at a bounded rate.
+//! The entries of each port stand in a list from the least to the most recently seen, so that
+//! learning, refreshing, moving, ageing and evicting one address costs the same however many there
+//! are (and log n in the number of ports). In a full table the port with the most entries gives up
+//! its oldest, as in OVS (`evict_mac_entry_fairly`), and a port may teach new addresses, or claim
+//! those of other ports, at a bounded rate.
 
 use crate::mac_index::MacIndex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// New or moved addresses per port and second, once the port's burst is used up. Taking one in costs the control
-/// thread a few microseconds (the table and the cached flows that it affects), so that one port takes about one per
-/// cent of it; a table of the default size is learned anew in four seconds even then. OVS has no such limit.
+/// New or moved addresses per port and second, once the port's burst is used up. Taking one in
+/// costs the control thread a few microseconds (the table and the cached flows that it affects), so
+/// that one port takes about one per cent of it; a table of the default size is learned anew in
+/// four seconds even then. OVS has no such limit.
 const LEARN_RATE_MACS_PER_SECOND: u64 = 2048;
-/// New or moved addresses that a port may teach at once, at most; less where the table is smaller: a whole table
-/// is learned, or moves to another port, without delay after a restart or when a link fails over.
+/// New or moved addresses that a port may teach at once, at most; less where the table is smaller:
+/// a whole table is learned, or moves to another port, without delay after a restart or when a link
+/// fails over.
 const LEARN_BURST_MACS_MAX: u64 = 65_536;
 const LEARN_COST_NS: u64 = 1_000_000_000 / LEARN_RATE_MACS_PER_SECOND;
 /// Between two lines in the log about one port.
@@ -119,7 +122,8 @@ struct PortMacs {
     n: usize,
     /// When its burst would be whole again, ns.
     whole_at: u64,
-    /// Sightings of addresses that were not learned because of its rate, those that were told of, and when, ns.
+    /// Sightings of addresses that were not learned because of its rate, those that were told of,
+    /// and when, ns.
     limited: u64,
     reported: u64,
     reported_at: Option<u64>,
@@ -246,7 +250,8 @@ impl MacTable {
         self.ports.iter().filter(|(_, p)| p.limited > 0).map(|(no, p)| (*no, p.limited))
     }
 
-    /// Ports with addresses that were not learned since the last report, and how many; each port once a minute at most.
+    /// Ports with addresses that were not learned since the last report, and how many; each port
+    /// once a minute at most.
     pub fn take_limited(&mut self, now: u64) -> impl Iterator<Item = (u32, u64)> {
         let new = move |(no, p): (&u32, &mut PortMacs)| {
             if p.limited == p.reported
@@ -360,8 +365,8 @@ impl MacTable {
         out
     }
 
-    /// Removes what is too old, and what a smaller limit leaves no room for: `n` entries at most, of which it says
-    /// which they were.
+    /// Removes what is too old, and what a smaller limit leaves no room for: `n` entries at most,
+    /// of which it says which they were.
     pub fn expire(&mut self, index: &MacIndex, now: u64, n: usize) -> Vec<(u16, [u8; 6])> {
         self.clock = self.clock.max(now);
         let mut out = Vec::new();

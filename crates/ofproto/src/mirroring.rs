@@ -1,4 +1,5 @@
-//! Mirrors of a bridge: as the database has them, as the control side keeps them, as translation sees them.
+//! Mirrors of a bridge: as the database has them, as the control side keeps them, as translation
+//! sees them.
 
 use crate::types::VlanSet;
 use std::collections::BTreeSet;

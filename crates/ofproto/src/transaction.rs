@@ -19,8 +19,9 @@ pub enum BundleItem {
     Flow(FlowMod),
     Group(GroupMod),
     Port(PortMod),
-    /// A packet-out, with the packet's key as the parser made it: decided by the flows and groups as the steps
-    /// before leave them, and left to the caller to execute ([`Switch::take_packets`]).
+    /// A packet-out, with the packet's key as the parser made it: decided by the flows and groups
+    /// as the steps before leave them, and left to the caller to execute
+    /// ([`Switch::take_packets`]).
     PacketOut(Box<(openflow::PacketOut, flow::Key)>),
 }
 

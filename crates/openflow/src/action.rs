@@ -38,8 +38,8 @@ pub struct Match {
     pub key: Key,
     /// Bits that count.
     pub mask: Mask,
-    /// Tunnel options, ascending by index. Their lengths are those of the message, or of the table of
-    /// options of who made the match.
+    /// Tunnel options, ascending by index. Their lengths are those of the message, or of the table
+    /// of options of who made the match.
     pub tun: Vec<TunMetadata>,
 }
 
@@ -49,8 +49,8 @@ impl Match {
         Match { key, mask, tun: Vec::new() }
     }
 
-    /// Does it take every packet that `narrow` takes? Tunnel options are compared in the lengths that
-    /// `narrow` has them in.
+    /// Does it take every packet that `narrow` takes? Tunnel options are compared in the lengths
+    /// that `narrow` has them in.
     pub fn covers(&self, narrow: &Match) -> bool {
         let of = |index| narrow.tun.iter().find(|n| n.index == index);
         let options =
@@ -62,7 +62,8 @@ impl Match {
 }
 
 /// A run of bits in a field, counted in the field's width on the wire: a subfield of `TunId` (64 on
-/// the wire) or `ArpOp` (16) may reach above the field, where bits read as zero and are not written.
+/// the wire) or `ArpOp` (16) may reach above the field, where bits read as zero and are not
+/// written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Subfield {
     /// The field.
@@ -179,7 +180,8 @@ pub enum Action {
         id: u64,
         wide: bool,
     },
-    /// `in_port`: None keeps it; `table`: None means the current one. `ct`: with the conntrack tuple.
+    /// `in_port`: None keeps it; `table`: None means the current one. `ct`: with the conntrack
+    /// tuple.
     Resubmit {
         in_port: Option<OfPort>,
         table: Option<u8>,

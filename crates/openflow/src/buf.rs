@@ -57,14 +57,15 @@ impl<'a> Rd<'a> {
     pub fn left(&self) -> usize {
         self.0.len()
     }
-    /// `n` bytes and the padding that follows up to a multiple of 8 (which may be cut off at the end).
+    /// `n` bytes and the padding that follows up to a multiple of 8 (which may be cut off at the
+    /// end).
     pub fn padded(&mut self, n: usize) -> Result<&'a [u8]> {
         let body = self.bytes(n)?;
         self.skip((n.next_multiple_of(8) - n).min(self.left()))?;
         Ok(body)
     }
-    /// A property (type, its body without the 4-byte header), with its padding passed over, which must be there;
-    /// [`OfError::PropBadLen`] if it is cut or says less than its header's length.
+    /// A property (type, its body without the 4-byte header), with its padding passed over, which
+    /// must be there; [`OfError::PropBadLen`] if it is cut or says less than its header's length.
     pub fn property(&mut self) -> Result<(u16, Rd<'a>)> {
         let bad = |_| OfError::PropBadLen;
         let mut head = *self;
@@ -80,7 +81,8 @@ impl<'a> Rd<'a> {
         let number = self.u32().map_err(|_| OfError::PropBadLen)?;
         if self.is_empty() { Ok(number) } else { Err(OfError::PropBadLen) }
     }
-    /// Why a property is refused whose type says nothing to us; types from `experimenter` on are experimenters'.
+    /// Why a property is refused whose type says nothing to us; types from `experimenter` on are
+    /// experimenters'.
     pub fn unknown_property(&mut self, kind: u16, experimenter: u16) -> OfError {
         if kind < experimenter {
             return OfError::PropBadType;

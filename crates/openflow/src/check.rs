@@ -1,5 +1,5 @@
-//! Are actions consistent with each other and with the flow's match? What the protocol says of them; what
-//! a switch can do, and which groups and meters it has, it checks itself.
+//! Are actions consistent with each other and with the flow's match? What the protocol says of
+//! them; what a switch can do, and which groups and meters it has, it checks itself.
 //!
 //! The checks go through the actions in order and keep what is known of the packet: its Ethernet
 //! type, IP protocol and VLAN tags, as pushes and pops change them. What may come to nothing
@@ -21,8 +21,8 @@ pub const ANY_TABLE: u8 = 0xff;
 /// Of `ct_state`: belongs to no connection.
 const INVALID: u8 = 0x10;
 
-/// Checks actions whose packets nothing is known of (groups, packet-outs): what an action needs is there or
-/// not, packet by packet.
+/// Checks actions whose packets nothing is known of (groups, packet-outs): what an action needs is
+/// there or not, packet by packet.
 ///
 /// Errors: as [`check_instructions`], without `ActMatchInconsistent`.
 pub fn check_any(actions: &[Action]) -> Result<(), OfError> {
@@ -41,15 +41,15 @@ pub fn check_conntrack(actions: &[Action], m: &Match) -> Result<(), OfError> {
 }
 
 /// Checks a flow's instructions against its match and table. Goto must lead to a later table below
-/// `n_tables`; [`ANY_TABLE`] for `n_tables` or `table` leaves that out. What is refused in 1.0 is refused in
-/// every version.
+/// `n_tables`; [`ANY_TABLE`] for `n_tables` or `table` leaves that out. What is refused in 1.0 is
+/// refused in every version.
 ///
 /// A write-actions list is executed in its own order and maybe in another table, so that a missing
 /// prerequisite is an error there only where it is one in 1.0.
 ///
 /// Errors: `ActMatchInconsistent` where a prerequisite is missing, `ActBadTag` for a third VLAN
-/// tag, `ActBadOutPort`, `MeterInvalid`, `ActBadArgument`, `ActBadSetArgument`, `ActBadType` for what an
-/// action set cannot hold, `InstBadTableId`.
+/// tag, `ActBadOutPort`, `MeterInvalid`, `ActBadArgument`, `ActBadSetArgument`, `ActBadType` for
+/// what an action set cannot hold, `InstBadTableId`.
 pub fn check_instructions(
     instructions: &[Instruction],
     m: &Match,
@@ -213,7 +213,8 @@ impl Packet {
         }
     }
 
-    /// What is read is the packet's; what is matched and written is the learned flow's, as its parts before say.
+    /// What is read is the packet's; what is matched and written is the learned flow's, as its
+    /// parts before say.
     fn learn(&self, l: &crate::Learn) -> Result<(), OfError> {
         let mut learned = Packet { m: Match::default(), rules: self.rules };
         for spec in &l.specs {
@@ -278,8 +279,8 @@ impl Packet {
         prereq::eth_type(&self.m) == family
     }
 
-    /// Only IP packets have connections; a packet that has none can begin none; and helpers have their
-    /// protocols. That is looked at in all versions, as in OVS.
+    /// Only IP packets have connections; a packet that has none can begin none; and helpers have
+    /// their protocols. That is looked at in all versions, as in OVS.
     fn conntrack(&self, ct: &Conntrack) -> Result<(), OfError> {
         let proto = self.m.key.u8(at::PROTO);
         let invalid = self.m.key.u8(at::CT_STATE) & INVALID != 0;

@@ -84,8 +84,9 @@ pub struct Nat {
     pub last_port: u16,
 }
 
-/// Reads a `ct` of at least [`CT_HEAD_BYTES`]. Errors: `ActBadArgument` for force, a mark, a label or a translation without
-/// commit, `ActBadSetLen` for a zone that has not 16 bits, and those of the actions in it.
+/// Reads a `ct` of at least [`CT_HEAD_BYTES`]. Errors: `ActBadArgument` for force, a mark, a label
+/// or a translation without commit, `ActBadSetLen` for a zone that has not 16 bits, and those of
+/// the actions in it.
 pub(crate) fn decode_ct(version: Version, b: Bytes, depth: u8) -> Result<Action, OfError> {
     let flags = b.u16(10);
     if flags & CT_FORCE != 0 && flags & CT_COMMIT == 0 {
@@ -139,8 +140,8 @@ impl Range<'_> {
     }
 }
 
-/// Reads a `nat`. Errors: `ActBadArgument` for unknown flags, two that exclude each other, and a range that lacks its
-/// beginning, begins with 0 or ends before it begins.
+/// Reads a `nat`. Errors: `ActBadArgument` for unknown flags, two that exclude each other, and a
+/// range that lacks its beginning, begins with 0 or ends before it begins.
 pub(crate) fn decode_nat(b: Bytes) -> Result<Action, OfError> {
     let (flags, present) = (b.u16(12), b.u16(14));
     let known = NAT_SRC | NAT_DST | NAT_PERSISTENT | NAT_HASH | NAT_RANDOM;

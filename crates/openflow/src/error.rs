@@ -179,7 +179,8 @@ pub enum OfError {
     FlowInvalidTlvField,
 }
 
-/// Our names' beginnings and OVS's; the longer ones first, and requests' errors, which have none, last.
+/// Our names' beginnings and OVS's; the longer ones first, and requests' errors, which have none,
+/// last.
 const FAMILIES: &[(&str, &str)] = &[
     ("SwitchConfig", "OFPSCFC"),
     ("TableFeatures", "OFPTFFC"),

@@ -86,8 +86,8 @@ const SPECS2: usize = 40;
 
 /// Reads an action of at least [`SPECS`] (`second`: [`SPECS2`]) bytes.
 ///
-/// Errors: `ActBadArgument` for flags, tables and reserved bits, `ActBadLen` for parts that are cut off, and
-/// those of subfields.
+/// Errors: `ActBadArgument` for flags, tables and reserved bits, `ActBadLen` for parts that are cut
+/// off, and those of subfields.
 pub(crate) fn decode(b: Bytes, second: bool) -> Result<Learn, OfError> {
     let (flags, table) = (b.u16(24), b.u8(26));
     let known = learn_flag::SEND_FLOW_REM | learn_flag::DELETE_LEARNED;

@@ -1,7 +1,7 @@
 //! OpenFlow 1.0 to 1.5 and the Nicira extensions as version-independent messages, and their codecs.
 //!
-//! *Place*: switch row, bottom. *Knows*: wire formats, OXM/NXM numbers, error codes. *Does not know*:
-//! sockets, clocks, tables, what a message does.
+//! *Place*: switch row, bottom. *Knows*: wire formats, OXM/NXM numbers, error codes. *Does not
+//! know*: sockets, clocks, tables, what a message does.
 
 #![forbid(unsafe_code)]
 

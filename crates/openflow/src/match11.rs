@@ -1,5 +1,5 @@
-//! OpenFlow 1.1's fixed match of 88 bytes (specification 1.1, section A.2.3). Its address masks have
-//! a 1 where a bit does not count.
+//! OpenFlow 1.1's fixed match of 88 bytes (specification 1.1, section A.2.3). Its address masks
+//! have a 1 where a bit does not count.
 
 use crate::match10::l4_fields;
 use crate::oxm::get_be;

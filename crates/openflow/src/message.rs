@@ -263,7 +263,8 @@ pub struct PacketIn {
 #[allow(missing_docs)]
 pub struct PacketOut {
     pub buffer_id: u32,
-    /// Pipeline fields (1.5 gives a match; older ones in_port only), in `at::OF_IN_PORT` and others.
+    /// Pipeline fields (1.5 gives a match; older ones in_port only), in `at::OF_IN_PORT` and
+    /// others.
     pub matching: Match,
     pub actions: Vec<Action>,
     pub data: Vec<u8>,
@@ -457,7 +458,8 @@ pub enum FragHandling {
     NxMatch = 3,
 }
 
-/// Which asynchronous messages a connection wants: bit `1 << reason`, [primary or equal, secondary].
+/// Which asynchronous messages a connection wants: bit `1 << reason`, [primary or equal,
+/// secondary].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct AsyncConfig {
@@ -536,7 +538,8 @@ pub enum Request {
         generation: Option<u64>,
     },
     GetAsync,
-    /// `given`: which properties were there, bit `1 << type` as 1.4 numbers them (even: secondary); others stay.
+    /// `given`: which properties were there, bit `1 << type` as 1.4 numbers them (even: secondary);
+    /// others stay.
     SetAsync {
         wants: AsyncConfig,
         given: u16,
@@ -656,7 +659,8 @@ pub enum Reply {
     },
     Multipart(MultipartReply),
     MonitorUpdate(Vec<MonitorUpdate>),
-    /// The bytes that all options together may have, how many fields there are, and which option each is.
+    /// The bytes that all options together may have, how many fields there are, and which option
+    /// each is.
     TlvTable {
         space: u32,
         fields: u16,

@@ -29,7 +29,8 @@ const PACKET_REGISTERS: u16 = 0x8001;
 /// Number of `NXM_NX_COOKIE`, which is a field on the wire only.
 const COOKIE: u8 = 30;
 const XXREG0: u8 = 111;
-/// Numbers of tunnel options, whose length on the wire varies; with bare headers it is the greatest.
+/// Numbers of tunnel options, whose length on the wire varies; with bare headers it is the
+/// greatest.
 const TUN_METADATA0: u8 = 40;
 const TUN_METADATA63: u8 = 103;
 

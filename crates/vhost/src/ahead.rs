@@ -1,9 +1,10 @@
 //! Plain buffers, read from a ring before they are used.
 //!
-//! Most buffers are one descriptor whose memory is one piece. These are read, checked and translated once, as
-//! soon as somebody says that packets for them are coming, and kept until they are used: what fetches their
-//! memory ahead then needs to look at nothing of the guest's. A buffer that is anything else ends the row, and
-//! [`crate::batch`] has it read again with all that may be wrong with it.
+//! Most buffers are one descriptor whose memory is one piece. These are read, checked and
+//! translated once, as soon as somebody says that packets for them are coming, and kept until they
+//! are used: what fetches their memory ahead then needs to look at nothing of the guest's. A buffer
+//! that is anything else ends the row, and [`crate::batch`] has it read again with all that may be
+//! wrong with it.
 
 use crate::batch::{Desc, Direction, flag};
 use crate::memory::{Memory, Region};

@@ -9,13 +9,13 @@ pub const BATCH: usize = 64;
 /// Most pieces of all of them together. One buffer may use them all: twice what any packet of a
 /// Linux guest has.
 const PIECES: usize = 256;
-/// Descriptors of one buffer that are walked in a packed ring, whose buffers cannot be given back before their end is
-/// found: the longest ring that QEMU makes. One with more gives the ring up.
+/// Descriptors of one buffer that are walked in a packed ring, whose buffers cannot be given back
+/// before their end is found: the longest ring that QEMU makes. One with more gives the ring up.
 pub(crate) const CHAIN_MAX: u32 = 1024;
 /// Descriptors read by a call whatever it is asked for: two buffers of [`PIECES`].
 const STEPS_MIN: usize = 2 * PIECES;
-/// Descriptors read by a call for each packet that it is asked for: a frame of 9,000 bytes takes six buffers of a Linux
-/// guest, some of which are read twice.
+/// Descriptors read by a call for each packet that it is asked for: a frame of 9,000 bytes takes
+/// six buffers of a Linux guest, some of which are read twice.
 const STEPS_PER_PACKET: usize = 16;
 /// Bytes of a descriptor, in rings and in indirect tables.
 pub(crate) const DESC: usize = 16;
@@ -73,19 +73,21 @@ impl Chain {
 pub struct Batch {
     pub(crate) chains: Vec<Chain>,
     pieces: Vec<Piece>,
-    /// Descriptors read in this call, of memory in several regions one for each, and one for each buffer; how many begin no further buffer.
+    /// Descriptors read in this call, of memory in several regions one for each, and one for each
+    /// buffer; how many begin no further buffer.
     pub(crate) steps: u32,
     steps_max: u32,
 }
 
-/// Most descriptors that a call reads to serve so many packets before it begins no further buffer. The rest is for the
-/// next call.
+/// Most descriptors that a call reads to serve so many packets before it begins no further buffer.
+/// The rest is for the next call.
 fn budget(packets: usize) -> usize {
     STEPS_MIN + STEPS_PER_PACKET * packets
 }
 
-/// Most descriptors that [`crate::Ring::prepare`] and the call that follows read, for so many packets: the call's budget,
-/// the last buffer, which may exceed it, and plain buffers, which are read ahead.
+/// Most descriptors that [`crate::Ring::prepare`] and the call that follows read, for so many
+/// packets: the call's budget, the last buffer, which may exceed it, and plain buffers, which are
+/// read ahead.
 pub fn steps_max(packets: usize) -> usize {
     budget(packets) + CHAIN_MAX as usize + PIECES + 2 * (BUFFERS_AHEAD_MAX + packets)
 }
@@ -278,8 +280,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Entries of an indirect table of `len` bytes, of a ring of `size` entries: no more than those (virtio 1.2, section
-/// 2.7.5.3.1, and as DPDK's library has it).
+/// Entries of an indirect table of `len` bytes, of a ring of `size` entries: no more than those
+/// (virtio 1.2, section 2.7.5.3.1, and as DPDK's library has it).
 pub(crate) fn table_entries(len: u32, size: u32) -> Result<u32, RingError> {
     let (entries, rest) = (len / DESC as u32, len % DESC as u32);
     match entries {

@@ -14,8 +14,8 @@
 //! - Each ring error has a name ([`RingError`]) and a counter. A bad buffer is given back and its
 //!   packet dropped; a ring that makes no sense any more is not served until it is set up again.
 //! - The work per call is bounded by the number of packets asked for: so many descriptors are read
-//!   ([`steps_max`]), with or without bytes, in good buffers or bad ones. A ring whose guest makes hardly anything but
-//!   malformed buffers is given up.
+//!   ([`steps_max`]), with or without bytes, in good buffers or bad ones. A ring whose guest makes
+//!   hardly anything but malformed buffers is given up.
 
 mod ahead;
 mod batch;

@@ -46,8 +46,8 @@ impl Memory {
     }
 
     /// Where guest address `at` is mapped, and how many of `len` bytes follow it without a break.
-    /// `last` is the region of the last call, or none ([`Region::NONE`]): a copy, so that the table itself
-    /// need not be in the cache.
+    /// `last` is the region of the last call, or none ([`Region::NONE`]): a copy, so that the table
+    /// itself need not be in the cache.
     #[inline]
     pub(crate) fn translate(&self, last: &mut Region, at: u64, len: u32) -> Option<(*mut u8, u32)> {
         match last.translate(at, len) {

@@ -160,7 +160,8 @@ impl Packed {
         room
     }
 
-    /// Reads plain buffers until there are `want` of them in `ahead`. True: what follows is something else.
+    /// Reads plain buffers until there are `want` of them in `ahead`. True: what follows is
+    /// something else.
     #[inline]
     pub fn read_ahead(&mut self, reader: &mut Reader, want: usize, ahead: &mut Ahead) -> bool {
         let held = ahead.len() as u32 + self.taken;

@@ -1,13 +1,14 @@
 //! Where a ring goes on when the device that served it is gone without a word.
 //!
-//! A split ring says so itself: the index of used buffers is in the guest's memory. Of a packed ring the front-end
-//! only knows what the last device answered when it was stopped in order, if it ever was; QEMU says after a crash
-//! what was true when the guest's driver started. But the flags of the ring's descriptors say as much. Each
-//! descriptor was last written by the driver (available: the USED bit is the opposite of the AVAIL bit) or by the
-//! device (used: both are alike), and both go around in order, flipping their bits with each lap. So with a device
-//! that uses buffers in the order in which they came, the USED bit has one value before the device's place and the
-//! other one from there on. What disturbs is only the rest of a buffer of several descriptors: the device wrote
-//! into its first one, the others still look available.
+//! A split ring says so itself: the index of used buffers is in the guest's memory. Of a packed
+//! ring the front-end only knows what the last device answered when it was stopped in order, if it
+//! ever was; QEMU says after a crash what was true when the guest's driver started. But the flags
+//! of the ring's descriptors say as much. Each descriptor was last written by the driver
+//! (available: the USED bit is the opposite of the AVAIL bit) or by the device (used: both are
+//! alike), and both go around in order, flipping their bits with each lap. So with a device that
+//! uses buffers in the order in which they came, the USED bit has one value before the device's
+//! place and the other one from there on. What disturbs is only the rest of a buffer of several
+//! descriptors: the device wrote into its first one, the others still look available.
 
 use crate::batch::{DESC, Desc, flag};
 use crate::memory::Memory;
@@ -31,8 +32,9 @@ impl Mark {
     }
 }
 
-/// Where a ring's device goes on, in the form of [`RingSetup::base`]. A split ring: its index of used buffers. A
-/// packed one: the setup's own base if the ring does not contradict it, else what the ring says, else the setup's.
+/// Where a ring's device goes on, in the form of [`RingSetup::base`]. A split ring: its index of
+/// used buffers. A packed one: the setup's own base if the ring does not contradict it, else what
+/// the ring says, else the setup's.
 ///
 /// # Safety
 /// As for [`crate::Ring::new`].
@@ -59,8 +61,9 @@ pub unsafe fn resumed_base(setup: &RingSetup, memory: &Memory) -> u16 {
     decide((0..size).map(read).collect(), setup.base, chains)
 }
 
-/// `chains`: buffers of several descriptors are to be expected, as there are no indirect tables. The rests of
-/// such, of which the first descriptor may be of another lap, look like anything: only what was used counts.
+/// `chains`: buffers of several descriptors are to be expected, as there are no indirect tables.
+/// The rests of such, of which the first descriptor may be of another lap, look like anything: only
+/// what was used counts.
 fn decide(mut marks: Vec<Mark>, base: u16, chains: bool) -> u16 {
     let strict = find(&marks);
     find_rests(&mut marks);
@@ -70,8 +73,8 @@ fn decide(mut marks: Vec<Mark>, base: u16, chains: bool) -> u16 {
     strict.or_else(|| find(&marks)).unwrap_or(base)
 }
 
-/// Finds what may be the rest of a used buffer whose first descriptor is before it: drivers give all descriptors
-/// of a buffer its id.
+/// Finds what may be the rest of a used buffer whose first descriptor is before it: drivers give
+/// all descriptors of a buffer its id.
 fn find_rests(marks: &mut [Mark]) {
     for i in 1..marks.len() {
         let (before, m) = (marks[i - 1], &mut marks[i]);

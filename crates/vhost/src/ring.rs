@@ -19,8 +19,9 @@ use std::sync::Arc;
 pub(crate) const PREFETCH_PACKETS: usize = 4;
 /// Plain buffers used before more are read.
 const CHUNK: usize = 32;
-/// A ring is given up when its guest has made so many more malformed buffers than others: as many as QEMU's longest ring
-/// has. A driver with an occasional bad buffer never comes near, one that makes nothing else is there after one lap.
+/// A ring is given up when its guest has made so many more malformed buffers than others: as many
+/// as QEMU's longest ring has. A driver with an occasional bad buffer never comes near, one that
+/// makes nothing else is there after one lap.
 const MALFORMED_MAX: usize = 1024;
 /// Longest virtio-net header.
 const HEADER: usize = 12;
@@ -51,8 +52,9 @@ pub enum SetupError {
     Iommu,
 }
 
-/// What calls did; each adds to it. It is not returned: copied as a whole, by loads wider than the stores
-/// that made it, it would wait until every store before is in the cache, those into the guest's memory too.
+/// What calls did; each adds to it. It is not returned: copied as a whole, by loads wider than the
+/// stores that made it, it would wait until every store before is in the cache, those into the
+/// guest's memory too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Packets received, or taken for sending: those sent, and those dropped.
@@ -197,8 +199,9 @@ impl Ring {
         self.log = log;
     }
 
-    /// Tells the guest not to notify us: the ring is polled. A guest that asked for notifications by index
-    /// ([`feature::EVENT_IDX`]) on a split ring knows no such word, and notifies us once per 65536 buffers.
+    /// Tells the guest not to notify us: the ring is polled. A guest that asked for notifications
+    /// by index ([`feature::EVENT_IDX`]) on a split ring knows no such word, and notifies us once
+    /// per 65536 buffers.
     pub fn silence(&mut self) {
         let at = each!(&self.layout, ring => ring.silence());
         if let Some(at) = at {
@@ -251,8 +254,8 @@ impl Ring {
         self.steps
     }
 
-    /// Ends a call that began when the ring's base was `before` and so many `packets` had moved: shows the guest
-    /// what was used.
+    /// Ends a call that began when the ring's base was `before` and so many `packets` had moved:
+    /// shows the guest what was used.
     #[inline]
     pub(crate) fn end(&mut self, before: u16, packets: usize, moved: &mut Moved) {
         self.show(before);
@@ -298,15 +301,16 @@ impl Ring {
         each!(&mut self.layout, ring => ring.rewind());
     }
 
-    /// Did the guest seem to want no notification when the ring was last read? Then nothing is lost by
-    /// asking a little later.
+    /// Did the guest seem to want no notification when the ring was last read? Then nothing is lost
+    /// by asking a little later.
     #[inline]
     pub fn notifications_suppressed(&self) -> bool {
         each!(&self.layout, ring => ring.notifications_suppressed())
     }
 
-    /// Does the guest want to be notified of what it was shown since this was asked last? A full fence
-    /// has to lie between the last call that moved something and this: one serves any number of rings.
+    /// Does the guest want to be notified of what it was shown since this was asked last? A full
+    /// fence has to lie between the last call that moved something and this: one serves any number
+    /// of rings.
     #[inline]
     pub fn needs_notification(&mut self) -> bool {
         each!(&mut self.layout, ring => ring.needs_notification())
@@ -337,7 +341,8 @@ impl Ring {
         self.fetch(n, PREFETCH_BUFFERS);
     }
 
-    /// Sees to it that `n` plain buffers are read, as far as there are. True: what follows is something else.
+    /// Sees to it that `n` plain buffers are read, as far as there are. True: what follows is
+    /// something else.
     #[inline]
     pub(crate) fn read_ahead(&mut self, direction: Direction, n: usize) -> bool {
         self.ahead.turn(direction);
@@ -353,7 +358,8 @@ impl Ring {
         other
     }
 
-    /// Fetches what tells that the first `n` buffers that were read are used, and the memory of `buffers`.
+    /// Fetches what tells that the first `n` buffers that were read are used, and the memory of
+    /// `buffers`.
     #[inline]
     pub(crate) fn fetch(&mut self, n: usize, buffers: usize) {
         let n = self.ahead.len().min(n);
@@ -584,8 +590,8 @@ impl Ring {
                     next = 0;
                     self.begin(batch);
                     let rest = packets.len() - taken;
-                    // Twice as many: what is read again is little in sum. Without more, or when enough was read,
-                    // the rest is for the next call.
+                    // Twice as many: what is read again is little in sum. Without more, or when
+                    // enough was read, the rest is for the next call.
                     self.gather(Direction::ToGuest, rest.max(2 * have + 1), batch);
                     if self.broken || batch.chains.len() <= have {
                         break;

@@ -31,7 +31,8 @@ ring_errors! {
     Address = "bad_address",
     /// A buffer to read where one to write is due, or the reverse.
     Direction = "bad_direction",
-    /// An indirect table of a bad size (0, a part of an entry, more entries than the ring has), inside another one, or with a successor.
+    /// An indirect table of a bad size (0, a part of an entry, more entries than the ring has),
+    /// inside another one, or with a successor.
     Indirect = "bad_indirect",
     /// A buffer to send that does not even hold the header and one byte.
     Short = "short_buffer",
@@ -44,8 +45,8 @@ ring_errors! {
 }
 
 impl RingError {
-    /// Is the buffer malformed? Frames and buffers that do not fit each other are mistakes of configuration: they end
-    /// in a counter however many they are.
+    /// Is the buffer malformed? Frames and buffers that do not fit each other are mistakes of
+    /// configuration: they end in a counter however many they are.
     pub(crate) fn is_malformed(self) -> bool {
         use RingError::*;
         matches!(self, Descriptor | Loop | Pieces | Address | Direction | Indirect)

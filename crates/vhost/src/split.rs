@@ -11,9 +11,9 @@ use crate::ring_error::RingError;
 /// Flag of either ring: do not notify me.
 const NO_INTERRUPT: u16 = 1;
 
-/// Indices count on in 32 bits, of which the ring has the low half: words that are stored and loaded
-/// whole. (A load of more bytes than a store before it waits until the store is in the cache, and
-/// with it all stores into the guest's memory before.)
+/// Indices count on in 32 bits, of which the ring has the low half: words that are stored and
+/// loaded whole. (A load of more bytes than a store before it waits until the store is in the
+/// cache, and with it all stores into the guest's memory before.)
 pub(crate) struct Split {
     desc: *mut u8,
     avail: *mut u16,
@@ -97,8 +97,8 @@ impl Split {
         self.peek = self.at.wrapping_add(self.taken);
     }
 
-    /// Fetches what tells where the next `n` buffers are, but for the `held` that are known: descriptors at a
-    /// guess, as most guests use them in order.
+    /// Fetches what tells where the next `n` buffers are, but for the `held` that are known:
+    /// descriptors at a guess, as most guests use them in order.
     #[inline]
     pub fn fetch(&self, held: u32, n: u32) {
         let (held, n) = (held + self.taken, n + self.taken);
@@ -113,8 +113,8 @@ impl Split {
         }
     }
 
-    /// Fetches what tells that the next `n` buffers are used. Not called unless there are so many, as the
-    /// guest looks at it all the time.
+    /// Fetches what tells that the next `n` buffers are used. Not called unless there are so many,
+    /// as the guest looks at it all the time.
     #[inline]
     pub fn fetch_used(&self, n: u32) {
         raw::prefetch_write(self.used);
@@ -154,7 +154,8 @@ impl Split {
         self.look(self.taken + n).saturating_sub(self.taken).min(n)
     }
 
-    /// Reads plain buffers until there are `want` of them in `ahead`. True: what follows is something else.
+    /// Reads plain buffers until there are `want` of them in `ahead`. True: what follows is
+    /// something else.
     #[inline]
     pub fn read_ahead(&mut self, reader: &mut Reader, want: usize, ahead: &mut Ahead) -> bool {
         let (held, want) = (ahead.len() as u32 + self.taken, want as u32 + self.taken);

@@ -102,8 +102,8 @@ pub struct ControllerConf {
     pub target: String,
     /// `connection_mode` is `out-of-band`.
     pub out_of_band: bool,
-    /// `type` is `primary`, or is not set and we connect to it: it gets asynchronous messages unasked, and a bridge in
-    /// fail-mode standalone waits for it. Others are services.
+    /// `type` is `primary`, or is not set and we connect to it: it gets asynchronous messages
+    /// unasked, and a bridge in fail-mode standalone waits for it. Others are services.
     pub primary: bool,
     /// Longest pause between attempts to connect; 8 s by default.
     pub max_backoff: Duration,

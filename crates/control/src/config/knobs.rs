@@ -1,5 +1,6 @@
-//! What becomes of every column of the database, and of every key that Open vSwitch 3.1 knows: the one list from which
-//! columns to monitor, the log's notices (`super::notices`) and the tables in docs/SUPPORT.md are made.
+//! What becomes of every column of the database, and of every key that Open vSwitch 3.1 knows: the
+//! one list from which columns to monitor, the log's notices (`super::notices`) and the tables in
+//! docs/SUPPORT.md are made.
 
 /// What becomes of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,7 +9,8 @@ pub enum State {
     Works,
     /// These values do; what else is set has no effect and is said so in the log.
     Only(&'static [&'static str]),
-    /// It has no effect, which is said in the log when it is set to anything but these values, which ask for nothing.
+    /// It has no effect, which is said in the log when it is set to anything but these values,
+    /// which ask for nothing.
     No(&'static [&'static str]),
     /// The daemon writes it.
     Reported,
@@ -19,7 +21,8 @@ pub enum State {
 }
 use State::{Empty, Foreign, No, Only, Reported, Works};
 
-/// A column, or `COLUMN:KEY` of a map, or `*` for all columns of a table; what becomes of it; a remark.
+/// A column, or `COLUMN:KEY` of a map, or `*` for all columns of a table; what becomes of it; a
+/// remark.
 pub type Knob = (&'static str, State, &'static str);
 
 /// Nothing but true asks for something.

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 pub struct Notice {
     /// For the log.
     pub text: String,
-    /// Open vSwitch knows the setting, so whoever set it counts on it; otherwise the name may be misspelt.
+    /// Open vSwitch knows the setting, so whoever set it counts on it; otherwise the name may be
+    /// misspelt.
     pub known: bool,
     /// The column, or `COLUMN:KEY`.
     pub name: String,
@@ -150,7 +151,8 @@ fn option_of(kind: &str, key: &str) -> Option<&'static Knob> {
     fitting.find_map(|(_, knobs)| knobs.iter().find(|(name, ..)| *name == key))
 }
 
-/// The values of a column as texts: one for a map or a set of rows, since they are what they are together.
+/// The values of a column as texts: one for a map or a set of rows, since they are what they are
+/// together.
 fn values(datum: &Datum) -> Vec<String> {
     match datum {
         Datum::Set(atoms) if atoms.iter().any(|a| matches!(a, Atom::Uuid(_))) => {

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 /// Seconds per class of connections; None: the default.
 pub type Timeouts = [Option<u32>; CLASSES];
 
-/// The policies of zones that have one. There is one datapath: what rows of several datapath types say
-/// of a zone, `netdev` decides.
+/// The policies of zones that have one. There is one datapath: what rows of several datapath types
+/// say of a zone, `netdev` decides.
 pub(super) fn read(db: &Replica, root: &Row) -> BTreeMap<u16, Timeouts> {
     let mut datapaths: Vec<_> = str_uuid_map(root, "datapaths").into_iter().collect();
     datapaths.sort_by_key(|(name, _)| name == "netdev");

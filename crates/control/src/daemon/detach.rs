@@ -85,8 +85,8 @@ impl Daemon {
         if let Some(path) = args.pidfile.as_deref().filter(|_| !args.overwrite_pidfile) {
             refuse_running(path)?;
         }
-        // Rust's handler only knows overflowing stacks; it takes one SIGSEGV that was sent (`kill -SEGV`) and goes on.
-        // SAFETY: back to the default, which runs no code of ours.
+        // Rust's handler only knows overflowing stacks; it takes one SIGSEGV that was sent (`kill
+        // -SEGV`) and goes on. SAFETY: back to the default, which runs no code of ours.
         unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
         let is_second = again.is_some();
         // Whoever started itself again is that user already.
@@ -142,7 +142,8 @@ impl Daemon {
         command.exec()
     }
 
-    /// In the background: lets go of the parent's terminal and directory. Once is enough, more do no harm.
+    /// In the background: lets go of the parent's terminal and directory. Once is enough, more do
+    /// no harm.
     pub fn leave_terminal(&mut self) {
         if std::mem::take(&mut self.detached) {
             let _ = vlog::set("console:off");

@@ -1,4 +1,5 @@
-//! `Open_vSwitch.statistics`, in the layout of ovs-vswitchd.conf.db(5): what the machine and Open vSwitch's daemons use.
+//! `Open_vSwitch.statistics`, in the layout of ovs-vswitchd.conf.db(5): what the machine and Open
+//! vSwitch's daemons use.
 
 use super::pidfile;
 use std::collections::BTreeMap;
@@ -85,8 +86,8 @@ fn processes(run: &Path) -> Vec<(String, String)> {
     found.collect()
 }
 
-/// KiB of memory and in RAM, milliseconds of CPU, crashes, milliseconds since it was first and last started, the core that
-/// it ran on last. The monitor's count of crashes is not known here: 0.
+/// KiB of memory and in RAM, milliseconds of CPU, crashes, milliseconds since it was first and last
+/// started, the core that it ran on last. The monitor's count of crashes is not known here: 0.
 fn process(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let uptime = fs::read_to_string("/proc/uptime").ok()?;

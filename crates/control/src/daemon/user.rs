@@ -1,4 +1,5 @@
-//! `--user USER[:GROUP]`: the daemon gives up root but for the capabilities that ovs-vswitchd keeps.
+//! `--user USER[:GROUP]`: the daemon gives up root but for the capabilities that ovs-vswitchd
+//! keeps.
 
 use super::detach::StartError;
 use crate::vlog;
@@ -6,8 +7,8 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::unix::fs::chown;
 
-/// What stays (capability numbers of linux/capability.h): ports below 1024; devices, TAPs and routes; packets for all on a
-/// network; packet sockets; memory that DPDK locks.
+/// What stays (capability numbers of linux/capability.h): ports below 1024; devices, TAPs and
+/// routes; packets for all on a network; packet sockets; memory that DPDK locks.
 const KEPT: [u32; 5] = [10, 11, 12, 13, 14];
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const VERSION: u32 = 0x2008_0522;
@@ -21,7 +22,8 @@ pub(super) struct User {
 }
 
 impl User {
-    /// Looks USER and GROUP up; without GROUP it is the user's own. Needs root. The errors are ovs-vswitchd's.
+    /// Looks USER and GROUP up; without GROUP it is the user's own. Needs root. The errors are
+    /// ovs-vswitchd's.
     pub(super) fn find(spec: &str) -> Result<Self, StartError> {
         let fail = |why: String| StartError::User(format!("{why}, aborting."));
         let spec = spec.trim();
@@ -50,7 +52,8 @@ impl User {
         Ok(found)
     }
 
-    /// Becomes this user, with [`KEPT`] only. The process has one thread: the system calls are about the calling one.
+    /// Becomes this user, with [`KEPT`] only. The process has one thread: the system calls are
+    /// about the calling one.
     pub(super) fn become_it(&self) -> Result<(), StartError> {
         let Self { name, uid, gid } = self;
         // The log must be writable when it is opened anew.
@@ -61,7 +64,8 @@ impl User {
             -1 => Err(StartError::System(what, io::Error::last_os_error())),
             _ => Ok(()),
         };
-        // SAFETY: numbers and a NUL-terminated name; capabilities stay permitted over the change of ids.
+        // SAFETY: numbers and a NUL-terminated name; capabilities stay permitted over the change of
+        // ids.
         unsafe {
             check("prctl", libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0))?;
             check("setresgid", libc::setresgid(*gid, *gid, *gid))?;
@@ -70,8 +74,8 @@ impl User {
         }
         keep()?;
         for cap in KEPT {
-            // For a program that starts itself again; a kernel without ambient capabilities need not have them.
-            // SAFETY: numbers only.
+            // For a program that starts itself again; a kernel without ambient capabilities need
+            // not have them. SAFETY: numbers only.
             unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, cap, 0, 0) };
         }
         Ok(())
@@ -96,7 +100,8 @@ fn keep() -> Result<(), StartError> {
     let low = Data { effective: set, permitted: set, inheritable: set };
     let data = [low, Data { effective: 0, permitted: 0, inheritable: 0 }];
     let header = Header { version: VERSION, pid: 0 };
-    // SAFETY: version 3 reads a header and two data structures of capset(2)'s layout; they outlive the call.
+    // SAFETY: version 3 reads a header and two data structures of capset(2)'s layout; they outlive
+    // the call.
     let ret = unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) };
     if ret != 0 {
         return Err(StartError::System("capset", io::Error::last_os_error()));

@@ -1,21 +1,23 @@
-//! What OpenFlow connections may have the switch keep for them, and how much of the control thread's time they take
-//! before others have their turn.
+//! What OpenFlow connections may have the switch keep for them, and how much of the control
+//! thread's time they take before others have their turn.
 
 use crate::vlog;
 use std::time::{Duration, Instant};
 
-/// Bytes that may be kept for one connection: received and not yet read, in bundles, in flow monitors, and waiting to be
-/// sent. A bundle of a million flows, or telling of so many that are gone, is 100 to 150 MB.
+/// Bytes that may be kept for one connection: received and not yet read, in bundles, in flow
+/// monitors, and waiting to be sent. A bundle of a million flows, or telling of so many that are
+/// gone, is 100 to 150 MB.
 pub const CONNECTION_BYTES_MAX: usize = 256 << 20;
-/// Bytes that may be kept for all connections together; beyond it the connection that has most is closed.
+/// Bytes that may be kept for all connections together; beyond it the connection that has most is
+/// closed.
 pub const ALL_CONNECTIONS_BYTES_MAX: usize = 1 << 30;
-/// What a connection has whatever it does: its read buffer and a message that is not complete, each at most 64 KiB, and
-/// the room that they grow into.
+/// What a connection has whatever it does: its read buffer and a message that is not complete, each
+/// at most 64 KiB, and the room that they grow into.
 pub const CONNECTION_BYTES_MIN: usize = 256 << 10;
 /// Bytes of replies that may wait for a peer before more of its requests are read.
 pub const REPLY_BYTES_MAX: usize = 8 << 20;
-/// Of a connection's bytes, those that bundles leave to replies: what a peer puts into bundles ends in an error, not with the
-/// connection.
+/// Of a connection's bytes, those that bundles leave to replies: what a peer puts into bundles ends
+/// in an error, not with the connection.
 pub const REPLY_SHARE_BYTES: usize = 2 * REPLY_BYTES_MAX;
 /// Flow monitors of one connection: each is compared with every change of a flow.
 pub const MONITORS_MAX: usize = 1024;

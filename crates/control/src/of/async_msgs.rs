@@ -100,7 +100,8 @@ pub fn events(s: &mut State, events: Vec<Event>, origin: Origin) {
     s.settle_accounts();
 }
 
-/// Tells other connections of a group-mod that was done. Versions before 1.5 have no word for single buckets.
+/// Tells other connections of a group-mod that was done. Versions before 1.5 have no word for
+/// single buckets.
 pub fn forward(s: &mut State, (origin, xid): (ConnId, u32), group: &GroupMod) {
     use openflow::GroupCommand::{InsertBucket, RemoveBucket};
     let single = matches!(group.command, InsertBucket(_) | RemoveBucket(_));
@@ -114,8 +115,8 @@ pub fn forward(s: &mut State, (origin, xid): (ConnId, u32), group: &GroupMod) {
     }
 }
 
-/// Reason 0: added, 1: deleted, 2: modified; `old`: what it was before. OpenFlow 1.0 has no word for a
-/// live port, and is not told of what it cannot see.
+/// Reason 0: added, 1: deleted, 2: modified; `old`: what it was before. OpenFlow 1.0 has no word
+/// for a live port, and is not told of what it cannot see.
 fn port_status(s: &mut State, bridge: &str, reason: u8, desc: &PortDesc, old: Option<&PortDesc>) {
     let dead = |d: &PortDesc| PortDesc { state: d.state & !port_state::LIVE, ..d.clone() };
     let unseen = old.is_some_and(|old| dead(old) == dead(desc));

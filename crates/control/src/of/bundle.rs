@@ -190,8 +190,8 @@ pub fn add(conn: &mut Conn, id: u32, flags: u16, whole: &[u8], now: u64) -> Resu
     Ok(())
 }
 
-/// The message inside a bundle-add message: behind header, bundle id and flags; in 1.3, where bundles
-/// are ONF's extension, behind the experimenter header too.
+/// The message inside a bundle-add message: behind header, bundle id and flags; in 1.3, where
+/// bundles are ONF's extension, behind the experimenter header too.
 fn inner_bytes(whole: &[u8]) -> &[u8] {
     const EXPERIMENTER: u8 = 4;
     let at = if whole.get(1) == Some(&EXPERIMENTER) { 24 } else { 16 };

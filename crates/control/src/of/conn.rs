@@ -16,8 +16,9 @@ use super::snoops::Snoops;
 /// Identifies a connection while the daemon lives.
 pub type ConnId = u64;
 
-/// Bytes that may wait for a peer that does not read; packet-ins beyond are dropped. All else that nobody asked for cannot be
-/// without the peer's picture of the switch becoming wrong: beyond [`account::CONNECTION_BYTES_MAX`] the peer goes.
+/// Bytes that may wait for a peer that does not read; packet-ins beyond are dropped. All else that
+/// nobody asked for cannot be without the peer's picture of the switch becoming wrong: beyond
+/// [`account::CONNECTION_BYTES_MAX`] the peer goes.
 const ASYNC_BACKLOG_BYTES_MAX: usize = 1 << 20;
 
 /// `OFP_DEFAULT_MISS_SEND_LEN`.
@@ -28,8 +29,9 @@ const MISS_SEND_LEN: u16 = 128;
 pub enum Kind {
     /// `<bridge>.mgmt`: gets asynchronous messages only if it asks.
     Service,
-    /// A controller of the database: the row's target, whether we connect to it, and whether the row says that it is a
-    /// primary one, which gets asynchronous messages unasked (`Controller.type`).
+    /// A controller of the database: the row's target, whether we connect to it, and whether the
+    /// row says that it is a primary one, which gets asynchronous messages unasked
+    /// (`Controller.type`).
     Row {
         /// `Controller.target`.
         target: String,
@@ -191,7 +193,8 @@ impl Conn {
         }
     }
 
-    /// Sets which asynchronous messages it wants: those of the properties that were given. Who sets that wants some.
+    /// Sets which asynchronous messages it wants: those of the properties that were given. Who sets
+    /// that wants some.
     pub fn configure_async(&mut self, wants: &AsyncConfig, given: u16) {
         let mut theirs = *wants;
         let theirs = lists(&mut theirs);

@@ -73,7 +73,8 @@ struct Limit {
 }
 
 impl Limit {
-    /// `rate`: packets per second, 0 for no limit; `burst`: packets at once, 0 for a quarter of that.
+    /// `rate`: packets per second, 0 for no limit; `burst`: packets at once, 0 for a quarter of
+    /// that.
     fn admit(&mut self, rate: u32, burst: u32, now_ms: u64) -> bool {
         if rate == 0 {
             return true;

@@ -306,7 +306,8 @@ fn changes(r: &Request) -> bool {
     )
 }
 
-/// Tables may evict; that one has few places left is shown, not told. Misses are the table-miss flow's.
+/// Tables may evict; that one has few places left is shown, not told. Misses are the table-miss
+/// flow's.
 fn table_mod(
     s: &mut State,
     id: ConnId,
@@ -325,7 +326,8 @@ fn table_mod(
             let evict = config & TableStats::EVICTION != 0;
             s.ofproto.table_mod(bridge, table, evict, vacancy)
         }
-        // What 1.1 and 1.2 have done with misses: only "to the controller" is there (3 means the same to OVS).
+        // What 1.1 and 1.2 have done with misses: only "to the controller" is there (3 means the
+        // same to OVS).
         _ if matches!(config, 0 | 3) => Ok(()),
         _ => Err(OfError::TableModBadConfig),
     }
@@ -419,7 +421,8 @@ fn check_bundled(version: Version, request: &Request) -> Result<(), OfError> {
     }
 }
 
-/// Do the instructions of a flow-mod fit its match, by the rules of a version, and is it about no buffered packet?
+/// Do the instructions of a flow-mod fit its match, by the rules of a version, and is it about no
+/// buffered packet?
 fn check(version: Version, fm: &FlowMod) -> Result<(), OfError> {
     if matches!(fm.command, FlowModCommand::Delete | FlowModCommand::DeleteStrict) {
         return Ok(());

@@ -81,8 +81,8 @@ const PIECE: usize = 512;
 /// Bytes that may wait for the peer before more flows are encoded.
 const DUMP_BACKLOG_BYTES_MAX: usize = 1 << 20;
 
-/// Answers a request for flows: some at a time, as the peer reads them, and others have their turn in
-/// between. A million flows take no more memory than a thousand, but for a list of them.
+/// Answers a request for flows: some at a time, as the peer reads them, and others have their turn
+/// in between. A million flows take no more memory than a thousand, but for a list of them.
 pub async fn flows(
     state: &Shared,
     id: ConnId,
@@ -113,8 +113,8 @@ pub async fn flows(
     }
 }
 
-/// Begins monitors, and tells of the flows that are there as [`flows`] does. Changes are told from the
-/// beginning on, so that nothing is missed; a flow may be told of twice.
+/// Begins monitors, and tells of the flows that are there as [`flows`] does. Changes are told from
+/// the beginning on, so that nothing is missed; a flow may be told of twice.
 pub async fn monitor(
     state: &Shared,
     id: ConnId,

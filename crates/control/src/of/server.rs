@@ -30,8 +30,8 @@ const FLUSH_INTERVAL_MESSAGES: u32 = 64;
 /// A peer that sent something this soon after the last time is waited for awake.
 const PROMPT_PEER_PAUSE_MAX: Duration = Duration::from_micros(300);
 
-/// How long, at most. A thread that sleeps costs such a peer two wake-ups of a core per message, which on
-/// virtual machines is most of the time that it waits.
+/// How long, at most. A thread that sleeps costs such a peer two wake-ups of a core per message,
+/// which on virtual machines is most of the time that it waits.
 const AWAKE_WAIT_MAX: Duration = Duration::from_micros(150);
 
 /// What a listener makes of those who connect.
@@ -303,7 +303,8 @@ fn greet(state: &Shared, id: ConnId) {
     }
 }
 
-/// Reads without going to sleep, giving others their turn; None: nothing came for [`AWAKE_WAIT_MAX`].
+/// Reads without going to sleep, giving others their turn; None: nothing came for
+/// [`AWAKE_WAIT_MAX`].
 async fn read_awake<R: AsyncRead>(
     reader: &mut Pin<&mut R>,
     buf: &mut [u8],

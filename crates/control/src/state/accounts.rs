@@ -20,7 +20,8 @@ fn overdrawn(accounts: &[(usize, ConnId)]) -> Option<(usize, ConnId, &'static st
 }
 
 impl State {
-    /// Ends connections for which more is kept than may be; while it is too much for all together, the one with most.
+    /// Ends connections for which more is kept than may be; while it is too much for all together,
+    /// the one with most.
     pub fn settle_accounts(&mut self) {
         loop {
             let accounts: Vec<_> = self.conns.iter().map(|(id, c)| (c.held(), *id)).collect();

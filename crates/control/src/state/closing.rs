@@ -26,8 +26,8 @@ impl State {
         }
     }
 
-    /// Closes interfaces' ports, but for those that other tunnels use too; packets in flight to them become named
-    /// drops.
+    /// Closes interfaces' ports, but for those that other tunnels use too; packets in flight to
+    /// them become named drops.
     pub fn close_ports(&mut self, all: impl IntoIterator<Item = PortNo>) {
         let mut closing = Vec::new();
         for no in all {

@@ -66,7 +66,8 @@ impl State {
         }
     }
 
-    /// Answers an echo request (the whole message) in its own version, which may be none that is known.
+    /// Answers an echo request (the whole message) in its own version, which may be none that is
+    /// known.
     pub fn echo(&mut self, id: ConnId, request: &[u8]) {
         const ECHO_REPLY: u8 = 3;
         let mut reply = request.to_vec();
@@ -76,7 +77,8 @@ impl State {
         }
     }
 
-    /// Has misses, and packets whose TTL expired, sent to controllers as long as some connection expects that.
+    /// Has misses, and packets whose TTL expired, sent to controllers as long as some connection
+    /// expects that.
     pub fn update_misses(&mut self, bridge: BridgeId) {
         let Some(name) = self.bridge_name(bridge) else { return };
         let mut conns = self.conns.values().filter(|c| c.bridge == name);

@@ -116,7 +116,8 @@ pub struct State {
     pub ct_timeouts: (BTreeMap<u16, crate::config::Timeouts>, crate::ct_policies::Numbers),
 }
 
-/// Something about a mirror that an operator should look at: how bad it is, the log's module, the text.
+/// Something about a mirror that an operator should look at: how bad it is, the log's module, the
+/// text.
 pub type MirrorNotice = (vlog::Level, &'static str, String);
 
 /// A bridge.

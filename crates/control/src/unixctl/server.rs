@@ -19,7 +19,8 @@ use tokio::task::JoinHandle;
 
 /// No request is longer, in bytes: the kernel passes at most 2 MiB of arguments to ovs-appctl.
 const REQUEST_BYTES_MAX: usize = 4 << 20;
-/// Clients that are served at once; with [`REQUEST_BYTES_MAX`] this bounds what they can have the daemon keep.
+/// Clients that are served at once; with [`REQUEST_BYTES_MAX`] this bounds what they can have the
+/// daemon keep.
 const CLIENTS_MAX: usize = 64;
 /// Requests that may wait for the main loop, over all connections.
 const QUEUE: usize = 64;

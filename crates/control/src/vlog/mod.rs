@@ -91,8 +91,8 @@ pub fn write(site: &Site, level: Level, module: &str, text: Arguments<'_>) {
 /// Tries to write the process's last message, a millisecond apart.
 const LAST_TRIES: u32 = 100;
 
-/// Writes what the process says last, from a thread that panicked: the thread that holds the log may be this very one, so
-/// that it is not waited for longer than a moment.
+/// Writes what the process says last, from a thread that panicked: the thread that holds the log
+/// may be this very one, so that it is not waited for longer than a moment.
 pub fn last_words(module: &str, text: &str) {
     for _ in 0..LAST_TRIES {
         match LOG.try_lock() {

@@ -10,7 +10,8 @@ pub(crate) struct GroupView {
     /// Credit id of the whole group.
     pub credit: u32,
     pub selection_fields: Vec<flow::Field>,
-    /// What the hash begins with; the hash of headers is always alike in both directions, as dp_hash's SYM_L4.
+    /// What the hash begins with; the hash of headers is always alike in both directions, as
+    /// dp_hash's SYM_L4.
     pub selection_param: u64,
 }
 

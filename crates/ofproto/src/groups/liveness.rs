@@ -1,9 +1,9 @@
 //! The groups of a bridge as packets see them, and which of them are live.
 //!
-//! A group is live when one of its buckets is; a bucket when it watches nothing, or a live port, or a
-//! live group. That is computed when a group or port changes, along the buckets that watch it, and read
-//! by packets as one bit per group: a packet never follows `watch_group`. Groups do not watch themselves
-//! through others ([`Switch::group_mod`](crate::Switch::group_mod) refuses that).
+//! A group is live when one of its buckets is; a bucket when it watches nothing, or a live port, or
+//! a live group. That is computed when a group or port changes, along the buckets that watch it,
+//! and read by packets as one bit per group: a packet never follows `watch_group`. Groups do not
+//! watch themselves through others ([`Switch::group_mod`](crate::Switch::group_mod) refuses that).
 
 use super::group::{BucketView, GroupView};
 use crate::work::step;
@@ -84,7 +84,8 @@ impl Groups {
         self.has_users(Link::Group(id)) || self.has_users(Link::Named(id))
     }
 
-    /// Takes over which ports are live, if their `generation` is another than the last time; false: nothing changed.
+    /// Takes over which ports are live, if their `generation` is another than the last time; false:
+    /// nothing changed.
     pub fn see_ports(&mut self, generation: u64, live: impl Fn(OfPort) -> bool) -> bool {
         if generation == self.generation {
             return false;
@@ -160,9 +161,9 @@ impl Groups {
         }
     }
 
-    /// What is watched becomes live, or no longer is: counts the buckets that this changes, and goes on
-    /// with the groups that it changes. All change in one direction, so each bucket is met once for each
-    /// of the two things it watches.
+    /// What is watched becomes live, or no longer is: counts the buckets that this changes, and
+    /// goes on with the groups that it changes. All change in one direction, so each bucket is met
+    /// once for each of the two things it watches.
     fn spread(&mut self, first: Link, live: bool) {
         let mut todo = vec![first];
         while let Some(w) = todo.pop() {

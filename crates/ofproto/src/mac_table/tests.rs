@@ -92,7 +92,8 @@ fn a_port_teaches_a_burst_and_then_its_rate() {
     t.passed_over(1, 7);
     assert_eq!(t.take_limited(60 * SECOND).count(), 0, "told of once a minute");
     assert_eq!(t.take_limited(61 * SECOND).collect::<Vec<_>>(), [(1, 7)]);
-    // What it taught stays fresh, other ports are not affected, and moves cost as much as new addresses do.
+    // What it taught stays fresh, other ports are not affected, and moves cost as much as new
+    // addresses do.
     let known = t.entries()[0];
     assert_eq!(t.learn(&index, 0, known.mac, 1, 2 * SECOND), Learned::Refreshed);
     assert!(matches!(t.learn(&index, 0, mac(1 << 40), 2, 2 * SECOND), Learned::Evicted(..)));

@@ -1,8 +1,8 @@
 //! Changes: staged under the next version, step by step if there is much to do, then shown all at
 //! once or undone.
 //!
-//! One change is open at a time. Whoever began it calls [`Switch::advance`] until it is done and may do
-//! other things in between; any other change of flows or groups runs it to its end first.
+//! One change is open at a time. Whoever began it calls [`Switch::advance`] until it is done and
+//! may do other things in between; any other change of flows or groups runs it to its end first.
 
 use crate::events::Event;
 use crate::switch::Switch;

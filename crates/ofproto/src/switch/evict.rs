@@ -1,6 +1,6 @@
-//! Eviction: a full table that is told to evicts the flow that matters least instead of refusing a new
-//! one. Looks at every flow of the table, so it costs as much as the table's limit is high; only tables
-//! with a limit and eviction pay it.
+//! Eviction: a full table that is told to evicts the flow that matters least instead of refusing a
+//! new one. Looks at every flow of the table, so it costs as much as the table's limit is high;
+//! only tables with a limit and eviction pay it.
 
 use crate::switch::Switch;
 use crate::tables::counters::FlowRec;
@@ -11,7 +11,8 @@ use openflow::{GROUP_ANY, Match, OfError, Removed, Subfield, port};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Flows of one eviction group: how many, and the first to go: (importance, when it expires, itself).
+/// Flows of one eviction group: how many, and the first to go: (importance, when it expires,
+/// itself).
 #[derive(Default)]
 struct Group {
     flows: usize,

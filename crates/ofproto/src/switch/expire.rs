@@ -8,8 +8,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 impl Switch {
-    /// Removes what timed out, at most `n` flows and learned addresses of it; `now` in ns. Until `known` all use of flows was
-    /// credited: what was idle until then goes. Costs nothing for flows without timeouts. True: there is more.
+    /// Removes what timed out, at most `n` flows and learned addresses of it; `now` in ns. Until
+    /// `known` all use of flows was credited: what was idle until then goes. Costs nothing for
+    /// flows without timeouts. True: there is more.
     pub fn expire(&mut self, now: u64, known: u64, n: usize) -> bool {
         self.touch_meters(now);
         if self.busy() {

@@ -20,7 +20,8 @@ impl Switch {
         }
     }
 
-    /// The packet side met `n` packets on a datapath port of which it could not say what they teach: too many waited.
+    /// The packet side met `n` packets on a datapath port of which it could not say what they
+    /// teach: too many waited.
     pub fn passed_over(&mut self, dp_port: u16, n: u64) {
         // SAFETY: this is the thread of the only writer.
         let found =
@@ -31,15 +32,16 @@ impl Switch {
         }
     }
 
-    /// Sightings of addresses that were not learned because their port showed too many, over all ports (those of
-    /// tunnels, which share a datapath port, included).
+    /// Sightings of addresses that were not learned because their port showed too many, over all
+    /// ports (those of tunnels, which share a datapath port, included).
     pub fn macs_not_learned(&self) -> u64 {
         let all = self.bridges.iter().flatten();
         self.passed_over + all.flat_map(|b| b.macs.limited()).map(|(_, n)| n).sum::<u64>()
     }
 
-    /// Ports that showed more new addresses than they may teach, and how many sightings of such there were since
-    /// that was last told, which is once a minute for each port: (bridge, port, sightings). `now` in ns.
+    /// Ports that showed more new addresses than they may teach, and how many sightings of such
+    /// there were since that was last told, which is once a minute for each port: (bridge, port,
+    /// sightings). `now` in ns.
     pub fn take_limited(&mut self, now: u64) -> Vec<(BridgeId, OfPort, u64)> {
         let all = self.bridges.iter_mut().flatten();
         all.flat_map(|b| b.macs.take_limited(now).map(|(p, n)| (BridgeId(b.id), p, n))).collect()

@@ -305,8 +305,8 @@ impl Switch {
         }
     }
 
-    /// Removes all flows, groups and meters (`fail_mode` or controllers changed); flow-removed events as
-    /// for a delete.
+    /// Removes all flows, groups and meters (`fail_mode` or controllers changed); flow-removed
+    /// events as for a delete.
     pub fn flush_flows(&mut self, id: BridgeId, now: u64) -> Result<(), OfError> {
         self.flow_mod(id, &FlowMod::new(FlowModCommand::Delete, TABLE_ALL, Match::default()), now)?;
         self.group_mod(id, &crate::switch::groups::delete_all(), now)?;

@@ -235,8 +235,8 @@ impl Switch {
     }
 }
 
-/// Would a group lead back to itself, if `next` says which groups a bucket leads to? Looks at each group
-/// once at most, and at none but itself if it is not `used` by any.
+/// Would a group lead back to itself, if `next` says which groups a bucket leads to? Looks at each
+/// group once at most, and at none but itself if it is not `used` by any.
 fn loops(b: &Bridge, m: &GroupMod, used: bool, next: impl Fn(&Bucket, &mut Vec<u32>)) -> bool {
     let (mut todo, mut seen) = (Vec::new(), HashSet::new());
     m.buckets.iter().for_each(|b| next(b, &mut todo));

@@ -1,8 +1,9 @@
 //! Learned flows: what the control side does with what translations say packets teach.
 //!
-//! A translation makes the flow-mod, and the control side executes it when it takes the decision's effects:
-//! at once for packet-outs and traces, in its next turn for packets of workers. A flow that is there already
-//! is renewed, as each look at the traffic of a cached decision does. What ports teach is bounded by port.
+//! A translation makes the flow-mod, and the control side executes it when it takes the decision's
+//! effects: at once for packet-outs and traces, in its next turn for packets of workers. A flow
+//! that is there already is renewed, as each look at the traffic of a cached decision does. What
+//! ports teach is bounded by port.
 
 use crate::learned::{Fin, LearnedFlow, Place};
 use crate::switch::Switch;
@@ -19,7 +20,8 @@ use std::sync::atomic::Ordering::Relaxed;
 const DEFERRED_FLOWS_MAX: usize = 4096;
 
 impl Switch {
-    /// Flows that packets taught and that were not made: too many of one port, or during a long change.
+    /// Flows that packets taught and that were not made: too many of one port, or during a long
+    /// change.
     pub fn flows_not_learned(&self) -> u64 {
         self.learned.limited
     }
@@ -34,7 +36,8 @@ impl Switch {
             return;
         }
         if !self.busy() {
-            // What may be refused was checked when the learning flow came, but for a table of the switch's own.
+            // What may be refused was checked when the learning flow came, but for a table of the
+            // switch's own.
             let _ = self.flow_mod(BridgeId(l.bridge), &l.flow, used);
             return;
         }
@@ -138,7 +141,8 @@ impl Switch {
         b.learning.published.publish(b.learning.counts.clone());
     }
 
-    /// After a change: what its flows had taught goes with them, and what waited for its end is learned.
+    /// After a change: what its flows had taught goes with them, and what waited for its end is
+    /// learned.
     pub(crate) fn after_change(&mut self, now: u64) {
         for (id, (table, cookie)) in std::mem::take(&mut self.learned.dead) {
             let owned =

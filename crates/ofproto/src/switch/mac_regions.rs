@@ -1,8 +1,8 @@
 //! Which cached decisions are affected when learned addresses come, move or go.
 //!
-//! Few addresses: those of packets from or to them. Too many in one VLAN of a bridge: all of packets in that VLAN of
-//! that bridge. Never those of bridges that have nothing to do with it: who floods one bridge with addresses does not
-//! cost another tenant's bridge its cached decisions.
+//! Few addresses: those of packets from or to them. Too many in one VLAN of a bridge: all of
+//! packets in that VLAN of that bridge. Never those of bridges that have nothing to do with it: who
+//! floods one bridge with addresses does not cost another tenant's bridge its cached decisions.
 
 use crate::mac_changes::Changed;
 use crate::switch::Switch;
@@ -23,8 +23,8 @@ impl Switch {
         }
     }
 
-    /// The packets that a bridge's NORMAL may decide about, those of one VLAN if that can be told, by the port that
-    /// they come in on.
+    /// The packets that a bridge's NORMAL may decide about, those of one VLAN if that can be told,
+    /// by the port that they come in on.
     fn bridge_regions(&self, bridge: u32, vlan: Option<u16>, out: &mut Vec<Region>) {
         if self.bridge(BridgeId(bridge)).is_err() {
             return;
@@ -48,8 +48,8 @@ impl Switch {
         }
     }
 
-    /// Bridges that packets of others may come to: by patch ports, or as the network under tunnels. All that have
-    /// a part in it count as linked to each other.
+    /// Bridges that packets of others may come to: by patch ports, or as the network under tunnels.
+    /// All that have a part in it count as linked to each other.
     fn linked_bridges(&self) -> BTreeSet<u32> {
         let routes = &self.tunnels.underlay.routes;
         let all = self.bridges.iter().flatten();
@@ -62,7 +62,8 @@ impl Switch {
     }
 }
 
-/// The packets that come in on a port of this mode and belong to a VLAN (None: to any); None: there are none.
+/// The packets that come in on a port of this mode and belong to a VLAN (None: to any); None: there
+/// are none.
 fn in_vlan(mode: &VlanMode, vlan: Option<u16>) -> Option<Region> {
     let Some(vlan) = vlan else { return Some(Region::ALL) };
     let tagged = || {
@@ -106,7 +107,8 @@ mod tests {
         regions.iter().any(|r| agree(&r))
     }
 
-    /// Ports 1 and 2 carry VLANs 10 and 20, all; port 3 is in VLAN 20. Bridge br1 has port 21 (datapath port 31).
+    /// Ports 1 and 2 carry VLANs 10 and 20, all; port 3 is in VLAN 20. Bridge br1 has port 21
+    /// (datapath port 31).
     fn lab() -> Lab {
         let mut lab = Lab::new();
         lab.port(2, VlanMode::Access(10));

@@ -31,8 +31,8 @@ fn bands(m: &MeterMod) -> Vec<BandConfig> {
 }
 
 impl Switch {
-    /// Executes a meter-mod. Deleting a meter deletes the flows that name it; changing one resets its
-    /// counters and fills its buckets, as in OVS.
+    /// Executes a meter-mod. Deleting a meter deletes the flows that name it; changing one resets
+    /// its counters and fills its buckets, as in OVS.
     pub fn meter_mod(&mut self, id: BridgeId, m: &MeterMod, now: u64) -> Result<(), OfError> {
         let exists = self.of_bridge(id)?.meters.by_id.contains_key(&m.id);
         if m.command != MeterCommand::Delete {

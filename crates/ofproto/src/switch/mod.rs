@@ -200,8 +200,9 @@ impl Switch {
         self.bridge(id).ok().map(|b| &b.config)
     }
 
-    /// Whether some controller wants packets whose TTL expired ([`openflow::Reason::InvalidTtl`]): otherwise they are
-    /// dropped as `ttl_expired` and not handed over. Holds at once for cached decisions, too.
+    /// Whether some controller wants packets whose TTL expired ([`openflow::Reason::InvalidTtl`]):
+    /// otherwise they are dropped as `ttl_expired` and not handed over. Holds at once for cached
+    /// decisions, too.
     pub fn set_expired_wanted(&mut self, id: BridgeId, on: bool) -> Result<(), ConfigError> {
         self.bridge_mut(id)?.expired_wanted.store(on, Ordering::Relaxed);
         Ok(())

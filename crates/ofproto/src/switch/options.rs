@@ -12,7 +12,8 @@ use std::sync::Arc;
 impl Switch {
     /// Changes which options the fields of a bridge are, all or nothing.
     ///
-    /// Errors: `TlvAlreadyMapped`, `TlvDupEntry`, `TlvTableFull`; `TlvInvalidDel` for a field that a flow uses.
+    /// Errors: `TlvAlreadyMapped`, `TlvDupEntry`, `TlvTableFull`; `TlvInvalidDel` for a field that
+    /// a flow uses.
     pub fn tlv_table_mod(&mut self, id: BridgeId, m: &TlvTableMod) -> Result<(), OfError> {
         self.finish();
         let b = self.of_bridge(id)?;

@@ -78,7 +78,8 @@ impl Switch {
         Ok(self.run_actions(id, &p.actions, &p.matching, key, &mut None))
     }
 
-    /// Runs actions on a packet, with pipeline fields (lines 4 and 5) and tunnel options of `pipeline`.
+    /// Runs actions on a packet, with pipeline fields (lines 4 and 5) and tunnel options of
+    /// `pipeline`.
     pub(crate) fn run_actions(
         &self,
         id: BridgeId,
@@ -119,11 +120,13 @@ impl Switch {
         out
     }
 
-    /// Decides what the datapath does with a packet that a controller of bridge `on` gave back, from where its pipeline
-    /// paused. `key` is the packet's. The decision is for this packet only; its credits and effects count.
+    /// Decides what the datapath does with a packet that a controller of bridge `on` gave back,
+    /// from where its pipeline paused. `key` is the packet's. The decision is for this packet only;
+    /// its credits and effects count.
     ///
-    /// Errors: [`OfError::ResumeStale`] if it did not pause in that bridge as long as this daemon runs, those of
-    /// [`check_any`]. A controller writes the continuation: it could name a bridge of others.
+    /// Errors: [`OfError::ResumeStale`] if it did not pause in that bridge as long as this daemon
+    /// runs, those of [`check_any`]. A controller writes the continuation: it could name a bridge
+    /// of others.
     pub fn resume(&self, on: BridgeId, r: &Resume, key: &Key) -> Result<Decision, OfError> {
         let c = &r.continuation;
         // SAFETY: this is the thread of the only writer.

@@ -124,8 +124,8 @@ impl Switch {
         Ok(())
     }
 
-    /// What a patch or tunnel port received and sent so far, as (packets, bytes); None for other ports. The
-    /// counts stay with the number: a port that comes back under it goes on counting.
+    /// What a patch or tunnel port received and sent so far, as (packets, bytes); None for other
+    /// ports. The counts stay with the number: a port that comes back under it goes on counting.
     pub fn patch_counters(&self, id: BridgeId, of_port: OfPort) -> Option<[(u64, u64); 2]> {
         let b = self.bridge(id).ok()?;
         let base = *b.patch_counts.get(&of_port)?;

@@ -171,7 +171,8 @@ impl Switch {
         self.outbox.events.append(&mut events);
     }
 
-    /// What a controller wants of a table (or of [`TABLE_ALL`]): eviction, and to be told of vacancies.
+    /// What a controller wants of a table (or of [`TABLE_ALL`]): eviction, and to be told of
+    /// vacancies.
     pub fn table_mod(
         &mut self,
         id: BridgeId,

@@ -11,8 +11,8 @@ use flow::{Key, at, flow_text, megaflow_text};
 
 impl Switch {
     /// What happens to a packet with this key that comes from `at::OF_IN_PORT` (and, where it is
-    /// one, `at::IN_PORT` is set to its datapath port). `ct_next`: what connection tracking says of it, one time after
-    /// the other ([`at::CT_STATE`]); afterwards that it begins a connection.
+    /// one, `at::IN_PORT` is set to its datapath port). `ct_next`: what connection tracking says of
+    /// it, one time after the other ([`at::CT_STATE`]); afterwards that it begins a connection.
     ///
     /// Nothing is learned, counted or sent.
     pub fn trace(

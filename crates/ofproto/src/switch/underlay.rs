@@ -61,14 +61,15 @@ impl Switch {
         self.tunnels.neighbours.all().iter().map(|((port, ip), n)| (port.as_str(), *ip, n))
     }
 
-    /// Sets the hardware address of a next hop behind a port's device by hand, at `now` (ns): neither the kernel nor
-    /// packets change it.
+    /// Sets the hardware address of a next hop behind a port's device by hand, at `now` (ns):
+    /// neither the kernel nor packets change it.
     pub fn set_neighbour(&mut self, port: &str, ip: IpAddr, mac: [u8; 6], now: u64) {
         self.learn_neighbour(port, ip, mac, How::User, now);
         self.publish_neighbours();
     }
 
-    /// The kernel knows this next hop; `sure`: it has confirmed it. Published when changes are next taken.
+    /// The kernel knows this next hop; `sure`: it has confirmed it. Published when changes are next
+    /// taken.
     pub fn kernel_neighbour(&mut self, port: &str, ip: IpAddr, mac: [u8; 6], sure: bool, now: u64) {
         self.learn_neighbour(port, ip, mac, How::Kernel { sure }, now);
     }
@@ -84,7 +85,8 @@ impl Switch {
         self.tunnels.neighbours.limited()
     }
 
-    /// The same by port since that was last told, which is once a minute for each port; `now` in ns.
+    /// The same by port since that was last told, which is once a minute for each port; `now` in
+    /// ns.
     pub fn take_limited_neighbours(&mut self, now: u64) -> Vec<(String, u64)> {
         self.tunnels.neighbours.take_limited(now)
     }
@@ -186,7 +188,8 @@ mod tests {
     use ::action::TunnelKind;
     use std::net::IpAddr;
 
-    /// Port 2 is an underlay's device with address 10.0.0.1/8; ports 5 and 6 are tunnels to .5 and .6.
+    /// Port 2 is an underlay's device with address 10.0.0.1/8; ports 5 and 6 are tunnels to .5 and
+    /// .6.
     fn lab() -> Lab {
         let mut lab = Lab::new();
         for n in [5, 6] {
@@ -260,7 +263,8 @@ mod tests {
         assert_eq!(stale(&mut lab.sw, &effects), [true, true, false]);
     }
 
-    /// What is known of fd00::fe after this advertisement of it came to the port with address fd00::1.
+    /// What is known of fd00::fe after this advertisement of it came to the port with address
+    /// fd00::1.
     fn after(lab: &mut Lab, mac: &str, dst: &str, ttl: u8) -> Option<[u8; 6]> {
         let na = "in_port=1,icmp6,icmp_type=136,icmp_code=0,nd_target=fd00::fe";
         lab.send(&format!("{na},nd_tll={mac},ipv6_dst={dst},nw_ttl={ttl}"));

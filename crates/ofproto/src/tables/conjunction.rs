@@ -1,18 +1,19 @@
-//! Conjunctive matches (ovs-actions(7), "conjunction"): flows that are clauses of a match, and a flow that
-//! matches `conj_id` for all packets for which every clause of that id has a flow.
+//! Conjunctive matches (ovs-actions(7), "conjunction"): flows that are clauses of a match, and a
+//! flow that matches `conj_id` for all packets for which every clause of that id has a flow.
 //!
-//! Clauses stand beside the flows that packets can hit, in a classifier of their own. A lookup that found a
-//! flow asks it for all clauses of higher priority. From the highest such priority down, the first id with
-//! all its clauses there is looked up as `conj_id`; what that finds is the answer, of whatever priority. The
-//! product of the clauses is never made: ten thousand addresses and a hundred ports are 10,100 flows.
+//! Clauses stand beside the flows that packets can hit, in a classifier of their own. A lookup that
+//! found a flow asks it for all clauses of higher priority. From the highest such priority down,
+//! the first id with all its clauses there is looked up as `conj_id`; what that finds is the
+//! answer, of whatever priority. The product of the clauses is never made: ten thousand addresses
+//! and a hundred ports are 10,100 flows.
 
 use crate::tables::instructions::Clause;
 use crate::tables::table::{FlowRule, Table};
 use crate::work::step;
 use flow::{Key, Mask, at};
 
-/// Clauses that one lookup collects: as many steps as one packet may cause. Beyond, the lookup says that it
-/// took too many, and the packet is dropped.
+/// Clauses that one lookup collects: as many steps as one packet may cause. Beyond, the lookup says
+/// that it took too many, and the packet is dropped.
 const CLAUSES_MAX: usize = 65_536;
 
 /// Clauses with the priorities that they have for a packet.

@@ -148,8 +148,8 @@ impl Table {
         Table { rules: Classifier::new(domain), clauses }
     }
 
-    /// The best rule for `key` at `version`; what was looked at is added to `wc`, and to `steps` what conjunctive
-    /// matches took.
+    /// The best rule for `key` at `version`; what was looked at is added to `wc`, and to `steps`
+    /// what conjunctive matches took.
     #[inline]
     pub fn lookup(
         &self,
@@ -192,7 +192,8 @@ impl Table {
         unsafe { self.clauses.lookup_each(key, version, least, wc, each) }
     }
 
-    /// The best rules for some keys, without conjunctive matches, at most [`classifier::BATCH`]; says which words of keys were looked at, a bit each.
+    /// The best rules for some keys, without conjunctive matches, at most [`classifier::BATCH`];
+    /// says which words of keys were looked at, a bit each.
     pub fn lookup_all<'a>(
         &'a self,
         keys: &[&Key],

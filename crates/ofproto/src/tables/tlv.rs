@@ -1,10 +1,10 @@
-//! Options of Geneve headers: which of them the fields `tun_metadataN` of a bridge are, how they are read
-//! and written, and how flows match them.
+//! Options of Geneve headers: which of them the fields `tun_metadataN` of a bridge are, how they
+//! are read and written, and how flows match them.
 //!
-//! Options are not in keys. What a flow says about them is in its rule as a digest of (fields, masks,
-//! values), at [`at::TUN_MATCH`]; a packet that has options is looked up once for each set of masks that
-//! flows of its bridge use, with the digest of its own values under them. Packets without options are
-//! looked up once, as always.
+//! Options are not in keys. What a flow says about them is in its rule as a digest of (fields,
+//! masks, values), at [`at::TUN_MATCH`]; a packet that has options is looked up once for each set
+//! of masks that flows of its bridge use, with the digest of its own values under them. Packets
+//! without options are looked up once, as always.
 
 use flow::{Field, Key, Mask, TunMetadata, at};
 use openflow::{Action, Match, OfError, Subfield, TlvMap, TlvTableMod, Zone};
@@ -69,8 +69,8 @@ impl TlvTable {
         self.fields.values().map(|m| u32::from(m.class) << 8 | u32::from(m.kind))
     }
 
-    /// The fields of a packet with these options. None: they are malformed, one has another length than its
-    /// field, or one is not known and critical.
+    /// The fields of a packet with these options. None: they are malformed, one has another length
+    /// than its field, or one is not known and critical.
     pub fn read(&self, mut options: &[u8]) -> Option<Vec<TunMetadata>> {
         let mut found: Vec<TunMetadata> = Vec::new();
         while !options.is_empty() {
@@ -90,7 +90,8 @@ impl TlvTable {
         Some(found)
     }
 
-    /// The options of a packet with these fields, and whether one is critical. None: they are too long.
+    /// The options of a packet with these fields, and whether one is critical. None: they are too
+    /// long.
     pub fn write(&self, fields: &[TunMetadata]) -> Option<(Vec<u8>, bool)> {
         let (mut out, mut critical) = (Vec::new(), false);
         for t in fields {
@@ -125,7 +126,8 @@ pub(crate) fn masks_of(fields: &[TunMetadata]) -> Masks {
     fields.iter().map(zero).collect()
 }
 
-/// What stands for a match's fields in a rule's key. Never 0; nobody outside can find two that are equal.
+/// What stands for a match's fields in a rule's key. Never 0; nobody outside can find two that are
+/// equal.
 fn digest(fields: &[TunMetadata]) -> u64 {
     static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     SECRET.hash_one(fields).max(1)
@@ -163,7 +165,8 @@ pub(crate) fn fitted<'m>(table: &TlvTable, m: &'m Match) -> Result<Cow<'m, Match
     Ok(Cow::Owned(Match { tun, ..m.clone() }))
 }
 
-/// Are all options that an action names the bridge's? Errors: `FlowInvalidTlvField`, `ActBadSetLen`.
+/// Are all options that an action names the bridge's? Errors: `FlowInvalidTlvField`,
+/// `ActBadSetLen`.
 pub(crate) fn check(table: &TlvTable, a: &Action) -> Result<(), OfError> {
     let mut result = Ok(());
     each_field(a, &mut |index, end| {

@@ -1,4 +1,5 @@
-//! What one message or one packet may cost, in steps; and that liveness is what a walk through all groups says.
+//! What one message or one packet may cost, in steps; and that liveness is what a walk through all
+//! groups says.
 
 use crate::tests::*;
 use crate::work::steps;
@@ -366,7 +367,8 @@ fn ten_thousand_group_mods_cost_what_each_costs() {
     assert!((1..=10_000).all(|id| shown.live(id)));
 }
 
-/// The flow that keeps a packet's source in a register over a recirculation: a state for each source.
+/// The flow that keeps a packet's source in a register over a recirculation: a state for each
+/// source.
 fn keeps_sources(lab: &mut Lab, br: BridgeId) {
     let field = |name| parse_subfield(name).unwrap();
     let (src, dst) = (field("NXM_OF_ETH_SRC[0..31]"), field("NXM_NX_REG0[]"));

@@ -11,7 +11,8 @@ fn map(class: u16, kind: u8, len: u8, index: u16) -> TlvMap {
     TlvMap { class, kind, len, index }
 }
 
-/// Port 5 is a Geneve tunnel (datapath port 30); options 1, 2 and 3 are fields 0 (4 bytes), 1 (8) and 2 (0).
+/// Port 5 is a Geneve tunnel (datapath port 30); options 1, 2 and 3 are fields 0 (4 bytes), 1 (8)
+/// and 2 (0).
 fn lab() -> Lab {
     let mut lab = Lab::new();
     let tunnel = TunnelSpec {

@@ -127,7 +127,8 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// A copy of the packet will be looked up in `table` once it is tracked; `list`: what that does to it.
+    /// A copy of the packet will be looked up in `table` once it is tracked; `list`: what that does
+    /// to it.
     pub(crate) fn note_fork(&mut self, kept: &Arc<Kept>, table: u8, zone: u16, list: &[Action]) {
         let mut key = *self.key();
         let Some(r) = self.recorder() else { return };

@@ -1,17 +1,20 @@
-//! What one packet may cause: a translation that exceeds it drops the packet ([`Drop::DepthLimit`]).
+//! What one packet may cause: a translation that exceeds it drops the packet
+//! ([`Drop::DepthLimit`]).
 
 use crate::translate::xlate::{DEPTH_MAX, Xlate};
 use crate::work;
 use action::Op;
 use telemetry::Drop;
 
-/// Lookups within lookups, in whatever direction: with OVN some 30 for each logical switch or router on the way. OVS has
-/// no such bound; here 8 MiB of stack, which the main thread has, are enough in every build.
+/// Lookups within lookups, in whatever direction: with OVN some 30 for each logical switch or
+/// router on the way. OVS has no such bound; here 8 MiB of stack, which the main thread has, are
+/// enough in every build.
 const NESTED_LOOKUPS_MAX: usize = 512;
 /// Table lookups of one translation: OVS's number.
 const RESUBMITS_MAX: usize = 4096;
 /// Steps of one translation: actions, buckets, outputs, questions whether a bucket is live. Sixteen
-/// for each table lookup: no pipeline that OVS completes has come near that, and the worst takes a few ms.
+/// for each table lookup: no pipeline that OVS completes has come near that, and the worst takes a
+/// few ms.
 const TRANSLATION_STEPS_MAX: usize = 16 * RESUBMITS_MAX;
 /// Operations of one decision: OVS ends at 64 kB of them, 16 bytes each.
 const OPS_MAX: usize = 4096;
@@ -23,7 +26,8 @@ const STACK_VALUES_MAX: usize = 4096;
 const STEP_ENTRIES_MAX: usize = 16;
 
 impl Xlate<'_, '_> {
-    /// Is it too deep, or were there too many table lookups, to go into another table, group or bridge?
+    /// Is it too deep, or were there too many table lookups, to go into another table, group or
+    /// bridge?
     pub(super) fn is_too_much(&mut self) -> bool {
         if self.spent.depth >= DEPTH_MAX {
             self.give_up("Recursion too deep", || {

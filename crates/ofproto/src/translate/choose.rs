@@ -1,6 +1,7 @@
 //! Choosing by hash: the multipath and bundle actions (ovs-actions(7)).
 //!
-//! Hashes are our own: a packet may take another link than ovs-vswitchd gives it, and flows spread alike.
+//! Hashes are our own: a packet may take another link than ovs-vswitchd gives it, and flows spread
+//! alike.
 
 use super::group::{mix, pair};
 use crate::fields;
@@ -8,7 +9,8 @@ use crate::translate::xlate::Xlate;
 use flow::{Field, Key, Mask, at, frag};
 use openflow::{Bundle, OfPort, Subfield, hash_fields, port};
 
-/// Tries of `iter_hash` before it takes what is left over: each fails with a probability of at most a half.
+/// Tries of `iter_hash` before it takes what is left over: each fails with a probability of at most
+/// a half.
 const ITER_HASHES_MAX: u32 = 64;
 /// More than this, or less than there are links, is no size for `iter_hash`.
 const ITER_SIZE_MAX: u32 = 65_536;
@@ -168,7 +170,8 @@ mod tests {
 
     #[test]
     fn all_algorithms_spread_and_move_few_when_a_link_comes() {
-        // What a perfect algorithm moves from four links to five is a fifth; modulo moves four fifths.
+        // What a perfect algorithm moves from four links to five is a fifth; modulo moves four
+        // fifths.
         for (algorithm, moved_max) in [(0, 0.85), (1, 0.55), (2, 0.23), (3, 0.85)] {
             let (mut four, mut moved) = ([0; 4], 0);
             for key in connections() {

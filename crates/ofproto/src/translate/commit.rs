@@ -184,8 +184,8 @@ impl Xlate<'_, '_> {
         (self.out.ops.len(), self.base, self.layers.hidden)
     }
 
-    /// If the operations since `mark` changed the packet's layers, or what connection tracking says of it, which no later commit could
-    /// undo, they work on a copy.
+    /// If the operations since `mark` changed the packet's layers, or what connection tracking says
+    /// of it, which no later commit could undo, they work on a copy.
     pub(super) fn isolate(&mut self, mark: (usize, Key, usize)) {
         let (from, base, hidden) = mark;
         let layers = |op: &Op| {

@@ -22,8 +22,8 @@ pub(super) fn forget(key: &mut Key) {
 }
 
 impl<'a> Xlate<'a, '_> {
-    /// The `ct` action: a copy of the packet goes on in a table as connection tracking sees it, the packet itself
-    /// as one that was not tracked.
+    /// The `ct` action: a copy of the packet goes on in a table as connection tracking sees it, the
+    /// packet itself as one that was not tracked.
     pub(super) fn conntrack(&mut self, ct: &'a Conntrack) {
         let zone = match ct.zone {
             Zone::Number(zone) => zone,
@@ -112,7 +112,8 @@ impl<'a> Xlate<'a, '_> {
         forget(&mut self.key);
     }
 
-    /// Looks a table up with the connection's original addresses and ports in place of the packet's.
+    /// Looks a table up with the connection's original addresses and ports in place of the
+    /// packet's.
     pub(super) fn resubmit_original(&mut self, in_port: Option<openflow::OfPort>, table: u8) {
         let ip = fields::is_ip(self.key.u16(at::ETH_TYPE));
         if self.key.u8(at::CT_NW_PROTO) == 0 || !ip {

@@ -1,4 +1,5 @@
-//! What a decision says beside its operations: what the control side does when it is used, what a controller is told.
+//! What a decision says beside its operations: what the control side does when it is used, what a
+//! controller is told.
 
 use crate::learned::{Fin, LearnedFlow};
 use crate::tunnel::Underlay;

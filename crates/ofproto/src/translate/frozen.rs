@@ -1,9 +1,9 @@
 //! Recirculation: the state of a translation that waits for the packet to be parsed again.
 //!
-//! States are in places that any thread fills without a lock ([`States::put`]); equal states share one. Each
-//! bridge has places of its own. Whoever caches a decision that names a state holds an [`Arc`] of it
-//! ([`action::Decision::holds`]). The control side frees states that nobody holds and that no packet
-//! was decided about with for some seconds ([`States::sweep`]).
+//! States are in places that any thread fills without a lock ([`States::put`]); equal states share
+//! one. Each bridge has places of its own. Whoever caches a decision that names a state holds an
+//! [`Arc`] of it ([`action::Decision::holds`]). The control side frees states that nobody holds and
+//! that no packet was decided about with for some seconds ([`States::sweep`]).
 
 use flow::{PACKET_LINES, TunMetadata, at};
 use openflow::{Action, Instruction, OfPort};
@@ -313,8 +313,8 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// Frees states that nothing has used for some seconds. Looks at a bounded number of places; called
-    /// each second.
+    /// Frees states that nothing has used for some seconds. Looks at a bounded number of places;
+    /// called each second.
     pub fn run(&mut self, states: &States, domain: &Domain, now: u64) {
         self.free(states, domain);
         let mut left = SWEEP_PLACES_MAX;

@@ -1,5 +1,5 @@
-//! Copies of packets for mirrors, in OVS's order: of a packet that comes in before anything else is done with it, of one
-//! that is sent right behind it.
+//! Copies of packets for mirrors, in OVS's order: of a packet that comes in before anything else is
+//! done with it, of one that is sent right behind it.
 
 use super::normal::{Tags, includes, keeps_tags, translate_in};
 use crate::fields;
@@ -12,8 +12,9 @@ use openflow::port;
 use telemetry::Drop;
 
 impl<'a> Xlate<'a, '_> {
-    /// The packet is about to enter the tables: mirrors that want what its port receives get copies. False: its port is
-    /// reserved for a mirror's output, and the packet is dropped. Only the first call counts.
+    /// The packet is about to enter the tables: mirrors that want what its port receives get
+    /// copies. False: its port is reserved for a mirror's output, and the packet is dropped. Only
+    /// the first call counts.
     pub(super) fn admit_once(&mut self) -> bool {
         let bridge = self.bridge;
         if !std::mem::take(&mut self.mirror.fresh) || bridge.mirrors.is_empty() {
@@ -104,7 +105,8 @@ impl<'a> Xlate<'a, '_> {
         self.output_bundle(to, tags);
     }
 
-    /// RSPAN. Packets of that VLAN, and those that no bridge forwards, are not sent there again: no loops.
+    /// RSPAN. Packets of that VLAN, and those that no bridge forwards, are not sent there again: no
+    /// loops.
     fn copy_to_vlan(&mut self, vid: u16, tags: &Tags) {
         self.look_at_tags();
         if tags.outer.vid == vid || self.is_for_reserved() {
@@ -122,7 +124,8 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// Is the destination reserved for protocols between neighbours? Looks at no more bytes than it takes to say no.
+    /// Is the destination reserved for protocols between neighbours? Looks at no more bytes than it
+    /// takes to say no.
     fn is_for_reserved(&mut self) -> bool {
         let dst: [u8; 6] = self.key.get(at::ETH_DST);
         (1..=dst.len()).all(|n| {

@@ -232,7 +232,8 @@ impl<'a> Xlate<'a, '_> {
     }
 }
 
-/// Does a packet leave by a port of the second mode with the tags that it came with by one of the first?
+/// Does a packet leave by a port of the second mode with the tags that it came with by one of the
+/// first?
 pub(super) fn keeps_tags(from: &VlanMode, to: &VlanMode) -> bool {
     matches!(from, VlanMode::Trunk(_))
         && matches!(to, VlanMode::Trunk(_) | VlanMode::NativeTagged { .. })

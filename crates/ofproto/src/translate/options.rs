@@ -9,8 +9,8 @@ use openflow::Subfield;
 use telemetry::Drop;
 
 impl<'a, 'o> Xlate<'a, 'o> {
-    /// A packet that came out of a Geneve tunnel: what its options are. A cached decision is for packets
-    /// without options, or with just these.
+    /// A packet that came out of a Geneve tunnel: what its options are. A cached decision is for
+    /// packets without options, or with just these.
     pub(super) fn read_options(&mut self) {
         self.wc.set_u8(at::FLAGS, self.wc.u8(at::FLAGS) | flag::TUNNEL_OPTIONS);
         if self.key.u8(at::FLAGS) & flag::TUNNEL_OPTIONS == 0 {
@@ -47,8 +47,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.tunnel.first = self.tunnel.fields.clone();
     }
 
-    /// Some rules of the table say something about options, `found` does not: the best one. (Lookups did not
-    /// find them, because a packet's key says nothing about options.)
+    /// Some rules of the table say something about options, `found` does not: the best one.
+    /// (Lookups did not find them, because a packet's key says nothing about options.)
     #[cold]
     pub(super) fn by_options(
         &mut self,

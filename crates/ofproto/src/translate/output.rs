@@ -109,8 +109,8 @@ impl<'a> Xlate<'a, '_> {
         self.isolate(mark);
     }
 
-    /// Has another bridge handle the packet as it is now. Key, base and MPLS state are then what that
-    /// bridge left.
+    /// Has another bridge handle the packet as it is now. Key, base and MPLS state are then what
+    /// that bridge left.
     pub(super) fn visit(&mut self, peer: &'a BridgeView, in_port: OfPort) {
         let from = self.bridge;
         let (table, cookie, exit) = (self.run.table, self.run.cookie, self.end.exit);
@@ -234,9 +234,9 @@ fn pipeline_fields(key: &Key) -> Match {
 }
 
 impl PacketInContext {
-    /// The fields that a packet-in tells, of which those of the connection are in the packet's own key:
-    /// the context is that of all packets of a megaflow. A packet that translation takes for one that
-    /// was not tracked has none, though a `ct` before may have filled its key.
+    /// The fields that a packet-in tells, of which those of the connection are in the packet's own
+    /// key: the context is that of all packets of a megaflow. A packet that translation takes for
+    /// one that was not tracked has none, though a `ct` before may have filled its key.
     pub fn fields_of(&self, key: &Key) -> Match {
         let mut m = self.matching.clone();
         if m.mask.u8(at::CT_STATE) == 0 {
@@ -250,7 +250,8 @@ impl PacketInContext {
     }
 }
 
-/// What of connection tracking means something, with the Ethertype that says which addresses it has.
+/// What of connection tracking means something, with the Ethertype that says which addresses it
+/// has.
 fn connection_fields(key: &Key) -> impl Iterator<Item = Field> {
     /// new, est, rel, rpl: there is a first packet with a tuple.
     const HAS_TUPLE: u8 = 0xf;

@@ -1,6 +1,6 @@
-//! Plain ways through a switch: tables, the next table, outputs to ports. Several packets go side by side, table by
-//! table, so that their memory accesses overlap; nothing is allocated. Whoever meets anything else goes the whole way
-//! of [`super::Xlate`], which is this one's twin.
+//! Plain ways through a switch: tables, the next table, outputs to ports. Several packets go side
+//! by side, table by table, so that their memory accesses overlap; nothing is allocated. Whoever
+//! meets anything else goes the whole way of [`super::Xlate`], which is this one's twin.
 
 use crate::fields;
 use crate::published::{BridgeView, PortView, PublishedState, Shared};
@@ -17,7 +17,8 @@ pub(super) const MASKED_PACKETS_MAX: usize = 8;
 /// And when nobody asks what was looked at.
 pub(super) const UNMASKED_PACKETS_MAX: usize = classifier::BATCH;
 
-/// Steps of conjunctive matches in one table; who needs more goes the whole way, where they are counted together.
+/// Steps of conjunctive matches in one table; who needs more goes the whole way, where they are
+/// counted together.
 const CONJUNCTION_STEPS_MAX: usize = 1024;
 
 /// Where a packet is.
@@ -39,8 +40,8 @@ struct Path<'a> {
     tables: usize,
 }
 
-/// Decides about up to [`MASKED_PACKETS_MAX`] packets whose way is plain; bit i of the answer: packet i is decided about. What is
-/// in the decisions of others means nothing.
+/// Decides about up to [`MASKED_PACKETS_MAX`] packets whose way is plain; bit i of the answer:
+/// packet i is decided about. What is in the decisions of others means nothing.
 pub(crate) fn resolve(
     shared: &Shared,
     published: &PublishedState,
@@ -67,8 +68,9 @@ pub(crate) fn resolve(
     finish(&paths, out)
 }
 
-/// As [`resolve`] by a version of the tables, of up to [`UNMASKED_PACKETS_MAX`] packets; says nothing of what was looked at. Lines 4 and 5 of the keys
-/// are empty, or as an earlier call left them.
+/// As [`resolve`] by a version of the tables, of up to [`UNMASKED_PACKETS_MAX`] packets; says
+/// nothing of what was looked at. Lines 4 and 5 of the keys are empty, or as an earlier call left
+/// them.
 pub(crate) fn resolve_once(
     published: &PublishedState,
     version: u64,
@@ -143,7 +145,8 @@ fn finish(paths: &[Option<Path<'_>>], out: &mut [Decision]) -> u32 {
     done
 }
 
-/// Asks for the memory that the next step looks at, where several packets are in the same table; false: nobody is in any.
+/// Asks for the memory that the next step looks at, where several packets are in the same table;
+/// false: nobody is in any.
 fn prepare(paths: &[Option<Path<'_>>], all: &[Key]) -> bool {
     let going = paths.iter().zip(all).filter_map(|(w, key)| Some((w.as_ref()?.place()?, key)));
     let mut keys = [&Key::ZERO; UNMASKED_PACKETS_MAX];
@@ -361,7 +364,8 @@ mod tests {
         format!("{} {:?} {:?} {:?} {}", ops_text(&d.ops), d.drop, d.credits, d.mask, d.cacheable)
     }
 
-    /// What is said about those packets alone which are decided about; they are those that are when all is asked.
+    /// What is said about those packets alone which are decided about; they are those that are when
+    /// all is asked.
     fn alone<'k>(lab: &mut Lab, keys: &'k [Key], expected: u32) -> Vec<(&'k Key, Decision)> {
         let mut used: Vec<Key> = keys.iter().rev().copied().collect();
         let mut out: Vec<Decision> = keys.iter().map(|_| Decision::default()).collect();
@@ -379,7 +383,8 @@ mod tests {
         decided.map(|(_, (key, d))| (key, Decision { mask: flow::Mask::ZERO, ..d })).collect()
     }
 
-    /// Which packets are decided about when both ways are asked, and what; what the whole way says is right.
+    /// Which packets are decided about when both ways are asked, and what; what the whole way says
+    /// is right.
     fn twice(lab: &mut Lab, keys: &[Key]) -> (u32, Vec<String>) {
         let requests = keys.iter().map(|key| Request { key, options: &[], packet: &[] });
         let requests: Vec<_> = requests.collect();

@@ -1,4 +1,5 @@
-//! Recirculation: a translation ends where the packet has to be parsed again, and goes on from there.
+//! Recirculation: a translation ends where the packet has to be parsed again, and goes on from
+//! there.
 
 use super::frozen::{Kept, OUTER_WORDS, State};
 use super::xlate::{Miss, Xlate};

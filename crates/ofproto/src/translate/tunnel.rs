@@ -336,8 +336,9 @@ impl<'a> Xlate<'a, '_> {
         (answer || from == to).then(|| (from.into(), self.key.get(at::ARP_SHA), how))
     }
 
-    /// A Neighbour Advertisement counts if it was sent on this link (hop limit 255, RFC 4861 7.1.2) to one of the port's
-    /// addresses, or its solicited-node multicast address as in OVS; one to all nodes counts less.
+    /// A Neighbour Advertisement counts if it was sent on this link (hop limit 255, RFC 4861 7.1.2)
+    /// to one of the port's addresses, or its solicited-node multicast address as in OVS; one to
+    /// all nodes counts less.
     fn snoop_nd(&mut self, p: &PortView) -> Option<(IpAddr, [u8; 6], How)> {
         self.wc.set_u8(at::PROTO, 0xff);
         if self.key.u8(at::PROTO) != ICMPV6 {
@@ -438,7 +439,8 @@ fn gre_header(h: &mut Vec<u8>, key: u32, spec: &TunnelSpec) {
     }
 }
 
-/// The outer packet as tables see it. Its UDP source port, which differs from packet to packet, is 0.
+/// The outer packet as tables see it. Its UDP source port, which differs from packet to packet, is
+/// 0.
 fn outer_key(
     outer: &Outer,
     own: [u8; 6],

@@ -1,7 +1,7 @@
 //! The state of a translation, and its way through tables, instructions and the action set.
 //!
-//! Header changes live in its `key` until an output commits the difference to `base` as operations. What was looked
-//! at collects in `wc`.
+//! Header changes live in its `key` until an output commits the difference to `base` as operations.
+//! What was looked at collects in `wc`.
 
 use super::frozen::{self, Kept, State};
 use super::set;
@@ -35,7 +35,8 @@ pub(super) struct Snapshot<'a> {
     pub version: u64,
 }
 
-/// What is known of the tunnel that the packet came out of, and of the outer header that it may get.
+/// What is known of the tunnel that the packet came out of, and of the outer header that it may
+/// get.
 pub(super) struct Outer<'o> {
     /// Where the packet's tunnel ended: no packet is sent there.
     pub dst: IpAddr,
@@ -262,7 +263,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.close();
     }
 
-    /// Looks a table up and runs what it finds; the cookie of that. `in_port`: for this lookup only.
+    /// Looks a table up and runs what it finds; the cookie of that. `in_port`: for this lookup
+    /// only.
     pub(super) fn table(&mut self, table: u8, in_port: Option<OfPort>, miss: Miss) -> Option<u64> {
         if self.is_too_much() || !self.spend(1) {
             return None;
@@ -312,8 +314,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
         rule.map(|r| r.value().cookie)
     }
 
-    /// The rule for the packet as it is now. In the usual handling of fragments none of a datagram's
-    /// parts shows ports, so that all are treated alike.
+    /// The rule for the packet as it is now. In the usual handling of fragments none of a
+    /// datagram's parts shows ports, so that all are treated alike.
     pub(super) fn lookup(&mut self, table: u8) -> Option<&'a FlowRule> {
         let table = self.bridge.tables.get(table)?;
         let fragment = self.key.u8(at::FRAG) & flow::frag::ANY != 0;
@@ -604,7 +606,8 @@ pub(super) enum Miss {
     Ignore,
 }
 
-/// Says in `wc` what every decision looks at; returns the key as tables see it first: registers and metadata are empty.
+/// Says in `wc` what every decision looks at; returns the key as tables see it first: registers and
+/// metadata are empty.
 pub(super) fn beginning(key: &Key, wc: &mut Mask) -> Key {
     wc.set_u16(at::ETH_TYPE, 0xffff);
     wc.set_u32(at::RECIRC, !0);

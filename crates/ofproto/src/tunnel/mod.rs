@@ -163,8 +163,8 @@ impl Tunnels {
         None
     }
 
-    /// Marks what [`Tunnels::receiver`] looks at: as little as tells the port's tunnels apart, so that
-    /// peers which are treated alike share cached decisions.
+    /// Marks what [`Tunnels::receiver`] looks at: as little as tells the port's tunnels apart, so
+    /// that peers which are treated alike share cached decisions.
     pub fn look(&self, key: &Key, wc: &mut Mask) {
         wc.set_u8(at::FLAGS, wc.u8(at::FLAGS) | flag::TUNNEL);
         let Some(l) = self.listening.get(&key.u16(at::IN_PORT)) else { return };

@@ -10,7 +10,8 @@ const PARTS: usize = 256;
 
 type Part = HashMap<(String, IpAddr), [u8; 6]>;
 
-/// By port name and address. A clone shares all parts; a change copies the part that it is in, if a clone has it.
+/// By port name and address. A clone shares all parts; a change copies the part that it is in, if a
+/// clone has it.
 #[derive(Clone)]
 pub(crate) struct Neighbourhood {
     parts: Vec<Arc<Part>>,

@@ -1,8 +1,9 @@
 //! Hardware addresses of next hops: learned from packets, told by the kernel, set by the user.
 //!
-//! What the user set stays until it is flushed, forgotten or set anew. What the kernel has confirmed lately gives way to
-//! the kernel and the user only. What packets say is taken in at a bounded rate per port unless it answers a question,
-//! and only so much of what no decision asked for is remembered.
+//! What the user set stays until it is flushed, forgotten or set anew. What the kernel has
+//! confirmed lately gives way to the kernel and the user only. What packets say is taken in at a
+//! bounded rate per port unless it answers a question, and only so much of what no decision asked
+//! for is remembered.
 
 use super::neighbourhood::Neighbourhood;
 use crate::mac_table::REPORT_INTERVAL_NS;
@@ -14,10 +15,11 @@ const SECOND: u64 = 1_000_000_000;
 const QUESTION_INTERVAL_NS: u64 = SECOND;
 /// A used entry is asked for again when nobody has confirmed it for so long.
 const CONFIRM_INTERVAL_NS: u64 = 60 * SECOND;
-/// What comes later than this after a question is no answer to it: Linux asks three times, one second apart.
+/// What comes later than this after a question is no answer to it: Linux asks three times, one
+/// second apart.
 const ANSWER_NS_MAX: u64 = 3 * SECOND;
-/// How long packets do not change what the kernel confirmed: what Linux itself takes a confirmed neighbour to be
-/// reachable for, on average (base_reachable_time).
+/// How long packets do not change what the kernel confirmed: what Linux itself takes a confirmed
+/// neighbour to be reachable for, on average (base_reachable_time).
 const KERNEL_TRUST_NS: u64 = 30 * SECOND;
 /// Seconds until an entry that nobody uses is forgotten.
 pub const AGING_S: u32 = 900;
@@ -25,11 +27,13 @@ pub const AGING_S: u32 = 900;
 const UNASKED_MAX: usize = 16_384;
 /// Those that packets from one port told of without having been asked.
 const PORT_UNASKED_MAX: usize = 1024;
-/// New or different addresses per port and second that packets may bring without having been asked, once the port's
-/// burst is used up. Each costs the control thread a copy of one part of the table, and a look at what it stored
-/// about cached decisions if some depend on it. A network has few such changes: a gateway that fails over is one.
+/// New or different addresses per port and second that packets may bring without having been asked,
+/// once the port's burst is used up. Each costs the control thread a copy of one part of the table,
+/// and a look at what it stored about cached decisions if some depend on it. A network has few such
+/// changes: a gateway that fails over is one.
 const CHANGE_RATE_PER_SECOND: u64 = 64;
-/// The same at once, at most: a network's worth of hosts that announce themselves when power comes back.
+/// The same at once, at most: a network's worth of hosts that announce themselves when power comes
+/// back.
 const CHANGE_BURST_MAX: u64 = 256;
 const CHANGE_COST_NS: u64 = SECOND / CHANGE_RATE_PER_SECOND;
 
@@ -67,8 +71,8 @@ pub(crate) enum How {
     Reply,
     /// A gratuitous ARP, which everybody may take in (RFC 5227 names them announcements).
     Announcement,
-    /// A Neighbour Advertisement to all nodes. It makes no entry (RFC 4861 7.2.5); one with another address makes
-    /// sure that the next hop is asked for again.
+    /// A Neighbour Advertisement to all nodes. It makes no entry (RFC 4861 7.2.5); one with another
+    /// address makes sure that the next hop is asked for again.
     Unsolicited,
 }
 
@@ -176,7 +180,8 @@ impl Neighbours {
         if asked.is_some() { Learned::Matters } else { Learned::Changed }
     }
 
-    /// May a packet change this entry, or make it, by its port's share? The answer to a question may.
+    /// May a packet change this entry, or make it, by its port's share? The answer to a question
+    /// may.
     fn admits(
         &mut self,
         place: &Place,
@@ -275,7 +280,8 @@ impl Neighbours {
         self.view.clone()
     }
 
-    /// What packets said that was passed over because their port says too much, over all ports that are.
+    /// What packets said that was passed over because their port says too much, over all ports that
+    /// are.
     pub fn limited(&self) -> u64 {
         self.shares.values().map(|s| s.limited).sum()
     }

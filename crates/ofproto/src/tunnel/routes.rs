@@ -117,8 +117,8 @@ impl Routes {
         self.tables.iter().rev().find_map(|((_, len), t)| t.get(&(cut(to, *len), mark)))
     }
 
-    /// The route to an address for packets with a mark, from `source` if that is given: then it must
-    /// be one of our own.
+    /// The route to an address for packets with a mark, from `source` if that is given: then it
+    /// must be one of our own.
     pub fn lookup(&self, to: IpAddr, mark: u32, source: Option<IpAddr>) -> Option<&Route> {
         if let Some(source) = source
             && !self.find(source, mark).is_some_and(|r| r.local)

@@ -138,9 +138,11 @@ const ASYNC_EXPERIMENTER: u16 = 0xfffe;
 /// Reasons for packet-ins before 1.4.
 const PACKET_IN_REASONS_10: u32 = 0b111;
 
-/// The property layout (also NXT_SET_ASYNC_CONFIG2). What properties are missing for stays as it was.
+/// The property layout (also NXT_SET_ASYNC_CONFIG2). What properties are missing for stays as it
+/// was.
 ///
-/// Errors: [`OfError::AsyncInvalid`] for a reason that does not exist, [`OfError::AsyncUnsupported`] for an unknown property.
+/// Errors: [`OfError::AsyncInvalid`] for a reason that does not exist,
+/// [`OfError::AsyncUnsupported`] for an unknown property.
 pub(super) fn decode_async14(version: Version, mut rd: Rd<'_>) -> Result<Request> {
     let (mut wants, mut given) = (NONE, 0);
     while !rd.is_empty() {

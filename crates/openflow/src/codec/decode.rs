@@ -39,10 +39,9 @@ impl DecodeError {
 ///
 /// HELLO, ERROR and echoes are taken in any version but 0; everything else must have the dialect's.
 ///
-/// # Errors
-/// [`DecodeError`] with the OpenFlow error that the specification (or OVS, where it says nothing)
-/// gives: `BadLen`, `BadVersion`, `BadType`, `BadStat`, `BadExperimenter`, `BadExpType` and those of
-/// the parts.
+/// # Errors [`DecodeError`] with the OpenFlow error that the specification (or OVS, where it says
+/// nothing) gives: `BadLen`, `BadVersion`, `BadType`, `BadStat`, `BadExperimenter`, `BadExpType`
+/// and those of the parts.
 pub fn decode(
     dialect: impl Into<Dialect>,
     message: &[u8],

@@ -58,8 +58,8 @@ fn flags10(command: FlowModCommand, flags: u16, timeouts: [u16; 2]) -> Result<u1
         return Err(OfError::FlowBadFlags);
     }
     if flags & EMERGENCY != 0 {
-        // There is no emergency flow table: the specification's answer is "all tables full", and one of its own for
-        // flows of that table with timeouts.
+        // There is no emergency flow table: the specification's answer is "all tables full", and
+        // one of its own for flows of that table with timeouts.
         let timed = timeouts != [0; 2];
         return Err(if timed { OfError::FlowBadEmergTimeout } else { OfError::FlowTableFull });
     }

@@ -322,8 +322,8 @@ fn put_mod(form: Version, version: Version, g: &GroupMod, m: &mut Vec<u8>) {
     put_selection(g, m);
 }
 
-/// REQUESTFORWARD of a group-mod that came as `theirs`: OpenFlow's own from 1.4 on, ONF's extension in
-/// 1.3, Nicira's before (where 1.0 has Nicira's group-mod too).
+/// REQUESTFORWARD of a group-mod that came as `theirs`: OpenFlow's own from 1.4 on, ONF's extension
+/// in 1.3, Nicira's before (where 1.0 has Nicira's group-mod too).
 pub(super) fn encode_forward(version: Version, xid: u32, theirs: u32, g: &GroupMod) -> Vec<u8> {
     let mut m = match version {
         Version::V14 | Version::V15 => begin(version, Kind::RequestForward, xid),

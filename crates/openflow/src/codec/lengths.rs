@@ -1,5 +1,6 @@
-//! Which lengths a message may have, by type and version (ovs-vswitchd's `ofp-msgs.h`): looked at before anything else of
-//! it, so that a message of a wrong length is [`OfError::BadLen`](crate::OfError::BadLen) whatever else is wrong with it.
+//! Which lengths a message may have, by type and version (ovs-vswitchd's `ofp-msgs.h`): looked at
+//! before anything else of it, so that a message of a wrong length is
+//! [`OfError::BadLen`](crate::OfError::BadLen) whatever else is wrong with it.
 
 use super::kinds::Kind;
 use crate::Version;
@@ -38,7 +39,8 @@ impl Length {
     }
 }
 
-/// A type's length in a version. Experimenter messages and multipart messages have more headers, and their own lengths.
+/// A type's length in a version. Experimenter messages and multipart messages have more headers,
+/// and their own lengths.
 pub(super) fn of(version: Version, kind: Kind) -> Length {
     use Kind::*;
     use Version::*;
@@ -122,7 +124,8 @@ pub(super) fn of_nicira(version: Version, subtype: u32) -> Option<Length> {
     }
 }
 
-/// The length of a multipart request's body behind type and flags; None: the version has no such request.
+/// The length of a multipart request's body behind type and flags; None: the version has no such
+/// request.
 pub(super) fn of_multipart(version: Version, kind: u16) -> Option<Length> {
     use Version::*;
     let since = |first: Version, length: Length| (version >= first).then_some(length);

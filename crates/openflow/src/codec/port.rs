@@ -57,8 +57,8 @@ pub(super) fn check_port(port: OfPort, error: OfError) -> Result<OfPort> {
     if port_is_valid(port) { Ok(port) } else { Err(error) }
 }
 
-/// Reads a port number in the version's width; [`OfError::ActBadOutPort`] (as from OVS, whatever the message) for one
-/// that cannot be.
+/// Reads a port number in the version's width; [`OfError::ActBadOutPort`] (as from OVS, whatever
+/// the message) for one that cannot be.
 pub(super) fn get_port(version: Version, rd: &mut Rd<'_>) -> Result<OfPort> {
     match version {
         Version::V10 => Ok(port_from_10(rd.u16()?)),

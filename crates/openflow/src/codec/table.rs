@@ -8,8 +8,8 @@ use crate::{OfError, Request, TableStats, Version};
 /// Every wildcard of 1.0's match.
 const ALL_WILDCARDS10: u32 = 0x3f_ffff;
 
-/// TABLE_MOD. 1.4's eviction flags cannot be chosen and are passed over, and so are bits of the configuration that the
-/// version has no meaning for.
+/// TABLE_MOD. 1.4's eviction flags cannot be chosen and are passed over, and so are bits of the
+/// configuration that the version has no meaning for.
 pub(super) fn decode_mod(version: Version, mut rd: Rd<'_>) -> Result<Request> {
     let table = rd.u8()?;
     rd.skip(3)?;
