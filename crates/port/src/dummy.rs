@@ -186,6 +186,9 @@ impl Port for DummyPort {
         }
         true
     }
+    fn all_taken(&self) -> bool {
+        self.injected.packets.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
     fn queues(&self) -> &[u32] {
         &[0]
     }

@@ -226,6 +226,10 @@ pub trait Port: Send {
     fn inject(&mut self, _packet: &[u8]) -> bool {
         false
     }
+    /// Was everything that [`Port::inject`] was given taken by a worker?
+    fn all_taken(&self) -> bool {
+        true
+    }
     /// Numbers of the egress queues that the device has without being configured.
     fn queues(&self) -> &[u32] {
         &[]

@@ -57,11 +57,11 @@ fn receive(s: &mut State, args: &[String]) -> Result<String, String> {
     }
     s.flush_changes();
     let port = s.dp.port_mut(number).ok_or("no such dummy netdev")?;
-    if packets.iter().all(|p| port.inject(p)) {
-        Ok(String::new())
-    } else {
-        Err("no such dummy netdev".into())
+    if !packets.iter().all(|p| port.inject(p)) {
+        return Err("no such dummy netdev".into());
     }
+    housekeeping::finish_packets(s);
+    Ok(String::new())
 }
 
 /// `netdev-dummy/ip4addr NAME ADDRESS/LEN`: as if the kernel had said so.

@@ -71,6 +71,29 @@ impl Datapath {
         self.pump();
     }
 
+    /// Waits until workers are done with packets that control gave them ([`Datapath::execute`], [`port::Port::inject`]), a
+    /// second at most. For test suites that look at once at what became of a packet.
+    pub fn finish_packets(&mut self) {
+        self.wait_for_workers();
+        let mut backoff = Backoff::new();
+        let mut grace = None;
+        while backoff.waited < WARN_WAIT_MIN {
+            let taken = self.ports.values().all(|p| p.port.all_taken());
+            // Who took the last packet is online until it is sent.
+            match grace.filter(|_| taken) {
+                None => grace = taken.then(|| self.config.domain.grace()),
+                Some(grace) if self.config.domain.passed(grace) => break,
+                Some(_) => {}
+            }
+            match self.config.manual {
+                true => drop(self.step()),
+                false => std::thread::sleep(LOOK_INTERVAL),
+            }
+            backoff.look();
+        }
+        self.pump();
+    }
+
     /// Workers that are waited for: they have commands to execute, or owe a receive queue.
     fn lagging(&mut self) -> Vec<(usize, WorkerId)> {
         let queues = self.ports.values().flat_map(|p| &p.rxqs);
