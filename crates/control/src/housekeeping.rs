@@ -7,8 +7,9 @@ use crate::appctl::usage::Sample;
 use crate::of::change::SLICE_FLOWS_MAX;
 use crate::of::{async_msgs, bundle};
 use crate::state::{Shared, State};
-use crate::{links, offload, underlay, vlog};
+use crate::{bfd, links, offload, underlay, vlog};
 use datapath::{Bell, Event, Suspicious, WorkerId};
+use ofproto::BfdContext;
 use openflow::{OfError, Reply};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -45,6 +46,23 @@ pub async fn run(state: Shared) {
             each_second(&mut state.borrow_mut());
             timeouts(&state).await;
         }
+    }
+}
+
+/// Runs the sessions of BFD until the daemon ends.
+pub async fn run_bfd(state: Shared) {
+    loop {
+        let (ms, changed) = {
+            let mut s = state.borrow_mut();
+            let now = s.now_ms();
+            if s.bfd.next(now).is_some() {
+                // Nobody is silent whose packets wait here.
+                poll_datapath(&mut s);
+                bfd::turn(&mut s);
+            }
+            (s.bfd.sleep_ms(now), s.bfd.changed.clone())
+        };
+        let _ = tokio::time::timeout(Duration::from_millis(ms), changed.notified()).await;
     }
 }
 
@@ -122,7 +140,10 @@ fn turn(s: &mut State, most: usize) -> bool {
     underlay::solicit(s);
     s.flush_changes();
     for p in punts {
-        async_msgs::packet_in(s, &p);
+        match p.punt.context.downcast_ref::<BfdContext>() {
+            Some(to) => bfd::receive(s, &p, to),
+            None => async_msgs::packet_in(s, &p),
+        }
     }
     s.settled();
     s.ofproto.reclaim(SLICE_FLOWS_MAX);
@@ -158,6 +179,8 @@ pub fn finish_packets(s: &mut State) {
 
 /// What happens when time has passed, at once.
 pub fn tick(s: &mut State) {
+    poll_datapath_fully(s);
+    bfd::turn(s);
     finish_packets(s);
     each_second(s);
     while expire(s) {}

@@ -7,6 +7,7 @@
 //! forking into the background happens in [`daemon`] before any thread exists.
 
 pub mod appctl;
+mod bfd;
 mod closing;
 pub mod config;
 pub mod controllers;

@@ -51,6 +51,7 @@ pub fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         start_over(&mut state.borrow_mut(), &conf.name, before);
     }
     let mut s = state.borrow_mut();
+    crate::bfd::sweep(&mut s);
     s.flush_changes();
     s.status_dirty = true;
 }
@@ -316,6 +317,7 @@ fn configure_bridge(s: &mut State, conf: &BridgeConf) {
 
 fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &IfaceConf) {
     let now = s.now_ms();
+    crate::bfd::configure(s, conf);
     let Some(bridge) = s.bridges.get_mut(&br.name) else { return };
     let (id, mac) = (bridge.id, bridge.mac);
     let iface =
@@ -529,6 +531,7 @@ fn port_spec(
     } else {
         spec.hw_addr = mac_of(conf.uuid);
     }
+    s.bfd.describe(&mut spec);
     spec
 }
 

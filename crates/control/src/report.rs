@@ -86,6 +86,7 @@ impl Reporter {
                 if tunnel_options::is_tunnel(&iface.conf.kind) {
                     row.status = tunnels::status(&s.ofproto, bridge.id, iface);
                 }
+                row.bfd = s.bfd.status(&iface.conf.name).map(|b| b.columns()).unwrap_or_default();
                 status.interfaces.insert(iface.conf.uuid, row);
             }
             for c in &conf.controllers {

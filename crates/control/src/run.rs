@@ -148,7 +148,7 @@ fn commands(dummy: bool) -> Registry<Control> {
         c.exit.push(reply);
     });
     let dummies = if dummy { appctl::dummy::COMMANDS } else { &[] };
-    let all = appctl::COMMANDS.iter().chain(appctl::bonds::COMMANDS);
+    let all = appctl::COMMANDS.iter().chain(appctl::bfd::COMMANDS).chain(appctl::bonds::COMMANDS);
     let all = all.chain(appctl::conntrack::COMMANDS).chain(appctl::fragments::COMMANDS);
     let all = all.chain(appctl::absent::COMMANDS).chain(dummies);
     for command in all {
@@ -191,6 +191,7 @@ fn start(desired: &Desired, no_huge: bool) -> Result<Shared> {
     let dp = datapath::Datapath::new(config).context("the kernel-port thread")?;
     let state = Rc::new(RefCell::new(State::new(ofproto, dp, devices(pools, desired), domain)));
     tokio::task::spawn_local(housekeeping::run(state.clone()));
+    tokio::task::spawn_local(housekeeping::run_bfd(state.clone()));
     Ok(state)
 }
 

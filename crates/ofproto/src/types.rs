@@ -3,6 +3,9 @@
 use flow::PortNo;
 use openflow::{FragHandling, OfPort, Subfield};
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A bridge of a [`crate::Switch`]; never reused while the switch lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -201,13 +204,57 @@ pub struct PortSpec {
     pub max_speed: u32,
     /// NORMAL does not forward between protected ports.
     pub protected: bool,
+    /// The switch itself takes these packets.
+    pub bfd: Option<BfdFilter>,
+    /// Its link is up, and yet a protocol (BFD) says that nothing comes through.
+    pub faulty: bool,
+}
+
+/// Open at first; whoever has a copy may close it, which holds at once for cached decisions. Two
+/// are equal if they are copies.
+#[derive(Clone, Debug)]
+pub struct Gate(pub(crate) Arc<AtomicBool>);
+
+impl Gate {
+    /// Opens or closes it.
+    pub fn set(&self, open: bool) {
+        self.0.store(open, Ordering::Relaxed);
+    }
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Gate(Arc::new(AtomicBool::new(true)))
+    }
+}
+
+impl PartialEq for Gate {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+impl Eq for Gate {}
+
+/// Which packets are a port's BFD session's (`Interface.bfd`): those to UDP port 3784 over IPv4,
+/// and of these only those that all of this fits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BfdFilter {
+    /// They are handed over, else dropped as `punt_rate`.
+    pub gate: Gate,
+    /// Their Ethernet destination.
+    pub dst_mac: Option<[u8; 6]>,
+    /// Their IPv4 destination.
+    pub dst_ip: Option<Ipv4Addr>,
+    /// They came through a tunnel with key 0, or through none.
+    pub key_zero: bool,
 }
 
 impl PortSpec {
     /// Can it carry packets now?
-    pub(crate) fn live(&self) -> bool {
+    pub fn live(&self) -> bool {
         use openflow::{port_config, port_state};
-        self.config & port_config::PORT_DOWN == 0 && self.state & port_state::LINK_DOWN == 0
+        let down = self.config & port_config::PORT_DOWN | self.state & port_state::LINK_DOWN;
+        down == 0 && !self.faulty
     }
 }
 

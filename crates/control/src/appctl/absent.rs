@@ -46,7 +46,6 @@ macro_rules! unless {
 }
 
 const LLDP: &[&str] = &["lldp", "auto_attach"];
-const BFD: &[&str] = &["bfd"];
 const CFM: &[&str] = &["cfm_", "other_config:cfm_"];
 const LACP: &[&str] = &["lacp", "other_config:lacp-"];
 const MCAST: &[&str] = &["mcast_snooping", "other_config:mcast-snooping"];
@@ -69,14 +68,6 @@ pub const COMMANDS: &[Command] = &[
     command("autoattach/show-isid", "[bridge]", 0, 1, unless!(LLDP, answer!(""))),
     command("autoattach/statistics", "[bridge]", 0, 1, unless!(LLDP, answer!(""))),
     command("autoattach/status", "[bridge]", 0, 1, unless!(LLDP, answer!(""))),
-    command(
-        "bfd/set-forwarding",
-        "[interface] normal|false|true",
-        1,
-        2,
-        unless!(BFD, all_or!("OK\n", "no such BFD object", 1)),
-    ),
-    command("bfd/show", "[interface]", 0, 1, unless!(BFD, object!("no such bfd object"))),
     command("bond/disable-member", "port member", 2, 2, refuse!("no such bond")),
     command("bond/enable-member", "port member", 2, 2, refuse!("no such bond")),
     command("bond/hash", "mac [vlan] [basis]", 1, 3, refuse!("bonds are not supported yet")),

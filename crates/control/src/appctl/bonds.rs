@@ -4,7 +4,6 @@ use super::{Command, command};
 use crate::config::PortConf;
 use crate::state::State;
 use ofproto::{BridgeId, PortSpec, Switch};
-use openflow::{port_config::PORT_DOWN, port_state::LINK_DOWN};
 use std::fmt::Write;
 
 /// All of them.
@@ -13,11 +12,7 @@ pub const COMMANDS: &[Command] =
 
 /// The interface that carries a bond's packets; None when no link is up.
 pub fn active<'a>(ofproto: &'a Switch, bridge: BridgeId, bond: &str) -> Option<&'a PortSpec> {
-    ofproto.ports(bridge).find(|p| p.bundle == bond && is_live(p))
-}
-
-fn is_live(port: &PortSpec) -> bool {
-    port.config & PORT_DOWN == 0 && port.state & LINK_DOWN == 0
+    ofproto.ports(bridge).find(|p| p.bundle == bond && p.live())
 }
 
 /// Ports of more than one interface.
@@ -54,7 +49,7 @@ fn about(s: &State, bridge: BridgeId, bond: &PortConf) -> String {
         bond.name
     );
     for member in &bond.interfaces {
-        let live = s.ofproto.ports(bridge).any(|p| p.name == member.name && is_live(p));
+        let live = s.ofproto.ports(bridge).any(|p| p.name == member.name && p.live());
         let state = if live { "enabled" } else { "disabled" };
         let _ = writeln!(text, "\nmember {}: {state}", member.name);
         if active.is_some_and(|p| p.name == member.name) {

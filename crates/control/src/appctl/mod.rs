@@ -1,6 +1,7 @@
 //! `ovs-appctl` commands that look at the switch, with ovs-vswitchd's names and layouts.
 
 pub mod absent;
+pub mod bfd;
 pub mod bonds;
 mod command;
 pub mod conntrack;

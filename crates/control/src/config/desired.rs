@@ -230,6 +230,8 @@ pub struct IfaceConf {
     pub other_config: StrMap,
     /// `external_ids`.
     pub external_ids: StrMap,
+    /// `bfd`.
+    pub bfd: StrMap,
     /// `ingress_policing_rate` and `_burst`, in kbit/s and kbit; zero for none.
     pub policing_kbits: (u32, u32),
     /// `ingress_policing_kpkts_rate` and `_burst`, in thousands of packets; zero for none.
@@ -383,6 +385,7 @@ fn interface(uuid: Uuid, row: &Row, bridge: &str) -> IfaceConf {
         last_ofport: Remembered(port_number(row, "ofport")),
         other_config: row.str_map("other_config"),
         external_ids: row.str_map("external_ids"),
+        bfd: row.str_map("bfd"),
         policing_kbits: pair("ingress_policing_rate", "ingress_policing_burst"),
         policing_kpkts: pair("ingress_policing_kpkts_rate", "ingress_policing_kpkts_burst"),
     }

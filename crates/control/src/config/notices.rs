@@ -4,6 +4,9 @@ use super::knobs::{self, Knob, State};
 use ovsdb::{Atom, Datum, Replica, Row, Uuid};
 use std::collections::BTreeSet;
 
+/// Columns of which each key is a setting.
+const MAPS: [&str; 2] = ["other_config", "bfd"];
+
 /// Something that is set and has no effect. Two are the same if row, setting and value are.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Notice {
@@ -99,9 +102,11 @@ impl<'a> Walk<'a> {
                 self.look(name, column, &value, *state, remark);
             }
         }
-        for (key, value) in row.str_map("other_config") {
-            let full = format!("other_config:{key}");
-            self.key(name, &full, &value, knobs.iter().find(|(name, ..)| *name == full), "");
+        for column in MAPS {
+            for (key, value) in row.str_map(column) {
+                let full = format!("{column}:{key}");
+                self.key(name, &full, &value, knobs.iter().find(|(name, ..)| *name == full), "");
+            }
         }
         for (key, value) in row.str_map("options") {
             let knob = option_of(kind, &key);

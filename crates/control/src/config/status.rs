@@ -94,6 +94,8 @@ pub struct InterfaceStatus {
     pub link_resets: Option<i64>,
     /// Whether LACP considers the link usable.
     pub lacp_current: Option<bool>,
+    /// `bfd_status`; empty without a session.
+    pub bfd: StrMap,
     /// `status`, such as the driver's name.
     pub status: StrMap,
     /// Counters; `None` leaves those of the last time.
@@ -181,6 +183,7 @@ impl InterfaceStatus {
             ("duplex", choice(self.full_duplex, "full", "half")),
             ("link_resets", Datum::optional(self.link_resets)),
             ("lacp_current", Datum::optional(self.lacp_current)),
+            ("bfd_status", Datum::map(self.bfd.clone())),
             ("status", Datum::map(self.status.clone())),
         ];
         opt(&mut columns, "statistics", self.statistics.clone(), Datum::map);

@@ -106,6 +106,8 @@ pub struct State {
     pub guests_changed: Arc<AtomicBool>,
     /// Events for `coverage/show`.
     pub coverage: crate::appctl::history::Coverage,
+    /// Sessions that say which interfaces carry traffic.
+    pub bfd: crate::bfd::sessions::Sessions,
     /// Which copy engine serves which PMD thread.
     pub engines: crate::engines::Engines,
     /// Rules in adapters.
@@ -174,6 +176,7 @@ impl State {
             notices: Default::default(),
             status_dirty: false,
             coverage: Default::default(),
+            bfd: Default::default(),
             engines: Default::default(),
             offload: crate::offload::Offload::default(),
             usage: Default::default(),

@@ -71,8 +71,9 @@ impl Datapath {
         self.pump();
     }
 
-    /// Waits until workers are done with packets that control gave them ([`Datapath::execute`], [`port::Port::inject`]), a
-    /// second at most. For test suites that look at once at what became of a packet.
+    /// Waits until workers are done with packets that control gave them ([`Datapath::execute`],
+    /// [`port::Port::inject`]), a second at most. For test suites that look at once at what became
+    /// of a packet.
     pub fn finish_packets(&mut self) {
         self.wait_for_workers();
         let mut backoff = Backoff::new();

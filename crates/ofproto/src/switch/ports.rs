@@ -15,13 +15,12 @@ const DELETED: u8 = 1;
 const MODIFIED: u8 = 2;
 
 fn describe(spec: &PortSpec) -> Box<PortDesc> {
-    let down = spec.state & port_state::LINK_DOWN != 0 || spec.config & port_config::PORT_DOWN != 0;
     Box::new(PortDesc {
         port: spec.of_port,
         hw_addr: spec.hw_addr,
         name: spec.name.clone(),
         config: spec.config,
-        state: spec.state & !port_state::LIVE | if down { 0 } else { port_state::LIVE },
+        state: spec.state & !port_state::LIVE | if spec.live() { port_state::LIVE } else { 0 },
         curr: spec.curr,
         curr_speed: spec.curr_speed,
         max_speed: spec.max_speed,

@@ -3,11 +3,17 @@
 use super::Switch;
 use crate::trace::recorder::Recorder;
 use crate::trace::{Options, punt_text};
+use crate::translate::effects::BfdContext;
 use crate::translate::pipe::resolve;
 use crate::translate::xlate::Xlate;
 use crate::types::{BridgeId, ConfigError};
-use action::{Decision, Punt, Request};
+use action::{Decision, Op, Punt, Request};
 use flow::{Key, at, flow_text, megaflow_text};
+
+/// Does the switch itself take the packet?
+fn is_taken(op: &Op) -> bool {
+    matches!(op, Op::Punt(p) if p.context.is::<BfdContext>())
+}
 
 impl Switch {
     /// What happens to a packet with this key that comes from `at::OF_IN_PORT` (and, where it is
@@ -120,10 +126,16 @@ impl Switch {
             false => punt_text(p).replace("dont_send=0", "dont_send=1"),
         };
         let style = action::OpsText { punt: &punt, ..action::OpsText::default() };
-        let ops = action::ops_text_with(&out.ops, &style);
+        // What the switch takes is no action in ovs-vswitchd.
+        let (taken, ops): (Vec<Op>, Vec<Op>) = out.ops.iter().cloned().partition(is_taken);
+        let ops = action::ops_text_with(&ops, &style);
         text.push_str(&format!(
             "\nFinal flow: {done}\nMegaflow: {megaflow}\nDatapath actions: {ops}\n"
         ));
+        if !taken.is_empty() {
+            text.push_str("This flow is handled by the userspace slow path because it:\n");
+            text.push_str("  - Consists of BFD packets.\n");
+        }
         if let Some(why) = r.failed {
             text.push_str(&format!("\nTranslation failed ({why}), packet is dropped.\n"));
         }

@@ -6,6 +6,7 @@ mod mirrors;
 mod ovs_trace;
 mod properties;
 mod sliced_changes;
+mod special;
 mod tlv_properties;
 
 use crate::*;

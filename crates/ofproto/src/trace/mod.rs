@@ -3,7 +3,7 @@
 mod notes;
 pub(crate) mod recorder;
 
-use crate::translate::effects::PacketInContext;
+use crate::translate::effects::{BfdContext, PacketInContext};
 use action::Punt;
 use flow::TunMetadata;
 use openflow::Reason;
@@ -24,6 +24,9 @@ impl Default for Options {
 
 /// `userspace(...)` as OVS's datapath prints it, for packets to controllers.
 pub fn punt_text(p: &Punt) -> String {
+    if p.context.is::<BfdContext>() {
+        return "userspace(pid=0,slow_path(bfd))".into();
+    }
     let Some(c) = p.context.downcast_ref::<PacketInContext>() else {
         return "userspace(pid=0)".into();
     };

@@ -68,6 +68,15 @@ impl Effects {
     }
 }
 
+/// Whose packet it is: the context of a [`action::Punt`] of a BFD control packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BfdContext {
+    /// The bridge.
+    pub bridge: crate::BridgeId,
+    /// The port that it came in on.
+    pub port: OfPort,
+}
+
 /// What a controller is told about a packet: the context of a [`action::Punt`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketInContext {

@@ -20,7 +20,8 @@ pub(crate) mod pipe;
 pub(crate) mod plain;
 mod recirc;
 mod set;
+mod special;
 mod tunnel;
 pub(crate) mod xlate;
 
-pub use effects::PacketInContext;
+pub use effects::{BfdContext, PacketInContext};

@@ -129,7 +129,8 @@ impl<'a> Xlate<'a, '_> {
         self.bridge = peer;
         self.spent.depth += 1;
         self.note_bridge();
-        if peer.port(in_port).is_some_and(may_receive) {
+        let entry = peer.port(in_port).filter(|p| !self.take_special(p));
+        if entry.is_some_and(may_receive) {
             match self.layers.was_mpls {
                 true => self.wait.rest = Some(vec![openflow::Instruction::Goto(0)]),
                 false => drop(self.table(0, None, Miss::Honor)),

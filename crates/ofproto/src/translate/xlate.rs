@@ -212,15 +212,18 @@ impl<'a, 'o> Xlate<'a, 'o> {
     pub(super) fn start(&mut self) {
         self.note_bridge();
         let port = self.bridge.port(self.in_port());
-        if port.is_some_and(|p| !may_receive(p)) {
-            self.warn(|| "OpenFlow port is configured not to receive, dropping".into());
-            return self.close();
-        }
         if let Some(p) = port.filter(|p| p.spec.tunnel.is_some()) {
             self.leave_tunnel(p);
             if self.end.failed.is_some() {
                 return self.close();
             }
+        }
+        if port.is_some_and(|p| self.take_special(p)) {
+            return self.close();
+        }
+        if port.is_some_and(|p| !may_receive(p)) {
+            self.warn(|| "OpenFlow port is configured not to receive, dropping".into());
+            return self.close();
         }
         let fragment = self.key.u8(at::FRAG) & flow::frag::ANY != 0;
         if self.bridge.config.frag == FragHandling::Drop && fragment {

@@ -1,0 +1,167 @@
+//! Bidirectional Forwarding Detection (RFC 5880, 5881) on interfaces: who is asked for it by the
+//! database speaks with the other end, and an interface whose other end is not heard carries no
+//! traffic where there is a choice.
+//!
+//! Packets of a session leave as a controller's would, through tunnels too. What comes is taken
+//! before the tables see it (`ofproto::translate::special`) and handed over; [`session`] says what
+//! follows.
+
+mod conf;
+mod packet;
+mod session;
+pub mod sessions;
+
+use crate::config::IfaceConf;
+use crate::state::State;
+use crate::vlog;
+use conf::Conf;
+use datapath::PuntEvent;
+use ofproto::{BfdContext, BridgeId};
+use openflow::{Action, Match, NO_BUFFER, OfPort, PacketOut, port};
+use packet::Refusal;
+use session::Override;
+
+const MODULE: &str = "bfd";
+/// How often an interface is looked at whose data counts.
+const DATA_LOOK_MS: u64 = 500;
+/// `tun_flags`: of the control plane.
+const OAM: u128 = 8;
+
+/// Runs the sessions that it is time for.
+pub fn turn(s: &mut State) {
+    let now = s.now_ms();
+    while let Some(iface) = s.bfd.next(now) {
+        advance(s, &iface, now);
+    }
+}
+
+/// Gives an interface the session that the database asks for, or none.
+pub fn configure(s: &mut State, conf: &IfaceConf) {
+    let iface = conf.name.as_str();
+    let Some((new, wrong)) = Conf::read(&conf.bfd) else { return s.bfd.remove(iface) };
+    let (now, received) = (s.now_ms(), received(s, iface));
+    match s.bfd.all.get_mut(iface) {
+        Some(e) if *e.session.conf() == new => {}
+        Some(e) => e.session.configure(new, now, received),
+        None => s.bfd.add(iface, new, now, received),
+    }
+    let Some(e) = s.bfd.all.get_mut(iface) else { return };
+    if e.wrong != wrong {
+        wrong.iter().for_each(|w| vlog::warn!(MODULE, "interface {iface}: bfd: {w}"));
+        e.wrong = wrong;
+    }
+    s.bfd.schedule(iface, now);
+}
+
+/// Ends sessions whose interfaces are gone.
+pub fn sweep(s: &mut State) {
+    let gone = |iface: &&String| place(s, iface).is_none();
+    let gone: Vec<String> = s.bfd.all.keys().filter(gone).cloned().collect();
+    gone.iter().for_each(|iface| s.bfd.remove(iface));
+}
+
+/// A packet of a session has come in.
+pub fn receive(s: &mut State, punt: &PuntEvent, to: &BfdContext) {
+    let Some(iface) = s.ofproto.port(to.bridge, to.port).map(|p| p.name.clone()) else { return };
+    let now = s.now_ms();
+    let received = data(s, &iface);
+    let Some(e) = s.bfd.all.get_mut(&iface) else { return };
+    match e.session.receive(&punt.packet, now, received) {
+        Ok(()) => {}
+        Err(Refusal::Rate) => {}
+        Err(Refusal::Ttl) => vlog::dbg!(MODULE, "{iface}: {}", Refusal::Ttl),
+        Err(why) => vlog::warn!(MODULE, "{iface}: {why}."),
+    }
+    advance(s, &iface, now);
+}
+
+/// Has an interface, or all that have sessions, forward or not whatever the sessions say. Error:
+/// the interface has none.
+pub fn set_forwarding(s: &mut State, iface: Option<&str>, forced: Override) -> Result<(), ()> {
+    let all: Vec<String> = match iface {
+        Some(iface) => vec![iface.into()],
+        None => s.bfd.all.keys().cloned().collect(),
+    };
+    let now = s.now_ms();
+    for iface in all {
+        s.bfd.all.get_mut(&iface).ok_or(())?.session.force(forced);
+        advance(s, &iface, now);
+    }
+    Ok(())
+}
+
+/// Bridge and OpenFlow number of an interface that works.
+fn place(s: &State, iface: &str) -> Option<(BridgeId, OfPort)> {
+    s.bridges.values().find_map(|b| Some((b.id, b.ifaces.get(iface)?.of_port?)))
+}
+
+/// Packets that an interface received so far.
+fn received(s: &mut State, iface: &str) -> u64 {
+    let found = s.bridges.values_mut().find_map(|b| Some((b.id, b.ifaces.get_mut(iface)?)));
+    let Some((bridge, iface)) = found else { return 0 };
+    if let (true, Some(port)) = (iface.is_virtual(), iface.of_port) {
+        return s.ofproto.patch_counters(bridge, port).map_or(0, |[rx, _]| rx.0);
+    }
+    iface.counters(&mut s.dp).get("rx_packets").copied().unwrap_or(0)
+}
+
+/// The same where its session minds; counters of devices cost system calls.
+fn data(s: &mut State, iface: &str) -> u64 {
+    match s.bfd.all.get(iface) {
+        Some(e) if e.session.minds_data() => received(s, iface),
+        _ => 0,
+    }
+}
+
+/// Sends what is due, lets the session know the time, and tells what came of it.
+fn advance(s: &mut State, iface: &str, now: u64) {
+    let Some((bridge, port)) = place(s, iface) else { return s.bfd.remove(iface) };
+    send(s, iface, bridge, port, now);
+    let received = data(s, iface);
+    let Some(e) = s.bfd.all.get_mut(iface) else { return };
+    if received > std::mem::replace(&mut e.received, received) {
+        e.session.data(now);
+    }
+    e.session.run(now, received);
+    e.gate.set(e.session.hears(now));
+    let look = if e.session.conf().forwarding_if_rx { now + DATA_LOOK_MS } else { u64::MAX };
+    let wake = e.session.wake().clamp(now + 1, look);
+    s.bfd.schedule(iface, wake);
+    tell(s, iface, bridge, port, now);
+}
+
+fn send(s: &mut State, iface: &str, bridge: BridgeId, port: OfPort, now: u64) {
+    let random = s.bfd.draw() as u32;
+    let Some(mac) = s.ofproto.port(bridge, port).map(|p| p.hw_addr) else { return };
+    let Some(e) = s.bfd.all.get_mut(iface).filter(|e| e.session.is_due(now)) else { return };
+    let control = e.session.transmit(now, random);
+    let data = control.frame(e.session.conf(), mac, e.source_port);
+    let oam = e.session.conf().oam;
+    let mark = Action::SetField { field: flow::Field::TunFlags, value: OAM, mask: OAM };
+    let actions = oam.then_some(mark).into_iter().chain([Action::output(port)]).collect();
+    let mut matching = Match::default();
+    matching.key.set_u32(flow::at::OF_IN_PORT, port::ANY);
+    let packet = PacketOut { buffer_id: NO_BUFFER, matching, actions, data };
+    if let Err(error) = s.packet_out(bridge, &packet) {
+        vlog::warn!(MODULE, "{iface}: sending a control message: {error}");
+    }
+}
+
+/// Writes down what the session has come to: for the log, the database, and whoever chooses among
+/// ports.
+fn tell(s: &mut State, iface: &str, bridge: BridgeId, port: OfPort, now: u64) {
+    let Some(e) = s.bfd.all.get_mut(iface) else { return };
+    for news in e.session.take_news() {
+        vlog::info!(MODULE, "{iface}: {news}");
+    }
+    let is = e.session.status(now);
+    let was = std::mem::replace(&mut e.told, is);
+    s.status_dirty |= is != was;
+    if is.forwarding != was.forwarding
+        && let Some(mut spec) = s.ofproto.port(bridge, port).cloned()
+    {
+        spec.faulty = !is.forwarding;
+        let _ = s.ofproto.update_port(bridge, spec);
+        s.flush_changes();
+    }
+}

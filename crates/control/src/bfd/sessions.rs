@@ -1,0 +1,117 @@
+//! The BFD sessions of all interfaces, and when they are to be run.
+
+use super::conf::Conf;
+use super::session::{Session, Status};
+use ofproto::{Gate, PortSpec};
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
+use std::rc::Rc;
+use tokio::sync::Notify;
+
+/// Source ports (RFC 5881, section 4).
+const FIRST_SOURCE_PORT: u16 = 49_152;
+const SOURCE_PORTS: u16 = 16_384;
+/// The longest sleep.
+const SLEEP_MS_MAX: u64 = 1000;
+
+/// The sessions of all interfaces.
+#[derive(Default)]
+pub struct Sessions {
+    /// By interface.
+    pub(super) all: BTreeMap<String, Entry>,
+    /// When which is to be run.
+    due: BTreeSet<(u64, String)>,
+    /// Told when the first of these changed.
+    pub changed: Rc<Notify>,
+    /// Sessions so far.
+    count: u16,
+    random: RandomState,
+    /// Random numbers so far.
+    drawn: u64,
+}
+
+/// An interface's session.
+pub(super) struct Entry {
+    pub session: Session,
+    pub source_port: u16,
+    /// In `due`.
+    wake: u64,
+    /// Packets that the interface had received at the last look, where that matters.
+    pub received: u64,
+    /// What is wrong with the settings, as the log has it.
+    pub wrong: Vec<String>,
+    /// Are its packets handed over?
+    pub gate: Gate,
+    /// As the switch half and the database have it.
+    pub told: Status,
+}
+
+impl Sessions {
+    /// Has the port take the packets of its session, and be live only if it forwards.
+    pub fn describe(&self, spec: &mut PortSpec) {
+        let entry = self.all.get(&spec.name);
+        spec.bfd = entry.map(|e| e.session.conf().filter(&e.gate));
+        spec.faulty = entry.is_some_and(|e| !e.told.forwarding);
+    }
+
+    /// `Interface.bfd_status`; None: the interface has no session.
+    pub fn status(&self, iface: &str) -> Option<Status> {
+        self.all.get(iface).map(|e| e.told)
+    }
+
+    /// What `bfd/show` prints, by interface.
+    pub fn show(&self, now: u64) -> impl Iterator<Item = (&str, String)> {
+        self.all.iter().map(move |(name, e)| (name.as_str(), e.session.show(now)))
+    }
+
+    pub(super) fn draw(&mut self) -> u64 {
+        self.drawn += 1;
+        self.random.hash_one(self.drawn)
+    }
+
+    /// A discriminator that no session has.
+    fn discriminator(&mut self) -> u32 {
+        loop {
+            let disc = self.draw() as u32;
+            if disc != 0 && self.all.values().all(|e| e.session.disc() != disc) {
+                return disc;
+            }
+        }
+    }
+
+    pub(super) fn add(&mut self, iface: &str, conf: Conf, now: u64, received: u64) {
+        let session = Session::new(conf, self.discriminator(), now, received);
+        let source_port = FIRST_SOURCE_PORT + self.count % SOURCE_PORTS;
+        self.count = self.count.wrapping_add(1);
+        let (told, wrong, gate) = (Status::default(), Vec::new(), Gate::default());
+        let entry = Entry { session, source_port, wake: now, received, wrong, gate, told };
+        self.all.insert(iface.into(), entry);
+    }
+
+    pub(super) fn remove(&mut self, iface: &str) {
+        if let Some(e) = self.all.remove(iface) {
+            self.due.remove(&(e.wake, iface.to_string()));
+        }
+    }
+
+    pub(super) fn schedule(&mut self, iface: &str, wake: u64) {
+        let Some(e) = self.all.get_mut(iface) else { return };
+        let old = std::mem::replace(&mut e.wake, wake);
+        self.due.remove(&(old, iface.to_string()));
+        self.due.insert((wake, iface.to_string()));
+        if self.due.first().is_some_and(|(_, first)| first == iface) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// An interface whose session is to be run.
+    pub fn next(&self, now: u64) -> Option<String> {
+        self.due.first().filter(|(at, _)| *at <= now).map(|(_, iface)| iface.clone())
+    }
+
+    /// Milliseconds until the next one is, at most a second: the clock may be put forward.
+    pub fn sleep_ms(&self, now: u64) -> u64 {
+        let wake = self.due.first().map_or(u64::MAX, |(at, _)| *at);
+        wake.saturating_sub(now).clamp(1, SLEEP_MS_MAX)
+    }
+}

@@ -1,0 +1,118 @@
+//! Packets that the switch itself takes, and ports that a protocol calls faulty.
+
+use crate::tests::{Lab, apply, flow, group, out, packet};
+use crate::{BfdContext, BfdFilter};
+use action::{Decision, Op};
+use flow::at;
+use openflow::{Action, GroupType, port_state};
+use std::net::Ipv4Addr;
+
+const BFD: &str = "in_port=1,udp,dl_dst=00:23:20:00:00:01,nw_src=169.254.1.1,nw_dst=169.254.1.0,\
+                   nw_ttl=255,tp_src=49152,tp_dst=3784";
+
+fn lab(filter: BfdFilter) -> Lab {
+    let mut lab = Lab::new();
+    let mut spec = lab.sw.port(lab.br, 1).unwrap().clone();
+    spec.bfd = Some(filter);
+    lab.sw.update_port(lab.br, spec).unwrap();
+    lab.add(flow(0, 1, "", apply(vec![out(2)])));
+    lab
+}
+
+/// Whose control packet the switch takes it for.
+fn taken(d: &Decision) -> Option<u32> {
+    match &d.ops[..] {
+        [Op::Punt(p)] => p.context.downcast_ref::<BfdContext>().map(|c| c.port),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_session_takes_its_packets_and_no_others() {
+    let mac = Some([0, 0x23, 0x20, 0, 0, 1]);
+    let ip = |last| Some(Ipv4Addr::new(169, 254, 1, last));
+    let any = BfdFilter::default;
+    let table = [
+        (any(), BFD, true),
+        (any(), &BFD.replace("tp_dst=3784", "tp_dst=3785"), false),
+        (any(), &BFD.replace("in_port=1", "in_port=3"), false),
+        (any(), &BFD.replace("udp", "tcp"), false),
+        (any(), &BFD.replace("tp_dst=3784", "nw_frag=later"), false),
+        (any(), "in_port=1,udp6,tp_dst=3784", false),
+        (any(), "in_port=1,arp", false),
+        (BfdFilter { dst_mac: mac, ..any() }, BFD, true),
+        (BfdFilter { dst_mac: mac, ..any() }, &BFD.replace(":01,", ":02,"), false),
+        (BfdFilter { dst_ip: ip(0), ..any() }, BFD, true),
+        (BfdFilter { dst_ip: ip(9), ..any() }, BFD, false),
+        (BfdFilter { key_zero: true, ..any() }, BFD, true),
+    ];
+    for (filter, text, ours) in table {
+        let mut lab = lab(filter.clone());
+        let key = packet(text);
+        let d = lab.decide(&key);
+        assert_eq!(taken(&d), ours.then_some(1), "{text} {filter:?}");
+        // The same holds for all packets that look alike under the mask.
+        let mut twin = packet("in_port=1");
+        (0..flow::WORDS).for_each(|i| twin.words[i] |= key.words[i] & d.mask.words[i]);
+        assert_eq!(taken(&lab.decide(&twin)), ours.then_some(1), "{text} {filter:?}");
+    }
+}
+
+#[test]
+fn little_is_looked_at_to_tell() {
+    let mut lab = lab(BfdFilter::default());
+    let d = lab.decide(&packet("in_port=1,udp,nw_dst=10.0.0.1,tp_dst=53"));
+    assert_eq!((d.mask.u16(at::TP_DST), d.mask.u32(at::IP_DST)), (0x0800, 0));
+    let d = lab.decide(&packet("in_port=1,tcp,tp_dst=3784"));
+    assert_eq!((d.mask.u16(at::TP_DST), d.mask.u8(at::PROTO)), (0, 0xff));
+    let d = lab.decide(&packet("in_port=1,arp"));
+    assert_eq!(d.mask.u8(at::PROTO), 0);
+}
+
+#[test]
+fn a_closed_gate_is_closed_for_cached_decisions_too() {
+    let filter = BfdFilter::default();
+    let d = lab(filter.clone()).decide(&packet(BFD));
+    let [Op::Punt(punt)] = &d.ops[..] else { panic!("{:?}", d.ops) };
+    assert!(punt.is_wanted() && d.drop == Some(telemetry::Drop::PuntRate));
+    filter.gate.set(false);
+    assert!(!punt.is_wanted());
+}
+
+#[test]
+fn sessions_on_patch_ports_take_what_comes_through() {
+    let mut lab = lab(BfdFilter::default());
+    let other = lab.sw.add_bridge("br1", Default::default()).unwrap();
+    let patch = |of_port, name: &str, peer: &str| crate::PortSpec {
+        of_port,
+        name: name.into(),
+        bundle: name.into(),
+        patch_peer: Some(peer.into()),
+        ..Default::default()
+    };
+    lab.sw.add_port(lab.br, patch(8, "a", "b")).unwrap();
+    let bfd = Some(BfdFilter::default());
+    lab.sw.add_port(other, crate::PortSpec { bfd, ..patch(9, "b", "a") }).unwrap();
+    lab.add(flow(0, 2, "in_port=2,udp", apply(vec![out(8)])));
+    let d = lab.decide(&packet(&BFD.replace("in_port=1", "in_port=2")));
+    assert_eq!(taken(&d), Some(9));
+}
+
+#[test]
+fn a_faulty_port_is_not_live() {
+    let mut lab = Lab::new();
+    let failover = group(1, GroupType::FastFailover, &[(2, 1), (3, 1)]);
+    lab.sw.group_mod(lab.br, &failover, 0).unwrap();
+    lab.add(flow(0, 1, "in_port=4", apply(vec![Action::Group(1)])));
+    let mut state = |faulty: bool| {
+        let mut spec = lab.sw.port(lab.br, 2).unwrap().clone();
+        spec.faulty = faulty;
+        lab.sw.update_port(lab.br, spec).unwrap();
+        let descs = lab.sw.port_descs(lab.br);
+        let state = descs.iter().find(|p| p.port == 2).unwrap().state;
+        (state & port_state::LIVE != 0, lab.send("in_port=4,tcp"))
+    };
+    assert_eq!(state(false), (true, "12".into()));
+    assert_eq!(state(true), (false, "13".into()));
+    assert_eq!(state(false), (true, "12".into()));
+}

@@ -1,0 +1,68 @@
+//! Packets of protocols that the switch itself speaks on a port: they are taken before the tables
+//! see them.
+
+use crate::fields::ETH_IP;
+use crate::published::PortView;
+use crate::translate::effects::BfdContext;
+use crate::translate::xlate::Xlate;
+use crate::types::{BfdFilter, BridgeId};
+use action::{Op, Punt};
+use flow::{Field, at, frag};
+use std::sync::Arc;
+use telemetry::Drop;
+
+const UDP: u8 = 17;
+/// Of BFD control packets (RFC 5881, section 4).
+const BFD: u16 = 3784;
+
+impl Xlate<'_, '_> {
+    /// Hands a packet over that is of the port's own BFD session; false: it is not.
+    pub(super) fn take_special(&mut self, p: &PortView) -> bool {
+        let Some(filter) = p.spec.bfd.as_ref().filter(|filter| self.is_bfd(filter)) else {
+            return false;
+        };
+        self.commit();
+        let context = BfdContext { bridge: BridgeId(self.bridge.id), port: p.spec.of_port };
+        let wanted = Some(filter.gate.0.clone());
+        let punt = Punt { max_len: u16::MAX, wanted, context: Box::new(context) };
+        self.op(Op::Punt(Arc::new(punt)));
+        self.out.drop.get_or_insert(Drop::PuntRate);
+        true
+    }
+
+    /// Looks at no more than it takes to tell, as ovs-vswitchd does.
+    fn is_bfd(&mut self, filter: &BfdFilter) -> bool {
+        if let Some(mac) = filter.dst_mac {
+            Field::EthDst.unwildcard(&mut self.wc);
+            if self.key.get::<6>(at::ETH_DST) != mac {
+                return false;
+            }
+        }
+        if self.key.u16(at::ETH_TYPE) != ETH_IP {
+            return false;
+        }
+        self.wc.set_u8(at::PROTO, 0xff);
+        let later = self.key.u8(at::FRAG) & frag::LATER != 0;
+        if self.key.u8(at::PROTO) != UDP || later || !self.has_port(BFD) {
+            return false;
+        }
+        if let Some(ip) = filter.dst_ip {
+            Field::Ipv4Dst.unwildcard(&mut self.wc);
+            if self.key.get::<4>(at::IP_DST) != ip.octets() {
+                return false;
+            }
+        }
+        if filter.key_zero {
+            self.wc.set_u32(at::TUN_ID, !0);
+        }
+        !filter.key_zero || self.key.u32(at::TUN_ID) == 0
+    }
+
+    /// Is that the destination port? If not, one bit tells.
+    fn has_port(&mut self, port: u16) -> bool {
+        let differ = self.key.u16(at::TP_DST) ^ port;
+        let bits = if differ == 0 { 0xffff } else { 0x8000 >> differ.leading_zeros() };
+        self.wc.set_u16(at::TP_DST, self.wc.u16(at::TP_DST) | bits);
+        differ == 0
+    }
+}
