@@ -16,7 +16,7 @@ static const char *const keys[] = {
 	"vnis",  "rate",  "ring", "limit", "offload", "track", "stats", "table", "pcap",  "sources", "hw",
 	"hw_rules", "hw_full_error", "hw_rate", "hw_delay", "hw_async", "hw_lag", "hw_mark_bits", "hw_groups",
 	"hw_prio", "hw_check", "hw_masks", "hw_pps", "hw_vlan", "hw_transfer", "hw_keep", "hw_widen", "adapter", "role",
-	"vf", NULL,
+	"vf", "representor", NULL,
 };
 
 static int

@@ -1,6 +1,7 @@
 # An OVS-like daemon with the two generator ports, as the first process of a PID namespace: its end ends all.
 # Environment: GENERATOR DPDK_EXTRA (more arguments of EAL) SOURCE SINK CORES (1 or 1,2 ...) HELPER_CORE DAEMON OTHER_CONFIG (key=value ...) RULES (a file for ovs-ofctl
 # add-flows) APPCTL (commands, one per line) GUESTS (how many) GUEST_PROGRAM ROLE (source: SOURCE is the guests')
+# FUNCTIONS (how many virtual functions of the source's adapter take packets) ADAPTER (what adapter that is)
 # PACKED MTU (of all ports; 0: the usual) WEFT_GUEST_BUFFER WEFT_GUEST_PAGES
 # TUNNEL (which of the generator's ports are in a bridge br-phy of their own, VXLAN between it and br0: none source sink both)
 set -eu
@@ -29,6 +30,10 @@ vsctl --no-wait set Open_vSwitch . other_config:dpdk-init=true other_config:dpdk
 for pair in $OTHER_CONFIG; do vsctl --no-wait set Open_vSwitch . other_config:"$pair"; done
 quietly "$DAEMON" --detach --no-chdir --pidfile -vconsole:off --log-file="$PWD"/log unix:"$PWD"/db.sock
 vsctl add-br br0 -- set bridge br0 datapath_type=netdev fail_mode=secure
+# DPDK's interrupt thread, by which emulated adapters count, keeps off the cores that forward.
+for task in /proc/"$(cat "$PWD"/*vswitchd*.pid)"/task/*; do
+    [ "$(cat "$task"/comm)" != eal-intr-thread ] || quietly taskset -pc "$HELPER_CORE" "${task##*/}"
+done
 # As one change: else ovs-ofctl awaits a barrier for each flow, which is minutes for a million.
 quietly ovs-ofctl --bundle add-flows br0 "$RULES"
 while read -r command; do
@@ -105,9 +110,12 @@ add_dpdk() {
     vsctl add-port $4 $1 -- set interface $1 type=dpdk ofport_request=$2 options:dpdk-devargs=\""$3"\" \
         options:n_rxq=$queues "${mtu[@]}"
     error=$(ovs-vsctl get interface $1 error)
-    [ "$error" = "[]" ] || { echo "$1: $error" >&2; exit 1; }
+    [ "$error" = "[]" ] || { echo "$1: $error" >&2; tail -n 3 log >&2; exit 1; }
 }
 add_dpdk sink 2 "$SINK" $sink_bridge
+for ((i = 0; i < FUNCTIONS; i++)); do
+    add_dpdk vf$i $((10 + i)) "vdev:net_weftgen$((2 + i)),$ADAPTER,adapter=lab,role=vf,vf=$i,representor=[$i],order=sink,stats=$PWD/vf$i.counters" br0
+done
 [ "$ROLE" = source ] || add_dpdk source 1 "$SOURCE" $source_bridge
 echo ready
 read -r _ <&3 || true

@@ -11,18 +11,27 @@ const QUEUE: usize = 64;
 const RATE: u64 = 32;
 const LATENCY: usize = HEADER + 2 * QUEUES * QUEUE;
 const BUCKETS: usize = 256;
+/// Of an adapter: which of its 8-byte counters are rules made and ended, packets that came and passed without the host, and
+/// those that were delivered so.
+const ADAPTER: usize = LATENCY + QUEUES * BUCKETS * 8;
+const CREATED: usize = 1;
+const DESTROYED: usize = 3;
+const PASSED: usize = 7;
+const DELIVERED: usize = 9;
 
 /// One port's counters over all queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// TSC cycles per second.
     pub tsc_hz: u64,
-    /// Packets made.
+    /// Packets made, and those that an adapter's rules took.
     pub made: u64,
     /// Packets that came due while the ring was full.
     pub missed: u64,
-    /// Packets taken back.
+    /// Packets taken back, and those that an adapter's rules delivered here.
     pub taken: u64,
+    /// Rules that the adapter made and ended.
+    pub rule_operations: u64,
     /// Packets of sampled flows that never came.
     pub lost: u64,
     /// Packets of sampled flows that came late.
@@ -45,12 +54,17 @@ impl Counters {
         let sum = |side: usize, field: usize| {
             (0..QUEUES).map(|q| word(HEADER + (side * QUEUES + q) * QUEUE + field * 8)).sum()
         };
+        let adapter = |field: usize| match bytes.len() > ADAPTER + field * 8 + 7 {
+            true => word(ADAPTER + field * 8),
+            false => 0,
+        };
         let samples = |b| (0..QUEUES).map(|q| word(LATENCY + (q * BUCKETS + b) * 8)).sum();
         Ok(Counters {
             tsc_hz: word(8),
-            made: sum(0, 0),
+            made: sum(0, 0) + adapter(PASSED),
             missed: sum(0, 3),
-            taken: sum(1, 0),
+            taken: sum(1, 0) + adapter(DELIVERED),
+            rule_operations: adapter(CREATED) + adapter(DESTROYED),
             lost: sum(1, 3),
             reordered: sum(1, 4),
             latency: (0..BUCKETS).map(samples).collect(),

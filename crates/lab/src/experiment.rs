@@ -11,7 +11,7 @@ macro_rules! files {
     };
 }
 
-const FILES: &[(&str, &str)] = files!["generator" "quick" "000-deployment" "001-scaling" "002-p2p" "002-offload" "002-pvp" "003-l2" "003-vxlan" "004-copy" "cliffs" "latency" "guests" "vxlan" "cores"];
+const FILES: &[(&str, &str)] = files!["generator" "quick" "000-deployment" "001-scaling" "002-p2p" "002-offload" "002-pvp" "003-l2" "003-vxlan" "003-offload" "004-copy" "cliffs" "latency" "guests" "vxlan" "cores"];
 
 /// One experiment: cases that each system goes through.
 #[derive(Clone, Debug, Deserialize)]
@@ -77,6 +77,12 @@ pub struct Case {
     /// Guests that the rules deliver to; none: port to port.
     #[serde(default)]
     pub guests: u32,
+    /// Virtual functions of the source's adapter (`hw=` in `source`) that the rules deliver to; none: port to port.
+    #[serde(default)]
+    pub functions: u32,
+    /// Rules per second that come to deliver to another function: MACs that move.
+    #[serde(default)]
+    pub moves: u32,
     /// Cores that forward, each with a receive queue of the source of its own.
     #[serde(default = "one_core")]
     pub cores: usize,
@@ -314,6 +320,12 @@ impl Experiment {
             ensure!((1..=16).contains(&case.cores), "case '{}': 1 to 16 cores forward", case.name);
             let spare = case.cores == 1 || (guests == 0 && !case.sets_rate());
             ensure!(spare, "case '{}': several cores forward from port to port only", case.name);
+            let adapter = case.functions == 0 || case.source.contains(",hw=");
+            ensure!(adapter, "case '{}': functions are of an adapter", case.name);
+            let one = case.functions == 0 || (guests == 0 && case.functions <= 16);
+            ensure!(one, "case '{}': guests, or at most 16 functions", case.name);
+            let moves = case.moves == 0 || (case.functions > 1 && case.churn == 0);
+            ensure!(moves, "case '{}': MACs move between functions", case.name);
             let sane = case.loads.iter().all(|mpps| (0.01..=100.0).contains(mpps));
             ensure!(sane, "case '{}': loads are Mpps, 0.01 to 100", case.name);
             ensure!(guests <= 64, "case '{}': at most 64 guests are possible", case.name);
@@ -374,6 +386,7 @@ mod tests {
         assert!(short("guest_counts = [1]").is_err());
         assert!(short("cores = 2\nguests = 1").is_err());
         assert!(short("loads = [0.0]").is_err());
+        assert!(short("functions = 8").is_err() && short("moves = 100").is_err());
         assert!(short("loads = [2.0]").unwrap().cases[1].sets_rate());
         let text = "title = \"t\"\nsystems = []\n[[case]]\nname = \"a\"\nsource = \"flows={guests}\"\n\
                     guest_counts = [1, 8]\nshort_guest_counts = [8]\n";

@@ -16,6 +16,7 @@ mod counters;
 mod environment;
 mod experiment;
 mod flows;
+mod host;
 mod hugepages;
 mod measure;
 mod offloaded;

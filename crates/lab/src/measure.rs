@@ -5,6 +5,7 @@ use crate::churn::Churn;
 use crate::counters::Counters;
 use crate::environment::{Environment, Steal};
 use crate::experiment::{Case, Experiment};
+use crate::host::{Host, Meters};
 use crate::hugepages::Hugepages;
 use crate::offloaded::{self, Marks, Offloaded};
 use crate::progress::Progress;
@@ -94,6 +95,9 @@ pub struct Sample {
     /// What the adapter did, of systems that offload.
     #[serde(default)]
     pub offloaded: Option<Offloaded>,
+    /// What the host did, where packets are delivered to virtual functions.
+    #[serde(default)]
+    pub host: Option<Host>,
     /// Rates without loss, and latency.
     #[serde(default)]
     pub found: Option<Found>,
@@ -286,7 +290,7 @@ impl Look {
     fn now(running: &Running) -> Result<Self> {
         Ok(Look {
             made: Counters::read(&running.made)?,
-            taken: Counters::read(&running.taken)?,
+            taken: running.taken()?,
             cpu_ns: running.cpu_ns()?,
             at: Instant::now(),
         })
@@ -369,15 +373,17 @@ pub(crate) fn last_cores(n: usize) -> Result<Range<usize>> {
 pub(crate) fn begin(system: &System, setup: &Setup) -> Result<(Running, Option<Churn>)> {
     let running = system.start(setup, folder()?.join("run"))?;
     let began = Instant::now();
-    while Counters::read(&running.taken).map_or(0, |c| c.taken) == 0 {
+    while running.taken().map_or(0, |c| c.taken) == 0 {
         pause(0.02)?;
         if began.elapsed() > Duration::from_secs(10) {
             bail!("no packet came through");
         }
     }
-    let churn = match setup.case.churn {
-        0 => None,
-        rate => Some(Churn::begin(&running.dir, rate)?),
+    let (case, lines) = (setup.case, &setup.rules.lines);
+    let churn = match (case.churn, case.moves) {
+        (0, 0) => None,
+        (0, rate) => Some(Churn::begin_moves(&running.dir, rate, lines, case.functions)?),
+        (rate, _) => Some(Churn::begin(&running.dir, rate)?),
     };
     Ok((running, churn))
 }
@@ -397,10 +403,15 @@ fn sample(
     let warm = warm_up(&running, system, case.warm)?;
     let clocks = || system.has_stages().then(|| Clocks::ask(&running.dir)).transpose();
     let marks = || system.offloads().then(|| Marks::ask(&running.dir)).transpose();
-    let marks_before = marks()?;
+    let meters = || match case.functions > 0 && !system.ceiling() {
+        true => Meters::read(&running).map(Some),
+        false => Ok(None),
+    };
+    let (marks_before, meters_before) = (marks()?, meters()?);
     let (changes_before, clocks_before) = (changes(), clocks()?);
     let looks = watch(&running, seconds)?;
     let (changes_after, clocks_after) = (changes(), clocks()?);
+    let host = meters_before.zip(meters()?).map(|(before, after)| before.until(after));
     let offloaded = match marks_before.zip(marks()?) {
         Some((before, after)) => Some(before.until(after, offloaded::rules(&running.dir)?)),
         None => None,
@@ -434,6 +445,7 @@ fn sample(
             .map(|_| (changes_after - changes_before) as f64 / (b.at - a.at).as_secs_f64()),
         stages,
         offloaded,
+        host,
         found,
         at_loads,
     })

@@ -47,7 +47,7 @@ pub(crate) fn rules(dir: &Path) -> Result<u64> {
 }
 
 /// The numbers behind a text.
-fn sum(text: &str, name: &str) -> u64 {
+pub(crate) fn sum(text: &str, name: &str) -> u64 {
     let number = |rest: &str| {
         let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
         digits.parse::<u64>().unwrap_or(0)

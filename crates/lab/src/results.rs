@@ -170,6 +170,13 @@ impl Cell {
         Some([rules, Spread::of(all().map(|o| o.marked_percent))?.median])
     }
 
+    /// What the host did, as [`crate::host::Host::list`]: medians over the samples.
+    pub fn host(&self) -> Option<[f64; 7]> {
+        let all: Vec<_> = self.samples.iter().filter_map(|s| Some(s.host?.list())).collect();
+        let median = |i| Spread::of(all.iter().map(|l| l[i])).map_or(0.0, |s| s.median);
+        (!all.is_empty()).then(|| std::array::from_fn(median))
+    }
+
     /// Cycles per packet as [`crate::stages::Stages::list`]: medians over the samples.
     pub fn stages(&self) -> Option<[f64; 6]> {
         let all: Vec<_> = self.samples.iter().filter_map(|s| Some(s.stages?.list())).collect();
@@ -382,6 +389,7 @@ pub mod tests {
             warm: None,
             changes: None,
             offloaded: None,
+            host: None,
             stages: (system == "weft").then_some(STAGES),
             found: None,
             at_loads: vec![AtLoad {

@@ -68,12 +68,12 @@ struct Trial {
 
 /// Waits for so long; says the medians of p50 and p99 over milliseconds.
 fn milliseconds(running: &Running, seconds: f64) -> Result<[f64; 2]> {
-    let mut last = Counters::read(&running.taken)?;
+    let mut last = running.taken()?;
     let mut all = [Vec::new(), Vec::new()];
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     while Instant::now() < end {
         pause(0.001)?;
-        let now = Counters::read(&running.taken)?;
+        let now = running.taken()?;
         for (all, share) in all.iter_mut().zip(SHARES) {
             all.extend(now.latency_us(&last, share));
         }
@@ -83,7 +83,7 @@ fn milliseconds(running: &Running, seconds: f64) -> Result<[f64; 2]> {
 }
 
 fn counters(running: &Running) -> Result<(Counters, Counters)> {
-    Ok((Counters::read(&running.made)?, Counters::read(&running.taken)?))
+    Ok((Counters::read(&running.made)?, running.taken()?))
 }
 
 fn trial(running: &Running, rate: f64, seconds: f64) -> Result<Trial> {

@@ -1,5 +1,6 @@
 //! The systems under test: started by scripts of lab/systems, found again by their forwarding thread.
 
+use crate::counters::Counters;
 use crate::experiment::{Case, Role, Tunnel};
 use crate::measure::pause;
 use crate::rules::RuleSet;
@@ -167,7 +168,7 @@ impl System {
     /// Can it do this case? testpmd has no rules to change or to deliver to guests by: it forwards to one at most.
     pub fn can(&self, case: &Case) -> bool {
         let one_guest = case.guests == 1 && case.tunnel == Tunnel::None && self.setting == "io";
-        let plain = case.guests == 0 && case.tunnel == Tunnel::None;
+        let plain = case.guests == 0 && case.functions == 0 && case.tunnel == Tunnel::None;
         let copies = !self.has_engine() || case.guests > 0;
         let rules = !self.offloads() || case.source.contains(",hw=");
         copies && rules && (!self.ceiling() || (case.churn == 0 && (plain || one_guest)))
@@ -206,6 +207,8 @@ impl System {
             let wide = self.program == Program::OvsNative && has_avx512();
             c.env("APPCTL", if wide { AVX512 } else { "" });
         }
+        c.env("FUNCTIONS", setup.case.functions.to_string());
+        c.env("ADAPTER", adapter(&setup.case.source));
         c.env("WEFT_VALIDATE", if setup.validate { "1" } else { "" });
         c.env("GUESTS", setup.case.guests.to_string());
         c.env("GUEST_PROGRAM", &setup.programs.guests);
@@ -238,13 +241,18 @@ impl System {
         }
         let [source_side, sink_side, guests_side] =
             ["source", "sink", "guests"].map(|who| dir.join(format!("{who}.counters")));
-        let (made, taken) = match (setup.case.guests, setup.case.role) {
-            (1.., Role::Sink) => (source_side.clone(), guests_side),
-            (1.., Role::Source) => (guests_side, sink_side.clone()),
+        let (made, mut taken) = match (setup.case.guests, setup.case.role) {
+            (1.., Role::Sink) => (source_side.clone(), vec![guests_side]),
+            (1.., Role::Source) => (guests_side, vec![sink_side.clone()]),
             // testpmd forwards between two ports: what comes back leaves where it came from.
-            (1.., Role::Echo) if self.ceiling() => (source_side.clone(), source_side.clone()),
-            _ => (source_side.clone(), sink_side.clone()),
+            (1.., Role::Echo) if self.ceiling() => (source_side.clone(), vec![source_side.clone()]),
+            _ => (source_side.clone(), vec![sink_side.clone()]),
         };
+        if setup.case.functions > 0 {
+            taken =
+                (0..setup.case.functions).map(|i| dir.join(format!("vf{i}.counters"))).collect();
+            source.push_str(",adapter=lab");
+        }
         let mut c = self.command(setup);
         c.env("RULES", dir.join("rules"));
         c.env("SOURCE", format!("net_weftgen0,{source},stats={}", source_side.display()));
@@ -263,6 +271,12 @@ impl System {
     }
 }
 
+/// What a port's arguments say of its adapter; empty: it has none.
+fn adapter(source: &str) -> String {
+    let all: Vec<_> = source.split(',').filter(|word| word.starts_with("hw")).collect();
+    all.join(",")
+}
+
 /// What sends a packet off by the tunnel, with VNI `vni`.
 fn by_tunnel(vni: u32) -> String {
     format!("set_field:{vni}->tun_id,set_field:172.16.0.1->tun_dst,output:3")
@@ -275,11 +289,12 @@ fn rules_text(case: &Case, rules: &RuleSet) -> String {
         let push = |(i, line): (u32, &String)| line.replace("output:2", &by_tunnel(100 + i % 10));
         return (0..).zip(&rules.lines).map(push).collect::<Vec<_>>().join("\n") + "\n";
     }
-    if case.guests == 0 {
+    let receivers = case.guests + case.functions;
+    if receivers == 0 {
         return rules.text();
     }
     let deliver = |(i, line): (u32, &String)| {
-        line.replace("output:2", &format!("output:{}", 10 + i % case.guests))
+        line.replace("output:2", &format!("output:{}", 10 + i % receivers))
     };
     let mut lines: Vec<_> = (0..).zip(&rules.lines).map(deliver).collect();
     let out: String = match case.tunnel {
@@ -328,8 +343,8 @@ pub struct Running {
     pub dir: PathBuf,
     /// Counters of the port that makes packets.
     pub made: PathBuf,
-    /// Counters of the port that takes them.
-    pub taken: PathBuf,
+    /// Counters of the ports that take them.
+    taken: Vec<PathBuf>,
     threads: Vec<PathBuf>,
 }
 
@@ -368,11 +383,30 @@ impl Running {
 
     /// CPU time of all forwarding threads, ns.
     pub fn cpu_ns(&self) -> Result<u64> {
-        let of = |thread: &PathBuf| {
-            let text = fs::read_to_string(thread.join("schedstat"))?;
-            text.split(' ').next().and_then(|n| n.parse::<u64>().ok()).context("schedstat")
-        };
-        self.threads.iter().map(of).sum()
+        self.threads.iter().map(|t| cpu_ns_of(t)).sum()
+    }
+
+    /// CPU time of the daemon's other threads, ns.
+    pub fn others_ns(&self) -> Result<u64> {
+        let all = self.threads.first().and_then(|t| t.parent()).context("no forwarding thread")?;
+        let tasks = fs::read_dir(all)?.flatten().map(|t| t.path());
+        // A thread may end meanwhile.
+        let others =
+            tasks.filter(|t| !self.threads.contains(t)).map(|t| cpu_ns_of(&t).unwrap_or(0));
+        Ok(others.sum())
+    }
+
+    /// Counters of the ports that take packets, together; latency is the first one's.
+    pub fn taken(&self) -> Result<Counters> {
+        let mut all = self.taken.iter().map(|file| Counters::read(file));
+        let mut sum = all.next().context("nobody takes packets")??;
+        for more in all {
+            let more = more?;
+            sum.taken += more.taken;
+            sum.lost += more.lost;
+            sum.reordered += more.reordered;
+        }
+        Ok(sum)
     }
 }
 
@@ -400,6 +434,12 @@ impl Drop for Running {
         self.end();
         let _ = fs::remove_dir_all(&self.dir);
     }
+}
+
+/// A thread's CPU time, ns.
+fn cpu_ns_of(thread: &Path) -> Result<u64> {
+    let text = fs::read_to_string(thread.join("schedstat"))?;
+    text.split(' ').next().and_then(|n| n.parse::<u64>().ok()).context("schedstat")
 }
 
 /// Process ids of a task's children.
@@ -454,6 +494,11 @@ mod tests {
         assert!(text.contains("in_port=10,actions=output:11\n"), "{text}");
         assert!(text.ends_with("in_port=11,actions=output:2\n"), "{text}");
         case.role = Role::Echo;
+        (case.guests, case.functions) = (0, 2);
+        let text = rules_text(&case, &rules.build().unwrap());
+        assert!(text.ends_with("output:10\n") && text.contains("output:11\n"), "{text}");
+        assert_eq!(adapter("flows=9,hw=full,rate=7,hw_pps=8"), "hw=full,hw_pps=8");
+        case.functions = 0;
         (case.guests, case.tunnel) = (0, Tunnel::Sink);
         let text = rules_text(&case, &rules.build().unwrap());
         assert!(

@@ -1,5 +1,6 @@
 //! Results as Markdown.
 
+use crate::host::Host;
 use crate::results::{Cell, Results, Row};
 use crate::stages::Stages;
 use std::fmt::Write;
@@ -98,6 +99,7 @@ impl Results {
             let _ = writeln!(out, "\n{text}");
         }
         self.stages(out);
+        self.hosts(out);
         if self.having(Cell::found).next().is_some() {
             out.push_str(FOUND);
         }
@@ -148,6 +150,22 @@ impl Results {
         }
     }
 
+    fn hosts(&self, out: &mut String) {
+        if self.having(Cell::host).next().is_none() {
+            return;
+        }
+        let _ = writeln!(out, "\n## The host beside the adapter\n\n{HOSTS}\n");
+        let _ = writeln!(out, "| case | cores | paper | system | {} |", Host::NAMES.join(" | "));
+        let _ = writeln!(out, "|---|--:|---|---{}|", "|--:".repeat(Host::NAMES.len()));
+        for (row, cell, list) in self.having(Cell::host) {
+            let paper = row.paper.iter().map(|(who, v)| format!("{who}: {}", v[0]));
+            let paper = paper.collect::<Vec<_>>().join("; ");
+            let list = list.map(|v| format!("{v:.2}")).join(" | ");
+            let (case, system) = (&row.case, &cell.system);
+            let _ = writeln!(out, "| {case} | 1 | {paper} | {system} | {list} |");
+        }
+    }
+
     fn stages(&self, out: &mut String) {
         if self.having(Cell::stages).next().is_none() {
             return;
@@ -168,6 +186,12 @@ Receive, parse, lookup, act and send, and idle are all of the row's cycles; miss
 of lookup. Receive has the generator's making of packets, reading guests' rings, and what an iteration does besides; lookup has \
 decapsulation; act and send has encapsulation, copying to guests, and the generator's counting; idle are iterations that found no packet. Parsing is \
 timed in one vector of 16.";
+
+/// What [`Host`] says.
+const HOSTS: &str = "One host core forwards, so delivered Mpps are those per host core, beside the paper's. Delivered: packets that reached \
+the virtual functions, by the emulated adapter's rules or by the host, per second of wall time. What the adapter itself can do is the \
+argument `hw_pps` of the case's source, an assumption and no measurement. Busy cycles: TSC cycles of the forwarding thread's iterations that \
+found packets, per delivered packet. Other threads: of the daemon, rule operations and counters among their work. Medians of the runs.";
 
 const FOUND: &str = "\nRates of wall time, Mpps, at which no packet, at most 0.01 % and at most 0.1 % were lost (lower bounds, \
 2 % wide; medians); latency in us, p50 / p99 / p99.9, at half and at 90 % of the 0.01 % rate.\n\n\

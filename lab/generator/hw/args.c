@@ -124,6 +124,9 @@ hw_config_parse(struct hw_config *config, const char *key, const char *value, in
 {
 	bool words = !strcmp(key, "adapter") || !strcmp(key, "role");
 
+	/* By it DPDK finds a representor again; the number is `vf`'s. */
+	if (!strcmp(key, "representor"))
+		return true;
 	if (strncmp(key, "hw", 2) && strcmp(key, "vf") && !words)
 		return false;
 	if (!strcmp(key, "hw"))
