@@ -1,9 +1,9 @@
 //! What must happen without anybody asking: moving the packet side's news into the switch half,
 //! timeouts, counters.
 
-use crate::appctl::coverage;
 use crate::appctl::perf::iteration_table;
 use crate::appctl::usage::Sample;
+use crate::appctl::{capture, coverage};
 use crate::of::change::SLICE_FLOWS_MAX;
 use crate::of::{async_msgs, bundle};
 use crate::state::{Shared, State};
@@ -137,6 +137,7 @@ fn turn(s: &mut State, most: usize) -> bool {
         s.status_dirty = true;
     }
     crate::vhost_async::tick(s);
+    capture::keep(s);
     underlay::solicit(s);
     s.flush_changes();
     for p in punts {

@@ -32,6 +32,17 @@ struct Control {
     cleanup: bool,
 }
 
+impl Control {
+    /// Runs a command on the switch, if it is made.
+    fn with(
+        &self,
+        run: impl FnOnce(&mut State) -> Result<String, String>,
+    ) -> Result<String, String> {
+        let state = self.state.as_ref().ok_or("the database has not been read yet")?;
+        run(&mut state.borrow_mut())
+    }
+}
+
 /// Signals that end the daemon.
 struct Ends([(&'static str, Signal); 3]);
 
@@ -156,12 +167,14 @@ fn commands(dummy: bool) -> Registry<Control> {
             command.name,
             command.usage,
             command.min..=command.max,
-            |c: &mut Control, args| {
-                let state = c.state.as_ref().ok_or("the database has not been read yet")?;
-                (command.run)(&mut state.borrow_mut(), args)
-            },
+            |c: &mut Control, args| c.with(|s| (command.run)(s, args)),
         );
     }
+    use appctl::capture::{ARGS_MAX, USAGE, begin};
+    registry.add_later("weft/trace", USAGE, 1..=ARGS_MAX, |c: &mut Control, args, reply| {
+        let client = reply.client();
+        reply.send(c.with(|s| begin(s, args, client)));
+    });
     registry
 }
 

@@ -18,6 +18,7 @@
 
 mod actions;
 mod batch;
+mod capture;
 mod control;
 mod cpu;
 #[cfg(test)]
@@ -39,6 +40,7 @@ mod tunnel;
 mod tx;
 mod verify;
 
+pub use capture::{CaptureFilter, Captured, Fate};
 pub use control::Datapath;
 pub use control::marks::SampleCursor;
 pub use control::watches::WatchId;

@@ -1,5 +1,6 @@
 //! The bounded queues between control and a worker: commands one way, reports the other.
 
+use crate::capture::Capture;
 use crate::marks::MarkChange;
 use crate::rx::police::Policer;
 use crate::settings::{PortEffects, PortLookup, Settings};
@@ -56,6 +57,8 @@ pub(crate) enum Command {
     /// Answer: `RxBack`.
     DelRx(PortNo, usize),
     Settings(Box<Settings>),
+    /// Packets are captured from now on, or no longer.
+    Capture(Option<Box<Capture>>),
     /// Unlink these megaflows. Answer: `Unlinked` for those that were linked.
     Unlink(Vec<u32>),
     /// Control is done with these.

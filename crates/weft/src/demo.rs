@@ -4,22 +4,15 @@ use crate::dirs::Dirs;
 use crate::netns::Host;
 use crate::run::run;
 use crate::view::{self, View};
-use crate::{top, up};
+use crate::{stop, top, up};
 use anyhow::{Context, Result, bail};
 use std::io::IsTerminal;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Seconds between two looks at the switch.
 const SHOWN_SECONDS: f64 = 1.0;
-
-static STOP: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn on_signal(_: libc::c_int) {
-    STOP.store(true, Ordering::SeqCst);
-}
 
 /// Everything the demonstration made; dropping it removes all of it.
 struct Stage {
@@ -43,11 +36,7 @@ impl Drop for Stage {
 
 /// Runs until Ctrl-C, or for `seconds`.
 pub fn demo(seconds: Option<u64>) -> Result<()> {
-    // SAFETY: the handler only stores to an atomic.
-    unsafe {
-        libc::signal(libc::SIGINT, on_signal as *const () as libc::sighandler_t);
-        libc::signal(libc::SIGTERM, on_signal as *const () as libc::sighandler_t);
-    }
+    stop::on_signals();
     let tag = std::process::id() % 10_000;
     // The name cannot be foreseen: nobody can have put links there.
     let dir = tempfile::Builder::new().prefix("weft-").tempdir().context("a directory")?;
@@ -118,7 +107,7 @@ fn ping(from: &Host, to: &str) -> Result<String> {
     let end = Instant::now() + Duration::from_secs(20);
     while from.exec(&format!("ping -c 1 -W 1 {to}")).is_err()
         && Instant::now() < end
-        && !STOP.load(Ordering::SeqCst)
+        && !stop::is_asked()
     {}
     from.exec(&format!("ping -c 3 -i 0.2 {to}"))
 }
@@ -231,7 +220,7 @@ fn hints(stage: &Stage) -> Vec<String> {
 /// terminal, else in a line per second.
 fn watch(stage: &Stage, seconds: Option<u64>) -> Result<()> {
     let end = seconds.map(|s| Instant::now() + Duration::from_secs(s));
-    let ended = || STOP.load(Ordering::SeqCst) || end.is_some_and(|e| Instant::now() >= e);
+    let ended = || stop::is_asked() || end.is_some_and(|e| Instant::now() >= e);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !ended() {
@@ -244,7 +233,7 @@ fn watch(stage: &Stage, seconds: Option<u64>) -> Result<()> {
             true => top::run(&stage.dirs, SHOWN_SECONDS, &hints(stage), &ended),
             false => tell(&stage.dirs, &ended),
         };
-        STOP.store(true, Ordering::SeqCst);
+        stop::ask();
         shown
     })
 }

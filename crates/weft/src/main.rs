@@ -10,7 +10,9 @@ mod manual;
 mod netns;
 mod place;
 mod run;
+mod stop;
 mod top;
+mod trace;
 mod up;
 mod view;
 mod web;
@@ -42,6 +44,8 @@ enum Command {
     Manual(manual::Options),
     /// Show the running switch, live.
     Top(top::Options),
+    /// Show packets of a port or a flow with what the switch decides about them.
+    Trace(trace::Options),
     /// Show the running switch as a page, and to Prometheus.
     Web(web::Options),
     /// Start the switch, with a database of its own where none is running.
@@ -75,6 +79,7 @@ fn run() -> Result<()> {
         Command::Disable => place::disable(&dirs::Dirs::from_env()),
         Command::Manual(options) => manual::manual(Args::command(), &options),
         Command::Top(options) => top::top(&dirs::Dirs::from_env(), &options),
+        Command::Trace(options) => trace::trace(&dirs::Dirs::from_env(), &options),
         Command::Web(options) => web::web(&dirs::Dirs::from_env(), &options),
         Command::Up => up::up(&dirs::Dirs::from_env()),
         Command::Down => up::down(&dirs::Dirs::from_env()),

@@ -67,7 +67,7 @@ mod tests {
         let folder = dir.path().join("out");
         manual(crate::Args::command(), &Options { folder: folder.clone(), weftd }).unwrap();
         let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
-        for command in ["advise", "enable", "disable", "top", "up", "down"] {
+        for command in ["advise", "enable", "disable", "top", "trace", "up", "down"] {
             assert!(read("weft.1").contains(&format!("weft\\-{command}(1)")), "{command}");
             assert!(folder.join(format!("weft-{command}.1")).exists(), "{command}");
         }

@@ -3,6 +3,7 @@
 pub mod absent;
 pub mod bfd;
 pub mod bonds;
+pub mod capture;
 mod command;
 pub mod conntrack;
 pub mod coverage;
@@ -152,6 +153,7 @@ pub const COMMANDS: &[Command] = &[
     command("revalidator/wait", "", 0, 0, dpctl::wait),
     command("upcall/show", "", 0, 0, dpctl::upcall_show),
     command("weft/state", "[PATH...]", 0, tree::PATHS_MAX, tree::show),
+    command("weft/trace-next", "[last]", 0, 1, capture::next),
 ];
 
 /// `dpctl/list-commands`.

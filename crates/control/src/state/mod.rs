@@ -72,6 +72,14 @@ impl Default for UnderlayConf {
     }
 }
 
+/// A capture under way.
+pub struct Capture {
+    /// Gone when the client is.
+    pub client: std::sync::Weak<()>,
+    /// What it asked for.
+    pub what: String,
+}
+
 /// The control side's state.
 pub struct State {
     /// Bridges as OpenFlow sees them, compiled for the packet side.
@@ -112,6 +120,8 @@ pub struct State {
     pub engines: crate::engines::Engines,
     /// Rules in adapters.
     pub offload: crate::offload::Offload,
+    /// Packets are being captured for a client.
+    pub capture: Option<Capture>,
     /// How busy workers were lately, for `dpif-netdev/pmd-rxq-show`.
     pub usage: crate::appctl::usage::Usage,
     /// Timeouts of connections as they were last applied, by zone, and the numbers of policies.
@@ -179,6 +189,7 @@ impl State {
             bfd: Default::default(),
             engines: Default::default(),
             offload: crate::offload::Offload::default(),
+            capture: None,
             usage: Default::default(),
             ct_timeouts: Default::default(),
         }

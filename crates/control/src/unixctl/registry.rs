@@ -3,22 +3,31 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
+use std::sync::{Arc, Weak};
 use tokio::sync::oneshot;
 
 /// The answer owed to a client. Dropped without one, the client's connection is closed.
 #[derive(Debug)]
-pub struct Reply(oneshot::Sender<Result<String, String>>);
+pub struct Reply {
+    to: oneshot::Sender<Result<String, String>>,
+    client: Weak<()>,
+}
 
 impl Reply {
-    /// A reply and the place where it arrives, for callers that are no socket.
-    pub fn channel() -> (Self, oneshot::Receiver<Result<String, String>>) {
-        let (sender, receiver) = oneshot::channel();
-        (Self(sender), receiver)
+    /// A reply to a client, which lives as long as its connection, and the place where it arrives.
+    pub fn channel(client: &Arc<()>) -> (Self, oneshot::Receiver<Result<String, String>>) {
+        let (to, receiver) = oneshot::channel();
+        (Self { to, client: Arc::downgrade(client) }, receiver)
+    }
+
+    /// What is gone when the client's connection is.
+    pub fn client(&self) -> Weak<()> {
+        self.client.clone()
     }
 
     /// Sends the result, or the text of an error. A client that has gone does not matter.
     pub fn send(self, answer: Result<String, String>) {
-        let _ = self.0.send(answer);
+        let _ = self.to.send(answer);
     }
 }
 
@@ -127,7 +136,7 @@ mod tests {
     use super::*;
 
     fn ask(registry: &Registry<u32>, command: &str, args: &[&str]) -> Result<String, String> {
-        let (reply, mut answer) = Reply::channel();
+        let (reply, mut answer) = Reply::channel(&Arc::default());
         let args = args.iter().map(|&a| a.to_owned()).collect();
         registry.dispatch(&mut 7, Request { command: command.into(), args, reply });
         answer.try_recv().unwrap()

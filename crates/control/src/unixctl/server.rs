@@ -137,10 +137,11 @@ async fn converse(
 ) -> io::Result<()> {
     let mut framer = Framer::with_limit(REQUEST_BYTES_MAX);
     let mut buffer = vec![0; 4096];
+    let client = Arc::new(());
     loop {
         while let Some(message) = framer.next_message().map_err(invalid)? {
             let (id, command, args) = parse(message).map_err(invalid)?;
-            let (reply, answer) = Reply::channel();
+            let (reply, answer) = Reply::channel(&client);
             let _owed = Owed::new(owed);
             if requests.send(Request { command, args, reply }).await.is_err() {
                 return Ok(());

@@ -13,6 +13,7 @@ use crate::actions::interpret::Sink;
 use crate::actions::program::{Kind, Program, Programs};
 use crate::actions::rewrite::Place;
 use crate::batch::Batch;
+use crate::capture::Capture;
 use crate::lookup::table::Table;
 use crate::mem::prefetch;
 use crate::messages::Execute;
@@ -36,12 +37,17 @@ pub(crate) struct Actions {
     pub programs: Programs,
     /// Compare fast programs with the interpreter, packet by packet.
     validate: bool,
+    /// Some: packets are captured.
+    pub capture: Option<Box<Capture>>,
+    /// One of both: packets are looked at before their programs run.
+    watched: bool,
 }
 
 impl Actions {
     /// Takes over new settings.
     pub fn configure(&mut self, s: &Settings) {
         self.validate = s.validate;
+        self.watched = s.validate || self.capture.is_some();
     }
 
     /// Counts all packets on their megaflows and executes their programs. Those that are looked up
@@ -55,8 +61,8 @@ impl Actions {
         reports: &mut Reports,
     ) {
         self.count_all(batch, table, tx.now_ms);
-        if self.validate {
-            self.validate_programs(batch, reports);
+        if self.watched {
+            self.watch(batch, table, reports);
         }
         let (mut n, end) = (0, batch.len());
         while n < end {
@@ -81,6 +87,17 @@ impl Actions {
         }
         resume(tx);
         batch.end_pass();
+    }
+
+    /// Captures packets and validates programs, as far as that is asked for.
+    #[cold]
+    fn watch(&mut self, batch: &Batch, table: &Table, reports: &mut Reports) {
+        if let Some(capture) = &mut self.capture {
+            capture.pass(batch, &table.store, &self.programs);
+        }
+        if self.validate {
+            self.validate_programs(batch, reports);
+        }
     }
 
     /// Credits the megaflows. A run of packets of one megaflow counts once.

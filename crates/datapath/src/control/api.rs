@@ -30,6 +30,7 @@ impl Datapath {
             self.route_all();
         }
         self.drive_tickets();
+        self.permit_captures(now_ms);
         self.balance(now_ms);
         self.share_limit();
         let since = now_ms.saturating_sub(self.aged_ms);
@@ -96,7 +97,8 @@ impl Datapath {
         self.bell.going_to_sleep();
         let kernel_only = self.workers.iter().flatten().count() == 1;
         let sent = self.workers.iter().flatten().all(|w| w.has_sent_all());
-        kernel_only && sent && !self.reroute && self.tickets.none_waiting()
+        let idle = self.capture.is_none() && self.tickets.none_waiting();
+        kernel_only && sent && !self.reroute && idle
     }
 
     /// Control has waited.

@@ -2,6 +2,7 @@
 
 mod api;
 mod auto_lb;
+pub(crate) mod capture;
 pub(crate) mod ct_keeper;
 pub(crate) mod effects;
 pub(crate) mod flow_index;
@@ -18,6 +19,7 @@ mod wait;
 pub(crate) mod watches;
 pub(crate) mod worker;
 
+use crate::control::capture::CaptureControl;
 use crate::control::ct_keeper::CtKeeper;
 use crate::control::effects::EffectQueue;
 use crate::control::invalidate::Tickets;
@@ -146,6 +148,7 @@ pub struct Datapath {
     pub(crate) marks: MarkControl,
     /// Transmit queues came back.
     pub(crate) reroute: bool,
+    pub(crate) capture: Option<CaptureControl>,
     /// Where PMD threads may run.
     cores: Vec<usize>,
 }
@@ -171,6 +174,7 @@ impl Datapath {
             aged_ms: 0,
             auto_lb: AutoLb::default(),
             reroute: false,
+            capture: None,
             marks: MarkControl::default(),
             cores: Vec::new(),
             bell,
@@ -246,6 +250,9 @@ impl Datapath {
     fn start_worker(&mut self, id: WorkerId) -> Result<(), Error> {
         let mut w = Handle::start(&self.config, id, &self.bell)?;
         w.send(Command::Settings(Box::new(self.settings.of(id))));
+        if let Some(capture) = &mut self.capture {
+            w.send(capture.for_worker(id));
+        }
         let slot = self.workers.iter().position(Option::is_none).unwrap_or(self.workers.len());
         if slot == self.workers.len() {
             self.workers.push(None);

@@ -76,7 +76,7 @@ impl PortMarks {
         let mut found = marks.find(&table.store, batch, range.clone());
         self.counts.add(found.counts);
         let all = u32::MAX >> (BURST - range.len());
-        if parser.validate {
+        if parser.all {
             found.parse = all;
         }
         if found.known == 0 {

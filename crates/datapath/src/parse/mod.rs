@@ -13,6 +13,7 @@ mod simd;
 
 use crate::actions::interpret::Sink;
 use crate::batch::{Batch, Burst};
+use crate::capture::Capture;
 use crate::cpu::Level;
 use crate::parse::parser::Job;
 use crate::parse::profile::ProfileStats;
@@ -32,6 +33,8 @@ pub(crate) struct Parser {
     level: Level,
     /// Compare kernels with the scalar parser, packet by packet.
     pub validate: bool,
+    /// Parse packets, too, whose way is known without: they are looked at.
+    pub all: bool,
     /// By input port: which profiles its packets have had.
     profile_stats: Vec<ProfileStats>,
     /// Packets of this vector that a profile claimed.
@@ -43,8 +46,9 @@ pub(crate) struct Parser {
 
 impl Parser {
     /// Takes over new settings.
-    pub fn configure(&mut self, s: &Settings) {
+    pub fn configure(&mut self, s: &Settings, captures: bool) {
         (self.level, self.validate) = (s.level, s.validate);
+        self.all = s.validate || captures;
     }
 
     /// Parses packets of one port; since packet `since` all are of that port.
@@ -96,7 +100,12 @@ impl Parser {
     }
 
     /// Ends packets that could not be parsed.
-    pub fn drop_failed(&mut self, batch: &mut Batch, tx: &mut TxState) {
+    pub fn drop_failed(
+        &mut self,
+        batch: &mut Batch,
+        tx: &mut TxState,
+        capture: &mut Option<Box<Capture>>,
+    ) {
         if self.failed.is_empty() {
             return;
         }
@@ -104,6 +113,9 @@ impl Parser {
         for (i, why) in self.failed.drain(..) {
             let i = i as usize;
             gone[i] = true;
+            if let Some(capture) = capture {
+                capture.unparsed(batch, i, why);
+            }
             tx.dropped(batch.in_port[i], why);
             tx.free(batch.packets[i]);
         }

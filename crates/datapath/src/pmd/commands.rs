@@ -48,6 +48,10 @@ impl Worker {
                 }
             }
             Command::Settings(s) => self.configure(*s),
+            Command::Capture(capture) => {
+                self.actions.capture = capture;
+                self.configure(self.settings.clone());
+            }
             Command::Unlink(megaflows) => miss::unlink(
                 &mut self.lookup.table,
                 &mut self.actions.programs,
@@ -72,8 +76,9 @@ impl Worker {
             self.tx.flush_at_once();
         }
         self.batch.vlan_limit = s.vlan_limit.clamp(1, 2);
-        self.parser.configure(&s);
-        self.decap.configure(&s);
+        let captures = self.actions.capture.is_some();
+        self.parser.configure(&s, captures);
+        self.decap.configure(&s, captures);
         self.lookup.configure(&s);
         self.misses.configure(&s);
         self.misses.take_limit(&self.lookup.table);

@@ -66,8 +66,8 @@ impl Parsers<'_> {
             marks.parse(parser, batch, burst, &lookup.table, reports)
         } else {
             let (table, programs) = (&mut lookup.table, &actions.programs);
-            // Else the twins would have nothing to compare.
-            let known = (!parser.validate)
+            // Else twins would have nothing to compare, and captures nothing to see.
+            let known = (!parser.all)
                 .then(|| known_way::pass(batch, &burst, table, programs, tx))
                 .flatten();
             known.unwrap_or_else(|| parser.parse_burst(batch, burst, reports))
@@ -196,7 +196,7 @@ impl Worker {
         }
         let sampled = self.cycles.clock.is_sampled(n);
         let received = sampled.then(cycles);
-        parser.drop_failed(batch, tx);
+        parser.drop_failed(batch, tx, &mut actions.capture);
         decap.credit(&mut lookup.table, tx.now_ms);
         misses.begin();
         lookup.classify(batch, reports);

@@ -32,9 +32,9 @@ impl Decap {
         Decap { rules: DecapRules::default(), stripped: [0; VECTOR], one_pass: true }
     }
 
-    /// Takes over new settings, and forgets all rules.
-    pub fn configure(&mut self, s: &Settings) {
-        self.one_pass = s.one_pass;
+    /// Takes over new settings, and forgets all rules. Captures see both steps.
+    pub fn configure(&mut self, s: &Settings, captures: bool) {
+        self.one_pass = s.one_pass && !captures;
         self.rules.clear();
     }
 
