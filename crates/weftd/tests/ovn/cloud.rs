@@ -1,9 +1,10 @@
-//! The cloud: two logical switches and a router, an outer network with a gateway port and a gateway router, and what its users do.
+//! The cloud: two logical switches and a router, an outer network with a gateway port and a gateway
+//! router, and what its users do.
 
 use super::lab::{PATIENCE, Pinger, QUIET, vsctl, wait_for};
 use super::rig::{Central, Hypervisor};
 use super::services::{Service, ask, is_silent, join, resolve, send};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 use testkit::{Netns, Raw, SwitchConfig, veth};
 
@@ -23,8 +24,8 @@ const SWITCHES: &str = r#"
     lsp-set-options s1r router-port=r1
 "#;
 
-/// A gateway port of the distributed router on hv1, where packets are cut short at 1300 bytes, and a
-/// gateway router on hv2 behind a switch of its own.
+/// A gateway port of the distributed router on hv1, where packets are cut short at 1300 bytes, and
+/// a gateway router on hv2 behind a switch of its own.
 const GATEWAYS: &str = r#"
     ls-add ext
     lsp-add ext ext-net
@@ -72,6 +73,14 @@ const RULES: &str = r#"
     acl-add sw0 to-lport 1002 outport=="vm2"&&tcp.dst==8000 allow-related
     acl-add sw0 to-lport 1003 outport=="vm2"&&udp.dst=={8000,9000} allow-related
 "#;
+
+/// What vm1 sends to that port is told of, some packets a second.
+const LOG: &str = r#"
+    meter-add few drop 3 pktps
+    --log --severity=alert --name=quiet --meter=few acl-add sw0 from-lport 1005 inport=="vm1"&&udp.dst==7777 drop
+"#;
+/// More than the meter lets pass.
+const LOGGED_PACKETS: usize = 300;
 
 const BALANCERS: &str = r#"
     lb-add lb0 30.0.0.1:80 10.0.0.12:8000
@@ -192,11 +201,17 @@ impl Cloud<'_> {
         step("rules", || self.rules());
         step("load balancers", || self.load_balancers());
         step("NAT and gateways", || self.gateways());
+        step("gateways that stand in for each other", || self.standby());
         step("long packets", || self.long_packets());
         step("DHCP and DNS", || self.dhcp_and_dns());
         step("groups", || self.multicast());
+        step("ACL log", || self.acl_log());
         step("changes", || self.changes());
         step("restarts", || self.restarts());
+        step("restarts of the switch", || self.switch_restarts());
+        if self.hv[1].sw.daemon() != self.hv[0].sw.daemon() {
+            step("flows of the other switch", || self.same_flows());
+        }
         drop(services);
     }
 
@@ -257,6 +272,63 @@ impl Cloud<'_> {
             all.len() == 2
         });
         assert!(all.contains("vm1 100.64.0.2") && all.contains("vm2 100.64.0.2"), "{all:?}");
+    }
+
+    /// Two chassis for one gateway port: ovn-controller has their tunnels watched by BFD.
+    fn standby(&self) {
+        let sb = |words: &str| self.central.sbctl(&words.split(' ').collect::<Vec<_>>());
+        for (priority, chassis) in [("10", "hv1"), ("30", "hv2"), ("5", "hv1")] {
+            self.central.nbctl(&["lrp-set-gateway-chassis", "rx", "hv2", priority]);
+            // Until then each takes the other for dead.
+            (0..2).for_each(|hv| self.watches(hv));
+            wait_for("the gateway's place", || {
+                let at = sb("--bare --columns=chassis find port_binding logical_port=cr-rx");
+                sb(&format!("--bare --columns=_uuid find chassis name={chassis}")) == at
+            });
+            self.central.sync();
+            self.vm(1).ping(ip([172, 16, 0, 200]), PATIENCE).unwrap();
+        }
+    }
+
+    /// The tunnel's BFD session is up.
+    fn watches(&self, hv: usize) {
+        wait_for("a BFD session", || self.tunnel(hv, "bfd_status:forwarding") == "true");
+    }
+
+    /// A value of the interface that is the tunnel from one hypervisor to the other.
+    fn tunnel(&self, hv: usize, column: &str) -> String {
+        let name = format!("ovn-hv{}-0", 2 - hv);
+        let said = vsctl(&self.hv[hv].sw, &format!("--if-exists get interface {name} {column}"));
+        said.trim_matches('"').to_string()
+    }
+
+    /// A rule that drops and tells, behind a meter.
+    fn acl_log(&self) {
+        self.central.nb(LOG);
+        self.central.sync();
+        let told = || {
+            let log = self.hv[0].controller_log();
+            let lines = log.lines().filter(|l| l.contains("|acl_log(") && l.contains("\"quiet\""));
+            lines.map(String::from).collect::<Vec<_>>()
+        };
+        let socket = self.vm(1).run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
+        let send = |n: usize| (0..n).for_each(|_| drop(socket.send_to(b"?", "10.0.0.12:7777")));
+        wait_for("a line in the log", || {
+            send(1);
+            !told().is_empty()
+        });
+        let line = told().pop().unwrap();
+        for part in ["verdict=drop", "severity=alert", "nw_src=10.0.0.11", "tp_dst=7777"] {
+            assert!(line.contains(part), "{part} in {line}");
+        }
+        let (before, start) = (told().len(), Instant::now());
+        send(LOGGED_PACKETS);
+        // ovn-controller has taken in what passed the meter.
+        self.central.sync();
+        let (n, most) = (told().len() - before, 3 * (start.elapsed().as_secs() as usize + 2));
+        assert!(n <= most, "{n} of {LOGGED_PACKETS} told, where {most} may be");
+        self.central.nb("acl-del sw0 from-lport 1005 inport==\"vm1\"&&udp.dst==7777");
+        self.central.sync();
     }
 
     /// The router says which length its gateway's network takes.
@@ -363,5 +435,61 @@ impl Cloud<'_> {
         let (sent, answered) = local.stop();
         // It clears all flows and begins anew.
         assert!(0 < answered, "none of {sent} answered beside a new ovn-controller");
+    }
+
+    /// The switch comes back under ovn-controller and traffic: all is installed anew, and nobody
+    /// asks for it. The other hypervisor finds out that it was away.
+    fn switch_restarts(&mut self) {
+        let local = Pinger::start(self.vm(1), ip([10, 1, 0, 14]));
+        let flaps = |cloud: &Self| cloud.tunnel(1, "bfd_status:flap_count").parse::<u64>().unwrap();
+        let before = flaps(self);
+        self.hv[0].sw.kill_daemon();
+        wait_for("the loss to be found", || self.tunnel(1, "bfd_status:forwarding") == "false");
+        self.hv[0].sw.start_daemon().unwrap();
+        self.reach(1, 4);
+        self.central.sync();
+        self.switches_and_routers();
+        self.watches(1);
+        assert!(flaps(self) >= before + 2);
+        self.vm(1).ping(ip([172, 16, 0, 200]), PATIENCE).unwrap();
+        self.says(4, "tcp", "30.0.0.1:80", "vm2 10.1.0.14");
+        let (sent, answered) = local.stop();
+        assert!(0 < answered && answered < sent, "{answered} of {sent} answered");
+    }
+
+    /// ovs-vswitchd on the first hypervisor, under the same ovn-controller, has the flows that Weft
+    /// had.
+    fn same_flows(&mut self) {
+        let flows = |hv: &Hypervisor<'_>| {
+            let said = hv.sw.ofctl(&["-O", "OpenFlow15", "--no-stats", "dump-flows", "br-int"]);
+            let mut all: Vec<String> = said.unwrap().lines().map(String::from).collect();
+            all.sort();
+            all
+        };
+        let (ours, daemon) = (flows(&self.hv[0]), self.hv[0].sw.daemon().to_path_buf());
+        assert!(ours.len() > 500, "{} flows", ours.len());
+        self.hv[0].sw.kill_daemon();
+        let other = self.hv[1].sw.daemon().to_path_buf();
+        self.hv[0].sw.set_daemon(&other);
+        self.hv[0].sw.start_daemon().unwrap();
+        self.reach(1, 4);
+        self.central.sync();
+        let mut theirs = Vec::new();
+        let equal = (0..100).any(|_| {
+            theirs = flows(&self.hv[0]);
+            theirs == ours || {
+                std::thread::sleep(Duration::from_millis(100));
+                false
+            }
+        });
+        let only = |a: &[String], b: &[String]| {
+            a.iter().filter(|l| !b.contains(l)).take(20).cloned().collect::<Vec<_>>().join("\n")
+        };
+        let (ours_only, theirs_only) = (only(&ours, &theirs), only(&theirs, &ours));
+        assert!(equal, "only Weft:\n{ours_only}\nonly ovs-vswitchd:\n{theirs_only}");
+        self.hv[0].sw.kill_daemon();
+        self.hv[0].sw.set_daemon(&daemon);
+        self.hv[0].sw.start_daemon().unwrap();
+        self.reach(1, 2);
     }
 }

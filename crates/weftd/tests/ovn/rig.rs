@@ -156,7 +156,9 @@ impl<'a> Hypervisor<'a> {
             );
             ns.ip(&format!("link set {bridge} up")).unwrap();
         }
-        vsctl(&sw, "add-port br-phy eth0");
+        // The other hypervisor remembers it, whichever daemon has it.
+        let mac = format!("other-config:hwaddr=aa:55:00:00:00:{n:02x}");
+        vsctl(&sw, &format!("set bridge br-phy {mac} -- add-port br-phy eth0"));
         ns.ip(&format!("addr add 172.20.0.{n}/24 dev br-phy")).unwrap();
         ns.offloads_off("br-phy").unwrap();
         let name = format!("hv{n}");
