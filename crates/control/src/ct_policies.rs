@@ -5,7 +5,7 @@ use crate::config::Timeouts;
 use conntrack::POLICIES_COUNT_MAX;
 use std::collections::BTreeMap;
 
-/// Which policy has which number.
+/// The numbers that timeout policies have.
 #[derive(Default)]
 pub struct Numbers {
     used: BTreeMap<Timeouts, u32>,

@@ -2,7 +2,7 @@
 //!
 //! Each PMD thread gets an engine of its NUMA node, or of another one, as long as there are any;
 //! the others copy by the CPU. A thread that finds that its engine hangs, or fails too often, gives
-//! it back; it is stopped here, and nobody gets it any more.
+//! it back; it is stopped here, and not used any more.
 
 use crate::vlog;
 use dpdk::{DmaEngine, DmaInfo, Eal};
@@ -11,14 +11,14 @@ use vhost_user::{Seat, SeatState, Tallied};
 
 const MODULE: &str = "dpif_netdev";
 
-/// Who has an engine.
+/// The user of a copy engine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum User {
-    /// It is free.
+    /// The engine is free.
     Nobody,
     /// The thread of that core.
     Pmd(usize),
-    /// Nobody ever again.
+    /// The engine failed and is not used any more.
     Barred,
 }
 
@@ -33,8 +33,8 @@ pub struct Engines {
     pub(crate) enabled: bool,
     /// None until they are looked for.
     pub(crate) devices: Option<Vec<Device>>,
-    /// Cores whose threads were told that there is none for them.
-    pub(crate) told: Vec<usize>,
+    /// Cores for which the log says already that there is no engine.
+    pub(crate) reported: Vec<usize>,
     /// What engines did whose seats have others now, or none.
     pub(crate) past: Tallied,
 }
@@ -104,7 +104,7 @@ impl Engines {
     /// Says what an engine did, and who may have it next.
     fn settle(&mut self, seat: &Arc<Seat>, fault: Option<&str>) {
         let core = seat.core;
-        self.told.clear();
+        self.reported.clear();
         let Some(device) = self.device_of(core) else { return };
         let id = device.info.id;
         device.user = if fault.is_some() { User::Barred } else { User::Nobody };
@@ -133,7 +133,7 @@ impl Engines {
     /// Looks for an engine for a thread that has none.
     fn assign(&mut self, seat: &Arc<Seat>, numa: usize) {
         let core = seat.core;
-        if self.told.contains(&core) {
+        if self.reported.contains(&core) {
             return;
         }
         let Some(eal) = Eal::get() else { return };
@@ -161,7 +161,7 @@ impl Engines {
                 }
             }
         }
-        self.told.push(core);
+        self.reported.push(core);
         vlog::warn!(
             MODULE,
             "No available DMA device found for vhost async copy offload for this pmd. Using software copy as \

@@ -1,5 +1,4 @@
-//! What must happen without anybody asking: moving the packet side's news into the switch half,
-//! timeouts, counters.
+//! Periodic work: moving events of the packet side into the switch half, timeouts, counters.
 
 use crate::appctl::perf::iteration_table;
 use crate::appctl::usage::Sample;
@@ -20,10 +19,10 @@ const MODULE: &str = "dpif_netdev";
 /// How often the packet side's queues are emptied while PMD threads run, which never ring: the
 /// longest a packet-in or a learned address waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// The same while the packet side rings when it has something.
+/// How often they are emptied while the packet side rings when it has something.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Effects of decisions, and packets, that are taken in before connections have their turn: some
-/// milliseconds' work. Each changes one address or two, which are told of one by one (`ofproto`'s
+/// milliseconds' work. Each changes one address or two, which become one region each (`ofproto`'s
 /// limit is twice as high).
 const TURN_EVENTS_MAX: usize = 1024;
 /// How often timeouts and rates are looked at.
@@ -230,7 +229,7 @@ fn limited(s: &mut State) {
     }
 }
 
-/// Gives up bundles that nobody completes.
+/// Gives up bundles that were left alone for too long.
 fn bundles(s: &mut State, now: u64) {
     let timeout = s.of.bundle_timeout;
     for conn in s.conns.values_mut().filter(|c| !c.bundles.is_empty()) {

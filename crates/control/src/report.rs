@@ -19,7 +19,7 @@ use std::time::Instant;
 #[derive(Default)]
 pub struct Reporter {
     acknowledged: Option<i64>,
-    /// By the clock that may be put forward, ms.
+    /// When statistics were last written, ms of the daemon's clock (which tests may put forward).
     last_statistics: Option<u64>,
 }
 

@@ -21,7 +21,7 @@ pub struct Shared {
 pub struct TunnelPorts(pub(crate) BTreeMap<String, Shared>);
 
 impl TunnelPorts {
-    /// By name, ascending.
+    /// All tunnels' datapath ports with their names, ascending.
     pub fn all(&self) -> impl Iterator<Item = (&String, &Shared)> {
         self.0.iter()
     }
@@ -49,7 +49,7 @@ impl TunnelPorts {
     }
 }
 
-/// As OVS calls the kernel's device.
+/// The name of a datapath port: that of the kernel's device in OVS.
 pub(crate) fn port_name(kind: &str, udp: u16) -> String {
     match kind {
         "geneve" => format!("genev_sys_{udp}"),

@@ -13,7 +13,7 @@ pub fn apply(s: &mut State, desired: &Desired) {
         return;
     }
     s.engines.enabled = enabled;
-    s.engines.told.clear();
+    s.engines.reported.clear();
     let word = if enabled { "enabled" } else { "disabled" };
     vlog::info!("netdev_dpdk", "Async support {word} for vhost-user-client.");
     if enabled {

@@ -24,9 +24,10 @@ pub(crate) struct TableRec {
     pub missed: u64,
     /// A controller wants it to evict.
     pub evict: bool,
-    /// From and to which percentage of free places a controller wants to be told.
+    /// Lower and upper threshold of vacancy events, in percent of free places (`OFPTMPT_VACANCY`).
     pub vacancy: Option<[u8; 2]>,
-    /// The next to be told is that there are more free places than that again.
+    /// Free places fell below the lower threshold; the next event is that they rose above the
+    /// upper.
     pub scarce: bool,
 }
 
@@ -37,22 +38,23 @@ pub(crate) struct Bridge {
     pub ports: BTreeMap<OfPort, PortSpec>,
     pub tables: Arc<Tables>,
     pub table_recs: Box<[TableRec; N_TABLES]>,
-    /// Those of them with a vacancy.
+    /// Tables for which a controller set vacancy thresholds, ascending.
     pub vacancies: Vec<u8>,
     pub groups: GroupTable,
     pub meters: MeterTable,
     pub learning: Learning,
     pub macs: MacTable,
     pub mac_index: Arc<MacIndex>,
-    /// By patch or tunnel port: the credit id of what it received; that of what it sent follows.
+    /// Credit ids of patch and tunnel ports: that of what a port received; that of what it sent is
+    /// the next one.
     pub patch_counts: BTreeMap<OfPort, u32>,
     pub miss_base: u32,
     pub monitored: bool,
     /// Some controller wants packets whose TTL expired.
     pub expired_wanted: Arc<AtomicBool>,
-    /// Which options tunnel fields are.
+    /// Options of Geneve headers that the fields `tun_metadataN` are mapped to.
     pub tlv: Arc<TlvTable>,
-    /// What flows look at of them; grows until the table changes.
+    /// Sets of masks under which flows match those fields; grows until the mapping changes.
     pub tun_masks: Vec<Masks>,
     pub mirrors: Places,
 }

@@ -1,4 +1,4 @@
-//! What the switch tells: events for controllers, regions for the datapath.
+//! What the switch hands to the control side: events for controllers, regions for the datapath.
 
 use crate::mac_changes::Macs;
 use crate::types::BridgeId;
@@ -13,19 +13,19 @@ pub enum Event {
     FlowRemoved(BridgeId, Box<FlowRemoved>),
     /// `reason`: 0 added, 1 deleted, 2 modified (`OFPPR_*`); with what a modified port was before.
     PortStatus(BridgeId, u8, Box<PortDesc>, Option<Box<PortDesc>>),
-    /// A table has fewer free places than a controller wanted to be told of (false), or more again
-    /// (true).
+    /// The share of free places of a table fell below a controller's threshold (false), or rose
+    /// above the upper one again (true).
     TableStatus(BridgeId, bool, Box<TableStats>),
     /// A flow changed, in a bridge that is monitored ([`crate::Switch::set_monitored`]).
-    /// With it what a modified flow did before.
+    /// The instructions are those that a modified flow had before.
     Flow(BridgeId, Box<MonitorUpdate>, Vec<Instruction>),
 }
 
 /// A packet of a bundle and what is to be done with it.
 pub struct StagedPacket {
-    /// As the controller sent it.
+    /// The message of the controller.
     pub packet_out: PacketOut,
-    /// For this packet only.
+    /// What to do with the packet; holds for it only.
     pub decision: Decision,
 }
 

@@ -63,7 +63,7 @@ pub(crate) enum Prereq {
     Icmpv4,
     Icmpv6,
     Nd(Option<u16>),
-    /// Of a packet that belongs to a connection, or begins one.
+    /// The packet belongs to a connection, or begins one.
     Connection,
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Addresses that are told of one by one, over all bridges: each is two regions (from it, to it),
+/// Addresses that are kept one by one, over all bridges: each is two regions (from it, to it),
 /// and this is what one change may have of them before they are merged.
 const SINGLE_MACS_MAX: usize = 2048;
 
@@ -10,11 +10,11 @@ const SINGLE_MACS_MAX: usize = 2048;
 /// is.
 const VLAN_MACS_MIN: usize = 64;
 
-/// VLANs of a bridge that are told of one by one; beyond, the bridge is: each is as many regions as
-/// it has ports.
+/// VLANs of a bridge that are kept one by one; beyond, the whole bridge is: each is as many regions
+/// as it has ports.
 const BRIDGE_VLANS_MAX: usize = 16;
 
-/// Addresses whose place changed, since somebody last asked.
+/// Addresses whose port changed since the regions were last taken.
 #[derive(Default)]
 pub(crate) struct Macs {
     single: BTreeMap<(u32, u16), Vec<[u8; 6]>>,

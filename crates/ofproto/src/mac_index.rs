@@ -36,7 +36,7 @@ impl Bucket {
 struct Slots {
     /// A power of two of them.
     buckets: Box<[Bucket]>,
-    /// Of the hash; an observer of traffic does not know them.
+    /// Secret keys of the hash, so that senders cannot choose addresses that collide.
     keys: [u64; 2],
 }
 

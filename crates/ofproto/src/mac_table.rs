@@ -122,8 +122,8 @@ struct PortMacs {
     n: usize,
     /// When its burst would be whole again, ns.
     whole_at: u64,
-    /// Sightings of addresses that were not learned because of its rate, those that were told of,
-    /// and when, ns.
+    /// Sightings of addresses that were not learned because of its rate, how many of them were
+    /// reported, and when, ns.
     limited: u64,
     reported: u64,
     reported_at: Option<u64>,

@@ -49,7 +49,8 @@ pub(crate) struct MirrorView {
     pub snaplen: u16,
     /// Counts the packets that it mirrored.
     pub credit: u32,
-    /// It and the others that send to the same place: a packet goes there once.
+    /// Mirrors, a bit each, that send to the same port or VLAN as this one, itself included: a
+    /// packet that several of them mirror is copied there once.
     pub same: u32,
 }
 
@@ -60,12 +61,12 @@ pub(crate) enum Target {
     Vlan(u16),
 }
 
-/// Which mirrors a port takes part in, a bit each.
+/// The mirrors that a port takes part in, a bit each.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Mirrored {
     pub received: u32,
     pub sent: u32,
-    /// These send their copies to it: it is reserved for them.
+    /// Mirrors whose output port it is; it sends and receives nothing else.
     pub output: u32,
 }
 

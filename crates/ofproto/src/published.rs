@@ -1,4 +1,5 @@
-//! What PMD threads see: the published picture of bridges, ports, groups.
+//! Bridges, ports and groups as PMD threads read them: published by the control side, read under
+//! QSBR.
 
 use crate::groups::history::GroupsAt;
 use crate::groups::liveness::Groups;
@@ -26,7 +27,7 @@ pub(crate) struct Shared {
     /// The version of the flow tables that packets see.
     pub version: AtomicU64,
     pub frozen: States,
-    /// Tells this daemon from others.
+    /// A random number that tells this daemon's continuations from those of others.
     pub instance: u64,
     /// The network under the tunnels.
     pub underlay: Published<Underlay>,
@@ -51,7 +52,7 @@ impl Shared {
     }
 }
 
-/// Bridges and ports.
+/// Bridges and ports. A new one is published when any of them changes.
 #[derive(Default)]
 pub(crate) struct PublishedState {
     /// By `BridgeId`.
@@ -117,11 +118,12 @@ pub(crate) struct BridgeView {
     pub expired_wanted: Arc<AtomicBool>,
     /// Credit id of a miss in table 0; the others follow.
     pub miss_base: u32,
-    /// Which options tunnel fields are.
+    /// Options of Geneve headers that the fields `tun_metadataN` are mapped to.
     pub tlv: Arc<TlvTable>,
-    /// What flows look at of them.
+    /// Sets of masks under which flows match those fields; a packet with options is looked up once
+    /// for each.
     pub tun_masks: Box<[Masks]>,
-    /// By their bits; empty: there are none.
+    /// The bridge's mirrors, each at the number of its bit; empty if it has none.
     pub mirrors: Box<[Option<MirrorView>]>,
 }
 
@@ -158,7 +160,7 @@ pub(crate) struct PortView {
 }
 
 impl PortView {
-    /// Can it carry packets now?
+    /// True if the port can carry packets now (`OFPPS_LIVE`).
     pub fn live(&self) -> bool {
         self.spec.live()
     }

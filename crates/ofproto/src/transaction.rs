@@ -35,7 +35,7 @@ pub type Outcome = Result<(), (usize, OfError)>;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Change(pub(crate) u64);
 
-/// What becomes of a removed rule's record once nobody sees the rule.
+/// What becomes of a removed rule's record (counters, timeouts) once no reader sees the rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record {
     Goes,
@@ -55,10 +55,10 @@ pub(crate) enum Undo {
     Port(Box<PortSpec>),
 }
 
-/// What monitors are told of one flow.
+/// A change of one flow, for flow monitors.
 pub(crate) enum MonitorEvent {
     Added(Arc<FlowRule>),
-    /// And what it was.
+    /// The rule as it is, and as it was.
     Modified(Arc<FlowRule>, Arc<FlowRule>),
     Deleted(Arc<FlowRule>, Removed),
 }
@@ -76,7 +76,7 @@ pub(crate) struct Txn {
     pub version: u64,
     pub now: u64,
     pub undo: Vec<Undo>,
-    /// Flows that go and whose controllers are told, with the reason.
+    /// Removed flows with SEND_FLOW_REM: credit id and reason of each.
     pub removed: Vec<(u32, Removed)>,
     pub regions: Regions,
     /// The regions cover the item at hand already.
@@ -95,13 +95,13 @@ pub(crate) struct Open {
     pub items: Items,
     /// Items taken so far.
     pub taken: usize,
-    /// Packets see it; what is left is to tell, and to free.
+    /// True once packets see the change; events and freeing are left.
     pub committed: bool,
     pub monitor_events: std::vec::IntoIter<MonitorEvent>,
     pub removed: std::vec::IntoIter<(u32, Removed)>,
 }
 
-/// Which flows a request means.
+/// The flows that a request selects.
 pub(crate) struct Select<'a> {
     pub table: u8,
     pub matching: &'a Match,
@@ -116,9 +116,9 @@ pub(crate) struct Select<'a> {
 /// What a modification makes of the flows that it means.
 pub(crate) struct Rewrite {
     pub instructions: Arc<[Instruction]>,
-    /// None: it stays.
+    /// None: each flow keeps its cookie.
     pub cookie: Option<u64>,
-    /// Counters start again.
+    /// The counters of the flows start again at 0.
     pub reset: bool,
 }
 

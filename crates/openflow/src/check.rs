@@ -18,7 +18,7 @@ use std::net::IpAddr;
 
 /// A table number that stands for "not known": nothing is checked against it.
 pub const ANY_TABLE: u8 = 0xff;
-/// Of `ct_state`: belongs to no connection.
+/// Bit of `ct_state`: the packet belongs to no connection.
 const INVALID: u8 = 0x10;
 
 /// Checks actions whose packets nothing is known of (groups, packet-outs): what an action needs is

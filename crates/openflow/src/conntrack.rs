@@ -18,7 +18,7 @@ pub const CT_FORCE: u16 = 2;
 pub const NAT_SRC: u16 = 1;
 /// The other one.
 pub const NAT_DST: u16 = 2;
-/// The same address for later connections.
+/// Later connections of a source get the same address (`NX_NAT_F_PERSISTENT`).
 pub const NAT_PERSISTENT: u16 = 4;
 /// Ports by a hash.
 pub const NAT_HASH: u16 = 8;
@@ -43,9 +43,9 @@ const NAT_HEAD_BYTES: usize = 16;
 pub struct Conntrack {
     /// [`CT_COMMIT`], [`CT_FORCE`], and what else came.
     pub flags: u16,
-    /// Which connections the packet may belong to.
+    /// The zone: connections that the packet may belong to.
     pub zone: Zone,
-    /// Where a tracked copy of the packet is looked up.
+    /// The table in which a tracked copy of the packet is looked up.
     pub table: Option<u8>,
     /// [`ALG_FTP`], [`ALG_TFTP`], 0: none.
     pub alg: u16,
@@ -112,7 +112,7 @@ fn zone_field(b: Bytes) -> Result<Subfield, OfError> {
     if s.bits == ZONE_BITS { Ok(s) } else { Err(OfError::ActBadSetLen) }
 }
 
-/// Which parts of a range follow.
+/// Flags of a NAT action: the parts of its range that follow.
 mod present {
     pub const IPV4_FIRST: u16 = 1;
     pub const IPV4_LAST: u16 = 2;

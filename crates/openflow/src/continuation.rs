@@ -15,7 +15,7 @@ pub struct Continuation {
     pub conntracked: bool,
     /// Table of the rule that paused.
     pub table: u8,
-    /// And its cookie.
+    /// Cookie of the rule that paused.
     pub cookie: u64,
     /// What is still to be done.
     pub rest: Vec<Instruction>,

@@ -67,7 +67,7 @@ pub enum LearnTarget {
     Match(Subfield),
     /// Into a field of the packets that hit the learned flow.
     Load(Subfield),
-    /// They are the port to output to.
+    /// The value is the port to output to.
     Output,
 }
 
@@ -81,7 +81,7 @@ const VALUE_BITS_MAX: u16 = 128;
 
 /// Where the parts begin.
 const SPECS: usize = 32;
-/// And those of NXAST_LEARN2, or the header of the result's field.
+/// Offset of the specs of NXAST_LEARN2, or of the header of the result's field.
 const SPECS2: usize = 40;
 
 /// Reads an action of at least [`SPECS`] (`second`: [`SPECS2`]) bytes.

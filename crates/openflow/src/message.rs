@@ -638,7 +638,8 @@ pub enum Reply {
         generation: u64,
     },
     Async(AsyncConfig),
-    /// 1.4+: a table has fewer free places than was to be told of, or (`more`) more again.
+    /// 1.4+: a table has fewer free places than the lower threshold, or (`more`) more than the
+    /// upper one again.
     TableStatus {
         more: bool,
         table: TableStats,

@@ -177,7 +177,7 @@ const fn register(field: Field, class: Class, number: u8, bytes: u8) -> Oxm {
 }
 
 impl Oxm {
-    /// The wire form with this class and number (`NXM_NX_COOKIE` is told apart by its length).
+    /// The wire form with this class and number (`NXM_NX_COOKIE` differs in its length).
     pub fn by_number(class: Class, number: u8) -> Option<Oxm> {
         match (class, number) {
             (Class::NxmNx, n @ 0..16) => Some(register(Field::Reg(n), class, n, 4)),

@@ -1,7 +1,7 @@
 //! Plain buffers, read from a ring before they are used.
 //!
 //! Most buffers are one descriptor whose memory is one piece. These are read, checked and
-//! translated once, as soon as somebody says that packets for them are coming, and kept until they
+//! translated once, as soon as packets for them are announced, and kept until they
 //! are used: what fetches their memory ahead then needs to look at nothing of the guest's. A buffer
 //! that is anything else ends the row, and [`crate::batch`] has it read again with all that may be
 //! wrong with it.
@@ -10,9 +10,9 @@ use crate::batch::{Desc, Direction, flag};
 use crate::memory::{Memory, Region};
 use crate::raw;
 
-/// Most buffers read ahead of one ring.
+/// Buffers of one ring that are read ahead, at most.
 pub(crate) const BUFFERS_AHEAD_MAX: usize = 64;
-/// A buffer's memory is asked for so many buffers before it is used.
+/// How many buffers before its use a buffer's memory is prefetched.
 pub(crate) const PREFETCH_BUFFERS: usize = 16;
 
 /// A buffer of one piece that is mapped at `at`, with room for more than a header.

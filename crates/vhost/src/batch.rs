@@ -29,7 +29,7 @@ pub(crate) mod flag {
     pub const USED: u16 = 1 << 15;
 }
 
-/// Which way the bytes go.
+/// Direction of a ring's data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     FromGuest,

@@ -24,7 +24,7 @@ impl DirtyLog {
     /// A log of `bytes` bytes at `at`.
     ///
     /// # Safety
-    /// They are mapped for reading and writing as long as `owner` lives.
+    /// The `bytes` at `at` are mapped for reading and writing as long as `owner` lives.
     pub unsafe fn new(at: *mut u8, bytes: u64, owner: Box<dyn Any + Send + Sync>) -> DirtyLog {
         DirtyLog { at, bytes, _owner: owner }
     }

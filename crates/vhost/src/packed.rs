@@ -308,7 +308,8 @@ impl Packed {
         mark(self.desc, (n - first) * DESC);
     }
 
-    /// As in [`crate::split::Split`]; here it is nothing to look.
+    /// True if the guest asked not to be notified; unlike in [`crate::split::Split`] it is not
+    /// cached.
     #[inline]
     pub fn notifications_suppressed(&self) -> bool {
         false

@@ -22,7 +22,7 @@ struct Mark {
     avail: bool,
     used: bool,
     id: u16,
-    /// It is perhaps not the first one of its buffer.
+    /// True if the descriptor may be another than the first of its buffer.
     rest: bool,
 }
 

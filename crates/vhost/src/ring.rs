@@ -15,9 +15,9 @@ use packet::{Packet, Pool};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The same for packets, whose own memory is nearer.
+/// How many packets ahead the memory of our own buffers is prefetched.
 pub(crate) const PREFETCH_PACKETS: usize = 4;
-/// Plain buffers used before more are read.
+/// Plain buffers that are used before more are read ahead.
 const CHUNK: usize = 32;
 /// A ring is given up when its guest has made so many more malformed buffers than others: as many
 /// as QEMU's longest ring has. A driver with an occasional bad buffer never comes near, one that
@@ -671,7 +671,7 @@ impl Ring {
 }
 
 enum Choice {
-    /// These hold the packet.
+    /// The packet is in these buffers.
     Buffers(Range<usize>),
     /// The packet cannot be sent.
     Drop(RingError),

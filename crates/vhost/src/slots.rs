@@ -7,7 +7,7 @@
 use crate::raw;
 use packet::Packet;
 
-/// A copy between a packet and the guest's memory that somebody else is to make.
+/// A copy between a packet and the guest's memory that an engine is to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     /// From here.
@@ -16,7 +16,7 @@ pub struct Job {
     pub to: *mut u8,
     /// Bytes, at least one.
     pub len: u32,
-    /// What [`crate::Ring::done`] is to be told.
+    /// The argument of [`crate::Ring::done`] for this copy.
     pub slot: u32,
 }
 
@@ -38,7 +38,7 @@ impl Job {
 /// What a call on a ring is to list, and what it listed.
 #[derive(Default)]
 pub struct List {
-    /// Copies for somebody else to make.
+    /// Copies for an engine to make.
     pub jobs: Vec<Job>,
     /// How many more of them may be listed.
     pub room: usize,

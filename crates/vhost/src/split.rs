@@ -141,7 +141,7 @@ impl Split {
     fn look(&mut self, want: u32) -> u32 {
         if self.ready(self.seen) < want {
             self.seen = self.avail(1).into();
-            // The same line.
+            // In the cache line that was just read.
             self.quiet = !self.event_idx && self.avail(0) & NO_INTERRUPT != 0;
         }
         self.ready(self.seen)

@@ -5,12 +5,12 @@
 /// What becomes of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It does what it does in ovs-vswitchd.
+    /// The setting does what it does in ovs-vswitchd.
     Works,
-    /// These values do; what else is set has no effect and is said so in the log.
+    /// Only these values have an effect; any other is reported in the log.
     Only(&'static [&'static str]),
-    /// It has no effect, which is said in the log when it is set to anything but these values,
-    /// which ask for nothing.
+    /// The setting has no effect; the log says so unless it has one of these values, which ask for
+    /// nothing.
     No(&'static [&'static str]),
     /// The daemon writes it.
     Reported,

@@ -5,12 +5,12 @@ use crate::vlog::{self, PROGRAM, SyslogMethod};
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Which port types `--enable-dummy` replaces by inert ones.
+/// The port types that `--enable-dummy` replaces by inert ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dummy {
     /// None; `dummy` exists beside the others.
     Available,
-    /// Those of the datapath type `system`.
+    /// Port types of the datapath type `system`.
     System,
     /// All.
     Override,

@@ -13,7 +13,7 @@ const KEPT: [u32; 5] = [10, 11, 12, 13, 14];
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const VERSION: u32 = 0x2008_0522;
 
-/// Who the daemon is to be.
+/// The user and group that the daemon runs as (`--user`).
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct User {
     name: CString,

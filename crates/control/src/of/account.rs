@@ -16,8 +16,8 @@ pub const ALL_CONNECTIONS_BYTES_MAX: usize = 1 << 30;
 pub const CONNECTION_BYTES_MIN: usize = 256 << 10;
 /// Bytes of replies that may wait for a peer before more of its requests are read.
 pub const REPLY_BYTES_MAX: usize = 8 << 20;
-/// Of a connection's bytes, those that bundles leave to replies: what a peer puts into bundles ends
-/// in an error, not with the connection.
+/// Part of a connection's bytes that bundles may not use, so that replies have room: a bundle that
+/// is too large ends in an error and not with the connection.
 pub const REPLY_SHARE_BYTES: usize = 2 * REPLY_BYTES_MAX;
 /// Flow monitors of one connection: each is compared with every change of a flow.
 pub const MONITORS_MAX: usize = 1024;

@@ -1,4 +1,4 @@
-//! Messages nobody asked for: packet-ins, flow-removed, port status, flow-monitor updates.
+//! Asynchronous messages: packet-ins, flow-removed, port status, flow-monitor updates.
 
 use super::{Conn, ConnId};
 use crate::state::State;
@@ -116,7 +116,7 @@ pub fn forward(s: &mut State, (origin, xid): (ConnId, u32), group: &GroupMod) {
 }
 
 /// Reason 0: added, 1: deleted, 2: modified; `old`: what it was before. OpenFlow 1.0 has no word
-/// for a live port, and is not told of what it cannot see.
+/// for a live port, and gets no message about what it cannot see.
 fn port_status(s: &mut State, bridge: &str, reason: u8, desc: &PortDesc, old: Option<&PortDesc>) {
     let dead = |d: &PortDesc| PortDesc { state: d.state & !port_state::LIVE, ..d.clone() };
     let unseen = old.is_some_and(|old| dead(old) == dead(desc));

@@ -12,7 +12,7 @@ use std::rc::Rc;
 const CHUNK: std::ops::RangeInclusive<usize> = 4 << 10..=1 << 20;
 /// Bundles one connection may have open.
 const CONNECTION_BUNDLES_MAX: usize = 64;
-/// Nanoseconds after which a bundle that nobody adds to is given up, unless `other_config` of the
+/// Nanoseconds without a new message after which a bundle is given up, unless `other_config` of the
 /// database (`bundle-idle-timeout`) says otherwise; as in ovs-vswitchd.
 pub const IDLE_TIMEOUT: u64 = 10_000_000_000;
 

@@ -5,7 +5,7 @@ use crate::state::Shared;
 use ofproto::{BridgeId, Change, Items, Outcome};
 use openflow::OfError;
 
-/// Flows that are changed, told of or freed at once: a few milliseconds' work.
+/// Flows of a slice, which are changed, reported or freed in one turn: a few milliseconds' work.
 pub const SLICE_FLOWS_MAX: usize = 2048;
 
 /// Executes the items as one change. Once begun it goes on to its end, whatever becomes of the

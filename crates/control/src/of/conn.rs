@@ -37,7 +37,7 @@ pub enum Kind {
         target: String,
         /// We connect to it (`tcp:`, `unix:`), rather than it to us (`ptcp:`, `punix:`).
         active: bool,
-        /// It is a controller proper, not a service.
+        /// True for a controller proper, false for a service (`Controller.type`).
         primary: bool,
     },
 }
@@ -71,7 +71,7 @@ pub struct Conn {
     pub backlog: Rc<Cell<usize>>,
     /// Role.
     pub role: Role,
-    /// Which asynchronous messages it wants.
+    /// The asynchronous messages that the peer wants.
     pub wants: AsyncConfig,
     /// Its controller id (Nicira).
     pub id: u16,
@@ -83,9 +83,9 @@ pub struct Conn {
     pub bundles: BTreeMap<u32, Bundle>,
     /// What went wrong on it.
     pub counts: account::Counts,
-    /// Who gets copies of a controller's messages.
+    /// Readers of the bridge's `.snoop` socket, which get copies of a controller's messages.
     pub snoops: Snoops,
-    /// Dropped with the connection: whoever serves it then ends.
+    /// Dropped with the connection, which ends the task that serves it.
     pub open: tokio::sync::oneshot::Sender<()>,
 }
 
@@ -121,7 +121,7 @@ impl Conn {
         }
     }
 
-    /// Sends a reply to a request (`0` for what nobody asked for).
+    /// Sends a reply to a request; `0` for asynchronous messages.
     pub fn reply(&mut self, to: impl Into<ReplyTo>, reply: &Reply) {
         let Some(dialect) = self.dialect else { return };
         for bytes in codec::encode(dialect, to, reply) {
@@ -181,7 +181,7 @@ impl Conn {
             && self.wants_packet_in(Reason::TableMiss)
     }
 
-    /// Sets what it was told about its switch configuration.
+    /// Takes over the connection's switch configuration (OFPT_SET_CONFIG).
     pub fn configure(&mut self, config: SwitchConfig) {
         self.config = config;
         if self.version().is_some_and(|v| v < Version::V13) {
@@ -226,12 +226,12 @@ impl Conn {
         self.listens() && self.wants.port_status[self.column()] & (1 << reason) != 0
     }
 
-    /// Wants to be told of other controllers' group-mods (`OFPRFR_GROUP_MOD`)?
+    /// True if it wants other controllers' group-mods forwarded (`OFPRFR_GROUP_MOD`).
     pub fn wants_group_mods(&self) -> bool {
         self.listens() && self.wants.requestforward[self.column()] & 1 != 0
     }
 
-    /// Wants to be told that a table's vacancy fell (or, `more`, rose)?
+    /// True if it wants table-status messages when a table's vacancy fell (or, `more`, rose).
     pub fn wants_vacancy(&self, more: bool) -> bool {
         let reason = if more { 4 } else { 3 };
         self.listens()

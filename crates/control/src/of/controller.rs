@@ -37,7 +37,7 @@ impl Controller {
         }
     }
 
-    /// Is somebody connected?
+    /// True if at least one connection of this row has agreed on a version.
     pub fn connected(&self) -> bool {
         self.connections > 0
     }

@@ -39,7 +39,7 @@ pub fn set(
     Ok(reply)
 }
 
-/// All other primaries become secondary, and are told so where their version has a word for it.
+/// All other primaries become secondary, and get a role-status message if their version has one.
 fn step_down(s: &mut State, bridge: &str, id: ConnId, generation: u64) {
     for (other, conn) in s.conns.iter_mut() {
         if *other == id || conn.bridge != bridge || conn.role != Role::Primary {

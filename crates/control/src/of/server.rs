@@ -23,7 +23,7 @@ const MODULE: &str = "rconn";
 /// How long a controller may take for its hello.
 const HELLO_TIME_MAX: Duration = Duration::from_secs(8);
 
-/// Messages after which the packet side is told what changed, lest the switch half lumps the
+/// Messages after which changes are handed to the packet side, lest the switch half lumps the
 /// changes together and more cached decisions go than must.
 const FLUSH_INTERVAL_MESSAGES: u32 = 64;
 

@@ -59,7 +59,8 @@ impl State {
         }
     }
 
-    /// The same, in another version than the connection's: the answer to a message in that version.
+    /// Sends a reply in another version than the connection's: the answer to a message in that
+    /// version.
     pub fn reply_in(&mut self, id: ConnId, version: Version, xid: u32, reply: &Reply) {
         if let Some(conn) = self.conns.get_mut(&id) {
             openflow::codec::encode(version, xid, reply).into_iter().for_each(|m| conn.send(m));
@@ -88,7 +89,7 @@ impl State {
         self.change_bridge(bridge, |c| c.miss_to_controller = wanted);
     }
 
-    /// Has changes of flows told as long as some connection monitors them.
+    /// Has the switch half report changes of flows as long as a connection monitors them.
     pub fn update_monitored(&mut self, bridge: BridgeId) {
         let Some(name) = self.bridge_name(bridge) else { return };
         let mut conns = self.conns.values().filter(|c| c.bridge == name);

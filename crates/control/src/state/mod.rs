@@ -106,7 +106,7 @@ pub struct State {
     pub restoring: bool,
     /// `Open_vSwitch.other_config`.
     pub other_config: BTreeMap<String, String>,
-    /// What the log has been told of settings without effect.
+    /// Settings without effect that are in the log already.
     pub notices: BTreeSet<crate::config::Notice>,
     /// Something in a database row changed that should be written soon.
     pub status_dirty: bool,
@@ -116,7 +116,7 @@ pub struct State {
     pub coverage: crate::appctl::history::Coverage,
     /// Sessions that say which interfaces carry traffic.
     pub bfd: crate::bfd::sessions::Sessions,
-    /// Which copy engine serves which PMD thread.
+    /// Copy engines and the PMD threads that they serve.
     pub engines: crate::engines::Engines,
     /// Rules in adapters.
     pub offload: crate::offload::Offload,
@@ -200,7 +200,7 @@ impl State {
         datapath::now_ms()
     }
 
-    /// The same in the switch half's nanoseconds.
+    /// The clock of the whole daemon in nanoseconds, the unit of the switch half.
     pub fn now_ns(&self) -> u64 {
         datapath::now_ms() * 1_000_000
     }

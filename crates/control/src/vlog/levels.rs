@@ -7,7 +7,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
-    /// As the level of a destination: takes nothing. Never the level of a message.
+    /// Level of a destination that takes nothing; no message has it.
     Off,
     /// The daemon cannot go on.
     Emer,

@@ -4,7 +4,7 @@
 //! and read them. Use [`info!`](crate::vlog::info) and its kin with a module name first:
 //! `vlog::info!("bridge", "bridge {name}: deleted")`. A message from one place in the source is
 //! written at most [`limit::BURST`] times at once and [`limit::RATE`] times per second after that;
-//! what is left out is counted and told.
+//! what is left out is counted, and the count is logged.
 //!
 //! PMD threads never log. Everything else may, from any thread.
 

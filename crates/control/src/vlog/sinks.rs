@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 pub enum SyslogMethod {
     /// Not at all.
     Null,
-    /// By a datagram socket, `/dev/log` for the method `libc`.
+    /// Syslog by a unix datagram socket; `/dev/log` for the method `libc`.
     Unix(PathBuf),
-    /// By UDP to `address:port`.
+    /// Syslog by UDP to `address:port`.
     Udp(String),
 }
 

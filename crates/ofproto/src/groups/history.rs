@@ -17,7 +17,7 @@ impl GroupHistory {
     /// Adds what is seen from `version` on; `grace` begins when it is published.
     pub fn push(&mut self, grace: Grace, version: u64, groups: Groups, domain: &Domain) {
         self.0.push_front((grace, version, Arc::new(groups)));
-        // Whoever reads the tables after a grace period finds that version, or a later one.
+        // A reader that begins after a grace period finds that version, or a later one.
         if let Some(i) = self.0.iter().position(|(g, _, _)| domain.passed(*g)) {
             self.0.truncate(i + 1);
         }
@@ -33,11 +33,11 @@ pub(crate) struct GroupTable {
     pub by_id: BTreeMap<u32, GroupRec>,
     pub index: Arc<Published<GroupsAt>>,
     pub history: GroupHistory,
-    /// As packets see them now.
+    /// The groups as packets see them now.
     pub shown: Groups,
-    /// Counts changes of ports.
+    /// Number of changes of the bridge's ports so far.
     pub port_changes: u64,
-    /// How many flows name a group.
+    /// Number of flows that name a group, by its id.
     pub refs: HashMap<u32, u32>,
 }
 

@@ -53,7 +53,7 @@ struct Entry {
     view: Arc<GroupView>,
     /// Buckets that are live.
     buckets: u32,
-    /// What those that watch the group were last told.
+    /// The liveness that was last passed on to groups that watch this one.
     live: bool,
 }
 

@@ -90,7 +90,7 @@ fn a_port_teaches_a_burst_and_then_its_rate() {
     assert_eq!(t.limited().collect::<Vec<_>>(), [(1, passed_over)]);
     assert_eq!(t.take_limited(SECOND).count(), 1);
     t.passed_over(1, 7);
-    assert_eq!(t.take_limited(60 * SECOND).count(), 0, "told of once a minute");
+    assert_eq!(t.take_limited(60 * SECOND).count(), 0, "reported once a minute");
     assert_eq!(t.take_limited(61 * SECOND).collect::<Vec<_>>(), [(1, 7)]);
     // What it taught stays fresh, other ports are not affected, and moves cost as much as new
     // addresses do.

@@ -1,7 +1,7 @@
 //! Changes: staged under the next version, step by step if there is much to do, then shown all at
 //! once or undone.
 //!
-//! One change is open at a time. Whoever began it calls [`Switch::advance`] until it is done and
+//! One change is open at a time. Its initiator calls [`Switch::advance`] until it is done and
 //! may do other things in between; any other change of flows or groups runs it to its end first.
 
 use crate::events::Event;

@@ -1,5 +1,5 @@
-//! Eviction: a full table that is told to evicts the flow that matters least instead of refusing a
-//! new one. Looks at every flow of the table, so it costs as much as the table's limit is high;
+//! Eviction: a full table with eviction on gives up the flow that matters least instead of refusing
+//! a new one. Looks at every flow of the table, so it costs as much as the table's limit is high;
 //! only tables with a limit and eviction pay it.
 
 use crate::switch::Switch;
@@ -57,7 +57,8 @@ impl Switch {
         }
     }
 
-    /// Of the largest group the flow of the least importance, and of those the next to expire.
+    /// The flow to evict: of the eviction group with most flows the one of least importance, of
+    /// several the one that expires first. None if no flow of the table has a timeout.
     fn victim(&self, id: BridgeId, table: u8, version: u64) -> Option<Arc<FlowRule>> {
         let config = self.bridge(id).ok()?.config.tables.get(&table);
         let fields = config.map_or(&[][..], |t| &t.groups);

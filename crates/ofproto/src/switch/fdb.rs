@@ -40,7 +40,7 @@ impl Switch {
     }
 
     /// Ports that showed more new addresses than they may teach, and how many sightings of such
-    /// there were since that was last told, which is once a minute for each port: (bridge, port,
+    /// there were since the last report, which is made once a minute for each port: (bridge, port,
     /// sightings). `now` in ns.
     pub fn take_limited(&mut self, now: u64) -> Vec<(BridgeId, OfPort, u64)> {
         let all = self.bridges.iter_mut().flatten();

@@ -165,7 +165,7 @@ impl Switch {
         }
     }
 
-    /// Takes a rule out; nobody is reports_removal.
+    /// Takes a rule out, without an event for controllers or monitors.
     fn unlink(&mut self, txn: &mut Txn, table: u8, rule: &Arc<FlowRule>, record: Record) {
         rule.set_remove_version(txn.version);
         self.note(txn.bridge, table, rule.value(), false);

@@ -23,8 +23,8 @@ impl Switch {
         }
     }
 
-    /// The packets that a bridge's NORMAL may decide about, those of one VLAN if that can be told,
-    /// by the port that they come in on.
+    /// The packets that a bridge's NORMAL may decide about, those of one VLAN if its packets can be
+    /// recognized, by the port that they come in on.
     fn bridge_regions(&self, bridge: u32, vlan: Option<u16>, out: &mut Vec<Region>) {
         if self.bridge(BridgeId(bridge)).is_err() {
             return;

@@ -45,7 +45,7 @@ use sync::{Domain, Published};
 /// The network under the tunnels, as the control side knows it.
 #[derive(Default)]
 pub(crate) struct Tunnels {
-    /// As it is published.
+    /// Routes, next hops and source ports of tunnels, as they are published.
     pub underlay: Underlay,
     pub neighbours: Neighbours,
     /// Questions for next hops that were not taken yet.
@@ -62,9 +62,9 @@ pub struct Switch {
     pub(crate) rewritten: Rewritten,
     pub(crate) changes: Changes,
     pub(crate) tunnels: Tunnels,
-    /// What the packet side passed over on ports that are in no bridge, or in several.
+    /// Packets that taught no address because their port is in no bridge, or in several.
     pub(crate) passed_over: u64,
-    /// When to look at a flow with a timeout again.
+    /// Flows with timeouts: when to look at each again (ns), and its credit id.
     pub(crate) timers: BinaryHeap<Reverse<(u64, u32)>>,
     pub(crate) sweep: Sweep,
     pub(crate) meter_numbers: MeterNumbers,
@@ -103,19 +103,19 @@ impl Switch {
         }
     }
 
-    /// What PMD threads ask.
+    /// The pipeline that PMD threads resolve packets by.
     pub fn pipeline(&self) -> Arc<dyn Pipeline> {
         Arc::new(Pipe::new(self.shared.clone()))
     }
 
-    /// Which cached decisions may be stale since the last call.
+    /// Takes the regions of packets whose cached decisions may have changed since the last call.
     pub fn take_regions(&mut self) -> Vec<Region> {
         let mut regions = self.outbox.take_regions();
         self.take_mac_regions(&mut regions);
         regions
     }
 
-    /// What happened since the last call.
+    /// Takes the events since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.outbox.events)
     }

@@ -19,7 +19,7 @@ const NS: u64 = 1_000_000_000;
 pub struct Dump {
     bridge: BridgeId,
     select: FlowSelect,
-    /// As they were at the beginning, with their tables.
+    /// The rules that the request means as they were when the dump began, with their tables.
     flows: std::vec::IntoIter<(u8, Arc<FlowRule>)>,
 }
 
@@ -154,7 +154,8 @@ impl Switch {
         Ok((0..N_TABLES as u8).map(|table| describe(b, table)).collect())
     }
 
-    /// Notices tables whose number of free places passed what a controller wants to be told of.
+    /// Sends a table-status event for each table whose share of free places crossed a threshold
+    /// that a controller set.
     pub(crate) fn watch_vacancies(&mut self, id: BridgeId) {
         let Ok(b) = self.bridge_mut(id) else { return };
         let mut events = Vec::new();
@@ -171,8 +172,8 @@ impl Switch {
         self.outbox.events.append(&mut events);
     }
 
-    /// What a controller wants of a table (or of [`TABLE_ALL`]): eviction, and to be told of
-    /// vacancies.
+    /// Sets eviction and the vacancy thresholds (percent of free places, lower and upper) of a
+    /// table, or of all ([`TABLE_ALL`]).
     pub fn table_mod(
         &mut self,
         id: BridgeId,

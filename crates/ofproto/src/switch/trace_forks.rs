@@ -9,7 +9,7 @@ use openflow::conntrack::{NAT_DST, NAT_SRC};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// `ct_state` where nobody says another: tracked and new.
+/// `ct_state` if the command gives none: tracked and new.
 const DEFAULT_STATE: u8 = 0x21;
 
 impl Switch {

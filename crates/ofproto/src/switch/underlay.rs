@@ -49,7 +49,7 @@ impl Switch {
         (min, max)
     }
 
-    /// Sets them.
+    /// Sets the UDP source ports of encapsulated packets: `min` to `max`, both included.
     pub fn set_tunnel_source_ports(&mut self, min: u16, max: u16) {
         self.tunnels.underlay.source_ports = SourcePorts(min, max.max(min));
         self.publish_underlay();
@@ -85,8 +85,8 @@ impl Switch {
         self.tunnels.neighbours.limited()
     }
 
-    /// The same by port since that was last told, which is once a minute for each port; `now` in
-    /// ns.
+    /// Announcements of next hops that were passed over since they were last reported, by port;
+    /// each port is reported once a minute. `now` in ns.
     pub fn take_limited_neighbours(&mut self, now: u64) -> Vec<(String, u64)> {
         self.tunnels.neighbours.take_limited(now)
     }
@@ -105,12 +105,12 @@ impl Switch {
         }
     }
 
-    /// Seconds until a next hop that nobody uses is forgotten.
+    /// Seconds without use after which a next hop is forgotten.
     pub fn neighbour_aging(&self) -> u32 {
         (self.tunnels.neighbours.aging_ns / 1_000_000_000) as u32
     }
 
-    /// Sets it, for what is learned from now on.
+    /// Sets after how many seconds without use a next hop that is learned from now on is forgotten.
     pub fn set_neighbour_aging(&mut self, seconds: u32) {
         self.tunnels.neighbours.aging_ns = u64::from(seconds) * 1_000_000_000;
     }
@@ -141,7 +141,8 @@ impl Switch {
         Some(&self.tunnels.underlay.routes.lookup(to, mark, from)?.device)
     }
 
-    /// A decision sends to this next hop, as it knew it.
+    /// A decision sends to this next hop: it is asked for if that is due, and the decision is made
+    /// anew if it knew another hardware address.
     pub(crate) fn hop(&mut self, h: &Hop, now: u64) {
         let port = self.bridges.get(h.bridge as usize).and_then(|b| b.as_ref()?.ports.get(&h.port));
         let Some(port) = port else { return };
@@ -152,7 +153,7 @@ impl Switch {
             self.tunnels.solicitations.push(Solicitation { bridge, port, frame });
         }
         if self.tunnels.neighbours.get(&port.name, h.next) != h.used {
-            // It was made before what is known now was published.
+            // The decision is older than what is known now.
             self.outbox.underlay = true;
         }
     }
@@ -256,7 +257,7 @@ mod tests {
         assert_eq!(stale(&mut lab.sw, &effects), [true, false, false]);
         effects[0] = lab.decide(&packet("in_port=3")).effects;
         lab.sw.set_neighbour("p2", [10, 0, 0, 7].into(), [7; 6], 2);
-        assert!(stale(&mut lab.sw, &effects).is_empty(), "nobody asked for that one");
+        assert!(stale(&mut lab.sw, &effects).is_empty(), "no decision asked for that one");
         lab.sw.change_routes(|t| t.insert(route([10, 0, 0, 6], 32, Some([10, 0, 0, 7]))));
         assert_eq!(stale(&mut lab.sw, &effects), [false, true, false]);
         lab.sw.flush_neighbours();

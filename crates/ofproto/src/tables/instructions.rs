@@ -86,7 +86,7 @@ pub(crate) struct Clause {
     pub id: u32,
     /// Number of clauses.
     pub n: u8,
-    /// Which of them, from 0 on.
+    /// Number of this clause, from 0 on.
     pub k: u8,
 }
 

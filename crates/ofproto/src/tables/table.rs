@@ -25,7 +25,7 @@ pub(crate) struct Flow {
     pub clauses: Option<Box<[Clause]>>,
     /// Do they learn?
     pub learns: bool,
-    /// Is a controller reports_removal when the flow goes (SEND_FLOW_REM)?
+    /// True if controllers get a flow-removed message when it goes (SEND_FLOW_REM).
     pub reports_removal: bool,
     pub cookie: u64,
     /// What it says about tunnel options, if it does.
@@ -179,7 +179,8 @@ impl Table {
         !self.clauses.is_empty()
     }
 
-    /// Those clauses that match and are of at least this priority.
+    /// Calls `each` with every clause of a conjunctive match that matches `key` and has at least
+    /// the priority `least`.
     pub fn clauses_for(
         &self,
         key: &Key,

@@ -17,7 +17,8 @@ use std::sync::{Arc, LazyLock};
 pub(crate) const OPTIONS_BYTES_MAX: usize = 256;
 /// Bytes of all options of a packet, with their headers (RFC 8926, section 3.4).
 const HEADER_OPTIONS_BYTES_MAX: usize = 252;
-/// Of an option's type: who does not know it must drop the packet.
+/// Bit of an option's type: a receiver that does not know the option must drop the packet
+/// (RFC 8926, section 3.5).
 const CRITICAL: u8 = 0x80;
 
 /// The options that a bridge's fields are.
@@ -126,8 +127,8 @@ pub(crate) fn masks_of(fields: &[TunMetadata]) -> Masks {
     fields.iter().map(zero).collect()
 }
 
-/// What stands for a match's fields in a rule's key. Never 0; nobody outside can find two that are
-/// equal.
+/// What stands for a match's fields in a rule's key. Never 0; no
+/// sender can find two matches with the same digest.
 fn digest(fields: &[TunMetadata]) -> u64 {
     static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     SECRET.hash_one(fields).max(1)

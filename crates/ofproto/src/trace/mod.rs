@@ -10,9 +10,9 @@ use openflow::Reason;
 
 /// Options of the header of a traced packet's tunnel.
 pub enum Options {
-    /// As they come.
+    /// The options' bytes, as in the header.
     Bytes(Vec<u8>),
-    /// As the fields that they are.
+    /// Fields `tun_metadataN` that the options are mapped to.
     Fields(Vec<TunMetadata>),
 }
 

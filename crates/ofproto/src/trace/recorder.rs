@@ -42,7 +42,7 @@ pub(crate) struct Recorder {
     pub failed: Option<&'static str>,
     /// Copies of the packet that connection tracking has looked up again.
     pub forks: VecDeque<Fork>,
-    /// And how many may still be looked at.
+    /// How many more such copies this trace may look up, at most [`FORKS_MAX`] at first.
     pub forks_left: usize,
 }
 
@@ -111,7 +111,8 @@ pub(crate) fn print(nodes: &[Node], level: usize, out: &mut String) {
 
 /// A copy of a packet that connection tracking has looked up again.
 pub(crate) struct Fork {
-    /// As it was, with the state's id, and with what is known of the connection.
+    /// The packet's key when it was copied, with the id of the frozen state and the connection's
+    /// zone.
     pub key: Key,
     /// The translation that was asked for.
     pub nat: Option<Nat>,

@@ -125,7 +125,7 @@ fn hash_of(what: u16, basis: u16, key: &Key, wc: &mut Mask) -> u64 {
     mix(hash, u64::from(basis))
 }
 
-/// Of both addresses, alike in both directions; 0 for what is not IP.
+/// A hash of both IP addresses, the same in both directions; 0 for packets that are not IP.
 fn addresses(key: &Key, wc: &mut Mask) -> u64 {
     match key.u16(at::ETH_TYPE) {
         fields::ETH_IP => pair(Field::Ipv4Src, Field::Ipv4Dst, key, wc),
@@ -134,7 +134,8 @@ fn addresses(key: &Key, wc: &mut Mask) -> u64 {
     }
 }
 
-/// And of protocol and, of these protocols, both ports.
+/// A hash of IP addresses, protocol and, for the protocols in `ported`, both ports; the same in
+/// both directions.
 fn connection(ported: &[u8], key: &Key, wc: &mut Mask) -> u64 {
     if !fields::is_ip(key.u16(at::ETH_TYPE)) {
         return 0;

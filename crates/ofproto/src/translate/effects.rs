@@ -1,5 +1,4 @@
-//! What a decision says beside its operations: what the control side does when it is used, what a
-//! controller is told.
+//! Effects of decisions for the control side, and what a packet-in says about its packet.
 
 use crate::learned::{Fin, LearnedFlow};
 use crate::tunnel::Underlay;
@@ -77,10 +76,10 @@ pub struct BfdContext {
     pub port: OfPort,
 }
 
-/// What a controller is told about a packet: the context of a [`action::Punt`].
+/// What a packet-in says about its packet: the context of a [`action::Punt`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketInContext {
-    /// Which bridge's controllers.
+    /// The bridge whose controllers get it.
     pub bridge: crate::BridgeId,
     /// Table of the rule.
     pub table: u8,
@@ -88,13 +87,13 @@ pub struct PacketInContext {
     pub cookie: u64,
     /// Why.
     pub reason: Reason,
-    /// By the table-miss flow: 1.3 and later call that a miss.
+    /// Sent by the table-miss flow; OpenFlow 1.3 and later report that as a table miss.
     pub miss_flow: bool,
-    /// No flow sent it: none matched.
+    /// Sent because no flow matched.
     pub no_flow: bool,
     /// The bytes that the action asked for. Nothing is buffered, so all of the packet is sent.
     pub max_len: u16,
-    /// Which controller (0: those that have set no other id).
+    /// The controllers with this id get it; 0 is the id of those that set none.
     pub controller_id: u16,
     /// Nicira packet-in 2.
     pub userdata: Vec<u8>,

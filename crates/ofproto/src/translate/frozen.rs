@@ -1,9 +1,9 @@
 //! Recirculation: the state of a translation that waits for the packet to be parsed again.
 //!
 //! States are in places that any thread fills without a lock ([`States::put`]); equal states share
-//! one. Each bridge has places of its own. Whoever caches a decision that names a state holds an
-//! [`Arc`] of it ([`action::Decision::holds`]). The control side frees states that nobody holds and
-//! that no packet was decided about with for some seconds ([`States::sweep`]).
+//! one. Each bridge has places of its own. A cached decision that names a state holds an [`Arc`]
+//! of it ([`action::Decision::holds`]). The control side frees states that no decision holds and
+//! that no packet was resolved with for some seconds ([`States::sweep`]).
 
 use flow::{PACKET_LINES, TunMetadata, at};
 use openflow::{Action, Instruction, OfPort};
@@ -31,7 +31,7 @@ const UNUSED_NS_MAX: u64 = 3_000_000_000;
 /// Places that one sweep looks at: those of two bridges, about 0.1 ms.
 const SWEEP_PLACES_MAX: usize = 2 * PLACES;
 
-/// What is kept.
+/// The state of a translation that goes on when the packet is looked up again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub bridge: u32,
@@ -57,13 +57,13 @@ pub(crate) type Outer = [u64; 9];
 
 pub(crate) const OUTER_WORDS: [usize; 9] = [6, 16, 17, 18, 19, 20, 21, 22, 23];
 
-/// Those of a key.
+/// The outer header's fields and the packet's mark of a key.
 pub(crate) fn outer(key: &flow::Key) -> Outer {
     OUTER_WORDS.map(|i| key.words[i])
 }
 
 impl State {
-    /// Of a pipeline that a controller has go on.
+    /// The state in which a paused pipeline goes on (NXT_RESUME).
     pub fn of_continuation(bridge: u32, r: &openflow::Resume) -> State {
         let c = &r.continuation;
         let mut key = r.matching.key;
@@ -167,7 +167,7 @@ impl Place {
     fn take(&self) -> Option<Box<Arc<Kept>>> {
         self.generation.fetch_add(1, Ordering::Relaxed);
         let old = self.kept.swap(std::ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: `fill` put it there, and nobody else takes it out.
+        // SAFETY: `fill` put it there, and no other thread takes it out.
         (!old.is_null()).then(|| unsafe { Box::from_raw(old) })
     }
 }
@@ -207,7 +207,7 @@ impl States {
     fn region(&self, bridge: u32) -> Option<&Region> {
         let place = &self.regions[bridge as usize % REGIONS];
         if place.get().is_none() {
-            // Who comes second finds the first one's.
+            // A thread that comes second finds what the first one set.
             let _ = place.set(Region::new());
         }
         place.get()

@@ -161,7 +161,7 @@ fn hash_headers(key: &Key, wc: &mut Mask) -> u64 {
 mod tests {
     use super::*;
 
-    /// How many of 30,000 keys, told apart by what `vary` writes, take each of two buckets.
+    /// How many of 30,000 keys, which differ in what `vary` writes, take each of two buckets.
     fn shares(weights: [u16; 2], vary: impl Fn(&mut Key, u32)) -> [u32; 2] {
         let mut shares = [0; 2];
         for i in 0..30_000 {

@@ -122,7 +122,7 @@ fn out_port(value: u128) -> Option<OfPort> {
     }
 }
 
-/// As ovs-vswitchd's traces say it.
+/// A learned flow as text, in the layout of ovs-vswitchd's traces.
 fn learned_text(m: &FlowMod) -> String {
     let matching = match_text(&m.matching.key, &m.matching.mask, &m.matching.tun, &|_| None);
     let mut text = format!("table={} {matching}", m.table).trim_end().to_string();

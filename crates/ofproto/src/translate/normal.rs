@@ -23,7 +23,7 @@ pub(super) struct Tag {
 }
 
 impl Tags {
-    /// The same in another VLAN.
+    /// These tags with another VLAN id in the outer one.
     pub fn in_vlan(self, vid: u16) -> Tags {
         Tags { outer: Tag { vid, ..self.outer }, ..self }
     }
@@ -149,7 +149,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// Which VLAN the packet is in counts.
+    /// Adds the VLAN tag to what the decision looked at.
     pub(super) fn look_at_tags(&mut self) {
         self.wc.set_u16(at::VLAN, self.wc.u16(at::VLAN) | 0x1fff);
         if self.key.u16(at::VLAN) & VLAN_PRESENT != 0 {

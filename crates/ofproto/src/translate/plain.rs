@@ -11,23 +11,23 @@ use flow::{Key, Mask, PACKET_LINES, PortNo, at, flag};
 use openflow::{OfPort, port_config};
 use telemetry::Drop;
 
-/// Packets that go side by side when each has a mask of its own.
+/// Packets resolved side by side when a mask is computed for each.
 pub(super) const MASKED_PACKETS_MAX: usize = 8;
 
-/// And when nobody asks what was looked at.
+/// Packets resolved side by side when no mask is computed.
 pub(super) const UNMASKED_PACKETS_MAX: usize = classifier::BATCH;
 
-/// Steps of conjunctive matches in one table; who needs more goes the whole way, where they are
-/// counted together.
+/// Steps that conjunctive matches of one packet may take in one table, at most; packets that need
+/// more are left to [`super::xlate::Xlate`], which counts them over all tables.
 const CONJUNCTION_STEPS_MAX: usize = 1024;
 
-/// Where a packet is.
+/// Where a packet is on its way through the tables.
 #[derive(Clone, Copy)]
 enum At {
     Table(u8),
-    /// At the end of its way.
+    /// Its decision is complete.
     End,
-    /// At something that is not plain.
+    /// It met something that is not plain, and is left to [`super::xlate::Xlate`].
     Lost,
 }
 
@@ -133,7 +133,7 @@ fn start<'a>(
     paths
 }
 
-/// Which packets are decided about, a bit each.
+/// Completes the decisions; bit i of the answer is set if packet i has one.
 fn finish(paths: &[Option<Path<'_>>], out: &mut [Decision]) -> u32 {
     let mut done = 0;
     for (i, (path, d)) in paths.iter().zip(out).enumerate() {
@@ -146,7 +146,7 @@ fn finish(paths: &[Option<Path<'_>>], out: &mut [Decision]) -> u32 {
 }
 
 /// Asks for the memory that the next step looks at, where several packets are in the same table;
-/// false: nobody is in any.
+/// false: no packet is in any.
 fn prepare(paths: &[Option<Path<'_>>], all: &[Key]) -> bool {
     let going = paths.iter().zip(all).filter_map(|(w, key)| Some((w.as_ref()?.place()?, key)));
     let mut keys = [&Key::ZERO; UNMASKED_PACKETS_MAX];
@@ -201,7 +201,7 @@ impl<'a> EntryCache<'a> {
     }
 }
 
-/// What remains to be said of what was looked at when the way was plain.
+/// Completes the mask of a plain decision.
 fn close(wc: &mut Mask) {
     wc.words[PACKET_LINES * 8..].fill(0);
     crate::tunnel::forget(wc);
@@ -269,7 +269,7 @@ impl<'a> Path<'a> {
         At::End
     }
 
-    /// False: it is more than an operation.
+    /// Adds an output operation; false if the port needs more than one operation (patch, tunnel).
     fn output(&self, to: OfPort, out: &mut Decision) -> bool {
         if to == self.in_port {
             return true;

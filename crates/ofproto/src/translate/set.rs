@@ -21,8 +21,8 @@ fn rank(a: &Action) -> u8 {
     }
 }
 
-/// Of what ends a set the one with the highest number runs, of one kind the last: a group rather
-/// than an output, and so on, as in OVS.
+/// Rank of an action that ends an action set: only the one of highest rank runs, of one kind the
+/// last: a group rather than an output, and so on, as in OVS.
 fn preference(a: &Action) -> u8 {
     match a {
         Action::Group(_) => 4,

@@ -25,7 +25,7 @@ const OAM: u16 = 8;
 const ICMPV6: u8 = 58;
 const ADVERTISEMENT: u16 = 136;
 const ARP_REPLY: u8 = 2;
-/// Of a Neighbour Advertisement that no router has forwarded.
+/// Hop limit of a Neighbour Advertisement that no router has forwarded (RFC 4861, section 7.1.2).
 const HOP_LIMIT: u8 = 255;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const TTL: u8 = 64;
@@ -46,7 +46,7 @@ struct Outer {
     /// First word of the VXLAN or Geneve header.
     word: u32,
     key: u32,
-    /// Of a Geneve header.
+    /// Options of the Geneve header, as bytes.
     options: Vec<u8>,
 }
 
@@ -193,7 +193,7 @@ impl<'a> Xlate<'a, '_> {
         })
     }
 
-    /// Of the VXLAN or Geneve header.
+    /// The first 32 bits of the VXLAN or Geneve header.
     fn first_word(&self, kind: TunnelKind) -> u32 {
         let policy = u32::from(self.key.u8(at::TUN_GBP_FLAGS)) << 16
             | u32::from(self.key.u16(at::TUN_GBP_ID));
@@ -205,7 +205,8 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// By the routes, and by the port that is the route's device.
+    /// The way of an outer packet: its route, and the port that is the route's device. None if
+    /// there is none.
     fn way(&mut self, outer: &Outer) -> Option<Way<'a>> {
         let (dst, mark, source) = (outer.dst, outer.mark, outer.src);
         let answer = self.snapshot.underlay.answer(dst, mark, source);
@@ -405,7 +406,7 @@ fn header(outer: &Outer, own: [u8; 6], mac: [u8; 6], source: IpAddr, spec: &Tunn
     h
 }
 
-/// Of IP.
+/// IP protocol number of the outer packet.
 fn protocol(kind: TunnelKind) -> u8 {
     if kind == TunnelKind::Gre { GRE } else { UDP }
 }

@@ -40,15 +40,15 @@ pub(super) struct Snapshot<'a> {
 pub(super) struct Outer<'o> {
     /// Where the packet's tunnel ended: no packet is sent there.
     pub dst: IpAddr,
-    /// It came out of one.
+    /// The packet came out of a tunnel.
     pub received: bool,
     /// Options of the outer header as they came.
     pub options: &'o [u8],
-    /// And as fields, as the actions made them.
+    /// Fields `tun_metadataN` as the actions made them.
     pub fields: Vec<TunMetadata>,
-    /// And as they were at first: for the trace.
+    /// Those fields as the packet brought them; for the trace.
     pub first: Vec<TunMetadata>,
-    /// The bits of them that were looked at: for the trace.
+    /// Bits of those fields that were looked at; for the trace.
     pub wc: Vec<TunMetadata>,
     /// The outer header's other fields as they came.
     pub outer: frozen::Outer,
@@ -60,28 +60,28 @@ pub(super) struct Running {
     pub cookie: u64,
     /// Its credit id.
     pub rule: Option<u32>,
-    /// It is the table-miss flow: priority 0, matches everything.
+    /// True if the rule is the table-miss flow: priority 0, matches everything.
     pub miss_flow: bool,
     /// The cookie of the first rule met in this bridge: the action set is executed under it.
     pub first_cookie: Option<u64>,
-    /// What runs: a controller's packet-out, buckets (how deep), the action set.
+    /// What the actions belong to: a packet-out, buckets, the action set.
     pub origin: Origin,
 }
 
 /// Whether the actions have ended, and why.
 #[derive(Default)]
 pub(super) struct End {
-    /// No more actions here (exit, expired TTL).
+    /// The rest of this action list is skipped (exit, expired TTL).
     pub exit: bool,
-    /// Because of an exit action, which ends the list around a clone too.
+    /// Skipped because of an exit action, which also ends the list around a clone.
     pub exited: bool,
-    /// No more at all.
+    /// The packet is dropped for this reason, and nothing more runs.
     pub failed: Option<Drop>,
 }
 
 /// What connection tracking said.
 pub(super) struct CtState {
-    /// It saw the packet, and tables may know what it said.
+    /// Connection tracking saw the packet, and tables may match what it said.
     pub tracked: bool,
     /// The next lookup is with the connection's original addresses.
     pub original: bool,
@@ -109,11 +109,11 @@ pub(super) struct Wait<'a> {
 /// What mirrors have seen of the packet.
 #[derive(Default)]
 pub(super) struct Mirroring {
-    /// It has not been shown to the mirrors of the port that it came in on.
+    /// The mirrors of the port that the packet came in on have not got it yet.
     pub fresh: bool,
-    /// Mirrors that it has met in this bridge, a bit each.
+    /// Mirrors that have got the packet in this bridge, a bit each.
     pub met: u32,
-    /// What is sent is a mirror's copy.
+    /// What is sent now is a mirror's copy.
     pub copying: bool,
     /// The copy is cut to this many bytes; 0: it is whole.
     pub snaplen: u16,
@@ -127,7 +127,7 @@ pub(crate) struct Xlate<'a, 'o> {
     pub(super) key: Key,
     /// The packet as the operations made it.
     pub(super) base: Key,
-    /// What was looked at.
+    /// The bits of the key that the decision depends on so far.
     pub(super) wc: Mask,
     pub(super) out: &'o mut Decision,
     pub(super) effects: Effects,
@@ -623,7 +623,7 @@ pub(super) fn beginning(key: &Key, wc: &mut Mask) -> Key {
     key
 }
 
-/// Of a packet that comes in; what follows the packet's own lines is so.
+/// Clears registers and metadata, as for a packet that just came in.
 pub(super) fn empty_registers(key: &mut Key) {
     key.words[PACKET_LINES * 8..].fill(0);
     no_action_set(key);
@@ -661,7 +661,7 @@ pub(super) struct Spent {
 pub(super) struct ToController<'a> {
     /// Bytes that the action asked for.
     pub max_len: u16,
-    /// Which controller.
+    /// Id of the controllers that get it.
     pub id: u16,
     pub reason: Reason,
     pub userdata: &'a [u8],
@@ -676,5 +676,5 @@ impl ToController<'_> {
     }
 }
 
-/// Of `ct_state`: connection tracking saw the packet.
+/// Bit of `ct_state`: connection tracking saw the packet.
 pub(super) const TRK: u8 = 0x20;

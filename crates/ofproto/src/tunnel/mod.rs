@@ -107,7 +107,7 @@ pub(crate) struct Listening {
     udp: u16,
     /// Some have peers with IPv6 addresses.
     six: bool,
-    /// Some of them are told apart by key, remote address, local address.
+    /// True if tunnels of the port differ in key, remote or local address.
     keys: bool,
     remotes: bool,
     locals: bool,
@@ -117,7 +117,7 @@ pub(crate) struct Listening {
 #[derive(Default)]
 pub(crate) struct Tunnels {
     by: HashMap<Want, (u32, OfPort)>,
-    /// By datapath port.
+    /// Tunnels that receive on a datapath port, by its number.
     pub listening: BTreeMap<PortNo, Listening>,
 }
 

@@ -10,8 +10,8 @@ const PARTS: usize = 256;
 
 type Part = HashMap<(String, IpAddr), [u8; 6]>;
 
-/// By port name and address. A clone shares all parts; a change copies the part that it is in, if a
-/// clone has it.
+/// Hardware addresses of next hops by port name and IP address. A clone shares all parts; a change
+/// copies the part that it is in, if a clone has it.
 #[derive(Clone)]
 pub(crate) struct Neighbourhood {
     parts: Vec<Arc<Part>>,
@@ -41,7 +41,7 @@ impl Neighbourhood {
         self.parts[self.part(place)].get(place).copied()
     }
 
-    /// Sets it, or forgets it.
+    /// Sets the hardware address of a next hop; None forgets it.
     pub fn set(&mut self, place: &(String, IpAddr), mac: Option<[u8; 6]>) {
         let i = self.part(place);
         #[cfg(test)]

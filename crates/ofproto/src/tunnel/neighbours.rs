@@ -1,4 +1,4 @@
-//! Hardware addresses of next hops: learned from packets, told by the kernel, set by the user.
+//! Hardware addresses of next hops: learned from packets, taken from the kernel, set by the user.
 //!
 //! What the user set stays until it is flushed, forgotten or set anew. What the kernel has
 //! confirmed lately gives way to the kernel and the user only. What packets say is taken in at a
@@ -13,7 +13,7 @@ use std::net::IpAddr;
 const SECOND: u64 = 1_000_000_000;
 /// One question per next hop and second.
 const QUESTION_INTERVAL_NS: u64 = SECOND;
-/// A used entry is asked for again when nobody has confirmed it for so long.
+/// A used entry is asked for again when it was not confirmed for so long, ns.
 const CONFIRM_INTERVAL_NS: u64 = 60 * SECOND;
 /// What comes later than this after a question is no answer to it: Linux asks three times, one
 /// second apart.
@@ -21,19 +21,19 @@ const ANSWER_NS_MAX: u64 = 3 * SECOND;
 /// How long packets do not change what the kernel confirmed: what Linux itself takes a confirmed
 /// neighbour to be reachable for, on average (base_reachable_time).
 const KERNEL_TRUST_NS: u64 = 30 * SECOND;
-/// Seconds until an entry that nobody uses is forgotten.
+/// Seconds without use after which an entry is forgotten, by default.
 pub const AGING_S: u32 = 900;
-/// Next hops that nobody asked for are not remembered beyond this number, whoever told of them.
+/// Entries for next hops that no decision asked for, of all sources together, at most.
 const UNASKED_MAX: usize = 16_384;
-/// Those that packets from one port told of without having been asked.
+/// Entries that unsolicited packets of one port may add, at most.
 const PORT_UNASKED_MAX: usize = 1024;
 /// New or different addresses per port and second that packets may bring without having been asked,
 /// once the port's burst is used up. Each costs the control thread a copy of one part of the table,
 /// and a look at what it stored about cached decisions if some depend on it. A network has few such
 /// changes: a gateway that fails over is one.
 const CHANGE_RATE_PER_SECOND: u64 = 64;
-/// The same at once, at most: a network's worth of hosts that announce themselves when power comes
-/// back.
+/// New or different addresses that unsolicited packets of one port may bring at once, at most: a
+/// network's worth of hosts that announce themselves when power comes back.
 const CHANGE_BURST_MAX: u64 = 256;
 const CHANGE_COST_NS: u64 = SECOND / CHANGE_RATE_PER_SECOND;
 
@@ -47,11 +47,11 @@ pub struct Neighbour {
     /// When it was last heard of, ns; 0: another address was announced since.
     confirmed: u64,
     source: Source,
-    /// Counted as one that its port told of without having been asked.
+    /// Counted among the unsolicited entries of its port.
     unasked: bool,
 }
 
-/// Who told of an entry.
+/// Where an entry comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Packets,
@@ -84,7 +84,7 @@ struct Share {
     unasked: usize,
     /// When its burst would be whole again, ns.
     whole_at: u64,
-    /// Passed over, those told of, and when, ns.
+    /// Announcements passed over, how many of them were reported, and when that was, ns.
     limited: u64,
     reported: u64,
     reported_at: Option<u64>,
@@ -109,9 +109,9 @@ pub(crate) struct Neighbours {
     known: HashMap<Place, Neighbour>,
     /// When each next hop was last asked for; also, which next hops decisions depend on.
     asked: HashMap<Place, u64>,
-    /// By port.
+    /// Budgets for unsolicited packets, by port name.
     shares: BTreeMap<String, Share>,
-    /// As translation reads it.
+    /// The same entries in the form that translation reads.
     view: Neighbourhood,
     pub aging_ns: u64,
 }
@@ -131,7 +131,7 @@ impl Default for Neighbours {
 /// What a change means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Learned {
-    /// As before.
+    /// The entry was known with this address.
     Known,
     /// New or different, and some decision may depend on it.
     Matters,
@@ -140,7 +140,8 @@ pub(crate) enum Learned {
 }
 
 impl Neighbours {
-    /// This is its address, says somebody; see the module for whom it is taken from.
+    /// Takes over the hardware address of a next hop if its source may set it (see the module), at
+    /// `now` (ns).
     pub fn learn(&mut self, port: &str, ip: IpAddr, mac: [u8; 6], how: How, now: u64) -> Learned {
         let place = (port.to_string(), ip);
         let asked = self.asked.get(&place).copied();
@@ -275,7 +276,7 @@ impl Neighbours {
         &self.known
     }
 
-    /// As translation reads it.
+    /// A copy of the entries in the form that translation reads; shares their memory.
     pub fn view(&self) -> Neighbourhood {
         self.view.clone()
     }
@@ -286,7 +287,8 @@ impl Neighbours {
         self.shares.values().map(|s| s.limited).sum()
     }
 
-    /// The same by port, and only what was not told of: of each port once a minute.
+    /// Passed-over announcements that were not reported yet, by port; each port is reported once a
+    /// minute.
     pub fn take_limited(&mut self, now: u64) -> Vec<(String, u64)> {
         let new = |(port, s): (&String, &mut Share)| {
             if s.limited == s.reported
@@ -302,7 +304,7 @@ impl Neighbours {
 }
 
 impl Source {
-    /// Who vouches for an entry of which both say the same.
+    /// The source of an entry on whose address both sources agree.
     fn max_of(self, other: Source) -> Source {
         match (self, other) {
             (Source::User, _) | (_, Source::User) => Source::User,

@@ -24,7 +24,7 @@ pub struct Route {
     pub mark: u32,
     /// To one of our own addresses.
     pub local: bool,
-    /// By `ovs/route/add`, not from the kernel.
+    /// True if it was added by `ovs/route/add`, false if it is the kernel's.
     pub user: bool,
 }
 

@@ -151,7 +151,7 @@ pub(super) fn of_multipart(version: Version, kind: u16) -> Option<Length> {
     }
 }
 
-/// The same for Nicira's requests, behind vendor and subtype.
+/// Length of the body of Nicira's multipart requests, behind vendor and subtype.
 pub(super) fn of_nicira_multipart(version: Version, subtype: u32) -> Option<Length> {
     use Version::*;
     let until = |last: Version, length: Length| (version <= last).then_some(length);
@@ -165,7 +165,7 @@ pub(super) fn of_nicira_multipart(version: Version, subtype: u32) -> Option<Leng
     }
 }
 
-/// The same for ONF's messages, which OpenFlow 1.3 has.
+/// Length of the body of ONF's experimenter messages, which OpenFlow 1.3 has.
 pub(super) fn of_onf(version: Version, subtype: u32) -> Option<Length> {
     let length = match subtype {
         1870 => exactly(4),

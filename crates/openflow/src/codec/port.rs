@@ -101,7 +101,7 @@ pub(super) fn put_desc(version: Version, d: &PortDesc, m: &mut Vec<u8>) {
 /// Configuration bits that exist in 1.1+.
 const CONFIG11: u32 =
     port_config::PORT_DOWN | port_config::NO_RECV | port_config::NO_FWD | port_config::NO_PACKET_IN;
-/// Those of 1.0.
+/// Bits of `OFPPC_*` that OpenFlow 1.0 has.
 const CONFIG10: u32 = 0x7f;
 
 fn put_link(link: &[u32; 4], d: &PortDesc, m: &mut Vec<u8>) {
