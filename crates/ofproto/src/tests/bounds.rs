@@ -1,4 +1,4 @@
-//! What one message or one packet may cost, in steps; and that liveness is what a walk through all
+//! What one message or one packet may cost, in steps; and that liveness is what visiting all
 //! groups says.
 
 use crate::tests::*;
@@ -127,7 +127,7 @@ impl Random {
     }
 }
 
-/// The twin: a walk through all that is watched.
+/// The twin: visiting all that is watched.
 fn lives(lab: &Lab, all: &BTreeMap<u32, GroupMod>, id: u32) -> bool {
     let up = |n| lab.sw.port(lab.br, n).is_some_and(|p| p.state == 0);
     let bucket = |b: &Bucket| {

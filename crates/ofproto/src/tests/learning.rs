@@ -81,7 +81,7 @@ fn a_controller_has_no_pipeline_of_another_bridge_go_on() {
     let mut r = Resume { data: vec![0; 64], matching: context.matching.clone(), continuation };
     let ops = |d: &::action::Decision| ::action::ops_text(&d.ops);
     assert_eq!(ops(&lab.sw.resume(lab.br, &r, &key).unwrap()), "12");
-    // A controller of br1 was told of the pause, or one of br0 names br1, whose number it guesses.
+    // A controller of br1 got the paused packet, or one of br0 names br1, whose number it tries.
     assert_eq!(lab.sw.resume(other, &r, &key).err(), Some(OfError::ResumeStale));
     let last = &mut r.continuation.bridge[15];
     *last ^= (lab.br.0 ^ other.0) as u8;

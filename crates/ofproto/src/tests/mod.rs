@@ -421,13 +421,13 @@ fn vacancies_are_told_once_each_way() {
     config.tables.insert(1, TableConfig { limit: Some(10), ..TableConfig::default() });
     lab.sw.configure_bridge(lab.br, config).unwrap();
     lab.sw.table_mod(lab.br, 1, false, Some([20, 80])).unwrap();
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     let mut change = |lab: &mut Lab, command, i: u32| {
         let m = flow(1, 1, &format!("in_port={i}"), vec![]);
         lab.sw.flow_mod(lab.br, &FlowMod { command, ..m }, 0).unwrap();
         for event in lab.sw.take_events() {
             if let Event::TableStatus(_, more, t) = event {
-                told.push((more, t.table, t.free_percent()));
+                events.push((more, t.table, t.free_percent()));
             }
         }
     };
@@ -436,7 +436,7 @@ fn vacancies_are_told_once_each_way() {
         (1..=10).for_each(|i| change(&mut lab, FlowModCommand::DeleteStrict, i));
     }
     let once = [(false, 1, 10), (true, 1, 90)];
-    assert_eq!(told, [once, once].concat());
+    assert_eq!(events, [once, once].concat());
 }
 
 #[test]
@@ -446,18 +446,18 @@ fn flows_tell_of_their_end_however_often_ids_are_used_again() {
         |id| GroupMod { command: GroupCommand::Delete, ..group(id, GroupType::Indirect, &[]) };
     for round in 0..20u64 {
         let now = round * 4_000_000_000;
-        let told = |lab: &mut Lab, m: FlowMod| {
+        let removals = |lab: &mut Lab, m: FlowMod| {
             lab.sw
                 .flow_mod(lab.br, &FlowMod { flags: flow_flag::SEND_FLOW_REM, ..m }, now)
                 .unwrap();
             lab.sw.take_events().iter().filter(|e| matches!(e, Event::FlowRemoved(..))).count()
         };
-        told(&mut lab, flow(0, 1, "in_port=4", apply(vec![out(1)])));
-        told(&mut lab, flow(0, 1, "", vec![]));
+        removals(&mut lab, flow(0, 1, "in_port=4", apply(vec![out(1)])));
+        removals(&mut lab, flow(0, 1, "", vec![]));
         let gone = FlowMod { command: FlowModCommand::DeleteStrict, ..flow(0, 1, "", vec![]) };
-        assert_eq!(told(&mut lab, gone), 1, "round {round}");
+        assert_eq!(removals(&mut lab, gone), 1, "round {round}");
         lab.sw.group_mod(lab.br, &group(7, GroupType::Indirect, &[(2, 1)]), now).unwrap();
-        assert_eq!(told(&mut lab, flow(0, 1, "", apply(vec![Action::Group(7)]))), 0);
+        assert_eq!(removals(&mut lab, flow(0, 1, "", apply(vec![Action::Group(7)]))), 0);
         lab.sw.group_mod(lab.br, &delete(7), now).unwrap();
         let events = lab.sw.take_events();
         assert!(matches!(events[..], [Event::FlowRemoved(..)]), "round {round}: {events:?}");

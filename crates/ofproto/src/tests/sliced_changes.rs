@@ -97,7 +97,7 @@ fn a_change_in_slices_is_seen_at_its_end() {
     assert!(!lab.sw.take_regions().is_empty());
     assert_eq!(lab.send("in_port=1,udp,tp_dst=5"), "12");
     assert_eq!(lab.dump().len(), 101);
-    // The same for flows that go, of which one region is told.
+    // The same for flows that go, which have one region.
     let gone = vec![Ok(BundleItem::Flow(delete("udp")))];
     let change = lab.sw.begin(lab.br, Box::new(gone.into_iter()), 0).unwrap();
     assert_eq!(lab.sw.advance(&change, 50), None);

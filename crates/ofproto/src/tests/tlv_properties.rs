@@ -73,7 +73,7 @@ fn the_table_of_options_changes_as_a_whole() {
     refused(vec![map(8, 1, 4, 7), map(8, 2, 4, 0)], OfError::TlvAlreadyMapped);
     refused(vec![map(8, 1, 4, 7), map(9, 1, 4, 8)], OfError::TlvDupEntry);
     refused(vec![map(8, 1, 124, 7), map(8, 2, 124, 8)], OfError::TlvTableFull);
-    // A field that nobody mapped is none; one that flows use stays.
+    // A field without a mapping is none; one that flows use stays.
     let unknown = flow(0, 1, "tun_metadata7=1", vec![]);
     assert_eq!(lab.sw.flow_mod(br, &unknown, 0), Err(OfError::FlowInvalidTlvField));
     let set = Action::SetTunMetadata(Box::new(TunMetadata::exact(7, &[1])));
