@@ -239,6 +239,34 @@ fn nothing_is_forwarded_by_an_adapter_that_widens_masks() {
     assert!(t.is_in(flow(1)), "{:?} {:?}", t.takes(189_000, &plan(1).rule), t.stats());
 }
 
+/// A flow that ends and comes again as another one has its rule again at once.
+#[test]
+fn who_comes_in_the_place_of_another_does_not_wait() {
+    let mut t = Table::new(Limits::default(), 0);
+    let (mut a, mut dp) = (Adapter { room: 9, ..Adapter::default() }, Datapath::default());
+    dp.there.extend([flow(1), flow(2), flow(3)]);
+    seconds(&mut t, &mut a, &mut dp, 1..6, 5000.0);
+    let elsewhere = |n: u16| {
+        let mut plan = plan(n);
+        plan.rule.fate = Fate::Port(2);
+        plan
+    };
+    t.follow(5000, flow(2), elsewhere(1));
+    assert!(!t.expects() && !t.has(flow(2)), "nobody ended");
+    t.gone(5000, flow(1));
+    assert!(t.expects());
+    t.follow(5001, flow(3), elsewhere(3));
+    assert!(!t.has(flow(3)), "other packets");
+    t.follow(5002, flow(2), elsewhere(1));
+    while work(&mut t, &mut a, &mut dp, 5003, 100) {}
+    assert!(t.is_in(flow(2)) && !t.expects());
+    assert_eq!(a.rules.values().map(|(r, _)| r.fate).collect::<Vec<_>>(), [Fate::Port(2)]);
+    // Too late is the end of the second's business.
+    t.gone(6000, flow(2));
+    t.follow(8001, flow(3), plan(1));
+    assert!(!t.has(flow(3)));
+}
+
 /// A rule that does nothing: its flow's packets are the host's.
 #[test]
 fn a_rule_that_forwards_nothing_goes_and_does_not_come_again_at_once() {

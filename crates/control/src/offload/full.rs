@@ -96,6 +96,14 @@ impl Full {
         Err(why)
     }
 
+    /// Forgets outer megaflows that are not what they were. `no`: the port.
+    fn look_at_outers(&mut self, no: PortNo, dp: &Datapath) {
+        self.outers.retain(|tunnel, all| {
+            all.retain(|o| still(dp, no, *tunnel, o));
+            !all.is_empty()
+        });
+    }
+
     /// Tunnels' datapath ports whose packets come in here.
     pub fn tunnels(&self) -> impl Iterator<Item = PortNo> {
         self.outers.keys().copied()
@@ -226,11 +234,8 @@ impl Entry {
     /// The second ends: which flows the adapter is to forward.
     pub(super) fn decide_full(&mut self, no: PortNo, dp: &Datapath, places: &Places, now_ms: u64) {
         let Some(full) = self.full.as_mut().filter(|_| !self.port.is_down()) else { return };
+        full.look_at_outers(no, dp);
         let Full { table, outers, place, .. } = full;
-        outers.retain(|tunnel, all| {
-            all.retain(|o| still(dp, no, *tunnel, o));
-            !all.is_empty()
-        });
         table.decide(now_ms, &mut |id| {
             let Some(f) = dp.megaflow(id) else { return Vec::new() };
             if let Some((tunnel, outer)) = Outer::new(id, &f.0, &f.1, &f.2) {
@@ -255,11 +260,32 @@ impl Entry {
 }
 
 impl Offload {
-    /// Megaflows with rules that forward which ended.
+    /// Megaflows with rules that forward which ended, and those that came in their places.
     pub(super) fn take_ended(&mut self, dp: &mut Datapath, now_ms: u64) {
         for flow in dp.take_ended_watches() {
             let all = self.ports.values_mut().filter_map(|e| e.full.as_mut());
             all.for_each(|f| f.table.gone(now_ms, flow));
+        }
+        let expects = |e: &Entry| e.full.as_ref().is_some_and(|f| f.table.expects());
+        let came = dp.take_new_megaflows(self.ports.values().any(expects));
+        if came.is_empty() {
+            return;
+        }
+        for (no, e) in &mut self.ports {
+            if let Some(f) = &mut e.full {
+                f.look_at_outers(*no, dp);
+            }
+        }
+        let places = self.places();
+        for (id, f) in came.into_iter().filter_map(|id| Some((id, dp.megaflow(id)?))) {
+            let no = f.0.u16(at::IN_PORT);
+            for (own, e) in self.ports.iter_mut().filter(|(_, e)| !e.port.is_down()) {
+                let Some(full) = e.full.as_mut() else { continue };
+                if (*own == no || full.brings(no, id.worker)) && full.table.expects() {
+                    let all = plans(full.place.adapter, &full.outers, &places, id, &f);
+                    all.into_iter().flatten().for_each(|p| full.table.follow(now_ms, id, p));
+                }
+            }
         }
     }
 

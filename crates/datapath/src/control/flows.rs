@@ -155,6 +155,7 @@ impl Flows {
         self.cold[i] = Cold::new(self.stats.open(credits, effects));
         self.end = self.end.max(i + 1);
         self.index.insert(&self.store, idx);
+        self.watches.came(idx);
     }
 
     /// Keeps what must live as long as a megaflow that came.

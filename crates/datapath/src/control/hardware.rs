@@ -55,6 +55,19 @@ impl Datapath {
         all
     }
 
+    /// Megaflows that came since the last call, 1,024 per worker at most; from now on they are kept
+    /// for the next call only if `go_on`.
+    pub fn take_new_megaflows(&mut self, go_on: bool) -> Vec<FlowId> {
+        let mut all = Vec::new();
+        for (slot, w) in self.workers.iter_mut().enumerate() {
+            let Some(w) = w else { continue };
+            let worker = slot as u32;
+            let came = std::mem::replace(&mut w.flows.watches.came, go_on.then(Vec::new));
+            all.extend(came.into_iter().flatten().map(|rule| FlowId { worker, rule }));
+        }
+        all
+    }
+
     /// Of all packets that adapters forwarded until then the datapath knows; None: they forward
     /// none.
     pub fn set_hardware_known(&mut self, ms: Option<u64>) {

@@ -37,14 +37,26 @@ pub(crate) struct Forwarded {
     pub serial: u64,
 }
 
+/// Megaflows that came and were not asked for yet, at most; others are found by the next sample.
+const CAME_MAX: usize = 1024;
+
 /// Of one worker's megaflows.
 #[derive(Default)]
 pub(crate) struct FlowWatches {
     pub flows: HashMap<u32, Forwarded>,
     pub ended: Vec<u32>,
+    /// Those that came; None: they are not collected.
+    pub came: Option<Vec<u32>>,
 }
 
 impl FlowWatches {
+    /// A megaflow came.
+    pub fn came(&mut self, idx: u32) {
+        if let Some(came) = self.came.as_mut().filter(|c| c.len() < CAME_MAX) {
+            came.push(idx);
+        }
+    }
+
     /// A megaflow is dead, or ended: no rule may do what it did.
     pub fn ended(&mut self, idx: u32) {
         if !self.flows.is_empty() && self.flows.remove(&idx).is_some() {

@@ -9,7 +9,7 @@ use crate::pace::Pace;
 use crate::pick::{self, Candidates};
 use crate::reason::Reason;
 use crate::types::{FlowId, Limits};
-use port::{Edit, Fate, ForwardRule, Header, RuleCount, RuleError, RuleId};
+use port::{Edit, Fate, ForwardRule, Header, Item, RuleCount, RuleError, RuleId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use trust::{Shape, Trust, shape_of};
 
@@ -170,6 +170,8 @@ pub struct Table {
     barred: HashMap<Form, Barred>,
     shapes: HashMap<Shape, Trust>,
     cooling: HashMap<FlowId, u64>,
+    /// Patterns of rules whose flows ended, packets per second that they had, and until when that counts.
+    heirs: HashMap<Vec<Item>, (f32, u64)>,
     pace: Pace,
     requests: VecDeque<Request>,
     destroys: VecDeque<Request>,
@@ -211,6 +213,7 @@ impl Table {
             barred: HashMap::new(),
             shapes: HashMap::new(),
             cooling: HashMap::new(),
+            heirs: HashMap::new(),
             pace: Pace::new(now_ms),
             requests: VecDeque::new(),
             destroys: VecDeque::new(),

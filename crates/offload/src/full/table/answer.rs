@@ -3,6 +3,10 @@
 use super::*;
 use crate::class::{Class, class};
 
+/// A flow that ended is expected to come again within so long, as one that is treated in another way.
+const HEIRS_MS: u64 = 2000;
+/// So many are expected at a time; others enter at the end of a second.
+const HEIRS_MAX: usize = 8192;
 /// A measurement's weight: about the last 32 count.
 const WEIGHT: f64 = 1.0 / 32.0;
 
@@ -16,6 +20,12 @@ impl Table {
         for id in self.by_flow.remove(&flow).unwrap_or_default() {
             let unit = self.units.get_mut(&id).expect("both or none");
             unit.flows.retain(|f| *f != flow);
+            if let State::In(_) = unit.state
+                && self.heirs.len() < HEIRS_MAX
+            {
+                let items = unit.plan.rule.items.clone();
+                self.heirs.insert(items, (unit.pps, now_ms + HEIRS_MS));
+            }
             // Other workers' flows with the same rule enter again, if they stay.
             self.leave(now_ms, id);
         }

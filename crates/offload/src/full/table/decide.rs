@@ -30,6 +30,7 @@ impl Table {
         let seconds = now_ms.saturating_sub(self.decided_ms).max(1) as f32 / 1000.0;
         self.decided_ms = now_ms;
         self.cooling.retain(|_, until| *until > now_ms);
+        self.heirs.retain(|_, (_, until)| *until > now_ms);
         for unit in self.units.values_mut() {
             unit.pps = 0.5 * (unit.pps + std::mem::take(&mut unit.recent) / seconds);
         }
@@ -54,6 +55,22 @@ impl Table {
                 }
                 self.enter(now_ms, c, plan);
             }
+        }
+    }
+
+    /// Are flows expected that are treated in another way than before?
+    pub fn expects(&self) -> bool {
+        !self.heirs.is_empty()
+    }
+
+    /// A flow came for which there could be this rule. Where one had the same packets until lately it gets its rule at once.
+    pub fn follow(&mut self, now_ms: u64, flow: FlowId, plan: Plan) {
+        let heir = self.heirs.remove(&plan.rule.items).filter(|(_, until)| *until > now_ms);
+        let Some((pps, _)) = heir else { return };
+        let c = Candidate { flow, pps };
+        let may = self.takes(now_ms, &plan.rule).is_ok() && self.is_honoured(&plan.rule);
+        if may && !self.share(c, &plan) && self.make_room(now_ms, pps, &mut Vec::new()) {
+            self.enter(now_ms, c, plan);
         }
     }
 

@@ -4,7 +4,7 @@
 //! these fields, which leave their packets to the host. Where masks are honoured they get none.
 
 use super::*;
-use port::{Item, TAGGED};
+use port::TAGGED;
 
 /// So long after its probes are there a flow's packets have met them.
 const MEET_MS: u64 = 1200;
@@ -141,6 +141,11 @@ impl Table {
         let all = self.shapes.iter().filter(|(_, t)| late(t));
         let all: Vec<Shape> = all.map(|(shape, _)| shape.clone()).collect();
         all.iter().for_each(|shape| self.give_up_probes(now_ms, shape));
+    }
+
+    /// Is it known that rules like this match what they are asked to?
+    pub(super) fn is_honoured(&self, rule: &ForwardRule) -> bool {
+        matches!(self.shapes.get(&shape_of(rule)), Some(Trust::Honoured))
     }
 
     /// The same as if there had been none.
