@@ -16,6 +16,7 @@ check: deps-build ## format, lints, tidy, unit tests: under five minutes
 	$(CARGO) run -q -p xtask -- tidy
 	$(CARGO) run -q -p xtask -- layers
 	$(CARGO) run -q -p xtask -- docs
+	$(CARGO) run -q -p xtask -- circles
 	$(CARGO) test -q --workspace --lib --bins
 
 test: deps-test check build ## everything
