@@ -4,8 +4,8 @@ use crate::state::State;
 use flow::{Key, at};
 use ofproto::{BridgeId, Options};
 
-/// `ofproto/trace {[DP] ODP_FLOW | BRIDGE BR_FLOW} [--ct-next STATE]... [-generate | PACKET]`. A packet, given or made,
-/// teaches addresses as a real one does.
+/// `ofproto/trace {[DP] ODP_FLOW | BRIDGE BR_FLOW} [--ct-next STATE]... [--l7-len BYTES]
+/// [-generate | PACKET]`. A packet, given or made, teaches addresses as a real one does.
 pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
     let mut words: Vec<&str> = Vec::new();
     let mut generate = false;
@@ -14,6 +14,11 @@ pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
         match a.as_str() {
             "-generate" | "--generate" => generate = true,
             "--names" | "--no-names" | "-consistent" | "--consistent" => {}
+            // Of a packet that is made; no decision depends on it.
+            "--l7-len" => {
+                let text = all.next().ok_or("Missing argument for option --l7-len")?;
+                text.parse::<u16>().map_err(|_| format!("invalid L7 length {text}"))?;
+            }
             "--ct-next" => {
                 let text = all.next().ok_or("Missing argument for option --ct-next")?;
                 ct_next.push(flow::parse_ct_state(text)?);

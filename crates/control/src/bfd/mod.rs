@@ -27,12 +27,12 @@ const DATA_LOOK_MS: u64 = 500;
 /// `tun_flags`: of the control plane.
 const OAM: u128 = 8;
 
-/// Runs the sessions that it is time for.
-pub fn turn(s: &mut State) {
+/// Runs a session that it is time for; false: there is none.
+pub fn turn(s: &mut State) -> bool {
     let now = s.now_ms();
-    while let Some(iface) = s.bfd.next(now) {
-        advance(s, &iface, now);
-    }
+    let next = s.bfd.next(now);
+    next.iter().for_each(|iface| advance(s, iface, now));
+    next.is_some()
 }
 
 /// Gives an interface the session that the database asks for, or none.
@@ -47,7 +47,8 @@ pub fn configure(s: &mut State, conf: &IfaceConf) {
     }
     let Some(e) = s.bfd.all.get_mut(iface) else { return };
     if e.wrong != wrong {
-        wrong.iter().for_each(|w| vlog::warn!(MODULE, "interface {iface}: bfd: {w}"));
+        // ovs-vswitchd says nothing: it is no reason to worry.
+        wrong.iter().for_each(|w| vlog::info!(MODULE, "interface {iface}: bfd: {w}"));
         e.wrong = wrong;
     }
     s.bfd.schedule(iface, now);
