@@ -35,8 +35,9 @@ pub struct Filter {
     pub reply: TupleFilter,
 }
 
-/// Entries that are looked at between two looks at anything else.
-const PIECE: u32 = 1 << 14;
+/// The filter names a single connection, and there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Absent;
 
 impl TupleFilter {
     fn is_empty(&self) -> bool {
@@ -85,28 +86,34 @@ impl Filter {
 }
 
 impl Table {
-    /// Ends the connections that the filter fits; false: it names a single one by its first tuple, and
-    /// there is none. `now` in milliseconds.
-    pub fn flush_where(&self, filter: &Filter, now: u64) -> bool {
+    /// Ends the connections that the filter fits, of those from number `from` on, having looked at
+    /// `count` entries at most; where to go on. Whole zones and single connections end at once. `now` in
+    /// milliseconds.
+    ///
+    /// # Errors
+    /// The filter names a single connection by its first tuple, and there is none.
+    pub fn flush_where(
+        &self,
+        filter: &Filter,
+        from: u32,
+        count: u32,
+        now: u64,
+    ) -> Result<Option<u32>, Absent> {
         if filter.orig.is_empty() && filter.reply.is_empty() && filter.proto.is_none() {
             match filter.zone {
                 Some(zone) => self.flush_zone(zone),
                 None => self.flush(),
             }
-            return true;
+            return Ok(None);
         }
         let whole = filter.proto.and_then(|p| filter.orig.whole(p, filter.zone.unwrap_or(0)));
         if let Some(tuple) = whole.filter(|_| filter.reply.is_empty()) {
-            return self.flush_tuple(&tuple, now);
+            return self.flush_tuple(&tuple, now).then_some(None).ok_or(Absent);
         }
-        let mut next = Some(0);
-        while let Some(from) = next {
-            next = self.show(from, PIECE, now, |shown| {
-                if filter.fits(&shown.conn) {
-                    self.flush_id(shown.id);
-                }
-            });
-        }
-        true
+        Ok(self.show(from, count, now, |shown| {
+            if filter.fits(&shown.conn) {
+                self.flush_id(shown.id);
+            }
+        }))
     }
 }

@@ -31,7 +31,7 @@ mod tuple;
 pub use conn::{Conn, Known, Meta, Translation, state};
 pub use count::{COUNT_NAMES, COUNTS, Count, Refused};
 pub use extract::{Bad, Place, Seen, extract};
-pub use filter::{Filter, TupleFilter};
+pub use filter::{Absent, Filter, TupleFilter};
 pub use model::Model;
 pub use policy::{
     CLASS_NAMES, CLASSES, Class, DEFAULT_SECONDS, POLICIES_COUNT_MAX, Policies, TIMEOUT_SECONDS_MAX,

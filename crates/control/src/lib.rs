@@ -13,6 +13,7 @@ pub mod config;
 pub mod controllers;
 mod ct_policies;
 mod ct_timeouts;
+mod ct_walk;
 pub mod daemon;
 mod engines;
 mod housekeeping;

@@ -1,5 +1,6 @@
 //! The daemon's main loop: everything happens here, on one thread.
 
+use crate::appctl::Run;
 use crate::config::{Change, Desired, OvsdbClient, Target};
 use crate::daemon::{Args, Daemon};
 use crate::state::{Shared, State};
@@ -163,12 +164,20 @@ fn commands(dummy: bool) -> Registry<Control> {
     let all = all.chain(appctl::conntrack::COMMANDS).chain(appctl::fragments::COMMANDS);
     let all = all.chain(appctl::absent::COMMANDS).chain(dummies);
     for command in all {
-        registry.add(
-            command.name,
-            command.usage,
-            command.min..=command.max,
-            |c: &mut Control, args| c.with(|s| (command.run)(s, args)),
-        );
+        let count = command.min..=command.max;
+        registry.add_later(command.name, command.usage, count, |c: &mut Control, args, reply| {
+            let Some(state) = &c.state else {
+                return reply.send(Err("the database has not been read yet".into()));
+            };
+            let mut s = state.borrow_mut();
+            match command.run {
+                Run::Now(run) => reply.send(run(&mut s, args)),
+                Run::Later(begin) => match begin(&mut s, args) {
+                    Ok(job) => drop(tokio::task::spawn_local(job(reply))),
+                    Err(error) => reply.send(Err(error)),
+                },
+            }
+        });
     }
     use appctl::capture::{ARGS_MAX, USAGE, begin};
     registry.add_later("weft/trace", USAGE, 1..=ARGS_MAX, |c: &mut Control, args, reply| {

@@ -1,8 +1,9 @@
 //! Flows that remember: connections, and pipelines that wait for a controller; driven by stock ovs-ofctl.
 
+use std::collections::BTreeSet;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-use testkit::{Frame, Netns, Probe, Switch, SwitchConfig, privileged, veth};
+use testkit::{Frame, Netns, Probe, Raw, Switch, SwitchConfig, privileged, veth};
 
 /// How long a frame may take through a busy machine, and how long none must come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -93,6 +94,47 @@ fn answers_pass_until_a_controller_ends_the_connection() {
         rig.sw.ofctl(words).unwrap();
     }
     assert_eq!(rig.send(2, SILENCE), none);
+}
+
+/// Connections of two clients: more than one turn shows.
+const BEGUN: [(u8, u16); 2] = [(1, 2000), (3, 3000)];
+
+#[test]
+fn thousands_of_connections_are_shown_and_ended_piece_by_piece() {
+    if !privileged() {
+        return;
+    }
+    let (net, hosts) = (Netns::new().unwrap(), Netns::new().unwrap());
+    let rig = Rig::new(&net, &hosts);
+    rig.flows("udp,actions=ct(commit,zone=5)");
+    let appctl = |words: &[&str]| rig.sw.appctl(words).unwrap();
+    let shown = || appctl(&["dpctl/dump-conntrack", "zone=5"]);
+    let raw = Raw::open(&hosts, "h1").unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    // What a queue on the way dropped is sent again.
+    while shown().lines().count() < 5000 {
+        assert!(Instant::now() < deadline, "{}", appctl(&["dpctl/ct-stats-show"]));
+        for (client, count) in BEGUN {
+            for port in 1..=count {
+                let (macs, ips) = (([2; 6], [4; 6]), ([10, 0, 0, client], [10, 0, 0, 2]));
+                raw.send(&Frame::udp4(macs, ips, (port, 53), b"datagram").bytes()).unwrap();
+            }
+        }
+    }
+    let all = shown();
+    assert_eq!(all.lines().collect::<BTreeSet<_>>().len(), 5000, "each once");
+    assert_eq!(
+        appctl(&["dpctl/ct-stats-show", "zone=5"]),
+        "Connections Stats:\n    Total: 5000\n  UDP: 5000\n"
+    );
+    let buckets = appctl(&["dpctl/ct-bkts"]);
+    assert!(buckets.contains("Current Connections: 5000\n"), "{buckets}");
+    let client = |n| format!("ct_nw_src=10.0.0.{n},ct_nw_proto=17");
+    rig.sw.ofctl(&["ct-flush", "br0", "zone=5", &client(1)]).unwrap();
+    assert_eq!(shown().lines().filter(|c| c.contains("src=10.0.0.3,")).count(), 3000);
+    assert_eq!(shown().lines().count(), 3000);
+    appctl(&["dpctl/flush-conntrack", "zone=5", &client(3)]);
+    assert_eq!(shown(), "");
 }
 
 /// Ends with its scope.

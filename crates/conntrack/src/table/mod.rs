@@ -28,6 +28,7 @@ use entry::{Entries, Entry, Packed, bit};
 use index::Index;
 use issue::Issue;
 use limits::Counts;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex};
 
@@ -206,9 +207,14 @@ impl Table {
         std::array::from_fn(sum)
     }
 
-    /// Entries of each bucket of the index.
-    pub fn buckets(&self) -> impl Iterator<Item = usize> {
-        self.index.loads()
+    /// Buckets of the index. They only become more.
+    pub fn bucket_count(&self) -> u32 {
+        self.index.size()
+    }
+
+    /// Entries of each of these buckets.
+    pub fn buckets(&self, which: Range<u32>) -> impl Iterator<Item = usize> {
+        self.index.loads(which)
     }
 
     /// Of an entry that is live.

@@ -1,9 +1,24 @@
 //! What a command is, and what several of them do with their arguments.
 
 use crate::state::State;
+use crate::unixctl::Reply;
+use std::pin::Pin;
 
 /// A command's implementation: the text to print, or the error.
 pub type Handler = fn(&mut State, &[String]) -> Result<String, String>;
+
+/// What is left to do of a command that takes long: a future that gives everybody else their
+/// turn, and answers.
+pub type Job = Box<dyn FnOnce(Reply) -> Pin<Box<dyn Future<Output = ()>>>>;
+
+/// How a command is carried out.
+#[derive(Clone, Copy)]
+pub enum Run {
+    /// At once.
+    Now(Handler),
+    /// Its arguments are read at once, the rest is done by a task.
+    Later(fn(&mut State, &[String]) -> Result<Job, String>),
+}
 
 /// A command: name, usage, least and most arguments, what it does.
 pub struct Command {
@@ -16,7 +31,7 @@ pub struct Command {
     /// Most arguments.
     pub max: usize,
     /// What it does.
-    pub run: Handler,
+    pub run: Run,
 }
 
 pub(super) const fn command(
@@ -26,7 +41,17 @@ pub(super) const fn command(
     max: usize,
     run: Handler,
 ) -> Command {
-    Command { name, usage, min, max, run }
+    Command { name, usage, min, max, run: Run::Now(run) }
+}
+
+pub(super) const fn later(
+    name: &'static str,
+    usage: &'static str,
+    min: usize,
+    max: usize,
+    begin: fn(&mut State, &[String]) -> Result<Job, String>,
+) -> Command {
+    Command { name, usage, min, max, run: Run::Later(begin) }
 }
 
 /// Ports of a kind (its name begins so), or the one of that name.

@@ -1,18 +1,20 @@
 //! `dpctl/*conntrack`, `dpctl/ct-*`: connections.
 
-use super::{Command, command};
+use super::{Command, Job, command, later};
+use crate::ct_walk::{Walk, Walker};
 use crate::state::State;
+use crate::unixctl::Reply;
 use conntrack::text::{self, Style};
-use conntrack::{Conn, Filter, Shown, TupleFilter};
-use datapath::now_ms;
+use conntrack::{Absent, Conn, Filter, Table, TupleFilter};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::str::FromStr;
 
 /// All of them.
 pub const COMMANDS: &[Command] = &[
-    command("dpctl/ct-bkts", "[dp] [gt=N]", 0, 2, buckets),
+    later("dpctl/ct-bkts", "[dp] [gt=N]", 0, 2, buckets),
     command("dpctl/ct-del-limits", "[dp] zone=N1[,N2]...", 1, 2, del_limits),
     command("dpctl/ct-disable-tcp-seq-chk", "[dp]", 0, 1, |s, a| set_check(s, a, false)),
     command("dpctl/ct-enable-tcp-seq-chk", "[dp]", 0, 1, |s, a| set_check(s, a, true)),
@@ -28,15 +30,13 @@ pub const COMMANDS: &[Command] = &[
         set_limits,
     ),
     command("dpctl/ct-set-maxconns", "[dp] maxconns", 1, 2, set_maxconns),
-    command("dpctl/ct-stats-show", "[dp] [zone=N]", 0, 3, stats),
-    command("dpctl/dump-conntrack", "[-m] [-s] [dp] [zone=N]", 0, 4, dump),
-    command("dpctl/flush-conntrack", "[dp] [zone=N] [ct-orig-tuple] [ct-reply-tuple]", 0, 4, flush),
+    later("dpctl/ct-stats-show", "[dp] [zone=N]", 0, 3, stats),
+    later("dpctl/dump-conntrack", "[-m] [-s] [dp] [zone=N]", 0, 4, dump),
+    later("dpctl/flush-conntrack", "[dp] [zone=N] [ct-orig-tuple] [ct-reply-tuple]", 0, 4, flush),
 ];
 
-/// Entries of the table that are looked at between two pieces of text.
-const PIECE: u32 = 1 << 14;
 /// Columns of `ct-bkts`.
-const BUCKETS_PER_ROW: usize = 8;
+const BUCKETS_PER_ROW: u32 = 8;
 pub(super) const INVALID: &str = "Invalid argument";
 const ABSENT: &str = "No such file or directory";
 
@@ -107,32 +107,43 @@ fn nothing_left(rest: &[String]) -> Result<(), String> {
     }
 }
 
-fn each(s: &State, zone: Option<u16>, mut to: impl FnMut(&Shown, u64)) {
-    let (table, now) = (s.dp.conntrack(), now_ms());
-    let mut next = Some(0);
-    while let Some(from) = next {
-        next = table.show(from, PIECE, now, |shown| {
-            if zone.is_none_or(|z| z == shown.conn.orig.zone) {
-                to(&shown, now);
-            }
-        });
-    }
-}
-
-fn dump(s: &mut State, args: &[String]) -> Result<String, String> {
+fn dump(s: &mut State, args: &[String]) -> Result<Job, String> {
     let style = style(args)?;
     let (zone, rest) = zone_of(operands(args));
     nothing_left(rest)?;
-    let mut out = String::new();
-    each(s, zone, |shown, now| {
-        let parent = shown.conn.parent.and_then(|name| s.dp.conntrack().parent(name));
-        out += &text::conn(&shown.conn, parent.as_ref(), style, now);
-        out.push('\n');
-    });
-    Ok(out)
+    let walk = s.ct_walker.walk(zone);
+    Ok(Box::new(move |reply| Box::pin(send_dump(walk, style, reply))))
 }
 
-fn flush(s: &mut State, args: &[String]) -> Result<String, String> {
+async fn send_dump(mut walk: Walk, style: Style, reply: Reply) {
+    let to = reply.pieces();
+    loop {
+        let mut out = String::new();
+        let more = walk.go_on(|conn, parent, now| {
+            out += &text::conn(conn, parent, style, now);
+            out.push('\n');
+        });
+        let more = more.await;
+        if to.send(out).await.is_err() || !more {
+            return;
+        }
+    }
+}
+
+fn flush(s: &mut State, args: &[String]) -> Result<Job, String> {
+    let (walker, filter) = (s.ct_walker.clone(), filter(args)?);
+    Ok(Box::new(move |reply| {
+        Box::pin(async move {
+            reply.send(match walker.flush(filter).await {
+                Ok(()) => Ok(String::new()),
+                Err(Absent) => fail("failed to flush conntrack", ABSENT),
+            });
+        })
+    }))
+}
+
+/// Which connections are to be flushed.
+fn filter(args: &[String]) -> Result<Filter, String> {
     let mut rest = operands(args);
     let mut filter = Filter::default();
     if let Some(first) = rest.first().filter(|a| a.starts_with("zone=")) {
@@ -151,10 +162,7 @@ fn flush(s: &mut State, args: &[String]) -> Result<String, String> {
     if rest.len() > 2 {
         return fail("invalid arguments", INVALID);
     }
-    match s.dp.conntrack().flush_where(&filter, now_ms()) {
-        true => Ok(String::new()),
-        false => fail("failed to flush conntrack", ABSENT),
-    }
+    Ok(filter)
 }
 
 /// `ct_nw_src=A,...`: what is said of a tuple. Protocol and family are those of both tuples.
@@ -220,7 +228,7 @@ const PROTOCOLS: [(&str, u8); 8] = [
     ("ICMPV6", 58),
 ];
 
-fn stats(s: &mut State, args: &[String]) -> Result<String, String> {
+fn stats(s: &mut State, args: &[String]) -> Result<Job, String> {
     let mut verbose = style(args)?.verbose;
     let mut rest = operands(args);
     if let Some((last, before)) = rest.split_last()
@@ -230,35 +238,56 @@ fn stats(s: &mut State, args: &[String]) -> Result<String, String> {
     }
     let (zone, rest) = zone_of(rest);
     nothing_left(rest)?;
-    let (mut total, mut states, mut protocols) = (0, BTreeMap::new(), BTreeMap::new());
-    each(s, zone, |shown, _| {
-        total += 1;
-        let Conn { orig, peers: [a, b], .. } = &shown.conn;
-        let known = PROTOCOLS.iter().any(|(_, p)| *p == orig.proto);
-        *protocols.entry(known.then_some(orig.proto)).or_insert(0) += 1;
-        if orig.proto == wire::IP_TCP {
-            *states.entry(text::tcp_state_of_both(a.state, b.state)).or_insert(0) += 1;
-        }
-    });
-    let mut out = format!("Connections Stats:\n    Total: {total}\n");
-    // ICMPv6 is counted, and never printed (as in OVS).
-    for (name, proto) in &PROTOCOLS[..7] {
-        let Some(n) = protocols.get(&Some(*proto)) else { continue };
-        let _ = writeln!(out, "  {name}: {n}");
-        if *name == "TCP" && verbose {
-            out += "    Conn per TCP states:\n";
-            for (state, n) in &states {
-                let _ = writeln!(out, "\t  [{}]={n}", text::tcp_state(*state));
-            }
-        }
-    }
-    if let Some(n) = protocols.get(&None) {
-        let _ = writeln!(out, "  Other: {n}");
-    }
-    Ok(out)
+    let mut walk = s.ct_walker.walk(zone);
+    Ok(Box::new(move |reply| {
+        Box::pin(async move {
+            let mut stats = Stats::default();
+            while walk.go_on(|conn, _, _| stats.add(conn)).await {}
+            reply.send(Ok(stats.text(verbose)));
+        })
+    }))
 }
 
-fn buckets(s: &mut State, args: &[String]) -> Result<String, String> {
+/// How many connections there are: in all, per protocol (None: others than [`PROTOCOLS`]), per state of TCP.
+#[derive(Default)]
+struct Stats {
+    total: u64,
+    protocols: BTreeMap<Option<u8>, u64>,
+    states: BTreeMap<u8, u64>,
+}
+
+impl Stats {
+    fn add(&mut self, conn: &Conn) {
+        self.total += 1;
+        let Conn { orig, peers: [a, b], .. } = conn;
+        let known = PROTOCOLS.iter().any(|(_, p)| *p == orig.proto);
+        *self.protocols.entry(known.then_some(orig.proto)).or_default() += 1;
+        if orig.proto == wire::IP_TCP {
+            *self.states.entry(text::tcp_state_of_both(a.state, b.state)).or_default() += 1;
+        }
+    }
+
+    fn text(&self, verbose: bool) -> String {
+        let mut out = format!("Connections Stats:\n    Total: {}\n", self.total);
+        // ICMPv6 is counted, and never printed (as in OVS).
+        for (name, proto) in &PROTOCOLS[..7] {
+            let Some(n) = self.protocols.get(&Some(*proto)) else { continue };
+            let _ = writeln!(out, "  {name}: {n}");
+            if *name == "TCP" && verbose {
+                out += "    Conn per TCP states:\n";
+                for (state, n) in &self.states {
+                    let _ = writeln!(out, "\t  [{}]={n}", text::tcp_state(*state));
+                }
+            }
+        }
+        if let Some(n) = self.protocols.get(&None) {
+            let _ = writeln!(out, "  Other: {n}");
+        }
+        out
+    }
+}
+
+fn buckets(s: &mut State, args: &[String]) -> Result<Job, String> {
     let mut rest = operands(args);
     let mut least = 0;
     if let Some((last, before)) = rest.split_last()
@@ -267,28 +296,44 @@ fn buckets(s: &mut State, args: &[String]) -> Result<String, String> {
         (least, rest) = (n, before);
     }
     nothing_left(rest)?;
-    let table = s.dp.conntrack();
-    let loads: Vec<usize> = table.buckets().collect();
+    let walker = s.ct_walker.clone();
+    Ok(Box::new(move |reply| Box::pin(send_buckets(walker, least, reply))))
+}
+
+async fn send_buckets(walker: Walker, least: usize, reply: Reply) {
+    let (table, to) = (walker.table(), reply.pieces());
+    let (buckets, connections) = (table.bucket_count(), table.len());
     let mut out =
-        format!("Total Buckets: {}\nCurrent Connections: {}\n\n", loads.len(), table.len());
-    if table.is_empty() {
-        return Ok(out);
+        format!("Total Buckets: {buckets}\nCurrent Connections: {connections}\n\n");
+    if connections == 0 {
+        return drop(to.send(out).await);
     }
     let line = format!("+{}+{}+\n", "-".repeat(11), "-".repeat(41));
     let title = "|  Buckets  |         Connections per Buckets         |\n";
     let _ = write!(out, "{line}{title}{}", line.trim_end());
-    for (row, loads) in loads.chunks(BUCKETS_PER_ROW).enumerate() {
-        let at = row * BUCKETS_PER_ROW;
-        let _ = write!(out, "\n {at:3}..{:3}   | ", at + BUCKETS_PER_ROW - 1);
-        for n in loads {
-            let _ = match *n > least {
-                true => write!(out, "{n:5}"),
-                false => write!(out, "{:>5}", "."),
-            };
+    let mut next = 0;
+    while next < buckets {
+        if to.send(std::mem::take(&mut out)).await.is_err() {
+            return;
         }
+        let some = walker.buckets(next..buckets).await;
+        next = some.end;
+        rows(&mut out, table, some, least);
     }
-    out += "\n\n";
-    Ok(out)
+    let _ = to.send(out + "\n\n").await;
+}
+
+/// Shows some buckets, in rows.
+fn rows(out: &mut String, table: &Table, which: Range<u32>, least: usize) {
+    for (at, n) in which.clone().zip(table.buckets(which)) {
+        if at % BUCKETS_PER_ROW == 0 {
+            let _ = write!(out, "\n {at:3}..{:3}   | ", at + BUCKETS_PER_ROW - 1);
+        }
+        let _ = match n > least {
+            true => write!(out, "{n:5}"),
+            false => write!(out, "{:>5}", "."),
+        };
+    }
 }
 
 fn get_maxconns(s: &mut State, args: &[String]) -> Result<String, String> {

@@ -25,8 +25,8 @@ mod tunnels;
 pub mod usage;
 
 use crate::state::State;
-pub use command::{Command, Handler};
-use command::{admin_state, bridge, command, ports_of_kind};
+pub use command::{Command, Handler, Run};
+use command::{Job, admin_state, bridge, command, later, ports_of_kind};
 
 /// All of them.
 pub const COMMANDS: &[Command] = &[

@@ -81,6 +81,10 @@ async fn perform(
             commit(state, id, to.xid, b, flags).await?;
             Ok(Some(Reply::BundleControl { id: b, step: BundleStep::CommitReply, flags: 0 }))
         }
+        Request::CtFlush(flush) => {
+            ct_flush(state, &flush).await;
+            Ok(None)
+        }
         request => handle(&mut state.borrow_mut(), id, to.xid, request, bytes),
     }
 }
@@ -223,10 +227,6 @@ fn modify(
         Request::TableMod { table, config, vacancy } => table_mod(s, id, table, config, vacancy),
         Request::PacketOut(po) => packet_out(s, id, &po),
         Request::TlvTableMod(m) => s.ofproto.tlv_table_mod(bridge, &m),
-        Request::CtFlush(flush) => {
-            ct_flush(s, &flush);
-            Ok(())
-        }
         Request::Resume(r) => {
             s.flush_changes();
             s.resume(bridge, &r)
@@ -271,7 +271,7 @@ fn connection(
 }
 
 /// Ends connections. That the message names a single one that there is not is no error (as in OVS).
-fn ct_flush(s: &State, flush: &CtFlush) {
+async fn ct_flush(state: &Shared, flush: &CtFlush) {
     let tuple = |t: &CtTuple| conntrack::TupleFilter {
         src: t.src,
         dst: t.dst,
@@ -286,7 +286,8 @@ fn ct_flush(s: &State, flush: &CtFlush) {
         orig: tuple(&flush.orig),
         reply: tuple(&flush.reply),
     };
-    s.dp.conntrack().flush_where(&filter, datapath::now_ms());
+    let walker = state.borrow().ct_walker.clone();
+    let _ = walker.flush(filter).await;
 }
 
 /// Requests that a secondary controller may not make.

@@ -124,6 +124,8 @@ pub struct State {
     pub capture: Option<Capture>,
     /// How busy workers were lately, for `dpif-netdev/pmd-rxq-show`.
     pub usage: crate::appctl::usage::Usage,
+    /// Walks over all connections.
+    pub ct_walker: crate::ct_walk::Walker,
     /// Timeouts of connections as they were last applied, by zone, and the numbers of policies.
     pub ct_timeouts: (BTreeMap<u16, crate::config::Timeouts>, crate::ct_policies::Numbers),
 }
@@ -171,6 +173,7 @@ impl State {
         devices.warn = Some(Arc::new(|text| vlog::warn!("netdev_dpdk", "{text}")));
         State {
             guests_changed,
+            ct_walker: crate::ct_walk::Walker::new(dp.conntrack()),
             ofproto,
             dp,
             devices,

@@ -8,7 +8,7 @@
 mod registry;
 mod server;
 
-pub use registry::{Registry, Reply, Request};
+pub use registry::{Answer, Registry, Reply, Request};
 pub use server::{Server, default_path};
 
 /// Adds `list-commands` (answered by the registry itself) and `version`.

@@ -4,18 +4,30 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
+
+/// Pieces of an answer that wait for a client that reads slowly.
+const PIECES_COUNT_MAX: usize = 2;
+
+/// What a command answers.
+#[derive(Debug)]
+pub enum Answer {
+    /// The result, or the text of an error.
+    Whole(Result<String, String>),
+    /// A result, piece by piece.
+    Pieces(mpsc::Receiver<String>),
+}
 
 /// The answer owed to a client. Dropped without one, the client's connection is closed.
 #[derive(Debug)]
 pub struct Reply {
-    to: oneshot::Sender<Result<String, String>>,
+    to: oneshot::Sender<Answer>,
     client: Weak<()>,
 }
 
 impl Reply {
     /// A reply to a client, which lives as long as its connection, and the place where it arrives.
-    pub fn channel(client: &Arc<()>) -> (Self, oneshot::Receiver<Result<String, String>>) {
+    pub fn channel(client: &Arc<()>) -> (Self, oneshot::Receiver<Answer>) {
         let (to, receiver) = oneshot::channel();
         (Self { to, client: Arc::downgrade(client) }, receiver)
     }
@@ -27,7 +39,15 @@ impl Reply {
 
     /// Sends the result, or the text of an error. A client that has gone does not matter.
     pub fn send(self, answer: Result<String, String>) {
-        let _ = self.to.send(answer);
+        let _ = self.to.send(Answer::Whole(answer));
+    }
+
+    /// Begins a result that is too long to be kept; it ends when what is returned is dropped.
+    /// Sending waits for the client, and fails when that has gone.
+    pub fn pieces(self) -> mpsc::Sender<String> {
+        let (sender, receiver) = mpsc::channel(PIECES_COUNT_MAX);
+        let _ = self.to.send(Answer::Pieces(receiver));
+        sender
     }
 }
 
@@ -139,7 +159,10 @@ mod tests {
         let (reply, mut answer) = Reply::channel(&Arc::default());
         let args = args.iter().map(|&a| a.to_owned()).collect();
         registry.dispatch(&mut 7, Request { command: command.into(), args, reply });
-        answer.try_recv().unwrap()
+        match answer.try_recv().unwrap() {
+            Answer::Whole(answer) => answer,
+            Answer::Pieces(_) => panic!("{command} answers at once"),
+        }
     }
 
     #[test]

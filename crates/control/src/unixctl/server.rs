@@ -1,6 +1,6 @@
 //! The listening socket and its connections.
 
-use super::{Reply, Request};
+use super::{Answer, Reply, Request};
 use crate::listener::{self, Seat, Seats};
 use crate::vlog;
 use ovsdb::framing::Framer;
@@ -146,14 +146,33 @@ async fn converse(
             if requests.send(Request { command, args, reply }).await.is_err() {
                 return Ok(());
             }
-            let Ok(answer) = answer.await else { return Ok(()) };
-            stream.write_all(response(id, answer).as_bytes()).await?;
+            match answer.await {
+                Ok(Answer::Whole(answer)) => {
+                    stream.write_all(response(id, answer).as_bytes()).await?;
+                }
+                Ok(Answer::Pieces(pieces)) => write_pieces(stream, &id, pieces).await?,
+                Err(_) => return Ok(()),
+            }
         }
         match stream.read(&mut buffer).await? {
             0 => return Ok(()),
             n => framer.push(&buffer[..n]),
         }
     }
+}
+
+/// Writes a result as it comes; nothing of it is kept.
+async fn write_pieces(
+    stream: &mut UnixStream,
+    id: &Value,
+    mut pieces: mpsc::Receiver<String>,
+) -> io::Result<()> {
+    stream.write_all(format!("{{\"error\":null,\"id\":{id},\"result\":\"").as_bytes()).await?;
+    while let Some(piece) = pieces.recv().await {
+        let quoted = json!(piece).to_string();
+        stream.write_all(&quoted.as_bytes()[1..quoted.len() - 1]).await?;
+    }
+    stream.write_all(b"\"}").await
 }
 
 fn invalid(error: impl ToString) -> io::Error {
