@@ -11,6 +11,8 @@ pub enum Refused {
     ZoneFull,
     /// The zone has as many half-open ones as its share.
     HalfOpen,
+    /// The port has as many half-open ones as the zone's share has left.
+    PortHalfOpen,
     /// Another thread was at the same place for too long.
     Busy,
 }
@@ -28,6 +30,7 @@ pub enum Count {
     Full,
     ZoneFull,
     HalfOpen,
+    PortHalfOpen,
     Busy,
     NatExhausted,
     NatMiss,
@@ -37,7 +40,7 @@ pub enum Count {
 }
 
 /// How many kinds there are.
-pub const COUNTS: usize = 15;
+pub const COUNTS: usize = 16;
 
 /// Names of counters (`coverage/show`), in order of [`Count`]: OVS's where it has one.
 pub const COUNT_NAMES: [&str; COUNTS] = [
@@ -50,6 +53,7 @@ pub const COUNT_NAMES: [&str; COUNTS] = [
     "conntrack_full",
     "conntrack_zone_full",
     "conntrack_half_open",
+    "conntrack_half_open_port",
     "conntrack_busy",
     "conntrack_nat_exhausted",
     "conntrack_lookup_natted_miss",

@@ -39,5 +39,5 @@ pub use policy::{
 pub use table::{
     Asked, CONNECTIONS_COUNT_DEFAULT, Keeper, Limits, Ref, Secret, Shown, Table, Worker,
 };
-pub use track::{At, Store, clear, track, track_seen};
+pub use track::{Arrival, At, Store, clear, track, track_seen};
 pub use tuple::{Tuple, address, answer_type, number};

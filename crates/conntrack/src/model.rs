@@ -6,7 +6,7 @@ use crate::count::{Count, Refused};
 use crate::machine::Peers;
 use crate::policy::{Class, Policies};
 use crate::table::Limits;
-use crate::track::Store;
+use crate::track::{Arrival, Store};
 use crate::tuple::Tuple;
 use std::collections::HashMap;
 
@@ -69,7 +69,8 @@ impl Store for Model {
         Some(())
     }
 
-    fn insert(&mut self, conn: &Conn, class: Class, now: u64) -> Result<u64, Refused> {
+    fn insert(&mut self, conn: &Conn, class: Class, came: Arrival) -> Result<u64, Refused> {
+        let now = came.now;
         if self.has(&conn.orig, now) || self.has(&conn.reply, now) {
             return Err(Refused::Exists);
         }
@@ -117,9 +118,9 @@ impl Store for Model {
         self.expectations.find(tuple, lives)
     }
 
-    fn expect(&mut self, tuple: &Tuple, what: Expected, now: u64) -> bool {
-        let lives = |at| self.conns.get(&at).is_some_and(|c| c.expires > now);
-        self.expectations.add(tuple, what, lives)
+    fn expect(&mut self, tuple: &Tuple, what: Expected, came: Arrival) -> bool {
+        let lives = |at| self.conns.get(&at).is_some_and(|c| c.expires > came.now);
+        self.expectations.add(tuple, what, came.port, lives)
     }
 
     fn skew(&mut self, at: u64, reply: bool) -> Skew {

@@ -32,11 +32,11 @@ pub trait Store {
         now: u64,
         change: &mut dyn FnMut(&mut Peers) -> Option<Class>,
     ) -> Option<()>;
-    /// Keeps a new connection.
+    /// Keeps a new connection, which `came` began.
     ///
     /// # Errors
     /// When it is not kept, and why.
-    fn insert(&mut self, conn: &Conn, class: Class, now: u64) -> Result<Self::Ref, Refused>;
+    fn insert(&mut self, conn: &Conn, class: Class, came: Arrival) -> Result<Self::Ref, Refused>;
     /// Ends a connection.
     fn end(&mut self, at: Self::Ref);
     /// Sets masked bits of the mark; what it is then.
@@ -50,7 +50,7 @@ pub trait Store {
     /// Has another connection announced one that begins with this tuple?
     fn expected(&mut self, tuple: &Tuple, now: u64) -> Option<Expected>;
     /// Announces a connection; false: there are too many, or another one announced it.
-    fn expect(&mut self, tuple: &Tuple, what: Expected, now: u64) -> bool;
+    fn expect(&mut self, tuple: &Tuple, what: Expected, came: Arrival) -> bool;
     /// By how much sequence numbers of a direction differ.
     fn skew(&mut self, at: Self::Ref, reply: bool) -> Skew;
     /// Sets that.
@@ -74,8 +74,17 @@ pub struct At {
     pub sound: bool,
 }
 
-/// Sends a packet through connection tracking: fills its metadata, translates it; a text in it that its helper has
-/// replaced, which is left to the caller. `now` in milliseconds.
+/// How a packet came: whom its work is charged to, and when.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Arrival {
+    /// The port that it came in by.
+    pub port: u16,
+    /// What the clock shows, in milliseconds.
+    pub now: u64,
+}
+
+/// Sends a packet through connection tracking: fills its metadata, translates it; a text in it that
+/// its helper has replaced, which is left to the caller.
 #[must_use]
 pub fn track<S: Store>(
     store: &mut S,
@@ -83,17 +92,17 @@ pub fn track<S: Store>(
     data: &mut [u8],
     at: At,
     meta: &mut Meta<S::Ref>,
-    now: u64,
+    came: Arrival,
 ) -> Option<Edit> {
     let known = meta.conn.filter(|_| meta.state != 0 && meta.zone == ct.zone && !ct.force);
     if let Some(known) = known
-        && let Some(conn) = store.read(known.at, now)
+        && let Some(conn) = store.read(known.at, came.now)
         && conn.alg.is_none()
     {
         again(store, ct, data, at, meta, &known, &conn);
         return None;
     }
-    track_seen(store, ct, data, &extract(data, at.l3, ct.zone, at.sound), meta, now)
+    track_seen(store, ct, data, &extract(data, at.l3, ct.zone, at.sound), meta, came)
 }
 
 /// [`track`] for a packet that no earlier `ct` found a connection for, and that was read before
@@ -105,10 +114,10 @@ pub fn track_seen<S: Store>(
     data: &mut [u8],
     seen: &Result<Seen, Bad>,
     meta: &mut Meta<S::Ref>,
-    now: u64,
+    came: Arrival,
 ) -> Option<Edit> {
     match seen {
-        Ok(seen) => first(store, ct, data, seen, meta, now),
+        Ok(seen) => first(store, ct, data, seen, meta, came),
         Err(bad) => {
             match bad {
                 Bad::IpChecksum => store.count(Count::IpChecksum),
@@ -117,7 +126,7 @@ pub fn track_seen<S: Store>(
             }
             *meta = Meta { conn: meta.conn, ..Meta::default() };
             meta.state = state::INV;
-            finish(store, ct, meta, None, &Found::default(), now);
+            finish(store, ct, meta, None, &Found::default(), came.now);
             None
         }
     }
@@ -172,7 +181,7 @@ fn first<S: Store>(
     data: &mut [u8],
     seen: &Seen,
     meta: &mut Meta<S::Ref>,
-    now: u64,
+    came: Arrival,
 ) -> Option<Edit> {
     if meta.state != 0 && meta.zone != ct.zone {
         meta.state = 0;
@@ -180,11 +189,11 @@ fn first<S: Store>(
     let (before, mut found) = (meta.state, Found::default());
     for _ in 0..AGAIN_COUNT_MAX {
         meta.state = before;
-        let met = meet(store, ct, data, seen, meta, now, &mut found.reply);
+        let met = meet(store, ct, data, seen, meta, came.now, &mut found.reply);
         found.conn = match met {
             Met::Again => continue,
             Met::Done(conn) => conn,
-            Met::Begins => match begin(store, ct, data, seen, meta, now, &mut found) {
+            Met::Begins => match begin(store, ct, data, seen, meta, came, &mut found) {
                 Err(Refused::Exists) => continue,
                 Err(_) => None,
                 Ok(made) => made,
@@ -193,14 +202,14 @@ fn first<S: Store>(
         let edit = found.conn.as_ref().and_then(|(at, conn)| {
             let translated = translates(ct, conn, before);
             let p = alg::Packet { at: *at, conn, reply: found.reply, translated };
-            alg::serve(store, data, seen, meta, &p, now)
+            alg::serve(store, data, seen, meta, &p, came)
         });
-        finish(store, ct, meta, Some(seen), &found, now);
+        finish(store, ct, meta, Some(seen), &found, came.now);
         return edit;
     }
     store.count(Count::Busy);
     meta.state = state::NEW;
-    finish(store, ct, meta, Some(seen), &Found::default(), now);
+    finish(store, ct, meta, Some(seen), &Found::default(), came.now);
     None
 }
 
@@ -368,9 +377,10 @@ fn begin<S: Store>(
     data: &mut [u8],
     seen: &Seen,
     meta: &mut Meta<S::Ref>,
-    now: u64,
+    came: Arrival,
     found: &mut Found<S::Ref>,
 ) -> Result<Option<(S::Ref, Conn)>, Refused> {
+    let now = came.now;
     found.reply = false;
     if !machine::may_begin(&seen.segment) {
         meta.state = state::INV;
@@ -409,7 +419,7 @@ fn begin<S: Store>(
         };
         conn.reply = answer;
     }
-    let at = match store.insert(&conn, class, now) {
+    let at = match store.insert(&conn, class, came) {
         Ok(at) => at,
         Err(why) => {
             refused(store, why);
@@ -437,6 +447,7 @@ fn refused<S: Store>(store: &mut S, why: Refused) {
         Refused::Full => store.count(Count::Full),
         Refused::ZoneFull => store.count(Count::ZoneFull),
         Refused::HalfOpen => store.count(Count::HalfOpen),
+        Refused::PortHalfOpen => store.count(Count::PortHalfOpen),
         Refused::Busy => store.count(Count::Busy),
     }
 }

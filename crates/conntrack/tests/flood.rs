@@ -1,15 +1,19 @@
 //! Connections that are begun and never answered, and a table that is full: what others have stays.
 
 use action::Ct;
-use conntrack::{At, Count, Keeper, Meta, Table, Worker, state, track};
+use conntrack::{Arrival, At, Count, Keeper, Meta, Table, Worker, state, track};
 use std::sync::Arc;
 use sync::{Domain, Reader};
 use wire::IP_TCP;
 use wire::tcp_flags::{ACK, SYN};
 
-/// Connections that there may be in these tests; a quarter may be half-open in one zone.
+/// Connections that there may be in these tests; a quarter may be half-open in one zone, and a port
+/// may have as many as are left of these.
 const TOTAL: u32 = 8192;
 const SHARE: u32 = TOTAL / 4;
+const SHARE_OF_ONE_PORT: u32 = SHARE / 2;
+/// Connections that a flood of one port begins.
+const FLOOD: u32 = 2 * SHARE;
 
 struct Lab {
     table: Arc<Table>,
@@ -17,6 +21,8 @@ struct Lab {
     worker: Worker,
     reader: Reader,
     now: u64,
+    /// The port that packets come in by.
+    port: u16,
 }
 
 /// A direction of connection `n`: a TCP segment without data.
@@ -36,14 +42,14 @@ impl Lab {
         let (domain, table) = (Domain::new(), Arc::new(Table::new()));
         table.limits.set_total(TOTAL);
         let (reader, keeper) = (domain.reader(), Keeper::new(&table, domain, 0));
-        Lab { worker: Worker::new(&table), table, keeper, reader, now: 0 }
+        Lab { worker: Worker::new(&table), table, keeper, reader, now: 0, port: 1 }
     }
 
     /// Sends a packet through a zone, with commit; its state.
     fn send(&mut self, zone: u16, mut data: Vec<u8>) -> u8 {
         let (ct, mut meta) = (Ct { zone, commit: true, ..Ct::default() }, Meta::default());
-        let _ =
-            track(&mut self.worker, &ct, &mut data, At { l3: 0, sound: true }, &mut meta, self.now);
+        let (at, came) = (At { l3: 0, sound: true }, Arrival { port: self.port, now: self.now });
+        let _ = track(&mut self.worker, &ct, &mut data, at, &mut meta, came);
         // What the keeper's thread and the worker's loop do.
         self.reader.quiescent();
         self.keeper.tend(self.now, 64);
@@ -52,6 +58,14 @@ impl Lab {
 
     fn begin(&mut self, zone: u16, n: u32) -> u8 {
         self.send(zone, segment(n, true, SYN, 100, 0))
+    }
+
+    /// A port begins connections that nobody answers; how many of them there are then.
+    fn flood(&mut self, zone: u16, port: u16) -> u32 {
+        self.port = port;
+        let (before, first) = (self.table.zone_len(zone), u32::from(port) * 10_000);
+        (first..first + FLOOD).for_each(|n| _ = self.begin(zone, n));
+        self.table.zone_len(zone) - before
     }
 
     /// Connection `n` is answered, and goes on.
@@ -74,12 +88,14 @@ impl Lab {
 fn what_is_never_answered_leaves_the_table_to_others() {
     let mut lab = Lab::new();
     (0..100).for_each(|n| lab.establish(1, n));
-    (1000..1000 + TOTAL).for_each(|n| _ = lab.begin(1, n));
-    assert_eq!(lab.table.zone_len(1), 100 + SHARE, "no more than a quarter");
+    (2..7).for_each(|port| _ = lab.flood(1, port));
+    let flood = lab.table.zone_len(1) - 100;
+    assert!((SHARE * 9 / 10..=SHARE).contains(&flood), "{flood}: no more than a quarter");
+    lab.port = 1;
     assert!((0..100).all(|n| lab.is_established(1, n)));
     // Other zones begin connections as before.
     (0..1000).for_each(|n| lab.establish(2, n));
-    assert_eq!(lab.table.len(), 1100 + SHARE);
+    assert_eq!(lab.table.len(), 1100 + flood);
     // Half a minute later all that was not answered is gone, and the zone begins connections again.
     lab.now += 32_000;
     while !lab.keeper.tend(lab.now, 10_000) {}
@@ -91,14 +107,57 @@ fn what_is_never_answered_leaves_the_table_to_others() {
 fn a_full_table_keeps_what_it_has() {
     let mut lab = Lab::new();
     (0..500).for_each(|n| lab.establish(1, n));
-    for zone in 2..10 {
-        (0..SHARE).for_each(|n| _ = lab.begin(zone, n));
+    for zone in 2..7 {
+        (0..4).for_each(|n| _ = lab.flood(zone, 10 * zone + n));
     }
     assert_eq!(lab.table.len(), TOTAL, "full");
     let buckets = lab.table.bucket_count();
-    (0..2 * TOTAL).for_each(|n| _ = lab.begin(20, n));
+    (300..304).for_each(|port| _ = lab.flood(20, port));
     assert_eq!((lab.table.len(), lab.table.zone_len(20)), (TOTAL, 0));
     assert_eq!(lab.table.bucket_count(), buckets, "what is refused takes no memory");
-    assert!(lab.counted(Count::Full) >= u64::from(2 * TOTAL));
+    assert!(lab.counted(Count::Full) >= u64::from(4 * FLOOD));
     assert!((0..500).all(|n| lab.is_established(1, n)));
+}
+
+#[test]
+fn a_port_leaves_its_zone_to_other_ports() {
+    let mut lab = Lab::new();
+    assert_eq!(lab.flood(1, 2), SHARE_OF_ONE_PORT);
+    assert_eq!(lab.counted(Count::PortHalfOpen), u64::from(FLOOD - SHARE_OF_ONE_PORT));
+    // What is answered counts no longer, so others begin connections as long as these are.
+    lab.port = 1;
+    (0..2 * SHARE).for_each(|n| lab.establish(1, n));
+    assert_eq!(lab.flood(1, 3), SHARE_OF_ONE_PORT / 2, "half of what the first one left");
+    lab.port = 1;
+    lab.establish(1, 2 * SHARE);
+    assert_eq!(lab.counted(Count::HalfOpen), 0, "the zone is never full");
+}
+
+#[test]
+fn a_port_has_no_more_in_many_zones_than_one_zone_may_have() {
+    let mut lab = Lab::new();
+    let all: u32 = (1..20).map(|zone| lab.flood(zone, 2)).sum();
+    assert!((SHARE_OF_ONE_PORT..=SHARE).contains(&all), "{all}");
+    lab.port = 1;
+    (1..20).for_each(|zone| lab.establish(zone, 1));
+}
+
+#[test]
+fn what_a_flush_ends_is_the_ports_no_more() {
+    let mut lab = Lab::new();
+    assert_eq!(lab.flood(1, 2), SHARE_OF_ONE_PORT);
+    lab.table.flush_zone(1);
+    while !lab.keeper.tend(lab.now, 10_000) {}
+    assert_eq!(lab.flood(1, 2), SHARE_OF_ONE_PORT);
+    lab.now += 32_000;
+    while !lab.keeper.tend(lab.now, 10_000) {}
+    assert_eq!((lab.table.len(), lab.flood(1, 2)), (0, SHARE_OF_ONE_PORT), "nor what timed out");
+}
+
+#[test]
+fn a_small_table_has_no_shares() {
+    let mut lab = Lab::new();
+    lab.table.limits.set_total(100);
+    assert_eq!(lab.flood(1, 2), 100);
+    assert_eq!(lab.counted(Count::PortHalfOpen), 0);
 }

@@ -1,5 +1,6 @@
-//! Walks over all connections, of which there may be millions: some entries at a time, with everybody
-//! else's turn in between, and one walk's entries in each turn however many walks are under way.
+//! Walks over all connections, of which there may be millions: some entries at a time, with
+//! everybody else's turn in between, and one walk's entries in each turn however many walks are
+//! under way.
 
 use conntrack::{Absent, Conn, Filter, Shown, Table};
 use datapath::now_ms;
@@ -9,8 +10,8 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::{spawn_local, yield_now};
 
-/// Entries of the table, or buckets of its index, that are looked at in one turn: a millisecond's work or two, if all
-/// of them are printed.
+/// Entries of the table, or buckets of its index, that are looked at in one turn: a millisecond's
+/// work or two, if all of them are printed.
 pub const STEPS_PER_TURN: u32 = 2048;
 
 /// Connections, for those who want to see all of them.
@@ -50,8 +51,8 @@ impl Walker {
         Walk { walker: self.clone(), zone, next: Some(0) }
     }
 
-    /// Ends the connections that the filter fits. Once begun it goes on to its end, whatever becomes of who
-    /// asked for it.
+    /// Ends the connections that the filter fits. Once begun it goes on to its end, whatever
+    /// becomes of who asked for it.
     ///
     /// # Errors
     /// The filter names a single connection, and there is none.
@@ -80,8 +81,8 @@ impl Walker {
 }
 
 impl Walk {
-    /// Waits for a turn and shows some connections, each with the one that announced it and what the clock shows; false:
-    /// these were the last.
+    /// Waits for a turn and shows some connections, each with the one that announced it and what
+    /// the clock shows; false: these were the last.
     pub async fn go_on(&mut self, mut to: impl FnMut(&Conn, Option<&Conn>, u64)) -> bool {
         let Some(from) = self.next else { return false };
         self.walker.turn().await;
@@ -99,12 +100,13 @@ impl Walk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conntrack::{Class, Keeper, Store, Tuple, TupleFilter, Worker};
+    use conntrack::{Arrival, Class, Keeper, Store, Tuple, TupleFilter, Worker};
     use std::cell::Cell;
     use std::net::IpAddr;
     use tokio::task::LocalSet;
 
-    /// Connections, and the entries that their table looks at (its memory comes in chunks of so many).
+    /// Connections, and the entries that their table looks at (its memory comes in chunks of so
+    /// many).
     const CONNECTIONS: u16 = 10_000;
     const ENTRIES: u32 = 1 << 16;
 
@@ -117,7 +119,8 @@ mod tests {
             let src = u128::from(1 + sport % 2);
             let orig = Tuple { src, dst: 9, sport, dport: 53, proto: 17, ..Tuple::default() };
             let conn = Conn { orig, reply: orig.reversed(), ..Conn::default() };
-            worker.insert(&conn, Class::UdpMultiple, now_ms()).unwrap();
+            let came = Arrival { port: 1, now: now_ms() };
+            worker.insert(&conn, Class::UdpMultiple, came).unwrap();
         }
         table
     }

@@ -1,4 +1,5 @@
-//! Flows that remember: connections, and pipelines that wait for a controller; driven by stock ovs-ofctl.
+//! Flows that remember: connections, and pipelines that wait for a controller; driven by stock
+//! ovs-ofctl.
 
 use std::collections::BTreeSet;
 use std::process::{Child, Stdio};

@@ -6,9 +6,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
-/// Announced connections there may be at once: 400 KiB. Those of one zone are a quarter at most.
+/// Announced connections there may be at once: 400 KiB.
 const EXPECTED_COUNT_MAX: usize = 4096;
-const ZONE_SHARE: u16 = 4;
+/// Those of one zone. A port may have announced as many, in all zones together, as the zone that it
+/// announces another one in has left of these.
+const OF_ZONE_COUNT_MAX: u16 = EXPECTED_COUNT_MAX as u16 / 4;
 /// Attempts at the lock while others have it, which is for less than a microsecond.
 const ATTEMPTS_COUNT_MAX: usize = 256;
 
@@ -23,18 +25,27 @@ pub struct Expected {
     pub to: (u128, u16),
 }
 
-/// All of them, by the tuple of the first packet, whose source port is 0: any. Workers never wait for each other:
-/// whoever does not get the lock finds nothing.
+/// All of them, by the tuple of the first packet, whose source port is 0: any. Workers never wait
+/// for each other: whoever does not get the lock finds nothing.
 pub struct Expectations {
-    all: Mutex<HashMap<Tuple, Expected>>,
+    announced: Mutex<Announced>,
     count: AtomicU32,
     zones: Box<[AtomicU16]>,
+}
+
+/// Each with the port that announced it, and how many each port did.
+struct Announced {
+    all: HashMap<Tuple, (Expected, u16)>,
+    ports: HashMap<u16, u16>,
 }
 
 impl Default for Expectations {
     fn default() -> Self {
         Expectations {
-            all: Mutex::new(HashMap::with_capacity(EXPECTED_COUNT_MAX)),
+            announced: Mutex::new(Announced {
+                all: HashMap::with_capacity(EXPECTED_COUNT_MAX),
+                ports: HashMap::with_capacity(EXPECTED_COUNT_MAX),
+            }),
             count: AtomicU32::new(0),
             zones: (0..=u16::MAX).map(|_| AtomicU16::new(0)).collect(),
         }
@@ -51,27 +62,37 @@ impl Expectations {
         if self.zones[usize::from(tuple.zone)].load(Relaxed) == 0 {
             return None;
         }
-        let found = self.lock()?.get(&key(tuple)).copied();
-        found.filter(|e| lives(e.parent))
+        let (found, _) = self.lock()?.all.get(&key(tuple)).copied()?;
+        lives(found.parent).then_some(found)
     }
 
-    /// Adds one; false: there are too many, or another connection announced the same.
-    pub fn add(&self, tuple: &Tuple, what: Expected, lives: impl FnOnce(u64) -> bool) -> bool {
-        let Some(mut all) = self.lock() else { return false };
-        let of_zone = &self.zones[usize::from(tuple.zone)];
+    /// Adds one that a packet of `port` announced; false: there are too many, or another connection
+    /// announced the same.
+    pub fn add(
+        &self,
+        tuple: &Tuple,
+        what: Expected,
+        port: u16,
+        lives: impl FnOnce(u64) -> bool,
+    ) -> bool {
+        let Some(mut announced) = self.lock() else { return false };
+        let Announced { all, ports } = &mut *announced;
         let key = key(tuple);
-        if let Some(old) = all.get_mut(&key) {
+        if let Some((old, _)) = all.get_mut(&key) {
             let ours = old.parent == what.parent || !lives(old.parent);
             if ours {
                 *old = what;
             }
             return ours;
         }
-        let share = EXPECTED_COUNT_MAX as u16 / ZONE_SHARE;
-        if all.len() >= EXPECTED_COUNT_MAX || of_zone.load(Relaxed) >= share {
+        let of_zone = &self.zones[usize::from(tuple.zone)];
+        let left = OF_ZONE_COUNT_MAX - of_zone.load(Relaxed);
+        let of_port = ports.get(&port).copied().unwrap_or(0);
+        if all.len() >= EXPECTED_COUNT_MAX || of_port >= left {
             return false;
         }
-        all.insert(key, what);
+        all.insert(key, (what, port));
+        ports.insert(port, of_port + 1);
         of_zone.fetch_add(1, Relaxed);
         self.count.fetch_add(1, Relaxed);
         true
@@ -82,21 +103,24 @@ impl Expectations {
         if self.count.load(Relaxed) == 0 {
             return;
         }
-        let Ok(mut all) = self.all.try_lock() else { return };
-        all.retain(|tuple, e| {
+        let Ok(mut announced) = self.announced.try_lock() else { return };
+        let Announced { all, ports } = &mut *announced;
+        all.retain(|tuple, (e, port)| {
             let stays = lives(e.parent);
             if !stays {
                 self.zones[usize::from(tuple.zone)].fetch_sub(1, Relaxed);
                 self.count.fetch_sub(1, Relaxed);
+                ports.entry(*port).and_modify(|n| *n -= 1);
             }
             stays
         });
+        ports.retain(|_, n| *n > 0);
     }
 
-    fn lock(&self) -> Option<MutexGuard<'_, HashMap<Tuple, Expected>>> {
+    fn lock(&self) -> Option<MutexGuard<'_, Announced>> {
         (0..ATTEMPTS_COUNT_MAX).find_map(|_| {
             std::hint::spin_loop();
-            self.all.try_lock().ok()
+            self.announced.try_lock().ok()
         })
     }
 }
@@ -116,15 +140,15 @@ mod tests {
     #[test]
     fn announced_connections_live_as_long_as_their_parents() {
         let all = Expectations::default();
-        assert!(all.add(&tuple(80), of(1), |_| true));
-        assert!(!all.add(&tuple(80), of(2), |_| true), "announced by somebody else");
+        assert!(all.add(&tuple(80), of(1), 1, |_| true));
+        assert!(!all.add(&tuple(80), of(2), 1, |_| true), "announced by somebody else");
         let any_port = Tuple { sport: 1234, ..tuple(80) };
         assert_eq!(all.find(&any_port, |_| true), Some(of(1)));
         assert_eq!(all.find(&any_port, |_| false), None);
         assert_eq!(all.find(&tuple(81), |_| true), None);
         all.tidy(|_| true);
         assert_eq!(all.find(&tuple(80), |_| true), Some(of(1)));
-        assert!(all.add(&tuple(80), of(2), |_| false), "its parent has ended");
+        assert!(all.add(&tuple(80), of(2), 1, |_| false), "its parent has ended");
         all.tidy(|_| false);
         assert_eq!(all.find(&tuple(80), |_| true), None);
     }
@@ -132,8 +156,27 @@ mod tests {
     #[test]
     fn a_zone_leaves_room_for_others() {
         let all = Expectations::default();
-        let n = (1..5000).filter(|port| all.add(&tuple(*port), of(1), |_| true)).count();
-        assert_eq!(n, EXPECTED_COUNT_MAX / usize::from(ZONE_SHARE));
-        assert!(all.add(&Tuple { zone: 4, ..tuple(1) }, of(1), |_| true));
+        let add =
+            |zone, dport, port| all.add(&Tuple { zone, ..tuple(dport) }, of(1), port, |_| true);
+        let ports = 1..OF_ZONE_COUNT_MAX + 1;
+        let n = ports.clone().filter(|port| add(3, *port, *port)).count();
+        assert_eq!(n, usize::from(OF_ZONE_COUNT_MAX));
+        assert!(!add(3, 5000, 5000) && add(4, 5000, 5000));
+    }
+
+    #[test]
+    fn a_port_leaves_room_for_others() {
+        let all = Expectations::default();
+        let flood = |zone, port| {
+            let one = |n: &u16| all.add(&Tuple { zone, ..tuple(*n) }, of(1), port, |_| true);
+            (10_000 * port..10_000 * port + 5000).filter(one).count() as u16
+        };
+        assert_eq!(flood(3, 1), OF_ZONE_COUNT_MAX / 2);
+        assert_eq!(flood(3, 2), OF_ZONE_COUNT_MAX / 4, "another one in the zone");
+        // In no number of zones does a port have more than one zone may have.
+        let elsewhere: u16 = (4..100).map(|zone| flood(zone, 1)).sum();
+        assert!(elsewhere <= OF_ZONE_COUNT_MAX / 2, "{elsewhere}");
+        all.tidy(|_| false);
+        assert_eq!(flood(5, 1), OF_ZONE_COUNT_MAX / 2, "what has ended no longer counts");
     }
 }

@@ -12,7 +12,7 @@ use crate::conn::{Conn, Meta, Translation, state};
 use crate::count::Count;
 use crate::extract::Seen;
 use crate::machine::{Segment, TcpSegment};
-use crate::track::Store;
+use crate::track::{Arrival, Store};
 use crate::tuple::Tuple;
 use action::{Alg, Ct};
 use ftp::{ADDRESS_BYTES_MAX, Line};
@@ -109,7 +109,7 @@ pub fn serve<S: Store>(
     seen: &Seen,
     meta: &mut Meta<S::Ref>,
     p: &Packet<'_, S::Ref>,
-    now: u64,
+    came: Arrival,
 ) -> Option<Edit> {
     if seen.related || meta.state & state::INV != 0 {
         return None;
@@ -117,12 +117,12 @@ pub fn serve<S: Store>(
     match (p.conn.alg?, seen.segment) {
         (Alg::Tftp, _) => {
             if !p.reply && p.conn.orig.dport == TFTP_PORT {
-                expect(store, p, (p.conn.reply.dport, p.conn.orig.sport), now);
+                expect(store, p, (p.conn.reply.dport, p.conn.orig.sport), came);
             }
             None
         }
         (Alg::Ftp, Segment::Tcp(t)) => {
-            let edit = match announced(store, data, seen, &t, p, now) {
+            let edit = match announced(store, data, seen, &t, p, came) {
                 Ok(edit) => edit,
                 Err(Malformed) => {
                     meta.state = state::INV;
@@ -148,7 +148,7 @@ fn announced<S: Store>(
     seen: &Seen,
     t: &TcpSegment,
     p: &Packet<'_, S::Ref>,
-    now: u64,
+    came: Arrival,
 ) -> Result<Option<Edit>, Malformed> {
     let conn = p.conn;
     let start = seen.place.end - t.len as usize;
@@ -164,7 +164,7 @@ fn announced<S: Store>(
     if found.address.is_some_and(|named| named != own) {
         return Err(Malformed);
     }
-    expect(store, p, (found.port, found.port), now);
+    expect(store, p, (found.port, found.port), came);
     if !p.translated || found.address.is_none() || own == shown {
         return Ok(None);
     }
@@ -178,8 +178,9 @@ fn announced<S: Store>(
     Ok(Some(edit))
 }
 
-/// Expects a connection to the end that sent the packet. Its port as the other end knows it, and as it is.
-fn expect<S: Store>(store: &mut S, p: &Packet<'_, S::Ref>, port: (u16, u16), now: u64) {
+/// Expects a connection to the end that sent the packet. Its port as the other end knows it, and as
+/// it is.
+fn expect<S: Store>(store: &mut S, p: &Packet<'_, S::Ref>, port: (u16, u16), came: Arrival) {
     let Packet { conn, reply, .. } = p;
     // From the other end, as that knows the two addresses; what the sender's own one is.
     let (src, dst, own, other) = match reply {
@@ -194,7 +195,7 @@ fn expect<S: Store>(store: &mut S, p: &Packet<'_, S::Ref>, port: (u16, u16), now
     };
     let tuple = Tuple { src, dst, sport: 0, dport: port.0, ..conn.orig };
     let parent = store.name(p.at);
-    if !store.expect(&tuple, Expected { parent, nat, to }, now) {
+    if !store.expect(&tuple, Expected { parent, nat, to }, came) {
         store.count(Count::NotExpected);
     }
 }

@@ -35,7 +35,7 @@ const LIFE: usize = 7;
 const LABEL: usize = 0;
 /// Changes of the label; odd while one is going on.
 const LABEL_VERSION: usize = 2;
-/// 1 + the timeout policy in the lower half; the helper in the upper.
+/// 1 + the timeout policy in the lower half; then the helper, 16 bits, and the port that began it.
 const POLICY: usize = 3;
 /// The connection that announced it, or 0.
 const PARENT: usize = 4;
@@ -305,7 +305,7 @@ impl Entry<'_> {
     /// The helper, likewise.
     fn alg(&self, control: u64) -> Option<Alg> {
         let special = control & bit::SPECIAL != 0;
-        match special.then(|| self.cold[POLICY].load(Relaxed) >> 32)? {
+        match special.then(|| self.cold[POLICY].load(Relaxed) >> 32 & 0xffff)? {
             1 => Some(Alg::Ftp),
             2 => Some(Alg::Tftp),
             _ => None,
@@ -336,14 +336,20 @@ impl Entry<'_> {
         self.cold[SKEWS + usize::from(reply)].store(by, Relaxed);
     }
 
+    /// The port that began it.
+    pub fn port(&self) -> u16 {
+        (self.cold[POLICY].load(Relaxed) >> 48) as u16
+    }
+
     /// The zone.
     #[inline]
     pub fn zone(&self) -> u16 {
         (self.hot[PORTS].load(Relaxed) >> 16) as u16
     }
 
-    /// Writes a connection into an entry that only the caller knows; the bits of its control word.
-    pub fn fill(&self, conn: &Conn, expiry: u32) -> u64 {
+    /// Writes a connection, which a packet of `port` began, into an entry that only the caller
+    /// knows; the bits of its control word.
+    pub fn fill(&self, conn: &Conn, port: u16, expiry: u32) -> u64 {
         let (orig, reply) = (Packed::new(&conn.orig), Packed::new(&conn.reply));
         let store = |at: usize, word| self.hot[at].store(word, Relaxed);
         store(ADDRS, orig.addrs);
@@ -366,26 +372,22 @@ impl Entry<'_> {
         }
         if conn.policy.is_some() || conn.alg.is_some() || conn.parent.is_some() {
             bits |= bit::SPECIAL;
-            self.fill_special(conn);
+            self.cold[PARENT].store(conn.parent.unwrap_or(0), Relaxed);
+            self.cold[SKEW_FROM..].iter().for_each(|word| word.store(0, Relaxed));
         }
+        let policy = conn.policy.map_or(0, |id| u64::from(id) + 1);
+        let helper = match conn.alg {
+            None => 0,
+            Some(Alg::Ftp) => 1,
+            Some(Alg::Tftp) => 2,
+        };
+        self.cold[POLICY].store(u64::from(port) << 48 | helper << 32 | policy, Relaxed);
         if conn.label != 0 {
             bits |= bit::LABELLED;
         }
         self.cold[LABEL].store((conn.label >> 64) as u64, Relaxed);
         self.cold[LABEL + 1].store(conn.label as u64, Relaxed);
         bits
-    }
-
-    fn fill_special(&self, conn: &Conn) {
-        let helper = match conn.alg {
-            None => 0,
-            Some(Alg::Ftp) => 1,
-            Some(Alg::Tftp) => 2,
-        };
-        let policy = conn.policy.map_or(0, |id| u64::from(id) + 1);
-        self.cold[POLICY].store(helper << 32 | policy, Relaxed);
-        self.cold[PARENT].store(conn.parent.unwrap_or(0), Relaxed);
-        self.cold[SKEW_FROM..].iter().for_each(|word| word.store(0, Relaxed));
     }
 
     /// The connection. `expires`: what the clock shows when it ends.

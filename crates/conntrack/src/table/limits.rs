@@ -5,9 +5,11 @@ use crate::count::Refused;
 
 /// Connections there may be until `ct-set-maxconns` says otherwise (as in OVS).
 pub const CONNECTIONS_COUNT_DEFAULT: u32 = 3_000_000;
-/// The share of all connections that one zone's half-open ones may be: a quarter of the limit, 750,000
-/// of 3,000,000. A flood of SYNs in one zone leaves the rest to all others.
+/// The share of all connections that one zone's half-open ones may be: a quarter of the limit,
+/// 750,000 of 3,000,000. A flood of SYNs in one zone leaves the rest to all others.
 const HALF_OPEN_SHARE: u32 = 4;
+/// In a table of no more connections zones and ports have no shares.
+const SHARED_COUNT_MAX: u32 = 1024;
 /// Attempts to change a zone's count while others do.
 const ATTEMPTS_COUNT_MAX: usize = 64;
 /// How many zones there are.
@@ -92,11 +94,18 @@ impl Limits {
 }
 
 /// How many connections there are. A zone's word is its epoch (16 bits), its half-open connections
-/// (24 bits) and all its connections (24 bits): one exchange empties the zone, and what was made before
-/// has another epoch than the zone.
+/// (24 bits) and all its connections (24 bits): one exchange empties the zone, and what was made
+/// before has another epoch than the zone.
+///
+/// A port may have as many half-open connections, in all zones together, as the share of the zone
+/// that it begins another one in has left. So whoever floods a zone alone gets half of its share,
+/// two get two thirds, and there is room for the next one.
 pub struct Counts {
     total: AtomicU32,
     zones: Box<[AtomicU64]>,
+    /// Half-open connections that a port's packets began; those of a flushed zone until the keeper
+    /// takes them out.
+    ports: Box<[AtomicU32]>,
 }
 
 const FIELD: u64 = (1 << 24) - 1;
@@ -118,7 +127,11 @@ fn epoch(word: u64) -> u16 {
 impl Counts {
     /// None of any zone, of which there are so many.
     pub fn new(zones: usize) -> Self {
-        Counts { total: AtomicU32::new(0), zones: (0..zones).map(|_| AtomicU64::new(0)).collect() }
+        Counts {
+            total: AtomicU32::new(0),
+            zones: (0..zones).map(|_| AtomicU64::new(0)).collect(),
+            ports: (0..=u16::MAX).map(|_| AtomicU32::new(0)).collect(),
+        }
     }
 
     /// Connections in all.
@@ -137,40 +150,54 @@ impl Counts {
         epoch(self.zones[usize::from(zone)].load(Acquire))
     }
 
-    /// Makes room for a half-open connection; the zone's epoch.
-    pub fn enter(&self, zone: u16, limit: Option<u32>, total: u32) -> Result<u16, Refused> {
+    /// Makes room for a half-open connection that a port's packet begins; the zone's epoch.
+    pub fn enter(
+        &self,
+        (zone, port): (u16, u16),
+        limit: Option<u32>,
+        total: u32,
+    ) -> Result<u16, Refused> {
         let limit = limit.unwrap_or(u32::MAX).min(FIELD as u32);
-        let share = (total / HALF_OPEN_SHARE).max(1).max(total.min(1024));
+        let share = (total / HALF_OPEN_SHARE).max(total.min(SHARED_COUNT_MAX));
         if self.total.fetch_add(1, Relaxed) >= total {
             self.total.fetch_sub(1, Relaxed);
             return Err(Refused::Full);
         }
+        let of_port = self.ports[usize::from(port)].fetch_add(1, Relaxed);
+        let shares = total > SHARED_COUNT_MAX;
         let mut why = Refused::Busy;
         let entered = self.change(zone, |word| {
-            why = match () {
-                () if of_word(word) >= limit => Refused::ZoneFull,
-                () if half_open(word) >= share => Refused::HalfOpen,
-                () => return Some(word + HALF_OPEN + 1),
+            why = match half_open(word) {
+                _ if of_word(word) >= limit => Refused::ZoneFull,
+                n if n >= share => Refused::HalfOpen,
+                n if shares && of_port >= share - n => Refused::PortHalfOpen,
+                _ => return Some(word + HALF_OPEN + 1),
             };
             None
         });
         entered.map(epoch).ok_or_else(|| {
             self.total.fetch_sub(1, Relaxed);
+            self.ports[usize::from(port)].fetch_sub(1, Relaxed);
             why
         })
     }
 
     /// A connection of this epoch is no longer half-open.
-    pub fn opened(&self, zone: u16, made: u16) {
+    pub fn opened(&self, (zone, port): (u16, u16), made: u16) {
+        self.ports[usize::from(port)].fetch_sub(1, Relaxed);
         let _ = self.change(zone, |word| {
             (epoch(word) == made && half_open(word) > 0).then(|| word - HALF_OPEN)
         });
     }
 
-    /// A connection of this epoch is gone. For one thread at a time, which may wait.
-    pub fn leave(&self, zone: u16, made: u16, was_half_open: bool) {
+    /// A connection of this epoch is gone; `half_open`: it was, and a packet of this port began it.
+    /// For one thread at a time, which may wait.
+    pub fn leave(&self, zone: u16, made: u16, half_open: Option<u16>) {
         let word = &self.zones[usize::from(zone)];
-        let less = 1 + if was_half_open { HALF_OPEN } else { 0 };
+        let less = 1 + if half_open.is_some() { HALF_OPEN } else { 0 };
+        if let Some(port) = half_open {
+            self.ports[usize::from(port)].fetch_sub(1, Relaxed);
+        }
         let left = word.fetch_update(AcqRel, Relaxed, |w| (epoch(w) == made).then(|| w - less));
         if left.is_ok() {
             self.total.fetch_sub(1, Relaxed);

@@ -22,7 +22,7 @@ use crate::count::{COUNTS, Count, Refused};
 use crate::ipf::FragmentSettings;
 use crate::machine::Peers;
 use crate::policy::{Class, Policies};
-use crate::track::Store;
+use crate::track::{Arrival, Store};
 use crate::tuple::Tuple;
 use entry::{Entries, Entry, Packed, bit};
 use index::Index;
@@ -287,7 +287,8 @@ impl Table {
         let ended = entry.exchange(control, control & !bit::LIVE | bit::DEAD);
         if ended {
             let epoch = (control >> bit::EPOCH_SHIFT) as u16;
-            self.counts.leave(entry.zone(), epoch, control & bit::HALF_OPEN != 0);
+            let half_open = (control & bit::HALF_OPEN != 0).then(|| entry.port());
+            self.counts.leave(entry.zone(), epoch, half_open);
         }
         ended
     }
@@ -421,7 +422,7 @@ impl Store for Worker {
             entry.set_windows(&old, &new);
             if opens {
                 let epoch = (control >> bit::EPOCH_SHIFT) as u16;
-                self.table.counts.opened(entry.zone(), epoch);
+                self.table.counts.opened((entry.zone(), entry.port()), epoch);
             }
             if let Some(class) = class {
                 let policy = entry.policy(control);
@@ -432,15 +433,15 @@ impl Store for Worker {
         Some(())
     }
 
-    fn insert(&mut self, conn: &Conn, class: Class, now: u64) -> Result<Ref, Refused> {
-        let zone = conn.orig.zone;
+    fn insert(&mut self, conn: &Conn, class: Class, came: Arrival) -> Result<Ref, Refused> {
+        let (zone, Arrival { port, now }) = (conn.orig.zone, came);
         let limits = &self.table.limits;
-        let epoch = self.table.counts.enter(zone, limits.of(zone), limits.total())?;
+        let epoch = self.table.counts.enter((zone, port), limits.of(zone), limits.total())?;
         let made = self.free_entry().ok_or(Refused::Full).and_then(|n| {
             let entry = self.table.entries.get(n);
             let millis = self.table.policies.millis(conn.policy, class);
             let generation = entry.control() >> bit::GENERATION_SHIFT;
-            let control = entry.fill(conn, (now as u32).wrapping_add(millis))
+            let control = entry.fill(conn, port, (now as u32).wrapping_add(millis))
                 | u64::from(epoch) << bit::EPOCH_SHIFT
                 | generation << bit::GENERATION_SHIFT;
             let linked = self.link(n, conn, control, now as u32);
@@ -451,7 +452,7 @@ impl Store for Worker {
             linked.map(|()| Ref { entry: n, generation: generation as u16 })
         });
         if made.is_err() {
-            self.table.counts.leave(zone, epoch, true);
+            self.table.counts.leave(zone, epoch, Some(port));
         }
         made
     }
@@ -486,8 +487,8 @@ impl Store for Worker {
         self.table.expectations.find(tuple, |name| self.table.lives(name))
     }
 
-    fn expect(&mut self, tuple: &Tuple, what: Expected, _: u64) -> bool {
-        self.table.expectations.add(tuple, what, |name| self.table.lives(name))
+    fn expect(&mut self, tuple: &Tuple, what: Expected, came: Arrival) -> bool {
+        self.table.expectations.add(tuple, what, came.port, |name| self.table.lives(name))
     }
 
     fn skew(&mut self, at: Ref, reply: bool) -> Skew {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::conn::{Meta, state};
 use crate::model::Model;
-use crate::track::{At, track};
+use crate::track::{Arrival, At, track};
 use action::{Ct, Nat, NatSide};
 use proptest::prelude::*;
 use sync::Domain;
@@ -134,7 +134,14 @@ fn run<S: Store>(
     let mut meta = Meta::default();
     let mut all = Vec::new();
     for ct in list {
-        let _ = track(store, ct, &mut data, At { l3: 0, sound: false }, &mut meta, now);
+        let _ = track(
+            store,
+            ct,
+            &mut data,
+            At { l3: 0, sound: false },
+            &mut meta,
+            Arrival { port: 1, now },
+        );
         all.push((meta.state, meta.zone, meta.mark, meta.label, meta.tuple));
     }
     (all, data)
@@ -207,7 +214,14 @@ fn tcp_from_syn_to_the_end() {
         let (from, to, ports) = if forth { (1, 2, (9, 80)) } else { (2, 1, (80, 9)) };
         let mut data = ipv4(&Shape { from, to, proto: IP_TCP, ports, flags, seq, ack });
         let mut meta = Meta::default();
-        let _ = track(&mut worker, &ct, &mut data, At { l3: 0, sound: false }, &mut meta, 0);
+        let _ = track(
+            &mut worker,
+            &ct,
+            &mut data,
+            At { l3: 0, sound: false },
+            &mut meta,
+            Arrival::default(),
+        );
         meta.state & !state::TRK
     };
     assert_eq!(send(true, SYN, 100, 0), state::NEW);

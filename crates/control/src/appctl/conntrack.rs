@@ -248,7 +248,8 @@ fn stats(s: &mut State, args: &[String]) -> Result<Job, String> {
     }))
 }
 
-/// How many connections there are: in all, per protocol (None: others than [`PROTOCOLS`]), per state of TCP.
+/// How many connections there are: in all, per protocol (None: others than [`PROTOCOLS`]), per
+/// state of TCP.
 #[derive(Default)]
 struct Stats {
     total: u64,
@@ -303,8 +304,7 @@ fn buckets(s: &mut State, args: &[String]) -> Result<Job, String> {
 async fn send_buckets(walker: Walker, least: usize, reply: Reply) {
     let (table, to) = (walker.table(), reply.pieces());
     let (buckets, connections) = (table.bucket_count(), table.len());
-    let mut out =
-        format!("Total Buckets: {buckets}\nCurrent Connections: {connections}\n\n");
+    let mut out = format!("Total Buckets: {buckets}\nCurrent Connections: {connections}\n\n");
     if connections == 0 {
         return drop(to.send(out).await);
     }

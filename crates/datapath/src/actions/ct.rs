@@ -29,7 +29,8 @@ pub(crate) fn track<S: Sink>(sink: &mut S, ct: &Ct, p: &mut Packet, f: &mut Fram
     let sound = is_sound(p);
     let is_ip = matches!(bytes(&f.line)[at::ETH_TYPE..at::ETH_TYPE + 2], [8, 0] | [0x86, 0xdd]);
     let l3 = if is_ip { f.layout.l3.into() } else { p.len() };
-    if let Some(edit) = sink.track(ct, p.data_mut(), At { l3, sound }, &mut f.ct)
+    let (at, port) = (At { l3, sound }, f.in_port());
+    if let Some(edit) = sink.track(ct, p.data_mut(), at, port, &mut f.ct)
         && !replace(p, &edit)
     {
         f.ct.state = state::INV | state::TRK;

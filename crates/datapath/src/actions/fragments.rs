@@ -9,7 +9,7 @@ use crate::parse::frame::Frame;
 use action::{Ct, Op};
 use conntrack::ipf::{DATAGRAM_BYTES_MAX, FRAGMENTS_OF_DATAGRAM_COUNT_MAX, assemble, spread};
 use conntrack::ipf::{Fragment, Fragments, Gathered, Unheld};
-use conntrack::{At, Count, Store, state};
+use conntrack::{Arrival, At, Count, Store, state};
 use packet::Packet;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -155,8 +155,9 @@ impl Gatherer {
         let (first, Held { frame, .. }) = &self.taken[0];
         let (first, mut meta) = (*first, frame.ct);
         let at = At { l3: 0, sound: false };
+        let came = Arrival { port: frame.in_port(), now };
         // Fragments keep their lengths, so no text in them is replaced.
-        if conntrack::track(worker, ct, whole, at, &mut meta, now).is_some() {
+        if conntrack::track(worker, ct, whole, at, &mut meta, came).is_some() {
             meta.state = state::INV | state::TRK;
         }
         for (f, mut held) in self.taken.drain(..) {

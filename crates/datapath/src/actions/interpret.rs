@@ -38,8 +38,16 @@ pub(crate) trait Sink {
     fn punt(&mut self, punt: &Arc<Punt>, packet: &Packet, key: Key, in_port: PortNo);
     /// Looks the packet up again after this vector.
     fn recirculate(&mut self, id: u32, packet: Packet, frame: &Frame);
-    /// Has connection tracking look at a packet; a text that is to be replaced.
-    fn track(&mut self, ct: &Ct, data: &mut [u8], at: At, meta: &mut Meta<Ref>) -> Option<Edit>;
+    /// Has connection tracking look at a packet that came in by `port`; a text that is to be
+    /// replaced.
+    fn track(
+        &mut self,
+        ct: &Ct,
+        data: &mut [u8],
+        at: At,
+        port: PortNo,
+        meta: &mut Meta<Ref>,
+    ) -> Option<Edit>;
     /// Has a fragment wait for the rest of its datagram, which connection tracking looks at as a
     /// whole; gives back one that does not wait.
     fn gather(&mut self, ct: &Ct, fragment: Fragment, held: Held) -> Option<Held>;

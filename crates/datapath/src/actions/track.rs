@@ -13,7 +13,7 @@ use crate::batch::keys::{bytes, bytes_mut};
 use crate::parse::scalar::{IPV4, IPV6, SCTP, TCP, UDP};
 use crate::tx::TxState;
 use action::{Ct, Op};
-use conntrack::{Asked, At, Bad, Meta, Seen, extract, state};
+use conntrack::{Arrival, Asked, At, Bad, Meta, Seen, extract, state};
 use flow::{at, frag};
 use packet::Packet;
 use telemetry::Drop;
@@ -93,14 +93,15 @@ fn track(
     if i >= batch.waited {
         (batch.columns.ct[i], batch.columns.depth[i]) = (Meta::default(), 0);
     }
-    let (meta, now) = (&mut batch.columns.ct[i], tx.now_ms);
+    let meta = &mut batch.columns.ct[i];
+    let came = Arrival { port: batch.in_port[i], now: tx.now_ms };
     let edit = match ahead {
         Ahead::Read(seen, _) => {
-            conntrack::track_seen(&mut tx.conntrack, ct, p.data_mut(), seen, meta, now)
+            conntrack::track_seen(&mut tx.conntrack, ct, p.data_mut(), seen, meta, came)
         }
         _ => {
             let at = At { l3: batch.columns.layout[i].l3.into(), sound: ct::is_sound(&mut p) };
-            conntrack::track(&mut tx.conntrack, ct, p.data_mut(), at, meta, now)
+            conntrack::track(&mut tx.conntrack, ct, p.data_mut(), at, meta, came)
         }
     };
     if let Some(edit) = edit {

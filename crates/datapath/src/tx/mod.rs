@@ -16,7 +16,7 @@ use crate::tx::flush::{FLUSH_WAIT_US_MAX, FlushPolicy, FlushTimer};
 use action::{Ct, Meter, Punt, Verdict};
 use conntrack::alg::Edit;
 use conntrack::ipf::Fragment;
-use conntrack::{At, Meta, Ref};
+use conntrack::{Arrival, At, Meta, Ref};
 use flow::{Key, PortNo, at};
 use packet::{BURST, Packet, Pool, VECTOR};
 use port::TxQueue;
@@ -587,8 +587,16 @@ impl Sink for TxState {
         bytes_mut(&mut frame.line)[at::RECIRC..at::RECIRC + 4].copy_from_slice(&id.to_be_bytes());
         self.recirculated.push(Pending { packet, frame });
     }
-    fn track(&mut self, ct: &Ct, data: &mut [u8], at: At, meta: &mut Meta<Ref>) -> Option<Edit> {
-        conntrack::track(&mut self.conntrack, ct, data, at, meta, self.now_ms)
+    fn track(
+        &mut self,
+        ct: &Ct,
+        data: &mut [u8],
+        at: At,
+        port: PortNo,
+        meta: &mut Meta<Ref>,
+    ) -> Option<Edit> {
+        let came = Arrival { port, now: self.now_ms };
+        conntrack::track(&mut self.conntrack, ct, data, at, meta, came)
     }
     fn gather(&mut self, ct: &Ct, fragment: Fragment, held: Held) -> Option<Held> {
         self.fragments.gather(&mut self.conntrack, ct, fragment, held, self.now_ms)

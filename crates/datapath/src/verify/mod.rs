@@ -100,7 +100,7 @@ impl Sink for Record {
         self.outcome.others += 1;
         self.free(packet);
     }
-    fn track(&mut self, _: &Ct, _: &mut [u8], _: At, _: &mut Meta<Ref>) -> Option<Edit> {
+    fn track(&mut self, _: &Ct, _: &mut [u8], _: At, _: PortNo, _: &mut Meta<Ref>) -> Option<Edit> {
         self.outcome.others += 1;
         None
     }
