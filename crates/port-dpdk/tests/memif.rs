@@ -5,9 +5,10 @@ mod common;
 
 use common::{config, devices, dir};
 use packet::Packet;
-use port::{Port, RxQueue, TxQueue};
+use port::{Port, PortError, RxQueue, TxQueue};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use testkit::Noise;
@@ -230,7 +231,9 @@ fn clients_of_all_kinds() {
     let path = dir().join("memif.sock");
     let devargs =
         format!("net_memif0,role=server,id=7,socket={},socket-abstract=no", path.display());
-    let open = || devices().open(&config("m", "dpdk", &[("dpdk-devargs", &devargs)])).unwrap();
+    let open = || devices().open(&config("m", "dpdk", &[("dpdk-devargs", &devargs)]));
+    only_the_owner_and_the_group_get_in(&path, open);
+    let open = || open().unwrap();
     let (client, mut port) = (Client::new(), open());
     let unconnected = descriptors();
     let buffers = devices().pools.in_use();
@@ -273,6 +276,26 @@ fn clients_of_all_kinds() {
     (0..3).for_each(|_| drop(open()));
     let _port = open();
     closed(&unconnected);
+}
+
+/// Whoever may connect is trusted with the rings, so the modes of files are what keeps others out.
+fn only_the_owner_and_the_group_get_in(
+    path: &Path,
+    open: impl Fn() -> Result<Box<dyn Port>, PortError>,
+) {
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    // SAFETY: this process has one test, and no other thread of it makes files.
+    let umask = unsafe { libc::umask(0) };
+    // Somebody else prepared the directory where the driver's own socket is to be.
+    let private = dir().join("weftd.memif");
+    std::fs::create_dir(&private).unwrap();
+    let error = open().err().expect("a directory that others may enter is refused").to_string();
+    assert!(error.contains("only this user may enter"), "{error}");
+    std::fs::remove_dir(&private).unwrap();
+    let _port = open().unwrap();
+    assert_eq!((mode(path), mode(&private)), (0o770, 0o700));
+    // SAFETY: as above.
+    unsafe { libc::umask(umask) };
 }
 
 fn hang_up_at_each_point(path: &Path, client: &Client) {
