@@ -69,13 +69,13 @@ pub fn summary(v: &View) -> String {
     )
 }
 
-/// The two or three lines that every page begins with.
+/// The two to four lines that every page begins with.
 pub fn head(v: &View, width: usize) -> Vec<Line> {
-    let strong = |text: &str| line(text, Style::Strong, width);
-    let mut all = vec![strong(&summary(v))];
     // One line where it fits, two where it does not.
-    all.extend(wrap(&v.limit, width).iter().take(2).map(|l| line(l, Style::Plain, width)));
-    all
+    let lines = |text: &str, style: Style| -> Vec<Line> {
+        wrap(text, width).iter().take(2).map(|l| line(l, style, width)).collect()
+    };
+    [lines(&summary(v), Style::Strong), lines(&v.limit, Style::Plain)].concat()
 }
 
 /// A page, in at most `height` lines.

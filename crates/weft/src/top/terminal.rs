@@ -151,24 +151,21 @@ impl Live<'_> {
     /// The last line: pages, the column that sorts, what keys do.
     fn tabs(&self, width: usize) -> String {
         let c = &self.choice;
-        let short = width < 80;
-        let name = |(i, p): (usize, Page)| {
-            let name = if short { &p.name()[..1] } else { p.name() };
-            if p == c.page {
-                format!("[{} {}]", i + 1, p.name())
-            } else {
-                format!(" {} {name} ", i + 1)
-            }
+        let name = |(i, p): (usize, Page)| match width {
+            _ if p == c.page => format!("[{} {}]", i + 1, p.name()),
+            0..60 => format!(" {}", i + 1),
+            60..80 => format!(" {} {} ", i + 1, &p.name()[..1]),
+            _ => format!(" {} {} ", i + 1, p.name()),
         };
         let mut all: String = Page::ALL.into_iter().enumerate().map(name).collect();
         if let (Some(rows), None) = (rows(c.page, &self.view), &c.object) {
             let names = rows.columns();
-            all += &format!("  s:{}", names[c.column.min(names.len() - 1)]);
+            all += &format!(" s:{}", names[c.column.min(names.len() - 1)]);
         }
         if self.paused {
-            all += "  paused";
+            all += " paused";
         }
-        all + "  ?:help q:quit"
+        all + " ?:help q:quit"
     }
 }
 
