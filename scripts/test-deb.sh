@@ -1,6 +1,7 @@
 #!/bin/bash
 # The package in a bare Debian 12 that systemd runs (debootstrap, systemd-nspawn): installed beside a running
-# ovs-vswitchd, enabled, disabled, enabled with a weftd that does not start, purged; traffic all the while. Minutes; as root.
+# ovs-vswitchd, enabled, restarted, disabled, enabled and disabled by a command that is killed, enabled with a weftd
+# that does not start, purged; traffic all the while. Minutes; as root.
 # Usage: test-deb.sh [FOLDER OF weft AND weftd]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -54,7 +55,25 @@ show > /tmp/before; files > /tmp/files
 same() { show | diff /tmp/before - || fail "$1: the configuration is not the same"; }
 echo "test-deb: install"; dpkg -i /root/weft.deb >/dev/null; same install; runs && fail "installing diverted the switch"
 echo "test-deb: enable"; meanwhile weft enable; runs || fail "weftd does not run"; same enable; weft top --once >/dev/null
+echo "test-deb: restart"; old=$(cat /run/openvswitch/ovs-vswitchd.pid); meanwhile systemctl restart ovs-vswitchd
+[ "$old" != "$(cat /run/openvswitch/ovs-vswitchd.pid)" ] || fail "it is not another one"; same restart
+ovs-vsctl get Open_vSwitch . other_config | grep flow-restore && fail "it waits for flows"
 echo "test-deb: disable"; meanwhile weft disable; runs && fail "weftd runs"; same disable
+# After so many seconds everything of a handover is killed.
+killed() {
+    weft "$1" >/tmp/said 2>&1 & sleep "$2"
+    pkill -9 -x weft || true; wait $! 2>/dev/null || true
+    # What was killed begins again by itself.
+    for i in $(seq 600); do
+        systemctl list-units --all --no-legend 'weft-handover-*' | grep -q . || break; sleep 0.1
+    done
+    weft "$1" >>/tmp/said 2>&1 || grep -q "has ovs-vswitchd's place already" /tmp/said || fail "$1 again: $(cat /tmp/said)"
+    same "$1 killed after $2 s"
+}
+for after in 0.02 0.3 0.8; do
+    echo "test-deb: enable and disable, killed after $after s"
+    killed enable $after; runs || fail "weftd does not run"; killed disable $after; runs && fail "weftd runs"
+done
 echo "test-deb: enable with a weftd that does not start"
 mv /usr/sbin/weftd /root/weftd; printf '#!/bin/sh\nexit 1\n' > /usr/sbin/weftd; chmod +x /usr/sbin/weftd
 meanwhile weft enable && fail "it is said to have worked"; runs && fail "weftd runs"; same "going back"; mv /root/weftd /usr/sbin/weftd

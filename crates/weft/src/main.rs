@@ -36,9 +36,9 @@ enum Command {
     #[command(subcommand)]
     Bench(bench::Bench),
     /// Have weftd started in ovs-vswitchd's place from now on, and hand over what runs.
-    Enable,
+    Enable(place::Options),
     /// Have what was there before `weft enable` started again, and hand over what runs.
-    Disable,
+    Disable(place::Options),
     /// Write man pages and bash completion; for packages.
     #[command(hide = true)]
     Manual(manual::Options),
@@ -48,6 +48,12 @@ enum Command {
     Trace(trace::Options),
     /// Show the running switch as a page, and to Prometheus.
     Web(web::Options),
+    /// What the unit of weftd does when it is stopped and started.
+    #[command(hide = true)]
+    Unit {
+        /// When.
+        moment: place::Moment,
+    },
     /// Start the switch, with a database of its own where none is running.
     Up,
     /// Stop the switch, and the database if `weft up` started it.
@@ -75,12 +81,13 @@ fn run() -> Result<()> {
     match Args::parse().command {
         Command::Advise(options) => advise::advise(&dirs::Dirs::from_env(), &options),
         Command::Bench(command) => bench::bench(command),
-        Command::Enable => place::enable(&dirs::Dirs::from_env()),
-        Command::Disable => place::disable(&dirs::Dirs::from_env()),
+        Command::Enable(options) => place::enable(&dirs::Dirs::from_env(), &options),
+        Command::Disable(options) => place::disable(&dirs::Dirs::from_env(), &options),
         Command::Manual(options) => manual::manual(Args::command(), &options),
         Command::Top(options) => top::top(&dirs::Dirs::from_env(), &options),
         Command::Trace(options) => trace::trace(&dirs::Dirs::from_env(), &options),
         Command::Web(options) => web::web(&dirs::Dirs::from_env(), &options),
+        Command::Unit { moment } => place::at(&dirs::Dirs::from_env(), moment),
         Command::Up => up::up(&dirs::Dirs::from_env()),
         Command::Down => up::down(&dirs::Dirs::from_env()),
         Command::Demo { seconds } => demo::demo(seconds),

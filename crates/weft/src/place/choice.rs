@@ -23,7 +23,7 @@ const STATE: &str = "/var/lib/weft";
 pub struct Choice(#[allow(dead_code)] File);
 
 impl Choice {
-    /// Takes the right, if the package is installed and nobody else has it.
+    /// Takes the right, if the package is installed; waits while somebody else has it.
     pub fn lock() -> Result<Choice> {
         // SAFETY: geteuid only returns a number.
         ensure!(unsafe { libc::geteuid() } == 0, "only root may say which switch is started");
@@ -33,10 +33,11 @@ impl Choice {
         );
         fs::create_dir_all(STATE).context(STATE)?;
         let file = File::create(format!("{STATE}/lock")).context("the lock")?;
-        match file.try_lock() {
-            Ok(()) => Ok(Choice(file)),
-            Err(_) => bail!("another `weft enable` or `weft disable` is under way"),
+        if file.try_lock().is_err() {
+            super::say("weft: waiting for another `weft enable` or `weft disable`");
+            file.lock().context("the lock")?;
         }
+        Ok(Choice(file))
     }
 
     /// Is weftd started, by systemd and by scripts?
@@ -78,6 +79,11 @@ impl Choice {
     fn back(&self) -> Result<()> {
         if fs::read_link(LINK).is_ok_and(|to| to == Path::new(UNIT)) {
             fs::remove_file(LINK).context(LINK)?;
+        }
+        if alternative()?.1 != WEFTD {
+            // Somebody was interrupted here, or chose himself.
+            let _ = fs::remove_file(BEFORE);
+            return reload();
         }
         match fs::read_to_string(BEFORE).unwrap_or_default().trim() {
             before if before.is_empty() || before == "auto" => alternatives(&["--auto", NAME])?,

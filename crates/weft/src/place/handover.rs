@@ -2,35 +2,35 @@
 //! has not (OpenFlow flows and groups, addresses and routes of internal ports) is saved and restored
 //! by Open vSwitch's own script, as `ovs-ctl restart` does it.
 
+use super::record::Folder;
 use super::{has_systemd, systemctl};
 use crate::dirs::Dirs;
 use crate::run::{quietly, run};
 use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 const SAVE: &str = "/usr/share/openvswitch/scripts/ovs-save";
 /// How long one switch may take to go, and the next one to have all interfaces.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running switch: what has to be there afterwards, too.
+#[derive(Serialize, Deserialize)]
 pub struct Running {
-    dirs: Dirs,
     /// Interfaces that work.
     interfaces: Vec<String>,
     /// Flows by bridge, those of bridges without controllers, which nobody else would bring back.
     flows: BTreeMap<String, u64>,
-    /// Shell commands that restore flows, and addresses.
+    /// Shell commands that restore flows, and addresses; their data is in the folder.
     scripts: [String; 2],
-    /// Where the scripts' data is.
-    _saved: TempDir,
 }
 
 impl Running {
-    /// What runs; None if no switch does.
-    pub fn look(dirs: &Dirs) -> Result<Option<Running>> {
+    /// What runs, with data in a folder that is made for it; None if no switch does.
+    pub fn look(dirs: &Dirs, folder: &Folder) -> Result<Option<Running>> {
         if run(dirs, "ovs-appctl", &["-T", "5", "version"]).is_err() {
             return Ok(None);
         }
@@ -47,11 +47,10 @@ impl Running {
                 flows.insert(bridge.clone(), count_flows(dirs, bridge)?);
             }
         }
-        let saved = tempfile::tempdir().context("a folder for flows")?;
-        let script = |what: &str, names: &[String]| save(dirs, &saved, what, names);
+        folder.make()?;
+        let script = |what: &str, names: &[String]| save(dirs, folder.path(), what, names);
         let scripts = [script("save-flows", &bridges)?, script("save-interfaces", &internal)?];
-        let interfaces = working(dirs)?;
-        Ok(Some(Running { dirs: dirs.clone(), interfaces, flows, scripts, _saved: saved }))
+        Ok(Some(Running { interfaces: working(dirs)?, flows, scripts }))
     }
 
     /// In a few words.
@@ -60,34 +59,38 @@ impl Running {
         format!("{} interfaces, {flows} flows", self.interfaces.len())
     }
 
-    /// Stops what runs and starts what is started after `choose`, with the same configuration.
-    pub fn hand_over(&self, choose: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Stops what runs and starts what is started after `choose`, with the same configuration. Done
+    /// again from the beginning when it was interrupted anywhere.
+    pub fn hand_over(&self, dirs: &Dirs, choose: impl FnOnce() -> Result<()>) -> Result<()> {
         choose()?;
-        vsctl(&self.dirs, &["set", "Open_vSwitch", ".", "other_config:flow-restore-wait=true"])?;
-        let done = self.replace();
-        let clear = ["remove", "Open_vSwitch", ".", "other_config", "flow-restore-wait"];
+        hold(dirs)?;
+        let done = self.replace(dirs);
         // Whatever happened: packets must flow again.
-        vsctl(&self.dirs, &clear)?;
+        release(dirs)?;
         done?;
         // The new switch has looked at the database, and written there what it found.
-        run(&self.dirs, "ovs-vsctl", &["--timeout=30", "init"]).context("it does not answer")?;
-        self.check()
+        run(dirs, "ovs-vsctl", &["--timeout=30", "init"]).context("it does not answer")?;
+        self.check(dirs)
     }
 
-    fn replace(&self) -> Result<()> {
-        stop(&self.dirs)?;
-        start(&self.dirs)?;
-        let [flows, interfaces] = &self.scripts;
-        shell(&self.dirs, interfaces);
-        shell(&self.dirs, flows);
+    fn replace(&self, dirs: &Dirs) -> Result<()> {
+        stop(dirs)?;
+        start(dirs)?;
+        shell(dirs, &self.scripts[1]);
+        self.restore_flows(dirs);
         Ok(())
     }
 
+    /// Gives a switch that was started with [`hold`] its flows.
+    pub fn restore_flows(&self, dirs: &Dirs) {
+        shell(dirs, &self.scripts[0]);
+    }
+
     /// Every interface that worked works, every flow is there.
-    fn check(&self) -> Result<()> {
+    fn check(&self, dirs: &Dirs) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         loop {
-            let now = working(&self.dirs)?;
+            let now = working(dirs)?;
             let missing: Vec<&str> =
                 self.interfaces.iter().filter(|i| !now.contains(i)).map(String::as_str).collect();
             if missing.is_empty() {
@@ -99,11 +102,23 @@ impl Running {
             std::thread::sleep(Duration::from_millis(50));
         }
         for (bridge, before) in &self.flows {
-            let now = count_flows(&self.dirs, bridge)?;
+            let now = count_flows(dirs, bridge)?;
             ensure!(now >= *before, "bridge {bridge} had {before} flows and has {now}");
         }
         Ok(())
     }
+}
+
+/// A switch that is started from now on forwards nothing before its flows are there.
+pub fn hold(dirs: &Dirs) -> Result<()> {
+    let wait = "other_config:flow-restore-wait=true";
+    vsctl(dirs, &["set", "Open_vSwitch", ".", wait]).map(drop)
+}
+
+/// They are.
+pub fn release(dirs: &Dirs) -> Result<()> {
+    let clear = ["remove", "Open_vSwitch", ".", "other_config", "flow-restore-wait"];
+    vsctl(dirs, &clear).map(drop)
 }
 
 fn words(text: &str) -> Vec<String> {
@@ -131,7 +146,7 @@ fn count_flows(dirs: &Dirs, bridge: &str) -> Result<u64> {
 }
 
 /// Has Open vSwitch's script save something; the commands that restore it, as often as one wants.
-fn save(dirs: &Dirs, into: &TempDir, what: &str, names: &[String]) -> Result<String> {
+fn save(dirs: &Dirs, into: &Path, what: &str, names: &[String]) -> Result<String> {
     if names.is_empty() {
         return Ok(String::new());
     }
@@ -139,7 +154,7 @@ fn save(dirs: &Dirs, into: &TempDir, what: &str, names: &[String]) -> Result<Str
         .arg(what)
         .args(names)
         .envs(dirs.env())
-        .env("TMPDIR", into.path())
+        .env("TMPDIR", into)
         .output()
         .with_context(|| format!("{SAVE}: is openvswitch-switch installed?"))?;
     ensure!(out.status.success(), "{SAVE}: {}", String::from_utf8_lossy(&out.stderr).trim());

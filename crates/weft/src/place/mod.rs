@@ -1,55 +1,149 @@
 //! `weft enable` and `weft disable`: who is started as `ovs-vswitchd` on this machine, and handing a
-//! running configuration from one to the other.
+//! running configuration from one to the other; and what weftd's unit does so that a restart keeps
+//! flows.
 //!
 //! Two things of Debian's decide it: the alternative `ovs-vswitchd`, which scripts start (ovs-ctl),
 //! and a link that puts our unit into the place of Debian's `ovs-vswitchd.service`. Each of them
 //! alone starts a complete switch, so that there is no state in between in which none is started.
+//!
+//! A handover is written down before it begins. Where systemd runs the machine a unit of its own does
+//! it: it goes on when the command that asked for it is killed, and begins again when it is killed
+//! itself. Elsewhere the next `weft enable` or `weft disable` goes on.
 
 mod choice;
 mod handover;
+mod record;
+mod unit;
 
 use crate::dirs::Dirs;
 use crate::run::run;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use choice::Choice;
 use handover::Running;
+use record::Folder;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+pub use unit::{Moment, at};
+
+/// The handover that is under way.
+const UNDER_WAY: Folder = Folder("/run/weft/handover");
+/// Where `systemd-run --wait` reaches systemd.
+const BUS: &str = "/run/dbus/system_bus_socket";
+
+/// Arguments of `weft enable` and `weft disable`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// In this process.
+    #[arg(long, hide = true)]
+    here: bool,
+}
+
+/// A handover that has begun.
+#[derive(Serialize, Deserialize)]
+struct Handover {
+    to_weft: bool,
+    /// Some: it goes back, for this reason.
+    back: Option<String>,
+    running: Running,
+}
 
 /// weftd from now on: what runs is handed over; if that fails, all is as before.
-pub fn enable(dirs: &Dirs) -> Result<()> {
-    let choice = Choice::lock()?;
-    ensure!(!choice.is_weft()?, "weftd has ovs-vswitchd's place already; `weft disable` goes back");
-    change(dirs, &choice, true)
+pub fn enable(dirs: &Dirs, options: &Options) -> Result<()> {
+    change(dirs, true, options.here)
 }
 
 /// What was there before from now on.
-pub fn disable(dirs: &Dirs) -> Result<()> {
-    let choice = Choice::lock()?;
-    if !choice.is_touched() && !choice.is_weft()? {
-        println!("weftd does not have ovs-vswitchd's place: there is nothing to go back from");
-        return Ok(());
-    }
-    change(dirs, &choice, false)
+pub fn disable(dirs: &Dirs, options: &Options) -> Result<()> {
+    change(dirs, false, options.here)
 }
 
-fn change(dirs: &Dirs, choice: &Choice, to_weft: bool) -> Result<()> {
-    let now = if to_weft { "weftd" } else { "ovs-vswitchd" };
-    let Some(running) = Running::look(dirs)? else {
-        choice.set(to_weft)?;
-        println!("{now} has the place: it is started where a switch is started next");
-        return Ok(());
-    };
+fn change(dirs: &Dirs, to_weft: bool, here: bool) -> Result<()> {
+    let choice = Choice::lock()?;
+    if !here && has_systemd() && Path::new(BUS).exists() {
+        drop(choice);
+        return in_unit(dirs, to_weft);
+    }
     // Half of a handover is worse than one that cannot be interrupted.
     ignore_signals();
-    let moved = running.hand_over(|| choice.set(to_weft));
-    let Err(why) = moved else {
-        println!("{now} has the place, and has taken over: {}", running.about());
+    if let Some(begun) = UNDER_WAY.load::<Handover>()? {
+        say("weft: going on with what was interrupted");
+        let same = begun.to_weft == to_weft;
+        let done = begun.finish(dirs, &choice);
+        if same || done.is_err() {
+            return done;
+        }
+    }
+    match (to_weft, choice.is_weft()?) {
+        (true, true) => bail!("weftd has ovs-vswitchd's place already; `weft disable` goes back"),
+        (false, false) if !choice.is_touched() => {
+            say("weftd does not have ovs-vswitchd's place: there is nothing to go back from");
+            return Ok(());
+        }
+        _ => {}
+    }
+    let Some(running) = Running::look(dirs, &UNDER_WAY)? else {
+        choice.set(to_weft)?;
+        say(&format!(
+            "{} has the place: it is started where a switch is started next",
+            name(to_weft)
+        ));
         return Ok(());
     };
-    eprintln!("weft: {why:#}; going back");
-    running
-        .hand_over(|| choice.set(!to_weft))
-        .context("going back failed, too: see the log in /var/log/openvswitch")?;
-    bail!("nothing has changed: {why:#}")
+    let handover = Handover { to_weft, back: None, running };
+    UNDER_WAY.store(&handover)?;
+    handover.finish(dirs, &choice)
+}
+
+impl Handover {
+    /// Hands over, or goes back, from the beginning.
+    fn finish(mut self, dirs: &Dirs, choice: &Choice) -> Result<()> {
+        let to = self.to_weft;
+        if self.back.is_none() {
+            let Err(why) = self.running.hand_over(dirs, || choice.set(to)) else {
+                UNDER_WAY.remove();
+                let (now, about) = (name(to), self.running.about());
+                say(&format!("{now} has the place, and has taken over: {about}"));
+                return Ok(());
+            };
+            say(&format!("weft: {why:#}; going back"));
+            self.back = Some(format!("{why:#}"));
+            UNDER_WAY.store(&self)?;
+        }
+        let back = self.running.hand_over(dirs, || choice.set(!to));
+        UNDER_WAY.remove();
+        back.context("going back failed, too: see the log in /var/log/openvswitch")?;
+        bail!("nothing has changed: {}", self.back.unwrap_or_default())
+    }
+}
+
+fn name(weft: bool) -> &'static str {
+    if weft { "weftd" } else { "ovs-vswitchd" }
+}
+
+/// Has a unit do it, and says what that says.
+fn in_unit(dirs: &Dirs, to_weft: bool) -> Result<()> {
+    let unit = format!("weft-handover-{}", std::process::id());
+    let places = dirs.env().map(|(name, path)| format!("--setenv={name}={}", path.display()));
+    let status = Command::new("systemd-run")
+        .args(["--quiet", "--collect", "--wait", "--pipe", "--unit", &unit])
+        .args(["--property=Restart=on-abnormal", "--description=Handing over the virtual switch"])
+        .args(places)
+        .arg(std::env::current_exe().context("weft")?)
+        .args([if to_weft { "enable" } else { "disable" }, "--here"])
+        .status()
+        .context("systemd-run")?;
+    if !status.success() {
+        // What is wrong was said.
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+/// Whether anybody still reads it or not.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 fn ignore_signals() {
@@ -61,7 +155,7 @@ fn ignore_signals() {
 
 /// Does systemd run this machine (sd_booted(3))?
 fn has_systemd() -> bool {
-    std::path::Path::new("/run/systemd/system").is_dir()
+    Path::new("/run/systemd/system").is_dir()
 }
 
 /// `systemctl ARGS`.
