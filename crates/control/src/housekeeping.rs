@@ -199,17 +199,17 @@ fn each_second(s: &mut State) {
     s.flush_changes();
     limited(s);
     let totals = coverage::totals(s);
-    if s.coverage.has_grown("conntrack_nat_exhausted", &totals) {
+    if s.recent.coverage.has_grown("conntrack_nat_exhausted", &totals) {
         vlog::warn!(
             "conntrack",
             "Unable to NAT due to tuple space exhaustion - \
              if DoS attack, use firewalling and/or zone partitioning."
         );
     }
-    s.coverage.sample(totals);
+    s.recent.coverage.sample(totals);
     let now = s.now_ms();
     let dp = &s.dp;
-    s.usage.sample(now, || Sample { queues: dp.rxq_info(), pmds: dp.pmd_info() });
+    s.recent.usage.sample(now, || Sample { queues: dp.rxq_info(), pmds: dp.pmd_info() });
 }
 
 /// Says which ports showed more new addresses, or next hops, than they may teach.

@@ -73,12 +73,12 @@ fn await_flows(s: &mut State, desired: &Desired) {
 
 /// Says once what is set and has no effect, and again when it was changed.
 fn tell(s: &mut State, desired: &Desired) {
-    for notice in desired.notices.difference(&s.notices) {
+    for notice in desired.notices.difference(&s.applied.notices) {
         let level = if notice.known { vlog::Level::Warn } else { vlog::Level::Info };
         // Each is news of its own: no limit on messages from one place.
         vlog::write(&vlog::Site::new(), level, MODULE, format_args!("{}", notice.text));
     }
-    s.notices.clone_from(&desired.notices);
+    s.applied.notices.clone_from(&desired.notices);
 }
 
 /// Does a bridge have controllers to obey, and what does it do without?

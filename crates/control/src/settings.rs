@@ -10,7 +10,7 @@ const MODULE: &str = "dpif_netdev";
 
 /// Applies what changed.
 pub fn apply(s: &mut State, desired: &Desired) {
-    s.other_config.clone_from(&desired.other_config);
+    s.applied.other_config.clone_from(&desired.other_config);
     let now = s.dp.settings();
     // Set by command, not in the database.
     let commanded = Settings {

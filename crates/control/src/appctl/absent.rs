@@ -55,7 +55,7 @@ const STP: &[&str] = &["stp_", "other_config:stp-"];
 /// Fails with the notices about settings whose names begin so, if there are any.
 fn passed_over(s: &State, names: &[&str]) -> Result<(), String> {
     let about = |n: &&Notice| n.known && names.iter().any(|name| n.name.starts_with(name));
-    let all: Vec<&str> = s.notices.iter().filter(about).map(|n| n.text.as_str()).collect();
+    let all: Vec<&str> = s.applied.notices.iter().filter(about).map(|n| n.text.as_str()).collect();
     if all.is_empty() { Ok(()) } else { Err(all.join("\n")) }
 }
 

@@ -59,7 +59,8 @@ pub fn show(s: &mut State, _: &[String]) -> Result<String, String> {
     let mut out =
         String::from("Event coverage, avg rate over last: 5 seconds, last minute, last hour:\n");
     for (name, n) in all.iter().filter(|(_, n)| **n > 0) {
-        let (five, minute) = (s.coverage.rate(name, *n, 5), s.coverage.rate(name, *n, 60));
+        let (five, minute) =
+            (s.recent.coverage.rate(name, *n, 5), s.recent.coverage.rate(name, *n, 60));
         let _ = writeln!(
             out,
             "{name:<24} {five:5.1}/sec {minute:9.3}/sec {:13.4}/sec   total: {n}",

@@ -54,7 +54,7 @@ pub fn rxq_show(s: &mut State, args: &[String]) -> Result<String, String> {
     exists(s)?;
     let secs = usage::seconds(args);
     let now = Sample { queues: s.dp.rxq_info(), pmds: s.dp.pmd_info() };
-    let Sample { mut queues, pmds } = s.usage.since(secs, now);
+    let Sample { mut queues, pmds } = s.recent.usage.since(secs, now);
     queues.sort_by(|a, b| (&a.name, a.queue).cmp(&(&b.name, b.queue)));
     let (mut out, pmds) = (String::new(), of_core(pmds, args));
     if wanted_core(args).is_none() || !pmds.is_empty() {

@@ -80,6 +80,24 @@ pub struct Capture {
     pub what: String,
 }
 
+/// What of the configuration was applied last.
+#[derive(Default)]
+pub struct Applied {
+    /// `Open_vSwitch.other_config`.
+    pub other_config: BTreeMap<String, String>,
+    /// Settings without effect that are in the log already.
+    pub notices: BTreeSet<crate::config::Notice>,
+}
+
+/// What was counted and sampled lately, for appctl.
+#[derive(Default)]
+pub struct Recent {
+    /// Counters for `coverage/show`.
+    pub coverage: crate::appctl::history::Coverage,
+    /// How busy workers were, for `dpif-netdev/pmd-rxq-show`.
+    pub usage: crate::appctl::usage::Usage,
+}
+
 /// The control side's state.
 pub struct State {
     /// Bridges as OpenFlow sees them, compiled for the packet side.
@@ -104,16 +122,14 @@ pub struct State {
     pub underlay: UnderlayConf,
     /// `flow-restore-wait` was set when the database was first read, and still is.
     pub restoring: bool,
-    /// `Open_vSwitch.other_config`.
-    pub other_config: BTreeMap<String, String>,
-    /// Settings without effect that are in the log already.
-    pub notices: BTreeSet<crate::config::Notice>,
+    /// What of the configuration was applied last.
+    pub applied: Applied,
+    /// What was counted and sampled lately, for appctl.
+    pub recent: Recent,
     /// Something in a database row changed that should be written soon.
     pub status_dirty: bool,
     /// A guest or one of its queues came or went; set by a thread of the driver's.
     pub guests_changed: Arc<AtomicBool>,
-    /// Events for `coverage/show`.
-    pub coverage: crate::appctl::history::Coverage,
     /// Sessions that say which interfaces carry traffic.
     pub bfd: crate::bfd::sessions::Sessions,
     /// Copy engines and the PMD threads that they serve.
@@ -122,8 +138,6 @@ pub struct State {
     pub offload: crate::offload::Offload,
     /// Packets are being captured for a client.
     pub capture: Option<Capture>,
-    /// How busy workers were lately, for `dpif-netdev/pmd-rxq-show`.
-    pub usage: crate::appctl::usage::Usage,
     /// Walks over all connections.
     pub ct_walker: crate::ct_walk::Walker,
     /// Timeouts of connections as they were last applied, by zone, and the numbers of policies.
@@ -185,15 +199,13 @@ impl State {
             pending: Pending::default(),
             underlay: UnderlayConf::default(),
             restoring: true,
-            other_config: BTreeMap::new(),
-            notices: Default::default(),
+            applied: Applied::default(),
+            recent: Recent::default(),
             status_dirty: false,
-            coverage: Default::default(),
             bfd: Default::default(),
             engines: Default::default(),
             offload: crate::offload::Offload::default(),
             capture: None,
-            usage: Default::default(),
             ct_timeouts: Default::default(),
         }
     }

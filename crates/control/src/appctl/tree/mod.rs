@@ -109,7 +109,7 @@ fn switch(s: &mut State) -> Value {
         "cycles": datapath::cycles(),
         "cycles_per_second": datapath::cycles_per_second(),
         "forwarding": !s.restoring,
-        "other_config": s.other_config,
+        "other_config": s.applied.other_config,
         "flow_limit": set.flow_limit,
         "max_idle_ms": set.max_idle_ms,
         "tx_flush_interval_us": set.tx_flush_interval_us,
