@@ -98,6 +98,7 @@ const MIN_WHOLE: [usize; 3] = [wire::TCP_LEN, wire::UDP_LEN, wire::SCTP_LEN];
 const MIN_CITED: [usize; 3] = [8; 3];
 
 /// Reads an IP header. `whole`: what it says of its length must be there.
+#[inline]
 fn network(data: &[u8], l3: usize, zone: u16, whole: bool) -> Result<Network, Bad> {
     let b = data.get(l3..).ok_or(Bad::Shape)?;
     match b.first().map(|v| v >> 4) {
@@ -107,6 +108,7 @@ fn network(data: &[u8], l3: usize, zone: u16, whole: bool) -> Result<Network, Ba
     }
 }
 
+#[inline]
 fn network_v4(b: &[u8], l3: usize, zone: u16, whole: bool) -> Result<Network, Bad> {
     let ip = Ipv4::new(b).ok_or(Bad::Shape)?;
     let (len, total) = (ip.header_len(), usize::from(ip.total_len()));

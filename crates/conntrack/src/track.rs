@@ -166,9 +166,9 @@ fn mark<S: Store>(store: &mut S, ct: &Ct, meta: &mut Meta<S::Ref>, at: S::Ref) {
 }
 
 /// What became of a packet at its connection.
-enum Met<R> {
-    /// It belongs to it, or to none.
-    Done(Option<(R, Conn)>),
+enum Met {
+    /// It belongs to the connection that was found, if one was.
+    Done,
     /// There is none: it may begin one.
     Begins,
     /// The connection ended meanwhile.
@@ -189,16 +189,16 @@ fn first<S: Store>(
     let (before, mut found) = (meta.state, Found::default());
     for _ in 0..AGAIN_COUNT_MAX {
         meta.state = before;
-        let met = meet(store, ct, data, seen, meta, came.now, &mut found.reply);
-        found.conn = match met {
+        found.conn = None;
+        match meet(store, ct, data, seen, meta, came.now, &mut found) {
             Met::Again => continue,
-            Met::Done(conn) => conn,
+            Met::Done => {}
             Met::Begins => match begin(store, ct, data, seen, meta, came, &mut found) {
                 Err(Refused::Exists) => continue,
-                Err(_) => None,
-                Ok(made) => made,
+                Err(_) => found.conn = None,
+                Ok(made) => found.conn = made,
             },
-        };
+        }
         let edit = found.conn.as_ref().and_then(|(at, conn)| {
             let translated = translates(ct, conn, before);
             let p = alg::Packet { at: *at, conn, reply: found.reply, translated };
@@ -234,7 +234,7 @@ fn translates(ct: &Ct, conn: &Conn, before: u8) -> bool {
     ct.nat.is_some() && conn.nat != Translation::None && !done
 }
 
-/// Looks for the packet's connection and tells that of the packet.
+/// Looks for the packet's connection, puts it into `found`, and tells that of the packet.
 fn meet<S: Store>(
     store: &mut S,
     ct: &Ct,
@@ -242,39 +242,41 @@ fn meet<S: Store>(
     seen: &Seen,
     meta: &mut Meta<S::Ref>,
     now: u64,
-    reply: &mut bool,
-) -> Met<S::Ref> {
-    let mut found = look_up(store, seen, meta, now);
-    if let Some((at, true)) = found
+    found: &mut Found<S::Ref>,
+) -> Met {
+    let mut place = look_up(store, seen, meta, now);
+    if let Some((at, true)) = place
         && ct.force
     {
         store.end(at);
-        found = None;
+        place = None;
     }
-    let of_tuple = found.is_some();
-    let found = found.or_else(|| by_first_tuple(store, ct, seen, meta, now));
-    let Some((at, is_reply)) = found else {
+    let of_tuple = place.is_some();
+    let place = place.or_else(|| by_first_tuple(store, ct, seen, meta, now));
+    let Some((at, is_reply)) = place else {
         if seen.related {
             meta.state = state::INV;
-            return Met::Done(None);
+            return Met::Done;
         }
         return Met::Begins;
     };
-    *reply = is_reply;
+    found.reply = is_reply;
     let Some(conn) = store.read(at, now) else { return Met::Again };
+    let (_, conn) = found.conn.insert((at, conn));
+    let conn = &*conn;
     if seen.related {
         meta.state |= state::REL | if is_reply { state::RPL } else { 0 };
     } else {
         if conn.parent.is_some() {
             meta.state |= state::REL;
         }
-        let translated = of_tuple && translates(ct, &conn, meta.state);
-        let p = alg::Packet { at, conn: &conn, reply: is_reply, translated };
-        let seen = alg::acknowledge(store, data, seen, &p);
+        let translated = of_tuple && translates(ct, conn, meta.state);
+        let p = alg::Packet { at, conn, reply: is_reply, translated };
+        let segment = alg::acknowledge(store, data, seen, &p);
         let check = store.checks_sequence();
         let mut told = (Verdict::Invalid, Note::None);
         let done = store.update(at, now, &mut |peers| {
-            let (verdict, class, note) = machine::update(peers, &seen.segment, is_reply, check);
+            let (verdict, class, note) = machine::update(peers, &segment, is_reply, check);
             told = (verdict, note);
             class
         });
@@ -297,9 +299,9 @@ fn meet<S: Store>(
     }
     // Invalid packets of a connection, too (as OVS does).
     if ct.nat.is_some() && of_tuple {
-        handle_nat(data, seen, meta, &conn, is_reply, ct.zone);
+        handle_nat(data, seen, meta, conn, is_reply, ct.zone);
     }
-    Met::Done(Some((at, conn)))
+    Met::Done
 }
 
 fn note<S: Store>(store: &mut S, note: Note) {
@@ -466,7 +468,7 @@ fn finish<S: Store>(
     }
     meta.state |= state::TRK;
     meta.zone = ct.zone;
-    let Some((at, conn)) = found.conn else {
+    let Some((at, conn)) = &found.conn else {
         let parent = found.parent.unwrap_or_default();
         (meta.mark, meta.label, meta.conn) = (parent.mark, parent.label, None);
         meta.tuple = found.parent.map(|p| p.orig).or(seen.map(|s| s.tuple));
@@ -477,11 +479,11 @@ fn finish<S: Store>(
     let tuple = parent.map_or(conn.orig, |parent| parent.orig);
     (meta.mark, meta.label, meta.tuple) = (conn.mark, conn.label, Some(tuple));
     if conn.parent.is_none() {
-        mark(store, ct, meta, at);
+        mark(store, ct, meta, *at);
     }
     let reply = found.reply;
     let related = seen.is_some_and(|s| s.related);
-    meta.conn = ct.nat.is_none().then_some(Known { at, reply, related });
+    meta.conn = ct.nat.is_none().then_some(Known { at: *at, reply, related });
 }
 
 /// As `ct_clear`: the packet is one that connection tracking did not see.

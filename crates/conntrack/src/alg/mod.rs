@@ -84,22 +84,22 @@ pub struct Packet<'a, R> {
     pub translated: bool,
 }
 
-/// Gives what a segment acknowledges the number that the other end knows; the packet's segment is then this.
+/// Gives what a segment acknowledges the number that the other end knows; this is then the packet's segment.
 pub fn acknowledge<S: Store>(
     store: &mut S,
     data: &mut [u8],
     seen: &Seen,
     p: &Packet<'_, S::Ref>,
-) -> Seen {
-    let mut seen = *seen;
-    if let (Some(Alg::Ftp), Segment::Tcp(t), true) = (p.conn.alg, &mut seen.segment, p.translated) {
+) -> Segment {
+    let mut segment = seen.segment;
+    if let (Some(Alg::Ftp), Segment::Tcp(t), true) = (p.conn.alg, &mut segment, p.translated) {
         let skew = store.skew(p.at, !p.reply);
         if !skew.is_none() && t.flags & wire::tcp_flags::ACK != 0 {
             t.ack = skew.back(t.ack);
             sequence::write(data, seen.place.l4, 8, t.ack);
         }
     }
-    seen
+    segment
 }
 
 /// Does what a connection's helper has to do for a packet; a text that is to be replaced.

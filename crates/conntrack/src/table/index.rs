@@ -43,6 +43,7 @@ pub struct Index {
 }
 
 /// The bucket of a hash in an index of `size` buckets.
+#[inline]
 fn place(hash: u32, size: u32) -> u32 {
     let top = size.next_power_of_two();
     let at = hash & (top - 1);
@@ -79,11 +80,13 @@ impl Index {
         self.size.load(Relaxed)
     }
 
+    #[inline]
     fn bucket(&self, at: u32) -> &Line {
         let (segment, offset) = self.address(at);
         &self.segments[segment].get().expect("a bucket in use has memory")[offset]
     }
 
+    #[inline]
     fn address(&self, at: u32) -> (usize, usize) {
         if at < self.base {
             return (0, at as usize);
@@ -116,6 +119,7 @@ impl Index {
     }
 
     /// The lines of a bucket, one after the other.
+    #[inline]
     fn chain(&self, at: u32) -> impl Iterator<Item = &Line> {
         let next = |line: &&Line| match line.0[0].load(Acquire) >> 32 {
             0 => None,

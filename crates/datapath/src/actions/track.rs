@@ -28,8 +28,8 @@ enum Ahead {
     Other,
     /// An earlier `ct` found its connection.
     Known,
-    /// What was read out of it, and where it is looked up.
-    Read(Result<Seen, Bad>, Asked),
+    /// It was read, and this is where it is looked up.
+    Read(Asked),
 }
 
 /// Executes the programs of packets from `n` on, as far as they are of this kind; returns how many
@@ -37,33 +37,34 @@ enum Ahead {
 pub(super) fn run(batch: &mut Batch, programs: &Programs, n: usize, tx: &mut TxState) -> usize {
     let end = batch.len().min(n + GROUP_PACKETS);
     let mut ahead = [Ahead::Other; GROUP_PACKETS];
+    // What was read, apart: it is written where it stays, as a copy costs as much as a step.
+    let mut seen = [const { Err(Bad::Shape) }; GROUP_PACKETS];
     let mut count = 0;
     for i in n..end {
         let program = programs.get(batch.keys.program[i]);
         let (Kind::Track, Some(Op::Ct(ct))) = (program.kind, program.ops.first()) else { break };
-        ahead[i - n] = read(batch, ct, i, tx);
+        ahead[i - n] = read(batch, ct, i, tx, &mut seen[i - n]);
         count += 1;
     }
     for one in &ahead[..count] {
-        if let Ahead::Read(_, asked) = one {
+        if let Ahead::Read(asked) = one {
             tx.conntrack.ask_entries(*asked);
         }
     }
-    for (i, ahead) in (n..).zip(&ahead[..count]) {
+    for (i, (ahead, seen)) in (n..).zip(ahead[..count].iter().zip(&seen)) {
         let program = programs.get(batch.keys.program[i]);
         match (ahead, program.ops.first()) {
-            (Ahead::Read(..) | Ahead::Known, Some(Op::Ct(ct))) => {
-                track(batch, (program, ct), i, ahead, tx);
-            }
+            (Ahead::Read(_), Some(Op::Ct(ct))) => track(batch, (program, ct), i, Some(seen), tx),
+            (Ahead::Known, Some(Op::Ct(ct))) => track(batch, (program, ct), i, None, tx),
             _ => interpret_one(batch, program, i, batch.packets[i], tx),
         }
     }
     count
 }
 
-/// Reads a packet, and asks for its place in the index.
+/// Reads a packet into `seen`, and asks for its place in the index.
 #[inline]
-fn read(batch: &Batch, ct: &Ct, i: usize, tx: &TxState) -> Ahead {
+fn read(batch: &Batch, ct: &Ct, i: usize, tx: &TxState, seen: &mut Result<Seen, Bad>) -> Ahead {
     let (line, layout) = (bytes(&batch.keys.line.0[i]), batch.columns.layout[i]);
     let eth_type = u16::from_be_bytes([line[at::ETH_TYPE], line[at::ETH_TYPE + 1]]);
     let ip = matches!(eth_type, IPV4 | IPV6);
@@ -75,18 +76,18 @@ fn read(batch: &Batch, ct: &Ct, i: usize, tx: &TxState) -> Ahead {
     }
     let mut p: Packet = batch.packets[i];
     let sound = ct::is_sound(&mut p);
-    let seen = extract(p.data(), layout.l3.into(), ct.zone, sound);
+    *seen = extract(p.data(), layout.l3.into(), ct.zone, sound);
     let asked = seen.as_ref().map_or(Asked::default(), |seen| tx.conntrack.ask(&seen.tuple));
-    Ahead::Read(seen, asked)
+    Ahead::Read(asked)
 }
 
-/// Executes one program.
+/// Executes one program. `seen`: what was read of a packet of which no connection is known.
 #[inline]
 fn track(
     batch: &mut Batch,
     (program, ct): (&Program, &Ct),
     i: usize,
-    ahead: &Ahead,
+    seen: Option<&Result<Seen, Bad>>,
     tx: &mut TxState,
 ) {
     let mut p = batch.packets[i];
@@ -95,11 +96,9 @@ fn track(
     }
     let meta = &mut batch.columns.ct[i];
     let came = Arrival { port: batch.in_port[i], now: tx.now_ms };
-    let edit = match ahead {
-        Ahead::Read(seen, _) => {
-            conntrack::track_seen(&mut tx.conntrack, ct, p.data_mut(), seen, meta, came)
-        }
-        _ => {
+    let edit = match seen {
+        Some(seen) => conntrack::track_seen(&mut tx.conntrack, ct, p.data_mut(), seen, meta, came),
+        None => {
             let at = At { l3: batch.columns.layout[i].l3.into(), sound: ct::is_sound(&mut p) };
             conntrack::track(&mut tx.conntrack, ct, p.data_mut(), at, meta, came)
         }
