@@ -16,8 +16,8 @@ use crate::lookup::compare::MaskLine;
 use crate::mem::prefetch;
 use packet::VECTOR;
 
-/// Up to this many packets are first looked up one by one, in the first subtable of their port.
-const SINGLE_LOOKUP_PACKETS_MAX: usize = 8;
+/// Up to this many packets are first looked up without groups, in the first subtable of their port.
+const FEW_PACKETS_MAX: usize = 8;
 
 /// Packets of one port that are looked up together.
 #[derive(Clone, Copy, Default)]
@@ -122,15 +122,9 @@ impl Table {
 
     #[inline(always)]
     fn classify_by<P: Probe>(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
-        if todo.len() <= SINGLE_LOOKUP_PACKETS_MAX {
-            let mut left = 0;
-            for n in 0..todo.len() {
-                let i = todo[n];
-                todo[left] = i;
-                left += usize::from(!self.is_in_first::<P>(keys, i));
-            }
-            todo.truncate(left);
-            if left == 0 {
+        if todo.len() <= FEW_PACKETS_MAX {
+            self.by_first_subtable::<P>(keys, todo);
+            if todo.is_empty() {
                 return;
             }
         }
@@ -159,24 +153,48 @@ impl Table {
         self.search = Some(search);
     }
 
-    /// Is a packet's megaflow the candidate of the first subtable that its port's packets visit?
-    /// Nothing is counted if not.
+    /// Looks up a few packets in the first subtable that their ports' packets visit, the first
+    /// candidate only; leaves those that it did not find, in order. Nothing is counted for them.
     #[inline(always)]
-    fn is_in_first<P: Probe>(&mut self, keys: &mut Keys, i: u8) -> bool {
-        let (n, port) = (usize::from(i), usize::from(port_of(keys.line.0[usize::from(i)][4])));
-        let Some(p) = self.classifier(port).filter(|p| !(self.cache_on && p.cache_on)) else {
-            return false;
-        };
-        let Some(slot) = self.visited(p).first().map(|slot| usize::from(*slot)) else {
-            return false;
-        };
-        let sub = self.subtables[slot].as_deref().expect("ordered subtables exist");
-        sub.hash_all(keys, &[i]);
-        (keys.megaflow[n], _) = sub.candidate(keys.hash[n]);
+    fn by_first_subtable<P: Probe>(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
+        let mut slots = [None; FEW_PACKETS_MAX];
+        for (i, slot) in todo.iter().zip(&mut slots) {
+            *slot = self.first_slot(keys, *i);
+            if let Some(sub) = slot.and_then(|slot| self.subtables[slot].as_deref()) {
+                sub.hash_all(keys, &[*i]);
+            }
+        }
+        for (i, slot) in todo.iter().map(|i| usize::from(*i)).zip(slots) {
+            if let Some(sub) = slot.and_then(|slot| self.subtables[slot].as_deref()) {
+                (keys.megaflow[i], _) = sub.candidate(keys.hash[i]);
+                self.prefetch_megaflow(keys.megaflow[i]);
+            }
+        }
+        let mut left = 0;
+        for n in 0..todo.len() {
+            let i = todo[n];
+            todo[left] = i;
+            left += usize::from(!slots[n].is_some_and(|slot| self.is_in_first::<P>(keys, i, slot)));
+        }
+        todo.truncate(left);
+    }
+
+    /// The first subtable that packets of this packet's port visit, unless the cache comes first.
+    #[inline(always)]
+    fn first_slot(&self, keys: &Keys, i: u8) -> Option<usize> {
+        let port = port_of(keys.line.0[usize::from(i)][4]);
+        let p = self.classifier(port.into()).filter(|p| !(self.cache_on && p.cache_on))?;
+        self.visited(p).first().map(|slot| usize::from(*slot))
+    }
+
+    /// Is a packet's megaflow its candidate of its port's first subtable? Counted if so.
+    #[inline(always)]
+    fn is_in_first<P: Probe>(&mut self, keys: &mut Keys, i: u8, slot: usize) -> bool {
+        let (i, port) = (usize::from(i), usize::from(port_of(keys.line.0[usize::from(i)][4])));
         let m = &self.masks[slot];
         // SAFETY: the level's instructions are there.
         let ready = unsafe { P::mask(m) };
-        if !self.is_candidate::<P>(keys, n, (slot, ready, m.ext)) {
+        if !self.is_candidate::<P>(keys, i, (slot, ready, m.ext)) {
             return false;
         }
         self.count(port, LookupCounts { visits: 1, flow_hits: 1, ..LookupCounts::default() });
