@@ -14,6 +14,10 @@ use flow::PortNo;
 use packet::BURST;
 use std::ops::Range;
 
+/// Unknown packets of a burst that are parsed alone; with more of them all are, known or not.
+/// Each stretch costs about as much as eight packets of a whole burst.
+const PARSED_APART_MAX: u32 = 4;
+
 /// By port: its marks, if its adapter makes some.
 #[derive(Default)]
 pub(crate) struct PortMarks {
@@ -84,6 +88,9 @@ impl PortMarks {
             return total(&batch.columns.len[range]);
         }
         batch.marked += found.counts.hits as usize;
+        if found.parse.count_ones() > PARSED_APART_MAX {
+            found.parse = all;
+        }
         if found.parse != 0 {
             parse_some(parser, batch, &range, (since, port), found.parse, reports);
         }
@@ -121,16 +128,17 @@ fn parse_some(
     }
 }
 
-/// What is known of the packets of a burst some of which are known by their marks.
+/// What is known of the packets of a burst some of which are known by their marks. The megaflow of
+/// such a packet is not copied to the packet behind it. Without branches: they would be
+/// mispredicted.
 fn settle(batch: &mut Batch, range: &Range<usize>, found: &Found) {
+    let looked_at = !(found.known | found.known << 1);
+    let has_key = !found.known | found.parse;
     for (k, i) in range.clone().enumerate() {
-        if found.known >> k & 1 == 0 {
-            continue;
-        }
-        (batch.columns.known[i], batch.columns.same[i]) = (true, false);
-        if found.parse >> k & 1 == 0 {
-            batch.keys.have[i] = 0;
-        }
+        let is = |bits: u32| bits >> k & 1 != 0;
+        batch.columns.known[i] = is(found.known);
+        batch.columns.same[i] &= is(looked_at);
+        batch.keys.have[i] &= 0u8.wrapping_sub(is(has_key).into());
     }
 }
 

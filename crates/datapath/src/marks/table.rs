@@ -183,32 +183,29 @@ impl MarkTable {
     pub fn find(&self, store: &Store, batch: &mut Batch, range: Range<usize>) -> Found {
         let (start, n) = (range.start, range.len());
         assert!(n <= BURST && range.end <= VECTOR && range.end <= batch.packets.len());
-        let mut marks = [None; BURST];
-        for (p, mark) in batch.packets[range.clone()].iter().zip(&mut marks) {
+        let (mut marks, mut marked) = ([0; BURST], 0u32);
+        for (k, p) in batch.packets[range].iter().enumerate() {
             prefetch(p.data().as_ptr());
-            *mark = p.mark();
-            if let Some(mark) = mark {
-                prefetch(self.memory.entries.at(slot_of(*mark).into()));
-            }
+            // Without a branch: it would be mispredicted where some packets are marked.
+            let mark = p.mark();
+            marked |= u32::from(mark.is_some()) << k;
+            marks[k] = mark.unwrap_or(0);
+            prefetch(self.memory.entries.at(slot_of(marks[k]).into()));
         }
-        let mut found = Found::default();
-        for (k, mark) in marks.iter().enumerate().take(n) {
-            let (i, bit) = (start + k, 1 << k);
-            let Some(mark) = *mark else {
-                found.parse |= bit;
-                continue;
-            };
+        let mut found = Found { parse: u32::MAX >> (BURST - n), ..Found::default() };
+        while marked != 0 {
+            let k = marked.trailing_zeros() as usize;
+            marked &= marked - 1;
+            let (i, bit, mark) = (start + k, 1 << k, marks[k]);
             let e = self.entry(slot_of(mark));
             if e.mark != mark || mark == 0 || store.is_ended(e.megaflow) {
                 found.counts.stale += 1;
-                found.parse |= bit;
                 continue;
             }
             let p = &batch.packets[i];
             if !self.claims(e, p, slot_of(mark)) {
                 self.count_wrong(slot_of(mark));
                 found.counts.wrong += 1;
-                found.parse |= bit;
                 continue;
             }
             prefetch(store.counters(e.megaflow));
@@ -217,7 +214,7 @@ impl MarkTable {
                 came.store(1, Ordering::Relaxed);
             }
             found.known |= bit;
-            found.parse |= if e.needs_key { bit } else { 0 };
+            found.parse &= if e.needs_key { !0 } else { !bit };
             batch.columns.len[i] = p.len() as u16;
             (batch.keys.megaflow[i], batch.keys.program[i]) = (e.megaflow, e.program);
         }
