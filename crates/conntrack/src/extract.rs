@@ -190,7 +190,9 @@ fn checksum_ok(tuple: &Tuple, b: &[u8]) -> bool {
     }
 }
 
-fn segment(tcp: &Tcp<&[u8]>, b: &[u8]) -> TcpSegment {
+/// What the state machine looks at of a TCP header and what follows it.
+#[inline(always)]
+pub(crate) fn segment(tcp: &Tcp<&[u8]>, b: &[u8]) -> TcpSegment {
     TcpSegment {
         flags: tcp.flags(),
         seq: tcp.seq(),

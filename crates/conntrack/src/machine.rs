@@ -128,6 +128,7 @@ pub fn begin(segment: &Segment) -> (Peers, Class) {
 
 /// Takes note of a packet; `reply`: of the second end's. The class is that of the timeout that starts
 /// now; None: it goes on. `check`: are sequence numbers checked?
+#[inline]
 pub fn update(
     peers: &mut Peers,
     segment: &Segment,
@@ -151,6 +152,23 @@ pub fn update(
     }
 }
 
+/// [`update`] for a TCP segment that leaves both ends established; false: it does not, and nothing
+/// happened.
+#[inline(always)]
+pub fn stay_established(src: &mut Peer, dst: &mut Peer, t: &TcpSegment) -> bool {
+    if (src.state, dst.state) != (state::ESTABLISHED, state::ESTABLISHED)
+        || t.flags & (SYN | FIN | RST | ACK) != ACK
+    {
+        return false;
+    }
+    let c = checked(src, dst, t);
+    let fits = in_window(src, dst, t, &c);
+    if fits {
+        slide(src, dst, &c);
+    }
+    fits
+}
+
 fn update_icmp(at: &mut u8, reply: bool) -> (Verdict, Class) {
     if reply {
         *at = stage::BOTH_WAYS;
@@ -161,6 +179,7 @@ fn update_icmp(at: &mut u8, reply: bool) -> (Verdict, Class) {
     }
 }
 
+#[inline]
 fn update_other(at: &mut u8, reply: bool) -> (Verdict, Class) {
     *at = match (reply, *at) {
         (true, _) | (_, stage::BOTH_WAYS) => stage::BOTH_WAYS,
@@ -173,6 +192,7 @@ fn update_other(at: &mut u8, reply: bool) -> (Verdict, Class) {
 }
 
 /// Flags that a sane sender sets together.
+#[inline]
 fn flags_fit(flags: u16) -> bool {
     let begins = if flags & SYN != 0 { flags & (RST | FIN) == 0 } else { flags & (ACK | RST) != 0 };
     begins && (flags & ACK != 0 || flags & (FIN | PSH | URG) == 0)
@@ -212,6 +232,7 @@ struct Checked {
     skew: i32,
 }
 
+#[inline]
 fn update_tcp(
     src: &mut Peer,
     dst: &mut Peer,
@@ -254,6 +275,7 @@ fn update_tcp(
     (Verdict::Invalid, None, Note::SequenceFailed)
 }
 
+#[inline]
 fn scales(src: &Peer, dst: &Peer, flags: u16) -> (u8, u8) {
     let both = src.wscale & dst.wscale;
     match flags & SYN != 0 {
@@ -263,6 +285,7 @@ fn scales(src: &Peer, dst: &Peer, flags: u16) -> (u8, u8) {
     }
 }
 
+#[inline]
 fn checked(src: &mut Peer, dst: &mut Peer, t: &TcpSegment) -> Checked {
     let (src_scale, dst_scale) = scales(src, dst, t.flags);
     let length = t.len + u32::from(t.flags & SYN != 0) + u32::from(t.flags & FIN != 0);
@@ -314,6 +337,7 @@ fn first_of_end(src: &mut Peer, dst: &mut Peer, t: &TcpSegment, c: &mut Checked)
     slides
 }
 
+#[inline]
 fn in_window(src: &Peer, dst: &Peer, t: &TcpSegment, c: &Checked) -> bool {
     let back = u32::from(dst.max_win) << c.dst_scale;
     ahead(src.seqhi, c.end) >= 0
@@ -333,6 +357,7 @@ fn in_loose_window(src: &Peer, dst: &Peer, c: &Checked) -> bool {
         && ahead(c.seq, src.seqlo.wrapping_sub(skew)) >= 0
 }
 
+#[inline]
 fn slide(src: &mut Peer, dst: &mut Peer, c: &Checked) {
     src.max_win = src.max_win.max(c.window as u16);
     if ahead(c.end, src.seqlo) > 0 {
@@ -344,6 +369,7 @@ fn slide(src: &mut Peer, dst: &mut Peer, c: &Checked) {
     }
 }
 
+#[inline]
 fn step(src: &mut Peer, dst: &mut Peer, flags: u16) {
     if flags & SYN != 0 && src.state < state::SYN_SENT {
         src.state = state::SYN_SENT;
@@ -363,6 +389,7 @@ fn step(src: &mut Peer, dst: &mut Peer, flags: u16) {
     }
 }
 
+#[inline]
 fn tcp_class(a: u8, b: u8) -> Class {
     let (low, high) = (a.min(b), a.max(b));
     match () {

@@ -72,6 +72,7 @@ impl Policies {
     }
 
     /// Milliseconds of a class under policy `id`; None or unknown: the default.
+    #[inline]
     pub fn millis(&self, id: Option<u32>, class: Class) -> u32 {
         let policy = id.and_then(|id| self.seconds.get(id as usize));
         policy.map_or(DEFAULT_SECONDS[class as usize], |p| p[class as usize].load(Relaxed)) * 1000

@@ -53,6 +53,7 @@ pub mod bit {
     pub const DEAD: u64 = 1 << 25;
     pub const SOURCE: u64 = 1 << 26;
     pub const DESTINATION: u64 = 1 << 27;
+    pub const TRANSLATED: u64 = SOURCE | DESTINATION;
     pub const V6: u64 = 1 << 28;
     pub const HALF_OPEN: u64 = 1 << 29;
     /// The cold line says something.
@@ -180,6 +181,38 @@ impl Entry<'_> {
             .then_some(true)
     }
 
+    /// [`Entry::matches`] of an entry that is not IPv6's and a tuple of TCP or UDP.
+    #[inline]
+    pub fn matches_v4(&self, addrs: u64, ports: u32, rest: u32) -> Option<bool> {
+        let word = self.hot[PORTS].load(Relaxed);
+        if word as u32 != rest {
+            return None;
+        }
+        if word >> 32 == ports.into() && self.hot[ADDRS].load(Relaxed) == addrs {
+            return Some(false);
+        }
+        let reply_ports = self.hot[REPLY_PORTS].load(Relaxed) as u32;
+        (reply_ports == ports && self.hot[REPLY_ADDRS].load(Relaxed) == addrs).then_some(true)
+    }
+
+    /// The first packet's tuple, or the answers', of an entry of IPv4 that is not ICMP's.
+    #[inline]
+    pub fn tuple_v4(&self, reply: bool) -> Tuple {
+        let word = self.hot[PORTS].load(Relaxed);
+        let ports = if reply { self.hot[REPLY_PORTS].load(Relaxed) } else { word >> 32 };
+        let (src, dst) = self.addrs(false, reply);
+        Tuple {
+            src,
+            dst,
+            sport: (ports >> 16) as u16,
+            dport: ports as u16,
+            proto: (word >> 8) as u8,
+            icmp_type: 0,
+            v6: false,
+            zone: (word >> 16) as u16,
+        }
+    }
+
     #[inline]
     fn has_addrs(&self, t: &Packed, reply: bool) -> bool {
         match t.wide {
@@ -220,17 +253,21 @@ impl Entry<'_> {
     /// The ends, whose states are in `control`.
     #[inline]
     pub fn peers(&self, control: u64) -> Peers {
+        std::array::from_fn(|i| self.peer(control, i))
+    }
+
+    /// One end.
+    #[inline]
+    pub fn peer(&self, control: u64, i: usize) -> Peer {
         let windows = self.hot[REPLY_PORTS].load(Relaxed) >> 32;
-        std::array::from_fn(|i| {
-            let sequence = self.hot[SEQUENCE + i].load(Relaxed);
-            Peer {
-                state: (control >> (4 * i) & 0xf) as u8,
-                wscale: (control >> (8 + 8 * i)) as u8,
-                max_win: (windows >> (16 * i)) as u16,
-                seqlo: (sequence >> 32) as u32,
-                seqhi: sequence as u32,
-            }
-        })
+        let sequence = self.hot[SEQUENCE + i].load(Relaxed);
+        Peer {
+            state: (control >> (4 * i) & 0xf) as u8,
+            wscale: (control >> (8 + 8 * i)) as u8,
+            max_win: (windows >> (16 * i)) as u16,
+            seqlo: (sequence >> 32) as u32,
+            seqhi: sequence as u32,
+        }
     }
 
     /// The bits of the control word for these ends.
@@ -246,15 +283,18 @@ impl Entry<'_> {
     /// Writes what changed of windows and sequence numbers.
     #[inline]
     pub fn set_windows(&self, old: &Peers, new: &Peers) {
-        for i in 0..2 {
-            if (old[i].seqlo, old[i].seqhi) != (new[i].seqlo, new[i].seqhi) {
-                let word = u64::from(new[i].seqlo) << 32 | u64::from(new[i].seqhi);
-                self.hot[SEQUENCE + i].store(word, Relaxed);
-            }
+        (0..2).for_each(|i| self.set_window(i, &old[i], &new[i]));
+    }
+
+    /// ... of one end.
+    #[inline]
+    pub fn set_window(&self, i: usize, old: &Peer, new: &Peer) {
+        if (old.seqlo, old.seqhi) != (new.seqlo, new.seqhi) {
+            self.hot[SEQUENCE + i].store(sequence(new), Relaxed);
         }
-        if (old[0].max_win, old[1].max_win) != (new[0].max_win, new[1].max_win) {
-            let ports = self.hot[REPLY_PORTS].load(Relaxed) & 0xffff_ffff;
-            self.hot[REPLY_PORTS].store(ports | windows(new), Relaxed);
+        if old.max_win != new.max_win {
+            let word = self.hot[REPLY_PORTS].load(Relaxed) & !(0xffff << (32 + 16 * i));
+            self.hot[REPLY_PORTS].store(word | u64::from(new.max_win) << (32 + 16 * i), Relaxed);
         }
     }
 
@@ -357,7 +397,7 @@ impl Entry<'_> {
         store(REPLY_ADDRS, reply.addrs);
         store(REPLY_PORTS, u64::from(reply.ports) | windows(&conn.peers));
         for (i, p) in conn.peers.iter().enumerate() {
-            store(SEQUENCE + i, u64::from(p.seqlo) << 32 | u64::from(p.seqhi));
+            store(SEQUENCE + i, sequence(p));
         }
         store(LIFE, u64::from(expiry) << 32 | u64::from(conn.mark));
         let mut bits = Self::peer_bits(&conn.peers) | bit::HALF_OPEN;
@@ -425,6 +465,7 @@ impl Entry<'_> {
         }
     }
 
+    #[inline]
     fn addrs(&self, v6: bool, reply: bool) -> (u128, u128) {
         if !v6 {
             let word = self.hot[if reply { REPLY_ADDRS } else { ADDRS }].load(Relaxed);
@@ -434,6 +475,10 @@ impl Entry<'_> {
         let word = |i: usize| u128::from(self.wide[at + i].load(Relaxed));
         (word(0) << 64 | word(1), word(2) << 64 | word(3))
     }
+}
+
+fn sequence(p: &Peer) -> u64 {
+    u64::from(p.seqlo) << 32 | u64::from(p.seqhi)
 }
 
 fn windows(peers: &Peers) -> u64 {

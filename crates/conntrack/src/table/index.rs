@@ -118,6 +118,21 @@ impl Index {
         }
     }
 
+    /// The first entry under this hash; whether it has the tuple is another question.
+    #[inline]
+    pub fn candidate(&self, hash: u32) -> Option<u32> {
+        for line in self.chain(place(hash, self.size.load(Acquire))) {
+            let slots = &line.0[1..];
+            // Without a branch per slot, which would be foreseen wrongly.
+            let fits = |i: usize| u32::from((slots[i].load(Relaxed) >> 32) as u32 == hash) << i;
+            let fitting = (0..SLOTS).fold(1 << SLOTS, |all, i| all | fits(i));
+            if let Some(slot) = slots.get(fitting.trailing_zeros() as usize) {
+                return (slot.load(Acquire) as u32).checked_sub(1);
+            }
+        }
+        None
+    }
+
     /// The lines of a bucket, one after the other.
     #[inline]
     fn chain(&self, at: u32) -> impl Iterator<Item = &Line> {

@@ -4,6 +4,7 @@
 
 mod atomics;
 mod entry;
+mod fast;
 mod index;
 mod issue;
 mod keeper;
@@ -12,6 +13,7 @@ mod secret;
 #[cfg(test)]
 mod tests;
 
+pub use fast::{FastPacket, is_fast};
 pub use keeper::Keeper;
 pub use limits::{CONNECTIONS_COUNT_DEFAULT, Limits};
 pub use secret::Secret;
@@ -168,9 +170,8 @@ impl Table {
     /// Ends the connection that began with this tuple, or whose answers have it, if nothing is translated;
     /// false: there is none.
     pub fn flush_tuple(&self, tuple: &Tuple, now: u64) -> bool {
-        const TRANSLATED: u64 = bit::SOURCE | bit::DESTINATION;
         self.look_up(tuple, now).is_some_and(|(at, reply)| {
-            let plain = |(_, control): (Entry<'_>, u64)| control & TRANSLATED == 0;
+            let plain = |(_, control): (Entry<'_>, u64)| control & bit::TRANSLATED == 0;
             (!reply || self.entry(at).is_some_and(plain)) && self.end(at)
         })
     }

@@ -18,10 +18,12 @@ impl Secret {
         Secret(std::array::from_fn(|i| 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(2 * i as u64 + 1)))
     }
 
+    #[inline]
     fn pair(&self, a: u64, b: u64, at: usize) -> u128 {
         u128::from(a.wrapping_add(self.0[at])) * u128::from(b.wrapping_add(self.0[at + 1]))
     }
 
+    #[inline]
     fn fold(&self, sum: u128) -> u64 {
         let mixed = u128::from(sum as u64 ^ (sum >> 64) as u64) * u128::from(self.0[8] | 1);
         mixed as u64 ^ (mixed >> 64) as u64
@@ -40,6 +42,20 @@ impl Secret {
             let high = self.pair((a.0 >> 64) as u64, (b.0 >> 64) as u64, 4);
             sum = sum.wrapping_add(high);
         }
+        (self.fold(sum) >> 32) as u32
+    }
+
+    /// [`Secret::of`] an IPv4 tuple of a protocol with ports: addresses and ports of both ends, the
+    /// source's in the upper half; zone and protocol.
+    #[inline]
+    pub fn of_v4(&self, addrs: u64, ports: u32, rest: u32) -> u32 {
+        let (a, b) = (
+            addrs >> 32 << 16 | u64::from(ports >> 16),
+            addrs << 32 >> 16 | u64::from(ports & 0xffff),
+        );
+        let (a, b) = (a.min(b), a.max(b));
+        let rest = (a & 0xffff) << 32 | b << 48 | u64::from(rest >> 8);
+        let sum = self.pair(a >> 16, b >> 16, 0).wrapping_add(self.pair(rest, 0, 2));
         (self.fold(sum) >> 32) as u32
     }
 

@@ -85,7 +85,7 @@ fn tcp(s: &Shape) -> Vec<u8> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Packet(Shape, Vec<Ct>),
+    Packets(Vec<Shape>, Vec<Ct>),
     Wait(u64),
     Flush(Option<u16>),
     Limit(u16, Option<u32>),
@@ -103,12 +103,13 @@ fn ct() -> impl Strategy<Value = Ct> {
     ];
     (0u16..2, any::<bool>(), prop::bool::weighted(0.1), nat, 0u32..4).prop_map(
         |(zone, commit, force, nat, mark)| Ct {
+            // A mark of 0: neither mark nor label are set, as the fast path wants it.
             zone,
             commit: commit || force || nat.as_ref().is_some_and(|n: &Nat| n.side.is_some()),
             force,
             nat,
-            mark: (mark, 3),
-            label: (u128::from(mark) << 100, 3 << 100),
+            mark: (mark, if mark == 0 { 0 } else { 3 }),
+            label: (u128::from(mark) << 100, if mark == 0 { 0 } else { 3 << 100 }),
             ..Ct::default()
         },
     )
@@ -116,35 +117,63 @@ fn ct() -> impl Strategy<Value = Ct> {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        20 => (shape(), prop::collection::vec(ct(), 1..3)).prop_map(|(s, c)| Step::Packet(s, c)),
+        20 => (shape(), prop::collection::vec(ct(), 1..3)).prop_map(|(s, c)| Step::Packets(vec![s], c)),
+        5 => (shape(), prop::collection::vec(ct(), 1..3)).prop_map(|(s, c)| Step::Packets(opened(&s), c)),
         2 => (0u64..70_000).prop_map(Step::Wait),
         1 => prop::option::of(0u16..2).prop_map(Step::Flush),
         1 => (0u16..2, prop::option::of(0u32..4)).prop_map(|(z, n)| Step::Limit(z, n)),
     ]
 }
 
+/// One packet through one `ct`.
+fn slow<S: Store>(store: &mut S, ct: &Ct, data: &mut [u8], meta: &mut Meta<S::Ref>, now: u64) {
+    let (at, came) = (At { l3: 0, sound: false }, Arrival { port: 1, now });
+    let _ = track(store, ct, data, at, meta, came);
+}
+
+/// ... by the fast path if it can.
+fn fast(worker: &mut Worker, ct: &Ct, data: &mut [u8], meta: &mut Meta<Ref>, now: u64) {
+    let mut p = FastPacket::NONE;
+    let first = meta.state == 0 || meta.zone != ct.zone;
+    if first && is_fast(ct) && p.read(data, 0, ct.zone).is_some() {
+        worker.ask_fast(&mut p);
+        worker.ask_fast_entry(&mut p);
+        if worker.track_fast(ct, &p, data, meta, now) {
+            return;
+        }
+    }
+    slow(worker, ct, data, meta, now);
+}
+
 /// Packets that went through, without what only one of the two knows.
 fn run<S: Store>(
     store: &mut S,
-    shape: &Shape,
+    packets: &[Shape],
     list: &[Ct],
     now: u64,
-) -> impl PartialEq + std::fmt::Debug {
-    let mut data = ipv4(shape);
-    let mut meta = Meta::default();
+    track: impl Fn(&mut S, &Ct, &mut [u8], &mut Meta<S::Ref>, u64),
+) -> String {
     let mut all = Vec::new();
-    for ct in list {
-        let _ = track(
-            store,
-            ct,
-            &mut data,
-            At { l3: 0, sound: false },
-            &mut meta,
-            Arrival { port: 1, now },
-        );
-        all.push((meta.state, meta.zone, meta.mark, meta.label, meta.tuple));
+    for shape in packets {
+        let (mut data, mut meta) = (ipv4(shape), Meta::default());
+        for ct in list {
+            track(store, ct, &mut data, &mut meta, now);
+            all.push((meta.state, meta.zone, meta.mark, meta.label, meta.tuple, data.clone()));
+        }
     }
-    (all, data)
+    format!("{all:?}")
+}
+
+/// The packets that open a connection, and one more of any kind.
+fn opened(s: &Shape) -> Vec<Shape> {
+    let forth = |flags, seq, ack| Shape { flags, seq, ack, ..s.clone() };
+    let back = |flags, seq, ack| Shape {
+        from: s.to,
+        to: s.from,
+        ports: (s.ports.1, s.ports.0),
+        ..forth(flags, seq, ack)
+    };
+    vec![forth(SYN, 1, 0), back(SYN | ACK, 1, 2), forth(ACK, 2, 2), back(ACK, 2, 2), s.clone()]
 }
 
 /// The table ends connections up to a second late.
@@ -166,9 +195,9 @@ proptest! {
         // The twin's timeouts are exact, the table's are late: nothing happens in between.
         for step in steps {
             match step {
-                Step::Packet(shape, list) => {
-                    let (a, b) = (run(&mut worker, &shape, &list, now), run(&mut model, &shape, &list, now));
-                    prop_assert_eq!(format!("{a:?}"), format!("{b:?}"));
+                Step::Packets(packets, list) => {
+                    let a = run(&mut worker, &packets, &list, now, fast);
+                    prop_assert_eq!(a, run(&mut model, &packets, &list, now, slow));
                 }
                 Step::Wait(millis) => {
                     now += millis;
@@ -235,4 +264,28 @@ fn tcp_from_syn_to_the_end() {
     assert_eq!(send(true, ACK, 102, 502), state::EST);
     assert_eq!(send(true, SYN, 5000, 0), state::NEW, "the ports are used again");
     assert_eq!(table.len(), 1);
+}
+
+/// Packets of an established connection take the fast path, both ways, with and without translation.
+#[test]
+fn an_established_connection_takes_the_fast_path() {
+    for nat in [None, Some(Nat { side: Some(NatSide::Source), ..Nat::default() })] {
+        let table = Arc::new(Table::new());
+        let _keeper = Keeper::new(&table, Domain::new(), 0);
+        let mut worker = Worker::new(&table);
+        let ct = Ct { commit: true, nat, ..Ct::default() };
+        let s = Shape { from: 1, to: 2, proto: IP_TCP, ports: (9, 80), flags: SYN, seq: 0, ack: 0 };
+        let packets = opened(&s);
+        let _ = run(&mut worker, &packets[..3], std::slice::from_ref(&ct), 0, slow);
+        for (shape, rpl) in [(&packets[2], 0), (&packets[3], state::RPL)] {
+            let (mut data, mut meta, mut p) = (ipv4(shape), Meta::default(), FastPacket::NONE);
+            p.read(&data, 0, 0).expect("TCP");
+            worker.ask_fast(&mut p);
+            worker.ask_fast_entry(&mut p);
+            assert!(worker.track_fast(&ct, &p, &mut data, &mut meta, 0));
+            let plain = meta.state & !(state::SNAT | state::DNAT);
+            assert_eq!(plain, state::TRK | state::EST | rpl);
+            assert_eq!(meta.state != plain, ct.nat.is_some(), "translated");
+        }
+    }
 }

@@ -13,7 +13,7 @@ use crate::batch::keys::{bytes, bytes_mut};
 use crate::parse::scalar::{IPV4, IPV6, SCTP, TCP, UDP};
 use crate::tx::TxState;
 use action::{Ct, Op};
-use conntrack::{Arrival, Asked, At, Bad, Meta, Seen, extract, state};
+use conntrack::{Arrival, Asked, At, Bad, FastPacket, Meta, Seen, extract, is_fast, state};
 use flow::{at, frag};
 use packet::Packet;
 use telemetry::Drop;
@@ -30,55 +30,110 @@ enum Ahead {
     Known,
     /// It was read, and this is where it is looked up.
     Read(Asked),
+    /// It was read for the fast path.
+    Fast,
 }
 
 /// Executes the programs of packets from `n` on, as far as they are of this kind; returns how many
 /// packets those are, at most a group.
 pub(super) fn run(batch: &mut Batch, programs: &Programs, n: usize, tx: &mut TxState) -> usize {
     let end = batch.len().min(n + GROUP_PACKETS);
-    let mut ahead = [Ahead::Other; GROUP_PACKETS];
-    // What was read, apart: it is written where it stays, as a copy costs as much as a step.
-    let mut seen = [const { Err(Bad::Shape) }; GROUP_PACKETS];
+    let mut group = Group {
+        ahead: [Ahead::Other; GROUP_PACKETS],
+        seen: [const { Err(Bad::Shape) }; GROUP_PACKETS],
+        fast: [FastPacket::NONE; GROUP_PACKETS],
+    };
     let mut count = 0;
     for i in n..end {
         let program = programs.get(batch.keys.program[i]);
         let (Kind::Track, Some(Op::Ct(ct))) = (program.kind, program.ops.first()) else { break };
-        ahead[i - n] = read(batch, ct, i, tx, &mut seen[i - n]);
+        group.ahead[count] =
+            read(batch, ct, i, tx, (&mut group.seen[count], &mut group.fast[count]));
         count += 1;
     }
-    for one in &ahead[..count] {
-        if let Ahead::Read(asked) = one {
-            tx.conntrack.ask_entries(*asked);
+    for (ahead, fast) in group.ahead[..count].iter().zip(&mut group.fast) {
+        match ahead {
+            Ahead::Fast => tx.conntrack.ask_fast_entry(fast),
+            Ahead::Read(asked) => tx.conntrack.ask_entries(*asked),
+            Ahead::Other | Ahead::Known => {}
         }
     }
-    for (i, (ahead, seen)) in (n..).zip(ahead[..count].iter().zip(&seen)) {
+    for k in 0..count {
+        let i = n + k;
         let program = programs.get(batch.keys.program[i]);
-        match (ahead, program.ops.first()) {
-            (Ahead::Read(_), Some(Op::Ct(ct))) => track(batch, (program, ct), i, Some(seen), tx),
-            (Ahead::Known, Some(Op::Ct(ct))) => track(batch, (program, ct), i, None, tx),
-            _ => interpret_one(batch, program, i, batch.packets[i], tx),
+        let Some(Op::Ct(ct)) = program.ops.first() else { unreachable!("it was read by its ct") };
+        match group.ahead[k] {
+            Ahead::Fast => track_fast(batch, (program, ct), i, &group.fast[k], tx),
+            Ahead::Read(_) => track(batch, (program, ct), i, Some(&group.seen[k]), tx),
+            Ahead::Known => track(batch, (program, ct), i, None, tx),
+            Ahead::Other => interpret_one(batch, program, i, batch.packets[i], tx),
         }
     }
     count
 }
 
-/// Reads a packet into `seen`, and asks for its place in the index.
+/// What was read of a group of packets. It is written where it stays, as a copy costs as much as a
+/// step.
+struct Group {
+    ahead: [Ahead; GROUP_PACKETS],
+    seen: [Result<Seen, Bad>; GROUP_PACKETS],
+    fast: [FastPacket; GROUP_PACKETS],
+}
+
+/// Reads a packet, and asks for its place in the index.
 #[inline]
-fn read(batch: &Batch, ct: &Ct, i: usize, tx: &TxState, seen: &mut Result<Seen, Bad>) -> Ahead {
+fn read(
+    batch: &Batch,
+    ct: &Ct,
+    i: usize,
+    tx: &TxState,
+    (seen, fast): (&mut Result<Seen, Bad>, &mut FastPacket),
+) -> Ahead {
     let (line, layout) = (bytes(&batch.keys.line.0[i]), batch.columns.layout[i]);
     let eth_type = u16::from_be_bytes([line[at::ETH_TYPE], line[at::ETH_TYPE + 1]]);
     let ip = matches!(eth_type, IPV4 | IPV6);
     if !ip || !layout.sane || layout.l4 == 0 || line[at::FRAG] & frag::ANY != 0 {
         return Ahead::Other;
     }
-    if i < batch.waited && batch.columns.ct[i].conn.is_some() {
-        return Ahead::Known;
-    }
     let mut p: Packet = batch.packets[i];
     let sound = ct::is_sound(&mut p);
+    let before = &batch.columns.ct[i];
+    let waited = i < batch.waited && before.state != 0;
+    if sound
+        && !(waited && before.zone == ct.zone)
+        && is_fast(ct)
+        && fast.read(p.data(), layout.l3.into(), ct.zone).is_some()
+    {
+        tx.conntrack.ask_fast(fast);
+        return Ahead::Fast;
+    }
+    if waited && before.conn.is_some() {
+        return Ahead::Known;
+    }
     *seen = extract(p.data(), layout.l3.into(), ct.zone, sound);
     let asked = seen.as_ref().map_or(Asked::default(), |seen| tx.conntrack.ask(&seen.tuple));
     Ahead::Read(asked)
+}
+
+/// Executes one program, whose packet may be one for the fast path.
+#[inline]
+fn track_fast(
+    batch: &mut Batch,
+    (program, ct): (&Program, &Ct),
+    i: usize,
+    fast: &FastPacket,
+    tx: &mut TxState,
+) {
+    let mut p = batch.packets[i];
+    let meta = &mut batch.columns.ct[i];
+    if !tx.conntrack.track_fast(ct, fast, p.data_mut(), meta, tx.now_ms) {
+        let seen = extract(p.data(), batch.columns.layout[i].l3.into(), ct.zone, true);
+        return track(batch, (program, ct), i, Some(&seen), tx);
+    }
+    if i >= batch.waited {
+        batch.columns.depth[i] = 0;
+    }
+    go_on(batch, program, i, p, tx);
 }
 
 /// Executes one program. `seen`: what was read of a packet of which no connection is known.
@@ -109,6 +164,12 @@ fn track(
         }
         batch.columns.len[i] = p.len() as u16;
     }
+    go_on(batch, program, i, p, tx);
+}
+
+/// Sends a packet that was tracked out, or to its next lookup.
+#[inline]
+fn go_on(batch: &mut Batch, program: &Program, i: usize, p: Packet, tx: &mut TxState) {
     let id = match program.ops.last() {
         Some(Op::Recirc(id)) => *id,
         _ => return tx.output(program.out, p),
