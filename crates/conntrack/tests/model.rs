@@ -14,8 +14,20 @@ mod atomics {
 
     pub struct Line(pub [AtomicU64; 8]);
 
-    pub fn lines(n: usize) -> Box<[Line]> {
-        (0..n).map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0)))).collect()
+    pub struct Lines(Box<[Line]>);
+
+    impl Lines {
+        pub fn dense(n: usize) -> Self {
+            Lines((0..n).map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0)))).collect())
+        }
+    }
+
+    impl std::ops::Deref for Lines {
+        type Target = [Line];
+
+        fn deref(&self) -> &[Line] {
+            &self.0
+        }
     }
 
     pub fn prefetch(_: &Line) {}

@@ -1,7 +1,7 @@
 //! Connections in memory: a hot line each, a cold one, and one for IPv6 addresses, all of atomic words.
 //! Memory of connections is never given back, so whoever holds a number may always look.
 
-use super::atomics::{AtomicU64, Line, Ordering::*, lines, prefetch};
+use super::atomics::{AtomicU16, AtomicU64, Lines, Ordering::*, prefetch};
 use crate::alg::Skew;
 use crate::conn::{Conn, Translation};
 use crate::machine::{Peer, Peers};
@@ -35,7 +35,7 @@ const LIFE: usize = 7;
 const LABEL: usize = 0;
 /// Changes of the label; odd while one is going on.
 const LABEL_VERSION: usize = 2;
-/// 1 + the timeout policy in the lower half; then the helper, 16 bits, and the port that began it.
+/// 1 + the timeout policy in the lower half; then the helper.
 const POLICY: usize = 3;
 /// The connection that announced it, or 0.
 const PARENT: usize = 4;
@@ -56,9 +56,9 @@ pub mod bit {
     pub const TRANSLATED: u64 = SOURCE | DESTINATION;
     pub const V6: u64 = 1 << 28;
     pub const HALF_OPEN: u64 = 1 << 29;
-    /// The cold line says something.
+    /// The cold line has a label.
     pub const LABELLED: u64 = 1 << 30;
-    /// It has a policy, a helper or a parent.
+    /// It has a policy, a helper or a parent: the rest of the cold line says which.
     pub const SPECIAL: u64 = 1 << 31;
     pub const GENERATION_SHIFT: u32 = 48;
     pub const EPOCH_SHIFT: u32 = 32;
@@ -72,9 +72,11 @@ pub struct Entries {
 }
 
 struct Chunk {
-    hot: Box<[Line]>,
-    cold: Box<[Line]>,
-    wide: Box<[Line]>,
+    hot: Lines,
+    cold: Lines,
+    wide: Lines,
+    /// The ports that began connections.
+    ports: Box<[AtomicU16]>,
 }
 
 /// A tuple as entries hold it.
@@ -115,6 +117,7 @@ pub struct Entry<'a> {
     hot: &'a [AtomicU64; 8],
     cold: &'a [AtomicU64; 8],
     wide: &'a [AtomicU64; 8],
+    port: &'a AtomicU16,
 }
 
 impl Default for Entries {
@@ -127,8 +130,14 @@ impl Entries {
     /// Has memory for the entries of chunk `n`; false: there can be no more.
     pub fn provide(&self, n: u32) -> bool {
         let Some(chunk) = self.chunks.get(n as usize) else { return false };
-        let new = || lines(CHUNK as usize);
-        chunk.get_or_init(|| Chunk { hot: new(), cold: new(), wide: new() });
+        let new = || Lines::new(CHUNK as usize);
+        chunk.get_or_init(|| {
+            let ports = (0..CHUNK).map(|_| AtomicU16::new(0)).collect();
+            let hot = Lines::dense(CHUNK as usize);
+            let chunk = Chunk { hot, cold: new(), wide: new(), ports };
+            chunk.hot.touch();
+            chunk
+        });
         true
     }
 
@@ -145,7 +154,12 @@ impl Entries {
     pub fn get(&self, n: u32) -> Entry<'_> {
         let chunk = self.chunks[(n / CHUNK) as usize].get().expect("an entry in use has memory");
         let i = (n % CHUNK) as usize;
-        Entry { hot: &chunk.hot[i].0, cold: &chunk.cold[i].0, wide: &chunk.wide[i].0 }
+        Entry {
+            hot: &chunk.hot[i].0,
+            cold: &chunk.cold[i].0,
+            wide: &chunk.wide[i].0,
+            port: &chunk.ports[i],
+        }
     }
 }
 
@@ -322,13 +336,13 @@ impl Entry<'_> {
         for attempt in 0..ATTEMPTS_COUNT_MAX {
             let now = version.load(Relaxed);
             if now & 1 == 0 && version.compare_exchange(now, now + 1, AcqRel, Relaxed).is_ok() {
-                let old = self.cold[LABEL].load(Relaxed);
-                let old = u128::from(old) << 64 | u128::from(self.cold[LABEL + 1].load(Relaxed));
+                let [hi, lo] = [LABEL, LABEL + 1].map(|i| u128::from(self.cold[i].load(Relaxed)));
+                let old = if self.control() & bit::LABELLED != 0 { hi << 64 | lo } else { 0 };
                 let new = old & !mask | value & mask;
                 self.cold[LABEL].store((new >> 64) as u64, Release);
                 self.cold[LABEL + 1].store(new as u64, Release);
-                version.store(now + 2, Release);
                 self.hot[CONTROL].fetch_or(bit::LABELLED, AcqRel);
+                version.store(now + 2, Release);
                 return new;
             }
             super::atomics::wait(attempt);
@@ -378,7 +392,7 @@ impl Entry<'_> {
 
     /// The port that began it.
     pub fn port(&self) -> u16 {
-        (self.cold[POLICY].load(Relaxed) >> 48) as u16
+        self.port.load(Relaxed)
     }
 
     /// The zone.
@@ -410,23 +424,30 @@ impl Entry<'_> {
             bits |= bit::V6;
             a.iter().chain(&b).zip(self.wide).for_each(|(w, to)| to.store(*w, Relaxed));
         }
+        self.port.store(port, Relaxed);
+        bits | self.fill_cold(conn)
+    }
+
+    /// The cold line of a connection that needs it; bits of its control word.
+    fn fill_cold(&self, conn: &Conn) -> u64 {
+        let mut bits = 0;
         if conn.policy.is_some() || conn.alg.is_some() || conn.parent.is_some() {
             bits |= bit::SPECIAL;
+            let policy = conn.policy.map_or(0, |id| u64::from(id) + 1);
+            let helper = match conn.alg {
+                None => 0,
+                Some(Alg::Ftp) => 1,
+                Some(Alg::Tftp) => 2,
+            };
+            self.cold[POLICY].store(helper << 32 | policy, Relaxed);
             self.cold[PARENT].store(conn.parent.unwrap_or(0), Relaxed);
             self.cold[SKEW_FROM..].iter().for_each(|word| word.store(0, Relaxed));
         }
-        let policy = conn.policy.map_or(0, |id| u64::from(id) + 1);
-        let helper = match conn.alg {
-            None => 0,
-            Some(Alg::Ftp) => 1,
-            Some(Alg::Tftp) => 2,
-        };
-        self.cold[POLICY].store(u64::from(port) << 48 | helper << 32 | policy, Relaxed);
         if conn.label != 0 {
             bits |= bit::LABELLED;
+            self.cold[LABEL].store((conn.label >> 64) as u64, Relaxed);
+            self.cold[LABEL + 1].store(conn.label as u64, Relaxed);
         }
-        self.cold[LABEL].store((conn.label >> 64) as u64, Relaxed);
-        self.cold[LABEL + 1].store(conn.label as u64, Relaxed);
         bits
     }
 

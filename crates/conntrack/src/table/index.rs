@@ -6,7 +6,7 @@
 //! lets the index grow by one bucket at a time: what moves is in both buckets before the new size is
 //! published, and leaves the old one afterwards; a reader that misses looks again if the size changed.
 
-use super::atomics::{AtomicU32, Line, Ordering::*, lines, prefetch, wait};
+use super::atomics::{AtomicU32, Line, Lines, Ordering::*, prefetch, wait};
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -31,8 +31,8 @@ const LOCKED: u64 = 1;
 
 /// The index. Entries are numbers below 2^32 - 1.
 pub struct Index {
-    segments: [OnceLock<Box<[Line]>>; SEGMENTS],
-    spare: Box<[OnceLock<Box<[Line]>>]>,
+    segments: [OnceLock<Lines>; SEGMENTS],
+    spare: Box<[OnceLock<Lines>]>,
     /// Further buckets in use, and those there are.
     spare_used: AtomicU32,
     spare_ready: AtomicU32,
@@ -71,7 +71,7 @@ impl Index {
             size: AtomicU32::new(base),
             base,
         };
-        let _ = index.segments[0].set(lines(base as usize));
+        let _ = index.segments[0].set(Lines::dense(base as usize));
         index
     }
 
@@ -233,7 +233,7 @@ impl Index {
         if segment >= SEGMENTS {
             return false;
         }
-        self.segments[segment].get_or_init(|| lines((self.base as usize) << (segment - 1)));
+        self.segments[segment].get_or_init(|| Lines::dense((self.base as usize) << (segment - 1)));
         let old = place(size, size);
         let mut attempt = 0;
         while !self.lock_bucket(old) {
@@ -269,7 +269,7 @@ impl Index {
         if ready - self.spare_used.load(Relaxed).min(ready) < SPARE_PIECE as u32 / 2
             && piece < SPARE_PIECES
         {
-            let _ = self.spare[piece].set(lines(SPARE_PIECE));
+            let _ = self.spare[piece].set(Lines::dense(SPARE_PIECE));
             self.spare_ready.store(ready + SPARE_PIECE as u32, Release);
         }
     }

@@ -14,7 +14,7 @@ const TICK_MILLIS: u64 = 250;
 const SLOTS: usize = 256;
 /// Ticks after which an entry that a worker has just got is looked at.
 const FIRST_TICKS: u64 = 4;
-/// Connections per bucket up to which the index does not grow.
+/// Connections' tuples per bucket up to which the index does not grow.
 const LOAD_MAX: u64 = 3;
 /// The end of a list.
 const END: u32 = u32::MAX;
@@ -153,6 +153,7 @@ impl Keeper {
     fn grow(&mut self, mut steps: usize) -> usize {
         let used = self.follows.len() - self.free.len() - self.table.issue.room(self.noted);
         let used = used.saturating_sub(READY_COUNT_MAX - 2 * self.table.issue.room(self.noted));
+        let used = used + self.table.twice.load(Relaxed) as usize;
         while steps > 0 && used as u64 > u64::from(self.table.index.size()) * LOAD_MAX {
             if !self.table.index.grow() {
                 break;
@@ -233,8 +234,8 @@ impl Keeper {
         let conn = entry.conn(control, 0);
         let [a, b] = [conn.orig, conn.reply].map(|t| table.secret.of(&t));
         table.index.remove(a, n);
-        if a != b {
-            table.index.remove(b, n);
+        if a != b && table.index.remove(b, n) {
+            table.twice.fetch_sub(1, Relaxed);
         }
         ended.push(n);
     }

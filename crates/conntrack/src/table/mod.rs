@@ -64,6 +64,8 @@ pub struct Table {
     secret: Secret,
     /// Chunks of entries that there is memory for.
     chunks: AtomicU32,
+    /// Entries that are in the index under two hashes.
+    twice: AtomicU32,
     /// How often a zone or all were flushed.
     flushes: AtomicU64,
     workers: Mutex<Workers>,
@@ -133,6 +135,7 @@ impl Table {
             fragments: FragmentSettings::default(),
             secret: Secret::random(),
             chunks: AtomicU32::new(0),
+            twice: AtomicU32::new(0),
             flushes: AtomicU64::new(0),
             workers: Mutex::default(),
         }
@@ -364,10 +367,14 @@ impl Worker {
             entry.set_control(control);
             return Err(Refused::Full);
         }
-        if a != b && !second.put(b, n) {
-            // Somebody may have seen it: it ends, and the keeper takes it out.
-            entry.set_control(control | bit::DEAD);
-            return Err(Refused::Full);
+        if a != b {
+            table.twice.fetch_add(1, Relaxed);
+            if !second.put(b, n) {
+                table.twice.fetch_sub(1, Relaxed);
+                // Somebody may have seen it: it ends, and the keeper takes it out.
+                entry.set_control(control | bit::DEAD);
+                return Err(Refused::Full);
+            }
         }
         Ok(())
     }

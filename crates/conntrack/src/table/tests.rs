@@ -1,7 +1,7 @@
 //! The table against its twin: the same packets, the same states.
 
 use super::*;
-use crate::conn::{Meta, state};
+use crate::conn::{Meta, Translation, state};
 use crate::model::Model;
 use crate::track::{Arrival, At, track};
 use action::{Ct, Nat, NatSide};
@@ -288,4 +288,29 @@ fn an_established_connection_takes_the_fast_path() {
             assert_eq!(meta.state != plain, ct.nat.is_some(), "translated");
         }
     }
+}
+
+/// A translated connection is in the index twice, which its load knows.
+#[test]
+fn the_index_grows_with_both_tuples_of_a_translated_connection() {
+    const COUNT: u32 = 4000;
+    let domain = Domain::new();
+    let reader = domain.reader();
+    let table = Arc::new(Table::new());
+    let mut keeper = Keeper::new(&table, domain, 0);
+    let mut worker = Worker::new(&table);
+    for n in 0..COUNT {
+        let orig =
+            Tuple { src: n.into(), dst: 1, sport: 1, dport: 2, proto: IP_UDP, ..Tuple::default() };
+        let reply = Tuple { dst: (n + COUNT).into(), ..orig.reversed() };
+        let conn = Conn { orig, reply, nat: Translation::Source, ..Conn::default() };
+        worker.insert(&conn, Class::UdpFirst, Arrival::default()).expect("room");
+    }
+    while !keeper.tend(0, 1000) {}
+    assert!(table.bucket_count() * 3 >= 2 * COUNT, "{} buckets", table.bucket_count());
+    table.flush();
+    while !keeper.tend(0, 1000) {}
+    reader.quiescent();
+    keeper.tend(0, 1000);
+    assert_eq!(table.twice.load(Relaxed), 0);
 }
