@@ -70,6 +70,9 @@ impl Running {
         done?;
         // The new switch has looked at the database, and written there what it found.
         run(dirs, "ovs-vsctl", &["--timeout=30", "init"]).context("it does not answer")?;
+        // ovs-vswitchd takes a bridge's port down to give it its Ethernet address, with which its
+        // routes go. Those that are there are refused.
+        shell(dirs, &routes(&self.scripts[1]));
         self.check(dirs)
     }
 
@@ -162,6 +165,15 @@ fn save(dirs: &Dirs, into: &Path, what: &str, names: &[String]) -> Result<String
     // Its data is needed again if we have to go back; the firewall is none of our business.
     let own = text.lines().take_while(|l| *l != "# global").filter(|l| !l.starts_with("rm -rf "));
     Ok(own.map(|l| l.to_string() + "\n").collect())
+}
+
+/// The commands among those that restore interfaces that add routes.
+fn routes(script: &str) -> String {
+    script
+        .lines()
+        .filter(|l| l.starts_with("ip route add "))
+        .map(|l| l.to_string() + "\n")
+        .collect()
 }
 
 /// Runs the commands one after the other: some fail where there is nothing to restore, and what is
