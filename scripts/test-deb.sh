@@ -1,7 +1,7 @@
 #!/bin/bash
 # The package in a bare Debian 12 that systemd runs (debootstrap, systemd-nspawn): installed beside a running
-# ovs-vswitchd with DPDK, two guests and a tunnel, enabled, restarted, disabled, enabled and disabled by a command that is killed, enabled with a weftd
-# that does not start, purged; traffic all the while. Minutes; as root.
+# ovs-vswitchd with DPDK, two guests and a tunnel, enabled, restarted, disabled, enabled and disabled by a command
+# that is killed, enabled with a weftd that does not start, purged; traffic all the while. Minutes; as root.
 # Usage: test-deb.sh [FOLDER OF weft AND weftd]
 set -euo pipefail
 cd "$(dirname "$0")/.."
