@@ -14,7 +14,8 @@ use tokio::task::{spawn_local, yield_now};
 /// work or two, if all of them are printed.
 pub const STEPS_PER_TURN: u32 = 2048;
 
-/// Connections, for those who want to see all of them.
+/// Connections, for those who want to see all of them, and whose turn it is among those who show
+/// much.
 #[derive(Clone)]
 pub struct Walker {
     table: Arc<Table>,
@@ -41,7 +42,7 @@ impl Walker {
     }
 
     /// Waits until everybody else had a turn.
-    async fn turn(&self) {
+    pub async fn turn(&self) {
         let _mine = self.turns.acquire().await;
         yield_now().await;
     }

@@ -173,7 +173,7 @@ fn commands(dummy: bool) -> Registry<Control> {
             match command.run {
                 Run::Now(run) => reply.send(run(&mut s, args)),
                 Run::Later(begin) => match begin(&mut s, args) {
-                    Ok(job) => drop(tokio::task::spawn_local(job(reply))),
+                    Ok(job) => drop(tokio::task::spawn_local(job(state.clone(), reply))),
                     Err(error) => reply.send(Err(error)),
                 },
             }

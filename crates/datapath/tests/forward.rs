@@ -4,7 +4,7 @@ mod common;
 use action::{Op, Punt, Region, Rewrite};
 use common::*;
 use datapath::testing::ring_port;
-use datapath::{Event, RxAffinity, Settings, Tri};
+use datapath::{Event, RxAffinity, Settings, Tri, WorkerId};
 use flow::{Field, Key, at};
 use port::Service;
 use std::sync::Arc;
@@ -521,4 +521,29 @@ fn recirculated_packets_go_out_with_their_vector() {
     assert_eq!(differences, 0);
     b.assert_balanced();
     assert_eq!(b.pool.in_use(), 0);
+}
+
+#[test]
+fn cached_flows_are_shown_piece_by_piece() {
+    const FLOWS: usize = 300;
+    const PIECE: usize = 32;
+    let mut b = bed(2);
+    b.set_rules((0..FLOWS).map(|i| to_port(i as u16)).collect());
+    (0..FLOWS).for_each(|i| b.peers[0].send(&udp(1, 2, 3, i as u16, 64)));
+    b.run();
+    let all: Vec<_> = b.dp.flows().iter().map(|f| f.id).collect();
+    let (mut from, mut shown) = (Some(0), Vec::new());
+    while let Some(at) = from {
+        let mut piece = Vec::new();
+        from = b.dp.flows_of(WorkerId::Pmd(0), at, PIECE, &mut piece);
+        assert!(piece.len() <= PIECE && from.is_none_or(|next| next == at + PIECE));
+        shown.extend(piece.iter().map(|f| f.id));
+    }
+    assert!(all.len() >= FLOWS, "{}", all.len());
+    assert_eq!(shown, all);
+    assert_eq!(b.dp.flows_of(WorkerId::Pmd(7), 0, PIECE, &mut Vec::new()), None);
+}
+
+fn to_port(dst: u16) -> Rule {
+    rule(&[(Field::InPort, 0), (Field::UdpDst, dst.into())], vec![Op::Output(1)], 0)
 }

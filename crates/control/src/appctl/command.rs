@@ -1,6 +1,6 @@
 //! What a command is, and what several of them do with their arguments.
 
-use crate::state::State;
+use crate::state::{Shared, State};
 use crate::unixctl::Reply;
 use std::pin::Pin;
 
@@ -9,7 +9,7 @@ pub type Handler = fn(&mut State, &[String]) -> Result<String, String>;
 
 /// What is left to do of a command that takes long: a future that gives everybody else their
 /// turn, and answers.
-pub type Job = Box<dyn FnOnce(Reply) -> Pin<Box<dyn Future<Output = ()>>>>;
+pub type Job = Box<dyn FnOnce(Shared, Reply) -> Pin<Box<dyn Future<Output = ()>>>>;
 
 /// How a command is carried out.
 #[derive(Clone, Copy)]

@@ -112,7 +112,7 @@ fn dump(s: &mut State, args: &[String]) -> Result<Job, String> {
     let (zone, rest) = zone_of(operands(args));
     nothing_left(rest)?;
     let walk = s.ct_walker.walk(zone);
-    Ok(Box::new(move |reply| Box::pin(send_dump(walk, style, reply))))
+    Ok(Box::new(move |_, reply| Box::pin(send_dump(walk, style, reply))))
 }
 
 async fn send_dump(mut walk: Walk, style: Style, reply: Reply) {
@@ -132,7 +132,7 @@ async fn send_dump(mut walk: Walk, style: Style, reply: Reply) {
 
 fn flush(s: &mut State, args: &[String]) -> Result<Job, String> {
     let (walker, filter) = (s.ct_walker.clone(), filter(args)?);
-    Ok(Box::new(move |reply| {
+    Ok(Box::new(move |_, reply| {
         Box::pin(async move {
             reply.send(match walker.flush(filter).await {
                 Ok(()) => Ok(String::new()),
@@ -239,7 +239,7 @@ fn stats(s: &mut State, args: &[String]) -> Result<Job, String> {
     let (zone, rest) = zone_of(rest);
     nothing_left(rest)?;
     let mut walk = s.ct_walker.walk(zone);
-    Ok(Box::new(move |reply| {
+    Ok(Box::new(move |_, reply| {
         Box::pin(async move {
             let mut stats = Stats::default();
             while walk.go_on(|conn, _, _| stats.add(conn)).await {}
@@ -298,7 +298,7 @@ fn buckets(s: &mut State, args: &[String]) -> Result<Job, String> {
     }
     nothing_left(rest)?;
     let walker = s.ct_walker.clone();
-    Ok(Box::new(move |reply| Box::pin(send_buckets(walker, least, reply))))
+    Ok(Box::new(move |_, reply| Box::pin(send_buckets(walker, least, reply))))
 }
 
 async fn send_buckets(walker: Walker, least: usize, reply: Reply) {

@@ -140,60 +140,19 @@ impl Style {
         Style { more: true, names: true }
     }
 
-    fn of(args: &[String]) -> Style {
+    pub fn of(args: &[String]) -> Style {
         let has = |a: &str| args.iter().any(|x| x == a);
         let more = has("-m") || has("--more");
         Style { more, names: (more || has("--names")) && !has("--no-names") }
     }
 }
 
-/// `dpctl/dump-flows`.
-pub fn dump_flows(s: &mut State, args: &[String]) -> Result<String, String> {
-    check_name(args)?;
-    let style = Style::of(args);
-    let pmd = args.iter().find_map(|a| a.strip_prefix("pmd=")).map(|v| v.parse::<i64>());
-    let types = dump_types(args)?;
-    let names = port_names(s);
-    let mut by_worker: BTreeMap<WorkerId, Vec<FlowDump>> = BTreeMap::new();
-    for f in s.dp.flows().into_iter().filter(|f| !f.dead) {
-        let core = if let WorkerId::Pmd(c) = f.worker { c as i64 } else { -1 };
-        let mine = !matches!(pmd, Some(Ok(want)) if want != core);
-        if mine && types.as_ref().is_none_or(|t| t.take(s.offload.how(&f))) {
-            by_worker.entry(f.worker).or_default().push(f);
-        }
-    }
-    let mut out = String::new();
-    for (worker, flows) in by_worker.into_iter().rev() {
-        match worker {
-            WorkerId::Pmd(core) => {
-                let _ = writeln!(out, "flow-dump from pmd on cpu core: {core}");
-            }
-            WorkerId::Kernel => out.push_str("flow-dump from the main thread:\n"),
-        }
-        for f in &flows {
-            out.push_str(&one(f, &style, &names, s.offload.how(f)));
-        }
-    }
-    Ok(out)
-}
-
-/// `dpif/dump-flows BRIDGE`.
-pub fn bridge_flows(s: &mut State, args: &[String]) -> Result<String, String> {
-    let name = args.iter().find(|a| !a.starts_with('-')).ok_or("bridge name missing")?;
-    let bridge = s.bridges.get(name).ok_or("no such bridge")?;
-    let ports: Vec<u16> = bridge.ifaces.values().filter_map(|i| i.dp_port).collect();
-    let (style, names) = (Style::of(args), port_names(s));
-    let flows = s.dp.flows().into_iter().filter(|f| !f.dead);
-    let mine = flows.filter(|f| ports.contains(&f.key.u16(at::IN_PORT)));
-    Ok(mine.map(|f| one(&f, &style, &names, s.offload.how(&f))).collect())
-}
-
 /// `type=` of `dpctl/dump-flows`: which flows are wanted.
-struct DumpTypes(Vec<String>);
+pub(super) struct DumpTypes(Vec<String>);
 
 impl DumpTypes {
     /// A flow, and what an adapter does for it. Those that one forwards are of the layer "dpdk".
-    fn take(&self, how: How) -> bool {
+    pub fn take(&self, how: How) -> bool {
         self.0.iter().any(|t| match t.as_str() {
             "all" => true,
             "ovs" => how != How::Full,
@@ -205,7 +164,7 @@ impl DumpTypes {
     }
 }
 
-fn dump_types(args: &[String]) -> Result<Option<DumpTypes>, String> {
+pub(super) fn dump_types(args: &[String]) -> Result<Option<DumpTypes>, String> {
     const KNOWN: [&str; 7] =
         ["ovs", "tc", "dpdk", "offloaded", "non-offloaded", "partially-offloaded", "all"];
     let Some(list) = args.iter().find_map(|a| a.strip_prefix("type=")) else { return Ok(None) };

@@ -12,6 +12,7 @@ mod dpdk_info;
 pub mod dummy;
 mod engines;
 mod fdb;
+mod flow_dump;
 pub mod fragments;
 pub mod history;
 pub mod implementations;
@@ -35,12 +36,12 @@ pub const COMMANDS: &[Command] = &[
     command("coverage/read-counter", "COUNTER", 1, 1, coverage::read_counter),
     command("coverage/show", "", 0, 0, coverage::show),
     command("dpctl/dump-dps", "", 0, 0, dpctl::dump_dps),
-    command(
+    later(
         "dpctl/dump-flows",
         "[-m] [--names] [dp] [filter=..] [type=..] [pmd=..]",
         0,
         6,
-        dpctl::dump_flows,
+        flow_dump::of_datapath,
     ),
     command("dpctl/offload-stats-show", "[dp]", 0, 1, offload::stats),
     command("offload/show", "[port]", 0, 1, offload::show),
@@ -108,7 +109,7 @@ pub const COMMANDS: &[Command] = &[
     command("fdb/del", "bridge vlan mac", 3, 3, fdb::del),
     command("upcall/set-flow-limit", "flow-limit-number", 1, 1, dpctl::set_flow_limit),
     command("dpif/dump-dps", "", 0, 0, dpctl::dump_bridges),
-    command("dpif/dump-flows", "[-m] [--names | --no-names] bridge", 1, 4, dpctl::bridge_flows),
+    later("dpif/dump-flows", "[-m] [--names | --no-names] bridge", 1, 4, flow_dump::of_bridge),
     command("dpif/show", "", 0, 0, dpctl::dpif_show),
     command("fdb/flush", "[bridge]", 0, 1, fdb::flush),
     command("fdb/show", "bridge", 1, 1, fdb::show),

@@ -203,9 +203,26 @@ impl Datapath {
         let mut out = Vec::new();
         for (slot, w) in self.workers.iter().enumerate() {
             let Some(w) = w else { continue };
-            w.flows.dump(w.id, slot, &mut out);
+            w.flows.dump((w.id, slot), 0, usize::MAX, &mut out);
         }
         out
+    }
+
+    /// Adds to `out` cached flows of one worker: of the `most` places from `from` on. Where to go
+    /// on; None: that were all, or there is no such worker.
+    pub fn flows_of(
+        &mut self,
+        worker: WorkerId,
+        from: usize,
+        most: usize,
+        out: &mut Vec<FlowDump>,
+    ) -> Option<usize> {
+        if from == 0 {
+            self.pump();
+        }
+        let is_it = |w: &Option<Box<Handle>>| w.as_ref().is_some_and(|w| w.id == worker);
+        let slot = self.workers.iter().position(is_it)?;
+        self.workers[slot].as_ref()?.flows.dump((worker, slot), from, most, out)
     }
 
     /// Removes every cached flow (their counters stay).

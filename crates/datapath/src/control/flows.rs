@@ -308,26 +308,40 @@ impl Flows {
         self.sweep.known_ms
     }
 
-    /// Every megaflow, for people.
-    pub fn dump(&self, worker: WorkerId, slot: usize, out: &mut Vec<FlowDump>) {
-        for (i, _) in self.known() {
-            let o = Ordering::Relaxed;
-            let payload = self.store.payload(i);
-            let (key, mask) = self.key(i, payload);
-            let c = self.store.counters(i);
-            let more = self.watches.forwarded(i);
-            out.push(FlowDump {
-                worker,
-                key,
-                mask,
-                ops: self.programs.get(payload.program() as usize).cloned().unwrap_or_default(),
-                packets: c.packets.load(o) + more.packets,
-                bytes: c.bytes.load(o) + more.bytes,
-                used_ms: c.used_ms.load(o).max(more.used_ms),
-                dead: payload.0 & DEAD != 0,
-                id: offload::FlowId { worker: slot as u32, rule: i },
-                pps: self.marks.pps(i),
-            });
+    /// Megaflows from `from` on, at most so many, for people. Where to go on; None: that were all.
+    pub fn dump(
+        &self,
+        (worker, slot): (WorkerId, usize),
+        from: usize,
+        most: usize,
+        out: &mut Vec<FlowDump>,
+    ) -> Option<usize> {
+        let end = from.saturating_add(most).min(self.end);
+        for i in from..end {
+            if self.cold[i].account().is_some() {
+                out.push(self.describe((worker, slot), i as u32));
+            }
+        }
+        (end < self.end).then_some(end)
+    }
+
+    fn describe(&self, (worker, slot): (WorkerId, usize), i: u32) -> FlowDump {
+        let o = Ordering::Relaxed;
+        let payload = self.store.payload(i);
+        let (key, mask) = self.key(i, payload);
+        let c = self.store.counters(i);
+        let more = self.watches.forwarded(i);
+        FlowDump {
+            worker,
+            key,
+            mask,
+            ops: self.programs.get(payload.program() as usize).cloned().unwrap_or_default(),
+            packets: c.packets.load(o) + more.packets,
+            bytes: c.bytes.load(o) + more.bytes,
+            used_ms: c.used_ms.load(o).max(more.used_ms),
+            dead: payload.0 & DEAD != 0,
+            id: offload::FlowId { worker: slot as u32, rule: i },
+            pps: self.marks.pps(i),
         }
     }
 
