@@ -15,7 +15,7 @@ const MODULE: &str = "dpif_netdev";
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum User {
     /// The engine is free.
-    Nobody,
+    Unused,
     /// The thread of that core.
     Pmd(usize),
     /// The engine failed and is not used any more.
@@ -107,7 +107,7 @@ impl Engines {
         self.reported.clear();
         let Some(device) = self.device_of(core) else { return };
         let id = device.info.id;
-        device.user = if fault.is_some() { User::Barred } else { User::Nobody };
+        device.user = if fault.is_some() { User::Barred } else { User::Unused };
         if let Some(fault) = fault {
             let name = &device.info.name;
             vlog::warn!(
@@ -140,7 +140,7 @@ impl Engines {
         let find = || dpdk::dma_devices(eal).into_iter().map(Device::new).collect();
         let devices = self.devices.get_or_insert_with(find);
         loop {
-            let free = |d: &&mut Device| d.user == User::Nobody;
+            let free = |d: &&mut Device| d.user == User::Unused;
             let near = |d: &&mut Device| d.info.numa.is_none_or(|n| n == numa);
             let mut found = devices.iter_mut().find(|d| free(d) && near(d));
             let is_near = found.is_some();
@@ -172,7 +172,7 @@ impl Engines {
 
 impl Device {
     fn new(info: DmaInfo) -> Device {
-        Device { info, user: User::Nobody }
+        Device { info, user: User::Unused }
     }
 
     /// Says who has it.

@@ -28,7 +28,7 @@ const BATCH: usize = 16;
 const AHEAD: usize = 512;
 
 /// A test that waits longer failed.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_TIME_MAX: Duration = Duration::from_secs(120);
 
 const CHANGING: u8 = 0;
 const THERE: u8 = 1;
@@ -67,7 +67,7 @@ impl Control {
 
     fn invalidate(&mut self, regions: &[Region]) {
         let ticket = self.dp.invalidate(regions);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WAIT_TIME_MAX;
         while !self.dp.ticket_done(ticket) {
             assert!(Instant::now() < end, "a barrier without an answer");
             std::thread::yield_now();
@@ -87,7 +87,7 @@ impl Control {
 
     /// Keeps house until something has come to pass.
     fn until(&mut self, done: impl Fn() -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WAIT_TIME_MAX;
         while !done() {
             assert!(Instant::now() < end, "no traffic");
             self.dp.poll(now_ms());
@@ -229,7 +229,7 @@ fn barriers_are_exact(cores: &[usize], sources: u16) {
         scope.spawn(|| t.send(&peers[0], sources));
         let run = std::panic::AssertUnwindSafe(|| {
             let mut there = [false; FLOWS];
-            let end = Instant::now() + PATIENCE;
+            let end = Instant::now() + WAIT_TIME_MAX;
             while sources > 1 && c.direct() == 0 {
                 assert!(Instant::now() < end, "flows are remembered that never come back");
                 t.flows(&mut c);

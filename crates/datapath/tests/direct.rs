@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A test that waits longer failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
 
 const OTHERS: u32 = 100;
 
@@ -38,7 +38,7 @@ fn send_new(b: &mut Bed, sent: &mut u32, n: u32) {
 
 /// Sends new flows until direct mode took some of them; how many packets that was.
 fn until_direct(b: &mut Bed) -> u32 {
-    let (end, mut sent) = (Instant::now() + PATIENCE, 0);
+    let (end, mut sent) = (Instant::now() + WAIT_TIME_MAX, 0);
     while perf(b).direct < 10_000 {
         assert!(Instant::now() < end, "{:?}", perf(b));
         send_new(b, &mut sent, 400);
@@ -64,7 +64,7 @@ fn flows_that_do_not_come_back_are_decided_about_and_counted() {
 #[test]
 fn flows_that_begin_to_come_back_are_stored() {
     let mut b = switch();
-    let (end, mut sent) = (Instant::now() + PATIENCE, until_direct(&mut b));
+    let (end, mut sent) = (Instant::now() + WAIT_TIME_MAX, until_direct(&mut b));
     loop {
         send_new(&mut b, &mut sent, OTHERS);
         b.run();

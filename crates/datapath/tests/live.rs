@@ -17,11 +17,11 @@ fn live(n: usize, cores: &[usize]) -> Bed {
 }
 
 /// A test that waits longer failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Polls until `done`; false: in vain.
 fn until(b: &mut Bed, mut done: impl FnMut(&mut Bed) -> bool) -> bool {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + WAIT_TIME_MAX;
     while Instant::now() < end {
         b.dp.poll(now_ms());
         if done(b) {
@@ -37,7 +37,7 @@ fn publish(b: &mut Bed, rules: Vec<Rule>) -> Duration {
     let start = Instant::now();
     let t = b.dp.invalidate(&[Region::ALL]);
     while !b.dp.ticket_done(t) {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < WAIT_TIME_MAX);
         std::thread::yield_now();
     }
     start.elapsed()

@@ -88,7 +88,7 @@ fn asked(what: u8, more: u8) -> Ct {
 }
 
 /// What a packet learns and becomes.
-fn told<S: Store>(
+fn tracked<S: Store>(
     store: &mut S,
     list: &[Ct],
     data: &[u8],
@@ -123,9 +123,9 @@ pub fn run(data: &[u8]) {
             }
             let (sound, now) = (what & 0x30 != 0, lab.now);
             let ours = within(PACKET_MS_MOST, "a packet", || {
-                told(&mut lab.worker, &list, packet, sound, now)
+                tracked(&mut lab.worker, &list, packet, sound, now)
             });
-            let (all, bytes) = told(&mut lab.model, &list, packet, sound, now);
+            let (all, bytes) = tracked(&mut lab.model, &list, packet, sound, now);
             assert_eq!(format!("{:?}", ours.0), format!("{all:?}"), "the twin differs");
             assert_eq!(ours.1, bytes, "the twin's packet differs");
         }

@@ -48,11 +48,11 @@ fn name(sw: &mut Switch, bridge: BridgeId) -> [u8; 16] {
     let m =
         PacketOut { buffer_id: NO_BUFFER, matching: Match::default(), actions: vec![pause], data };
     let decision = sw.packet_out(bridge, &m, &key).expect("a controller may");
-    let told = decision.ops.iter().find_map(|op| match op {
+    let paused = decision.ops.iter().find_map(|op| match op {
         Op::Punt(p) => p.context.downcast_ref::<PacketInContext>(),
         _ => None,
     });
-    told.and_then(|c| c.continuation.as_ref()).expect("it pauses").bridge
+    paused.and_then(|c| c.continuation.as_ref()).expect("it pauses").bridge
 }
 
 impl Lab {

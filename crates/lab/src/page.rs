@@ -152,7 +152,7 @@ fn line(out: &mut String, cell: &Cell, floor: Option<Spread>, peer: Option<f64>,
     let ratio = peer.filter(|_| !cell.ceiling).map(|peer| peer / cycles.median);
     let weft = cell.system.starts_with("weft");
     let loss = weft && ratio.is_some_and(|r| r < 1.0);
-    let told = cell.samples.iter().rev().find_map(|s| s.cached);
+    let counts = cell.samples.iter().rev().find_map(|s| s.cached);
     let _ = writeln!(
         out,
         "<tr{}><td>{}</td><td>{}</td><td>{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{:.1} %</td><td>{}</td></tr>",
@@ -168,11 +168,11 @@ fn line(out: &mut String, cell: &Cell, floor: Option<Spread>, peer: Option<f64>,
         },
         floor.map_or_else(String::new, |f| format!("{:.1}", cycles.median - f.median)),
         cell.delivered(),
-        told.map_or_else(String::new, |c| format!("{} / {}", c.megaflows, c.masks)),
+        counts.map_or_else(String::new, |c| format!("{} / {}", c.megaflows, c.masks)),
     );
 }
 
-/// Cycles per stage, where they were told.
+/// Cycles per stage, where they are known.
 fn stages(out: &mut String, results: &Results) {
     if results.having(Cell::stages).next().is_none() {
         return;

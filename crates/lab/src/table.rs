@@ -225,8 +225,8 @@ impl Row {
             let peer = peer.filter(|_| !cell.ceiling);
             let ratio = optional(peer.map(|peer| format!("{:.2}", peer / cycles.median)));
             let late: u64 = cell.samples.iter().map(|s| s.lost + s.reordered).sum();
-            let told = cell.samples.iter().rev().find_map(|s| s.cached);
-            let cached = optional(told.map(|c| format!("{} / {}", c.megaflows, c.masks)));
+            let counts = cell.samples.iter().rev().find_map(|s| s.cached);
+            let cached = optional(counts.map(|c| format!("{} / {}", c.megaflows, c.masks)));
             let _ = writeln!(
                 out,
                 "{:.1} | {:.1} | {:.1} | {} | {} | {added} | {ratio} | {late} | {:.1} | {cached} |",

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use testkit::{Netns, Switch, SwitchConfig};
 
 /// How long a condition may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
 /// Where the adapter's counters and its faults begin in a port's file.
 const HW: usize = 34880;
 const FAULTS: usize = HW + 256;
@@ -100,7 +100,7 @@ impl Drop for Stats {
 fn wait_for(what: &str, done: impl Fn() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
+        assert!(began.elapsed() < WAIT_TIME_MAX, "{what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -387,7 +387,7 @@ fn packets_are_conserved_when_rules_change() {
         let missed = || if order == "zipf" { 0 } else { stats.missed() };
         let all = || host() + missed() + vfs.delivered() + stats.hw(Hw::Dropped);
         let began = Instant::now();
-        while all() != LIMIT && began.elapsed() < PATIENCE {
+        while all() != LIMIT && began.elapsed() < WAIT_TIME_MAX {
             std::thread::sleep(Duration::from_millis(10));
         }
         assert_eq!(all(), LIMIT, "{order}");
@@ -460,7 +460,7 @@ fn faults_do_what_they_say() {
     assert_eq!(rules, 5);
     let began = Instant::now();
     while pmd.hits(4).0 == 0 {
-        assert!(began.elapsed() < PATIENCE, "no packets of a widened rule");
+        assert!(began.elapsed() < WAIT_TIME_MAX, "no packets of a widened rule");
     }
 
     pmd.stats.set(Fault::Reset, 1);
@@ -488,7 +488,7 @@ fn rules_without_packets_age() {
     pmd.run(&format!("start\n{}\n{}", rule(3), rule(99)));
     let began = Instant::now();
     let mut said = String::new();
-    while !said.contains("1\t0\t0\ti--") && began.elapsed() < PATIENCE {
+    while !said.contains("1\t0\t0\ti--") && began.elapsed() < WAIT_TIME_MAX {
         said = pmd.run("flow aged 0");
         std::thread::sleep(Duration::from_millis(100));
     }

@@ -109,8 +109,8 @@ impl Conn {
             let len = size_of_val(&to) as u32;
             let ret = libc::connect(socket.as_raw_fd(), (&raw const to).cast(), len);
             assert_eq!(ret, 0, "{}", std::io::Error::last_os_error());
-            let patience = libc::timeval { tv_sec: 8, tv_usec: 0 };
-            let (value, len) = ((&raw const patience).cast(), size_of_val(&patience) as u32);
+            let limit = libc::timeval { tv_sec: 8, tv_usec: 0 };
+            let (value, len) = ((&raw const limit).cast(), size_of_val(&limit) as u32);
             libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVTIMEO, value, len);
             Conn(socket)
         }

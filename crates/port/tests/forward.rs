@@ -11,7 +11,7 @@ use std::time::Duration;
 use testkit::{Netns, privileged, veth};
 
 const BYTES: usize = 20 << 20;
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_TIME_MAX: Duration = Duration::from_secs(10);
 
 fn open(ns: &Netns, name: &str, kind: &str, pool: &Arc<HeapPool>) -> Box<dyn Port> {
     let config =
@@ -65,13 +65,14 @@ fn tcp(from: &Netns, to: &Netns, addr: &str) {
     let sent = pattern(BYTES);
     std::thread::scope(|s| {
         s.spawn(|| {
-            let mut c =
-                from.run(|| TcpStream::connect_timeout(&addr.parse().unwrap(), PATIENCE)).unwrap();
-            c.set_write_timeout(Some(PATIENCE)).unwrap();
+            let mut c = from
+                .run(|| TcpStream::connect_timeout(&addr.parse().unwrap(), WAIT_TIME_MAX))
+                .unwrap();
+            c.set_write_timeout(Some(WAIT_TIME_MAX)).unwrap();
             c.write_all(&sent).unwrap();
         });
         let (mut c, _) = listener.accept().unwrap();
-        c.set_read_timeout(Some(PATIENCE)).unwrap();
+        c.set_read_timeout(Some(WAIT_TIME_MAX)).unwrap();
         let mut got = Vec::with_capacity(BYTES);
         c.read_to_end(&mut got).unwrap();
         assert!(got == sent, "{} of {BYTES} bytes came, or changed", got.len());
@@ -80,7 +81,7 @@ fn tcp(from: &Netns, to: &Netns, addr: &str) {
 
 fn udp(from: &Netns, to: &Netns, a: &str, b: &str) {
     let (a, b) = (from.run(|| UdpSocket::bind(a)).unwrap(), to.run(|| UdpSocket::bind(b)).unwrap());
-    b.set_read_timeout(Some(PATIENCE)).unwrap();
+    b.set_read_timeout(Some(WAIT_TIME_MAX)).unwrap();
     for n in [0usize, 1, 1400, 1472, 9000] {
         a.send_to(&pattern(n), b.local_addr().unwrap()).unwrap();
         let mut got = vec![0; 10_000];

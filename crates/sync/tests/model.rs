@@ -203,13 +203,13 @@ fn a_grace_period_ends_when_all_see_the_change() {
     check(|| {
         let domain = Domain::new();
         let reader = domain.reader();
-        let (version, told) =
+        let (version, changed) =
             (Arc::new(atomics::AtomicU64::new(0)), Arc::new(atomics::AtomicBool::new(false)));
         let thread = {
-            let (version, told) = (version.clone(), told.clone());
+            let (version, changed) = (version.clone(), changed.clone());
             thread::spawn(move || {
                 for _ in 0..2 {
-                    let before = told.load(atomics::Ordering::Acquire);
+                    let before = changed.load(atomics::Ordering::Acquire);
                     let seen = version.load(atomics::Ordering::Acquire);
                     assert!(!before || seen == 1, "an old version after the barrier's reply");
                     reader.quiescent();
@@ -220,7 +220,7 @@ fn a_grace_period_ends_when_all_see_the_change() {
         version.store(1, atomics::Ordering::Release);
         let grace = domain.grace();
         if domain.passed(grace) {
-            told.store(true, atomics::Ordering::Release);
+            changed.store(true, atomics::Ordering::Release);
         }
         thread.join().unwrap();
         assert!(domain.passed(grace));

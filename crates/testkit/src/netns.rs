@@ -86,14 +86,14 @@ impl Netns {
         })
     }
 
-    /// Asks `to` for an echo (ICMP or ICMPv6) from inside, again every 50 ms until `patience` is
+    /// Asks `to` for an echo (ICMP or ICMPv6) from inside, again every 50 ms until `wait_max` is
     /// over; how long the successful try took. Give it seconds: the kernel repeats a lost question
     /// for the neighbour only after one.
     ///
     /// # Errors
     /// When no answer comes.
-    pub fn ping(&self, to: IpAddr, patience: Duration) -> Result<Duration> {
-        let end = Instant::now() + patience;
+    pub fn ping(&self, to: IpAddr, wait_max: Duration) -> Result<Duration> {
+        let end = Instant::now() + wait_max;
         loop {
             let start = Instant::now();
             match self.run(|| echo(to)) {

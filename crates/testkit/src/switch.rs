@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 /// Seconds that a tool or the start of a daemon may take.
-const PATIENCE: u32 = 30;
+const TOOL_SECONDS_MAX: u32 = 30;
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// What is to be started.
@@ -86,7 +86,7 @@ impl<'a> Switch<'a> {
     /// # Errors
     /// What it wrote.
     pub fn start_db(&self) -> Result<()> {
-        let mut c = self.patient("ovsdb-server");
+        let mut c = self.limited("ovsdb-server");
         c.args(["--detach", "--no-chdir", "--pidfile", "-vconsole:off", "--log-file"]);
         c.arg(format!("--remote=punix:{}", self.dir.join("db.sock").display()));
         c.arg(self.dir.join("conf.db"));
@@ -98,7 +98,7 @@ impl<'a> Switch<'a> {
     /// # Errors
     /// What it wrote.
     pub fn start_daemon(&self) -> Result<()> {
-        let mut c = self.patient(&self.config.daemon.to_string_lossy());
+        let mut c = self.limited(&self.config.daemon.to_string_lossy());
         c.args(["--detach", "--no-chdir", "--pidfile", "-vconsole:off", "--log-file"]);
         c.args(&self.config.args).envs(self.config.env.iter().cloned());
         c.arg(format!("unix:{}", self.dir.join("db.sock").display()));
@@ -128,14 +128,14 @@ impl<'a> Switch<'a> {
         c
     }
 
-    fn patient(&self, program: &str) -> Command {
+    fn limited(&self, program: &str) -> Command {
         let mut c = self.command("timeout");
-        c.arg(PATIENCE.to_string()).arg(program);
+        c.arg(TOOL_SECONDS_MAX.to_string()).arg(program);
         c
     }
 
     fn tool(&self, program: &str, args: &[&str]) -> Result<String> {
-        let mut c = self.patient(program);
+        let mut c = self.limited(program);
         c.args(args);
         output(c)
     }
@@ -171,7 +171,7 @@ impl<'a> Switch<'a> {
     pub fn ofctl_stdin(&self, args: &[&str], text: &str) -> Result<String> {
         let path = self.dir.join("stdin.txt");
         fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
-        let mut c = self.patient("ovs-ofctl");
+        let mut c = self.limited("ovs-ofctl");
         c.args(args).stdin(File::open(&path).map_err(|e| e.to_string())?);
         output(c)
     }

@@ -22,9 +22,9 @@ fn namespaces_and_cables() {
     b.ip("addr add 10.1.0.2/24 dev right").unwrap();
     b.ip("addr add fd01::2/64 dev right").unwrap();
     a.ip("addr add fd01::1/64 dev left").unwrap();
-    let patience = Duration::from_secs(5);
+    let wait_max = Duration::from_secs(5);
     for to in ["10.1.0.2", "fd01::2"] {
-        a.ping(to.parse().unwrap(), patience).unwrap();
+        a.ping(to.parse().unwrap(), wait_max).unwrap();
     }
     let error = a.ping("10.1.0.3".parse().unwrap(), QUIET).unwrap_err();
     assert!(error.contains("no answer from 10.1.0.3"), "{error}");

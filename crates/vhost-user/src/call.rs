@@ -157,9 +157,9 @@ mod tests {
 
     /// What each way says, on a thread of its own: it must come back.
     fn comes_back(fd: &OwnedFd) -> [Result<(), NoEventfd>; 2] {
-        let (raw, (tell, told)) = (fd.as_raw_fd(), mpsc::channel());
-        std::thread::spawn(move || tell.send([signal(raw), write_if_ready(raw)]));
-        told.recv_timeout(HANG_AFTER).expect("the notification hangs")
+        let (raw, (sender, receiver)) = (fd.as_raw_fd(), mpsc::channel());
+        std::thread::spawn(move || sender.send([signal(raw), write_if_ready(raw)]));
+        receiver.recv_timeout(HANG_AFTER).expect("the notification hangs")
     }
 
     #[test]

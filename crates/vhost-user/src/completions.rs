@@ -63,7 +63,7 @@ impl Copies {
             0 => self.watch(),
             _ => (self.idle_looks, self.idle_since) = (0, None),
         }
-        self.tell_guests();
+        self.notify_guests();
     }
 
     /// The next copy failed: asks what became of it and those behind it. How many.
@@ -151,7 +151,7 @@ impl Copies {
                 own.ring.done(flight.job.slot);
                 gone.extend(flight.packet);
             }
-            known.news |= own.ring.publish();
+            known.to_notify |= own.ring.publish();
         } else {
             // It was given up with copies in flight.
             flights.drain(..n).for_each(|flight| gone.extend(flight.packet));
@@ -163,17 +163,17 @@ impl Copies {
     }
 
     /// Notifies guests of what they were shown, if they want that.
-    fn tell_guests(&mut self) {
+    fn notify_guests(&mut self) {
         self.turns = self.turns.wrapping_add(1);
         let idle = self.in_flight() == 0;
         if !idle && !self.turns.is_multiple_of(TURNS_PER_NOTICE)
-            || !self.targets.iter().any(|target| target.news)
+            || !self.targets.iter().any(|target| target.to_notify)
         {
             return;
         }
         fence(Ordering::SeqCst);
-        for target in self.targets.iter_mut().filter(|target| target.news) {
-            target.news = false;
+        for target in self.targets.iter_mut().filter(|target| target.to_notify) {
+            target.to_notify = false;
             target.shared.notify(target.ring);
         }
     }

@@ -133,7 +133,7 @@ pub(crate) struct Target {
     pub pool: Arc<dyn Pool>,
     pub in_flight: usize,
     /// The guest was shown something and is perhaps to be notified.
-    pub news: bool,
+    pub to_notify: bool,
 }
 
 /// A copy in flight.
@@ -172,7 +172,7 @@ impl Copies {
     fn begin_turn(&mut self) {
         match self.seat.as_ref().map_or(Order::None, |seat| seat.order()) {
             Order::None => {}
-            order => self.obey(order),
+            order => self.carry_out(order),
         }
         if self.in_flight() > 0 {
             self.complete();
@@ -206,7 +206,7 @@ impl Copies {
     }
 
     #[cold]
-    fn obey(&mut self, order: Order) {
+    fn carry_out(&mut self, order: Order) {
         let Some(seat) = self.seat.clone() else { return };
         match order {
             Order::None => {}
@@ -363,9 +363,9 @@ impl Copies {
             id,
             pool: at.pool.clone(),
             in_flight: 0,
-            news: false,
+            to_notify: false,
         };
-        match self.targets.iter().position(|known| known.in_flight == 0 && !known.news) {
+        match self.targets.iter().position(|known| known.in_flight == 0 && !known.to_notify) {
             Some(i) => {
                 self.targets[i] = target;
                 i

@@ -32,7 +32,7 @@ pub struct Rx<P> {
     /// Packets that a burst brings.
     expected: usize,
     /// Guest queues that something was taken from since `notify`.
-    untold: u64,
+    pending_notify: u64,
     /// One of them may want to be notified.
     loud: bool,
     /// Cycles that bursts lost to what the guest does wrong, until somebody asks.
@@ -51,7 +51,7 @@ pub struct Tx<P> {
     /// Another sender had the ring at the last burst.
     busy: bool,
     /// Ring that something was put on since `notify`, and whether the guest may want to be notified.
-    untold: Option<(u16, bool)>,
+    pending_notify: Option<(u16, bool)>,
     /// Cycles that bursts lost to what the guest does wrong, until somebody asks.
     lost: u64,
 }
@@ -71,7 +71,7 @@ impl<P: Pool + 'static> Rx<P> {
             index,
             next: 0,
             expected: 0,
-            untold: 0,
+            pending_notify: 0,
             loud: false,
             lost: 0,
         })
@@ -108,9 +108,9 @@ impl<P: Pool + 'static> Rx<P> {
             return;
         }
         self.loud = false;
-        while self.untold != 0 {
-            let pair = self.untold.trailing_zeros();
-            self.untold &= self.untold - 1;
+        while self.pending_notify != 0 {
+            let pair = self.pending_notify.trailing_zeros();
+            self.pending_notify &= self.pending_notify - 1;
             self.shared.notify(2 * pair as usize + 1);
         }
     }
@@ -156,14 +156,14 @@ impl<P: Pool + 'static> Rx<P> {
                 }
             });
             steps += own.ring.steps() - steps_before;
-            self.untold |= u64::from(moved.packets + moved.dropped > before) << pair;
+            self.pending_notify |= u64::from(moved.packets + moved.dropped > before) << pair;
             self.loud |= !own.ring.notifications_suppressed();
             self.lost += self.shared.end(own, began, &mut moved);
             moved.exhausted = false;
         }
         self.next = turn.next;
         self.expected = moved.packets.max(self.expected / 2);
-        if moved.packets == 0 && self.untold != 0 {
+        if moved.packets == 0 && self.pending_notify != 0 {
             // Nobody will ask for it.
             fence(Ordering::SeqCst);
             self.notify(true);
@@ -259,7 +259,7 @@ impl<P: Pool + 'static> Tx<P> {
             target: usize::MAX,
             index,
             busy: false,
-            untold: None,
+            pending_notify: None,
             lost: 0,
         })
     }
@@ -281,7 +281,7 @@ impl<P: Pool + 'static> Tx<P> {
     /// Notifies the guest of what was sent, if it wants that: see `port::TxQueue::notify`.
     #[inline]
     pub fn notify(&mut self, all: bool) {
-        if let Some((ring, _)) = self.untold.take_if(|(_, loud)| all || *loud) {
+        if let Some((ring, _)) = self.pending_notify.take_if(|(_, loud)| all || *loud) {
             self.shared.notify(ring.into());
         }
     }
@@ -338,7 +338,7 @@ impl<P: Pool + 'static> Tx<P> {
             retries += 1;
         }
         self.lost += self.shared.end(own, began, &mut moved);
-        self.untold = Some((ring, !own.ring.notifications_suppressed()));
+        self.pending_notify = Some((ring, !own.ring.notifications_suppressed()));
         drop(held);
         let (taken, dropped) = (moved.packets, moved.dropped as u64);
         if !lists {

@@ -34,7 +34,7 @@ pub(crate) struct OwnRing {
     /// None if the guest polls.
     call: Option<Arc<Call>>,
     /// Violations that were counted at the port already.
-    pub told: Box<RingErrors>,
+    pub reported: Box<RingErrors>,
     /// When calls on it are timed.
     pub watch: Watch,
     /// No other ring has or had it.
@@ -55,7 +55,7 @@ impl OwnRing {
         OwnRing {
             ring,
             call,
-            told: Box::default(),
+            reported: Box::default(),
             watch: Watch::default(),
             id: new_id(),
             closing: false,

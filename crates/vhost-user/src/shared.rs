@@ -288,10 +288,10 @@ impl Shared {
     /// Counts what the guest did wrong on a ring since this was called last.
     #[cold]
     pub fn count_error(&self, ring: &mut OwnRing) {
-        for (what, n) in ring.ring.ring_errors().since(&ring.told) {
+        for (what, n) in ring.ring.ring_errors().since(&ring.reported) {
             self.ring_errors[what as usize].fetch_add(n, Ordering::Relaxed);
         }
-        *ring.told = *ring.ring.ring_errors();
+        *ring.reported = *ring.ring.ring_errors();
     }
 
     /// What was lost since this was called last: cycles.

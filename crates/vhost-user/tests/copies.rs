@@ -20,7 +20,7 @@ use testkit::Noise;
 use vhost_user::{Claim, Config, Mode, Seat, SeatState, Socket, Tallied};
 
 /// Longer than a busy machine takes for anything here.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
 
 const GOOD: Faults = Faults { error_one_of: 0, hang_after: 0, room: 200, delay_us: 300 };
 
@@ -33,7 +33,7 @@ fn alone() -> MutexGuard<'static, ()> {
 fn wait(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "{what}: timeout");
+        assert!(start.elapsed() < WAIT_TIME_MAX, "{what}: timeout");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

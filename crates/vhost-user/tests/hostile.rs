@@ -22,7 +22,7 @@ use testkit::Noise;
 use vhost_user::{Claim, Config, Mode, Rx, Seat, SeatState, Socket, Tx, Violation};
 
 /// Longer than a busy machine takes for anything here.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// The core that the polling thread says it has.
 const SEAT: usize = 1;
@@ -73,7 +73,7 @@ fn open(name: &str, mode: Mode) -> Port {
 fn wait(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "{what}: timeout");
+        assert!(start.elapsed() < WAIT_TIME_MAX, "{what}: timeout");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -238,7 +238,7 @@ fn any_message(frontend: &Frontend, noise: &mut Noise, fds: &[RawFd]) -> std::io
 
 /// What one hostile front-end does on one connection, until it leaves or is thrown out.
 fn attack(socket: UnixStream, noise: &mut Noise, kind: usize) -> std::io::Result<()> {
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(WAIT_TIME_MAX))?;
     socket.set_write_timeout(Some(Duration::from_secs(2)))?;
     let packed = noise.below(2) == 1;
     let mut guest = Guest::new(socket, packed);

@@ -51,7 +51,7 @@ impl Trace {
     /// Causes traffic until it ends; whether it ended well, and what it said.
     fn watch(mut self, mut traffic: impl FnMut()) -> (bool, String) {
         let mut success = None;
-        wait_within("the end of the trace", 3 * PATIENCE, || {
+        wait_within("the end of the trace", 3 * WAIT_TIME_MAX, || {
             traffic();
             success = self.child.try_wait().unwrap().map(|status| status.success());
             success.is_some()
@@ -122,7 +122,7 @@ fn every_kind_of_port_shows_packets_and_what_becomes_of_them() {
         ofctl(sw, "add-flow br0 priority=40000,in_port=7,actions=drop");
         let ring = Ring { queues: 1, server: true, ..Ring::default() };
         let _guest = Guest::start(&socket, ring, "macswap");
-        wait_within("the guest", 3 * PATIENCE, || iface(sw, "guest", "link_state") == "up");
+        wait_within("the guest", 3 * WAIT_TIME_MAX, || iface(sw, "guest", "link_state") == "up");
         let file = sw.dir().join("capture.pcapng");
         let far = || {
             ping(host, 9);

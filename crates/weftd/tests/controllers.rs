@@ -318,8 +318,8 @@ fn who_reads_late_misses_nothing_and_disturbs_nobody() {
     let lab = Lab::new(&ns, "fail_mode=secure");
     let (listener, target) = lab.listen("ctl");
     // On a busy machine 20,000 flows take longer than the probe's five seconds.
-    let patient = "-- set controller br0 inactivity_probe=120000";
-    lab.vsctl(&format!("set-controller br0 {target} {patient}"));
+    let probe = "-- set controller br0 inactivity_probe=120000";
+    lab.vsctl(&format!("set-controller br0 {target} {probe}"));
     let mut late = Peer::accept(&listener, 4);
     late.barrier();
     let line = |i| {

@@ -79,7 +79,7 @@ impl Bench<'_> {
         let guests = self.sockets.each_ref().map(|socket| Guest::start(socket, ring, "io"));
         let start = Instant::now();
         while self.exchange(1, MOMENT).is_empty() {
-            assert!(start.elapsed() < 3 * PATIENCE, "no answer: {}", self.traces());
+            assert!(start.elapsed() < 3 * WAIT_TIME_MAX, "no answer: {}", self.traces());
         }
         guests
     }
@@ -91,10 +91,10 @@ impl Bench<'_> {
     }
 
     /// Up to `n` answers of number `first` or later, each whole and as it was sent.
-    fn receive(&self, first: u32, n: usize, patience: Duration) -> Vec<u32> {
+    fn receive(&self, first: u32, n: usize, wait_max: Duration) -> Vec<u32> {
         let number = |f: &[u8]| u32::from_be_bytes(f[14..18].try_into().unwrap());
         let mine = |f: &[u8]| f.len() > 18 && f[12..14] == [0x88, 0xb5] && number(f) >= first;
-        let frames = self.far.collect(n, Instant::now() + patience, mine);
+        let frames = self.far.collect(n, Instant::now() + wait_max, mine);
         for f in &frames {
             let n = number(f);
             assert_eq!(f.len(), size_of(n));
@@ -104,24 +104,24 @@ impl Bench<'_> {
     }
 
     /// Sends numbered frames; the numbers of those that came back, as they came.
-    fn exchange(&self, n: u32, patience: Duration) -> Vec<u32> {
+    fn exchange(&self, n: u32, wait_max: Duration) -> Vec<u32> {
         let (first, mut back) = (self.next.get(), Vec::new());
         self.next.set(first + n);
         for number in first..first + n {
             self.send(number);
             let under_way = (number + 1 - first) as usize - back.len();
             if under_way >= WINDOW {
-                back.extend(self.receive(first, under_way - WINDOW / 2, patience));
+                back.extend(self.receive(first, under_way - WINDOW / 2, wait_max));
             }
         }
-        back.extend(self.receive(first, n as usize - back.len(), patience));
+        back.extend(self.receive(first, n as usize - back.len(), wait_max));
         back
     }
 
     /// All of `n` frames come back in order.
     fn works(&self, n: u32) {
         let first = self.next.get();
-        let back = self.exchange(n, PATIENCE / 2);
+        let back = self.exchange(n, WAIT_TIME_MAX / 2);
         assert_eq!(back, (first..first + n).collect::<Vec<_>>(), "{}", self.traces());
     }
 

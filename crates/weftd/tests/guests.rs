@@ -52,28 +52,28 @@ impl Bench<'_> {
     fn wait_for_guest(&self) {
         // The guest's process has nice 15: with two busy processes beside it, it takes 2 s to make its socket
         // (0.2 s alone), with a dozen of them 20 s. The port is up at most 1 s later.
-        wait_within("the guest", 3 * PATIENCE, || self.connected());
+        wait_within("the guest", 3 * WAIT_TIME_MAX, || self.connected());
         assert_eq!(iface(&self.sw, "vhu", "status:status"), "connected");
     }
 
     /// Sends numbered frames of this size and returns the numbers of those that came back, as they came. A guest on a
     /// busy machine has time.
     fn exchange(&self, n: u32, size: usize) -> Vec<u32> {
-        self.exchange_within(n, size, PATIENCE / 2)
+        self.exchange_within(n, size, WAIT_TIME_MAX / 2)
     }
 
     /// The same, where answers may be missing: never more under way than the smallest queue holds.
-    fn exchange_within(&self, n: u32, size: usize, patience: Duration) -> Vec<u32> {
+    fn exchange_within(&self, n: u32, size: usize, wait_max: Duration) -> Vec<u32> {
         let (first, mut back) = (self.next.get(), Vec::new());
         self.next.set(first + n);
         for number in first..first + n {
             self.send(number, size);
             let under_way = (number + 1 - first) as usize - back.len();
             if under_way >= WINDOW {
-                back.extend(self.receive(first, under_way - WINDOW / 2, patience));
+                back.extend(self.receive(first, under_way - WINDOW / 2, wait_max));
             }
         }
-        back.extend(self.receive(first, n as usize - back.len(), patience));
+        back.extend(self.receive(first, n as usize - back.len(), wait_max));
         back
     }
 
@@ -84,10 +84,10 @@ impl Bench<'_> {
     }
 
     /// Up to `n` answers of number `first` or later.
-    fn receive(&self, first: u32, n: usize, patience: Duration) -> Vec<u32> {
+    fn receive(&self, first: u32, n: usize, wait_max: Duration) -> Vec<u32> {
         let number = |f: &[u8]| u32::from_be_bytes(f[14..18].try_into().unwrap());
         let mine = |f: &[u8]| f.len() > 18 && f[12..14] == [0x88, 0xb5] && number(f) >= first;
-        let frames = self.far.collect(n, Instant::now() + patience, mine);
+        let frames = self.far.collect(n, Instant::now() + wait_max, mine);
         assert!(frames.iter().all(|f| f[..12] == [A, B].concat() || f[..12] == [B, A].concat()));
         frames.iter().map(|f| number(f)).collect()
     }
@@ -105,7 +105,11 @@ impl Bench<'_> {
     fn wait_for_answers(&self) -> Duration {
         let start = Instant::now();
         while self.exchange_within(1, 64, MOMENT).is_empty() {
-            assert!(start.elapsed() < 3 * PATIENCE, "the guest does not answer: {}", self.traces());
+            assert!(
+                start.elapsed() < 3 * WAIT_TIME_MAX,
+                "the guest does not answer: {}",
+                self.traces()
+            );
         }
         start.elapsed()
     }

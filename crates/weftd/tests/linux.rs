@@ -104,7 +104,7 @@ fn tcp_through_a_tunnel_to_the_kernel() {
         let socket = add_port(sw, "vhu");
         let mut guest = Linux::start(machine(&socket));
         bring_up(&mut guest);
-        peer.ping(GUEST, PATIENCE).unwrap();
+        peer.ping(GUEST, WAIT_TIME_MAX).unwrap();
         let wire = Raw::open(peer, "eth0").unwrap();
         let _server = Server::start(peer);
         let to_peer = iperf(&mut guest, "-n 4M");
@@ -173,12 +173,12 @@ fn a_guest_moves_to_another_port() {
         // Our own rings log the pages that they write to (VHOST_F_LOG_ALL).
         wait_for("logged pages", || logs_pages(sw, "vhu0"));
         assert_eq!(iface(sw, "vhu0", "status:rings"), "own");
-        peer.ping(GUEST, PATIENCE).unwrap();
+        peer.ping(GUEST, WAIT_TIME_MAX).unwrap();
         old.qmp("migrate-set-parameters", json!({"max-bandwidth": 1 << 30}));
         wait_for("the move", || old.qmp("query-migrate", json!({}))["status"] == "completed");
         old.kill();
         assert_eq!(new.run("cat /tmp/mark"), "here\n");
-        peer.ping(GUEST, PATIENCE).unwrap();
+        peer.ping(GUEST, WAIT_TIME_MAX).unwrap();
         wait_for("our own rings", || iface(sw, "vhu1", "status:rings") == "own");
         let _server = Server::start(peer);
         assert!(iperf(&mut new, "-n 4M") >= ENOUGH);

@@ -182,14 +182,14 @@ fn ovs_tcpdump_sees_both_ways_of_a_guests_port() {
     let ring = Ring { queues: 1, server: true, ..Ring::default() };
     let _guest = Guest::start(&socket, ring, "macswap");
     let up = || iface(&b.sw, "guest", "link_state") == "up";
-    wait_within("the guest", 3 * PATIENCE, up);
-    wait_within("its answers", 3 * PATIENCE, || b.send(1, 0).contains_key("e1"));
+    wait_within("the guest", 3 * WAIT_TIME_MAX, up);
+    wait_within("its answers", 3 * WAIT_TIME_MAX, || b.send(1, 0).contains_key("e1"));
     let dump = tcpdump(&b, "guest", 6);
     // The next packet goes when the one before was answered: a guest that has to wait for a core
     // would answer all of them behind the last one that ovs-tcpdump waits for.
     let text = watch(&b, dump, || {
         let mut answered = b.send(1, 0).contains_key("e1");
-        wait_within("its answer", 3 * PATIENCE, || {
+        wait_within("its answer", 3 * WAIT_TIME_MAX, || {
             answered |= b.probe.gather(QUIET).contains_key("e1");
             answered
         });

@@ -36,7 +36,7 @@ fn system_internal_and_tap() {
         at.ip(&format!("addr add 10.0.0.{n}/24 dev {name}")).unwrap();
         at.ip(&format!("link set {name} up")).unwrap();
         ping(&a, n);
-        at.ping(addr(1), PATIENCE).unwrap();
+        at.ping(addr(1), WAIT_TIME_MAX).unwrap();
     }
     columns_of_a_system_port(&sw, &ns);
 }
@@ -224,7 +224,7 @@ fn pcap_and_af_packet_carry_frames() {
     assert_eq!(out.get("far"), Some(&vec![frame.clone()]), "{out:?}");
     ofctl(&sw, "add-flow br0 in_port=4,actions=output:2");
     let far = testkit::Raw::open(&far, "far").unwrap();
-    let end = std::time::Instant::now() + PATIENCE;
+    let end = std::time::Instant::now() + WAIT_TIME_MAX;
     assert_eq!(far.collect(100, end, |f| f == pcap_frame(0)).len(), 100);
     ofctl(&sw, "add-flow br0 in_port=4,actions=drop");
 }

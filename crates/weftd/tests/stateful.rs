@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use testkit::{Frame, Netns, Probe, Raw, Switch, SwitchConfig, privileged, veth};
 
 /// How long a frame may take through a busy machine, and how long none must come.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
 const SILENCE: Duration = Duration::from_millis(500);
 
 struct Rig<'a> {
@@ -53,7 +53,7 @@ impl<'a> Rig<'a> {
 
     /// Sends until the other station gets it.
     fn passes(&mut self, from: usize) {
-        let (deadline, other) = (Instant::now() + PATIENCE, format!("h{}", 3 - from));
+        let (deadline, other) = (Instant::now() + WAIT_TIME_MAX, format!("h{}", 3 - from));
         while self.send(from, SILENCE) != [other.clone()] {
             assert!(Instant::now() < deadline, "nothing came from h{from} to {other}");
         }
@@ -111,7 +111,7 @@ fn thousands_of_connections_are_shown_and_ended_piece_by_piece() {
     let appctl = |words: &[&str]| rig.sw.appctl(words).unwrap();
     let shown = || appctl(&["dpctl/dump-conntrack", "zone=5"]);
     let raw = Raw::open(&hosts, "h1").unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIME_MAX;
     // What a queue on the way dropped is sent again.
     while shown().lines().count() < 5000 {
         assert!(Instant::now() < deadline, "{}", appctl(&["dpctl/ct-stats-show"]));

@@ -112,8 +112,8 @@ fn is_vxlan(f: &[u8]) -> bool {
 #[test]
 fn the_kernel_understands_us_over_ipv4() {
     with_tunnel(OVER_IPV4.0, OVER_IPV4.1, |sw, guest, peer| {
-        guest.ping(inner(2), PATIENCE).unwrap();
-        peer.ping(inner(1), PATIENCE).unwrap();
+        guest.ping(inner(2), WAIT_TIME_MAX).unwrap();
+        peer.ping(inner(1), WAIT_TIME_MAX).unwrap();
         // Many flows have many source ports, all in the range.
         appctl(sw, "tnl/egress_port_range 40000 40099");
         let wire = Raw::open(peer, "eth0").unwrap();
@@ -167,8 +167,8 @@ fn the_kernel_understands_us_over_ipv6_and_checks_our_sums() {
     with_tunnel("options:remote_ip=fd00::2", device, |_, guest, peer| {
         // Its device takes no packet with a zero checksum (udp6zerocsumrx is off).
         let wire = Raw::open(peer, "eth0").unwrap();
-        guest.ping(inner(2), PATIENCE).unwrap();
-        peer.ping(inner(1), PATIENCE).unwrap();
+        guest.ping(inner(2), WAIT_TIME_MAX).unwrap();
+        peer.ping(inner(1), WAIT_TIME_MAX).unwrap();
         let frames = wire.collect(1, Instant::now() + SOON, is_vxlan);
         let lines = dissect(&frames, &["ipv6.dst", "vxlan.vni", "udp.checksum.status"]);
         assert_eq!(lines, [format!("fd00::2\t{VNI}\t1")]);
@@ -178,7 +178,7 @@ fn the_kernel_understands_us_over_ipv6_and_checks_our_sums() {
 /// TCP both ways; what the peer's kernel leaves to an adapter (segments, sums, inside and outside) is
 /// made by us.
 fn tcp_passes(sw: &Switch, guest: &Netns, peer: &Netns) {
-    guest.ping(inner(2), PATIENCE).unwrap();
+    guest.ping(inner(2), WAIT_TIME_MAX).unwrap();
     for (from, to, n) in [(guest, peer, 2), (peer, guest, 1)] {
         let pause = || std::thread::sleep(Duration::from_millis(400));
         let bytes = transfer(from, (to, inner(n)), pause);
@@ -254,8 +254,8 @@ fn geneve_options_are_understood() {
         };
         answer("0x77", "");
         let wire = Raw::open(peer, "eth0").unwrap();
-        guest.ping(inner(2), PATIENCE).unwrap();
-        peer.ping(inner(1), PATIENCE).unwrap();
+        guest.ping(inner(2), WAIT_TIME_MAX).unwrap();
+        peer.ping(inner(1), WAIT_TIME_MAX).unwrap();
         let ours = |f: &[u8]| {
             f[23] == 17 && f[36..38] == [0x17, 0xc1] && f[6..12] == [0xaa, 0x55, 0, 0, 0, 1]
         };
@@ -328,7 +328,7 @@ fn flows_choose_peer_and_key() {
         );
         ofctl(sw, &format!("add-flow br-int in_port=vx,tun_src=10.1.1.2,tun_id={VNI},actions=g0"));
         vsctl(sw, "set interface vx options:key=flow");
-        guest.ping(inner(2), PATIENCE).unwrap();
+        guest.ping(inner(2), WAIT_TIME_MAX).unwrap();
         let flows = appctl(sw, "dpctl/dump-flows");
         assert!(flows.contains("tunnel(tun_id=0x2a,src=10.1.1.2"), "{flows}");
         assert!(flows.contains("actions:tnl_pop("), "{flows}");
@@ -349,7 +349,7 @@ fn fix_ip(f: &mut [u8]) {
 #[test]
 fn what_is_wrong_with_an_outer_header_has_a_name() {
     with_tunnel(OVER_IPV4.0, OVER_IPV4.1, |sw, guest, peer| {
-        guest.ping(inner(2), PATIENCE).unwrap();
+        guest.ping(inner(2), WAIT_TIME_MAX).unwrap();
         // A frame of the kernel's, as it comes in on our side.
         let (out, inside) = (Raw::open(peer, "eth0").unwrap(), Raw::open(guest, "eth0").unwrap());
         let good = a_good_frame();
@@ -403,7 +403,7 @@ fn what_is_wrong_with_an_outer_header_has_a_name() {
         });
         assert!(!arrives(&fragment), "a fragment");
         assert!(arrives(&good), "all is well afterwards");
-        guest.ping(inner(2), PATIENCE).unwrap();
+        guest.ping(inner(2), WAIT_TIME_MAX).unwrap();
     });
 }
 
@@ -423,7 +423,7 @@ fn a_good_frame() -> Vec<u8> {
 #[test]
 fn congestion_is_handed_on() {
     with_tunnel(OVER_IPV4.0, OVER_IPV4.1, |sw, guest, peer| {
-        guest.ping(inner(2), PATIENCE).unwrap();
+        guest.ping(inner(2), WAIT_TIME_MAX).unwrap();
         let (out, inside) = (Raw::open(peer, "eth0").unwrap(), Raw::open(guest, "eth0").unwrap());
         let good = a_good_frame();
         let send = |outer: u8, inner: u8| {

@@ -106,10 +106,11 @@ fn received(s: &mut State, iface: &str) -> u64 {
     iface.counters(&mut s.dp).get("rx_packets").copied().unwrap_or(0)
 }
 
-/// The same where its session minds; counters of devices cost system calls.
+/// Packets received by an interface whose session counts data, 0 of others: reading the counters
+/// of a device is a system call.
 fn data(s: &mut State, iface: &str) -> u64 {
     match s.bfd.all.get(iface) {
-        Some(e) if e.session.minds_data() => received(s, iface),
+        Some(e) if e.session.counts_data() => received(s, iface),
         _ => 0,
     }
 }
@@ -152,11 +153,11 @@ fn send(s: &mut State, iface: &str, bridge: BridgeId, port: OfPort, now: u64) {
 /// ports.
 fn tell(s: &mut State, iface: &str, bridge: BridgeId, port: OfPort, now: u64) {
     let Some(e) = s.bfd.all.get_mut(iface) else { return };
-    for news in e.session.take_news() {
-        vlog::info!(MODULE, "{iface}: {news}");
+    for change in e.session.take_state_changes() {
+        vlog::info!(MODULE, "{iface}: {change}");
     }
     let is = e.session.status(now);
-    let was = std::mem::replace(&mut e.told, is);
+    let was = std::mem::replace(&mut e.published, is);
     s.status_dirty |= is != was;
     if is.forwarding != was.forwarding
         && let Some(mut spec) = s.ofproto.port(bridge, port).cloned()

@@ -99,7 +99,7 @@ pub struct Session {
     /// Control packets that are still taken, and until when that was reckoned.
     budget: (u64, u64),
     /// State changes, for the log.
-    news: Vec<String>,
+    state_changes: Vec<String>,
 }
 
 /// With `decay_min_rx` the peer is asked to send less often while there is no data.
@@ -140,7 +140,7 @@ impl Session {
             flaps: 0,
             forced: None,
             budget: (BURST_COUNT, now),
-            news: Vec::new(),
+            state_changes: Vec::new(),
             conf,
         }
     }
@@ -327,7 +327,7 @@ impl Session {
     }
 
     /// Does it matter what the interface receives beside control packets?
-    pub fn minds_data(&self) -> bool {
+    pub fn counts_data(&self) -> bool {
         self.conf.forwarding_if_rx || self.conf.decay_min_rx > 0
     }
 
@@ -343,8 +343,8 @@ impl Session {
     }
 
     /// State changes since the last call.
-    pub fn take_news(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.news)
+    pub fn take_state_changes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.state_changes)
     }
 
     /// Works out whether the interface forwards; what is forced is no flap.
@@ -365,7 +365,7 @@ impl Session {
         if (self.state, self.diag) == (state, diag) {
             return;
         }
-        self.news.push(format!(
+        self.state_changes.push(format!(
             "BFD state change: {}->{} \"{}\"->\"{}\".\n{}",
             self.state.name(),
             state.name(),

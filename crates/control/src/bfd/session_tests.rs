@@ -138,7 +138,11 @@ fn what_happens_on_the_path_happens_to_the_session() {
         assert_eq!(p.is(), expected, "{what}");
     }
     let [a, b] = &mut p.sides;
-    assert_eq!(a.take_news().len() + b.take_news().len(), 15, "each state change is told once");
+    assert_eq!(
+        a.take_state_changes().len() + b.take_state_changes().len(),
+        15,
+        "each state change is reported once"
+    );
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(super) struct Entry {
     /// Are its packets handed over?
     pub gate: Gate,
     /// As the switch half and the database have it.
-    pub told: Status,
+    pub published: Status,
 }
 
 impl Sessions {
@@ -51,12 +51,12 @@ impl Sessions {
     pub fn describe(&self, spec: &mut PortSpec) {
         let entry = self.all.get(&spec.name);
         spec.bfd = entry.map(|e| e.session.conf().filter(&e.gate));
-        spec.faulty = entry.is_some_and(|e| !e.told.forwarding);
+        spec.faulty = entry.is_some_and(|e| !e.published.forwarding);
     }
 
     /// `Interface.bfd_status`; None: the interface has no session.
     pub fn status(&self, iface: &str) -> Option<Status> {
-        self.all.get(iface).map(|e| e.told)
+        self.all.get(iface).map(|e| e.published)
     }
 
     /// What `bfd/show` prints, by interface.
@@ -83,8 +83,8 @@ impl Sessions {
         let session = Session::new(conf, self.discriminator(), now, received);
         let source_port = FIRST_SOURCE_PORT + self.count % SOURCE_PORTS;
         self.count = self.count.wrapping_add(1);
-        let (told, wrong, gate) = (Status::default(), Vec::new(), Gate::default());
-        let entry = Entry { session, source_port, wake: now, received, wrong, gate, told };
+        let (published, wrong, gate) = (Status::default(), Vec::new(), Gate::default());
+        let entry = Entry { session, source_port, wake: now, received, wrong, gate, published };
         self.all.insert(iface.into(), entry);
     }
 

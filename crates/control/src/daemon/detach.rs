@@ -70,7 +70,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Daemon {
     ready: Option<File>,
-    told: bool,
+    reported: bool,
     detached: bool,
     chdir: bool,
     is_second: bool,
@@ -106,7 +106,7 @@ impl Daemon {
         }
         Ok(Self {
             ready,
-            told: false,
+            reported: false,
             detached: args.detach,
             chdir: !args.no_chdir,
             is_second,
@@ -157,7 +157,7 @@ impl Daemon {
     /// Lets the parent leave with success. Once is enough, more do no harm.
     pub fn ready(&mut self) {
         self.leave_terminal();
-        if !std::mem::replace(&mut self.told, true) {
+        if !std::mem::replace(&mut self.reported, true) {
             vlog::info!("bridge", "{PROGRAM} (Open vSwitch) {}", super::OVS_VERSION);
             vlog::info!("bridge", "served by Weft {}", env!("CARGO_PKG_VERSION"));
         }

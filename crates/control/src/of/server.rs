@@ -196,26 +196,26 @@ pub fn connect(state: &Shared, bridge: &str, kind: Kind, target: Target, timing:
     })
 }
 
-/// Connects, within `patience`, and serves until the connection ends.
+/// Connects, within `wait_max`, and serves until the connection ends.
 async fn attempt(
     state: &Shared,
     bridge: &str,
     kind: Kind,
     target: &Target,
     timing: Timing,
-    patience: Duration,
+    wait_max: Duration,
 ) -> io::Result<()> {
-    let patience = patience.max(Duration::from_secs(1));
+    let wait_max = wait_max.max(Duration::from_secs(1));
     let late = || io::Error::from_raw_os_error(libc::ETIMEDOUT);
     match target {
         Target::Tcp(addr) => {
-            let connecting = tokio::time::timeout(patience, TcpStream::connect(addr));
+            let connecting = tokio::time::timeout(wait_max, TcpStream::connect(addr));
             let stream = connecting.await.map_err(|_| late())??;
             let _ = stream.set_nodelay(true);
             serve(state, bridge, kind, timing, stream).await;
         }
         Target::Unix(path) => {
-            let connecting = tokio::time::timeout(patience, UnixStream::connect(path));
+            let connecting = tokio::time::timeout(wait_max, UnixStream::connect(path));
             let stream = connecting.await.map_err(|_| late())??;
             serve(state, bridge, kind, timing, stream).await;
         }
@@ -340,7 +340,7 @@ async fn read<R: AsyncRead>(
             Some(c) => c.dialect.is_some(),
             None => return CloseReason::Ours,
         };
-        let patience = if ready { timing.probe } else { HELLO_TIME_MAX };
+        let wait_max = if ready { timing.probe } else { HELLO_TIME_MAX };
         let since = Instant::now();
         let soon = match pause < PROMPT_PEER_PAUSE_MAX {
             true => read_awake(&mut reader, &mut buf).await,
@@ -348,8 +348,8 @@ async fn read<R: AsyncRead>(
         };
         let got = match soon {
             Some(r) => r,
-            None if patience.is_zero() => reader.read(&mut buf).await,
-            None => match tokio::time::timeout(patience, reader.read(&mut buf)).await {
+            None if wait_max.is_zero() => reader.read(&mut buf).await,
+            None => match tokio::time::timeout(wait_max, reader.read(&mut buf)).await {
                 Ok(r) => r,
                 Err(_) if probed || !ready => return CloseReason::Silent,
                 Err(_) => {

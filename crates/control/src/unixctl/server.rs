@@ -25,7 +25,7 @@ const CLIENTS_MAX: usize = 64;
 /// Requests that may wait for the main loop, over all connections.
 const QUEUE: usize = 64;
 /// How long the end of the daemon waits for clients to take their answers.
-const PATIENCE: Duration = Duration::from_millis(200);
+const WAIT_TIME_MAX: Duration = Duration::from_millis(200);
 
 /// The server's end of the control socket; removes the socket when dropped.
 pub struct Server {
@@ -64,7 +64,7 @@ impl Server {
         self.listener.abort();
         self.requests.close();
         while self.requests.recv().await.is_some() {}
-        for _ in 0..PATIENCE.as_millis() {
+        for _ in 0..WAIT_TIME_MAX.as_millis() {
             if self.owed.load(Ordering::Relaxed) == 0 {
                 break;
             }

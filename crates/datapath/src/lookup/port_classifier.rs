@@ -249,7 +249,7 @@ impl PortClassifier {
         hits().take(SUBTABLES_PROBED_MAX).take_while(pays).count().max(1)
     }
 
-    /// With patience: a cache that did not pay is not tried again at once, and one that is being
+    /// A cache that did not pay is not tried again at once, and one that is being
     /// filled is judged by what it will save.
     fn judge(&mut self, t: LookupCounts, filling: bool) -> bool {
         let masks = self.order.len();

@@ -241,7 +241,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     /// How long a thread may wait for a core.
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const WAIT_TIME_MAX: Duration = Duration::from_secs(20);
 
     #[test]
     fn queues_come_and_go() {
@@ -304,7 +304,7 @@ mod tests {
         let began = Instant::now();
         for vid in 0.. {
             // On a busy machine the user's thread may not have had a core yet.
-            let met = met.load(Ordering::Relaxed) || began.elapsed() > PATIENCE;
+            let met = met.load(Ordering::Relaxed) || began.elapsed() > WAIT_TIME_MAX;
             if vid >= 2000 && met {
                 break;
             }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// For all that a client has to say before it is connected, and for each answer of DPDK's.
-const PATIENCE: Duration = Duration::from_secs(5);
+const WAIT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A port that clients can connect to.
 pub(crate) struct Entry {
@@ -49,7 +49,7 @@ pub(crate) fn serve(shared: &Shared, client: &Socket) {
 fn talk(shared: &Shared, client: &Socket) -> Result<(), End> {
     let say = |message: &Message| client.send(message, None).map_err(|_| End::Gone);
     say(&Message::hello())?;
-    let (mut offer, end) = (Offer::default(), Instant::now() + PATIENCE);
+    let (mut offer, end) = (Offer::default(), Instant::now() + WAIT_TIME_MAX);
     loop {
         let left = end.saturating_duration_since(Instant::now());
         if !wait(&[client.as_fd(), shared.stop()], left)[0] {
@@ -129,7 +129,7 @@ fn connect(server: &Socket, offer: Offer) -> Result<(Message, Vec<Signal>), End>
 
 /// The next message of DPDK's, if it is of this kind.
 fn answer(server: &Socket, kind: u16) -> Result<Message, End> {
-    if !wait(&[server.as_fd()], PATIENCE)[0] {
+    if !wait(&[server.as_fd()], WAIT_TIME_MAX)[0] {
         return Err("DPDK does not answer".to_string().into());
     }
     let (message, _) = read(server)?;
@@ -179,7 +179,7 @@ fn leave(entry: &Entry, server: &Socket) {
     entry.pause.pause();
     server.finish();
     // It says no more; the end comes when all is closed.
-    while wait(&[server.as_fd()], PATIENCE)[0] && read(server).is_ok() {}
+    while wait(&[server.as_fd()], WAIT_TIME_MAX)[0] && read(server).is_ok() {}
     entry.pause.resume();
 }
 

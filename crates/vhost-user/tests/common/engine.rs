@@ -49,11 +49,11 @@ impl SlowEngine {
 }
 
 fn run(shared: &(Mutex<State>, Condvar), mut noise: Noise, faults: Faults) {
-    let (state, news) = shared;
+    let (state, changed) = shared;
     loop {
         let mut now = state.lock().unwrap();
         while now.todo.is_empty() && !now.stopping {
-            now = news.wait(now).unwrap();
+            now = changed.wait(now).unwrap();
         }
         if now.stopping {
             return;
@@ -77,7 +77,7 @@ fn run(shared: &(Mutex<State>, Condvar), mut noise: Noise, faults: Faults) {
         now.made += statuses.len();
         if faults.hang_after > 0 && now.made > faults.hang_after {
             // What was made is not reported any more.
-            drop(news.wait_while(now, |now| !now.stopping).unwrap());
+            drop(changed.wait_while(now, |now| !now.stopping).unwrap());
             return;
         }
         now.done.extend(statuses);

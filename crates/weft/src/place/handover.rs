@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const SAVE: &str = "/usr/share/openvswitch/scripts/ovs-save";
 /// How long one switch may take to go, and the next one to have all interfaces.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A running switch: what has to be there afterwards, too.
 #[derive(Serialize, Deserialize)]
@@ -91,7 +91,7 @@ impl Running {
 
     /// Every interface that worked works, every flow is there.
     fn check(&self, dirs: &Dirs) -> Result<()> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WAIT_TIME_MAX;
         loop {
             let now = working(dirs)?;
             let missing: Vec<&str> =
@@ -189,7 +189,7 @@ fn stop(dirs: &Dirs) -> Result<()> {
     if pidfile.exists() {
         run(dirs, "ovs-appctl", &["-T", "20", "exit", "--cleanup"])?;
     }
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + WAIT_TIME_MAX;
     while pidfile.exists() {
         ensure!(Instant::now() < end, "the switch that runs does not end");
         std::thread::sleep(Duration::from_millis(5));
@@ -201,7 +201,7 @@ fn stop(dirs: &Dirs) -> Result<()> {
 /// and with it the database, when the unit does not start.
 fn start_unit() -> Result<()> {
     let unit = "ovs-vswitchd.service";
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + WAIT_TIME_MAX;
     // Until systemd has noticed that the old one has ended, a start would do nothing.
     while systemctl(&["is-active", "--quiet", unit]).is_ok() {
         ensure!(Instant::now() < end, "systemd does not notice that the switch has ended");

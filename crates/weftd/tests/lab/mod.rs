@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use testkit::{Netns, Switch, SwitchConfig, veth};
 
 /// How long something that happens by itself may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const WAIT_TIME_MAX: Duration = Duration::from_secs(20);
 /// Silence after which no more frames are expected.
 pub const QUIET: Duration = Duration::from_millis(250);
 
@@ -81,7 +81,7 @@ pub fn statistic(sw: &Switch, name: &str, key: &str) -> Option<u64> {
 
 /// Tries until it holds; says what was waited for when it does not in time.
 pub fn wait_for(what: &str, holds: impl FnMut() -> bool) -> Duration {
-    wait_within(what, PATIENCE, holds)
+    wait_within(what, WAIT_TIME_MAX, holds)
 }
 
 /// Waits until it holds, for as long as `limit`; returns how long that took.
@@ -117,7 +117,7 @@ pub fn addr(n: u8) -> IpAddr {
 
 /// Host N answers.
 pub fn ping(from: &Netns, n: u8) -> Duration {
-    from.ping(addr(n), PATIENCE).unwrap()
+    from.ping(addr(n), WAIT_TIME_MAX).unwrap()
 }
 
 /// Counters of `coverage/show` by name.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use testkit::{Netns, Raw, Result, Switch, SwitchConfig, veth};
 
 /// How long a frame may take through a busy machine.
-const PATIENCE: Duration = Duration::from_secs(5);
+const WAIT_TIME_MAX: Duration = Duration::from_secs(5);
 const ETH_SENTINEL: [u8; 2] = [0x88, 0xb6];
 
 /// Flow that lets the test know that all before has come out; part of every set of flows.
@@ -151,7 +151,7 @@ impl<'a> Rig<'a> {
 
 /// What comes before the sentinel.
 fn until(end: &Raw, sentinel: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIME_MAX;
     let mut frames = Vec::new();
     loop {
         let f = end.receive(deadline)?;

@@ -1,7 +1,7 @@
 //! The cloud: two logical switches and a router, an outer network with a gateway port and a gateway
 //! router, and what its users do.
 
-use super::lab::{PATIENCE, Pinger, QUIET, vsctl, wait_for};
+use super::lab::{Pinger, QUIET, WAIT_TIME_MAX, vsctl, wait_for};
 use super::rig::{Central, Hypervisor};
 use super::services::{Service, ask, is_silent, join, resolve, send};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -172,7 +172,9 @@ impl Cloud<'_> {
 
     fn reach(&self, from: usize, to: usize) {
         let to = MACHINES[to - 1].3;
-        self.vm(from).ping(ip(to), PATIENCE).unwrap_or_else(|e| panic!("vm{from} to {to:?}: {e}"));
+        self.vm(from)
+            .ping(ip(to), WAIT_TIME_MAX)
+            .unwrap_or_else(|e| panic!("vm{from} to {to:?}: {e}"));
     }
 
     /// Every pair of machines, on one switch and over the router, in both directions.
@@ -256,13 +258,13 @@ impl Cloud<'_> {
         self.central.nb(GATEWAYS);
         self.central.sync();
         for vm in [1, 2] {
-            self.vm(vm).ping(ip([172, 16, 0, 200]), PATIENCE).unwrap();
+            self.vm(vm).ping(ip([172, 16, 0, 200]), WAIT_TIME_MAX).unwrap();
             self.says(vm, "tcp", "172.16.0.200:8000", "outer 172.16.0.1");
         }
         self.says(3, "tcp", "172.16.0.200:8000", "outer 172.16.0.113");
         self.says(4, "udp", "172.16.0.200:8000", "outer 172.16.0.114");
         for last in [113, 114] {
-            self.outer.ping(ip([172, 16, 0, last]), PATIENCE).unwrap();
+            self.outer.ping(ip([172, 16, 0, last]), WAIT_TIME_MAX).unwrap();
         }
         let said = ask(self.outer, "tcp", "172.16.0.114:8000").unwrap();
         assert_eq!(said, "vm4 172.16.0.200");
@@ -286,7 +288,7 @@ impl Cloud<'_> {
                 sb(&format!("--bare --columns=_uuid find chassis name={chassis}")) == at
             });
             self.central.sync();
-            self.vm(1).ping(ip([172, 16, 0, 200]), PATIENCE).unwrap();
+            self.vm(1).ping(ip([172, 16, 0, 200]), WAIT_TIME_MAX).unwrap();
         }
     }
 
@@ -406,15 +408,15 @@ impl Cloud<'_> {
         for hv in [0, 1] {
             let vm = self.machine("vm9", hv, "sw0", [10, 0, 0, 19]);
             self.central.sync();
-            vm.ping(ip([10, 0, 0, 11]), PATIENCE).unwrap();
-            vm.ping(ip([10, 1, 0, 13]), PATIENCE).unwrap();
+            vm.ping(ip([10, 0, 0, 11]), WAIT_TIME_MAX).unwrap();
+            vm.ping(ip([10, 1, 0, 13]), WAIT_TIME_MAX).unwrap();
             self.central.nb(r#"acl-add sw0 to-lport 1011 outport=="vm9"&&icmp4 drop"#);
             self.central.sync();
             let deaf = || self.vm(1).ping(ip([10, 0, 0, 19]), Duration::ZERO).is_err();
             assert!(deaf(), "the rule holds when the change is acknowledged");
             self.central.nb("acl-del sw0 to-lport 1011 outport==\"vm9\"&&icmp4");
             self.central.sync();
-            self.vm(1).ping(ip([10, 0, 0, 19]), PATIENCE).unwrap();
+            self.vm(1).ping(ip([10, 0, 0, 19]), WAIT_TIME_MAX).unwrap();
             vsctl(&self.hv[hv].sw, "del-port c-vm9");
             self.central.nb("lsp-del vm9");
             self.central.sync();
@@ -451,7 +453,7 @@ impl Cloud<'_> {
         self.switches_and_routers();
         self.watches(1);
         assert!(flaps(self) >= before + 2);
-        self.vm(1).ping(ip([172, 16, 0, 200]), PATIENCE).unwrap();
+        self.vm(1).ping(ip([172, 16, 0, 200]), WAIT_TIME_MAX).unwrap();
         self.says(4, "tcp", "30.0.0.1:80", "vm2 10.1.0.14");
         let (sent, answered) = local.stop();
         assert!(0 < answered && answered < sent, "{answered} of {sent} answered");

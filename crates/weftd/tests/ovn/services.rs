@@ -73,13 +73,13 @@ fn asked(
     proto: &str,
     to: &str,
     end: Instant,
-    patience: Duration,
+    wait_max: Duration,
 ) -> Result<String, String> {
     let to: SocketAddr = to.parse().expect("ADDRESS:PORT");
     loop {
         let said = from.run(|| match proto {
-            "tcp" => by_tcp(to, patience),
-            _ => by_udp(to, patience),
+            "tcp" => by_tcp(to, wait_max),
+            _ => by_udp(to, wait_max),
         });
         match said {
             Ok(text) if !text.is_empty() => return Ok(text),
@@ -89,17 +89,17 @@ fn asked(
     }
 }
 
-fn by_tcp(to: SocketAddr, patience: Duration) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&to, patience)?;
-    stream.set_read_timeout(Some(patience))?;
+fn by_tcp(to: SocketAddr, wait_max: Duration) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&to, wait_max)?;
+    stream.set_read_timeout(Some(wait_max))?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     Ok(text)
 }
 
-fn by_udp(to: SocketAddr, patience: Duration) -> std::io::Result<String> {
+fn by_udp(to: SocketAddr, wait_max: Duration) -> std::io::Result<String> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    socket.set_read_timeout(Some(patience))?;
+    socket.set_read_timeout(Some(wait_max))?;
     socket.connect(to)?;
     socket.send(b"who?")?;
     let mut buffer = [0; 64];

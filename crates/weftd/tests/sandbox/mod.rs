@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// Everything in it ends with it.
 pub struct Sandbox {
@@ -174,7 +174,7 @@ pub fn is_alive(pid: u32) -> bool {
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < PATIENCE, "still waiting for: {what}");
+        assert!(start.elapsed() < WAIT_TIME_MAX, "still waiting for: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -9,7 +9,7 @@ pub fn engines(s: &mut State) -> Value {
     let seats = vhost_user::seats();
     let one = |(name, numa, user): (&str, Option<usize>, User)| {
         let (state, core) = match user {
-            User::Nobody => ("free", None),
+            User::Unused => ("free", None),
             User::Pmd(core) => ("working", Some(core)),
             User::Barred => ("given up", None),
         };
