@@ -10,13 +10,13 @@
 #include "hw/adapter.h"
 
 static const char *const orders[] = {"seq", "uniform", "zipf", "burst", "scatter", "sink", NULL};
-static const char *const kinds[] = {"udp4", "tcp4", "udp6", "vlan", "vxlan", NULL};
+static const char *const kinds[] = {"udp4", "tcp4", "udp6", "vlan", "vxlan", "conn", NULL};
 static const char *const keys[] = {
 	"flows", "order", "s",    "size",  "kind",    "new",   "seed",  "rules", "dmacs", "guests",
 	"vnis",  "rate",  "ring", "limit", "offload", "track", "stats", "table", "pcap",  "sources", "hw",
 	"hw_rules", "hw_full_error", "hw_rate", "hw_delay", "hw_async", "hw_lag", "hw_mark_bits", "hw_groups",
 	"hw_prio", "hw_check", "hw_masks", "hw_pps", "hw_vlan", "hw_transfer", "hw_keep", "hw_widen", "adapter", "role",
-	"vf", "representor", NULL,
+	"vf", "representor", "nat", "flood", NULL,
 };
 
 static int
@@ -69,6 +69,8 @@ parse_numeric(struct config *c, const char *key, const char *value)
 		{"limit", 0, UINT64_MAX, .wide = &c->limit},
 		{"offload", 0, 1, .flag = &c->offload},
 		{"track", 0, 1, .flag = &c->track},
+		{"nat", 0, 1, .flag = &c->nat},
+		{"flood", 0, 1, .flag = &c->flood},
 	};
 
 	for (unsigned int i = 0; i < RTE_DIM(known); i++) {
@@ -184,6 +186,10 @@ check(struct config *c)
 
 	if (c->size > SIZE_UNIFORM && c->size < least) {
 		LOG(ERR, "size=%u: frames of kind %s have at least %u bytes\n", c->size, kinds[c->kind], least);
+		return -EINVAL;
+	}
+	if ((c->nat || c->flood) && c->kind != KIND_CONN) {
+		LOG(ERR, "nat and flood go with kind=conn\n");
 		return -EINVAL;
 	}
 	if (c->ring & (c->ring - 1)) {

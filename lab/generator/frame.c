@@ -5,6 +5,7 @@
  *   udp6            the same with fd00:: + f -> fd01::r:(f mod 256)
  *   vxlan           outer 172.16.0.1 + source -> 172.31.0.1, port 49152 + f mod 2^14 -> 4789, VNI 100 + guest mod vnis;
  *                   inner 02:00:01:00:guest, 48.0.0.0 + f -> 16.0.0.0 + f; with order=scatter the inner source stays
+ *   conn            TCP connections, c = f / 2, of which the odd flows answer: see connection_of()
  *   table           what record f mod n says, with bits of f in the places that it leaves free
  *   pcap            packet f mod n of the file, as it is */
 #include <string.h>
@@ -13,7 +14,7 @@
 
 static const uint16_t header_bytes[] = {
 	[KIND_UDP4] = 42, [KIND_TCP4] = 54, [KIND_UDP6] = 62, [KIND_VLAN] = 46, [KIND_VXLAN] = 92,
-	[KIND_TABLE] = 54, [KIND_PCAP] = 0,
+	[KIND_CONN] = 54, [KIND_TABLE] = 54, [KIND_PCAP] = 0,
 };
 
 uint32_t
@@ -172,6 +173,56 @@ write_flat(const struct rx_queue *q, uint8_t *at, enum kind kind, uint32_t flow,
 	}
 }
 
+/* A packet of a TCP connection. */
+struct segment {
+	uint32_t connection, seq, ack;
+	uint8_t flags;
+	bool reply;
+};
+
+/* Connections that are opened side by side: an answer comes some vectors after what it answers. */
+#define OPENED_TOGETHER 4096u
+/* Connections that are opened and closed, again and again. */
+#define NEW_CONNECTIONS (1u << 20)
+
+/* Flows that were never seen: connections that are opened and reset, or SYNs that nobody answers. The others' are
+ * acknowledgements in both directions. */
+static struct segment
+connection_of(const struct rx_queue *q, uint32_t flow)
+{
+	static const struct segment steps[4] = {
+		{.seq = 1, .flags = 0x02}, {.seq = 1, .ack = 2, .flags = 0x12, .reply = true},
+		{.seq = 2, .ack = 2, .flags = 0x10}, {.seq = 2, .ack = 2, .flags = 0x14},
+	};
+	uint32_t n = flow - q->frame.flows, in_block = n % (4 * OPENED_TOGETHER);
+	struct segment s;
+
+	if (flow < q->frame.flows)
+		return (struct segment){.connection = flow / 2, .seq = 1, .ack = 1, .flags = 0x10, .reply = flow & 1};
+	if (q->config->flood)
+		return (struct segment){.connection = flow, .seq = 1, .flags = 0x02};
+	s = steps[in_block / OPENED_TOGETHER];
+	s.connection = n / (4 * OPENED_TOGETHER) * OPENED_TOGETHER + in_block % OPENED_TOGETHER;
+	s.connection = q->frame.flows / 2 + s.connection % NEW_CONNECTIONS;
+	return s;
+}
+
+/* Client 48.0.0.0 + c, port 1024 + c mod 2^14, to 16.0.0.1; with nat answers come from 17.0.0.1. */
+static void
+write_conn(const struct rx_queue *q, uint8_t *at, uint32_t flow, uint32_t dmac, uint32_t length, struct words stamp)
+{
+	struct segment s = connection_of(q, flow);
+	uint32_t client = SRC_NET + s.connection, server = DST_NET + 1, port = 1024 + (s.connection & 0x3fff);
+	uint32_t payload = fill_payload(at, q->frame.header, length, stamp);
+
+	write_eth(at, 0, dmac, q->frame.port, 0x0800);
+	if (!s.reply)
+		write_segment4(at, client, server, port, DPORT, length, payload, s.seq, s.ack, s.flags);
+	else
+		write_segment4(at, server + (q->config->nat ? 1u << 24 : 0), client, DPORT, port, length, payload, s.seq,
+			       s.ack, s.flags);
+}
+
 static __rte_always_inline void
 write_frame(struct rx_queue *q, uint8_t *at, enum kind kind, const struct plan *plan, uint32_t i, uint32_t length)
 {
@@ -180,6 +231,10 @@ write_frame(struct rx_queue *q, uint8_t *at, enum kind kind, const struct plan *
 
 	if (kind == KIND_PCAP) {
 		memcpy(at, q->replay->bytes + q->replay->packets[plan->rule[i]].at, length);
+		return;
+	}
+	if (kind == KIND_CONN) {
+		write_conn(q, at, plan->flow[i], plan->mac[i], length, last);
 		return;
 	}
 	write_flat(q, at, kind, plan->flow[i], plan->rule[i], plan->mac[i], length, last);
@@ -237,6 +292,8 @@ frame_write(struct rx_queue *q, struct rte_mbuf **packets, struct plan *plan, ui
 		return burst(q, packets, plan, n, KIND_UDP6);
 	case KIND_VLAN:
 		return burst(q, packets, plan, n, KIND_VLAN);
+	case KIND_CONN:
+		return burst(q, packets, plan, n, KIND_CONN);
 	case KIND_PCAP:
 		return burst(q, packets, plan, n, KIND_PCAP);
 	}

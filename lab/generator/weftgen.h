@@ -35,7 +35,7 @@
 #define NEVER_SEEN_LIMIT (1u << 28)
 
 enum order { ORDER_SEQ, ORDER_UNIFORM, ORDER_ZIPF, ORDER_BURST, ORDER_SCATTER, ORDER_SINK };
-enum kind { KIND_UDP4, KIND_TCP4, KIND_UDP6, KIND_VLAN, KIND_VXLAN, KIND_TABLE, KIND_PCAP };
+enum kind { KIND_UDP4, KIND_TCP4, KIND_UDP6, KIND_VLAN, KIND_VXLAN, KIND_CONN, KIND_TABLE, KIND_PCAP };
 enum { SIZE_IMIX = 1, SIZE_UNIFORM = 2 };
 
 /* The device arguments; see README.md. */
@@ -45,7 +45,7 @@ struct config {
 	double s;
 	enum order order;
 	enum kind kind;
-	bool offload, track;
+	bool offload, track, nat, flood;
 	char stats[256], table[256], pcap[256];
 	struct hw_config hw;
 };

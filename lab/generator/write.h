@@ -88,14 +88,23 @@ write_ip4(uint8_t *ip, uint8_t protocol, uint32_t total, uint32_t src, uint32_t 
 /* frame.c: zeroes the payload, stamps it, and returns its sum. For kinds whose L4 checksum is not optional. */
 uint32_t fill_payload(uint8_t *at, uint32_t header, uint32_t length, struct words stamp);
 
+/* TCP with these numbers and flags. */
+static __rte_always_inline void
+write_segment4(uint8_t *at, uint32_t src, uint32_t dst, uint16_t sport, uint16_t dport, uint32_t length,
+	       uint32_t payload, uint32_t seq, uint32_t ack, uint8_t flags)
+{
+	uint32_t sum = 6 + (length - 34) + halves(src) + halves(dst) + sport + dport + halves(seq) + halves(ack) +
+		       (0x5000 | flags) + 0xffff + payload;
+
+	write_ip4(at + 14, 6, length - 14, src, dst, sport, dport);
+	put64(at + 38, be32(seq) | be32(ack) << 32);
+	put64(at + 46, 0xffff0050 | flags << 8 | be16(checksum(sum)) << 32);
+}
+
 static __rte_always_inline void
 write_tcp4(uint8_t *at, uint32_t src, uint32_t dst, uint16_t sport, uint16_t dport, uint32_t length, uint32_t payload)
 {
-	uint32_t sum = 6 + (length - 34) + halves(src) + halves(dst) + sport + dport + 0x5010 + 0xffff + payload;
-
-	write_ip4(at + 14, 6, length - 14, src, dst, sport, dport);
-	put64(at + 38, 0);
-	put64(at + 46, 0xffff1050 | be16(checksum(sum)) << 32);
+	write_segment4(at, src, dst, sport, dport, length, payload, 0, 0, 0x10);
 }
 
 /* What a driver says about a received packet: one segment, its length, the adapter's RSS hash. */

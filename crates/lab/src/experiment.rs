@@ -11,7 +11,7 @@ macro_rules! files {
     };
 }
 
-const FILES: &[(&str, &str)] = files!["generator" "quick" "000-deployment" "001-scaling" "002-p2p" "002-offload" "002-pvp" "003-l2" "003-vxlan" "003-offload" "004-copy" "cliffs" "latency" "guests" "vxlan" "cores"];
+const FILES: &[(&str, &str)] = files!["generator" "quick" "000-deployment" "001-scaling" "002-p2p" "002-offload" "002-pvp" "003-l2" "003-vxlan" "003-offload" "004-copy" "cliffs" "latency" "guests" "vxlan" "cores" "conntrack"];
 
 /// One experiment: cases that each system goes through.
 #[derive(Clone, Debug, Deserialize)]
@@ -67,6 +67,9 @@ pub struct Case {
     /// Seconds at most before those that count; they begin when caches do not grow any more ([`crate::warm`]).
     #[serde(default = "three_seconds")]
     pub warm: f64,
+    /// Seconds that pass before caches are looked at: the switch gets to know the connections meanwhile.
+    #[serde(default)]
+    pub warm_least: f64,
     /// The traffic has new flows all the time, so no cache ever settles, and what is compared is that state. Elsewhere
     /// a ratio to a peer is printed only if the peer's caches had settled before counting.
     #[serde(default)]
@@ -249,7 +252,11 @@ impl Case {
     pub fn expected_seconds(&self, seconds: f64) -> f64 {
         let start = 1.0 + 0.1 * f64::from(self.guests) + f64::from(self.rules.count) / 2e4;
         let search = if self.search { 30.0 * seconds } else { 0.0 };
-        start + self.warm.min(2.0) + (1 + self.loads.len()) as f64 * seconds + search
+        start
+            + self.warm_least
+            + self.warm.min(2.0)
+            + (1 + self.loads.len()) as f64 * seconds
+            + search
     }
 
     /// Does it need a source whose rate can be set?

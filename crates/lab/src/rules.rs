@@ -60,6 +60,10 @@ pub enum RuleKind {
     Acl,
     /// A victim's rule, and rules whose un-wildcarding an attacker abuses; new flows are the attacker's.
     Explosion,
+    /// Connection tracking, commit of what clients of the generator's `conn` begin.
+    Ct,
+    /// ... with the server's address translated (the generator's `nat`).
+    CtNat,
     /// Twenty tables as OVN fills them, for `count` logical ports.
     Ovn,
 }
@@ -124,6 +128,8 @@ impl Rules {
             RuleKind::Mixed => five_tuples(mixed::rules(self.count, self.masks, &mut random)?),
             RuleKind::Acl => five_tuples(acl::rules(self.count, &mut random)),
             RuleKind::Explosion => explosion::rules(),
+            RuleKind::Ct => plain(ct("", "")),
+            RuleKind::CtNat => plain(ct("nat,", "nat(dst=17.0.0.1),")),
             RuleKind::Ovn => ovn::rules(self.count, &mut random),
         })
     }
@@ -147,6 +153,18 @@ fn vxlan(i: u32, vnis: u32) -> String {
     let [_, x, y, z] = i.to_be_bytes();
     let vni = 100 + i % vnis;
     format!("priority=10,tun_id={vni},dl_dst=02:00:01:{x:02x}:{y:02x}:{z:02x},actions=output:2")
+}
+
+/// Untracked packets through `ct`; connections to the server are committed.
+fn ct(known: &str, new: &str) -> Vec<String> {
+    vec![
+        format!("table=0,priority=10,ip,ct_state=-trk,actions=ct({known}zone=5,table=1)"),
+        format!(
+            "table=1,priority=10,tcp,ct_state=+trk+new,tp_dst=5001,actions=ct(commit,{new}zone=5),output:2"
+        ),
+        "table=1,priority=9,ip,ct_state=+trk+est,actions=output:2".into(),
+        "table=1,priority=1,ip,actions=output:2".into(),
+    ]
 }
 
 /// Flow f of kind `udp4` has source port 1024 + the low 14 bits, and all its bits in the source address.
