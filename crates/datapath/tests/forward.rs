@@ -524,6 +524,27 @@ fn recirculated_packets_go_out_with_their_vector() {
 }
 
 #[test]
+fn kernel_ports_pay_for_what_they_refuse() {
+    let mut b = bed(1);
+    // Its queue is asked and brings nothing, as one whose frames are all refused.
+    let kernel = b.add("k", Service::Kernel);
+    b.dp.step();
+    let before = b.dp.pmd_info();
+    for _ in 0..10 {
+        b.dp.step();
+    }
+    let cycles = |port| b.dp.rxq_info().iter().find(|q| q.port == port).unwrap().cycles;
+    assert!(cycles(kernel) > 0);
+    assert_eq!(cycles(0), 0, "polling costs a PMD thread the same with and without packets");
+    let busy = |all: &[datapath::PmdInfo], worker| {
+        all.iter().find(|p| p.worker == worker).unwrap().perf.busy_cycles
+    };
+    let after = b.dp.pmd_info();
+    assert!(busy(&after, WorkerId::Kernel) > busy(&before, WorkerId::Kernel));
+    assert_eq!(busy(&after, WorkerId::Pmd(0)), 0);
+}
+
+#[test]
 fn cached_flows_are_shown_piece_by_piece() {
     const FLOWS: usize = 300;
     const PIECE: usize = 32;

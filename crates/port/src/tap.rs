@@ -153,11 +153,13 @@ enum Read {
 
 impl TapRx {
     /// Reads one frame into an empty packet, or what of it does not fit into `spill` too; its length.
+    /// Of a frame for which no buffer is large enough the kernel copies just so much that this shows.
     fn read(&mut self, p: &mut Packet) -> io::Result<usize> {
         let room = p.tailroom();
+        let more = (self.pool.room().saturating_sub(room) + 1).min(self.spill.len());
         let iov = [
             iovec { iov_base: p.data_mut().as_mut_ptr().cast(), iov_len: room },
-            iovec { iov_base: self.spill.as_mut_ptr().cast(), iov_len: self.spill.len() },
+            iovec { iov_base: self.spill.as_mut_ptr().cast(), iov_len: more },
         ];
         // SAFETY: both pieces are writable for the lengths given.
         let n = unsafe { libc::readv(self.tap.fd.as_raw_fd(), iov.as_ptr(), iov.len() as c_int) };

@@ -48,9 +48,9 @@ impl Worker {
 
     /// Counts an iteration without packets that began at this cycle.
     pub(super) fn count_idle_cycles(&mut self, began: u64) {
-        // Reading nothing but violations is work.
+        // Reading nothing but violations, or frames that are refused, is work.
         let (perf, all) = (&self.shared.perf, self.cycles.ended - began);
-        let lost = port::take_lost().min(all);
+        let lost = (port::take_lost() + self.rx.charge_refused()).min(all);
         perf.idle_iterations.add(1);
         perf.idle_cycles.add(all - lost);
         perf.busy_cycles.add(lost);
@@ -63,7 +63,7 @@ impl Worker {
         let perf = &self.shared.perf;
         let cycles = self.cycles.ended - began;
         let polled = &self.rx.polled;
-        let fresh: usize = polled.iter().map(|(_, n)| n).sum();
+        let fresh: usize = polled.iter().map(|p| p.packets).sum();
         let bursts = |n: usize| n.div_ceil(BURST);
         let one = Iteration {
             stamp: perf.iterations.get(),
@@ -71,12 +71,12 @@ impl Worker {
             cycles,
             busy_cycles: if n > 0 { cycles } else { 0 },
             packets: fresh as u64,
-            bursts: polled.iter().map(|(_, n)| bursts(*n) as u64).sum(),
+            bursts: polled.iter().map(|p| bursts(p.packets) as u64).sum(),
             misses: perf.misses.get() - misses.0,
             miss_cycles: perf.miss_cycles.get() - misses.1,
         };
         let fill = |n: usize| (0..bursts(n)).map(move |i| (n - i * BURST).min(BURST) as u64);
-        let all = polled.iter().flat_map(|(_, n)| fill(*n));
+        let all = polled.iter().flat_map(|p| fill(p.packets));
         if let Some(one) = self.cycles.recorder.record(&self.shared.metrics, &one, all) {
             self.reports.send(Report::Suspicious(Box::new(one)));
         }

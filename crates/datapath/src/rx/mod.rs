@@ -27,14 +27,23 @@ use telemetry::Drop;
 const DESCRIPTOR_PREFETCH_RXQS: usize = 4;
 const PACKET_PREFETCH_RXQS: usize = 2;
 
+/// What a queue brought to a vector.
+#[derive(Clone, Copy)]
+pub(crate) struct Polled {
+    queue: usize,
+    pub packets: usize,
+    /// What receiving and parsing them took; 0 in PMD threads, which look at the clock less often.
+    cycles: u64,
+}
+
 /// The receive queues of a worker.
 pub(crate) struct Rx {
     #[allow(clippy::vec_box)] // they travel as boxes
     pub rxqs: Vec<Box<RxSlot>>,
     /// By queue; side by side, as all are read for every vector.
     states: Vec<RxqState>,
-    /// Queues that brought packets to the current vector, and how many, in order.
-    pub polled: Vec<(usize, usize)>,
+    /// Queues that brought packets to the current vector, or cost cycles, in order.
+    pub polled: Vec<Polled>,
     /// Queues that have brought packets since all were notified.
     pending_notify: Vec<usize>,
     /// The queue that is polled first in the next vector.
@@ -162,10 +171,16 @@ impl Rx {
         parse: &mut impl FnMut(&mut Batch, &mut TxState, Burst) -> u64,
     ) -> usize {
         let slot = &mut self.rxqs[q];
+        // A call of a kernel port is a system call, beside which looking at the clock is cheap.
+        let began = self.wait.is_some().then(cycles);
         let (n, bytes) = receive(slot, limit, batch, tx, &mut self.refused, parse);
+        let took = began.map_or(0, |began| cycles() - began);
         self.states[q].polled(limit, n);
         if let (Some(w), true) = (&mut self.wait, n < limit) {
             w.drained(&*slot.rx);
+        }
+        if n > 0 || took > 0 {
+            self.polled.push(Polled { queue: q, packets: n, cycles: took });
         }
         if n > 0 {
             slot.stats.rx_packets.add(n as u64);
@@ -175,7 +190,6 @@ impl Rx {
                 slot.stats.lost(Drop::Policed, self.refused.len() as u64);
                 self.refused.drain(..).for_each(|p| tx.free(p));
             }
-            self.polled.push((q, n));
             if slot.rx.notifies() {
                 self.pending_notify.push(q);
             }
@@ -195,16 +209,21 @@ impl Rx {
         }
     }
 
-    /// Charges the cycles of a vector to the queues that filled it, by packets.
+    /// Charges the cycles of a vector to the queues that filled it: what is known of each, the rest
+    /// by packets.
     pub fn charge(&self, cycles: u64) {
-        if let [(q, _)] = self.polled[..] {
-            return self.rxqs[q].cell.cycles.add(cycles);
+        let packets: u64 = self.polled.iter().map(|p| p.packets as u64).sum();
+        let known: u64 = self.polled.iter().map(|p| p.cycles).sum();
+        let share = cycles.saturating_sub(known).checked_div(packets).unwrap_or(0);
+        for p in &self.polled {
+            self.rxqs[p.queue].cell.cycles.add(p.cycles + share * p.packets as u64);
         }
-        let fresh: u64 = self.polled.iter().map(|(_, n)| *n as u64).sum();
-        let share = cycles.checked_div(fresh).unwrap_or(0);
-        for (q, n) in &self.polled {
-            self.rxqs[*q].cell.cycles.add(share * *n as u64);
-        }
+    }
+
+    /// Charges queues that brought nothing, perhaps frames that were refused; returns the cycles.
+    pub fn charge_refused(&self) -> u64 {
+        self.charge(0);
+        self.polled.iter().map(|p| p.cycles).sum()
     }
 }
 
