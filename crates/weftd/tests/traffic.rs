@@ -5,7 +5,7 @@ mod lab;
 
 use lab::*;
 use std::collections::BTreeMap;
-use testkit::{Netns, Switch, privileged};
+use testkit::{Frame, L4, Net, Netns, Raw, Switch, V4, privileged};
 
 #[test]
 fn tcp_goes_on_while_flows_and_ports_change() {
@@ -84,6 +84,27 @@ fn every_packet_is_accounted_for() {
         let n = flows.split("n_packets=").skip(1);
         n.map(|t| t.split(',').next().unwrap().parse::<u64>().unwrap()).sum::<u64>() >= rx
     });
+}
+
+#[test]
+fn expired_packets_without_a_controller_count_as_expired() {
+    const SENT: u64 = 20;
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    let (a, _b) = (host_on(&ns, &sw, 1), host_on(&ns, &sw, 2));
+    ofctl(&sw, "add-flow br0 priority=9,udp,actions=dec_ttl,NORMAL");
+    let counted = || ["datapath_drop_ttl_expired", "datapath_punted"].map(|n| coverage(&sw, n));
+    assert_eq!(counted(), [0, 0]);
+    let ip = V4::new([10, 0, 0, 1], [10, 0, 0, 2], L4::Udp(1, 2, vec![0; 20]));
+    let to = [2, 0, 0, 0, 0, 2];
+    let frame = Frame::new([2, 0, 0, 0, 0, 1], to, Net::V4(V4 { ttl: 1, ..ip })).bytes();
+    let raw = Raw::open(&a, "eth0").unwrap();
+    (0..SENT).for_each(|_| raw.send(&frame).unwrap());
+    wait_for("all of them", || counted()[0] >= SENT);
+    assert_eq!(counted(), [SENT, 0]);
 }
 
 /// Counters of ports and of drops once two looks in a row agree: they are read one after the other, and a packet

@@ -109,6 +109,45 @@ fn is_vxlan(f: &[u8]) -> bool {
     f.len() > 60 && (f[23] == 17 && f[36..38] == [0x12, 0xb5] || f[20] == 17 && f[12] == 0x86)
 }
 
+/// What a device of the peer's sent, and what of it came out of our tunnel.
+fn sent_and_received(sw: &Switch, peer: &Netns) -> [u64; 2] {
+    let number = |text: &str, after: &str| -> u64 {
+        let rest = text.split(after).nth(1).unwrap_or_else(|| panic!("no {after} in {text}"));
+        rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+    };
+    // Counters of cached flows reach ports within a second, or when they are asked for.
+    appctl(sw, "revalidator/wait");
+    let device = peer.ip("-j -s link show vx").unwrap();
+    let sent = device.split("\"tx\"").nth(1).expect("statistics");
+    [number(sent, "\"packets\":"), number(&ofctl(sw, "dump-ports br-int vx"), "rx pkts=")]
+}
+
+#[test]
+fn a_tunnel_counts_only_what_comes_out_of_it() {
+    with_tunnel(OVER_IPV4.0, OVER_IPV4.1, |sw, _guest, peer| {
+        peer.ping(inner(1), PATIENCE).unwrap();
+        let mut before = sent_and_received(sw, peer);
+        wait_for("counters stand still", || {
+            std::thread::sleep(QUIET);
+            let now = sent_and_received(sw, peer);
+            std::mem::replace(&mut before, now) == now
+        });
+        for _ in 0..10 {
+            peer.ping(inner(1), PATIENCE).unwrap();
+            // Beside the tunnel, to the bridge's own port.
+            peer.ping(IpAddr::from([10, 1, 1, 1]), PATIENCE).unwrap();
+        }
+        let more = || {
+            let now = sent_and_received(sw, peer);
+            [now[0] - before[0], now[1] - before[1]]
+        };
+        wait_for("as many out of the tunnel as were sent", || {
+            let [sent, received] = more();
+            sent >= 10 && sent == received
+        });
+    });
+}
+
 #[test]
 fn the_kernel_understands_us_over_ipv4() {
     with_tunnel(OVER_IPV4.0, OVER_IPV4.1, |sw, guest, peer| {
