@@ -6,7 +6,10 @@ use crate::groups::liveness::Groups;
 use crate::tables::counters::FlowRec;
 use crate::tables::table::{FlowRule, Tables};
 use crate::types::{BridgeId, PortSpec};
-use openflow::{FlowMod, GroupMod, Instruction, Match, OfError, OfPort, PortMod, Removed};
+use openflow::{
+    FlowMod, GROUP_ANY, GroupMod, Instruction, Match, OfError, OfPort, PortMod, Removed, TABLE_ALL,
+    port,
+};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use sync::Grace;
@@ -111,6 +114,21 @@ pub(crate) struct Select<'a> {
     pub cookie_mask: u64,
     pub out_port: OfPort,
     pub out_group: u32,
+}
+
+impl<'a> Select<'a> {
+    /// All flows, of all tables, with at least this match.
+    pub fn all(matching: &'a Match) -> Self {
+        Select {
+            table: TABLE_ALL,
+            matching,
+            priority: None,
+            cookie: 0,
+            cookie_mask: 0,
+            out_port: port::ANY,
+            out_group: GROUP_ANY,
+        }
+    }
 }
 
 /// What a modification makes of the flows that it means.

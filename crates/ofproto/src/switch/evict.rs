@@ -7,7 +7,7 @@ use crate::tables::counters::FlowRec;
 use crate::tables::table::{FlowRule, N_TABLES};
 use crate::transaction::{Select, Txn};
 use crate::types::BridgeId;
-use openflow::{GROUP_ANY, Match, OfError, Removed, Subfield, port};
+use openflow::{Match, OfError, Removed, Subfield};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -63,15 +63,7 @@ impl Switch {
         let config = self.bridge(id).ok()?.config.tables.get(&table);
         let fields = config.map_or(&[][..], |t| &t.groups);
         let everything = Match::default();
-        let all = Select {
-            table,
-            matching: &everything,
-            priority: None,
-            cookie: 0,
-            cookie_mask: 0,
-            out_port: port::ANY,
-            out_group: GROUP_ANY,
-        };
+        let all = Select { table, ..Select::all(&everything) };
         let mut groups: BTreeMap<Vec<(u128, u128)>, Group> = BTreeMap::new();
         for (_, rule) in self.select(id, &all, version).ok()? {
             let Some(rec) = self.slots.flow(rule.value().id) else { continue };

@@ -196,12 +196,10 @@ impl Switch {
         let strict = m.command == FlowModCommand::ModifyStrict;
         let select = Select {
             table,
-            matching: &m.matching,
             priority: strict.then_some(m.priority),
             cookie: m.cookie_old,
             cookie_mask: m.cookie_mask,
-            out_port: port::ANY,
-            out_group: GROUP_ANY,
+            ..Select::all(&m.matching)
         };
         let rules = self.select(txn.bridge, &select, txn.version)?;
         // OpenFlow 1.0 and 1.1 add what they do not find; later versions have no new cookie then.
@@ -291,15 +289,7 @@ impl Switch {
     /// Removes all flows, silently.
     pub(crate) fn clear_flows(&mut self, id: BridgeId, now: u64) {
         let everything = Match::default();
-        let all = Select {
-            table: TABLE_ALL,
-            matching: &everything,
-            priority: None,
-            cookie: 0,
-            cookie_mask: 0,
-            out_port: port::ANY,
-            out_group: GROUP_ANY,
-        };
+        let all = Select::all(&everything);
         for (_, rule) in self.select(id, &all, self.version()).unwrap_or_default() {
             self.slots.release(rule.value().id, now);
         }

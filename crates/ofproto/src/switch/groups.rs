@@ -12,7 +12,6 @@ use crate::types::BridgeId;
 use crate::work::step;
 use openflow::{
     Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, Match, OfError, Removed,
-    TABLE_ALL, port,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -143,15 +142,7 @@ impl Switch {
     /// Removes the flows that use a group that is gone.
     fn delete_users(&mut self, txn: &mut Txn, gone: &HashSet<u32>) -> Result<(), OfError> {
         let everything = Match::default();
-        let all = Select {
-            table: TABLE_ALL,
-            matching: &everything,
-            priority: None,
-            cookie: 0,
-            cookie_mask: 0,
-            out_port: port::ANY,
-            out_group: GROUP_ANY,
-        };
+        let all = Select::all(&everything);
         let mut rules = self.select(txn.bridge, &all, txn.version)?;
         rules.retain(|(_, r)| r.value().groups && uses_one_of(&r.value().instructions, gone));
         txn.remaining = Remaining::Remove(rules.into_iter(), Removed::GroupDelete);

@@ -5,10 +5,7 @@ use crate::switch::Switch;
 use crate::transaction::{Remaining, Select, Txn};
 use crate::types::BridgeId;
 use action::{BandConfig, BandKind, METER_BANDS_MAX, METER_TOUCH_MS, Meter, Region};
-use openflow::{
-    Band, GROUP_ANY, Match, MeterCommand, MeterMod, MeterStats, OfError, Removed, TABLE_ALL,
-    meter_id, port,
-};
+use openflow::{Band, Match, MeterCommand, MeterMod, MeterStats, OfError, Removed, meter_id};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -109,15 +106,7 @@ impl Switch {
     /// Removes the flows that name a meter that goes.
     fn delete_metered(&mut self, txn: &mut Txn, gone: &HashSet<u32>) -> Result<(), OfError> {
         let everything = Match::default();
-        let all = Select {
-            table: TABLE_ALL,
-            matching: &everything,
-            priority: None,
-            cookie: 0,
-            cookie_mask: 0,
-            out_port: port::ANY,
-            out_group: GROUP_ANY,
-        };
+        let all = Select::all(&everything);
         let mut rules = self.select(txn.bridge, &all, txn.version)?;
         rules.retain(|(_, r)| r.value().meter.is_some_and(|m| gone.contains(&m)));
         txn.remaining = Remaining::Remove(rules.into_iter(), Removed::MeterDelete);
