@@ -5,7 +5,7 @@ use conntrack::{Arrival, At, Count, Keeper, Meta, Table, Worker, state, track};
 use std::sync::Arc;
 use sync::{Domain, Reader};
 use wire::IP_TCP;
-use wire::tcp_flags::{ACK, SYN};
+use wire::tcp_flags::{ACK, RST, SYN};
 
 /// Connections that there may be in these tests; a quarter may be half-open in one zone, and a port
 /// may have as many as are left of these.
@@ -152,6 +152,22 @@ fn what_a_flush_ends_is_the_ports_no_more() {
     lab.now += 32_000;
     while !lab.keeper.tend(lab.now, 10_000) {}
     assert_eq!((lab.table.len(), lab.flood(1, 2)), (0, SHARE_OF_ONE_PORT), "nor what timed out");
+}
+
+#[test]
+fn ports_that_are_used_again_leave_memory_to_others() {
+    const CONNECTIONS: u32 = TOTAL / 8 * 7;
+    let mut lab = Lab::new();
+    // A round replaces the connections of the one before, which have not expired: together more than
+    // there is memory for.
+    for round in 0..32 {
+        (0..CONNECTIONS).for_each(|n| lab.establish(1, n));
+        (0..CONNECTIONS).for_each(|n| _ = lab.send(1, segment(n, true, RST, 101, 501)));
+        lab.now += 2_000;
+        while !lab.keeper.tend(lab.now, 10_000) {}
+        assert_eq!(lab.counted(Count::Full), 0, "round {round}");
+    }
+    assert!(lab.table.len() <= CONNECTIONS);
 }
 
 #[test]

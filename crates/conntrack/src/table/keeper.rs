@@ -38,8 +38,10 @@ pub struct Keeper {
     flushes: u64,
     /// The second in which announced connections were last looked at.
     tidied: u64,
-    /// How many of the taken entries are in the wheel.
+    /// How many of the taken entries were put into the wheel.
     noted: u64,
+    /// Entries in the wheel.
+    armed: usize,
 }
 
 impl Keeper {
@@ -59,6 +61,7 @@ impl Keeper {
             flushes: 0,
             tidied: 0,
             noted: 0,
+            armed: 0,
         };
         keeper.provide();
         keeper
@@ -132,6 +135,7 @@ impl Keeper {
             let n = self.table.issue.number(self.noted);
             self.arm(n, FIRST_TICKS);
             self.noted += 1;
+            self.armed += 1;
         }
     }
 
@@ -175,6 +179,9 @@ impl Keeper {
         if self.flushes != flushes {
             (self.flushes, self.rush) = (flushes, SLOTS);
         }
+        if self.rush == 0 && self.is_crowded() {
+            self.rush = SLOTS;
+        }
         let mut ended = Vec::new();
         let done = loop {
             while self.rest != END {
@@ -197,6 +204,14 @@ impl Keeper {
             self.leaving.push((self.domain.grace(), ended));
         }
         done
+    }
+
+    /// Have so many connections in the wheel ended that all are looked at ahead of their time? Whoever
+    /// uses the same ports again and again would hold all memory for a turn of the wheel otherwise. At
+    /// most three entries are looked at for one that is freed.
+    fn is_crowded(&self) -> bool {
+        let (live, most) = (self.table.len() as usize, self.table.limits.total() as usize);
+        self.armed > live + live / 2 + most / 8 + READY_COUNT_MAX
     }
 
     /// The next list to work on; false: nothing is due.
@@ -237,6 +252,7 @@ impl Keeper {
         if a != b && table.index.remove(b, n) {
             table.twice.fetch_sub(1, Relaxed);
         }
+        self.armed -= 1;
         ended.push(n);
     }
 }
