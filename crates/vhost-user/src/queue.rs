@@ -168,7 +168,7 @@ impl<P: Pool + 'static> Rx<P> {
             fence(Ordering::SeqCst);
             self.notify(true);
         }
-        self.shared.rx[self.index].count(&Counters {
+        self.shared.counted.rx[self.index].count(&Counters {
             packets: moved.packets as u64,
             bytes: moved.bytes,
             dropped: moved.dropped as u64,
@@ -347,7 +347,7 @@ impl<P: Pool + 'static> Tx<P> {
                 copies::count_short(moved.bytes);
             }
         }
-        self.shared.tx[self.index].count(&Counters {
+        self.shared.counted.tx[self.index].count(&Counters {
             packets: taken as u64 - dropped,
             bytes: moved.bytes,
             dropped,
@@ -360,7 +360,7 @@ impl<P: Pool + 'static> Tx<P> {
     fn drop_all(&self, packets: &[Packet]) -> usize {
         self.pool.free(packets);
         let dropped = packets.len() as u64;
-        self.shared.tx[self.index].count(&Counters { dropped, ..Default::default() });
+        self.shared.counted.tx[self.index].count(&Counters { dropped, ..Default::default() });
         packets.len()
     }
 }

@@ -54,6 +54,18 @@ struct Log {
     suppressed: u64,
 }
 
+/// What is counted of a socket, over all its guests.
+pub(crate) struct Counted {
+    /// By queue handle.
+    pub rx: Vec<Slot>,
+    pub tx: Vec<Slot>,
+    /// By [`vhost::RingError`].
+    ring_errors: [AtomicU64; vhost::RingError::COUNT],
+    /// Cycles lost to what guests did wrong, until they are charged to the port.
+    lost: AtomicU64,
+    pub violations: Violations,
+}
+
 pub(crate) struct Shared {
     /// Enabled queues we receive from, and send to: bit i for queue pair i. No guest: none.
     rx_mask: AtomicU64,
@@ -70,14 +82,8 @@ pub(crate) struct Shared {
     pub taken_tx: Vec<AtomicBool>,
     /// Times a guest came or went.
     pub changes: AtomicU64,
-    pub rx: Vec<Slot>,
-    pub tx: Vec<Slot>,
+    pub counted: Counted,
     pub rings: Rings,
-    /// By [`vhost::RingError`], over all guests.
-    ring_errors: [AtomicU64; vhost::RingError::COUNT],
-    /// Cycles lost to what guests did wrong, until they are charged to the port.
-    lost: AtomicU64,
-    pub violations: Violations,
     info: Mutex<Info>,
     budget: Mutex<Budget>,
     log: Mutex<Log>,
@@ -104,12 +110,14 @@ impl Shared {
             taken_rx: AtomicU64::new(0),
             taken_tx: (0..n_txq).map(|_| AtomicBool::new(false)).collect(),
             changes: AtomicU64::new(0),
-            rx: slots(PAIRS_MAX),
-            tx: slots(n_txq),
+            counted: Counted {
+                rx: slots(PAIRS_MAX),
+                tx: slots(n_txq),
+                ring_errors: Default::default(),
+                lost: AtomicU64::new(0),
+                violations: Violations::default(),
+            },
             rings: Rings::new(RINGS_MAX),
-            ring_errors: Default::default(),
-            lost: AtomicU64::new(0),
-            violations: Violations::default(),
             info: Mutex::default(),
             budget: Mutex::default(),
             log: Mutex::default(),
@@ -289,16 +297,16 @@ impl Shared {
     #[cold]
     pub fn count_error(&self, ring: &mut OwnRing) {
         for (what, n) in ring.ring.ring_errors().since(&ring.reported) {
-            self.ring_errors[what as usize].fetch_add(n, Ordering::Relaxed);
+            self.counted.ring_errors[what as usize].fetch_add(n, Ordering::Relaxed);
         }
         *ring.reported = *ring.ring.ring_errors();
     }
 
     /// What was lost since this was called last: cycles.
     pub fn take_lost(&self) -> u64 {
-        match self.lost.load(Ordering::Relaxed) {
+        match self.counted.lost.load(Ordering::Relaxed) {
             0 => 0,
-            _ => self.lost.swap(0, Ordering::Relaxed),
+            _ => self.counted.lost.swap(0, Ordering::Relaxed),
         }
     }
 
@@ -308,7 +316,7 @@ impl Shared {
     pub fn end(&self, ring: &mut OwnRing, began: Option<u64>, moved: &mut Moved) -> u64 {
         let lost = ring.watch.end(began, moved);
         if lost > 0 {
-            self.lost.fetch_add(lost, Ordering::Relaxed);
+            self.counted.lost.fetch_add(lost, Ordering::Relaxed);
         }
         if std::mem::take(&mut moved.has_errors) {
             self.count_error(ring);
@@ -318,16 +326,17 @@ impl Shared {
 
     /// What guests did wrong, and how often.
     pub fn ring_errors(&self) -> Vec<(vhost::RingError, u64)> {
-        let count =
-            |what: &vhost::RingError| self.ring_errors[*what as usize].load(Ordering::Relaxed);
+        let count = |what: &vhost::RingError| {
+            self.counted.ring_errors[*what as usize].load(Ordering::Relaxed)
+        };
         vhost::RingError::ALL.iter().map(|what| (*what, count(what))).collect()
     }
 
     /// Sums of the receive and of the send counters.
     pub fn counters(&self) -> (Counters, Counters) {
         let mut sums = (Counters::default(), Counters::default());
-        self.rx.iter().for_each(|slot| slot.add_to(&mut sums.0));
-        self.tx.iter().for_each(|slot| slot.add_to(&mut sums.1));
+        self.counted.rx.iter().for_each(|slot| slot.add_to(&mut sums.0));
+        self.counted.tx.iter().for_each(|slot| slot.add_to(&mut sums.1));
         sums
     }
 
@@ -338,7 +347,7 @@ impl Shared {
 
     /// Counts a violation, and says so in the log unless it said so just before.
     pub fn violation(&self, what: Violation, request: Option<u32>) {
-        self.violations.count(what);
+        self.counted.violations.count(what);
         let Some(warn) = &self.warn else { return };
         let mut log = lock(&self.log);
         if log.last.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {

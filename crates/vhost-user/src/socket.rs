@@ -194,7 +194,7 @@ impl<P: Pool + 'static> Socket<P> {
 
     /// Send handles in total.
     pub fn n_txq(&self) -> usize {
-        self.shared.tx.len()
+        self.shared.counted.tx.len()
     }
 
     /// A receive handle; None when it is out already.
@@ -234,7 +234,7 @@ impl<P: Pool + 'static> Socket<P> {
 
     /// What front-ends did wrong on this socket, and how often.
     pub fn violations(&self) -> Vec<(Violation, u64)> {
-        self.shared.violations.all()
+        self.shared.counted.violations.all()
     }
 
     /// Administrative state: down, nothing is received and what is sent is dropped.
