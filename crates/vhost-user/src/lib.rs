@@ -13,6 +13,7 @@
 //!   later, `sigbus` sees to it that only its own guest notices.
 //! - What front-ends make us do is paid from a budget of their socket's; when that is used up, their thread rests.
 
+mod atomics;
 mod budget;
 mod call;
 mod completions;

@@ -5,8 +5,9 @@
 //! are a word that the thread looks at once per turn, engines change hands in a place that is
 //! locked for a moment.
 
+use crate::atomics::{AtomicBool, AtomicU8, Handed, Ordering};
 use crate::tally::{Tallied, Tally};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vhost::Engine;
 
@@ -70,7 +71,7 @@ pub struct Seat {
     state: AtomicU8,
     /// The thread has ended.
     gone: AtomicBool,
-    engine: Mutex<Option<Box<dyn Engine>>>,
+    engine: Handed<Option<Box<dyn Engine>>>,
 }
 
 impl Seat {
@@ -82,7 +83,7 @@ impl Seat {
             order: AtomicU8::new(Order::None as u8),
             state: AtomicU8::new(SeatState::Empty as u8),
             gone: AtomicBool::new(false),
-            engine: Mutex::new(None),
+            engine: Handed::new(None),
         });
         seats_mut(|seats| seats.push(seat.clone()));
         seat
@@ -201,21 +202,4 @@ pub fn seats() -> Vec<Arc<Seat>> {
 /// Forgets the seat of a thread that ended.
 pub fn forget_seat(seat: &Arc<Seat>) {
     seats_mut(|seats| seats.retain(|other| !Arc::ptr_eq(other, seat)));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_shown_begins_anew_and_the_tally_does_not() {
-        let seat = Seat::new(63);
-        seat.tally.copies.store(7, Ordering::Relaxed);
-        seat.tally.in_flight_max.store(5, Ordering::Relaxed);
-        seat.clear_shown();
-        seat.tally.copies.store(9, Ordering::Relaxed);
-        assert_eq!(seat.shown(), Tallied { copies: 2, in_flight_max: 5, ..Tallied::default() });
-        assert_eq!(seat.tally.read().copies, 9);
-        forget_seat(&seat);
-    }
 }

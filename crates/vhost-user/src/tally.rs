@@ -82,3 +82,21 @@ pub(crate) fn add(counter: &AtomicU64, n: u64) {
         counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seat::{Seat, forget_seat};
+
+    #[test]
+    fn what_is_shown_begins_anew_and_the_tally_does_not() {
+        let seat = Seat::new(63);
+        seat.tally.copies.store(7, Ordering::Relaxed);
+        seat.tally.in_flight_max.store(5, Ordering::Relaxed);
+        seat.clear_shown();
+        seat.tally.copies.store(9, Ordering::Relaxed);
+        assert_eq!(seat.shown(), Tallied { copies: 2, in_flight_max: 5, ..Tallied::default() });
+        assert_eq!(seat.tally.read().copies, 9);
+        forget_seat(&seat);
+    }
+}
