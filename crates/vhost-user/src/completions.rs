@@ -93,8 +93,8 @@ impl Copies {
         let began = self.window.filter(|(began, ..)| began.elapsed() < WINDOW);
         let (_, completed, errors) = *self.window.insert(began.unwrap_or((
             Instant::now(),
-            now.completed - 1,
-            now.errors - 1,
+            now.completed.saturating_sub(1),
+            now.errors.saturating_sub(1),
         )));
         let (completed, errors) = (now.completed - completed, now.errors - errors);
         if errors > ERRORS_FREE && errors * ERRORS_ONE_OF > completed {
