@@ -3,6 +3,7 @@
 mod lab;
 
 use lab::*;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use testkit::{Netns, Probe, Switch, privileged};
 
@@ -483,4 +484,36 @@ fn a_bridge_leaves_nothing_behind() {
         }
         assert_eq!(files(), before);
     }
+}
+
+/// The kernel keeps whoever closes a TAP device waiting for some milliseconds: ports that go
+/// together are closed by many threads, or 500 of them would stop everything else for 9 s.
+#[test]
+fn ports_that_go_together_are_closed_side_by_side() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    let tasks = format!("/proc/{}/task", sw.daemon_pid().unwrap());
+    let threads = || std::fs::read_dir(&tasks).unwrap().count();
+    let each = |f: &dyn Fn(u32) -> String| (0..100).map(f).collect::<Vec<_>>().join(" -- ");
+    // Threads are there for a moment only: on a busy machine it may take some rounds to see them.
+    wait_for("several threads that close ports", || {
+        vsctl(&sw, &each(&|i| format!("add-port br0 i{i} -- set interface i{i} type=internal")));
+        let before = threads();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                vsctl(&sw, &each(&|i| format!("del-port i{i}")));
+                done.store(true, Ordering::Relaxed);
+            });
+            let mut most = 0;
+            while !done.load(Ordering::Relaxed) {
+                most = most.max(threads());
+            }
+            most >= before + 4
+        })
+    });
+    assert!(ns.ip("link show i0").is_err() && ns.ip("link show i99").is_err());
 }
