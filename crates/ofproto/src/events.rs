@@ -1,6 +1,6 @@
 //! What the switch hands to the control side: events for controllers, regions for the datapath.
 
-use crate::mac_changes::Macs;
+use crate::mac_changes::{Mac, Macs};
 use crate::types::BridgeId;
 use action::{Decision, Region};
 use flow::{Key, Mask, PACKET_LINES, at};
@@ -214,15 +214,20 @@ impl Rewritten {
         out
     }
 
-    /// The packets to or from an address.
-    pub fn mac_regions(&self, mac: [u8; 6]) -> [Region; 2] {
-        [at::ETH_DST, at::ETH_SRC].map(|at| {
+    /// The packets whose decisions may be others as an address changed: those to it, and if it was
+    /// known those from it.
+    pub fn mac_regions(&self, mac: Mac) -> impl Iterator<Item = Region> + '_ {
+        let (mac, fields) = match mac {
+            Mac::New(mac) => (mac, &[at::ETH_DST][..]),
+            Mac::Known(mac) => (mac, &[at::ETH_DST, at::ETH_SRC][..]),
+        };
+        fields.iter().map(move |at| {
             let mut r = Region { key: Key::ZERO, mask: Key::ZERO };
-            r.mask.set(at, [0xff; 6]);
+            r.mask.set(*at, [0xff; 6]);
             for i in 0..2 {
                 r.mask.words[i] &= !self.mask.words[i];
             }
-            r.key.set(at, mac);
+            r.key.set(*at, mac);
             r.key = r.key.masked(&r.mask);
             r
         })

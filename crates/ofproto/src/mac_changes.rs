@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Addresses that are kept one by one, over all bridges: each is two regions (from it, to it),
-/// and this is what one change may have of them before they are merged.
+/// Addresses that are kept one by one, over all bridges: each is at most two regions (from it, to
+/// it), and this is what one change may have of them before they are merged.
 const SINGLE_MACS_MAX: usize = 2048;
 
 /// A VLAN with fewer addresses than this is not worth giving up when there are too many: its bridge
@@ -17,16 +17,25 @@ const BRIDGE_VLANS_MAX: usize = 16;
 /// Addresses whose port changed since the regions were last taken.
 #[derive(Default)]
 pub(crate) struct Macs {
-    single: BTreeMap<(u32, u16), Vec<[u8; 6]>>,
+    single: BTreeMap<(u32, u16), Vec<Mac>>,
     n: usize,
     vlans: BTreeSet<(u32, u16)>,
     bridges: BTreeSet<u32>,
 }
 
+/// An address whose place changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mac {
+    /// It was not known. Decisions about packets from it stay what they are: they teach it.
+    New([u8; 6]),
+    /// It was, and what packets from it have taught holds no more.
+    Known([u8; 6]),
+}
+
 /// What changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
-    Mac([u8; 6]),
+    Mac(Mac),
     /// Many addresses of one VLAN of a bridge.
     Vlan(u32, u16),
     /// Many addresses of a bridge.
@@ -34,7 +43,7 @@ pub(crate) enum Changed {
 }
 
 impl Macs {
-    pub fn push(&mut self, bridge: u32, vlan: u16, mac: [u8; 6]) {
+    pub fn push(&mut self, bridge: u32, vlan: u16, mac: Mac) {
         if self.bridges.contains(&bridge) || self.vlans.contains(&(bridge, vlan)) {
             return;
         }

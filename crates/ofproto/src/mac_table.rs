@@ -57,9 +57,11 @@ pub struct MacStats {
 pub(crate) enum Learned {
     /// Nothing but the age.
     Refreshed,
-    /// A new or moved address.
-    Changed,
-    /// An old address had to go to make room.
+    /// A new address.
+    New,
+    /// It is behind another port now.
+    Moved,
+    /// A new address, for which an old one had to go.
     Evicted(u16, [u8; 6]),
     /// A static entry, or the table is full of them.
     Refused,
@@ -199,7 +201,7 @@ impl MacTable {
         self.by_mac.insert((vlan, mac), i);
         self.link(i);
         self.index(index, vlan, mac, port);
-        evicted.map_or(Learned::Changed, |(v, m)| Learned::Evicted(v, m))
+        evicted.map_or(Learned::New, |(v, m)| Learned::Evicted(v, m))
     }
 
     /// A known address was seen.
@@ -223,7 +225,7 @@ impl MacTable {
         }
         self.stats.moved += 1;
         self.index(index, e.vlan, e.mac, port);
-        Learned::Changed
+        Learned::Moved
     }
 
     /// Takes one address from what the port may teach now; false, and counted: nothing is left.

@@ -151,3 +151,21 @@ fn port_counters(sw: &Switch) -> BTreeMap<(u32, String), u64> {
     }
     out
 }
+
+#[test]
+fn the_packet_that_teaches_an_address_leaves_a_cached_flow() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    let (a, _b) = (host_on(&ns, &sw, 1), host_on(&ns, &sw, 2));
+    let macs = ([2, 9, 9, 9, 9, 9], [2, 8, 8, 8, 8, 8]);
+    let frame = Frame::udp4(macs, ([10, 9, 9, 1], [10, 9, 9, 2]), (1, 2), b"x").bytes();
+    Raw::open(&a, "eth0").unwrap().send(&frame).unwrap();
+    wait_for("a learned address", || appctl(&sw, "fdb/show br0").contains("02:09:09:09:09:09"));
+    // A barrier: what the new address changes has changed.
+    ofctl(&sw, "--strict del-flows br0 priority=7");
+    let flows = appctl(&sw, "dpctl/dump-flows");
+    assert!(flows.contains("eth(src=02:09:09:09:09:09,"), "{flows}");
+}

@@ -16,9 +16,9 @@ fn table(max: usize) -> (MacIndex, MacTable) {
 #[test]
 fn learns_moves_ages_and_evicts() {
     let (index, mut t) = table(4);
-    assert_eq!(t.learn(&index, 1, mac(1), 7, 0), Learned::Changed);
+    assert_eq!(t.learn(&index, 1, mac(1), 7, 0), Learned::New);
     assert_eq!(t.learn(&index, 1, mac(1), 7, 5), Learned::Refreshed);
-    assert_eq!(t.learn(&index, 1, mac(1), 8, 6), Learned::Changed);
+    assert_eq!(t.learn(&index, 1, mac(1), 8, 6), Learned::Moved);
     assert_eq!(index.find(1, mac(1)), Some(8));
     assert_eq!(index.find(2, mac(1)), None);
     for i in 2..5 {
@@ -98,7 +98,7 @@ fn a_port_teaches_a_burst_and_then_its_rate() {
     assert_eq!(t.learn(&index, 0, known.mac, 1, 2 * SECOND), Learned::Refreshed);
     assert!(matches!(t.learn(&index, 0, mac(1 << 40), 2, 2 * SECOND), Learned::Evicted(..)));
     assert_eq!(t.learn(&index, 0, mac(1 << 40), 1, 2 * SECOND), Learned::Limited);
-    assert_eq!(t.learn(&index, 0, known.mac, 2, 2 * SECOND), Learned::Changed);
+    assert_eq!(t.learn(&index, 0, known.mac, 2, 2 * SECOND), Learned::Moved);
 }
 
 /// Looks at entries per new address in a full table of `max`, flooded from one of two ports.

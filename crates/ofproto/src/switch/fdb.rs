@@ -1,6 +1,7 @@
 //! Learned addresses of bridges.
 
 use super::Switch;
+use crate::mac_changes::Mac;
 use crate::mac_table::{Learned, MacEntry, MacStats};
 use crate::types::*;
 use openflow::OfPort;
@@ -13,10 +14,14 @@ impl Switch {
         }
         let learned = b.macs.learn(&b.mac_index, vlan, mac, port, now);
         if let Learned::Evicted(vlan, old) = learned {
-            self.outbox.macs.push(bridge, vlan, old);
+            self.outbox.macs.push(bridge, vlan, Mac::Known(old));
         }
-        if matches!(learned, Learned::Changed | Learned::Evicted(..)) {
-            self.outbox.macs.push(bridge, vlan, mac);
+        match learned {
+            Learned::New | Learned::Evicted(..) => {
+                self.outbox.macs.push(bridge, vlan, Mac::New(mac));
+            }
+            Learned::Moved => self.outbox.macs.push(bridge, vlan, Mac::Known(mac)),
+            _ => {}
         }
     }
 
@@ -72,7 +77,7 @@ impl Switch {
     pub fn fdb_flush(&mut self, id: BridgeId) -> Result<(), ConfigError> {
         let b = self.bridge_mut(id)?;
         let gone = b.macs.flush(&b.mac_index);
-        gone.iter().for_each(|(vlan, mac)| self.outbox.macs.push(id.0, *vlan, *mac));
+        gone.iter().for_each(|(vlan, mac)| self.outbox.macs.push(id.0, *vlan, Mac::Known(*mac)));
         Ok(())
     }
 
@@ -90,7 +95,7 @@ impl Switch {
             return Err(ConfigError::NoPort(of_port));
         }
         b.macs.add_static(&b.mac_index, vlan, mac, of_port, now);
-        self.outbox.macs.push(id.0, vlan, mac);
+        self.outbox.macs.push(id.0, vlan, Mac::Known(mac));
         Ok(())
     }
 
@@ -98,7 +103,7 @@ impl Switch {
     pub fn fdb_del(&mut self, id: BridgeId, vlan: u16, mac: [u8; 6]) -> Result<bool, ConfigError> {
         let b = self.bridge_mut(id)?;
         let was = b.macs.remove(&b.mac_index, vlan, mac);
-        self.outbox.macs.push(id.0, vlan, mac);
+        self.outbox.macs.push(id.0, vlan, Mac::Known(mac));
         Ok(was)
     }
 
@@ -108,7 +113,8 @@ impl Switch {
         for b in self.bridges.iter_mut().flatten() {
             let gone = b.macs.expire(&b.mac_index, now, left);
             left -= gone.len();
-            gone.iter().for_each(|(vlan, mac)| self.outbox.macs.push(b.id, *vlan, *mac));
+            gone.iter()
+                .for_each(|(vlan, mac)| self.outbox.macs.push(b.id, *vlan, Mac::Known(*mac)));
         }
         n - left
     }

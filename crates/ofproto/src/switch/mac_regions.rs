@@ -131,9 +131,24 @@ mod tests {
         let mut lab = lab();
         flood(&mut lab, 1000, |_| 20, 3);
         let regions = lab.sw.take_regions();
-        assert_eq!(regions.len(), 2000);
+        assert_eq!(regions.len(), 1000);
         assert!(hits(&regions, "in_port=1,dl_vlan=20,dl_dst=02:00:00:00:00:07"));
         assert!(!hits(&regions, "in_port=1,dl_vlan=20,dl_dst=02:00:00:00:ff:07"));
+    }
+
+    #[test]
+    fn who_teaches_an_address_keeps_its_decision_until_the_address_changes() {
+        let mut lab = lab();
+        let (from, to) = ("dl_src=02:00:00:00:00:07", "dl_dst=02:00:00:00:00:07");
+        let mut changed = |act: &dyn Fn(&mut Lab)| {
+            act(&mut lab);
+            let regions = lab.sw.take_regions();
+            [from, to].map(|text| hits(&regions, text))
+        };
+        assert_eq!(changed(&|lab| lab.sw.learn(lab.br.0, 20, mac(7), 3, 1)), [false, true]);
+        assert_eq!(changed(&|lab| lab.sw.learn(lab.br.0, 20, mac(7), 3, 2)), [false, false]);
+        assert_eq!(changed(&|lab| lab.sw.learn(lab.br.0, 20, mac(7), 1, 3)), [true, true]);
+        assert_eq!(changed(&|lab| lab.sw.fdb_flush(lab.br).unwrap()), [true, true]);
     }
 
     #[test]
