@@ -60,6 +60,12 @@ impl<T: Send> Producer<T> {
         size - (self.tail - self.head_seen)
     }
 
+    /// Entries that were not taken yet.
+    pub fn waiting(&mut self) -> usize {
+        self.head_seen = self.ring.head.0.load(Ordering::Acquire);
+        self.tail - self.head_seen
+    }
+
     /// Appends `value`, or gives it back when the ring is full.
     #[inline]
     pub fn push(&mut self, value: T) -> Result<(), T> {

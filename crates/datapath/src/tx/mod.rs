@@ -1,6 +1,7 @@
 //! Step 5, tx: per-port output buffers, and all other ways in which packets leave a worker.
 
 pub(crate) mod flush;
+mod punts;
 
 use crate::actions::fragments::{Gatherer, Held};
 use crate::actions::interpret::Sink;
@@ -13,6 +14,7 @@ use crate::settings::{PuntEvent, Settings};
 use crate::stats::clock;
 use crate::stats::port::PortCell;
 use crate::tx::flush::{FLUSH_WAIT_US_MAX, FlushPolicy, FlushTimer};
+use crate::tx::punts::Punts;
 use action::{Ct, Meter, Punt, Verdict};
 use conntrack::alg::Edit;
 use conntrack::ipf::Fragment;
@@ -52,9 +54,6 @@ struct TxPort {
     /// Packets of this vector that were let pass because there is room for them.
     promised: usize,
     flush_timer: FlushTimer,
-    /// Tokens for punts of packets that came in here, and when they were counted.
-    tokens: f64,
-    filled_ms: u64,
 }
 
 impl TxPort {
@@ -92,15 +91,6 @@ struct Peer {
     dirty: bool,
 }
 
-/// Packets that each port may send to the control side.
-#[derive(Clone, Copy, Default)]
-struct PuntBudget {
-    /// Packets per millisecond.
-    per_ms: f64,
-    /// Packets at once.
-    burst: f64,
-}
-
 /// Everything through which packets leave a worker.
 pub(crate) struct TxState {
     ports: Vec<Option<TxPort>>,
@@ -120,7 +110,7 @@ pub(crate) struct TxState {
     to_free: Vec<Packet>,
     pool: Arc<dyn Pool>,
     shared: Arc<Shared>,
-    punts: Producer<Box<PuntEvent>>,
+    punts: Punts,
     pub conntrack: conntrack::Worker,
     /// Fragments that wait for the rest of their datagram.
     pub fragments: Gatherer,
@@ -131,7 +121,6 @@ pub(crate) struct TxState {
     /// Something was pushed for control.
     pub has_reports: bool,
     flush_policy: FlushPolicy,
-    punt_budget: PuntBudget,
 }
 
 /// Recirculated packets of one worker that wait to be looked up: 16 vectors. Copies that are copied
@@ -158,7 +147,7 @@ impl TxState {
             to_free: Vec::with_capacity(VECTOR * 2),
             pool,
             shared,
-            punts,
+            punts: Punts::new(punts),
             conntrack,
             fragments,
             recirculated: Vec::new(),
@@ -166,7 +155,6 @@ impl TxState {
             now_ms: 0,
             has_reports: false,
             flush_policy: FlushPolicy::default(),
-            punt_budget: PuntBudget::default(),
         }
     }
 
@@ -175,8 +163,7 @@ impl TxState {
         let cycles = |us: u64| us * (clock::cycles_per_second() / 1_000_000);
         self.flush_policy.fixed = s.tx_flush_interval_us.map(cycles);
         self.flush_policy.longest = cycles(FLUSH_WAIT_US_MAX);
-        let (per_ms, burst) = (s.punt_rate as f64 / 1000.0, s.punt_burst as f64);
-        self.punt_budget = PuntBudget { per_ms, burst };
+        self.punts.configure(s);
     }
 
     /// Bursts never wait: this worker sleeps when it has nothing to do.
@@ -191,7 +178,6 @@ impl TxState {
             self.ports.resize_with(i + 1, || None);
         }
         let buf = Vec::with_capacity(VECTOR);
-        let (tokens, filled_ms) = (self.punt_budget.burst, self.now_ms);
         self.ports[i] = Some(TxPort {
             stats,
             route: Route::None,
@@ -204,8 +190,6 @@ impl TxState {
             was_full: false,
             promised: 0,
             flush_timer: FlushTimer::default(),
-            tokens,
-            filled_ms,
         });
     }
 
@@ -222,6 +206,7 @@ impl TxState {
         if let Some(port) = self.ports.get_mut(no as usize) {
             *port = None;
         }
+        self.punts.forget(no);
         queue
     }
 
@@ -492,16 +477,6 @@ impl TxState {
         }
     }
 
-    fn take_token(&mut self, no: PortNo) -> bool {
-        let Some(Some(s)) = self.ports.get_mut(no as usize) else { return true };
-        let passed = self.now_ms.saturating_sub(s.filled_ms) as f64;
-        s.tokens = (s.tokens + passed * self.punt_budget.per_ms).min(self.punt_budget.burst);
-        s.filled_ms = self.now_ms;
-        let ok = s.tokens >= 1.0;
-        s.tokens -= ok as u8 as f64;
-        ok
-    }
-
     /// Everything that is still here when the worker stops ends as `Shutdown`.
     pub fn shut_down(&mut self) {
         for no in std::mem::take(&mut self.waiting) {
@@ -556,11 +531,9 @@ impl Sink for TxState {
         self.pool.copy(packet)
     }
     fn punt(&mut self, punt: &Arc<Punt>, packet: &Packet, key: Key, in_port: PortNo) {
-        if !self.take_token(in_port) {
-            return self.stats(in_port).lost(Drop::PuntRate, 1);
-        }
-        if self.punts.room() == 0 {
-            return self.stats(in_port).lost(Drop::PuntFull, 1);
+        let source = (in_port, punt.wanted.is_some());
+        if let Err(why) = self.punts.admit(source, self.now_ms) {
+            return self.stats(in_port).lost(why, 1);
         }
         let data = packet.data();
         let n =
@@ -572,8 +545,7 @@ impl Sink for TxState {
             punt: punt.clone(),
             total_len: data.len(),
         };
-        let pushed = self.punts.push(Box::new(event)).is_ok();
-        debug_assert!(pushed, "there was room");
+        self.punts.send(source, event);
         self.stats(in_port).punted.add(1);
         self.has_reports = true;
     }

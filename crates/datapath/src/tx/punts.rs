@@ -1,0 +1,170 @@
+//! Packets to the control side: each port has its rate, and its share of the queue.
+//!
+//! Packets of protocols that the switch speaks itself have shares of their own: what else a port
+//! (or all tunnels behind it) sends to controllers does not cost it its sessions.
+
+use crate::messages::PUNTS_MAX;
+use crate::settings::{PuntEvent, Settings};
+use flow::{NO_PORT, PortNo};
+use std::collections::{BTreeMap, VecDeque};
+use sync::Producer;
+use telemetry::Drop;
+
+/// An input port, and whether the packets are of a protocol of the switch's own.
+pub(crate) type Source = (PortNo, bool);
+
+/// What a source may still send.
+struct Share {
+    tokens: f64,
+    /// When the tokens were counted.
+    filled_ms: u64,
+    /// Its packets in the queue.
+    waiting: usize,
+}
+
+/// See the module.
+pub(crate) struct Punts {
+    queue: Producer<Box<PuntEvent>>,
+    /// Whose packets are in the queue, oldest first.
+    waiting: VecDeque<Source>,
+    shares: BTreeMap<Source, Share>,
+    /// Packets per millisecond that a source may send.
+    per_ms: f64,
+    /// Packets that it may send at once.
+    burst: f64,
+}
+
+impl Punts {
+    pub fn new(queue: Producer<Box<PuntEvent>>) -> Self {
+        let (waiting, shares) = Default::default();
+        Punts { queue, waiting, shares, per_ms: 0.0, burst: 0.0 }
+    }
+
+    /// Takes over new settings.
+    pub fn configure(&mut self, s: &Settings) {
+        (self.per_ms, self.burst) = (s.punt_rate as f64 / 1000.0, s.punt_burst as f64);
+    }
+
+    /// A port is gone.
+    pub fn forget(&mut self, port: PortNo) {
+        self.shares.remove(&(port, false));
+        self.shares.remove(&(port, true));
+    }
+
+    /// May another packet go to control? Of a source as many wait as leave the same room for
+    /// others. Packets of controllers have no rate.
+    pub fn admit(&mut self, source: Source, now_ms: u64) -> Result<(), Drop> {
+        let room = self.room();
+        let full = Share { tokens: self.burst, filled_ms: now_ms, waiting: 0 };
+        let s = self.shares.entry(source).or_insert(full);
+        let passed = now_ms.saturating_sub(s.filled_ms) as f64;
+        (s.tokens, s.filled_ms) = ((s.tokens + passed * self.per_ms).min(self.burst), now_ms);
+        if source.0 != NO_PORT {
+            if s.tokens < 1.0 {
+                return Err(Drop::PuntRate);
+            }
+            s.tokens -= 1.0;
+        }
+        if s.waiting < room { Ok(()) } else { Err(Drop::PuntFull) }
+    }
+
+    /// Sends a packet that was admitted.
+    pub fn send(&mut self, source: Source, event: PuntEvent) {
+        let sent = self.queue.push(Box::new(event)).is_ok();
+        debug_assert!(sent, "there was room");
+        self.waiting.push_back(source);
+        if let Some(s) = self.shares.get_mut(&source) {
+            s.waiting += 1;
+        }
+    }
+
+    /// Free places of the queue; what control took counts for its source no more.
+    fn room(&mut self) -> usize {
+        let left = self.queue.waiting();
+        let taken = self.waiting.len().saturating_sub(left);
+        for source in self.waiting.drain(..taken) {
+            if let Some(s) = self.shares.get_mut(&source) {
+                s.waiting = s.waiting.saturating_sub(1);
+            }
+        }
+        PUNTS_MAX - left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use action::Punt;
+    use flow::Key;
+    use std::sync::Arc;
+    use sync::{Consumer, ring};
+
+    struct Lab {
+        punts: Punts,
+        control: Consumer<Box<PuntEvent>>,
+        punt: Arc<Punt>,
+    }
+
+    fn lab(rate: u32, burst: u32) -> Lab {
+        let (queue, control) = ring(PUNTS_MAX);
+        let mut punts = Punts::new(queue);
+        punts.configure(&Settings { punt_rate: rate, punt_burst: burst, ..Settings::default() });
+        let punt = Arc::new(Punt { max_len: 64, wanted: None, context: Box::new(()) });
+        Lab { punts, control, punt }
+    }
+
+    impl Lab {
+        /// Offers `n` packets: how many go to control, and why the last one does not.
+        fn offer(&mut self, source: Source, n: usize, now_ms: u64) -> (usize, Option<Drop>) {
+            let (mut sent, mut refused) = (0, None);
+            for _ in 0..n {
+                match self.punts.admit(source, now_ms) {
+                    Ok(()) => {
+                        let (packet, key, punt) = (Vec::new(), Key::ZERO, self.punt.clone());
+                        let in_port = source.0;
+                        let event = PuntEvent { packet, key, in_port, punt, total_len: 0 };
+                        self.punts.send(source, event);
+                        sent += 1;
+                    }
+                    Err(why) => refused = Some(why),
+                }
+            }
+            (sent, refused)
+        }
+
+        fn take(&mut self, n: usize) -> usize {
+            (0..n).map_while(|_| self.control.pop()).count()
+        }
+    }
+
+    #[test]
+    fn a_port_has_its_rate_and_its_sessions_another() {
+        let mut lab = lab(1000, 20);
+        assert_eq!(lab.offer((1, false), 100, 0), (20, Some(Drop::PuntRate)));
+        assert_eq!(lab.offer((1, true), 5, 0), (5, None));
+        assert_eq!(lab.offer((2, false), 5, 0), (5, None));
+        assert_eq!(lab.offer((1, false), 100, 7), (7, Some(Drop::PuntRate)));
+        assert_eq!(lab.offer((NO_PORT, false), 100, 7), (100, None));
+    }
+
+    #[test]
+    fn ports_that_flood_leave_others_room() {
+        let mut lab = lab(u32::MAX, u32::MAX);
+        let full = Some(Drop::PuntFull);
+        assert_eq!(lab.offer((1, false), 10_000, 0), (PUNTS_MAX / 2, full));
+        for port in 2..10 {
+            let (sent, why) = lab.offer((port, false), 10_000, 0);
+            assert!((1..PUNTS_MAX / 2).contains(&sent) && why == full, "{port}: {sent}");
+        }
+        assert_eq!(lab.offer((10, false), 1, 0), (1, None), "there is a place left");
+        assert_eq!(lab.offer((1, true), 1, 0), (1, None), "for a session, too");
+        // What control takes is free again, and not counted any more.
+        let all = lab.take(PUNTS_MAX);
+        assert!(all < PUNTS_MAX && lab.take(1) == 0, "{all}");
+        assert_eq!(lab.offer((1, false), 10_000, 0), (PUNTS_MAX / 2, full));
+        lab.punts.forget(1);
+        assert_eq!(lab.offer((1, false), 10_000, 0), (PUNTS_MAX / 4, full), "a new port's");
+        assert_eq!(lab.take(PUNTS_MAX), PUNTS_MAX / 4 * 3);
+        assert_eq!(lab.offer((1, false), 10_000, 0), (PUNTS_MAX / 2, full));
+    }
+}
