@@ -57,7 +57,7 @@ pub async fn run_bfd(state: Shared) {
             if s.bfd.next(now).is_some() {
                 // Nobody is silent whose packets wait here.
                 poll_datapath(&mut s);
-                while bfd::turn(&mut s) {}
+                while bfd::turn(&mut s, now) {}
             }
             (s.bfd.sleep_ms(now), s.bfd.changed.clone())
         };
@@ -180,7 +180,8 @@ pub fn finish_packets(s: &mut State) {
 /// What happens when time has passed, at once.
 pub fn tick(s: &mut State) {
     poll_datapath_fully(s);
-    while bfd::turn(s) {
+    let now = s.now_ms();
+    while bfd::turn(s, now) {
         finish_packets(s);
     }
     finish_packets(s);

@@ -35,6 +35,8 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
     let counted = s.dp.conntrack().counted();
     all.extend(conntrack::COUNT_NAMES.iter().zip(counted).map(|(name, n)| (name.to_string(), n)));
     all.extend(super::engines::coverage(s).map(|(name, n)| (name.to_string(), n)));
+    all.insert("bfd_run".into(), s.bfd.runs);
+    all.insert("bfd_not_heard".into(), s.bfd.unheard);
     all.insert("tnl_neigh_limited".into(), s.ofproto.neighbours_limited());
     all.insert("flow_learning_limited".into(), s.ofproto.flows_not_learned());
     all.insert("mac_learning_limited".into(), s.ofproto.macs_not_learned());

@@ -27,9 +27,9 @@ const DATA_LOOK_MS: u64 = 500;
 /// `tun_flags`: of the control plane.
 const OAM: u128 = 8;
 
-/// Runs a session that it is time for; false: there is none.
-pub fn turn(s: &mut State) -> bool {
-    let now = s.now_ms();
+/// Runs a session that it is time for at `now`, and is not again before `now + 1`; false: there is
+/// none.
+pub fn turn(s: &mut State, now: u64) -> bool {
     let next = s.bfd.next(now);
     next.iter().for_each(|iface| advance(s, iface, now));
     next.is_some()
@@ -65,11 +65,15 @@ pub fn sweep(s: &mut State) {
 pub fn receive(s: &mut State, punt: &PuntEvent, to: &BfdContext) {
     let Some(iface) = s.ofproto.port(to.bridge, to.port).map(|p| p.name.clone()) else { return };
     let now = s.now_ms();
+    // Many may have come before the gate was closed: they cost no more than this.
+    if !s.bfd.all.get_mut(&iface).is_some_and(|e| e.session.hears(now)) {
+        s.bfd.unheard += 1;
+        return;
+    }
     let received = data(s, &iface);
     let Some(e) = s.bfd.all.get_mut(&iface) else { return };
     match e.session.receive(&punt.packet, now, received) {
         Ok(()) => {}
-        Err(Refusal::Rate) => {}
         Err(Refusal::Ttl) => vlog::dbg!(MODULE, "{iface}: {}", Refusal::Ttl),
         Err(why) => vlog::warn!(MODULE, "{iface}: {why}."),
     }
@@ -118,6 +122,7 @@ fn data(s: &mut State, iface: &str) -> u64 {
 /// Sends what is due, lets the session know the time, and tells what came of it.
 fn advance(s: &mut State, iface: &str, now: u64) {
     let Some((bridge, port)) = place(s, iface) else { return s.bfd.remove(iface) };
+    s.bfd.runs += 1;
     send(s, iface, bridge, port, now);
     let received = data(s, iface);
     let Some(e) = s.bfd.all.get_mut(iface) else { return };

@@ -28,6 +28,10 @@ pub struct Sessions {
     random: RandomState,
     /// Random numbers so far.
     drawn: u64,
+    /// How often sessions were run: for a packet, or because it was time to.
+    pub runs: u64,
+    /// Packets that were not looked at, as their interface had more than its share of them.
+    pub unheard: u64,
 }
 
 /// An interface's session.
