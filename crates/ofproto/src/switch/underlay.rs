@@ -146,7 +146,7 @@ impl Switch {
     pub(crate) fn hop(&mut self, h: &Hop, now: u64) {
         let port = self.bridges.get(h.bridge as usize).and_then(|b| b.as_ref()?.ports.get(&h.port));
         let Some(port) = port else { return };
-        if self.tunnels.neighbours.wanted(&port.name, h.next, now)
+        if self.tunnels.neighbours.wanted(h.from, &port.name, h.next, now)
             && let Some(frame) = question(port.hw_addr, h.source, h.next)
         {
             let (bridge, port) = (BridgeId(h.bridge), h.port);

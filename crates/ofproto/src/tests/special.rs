@@ -1,10 +1,11 @@
 //! Packets that the switch itself takes, and ports that a protocol calls faulty.
 
 use crate::tests::{Lab, apply, flow, group, out, packet};
+use crate::translate::effects::Effects;
 use crate::{BfdContext, BfdFilter};
 use action::{Decision, Op};
 use flow::at;
-use openflow::{Action, GroupType, port_state};
+use openflow::{Action, GroupType, port, port_state};
 use std::net::Ipv4Addr;
 
 const BFD: &str = "in_port=1,udp,dl_dst=00:23:20:00:00:01,nw_src=169.254.1.1,nw_dst=169.254.1.0,\
@@ -55,6 +56,31 @@ fn a_session_takes_its_packets_and_no_others() {
         let mut twin = packet("in_port=1");
         (0..flow::WORDS).for_each(|i| twin.words[i] |= key.words[i] & d.mask.words[i]);
         assert_eq!(taken(&lab.decide(&twin)), ours.then_some(1), "{text} {filter:?}");
+    }
+}
+
+/// LACP, LLDP, CFM, spanning trees, IGMP and MLD are not spoken: their frames are frames, and all
+/// that control does for one is to learn its sender, which is bounded by port.
+#[test]
+fn protocols_that_are_not_spoken_cost_control_nothing() {
+    let mut lab = lab(BfdFilter::default());
+    lab.add(flow(0, 2, "", apply(vec![out(port::NORMAL)])));
+    for (text, learned) in [
+        ("dl_dst=01:80:c2:00:00:02,dl_type=0x8809", 0),
+        ("dl_dst=01:80:c2:00:00:0e,dl_type=0x88cc", 0),
+        ("dl_dst=01:80:c2:00:00:00,dl_type=0x0026", 0),
+        ("dl_dst=01:80:c2:00:00:30,dl_type=0x8902", 1),
+        ("dl_dst=01:00:5e:00:00:16,ip,nw_proto=2,nw_ttl=1", 1),
+        ("dl_dst=33:33:00:00:00:16,icmp6,icmp_type=131,nw_ttl=1", 1),
+    ] {
+        let d = lab.decide(&packet(&format!("in_port=1,dl_src=02:00:00:00:00:07,{text}")));
+        assert!(d.ops.iter().all(|op| !matches!(op, Op::Punt(_))), "{text}");
+        let effects = d.effects.as_ref().and_then(|e| e.downcast_ref::<Effects>());
+        let n = effects.map_or(0, |e| {
+            assert!(e.flows.is_empty() && e.snooped.is_empty() && e.hops.is_empty(), "{text}");
+            e.learns.len()
+        });
+        assert_eq!(n, learned, "{text}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::learned::{Fin, LearnedFlow};
 use crate::tunnel::Underlay;
+use flow::PortNo;
 use openflow::{OfPort, Reason};
 use std::net::IpAddr;
 
@@ -17,6 +18,8 @@ pub(crate) struct Learn {
 /// A next hop that a decision sends tunnelled packets to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
+    /// The datapath port that the packet came in on.
+    pub from: PortNo,
     pub bridge: u32,
     pub port: OfPort,
     /// Our own address.

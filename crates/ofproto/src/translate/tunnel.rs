@@ -121,6 +121,7 @@ impl<'a> Xlate<'a, '_> {
         let (next, name, mac) = (way.next, &way.port.spec.name, way.mac);
         self.detail(|| format!("tunneling to {next} via {name}"));
         self.effects.hops.push(Hop {
+            from: self.base.u16(at::IN_PORT),
             bridge: way.bridge.id,
             port: way.port.spec.of_port,
             source: way.source,

@@ -7,6 +7,7 @@
 
 use super::neighbourhood::Neighbourhood;
 use crate::mac_table::REPORT_INTERVAL_NS;
+use flow::{NO_PORT, PortNo};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
@@ -18,6 +19,9 @@ const CONFIRM_INTERVAL_NS: u64 = 60 * SECOND;
 /// What comes later than this after a question is no answer to it: Linux asks three times, one
 /// second apart.
 const ANSWER_NS_MAX: u64 = 3 * SECOND;
+/// A next hop that does not answer is forgotten when no decision has had it asked for again for so
+/// long: as long as an idle decision is kept.
+const UNANSWERED_NS_MAX: u64 = 10 * SECOND;
 /// How long packets do not change what the kernel confirmed: what Linux itself takes a confirmed
 /// neighbour to be reachable for, on average (base_reachable_time).
 const KERNEL_TRUST_NS: u64 = 30 * SECOND;
@@ -78,7 +82,7 @@ pub(crate) enum How {
 
 type Place = (String, IpAddr);
 
-/// What packets from one port may bring.
+/// What packets from one port may bring, or have asked for.
 #[derive(Default)]
 struct Share {
     unasked: usize,
@@ -111,6 +115,9 @@ pub(crate) struct Neighbours {
     asked: HashMap<Place, u64>,
     /// Budgets for unsolicited packets, by port name.
     shares: BTreeMap<String, Share>,
+    /// Budgets for next hops that nothing is known of, by the datapath port whose packets are to go
+    /// there: where packets say themselves where they go, they may say any address.
+    askers: BTreeMap<PortNo, Share>,
     /// The same entries in the form that translation reads.
     view: Neighbourhood,
     pub aging_ns: u64,
@@ -122,6 +129,7 @@ impl Default for Neighbours {
             known: HashMap::new(),
             asked: HashMap::new(),
             shares: BTreeMap::new(),
+            askers: BTreeMap::new(),
             view: Neighbourhood::default(),
             aging_ns: u64::from(AGING_S) * SECOND,
         }
@@ -206,9 +214,14 @@ impl Neighbours {
         self.known.get(&(port.to_string(), ip)).map(|n| n.mac)
     }
 
-    /// A decision depends on this next hop: keeps it alive. Is it time to ask for it?
-    pub fn wanted(&mut self, port: &str, ip: IpAddr, now: u64) -> bool {
+    /// A decision about packets from datapath port `from` depends on this next hop: keeps it alive.
+    /// Is it time to ask for it?
+    pub fn wanted(&mut self, from: PortNo, port: &str, ip: IpAddr, now: u64) -> bool {
         let place = (port.to_string(), ip);
+        let is_new = !self.known.contains_key(&place) && !self.asked.contains_key(&place);
+        if is_new && from != NO_PORT && !self.askers.entry(from).or_default().take(now) {
+            return false;
+        }
         let sure = match self.known.get_mut(&place) {
             Some(n) => {
                 n.expires = now + self.aging_ns;
@@ -251,9 +264,8 @@ impl Neighbours {
     /// Forgets what is too old; did anything go?
     pub fn expire(&mut self, now: u64) -> bool {
         let gone = self.retain(|_, n| n.expires > now);
-        let aging = self.aging_ns;
         let known = &self.known;
-        self.asked.retain(|p, t| known.contains_key(p) || *t + aging > now);
+        self.asked.retain(|p, t| known.contains_key(p) || *t + UNANSWERED_NS_MAX > now);
         gone
     }
 
@@ -282,9 +294,9 @@ impl Neighbours {
     }
 
     /// What packets said that was passed over because their port says too much, over all ports that
-    /// are.
+    /// are, and next hops that were not asked for.
     pub fn limited(&self) -> u64 {
-        self.shares.values().map(|s| s.limited).sum()
+        self.shares.values().chain(self.askers.values()).map(|s| s.limited).sum()
     }
 
     /// Passed-over announcements that were not reported yet, by port; each port is reported once a
@@ -353,12 +365,12 @@ mod tests {
         let (mut n, ip) = (Neighbours::default(), IpAddr::from([10, 0, 0, 2]));
         assert_eq!(n.learn("b", ip, [1; 6], How::Reply, SECOND), Learned::Changed);
         let other = IpAddr::from([10, 0, 0, 3]);
-        assert!(n.wanted("b", other, 2 * SECOND));
-        assert!(!n.wanted("b", other, 2 * SECOND + 1));
-        assert!(n.wanted("b", other, 3 * SECOND));
+        assert!(n.wanted(1, "b", other, 2 * SECOND));
+        assert!(!n.wanted(1, "b", other, 2 * SECOND + 1));
+        assert!(n.wanted(1, "b", other, 3 * SECOND));
         assert_eq!(n.learn("b", other, [2; 6], How::Reply, 3 * SECOND), Learned::Matters);
         assert_eq!(n.learn("b", other, [2; 6], How::Reply, 4 * SECOND), Learned::Known);
-        assert!(!n.wanted("b", other, 5 * SECOND));
+        assert!(!n.wanted(1, "b", other, 5 * SECOND));
         assert_eq!(n.get("b", other), Some([2; 6]));
         assert_eq!(n.get("c", other), None);
         assert!(!n.forget(&["c"]) && n.forget(&["a", "b"]) && n.all().is_empty());
@@ -369,8 +381,8 @@ mod tests {
         let (mut n, ip) = (Neighbours::default(), IpAddr::from([10, 0, 0, 2]));
         n.learn("b", ip, [1; 6], How::Reply, 0);
         n.learn("b", ip, [1; 6], How::Reply, 1);
-        assert!(!n.wanted("b", ip, 59 * SECOND));
-        assert!(n.wanted("b", ip, 800 * SECOND));
+        assert!(!n.wanted(1, "b", ip, 59 * SECOND));
+        assert!(n.wanted(1, "b", ip, 800 * SECOND));
         assert!(!n.expire(1000 * SECOND));
         assert!(n.expire(1700 * SECOND));
         assert_eq!(n.get("b", ip), None);
@@ -384,7 +396,7 @@ mod tests {
             n.learn("p", ip(i), [1; 6], How::Kernel { sure: true }, 0);
         }
         assert_eq!((n.known.len(), n.get("p", ip(UNASKED_MAX))), (UNASKED_MAX, None));
-        n.wanted("p", ip(UNASKED_MAX), 0);
+        n.wanted(1, "p", ip(UNASKED_MAX), 0);
         assert_eq!(n.learn("p", ip(UNASKED_MAX), [1; 6], How::Reply, 0), Learned::Matters);
         assert_eq!(n.learn("p", ip(7), [2; 6], How::User, 0), Learned::Changed);
     }
@@ -424,12 +436,12 @@ mod tests {
         n.learn("b", IP, [1; 6], How::Unsolicited, SECOND);
         assert_eq!(n.get("b", IP), None);
         n.learn("b", IP, [1; 6], How::Reply, SECOND);
-        assert!(!n.wanted("b", IP, 2 * SECOND));
+        assert!(!n.wanted(1, "b", IP, 2 * SECOND));
         n.learn("b", IP, [1; 6], How::Unsolicited, 2 * SECOND);
-        assert!(!n.wanted("b", IP, 3 * SECOND), "it says what is known");
+        assert!(!n.wanted(1, "b", IP, 3 * SECOND), "it says what is known");
         n.learn("b", IP, [2; 6], How::Unsolicited, 3 * SECOND);
         assert_eq!(n.get("b", IP), Some([1; 6]));
-        assert!(n.wanted("b", IP, 4 * SECOND), "asks again");
+        assert!(n.wanted(1, "b", IP, 4 * SECOND), "asks again");
         assert_eq!(n.learn("b", IP, [2; 6], How::Reply, 4 * SECOND + 1), Learned::Matters);
     }
 
@@ -445,7 +457,7 @@ mod tests {
         assert_eq!(n.take_limited(SECOND), [("p".to_string(), 10_000 - CHANGE_BURST_MAX)]);
         assert!(n.take_limited(2 * SECOND).is_empty());
         assert!(tell(&mut n, "q", 1, 2, SECOND), "another port's share");
-        assert!(n.wanted("p", ip(20_000), SECOND));
+        assert!(n.wanted(1, "p", ip(20_000), SECOND));
         assert_eq!(n.learn("p", ip(20_000), [4; 6], How::Reply, SECOND + 1), Learned::Matters);
         assert!(!tell(&mut n, "p", 20_000, 6, SECOND + 2), "it was answered");
         // However long it goes on.
@@ -457,6 +469,30 @@ mod tests {
         assert!(all < PORT_UNASKED_MAX && n.all().len() <= PORT_UNASKED_MAX + 2, "{all}");
         n.forget(&["p"]);
         assert_eq!((n.all().len(), n.limited()), (1, 0));
+    }
+
+    #[test]
+    fn packets_of_one_port_have_few_next_hops_asked_for() {
+        let mut n = Neighbours::default();
+        let ip = |i: usize| IpAddr::from((i as u32).to_be_bytes());
+        let asked = |n: &mut Neighbours, from, ips: std::ops::Range<usize>, now| {
+            ips.filter(|i| n.wanted(from, "p", ip(*i), now)).count()
+        };
+        let burst = CHANGE_BURST_MAX as usize;
+        assert_eq!(asked(&mut n, 1, 0..10_000, SECOND), burst);
+        assert_eq!(n.limited(), (10_000 - burst) as u64);
+        assert_eq!(asked(&mut n, 1, 0..burst, 2 * SECOND), burst, "those are asked for again");
+        assert_eq!(asked(&mut n, 2, 20_000..20_001, SECOND), 1, "another port's share");
+        assert_eq!(asked(&mut n, NO_PORT, 30_000..31_000, SECOND), 1000, "the switch's own");
+        n.learn("p", ip(0), [2; 6], How::Reply, 2 * SECOND);
+        // However long it goes on.
+        for s in 3..100 {
+            assert!(asked(&mut n, 1, s * 40_000..s * 40_000 + 100, s as u64 * SECOND) <= 100);
+            n.expire(s as u64 * SECOND);
+        }
+        let most = (CHANGE_RATE_PER_SECOND * (UNANSWERED_NS_MAX / SECOND + 1)) as usize;
+        assert!(n.asked.len() <= most, "{}", n.asked.len());
+        assert!(n.asked.contains_key(&("p".into(), ip(0))), "it has answered");
     }
 
     #[test]
