@@ -25,7 +25,7 @@ pub struct System {
     /// As experiments may name it and its like.
     group: &'static str,
     program: Program,
-    /// testpmd: the forwarding mode. With an emulated engine: its arguments. Others: `other_config`.
+    /// testpmd: the forwarding mode. With an emulated engine: the threshold and its arguments. Others: `other_config`.
     setting: &'static str,
 }
 
@@ -65,8 +65,15 @@ const SYSTEMS: &[System] = &[
     system("ovs-native-plain", "ovs-native", Program::OvsNative, PLAIN),
     system("ovs-native-flush", "ovs-flush", Program::OvsNative, FLUSH),
     system("weft", "weft", Program::Weft, ""),
-    system("weft-emulated-null", "weft-emulated", Program::WeftEmulated, "mode=null"),
-    system("weft-emulated-thread", "weft-emulated", Program::WeftEmulated, "mode=thread"),
+    system("weft-emulated-null", "weft-emulated", Program::WeftEmulated, "0,mode=null"),
+    system("weft-emulated-auto", "weft-emulated-auto", Program::WeftEmulated, "auto,mode=null"),
+    system("weft-emulated-thread", "weft-emulated", Program::WeftEmulated, "0,mode=thread"),
+    system(
+        "weft-emulated-thread-auto",
+        "weft-emulated-auto",
+        Program::WeftEmulated,
+        "auto,mode=thread",
+    ),
     system("ovs-offload", "ovs-offload", Program::Ovs, OFFLOAD),
     system("weft-offload", "weft-offload", Program::Weft, "hw-offload=true"),
     system("weft-flush", "weft-flush", Program::Weft, "tx-flush-interval=50"),
@@ -198,10 +205,11 @@ impl System {
             c.env("MODE", self.setting);
         } else if let (true, Some(engine)) = (self.has_engine(), &setup.programs.engine) {
             let (engine, helper) = (engine.display(), helper(&setup.cores));
-            let device = format!("dma_weftemu0,{},lcore={helper}", self.setting);
+            let (threshold, engine_args) = self.setting.split_once(',').unwrap_or_default();
+            let device = format!("dma_weftemu0,{engine_args},lcore={helper}");
             c.env("DPDK_EXTRA", format!("-d {engine} --vdev {device}"));
             c.env("OTHER_CONFIG", "vhost-async-support=true");
-            c.env("APPCTL", "netdev-dpdk/set-vhost-async-thresh 0");
+            c.env("APPCTL", format!("netdev-dpdk/set-vhost-async-thresh {threshold}"));
         } else {
             c.env("OTHER_CONFIG", self.setting);
             let wide = self.program == Program::OvsNative && has_avx512();

@@ -13,6 +13,8 @@ use vhost_user::{Claim, Config, Info, Mode, Rx, Socket, Tx};
 
 /// MTU unless `mtu_request` says otherwise.
 const DEFAULT_MTU: u16 = 1500;
+/// Measured lengths are shown as a multiple of so many bytes.
+const ASYNC_THRESH_STEP: u32 = 64;
 
 /// A socket and the guest that may be on it. The number of receive queues follows the guest:
 /// [`Port::n_rxq`] tells the present one, queues may be taken at any time, and queue 0 serves the
@@ -286,6 +288,14 @@ impl Port for VhostPort {
         }
         if let Some(numa) = info.numa {
             put("numa", numa.to_string());
+        }
+        if let Served::Own(socket) = &self.socket {
+            let floors =
+                ["tx_async_thresh", "rx_async_thresh"].into_iter().zip(socket.copy_floors());
+            for (key, bytes) in floors.filter(|(_, bytes)| *bytes > 0) {
+                // In steps, as the database is written at each change.
+                put(key, bytes.next_multiple_of(ASYNC_THRESH_STEP).to_string());
+            }
         }
         if let Some(mtu) = info.mtu {
             put("mtu", mtu.to_string());

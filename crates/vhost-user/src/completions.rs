@@ -6,6 +6,7 @@
 use crate::copies::{Copies, LISTS};
 use crate::seat::SeatState;
 use crate::tally::add;
+use crate::watch::cycles;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,7 @@ impl Copies {
 
     /// Takes in what the engine made.
     pub fn complete(&mut self) {
+        let began = self.cost.timed.then(cycles);
         let late = self.late.len();
         for (flight, redo) in std::mem::take(&mut self.late) {
             self.flights.push_front(flight);
@@ -55,6 +57,9 @@ impl Copies {
             most -= self.complete_failed(most);
         }
         let progress = before - self.flights.len().min(before) + late;
+        if let Some(began) = began {
+            self.cost.completed(progress, cycles().saturating_sub(began));
+        }
         self.tally(|tally| {
             add(&tally.polls, 1);
             add(&tally.polls_empty, u64::from(progress == 0));

@@ -5,10 +5,12 @@
 //! guest's memory, while copies of it are in flight (`Shared::take` waits for that), unless the
 //! engine was stopped.
 
+use crate::cost::EngineCost;
 use crate::rings::OwnRing;
 use crate::seat::{Order, Seat, SeatState, threshold};
 use crate::shared::Shared;
 use crate::tally::add;
+use crate::watch::cycles;
 use packet::{Packet, Pool};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -64,11 +66,14 @@ pub(crate) fn lists() -> bool {
     LISTS.get()
 }
 
-/// Is one of these for the engine?
+/// A burst to a guest begins. Is one of its packets for the engine?
 #[inline]
-pub(crate) fn wants(packets: &[Packet]) -> bool {
-    let threshold = threshold();
-    packets.iter().any(|packet| packet.len() > threshold)
+pub(crate) fn wants(own: &mut OwnRing, packets: &[Packet]) -> bool {
+    COPIES.with_borrow_mut(|copies| {
+        own.cost.begin(threshold(), &copies.cost);
+        copies.count_saved(own, packets);
+    });
+    packets.iter().any(|packet| packet.len() > own.cost.limit)
 }
 
 /// The CPU copied a burst of so many bytes: no frame of it was for the engine.
@@ -116,10 +121,13 @@ pub(crate) fn dequeue(
     moved: &mut Moved,
 ) {
     COPIES.with_borrow_mut(|copies| {
+        let before = out.len();
+        own.cost.begin(threshold(), &copies.cost);
         copies.ask(own);
         own.pool.get_or_insert_with(|| at.pool.clone());
         own.ring.dequeue_listed(batch, &**at.pool, out, max, &mut copies.list, moved);
         copies.count_burst(|tally| &tally.dequeues);
+        copies.count_saved(own, &out[before..]);
         copies.hand_over(at, own, &[]);
     });
 }
@@ -151,6 +159,7 @@ pub(crate) struct Copies {
     /// No more copies are listed; when none is in flight the engine goes back, as this.
     pub leaving: Option<SeatState>,
     pub list: List,
+    pub cost: EngineCost,
     /// Copies were given to the engine since the last doorbell.
     pub waiting: bool,
     pub flights: VecDeque<Flight>,
@@ -177,22 +186,40 @@ impl Copies {
         if self.in_flight() > 0 {
             self.complete();
         }
+        self.cost.begin_turn(self.in_flight());
         if self.leaving.is_some() && self.in_flight() == 0 {
             self.give_back();
         }
     }
 
     fn end_turn(&mut self) -> bool {
-        if std::mem::take(&mut self.waiting)
-            && let Some(engine) = &mut self.engine
-        {
-            engine.submit();
-            self.tally(|tally| add(&tally.doorbells, 1));
+        if std::mem::take(&mut self.waiting) {
+            self.submit();
         }
+        self.cost.end_turn();
         if self.in_flight() > 0 {
             self.complete();
         }
         self.in_flight() > 0
+    }
+
+    /// Has the engine begin with what it got.
+    fn submit(&mut self) {
+        let Some(engine) = &mut self.engine else { return };
+        let began = self.cost.timed.then(cycles);
+        engine.submit();
+        if let Some(began) = began {
+            self.cost.rang(cycles().saturating_sub(began));
+            self.seat.iter().for_each(|seat| self.cost.publish(seat));
+        }
+        self.tally(|tally| add(&tally.doorbells, 1));
+    }
+
+    /// These packets were copied for a ring: what does its engine save with such, or would?
+    #[inline]
+    fn count_saved(&mut self, own: &OwnRing, packets: &[Packet]) {
+        let saved = own.cost.saved(&self.cost, packets.iter().map(|packet| packet.len()));
+        self.cost.save(saved);
     }
 
     pub fn in_flight(&self) -> usize {
@@ -212,7 +239,7 @@ impl Copies {
             Order::None => {}
             Order::Take => {
                 self.engine = seat.put(None);
-                (self.leaving, self.window) = (None, None);
+                (self.leaving, self.window, self.cost) = (None, None, EngineCost::default());
                 LISTS.set(true);
                 seat.set_state(SeatState::Working);
             }
@@ -237,7 +264,7 @@ impl Copies {
     /// Says what may be listed of a burst on this ring.
     fn ask(&mut self, own: &OwnRing) {
         self.list.clear();
-        self.list.threshold = threshold();
+        self.list.threshold = own.cost.limit;
         self.list.room = 0;
         (self.list.copied, self.list.crowded) = (0, 0);
         if self.engine.is_none() || self.leaving.is_some() {
@@ -250,16 +277,18 @@ impl Copies {
             };
             return self.tally(counter);
         }
-        let Some(engine) = &mut self.engine else { return };
-        let mut room = engine.room();
+        let mut room = self.room();
         if room == 0 && std::mem::take(&mut self.waiting) {
             // Perhaps it takes no longer batch.
-            engine.submit();
-            room = engine.room();
-            self.tally(|tally| add(&tally.doorbells, 1));
+            self.submit();
+            room = self.room();
         }
         // No ring may have all.
         self.list.room = room.div_ceil(2);
+    }
+
+    fn room(&mut self) -> usize {
+        self.engine.as_mut().map_or(0, |engine| engine.room())
     }
 
     fn count_burst(
@@ -298,13 +327,15 @@ impl Copies {
         }
         let target = self.target(at, own.id);
         let jobs = std::mem::take(&mut self.list.jobs);
+        let sample = own.cost.samples;
+        let began = (sample || self.cost.timed).then(cycles);
         let n = match &mut self.engine {
             // SAFETY: the ring keeps the guest's memory mapped while copies of it are in flight;
             // packets are freed, or delivered, when they are made.
-            Some(engine) => unsafe { engine.copy(&jobs) },
-            None => 0,
+            Some(engine) if !sample => unsafe { engine.copy(&jobs) },
+            _ => 0,
         };
-        let (mut i, mut kept, mut bytes) = (0, self.list.kept.iter(), 0);
+        let (mut i, mut kept, mut bytes, mut cpu_bytes) = (0, self.list.kept.iter(), 0, 0);
         while i < jobs.len() {
             let same = jobs[i..].iter().take_while(|job| job.slot == jobs[i].slot).count();
             let (end, split) = (i + same, (i + same).min(n).max(i));
@@ -318,11 +349,17 @@ impl Copies {
                 // SAFETY: the ring is held, and the packet not freed yet.
                 unsafe { job.make() };
                 own.ring.done(job.slot);
+                cpu_bytes += u64::from(job.len);
             }
             if split == i {
                 self.gone.extend(packet);
             }
             i = end;
+        }
+        let spent = began.map(|began| cycles().saturating_sub(began));
+        match spent.filter(|_| sample) {
+            Some(spent) => self.measured(at, own, cpu_bytes, spent),
+            None => self.cost.handed_over(n, spent.filter(|_| n == jobs.len())),
         }
         self.targets[target].in_flight += n;
         if n < jobs.len() {
@@ -335,10 +372,20 @@ impl Copies {
         self.tally(|tally| {
             add(&tally.copies, n as u64);
             add(&tally.engine_bytes, bytes);
+            add(&tally.cpu_bytes, cpu_bytes);
             let most = tally.in_flight_max.load(Ordering::Relaxed);
             tally.in_flight_max.store(most.max(in_flight), Ordering::Relaxed);
         });
         self.list.jobs = jobs;
+    }
+
+    /// The CPU copied a sample.
+    #[cold]
+    fn measured(&self, at: &At, own: &mut OwnRing, bytes: u64, cycles: u64) {
+        own.cost.measured(bytes, cycles);
+        if let Ok(floor) = own.cost.floor(&self.cost).try_into() {
+            at.shared.counted.floors[at.ring % 2].store(floor, Ordering::Relaxed);
+        }
     }
 
     /// The place of a ring in `targets`.

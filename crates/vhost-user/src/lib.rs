@@ -18,6 +18,7 @@ mod budget;
 mod call;
 mod completions;
 mod copies;
+mod cost;
 mod counters;
 mod inflight;
 mod memory;

@@ -320,7 +320,7 @@ impl<P: Pool + 'static> Tx<P> {
         let most = self.shared.retries_max.load(Ordering::Relaxed);
         let (mut moved, mut retries) = (Moved::default(), 0);
         let began = own.watch.begin();
-        let lists = own.ring.has_slots() || copies::lists() && copies::wants(packets);
+        let lists = copies::lists() && copies::wants(own, packets) || own.ring.has_slots();
         loop {
             let (before, rest) = (moved.packets, &packets[moved.packets..]);
             BATCH.with_borrow_mut(|batch| match lists {

@@ -5,6 +5,7 @@
 //! nothing else.
 
 use crate::call;
+use crate::cost::RingCost;
 use crate::violation::Violation;
 use crate::watch::Watch;
 use packet::Pool;
@@ -37,6 +38,8 @@ pub(crate) struct OwnRing {
     pub reported: Box<RingErrors>,
     /// When calls on it are timed.
     pub watch: Watch,
+    /// What the CPU's copies cost here.
+    pub cost: RingCost,
     /// No other ring has or had it.
     pub id: u64,
     /// It is about to be taken away: no more copies are listed.
@@ -57,6 +60,7 @@ impl OwnRing {
             call,
             reported: Box::default(),
             watch: Watch::default(),
+            cost: RingCost::default(),
             id: new_id(),
             closing: false,
             pool: None,

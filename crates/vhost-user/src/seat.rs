@@ -7,27 +7,30 @@
 
 use crate::atomics::{AtomicBool, AtomicU8, Handed, Ordering};
 use crate::tally::{Tallied, Tally};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vhost::Engine;
 
-/// Frames of more bytes are copied by an engine, where there is one, unless somebody says otherwise
-/// (papers/004).
+/// The threshold that is shown while none is set (papers/004).
 pub const THRESHOLD_BYTES_DEFAULT: usize = 128;
 /// Longest frame that a threshold may name, as in the patches of papers/004.
 pub const THRESHOLD_BYTES_MAX: usize = 9728;
 
-static THRESHOLD: AtomicUsize = AtomicUsize::new(THRESHOLD_BYTES_DEFAULT);
+/// No threshold is set.
+const UNSET: usize = usize::MAX;
+
+static THRESHOLD: AtomicUsize = AtomicUsize::new(UNSET);
 static SEATS: Mutex<Vec<Arc<Seat>>> = Mutex::new(Vec::new());
 
-/// Frames of more bytes are left to engines.
-pub fn threshold() -> usize {
-    THRESHOLD.load(Ordering::Relaxed)
+/// Frames of more bytes are left to engines. None: by what copies cost, as measured for each ring.
+#[inline]
+pub fn threshold() -> Option<usize> {
+    Some(THRESHOLD.load(Ordering::Relaxed)).filter(|bytes| *bytes != UNSET)
 }
 
 /// Changes [`threshold`], for all threads and ports.
-pub fn set_threshold(bytes: usize) {
-    THRESHOLD.store(bytes, Ordering::Relaxed);
+pub fn set_threshold(bytes: Option<usize>) {
+    THRESHOLD.store(bytes.unwrap_or(UNSET), Ordering::Relaxed);
 }
 
 /// What a thread is to do about its engine.
@@ -65,6 +68,10 @@ pub struct Seat {
     pub core: usize,
     /// What its engine did.
     pub tally: Tally,
+    /// Cycles that a copy by the engine costs the thread, as measured; 0: not yet.
+    pub copy_cycles: AtomicU32,
+    /// The same of a doorbell.
+    pub doorbell_cycles: AtomicU32,
     /// The tally when its display was cleared.
     cleared: Mutex<Tallied>,
     order: AtomicU8,
@@ -79,6 +86,8 @@ impl Seat {
         let seat = Arc::new(Seat {
             core,
             tally: Tally::default(),
+            copy_cycles: AtomicU32::new(0),
+            doorbell_cycles: AtomicU32::new(0),
             cleared: Mutex::default(),
             order: AtomicU8::new(Order::None as u8),
             state: AtomicU8::new(SeatState::Empty as u8),

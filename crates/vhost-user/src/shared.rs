@@ -61,6 +61,9 @@ pub(crate) struct Counted {
     pub tx: Vec<Slot>,
     /// By [`vhost::RingError`].
     ring_errors: [AtomicU64; vhost::RingError::COUNT],
+    /// Longest frame to the guest, and from it, that the CPU copies for less than an engine, as last
+    /// measured; 0: not yet.
+    pub floors: [AtomicU32; 2],
     /// Cycles lost to what guests did wrong, until they are charged to the port.
     lost: AtomicU64,
     pub violations: Violations,
@@ -114,6 +117,7 @@ impl Shared {
                 rx: slots(PAIRS_MAX),
                 tx: slots(n_txq),
                 ring_errors: Default::default(),
+                floors: Default::default(),
                 lost: AtomicU64::new(0),
                 violations: Violations::default(),
             },

@@ -232,6 +232,12 @@ impl<P: Pool + 'static> Socket<P> {
         self.shared.ring_errors()
     }
 
+    /// Longest frame to the guest, and from it, that the CPU copies for less than an engine: as last
+    /// measured, 0 if not yet.
+    pub fn copy_floors(&self) -> [u32; 2] {
+        self.shared.counted.floors.each_ref().map(|floor| floor.load(Ordering::Relaxed))
+    }
+
     /// What front-ends did wrong on this socket, and how often.
     pub fn violations(&self) -> Vec<(Violation, u64)> {
         self.shared.counted.violations.all()

@@ -43,7 +43,7 @@ impl Watch {
 
 /// The time-stamp counter (nanoseconds where there is none): as `datapath::cycles`, which this is added to.
 #[inline]
-fn cycles() -> u64 {
+pub(crate) fn cycles() -> u64 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: RDTSC has no preconditions.
     unsafe {

@@ -217,7 +217,7 @@ fn messages_and_copies_in_flight() {
     let _alone = alone();
     for packed in [false, true] {
         for threshold in [0, 700] {
-            vhost_user::set_threshold(threshold);
+            vhost_user::set_threshold(Some(threshold));
             let world = World::new(&format!("messages{packed}{threshold}"));
             world.give(5, GOOD);
             let mut guest = world.guest(packed);
@@ -239,11 +239,32 @@ fn messages_and_copies_in_flight() {
     }
 }
 
+/// No threshold is set: costs are measured while copies are made, by the CPU and by the engine.
+#[test]
+fn copies_at_measured_costs() {
+    let _alone = alone();
+    vhost_user::set_threshold(None);
+    for packed in [false, true] {
+        let world = World::new(&format!("costs{packed}"));
+        world.give(7, GOOD);
+        let mut guest = world.guest(packed);
+        for i in 0..40 {
+            world.goes_on(&mut guest, 200);
+            message(&mut guest, i % 4);
+        }
+        let did = world.recall();
+        assert!(did.cpu_bytes > 0 && did.completed == did.copies, "{did:?}");
+        assert_eq!((did.errors, did.redone), (0, 0), "{did:?}");
+        drop(guest);
+        world.end();
+    }
+}
+
 /// Guests go without a word at any moment; their memory is unmapped when nothing is in flight.
 #[test]
 fn guests_that_die() {
     let _alone = alone();
-    vhost_user::set_threshold(100);
+    vhost_user::set_threshold(Some(100));
     let world = World::new("die");
     let mut noise = Noise(9);
     for life in 0..80 {
@@ -265,7 +286,7 @@ fn guests_that_die() {
 #[test]
 fn engines_that_fail() {
     let _alone = alone();
-    vhost_user::set_threshold(0);
+    vhost_user::set_threshold(Some(0));
     for packed in [false, true] {
         let world = World::new(&format!("fail{packed}"));
         world.give(21, Faults { error_one_of: 10, ..GOOD });
@@ -288,7 +309,7 @@ fn engines_that_fail() {
 #[test]
 fn engines_that_hang() {
     let _alone = alone();
-    vhost_user::set_threshold(0);
+    vhost_user::set_threshold(Some(0));
     let world = World::new("hang");
     for round in 0..6 {
         let mut guest = world.guest(round % 2 == 1);
@@ -314,7 +335,7 @@ fn engines_that_hang() {
 #[test]
 fn threads_that_end() {
     let _alone = alone();
-    vhost_user::set_threshold(0);
+    vhost_user::set_threshold(Some(0));
     for hang_after in [0, 150] {
         let world = World::new(&format!("end{hang_after}"));
         let mut guest = world.guest(false);
@@ -332,7 +353,7 @@ fn threads_that_end() {
 #[test]
 fn guests_that_are_migrated() {
     let _alone = alone();
-    vhost_user::set_threshold(0);
+    vhost_user::set_threshold(Some(0));
     for packed in [false, true] {
         let world = World::new(&format!("migrate{packed}"));
         world.give(13, GOOD);
@@ -358,7 +379,7 @@ fn guests_that_are_migrated() {
 #[test]
 fn engines_that_come_and_go() {
     let _alone = alone();
-    vhost_user::set_threshold(0);
+    vhost_user::set_threshold(Some(0));
     let world = World::new("come");
     let mut guest = world.guest(false);
     let mut noise = Noise(17);

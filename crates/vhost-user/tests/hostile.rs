@@ -156,7 +156,7 @@ impl World {
             let seat = vhost_user::seats().pop().unwrap();
             let keeper = engine.map(|faults| {
                 vhost_user::use_engines();
-                vhost_user::set_threshold(0);
+                vhost_user::set_threshold(Some(0));
                 keep_engines(seat.clone(), faults, stop.clone())
             });
             while !stop.load(Ordering::Relaxed) {

@@ -249,6 +249,8 @@ fn engines_are_assigned_and_asked_as_printed() {
         let said = appctl(&b.sw, "netdev-dpdk/set-vhost-async-thresh 9729");
         let refused = "9729 is not a valid threshold.Threshold must be >= 0 and <= 9728";
         assert_eq!(said.trim(), refused);
+        assert_eq!(appctl(&b.sw, "netdev-dpdk/set-vhost-async-thresh auto").trim(), "OK");
+        assert_eq!(get().trim(), "Current vhost async threshold is: 128");
         b.threshold(9728);
         assert_eq!(get().trim(), "Current vhost async threshold is: 9728");
         b.threshold(0);
@@ -258,6 +260,10 @@ fn engines_are_assigned_and_asked_as_printed() {
             b.logged("DMA device dma_weftemu0 with dev id: 0 on NUMA: 0 assigned to pmd ")
         });
         let _guests = b.guests(SPLIT);
+        b.works(100);
+        assert_eq!(appctl(&b.sw, "netdev-dpdk/set-vhost-async-thresh auto").trim(), "OK");
+        b.works(300);
+        b.threshold(0);
         b.works(100);
         let perf = appctl(&b.sw, "dpif-netdev/pmd-perf-show");
         assert!(perf.contains("Work deferred:") && perf.contains("(dma_weftemu0, "), "{perf}");

@@ -4,19 +4,26 @@ use super::perf::number;
 use crate::state::State;
 use crate::vlog;
 use std::fmt::Write;
-use vhost_user::{THRESHOLD_BYTES_MAX, Tallied};
+use std::sync::atomic::Ordering;
+use vhost_user::{Seat, THRESHOLD_BYTES_DEFAULT, THRESHOLD_BYTES_MAX};
 
 const DISABLED: &str = "vhost async feature not enabled.";
 
-/// `netdev-dpdk/set-vhost-async-thresh N`: frames of more bytes are copied by engines.
+/// `netdev-dpdk/set-vhost-async-thresh N|auto`: frames of more bytes are copied by engines. `auto`,
+/// which is ours: by what copies cost, as where none was set.
 pub fn set_threshold(s: &mut State, args: &[String]) -> Result<String, String> {
     if !s.engines.enabled() {
         return Err(DISABLED.into());
     }
+    if args[0] == "auto" {
+        vhost_user::set_threshold(None);
+        vlog::info!("netdev_dpdk", "vhost_async_threshold set to: auto");
+        return Ok("OK".into());
+    }
     let n = number(&args[0]);
     match usize::try_from(n) {
         Ok(bytes) if bytes <= THRESHOLD_BYTES_MAX => {
-            vhost_user::set_threshold(bytes);
+            vhost_user::set_threshold(Some(bytes));
             vlog::info!("netdev_dpdk", "vhost_async_threshold set to: {bytes}");
             Ok("OK".into())
         }
@@ -26,19 +33,20 @@ pub fn set_threshold(s: &mut State, args: &[String]) -> Result<String, String> {
     }
 }
 
-/// `netdev-dpdk/get-vhost-async-thresh`.
+/// `netdev-dpdk/get-vhost-async-thresh`: what was set. If nothing was, the default of papers/004.
 pub fn get_threshold(s: &mut State, _: &[String]) -> Result<String, String> {
-    match s.engines.enabled() {
-        true => Ok(format!("Current vhost async threshold is: {}", vhost_user::threshold())),
-        false => Err(DISABLED.into()),
+    if !s.engines.enabled() {
+        return Err(DISABLED.into());
     }
+    let bytes = vhost_user::threshold().unwrap_or(THRESHOLD_BYTES_DEFAULT);
+    Ok(format!("Current vhost async threshold is: {bytes}"))
 }
 
 /// Appends what the engine of a core's thread did, if it has one.
 pub fn perf(out: &mut String, s: &State, core: usize) {
     let Some(name) = s.engines.name_of(core) else { return };
     let Some(seat) = vhost_user::seats().into_iter().find(|seat| seat.core == core) else { return };
-    lines(out, name, &seat.shown());
+    lines(out, name, &seat);
 }
 
 /// What engines did counts from now on, of one core's thread or of all.
@@ -48,7 +56,8 @@ pub fn clear(only: Option<usize>) {
     chosen.for_each(|seat| seat.clear_shown());
 }
 
-fn lines(out: &mut String, name: &str, t: &Tallied) {
+fn lines(out: &mut String, name: &str, seat: &Seat) {
+    let t = seat.shown();
     let per = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     let bytes = t.engine_bytes + t.cpu_bytes;
     let share = per(t.engine_bytes * 100, bytes);
@@ -75,6 +84,12 @@ fn lines(out: &mut String, name: &str, t: &Tallied) {
         "- Failed, copied by software:",
         t.errors + t.redone,
         format!("{} after a hang", t.redone),
+    );
+    let doorbell = seat.doorbell_cycles.load(Ordering::Relaxed);
+    line(
+        "- Cycles/deferred work item:",
+        seat.copy_cycles.load(Ordering::Relaxed).into(),
+        format!("{doorbell} cycles/doorbell"),
     );
     line(
         "- Bursts not deferred:",

@@ -3,6 +3,7 @@
 use crate::engines::User;
 use crate::state::State;
 use serde_json::{Map, Value, json};
+use std::sync::atomic::Ordering;
 
 /// The engines that DPDK knows, once copies are left to them.
 pub fn engines(s: &mut State) -> Value {
@@ -30,6 +31,9 @@ pub fn engines(s: &mut State) -> Value {
                 ("bursts_of_closing_rings", t.closing),
                 ("in_flight_max", t.in_flight_max),
             ];
+            let costs =
+                [("copy_cycles", &seat.copy_cycles), ("doorbell_cycles", &seat.doorbell_cycles)];
+            value.extend(costs.map(|(key, n)| (key.to_string(), json!(n.load(Ordering::Relaxed)))));
             value.extend(counters.map(|(key, n)| (key.to_string(), json!(n))));
         }
         (name.to_string(), value)
