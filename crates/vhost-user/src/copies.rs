@@ -71,9 +71,8 @@ pub(crate) fn lists() -> bool {
 pub(crate) fn wants(own: &mut OwnRing, packets: &[Packet]) -> bool {
     COPIES.with_borrow_mut(|copies| {
         own.cost.begin(threshold(), &copies.cost);
-        copies.count_saved(own, packets);
-    });
-    packets.iter().any(|packet| packet.len() > own.cost.limit)
+        copies.count_saved(own, packets) > own.cost.limit
+    })
 }
 
 /// The CPU copied a burst of so many bytes: no frame of it was for the engine.
@@ -215,11 +214,17 @@ impl Copies {
         self.tally(|tally| add(&tally.doorbells, 1));
     }
 
-    /// These packets were copied for a ring: what does its engine save with such, or would?
+    /// Counts what the engine saves with these packets of a ring, or would save. Bytes of the
+    /// longest one.
     #[inline]
-    fn count_saved(&mut self, own: &OwnRing, packets: &[Packet]) {
-        let saved = own.cost.saved(&self.cost, packets.iter().map(|packet| packet.len()));
+    fn count_saved(&mut self, own: &OwnRing, packets: &[Packet]) -> usize {
+        if packets.is_empty() {
+            return 0;
+        }
+        let lens = packets.iter().map(|packet| packet.len());
+        let (saved, longest) = own.cost.saved(&self.cost, lens);
         self.cost.save(saved);
+        longest
     }
 
     pub fn in_flight(&self) -> usize {

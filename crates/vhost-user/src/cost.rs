@@ -85,12 +85,15 @@ impl RingCost {
         self.byte.get_or_insert(Mean(new)).add(new);
     }
 
-    /// Cycles that an engine saves with frames of these lengths, doorbells apart.
+    /// Cycles that an engine saves with frames of these lengths, doorbells apart; and the length of
+    /// the longest.
     #[inline]
-    pub fn saved(&self, engine: &EngineCost, lens: impl Iterator<Item = usize>) -> f32 {
-        let Some(byte) = self.byte else { return 0.0 };
+    pub fn saved(&self, engine: &EngineCost, lens: impl Iterator<Item = usize>) -> (f32, usize) {
         let floor = self.floor(engine);
-        byte.0 * lens.map(|len| len.saturating_sub(floor)).sum::<usize>() as f32
+        let (bytes, longest) = lens.fold((0, 0), |(bytes, longest): (usize, usize), len| {
+            (bytes + len.saturating_sub(floor), longest.max(len))
+        });
+        (self.byte.map_or(0.0, |byte| byte.0 * bytes as f32), longest)
     }
 }
 
@@ -102,9 +105,9 @@ pub(crate) struct EngineCost {
     turns: u32,
     /// This turn's calls of the engine are under the clock.
     pub timed: bool,
-    /// Cycles that the engine saves with this turn's copies, or would save; and what is expected of
-    /// the next turn.
-    saved: f32,
+    /// Cycles that the engine saves with this turn's copies, or would save, if the turn had packets;
+    /// and what is expected of the next turn that has.
+    saved: Option<f32>,
     expected: f32,
     /// Frames above a ring's floor are for the engine in this turn.
     pays: bool,
@@ -116,7 +119,7 @@ pub(crate) struct EngineCost {
 impl Default for EngineCost {
     fn default() -> Self {
         let [hand_over, complete, doorbell] = CYCLES_UNMEASURED.map(Mean);
-        let (turns, timed, saved, expected, pays) = (0, false, 0.0, 0.0, false);
+        let (turns, timed, saved, expected, pays) = (0, false, None, 0.0, false);
         let (handed_over, marks) = (0, [0; 2]);
         EngineCost {
             hand_over,
@@ -140,10 +143,10 @@ impl EngineCost {
         LIST_CYCLES + self.hand_over.0 + self.complete.0
     }
 
-    /// The engine would save so many cycles of this turn.
+    /// The engine saves so many cycles of this turn, which has packets, or would save them.
     #[inline]
     pub fn save(&mut self, cycles: f32) {
-        self.saved += cycles;
+        self.saved = Some(self.saved.unwrap_or(0.0) + cycles);
     }
 
     /// The engine got `n` copies in so many cycles, if that was measured.
@@ -179,8 +182,9 @@ impl EngineCost {
 
     /// A turn ends.
     pub fn end_turn(&mut self) {
-        self.expected = self.saved.max(self.expected / 2.0);
-        self.saved = 0.0;
+        if let Some(saved) = self.saved.take() {
+            self.expected = saved.max(self.expected / 2.0);
+        }
         self.marks = [self.handed_over, self.marks[0]];
     }
 
@@ -240,7 +244,7 @@ mod tests {
         ring.begin(None, &engine);
         assert_eq!(ring.limit, 378);
         let saved = ring.saved(&engine, [64, 378, 1378, 1378].into_iter());
-        assert_eq!(saved, 500.0);
+        assert_eq!(saved, (500.0, 1378));
         // The engine becomes dearer, by measurement; an outlier changes little.
         (0..99).for_each(|_| engine.handed_over(1, Some(130)));
         engine.handed_over(1, Some(100_000));
@@ -261,15 +265,15 @@ mod tests {
             ring.begin(None, &engine(saved));
             assert_eq!(ring.limit != usize::MAX, pays, "{saved}");
         }
-        // An empty turn in between does not matter, several do.
+        // Turns without packets do not matter, several with few do.
         let mut engine = engine(1000.0);
-        let pays = [0, 1, 2].map(|_| {
-            let pays = engine.pays;
+        let pays = [None, Some(10.0), Some(10.0), Some(10.0)].map(|saved| {
+            saved.into_iter().for_each(|saved| engine.save(saved));
             engine.end_turn();
             engine.begin_turn(0);
-            pays
+            engine.pays
         });
-        assert_eq!(pays, [true, true, false]);
+        assert_eq!(pays, [true, true, false, false]);
     }
 
     #[test]

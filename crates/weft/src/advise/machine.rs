@@ -26,6 +26,8 @@ pub struct Machine {
     pub cpus: BTreeMap<usize, Cpu>,
     /// Hugepages of any size that are reserved: MiB by node.
     pub hugepages_mib: BTreeMap<u32, u64>,
+    /// DMA engines that copy memory and that the kernel's idxd driver has (Intel DSA).
+    pub dma_engines: usize,
 }
 
 impl Machine {
@@ -56,6 +58,13 @@ impl Machine {
             }
             machine.hugepages_mib.insert(n as u32, hugepages(&dir.join("hugepages")));
         }
+        let engines =
+            std::fs::read_dir(sys.join("bus/dsa/devices")).into_iter().flatten().flatten();
+        let is_engine = |name: &str| {
+            name.strip_prefix("dsa").is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
+        };
+        machine.dma_engines =
+            engines.filter(|e| e.file_name().to_str().is_some_and(is_engine)).count();
         if nodes.is_empty() {
             machine.hugepages_mib.insert(0, hugepages(&sys.join("kernel/mm/hugepages")));
         }

@@ -13,6 +13,9 @@ const ROOM: f64 = 60.0;
 const IDLE: f64 = 10.0;
 /// Packets a second below which a switch has nothing to tune for.
 const TRAFFIC: f64 = 1000.0;
+/// Bytes of a frame from which on a DMA engine copies it for fewer cycles than the CPU, about: 84
+/// cycles and an eighth, at a quarter of a cycle for a byte (docs/perf/004-copy.md).
+const ENGINE_FRAME_BYTES: f64 = 400.0;
 
 /// One thing that would help.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +46,7 @@ type Rule = fn(&Machine, &Switch) -> Vec<Advice>;
 
 /// Everything there is to say, the most useful first.
 pub fn all(machine: &Machine, switch: &Switch) -> Vec<Advice> {
-    let rules: [Rule; 12] = [
+    let rules: [Rule; 13] = [
         full_cores,
         slow_guests,
         missed_by_nic,
@@ -52,6 +55,7 @@ pub fn all(machine: &Machine, switch: &Switch) -> Vec<Advice> {
         priority_cores,
         shared_cores,
         nic_and_guests_apart,
+        copy_engines,
         flush_interval,
         misses,
         machine_setup,
@@ -413,6 +417,41 @@ fn nic_and_guests_apart(machine: &Machine, switch: &Switch) -> Vec<Advice> {
         all.push(Advice::new("nic-guest-siblings", says, &figures).by(affinity));
     }
     all
+}
+
+/// An engine that nothing uses, beside a busy thread that copies long frames to guests.
+fn copy_engines(machine: &Machine, switch: &Switch) -> Vec<Advice> {
+    let key = "vhost-async-support";
+    let busy = switch.pmds.iter().map(|p| p.busy).fold(0.0, f64::max);
+    let is_used = switch.other_config.get(key).is_some_and(|v| v == "true");
+    if machine.dma_engines == 0 || is_used || busy < 50.0 {
+        return Vec::new();
+    }
+    let guest = |name: &&String| {
+        switch.interfaces.get(*name).is_some_and(|i| i.kind.starts_with("dpdkvhostuser"))
+    };
+    // Of all frames so far, on ports that sent some of late.
+    let mean = |name: &String| {
+        let count = |key| switch.interfaces.get(name)?.get("statistics", key)?.parse::<f64>().ok();
+        Some(count("tx_bytes")? / count("tx_packets")?.max(1.0))
+    };
+    let of_late = switch.tx.iter().filter(|(_, t)| t.packets as f64 >= TRAFFIC * switch.seconds);
+    let names = of_late.map(|(name, _)| name).filter(guest);
+    let Some((name, bytes)) =
+        names.filter_map(|n| Some((n, mean(n)?))).max_by(|a, b| a.1.total_cmp(&b.1))
+    else {
+        return Vec::new();
+    };
+    if bytes < ENGINE_FRAME_BYTES {
+        return Vec::new();
+    }
+    let says = format!(
+        "Frames to guest {name} have {bytes:.0} bytes on average while a PMD thread is {busy:.0} % busy. A DMA engine \
+         of this machine, given to user space (docs/SUPPORT.md), copies those of more than about \
+         {ENGINE_FRAME_BYTES:.0} bytes for fewer cycles; what is true here is measured while it runs."
+    );
+    let figures = [("frame_bytes", bytes), ("busy_percent", busy)];
+    vec![Advice::new("copy-engine", says, &figures).by(set(key, "true"))]
 }
 
 /// A fixed interval while bursts are small, or one that only costs time.

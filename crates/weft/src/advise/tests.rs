@@ -359,6 +359,29 @@ fn a_fixed_flush_interval_is_judged_by_fill_and_load() {
 }
 
 #[test]
+fn a_copy_engine_is_for_long_frames_to_guests() {
+    let sys = Sysfs::new("engine");
+    sys.isolate("1,5");
+    let mut made = Made {
+        pmds: vec![(1, 80, 1_000_000, 0)],
+        tx: vec![("vhu", 1_000_000, 50_000, 0)],
+        interfaces: vec![("vhu", "dpdkvhostuserclient", "", "", "tx_packets=10 tx_bytes=9000")],
+        ..Made::default()
+    };
+    assert_eq!(said(&sys, &made), []);
+    sys.put("bus/dsa/devices/dsa0/type", "dsa");
+    sys.put("bus/dsa/devices/wq0.0/type", "wq");
+    let a = only(said(&sys, &made));
+    assert_eq!((a.rule, figure(&a, "frame_bytes")), ("copy-engine", 900.0));
+    assert!(a.command.unwrap().ends_with("other_config:vhost-async-support=true"));
+    made.other_config = "vhost-async-support=true";
+    assert_eq!(said(&sys, &made), []);
+    made.other_config = "";
+    made.interfaces[0].4 = "tx_packets=100 tx_bytes=9000";
+    assert_eq!(said(&sys, &made), []);
+}
+
+#[test]
 fn misses_name_the_limit_when_there_is_one() {
     let sys = Sysfs::new("misses");
     let mut made = Made { pmds: vec![(1, 30, 100_000, 20_000)], ..Made::default() };
