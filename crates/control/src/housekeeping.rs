@@ -95,7 +95,8 @@ async fn wait(state: &Shared, bell: Option<&AsyncFd<Bell>>) {
     let Some(bell) = bell else { return tokio::time::sleep(POLL_INTERVAL).await };
     let at_most = {
         let mut s = state.borrow_mut();
-        if s.dp.rests() && !s.ofproto.has_garbage() { IDLE_POLL_INTERVAL } else { POLL_INTERVAL }
+        let idle = s.dp.rests() && !s.ofproto.has_garbage() && !s.ofproto.busy();
+        if idle { IDLE_POLL_INTERVAL } else { POLL_INTERVAL }
     };
     // What came before the packet side knew that it has to ring.
     if poll_datapath(&mut state.borrow_mut()) {
@@ -131,6 +132,7 @@ fn turn(s: &mut State, most: usize) -> bool {
         Event::Decided { effects } => ofproto.effects(&effects, now * 1_000_000),
         Event::PassedOver { port, n } => ofproto.passed_over(port, n),
     });
+    let more = more | s.ofproto.learn_deferred(SLICE_FLOWS_MAX);
     if s.guests_changed.swap(false, Ordering::AcqRel) {
         links::look(s);
         s.status_dirty = true;

@@ -4,7 +4,7 @@ use crate::types::BridgeId;
 use flow::PortNo;
 use openflow::FlowMod;
 use rpds::HashTrieMapSync;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use sync::{Domain, Published};
@@ -63,11 +63,60 @@ struct Bucket {
     at_ns: u64,
 }
 
+/// Flows that wait for the end of a change of many steps, at most.
+pub(crate) const DEFERRED_FLOWS_MAX: usize = 4096;
+
+/// Flows that wait for the end of a change of many steps, oldest first, with when their packets
+/// came, ns. Of one port as many wait as leave the same room for others.
+#[derive(Default)]
+pub(crate) struct Deferred {
+    flows: VecDeque<(LearnedFlow, u64)>,
+    by_port: BTreeMap<PortNo, usize>,
+}
+
+impl Deferred {
+    pub fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
+    /// False: there is no room for another one of its port.
+    pub fn push(&mut self, l: &LearnedFlow, used: u64) -> bool {
+        let own = self.by_port.entry(l.port).or_default();
+        let has_room = *own < DEFERRED_FLOWS_MAX - self.flows.len();
+        if has_room {
+            *own += 1;
+            self.flows.push_back((l.clone(), used));
+        }
+        has_room
+    }
+
+    pub fn pop(&mut self) -> Option<(LearnedFlow, u64)> {
+        let next = self.flows.pop_front();
+        match &next {
+            Some((l, _)) => *self.by_port.entry(l.port).or_default() -= 1,
+            None => self.by_port.clear(),
+        }
+        next
+    }
+
+    /// The learn actions that these flows come from are gone.
+    pub fn forget(&mut self, bridge: BridgeId, (table, cookie): Place) {
+        let by_port = &mut self.by_port;
+        self.flows.retain(|(l, _)| {
+            let goes = (l.bridge, l.flow.table, l.flow.cookie) == (bridge.0, table, cookie);
+            if goes {
+                *by_port.entry(l.port).or_default() -= 1;
+            }
+            !goes
+        });
+    }
+}
+
 /// What learning keeps over all bridges.
 #[derive(Default)]
 pub(crate) struct Learned {
     buckets: BTreeMap<PortNo, Bucket>,
-    pub deferred: Vec<LearnedFlow>,
+    pub deferred: Deferred,
     /// Flows that were not learned: too many of their port, or while a change was under way.
     pub limited: u64,
     /// Places whose last owner went.

@@ -293,6 +293,54 @@ fn a_bundle_is_all_or_nothing_and_not_for_ever() {
 }
 
 #[test]
+fn packets_teach_while_bundles_are_open_and_committed() {
+    if !privileged() {
+        return;
+    }
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "fail_mode=secure");
+    let spec = "table=1,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[]";
+    lab.ofctl(&format!("add-flow br0 in_port=1,actions=learn({spec})"));
+    let mut sent = 0u32;
+    let mut teach = || {
+        sent += 1;
+        let [_, _, a, b] = sent.to_be_bytes();
+        let macs = format!("eth(src=02:00:00:00:{a:02x}:{b:02x},dst=02:00:00:00:ff:ff)");
+        let packet = format!("in_port(1),{macs},eth_type(0x1234)");
+        lab.sw.appctl(&["netdev-dummy/receive", "p1", &packet]).unwrap();
+        sent as usize
+    };
+    let learned = || lab.ofctl("--no-stats dump-flows br0 table=1").lines().count();
+    let mut peer = Peer::connect(&lab.path("br0.mgmt"), 5);
+    peer.bundle(1, 0);
+    peer.bundle_add(1, &peer::flow_mod(5, 77, 1, 2));
+    (0..3).for_each(|_| _ = teach());
+    until("what is taught while a bundle is open", || learned() == 3);
+    // A commit that takes some time, and two that fail.
+    let line =
+        |i| format!("table=2,udp,tp_dst={},nw_tos={} actions=2\n", i % 10_000, i / 10_000 * 4);
+    let (good, bad) = (lab.path("good"), lab.path("bad"));
+    let flows = (0..30_000).map(line).collect::<String>();
+    std::fs::write(&good, &flows).unwrap();
+    std::fs::write(&bad, flows + "table=3 actions=group:99\n").unwrap();
+    let all = std::thread::scope(|scope| {
+        let commits = scope.spawn(|| {
+            for file in [&bad, &good, &bad] {
+                let words = ["--bundle", "add-flows", "br0", file.to_str().unwrap()];
+                assert_eq!(lab.sw.ofctl(&words).is_ok(), file == &good, "{}", file.display());
+            }
+        });
+        let mut all = teach();
+        while !commits.is_finished() {
+            all = teach();
+        }
+        all
+    });
+    until("what was taught meanwhile", || learned() == all);
+    assert_eq!(lab.sw.appctl(&["coverage/read-counter", "flow_learning_limited"]).unwrap(), "0\n");
+}
+
+#[test]
 fn a_snoop_sees_both_directions() {
     if !privileged() {
         return;

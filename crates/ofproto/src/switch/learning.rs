@@ -16,9 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Flows that wait for the end of a change of many steps.
-const DEFERRED_FLOWS_MAX: usize = 4096;
-
 impl Switch {
     /// Flows that packets taught and that were not made: too many of one port, or during a long
     /// change.
@@ -28,23 +25,36 @@ impl Switch {
 
     /// Makes a flow that a packet taught, or renews it. `used`: when the packet came, ns.
     pub(crate) fn learn_flow(&mut self, l: &LearnedFlow, used: u64) {
-        if self.renew(l, used) {
+        if self.renew(l, used) || self.is_limited(l) || !self.learned.admits(l.port, used) {
             return;
         }
-        let known = self.bridge(BridgeId(l.bridge)).is_ok();
-        if !known || self.is_limited(l) || !self.learned.admits(l.port, used) {
-            return;
+        if !self.busy() && self.learned.deferred.is_empty() {
+            self.make_learned(l, used);
+        } else if !self.learned.deferred.push(l, used) {
+            self.learned.limited += 1;
         }
-        if !self.busy() {
-            // What may be refused was checked when the learning flow came, but for a table of the
-            // switch's own.
-            let _ = self.flow_mod(BridgeId(l.bridge), &l.flow, used);
-            return;
+    }
+
+    fn make_learned(&mut self, l: &LearnedFlow, used: u64) {
+        // What may be refused was checked when the learning flow came, but for a table of the
+        // switch's own.
+        let _ = self.flow_mod(BridgeId(l.bridge), &l.flow, used);
+    }
+
+    /// Makes flows that waited for the end of a change, `n` of them at most. True: there are more,
+    /// and no change is under way.
+    pub fn learn_deferred(&mut self, n: usize) -> bool {
+        for _ in 0..n {
+            if self.busy() {
+                return false;
+            }
+            let Some((l, used)) = self.learned.deferred.pop() else { return false };
+            // Others that waited may have been the same, or as many as its limit says.
+            if !self.renew(&l, used) && !self.is_limited(&l) {
+                self.make_learned(&l, used);
+            }
         }
-        match self.learned.deferred.len() < DEFERRED_FLOWS_MAX {
-            true => self.learned.deferred.push(l.clone()),
-            false => self.learned.limited += 1,
-        }
+        !self.busy() && !self.learned.deferred.is_empty()
     }
 
     /// Is the very flow there? Then its timeouts begin again.
@@ -141,8 +151,7 @@ impl Switch {
         b.learning.published.publish(b.learning.counts.clone());
     }
 
-    /// After a change: what its flows had taught goes with them, and what waited for its end is
-    /// learned.
+    /// After a change: what its flows had taught goes with them, and is not learned any more.
     pub(crate) fn after_change(&mut self, now: u64) {
         for (id, (table, cookie)) in std::mem::take(&mut self.learned.dead) {
             let owned =
@@ -150,12 +159,10 @@ impl Switch {
             if table == TABLE_ALL || self.bridge(id).is_ok_and(owned) {
                 continue;
             }
+            self.learned.deferred.forget(id, (table, cookie));
             let all = FlowMod::new(FlowModCommand::Delete, table, Match::default());
             let all = FlowMod { cookie_old: cookie, cookie_mask: u64::MAX, ..all };
             let _ = self.flow_mod(id, &all, now);
-        }
-        for l in std::mem::take(&mut self.learned.deferred) {
-            let _ = self.flow_mod(BridgeId(l.bridge), &l.flow, now);
         }
     }
 }

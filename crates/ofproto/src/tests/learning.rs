@@ -1,15 +1,17 @@
 //! What ports' packets teach is bounded by port; a pause ends in its own bridge only.
 
-use crate::learned::{PORT_FLOWS_BURST, PORT_FLOWS_RATE};
+use crate::learned::{DEFERRED_FLOWS_MAX, PORT_FLOWS_BURST, PORT_FLOWS_RATE};
 use crate::tests::*;
 use crate::*;
 use flow::Field;
 use openflow::*;
 
 const SECOND_NS: u64 = 1_000_000_000;
+/// Of flows that packets teach.
+const COOKIE: u64 = 7;
 
 /// Packets teach that their sender is met in table 1.
-fn teaching() -> Lab {
+fn teaching(limit: u32, flags: u16) -> Lab {
     let mut lab = Lab::new();
     let sender = Subfield { field: Field::EthSrc, ofs: 0, bits: 48 };
     let spec = LearnSpec {
@@ -23,10 +25,10 @@ fn teaching() -> Lab {
         fin_idle_timeout: 0,
         fin_hard_timeout: 0,
         priority: 5,
-        cookie: 0,
-        flags: 0,
+        cookie: COOKIE,
+        flags,
         table: 1,
-        limit: 0,
+        limit,
         result: None,
         specs: vec![spec],
     };
@@ -44,7 +46,7 @@ fn teach(lab: &mut Lab, port: u32, n: u32, now: u64) -> usize {
 
 #[test]
 fn a_port_that_teaches_too_much_leaves_others_their_share() {
-    let mut lab = teaching();
+    let mut lab = teaching(0, 0);
     assert_eq!(teach(&mut lab, 1, 1, 0), 1);
     // The rest of what port 1 may teach at once, without making the flows.
     let rest = (0..2 * PORT_FLOWS_BURST).filter(|_| lab.sw.learned.admits(11, 0)).count();
@@ -58,6 +60,74 @@ fn a_port_that_teaches_too_much_leaves_others_their_share() {
     assert_eq!(teach(&mut lab, 1, 2, SECOND_NS), 3, "a second later port 1 may again");
     let fresh = (0..PORT_FLOWS_BURST).filter(|_| lab.sw.learned.admits(11, SECOND_NS)).count();
     assert_eq!(fresh as u64, PORT_FLOWS_RATE - 1, "as many as come in a second");
+}
+
+/// A change of some steps, of which one is left, and how it ends.
+fn begin(lab: &mut Lab, last: Result<BundleItem, OfError>) -> (Change, Outcome) {
+    let flows = (1..20).map(|i| flow(2, 5, &format!("udp,tp_dst={i}"), vec![]));
+    let items = flows.map(|f| Ok(BundleItem::Flow(f))).chain([last.clone()]);
+    let items: Vec<_> = items.collect();
+    let change = lab.sw.begin(lab.br, Box::new(items.into_iter()), 0).unwrap();
+    assert_eq!(lab.sw.advance(&change, 19), None);
+    (change, last.map(drop).map_err(|e| (19, e)))
+}
+
+/// Runs the change to its end, and learns what waited, a few flows at a time.
+fn finish(lab: &mut Lab, (change, outcome): (Change, Outcome)) {
+    let end = std::iter::repeat_with(|| lab.sw.advance(&change, 1)).find_map(|o| o);
+    assert_eq!(end, Some(outcome));
+    assert_eq!(lab.dump().iter().filter(|f| f.table == 1).count(), 0);
+    while lab.sw.learn_deferred(10) {}
+}
+
+/// A last step that does nothing else.
+fn harmless() -> Result<BundleItem, OfError> {
+    Ok(BundleItem::Flow(flow(3, 1, "", vec![])))
+}
+
+#[test]
+fn what_packets_teach_during_a_change_is_learned_after_it() {
+    for last in [harmless(), Err(OfError::BadLen)] {
+        let mut lab = teaching(0, 0);
+        let change = begin(&mut lab, last);
+        for n in [1, 2, 2, 1] {
+            assert_eq!(teach(&mut lab, 1, n, n.into()), 0, "not before the change has ended");
+        }
+        assert!(lab.sw.busy() && !lab.sw.learn_deferred(10), "nor does it end the change");
+        finish(&mut lab, change);
+        assert_eq!(teach(&mut lab, 1, 1, 5), 2, "each once");
+        assert_eq!(teach(&mut lab, 1, 3, 5), 3, "and others at once");
+        assert_eq!(lab.sw.flows_not_learned(), 0);
+    }
+}
+
+#[test]
+fn what_waits_for_a_change_is_bounded_by_port() {
+    let mut lab = teaching(0, 0);
+    let change = begin(&mut lab, harmless());
+    let most = DEFERRED_FLOWS_MAX as u32;
+    (0..most).for_each(|n| _ = teach(&mut lab, 1, n, 0));
+    assert_eq!(lab.sw.flows_not_learned(), u64::from(most / 2));
+    (most..most + 100).for_each(|n| _ = teach(&mut lab, 2, n, 0));
+    assert_eq!(lab.sw.flows_not_learned(), u64::from(most / 2), "another port's share");
+    finish(&mut lab, change);
+    assert_eq!(teach(&mut lab, 2, most, 0), most as usize / 2 + 100);
+}
+
+#[test]
+fn what_waits_for_a_change_keeps_to_its_learn_action() {
+    let mut lab = teaching(3, 0);
+    let change = begin(&mut lab, harmless());
+    (0..10).for_each(|n| _ = teach(&mut lab, 1, n, 0));
+    finish(&mut lab, change);
+    assert_eq!(lab.dump().iter().filter(|f| f.table == 1).count(), 3, "its limit");
+    // It goes with the change, and what it taught with it.
+    let mut lab = teaching(0, learn_flag::DELETE_LEARNED);
+    let all = FlowMod { command: FlowModCommand::Delete, ..flow(0, 0, "", vec![]) };
+    let change = begin(&mut lab, Ok(BundleItem::Flow(all)));
+    (0..10).for_each(|n| _ = teach(&mut lab, 1, n, 0));
+    finish(&mut lab, change);
+    assert_eq!(lab.dump().iter().filter(|f| f.table == 1).count(), 0);
 }
 
 #[test]
