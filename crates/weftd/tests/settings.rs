@@ -65,6 +65,17 @@ const CASES: &[(&str, &str)] = &[
     ),
     ("set interface p1 other_config:tx-steering=hash", "interface p1: other_config:tx-steering"),
     ("set bridge br0 other_config:in-band-queue=1", "bridge br0: other_config:in-band-queue"),
+    ("set controller br0 local_ip=192.0.2.1", "bridge br0: controller tcp:127.0.0.1:9: local_ip"),
+    (
+        "set controller br0 other_config:dscp=10",
+        "bridge br0: controller tcp:127.0.0.1:9: other_config:dscp",
+    ),
+    ("set interface d0 options:rx-flow-ctrl=true", "interface d0: options:rx-flow-ctrl"),
+    ("set interface d0 options:tx-flow-ctrl=true", "interface d0: options:tx-flow-ctrl"),
+    (
+        "set interface d0 options:dpdk-lsc-interrupt=true",
+        "interface d0: options:dpdk-lsc-interrupt",
+    ),
     (
         "--no-wait set bridge br0 other_config:stp-priority=7",
         "bridge br0: other_config:stp-priority",
@@ -79,7 +90,10 @@ fn what_is_set_and_not_supported_is_said_once() {
         "add-br br0 -- set bridge br0 datapath_type=dummy -- add-port br0 p1 -- set interface p1 type=dummy \
          -- add-bond br0 bond0 b1 b2 -- set interface b1 type=dummy -- set interface b2 type=dummy \
          -- set bridge br0 external_ids:bridge-id=x -- set interface p1 external_ids:iface-id=y \
-         -- set open . external_ids:ovn-remote=z -- set interface p1 bfd:enable=false",
+         -- set open . external_ids:ovn-remote=z -- set interface p1 bfd:enable=false \
+         -- set-controller br0 tcp:127.0.0.1:9 -- set controller br0 connection_mode=out-of-band \
+         -- set open . other_config:pmd-maxsleep=500 -- set open . other_config:hw-offload=true \
+         -- add-port br0 d0 -- set interface d0 type=dpdk options:dpdk-devargs=net_null0,no-rx=1",
     );
     assert!(notices(&s).is_empty(), "{:?}", notices(&s));
     for (words, about) in CASES {

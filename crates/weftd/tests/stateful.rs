@@ -149,6 +149,34 @@ impl Drop for Killed {
 }
 
 #[test]
+fn zones_have_the_timeouts_of_their_policies() {
+    if !privileged() {
+        return;
+    }
+    let (net, hosts) = (Netns::new().unwrap(), Netns::new().unwrap());
+    let mut rig = Rig::new(&net, &hosts);
+    let policy = "-- --id=@d create datapath datapath_version=0 -- set open . datapaths:netdev=@d \
+                  -- add-zone-tp netdev zone=5 udp_first=2 udp_single=2";
+    rig.sw.vsctl(&policy.split_whitespace().skip(1).collect::<Vec<_>>()).unwrap();
+    rig.flows("udp,in_port=1,actions=ct(commit,zone=5),ct(commit,zone=6),output:2\n");
+    let deadline = Instant::now() + WAIT_TIME_MAX;
+    // Without a policy a connection that nobody answers lives a minute.
+    for (wait, expected) in
+        [(Duration::ZERO, [true, true]), (Duration::from_secs(3), [false, true])]
+    {
+        let zones = |rig: &mut Rig<'_>| {
+            rig.send(1, Duration::from_millis(10));
+            std::thread::sleep(wait);
+            let all = rig.sw.appctl(&["dpctl/dump-conntrack"]).unwrap();
+            ["zone=5", "zone=6"].map(|zone| all.contains(zone))
+        };
+        while zones(&mut rig) != expected {
+            assert!(Instant::now() < deadline, "not yet {expected:?}");
+        }
+    }
+}
+
+#[test]
 fn a_paused_packet_goes_on_when_a_controller_says_so() {
     if !privileged() {
         return;
