@@ -532,12 +532,12 @@ impl Sink for TxState {
     }
     fn punt(&mut self, punt: &Arc<Punt>, packet: &Packet, key: Key, in_port: PortNo) {
         let source = (in_port, punt.wanted.is_some());
-        if let Err(why) = self.punts.admit(source, self.now_ms) {
-            return self.stats(in_port).lost(why, 1);
-        }
         let data = packet.data();
         let n =
             if punt.max_len == 0xffff { data.len() } else { data.len().min(punt.max_len.into()) };
+        if let Err(why) = self.punts.admit(source, n, self.now_ms) {
+            return self.stats(in_port).lost(why, 1);
+        }
         let event = PuntEvent {
             packet: data[..n].to_vec(),
             key,

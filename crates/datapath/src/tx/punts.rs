@@ -10,6 +10,9 @@ use std::collections::{BTreeMap, VecDeque};
 use sync::Producer;
 use telemetry::Drop;
 
+/// Bytes of packets that wait, at most: 9,000 for nearly each of [`PUNTS_MAX`].
+const PUNTS_BYTES_MAX: usize = 32 << 20;
+
 /// An input port, and whether the packets are of a protocol of the switch's own.
 pub(crate) type Source = (PortNo, bool);
 
@@ -18,15 +21,23 @@ struct Share {
     tokens: f64,
     /// When the tokens were counted.
     filled_ms: u64,
-    /// Its packets in the queue.
-    waiting: usize,
+    waiting: Load,
+}
+
+/// Packets in the queue, or room for some.
+#[derive(Clone, Copy, Default)]
+struct Load {
+    packets: usize,
+    bytes: usize,
 }
 
 /// See the module.
 pub(crate) struct Punts {
     queue: Producer<Box<PuntEvent>>,
-    /// Whose packets are in the queue, oldest first.
-    waiting: VecDeque<Source>,
+    /// Whose packets are in the queue, and of how many bytes, oldest first.
+    waiting: VecDeque<(Source, usize)>,
+    /// Bytes of these.
+    bytes: usize,
     shares: BTreeMap<Source, Share>,
     /// Packets per millisecond that a source may send.
     per_ms: f64,
@@ -37,7 +48,7 @@ pub(crate) struct Punts {
 impl Punts {
     pub fn new(queue: Producer<Box<PuntEvent>>) -> Self {
         let (waiting, shares) = Default::default();
-        Punts { queue, waiting, shares, per_ms: 0.0, burst: 0.0 }
+        Punts { queue, waiting, bytes: 0, shares, per_ms: 0.0, burst: 0.0 }
     }
 
     /// Takes over new settings.
@@ -51,11 +62,11 @@ impl Punts {
         self.shares.remove(&(port, true));
     }
 
-    /// May another packet go to control? Of a source as many wait as leave the same room for
-    /// others. Packets of controllers have no rate.
-    pub fn admit(&mut self, source: Source, now_ms: u64) -> Result<(), Drop> {
+    /// May another packet of `bytes` go to control? Of a source as many wait, and as many bytes, as
+    /// leave the same room for others. Packets of controllers have no rate.
+    pub fn admit(&mut self, source: Source, bytes: usize, now_ms: u64) -> Result<(), Drop> {
         let room = self.room();
-        let full = Share { tokens: self.burst, filled_ms: now_ms, waiting: 0 };
+        let full = Share { tokens: self.burst, filled_ms: now_ms, waiting: Load::default() };
         let s = self.shares.entry(source).or_insert(full);
         let passed = now_ms.saturating_sub(s.filled_ms) as f64;
         (s.tokens, s.filled_ms) = ((s.tokens + passed * self.per_ms).min(self.burst), now_ms);
@@ -65,29 +76,35 @@ impl Punts {
             }
             s.tokens -= 1.0;
         }
-        if s.waiting < room { Ok(()) } else { Err(Drop::PuntFull) }
+        let fits = s.waiting.packets < room.packets && s.waiting.bytes + bytes <= room.bytes;
+        if fits { Ok(()) } else { Err(Drop::PuntFull) }
     }
 
     /// Sends a packet that was admitted.
     pub fn send(&mut self, source: Source, event: PuntEvent) {
+        let bytes = event.packet.len();
         let sent = self.queue.push(Box::new(event)).is_ok();
         debug_assert!(sent, "there was room");
-        self.waiting.push_back(source);
+        self.waiting.push_back((source, bytes));
+        self.bytes += bytes;
         if let Some(s) = self.shares.get_mut(&source) {
-            s.waiting += 1;
+            s.waiting.packets += 1;
+            s.waiting.bytes += bytes;
         }
     }
 
-    /// Free places of the queue; what control took counts for its source no more.
-    fn room(&mut self) -> usize {
+    /// Room in the queue; what control took counts for its source no more.
+    fn room(&mut self) -> Load {
         let left = self.queue.waiting();
         let taken = self.waiting.len().saturating_sub(left);
-        for source in self.waiting.drain(..taken) {
+        for (source, bytes) in self.waiting.drain(..taken) {
+            self.bytes -= bytes;
             if let Some(s) = self.shares.get_mut(&source) {
-                s.waiting = s.waiting.saturating_sub(1);
+                s.waiting.packets = s.waiting.packets.saturating_sub(1);
+                s.waiting.bytes = s.waiting.bytes.saturating_sub(bytes);
             }
         }
-        PUNTS_MAX - left
+        Load { packets: PUNTS_MAX - left, bytes: PUNTS_BYTES_MAX - self.bytes }
     }
 }
 
@@ -116,11 +133,21 @@ mod tests {
     impl Lab {
         /// Offers `n` packets: how many go to control, and why the last one does not.
         fn offer(&mut self, source: Source, n: usize, now_ms: u64) -> (usize, Option<Drop>) {
+            self.offer_bytes(source, (n, 64), now_ms)
+        }
+
+        /// The same with packets of so many bytes.
+        fn offer_bytes(
+            &mut self,
+            source: Source,
+            (n, bytes): (usize, usize),
+            now_ms: u64,
+        ) -> (usize, Option<Drop>) {
             let (mut sent, mut refused) = (0, None);
             for _ in 0..n {
-                match self.punts.admit(source, now_ms) {
+                match self.punts.admit(source, bytes, now_ms) {
                     Ok(()) => {
-                        let (packet, key, punt) = (Vec::new(), Key::ZERO, self.punt.clone());
+                        let (packet, key, punt) = (vec![0; bytes], Key::ZERO, self.punt.clone());
                         let in_port = source.0;
                         let event = PuntEvent { packet, key, in_port, punt, total_len: 0 };
                         self.punts.send(source, event);
@@ -145,6 +172,17 @@ mod tests {
         assert_eq!(lab.offer((2, false), 5, 0), (5, None));
         assert_eq!(lab.offer((1, false), 100, 7), (7, Some(Drop::PuntRate)));
         assert_eq!(lab.offer((NO_PORT, false), 100, 7), (100, None));
+    }
+
+    #[test]
+    fn large_packets_have_less_places() {
+        let mut lab = lab(u32::MAX, u32::MAX);
+        let (large, full) = (60_000, Some(Drop::PuntFull));
+        let half = PUNTS_BYTES_MAX.div_ceil(2 * large);
+        assert_eq!(lab.offer_bytes((1, false), (PUNTS_MAX, large), 0), (half, full));
+        assert_eq!(lab.offer((2, false), 1000, 0), (1000, None));
+        assert_eq!(lab.take(PUNTS_MAX), half + 1000);
+        assert_eq!(lab.offer_bytes((1, false), (PUNTS_MAX, large), 0), (half, full));
     }
 
     #[test]

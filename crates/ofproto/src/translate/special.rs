@@ -14,6 +14,9 @@ use telemetry::Drop;
 const UDP: u8 = 17;
 /// Of BFD control packets (RFC 5881, section 4).
 const BFD: u16 = 3784;
+/// What is looked at of such a packet: Ethernet with two tags, the longest IPv4 header, UDP, and 24
+/// bytes.
+const BFD_BYTES_MAX: u16 = 128;
 
 impl Xlate<'_, '_> {
     /// Hands a packet over that is of the port's own BFD session; false: it is not.
@@ -24,7 +27,7 @@ impl Xlate<'_, '_> {
         self.commit();
         let context = BfdContext { bridge: BridgeId(self.bridge.id), port: p.spec.of_port };
         let wanted = Some(filter.gate.0.clone());
-        let punt = Punt { max_len: u16::MAX, wanted, context: Box::new(context) };
+        let punt = Punt { max_len: BFD_BYTES_MAX, wanted, context: Box::new(context) };
         self.op(Op::Punt(Arc::new(punt)));
         self.out.drop.get_or_insert(Drop::PuntRate);
         true
