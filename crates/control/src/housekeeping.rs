@@ -42,6 +42,7 @@ pub async fn run(state: Shared) {
         }
         if last.elapsed() >= SECOND {
             last = Instant::now();
+            collect(&state).await;
             each_second(&mut state.borrow_mut());
             timeouts(&state).await;
         }
@@ -62,6 +63,15 @@ pub async fn run_bfd(state: Shared) {
             (s.bfd.sleep_ms(now), s.bfd.changed.clone())
         };
         let _ = tokio::time::timeout(Duration::from_millis(ms), changed.notified()).await;
+    }
+}
+
+/// Rules are credited with their packets, and learn from them, some cached flows at a time.
+async fn collect(state: &Shared) {
+    state.borrow_mut().dp.fold();
+    while state.borrow_mut().collect_some(SLICE_FLOWS_MAX) {
+        poll_datapath(&mut state.borrow_mut());
+        tokio::task::yield_now().await;
     }
 }
 
@@ -187,13 +197,13 @@ pub fn tick(s: &mut State) {
         finish_packets(s);
     }
     finish_packets(s);
+    s.collect();
     each_second(s);
     while expire(s) {}
     s.flush_changes();
 }
 
 fn each_second(s: &mut State) {
-    s.collect();
     let now = s.now_ns();
     s.run_fail_mode();
     bundles(s, now);

@@ -37,8 +37,15 @@ impl State {
 
     /// Brings the rules' counters up to date with the packet side.
     pub fn collect(&mut self) {
+        self.dp.fold();
+        self.collect_some(usize::MAX);
+    }
+
+    /// The same after [`datapath::Datapath::fold`], for `most` lists of counters. True: there is
+    /// more.
+    pub fn collect_some(&mut self, most: usize) -> bool {
         let ofproto = &mut self.ofproto;
-        self.dp.collect(&mut |used| {
+        self.dp.collect_some(most, &mut |used| {
             let used_ns = used.used_ms * 1_000_000;
             for id in used.credits {
                 ofproto.credit(*id, used.packets, used.bytes, used_ns);
@@ -46,7 +53,7 @@ impl State {
             if let Some(effects) = used.effects {
                 ofproto.effects(effects, used_ns);
             }
-        });
+        })
     }
 }
 

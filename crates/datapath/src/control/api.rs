@@ -175,7 +175,22 @@ impl Datapath {
     /// Traffic since the last call, exactly once: all of it if no worker has more than 262,144
     /// flows, else what is known by now (see [`Datapath::known_ms`]).
     pub fn collect(&mut self, each: &mut dyn FnMut(Used<'_>)) {
+        self.fold();
+        self.collect_some(usize::MAX, each);
+    }
+
+    /// Reads the counters of flows. What [`Datapath::known_ms`] says then is true once
+    /// [`Datapath::collect_some`] has said that there is no more.
+    pub fn fold(&mut self) {
         self.pump();
+        for w in self.workers.iter_mut().flatten() {
+            w.flows.fold(self.aged_ms);
+        }
+    }
+
+    /// Traffic that was known at the last [`Datapath::fold`], of `most` lists of counters. True:
+    /// there is more.
+    pub fn collect_some(&mut self, most: usize, each: &mut dyn FnMut(Used<'_>)) -> bool {
         for c in self.past_credits.drain(..) {
             each(Used {
                 credits: &c.credits,
@@ -185,9 +200,14 @@ impl Datapath {
                 used_ms: c.used_ms,
             });
         }
+        let mut left = most;
         for w in self.workers.iter_mut().flatten() {
-            w.flows.collect(self.aged_ms, each);
+            match w.flows.collect(left, each) {
+                Some(n) => left -= n,
+                None => return true,
+            }
         }
+        false
     }
 
     /// [`Datapath::collect`] knew of all traffic until then: with millions of flows one to two

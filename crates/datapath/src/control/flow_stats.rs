@@ -4,7 +4,7 @@
 use crate::messages::Effects;
 use crate::messages::{Credits, UncachedReport};
 use crate::settings::{Stale, Used};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 #[derive(Default)]
 struct Account {
@@ -27,11 +27,13 @@ pub(crate) struct FlowStats {
     /// The accounts without effects, by their counters.
     plain: HashMap<Credits, u32>,
     /// The accounts with traffic that was not handed over.
-    used: Vec<u32>,
+    used: VecDeque<u32>,
     /// Traffic of decisions that no megaflow was made of, by counter, and the counters that have
     /// some.
     uncached: Vec<Total>,
-    counted: Vec<u32>,
+    counted: VecDeque<u32>,
+    /// How many of `used`, and of `counted`, are handed over before there is a next round.
+    due: (usize, usize),
 }
 
 /// Traffic that was not handed over yet.
@@ -49,9 +51,10 @@ impl FlowStats {
             list,
             free: Vec::new(),
             plain: HashMap::new(),
-            used: Vec::new(),
+            used: VecDeque::new(),
             uncached: Vec::new(),
-            counted: Vec::new(),
+            counted: VecDeque::new(),
+            due: (0, 0),
         }
     }
 
@@ -102,7 +105,7 @@ impl FlowStats {
     pub fn credit(&mut self, id: u32, packets: u64, bytes: u64, used_ms: u64) {
         let account = &mut self.list[id as usize];
         if account.packets == 0 {
-            self.used.push(id);
+            self.used.push_back(id);
         }
         account.packets += packets;
         account.bytes += bytes;
@@ -118,7 +121,7 @@ impl FlowStats {
             }
             let t = &mut self.uncached[i];
             if t.packets == 0 {
-                self.counted.push(s.counter);
+                self.counted.push_back(s.counter);
             }
             t.packets += s.packets;
             t.bytes += s.bytes;
@@ -133,37 +136,60 @@ impl FlowStats {
         effects.filter(|(_, e)| stale(&***e)).map(|(id, _)| id).collect()
     }
 
-    /// Hands over what was credited since the last call. Effects come with traffic, but for a first
-    /// packet that came alone: its effects were reported when the megaflow came, and reporting them
-    /// again later would undo what other packets taught since.
-    pub fn collect(&mut self, each: &mut dyn FnMut(Used<'_>)) {
-        for id in std::mem::take(&mut self.used) {
-            let a = &mut self.list[id as usize];
-            let (packets, bytes, used_ms) = (a.packets, a.bytes, a.used_ms);
-            let reported = std::mem::take(&mut a.first) && packets == 1;
-            let (credits, effects) = (&*a.credits, a.effects.as_ref().filter(|_| !reported));
-            each(Used { credits, effects, packets, bytes, used_ms });
-            (a.packets, a.bytes) = (0, 0);
-            self.forget(id);
+    /// Begins a round: what was credited so far is to be handed over.
+    pub fn begin(&mut self) {
+        self.due = (self.used.len(), self.counted.len());
+    }
+
+    /// Hands over what this round is about, `most` accounts and counters of it; how many there were
+    /// if they were the last.
+    pub fn collect(&mut self, most: usize, each: &mut dyn FnMut(Used<'_>)) -> Option<usize> {
+        for n in 0..most {
+            if self.due.0 > 0
+                && let Some(id) = self.used.pop_front()
+            {
+                self.due.0 -= 1;
+                self.hand_over(id, each);
+            } else if self.due.1 > 0
+                && let Some(counter) = self.counted.pop_front()
+            {
+                self.due.1 -= 1;
+                let t = std::mem::take(&mut self.uncached[counter as usize]);
+                let (credits, effects) = (&[counter][..], None);
+                let Total { packets, bytes, used_ms } = t;
+                each(Used { credits, effects, packets, bytes, used_ms });
+            } else {
+                return Some(n);
+            }
         }
-        for counter in self.counted.drain(..) {
-            let t = std::mem::take(&mut self.uncached[counter as usize]);
-            let (credits, effects) = (&[counter][..], None);
-            let Total { packets, bytes, used_ms } = t;
-            each(Used { credits, effects, packets, bytes, used_ms });
-        }
+        None
+    }
+
+    /// Effects come with traffic, but for a first packet that came alone: its effects were reported
+    /// when the megaflow came, and reporting them again later would undo what other packets taught
+    /// since.
+    fn hand_over(&mut self, id: u32, each: &mut dyn FnMut(Used<'_>)) {
+        let a = &mut self.list[id as usize];
+        let (packets, bytes, used_ms) = (a.packets, a.bytes, a.used_ms);
+        let reported = std::mem::take(&mut a.first) && packets == 1;
+        let (credits, effects) = (&*a.credits, a.effects.as_ref().filter(|_| !reported));
+        each(Used { credits, effects, packets, bytes, used_ms });
+        (a.packets, a.bytes) = (0, 0);
+        self.forget(id);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::messages::Sum;
     use std::any::Any;
     use std::sync::Arc;
 
     fn collected(accounts: &mut FlowStats) -> Vec<(Vec<u32>, u64, u64)> {
         let mut out = Vec::new();
-        accounts.collect(&mut |u| out.push((u.credits.to_vec(), u.packets, u.used_ms)));
+        accounts.begin();
+        accounts.collect(usize::MAX, &mut |u| out.push((u.credits.to_vec(), u.packets, u.used_ms)));
         out
     }
 
@@ -189,14 +215,40 @@ mod tests {
         let mut reported = |packets| {
             all.credit(id, packets, 100, 1);
             let mut list = Vec::new();
-            all.collect(&mut |u| list.push(u.effects.is_some()));
+            all.begin();
+            all.collect(usize::MAX, &mut |u| list.push(u.effects.is_some()));
             list
         };
         assert_eq!([reported(1), reported(1), reported(2)], [[false], [true], [true]]);
         let mut all = FlowStats::new();
         let id = all.open([1][..].into(), Some(Arc::new(4u8)));
         all.credit(id, 2, 100, 1);
-        all.collect(&mut |u| assert!(u.effects.is_some(), "the second packet's"));
+        all.begin();
+        all.collect(usize::MAX, &mut |u| assert!(u.effects.is_some(), "the second packet's"));
+    }
+
+    #[test]
+    fn traffic_is_handed_over_piece_by_piece() {
+        let mut all = FlowStats::new();
+        for i in 0..100u32 {
+            let id = all.open([i][..].into(), Some(Arc::new(4u8)));
+            all.credit(id, 2, 100, 1);
+        }
+        let sums = (200..250).map(|counter| Sum { counter, packets: 1, bytes: 60 }).collect();
+        let (effects, lost) = (Vec::new(), Vec::new());
+        all.uncached(&UncachedReport { sums, effects, lost, used_ms: 2 });
+        let mut seen: Vec<u32> = Vec::new();
+        all.begin();
+        for n in 1..=15 {
+            // What comes meanwhile has its turn in the next round.
+            let id = all.open([1000][..].into(), None);
+            all.credit(id, 1, 60, 3);
+            assert_eq!(all.collect(10, &mut |u| seen.extend(u.credits)), None);
+            assert_eq!(seen.len(), 10 * n);
+        }
+        assert_eq!(all.collect(10, &mut |u| seen.extend(u.credits)), Some(0));
+        assert!(seen.into_iter().eq((0..100).chain(200..250)), "each once, in order");
+        assert_eq!(collected(&mut all), [(vec![1000], 15, 3)]);
     }
 
     #[test]

@@ -291,16 +291,21 @@ impl Flows {
         self.known().map(|(i, _)| i).collect()
     }
 
-    /// What is known to be used since the last call: all there is if there are not too many
-    /// megaflows. Reports were read at `now_ms`.
-    pub fn collect(&mut self, now_ms: u64, each: &mut dyn FnMut(Used<'_>)) {
+    /// Credits what all megaflows were used, if there are not too many. Reports were read at
+    /// `now_ms`.
+    pub fn fold(&mut self, now_ms: u64) {
         if self.end <= FOLD_ALL_MEGAFLOWS_MAX {
             (0..self.end).for_each(|i| {
                 self.fold_counters(i);
             });
             self.sweep = Sweep { known_ms: now_ms, ..Sweep::default() };
         }
-        self.stats.collect(each);
+        self.stats.begin();
+    }
+
+    /// Hands over what was credited: see [`FlowStats::collect`].
+    pub fn collect(&mut self, most: usize, each: &mut dyn FnMut(Used<'_>)) -> Option<usize> {
+        self.stats.collect(most, each)
     }
 
     /// Of all traffic until then [`Flows::collect`] knows.
@@ -409,7 +414,8 @@ mod tests {
     /// Packets and bytes of everybody since the last time.
     fn collected(flows: &mut Flows) -> (u64, u64) {
         let mut sum = (0, 0);
-        flows.stats.collect(&mut |u| sum = (sum.0 + u.packets, sum.1 + u.bytes));
+        flows.stats.begin();
+        flows.collect(usize::MAX, &mut |u| sum = (sum.0 + u.packets, sum.1 + u.bytes));
         sum
     }
 
@@ -434,7 +440,8 @@ mod tests {
     #[test]
     fn what_a_megaflow_that_went_and_a_wrapped_counter_leave_is_credited() {
         let (table, mut flows) = filled(3);
-        flows.collect(200, &mut |_| ());
+        flows.fold(200);
+        collected(&mut flows);
         assert_eq!(flows.known_ms(), 200);
         table.store.counters(1).add((1 << 32) - 1, (1 << 38) - 2, 300);
         table.store.counters(2).add(1, 60, 300);
@@ -444,7 +451,8 @@ mod tests {
         assert_eq!(collected(&mut flows), ((1 << 32) - 1, (1 << 38) - 2));
         table.store.counters(1).add(3, 5, 300);
         let mut seen = 0;
-        flows.collect(500, &mut |u| seen += u.packets);
+        flows.fold(500);
+        flows.collect(usize::MAX, &mut |u| seen += u.packets);
         assert_eq!((seen, flows.all()), (3, vec![1, 3]));
     }
 }

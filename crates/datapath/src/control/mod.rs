@@ -322,7 +322,8 @@ impl Datapath {
         self.marks.watches.forget(slot, &mut w.flows.watches);
         self.forget_mark_tables(slot);
         let past = &mut self.past_credits;
-        w.flows.collect(self.aged_ms, &mut |u| {
+        w.flows.fold(self.aged_ms);
+        w.flows.collect(usize::MAX, &mut |u| {
             past.push(Credit {
                 credits: u.credits.into(),
                 effects: u.effects.cloned(),
