@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 
 /// Applies what the database says of zones.
 pub fn apply(s: &mut State, desired: &Desired) {
-    if s.ct_timeouts.0 == desired.zone_timeouts {
+    if s.ct.timeouts == desired.zone_timeouts {
         return;
     }
-    s.ct_timeouts.0.clone_from(&desired.zone_timeouts);
+    s.ct.timeouts.clone_from(&desired.zone_timeouts);
     let policies = &s.dp.conntrack().policies;
-    let numbers = &mut s.ct_timeouts.1;
+    let numbers = &mut s.ct.policies;
     for gone in numbers.retain(&desired.zone_timeouts) {
         policies.set(gone, &[None; CLASSES]);
     }

@@ -81,7 +81,7 @@ fn tell(s: &mut State, desired: &Desired) {
     s.applied.notices.clone_from(&desired.notices);
 }
 
-/// Does a bridge have controllers to obey, and what does it do without?
+/// Does a bridge have primary controllers, and what does it do while none is connected?
 fn fail_state(s: &State, name: &str) -> Option<(bool, FailMode)> {
     let conf = &s.bridges.get(name)?.conf;
     Some((conf.controllers.iter().any(|c| c.primary), conf.fail_mode))

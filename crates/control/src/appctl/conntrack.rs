@@ -111,7 +111,7 @@ fn dump(s: &mut State, args: &[String]) -> Result<Job, String> {
     let style = style(args)?;
     let (zone, rest) = zone_of(operands(args));
     nothing_left(rest)?;
-    let walk = s.ct_walker.walk(zone);
+    let walk = s.ct.walker.walk(zone);
     Ok(Box::new(move |_, reply| Box::pin(send_dump(walk, style, reply))))
 }
 
@@ -131,7 +131,7 @@ async fn send_dump(mut walk: Walk, style: Style, reply: Reply) {
 }
 
 fn flush(s: &mut State, args: &[String]) -> Result<Job, String> {
-    let (walker, filter) = (s.ct_walker.clone(), filter(args)?);
+    let (walker, filter) = (s.ct.walker.clone(), filter(args)?);
     Ok(Box::new(move |_, reply| {
         Box::pin(async move {
             reply.send(match walker.flush(filter).await {
@@ -238,7 +238,7 @@ fn stats(s: &mut State, args: &[String]) -> Result<Job, String> {
     }
     let (zone, rest) = zone_of(rest);
     nothing_left(rest)?;
-    let mut walk = s.ct_walker.walk(zone);
+    let mut walk = s.ct.walker.walk(zone);
     Ok(Box::new(move |_, reply| {
         Box::pin(async move {
             let mut stats = Stats::default();
@@ -297,7 +297,7 @@ fn buckets(s: &mut State, args: &[String]) -> Result<Job, String> {
         (least, rest) = (n, before);
     }
     nothing_left(rest)?;
-    let walker = s.ct_walker.clone();
+    let walker = s.ct.walker.clone();
     Ok(Box::new(move |_, reply| Box::pin(send_buckets(walker, least, reply))))
 }
 

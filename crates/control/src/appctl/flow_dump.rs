@@ -58,7 +58,7 @@ fn walk(s: &State, args: &[String], wanted: Wanted, titles: bool) -> Job {
     let mut workers: Vec<WorkerId> = s.dp.pmd_info().iter().map(|p| p.worker).collect();
     workers.sort();
     let mut walk = Walk { style, names, wanted, workers, from: 0, title: titles, titles };
-    let turns = s.ct_walker.clone();
+    let turns = s.ct.walker.clone();
     Box::new(move |state: Shared, reply| {
         Box::pin(send(move || walk.turn(&mut state.borrow_mut()), turns, reply))
     })

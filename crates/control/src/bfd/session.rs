@@ -78,11 +78,10 @@ pub struct Session {
     peer: Peer,
     /// It outlives what else is known of the peer.
     peer_mult: u8,
-    /// Intervals in use, ms; they differ from the configuration's until a poll sequence has ended.
-    min_tx: u64,
-    min_rx: u64,
+    /// In use; they differ from the configuration's until a poll sequence has ended.
+    intervals: Intervals,
     /// Those that a poll sequence is about.
-    poll: (u64, u64),
+    poll: Intervals,
     last_tx: u64,
     /// 0: at once.
     next_tx: u64,
@@ -100,6 +99,13 @@ pub struct Session {
     budget: (u64, u64),
     /// State changes, for the log.
     state_changes: Vec<String>,
+}
+
+/// Least intervals between control packets, ms: between those that are sent, and those that are taken.
+#[derive(Clone, Copy, Debug, Default)]
+struct Intervals {
+    tx: u64,
+    rx: u64,
 }
 
 /// With `decay_min_rx` the peer is asked to send less often while there is no data.
@@ -127,9 +133,8 @@ impl Session {
             flags: 0,
             peer: Peer::UNKNOWN,
             peer_mult: 0,
-            min_tx: conf.min_tx,
-            min_rx: conf.min_rx,
-            poll: (0, 0),
+            intervals: Intervals { tx: conf.min_tx, rx: conf.min_rx },
+            poll: Intervals::default(),
             last_tx: 0,
             next_tx: 0,
             detect: 0,
@@ -162,11 +167,11 @@ impl Session {
         let (tx, rx) = (self.conf.min_tx != old.min_tx, self.conf.min_rx != old.min_rx);
         // Who is not up, or only asks more of himself, need not wait for the peer.
         let (down, free) = (self.state != State::Up, !self.polls());
-        if tx && (down || free && self.conf.min_tx < self.min_tx) {
-            self.min_tx = self.conf.min_tx;
+        if tx && (down || free && self.conf.min_tx < self.intervals.tx) {
+            self.intervals.tx = self.conf.min_tx;
         }
-        if rx && (down || free && self.conf.min_rx > self.min_rx) {
-            self.min_rx = self.conf.min_rx;
+        if rx && (down || free && self.conf.min_rx > self.intervals.rx) {
+            self.intervals.rx = self.conf.min_rx;
         }
         let decay = rx || self.conf.decay_min_rx != old.decay_min_rx;
         if decay {
@@ -206,7 +211,7 @@ impl Session {
         (self.peer.disc, self.peer.state) = (c.my_disc, c.state);
         (self.peer.flags, self.peer.diag) = (c.flags, c.diag);
         if c.flags & flag::FINAL != 0 && self.polls() {
-            (self.min_tx, self.min_rx) = self.poll;
+            self.intervals = self.poll;
             self.flags &= !flag::POLL;
         }
         if c.flags & flag::POLL != 0 {
@@ -256,7 +261,7 @@ impl Session {
 
     /// Milliseconds for each control packet.
     fn price(&self) -> u64 {
-        (self.min_rx.min(self.conf.min_rx) / 2).max(1)
+        (self.intervals.rx.min(self.conf.min_rx) / 2).max(1)
     }
 
     /// Lets time pass. `received` as in [`Session::new`].
@@ -272,8 +277,9 @@ impl Session {
             self.decay.active = data <= 2 * self.decay.control.max(1);
             self.look_at_data(now, received);
         }
-        let settled = self.min_rx == self.conf.min_rx || self.min_rx == self.conf.decay_min_rx;
-        if self.min_tx != self.conf.min_tx || !settled || self.decay.active != decayed {
+        let settled =
+            self.intervals.rx == self.conf.min_rx || self.intervals.rx == self.conf.decay_min_rx;
+        if self.intervals.tx != self.conf.min_tx || !settled || self.decay.active != decayed {
             self.begin_poll();
         }
     }
@@ -305,8 +311,10 @@ impl Session {
     /// The packet to be sent now; `random` shortens the interval to the next one (RFC 5880, section
     /// 6.8.7).
     pub fn transmit(&mut self, now: u64, random: u32) -> Control {
-        let (min_tx, min_rx) =
-            if self.polls() { self.poll } else { (self.min_tx_now(), self.min_rx) };
+        let Intervals { tx, rx } = match self.polls() {
+            true => self.poll,
+            false => Intervals { tx: self.min_tx_now(), rx: self.intervals.rx },
+        };
         let us = |ms: u64| (ms * 1000) as u32;
         let control = Control {
             diag: self.diag,
@@ -315,8 +323,8 @@ impl Session {
             mult: self.conf.mult,
             my_disc: self.disc,
             your_disc: self.peer.disc,
-            min_tx_us: us(min_tx),
-            min_rx_us: us(min_rx),
+            min_tx_us: us(tx),
+            min_rx_us: us(rx),
         };
         self.flags &= !flag::FINAL;
         self.last_tx = now;
@@ -377,7 +385,7 @@ impl Session {
         if state <= State::Down {
             self.peer = Peer::UNKNOWN;
             if std::mem::take(&mut self.decay.active) {
-                self.min_rx = self.conf.min_rx;
+                self.intervals.rx = self.conf.min_rx;
             }
         }
         if state == State::Up && self.conf.decay_min_rx > 0 {
@@ -393,7 +401,7 @@ impl Session {
     fn begin_poll(&mut self) {
         if self.state > State::Down && self.flags & (flag::POLL | flag::FINAL) == 0 {
             let rx = if self.decay.active { self.conf.decay_min_rx } else { self.conf.min_rx };
-            self.poll = (self.conf.min_tx, rx);
+            self.poll = Intervals { tx: self.conf.min_tx, rx };
             self.flags |= flag::POLL;
             self.next_tx = 0;
         }
@@ -410,7 +418,7 @@ impl Session {
     }
 
     fn min_tx_now(&self) -> u64 {
-        if self.state == State::Up { self.min_tx } else { self.min_tx.max(DOWN_TX_MS) }
+        if self.state == State::Up { self.intervals.tx } else { self.intervals.tx.max(DOWN_TX_MS) }
     }
 
     fn tx_interval(&self) -> u64 {
@@ -418,7 +426,7 @@ impl Session {
     }
 
     fn rx_interval(&self) -> u64 {
-        self.min_rx.max(self.peer.min_tx)
+        self.intervals.rx.max(self.peer.min_tx)
     }
 
     /// For the database.
@@ -453,7 +461,7 @@ impl Session {
         put("Local Diagnostic", self.diag.name().into());
         put("Local Discriminator", format!("{:#x}", self.disc));
         put("Local Minimum TX Interval", format!("{}ms", self.min_tx_now()));
-        put("Local Minimum RX Interval", format!("{}ms\n", self.min_rx));
+        put("Local Minimum RX Interval", format!("{}ms\n", self.intervals.rx));
         put("Remote Flags", flags_text(self.peer.flags));
         put("Remote Session State", self.peer.state.name().into());
         put("Remote Diagnostic", self.peer.diag.name().into());

@@ -171,13 +171,13 @@ fn other_intervals_are_agreed_by_a_poll() {
     let mut p = Pair::new("", "");
     p.pass(4000);
     p.set(0, "min_tx=200");
-    assert_eq!(p.sides[0].min_tx, 100, "slower only when the peer knows");
+    assert_eq!(p.sides[0].intervals.tx, 100, "slower only when the peer knows");
     assert!(p.sides[0].polls());
     p.pass(2100);
-    assert_eq!((p.sides[0].min_tx, p.sides[1].peer.min_tx, p.sides[0].flags), (200, 200, 0));
+    assert_eq!((p.sides[0].intervals.tx, p.sides[1].peer.min_tx, p.sides[0].flags), (200, 200, 0));
     p.set(1, "min_rx=300");
     p.pass(2100);
-    assert_eq!((p.sides[1].min_rx, p.sides[0].peer.min_rx, p.sides[1].flags), (300, 300, 0));
+    assert_eq!((p.sides[1].intervals.rx, p.sides[0].peer.min_rx, p.sides[1].flags), (300, 300, 0));
     // As often as was agreed: 0.75 to 1 of the interval, about 33 to 45 in ten seconds.
     let before = p.sent[0];
     p.pass(10_000);
@@ -201,12 +201,12 @@ fn idle_interfaces_decay_and_traffic_brings_them_back() {
     for (data, ms, min_rx) in table {
         p.data[0] = data;
         p.pass(ms);
-        assert_eq!(p.sides[0].min_rx, min_rx, "{data} packets per 10 ms for {ms} ms");
+        assert_eq!(p.sides[0].intervals.rx, min_rx, "{data} packets per 10 ms for {ms} ms");
         assert_eq!(p.sides[0].state, State::Up);
     }
     p.lost = [true; 2];
     p.pass(10_000);
-    assert_eq!((p.sides[0].min_rx, p.sides[0].decay.active), (300, false), "down: no decay");
+    assert_eq!((p.sides[0].intervals.rx, p.sides[0].decay.active), (300, false), "down: no decay");
 }
 
 #[test]

@@ -286,7 +286,7 @@ async fn ct_flush(state: &Shared, flush: &CtFlush) {
         orig: tuple(&flush.orig),
         reply: tuple(&flush.reply),
     };
-    let walker = state.borrow().ct_walker.clone();
+    let walker = state.borrow().ct.walker.clone();
     let _ = walker.flush(filter).await;
 }
 

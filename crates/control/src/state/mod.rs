@@ -138,10 +138,18 @@ pub struct State {
     pub offload: crate::offload::Offload,
     /// Packets are being captured for a client.
     pub capture: Option<Capture>,
+    /// Connection tracking.
+    pub ct: Conntrack,
+}
+
+/// What is known of connection tracking besides the connections.
+pub struct Conntrack {
     /// Walks over all connections.
-    pub ct_walker: crate::ct_walk::Walker,
-    /// Timeouts of connections as they were last applied, by zone, and the numbers of policies.
-    pub ct_timeouts: (BTreeMap<u16, crate::config::Timeouts>, crate::ct_policies::Numbers),
+    pub walker: crate::ct_walk::Walker,
+    /// Timeouts as they were last applied, by zone.
+    pub timeouts: BTreeMap<u16, crate::config::Timeouts>,
+    /// The numbers of timeout policies.
+    pub policies: crate::ct_policies::Numbers,
 }
 
 /// Something about a mirror that an operator should look at: how bad it is, the log's module, the
@@ -187,7 +195,11 @@ impl State {
         devices.warn = Some(Arc::new(|text| vlog::warn!("netdev_dpdk", "{text}")));
         State {
             guests_changed,
-            ct_walker: crate::ct_walk::Walker::new(dp.conntrack()),
+            ct: Conntrack {
+                walker: crate::ct_walk::Walker::new(dp.conntrack()),
+                timeouts: BTreeMap::new(),
+                policies: crate::ct_policies::Numbers::default(),
+            },
             ofproto,
             dp,
             devices,
@@ -206,7 +218,6 @@ impl State {
             engines: Default::default(),
             offload: crate::offload::Offload::default(),
             capture: None,
-            ct_timeouts: Default::default(),
         }
     }
 
