@@ -71,9 +71,9 @@ pub enum Binding {
     Unbind(FlowId, Mark),
 }
 
-/// Counters since the port was opened.
+/// Rules of a port, since it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct RuleStats {
     /// Rules made.
     pub inserted: u64,
     /// Rules ended, however.
@@ -82,14 +82,21 @@ pub struct Stats {
     pub swaps: u64,
     /// Refusals by error number.
     pub refused: BTreeMap<i32, u64>,
-    /// Rules that could not be ended.
+    /// Rules that could not be ended one by one.
     pub stuck: u64,
+    /// Rules, or shapes of them, that had to go because they had packets of other flows.
+    pub wider: u64,
+    /// Rules that had to go because the host had packets of their flows as if there were none.
+    pub silent: u64,
+}
+
+/// Counters of rules that mark, since the port was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Rules.
+    pub rules: RuleStats,
     /// Times that all rules were given up.
     pub flushes: u64,
     /// Of them, those because the adapter was reset or removed.
     pub resets: u64,
-    /// Rules that had to go because packets of other flows came with their marks.
-    pub wider: u64,
-    /// Rules that had to go because packets of their flows came without their marks.
-    pub silent: u64,
 }

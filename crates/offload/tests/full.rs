@@ -231,9 +231,9 @@ fn nothing_is_forwarded_by_an_adapter_that_widens_masks() {
     assert_eq!(t.takes(29_000, &plan(1).rule), Err(Reason::Wider));
     // Each time it is left alone for longer.
     seconds(&mut t, &mut a, &mut dp, 30..120, 5000.0);
-    assert_eq!(t.stats().wider, 2);
+    assert_eq!(t.stats().rules.wider, 2);
     seconds(&mut t, &mut a, &mut dp, 120..180, 5000.0);
-    assert_eq!((t.stats().wider, dp.credited), (2, 0));
+    assert_eq!((t.stats().rules.wider, dp.credited), (2, 0));
     a.lies = false;
     seconds(&mut t, &mut a, &mut dp, 180..190, 5000.0);
     assert!(t.is_in(flow(1)), "{:?} {:?}", t.takes(189_000, &plan(1).rule), t.stats());
@@ -275,12 +275,12 @@ fn a_rule_that_forwards_nothing_goes_and_does_not_come_again_at_once() {
     dp.there.insert(flow(1));
     seconds(&mut t, &mut a, &mut dp, 1..6, 5000.0);
     assert!(t.is_in(flow(1)));
-    let made = t.stats().inserted;
+    let made = t.stats().rules.inserted;
     for second in 6..40 {
         t.observe(flow(1), 5000.0);
         t.decide(second * 1000, &mut |_| vec![plan(1)]);
         work(&mut t, &mut a, &mut dp, second * 1000, 100);
     }
-    assert_eq!((t.stats().silent, t.stats().inserted - made, a.rules.len()), (1, 0, 0));
+    assert_eq!((t.stats().rules.silent, t.stats().rules.inserted - made, a.rules.len()), (1, 0, 0));
     assert_eq!(t.reason(39_000, flow(1), 5000.0), Reason::CoolingDown);
 }

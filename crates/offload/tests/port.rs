@@ -164,10 +164,10 @@ fn equal_flows_do_not_push_each_other_out() {
         settle(&mut port, &mut adapter, &mut bound, s * 1000);
         if s == 5 {
             assert_eq!(adapter.rules.len(), 8192);
-            swaps = port.stats().swaps;
+            swaps = port.stats().rules.swaps;
         }
     }
-    assert_eq!((adapter.rules.len(), port.stats().swaps), (8192, swaps));
+    assert_eq!((adapter.rules.len(), port.stats().rules.swaps), (8192, swaps));
 }
 
 /// The hot tenth changes: it is in the adapter within ten seconds at 1,000 insertions per second.
@@ -269,7 +269,7 @@ fn a_rule_that_marks_nothing_goes() {
         port.compared(s * 1000, mark, 0, s < 20);
         port.decide(s * 1000, &mut |_| Some(udp(7)));
         settle(&mut port, &mut adapter, &mut bound, s * 1000);
-        assert_eq!(port.stats().silent, u64::from(s >= 22), "{s}");
+        assert_eq!(port.stats().rules.silent, u64::from(s >= 22), "{s}");
         if s == 22 {
             assert!(adapter.rules.is_empty() && bound.is_empty());
         }
@@ -279,7 +279,7 @@ fn a_rule_that_marks_nothing_goes() {
     // Without packets nothing can be said.
     let mark = bound[&flow(7)];
     (30..40).for_each(|s| port.compared(s * 1000, mark, 0, false));
-    assert!(port.stats().silent == 1 && !rates.is_empty());
+    assert!(port.stats().rules.silent == 1 && !rates.is_empty());
 }
 
 #[test]
@@ -287,10 +287,10 @@ fn a_rule_whose_mark_others_have_goes() {
     let (mut port, mut adapter, mut bound, _) = settled();
     let mark = bound[&flow(7)];
     port.compared(10_000, mark, 15, true);
-    assert_eq!(port.stats().wider, 0);
+    assert_eq!(port.stats().rules.wider, 0);
     port.compared(10_000, mark, 9000, true);
     settle(&mut port, &mut adapter, &mut bound, 10_000);
-    assert_eq!((port.stats().wider, port.rules(), adapter.rules.len()), (1, 0, 0));
+    assert_eq!((port.stats().rules.wider, port.rules(), adapter.rules.len()), (1, 0, 0));
     let (key, mask) = udp(7);
     assert_eq!(port.reason(10_001, flow(7), &key, &mask, 9000.0), Reason::Wider);
 }

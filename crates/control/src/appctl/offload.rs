@@ -1,6 +1,7 @@
 //! `offload/*` and `dpctl/offload-stats-show`: what adapters do, and why not more.
 
 use super::dpctl::{self, Style};
+use crate::offload::{rule_counts, show_refusals};
 use crate::state::State;
 use offload::REASONS;
 use std::fmt::Write;
@@ -66,11 +67,7 @@ pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
             p.create_us(),
             p.enter_pps()
         );
-        let _ = writeln!(
-            out,
-            "  inserted: {}, removed: {}, swaps: {}, stuck: {}, flushes: {}",
-            stats.inserted, stats.removed, stats.swaps, stats.stuck, stats.flushes
-        );
+        let _ = writeln!(out, "  {}, flushes: {}", rule_counts(&stats.rules), stats.flushes);
         if let Some(full) = &e.full {
             full.show(&mut out);
         }
@@ -81,12 +78,9 @@ pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
         let _ = writeln!(
             out,
             "  found out: {} resets, {} packets with marks of others, {} rules withdrawn for it, {} rules that marked nothing",
-            stats.resets, e.wrong_packets, stats.wider, stats.silent
+            stats.resets, e.wrong_packets, stats.rules.wider, stats.rules.silent
         );
-        for (errno, n) in &stats.refused {
-            let what = std::io::Error::from_raw_os_error(*errno);
-            let _ = writeln!(out, "  refused: {n} ({what})");
-        }
+        show_refusals(&mut out, "  ", &stats.rules);
     }
     if !o.ports.is_empty() {
         let (cycles, measured) = o.saved.cycles();

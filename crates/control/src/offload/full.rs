@@ -1,7 +1,7 @@
 //! Rules that forward: the host does not see their packets. What they did is counted as their megaflows', and a
 //! change of tables is complete only when the rules that it ends are gone.
 
-use super::{Entry, Offload};
+use super::{Entry, Offload, rule_counts, show_refusals};
 use crate::vlog;
 use action::Op;
 use datapath::{Datapath, FlowDump, PortStats, WatchId};
@@ -140,20 +140,14 @@ impl Full {
             t.waiting(),
             t.enter_pps()
         );
-        let _ = writeln!(
-            out,
-            "    inserted: {}, removed: {}, swaps: {}, stuck: {}, packets: {}, counters that went back: {}",
-            stats.inserted, stats.removed, stats.swaps, stats.stuck, stats.packets, stats.went_back
-        );
+        let (rules, packets, back) = (rule_counts(&stats.rules), stats.packets, stats.went_back);
+        let _ = writeln!(out, "    {rules}, packets: {packets}, counters that went back: {back}");
         let _ = writeln!(
             out,
             "    found out: {} shapes of rules that match more than is asked for, {} rules that forward nothing",
-            stats.wider, stats.silent
+            stats.rules.wider, stats.rules.silent
         );
-        for (errno, n) in &stats.refused {
-            let what = std::io::Error::from_raw_os_error(*errno);
-            let _ = writeln!(out, "    refused: {n} ({what})");
-        }
+        show_refusals(out, "    ", &stats.rules);
     }
 
     /// What the datapath is to do, of the port with this number.

@@ -16,6 +16,7 @@ use flow::PortNo;
 use full::{Full, Places, Waits};
 use offload::{Binding, Limits, Outcome, Port, Reason, Request, Saved, StageTotals};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -196,27 +197,27 @@ impl Entry {
     /// answer since then.
     fn tell(&mut self, silence: Duration) {
         let (now, before, name) = (self.port.stats(), &self.logged.stats, &self.name);
-        if now.wider > before.wider {
-            let n = now.wider - before.wider;
+        if now.rules.wider > before.rules.wider {
+            let n = now.rules.wider - before.rules.wider;
             vlog::warn!(
                 MODULE,
                 "{name}: packets of other flows came with the marks of {n} rules: withdrawn"
             );
         }
-        if now.silent > before.silent {
-            let n = now.silent - before.silent;
+        if now.rules.silent > before.rules.silent {
+            let n = now.rules.silent - before.rules.silent;
             vlog::warn!(MODULE, "{name}: no packet came with the marks of {n} rules: withdrawn");
         }
         if let Some(full) = &self.full {
             let (now, before) = (full.table.stats(), &self.logged.full);
-            if now.wider > before.wider {
+            if now.rules.wider > before.rules.wider {
                 vlog::warn!(
                     MODULE,
                     "{name}: the adapter matches more than rules ask for: it forwards no such flows"
                 );
             }
-            if now.silent > before.silent {
-                let n = now.silent - before.silent;
+            if now.rules.silent > before.rules.silent {
+                let n = now.rules.silent - before.rules.silent;
                 vlog::warn!(MODULE, "{name}: {n} rules forwarded nothing: withdrawn");
             }
             self.logged.full = now.clone();
@@ -228,6 +229,20 @@ impl Entry {
         }
         self.logged.stats = now.clone();
         self.logged.silent = silent;
+    }
+}
+
+/// What became of a port's rules, for `offload/show`.
+pub fn rule_counts(rules: &offload::RuleStats) -> String {
+    let offload::RuleStats { inserted, removed, swaps, stuck, .. } = rules;
+    format!("inserted: {inserted}, removed: {removed}, swaps: {swaps}, stuck: {stuck}")
+}
+
+/// Appends a line for each error number that rules were refused with, for `offload/show`.
+pub fn show_refusals(out: &mut String, indent: &str, rules: &offload::RuleStats) {
+    for (errno, n) in &rules.refused {
+        let what = std::io::Error::from_raw_os_error(*errno);
+        let _ = writeln!(out, "{indent}refused: {n} ({what})");
     }
 }
 

@@ -8,7 +8,7 @@ use super::plan::Plan;
 use crate::pace::Pace;
 use crate::pick::{self, Candidates};
 use crate::reason::Reason;
-use crate::types::{FlowId, Limits};
+use crate::types::{FlowId, Limits, RuleStats};
 use port::{Edit, Fate, ForwardRule, Header, Item, RuleCount, RuleError, RuleId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use trust::{Shape, Trust, shape_of};
@@ -80,27 +80,15 @@ pub enum Step {
     Unwatch(Id),
 }
 
-/// Counters since the port was opened.
+/// Counters of rules that forward, since the port was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Rules made.
-    pub inserted: u64,
-    /// Rules ended, however.
-    pub removed: u64,
-    /// Rules made in place of others.
-    pub swaps: u64,
-    /// Refusals by error number.
-    pub refused: BTreeMap<i32, u64>,
-    /// Rules that could not be ended one by one.
-    pub stuck: u64,
+    /// Rules.
+    pub rules: RuleStats,
     /// Counters that were less than before.
     pub went_back: u64,
     /// Packets that the adapter forwarded or dropped.
     pub packets: u64,
-    /// Shapes of rules that would have had packets of other flows.
-    pub wider: u64,
-    /// Rules that had to go because the host had all of their flows' packets.
-    pub silent: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -173,19 +161,35 @@ pub struct Table {
     /// Patterns of rules whose flows ended, packets per second that they had, and until when that counts.
     heirs: HashMap<Vec<Item>, (f32, u64)>,
     pace: Pace,
-    requests: VecDeque<Request>,
-    destroys: VecDeque<Request>,
+    queue: Queue,
     steps: VecDeque<Step>,
-    under_way: usize,
     next_id: u64,
-    /// Rules that leave, in the order in which they were asked to.
-    leaving: BTreeMap<u64, Id>,
-    left: u64,
-    destroy_us: f64,
+    leaving: Leaving,
     capacity: Option<(usize, u64)>,
     decided_ms: u64,
     counting: Counting,
     stats: Stats,
+}
+
+/// What the adapter is still to be asked.
+#[derive(Default)]
+struct Queue {
+    requests: VecDeque<Request>,
+    /// Before all others.
+    destroys: VecDeque<Request>,
+    /// Rules to be made that the adapter has not answered yet.
+    under_way: usize,
+}
+
+/// Rules that leave.
+#[derive(Default)]
+struct Leaving {
+    /// In the order in which they were asked to, by the number that each got.
+    ids: BTreeMap<u64, Id>,
+    /// The number that the last one got.
+    last: u64,
+    /// What ending one takes, microseconds.
+    destroy_us: f64,
 }
 
 /// The pass over all counters that is under way.
@@ -215,14 +219,10 @@ impl Table {
             cooling: HashMap::new(),
             heirs: HashMap::new(),
             pace: Pace::new(now_ms),
-            requests: VecDeque::new(),
-            destroys: VecDeque::new(),
+            queue: Queue::default(),
             steps: VecDeque::new(),
-            under_way: 0,
             next_id: 1,
-            leaving: BTreeMap::new(),
-            left: 0,
-            destroy_us: 0.0,
+            leaving: Leaving::default(),
             capacity: None,
             decided_ms: now_ms,
             counting: Counting { known_ms: now_ms, ..Counting::default() },
@@ -237,17 +237,17 @@ impl Table {
 
     /// What the adapter is to do next.
     pub fn next_request(&mut self) -> Option<Request> {
-        if let Some(destroy) = self.destroys.pop_front() {
+        if let Some(destroy) = self.queue.destroys.pop_front() {
             return Some(destroy);
         }
-        while self.under_way < UNDER_WAY_MAX
-            && let Some(request) = self.requests.pop_front()
+        while self.queue.under_way < UNDER_WAY_MAX
+            && let Some(request) = self.queue.requests.pop_front()
         {
             let Request::Create(id, _) = &request else { return Some(request) };
             // It may have left while it waited.
             if let Some(unit) = self.units.get_mut(id) {
                 unit.state = State::Asked { doomed: false };
-                self.under_way += 1;
+                self.queue.under_way += 1;
                 return Some(request);
             }
         }
@@ -277,17 +277,17 @@ impl Table {
 
     /// Requests that wait.
     pub fn waiting(&self) -> usize {
-        self.requests.len() + self.destroys.len()
+        self.queue.requests.len() + self.queue.destroys.len()
     }
 
     /// The number that the last rule to leave got; and the least number of those that are not gone yet.
     pub fn leaving(&self) -> (u64, Option<u64>) {
-        (self.left, self.leaving.keys().next().copied())
+        (self.leaving.last, self.leaving.ids.keys().next().copied())
     }
 
     /// How long it will take until all that leave are gone, milliseconds.
     pub fn leaving_ms(&self) -> u64 {
-        (self.leaving.len() as f64 * self.destroy_us / 1000.0) as u64
+        (self.leaving.ids.len() as f64 * self.leaving.destroy_us / 1000.0) as u64
     }
 
     /// All packets before this time, in milliseconds, were reported to the datapath.

@@ -36,14 +36,14 @@ impl Port {
                 if self.units.remove(&mark).is_none() {
                     return;
                 }
-                self.stats.removed += 1;
+                self.stats.rules.removed += 1;
                 match result {
                     Ok(()) => self.marks.give_back(mark, now_ms),
                     Err(e) => {
                         // Nobody knows what it does: its mark is not used again.
-                        self.stats.stuck += 1;
+                        self.stats.rules.stuck += 1;
                         self.stuck += 1;
-                        *self.stats.refused.entry(e.errno).or_default() += 1;
+                        *self.stats.rules.refused.entry(e.errno).or_default() += 1;
                         if class(e.errno) == Class::Ill {
                             self.fall_ill(now_ms);
                         }
@@ -60,7 +60,7 @@ impl Port {
     fn created(&mut self, now_ms: u64, mark: Mark, id: RuleId) {
         // Of before all rules were given up: flushed since.
         let Some(unit) = self.units.get_mut(&mark) else { return };
-        self.stats.inserted += 1;
+        self.stats.rules.inserted += 1;
         let doomed = unit.state == State::Creating { doomed: true };
         unit.state = State::In(id);
         unit.since_ms = now_ms;
@@ -74,7 +74,7 @@ impl Port {
     }
 
     fn refused(&mut self, now_ms: u64, mark: Mark, e: RuleError) {
-        *self.stats.refused.entry(e.errno).or_default() += 1;
+        *self.stats.rules.refused.entry(e.errno).or_default() += 1;
         let Some(unit) = self.units.get_mut(&mark) else { return };
         let form = form_of(&unit.pattern);
         self.forget(now_ms, mark);
@@ -143,7 +143,7 @@ impl Port {
     pub fn fall_ill(&mut self, now_ms: u64) {
         for (mark, unit) in std::mem::take(&mut self.units) {
             if let State::In(_) = unit.state {
-                self.stats.removed += 1;
+                self.stats.rules.removed += 1;
                 let unbind = unit.flows.into_iter().map(|flow| Binding::Unbind(flow, mark));
                 self.bindings.extend(unbind);
             }

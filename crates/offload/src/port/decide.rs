@@ -39,11 +39,11 @@ impl Port {
         if wrong >= WRONG_MIN && wrong as f32 > unit.pps * WRONG_PART {
             let form = form_of(&unit.pattern);
             self.leave(now_ms, mark);
-            self.stats.wider += 1;
+            self.stats.rules.wider += 1;
             self.bar(now_ms, form, Reason::Wider);
         } else if unit.silent_s >= SILENT_S {
             self.leave(now_ms, mark);
-            self.stats.silent += 1;
+            self.stats.rules.silent += 1;
         }
     }
 
@@ -132,7 +132,7 @@ impl Port {
         }
         victims.pop();
         self.leave(now_ms, mark);
-        self.stats.swaps += 1;
+        self.stats.rules.swaps += 1;
         true
     }
 

@@ -42,15 +42,15 @@ impl Table {
                     // Flushed since.
                     return false;
                 }
-                self.under_way = self.under_way.saturating_sub(1);
+                self.queue.under_way = self.queue.under_way.saturating_sub(1);
                 match result {
                     Ok(rule) => self.created(now_ms, id, rule),
                     Err(e) => return self.refused(now_ms, id, &e),
                 }
             }
             Outcome::Destroyed(id, count, result) => {
-                let weight = if self.destroy_us == 0.0 { 1.0 } else { WEIGHT };
-                self.destroy_us += (took_us as f64 - self.destroy_us) * weight;
+                let weight = if self.leaving.destroy_us == 0.0 { 1.0 } else { WEIGHT };
+                self.leaving.destroy_us += (took_us as f64 - self.leaving.destroy_us) * weight;
                 if let Some(count) = count {
                     self.counted(now_ms, id, count);
                 }
@@ -60,8 +60,8 @@ impl Table {
                 match result {
                     Ok(()) => self.forget(id),
                     Err(e) => {
-                        self.stats.stuck += 1;
-                        *self.stats.refused.entry(e.errno).or_default() += 1;
+                        self.stats.rules.stuck += 1;
+                        *self.stats.rules.refused.entry(e.errno).or_default() += 1;
                         return true;
                     }
                 }
@@ -75,7 +75,7 @@ impl Table {
     }
 
     fn created(&mut self, now_ms: u64, id: Id, rule: RuleId) {
-        self.stats.inserted += 1;
+        self.stats.rules.inserted += 1;
         let unit = self.units.get_mut(&id).expect("the caller looked");
         let doomed = unit.state == State::Asked { doomed: true };
         (unit.state, unit.since_ms) = (State::In(rule), now_ms);
@@ -85,7 +85,7 @@ impl Table {
     }
 
     fn refused(&mut self, now_ms: u64, id: Id, e: &RuleError) -> bool {
-        *self.stats.refused.entry(e.errno).or_default() += 1;
+        *self.stats.rules.refused.entry(e.errno).or_default() += 1;
         let form = form_of(&self.units[&id].plan.rule);
         let probes = self.units[&id].probes.clone();
         self.leave(now_ms, id);
@@ -121,7 +121,7 @@ impl Table {
         let waiting = self.units.iter().filter(|(_, u)| u.state == State::Waiting);
         let waiting: Vec<Id> = waiting.map(|(id, _)| *id).collect();
         waiting.into_iter().for_each(|id| self.leave(now_ms, id));
-        self.requests.retain(|r| matches!(r, Request::Count(_)));
+        self.queue.requests.retain(|r| matches!(r, Request::Count(_)));
     }
 
     /// Of a rule's counters, what is new.
@@ -129,7 +129,7 @@ impl Table {
         let Some(unit) = self.units.get_mut(&id) else { return };
         if let Some(shape) = unit.probes.clone() {
             if now.packets > 0 && matches!(self.shapes.get(&shape), Some(Trust::Probing(_))) {
-                self.stats.wider += 1;
+                self.stats.rules.wider += 1;
                 self.distrust(now_ms, &shape, Reason::Wider);
             }
             return;
@@ -155,10 +155,10 @@ impl Table {
     pub(super) fn forget(&mut self, id: Id) {
         let Some(unit) = self.units.remove(&id) else { return };
         if let Some(number) = unit.leaving {
-            self.leaving.remove(&number);
+            self.leaving.ids.remove(&number);
         }
         if matches!(unit.state, State::In(_) | State::Leaving) {
-            self.stats.removed += 1;
+            self.stats.rules.removed += 1;
         }
         self.steps.push_back(Step::Unwatch(id));
     }
@@ -168,7 +168,7 @@ impl Table {
         let all: Vec<Id> = self.units.keys().copied().collect();
         all.into_iter().for_each(|id| self.leave(now_ms, id));
         self.shapes.retain(|_, t| !matches!(t, Trust::Probing(_)));
-        self.destroys.clear();
+        self.queue.destroys.clear();
         self.candidates.take();
         self.counting.left.clear();
     }
@@ -180,8 +180,8 @@ impl Table {
         self.by_rule.clear();
         self.by_flow.clear();
         self.by_outer.clear();
-        self.requests.clear();
-        self.destroys.clear();
-        (self.under_way, self.counting.under_way) = (0, 0);
+        self.queue.requests.clear();
+        self.queue.destroys.clear();
+        (self.queue.under_way, self.counting.under_way) = (0, 0);
     }
 }

@@ -88,7 +88,7 @@ impl Table {
             let flows = self.units[&id].flows.clone();
             self.leave(now_ms, id);
             if silent {
-                self.stats.silent += 1;
+                self.stats.rules.silent += 1;
                 self.cooling.extend(flows.into_iter().map(|f| (f, now_ms + SILENT_MS)));
             }
         }
@@ -123,7 +123,7 @@ impl Table {
         }
         victims.pop();
         self.leave(now_ms, id);
-        self.stats.swaps += 1;
+        self.stats.rules.swaps += 1;
         true
     }
 
@@ -147,7 +147,7 @@ impl Table {
     pub(super) fn insert(&mut self, now_ms: u64, plan: Plan, pps: f32) -> Id {
         let id = Id(self.next_id);
         self.next_id += 1;
-        self.requests.push_back(Request::Create(id, plan.rule.clone()));
+        self.queue.requests.push_back(Request::Create(id, plan.rule.clone()));
         self.by_rule.insert(plan.rule.clone(), id);
         let unit = Unit {
             plan,
@@ -186,7 +186,7 @@ impl Table {
             State::Asked { .. } => unit.state = State::Asked { doomed: true },
             State::In(rule) => {
                 unit.state = State::Leaving;
-                self.destroys.push_back(Request::Destroy(id, rule));
+                self.queue.destroys.push_back(Request::Destroy(id, rule));
             }
             State::Leaving => {}
         }
@@ -198,9 +198,9 @@ impl Table {
         if let Some(unit) = self.units.get_mut(&id)
             && unit.leaving.is_none()
         {
-            self.left += 1;
-            unit.leaving = Some(self.left);
-            self.leaving.insert(self.left, id);
+            self.leaving.last += 1;
+            unit.leaving = Some(self.leaving.last);
+            self.leaving.ids.insert(self.leaving.last, id);
         }
     }
 
@@ -227,7 +227,7 @@ impl Table {
             let some: Vec<(Id, RuleId)> = some.into_iter().filter_map(rule).collect();
             if !some.is_empty() {
                 c.under_way += 1;
-                self.requests.push_front(Request::Count(some));
+                self.queue.requests.push_front(Request::Count(some));
             }
         }
     }
