@@ -2,8 +2,8 @@
 //! --example ring`.
 //!
 //! For each layout, direction and frame length: the least over rounds, of a ring that copies at
-//! once, and (second number) of one that lists every copy, which are then made in the order of the
-//! list.
+//! once; of one that lists every copy, which are then made in the order of the list; and of one that
+//! lists none, but keeps the order with those that were listed.
 
 #[path = "../../../crates/vhost/tests/common/mod.rs"]
 mod common;
@@ -62,7 +62,7 @@ fn median(mut all: Vec<u64>) -> f64 {
     all[all.len() / 2] as f64 / BURST as f64
 }
 
-fn run(features: u64, len: usize, sends: bool, lists: bool) -> f64 {
+fn run(features: u64, len: usize, sends: bool, lists: bool, threshold: usize) -> f64 {
     let (mut driver, pool) =
         (Driver::new(SIZE, features), Reused(HeapPool::new(), Mutex::default()));
     let (mut ring, mut batch, mut list) = (driver.ring(), Batch::default(), List::default());
@@ -76,7 +76,7 @@ fn run(features: u64, len: usize, sends: bool, lists: bool) -> f64 {
             at += 1;
             driver.offer(&[part], !sends, false).unwrap();
         }
-        (list.room, list.threshold) = (1024, 0);
+        (list.room, list.threshold) = (1024, threshold);
         list.clear();
         let (mut moved, began) = (Moved::default(), cycles());
         match (sends, lists) {
@@ -116,8 +116,10 @@ fn main() {
     for (name, features) in [("split", feature::VERSION_1), ("packed", packed)] {
         for (way, sends) in [("to guest", false), ("from guest", true)] {
             for len in [64, 256, 1500] {
-                let [once, listed] = [false, true].map(|lists| run(features, len, sends, lists));
-                println!("{name:6} {way:10} {len:5} B {once:6.1} {listed:6.1}");
+                let ways = [(false, 0), (true, 0), (true, usize::MAX)];
+                let [once, listed, slots] =
+                    ways.map(|(lists, threshold)| run(features, len, sends, lists, threshold));
+                println!("{name:6} {way:10} {len:5} B {once:6.1} {listed:6.1} {slots:6.1}");
             }
         }
     }

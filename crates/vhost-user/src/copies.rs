@@ -5,7 +5,7 @@
 //! guest's memory, while copies of it are in flight (`Shared::take` waits for that), unless the
 //! engine was stopped.
 
-use crate::cost::EngineCost;
+use crate::cost::{EngineCost, Timed};
 use crate::rings::OwnRing;
 use crate::seat::{Order, Seat, SeatState, threshold};
 use crate::shared::Shared;
@@ -68,10 +68,10 @@ pub(crate) fn lists() -> bool {
 
 /// A burst to a guest begins. Is one of its packets for the engine?
 #[inline]
-pub(crate) fn wants(own: &mut OwnRing, packets: &[Packet]) -> bool {
+pub(crate) fn wants(own: &mut OwnRing, ring: usize, packets: &[Packet]) -> bool {
     COPIES.with_borrow_mut(|copies| {
-        own.cost.begin(threshold(), &copies.cost);
-        copies.count_saved(own, packets) > own.cost.limit
+        own.cost.begin(ring, threshold(), &copies.cost);
+        copies.count_saved(own, packets) > own.cost.limit || own.cost.samples
     })
 }
 
@@ -101,12 +101,15 @@ pub(crate) fn enqueue(
 ) {
     COPIES.with_borrow_mut(|copies| {
         copies.ask(own);
-        let before = moved.packets;
+        let (before, bytes) = (moved.packets, moved.bytes);
+        let began = copies.clock(own);
         own.ring.enqueue_listed(batch, packets, &mut copies.list, moved);
         let taken = &packets[..moved.packets - before];
         copies.count_burst(|tally| &tally.enqueues);
         copies.free(at.pool, taken);
-        copies.hand_over(at, own, taken);
+        let jobs = copies.hand_over(at, own, taken);
+        let (packets, bytes) = (moved.packets - before, moved.bytes - bytes);
+        copies.measure(at, own, began, jobs, packets, bytes);
     });
 }
 
@@ -120,14 +123,17 @@ pub(crate) fn dequeue(
     moved: &mut Moved,
 ) {
     COPIES.with_borrow_mut(|copies| {
-        let before = out.len();
-        own.cost.begin(threshold(), &copies.cost);
+        own.cost.begin(at.ring, threshold(), &copies.cost);
         copies.ask(own);
+        let (before, packets, bytes) = (out.len(), moved.packets, moved.bytes);
+        let began = copies.clock(own);
         own.pool.get_or_insert_with(|| at.pool.clone());
         own.ring.dequeue_listed(batch, &**at.pool, out, max, &mut copies.list, moved);
         copies.count_burst(|tally| &tally.dequeues);
         copies.count_saved(own, &out[before..]);
-        copies.hand_over(at, own, &[]);
+        let jobs = copies.hand_over(at, own, &[]);
+        let (packets, bytes) = (moved.packets - packets, moved.bytes - bytes);
+        copies.measure(at, own, began, jobs, packets, bytes);
     });
 }
 
@@ -185,7 +191,7 @@ impl Copies {
         if self.in_flight() > 0 {
             self.complete();
         }
-        self.cost.begin_turn(self.in_flight());
+        self.cost.begin_turn(self.in_flight(), cycles);
         if self.leaving.is_some() && self.in_flight() == 0 {
             self.give_back();
         }
@@ -252,7 +258,7 @@ impl Copies {
             Order::Leave => {}
             Order::Redo => self.redo(),
         }
-        seat.obeyed(order);
+        seat.carried_out(order);
     }
 
     /// Gives the engine back, which has nothing to do.
@@ -325,21 +331,20 @@ impl Copies {
     }
 
     /// Gives the engine what was listed on a ring that is held; `packets` are those that were taken
-    /// to be sent.
-    fn hand_over(&mut self, at: &mut At, own: &mut OwnRing, packets: &[Packet]) {
+    /// to be sent. How many copies that was, if the engine took all of them; else 0.
+    fn hand_over(&mut self, at: &mut At, own: &mut OwnRing, packets: &[Packet]) -> usize {
         if self.list.jobs.is_empty() {
-            return;
+            return 0;
         }
         let target = self.target(at, own.id);
         let jobs = std::mem::take(&mut self.list.jobs);
-        let sample = own.cost.samples;
-        let began = (sample || self.cost.timed).then(cycles);
         let n = match &mut self.engine {
             // SAFETY: the ring keeps the guest's memory mapped while copies of it are in flight;
             // packets are freed, or delivered, when they are made.
-            Some(engine) if !sample => unsafe { engine.copy(&jobs) },
-            _ => 0,
+            Some(engine) => unsafe { engine.copy(&jobs) },
+            None => 0,
         };
+        let all = if n == jobs.len() { n } else { 0 };
         let (mut i, mut kept, mut bytes, mut cpu_bytes) = (0, self.list.kept.iter(), 0, 0);
         while i < jobs.len() {
             let same = jobs[i..].iter().take_while(|job| job.slot == jobs[i].slot).count();
@@ -361,11 +366,7 @@ impl Copies {
             }
             i = end;
         }
-        let spent = began.map(|began| cycles().saturating_sub(began));
-        match spent.filter(|_| sample) {
-            Some(spent) => self.measured(at, own, cpu_bytes, spent),
-            None => self.cost.handed_over(n, spent.filter(|_| n == jobs.len())),
-        }
+        self.cost.handed_over(n);
         self.targets[target].in_flight += n;
         if n < jobs.len() {
             own.ring.publish();
@@ -382,12 +383,39 @@ impl Copies {
             tally.in_flight_max.store(most.max(in_flight), Ordering::Relaxed);
         });
         self.list.jobs = jobs;
+        all
     }
 
-    /// The CPU copied a sample.
-    #[cold]
-    fn measured(&self, at: &At, own: &mut OwnRing, bytes: u64, cycles: u64) {
-        own.cost.measured(bytes, cycles);
+    /// The time, if what is done on this ring is to be measured.
+    #[inline]
+    fn clock(&self, own: &OwnRing) -> Option<u64> {
+        let is_engine = self.cost.timed && own.cost.limit != usize::MAX;
+        (own.cost.samples || is_engine).then(cycles)
+    }
+
+    /// A call on a ring ended that moved so many packets and bytes, of which the CPU copied
+    /// `list.copied`, and gave `jobs` copies to the engine.
+    fn measure(
+        &mut self,
+        at: &At,
+        own: &mut OwnRing,
+        began: Option<u64>,
+        jobs: usize,
+        packets: usize,
+        bytes: u64,
+    ) {
+        let Some(began) = began else { return };
+        let cycles = cycles().saturating_sub(began);
+        if !own.cost.samples {
+            if jobs > 0 {
+                self.cost.listed(&own.cost, jobs, cycles);
+            }
+            return;
+        }
+        // Some of what was moved was perhaps copied by the engine, before.
+        let copied = self.list.copied;
+        let packets = packets as f32 * copied as f32 / bytes.max(1) as f32;
+        own.cost.measured(&Timed { packets, bytes: copied, cycles });
         if let Ok(floor) = own.cost.floor(&self.cost).try_into() {
             at.shared.counted.floors[at.ring % 2].store(floor, Ordering::Relaxed);
         }

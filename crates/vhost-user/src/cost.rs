@@ -2,36 +2,43 @@
 //! as measured.
 //!
 //! A ring measures the CPU: of [`BURSTS_PER_SAMPLE`] bursts one is copied by the CPU under the clock.
-//! A thread measures its engine: of [`TURNS_PER_SAMPLE`] turns one has the calls of the engine under
-//! the clock. A copy is worth the engine from the length on at which both cost the same, the ring's
-//! *floor*. A turn is worth a doorbell if its copies together save more cycles than that costs.
+//! A thread measures its engine: of [`TURNS_PER_SAMPLE`] turns one has what is done for the engine
+//! under the clock. A copy is worth the engine from the length on at which both cost the same, the
+//! ring's *floor*. A turn is worth a doorbell if its copies together save more cycles than that
+//! costs.
 
 use crate::seat::Seat;
 use std::sync::atomic::Ordering;
 
-/// Bursts of a ring, of which one is copied by the CPU under the clock. It costs at most a 64th of
-/// what the engine saves.
-const BURSTS_PER_SAMPLE: u32 = 64;
+/// Bursts of a ring, of which one is copied by the CPU under the clock. It costs at most a 61st of
+/// what the engine saves. A prime number, so that no rhythm of bursts falls into step with it.
+const BURSTS_PER_SAMPLE: u32 = 61;
 /// Turns of a thread, of which one is under the clock.
-const TURNS_PER_SAMPLE: u32 = 64;
-/// Fewest bytes of a burst that say what a byte costs: with fewer, the stores are still in the
-/// core's buffer (some 64 entries) when the clock is read.
+const TURNS_PER_SAMPLE: u32 = 61;
+/// Fewest bytes of a burst that say what copies cost: with fewer, the stores are still in the core's
+/// buffer (some 64 entries) when the clock is read.
 const SAMPLE_BYTES_MIN: u64 = 4096;
-/// Shortest frame, less one, that is left to an engine or listed for a sample. The cost of a copy
-/// is taken as proportional to its length, which is wrong for short ones.
+/// Shortest frame, less one, that is left to an engine.
 const FLOOR_BYTES_MIN: usize = 128;
+/// Cycles of a sample for a packet of no bytes, to a guest and from one, which are no copying:
+/// `bench/micro/vhost/ring.rs` has 49 and 36 for 256 bytes, 113 and 102 for 1,500.
+const PACKET_CYCLES: [f32; 2] = [40.0, 25.0];
+/// Least cycles for a byte that are believed: one load and one store of 32 bytes in a cycle.
+const BYTE_CYCLES_MIN: f32 = 0.03;
 /// Of a new measurement one part in so many is taken over.
 const SMOOTHING: f32 = 8.0;
 /// A measurement counts as at most so many times the mean: the thread was interrupted meanwhile.
 const OUTLIER: f32 = 4.0;
-/// Cycles that it costs to list a copy and to publish its buffer later, beside the engine's calls:
-/// `bench/micro/vhost/ring.rs` shows 21 to 24 more than for copying at once.
-const LIST_CYCLES: f32 = 24.0;
 /// An engine has to cost less than the CPU by this factor.
 const MARGIN: f32 = 1.125;
-/// Cycles that are taken for true until they are measured: of a copy's way to an engine, of its way
-/// back, of a doorbell.
-const CYCLES_UNMEASURED: [f32; 3] = [30.0, 30.0, 300.0];
+/// Cycles that are taken for true until they are measured: to list a copy and hand it over, to take
+/// it in when it is made, for a doorbell.
+const LIST_CYCLES_UNMEASURED: f32 = 80.0;
+const COMPLETE_CYCLES_UNMEASURED: f32 = 30.0;
+const DOORBELL_CYCLES_UNMEASURED: f32 = 300.0;
+/// Cycles (some 40 microseconds) after which copies that are not made say that their engine is late.
+/// An engine of 30 GB/s has then more than a megabyte in flight.
+const LATE_CYCLES: u64 = 100_000;
 
 /// A mean of measurements, each of which counts less the older it is.
 #[derive(Clone, Copy, Debug)]
@@ -43,28 +50,37 @@ impl Mean {
     }
 }
 
+/// A burst that the CPU copied: packets, their bytes, and cycles of the whole call.
+pub(crate) struct Timed {
+    pub packets: f32,
+    pub bytes: u64,
+    pub cycles: u64,
+}
+
 /// What the CPU's copies to or from a guest cost.
 #[derive(Default)]
 pub(crate) struct RingCost {
     /// Cycles for a byte; none yet.
     byte: Option<Mean>,
+    /// 0 to the guest, 1 from it.
+    direction: usize,
     bursts: u32,
-    /// The burst is a sample: the CPU copies what is listed.
+    /// The burst is a sample: the CPU copies it under the clock.
     pub samples: bool,
     /// Frames of more bytes are listed of the burst.
     pub limit: usize,
 }
 
 impl RingCost {
-    /// A burst begins. `set` is the threshold that was set, if one was.
+    /// A burst of ring `ring` begins. `set` is the threshold that was set, if one was.
     #[inline]
-    pub fn begin(&mut self, set: Option<usize>, engine: &EngineCost) {
+    pub fn begin(&mut self, ring: usize, set: Option<usize>, engine: &EngineCost) {
+        self.direction = ring % 2;
         self.bursts = self.bursts.wrapping_add(1);
         self.samples = set.is_none() && self.bursts.is_multiple_of(BURSTS_PER_SAMPLE);
         self.limit = match set {
             Some(bytes) => bytes,
-            None if self.samples => FLOOR_BYTES_MIN,
-            None if engine.pays => self.floor(engine),
+            None if engine.pays && !self.samples => self.floor(engine),
             None => usize::MAX,
         };
     }
@@ -73,15 +89,17 @@ impl RingCost {
     #[inline]
     pub fn floor(&self, engine: &EngineCost) -> usize {
         let Some(byte) = self.byte else { return usize::MAX };
-        ((engine.copy_cycles() * MARGIN / byte.0) as usize).max(FLOOR_BYTES_MIN)
+        let more = engine.copy_cycles(self.direction) * MARGIN - PACKET_CYCLES[self.direction];
+        ((more / byte.0) as usize).max(FLOOR_BYTES_MIN)
     }
 
-    /// The CPU copied so many bytes in so many cycles.
-    pub fn measured(&mut self, bytes: u64, cycles: u64) {
-        if bytes < SAMPLE_BYTES_MIN {
+    /// The CPU copied a burst.
+    pub fn measured(&mut self, burst: &Timed) {
+        if burst.bytes < SAMPLE_BYTES_MIN {
             return;
         }
-        let new = (cycles.max(1) as f32) / bytes as f32;
+        let cycles = burst.cycles as f32 - PACKET_CYCLES[self.direction] * burst.packets;
+        let new = (cycles / burst.bytes as f32).max(BYTE_CYCLES_MIN);
         self.byte.get_or_insert(Mean(new)).add(new);
     }
 
@@ -99,11 +117,13 @@ impl RingCost {
 
 /// What a thread's engine costs, and whether it is worth its doorbell in this turn.
 pub(crate) struct EngineCost {
-    hand_over: Mean,
+    /// For a copy to a guest, and from one, until the engine has it.
+    list: [Mean; 2],
+    /// To take in a copy that is made.
     complete: Mean,
     doorbell: Mean,
     turns: u32,
-    /// This turn's calls of the engine are under the clock.
+    /// What is done for the engine in this turn is under the clock.
     pub timed: bool,
     /// Cycles that the engine saves with this turn's copies, or would save, if the turn had packets;
     /// and what is expected of the next turn that has.
@@ -111,36 +131,34 @@ pub(crate) struct EngineCost {
     expected: f32,
     /// Frames above a ring's floor are for the engine in this turn.
     pays: bool,
-    /// Copies that the engine got, ever; at the end of the last turn, and of the one before.
+    /// Copies that the engine got, ever.
     handed_over: u64,
-    marks: [u64; 2],
+    /// While copies are in flight: how many the engine had got at a time, not all of which are made.
+    mark: Option<(u64, u64)>,
 }
 
 impl Default for EngineCost {
     fn default() -> Self {
-        let [hand_over, complete, doorbell] = CYCLES_UNMEASURED.map(Mean);
-        let (turns, timed, saved, expected, pays) = (0, false, None, 0.0, false);
-        let (handed_over, marks) = (0, [0; 2]);
         EngineCost {
-            hand_over,
-            complete,
-            doorbell,
-            turns,
-            timed,
-            saved,
-            expected,
-            pays,
-            handed_over,
-            marks,
+            list: [Mean(LIST_CYCLES_UNMEASURED); 2],
+            complete: Mean(COMPLETE_CYCLES_UNMEASURED),
+            doorbell: Mean(DOORBELL_CYCLES_UNMEASURED),
+            turns: 0,
+            timed: false,
+            saved: None,
+            expected: 0.0,
+            pays: false,
+            handed_over: 0,
+            mark: None,
         }
     }
 }
 
 impl EngineCost {
-    /// Cycles for a copy: listed, handed over and completed.
+    /// Cycles for a copy to a guest (0) or from one (1): listed, handed over and completed.
     #[inline]
-    pub fn copy_cycles(&self) -> f32 {
-        LIST_CYCLES + self.hand_over.0 + self.complete.0
+    pub fn copy_cycles(&self, direction: usize) -> f32 {
+        self.list[direction].0 + self.complete.0
     }
 
     /// The engine saves so many cycles of this turn, which has packets, or would save them.
@@ -149,13 +167,15 @@ impl EngineCost {
         self.saved = Some(self.saved.unwrap_or(0.0) + cycles);
     }
 
-    /// The engine got `n` copies in so many cycles, if that was measured.
+    /// The engine got `n` copies.
     #[inline]
-    pub fn handed_over(&mut self, n: usize, cycles: Option<u64>) {
+    pub fn handed_over(&mut self, n: usize) {
         self.handed_over += n as u64;
-        if let Some(cycles) = cycles.filter(|_| n > 0) {
-            self.hand_over.add(cycles as f32 / n as f32);
-        }
+    }
+
+    /// A call on such a ring listed and handed over `n` copies in so many cycles.
+    pub fn listed(&mut self, ring: &RingCost, n: usize, cycles: u64) {
+        self.list[ring.direction].add(cycles as f32 / n as f32);
     }
 
     /// It took so many cycles to take in `n` completed copies.
@@ -170,14 +190,24 @@ impl EngineCost {
         self.doorbell.add(cycles as f32);
     }
 
-    /// A turn begins with so many copies in flight. The turn is as worth a doorbell as those before
-    /// it were. An engine that has not made the copies of the turn before the last one is slower
-    /// than the CPU: it gets no more, as packets behind those copies wait for them.
-    pub fn begin_turn(&mut self, in_flight: usize) {
+    /// A turn begins with so many copies in flight, at the time that `clock` has. The turn is as worth
+    /// a doorbell as those before it were. An engine that is late gets no more copies, as packets
+    /// behind them wait for them.
+    pub fn begin_turn(&mut self, in_flight: usize, clock: impl Fn() -> u64) {
         self.turns = self.turns.wrapping_add(1);
         self.timed = self.turns.is_multiple_of(TURNS_PER_SAMPLE);
-        let is_late = self.handed_over - (in_flight as u64).min(self.handed_over) < self.marks[1];
+        let is_late = in_flight > 0 && self.is_late(in_flight as u64, clock());
+        if in_flight == 0 {
+            self.mark = None;
+        }
         self.pays = self.expected > self.doorbell.0 && !is_late;
+    }
+
+    fn is_late(&mut self, in_flight: u64, now: u64) -> bool {
+        let made = self.handed_over.saturating_sub(in_flight);
+        let mark = self.mark.filter(|(handed_over, _)| made < *handed_over);
+        let (_, began) = *self.mark.insert(mark.unwrap_or((self.handed_over, now)));
+        now.saturating_sub(began) > LATE_CYCLES
     }
 
     /// A turn ends.
@@ -185,12 +215,13 @@ impl EngineCost {
         if let Some(saved) = self.saved.take() {
             self.expected = saved.max(self.expected / 2.0);
         }
-        self.marks = [self.handed_over, self.marks[0]];
     }
 
     /// Shows the costs to the control side.
     pub fn publish(&self, seat: &Seat) {
-        seat.copy_cycles.store(self.copy_cycles() as u32, Ordering::Relaxed);
+        for (to, shown) in seat.copy_cycles.iter().enumerate() {
+            shown.store(self.copy_cycles(to) as u32, Ordering::Relaxed);
+        }
         seat.doorbell_cycles.store(self.doorbell.0 as u32, Ordering::Relaxed);
     }
 }
@@ -199,10 +230,14 @@ impl EngineCost {
 mod tests {
     use super::*;
 
+    fn burst(packets: u16, bytes: u64, cycles: u64) -> Timed {
+        Timed { packets: packets.into(), bytes, cycles }
+    }
+
     /// A ring whose bytes cost a quarter of a cycle.
     fn ring() -> RingCost {
         let mut ring = RingCost::default();
-        ring.measured(40_000, 10_000);
+        ring.measured(&burst(100, 40_000, 14_000));
         ring
     }
 
@@ -211,7 +246,7 @@ mod tests {
         let mut engine = EngineCost::default();
         engine.save(saved);
         engine.end_turn();
-        engine.begin_turn(0);
+        engine.begin_turn(0, || 0);
         engine
     }
 
@@ -219,50 +254,56 @@ mod tests {
     fn a_threshold_that_was_set_is_the_limit_of_every_burst() {
         let (mut ring, engine) = (ring(), engine(0.0));
         for _ in 0..2 * BURSTS_PER_SAMPLE {
-            ring.begin(Some(700), &engine);
+            ring.begin(1, Some(700), &engine);
             assert_eq!((ring.limit, ring.samples), (700, false));
         }
     }
 
     #[test]
     fn one_burst_of_a_row_is_a_sample() {
-        let (mut ring, engine) = (RingCost::default(), engine(1e6));
+        let (mut ring, engine) = (ring(), engine(1e6));
         let samples = (0..10 * BURSTS_PER_SAMPLE).filter(|_| {
-            ring.begin(None, &engine);
-            // What a ring costs that was never measured is not known: the CPU copies.
-            assert_eq!(ring.limit, if ring.samples { FLOOR_BYTES_MIN } else { usize::MAX });
+            ring.begin(0, None, &engine);
+            assert_eq!(ring.limit == usize::MAX, ring.samples, "the CPU copies a sample");
             ring.samples
         });
         assert_eq!(samples.count(), 10);
+        // What a ring costs that was never measured is not known: the CPU copies.
+        let mut ring = RingCost::default();
+        ring.begin(0, None, &engine);
+        assert_eq!(ring.limit, usize::MAX);
     }
 
     #[test]
     fn the_floor_is_where_both_cost_the_same() {
         let (mut ring, mut engine) = (ring(), engine(1e6));
-        // 84 cycles for a copy by the engine, an eighth more, at four bytes for a cycle.
-        assert_eq!(ring.floor(&engine), 378);
-        ring.begin(None, &engine);
-        assert_eq!(ring.limit, 378);
-        let saved = ring.saved(&engine, [64, 378, 1378, 1378].into_iter());
-        assert_eq!(saved, (500.0, 1378));
-        // The engine becomes dearer, by measurement; an outlier changes little.
-        (0..99).for_each(|_| engine.handed_over(1, Some(130)));
-        engine.handed_over(1, Some(100_000));
+        // 110 cycles for a copy by the engine, an eighth more, less 40; at four bytes for a cycle.
+        assert_eq!(ring.floor(&engine), 335);
+        ring.begin(0, None, &engine);
+        assert_eq!(ring.limit, 335);
+        let saved = ring.saved(&engine, [64, 335, 1335, 1335].into_iter());
+        assert_eq!(saved, (500.0, 1335));
+        // The engine becomes dearer, by measurement; an outlier changes little, the other direction
+        // nothing.
+        (0..99).for_each(|_| engine.listed(&ring, 10, 1800));
+        engine.listed(&ring, 1, 100_000);
         let floor = ring.floor(&engine);
-        assert!((800..1100).contains(&floor), "{floor}");
+        assert!((780..1220).contains(&floor), "{floor}");
+        ring.begin(1, None, &engine);
+        assert_eq!(ring.floor(&engine), 395);
         // Short bursts say nothing.
-        ring.measured(SAMPLE_BYTES_MIN - 1, 1_000_000);
-        assert_eq!(ring.floor(&engine), floor);
+        ring.measured(&burst(1, SAMPLE_BYTES_MIN - 1, 1_000_000));
+        assert_eq!(ring.floor(&engine), 395);
         // Guests far away: bytes cost more.
-        (0..99).for_each(|_| ring.measured(10_000, 10_000));
-        assert!(ring.floor(&engine) < floor / 3);
+        (0..99).for_each(|_| ring.measured(&burst(10, 10_000, 10_200)));
+        assert_eq!(ring.floor(&engine), FLOOR_BYTES_MIN);
     }
 
     #[test]
     fn a_turn_that_saves_less_than_a_doorbell_is_left_to_the_cpu() {
         let mut ring = ring();
         for (saved, pays) in [(0.0, false), (299.0, false), (301.0, true)] {
-            ring.begin(None, &engine(saved));
+            ring.begin(0, None, &engine(saved));
             assert_eq!(ring.limit != usize::MAX, pays, "{saved}");
         }
         // Turns without packets do not matter, several with few do.
@@ -270,7 +311,7 @@ mod tests {
         let pays = [None, Some(10.0), Some(10.0), Some(10.0)].map(|saved| {
             saved.into_iter().for_each(|saved| engine.save(saved));
             engine.end_turn();
-            engine.begin_turn(0);
+            engine.begin_turn(0, || 0);
             engine.pays
         });
         assert_eq!(pays, [true, true, false, false]);
@@ -279,16 +320,20 @@ mod tests {
     #[test]
     fn an_engine_that_is_late_gets_no_more() {
         let mut engine = engine(1e6);
-        let mut turn = |handed_over, in_flight| {
-            engine.handed_over(handed_over, None);
+        let mut turn = |handed_over, in_flight, now| {
+            engine.handed_over(handed_over);
             engine.save(1e6);
             engine.end_turn();
-            engine.begin_turn(in_flight);
+            engine.begin_turn(in_flight, || now);
             engine.pays
         };
-        assert!(turn(10, 10), "those of the last turn may be in flight");
-        assert!(!turn(10, 11), "those of the turn before it may not");
-        assert!(turn(0, 0));
-        assert!(turn(10, 10));
+        assert!(turn(10, 10, 1));
+        assert!(turn(10, 11, LATE_CYCLES + 1), "the first ten have had no longer than they may");
+        assert!(!turn(10, 21, LATE_CYCLES + 2), "one of them is late");
+        assert!(turn(0, 19, LATE_CYCLES + 3), "they are made");
+        assert!(turn(0, 1, 2 * LATE_CYCLES));
+        assert!(!turn(0, 1, 9 * LATE_CYCLES), "the last one is late");
+        assert!(turn(0, 0, 9 * LATE_CYCLES));
+        assert!(turn(10, 10, 20 * LATE_CYCLES));
     }
 }

@@ -320,7 +320,8 @@ impl<P: Pool + 'static> Tx<P> {
         let most = self.shared.retries_max.load(Ordering::Relaxed);
         let (mut moved, mut retries) = (Moved::default(), 0);
         let began = own.watch.begin();
-        let lists = copies::lists() && copies::wants(own, packets) || own.ring.has_slots();
+        let lists =
+            copies::lists() && copies::wants(own, ring.into(), packets) || own.ring.has_slots();
         loop {
             let (before, rest) = (moved.packets, &packets[moved.packets..]);
             BATCH.with_borrow_mut(|batch| match lists {

@@ -68,8 +68,9 @@ pub struct Seat {
     pub core: usize,
     /// What its engine did.
     pub tally: Tally,
-    /// Cycles that a copy by the engine costs the thread, as measured; 0: not yet.
-    pub copy_cycles: AtomicU32,
+    /// Cycles that a copy to a guest by the engine costs the thread, and one from a guest, as
+    /// measured; 0: not yet.
+    pub copy_cycles: [AtomicU32; 2],
     /// The same of a doorbell.
     pub doorbell_cycles: AtomicU32,
     /// The tally when its display was cleared.
@@ -86,7 +87,7 @@ impl Seat {
         let seat = Arc::new(Seat {
             core,
             tally: Tally::default(),
-            copy_cycles: AtomicU32::new(0),
+            copy_cycles: Default::default(),
             doorbell_cycles: AtomicU32::new(0),
             cleared: Mutex::default(),
             order: AtomicU8::new(Order::None as u8),
@@ -144,7 +145,7 @@ impl Seat {
     }
 
     /// The thread did as it was told, unless it was told something else meanwhile.
-    pub(crate) fn obeyed(&self, order: Order) {
+    pub(crate) fn carried_out(&self, order: Order) {
         let (from, to) = (order as u8, Order::None as u8);
         let _ = self.order.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
     }

@@ -189,7 +189,7 @@ impl Mover {
             Order::Leave => {}
             Order::Redo => self.settle(self.in_flight, true),
         }
-        seat.obeyed(order);
+        seat.carried_out(order);
     }
 
     fn turn(&mut self) {

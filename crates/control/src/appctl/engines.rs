@@ -85,11 +85,12 @@ fn lines(out: &mut String, name: &str, seat: &Seat) {
         t.errors + t.redone,
         format!("{} after a hang", t.redone),
     );
+    let [to, from] = seat.copy_cycles.each_ref().map(|cycles| cycles.load(Ordering::Relaxed));
     let doorbell = seat.doorbell_cycles.load(Ordering::Relaxed);
     line(
-        "- Cycles/deferred work item:",
-        seat.copy_cycles.load(Ordering::Relaxed).into(),
-        format!("{doorbell} cycles/doorbell"),
+        "- Cycles/work item to guests:",
+        to.into(),
+        format!("{from} from guests, {doorbell} cycles/doorbell"),
     );
     line(
         "- Bursts not deferred:",

@@ -31,8 +31,11 @@ pub fn engines(s: &mut State) -> Value {
                 ("bursts_of_closing_rings", t.closing),
                 ("in_flight_max", t.in_flight_max),
             ];
-            let costs =
-                [("copy_cycles", &seat.copy_cycles), ("doorbell_cycles", &seat.doorbell_cycles)];
+            let costs = [
+                ("copy_cycles_to_guests", &seat.copy_cycles[0]),
+                ("copy_cycles_from_guests", &seat.copy_cycles[1]),
+                ("doorbell_cycles", &seat.doorbell_cycles),
+            ];
             value.extend(costs.map(|(key, n)| (key.to_string(), json!(n.load(Ordering::Relaxed)))));
             value.extend(counters.map(|(key, n)| (key.to_string(), json!(n))));
         }
