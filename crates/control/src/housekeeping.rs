@@ -5,13 +5,13 @@ use crate::appctl::usage::Sample;
 use crate::appctl::{capture, coverage};
 use crate::of::change::SLICE_FLOWS_MAX;
 use crate::of::{async_msgs, bundle};
-use crate::state::{Shared, State};
+use crate::state::{Shared, State, collect};
 use crate::{bfd, links, offload, underlay, vlog};
 use datapath::{Bell, Event, Suspicious, WorkerId};
 use ofproto::BfdContext;
 use openflow::{OfError, Reply};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 
 const MODULE: &str = "dpif_netdev";
@@ -28,24 +28,27 @@ const TURN_EVENTS_MAX: usize = 1024;
 /// How often timeouts and rates are looked at.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Runs until the daemon ends.
+/// Empties the packet side's queues until the daemon ends.
 pub async fn run(state: Shared) {
     // SAFETY: a bell keeps one open descriptor, the same for ever.
     let bell = unsafe {
         AsyncFd::register_with_interest(state.borrow().dp.bell(), tokio::io::Interest::READABLE)
     };
-    let mut last = Instant::now();
     loop {
         wait(&state, bell.as_ref().ok()).await;
-        while poll_datapath(&mut state.borrow_mut()) && last.elapsed() < SECOND {
+        while poll_datapath(&mut state.borrow_mut()) {
             tokio::task::yield_now().await;
         }
-        if last.elapsed() >= SECOND {
-            last = Instant::now();
-            collect(&state).await;
-            each_second(&mut state.borrow_mut());
-            timeouts(&state).await;
-        }
+    }
+}
+
+/// Looks at timeouts and rates until the daemon ends.
+pub async fn run_each_second(state: Shared) {
+    loop {
+        tokio::time::sleep(SECOND).await;
+        collect(&state).await;
+        each_second(&mut state.borrow_mut());
+        timeouts(&state).await;
     }
 }
 
@@ -63,15 +66,6 @@ pub async fn run_bfd(state: Shared) {
             (s.bfd.sleep_ms(now), s.bfd.changed.clone())
         };
         let _ = tokio::time::timeout(Duration::from_millis(ms), changed.notified()).await;
-    }
-}
-
-/// Rules are credited with their packets, and learn from them, some cached flows at a time.
-async fn collect(state: &Shared) {
-    state.borrow_mut().dp.fold();
-    while state.borrow_mut().collect_some(SLICE_FLOWS_MAX) {
-        poll_datapath(&mut state.borrow_mut());
-        tokio::task::yield_now().await;
     }
 }
 

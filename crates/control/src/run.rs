@@ -213,6 +213,7 @@ fn start(desired: &Desired, no_huge: bool) -> Result<Shared> {
     let dp = datapath::Datapath::new(config).context("the kernel-port thread")?;
     let state = Rc::new(RefCell::new(State::new(ofproto, dp, devices(pools, desired), domain)));
     tokio::task::spawn_local(housekeeping::run(state.clone()));
+    tokio::task::spawn_local(housekeeping::run_each_second(state.clone()));
     tokio::task::spawn_local(housekeeping::run_bfd(state.clone()));
     Ok(state)
 }

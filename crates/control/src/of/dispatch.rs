@@ -54,6 +54,13 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
     s.conns.contains_key(&id)
 }
 
+/// Are rules' counters to be what they are now?
+fn reads_counters(request: &Request) -> bool {
+    use MultipartRequest::{Aggregate, Flow, GroupStats, Table};
+    let Request::Multipart(request) = request else { return false };
+    matches!(request, Flow(_) | Aggregate(_) | GroupStats(_) | Table)
+}
+
 /// Does what a request says; the reply, if it has one. What may take long goes in slices.
 async fn perform(
     state: &Shared,
@@ -68,6 +75,9 @@ async fn perform(
         if s.conns.get(&id).is_some_and(|c| c.role == Role::Secondary) {
             return Err(OfError::IsSlave);
         }
+    }
+    if reads_counters(&request) {
+        crate::state::collect(state).await;
     }
     match request {
         Request::Multipart(MultipartRequest::Flow(select)) => {

@@ -31,9 +31,6 @@ pub fn answer(
     let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
     let now = s.now_ns();
     let version = s.conns.get(&id).and_then(|c| c.version()).ok_or(OfError::BadType)?;
-    if matches!(request, Q::Aggregate(_) | Q::GroupStats(_) | Q::Table) {
-        s.collect();
-    }
     let reply = match request {
         Q::Desc => desc(s, id),
         // Flows are sent piece by piece ([`flows`]).
@@ -90,9 +87,8 @@ pub async fn flows(
     select: &FlowSelect,
 ) -> Result<(), OfError> {
     let mut dump = {
-        let mut s = state.borrow_mut();
+        let s = state.borrow();
         let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
-        s.collect();
         s.ofproto.dump(bridge, select)?
     };
     loop {

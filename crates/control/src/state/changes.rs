@@ -2,6 +2,7 @@
 
 use super::{Shared, State};
 use crate::of::async_msgs::{self, Origin};
+use crate::of::change::SLICE_FLOWS_MAX;
 use std::time::Duration;
 
 impl State {
@@ -43,7 +44,7 @@ impl State {
 
     /// The same after [`datapath::Datapath::fold`], for `most` lists of counters. True: there is
     /// more.
-    pub fn collect_some(&mut self, most: usize) -> bool {
+    fn collect_some(&mut self, most: usize) -> bool {
         let ofproto = &mut self.ofproto;
         self.dp.collect_some(most, &mut |used| {
             let used_ns = used.used_ms * 1_000_000;
@@ -54,6 +55,18 @@ impl State {
                 ofproto.effects(effects, used_ns);
             }
         })
+    }
+}
+
+/// Brings the rules' counters up to date, and has what their packets teach learned again, some
+/// cached flows at a time.
+pub async fn collect(state: &Shared) {
+    let turn = state.borrow().pending.collecting.clone();
+    let _held = turn.lock().await;
+    state.borrow_mut().dp.fold();
+    while state.borrow_mut().collect_some(SLICE_FLOWS_MAX) {
+        state.borrow_mut().flush_changes();
+        tokio::task::yield_now().await;
     }
 }
 

@@ -8,7 +8,7 @@ mod fail_mode;
 mod of_ports;
 mod packets;
 
-pub use changes::settle;
+pub use changes::{collect, settle};
 
 use crate::of::controller::Controller;
 use crate::of::snoops::Snoops;
@@ -54,6 +54,8 @@ impl Default for OfShared {
 pub struct Pending {
     /// Notified when the packet side's queues were emptied and changes may be complete.
     pub progress: Rc<tokio::sync::Notify>,
+    /// Held by who brings counters up to date some at a time; who wants to next waits its turn.
+    collecting: Rc<tokio::sync::Mutex<()>>,
     /// Invalidations under way, oldest first.
     tickets: VecDeque<Ticket>,
 }
