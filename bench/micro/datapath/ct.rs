@@ -1,10 +1,10 @@
 //! Cycles per packet of connection tracking: `cargo run --release -p datapath --example ct --
 //! [CONNECTIONS] [none | ct | nat] [WINDOWS]`.
 //!
-//! TCP connections between an in-memory source and a sink, both directions in turn, in an order that
-//! no cache foresees. At first each is opened (SYN, SYN with ACK, data), which is what a new
-//! connection costs; then all of them carry data. Rules are the usual three: what is not tracked goes
-//! through `ct`, what is new is committed (`nat`: with a translated source) and sent, what is
+//! TCP connections between an in-memory source and a sink, both directions in turn, in an order
+//! that no cache foresees. At first each is opened (SYN, SYN with ACK, data), which is what a new
+//! connection costs; then all of them carry data. Rules are the usual three: what is not tracked
+//! goes through `ct`, what is new is committed (`nat`: with a translated source) and sent, what is
 //! established is sent. `none`: everything is sent. The source says that checksums are right, as an
 //! adapter does. Figures are minima and medians of windows of 20 ms.
 
@@ -52,7 +52,8 @@ struct Source {
     script: Arc<Script>,
 }
 
-/// Sequence numbers and flags of a connection's packets: SYN, SYN with ACK, data, data that answers.
+/// Sequence numbers and flags of a connection's packets: SYN, SYN with ACK, data, data that
+/// answers.
 const PHASES: [(bool, u32, u32, u8); 4] =
     [(false, 1, 0, 2), (true, 1, 2, 0x12), (false, 2, 2, 0x10), (true, 2, 12, 0x10)];
 

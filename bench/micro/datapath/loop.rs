@@ -2,9 +2,10 @@
 //!
 //! `cargo run --release -p datapath --example loop -- [flows] [rules] [seconds] [cores] [burst]`
 //! 64-byte UDP packets from 2048 buffers that rotate as in a NIC's ring. `flows` destinations in
-//! turn, each rule takes flows/rules of them, of no rules one takes all by their port; prints what a step of the vector cost. Without
-//! `cores` everything is one thread; with it each of so many PMD threads has a source and a sink of
-//! its own. A source has at most `burst` packets at a time: what iterations cost.
+//! turn, each rule takes flows/rules of them, of no rules one takes all by their port; prints what
+//! a step of the vector cost. Without `cores` everything is one thread; with it each of so many PMD
+//! threads has a source and a sink of its own. A source has at most `burst` packets at a time: what
+//! iterations cost.
 
 mod memory;
 

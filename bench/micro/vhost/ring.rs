@@ -2,8 +2,8 @@
 //! --example ring`.
 //!
 //! For each layout, direction and frame length: the least over rounds, of a ring that copies at
-//! once; of one that lists every copy, which are then made in the order of the list; and of one that
-//! lists none, but keeps the order with those that were listed.
+//! once; of one that lists every copy, which are then made in the order of the list; and of one
+//! that lists none, but keeps the order with those that were listed.
 
 #[path = "../../../crates/vhost/tests/common/mod.rs"]
 mod common;

@@ -3,18 +3,20 @@
 use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 
-/// Send the packet through connection tracking. It leaves with `ct_state` and the connection's zone,
-/// mark, label and original tuple in its key, for a lookup that an [`crate::Op::Recirc`] asks for.
+/// Send the packet through connection tracking. It leaves with `ct_state` and the connection's
+/// zone, mark, label and original tuple in its key, for a lookup that an [`crate::Op::Recirc`] asks
+/// for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ct {
     /// Connections of different zones do not know each other.
     pub zone: u16,
     /// A connection that is new is kept.
     pub commit: bool,
-    /// Only with `commit`: a connection that the packet answers ends, and the packet begins another.
+    /// Only with `commit`: a connection that the packet answers ends, and the packet begins
+    /// another.
     pub force: bool,
-    /// Of the connection's mark, the bits of the second number become those of the first. Takes effect
-    /// with `commit`.
+    /// Of the connection's mark, the bits of the second number become those of the first. Takes
+    /// effect with `commit`.
     pub mark: (u32, u32),
     /// The label likewise.
     pub label: (u128, u128),

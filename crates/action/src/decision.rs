@@ -15,23 +15,24 @@ pub trait Pipeline: Send + Sync {
     /// Fills `out` (cleared by the caller) with what to do with packets like `request.key`.
     fn resolve(&self, request: &Request<'_>, out: &mut Decision);
 
-    /// As [`Pipeline::resolve`] for each of several packets, of which there are as many as decisions
-    /// (cleared by the caller); side by side where that is faster.
+    /// As [`Pipeline::resolve`] for each of several packets, of which there are as many as
+    /// decisions (cleared by the caller); side by side where that is faster.
     fn resolve_all(&self, requests: &[Request<'_>], out: &mut [Decision]) {
         requests.iter().zip(out).for_each(|(request, out)| self.resolve(request, out));
     }
 
-    /// Decides about these packets alone, at most 32, where that is simple: bit i of the answer says that packet i is
-    /// decided about as [`Pipeline::resolve`] would. Their decisions ([`Decision::begin`]) have no effects, and what is
-    /// in `mask` means nothing; nor does what is in the other decisions. Lines 4 and 5 of the keys are used: they are empty
-    /// at first, and for later calls as this one left them.
+    /// Decides about these packets alone, at most 32, where that is simple: bit i of the answer
+    /// says that packet i is decided about as [`Pipeline::resolve`] would. Their decisions
+    /// ([`Decision::begin`]) have no effects, and what is in `mask` means nothing; nor does what is
+    /// in the other decisions. Lines 4 and 5 of the keys are used: they are empty at first, and for
+    /// later calls as this one left them.
     fn resolve_once(&self, _keys: &mut [Key], _out: &mut [Decision]) -> u32 {
         0
     }
 
-    /// As [`Pipeline::resolve_once`] about the packets of these requests, whose keys `keys` are; and for who compares the
-    /// two, in `twins` (cleared by the caller), what [`Pipeline::resolve`] says about them, made of the same version of
-    /// the same tables.
+    /// As [`Pipeline::resolve_once`] about the packets of these requests, whose keys `keys` are;
+    /// and for who compares the two, in `twins` (cleared by the caller), what [`Pipeline::resolve`]
+    /// says about them, made of the same version of the same tables.
     fn resolve_twice(
         &self,
         requests: &[Request<'_>],
@@ -70,8 +71,8 @@ pub struct Decision {
     /// over once when it is made, and referred to when its flow sees traffic again (learning,
     /// timeouts). Opaque here. None: nothing.
     pub effects: Option<Arc<dyn Any + Send + Sync>>,
-    /// What must live for as long as a cached flow that is made of the decision: the pipeline may free it
-    /// some seconds after the last copy of this is gone. Opaque here. None: nothing.
+    /// What must live for as long as a cached flow that is made of the decision: the pipeline may
+    /// free it some seconds after the last copy of this is gone. Opaque here. None: nothing.
     pub holds: Option<Arc<dyn Any + Send + Sync>>,
     /// False: do not cache; ask again for the next packet.
     pub cacheable: bool,

@@ -3,8 +3,8 @@
 //!
 //! *Place*: flow row. *Does not know*: OpenFlow (a decision's origin is opaque to the datapath).
 //!
-//! A [`Program`] is a list of [`Op`]s, executed in order by the generic interpreter (the slow twin);
-//! the datapath compiles the common combinations into 64-byte records.
+//! A [`Program`] is a list of [`Op`]s, executed in order by the generic interpreter (the slow
+//! twin); the datapath compiles the common combinations into 64-byte records.
 
 #![forbid(unsafe_code)]
 

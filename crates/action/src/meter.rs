@@ -2,8 +2,8 @@
 //!
 //! A bucket is one 64-bit word, its level and the time at which that was right, which a worker
 //! replaces in one step or reads again: no lock, nothing is lost, and no two packets spend the same
-//! tokens. Levels are bits or thousandths of a packet, of which rates in kbit/s or packets per second
-//! bring whole numbers per millisecond, as in ovs-vswitchd.
+//! tokens. Levels are bits or thousandths of a packet, of which rates in kbit/s or packets per
+//! second bring whole numbers per millisecond, as in ovs-vswitchd.
 
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{
@@ -72,8 +72,8 @@ struct Band {
     bytes: AtomicU64,
 }
 
-/// A meter. Workers run packets through it while the control side changes and reads it; a packet that comes
-/// in the middle of a change may meet bands of both.
+/// A meter. Workers run packets through it while the control side changes and reads it; a packet
+/// that comes in the middle of a change may meet bands of both.
 #[derive(Debug)]
 pub struct Meter {
     id: u32,
@@ -148,8 +148,8 @@ impl Meter {
         self.shape.store(bands.len().min(METER_BANDS_MAX) as u32 | unit, Release);
     }
 
-    /// What becomes of a packet of `bytes` bytes at `now_ms`. Of the bands that it exceeds the one with the
-    /// highest rate decides.
+    /// What becomes of a packet of `bytes` bytes at `now_ms`. Of the bands that it exceeds the one
+    /// with the highest rate decides.
     pub fn run(&self, bytes: usize, now_ms: u64) -> Verdict {
         let shape = self.shape.load(Acquire);
         let cost = if shape & BY_PACKETS != 0 { PACKET_UNITS } else { 8 * bytes as u64 };
@@ -213,8 +213,8 @@ impl Band {
     }
 }
 
-/// A TOS byte whose DSCP has a drop precedence that is higher by `by`, at most the highest: of assured
-/// forwarding (RFC 2597, section 6); other classes have none and stay.
+/// A TOS byte whose DSCP has a drop precedence that is higher by `by`, at most the highest: of
+/// assured forwarding (RFC 2597, section 6); other classes have none and stay.
 pub fn remarked(tos: u8, by: u8) -> u8 {
     let (class, precedence) = (tos >> 5, tos >> 3 & 3);
     let assured = (1..=4).contains(&class) && precedence > 0 && tos & 4 == 0;

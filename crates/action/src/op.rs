@@ -47,7 +47,8 @@ pub enum Op {
     Punt(Arc<Punt>),
     /// Work on a copy: the ops inside do not change the packet outside.
     Clone(Box<[Op]>),
-    /// Execute one of two lists on a copy, by the packet's length from its Ethernet header on, with its tags and padding and without FCS.
+    /// Execute one of two lists on a copy, by the packet's length from its Ethernet header on, with
+    /// its tags and padding and without FCS.
     CheckLen {
         /// Bytes.
         size: u16,
@@ -78,8 +79,8 @@ pub enum Op {
         port: PortNo,
         /// What the header is.
         kind: TunnelKind,
-        /// Of Geneve options, those whose values matter (class and type, ascending): packets that differ
-        /// in others only are treated alike.
+        /// Of Geneve options, those whose values matter (class and type, ascending): packets that
+        /// differ in others only are treated alike.
         options: Arc<[u32]>,
     },
     /// End here, for a named reason.
@@ -106,13 +107,14 @@ impl Hash for Rewrite {
     }
 }
 
-/// A packet on its way to the control side. Two are equal if they are the same one in memory, since the context
-/// cannot be compared.
+/// A packet on its way to the control side. Two are equal if they are the same one in memory, since
+/// the context cannot be compared.
 #[derive(Debug)]
 pub struct Punt {
     /// At most this many bytes of the packet are copied (0xffff: all).
     pub max_len: u16,
-    /// Does the control side want such packets now? Where it does not, they are not handed over. None: always.
+    /// Does the control side want such packets now? Where it does not, they are not handed over.
+    /// None: always.
     pub wanted: Option<Arc<AtomicBool>>,
     /// What the control side wants to know again (reason, table, registers, ...); it downcasts.
     pub context: Box<dyn Any + Send + Sync>,

@@ -23,7 +23,8 @@ pub enum TunnelKind {
 /// An outer header: Ethernet, IPv4 or IPv6 without options, and what [`TunnelKind`] says.
 ///
 /// Each packet fills in: the lengths of IP and UDP, IPv4's checksum, the UDP source port, the UDP
-/// checksum if the template's is not zero, GRE's checksum and sequence number if the template has them.
+/// checksum if the template's is not zero, GRE's checksum and sequence number if the template has
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TunnelPush {
     /// What kind of tunnel.

@@ -206,7 +206,8 @@ pub(crate) fn segment(tcp: &Tcp<&[u8]>, b: &[u8]) -> TcpSegment {
     }
 }
 
-/// The window scale option (RFC 7323) among a SYN's options, as in [`crate::machine::Peer::wscale`].
+/// The window scale option (RFC 7323) among a SYN's options, as in
+/// [`crate::machine::Peer::wscale`].
 fn window_scale(options: &[u8]) -> u8 {
     const MAX: u8 = 14;
     let (mut at, mut found) = (0, 0);

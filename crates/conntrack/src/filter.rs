@@ -87,8 +87,8 @@ impl Filter {
 
 impl Table {
     /// Ends the connections that the filter fits, of those from number `from` on, having looked at
-    /// `count` entries at most; where to go on. Whole zones and single connections end at once. `now` in
-    /// milliseconds.
+    /// `count` entries at most; where to go on. Whole zones and single connections end at once.
+    /// `now` in milliseconds.
     ///
     /// # Errors
     /// The filter names a single connection by its first tuple, and there is none.

@@ -1,16 +1,19 @@
 //! Connection tracking: what `ct` does in OVS's userspace datapath.
 //!
-//! *Place*: packet half, below `datapath`. *Knows*: IP packets, connections, what an [`action::Ct`] asks
-//! for. *Does not know*: ports, flows, OpenFlow, threads, clocks (time is an argument, in milliseconds).
+//! *Place*: packet half, below `datapath`. *Knows*: IP packets, connections, what an [`action::Ct`]
+//! asks for. *Does not know*: ports, flows, OpenFlow, threads, clocks (time is an argument, in
+//! milliseconds).
 //!
-//! [`track`] is the way of one packet, over a [`Store`]. There are two: the [`Table`] that all packet
-//! threads share ([`Worker`]), and [`Model`], its slow twin, which defines what is right.
+//! [`track`] is the way of one packet, over a [`Store`]. There are two: the [`Table`] that all
+//! packet threads share ([`Worker`]), and [`Model`], its slow twin, which defines what is right.
 //!
 //! Invariants
 //! - Looking a connection up takes no lock and writes nothing.
-//! - A worker's steps per packet are bounded, whatever other threads do; what it gives up is counted.
+//! - A worker's steps per packet are bounded, whatever other threads do; what it gives up is
+//!   counted.
 //! - No two live connections have a tuple in common.
-//! - Memory of a connection that ended is used again after every worker has passed a quiescent point.
+//! - Memory of a connection that ended is used again after every worker has passed a quiescent
+//!   point.
 
 pub mod alg;
 mod conn;

@@ -17,7 +17,8 @@ pub mod state {
     pub const TIME_WAIT: u8 = 10;
 }
 
-/// What packets of other protocols than TCP and ICMP have been, in [`Peer::state`] of the first end.
+/// What packets of other protocols than TCP and ICMP have been, in [`Peer::state`] of the first
+/// end.
 pub mod stage {
     #![allow(missing_docs)]
     pub const FIRST: u8 = 0;
@@ -126,8 +127,8 @@ pub fn begin(segment: &Segment) -> (Peers, Class) {
     }
 }
 
-/// Takes note of a packet; `reply`: of the second end's. The class is that of the timeout that starts
-/// now; None: it goes on. `check`: are sequence numbers checked?
+/// Takes note of a packet; `reply`: of the second end's. The class is that of the timeout that
+/// starts now; None: it goes on. `check`: are sequence numbers checked?
 #[inline]
 pub fn update(
     peers: &mut Peers,

@@ -1,4 +1,5 @@
-//! Chooses the tuple that answers to a translated connection have, so that no other connection has it.
+//! Chooses the tuple that answers to a translated connection have, so that no other connection has
+//! it.
 
 use crate::conn::Translation;
 use crate::tuple::{Tuple, number};
@@ -20,8 +21,9 @@ pub fn translation(nat: &Nat) -> Translation {
     }
 }
 
-/// The tuple of answers to a connection that begins with `orig`, translated as `nat` says; None: none of
-/// those tried is free. `hash` chooses address and first port, `random` where further rounds begin.
+/// The tuple of answers to a connection that begins with `orig`, translated as `nat` says; None:
+/// none of those tried is free. `hash` chooses address and first port, `random` where further
+/// rounds begin.
 pub fn choose(
     orig: &Tuple,
     nat: &Nat,

@@ -5,8 +5,8 @@ use crate::extract::{Place, Seen};
 use crate::tuple::Tuple;
 use wire::{IP_ICMPV6, IP_SCTP, IP_TCP, IP_UDP, checksum, sctp_checksum};
 
-/// Translates a packet that `seen` is read from. Packets of its direction have the tuple that `answer`
-/// is the reverse of once they are translated.
+/// Translates a packet that `seen` is read from. Packets of its direction have the tuple that
+/// `answer` is the reverse of once they are translated.
 pub fn translate(data: &mut [u8], seen: &Seen, how: Translation, answer: &Tuple) {
     let place = seen.place;
     let v6 = answer.v6;
@@ -71,8 +71,8 @@ fn patch_sum(data: &mut [u8], at: usize, old: &[u8], new: &[u8], udp: bool) {
     data[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Writes ports. A packet that is not `whole` (cited in an ICMP error) keeps its CRC: that covers bytes
-/// that are not there.
+/// Writes ports. A packet that is not `whole` (cited in an ICMP error) keeps its CRC: that covers
+/// bytes that are not there.
 fn ports(data: &mut [u8], (l4, end): (usize, usize), to: &Tuple, whole: bool) {
     if !matches!(to.proto, IP_TCP | IP_UDP | IP_SCTP) || l4 + 4 > end {
         return;
@@ -94,8 +94,8 @@ fn ports(data: &mut [u8], (l4, end): (usize, usize), to: &Tuple, whole: bool) {
     }
 }
 
-/// The address of the packet that an ICMP error came in: its own sum follows, the message's is filled
-/// afterwards.
+/// The address of the packet that an ICMP error came in: its own sum follows, the message's is
+/// filled afterwards.
 fn outer_address(data: &mut [u8], place: &Place, to: &Tuple, how: Translation) {
     addresses(data, place.l3, (place.end, place.end), to, how);
 }

@@ -1,5 +1,5 @@
-//! What `ct` does with one packet, in the order of OVS's userspace datapath. The same code runs over the
-//! table that packet threads share and over its twin.
+//! What `ct` does with one packet, in the order of OVS's userspace datapath. The same code runs
+//! over the table that packet threads share and over its twin.
 
 use crate::alg::{self, Edit, Expected, Skew};
 use crate::conn::{Conn, Known, Meta, Translation, state};
@@ -12,7 +12,8 @@ use crate::rewrite::translate;
 use crate::tuple::Tuple;
 use action::Ct;
 
-/// Times that a packet is looked at again because another thread made or ended its connection meanwhile.
+/// Times that a packet is looked at again because another thread made or ended its connection
+/// meanwhile.
 const AGAIN_COUNT_MAX: usize = 4;
 
 /// Where connections are kept.
@@ -20,12 +21,13 @@ pub trait Store {
     /// Names a connection; worthless once that has ended.
     type Ref: Copy + PartialEq;
 
-    /// The connection that has this tuple in one of its directions, and whether that is the answers'.
+    /// The connection that has this tuple in one of its directions, and whether that is the
+    /// answers'.
     fn find(&mut self, tuple: &Tuple, now: u64) -> Option<(Self::Ref, bool)>;
     /// A connection; None: it has ended.
     fn read(&mut self, at: Self::Ref, now: u64) -> Option<Conn>;
-    /// Has `change` say what becomes of the connection's ends and which timeout starts; possibly several
-    /// times, of which the last one counts. None: it has ended.
+    /// Has `change` say what becomes of the connection's ends and which timeout starts; possibly
+    /// several times, of which the last one counts. None: it has ended.
     fn update(
         &mut self,
         at: Self::Ref,
@@ -132,7 +134,8 @@ pub fn track_seen<S: Store>(
     }
 }
 
-/// A packet whose connection is known from an earlier `ct` in the zone: nothing happens to the connection.
+/// A packet whose connection is known from an earlier `ct` in the zone: nothing happens to the
+/// connection.
 fn again<S: Store>(
     store: &mut S,
     ct: &Ct,
@@ -313,8 +316,8 @@ fn note<S: Store>(store: &mut S, note: Note) {
     }
 }
 
-/// By the packet's tuple. A packet that this zone translated before has the tuple that answers are the
-/// reverse of.
+/// By the packet's tuple. A packet that this zone translated before has the tuple that answers are
+/// the reverse of.
 fn look_up<S: Store>(
     store: &mut S,
     seen: &Seen,
@@ -372,7 +375,8 @@ fn apply_nat<R>(data: &mut [u8], seen: &Seen, meta: &mut Meta<R>, conn: &Conn, r
     translate(data, seen, how, if reply { &conn.orig } else { &conn.reply });
 }
 
-/// A packet without a connection: it may be the first one of a connection, which is kept if `ct` says so.
+/// A packet without a connection: it may be the first one of a connection, which is kept if `ct`
+/// says so.
 fn begin<S: Store>(
     store: &mut S,
     ct: &Ct,

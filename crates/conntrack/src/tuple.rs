@@ -47,8 +47,8 @@ impl Tuple {
         }
     }
 
-    /// What stands in `ct_tp_src` and `ct_tp_dst` for a connection whose first packet has this tuple:
-    /// ICMP's type and code in place of ports.
+    /// What stands in `ct_tp_src` and `ct_tp_dst` for a connection whose first packet has this
+    /// tuple: ICMP's type and code in place of ports.
     pub fn key_ports(&self) -> (u16, u16) {
         match self.is_icmp() {
             true => (u16::from(self.icmp_type), 0),

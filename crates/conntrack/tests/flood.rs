@@ -158,8 +158,8 @@ fn what_a_flush_ends_is_the_ports_no_more() {
 fn ports_that_are_used_again_leave_memory_to_others() {
     const CONNECTIONS: u32 = TOTAL / 8 * 7;
     let mut lab = Lab::new();
-    // A round replaces the connections of the one before, which have not expired: together more than
-    // there is memory for.
+    // A round replaces the connections of the one before, which have not expired: together more
+    // than there is memory for.
     for round in 0..32 {
         (0..CONNECTIONS).for_each(|n| lab.establish(1, n));
         (0..CONNECTIONS).for_each(|n| _ = lab.send(1, segment(n, true, RST, 101, 501)));

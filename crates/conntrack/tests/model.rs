@@ -1,5 +1,5 @@
-//! Models: the crate's own index and ring of free entries, compiled with loom's atomics, run in every
-//! order that the memory model allows.
+//! Models: the crate's own index and ring of free entries, compiled with loom's atomics, run in
+//! every order that the memory model allows.
 
 #[allow(dead_code)]
 #[path = "../src/table/index.rs"]
@@ -59,8 +59,8 @@ fn insert(index: &Index, hash: u32, entry: u32) -> bool {
     bucket.find(hash, |_| true).is_none() && bucket.put(hash, entry)
 }
 
-/// Runs both on threads of their own: loom tries no other order for what the first thread does itself
-/// while another one never waits.
+/// Runs both on threads of their own: loom tries no other order for what the first thread does
+/// itself while another one never waits.
 fn both<A: 'static, B: 'static>(
     a: impl FnOnce() -> A + 'static,
     b: impl FnOnce() -> B + 'static,

@@ -160,7 +160,8 @@ fn explode(attacker: usize) -> Switch {
 
 /// How many subtables each victim's packet visits now.
 fn victims_pay(s: &mut Switch) -> f64 {
-    // The attacker's last round may have evicted a flow or two, which are stored when they come again.
+    // The attacker's last round may have evicted a flow or two, which are stored when they come
+    // again.
     s.victims_only(3);
     s.dp.stats_clear(None);
     s.victims_only(10);

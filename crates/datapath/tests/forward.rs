@@ -477,8 +477,9 @@ fn violations_are_paid_for_by_their_own_port() {
     assert!(b.dp.perf()[0].1.idle_cycles < LOST);
 }
 
-/// One iteration, however often packets are recirculated, with the keys that they would have if they
-/// were parsed again; in order, also those that are beyond the miss budget at their second lookup.
+/// One iteration, however often packets are recirculated, with the keys that they would have if
+/// they were parsed again; in order, also those that are beyond the miss budget at their second
+/// lookup.
 #[test]
 fn recirculated_packets_go_out_with_their_vector() {
     let mut b = bed(2);

@@ -1,5 +1,5 @@
-//! Rules by which an adapter forwards, against the interpreter: on generated packets a rule does what the operations
-//! of its megaflow do, and to no other packets.
+//! Rules by which an adapter forwards, against the interpreter: on generated packets a rule does
+//! what the operations of its megaflow do, and to no other packets.
 mod common;
 #[path = "common/gen.rs"]
 mod generate;
@@ -155,7 +155,8 @@ fn rules_do_what_megaflows_do() {
         for (i, p) in packets.into_iter().enumerate() {
             let is_one = extract(&p, 0, 1).is_some_and(|k| k.matches(&key, &mask));
             let Some(sent) = apply(&rule, &p) else {
-                // What a rule does not say is the host's: packets of the megaflow that have other headers.
+                // What a rule does not say is the host's: packets of the megaflow that have other
+                // headers.
                 others += 1;
                 continue;
             };

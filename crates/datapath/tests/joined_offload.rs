@@ -1,5 +1,6 @@
-//! Rules that an adapter takes outer headers off by, against what the datapath does in two lookups: megaflows come of
-//! packets, each pair of them that can be a rule is one, and that rule does with every packet what the datapath did.
+//! Rules that an adapter takes outer headers off by, against what the datapath does in two lookups:
+//! megaflows come of packets, each pair of them that can be a rule is one, and that rule does with
+//! every packet what the datapath did.
 mod common;
 #[path = "common/gen.rs"]
 mod generate;
@@ -94,7 +95,8 @@ fn rules(r: &mut Rng) -> Vec<Rule> {
     all
 }
 
-/// VXLAN around a packet, over IPv4 or IPv6, with a tag, options, a fragment bit or another header at times.
+/// VXLAN around a packet, over IPv4 or IPv6, with a tag, options, a fragment bit or another header
+/// at times.
 fn tunnelled(r: &mut Rng, inner: &[u8]) -> Vec<u8> {
     let (tos, ttl) = (r.pick(&[0, 0, 1, 2, 3, 4, 7]), r.pick(&[64, 63]));
     let to = r.below(3) as u8;

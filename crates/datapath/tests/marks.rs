@@ -136,8 +136,8 @@ fn sent(b: &Bed) -> Vec<Vec<Vec<u8>>> {
     b.peers.iter().map(|p| p.drain()).collect()
 }
 
-/// A lying adapter beside none at all: the same packets come out in the same order and the same is counted, while
-/// rules change, marks go stale, and megaflows are flushed.
+/// A lying adapter beside none at all: the same packets come out in the same order and the same is
+/// counted, while rules change, marks go stale, and megaflows are flushed.
 #[test]
 fn an_adapter_that_lies_changes_nothing() {
     let (mut marked, mut plain) = (bed(3), bed(3));

@@ -1,4 +1,5 @@
-//! Compiled programs of connection tracking against the interpreter, on generated packets and rules.
+//! Compiled programs of connection tracking against the interpreter, on generated packets and
+//! rules.
 mod common;
 #[path = "common/gen.rs"]
 mod generate;

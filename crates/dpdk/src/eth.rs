@@ -71,8 +71,8 @@ pub struct EthTx {
 /// DPDK's loop-back device: what is sent to queue N waits in ring N until it is received from queue
 /// N, also when the device closes.
 const RING: &str = "net_ring";
-/// Shared-memory pairs. A ring goes from one's transmit queue to the other's receive queue of the same number, so both
-/// ends with as many of each agree.
+/// Shared-memory pairs. A ring goes from one's transmit queue to the other's receive queue of the
+/// same number, so both ends with as many of each agree.
 const MEMIF: &str = "net_memif";
 
 /// The queues of a started device.
@@ -298,7 +298,8 @@ impl EthDev {
         self.dev.gate.is_up()
     }
 
-    /// For whoever knows when the driver is about to change its queues; memif's only, others do not count bursts.
+    /// For whoever knows when the driver is about to change its queues; memif's only, others do not
+    /// count bursts.
     pub fn pause(&self) -> EthPause {
         EthPause(self.dev.gate.clone())
     }

@@ -107,8 +107,8 @@ fn find_mac(mac: [u8; 6]) -> Option<u16> {
     ports().find(|port| crate::eth_info::mac(*port) == mac)
 }
 
-/// The port of a virtual device, by its name. DPDK matches no representor unless devargs say which of the device's it
-/// is, and a virtual device that is one has no others.
+/// The port of a virtual device, by its name. DPDK matches no representor unless devargs say which
+/// of the device's it is, and a virtual device that is one has no others.
 fn find_virtual(devargs: &str) -> Option<u16> {
     let name = devargs.strip_prefix("vdev:")?.split(',').next()?;
     let name = CString::new(name).ok()?;

@@ -1,7 +1,8 @@
 //! An adapter's rules, by `rte_flow`.
 //!
-//! Calls block as long as the driver likes: they belong on a thread of their own. The library takes a lock per port
-//! around each. A handle does not keep its device open: once that is closed, calls answer ENODEV.
+//! Calls block as long as the driver likes: they belong on a thread of their own. The library takes
+//! a lock per port around each. A handle does not keep its device open: once that is closed, calls
+//! answer ENODEV.
 
 mod forward;
 
@@ -68,7 +69,8 @@ impl EthRules {
         let (mut flow, mut error) = (std::ptr::null_mut(), no_error());
         let out = if make { &raw mut flow } else { std::ptr::null_mut() };
         dev.has_rules.store(true, Ordering::Relaxed);
-        // SAFETY: the device is open while `dev` lives; the arrays have the length given and are copied.
+        // SAFETY: the device is open while `dev` lives; the arrays have the length given and are
+        // copied.
         let ret = unsafe {
             let (n, rss) = (headers.len() as u32, dev.info.rss & sys::WEFT_RSS);
             let queues = self.queues;
@@ -101,7 +103,8 @@ impl RuleTable for EthRules {
         let dev = self.dev()?;
         let flow = self.flows.remove(&rule).ok_or_else(no_rule)?;
         let mut error = no_error();
-        // SAFETY: the device is open and was not stopped since the rule was made; the handle is used once.
+        // SAFETY: the device is open and was not stopped since the rule was made; the handle is
+        // used once.
         let ret = unsafe { sys::weft_flow_destroy(dev.port, flow, &mut error) };
         refused(ret, &error)
     }

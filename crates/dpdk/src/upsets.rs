@@ -1,4 +1,5 @@
-//! Resets and removals of a port's adapter, as its driver reports them: rules that were there are gone.
+//! Resets and removals of a port's adapter, as its driver reports them: rules that were there are
+//! gone.
 
 use crate::eth::{Dev, EthDev};
 use dpdk_sys as sys;

@@ -78,7 +78,8 @@ pub mod at {
     pub const TUN_TP_DST: usize = 174;
     pub const PKT_MARK: usize = 176;
     pub const PRIORITY: usize = 180;
-    /// A digest of the options of the outer header (8 bytes); 0: it had none. Their bytes are not in a key.
+    /// A digest of the options of the outer header (8 bytes); 0: it had none. Their bytes are not
+    /// in a key.
     pub const TUN_OPTIONS: usize = 184;
     // line 3
     pub const CT_LABEL: usize = 192;

@@ -8,14 +8,15 @@
 //! at fixed byte offsets, so that OXM payloads are copied in and out as they are. Masking is AND on
 //! whole words; a rule stores only its significant words.
 //!
-//! | line | content | who has it |
-//! |---|---|---|
-//! | 0 | Ethernet, VLAN, IPv4/ARP/MPLS, L4, in_port, conntrack, tunnel id and source; bytes 56..64 are not matched (a rule's payload) | every packet |
-//! | 1 | IPv6 addresses, ND target, ARP/ND hardware addresses, flow label | IPv6 and ARP |
-//! | 2 | tunnel destination and the rest of the outer header, packet mark, priority, digest of options | tunnelled |
-//! | 3 | conntrack label and original tuple | after ct() |
-//! | 4 | OpenFlow metadata, in_port, action-set output, conjunction | only inside the pipeline |
-//! | 5 | registers 0..15 | only inside the pipeline |
+//! - Line 0, which every packet has: Ethernet, VLAN, IPv4, ARP or MPLS, L4, in_port, conntrack,
+//!   tunnel id and source. Bytes 56..64 are not matched: they are a rule's payload.
+//! - Line 1, of IPv6 and ARP: IPv6 addresses, ND target, hardware addresses of ARP and ND, flow
+//!   label.
+//! - Line 2, of tunnelled packets: tunnel destination and the rest of the outer header, packet
+//!   mark, priority, digest of options.
+//! - Line 3, of packets after `ct`: conntrack label and original tuple.
+//! - Line 4, only inside the pipeline: OpenFlow metadata, in_port, action-set output, conjunction.
+//! - Line 5, only inside the pipeline: registers 0..15.
 //!
 //! The packet side looks at lines 0..=3 ([`PACKET_LINES`]).
 

@@ -19,8 +19,8 @@ pub fn parse_odp(text: &str, ports: DatapathPortNumber) -> Result<(Key, Mask), T
     parse_odp_options(text, ports).map(|(key, mask, _)| (key, mask))
 }
 
-/// As [`parse_odp`], with the bytes of Geneve options (`tunnel(...,geneve({class=...,type=...,len=...,0x...}))`;
-/// their masks are left out).
+/// As [`parse_odp`], with the bytes of Geneve options
+/// (`tunnel(...,geneve({class=...,type=...,len=...,0x...}))`; their masks are left out).
 pub fn parse_odp_options(
     text: &str,
     ports: DatapathPortNumber,

@@ -225,8 +225,8 @@ pub(crate) fn parse_flags(
     Ok((bits.into(), full))
 }
 
-/// What connection tracking may say of a packet, as `ofproto/trace --ct-next` has it: `trk,new`. Errors: ovs-vswitchd's
-/// words.
+/// What connection tracking may say of a packet, as `ofproto/trace --ct-next` has it: `trk,new`.
+/// Errors: ovs-vswitchd's words.
 pub fn parse_ct_state(text: &str) -> Result<u8, String> {
     let mut names = text.split([',', ' ']).filter(|name| !name.is_empty());
     let state = names.try_fold(0, |state: u32, name| {

@@ -54,7 +54,8 @@ impl TunMetadata {
         self.mask.iter().all(|m| *m == 0xff)
     }
 
-    /// The same number in another length: a longer one begins with zeros, a shorter one is cut behind.
+    /// The same number in another length: a longer one begins with zeros, a shorter one is cut
+    /// behind.
     pub fn resized(&self, len: usize) -> TunMetadata {
         let fill = if self.is_exact() { 0xff } else { 0 };
         TunMetadata {
@@ -146,8 +147,8 @@ pub fn long_hex(bytes: &[u8]) -> String {
     out
 }
 
-/// A decimal number, or a hexadecimal one of at most [`TUN_METADATA_MAX`] bytes: at least one byte, without
-/// leading zeros.
+/// A decimal number, or a hexadecimal one of at most [`TUN_METADATA_MAX`] bytes: at least one byte,
+/// without leading zeros.
 pub(crate) fn long_number(text: &str) -> Result<Vec<u8>, TextError> {
     let Some(digits) = text.strip_prefix("0x") else {
         let Ok(n) = text.parse::<u64>() else { return err(format!("{text}: not a number")) };

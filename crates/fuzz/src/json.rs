@@ -1,5 +1,5 @@
-//! JSON-RPC from a database server that lies, and from whoever connects to the control socket: as any bytes, in any
-//! pieces. The first bytes say how far the dialogue has come before.
+//! JSON-RPC from a database server that lies, and from whoever connects to the control socket: as
+//! any bytes, in any pieces. The first bytes say how far the dialogue has come before.
 
 use ovsdb::framing::Framer;
 use ovsdb::{Session, SessionConfig};

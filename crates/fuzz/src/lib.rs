@@ -1,12 +1,14 @@
-//! What is fuzzed: each [`Target`] is a function over bytes that must return, whatever the bytes are. It panics
-//! when a promise is broken: a fast part that differs from its slow twin, a message that takes too long, memory
-//! that was written outside of a guest, a buffer that leaked.
+//! What is fuzzed: each [`Target`] is a function over bytes that must return, whatever the bytes
+//! are. It panics when a promise is broken: a fast part that differs from its slow twin, a message
+//! that takes too long, memory that was written outside of a guest, a buffer that leaked.
 //!
-//! *Place*: support row. `tests/replay.rs` runs every target over its seeds and over changed copies of them with any
-//! toolchain; `libfuzzer/` (outside of the workspace) runs one under libFuzzer, guided by coverage: `make fuzz`.
+//! *Place*: support row. `tests/replay.rs` runs every target over its seeds and over changed copies
+//! of them with any toolchain; `libfuzzer/` (outside of the workspace) runs one under libFuzzer,
+//! guided by coverage: `make fuzz`.
 //!
-//! Seeds are in `seeds/TARGET.hex`, one input a line; `cargo run -p fuzz --example seeds` makes them anew from our own
-//! encoders and test vectors, and keeps the lines below `# found`, which are inputs that failed once.
+//! Seeds are in `seeds/TARGET.hex`, one input a line; `cargo run -p fuzz --example seeds` makes
+//! them anew from our own encoders and test vectors, and keeps the lines below `# found`, which are
+//! inputs that failed once.
 
 mod connections;
 mod gso;
@@ -47,7 +49,8 @@ pub const TARGETS: [Target; 11] = [
     Target { name: "gso", run: gso::run, make_seeds: gso::seeds },
 ];
 
-/// How many times longer than in a release build work may take: debug builds are about 20 times slower.
+/// How many times longer than in a release build work may take: debug builds are about 20 times
+/// slower.
 static SLOWNESS: AtomicU64 = AtomicU64::new(if cfg!(debug_assertions) { 20 } else { 1 });
 
 /// Says how much slower than a release build this one is, which limits of time allow for.
@@ -79,8 +82,8 @@ impl Target {
     }
 }
 
-/// Does `work` and fails when this thread worked for longer than `ms` milliseconds: time that others had does not
-/// count.
+/// Does `work` and fails when this thread worked for longer than `ms` milliseconds: time that
+/// others had does not count.
 fn within<T>(ms: u64, what: &str, work: impl FnOnce() -> T) -> T {
     let start = worked();
     let out = work();

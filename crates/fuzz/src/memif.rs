@@ -36,7 +36,8 @@ fn descriptors() -> &'static [OwnedFd; 3] {
     })
 }
 
-/// Each message is a byte that says which descriptors come with it, and a length; the rest of the message is zero.
+/// Each message is a byte that says which descriptors come with it, and a length; the rest of the
+/// message is zero.
 pub fn run(data: &[u8]) {
     let (mut rest, mut offer) = (data, Offer::default());
     let find = |id| (id == ID).then_some(Target { id: 1, rings: RINGS });

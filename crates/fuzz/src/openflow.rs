@@ -1,5 +1,5 @@
-//! A controller's bytes: cut into messages, decoded, and applied to a switch with four ports as the control side
-//! does; after each message packets of several kinds are decided about.
+//! A controller's bytes: cut into messages, decoded, and applied to a switch with four ports as the
+//! control side does; after each message packets of several kinds are decided about.
 
 use crate::within;
 use action::{Decision, Op, Request as Packet};

@@ -1,5 +1,5 @@
-//! Frames: the parser against its slow twin, and every kernel of the packet path that this CPU has against the scalar
-//! one (the datapath's validating mode).
+//! Frames: the parser against its slow twin, and every kernel of the packet path that this CPU has
+//! against the scalar one (the datapath's validating mode).
 
 #[path = "../../datapath/tests/common/mod.rs"]
 pub mod bed;

@@ -1,5 +1,5 @@
-//! A guest made of bytes: its driver writes anything anywhere into rings, tables and buffers, between calls that move
-//! packets both ways.
+//! A guest made of bytes: its driver writes anything anywhere into rings, tables and buffers,
+//! between calls that move packets both ways.
 
 #[path = "../../vhost/tests/common/mod.rs"]
 mod guest;

@@ -1,5 +1,5 @@
-//! Outer packets: header and inner packet in one pass (`strip`) against its twin, which parses the outer header,
-//! removes it and parses again; with VXLAN and Geneve.
+//! Outer packets: header and inner packet in one pass (`strip`) against its twin, which parses the
+//! outer header, removes it and parses again; with VXLAN and Geneve.
 
 use crate::parse::bed::{Bed, Rule, bed, rule};
 use action::{Op, TunnelKind};
@@ -39,7 +39,8 @@ fn rules(kind: TunnelKind) -> Vec<Rule> {
     ]
 }
 
-/// Two beds with equal rules for one kind of tunnel: the first decapsulates in one pass, the second in two.
+/// Two beds with equal rules for one kind of tunnel: the first decapsulates in one pass, the second
+/// in two.
 fn pair(kind: TunnelKind) -> [Bed; 2] {
     [true, false].map(|one_pass| {
         let mut b = bed(3);

@@ -1,4 +1,5 @@
-//! Messages of a vhost-user front-end, with descriptors of several kinds, to a connection that has no socket.
+//! Messages of a vhost-user front-end, with descriptors of several kinds, to a connection that has
+//! no socket.
 
 use crate::within;
 use ::vhost_user::testing::{Said, converse};
@@ -8,7 +9,8 @@ use std::sync::OnceLock;
 
 /// Messages of one input.
 const MESSAGES_MOST: usize = 48;
-/// Units of work that one message may be: 128 rings that are taken away and put back, and 8 regions.
+/// Units of work that one message may be: 128 rings that are taken away and put back, and 8
+/// regions.
 const UNITS_MOST: u32 = 1 + 8 + 2 * 128;
 /// Milliseconds that all messages of an input may take together.
 const DIALOGUE_MS_MOST: u64 = 200;
@@ -38,8 +40,8 @@ fn kinds() -> &'static [OwnedFd; 4] {
     })
 }
 
-/// Each message: a byte that says how many descriptors of which kind, the request, flags, the payload's length, and the
-/// payload. A length of 255 is one that the header says wrongly.
+/// Each message: a byte that says how many descriptors of which kind, the request, flags, the
+/// payload's length, and the payload. A length of 255 is one that the header says wrongly.
 fn read(data: &[u8]) -> Vec<Said> {
     let (mut rest, mut messages) = (data, Vec::new());
     while let [fds, request, flags, len, more @ ..] = rest {

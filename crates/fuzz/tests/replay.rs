@@ -1,5 +1,6 @@
-//! Every target over its seeds, and over copies of them with changed, lost and doubled bytes. The changes are the same
-//! each time, unless `WEFT_FUZZ_SEED` says otherwise; `WEFT_FUZZ_RUNS` says how many for each target.
+//! Every target over its seeds, and over copies of them with changed, lost and doubled bytes. The
+//! changes are the same each time, unless `WEFT_FUZZ_SEED` says otherwise; `WEFT_FUZZ_RUNS` says
+//! how many for each target.
 
 use fuzz::{TARGETS, Target};
 use testkit::Noise;

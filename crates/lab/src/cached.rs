@@ -16,8 +16,8 @@ pub struct Cached {
 }
 
 impl Cached {
-    /// Asks the daemon whose sockets are in `dir`. OVS does not say how many masks there are, so its megaflows are
-    /// gone through; Weft says.
+    /// Asks the daemon whose sockets are in `dir`. OVS does not say how many masks there are, so
+    /// its megaflows are gone through; Weft says.
     ///
     /// # Errors
     /// There is no daemon, or it does not answer.
@@ -72,7 +72,8 @@ fn number_after(text: &str, mark: &str) -> Option<u64> {
     text[at..].split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Different masks among the lines of `dpctl/dump-flows`: field names, and masks where there is one.
+/// Different masks among the lines of `dpctl/dump-flows`: field names, and masks where there is
+/// one.
 fn count_masks(dump: &str) -> u64 {
     let lines = dump.lines().filter_map(|l| Some(l.split_once(", packets:")?.0));
     lines.map(mask_of).collect::<HashSet<_>>().len() as u64
@@ -80,7 +81,8 @@ fn count_masks(dump: &str) -> u64 {
 
 fn mask_of(line: &str) -> String {
     let mut mask = String::new();
-    // A value goes from '=' (or the bracket of a field without names) to the next separator; "/mask" is kept.
+    // A value goes from '=' (or the bracket of a field without names) to the next separator;
+    // "/mask" is kept.
     let mut in_value = false;
     for c in line.chars() {
         match c {

@@ -1,7 +1,8 @@
 //! Rule changes at a given rate while packets flow: an OpenFlow 1.3 controller of few words.
 //!
-//! It adds and deletes rules for /32 destinations in 17.0.0.0/8 in table 0, where the experiment's rules are; no packet
-//! goes there. Or it has rules of the experiment deliver elsewhere. A barrier every 20 ms tells how far the switch is.
+//! It adds and deletes rules for /32 destinations in 17.0.0.0/8 in table 0, where the experiment's
+//! rules are; no packet goes there. Or it has rules of the experiment deliver elsewhere. A barrier
+//! every 20 ms tells how far the switch is.
 
 use anyhow::{Context, Result, ensure};
 use std::io::{Read, Write};
@@ -37,7 +38,8 @@ fn message(kind: u8, xid: u32, body: &[u8]) -> Vec<u8> {
     m
 }
 
-/// OpenFlow 1.3.5 section 7.3.4.1: adds (command 0) or deletes strictly (4) a rule of these match fields; output to a port.
+/// OpenFlow 1.3.5 section 7.3.4.1: adds (command 0) or deletes strictly (4) a rule of these match
+/// fields; output to a port.
 fn flow_mod(command: u8, priority: u16, oxm: &[u8], port: u32) -> Vec<u8> {
     let mut b = vec![0; 16];
     b.extend([0, command, 0, 0, 0, 0]);
@@ -86,7 +88,8 @@ fn oxm_of(line: &str) -> Result<Vec<u8>> {
     Ok(oxm)
 }
 
-/// Rules that are delivered to ports 10 to 10 + n - 1, the i-th to port 10 + i mod n at first: the n-th change.
+/// Rules that are delivered to ports 10 to 10 + n - 1, the i-th to port 10 + i mod n at first: the
+/// n-th change.
 fn move_on(rules: &[Vec<u8>], receivers: u32, n: u32) -> Vec<u8> {
     let (rule, round) = (n % rules.len() as u32, n / rules.len() as u32);
     flow_mod(0, 10, &rules[rule as usize], 10 + (rule + round + 1) % receivers)
@@ -95,7 +98,8 @@ fn move_on(rules: &[Vec<u8>], receivers: u32, n: u32) -> Vec<u8> {
 /// What the n-th change says.
 type Change = Box<dyn Fn(u32) -> Vec<u8> + Send>;
 
-/// Sends `rate` changes per second, in steps of a millisecond. The number of a barrier is how many were sent before it.
+/// Sends `rate` changes per second, in steps of a millisecond. The number of a barrier is how many
+/// were sent before it.
 fn send(
     mut socket: UnixStream,
     rate: u32,

@@ -11,8 +11,8 @@ const QUEUE: usize = 64;
 const RATE: u64 = 32;
 const LATENCY: usize = HEADER + 2 * QUEUES * QUEUE;
 const BUCKETS: usize = 256;
-/// Of an adapter: which of its 8-byte counters are rules made and ended, packets that came and passed without the host, and
-/// those that were delivered so.
+/// Of an adapter: which of its 8-byte counters are rules made and ended, packets that came and
+/// passed without the host, and those that were delivered so.
 const ADAPTER: usize = LATENCY + QUEUES * BUCKETS * 8;
 const CREATED: usize = 1;
 const DESTROYED: usize = 3;
@@ -81,7 +81,8 @@ impl Counters {
         Ok(file.write_all(&rate.to_ne_bytes())?)
     }
 
-    /// Microseconds below which a share of the samples since `before` were; nothing without samples.
+    /// Microseconds below which a share of the samples since `before` were; nothing without
+    /// samples.
     pub fn latency_us(&self, before: &Counters, share: f64) -> Option<f64> {
         let new: Vec<_> = self.latency.iter().zip(&before.latency).map(|(b, a)| b - a).collect();
         let all: u64 = new.iter().sum();

@@ -49,13 +49,15 @@ pub struct Case {
     pub name: String,
     /// The generator's arguments.
     pub source: String,
-    /// One row for each of these packet sizes (bytes on the wire), which are the points of a line in the plot.
+    /// One row for each of these packet sizes (bytes on the wire), which are the points of a line
+    /// in the plot.
     #[serde(default)]
     pub sizes: Vec<u32>,
     /// Those of them that a run has which is not full; all if empty.
     #[serde(default)]
     pub short_sizes: Vec<u32>,
-    /// One row for each number of guests, likewise; `{guests}` in `source` is that number, and there are as many rules.
+    /// One row for each number of guests, likewise; `{guests}` in `source` is that number, and
+    /// there are as many rules.
     #[serde(default)]
     pub guest_counts: Vec<u32>,
     /// Those of them that a run has which is not full; all if empty.
@@ -64,14 +66,17 @@ pub struct Case {
     /// Left to full runs.
     #[serde(default)]
     pub full: bool,
-    /// Seconds at most before those that count; they begin when caches do not grow any more ([`crate::warm`]).
+    /// Seconds at most before those that count; they begin when caches do not grow any more
+    /// ([`crate::warm`]).
     #[serde(default = "three_seconds")]
     pub warm: f64,
-    /// Seconds that pass before caches are looked at: the switch gets to know the connections meanwhile.
+    /// Seconds that pass before caches are looked at: the switch gets to know the connections
+    /// meanwhile.
     #[serde(default)]
     pub warm_least: f64,
-    /// The traffic has new flows all the time, so no cache ever settles, and what is compared is that state. Elsewhere
-    /// a ratio to a peer is printed only if the peer's caches had settled before counting.
+    /// The traffic has new flows all the time, so no cache ever settles, and what is compared is
+    /// that state. Elsewhere a ratio to a peer is printed only if the peer's caches had settled
+    /// before counting.
     #[serde(default)]
     pub never_settles: bool,
     /// The switch's rules; testpmd has none.
@@ -80,7 +85,8 @@ pub struct Case {
     /// Guests that the rules deliver to; none: port to port.
     #[serde(default)]
     pub guests: u32,
-    /// Virtual functions of the source's adapter (`hw=` in `source`) that the rules deliver to; none: port to port.
+    /// Virtual functions of the source's adapter (`hw=` in `source`) that the rules deliver to;
+    /// none: port to port.
     #[serde(default)]
     pub functions: u32,
     /// Rules per second that come to deliver to another function: MACs that move.
@@ -179,7 +185,8 @@ pub enum Role {
     /// Sends every packet back (PVP).
     #[default]
     Echo,
-    /// As echo, but the switch passes what comes back on to the next guest; what the last one sends leaves.
+    /// As echo, but the switch passes what comes back on to the next guest; what the last one sends
+    /// leaves.
     Chain,
     /// Counts and drops.
     Sink,

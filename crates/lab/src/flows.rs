@@ -4,7 +4,8 @@ use anyhow::{Context, Result};
 use std::fs;
 use std::path::Path;
 
-/// A set of flows: one per combination of the bits that are 1 in `wild_*`. Numbers are in host byte order.
+/// A set of flows: one per combination of the bits that are 1 in `wild_*`. Numbers are in host byte
+/// order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Template {
     /// IPv4 source; bits of `wild_src` are 0.

@@ -1,5 +1,5 @@
-//! What a switch's host does while an adapter forwards: its busy cycles, misses, rule operations, and the time of the
-//! threads that do not forward.
+//! What a switch's host does while an adapter forwards: its busy cycles, misses, rule operations,
+//! and the time of the threads that do not forward.
 
 use crate::cached::{appctl, control_socket};
 use crate::counters::Counters;
@@ -12,7 +12,8 @@ use std::time::Instant;
 /// Of the seconds that count.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Host {
-    /// Packets that reached their functions, by the adapter or by the host, per second of wall time.
+    /// Packets that reached their functions, by the adapter or by the host, per second of wall
+    /// time.
     pub delivered_pps: f64,
     /// Cycles that forwarding threads were busy, per such packet.
     pub busy_cycles: f64,

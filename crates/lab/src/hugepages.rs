@@ -1,4 +1,5 @@
-//! Hugepages for the time of a measurement: one lab at a time, and the old number afterwards, however we end.
+//! Hugepages for the time of a measurement: one lab at a time, and the old number afterwards,
+//! however we end.
 
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
@@ -11,8 +12,9 @@ use std::process::{Child, Command, Stdio};
 const NUMBER: &str = "/proc/sys/vm/nr_hugepages";
 const LOCK: &str = "/tmp/hugepages.lock";
 
-/// Waits until nobody holds its input any more, which is when we have ended, by whatever means; then sets the number of
-/// hugepages back and removes the folder of the run at hand, and the lock. Systems are killed by the kernel when we end.
+/// Waits until nobody holds its input any more, which is when we have ended, by whatever means;
+/// then sets the number of hugepages back and removes the folder of the run at hand, and the lock.
+/// Systems are killed by the kernel when we end.
 const JANITOR: &str = "trap '' INT TERM HUP; while read -r _; do :; done; \
                        rm -rf \"$FOLDER\" || { sleep 1; rm -rf \"$FOLDER\"; }; echo \"$BEFORE\" >\"$NUMBER\"; \
                        rm -f \"$LOCK\"";
@@ -24,7 +26,8 @@ pub struct Hugepages {
 }
 
 impl Hugepages {
-    /// Waits for the lock, then sees that so many pages are free (others may use some). `folder` is that of the runs.
+    /// Waits for the lock, then sees that so many pages are free (others may use some). `folder` is
+    /// that of the runs.
     ///
     /// # Errors
     /// Not root, or there is too little memory.
@@ -41,7 +44,8 @@ impl Hugepages {
         Ok(held)
     }
 
-    /// Sees that the pages are free: others on this machine may have used some, or set the number back.
+    /// Sees that the pages are free: others on this machine may have used some, or set the number
+    /// back.
     ///
     /// # Errors
     /// Not root, or there is too little memory.
@@ -66,7 +70,8 @@ impl Drop for Hugepages {
     }
 }
 
-/// Waits for the lock file to be ours. Who had it before removes it: then it is not the one that we waited for.
+/// Waits for the lock file to be ours. Who had it before removes it: then it is not the one that we
+/// waited for.
 fn lock() -> Result<File> {
     loop {
         let file = File::create(LOCK).with_context(|| LOCK.to_string())?;

@@ -2,12 +2,14 @@
 //!
 //! *Place*: support. Knows the systems only as programs; shares nothing with the switch.
 //!
-//! *Invariants*: one system runs at a time, in network, mount and PID namespaces of its own that end with it;
-//! hugepages are held under a lock and set back; a run that fails is one line, and the rest still runs.
+//! *Invariants*: one system runs at a time, in network, mount and PID namespaces of its own that
+//! end with it; hugepages are held under a lock and set back; a run that fails is one line, and the
+//! rest still runs.
 //!
-//! *Method*: the ports are `net_weftgen` (lab/generator), which has a packet ready whenever it is asked, so the
-//! forwarding thread is never idle. Cycles per packet are that thread's CPU time times the TSC rate over the packets
-//! that left; time in which something else had the core does not count.
+//! *Method*: the ports are `net_weftgen` (lab/generator), which has a packet ready whenever it is
+//! asked, so the forwarding thread is never idle. Cycles per packet are that thread's CPU time
+//! times the TSC rate over the packets that left; time in which something else had the core does
+//! not count.
 
 mod cached;
 mod churn;

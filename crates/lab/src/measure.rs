@@ -30,7 +30,8 @@ pub(crate) const HUGEPAGES: u64 = 900;
 
 /// Seconds between two looks at a run that is measured.
 const SLICE: f64 = 0.1;
-/// Slices in which the forwarding thread had less of its core do not count: somebody else had it, and its caches.
+/// Slices in which the forwarding thread had less of its core do not count: somebody else had it,
+/// and its caches.
 const PRESENT: f64 = 0.95;
 
 /// How to run.
@@ -71,7 +72,8 @@ pub struct Sample {
     pub wall_ns: u64,
     /// TSC cycles of that CPU time per packet that left.
     pub cycles: f64,
-    /// Slices of a tenth of a second that count, and all: see [`crate::results::Results::left_out`].
+    /// Slices of a tenth of a second that count, and all: see
+    /// [`crate::results::Results::left_out`].
     #[serde(default)]
     pub slices: [u32; 2],
     /// What the run took from start to end, seconds.
@@ -219,7 +221,8 @@ pub(crate) fn prepare_signals() -> Result<()> {
     Ok(())
 }
 
-/// Builds what is built here (the peer only if `build`); leaves out systems that are not on this machine.
+/// Builds what is built here (the peer only if `build`); leaves out systems that are not on this
+/// machine.
 pub(crate) fn prepare(
     systems: Vec<System>,
     options: &Options,
@@ -331,7 +334,8 @@ impl Slice {
     }
 }
 
-/// The sum of the slices that count, and how many these are: the undisturbed ones, but all if they are less than half.
+/// The sum of the slices that count, and how many these are: the undisturbed ones, but all if they
+/// are less than half.
 fn counted(slices: &[Slice], cores: usize) -> (Slice, u32) {
     let sum = |all: &[Slice]| all.iter().copied().fold(Slice::default(), Slice::and);
     let good: Vec<_> = slices.iter().copied().filter(|s| s.undisturbed(cores)).collect();
@@ -352,7 +356,8 @@ fn watch(running: &Running, seconds: f64) -> Result<Vec<Look>> {
     Ok(looks)
 }
 
-/// Sockets and files of this process's runs: a directory whose name nobody can foresee. The hugepages' janitor removes it.
+/// Sockets and files of this process's runs: a directory whose name nobody can foresee. The
+/// hugepages' janitor removes it.
 pub(crate) fn folder() -> Result<&'static Path> {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     if let Some(made) = MADE.get() {
@@ -369,7 +374,8 @@ pub(crate) fn last_cores(n: usize) -> Result<Range<usize>> {
     Ok(first..all)
 }
 
-/// Starts a system, waits for the first packet that comes through, and begins to change rules if the case says so.
+/// Starts a system, waits for the first packet that comes through, and begins to change rules if
+/// the case says so.
 pub(crate) fn begin(system: &System, setup: &Setup) -> Result<(Running, Option<Churn>)> {
     let running = system.start(setup, folder()?.join("run"))?;
     let began = Instant::now();

@@ -1,4 +1,5 @@
-//! What a switch's adapter does for it: rules it has, and packets that came marked, as the control socket says.
+//! What a switch's adapter does for it: rules it has, and packets that came marked, as the control
+//! socket says.
 
 use crate::cached::{appctl, control_socket};
 use anyhow::Result;

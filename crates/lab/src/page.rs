@@ -145,7 +145,8 @@ fn table(out: &mut String, results: &Results) {
     out.push_str("</table></div>\n");
 }
 
-/// One system's line; `floor` is testpmd's, `peer` the cycles of the best OVS ([`Row::peer_cycles`](crate::results::Row::peer_cycles)).
+/// One system's line; `floor` is testpmd's, `peer` the cycles of the best OVS
+/// ([`Row::peer_cycles`](crate::results::Row::peer_cycles)).
 fn line(out: &mut String, cell: &Cell, floor: Option<Spread>, peer: Option<f64>, drift: f64) {
     let Some((cycles, mpps)) = cell.cycles().zip(cell.mpps()) else { return };
     let spread = cell.spread(drift).unwrap_or(cycles);

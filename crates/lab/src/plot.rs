@@ -34,7 +34,8 @@ fn mpps(cell: Option<&Cell>) -> Option<f64> {
     Some(cell?.mpps()?.median)
 }
 
-/// Weft, both builds of OVS at their best, what the paper's machine did; testpmd is a line in the tables, since it would dwarf the others.
+/// Weft, both builds of OVS at their best, what the paper's machine did; testpmd is a line in the
+/// tables, since it would dwarf the others.
 pub const SERIES: &[Series] = &[
     Series { name: "Weft", color: RGBColor(0, 114, 178), value: |r| mpps(r.cell("weft")) },
     Series {
@@ -97,7 +98,8 @@ fn svg(
     Ok(text)
 }
 
-/// A group of horizontal bars per row: Mpps. The scale is logarithmic when the values differ by more than a hundred.
+/// A group of horizontal bars per row: Mpps. The scale is logarithmic when the values differ by
+/// more than a hundred.
 ///
 /// # Errors
 /// The library's.

@@ -1,4 +1,5 @@
-//! Results on disk: bench/results/DATE-MACHINE-COMMIT/ with NAME.json and NAME.md of each experiment, and one page.
+//! Results on disk: bench/results/DATE-MACHINE-COMMIT/ with NAME.json and NAME.md of each
+//! experiment, and one page.
 
 use crate::compare::load;
 use crate::page::page;
@@ -7,8 +8,8 @@ use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Writes one experiment's results, and the page anew; prints the table; returns the folder. With `add` the samples of
-/// an earlier run in the same folder stay.
+/// Writes one experiment's results, and the page anew; prints the table; returns the folder. With
+/// `add` the samples of an earlier run in the same folder stay.
 ///
 /// # Errors
 /// The folder cannot be written.

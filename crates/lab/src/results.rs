@@ -8,8 +8,9 @@ use crate::system::System;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A setting of OVS whose best run takes this many times the cycles of the best setting's median is not run again: twice
-/// the spread of 25 % above which [`Results::noise`] says that a median is to be taken with care.
+/// A setting of OVS whose best run takes this many times the cycles of the best setting's median is
+/// not run again: twice the spread of 25 % above which [`Results::noise`] says that a median is to
+/// be taken with care.
 const PEER_CYCLES_RATIO_MAX: f64 = 1.5;
 
 /// One experiment's file: NAME.json.
@@ -92,8 +93,9 @@ impl Spread {
         Some(Spread { min, median, max })
     }
 
-    /// What as many more runs are expected to stay in: the distance between least and greatest over n - 1 further on
-    /// both sides (the unbiased estimate of a uniform distribution's ends), and the machine's drift (a share).
+    /// What as many more runs are expected to stay in: the distance between least and greatest over
+    /// n - 1 further on both sides (the unbiased estimate of a uniform distribution's ends), and
+    /// the machine's drift (a share).
     pub fn widened(&self, runs: usize, drift: f64) -> Self {
         let more = (self.max - self.min) / (runs.max(2) - 1) as f64;
         Spread {
@@ -115,7 +117,8 @@ impl Cell {
         Spread::of(self.samples.iter().map(|s| s.cycles))
     }
 
-    /// The same with the spread that tables show. Of a single run nothing is known: it has no width but the drift.
+    /// The same with the spread that tables show. Of a single run nothing is known: it has no width
+    /// but the drift.
     pub fn spread(&self, drift: f64) -> Option<Spread> {
         Some(self.cycles()?.widened(self.samples.len(), drift))
     }
@@ -163,7 +166,8 @@ impl Cell {
         Spread::of(self.samples.iter().filter_map(|s| s.changes)).map(|s| s.median)
     }
 
-    /// Rules in the adapter, and packets known by their marks in per cent: medians over the samples.
+    /// Rules in the adapter, and packets known by their marks in per cent: medians over the
+    /// samples.
     pub fn offloaded(&self) -> Option<[f64; 2]> {
         let all = || self.samples.iter().filter_map(|s| s.offloaded);
         let rules = Spread::of(all().map(|o| o.rules as f64))?.median;
@@ -217,16 +221,17 @@ impl Row {
         cells.min_by(|a, b| median(a).total_cmp(&median(b)))
     }
 
-    /// Cycles per packet of the fastest OVS, of all builds and settings that ran. None where that one's caches were
-    /// still filling when counting began, although the traffic lets them settle: settled, it would be faster.
+    /// Cycles per packet of the fastest OVS, of all builds and settings that ran. None where that
+    /// one's caches were still filling when counting began, although the traffic lets them settle:
+    /// settled, it would be faster.
     pub fn peer_cycles(&self) -> Option<f64> {
         let best = self.best(Cell::is_peer)?;
         let settled = self.never_settles || best.unsettled().is_none();
         settled.then(|| best.cycles().map(|c| c.median)).flatten()
     }
 
-    /// Is a further run of this system worth its time? Not of a build or setting of OVS that is so much slower than the
-    /// best one that the spread cannot make it the peer.
+    /// Is a further run of this system worth its time? Not of a build or setting of OVS that is so
+    /// much slower than the best one that the spread cannot make it the peer.
     pub fn may_become_peer(&self, cell: &Cell) -> bool {
         let best = self.best(Cell::is_peer).and_then(Cell::cycles);
         match (best, cell.cycles()) {
@@ -237,8 +242,8 @@ impl Row {
         }
     }
 
-    /// Was the guests' core the limit? Guests that do not keep up lose packets; guests that send lose them as long as they
-    /// could send more.
+    /// Was the guests' core the limit? Guests that do not keep up lose packets; guests that send
+    /// lose them as long as they could send more.
     pub fn guests_limit(&self, cell: &Cell) -> bool {
         match self.role {
             _ if cell.samples.is_empty() => false,
@@ -286,7 +291,8 @@ impl Results {
         }
     }
 
-    /// The share of time in which the forwarding thread had not its whole core, and which does not count, %.
+    /// The share of time in which the forwarding thread had not its whole core, and which does not
+    /// count, %.
     pub fn left_out(&self) -> f64 {
         let cells = self.rows.iter().flat_map(|r| &r.systems);
         let slices = || cells.clone().flat_map(|c| &c.samples).map(|s| s.slices);
@@ -308,8 +314,8 @@ impl Results {
         self.rows.iter().flat_map(|r| &r.systems).all(|c| c.samples.is_empty())
     }
 
-    /// These and later runs of the same experiment: all cases, systems and samples of both. Load and stolen time are
-    /// the greater of both.
+    /// These and later runs of the same experiment: all cases, systems and samples of both. Load
+    /// and stolen time are the greater of both.
     pub fn and(mut self, later: Results) -> Results {
         let e = &mut self.environment;
         e.load = e.load.max(later.environment.load);
@@ -330,8 +336,8 @@ impl Results {
         self
     }
 
-    /// How much the machine changed meanwhile, as a share: the median over systems and cases of what lies between first
-    /// and last run, one per cent at least.
+    /// How much the machine changed meanwhile, as a share: the median over systems and cases of
+    /// what lies between first and last run, one per cent at least.
     pub fn drift(&self) -> f64 {
         let all = self.rows.iter().flat_map(|r| &r.systems).filter_map(Cell::drift);
         Spread::of(all).map_or(0.01, |s| s.median.max(0.01))

@@ -1,7 +1,7 @@
 //! Rule sets and the flows that hit them, from a seed.
 //!
-//! Every family gives the text for `ovs-ofctl add-flows` and, unless the generator's own arithmetic makes its flows
-//! (`port`, `l3`, `dmac`, `vxlan`, `exact`), a table of flows. Output is port 2.
+//! Every family gives the text for `ovs-ofctl add-flows` and, unless the generator's own arithmetic
+//! makes its flows (`port`, `l3`, `dmac`, `vxlan`, `exact`), a table of flows. Output is port 2.
 
 mod acl;
 mod explosion;
@@ -48,17 +48,18 @@ pub enum RuleKind {
     L3,
     /// Destination MACs: one mask. The generator's `dmacs`.
     Dmac,
-    /// VNI and inner destination MAC (papers/003), `masks` VNIs. The generator's kind `vxlan` with as many `guests`
-    /// and `vnis`.
+    /// VNI and inner destination MAC (papers/003), `masks` VNIs. The generator's kind `vxlan` with
+    /// as many `guests` and `vnis`.
     Vxlan,
-    /// Two tables, of 16,384 rules each, that look at 28 bits of the flow number: each of the generator's `udp4` flows
-    /// is a megaflow of its own, of one mask.
+    /// Two tables, of 16,384 rules each, that look at 28 bits of the flow number: each of the
+    /// generator's `udp4` flows is a megaflow of its own, of one mask.
     Exact,
     /// Prefixes, ports and protocols in so many combinations.
     Mixed,
     /// Five-tuple access lists in the style of ClassBench.
     Acl,
-    /// A victim's rule, and rules whose un-wildcarding an attacker abuses; new flows are the attacker's.
+    /// A victim's rule, and rules whose un-wildcarding an attacker abuses; new flows are the
+    /// attacker's.
     Explosion,
     /// Connection tracking, commit of what clients of the generator's `conn` begin.
     Ct,
@@ -75,7 +76,8 @@ pub struct RuleSet {
     pub lines: Vec<String>,
     /// For the generator's argument `table`.
     pub flows: Option<FlowTable>,
-    /// The five-tuple rules as structures, most important first; empty for the kinds that are not five-tuples.
+    /// The five-tuple rules as structures, most important first; empty for the kinds that are not
+    /// five-tuples.
     pub matches: Vec<Match>,
 }
 
@@ -167,7 +169,8 @@ fn ct(known: &str, new: &str) -> Vec<String> {
     ]
 }
 
-/// Flow f of kind `udp4` has source port 1024 + the low 14 bits, and all its bits in the source address.
+/// Flow f of kind `udp4` has source port 1024 + the low 14 bits, and all its bits in the source
+/// address.
 fn exact() -> Vec<String> {
     let ports = (0..1 << 14)
         .map(|i| format!("table=0,priority=10,udp,tp_src={},actions=goto_table:1", 1024 + i));

@@ -1,5 +1,6 @@
-//! Rates at which next to nothing is lost (RFC 2544 section 26.1, with the goals and words of MLRsearch), and latency at
-//! parts of that rate. A trial offers a load for a time, stops, lets the switch drain, and counts what did not come.
+//! Rates at which next to nothing is lost (RFC 2544 section 26.1, with the goals and words of
+//! MLRsearch), and latency at parts of that rate. A trial offers a load for a time, stops, lets the
+//! switch drain, and counts what did not come.
 
 use crate::counters::Counters;
 use crate::measure::pause;
@@ -23,7 +24,8 @@ const LEAST: f64 = 10_000.0;
 pub struct Found {
     /// Mpps of [`GOALS`]: the lower bound, at which the goal was met; 0 if it never was.
     pub mpps: [f64; 3],
-    /// Microseconds at [`PARTS`]: p50, p99, p99.9; the upper edges of buckets that are an eighth of a power of two wide.
+    /// Microseconds at [`PARTS`]: p50, p99, p99.9; the upper edges of buckets that are an eighth of
+    /// a power of two wide.
     pub latency_us: [[f64; 3]; 2],
 }
 
@@ -36,8 +38,8 @@ pub struct AtLoad {
     pub loss: f64,
     /// Microseconds, as in [`Found`].
     pub latency_us: [f64; 3],
-    /// p50 and p99 of each millisecond, the middle ones: without what a machine does that is not this one's alone, as
-    /// long as most milliseconds are spared.
+    /// p50 and p99 of each millisecond, the middle ones: without what a machine does that is not
+    /// this one's alone, as long as most milliseconds are spared.
     #[serde(default)]
     pub middle_us: [f64; 2],
 }
@@ -106,7 +108,8 @@ fn trial(running: &Running, rate: f64, seconds: f64) -> Result<Trial> {
     })
 }
 
-/// Bounds of a rate: halves what is between until a goal's bounds are near. `meets` says whether a rate meets the goal.
+/// Bounds of a rate: halves what is between until a goal's bounds are near. `meets` says whether a
+/// rate meets the goal.
 fn bisect(mut low: f64, mut high: f64, mut meets: impl FnMut(f64) -> Result<bool>) -> Result<f64> {
     while high - low > WIDTH * high && high > LEAST {
         let middle = (low + high) / 2.0;
@@ -119,8 +122,9 @@ fn bisect(mut low: f64, mut high: f64, mut meets: impl FnMut(f64) -> Result<bool
     Ok(low)
 }
 
-/// Searches below `capacity`, packets per second, what the switch forwards under overload. Stricter goals begin with
-/// the bound that the laxer one met; a pause of the machine may fail a trial, so a failed one is done twice.
+/// Searches below `capacity`, packets per second, what the switch forwards under overload. Stricter
+/// goals begin with the bound that the laxer one met; a pause of the machine may fail a trial, so a
+/// failed one is done twice.
 ///
 /// # Errors
 /// The switch ended, or we were interrupted.

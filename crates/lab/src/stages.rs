@@ -26,7 +26,8 @@ pub struct Clocks {
 /// A run's cycles per packet by stage.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stages {
-    /// Asking ports for packets (the generator makes them there), guests' rings, and what an iteration has to do besides.
+    /// Asking ports for packets (the generator makes them there), guests' rings, and what an
+    /// iteration has to do besides.
     pub receive: f64,
     /// Headers to keys.
     pub parse: f64,
@@ -34,7 +35,8 @@ pub struct Stages {
     pub lookup: f64,
     /// Of `lookup`: asking the pipeline.
     pub misses: f64,
-    /// Rewriting, beginning tunnels, copying into guests' buffers, sending (the generator counts there).
+    /// Rewriting, beginning tunnels, copying into guests' buffers, sending (the generator counts
+    /// there).
     pub act: f64,
     /// In no stage: iterations that found no packet.
     pub idle: f64,
@@ -74,8 +76,9 @@ impl Clocks {
         Some(Clocks { used: sum("- Used TSC cycles:")?, of })
     }
 
-    /// Shares of the threads' time since `before`, times `cycles`: what the run says that a packet takes. The threads' own
-    /// clock also runs while something else has the core; by shares that is spread over the stages.
+    /// Shares of the threads' time since `before`, times `cycles`: what the run says that a packet
+    /// takes. The threads' own clock also runs while something else has the core; by shares that is
+    /// spread over the stages.
     ///
     /// Nothing if no time passed, or the counters were cleared meanwhile.
     pub fn since(&self, before: &Clocks, cycles: f64) -> Option<Stages> {

@@ -1,4 +1,5 @@
-//! The systems under test: started by scripts of lab/systems, found again by their forwarding thread.
+//! The systems under test: started by scripts of lab/systems, found again by their forwarding
+//! thread.
 
 use crate::counters::Counters;
 use crate::experiment::{Case, Role, Tunnel};
@@ -25,7 +26,8 @@ pub struct System {
     /// As experiments may name it and its like.
     group: &'static str,
     program: Program,
-    /// testpmd: the forwarding mode. With an emulated engine: the threshold and its arguments. Others: `other_config`.
+    /// testpmd: the forwarding mode. With an emulated engine: the threshold and its arguments.
+    /// Others: `other_config`.
     setting: &'static str,
 }
 
@@ -79,8 +81,8 @@ const SYSTEMS: &[System] = &[
     system("weft-flush", "weft-flush", Program::Weft, "tx-flush-interval=50"),
 ];
 
-/// The group of every build and setting of OVS without offload: what an experiment compares with, so that the peer
-/// of each row is the one that is best on that row.
+/// The group of every build and setting of OVS without offload: what an experiment compares with,
+/// so that the peer of each row is the one that is best on that row.
 const EVERY_OVS: &str = "ovs-all";
 
 /// The lookup and input functions of OVS for AVX-512; refused where the CPU has none.
@@ -172,7 +174,8 @@ impl System {
         self.program == Program::OvsNative
     }
 
-    /// Can it do this case? testpmd has no rules to change or to deliver to guests by: it forwards to one at most.
+    /// Can it do this case? testpmd has no rules to change or to deliver to guests by: it forwards
+    /// to one at most.
     pub fn can(&self, case: &Case) -> bool {
         let one_guest = case.guests == 1 && case.tunnel == Tunnel::None && self.setting == "io";
         let plain = case.guests == 0 && case.functions == 0 && case.tunnel == Tunnel::None;
@@ -290,8 +293,8 @@ fn by_tunnel(vni: u32) -> String {
     format!("set_field:{vni}->tun_id,set_field:172.16.0.1->tun_dst,output:3")
 }
 
-/// The rules; with guests, rule i delivers to guest i mod n, and what guests send leaves, by the tunnel if there is one.
-/// To a sink behind a tunnel rule i sends with the i mod 10th VNI.
+/// The rules; with guests, rule i delivers to guest i mod n, and what guests send leaves, by the
+/// tunnel if there is one. To a sink behind a tunnel rule i sends with the i mod 10th VNI.
 fn rules_text(case: &Case, rules: &RuleSet) -> String {
     if case.tunnel == Tunnel::Sink {
         let push = |(i, line): (u32, &String)| line.replace("output:2", &by_tunnel(100 + i % 10));
@@ -419,8 +422,8 @@ impl Running {
 }
 
 impl Running {
-    /// Ends the namespace's first process, by its closed input or else by force. The kernel reaps it after all
-    /// others of the namespace, so that when unshare returns their memory is free.
+    /// Ends the namespace's first process, by its closed input or else by force. The kernel reaps
+    /// it after all others of the namespace, so that when unshare returns their memory is free.
     fn end(&mut self) {
         drop(self.child.stdin.take());
         let limit = Instant::now() + Duration::from_secs(3);

@@ -93,7 +93,8 @@ impl Results {
         out
     }
 
-    /// What only some samples have: cycles per stage, rates without loss and latency, confirmed changes.
+    /// What only some samples have: cycles per stage, rates without loss and latency, confirmed
+    /// changes.
     fn more(&self, out: &mut String) {
         for text in self.unsettled().into_iter().chain(self.saturated()) {
             let _ = writeln!(out, "\n{text}");

@@ -1,5 +1,5 @@
-//! An experiment's traffic through Weft in its validating mode: every kernel beside its twin, case by case. Nothing is
-//! measured, so the machine need not be quiet.
+//! An experiment's traffic through Weft in its validating mode: every kernel beside its twin, case
+//! by case. Nothing is measured, so the machine need not be quiet.
 
 use crate::cached::{appctl, control_socket};
 use crate::environment::Environment;
@@ -12,9 +12,9 @@ use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// What is compared, as `pmd-perf-show` names it: kernels of parsing with the scalar parser, what lookups found with what
-/// rules say, decisions of direct mode with those of the whole way, decapsulation in one pass with two steps, programs with the
-/// interpreter.
+/// What is compared, as `pmd-perf-show` names it: kernels of parsing with the scalar parser, what
+/// lookups found with what rules say, decisions of direct mode with those of the whole way,
+/// decapsulation in one pass with two steps, programs with the interpreter.
 const KINDS: [&str; 5] = ["parse", "lookup", "direct", "decapsulation", "act"];
 
 /// What one case's run compared.
@@ -63,10 +63,12 @@ impl Compared {
     }
 }
 
-/// Runs Weft alone over every case; writes a table beside the experiment's results, and gives its path.
+/// Runs Weft alone over every case; writes a table beside the experiment's results, and gives its
+/// path.
 ///
 /// # Errors
-/// As [`crate::run`]; and a case that did not run, that found a difference, or in which something was not compared.
+/// As [`crate::run`]; and a case that did not run, that found a difference, or in which something
+/// was not compared.
 pub fn validate(name: &str, options: &Options) -> Result<PathBuf> {
     let experiment = Experiment::load(name, options.full)?;
     let cases = measure::wanted(name, &experiment, options)?;

@@ -26,8 +26,8 @@ pub struct Warm {
     pub settled: bool,
 }
 
-/// Waits until the switch's megaflows (and its adapter's rules) do not grow from one look to the next, `limit` seconds at most. testpmd caches
-/// nothing and gets half a second.
+/// Waits until the switch's megaflows (and its adapter's rules) do not grow from one look to the
+/// next, `limit` seconds at most. testpmd caches nothing and gets half a second.
 ///
 /// # Errors
 /// Interrupted.

@@ -1,6 +1,7 @@
-//! The emulated adapter's flow rules (lab/generator/hw): testpmd and Debian's ovs-vswitchd set them,
-//! counters and marks say what became of the packets. With SANITIZE=1 in the environment testpmd runs it under
-//! AddressSanitizer and UBSan (packaged programs that do not preload them are left out).
+//! The emulated adapter's flow rules (lab/generator/hw): testpmd and Debian's ovs-vswitchd set
+//! them, counters and marks say what became of the packets. With SANITIZE=1 in the environment
+//! testpmd runs it under AddressSanitizer and UBSan (packaged programs that do not preload them are
+//! left out).
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -105,7 +106,8 @@ fn wait_for(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// With SANITIZE=1 the plug-in is built with sanitizers (lab/plugin.sh), and what they find ends testpmd.
+/// With SANITIZE=1 the plug-in is built with sanitizers (lab/plugin.sh), and what they find ends
+/// testpmd.
 fn preload_sanitizer(c: &mut Command) {
     if std::env::var_os("SANITIZE").is_none() {
         return;
@@ -355,8 +357,8 @@ fn forwarded_packets_are_counted_and_never_seen() {
     assert!(said.contains("Flow rule #1 destroyed"), "{said}");
 }
 
-/// Rules come and go while packets come: each packet is the host's, a virtual function's, dropped or
-/// missed, once.
+/// Rules come and go while packets come: each packet is the host's, a virtual function's, dropped
+/// or missed, once.
 #[test]
 fn packets_are_conserved_when_rules_change() {
     const LIMIT: u64 = 3_000_000;

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A folder of one test, gone when dropped. Not in /tmp: EAL and other users' rules about it differ.
+/// A folder of one test, gone when dropped. Not in /tmp: EAL and other users' rules about it
+/// differ.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -120,7 +121,8 @@ fn assert_checksum(bytes: &[u8], rest: u32) {
     assert_eq!(sum, 0xffff);
 }
 
-/// Checks an IPv4 packet's lengths and checksums and gives its flow; `at` is where its Ethernet header is.
+/// Checks an IPv4 packet's lengths and checksums and gives its flow; `at` is where its Ethernet
+/// header is.
 fn ipv4(p: &[u8], at: usize) -> Flow {
     let (eth, ip) = (&p[at..], &p[at + 14..]);
     assert_eq!((be16(eth, 12), ip[0]), (0x0800, 0x45));

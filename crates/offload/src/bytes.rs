@@ -1,8 +1,9 @@
 //! Megaflows as bytes: what the first 64 bytes of its packets are.
 //!
-//! Headers lie at fixed places in the packets that a rule is for: Ethernet, at most one tag, IPv4 without options or
-//! IPv6 without extension headers, neither a fragment, and L4. Which of them it is follows from the megaflow; what a
-//! megaflow covers besides (it may say nothing about tags) goes the ordinary way.
+//! Headers lie at fixed places in the packets that a rule is for: Ethernet, at most one tag, IPv4
+//! without options or IPv6 without extension headers, neither a fragment, and L4. Which of them it
+//! is follows from the megaflow; what a megaflow covers besides (it may say nothing about tags)
+//! goes the ordinary way.
 
 use crate::Reason;
 use flow::{FIELDS, Key, Mask, at, flag};
@@ -19,13 +20,14 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 const SCTP: u8 = 132;
-/// IPv6 next headers behind which there is more to read: hop-by-hop, routing, fragment, authentication, destination
-/// options.
+/// IPv6 next headers behind which there is more to read: hop-by-hop, routing, fragment,
+/// authentication, destination options.
 const EXTENSIONS: [u8; 5] = [0, 43, 44, 51, 60];
 /// Below, an Ethertype is a length.
 const ETHERTYPE_MIN: u16 = 0x600;
 
-/// What proves that a packet belongs to a megaflow, without parsing it: its bytes, and that it is whole.
+/// What proves that a packet belongs to a megaflow, without parsing it: its bytes, and that it is
+/// whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstBytes {
     /// The packet's first bytes, where `mask` has bits; zero elsewhere.
@@ -43,7 +45,8 @@ pub struct FirstBytes {
 }
 
 impl FirstBytes {
-    /// Does the packet belong to the megaflow? The plain way, which the datapath's is compared with.
+    /// Does the packet belong to the megaflow? The plain way, which the datapath's is compared
+    /// with.
     pub fn claims(&self, packet: &[u8]) -> bool {
         let byte = |i: usize| packet.get(i).copied().unwrap_or(0);
         let same = (0..BYTES).all(|i| (byte(i) ^ self.value[i]) & self.mask[i] == 0);
@@ -69,7 +72,8 @@ struct Maker<'a> {
     fixed: Key,
     value: [u8; BYTES],
     mask: [u8; BYTES],
-    /// The part of `mask` that only says of which form the packet is: headers say that to an adapter.
+    /// The part of `mask` that only says of which form the packet is: headers say that to an
+    /// adapter.
     form: [u8; BYTES],
     headers: Vec<Header>,
     /// Where the next header is.
@@ -80,7 +84,8 @@ struct Maker<'a> {
     l4: bool,
 }
 
-/// What a megaflow's packets begin with, for the datapath and for an adapter; or why that cannot be said.
+/// What a megaflow's packets begin with, for the datapath and for an adapter; or why that cannot be
+/// said.
 pub fn first_bytes(key: &Key, mask: &Mask) -> Result<(FirstBytes, Pattern), Reason> {
     if key.u32(at::RECIRC) != 0 || key.u8(at::FLAGS) & flag::TUNNEL != 0 {
         return Err(Reason::NotFirstPass);

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-/// Slots of a port. Slots 0 and 65,535 are not used, so no mark is 0 (which is "none") or one of the last 16
-/// (which ConnectX adapters keep for themselves).
+/// Slots of a port. Slots 0 and 65,535 are not used, so no mark is 0 (which is "none") or one of
+/// the last 16 (which ConnectX adapters keep for themselves).
 pub const SLOTS: usize = 1 << 16;
 
-/// A slot that was given back rests so long: what waits in receive rings is gone by then. A ring of 4,096 packets
-/// at 10,000 packets per second holds 0.4 s.
+/// A slot that was given back rests so long: what waits in receive rings is gone by then. A ring of
+/// 4,096 packets at 10,000 packets per second holds 0.4 s.
 const REST_MS: u64 = 1000;
 
 /// What a rule writes into packets.
@@ -106,7 +106,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever order: a mark is not out twice, and a slot rests before it is out again, as another mark.
+        /// Whatever order: a mark is not out twice, and a slot rests before it is out again, as
+        /// another mark.
         #[test]
         fn slots_rest(steps in proptest::collection::vec((any::<bool>(), 0u64..400), 1..400)) {
             let (mut marks, mut now) = (Marks::new(), 0);

@@ -49,8 +49,8 @@ impl Candidates {
     }
 }
 
-/// Packets per second from which on a rule pays that costs `cost_cycles` once and saves `saved_cycles` per packet while it
-/// stays, `life_s` seconds.
+/// Packets per second from which on a rule pays that costs `cost_cycles` once and saves
+/// `saved_cycles` per packet while it stays, `life_s` seconds.
 pub(crate) fn enter_pps(cost_cycles: f32, saved_cycles: f32, life_s: f32) -> f32 {
     WORTH * cost_cycles / (saved_cycles.max(1.0) * life_s.max(1.0))
 }

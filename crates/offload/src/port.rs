@@ -49,7 +49,8 @@ struct Barred {
     reason: Reason,
 }
 
-/// See the module. One thread owns it; [`Port::next`] and [`Port::binding`] say what others are to do.
+/// See the module. One thread owns it; [`Port::next`] and [`Port::binding`] say what others are to
+/// do.
 pub struct Port {
     limits: Limits,
     marks: Marks,

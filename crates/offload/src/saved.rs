@@ -1,16 +1,18 @@
 //! What a mark saves, as the packet threads' own counters say.
 
-/// Until both kinds of packets were measured: 64-byte packets, 1,000 rules (docs/perf/002-offload.md: 34).
+/// Until both kinds of packets were measured: 64-byte packets, 1,000 rules
+/// (docs/perf/002-offload.md: 34).
 const SAVED_CYCLES_ASSUMED: f32 = 40.0;
 /// A second with fewer packets says nothing.
 const PACKETS_MIN: u64 = 10_000;
-/// Of all packets, so many are marked: at most for the cost of plain ones, at least for that of marked ones.
+/// Of all packets, so many are marked: at most for the cost of plain ones, at least for that of
+/// marked ones.
 const PLAIN_PART: f32 = 0.05;
 const MARKED_PART: f32 = 0.5;
 /// A second's weight.
 const WEIGHT: f32 = 0.25;
-/// Whatever was measured, a mark is taken to save what parsing takes at least: with few packets, or on a busy machine,
-/// the counters say little; and not more than this.
+/// Whatever was measured, a mark is taken to save what parsing takes at least: with few packets, or
+/// on a busy machine, the counters say little; and not more than this.
 const SAVED_CYCLES_MIN: f32 = 24.0;
 const SAVED_CYCLES_MAX: f32 = 1000.0;
 

@@ -219,7 +219,8 @@ fn a_counter_that_goes_back_takes_nothing_away() {
     assert_eq!(t.reason(5000, flow(1), 0.0), Reason::Full);
 }
 
-/// An adapter that matches more than it is asked to gets no rule that forwards, until it is asked again.
+/// An adapter that matches more than it is asked to gets no rule that forwards, until it is asked
+/// again.
 #[test]
 fn nothing_is_forwarded_by_an_adapter_that_widens_masks() {
     let mut t = Table::new(Limits::default(), 0);

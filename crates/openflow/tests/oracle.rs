@@ -1,6 +1,6 @@
 //! The installed `ovs-ofctl` as oracle: flows are written by it, decoded and encoded here, and must
-//! come out byte for byte. It must be there (`scripts/deps.sh test`): an oracle that is not asked proves
-//! nothing.
+//! come out byte for byte. It must be there (`scripts/deps.sh test`): an oracle that is not asked
+//! proves nothing.
 
 use openflow::Version;
 use openflow::actions_out::encode_flow_actions;

@@ -1,5 +1,5 @@
-//! A minimal switch made of the codecs, driven by `ovs-ofctl` over a unix socket (skipped where that
-//! is not installed): negotiation, framing, and flows that read back as they were added.
+//! A minimal switch made of the codecs, driven by `ovs-ofctl` over a unix socket (skipped where
+//! that is not installed): negotiation, framing, and flows that read back as they were added.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

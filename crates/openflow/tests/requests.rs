@@ -1,5 +1,5 @@
-//! Messages that Debian's `ovs-ofctl` 3.1 sends (`data/requests.tsv`: version, command, message) are
-//! decoded; damaged ones are refused without a panic.
+//! Messages that Debian's `ovs-ofctl` 3.1 sends (`data/requests.tsv`: version, command, message)
+//! are decoded; damaged ones are refused without a panic.
 
 use openflow::codec::{Dialect, decode};
 use openflow::framing::Header;

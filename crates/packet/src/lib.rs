@@ -116,7 +116,8 @@ impl Packet {
         (m.ol_flags & FDIR_ID != 0).then_some(m.hash_hi)
     }
 
-    /// The 64 bytes from the data's first on, though the data may end before; None: the buffer does.
+    /// The 64 bytes from the data's first on, though the data may end before; None: the buffer
+    /// does.
     #[inline]
     pub fn first_64(&self) -> Option<&[u8; 64]> {
         let m = self.m();
@@ -157,8 +158,8 @@ impl Packet {
         self.m().data_off as usize
     }
 
-    /// The `n` bytes in front of the data: what was there before [`Packet::pull_front`], if nothing was
-    /// pushed since. Empty without that much headroom.
+    /// The `n` bytes in front of the data: what was there before [`Packet::pull_front`], if nothing
+    /// was pushed since. Empty without that much headroom.
     #[inline]
     pub fn before(&self, n: usize) -> &[u8] {
         let n = if n <= self.headroom() { n } else { 0 };
@@ -237,8 +238,8 @@ pub trait Pool: Send + Sync {
     /// Bytes that the largest buffers hold.
     fn room(&self) -> usize;
 
-    /// Makes sure that there are buffers for frames of a port with layer-3 `mtu`. For the control side: it may
-    /// take long.
+    /// Makes sure that there are buffers for frames of a port with layer-3 `mtu`. For the control
+    /// side: it may take long.
     ///
     /// # Errors
     /// When there is no memory for them, in words for the log.
@@ -247,7 +248,8 @@ pub trait Pool: Send + Sync {
         Ok(())
     }
 
-    /// One fresh empty packet with room for `bytes`; None when no buffer is as large ([`Pool::room`]) or none is free.
+    /// One fresh empty packet with room for `bytes`; None when no buffer is as large
+    /// ([`Pool::room`]) or none is free.
     fn sized(&self, bytes: usize) -> Option<Packet> {
         let mut one = Vec::with_capacity(1);
         if !self.alloc(&mut one, 1) {

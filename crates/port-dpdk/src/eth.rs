@@ -28,7 +28,8 @@ pub(crate) struct EthPort {
     link_resets: u64,
 }
 
-/// A memif server's clients, who must be gone before the device is: in front of it in each holder of it.
+/// A memif server's clients, who must be gone before the device is: in front of it in each holder
+/// of it.
 type Memif = Option<Arc<Served>>;
 struct Rx(#[expect(dead_code, reason = "held")] Memif, EthRx);
 struct Tx(#[expect(dead_code, reason = "held")] Memif, EthTx);

@@ -1,8 +1,9 @@
 //! vhost-user ports: `dpdkvhostuserclient` (the guest makes the socket) and `dpdkvhostuser` (we
 //! do).
 //!
-//! They are served by the crate `vhost-user`, or by DPDK's vhost library: where the port asks for that
-//! (`options:vhost-rings=library`), or the switch is to support an IOMMU or post-copy migration.
+//! They are served by the crate `vhost-user`, or by DPDK's vhost library: where the port asks for
+//! that (`options:vhost-rings=library`), or the switch is to support an IOMMU or post-copy
+//! migration.
 
 use crate::{Devices, device_error, options};
 use dpdk::{DpdkPool, VhostConfig, VhostRx, VhostSocket, VhostTx};

@@ -1,5 +1,5 @@
-//! Virtual devices that meet the kernel (af_packet, tap, AF_XDP), and memif, in a network namespace of this
-//! thread's own. Needs to be root.
+//! Virtual devices that meet the kernel (af_packet, tap, AF_XDP), and memif, in a network namespace
+//! of this thread's own. Needs to be root.
 
 mod common;
 

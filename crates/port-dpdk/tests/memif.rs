@@ -1,5 +1,6 @@
-//! The socket of a memif server under fire: noise, pieces of conversations, wild numbers, wrong descriptors. Whatever
-//! comes, the process stays, nothing stays open, and a client that says the right thing is served.
+//! The socket of a memif server under fire: noise, pieces of conversations, wild numbers, wrong
+//! descriptors. Whatever comes, the process stays, nothing stays open, and a client that says the
+//! right thing is served.
 
 mod common;
 
@@ -202,8 +203,8 @@ fn stays_open() -> BTreeMap<String, usize> {
     least
 }
 
-/// Waits until no more is open than was. One look decides: others open a socket for a moment now and
-/// then.
+/// Waits until no more is open than was. One look decides: others open a socket for a moment now
+/// and then.
 fn closed(before: &BTreeMap<String, usize>) {
     let start = Instant::now();
     loop {
@@ -370,7 +371,8 @@ fn wrong_descriptors(path: &Path, client: &Client) {
     }
 }
 
-/// Any byte that means something, changed; then all of them at random. Some of it is right by chance.
+/// Any byte that means something, changed; then all of them at random. Some of it is right by
+/// chance.
 fn wild_numbers(path: &Path, client: &Client, noise: &mut Noise) {
     let lengths = [9, 12, 15, 15, 2];
     for (i, length) in lengths.into_iter().enumerate() {

@@ -1,5 +1,5 @@
-//! What an adapter's rule table can be asked for: rules that mark received packets, and rules that forward
-//! them without the host.
+//! What an adapter's rule table can be asked for: rules that mark received packets, and rules that
+//! forward them without the host.
 
 /// A header of a pattern, in wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,8 +48,8 @@ impl Header {
 /// Bytes of a packet that a rule can look at.
 pub const PATTERN_BYTES: usize = 64;
 
-/// Which packets a rule is for: those that begin with these headers and have `value` where `mask` has
-/// bits. All bytes in network order.
+/// Which packets a rule is for: those that begin with these headers and have `value` where `mask`
+/// has bits. All bytes in network order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern {
     /// Headers, outermost first; each begins where the one before ends.
@@ -71,7 +71,8 @@ pub struct MarkRule {
 
 /// Bytes of the longest header.
 pub const HEADER_BYTES_MAX: usize = 40;
-/// Of an Ethernet item the byte whose lowest bit says that a tag follows. Without it, the next item says so.
+/// Of an Ethernet item the byte whose lowest bit says that a tag follows. Without it, the next item
+/// says so.
 pub const TAGGED: usize = 14;
 
 /// A header of a rule that forwards: packets have `value` where `mask` has bits.
@@ -117,8 +118,8 @@ pub enum Edit {
     },
     /// Ethernet, IP, UDP and VXLAN go; what follows is about the inner packet.
     VxlanDecap,
-    /// These headers come: Ethernet, IPv4 or IPv6, UDP without checksum, VXLAN. The adapter fills in lengths, IPv4's
-    /// checksum and a UDP source port of its own choice.
+    /// These headers come: Ethernet, IPv4 or IPv6, UDP without checksum, VXLAN. The adapter fills
+    /// in lengths, IPv4's checksum and a UDP source port of its own choice.
     VxlanEncap(Box<[u8]>),
 }
 
@@ -133,7 +134,8 @@ pub enum Fate {
     Host,
 }
 
-/// A rule by which the adapter treats packets that a port receives; the host does not see them. It counts them.
+/// A rule by which the adapter treats packets that a port receives; the host does not see them. It
+/// counts them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ForwardRule {
     /// Headers, outermost first.
@@ -178,9 +180,9 @@ pub struct RuleError {
     pub message: String,
 }
 
-/// An adapter's rule table. Calls may block for as long as the adapter likes, so they belong on a thread of
-/// their own; never on one that forwards packets or controls the switch. A table whose device was closed answers
-/// ENODEV.
+/// An adapter's rule table. Calls may block for as long as the adapter likes, so they belong on a
+/// thread of their own; never on one that forwards packets or controls the switch. A table whose
+/// device was closed answers ENODEV.
 pub trait RuleTable: Send {
     /// Asks whether a rule would be taken, without making it. The answer may be outdated at once.
     fn validate(&mut self, rule: &MarkRule) -> Result<(), RuleError>;

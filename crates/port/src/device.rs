@@ -27,8 +27,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// Finds the device. Its packets are to come from `pool`, which is asked to have buffers for its MTU now and
-    /// whenever that changes.
+    /// Finds the device. Its packets are to come from `pool`, which is asked to have buffers for
+    /// its MTU now and whenever that changes.
     pub fn find(name: &str, pool: &Arc<dyn Pool>) -> io::Result<Self> {
         let mut nl = Netlink::open(0)?;
         let info = nl.link(Which::Name(name))?;

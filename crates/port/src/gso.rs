@@ -8,8 +8,9 @@ use wire::{Ipv4, Ipv6, Tcp, Udp, tcp_flags};
 const TCP_V4: u8 = 1;
 const TCP_V6: u8 = 4;
 const UDP_ANY: u8 = 5;
-/// Most segments that one frame is cut into. Linux sends at least 48 bytes of TCP options and payload in a segment
-/// (`tcp_min_snd_mss`), so 36 of payload beside timestamps: 64 kB are 1,821 such segments.
+/// Most segments that one frame is cut into. Linux sends at least 48 bytes of TCP options and
+/// payload in a segment (`tcp_min_snd_mss`), so 36 of payload beside timestamps: 64 kB are 1,821
+/// such segments.
 pub const SEGMENTS_PER_FRAME_MAX: usize = 2_048;
 /// First byte of a GRE header: a checksum is there (RFC 2784).
 const GRE_CHECKSUM: u8 = 0x80;
@@ -35,8 +36,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Reads the frame's headers; None when they are not what the offload header says, or it were more than
-    /// [`SEGMENTS_PER_FRAME_MAX`] segments.
+    /// Reads the frame's headers; None when they are not what the offload header says, or it were
+    /// more than [`SEGMENTS_PER_FRAME_MAX`] segments.
     pub fn new(frame: &[u8], h: &VnetHeader) -> Option<Plan> {
         let first = Layer::read(frame)?;
         let (outer, inner) = match h.needs_csum && h.csum_start != first.l4 {
@@ -125,8 +126,9 @@ impl Layer {
         known.contains(&self.proto).then_some(self)
     }
 
-    /// The IP header in front of the transport header that the kernel names, whatever the tunnel's own
-    /// header in between is: found by its place and by its length, which reaches to the frame's end.
+    /// The IP header in front of the transport header that the kernel names, whatever the tunnel's
+    /// own header in between is: found by its place and by its length, which reaches to the frame's
+    /// end.
     fn inner(frame: &[u8], h: &VnetHeader, behind: usize) -> Option<Layer> {
         let l4 = h.csum_start;
         let four = |len: usize| {

@@ -45,15 +45,15 @@ pub trait RxQueue: Send {
     /// Exactly `max` means that there may be more which `fd` does not announce: call again before
     /// waiting.
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize;
-    /// Starts to fetch what the next `rx` will read: step 0, and some time later step 1, which needs
-    /// what step 0 fetched. Called for many queues in turn, so that they do not wait one after the
-    /// other. Changes nothing.
+    /// Starts to fetch what the next `rx` will read: step 0, and some time later step 1, which
+    /// needs what step 0 fetched. Called for many queues in turn, so that they do not wait one
+    /// after the other. Changes nothing.
     fn prepare(&mut self, step: usize) {
         let _ = step;
     }
-    /// Tells the other side, if it sleeps, of what `rx` took. Called at the end of a round for each queue
-    /// that brought packets, after a full fence, which so serves them all. Not `all`: it may wait if
-    /// the other side did not seem to sleep; another call follows soon.
+    /// Tells the other side, if it sleeps, of what `rx` took. Called at the end of a round for each
+    /// queue that brought packets, after a full fence, which so serves them all. Not `all`: it may
+    /// wait if the other side did not seem to sleep; another call follows soon.
     fn notify(&mut self, all: bool) {
         let _ = all;
     }
@@ -61,8 +61,8 @@ pub trait RxQueue: Send {
     fn notifies(&self) -> bool {
         false
     }
-    /// Cycles that any thread lost to violations of the other side of this port since this was asked last
-    /// ([`lose`]): one of the port's queues says so. Asked some times per second.
+    /// Cycles that any thread lost to violations of the other side of this port since this was
+    /// asked last ([`lose`]): one of the port's queues says so. Asked some times per second.
     fn owed(&mut self) -> u64 {
         0
     }
@@ -96,8 +96,8 @@ pub trait TxQueue: Send {
     fn notifies(&self) -> bool {
         false
     }
-    /// Does `prepare` bring something? Then even full bursts are sent at the end of a vector, when all such queues
-    /// take turns.
+    /// Does `prepare` bring something? Then even full bursts are sent at the end of a vector, when
+    /// all such queues take turns.
     fn has_phases(&self) -> bool {
         false
     }
@@ -236,12 +236,13 @@ pub trait Port: Send {
     }
     /// OVSDB `Interface.status`.
     fn status(&mut self) -> BTreeMap<String, String>;
-    /// The adapter's rule table, for a thread of its own; None: the port has no adapter, or one without rules.
+    /// The adapter's rule table, for a thread of its own; None: the port has no adapter, or one
+    /// without rules.
     fn rule_table(&mut self) -> Option<Box<dyn RuleTable>> {
         None
     }
-    /// Resets and removals of the adapter that has the rule table, counted from the first call on: after each, rules
-    /// that were there are gone.
+    /// Resets and removals of the adapter that has the rule table, counted from the first call on:
+    /// after each, rules that were there are gone.
     fn adapter_upsets(&mut self) -> Option<Arc<AtomicU32>> {
         None
     }

@@ -205,7 +205,8 @@ impl Netlink {
     }
 }
 
-/// Hands each message of a datagram, with its sequence number, to `each`; what is cut short ends it.
+/// Hands each message of a datagram, with its sequence number, to `each`; what is cut short ends
+/// it.
 pub(crate) fn read_datagram(mut rest: &[u8], each: &mut dyn FnMut(u32, Message)) {
     while let Some(len) = read_u32(rest, 0).map(|l| l as usize) {
         let Some(msg) = rest.get(..len).filter(|m| m.len() >= HEADER) else { break };

@@ -1,8 +1,9 @@
 //! The receive end of a packet socket: recvmmsg straight into packet buffers, then what the kernel
 //! left undone: the VLAN tag it took out, checksums, segmentation.
 //!
-//! A frame that the kernel did not segment is cut as packets are asked for: between two calls a queue holds at most
-//! [`BURST`] received frames and as many empty packets, whatever is in the frames.
+//! A frame that the kernel did not segment is cut as packets are asked for: between two calls a
+//! queue holds at most [`BURST`] received frames and as many empty packets, whatever is in the
+//! frames.
 
 use crate::RxQueue;
 use crate::gso::Plan;
@@ -207,8 +208,8 @@ impl PacketRx {
         Ok(large)
     }
 
-    /// Cuts up to `n` segments of the frame in `whole`. Without a buffer for the next one the rest of the frame is
-    /// dropped: no descriptor would tell when there is one.
+    /// Cuts up to `n` segments of the frame in `whole`. Without a buffer for the next one the rest
+    /// of the frame is dropped: no descriptor would tell when there is one.
     fn segment(&mut self, n: usize, out: &mut Vec<Packet>) {
         let Some(Cut { plan, next, tag }) = self.cut.take() else { return };
         let end = plan.count().min(next + n);
@@ -277,8 +278,8 @@ impl PacketRx {
 }
 
 impl RxQueue for PacketRx {
-    /// Makes one system call, or goes on with what the last one brought: looks at up to [`BURST`] frames and makes up
-    /// to `max` packets of them.
+    /// Makes one system call, or goes on with what the last one brought: looks at up to [`BURST`]
+    /// frames and makes up to `max` packets of them.
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         let before = out.len();
         if self.cut.is_none() && self.waiting.is_empty() {
@@ -310,10 +311,12 @@ impl Drop for PacketRx {
     }
 }
 
-/// The bytes of a received frame: in the packet (empty, as it was given to the kernel) and in its piece of `spill`.
+/// The bytes of a received frame: in the packet (empty, as it was given to the kernel) and in its
+/// piece of `spill`.
 fn pieces<'a>(p: &'a Packet, spill: &'a [u8], r: &Received) -> [&'a [u8]; 2] {
     let room = p.tailroom().min(r.len);
-    // SAFETY: the buffer goes on for `tailroom` bytes behind the (no) data; the kernel wrote the first `room`.
+    // SAFETY: the buffer goes on for `tailroom` bytes behind the (no) data; the kernel wrote the
+    // first `room`.
     let head = unsafe { std::slice::from_raw_parts(p.data().as_ptr(), room) };
     [head, &spill[r.slot * SPILL..][..r.len - room]]
 }

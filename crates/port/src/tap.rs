@@ -152,8 +152,9 @@ enum Read {
 }
 
 impl TapRx {
-    /// Reads one frame into an empty packet, or what of it does not fit into `spill` too; its length.
-    /// Of a frame for which no buffer is large enough the kernel copies just so much that this shows.
+    /// Reads one frame into an empty packet, or what of it does not fit into `spill` too; its
+    /// length. Of a frame for which no buffer is large enough the kernel copies just so much that
+    /// this shows.
     fn read(&mut self, p: &mut Packet) -> io::Result<usize> {
         let room = p.tailroom();
         let more = (self.pool.room().saturating_sub(room) + 1).min(self.spill.len());
@@ -166,7 +167,8 @@ impl TapRx {
         Ok(check(n as c_int)? as usize)
     }
 
-    /// A packet larger than most with the frame of `len` bytes, of which the packet and `spill` have the pieces.
+    /// A packet larger than most with the frame of `len` bytes, of which the packet and `spill`
+    /// have the pieces.
     fn large(&self, p: &mut Packet, len: usize) -> Result<Packet, Reason> {
         let mut large = self.pool.sized(len).ok_or_else(|| missing(&*self.pool, len))?;
         let room = p.tailroom();

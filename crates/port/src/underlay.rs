@@ -1,5 +1,5 @@
-//! The kernel's routes, addresses and neighbours, by rtnetlink(7): asked for as a whole, again whenever
-//! the kernel says that something changed.
+//! The kernel's routes, addresses and neighbours, by rtnetlink(7): asked for as a whole, again
+//! whenever the kernel says that something changed.
 
 use crate::netlink::{align, read_u16, read_u32};
 use crate::sys::{bind, check, set_option, socket};

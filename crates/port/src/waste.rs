@@ -1,9 +1,10 @@
 //! Cycles that a thread loses because the other side of a port violates its protocol.
 //!
-//! Sending to a guest whose buffers are malformed costs cycles that the senders of the packets must not pay for. So a
-//! driver says what a call lost ([`lose`]), and the thread that called it does not charge that to the queues whose
-//! packets it works on ([`take_lost`]); the guest's own receive queue owes it ([`crate::RxQueue::owed`]). A word of the
-//! thread's: queues that lose nothing pay nothing for it.
+//! Sending to a guest whose buffers are malformed costs cycles that the senders of the packets must
+//! not pay for. So a driver says what a call lost ([`lose`]), and the thread that called it does
+//! not charge that to the queues whose packets it works on ([`take_lost`]); the guest's own receive
+//! queue owes it ([`crate::RxQueue::owed`]). A word of the thread's: queues that lose nothing pay
+//! nothing for it.
 
 use std::cell::Cell;
 

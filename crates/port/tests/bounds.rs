@@ -1,5 +1,6 @@
-//! What a sender can make a kernel port do is bounded by counts: refused frames per receive call, segments per call
-//! and per frame, packet buffers held. Each test has a network namespace of its own.
+//! What a sender can make a kernel port do is bounded by counts: refused frames per receive call,
+//! segments per call and per frame, packet buffers held. Each test has a network namespace of its
+//! own.
 
 mod common;
 
@@ -72,7 +73,8 @@ fn refused_frames_count_as_attempts() {
     }
 }
 
-/// A TCP frame with `payload` bytes that is to be cut into segments of `size` bytes, behind its offload header.
+/// A TCP frame with `payload` bytes that is to be cut into segments of `size` bytes, behind its
+/// offload header.
 fn uncut(payload: usize, size: u16) -> Vec<u8> {
     let mut f = vec![2; 12];
     f.extend([8, 0]);
@@ -101,8 +103,8 @@ const PAYLOAD: usize = 65_535 - 54;
 /// Packets that a port may hold: received frames, empty packets, and what one call returns.
 const HELD_MAX: usize = 3 * BURST;
 
-/// Receives in bursts until nothing came for a while; how many packets each call brought. Payloads come in order and
-/// whole.
+/// Receives in bursts until nothing came for a while; how many packets each call brought. Payloads
+/// come in order and whole.
 fn drain(o: &mut Open, size: usize) -> Vec<usize> {
     let (mut calls, mut next, mut silent) = (Vec::new(), 0, 0);
     while silent < 3 {

@@ -90,8 +90,8 @@ fn udp(from: &Netns, to: &Netns, a: &str, b: &str) {
     }
 }
 
-/// Nothing was dropped, with one exception: the kernel's own queue in front of a TAP is short, and a
-/// busy machine overruns it; that is counted, and TCP sends again.
+/// Nothing was dropped, with one exception: the kernel's own queue in front of a TAP is short, and
+/// a busy machine overruns it; that is counted, and TCP sends again.
 fn accounts(name: &str, p: &mut dyn Port) {
     let mut c = p.counters();
     if p.kind() == "internal" {

@@ -375,8 +375,8 @@ fn tap_carries_frames_both_ways() {
     }
 }
 
-/// Waits until the device has gone with its port: a child that another test is about to start has our descriptors
-/// until its exec.
+/// Waits until the device has gone with its port: a child that another test is about to start has
+/// our descriptors until its exec.
 fn goes(device: &str) {
     let start = Instant::now();
     let show = || Command::new("ip").args(["link", "show", device]).output().unwrap();

@@ -1,13 +1,13 @@
-//! What the lock-free code of this crate is made of. The models in `tests/model.rs` compile the same code with
-//! another module of this name, whose types try every order of loads and stores.
+//! What the lock-free code of this crate is made of. The models in `tests/model.rs` compile the
+//! same code with another module of this name, whose types try every order of loads and stores.
 
 pub(crate) use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence,
 };
 pub(crate) use std::sync::{Arc, Mutex};
 
-/// Attempts between two that yield the core: about a microsecond, after which whoever is waited for may have
-/// lost its own.
+/// Attempts between two that yield the core: about a microsecond, after which whoever is waited for
+/// may have lost its own.
 const SPINS_MAX: usize = 64;
 
 /// [`std::cell::UnsafeCell`] with the interface that a model can watch.
@@ -25,8 +25,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Passes the time after a failed attempt, of which there were `attempts` before. Every [`SPINS_MAX`]th yields
-/// the core.
+/// Passes the time after a failed attempt, of which there were `attempts` before. Every
+/// [`SPINS_MAX`]th yields the core.
 pub(crate) fn wait(attempts: usize) {
     match attempts % SPINS_MAX {
         0 => std::thread::yield_now(),

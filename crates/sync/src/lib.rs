@@ -1,7 +1,8 @@
 //! Publication of tables from control to packet threads, the bounded queues back, and values that
 //! one thread at a time uses.
 //!
-//! *Place*: ground row. *Knows*: memory ordering and threads. *Does not know*: packets, flows, ports.
+//! *Place*: ground row. *Knows*: memory ordering and threads. *Does not know*: packets, flows,
+//! ports.
 //!
 //! Invariants
 //! - A reader never waits, locks, allocates or makes a system call.

@@ -2,10 +2,11 @@
 
 use crate::atomics::{AtomicBool, Ordering, UnsafeCell, wait};
 
-/// A place that is empty or has one value. Whoever wants to use or to replace the value holds the place: the
-/// one way in is the same for every thread and purpose, and it has one holder at most.
+/// A place that is empty or has one value. Whoever wants to use or to replace the value holds the
+/// place: the one way in is the same for every thread and purpose, and it has one holder at most.
 ///
-/// Holding costs one exchange and one store, measured as no dearer than a lock biased to one thread.
+/// Holding costs one exchange and one store, measured as no dearer than a lock biased to one
+/// thread.
 #[repr(align(128))]
 pub struct Place<T> {
     /// Set by the holder, and only read by others.
@@ -14,8 +15,8 @@ pub struct Place<T> {
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: the value is reached through `Held` only, of which there is one at a time; the exchange that makes
-// one sees all that the one before did.
+// SAFETY: the value is reached through `Held` only, of which there is one at a time; the exchange
+// that makes one sees all that the one before did.
 unsafe impl<T: Send> Sync for Place<T> {}
 
 /// A held place; it is free again when this is dropped.
@@ -43,7 +44,8 @@ impl<T> Place<T> {
         held.is_ok().then(|| Held { place: self })
     }
 
-    /// Replaces the value, and returns the old one, which nobody uses any more. Waits for who holds the place.
+    /// Replaces the value, and returns the old one, which nobody uses any more. Waits for who holds
+    /// the place.
     pub fn put(&self, value: Option<T>) -> Option<T> {
         let mut attempts = 0;
         let mut held = loop {

@@ -160,8 +160,8 @@ impl<T: Send + Sync + 'static> Published<T> {
     }
 }
 
-/// A value that was replaced. It stays a pointer until it is dropped: a box would say that nobody else has it, while
-/// readers still do.
+/// A value that was replaced. It stays a pointer until it is dropped: a box would say that nobody
+/// else has it, while readers still do.
 struct Retired<T>(*mut T);
 
 // SAFETY: it has the value, as a box would.
@@ -169,7 +169,8 @@ unsafe impl<T: Send> Send for Retired<T> {}
 
 impl<T> Drop for Retired<T> {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from Box::into_raw, and no reader can hold it any more when `Domain::reclaim` drops it.
+        // SAFETY: the pointer came from Box::into_raw, and no reader can hold it any more when
+        // `Domain::reclaim` drops it.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }

@@ -1,4 +1,5 @@
-//! Models: the crate's own source, compiled with loom's atomics, run in every order that the memory model allows.
+//! Models: the crate's own source, compiled with loom's atomics, run in every order that the memory
+//! model allows.
 
 #[allow(dead_code)]
 #[path = "../src/place.rs"]
@@ -27,8 +28,8 @@ use loom::thread;
 use place::Place;
 use qsbr::{Domain, Published, Reader};
 
-/// Times that a thread is interrupted where it need not be, in one execution: more find nothing that three do not,
-/// and take minutes.
+/// Times that a thread is interrupted where it need not be, in one execution: more find nothing
+/// that three do not, and take minutes.
 const PREEMPTIONS_MAX: usize = 3;
 
 fn check(model: impl Fn() + Send + Sync + 'static) {
@@ -37,8 +38,8 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// A value that knows who is inside, and whether it was taken away. Plain memory: loom reports accesses that
-/// nothing orders.
+/// A value that knows who is inside, and whether it was taken away. Plain memory: loom reports
+/// accesses that nothing orders.
 #[derive(Default)]
 struct Visited {
     inside: Cell<bool>,
@@ -111,8 +112,8 @@ fn a_handle_that_comes_back_meets_the_new_value_only() {
     });
 }
 
-/// A published value that is marked when it is dropped. Its mark outlives it, and is plain memory: loom reports a
-/// reader's look that nothing orders before the drop.
+/// A published value that is marked when it is dropped. Its mark outlives it, and is plain memory:
+/// loom reports a reader's look that nothing orders before the drop.
 struct Marked(std::sync::Arc<Visited>);
 
 // SAFETY: what the models are to show; loom checks it.
@@ -135,13 +136,15 @@ impl Drop for Marked {
 /// A worker's vector: follows the pointer twice.
 fn look(published: &Published<Marked>) {
     for _ in 0..2 {
-        // SAFETY: the models' threads are online readers, and pass quiescent points between two looks only.
+        // SAFETY: the models' threads are online readers, and pass quiescent points between two
+        // looks only.
         let value = unsafe { published.read() };
         assert!(!value.0.gone.get(), "read after it was dropped");
     }
 }
 
-/// Publishes another value while `worker` runs, and drops the old one as soon as that is said to be safe.
+/// Publishes another value while `worker` runs, and drops the old one as soon as that is said to be
+/// safe.
 fn replaced_beside(worker: impl Fn(&Reader, &Published<Marked>) + Copy + Send + Sync + 'static) {
     check(move || {
         let domain = Domain::new();
@@ -227,7 +230,8 @@ fn a_grace_period_ends_when_all_see_the_change() {
     });
 }
 
-/// More entries than the ring has places: each comes once, in order, and what is left is dropped once.
+/// More entries than the ring has places: each comes once, in order, and what is left is dropped
+/// once.
 #[test]
 fn a_ring_hands_over_in_order() {
     check(|| {
@@ -258,7 +262,8 @@ fn a_ring_hands_over_in_order() {
     });
 }
 
-/// What was pushed before the producer left is there for who asks whether it left, and then whether anything is.
+/// What was pushed before the producer left is there for who asks whether it left, and then whether
+/// anything is.
 #[test]
 fn an_abandoned_ring_is_emptied_first() {
     check(|| {

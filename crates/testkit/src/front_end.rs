@@ -1,5 +1,5 @@
-//! The front-end of a vhost-user device, as a virtual machine monitor has it, with the guest's memory: everything in it
-//! can be made wrong.
+//! The front-end of a vhost-user device, as a virtual machine monitor has it, with the guest's
+//! memory: everything in it can be made wrong.
 
 use crate::Result;
 use std::fs::File;
@@ -135,8 +135,9 @@ impl FrontEnd {
         let mut iov = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
         let mut control = [0u64; 16];
         let len = size_of_val(fds) as u32;
-        // SAFETY: plain data for which zero is valid; what it points to outlives the call, and the control buffer has
-        // room for the header and up to eight descriptors, of which there are at most that many.
+        // SAFETY: plain data for which zero is valid; what it points to outlives the call, and the
+        // control buffer has room for the header and up to eight descriptors, of which there are at
+        // most that many.
         let sent = unsafe {
             assert!(fds.len() <= 8);
             let mut msg: libc::msghdr = std::mem::zeroed();

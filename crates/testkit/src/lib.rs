@@ -36,8 +36,9 @@ pub fn privileged() -> bool {
     available(unsafe { libc::geteuid() } == 0, "root, for namespaces and devices")
 }
 
-/// Is there what a test needs? A test that cannot run fails: one that passed would be taken for evidence. With
-/// `WEFT_TEST_SKIP=1` in the environment it is skipped instead, with a line on stderr, and this is false.
+/// Is there what a test needs? A test that cannot run fails: one that passed would be taken for
+/// evidence. With `WEFT_TEST_SKIP=1` in the environment it is skipped instead, with a line on
+/// stderr, and this is false.
 ///
 /// # Panics
 /// If it is not there and skipping is not allowed.

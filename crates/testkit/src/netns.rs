@@ -172,8 +172,8 @@ pub fn veth(a: (&Netns, &str), b: (&Netns, &str)) -> Result<()> {
     [a, b].into_iter().try_for_each(|(ns, dev)| carries(ns, dev))
 }
 
-/// Waits for a link that is being brought up: the kernel drops what is sent before it has noticed, silently, which
-/// is up to a second later.
+/// Waits for a link that is being brought up: the kernel drops what is sent before it has noticed,
+/// silently, which is up to a second later.
 fn carries(ns: &Netns, dev: &str) -> Result<()> {
     for _ in 0..300 {
         let link = ns.ip(&format!("-o link show {dev}"))?;

@@ -1,4 +1,5 @@
-/// Random numbers from a seed (xorshift), so that what a test sends can be sent again. The seed is not zero.
+/// Random numbers from a seed (xorshift), so that what a test sends can be sent again. The seed is
+/// not zero.
 pub struct Noise(pub u64);
 
 impl Default for Noise {

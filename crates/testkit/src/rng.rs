@@ -1,11 +1,12 @@
-/// Random numbers from a seed, the same on every run: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014). Unlike those of
-/// [`crate::Noise`], neighbouring seeds have nothing in common.
+/// Random numbers from a seed, the same on every run: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+/// Unlike those of [`crate::Noise`], neighbouring seeds have nothing in common.
 pub struct Rng(u64);
 
 impl Rng {
     /// Starts from any seed.
     pub fn new(seed: u64) -> Rng {
-        // Not next to each other, or the numbers of one seed would be those of the next one, shifted.
+        // Not next to each other, or the numbers of one seed would be those of the next one,
+        // shifted.
         Rng(Rng(seed).next())
     }
 

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-/// Units that may be used at once. The start of a guest with 64 queue pairs takes about 2000: six messages for
-/// each ring, three of which move it.
+/// Units that may be used at once. The start of a guest with 64 queue pairs takes about 2000: six
+/// messages for each ring, three of which move it.
 const UNITS_MAX: u32 = 10_000;
-/// Units that come per second. A unit is a message, or a ring that is taken from the workers and given back (some
-/// microseconds here, one on each core that polls): together some percent of a core.
+/// Units that come per second. A unit is a message, or a ring that is taken from the workers and
+/// given back (some microseconds here, one on each core that polls): together some percent of a
+/// core.
 const UNITS_PER_SECOND: u32 = 2_000;
 
 /// Units that a connection costs, whatever it says: a thread starts and ends.

@@ -1,16 +1,18 @@
-//! Notifying a guest by its call eventfd, without ever waiting (docs/decisions/0011-guests-are-notified-by-the-kernel.md).
+//! Notifying a guest by its call eventfd, without ever waiting
+//! (docs/decisions/0011-guests-are-notified-by-the-kernel.md).
 //!
-//! The guest's front-end has the other end of the same open file. It can make it blocking and full at any time,
-//! so `write` may hang for ever. The kernel's own way to signal an eventfd never waits: a read of no bytes from
-//! /dev/null by Linux AIO, submitted with the eventfd as the one to tell, ends at once and signals it.
+//! The guest's front-end has the other end of the same open file. It can make it blocking and full
+//! at any time, so `write` may hang for ever. The kernel's own way to signal an eventfd never
+//! waits: a read of no bytes from /dev/null by Linux AIO, submitted with the eventfd as the one to
+//! tell, ends at once and signals it.
 
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-/// Completions that a context holds before they are collected. Each thread that notifies takes as many of the
-/// 65,536 of fs.aio-max-nr.
+/// Completions that a context holds before they are collected. Each thread that notifies takes as
+/// many of the 65,536 of fs.aio-max-nr.
 const COMPLETIONS_MAX: usize = 64;
 /// linux/aio_abi.h: a read at an offset, and "signal the eventfd at the end".
 const IOCB_CMD_PREAD: u16 = 0;
@@ -106,8 +108,8 @@ pub(crate) fn signal(fd: RawFd) -> Result<(), NoEventfd> {
     })
 }
 
-/// As [`signal`] where there is no AIO: asks first whether `write` would wait. A front-end that fills the
-/// eventfd between the two still makes it wait.
+/// As [`signal`] where there is no AIO: asks first whether `write` would wait. A front-end that
+/// fills the eventfd between the two still makes it wait.
 fn write_if_ready(fd: RawFd) -> Result<(), NoEventfd> {
     if !is_eventfd(fd) {
         return Err(NoEventfd);

@@ -1,11 +1,11 @@
-//! Whether the CPU or an engine makes the next copies, where no threshold is set: by what both cost,
-//! as measured.
+//! Whether the CPU or an engine makes the next copies, where no threshold is set: by what both
+//! cost, as measured.
 //!
-//! A ring measures the CPU: of [`BURSTS_PER_SAMPLE`] bursts one is copied by the CPU under the clock.
-//! A thread measures its engine: of [`TURNS_PER_SAMPLE`] turns one has what is done for the engine
-//! under the clock. A copy is worth the engine from the length on at which both cost the same, the
-//! ring's *floor*. A turn is worth a doorbell if its copies together save more cycles than that
-//! costs.
+//! A ring measures the CPU: of [`BURSTS_PER_SAMPLE`] bursts one is copied by the CPU under the
+//! clock. A thread measures its engine: of [`TURNS_PER_SAMPLE`] turns one has what is done for the
+//! engine under the clock. A copy is worth the engine from the length on at which both cost the
+//! same, the ring's *floor*. A turn is worth a doorbell if its copies together save more cycles
+//! than that costs.
 
 use crate::seat::Seat;
 use std::sync::atomic::Ordering;
@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 const BURSTS_PER_SAMPLE: u32 = 61;
 /// Turns of a thread, of which one is under the clock.
 const TURNS_PER_SAMPLE: u32 = 61;
-/// Fewest bytes of a burst that say what copies cost: with fewer, the stores are still in the core's
-/// buffer (some 64 entries) when the clock is read.
+/// Fewest bytes of a burst that say what copies cost: with fewer, the stores are still in the
+/// core's buffer (some 64 entries) when the clock is read.
 const SAMPLE_BYTES_MIN: u64 = 4096;
 /// Shortest frame, less one, that is left to an engine.
 const FLOOR_BYTES_MIN: usize = 128;
@@ -36,8 +36,8 @@ const MARGIN: f32 = 1.125;
 const LIST_CYCLES_UNMEASURED: f32 = 80.0;
 const COMPLETE_CYCLES_UNMEASURED: f32 = 30.0;
 const DOORBELL_CYCLES_UNMEASURED: f32 = 300.0;
-/// Cycles (some 40 microseconds) after which copies that are not made say that their engine is late.
-/// An engine of 30 GB/s has then more than a megabyte in flight.
+/// Cycles (some 40 microseconds) after which copies that are not made say that their engine is
+/// late. An engine of 30 GB/s has then more than a megabyte in flight.
 const LATE_CYCLES: u64 = 100_000;
 
 /// A mean of measurements, each of which counts less the older it is.
@@ -85,7 +85,8 @@ impl RingCost {
         };
     }
 
-    /// Longest frame that the CPU copies for less than the engine: all, as long as nothing is known.
+    /// Longest frame that the CPU copies for less than the engine: all, as long as nothing is
+    /// known.
     #[inline]
     pub fn floor(&self, engine: &EngineCost) -> usize {
         let Some(byte) = self.byte else { return usize::MAX };
@@ -125,15 +126,16 @@ pub(crate) struct EngineCost {
     turns: u32,
     /// What is done for the engine in this turn is under the clock.
     pub timed: bool,
-    /// Cycles that the engine saves with this turn's copies, or would save, if the turn had packets;
-    /// and what is expected of the next turn that has.
+    /// Cycles that the engine saves with this turn's copies, or would save, if the turn had
+    /// packets; and what is expected of the next turn that has.
     saved: Option<f32>,
     expected: f32,
     /// Frames above a ring's floor are for the engine in this turn.
     pays: bool,
     /// Copies that the engine got, ever.
     handed_over: u64,
-    /// While copies are in flight: how many the engine had got at a time, not all of which are made.
+    /// While copies are in flight: how many the engine had got at a time, not all of which are
+    /// made.
     mark: Option<(u64, u64)>,
 }
 
@@ -190,9 +192,9 @@ impl EngineCost {
         self.doorbell.add(cycles as f32);
     }
 
-    /// A turn begins with so many copies in flight, at the time that `clock` has. The turn is as worth
-    /// a doorbell as those before it were. An engine that is late gets no more copies, as packets
-    /// behind them wait for them.
+    /// A turn begins with so many copies in flight, at the time that `clock` has. The turn is as
+    /// worth a doorbell as those before it were. An engine that is late gets no more copies, as
+    /// packets behind them wait for them.
     pub fn begin_turn(&mut self, in_flight: usize, clock: impl Fn() -> u64) {
         self.turns = self.turns.wrapping_add(1);
         self.timed = self.turns.is_multiple_of(TURNS_PER_SAMPLE);

@@ -9,8 +9,8 @@ pub struct Counters {
     pub packets: u64,
     /// Bytes moved.
     pub bytes: u64,
-    /// Received: chains that no buffer holds, bad buffers. Sent: no guest, or no queue enabled, or larger than the
-    /// guest's buffers.
+    /// Received: chains that no buffer holds, bad buffers. Sent: no guest, or no queue enabled, or
+    /// larger than the guest's buffers.
     pub dropped: u64,
     /// Further attempts because the guest's queue was full.
     pub retries: u64,

@@ -1,9 +1,10 @@
 //! Regions for buffers in flight (vhost-user's GET_INFLIGHT_FD and SET_INFLIGHT_FD).
 //!
-//! A device that uses buffers out of order notes there which ones it has, for the device after it. Ours uses them in
-//! order and keeps none beyond a burst, so the region it hands out, and leaves as it is, is true: nothing is in
-//! flight. Where a ring goes on is read from the ring (`vhost::resumed_base`), which works with front-ends that know
-//! of no such region as well: QEMU's for network devices.
+//! A device that uses buffers out of order notes there which ones it has, for the device after it.
+//! Ours uses them in order and keeps none beyond a burst, so the region it hands out, and leaves as
+//! it is, is true: nothing is in flight. Where a ring goes on is read from the ring
+//! (`vhost::resumed_base`), which works with front-ends that know of no such region as well: QEMU's
+//! for network devices.
 
 use crate::memory;
 use crate::message::Inflight;
@@ -32,8 +33,9 @@ fn region_bytes(region: &Inflight, is_packed: bool) -> Result<u64, Violation> {
     Ok(u64::from(queues) * part_bytes(entries, is_packed))
 }
 
-/// Makes a region in which nothing is in flight (all zero, as one that no device used): the reply's payload and the
-/// file. Its size cannot be changed, and what is never written of it takes no memory.
+/// Makes a region in which nothing is in flight (all zero, as one that no device used): the reply's
+/// payload and the file. Its size cannot be changed, and what is never written of it takes no
+/// memory.
 pub(crate) fn make(wanted: Inflight, is_packed: bool) -> Result<(Vec<u8>, OwnedFd), Violation> {
     let bytes = region_bytes(&wanted, is_packed)?;
     // SAFETY: a new descriptor, which is ours if it is one; the name is NUL-terminated.

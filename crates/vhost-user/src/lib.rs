@@ -1,17 +1,19 @@
-//! The control plane of vhost-user ports: their sockets, what front-ends say on them, and the rings that follow.
+//! The control plane of vhost-user ports: their sockets, what front-ends say on them, and the rings
+//! that follow.
 //!
-//! *Place*: above `vhost`, below `dpdk`. *Knows*: UNIX sockets, the vhost-user protocol, files of guests' memory.
-//! *Does not know*: DPDK, OVSDB, who polls.
+//! *Place*: above `vhost`, below `dpdk`. *Knows*: UNIX sockets, the vhost-user protocol, files of
+//! guests' memory. *Does not know*: DPDK, OVSDB, who polls.
 //!
 //! Whoever holds a socket's other end is hostile until proven otherwise, and nothing proves it:
 //!
-//! - Each connection has a thread of its own, which never blocks without a bound. No other thread waits for it: a
-//!   port that goes makes an eventfd readable, at which every wait ends.
-//! - A message is checked as a whole (request, size, descriptors, values, order) before anything of it is done. A
-//!   [`Violation`] is counted by name, logged now and then, and ends the connection.
-//! - A file is mapped only if it is as long as it is said to be and its pages come at once; when it is made shorter
-//!   later, `sigbus` sees to it that only its own guest notices.
-//! - What front-ends make us do is paid from a budget of their socket's; when that is used up, their thread rests.
+//! - Each connection has a thread of its own, which never blocks without a bound. No other thread
+//!   waits for it: a port that goes makes an eventfd readable, at which every wait ends.
+//! - A message is checked as a whole (request, size, descriptors, values, order) before anything of
+//!   it is done. A [`Violation`] is counted by name, logged now and then, and ends the connection.
+//! - A file is mapped only if it is as long as it is said to be and its pages come at once; when it
+//!   is made shorter later, `sigbus` sees to it that only its own guest notices.
+//! - What front-ends make us do is paid from a budget of their socket's; when that is used up,
+//!   their thread rests.
 
 mod atomics;
 mod budget;
@@ -48,14 +50,14 @@ pub use socket::{Claim, Config, Mode, Socket};
 pub use tally::{Tallied, Tally};
 pub use violation::Violation;
 
-/// The virtio features that are offered: those of ovs-vswitchd 3.1 on DPDK 22.11 with `userspace-tso-enable` off, so
-/// that a guest can move between the two while it runs. That is what DPDK's vhost library has for network devices
-/// less CSUM (bit 0), HOST_TSO4, HOST_TSO6, HOST_UFO (11, 12, 14) and IOMMU_PLATFORM (33); the crate `dpdk` has the
-/// test that asks the library.
+/// The virtio features that are offered: those of ovs-vswitchd 3.1 on DPDK 22.11 with
+/// `userspace-tso-enable` off, so that a guest can move between the two while it runs. That is what
+/// DPDK's vhost library has for network devices less CSUM (bit 0), HOST_TSO4, HOST_TSO6, HOST_UFO
+/// (11, 12, 14) and IOMMU_PLATFORM (33); the crate `dpdk` has the test that asks the library.
 pub const FEATURES: u64 = 0xd_7c66_a7ca;
 
-/// The features of the protocol that are offered: those of DPDK's vhost library that concern a network device
-/// without an IOMMU, and in-flight regions.
+/// The features of the protocol that are offered: those of DPDK's vhost library that concern a
+/// network device without an IOMMU, and in-flight regions.
 pub const PROTOCOL_FEATURES: u64 = protocol::MQ
     | protocol::LOG_SHMFD
     | protocol::RARP

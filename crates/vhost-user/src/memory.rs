@@ -1,8 +1,8 @@
 //! Files of a front-end, mapped: the guest's memory, logs.
 //!
-//! A file is looked at before it is mapped: it must lie on a file system whose pages come at once (a fault in a
-//! file that another process serves would stop a worker), and be as long as what is mapped of it. What happens to
-//! it later is for [`crate::sigbus`].
+//! A file is looked at before it is mapped: it must lie on a file system whose pages come at once
+//! (a fault in a file that another process serves would stop a worker), and be as long as what is
+//! mapped of it. What happens to it later is for [`crate::sigbus`].
 
 use crate::message::TableEntry;
 use crate::sigbus::{Registered, register};
@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use vhost::{Memory, Region};
 
-/// File systems that memory may come from: tmpfs (memfd_create too), ramfs, hugetlbfs, and disks of this machine:
-/// ext4, XFS, Btrfs.
+/// File systems that memory may come from: tmpfs (memfd_create too), ramfs, hugetlbfs, and disks of
+/// this machine: ext4, XFS, Btrfs.
 const FILE_SYSTEMS: [i64; 6] =
     [0x0102_1994, 0x8584_58f6, HUGETLBFS, 0xef53, 0x5846_5342, 0x9123_683e];
 const HUGETLBFS: i64 = 0x9584_58f6;
@@ -62,7 +62,8 @@ fn look(fd: BorrowedFd) -> Result<(u64, u64), Violation> {
     Ok((stat.st_size as u64, page.max(PAGE_BYTES)))
 }
 
-/// Maps `size` bytes of a file from `offset` on. `event` is made readable when some of it goes away.
+/// Maps `size` bytes of a file from `offset` on. `event` is made readable when some of it goes
+/// away.
 pub(crate) fn map(
     file: BorrowedFd,
     offset: u64,
@@ -85,7 +86,8 @@ pub(crate) fn map(
     if map == libc::MAP_FAILED {
         return Err(Violation::Map);
     }
-    // SAFETY: the kernel is advised; the range is ours. Guests' memory is not part of our core dumps.
+    // SAFETY: the kernel is advised; the range is ours. Guests' memory is not part of our core
+    // dumps.
     unsafe { libc::madvise(map, bytes, libc::MADV_DONTDUMP) };
     let registered = register(map as usize, bytes, page as usize, event.as_fd());
     let at = map.cast::<u8>().wrapping_add((offset - from) as usize);

@@ -50,7 +50,8 @@ pub struct Tx<P> {
     index: usize,
     /// Another sender had the ring at the last burst.
     busy: bool,
-    /// Ring that something was put on since `notify`, and whether the guest may want to be notified.
+    /// Ring that something was put on since `notify`, and whether the guest may want to be
+    /// notified.
     pending_notify: Option<(u16, bool)>,
     /// Cycles that bursts lost to what the guest does wrong, until somebody asks.
     lost: u64,
@@ -115,7 +116,8 @@ impl<P: Pool + 'static> Rx<P> {
         }
     }
 
-    /// Cycles that bursts of this handle lost to what the guest does wrong, since this was asked last.
+    /// Cycles that bursts of this handle lost to what the guest does wrong, since this was asked
+    /// last.
     #[inline]
     pub fn take_lost(&mut self) -> u64 {
         std::mem::take(&mut self.lost)
@@ -126,8 +128,8 @@ impl<P: Pool + 'static> Rx<P> {
         if self.index == 0 { self.shared.take_lost() } else { 0 }
     }
 
-    /// From the guest's queues in `mask`, until `out` is `end` long, or as many descriptors were read as one queue may
-    /// have read for it.
+    /// From the guest's queues in `mask`, until `out` is `end` long, or as many descriptors were
+    /// read as one queue may have read for it.
     #[inline]
     fn receive(&mut self, mask: u64, out: &mut Vec<Packet>, end: usize) -> usize {
         let mut moved = Moved::default();
@@ -193,7 +195,8 @@ impl<P: Pool + 'static> Rx<P> {
 /// Bytes of an announcement: the least of an Ethernet frame, without its checksum.
 const RARP_BYTES: usize = 60;
 
-/// A broadcast RARP request of the owner of `mac` for its own address (RFC 903): switches learn where it is.
+/// A broadcast RARP request of the owner of `mac` for its own address (RFC 903): switches learn
+/// where it is.
 #[cold]
 fn rarp(mac: [u8; 6]) -> [u8; RARP_BYTES] {
     let mut frame = [0; RARP_BYTES];
@@ -286,7 +289,8 @@ impl<P: Pool + 'static> Tx<P> {
         }
     }
 
-    /// Cycles that bursts of this handle lost to what the guest does wrong, since this was asked last.
+    /// Cycles that bursts of this handle lost to what the guest does wrong, since this was asked
+    /// last.
     #[inline]
     pub fn take_lost(&mut self) -> u64 {
         std::mem::take(&mut self.lost)
@@ -394,8 +398,8 @@ mod tests {
         assert_eq!(spread(1 << 63), [63; 4]);
     }
 
-    /// A page of a guest's memory with a split ring, each of whose buffers begins with descriptor 0: an indirect table
-    /// of 32,768 entries.
+    /// A page of a guest's memory with a split ring, each of whose buffers begins with descriptor
+    /// 0: an indirect table of 32,768 entries.
     #[repr(align(4096))]
     struct Page([u16; 2048]);
 
@@ -418,8 +422,8 @@ mod tests {
         crate::rings::OwnRing::new(ring, None)
     }
 
-    /// A guest whose buffers are all malformed: who polls it and who sends to it is told what that cost, and the port
-    /// owes it.
+    /// A guest whose buffers are all malformed: who polls it and who sends to it is told what that
+    /// cost, and the port owes it.
     #[test]
     fn what_a_guests_violations_cost_is_known() {
         let mut pages = [Page::new(), Page::new()];

@@ -1,8 +1,8 @@
 //! The rings of the guest that is served.
 //!
 //! A ring is held by whoever moves packets on it, for one burst, and by the control side while it
-//! replaces it ([`sync::Place`]). Taking the rings away therefore waits for bursts under way and for
-//! nothing else.
+//! replaces it ([`sync::Place`]). Taking the rings away therefore waits for bursts under way and
+//! for nothing else.
 
 use crate::call;
 use crate::cost::RingCost;
@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sync::{Held, Place};
 use vhost::{Ring, RingErrors};
 
-/// Attempts to hold a ring that another thread sends on: about as long as a burst takes. A thread that has it
-/// for longer has lost its core, and waiting would stop all our ports.
+/// Attempts to hold a ring that another thread sends on: about as long as a burst takes. A thread
+/// that has it for longer has lost its core, and waiting would stop all our ports.
 const ATTEMPTS_MAX: usize = 256;
 
 /// What notifies a guest: an eventfd of its front-end's.
@@ -76,7 +76,8 @@ impl OwnRing {
         }
     }
 
-    /// Notifies the guest of what was shown to it, if it wants that. Never waits. A full fence lies between.
+    /// Notifies the guest of what was shown to it, if it wants that. Never waits. A full fence lies
+    /// between.
     #[inline]
     pub fn notify(&mut self) {
         if self.ring.needs_notification()

@@ -325,7 +325,8 @@ impl<'a> Session<'a> {
     fn set_base(&mut self, ring: u32, base: u32) -> Result<(), Violation> {
         let is_packed = self.is_packed();
         let state = self.withdraw(ring)?;
-        // Of a packed ring: next available in the low half, next used in the high one. We use in order.
+        // Of a packed ring: next available in the low half, next used in the high one. We use in
+        // order.
         let (low, high) = (base as u16, (base >> 16) as u16);
         if !is_packed && high != 0 {
             return Err(Violation::Value);
@@ -362,8 +363,8 @@ impl<'a> Session<'a> {
         self.rings[i].enabled || !self.has(protocol::FEATURE)
     }
 
-    /// Puts the rings where they belong, as far as they are known; the guest is there when both rings of its first
-    /// pair are, and one ring is enabled.
+    /// Puts the rings where they belong, as far as they are known; the guest is there when both
+    /// rings of its first pair are, and one ring is enabled.
     fn refresh(&mut self) -> Result<(), Violation> {
         let n = self.rings.len();
         let is_there = self.is_ready(0) && self.is_ready(1) && (0..n).any(|i| self.is_enabled(i));

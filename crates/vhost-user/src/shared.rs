@@ -1,7 +1,8 @@
 //! What a socket's handle, its queues and its connections share.
 //!
-//! One connection at a time is *served*: its rings are in their places, and the masks say which are enabled. Rings
-//! are put there and taken away by the connection's thread alone; whoever moves packets holds a place for one burst.
+//! One connection at a time is *served*: its rings are in their places, and the masks say which are
+//! enabled. Rings are put there and taken away by the connection's thread alone; whoever moves
+//! packets holds a place for one burst.
 
 use crate::budget::Budget;
 use crate::counters::{Counters, Slot};
@@ -18,17 +19,19 @@ pub const PAIRS_MAX: usize = 64;
 pub const RINGS_MAX: usize = 2 * PAIRS_MAX;
 /// Least time between two lines for the log about one socket: a front-end does not fill a disk.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Longest wait for copies in flight: an engine that hangs is stopped much earlier, and what it had made by the CPU.
+/// Longest wait for copies in flight: an engine that hangs is stopped much earlier, and what it had
+/// made by the CPU.
 const QUIESCE_SECONDS_MAX: Duration = Duration::from_secs(30);
-/// Between two looks at a ring that copies are waited for. They take a turn of a thread, and some microseconds.
+/// Between two looks at a ring that copies are waited for. They take a turn of a thread, and some
+/// microseconds.
 const QUIESCE_INTERVAL: Duration = Duration::from_micros(20);
 /// No connection.
 const NONE: u64 = 0;
 /// Beside a MAC address: it is to be announced.
 const ANNOUNCE: u64 = 1 << 63;
 
-/// Called when a guest, or one of its queues, comes or goes. Runs on a thread of the socket's and must neither
-/// block nor touch the socket.
+/// Called when a guest, or one of its queues, comes or goes. Runs on a thread of the socket's and
+/// must neither block nor touch the socket.
 pub type OnChange = std::sync::Arc<dyn Fn() + Send + Sync>;
 /// Takes a line for the log, on any thread.
 pub type Warn = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
@@ -61,8 +64,8 @@ pub(crate) struct Counted {
     pub tx: Vec<Slot>,
     /// By [`vhost::RingError`].
     ring_errors: [AtomicU64; vhost::RingError::COUNT],
-    /// Longest frame to the guest, and from it, that the CPU copies for less than an engine, as last
-    /// measured; 0: not yet.
+    /// Longest frame to the guest, and from it, that the CPU copies for less than an engine, as
+    /// last measured; 0: not yet.
     pub floors: [AtomicU32; 2],
     /// Cycles lost to what guests did wrong, until they are charged to the port.
     lost: AtomicU64,
@@ -242,8 +245,8 @@ impl Shared {
         }
     }
 
-    /// Notifies the guest of what it was shown on ring `i`, if it wants that. If another thread holds the ring,
-    /// that is up to it.
+    /// Notifies the guest of what it was shown on ring `i`, if it wants that. If another thread
+    /// holds the ring, that is up to it.
     #[inline]
     pub fn notify(&self, i: usize) {
         if let Some(mut held) = self.rings.try_hold(i)
@@ -253,14 +256,15 @@ impl Shared {
         }
     }
 
-    /// Takes ring `i` away, if it is there; when this returns no other thread uses it, no copy of it is in flight, and
-    /// the guest was notified of all that it was shown.
+    /// Takes ring `i` away, if it is there; when this returns no other thread uses it, no copy of
+    /// it is in flight, and the guest was notified of all that it was shown.
     pub fn take(&self, i: usize) -> Option<OwnRing> {
         let is_quiet = self.quiesce(i);
         let mut ring = self.rings.put(i, None)?;
         self.count_error(&mut ring);
         if !is_quiet {
-            // An engine that nobody can stop may still write: the guest's memory stays mapped for ever.
+            // An engine that nobody can stop may still write: the guest's memory stays mapped for
+            // ever.
             let base = ring.ring.base();
             self.complain(&format!("copies of ring {i} never ended; it was given up at {base}"));
             std::mem::forget(ring);
@@ -314,8 +318,8 @@ impl Shared {
         }
     }
 
-    /// Ends a call on a ring that `began` then and did this: counts what the guest did wrong, and returns the cycles
-    /// that it cost.
+    /// Ends a call on a ring that `began` then and did this: counts what the guest did wrong, and
+    /// returns the cycles that it cost.
     #[inline]
     pub fn end(&self, ring: &mut OwnRing, began: Option<u64>, moved: &mut Moved) -> u64 {
         let lost = ring.watch.end(began, moved);

@@ -1,9 +1,10 @@
 //! SIGBUS in memory that a front-end shares with us, survived.
 //!
-//! Whoever made the file of a mapping can make it shorter at any time, and the next access to what is gone is a
-//! SIGBUS, which ends a process. The handler here looks whether the address lies in a registered mapping. If so
-//! it puts a page of zeros there, and makes the mapping's eventfd readable; the connection's thread then gives the
-//! memory up. Any other SIGBUS does what it did before.
+//! Whoever made the file of a mapping can make it shorter at any time, and the next access to what
+//! is gone is a SIGBUS, which ends a process. The handler here looks whether the address lies in a
+//! registered mapping. If so it puts a page of zeros there, and makes the mapping's eventfd
+//! readable; the connection's thread then gives the memory up. Any other SIGBUS does what it did
+//! before.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Once;
@@ -42,8 +43,9 @@ impl Drop for Registered {
     }
 }
 
-/// Registers `bytes` mapped at `start`, in pages of `page` bytes. `event` is made readable when a page of it is
-/// found to be gone; it must stay open while the registration lives. None when too many are registered.
+/// Registers `bytes` mapped at `start`, in pages of `page` bytes. `event` is made readable when a
+/// page of it is found to be gone; it must stay open while the registration lives. None when too
+/// many are registered.
 pub(crate) fn register(
     start: usize,
     bytes: usize,
@@ -120,8 +122,8 @@ fn replace(at: usize) -> bool {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let from = (at & !(page - 1)) as *mut libc::c_void;
         let one = 1u64;
-        // SAFETY: the page belongs to a mapping whose owner lives while it is registered, and uses it by raw
-        // pointers only; the event is open as long.
+        // SAFETY: the page belongs to a mapping whose owner lives while it is registered, and uses
+        // it by raw pointers only; the event is open as long.
         unsafe {
             let to = libc::mmap(from, page, access, flags, -1, 0);
             let event = entry.event.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! A port's socket: listens or connects, and gives each connection a thread of its own, so that a front-end that
-//! hangs, floods or never reads delays no other port.
+//! A port's socket: listens or connects, and gives each connection a thread of its own, so that a
+//! front-end that hangs, floods or never reads delays no other port.
 
 use crate::budget::CONNECTION_UNITS;
 use crate::counters::Counters;
@@ -22,15 +22,16 @@ use std::time::{Duration, Instant};
 
 /// Longest path of a UNIX socket, without the NUL.
 const PATH_BYTES_MAX: usize = 107;
-/// Connections of one socket at a time: one that is served, the rest perhaps a guest that was restarted before its
-/// old connection is seen to be dead.
+/// Connections of one socket at a time: one that is served, the rest perhaps a guest that was
+/// restarted before its old connection is seen to be dead.
 const CONNECTIONS_MAX: usize = 4;
 /// Stack of a connection's thread: it keeps nothing large there.
 const STACK_BYTES: usize = 256 << 10;
 /// First and longest pause between two attempts to connect. DPDK's library tries each second.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(1);
-/// What a socket's end is waited for: unmapping a large guest takes a while. Its threads end by themselves anyway.
+/// What a socket's end is waited for: unmapping a large guest takes a while. Its threads end by
+/// themselves anyway.
 const END_SECONDS_MAX: Duration = Duration::from_secs(5);
 
 /// Who makes the socket.
@@ -232,8 +233,8 @@ impl<P: Pool + 'static> Socket<P> {
         self.shared.ring_errors()
     }
 
-    /// Longest frame to the guest, and from it, that the CPU copies for less than an engine: as last
-    /// measured, 0 if not yet.
+    /// Longest frame to the guest, and from it, that the CPU copies for less than an engine: as
+    /// last measured, 0 if not yet.
     pub fn copy_floors(&self) -> [u32; 2] {
         self.shared.counted.floors.each_ref().map(|floor| floor.load(Ordering::Relaxed))
     }

@@ -8,8 +8,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest time from a message's first byte to its last, and of one reply: front-ends write a message by one
-/// call and wait for its reply; a virtual machine's process may be stopped for some seconds.
+/// Longest time from a message's first byte to its last, and of one reply: front-ends write a
+/// message by one call and wait for its reply; a virtual machine's process may be stopped for some
+/// seconds.
 pub const MESSAGE_SECONDS_MAX: Duration = Duration::from_secs(5);
 /// Descriptors that one read takes; the kernel closes any beyond.
 const DESCRIPTORS_MAX: usize = REGIONS_MAX + 1;
@@ -40,7 +41,8 @@ pub struct Ready {
     pub second: bool,
 }
 
-/// A connection, the port's end (an eventfd, readable for good when the port goes) and the way to wait.
+/// A connection, the port's end (an eventfd, readable for good when the port goes) and the way to
+/// wait.
 pub struct Stream<'a> {
     socket: Arc<UnixStream>,
     stop: BorrowedFd<'a>,

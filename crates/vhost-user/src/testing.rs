@@ -18,8 +18,8 @@ pub struct Said {
     pub fds: Vec<OwnedFd>,
 }
 
-/// Has a connection act on messages until one is a violation. How many it took, and the most units of work that one
-/// of them was (see `crate::budget`).
+/// Has a connection act on messages until one is a violation. How many it took, and the most units
+/// of work that one of them was (see `crate::budget`).
 pub fn converse(messages: impl IntoIterator<Item = Said>) -> (usize, u32) {
     let (path, mode) = (String::new(), Mode::Client);
     let shared =

@@ -1,7 +1,7 @@
 //! What a guest's violations cost: cycles of calls on its rings.
 //!
-//! Looking at the clock costs as much as a packet. So calls on a ring are timed only for a while after one that met a
-//! violation: that first one goes unmeasured.
+//! Looking at the clock costs as much as a packet. So calls on a ring are timed only for a while
+//! after one that met a violation: that first one goes unmeasured.
 
 use vhost::Moved;
 
@@ -22,8 +22,8 @@ impl Watch {
         (self.left > 0).then(cycles)
     }
 
-    /// A call ended that did this: cycles lost. The whole call is the guest's if it met a violation, or read as many
-    /// descriptors as a call may.
+    /// A call ended that did this: cycles lost. The whole call is the guest's if it met a
+    /// violation, or read as many descriptors as a call may.
     #[inline]
     pub fn end(&mut self, began: Option<u64>, moved: &Moved) -> u64 {
         let wrong = moved.has_errors || moved.exhausted;
@@ -41,7 +41,8 @@ impl Watch {
     }
 }
 
-/// The time-stamp counter (nanoseconds where there is none): as `datapath::cycles`, which this is added to.
+/// The time-stamp counter (nanoseconds where there is none): as `datapath::cycles`, which this is
+/// added to.
 #[inline]
 pub(crate) fn cycles() -> u64 {
     #[cfg(target_arch = "x86_64")]

@@ -1,7 +1,9 @@
-//! Front-ends that do all they may not, beside a port whose guest carries traffic: nothing of it is to be noticed there.
+//! Front-ends that do all they may not, beside a port whose guest carries traffic: nothing of it is
+//! to be noticed there.
 //!
-//! What they do comes from three seeds in turn. `WEFT_HOSTILE_SECONDS` says how long each of the tests lasts that
-//! attack over and over (`hostile_clients_*`, `hostile_servers_*`); a summary is printed.
+//! What they do comes from three seeds in turn. `WEFT_HOSTILE_SECONDS` says how long each of the
+//! tests lasts that attack over and over (`hostile_clients_*`, `hostile_servers_*`); a summary is
+//! printed.
 
 mod common;
 #[path = "common/engine.rs"]
@@ -38,7 +40,8 @@ fn dir() -> PathBuf {
     dir
 }
 
-/// One test at a time, as descriptors and memory are counted; what it left in the directory is removed.
+/// One test at a time, as descriptors and memory are counted; what it left in the directory is
+/// removed.
 struct Alone(Option<MutexGuard<'static, ()>>);
 
 fn alone() -> Alone {
@@ -113,7 +116,8 @@ fn poll(rx: &mut Rx<HeapPool>, tx: &mut Tx<HeapPool>, n: u64) -> u64 {
     came as u64
 }
 
-/// Gives the seat an engine, and another one when that was too slow for it, as the control side does.
+/// Gives the seat an engine, and another one when that was too slow for it, as the control side
+/// does.
 fn keep_engines(seat: Arc<Seat>, faults: Faults, end: Arc<AtomicBool>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         while !end.load(Ordering::Relaxed) || seat.state() == SeatState::Stuck {
@@ -361,7 +365,8 @@ fn neighbour(name: &str, packed: bool) -> (Port, Guest) {
     (port, guest)
 }
 
-/// Connections of one round: to begin with the neighbour is alone, then others behave, then they are hostile.
+/// Connections of one round: to begin with the neighbour is alone, then others behave, then they
+/// are hostile.
 #[derive(Clone, Copy)]
 struct Round {
     behaved: usize,
@@ -386,7 +391,8 @@ fn median(list: impl Iterator<Item = f64>) -> f64 {
 }
 
 impl Rates {
-    /// Medians over the rounds: frames per second alone, and which part of it is left beside others.
+    /// Medians over the rounds: frames per second alone, and which part of it is left beside
+    /// others.
     fn summary(&self) -> String {
         let share = |of: &[f64], to: &[f64]| 100.0 * median(of.iter().zip(to).map(|(a, b)| a / b));
         format!(
@@ -587,7 +593,8 @@ fn hostile_servers_of_clients_packed() {
     attack_clients(true);
 }
 
-/// A front-end that floods and never reads a reply burns its own connection's time; the port goes at once.
+/// A front-end that floods and never reads a reply burns its own connection's time; the port goes
+/// at once.
 #[test]
 fn a_front_end_that_never_reads_delays_nothing() {
     let _alone = alone();
@@ -675,8 +682,8 @@ fn a_second_guest_has_its_turn() {
     assert_eq!(port.changes(), 3);
 }
 
-/// The switch ends without a word and another one comes: frames go on, though a front-end says of packed rings
-/// only what was true when the driver started.
+/// The switch ends without a word and another one comes: frames go on, though a front-end says of
+/// packed rings only what was true when the driver started.
 #[test]
 fn rings_go_on_after_a_crash() {
     let _alone = alone();

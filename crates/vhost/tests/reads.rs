@@ -1,7 +1,8 @@
-//! What a guest writes is read once: it may be another thing a moment later, so what was checked must be what is used.
+//! What a guest writes is read once: it may be another thing a moment later, so what was checked
+//! must be what is used.
 //!
-//! The page in question is taken away. Whoever reads it faults, gets it back for one instruction (x86's trap flag), and
-//! the address is written down.
+//! The page in question is taken away. Whoever reads it faults, gets it back for one instruction
+//! (x86's trap flag), and the address is written down.
 
 #![cfg(all(target_arch = "x86_64", not(miri)))]
 

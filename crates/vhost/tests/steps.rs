@@ -1,4 +1,5 @@
-//! What a guest can make us read: descriptors per call, whatever it writes, and rings that are given up.
+//! What a guest can make us read: descriptors per call, whatever it writes, and rings that are
+//! given up.
 
 mod common;
 
@@ -69,8 +70,8 @@ fn table(driver: &Driver, entries: u16, entry: Desc) {
     (0..entries).for_each(|i| write(driver, TABLES + 16 * u64::from(i), entry, i + 1));
 }
 
-/// Makes every place of the ring available again: `heads` says what descriptor `i` is, and in a split ring each buffer
-/// begins at descriptor 0.
+/// Makes every place of the ring available again: `heads` says what descriptor `i` is, and in a
+/// split ring each buffer begins at descriptor 0.
 fn refill(driver: &Driver, ring: &Ring, heads: impl Fn(u16) -> (Desc, u16)) {
     let (at, wrap) = (ring.base() & 0x7fff, ring.base() & 1 << 15 != 0);
     for i in 0..driver.size {
@@ -85,8 +86,8 @@ fn refill(driver: &Driver, ring: &Ring, heads: impl Fn(u16) -> (Desc, u16)) {
     }
 }
 
-/// Calls on a ring that is always full of such buffers stay below the bound, and it is given up after 1,024 that are
-/// malformed, without a packet moved.
+/// Calls on a ring that is always full of such buffers stay below the bound, and it is given up
+/// after 1,024 that are malformed, without a packet moved.
 fn all_malformed(
     what: RingError,
     make: impl Fn(&Driver, Call),
@@ -121,7 +122,8 @@ fn all_malformed(
     }
 }
 
-/// The attack that held a thread for 38 to 187 ms: tables of 32,768 entries without bytes, used by all buffers.
+/// The attack that held a thread for 38 to 187 ms: tables of 32,768 entries without bytes, used by
+/// all buffers.
 #[test]
 fn tables_longer_than_the_ring_are_refused_unread() {
     all_malformed(
@@ -147,7 +149,8 @@ fn entries_without_bytes_count_as_pieces() {
             refill(&driver, &ring, |_| ((TABLES, 16 * u32::from(size), INDIRECT), 0));
             let moved = call.of(&mut ring);
             assert!(moved.packets == 0 && ring.ring_errors().get(RingError::Pieces) > 0);
-            // Buffers of 257 entries and their head: the call reads as many as begin within its budget.
+            // Buffers of 257 entries and their head: the call reads as many as begin within its
+            // budget.
             let (n, budget) = (call.packets() as u64, 512 + 16 * call.packets() as u64);
             let buffers = if let Call::Dequeue(n) = call { n as u64 } else { u64::MAX };
             let expected = buffers.min(budget.div_ceil(258)) * 258;

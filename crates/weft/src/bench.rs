@@ -13,7 +13,8 @@ pub enum Bench {
     Run {
         /// Its name; see `weft bench list`.
         name: String,
-        /// Times that each system goes through each case; the experiment's file says how often else.
+        /// Times that each system goes through each case; the experiment's file says how often
+        /// else.
         #[arg(short = 'n', long)]
         repetitions: Option<usize>,
         /// Seconds that count, per run; the experiment's file says how many else.
@@ -34,8 +35,8 @@ pub enum Bench {
         /// Add to the samples that this commit's results have.
         #[arg(long)]
         add: bool,
-        /// Do not measure: only Weft, in its validating mode, which compares every kernel with its twin. Fails if one
-        /// differs or was not compared.
+        /// Do not measure: only Weft, in its validating mode, which compares every kernel with its
+        /// twin. Fails if one differs or was not compared.
         #[arg(long)]
         validate: bool,
         /// The daemon; the one beside this program if not given.

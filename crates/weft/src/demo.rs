@@ -1,4 +1,5 @@
-//! `weft demo`: a private switch, five namespaces, a vhost-user guest and a VXLAN tunnel, with traffic to watch.
+//! `weft demo`: a private switch, five namespaces, a vhost-user guest and a VXLAN tunnel, with
+//! traffic to watch.
 
 use crate::dirs::Dirs;
 use crate::netns::Host;
@@ -102,7 +103,8 @@ fn hosts_behind_guest(stage: &mut Stage, tag: u32) -> Result<()> {
     Ok(())
 }
 
-/// What ping says of three packets, once there is an answer (a guest starts, a next hop is asked for).
+/// What ping says of three packets, once there is an answer (a guest starts, a next hop is asked
+/// for).
 fn ping(from: &Host, to: &str) -> Result<String> {
     let end = Instant::now() + Duration::from_secs(20);
     while from.exec(&format!("ping -c 1 -W 1 {to}")).is_err()
@@ -112,7 +114,8 @@ fn ping(from: &Host, to: &str) -> Result<String> {
     from.exec(&format!("ping -c 3 -i 0.2 {to}"))
 }
 
-/// The first three bytes of a network for documentation (RFC 5737) that nothing on this machine uses.
+/// The first three bytes of a network for documentation (RFC 5737) that nothing on this machine
+/// uses.
 fn unused_network(dirs: &Dirs) -> Result<&'static str> {
     for net in ["192.0.2", "198.51.100", "203.0.113"] {
         let prefix = format!("{net}.0/24");
@@ -124,8 +127,8 @@ fn unused_network(dirs: &Dirs) -> Result<&'static str> {
     bail!("this machine uses all networks for documentation (RFC 5737)")
 }
 
-/// br0 goes on behind a VXLAN tunnel, whose other end is the kernel of a fifth namespace; br2 is the
-/// network in between.
+/// br0 goes on behind a VXLAN tunnel, whose other end is the kernel of a fifth namespace; br2 is
+/// the network in between.
 fn kernel_behind_tunnel(stage: &mut Stage, tag: u32) -> Result<()> {
     let dirs = stage.dirs.clone();
     vsctl(&dirs, "add-br br2 -- set bridge br2 datapath_type=netdev")?;
@@ -216,8 +219,8 @@ fn hints(stage: &Stage) -> Vec<String> {
     all
 }
 
-/// Keeps pings going on both bridges and through the tunnel, and shows the switch meanwhile: live on a
-/// terminal, else in a line per second.
+/// Keeps pings going on both bridges and through the tunnel, and shows the switch meanwhile: live
+/// on a terminal, else in a line per second.
 fn watch(stage: &Stage, seconds: Option<u64>) -> Result<()> {
     let end = seconds.map(|s| Instant::now() + Duration::from_secs(s));
     let ended = || stop::is_asked() || end.is_some_and(|e| Instant::now() >= e);

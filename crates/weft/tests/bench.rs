@@ -1,4 +1,5 @@
-//! `weft bench` as people meet it: what it says to wrong words, and that Ctrl-C leaves nothing behind.
+//! `weft bench` as people meet it: what it says to wrong words, and that Ctrl-C leaves nothing
+//! behind.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

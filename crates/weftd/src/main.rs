@@ -50,8 +50,8 @@ fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// A panic in any thread ends the process, whatever the build: a thread less would stop its ports in silence. A monitor takes
-/// it for the crash that it is and starts the daemon again.
+/// A panic in any thread ends the process, whatever the build: a thread less would stop its ports
+/// in silence. A monitor takes it for the crash that it is and starts the daemon again.
 fn on_panic(panic: &PanicHookInfo<'_>) {
     vlog::last_words("backtrace", &format!("{panic}\n{}", Backtrace::force_capture()));
     std::process::abort();

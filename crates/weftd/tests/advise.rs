@@ -7,8 +7,8 @@ use serde_json::Value;
 use std::process::Command;
 use testkit::{Netns, Switch, privileged};
 
-/// What it says, as a program reads it. Cargo builds it next to the daemon (with the workspace's tests,
-/// or `cargo build -p weft`).
+/// What it says, as a program reads it. Cargo builds it next to the daemon (with the workspace's
+/// tests, or `cargo build -p weft`).
 fn advise(sw: &Switch, args: &str) -> String {
     let weft = std::path::Path::new(env!("CARGO_BIN_EXE_weftd")).with_file_name("weft");
     let mut c: Command = sw.command(weft.to_str().unwrap());

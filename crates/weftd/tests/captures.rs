@@ -1,5 +1,5 @@
-//! `weft trace` beside a running switch: what it captures of every kind of port, read by tshark, and
-//! what it says when something is wrong.
+//! `weft trace` beside a running switch: what it captures of every kind of port, read by tshark,
+//! and what it says when something is wrong.
 
 mod lab;
 

@@ -1,6 +1,6 @@
-//! Steady traffic while flows, ports and PMD threads come and go. After every acknowledged change no
-//! packet may meet the rules before it; afterwards every packet is accounted for and no buffer leaked.
-//! Needs root; without it the test says so.
+//! Steady traffic while flows, ports and PMD threads come and go. After every acknowledged change
+//! no packet may meet the rules before it; afterwards every packet is accounted for and no buffer
+//! leaked. Needs root; without it the test says so.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

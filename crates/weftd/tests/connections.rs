@@ -1,4 +1,5 @@
-//! What OpenFlow and control connections may cost, and whom: turns, bytes, places, modes of sockets, counters.
+//! What OpenFlow and control connections may cost, and whom: turns, bytes, places, modes of
+//! sockets, counters.
 
 #[allow(dead_code)]
 mod peer;
@@ -168,8 +169,8 @@ fn connections_take_turns_of_a_bounded_number_of_messages() {
     let counts: Vec<u32> =
         (0..QUESTIONS).map(|_| aggregate(&other.expect(kind::MULTIPART_REPLY))).collect();
     drop(flooding.join().unwrap());
-    // Between two answers is nothing or two turns of the flood (who yields last is woken first); more where the questions
-    // had to be waited for.
+    // Between two answers is nothing or two turns of the flood (who yields last is woken first);
+    // more where the questions had to be waited for.
     let steps: Vec<u32> = counts.windows(2).map(|w| w[1] - w[0]).filter(|n| *n > 0).collect();
     let long = steps.iter().filter(|n| **n > 2 * TURN).count();
     assert!(steps.len() >= 3, "the flood was over too soon: {counts:?}");

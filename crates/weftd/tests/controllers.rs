@@ -1,5 +1,5 @@
-//! Controllers of the test's own, byte by byte: connecting, losing them, roles, limits, bundles, and
-//! what is no OpenFlow at all.
+//! Controllers of the test's own, byte by byte: connecting, losing them, roles, limits, bundles,
+//! and what is no OpenFlow at all.
 
 mod peer;
 

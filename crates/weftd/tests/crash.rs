@@ -5,7 +5,8 @@ mod lab;
 use lab::*;
 use testkit::{Netns, Switch, SwitchConfig, privileged};
 
-/// A monitored daemon with two hosts that talk; `crash` gets it and its process, and traffic is there afterwards.
+/// A monitored daemon with two hosts that talk; `crash` gets it and its process, and traffic is
+/// there afterwards.
 fn survives(crash: impl Fn(&Switch, i32)) {
     if !privileged() {
         return;
@@ -33,7 +34,8 @@ fn survives(crash: impl Fn(&Switch, i32)) {
 fn a_panic_of_a_packet_thread_ends_the_process_and_traffic_returns() {
     survives(|sw, _| {
         appctl(sw, "weft/panic-next-thread");
-        // The first port to be polled starts a PMD thread. The daemon does not live to confirm that.
+        // The first port to be polled starts a PMD thread. The daemon does not live to confirm
+        // that.
         let port = "--no-wait add-port br0 n1 -- set interface n1 type=dummy-pmd";
         vsctl(sw, &format!("{port} -- set open_vswitch . other_config:pmd-cpu-mask=1"));
         wait_for("the panic in the log", || {

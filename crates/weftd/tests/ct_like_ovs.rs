@@ -1,5 +1,5 @@
-//! Connection tracking: the same packets through Weft and ovs-vswitchd's userspace datapath; what comes
-//! out, with `ct_state` in it, and the connections that are kept have to be equal.
+//! Connection tracking: the same packets through Weft and ovs-vswitchd's userspace datapath; what
+//! comes out, with `ct_state` in it, and the connections that are kept have to be equal.
 
 mod lab;
 

@@ -138,8 +138,8 @@ fn missing_columns_and_tables_do_no_harm() {
     });
 }
 
-/// Stands between the daemon and the server. While it lies it changes a few bytes of what the server
-/// says, from the first answer on or only in later updates; soon after a lie it hangs up.
+/// Stands between the daemon and the server. While it lies it changes a few bytes of what the
+/// server says, from the first answer on or only in later updates; soon after a lie it hangs up.
 struct Liar {
     lies: Arc<AtomicBool>,
     told: Arc<AtomicU32>,

@@ -1,6 +1,7 @@
 //! A Linux guest keeps its connections while ovs-vswitchd and Weft take each other's place: same
 //! database, same socket, rings and features as they were negotiated first. The rings are split:
-//! ovs-vswitchd 3.1 does not find its place in packed rings after a kill, whoever served them before.
+//! ovs-vswitchd 3.1 does not find its place in packed rings after a kill, whoever served them
+//! before.
 
 mod lab;
 

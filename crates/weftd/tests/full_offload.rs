@@ -1,5 +1,6 @@
-//! `hw-offload` with an adapter that forwards by itself, the lab's emulated one: an uplink and two virtual functions.
-//! Flows become its rules, the host sees the first packets only, and nothing that the switch says is wrong for it.
+//! `hw-offload` with an adapter that forwards by itself, the lab's emulated one: an uplink and two
+//! virtual functions. Flows become its rules, the host sees the first packets only, and nothing
+//! that the switch says is wrong for it.
 
 mod lab;
 
@@ -11,7 +12,8 @@ use testkit::{Netns, Switch, privileged};
 
 /// Rules need some seconds of traffic first.
 const LONG: Duration = Duration::from_secs(60);
-/// The file `stats=` has 8-byte counters; where the adapter's begin, and which they are (lab/generator/README.md).
+/// The file `stats=` has 8-byte counters; where the adapter's begin, and which they are
+/// (lab/generator/README.md).
 const ADAPTER: usize = 34_880;
 const CREATED: usize = 1;
 const DESTROYED: usize = 3;
@@ -49,7 +51,8 @@ impl<'a> Bench<'a> {
         bench
     }
 
-    /// Packets come in to the addresses of `br-phy`, and in them those of twenty guests and two networks out of `vx`.
+    /// Packets come in to the addresses of `br-phy`, and in them those of twenty guests and two
+    /// networks out of `vx`.
     fn tunnelled(ns: &'a Netns, hw: &str) -> Bench<'a> {
         let bench = Bench::without_uplink(ns, hw);
         let sw = &bench.sw;
@@ -114,7 +117,8 @@ impl<'a> Bench<'a> {
         self.adapter(port, DELIVERED) + self.packets(port, SENT)
     }
 
-    /// No packets come, all that did are where they go: how many the host has lost, and each virtual function got.
+    /// No packets come, all that did are where they go: how many the host has lost, and each
+    /// virtual function got.
     fn rest(&self) -> [u64; 3] {
         self.write("src", RATE, 0);
         let host = || {
@@ -126,7 +130,8 @@ impl<'a> Bench<'a> {
         all()
     }
 
-    /// Packets take turns between both: since `before` as many came to each, and the host lost none.
+    /// Packets take turns between both: since `before` as many came to each, and the host lost
+    /// none.
     fn assert_all_went_right(&self, before: [u64; 3], what: &str) {
         let [lost, a, b] = self.rest();
         let (a, b) = (a - before[1], b - before[2]);
@@ -232,7 +237,8 @@ fn the_host_sees_the_first_packets_only() {
     let (received, counted, out) = (host(), flow(), sent());
     bench.wait_for("counters", || flow() > counted + 3000 && sent() > out + 30_000);
     assert_eq!(host(), received);
-    // What the switch says was sent is what the virtual functions got, but for what is counted late.
+    // What the switch says was sent is what the virtual functions got, but for what is counted
+    // late.
     let slack = 60_000;
     let (said, got) = (sent(), bench.got("a"));
     assert!(said + slack >= got && said <= got + slack, "{said} {got}");
@@ -261,7 +267,8 @@ fn the_host_sees_the_first_packets_only() {
     assert_eq!(bench.full(), 0);
 }
 
-/// Outer headers end in the adapter: one rule for the underlay's megaflow and a guest's, each counted as what it is.
+/// Outer headers end in the adapter: one rule for the underlay's megaflow and a guest's, each
+/// counted as what it is.
 #[test]
 fn tunnels_end_in_the_adapter() {
     if !privileged() {
@@ -303,7 +310,8 @@ fn tunnels_end_in_the_adapter() {
         bench.ends_all(&format!("round {round}"), || bench.change_guests(even, odd));
         bench.wait_for("20 rules again", || bench.full() == 21);
     }
-    // What the underlay does with outer packets, and whether there is a tunnel, ends all of them, too.
+    // What the underlay does with outer packets, and whether there is a tunnel, ends all of them,
+    // too.
     bench.ends_all("the underlay", || {
         ofctl(sw, "add-flow br-phy udp,nw_src=172.16.0.0/12,actions=drop");
         ofctl(sw, "del-flows br-phy udp");
@@ -340,8 +348,9 @@ fn a_slow_adapter_delays_a_barrier_little() {
     bench.wait_for("12 rules again", || bench.full() == 12);
 }
 
-/// An adapter that takes a mask for less than it says, or tagged packets for untagged ones, forwards nothing: probes
-/// show it. Marks that say too much are not believed. Each time one line tells it.
+/// An adapter that takes a mask for less than it says, or tagged packets for untagged ones,
+/// forwards nothing: probes show it. Marks that say too much are not believed. Each time one line
+/// tells it.
 #[test]
 fn an_adapter_that_matches_too_much_sends_nothing_elsewhere() {
     if !privileged() {

@@ -1,5 +1,5 @@
-//! Noise into every socket that the daemon listens on or connects to (memif's: `port-dpdk`'s
-//! tests) and into every kind of port: it stays up, and whoever else is connected notices nothing. For the
+//! Noise into every socket that the daemon listens on or connects to (memif's: `port-dpdk`'s tests)
+//! and into every kind of port: it stays up, and whoever else is connected notices nothing. For the
 //! database's see `database.rs`.
 
 mod lab;

@@ -50,14 +50,14 @@ impl Bench<'_> {
     }
 
     fn wait_for_guest(&self) {
-        // The guest's process has nice 15: with two busy processes beside it, it takes 2 s to make its socket
-        // (0.2 s alone), with a dozen of them 20 s. The port is up at most 1 s later.
+        // The guest's process has nice 15: with two busy processes beside it, it takes 2 s to make
+        // its socket (0.2 s alone), with a dozen of them 20 s. The port is up at most 1 s later.
         wait_within("the guest", 3 * WAIT_TIME_MAX, || self.connected());
         assert_eq!(iface(&self.sw, "vhu", "status:status"), "connected");
     }
 
-    /// Sends numbered frames of this size and returns the numbers of those that came back, as they came. A guest on a
-    /// busy machine has time.
+    /// Sends numbered frames of this size and returns the numbers of those that came back, as they
+    /// came. A guest on a busy machine has time.
     fn exchange(&self, n: u32, size: usize) -> Vec<u32> {
         self.exchange_within(n, size, WAIT_TIME_MAX / 2)
     }

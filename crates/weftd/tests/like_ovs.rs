@@ -153,7 +153,8 @@ fn cached_flows_have_names_where_they_are_wanted() {
     assert!(!line.contains("p2"), "{line}");
 }
 
-/// The columns that a port's type fills, and the keys in `status` and `statistics`; not the values, which differ.
+/// The columns that a port's type fills, and the keys in `status` and `statistics`; not the values,
+/// which differ.
 fn columns(sw: &Switch<'_>, iface: &str) -> Vec<String> {
     let get = |column: &str| sw.vsctl(&["get", "interface", iface, column]).unwrap();
     let keys = |column: &str| -> Vec<String> {

@@ -86,7 +86,8 @@ impl Drop for Server {
     }
 }
 
-/// Runs iperf3 in the guest; bytes that arrived. Again if the server is not done with the client before.
+/// Runs iperf3 in the guest; bytes that arrived. Again if the server is not done with the client
+/// before.
 fn iperf(guest: &mut Linux, how: &str) -> u64 {
     let mut report = serde_json::Value::Null;
     wait_for("iperf3's server", || {

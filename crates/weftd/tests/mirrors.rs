@@ -1,4 +1,5 @@
-//! Mirrors: copies of packets at another port or in another VLAN, their counters, and `ovs-tcpdump`, which makes one.
+//! Mirrors: copies of packets at another port or in another VLAN, their counters, and
+//! `ovs-tcpdump`, which makes one.
 
 mod lab;
 

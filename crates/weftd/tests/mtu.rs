@@ -1,5 +1,6 @@
-//! Frames longer than an output port's MTU end there by name, for kernel and DPDK ports, and a changed
-//! MTU counts without the port being touched; jumbo frames pass every type of kernel port. Needs root.
+//! Frames longer than an output port's MTU end there by name, for kernel and DPDK ports, and a
+//! changed MTU counts without the port being touched; jumbo frames pass every type of kernel port.
+//! Needs root.
 
 use std::time::{Duration, Instant};
 use testkit::{Frame, Netns, Raw, Switch, SwitchConfig, privileged, veth};
@@ -111,8 +112,8 @@ fn jumbo_frames_pass_every_type_of_kernel_port() {
             assert!(Instant::now() < end, "{ports:?} are not at {want}: {all}\n{}", sw.log());
         }
     };
-    // One port as the database wants it, one as the kernel was asked for, while both are in use. Those that the switch
-    // makes follow, unless they are to have another one.
+    // One port as the database wants it, one as the kernel was asked for, while both are in use.
+    // Those that the switch makes follow, unless they are to have another one.
     vsctl("set interface p1 mtu_request=9000");
     net.ip("link set p2 mtu 9000").unwrap();
     hosts.iter().for_each(|h| drop(h.ip("link set eth0 mtu 9000").unwrap()));

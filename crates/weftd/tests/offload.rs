@@ -1,5 +1,5 @@
-//! `hw-offload` with the lab's emulated adapter: flows become rules, packets come marked, and whatever the adapter
-//! does no packet goes elsewhere.
+//! `hw-offload` with the lab's emulated adapter: flows become rules, packets come marked, and
+//! whatever the adapter does no packet goes elsewhere.
 
 mod lab;
 
@@ -10,7 +10,8 @@ use testkit::{Netns, Switch, privileged};
 /// Rules need some seconds of traffic first.
 const LONG: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// A switch that marks may help: `src` is a generator with these arguments; `a` and `b` take packets.
+/// A switch that marks may help: `src` is a generator with these arguments; `a` and `b` take
+/// packets.
 fn bench<'a>(ns: &'a Netns, hw: &str) -> Switch<'a> {
     let sw = start(ns);
     let extra = format!("other_config:dpdk-extra=--no-pci -d {}", generator().display());
@@ -33,7 +34,8 @@ fn add_port(sw: &Switch, name: &str, number: u16, device: &str) {
     sw.vsctl(&all).unwrap();
 }
 
-/// Twenty flows, each with some thousand packets per second: even networks to one port, odd ones to the other.
+/// Twenty flows, each with some thousand packets per second: even networks to one port, odd ones to
+/// the other.
 fn flows(even: u16, odd: u16) -> String {
     let one = |i: u16| {
         let out = if i.is_multiple_of(2) { even } else { odd };
@@ -74,7 +76,8 @@ fn sent(sw: &Switch, port: &str) -> u64 {
     tx.split(',').next().unwrap().parse().unwrap()
 }
 
-/// Packets that were lost or overtaken on their way to a port, as their stamps say; of all that were sent by now.
+/// Packets that were lost or overtaken on their way to a port, as their stamps say; of all that
+/// were sent by now.
 fn disorder(sw: &Switch, port: &str) -> String {
     let now = sent(sw, port);
     wait_for(sw, "statistics", || {

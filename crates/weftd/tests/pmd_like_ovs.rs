@@ -1,5 +1,5 @@
-//! What `dpif-netdev/pmd-*` and its neighbours print about PMD threads, with Weft and with ovs-vswitchd behind
-//! them: all but the numbers.
+//! What `dpif-netdev/pmd-*` and its neighbours print about PMD threads, with Weft and with
+//! ovs-vswitchd behind them: all but the numbers.
 
 use std::collections::BTreeSet;
 use testkit::{Netns, Switch, SwitchConfig, privileged};

@@ -1,4 +1,5 @@
-//! `ingress_policing_*` limits what any type of port brings, is changed under traffic, and is accounted for. Needs root.
+//! `ingress_policing_*` limits what any type of port brings, is changed under traffic, and is
+//! accounted for. Needs root.
 
 use std::time::{Duration, Instant};
 use testkit::{Frame, Netns, Raw, Switch, SwitchConfig, privileged, veth};
@@ -27,12 +28,14 @@ fn refused(sw: &Switch) -> u64 {
     n.trim().parse().unwrap()
 }
 
-/// Offers frames at `input`, the far end of `port`; how many passed, how many did not, and in how many seconds.
+/// Offers frames at `input`, the far end of `port`; how many passed, how many did not, and in how
+/// many seconds.
 fn offer(sw: &Switch, input: &Raw, port: &str) -> (u64, u64, f64) {
     let counts = || [passed(sw, port), refused(sw)];
     let (began, before) = (Instant::now(), counts());
     (0..OFFERED).for_each(|_| input.send(&frame()).unwrap());
-    // Not all that was offered need reach the switch, as the kernel has queues of its own: until nothing comes.
+    // Not all that was offered need reach the switch, as the kernel has queues of its own: until
+    // nothing comes.
     let (mut last, mut took) = (before, began.elapsed());
     loop {
         std::thread::sleep(Duration::from_millis(300));

@@ -34,7 +34,8 @@ fn stock_tools_find_and_drive_it() {
     assert!(!s.path(&format!("ovs-vswitchd.{pid}.ctl")).exists());
 }
 
-/// What ovs-vswitchd's own test suite allows on standard error at a start, as `module|LEVEL|beginning`.
+/// What ovs-vswitchd's own test suite allows on standard error at a start, as
+/// `module|LEVEL|beginning`.
 const ALLOWED: [&str; 3] =
     ["ovs_numa|INFO|Discovered ", "vlog|INFO|opened log file", "reconnect|INFO|"];
 

@@ -1,4 +1,5 @@
-//! `other_config:flow-restore-wait`: a restart that restores flows forwards nothing before they are there.
+//! `other_config:flow-restore-wait`: a restart that restores flows forwards nothing before they are
+//! there.
 
 mod lab;
 

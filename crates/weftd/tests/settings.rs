@@ -1,4 +1,5 @@
-//! What the database asks for and the switch does not do is said in the log, once; what it reports is there.
+//! What the database asks for and the switch does not do is said in the log, once; what it reports
+//! is there.
 
 mod sandbox;
 

@@ -88,7 +88,8 @@ fn a_terminal_of_40_columns_will_do() {
     c.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm");
     let mut child = c.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut keys = child.stdin.take().unwrap();
-    // The ports' page, the second port's, back, sorted by name, help, the end; each key may be read at any time.
+    // The ports' page, the second port's, back, sorted by name, help, the end; each key may be read
+    // at any time.
     for key in ["3", "j", "\r", "\x1b[A", "?", "?", "s", "q"] {
         std::thread::sleep(std::time::Duration::from_millis(300));
         keys.write_all(key.as_bytes()).unwrap();

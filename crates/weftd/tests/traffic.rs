@@ -107,8 +107,8 @@ fn expired_packets_without_a_controller_count_as_expired() {
     assert_eq!(counted(), [SENT, 0]);
 }
 
-/// Counters of ports and of drops once two looks in a row agree: they are read one after the other, and a packet
-/// on its way between the two would be in one only.
+/// Counters of ports and of drops once two looks in a row agree: they are read one after the other,
+/// and a packet on its way between the two would be in one only.
 fn settled(sw: &Switch) -> (BTreeMap<(u32, String), u64>, u64) {
     let look = || (port_counters(sw), drops(sw));
     let mut last = look();

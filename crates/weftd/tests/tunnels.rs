@@ -1,5 +1,5 @@
-//! Tunnels with the kernel's own device at the other end, or OVS: what is said, what is refused, and that
-//! everybody else understands our frames.
+//! Tunnels with the kernel's own device at the other end, or OVS: what is said, what is refused,
+//! and that everybody else understands our frames.
 
 mod lab;
 
@@ -8,7 +8,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use testkit::{Frame, Netns, Raw, Switch, SwitchConfig, privileged, veth};
 
-/// A route by command needs an address that came a moment before: the kernel is asked, not waited for.
+/// A route by command needs an address that came a moment before: the kernel is asked, not waited
+/// for.
 #[test]
 fn a_route_by_command_knows_the_address_of_a_moment_ago() {
     if !privileged() {
@@ -36,8 +37,8 @@ const OURS: &str = "aa:55:00:00:00:01";
 const SOON: Duration = Duration::from_secs(3);
 
 /// The underlay and a guest behind `br-int`: 10.1.1.1 and fd00::1 are ours, .2 and ::2 the peer's.
-/// `tunnel(n)` are the settings of host `n`'s tunnel, the first of which is ours. The peer is the kernel's
-/// `device`, or OVS.
+/// `tunnel(n)` are the settings of host `n`'s tunnel, the first of which is ours. The peer is the
+/// kernel's `device`, or OVS.
 fn with_peer(
     tunnel: impl Fn(u8) -> String,
     device: Option<&str>,
@@ -88,8 +89,8 @@ fn underlay(ns: &Netns, dev: &str, n: u8) {
     ns.ip(&format!("link set {dev} up")).unwrap();
 }
 
-/// The kernel at the other end. `options` are those of the tunnel besides its key, `device` what the
-/// peer's device is made with.
+/// The kernel at the other end. `options` are those of the tunnel besides its key, `device` what
+/// the peer's device is made with.
 fn with_tunnel(options: &str, device: &str, f: impl FnOnce(&Switch, &Netns, &Netns)) {
     with_peer(
         |_| format!("type=vxlan {options}"),
@@ -214,8 +215,8 @@ fn the_kernel_understands_us_over_ipv6_and_checks_our_sums() {
     });
 }
 
-/// TCP both ways; what the peer's kernel leaves to an adapter (segments, sums, inside and outside) is
-/// made by us.
+/// TCP both ways; what the peer's kernel leaves to an adapter (segments, sums, inside and outside)
+/// is made by us.
 fn tcp_passes(sw: &Switch, guest: &Netns, peer: &Netns) {
     guest.ping(inner(2), WAIT_TIME_MAX).unwrap();
     for (from, to, n) in [(guest, peer, 2), (peer, guest, 1)] {

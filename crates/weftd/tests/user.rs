@@ -7,7 +7,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use testkit::{Netns, Switch, SwitchConfig, privileged};
 
-/// A daemon that a script starts with more options, after the directory of sockets and files became NOBODY's.
+/// A daemon that a script starts with more options, after the directory of sockets and files became
+/// NOBODY's.
 fn start_as<'a>(ns: &'a Netns, options: &str, script: &std::path::Path) -> Switch<'a> {
     let weftd = env!("CARGO_BIN_EXE_weftd");
     let text =

@@ -1,5 +1,5 @@
-//! Files of a crate that import each other in a circle: a file imports another if it names what that
-//! one defines, by a `use` or a path, also through the re-export of a third.
+//! Files of a crate that import each other in a circle: a file imports another if it names what
+//! that one defines, by a `use` or a path, also through the re-export of a third.
 
 use anyhow::{Result, bail};
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,8 +8,8 @@ use std::process::Command;
 /// Columns of a line of prose, as of code (rustfmt.toml). Rows of tables and code may be longer.
 const LINE_COLUMNS_MAX: usize = 100;
 
-/// Fails with every name that ARCHITECTURE.md has and the tree has not, every broken link between pages,
-/// and every long line.
+/// Fails with every name that ARCHITECTURE.md has and the tree has not, every broken link between
+/// pages, and every long line.
 pub fn check(root: &Path) -> Result<()> {
     let files = tracked(root)?;
     let text = std::fs::read_to_string(root.join("ARCHITECTURE.md"))?;

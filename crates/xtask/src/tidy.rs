@@ -18,14 +18,6 @@ const BANNED: &[(&str, &str)] = &[
 
 /// Crates that speak docs/GLOSSARY.md: words that lost there may not come back.
 const CLEAN: &[&str] = &["crates/datapath/src/", "crates/ofproto/src/"];
-/// Crates whose comments have at most [`LINE_COLUMNS_MAX`] columns.
-const NARROW: &[&str] = &[
-    "crates/classifier/src/",
-    "crates/datapath/src/",
-    "crates/ofproto/src/",
-    "crates/openflow/src/",
-    "crates/vhost/src/",
-];
 /// Words that lost, and what is said instead.
 const LOST: &[(&str, &str)] = &[
     ("Appetite", "RxqState"),
@@ -56,7 +48,7 @@ const LOST: &[(&str, &str)] = &[
     ("nobody", "no thread, no worker, ..."),
     ("somebody", "a thread, a user, ..."),
 ];
-/// Columns of a comment of a narrow crate (rustfmt keeps to it in code).
+/// Columns of a comment (rustfmt keeps to it in code).
 const LINE_COLUMNS_MAX: usize = 100;
 
 /// Written by a program, not by hand.
@@ -83,7 +75,7 @@ pub fn check(root: &Path) -> Result<()> {
         if CLEAN.iter().any(|c| name.starts_with(c)) {
             bad.extend(lost_words(&name, &text));
         }
-        if NARROW.iter().any(|c| name.starts_with(c)) {
+        if name.ends_with(".rs") {
             bad.extend(wide_comments(&name, &text));
         }
         if name.ends_with(".rs") && !is_test(&name) {

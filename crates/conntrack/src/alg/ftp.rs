@@ -1,5 +1,5 @@
-//! What FTP's control connection says of data connections: PORT and the answer 227 (RFC 959), EPRT and the
-//! answer 229 (RFC 2428).
+//! What FTP's control connection says of data connections: PORT and the answer 227 (RFC 959), EPRT
+//! and the answer 229 (RFC 2428).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! Helpers: protocols whose control connection announces other ones, which are then related to it (OVS's ALGs).
-//! FTP's says addresses in its text, which is translated like those in headers.
+//! Helpers: protocols whose control connection announces other ones, which are then related to it
+//! (OVS's ALGs). FTP's says addresses in its text, which is translated like those in headers.
 
 mod expect;
 pub mod ftp;
@@ -84,7 +84,8 @@ pub struct Packet<'a, R> {
     pub translated: bool,
 }
 
-/// Gives what a segment acknowledges the number that the other end knows; this is then the packet's segment.
+/// Gives what a segment acknowledges the number that the other end knows; this is then the packet's
+/// segment.
 pub fn acknowledge<S: Store>(
     store: &mut S,
     data: &mut [u8],

@@ -1,5 +1,5 @@
-//! Sequence numbers of a TCP connection in whose bytes a text was replaced by a longer or shorter one: what follows
-//! has other numbers on either side.
+//! Sequence numbers of a TCP connection in whose bytes a text was replaced by a longer or shorter
+//! one: what follows has other numbers on either side.
 
 use wire::checksum;
 
@@ -40,8 +40,8 @@ impl Skew {
         }
     }
 
-    /// A segment that ends before the sender's number `end` became `by` bytes longer. One that comes again changes
-    /// nothing more.
+    /// A segment that ends before the sender's number `end` became `by` bytes longer. One that
+    /// comes again changes nothing more.
     pub fn grow(&mut self, end: u32, by: i32) {
         if self.is_none() || ahead(end, self.from) > 0 {
             *self = Skew { from: end, before: self.after, after: self.after.saturating_add(by) };
@@ -49,7 +49,8 @@ impl Skew {
     }
 }
 
-/// Writes a number into a TCP header at `tcp`; the checksum follows. `at`: 4, the segment's; 8, the acknowledged.
+/// Writes a number into a TCP header at `tcp`; the checksum follows. `at`: 4, the segment's; 8, the
+/// acknowledged.
 pub fn write(data: &mut [u8], tcp: usize, at: usize, number: u32) {
     let place = tcp + at..tcp + at + 4;
     let mut old = [0; 4];

@@ -7,8 +7,8 @@ use wire::{IPV4_LEN, IPV6_FRAG_LEN, IPV6_LEN, Ipv4, Ipv6, checksum, walk_extensi
 /// Most bytes of an IP datagram with its header.
 pub const DATAGRAM_BYTES_MAX: usize = 0xffff;
 
-/// Which datagram a fragment is of. Only fragments that meet the same `ct` belong together: of one zone
-/// and of one recirculation.
+/// Which datagram a fragment is of. Only fragments that meet the same `ct` belong together: of one
+/// zone and of one recirculation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Datagram {
     /// Source address as a number; of IPv4 the low 32 bits.
@@ -61,8 +61,8 @@ impl Fragment {
     }
 }
 
-/// Reads a packet whose IP header is at `l3`; None: it is no fragment, or malformed. `sound`: the header's
-/// checksum is known to be right.
+/// Reads a packet whose IP header is at `l3`; None: it is no fragment, or malformed. `sound`: the
+/// header's checksum is known to be right.
 pub fn read(data: &[u8], l3: usize, zone: u16, recirc: u32, sound: bool) -> Option<Fragment> {
     let b = data.get(l3..)?;
     let f = match b.first()? >> 4 {
@@ -72,7 +72,8 @@ pub fn read(data: &[u8], l3: usize, zone: u16, recirc: u32, sound: bool) -> Opti
     };
     let datagram = Datagram { zone, recirc, ..f.datagram };
     let f = Fragment { datagram, l3, payload: l3 + f.payload, ..f };
-    // All but the last end at a multiple of eight bytes; the datagram has a length that can be said.
+    // All but the last end at a multiple of eight bytes; the datagram has a length that can be
+    // said.
     let fits = f.end > f.start && (!f.more || f.end.is_multiple_of(8));
     (fits && f.end as usize + IPV4_LEN <= DATAGRAM_BYTES_MAX).then_some(f)
 }
@@ -116,8 +117,9 @@ fn read_v6(b: &[u8]) -> Option<Fragment> {
     Some(Fragment { datagram, start, end, more: f.more, l3: 0, payload })
 }
 
-/// Puts a datagram together in `out`, out of all its fragments in their order; its bytes, None: it is
-/// longer than an IP datagram can be. Of IPv6 the fragment header stays, and says that this is all.
+/// Puts a datagram together in `out`, out of all its fragments in their order; its bytes, None: it
+/// is longer than an IP datagram can be. Of IPv6 the fragment header stays, and says that this is
+/// all.
 pub fn assemble<'a>(
     pieces: impl Iterator<Item = (&'a Fragment, &'a [u8])>,
     out: &mut [u8; DATAGRAM_BYTES_MAX],
@@ -142,7 +144,8 @@ pub fn assemble<'a>(
     Some(at)
 }
 
-/// Writes into a fragment what connection tracking changed in its datagram, whose bytes `whole` are.
+/// Writes into a fragment what connection tracking changed in its datagram, whose bytes `whole`
+/// are.
 pub fn spread(f: &Fragment, first: &Fragment, whole: &[u8], data: &mut [u8]) {
     let from = first.payload - first.l3 + f.start as usize;
     data[f.bytes()].copy_from_slice(&whole[from..from + f.len()]);

@@ -1,7 +1,8 @@
-//! Fragments of IP datagrams that wait for the rest of theirs (OVS's ipf). A datagram goes through connection
-//! tracking once, as a whole; what that says holds for each of its fragments.
+//! Fragments of IP datagrams that wait for the rest of theirs (OVS's ipf). A datagram goes through
+//! connection tracking once, as a whole; what that says holds for each of its fragments.
 //!
-//! What waits is bounded: per datagram, per port, in all, and in time. All memory is taken at the start.
+//! What waits is bounded: per datagram, per port, in all, and in time. All memory is taken at the
+//! start.
 
 mod fragment;
 mod settings;
@@ -98,8 +99,8 @@ impl<T> Default for Fragments<T> {
 }
 
 impl<T> Fragments<T> {
-    /// Has a fragment of a port wait, unless it completes its datagram. `now` in milliseconds; `out` is for
-    /// a complete datagram's.
+    /// Has a fragment of a port wait, unless it completes its datagram. `now` in milliseconds;
+    /// `out` is for a complete datagram's.
     pub fn gather(
         &mut self,
         settings: &FragmentSettings,
@@ -150,7 +151,8 @@ impl<T> Fragments<T> {
         }
     }
 
-    /// Each datagram that waits: how many fragments are there, and whether the first and the last are.
+    /// Each datagram that waits: how many fragments are there, and whether the first and the last
+    /// are.
     pub fn show(&self, mut to: impl FnMut(&Datagram, usize, [bool; 2])) {
         let mut n = self.oldest;
         while n != END {

@@ -1,15 +1,15 @@
-//! What is set of fragments, and what was counted. Written by the control side and by whoever has the
-//! store, read by everybody.
+//! What is set of fragments, and what was counted. Written by the control side and by whoever has
+//! the store, read by everybody.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Fragments there may be at once until `ipf-set-max-nfrags` says otherwise, and the most that it takes (as
-/// in OVS).
+/// Fragments there may be at once until `ipf-set-max-nfrags` says otherwise, and the most that it
+/// takes (as in OVS).
 pub const FRAGMENTS_COUNT_DEFAULT: u32 = 1000;
 #[allow(missing_docs)]
 pub const FRAGMENTS_COUNT_MAX: u32 = 5000;
-/// Bytes that fragments but the last must have, IPv4 and IPv6, and the least that can be asked for (as in
-/// OVS).
+/// Bytes that fragments but the last must have, IPv4 and IPv6, and the least that can be asked for
+/// (as in OVS).
 pub const FRAGMENT_BYTES_MIN_DEFAULT: [u32; 2] = [1200, 1280];
 #[allow(missing_docs)]
 pub const FRAGMENT_BYTES_MIN: u32 = 400;
@@ -107,7 +107,8 @@ impl FragmentSettings {
         fits
     }
 
-    /// How long fragments wait for the rest of their datagram, from the first one on, in milliseconds.
+    /// How long fragments wait for the rest of their datagram, from the first one on, in
+    /// milliseconds.
     pub fn wait_millis(&self) -> u32 {
         self.wait_millis.load(Relaxed)
     }

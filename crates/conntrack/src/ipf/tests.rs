@@ -131,8 +131,8 @@ fn what_is_malformed_is_no_fragment() {
 }
 
 proptest! {
-    /// However a payload is cut and in whatever order its parts come, among others that overlap: the datagram is
-    /// what it was, and what changes in it changes in the fragments.
+    /// However a payload is cut and in whatever order its parts come, among others that overlap:
+    /// the datagram is what it was, and what changes in it changes in the fragments.
     #[test]
     fn datagrams_are_as_before_they_were_cut(
         v6: bool,

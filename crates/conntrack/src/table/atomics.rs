@@ -1,5 +1,5 @@
-//! What the lock-free code is made of. The models in `tests/model.rs` compile the same code with another
-//! module of this name, whose types try every order of loads and stores.
+//! What the lock-free code is made of. The models in `tests/model.rs` compile the same code with
+//! another module of this name, whose types try every order of loads and stores.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 

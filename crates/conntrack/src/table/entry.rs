@@ -1,5 +1,5 @@
-//! Connections in memory: a hot line each, a cold one, and one for IPv6 addresses, all of atomic words.
-//! Memory of connections is never given back, so whoever holds a number may always look.
+//! Connections in memory: a hot line each, a cold one, and one for IPv6 addresses, all of atomic
+//! words. Memory of connections is never given back, so whoever holds a number may always look.
 
 use super::atomics::{AtomicU16, AtomicU64, Lines, Ordering::*, prefetch};
 use crate::alg::Skew;
@@ -39,13 +39,13 @@ const LABEL_VERSION: usize = 2;
 const POLICY: usize = 3;
 /// The connection that announced it, or 0.
 const PARENT: usize = 4;
-/// Of a connection with a helper: where the numbers of both directions begin to differ otherwise, and by how much they
-/// differ, one direction after the other.
+/// Of a connection with a helper: where the numbers of both directions begin to differ otherwise,
+/// and by how much they differ, one direction after the other.
 const SKEW_FROM: usize = 5;
 const SKEWS: usize = 6;
 
-/// Bits of the control word. Bits 0-7 are the ends' states, 8-23 their window scales, 32-47 the zone's
-/// epoch, 48-63 how often the entry was used.
+/// Bits of the control word. Bits 0-7 are the ends' states, 8-23 their window scales, 32-47 the
+/// zone's epoch, 48-63 how often the entry was used.
 pub mod bit {
     #![allow(missing_docs)]
     pub const LIVE: u64 = 1 << 24;

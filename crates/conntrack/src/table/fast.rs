@@ -70,8 +70,8 @@ impl FastPacket {
         (self.ports >> 16 != 0 && self.ports as u16 != 0).then_some(())
     }
 
-    /// Has the connection take note of the packet, and of when; its state bits. None: it changes more
-    /// than windows, or is invalid, and nothing was done.
+    /// Has the connection take note of the packet, and of when; its state bits. None: it changes
+    /// more than windows, or is invalid, and nothing was done.
     #[inline(always)]
     fn update(
         &self,

@@ -1,10 +1,11 @@
 //! From the hash of a tuple to the connections that may have it: linear hashing (Litwin, 1980) over
 //! buckets of one cache line.
 //!
-//! Readers take no lock and write nothing. Those who insert or remove lock one bucket for some tens of
-//! nanoseconds; a worker that finds one locked tries a bounded number of times. One thread, the keeper,
-//! lets the index grow by one bucket at a time: what moves is in both buckets before the new size is
-//! published, and leaves the old one afterwards; a reader that misses looks again if the size changed.
+//! Readers take no lock and write nothing. Those who insert or remove lock one bucket for some tens
+//! of nanoseconds; a worker that finds one locked tries a bounded number of times. One thread, the
+//! keeper, lets the index grow by one bucket at a time: what moves is in both buckets before the
+//! new size is published, and leaves the old one afterwards; a reader that misses looks again if
+//! the size changed.
 
 use super::atomics::{AtomicU32, Line, Lines, Ordering::*, prefetch, wait};
 use std::ops::Range;
@@ -25,8 +26,8 @@ const LOCK_ATTEMPTS_MAX: usize = 256;
 /// Times that a reader looks again because the index grew meanwhile.
 const LOOKS_COUNT_MAX: usize = 8;
 
-/// Bit of a bucket's head: somebody changes the bucket. The upper half of the head is 1 + the number of
-/// the further bucket that follows.
+/// Bit of a bucket's head: somebody changes the bucket. The upper half of the head is 1 + the
+/// number of the further bucket that follows.
 const LOCKED: u64 = 1;
 
 /// The index. Entries are numbers below 2^32 - 1.
@@ -226,7 +227,8 @@ impl Index {
         false
     }
 
-    /// Adds a bucket. For the keeper, which waits until it can. False: there is no more room to grow.
+    /// Adds a bucket. For the keeper, which waits until it can. False: there is no more room to
+    /// grow.
     pub fn grow(&self) -> bool {
         let size = self.size.load(Relaxed);
         let (segment, _) = self.address(size);

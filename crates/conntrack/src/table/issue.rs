@@ -27,8 +27,8 @@ impl Issue {
         &self.ring[at as usize & (self.ring.len() - 1)]
     }
 
-    /// Room for more, if those from number `noted` on are still to be told ([`Issue::number`]). For the
-    /// keeper.
+    /// Room for more, if those from number `noted` on are still to be told ([`Issue::number`]). For
+    /// the keeper.
     pub fn room(&self, noted: u64) -> usize {
         self.ring.len() - (self.put.load(Relaxed) - noted) as usize
     }

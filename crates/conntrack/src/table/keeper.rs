@@ -1,5 +1,5 @@
-//! What one thread does for the table: ends what has expired, reuses entries once no worker can hold
-//! them, lets memory and index grow ahead of need. All in bounded pieces.
+//! What one thread does for the table: ends what has expired, reuses entries once no worker can
+//! hold them, lets memory and index grow ahead of need. All in bounded pieces.
 
 use super::entry::{CHUNK, bit};
 use super::{READY_COUNT_MAX, Table};
@@ -9,8 +9,8 @@ use sync::{Domain, Grace};
 
 /// How often the wheel turns on, in milliseconds.
 const TICK_MILLIS: u64 = 250;
-/// Slots of the wheel: 64 s. A connection that lives longer is looked at once in a turn, so one that was
-/// ended otherwise is found within one, too.
+/// Slots of the wheel: 64 s. A connection that lives longer is looked at once in a turn, so one
+/// that was ended otherwise is found within one, too.
 const SLOTS: usize = 256;
 /// Ticks after which an entry that a worker has just got is looked at.
 const FIRST_TICKS: u64 = 4;
@@ -45,8 +45,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// The keeper of a table whose workers are readers of `domain`; makes the table usable. `now` in
-    /// milliseconds, as for packets.
+    /// The keeper of a table whose workers are readers of `domain`; makes the table usable. `now`
+    /// in milliseconds, as for packets.
     pub fn new(table: &Arc<Table>, domain: Domain, now: u64) -> Self {
         let mut keeper = Keeper {
             table: table.clone(),
@@ -67,7 +67,8 @@ impl Keeper {
         keeper
     }
 
-    /// Does what is due, in about `steps` steps of some hundred nanoseconds; false: there is more to do.
+    /// Does what is due, in about `steps` steps of some hundred nanoseconds; false: there is more
+    /// to do.
     pub fn tend(&mut self, now: u64, steps: usize) -> bool {
         self.take_back();
         self.provide();
@@ -105,7 +106,8 @@ impl Keeper {
         self.idle(stock);
     }
 
-    /// Entries that a worker took and gave back unused stay in the wheel: they leave it like dead ones.
+    /// Entries that a worker took and gave back unused stay in the wheel: they leave it like dead
+    /// ones.
     fn idle(&mut self, entries: Vec<u32>) {
         for n in entries {
             let entry = self.table.entries.get(n);
@@ -141,8 +143,8 @@ impl Keeper {
 
     fn add_chunk(&mut self) -> bool {
         let chunks = self.table.chunks.load(Relaxed);
-        // Room for all that may be, those that workers and the ring hold, and as many again on their way
-        // out after a flush.
+        // Room for all that may be, those that workers and the ring hold, and as many again on
+        // their way out after a flush.
         let most = u64::from(self.table.limits.total()) * 2 + 2 * READY_COUNT_MAX as u64;
         if u64::from(chunks) * u64::from(CHUNK) >= most || !self.table.entries.provide(chunks) {
             return false;
@@ -206,9 +208,9 @@ impl Keeper {
         done
     }
 
-    /// Have so many connections in the wheel ended that all are looked at ahead of their time? Whoever
-    /// uses the same ports again and again would hold all memory for a turn of the wheel otherwise. At
-    /// most three entries are looked at for one that is freed.
+    /// Have so many connections in the wheel ended that all are looked at ahead of their time?
+    /// Whoever uses the same ports again and again would hold all memory for a turn of the wheel
+    /// otherwise. At most three entries are looked at for one that is freed.
     fn is_crowded(&self) -> bool {
         let (live, most) = (self.table.len() as usize, self.table.limits.total() as usize);
         self.armed > live + live / 2 + most / 8 + READY_COUNT_MAX

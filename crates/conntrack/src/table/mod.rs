@@ -1,6 +1,6 @@
-//! The table that all packet threads share. Looking takes no lock and writes nothing; what is written is
-//! a word of the connection's own. One thread, the [`Keeper`], does what takes time: it unlinks what has
-//! ended, lets memory and index grow, and has free entries ready.
+//! The table that all packet threads share. Looking takes no lock and writes nothing; what is
+//! written is a word of the connection's own. One thread, the [`Keeper`], does what takes time: it
+//! unlinks what has ended, lets memory and index grow, and has free entries ready.
 
 mod atomics;
 mod entry;
@@ -36,15 +36,15 @@ use std::sync::{Arc, Mutex};
 
 /// Buckets of an empty table: 64 KiB.
 const BUCKETS_COUNT_MIN: u32 = 1 << 10;
-/// Free entries that are ready for workers: what four of them use up in 16 ms at a million connections
-/// per second each.
+/// Free entries that are ready for workers: what four of them use up in 16 ms at a million
+/// connections per second each.
 const READY_COUNT_MAX: usize = 1 << 16;
 /// Free entries that a worker takes at once.
 const STOCK_COUNT_MAX: usize = 32;
 /// Times that a worker says again what a packet did while others change the same connection.
 const UPDATES_COUNT_MAX: usize = 8;
-/// How much later than asked for a connection may end, in milliseconds: its expiry is written only when
-/// it moves by more. No more than a 16th of the timeout, either.
+/// How much later than asked for a connection may end, in milliseconds: its expiry is written only
+/// when it moves by more. No more than a 16th of the timeout, either.
 const EXPIRY_MILLIS_SLACK: u32 = 1000;
 
 /// Connections.
@@ -170,8 +170,8 @@ impl Table {
         self.flushes.fetch_add(1, AcqRel);
     }
 
-    /// Ends the connection that began with this tuple, or whose answers have it, if nothing is translated;
-    /// false: there is none.
+    /// Ends the connection that began with this tuple, or whose answers have it, if nothing is
+    /// translated; false: there is none.
     pub fn flush_tuple(&self, tuple: &Tuple, now: u64) -> bool {
         self.look_up(tuple, now).is_some_and(|(at, reply)| {
             let plain = |(_, control): (Entry<'_>, u64)| control & bit::TRANSLATED == 0;
@@ -185,7 +185,8 @@ impl Table {
         self.end(Ref { entry: id, generation })
     }
 
-    /// Shows connections from number `from` on, having looked at `count` entries at most; where to go on.
+    /// Shows connections from number `from` on, having looked at `count` entries at most; where to
+    /// go on.
     pub fn show(&self, from: u32, count: u32, now: u64, mut to: impl FnMut(Shown)) -> Option<u32> {
         let all = self.chunks.load(Acquire) * entry::CHUNK;
         let end = from.saturating_add(count).min(all);

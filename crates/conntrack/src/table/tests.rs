@@ -266,7 +266,8 @@ fn tcp_from_syn_to_the_end() {
     assert_eq!(table.len(), 1);
 }
 
-/// Packets of an established connection take the fast path, both ways, with and without translation.
+/// Packets of an established connection take the fast path, both ways, with and without
+/// translation.
 #[test]
 fn an_established_connection_takes_the_fast_path() {
     for nat in [None, Some(Nat { side: Some(NatSide::Source), ..Nat::default() })] {

@@ -1,6 +1,7 @@
 //! Commands of ovs-vswitchd whose feature is not here, or whose setting has no meaning here. They
-//! print what ovs-vswitchd prints when nothing is configured. When the database does ask for the feature they
-//! fail, with the notices that the log has of it; what would change something is refused.
+//! print what ovs-vswitchd prints when nothing is configured. When the database does ask for the
+//! feature they fail, with the notices that the log has of it; what would change something is
+//! refused.
 
 use super::{Command, command};
 use crate::config::Notice;
@@ -34,7 +35,8 @@ macro_rules! all_or {
     };
 }
 
-/// `unless!(names, otherwise)`: fails if settings whose names begin so were passed over, else answers as `otherwise` does.
+/// `unless!(names, otherwise)`: fails if settings whose names begin so were passed over, else
+/// answers as `otherwise` does.
 macro_rules! unless {
     ($names:expr, $otherwise:expr) => {
         |s, args| {

@@ -1,4 +1,5 @@
-//! `bond/show` and `bond/list`: bonds as they work, in ovs-vswitchd's layout. The first live interface carries all packets.
+//! `bond/show` and `bond/list`: bonds as they work, in ovs-vswitchd's layout. The first live
+//! interface carries all packets.
 
 use super::{Command, command};
 use crate::config::PortConf;

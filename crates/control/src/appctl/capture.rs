@@ -69,8 +69,8 @@ fn end(s: &mut State) {
     s.dp.end_capture();
 }
 
-/// `weft/trace-next [last]`: what was captured since the last time, as JSON. Without `more` that was
-/// all, and the capture has ended.
+/// `weft/trace-next [last]`: what was captured since the last time, as JSON. Without `more` that
+/// was all, and the capture has ended.
 pub fn next(s: &mut State, args: &[String]) -> Result<String, String> {
     if s.capture.is_none() {
         return Err("nothing is being traced".into());
@@ -145,7 +145,8 @@ fn hexadecimal(bytes: &[u8]) -> String {
 /// A port as packets have it: key and mask.
 type Place = Result<(Key, Mask), String>;
 
-/// What packets have that are meant by a port's name, or by a flow as `ovs-ofctl` or `dpctl` has it.
+/// What packets have that are meant by a port's name, or by a flow as `ovs-ofctl` or `dpctl` has
+/// it.
 fn filter(s: &State, what: &str) -> Place {
     if let Some(place) = place(s, what) {
         return place;

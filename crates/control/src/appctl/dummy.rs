@@ -1,4 +1,5 @@
-//! Commands that exist with `--enable-dummy` only: packets for dummy ports, and the passing of time.
+//! Commands that exist with `--enable-dummy` only: packets for dummy ports, and the passing of
+//! time.
 
 use super::{Command, command};
 use crate::housekeeping;
@@ -8,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The next packet thread to start is to panic.
 static PANIC: AtomicBool = AtomicBool::new(false);
 
-/// For the test of what a panic leads to: panics once on the thread that calls, if a command has asked for that.
+/// For the test of what a panic leads to: panics once on the thread that calls, if a command has
+/// asked for that.
 pub fn panic_if_asked() {
     if PANIC.swap(false, Ordering::SeqCst) {
         panic!("asked for by weft/panic-next-thread");

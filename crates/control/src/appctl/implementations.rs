@@ -63,8 +63,9 @@ fn word(value: &str) -> &str {
     }
 }
 
-/// What the datapath can do, as column `Datapath.capabilities` has it: [`FEATURES`], with `ct_flush` (connections are
-/// flushed by their tuples), and `sample_nesting` as true instead of a depth.
+/// What the datapath can do, as column `Datapath.capabilities` has it: [`FEATURES`], with
+/// `ct_flush` (connections are flushed by their tuples), and `sample_nesting` as true instead of a
+/// depth.
 pub fn capabilities() -> BTreeMap<String, String> {
     let shown = FEATURES.iter().map(|(name, _, value)| (*name, word(value)));
     let only_here = [("ct_flush", "true"), ("sample_nesting", "true")];
@@ -120,7 +121,8 @@ pub fn parser(s: &mut State, _: &[String]) -> Result<String, String> {
     Ok(out)
 }
 
-/// What `miniflow-parser-set` is told: for one core or all, which implementation, how many packets are studied.
+/// What `miniflow-parser-set` is told: for one core or all, which implementation, how many packets
+/// are studied.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ParserArgs<'a> {
     core: Option<usize>,
@@ -174,9 +176,9 @@ impl<'a> ParserArgs<'a> {
     }
 }
 
-/// `dpif-netdev/miniflow-parser-set [-pmd CORE] NAME [COUNT]`: the instructions that kernels use, or
-/// `autovalidator`, which adds the comparison with the twins. `study` is the best level: traffic is
-/// studied, port by port, in any case.
+/// `dpif-netdev/miniflow-parser-set [-pmd CORE] NAME [COUNT]`: the instructions that kernels use,
+/// or `autovalidator`, which adds the comparison with the twins. `study` is the best level: traffic
+/// is studied, port by port, in any case.
 pub fn set_parser(s: &mut State, args: &[String]) -> Result<String, String> {
     let ParserArgs { core, name, study } = ParserArgs::read(args)?;
     let mut settings = s.dp.settings().clone();
@@ -225,8 +227,8 @@ fn lookup_name(level: Level) -> &'static str {
     }
 }
 
-/// `dpif-netdev/subtable-lookup-info-get`: subtables of all threads, looked up by the level that has
-/// the highest priority.
+/// `dpif-netdev/subtable-lookup-info-get`: subtables of all threads, looked up by the level that
+/// has the highest priority.
 pub fn lookup(s: &mut State, _: &[String]) -> Result<String, String> {
     let subtables: u64 = s.dp.pmd_info().iter().map(|p| u64::from(p.masks)).sum();
     let now = s.dp.settings();
@@ -243,8 +245,8 @@ pub fn lookup(s: &mut State, _: &[String]) -> Result<String, String> {
     Ok(out)
 }
 
-/// `dpif-netdev/subtable-lookup-prio-set NAME PRIORITY`. The validating mode is on when `autovalidator`
-/// has a priority above all others.
+/// `dpif-netdev/subtable-lookup-prio-set NAME PRIORITY`. The validating mode is on when
+/// `autovalidator` has a priority above all others.
 pub fn set_lookup(s: &mut State, args: &[String]) -> Result<String, String> {
     let priority = u8::try_from(number(&args[1]))
         .map_err(|_| "error converting priority, use integer in range 0-255\n")?;

@@ -1,5 +1,5 @@
-//! `dpif-netdev/pmd-lookup-show`: how PMD threads find the megaflows of each port, and what the cost model
-//! says about the signature cache.
+//! `dpif-netdev/pmd-lookup-show`: how PMD threads find the megaflows of each port, and what the
+//! cost model says about the signature cache.
 
 use super::pmd::pmds;
 use crate::state::State;

@@ -106,7 +106,8 @@ pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
     Ok(out)
 }
 
-/// `offload/why [UFID | TEXT]`: megaflows with this identifier, or whose text has this in it, and their reasons.
+/// `offload/why [UFID | TEXT]`: megaflows with this identifier, or whose text has this in it, and
+/// their reasons.
 pub fn why(s: &mut State, args: &[String]) -> Result<String, String> {
     let now = s.now_ms();
     let wanted = args.first().map_or("", |a| a.strip_prefix("ufid:").unwrap_or(a));

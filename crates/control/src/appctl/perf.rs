@@ -1,4 +1,5 @@
-//! `dpif-netdev/pmd-perf-show` and `pmd-perf-log-set`: what the iterations of PMD threads are spent on.
+//! `dpif-netdev/pmd-perf-show` and `pmd-perf-log-set`: what the iterations of PMD threads are spent
+//! on.
 
 use super::pmd::pmds;
 use crate::state::State;
@@ -201,7 +202,8 @@ fn milliseconds(out: &mut String, all: &[Iteration], n: usize) {
     }
 }
 
-/// `dpif-netdev/pmd-perf-log-set`: which iterations the log is told of, if `pmd-perf-metrics` is on.
+/// `dpif-netdev/pmd-perf-log-set`: which iterations the log is told of, if `pmd-perf-metrics` is
+/// on.
 pub fn log_set(s: &mut State, args: &[String]) -> Result<String, String> {
     let mut settings = s.dp.settings().clone();
     settings.perf_log = log_options(settings.perf_log, args).ok_or(

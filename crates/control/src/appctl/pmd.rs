@@ -11,15 +11,15 @@ const DATAPATH: &str = "ovs-netdev";
 /// What ovs-vswitchd says when a datapath's name is wrong where it matters, or missing.
 const NO_DATAPATH: &str = "please specify an existing datapath";
 
-/// `-pmd CORE` of the arguments. As in ovs-vswitchd the last one that is a number counts, and others do not
-/// matter.
+/// `-pmd CORE` of the arguments. As in ovs-vswitchd the last one that is a number counts, and
+/// others do not matter.
 fn wanted_core(args: &[String]) -> Option<usize> {
     let pairs = args.windows(2).filter(|pair| pair[0] == "-pmd");
     pairs.filter_map(|pair| pair[1].parse::<u32>().ok()).next_back().map(|core| core as usize)
 }
 
-/// PMD threads, or the one that the arguments ask for. There are none without a bridge; then a datapath's
-/// name would have to be right.
+/// PMD threads, or the one that the arguments ask for. There are none without a bridge; then a
+/// datapath's name would have to be right.
 pub(super) fn pmds(s: &State, args: &[String]) -> Result<Vec<(usize, PmdInfo)>, String> {
     exists(s)?;
     Ok(of_core(s.dp.pmd_info(), args))

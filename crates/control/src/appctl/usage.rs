@@ -1,5 +1,5 @@
-//! How busy receive queues and workers were lately: counters as they were, every five seconds of the last
-//! minute.
+//! How busy receive queues and workers were lately: counters as they were, every five seconds of
+//! the last minute.
 
 use datapath::{PmdInfo, RxqInfo};
 use std::collections::VecDeque;
@@ -66,7 +66,8 @@ fn since(now: u64, then: u64) -> u64 {
     now.checked_sub(then).unwrap_or(now)
 }
 
-/// `-secs N` as OVS takes it: whole intervals, a minute at most; a minute where it says nothing useful.
+/// `-secs N` as OVS takes it: whole intervals, a minute at most; a minute where it says nothing
+/// useful.
 pub fn seconds(args: &[String]) -> u64 {
     let given = args.iter().position(|a| a == "-secs").and_then(|i| args.get(i + 1));
     let longest = INTERVAL * SAMPLES as u64;

@@ -101,7 +101,8 @@ pub struct Session {
     state_changes: Vec<String>,
 }
 
-/// Least intervals between control packets, ms: between those that are sent, and those that are taken.
+/// Least intervals between control packets, ms: between those that are sent, and those that are
+/// taken.
 #[derive(Clone, Copy, Debug, Default)]
 struct Intervals {
     tx: u64,

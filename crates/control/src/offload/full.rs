@@ -1,5 +1,5 @@
-//! Rules that forward: the host does not see their packets. What they did is counted as their megaflows', and a
-//! change of tables is complete only when the rules that it ends are gone.
+//! Rules that forward: the host does not see their packets. What they did is counted as their
+//! megaflows', and a change of tables is complete only when the rules that it ends are gone.
 
 use super::{Entry, Offload, rule_counts, show_refusals};
 use crate::vlog;
@@ -20,8 +20,8 @@ const VALVE_MS: u64 = 50;
 const WAIT_MS_MAX: u64 = 2000;
 /// Of an adapter that does not say what its rules had, idle timeouts do not wait longer.
 const SILENCE_MS_MAX: u64 = 10_000;
-/// Megaflows that take off the same tunnel's outer headers and are joined with those of the inner packets, by port:
-/// the first that were found, the busiest among them.
+/// Megaflows that take off the same tunnel's outer headers and are joined with those of the inner
+/// packets, by port: the first that were found, the busiest among them.
 const OUTERS_MAX: usize = 16;
 
 /// Which ports are where on adapters.
@@ -35,7 +35,8 @@ pub struct Full {
     pub place: Place,
     /// What the adapter has, and what it should.
     pub table: Table,
-    /// Megaflows of the port that take outer headers off, by the datapath port where the inner packets come in.
+    /// Megaflows of the port that take outer headers off, by the datapath port where the inner
+    /// packets come in.
     outers: BTreeMap<PortNo, Vec<Outer>>,
     /// The megaflows of a rule; true: its packets are theirs.
     watches: HashMap<Id, Vec<(WatchId, bool)>>,
@@ -51,7 +52,8 @@ pub struct Waits {
     n: u64,
     /// The longest, milliseconds.
     longest_ms: u64,
-    /// Changes of tables that were reported complete after the longest wait, before the adapter had ended the old rules.
+    /// Changes of tables that were reported complete after the longest wait, before the adapter had
+    /// ended the old rules.
     pub overdue: u64,
     /// Times that all rules of an adapter were ended for a change.
     valves: u64,
@@ -196,8 +198,8 @@ impl Full {
     }
 }
 
-/// The rules that a megaflow could be on an adapter, or why it could not: one for each megaflow that may have taken its
-/// packets' outer headers off.
+/// The rules that a megaflow could be on an adapter, or why it could not: one for each megaflow
+/// that may have taken its packets' outer headers off.
 fn plans(
     adapter: u16,
     outers: &BTreeMap<PortNo, Vec<Outer>>,
@@ -309,8 +311,8 @@ impl Offload {
         dp.set_hardware_known(known);
     }
 
-    /// Of `done` changes of tables that are complete for packets which the host forwards: how many are complete for those
-    /// which adapters forward, too.
+    /// Of `done` changes of tables that are complete for packets which the host forwards: how many
+    /// are complete for those which adapters forward, too.
     pub fn pass(&mut self, dp: &mut Datapath, now_ms: u64, done: usize) -> usize {
         if done == 0 || (self.ports.is_empty() && self.closing.is_empty()) {
             return done;

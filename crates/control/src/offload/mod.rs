@@ -1,8 +1,10 @@
-//! `other_config:hw-offload`: megaflows of ports with an adapter become rules that mark their packets.
+//! `other_config:hw-offload`: megaflows of ports with an adapter become rules that mark their
+//! packets.
 //!
-//! This is the wiring: once a second megaflows are sampled, some thousands at a time; [`offload::Port`] decides;
-//! threads of their own ([`thread`]) ask adapters; the datapath binds marks to megaflows. Nothing waits for an adapter,
-//! and a barrier does not either: marks decide nothing (see `datapath`'s `marks`).
+//! This is the wiring: once a second megaflows are sampled, some thousands at a time;
+//! [`offload::Port`] decides; threads of their own ([`thread`]) ask adapters; the datapath binds
+//! marks to megaflows. Nothing waits for an adapter, and a barrier does not either: marks decide
+//! nothing (see `datapath`'s `marks`).
 
 pub mod full;
 mod lanes;
@@ -391,7 +393,8 @@ impl Offload {
         all.filter_map(|(no, e)| Some((*no, e.full.as_ref()?.place))).collect()
     }
 
-    /// By tunnels' datapath port: where their outer packets come in, of ports on adapters that forward.
+    /// By tunnels' datapath port: where their outer packets come in, of ports on adapters that
+    /// forward.
     fn tunnels(&self) -> BTreeMap<PortNo, Vec<PortNo>> {
         let mut all = BTreeMap::<_, Vec<PortNo>>::new();
         for (no, full) in self.ports.iter().filter_map(|(no, e)| Some((no, e.full.as_ref()?))) {

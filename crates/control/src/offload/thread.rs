@@ -10,7 +10,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Requests that wait for one thread, at most: so many that it has something to do until control comes by again.
+/// Requests that wait for one thread, at most: so many that it has something to do until control
+/// comes by again.
 pub const JOBS_MAX: usize = 256;
 
 /// One opening of one port.
@@ -40,7 +41,8 @@ pub struct Done {
 pub enum Reply {
     /// About marks, or of a flush.
     Mark(Answer),
-    /// About a rule that forwards; the call took so long, and kept a core busy for so long, microseconds.
+    /// About a rule that forwards; the call took so long, and kept a core busy for so long,
+    /// microseconds.
     Full(full::Outcome, u64, u64),
     /// Of [`Thread::close`].
     Closed,
@@ -142,7 +144,8 @@ impl Thread {
         self.send(table, What::Full(request), urgent);
     }
 
-    /// Ends all rules of the table before anything else is done. What waits for it is not done, nor answered.
+    /// Ends all rules of the table before anything else is done. What waits for it is not done, nor
+    /// answered.
     pub fn flush(&mut self, table: TableId) {
         self.under_way -= self.lanes.withdraw(table);
         self.send(table, What::Do(Request::Flush), true);

@@ -26,7 +26,8 @@ pub(super) fn create(port: u16, rule: &ForwardRule) -> Result<*mut sys::rte_flow
 /// What one had so far.
 pub(super) fn count(port: u16, flow: *mut sys::rte_flow) -> Result<RuleCount, RuleError> {
     let (mut n, mut error) = (RuleCount::default(), no_error());
-    // SAFETY: the port is open and was not stopped since the rule was made, nor was the rule destroyed.
+    // SAFETY: the port is open and was not stopped since the rule was made, nor was the rule
+    // destroyed.
     let ret = unsafe { sys::weft_flow_count(port, flow, &mut n.packets, &mut n.bytes, &mut error) };
     refused(ret, &error).map(|()| n)
 }

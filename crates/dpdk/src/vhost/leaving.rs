@@ -1,9 +1,10 @@
 //! A guest that is just being closed.
 //!
-//! When a guest goes that we connect to, DPDK 22.11 says so, frees what it knows of it (unmapping much memory takes
-//! long), and puts the socket on its list of those to connect to again. Unregistering the socket meanwhile looks at that
-//! list too early, by chance: the freed socket is tried again within a second, which ends the process. So a socket is
-//! not unregistered before that is over.
+//! When a guest goes that we connect to, DPDK 22.11 says so, frees what it knows of it (unmapping
+//! much memory takes long), and puts the socket on its list of those to connect to again.
+//! Unregistering the socket meanwhile looks at that list too early, by chance: the freed socket is
+//! tried again within a second, which ends the process. So a socket is not unregistered before that
+//! is over.
 
 use dpdk_sys as sys;
 use std::ffi::CStr;

@@ -1,5 +1,5 @@
-//! vhost-user ports served by DPDK's vhost library: the slow twin of the crate `vhost-user`, for ports that ask for it
-//! and where an IOMMU or post-copy migration is to be supported.
+//! vhost-user ports served by DPDK's vhost library: the slow twin of the crate `vhost-user`, for
+//! ports that ask for it and where an IOMMU or post-copy migration is to be supported.
 //!
 //! [`socket`] registers a path and answers the library's callbacks, [`state`] says which guest is
 //! being served and lets the library take it away safely, [`queue`] moves packets. The library's

@@ -134,7 +134,8 @@ impl VhostTx {
         sent
     }
 
-    /// Copies packets into the guest's ring by the library. A full ring is tried again while it moves.
+    /// Copies packets into the guest's ring by the library. A full ring is tried again while it
+    /// moves.
     fn enqueue(&self, vid: i32, ring: u16, packets: &[Packet]) -> (usize, u32) {
         let most = self.shared.retries_max.load(Ordering::Relaxed);
         let (mut sent, mut retries) = (0, 0);

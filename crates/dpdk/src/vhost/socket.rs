@@ -294,7 +294,8 @@ unsafe extern "C" fn vring_state_changed(vid: i32, ring: u16, enable: i32) -> i3
 mod tests {
     use super::*;
 
-    /// A guest can move between ports of either kind, and between us and ovs-vswitchd, while it runs.
+    /// A guest can move between ports of either kind, and between us and ovs-vswitchd, while it
+    /// runs.
     #[test]
     fn both_kinds_of_ports_offer_the_same_features() {
         let eal = Eal::init(&crate::EalConfig::default()).expect("EAL starts");

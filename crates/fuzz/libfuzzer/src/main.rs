@@ -1,5 +1,5 @@
-//! One target of crate `fuzz` under libFuzzer: `WEFT_FUZZ_TARGET` says which, `WEFT_FUZZ_SEEDS` where its seeds are
-//! written to. `scripts/fuzz.sh` builds and runs it.
+//! One target of crate `fuzz` under libFuzzer: `WEFT_FUZZ_TARGET` says which, `WEFT_FUZZ_SEEDS`
+//! where its seeds are written to. `scripts/fuzz.sh` builds and runs it.
 
 #![no_main]
 

@@ -1,8 +1,9 @@
-//! Five-tuple access lists in the style of ClassBench (Taylor and Turner, IEEE/ACM ToN 2007): protocol, pair of port
-//! classes and pair of prefix lengths are drawn together, addresses from a skewed tree, so that prefixes nest.
-//! Port classes have ClassBench's names: any (WC), above 1023 (HI), exact (EM), arbitrary range (AR). Shares follow what
-//! the literature says of router access lists: source ports are hardly ever given; "above 1023" is in 9 % of the rules and
-//! other ranges in about 1 % (Gupta and McKeown, SIGCOMM 1999); hosts and /24 make most prefixes.
+//! Five-tuple access lists in the style of ClassBench (Taylor and Turner, IEEE/ACM ToN 2007):
+//! protocol, pair of port classes and pair of prefix lengths are drawn together, addresses from a
+//! skewed tree, so that prefixes nest. Port classes have ClassBench's names: any (WC), above 1023
+//! (HI), exact (EM), arbitrary range (AR). Shares follow what the literature says of router access
+//! lists: source ports are hardly ever given; "above 1023" is in 9 % of the rules and other ranges
+//! in about 1 % (Gupta and McKeown, SIGCOMM 1999); hosts and /24 make most prefixes.
 
 use super::matching::{Match, prefix};
 use crate::random::Random;
@@ -101,8 +102,8 @@ fn port_masks(class: Ports, random: &mut Random) -> Vec<(u16, u16)> {
     }
 }
 
-/// An address inside a /4. Each byte of the next eight bits is skewed: the least of three draws, so that rules share
-/// networks and prefixes of different lengths nest.
+/// An address inside a /4. Each byte of the next eight bits is skewed: the least of three draws, so
+/// that rules share networks and prefixes of different lengths nest.
 fn address(net: u32, bits: u32, random: &mut Random) -> (u32, u32) {
     let mut skewed = |n: u32| (0..3).map(|_| random.below(n)).min().unwrap_or(0);
     let high = skewed(16) << 24 | skewed(64) << 16 | skewed(256) << 8;

@@ -1,6 +1,7 @@
-//! The tuple-space explosion of Csikor et al. (CoNEXT 2019): few allow rules on independent fields, and packets that
-//! miss each of them at every possible bit. A switch that un-wildcards just the bits that tell a packet from the rules
-//! it missed gets one mask for each combination: 32 x 16 x 16.
+//! The tuple-space explosion of Csikor et al. (CoNEXT 2019): few allow rules on independent fields,
+//! and packets that miss each of them at every possible bit. A switch that un-wildcards just the
+//! bits that tell a packet from the rules it missed gets one mask for each combination: 32 x 16 x
+//! 16.
 
 use super::RuleSet;
 use super::matching::Match;
@@ -29,7 +30,8 @@ pub fn rules() -> RuleSet {
     RuleSet { lines, flows: Some(FlowTable { seen, new }), matches }
 }
 
-/// Packets that differ from the allowed values first at these bits; what is behind those bits is any.
+/// Packets that differ from the allowed values first at these bits; what is behind those bits is
+/// any.
 fn attack(i: u32) -> Template {
     let (src, sport, dport) = (i / 256, i / 16 % 16, i % 16);
     let port = |allowed: u16, bit: u32| {

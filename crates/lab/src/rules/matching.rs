@@ -39,7 +39,8 @@ impl Match {
             && self.protocol.is_none_or(|p| p == flow.protocol)
     }
 
-    /// Flows that match. Bits that the rule leaves open differ; an address that is open altogether stays in its /4.
+    /// Flows that match. Bits that the rule leaves open differ; an address that is open altogether
+    /// stays in its /4.
     pub fn template(&self) -> Template {
         let address = |(value, mask): (u32, u32), net| (value | net & !mask, !mask & !NET);
         let (src, wild_src) = address(self.src, SRC_NET);

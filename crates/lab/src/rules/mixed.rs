@@ -1,12 +1,13 @@
-//! Rules of a given number of masks: prefixes of both addresses, the protocol, the destination port.
+//! Rules of a given number of masks: prefixes of both addresses, the protocol, the destination
+//! port.
 
 use super::matching::{Match, prefix};
 use crate::random::Random;
 use anyhow::{Result, bail};
 use std::collections::HashSet;
 
-/// Source prefix, destination prefix, destination port matched. The first eight are the usual ones: routes, hosts,
-/// pairs, services; the rest goes through further combinations.
+/// Source prefix, destination prefix, destination port matched. The first eight are the usual ones:
+/// routes, hosts, pairs, services; the rest goes through further combinations.
 fn shapes() -> Vec<(u32, u32, bool)> {
     let mut shapes = vec![
         (0, 24, false),

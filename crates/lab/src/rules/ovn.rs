@@ -1,5 +1,6 @@
-//! Twenty tables as OVN fills them for a logical switch: input to registers, port security, access lists in both
-//! directions, load balancer, responders, destination lookup, output. Connection tracking is left out.
+//! Twenty tables as OVN fills them for a logical switch: input to registers, port security, access
+//! lists in both directions, load balancer, responders, destination lookup, output. Connection
+//! tracking is left out.
 
 use super::RuleSet;
 use crate::flows::{FlowTable, Template};
@@ -96,7 +97,8 @@ pub fn rules(ports: u32, random: &mut Random) -> RuleSet {
     RuleSet { lines, flows: Some(FlowTable { seen, new: vec![] }), matches: vec![] }
 }
 
-/// One allowed service of a port: a rule on its way in (table 12) and one on its way out (table 42), and its flows.
+/// One allowed service of a port: a rule on its way in (table 12) and one on its way out (table
+/// 42), and its flows.
 fn access(port: u32, random: &mut Random, lines: &mut Vec<String>) -> Template {
     let service = SERVICES[random.below(SERVICES.len() as u32) as usize];
     let net = 0x3000_0000 | random.below(1 << 12) << 16;

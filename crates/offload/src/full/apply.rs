@@ -1,4 +1,5 @@
-//! The slow twin of an adapter: what a rule does to a packet, byte by byte. It knows nothing of megaflows.
+//! The slow twin of an adapter: what a rule does to a packet, byte by byte. It knows nothing of
+//! megaflows.
 
 use port::{Edit, Fate, ForwardRule, Header};
 

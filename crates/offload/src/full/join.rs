@@ -1,8 +1,9 @@
-//! Rules that take an outer VXLAN header off and do with the inner packet what its megaflow says: one rule for what the
-//! host looks up twice.
+//! Rules that take an outer VXLAN header off and do with the inner packet what its megaflow says:
+//! one rule for what the host looks up twice.
 //!
-//! The host ends packets with a bad outer checksum, or with reserved bits of the VXLAN header set; an adapter looks
-//! after checksums itself, and passes over those bits, as RFC 7348 (section 5) tells receivers to.
+//! The host ends packets with a bad outer checksum, or with reserved bits of the VXLAN header set;
+//! an adapter looks after checksums itself, and passes over those bits, as RFC 7348 (section 5)
+//! tells receivers to.
 
 use super::plan::{Flow, Plan, actions, items};
 use crate::Reason;
@@ -32,8 +33,8 @@ pub struct Outer {
 }
 
 impl Outer {
-    /// The megaflow `id`, and the datapath port on which its inner packets come in; None: it does something else, or
-    /// the tunnel is of a kind that rules do not know.
+    /// The megaflow `id`, and the datapath port on which its inner packets come in; None: it does
+    /// something else, or the tunnel is of a kind that rules do not know.
     pub fn new(id: FlowId, key: &Key, mask: &Mask, ops: &[Op]) -> Option<(PortNo, Outer)> {
         match ops {
             [Op::TunnelPop { port, kind: TunnelKind::Vxlan, .. }] => {
@@ -44,7 +45,8 @@ impl Outer {
     }
 }
 
-/// The rule for packets of `outer` that are `inner`'s then, or why there is none. `to`: as for [`super::plan`].
+/// The rule for packets of `outer` that are `inner`'s then, or why there is none. `to`: as for
+/// [`super::plan`].
 pub fn join(
     outer: &Outer,
     inner: &Flow<'_>,
@@ -83,7 +85,8 @@ fn without_tunnel(key: &Key) -> Key {
     key
 }
 
-/// What the inner megaflow says about the outer header, besides what the outer one does; and the VXLAN header.
+/// What the inner megaflow says about the outer header, besides what the outer one does; and the
+/// VXLAN header.
 fn outer_fields(l3: &mut Item, udp: &mut Item, inner: &Flow<'_>) -> Result<Item, Reason> {
     let said = |at: usize, n: usize| {
         let bytes = at..at + n;
@@ -152,7 +155,8 @@ fn traffic_class(l3: &mut Item, value: u8, mask: u8) -> Result<(), Reason> {
     fits.then_some(()).ok_or_else(|| no("tun_tos"))
 }
 
-/// Packets whose outer header reports congestion are different megaflows' than others, if they are IP inside.
+/// Packets whose outer header reports congestion are different megaflows' than others, if they are
+/// IP inside.
 fn congestion(l3: &mut Item, inner: &Flow<'_>) -> Result<(), Reason> {
     if inner.mask.u8(at::FLAGS) & flag::TUNNEL_CE == 0 {
         return Ok(());

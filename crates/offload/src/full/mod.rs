@@ -1,12 +1,13 @@
-//! Rules that forward: the adapter does with a megaflow's packets what the host would, and the host does not see
-//! them.
+//! Rules that forward: the adapter does with a megaflow's packets what the host would, and the host
+//! does not see them.
 //!
-//! [`plan`] says what a megaflow is as such a rule, or why it is none; [`join`] does that for two megaflows, of which one
-//! takes off the header that the other one's packets have in front. [`Table`] is one port's rules. [`apply`] is the slow
-//! twin: what a rule does to a packet, byte by byte.
+//! [`plan`] says what a megaflow is as such a rule, or why it is none; [`join`] does that for two
+//! megaflows, of which one takes off the header that the other one's packets have in front.
+//! [`Table`] is one port's rules. [`apply`] is the slow twin: what a rule does to a packet, byte by
+//! byte.
 //!
-//! Nobody compares what these rules match. So a change of tables is complete only when the rules made before it are
-//! gone ([`Table::leaving`]).
+//! Nobody compares what these rules match. So a change of tables is complete only when the rules
+//! made before it are gone ([`Table::leaving`]).
 
 mod apply;
 mod join;

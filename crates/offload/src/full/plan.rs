@@ -28,13 +28,15 @@ pub struct Flow<'a> {
 pub struct Plan {
     /// The rule.
     pub rule: ForwardRule,
-    /// The megaflow that takes the outer header off, if the rule does that: it has the packets, too.
+    /// The megaflow that takes the outer header off, if the rule does that: it has the packets,
+    /// too.
     pub outer: Option<FlowId>,
     /// Bytes of a packet that the megaflow does not count: those of the outer header.
     pub outer_bytes: u16,
 }
 
-/// A megaflow as a rule, or why it is none. `to`: the number that a datapath port has on the adapter, if it is there.
+/// A megaflow as a rule, or why it is none. `to`: the number that a datapath port has on the
+/// adapter, if it is there.
 pub fn plan(flow: &Flow<'_>, to: &dyn Fn(PortNo) -> Option<u16>) -> Result<Plan, Reason> {
     let items = items(flow.key, flow.mask)?;
     let (edits, fate) = actions(flow, to)?;
@@ -74,8 +76,8 @@ fn item(header: Header, from: usize, value: &[u8], mask: &[u8]) -> Item {
     item
 }
 
-/// Types that follow from the headers are said all the same, and that packets are no fragments: nobody looks after
-/// the adapter.
+/// Types that follow from the headers are said all the same, and that packets are no fragments:
+/// nobody looks after the adapter.
 fn say_types(items: &mut [Item], value: &[u8]) {
     let mut from = 0;
     for item in items {
@@ -212,8 +214,8 @@ impl Editor {
         }
     }
 
-    /// The value that a field gets; None: it stays. Bits that are not written are those of the megaflow, if it says
-    /// what they are.
+    /// The value that a field gets; None: it stays. Bits that are not written are those of the
+    /// megaflow, if it says what they are.
     fn field<const N: usize>(
         &mut self,
         rewrite: &Rewrite,

@@ -15,14 +15,16 @@ use trust::{Shape, Trust, shape_of};
 
 /// What a rule saves the host: receive, parse, lookup, actions and send, cycles per packet.
 const SAVED_CYCLES: f32 = 155.0;
-/// A form or shape of rules that was refused is tried again after so long, then twice as long, up to:
+/// A form or shape of rules that was refused is tried again after so long, then twice as long, up
+/// to:
 const BARRED_MS: u64 = 60_000;
 const BARRED_MS_MAX: u64 = 3_600_000;
 /// A full table is tried again after so long.
 const FULL_MS: u64 = 10_000;
 /// Rules that are asked about in one request.
 const COUNT_RULES: usize = 64;
-/// Requests for insertions that the adapter has not answered, at most: who waits for a rule to go waits for these.
+/// Requests for insertions that the adapter has not answered, at most: who waits for a rule to go
+/// waits for these.
 const UNDER_WAY_MAX: usize = 16;
 
 /// A rule, or one to be; never used twice.
@@ -54,7 +56,8 @@ pub enum Outcome {
 /// What the datapath is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// That this megaflow ends is to be reported ([`Table::gone`]) before a change is complete; also if it is gone already.
+    /// That this megaflow ends is to be reported ([`Table::gone`]) before a change is complete;
+    /// also if it is gone already.
     Watch {
         /// What does its work.
         id: Id,
@@ -62,7 +65,8 @@ pub enum Step {
         flow: FlowId,
         /// Bytes of each packet of the rule that the megaflow has not.
         outer_bytes: u16,
-        /// The rule's packets are to be counted as this one's; else they are counted already, and it is merely in use.
+        /// The rule's packets are to be counted as this one's; else they are counted already, and
+        /// it is merely in use.
         counts: bool,
     },
     /// The rule had so many packets and bytes more.
@@ -145,7 +149,8 @@ impl Barred {
     }
 }
 
-/// See the module. One thread owns it; [`Table::next_request`] and [`Table::next_step`] say what others are to do.
+/// See the module. One thread owns it; [`Table::next_request`] and [`Table::next_step`] say what
+/// others are to do.
 pub struct Table {
     limits: Limits,
     units: HashMap<Id, Unit>,
@@ -158,7 +163,8 @@ pub struct Table {
     barred: HashMap<Form, Barred>,
     shapes: HashMap<Shape, Trust>,
     cooling: HashMap<FlowId, u64>,
-    /// Patterns of rules whose flows ended, packets per second that they had, and until when that counts.
+    /// Patterns of rules whose flows ended, packets per second that they had, and until when that
+    /// counts.
     heirs: HashMap<Vec<Item>, (f32, u64)>,
     pace: Pace,
     queue: Queue,
@@ -280,7 +286,8 @@ impl Table {
         self.queue.requests.len() + self.queue.destroys.len()
     }
 
-    /// The number that the last rule to leave got; and the least number of those that are not gone yet.
+    /// The number that the last rule to leave got; and the least number of those that are not gone
+    /// yet.
     pub fn leaving(&self) -> (u64, Option<u64>) {
         (self.leaving.last, self.leaving.ids.keys().next().copied())
     }
@@ -335,7 +342,8 @@ impl Table {
         }
     }
 
-    /// Why a flow with so many packets per second, for which there could be a rule, is in the adapter, or why not.
+    /// Why a flow with so many packets per second, for which there could be a rule, is in the
+    /// adapter, or why not.
     pub fn reason(&self, now_ms: u64, flow: FlowId, pps: f32) -> Reason {
         if self.has(flow) {
             return if self.is_in(flow) { Reason::Full } else { Reason::Pending };

@@ -138,8 +138,8 @@ impl Port {
         self.fall_ill(now_ms);
     }
 
-    /// Nothing is known of the rules any more: marks of before mean nothing. The adapter is asked every second whether it
-    /// works again. Also when its port restarts or was reset.
+    /// Nothing is known of the rules any more: marks of before mean nothing. The adapter is asked
+    /// every second whether it works again. Also when its port restarts or was reset.
     pub fn fall_ill(&mut self, now_ms: u64) {
         for (mark, unit) in std::mem::take(&mut self.units) {
             if let State::In(_) = unit.state {

@@ -9,11 +9,12 @@ use port::MarkRule;
 
 /// With one mask per packet type, a mask stays so long.
 const MASK_STAYS_MS: u64 = 30_000;
-/// Of a rule's marked packets, so many in a second and this part may be others' before the rule has to go.
+/// Of a rule's marked packets, so many in a second and this part may be others' before the rule has
+/// to go.
 const WRONG_MIN: u32 = 16;
 const WRONG_PART: f32 = 1.0 / 64.0;
-/// A flow with so many packets in each of so many seconds, none of them marked: its rule is not there, or matches less
-/// than was asked.
+/// A flow with so many packets in each of so many seconds, none of them marked: its rule is not
+/// there, or matches less than was asked.
 const SILENT_PPS_MIN: f32 = 50.0;
 const SILENT_S: u32 = 3;
 
@@ -27,8 +28,8 @@ impl Port {
         }
     }
 
-    /// In the second that ends so many packets with this mark were others', and some were its flows', or none. Called
-    /// between the flows' [`Port::observe`] and [`Port::decide`].
+    /// In the second that ends so many packets with this mark were others', and some were its
+    /// flows', or none. Called between the flows' [`Port::observe`] and [`Port::decide`].
     pub fn compared(&mut self, now_ms: u64, mark: Mark, wrong: u32, some: bool) {
         let Some(unit) = self.units.get_mut(&mark) else { return };
         let settled = now_ms >= unit.since_ms + RESIDENCE_MS;
@@ -149,7 +150,8 @@ impl Port {
         self.units.insert(mark, unit);
     }
 
-    /// A rule is not wanted any more. Deletions are not paid for, and come before insertions that wait.
+    /// A rule is not wanted any more. Deletions are not paid for, and come before insertions that
+    /// wait.
     pub(super) fn leave(&mut self, now_ms: u64, mark: Mark) {
         let Some(unit) = self.units.get_mut(&mark) else { return };
         for flow in std::mem::take(&mut unit.flows) {
@@ -170,7 +172,8 @@ impl Port {
         }
     }
 
-    /// With one mask per packet type: is another one worth more than what is in the adapter, and that long enough in it?
+    /// With one mask per packet type: is another one worth more than what is in the adapter, and
+    /// that long enough in it?
     fn change_masks(&mut self, now_ms: u64, blocked: &HashMap<Form, f32>) {
         let best = blocked.iter().max_by(|a, b| a.1.total_cmp(b.1));
         let Some((form, pps)) = best else { return };

@@ -108,7 +108,8 @@ pub(crate) struct Target {
     pub rings: Rings,
 }
 
-/// What a client has said so far, every piece of it checked. DPDK sees none of it before it is complete.
+/// What a client has said so far, every piece of it checked. DPDK sees none of it before it is
+/// complete.
 #[derive(Default)]
 pub(crate) struct Offer {
     /// What it wants to connect to, by the number it said.

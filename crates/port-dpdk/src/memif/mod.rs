@@ -1,11 +1,13 @@
-//! The socket of a memif device in server role. DPDK 22.11's driver trusts whoever connects to it: it ends the process
-//! when a client hangs up before the greeting, reads outside of its tables and of the shared memory by the numbers in
-//! messages, and keeps descriptors of connections that did not come about. So it listens in a directory of ours only,
-//! and here the socket that the operator named is served: what a client says is checked and kept until it is complete,
-//! then said to the driver in one go (`session`). A client that says something else is sent away, with a line in the log.
+//! The socket of a memif device in server role. DPDK 22.11's driver trusts whoever connects to it:
+//! it ends the process when a client hangs up before the greeting, reads outside of its tables and
+//! of the shared memory by the numbers in messages, and keeps descriptors of connections that did
+//! not come about. So it listens in a directory of ours only, and here the socket that the operator
+//! named is served: what a client says is checked and kept until it is complete, then said to the
+//! driver in one go (`session`). A client that says something else is sent away, with a line in the
+//! log.
 //!
-//! What is in the shared memory afterwards (descriptors of rings) is between the driver and the client: a client that
-//! may connect must still be trusted that far.
+//! What is in the shared memory afterwards (descriptors of rings) is between the driver and the
+//! client: a client that may connect must still be trusted that far.
 
 mod devargs;
 mod message;
@@ -45,7 +47,8 @@ pub(crate) struct Memif {
 struct State {
     listeners: BTreeMap<Address, Weak<Listener>>,
     next_id: u32,
-    /// The driver never closes a socket it listened on (and no other file may get its number), so there is only one.
+    /// The driver never closes a socket it listened on (and no other file may get its number), so
+    /// there is only one.
     keeper: Option<EthDev>,
 }
 
@@ -76,8 +79,9 @@ pub(crate) struct Claim {
     pub devargs: String,
 }
 
-/// A device that clients may connect to, until this is dropped; to be dropped before the device, whose driver frees
-/// what it knows of a client without looking whether its own thread is just talking to it.
+/// A device that clients may connect to, until this is dropped; to be dropped before the device,
+/// whose driver frees what it knows of a client without looking whether its own thread is just
+/// talking to it.
 pub(crate) struct Served {
     listener: Arc<Listener>,
     id: u32,
@@ -144,7 +148,8 @@ impl Memif {
     }
 }
 
-/// Makes a directory that nobody else may enter, below one that is there or can be made; one that is there already must be such a one.
+/// Makes a directory that nobody else may enter, below one that is there or can be made; one that
+/// is there already must be such a one.
 fn private_dir(dir: &Path) -> std::io::Result<()> {
     if let Some(parent) = dir.parent() {
         std::fs::create_dir_all(parent)?;

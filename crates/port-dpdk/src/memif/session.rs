@@ -106,8 +106,8 @@ fn read(from: &Socket) -> Result<(Message, Vec<OwnedFd>), End> {
 /// An eventfd that DPDK writes to or reads from, and the client's.
 type Signal = (OwnedFd, OwnedFd);
 
-/// Says to DPDK's server all that the client said; its CONNECTED, and the signals to pass on. DPDK gets eventfds of
-/// ours: a worker must not wait for one that a client made.
+/// Says to DPDK's server all that the client said; its CONNECTED, and the signals to pass on. DPDK
+/// gets eventfds of ours: a worker must not wait for one that a client made.
 fn connect(server: &Socket, offer: Offer) -> Result<(Message, Vec<Signal>), End> {
     answer(server, HELLO)?;
     let (last, mut signals) = (offer.said.len() - 1, Vec::new());
@@ -173,8 +173,8 @@ fn relay(
     }
 }
 
-/// DPDK unmaps the client's memory as soon as it sees the end, while a worker may be reading it: no burst may be under
-/// way before it is over.
+/// DPDK unmaps the client's memory as soon as it sees the end, while a worker may be reading it: no
+/// burst may be under way before it is over.
 fn leave(entry: &Entry, server: &Socket) {
     entry.pause.pause();
     server.finish();

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 16;
-/// Who may connect, less the process's umask: the owner and the group, as at ovs-vswitchd's own sockets.
+/// Who may connect, less the process's umask: the owner and the group, as at ovs-vswitchd's own
+/// sockets.
 const MODE: libc::mode_t = 0o770;
 /// Descriptors taken from one message; the kernel closes what is too much and says so.
 const MOST_FDS: usize = 4;

@@ -270,7 +270,8 @@ impl Guest {
         VERSION_1 | PROTOCOL | INDIRECT | if self.packed { PACKED } else { 0 }
     }
 
-    /// Says all that QEMU says, of a packed ring also the place that was true when the driver started.
+    /// Says all that QEMU says, of a packed ring also the place that was true when the driver
+    /// started.
     pub fn connect(&mut self) -> io::Result<()> {
         let features = self.features();
         let offered = self.frontend.ask(GET_FEATURES, &[])?;

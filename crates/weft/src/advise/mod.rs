@@ -1,4 +1,5 @@
-//! `weft advise`: looks at the running switch and the machine, says what would help. Changes nothing.
+//! `weft advise`: looks at the running switch and the machine, says what would help. Changes
+//! nothing.
 
 mod limit;
 mod machine;

@@ -378,7 +378,8 @@ fn shared_cores(machine: &Machine, switch: &Switch) -> Vec<Advice> {
     all
 }
 
-/// Two threads on one physical core, both with queues of NICs and of guests: one for each is better.
+/// Two threads on one physical core, both with queues of NICs and of guests: one for each is
+/// better.
 fn nic_and_guests_apart(machine: &Machine, switch: &Switch) -> Vec<Advice> {
     let kind = |q: &Queue| switch.interfaces.get(&q.port).map_or("", |i| i.kind.as_str());
     let nic = |p: &Pmd| p.queues.iter().any(|q| kind(q) == "dpdk");

@@ -18,7 +18,8 @@ impl Drop for Sysfs {
 }
 
 impl Sysfs {
-    /// Two nodes of two cores with two threads: CPU n and n + 4 are siblings, 0 and 1 are node 0's cores.
+    /// Two nodes of two cores with two threads: CPU n and n + 4 are siblings, 0 and 1 are node 0's
+    /// cores.
     fn new(name: &str) -> Sysfs {
         let sys =
             Sysfs(std::env::temp_dir().join(format!("weft-advise-{}-{name}", std::process::id())));

@@ -1,6 +1,6 @@
 //! Handing a running switch's configuration to the next one: the database stays; what the database
-//! has not (OpenFlow flows and groups, addresses and routes of internal ports) is saved and restored
-//! by Open vSwitch's own script, as `ovs-ctl restart` does it.
+//! has not (OpenFlow flows and groups, addresses and routes of internal ports) is saved and
+//! restored by Open vSwitch's own script, as `ovs-ctl restart` does it.
 
 use super::record::Folder;
 use super::{has_systemd, systemctl};
@@ -182,7 +182,8 @@ fn shell(dirs: &Dirs, script: &str) {
     quietly(dirs, "sh", &["-c", script]);
 }
 
-/// Ends the switch with everything that it has in the kernel, so that the next one finds devices free.
+/// Ends the switch with everything that it has in the kernel, so that the next one finds devices
+/// free.
 fn stop(dirs: &Dirs) -> Result<()> {
     let pidfile = dirs.run.join("ovs-vswitchd.pid");
     // It may have ended by itself, or not have started.
@@ -197,8 +198,8 @@ fn stop(dirs: &Dirs) -> Result<()> {
     Ok(())
 }
 
-/// Starts the unit that has the place. Not by `restart`: that would stop openvswitch-switch.service,
-/// and with it the database, when the unit does not start.
+/// Starts the unit that has the place. Not by `restart`: that would stop
+/// openvswitch-switch.service, and with it the database, when the unit does not start.
 fn start_unit() -> Result<()> {
     let unit = "ovs-vswitchd.service";
     let end = Instant::now() + WAIT_TIME_MAX;

@@ -1,14 +1,14 @@
-//! `weft enable` and `weft disable`: who is started as `ovs-vswitchd` on this machine, and handing a
-//! running configuration from one to the other; and what weftd's unit does so that a restart keeps
-//! flows.
+//! `weft enable` and `weft disable`: who is started as `ovs-vswitchd` on this machine, and handing
+//! a running configuration from one to the other; and what weftd's unit does so that a restart
+//! keeps flows.
 //!
 //! Two things of Debian's decide it: the alternative `ovs-vswitchd`, which scripts start (ovs-ctl),
 //! and a link that puts our unit into the place of Debian's `ovs-vswitchd.service`. Each of them
 //! alone starts a complete switch, so that there is no state in between in which none is started.
 //!
-//! A handover is written down before it begins. Where systemd runs the machine a unit of its own does
-//! it: it goes on when the command that asked for it is killed, and begins again when it is killed
-//! itself. Elsewhere the next `weft enable` or `weft disable` goes on.
+//! A handover is written down before it begins. Where systemd runs the machine a unit of its own
+//! does it: it goes on when the command that asked for it is killed, and begins again when it is
+//! killed itself. Elsewhere the next `weft enable` or `weft disable` goes on.
 
 mod choice;
 mod handover;

@@ -1,4 +1,5 @@
-//! What is written down of a switch that is about to be replaced, in a folder that goes with a reboot.
+//! What is written down of a switch that is about to be replaced, in a folder that goes with a
+//! reboot.
 
 use anyhow::{Context, Result};
 use serde::Serialize;

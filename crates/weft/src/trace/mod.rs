@@ -1,5 +1,5 @@
-//! `weft trace`: samples of packets with what the switch decided about each, as text or as a capture
-//! whose comments Wireshark shows.
+//! `weft trace`: samples of packets with what the switch decided about each, as text or as a
+//! capture whose comments Wireshark shows.
 
 mod output;
 mod pcapng;
@@ -22,7 +22,8 @@ const ASK_INTERVAL: Duration = Duration::from_millis(100);
 pub struct Options {
     /// A port, or a flow as ovs-ofctl or dpctl/dump-flows writes it: `tcp,in_port=vhu0,tp_dst=80`.
     what: String,
-    /// Write a capture (pcapng) here instead of text; `-`: to standard output, for `wireshark -k -i -`.
+    /// Write a capture (pcapng) here instead of text; `-`: to standard output, for `wireshark -k -i
+    /// -`.
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
     /// End after so many packets.

@@ -9,8 +9,8 @@ const PACKET: u32 = 6;
 /// Says in which order the bytes of numbers are.
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 const ETHERNET: u16 = 1;
-/// Options: who wrote a section; an interface's name and its unit of time; a comment; where a packet
-/// went.
+/// Options: who wrote a section; an interface's name and its unit of time; a comment; where a
+/// packet went.
 const USER_APPLICATION: u16 = 4;
 const NAME: u16 = 2;
 const TIME_RESOLUTION: u16 = 9;

@@ -15,8 +15,8 @@ use anyhow::{Context, Result};
 /// Parts of the tree that a view is made of.
 const PARTS: [&str; 7] = ["switch", "cores", "caches", "ports", "guests", "drops", "memory"];
 
-/// Looks at the switch that runs here; `flows`: at its megaflows too, which takes the control thread
-/// some milliseconds when there are many.
+/// Looks at the switch that runs here; `flows`: at its megaflows too, which takes the control
+/// thread some milliseconds when there are many.
 pub fn look(dirs: &Dirs, flows: bool) -> Result<Tree> {
     let mut paths = PARTS.to_vec();
     if flows {

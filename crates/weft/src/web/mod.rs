@@ -1,6 +1,6 @@
-//! `weft web`: the running switch as a page and as Prometheus metrics, over HTTP. It changes nothing,
-//! so it asks nobody who they are; it listens on loopback unless told otherwise, and answers no page
-//! of another site.
+//! `weft web`: the running switch as a page and as Prometheus metrics, over HTTP. It changes
+//! nothing, so it asks nobody who they are; it listens on loopback unless told otherwise, and
+//! answers no page of another site.
 
 mod answer;
 mod guard;

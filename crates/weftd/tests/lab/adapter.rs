@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use testkit::Switch;
 
-/// The lab's generator, which is the emulated adapter too: the plug-in's file, built if it is not there.
+/// The lab's generator, which is the emulated adapter too: the plug-in's file, built if it is not
+/// there.
 pub fn generator() -> PathBuf {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab/generator/build.sh");
     let out = Command::new(script).output().unwrap();

@@ -1,5 +1,5 @@
-//! Guests that send back what they get: `dpdk-testpmd` on virtio-user, and the lab's, which are only
-//! rings and so light that many of them fit on a core.
+//! Guests that send back what they get: `dpdk-testpmd` on virtio-user, and the lab's, which are
+//! only rings and so light that many of them fit on a core.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -30,8 +30,8 @@ pub struct Guest {
 }
 
 /// Starts a guest that does not outlive a test that is killed. What polls all the time has a `nice`
-/// value that lets the switch and the tools go first; and a session with that value, because a kernel
-/// that shares cores among sessions (autogroup) looks at `nice` only within one.
+/// value that lets the switch and the tools go first; and a session with that value, because a
+/// kernel that shares cores among sessions (autogroup) looks at `nice` only within one.
 pub(super) fn spawn(command: &mut Command, nice: i32) -> std::io::Result<Child> {
     let prepare = move || {
         // SAFETY: these change attributes of the calling process, the child.

@@ -1,8 +1,8 @@
-//! A real Linux guest: Debian's kernel under qemu (software emulation, so that it runs anywhere), with
-//! a virtio-net device over vhost-user. Commands run inside through a second serial line.
+//! A real Linux guest: Debian's kernel under qemu (software emulation, so that it runs anywhere),
+//! with a virtio-net device over vhost-user. Commands run inside through a second serial line.
 //!
-//! `scripts/deps.sh test` unpacks the kernel; everything else is made here, in a directory that goes
-//! with the guest.
+//! `scripts/deps.sh test` unpacks the kernel; everything else is made here, in a directory that
+//! goes with the guest.
 
 use super::guest::spawn;
 use serde_json::Value;

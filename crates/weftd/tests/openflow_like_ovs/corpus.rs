@@ -1,5 +1,5 @@
-//! What is sent: messages of `ovs-ofctl` (those of the codec's tests), odd ones written here, and both with damage of
-//! fixed seeds.
+//! What is sent: messages of `ovs-ofctl` (those of the codec's tests), odd ones written here, and
+//! both with damage of fixed seeds.
 
 use testkit::Rng;
 
@@ -36,7 +36,8 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect()
 }
 
-/// Deletes all flows and groups, has ports as they were, fragments as they come, tables without eviction.
+/// Deletes all flows and groups, has ports as they were, fragments as they come, tables without
+/// eviction.
 pub fn cleaning() -> Vec<Vec<u8>> {
     let version = CLEANING_VERSION;
     let all = [0xff; 4];
@@ -595,7 +596,8 @@ fn bundles(v: u8, put: Put<'_>) {
     put("bundle-add of another version", add(&Flow::new(4).bytes()));
 }
 
-/// A good message with one or two things wrong; its header's length fits unless that is what is wrong.
+/// A good message with one or two things wrong; its header's length fits unless that is what is
+/// wrong.
 pub fn damage(case: &Case, rng: &mut Rng) -> Case {
     let mut m = case.message.clone();
     let mut what = String::new();

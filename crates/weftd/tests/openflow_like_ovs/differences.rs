@@ -1,4 +1,5 @@
-//! Answers that are meant to differ, each with its reason (docs/decisions/0004-differences-from-ovs.md).
+//! Answers that are meant to differ, each with its reason
+//! (docs/decisions/0004-differences-from-ovs.md).
 
 use crate::corpus::Case;
 use crate::wire::Answer;

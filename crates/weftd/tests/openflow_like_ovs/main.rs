@@ -1,5 +1,6 @@
-//! What is answered to requests of every kind, to odd ones and to damaged ones, by Weft and by ovs-vswitchd 3.1: the
-//! same bytes go to both, and both must take them, or refuse them with the same error.
+//! What is answered to requests of every kind, to odd ones and to damaged ones, by Weft and by
+//! ovs-vswitchd 3.1: the same bytes go to both, and both must take them, or refuse them with the
+//! same error.
 //!
 //! `OPENFLOW_SEEDS=a..b` runs other seeds of damage than the usual ones.
 
@@ -16,7 +17,8 @@ use wire::{Answer, Client};
 
 /// Damaged messages that are made of each good one, for one seed.
 const DAMAGED_PER_MESSAGE: usize = 3;
-/// Messages after which both switches are emptied, so that what one message changed does not decide about all later ones.
+/// Messages after which both switches are emptied, so that what one message changed does not decide
+/// about all later ones.
 const MESSAGES_BETWEEN_RESETS: usize = 25;
 
 /// A bridge with two ports, and a connection to it in each version.
@@ -76,7 +78,8 @@ fn compare(weft: &mut Side<'_>, ovs: &mut Side<'_>, cases: &[Case]) -> Vec<Strin
         }
         let mine = weft.ask(case.version, &case.message);
         let theirs = ovs.ask(case.version, &case.message);
-        // Who is secondary may change nothing more, which is looked at before or after the message is read.
+        // Who is secondary may change nothing more, which is looked at before or after the message
+        // is read.
         let role = case.message[1] == wire::ROLE_REQUEST;
         if mine == theirs && !role {
             continue;

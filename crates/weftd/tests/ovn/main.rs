@@ -1,5 +1,5 @@
-//! Debian's OVN on top, unchanged: two hypervisors, one or both of them Weft, and what a cloud asks of them;
-//! ovn-controller installs its flows without an error.
+//! Debian's OVN on top, unchanged: two hypervisors, one or both of them Weft, and what a cloud asks
+//! of them; ovn-controller installs its flows without an error.
 
 mod cloud;
 #[path = "../lab/mod.rs"]

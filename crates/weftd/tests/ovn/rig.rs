@@ -1,5 +1,5 @@
-//! Debian's OVN over two hypervisors: its databases and ovn-northd, of each hypervisor a switch and ovn-controller, and
-//! virtual machines on cables.
+//! Debian's OVN over two hypervisors: its databases and ovn-northd, of each hypervisor a switch and
+//! ovn-controller, and virtual machines on cables.
 
 use super::lab::{vsctl, wait_for};
 use std::fs::{self, File};

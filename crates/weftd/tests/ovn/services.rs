@@ -1,4 +1,5 @@
-//! What machines offer and ask each other: who is there, by TCP and UDP, names, addresses, copies for many.
+//! What machines offer and ask each other: who is there, by TCP and UDP, names, addresses, copies
+//! for many.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};

@@ -11,8 +11,8 @@ pub struct Process {
     buffers: u64,
     fds: BTreeMap<String, usize>,
     threads: usize,
-    /// Its own memory; that in huge pages, which the tables of rules ask for and get 2 MB at the first
-    /// touch; and what DPDK has given out.
+    /// Its own memory; that in huge pages, which the tables of rules ask for and get 2 MB at the
+    /// first touch; and what DPDK has given out.
     memory_kib: u64,
     tables_kib: u64,
     heap_kib: u64,
@@ -126,8 +126,8 @@ pub fn check_growth(first: &Process, last: &Process, kib: u64) {
     assert!(last.heap_kib <= first.heap_kib + kib, "DPDK's memory: {first:?}\n{last:?}");
 }
 
-/// Warnings that the changes bring about (a database server is killed, a memif server leaves before its client), or
-/// a machine with more to do than it has cores.
+/// Warnings that the changes bring about (a database server is killed, a memif server leaves before
+/// its client), or a machine with more to do than it has cores.
 const PROVOKED: [&str; 5] = [
     "no hugepages are free",
     "db.sock: connection attempt failed",

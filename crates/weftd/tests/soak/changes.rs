@@ -7,7 +7,8 @@ use std::os::unix::net::UnixListener;
 use std::process::{Child, Stdio};
 use testkit::{Netns, Noise, Switch};
 
-/// Ports that come and go: name, settings (`DIR` is the switch's directory). Number 20 is the first.
+/// Ports that come and go: name, settings (`DIR` is the switch's directory). Number 20 is the
+/// first.
 const PORTS: [(&str, &str); 13] = [
     ("s0", ""),
     ("tap0", "type=tap"),

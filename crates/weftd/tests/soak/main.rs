@@ -1,9 +1,10 @@
-//! Everything comes and goes under traffic: iperf3 between hosts and guests (split and packed rings)
-//! that forward at full speed, while flows, ports of every type, bridges, controllers, guests and
-//! the database server are changed at random. In the end the books are level and nothing has grown.
+//! Everything comes and goes under traffic: iperf3 between hosts and guests (split and packed
+//! rings) that forward at full speed, while flows, ports of every type, bridges, controllers,
+//! guests and the database server are changed at random. In the end the books are level and nothing
+//! has grown.
 //!
-//! `make test` runs half a minute of it; `WEFT_SOAK_SECONDS=600 cargo test --release -p weftd --test
-//! soak` a long one. `WEFT_SOAK_SEED=n` picks another order of changes.
+//! `make test` runs half a minute of it; `WEFT_SOAK_SECONDS=600 cargo test --release -p weftd
+//! --test soak` a long one. `WEFT_SOAK_SEED=n` picks another order of changes.
 
 mod books;
 mod changes;

@@ -5,7 +5,8 @@ use crate::measure::*;
 use std::time::{Duration, Instant};
 use testkit::{Netns, Raw, Switch, privileged};
 
-/// Frames a second into the group, and how long a command may take that the switch refuses or takes.
+/// Frames a second into the group, and how long a command may take that the switch refuses or
+/// takes.
 const RATE: u32 = 50;
 const COMMAND: Duration = Duration::from_secs(10);
 

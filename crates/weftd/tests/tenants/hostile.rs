@@ -1,4 +1,5 @@
-//! A front-end that lies, hangs or leaves in the middle: the switch goes on, the neighbour and the other guests too.
+//! A front-end that lies, hangs or leaves in the middle: the switch goes on, the neighbour and the
+//! other guests too.
 
 use crate::lab::*;
 use crate::measure::*;
@@ -11,8 +12,8 @@ use testkit::{Netns, Noise, Switch, privileged};
 /// What a front-end does to the switch behind a port's socket.
 type Deed = fn(&Switch<'_>, FrontEnd) -> Vec<FrontEnd>;
 
-/// After the deed the process is the same, another guest can connect, the port can be deleted soon, and the victim has
-/// noticed nothing.
+/// After the deed the process is the same, another guest can connect, the port can be deleted soon,
+/// and the victim has noticed nothing.
 fn attacked(what: &str, deed: Deed) {
     if !privileged() {
         return;

@@ -21,7 +21,8 @@ fn victim<'a>(ns: &Netns, sw: &'a Switch<'a>) -> Victim<'a> {
         "add-port victim polled -- set interface polled type=dpdk \
          options:dpdk-devargs=net_af_packet0,iface=v1",
     );
-    // Frames whose checksums and segments are left to a device would stay unfinished behind a packet socket.
+    // Frames whose checksums and segments are left to a device would stay unfinished behind a
+    // packet socket.
     for (ns, dev) in [(&a, "eth0"), (&b, "eth0")] {
         ns.offloads_off(dev).unwrap();
     }

@@ -4,7 +4,8 @@ use crate::lab::*;
 use crate::measure::*;
 use testkit::{Frame, Net, Netns, Raw, privileged};
 
-/// Frames a second: each is a packet of a flow that was never seen, which costs a debug build far more.
+/// Frames a second: each is a packet of a flow that was never seen, which costs a debug build far
+/// more.
 const RATE: u32 = if cfg!(debug_assertions) { 2000 } else { 12_000 };
 /// How many sources they come from.
 const SOURCES: u64 = 60_000;
@@ -32,7 +33,8 @@ fn another_bridge_does_not_notice() {
     );
 }
 
-/// Addresses of others on the same bridge stay, though they are silent; the flood's own ones make room.
+/// Addresses of others on the same bridge stay, though they are silent; the flood's own ones make
+/// room.
 #[test]
 fn addresses_of_other_ports_stay() {
     if !privileged() {

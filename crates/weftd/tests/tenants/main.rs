@@ -1,7 +1,8 @@
-//! Two tenants on one switch: one attacks, the other must hardly notice. Each module is one attack; the victim's loss,
-//! latency, throughput and the answers of the control side are measured beside a control run in which the attacker sends
-//! as many harmless frames, because attackers and victims share the machine's cores. Factors are generous, for busy
-//! machines; with `WEFT_STRICT=1` they are those of docs/SECURITY.md (use a release build and a quiet machine).
+//! Two tenants on one switch: one attacks, the other must hardly notice. Each module is one attack;
+//! the victim's loss, latency, throughput and the answers of the control side are measured beside a
+//! control run in which the attacker sends as many harmless frames, because attackers and victims
+//! share the machine's cores. Factors are generous, for busy machines; with `WEFT_STRICT=1` they
+//! are those of docs/SECURITY.md (use a release build and a quiet machine).
 
 #[path = "../lab/mod.rs"]
 mod lab;

@@ -241,7 +241,8 @@ impl Drop for Traffic {
     }
 }
 
-/// Runs the victim beside harmless traffic and beside the attack, twice each, compares the better ones, and prints them.
+/// Runs the victim beside harmless traffic and beside the attack, twice each, compares the better
+/// ones, and prints them.
 pub fn judge(
     what: &str,
     victim: &Victim<'_>,

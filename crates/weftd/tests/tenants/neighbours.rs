@@ -64,7 +64,8 @@ fn floods_of_answers_that_were_not_asked_for() {
     judge("neighbours", &victim, || flood(false), || flood(true));
 }
 
-/// A router lowers the hop limit, so an advertisement with 64 came from elsewhere (RFC 4861, 7.1.2).
+/// A router lowers the hop limit, so an advertisement with 64 came from elsewhere (RFC 4861,
+/// 7.1.2).
 #[test]
 fn an_advertisement_from_off_link_changes_nothing() {
     if !privileged() {

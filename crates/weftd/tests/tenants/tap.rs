@@ -1,4 +1,5 @@
-//! A container raises the MTU of the internal port it was given, and sends frames that the switch refuses.
+//! A container raises the MTU of the internal port it was given, and sends frames that the switch
+//! refuses.
 
 use crate::lab::*;
 use crate::measure::*;

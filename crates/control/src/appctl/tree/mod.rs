@@ -2,10 +2,10 @@
 //!
 //! It is put together from what the control thread has: counters that PMD threads write for
 //! themselves, and the database. Reading it sends nothing to a PMD thread and stops none. A part is
-//! only put together when the path asks for it; `megaflows`, the only one whose size traffic decides,
-//! only when the path names it. What counters mean is said where they are defined; all but those of
-//! `cores` and `queues` (which `pmd-stats-clear` clears) count from the start of the daemon, or of
-//! their port.
+//! only put together when the path asks for it; `megaflows`, the only one whose size traffic
+//! decides, only when the path names it. What counters mean is said where they are defined; all but
+//! those of `cores` and `queues` (which `pmd-stats-clear` clears) count from the start of the
+//! daemon, or of their port.
 
 mod bridges;
 mod cores;
@@ -43,8 +43,8 @@ pub const PATHS_MAX: usize = 16;
 /// Names that an error lists.
 const NAMES_TOLD_MAX: usize = 20;
 
-/// `weft/state [PATH]`. A path is names between slashes, such as `cores/1/cycles`; several paths may
-/// be given, and make one tree of their parts.
+/// `weft/state [PATH]`. A path is names between slashes, such as `cores/1/cycles`; several paths
+/// may be given, and make one tree of their parts.
 pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
     let value = match args {
         [] => whole(s),

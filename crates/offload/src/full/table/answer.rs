@@ -3,7 +3,8 @@
 use super::*;
 use crate::class::{Class, class};
 
-/// A flow that ended is expected to come again within so long, as one that is treated in another way.
+/// A flow that ended is expected to come again within so long, as one that is treated in another
+/// way.
 const HEIRS_MS: u64 = 2000;
 /// So many are expected at a time; others enter at the end of a second.
 const HEIRS_MAX: usize = 8192;
@@ -31,8 +32,8 @@ impl Table {
         }
     }
 
-    /// The adapter answered; the call took so long, and kept a core busy for so long. True: all rules must be flushed,
-    /// since it cannot be said otherwise which there are.
+    /// The adapter answered; the call took so long, and kept a core busy for so long. True: all
+    /// rules must be flushed, since it cannot be said otherwise which there are.
     #[must_use]
     pub fn answer(&mut self, now_ms: u64, outcome: Outcome, took_us: u64, cpu_us: u64) -> bool {
         match outcome {
@@ -163,7 +164,8 @@ impl Table {
         self.steps.push_back(Step::Unwatch(id));
     }
 
-    /// All rules leave, by a flush of the adapter's table: [`Table::flushed`] says when they are gone.
+    /// All rules leave, by a flush of the adapter's table: [`Table::flushed`] says when they are
+    /// gone.
     pub fn leave_all(&mut self, now_ms: u64) {
         let all: Vec<Id> = self.units.keys().copied().collect();
         all.into_iter().for_each(|id| self.leave(now_ms, id));

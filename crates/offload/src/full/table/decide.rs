@@ -23,8 +23,8 @@ impl Table {
         }
     }
 
-    /// The second ends: decides. `find` says which rules there would be for a flow, if it is still there: several if
-    /// its packets' outer headers are several megaflows'.
+    /// The second ends: decides. `find` says which rules there would be for a flow, if it is still
+    /// there: several if its packets' outer headers are several megaflows'.
     pub fn decide(&mut self, now_ms: u64, find: &mut dyn FnMut(FlowId) -> Vec<Plan>) {
         self.pace.advance(now_ms);
         let seconds = now_ms.saturating_sub(self.decided_ms).max(1) as f32 / 1000.0;
@@ -63,7 +63,8 @@ impl Table {
         !self.heirs.is_empty()
     }
 
-    /// A flow came for which there could be this rule. Where one had the same packets until lately it gets its rule at once.
+    /// A flow came for which there could be this rule. Where one had the same packets until lately
+    /// it gets its rule at once.
     pub fn follow(&mut self, now_ms: u64, flow: FlowId, plan: Plan) {
         let heir = self.heirs.remove(&plan.rule.items).filter(|(_, until)| *until > now_ms);
         let Some((pps, _)) = heir else { return };
@@ -74,7 +75,8 @@ impl Table {
         }
     }
 
-    /// Rules that have nothing to do any more leave; those whose flows' packets are all the host's are not what they seem.
+    /// Rules that have nothing to do any more leave; those whose flows' packets are all the host's
+    /// are not what they seem.
     fn end_idle(&mut self, now_ms: u64) {
         let enter = self.enter_pps();
         let mut idle = Vec::new();
@@ -94,7 +96,8 @@ impl Table {
         }
     }
 
-    /// Is the rule there already? Then it is this flow's, too: another worker may have the same one.
+    /// Is the rule there already? Then it is this flow's, too: another worker may have the same
+    /// one.
     fn share(&mut self, c: Candidate, plan: &Plan) -> bool {
         let Some(id) = self.by_rule.get(&plan.rule).copied() else { return false };
         let unit = self.units.get_mut(&id).expect("both or none");

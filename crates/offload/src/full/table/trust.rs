@@ -1,7 +1,8 @@
-//! Does the adapter match what it is asked to, and no more? Nobody looks after a rule that forwards, and drivers are known
-//! to widen a mask that has some bits of a field, or to take tagged packets for untagged ones, without a word. So the first
-//! flow whose rule has such doubtful fields waits while probes count: rules like its own, but with the opposite in one of
-//! these fields, which leave their packets to the host. Where masks are honoured they get none.
+//! Does the adapter match what it is asked to, and no more? Nobody looks after a rule that
+//! forwards, and drivers are known to widen a mask that has some bits of a field, or to take tagged
+//! packets for untagged ones, without a word. So the first flow whose rule has such doubtful fields
+//! waits while probes count: rules like its own, but with the opposite in one of these fields,
+//! which leave their packets to the host. Where masks are honoured they get none.
 
 use super::*;
 use port::TAGGED;
@@ -45,8 +46,8 @@ pub(super) fn shape_of(rule: &ForwardRule) -> Shape {
 }
 
 impl Table {
-    /// Is a rule of this flow, which is not barred, known to match no more than is asked for? If not, and the flow is as
-    /// good as another one to find out, probes are asked for.
+    /// Is a rule of this flow, which is not barred, known to match no more than is asked for? If
+    /// not, and the flow is as good as another one to find out, probes are asked for.
     pub(super) fn trusts(&mut self, now_ms: u64, flow: FlowId, plan: &Plan) -> bool {
         let shape = shape_of(&plan.rule);
         let p = match self.shapes.get_mut(&shape) {
@@ -124,7 +125,8 @@ impl Table {
         }
     }
 
-    /// A probe got packets, or was refused: the adapter does not get rules of this shape for a while.
+    /// A probe got packets, or was refused: the adapter does not get rules of this shape for a
+    /// while.
     pub(super) fn distrust(&mut self, now_ms: u64, shape: &Shape, reason: Reason) {
         let before = match self.shapes.get(shape) {
             Some(Trust::Probing(p)) => p.barred_ms,
