@@ -67,7 +67,7 @@ pub struct Decision {
     pub drop: Option<Drop>,
     /// Counters to credit with each packet and byte (dense ids given out by the control side).
     pub credits: Vec<u32>,
-    /// Anything else the control side wants to be told about when this decision is used: handed
+    /// Anything else that the control side wants to know when this decision is used: handed
     /// over once when it is made, and referred to when its flow sees traffic again (learning,
     /// timeouts). Opaque here. None: nothing.
     pub effects: Option<Arc<dyn Any + Send + Sync>>,

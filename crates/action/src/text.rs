@@ -149,7 +149,7 @@ pub(crate) fn ipv6(b: &[u8]) -> String {
 }
 
 /// What the rewrite's fields mean follows from where they are: the packet's kind is not in it, so
-/// IPv4, ARP and MPLS, which share places, are told apart by the Ethertype that comes along.
+/// IPv4, ARP and MPLS, which share places, differ in the Ethertype that comes along.
 fn set_text(r: &Rewrite) -> String {
     let part = |fill: &dyn Fn(&mut Part<'_>)| {
         let mut p = Part { key: &r.key, mask: &r.mask, list: Vec::new() };

@@ -226,7 +226,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
 
     /// Unlinks a rule now; readers that hold it may go on using it until their next quiescent
     /// point. False if it is not linked here. The table's handle is given up through
-    /// [`Domain::retire`], so somebody must call [`Domain::reclaim`] now and then.
+    /// [`Domain::retire`], so the owner must call [`Domain::reclaim`] now and then.
     pub fn remove(&self, rule: &Arc<Rule<T>>) -> bool {
         match self.unlink(rule) {
             Some(handle) => {

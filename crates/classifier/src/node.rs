@@ -331,7 +331,7 @@ impl<T: 'static> Node<T> {
         (0..word.addr() >> BLOCKS_SHIFT).for_each(|i| prefetch_line(first.wrapping_add(i)));
     }
 
-    /// The byte of its address that the children are told apart by.
+    /// The byte of the address in which the children differ.
     #[inline]
     pub fn byte(&self, addresses: u64) -> usize {
         let address = addresses >> (32 * self.along) & u64::from(u32::MAX);

@@ -27,7 +27,7 @@ use crate::rule::Rule;
 /// Rules of a node, from which on it hands some on.
 const NODE_RULES_MAX: usize = 16;
 
-/// Rules that cannot be told apart by prefixes, from which on there is no place for one more: they
+/// Rules that prefixes cannot tell apart, from which on there is no place for one more: they
 /// go by hash.
 const SAME_PREFIX_RULES_MAX: usize = 64;
 

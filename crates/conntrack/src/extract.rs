@@ -13,7 +13,7 @@ use wire::{
 pub struct Seen {
     /// Its tuple; of an ICMP error that of the packet that would answer the one it is about.
     pub tuple: Tuple,
-    /// An ICMP error: it belongs to somebody else's connection.
+    /// An ICMP error: it belongs to the connection of the packet inside it.
     pub related: bool,
     /// What the state machines look at.
     pub segment: Segment,
@@ -148,7 +148,7 @@ fn network_v6(b: &[u8], l3: usize, zone: u16, whole: bool) -> Result<Network, Ba
     Ok(Network { tuple, l4: l3 + wire::IPV6_LEN + walk.at, end: l3 + end })
 }
 
-/// Ports, of protocols that have them; port 0 is nobody's.
+/// Ports, of protocols that have them; port 0 belongs to no connection.
 fn ports(tuple: &mut Tuple, b: &[u8], min: [usize; 3]) -> Result<(), Bad> {
     let min = match tuple.proto {
         IP_TCP => min[0],

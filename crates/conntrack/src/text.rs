@@ -36,8 +36,8 @@ pub fn tcp_state(state: u8) -> &'static str {
     TCP_STATES.get(usize::from(state)).copied().unwrap_or("<invalid>")
 }
 
-/// The one state that stands for those of both ends: the higher one, of which some are not told
-/// apart.
+/// The one state that stands for those of both ends: the higher one, where 9 counts as 10 and 3 as
+/// 4.
 pub fn tcp_state_of_both(a: u8, b: u8) -> u8 {
     match a.max(b) {
         9 => 10,

@@ -277,17 +277,17 @@ fn meet<S: Store>(
         let p = alg::Packet { at, conn, reply: is_reply, translated };
         let segment = alg::acknowledge(store, data, seen, &p);
         let check = store.checks_sequence();
-        let mut told = (Verdict::Invalid, Note::None);
+        let mut judged = (Verdict::Invalid, Note::None);
         let done = store.update(at, now, &mut |peers| {
             let (verdict, class, note) = machine::update(peers, &segment, is_reply, check);
-            told = (verdict, note);
+            judged = (verdict, note);
             class
         });
         if done.is_none() {
             return Met::Again;
         }
-        note(store, told.1);
-        match told.0 {
+        note(store, judged.1);
+        match judged.0 {
             Verdict::Valid => {
                 let rpl = if is_reply { state::RPL } else { 0 };
                 meta.state = (meta.state | state::EST | rpl) & !state::NEW;
@@ -334,7 +334,7 @@ fn look_up<S: Store>(
     found
 }
 
-/// A translated packet whose tuple nobody knows may be known by its connection's first tuple.
+/// A translated packet whose tuple is not known may be known by its connection's first tuple.
 fn by_first_tuple<S: Store>(
     store: &mut S,
     ct: &Ct,

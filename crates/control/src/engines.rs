@@ -70,8 +70,7 @@ impl Engines {
 
     /// Does what a thread's seat asks for.
     pub(crate) fn look(&mut self, seat: &Arc<Seat>, numa: &dyn Fn(usize) -> usize) {
-        // Before its state, which the thread changes before it says that it has done as it was
-        // told.
+        // Before its state, which the thread changes before it says that it carried out the order.
         let is_settled = seat.is_settled() && !seat.is_gone();
         match seat.state() {
             SeatState::Stuck => self.stop(seat),

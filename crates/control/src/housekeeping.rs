@@ -59,7 +59,7 @@ pub async fn run_bfd(state: Shared) {
             let mut s = state.borrow_mut();
             let now = s.now_ms();
             if s.bfd.next(now).is_some() {
-                // Nobody is silent whose packets wait here.
+                // A peer whose packets wait here is not silent.
                 poll_datapath(&mut s);
                 while bfd::turn(&mut s, now) {}
             }

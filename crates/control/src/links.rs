@@ -65,7 +65,7 @@ pub fn look(s: &mut State) {
             let mut spec = old.clone();
             crate::reconcile::describe(&mut spec, port);
             s.dp.refresh(no);
-            // What a controller configured stays; only the device's own state is news.
+            // What a controller configured stays; only the device's own state is taken over.
             spec.config |= old.config & !openflow::port_config::PORT_DOWN;
             if spec != *old {
                 let _ = s.ofproto.update_port(bridge.id, spec);

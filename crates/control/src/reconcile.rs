@@ -75,7 +75,7 @@ fn await_flows(s: &mut State, desired: &Desired) {
 fn tell(s: &mut State, desired: &Desired) {
     for notice in desired.notices.difference(&s.applied.notices) {
         let level = if notice.known { vlog::Level::Warn } else { vlog::Level::Info };
-        // Each is news of its own: no limit on messages from one place.
+        // Each says something else: no limit on messages from one place.
         vlog::write(&vlog::Site::new(), level, MODULE, format_args!("{}", notice.text));
     }
     s.applied.notices.clone_from(&desired.notices);
@@ -304,7 +304,7 @@ fn configure_bridge(s: &mut State, conf: &BridgeConf) {
     });
     let now = s.now_ns();
     s.ofproto.shrink_tables(id, now);
-    // Requested numbers first, so that nobody else takes them.
+    // Requested numbers first, so that no other interface takes them.
     let mut all: Vec<(&PortConf, &IfaceConf)> =
         conf.ports.iter().flat_map(|p| p.interfaces.iter().map(move |i| (p, i))).collect();
     all.sort_by_key(|(_, i)| i.ofport_request.is_none());

@@ -16,7 +16,7 @@ use tokio::task::LocalSet;
 
 const MODULE: &str = "vswitchd";
 
-/// Runs until it is told to exit.
+/// Runs until the command `exit`, or a signal.
 pub fn run(args: &Args, daemon: Daemon) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = LocalSet::new();
@@ -187,7 +187,7 @@ fn commands(dummy: bool) -> Registry<Control> {
     registry
 }
 
-/// Starts the packet side. If that fails it may be because somebody else took hugepages that were
+/// Starts the packet side. If that fails it may be because another process took hugepages that were
 /// free a moment ago, and DPDK cannot be started twice: the program starts again without hugepages.
 fn start_or_again(desired: &Desired, daemon: &Daemon) -> Result<Shared> {
     start(desired, daemon.is_second()).map_err(|error| {

@@ -72,7 +72,7 @@ fn replace_routes(s: &mut State, new: &Snapshot) {
 }
 
 /// Reads the kernel's routes and addresses at once: what a command asks about may have changed a
-/// moment ago, and the news of it may not have come yet.
+/// moment ago, and the kernel's message about it may not have come yet.
 pub fn read_now(s: &mut State) {
     if !s.underlay.system_routes {
         return;

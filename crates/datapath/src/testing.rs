@@ -10,7 +10,7 @@ struct Wire {
     rx: Vec<VecDeque<Packet>>,
     tx: VecDeque<Packet>,
     tx_room: usize,
-    /// Somebody else has the transmit queues.
+    /// Another thread has the transmit queues.
     tx_busy: bool,
     /// Transmit queues take turns ([`TxQueue::has_phases`]).
     phases: bool,

@@ -83,7 +83,7 @@ pub struct DmaEngine {
 }
 
 impl DmaEngine {
-    /// Configures and starts an engine, which nobody else uses.
+    /// Configures and starts an engine that has no other user.
     ///
     /// # Errors
     /// What the driver refused.
@@ -172,7 +172,7 @@ impl Engine for DmaEngine {
 
     fn stop(&mut self) {
         if std::mem::take(&mut self.runs) {
-            // SAFETY: the device is started; nobody else uses it.
+            // SAFETY: the device is started; it has no other user.
             unsafe { sys::rte_dma_stop(self.id) };
         }
     }

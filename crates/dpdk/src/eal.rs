@@ -59,8 +59,8 @@ static LOG: OnceLock<fn(&str)> = OnceLock::new();
 
 impl Eal {
     /// Starts EAL. It can be tried once per process: DPDK does not support a second attempt, not
-    /// even after a failure (which comes by itself when somebody else takes the hugepages that were
-    /// free a moment ago). The caller's CPU affinity does not change and no file stays behind.
+    /// even after a failure (which comes by itself when another process takes the hugepages that
+    /// were free a moment ago). The caller's CPU affinity does not change and no file stays behind.
     pub fn init(config: &EalConfig) -> Result<Eal, DpdkError> {
         if let Some(option) = args::fatal(config) {
             let reason = format!("'{option}' is not an option for a running switch");

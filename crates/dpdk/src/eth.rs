@@ -140,7 +140,7 @@ impl EthDev {
         let mut n_rxq = config.n_rxq.clamp(1, info.max_rx_queues.max(1));
         let mut n_txq = config.n_txq.clamp(1, info.max_tx_queues.max(1));
         if info.driver == RING || info.driver == MEMIF {
-            // Nobody would receive from the others.
+            // No thread would receive from the others.
             n_txq = n_txq.min(n_rxq);
         }
         // A device may offer more queues than it can set up: take what works.
@@ -310,7 +310,7 @@ impl Dev {
     fn empty_rings(&self, n_rxq: u16) {
         let mut packets: Vec<Packet> = Vec::with_capacity(256);
         for queue in 0..n_rxq {
-            // SAFETY: the queue exists and nobody else polls it any more; room for 256 packets.
+            // SAFETY: the queue exists and no other thread polls it any more; room for 256 packets.
             while unsafe {
                 let n = sys::weft_rx_burst(self.port, queue, packets.as_mut_ptr().cast(), 256);
                 packets.set_len(n as usize);
@@ -334,7 +334,7 @@ impl Drop for Dev {
         if *self.has_rules.get_mut() {
             crate::rules::flush(self.port);
         }
-        // SAFETY: no queue handle is left, so nobody polls; the port is ours. The device is
+        // SAFETY: no queue handle is left, so no thread polls; the port is ours. The device is
         // removed only if we attached it and no other port lives on it.
         unsafe {
             sys::rte_eth_dev_stop(self.port);

@@ -183,7 +183,7 @@ impl Pools {
     }
 
     /// A pool of default packets for a device whose driver loses buffers when it closes, so that
-    /// nobody else runs short. One that has lost half of its buffers is given up for a fresh one.
+    /// no other user runs short. One that has lost half of its buffers is given up for a fresh one.
     pub fn lossy(&self) -> Result<Arc<DpdkPool>, DpdkError> {
         let mut lossy = self.lossy.lock().unwrap_or_else(|e| e.into_inner());
         match &*lossy {

@@ -62,7 +62,7 @@ impl Control {
         if here.iter().any(|port| self.0.contains(port)) {
             return Err(DpdkError::new(what(), "a port uses it"));
         }
-        // SAFETY: nobody polls ports that nobody claimed, and nobody can claim them meanwhile.
+        // SAFETY: no thread polls ports that are not claimed, and none can be claimed meanwhile.
         let ret = unsafe {
             here.iter().for_each(|port| _ = dpdk_sys::rte_eth_dev_close(*port));
             dpdk_sys::rte_dev_remove(found)

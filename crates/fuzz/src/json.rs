@@ -13,7 +13,7 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A session that has been told this much: nothing, the schema, or the rows too.
+/// A session that has received this much: nothing, the schema, or the rows too.
 fn session(stage: u8) -> Session {
     let config = SessionConfig::new("db").table("T", &["name", "tags", "map"]);
     let mut session = Session::new(config);

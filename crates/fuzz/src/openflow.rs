@@ -233,7 +233,7 @@ pub fn run(data: &[u8]) {
         lab.packets();
         lab.now += 1_000_000_000;
     }
-    // What was taken can be told, in every version.
+    // What was taken can be encoded in every version.
     let flows = lab.sw.flow_stats(lab.bridge, &FlowSelect::default(), lab.now).unwrap_or_default();
     for version in VERSIONS {
         encode(version, 1, &Reply::Multipart(MultipartReply::Flow(flows.clone())));

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 const NUMBER: &str = "/proc/sys/vm/nr_hugepages";
 const LOCK: &str = "/tmp/hugepages.lock";
 
-/// Waits until nobody holds its input any more, which is when we have ended, by whatever means;
+/// Waits until no process holds its input any more, which is when we have ended, by whatever means;
 /// then sets the number of hugepages back and removes the folder of the run at hand, and the lock.
 /// Systems are killed by the kernel when we end.
 const JANITOR: &str = "trap '' INT TERM HUP; while read -r _; do :; done; \

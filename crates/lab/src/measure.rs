@@ -30,7 +30,7 @@ pub(crate) const HUGEPAGES: u64 = 900;
 
 /// Seconds between two looks at a run that is measured.
 const SLICE: f64 = 0.1;
-/// Slices in which the forwarding thread had less of its core do not count: somebody else had it,
+/// Slices in which the forwarding thread had less of its core do not count: another program had it,
 /// and its caches.
 const PRESENT: f64 = 0.95;
 
@@ -356,7 +356,7 @@ fn watch(running: &Running, seconds: f64) -> Result<Vec<Look>> {
     Ok(looks)
 }
 
-/// Sockets and files of this process's runs: a directory whose name nobody can foresee. The
+/// Sockets and files of this process's runs: a directory whose name cannot be foreseen. The
 /// hugepages' janitor removes it.
 pub(crate) fn folder() -> Result<&'static Path> {
     static MADE: OnceLock<PathBuf> = OnceLock::new();

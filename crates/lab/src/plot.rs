@@ -13,7 +13,7 @@ const TITLE: i32 = 20;
 pub struct Series {
     /// As the legend says it.
     pub name: &'static str,
-    /// Chosen to be told apart by people who do not see red and green (Okabe and Ito).
+    /// Chosen so that people who do not see red and green tell them apart (Okabe and Ito).
     pub color: RGBColor,
     value: fn(&Row) -> Option<f64>,
 }

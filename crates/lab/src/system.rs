@@ -97,11 +97,11 @@ pub struct Programs {
     pub weftd: PathBuf,
     /// The generator's shared object.
     pub generator: PathBuf,
-    /// The emulated copy engine's shared object; none if nobody wants it.
+    /// The emulated copy engine's shared object; none if it is not needed.
     pub engine: Option<PathBuf>,
     /// The process that plays guests.
     pub guests: PathBuf,
-    /// ovs-vswitchd, built for this machine; none if nobody wants it.
+    /// ovs-vswitchd, built for this machine; none if it is not needed.
     pub native: Option<PathBuf>,
 }
 
@@ -410,7 +410,7 @@ impl Running {
     /// Counters of the ports that take packets, together; latency is the first one's.
     pub fn taken(&self) -> Result<Counters> {
         let mut all = self.taken.iter().map(|file| Counters::read(file));
-        let mut sum = all.next().context("nobody takes packets")??;
+        let mut sum = all.next().context("no port takes packets")??;
         for more in all {
             let more = more?;
             sum.taken += more.taken;

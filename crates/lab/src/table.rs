@@ -26,7 +26,7 @@ impl Results {
         if left_out > 0.0 {
             let _ = write!(
                 text,
-                " {left_out:.1} % of the time does not count: the forwarding thread's core was somebody else's."
+                " {left_out:.1} % of the time does not count: another program had the forwarding thread's core."
             );
         }
         let noise = self.noise();

@@ -84,7 +84,7 @@ pub enum Event {
     Changed,
     /// The lock is held; writing is allowed.
     Locked,
-    /// The lock is held by somebody else, or lost.
+    /// Another client holds the lock, or it is lost.
     LockLost,
     /// A transaction ended.
     Transaction(TxnId, Result<Outcome, TransactionError>),

@@ -42,7 +42,7 @@ impl Injected {
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         let os = |source| PortError::Os { what: "eventfd".into(), source };
         let fd = check(fd).map_err(os)?;
-        // SAFETY: the descriptor was just made and is nobody else's.
+        // SAFETY: the descriptor was just made and has no other owner.
         let bell = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Injected { packets: Mutex::default(), some: AtomicBool::new(false), bell })
     }

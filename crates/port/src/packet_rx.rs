@@ -141,7 +141,8 @@ impl PacketRx {
                 Some(libc::EINTR) => {}
                 // A frame whose offloads have no place in a virtio header; the kernel dropped it.
                 Some(libc::EINVAL) => self.stats.rx.drop(Reason::BadOffload, 1),
-                // Told once when the device goes down or away; reading on is right when it returns.
+                // Reported once when the device goes down or away; reading on is right when it
+                // returns.
                 Some(libc::ENETDOWN) => {}
                 Some(libc::EAGAIN) => return 0,
                 _ => {

@@ -42,7 +42,7 @@ struct Tap {
 }
 
 impl Tap {
-    /// Makes the device, or takes over a persistent one of that name that nobody uses.
+    /// Makes the device, or takes over a persistent one of that name that is not in use.
     fn create(name: &str) -> io::Result<Self> {
         let open = OpenOptions::new()
             .read(true)

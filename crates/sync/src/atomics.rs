@@ -18,7 +18,7 @@ impl<T> UnsafeCell<T> {
         UnsafeCell(std::cell::UnsafeCell::new(value))
     }
 
-    /// Calls `f` with a pointer to the content, which nobody else uses meanwhile.
+    /// Calls `f` with a pointer to the content, which no other thread uses meanwhile.
     #[inline(always)]
     pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())

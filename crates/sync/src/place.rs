@@ -31,7 +31,7 @@ impl<T> Default for Place<T> {
 }
 
 impl<T> Place<T> {
-    /// Holds the place, unless somebody holds it.
+    /// Holds the place, unless another thread holds it.
     #[inline]
     pub fn try_hold(&self) -> Option<Held<'_, T>> {
         // The load keeps the line shared while another thread holds the place.
@@ -44,8 +44,8 @@ impl<T> Place<T> {
         held.is_ok().then(|| Held { place: self })
     }
 
-    /// Replaces the value, and returns the old one, which nobody uses any more. Waits for who holds
-    /// the place.
+    /// Replaces the value, and returns the old one, which no thread uses any more. Waits for who
+    /// holds the place.
     pub fn put(&self, value: Option<T>) -> Option<T> {
         let mut attempts = 0;
         let mut held = loop {

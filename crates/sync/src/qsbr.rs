@@ -160,7 +160,7 @@ impl<T: Send + Sync + 'static> Published<T> {
     }
 }
 
-/// A value that was replaced. It stays a pointer until it is dropped: a box would say that nobody
+/// A value that was replaced. It stays a pointer until it is dropped: a box would say that nothing
 /// else has it, while readers still do.
 struct Retired<T>(*mut T);
 

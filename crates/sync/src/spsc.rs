@@ -124,7 +124,7 @@ impl<T> Drop for Shared<T> {
         let (head, tail) =
             (self.head.0.load(Ordering::Relaxed), self.tail.0.load(Ordering::Relaxed));
         for i in head..tail {
-            // SAFETY: entries in [head, tail) are initialised and nobody else is left.
+            // SAFETY: entries in [head, tail) are initialised and no other user is left.
             self.slots[i & self.mask].with_mut(|slot| unsafe { (*slot).assume_init_drop() });
         }
     }

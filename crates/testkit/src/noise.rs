@@ -10,7 +10,7 @@ impl Default for Noise {
 
 impl Noise {
     /// Any number; its upper bits are the better ones.
-    #[allow(clippy::should_implement_trait)] // Never ends, and nobody iterates.
+    #[allow(clippy::should_implement_trait)] // Never ends, and no test iterates.
     pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -11,7 +11,7 @@ impl Rng {
     }
 
     /// Any number.
-    #[allow(clippy::should_implement_trait)] // Never ends, and nobody iterates.
+    #[allow(clippy::should_implement_trait)] // Never ends, and no test iterates.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

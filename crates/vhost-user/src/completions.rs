@@ -1,7 +1,7 @@
 //! What becomes of copies in flight: made, failed, or never ended.
 //!
-//! The oldest copies are *settled*, ring by ring: the ring is held, told what is done, and shows it
-//! to the guest.
+//! The oldest copies are *settled*, ring by ring: the ring is held, marks what is done, and shows
+//! it to the guest.
 
 use crate::copies::{Copies, LISTS};
 use crate::seat::SeatState;

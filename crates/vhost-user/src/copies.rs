@@ -168,7 +168,7 @@ pub(crate) struct Copies {
     /// Copies were given to the engine since the last doorbell.
     pub waiting: bool,
     pub flights: VecDeque<Flight>,
-    /// Those that were made while somebody else had their ring, and whether they are still to be
+    /// Those that were made while another thread had their ring, and whether they are still to be
     /// made.
     pub late: Vec<(Flight, bool)>,
     pub targets: Vec<Target>,

@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// What is gone reads as zeros, is told of, and does not end the process.
+    /// What is gone reads as zeros, is reported, and does not end the process.
     #[test]
     fn a_file_that_shrinks_under_us_is_survived() {
         let file = memfd(1 << 20);

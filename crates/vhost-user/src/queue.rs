@@ -35,7 +35,7 @@ pub struct Rx<P> {
     pending_notify: u64,
     /// One of them may want to be notified.
     loud: bool,
-    /// Cycles that bursts lost to what the guest does wrong, until somebody asks.
+    /// Cycles that bursts lost to the guest's violations, until they are taken.
     lost: u64,
 }
 
@@ -53,7 +53,7 @@ pub struct Tx<P> {
     /// Ring that something was put on since `notify`, and whether the guest may want to be
     /// notified.
     pending_notify: Option<(u16, bool)>,
-    /// Cycles that bursts lost to what the guest does wrong, until somebody asks.
+    /// Cycles that bursts lost to the guest's violations, until they are taken.
     lost: u64,
 }
 
@@ -166,7 +166,7 @@ impl<P: Pool + 'static> Rx<P> {
         self.next = turn.next;
         self.expected = moved.packets.max(self.expected / 2);
         if moved.packets == 0 && self.pending_notify != 0 {
-            // Nobody will ask for it.
+            // No call for it will come.
             fence(Ordering::SeqCst);
             self.notify(true);
         }
@@ -422,8 +422,8 @@ mod tests {
         crate::rings::OwnRing::new(ring, None)
     }
 
-    /// A guest whose buffers are all malformed: who polls it and who sends to it is told what that
-    /// cost, and the port owes it.
+    /// A guest whose buffers are all malformed: what that costs the threads that poll it and send
+    /// to it is counted for each, and charged to the port.
     #[test]
     fn what_a_guests_violations_cost_is_known() {
         let mut pages = [Page::new(), Page::new()];

@@ -144,7 +144,7 @@ impl Seat {
         self.order.store(order as u8, Ordering::Release);
     }
 
-    /// The thread did as it was told, unless it was told something else meanwhile.
+    /// The thread carried out `order`; another order that came meanwhile stays.
     pub(crate) fn carried_out(&self, order: Order) {
         let (from, to) = (order as u8, Order::None as u8);
         let _ = self.order.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
@@ -164,7 +164,7 @@ impl Seat {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Has the thread all that it was told of done?
+    /// Has the thread carried out all orders?
     pub fn is_settled(&self) -> bool {
         self.order() == Order::None
     }

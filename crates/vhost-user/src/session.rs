@@ -191,7 +191,8 @@ impl<'a> Session<'a> {
         Ok(Reply::None)
     }
 
-    /// Acts on a message whose reply nobody waits for; the units of work that it was.
+    /// Acts on a message whose reply the front-end does not wait for; the units of work that it
+    /// was.
     pub fn work(&mut self, message: Message) -> Result<u32, Violation> {
         self.units = 1;
         self.act(message)?;

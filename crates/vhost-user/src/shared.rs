@@ -45,7 +45,7 @@ pub struct Info {
     pub socket: String,
     /// Negotiated virtio features.
     pub features: u64,
-    /// MTU the guest was told, if any.
+    /// MTU that the guest was given, if any.
     pub mtu: Option<u16>,
     /// Entries of each ring.
     pub vrings: Vec<u16>,
@@ -235,7 +235,7 @@ impl Shared {
         (mac & ANNOUNCE != 0).then_some(rest)
     }
 
-    /// Lets ring `i` fetch what its next burst touches, if nobody holds it.
+    /// Lets ring `i` fetch what its next burst touches, if no thread holds it.
     #[inline]
     pub fn prepare(&self, i: usize, step: usize, n: usize) {
         if let Some(mut held) = self.rings.try_hold(i)
@@ -263,7 +263,7 @@ impl Shared {
         let mut ring = self.rings.put(i, None)?;
         self.count_error(&mut ring);
         if !is_quiet {
-            // An engine that nobody can stop may still write: the guest's memory stays mapped for
+            // An engine that cannot be stopped may still write: the guest's memory stays mapped for
             // ever.
             let base = ring.ring.base();
             self.complain(&format!("copies of ring {i} never ended; it was given up at {base}"));
@@ -276,7 +276,8 @@ impl Shared {
         Some(ring)
     }
 
-    /// Has no more copies of ring `i` listed, and waits for those in flight. False: in vain.
+    /// Has no more copies of ring `i` listed, and waits for those in flight. False: they are still
+    /// there.
     fn quiesce(&self, i: usize) -> bool {
         let began = Instant::now();
         loop {

@@ -43,7 +43,7 @@ macro_rules! tally {
 }
 
 tally! {
-    /// Times that the engine was told to begin.
+    /// Doorbells: times that the engine was asked to begin.
     doorbells,
     /// Copies that it got.
     copies,

@@ -27,8 +27,8 @@ impl Job {
     /// Makes the copy. Making it twice does no harm.
     ///
     /// # Safety
-    /// The packet is there, and the guest's memory is mapped: both as long as the job's ring was
-    /// not told that it is done.
+    /// The packet is there, and the guest's memory is mapped: both as long as
+    /// [`crate::Ring::done`] was not called for the job.
     pub unsafe fn make(&self) {
         // SAFETY: the caller vouches for both ends; they were checked when the job was listed.
         unsafe { raw::copy(self.from, self.to, self.len as usize) };

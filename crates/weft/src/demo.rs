@@ -39,7 +39,7 @@ impl Drop for Stage {
 pub fn demo(seconds: Option<u64>) -> Result<()> {
     stop::on_signals();
     let tag = std::process::id() % 10_000;
-    // The name cannot be foreseen: nobody can have put links there.
+    // The name cannot be foreseen: no other user can have put links there.
     let dir = tempfile::Builder::new().prefix("weft-").tempdir().context("a directory")?;
     let mut stage =
         Stage { dirs: Dirs::private(dir.path()), hosts: Vec::new(), guest: None, _dir: dir };

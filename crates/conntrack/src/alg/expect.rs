@@ -141,7 +141,7 @@ mod tests {
     fn announced_connections_live_as_long_as_their_parents() {
         let all = Expectations::default();
         assert!(all.add(&tuple(80), of(1), 1, |_| true));
-        assert!(!all.add(&tuple(80), of(2), 1, |_| true), "announced by somebody else");
+        assert!(!all.add(&tuple(80), of(2), 1, |_| true), "announced by another connection");
         let any_port = Tuple { sport: 1234, ..tuple(80) };
         assert_eq!(all.find(&any_port, |_| true), Some(of(1)));
         assert_eq!(all.find(&any_port, |_| false), None);

@@ -140,7 +140,7 @@ pub fn serve<S: Store>(
     }
 }
 
-/// The segment says nonsense of a data connection, or names somebody else's address.
+/// The segment says nonsense of a data connection, or names another host's address.
 struct Malformed;
 
 fn announced<S: Store>(

@@ -26,7 +26,7 @@ const LOCK_ATTEMPTS_MAX: usize = 256;
 /// Times that a reader looks again because the index grew meanwhile.
 const LOOKS_COUNT_MAX: usize = 8;
 
-/// Bit of a bucket's head: somebody changes the bucket. The upper half of the head is 1 + the
+/// Bit of a bucket's head: a thread changes the bucket. The upper half of the head is 1 + the
 /// number of the further bucket that follows.
 const LOCKED: u64 = 1;
 
@@ -243,7 +243,7 @@ impl Index {
             wait(attempt);
         }
         let from = Locked { index: self, at: old };
-        // Nobody else knows this one yet; once it is published, others may want to lock it.
+        // No other thread knows this one yet; once it is published, others may want to lock it.
         self.lock_bucket(size);
         let to = Locked { index: self, at: size };
         let moves = |word: u64| word as u32 != 0 && place((word >> 32) as u32, size + 1) == size;

@@ -1,4 +1,4 @@
-//! Free entries, from the keeper to the workers: one fills, many take, nobody waits.
+//! Free entries, from the keeper to the workers: one fills, many take, none waits.
 
 use super::atomics::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -27,8 +27,8 @@ impl Issue {
         &self.ring[at as usize & (self.ring.len() - 1)]
     }
 
-    /// Room for more, if those from number `noted` on are still to be told ([`Issue::number`]). For
-    /// the keeper.
+    /// Room for more, if those from number `noted` on are still to be noted ([`Issue::number`]).
+    /// For the keeper.
     pub fn room(&self, noted: u64) -> usize {
         self.ring.len() - (self.put.load(Relaxed) - noted) as usize
     }
@@ -61,7 +61,7 @@ impl Issue {
             for (i, o) in out[..n].iter_mut().enumerate() {
                 *o = self.slot(at + i as u64).load(Relaxed);
             }
-            // Nobody took them meanwhile, so the keeper has not written over them either.
+            // No worker took them meanwhile, so the keeper has not written over them either.
             if self.taken.compare_exchange(at, at + n as u64, AcqRel, Relaxed).is_ok() {
                 return n;
             }

@@ -372,7 +372,7 @@ impl Worker {
             table.twice.fetch_add(1, Relaxed);
             if !second.put(b, n) {
                 table.twice.fetch_sub(1, Relaxed);
-                // Somebody may have seen it: it ends, and the keeper takes it out.
+                // A worker may have seen it: it ends, and the keeper takes it out.
                 entry.set_control(control | bit::DEAD);
                 return Err(Refused::Full);
             }

@@ -121,8 +121,8 @@ pub fn parser(s: &mut State, _: &[String]) -> Result<String, String> {
     Ok(out)
 }
 
-/// What `miniflow-parser-set` is told: for one core or all, which implementation, how many packets
-/// are studied.
+/// The arguments of `miniflow-parser-set`: for one core or all, which implementation, how many
+/// packets are studied.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ParserArgs<'a> {
     core: Option<usize>,

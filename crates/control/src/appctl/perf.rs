@@ -202,7 +202,7 @@ fn milliseconds(out: &mut String, all: &[Iteration], n: usize) {
     }
 }
 
-/// `dpif-netdev/pmd-perf-log-set`: which iterations the log is told of, if `pmd-perf-metrics` is
+/// `dpif-netdev/pmd-perf-log-set`: which iterations are logged, if `pmd-perf-metrics` is
 /// on.
 pub fn log_set(s: &mut State, args: &[String]) -> Result<String, String> {
     let mut settings = s.dp.settings().clone();

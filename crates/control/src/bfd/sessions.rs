@@ -21,7 +21,7 @@ pub struct Sessions {
     pub(super) all: BTreeMap<String, Entry>,
     /// When which is to be run.
     due: BTreeSet<(u64, String)>,
-    /// Told when the first of these changed.
+    /// Notified when the first of these changed.
     pub changed: Rc<Notify>,
     /// Sessions so far.
     count: u16,

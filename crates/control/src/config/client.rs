@@ -17,7 +17,7 @@ pub enum Change {
     Config(Box<Desired>),
     /// Another daemon holds the lock: keep what is there, change nothing.
     LockLost,
-    /// Nobody has initialized the database yet.
+    /// The database is not initialized yet.
     Empty,
     /// A write has arrived in the database.
     Written,
@@ -155,7 +155,7 @@ impl OvsdbClient {
         }
     }
 
-    /// The configuration, if it differs from the one last told. Of many changes that arrive
+    /// The configuration, if it differs from the one given last. Of many changes that arrive
     /// together only the last is read.
     fn config(&mut self) -> Option<Change> {
         if !self.changed || self.more_input || !self.can_write() {

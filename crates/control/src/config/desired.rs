@@ -1,5 +1,5 @@
 //! The configuration as plain data. Reading it never fails: what is missing has its default, and
-//! what contradicts itself is left out and told as a [`Conflict`].
+//! what contradicts itself is left out and returned as a [`Conflict`].
 
 use super::notices::{self, Notice};
 use super::rows::{rows, str_uuid_map};

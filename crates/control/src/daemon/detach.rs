@@ -221,7 +221,7 @@ fn pipe() -> Result<(File, File), StartError> {
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(StartError::System("pipe", io::Error::last_os_error()));
     }
-    // SAFETY: pipe2 succeeded, both descriptors are open and nobody else owns them.
+    // SAFETY: pipe2 succeeded, both descriptors are open and have no other owner.
     let [read, write] = ends.map(|end| File::from(unsafe { OwnedFd::from_raw_fd(end) }));
     Ok((read, write))
 }
@@ -252,7 +252,7 @@ fn describe(status: i32) -> String {
         return format!("exit status {}", libc::WEXITSTATUS(status));
     }
     let core = if libc::WCOREDUMP(status) { ", core dumped" } else { "" };
-    // SAFETY: the text is NUL-terminated; nobody else asks for one, the process has one thread.
+    // SAFETY: the text is NUL-terminated; the process has one thread.
     let name = unsafe { CStr::from_ptr(libc::strsignal(libc::WTERMSIG(status))) };
     format!("killed ({}){core}", name.to_string_lossy())
 }

@@ -38,14 +38,15 @@ pub(super) fn holder(path: &Path) -> io::Result<Option<u32>> {
 }
 
 impl Pidfile {
-    /// Writes and locks the pidfile beside its place, then moves it there, so that nobody ever
+    /// Writes and locks the pidfile beside its place, then moves it there, so that no process ever
     /// reads an incomplete one.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let owner = std::process::id();
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".tmp{owner}"));
         let temporary = PathBuf::from(name);
-        // What a process of the same number left, or somebody put there, is not written through.
+        // What a process of the same number left, or another user put there, is not written
+        // through.
         let _ = fs::remove_file(&temporary);
         let mut file =
             OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temporary)?;

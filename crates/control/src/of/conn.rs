@@ -16,9 +16,9 @@ use super::snoops::Snoops;
 /// Identifies a connection while the daemon lives.
 pub type ConnId = u64;
 
-/// Bytes that may wait for a peer that does not read; packet-ins beyond are dropped. All else that
-/// nobody asked for cannot be without the peer's picture of the switch becoming wrong: beyond
-/// [`account::CONNECTION_BYTES_MAX`] the peer goes.
+/// Bytes that may wait for a peer that does not read; packet-ins beyond are dropped. Other messages
+/// that the peer did not ask for cannot be left out without the peer's picture of the switch
+/// becoming wrong: beyond [`account::CONNECTION_BYTES_MAX`] the peer goes.
 const ASYNC_BACKLOG_BYTES_MAX: usize = 1 << 20;
 
 /// `OFP_DEFAULT_MISS_SEND_LEN`.

@@ -317,8 +317,8 @@ fn changes(r: &Request) -> bool {
     )
 }
 
-/// Tables may evict; that one has few places left is shown, not told. Misses are the table-miss
-/// flow's.
+/// Tables may evict; that one has few places left is shown, no event says so. Misses are the
+/// table-miss flow's.
 fn table_mod(
     s: &mut State,
     id: ConnId,

@@ -109,8 +109,8 @@ pub async fn flows(
     }
 }
 
-/// Begins monitors, and tells of the flows that are there as [`flows`] does. Changes are told from
-/// the beginning on, so that nothing is missed; a flow may be told of twice.
+/// Begins monitors, and tells of the flows that are there as [`flows`] does. Changes are sent from
+/// the beginning on, so that nothing is missed; a flow may be sent twice.
 pub async fn monitor(
     state: &Shared,
     id: ConnId,

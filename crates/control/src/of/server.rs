@@ -254,7 +254,7 @@ async fn serve<S: AsyncRead + AsyncWrite + 'static>(
                 state.borrow_mut().controller_ended(bridge, target, &name, why);
             }
         }
-        // Somebody took the connection away.
+        // The connection was removed meanwhile.
         _ = closed => {}
     }
     // Let the last replies (an error before closing) go out.

@@ -111,7 +111,7 @@ impl Thread {
         self.send(table, What::Open(rules), false);
     }
 
-    /// Nobody needs it any more; [`Reply::Closed`] says when its rules are gone.
+    /// The port is not needed any more; [`Reply::Closed`] says when its rules are gone.
     pub fn close(&mut self, table: TableId) {
         self.send(table, What::Close, true);
     }
@@ -174,7 +174,7 @@ impl Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        // It finishes the call it is in. Nobody waits for that: a driver may never come back.
+        // It finishes the call it is in. No thread waits for that: a driver may never come back.
         self.lanes.stop();
         drop(self.handle.take());
     }

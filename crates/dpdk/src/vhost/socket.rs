@@ -29,7 +29,7 @@ pub struct VhostSocket {
     mode: Mode,
     shared: Arc<Shared>,
     pool: Arc<DpdkPool>,
-    /// Rings on which the current guest was told not to notify us, and the change they belong to.
+    /// Rings on which the current guest was asked not to notify us, and the change they belong to.
     quiet: (u64, u64),
     _claim: Claim,
 }

@@ -1,8 +1,8 @@
 //! Which guest is served, by whom, and how it goes away.
 //!
-//! A *slot* belongs to one queue handle (or to the control side). Its owner marks it busy, looks
-//! at the guest's id, and uses the guest only if there is one. Whoever takes the guest away clears
-//! the id and waits until no slot is busy: from then on nobody uses it. Full fences on both sides
+//! A *slot* belongs to one queue handle (or to the control side). Its owner marks it busy, looks at
+//! the guest's id, and uses the guest only if there is one. Whoever takes the guest away clears the
+//! id and waits until no slot is busy: from then on no thread uses it. Full fences on both sides
 //! make sure that either the owner sees the id gone or the other sees the mark.
 
 use super::leaving::Leaving;
@@ -154,7 +154,7 @@ impl Shared {
         self.change(vid, |c| c.running = true);
     }
 
-    /// A guest stops. When this returns nobody uses it.
+    /// A guest stops. When this returns no thread uses it.
     pub(crate) fn stopped(&self, vid: i32) {
         self.change(vid, |c| c.running = false);
     }
@@ -217,7 +217,7 @@ impl Shared {
         }
     }
 
-    /// Nobody starts using the guest any more, and those who do have finished.
+    /// No thread starts to use the guest any more, and those that used it have finished.
     fn retire(&self) {
         self.vid.store(NONE, Ordering::Release);
         fence(Ordering::SeqCst);

@@ -6,8 +6,8 @@
 //! [`Table`] is one port's rules. [`apply`] is the slow twin: what a rule does to a packet, byte by
 //! byte.
 //!
-//! Nobody compares what these rules match. So a change of tables is complete only when the rules
-//! made before it are gone ([`Table::leaving`]).
+//! The host does not see what these rules match, so it compares nothing. So a change of tables is
+//! complete only when the rules made before it are gone ([`Table::leaving`]).
 
 mod apply;
 mod join;

@@ -77,7 +77,7 @@ fn item(header: Header, from: usize, value: &[u8], mask: &[u8]) -> Item {
 }
 
 /// Types that follow from the headers are said all the same, and that packets are no fragments:
-/// nobody looks after the adapter.
+/// the host does not see what the adapter does.
 fn say_types(items: &mut [Item], value: &[u8]) {
     let mut from = 0;
     for item in items {

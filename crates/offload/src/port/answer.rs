@@ -40,7 +40,7 @@ impl Port {
                 match result {
                     Ok(()) => self.marks.give_back(mark, now_ms),
                     Err(e) => {
-                        // Nobody knows what it does: its mark is not used again.
+                        // What it does is not known: its mark is not used again.
                         self.stats.rules.stuck += 1;
                         self.stuck += 1;
                         *self.stats.rules.refused.entry(e.errno).or_default() += 1;

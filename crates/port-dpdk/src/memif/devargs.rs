@@ -3,7 +3,7 @@
 use super::socket::Address;
 use std::path::{Path, PathBuf};
 
-/// Where the driver listens unless told otherwise, as an abstract address.
+/// Where the driver listens if no socket is given, as an abstract address.
 const DEFAULT_SOCKET: &str = "/run/memif.sock";
 
 /// The arguments of a device in server role.

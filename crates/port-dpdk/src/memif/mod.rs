@@ -38,7 +38,7 @@ const KEEPER: u32 = u32::MAX;
 
 /// All memif servers of the process.
 pub(crate) struct Memif {
-    /// Where the driver listens; nobody else may enter.
+    /// Where the driver listens; no other user may enter.
     dir: PathBuf,
     state: Mutex<State>,
 }
@@ -148,7 +148,7 @@ impl Memif {
     }
 }
 
-/// Makes a directory that nobody else may enter, below one that is there or can be made; one that
+/// Makes a directory that no other user may enter, below one that is there or can be made; one that
 /// is there already must be such a one.
 fn private_dir(dir: &Path) -> std::io::Result<()> {
     if let Some(parent) = dir.parent() {

@@ -81,7 +81,7 @@ impl Socket {
         unsafe { Ok(Socket(OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, kind, 0))?))) }
     }
 
-    /// Listens; a file that nobody listens on any more is replaced.
+    /// Listens; a file that no process listens on any more is replaced.
     pub fn listen(address: &Address) -> Result<Socket> {
         let socket = Socket::new()?;
         if let Err(error) = socket.bind(address) {
@@ -118,7 +118,7 @@ impl Socket {
 
     pub fn accept(&self) -> Result<Socket> {
         let (none, flags) = (std::ptr::null_mut(), libc::SOCK_CLOEXEC);
-        // SAFETY: nobody's address is asked for; the new descriptor is ours.
+        // SAFETY: the peer's address is not asked for; the new descriptor is ours.
         unsafe {
             let fd = check(libc::accept4(self.0.as_raw_fd(), none, none.cast(), flags))?;
             Ok(Socket(OwnedFd::from_raw_fd(fd)))

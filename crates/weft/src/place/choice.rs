@@ -23,7 +23,7 @@ const STATE: &str = "/var/lib/weft";
 pub struct Choice(#[allow(dead_code)] File);
 
 impl Choice {
-    /// Takes the right, if the package is installed; waits while somebody else has it.
+    /// Takes the right, if the package is installed; waits while another process has it.
     pub fn lock() -> Result<Choice> {
         // SAFETY: geteuid only returns a number.
         ensure!(unsafe { libc::geteuid() } == 0, "only root may say which switch is started");
@@ -81,7 +81,7 @@ impl Choice {
             fs::remove_file(LINK).context(LINK)?;
         }
         if alternative()?.1 != WEFTD {
-            // Somebody was interrupted here, or chose himself.
+            // A process was interrupted here, or the administrator chose.
             let _ = fs::remove_file(BEFORE);
             return reload();
         }

@@ -22,7 +22,7 @@ const WAIT_TIME_MAX: Duration = Duration::from_secs(30);
 pub struct Running {
     /// Interfaces that work.
     interfaces: Vec<String>,
-    /// Flows by bridge, those of bridges without controllers, which nobody else would bring back.
+    /// Flows by bridge, those of bridges without controllers, which no controller would bring back.
     flows: BTreeMap<String, u64>,
     /// Shell commands that restore flows, and addresses; their data is in the folder.
     scripts: [String; 2],

@@ -1,5 +1,5 @@
 //! `weft web`: the running switch as a page and as Prometheus metrics, over HTTP. It changes
-//! nothing, so it asks nobody who they are; it listens on loopback unless told otherwise, and
+//! nothing, so it asks no client who it is; it listens on loopback if no address is given, and
 //! answers no page of another site.
 
 mod answer;

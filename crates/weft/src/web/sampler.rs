@@ -1,4 +1,4 @@
-//! Looks at the switch when somebody asks, at most once a second, however many ask.
+//! Looks at the switch when a client asks, at most once a second, however many ask.
 
 use crate::dirs::Dirs;
 use crate::view::{self, Tree, View};

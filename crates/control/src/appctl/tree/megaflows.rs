@@ -5,7 +5,7 @@ use crate::state::State;
 use datapath::FlowDump;
 use serde_json::{Value, json};
 
-/// Megaflows that are told of.
+/// Megaflows in the answer, at most.
 const MEGAFLOWS_TOLD_MAX: usize = 200;
 /// Megaflows that are looked at, all on the control thread; more are only counted.
 const MEGAFLOWS_SEEN_MAX: u64 = 100_000;

@@ -1,4 +1,4 @@
-//! Does the adapter match what it is asked to, and no more? Nobody looks after a rule that
+//! Does the adapter match what it is asked to, and no more? The host sees nothing of a rule that
 //! forwards, and drivers are known to widen a mask that has some bits of a field, or to take tagged
 //! packets for untagged ones, without a word. So the first flow whose rule has such doubtful fields
 //! waits while probes count: rules like its own, but with the opposite in one of these fields,
@@ -25,7 +25,7 @@ pub(super) enum Trust {
     Probing(Probing),
     /// Its masks mean what they say, or none is doubtful.
     Honoured,
-    /// They do not, or nobody can find out.
+    /// They do not, or it cannot be found out.
     Barred(Barred),
 }
 
