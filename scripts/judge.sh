@@ -77,10 +77,12 @@ groups_of() { sed -n "s/^\(at_help_all=\"\)\{0,1\}\([0-9]*\);$1\.at:.*/\2/p" tes
 
 unit_groups='ofproto tunnel[a-z0-9-]* learn classifier multipath bundle'
 if [ $# -eq 0 ] && [ $suite = testsuite ]; then
+    set -f # the patterns are sed's, and the suite's files have such names
     for file in $unit_groups; do
         mapfile -t groups < <(groups_of "$file")
         set -- "$@" "${groups[0]}-${groups[-1]}"
     done
+    set +f
     # Of the many groups of ofproto-dpif.at those about connections and meters.
     mapfile -t groups < <(sed -n 's/^\([0-9]*\);ofproto-dpif\.at:[0-9]*;ofproto-dpif - \(conntrack\|.*meter\).*/\1/p' testsuite)
     set -- "$@" "${groups[@]}"
