@@ -168,4 +168,20 @@ fn the_packet_that_teaches_an_address_leaves_a_cached_flow() {
     ofctl(&sw, "--strict del-flows br0 priority=7");
     let flows = appctl(&sw, "dpctl/dump-flows");
     assert!(flows.contains("eth(src=02:09:09:09:09:09,"), "{flows}");
+    one_flow_is_found_by_its_identifier(&sw);
+}
+
+fn one_flow_is_found_by_its_identifier(sw: &Switch) {
+    let all = appctl(sw, "dpctl/dump-flows -m");
+    let line = all.lines().find(|l| l.contains("eth(src=02:09:09:09:09:09")).unwrap();
+    let ufid = line.split(',').next().unwrap();
+    for command in ["dpctl/get-flow", "offload/why"] {
+        let said = appctl(sw, &format!("{command} {ufid}"));
+        assert!(said.contains("eth(src=02:09:09:09:09:09"), "{command}: {said}");
+    }
+    let missing = "00000000-0000-0000-0000-000000000000";
+    let said = sw.appctl(&["dpctl/get-flow", &format!("ufid:{missing}")]).unwrap_err();
+    assert!(said.contains("No such file or directory"), "{said}");
+    assert!(sw.appctl(&["offload/why", missing]).unwrap_err().contains("no such flow"));
+    assert!(appctl(sw, "offload/show").contains("megaflows: "));
 }

@@ -242,24 +242,6 @@ pub(super) fn check_name(args: &[String]) -> Result<(), String> {
     }
 }
 
-/// `dpctl/get-flow [dp] ufid:...`.
-pub fn get_flow(s: &mut State, args: &[String]) -> Result<String, String> {
-    let (Some(want), rest) = args.split_last().map_or((None, args), |(l, r)| (Some(l), r)) else {
-        return Err("no flow named".into());
-    };
-    check_name(rest)?;
-    let want = want.strip_prefix("ufid:").unwrap_or(want);
-    let names = port_names(s);
-    let flows = s.dp.flows().into_iter().filter(|f| !f.dead);
-    let found =
-        flows.filter(|f| ufid(f) == want).map(|f| one(&f, &Style::default(), &names, How::Not));
-    let text: String = found.collect();
-    match text.is_empty() {
-        true => Err("ovs-vswitchd: getting flow (No such file or directory)".into()),
-        false => Ok(text),
-    }
-}
-
 /// `dpctl/del-flows [dp]`: as `revalidator/purge`.
 pub fn del_flows(s: &mut State, args: &[String]) -> Result<String, String> {
     check_name(args)?;
@@ -274,7 +256,7 @@ pub fn set_flow_limit(s: &mut State, args: &[String]) -> Result<String, String> 
 }
 
 /// An identifier that stays the same while the flow is cached.
-fn ufid(f: &FlowDump) -> String {
+pub(super) fn ufid(f: &FlowDump) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let half = |salt: u8| {
         let mut h = DefaultHasher::new();

@@ -1,9 +1,10 @@
-//! `dpctl/dump-flows` and `dpif/dump-flows`: cached flows, of which there may be millions: some at
-//! a time, with everybody else's turn in between.
+//! Commands that go through all cached flows, of which there may be millions: some at a time, with
+//! everybody else's turn in between. `dpctl/dump-flows`, `dpif/dump-flows` and `dpctl/get-flow`.
 
 use super::Job;
 use super::dpctl::{self, DumpTypes, Style};
 use crate::ct_walk::Walker;
+use crate::offload::How;
 use crate::state::{Shared, State};
 use crate::unixctl::Reply;
 use datapath::{FlowDump, WorkerId};
@@ -23,14 +24,19 @@ struct Wanted {
     ports: Option<Vec<u16>>,
 }
 
-/// A walk over the flows of workers.
+/// Where a walk over all megaflows is.
 struct Walk {
-    style: Style,
-    names: BTreeMap<u16, (String, String)>,
-    wanted: Wanted,
     /// Workers to come, the last one first, and where the first of them goes on.
     workers: Vec<WorkerId>,
     from: usize,
+}
+
+/// What a dump prints.
+struct Dump {
+    walk: Walk,
+    style: Style,
+    names: BTreeMap<u16, (String, String)>,
+    wanted: Wanted,
     /// Each worker's flows come under a title, which is still to be written.
     title: bool,
     titles: bool,
@@ -42,7 +48,7 @@ pub fn of_datapath(s: &mut State, args: &[String]) -> Result<Job, String> {
     let core = args.iter().find_map(|a| a.strip_prefix("pmd="));
     let core = core.and_then(|core| core.parse::<i64>().ok());
     let wanted = Wanted { core, types: dpctl::dump_types(args)?, ports: None };
-    Ok(walk(s, args, wanted, true))
+    Ok(dump(s, args, wanted, true))
 }
 
 /// `dpif/dump-flows BRIDGE`.
@@ -50,50 +56,135 @@ pub fn of_bridge(s: &mut State, args: &[String]) -> Result<Job, String> {
     let name = args.iter().find(|a| !a.starts_with('-')).ok_or("bridge name missing")?;
     let bridge = s.bridges.get(name).ok_or("no such bridge")?;
     let ports = Some(bridge.ifaces.values().filter_map(|i| i.dp_port).collect());
-    Ok(walk(s, args, Wanted { ports, ..Wanted::default() }, false))
+    Ok(dump(s, args, Wanted { ports, ..Wanted::default() }, false))
 }
 
-fn walk(s: &State, args: &[String], wanted: Wanted, titles: bool) -> Job {
+/// `dpctl/get-flow [dp] ufid:...`.
+pub fn get_flow(s: &mut State, args: &[String]) -> Result<Job, String> {
+    let (want, rest) = args.split_last().ok_or("no flow named")?;
+    dpctl::check_name(rest)?;
+    let want = want.strip_prefix("ufid:").unwrap_or(want).to_string();
+    let (names, style) = (dpctl::port_names(s), Style::default());
+    let none = "ovs-vswitchd: getting flow (No such file or directory)";
+    Ok(search(s, none, move |_, f, out| {
+        if dpctl::ufid(f) == want {
+            *out += &dpctl::one(f, &style, &names, How::Not);
+        }
+    }))
+}
+
+fn dump(s: &State, args: &[String], wanted: Wanted, titles: bool) -> Job {
     let (style, names) = (Style::of(args), dpctl::port_names(s));
-    let mut workers: Vec<WorkerId> = s.dp.pmd_info().iter().map(|p| p.worker).collect();
-    workers.sort();
-    let mut walk = Walk { style, names, wanted, workers, from: 0, title: titles, titles };
-    let turns = s.ct.walker.clone();
-    Box::new(move |state: Shared, reply| {
-        Box::pin(send(move || walk.turn(&mut state.borrow_mut()), turns, reply))
+    let mut dump = Dump { walk: Walk::new(s), style, names, wanted, title: titles, titles };
+    in_turns(s, None, move |s| dump.turn(s))
+}
+
+/// Goes through all megaflows. `each` appends to the answer what there is to say of one; `none` is
+/// the error if that is nothing of any.
+pub(super) fn search(
+    s: &State,
+    none: &'static str,
+    mut each: impl FnMut(&State, &FlowDump, &mut String) + 'static,
+) -> Job {
+    let mut walk = Walk::new(s);
+    in_turns(s, Some(none), move |s| {
+        let (flows, mut out) = (walk.next(s), String::new());
+        flows.iter().for_each(|f| each(s, f, &mut out));
+        (out, !walk.is_over())
     })
 }
 
-/// Sends what `turn` makes, until it says that this was all.
-async fn send(mut turn: impl FnMut() -> (String, bool), turns: Walker, reply: Reply) {
-    let to = reply.pieces();
-    loop {
-        turns.turn().await;
-        let (text, more) = turn();
-        if to.send(text).await.is_err() || !more {
-            return;
+/// As [`search`], for an answer that is only made when all megaflows were seen, by `end`.
+pub(super) fn survey<T: 'static>(
+    s: &State,
+    mut seen: T,
+    mut each: impl FnMut(&State, &FlowDump, &mut T) + 'static,
+    end: impl Fn(&State, &T) -> String + 'static,
+) -> Job {
+    let mut walk = Walk::new(s);
+    in_turns(s, None, move |s| {
+        let flows = walk.next(s);
+        flows.iter().for_each(|f| each(s, f, &mut seen));
+        match walk.is_over() {
+            true => (end(s, &seen), false),
+            false => (String::new(), true),
         }
+    })
+}
+
+/// A job whose turns make the pieces of its answer: true, there are more.
+fn in_turns(
+    s: &State,
+    none: Option<&'static str>,
+    mut turn: impl FnMut(&mut State) -> (String, bool) + 'static,
+) -> Job {
+    let turns = s.ct.walker.clone();
+    Box::new(move |state: Shared, reply| {
+        Box::pin(send(move || turn(&mut state.borrow_mut()), turns, reply, none))
+    })
+}
+
+/// Sends what `turn` makes, until it says that this was all. `none`: the error if it made nothing.
+async fn send(
+    mut turn: impl FnMut() -> (String, bool),
+    turns: Walker,
+    reply: Reply,
+    none: Option<&'static str>,
+) {
+    let (mut text, mut more) = (String::new(), true);
+    while more && text.is_empty() && reply.client().strong_count() > 0 {
+        turns.turn().await;
+        (text, more) = turn();
+    }
+    if let Some(error) = none.filter(|_| text.is_empty()) {
+        return reply.send(Err(error.into()));
+    }
+    let to = reply.pieces();
+    while to.send(text).await.is_ok() && more {
+        turns.turn().await;
+        (text, more) = turn();
     }
 }
 
 impl Walk {
+    fn new(s: &State) -> Walk {
+        let mut workers: Vec<WorkerId> = s.dp.pmd_info().iter().map(|p| p.worker).collect();
+        workers.sort();
+        Walk { workers, from: 0 }
+    }
+
+    fn is_over(&self) -> bool {
+        self.workers.is_empty()
+    }
+
+    /// The megaflows of the next places, all of one worker.
+    fn next(&mut self, s: &mut State) -> Vec<FlowDump> {
+        let mut flows = Vec::new();
+        let Some(worker) = self.workers.last().copied() else { return flows };
+        let next = s.dp.flows_of(worker, self.from, PLACES_PER_TURN, &mut flows);
+        self.from = next.unwrap_or_else(|| {
+            self.workers.pop();
+            0
+        });
+        flows.retain(|f| !f.dead);
+        flows
+    }
+}
+
+impl Dump {
     /// Some flows as text; true: there may be more.
     fn turn(&mut self, s: &mut State) -> (String, bool) {
-        let (mut out, mut flows) = (String::new(), Vec::new());
-        let Some(worker) = self.workers.last().copied() else { return (out, false) };
-        let next = s.dp.flows_of(worker, self.from, PLACES_PER_TURN, &mut flows);
-        for f in flows.iter().filter(|f| !f.dead && self.wanted.has(f, s)) {
+        let (mut out, left) = (String::new(), self.walk.workers.len());
+        for f in self.walk.next(s).iter().filter(|f| self.wanted.has(f, s)) {
             if std::mem::take(&mut self.title) {
-                out += &title(worker);
+                out += &title(f.worker);
             }
             out += &dpctl::one(f, &self.style, &self.names, s.offload.how(f));
         }
-        self.from = next.unwrap_or_else(|| {
-            self.workers.pop();
+        if self.walk.workers.len() < left {
             self.title = self.titles;
-            0
-        });
-        (out, !self.workers.is_empty())
+        }
+        (out, !self.walk.is_over())
     }
 }
 
@@ -131,13 +222,42 @@ mod tests {
             left -= 1;
             (left.to_string(), left > 0)
         };
-        spawn_local(send(turn, turns, reply));
+        spawn_local(send(turn, turns, reply, None));
         let Ok(Answer::Pieces(mut pieces)) = answer.await else { panic!("no pieces") };
         let mut all = String::new();
         while let Some(piece) = pieces.recv().await {
             all += &piece;
         }
         all
+    }
+
+    /// What a search answers that finds something in these of three turns.
+    async fn find(finds: [&'static str; 3]) -> Result<String, String> {
+        let (client, walker) = (Arc::default(), Walker::new(&Arc::new(conntrack::Table::new())));
+        let (reply, answer) = Reply::channel(&client);
+        let mut turns = finds.into_iter();
+        let turn = move || (turns.next().unwrap().to_string(), turns.len() > 0);
+        spawn_local(send(turn, walker, reply, Some("none")));
+        let mut pieces = match answer.await.unwrap() {
+            Answer::Whole(answer) => return answer,
+            Answer::Pieces(pieces) => pieces,
+        };
+        let mut all = String::new();
+        while let Some(piece) = pieces.recv().await {
+            all += &piece;
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn a_search_that_finds_nothing_is_an_error() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            assert_eq!(find(["", "", ""]).await, Err("none".into()));
+            assert_eq!(find(["", "a", "b"]).await, Ok("ab".into()));
+            assert_eq!(find(["a", "", "b"]).await, Ok("ab".into()));
+            assert_eq!(find(["", "", "b"]).await, Ok("b".into()));
+        });
     }
 
     #[test]

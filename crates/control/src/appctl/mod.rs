@@ -44,8 +44,8 @@ pub const COMMANDS: &[Command] = &[
         flow_dump::of_datapath,
     ),
     command("dpctl/offload-stats-show", "[dp]", 0, 1, offload::stats),
-    command("offload/show", "[port]", 0, 1, offload::show),
-    command("offload/why", "[flow]", 0, 1, offload::why),
+    later("offload/show", "[port]", 0, 1, offload::show),
+    later("offload/why", "[flow]", 0, 1, offload::why),
     command("dpctl/show", "[-s] [dp...]", 0, 8, dpctl::show),
     command(
         "dpif-netdev/pmd-perf-show",
@@ -74,7 +74,7 @@ pub const COMMANDS: &[Command] = &[
     command("dpif-netdev/pmd-stats-show", "[-pmd core] [dp]", 0, 3, pmd::stats_show),
     command("dpif-netdev/tx-show", "[dp]", 0, 1, pmd::tx_show),
     command("dpctl/del-flows", "[dp] [file]", 0, 2, dpctl::del_flows),
-    command("dpctl/get-flow", "[dp] ufid", 1, 2, dpctl::get_flow),
+    later("dpctl/get-flow", "[dp] ufid", 1, 2, flow_dump::get_flow),
     command("dpctl/list-commands", "", 0, 0, list_commands),
     command("dpif-netdev/dpif-impl-get", "", 0, 0, implementations::dpif),
     command(

@@ -1,8 +1,10 @@
 //! `offload/*` and `dpctl/offload-stats-show`: what adapters do, and why not more.
 
 use super::dpctl::{self, Style};
+use super::{Job, flow_dump};
 use crate::offload::{rule_counts, show_refusals};
 use crate::state::State;
+use datapath::FlowDump;
 use offload::REASONS;
 use std::fmt::Write;
 
@@ -41,16 +43,32 @@ pub fn stats(s: &mut State, args: &[String]) -> Result<String, String> {
 }
 
 /// `offload/show [PORT]`: each adapter's rules, and all megaflows by reason.
-pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
-    let now = s.now_ms();
-    let flows: Vec<_> = s.dp.flows().into_iter().filter(|f| !f.dead).collect();
-    let o = &s.offload;
-    let mut out = String::new();
-    let named = |e: &&crate::offload::Entry| args.first().is_none_or(|name| *name == e.name);
-    if !args.is_empty() && !o.ports.values().any(|e| named(&e)) {
-        return Err(format!("{}: no port with an adapter", args[0]));
+pub fn show(s: &mut State, args: &[String]) -> Result<Job, String> {
+    let port = args.first().cloned();
+    if let Some(name) = &port
+        && !s.offload.ports.values().any(|e| e.name == *name)
+    {
+        return Err(format!("{name}: no port with an adapter"));
     }
-    for e in o.ports.values().filter(named) {
+    let now = s.now_ms();
+    let count = move |s: &State, f: &FlowDump, counts: &mut [u64; REASONS.len()]| {
+        counts[s.offload.reason(now, f).index()] += 1;
+    };
+    let end = move |s: &State, counts: &[u64; REASONS.len()]| {
+        let mut out = adapters(s, port.as_deref());
+        let _ = writeln!(out, "megaflows: {}", counts.iter().sum::<u64>());
+        for ((name, text), n) in REASONS.iter().zip(counts).filter(|(_, n)| **n > 0) {
+            let _ = writeln!(out, "  {name:<20} {n:>8}  {text}");
+        }
+        out
+    };
+    Ok(flow_dump::survey(s, [0; REASONS.len()], count, end))
+}
+
+/// The adapters' rules, of all ports or of one.
+fn adapters(s: &State, port: Option<&str>) -> String {
+    let (o, mut out) = (&s.offload, String::new());
+    for e in o.ports.values().filter(|e| port.is_none_or(|name| name == e.name)) {
         let (p, stats) = (&e.port, e.port.stats());
         let room = p.capacity().map_or("unknown".into(), |n| n.to_string());
         let state = if p.is_down() { "down" } else { "up" };
@@ -97,31 +115,23 @@ pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
         sum(|p| p.mark_wrong)
     );
     out.push_str(&o.waits.text());
-    let mut counts = [0u64; REASONS.len()];
-    flows.iter().for_each(|f| counts[o.reason(now, f).index()] += 1);
-    let _ = writeln!(out, "megaflows: {}", flows.len());
-    for ((name, text), n) in REASONS.iter().zip(counts).filter(|(_, n)| *n > 0) {
-        let _ = writeln!(out, "  {name:<20} {n:>8}  {text}");
-    }
-    Ok(out)
+    out
 }
 
 /// `offload/why [UFID | TEXT]`: megaflows with this identifier, or whose text has this in it, and
 /// their reasons.
-pub fn why(s: &mut State, args: &[String]) -> Result<String, String> {
+pub fn why(s: &mut State, args: &[String]) -> Result<Job, String> {
     let now = s.now_ms();
-    let wanted = args.first().map_or("", |a| a.strip_prefix("ufid:").unwrap_or(a));
+    let wanted = args.first().map_or("", |a| a.strip_prefix("ufid:").unwrap_or(a)).to_string();
     let (names, style) = (dpctl::port_names(s), Style::full());
-    let mut out = String::new();
-    for f in s.dp.flows().into_iter().filter(|f| !f.dead) {
-        let text = dpctl::one(&f, &style, &names, s.offload.how(&f));
-        if text.contains(wanted) {
-            let _ = write!(out, "{}", s.offload.reason(now, &f));
-            if let Some(why) = s.offload.why_not_full(now, &f) {
+    Ok(flow_dump::search(s, "no such flow", move |s, f, out| {
+        let text = dpctl::one(f, &style, &names, s.offload.how(f));
+        if text.contains(&wanted) {
+            let _ = write!(out, "{}", s.offload.reason(now, f));
+            if let Some(why) = s.offload.why_not_full(now, f) {
                 let _ = write!(out, "; not forwarded by the adapter: {why}");
             }
             let _ = write!(out, "\n{text}");
         }
-    }
-    if out.is_empty() { Err("no such flow".into()) } else { Ok(out) }
+    }))
 }
