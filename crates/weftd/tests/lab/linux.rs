@@ -20,7 +20,8 @@ const KERNEL: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../guest-kernel");
 /// The modules of a virtio-net device on PCI, each after those that it needs.
 const MODULES: &str = "virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci \
                        failover net_failover virtio_net";
-/// What the guest does: drivers, then one command a line until the line is closed.
+/// What the guest does: drivers, then one command a line until the line is closed. A command comes
+/// behind its length, as a serial line loses characters while its machine waits for a CPU.
 const INIT: &str = r#"#!/bin/sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev
@@ -29,7 +30,10 @@ ip link set lo up
 stty raw -echo -F /dev/ttyS1
 exec </dev/ttyS1 >/dev/ttyS1 2>&1
 echo ready
-while read -r line; do sh -c "$line"; echo "=== $?"; done
+while read -r length line; do
+    [ "${#line}" = "$length" ] || { echo "=== again"; continue; }
+    sh -c "$line"; echo "=== $?"
+done
 poweroff -f
 "#;
 /// A boot takes six seconds on an idle machine.
@@ -95,16 +99,29 @@ impl Linux {
 
     /// Runs a line of shell inside; what it said, and whether it went well.
     pub fn try_run(&mut self, line: &str) -> Result<String, String> {
-        writeln!(self.control.get_mut(), "{line}").unwrap();
+        let line = line.trim();
+        loop {
+            writeln!(self.control.get_mut(), "{} {line}", line.len()).unwrap();
+            let (said, code) = self.answer(line);
+            match code.as_str() {
+                "again" => {}
+                "0" => return Ok(said),
+                _ => return Err(said),
+            }
+        }
+    }
+
+    /// What a command said, and how it ended.
+    fn answer(&mut self, line: &str) -> (String, String) {
         let mut said = String::new();
         loop {
             let from = said.len();
             let read = self.control.read_line(&mut said);
             assert!(matches!(read, Ok(1..)), "{line}: {read:?} after {said}\n{}", self.console());
             if let Some(code) = said[from..].strip_prefix("=== ") {
-                let well = code.trim() == "0";
+                let code = code.trim().to_string();
                 said.truncate(from);
-                return if well { Ok(said) } else { Err(said) };
+                return (said, code);
             }
         }
     }
