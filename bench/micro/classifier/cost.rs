@@ -54,7 +54,7 @@ fn time_lookups(table: &Classifier<u64>, packets: &[Key], what: &str) {
     let mut hits = 0;
     for key in (0..rounds).flat_map(|_| packets) {
         let mut marked = Key::ZERO;
-        // SAFETY: nobody changes the table.
+        // SAFETY: no thread changes the table.
         let rule = unsafe { table.lookup(black_box(key), 0, &mut marked) };
         hits += usize::from(rule.is_some());
         black_box(&marked);

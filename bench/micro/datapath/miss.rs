@@ -128,7 +128,7 @@ fn keys(source: &mut Source, n: usize) -> Vec<Key> {
 }
 
 /// Decisions without a datapath, in cycles each: one after the other, side by side, and side by
-/// side when nobody asks what was looked at.
+/// side when the caller does not ask what was looked at.
 fn decisions(pipeline: &dyn Pipeline, source: &mut Source) -> [f64; 3] {
     const N: usize = 1 << 18;
     let mut keys = keys(source, N);

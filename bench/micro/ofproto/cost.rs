@@ -58,7 +58,7 @@ fn main() {
         }
     }
     let kb = resident_kb() - before;
-    println!("{} bytes per flow, all told", kb * 1024 / u64::from(n));
+    println!("{} bytes per flow in all", kb * 1024 / u64::from(n));
     sw.take_regions();
     decide(&sw, n);
 }

@@ -6,7 +6,7 @@
 //! a burst (32 packets) is sent every [`PACE_CYCLES`] per packet, as by a switch that does
 //! something else as well; from a guest the same number is received. Only calls that moved whole
 //! bursts count, each for itself: printed are the lower quartile and the median, and how many
-//! calls those were. With several guests the next ones are told to prefetch, as the switch does.
+//! calls those were. With several guests the next ones prefetch, as the switch does.
 
 use packet::Pool;
 use port::{Port, PortConfig, RxQueue, TxQueue};

@@ -41,7 +41,7 @@ fn read(shared: &Shared, domain: &Domain) {
         let mut marked = Key::ZERO;
         // SAFETY: as above.
         let rule = unsafe { shared.table.lookup(&near, version, &mut marked) };
-        // Whose answer is another is told from key 1.
+        // Keys whose answer differs from that of key 1.
         let same = rule.is_some_and(|r| *r.value() == version);
         assert!(same || near.masked(&marked) != key.masked(&marked), "{near:?} {marked:?}");
         shared.lookups.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +56,7 @@ fn wait(domain: &Domain) {
     }
 }
 
-/// Adds and removes rules that nobody sees, of many masks and prefixes around key 1, so that
+/// Adds and removes rules that no lookup meets, of many masks and prefixes around key 1, so that
 /// arrays, tries and the list of subtables grow, shrink and are replaced under the readers.
 fn noise(table: &Classifier<u64>, round: u64) {
     let rules: Vec<_> = (0..40)

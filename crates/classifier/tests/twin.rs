@@ -219,7 +219,7 @@ proptest! {
         agrees(&both, &packets, &others)?;
         for keys in packets.chunks(classifier::BATCH) {
             let (keys, mut found) = (keys.iter().collect::<Vec<_>>(), [None; classifier::BATCH]);
-            // SAFETY: nobody changes the table.
+            // SAFETY: no thread changes the table.
             unsafe { both.table.lookup_all(&keys, 0, &mut found) };
             for (key, found) in keys.iter().zip(found) {
                 let alone = both.table.find(key, 0, &mut Key::default());
@@ -249,7 +249,7 @@ proptest! {
         let (both, keys) = (run(&steps), packets.iter().collect::<Vec<_>>());
         for version in [0, 1] {
             let mut found = [None; classifier::BATCH];
-            // SAFETY: nobody changes the table.
+            // SAFETY: no thread changes the table.
             let looked = unsafe { both.table.lookup_all(&keys, version, &mut found) };
             for (key, found) in keys.iter().zip(found) {
                 let alone = both.table.find(key, version, &mut Key::default());

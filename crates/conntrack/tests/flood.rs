@@ -60,7 +60,7 @@ impl Lab {
         self.send(zone, segment(n, true, SYN, 100, 0))
     }
 
-    /// A port begins connections that nobody answers; how many of them there are then.
+    /// A port begins connections that are never answered; how many of them there are then.
     fn flood(&mut self, zone: u16, port: u16) -> u32 {
         self.port = port;
         let (before, first) = (self.table.zone_len(zone), u32::from(port) * 10_000);

@@ -55,7 +55,7 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
 
 /// As a worker that commits a connection: only if no entry has the tuple.
 fn insert(index: &Index, hash: u32, entry: u32) -> bool {
-    let bucket = index.lock(hash).expect("nobody keeps it");
+    let bucket = index.lock(hash).expect("no thread keeps it");
     bucket.find(hash, |_| true).is_none() && bucket.put(hash, entry)
 }
 

@@ -59,7 +59,7 @@ impl Control {
         self.flow_mod(command, 20, &format!("ip,nw_dst=10.0.0.{i}"), 2);
     }
 
-    /// As `control` answers a barrier: what changed is told, and its end awaited.
+    /// As `control` answers a barrier: what changed is handed over, and its end awaited.
     fn barrier(&mut self) {
         let regions = self.sw.take_regions();
         self.invalidate(&regions);

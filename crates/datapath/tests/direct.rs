@@ -125,15 +125,15 @@ fn flows_that_come_back_beside_new_ones_are_stored() {
     assert!(hits.len() < ROUNDS, "{:?} of {EACH}: {:?}", hits.last(), perf(&b));
 }
 
-/// What validation told in words.
-fn told(b: &mut Bed) -> Vec<String> {
-    let mut told = Vec::new();
+/// Differences that validation found, in words.
+fn differences_found(b: &mut Bed) -> Vec<String> {
+    let mut found = Vec::new();
     b.dp.drain_events(usize::MAX, &mut |e| {
         if let Event::Differs(how) = e {
-            told.push(how.to_string());
+            found.push(how.to_string());
         }
     });
-    told
+    found
 }
 
 #[test]
@@ -142,7 +142,12 @@ fn what_is_decided_alone_is_validated() {
     b.dp.set_settings(Settings { validate: true, ..Settings::default() });
     let mut sent = until_direct(&mut b);
     let p = perf(&b);
-    assert_eq!((p.direct_validated, p.differences), (p.direct, 0), "{:?}", told(&mut b));
+    assert_eq!(
+        (p.direct_validated, p.differences),
+        (p.direct, 0),
+        "{:?}",
+        differences_found(&mut b)
+    );
     b.rules.lie.store(100, Ordering::Relaxed);
     while perf(&b).direct < p.direct + 200 {
         send_new(&mut b, &mut sent, 100);
@@ -151,10 +156,10 @@ fn what_is_decided_alone_is_validated() {
     let now = perf(&b);
     assert_eq!(now.direct_validated, now.direct);
     assert_eq!(now.differences, now.direct.div_ceil(100) - p.direct.div_ceil(100));
-    let told = told(&mut b);
-    assert_eq!(told.len() as u64, now.differences);
+    let found = differences_found(&mut b);
+    assert_eq!(found.len() as u64, now.differences);
     assert!(
-        told[0].starts_with("direct: [Output(1)], None, credits [7, 99], no effects instead"),
-        "{told:?}"
+        found[0].starts_with("direct: [Output(1)], None, credits [7, 99], no effects instead"),
+        "{found:?}"
     );
 }

@@ -123,7 +123,7 @@ impl Switch {
         all.find(|(w, _)| *w != WorkerId::Kernel).expect("a PMD thread").1
     }
 
-    /// What is told of a port that goes on getting packets, which happens about once per second.
+    /// What the worker reports of a port that goes on getting packets, about once per second.
     fn lookups(&mut self, port: u16) -> PortLookup {
         loop {
             // Enough between two judgements, however slow the machine.

@@ -55,10 +55,10 @@ fn several_outputs_and_full_queues_are_accounted_for() {
     assert_eq!(b.pool.in_use(), 0);
 }
 
-/// Of little the other sides are told at once, of full vectors after some, and of what is left in
-/// the end.
+/// The other side of a port is notified of few packets at once, of full vectors after some, and of
+/// what is left in the end.
 #[test]
-fn the_other_side_is_told() {
+fn the_other_side_is_notified() {
     let mut b = bed(2);
     b.set_rules(vec![rule(&[], vec![Op::Output(1)], 1)]);
     for (packets, steps) in [(5, 1), (256, 2), (256 * 5, 5), (256 * 2 + 130, 4)] {
@@ -96,7 +96,7 @@ fn queues_take_turns_for_whole_bursts() {
     assert_eq!(b.pool.in_use(), 0);
 }
 
-/// Somebody else has the queue: packets wait in order; what finds no room any more ends by name.
+/// Another thread has the queue: packets wait in order; what finds no room any more ends by name.
 #[test]
 fn packets_wait_for_a_queue_that_another_thread_has() {
     let mut b = bed(2);
@@ -189,7 +189,7 @@ fn receive_queues_that_come_later_are_served() {
     b.peers[0].add_rxq();
     b.peers[0].send_on(1, &udp(1, 2, 3, 4, 64));
     b.run();
-    assert_eq!(b.peers[1].drain().len(), 0, "nobody looked yet");
+    assert_eq!(b.peers[1].drain().len(), 0, "the port was not asked yet");
     b.dp.refresh(0);
     b.dp.refresh(0);
     b.run();
@@ -472,7 +472,7 @@ fn violations_are_paid_for_by_their_own_port() {
     }
     let after = cycles(&b);
     assert!(after[1] >= LOST && after[1].is_multiple_of(LOST), "{after:?}");
-    assert_eq!((after[0], after[2]), (honest[0], honest[2]), "nobody else pays");
+    assert_eq!((after[0], after[2]), (honest[0], honest[2]), "no other port pays");
     // The thread that did nothing else was busy.
     assert!(b.dp.perf()[0].1.idle_cycles < LOST);
 }

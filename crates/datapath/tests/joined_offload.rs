@@ -38,7 +38,7 @@ fn looks_at_congestion(mut r: Rule, reported: bool) -> Rule {
 }
 
 /// Writes the rule's number into the source, and sends.
-fn told(n: u128, out: u16) -> Vec<Op> {
+fn numbered(n: u128, out: u16) -> Vec<Op> {
     let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
     Field::EthSrc.set(&mut key, n);
     Field::EthSrc.unwildcard(&mut mask);
@@ -76,7 +76,7 @@ fn rules(r: &mut Rng) -> Vec<Rule> {
         let ops = match r.below(6) {
             0 => vec![],
             1 => vec![Op::Output(OUT), Op::Output(PHY)],
-            _ => told(n, r.pick(&[PHY, OUT])),
+            _ => numbered(n, r.pick(&[PHY, OUT])),
         };
         let mut rule = on(TUNNEL, &fields, ops);
         if r.chance(20) {
@@ -88,9 +88,9 @@ fn rules(r: &mut Rng) -> Vec<Rule> {
         all.push(if r.chance(60) { looks_at_congestion(rule, reported) } else { rule });
     }
     if r.chance(10) {
-        all.push(on(TUNNEL, &[(Field::TunFlags, 5)], told(8, OUT)));
+        all.push(on(TUNNEL, &[(Field::TunFlags, 5)], numbered(8, OUT)));
     }
-    all.push(on(TUNNEL, &[], told(9, OUT)));
+    all.push(on(TUNNEL, &[], numbered(9, OUT)));
     all.push(on(PHY, &[], vec![]));
     all
 }

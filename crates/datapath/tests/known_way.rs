@@ -75,7 +75,7 @@ fn what_has_no_room_is_refused() {
     let offered = b.peers[1].offered();
     assert_eq!((offered, b.peers[1].sent()), (50, 10));
     send(&mut b, 1000);
-    assert_eq!(b.peers[1].offered(), offered, "nobody tries to send them");
+    assert_eq!(b.peers[1].offered(), offered, "no attempt to send them");
     b.peers[1].limit_tx(5);
     send(&mut b, 20);
     assert_eq!((b.peers[1].offered(), b.peers[1].sent()), (offered + 5, 15));

@@ -163,7 +163,7 @@ proptest! {
                 a.rules.clear();
                 t.flushed();
                 dp.take(&mut t, now);
-                // Nobody knows what they had since they were asked last.
+                // It is not known what they had since they were asked last.
                 sent = dp.credited;
             }
             let ended = |n: &u16| gone.contains(n) || outer(*n).is_some_and(|o| gone.iter().any(|g| flow(*g) == o));
@@ -253,7 +253,7 @@ fn who_comes_in_the_place_of_another_does_not_wait() {
         plan
     };
     t.follow(5000, flow(2), elsewhere(1));
-    assert!(!t.expects() && !t.has(flow(2)), "nobody ended");
+    assert!(!t.expects() && !t.has(flow(2)), "no flow ended");
     t.gone(5000, flow(1));
     assert!(t.expects());
     t.follow(5001, flow(3), elsewhere(3));

@@ -73,7 +73,7 @@ fn ring_keeps_content() {
     assert_eq!(rx.rx(&mut packets, 32), 1);
     assert_eq!(packets.iter().map(|p| p.data()[0]).collect::<Vec<_>>(), [60, 61, 200]);
     devices().pools.free(&packets);
-    // What nobody fetched goes with the device; every ring it can be sent to is one we receive
+    // What was not fetched goes with the device; every ring it can be sent to is one we receive
     // from.
     assert_eq!(port.n_txq(), port.n_rxq());
     assert_eq!(tx.tx(&frames(&[60; 40])), 40);

@@ -145,7 +145,7 @@ impl Conn {
     /// The type of the next message; 0 at the end.
     fn hear(&self) -> u16 {
         let mut bytes = [0u8; SIZE];
-        // What we said and nobody heard is an error once; what was said to us comes after it.
+        // A message of ours that was not read is an error once; what was said to us comes after it.
         // SAFETY: the buffer is that long.
         let mut hear =
             || unsafe { libc::recv(self.0.as_raw_fd(), bytes.as_mut_ptr().cast(), SIZE, 0) };
@@ -276,7 +276,7 @@ fn clients_of_all_kinds() {
     wild_numbers(&path, &client, &mut noise);
     closed(&before);
 
-    // A connected client that says nonsense goes; another one in the meantime is told to.
+    // A connected client that says nonsense goes; another one that connects meanwhile is refused.
     let conn = connected(&path, &client);
     let second = Conn::open(&path);
     client.speech().iter().for_each(|said| assert!(second.say(said)));
@@ -305,7 +305,7 @@ fn only_the_owner_and_the_group_get_in(
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     // SAFETY: this process has one test, and no other thread of it makes files.
     let umask = unsafe { libc::umask(0) };
-    // Somebody else prepared the directory where the driver's own socket is to be.
+    // Another user prepared the directory where the driver's own socket is to be.
     let private = dir().join("weftd.memif");
     std::fs::create_dir(&private).unwrap();
     let error = open().err().expect("a directory that others may enter is refused").to_string();

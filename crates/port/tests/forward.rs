@@ -36,7 +36,7 @@ impl Carrier {
     }
 }
 
-/// Carries both ways until told to stop, then gives back what is under way.
+/// Carries both ways until it is stopped, then gives back what is under way.
 fn carry(a: &mut dyn Port, b: &mut dyn Port, pool: &dyn Pool, stop: &AtomicBool) {
     let mut ways = [(a.take_rx(0), b.take_tx(0)), (b.take_rx(0), a.take_tx(0))]
         .map(|(rx, tx)| Carrier { rx: rx.unwrap(), tx: tx.unwrap(), held: Vec::new() });

@@ -72,7 +72,7 @@ fn burst(place: &Place<Box<Visited>>) {
     }
 }
 
-/// The control side: what it takes away nobody is inside of.
+/// The control side: no reader is inside of what it takes away.
 fn replace(place: &Place<Box<Visited>>, new: Option<Box<Visited>>) {
     if let Some(old) = place.put(new) {
         old.enter();

@@ -373,7 +373,7 @@ struct Round {
     hostile: usize,
 }
 
-/// Rounds of a test that is not told how long it lasts.
+/// Rounds of a test for which the environment names no time.
 const ROUNDS: usize = 3;
 
 /// The neighbour's frames per second in each round.

@@ -22,7 +22,7 @@ enum Step {
     /// We take or give so many packets; so many copies may be listed, of frames above so many
     /// bytes.
     Move(usize, usize, usize),
-    /// Somebody makes so many copies, beginning with this one: after an error twice.
+    /// The engine makes so many copies, beginning with this one: after an error twice.
     Make(usize, usize, bool),
     /// The guest looks at what came back.
     Reap,

@@ -42,7 +42,7 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
     }
     let offset = at.wrapping_sub(page);
     if page == 0 || offset >= PAGE {
-        // SAFETY: somebody else's fault, and the end of the process.
+        // SAFETY: a fault of other code, and the end of the process.
         unsafe { libc::abort() }
     }
     READS[COUNT.fetch_add(1, SeqCst) % READS_MAX].store(offset, SeqCst);

@@ -1,6 +1,6 @@
 //! BFD with ovs-vswitchd at the other end of a tunnel: sessions come up, find out that the path is
-//! cut, and have groups choose another port; and what somebody floods with control packets costs
-//! nobody else his session.
+//! cut, and have groups choose another port; and a flood of control packets on one port ends
+//! no session of another.
 
 mod lab;
 
@@ -148,7 +148,7 @@ fn over_vxlan_beside_ovs() {
     beside_ovs("vxlan", 4789);
 }
 
-/// A control packet of a session that is down, by somebody.
+/// A control packet of a session that is down, by another sender.
 fn forged(n: u32) -> Vec<u8> {
     let mut f = vec![0x00, 0x23, 0x20, 0x00, 0x00, 0x01, 2, 0, 0, 0, 0, 9, 8, 0];
     f.extend([0x45, 0xc0, 0, 52, 0, 0, 0, 0, 255, 17, 0x64, 0xfb, 169, 254, 1, 1, 169, 254, 1, 0]);

@@ -129,7 +129,7 @@ fn every_kind_of_port_shows_packets_and_what_becomes_of_them() {
         };
         let near = || drop(host.exec(&["ping", "-c1", "-W1", "-s1000", "10.0.0.2"]));
         let local = || drop(ns.exec(&["ping", "-c1", "-W1", "10.0.0.1"]));
-        // An address that nobody has is asked for by broadcast.
+        // An address that no host has is asked for by broadcast.
         let flooded = || drop(host.exec(&["ping", "-c1", "-W1", "10.0.0.77"]));
         let kernel = "on the kernel ports' thread";
         let traces: [Expected<'_>; 6] = [

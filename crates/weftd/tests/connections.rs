@@ -106,11 +106,11 @@ fn the_type_of_a_controller_decides_what_it_is_sent_unasked() {
         second.barrier();
         lab.ofctl(&out);
         // The packet comes to the one, and has not come to the other then.
-        let (told, silent) = match expected {
+        let (notified, silent) = match expected {
             [true, _] => (&mut first, &mut second),
             _ => (&mut second, &mut first),
         };
-        told.expect(kind::PACKET_IN);
+        notified.expect(kind::PACKET_IN);
         silent.barrier();
         assert!(!silent.seen.contains(&kind::PACKET_IN), "types {types:?}: {:?}", silent.seen);
         drop((first, second));

@@ -155,7 +155,7 @@ fn one_controller_leads() {
         roles.sort();
         roles == ["master", "slave"]
     });
-    // A secondary is told of ports only.
+    // A secondary hears of ports only.
     lab.ofctl("add-flow br0 in_port=1,actions=controller");
     lab.ofctl(&format!("packet-out br0 in_port=1,{PACKET},actions=table"));
     assert_eq!(b.expect(kind::PACKET_IN).kind, kind::PACKET_IN);

@@ -142,27 +142,27 @@ fn missing_columns_and_tables_do_no_harm() {
 /// server says, from the first answer on or only in later updates; soon after a lie it hangs up.
 struct Liar {
     lies: Arc<AtomicBool>,
-    told: Arc<AtomicU32>,
+    lied: Arc<AtomicU32>,
 }
 
 impl Liar {
     fn start(at: PathBuf, server: PathBuf) -> Liar {
         let listener = UnixListener::bind(&at).unwrap();
-        let liar = Liar { lies: Arc::new(AtomicBool::new(true)), told: Arc::default() };
-        let (lies, told) = (liar.lies.clone(), liar.told.clone());
+        let liar = Liar { lies: Arc::new(AtomicBool::new(true)), lied: Arc::default() };
+        let (lies, lied) = (liar.lies.clone(), liar.lied.clone());
         std::thread::spawn(move || {
             for (seed, daemon) in (1u64..).zip(listener.incoming().flatten()) {
                 let Ok(server) = UnixStream::connect(&server) else { continue };
                 let (mut from, mut to) = (daemon.try_clone().unwrap(), server.try_clone().unwrap());
                 std::thread::spawn(move || std::io::copy(&mut from, &mut to));
-                pass_on(server, daemon, seed, &lies, &told);
+                pass_on(server, daemon, seed, &lies, &lied);
             }
         });
         liar
     }
 }
 
-fn pass_on(mut from: UnixStream, mut to: UnixStream, n: u64, lies: &AtomicBool, told: &AtomicU32) {
+fn pass_on(mut from: UnixStream, mut to: UnixStream, n: u64, lies: &AtomicBool, lied: &AtomicU32) {
     let mut noise = testkit::Noise((n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut buffer = [0; 1 << 16];
     let honest_until = Instant::now() + Duration::from_millis(400 * (n % 2));
@@ -176,7 +176,7 @@ fn pass_on(mut from: UnixStream, mut to: UnixStream, n: u64, lies: &AtomicBool, 
                 let plain = text[at].is_ascii_alphanumeric();
                 text[at] = like[noise.below(if plain { 19 } else { like.len() })];
             }
-            told.fetch_add(1, Ordering::Relaxed);
+            lied.fetch_add(1, Ordering::Relaxed);
             from.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         }
         if to.write_all(text).is_err() {
@@ -204,7 +204,7 @@ fn a_server_that_lies_is_survived_and_the_truth_wins() {
         s.vsctl(&format!("--no-wait -- --if-exists del-port p{}", (round + 4) % 7));
         std::thread::sleep(Duration::from_millis(50));
         assert!(is_alive(pid), "{}", s.log());
-        if liar.told.load(Ordering::Relaxed) > 12 {
+        if liar.lied.load(Ordering::Relaxed) > 12 {
             break;
         }
         assert!(start.elapsed() < Duration::from_secs(90), "{}", s.log());

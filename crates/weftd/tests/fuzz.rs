@@ -30,9 +30,9 @@ fn openflow(noise: &mut Noise) -> Vec<u8> {
             // Many fields are small numbers.
             body.iter_mut().for_each(|b| *b &= 0x1f);
         }
-        let told = if noise.below(6) == 0 { noise.next() as u16 } else { 8 + body_len as u16 };
+        let claimed = if noise.below(6) == 0 { noise.next() as u16 } else { 8 + body_len as u16 };
         all.extend([version, noise.below(36) as u8]);
-        all.extend(told.to_be_bytes());
+        all.extend(claimed.to_be_bytes());
         all.extend([0, 0, 0, 2]);
         all.extend(body);
     }
@@ -60,8 +60,8 @@ fn vhost(noise: &mut Noise) -> Vec<u8> {
     let len = noise.below(64);
     let mut all = (noise.below(45) as u32).to_le_bytes().to_vec();
     all.extend(1u32.to_le_bytes());
-    let told = if noise.below(5) == 0 { noise.next() as u32 } else { len as u32 };
-    all.extend(told.to_le_bytes());
+    let claimed = if noise.below(5) == 0 { noise.next() as u32 } else { len as u32 };
+    all.extend(claimed.to_le_bytes());
     all.extend(noise.bytes(len));
     if noise.below(4) == 0 { noise.bytes(64) } else { all }
 }
@@ -82,8 +82,8 @@ fn poke_unix(path: &Path, noise: &[u8]) {
 
 /// Answers whoever connects with noise, until the test ends; how often it did.
 fn liar(path: &Path, make: fn(&mut Noise) -> Vec<u8>) -> Arc<AtomicU32> {
-    let (listener, told) = (UnixListener::bind(path).unwrap(), Arc::new(AtomicU32::new(0)));
-    let count = told.clone();
+    let (listener, lied) = (UnixListener::bind(path).unwrap(), Arc::new(AtomicU32::new(0)));
+    let count = lied.clone();
     std::thread::spawn(move || {
         let mut noise = Noise(0x0123_4567_89ab_cdef);
         for stream in listener.incoming().flatten() {
@@ -92,7 +92,7 @@ fn liar(path: &Path, make: fn(&mut Noise) -> Vec<u8>) -> Arc<AtomicU32> {
             count.fetch_add(1, Ordering::Relaxed);
         }
     });
-    told
+    lied
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn sockets() {
     vsctl(&sw, "add-port br1 v1 -- add-port br1 v2");
     vsctl(&sw, "add-port br0 vhu -- set interface vhu type=dpdkvhostuser");
     let dir = sw.dir().to_path_buf();
-    // Where the daemon connects by itself, somebody waits who lies.
+    // Where the daemon connects by itself, a peer waits that lies.
     let (controller, guest) = (dir.join("controller"), dir.join("guest"));
     let lies = [liar(&controller, openflow), liar(&guest, vhost)];
     vsctl(
@@ -139,8 +139,8 @@ fn sockets() {
         tcp.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
         poke(tcp, &openflow(&mut noise));
     }
-    for told in lies {
-        wait_for("the daemon to listen to lies", || told.load(Ordering::Relaxed) > 2);
+    for lied in lies {
+        wait_for("the daemon to listen to lies", || lied.load(Ordering::Relaxed) > 2);
     }
     let (sent, answered) = pinger.stop();
     assert!(sent > 20 && answered + 1 >= sent, "{answered} of {sent}");

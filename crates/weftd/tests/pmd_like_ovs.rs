@@ -122,7 +122,7 @@ fn pmd_commands_print_the_same() {
     let (a, b) = (Netns::new().unwrap(), Netns::new().unwrap());
     let weft = start(&a, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")), "");
     let ovs = start(&b, SwitchConfig::oracle(), "");
-    // Steps are told beyond what ovs-vswitchd tells.
+    // Stages are shown beyond what ovs-vswitchd shows.
     let ours = ["cycles of "];
     let found = differences(&weft, &ovs, SAME, &ours);
     assert!(found.is_empty(), "{found}");

@@ -279,13 +279,13 @@ fn numbers_of_ports() {
     assert_eq!(add(&sw, "t1", "type=internal"), 1);
     assert_eq!(add(&sw, "t7", "type=internal ofport_request=7"), 7);
     assert_eq!(add(&sw, "t2", "type=internal"), 2);
-    // A request for a number that somebody has: another one is given.
+    // A request for a number that another port has: another one is given.
     let other = add(&sw, "tx", "type=internal ofport_request=7");
     assert!(other != 7 && other != 1 && other != 2, "{other}");
     vsctl(&sw, "set interface t1 ofport_request=100");
     assert_eq!(iface(&sw, "t1", "ofport"), "100");
     vsctl(&sw, "clear interface t1 ofport_request");
-    assert_eq!(iface(&sw, "t1", "ofport"), "100", "a number stays when nobody asks for another");
+    assert_eq!(iface(&sw, "t1", "ofport"), "100", "a number stays while no other is asked for");
     vsctl(&sw, "del-port t7 -- del-port t2");
     assert_eq!(iface(&sw, "t1", "ofport"), "100");
     let show = ofctl(&sw, "show br0");

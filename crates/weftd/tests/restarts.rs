@@ -49,7 +49,7 @@ fn the_daemon_is_killed_under_load() {
         std::thread::sleep(Duration::from_millis(200));
         let old = sw.daemon_pid().unwrap();
         sw.kill_daemon();
-        // Addresses are there even while nobody serves them.
+        // Addresses are there even while no switch serves them.
         assert!(ns.ip("addr show br0").unwrap().contains("10.0.0.9/24"));
         let start = Instant::now();
         sw.start_daemon().unwrap();

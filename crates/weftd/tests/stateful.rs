@@ -160,7 +160,7 @@ fn zones_have_the_timeouts_of_their_policies() {
     rig.sw.vsctl(&policy.split_whitespace().skip(1).collect::<Vec<_>>()).unwrap();
     rig.flows("udp,in_port=1,actions=ct(commit,zone=5),ct(commit,zone=6),output:2\n");
     let deadline = Instant::now() + WAIT_TIME_MAX;
-    // Without a policy a connection that nobody answers lives a minute.
+    // Without a policy a connection without an answer lives a minute.
     for (wait, expected) in
         [(Duration::ZERO, [true, true]), (Duration::from_secs(3), [false, true])]
     {
@@ -189,7 +189,7 @@ fn a_paused_packet_goes_on_when_a_controller_says_so() {
          table=1,udp,in_port=1,reg3=7,reg4=7,actions=output:2",
     );
     let none: [String; 0] = [];
-    assert_eq!(rig.send(1, SILENCE), none, "nobody says that it goes on");
+    assert_eq!(rig.send(1, SILENCE), none, "it does not go on");
     let words = ["monitor", "br0", "resume", "-P", "nxt_packet_in2"];
     let monitor = rig.sw.command("ovs-ofctl").args(words).stderr(Stdio::null()).spawn().unwrap();
     let _monitor = Killed(monitor);

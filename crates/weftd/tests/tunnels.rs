@@ -325,7 +325,7 @@ fn geneve_options_are_understood() {
         ofctl(ovs, "add-tlv-map br-int {class=0x103,type=0x2,len=4}->tun_metadata6");
         ofctl(ovs, "add-tlv-map br-int {class=0x103,type=0x82,len=4}->tun_metadata7");
         answer("0x78", ",set_field:1->tun_metadata6");
-        wait_for("a packet with an option that nobody knows", reached);
+        wait_for("a packet with an unknown option", reached);
         answer("0x78", ",set_field:1->tun_metadata7");
         assert!(!reached(), "it is critical");
         assert!(coverage(sw, "datapath_drop_tunnel_options") > 0);
@@ -447,7 +447,7 @@ fn what_is_wrong_with_an_outer_header_has_a_name() {
     });
 }
 
-/// A datagram to somebody behind the tunnel, as the peer would encapsulate it.
+/// A datagram to a host behind the tunnel, as the peer would encapsulate it.
 fn a_good_frame() -> Vec<u8> {
     let (from, to) = ([2, 0, 0, 0, 0, 0x98], [2, 0, 0, 0, 0, 0x99]);
     let ips = ([192, 168, 0, 98], [192, 168, 0, 99]);
@@ -504,7 +504,7 @@ fn packets_without_a_way_have_a_named_end() {
         };
         to("99.1.1.1");
         broadcast("datapath_drop_tunnel_route");
-        // Nobody has that address: it is asked for, once a second.
+        // No host has that address: it is asked for, once a second.
         let wire = Raw::open(peer, "eth0").unwrap();
         to("10.1.1.77");
         broadcast("datapath_drop_tunnel_neighbour");

@@ -1,4 +1,4 @@
-//! `--user`: the daemon is somebody else, keeps five capabilities and works as before.
+//! `--user`: the daemon runs as another user, keeps five capabilities and works as before.
 
 mod lab;
 

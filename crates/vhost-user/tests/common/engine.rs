@@ -1,4 +1,4 @@
-//! An engine that is a thread: late, in any order, failing and hanging as it is told.
+//! An engine that is a thread: late, in any order, failing and hanging as the test asks.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
@@ -15,7 +15,7 @@ pub struct Faults {
     pub hang_after: usize,
     /// Copies that it holds.
     pub room: usize,
-    /// Longest delay of what it was told at once.
+    /// Longest delay of copies that were submitted together.
     pub delay_us: usize,
 }
 

@@ -53,7 +53,7 @@ pub fn deliberate(case: &Case, mine: &[Answer], theirs: &[Answer]) -> Option<&'s
             Some("parts of a 1.0 match that cannot count make no other match")
         }
         FLOW_MOD if v >= 2 && refused && m.get(24) == Some(&OWN_TABLE) => {
-            Some("table 254 is nobody's")
+            Some("table 254 is the switch's own")
         }
         FLOW_MOD if mine == [BAD_TABLE_ID] && m.windows(5).any(|w| w == GOTO_OWN_TABLE) => {
             Some("goto table 254")

@@ -74,7 +74,7 @@ const RULES: &str = r#"
     acl-add sw0 to-lport 1003 outport=="vm2"&&udp.dst=={8000,9000} allow-related
 "#;
 
-/// What vm1 sends to that port is told of, some packets a second.
+/// What vm1 sends to that port is logged, some packets a second.
 const LOG: &str = r#"
     meter-add few drop 3 pktps
     --log --severity=alert --name=quiet --meter=few acl-add sw0 from-lport 1005 inport=="vm1"&&udp.dst==7777 drop
@@ -308,7 +308,7 @@ impl Cloud<'_> {
     fn acl_log(&self) {
         self.central.nb(LOG);
         self.central.sync();
-        let told = || {
+        let logged = || {
             let log = self.hv[0].controller_log();
             let lines = log.lines().filter(|l| l.contains("|acl_log(") && l.contains("\"quiet\""));
             lines.map(String::from).collect::<Vec<_>>()
@@ -317,18 +317,18 @@ impl Cloud<'_> {
         let send = |n: usize| (0..n).for_each(|_| drop(socket.send_to(b"?", "10.0.0.12:7777")));
         wait_for("a line in the log", || {
             send(1);
-            !told().is_empty()
+            !logged().is_empty()
         });
-        let line = told().pop().unwrap();
+        let line = logged().pop().unwrap();
         for part in ["verdict=drop", "severity=alert", "nw_src=10.0.0.11", "tp_dst=7777"] {
             assert!(line.contains(part), "{part} in {line}");
         }
-        let (before, start) = (told().len(), Instant::now());
+        let (before, start) = (logged().len(), Instant::now());
         send(LOGGED_PACKETS);
         // ovn-controller has taken in what passed the meter.
         self.central.sync();
-        let (n, most) = (told().len() - before, 3 * (start.elapsed().as_secs() as usize + 2));
-        assert!(n <= most, "{n} of {LOGGED_PACKETS} told, where {most} may be");
+        let (n, most) = (logged().len() - before, 3 * (start.elapsed().as_secs() as usize + 2));
+        assert!(n <= most, "{n} of {LOGGED_PACKETS} logged, where {most} may be");
         self.central.nb("acl-del sw0 from-lport 1005 inport==\"vm1\"&&udp.dst==7777");
         self.central.sync();
     }
@@ -439,7 +439,7 @@ impl Cloud<'_> {
         assert!(0 < answered, "none of {sent} answered beside a new ovn-controller");
     }
 
-    /// The switch comes back under ovn-controller and traffic: all is installed anew, and nobody
+    /// The switch comes back under ovn-controller and traffic: all is installed anew, and no host
     /// asks for it. The other hypervisor finds out that it was away.
     fn switch_restarts(&mut self) {
         let local = Pinger::start(self.vm(1), ip([10, 1, 0, 14]));

@@ -64,7 +64,7 @@ pub fn ask(from: &Netns, proto: &str, to: &str) -> Result<String, String> {
     asked(from, proto, to, Instant::now() + 4 * ANSWER, ANSWER)
 }
 
-/// Nobody answers at `to`.
+/// There is no answer from `to`.
 pub fn is_silent(from: &Netns, proto: &str, to: &str) -> bool {
     asked(from, proto, to, Instant::now(), NONE).is_err()
 }

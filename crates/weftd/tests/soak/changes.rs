@@ -28,7 +28,7 @@ const PORTS: [(&str, &str); 13] = [
     ),
     ("afp0", "type=dpdk options:dpdk-devargs=net_af_packet0,iface=k0"),
     ("vhs", "type=dpdkvhostuser"),
-    ("vhc", "type=dpdkvhostuserclient options:vhost-server-path=DIR/nobody"),
+    ("vhc", "type=dpdkvhostuserclient options:vhost-server-path=DIR/absent"),
 ];
 const FIRST: usize = 20;
 /// The index of `memif0`; `memif1` follows.
@@ -313,7 +313,7 @@ impl Drop for Changes<'_> {
     }
 }
 
-/// A capture of one frame that nobody wants.
+/// A capture of one frame that is not read.
 fn capture(path: &std::path::Path) {
     let mut b = Vec::new();
     for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65535, 1, 0, 0, 60, 60] {
