@@ -53,6 +53,8 @@ pub mod request {
 
 /// VIRTIO_F_VERSION_1, VIRTIO_RING_F_INDIRECT_DESC, VHOST_USER_F_PROTOCOL_FEATURES.
 const FEATURES: u64 = 1 << 32 | 1 << 28 | 1 << 30;
+/// VIRTIO_F_RING_PACKED.
+pub const PACKED: u64 = 1 << 34;
 
 /// A front-end with one pair of split rings: 0 receives, 1 transmits (the guest's view).
 pub struct FrontEnd {
@@ -99,7 +101,15 @@ impl FrontEnd {
     /// When there is no such socket, or no memory.
     pub fn connect(path: &Path) -> Result<FrontEnd> {
         let failed = |e: std::io::Error| format!("{}: {e}", path.display());
-        let socket = UnixStream::connect(path).map_err(failed)?;
+        FrontEnd::over(UnixStream::connect(path).map_err(failed)?)
+    }
+
+    /// One whose socket the switch (a `dpdkvhostuserclient` port) has connected to.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn over(socket: UnixStream) -> Result<FrontEnd> {
+        let failed = |e: std::io::Error| format!("a front-end: {e}");
         socket.set_read_timeout(Some(ANSWER)).map_err(failed)?;
         socket.set_write_timeout(Some(ANSWER)).map_err(failed)?;
         // SAFETY: makes a descriptor, which is ours.
@@ -175,13 +185,21 @@ impl FrontEnd {
     /// # Errors
     /// When the switch refuses.
     pub fn negotiate(&mut self, bytes: u64) -> Result<()> {
+        self.negotiate_with(bytes, 0)
+    }
+
+    /// The same with more features, such as [`PACKED`].
+    ///
+    /// # Errors
+    /// When the switch refuses.
+    pub fn negotiate_with(&mut self, bytes: u64, features: u64) -> Result<()> {
         use request::*;
         self.say(SET_OWNER, &[], &[])?;
         let offered = self.ask(GET_FEATURES, &[])?;
         let offered = u64::from_le_bytes(offered.try_into().map_err(|_| "features")?);
         self.ask(GET_PROTOCOL_FEATURES, &[])?;
         self.say(SET_PROTOCOL_FEATURES, &words64(&[0]), &[])?;
-        self.say(SET_FEATURES, &words64(&[FEATURES & offered]), &[])?;
+        self.say(SET_FEATURES, &words64(&[(FEATURES | features) & offered]), &[])?;
         let table = [words32(&[1, 0]), words64(&[0, bytes, USER, 0])].concat();
         self.say(SET_MEM_TABLE, &table, &[self.memory.as_raw_fd()])
     }

@@ -6,7 +6,7 @@ use crate::measure::*;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
-use testkit::front_end::{FREE, FrontEnd, RING_SIZE, eventfd, request};
+use testkit::front_end::{FREE, FrontEnd, PACKED, RING_SIZE, eventfd, request};
 use testkit::{Netns, Noise, Switch, privileged};
 
 /// What a front-end does to the switch behind a port's socket.
@@ -120,11 +120,38 @@ fn a_huge_region_is_asked_for() {
 }
 
 /// Resident kilobytes of the daemon.
-fn resident(sw: &Switch<'_>) -> u64 {
+pub fn resident(sw: &Switch<'_>) -> u64 {
     let pid = sw.daemon_pid().expect("it runs");
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = text.lines().find(|l| l.starts_with("VmRSS"));
     line.and_then(|l| l.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
+}
+
+/// Open descriptors of the daemon.
+pub fn descriptors(sw: &Switch<'_>) -> usize {
+    let pid = sw.daemon_pid().expect("it runs");
+    std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+/// Says random things in any order, and leaves.
+pub fn say_noise(guest: &mut FrontEnd, noise: &mut Noise) {
+    if noise.below(4) > 0 {
+        let features = if noise.below(2) > 0 { PACKED } else { 0 };
+        _ = guest.negotiate_with(4 << 20, features);
+        _ = guest.start(None);
+    }
+    for _ in 0..noise.below(12) {
+        let len = [0, 4, 8, 16, 40, 200][noise.below(6)];
+        let mut payload = noise.bytes(len);
+        // Often a ring that there is, with small numbers.
+        payload.iter_mut().for_each(|b| *b &= if len < 20 { 1 } else { 0xff });
+        let kind = 1 + noise.below(42) as u32;
+        let fd = guest.memory().as_raw_fd();
+        let fds = if noise.below(3) == 0 { &[fd][..] } else { &[] };
+        if guest.say(kind, &payload, fds).is_err() {
+            break;
+        }
+    }
 }
 
 /// Front-ends that connect, say random things in any order and leave (D1, D5, D10, D11).
@@ -132,35 +159,16 @@ fn resident(sw: &Switch<'_>) -> u64 {
 fn noise_in_messages() {
     attacked("noise", |sw, first| {
         drop(first);
-        let descriptors = || {
-            let pid = sw.daemon_pid().expect("it runs");
-            std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
-        };
-        let (mut noise, before) = (Noise(0x5eed), descriptors());
+        let (mut noise, before) = (Noise(0x5eed), descriptors(sw));
         let end = Instant::now() + Duration::from_secs(4);
         let mut connections = 0;
         while Instant::now() < end {
             let Ok(mut guest) = FrontEnd::connect(&sw.dir().join("vhu")) else { continue };
             connections += 1;
-            if noise.below(4) > 0 {
-                _ = guest.negotiate(4 << 20);
-                _ = guest.start(None);
-            }
-            for _ in 0..noise.below(12) {
-                let len = [0, 4, 8, 16, 40, 200][noise.below(6)];
-                let mut payload = noise.bytes(len);
-                // Often a ring that there is, with small numbers.
-                payload.iter_mut().for_each(|b| *b &= if len < 20 { 1 } else { 0xff });
-                let kind = 1 + noise.below(42) as u32;
-                let fd = guest.memory().as_raw_fd();
-                let fds = if noise.below(3) == 0 { &[fd][..] } else { &[] };
-                if guest.say(kind, &payload, fds).is_err() {
-                    break;
-                }
-            }
+            say_noise(&mut guest, &mut noise);
         }
         println!("noise: {connections} connections, {before} descriptors before");
-        wait_for("descriptors are closed", || descriptors() <= before + 12);
+        wait_for("descriptors are closed", || descriptors(sw) <= before + 12);
         vec![]
     });
 }

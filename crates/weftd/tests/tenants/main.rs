@@ -8,6 +8,7 @@
 mod lab;
 mod measure;
 
+mod front_ends;
 mod groups;
 mod hostile;
 mod indirect;

@@ -30,6 +30,8 @@ pub struct Figures {
 
 /// What may become of the victim: shares of its throughput, multiples of its latency.
 struct Limits {
+    /// How often each run is made.
+    runs: usize,
     lost_share: f64,
     throughput: f64,
     latency: (u32, Duration),
@@ -39,12 +41,14 @@ struct Limits {
 fn limits() -> Limits {
     match std::env::var_os("WEFT_STRICT").is_some_and(|v| v == "1") {
         true => Limits {
+            runs: 5,
             lost_share: 0.0,
             throughput: 0.9,
             latency: (2, Duration::from_millis(1)),
             control: (0, Duration::from_millis(500)),
         },
         false => Limits {
+            runs: 2,
             lost_share: 0.02,
             throughput: 0.25,
             latency: (8, Duration::from_millis(60)),
@@ -123,7 +127,7 @@ impl<'a> Victim<'a> {
         }
     }
 
-    /// Asks until told to end: how often, and how long the answers took.
+    /// Asks until `end` is set: how often, and how long the answers took.
     fn questions(&self, end: &AtomicBool) -> (u32, Vec<Duration>) {
         let server = self.b.run(|| UdpSocket::bind((addr(2), 0))).expect("a socket");
         let to = server.local_addr().expect("an address");
@@ -241,8 +245,9 @@ impl Drop for Traffic {
     }
 }
 
-/// Runs the victim beside harmless traffic and beside the attack, twice each, compares the better
-/// ones, and prints them.
+/// Runs the victim beside harmless traffic and beside the attack, in turn, prints both and compares
+/// them: the means of throughput, as a connection has more or less of it by chance, and of all else
+/// the best of each, as a busy machine only makes it worse.
 pub fn judge(
     what: &str,
     victim: &Victim<'_>,
@@ -255,10 +260,11 @@ pub fn judge(
         drop(traffic);
         figures
     };
-    let pairs = [(); 2].map(|()| (run(harmless()), run(attack())));
-    let (calm, hit) = (better(pairs.map(|p| p.0)), better(pairs.map(|p| p.1)));
-    println!("{what}: beside harmless traffic {calm:?}\n{what}: under attack            {hit:?}");
     let l = limits();
+    let (calm, hit): (Vec<_>, Vec<_>) =
+        (0..l.runs).map(|_| (run(harmless()), run(attack()))).unzip();
+    let (calm, hit) = (together(&calm), together(&hit));
+    println!("{what}: beside harmless traffic {calm:?}\n{what}: under attack            {hit:?}");
     let most = |(times, more): (u32, Duration), base: Duration| base * times + more;
     assert!(f64::from(hit.lost) <= l.lost_share * f64::from(hit.sent), "{what}: loss");
     assert!(hit.p99 <= most(l.latency, calm.p99), "{what}: latency");
@@ -267,8 +273,15 @@ pub fn judge(
     assert!(hit.add_port <= most(l.control, calm.add_port), "{what}: ovs-vsctl add-port");
 }
 
-/// The best of each: a busy machine only makes things worse.
-fn better([a, b]: [Figures; 2]) -> Figures {
+/// One run's figures for several.
+fn together(runs: &[Figures]) -> Figures {
+    let best = runs.iter().copied().reduce(better).expect("a run");
+    let mbits = runs.iter().map(|run| run.mbits).sum::<f64>() / runs.len() as f64;
+    Figures { mbits, ..best }
+}
+
+/// The best of each.
+fn better(a: Figures, b: Figures) -> Figures {
     let (lost, sent) = if a.lost <= b.lost { (a.lost, a.sent) } else { (b.lost, b.sent) };
     Figures {
         sent,

@@ -1,4 +1,4 @@
-//! One port begins connections that nobody answers, through `ct`.
+//! One port begins connections that are not answered, through `ct`.
 
 use crate::lab::*;
 use crate::measure::*;
