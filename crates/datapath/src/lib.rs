@@ -31,6 +31,7 @@ mod messages;
 mod miss;
 mod parse;
 mod pmd;
+mod police;
 mod report;
 mod rx;
 mod settings;

@@ -2,7 +2,7 @@
 
 use crate::capture::Capture;
 use crate::marks::MarkChange;
-use crate::rx::police::Policer;
+use crate::police::Policer;
 use crate::settings::{PortEffects, PortLookup, Settings};
 use crate::stats::perf::{Metrics, Suspicious};
 use crate::stats::port::{PortCell, RxqCell};

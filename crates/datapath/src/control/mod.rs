@@ -30,7 +30,7 @@ use crate::control::topology::Core;
 use crate::control::worker::Handle;
 use crate::messages::Route;
 use crate::messages::*;
-use crate::rx::police::Policer;
+use crate::police::Policer;
 use crate::settings::*;
 use crate::stats::clock::{cycles, nanoseconds};
 use crate::stats::perf::Suspicious;

@@ -5,15 +5,14 @@
 
 pub(crate) mod kernel_wait;
 pub(crate) mod known_way;
-pub(crate) mod police;
 pub(crate) mod schedule;
 
 use crate::actions::interpret::Sink;
 use crate::batch::{Batch, Burst};
 use crate::mem::prefetch;
 use crate::messages::RxSlot;
+use crate::police::Policer;
 use crate::rx::kernel_wait::KernelWait;
-use crate::rx::police::Policer;
 use crate::rx::schedule::{RxSchedule, RxqState};
 use crate::stats::clock::{cycles, nanoseconds};
 use crate::tx::TxState;
