@@ -51,6 +51,8 @@ pub(crate) enum Command {
     Limit(PortNo, usize),
     /// What the port's receive queues may bring from now on.
     Police(PortNo, Option<Arc<Policer>>),
+    /// What the port may be sent from now on.
+    PoliceTx(PortNo, Option<Arc<Policer>>),
     /// What an adapter's marks of packets from this port stand for.
     Mark(PortNo, MarkChange),
     AddRx(Box<RxSlot>),

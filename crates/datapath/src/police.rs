@@ -1,12 +1,13 @@
-//! Ingress policing: what a port may bring per second, decided before anything is parsed.
+//! Policing: what a port may bring per second (`ingress_policing_*`), decided before anything is
+//! parsed, and what it may be sent (QoS of type `egress-policer`), decided when a burst is sent.
 //!
 //! Two token buckets, one of bytes and one of packets. A packet passes if both have what it costs,
-//! and ends as `Drop::Policed` otherwise. Several workers may serve one port's queues: the levels
-//! are atomics, read and written once per burst. Two that decide at the same moment may both spend
-//! the same tokens; the level is then below zero until the rate has paid for that, so a port is
-//! ahead of its rate by at most one burst of packets per worker.
+//! and ends as `Drop::Policed` or `Drop::TxPoliced` otherwise. Several workers may serve a port's
+//! queues: the levels are atomics, read and written once per burst. Two that decide at the same
+//! moment may both spend the same tokens; the level is then below zero until the rate has paid for
+//! that, so a port is ahead of its rate by at most one burst of packets per worker.
 
-use crate::settings::Policing;
+use crate::settings::{EgressPolicer, Policing};
 use packet::Packet;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
@@ -61,7 +62,12 @@ pub(crate) struct Policer {
 }
 
 impl Policer {
-    /// With full buckets at `now_ns`; None: nothing is limited.
+    /// Of what a port is sent, with a full bucket at `now_ns`.
+    pub fn egress(p: &EgressPolicer, now_ns: u64) -> Policer {
+        Policer { bytes: Some(Bucket::new(p.cir, p.cbs, now_ns)), packets: None }
+    }
+
+    /// Of what a port brings, with full buckets at `now_ns`; None: nothing is limited.
     pub fn new(p: &Policing, now_ns: u64) -> Option<Policer> {
         let or = |burst: u32, default: u32| u64::from(if burst == 0 { default } else { burst });
         let bucket = |rate: u32, burst: u64, unit: u64| {

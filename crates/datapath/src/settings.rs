@@ -224,6 +224,16 @@ pub struct Policing {
     pub kpkt_burst: u32,
 }
 
+/// What a port may be sent (OVSDB's QoS of type `egress-policer`). Bytes are those behind the
+/// Ethernet header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EgressPolicer {
+    /// Committed information rate: bytes per second.
+    pub cir: u64,
+    /// Committed burst size: bytes. A longer packet is never sent.
+    pub cbs: u64,
+}
+
 /// Tells by a decision's effects whether the decision may have changed.
 pub type Stale = Box<dyn Fn(&(dyn Any + Send + Sync)) -> bool + Send>;
 

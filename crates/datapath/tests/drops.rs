@@ -5,7 +5,7 @@ mod common;
 use action::{BandConfig, BandKind, Decision, Meter, Op, Pipeline, Punt, Request, Rewrite};
 use common::{Rule, Rules, rule, udp};
 use datapath::testing::{Peer, ring_port};
-use datapath::{Config, Datapath, Policing, RxAffinity, Settings};
+use datapath::{Config, Datapath, EgressPolicer, Policing, RxAffinity, Settings, WorkerId};
 use flow::{Field, Key};
 use packet::{HeapPool, Packet, Pool};
 use port::Service;
@@ -228,6 +228,78 @@ fn refused_packets_are_attempts() {
     assert!((1..=2 * packet::VECTOR as u64).contains(&refused), "{refused} in one step");
     lab.run();
     assert_eq!(lab.count(Drop::Policed), 10_000);
+}
+
+/// As many packets of 64 bytes at once; not one more within the time of a test.
+fn packets_at_once(n: u64) -> Option<EgressPolicer> {
+    Some(EgressPolicer { cir: 1, cbs: n * (64 - 14) })
+}
+
+#[test]
+fn more_than_a_port_may_be_sent() {
+    for (to, limited, lost) in [(1, 1, 290), (2, 2, 290), (1, 0, 0), (1, 2, 0)] {
+        let mut lab = always(vec![Op::Output(to)], Settings::default());
+        lab.dp.set_egress(limited, packets_at_once(10)).unwrap();
+        (0..300).for_each(|_| lab.ends[0].send(&frame()));
+        lab.run();
+        let stats = lab.dp.port_stats(to).unwrap();
+        assert_eq!(stats.drops[Drop::TxPoliced as usize], lost, "to {to}, {limited} is limited");
+        assert_eq!((stats.tx_packets, stats.tx_bytes), (300 - lost, (300 - lost) * 64));
+        assert_eq!(lab.count(Drop::TxPoliced), lost);
+    }
+    let mut lab = always(vec![Op::Output(1)], Settings::default());
+    assert!(lab.dp.set_egress(7, None).is_err());
+    let mut sent = |limit, packets: std::ops::Range<u16>| {
+        lab.dp.set_egress(1, limit).unwrap();
+        packets.clone().for_each(|i| lab.ends[0].send(&udp(1, 2, i, 4, 64)));
+        lab.run();
+        let sent = lab.ends[1].drain();
+        let first: Vec<_> = packets.take(sent.len()).map(|i| udp(1, 2, i, 4, 64)).collect();
+        assert_eq!(sent, first);
+        sent.len()
+    };
+    assert_eq!(sent(packets_at_once(10), 0..300), 10);
+    assert_eq!(sent(packets_at_once(10), 0..300), 0, "set again");
+    assert_eq!(sent(packets_at_once(20), 0..300), 20, "another limit begins with a full bucket");
+    assert_eq!(sent(None, 0..300), 300);
+    let too_long = Some(EgressPolicer { cir: 1 << 40, cbs: 49 });
+    assert_eq!(sent(too_long, 0..300), 0, "longer than the burst");
+    assert_eq!(lab.count(Drop::TxPoliced), 290 + 300 + 280 + 300);
+}
+
+#[test]
+fn workers_share_what_a_port_may_be_sent() {
+    let mut lab = always(vec![Op::Output(1)], Settings::default());
+    lab.dp.set_egress(1, packets_at_once(10)).unwrap();
+    // One thread for each polled port.
+    lab.dp.set_pmd_cores(&[1, 2]).unwrap();
+    for _ in 0..2 {
+        [0, 1].iter().for_each(|from| (0..100).for_each(|_| lab.ends[*from].send(&frame())));
+        lab.run();
+    }
+    let threads: Vec<_> = lab.dp.rxq_info().iter().filter_map(|q| q.worker).collect();
+    assert!(threads.contains(&WorkerId::Pmd(1)) && threads.contains(&WorkerId::Pmd(2)));
+    assert_eq!(lab.dp.port_stats(1).unwrap().tx_packets, 10);
+    assert_eq!(lab.count(Drop::TxPoliced), 390);
+}
+
+/// Packets that wait for a busy queue were charged when they were first tried.
+#[test]
+fn waiting_packets_are_charged_once() {
+    let mut lab = always(vec![Op::Output(1)], Settings::default());
+    lab.dp.set_egress(1, packets_at_once(40)).unwrap();
+    lab.ends[1].make_tx_busy(true);
+    for _ in 0..4 {
+        (0..10).for_each(|_| lab.ends[0].send(&frame()));
+        (0..5).for_each(|_| _ = lab.dp.step());
+    }
+    assert_eq!(lab.dp.port_stats(1).unwrap().tx_packets, 0);
+    lab.ends[1].make_tx_busy(false);
+    lab.run();
+    assert_eq!(lab.ends[1].drain().len(), 40);
+    (0..10).for_each(|_| lab.ends[0].send(&frame()));
+    lab.run();
+    assert_eq!(lab.count(Drop::TxPoliced), 10);
 }
 
 #[test]

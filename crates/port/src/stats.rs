@@ -6,12 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use telemetry::Drop as Reason;
 
 /// One direction.
-#[derive(Default)]
 pub struct Direction {
     packets: AtomicU64,
     bytes: AtomicU64,
     errors: AtomicU64,
     drops: [AtomicU64; Reason::COUNT],
+}
+
+impl Default for Direction {
+    fn default() -> Self {
+        let [packets, bytes, errors] = Default::default();
+        Direction { packets, bytes, errors, drops: [const { AtomicU64::new(0) }; Reason::COUNT] }
+    }
 }
 
 impl Direction {

@@ -39,6 +39,7 @@ drops! {
     DepthLimit "depth_limit" "The pipeline's resubmit depth or action limit was reached.";
     Meter "meter" "A meter's rate was exceeded.";
     Policed "policed" "The input port brought more than its ingress policing rate and burst allow.";
+    TxPoliced "tx_policed" "The output port was sent more than its egress policer's rate and burst allow.";
     RxFull "rx_full" "The input port's receive queue was full: the switch did not read fast enough.";
     BadOffload "bad_offload" "The kernel left work on the packet (segmentation, checksum) that the port cannot finish.";
     TunnelHeader "tunnel_header" "The tunnel header of a packet that was to be decapsulated is malformed or not supported.";

@@ -116,6 +116,9 @@ pub(crate) struct PortEntry {
     /// What it may bring, and how the workers count that.
     policing: Policing,
     policer: Option<Arc<Policer>>,
+    /// What it may be sent, and how the workers count that.
+    egress: Option<EgressPolicer>,
+    egress_policer: Option<Arc<Policer>>,
     /// Some: its adapter may mark packets.
     pub marks: Option<Box<PortMarks>>,
 }
@@ -262,6 +265,7 @@ impl Datapath {
             p.cells.insert(slot, cell.clone());
             w.send(Command::AddPort(*no, cell));
             w.send(Command::Limit(*no, p.limit));
+            w.send(Command::PoliceTx(*no, p.egress_policer.clone()));
         }
         self.workers[slot] = Some(Box::new(w));
         self.give_mark_tables(slot);
@@ -455,6 +459,8 @@ impl Datapath {
                 limit,
                 policing,
                 policer,
+                egress: None,
+                egress_policer: None,
                 marks: None,
             },
         );
@@ -525,6 +531,19 @@ impl Datapath {
             p.policer = Policer::new(&policing, nanoseconds(cycles())).map(Arc::new);
             let workers = self.workers.iter_mut().flatten();
             workers.for_each(|w| w.send(Command::Police(no, p.policer.clone())));
+        }
+        Ok(())
+    }
+
+    /// Limits what a port is sent from now on, by all workers together. The bucket begins full. No
+    /// effect if that is what it is limited to already.
+    pub fn set_egress(&mut self, no: PortNo, egress: Option<EgressPolicer>) -> Result<(), Error> {
+        let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
+        if std::mem::replace(&mut p.egress, egress) != egress {
+            let now_ns = nanoseconds(cycles());
+            p.egress_policer = egress.map(|e| Arc::new(Policer::egress(&e, now_ns)));
+            let workers = self.workers.iter_mut().flatten();
+            workers.for_each(|w| w.send(Command::PoliceTx(no, p.egress_policer.clone())));
         }
         Ok(())
     }

@@ -37,6 +37,7 @@ impl Worker {
             }
             Command::Limit(no, bytes) => self.tx.set_limit(no, bytes),
             Command::Police(port, policer) => self.rx.set_policer(port, &policer),
+            Command::PoliceTx(port, policer) => self.tx.set_policer(port, policer),
             Command::Mark(port, change) => {
                 let with = (&*self.lookup.table.store, &self.actions.programs);
                 self.marks.change(port, change, with);

@@ -10,6 +10,7 @@ use crate::batch::keys::bytes_mut;
 use crate::messages::Route;
 use crate::messages::{Handoff, Shared, Wake};
 use crate::parse::frame::Frame;
+use crate::police::Policer;
 use crate::settings::{PuntEvent, Settings};
 use crate::stats::clock;
 use crate::stats::port::PortCell;
@@ -45,6 +46,10 @@ struct TxPort {
     longest: usize,
     /// Longest frame that the port takes.
     limit: usize,
+    /// What the port may be sent, by all workers together.
+    policer: Option<Arc<Policer>>,
+    /// Buffered packets that the policer has let pass already; the first ones.
+    passed: usize,
     /// Burst size: so many buffered packets are sent at once. A power of two.
     full: usize,
     /// In `waiting`.
@@ -81,7 +86,7 @@ impl TxPort {
             self.stats.lost(why, self.buf.len() as u64);
             to_free.append(&mut self.buf);
         }
-        (self.bytes, self.longest) = (0, 0);
+        (self.bytes, self.longest, self.passed) = (0, 0, 0);
     }
 }
 
@@ -185,6 +190,8 @@ impl TxState {
             bytes: 0,
             longest: 0,
             limit: usize::MAX,
+            policer: None,
+            passed: 0,
             full: BURST,
             listed: false,
             was_full: false,
@@ -197,6 +204,13 @@ impl TxState {
     pub fn set_limit(&mut self, no: PortNo, bytes: usize) {
         if let Some(Some(port)) = self.ports.get_mut(no as usize) {
             port.limit = bytes;
+        }
+    }
+
+    /// Sets what a port may be sent.
+    pub fn set_policer(&mut self, no: PortNo, policer: Option<Arc<Policer>>) {
+        if let Some(Some(port)) = self.ports.get_mut(no as usize) {
+            port.policer = policer;
         }
     }
 
@@ -326,9 +340,13 @@ impl TxState {
                 if longest > port.limit {
                     bytes -= cut_long(&mut port.buf, port.limit, &port.stats, &mut self.to_free);
                 }
+                if let Some(policer) = &port.policer {
+                    let start = port.passed.min(port.buf.len());
+                    bytes -= police(policer, start, &mut port.buf, &port.stats, &mut self.to_free);
+                }
                 let n = q.tx(&port.buf).min(port.buf.len());
                 if n == 0 && q.is_busy() && port.buf.len() < VECTOR {
-                    (port.bytes, port.longest) = (bytes, longest);
+                    (port.bytes, port.longest, port.passed) = (bytes, longest, port.buf.len());
                     return;
                 }
                 port.was_full |= n < port.buf.len() && !q.is_busy();
@@ -510,6 +528,21 @@ fn cut_long(
     let before = to_free.len();
     to_free.extend(buf.extract_if(.., |p| p.len() > limit));
     stats.lost(Drop::TooLong, (to_free.len() - before) as u64);
+    to_free[before..].iter().map(|p| p.len() as u64).sum()
+}
+
+/// Drops those of `buf[start..]` that are more than the port may be sent; how many bytes.
+#[cold]
+fn police(
+    policer: &Policer,
+    start: usize,
+    buf: &mut Vec<Packet>,
+    stats: &PortCell,
+    to_free: &mut Vec<Packet>,
+) -> u64 {
+    let before = to_free.len();
+    policer.run(clock::nanoseconds(clock::cycles()), buf, start, to_free);
+    stats.lost(Drop::TxPoliced, (to_free.len() - before) as u64);
     to_free[before..].iter().map(|p| p.len() as u64).sum()
 }
 
