@@ -105,8 +105,16 @@ pub fn action_text(a: &Action) -> String {
         A::CtClear => "ct_clear".into(),
         A::CheckPktLarger { len, dst } => format!("check_pkt_larger({len})->{}", sub(*dst)),
         A::DeleteField(f) => format!("delete_field:{}", f.name()),
+        A::Encap(header) => format!("encap({})", header.name()),
+        A::Decap(None) => "decap()".into(),
+        A::Decap(Some(inner)) => decap(*inner),
         a => mpls(a).or_else(|| learn::text(a)).unwrap_or_else(|| format!("{a:?}")),
     }
+}
+
+fn decap(inner: u32) -> String {
+    let (namespace, kind) = (inner >> 16, hex(u64::from(inner & 0xffff)));
+    format!("decap(packet_type(ns={namespace},type={kind}))")
 }
 
 /// An action on MPLS entries.

@@ -231,6 +231,9 @@ pub enum Action {
         dst: Subfield,
     },
     DeleteField(Field),
+    Encap(crate::Header),
+    /// The packet type of what is behind the header that is removed; None: the header says that.
+    Decap(Option<u32>),
 }
 
 impl Action {

@@ -2,8 +2,8 @@
 //!
 //! An action's type is looked up first (unknown: `ActBadType`, `ActBadExperimenter`,
 //! `ActBadExpType`), then its length is checked against the type's ([`lengths`]), so that the
-//! readers below never look past its end. What Nicira has and [`Action`] has no form for (learn,
-//! bundle, encap, ...) is an unknown type here.
+//! readers below never look past its end. What Nicira has and [`Action`] has no form for
+//! (dec_nsh_ttl, ...) is an unknown type here.
 
 use crate::actions_nx as nx;
 use crate::fields::{Bytes, set_field, subfield_move};

@@ -2,6 +2,7 @@
 
 use crate::actions::{self, Item};
 use crate::conntrack;
+use crate::encap;
 use crate::fields::{self, Bytes, zeros};
 use crate::learn;
 use crate::oxm::{Oxm, port_from_10};
@@ -55,6 +56,8 @@ pub(crate) mod nxast {
     pub const RESUBMIT_TABLE_CT: u16 = 44;
     pub const CHECK_PKT_LARGER: u16 = 49;
     pub const LEARN2: u16 = 45;
+    pub const RAW_ENCAP: u16 = 46;
+    pub const RAW_DECAP: u16 = 47;
     pub const DELETE_FIELD: u16 = 50;
 }
 
@@ -77,12 +80,13 @@ const BUNDLE_MEMBERS_MAX: usize = 2048;
 pub(crate) const NXM_OF_IN_PORT: u32 = 2;
 
 /// The least and greatest length of an action; None for an unknown one. Those that later versions
-/// have a standard action for exist in 1.0 only, loads not in 1.5.
+/// have a standard action for exist in 1.0 only, loads not in 1.5, encap and decap from 1.3 on.
 pub(crate) fn lengths(version: Version, kind: u16) -> Option<(usize, usize)> {
     use nxast::*;
     const OPEN: usize = 0xffff;
     let v10 = version == Version::V10;
     let before15 = version < Version::V15;
+    let since13 = version >= Version::V13;
     Some(match kind {
         RESUBMIT | SET_TUNNEL | POP_QUEUE | EXIT | FIN_TIMEOUT | CONTROLLER => (16, 16),
         RESUBMIT_TABLE | RESUBMIT_TABLE_CT | CONJUNCTION | OUTPUT_TRUNC | CT_CLEAR => (16, 16),
@@ -97,6 +101,7 @@ pub(crate) fn lengths(version: Version, kind: u16) -> Option<(usize, usize)> {
         STACK_PUSH | STACK_POP | CHECK_PKT_LARGER => (24, 24),
         LEARN | BUNDLE | BUNDLE_LOAD => (32, OPEN),
         LEARN2 => (40, OPEN),
+        RAW_ENCAP | RAW_DECAP if since13 => (16, OPEN),
         MULTIPATH | WRITE_METADATA | SAMPLE2 | SAMPLE3 => (32, 32),
         _ => return None,
     })
@@ -171,6 +176,8 @@ fn larger(kind: u16, b: Bytes) -> Result<Action, OfError> {
         nxast::CONJUNCTION => conjunction(b)?,
         nxast::SAMPLE | nxast::SAMPLE2 | nxast::SAMPLE3 => sample(kind, b)?,
         nxast::DELETE_FIELD => delete_field(b)?,
+        nxast::RAW_ENCAP => encap::decode_encap(b)?,
+        nxast::RAW_DECAP => encap::decode_decap(b)?,
         _ => return Err(OfError::ActBadExpType),
     })
 }

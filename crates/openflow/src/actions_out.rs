@@ -7,6 +7,7 @@
 use crate::actions::{act10, act11};
 use crate::actions_nx::{NXM_OF_IN_PORT, nxast};
 use crate::conntrack::{encode_ct, encode_nat};
+use crate::encap;
 use crate::fields_out::{Nx, Put, form};
 use crate::learn;
 use crate::oxm::port_to_10;
@@ -424,6 +425,7 @@ impl<'a> Encoder<'a> {
                 nx.u16(*len).u16(dst.ofs).id(Version::V10, *dst).zeros(if wide { 2 } else { 6 })
             }),
             Action::Note(data) => put.nicira(nxast::NOTE, data),
+            Action::Encap(_) | Action::Decap(_) => encap::encode(put, action),
             Action::FinTimeout { idle, hard } => {
                 put.nx(nxast::FIN_TIMEOUT, |nx| nx.u16(*idle).u16(*hard));
             }

@@ -10,8 +10,8 @@ use crate::actions::check_output_port;
 use crate::conntrack::{ALG_FTP, ALG_TFTP, Conntrack, Zone};
 use crate::prereq::{self, VLAN_PRESENT, eth, ip, is_mpls};
 use crate::{
-    Action, Instruction, LearnSource, LearnTarget, Match, OfError, OfPort, Subfield, Version,
-    meter_id, port,
+    Action, Header, Instruction, LearnSource, LearnTarget, Match, OfError, OfPort, Subfield,
+    Version, meter_id, packet_type, port,
 };
 use flow::{Field, TUN_METADATA_MAX, at, frag};
 use std::net::IpAddr;
@@ -192,14 +192,23 @@ impl Packet {
             }
             PushMpls { ethertype } if !is_mpls(*ethertype) => Err(OfError::ActBadArgument),
             PushMpls { ethertype } => {
-                self.expect(self.m.key.u32(at::PACKET_TYPE) == 0)?;
+                self.expect(prereq::is_ethernet(&self.m.key))?;
                 self.m.key.set_u16(at::ETH_TYPE, *ethertype);
                 self.m.key.set_u8(at::PROTO, 0);
                 Ok(())
             }
             PopMpls { ethertype } => {
-                self.expect(is_mpls(prereq::eth_type(&self.m)))?;
+                let ethernet = prereq::is_ethernet(&self.m.key);
+                self.expect(ethernet && is_mpls(prereq::eth_type(&self.m)))?;
                 self.m.key.set_u16(at::ETH_TYPE, *ethertype);
+                Ok(())
+            }
+            Encap(header) => {
+                self.encap(*header);
+                Ok(())
+            }
+            Decap(_) => {
+                self.decap();
                 Ok(())
             }
             Resubmit { ct: true, .. } => self.need(prereq::holds(Field::CtNwProto, &self.m)),
@@ -325,6 +334,28 @@ impl Packet {
         Ok(())
     }
 
+    fn encap(&mut self, header: Header) {
+        let kind = header.packet_type();
+        self.m.key.set_u32(at::PACKET_TYPE, kind);
+        if let Some(ethertype) = packet_type::ethertype(kind) {
+            self.m.key.set_u16(at::ETH_TYPE, ethertype);
+            self.m.key.set_u8(at::PROTO, 0);
+        }
+    }
+
+    /// Behind an Ethernet header is what its type says; behind others, as in OVS, something
+    /// unknown, whatever the action says it is.
+    fn decap(&mut self) {
+        let kind = match prereq::is_ethernet(&self.m.key) {
+            true => packet_type::of_ethertype(self.m.key.u16(at::ETH_TYPE)),
+            false => {
+                self.m.key.set_u16(at::ETH_TYPE, 0);
+                packet_type::UNKNOWN
+            }
+        };
+        self.m.key.set_u32(at::PACKET_TYPE, kind);
+    }
+
     fn is_ip(&self) -> bool {
         matches!(prereq::eth_type(&self.m), eth::IP | eth::IPV6)
     }
@@ -406,6 +437,37 @@ mod tests {
         assert_eq!(check_any(&[push]), Err(OfError::ActBadArgument));
         let beyond = Action::Push(Subfield { ofs: 1, ..dst });
         assert_eq!(check_any(&[beyond]), Err(OfError::ActBadArgument));
+    }
+
+    /// Each as ovs-ofctl 3.1 judges it.
+    #[test]
+    fn encap_and_decap_change_what_is_known() {
+        use Action::{Decap, Encap};
+        let (label, addr) = (Action::SetMplsLabel(3), Action::SetIpSrc([1; 4]));
+        let mac = Action::SetField { field: Field::EthDst, value: 1, mask: Field::EthDst.full() };
+        let ethernet = || Encap(Header::Ethernet);
+        let inner = |kind| Decap(Some(kind));
+        let fine = [
+            vec![Encap(Header::Mpls), label.clone(), ethernet(), label.clone(), mac.clone()],
+            vec![Encap(Header::Mpls), ethernet(), Action::PopMpls { ethertype: eth::IP }],
+            vec![Decap(None), addr.clone(), ethernet(), addr.clone(), mac.clone()],
+            vec![Decap(None), Decap(None), Encap(Header::Mpls), label.clone()],
+        ];
+        for list in fine {
+            assert_eq!(check(V13, &tcp(), &list), Ok(()), "{list:?}");
+        }
+        let wrong = [
+            vec![Encap(Header::Mpls), mac.clone()],
+            vec![Encap(Header::Mpls), addr.clone()],
+            vec![Encap(Header::Mpls), Action::PushMpls { ethertype: eth::MPLS }],
+            vec![Encap(Header::Mpls), Action::PopMpls { ethertype: eth::IP }],
+            vec![Decap(None), mac.clone()],
+            vec![Decap(None), inner(packet_type::ETHERNET), mac],
+            vec![Decap(None), inner(packet_type::of_ethertype(eth::IP)), ethernet(), addr],
+        ];
+        for list in wrong {
+            assert_eq!(check(V13, &tcp(), &list), INCONSISTENT, "{list:?}");
+        }
     }
 
     #[test]

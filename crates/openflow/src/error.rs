@@ -42,6 +42,8 @@ pub enum OfError {
     ActBadSetArgument,
     ActMustBeZero,
     ActBadConjunction,
+    ActBadHeaderType,
+    ActUnknownEdProp,
     // bad instruction
     InstUnknown,
     InstUnsup,
@@ -218,6 +220,8 @@ const SPECIAL: &[(OfError, &str)] = &[
     (OfError::ActBadExpType, "OFPBAC_BAD_VENDOR_TYPE"),
     (OfError::ActMustBeZero, "NXBAC_MUST_BE_ZERO"),
     (OfError::ActBadConjunction, "NXBAC_BAD_CONJUNCTION"),
+    (OfError::ActBadHeaderType, "NXBAC_BAD_HEADER_TYPE"),
+    (OfError::ActUnknownEdProp, "NXBAC_UNKNOWN_ED_PROP"),
     (OfError::InstUnknown, "OFPBIC_UNKNOWN_INST"),
     (OfError::InstUnsup, "OFPBIC_UNSUP_INST"),
     (OfError::InstDup, "OFPBIC_DUP_INST"),

@@ -97,6 +97,8 @@ table! {
     ActBadMeter: OF V15 V15 2 17;
     ActMustBeZero: NX V10 V11 2 256, NX V12 V15 11 0;
     ActBadConjunction: NX V10 V11 2 526, NX V12 V15 15 0;
+    ActBadHeaderType: NX V13 V15 39 0;
+    ActUnknownEdProp: NX V13 V15 40 0;
     InstUnknown: OF V11 V15 3 0;
     InstUnsup: NX V10 V10 2 257, OF V11 V15 3 1;
     InstBadTableId: OF V11 V15 3 2;

@@ -1,6 +1,6 @@
 //! What a match must say before a field may be matched or written (OpenFlow 1.5.1, 7.2.3.7).
 
-use crate::Match;
+use crate::{Match, packet_type};
 use flow::{Field, Key, at, frag};
 
 /// Ethernet types that the checks look at.
@@ -38,15 +38,11 @@ pub fn is_mpls(eth_type: u16) -> bool {
 
 /// The Ethernet type that a match asks for; 0 for none.
 pub fn eth_type(m: &Match) -> u16 {
-    let packet_type = m.key.u32(at::PACKET_TYPE);
-    match packet_type >> 16 {
-        1 => packet_type as u16,
-        _ => m.key.u16(at::ETH_TYPE),
-    }
+    packet_type::ethertype(m.key.u32(at::PACKET_TYPE)).unwrap_or(m.key.u16(at::ETH_TYPE))
 }
 
-fn is_ethernet(key: &Key) -> bool {
-    key.u32(at::PACKET_TYPE) == 0
+pub(crate) fn is_ethernet(key: &Key) -> bool {
+    key.u32(at::PACKET_TYPE) == packet_type::ETHERNET
 }
 
 fn is_l4(m: &Match, proto: u8) -> bool {
@@ -83,7 +79,7 @@ pub fn holds(field: Field, m: &Match) -> bool {
     use Field::*;
     match field {
         EthDst | EthSrc | EthType | VlanTci | VlanVid => is_ethernet(&m.key),
-        VlanPcp => m.key.u16(at::VLAN) & VLAN_PRESENT != 0,
+        VlanPcp => is_ethernet(&m.key) && m.key.u16(at::VLAN) & VLAN_PRESENT != 0,
         MplsLabel | MplsTc | MplsBos | MplsTtl => is_mpls(eth_type(m)),
         Ipv4Src | Ipv4Dst => eth_type(m) == eth::IP,
         Ipv6Src | Ipv6Dst | Ipv6Label => eth_type(m) == eth::IPV6,

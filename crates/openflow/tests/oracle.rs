@@ -270,6 +270,15 @@ const ACTIONS11: &[&str] = &[
     "ip actions=ct(commit),write_actions(ct_clear,2)",
 ];
 
+const ACTIONS13: &[&str] = &[
+    "actions=meter:3,1",
+    "actions=meter:2,goto_table:4",
+    "actions=encap(mpls),set_mpls_label:3,encap(ethernet),set_field:00:00:00:00:00:02->eth_dst,1",
+    "mpls actions=decap(),decap(packet_type(ns=0,type=0)),encap(mpls_mc),1",
+    "mpls actions=decap,decap(packet_type(ns=1,type=0x8847)),encap(ethernet),1",
+    "actions=write_actions(encap(mpls),decap(),1)",
+];
+
 #[test]
 fn actions_read_back() {
     check_all(&[V10, V12, V13, V14, V15], ACTIONS);
@@ -277,7 +286,7 @@ fn actions_read_back() {
     let load_vid = "dl_vlan=1 actions=load:5->OXM_OF_VLAN_VID[],load:0x1005->NXM_OF_VLAN_TCI[]";
     check_all(&[V10, V12, V13, V14], &[load_vid]);
     check_all(&[V12, V13, V14, V15], ACTIONS11);
-    check_all(&[V13, V14, V15], &["actions=meter:3,1", "actions=meter:2,goto_table:4"]);
+    check_all(&[V13, V14, V15], ACTIONS13);
     check_all(
         &[V10],
         &["actions=write_metadata:0x5/0xff", "actions=mod_vlan_vid:5,1", "actions=enqueue:1:5"],
