@@ -1,10 +1,10 @@
 //! Interfaces: opening, changing and closing the ports behind them, and what they say of
 //! themselves.
 
-use crate::config::IfaceConf;
+use crate::config::{IfaceConf, QosConf};
 use crate::tunnel_options::is_tunnel;
 use crate::vlog;
-use datapath::{Datapath, Policing, RxAffinity};
+use datapath::{Datapath, EgressPolicer, Policing, RxAffinity};
 use flow::PortNo;
 use openflow::{OfPort, PortStats};
 use port::{Port, PortConfig, PortError};
@@ -144,12 +144,17 @@ impl Iface {
         };
         let mut all = dp.port_mut(no).map(|p| p.counters()).unwrap_or_default();
         let Some(seen) = dp.port_stats(no) else { return all };
-        let policed = seen.drops[telemetry::Drop::Policed as usize];
-        if policed > 0 {
-            *all.entry("rx_dropped".into()).or_insert(0) += policed;
-            // OVS has this counter for DPDK ports only, which always show it.
-            all.insert("ovs_rx_qos_drops".into(), policed);
+        use telemetry::Drop;
+        let [rx_policed, tx_policed, too_long] =
+            [Drop::Policed, Drop::TxPoliced, Drop::TooLong].map(|d| seen.drops[d as usize]);
+        if rx_policed > 0 {
+            *all.entry("rx_dropped".into()).or_insert(0) += rx_policed;
         }
+        // OVS has these counters for DPDK ports only, which always show them.
+        let qos = [("ovs_rx_qos_drops", rx_policed), ("ovs_tx_qos_drops", tx_policed)];
+        let is_dpdk = port_dpdk::KINDS.contains(&self.conf.kind.as_str());
+        let shown = qos.into_iter().filter(|(_, n)| is_dpdk || *n > 0);
+        all.extend(shown.map(|(name, n)| (name.to_string(), n)));
         // A driver's counters are of packets that the host had.
         let more = dp.hardware_stats(no);
         for (name, value, more) in [
@@ -160,22 +165,20 @@ impl Iface {
         ] {
             all.entry(name.into()).and_modify(|n| *n += more).or_insert(value);
         }
-        use telemetry::Drop;
-        let dropped = [Drop::TxFull, Drop::TxBusy, Drop::TxDown, Drop::RingFull, Drop::TooLong];
-        let at_output: u64 = dropped.iter().map(|d| seen.drops[*d as usize]).sum();
+        let failed = [Drop::TxFull, Drop::TxBusy, Drop::TxDown, Drop::RingFull];
+        let failed: u64 = failed.iter().map(|d| seen.drops[*d as usize]).sum();
+        let named = too_long + tx_policed;
+        let at_output = failed + named;
         if at_output > 0 {
             *all.entry("tx_dropped".into()).or_insert(0) += at_output;
         }
-        if port_dpdk::KINDS.contains(&self.conf.kind.as_str()) {
-            let too_long = seen.drops[Drop::TooLong as usize];
-            let failed = all.get("tx_dropped").map_or(0, |all| all.saturating_sub(too_long));
+        if is_dpdk {
+            let failed = all.get("tx_dropped").map_or(0, |all| all.saturating_sub(named));
             // What ovs-vswitchd counts apart, and tools look at.
             for (name, value) in [
                 ("ovs_tx_failure_drops", failed),
                 ("ovs_tx_mtu_exceeded_drops", too_long),
                 ("ovs_tx_invalid_hwol_drops", 0),
-                ("ovs_tx_qos_drops", 0),
-                ("ovs_rx_qos_drops", policed),
             ] {
                 all.insert(name.into(), value);
             }
@@ -250,6 +253,16 @@ pub fn policing(conf: &IfaceConf) -> Policing {
     let (kbit_rate, kbit_burst) = conf.policing_kbits;
     let (kpkt_rate, kpkt_burst) = conf.policing_kpkts;
     Policing { kbit_rate, kbit_burst, kpkt_rate, kpkt_burst }
+}
+
+/// The egress policer of its port; None as well if it has no rate or no burst.
+pub fn egress(conf: &IfaceConf) -> Option<EgressPolicer> {
+    match conf.qos {
+        Some(QosConf::EgressPolicer { cir, cbs }) if cir > 0 && cbs > 0 => {
+            Some(EgressPolicer { cir, cbs })
+        }
+        _ => None,
+    }
 }
 
 /// `pmd-rxq-affinity="0:3,1:7"`: queue to core; an item that makes no sense is left out.

@@ -24,7 +24,7 @@ fn one(s: &Sandbox, words: &str) -> String {
 
 /// Commands, and the setting of which they bring a notice.
 const CASES: &[(&str, &str)] = &[
-    ("set port p1 qos=@q -- --id=@q create qos type=linux-htb", "port p1: qos"),
+    ("set port p1 qos=@q -- --id=@q create qos type=linux-htb", "port p1: qos: type=linux-htb"),
     ("set port p1 lacp=active", "port p1: lacp"),
     ("set port bond0 bond_mode=balance-slb", "port bond0: bond_mode=balance-slb"),
     ("set port bond0 bond_mode=balance-tcp", "port bond0: bond_mode=balance-tcp"),

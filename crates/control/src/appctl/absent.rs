@@ -144,21 +144,4 @@ pub const COMMANDS: &[Command] = &[
         0,
         answer!("Datapath dumping tersely using UFID enabled for supported datapaths\n"),
     ),
-    command("qos/show", "interface", 1, 1, qos_show),
-    command("qos/show-types", "interface", 1, 1, qos_types),
 ];
-
-fn known(s: &State, name: &str) -> Result<(), String> {
-    let known = s.bridges.values().any(|b| b.ifaces.contains_key(name));
-    if known { Ok(()) } else { Err("no such interface".into()) }
-}
-
-fn qos_show(s: &mut State, args: &[String]) -> Result<String, String> {
-    known(s, &args[0])?;
-    passed_over(s, &["qos"])?;
-    Ok(format!("QoS not configured on {}\n", args[0]))
-}
-
-fn qos_types(s: &mut State, args: &[String]) -> Result<String, String> {
-    known(s, &args[0]).map(|()| format!("No QoS types supported for interface: {}\n", args[0]))
-}

@@ -20,6 +20,7 @@ mod lookups;
 mod offload;
 pub mod perf;
 mod pmd;
+mod qos;
 mod trace;
 mod tree;
 mod tunnels;
@@ -150,6 +151,8 @@ pub const COMMANDS: &[Command] = &[
         8,
         trace::trace,
     ),
+    command("qos/show", "interface", 1, 1, qos::show),
+    command("qos/show-types", "interface", 1, 1, qos::types),
     command("revalidator/purge", "", 0, 0, dpctl::purge),
     command("revalidator/wait", "", 0, 0, dpctl::wait),
     command("upcall/show", "", 0, 0, dpctl::upcall_show),

@@ -2,6 +2,7 @@
 //! what contradicts itself is left out and returned as a [`Conflict`].
 
 use super::notices::{self, Notice};
+use super::qos::{self, QosConf};
 use super::rows::{rows, str_uuid_map};
 use super::timeouts::{self, Timeouts};
 use ovsdb::{Replica, Row, Uuid};
@@ -236,6 +237,8 @@ pub struct IfaceConf {
     pub policing_kbits: (u32, u32),
     /// `ingress_policing_kpkts_rate` and `_burst`, in thousands of packets; zero for none.
     pub policing_kpkts: (u32, u32),
+    /// `qos` of its port.
+    pub qos: Option<QosConf>,
 }
 
 impl Desired {
@@ -388,6 +391,7 @@ fn interface(uuid: Uuid, row: &Row, bridge: &str) -> IfaceConf {
         bfd: row.str_map("bfd"),
         policing_kbits: pair("ingress_policing_rate", "ingress_policing_burst"),
         policing_kpkts: pair("ingress_policing_kpkts_rate", "ingress_policing_kpkts_burst"),
+        qos: None,
     }
 }
 
@@ -480,9 +484,9 @@ impl Reader<'_> {
     fn interfaces(&mut self, port: &Row, bridge: &str) -> Vec<IfaceConf> {
         let mut found: Vec<_> = rows(self.db, "Interface", port, "interfaces").collect();
         found.sort_by_key(|(_, row)| row.str("name"));
-        let mut kept = Vec::new();
+        let (mut kept, qos) = (Vec::new(), qos::read(self.db, port));
         for (uuid, row) in found {
-            let conf = interface(uuid, row, bridge);
+            let conf = IfaceConf { qos: qos.clone(), ..interface(uuid, row, bridge) };
             if self.seen.insert(conf.name.clone()) {
                 kept.push(conf);
             } else {

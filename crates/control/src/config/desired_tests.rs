@@ -83,6 +83,26 @@ fn columns_reach_their_fields() {
 }
 
 #[test]
+fn qos_of_a_port_is_that_of_its_interfaces() {
+    let qos = |kind: &str, config: &[(&str, &str)]| {
+        let desired = Desired::read(&database(vec![
+            ("Port", uuid(4), "qos", Datum::set([uuid(50)])),
+            ("QoS", uuid(50), "type", Datum::scalar(kind)),
+            ("QoS", uuid(50), "other_config", Datum::map(config.iter().copied())),
+        ]));
+        let all: Vec<_> = desired.unwrap().bridges[0].interfaces().map(|i| i.qos.clone()).collect();
+        assert_eq!((&all[0], &all[2]), (&all[1], &None), "p1, p2 and br0");
+        all[0].clone()
+    };
+    let policer = |cir, cbs| Some(QosConf::EgressPolicer { cir, cbs });
+    let asked = qos("egress-policer", &[("cir", "46000000"), ("cbs", "2048"), ("ebs", "1")]);
+    assert_eq!(asked, policer(46_000_000, 2048));
+    assert_eq!(qos("egress-policer", &[("cir", "-1"), ("cbs", "2k")]), policer(0, 0));
+    assert_eq!(qos("linux-htb", &[("cir", "1")]), Some(QosConf::Other("linux-htb".into())));
+    assert_eq!(qos("", &[("cir", "1")]), None);
+}
+
+#[test]
 fn the_last_number_is_a_wish_and_no_change() {
     let with = |ofport| {
         Desired::read(&database(vec![("Interface", uuid(6), "ofport", Datum::scalar(ofport))]))

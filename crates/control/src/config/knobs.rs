@@ -2,6 +2,8 @@
 //! one list from which columns to monitor, the log's notices (`super::notices`) and the tables in
 //! docs/SUPPORT.md are made.
 
+use super::qos::EGRESS_POLICER;
+
 /// What becomes of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -169,6 +171,7 @@ const PORT: &[Knob] = &[
     ("cvlans", Works, ""),
     ("vlan_mode", Works, ""),
     ("protected", Works, ""),
+    ("qos", Works, "by type, see QoS"),
     ("bond_active_slave", Reported, ""),
     ("rstp_statistics", Empty, ""),
     ("rstp_status", Empty, ""),
@@ -182,7 +185,6 @@ const PORT: &[Knob] = &[
     ("bond_updelay", No(&["0"]), BONDS),
     ("lacp", No(&["off"]), NO_LACP),
     ("mac", ANY, "only a bond's fake interface has it"),
-    ("qos", ANY, "packets are not shaped"),
     ("other_config:all-members-active", OFF, BONDS),
     ("other_config:bond-detect-mode", No(&["carrier"]), BONDS),
     ("other_config:bond-hash-basis", ANY, BONDS),
@@ -398,6 +400,18 @@ const MIRROR: &[Knob] = &[
     ("external_ids", Foreign, ""),
 ];
 
+pub(super) const QOS_TYPE: Knob =
+    ("type", Only(&[EGRESS_POLICER]), "packets are policed, not queued or shaped");
+
+/// Keys of types that are not supported are not here: only the type is said to have no effect.
+const QOS: &[Knob] = &[
+    QOS_TYPE,
+    ("queues", ANY, "an egress-policer has none"),
+    ("other_config:cir", Works, ""),
+    ("other_config:cbs", Works, ""),
+    ("external_ids", Foreign, ""),
+];
+
 /// All tables of the schema.
 pub const TABLES: &[(&str, &[Knob])] = &[
     ("Open_vSwitch", OPEN_VSWITCH),
@@ -409,8 +423,8 @@ pub const TABLES: &[(&str, &[Knob])] = &[
     ("Datapath", DATAPATH),
     ("Manager", &[("*", Foreign, "")]),
     ("SSL", &[("*", Foreign, "see Open_vSwitch.ssl")]),
-    ("QoS", &[("*", ANY, "see Port.qos")]),
-    ("Queue", &[("*", ANY, "see Port.qos")]),
+    ("QoS", QOS),
+    ("Queue", &[("*", ANY, "see QoS.queues")]),
     ("Mirror", MIRROR),
     ("NetFlow", &[("*", ANY, "see Bridge.netflow")]),
     ("sFlow", &[("*", ANY, "see Bridge.sflow")]),

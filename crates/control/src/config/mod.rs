@@ -9,6 +9,7 @@ mod desired;
 mod knobs;
 mod mirrors;
 mod notices;
+mod qos;
 mod rows;
 mod status;
 mod target;
@@ -22,6 +23,7 @@ pub use desired::{
 pub use knobs::{Knob, State, TABLES};
 pub use mirrors::MirrorConf;
 pub use notices::Notice;
+pub use qos::QosConf;
 pub use status::{
     BridgeStatus, ControllerStatus, InterfaceStatus, PortStatus, RowUpdate, Status, SwitchStatus,
 };

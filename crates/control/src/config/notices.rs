@@ -65,11 +65,24 @@ impl<'a> Walk<'a> {
             }
         }
         for port in self.rows("Port", row.uuids("ports")) {
-            self.row("Port", port, &format!("port {}", port.str("name")), "");
+            let name = format!("port {}", port.str("name"));
+            self.row("Port", port, &name, "");
+            for qos in self.rows("QoS", port.uuids("qos")) {
+                self.qos(qos, &format!("{name}: qos"));
+            }
             for interface in self.rows("Interface", port.uuids("interfaces")) {
                 let name = format!("interface {}", interface.str("name"));
                 self.row("Interface", interface, &name, interface.str("type"));
             }
+        }
+    }
+
+    /// Of a type that is not supported nothing else is looked at.
+    fn qos(&mut self, row: &Row, name: &str) {
+        let ((column, state, remark), before) = (knobs::QOS_TYPE, self.notices.len());
+        self.look(name, column, row.str(column), state, remark);
+        if self.notices.len() == before {
+            self.row("QoS", row, name, "");
         }
     }
 

@@ -18,6 +18,7 @@ fn texts(extra: Vec<(&str, &str, Datum)>) -> Vec<String> {
         "Datapath" => Uuid(7),
         "CT_Zone" => Uuid(8),
         "CT_Timeout_Policy" => Uuid(9),
+        "QoS" => Uuid(11),
         _ => Uuid(10),
     };
     let mut all = vec![
@@ -28,6 +29,8 @@ fn texts(extra: Vec<(&str, &str, Datum)>) -> Vec<String> {
         ("Bridge", "controller", Datum::set([id("Controller")])),
         ("Bridge", "flow_tables", Datum::map([(3, id("Flow_Table"))])),
         ("Port", "name", Datum::scalar("p1")),
+        ("Port", "qos", Datum::set([id("QoS")])),
+        ("QoS", "type", Datum::scalar("egress-policer")),
         ("Port", "interfaces", Datum::set([id("Interface")])),
         ("Interface", "name", Datum::scalar("p1")),
         ("Controller", "target", Datum::scalar("ptcp:6653")),
@@ -116,6 +119,27 @@ fn a_value_that_asks_for_nothing_is_no_news_and_a_changed_one_is() {
     assert_eq!((db(0).len(), db(5).len()), (0, 1));
     assert_eq!(db(5), db(5));
     assert_ne!(db(5), db(6), "the same text, and said again");
+}
+
+#[test]
+fn of_qos_the_type_or_what_it_does_not_have() {
+    let queues = ("QoS", "queues", Datum::map([(0, Uuid(30))]));
+    let config = ("QoS", "other_config", Datum::map([("cir", "9"), ("max-rate", "5")]));
+    let mut asked = vec![queues, config];
+    assert_eq!(
+        texts(asked.clone()),
+        [
+            "INFO port p1: qos: other_config:max-rate is not known and has no effect",
+            "WARN port p1: qos: queues is not supported and has no effect (an egress-policer has none)",
+        ]
+    );
+    asked.push(("QoS", "type", Datum::scalar("linux-htb")));
+    assert_eq!(
+        texts(asked),
+        [
+            "WARN port p1: qos: type=linux-htb is not supported and has no effect (packets are policed, not queued or shaped)"
+        ]
+    );
 }
 
 /// Every setting that has no effect is said, whatever table it is in, and once.

@@ -1,9 +1,9 @@
-//! Datapath ports of interfaces: what they may bring, and their end.
+//! Datapath ports of interfaces: what they may bring and be sent, and their end.
 
 use super::State;
 use crate::closing;
-use crate::config::IfaceConf;
-use crate::ports::policing;
+use crate::config::{IfaceConf, QosConf};
+use crate::ports::{egress, policing};
 use crate::{tunnel_options, vlog};
 use datapath::Policing;
 use flow::PortNo;
@@ -11,10 +11,12 @@ use flow::PortNo;
 const MODULE: &str = "bridge";
 
 impl State {
-    /// Limits what an interface's port may bring to what is configured.
+    /// Limits what an interface's port may bring, and be sent, to what is configured.
     pub fn police(&mut self, conf: &IfaceConf, no: Option<PortNo>) {
+        let no = no.filter(|_| !tunnel_options::is_tunnel(&conf.kind));
+        self.police_egress(conf, no);
         let policing = policing(conf);
-        match no.filter(|_| !tunnel_options::is_tunnel(&conf.kind)) {
+        match no {
             Some(no) => drop(self.dp.set_policing(no, policing)),
             None if policing == Policing::default() => {}
             None => vlog::warn!(
@@ -23,6 +25,27 @@ impl State {
                 conf.name,
                 conf.kind
             ),
+        }
+    }
+
+    fn police_egress(&mut self, conf: &IfaceConf, no: Option<PortNo>) {
+        let egress = egress(conf);
+        let name = &conf.name;
+        match (&conf.qos, no) {
+            (Some(QosConf::EgressPolicer { .. }), None) => vlog::warn!(
+                MODULE,
+                "interface {name}: qos is ignored: a port of type {} has no transmit queue",
+                conf.kind
+            ),
+            (Some(QosConf::EgressPolicer { cir, cbs }), _) if egress.is_none() => vlog::err!(
+                MODULE,
+                "Failed to set QoS type egress-policer on port {name}: Invalid argument \
+                 (cir={cir}, cbs={cbs}: both must be positive numbers)"
+            ),
+            _ => {}
+        }
+        if let Some(no) = no {
+            let _ = self.dp.set_egress(no, egress);
         }
     }
 
