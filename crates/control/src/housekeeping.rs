@@ -4,7 +4,7 @@ use crate::appctl::perf::iteration_table;
 use crate::appctl::usage::Sample;
 use crate::appctl::{capture, coverage};
 use crate::of::change::SLICE_FLOWS_MAX;
-use crate::of::{async_msgs, bundle};
+use crate::of::{async_msgs, bundle, table_features};
 use crate::state::{Shared, State, collect};
 use crate::{bfd, links, offload, underlay, vlog};
 use datapath::{Bell, Event, Suspicious, WorkerId};
@@ -238,13 +238,18 @@ fn limited(s: &mut State) {
     }
 }
 
-/// Gives up bundles that were left alone for too long.
+/// Gives up bundles and table features requests that were left alone for too long.
 fn bundles(s: &mut State, now: u64) {
     let timeout = s.of.bundle_timeout;
     for conn in s.conns.values_mut().filter(|c| !c.bundles.is_empty()) {
         for data in bundle::expire(conn, now, timeout) {
             let xid = data.get(4..8).map_or(0, |x| u32::from_be_bytes([x[0], x[1], x[2], x[3]]));
             conn.reply(xid, &Reply::Error { error: OfError::BundleTimeout, data });
+        }
+    }
+    for conn in s.conns.values_mut() {
+        if let Some((xid, data)) = table_features::expire(&mut conn.table_features, now, timeout) {
+            conn.reply(xid, &Reply::Error { error: OfError::MultipartRequestTimeout, data });
         }
     }
 }

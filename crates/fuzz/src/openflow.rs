@@ -8,7 +8,7 @@ use openflow::codec::{Dialect, decode, encode};
 use openflow::framing::HEADER_LEN;
 use openflow::{
     Action, FlowSelect, Match, MultipartReply, MultipartRequest, NO_BUFFER, PacketOut, Reason,
-    Reply, Request, Resume, Version,
+    Reply, Request, Resume, TableCommand, Version,
 };
 
 /// Milliseconds that decoding and applying one message may take, and deciding about one packet.
@@ -155,7 +155,13 @@ impl Lab {
             }
             Q::Table => MultipartReply::Table(sw.table_stats(id).ok()?),
             Q::TableDesc => MultipartReply::TableDesc(sw.table_stats(id).ok()?),
-            Q::TableFeatures { .. } => MultipartReply::TableFeatures(sw.table_stats(id).ok()?),
+            Q::TableFeatures(part) => {
+                let tables: Vec<_> = part.tables.into_iter().flatten().collect();
+                let command = tables.first().map_or(TableCommand::Modify, |t| t.command);
+                let tables = tables.into_iter().map(|t| (t.table, t)).collect();
+                let _ = sw.name_tables(id, command, &tables);
+                MultipartReply::TableFeatures(sw.table_stats(id).ok()?)
+            }
             Q::PortDesc(_) => MultipartReply::PortDesc(sw.port_descs(id)),
             Q::GroupStats(g) => MultipartReply::GroupStats(sw.group_stats(id, g, self.now).ok()?),
             Q::GroupDesc(g) => MultipartReply::GroupDesc(sw.group_desc(id, g).ok()?),

@@ -16,12 +16,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use sync::Domain;
 
-/// Counters of one flow table.
-#[derive(Clone, Copy, Default)]
+/// Counters of one flow table, and what controllers set of it.
+#[derive(Clone, Default)]
 pub(crate) struct TableRec {
     pub active: u32,
     pub matched: u64,
     pub missed: u64,
+    /// The name that a controller gave it; empty: none.
+    pub name: String,
     /// A controller wants it to evict.
     pub evict: bool,
     /// Lower and upper threshold of vacancy events, in percent of free places (`OFPTMPT_VACANCY`).
@@ -72,7 +74,7 @@ impl Bridge {
             name: name.into(),
             ports: BTreeMap::new(),
             tables: Arc::new(Tables::new(domain.clone())),
-            table_recs: Box::new([TableRec::default(); N_TABLES]),
+            table_recs: Box::new(std::array::from_fn(|_| TableRec::default())),
             vacancies: Vec::new(),
             groups: GroupTable::new(domain.clone()),
             meters: MeterTable::new(domain.clone()),

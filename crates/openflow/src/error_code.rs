@@ -72,6 +72,7 @@ table! {
     RequestBadPort: NX V10 V11 1 514, OF V12 V15 1 11;
     BadPacket: OF V12 V15 1 12;
     MultipartBufferOverflow: OF V13 V15 1 13;
+    MultipartRequestTimeout: ONF V13 V13 2640 0, OF V14 V15 1 14;
     PipelineFieldsOnly: OF V15 V15 1 17;
     NxmInvalid: NX V10 V11 1 256, NX V12 V15 2 0;
     RequestMustBeZero: NX V10 V11 1 515, NX V12 V15 4 0;
@@ -199,6 +200,9 @@ table! {
     BundleTimeout: ONF V13 V13 2314 0, OF V14 V15 17 14;
     TableFeaturesBadTable: OF V13 V15 13 0;
     TableFeaturesEperm: OF V13 V15 13 5;
+    TableFeaturesBadFeatures: OF V15 V15 13 8;
+    TableFeaturesBadCommand: OF V15 V15 13 9;
+    TableFeaturesDupTable: NX V13 V15 44 0;
     AsyncInvalid: ONF V13 V13 2370 0, OF V14 V15 15 0;
     AsyncUnsupported: ONF V13 V13 2371 0, OF V14 V15 15 1;
     MonitorExists: NX V10 V11 1 517, NX V12 V13 6 0, OF V14 V15 16 1;

@@ -28,6 +28,7 @@ pub mod matching;
 pub mod message;
 pub mod oxm;
 pub mod prereq;
+mod table_features;
 
 pub use action::*;
 pub use conntrack::{Conntrack, Nat, Zone};
@@ -36,3 +37,4 @@ pub use encap::{Header, packet_type};
 pub use error::*;
 pub use learn::{Learn, LearnSource, LearnSpec, LearnTarget, learn_flag};
 pub use message::*;
+pub use table_features::*;

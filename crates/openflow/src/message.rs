@@ -1,7 +1,9 @@
 //! Messages, one form for all versions. A message that only one side sends is still complete here:
 //! tests decode what the switch encodes.
 
-use crate::{Action, Continuation, Instruction, Match, OfError, OfPort, Reason, Resume};
+use crate::{
+    Action, Continuation, Instruction, Match, OfError, OfPort, Reason, Resume, TableFeaturesPart,
+};
 
 /// A protocol version's wire number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -379,24 +381,15 @@ pub enum MultipartRequest {
     Table,
     PortStats(OfPort),
     PortDesc(OfPort),
-    QueueStats {
-        port: OfPort,
-        queue: u32,
-    },
-    QueueDesc {
-        port: OfPort,
-        queue: u32,
-    },
+    QueueStats { port: OfPort, queue: u32 },
+    QueueDesc { port: OfPort, queue: u32 },
     GroupStats(u32),
     GroupDesc(u32),
     GroupFeatures,
     MeterStats(u32),
     MeterConfig(u32),
     MeterFeatures,
-    /// An empty body asks; a body would change (refused).
-    TableFeatures {
-        empty: bool,
-    },
+    TableFeatures(TableFeaturesPart),
     TableDesc,
     FlowMonitor(Vec<MonitorRequest>),
 }

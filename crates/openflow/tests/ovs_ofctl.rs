@@ -53,7 +53,7 @@ impl Switch {
             Request::Multipart(MultipartRequest::Table) => {
                 Reply::Multipart(MultipartReply::Table(vec![TableStats::default()]))
             }
-            Request::Multipart(MultipartRequest::TableFeatures { empty: true }) => {
+            Request::Multipart(MultipartRequest::TableFeatures(_)) => {
                 Reply::Multipart(MultipartReply::TableFeatures(vec![TableStats::default()]))
             }
             Request::Multipart(MultipartRequest::Flow(_)) => {

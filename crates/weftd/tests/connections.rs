@@ -321,3 +321,66 @@ fn sockets_have_ovs_mode_from_the_beginning_whatever_the_umask() {
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o770);
     }
 }
+
+/// A message of a table features request that names tables (OFPTFC_MODIFY, no properties).
+fn names(more: bool, tables: &[(u8, &str)]) -> Vec<u8> {
+    let mut body = vec![0, 12, 0, u8::from(more), 0, 0, 0, 0];
+    for (table, name) in tables {
+        body.extend([0, 64, *table, 1, 0, 0, 0, 0]);
+        body.extend(name.bytes().chain(std::iter::repeat(0)).take(32));
+        body.extend([0xff; 16]);
+        body.extend([0; 4]);
+        body.extend(1_000_000u32.to_be_bytes());
+    }
+    body
+}
+
+#[test]
+fn tables_are_named_when_all_of_a_request_has_come() {
+    if !privileged() {
+        return;
+    }
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns);
+    let is_named = |name: &str| lab.ofctl("dump-tables br0").contains(name);
+    let mut peer = Peer::connect(&lab.path("br0.mgmt"), 6);
+    let send = |peer: &mut Peer, xid, more, tables: &[(u8, &str)]| {
+        peer.send(kind::MULTIPART_REQUEST, xid, &names(more, tables));
+    };
+    let refused = |peer: &mut Peer, xid: u32, error: [u8; 4]| {
+        let m = peer.expect(kind::ERROR);
+        assert_eq!((m.xid, &m.body[..4]), (xid, &error[..]));
+    };
+    send(&mut peer, 1, true, &[(3, "three")]);
+    send(&mut peer, 2, true, &[(4, "four")]);
+    refused(&mut peer, 2, [0, 1, 0, 13]);
+    assert!(!is_named("three"), "before its last message");
+    send(&mut peer, 1, true, &[(5, "five")]);
+    send(&mut peer, 1, false, &[]);
+    assert_eq!(peer.expect(kind::MULTIPART_REPLY).xid, 1);
+    assert!(is_named("three") && is_named("five") && !is_named("four"));
+    // What is wrong with a part is said once, at the end, and nothing is done.
+    send(&mut peer, 3, true, &[(6, "six")]);
+    send(&mut peer, 3, true, &[(6, "another"), (255, "all")]);
+    send(&mut peer, 3, true, &[(255, "all")]);
+    peer.barrier();
+    assert!(!peer.seen.ends_with(&[kind::ERROR, kind::BARRIER_REPLY]), "{:?}", peer.seen);
+    send(&mut peer, 3, false, &[(7, "seven")]);
+    refused(&mut peer, 3, [0xff, 0xff, 0, 44]);
+    peer.barrier();
+    assert!(!is_named("six") && !is_named("seven"));
+    // One whose end does not come is given up.
+    lab.vsctl("set open . other_config:bundle-idle-timeout=1");
+    send(&mut peer, 4, true, &[(8, "eight")]);
+    refused(&mut peer, 4, [0, 1, 0, 14]);
+    send(&mut peer, 5, true, &[(8, "eight")]);
+    peer.barrier();
+    drop(peer);
+    let mut peer = Peer::connect(&lab.path("br0.mgmt"), 6);
+    assert_eq!(peer.role(3, 0), Ok(3), "secondary");
+    send(&mut peer, 5, false, &[(9, "nine")]);
+    refused(&mut peer, 5, [0, 1, 0, 10]);
+    send(&mut peer, 5, false, &[]);
+    assert_eq!(peer.expect(kind::MULTIPART_REPLY).xid, 5, "it may ask");
+    assert!(!is_named("eight") && !is_named("nine"));
+}

@@ -12,6 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::account;
 use super::bundle::Bundle;
 use super::snoops::Snoops;
+use super::table_features;
 
 /// Identifies a connection while the daemon lives.
 pub type ConnId = u64;
@@ -81,6 +82,8 @@ pub struct Conn {
     pub monitors: BTreeMap<u32, MonitorRequest>,
     /// Open bundles.
     pub bundles: BTreeMap<u32, Bundle>,
+    /// A table features request that has not come whole yet.
+    pub table_features: Option<table_features::Pending>,
     /// What went wrong on it.
     pub counts: account::Counts,
     /// Readers of the bridge's `.snoop` socket, which get copies of a controller's messages.
@@ -115,6 +118,7 @@ impl Conn {
             },
             monitors: BTreeMap::new(),
             bundles: BTreeMap::new(),
+            table_features: None,
             counts: Default::default(),
             snoops: Snoops::default(),
             open,
@@ -141,7 +145,8 @@ impl Conn {
     pub fn held(&self) -> usize {
         let bundles: usize = self.bundles.values().map(Bundle::held).sum();
         let monitors = self.monitors.len() * size_of::<MonitorRequest>();
-        account::CONNECTION_BYTES_MIN + self.backlog.get() + bundles + monitors
+        let tables = self.table_features.as_ref().map_or(0, table_features::Pending::held);
+        account::CONNECTION_BYTES_MIN + self.backlog.get() + bundles + monitors + tables
     }
 
     /// Sends an asynchronous message. A packet-in is dropped if the peer is not reading.

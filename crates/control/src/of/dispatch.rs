@@ -47,6 +47,8 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
     match reply {
         // Echoes come in any version, and go back in it.
         Ok(Some(Reply::EchoReply(_))) => s.echo(id, bytes),
+        // About an earlier message of the same request.
+        Ok(Some(Reply::Error { error, data })) => refuse(&mut s, id, to, error, &data),
         Ok(Some(reply)) => s.reply(id, to, &reply),
         Ok(None) => {}
         Err(error) => refuse(&mut s, id, to, error, bytes),
@@ -180,6 +182,9 @@ fn handle(
             Reply::Config(SwitchConfig { frag: s.frag(id), ..config })
         }
         Request::Barrier => Reply::Barrier,
+        Request::Multipart(MultipartRequest::TableFeatures(part)) => {
+            return multipart::table_features(s, (id, xid), part, bytes);
+        }
         Request::Multipart(m) => return Ok(multipart::answer(s, id, m)?.map(Reply::Multipart)),
         Request::QueueGetConfig { port } => {
             let queues = s.queues(id, port, queues::ALL)?;

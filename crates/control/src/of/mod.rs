@@ -14,5 +14,6 @@ pub mod role;
 pub mod server;
 pub mod snoop;
 pub mod snoops;
+pub mod table_features;
 
 pub use conn::{Conn, ConnId, Kind};

@@ -3,12 +3,12 @@
 use super::account::MONITORS_MAX;
 use super::async_msgs::shown;
 use super::io::drained;
-use super::{ConnId, queues};
+use super::{ConnId, queues, table_features};
 use crate::state::{Shared, State};
 use openflow::codec::ReplyTo;
 use openflow::{
-    FlowSelect, MonitorRequest, MonitorUpdate, MultipartReply, MultipartRequest, OfError, Version,
-    monitor_flag, port,
+    FlowSelect, MonitorRequest, MonitorUpdate, MultipartReply, MultipartRequest, OfError, Reply,
+    Role, TableFeaturesPart, Version, monitor_flag, port,
 };
 use std::collections::VecDeque;
 
@@ -40,10 +40,8 @@ pub fn answer(
             MultipartReply::Aggregate { packets, bytes, flows }
         }
         Q::Table => MultipartReply::Table(s.ofproto.table_stats(bridge)?),
-        Q::TableFeatures { empty: true } => {
-            MultipartReply::TableFeatures(s.ofproto.table_stats(bridge)?)
-        }
-        Q::TableFeatures { empty: false } => return Err(OfError::TableFeaturesEperm),
+        // Taken message by message ([`table_features`]).
+        Q::TableFeatures(_) => return Ok(None),
         Q::TableDesc => MultipartReply::TableDesc(s.ofproto.table_stats(bridge)?),
         Q::PortStats(p) => {
             let all = s.port_stats(id);
@@ -71,6 +69,32 @@ pub fn answer(
         Q::FlowMonitor(_) => return Ok(None),
     };
     Ok(Some(reply))
+}
+
+/// Takes a message of a table features request. The reply to the last one is how all tables are
+/// then.
+pub fn table_features(
+    s: &mut State,
+    (id, xid): (ConnId, u32),
+    part: TableFeaturesPart,
+    bytes: &[u8],
+) -> Result<Option<Reply>, OfError> {
+    let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
+    let now = s.now_ns();
+    let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
+    let whole = table_features::collect(&mut conn.table_features, xid, part, (bytes, now))?;
+    let Some(request) = whole else { return Ok(None) };
+    if let Some((error, data)) = request.fault {
+        return Ok(Some(Reply::Error { error, data }));
+    }
+    if !request.tables.is_empty() {
+        if conn.role == Role::Secondary {
+            return Err(OfError::IsSlave);
+        }
+        s.ofproto.name_tables(bridge, request.command, &request.tables)?;
+    }
+    let tables = s.ofproto.table_stats(bridge)?;
+    Ok(Some(Reply::Multipart(MultipartReply::TableFeatures(tables))))
 }
 
 /// Flows that are encoded at once: about a quarter of a millisecond's work.

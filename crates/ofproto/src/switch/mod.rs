@@ -15,6 +15,7 @@ mod packet_out;
 mod ports;
 mod publish;
 pub(crate) mod stats;
+mod table_names;
 mod trace;
 mod trace_forks;
 mod underlay;
@@ -151,6 +152,7 @@ impl Switch {
         b.macs.max = mac_limit(&config);
         b.macs.aging_ns = u64::from(config.mac_aging_s) * 1_000_000_000;
         b.config = config;
+        b.forget_names();
         self.publish();
         self.outbox.region(Region::ALL);
         Ok(())

@@ -151,7 +151,7 @@ impl Switch {
     /// All tables of a bridge.
     pub fn table_stats(&self, id: BridgeId) -> Result<Vec<TableStats>, OfError> {
         let b = self.of_bridge(id)?;
-        Ok((0..N_TABLES as u8).map(|table| describe(b, table)).collect())
+        Ok((0..N_TABLES as u8).map(|table| b.table_stats(table)).collect())
     }
 
     /// Sends a table-status event for each table whose share of free places crossed a threshold
@@ -160,13 +160,13 @@ impl Switch {
         let Ok(b) = self.bridge_mut(id) else { return };
         let mut events = Vec::new();
         for table in b.vacancies.clone() {
-            let free = describe(b, table).free_percent();
+            let free = b.table_stats(table).free_percent();
             let rec = &mut b.table_recs[usize::from(table)];
             let Some([down, up]) = rec.vacancy else { continue };
             if if rec.scarce { free > up } else { free < down } {
                 rec.scarce = !rec.scarce;
                 let more = !rec.scarce;
-                events.push(Event::TableStatus(id, more, Box::new(describe(b, table))));
+                events.push(Event::TableStatus(id, more, Box::new(b.table_stats(table))));
             }
         }
         self.outbox.events.append(&mut events);
@@ -186,7 +186,7 @@ impl Switch {
         }
         let b = self.of_bridge_mut(id)?;
         for table in (0..N_TABLES as u8).filter(|t| table == TABLE_ALL || *t == table) {
-            let free = describe(b, table).free_percent();
+            let free = b.table_stats(table).free_percent();
             let rec = &mut b.table_recs[usize::from(table)];
             (rec.evict, rec.vacancy) = (evict, vacancy);
             rec.scarce = vacancy.is_some_and(|[_, up]| free < up);
@@ -203,18 +203,20 @@ impl Switch {
     }
 }
 
-/// A table as it is now.
-fn describe(b: &Bridge, table: u8) -> TableStats {
-    let (rec, config) = (&b.table_recs[usize::from(table)], b.config.tables.get(&table));
-    TableStats {
-        table,
-        name: config.map_or_else(String::new, |t| t.name.clone()),
-        max_entries: config.and_then(|t| t.limit).unwrap_or(1_000_000),
-        active: rec.active,
-        lookups: rec.matched + rec.missed,
-        matched: rec.matched,
-        config: if b.evicts(table) { TableStats::EVICTION } else { 0 }
-            | if rec.vacancy.is_some() { TableStats::VACANCY } else { 0 },
-        vacancy: rec.vacancy,
+impl Bridge {
+    /// A table as it is now.
+    pub fn table_stats(&self, table: u8) -> TableStats {
+        let (rec, config) = (&self.table_recs[usize::from(table)], self.config.tables.get(&table));
+        TableStats {
+            table,
+            name: self.table_name(table).into(),
+            max_entries: config.and_then(|t| t.limit).unwrap_or(1_000_000),
+            active: rec.active,
+            lookups: rec.matched + rec.missed,
+            matched: rec.matched,
+            config: if self.evicts(table) { TableStats::EVICTION } else { 0 }
+                | if rec.vacancy.is_some() { TableStats::VACANCY } else { 0 },
+            vacancy: rec.vacancy,
+        }
     }
 }

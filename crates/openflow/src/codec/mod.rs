@@ -25,6 +25,7 @@ mod packet;
 mod port;
 mod queue;
 mod table;
+mod table_change;
 mod table_features;
 mod tlv;
 

@@ -3,10 +3,12 @@
 use super::encode::{MAX_LEN, begin, finish, vendor};
 use super::kinds::Kind;
 use super::{Dialect, Form, NX, ONF, ReplyTo};
-use super::{flow_stats, group, lengths, meter, monitor, port, queue, table, table_features};
+use super::{flow_stats, group, lengths, meter, monitor, port, queue};
+use super::{table, table_change, table_features};
 use crate::buf::{Put, Rd, Result};
 use crate::{
-    MultipartReply as Reply, MultipartRequest, OfError, Request, TableStats, Version, port as ports,
+    MultipartReply as Reply, MultipartRequest, OfError, Request, TableFeaturesPart, TableStats,
+    Version, port as ports,
 };
 
 const EXPERIMENTER: u16 = 0xffff;
@@ -27,13 +29,13 @@ pub(super) fn decode(version: Version, mut rd: Rd<'_>, to: &mut ReplyTo) -> Resu
     } else {
         let length = lengths::of_multipart(version, kind).ok_or(OfError::BadStat)?;
         whole(flags, kind == TABLE_FEATURES, length, rd)?;
-        standard(version, kind, rd, to)?
+        standard(version, (kind, flags), rd, to)?
     };
     Ok(Request::Multipart(request))
 }
 
 /// Has a request's body a length that it can have, and is it in one message? Requests in several
-/// messages exist for table features only, and are refused there.
+/// messages exist for table features only.
 fn whole(flags: u16, pieces: bool, length: lengths::Length, rd: Rd<'_>) -> Result<()> {
     match () {
         () if !length.fits(rd.left()) => Err(OfError::BadLen),
@@ -54,7 +56,12 @@ fn id(mut rd: Rd<'_>) -> Result<u32> {
     if rd.is_empty() { Ok(id) } else { Err(OfError::BadLen) }
 }
 
-fn standard(version: Version, kind: u16, rd: Rd<'_>, to: &mut ReplyTo) -> Result<MultipartRequest> {
+fn standard(
+    version: Version,
+    (kind, flags): (u16, u16),
+    rd: Rd<'_>,
+    to: &mut ReplyTo,
+) -> Result<MultipartRequest> {
     use MultipartRequest::*;
     let since = |first: Version| if version >= first { Ok(()) } else { Err(OfError::BadStat) };
     match kind {
@@ -71,7 +78,11 @@ fn standard(version: Version, kind: u16, rd: Rd<'_>, to: &mut ReplyTo) -> Result
         9 => since(Version::V13).and_then(|()| id(rd)).map(MeterStats),
         10 => since(Version::V13).and_then(|()| id(rd)).map(MeterConfig),
         11 => since(Version::V13).and_then(|()| bare(rd, MeterFeatures)),
-        12 => since(Version::V13).map(|()| TableFeatures { empty: rd.is_empty() }),
+        TABLE_FEATURES => {
+            since(Version::V13)?;
+            let tables = table_change::decode(version, rd);
+            Ok(TableFeatures(TableFeaturesPart { more: flags & MORE != 0, tables }))
+        }
         13 if version == Version::V15 => port::decode_stats_request(version, rd).map(PortDesc),
         13 => bare(rd, PortDesc(ports::ANY)),
         14 => since(Version::V14).and_then(|()| bare(rd, TableDesc)),

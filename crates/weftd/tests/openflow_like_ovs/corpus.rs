@@ -82,6 +82,7 @@ pub fn requests() -> Vec<Case> {
         crate::stateful::messages(version, &mut put);
         if version >= 4 {
             set_async(version, &mut put);
+            crate::table_features::messages(version, &mut put);
         }
         if version >= 5 {
             bundles(version, &mut put);

@@ -24,6 +24,8 @@ const BAD_BAND: Answer = Answer::Error(12, 8, 0);
 const OVERLAP: Answer = Answer::Error(3, 1, 0);
 /// OFPGMFC_LOOP.
 const LOOP: Answer = Answer::Error(6, 7, 0);
+/// OFPTFFC_EPERM.
+const FEATURES_EPERM: Answer = Answer::Error(13, 5, 0);
 /// OFPBMC_BAD_FIELD.
 const BAD_FIELD: Answer = Answer::Error(4, 6, 0);
 
@@ -67,19 +69,30 @@ pub fn deliberate(case: &Case, mine: &[Answer], theirs: &[Answer]) -> Option<&'s
         EXPERIMENTER if v >= 4 && u16_at(14) == 21 => {
             Some("Nicira's way to end a flow monitor is there in all versions")
         }
-        kind if kind == request && u16_at(10) & 1 != 0 => {
+        kind if kind == request && u16_at(8) != 12 && u16_at(10) & 1 != 0 => {
             Some("a request in parts is not collected: its first part is answered")
         }
         kind if kind == request && monitors(v, m) && refused => Some(
             "malformed flow monitors: ovs-vswitchd uses numbers of another version, or of no error",
         ),
-        kind if kind == request && u16_at(8) == 12 && refused => {
-            Some("table features cannot be set, whatever the request says")
+        kind if kind == request
+            && mine == [FEATURES_EPERM]
+            && m[24..56].iter().any(|b| *b > 0x7f) =>
+        {
+            Some("a table's name is text")
         }
+        kind if kind == request && u16_at(8) == 12 && mine == [bad_exp_type(v)] => Some(
+            "an experimenter's property of tables: ovs-vswitchd reads its type as one of OpenFlow's",
+        ),
         kind if kind == request && v == 6 && u16_at(8) == 17 => Some("1.5's short flow statistics"),
         kind if kind == reply && refused && is_error(theirs) => Some("a reply is refused unread"),
         _ => None,
     }
+}
+
+/// OFPBPC_BAD_EXP_TYPE, which has an experimenter's number in 1.3.
+fn bad_exp_type(version: u8) -> Answer {
+    if version == 4 { Answer::Error(0xffff, 4446, 0x4f4e_4600) } else { Answer::Error(14, 6, 0) }
 }
 
 /// Is it about flow monitors: Nicira's, ONF's or OpenFlow's own?
