@@ -142,7 +142,7 @@ fn rules_do_what_megaflows_do() {
         let p = compose(&key, r.below(40) as usize);
         let Some(key) = extract(&p, 0, 1) else { continue };
         let (mask, ops) = (megaflow(&mut r, &key), ops(&mut r, &key));
-        let to = |no: u16| (no < 3).then_some(no + 100);
+        let to = |no: u16| (no < 3).then_some(no + 100).ok_or(Reason::OtherAdapter);
         let rule = match plan(&Flow { key: &key, mask: &mask, ops: &ops }, &to) {
             Ok(plan) => plan.rule,
             Err(why) => {
@@ -181,7 +181,8 @@ fn what_no_rule_does_has_a_reason() {
     key.set_u16(at::ETH_TYPE, 0x0800);
     mask.set_u16(at::ETH_TYPE, 0xffff);
     let why = |key: &Key, mask: &Mask, ops: &[Op]| {
-        plan(&Flow { key, mask, ops }, &|no| (no == 1).then_some(1)).unwrap_err()
+        let to = |no: u16| if no == 1 { Ok(1) } else { Err(Reason::OtherAdapter) };
+        plan(&Flow { key, mask, ops }, &to).unwrap_err()
     };
     let out = Op::Output(1);
     assert_eq!(why(&key, &mask, &[Op::Output(2)]), Reason::OtherAdapter);

@@ -160,7 +160,7 @@ fn plans(flows: &[FlowDump]) -> Vec<Result<Plan, Reason>> {
     let outers: Vec<Outer> =
         outers.map(|(port, o)| (port == TUNNEL).then_some(o).unwrap()).collect();
     let inners = flows.iter().filter(|f| f.key.u16(at::IN_PORT) == TUNNEL);
-    let to = |no: u16| Some(no + 100);
+    let to = |no: u16| Ok(no + 100);
     let flow = |f: &FlowDump| (f.key, f.mask, f.ops.clone());
     let mut all = Vec::new();
     for (key, mask, ops) in inners.map(flow) {
@@ -232,7 +232,7 @@ fn tunnels_that_adapters_do_not_know_are_the_hosts() {
     };
     let inner = on(TUNNEL, &[(Field::EthType, 0x0806)], vec![Op::Output(OUT)]);
     let flow = Flow { key: &inner.key, mask: &inner.mask, ops: &inner.ops };
-    let why = |port| join(&outer(port), &flow, &|_| Some(1)).map(|p| p.rule.items.len());
+    let why = |port| join(&outer(port), &flow, &|_| Ok(1)).map(|p| p.rule.items.len());
     assert_eq!(why(8472), Err(Reason::Match("tun_tp_dst".into())));
     assert_eq!(why(4789), Ok(5));
 }

@@ -19,6 +19,8 @@ pub enum Reason {
     Action(String),
     /// Its packets go to a port that is not on the adapter where they come in.
     OtherAdapter,
+    /// The host limits what its port brings, or the port that its packets go to is sent.
+    Limited,
     /// The adapter takes one mask per packet type, and another one is in its table.
     MaskConflict,
     /// The table is full of flows that are used as much, or almost.
@@ -38,7 +40,7 @@ pub enum Reason {
 }
 
 /// Every reason's short name and what it means.
-pub const REASONS: [(&str, &str); 16] = [
+pub const REASONS: [(&str, &str); 17] = [
     ("offloaded-partially", "packets come marked; parse and lookup are skipped"),
     ("disabled", "other_config:hw-offload is not true"),
     ("port-type", "the port has no adapter with a rule table"),
@@ -55,6 +57,7 @@ pub const REASONS: [(&str, &str); 16] = [
     ("port-down", "the adapter is gone, ill or restarting"),
     ("offloaded-fully", "the adapter forwards its packets"),
     ("other-adapter", "goes to a port that is not on the adapter where its packets come in"),
+    ("limited", "ingress policing or QoS of its input or output port is the host's to keep"),
 ];
 
 impl Reason {
@@ -77,6 +80,7 @@ impl Reason {
             Reason::PortDown => 13,
             Reason::Full => 14,
             Reason::OtherAdapter => 15,
+            Reason::Limited => 16,
         }
     }
 }

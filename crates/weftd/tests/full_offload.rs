@@ -267,6 +267,37 @@ fn the_host_sees_the_first_packets_only() {
     assert_eq!(bench.full(), 0);
 }
 
+/// A limit is the host's to keep: the adapter forwards nothing through a port that has one.
+#[test]
+fn what_is_limited_is_forwarded_by_the_host() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let bench = Bench::new(&ns, "hw=full");
+    let sw = &bench.sw;
+    bench.change(2, 3);
+    bench.wait_for("20 rules", || bench.full() == 20);
+    let limit = "type=egress-policer other-config:cir=64000 other-config:cbs=6400";
+    vsctl(sw, &format!("set port a qos=@q -- --id=@q create qos {limit}"));
+    bench.wait_for("only rules to b", || bench.full() == 10);
+    let why = appctl(sw, "offload/why 16.0.2.0");
+    assert!(why.contains("limited: ") && !why.contains("offloaded-fully"), "{why}");
+    reasons_add_up(sw);
+    // At least 46 bytes each behind the Ethernet header; without the limit 30,000 in a second.
+    let (began, before) = (Instant::now(), bench.got("a"));
+    std::thread::sleep(Duration::from_secs(1));
+    let came = bench.got("a") - before;
+    let most = (6_400.0 + 64_000.0 * began.elapsed().as_secs_f64()) / 46.0;
+    assert!(came > 0 && (came as f64) < most, "{came} of {most}");
+    vsctl(sw, "clear port a qos");
+    bench.wait_for("20 rules again", || bench.full() == 20);
+    vsctl(sw, "set interface src ingress_policing_kpkts_rate=1");
+    bench.wait_for("no rules", || bench.full() == 0);
+    vsctl(sw, "set interface src ingress_policing_kpkts_rate=0");
+    bench.wait_for("20 rules again", || bench.full() == 20);
+}
+
 /// Outer headers end in the adapter: one rule for the underlay's megaflow and a guest's, each
 /// counted as what it is.
 #[test]

@@ -24,15 +24,24 @@ const SILENCE_MS_MAX: u64 = 10_000;
 /// packets, by port: the first that were found, the busiest among them.
 const OUTERS_MAX: usize = 16;
 
+/// Where a port is on an adapter.
+#[derive(Clone, Copy)]
+pub struct Spot {
+    /// Where it is.
+    pub place: Place,
+    /// The host limits what it brings or is sent: no adapter forwards such packets.
+    pub limited: bool,
+}
+
 /// Which ports are where on adapters.
-pub type Places = BTreeMap<PortNo, Place>;
+pub type Spots = BTreeMap<PortNo, Spot>;
 /// What a megaflow is: key, mask, operations.
 pub type Flow = (Key, Mask, Arc<[Op]>);
 
 /// A port's rules that forward.
 pub struct Full {
     /// Where it is.
-    pub place: Place,
+    pub spot: Spot,
     /// What the adapter has, and what it should.
     pub table: Table,
     /// Megaflows of the port that take outer headers off, by the datapath port where the inner
@@ -80,16 +89,16 @@ impl Waits {
 
 impl Full {
     /// No rules yet.
-    pub fn new(place: Place, limits: Limits, now_ms: u64) -> Full {
+    pub fn new(spot: Spot, limits: Limits, now_ms: u64) -> Full {
         let table = Table::new(limits, now_ms);
         let (outers, watches) = (BTreeMap::new(), HashMap::new());
-        Full { place, table, outers, watches, flushing: false }
+        Full { spot, table, outers, watches, flushing: false }
     }
 
     /// Could the adapter forward the megaflow's packets? Why not?
-    pub fn could(&self, now_ms: u64, places: &Places, id: FlowId, f: &Flow) -> Result<(), Reason> {
+    pub fn could(&self, now_ms: u64, spots: &Spots, id: FlowId, f: &Flow) -> Result<(), Reason> {
         let mut why = Reason::NotFirstPass;
-        for plan in plans(self.place.adapter, &self.outers, places, id, f) {
+        for plan in plans(self.spot, &self.outers, spots, id, f) {
             match plan.and_then(|p| self.table.takes(now_ms, &p.rule)) {
                 Ok(()) => return Ok(()),
                 Err(e) => why = e,
@@ -201,13 +210,21 @@ impl Full {
 /// The rules that a megaflow could be on an adapter, or why it could not: one for each megaflow
 /// that may have taken its packets' outer headers off.
 fn plans(
-    adapter: u16,
+    own: Spot,
     outers: &BTreeMap<PortNo, Vec<Outer>>,
-    places: &Places,
+    spots: &Spots,
     id: FlowId,
     (key, mask, ops): &Flow,
 ) -> Vec<Result<Plan, Reason>> {
-    let to = |no: PortNo| Some(places.get(&no).filter(|p| p.adapter == adapter)?.port);
+    if own.limited {
+        return vec![Err(Reason::Limited)];
+    }
+    let to = |no: PortNo| match spots.get(&no) {
+        Some(to) if to.place.adapter != own.place.adapter => Err(Reason::OtherAdapter),
+        Some(Spot { limited: true, .. }) => Err(Reason::Limited),
+        Some(to) => Ok(to.place.port),
+        None => Err(Reason::OtherAdapter),
+    };
     let flow = full::Flow { key, mask, ops };
     match outers.get(&key.u16(at::IN_PORT)) {
         None => vec![plan(&flow, &to)],
@@ -228,10 +245,10 @@ fn still(dp: &Datapath, no: PortNo, tunnel: PortNo, outer: &Outer) -> bool {
 
 impl Entry {
     /// The second ends: which flows the adapter is to forward.
-    pub(super) fn decide_full(&mut self, no: PortNo, dp: &Datapath, places: &Places, now_ms: u64) {
+    pub(super) fn decide_full(&mut self, no: PortNo, dp: &Datapath, spots: &Spots, now_ms: u64) {
         let Some(full) = self.full.as_mut().filter(|_| !self.port.is_down()) else { return };
         full.look_at_outers(no, dp);
-        let Full { table, outers, place, .. } = full;
+        let Full { table, outers, spot, .. } = full;
         table.decide(now_ms, &mut |id| {
             let Some(f) = dp.megaflow(id) else { return Vec::new() };
             if let Some((tunnel, outer)) = Outer::new(id, &f.0, &f.1, &f.2) {
@@ -240,7 +257,7 @@ impl Entry {
                     all.push(outer);
                 }
             }
-            plans(place.adapter, outers, places, id, &f).into_iter().flatten().collect()
+            plans(*spot, outers, spots, id, &f).into_iter().flatten().collect()
         });
     }
 
@@ -272,13 +289,13 @@ impl Offload {
                 f.look_at_outers(*no, dp);
             }
         }
-        let places = self.places();
+        let spots = self.spots();
         for (id, f) in came.into_iter().filter_map(|id| Some((id, dp.megaflow(id)?))) {
             let no = f.0.u16(at::IN_PORT);
             for (own, e) in self.ports.iter_mut().filter(|(_, e)| !e.port.is_down()) {
                 let Some(full) = e.full.as_mut() else { continue };
                 if (*own == no || full.brings(no, id.worker)) && full.table.expects() {
-                    let all = plans(full.place.adapter, &full.outers, &places, id, &f);
+                    let all = plans(full.spot, &full.outers, &spots, id, &f);
                     all.into_iter().flatten().for_each(|p| full.table.follow(now_ms, id, p));
                 }
             }
@@ -287,7 +304,7 @@ impl Offload {
 
     /// What was decided about rules that forward reaches datapath and adapters.
     pub(super) fn drive_full(&mut self, dp: &mut Datapath, now_ms: u64) {
-        let to: HashMap<u16, PortNo> = self.places().iter().map(|(no, p)| (p.port, *no)).collect();
+        let to = self.spots().iter().map(|(no, s)| (s.place.port, *no)).collect();
         let mut known = None;
         for (no, e) in &mut self.ports {
             let down = e.port.is_down();
@@ -388,7 +405,7 @@ impl Offload {
         if full.table.has(f.id) {
             return Ok(if full.table.is_in(f.id) { Reason::Full } else { Reason::Pending });
         }
-        full.could(now_ms, &self.places(), f.id, &(f.key, f.mask, f.ops.clone()))?;
+        full.could(now_ms, &self.spots(), f.id, &(f.key, f.mask, f.ops.clone()))?;
         if e.port.is_down() {
             return Ok(Reason::PortDown);
         }

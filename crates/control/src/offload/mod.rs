@@ -15,7 +15,7 @@ use crate::vlog;
 use action::Op;
 use datapath::{FlowDump, SampleCursor};
 use flow::PortNo;
-use full::{Full, Places, Waits};
+use full::{Full, Spot, Spots, Waits};
 use offload::{Binding, Limits, Outcome, Port, Reason, Request, Saved, StageTotals};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
@@ -298,11 +298,11 @@ impl Offload {
             return;
         }
         self.sampling = false;
-        let places = self.places();
+        let spots = self.spots();
         self.saved.second(stage_totals(s));
         let (cycles, _) = self.saved.cycles();
         for (no, e) in &mut self.ports {
-            e.decide_full(*no, &s.dp, &places, now_ms);
+            e.decide_full(*no, &s.dp, &spots, now_ms);
             e.port.set_saved_cycles(cycles);
             for mark in e.port.marks() {
                 let now = s.dp.wrong_marks(*no, mark.slot());
@@ -315,7 +315,7 @@ impl Offload {
             let (dp, full) = (&s.dp, &e.full);
             e.port.decide(now_ms, &mut |flow| {
                 let f = dp.megaflow(flow)?;
-                let forwards = full.as_ref().map(|x| x.could(now_ms, &places, flow, &f));
+                let forwards = full.as_ref().map(|x| x.could(now_ms, &spots, flow, &f));
                 let helps = unhelped(&f.2).is_none() && forwards.is_none_or(|f| f.is_err());
                 helps.then_some((f.0, f.1))
             });
@@ -388,9 +388,9 @@ impl Offload {
     }
 
     /// Which ports are where on adapters.
-    fn places(&self) -> Places {
+    fn spots(&self) -> Spots {
         let all = self.ports.iter();
-        all.filter_map(|(no, e)| Some((*no, e.full.as_ref()?.place))).collect()
+        all.filter_map(|(no, e)| Some((*no, e.full.as_ref()?.spot))).collect()
     }
 
     /// By tunnels' datapath port: where their outer packets come in, of ports on adapters that
@@ -497,7 +497,8 @@ fn open(s: &mut State, no: PortNo) {
     let cycles_per_us = datapath::cycles_per_second() as f32 / 1e6;
     let limits = Limits { cycles_per_us, ..Limits::default() };
     let now_ms = datapath::now_ms();
-    let full = place.map(|place| Full::new(place, limits, now_ms));
+    let limited = s.dp.is_limited(no);
+    let full = place.map(|place| Full::new(Spot { place, limited }, limits, now_ms));
     let port = Port::new(limits, now_ms);
     let (held, wrong) = (None, HashMap::new());
     let logged = Logged::default();
@@ -505,6 +506,23 @@ fn open(s: &mut State, no: PortNo) {
     let entry =
         Entry { name, serial, thread, port, full, held, wrong, wrong_packets, upsets, logged };
     o.ports.insert(no, entry);
+}
+
+/// What the host limits of a port may have changed. If that begins, the port's adapter ends all its
+/// rules that forward; those of other ports come back.
+pub fn look_at_limits(s: &mut State, no: PortNo) {
+    let (limited, now_ms) = (s.dp.is_limited(no), datapath::now_ms());
+    let Offload { ports, threads, .. } = &mut s.offload;
+    let Some(full) = ports.get_mut(&no).and_then(|e| e.full.as_mut()) else { return };
+    let was = std::mem::replace(&mut full.spot.limited, limited);
+    if !limited || was {
+        return;
+    }
+    let adapter = full.spot.place.adapter;
+    let has = |f: &Full| f.spot.place.adapter == adapter && !f.flushing && !f.table.is_empty();
+    for (no, e) in ports.iter_mut().filter(|(_, e)| e.full.as_ref().is_some_and(has)) {
+        e.flush(*no, threads, now_ms);
+    }
 }
 
 /// A port is gone, or is not offloaded any more.

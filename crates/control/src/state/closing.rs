@@ -4,7 +4,7 @@ use super::State;
 use crate::closing;
 use crate::config::{IfaceConf, QosConf};
 use crate::ports::{egress, policing};
-use crate::{tunnel_options, vlog};
+use crate::{offload, tunnel_options, vlog};
 use datapath::Policing;
 use flow::PortNo;
 
@@ -14,39 +14,11 @@ impl State {
     /// Limits what an interface's port may bring, and be sent, to what is configured.
     pub fn police(&mut self, conf: &IfaceConf, no: Option<PortNo>) {
         let no = no.filter(|_| !tunnel_options::is_tunnel(&conf.kind));
-        self.police_egress(conf, no);
-        let policing = policing(conf);
-        match no {
-            Some(no) => drop(self.dp.set_policing(no, policing)),
-            None if policing == Policing::default() => {}
-            None => vlog::warn!(
-                MODULE,
-                "interface {}: ingress_policing is ignored: a port of type {} has no receive queue",
-                conf.name,
-                conf.kind
-            ),
-        }
-    }
-
-    fn police_egress(&mut self, conf: &IfaceConf, no: Option<PortNo>) {
-        let egress = egress(conf);
-        let name = &conf.name;
-        match (&conf.qos, no) {
-            (Some(QosConf::EgressPolicer { .. }), None) => vlog::warn!(
-                MODULE,
-                "interface {name}: qos is ignored: a port of type {} has no transmit queue",
-                conf.kind
-            ),
-            (Some(QosConf::EgressPolicer { cir, cbs }), _) if egress.is_none() => vlog::err!(
-                MODULE,
-                "Failed to set QoS type egress-policer on port {name}: Invalid argument \
-                 (cir={cir}, cbs={cbs}: both must be positive numbers)"
-            ),
-            _ => {}
-        }
-        if let Some(no) = no {
-            let _ = self.dp.set_egress(no, egress);
-        }
+        judge_limits(conf, no.is_some());
+        let Some(no) = no else { return };
+        let _ = self.dp.set_policing(no, policing(conf));
+        let _ = self.dp.set_egress(no, egress(conf));
+        offload::look_at_limits(self, no);
     }
 
     /// Closes interfaces' ports, but for those that other tunnels use too; packets in flight to
@@ -66,5 +38,30 @@ impl State {
             }
         }
         closing::close(closing);
+    }
+}
+
+/// Says in the log which limits of an interface have no effect.
+fn judge_limits(conf: &IfaceConf, has_device: bool) {
+    let IfaceConf { name, kind, .. } = conf;
+    if !has_device && policing(conf) != Policing::default() {
+        vlog::warn!(
+            MODULE,
+            "interface {name}: ingress_policing is ignored: a port of type {kind} has no receive \
+             queue"
+        );
+    }
+    let Some(QosConf::EgressPolicer { cir, cbs }) = &conf.qos else { return };
+    if !has_device {
+        vlog::warn!(
+            MODULE,
+            "interface {name}: qos is ignored: a port of type {kind} has no transmit queue"
+        );
+    } else if egress(conf).is_none() {
+        vlog::err!(
+            MODULE,
+            "Failed to set QoS type egress-policer on port {name}: Invalid argument (cir={cir}, \
+             cbs={cbs}: both must be positive numbers)"
+        );
     }
 }

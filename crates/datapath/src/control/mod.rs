@@ -548,6 +548,11 @@ impl Datapath {
         Ok(())
     }
 
+    /// Is there a limit on what a port brings or is sent?
+    pub fn is_limited(&self, no: PortNo) -> bool {
+        self.ports.get(&no).is_some_and(|p| p.policer.is_some() || p.egress_policer.is_some())
+    }
+
     /// The control side's part of a port.
     pub fn port_mut(&mut self, no: PortNo) -> Option<&mut dyn Port> {
         self.ports.get_mut(&no).map(|p| &mut *p.port as &mut dyn Port)

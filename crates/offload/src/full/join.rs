@@ -50,7 +50,7 @@ impl Outer {
 pub fn join(
     outer: &Outer,
     inner: &Flow<'_>,
-    to: &dyn Fn(PortNo) -> Option<u16>,
+    to: &dyn Fn(PortNo) -> Result<u16, Reason>,
 ) -> Result<Plan, Reason> {
     let mut all = items(&outer.key, &outer.mask)?;
     let port = UDP_PORT.to_be_bytes();

@@ -36,8 +36,8 @@ pub struct Plan {
 }
 
 /// A megaflow as a rule, or why it is none. `to`: the number that a datapath port has on the
-/// adapter, if it is there.
-pub fn plan(flow: &Flow<'_>, to: &dyn Fn(PortNo) -> Option<u16>) -> Result<Plan, Reason> {
+/// adapter, or why no rule leads there.
+pub fn plan(flow: &Flow<'_>, to: &dyn Fn(PortNo) -> Result<u16, Reason>) -> Result<Plan, Reason> {
     let items = items(flow.key, flow.mask)?;
     let (edits, fate) = actions(flow, to)?;
     Ok(Plan { rule: ForwardRule { items, edits, fate }, outer: None, outer_bytes: 0 })
@@ -59,7 +59,7 @@ pub(super) fn items(key: &Key, mask: &Mask) -> Result<Vec<Item>, Reason> {
 /// What is changed, and where it goes then.
 pub(super) fn actions(
     flow: &Flow<'_>,
-    to: &dyn Fn(PortNo) -> Option<u16>,
+    to: &dyn Fn(PortNo) -> Result<u16, Reason>,
 ) -> Result<(Vec<Edit>, Fate), Reason> {
     let mut editor = Editor { key: *flow.key, known: *flow.mask, edits: Vec::new(), outer: false };
     let fate = editor.run(flow.ops, to)?;
@@ -112,11 +112,15 @@ fn no(what: &str) -> Reason {
 }
 
 impl Editor {
-    fn run(&mut self, ops: &[Op], to: &dyn Fn(PortNo) -> Option<u16>) -> Result<Fate, Reason> {
+    fn run(
+        &mut self,
+        ops: &[Op],
+        to: &dyn Fn(PortNo) -> Result<u16, Reason>,
+    ) -> Result<Fate, Reason> {
         let Some((last, first)) = ops.split_last() else { return Ok(Fate::Drop) };
         first.iter().try_for_each(|op| self.edit(op))?;
         match last {
-            Op::Output(port) => to(*port).map(Fate::Port).ok_or(Reason::OtherAdapter),
+            Op::Output(port) => to(*port).map(Fate::Port),
             // Drops for another reason are the host's to count.
             Op::Drop(Drop::Policy) if first.is_empty() => Ok(Fate::Drop),
             // Nothing comes behind it that would need the packet as it was.
