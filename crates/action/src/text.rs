@@ -1,7 +1,7 @@
 //! Operations as text: OVS's datapath actions (`dpctl/dump-flows`, `ofproto/trace`).
 
 use crate::{Op, Punt, Rewrite};
-use flow::{Key, Mask, PortNo, at};
+use flow::{BOND_NO_MIN, Key, Mask, NO_PORT, PortNo, at};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// A list of operations; `drop` if there are none.
@@ -39,6 +39,9 @@ impl Default for OpsText<'_> {
 /// One operation. A rewrite prints one `set()` per protocol.
 fn op_text(op: &Op, style: &OpsText<'_>) -> String {
     match op {
+        Op::Output(no) if (BOND_NO_MIN..NO_PORT).contains(no) => {
+            format!("lb_output({})", no - BOND_NO_MIN + 1)
+        }
         Op::Output(port) => port_text(*port, style),
         Op::Set(r) => set_text(r),
         Op::PushVlan { tpid, tci } => {

@@ -53,6 +53,7 @@ pub use stats::clock::{cycles, cycles_per_second, now_ms, stop_clock, warp_clock
 pub use stats::perf::{BINS, HISTORY, Histogram, Iteration, MetricsView, PerfLog, Suspicious};
 pub use stats::port::PortStats;
 pub use stats::worker::Perf;
+pub use tx::bond::{BOND_BUCKETS, Bond, BondHash};
 pub use verify::VALIDATE_VARIABLE;
 pub use verify::compose::compose;
 pub use verify::levels::{LEVEL_VARIABLE, is_available, preferred_level};

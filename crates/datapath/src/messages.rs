@@ -7,6 +7,7 @@ use crate::settings::{PortEffects, PortLookup, Settings};
 use crate::stats::perf::{Metrics, Suspicious};
 use crate::stats::port::{PortCell, RxqCell};
 use crate::stats::worker::PerfCell;
+use crate::tx::bond::Bond;
 use action::Op;
 use flow::PortNo;
 use packet::Packet;
@@ -49,6 +50,8 @@ pub(crate) enum Command {
     SetRoute(PortNo, Route),
     /// Longest frame, in bytes, that the port takes.
     Limit(PortNo, usize),
+    /// The bond that packets to this number are spread over.
+    Bond(PortNo, Option<Arc<Bond>>),
     /// What the port's receive queues may bring from now on.
     Police(PortNo, Option<Arc<Policer>>),
     /// What the port may be sent from now on.

@@ -11,6 +11,8 @@ pub const WORDS: usize = LINES * 8;
 pub type PortNo = u16;
 /// No datapath port.
 pub const NO_PORT: PortNo = 0xffff;
+/// Numbers of bonds begin here: packets are sent to them like to ports, which have lower numbers.
+pub const BOND_NO_MIN: PortNo = 0xf000;
 
 /// Byte offsets of fields in a [`Key`]. Multi-byte fields are big-endian.
 #[allow(missing_docs)]

@@ -2,6 +2,7 @@
 
 mod api;
 mod auto_lb;
+mod bonds;
 pub(crate) mod capture;
 pub(crate) mod ct_keeper;
 pub(crate) mod effects;
@@ -35,6 +36,7 @@ use crate::settings::*;
 use crate::stats::clock::{cycles, nanoseconds};
 use crate::stats::perf::Suspicious;
 use crate::stats::port::{PortCell, PortStats, RxqCell};
+use crate::tx::bond::Bond;
 use flow::PortNo;
 use port::{Port, RxQueue, Service, TxQueue};
 use std::collections::BTreeMap;
@@ -152,6 +154,8 @@ pub struct Datapath {
     /// Transmit queues came back.
     pub(crate) reroute: bool,
     pub(crate) capture: Option<CaptureControl>,
+    /// Bonds by their numbers, which no port has.
+    pub(crate) bonds: BTreeMap<PortNo, Arc<Bond>>,
     /// Where PMD threads may run.
     cores: Vec<usize>,
 }
@@ -179,6 +183,7 @@ impl Datapath {
             reroute: false,
             capture: None,
             marks: MarkControl::default(),
+            bonds: BTreeMap::new(),
             cores: Vec::new(),
             bell,
         };
@@ -266,6 +271,9 @@ impl Datapath {
             w.send(Command::AddPort(*no, cell));
             w.send(Command::Limit(*no, p.limit));
             w.send(Command::PoliceTx(*no, p.egress_policer.clone()));
+        }
+        for (no, bond) in &self.bonds {
+            w.send(Command::Bond(*no, Some(bond.clone())));
         }
         self.workers[slot] = Some(Box::new(w));
         self.give_mark_tables(slot);
@@ -409,7 +417,7 @@ impl Datapath {
 
     /// Adds a port under the lowest free number.
     pub fn add_port(&mut self, port: Box<dyn Port>, pins: RxAffinity) -> Result<PortNo, Error> {
-        let free = (0..flow::NO_PORT).find(|n| !self.ports.contains_key(n));
+        let free = (0..flow::BOND_NO_MIN).find(|n| !self.ports.contains_key(n));
         self.add_port_at(free.ok_or(Error::PortsExhausted)?, port, pins)
     }
 
@@ -420,7 +428,7 @@ impl Datapath {
         mut port: Box<dyn Port>,
         affinity: RxAffinity,
     ) -> Result<PortNo, Error> {
-        if no == flow::NO_PORT || self.ports.contains_key(&no) {
+        if no >= flow::BOND_NO_MIN || self.ports.contains_key(&no) {
             return Err(Error::PortInUse(no));
         }
         let txqs: Vec<_> = (0..port.n_txq()).filter_map(|i| port.take_tx(i)).collect();

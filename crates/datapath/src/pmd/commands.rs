@@ -36,6 +36,7 @@ impl Worker {
                 self.return_txq(no, queue);
             }
             Command::Limit(no, bytes) => self.tx.set_limit(no, bytes),
+            Command::Bond(no, bond) => self.tx.set_bond(no, bond),
             Command::Police(port, policer) => self.rx.set_policer(port, &policer),
             Command::PoliceTx(port, policer) => self.tx.set_policer(port, policer),
             Command::Mark(port, change) => {

@@ -1,5 +1,6 @@
 //! Step 5, tx: per-port output buffers, and all other ways in which packets leave a worker.
 
+pub(crate) mod bond;
 pub(crate) mod flush;
 mod punts;
 
@@ -14,6 +15,7 @@ use crate::police::Policer;
 use crate::settings::{PuntEvent, Settings};
 use crate::stats::clock;
 use crate::stats::port::PortCell;
+use crate::tx::bond::Bond;
 use crate::tx::flush::{FLUSH_WAIT_US_MAX, FlushPolicy, FlushTimer};
 use crate::tx::punts::Punts;
 use action::{Ct, Meter, Punt, Verdict};
@@ -99,6 +101,8 @@ struct Peer {
 /// Everything through which packets leave a worker.
 pub(crate) struct TxState {
     ports: Vec<Option<TxPort>>,
+    /// Numbers without a port that are bonds'.
+    bonds: Vec<(PortNo, Arc<Bond>)>,
     peers: Vec<Option<Peer>>,
     /// Some peer was handed something in this vector.
     handed: bool,
@@ -142,6 +146,7 @@ impl TxState {
     ) -> Self {
         TxState {
             ports: Vec::new(),
+            bonds: Vec::new(),
             peers: Vec::new(),
             handed: false,
             waiting: Vec::new(),
@@ -243,6 +248,42 @@ impl TxState {
         }
     }
 
+    /// Packets to this number leave by the bond's members; None: they are dropped.
+    pub fn set_bond(&mut self, no: PortNo, bond: Option<Arc<Bond>>) {
+        self.bonds.retain(|(other, _)| *other != no);
+        self.bonds.extend(bond.map(|bond| (no, bond)));
+    }
+
+    /// Sends packets to a number that is no port's: a bond's, or `NoPort`.
+    #[cold]
+    fn send_bonded(&mut self, no: PortNo, packets: &[Packet]) {
+        let Some((_, bond)) = self.bonds.iter().find(|(other, _)| *other == no) else {
+            self.shared.orphan.lost(Drop::NoPort, packets.len() as u64);
+            return self.to_free.extend_from_slice(packets);
+        };
+        let bond = bond.clone();
+        for packet in packets {
+            match bond.choose(packet.data()) {
+                flow::NO_PORT => {
+                    self.shared.orphan.lost(Drop::TxDown, 1);
+                    self.to_free.push(*packet);
+                }
+                member => self.send_to_member(member, *packet),
+            }
+        }
+    }
+
+    /// As [`TxState::send`], of which a bond is no member.
+    fn send_to_member(&mut self, no: PortNo, packet: Packet) {
+        match self.ports.get(usize::from(no)) {
+            Some(Some(_)) => self.send(no, packet),
+            _ => {
+                self.shared.orphan.lost(Drop::NoPort, 1);
+                self.to_free.push(packet);
+            }
+        }
+    }
+
     /// A way to another worker.
     pub fn add_peer(&mut self, worker: usize, ring: Producer<Handoff>, wake: Option<Arc<Wake>>) {
         if self.peers.len() <= worker {
@@ -271,8 +312,7 @@ impl TxState {
     #[inline]
     pub fn send(&mut self, no: PortNo, packet: Packet) {
         let Some(Some(port)) = self.ports.get_mut(no as usize) else {
-            self.shared.orphan.lost(Drop::NoPort, 1);
-            return self.to_free.push(packet);
+            return self.send_bonded(no, &[packet]);
         };
         if !std::mem::replace(&mut port.listed, true) {
             self.waiting.push(no);
@@ -291,8 +331,7 @@ impl TxState {
         let (mut rest, mut lengths) = (packets, lengths);
         while !rest.is_empty() {
             let Some(Some(port)) = self.ports.get_mut(no as usize) else {
-                self.shared.orphan.lost(Drop::NoPort, rest.len() as u64);
-                return self.to_free.extend_from_slice(rest);
+                return self.send_bonded(no, rest);
             };
             if !std::mem::replace(&mut port.listed, true) {
                 self.waiting.push(no);
