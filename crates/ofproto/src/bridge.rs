@@ -59,6 +59,8 @@ pub(crate) struct Bridge {
     /// Sets of masks under which flows match those fields; grows until the mapping changes.
     pub tun_masks: Vec<Masks>,
     pub mirrors: Places,
+    /// By name.
+    pub bonds: BTreeMap<String, BondSpec>,
 }
 
 impl Bridge {
@@ -89,6 +91,7 @@ impl Bridge {
             tlv: Arc::default(),
             tun_masks: Vec::new(),
             mirrors: Places::new(),
+            bonds: BTreeMap::new(),
         }
     }
 

@@ -49,7 +49,7 @@ pub use tables::instructions::{outputs_to, uses_group};
 pub use tables::table::N_TABLES;
 pub use trace::{Options, punt_text};
 pub use transaction::{BundleItem, Change, Items, Outcome};
-pub use translate::{BfdContext, PacketInContext};
+pub use translate::{BfdContext, LacpContext, PacketInContext};
 pub use tunnel::{
     Addresses, Local, Neighbour, Remote, Route, Routes, Solicitation, TunnelSpec, source_for,
 };

@@ -206,6 +206,9 @@ pub struct PortSpec {
     pub protected: bool,
     /// The switch itself takes these packets.
     pub bfd: Option<BfdFilter>,
+    /// Some: the switch itself takes packets of Slow Protocols; false: LACP says that the link may
+    /// not carry packets.
+    pub lacp: Option<bool>,
     /// Its link is up, and yet a protocol (BFD) says that nothing comes through.
     pub faulty: bool,
 }
@@ -254,8 +257,44 @@ impl PortSpec {
     pub fn live(&self) -> bool {
         use openflow::{port_config, port_state};
         let down = self.config & port_config::PORT_DOWN | self.state & port_state::LINK_DOWN;
-        down == 0 && !self.faulty
+        down == 0 && !self.faulty && self.lacp != Some(false)
     }
+}
+
+/// Which of a bond's interfaces packets leave and enter by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BondSpec {
+    /// Where packets to the bond go.
+    pub output: BondOutput,
+    /// What NORMAL takes from each interface; nothing from those that are not named.
+    pub admits: BTreeMap<OfPort, BondAdmission>,
+    /// NORMAL drops packets whose source address is known behind another port, gratuitous ARP
+    /// excepted: they left by one interface and came back by another (`balance-slb`).
+    pub drops_moved: bool,
+}
+
+/// Where packets to a bond go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BondOutput {
+    /// Nowhere: no interface is enabled.
+    #[default]
+    Nowhere,
+    /// To one interface.
+    Member(OfPort),
+    /// To the datapath's number of the bond, which spreads them.
+    Spread(PortNo),
+}
+
+/// What NORMAL takes from an interface of a bond.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BondAdmission {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Packets to one station.
+    Unicast,
+    /// All packets.
+    All,
 }
 
 /// What a caller of [`crate::Switch`] did wrong (never a peer's fault).

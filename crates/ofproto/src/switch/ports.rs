@@ -123,6 +123,26 @@ impl Switch {
         Ok(())
     }
 
+    /// Says which interfaces of a port carry packets; None: the first that is live.
+    pub fn set_bond(
+        &mut self,
+        id: BridgeId,
+        name: &str,
+        bond: Option<BondSpec>,
+    ) -> Result<(), ConfigError> {
+        let bonds = &mut self.bridge_mut(id)?.bonds;
+        if bonds.get(name) == bond.as_ref() {
+            return Ok(());
+        }
+        match bond {
+            Some(bond) => drop(bonds.insert(name.into(), bond)),
+            None => drop(bonds.remove(name)),
+        }
+        self.publish();
+        self.outbox.region(Region::ALL);
+        Ok(())
+    }
+
     /// What a patch or tunnel port received and sent so far, as (packets, bytes); None for other
     /// ports. The counts stay with the number: a port that comes back under it goes on counting.
     pub fn patch_counters(&self, id: BridgeId, of_port: OfPort) -> Option<[(u64, u64); 2]> {

@@ -45,7 +45,8 @@ impl Switch {
             if bundle == new {
                 let (vlan, protected) = (spec.vlan.clone(), spec.protected);
                 let mirrors = Default::default();
-                bundles.push(Bundle { ports: vec![], vlan, protected, mirrors });
+                let bond = b.bonds.get(&spec.bundle).cloned();
+                bundles.push(Bundle { ports: vec![], vlan, protected, mirrors, bond });
                 names.push(&spec.bundle);
             }
             bundles[bundle].ports.push(spec.of_port);

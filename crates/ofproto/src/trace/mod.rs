@@ -3,7 +3,7 @@
 mod notes;
 pub(crate) mod recorder;
 
-use crate::translate::effects::{BfdContext, PacketInContext};
+use crate::translate::effects::{BfdContext, LacpContext, PacketInContext};
 use action::Punt;
 use flow::TunMetadata;
 use openflow::Reason;
@@ -26,6 +26,9 @@ impl Default for Options {
 pub fn punt_text(p: &Punt) -> String {
     if p.context.is::<BfdContext>() {
         return "userspace(pid=0,slow_path(bfd))".into();
+    }
+    if p.context.is::<LacpContext>() {
+        return "userspace(pid=0,slow_path(lacp))".into();
     }
     let Some(c) = p.context.downcast_ref::<PacketInContext>() else {
         return "userspace(pid=0)".into();

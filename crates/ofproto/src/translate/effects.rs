@@ -70,6 +70,15 @@ impl Effects {
     }
 }
 
+/// Whose packet it is: the context of a [`action::Punt`] of an LACP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LacpContext {
+    /// The bridge.
+    pub bridge: crate::BridgeId,
+    /// The port that it came in on.
+    pub port: OfPort,
+}
+
 /// Whose packet it is: the context of a [`action::Punt`] of a BFD control packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BfdContext {

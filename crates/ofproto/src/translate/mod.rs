@@ -3,6 +3,7 @@
 //! The state of a translation is explicit ([`xlate::Xlate`]); each kind of step has a file.
 
 mod actions;
+mod bond;
 mod budget;
 mod choose;
 mod commit;
@@ -24,4 +25,4 @@ mod special;
 mod tunnel;
 pub(crate) mod xlate;
 
-pub use effects::{BfdContext, PacketInContext};
+pub use effects::{BfdContext, LacpContext, PacketInContext};

@@ -71,10 +71,14 @@ impl<'a> Xlate<'a, '_> {
         }
         let tags = translate_in(&from.vlan, tags);
         let dst: [u8; 6] = self.key.get(at::ETH_DST);
+        if !self.bond_admits(from, input, dst, tags.outer.vid) {
+            return;
+        }
         if fields::begins_reserved(&dst) && !bridge.config.forward_bpdu {
             return self.detail(|| "packet has reserved destination MAC, dropping".into());
         }
-        self.learn(number, tags.outer.vid);
+        // An address is behind a bond, not behind one of its interfaces.
+        self.learn(from.ports[0], tags.outer.vid);
         self.forward(input, &tags, dst);
     }
 
@@ -138,15 +142,6 @@ impl<'a> Xlate<'a, '_> {
         self.put_tags(&translate_out(&b.vlan, *tags));
         self.output_member(b);
         self.key = own;
-    }
-
-    /// Sends the packet as it is.
-    pub(super) fn output_member(&mut self, b: &'a Bundle) {
-        let bridge = self.bridge;
-        let live = |p: &&u32| bridge.port(**p).is_some_and(|p| p.live());
-        if let Some(port) = b.ports.iter().find(live).or(b.ports.first()) {
-            self.output_port(*port, 0);
-        }
     }
 
     /// Adds the VLAN tag to what the decision looked at.

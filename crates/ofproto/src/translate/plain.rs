@@ -193,8 +193,8 @@ impl<'a> EntryCache<'a> {
             return None;
         }
         let (bridge, in_port) = self.published.by_dp_port(port)?;
-        let usual =
-            |p: &PortView| may_receive(p) && p.spec.tunnel.is_none() && p.spec.bfd.is_none();
+        let spoken = |p: &PortView| p.spec.bfd.is_some() || p.spec.lacp.is_some();
+        let usual = |p: &PortView| may_receive(p) && p.spec.tunnel.is_none() && !spoken(p);
         let open = bridge.config.fail_open || bridge.config.restoring;
         let plain = !open && bridge.mirrors.is_empty() && bridge.port(in_port).is_none_or(usual);
         plain.then_some((bridge, in_port))

@@ -3,14 +3,19 @@
 
 use crate::fields::ETH_IP;
 use crate::published::PortView;
-use crate::translate::effects::BfdContext;
+use crate::translate::effects::{BfdContext, LacpContext};
 use crate::translate::xlate::Xlate;
-use crate::types::{BfdFilter, BridgeId};
+use crate::types::{BfdFilter, BridgeId, Gate};
 use action::{Op, Punt};
 use flow::{Field, at, frag};
+use std::any::Any;
 use std::sync::Arc;
 use telemetry::Drop;
 
+/// Ethertype of LACP (IEEE 802.1AX, Annex C).
+const SLOW_PROTOCOLS: u16 = 0x8809;
+/// What is looked at of such a packet: Ethernet with two tags, and 110 bytes of LACP.
+const LACP_BYTES_MAX: u16 = 132;
 const UDP: u8 = 17;
 /// Of BFD control packets (RFC 5881, section 4).
 const BFD: u16 = 3784;
@@ -19,18 +24,36 @@ const BFD: u16 = 3784;
 const BFD_BYTES_MAX: u16 = 128;
 
 impl Xlate<'_, '_> {
-    /// Hands a packet over that is of the port's own BFD session; false: it is not.
+    /// Hands a packet over that is of a protocol that the switch speaks on the port; false: it is
+    /// not.
     pub(super) fn take_special(&mut self, p: &PortView) -> bool {
+        self.take_lacp(p) || self.take_bfd(p)
+    }
+
+    fn take_lacp(&mut self, p: &PortView) -> bool {
+        // Every decision depends on the Ethertype.
+        if p.spec.lacp.is_none() || self.key.u16(at::ETH_TYPE) != SLOW_PROTOCOLS {
+            return false;
+        }
+        let context = LacpContext { bridge: BridgeId(self.bridge.id), port: p.spec.of_port };
+        self.hand_over(LACP_BYTES_MAX, Gate::default(), Box::new(context));
+        true
+    }
+
+    fn take_bfd(&mut self, p: &PortView) -> bool {
         let Some(filter) = p.spec.bfd.as_ref().filter(|filter| self.is_bfd(filter)) else {
             return false;
         };
-        self.commit();
         let context = BfdContext { bridge: BridgeId(self.bridge.id), port: p.spec.of_port };
-        let wanted = Some(filter.gate.0.clone());
-        let punt = Punt { max_len: BFD_BYTES_MAX, wanted, context: Box::new(context) };
+        self.hand_over(BFD_BYTES_MAX, filter.gate.clone(), Box::new(context));
+        true
+    }
+
+    fn hand_over(&mut self, max_len: u16, gate: Gate, context: Box<dyn Any + Send + Sync>) {
+        self.commit();
+        let punt = Punt { max_len, wanted: Some(gate.0), context };
         self.op(Op::Punt(Arc::new(punt)));
         self.out.drop.get_or_insert(Drop::PuntRate);
-        true
     }
 
     /// Looks at no more than it takes to tell, as ovs-vswitchd does.

@@ -1,0 +1,84 @@
+//! Bonds as NORMAL sees them: what their interfaces may bring, and by which of them packets leave.
+
+use crate::fields::ETH_ARP;
+use crate::published::{Bundle, PortView};
+use crate::translate::xlate::Xlate;
+use crate::types::{BondAdmission, BondOutput};
+use action::Op;
+use flow::{Field, PortNo, at};
+
+impl<'a> Xlate<'a, '_> {
+    /// May a packet to `dst` in a VLAN of the bridge enter by this interface of its port?
+    pub(super) fn bond_admits(
+        &mut self,
+        from: &Bundle,
+        input: &PortView,
+        dst: [u8; 6],
+        vlan: u16,
+    ) -> bool {
+        let Some(bond) = &from.bond else { return true };
+        let admission = bond.admits.get(&input.spec.of_port).copied().unwrap_or_default();
+        let enters = match admission {
+            BondAdmission::Nothing => false,
+            BondAdmission::Unicast => dst[0] & 1 == 0,
+            BondAdmission::All => true,
+        };
+        if !enters {
+            self.detail(|| "bonding refused admissibility, dropping".into());
+            return false;
+        }
+        let moved = bond.drops_moved && self.is_known_elsewhere(input, vlan);
+        if moved && !self.is_gratuitous_arp(dst) {
+            self.detail(|| "SLB bond thinks this packet looped back, dropping".into());
+            return false;
+        }
+        true
+    }
+
+    fn is_known_elsewhere(&self, input: &PortView, vlan: u16) -> bool {
+        let known = self.bridge.macs.find(vlan, self.key.get(at::ETH_SRC));
+        let known = known.and_then(|port| self.bridge.port(port));
+        known.is_some_and(|p| p.bundle != input.bundle)
+    }
+
+    /// A broadcast ARP packet from an address about itself: its host says where it is now.
+    fn is_gratuitous_arp(&mut self, dst: [u8; 6]) -> bool {
+        if self.key.u16(at::ETH_TYPE) != ETH_ARP || dst != [0xff; 6] {
+            return false;
+        }
+        Field::ArpSpa.unwildcard(&mut self.wc);
+        Field::ArpTpa.unwildcard(&mut self.wc);
+        Field::ArpSpa.get(&self.key) == Field::ArpTpa.get(&self.key)
+    }
+
+    /// Sends the packet as it is.
+    pub(super) fn output_member(&mut self, b: &'a Bundle) {
+        let bridge = self.bridge;
+        match b.bond.as_ref().map(|bond| bond.output) {
+            Some(BondOutput::Nowhere) => self.detail(|| "no enabled bond member".into()),
+            Some(BondOutput::Member(port)) => self.output_port(port, 0),
+            Some(BondOutput::Spread(no)) => self.output_spread(b, no),
+            None => {
+                let live = |p: &&u32| bridge.port(**p).is_some_and(|p| p.live());
+                if let Some(port) = b.ports.iter().find(live).or(b.ports.first()) {
+                    self.output_port(*port, 0);
+                }
+            }
+        }
+    }
+
+    /// Sends to all interfaces of a bond at once: the datapath chooses one for each packet.
+    fn output_spread(&mut self, b: &'a Bundle, no: PortNo) {
+        if !self.spend(1) {
+            return;
+        }
+        self.commit();
+        if !matches!(self.mirror.snaplen, 0 | 0xffff) {
+            self.op(Op::Truncate(self.mirror.snaplen.into()));
+        }
+        self.op(Op::Output(no));
+        if let Some(first) = b.ports.first().and_then(|p| self.bridge.port(*p)) {
+            self.mirror_sent(first);
+        }
+    }
+}
