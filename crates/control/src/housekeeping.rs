@@ -6,9 +6,9 @@ use crate::appctl::{capture, coverage};
 use crate::of::change::SLICE_FLOWS_MAX;
 use crate::of::{async_msgs, bundle, table_features};
 use crate::state::{Shared, State, collect};
-use crate::{bfd, links, offload, underlay, vlog};
+use crate::{bfd, bonds, links, offload, underlay, vlog};
 use datapath::{Bell, Event, Suspicious, WorkerId};
-use ofproto::BfdContext;
+use ofproto::{BfdContext, LacpContext};
 use openflow::{OfError, Reply};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -69,6 +69,14 @@ pub async fn run_bfd(state: Shared) {
     }
 }
 
+/// Looks after bonds and LACP until the daemon ends.
+pub async fn run_bonds(state: Shared) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(bonds::LOOK_MS)).await;
+        bonds::turn(&mut state.borrow_mut());
+    }
+}
+
 /// Flows that timed out go, some at a time.
 async fn timeouts(state: &Shared) {
     loop {
@@ -87,7 +95,7 @@ async fn timeouts(state: &Shared) {
 
 fn expire(s: &mut State) -> bool {
     // As in ovs-vswitchd: flows that are being restored see no packets.
-    if s.restoring {
+    if s.applied.restoring {
         return false;
     }
     let (now, known) = (s.now_ns(), s.dp.known_ms() * 1_000_000);
@@ -146,9 +154,13 @@ fn turn(s: &mut State, most: usize) -> bool {
     underlay::solicit(s);
     s.flush_changes();
     for p in punts {
-        match p.punt.context.downcast_ref::<BfdContext>() {
-            Some(to) => bfd::receive(s, &p, to),
-            None => async_msgs::packet_in(s, &p),
+        let context = &p.punt.context;
+        if let Some(to) = context.downcast_ref::<BfdContext>() {
+            bfd::receive(s, &p, to);
+        } else if let Some(to) = context.downcast_ref::<LacpContext>() {
+            bonds::receive(s, &p, to);
+        } else {
+            async_msgs::packet_in(s, &p);
         }
     }
     s.settled();
@@ -189,6 +201,11 @@ pub fn tick(s: &mut State) {
     let now = s.now_ms();
     while bfd::turn(s, now) {
         finish_packets(s);
+    }
+    for _ in 0..ROUNDS {
+        if bonds::turn(s) {
+            finish_packets(s);
+        }
     }
     finish_packets(s);
     s.collect();

@@ -8,6 +8,7 @@
 
 pub mod appctl;
 mod bfd;
+mod bonds;
 mod closing;
 pub mod config;
 pub mod controllers;

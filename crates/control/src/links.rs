@@ -76,5 +76,6 @@ pub fn look(s: &mut State) {
     for (bridge, name, error) in lost {
         crate::reconcile::lost(s, &bridge, &name, error);
     }
+    crate::bonds::turn(s);
     crate::mtu::follow_all(s);
 }

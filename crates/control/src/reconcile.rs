@@ -45,13 +45,14 @@ pub fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         if let Some(dpid) = dpid {
             vlog::info!(MODULE, "bridge {}: using datapath ID {dpid:016x}", conf.name);
         }
-        let connects = !state.borrow().restoring;
+        let connects = !state.borrow().applied.restoring;
         let controllers = if connects { &conf.controllers[..] } else { &[] };
         controllers::reconcile(state, &conf.name, controllers);
         start_over(&mut state.borrow_mut(), &conf.name, before);
     }
     let mut s = state.borrow_mut();
     crate::bfd::sweep(&mut s);
+    crate::bonds::sweep(&mut s);
     s.flush_changes();
     s.status_dirty = true;
 }
@@ -59,9 +60,10 @@ pub fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
 /// `other_config:flow-restore-wait`: true at the start, it keeps bridges from forwarding and from
 /// their controllers until it is cleared. As in ovs-vswitchd it is not looked at again after that.
 fn await_flows(s: &mut State, desired: &Desired) {
-    let was = s.restoring;
-    s.restoring &= desired.other_config.get("flow-restore-wait").is_some_and(|v| v == "true");
-    match (was.then_some(s.bridges.is_empty()), s.restoring) {
+    let was = s.applied.restoring;
+    s.applied.restoring &=
+        desired.other_config.get("flow-restore-wait").is_some_and(|v| v == "true");
+    match (was.then_some(s.bridges.is_empty()), s.applied.restoring) {
         (Some(true), true) => vlog::info!(
             MODULE,
             "flow-restore-wait is set: nothing is forwarded and no controller connected to until it is cleared"
@@ -220,7 +222,7 @@ fn same_port(iface: &Iface, new: &IfaceConf) -> bool {
 fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) -> Option<u64> {
     let mac = conf.hwaddr().and_then(ports::parse_mac).unwrap_or_else(|| mac_of(conf.uuid));
     let dpid = conf.datapath_id().unwrap_or_else(|| mac_to_dpid(mac));
-    let restoring = state.borrow().restoring;
+    let restoring = state.borrow().applied.restoring;
     let config = BridgeConfig { restoring, ..bridge_config(conf, mac, dpid) };
     let id = match state.borrow_mut().ofproto.add_bridge(&conf.name, config) {
         Ok(id) => id,
@@ -291,7 +293,7 @@ fn configure_bridge(s: &mut State, conf: &BridgeConf) {
     }
     bridge.dpid = conf.datapath_id().unwrap_or_else(|| mac_to_dpid(bridge.mac));
     bridge.conf = conf.clone();
-    let (id, mac, dpid, restoring) = (bridge.id, bridge.mac, bridge.dpid, s.restoring);
+    let (id, mac, dpid, restoring) = (bridge.id, bridge.mac, bridge.dpid, s.applied.restoring);
     // What connections and time have made of it stays.
     s.change_bridge(id, |c| {
         *c = BridgeConfig {
@@ -312,6 +314,7 @@ fn configure_bridge(s: &mut State, conf: &BridgeConf) {
         configure_iface(s, conf, port, iface);
     }
     crate::mtu::follow(s, &conf.name);
+    crate::bonds::configure(s, conf);
     crate::mirrors::apply(s, conf);
 }
 
@@ -532,6 +535,7 @@ fn port_spec(
         spec.hw_addr = mac_of(conf.uuid);
     }
     s.bfd.describe(&mut spec);
+    s.bonds.describe(&mut spec);
     spec
 }
 

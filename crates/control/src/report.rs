@@ -1,9 +1,9 @@
 //! What is written back to the database: the state of bridges, interfaces and controllers.
 
-use crate::appctl::{bonds, implementations};
+use crate::appctl::implementations;
 use crate::config::{
-    BridgeStatus, ControllerStatus, Desired, InterfaceStatus, OvsdbClient, PortStatus, Status,
-    SwitchStatus,
+    BridgeConf, BridgeStatus, ControllerStatus, Desired, InterfaceStatus, OvsdbClient, PortStatus,
+    Status, SwitchStatus,
 };
 use crate::daemon::{Dirs, system_stats};
 use crate::of::controller::Controller;
@@ -78,7 +78,7 @@ impl Reporter {
                 },
             );
             for port in conf.ports.iter().filter(|p| p.interfaces.len() > 1) {
-                let bond_active = Some(active(&s.ofproto, bridge.id, &port.name));
+                let bond_active = s.bonds.active_mac(&port.name);
                 status.ports.insert(port.uuid, PortStatus { bond_active, ..Default::default() });
             }
             for iface in bridge.ifaces.values_mut() {
@@ -86,6 +86,7 @@ impl Reporter {
                 if tunnel_options::is_tunnel(&iface.conf.kind) {
                     row.status = tunnels::status(&s.ofproto, bridge.id, iface);
                 }
+                row.lacp_current = lacp_current(&s.bonds, conf, &iface.conf.name);
                 row.bfd = s.bfd.status(&iface.conf.name).map(|b| b.columns()).unwrap_or_default();
                 status.interfaces.insert(iface.conf.uuid, row);
             }
@@ -114,11 +115,14 @@ fn machine(desired: &Desired) -> BTreeMap<String, String> {
     if wanted { system_stats::read(&Dirs::from_env().run) } else { BTreeMap::new() }
 }
 
-/// `Port.bond_active_slave`: the address of the interface that carries a bond's packets; None when
-/// no link is up.
-fn active(ofproto: &ofproto::Switch, bridge: ofproto::BridgeId, bond: &str) -> Option<String> {
-    let mac = bonds::active(ofproto, bridge, bond)?.hw_addr;
-    Some(mac.map(|byte| format!("{byte:02x}")).join(":"))
+/// `Interface.lacp_current`.
+fn lacp_current(
+    bonds: &crate::bonds::all::Bonds,
+    bridge: &BridgeConf,
+    iface: &str,
+) -> Option<bool> {
+    let port = bridge.ports.iter().find(|p| p.interfaces.iter().any(|i| i.name == iface))?;
+    bonds.is_current(&port.name, iface)
 }
 
 fn interface(iface: &mut Iface, dp: &mut Datapath, statistics: bool) -> InterfaceStatus {

@@ -215,6 +215,7 @@ fn start(desired: &Desired, no_huge: bool) -> Result<Shared> {
     tokio::task::spawn_local(housekeeping::run(state.clone()));
     tokio::task::spawn_local(housekeeping::run_each_second(state.clone()));
     tokio::task::spawn_local(housekeeping::run_bfd(state.clone()));
+    tokio::task::spawn_local(housekeeping::run_bonds(state.clone()));
     Ok(state)
 }
 

@@ -49,7 +49,6 @@ macro_rules! unless {
 
 const LLDP: &[&str] = &["lldp", "auto_attach"];
 const CFM: &[&str] = &["cfm_", "other_config:cfm_"];
-const LACP: &[&str] = &["lacp", "other_config:lacp-"];
 const MCAST: &[&str] = &["mcast_snooping", "other_config:mcast-snooping"];
 const RSTP: &[&str] = &["rstp_", "other_config:rstp-"];
 const STP: &[&str] = &["stp_", "other_config:stp-"];
@@ -70,11 +69,6 @@ pub const COMMANDS: &[Command] = &[
     command("autoattach/show-isid", "[bridge]", 0, 1, unless!(LLDP, answer!(""))),
     command("autoattach/statistics", "[bridge]", 0, 1, unless!(LLDP, answer!(""))),
     command("autoattach/status", "[bridge]", 0, 1, unless!(LLDP, answer!(""))),
-    command("bond/disable-member", "port member", 2, 2, refuse!("no such bond")),
-    command("bond/enable-member", "port member", 2, 2, refuse!("no such bond")),
-    command("bond/hash", "mac [vlan] [basis]", 1, 3, refuse!("bonds are not supported yet")),
-    command("bond/migrate", "port hash member", 3, 3, refuse!("no such bond")),
-    command("bond/set-active-member", "port member", 2, 2, refuse!("no such bond")),
     command(
         "cfm/set-fault",
         "[interface] normal|false|true",
@@ -104,8 +98,6 @@ pub const COMMANDS: &[Command] = &[
     command("dpctl/parse-actions", "actions", 1, 1, refuse!(NO_FLOWS)),
     command("dpctl/set-if", "dp iface...", 2, usize::MAX, refuse!(NO_PORTS)),
     command("dpif-netlink/dispatch-mode", "", 0, 0, refuse!("there is no kernel datapath here")),
-    command("lacp/show", "[port]", 0, 1, unless!(LACP, object!("no such lacp object"))),
-    command("lacp/show-stats", "[port]", 0, 1, unless!(LACP, object!("no such lacp object"))),
     command(
         "mdb/flush",
         "[bridge]",

@@ -1,62 +1,80 @@
-//! `bond/show` and `bond/list`: bonds as they work, in ovs-vswitchd's layout. The first live
-//! interface carries all packets.
+//! `bond/...` and `lacp/...`, in ovs-vswitchd's words.
 
 use super::{Command, command};
-use crate::config::PortConf;
+use crate::bonds;
 use crate::state::State;
-use ofproto::{BridgeId, PortSpec, Switch};
-use std::fmt::Write;
 
 /// All of them.
-pub const COMMANDS: &[Command] =
-    &[command("bond/list", "", 0, 0, list), command("bond/show", "[port]", 0, 1, show)];
+pub const COMMANDS: &[Command] = &[
+    command("bond/disable-member", "port member", 2, 2, |s, args| force(s, args, false)),
+    command("bond/enable-member", "port member", 2, 2, |s, args| force(s, args, true)),
+    command("bond/hash", "mac [vlan] [basis]", 1, 3, hash),
+    command("bond/list", "", 0, 0, list),
+    command("bond/migrate", "port hash member", 3, 3, migrate),
+    command("bond/set-active-member", "port member", 2, 2, set_active),
+    command("bond/show", "[port]", 0, 1, show),
+    command("lacp/show", "[port]", 0, 1, show_lacp),
+    command("lacp/show-stats", "[port]", 0, 1, show_lacp_stats),
+];
 
-/// The interface that carries a bond's packets; None when no link is up.
-pub fn active<'a>(ofproto: &'a Switch, bridge: BridgeId, bond: &str) -> Option<&'a PortSpec> {
-    ofproto.ports(bridge).find(|p| p.bundle == bond && p.live())
-}
-
-/// Ports of more than one interface.
-fn bonds(s: &State) -> impl Iterator<Item = (BridgeId, &PortConf)> {
-    let ports = s.bridges.values().flat_map(|b| b.conf.ports.iter().map(|p| (b.id, p)));
-    ports.filter(|(_, port)| port.interfaces.len() > 1)
+/// The texts of one object, or of all; error: there is no such object.
+fn wanted<'a>(
+    all: impl Iterator<Item = (&'a String, String)>,
+    args: &[String],
+    error: &str,
+) -> Result<String, String> {
+    let named = all.filter(|(name, _)| args.first().is_none_or(|arg| arg == *name));
+    let texts: Vec<String> = named.map(|(_, text)| text).collect();
+    if texts.is_empty() && !args.is_empty() { Err(error.into()) } else { Ok(texts.concat()) }
 }
 
 fn list(s: &mut State, _: &[String]) -> Result<String, String> {
-    let mut text = String::from("bond\ttype\trecircID\tmembers\n");
-    for (_, bond) in bonds(s) {
-        let members: Vec<_> = bond.interfaces.iter().map(|i| i.name.as_str()).collect();
-        let _ = writeln!(text, "{}\tactive-backup\t0\t{}", bond.name, members.join(", "));
-    }
-    Ok(text)
+    Ok(format!("bond\ttype\trecircID\tmembers\n{}", s.bonds.list()))
 }
 
 fn show(s: &mut State, args: &[String]) -> Result<String, String> {
-    let wanted = |name: &str| args.first().is_none_or(|arg| arg == name);
-    let all: String =
-        bonds(s).filter(|(_, b)| wanted(&b.name)).map(|(id, b)| about(s, id, b)).collect();
-    if all.is_empty() && !args.is_empty() { Err("no such bond".into()) } else { Ok(all) }
+    wanted(s.bonds.show(s.now_ms()), args, "no such bond")
 }
 
-fn about(s: &State, bridge: BridgeId, bond: &PortConf) -> String {
-    let active = active(&s.ofproto, bridge, &bond.name);
-    let mac = active.map_or("00:00:00:00:00:00(none)".to_string(), |p| {
-        format!("{}({})", p.hw_addr.map(|byte| format!("{byte:02x}")).join(":"), p.name)
-    });
-    let mut text = format!(
-        "---- {} ----\nbond_mode: active-backup\nbond may use recirculation: no, Recirc-ID : -1\n\
-         bond-hash-basis: 0\nlb_output action: disabled, bond-id: -1\nupdelay: 0 ms\ndowndelay: 0 ms\n\
-         lacp_status: off\nlacp_fallback_ab: false\nactive-backup primary: <none>\nactive member mac: {mac}\n",
-        bond.name
-    );
-    for member in &bond.interfaces {
-        let live = s.ofproto.ports(bridge).any(|p| p.name == member.name && p.live());
-        let state = if live { "enabled" } else { "disabled" };
-        let _ = writeln!(text, "\nmember {}: {state}", member.name);
-        if active.is_some_and(|p| p.name == member.name) {
-            text += "  active member\n";
-        }
-        let _ = writeln!(text, "  may_enable: {live}");
-    }
-    text + "\n"
+fn show_lacp(s: &mut State, args: &[String]) -> Result<String, String> {
+    wanted(s.bonds.show_lacp(), args, "no such lacp object")
+}
+
+fn show_lacp_stats(s: &mut State, args: &[String]) -> Result<String, String> {
+    wanted(s.bonds.show_lacp_stats(), args, "no such lacp object")
+}
+
+/// Changes a bond; what follows takes effect at once.
+fn change(
+    s: &mut State,
+    name: &str,
+    how: impl FnOnce(&mut bonds::Bond) -> Result<&'static str, &'static str>,
+) -> Result<String, String> {
+    let bond = s.bonds.bond_mut(name).ok_or("no such bond")?;
+    let answer = how(bond)?;
+    bonds::turn(s);
+    Ok(answer.into())
+}
+
+fn force(s: &mut State, args: &[String], enabled: bool) -> Result<String, String> {
+    change(s, &args[0], |bond| bond.force(&args[1], enabled))
+}
+
+fn migrate(s: &mut State, args: &[String]) -> Result<String, String> {
+    change(s, &args[0], |bond| bond.migrate(&args[1], &args[2]))
+}
+
+fn set_active(s: &mut State, args: &[String]) -> Result<String, String> {
+    change(s, &args[0], |bond| bond.set_active(&args[1]))
+}
+
+/// The bucket of a source address in a bond of mode balance-slb.
+fn hash(_: &mut State, args: &[String]) -> Result<String, String> {
+    let number = |at: usize, error: &'static str| match args.get(at) {
+        None => Ok(0),
+        Some(text) => text.parse::<u32>().map_err(|_| error),
+    };
+    let (vlan, basis) = (number(1, "invalid vlan")?, number(2, "invalid basis")?);
+    let mac = bonds::parse_mac(&args[0]).ok_or("invalid mac")?;
+    Ok(bonds::source_bucket(mac, vlan as u16 & 0xfff, basis).to_string())
 }

@@ -110,9 +110,17 @@ pub fn rebalance(s: &mut State, args: &[String]) -> Result<String, String> {
     Ok("pmd rxq rebalance requested.\n".into())
 }
 
-/// `dpif-netdev/bond-show`: there are no bonds in the datapath.
+/// `dpif-netdev/bond-show`: the buckets of bonds that spread packets.
 pub fn bond_show(s: &mut State, args: &[String]) -> Result<String, String> {
-    datapath(s, args).map(|()| String::new())
+    datapath(s, args)?;
+    let mut out = String::new();
+    for (id, ports) in s.bonds.buckets() {
+        let _ = writeln!(out, "  bond-id {id}:");
+        for (bucket, port) in ports.iter().enumerate() {
+            let _ = writeln!(out, "    bucket {bucket} - member {port}");
+        }
+    }
+    Ok(if out.is_empty() { out } else { format!("Bonds:\n{out}") })
 }
 
 /// Counters start again from zero.

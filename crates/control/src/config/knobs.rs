@@ -33,11 +33,9 @@ const ANY: State = No(&[]);
 const TUNING: &str = "nothing here is tuned by it";
 const NO_REVALIDATORS: &str = "there are no handler and revalidator threads";
 const NO_OFFLOAD: &str = "there is no kernel datapath";
-const BONDS: &str = "the first live interface of a bond carries all packets";
-const ONE_LIVE: &str = "of the modes, active-backup, without delays";
+const MII: &str = "links are as drivers and the kernel say";
 const NO_STP: &str = "spanning trees are not there";
 const NO_MCAST: &str = "multicast is flooded";
-const NO_LACP: &str = "LACP is not spoken";
 const NO_CFM: &str = "CFM is not spoken";
 const NO_CT_STATE: &str = "connections have no such state";
 
@@ -179,23 +177,23 @@ const PORT: &[Knob] = &[
     ("status", Empty, ""),
     ("external_ids", Foreign, ""),
     ("fake_bridge", Foreign, ""),
-    ("bond_mode", Only(&["active-backup"]), ONE_LIVE),
-    ("bond_downdelay", No(&["0"]), BONDS),
-    ("bond_fake_iface", OFF, BONDS),
-    ("bond_updelay", No(&["0"]), BONDS),
-    ("lacp", No(&["off"]), NO_LACP),
+    ("bond_mode", Works, ""),
+    ("bond_downdelay", Works, ""),
+    ("bond_fake_iface", OFF, "a bond has no interface of its own"),
+    ("bond_updelay", Works, ""),
+    ("lacp", Works, ""),
     ("mac", ANY, "only a bond's fake interface has it"),
-    ("other_config:all-members-active", OFF, BONDS),
-    ("other_config:bond-detect-mode", No(&["carrier"]), BONDS),
-    ("other_config:bond-hash-basis", ANY, BONDS),
-    ("other_config:bond-miimon-interval", ANY, BONDS),
-    ("other_config:bond-primary", ANY, BONDS),
-    ("other_config:bond-rebalance-interval", ANY, BONDS),
-    ("other_config:lacp-fallback-ab", OFF, NO_LACP),
-    ("other_config:lacp-system-id", ANY, NO_LACP),
-    ("other_config:lacp-system-priority", ANY, NO_LACP),
-    ("other_config:lacp-time", ANY, NO_LACP),
-    ("other_config:lb-output-action", OFF, BONDS),
+    ("other_config:all-members-active", Works, ""),
+    ("other_config:bond-detect-mode", No(&["carrier"]), MII),
+    ("other_config:bond-hash-basis", Works, ""),
+    ("other_config:bond-miimon-interval", ANY, MII),
+    ("other_config:bond-primary", Works, ""),
+    ("other_config:bond-rebalance-interval", Works, ""),
+    ("other_config:lacp-fallback-ab", Works, ""),
+    ("other_config:lacp-system-id", Works, ""),
+    ("other_config:lacp-system-priority", Works, ""),
+    ("other_config:lacp-time", Works, ""),
+    ("other_config:lb-output-action", Works, "bonds of mode balance-tcp always work like that"),
     ("other_config:mcast-snooping-flood", OFF, NO_MCAST),
     ("other_config:mcast-snooping-flood-reports", OFF, NO_MCAST),
     (
@@ -248,7 +246,7 @@ const INTERFACE: &[Knob] = &[
     ("cfm_health", Empty, ""),
     ("cfm_remote_mpids", Empty, ""),
     ("cfm_remote_opstate", Empty, ""),
-    ("lacp_current", Empty, ""),
+    ("lacp_current", Reported, ""),
     ("external_ids", Foreign, ""),
     ("bfd:enable", Works, ""),
     ("bfd:min_rx", Works, ""),
@@ -273,9 +271,9 @@ const INTERFACE: &[Knob] = &[
     ("other_config:cfm_interval", ANY, NO_CFM),
     ("other_config:cfm_opstate", ANY, NO_CFM),
     ("other_config:emc-enable", ANY, TUNING),
-    ("other_config:lacp-aggregation-key", ANY, NO_LACP),
-    ("other_config:lacp-port-id", ANY, NO_LACP),
-    ("other_config:lacp-port-priority", ANY, NO_LACP),
+    ("other_config:lacp-aggregation-key", Works, ""),
+    ("other_config:lacp-port-id", Works, ""),
+    ("other_config:lacp-port-priority", Works, ""),
     ("other_config:pmd-rxq-affinity", Works, ""),
     ("other_config:tx-steering", No(&["thread"]), "every thread has its queue"),
 ];

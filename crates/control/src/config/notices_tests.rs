@@ -73,8 +73,7 @@ fn what_is_not_supported_is_said_by_row_and_name() {
         ("Bridge", "stp_enable", Datum::scalar(true)),
         ("Bridge", "rstp_enable", Datum::scalar(false)),
         ("Bridge", "external_ids", Datum::map([("anything", "1")])),
-        ("Port", "bond_mode", Datum::scalar("balance-tcp")),
-        ("Port", "bond_updelay", Datum::scalar(0)),
+        ("Port", "bond_fake_iface", Datum::scalar(true)),
         ("Interface", "type", Datum::scalar("dpdk")),
         (
             "Interface",
@@ -98,7 +97,7 @@ fn what_is_not_supported_is_said_by_row_and_name() {
             "INFO interface p1 of type dpdk: options:peer is not known and has no effect",
             "INFO interface p1: bfd:min_xr is not known and has no effect",
             "WARN interface p1: options:tx-flow-ctrl is not supported and has no effect (the device's flow control stays as it is)",
-            "WARN port p1: bond_mode=balance-tcp is not supported and has no effect (of the modes, active-backup, without delays)",
+            "WARN port p1: bond_fake_iface is not supported and has no effect (a bond has no interface of its own)",
             "WARN zone 5: timeouts:tcp_unack is not supported and has no effect (connections have no such state)",
         ]
     );
@@ -110,15 +109,16 @@ fn a_value_that_asks_for_nothing_is_no_news_and_a_changed_one_is() {
     assert!(one("Interface", "bfd:enable", "false").is_empty());
     assert!(one("Controller", "target", "unix:/x").is_empty());
     assert_eq!(one("Controller", "target", "ssl:192.0.2.1:1").len(), 1);
-    let db = |n: i64| {
-        let row: Row = [("bond_updelay", Datum::scalar(n))].into_iter().collect();
+    let db = |tags: &str| {
+        let map = Datum::map([("priority-tags", tags)]);
+        let row: Row = [("other_config", map)].into_iter().collect();
         let mut walk = Walk { db: &Replica::default(), notices: BTreeSet::new() };
         walk.row("Port", &row, "port p1", "");
         walk.notices
     };
-    assert_eq!((db(0).len(), db(5).len()), (0, 1));
-    assert_eq!(db(5), db(5));
-    assert_ne!(db(5), db(6), "the same text, and said again");
+    assert_eq!((db("never").len(), db("always").len()), (0, 1));
+    assert_eq!(db("always"), db("always"));
+    assert_ne!(db("always"), db("if-nonzero"), "the same text, and said again");
 }
 
 #[test]

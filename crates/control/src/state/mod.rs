@@ -87,6 +87,8 @@ pub struct Capture {
 pub struct Applied {
     /// `Open_vSwitch.other_config`.
     pub other_config: BTreeMap<String, String>,
+    /// `flow-restore-wait` was set when the database was first read, and still is.
+    pub restoring: bool,
     /// Settings without effect that are in the log already.
     pub notices: BTreeSet<crate::config::Notice>,
 }
@@ -122,8 +124,6 @@ pub struct State {
     pub pending: Pending,
     /// What is configured of the network under the tunnels.
     pub underlay: UnderlayConf,
-    /// `flow-restore-wait` was set when the database was first read, and still is.
-    pub restoring: bool,
     /// What of the configuration was applied last.
     pub applied: Applied,
     /// What was counted and sampled lately, for appctl.
@@ -134,6 +134,8 @@ pub struct State {
     pub guests_changed: Arc<AtomicBool>,
     /// Sessions that say which interfaces carry traffic.
     pub bfd: crate::bfd::sessions::Sessions,
+    /// Ports of several interfaces, and LACP.
+    pub bonds: crate::bonds::all::Bonds,
     /// Copy engines and the PMD threads that they serve.
     pub engines: crate::engines::Engines,
     /// Rules in adapters.
@@ -212,11 +214,11 @@ impl State {
             of: OfShared::default(),
             pending: Pending::default(),
             underlay: UnderlayConf::default(),
-            restoring: true,
-            applied: Applied::default(),
+            applied: Applied { restoring: true, ..Applied::default() },
             recent: Recent::default(),
             status_dirty: false,
             bfd: Default::default(),
+            bonds: Default::default(),
             engines: Default::default(),
             offload: crate::offload::Offload::default(),
             capture: None,

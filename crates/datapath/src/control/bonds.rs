@@ -7,8 +7,8 @@ use flow::{BOND_NO_MIN, PortNo};
 use std::sync::Arc;
 
 impl Datapath {
-    /// Has packets to a number leave by the bond's members; `no`: the number of a bond that this one
-    /// takes the place of. None: all numbers are in use.
+    /// Has packets to a number leave by the bond's members; `no`: the number of a bond whose place
+    /// this one takes. None: all numbers are in use.
     pub fn put_bond(&mut self, no: Option<PortNo>, bond: &Arc<Bond>) -> Option<PortNo> {
         let is_free = |no: &PortNo| !self.bonds.contains_key(no);
         let no = no.or_else(|| (BOND_NO_MIN..flow::NO_PORT).find(is_free))?;

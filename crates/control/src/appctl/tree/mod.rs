@@ -108,7 +108,7 @@ fn switch(s: &mut State) -> Value {
         "pid": std::process::id(),
         "cycles": datapath::cycles(),
         "cycles_per_second": datapath::cycles_per_second(),
-        "forwarding": !s.restoring,
+        "forwarding": !s.applied.restoring,
         "other_config": s.applied.other_config,
         "flow_limit": set.flow_limit,
         "max_idle_ms": set.max_idle_ms,

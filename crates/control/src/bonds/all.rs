@@ -1,0 +1,164 @@
+//! All bonds, and all ports that speak LACP, as the control side keeps them.
+
+use super::bond::{self, Bond, LacpStatus, Mode};
+use super::conf;
+use super::lacp::{self, Lacp};
+use crate::config::PortConf;
+use datapath::BondHash;
+use flow::PortNo;
+use ofproto::{BridgeId, PortSpec, Switch};
+use openflow::OfPort;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// All bonds, and all ports that speak LACP, by name.
+#[derive(Default)]
+pub struct Bonds {
+    pub(super) all: BTreeMap<String, Entry>,
+}
+
+/// A port.
+pub(super) struct Entry {
+    pub bridge: BridgeId,
+    /// OpenFlow numbers of the interfaces that work.
+    pub members: BTreeMap<String, OfPort>,
+    pub lacp: Option<Lacp>,
+    pub bond: Option<Bond>,
+    pub spread: Option<Spread>,
+    /// Stations to announce on other interfaces than before.
+    pub stations: Stations,
+    pub lb_output: bool,
+    /// What is wrong with the settings, as the log has it.
+    pub wrong: Vec<String>,
+}
+
+/// Stations that wait to be announced: VLAN and address.
+pub(super) type Stations = VecDeque<(u16, [u8; 6])>;
+
+/// A bond in the packet side.
+pub(super) struct Spread {
+    pub no: PortNo,
+    pub table: Arc<datapath::Bond>,
+    pub how: (BondHash, u32),
+}
+
+impl Entry {
+    pub fn new(bridge: BridgeId) -> Entry {
+        Entry {
+            bridge,
+            members: BTreeMap::new(),
+            lacp: None,
+            bond: None,
+            spread: None,
+            stations: Default::default(),
+            lb_output: false,
+            wrong: Vec::new(),
+        }
+    }
+
+    pub fn lacp_status(&self) -> LacpStatus {
+        match &self.lacp {
+            None => LacpStatus::Off,
+            Some(lacp) if lacp.is_negotiated() => LacpStatus::Negotiated,
+            Some(_) => LacpStatus::Configured,
+        }
+    }
+
+    /// The bond's id, from 1; 0: packets are not spread.
+    pub fn id(&self) -> u16 {
+        self.spread.as_ref().map_or(0, |s| s.no - flow::BOND_NO_MIN + 1)
+    }
+}
+
+impl Bonds {
+    /// Sets what LACP says of an interface's port: LACP takes its packets, and whether it may carry
+    /// others.
+    pub fn describe(&self, spec: &mut PortSpec) {
+        let lacp = self.all.get(&spec.bundle).and_then(|e| e.lacp.as_ref());
+        spec.lacp = lacp.map(|lacp| lacp.may_enable(&spec.name));
+    }
+
+    /// `Port.bond_active_slave`; None: the port is no bond.
+    pub fn active_mac(&self, name: &str) -> Option<Option<String>> {
+        let bond = self.all.get(name)?.bond.as_ref()?;
+        Some(bond.active_mac().map(lacp::mac_text))
+    }
+
+    /// `Interface.lacp_current`; None: its port does not speak LACP.
+    pub fn is_current(&self, name: &str, iface: &str) -> Option<bool> {
+        self.all.get(name)?.lacp.as_ref().map(|lacp| lacp.is_current(iface))
+    }
+
+    /// A bond's own part.
+    pub fn bond_mut(&mut self, name: &str) -> Option<&mut Bond> {
+        self.all.get_mut(name)?.bond.as_mut()
+    }
+
+    /// `bond/list`.
+    pub fn list(&self) -> String {
+        let bonds = self.all.iter().filter_map(|(n, e)| Some((n, e, e.bond.as_ref()?)));
+        bonds.map(|(name, e, bond)| bond.list(name, e.id())).collect()
+    }
+
+    /// `bond/show`, by name.
+    pub fn show(&self, now: u64) -> impl Iterator<Item = (&String, String)> {
+        let bonds = self.all.iter().filter_map(|(n, e)| Some((n, e, e.bond.as_ref()?)));
+        bonds.map(move |(name, e, bond)| (name, bond.show(name, e.id(), e.lb_output, now)))
+    }
+
+    /// The buckets of bonds that spread packets: each one's id, and the interface's port in the
+    /// packet side by bucket.
+    pub fn buckets(&self) -> impl Iterator<Item = (u16, Vec<PortNo>)> + '_ {
+        self.all.values().filter_map(|e| Some((e.id(), e.spread.as_ref()?.table.members())))
+    }
+
+    /// `lacp/show`, by port.
+    pub fn show_lacp(&self) -> impl Iterator<Item = (&String, String)> {
+        let all = self.all.iter().filter_map(|(n, e)| Some((n, e.lacp.as_ref()?)));
+        all.map(|(name, lacp)| (name, lacp.show(name)))
+    }
+
+    /// `lacp/show-stats`, by port.
+    pub fn show_lacp_stats(&self) -> impl Iterator<Item = (&String, String)> {
+        let all = self.all.iter().filter_map(|(n, e)| Some((n, e.lacp.as_ref()?)));
+        all.map(|(name, lacp)| (name, lacp.show_stats(name)))
+    }
+}
+
+impl Entry {
+    pub fn configure_bond(&mut self, conf: Option<bond::Conf>, of: &Switch, now: u64) {
+        let Some(conf) = conf else { return self.bond = None };
+        let bond = self.bond.get_or_insert_with(|| Bond::new(conf.clone(), [0; 6], now));
+        bond.configure(conf, now);
+        bond.retain(|name| self.members.contains_key(name));
+        for (name, of_port) in &self.members {
+            let mac = of.port(self.bridge, *of_port).map_or([0; 6], |p| p.hw_addr);
+            bond.set_member(name, *of_port, mac);
+        }
+    }
+
+    pub fn configure_lacp(&mut self, conf: Option<lacp::Conf>, port: &PortConf, now: u64) {
+        let Some(conf) = conf else { return self.lacp = None };
+        let lacp = self.lacp.get_or_insert_with(|| Lacp::new(conf.clone()));
+        lacp.configure(conf);
+        lacp.retain(|name| self.members.contains_key(name));
+        for iface in &port.interfaces {
+            if let Some(of_port) = self.members.get(&iface.name) {
+                lacp.set_member(&iface.name, conf::member(iface, *of_port), now);
+            }
+        }
+    }
+
+    /// How packets are spread; None: they are not, or some interface has no port in the packet
+    /// side.
+    pub fn how(&self, of: &Switch) -> Option<(BondHash, u32)> {
+        let conf = self.bond.as_ref().filter(|b| b.spreads())?.conf();
+        let has_port = |p: &OfPort| of.port(self.bridge, *p).is_some_and(|p| p.dp_port.is_some());
+        let hash = match conf.mode {
+            Mode::ActiveBackup => return None,
+            Mode::BalanceSlb => BondHash::Source,
+            Mode::BalanceTcp => BondHash::Connection,
+        };
+        self.members.values().all(has_port).then_some((hash, conf.basis))
+    }
+}
