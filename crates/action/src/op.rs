@@ -39,6 +39,19 @@ pub enum Op {
         /// New Ethertype.
         ethertype: u16,
     },
+    /// Put an Ethernet header and an MPLS entry in front of the whole frame, which may have tags.
+    EncapMpls {
+        /// 0x8847 or 0x8848.
+        ethertype: u16,
+        /// Label stack entry, host order.
+        lse: u32,
+        /// Addresses of the new header.
+        dst: [u8; 6],
+        /// Source.
+        src: [u8; 6],
+    },
+    /// Remove the Ethernet header with its tags and the top MPLS entry: what is behind is a frame.
+    DecapMpls,
     /// Parse and look the packet up again with this recirculation id.
     Recirc(u32),
     /// Cut later outputs of this packet (only the next one) to at most this many bytes.

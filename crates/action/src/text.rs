@@ -56,6 +56,13 @@ fn op_text(op: &Op, style: &OpsText<'_>) -> String {
             format!("push_mpls({},eth_type={ethertype:#x})", lse_text(*lse))
         }
         Op::PopMpls { ethertype } => format!("pop_mpls(eth_type={ethertype:#x})"),
+        Op::EncapMpls { ethertype, lse, dst, src } => format!(
+            "add_mpls({},eth_type={ethertype:#x}),push_eth(src={},dst={})",
+            lse_text(*lse),
+            mac(src),
+            mac(dst)
+        ),
+        Op::DecapMpls => "pop_eth,pop_mpls(eth_type=0x6558)".into(),
         Op::Recirc(id) => format!("recirc({id:#x})"),
         Op::Truncate(len) => format!("trunc({len})"),
         Op::Punt(p) => (style.punt)(p),

@@ -5,6 +5,7 @@
 //! for a named reason); what it ends beyond that are copies.
 
 use crate::actions::ct;
+use crate::actions::encap;
 use crate::actions::fragments::{Held, Position};
 use crate::actions::rewrite::{self, Place};
 use crate::batch::keys::bytes;
@@ -297,6 +298,14 @@ fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
         }
         Op::PushMpls { ethertype, lse } => rewrite::push_mpls(p, &f.layout, *ethertype, *lse)?,
         Op::PopMpls { ethertype } => rewrite::pop_mpls(p, &place, *ethertype)?,
+        Op::EncapMpls { ethertype, lse, dst, src } => {
+            encap::frame_in_mpls(p, [*dst, *src], *ethertype, *lse)?;
+            f.tags = f.vlan_limit;
+        }
+        Op::DecapMpls => {
+            encap::frame_out_of_mpls(p, &place)?;
+            f.tags = f.vlan_limit;
+        }
         Op::TunnelPush(t) => {
             let entropy = tunnel::entropy(&f.line, &f.ext[0], f.have);
             tunnel::push(p, t, entropy)?;

@@ -1,6 +1,7 @@
 //! Step 4, actions: each packet's program is executed.
 
 pub(crate) mod ct;
+mod encap;
 pub(crate) mod fragments;
 pub(crate) mod interpret;
 pub(crate) mod patch;

@@ -44,7 +44,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn eth_type(&self) -> u16 {
+    pub fn eth_type(&self) -> u16 {
         be16(bytes(self.line), at::ETH_TYPE)
     }
     fn proto(&self) -> u8 {

@@ -150,6 +150,8 @@ impl Editor {
             Op::Output(_) => Err(no("several outputs")),
             Op::PushMpls { .. } => Err(no("push_mpls")),
             Op::PopMpls { .. } => Err(no("pop_mpls")),
+            Op::EncapMpls { .. } => Err(no("add_mpls")),
+            Op::DecapMpls => Err(no("pop_eth")),
             Op::Recirc(_) => Err(no("recirc")),
             Op::Truncate(_) => Err(no("trunc")),
             Op::Punt(_) => Err(no("userspace")),
