@@ -36,7 +36,6 @@ fn action(b: &Bridge, a: &Action) -> Checked {
         A::Resubmit { table: Some(t), .. } if *t != 0xff && usize::from(*t) >= N_TABLES => {
             Err(OfError::BadTableId)
         }
-        A::Encap(_) | A::Decap(_) => Err(OfError::ActBadHeaderType),
         A::Ct(ct) => tlv::check(&b.tlv, a).and_then(|()| supported(b, &ct.actions)),
         A::Clone(inner) => supported(b, inner),
         A::Meter(id) => meter(b, *id),
@@ -81,6 +80,8 @@ fn action(b: &Bridge, a: &Action) -> Checked {
         | A::DecTtl { .. }
         | A::SetTunnel { .. }
         | A::CtClear
+        | A::Encap(_)
+        | A::Decap(_)
         | A::Nat(_)
         | A::Note(_)
         | A::Exit => Ok(()),

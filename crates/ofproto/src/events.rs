@@ -170,6 +170,11 @@ impl Rewritten {
                 self.reentered = true;
                 self.layers()
             }
+            A::Encap(_) | A::Decap(_) => {
+                m.set(at::ETH_DST, [0xff; 12]);
+                self.reentered = true;
+                self.layers()
+            }
             A::SetMplsLabel(_) | A::SetMplsTc(_) | A::SetMplsTtl(_) | A::DecMplsTtl => {
                 m.set_u32(at::MPLS, !0)
             }

@@ -23,7 +23,7 @@ const FEATURES: &[(&str, &str, &str)] = &[
     ("explicit_drop_action", "Explicit Drop action", "Yes"),
     ("lb_output_action", "Optimized Balance TCP mode", "No"),
     ("ct_zero_snat", "Conntrack all-zero IP SNAT", "Yes"),
-    ("add_mpls", "MPLS Label add", "No"),
+    ("add_mpls", "MPLS Label add", "Yes"),
     ("max_vlan_headers", "Max VLAN headers", "2"),
     ("max_mpls_depth", "Max MPLS depth", "1"),
     ("recirc", "Recirc", "Yes"),

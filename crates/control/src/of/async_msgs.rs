@@ -3,14 +3,18 @@
 use super::{Conn, ConnId};
 use crate::state::State;
 use datapath::PuntEvent;
+use flow::at;
 use ofproto::{Event, PacketInContext};
 use openflow::{
     GROUP_ANY, GroupMod, Instruction, MonitorRequest, MonitorUpdate, NO_BUFFER, PacketIn, PortDesc,
-    Reason, Reply, TABLE_ALL, Version, monitor_flag, port, port_state,
+    Reason, Reply, TABLE_ALL, Version, monitor_flag, packet_type, port, port_state,
 };
 
 /// A change of a flow, with what it did before if it was modified.
 type Update = (MonitorUpdate, Vec<Instruction>);
+
+/// An Ethernet header without tags.
+const ETHERNET_BYTES: usize = 14;
 
 /// The request that a change comes from.
 pub type Origin = Option<(ConnId, u32)>;
@@ -19,14 +23,21 @@ pub type Origin = Option<(ConnId, u32)>;
 pub fn packet_in(s: &mut State, punt: &PuntEvent) {
     let Some(context) = punt.punt.context.downcast_ref::<PacketInContext>() else { return };
     let Some(name) = s.bridge_name(context.bridge) else { return };
+    let matching = context.fields_of(&punt.key);
+    let data = match matching.key.u32(at::PACKET_TYPE) {
+        packet_type::ETHERNET => &punt.packet[..],
+        // In memory it still has its Ethernet header.
+        _ => punt.packet.get(ETHERNET_BYTES..).unwrap_or_default(),
+    };
+    let removed = punt.packet.len() - data.len();
     let base = PacketIn {
         buffer_id: NO_BUFFER,
-        total_len: punt.total_len.min(0xffff) as u16,
+        total_len: (punt.total_len as usize).saturating_sub(removed).min(0xffff) as u16,
         reason: context.reason,
         table: context.table,
         cookie: context.cookie,
-        matching: context.fields_of(&punt.key),
-        data: punt.packet.clone(),
+        data: data.to_vec(),
+        matching,
         userdata: context.userdata.clone(),
         continuation: context.continuation.clone().map(Box::new),
     };

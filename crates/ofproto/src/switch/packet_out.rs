@@ -12,7 +12,9 @@ use crate::types::BridgeId;
 use action::{Decision, Request};
 use flow::{Key, PACKET_LINES, at};
 use openflow::check::{check_any, check_conntrack};
-use openflow::{Action, Instruction, Match, NO_BUFFER, OfError, PacketOut, Resume, port};
+use openflow::{
+    Action, Instruction, Match, NO_BUFFER, OfError, PacketOut, Resume, packet_type, port,
+};
 use std::sync::Arc;
 use sync::Published;
 
@@ -62,6 +64,7 @@ impl Switch {
         if p.buffer_id != NO_BUFFER {
             return Err(OfError::BufferUnknown);
         }
+        ethernet(&p.matching)?;
         check::lenient(b, &p.actions)?;
         check_conntrack(&p.actions, &Match::new(*key, *key))
     }
@@ -125,8 +128,8 @@ impl Switch {
     /// its credits and effects count.
     ///
     /// Errors: [`OfError::ResumeStale`] if it did not pause in that bridge as long as this daemon
-    /// runs, those of [`check_any`]. A controller writes the continuation: it could name a bridge
-    /// of others.
+    /// runs, `BadPacket` for one without Ethernet header, those of [`check_any`]. A controller
+    /// writes the continuation: it could name a bridge of others.
     pub fn resume(&self, on: BridgeId, r: &Resume, key: &Key) -> Result<Decision, OfError> {
         let c = &r.continuation;
         // SAFETY: this is the thread of the only writer.
@@ -134,6 +137,7 @@ impl Switch {
         let named = self.shared.bridge_of(c.bridge).filter(|id| *id == on.0);
         let id = named.ok_or(OfError::ResumeStale)?;
         let bridge = published.bridge(id).ok_or(OfError::ResumeStale)?;
+        ethernet(&r.matching)?;
         check_any(&c.set)?;
         let lists = c.rest.iter().filter_map(|i| match i {
             Instruction::Apply(list) | Instruction::Write(list) => Some(list),
@@ -166,5 +170,13 @@ impl Switch {
         // SAFETY: as above.
         let published = unsafe { self.shared.published.read() };
         crate::translate::plain::resolve(&self.shared, published, requests, out)
+    }
+}
+
+/// Controllers' packets have an Ethernet header.
+fn ethernet(fields: &Match) -> Result<(), OfError> {
+    match fields.key.u32(at::PACKET_TYPE) {
+        packet_type::ETHERNET => Ok(()),
+        _ => Err(OfError::BadPacket),
     }
 }

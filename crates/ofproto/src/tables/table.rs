@@ -4,7 +4,7 @@ use crate::tables::instructions::{Clause, clauses, learns, meter_of, names_group
 use crate::tables::tlv;
 use classifier::{Classifier, Rule};
 use flow::{Key, Mask, TunMetadata, at};
-use openflow::{Action, Instruction, Match, OfPort, port};
+use openflow::{Action, Instruction, Match, OfPort, packet_type, port};
 use std::sync::{Arc, OnceLock};
 use sync::Domain;
 
@@ -140,12 +140,15 @@ pub(crate) struct Table {
     rules: Classifier<Flow>,
     /// Clauses of conjunctive matches.
     clauses: Classifier<Flow>,
+    /// Rules for packets without an Ethernet header.
+    bare: Classifier<Flow>,
 }
 
 impl Table {
     fn new(domain: Domain) -> Table {
         let clauses = Classifier::without_prefix_trie(domain.clone());
-        Table { rules: Classifier::new(domain), clauses }
+        let bare = Classifier::without_prefix_trie(domain.clone());
+        Table { rules: Classifier::new(domain), clauses, bare }
     }
 
     /// The best rule for `key` at `version`; what was looked at is added to `wc`, and to `steps`
@@ -211,9 +214,24 @@ impl Table {
         unsafe { self.rules.prepare(keys) }
     }
 
+    /// The best rule for a packet without an Ethernet header: one that names its type. As in OVS
+    /// all others are about packets that have one.
+    pub fn lookup_bare(&self, key: &Key, version: u64, wc: &mut Mask) -> Option<&FlowRule> {
+        // SAFETY: as in `ordinary`.
+        unsafe { self.bare.lookup(key, version, wc) }
+    }
+
+    fn all(&self) -> [&Classifier<Flow>; 3] {
+        [&self.rules, &self.clauses, &self.bare]
+    }
+
     /// Where the rule stands.
     fn home(&self, rule: &FlowRule) -> &Classifier<Flow> {
-        if rule.value().clauses.is_some() { &self.clauses } else { &self.rules }
+        match rule {
+            r if r.value().clauses.is_some() => &self.clauses,
+            r if r.key().u32(at::PACKET_TYPE) != packet_type::ETHERNET => &self.bare,
+            _ => &self.rules,
+        }
     }
 
     pub fn insert(&self, rule: Arc<FlowRule>) {
@@ -234,7 +252,7 @@ impl Table {
         version: u64,
     ) -> Option<Arc<FlowRule>> {
         let here = |c: &Classifier<Flow>| c.find_exact(key, mask, priority, version);
-        here(&self.rules).or_else(|| here(&self.clauses))
+        self.all().into_iter().find_map(here)
     }
 
     /// The rules at least as specific as (`key`,`mask`) that `want` accepts.
@@ -246,15 +264,13 @@ impl Table {
         mut want: impl FnMut(&FlowRule) -> bool,
     ) -> Vec<Arc<FlowRule>> {
         let mut want = |r: &FlowRule| r.visible(version) && want(r);
-        let mut found = self.rules.pick_loose(key, mask, &mut want);
-        found.extend(self.clauses.pick_loose(key, mask, &mut want));
-        found
+        self.all().into_iter().flat_map(|c| c.pick_loose(key, mask, &mut want)).collect()
     }
 
     /// Is there a rule of this priority that shares packets with a match?
     pub fn overlaps(&self, m: &Match, priority: u16, version: u64) -> bool {
-        let all = [&self.rules, &self.clauses];
-        let mut rules = all.iter().flat_map(|c| c.overlapping(&m.key, &m.mask, priority));
+        let mut rules =
+            self.all().into_iter().flat_map(|c| c.overlapping(&m.key, &m.mask, priority));
         rules.any(|r| r.visible(version) && overlap(&r, &m.tun))
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of the whole switch, without I/O.
 
 mod bounds;
+mod encap;
 mod learning;
 mod mirrors;
 mod ovs_trace;

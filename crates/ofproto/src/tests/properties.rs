@@ -95,7 +95,7 @@ fn random_actions(r: &mut Rng, table: u8) -> Vec<Action> {
     let resubmit = |t| Action::Resubmit { in_port: None, table: Some(t), ct: false };
     let mut list = Vec::new();
     for _ in 0..r.below(4) {
-        list.push(match r.below(19) {
+        list.push(match r.below(24) {
             0..=2 => out(1 + r.below(4) as u32),
             3 => out(9),
             4 => out(port::NORMAL),
@@ -115,6 +115,10 @@ fn random_actions(r: &mut Rng, table: u8) -> Vec<Action> {
             16 => Action::SetL4Dst(80 + r.below(3) as u16),
             17 => Action::PushMpls { ethertype: 0x8847 },
             18 => Action::Clone(vec![Action::SetIpTtl(9), out(2)]),
+            19 => Action::Encap([Header::Mpls, Header::MplsMulticast][r.below(2) as usize]),
+            20 | 21 => Action::Encap(Header::Ethernet),
+            22 => Action::Decap([0, 0x1_8847, 0x1_0800, 3].get(r.below(4) as usize).copied()),
+            23 => Action::Decap(None),
             _ => out(port::IN_PORT),
         });
     }

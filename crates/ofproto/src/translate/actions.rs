@@ -4,7 +4,7 @@ use super::choose::Multipath;
 use crate::fields::{self, VLAN_PRESENT};
 use crate::translate::xlate::{Miss, ToController, Xlate};
 use flow::{Field, at, frag};
-use openflow::{Action, Instruction, OfPort, Reason, Subfield, port};
+use openflow::{Action, Header, Instruction, OfPort, Reason, Subfield, port};
 use telemetry::Drop;
 
 /// The TCP, UDP and SCTP protocol numbers.
@@ -109,6 +109,8 @@ impl<'a> Xlate<'a, '_> {
             A::StripVlan => self.pop_vlan(),
             A::PushMpls { ethertype } => self.push_mpls(*ethertype),
             A::PopMpls { ethertype } => self.pop_mpls(*ethertype),
+            A::Encap(header) => self.encap(*header),
+            A::Decap(inner) => self.decap(*inner),
             A::SetVlanVid { vid, push_if_absent } => {
                 self.set_vlan(0x0fff, *vid & 0xfff, *push_if_absent)
             }
@@ -176,7 +178,7 @@ impl<'a> Xlate<'a, '_> {
 
     /// A VLAN id or priority can only be written to a tag.
     fn tag_follows(&mut self, field: Field) {
-        if matches!(field, Field::VlanVid | Field::VlanPcp) {
+        if matches!(field, Field::VlanVid | Field::VlanPcp) && self.is_ethernet() {
             self.wc.set_u16(at::VLAN, self.wc.u16(at::VLAN) | VLAN_PRESENT);
             self.key.set_u16(at::VLAN, self.key.u16(at::VLAN) | VLAN_PRESENT);
         }
@@ -286,6 +288,9 @@ impl<'a> Xlate<'a, '_> {
     }
 
     fn push_vlan(&mut self, ethertype: u16) {
+        if !self.is_ethernet() {
+            return;
+        }
         self.wc.set_u16(at::VLAN, 0xffff);
         let (outer, flags) = (self.key.u16(at::VLAN), self.key.u8(at::FLAGS));
         if outer & VLAN_PRESENT != 0 {
@@ -327,7 +332,7 @@ impl<'a> Xlate<'a, '_> {
     fn set_vlan(&mut self, mask: u16, bits: u16, push: bool) {
         self.wc.set_u16(at::VLAN, 0xffff);
         let tci = self.key.u16(at::VLAN);
-        if tci & VLAN_PRESENT != 0 || push {
+        if tci & VLAN_PRESENT != 0 || (push && self.is_ethernet()) {
             self.key.set_u16(at::VLAN, tci & !mask | bits | VLAN_PRESENT);
         }
     }
@@ -392,7 +397,8 @@ fn needs_parse(a: &Action) -> bool {
     let deep = |f: Field| fields::prereq(f) != fields::Prereq::None && f != Field::VlanPcp;
     match a {
         A::Resubmit { .. } | A::Clone(_) | A::Group(_) | A::DecTtl { .. } | A::DecMplsTtl => true,
-        A::PushMpls { .. } | A::PopMpls { .. } => true,
+        A::PushMpls { .. } | A::PopMpls { .. } | A::Decap(_) => true,
+        A::Encap(header) => *header != Header::Ethernet,
         A::SetField { field, .. } => deep(*field),
         A::Load { dst, .. } => deep(dst.field),
         A::Move { src, dst } => deep(src.field) || deep(dst.field),

@@ -24,7 +24,7 @@ impl Xlate<'_, '_> {
         if self.key.words[..32] == self.base.words[..32] {
             return;
         }
-        self.set_group(ETHERNET);
+        self.commit_addresses();
         match self.key.u16(at::ETH_TYPE) {
             ETH_IP => self.set_group(IPV4),
             ETH_IPV6 => self.set_group(IPV6),
@@ -39,7 +39,31 @@ impl Xlate<'_, '_> {
             }
         }
         self.commit_vlan();
+        self.committed();
+    }
+
+    /// The packet is as the actions want it, but for addresses that it is not to have.
+    fn committed(&mut self) {
+        let addresses = self.base.get::<12>(at::ETH_DST);
         self.base = self.key;
+        if !self.is_ethernet() {
+            self.base.set(at::ETH_DST, addresses);
+        }
+    }
+
+    /// A header just added takes its addresses itself; those of a packet that is to have no
+    /// Ethernet header stay as they are.
+    fn commit_addresses(&mut self) {
+        if !self.is_ethernet() {
+            return;
+        }
+        match self.out.ops.last_mut() {
+            Some(Op::EncapMpls { dst, src, .. }) => {
+                *dst = self.key.get(at::ETH_DST);
+                *src = self.key.get(at::ETH_SRC);
+            }
+            _ => drop(self.set_group(ETHERNET)),
+        }
     }
 
     /// One set operation for what differs in a group, with the bits that were looked at.
@@ -88,7 +112,7 @@ impl Xlate<'_, '_> {
             return false;
         }
         match self.out.ops.last_mut() {
-            Some(Op::PushMpls { lse, .. }) => *lse = new,
+            Some(Op::PushMpls { lse, .. } | Op::EncapMpls { lse, .. }) => *lse = new,
             _ => {
                 self.wc.set_u32(at::MPLS, !0);
                 return self.set_group(MPLS);
@@ -128,6 +152,12 @@ impl Xlate<'_, '_> {
             }
             false => self.first_label(old),
         };
+        self.push_mpls_entry(ethertype, lse);
+    }
+
+    pub(super) fn push_mpls_entry(&mut self, ethertype: u16, lse: u32) {
+        self.commit();
+        let old = self.key.u16(at::ETH_TYPE);
         let second = if fields::is_mpls(old) { self.key.u32(at::MPLS) } else { 0 };
         self.clear_layers();
         self.key.set_u32(at::MPLS, lse);
@@ -135,7 +165,7 @@ impl Xlate<'_, '_> {
         self.key.set_u16(at::ETH_TYPE, ethertype);
         self.layers.labels = (self.layers.labels + 1).min(2);
         self.layers.was_mpls = false;
-        self.base = self.key;
+        self.committed();
         self.op(Op::PushMpls { ethertype, lse });
     }
 
@@ -175,7 +205,7 @@ impl Xlate<'_, '_> {
             self.layers.was_mpls = true;
         }
         self.key.set_u16(at::ETH_TYPE, ethertype);
-        self.base = self.key;
+        self.committed();
         self.op(Op::PopMpls { ethertype });
     }
 
@@ -189,7 +219,9 @@ impl Xlate<'_, '_> {
     pub(super) fn isolate(&mut self, mark: (usize, Key, usize)) {
         let (from, base, hidden) = mark;
         let layers = |op: &Op| {
-            matches!(op, Op::PushMpls { .. } | Op::PopMpls { .. } | Op::Ct(_) | Op::CtClear)
+            let push = matches!(op, Op::PushMpls { .. } | Op::EncapMpls { .. });
+            let pop = matches!(op, Op::PopMpls { .. } | Op::DecapMpls);
+            push || pop || matches!(op, Op::Ct(_) | Op::CtClear)
         };
         let layers = self.out.ops.get(from..).is_some_and(|ops| ops.iter().any(layers));
         if layers || hidden != self.layers.hidden {
@@ -201,7 +233,7 @@ impl Xlate<'_, '_> {
     }
 
     /// Forgets everything above Ethernet and VLAN tags.
-    fn clear_layers(&mut self) {
+    pub(super) fn clear_layers(&mut self) {
         self.key.bytes_mut()[at::IP_SRC..at::VLAN1].fill(0);
         self.key.bytes_mut()[at::IPV6_SRC..at::TUN_DST].fill(0);
     }

@@ -9,6 +9,7 @@ mod choose;
 mod commit;
 mod ct;
 pub(crate) mod effects;
+mod encap;
 pub(crate) mod frozen;
 mod group;
 mod learn;

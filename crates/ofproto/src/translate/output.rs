@@ -59,6 +59,9 @@ impl<'a> Xlate<'a, '_> {
             p.counts.iter().for_each(|base| self.credit(base + 1));
             return self.patch(peer, peer_port);
         }
+        if !self.may_leave() {
+            return;
+        }
         let Some(dp) = p.spec.dp_port else {
             return self.warn(|| "Nonexistent output port".into());
         };
@@ -123,7 +126,9 @@ impl<'a> Xlate<'a, '_> {
             self.mirror.met = 0;
         }
         self.untrack();
+        let packet_type = self.key.u32(at::PACKET_TYPE);
         self.key.words[PACKET_LINES * 8..].fill(0);
+        self.key.set_u32(at::PACKET_TYPE, packet_type);
         self.key.set_u32(at::OF_IN_PORT, in_port);
         self.key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
         self.bridge = peer;
@@ -160,6 +165,9 @@ impl<'a> Xlate<'a, '_> {
         let Action::Controller { max_len, reason, id, userdata, meter, .. } = action else {
             return;
         };
+        if !self.is_ethernet() {
+            return self.unsupported("a pause");
+        }
         self.commit();
         let continuation = Continuation {
             bridge: self.snapshot.shared.name_of(self.bridge.id),
@@ -216,7 +224,7 @@ impl<'a> Xlate<'a, '_> {
     }
 }
 
-/// in_port, and whatever else of metadata, registers and tunnel is not zero.
+/// in_port, and whatever else of packet type, metadata, registers and tunnel is not zero.
 fn pipeline_fields(key: &Key) -> Match {
     let mut m = Match::default();
     let mut take = |f: Field| {
@@ -226,7 +234,8 @@ fn pipeline_fields(key: &Key) -> Match {
     take(Field::InPort);
     let tunnel = at::TUN_DST..at::PRIORITY;
     let wanted = |f: &Field| {
-        tunnel.contains(&f.offset()) || matches!(f, Field::Metadata | Field::TunId | Field::TunSrc)
+        tunnel.contains(&f.offset())
+            || matches!(f, Field::PacketType | Field::Metadata | Field::TunId | Field::TunSrc)
     };
     let fields = FIELDS.iter().copied().filter(wanted).chain((0..16).map(Field::Reg));
     let tracked = std::iter::once(Field::CtState);

@@ -45,6 +45,9 @@ impl<'a> Xlate<'a, '_> {
             OUTER_WORDS.iter().zip(&**outer).for_each(|(i, word)| self.key.words[*i] = *word);
         }
         self.base = self.key;
+        if !self.is_ethernet() {
+            self.clear_addresses();
+        }
         self.ct.tracked = f.conntracked;
         if !f.conntracked {
             self.untrack();

@@ -4,20 +4,26 @@
 use crate::work::step;
 use openflow::{Action, OfPort};
 
+/// The rank of actions that have effect one after the other, and of those that end the set.
+const CUMULATIVE: u8 = 8;
+const LAST: u8 = 10;
+
 /// Where an action stands in the set; set-fields and the like share one place and keep their order.
 fn rank(a: &Action) -> u8 {
     use Action as A;
     match a {
         A::StripVlan => 0,
         A::PopMpls { .. } => 1,
-        A::PushMpls { .. } => 2,
-        A::PushVlan { .. } => 3,
-        A::DecTtl { .. } => 4,
-        A::DecMplsTtl => 5,
-        A::SetQueue(_) => 7,
-        A::Group(_) | A::Output { .. } | A::Controller { .. } => 8,
-        A::Resubmit { .. } | A::CtClear | A::Ct(_) => 8,
-        _ => 6,
+        A::Decap(_) => 2,
+        A::Encap(_) => 3,
+        A::PushMpls { .. } => 4,
+        A::PushVlan { .. } => 5,
+        A::DecTtl { .. } => 6,
+        A::DecMplsTtl => 7,
+        A::SetQueue(_) => 9,
+        A::Group(_) | A::Output { .. } | A::Controller { .. } => LAST,
+        A::Resubmit { .. } | A::CtClear | A::Ct(_) => LAST,
+        _ => CUMULATIVE,
     }
 }
 
@@ -35,21 +41,21 @@ fn preference(a: &Action) -> u8 {
 
 /// The set's actions in the order in which they run.
 pub(super) fn in_order<'a>(set: &[&'a Action]) -> Vec<&'a Action> {
-    let (mut out, mut later): (Vec<&Action>, _) = (Vec::new(), [false; 9]);
+    let (mut out, mut later): (Vec<&Action>, _) = (Vec::new(), [false; LAST as usize + 1]);
     for a in set.iter().rev() {
         step();
-        let rank = usize::from(rank(a));
+        let rank = rank(a);
         // Of one place the last counts.
-        let replaced = rank != 6 && std::mem::replace(&mut later[rank], true);
-        if !replaced && rank != 8 {
+        let replaced = rank != CUMULATIVE && std::mem::replace(&mut later[usize::from(rank)], true);
+        if !replaced && rank != LAST {
             out.push(a);
         }
     }
     out.reverse();
-    out.extend(set.iter().filter(|a| rank(a) == 8).max_by_key(|a| preference(a)));
+    out.extend(set.iter().filter(|a| rank(a) == LAST).max_by_key(|a| preference(a)));
     out.sort_by_key(|a| rank(a));
     // Without output or group the set does nothing.
-    if out.last().is_none_or(|a| rank(a) != 8) { Vec::new() } else { out }
+    if out.last().is_none_or(|a| rank(a) != LAST) { Vec::new() } else { out }
 }
 
 /// The port of the set's output action, as a match on `actset_output` sees it.

@@ -321,26 +321,21 @@ impl<'a, 'o> Xlate<'a, 'o> {
     /// datagram's parts shows ports, so that all are treated alike.
     pub(super) fn lookup(&mut self, table: u8) -> Option<&'a FlowRule> {
         let table = self.bridge.tables.get(table)?;
+        let own = self.key;
         let fragment = self.key.u8(at::FRAG) & flow::frag::ANY != 0;
-        if !fragment || self.bridge.config.frag != FragHandling::Normal {
-            let key = self.key;
-            let found = self.look_up(table, &key);
-            return if self.wc.u64(at::TUN_MATCH) == 0 {
-                found
-            } else {
-                self.by_options(table, found)
-            };
+        if fragment && self.bridge.config.frag == FragHandling::Normal {
+            self.key.set_u16(at::TP_SRC, 0);
+            self.key.set_u16(at::TP_DST, 0);
         }
-        let mut whole = self.key;
-        whole.set_u16(at::TP_SRC, 0);
-        whole.set_u16(at::TP_DST, 0);
-        let (found, key) = (self.look_up(table, &whole), self.key);
-        if self.wc.u64(at::TUN_MATCH) == 0 {
-            return found;
-        }
-        self.key = whole;
-        let found = self.by_options(table, found);
-        self.key = key;
+        let key = self.key;
+        let found = match self.is_ethernet() {
+            true => match self.look_up(table, &key) {
+                found if self.wc.u64(at::TUN_MATCH) == 0 => found,
+                found => self.by_options(table, found),
+            },
+            false => table.lookup_bare(&key, self.snapshot.version, &mut self.wc),
+        };
+        self.key = own;
         found
     }
 

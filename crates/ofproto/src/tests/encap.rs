@@ -1,0 +1,217 @@
+//! `encap` and `decap`, as ovs-vswitchd 3.1 translates them.
+
+use super::{Lab, apply, flow, out, packet};
+use ::action::{Op, ops_text};
+use Action::{Decap, Encap};
+use flow::{Field, Key, at};
+use openflow::*;
+use telemetry::Drop;
+
+const UDP: &str = "in_port=1,udp,dl_src=50:54:00:00:00:01,dl_dst=50:54:00:00:00:02,nw_ttl=9";
+const ETHERNET: Action = Encap(Header::Ethernet);
+const MPLS: Action = Encap(Header::Mpls);
+const FRAME: Action = Decap(Some(packet_type::ETHERNET));
+
+fn inside(ethertype: u16) -> Action {
+    Decap(Some(packet_type::of_ethertype(ethertype)))
+}
+
+fn label(n: u32) -> Action {
+    Action::SetMplsLabel(n)
+}
+
+fn resubmit(table: u8) -> Action {
+    Action::Resubmit { in_port: None, table: Some(table), ct: false }
+}
+
+fn mpls(bottom: bool) -> Key {
+    let bos = u8::from(bottom);
+    packet(&format!(
+        "in_port=1,mpls,dl_src=50:54:00:00:00:01,dl_dst=50:54:00:00:00:02,mpls_label=7,mpls_ttl=9,mpls_bos={bos}"
+    ))
+}
+
+/// What becomes of a packet that these actions are for.
+fn decide(list: &[Action], key: &Key) -> (String, Option<Drop>) {
+    let mut lab = Lab::new();
+    lab.add(flow(0, 100, "", apply(list.to_vec())));
+    let d = lab.decide(key);
+    (ops_text(&d.ops), d.drop)
+}
+
+fn ops(list: &[Action], key: &Key) -> String {
+    decide(list, key).0
+}
+
+#[test]
+fn a_frame_gets_an_entry_and_a_header_in_front() {
+    let set = |field, value| Action::SetField { field, value, mask: u128::MAX >> 80 };
+    let list = [MPLS, label(2), ETHERNET, set(Field::EthDst, 2), set(Field::EthSrc, 1), out(2)];
+    let text = "add_mpls(label=2,tc=0,ttl=64,bos=1,eth_type=0x8847),\
+                push_eth(src=00:00:00:00:00:01,dst=00:00:00:00:00:02),12";
+    assert_eq!(ops(&list, &packet(UDP)), text);
+    let zero = "push_eth(src=00:00:00:00:00:00,dst=00:00:00:00:00:00)";
+    let two = [MPLS, label(3), Encap(Header::MplsMulticast), label(2), ETHERNET, out(2)];
+    let text = format!(
+        "add_mpls(label=3,tc=0,ttl=64,bos=1,eth_type=0x8847),{zero},\
+         push_mpls(label=2,tc=0,ttl=64,bos=0,eth_type=0x8848),12"
+    );
+    assert_eq!(ops(&two, &packet(UDP)), text);
+    // Tags are inside; the header has none.
+    let tagged = packet(&format!("{UDP},dl_vlan=5"));
+    let text = format!("add_mpls(label=0,tc=0,ttl=64,bos=1,eth_type=0x8847),{zero},12");
+    assert_eq!(ops(&[MPLS, ETHERNET, out(2)], &tagged), text);
+    let push = Action::PushVlan { ethertype: 0x8100 };
+    let text = format!("{},push_vlan(vid=0,pcp=0),12", text.strip_suffix(",12").unwrap());
+    assert_eq!(ops(&[MPLS, ETHERNET, push, out(2)], &tagged), text);
+    // A frame of MPLS is a frame as any other.
+    assert!(ops(&[MPLS, ETHERNET, out(2)], &mpls(true)).starts_with("add_mpls(label=0,tc=0"));
+    // What was changed before is inside.
+    let dst = set(Field::EthDst, 9);
+    let text = ops(&[dst, MPLS, ETHERNET, out(2)], &packet(UDP));
+    assert!(text.starts_with("set(eth(dst=00:00:00:00:00:09)),add_mpls"), "{text}");
+}
+
+#[test]
+fn a_packet_without_its_header_gets_an_entry_and_a_new_one() {
+    let addresses = "set(eth(src=00:00:00:00:00:00,dst=00:00:00:00:00:00)),12";
+    assert_eq!(ops(&[Decap(None), ETHERNET, out(2)], &packet(UDP)), addresses);
+    let text = format!("push_mpls(label=0,tc=0,ttl=64,bos=1,eth_type=0x8847),{addresses}");
+    assert_eq!(ops(&[Decap(None), MPLS, ETHERNET, out(2)], &packet(UDP)), text);
+    let text = format!("push_mpls(label=7,tc=0,ttl=9,bos=0,eth_type=0x8847),{addresses}");
+    assert_eq!(ops(&[Decap(None), MPLS, ETHERNET, out(2)], &mpls(true)), text);
+    let list = [Decap(None), MPLS, ETHERNET, out(2)];
+    let v6 = packet("in_port=1,udp6");
+    assert!(ops(&list, &v6).starts_with("push_mpls(label=2,"));
+    // Tags that it cannot have are not pushed, and its TTL is the packet's.
+    let odd = [Decap(None), Action::PushVlan { ethertype: 0x8100 }, Action::SetIpTtl(3)];
+    let text = ops(&[&odd[..], &[ETHERNET, out(2)]].concat(), &packet(UDP));
+    let addresses = addresses.strip_suffix(",12").unwrap();
+    assert_eq!(text, format!("{addresses},set(ipv4(ttl=3)),12"));
+}
+
+#[test]
+fn the_frame_behind_an_entry_is_parsed_before_anything_else() {
+    let mut lab = Lab::new();
+    lab.add(flow(0, 100, "mpls", apply(vec![Decap(None), FRAME, out(2)])));
+    let d = lab.decide(&mpls(true));
+    let [Op::DecapMpls, Op::Recirc(id)] = d.ops[..] else { panic!("{:?}", d.ops) };
+    assert_eq!(d.mask.u32(at::MPLS) & 0x100, 0x100);
+    let mut inner = packet("in_port=1,tcp,dl_dst=00:00:00:00:00:09");
+    inner.set_u32(at::RECIRC, id);
+    assert_eq!(ops_text(&lab.decide(&inner).ops), "12");
+
+    let text = ops(&[Decap(None), inside(0x8847), FRAME, out(2)], &mpls(false));
+    let start = "pop_mpls(eth_type=0x8847),pop_eth,pop_mpls(eth_type=0x6558),recirc(";
+    assert!(text.starts_with(start), "{text}");
+    let text = ops(&[MPLS, ETHERNET, Decap(None), FRAME, out(2)], &packet(UDP));
+    assert!(text.contains("),pop_eth,pop_mpls(eth_type=0x6558),recirc("), "{text}");
+}
+
+#[test]
+fn a_packet_stays_without_header_when_it_is_parsed_again() {
+    let mut lab = Lab::new();
+    let list = vec![Decap(None), inside(0x800), resubmit(1)];
+    lab.add(flow(0, 100, "mpls", apply(list)));
+    lab.add(flow(1, 9, "ip", apply(vec![out(3)])));
+    lab.add(flow(1, 8, "dl_dst=50:54:00:00:00:02", apply(vec![out(3)])));
+    let named = "packet_type=(1,0x800),nw_src=10.0.0.1";
+    lab.add(flow(1, 7, named, apply(vec![ETHERNET, out(2)])));
+    let d = lab.decide(&mpls(true));
+    let [Op::PopMpls { ethertype: 0x800 }, Op::Recirc(id)] = d.ops[..] else {
+        panic!("{:?}", d.ops)
+    };
+    // The addresses in memory mean nothing.
+    let mut again = packet(&format!("{UDP},nw_src=10.0.0.1"));
+    again.set_u32(at::RECIRC, id);
+    let zero = "set(eth(src=00:00:00:00:00:00,dst=00:00:00:00:00:00))";
+    assert_eq!(ops_text(&lab.decide(&again).ops), format!("{zero},12"));
+    again.set_u32(at::IP_SRC, 5);
+    assert_eq!(ops_text(&lab.decide(&again).ops), "drop");
+    // Flows that name no type, and that name others, are not about it.
+    lab.add(flow(1, 6, "", apply(vec![out(4)])));
+    assert_eq!(ops_text(&lab.decide(&again).ops), "drop");
+    let dump = lab.dump();
+    assert_eq!(dump.len(), 5);
+    assert_eq!(lab.send("in_port=1,udp"), "drop");
+}
+
+#[test]
+fn ports_take_no_packet_without_ethernet_header() {
+    for list in [[Decap(None), out(2)], [MPLS, out(2)], [MPLS, Action::output(port::FLOOD)]] {
+        let (text, why) = decide(&list, &packet(UDP));
+        assert_eq!((text.as_str(), why), ("drop", Some(Drop::PacketType)), "{list:?}");
+    }
+    let normal = Action::output(port::NORMAL);
+    assert_eq!(ops(&[Decap(None), normal], &packet(UDP)), "drop");
+    assert_eq!(ops(&[out(3), Decap(None), out(2)], &packet(UDP)), "13");
+    let copy = Action::Clone(vec![Decap(None), out(2)]);
+    assert_eq!(ops(&[copy, out(3)], &packet(UDP)), "13");
+    let copy = Action::Clone(vec![MPLS, ETHERNET, out(2)]);
+    let text = ops(&[copy, out(3)], &packet(UDP));
+    assert!(text.starts_with("clone(add_mpls(") && text.ends_with(",12),13"), "{text}");
+}
+
+#[test]
+fn what_does_not_fit_the_packet_ends_it() {
+    let tag = Action::PushVlan { ethertype: 0x8100 };
+    let pop = |n: u16| Decap(Some(u32::from(n)));
+    for list in [
+        vec![out(3), ETHERNET, out(2)],
+        vec![out(3), Decap(None), Decap(None), out(2)],
+        vec![out(3), tag.clone(), Decap(None), out(2)],
+        vec![out(3), tag.clone(), tag, Decap(None), out(2)],
+        vec![Action::Clone(vec![Decap(None), pop(3)]), out(2)],
+        vec![
+            Decap(None),
+            Action::Controller {
+                max_len: 9,
+                reason: Reason::Action,
+                id: 0,
+                userdata: vec![],
+                pause: true,
+                meter: None,
+            },
+        ],
+    ] {
+        let (text, why) = decide(&list, &packet(UDP));
+        assert_eq!((text.as_str(), why), ("drop", Some(Drop::PacketType)), "{list:?}");
+    }
+}
+
+#[test]
+fn an_action_set_takes_off_before_it_puts_on() {
+    let mut lab = Lab::new();
+    let list = vec![out(2), MPLS, ETHERNET, Decap(None)];
+    lab.add(flow(0, 100, "", vec![Instruction::Write(list)]));
+    let zero = "set(eth(src=00:00:00:00:00:00,dst=00:00:00:00:00:00))";
+    assert_eq!(lab.send(UDP), format!("{zero},12"));
+}
+
+#[test]
+fn controllers_see_the_packet_s_type_and_send_frames() {
+    let mut lab = Lab::new();
+    let to = Action::Controller {
+        max_len: 0xffff,
+        reason: Reason::Action,
+        id: 0,
+        userdata: vec![],
+        pause: false,
+        meter: None,
+    };
+    lab.add(flow(0, 100, "", apply(vec![to.clone(), Decap(None), to])));
+    let d = lab.decide(&packet(UDP));
+    let types = d.ops.iter().map(|op| {
+        let Op::Punt(p) = op else { panic!("{op:?}") };
+        let context = p.context.downcast_ref::<crate::PacketInContext>().unwrap();
+        context.fields_of(&packet(UDP)).key.u32(at::PACKET_TYPE)
+    });
+    let types: Vec<u32> = types.collect();
+    assert_eq!(types, [packet_type::ETHERNET, packet_type::of_ethertype(0x800)]);
+    let mut matching = Match::default();
+    matching.key.set_u32(at::PACKET_TYPE, packet_type::of_ethertype(0x800));
+    let actions = vec![out(2)];
+    let p = PacketOut { buffer_id: NO_BUFFER, matching, actions, data: vec![0; 60] };
+    let refused = lab.sw.packet_out(lab.br, &p, &packet(UDP)).err();
+    assert_eq!(refused, Some(OfError::BadPacket));
+}

@@ -1,0 +1,145 @@
+//! `encap` and `decap`: a packet may do without an Ethernet header between actions.
+//!
+//! Such a packet is one that `packet_type` in the key says so of: the addresses in the key are zero
+//! then, and nothing sends it to a port. In memory it keeps an Ethernet header all the time, of
+//! which only the type means something, so that every operation works on it as on any packet. A
+//! header is really added, or removed, where a whole frame is the payload of an MPLS entry.
+
+use crate::fields::{self, ETH_IPV6, VLAN_PRESENT};
+use crate::translate::xlate::Xlate;
+use action::Op;
+use flow::{Field, at, flag};
+use openflow::{Header, packet_type};
+use telemetry::Drop;
+
+/// The label of the first entry: explicit null, of IPv4 and all else, and of IPv6 (RFC 3032).
+const LABEL_NULL: u32 = 0;
+const LABEL_NULL_IPV6: u32 = 2;
+/// The TTL of the first entry, as in OVS.
+const TTL: u32 = 64;
+/// Bottom of stack, in an entry.
+const BOTTOM: u32 = 0x100;
+
+impl Xlate<'_, '_> {
+    /// Does the packet, as the actions made it, begin with an Ethernet header?
+    pub(super) fn is_ethernet(&self) -> bool {
+        self.packet_type() == packet_type::ETHERNET
+    }
+
+    fn packet_type(&self) -> u32 {
+        self.key.u32(at::PACKET_TYPE)
+    }
+
+    /// May the packet be sent to a port? Not without an Ethernet header; other outputs of it go on.
+    pub(super) fn may_leave(&mut self) -> bool {
+        if !self.is_ethernet() {
+            self.warn(|| "the packet has no Ethernet header, skipping output".into());
+            self.out.drop.get_or_insert(Drop::PacketType);
+        }
+        self.is_ethernet()
+    }
+
+    pub(super) fn encap(&mut self, header: Header) {
+        match (packet_type::ethertype(header.packet_type()), self.is_ethernet()) {
+            (Some(ethertype), true) => self.encap_frame(ethertype),
+            (Some(ethertype), false) => self.encap_mpls(ethertype),
+            (None, _) => self.encap_ethernet(),
+        }
+    }
+
+    /// Addresses are zero until they are set.
+    fn encap_ethernet(&mut self) {
+        if packet_type::ethertype(self.packet_type()).is_none() {
+            return self.unsupported("encap(ethernet)");
+        }
+        Field::EthSrc.unwildcard(&mut self.wc);
+        Field::EthDst.unwildcard(&mut self.wc);
+        self.clear_addresses();
+        self.key.set_u32(at::PACKET_TYPE, packet_type::ETHERNET);
+    }
+
+    /// The whole frame, tags included, is what the new entry is about.
+    fn encap_frame(&mut self, ethertype: u16) {
+        self.commit();
+        let lse = self.bottom_entry();
+        self.clear_layers();
+        self.clear_addresses();
+        self.key.set_u16(at::VLAN, 0);
+        self.key.set_u16(at::VLAN1, 0);
+        let tags = flag::VLAN_88A8 | flag::VLAN1_88A8;
+        self.key.set_u8(at::FLAGS, self.key.u8(at::FLAGS) & !tags);
+        self.key.set_u16(at::ETH_TYPE, ethertype);
+        self.key.set_u32(at::MPLS, lse);
+        self.key.set_u32(at::PACKET_TYPE, packet_type::of_ethertype(ethertype));
+        (self.layers.hidden, self.layers.labels, self.layers.was_mpls) = (0, 1, false);
+        self.base = self.key;
+        self.op(Op::EncapMpls { ethertype, lse, dst: [0; 6], src: [0; 6] });
+    }
+
+    fn encap_mpls(&mut self, ethertype: u16) {
+        match fields::is_mpls(self.key.u16(at::ETH_TYPE)) {
+            true => self.push_mpls(ethertype),
+            false => self.push_mpls_entry(ethertype, self.bottom_entry()),
+        }
+        self.key.set_u32(at::PACKET_TYPE, packet_type::of_ethertype(ethertype));
+    }
+
+    fn bottom_entry(&self) -> u32 {
+        let label = match self.key.u16(at::ETH_TYPE) {
+            ETH_IPV6 => LABEL_NULL_IPV6,
+            _ => LABEL_NULL,
+        };
+        label << 12 | BOTTOM | TTL
+    }
+
+    /// `inner`: what is behind an MPLS entry, which does not say that itself.
+    pub(super) fn decap(&mut self, inner: Option<u32>) {
+        let ethertype = packet_type::ethertype(self.packet_type());
+        match (self.is_ethernet(), inner) {
+            (true, _) => self.decap_ethernet(),
+            (false, _) if !ethertype.is_some_and(fields::is_mpls) => self.unsupported("decap"),
+            (false, Some(packet_type::ETHERNET)) => self.decap_frame(),
+            (false, inner) => {
+                let inner = inner.unwrap_or(packet_type::NEXT_HEADER);
+                self.pop_mpls(inner as u16);
+                self.key.set_u32(at::PACKET_TYPE, inner);
+            }
+        }
+    }
+
+    fn decap_ethernet(&mut self) {
+        self.wc.set_u16(at::VLAN, self.wc.u16(at::VLAN) | VLAN_PRESENT);
+        if self.key.u16(at::VLAN) & VLAN_PRESENT != 0 || self.layers.hidden > 0 {
+            return self.unsupported("decap of a VLAN tag");
+        }
+        self.clear_addresses();
+        let ethertype = self.key.u16(at::ETH_TYPE);
+        self.key.set_u32(at::PACKET_TYPE, packet_type::of_ethertype(ethertype));
+    }
+
+    /// Nothing is known of the frame inside until it has been parsed: the rest is for then.
+    fn decap_frame(&mut self) {
+        self.commit();
+        Field::MplsBos.unwildcard(&mut self.wc);
+        self.clear_layers();
+        self.key.set_u16(at::ETH_TYPE, 0);
+        self.key.set_u32(at::PACKET_TYPE, packet_type::ETHERNET);
+        (self.layers.labels, self.layers.was_mpls) = (0, true);
+        self.base = self.key;
+        self.op(Op::DecapMpls);
+        self.wait.rest.get_or_insert_default();
+    }
+
+    pub(super) fn clear_addresses(&mut self) {
+        self.key.bytes_mut()[at::ETH_DST..at::ETH_TYPE].fill(0);
+    }
+
+    /// As in OVS such a packet goes nowhere, not even where it was to go before.
+    pub(super) fn unsupported(&mut self, what: &'static str) {
+        let (ns, kind) = (self.packet_type() >> 16, self.packet_type() & 0xffff);
+        self.error("Unsupported packet type", || {
+            format!("{what} is not supported for packet type ({ns},{kind:#x}), dropping")
+        });
+        self.fail(Drop::PacketType);
+    }
+}
