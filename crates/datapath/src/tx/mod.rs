@@ -382,6 +382,10 @@ impl TxState {
                 if let Some(policer) = &port.policer {
                     let start = port.passed.min(port.buf.len());
                     bytes -= police(policer, start, &mut port.buf, &port.stats, &mut self.to_free);
+                    if port.buf.is_empty() {
+                        port.passed = 0;
+                        return;
+                    }
                 }
                 let n = q.tx(&port.buf).min(port.buf.len());
                 if n == 0 && q.is_busy() && port.buf.len() < VECTOR {
