@@ -214,7 +214,8 @@ fn same_port(iface: &Iface, new: &IfaceConf) -> bool {
     let old = &iface.conf;
     let asked = new.ofport_request.filter(|_| new.ofport_request != old.ofport_request);
     let renumber = asked.is_some_and(|n| iface.of_port.is_some_and(|o| o != OfPort::from(n)));
-    let same_options = !iface.is_virtual() || old.options == new.options;
+    let patch = new.kind == "patch" && new.options.contains_key("peer");
+    let same_options = patch || !iface.is_virtual() || old.options == new.options;
     old.kind == new.kind && !renumber && same_options
 }
 
@@ -535,7 +536,7 @@ fn port_spec(
         spec.hw_addr = mac_of(conf.uuid);
     }
     s.bfd.describe(&mut spec);
-    s.bonds.describe(&mut spec);
+    s.bonds.describe(&mut spec, port);
     spec
 }
 

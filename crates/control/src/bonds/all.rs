@@ -3,7 +3,7 @@
 use super::bond::{self, Bond, LacpStatus, Mode};
 use super::conf;
 use super::lacp::{self, Lacp};
-use crate::config::PortConf;
+use crate::config::{LacpMode, PortConf};
 use datapath::BondHash;
 use flow::PortNo;
 use ofproto::{BridgeId, PortSpec, Switch};
@@ -73,9 +73,11 @@ impl Entry {
 impl Bonds {
     /// Sets what LACP says of an interface's port: LACP takes its packets, and whether it may carry
     /// others.
-    pub fn describe(&self, spec: &mut PortSpec) {
+    pub fn describe(&self, spec: &mut PortSpec, port: &PortConf) {
         let lacp = self.all.get(&spec.bundle).and_then(|e| e.lacp.as_ref());
-        spec.lacp = lacp.map(|lacp| lacp.may_enable(&spec.name));
+        // A new interface carries nothing before LACP has agreed.
+        let begins = (port.lacp != LacpMode::Off).then_some(false);
+        spec.lacp = lacp.map(|lacp| lacp.may_enable(&spec.name)).or(begins);
     }
 
     /// `Port.bond_active_slave`; None: the port is no bond.

@@ -193,16 +193,15 @@ fn parse(mut message: Value) -> Result<(Value, String, Vec<String>), &'static st
     Ok((id, command, args.collect::<Result<_, _>>()?))
 }
 
-/// Error texts end with a newline, as ovs-appctl prints them as they are.
+/// Texts end with a newline, as in ovs-vswitchd: ovs-appctl prints them as they are.
 fn response(id: Value, answer: Result<String, String>) -> String {
+    let line = |text: String| match text.is_empty() || text.ends_with('\n') {
+        true => text,
+        false => text + "\n",
+    };
     let message = match answer {
-        Ok(result) => json!({"id": id, "result": result, "error": null}),
-        Err(mut text) => {
-            if !text.ends_with('\n') {
-                text.push('\n');
-            }
-            json!({"id": id, "result": null, "error": text})
-        }
+        Ok(result) => json!({"id": id, "result": line(result), "error": null}),
+        Err(text) => json!({"id": id, "result": null, "error": line(text)}),
     };
     message.to_string()
 }
