@@ -260,6 +260,10 @@ fn ports() {
         priority=7,in_port=9,actions=drop\npriority=7,in_port=11,actions=drop\n\
         priority=4,mpls,actions=pop_mpls:0x0800,resubmit(,1)\n\
         priority=4,arp,actions=set_field:9->arp_op,ALL\n\
+        priority=6,mpls,in_port=4,actions=decap(),decap(packet_type(ns=0,type=0)),resubmit(,1)\n\
+        priority=6,ip,in_port=6,actions=decap(),encap(mpls),encap(mpls_mc),encap(ethernet),5\n\
+        priority=6,ipv6,in_port=5,actions=encap(mpls),encap(ethernet),4,decap(),\
+            decap(packet_type(ns=0,type=0)),6,resubmit(,1)\n\
         priority=1,actions=push_mpls:0x8847,FLOOD\n\
         table=1,actions=resubmit(,2),FLOOD\ntable=2,icmp6,actions=dec_ttl,IN_PORT\n";
     sw.ofctl_stdin(&["-O", "OpenFlow13", "add-flows", "br0", "-"], flows).unwrap();

@@ -1,6 +1,6 @@
 //! `encap` and `decap`, as ovs-vswitchd 3.1 translates them.
 
-use super::{Lab, apply, flow, out, packet};
+use super::{Lab, apply, flow, group, out, packet};
 use ::action::{Op, ops_text};
 use Action::{Decap, Encap};
 use flow::{Field, Key, at};
@@ -214,4 +214,21 @@ fn controllers_see_the_packet_s_type_and_send_frames() {
     let p = PacketOut { buffer_id: NO_BUFFER, matching, actions, data: vec![0; 60] };
     let refused = lab.sw.packet_out(lab.br, &p, &packet(UDP)).err();
     assert_eq!(refused, Some(OfError::BadPacket));
+}
+
+#[test]
+fn a_bucket_that_does_not_fit_ends_alone() {
+    let mut lab = Lab::new();
+    let mut both = group(1, GroupType::All, &[(2, 1), (3, 1)]);
+    both.buckets[0].actions.insert(0, ETHERNET);
+    lab.sw.group_mod(lab.br, &both, 0).unwrap();
+    lab.add(flow(0, 100, "", apply(vec![out(4), Action::Group(1), out(2)])));
+    assert_eq!(lab.send(UDP), "14,13,12");
+}
+
+#[test]
+fn a_packet_is_as_long_as_what_is_left_of_it() {
+    let dst = Subfield { field: Field::Reg(0), ofs: 0, bits: 1 };
+    let list = [Decap(None), Action::CheckPktLarger { len: 100, dst }, ETHERNET, out(2)];
+    assert!(ops(&list, &packet(UDP)).starts_with("check_pkt_len(size=114,"));
 }

@@ -1,9 +1,9 @@
-//! `encap` and `decap`: a packet may do without an Ethernet header between actions.
+//! `encap` and `decap`: between actions a packet may be bare, without an Ethernet header.
 //!
-//! Such a packet is one that `packet_type` in the key says so of: the addresses in the key are zero
-//! then, and nothing sends it to a port. In memory it keeps an Ethernet header all the time, of
-//! which only the type means something, so that every operation works on it as on any packet. A
-//! header is really added, or removed, where a whole frame is the payload of an MPLS entry.
+//! `packet_type` in the key says that it is. The addresses in the key are zero then, lookups find
+//! flows that name the packet's type only, and no port takes it. In memory it keeps an Ethernet
+//! header, of which only the type means something, so that every operation works on it as on any
+//! packet. A header is really added, or removed, where a whole frame is what an MPLS entry carries.
 
 use crate::fields::{self, ETH_IPV6, VLAN_PRESENT};
 use crate::translate::xlate::Xlate;
@@ -11,6 +11,9 @@ use action::Op;
 use flow::{Field, at, flag};
 use openflow::{Header, packet_type};
 use telemetry::Drop;
+
+/// An Ethernet header without tags.
+const ETHERNET_BYTES: u16 = 14;
 
 /// The label of the first entry: explicit null, of IPv4 and all else, and of IPv6 (RFC 3032).
 const LABEL_NULL: u32 = 0;
@@ -28,6 +31,11 @@ impl Xlate<'_, '_> {
 
     fn packet_type(&self) -> u32 {
         self.key.u32(at::PACKET_TYPE)
+    }
+
+    /// Bytes in front of the packet that are in memory only.
+    pub(super) fn unseen_bytes(&self) -> u16 {
+        if self.is_ethernet() { 0 } else { ETHERNET_BYTES }
     }
 
     /// May the packet be sent to a port? Not without an Ethernet header; other outputs of it go on.
@@ -132,6 +140,17 @@ impl Xlate<'_, '_> {
 
     pub(super) fn clear_addresses(&mut self) {
         self.key.bytes_mut()[at::ETH_DST..at::ETH_TYPE].fill(0);
+    }
+
+    /// A bucket that did not fit its packet ends; the packet goes on.
+    pub(super) fn end_alone(&mut self) {
+        if self.end.failed == Some(Drop::PacketType) {
+            self.end.failed = None;
+            self.out.drop.get_or_insert(Drop::PacketType);
+            if let Some(r) = self.recorder() {
+                r.failed = None;
+            }
+        }
     }
 
     /// As in OVS such a packet goes nowhere, not even where it was to go before.

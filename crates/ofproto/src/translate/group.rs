@@ -60,6 +60,7 @@ impl<'a> Xlate<'a, '_> {
             self.note_action(|| "drop".into());
         }
         self.actions(in_order(&list).into_iter());
+        self.end_alone();
         self.freeze();
         self.close();
         (self.key, self.end.exit, self.layers.was_mpls, self.layers.labels, self.ct.tracked) =

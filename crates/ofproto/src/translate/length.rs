@@ -59,6 +59,7 @@ impl<'a> Xlate<'a, '_> {
         self.end.exited |= exits && too;
         self.end.exit = self.end.exited || self.end.failed.is_some();
         if !more.is_empty() || !others.is_empty() {
+            let size = size.saturating_add(self.unseen_bytes());
             self.op(Op::CheckLen { size, more, others });
         }
     }

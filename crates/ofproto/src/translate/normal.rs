@@ -54,6 +54,9 @@ impl Tag {
 
 impl<'a> Xlate<'a, '_> {
     pub(super) fn normal(&mut self) {
+        if !self.may_leave() {
+            return;
+        }
         self.wc.set(at::ETH_DST, [0xff; 6]);
         self.wc.set(at::ETH_SRC, [0xff; 6]);
         self.look_at_tags();

@@ -1,0 +1,118 @@
+//! `encap` and `decap` of MPLS: frames between ports, byte by byte.
+
+mod lab;
+
+use lab::*;
+use testkit::{Frame, Net, Netns, Probe, Switch, privileged, veth};
+
+/// A switch whose ports v1 to v3 end at probes e1 to e3.
+fn bench<'a>(ns: &'a Netns, far: &Netns) -> (Switch<'a>, Probe) {
+    let (sw, mut probe) = (start_with_bridge(ns), Probe::new());
+    for i in 1..=3 {
+        let (near, end) = (format!("v{i}"), format!("e{i}"));
+        veth((ns, &near), (far, &end)).unwrap();
+        ns.ipv6_off(&near).unwrap();
+        far.ipv6_off(&end).unwrap();
+        probe.add(far, &end).unwrap();
+        vsctl(&sw, &format!("add-port br0 {near} -- set interface {near} ofport_request={i}"));
+    }
+    ofctl(&sw, "del-flows br0");
+    (sw, probe)
+}
+
+fn flow(sw: &Switch, text: &str) {
+    sw.ofctl_stdin(&["-O", "OpenFlow15", "add-flows", "br0", "-"], &format!("{text}\n")).unwrap();
+}
+
+/// What comes out where of a frame into port 1, the first time and when its flow is cached.
+fn send(probe: &Probe, frame: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let [first, again] = [(); 2].map(|()| {
+        let out = probe.inject("e1", frame, QUIET).unwrap();
+        let all = out.into_iter().flat_map(|(dev, f)| f.into_iter().map(move |f| (dev.clone(), f)));
+        all.collect::<Vec<_>>()
+    });
+    assert_eq!(first, again);
+    first
+}
+
+fn entry(label: u32, bottom: bool) -> [u8; 4] {
+    (label << 12 | u32::from(bottom) << 8 | 64).to_be_bytes()
+}
+
+#[test]
+fn frames_go_into_mpls_and_come_out() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns, far) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
+    let (sw, probe) = bench(&ns, &far);
+    let inner = Frame::new([2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 1, 2], Net::Raw(0x88b5, vec![7; 50]));
+    let tagged = inner.clone().tagged(0x8100, 5).bytes();
+    let inner = inner.bytes();
+    let header = [&[0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 1][..], &[0x88, 0x48]].concat();
+    let one = |frame: &[u8]| [&header, &entry(2, true)[..], frame].concat();
+    let two = [&header, &entry(2, false)[..], &entry(3, true), &inner].concat();
+
+    let addresses = "set_field:00:00:00:00:00:02->eth_dst,set_field:00:00:00:00:00:01->eth_src";
+    let (top, rest) = ("encap(mpls_mc),set_field:2->mpls_label", "encap(ethernet)");
+    flow(&sw, &format!("in_port=1,actions={top},{rest},{addresses},output:2"));
+    for frame in [&inner, &tagged] {
+        assert_eq!(send(&probe, frame), [("e2".into(), one(frame))]);
+    }
+    let more = "encap(mpls),set_field:3->mpls_label";
+    flow(&sw, &format!("in_port=1,actions={more},{top},{rest},{addresses},output:2"));
+    assert_eq!(send(&probe, &inner), [("e2".into(), two.clone())]);
+
+    // The inner frame is looked up as what it is.
+    let frame = "decap(packet_type(ns=0,type=0))";
+    flow(&sw, &format!("in_port=1,actions=decap(),{frame},resubmit(,1)"));
+    flow(&sw, "table=1,priority=9,dl_vlan=5,actions=pop_vlan,output:3");
+    flow(&sw, "table=1,priority=1,dl_dst=02:00:00:00:01:02,actions=output:2");
+    assert_eq!(send(&probe, &one(&inner)), [("e2".into(), inner.clone())]);
+    assert_eq!(send(&probe, &one(&tagged)), [("e3".into(), inner.clone())]);
+    let entries = "decap(packet_type(ns=1,type=0x8848))";
+    flow(&sw, &format!("in_port=1,actions=decap(),{entries},{frame},output:3"));
+    assert_eq!(send(&probe, &two), [("e3".into(), inner.clone())]);
+    let dump = ofctl(&sw, "-O OpenFlow13 dump-flows br0 table=0");
+    assert!(dump.contains(&format!("actions=decap(),{entries},{frame},output:3")), "{dump}");
+
+    // What holds no frame, or has no header at a port, ends by name.
+    assert_eq!(coverage(&sw, "datapath_drop_bad_action"), 0);
+    assert_eq!(send(&probe, &one(&[9; 13])), []);
+    assert_eq!(coverage(&sw, "datapath_drop_bad_action"), 2);
+    flow(&sw, "in_port=1,actions=decap(),output:2");
+    assert_eq!(send(&probe, &inner), []);
+    assert_eq!(coverage(&sw, "datapath_drop_packet_type"), 2);
+    let nsh = "in_port=1,actions=encap(nsh(md_type=1)),output:2\n";
+    let refused = sw.ofctl_stdin(&["-O", "OpenFlow13", "add-flows", "br0", "-"], nsh);
+    let text = format!("{:?}", refused.unwrap_err());
+    assert!(text.contains("NXBAC_BAD_HEADER_TYPE"), "{text}");
+}
+
+/// Label stack entries put in front of an IP packet whose Ethernet header was removed, and taken
+/// off; flows of the packet without header are found by its type.
+#[test]
+fn packets_without_ethernet_header_get_one_before_they_leave() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns, far) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
+    let (sw, probe) = bench(&ns, &far);
+    let macs = ([2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 1, 2]);
+    let plain = Frame::udp4(macs, ([10, 0, 0, 1], [10, 0, 0, 2]), (1, 2), &[5; 40]).bytes();
+    let header = |kind: u16| [&[0; 11][..], &[9], &kind.to_be_bytes()].concat();
+    let labelled = [&header(0x8847), &entry(0, true)[..], &plain[14..]].concat();
+
+    let address = "set_field:00:00:00:00:00:09->eth_src";
+    flow(&sw, "in_port=1,ip,actions=decap(),encap(mpls),resubmit(,1)");
+    flow(&sw, "table=1,priority=9,mpls,actions=output:3");
+    let named = "packet_type=(1,0x8847),mpls_label=0";
+    flow(&sw, &format!("table=1,priority=1,{named},actions=encap(ethernet),{address},output:2"));
+    assert_eq!(send(&probe, &plain), [("e2".into(), labelled.clone())]);
+
+    flow(&sw, "in_port=1,mpls,actions=decap(),decap(packet_type(ns=1,type=0x800)),resubmit(,2)");
+    let named = "packet_type=(1,0x800),nw_dst=10.0.0.2";
+    flow(&sw, &format!("table=2,{named},actions=encap(ethernet),{address},output:2"));
+    let bare = [&header(0x0800), &plain[14..]].concat();
+    assert_eq!(send(&probe, &labelled), [("e2".into(), bare)]);
+}
