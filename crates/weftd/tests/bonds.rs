@@ -92,6 +92,51 @@ fn lacp_beside_ovs() {
     wait_for("one link", || spread([&one, &two], &b).0.iter().filter(|n| **n == 64).count() == 1);
 }
 
+/// A hypervisor whose tunnel to the other leaves by the bond of `br-phy`, and its guest.
+fn hypervisor<'a>(ns: &'a Netns, config: SwitchConfig, n: u8) -> (Switch<'a>, Netns) {
+    let sw = Switch::start(ns, config).unwrap();
+    add_bridge(&sw, "br-phy");
+    vsctl(
+        &sw,
+        "add-bond br-phy bond n0 n1 bond_mode=balance-tcp lacp=active other_config:lacp-time=fast",
+    );
+    ns.ip(&format!("addr add 10.1.1.{n}/24 dev br-phy")).unwrap();
+    ns.ip("link set br-phy up").unwrap();
+    add_bridge(&sw, "br0");
+    let tunnel = format!("type=vxlan options:remote_ip=10.1.1.{}", 3 - n);
+    vsctl(&sw, &format!("add-port br0 tun -- set interface tun {tunnel}"));
+    let guest = host_on(ns, &sw, n);
+    guest.ip("link set eth0 mtu 1400").unwrap();
+    (sw, guest)
+}
+
+#[test]
+fn a_tunnels_connections_are_spread() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, a, b) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
+    cables(&a, &b);
+    let (weft, one) = hypervisor(&a, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")), 1);
+    let (ovs, two) = hypervisor(&b, SwitchConfig::oracle(), 2);
+    wait_for("agreement", || negotiated(&weft, 2) && negotiated(&ovs, 2));
+    ping(&one, 2);
+    let from = Raw::open(&one, "eth0").unwrap();
+    let at = [(&b, "n0"), (&b, "n1"), (&two, "eth0")];
+    let taps = at.map(|(ns, dev)| Raw::open(ns, dev).unwrap());
+    (5000..5064).for_each(|port| from.send(&datagram(port)).unwrap());
+    let outer = |f: &[u8]| f[12..14] == [8, 0] && f[36..38] == 4789u16.to_be_bytes();
+    let inner = |f: &[u8]| f[12..14] == [8, 0] && f[36..38] == 4444u16.to_be_bytes();
+    let [n0, n1, guest] = taps;
+    let links = [n0, n1].map(|tap| tap.collect(64, Instant::now() + QUIET, outer).len());
+    assert!(links.iter().all(|n| *n > 8), "{links:?}");
+    assert_eq!(guest.collect(65, Instant::now() + QUIET, inner).len(), 64);
+    // A link less: the tunnel stays.
+    b.ip("link set n1 down").unwrap();
+    wait_for("one link", || negotiated(&weft, 1));
+    ping(&one, 2);
+}
+
 /// A switch with a port whose end is e1 and a bond whose ends are n0 and n1, and what probes them.
 fn bench<'a>(ns: &'a Netns, far: &Netns, mode: &str) -> (Switch<'a>, Probe) {
     let sw = start_with_bridge(ns);
