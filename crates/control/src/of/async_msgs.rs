@@ -32,7 +32,7 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent) {
     let removed = punt.packet.len() - data.len();
     let base = PacketIn {
         buffer_id: NO_BUFFER,
-        total_len: (punt.total_len as usize).saturating_sub(removed).min(0xffff) as u16,
+        total_len: punt.total_len.saturating_sub(removed).min(0xffff) as u16,
         reason: context.reason,
         table: context.table,
         cookie: context.cookie,
