@@ -64,6 +64,8 @@ fn lacp_beside_ovs() {
     agree(2);
     assert_eq!(labels(&appctl(&weft, "lacp/show")), labels(&appctl(&ovs, "lacp/show")));
     wait_for("the database", || iface(&weft, "n0", "lacp_current") == "true");
+    let members = appctl(&weft, "weft/state bonds/bond/members");
+    assert_eq!(members.matches("\"buckets\": 128").count(), 2, "{members}");
     ping(&one, 2);
     let both = || {
         wait_for("both links in use", || {

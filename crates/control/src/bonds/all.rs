@@ -17,6 +17,9 @@ pub struct Bonds {
     pub(super) all: BTreeMap<String, Entry>,
 }
 
+/// A port's name, bridge, bond and LACP.
+pub type Parts<'a> = (&'a str, BridgeId, Option<&'a Bond>, Option<&'a Lacp>);
+
 /// A port.
 pub(super) struct Entry {
     pub bridge: BridgeId,
@@ -112,6 +115,11 @@ impl Bonds {
     /// packet side by bucket.
     pub fn buckets(&self) -> impl Iterator<Item = (u16, Vec<PortNo>)> + '_ {
         self.all.values().filter_map(|e| Some((e.id(), e.spread.as_ref()?.table.members())))
+    }
+
+    /// Every port's name, bridge, bond and LACP.
+    pub fn parts(&self) -> impl Iterator<Item = Parts<'_>> {
+        self.all.iter().map(|(name, e)| (name.as_str(), e.bridge, e.bond.as_ref(), e.lacp.as_ref()))
     }
 
     /// `lacp/show`, by port.

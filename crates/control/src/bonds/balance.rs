@@ -69,6 +69,12 @@ impl Buckets {
         own.filter(|(_, b)| b.bytes >= 1024).map(|(bucket, b)| Load { bucket, bytes: b.bytes })
     }
 
+    /// How many buckets an interface has, and the bytes that they sent lately.
+    pub fn of(&self, member: OfPort) -> (usize, u64) {
+        let own = || self.0.iter().filter(|b| b.member == Some(member));
+        (own().count(), own().map(|b| b.bytes).sum())
+    }
+
     /// Gives a bucket to an interface.
     pub fn migrate(&mut self, bucket: u8, to: OfPort) {
         self.0[usize::from(bucket)].member = Some(to);

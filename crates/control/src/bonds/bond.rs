@@ -73,6 +73,18 @@ struct Member {
     switches_at: Option<u64>,
 }
 
+/// What is known of an interface.
+pub struct MemberState {
+    pub enabled: bool,
+    pub active: bool,
+    /// Its link is up, and no protocol says otherwise.
+    pub up: bool,
+    /// Buckets of the bond that it has; 0 where packets are not spread.
+    pub buckets: usize,
+    /// What they sent lately.
+    pub bytes: u64,
+}
+
 /// A bond.
 #[derive(Debug)]
 pub struct Bond {
@@ -311,6 +323,15 @@ impl Bond {
             (_, Mode::BalanceSlb) if is_active || self.conf.all_active => BondAdmission::All,
             (_, Mode::BalanceSlb) => BondAdmission::Unicast,
         }
+    }
+
+    /// All interfaces, by name.
+    pub fn member_states(&self) -> impl Iterator<Item = (&str, MemberState)> {
+        self.members.iter().map(|(name, m)| {
+            let (buckets, bytes) = self.buckets.of(m.of_port);
+            let active = self.active.as_ref() == Some(name);
+            (name.as_str(), MemberState { enabled: m.enabled, active, up: m.up, buckets, bytes })
+        })
     }
 
     /// Lines for the log since the last call.

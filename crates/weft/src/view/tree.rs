@@ -18,6 +18,7 @@ pub struct Tree {
     pub cores: BTreeMap<String, Core>,
     pub caches: BTreeMap<String, Cache>,
     pub ports: BTreeMap<String, Port>,
+    pub bonds: BTreeMap<String, Bond>,
     pub guests: BTreeMap<String, Guest>,
     pub drops: BTreeMap<String, Drop>,
     pub memory: Memory,
@@ -96,6 +97,21 @@ pub struct Port {
 pub struct Link {
     pub up: bool,
     pub admin_up: bool,
+}
+
+/// A port of several interfaces, or one that speaks LACP.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Bond {
+    pub mode: Option<String>,
+    pub members: BTreeMap<String, Member>,
+}
+
+/// An interface of a bond.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Member {
+    pub enabled: bool,
 }
 
 /// The guest behind a vhost-user port.

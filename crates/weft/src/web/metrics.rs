@@ -37,6 +37,7 @@ pub fn text(tree: Option<&Tree>) -> String {
         switch(&mut out, tree);
         cores(&mut out, tree);
         ports(&mut out, tree);
+        bonds(&mut out, tree);
         guests(&mut out, tree);
     }
     out
@@ -152,6 +153,18 @@ fn labels<'a>(port: &'a str, p: &'a PortState) -> Vec<(&'a str, &'a str)> {
     vec![("bridge", p.bridge.as_str()), ("port", port), ("type", p.kind.as_str())]
 }
 
+fn bonds(out: &mut String, t: &Tree) {
+    let members = t.bonds.iter().flat_map(|(bond, b)| {
+        b.members.iter().map(move |(iface, m)| {
+            let labels = vec![("bond", bond.as_str()), ("port", iface.as_str())];
+            (labels, if m.enabled { 1.0 } else { 0.0 })
+        })
+    });
+    let help = "Whether a bond may send by an interface.";
+    let shown = members.take(PORTS_SHOWN_MAX).collect();
+    metric(out, "weft_bond_member_enabled", "gauge", help, shown);
+}
+
 fn guests(out: &mut String, t: &Tree) {
     let shown = || t.guests.iter().take(PORTS_SHOWN_MAX);
     let there =
@@ -184,6 +197,15 @@ mod tests {
         assert!(text.contains("weft_ports_not_shown 200\n"));
         let line = r#"weft_port_dropped_packets_total{bridge="b\"r\\",port="p0007",type="",reason="policy"} 2"#;
         assert!(text.contains(line), "{}", &text[..2000]);
+    }
+
+    #[test]
+    fn interfaces_of_bonds_are_shown() {
+        let members = json!({"n0": {"enabled": true}, "n1": {}});
+        let tree = json!({"bonds": {"bond": {"mode": "balance-tcp", "members": members}}});
+        let text = text(Some(&serde_json::from_value(tree).unwrap()));
+        assert!(text.contains("weft_bond_member_enabled{bond=\"bond\",port=\"n0\"} 1\n"));
+        assert!(text.contains("weft_bond_member_enabled{bond=\"bond\",port=\"n1\"} 0\n"));
     }
 
     #[test]

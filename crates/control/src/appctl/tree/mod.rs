@@ -7,6 +7,7 @@
 //! those of `cores` and `queues` (which `pmd-stats-clear` clears) count from the start of the
 //! daemon, or of their port.
 
+mod bonds;
 mod bridges;
 mod cores;
 mod engines;
@@ -28,6 +29,7 @@ const PARTS: &[Part] = &[
     Part("caches", true, cores::caches),
     Part("engines", true, engines::engines),
     Part("ports", true, ports::ports),
+    Part("bonds", true, bonds::bonds),
     Part("guests", true, ports::guests),
     Part("tunnels", true, bridges::tunnels),
     Part("bridges", true, bridges::bridges),
