@@ -316,39 +316,42 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         key: &Key,
         mask: &Mask,
     ) -> impl Iterator<Item = Arc<Rule<T>>> + use<T> {
-        self.pick_loose(key, mask, |_| true).into_iter()
+        let mut looks = usize::MAX;
+        self.pick_loose(key, mask, &mut looks, |_| true).into_iter().flatten()
     }
 
-    /// Those of [`Classifier::iter_loose`] that `want` accepts. `want` is called under the writer's
-    /// lock, so it must not call the classifier.
+    /// Those of [`Classifier::iter_loose`] that `want` accepts. None if that takes looking at more
+    /// than `looks` rules, from which those looked at are taken. `want` is called under the
+    /// writer's lock, so it must not call the classifier.
     pub fn pick_loose(
         &self,
         key: &Key,
         mask: &Mask,
+        looks: &mut usize,
         mut want: impl FnMut(&Rule<T>) -> bool,
-    ) -> Vec<Arc<Rule<T>>> {
+    ) -> Option<Vec<Arc<Rule<T>>>> {
         let any = mask.is_zero();
         let mut out = Vec::new();
-        let mut pick = |r: Handle<'_, T>| out.extend(want(&r).then(|| r.share()));
+        let mut look = |r: Handle<'_, T>| {
+            let Some(left) = looks.checked_sub(1) else { return false };
+            *looks = left;
+            out.extend(((any || r.within(key, mask)) && want(&r)).then(|| r.share()));
+            true
+        };
         let writer = self.lock();
         // SAFETY: the lock keeps every change away.
-        unsafe {
-            self.prefix_trie.around(key, mask, &mut |r| {
-                if r.within(key, mask) {
-                    pick(r);
-                }
-            });
-        }
+        let mut all = unsafe { self.prefix_trie.around(key, mask, &mut look) };
         for owned in writer.by_mask.values() {
-            if any {
-                owned.all().for_each(&mut pick);
-            } else if owned.shared.mask.subset_of(mask) {
-                owned.same(key).filter(|r| r.within(key, mask)).for_each(&mut pick);
-            } else if owned.merged > 0 || mask.subset_of(&owned.shared.mask) {
-                owned.all().filter(|r| r.within(key, mask)).for_each(&mut pick);
-            }
+            let their = &owned.shared.mask;
+            all = all
+                && match () {
+                    () if any => owned.all().all(&mut look),
+                    () if their.subset_of(mask) => owned.same(key).all(&mut look),
+                    () if owned.merged > 0 || mask.subset_of(their) => owned.all().all(&mut look),
+                    () => true,
+                };
         }
-        out
+        all.then_some(out)
     }
 
     /// All rules, of whatever version, of this priority that share at least one packet with
@@ -367,8 +370,12 @@ impl<T: Send + Sync + 'static> Classifier<T> {
             }
         };
         if writer.priorities.has(priority) {
+            let mut each = |r: Handle<'_, T>| {
+                pick(r);
+                true
+            };
             // SAFETY: the lock keeps every change away.
-            unsafe { self.prefix_trie.around(key, mask, &mut pick) };
+            unsafe { self.prefix_trie.around(key, mask, &mut each) };
         }
         for owned in writer.by_mask.values().filter(|o| o.priorities.has(priority)) {
             match owned.shared.mask.subset_of(mask) {

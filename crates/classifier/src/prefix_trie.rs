@@ -153,21 +153,32 @@ impl<T: Send + Sync + 'static> PrefixTrie<T> {
         records.filter_map(|r| unsafe { r.rule().get() })
     }
 
-    /// The rules whose prefixes may have something in common with those of a match.
-    pub unsafe fn around(&self, key: &Key, mask: &Mask, each: &mut dyn FnMut(Handle<'_, T>)) {
+    /// The rules whose prefixes may have something in common with those of a match, until `each`
+    /// is false: then it is, too.
+    pub unsafe fn around(
+        &self,
+        key: &Key,
+        mask: &Mask,
+        each: &mut dyn FnMut(Handle<'_, T>) -> bool,
+    ) -> bool {
         let place = prefixes::FIELDS.map(|at| (key.u32(at), mask.u32(at).leading_ones() as u8));
         // SAFETY: the caller's promise.
         unsafe {
             around(&self.root, place, &mut |node| {
-                node.records().filter_map(|r| r.rule().get()).for_each(&mut *each);
+                node.records().filter_map(|r| r.rule().get()).all(&mut *each)
             })
-        };
+        }
     }
 
     /// Every rule.
     pub unsafe fn each(&self, each: &mut dyn FnMut(Handle<'_, T>)) {
         // SAFETY: the caller's promise.
-        unsafe { self.around(&Key::ZERO, &Mask::ZERO, each) };
+        unsafe {
+            self.around(&Key::ZERO, &Mask::ZERO, &mut |r| {
+                each(r);
+                true
+            })
+        };
     }
 
     /// Links a rule.
@@ -241,7 +252,12 @@ impl<T: Send + Sync + 'static> PrefixTrie<T> {
         let mut sum = 0;
         let all = [(0, 0); 2];
         // SAFETY: the caller's promise.
-        unsafe { around(&self.root, all, &mut |node| sum += node.bytes()) };
+        unsafe {
+            around(&self.root, all, &mut |node| {
+                sum += node.bytes();
+                true
+            })
+        };
         sum - size_of::<Node<T>>()
     }
 }
@@ -255,9 +271,16 @@ unsafe fn splits<T: Send + Sync + 'static>(node: &Node<T>, place: Place) -> bool
     below || node.along == 0 && any(&|p| p[1].1 >= 8)
 }
 
-/// All nodes that may have rules at places that have something in common with this one.
-unsafe fn around<T: 'static>(node: &Node<T>, place: Place, each: &mut dyn FnMut(&Node<T>)) {
-    each(node);
+/// All nodes that may have rules at places that have something in common with this one, until
+/// `each` is false.
+unsafe fn around<T: 'static>(
+    node: &Node<T>,
+    place: Place,
+    each: &mut dyn FnMut(&Node<T>) -> bool,
+) -> bool {
+    if !each(node) {
+        return false;
+    }
     let (value, len) = place[usize::from(node.along)];
     let bits = u32::from(len.saturating_sub(8 * node.depth)).min(8);
     // SAFETY: the caller's promise.
@@ -266,6 +289,6 @@ unsafe fn around<T: 'static>(node: &Node<T>, place: Place, each: &mut dyn FnMut(
         debug_assert!(node.depth < DEPTHS || node.below().next().is_none(), "{value}");
         let near = |byte: usize| (byte ^ wanted) >> (8 - bits) == 0;
         let below = node.below().filter(|(byte, _)| near(*byte));
-        below.map(|(_, c)| c).chain(node.source_trie()).for_each(|n| around(n, place, each));
+        below.map(|(_, c)| c).chain(node.source_trie()).all(|n| around(n, place, each))
     }
 }

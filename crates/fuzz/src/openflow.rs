@@ -3,7 +3,7 @@
 
 use crate::within;
 use action::{Decision, Op, Request as Packet};
-use ofproto::{BridgeConfig, BridgeId, BundleItem, PacketInContext, PortSpec, Switch};
+use ofproto::{Aggregate, BridgeConfig, BridgeId, BundleItem, PacketInContext, PortSpec, Switch};
 use openflow::codec::{Dialect, decode, encode};
 use openflow::framing::HEADER_LEN;
 use openflow::{
@@ -150,7 +150,9 @@ impl Lab {
         let reply = match request {
             Q::Flow(select) => MultipartReply::Flow(sw.flow_stats(id, &select, self.now).ok()?),
             Q::Aggregate(select) => {
-                let (packets, bytes, flows) = sw.aggregate(id, &select).ok()?;
+                let mut sums = sw.aggregate(id, &select).ok()?;
+                while sw.aggregate_next(&mut sums) {}
+                let Aggregate { packets, bytes, flows, .. } = sums;
                 MultipartReply::Aggregate { packets, bytes, flows }
             }
             Q::Table => MultipartReply::Table(sw.table_stats(id).ok()?),

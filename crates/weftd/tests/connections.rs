@@ -384,3 +384,42 @@ fn tables_are_named_when_all_of_a_request_has_come() {
     assert_eq!(peer.expect(kind::MULTIPART_REPLY).xid, 5, "it may ask");
     assert!(!is_named("eight") && !is_named("nine"));
 }
+
+#[test]
+fn what_takes_many_turns_is_answered_in_order() {
+    if !privileged() {
+        return;
+    }
+    /// More than one turn looks at.
+    const FLOWS: u32 = 10_000;
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns);
+    let mut peer = Peer::connect(&lab.path("br0.mgmt"), 4);
+    let flows: Vec<u8> = (1..=FLOWS).flat_map(|port| peer::flow_mod(4, 7, port, 1)).collect();
+    peer.raw(&flows);
+    peer.barrier();
+    let select = [&[0xff, 0, 0, 0][..], &[0xff; 8], &[0; 20], &[0, 1, 0, 4, 0, 0, 0, 0]].concat();
+    for (xid, request) in [(20, 2), (21, 1)] {
+        let head = [0, request, 0, 0, 0, 0, 0, 0];
+        peer.send(kind::MULTIPART_REQUEST, xid, &[&head, &select[..]].concat());
+    }
+    peer.send(kind::BARRIER_REQUEST, 22, &[]);
+    let sums = peer.expect(kind::MULTIPART_REPLY);
+    assert_eq!((sums.xid, aggregate(&sums)), (20, FLOWS));
+    let mut ports = Vec::new();
+    loop {
+        let part = peer.expect(kind::MULTIPART_REPLY);
+        assert_eq!(part.xid, 21);
+        let mut rest = &part.body[8..];
+        while let [a, b, ..] = *rest {
+            // The only field: OXM_OF_IN_PORT.
+            ports.push(u32::from_be_bytes([rest[56], rest[57], rest[58], rest[59]]));
+            rest = &rest[usize::from(u16::from_be_bytes([a, b]))..];
+        }
+        if part.body[3] & 1 == 0 {
+            break;
+        }
+    }
+    assert_eq!(peer.expect(kind::BARRIER_REPLY).xid, 22, "after all of it");
+    assert!(ports.iter().copied().eq(1..=FLOWS), "each once, as they came: {}", ports.len());
+}

@@ -82,6 +82,9 @@ async fn perform(
         crate::state::collect(state).await;
     }
     match request {
+        Request::Multipart(MultipartRequest::Aggregate(select)) => {
+            multipart::aggregate(state, id, &select).await.map(|r| Some(Reply::Multipart(r)))
+        }
         Request::Multipart(MultipartRequest::Flow(select)) => {
             multipart::flows(state, id, to, &select).await.map(|()| None)
         }

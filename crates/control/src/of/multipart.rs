@@ -33,12 +33,8 @@ pub fn answer(
     let version = s.conns.get(&id).and_then(|c| c.version()).ok_or(OfError::BadType)?;
     let reply = match request {
         Q::Desc => desc(s, id),
-        // Flows are sent piece by piece ([`flows`]).
-        Q::Flow(_) => return Ok(None),
-        Q::Aggregate(select) => {
-            let (packets, bytes, flows) = s.ofproto.aggregate(bridge, &select)?;
-            MultipartReply::Aggregate { packets, bytes, flows }
-        }
+        // Flows are sent and counted piece by piece ([`flows`], [`aggregate`]).
+        Q::Flow(_) | Q::Aggregate(_) => return Ok(None),
         Q::Table => MultipartReply::Table(s.ofproto.table_stats(bridge)?),
         // Taken message by message ([`table_features`]).
         Q::TableFeatures(_) => return Ok(None),
@@ -102,6 +98,24 @@ const PIECE: usize = 512;
 /// Bytes that may wait for the peer before more flows are encoded.
 const DUMP_BACKLOG_BYTES_MAX: usize = 1 << 20;
 
+/// Counts the flows that a request means: some at a time, and others have their turn in between.
+pub async fn aggregate(
+    state: &Shared,
+    id: ConnId,
+    select: &FlowSelect,
+) -> Result<MultipartReply, OfError> {
+    let mut sums = {
+        let s = state.borrow();
+        let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
+        s.ofproto.aggregate(bridge, select)?
+    };
+    while state.borrow().ofproto.aggregate_next(&mut sums) {
+        tokio::task::yield_now().await;
+    }
+    let ofproto::Aggregate { packets, bytes, flows, .. } = sums;
+    Ok(MultipartReply::Aggregate { packets, bytes, flows })
+}
+
 /// Answers a request for flows: some at a time, as the peer reads them, and others have their turn
 /// in between. A million flows take no more memory than a thousand, but for a list of them.
 pub async fn flows(
@@ -122,7 +136,9 @@ pub async fn flows(
             let mut piece = Vec::new();
             let more = s.ofproto.dump_next(&mut dump, PIECE, now, &mut |f| piece.push(f));
             let Some(conn) = s.conns.get_mut(&id) else { return Ok(()) };
-            conn.reply_part(to, &MultipartReply::Flow(piece), more);
+            if !more || !piece.is_empty() {
+                conn.reply_part(to, &MultipartReply::Flow(piece), more);
+            }
             if !more {
                 return Ok(());
             }
@@ -177,7 +193,9 @@ pub async fn monitor(
             }
             let more = dump.is_some() || !initial.is_empty();
             let Some(conn) = s.conns.get_mut(&id) else { return Ok(()) };
-            conn.reply_part(to, &MultipartReply::FlowMonitor(piece), more);
+            if !more || !piece.is_empty() {
+                conn.reply_part(to, &MultipartReply::FlowMonitor(piece), more);
+            }
             if !more {
                 return Ok(());
             }

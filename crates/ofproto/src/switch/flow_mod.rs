@@ -113,6 +113,7 @@ impl Switch {
             idle: m.idle_timeout,
             hard: m.hard_timeout,
             importance: m.importance,
+            born: txn.version,
             created: txn.now,
             modified: txn.now,
             used,

@@ -5,6 +5,7 @@ mod evict;
 mod expire;
 mod fdb;
 pub(crate) mod flow_mod;
+pub(crate) mod flow_search;
 pub(crate) mod groups;
 mod learning;
 mod mac_regions;

@@ -4,12 +4,13 @@ use crate::bridge::Bridge;
 use crate::events::Event;
 use crate::switch::Switch;
 use crate::switch::flow_mod::wanted;
+use crate::switch::flow_search::FlowSearch;
 use crate::tables::counters::FlowRec;
 use crate::tables::table::{FlowRule, N_TABLES, match_of};
-use crate::tables::tlv;
 use crate::transaction::Select;
 use crate::types::{BridgeId, ConfigError};
 use openflow::{FlowSelect, FlowStats, OfError, TABLE_ALL, TableStats, flow_flag};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 const NS: u64 = 1_000_000_000;
@@ -17,10 +18,20 @@ const NS: u64 = 1_000_000_000;
 /// Selected flows of which some may not have been read yet ([`Switch::dump`]). Every flow that is
 /// there from the beginning to the end is given once, whatever else changes meanwhile.
 pub struct Dump {
-    bridge: BridgeId,
-    select: FlowSelect,
-    /// The rules that the request means as they were when the dump began, with their tables.
-    flows: std::vec::IntoIter<(u8, Arc<FlowRule>)>,
+    search: FlowSearch,
+    /// The rules that were found and not read yet, as they were then, by table.
+    found: BTreeMap<u8, VecDeque<Arc<FlowRule>>>,
+}
+
+/// Sums over selected flows of which some may not have been counted yet ([`Switch::aggregate`]).
+pub struct Aggregate {
+    search: FlowSearch,
+    /// Packets of the flows that count them.
+    pub packets: u64,
+    /// Bytes of the flows that count them.
+    pub bytes: u64,
+    /// How many flows.
+    pub flows: u32,
 }
 
 impl<'a> From<&'a FlowSelect> for Select<'a> {
@@ -63,12 +74,21 @@ impl Switch {
 
     /// The flows that a statistics request means, to be read piece by piece.
     pub fn dump(&self, id: BridgeId, select: &FlowSelect) -> Result<Dump, OfError> {
-        let flows = self.select(id, &Select::from(select), self.version())?;
-        Ok(Dump { bridge: id, select: select.clone(), flows: flows.into_iter() })
+        let mut dump = Dump { search: self.flow_search(id, select)?, found: BTreeMap::new() };
+        self.find_more(&mut dump);
+        Ok(dump)
     }
 
-    /// Gives the next `n` flows to `each`, as they are now, without those that went meanwhile.
-    /// False: there are no more.
+    /// Looks for flows for a turn.
+    fn find_more(&self, dump: &mut Dump) {
+        self.search_on(&mut dump.search, &mut |rec, rule| {
+            dump.found.entry(rec.table).or_default().push_back(rule.clone());
+        });
+    }
+
+    /// Gives the next `n` flows to `each`, by table, as they are now, without those that went
+    /// meanwhile; none while it looks for them, [`FLOWS_TURN_MAX`](crate::FLOWS_TURN_MAX) at a
+    /// time. False: there are no more.
     pub fn dump_next(
         &self,
         dump: &mut Dump,
@@ -76,14 +96,27 @@ impl Switch {
         now: u64,
         each: &mut dyn FnMut(FlowStats),
     ) -> bool {
+        if !dump.search.is_over() {
+            self.find_more(dump);
+            return true;
+        }
         let version = self.version();
-        for (table, rule) in dump.flows.by_ref().take(n) {
+        let mut left = n;
+        while left > 0
+            && let Some(mut of_table) = dump.found.first_entry()
+        {
+            let table = *of_table.key();
+            let Some(rule) = of_table.get_mut().pop_front() else {
+                of_table.remove();
+                continue;
+            };
+            left -= 1;
             let rule = match rule.visible(version) {
                 true => Some(rule),
                 // Modified or replaced: the flow that has its place, if it is still a wanted one.
                 false => self
-                    .successor(dump.bridge, table, &rule)
-                    .filter(|r| wanted(&Select::from(&dump.select), r)),
+                    .successor(dump.search.bridge, table, &rule)
+                    .filter(|r| wanted(&Select::from(&dump.search.select), r)),
             };
             if let Some(rule) = rule
                 && let Some(rec) = self.slots.flow(rule.value().id)
@@ -91,13 +124,7 @@ impl Switch {
                 each(self.stats_of(&rule, rec, now));
             }
         }
-        dump.flows.len() > 0
-    }
-
-    /// The flow with a rule's table, match and priority.
-    fn successor(&self, id: BridgeId, table: u8, rule: &FlowRule) -> Option<Arc<FlowRule>> {
-        let t = self.bridge(id).ok()?.tables.get(table)?;
-        t.find_exact(&rule.key(), &rule.mask(), rule.priority(), self.version())
+        dump.found.values().any(|rules| !rules.is_empty())
     }
 
     /// Calls `each` for every selected flow.
@@ -108,7 +135,8 @@ impl Switch {
         now: u64,
         each: &mut dyn FnMut(FlowStats),
     ) -> Result<(), OfError> {
-        self.dump_next(&mut self.dump(id, s)?, usize::MAX, now, each);
+        let mut dump = self.dump(id, s)?;
+        while self.dump_next(&mut dump, usize::MAX, now, each) {}
         Ok(())
     }
 
@@ -124,28 +152,21 @@ impl Switch {
         Ok(out)
     }
 
-    /// (packets, bytes, flows) of the selected flows.
-    pub fn aggregate(&self, id: BridgeId, s: &FlowSelect) -> Result<(u64, u64, u32), OfError> {
-        let (mut packets, mut bytes, mut flows) = (0u64, 0u64, 0u32);
-        let matching = tlv::fitted(&self.of_bridge(id)?.tlv, &s.matching)?;
-        let select = Select { matching: &matching, ..Select::from(s) };
-        let version = self.version();
-        for (_, t) in self.tables_of(id, s.table)? {
-            t.within(&matching.key, &matching.mask, version, |r| {
-                if wanted(&select, r)
-                    && let Some(rec) = self.slots.flow(r.value().id)
-                {
-                    flows += 1;
-                    let kept = |flag, n| if rec.flags & flag == 0 { n } else { 0 };
-                    let count = rec.count;
-                    packets = packets.saturating_add(kept(flow_flag::NO_PKT_COUNTS, count.packets));
-                    bytes = bytes.saturating_add(kept(flow_flag::NO_BYT_COUNTS, count.bytes));
-                }
-                // Looked at; nothing to keep.
-                false
-            });
-        }
-        Ok((packets, bytes, flows))
+    /// Begins to count the flows that a request means.
+    pub fn aggregate(&self, id: BridgeId, s: &FlowSelect) -> Result<Aggregate, OfError> {
+        Ok(Aggregate { search: self.flow_search(id, s)?, packets: 0, bytes: 0, flows: 0 })
+    }
+
+    /// Counts on, over [`FLOWS_TURN_MAX`](crate::FLOWS_TURN_MAX) flows at most. False: that is all.
+    pub fn aggregate_next(&self, sums: &mut Aggregate) -> bool {
+        let Aggregate { search, packets, bytes, flows } = sums;
+        self.search_on(search, &mut |rec, _| {
+            let kept = |flag, n| if rec.flags & flag == 0 { n } else { 0 };
+            *flows += 1;
+            *packets = packets.saturating_add(kept(flow_flag::NO_PKT_COUNTS, rec.count.packets));
+            *bytes = bytes.saturating_add(kept(flow_flag::NO_BYT_COUNTS, rec.count.bytes));
+        });
+        !search.is_over()
     }
 
     /// All tables of a bridge.

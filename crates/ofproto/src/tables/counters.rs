@@ -24,6 +24,8 @@ pub(crate) struct FlowRec {
     pub idle: u16,
     pub hard: u16,
     pub importance: u16,
+    /// The first version that has the flow.
+    pub born: u64,
     pub created: u64,
     pub modified: u64,
     pub used: u64,
@@ -65,7 +67,8 @@ impl Slots {
         }
     }
 
-    fn len(&self) -> usize {
+    /// All ids are below.
+    pub fn len(&self) -> usize {
         self.chunks.len().saturating_sub(1) * CHUNK + self.chunks.last().map_or(0, Vec::len)
     }
 

@@ -264,7 +264,26 @@ impl Table {
         mut want: impl FnMut(&FlowRule) -> bool,
     ) -> Vec<Arc<FlowRule>> {
         let mut want = |r: &FlowRule| r.visible(version) && want(r);
-        self.all().into_iter().flat_map(|c| c.pick_loose(key, mask, &mut want)).collect()
+        let mut looks = usize::MAX;
+        let pick = |c: &Classifier<Flow>| c.pick_loose(key, mask, &mut looks, &mut want);
+        self.all().into_iter().flat_map(pick).flatten().collect()
+    }
+
+    /// As [`Table::within`], unless more than `looks` rules would have to be looked at; they are
+    /// taken off it.
+    pub fn within_few(
+        &self,
+        m: &Match,
+        version: u64,
+        looks: &mut usize,
+        want: impl Fn(&FlowRule) -> bool,
+    ) -> Option<Vec<Arc<FlowRule>>> {
+        let mut want = |r: &FlowRule| r.visible(version) && want(r);
+        let mut found = Vec::new();
+        for c in self.all() {
+            found.extend(c.pick_loose(&m.key, &m.mask, looks, &mut want)?);
+        }
+        Some(found)
     }
 
     /// Is there a rule of this priority that shares packets with a match?

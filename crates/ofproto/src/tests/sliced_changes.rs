@@ -40,6 +40,95 @@ fn a_dump_in_pieces_gives_what_stays_once() {
     assert!(late.iter().all(|(i, list)| *i > 30 && *list == apply(vec![out(now(*i))])));
 }
 
+/// Flows that take several turns to look at, of two tables. The highest ids are free to be used
+/// again.
+fn crowd() -> (Lab, usize) {
+    let n = 3 * FLOWS_TURN_MAX;
+    let mut lab = Lab::new();
+    (0..n).for_each(|i| lab.add(one_of(i, 2)));
+    for i in n - FREE..n {
+        lab.add(FlowMod { command: FlowModCommand::DeleteStrict, ..one_of(i, 2) });
+    }
+    (lab, n - FREE)
+}
+
+/// Flow `i` of a [`crowd`].
+fn one_of(i: usize, to: u32) -> FlowMod {
+    let m = format!("udp,nw_src=10.0.0.{},tp_dst={i}", i % 4);
+    flow((i % 2) as u8, 5, &m, apply(vec![out(to)]))
+}
+
+/// Flows of a [`crowd`] that are gone.
+const FREE: usize = 600;
+/// When their ids may be used again, ns.
+const LATER: u64 = 20_000_000_000;
+
+/// Replaces, modifies, deletes and adds flows of a [`crowd`], one of 97 and others each turn.
+fn stir(lab: &mut Lab, turn: usize) {
+    let mut modify = flow(0, 0, "udp", apply(vec![out(4)]));
+    (modify.command, modify.table) = (FlowModCommand::Modify, TABLE_ALL);
+    lab.sw.flow_mod(lab.br, &modify, LATER).unwrap();
+    for i in (200 + turn..3 * FLOWS_TURN_MAX - FREE).step_by(97) {
+        lab.sw.flow_mod(lab.br, &one_of(i, 3), LATER).unwrap();
+    }
+    let gone = FlowMod { table: TABLE_ALL, ..delete(&format!("udp,tp_dst={}", 150 + turn)) };
+    lab.sw.flow_mod(lab.br, &gone, LATER).unwrap();
+    let new = flow(1, 6, &format!("udp,tp_dst={turn}"), vec![]);
+    lab.sw.flow_mod(lab.br, &new, LATER).unwrap();
+}
+
+#[test]
+fn no_turn_counts_too_many_flows_and_none_counts_one_twice() {
+    let (mut lab, n) = crowd();
+    let few =
+        FlowSelect { matching: matching("udp,nw_src=10.0.0.3,tp_dst=303"), ..Default::default() };
+    let mut sums = lab.sw.aggregate(lab.br, &few).unwrap();
+    assert!(!lab.sw.aggregate_next(&mut sums) && sums.flows == 1, "one turn for one flow");
+    for select in [FlowSelect::default(), FlowSelect { table: 1, ..FlowSelect::default() }] {
+        let n = if select.table == 1 { n / 2 } else { n };
+        let mut sums = lab.sw.aggregate(lab.br, &select).unwrap();
+        let (mut turns, mut before) = (1, 0);
+        while lab.sw.aggregate_next(&mut sums) {
+            assert!(sums.flows as usize - before <= FLOWS_TURN_MAX);
+            (turns, before) = (turns + 1, sums.flows as usize);
+        }
+        assert_eq!((sums.flows as usize, turns), (n, 5), "{select:?}");
+    }
+    let mut sums = lab.sw.aggregate(lab.br, &FlowSelect::default()).unwrap();
+    let mut turn = 0;
+    while lab.sw.aggregate_next(&mut sums) {
+        stir(&mut lab, turn);
+        turn += 1;
+    }
+    let counted = sums.flows as usize;
+    let changed = turn * (n / 97 + 2);
+    assert!((n - changed..=n).contains(&counted), "{counted} of {n}");
+}
+
+#[test]
+fn a_long_dump_takes_turns_and_gives_no_flow_twice() {
+    let (mut lab, n) = crowd();
+    let mut dump = lab.sw.dump(lab.br, &FlowSelect::default()).unwrap();
+    let (mut seen, mut turn) = (Vec::new(), 0);
+    let mut next = |lab: &Lab| {
+        let each = &mut |f: FlowStats| seen.push((f.table, f.matching.key.u16(flow::at::TP_DST)));
+        lab.sw.dump_next(&mut dump, usize::MAX, LATER, each)
+    };
+    while next(&lab) {
+        stir(&mut lab, turn);
+        turn += 1;
+    }
+    assert!(turn >= 3, "{turn} turns");
+    assert!(seen.is_sorted_by_key(|(table, _)| *table), "by table");
+    seen.sort_unstable();
+    assert!(seen.is_sorted_by(|a, b| a < b), "twice");
+    // Those that were replaced before they were looked at may be missing.
+    let stay = |i: u16| (i - 200) % 97 >= turn as u16;
+    let missing =
+        (200..n as u16).find(|i| stay(*i) && seen.binary_search(&((i % 2) as u8, *i)).is_err());
+    assert_eq!(missing, None);
+}
+
 #[test]
 fn aggregates_are_sums_of_dumps() {
     let mut lab = Lab::new();
@@ -66,7 +155,9 @@ fn aggregates_are_sums_of_dumps() {
                 (packets + known(f.packets), bytes + known(f.bytes), flows + 1)
             },
         );
-        assert_eq!(lab.sw.aggregate(lab.br, &select), Ok(sum), "{select:?}");
+        let mut sums = lab.sw.aggregate(lab.br, &select).unwrap();
+        while lab.sw.aggregate_next(&mut sums) {}
+        assert_eq!((sums.packets, sums.bytes, sums.flows), sum, "{select:?}");
     }
 }
 
