@@ -109,6 +109,12 @@ fn packets_without_ethernet_header_get_one_before_they_leave() {
     let named = "packet_type=(1,0x8847),mpls_label=0";
     flow(&sw, &format!("table=1,priority=1,{named},actions=encap(ethernet),{address},output:2"));
     assert_eq!(send(&probe, &plain), [("e2".into(), labelled.clone())]);
+    // What has ovs-vswitchd do this by its slow path changes no packet.
+    assert_eq!(appctl(&sw, "dpif/set-dp-features br0 add_mpls false"), "");
+    let shown = appctl(&sw, "dpif/set-dp-features br0 add_mpls");
+    assert_eq!(shown, "add_mpls (MPLS Label add) : [run time]:false, [boot time]:true\n");
+    assert!(sw.appctl(&["dpif/set-dp-features", "br0", "recirc", "false"]).is_err());
+    assert_eq!(send(&probe, &plain), [("e2".into(), labelled.clone())]);
 
     flow(&sw, "in_port=1,mpls,actions=decap(),decap(packet_type(ns=1,type=0x800)),resubmit(,2)");
     let named = "packet_type=(1,0x800),nw_dst=10.0.0.2";

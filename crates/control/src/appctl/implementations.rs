@@ -7,8 +7,11 @@ use datapath::{Level, PmdInfo, Settings, WorkerId};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+/// A feature's name, what `dpif/show-dp-features` calls it, and its value there.
+type Feature = (&'static str, &'static str, &'static str);
+
 /// What the datapath can do, as `dpif/show-dp-features` has it.
-const FEATURES: &[(&str, &str, &str)] = &[
+const FEATURES: &[Feature] = &[
     ("masked_set_action", "Masked set action", "Yes"),
     ("tnl_push_pop", "Tunnel push pop", "Yes"),
     ("ufid", "Ufid", "Yes"),
@@ -43,16 +46,33 @@ pub fn features(s: &mut State, args: &[String]) -> Result<String, String> {
     Ok(FEATURES.iter().map(|(_, text, value)| format!("{text}: {value}\n")).collect())
 }
 
-/// `dpif/set-dp-features BRIDGE [FEATURE [VALUE]]`: shows; they cannot be set.
+/// A feature that can be switched off. ovs-vswitchd then does by its slow path what it is about;
+/// here packets are handled as before.
+const SWITCHED: &str = "add_mpls";
+
+/// `dpif/set-dp-features BRIDGE [FEATURE [VALUE]]`: shows; of all features only [`SWITCHED`] can
+/// be set.
 pub fn set_features(s: &mut State, args: &[String]) -> Result<String, String> {
     super::bridge(s, &args[0])?;
-    if args.len() > 1 {
-        return Err("datapath features cannot be changed".into());
-    }
-    let line = |(name, text, value): &(&str, &str, &str)| {
-        format!("{name} ({text}) : [run time]:{0}, [boot time]:{0}\n", word(value))
+    let off = s.applied.add_mpls_off;
+    let now = |(name, _, value): &Feature| match off && *name == SWITCHED {
+        true => "false",
+        false => word(value),
     };
-    Ok(FEATURES.iter().map(line).collect())
+    let line = |f: &Feature| {
+        format!("{} ({}) : [run time]:{}, [boot time]:{}\n", f.0, f.1, now(f), word(f.2))
+    };
+    let Some(name) = args.get(1) else { return Ok(FEATURES.iter().map(line).collect()) };
+    let feature = FEATURES.iter().find(|f| f.0 == name).ok_or("no such datapath feature")?;
+    match args.get(2).map(String::as_str) {
+        None => return Ok(line(feature)),
+        Some(value @ ("true" | "false")) if name == SWITCHED => {
+            s.applied.add_mpls_off = value == "false";
+        }
+        Some(value) if value == now(feature) => {}
+        Some(_) => return Err("this datapath feature cannot be changed".into()),
+    }
+    Ok(String::new())
 }
 
 fn word(value: &str) -> &str {

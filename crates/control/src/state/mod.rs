@@ -89,6 +89,8 @@ pub struct Applied {
     pub other_config: BTreeMap<String, String>,
     /// `flow-restore-wait` was set when the database was first read, and still is.
     pub restoring: bool,
+    /// `dpif/set-dp-features` said that the datapath has no `add_mpls`.
+    pub add_mpls_off: bool,
     /// Settings without effect that are in the log already.
     pub notices: BTreeSet<crate::config::Notice>,
 }
