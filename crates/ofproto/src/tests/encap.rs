@@ -232,3 +232,41 @@ fn a_packet_is_as_long_as_what_is_left_of_it() {
     let list = [Decap(None), Action::CheckPktLarger { len: 100, dst }, ETHERNET, out(2)];
     assert!(ops(&list, &packet(UDP)).starts_with("check_pkt_len(size=114,"));
 }
+
+#[test]
+fn a_trace_shows_the_packet_s_type() {
+    let mut lab = Lab::new();
+    lab.add(flow(0, 100, "", apply(vec![Decap(None), out(2)])));
+    lab.add(flow(0, 9, "packet_type=(1,0x8847)", apply(vec![Decap(None), Decap(None)])));
+    let trace =
+        |text: &str| lab.sw.trace(lab.br, &packet(text), &crate::Options::default(), &[]).unwrap();
+    let text = trace("in_port=1,udp,nw_src=1.2.3.4");
+    assert!(
+        text.contains("\nFinal flow: packet_type=(1,0x800),in_port=1,nw_src=1.2.3.4,"),
+        "{text}"
+    );
+    let text = trace("in_port=1,packet_type=(1,0x8847)");
+    assert!(text.contains("\n 0. packet_type=(1,0x8847), priority 9\n    decap()\n"), "{text}");
+    let end = "\nTranslation failed (Unsupported packet type), packet is dropped.\n";
+    assert!(trace("in_port=1,udp,dl_vlan=3").ends_with(end));
+}
+
+/// What is looked at in headers of ours is not looked at in the packet's.
+#[test]
+fn one_megaflow_is_for_all_frames_that_go_into_an_entry() {
+    let mut lab = Lab::new();
+    let wrap = [MPLS, label(2), ETHERNET, Action::SetEthDst([9; 6]), resubmit(1)];
+    lab.add(flow(0, 100, "in_port=1", apply(wrap.to_vec())));
+    let same = [Action::Clone(wrap.to_vec()), resubmit(2)];
+    lab.add(flow(0, 100, "in_port=2", apply(same.to_vec())));
+    lab.add(flow(1, 100, "mpls,dl_dst=09:09:09:09:09:09", apply(vec![out(3)])));
+    lab.add(flow(2, 100, "dl_src=50:54:00:00:00:01", apply(vec![out(4)])));
+    let d = lab.decide(&packet(UDP));
+    assert_eq!(d.ops.len(), 2);
+    let addresses = d.mask.get::<12>(at::ETH_DST);
+    assert_eq!((addresses, d.mask.u32(at::IP_SRC)), ([0; 12], 0));
+    let d = lab.decide(&packet(&UDP.replace("in_port=1", "in_port=2")));
+    assert!(ops_text(&d.ops).ends_with(",13),14"), "{:?}", d.ops);
+    let addresses = (d.mask.get::<6>(at::ETH_DST), d.mask.get::<6>(at::ETH_SRC));
+    assert_eq!((addresses, d.mask.u32(at::IP_SRC)), (([0; 6], [0xff; 6]), 0));
+}

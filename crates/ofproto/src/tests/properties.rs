@@ -116,9 +116,16 @@ fn random_actions(r: &mut Rng, table: u8) -> Vec<Action> {
             17 => Action::PushMpls { ethertype: 0x8847 },
             18 => Action::Clone(vec![Action::SetIpTtl(9), out(2)]),
             19 => Action::Encap([Header::Mpls, Header::MplsMulticast][r.below(2) as usize]),
-            20 | 21 => Action::Encap(Header::Ethernet),
+            20 => Action::Encap(Header::Ethernet),
+            21 => Action::Decap(None),
             22 => Action::Decap([0, 0x1_8847, 0x1_0800, 3].get(r.below(4) as usize).copied()),
-            23 => Action::Decap(None),
+            23 => Action::Clone(vec![
+                Action::Encap(Header::Mpls),
+                Action::SetMplsLabel(2),
+                Action::Encap(Header::Ethernet),
+                Action::SetEthSrc([0, 0, 0, 0, 0, 1]),
+                out(2),
+            ]),
             _ => out(port::IN_PORT),
         });
     }

@@ -18,6 +18,14 @@ const L4: Group = &[(at::TP_SRC, 2), (at::TP_DST, 2)];
 const ND: Group = &[(at::ND_TARGET, 16), (at::ARP_SHA, 6), (at::ARP_THA, 6)];
 const MPLS: Group = &[(at::MPLS, 4)];
 
+/// How far operations were.
+pub(super) struct Mark {
+    ops: usize,
+    base: Key,
+    hidden: usize,
+    framed: bool,
+}
+
 impl Xlate<'_, '_> {
     /// Emits what turns the packet as it is into the packet as the actions want it.
     pub(super) fn commit(&mut self) {
@@ -210,25 +218,32 @@ impl Xlate<'_, '_> {
     }
 
     /// Where the operations are now, for [`Xlate::isolate`].
-    pub(super) fn mark(&self) -> (usize, Key, usize) {
-        (self.out.ops.len(), self.base, self.layers.hidden)
+    pub(super) fn mark(&self) -> Mark {
+        Mark {
+            ops: self.out.ops.len(),
+            base: self.base,
+            hidden: self.layers.hidden,
+            framed: self.layers.framed.is_some(),
+        }
     }
 
     /// If the operations since `mark` changed the packet's layers, or what connection tracking says
     /// of it, which no later commit could undo, they work on a copy.
-    pub(super) fn isolate(&mut self, mark: (usize, Key, usize)) {
-        let (from, base, hidden) = mark;
+    pub(super) fn isolate(&mut self, mark: Mark) {
+        if !mark.framed {
+            self.unframe();
+        }
         let layers = |op: &Op| {
             let push = matches!(op, Op::PushMpls { .. } | Op::EncapMpls { .. });
             let pop = matches!(op, Op::PopMpls { .. } | Op::DecapMpls);
             push || pop || matches!(op, Op::Ct(_) | Op::CtClear)
         };
-        let layers = self.out.ops.get(from..).is_some_and(|ops| ops.iter().any(layers));
-        if layers || hidden != self.layers.hidden {
-            self.layers.hidden = hidden;
-            let ops = self.out.ops.split_off(from).into_boxed_slice();
+        let layers = self.out.ops.get(mark.ops..).is_some_and(|ops| ops.iter().any(layers));
+        if layers || mark.hidden != self.layers.hidden {
+            self.layers.hidden = mark.hidden;
+            let ops = self.out.ops.split_off(mark.ops).into_boxed_slice();
             self.out.ops.push(Op::Clone(ops));
-            self.base = base;
+            self.base = mark.base;
         }
     }
 

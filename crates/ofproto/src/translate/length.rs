@@ -13,6 +13,7 @@ struct Layers {
     hidden: usize,
     labels: u8,
     was_mpls: bool,
+    framed: bool,
     conntracked: bool,
     exited: bool,
     mirrors: u32,
@@ -89,6 +90,7 @@ impl<'a> Xlate<'a, '_> {
             hidden: self.layers.hidden,
             labels: self.layers.labels,
             was_mpls: self.layers.was_mpls,
+            framed: self.layers.framed.is_some(),
             conntracked: self.ct.tracked,
             exited: self.end.exited,
             mirrors: self.mirror.met,
@@ -101,6 +103,9 @@ impl<'a> Xlate<'a, '_> {
         (self.layers.was_mpls, self.ct.tracked, self.end.exited) =
             (l.was_mpls, l.conntracked, l.exited);
         self.mirror.met = l.mirrors;
+        if !l.framed {
+            self.unframe();
+        }
         self.end.exit = l.exited || self.end.failed.is_some();
     }
 }

@@ -252,16 +252,15 @@ impl<'a> Xlate<'a, '_> {
             header: header.into(),
             source_ports: (ports.0, ports.1),
         })));
-        let (key, base, wc, hidden) = (self.key, self.base, self.wc, self.layers.hidden);
-        let (was_mpls, labels) = (self.layers.was_mpls, self.layers.labels);
+        let (key, base, wc) = (self.key, self.base, self.wc);
+        let layers = std::mem::take(&mut self.layers);
         let tun = std::mem::take(&mut self.tunnel.fields);
         self.key = outer_key(outer, own, mac, source, spec, out_port);
-        (self.base, self.layers.hidden, self.layers.was_mpls, self.layers.labels) =
-            (self.key, 0, false, 0);
+        self.base = self.key;
         self.visit(way.bridge, way.port.spec.of_port);
         // The outer packet's fields are ours, not the packet's.
-        (self.key, self.base, self.wc, self.layers.hidden) = (key, base, wc, hidden);
-        (self.layers.was_mpls, self.layers.labels, self.tunnel.fields) = (was_mpls, labels, tun);
+        (self.key, self.base, self.wc) = (key, base, wc);
+        (self.layers, self.tunnel.fields) = (layers, tun);
         match self.out.ops.len() - from {
             0 | 1 => self.out.ops.truncate(first),
             _ => {

@@ -88,6 +88,7 @@ pub(super) struct CtState {
 }
 
 /// Headers between Ethernet's and the network layer's.
+#[derive(Default)]
 pub(super) struct Layers {
     /// Tags pushed over two others, out of the key's sight.
     pub hidden: usize,
@@ -95,6 +96,8 @@ pub(super) struct Layers {
     pub labels: u8,
     /// The packet must be parsed again before its upper layers mean anything.
     pub was_mpls: bool,
+    /// The packet is a new frame, which carries the one that came; what was looked at before.
+    pub framed: Option<Box<Mask>>,
 }
 
 /// What is left to do when the translation goes on later.
@@ -196,7 +199,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             spent: Spent::default(),
             end: End::default(),
             ct: CtState { tracked: key.u8(at::CT_STATE) & TRK != 0, original: false },
-            layers: Layers { hidden: 0, labels: labels(&key), was_mpls: false },
+            layers: Layers { labels: labels(&key), ..Layers::default() },
             wait: Wait::default(),
             mirror: Mirroring::default(),
             trace,
@@ -480,6 +483,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
 
     /// Hands the result over.
     pub(super) fn finish(&mut self) {
+        self.unframe();
         self.note_final();
         if let Some(why) = self.end.failed {
             self.out.ops.clear();
