@@ -122,3 +122,41 @@ fn packets_without_ethernet_header_get_one_before_they_leave() {
     let bare = [&header(0x0800), &plain[14..]].concat();
     assert_eq!(send(&probe, &labelled), [("e2".into(), bare)]);
 }
+
+/// `ovs-ofctl monitor`, ended when it goes out of scope.
+struct Monitor(std::process::Child);
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_controller_gets_what_is_left_of_the_packet() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns, far) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
+    let (sw, probe) = bench(&ns, &far);
+    let file = sw.dir().join("monitor.txt");
+    let said = || std::fs::read_to_string(&file).unwrap();
+    let mut monitor = sw.command("ovs-ofctl");
+    let to = std::fs::File::create(&file).unwrap();
+    monitor.args(["-O", "OpenFlow13", "monitor", "br0", "65534"]).stdout(to.try_clone().unwrap());
+    let _monitor = Monitor(monitor.stderr(to).spawn().unwrap());
+
+    let macs = ([2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 1, 2]);
+    let frame = Frame::udp4(macs, ([10, 0, 0, 1], [10, 0, 0, 2]), (1, 2), &[5; 40]).bytes();
+    flow(&sw, "in_port=1,ip,actions=decap(),controller(userdata=07)");
+    wait_for("a packet-in", || {
+        send(&probe, &frame);
+        said().contains("packet_type=(1,0x800),in_port=1 (via action)")
+    });
+    let text = said();
+    let line = text.lines().find(|l| l.contains("packet_type=(1,0x800),in_port=1")).unwrap();
+    assert!(line.contains(&format!("total_len={} ", frame.len() - 14)), "{line}");
+    let left = "packet_type=(1,0x800),nw_src=10.0.0.1,nw_dst=10.0.0.2,nw_proto=17";
+    assert!(text.contains(left), "{text}");
+}
