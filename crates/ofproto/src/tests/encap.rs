@@ -269,4 +269,11 @@ fn one_megaflow_is_for_all_frames_that_go_into_an_entry() {
     assert!(ops_text(&d.ops).ends_with(",13),14"), "{:?}", d.ops);
     let addresses = (d.mask.get::<6>(at::ETH_DST), d.mask.get::<6>(at::ETH_SRC));
     assert_eq!((addresses, d.mask.u32(at::IP_SRC)), (([0; 6], [0xff; 6]), 0));
+    // An entry behind the packet's own header: addresses are looked at, what is behind is not.
+    let push = [Action::PushMpls { ethertype: 0x8847 }, label(2), resubmit(1), resubmit(2)];
+    lab.add(flow(0, 100, "in_port=3", apply(push.to_vec())));
+    let d = lab.decide(&packet(&UDP.replace("in_port=1", "in_port=3")));
+    assert!(ops_text(&d.ops).ends_with(",14"), "{:?}", d.ops);
+    assert_ne!(d.mask.get::<12>(at::ETH_DST), [0; 12]);
+    assert_eq!((d.mask.u32(at::IP_SRC), d.mask.u8(at::TTL)), (0, 0xff));
 }

@@ -1,6 +1,7 @@
 //! From header changes to operations: the difference between `key` and `base`, group by group.
 
 use crate::fields::{self, ETH_ARP, ETH_IP, ETH_IPV6, ETH_RARP, VLAN_PRESENT};
+use crate::translate::own::Headers;
 use crate::translate::xlate::Xlate;
 use action::{Op, Rewrite};
 use flow::{Field, Key, Mask, at, flag};
@@ -23,7 +24,7 @@ pub(super) struct Mark {
     ops: usize,
     base: Key,
     hidden: usize,
-    framed: bool,
+    own: Option<Headers>,
 }
 
 impl Xlate<'_, '_> {
@@ -165,6 +166,7 @@ impl Xlate<'_, '_> {
 
     pub(super) fn push_mpls_entry(&mut self, ethertype: u16, lse: u32) {
         self.commit();
+        self.begin_own(Headers::Entry);
         let old = self.key.u16(at::ETH_TYPE);
         let second = if fields::is_mpls(old) { self.key.u32(at::MPLS) } else { 0 };
         self.clear_layers();
@@ -223,16 +225,14 @@ impl Xlate<'_, '_> {
             ops: self.out.ops.len(),
             base: self.base,
             hidden: self.layers.hidden,
-            framed: self.layers.framed.is_some(),
+            own: self.own_headers(),
         }
     }
 
     /// If the operations since `mark` changed the packet's layers, or what connection tracking says
     /// of it, which no later commit could undo, they work on a copy.
     pub(super) fn isolate(&mut self, mark: Mark) {
-        if !mark.framed {
-            self.unframe();
-        }
+        self.back_to(mark.own);
         let layers = |op: &Op| {
             let push = matches!(op, Op::PushMpls { .. } | Op::EncapMpls { .. });
             let pop = matches!(op, Op::PopMpls { .. } | Op::DecapMpls);

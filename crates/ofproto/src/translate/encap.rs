@@ -6,6 +6,7 @@
 //! packet. A header is really added, or removed, where a whole frame is what an MPLS entry carries.
 
 use crate::fields::{self, ETH_IPV6, VLAN_PRESENT};
+use crate::translate::own::Headers;
 use crate::translate::xlate::Xlate;
 use action::Op;
 use flow::{Field, at, flag};
@@ -80,18 +81,9 @@ impl Xlate<'_, '_> {
         self.key.set_u32(at::MPLS, lse);
         self.key.set_u32(at::PACKET_TYPE, packet_type::of_ethertype(ethertype));
         (self.layers.hidden, self.layers.labels, self.layers.was_mpls) = (0, 1, false);
-        self.layers.framed.get_or_insert_with(|| Box::new(self.wc));
+        self.begin_own(Headers::Frame);
         self.base = self.key;
         self.op(Op::EncapMpls { ethertype, lse, dst: [0; 6], src: [0; 6] });
-    }
-
-    /// The packet is the one that came again, or nothing more is done: no decision depends on the
-    /// headers that were in front of it.
-    pub(super) fn unframe(&mut self) {
-        let Some(wc) = self.layers.framed.take() else { return };
-        for headers in [at::ETH_DST..at::IN_PORT, at::IPV6_SRC..at::TUN_DST] {
-            self.wc.bytes_mut()[headers.clone()].copy_from_slice(&wc.bytes()[headers]);
-        }
     }
 
     fn encap_mpls(&mut self, ethertype: u16) {

@@ -1,5 +1,6 @@
 //! `check_pkt_larger`: what follows it is translated twice, for longer packets and for all others.
 
+use crate::translate::own::Headers;
 use crate::translate::xlate::Xlate;
 use action::Op;
 use flow::Key;
@@ -13,7 +14,7 @@ struct Layers {
     hidden: usize,
     labels: u8,
     was_mpls: bool,
-    framed: bool,
+    own: Option<Headers>,
     conntracked: bool,
     exited: bool,
     mirrors: u32,
@@ -90,7 +91,7 @@ impl<'a> Xlate<'a, '_> {
             hidden: self.layers.hidden,
             labels: self.layers.labels,
             was_mpls: self.layers.was_mpls,
-            framed: self.layers.framed.is_some(),
+            own: self.own_headers(),
             conntracked: self.ct.tracked,
             exited: self.end.exited,
             mirrors: self.mirror.met,
@@ -103,9 +104,7 @@ impl<'a> Xlate<'a, '_> {
         (self.layers.was_mpls, self.ct.tracked, self.end.exited) =
             (l.was_mpls, l.conntracked, l.exited);
         self.mirror.met = l.mirrors;
-        if !l.framed {
-            self.unframe();
-        }
+        self.back_to(l.own);
         self.end.exit = l.exited || self.end.failed.is_some();
     }
 }

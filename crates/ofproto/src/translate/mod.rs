@@ -18,6 +18,7 @@ mod mirror;
 mod normal;
 mod options;
 mod output;
+mod own;
 pub(crate) mod pipe;
 pub(crate) mod plain;
 mod recirc;

@@ -4,6 +4,7 @@
 //! What was looked at collects in `wc`.
 
 use super::frozen::{self, Kept, State};
+use super::own::Own;
 use super::set;
 use crate::action_text::{action_text, actions_text};
 use crate::fields;
@@ -96,8 +97,8 @@ pub(super) struct Layers {
     pub labels: u8,
     /// The packet must be parsed again before its upper layers mean anything.
     pub was_mpls: bool,
-    /// The packet is a new frame, which carries the one that came; what was looked at before.
-    pub framed: Option<Box<Mask>>,
+    /// Headers in the key that no packet brought.
+    pub own: Option<Box<Own>>,
 }
 
 /// What is left to do when the translation goes on later.
@@ -483,7 +484,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
 
     /// Hands the result over.
     pub(super) fn finish(&mut self) {
-        self.unframe();
+        self.forget_own();
         self.note_final();
         if let Some(why) = self.end.failed {
             self.out.ops.clear();
