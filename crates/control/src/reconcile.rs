@@ -432,7 +432,7 @@ fn attach(
     conf: &IfaceConf,
 ) -> Result<(OfPort, Option<flow::PortNo>), String> {
     let bridge = s.bridges.get(&br.name).ok_or("no bridge")?;
-    let (id, mac) = (bridge.id, bridge.mac);
+    let (id, mac, is_dummy) = (bridge.id, bridge.mac, bridge.is_dummy());
     if let Some(other) = holder(s, br, &conf.name) {
         return Err(format!(
             "could not add network device {} to ofproto (it is in bridge {other})",
@@ -452,7 +452,12 @@ fn attach(
         let mut opened = ports::open(&s.devices, &config).map_err(|e| e.to_string())?;
         // A TAP keeps its addresses over a crash or restart of the daemon.
         let _ = opened.set_persistent(true);
-        Some(s.dp.add_port(opened, ports::affinity(conf)).map_err(|e| e.to_string())?)
+        let affinity = ports::affinity(conf);
+        let added = match is_dummy.then(|| dummy_number(&conf.name)).flatten() {
+            Some(no) if !s.dp.has_port(no) => s.dp.add_port_at(no, opened, affinity),
+            _ => s.dp.add_port(opened, affinity),
+        };
+        Some(added.map_err(|e| e.to_string())?)
     };
     s.police(conf, dp_port);
     let spec = port_spec(s, port, conf, of_port, dp_port);
@@ -466,6 +471,16 @@ fn attach(
         bridge.next_port = next_port;
     }
     Ok((of_port, dp_port))
+}
+
+/// The datapath number that ovs-vswitchd gives a port of this name in a dummy datapath: the first
+/// number in the name, counted from 100 if the name begins with "br".
+fn dummy_number(name: &str) -> Option<flow::PortNo> {
+    let digits = name.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    let first = if name.starts_with("br") { 100 } else { 0 };
+    let no = digits[..end].parse::<flow::PortNo>().ok()?.checked_add(first)?;
+    (1..flow::BOND_NO_MIN).contains(&no).then_some(no)
 }
 
 /// The other bridge in which an interface of this name works already.

@@ -68,6 +68,9 @@ impl Ends {
 }
 
 async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
+    if !args.dummy_numa.is_empty() {
+        datapath::assume_cores(args.dummy_numa.clone());
+    }
     let target = Target::parse(&args.database, &args.dirs.run)?;
     let mut db = OvsdbClient::new(target, &args.database);
     let path = args.dirs.unixctl(args.unixctl.as_deref());

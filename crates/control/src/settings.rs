@@ -140,8 +140,13 @@ fn cores(mask: &str) -> Option<Vec<usize>> {
     Some(out)
 }
 
-/// One PMD thread, on the last core: interrupts and everybody else prefer the first.
+/// One PMD thread, on the last core: interrupts and everybody else prefer the first. Of cores that
+/// are made up one on each NUMA node, as in ovs-vswitchd.
 fn default_cores() -> Vec<usize> {
+    if let Some(nodes) = datapath::assumed_cores() {
+        let first = |core: &usize| !nodes[..*core].contains(&nodes[*core]);
+        return (0..nodes.len()).filter(first).collect();
+    }
     let n = std::thread::available_parallelism().map_or(1, |n| n.get());
     vec![n - 1]
 }

@@ -44,6 +44,7 @@ mod verify;
 pub use capture::{CaptureFilter, Captured, Fate};
 pub use control::Datapath;
 pub use control::marks::SampleCursor;
+pub use control::topology::{assume_cores, assumed_cores};
 pub use control::watches::WatchId;
 pub use cpu::Level;
 pub use messages::Bell;

@@ -1,6 +1,7 @@
 //! Inert ports: no device; what is sent is counted and freed, what is received was injected.
 
 use crate::netlink::KernelStats;
+use crate::pcap::Captures;
 use crate::stats::Stats;
 use crate::sys::check;
 use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
@@ -24,6 +25,8 @@ pub struct DummyPort {
     admin_up: bool,
     stats: Arc<Stats>,
     injected: Arc<Injected>,
+    captures: Arc<Mutex<Captures>>,
+    options: BTreeMap<String, String>,
     rx: Option<Box<dyn RxQueue>>,
     tx: Option<Box<dyn TxQueue>>,
 }
@@ -74,11 +77,13 @@ struct DummyRx {
     injected: Arc<Injected>,
     pool: Arc<dyn Pool>,
     stats: Arc<Stats>,
+    captures: Arc<Mutex<Captures>>,
 }
 
 struct DummyTx {
     pool: Arc<dyn Pool>,
     stats: Arc<Stats>,
+    captures: Arc<Mutex<Captures>>,
 }
 
 impl DummyPort {
@@ -87,8 +92,14 @@ impl DummyPort {
         let n = NEXT_MAC.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let stats = Arc::new(Stats::default());
         let injected = Arc::new(Injected::new()?);
-        let (held, buffers) = (stats.clone(), pool.clone());
-        let rx = DummyRx { injected: injected.clone(), pool: buffers, stats: held };
+        let captures = Arc::new(Mutex::new(Captures::open(&config.options)?));
+        let rx = DummyRx {
+            injected: injected.clone(),
+            pool: pool.clone(),
+            stats: stats.clone(),
+            captures: captures.clone(),
+        };
+        let tx = DummyTx { pool, stats: stats.clone(), captures: captures.clone() };
         Ok(DummyPort {
             name: config.name.clone(),
             kind: config.kind.clone(),
@@ -97,7 +108,9 @@ impl DummyPort {
             admin_up: true,
             injected,
             rx: Some(Box::new(rx)),
-            tx: Some(Box::new(DummyTx { pool, stats: stats.clone() })),
+            tx: Some(Box::new(tx)),
+            captures,
+            options: config.options.clone(),
             stats,
         })
     }
@@ -116,6 +129,9 @@ impl RxQueue for DummyRx {
                 None => self.stats.rx.drop(Reason::NoBuffer, 1),
             }
         }
+        if let Some(capture) = &self.captures.lock().unwrap_or_else(PoisonError::into_inner).rx {
+            out[before..].iter().for_each(|p| capture.add(p.data()));
+        }
         let n = out.len() - before;
         self.stats.rx.pass(n, out[before..].iter().map(Packet::len).sum());
         n
@@ -128,6 +144,9 @@ impl RxQueue for DummyRx {
 
 impl TxQueue for DummyTx {
     fn tx(&mut self, packets: &[Packet]) -> usize {
+        if let Some(capture) = &self.captures.lock().unwrap_or_else(PoisonError::into_inner).tx {
+            packets.iter().for_each(|p| capture.add(p.data()));
+        }
         self.stats.tx.pass(packets.len(), packets.iter().map(Packet::len).sum());
         self.pool.free(packets);
         packets.len()
@@ -198,6 +217,40 @@ impl Port for DummyPort {
     fn reconfigure(&mut self, config: &PortConfig) -> Result<bool, PortError> {
         self.mac = config.mac.unwrap_or(self.mac);
         self.mtu = config.mtu_request.unwrap_or(MTU);
+        if config.options != self.options {
+            let new = Captures::open(&config.options)?;
+            *self.captures.lock().unwrap_or_else(PoisonError::into_inner) = new;
+            self.options = config.options.clone();
+        }
         Ok(config.name == self.name && config.kind == self.kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::HeapPool;
+
+    #[test]
+    fn a_capture_has_what_was_sent_and_received() {
+        let path = std::env::temp_dir().join(format!("dummy-{}.pcap", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let options = BTreeMap::from([("pcap".into(), path.display().to_string())]);
+        let config =
+            PortConfig { name: "p".into(), kind: "dummy".into(), options, ..Default::default() };
+        let pool: Arc<dyn Pool> = Arc::new(HeapPool::new());
+        let mut port = DummyPort::open(&config, pool).unwrap();
+        let (mut rx, mut tx) = (port.take_rx(0).unwrap(), port.take_tx(0).unwrap());
+        assert!(port.inject(&[7; 60]));
+        let mut packets = Vec::new();
+        assert_eq!(rx.rx(&mut packets, 32), 1);
+        assert_eq!(tx.tx(&packets), 1);
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let (header, record) = (24, 16 + 60);
+        assert_eq!(bytes.len(), header + 2 * record);
+        assert_eq!(bytes[..4], 0xa1b2_c3d4u32.to_ne_bytes());
+        assert_eq!(bytes[header + 16..][..60], [7; 60]);
+        assert_eq!(bytes[header + record + 16..], [7; 60]);
     }
 }

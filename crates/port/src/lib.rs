@@ -14,6 +14,7 @@ mod gso;
 mod netlink;
 mod packet_rx;
 mod packet_tx;
+mod pcap;
 mod stats;
 mod sys;
 mod system;

@@ -81,7 +81,9 @@ pub const COMMANDS: &[Command] = &[
     command("dpctl/add-flow", "[dp] flow actions", 2, 3, refuse!(NO_FLOWS)),
     command("dpctl/add-flows", "[dp] file", 1, 2, refuse!(NO_FLOWS)),
     command("dpctl/add-if", "dp iface...", 2, usize::MAX, refuse!(NO_PORTS)),
-    command("dpctl/cache-get-size", "[dp]", 0, 1, answer!("netdev@ovs-netdev:\n")),
+    command("dpctl/cache-get-size", "[dp]", 0, 1, |s, _| {
+        Ok(format!("{}:\n", super::dpctl::name(s)))
+    }),
     command(
         "dpctl/cache-set-size",
         "dp cache <size>",
@@ -127,7 +129,14 @@ pub const COMMANDS: &[Command] = &[
         0,
         refuse!("decisions are cached by what they looked at; that cannot be switched off"),
     ),
-    command("upcall/disable-ufid", "", 0, 0, refuse!("flows always have identifiers here")),
+    // How flows are dumped inside of ovs-vswitchd: nothing of it is seen outside.
+    command(
+        "upcall/disable-ufid",
+        "",
+        0,
+        0,
+        answer!("Datapath dumping tersely using UFID disabled\n"),
+    ),
     command("upcall/enable-megaflows", "", 0, 0, answer!("megaflows enabled\n")),
     command(
         "upcall/enable-ufid",

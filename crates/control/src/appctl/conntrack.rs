@@ -47,7 +47,8 @@ pub(super) fn fail<T>(what: &str, errno: &str) -> Result<T, String> {
 /// The arguments behind the options and the datapath's name.
 fn operands(args: &[String]) -> &[String] {
     let options = args.iter().take_while(|a| a.starts_with('-') && a.len() > 1).count();
-    let named = |a: &String| matches!(a.as_str(), "ovs-netdev" | "netdev@ovs-netdev");
+    const NAMES: [&str; 4] = ["ovs-netdev", "netdev@ovs-netdev", "ovs-dummy", "dummy@ovs-dummy"];
+    let named = |a: &String| NAMES.contains(&a.as_str());
     let rest = &args[options..];
     &rest[usize::from(rest.first().is_some_and(named))..]
 }

@@ -1,8 +1,9 @@
 //! `dpctl/*`, `dpif/*`: the datapath as a whole and its cached flows.
 
 use crate::offload::How;
-use crate::state::State;
-use crate::tunnel_options;
+use crate::ports::Iface;
+use crate::state::{Bridge, State};
+use crate::{tunnel_options, vlog};
 use action::{OpsText, ops_text_with};
 use datapath::{FlowDump, WorkerId};
 use flow::at;
@@ -10,17 +11,24 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The one datapath's name, as ovs-vswitchd's userspace datapath calls itself.
-const NAME: &str = "netdev@ovs-netdev";
+/// The one datapath's name: that of ovs-vswitchd's userspace datapath, or of its dummy datapath if
+/// there is a bridge of that type.
+pub(super) fn name(s: &State) -> &'static str {
+    match s.bridges.values().any(Bridge::is_dummy) {
+        true => "dummy@ovs-dummy",
+        false => "netdev@ovs-netdev",
+    }
+}
 
 /// `dpctl/dump-dps`.
 pub fn dump_dps(s: &mut State, _: &[String]) -> Result<String, String> {
-    Ok(if s.bridges.is_empty() { String::new() } else { format!("{NAME}\n") })
+    Ok(if s.bridges.is_empty() { String::new() } else { format!("{}\n", name(s)) })
 }
 
 /// `dpif/dump-dps`: one line per bridge.
 pub fn dump_bridges(s: &mut State, _: &[String]) -> Result<String, String> {
-    Ok(s.bridges.keys().map(|n| format!("netdev@{n}\n")).collect())
+    let kind = |dummy: bool| if dummy { "dummy" } else { "netdev" };
+    Ok(s.bridges.iter().map(|(name, b)| format!("{}@{name}\n", kind(b.is_dummy()))).collect())
 }
 
 fn hits_and_misses(s: &State) -> (u64, u64) {
@@ -32,7 +40,7 @@ fn hits_and_misses(s: &State) -> (u64, u64) {
 /// `dpif/show`.
 pub fn dpif_show(s: &mut State, _: &[String]) -> Result<String, String> {
     let (hit, missed) = hits_and_misses(s);
-    let mut out = format!("{NAME}: hit:{hit} missed:{missed}\n");
+    let mut out = format!("{}: hit:{hit} missed:{missed}\n", name(s));
     for (name, bridge) in &s.bridges {
         let _ = writeln!(out, "  {name}:");
         for iface in bridge.ifaces.values() {
@@ -40,13 +48,21 @@ pub fn dpif_show(s: &mut State, _: &[String]) -> Result<String, String> {
             let of_port = if of_port == openflow::port::LOCAL { 65534 } else { of_port };
             let dp_port = iface.dp_port.map_or("none".into(), |p| p.to_string());
             let kind = match tunnel_options::shown_options(&iface.conf) {
-                Some(options) => kind_text(&iface.conf.kind, options.iter()),
-                None => kind_text(&iface.conf.kind, iface.conf.options.iter()),
+                Some(options) => kind_text(kind(s, iface), options.iter()),
+                None => kind_text(kind(s, iface), iface.conf.options.iter()),
             };
             let _ = writeln!(out, "    {} {of_port}/{dp_port}: {kind}", iface.conf.name);
         }
     }
     Ok(out)
+}
+
+/// The type of an interface's port: that of a dummy bridge's own port is not the interface's.
+fn kind<'a>(s: &'a State, iface: &'a Iface) -> &'a str {
+    match s.bridges.get(&iface.conf.name) {
+        Some(bridge) if bridge.is_dummy() => "dummy-internal",
+        _ => &iface.conf.kind,
+    }
 }
 
 fn kind_text<'a>(kind: &str, options: impl Iterator<Item = (&'a String, &'a String)>) -> String {
@@ -76,10 +92,7 @@ pub(super) fn port_names(s: &State) -> BTreeMap<u16, (String, String)> {
     ifaces
         .filter(|i| !i.is_virtual())
         .filter_map(|i| {
-            Some((
-                i.dp_port?,
-                (i.conf.name.clone(), kind_text(&i.conf.kind, i.conf.options.iter())),
-            ))
+            Some((i.dp_port?, (i.conf.name.clone(), kind_text(kind(s, i), i.conf.options.iter()))))
         })
         .chain(tunnels)
         .collect()
@@ -87,11 +100,11 @@ pub(super) fn port_names(s: &State) -> BTreeMap<u16, (String, String)> {
 
 /// `dpctl/show [-s]`.
 pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
-    check_name(args)?;
+    check_name(s, args)?;
     let (hit, missed) = hits_and_misses(s);
     let flows: u64 = s.dp.pmd_info().iter().map(|p| u64::from(p.flows)).sum();
     let mut out =
-        format!("{NAME}:\n  lookups: hit:{hit} missed:{missed} lost:0\n  flows: {flows}\n");
+        format!("{}:\n  lookups: hit:{hit} missed:{missed} lost:0\n  flows: {flows}\n", name(s));
     for (no, (name, kind)) in port_names(s) {
         let kind = if kind == "(system)" { String::new() } else { format!(" {kind}") };
         let _ = writeln!(out, "  port {no}: {name}{kind}");
@@ -210,6 +223,17 @@ pub(super) fn one(
     out
 }
 
+/// Logs flows that were cached lately, in ovs-vswitchd's words, if messages of level `dbg` are
+/// wanted at all.
+pub fn log_new_flows(s: &mut State) {
+    let number = |_: u16| None;
+    for f in s.dp.new_flows(vlog::enabled(vlog::Level::Dbg)) {
+        let ops = ops_text_with(&f.ops, &OpsText { punt: &ofproto::punt_text, port: &number });
+        let text = flow::odp_text(&f.key, &f.mask, false, &number);
+        vlog::dbg!("dpif_netdev", "flow_add: ufid:{} {text}, actions:{ops}", ufid(&f));
+    }
+}
+
 /// The same for programs, with names of ports; `age_ms` is absent for flows that were never used.
 pub fn flows_json(s: &State, flows: &[FlowDump]) -> Vec<Value> {
     let names = port_names(s);
@@ -232,10 +256,12 @@ pub fn flows_json(s: &State, flows: &[FlowDump]) -> Vec<Value> {
 }
 
 /// The datapath that is meant, if one is named at all.
-pub(super) fn check_name(args: &[String]) -> Result<(), String> {
+pub(super) fn check_name(s: &State, args: &[String]) -> Result<(), String> {
     let is_name = |a: &&String| !a.starts_with('-') && !a.contains('=') && !a.starts_with("ufid:");
+    let own = name(s);
+    let is_own = |given: &str| given == own || own.split_once('@').is_some_and(|(_, n)| n == given);
     match args.iter().find(is_name) {
-        Some(name) if name != NAME && name != "ovs-netdev" => {
+        Some(given) if !is_own(given) => {
             Err("ovs-vswitchd: datapath not found (Invalid argument)".into())
         }
         _ => Ok(()),
@@ -244,7 +270,7 @@ pub(super) fn check_name(args: &[String]) -> Result<(), String> {
 
 /// `dpctl/del-flows [dp]`: as `revalidator/purge`.
 pub fn del_flows(s: &mut State, args: &[String]) -> Result<String, String> {
-    check_name(args)?;
+    check_name(s, args)?;
     purge(s, &[])
 }
 
@@ -299,7 +325,7 @@ pub fn upcall_show(s: &mut State, _: &[String]) -> Result<String, String> {
     let flows: u64 = all.iter().map(|p| u64::from(p.flows)).sum();
     let limit = s.dp.settings().flow_limit;
     let mut out =
-        format!("{NAME}:\n  flows         : (current {flows}) (limit {limit} per worker)\n");
+        format!("{}:\n  flows         : (current {flows}) (limit {limit} per worker)\n", name(s));
     let marked: usize = s.offload.ports.values().map(|e| e.rules()).sum();
     if s.offload.enabled {
         let _ = writeln!(out, "  offloaded flows : {marked}");

@@ -44,7 +44,7 @@ struct Dump {
 
 /// `dpctl/dump-flows`.
 pub fn of_datapath(s: &mut State, args: &[String]) -> Result<Job, String> {
-    dpctl::check_name(args)?;
+    dpctl::check_name(s, args)?;
     let core = args.iter().find_map(|a| a.strip_prefix("pmd="));
     let core = core.and_then(|core| core.parse::<i64>().ok());
     let wanted = Wanted { core, types: dpctl::dump_types(args)?, ports: None };
@@ -62,7 +62,7 @@ pub fn of_bridge(s: &mut State, args: &[String]) -> Result<Job, String> {
 /// `dpctl/get-flow [dp] ufid:...`.
 pub fn get_flow(s: &mut State, args: &[String]) -> Result<Job, String> {
     let (want, rest) = args.split_last().ok_or("no flow named")?;
-    dpctl::check_name(rest)?;
+    dpctl::check_name(s, rest)?;
     let want = want.strip_prefix("ufid:").unwrap_or(want).to_string();
     let (names, style) = (dpctl::port_names(s), Style::default());
     let none = "ovs-vswitchd: getting flow (No such file or directory)";

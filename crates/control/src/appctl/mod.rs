@@ -7,7 +7,7 @@ pub mod capture;
 mod command;
 pub mod conntrack;
 pub mod coverage;
-mod dpctl;
+pub mod dpctl;
 mod dpdk_info;
 pub mod dummy;
 mod engines;

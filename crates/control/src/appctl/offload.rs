@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 /// `dpctl/offload-stats-show [dp]`.
 pub fn stats(s: &mut State, args: &[String]) -> Result<String, String> {
-    dpctl::check_name(args)?;
+    dpctl::check_name(s, args)?;
     let o = &s.offload;
     if !o.enabled {
         return Err("ovs-vswitchd: retrieving offload statistics (Invalid argument)".into());

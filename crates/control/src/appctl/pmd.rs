@@ -6,7 +6,7 @@ use datapath::{Perf, PmdInfo, RxqInfo, WorkerId};
 use std::fmt::Write;
 
 /// The name of the only datapath.
-const DATAPATH: &str = "ovs-netdev";
+const DATAPATHS: [&str; 2] = ["ovs-netdev", "ovs-dummy"];
 
 /// What ovs-vswitchd says when a datapath's name is wrong where it matters, or missing.
 const NO_DATAPATH: &str = "please specify an existing datapath";
@@ -33,7 +33,7 @@ fn exists(s: &State) -> Result<(), String> {
 /// A datapath's name, which must be right if it is given.
 pub(super) fn datapath(s: &State, args: &[String]) -> Result<(), String> {
     match args.first() {
-        Some(name) if name != DATAPATH => Err(NO_DATAPATH.into()),
+        Some(name) if !DATAPATHS.contains(&name.as_str()) => Err(NO_DATAPATH.into()),
         _ => exists(s),
     }
 }

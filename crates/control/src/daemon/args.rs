@@ -73,6 +73,9 @@ pub struct Args {
     pub mlockall: bool,
     /// `--enable-dummy`.
     pub dummy: Option<Dummy>,
+    /// `--dummy-numa`: the NUMA nodes of cores that are made up for tests; empty: the machine's
+    /// cores.
+    pub dummy_numa: Vec<usize>,
     /// No ports or datapaths of the kernel.
     pub disable_system: bool,
     /// No routes of the kernel.
@@ -153,6 +156,7 @@ impl Args {
             unixctl: None,
             mlockall: false,
             dummy: None,
+            dummy_numa: Vec::new(),
             disable_system: false,
             disable_system_route: false,
             ssl: SslFiles::default(),
@@ -216,6 +220,12 @@ impl Args {
             "enable-dummy" => self.dummy = Some(dummy(value.as_deref())?),
             "disable-system" => self.disable_system = true,
             "disable-system-route" => self.disable_system_route = true,
+            "dummy-numa" => {
+                let nodes = value.unwrap_or_default();
+                let nodes: Result<_, _> = nodes.split(',').map(str::parse).collect();
+                let wrong = |_| UsageError("--dummy-numa: NUMA nodes, such as 0,0,1,1".into());
+                self.dummy_numa = nodes.map_err(wrong)?;
+            }
             "private-key" => self.ssl.private_key = path,
             "certificate" => self.ssl.certificate = path,
             "ca-cert" => self.ssl.ca_cert = path,

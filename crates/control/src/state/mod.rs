@@ -187,6 +187,14 @@ pub struct Bridge {
     pub generation: Option<u64>,
 }
 
+impl Bridge {
+    /// Is it one of `datapath_type=dummy`, whose ports have the numbers that ovs-vswitchd gives
+    /// them in tests?
+    pub fn is_dummy(&self) -> bool {
+        self.conf.datapath_type == "dummy"
+    }
+}
+
 impl State {
     /// A state without bridges.
     pub fn new(

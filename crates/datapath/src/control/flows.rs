@@ -330,7 +330,8 @@ impl Flows {
         (end < self.end).then_some(end)
     }
 
-    fn describe(&self, (worker, slot): (WorkerId, usize), i: u32) -> FlowDump {
+    /// A flow that was reported.
+    pub fn describe(&self, (worker, slot): (WorkerId, usize), i: u32) -> FlowDump {
         let o = Ordering::Relaxed;
         let payload = self.store.payload(i);
         let (key, mask) = self.key(i, payload);

@@ -125,6 +125,9 @@ pub(crate) struct PortEntry {
     pub marks: Option<Box<PortMarks>>,
 }
 
+/// New flows that are kept for [`Datapath::new_flows`].
+const NEW_FLOWS_MAX: usize = 1024;
+
 /// What a frame may have beyond the MTU: an Ethernet header and one VLAN tag (as OVS's DPDK ports).
 const BEYOND_MTU: usize = 14 + 4;
 
@@ -158,6 +161,8 @@ pub struct Datapath {
     pub(crate) bonds: BTreeMap<PortNo, Arc<Bond>>,
     /// Where PMD threads may run.
     cores: Vec<usize>,
+    /// Flows that were cached since they were asked for the last time; None: none are kept.
+    new_flows: Option<Vec<FlowDump>>,
 }
 
 impl Datapath {
@@ -185,6 +190,7 @@ impl Datapath {
             marks: MarkControl::default(),
             bonds: BTreeMap::new(),
             cores: Vec::new(),
+            new_flows: None,
             bell,
         };
         let s = dp.settings.clone();
@@ -419,6 +425,18 @@ impl Datapath {
     pub fn add_port(&mut self, port: Box<dyn Port>, pins: RxAffinity) -> Result<PortNo, Error> {
         let free = (0..flow::BOND_NO_MIN).find(|n| !self.ports.contains_key(n));
         self.add_port_at(free.ok_or(Error::PortsExhausted)?, port, pins)
+    }
+
+    /// Flows that were cached since the last call, at most 1,024; none after a call that did not
+    /// ask for the next ones.
+    pub fn new_flows(&mut self, next: bool) -> Vec<FlowDump> {
+        let next = next.then(Vec::new);
+        std::mem::replace(&mut self.new_flows, next).unwrap_or_default()
+    }
+
+    /// Is there a port with this number?
+    pub fn has_port(&self, no: PortNo) -> bool {
+        self.ports.contains_key(&no)
     }
 
     /// Adds a port under this number. All its queues are taken from it.
@@ -681,6 +699,9 @@ impl Datapath {
                 Report::Installed(idx, port, credits, effects) => {
                     effects.iter().for_each(|e| self.effect_queue.push(port, e.clone()));
                     w.flows.installed(idx, credits, effects);
+                    if let Some(new) = self.new_flows.as_mut().filter(|n| n.len() < NEW_FLOWS_MAX) {
+                        new.push(w.flows.describe((w.id, 0), idx));
+                    }
                 }
                 Report::Holds(idx, what) => w.flows.holds(idx, what),
                 Report::Unlinked(idx) => w.flows.unlinked(idx),

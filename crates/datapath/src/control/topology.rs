@@ -1,6 +1,21 @@
 //! What the system says of its cores, in a directory like `/sys/devices/system/cpu`.
 
 use std::path::Path;
+use std::sync::OnceLock;
+
+/// NUMA nodes of the cores that [`assume_cores`] made up.
+static ASSUMED: OnceLock<Vec<usize>> = OnceLock::new();
+
+/// Takes the machine for one with a core for each of these NUMA nodes, for tests of placement
+/// (`--dummy-numa`): PMD threads are not bound to cores then. Before the first worker is started.
+pub fn assume_cores(nodes: Vec<usize>) {
+    let _ = ASSUMED.set(nodes);
+}
+
+/// The NUMA nodes of cores that were made up; None: cores are the machine's.
+pub fn assumed_cores() -> Option<&'static [usize]> {
+    ASSUMED.get().map(Vec::as_slice)
+}
 
 /// Where Linux describes them.
 pub(crate) const CPUS: &str = "/sys/devices/system/cpu";
@@ -19,6 +34,10 @@ pub(crate) struct Core {
 impl Core {
     /// Core `id`; what is not known is as on a machine where all cores are alike.
     pub fn read(cpus: &Path, id: usize) -> Core {
+        if let Some(nodes) = ASSUMED.get() {
+            let numa = nodes.get(id).copied().unwrap_or(0);
+            return Core { id, numa, khz: 0, siblings: id };
+        }
         let dir = cpus.join(format!("cpu{id}"));
         let text = |file: &str| std::fs::read_to_string(dir.join(file)).unwrap_or_default();
         let list = text("topology/thread_siblings_list");

@@ -3,6 +3,7 @@
 use crate::actions::fragments::Gatherer;
 use crate::control::flows::Flows;
 use crate::control::load::Load;
+use crate::control::topology::assumed_cores;
 use crate::lookup::flow_store::Store;
 use crate::messages::*;
 use crate::pmd::Worker;
@@ -51,6 +52,9 @@ pub(crate) struct Handle {
 }
 
 fn pin(core: usize) {
+    if assumed_cores().is_some() {
+        return;
+    }
     // SAFETY: a zeroed set is empty; CPU_SET checks nothing beyond its size, which is checked here.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
