@@ -299,6 +299,7 @@ fn configure_bridge(s: &mut State, conf: &BridgeConf) {
     s.change_bridge(id, |c| {
         *c = BridgeConfig {
             miss_to_controller: c.miss_to_controller,
+            misses: c.misses.clone(),
             frag: c.frag,
             fail_open: c.fail_open,
             restoring,

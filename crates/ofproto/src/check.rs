@@ -13,31 +13,46 @@ pub(crate) fn instructions(b: &Bridge, table: u8, m: &Match, list: &[Instruction
     check::check_instructions(list, m, Version::V10, N_TABLES as u8, table)?;
     list.iter().try_for_each(|i| match i {
         Instruction::Meter(id) => meter(b, *id),
-        Instruction::Apply(a) | Instruction::Write(a) => supported(b, a),
+        Instruction::Apply(a) | Instruction::Write(a) => supported(b, a, Groups::Existing),
         Instruction::Clear | Instruction::WriteMetadata { .. } | Instruction::Goto(_) => Ok(()),
     })
 }
 
-/// Checks actions whose prerequisites are met or not per packet (groups, packet-outs).
-pub(crate) fn lenient(b: &Bridge, list: &[Action]) -> Checked {
+/// Checks the actions of a packet-out, whose prerequisites are met or not.
+pub(crate) fn packet_out(b: &Bridge, list: &[Action]) -> Checked {
     check::check_any(list)?;
-    supported(b, list)
+    supported(b, list, Groups::Existing)
 }
 
-fn supported(b: &Bridge, list: &[Action]) -> Checked {
-    list.iter().try_for_each(|a| action(b, a))
+/// Checks the actions of a group's bucket, whose prerequisites are met or not per packet. A group
+/// may be named that is not there yet, as in OVS; until it is there it drops packets.
+pub(crate) fn bucket(b: &Bridge, list: &[Action]) -> Checked {
+    check::check_any(list)?;
+    supported(b, list, Groups::Any)
 }
 
-fn action(b: &Bridge, a: &Action) -> Checked {
+/// Which groups actions may name.
+#[derive(Clone, Copy, PartialEq)]
+enum Groups {
+    Existing,
+    Any,
+}
+
+fn supported(b: &Bridge, list: &[Action], groups: Groups) -> Checked {
+    list.iter().try_for_each(|a| action(b, a, groups))
+}
+
+fn action(b: &Bridge, a: &Action, groups: Groups) -> Checked {
     use Action as A;
     match a {
         A::Output { port, .. } | A::Enqueue { port, .. } => output(*port),
+        A::Group(id) if groups == Groups::Any && *id < GROUP_ANY => Ok(()),
         A::Group(id) => group(b, *id),
         A::Resubmit { table: Some(t), .. } if *t != 0xff && usize::from(*t) >= N_TABLES => {
             Err(OfError::BadTableId)
         }
-        A::Ct(ct) => tlv::check(&b.tlv, a).and_then(|()| supported(b, &ct.actions)),
-        A::Clone(inner) => supported(b, inner),
+        A::Ct(ct) => tlv::check(&b.tlv, a).and_then(|()| supported(b, &ct.actions, groups)),
+        A::Clone(inner) => supported(b, inner, groups),
         A::Meter(id) => meter(b, *id),
         A::OutputReg { .. }
         | A::Load { .. }

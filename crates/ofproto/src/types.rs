@@ -47,6 +47,9 @@ pub struct BridgeConfig {
     pub flood_vlans: Vec<u16>,
     /// Packets that no flow matches go to controllers: what OpenFlow 1.0 to 1.2 connections expect.
     pub miss_to_controller: bool,
+    /// What becomes of packets that no flow of a table matches, where a controller of OpenFlow 1.1
+    /// or 1.2 has said so; of other tables `miss_to_controller` says it.
+    pub misses: BTreeMap<u8, TableMiss>,
     /// What happens to IP fragments before table 0.
     pub frag: FragHandling,
     /// All controllers have been away for too long: everything is NORMAL, whatever the flows say.
@@ -55,6 +58,30 @@ pub struct BridgeConfig {
     pub restoring: bool,
     /// Names and limits of tables that have some.
     pub tables: BTreeMap<u8, TableConfig>,
+}
+
+/// `OFPTC_TABLE_MISS_*` of OpenFlow 1.1 and 1.2 (OpenFlow 1.2, section A.3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum TableMiss {
+    /// To the controllers.
+    Controller = 0,
+    /// To the next table; behind the last one to the controllers.
+    Continue = 1,
+    /// Nowhere.
+    Drop = 2,
+}
+
+impl TableMiss {
+    /// As the bits of `ofp_table_mod.config` say; None for 3, which means that nothing is said.
+    pub fn from_bits(bits: u32) -> Option<TableMiss> {
+        match bits {
+            0 => Some(TableMiss::Controller),
+            1 => Some(TableMiss::Continue),
+            2 => Some(TableMiss::Drop),
+            _ => None,
+        }
+    }
 }
 
 /// What the control side says about one flow table (database table `Flow_Table`).
@@ -81,6 +108,7 @@ impl Default for BridgeConfig {
             forward_bpdu: false,
             flood_vlans: Vec::new(),
             miss_to_controller: false,
+            misses: BTreeMap::new(),
             frag: FragHandling::Normal,
             fail_open: false,
             restoring: false,

@@ -325,8 +325,8 @@ fn changes(r: &Request) -> bool {
     )
 }
 
-/// Tables may evict; that one has few places left is shown, no event says so. Misses are the
-/// table-miss flow's.
+/// In 1.4 and 1.5 it says whether tables evict and report that they fill up, in 1.1 and 1.2 what
+/// becomes of packets that no flow matches.
 fn table_mod(
     s: &mut State,
     id: ConnId,
@@ -345,10 +345,22 @@ fn table_mod(
             let evict = config & TableStats::EVICTION != 0;
             s.ofproto.table_mod(bridge, table, evict, vacancy)
         }
-        // What 1.1 and 1.2 have done with misses: only "to the controller" is there (3 means the
-        // same to OVS).
-        _ if matches!(config, 0 | 3) => Ok(()),
-        _ => Err(OfError::TableModBadConfig),
+        _ => {
+            let tables = if table == openflow::TABLE_ALL {
+                0..=ofproto::N_TABLES as u8 - 1
+            } else {
+                table..=table
+            };
+            s.change_bridge(bridge, |c| {
+                for table in tables {
+                    match ofproto::TableMiss::from_bits(config) {
+                        Some(miss) => drop(c.misses.insert(table, miss)),
+                        None => drop(c.misses.remove(&table)),
+                    }
+                }
+            });
+            Ok(())
+        }
     }
 }
 

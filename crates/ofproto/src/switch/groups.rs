@@ -105,7 +105,7 @@ impl Switch {
             return Err(OfError::GroupInvalid);
         }
         for bucket in &m.buckets {
-            bucket_actions(b, bucket)?;
+            check::bucket(b, &bucket.actions)?;
         }
         let watched = |b: &Bucket, out: &mut Vec<u32>| {
             out.extend((b.watch_group != GROUP_ANY).then_some(b.watch_group));
@@ -246,11 +246,6 @@ fn loops(b: &Bridge, m: &GroupMod, used: bool, next: impl Fn(&Bucket, &mut Vec<u
         }
     }
     false
-}
-
-fn bucket_actions(b: &Bridge, bucket: &Bucket) -> Result<(), OfError> {
-    // A group serves packets of any kind, so prerequisites are met or not per packet.
-    check::lenient(b, &bucket.actions)
 }
 
 fn insert(list: &mut Vec<Bucket>, new: &[Bucket], at: u32) -> Result<(), OfError> {

@@ -65,7 +65,7 @@ impl Switch {
             return Err(OfError::BufferUnknown);
         }
         ethernet(&p.matching)?;
-        check::lenient(b, &p.actions)?;
+        check::packet_out(b, &p.actions)?;
         check_conntrack(&p.actions, &Match::new(*key, *key))
     }
 

@@ -236,7 +236,8 @@ impl Bridge {
             lookups: rec.matched + rec.missed,
             matched: rec.matched,
             config: if self.evicts(table) { TableStats::EVICTION } else { 0 }
-                | if rec.vacancy.is_some() { TableStats::VACANCY } else { 0 },
+                | if rec.vacancy.is_some() { TableStats::VACANCY } else { 0 }
+                | self.config.misses.get(&table).map_or(0, |miss| *miss as u32),
             vacancy: rec.vacancy,
         }
     }

@@ -73,6 +73,17 @@ fn groups_that_name_themselves_are_refused() {
 }
 
 #[test]
+fn a_bucket_may_name_a_group_to_come() {
+    let mut lab = Lab::new();
+    put(&mut lab, &naming(1, 2, 9)).unwrap();
+    lab.add(flow(0, 1, "", apply(vec![Action::Group(1)])));
+    assert_eq!(lab.send("in_port=1,udp"), "drop", "it drops packets until it is there");
+    assert_eq!(put(&mut lab, &naming(9, 2, 1)), Err(OfError::GroupLoop));
+    put(&mut lab, &group(9, GroupType::Indirect, &[(2, 1)])).unwrap();
+    assert!(lab.send("in_port=1,udp").contains("12"));
+}
+
+#[test]
 fn a_packet_does_not_walk_through_watched_groups() {
     let mut lab = Lab::new();
     // 16 layers of 64 buckets: 64^16 walks if each were followed.

@@ -4,6 +4,7 @@ mod bounds;
 mod encap;
 mod learning;
 mod mirrors;
+mod misses;
 mod ovs_trace;
 mod properties;
 mod sliced_changes;

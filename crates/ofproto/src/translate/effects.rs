@@ -95,7 +95,7 @@ pub struct PacketInContext {
     pub bridge: crate::BridgeId,
     /// Table of the rule.
     pub table: u8,
-    /// Its cookie (all ones on a table miss).
+    /// Its cookie: 0 where no flow matched, all ones where no table was looked up (packet-out).
     pub cookie: u64,
     /// Why.
     pub reason: Reason,

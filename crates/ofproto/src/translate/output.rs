@@ -194,9 +194,7 @@ impl<'a> Xlate<'a, '_> {
             cookie: self.run.cookie,
             reason,
             miss_flow: self.run.miss_flow,
-            no_flow: reason == Reason::TableMiss
-                && self.run.cookie == u64::MAX
-                && !self.run.origin.packet_out,
+            no_flow: self.run.no_flow && !self.run.origin.packet_out,
             max_len,
             controller_id: to.id,
             userdata: to.userdata.to_vec(),

@@ -262,7 +262,7 @@ impl<'a> Path<'a> {
     }
 
     fn miss(&self, table: u8, out: &mut Decision) -> At {
-        if self.bridge.config.miss_to_controller {
+        if self.bridge.config.miss_to_controller || !self.bridge.config.misses.is_empty() {
             return At::Lost;
         }
         out.credits.push(self.bridge.miss_base + u32::from(table));

@@ -14,6 +14,7 @@ use crate::trace::recorder::Recorder;
 use crate::translate::effects::Effects;
 use crate::tunnel as outer;
 use crate::tunnel::Underlay;
+use crate::{N_TABLES, TableMiss};
 use action::{Decision, Op};
 use flow::{Key, Mask, PACKET_LINES, TunMetadata, at};
 use openflow::{Action, FragHandling, Instruction, OfPort, Reason, port, port_config};
@@ -61,6 +62,8 @@ pub(super) struct Running {
     pub cookie: u64,
     /// Its credit id.
     pub rule: Option<u32>,
+    /// No flow matched, and controllers get the packet.
+    pub no_flow: bool,
     /// True if the rule is the table-miss flow: priority 0, matches everything.
     pub miss_flow: bool,
     /// The cookie of the first rule met in this bridge: the action set is executed under it.
@@ -153,7 +156,15 @@ pub(crate) struct Xlate<'a, 'o> {
 impl Default for Running {
     fn default() -> Self {
         let (rule, first_cookie, origin) = (None, None, Origin::default());
-        Running { table: 0, cookie: u64::MAX, rule, miss_flow: false, first_cookie, origin }
+        Running {
+            table: 0,
+            cookie: u64::MAX,
+            rule,
+            no_flow: false,
+            miss_flow: false,
+            first_cookie,
+            origin,
+        }
     }
 }
 
@@ -289,6 +300,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
             true => self.lookup_original(table),
             false => self.lookup(table),
         };
+        let (table, rule) = match rule {
+            None if miss == Miss::Honor => self.continue_from(table),
+            rule => (table, rule),
+        };
         self.key.set_u32(at::OF_IN_PORT, own);
         let before = (self.run.table, self.run.cookie, self.run.miss_flow, self.run.rule);
         self.run.rule = rule.map(|r| r.value().id);
@@ -360,12 +375,32 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.close();
     }
 
+    /// Looks further tables up as long as controllers have said that what a table misses goes on
+    /// to the next one; where that ended.
+    fn continue_from(&mut self, mut table: u8) -> (u8, Option<&'a FlowRule>) {
+        let misses = &self.bridge.config.misses;
+        while misses.get(&table) == Some(&TableMiss::Continue)
+            && usize::from(table) + 1 < N_TABLES
+            && self.spend(1)
+        {
+            self.credit(self.bridge.miss_base + u32::from(table));
+            table += 1;
+            if let Some(rule) = self.lookup(table) {
+                return (table, Some(rule));
+            }
+        }
+        (table, None)
+    }
+
     pub(super) fn miss(&mut self, table: u8, miss: Miss) {
         self.credit(self.bridge.miss_base + u32::from(table));
         let silent = |p: &PortView| p.spec.config & port_config::NO_PACKET_IN != 0;
-        let reported = self.bridge.config.miss_to_controller
-            && miss == Miss::Honor
-            && !self.bridge.port(self.in_port()).is_some_and(silent);
+        let wanted = match self.bridge.config.misses.get(&table) {
+            Some(miss) => *miss != TableMiss::Drop,
+            None => self.bridge.config.miss_to_controller,
+        };
+        let reported =
+            wanted && miss == Miss::Honor && !self.bridge.port(self.in_port()).is_some_and(silent);
         if !reported {
             self.note_table(|| format!("{table:2}. No match."));
             if self.admit_once() {
@@ -377,8 +412,9 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.note_table(|| format!("{table:2}. {text}"));
         if self.admit_once() {
             self.note_action(|| "CONTROLLER".into());
-            self.run.cookie = u64::MAX;
+            (self.run.cookie, self.run.no_flow) = (0, true);
             self.controller(&ToController::new(0, Reason::TableMiss));
+            self.run.no_flow = false;
         }
         self.close();
     }

@@ -109,7 +109,7 @@ const EVICTION: (u16, u32) = (2, 7);
 /// `OFPTMPT_VACANCY`.
 const VACANCY: u16 = 3;
 /// `OFPTC_*` bits of the versions before 1.4.
-const MISS: u32 = 3;
+pub(super) const MISS: u32 = 3;
 
 /// TABLE_STATUS (1.4+).
 pub(super) fn encode_status(version: Version, xid: u32, more: bool, t: &TableStats) -> Vec<u8> {
@@ -128,7 +128,7 @@ pub(super) fn put_desc(t: &TableStats, m: &mut Vec<u8>) {
     m.pad(2);
     m.u8(t.table);
     m.pad(1);
-    m.u32(t.config);
+    m.u32(t.config & !MISS);
     m.property(EVICTION.0, |m| m.u32(EVICTION.1));
     if let Some([down, up]) = t.vacancy {
         m.property(VACANCY, |m| [down, up, t.free_percent(), 0].iter().for_each(|n| m.u8(*n)));

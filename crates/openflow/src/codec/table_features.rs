@@ -57,7 +57,7 @@ pub(super) fn put(version: Version, t: &TableStats, last: u8, m: &mut Vec<u8>) {
     m.text(&t.name, 32);
     m.u64(u64::MAX); // metadata match
     m.u64(u64::MAX); // metadata write
-    m.u32(if version >= Version::V14 { t.config } else { t.config & 3 });
+    m.u32(if version >= Version::V14 { t.config & !super::table::MISS } else { 0 });
     m.u32(t.max_entries);
     // Each property for hits and, one higher, for table misses.
     for miss in 0..2 {
