@@ -7,8 +7,9 @@ use datapath::testing::ring_port;
 use datapath::{Event, RxAffinity, Settings, Tri, WorkerId};
 use flow::{Field, Key, at};
 use port::Service;
+use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use telemetry::Drop;
 
 #[test]
@@ -53,6 +54,54 @@ fn several_outputs_and_full_queues_are_accounted_for() {
     assert_eq!(t.copies, 100);
     b.assert_balanced();
     assert_eq!(b.pool.in_use(), 0);
+}
+
+/// Who changes the underlay has all decisions looked at, but not all in one turn.
+#[test]
+fn stale_decisions_are_looked_for_piece_by_piece() {
+    const FLOWS: u32 = 10_000;
+    /// Decisions that one turn looks at.
+    const TURN_MAX: usize = 4096;
+    let mut b = bed(2);
+    b.rules.effects.store(true, Ordering::Relaxed);
+    let never = rule(&[(Field::EthType, 0x0800), (Field::Ipv4Src, 0xffff_ffff)], vec![], 1);
+    b.set_rules(vec![never, rule(&[], vec![Op::Output(1)], 2)]);
+    for _ in 0..3 {
+        for src in 0..FLOWS {
+            b.peers[0].send(&udp(src, 2, 3, 4, 100));
+            if src % 256 == 0 {
+                b.run();
+                b.peers[1].drain();
+            }
+        }
+        b.run();
+    }
+    let cached = b.dp.flows().len();
+    assert!(cached > 2 * TURN_MAX, "{cached}");
+    let looks = Arc::new(AtomicUsize::new(0));
+    let counted = looks.clone();
+    let stale = move |_: &(dyn Any + Send + Sync)| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        true
+    };
+    let first = b.dp.invalidate_stale(Box::new(stale));
+    // What comes after it is not done before it.
+    let r = rule(&[(Field::Ipv4Dst, 9)], vec![], 1);
+    let next = b.dp.invalidate(&[Region { key: r.key, mask: r.mask }]);
+    for turn in 1.. {
+        let before = looks.load(Ordering::Relaxed);
+        let done = b.dp.ticket_done(next);
+        let looked = looks.load(Ordering::Relaxed) - before;
+        assert!(looked <= TURN_MAX, "{looked} in turn {turn}");
+        if done {
+            break;
+        }
+        b.dp.step();
+    }
+    assert!(b.dp.ticket_done(first));
+    assert_eq!(looks.load(Ordering::Relaxed), cached);
+    b.run();
+    assert_eq!(b.dp.flows().len(), 0);
 }
 
 /// The other side of a port is notified of few packets at once, of full vectors after some, and of

@@ -70,7 +70,7 @@ impl Datapath {
     }
 
     /// As [`Datapath::invalidate`], for decisions whose effects are stale. Looks at every cached
-    /// decision once.
+    /// decision once, at 4,096 in a turn; changes after it wait for its end.
     pub fn invalidate_stale(&mut self, stale: Stale) -> Ticket {
         self.change(Change { regions: Vec::new(), stale: vec![stale] })
     }
@@ -114,20 +114,45 @@ impl Datapath {
         }
     }
 
-    fn drive_tickets(&mut self) {
+    pub(super) fn drive_tickets(&mut self) {
+        if self.tickets.searching().is_some() {
+            return self.search_on();
+        }
         let Some((last, change)) = self.tickets.ready(&self.config.domain) else { return };
         // A worker reports a megaflow before it lets the grace period end, so all that matter are
         // known.
         self.pump();
         let regions = RegionSet::of(&change.regions);
         for w in self.workers.iter_mut().flatten() {
-            let mut dead = w.flows.kill(&regions);
-            dead.extend(change.stale.iter().flat_map(|stale| w.flows.kill_stale(stale)));
+            let dead = w.flows.kill(&regions);
             if let Some(c) = w.flows.leaving(dead) {
                 w.send(c);
             }
         }
-        self.tickets.close(last);
+        if change.stale.is_empty() {
+            return self.tickets.close(last);
+        }
+        let workers = self.workers.iter().enumerate();
+        let ends = workers.filter_map(|(slot, w)| Some((slot, w.as_ref()?.flows.end())));
+        self.tickets.search(last, change.stale, ends);
+        self.search_on();
+    }
+
+    /// A turn of looking for decisions with stale effects.
+    fn search_on(&mut self) {
+        let Some(mut search) = self.tickets.searching().take() else { return };
+        let (numbers, last) = search.turn();
+        for (slot, numbers) in numbers {
+            let Some(Some(w)) = self.workers.get_mut(slot) else { continue };
+            let dead = w.flows.kill_stale(&search.stale, numbers);
+            if let Some(c) = w.flows.leaving(dead) {
+                w.send(c);
+            }
+        }
+        match last {
+            Some(last) => self.tickets.close(last),
+            None => *self.tickets.searching() = Some(search),
+        }
     }
 
     /// Hands over what workers reported since the last call: `most` effects of decisions, ports

@@ -13,6 +13,7 @@ use action::Op;
 use flow::{Key, Mask, PortNo};
 use std::any::Any;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -213,18 +214,22 @@ impl Flows {
         dead
     }
 
-    /// Marks every megaflow with stale effects dead and returns those. Exact as [`Flows::kill`] is.
-    pub fn kill_stale(&mut self, stale: &Stale) -> Vec<u32> {
-        let stats = self.stats.stale(stale);
-        if stats.is_empty() {
-            return Vec::new();
-        }
-        let found = self.known().filter(|(_, c)| c.account().is_some_and(|a| stats.contains(&a)));
-        let found = found.map(|(i, _)| i);
-        let dead: Vec<u32> =
-            found.filter(|i| self.store.kill(*i, self.store.payload(*i))).collect();
+    /// Marks megaflows with stale effects dead, of those with these numbers, and returns them.
+    /// Exact as [`Flows::kill`] is.
+    pub fn kill_stale(&mut self, stale: &[Stale], numbers: Range<usize>) -> Vec<u32> {
+        let (store, stats) = (&self.store, &self.stats);
+        let numbers = numbers.start.min(self.end)..numbers.end.min(self.end);
+        let some = numbers.clone().zip(&self.cold[numbers]);
+        let found = some.filter(|(_, c)| c.account().is_some_and(|a| stats.is_stale(a, stale)));
+        let found = found.map(|(i, _)| i as u32);
+        let dead: Vec<u32> = found.filter(|i| store.kill(*i, store.payload(*i))).collect();
         dead.iter().for_each(|i| self.watches.ended(*i));
         dead
+    }
+
+    /// Behind the numbers of all megaflows that there were so far.
+    pub fn end(&self) -> usize {
+        self.end
     }
 
     /// Keeps a megaflow's account open beyond its end; None: it is gone, or about to go.

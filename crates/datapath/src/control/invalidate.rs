@@ -8,6 +8,7 @@ use crate::lookup::flow_store::Store;
 use crate::settings::{Stale, Ticket};
 use action::Region;
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use sync::{Domain, Grace};
 
 /// Regions on the packet-side lines, by mask.
@@ -69,16 +70,52 @@ pub(crate) struct Change {
     pub stale: Vec<Stale>,
 }
 
+/// Megaflows whose effects are looked at in one turn: some hundred microseconds' work.
+pub(crate) const STALE_TURN_MAX: usize = 1 << 12;
+
+/// Looking for decisions with stale effects. Those that come meanwhile are made from what holds
+/// now.
+pub(crate) struct StaleSearch {
+    /// The ticket that is done at its end.
+    last: u64,
+    pub stale: Vec<Stale>,
+    /// What is left to look at: workers' slots, and behind which megaflow each one's end.
+    ahead: VecDeque<(usize, usize)>,
+    /// The next megaflow.
+    from: usize,
+}
+
+impl StaleSearch {
+    /// The megaflows of this turn, no more than [`STALE_TURN_MAX`], by slot; the ticket that is
+    /// done if they are the last.
+    pub fn turn(&mut self) -> (Vec<(usize, Range<usize>)>, Option<u64>) {
+        let (mut left, mut out) = (STALE_TURN_MAX, Vec::new());
+        while let Some((slot, end)) = self.ahead.front().copied() {
+            let to = end.min(self.from.saturating_add(left));
+            left -= to.saturating_sub(self.from);
+            out.push((slot, self.from..to));
+            self.from = to;
+            if to < end {
+                return (out, None);
+            }
+            self.ahead.pop_front();
+            self.from = 0;
+        }
+        (out, Some(self.last))
+    }
+}
+
 /// Changes that wait for their grace period.
 pub(crate) struct Tickets {
     next: u64,
     done: u64,
     waiting: VecDeque<(u64, Grace, Change)>,
+    search: Option<StaleSearch>,
 }
 
 impl Tickets {
     pub fn new() -> Self {
-        Tickets { next: 1, done: 0, waiting: VecDeque::new() }
+        Tickets { next: 1, done: 0, waiting: VecDeque::new(), search: None }
     }
 
     /// A new change.
@@ -108,6 +145,22 @@ impl Tickets {
         last.map(|t| (t, all))
     }
 
+    /// Of all changes up to `last` only decisions with stale effects are left to be marked; `ends`:
+    /// workers' slots, and behind which megaflow each one's end.
+    pub fn search(
+        &mut self,
+        last: u64,
+        stale: Vec<Stale>,
+        ends: impl Iterator<Item = (usize, usize)>,
+    ) {
+        self.search = Some(StaleSearch { last, stale, ahead: ends.collect(), from: 0 });
+    }
+
+    /// The search that is under way; whoever takes it puts it back unless it is over.
+    pub fn searching(&mut self) -> &mut Option<StaleSearch> {
+        &mut self.search
+    }
+
     /// The megaflows of all changes up to `t` are marked.
     pub fn close(&mut self, t: u64) {
         self.done = t;
@@ -115,7 +168,7 @@ impl Tickets {
 
     /// Is no change under way?
     pub fn none_waiting(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.is_empty() && self.search.is_none()
     }
 
     /// Is the change complete?

@@ -29,6 +29,8 @@ pub struct Rules {
     /// One in so many of them with a credit too many; 0: none.
     pub lie: AtomicU64,
     pub cacheable: std::sync::atomic::AtomicBool,
+    /// Decisions have an effect.
+    pub effects: std::sync::atomic::AtomicBool,
     /// Decisions hold `held`.
     pub holding: std::sync::atomic::AtomicBool,
     pub held: Arc<()>,
@@ -44,6 +46,7 @@ impl Rules {
             alone: AtomicU64::new(0),
             lie: AtomicU64::new(0),
             cacheable: true.into(),
+            effects: false.into(),
             holding: false.into(),
             held: Arc::default(),
             why: Default::default(),
@@ -58,6 +61,9 @@ impl Rules {
                 out.credits.push(r.credit);
                 break;
             }
+        }
+        if self.effects.load(Ordering::Relaxed) {
+            out.effects = Some(Arc::new(()));
         }
         if self.holding.load(Ordering::Relaxed) {
             out.holds = Some(self.held.clone());
@@ -161,6 +167,12 @@ impl Bed {
             std::thread::yield_now();
         }
         panic!("the ticket is never done");
+    }
+    /// So many iterations of all workers, without control's housekeeping.
+    pub fn step(&mut self, n: usize) {
+        for _ in 0..n {
+            self.dp.step();
+        }
     }
     /// Steps until nothing moves.
     pub fn run(&mut self) {
