@@ -4,7 +4,7 @@ mod common;
 use action::{Op, Punt, Region, Rewrite};
 use common::*;
 use datapath::testing::ring_port;
-use datapath::{Event, RxAffinity, Settings, Tri, WorkerId};
+use datapath::{Bond, BondHash, Event, RxAffinity, Settings, Tri, WorkerId};
 use flow::{Field, Key, at};
 use port::Service;
 use std::any::Any;
@@ -54,6 +54,47 @@ fn several_outputs_and_full_queues_are_accounted_for() {
     assert_eq!(t.copies, 100);
     b.assert_balanced();
     assert_eq!(b.pool.in_use(), 0);
+}
+
+/// A change that is not over when a port goes is over before another one has its number.
+#[test]
+fn a_port_gets_nothing_of_the_one_that_had_its_number() {
+    let mut b = bed(2);
+    b.set_rules(vec![rule(&[], vec![Op::Output(1)], 1)]);
+    b.peers[0].send(&udp(1, 2, 3, 4, 100));
+    b.run();
+    assert_eq!(b.peers[1].drain().len(), 1);
+    b.rules.list.publish(vec![]);
+    b.dp.invalidate(&[Region::ALL]);
+    b.dp.del_port(1).unwrap();
+    assert_eq!(b.add("other", Service::Poll), 1);
+    b.peers[0].send(&udp(1, 2, 3, 4, 100));
+    b.step(4);
+    assert_eq!(b.peers[2].drain().len(), 0);
+}
+
+/// A bond whose packets leave by this port.
+fn bond(port: u16) -> Arc<Bond> {
+    let bond = Bond::new(BondHash::Source, 0);
+    (0..=u8::MAX).for_each(|bucket| bond.set(bucket, Some(port)));
+    Arc::new(bond)
+}
+
+#[test]
+fn a_bond_gets_nothing_of_the_one_that_had_its_number() {
+    let mut b = bed(3);
+    let no = b.dp.put_bond(None, &bond(1)).unwrap();
+    b.set_rules(vec![rule(&[], vec![Op::Output(no)], 1)]);
+    b.peers[0].send(&udp(1, 2, 3, 4, 100));
+    b.run();
+    assert_eq!(b.peers[1].drain().len(), 1);
+    b.rules.list.publish(vec![]);
+    b.dp.invalidate(&[Region::ALL]);
+    b.dp.del_bond(no);
+    assert_eq!(b.dp.put_bond(None, &bond(2)), Some(no));
+    b.peers[0].send(&udp(1, 2, 3, 4, 100));
+    b.step(4);
+    assert_eq!(b.peers[2].drain().len(), 0);
 }
 
 /// Who changes the underlay has all decisions looked at, but not all in one turn.

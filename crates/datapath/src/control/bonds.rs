@@ -17,10 +17,14 @@ impl Datapath {
         Some(no)
     }
 
-    /// Packets to the number are `NoPort` from now on.
+    /// Packets to the number are `NoPort` from now on. Changes so far are complete then: another
+    /// bond that gets the number gets none of its packets.
     pub fn del_bond(&mut self, no: PortNo) {
-        if self.bonds.remove(&no).is_some() {
+        if self.bonds.contains_key(&no) {
             self.send_bond(no, None);
+            self.wait_for_workers();
+            self.complete_changes();
+            self.bonds.remove(&no);
         }
     }
 

@@ -516,7 +516,8 @@ impl Datapath {
     }
 
     /// Removes a port under traffic: its queues are taken from the workers and closed, packets to
-    /// it become `NoPort` drops.
+    /// it become `NoPort` drops. Changes so far are complete then: whoever gets its number next
+    /// gets none of its packets.
     pub fn del_port(&mut self, no: PortNo) -> Result<Box<dyn Port>, Error> {
         let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
         p.rxqs.iter_mut().for_each(|q| q.want = None);
@@ -526,6 +527,7 @@ impl Datapath {
             w.send(Command::DelPort(no));
         }
         self.wait_for_workers();
+        self.complete_changes();
         self.disable_marks(no);
         let mut p = self.ports.remove(&no).expect("checked above");
         p.rxqs.clear();

@@ -71,6 +71,36 @@ impl Datapath {
         self.pump();
     }
 
+    /// Waits until no packet meets a decision from before the changes so far, and what one worker
+    /// handed to another before this call is sent. Not for a worker that was given up.
+    pub(crate) fn complete_changes(&mut self) {
+        let mut backoff = Backoff::new();
+        // What was handed over while a worker was in one iteration it takes in the next.
+        for _ in 0..2 {
+            let grace = self.config.domain.grace();
+            while !self.config.domain.passed(grace) {
+                let stuck = self.workers.iter().flatten().any(|w| w.stuck);
+                if stuck || backoff.waited > WORKER_WAIT_MAX {
+                    return;
+                }
+                self.look(&mut backoff);
+            }
+            self.drive_tickets();
+            while self.tickets.searching().is_some() {
+                self.drive_tickets();
+            }
+        }
+    }
+
+    /// Lets workers go on, for the time between two looks.
+    fn look(&mut self, backoff: &mut Backoff) {
+        match self.config.manual {
+            true => drop(self.step()),
+            false => std::thread::sleep(LOOK_INTERVAL),
+        }
+        backoff.look();
+    }
+
     /// Waits until workers are done with packets that control gave them ([`Datapath::execute`],
     /// [`port::Port::inject`]), a second at most. For test suites that look at once at what became
     /// of a packet.

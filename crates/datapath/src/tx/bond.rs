@@ -40,6 +40,13 @@ impl Bond {
         self.members[usize::from(bucket)].store(member.unwrap_or(flow::NO_PORT), Relaxed);
     }
 
+    /// Drops the packets of all buckets that this port has.
+    pub fn forget(&self, port: PortNo) {
+        for member in &self.members {
+            let _ = member.compare_exchange(port, flow::NO_PORT, Relaxed, Relaxed);
+        }
+    }
+
     /// The ports of all buckets, in order; [`flow::NO_PORT`] for none.
     pub fn members(&self) -> Vec<PortNo> {
         self.members.iter().map(|member| member.load(Relaxed)).collect()
@@ -195,5 +202,9 @@ mod tests {
         assert_eq!(bond.choose(&packet), flow::NO_PORT);
         bond.set(bucket, Some(3));
         assert_eq!((bond.choose(&packet), bond.bytes(bucket)), (3, 128));
+        bond.forget(4);
+        assert_eq!(bond.choose(&packet), 3);
+        bond.forget(3);
+        assert_eq!(bond.choose(&packet), flow::NO_PORT);
     }
 }
