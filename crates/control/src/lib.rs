@@ -9,6 +9,7 @@
 pub mod appctl;
 mod bfd;
 mod bonds;
+mod budget;
 mod closing;
 pub mod config;
 pub mod controllers;

@@ -234,9 +234,8 @@ pub struct PortSpec {
     pub protected: bool,
     /// The switch itself takes these packets.
     pub bfd: Option<BfdFilter>,
-    /// Some: the switch itself takes packets of Slow Protocols; false: LACP says that the link may
-    /// not carry packets.
-    pub lacp: Option<bool>,
+    /// Some: it is an interface of a port that speaks LACP.
+    pub lacp: Option<LacpPort>,
     /// Its link is up, and yet a protocol (BFD) says that nothing comes through.
     pub faulty: bool,
 }
@@ -247,6 +246,11 @@ pub struct PortSpec {
 pub struct Gate(pub(crate) Arc<AtomicBool>);
 
 impl Gate {
+    /// Does it let packets through?
+    pub fn is_open(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Opens or closes it.
     pub fn set(&self, open: bool) {
         self.0.store(open, Ordering::Relaxed);
@@ -280,12 +284,21 @@ pub struct BfdFilter {
     pub key_zero: bool,
 }
 
+/// An interface of a port that speaks LACP: the switch itself takes packets of Slow Protocols.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LacpPort {
+    /// They are handed over, else dropped as `punt_rate`.
+    pub gate: Gate,
+    /// LACP says that the link may carry other packets.
+    pub carries: bool,
+}
+
 impl PortSpec {
     /// Can it carry packets now?
     pub fn live(&self) -> bool {
         use openflow::{port_config, port_state};
         let down = self.config & port_config::PORT_DOWN | self.state & port_state::LINK_DOWN;
-        down == 0 && !self.faulty && self.lacp != Some(false)
+        down == 0 && !self.faulty && self.lacp.as_ref().is_none_or(|l| l.carries)
     }
 }
 

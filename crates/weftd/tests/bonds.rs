@@ -94,6 +94,65 @@ fn lacp_beside_ovs() {
     wait_for("one link", || spread([&one, &two], &b).0.iter().filter(|n| **n == 64).count() == 1);
 }
 
+/// An LACPDU of a partner with this state, to this address.
+fn lacpdu(dst: [u8; 6], state: u8) -> Vec<u8> {
+    let info = |sys: [u8; 6], state: u8| {
+        [&[0xff, 0xff][..], &sys, &[0, 1, 0xff, 0xff, 0, 1, state, 0, 0, 0]].concat()
+    };
+    let head = [&dst[..], &mac(8), &[0x88, 9, 1, 1, 1, 20]].concat();
+    let mut out = [head, info(mac(8), state), vec![2, 20], info([0; 6], 0), vec![3, 16]].concat();
+    out.resize(124, 0);
+    out
+}
+
+/// A partner that says now this, now that costs the switch what one that keeps to the standard may.
+#[test]
+fn a_partner_that_floods_changes_little() {
+    const SLOW_PROTOCOLS: [u8; 6] = [1, 0x80, 0xc2, 0, 0, 2];
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns, far) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    cables(&ns, &far);
+    vsctl(&sw, "add-bond br0 bond n0 n1 bond_mode=balance-tcp lacp=active");
+    let partner = Raw::open(&far, "n0").unwrap();
+    let (up, down) = (0x3f, 0x37);
+    let received = || -> u64 {
+        let text = appctl(&sw, "lacp/show-stats bond");
+        let counts = text.lines().filter_map(|l| l.trim().strip_prefix("RX PDUs: "));
+        counts.map(|n| n.parse::<u64>().unwrap()).sum()
+    };
+    // Whoever has a port of a switch between.
+    for dst in [mac(9), [0xff; 6], [1, 0, 0x5e, 0, 0, 2]] {
+        partner.send(&lacpdu(dst, up)).unwrap();
+    }
+    std::thread::sleep(QUIET);
+    assert_eq!(received(), 0);
+    wait_for("the bond", || {
+        let _ = partner.send(&lacpdu(SLOW_PROTOCOLS, up));
+        appctl(&sw, "bond/show bond").matches("member n0: enabled").count() == 1
+    });
+    let before = received();
+    assert!(before <= 20, "{before}");
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(3) {
+        for state in [down, up] {
+            let _ = partner.send(&lacpdu(SLOW_PROTOCOLS, state));
+        }
+    }
+    wait_for("refused packets", || coverage(&sw, "datapath_drop_punt_rate") > 1000);
+    let allowed = 16 + 7 * (1 + start.elapsed().as_secs());
+    let heard = received() - before;
+    assert!(heard <= allowed, "{heard} were heard, {allowed} are enough");
+    // The partner is heard when it is quiet again.
+    wait_for("the bond", || {
+        let _ = partner.send(&lacpdu(SLOW_PROTOCOLS, up));
+        std::thread::sleep(Duration::from_millis(300));
+        appctl(&sw, "bond/show bond").matches("member n0: enabled").count() == 1
+    });
+}
+
 /// A hypervisor whose tunnel to the other leaves by the bond of `br-phy`, and its guest.
 fn hypervisor<'a>(ns: &'a Netns, config: SwitchConfig, n: u8) -> (Switch<'a>, Netns) {
     let sw = Switch::start(ns, config).unwrap();

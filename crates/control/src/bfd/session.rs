@@ -4,6 +4,7 @@
 
 use super::conf::Conf;
 use super::packet::{Control, Diag, Refusal, State, flag};
+use crate::budget::Budget;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -95,8 +96,8 @@ pub struct Session {
     forwarding: bool,
     flaps: u64,
     forced: Override,
-    /// Control packets that are still taken, and until when that was reckoned.
-    budget: (u64, u64),
+    /// Control packets that are still taken.
+    budget: Budget,
     /// State changes, for the log.
     state_changes: Vec<String>,
 }
@@ -145,7 +146,7 @@ impl Session {
             forwarding: false,
             flaps: 0,
             forced: None,
-            budget: (BURST_COUNT, now),
+            budget: Budget::full(BURST_COUNT, now),
             state_changes: Vec::new(),
             conf,
         }
@@ -199,7 +200,7 @@ impl Session {
         if !self.hears(now) {
             return Err(Refusal::Rate);
         }
-        self.budget.0 -= 1;
+        self.budget.spend();
         self.decay.control += 1;
         self.judge(now);
         let c = Control::read(frame)?;
@@ -252,12 +253,7 @@ impl Session {
     /// Is a control packet that comes now within the interface's share, which is twice as many as
     /// the peer may send?
     pub fn hears(&mut self, now: u64) -> bool {
-        let price = self.price();
-        let (left, since) = &mut self.budget;
-        let earned = now.saturating_sub(*since) / price;
-        *since += earned * price;
-        *left = (*left + earned).min(BURST_COUNT);
-        *left > 0
+        self.budget.has(now, self.price())
     }
 
     /// Milliseconds for each control packet.
@@ -306,7 +302,7 @@ impl Session {
             State::AdminDown | State::Down => self.next_tx,
             State::Init | State::Up => self.next_tx.min(self.detect),
         };
-        if self.budget.0 > 0 { at } else { at.min(self.budget.1 + self.price()) }
+        self.budget.next(self.price()).map_or(at, |heard| at.min(heard))
     }
 
     /// The packet to be sent now; `random` shortens the interval to the next one (RFC 5880, section

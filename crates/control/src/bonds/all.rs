@@ -6,7 +6,7 @@ use super::lacp::{self, Lacp};
 use crate::config::{LacpMode, PortConf};
 use datapath::BondHash;
 use flow::PortNo;
-use ofproto::{BridgeId, PortSpec, Switch};
+use ofproto::{BridgeId, LacpPort, PortSpec, Switch};
 use openflow::OfPort;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -33,6 +33,12 @@ pub(super) struct Entry {
     pub lb_output: bool,
     /// What is wrong with the settings, as the log has it.
     pub wrong: Vec<String>,
+}
+
+/// What the switch half has to know of an interface of a port that speaks LACP.
+pub(super) fn lacp_port(lacp: &Lacp, iface: &str) -> LacpPort {
+    let gate = lacp.gate(iface).cloned().unwrap_or_default();
+    LacpPort { gate, carries: lacp.may_enable(iface) }
 }
 
 /// Stations that wait to be announced: VLAN and address.
@@ -79,8 +85,8 @@ impl Bonds {
     pub fn describe(&self, spec: &mut PortSpec, port: &PortConf) {
         let lacp = self.all.get(&spec.bundle).and_then(|e| e.lacp.as_ref());
         // A new interface carries nothing before LACP has agreed.
-        let begins = (port.lacp != LacpMode::Off).then_some(false);
-        spec.lacp = lacp.map(|lacp| lacp.may_enable(&spec.name)).or(begins);
+        let begins = (port.lacp != LacpMode::Off).then(LacpPort::default);
+        spec.lacp = lacp.map(|lacp| lacp_port(lacp, &spec.name)).or(begins);
     }
 
     /// `Port.bond_active_slave`; None: the port is no bond.
@@ -97,6 +103,12 @@ impl Bonds {
     /// A bond's own part.
     pub fn bond_mut(&mut self, name: &str) -> Option<&mut Bond> {
         self.all.get_mut(name)?.bond.as_mut()
+    }
+
+    /// A port of the packet side goes: no bond sends packets to its number, which others may get.
+    pub fn forget_port(&self, no: PortNo) {
+        let tables = self.all.values().filter_map(|e| Some(&e.spread.as_ref()?.table));
+        tables.for_each(|table| table.forget(no));
     }
 
     /// `bond/list`.

@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 const REBALANCE_MS: u64 = 10_000;
 const REBALANCE_MS_MIN: u64 = 1000;
+/// The largest number that OVS reads.
+const REBALANCE_MS_MAX: u64 = i32::MAX as u64;
 
 fn number<T: FromStr>(port: &PortConf, key: &str) -> Option<T> {
     port.other_config.get(key).and_then(|text| text.parse().ok())
@@ -39,7 +41,11 @@ pub fn bond(port: &PortConf) -> Option<(bond::Conf, Option<String>)> {
         mode,
         updelay_ms: port.bond_updelay.as_millis() as u64,
         downdelay_ms: port.bond_downdelay.as_millis() as u64,
-        rebalance_ms: if rebalance == 0 { 0 } else { rebalance.max(REBALANCE_MS_MIN) },
+        rebalance_ms: if rebalance == 0 {
+            0
+        } else {
+            rebalance.clamp(REBALANCE_MS_MIN, REBALANCE_MS_MAX)
+        },
         basis: number(port, "bond-hash-basis").unwrap_or(0),
         primary: port.other_config.get("bond-primary").filter(|_| has_primary).cloned(),
         all_active: mode == Mode::BalanceSlb && flag(port, "all-members-active"),

@@ -5,6 +5,8 @@
 //! that it sees it so too.
 
 use super::pdu::{Info, Pdu, state};
+use crate::budget::Budget;
+use ofproto::Gate;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -12,6 +14,11 @@ use std::fmt::Write;
 const FAST_MS: u64 = 1000;
 /// To others.
 const SLOW_MS: u64 = 30_000;
+/// A partner that says much more than it may is not heard: it may send three packets a second (IEEE
+/// 802.1AX-2008, section 5.4.16). Twice as many are taken, one each so many milliseconds, after so
+/// many at once.
+const PDU_MS: u64 = 166;
+const PDUS_BURST: u64 = 16;
 /// So many packets may be lost before a partner counts as gone.
 const LOST_PDUS_MAX: u64 = 3;
 
@@ -81,6 +88,10 @@ struct Member {
     /// When the partner counts as silent.
     silent_at: u64,
     send_at: u64,
+    /// Packets that are still taken.
+    budget: Budget,
+    /// Are its packets handed over?
+    gate: Gate,
     counts: Counts,
 }
 
@@ -88,6 +99,12 @@ impl Member {
     fn may_enable(&self, fallback_ab: bool) -> bool {
         let partner = self.partner.state & state::SYNCHRONIZED != 0;
         self.attached && (partner || fallback_ab && self.status == Status::Defaulted)
+    }
+
+    fn hears(&mut self, now: u64) -> bool {
+        let heard = self.budget.has(now, PDU_MS);
+        self.gate.set(heard);
+        heard
     }
 
     fn expire(&mut self, now: u64) {
@@ -136,6 +153,8 @@ impl Lacp {
             known: Info::default(),
             silent_at: 0,
             send_at: 0,
+            budget: Budget::full(PDUS_BURST, now),
+            gate: Gate::default(),
             counts: Counts::default(),
         });
         self.key_member.get_or_insert_with(|| name.into());
@@ -171,11 +190,23 @@ impl Lacp {
         }
     }
 
+    /// Is a packet that comes in now by this interface within its share? Has the packet side drop
+    /// those that are not.
+    pub fn hears(&mut self, name: &str, now: u64) -> bool {
+        self.members.get_mut(name).is_some_and(|m| m.hears(now))
+    }
+
+    /// What hands packets of an interface over.
+    pub fn gate(&self, name: &str) -> Option<&Gate> {
+        self.members.get(name).map(|m| &m.gate)
+    }
+
     /// A packet came in. What the log should say of it.
     pub fn receive(&mut self, name: &str, pdu: &Pdu, now: u64) -> Option<&'static str> {
         let period = if self.conf.fast { FAST_MS } else { SLOW_MS };
         let m = self.members.get_mut(name)?;
         m.counts.received += 1;
+        m.budget.spend();
         let (actor, partner) = match pdu {
             Pdu::Lacp { actor, partner } => (actor, partner),
             Pdu::Marker => {
@@ -199,6 +230,9 @@ impl Lacp {
 
     /// Lets time pass. True: what [`Lacp::may_enable`] says may have changed.
     pub fn run(&mut self, now: u64) -> bool {
+        for m in self.members.values_mut() {
+            m.hears(now);
+        }
         for m in self.members.values_mut().filter(|m| now >= m.silent_at) {
             match m.status {
                 Status::Current => {

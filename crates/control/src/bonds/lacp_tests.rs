@@ -119,14 +119,24 @@ fn a_partner_that_changes_its_mind_causes_one_answer_per_packet() {
     one.run(0);
     one.transmit(0);
     let mut sent = 0;
+    let gate = one.gate("p1").cloned().unwrap();
     for n in 0..1000u16 {
+        if !one.hears("p1", 10) {
+            break;
+        }
         let actor = Info { sys_id: [2; 6], key: n, ..Info::default() };
         let pdu = Pdu::Lacp { actor, partner: Info { key: n, ..Info::default() } };
         assert_eq!(one.receive("p1", &pdu, 10), None);
         one.run(10);
         sent += one.transmit(10).len();
     }
-    assert!(sent <= 1000, "{sent}");
+    assert_eq!((sent, gate.is_open()), (16, false));
+    // Six a second are heard after that, however many come.
+    let heard = (10..10_010)
+        .filter(|now| one.hears("p1", *now) && one.receive("p1", &Pdu::Marker, *now).is_none());
+    assert_eq!(heard.count(), 60);
+    one.run(11_000);
+    assert!(gate.is_open(), "without a packet, too");
     assert_eq!(one.receive("p1", &Pdu::Bad, 10), Some("received an unparsable LACP PDU."));
     assert_eq!(one.receive("nosuch", &Pdu::Bad, 10), None);
 }

@@ -17,11 +17,12 @@ mod pdu;
 use crate::config::{BridgeConf, PortConf};
 use crate::state::State;
 use crate::vlog;
-use all::{Entry, Spread};
+use all::{Entry, Spread, lacp_port};
 pub use bond::Bond;
 pub use conf::mac as parse_mac;
 use datapath::{BondHash, PuntEvent};
-use ofproto::{BridgeId, LacpContext, PortSpec};
+use flow::PortNo;
+use ofproto::{BridgeId, LacpContext, LacpPort, PortSpec};
 use openflow::{Action, Match, NO_BUFFER, OfPort, PacketOut, port, port_config, port_state};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -89,8 +90,7 @@ fn remove(s: &mut State, name: &str) {
     for of_port in e.members.values() {
         set_lacp(s, e.bridge, *of_port, None);
     }
-    s.flush_changes();
-    e.spread.iter().for_each(|spread| s.dp.del_bond(spread.no));
+    give_up(s, e.spread.map(|spread| spread.no));
 }
 
 /// Lets time pass for all bonds, and looks at their links; true: packets were sent.
@@ -105,6 +105,10 @@ pub fn receive(s: &mut State, punt: &PuntEvent, to: &LacpContext) {
     let (name, iface, now) = (spec.bundle.clone(), spec.name.clone(), s.now_ms());
     let lacp = s.bonds.all.get_mut(&name).and_then(|e| e.lacp.as_mut());
     let Some(lacp) = lacp else { return };
+    // Many may have come before the gate was closed: they cost no more than this.
+    if !lacp.hears(&iface, now) {
+        return;
+    }
     if let Some(text) = lacp.receive(&iface, &pdu::read(&punt.packet), now) {
         vlog::warn!("lacp", "{iface}: {text}");
     }
@@ -138,8 +142,8 @@ fn run_lacp(s: &mut State, name: &str) -> bool {
         vlog::warn!("lacp", "{name}: Loopback detected. Interface is connected to its own bond");
     }
     let due = lacp.transmit(now);
-    let may: Vec<(OfPort, bool)> =
-        members.iter().map(|(iface, of_port)| (*of_port, lacp.may_enable(iface))).collect();
+    let may: Vec<(OfPort, LacpPort)> =
+        members.iter().map(|(iface, of_port)| (*of_port, lacp_port(lacp, iface))).collect();
     may.into_iter().for_each(|(of_port, may)| set_lacp(s, bridge, of_port, Some(may)));
     for (iface, actor, partner) in &due {
         let Some(of_port) = members.get(iface) else { continue };
@@ -149,7 +153,7 @@ fn run_lacp(s: &mut State, name: &str) -> bool {
 }
 
 /// What LACP says of a port.
-fn set_lacp(s: &mut State, bridge: BridgeId, of_port: OfPort, lacp: Option<bool>) {
+fn set_lacp(s: &mut State, bridge: BridgeId, of_port: OfPort, lacp: Option<LacpPort>) {
     let Some(spec) = s.ofproto.port(bridge, of_port).filter(|p| p.lacp != lacp) else { return };
     let spec = PortSpec { lacp, ..spec.clone() };
     let _ = s.ofproto.update_port(bridge, spec);
@@ -172,8 +176,9 @@ fn run_bond(s: &mut State, name: &str) {
     let Some(e) = s.bonds.all.get_mut(name) else { return };
     let status = e.lacp_status();
     let Some(bond) = &mut e.bond else {
+        let unused = e.spread.take().map(|spread| spread.no);
         let _ = s.ofproto.set_bond(e.bridge, name, None);
-        return;
+        return give_up(s, unused);
     };
     for (iface, of_port) in &e.members {
         bond.set_up(iface, s.ofproto.port(e.bridge, *of_port).is_some_and(PortSpec::live));
@@ -190,16 +195,26 @@ fn run_bond(s: &mut State, name: &str) {
     for line in bond.take_log() {
         vlog::info!("bond", "bond {name}: {line}");
     }
-    update_spread(s, name);
+    let unused = update_spread(s, name);
     let Some(e) = s.bonds.all.get(name) else { return };
     let number = e.spread.as_ref().map(|spread| spread.no);
     let spec = e.bond.as_ref().map(|bond| bond.spec(number));
     let _ = s.ofproto.set_bond(e.bridge, name, spec);
+    give_up(s, unused);
 }
 
-/// Has the packet side spread packets as the bond says.
-fn update_spread(s: &mut State, name: &str) {
-    let Some(e) = s.bonds.all.get_mut(name) else { return };
+/// Ends a bond's number in the packet side; the switch half does not name it any more.
+fn give_up(s: &mut State, number: Option<PortNo>) {
+    if let Some(no) = number {
+        s.flush_changes();
+        s.dp.del_bond(no);
+    }
+}
+
+/// Has the packet side spread packets as the bond says. The number that it does not use any more.
+fn update_spread(s: &mut State, name: &str) -> Option<PortNo> {
+    let e = s.bonds.all.get_mut(name)?;
+    let mut unused = None;
     let how = e.how(&s.ofproto);
     if how.is_none() || e.spread.as_ref().map(|spread| spread.how) != how {
         let old = e.spread.take();
@@ -214,12 +229,13 @@ fn update_spread(s: &mut State, name: &str) {
                 }
                 e.spread = made;
             }
-            None => number.iter().for_each(|no| s.dp.del_bond(*no)),
+            None => unused = number,
         }
     }
-    let (Some(spread), Some(bond)) = (&e.spread, &e.bond) else { return };
+    let (Some(spread), Some(bond)) = (&e.spread, &e.bond) else { return unused };
     for (bucket, member) in (0..=u8::MAX).zip(bond.buckets.members()) {
         let of_port = member.and_then(|p| s.ofproto.port(e.bridge, p));
         spread.table.set(bucket, of_port.and_then(|p| p.dp_port));
     }
+    unused
 }

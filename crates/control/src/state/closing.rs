@@ -29,6 +29,7 @@ impl State {
             if !self.tunnels.released(no) {
                 continue;
             }
+            self.bonds.forget_port(no);
             match self.dp.del_port(no) {
                 Ok(mut port) => {
                     drop(port.set_persistent(false));

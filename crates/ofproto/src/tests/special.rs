@@ -2,7 +2,7 @@
 
 use crate::tests::{Lab, apply, flow, group, out, packet};
 use crate::translate::effects::Effects;
-use crate::{BfdContext, BfdFilter};
+use crate::{BfdContext, BfdFilter, LacpContext, LacpPort, PortSpec};
 use action::{Decision, Op};
 use flow::at;
 use openflow::{Action, GroupType, port, port_state};
@@ -56,6 +56,38 @@ fn a_session_takes_its_packets_and_no_others() {
         let mut twin = packet("in_port=1");
         (0..flow::WORDS).for_each(|i| twin.words[i] |= key.words[i] & d.mask.words[i]);
         assert_eq!(taken(&lab.decide(&twin)), ours.then_some(1), "{text} {filter:?}");
+    }
+}
+
+/// Switches pass on what is in a VLAN, or goes to another address: it is not from the link's other
+/// end.
+#[test]
+fn lacp_takes_packets_of_the_other_end_only() {
+    for (text, ours) in [
+        ("dl_dst=01:80:c2:00:00:02", true),
+        ("dl_dst=01:80:c2:00:00:03", true),
+        ("dl_dst=01:80:c2:00:00:02,dl_vlan=0", true),
+        ("dl_dst=01:80:c2:00:00:02,dl_vlan=7", false),
+        ("dl_dst=01:80:c2:00:00:10", false),
+        ("dl_dst=ff:ff:ff:ff:ff:ff", false),
+        ("dl_dst=02:00:00:00:00:01", false),
+    ] {
+        let mut lab = lab(BfdFilter::default());
+        let lacp = LacpPort { carries: true, ..LacpPort::default() };
+        let spec = lab.sw.port(lab.br, 1).unwrap().clone();
+        lab.sw.update_port(lab.br, PortSpec { lacp: Some(lacp.clone()), ..spec }).unwrap();
+        let is_taken = |d: &Decision| match &d.ops[..] {
+            [Op::Punt(p)] => p.context.is::<LacpContext>(),
+            _ => false,
+        };
+        let key = packet(&format!("in_port=1,{text},dl_type=0x8809"));
+        let d = lab.decide(&key);
+        assert_eq!(is_taken(&d), ours, "{text}");
+        let mut twin = packet("in_port=1");
+        (0..flow::WORDS).for_each(|i| twin.words[i] |= key.words[i] & d.mask.words[i]);
+        assert_eq!(is_taken(&lab.decide(&twin)), ours, "{text}");
+        lacp.gate.set(false);
+        assert!(d.ops.iter().all(|op| !matches!(op, Op::Punt(p) if p.is_wanted())), "{text}");
     }
 }
 

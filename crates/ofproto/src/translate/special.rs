@@ -1,7 +1,7 @@
 //! Packets of protocols that the switch itself speaks on a port: they are taken before the tables
 //! see them.
 
-use crate::fields::ETH_IP;
+use crate::fields::{ETH_IP, VLAN_PRESENT};
 use crate::published::PortView;
 use crate::translate::effects::{BfdContext, LacpContext};
 use crate::translate::xlate::Xlate;
@@ -14,6 +14,12 @@ use telemetry::Drop;
 
 /// Ethertype of LACP (IEEE 802.1AX, Annex C).
 const SLOW_PROTOCOLS: u16 = 0x8809;
+/// The first bytes of the addresses that no switch passes on, and how many there are.
+const RESERVED_MAC: [u8; 5] = [0x01, 0x80, 0xc2, 0, 0];
+const RESERVED_MACS_COUNT: u8 = 16;
+/// Of a tag: the VLAN, and that with the bit that a tag is there.
+const VLAN_ID: u16 = 0xfff;
+const VLAN_BITS: u16 = VLAN_PRESENT | VLAN_ID;
 /// What is looked at of such a packet: Ethernet with two tags, and 110 bytes of LACP.
 const LACP_BYTES_MAX: u16 = 132;
 const UDP: u8 = 17;
@@ -32,12 +38,24 @@ impl Xlate<'_, '_> {
 
     fn take_lacp(&mut self, p: &PortView) -> bool {
         // Every decision depends on the Ethertype.
-        if p.spec.lacp.is_none() || self.key.u16(at::ETH_TYPE) != SLOW_PROTOCOLS {
+        let slow = self.key.u16(at::ETH_TYPE) == SLOW_PROTOCOLS;
+        let Some(lacp) = p.spec.lacp.as_ref().filter(|_| slow && self.is_of_this_link()) else {
             return false;
-        }
+        };
         let context = LacpContext { bridge: BridgeId(self.bridge.id), port: p.spec.of_port };
-        self.hand_over(LACP_BYTES_MAX, Gate::default(), Box::new(context));
+        self.hand_over(LACP_BYTES_MAX, lacp.gate.clone(), Box::new(context));
         true
+    }
+
+    /// Is the packet from the other end of the link? Switches between would not pass on one to a
+    /// reserved address (IEEE 802.1Q, table 8-1); one in a VLAN, or to another address, is from
+    /// whoever has a port of theirs.
+    fn is_of_this_link(&mut self) -> bool {
+        Field::EthDst.unwildcard(&mut self.wc);
+        self.wc.set_u16(at::VLAN, self.wc.u16(at::VLAN) | VLAN_BITS);
+        let dst: [u8; 6] = self.key.get(at::ETH_DST);
+        let is_reserved = dst[..5] == RESERVED_MAC && dst[5] < RESERVED_MACS_COUNT;
+        is_reserved && self.key.u16(at::VLAN) & VLAN_ID == 0
     }
 
     fn take_bfd(&mut self, p: &PortView) -> bool {
