@@ -1,9 +1,12 @@
-//! A controller's bytes: cut into messages, decoded, and applied to a switch with four ports as the
-//! control side does; after each message packets of several kinds are decided about.
+//! A controller's bytes: cut into messages, decoded, and applied to a switch with four ports, of
+//! which one speaks LACP, as the control side does; after each message packets of several kinds are
+//! decided about, those in MPLS and of LACP among them.
 
 use crate::within;
 use action::{Decision, Op, Request as Packet};
-use ofproto::{Aggregate, BridgeConfig, BridgeId, BundleItem, PacketInContext, PortSpec, Switch};
+use ofproto::{
+    Aggregate, BridgeConfig, BridgeId, BundleItem, LacpPort, PacketInContext, PortSpec, Switch,
+};
 use openflow::codec::{Dialect, decode, encode};
 use openflow::framing::HEADER_LEN;
 use openflow::{
@@ -56,13 +59,14 @@ fn name(sw: &mut Switch, bridge: BridgeId) -> [u8; 16] {
 }
 
 impl Lab {
-    fn new() -> Lab {
-        let mut sw = Switch::new(sync::Domain::new());
+    fn new(domain: &sync::Domain) -> Lab {
+        let mut sw = Switch::new(domain.clone());
         let bridge = sw.add_bridge("br0", BridgeConfig::default()).expect("the first bridge");
         for n in 1..=4 {
             let name = format!("p{n}");
             let (bundle, dp_port) = (name.clone(), Some(n as u16 + 10));
-            let spec = PortSpec { of_port: n, name, bundle, dp_port, ..PortSpec::default() };
+            let lacp = (n == 2).then(|| LacpPort { carries: true, ..LacpPort::default() });
+            let spec = PortSpec { of_port: n, name, bundle, dp_port, lacp, ..PortSpec::default() };
             sw.add_port(bridge, spec).expect("a port");
         }
         let name = name(&mut sw, bridge);
@@ -195,7 +199,7 @@ impl Lab {
 }
 
 /// Packets that flows tell apart.
-fn frames() -> [Vec<u8>; 4] {
+fn frames() -> [Vec<u8>; 6] {
     use testkit::{Frame, L4, Net, V4, V6};
     let (a, b) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
     let v4 = |l4| Net::V4(V4::new([10, 0, 0, 1], [10, 0, 0, 2], l4));
@@ -205,7 +209,21 @@ fn frames() -> [Vec<u8>; 4] {
         Frame::new(b, a, v4(L4::Udp(1, 53, vec![1]))).bytes(),
         Frame::new(a, b, v6).bytes(),
         Frame::arp_request(a, [10, 0, 0, 1], [10, 0, 0, 2]).bytes(),
+        in_mpls(&Frame::new(a, b, v4(L4::Udp(1, 53, vec![1]))).bytes()),
+        slow_protocols(),
     ]
+}
+
+/// A frame as what an MPLS entry carries.
+fn in_mpls(frame: &[u8]) -> Vec<u8> {
+    [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0x47, 0, 0, 1, 64], frame].concat()
+}
+
+/// The beginning of an LACPDU.
+fn slow_protocols() -> Vec<u8> {
+    let mut frame = vec![1, 0x80, 0xc2, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 9, 1, 1, 1, 20];
+    frame.resize(124, 0);
+    frame
 }
 
 /// The next message: as long as its header says, or as there are bytes, with its length made right.
@@ -226,7 +244,8 @@ pub fn run(data: &[u8]) {
     let version = VERSIONS[usize::from(first & 15) % VERSIONS.len()];
     let (nxm, table_id) = (first & 16 != 0, first & 32 != 0);
     let dialect = Dialect { nxm, table_id, ..version.into() };
-    let mut lab = Lab::new();
+    let domain = sync::Domain::new();
+    let mut lab = Lab::new(&domain);
     for _ in 0..MESSAGES_MOST {
         let Some(message) = cut(&mut rest, version) else { break };
         within(MESSAGE_MS_MOST, "a message", || {
@@ -246,6 +265,9 @@ pub fn run(data: &[u8]) {
     for version in VERSIONS {
         encode(version, 1, &Reply::Multipart(MultipartReply::Flow(flows.clone())));
     }
+    // What waits for readers, of which there are none, keeps the domain that it waits in.
+    drop(lab);
+    while domain.reclaim() > 0 {}
 }
 
 /// What ovs-ofctl sends, a command each.
@@ -265,10 +287,35 @@ pub fn seeds() -> Vec<Vec<u8>> {
     all.sort_by_key(|(_, bytes)| bytes.len());
     let mut left = SEED_BYTES;
     let few = all.into_iter().map(|(_, bytes)| bytes).filter(|b| (40..700).contains(&b.len()));
-    few.step_by(2)
-        .map_while(|b| {
-            left = left.checked_sub(b.len())?;
-            Some(b)
-        })
-        .collect()
+    let few = few.step_by(2).map_while(|b| {
+        left = left.checked_sub(b.len())?;
+        Some(b)
+    });
+    few.chain([encap_flow()]).collect()
+}
+
+/// A flow of OpenFlow 1.3 that puts a frame into MPLS and another around that, takes one out, and
+/// begins anew.
+fn encap_flow() -> Vec<u8> {
+    let nicira = |kind: u8, rest: [u8; 6]| {
+        [&[0xff, 0xff, 0, 16, 0, 0, 0x23, 0x20, 0, kind][..], &rest].concat()
+    };
+    let (encap, decap, resubmit) = (46, 47, 14);
+    let mpls = [0, 0, 0, 1, 0x88, 0x47];
+    let actions = [
+        nicira(encap, mpls),
+        nicira(encap, [0; 6]),
+        nicira(encap, mpls),
+        nicira(decap, [0; 6]),
+        nicira(resubmit, [0xff, 0xf8, 0, 0, 0, 0]),
+    ]
+    .concat();
+    let apply = [&[0, 4, 0, 8 + actions.len() as u8, 0, 0, 0, 0][..], &actions].concat();
+    let len = 56 + apply.len() as u8;
+    let head = [Version::V13 as u8, 14, 0, len, 0, 0, 0, 1];
+    let mut body = vec![0; 48];
+    body[22..24].copy_from_slice(&[0, 1]);
+    body[24..36].fill(0xff);
+    body[40..44].copy_from_slice(&[0, 1, 0, 4]);
+    [&[3 | 32][..], &head, &body, &apply].concat()
 }

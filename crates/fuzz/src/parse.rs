@@ -8,6 +8,7 @@ pub mod generate;
 #[path = "../../datapath/tests/common/slow.rs"]
 mod slow;
 
+use action::Op;
 use bed::{Bed, bed, rule};
 use datapath::{Level, Settings, extract};
 use flow::Field;
@@ -21,7 +22,7 @@ fn ways() -> Vec<Bed> {
     let way = |level| {
         let mut bed = bed(2);
         bed.dp.set_settings(Settings { level, validate: true, ..Settings::default() });
-        let to = |fields: &[(Field, u128)]| rule(fields, vec![action::Op::Output(1)], 1);
+        let to = |fields: &[(Field, u128)]| rule(fields, vec![Op::Output(1)], 1);
         bed.set_rules(vec![to(&[(Field::EthType, 0x800), (Field::IpProto, 6)]), to(&[])]);
         bed
     };
@@ -30,6 +31,39 @@ fn ways() -> Vec<Bed> {
 
 thread_local! {
     static WAYS: RefCell<Vec<Bed>> = RefCell::new(ways());
+    static ENCAP: RefCell<Bed> = RefCell::new(encap_way());
+}
+
+/// Header of what [`encap_way`] puts frames into.
+const AROUND: [u8; 18] = [4, 4, 4, 4, 4, 4, 2, 2, 2, 2, 2, 2, 0x88, 0x47, 0, 0, 1, 64];
+
+/// Puts frames into MPLS, and those that are there out of it.
+fn encap_way() -> Bed {
+    let mut bed = bed(2);
+    bed.dp.set_settings(Settings { validate: true, ..Settings::default() });
+    let out = Op::Output(1);
+    let encap = Op::EncapMpls { ethertype: 0x8847, lse: 0x140, dst: [4; 6], src: [2; 6] };
+    let mpls = rule(&[(Field::EthType, 0x8847)], vec![Op::DecapMpls, out.clone()], 1);
+    bed.set_rules(vec![mpls, rule(&[], vec![encap, out], 2)]);
+    bed
+}
+
+/// What is in MPLS comes out as it went in; what holds no frame ends.
+fn in_and_out(bed: &mut Bed, frame: &[u8]) {
+    let mut send = |frame: &[u8]| {
+        bed.peers[0].send(frame);
+        bed.run();
+        let differences: u64 = bed.dp.perf().iter().map(|(_, p)| p.differences).sum();
+        assert_eq!((differences, bed.pool.in_use()), (0, 0), "a twin differs, or a buffer leaked");
+        bed.assert_balanced();
+        bed.peers[1].drain()
+    };
+    let first = send(frame);
+    if first == [[&AROUND[..], frame].concat()] {
+        assert_eq!(send(&first[0]), [frame]);
+    } else {
+        assert!(first.iter().all(|out| frame.ends_with(out)), "{first:02x?}");
+    }
 }
 
 pub fn run(data: &[u8]) {
@@ -42,6 +76,7 @@ pub fn run(data: &[u8]) {
     }
     if (14..=FRAME_BYTES_MOST).contains(&data.len()) {
         WAYS.with_borrow_mut(|ways| ways.iter_mut().for_each(|bed| through(bed, data)));
+        ENCAP.with_borrow_mut(|bed| in_and_out(bed, data));
     }
 }
 
