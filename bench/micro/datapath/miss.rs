@@ -1,16 +1,16 @@
 //! What misses cost with real tables: `cargo run --release -p datapath --example miss -- KIND COUNT
-//! FLOWS [NEW [SECONDS [turns]]]`.
+//! FLOWS [NEW [SECONDS [CACHE [turns]]]]`.
 //!
-//! KIND and COUNT are the lab's rule sets (acl, mixed, exact, ...); FLOWS their flows, in random
-//! order; NEW of 1000 packets are of flows never seen before, with `turns` in every second second
-//! only. One core does worker and control in turn; every second is a line: cycles per packet of the
+//! KIND and COUNT are the lab's rule sets (acl, mixed, exact, ...), those of mixed with 8 masks, from
+//! 10,000 rules on with 40; FLOWS their flows, in random order; NEW of 1000 packets are of flows
+//! never seen before, with `turns` in every second second only. CACHE is `on`, `off` or `auto`. One core does worker and control in turn; every second is a line: cycles per packet of the
 //! worker's steps, per miss, and of control, flows and masks cached, and resident memory.
 
 mod memory;
 
 use ::action::{Decision, Pipeline, Request};
 use ::port::RxQueue;
-use datapath::{Config, Datapath, RxAffinity, Settings, WorkerId, cycles};
+use datapath::{Config, Datapath, RxAffinity, Settings, Tri, WorkerId, cycles};
 use flow::{Key, at, parse_match};
 use lab::{Flow, FlowTable, Rules};
 use memory::{Borrowed, Mem, cpu_ns, packet};
@@ -195,7 +195,11 @@ fn main() {
     let (count, flows, new, seconds) =
         (number(1, 1000), number(2, 1 << 20), number(3, 0), number(4, 3));
     let kind = serde_json::from_value(serde_json::json!(kind)).expect("a kind of rules");
-    let masks = if count > 4 { 8 } else { 1 };
+    let masks = match count {
+        ..=4 => 1,
+        5..10_000 => 8,
+        _ => 40,
+    };
     let set = Rules { kind, count, masks, seed: 1 }.build().expect("rules");
     let domain = Domain::new();
     let sw = switch(&set.lines, domain.clone());
@@ -213,11 +217,16 @@ fn main() {
     let mut config = Config::new(pool, domain.clone(), pipeline);
     config.manual = true;
     let mut dp = Datapath::new(config).expect("a datapath");
-    dp.set_settings(Settings { flow_limit: 1 << 24, ..Settings::default() });
+    let signature_cache = match args.get(5).map(String::as_str) {
+        Some("on") => Tri::On,
+        Some("off") => Tri::Off,
+        _ => Tri::Auto,
+    };
+    dp.set_settings(Settings { flow_limit: 1 << 24, signature_cache, ..Settings::default() });
     dp.set_pmd_cores(&[0]).expect("a worker");
     dp.add_port(Mem::new(Some(Box::new(source)), 1), RxAffinity::default()).expect("a port");
     dp.add_port(Mem::new(None, 1), RxAffinity::default()).expect("a port");
-    let turns = args.get(5).is_some();
+    let turns = args.get(6).is_some();
     for n in 0..seconds {
         if turns {
             share.store(if n % 2 == 0 { 0 } else { new }, Ordering::Relaxed);
