@@ -48,6 +48,10 @@ pub use control::topology::{assume_cores, assumed_cores};
 pub use control::watches::WatchId;
 pub use cpu::Level;
 pub use messages::Bell;
+pub use miss::policy::{
+    CACHE_SAVES_VISITS_MIN, CACHE_SAVES_VISITS_SLACK, CacheUse, NewFlows, PortLookup, PortPolicy,
+};
+pub use miss::rates::{LookupCounts, PortRates, Share};
 pub use parse::scalar::extract;
 pub use settings::*;
 pub use stats::clock::{cycles, cycles_per_second, now_ms, stop_clock, warp_clock};

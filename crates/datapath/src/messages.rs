@@ -2,8 +2,9 @@
 
 use crate::capture::Capture;
 use crate::marks::MarkChange;
+use crate::miss::policy::PortLookup;
 use crate::police::Policer;
-use crate::settings::{PortEffects, PortLookup, Settings};
+use crate::settings::{PortEffects, Settings};
 use crate::stats::perf::{Metrics, Suspicious};
 use crate::stats::port::{PortCell, RxqCell};
 use crate::stats::worker::PerfCell;

@@ -1,8 +1,8 @@
 //! What a worker reports to the control side: a bounded ring, and a backlog while the ring is full.
 
 use crate::messages::{Report, Shared};
+use crate::miss::policy::PortLookup;
 use crate::miss::uncached_stats::UncachedStats;
-use crate::settings::PortLookup;
 use crate::stats::worker::PerfCell;
 use crate::verify::{self, Twin};
 use std::collections::VecDeque;

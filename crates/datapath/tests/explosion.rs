@@ -131,7 +131,7 @@ impl Switch {
             (0..VICTIMS).for_each(|i| self.peers[usize::from(port)].send(&packet(i)));
             self.run();
             let mut all = self.dp.lookups().into_iter().flat_map(|(_, ports)| ports);
-            if let Some(p) = all.find(|p| p.port == port && p.lookups > 0) {
+            if let Some(p) = all.find(|p| p.port == port && p.rates.lookups.hits() > 0) {
                 return p;
             }
             std::thread::sleep(std::time::Duration::from_millis(10));

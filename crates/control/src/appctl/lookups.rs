@@ -3,7 +3,10 @@
 
 use super::pmd::pmds;
 use crate::state::State;
-use datapath::{CacheState, PortLookup, WorkerId};
+use datapath::{
+    CACHE_SAVES_VISITS_MIN, CACHE_SAVES_VISITS_SLACK, CacheUse, NewFlows, PortLookup, PortPolicy,
+    Share, WorkerId,
+};
 use std::fmt::Write;
 
 /// `dpif-netdev/pmd-lookup-show [-pmd CORE] [DP]`.
@@ -26,34 +29,78 @@ pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
 }
 
 fn line(name: &str, p: &PortLookup) -> String {
-    let per = |n: u64| n as f64 / p.lookups.max(1) as f64;
+    let (r, t) = (&p.rates, &p.rates.lookups);
+    let cached = t.cache_hits as f64 / t.hits().max(1) as f64;
+    let hits: Vec<String> = r.hits.iter().take(r.masks).map(u64::to_string).collect();
     format!(
         "  port: {name:<16}  flows: {}  masks: {}  visits per lookup: {:.2}  cached: {:.1} %\n    \
-         signature cache {}\n    new flows: {}\n",
+         signature cache {}\n    new flows: {}\n    \
+         subtables probed: at most {}, predicted ones: {}\n    \
+         judged by: cache hits {} flow hits {} visits {} missed visits {} missed {} resolved {} \
+         new flows {} cycles per miss {}\n    \
+         of samples: packets {}; learned {}; misses {}; predictions {}; direct {}\n    \
+         hits by subtable: {} of {}\n",
         p.flows,
         p.masks,
-        per(p.visits),
-        per(p.cache_hits) * 100.0,
-        reason(&p.cache),
-        if p.direct { "direct, hardly any come back" } else { "stored" },
+        t.visits_per_hit(),
+        cached * 100.0,
+        reason(p),
+        new_flows(&p.policy),
+        p.policy.subtables_probed_max,
+        if p.policy.predictor { "too" } else { "not" },
+        t.cache_hits,
+        t.flow_hits,
+        t.visits,
+        t.missed_visits,
+        t.missed,
+        t.resolved,
+        r.new_flows,
+        r.miss_cycles,
+        share(r.packets_returning, "came back"),
+        share(r.learned, "had a free place"),
+        share(r.misses_returning, "would be found"),
+        share(r.predictions, "right"),
+        share(r.direct, "answered"),
+        hits.join(" "),
+        r.all_hits,
     )
 }
 
+fn share(s: Share, good: &str) -> String {
+    format!("{} ({} {good})", s.all, s.good)
+}
+
+fn new_flows(p: &PortPolicy) -> &'static str {
+    match p.new_flows {
+        NewFlows::Stored => "stored",
+        NewFlows::MostReturn => "stored, most come back",
+        NewFlows::SeenTwice if p.direct_refused => "stored when seen again, direct mode failed",
+        NewFlows::SeenTwice => "stored when seen again",
+        NewFlows::Direct => "direct, hardly any come back",
+    }
+}
+
 /// On or off, and why.
-fn reason(c: &CacheState) -> String {
-    let state = if c.on { "on" } else { "off" };
-    let saves = format!("{:.2} subtable visits per packet", c.saves);
-    match c {
-        CacheState { forced: true, .. } => format!("{state}: configured"),
-        CacheState { on: true, .. } => {
-            format!("on: saves {saves}, off at {:.2}", CacheState::STAYS)
+fn reason(p: &PortLookup) -> String {
+    let on = p.policy.cache == CacheUse::On;
+    let state = if on { "on" } else { "off" };
+    let (returning, pays) = (p.rates.packets_returning.part(), CACHE_SAVES_VISITS_MIN);
+    let saves =
+        |returning| format!("{:.2} subtable visits per packet", p.rates.cache_saves(returning));
+    match p.policy.cache {
+        _ if p.cache_forced => format!("{state}: configured"),
+        CacheUse::Sampled if p.policy.cache_refused => {
+            "off: too small for these flows, tried again every few seconds".into()
         }
-        CacheState { wait: 0, .. } => {
-            format!("off: would save at most {saves}, on above {:.2}", CacheState::PAYS)
+        CacheUse::On => {
+            let stays = pays - CACHE_SAVES_VISITS_SLACK;
+            format!("on: saves {}, off at {stays:.2}", saves(returning))
         }
-        _ => format!(
-            "off: did not pay, tried again after {:.1} s of traffic",
-            f64::from(c.wait) / 10.0
+        CacheUse::Off => format!("off: would save at most {}, on above {pays:.2}", saves(1.0)),
+        CacheUse::Sampled => format!(
+            "off: would save {} as {:.0} % of packets are of known flows, on above {pays:.2}",
+            saves(returning),
+            returning * 100.0
         ),
     }
 }
@@ -61,16 +108,45 @@ fn reason(c: &CacheState) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use datapath::{LookupCounts, PortRates};
+
+    fn shown(cache: CacheUse) -> PortLookup {
+        let lookups = LookupCounts { flow_hits: 1000, visits: 2000, ..LookupCounts::default() };
+        PortLookup {
+            port: 1,
+            flows: 7,
+            masks: 2,
+            rates: PortRates {
+                lookups,
+                masks: 2,
+                all_hits: 9,
+                packets_returning: Share { all: 100, good: 75 },
+                ..PortRates::default()
+            },
+            cache_forced: false,
+            policy: PortPolicy { cache, ..PortPolicy::default() },
+        }
+    }
 
     #[test]
     fn the_reason_is_said() {
-        let state = |on, forced, wait| CacheState { on, forced, saves: 1.5, wait };
-        let off = "off: would save at most 1.50 subtable visits per packet, on above 1.75";
-        assert_eq!(reason(&state(false, false, 0)), off);
+        let off = "off: would save at most 2.00 subtable visits per packet, on above 1.75";
+        assert_eq!(reason(&shown(CacheUse::Off)), off);
         let on = "on: saves 1.50 subtable visits per packet, off at 1.25";
-        assert_eq!(reason(&state(true, false, 0)), on);
-        let later = "off: did not pay, tried again after 0.8 s of traffic";
-        assert_eq!(reason(&state(false, false, 8)), later);
-        assert_eq!(reason(&state(true, true, 0)), "on: configured");
+        assert_eq!(reason(&shown(CacheUse::On)), on);
+        let sampled = "off: would save 1.50 subtable visits per packet as 75 % of packets are of \
+                       known flows, on above 1.75";
+        assert_eq!(reason(&shown(CacheUse::Sampled)), sampled);
+        let forced = PortLookup { cache_forced: true, ..shown(CacheUse::On) };
+        assert_eq!(reason(&forced), "on: configured");
+    }
+
+    #[test]
+    fn all_that_was_judged_is_shown() {
+        let text = line("p1", &shown(CacheUse::Off));
+        assert!(text.contains("masks: 2  visits per lookup: 2.00  cached: 0.0 %"), "{text}");
+        assert!(text.contains("packets 100 (75 came back)"), "{text}");
+        assert!(text.contains("hits by subtable: 0 0 of 9\n"), "{text}");
+        assert!(text.contains("new flows: stored\n"), "{text}");
     }
 }

@@ -5,6 +5,7 @@ use crate::control::invalidate::{Change, RegionSet};
 use crate::control::topology::{CPUS, Core};
 use crate::control::worker::Handle;
 use crate::messages::{Bell, Command, Execute};
+use crate::miss::policy::PortLookup;
 use crate::settings::*;
 use crate::stats::perf::MetricsView;
 use crate::stats::worker::Perf;

@@ -6,6 +6,7 @@ use crate::control::load::Load;
 use crate::control::topology::assumed_cores;
 use crate::lookup::flow_store::Store;
 use crate::messages::*;
+use crate::miss::policy::PortLookup;
 use crate::pmd::Worker;
 use crate::rx::kernel_wait::KernelWait;
 use crate::settings::*;

@@ -5,7 +5,7 @@
 //! One loop, generic over how keys are compared; a [`Level`] is one instance of it.
 
 use super::compare::{Probe, Scalar};
-use super::port_classifier::{LookupCounts, PortClassifier};
+use super::port_classifier::PortClassifier;
 use super::predictor::PREDICTIONS_MAX;
 use super::signature_cache::SigCache;
 use super::subtable::{Hasher, Subtable};
@@ -14,6 +14,9 @@ use crate::batch::keys::{KeyRef, Keys};
 use crate::cpu::Level;
 use crate::lookup::compare::MaskLine;
 use crate::mem::prefetch;
+use crate::miss::policy::{CacheUse, NewFlows};
+use crate::miss::rates::{LookupCounts, Share};
+use crate::miss::seen_flows::is_sampled;
 use packet::VECTOR;
 
 /// Up to this many packets are first looked up without groups, in the first subtable of their port.
@@ -132,6 +135,9 @@ impl Table {
             std::mem::take(&mut self.search).unwrap_or_else(|| Box::new(Search::new()));
         search.begin(keys, todo);
         let caching = self.cache_on && search.groups.iter().any(|g| self.caches(g));
+        if self.cache_sampled {
+            self.hash_sampled(keys, &search);
+        }
         if caching {
             self.by_cache::<P>(keys, &mut search);
         }
@@ -183,7 +189,9 @@ impl Table {
     #[inline(always)]
     fn first_slot(&self, keys: &Keys, i: u8) -> Option<usize> {
         let port = port_of(keys.line.0[usize::from(i)][4]);
-        let p = self.classifier(port.into()).filter(|p| !(self.cache_on && p.cache_on))?;
+        let p = self
+            .classifier(port.into())
+            .filter(|p| !self.cache_on || p.policy.cache != CacheUse::On)?;
         self.visited(p).first().map(|slot| usize::from(*slot))
     }
 
@@ -207,15 +215,16 @@ impl Table {
     /// Counts the visits of packets that found nothing.
     fn count_missed_visits(&mut self, groups: &[Group]) {
         for g in groups.iter().filter(|g| g.from < g.end) {
-            let visits = self.classifier(g.port).map_or(0, |p| self.visited(p).len());
-            let missed_visits = (visits * (g.end - g.from)) as u64;
-            self.count(g.port, LookupCounts { missed_visits, ..LookupCounts::default() });
+            let visits = self.classifier(g.port).map_or(0, |p| self.visited(p).len()) as u64;
+            let missed = (g.end - g.from) as u64;
+            let missed_visits = visits * missed;
+            self.count(g.port, LookupCounts { missed, missed_visits, ..LookupCounts::default() });
         }
     }
 
     /// What the cache hashes of a port's keys, if its packets go through the cache.
     pub(super) fn caching(&self, port: usize) -> Option<&Hasher> {
-        self.classifier(port).filter(|p| p.cache_on).map(|p| &p.union)
+        self.classifier(port).filter(|p| p.policy.cache == CacheUse::On).map(|p| &p.union)
     }
 
     fn classifier(&self, port: usize) -> Option<&PortClassifier> {
@@ -224,22 +233,18 @@ impl Table {
 
     /// The subtables that packets of a port are looked up in, in order.
     fn visited<'a>(&self, p: &'a PortClassifier) -> &'a [u8] {
-        &p.order[..if self.exhaustive {
-            p.order.len()
-        } else {
-            p.subtables_probed_max.min(p.order.len())
-        }]
+        if self.exhaustive { &p.order } else { p.visited() }
     }
 
     fn caches(&self, g: &Group) -> bool {
-        self.classifier(g.port).is_some_and(|p| p.cache_on)
+        self.caching(g.port).is_some()
     }
 
     /// Adds to the counts of a port.
     pub(super) fn count(&mut self, port: usize, t: LookupCounts) {
         self.counts.add(t);
         if let Some(p) = self.classifiers.get_mut(port).and_then(Option::as_deref_mut) {
-            p.recent.add(t);
+            p.rates.lookups.add(t);
         }
     }
 
@@ -256,18 +261,36 @@ impl Table {
         !search.round.is_empty()
     }
 
+    /// Hashes packets of ports that use the cache or may, as it does, and sees of a sample whether
+    /// they come back.
+    #[inline(always)]
+    fn hash_sampled(&mut self, keys: &mut Keys, search: &Search) {
+        for g in &search.groups {
+            let Some(p) = self.classifiers.get_mut(g.port).and_then(Option::as_deref_mut) else {
+                continue;
+            };
+            if p.policy.cache == CacheUse::Off {
+                continue;
+            }
+            let cache = self.cache.as_ref().filter(|_| p.policy.cache == CacheUse::On);
+            for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
+                let h = p.union.hash(&keys.get(i));
+                keys.hash[i] = h;
+                if let Some(cache) = cache {
+                    cache.prefetch(h);
+                }
+                if is_sampled(h) {
+                    let again = self.history.seen_flows.test_and_set(h);
+                    p.rates.packets_returning.count(1, again.into());
+                }
+            }
+        }
+    }
+
     #[inline(always)]
     fn by_cache<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
         let Some(cache) = self.cache.take() else { return };
         let mut groups = std::mem::take(&mut search.groups);
-        for g in groups.iter().filter(|g| self.caches(g)) {
-            let union = &self.classifier(g.port).expect("it caches").union;
-            for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
-                let h = union.hash(&keys.get(i));
-                keys.hash[i] = h;
-                cache.prefetch(h);
-            }
-        }
         for g in groups.iter().filter(|g| self.caches(g)) {
             for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
                 let c = cache.candidate(keys.hash[i]);
@@ -483,7 +506,8 @@ impl Table {
     fn predict<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
         for at in 0..search.groups.len() {
             let g = search.groups[at];
-            let predictor = |p: &PortClassifier| p.predictor.on && !p.direct.on;
+            let predictor =
+                |p: &PortClassifier| p.policy.predictor && p.policy.new_flows != NewFlows::Direct;
             if g.from == g.end || !self.classifier(g.port).is_some_and(predictor) {
                 continue;
             }
@@ -542,7 +566,7 @@ impl Table {
             LookupCounts { visits, missed_visits, flow_hits: hits, ..LookupCounts::default() },
         );
         if let Some(p) = &mut self.classifiers[g.port] {
-            p.predictor.count(visits, hits);
+            p.rates.predictions.count(visits, hits);
         }
     }
 
@@ -604,13 +628,15 @@ impl Table {
         let Some(mut cache) = self.cache.take() else { return };
         for g in groups {
             let Some(union) = self.caching(g.port) else { continue };
-            let mut learned = 0;
+            let mut learned = Share::default();
             let found = todo[g.from..g.unknown].iter().map(|i| usize::from(*i));
             for i in found.filter(|i| keys.megaflow[*i] != 0) {
-                learned += 1;
-                cache.insert(union.hash(&keys.get(i)), keys.megaflow[i]);
+                let no_other_lost = cache.insert(union.hash(&keys.get(i)), keys.megaflow[i]);
+                learned.count(1, no_other_lost.into());
             }
-            self.count(g.port, LookupCounts { learned, ..LookupCounts::default() });
+            if let Some(p) = &mut self.classifiers[g.port] {
+                p.rates.learned.count(learned.all, learned.good);
+            }
         }
         self.cache = Some(cache);
     }

@@ -16,13 +16,6 @@ const NEIGHBOURHOOD: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0xff, 0xff, 0xff, 
 /// Guesses per packet at most.
 pub(super) const PREDICTIONS_MAX: usize = 4;
 
-/// Guesses that say whether more are worth it.
-const TRIAL_PREDICTIONS_MIN: u64 = 256;
-/// One in so many must be right: deciding costs as much as so many probes.
-const TRIAL_RIGHT_RATIO: u64 = 8;
-/// A port whose flows are not guessed is tried again after so many judgements.
-const TRIAL_RETRY_INTERVALS: u32 = 16;
-
 /// See the module: subtables by neighbourhood, the latest first; what they say must be checked.
 pub(super) struct SubtablePredictor {
     near: Box<[[u8; PREDICTIONS_MAX]]>,
@@ -60,67 +53,9 @@ impl SubtablePredictor {
     }
 }
 
-/// Is guessing worth it for a port?
-#[derive(Clone, Copy)]
-pub(super) struct PredictorTrial {
-    pub on: bool,
-    wait: u32,
-    made: u64,
-    right: u64,
-}
-
-impl Default for PredictorTrial {
-    fn default() -> Self {
-        PredictorTrial { on: true, wait: 0, made: 0, right: 0 }
-    }
-}
-
-impl PredictorTrial {
-    /// Counts predictions, and those that were right.
-    pub fn count(&mut self, made: u64, right: u64) {
-        self.made += made;
-        self.right += right;
-    }
-
-    /// Every now and then.
-    pub fn judge(&mut self) {
-        if !self.on {
-            self.wait -= 1;
-            self.on = self.wait == 0;
-        } else if self.made >= TRIAL_PREDICTIONS_MIN {
-            self.on = self.right * TRIAL_RIGHT_RATIO >= self.made;
-            self.wait = TRIAL_RETRY_INTERVALS;
-        }
-        (self.made, self.right) = (0, 0);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn guesses_that_are_wrong_are_rarely_made() {
-        let mut j = PredictorTrial::default();
-        j.count(1000, 900);
-        j.judge();
-        assert!(j.on);
-        j.count(10, 0);
-        j.judge();
-        assert!(j.on, "ten say nothing");
-        let on = |right| {
-            let mut j = PredictorTrial::default();
-            (0..170)
-                .filter(|_| {
-                    let on = j.on;
-                    j.count(if on { 1000 } else { 0 }, right);
-                    j.judge();
-                    on
-                })
-                .count()
-        };
-        assert_eq!((on(0), on(500)), (10, 170));
-    }
 
     #[test]
     fn neighbours_are_known() {

@@ -6,14 +6,16 @@ use crate::lookup::classify::Search;
 use crate::lookup::compare::MaskLine;
 use crate::lookup::flow_store::{LIVE, MASKS, Payload, Store};
 use crate::lookup::mask::{self, FULL, PORT_ONLY};
-use crate::lookup::port_classifier::{self, LookupCounts, PortClassifier};
+use crate::lookup::port_classifier::{self, PortClassifier};
 use crate::lookup::predictor::SubtablePredictor;
 use crate::lookup::signature_cache::SigCache;
 use crate::lookup::subtable::Subtable;
 use crate::lookup::subtable_memo::SubtableMemo;
 use crate::mem::fold;
-use crate::miss::seen_flows::SeenFlows;
-use crate::settings::{PortLookup, Tri};
+use crate::miss::policy::{CacheUse, NewFlows, PortLookup};
+use crate::miss::rates::{LookupCounts, SUBTABLES_PROBED_MAX};
+use crate::miss::seen_flows::{SAMPLE_FLOWS, SeenFlows};
+use crate::settings::Tri;
 use crate::verify::levels::preferred_level;
 use flow::{PortNo, at};
 use std::sync::Arc;
@@ -45,8 +47,8 @@ pub(crate) enum Admission {
     Unprobed,
 }
 
-/// Subtables whose buckets are in huge pages.
-const HUGE_PAGE_SUBTABLES: usize = 16;
+/// Subtables whose buckets are in huge pages: as many as packets visit.
+const HUGE_PAGE_SUBTABLES: usize = SUBTABLES_PROBED_MAX;
 /// Megaflows from which on each is stored under its own mask: up to here what a mask more costs
 /// counts, beyond what a megaflow more costs. Whole bytes always: six times the megaflows; never:
 /// 419 cycles a packet for 289 with 10k rules of an access list (docs/perf/heuristics.md).
@@ -110,8 +112,9 @@ pub(crate) struct Table {
     pub live: u32,
     pub(super) secret: u64,
     pub(super) cache: Option<SigCache>,
-    /// Some port's packets go through the cache.
+    /// Some port's packets go through the cache, or would if their flows came back.
     pub cache_on: bool,
+    pub(super) cache_sampled: bool,
     /// Some port is in direct mode.
     pub direct: bool,
     pub level: Level,
@@ -120,6 +123,8 @@ pub(crate) struct Table {
     pub(super) counts: LookupCounts,
     /// Decisions since it was tuned, and their cycles.
     pub(super) miss_costs: (u64, u64),
+    /// Cycles of a miss, as far as known.
+    miss_cycles: u64,
 }
 
 impl Table {
@@ -148,11 +153,13 @@ impl Table {
             secret,
             cache: None,
             cache_on: false,
+            cache_sampled: false,
             direct: false,
             level: preferred_level(),
             search: Some(Box::new(Search::new())),
             counts: LookupCounts::default(),
             miss_costs: (0, 0),
+            miss_cycles: 0,
         };
         t.open(0, FULL);
         t
@@ -256,7 +263,7 @@ impl Table {
         let (line, ext) = lines(key);
         let p = self.classifiers[usize::from(port)].as_ref();
         let in_fixed_sample =
-            p.and_then(|p| p.direct.in_fixed_sample(&KeyRef { line, ext: &ext, have: 7 }));
+            p.and_then(|p| p.samples.in_fixed_sample(&KeyRef { line, ext: &ext, have: 7 }));
         InsertPosition { slot, masked, hash, near: key[2], in_fixed_sample, opened: self.opened }
     }
 
@@ -271,7 +278,7 @@ impl Table {
             sub.prefetch(position.hash);
             self.history.seen_flows.prefetch(position.hash);
             let p = self.classifiers[usize::from(port_of(position.masked[4]))].as_ref();
-            if p.is_some_and(|p| p.predictor.on) {
+            if p.is_some_and(|p| p.policy.predictor) {
                 self.history.predictor.prefetch(position.near);
             }
         }
@@ -283,17 +290,20 @@ impl Table {
         let found = self.probe(position.slot, position.hash, &KeyRef { line, ext: &ext, have: 7 });
         let found = found.map(|megaflow| (position.slot, megaflow)).or_else(|| self.unprobed(key));
         let port = port_of(position.masked[4]);
-        if self.classifier_mut(port).predictor.on {
+        if self.classifier_mut(port).policy.predictor {
             self.history.predictor.put(position.near, position.slot);
         }
         let p = self.classifier_mut(port);
         let Some((slot, megaflow)) = found else {
-            p.count_new_flow();
+            p.rates.new_flows += 1;
             return None;
         };
-        p.hits[slot] += p.direct.sample_weight();
+        let direct = p.policy.new_flows == NewFlows::Direct;
+        // In direct mode a packet of the samples stands for many others.
+        p.hits[slot] += if direct { SAMPLE_FLOWS / 2 } else { 1 };
         if position.in_fixed_sample.is_some() {
-            p.direct.count_sampled(p.cache_on);
+            let cached = p.policy.cache == CacheUse::On;
+            p.rates.misses_returning.count(1, cached.into());
         }
         self.count(port.into(), LookupCounts { resolved: 1, ..LookupCounts::default() });
         Some(megaflow)
@@ -304,9 +314,10 @@ impl Table {
     /// pay, though decisions have other masks by now.
     fn unprobed(&mut self, key: &Words) -> Option<(usize, (u32, u32))> {
         let port = port_of(key[4]);
-        let p = self.classifiers[usize::from(port)].as_ref().filter(|p| p.direct.on)?;
+        let p = self.classifiers[usize::from(port)].as_ref();
+        let p = p.filter(|p| p.policy.new_flows == NewFlows::Direct)?;
         let mut slots = [0; UNPROBED_SUBTABLES_MAX];
-        let (_, unprobed) = p.order.split_at(p.subtables_probed_max.min(p.order.len()));
+        let unprobed = p.unprobed();
         let n = unprobed.len().min(UNPROBED_SUBTABLES_MAX);
         slots[..n].copy_from_slice(&unprobed[..n]);
         let (line, ext) = lines(key);
@@ -319,17 +330,15 @@ impl Table {
     #[inline]
     pub fn is_uncached(&self, key: &KeyRef<'_>) -> bool {
         let p = self.classifiers.get(usize::from(port_of(key.line[4])));
-        p.and_then(Option::as_deref).is_some_and(|p| p.direct.bypasses(key))
+        p.and_then(Option::as_deref).is_some_and(|p| p.bypasses(key))
     }
 
     /// Counts a direct resolution of this packet; `answered`: it succeeded.
     #[inline]
     pub fn count_uncached(&mut self, key: &KeyRef<'_>, answered: bool) {
         let p = self.classifier_mut(port_of(key.line[4]));
-        p.direct.count_resolved(answered);
-        if answered {
-            p.count_new_flow();
-        }
+        p.rates.direct.count(1, answered.into());
+        p.rates.new_flows += u64::from(answered);
     }
 
     /// Counts misses and the cycles they took.
@@ -341,7 +350,7 @@ impl Table {
     /// What is known of the worth of storing this flow.
     pub fn admission(&mut self, position: &InsertPosition) -> Admission {
         let p = &mut self.classifiers[usize::from(port_of(position.masked[4]))];
-        let Some(p) = p.as_deref_mut().filter(|p| p.new_flow_rate_high()) else {
+        let Some(p) = p.as_deref_mut().filter(|p| p.stores_few()) else {
             return Admission::Unlimited;
         };
         let mut again = self.history.seen_flows.test_and_set(position.hash);
@@ -352,7 +361,7 @@ impl Table {
         let admission = match again {
             // Those that show whether flows come back have to do so first.
             false
-                if p.direct.mostly_returning
+                if p.policy.new_flows == NewFlows::MostReturn
                     && position.in_fixed_sample.is_none()
                     && p.pays(position.slot) =>
             {
@@ -363,11 +372,11 @@ impl Table {
             true => Admission::Unprobed,
         };
         if position.in_fixed_sample.is_some() {
-            let unprobed = admission == Admission::Unprobed && p.unprobed_pays();
-            p.direct.count_sampled(admission == Admission::SeenBefore || unprobed);
+            let returning = admission == Admission::SeenBefore;
+            p.rates.misses_returning.count(1, returning.into());
             // While others are not stored it is not either: else it would come back no more, and
             // they would.
-            if p.direct.on {
+            if p.policy.new_flows == NewFlows::Direct {
                 return Admission::FirstSeen;
             }
         }
@@ -388,8 +397,8 @@ impl Table {
         let Some(union) = self.caching(port).filter(|_| megaflow != 0) else { return };
         let hash = union.hash(key);
         if let Some(cache) = &mut self.cache {
-            cache.insert(hash, megaflow);
-            self.count(port, LookupCounts { learned: 1, ..LookupCounts::default() });
+            let no_other_lost = cache.insert(hash, megaflow);
+            self.classifier_mut(port as PortNo).rates.learned.count(1, no_other_lost.into());
         }
     }
 
@@ -543,18 +552,15 @@ impl Table {
 
     /// Every 100 ms: rank, forget old hits, decide for each port about the cache.
     pub fn tune(&mut self, choice: Tri) {
-        let mut recent = LookupCounts::default();
-        self.classifiers.iter().flatten().for_each(|p| recent.add(p.recent));
-        let pushed = self.cache.as_mut().map_or(0, SigCache::take_replaced) as u64;
-        let filling = pushed * 4 < recent.learned;
         let (n, cycles) = std::mem::take(&mut self.miss_costs);
-        let decision = cycles.checked_div(n).unwrap_or(0);
-        (self.cache_on, self.direct) = (false, false);
+        self.miss_cycles = cycles.checked_div(n).unwrap_or(self.miss_cycles);
+        (self.cache_on, self.cache_sampled, self.direct) = (false, false, false);
         for p in self.classifiers.iter_mut().flatten() {
             p.reorder(&self.subtables, self.secret);
-            p.tune(choice, filling, decision);
-            self.cache_on |= p.cache_on && p.live > 0;
-            self.direct |= p.direct.on;
+            p.tune(choice, self.miss_cycles);
+            self.cache_on |= p.policy.cache == CacheUse::On && p.live > 0;
+            self.cache_sampled |= p.policy.cache != CacheUse::Off;
+            self.direct |= p.policy.new_flows == NewFlows::Direct;
         }
         if self.cache_on && self.cache.is_none() {
             self.cache = Some(SigCache::new(self.store.capacity()));

@@ -1,12 +1,13 @@
 //! The table against a linear scan, with more masks than the budget.
 
 use super::flow_store::MASKS;
-use super::port_classifier::SUBTABLES_PROBED_MAX;
 use super::table::*;
 use super::*;
 use crate::batch::keys::{KeyRef, Keys, Words};
 use crate::cpu::Level;
 use crate::mem::fold;
+use crate::miss::policy::NewFlows;
+use crate::miss::rates::SUBTABLES_PROBED_MAX;
 use crate::parse::parser::port_word;
 use crate::settings::Tri;
 use crate::verify::levels::is_available;
@@ -197,7 +198,7 @@ fn a_ports_masks_and_flows_cost_other_ports_nothing() {
         let missed = look_up(&mut t, &mut keys, &packets);
         assert!(missed.iter().all(|i| mixed && i % 3 == 0) && missed.is_sorted());
         assert!((0..VECTOR).filter(|i| !mixed || i % 3 != 0).all(|i| keys.program[i] == 7));
-        let victim = t.classifiers[9].as_ref().unwrap().recent;
+        let victim = t.classifiers[9].as_ref().unwrap().rates.lookups;
         assert_eq!((victim.visits, victim.cache_hits), (victim.flow_hits, 0));
         assert_eq!(
             victim.flow_hits,
@@ -313,10 +314,10 @@ fn samples_of_direct_mode_find_what_is_hidden_and_bring_its_subtable_back() {
     let slot = t.store.payload(hidden).mask();
     let p = t.classifier_mut(1);
     let first = p.order.iter().find(|s| usize::from(**s) != slot).copied();
-    (p.order, p.subtables_probed_max) = (vec![first.expect("two subtables"), slot as u8], 1);
+    (p.order, p.policy.subtables_probed_max) = (vec![first.expect("two subtables"), slot as u8], 1);
     let position = t.insert_position(&of_port(1, 7), &mask(wide));
     assert_eq!(t.known(&position, &of_port(1, 7)), None, "not in direct mode: it is stored again");
-    t.classifier_mut(1).direct.on = true;
+    t.classifier_mut(1).policy.new_flows = NewFlows::Direct;
     assert_eq!(t.known(&position, &of_port(1, 7)), Some((hidden, 5)));
     assert_eq!(t.known(&position, &of_port(1, 9)), None);
     for _ in 0..1000 {

@@ -2,6 +2,9 @@
 //! are stored as megaflows.
 
 pub(crate) mod policy;
+#[cfg(test)]
+mod policy_tests;
+pub(crate) mod rates;
 pub(crate) mod seen_flows;
 pub(crate) mod uncached;
 pub(crate) mod uncached_stats;

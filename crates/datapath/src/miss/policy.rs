@@ -1,181 +1,205 @@
-//! Direct mode: when the new flows of a port hardly ever come back, the pipeline is asked what to
-//! do with their packets, one by one, and nothing else: not what it looked at, nor whether the flow
-//! was seen or has a megaflow somewhere.
+//! What the packets of a port do next, from what they did lately: a pure function, asked every
+//! 100 ms for each port. `dpif-netdev/pmd-lookup-show` prints what goes in and what comes out.
 //!
-//! Two samples of the flows go the whole way. One is always the same and shows whether flows come
-//! back, however long that takes them; the other changes, and lets those in that come back soon
-//! while most do not.
+//! Costs are compared in subtable visits; what a miss costs is measured.
 
-use crate::batch::keys::KeyRef;
+use crate::miss::rates::{JUDGED_EVENTS_MIN, PortRates, SUBTABLES_PROBED_MAX, Share};
+use crate::settings::Tri;
+use flow::PortNo;
 
-/// One flow in so many is in a sample.
-const SAMPLE_FLOWS: u64 = 64;
+/// New flows of a port (those of the interval before count half) from which on few of those that
+/// were never seen before are stored: docs/decisions/0008-misses-without-a-flow.md.
+pub(crate) const NEW_FLOWS_MIN: u64 = 1024;
 
-/// Judgements until other flows are the changing sample.
-const SAMPLE_INTERVALS: u32 = 4;
+/// What a visit costs, to compare it with a miss: docs/perf/heuristics.md.
+const VISIT_COST_CYCLES: u64 = 64;
 
-/// Decisions about flows of the sample that stays that a judgement needs.
-const SAMPLED_FLOWS_MIN: u32 = 64;
+/// The signature cache is used while it saves more visits per packet than this, less
+/// [`CACHE_SAVES_VISITS_SLACK`] when it is on already: asking and filling it cost as much.
+pub const CACHE_SAVES_VISITS_MIN: f64 = 1.75;
+/// See [`CACHE_SAVES_VISITS_MIN`].
+pub const CACHE_SAVES_VISITS_SLACK: f64 = 0.5;
 
-/// Direct mode begins when fewer than one flow in so many came back, and ends when more than one in
-/// so many do.
-const ENTER_RETURNING_RATIO: u32 = 8;
-const LEAVE_RETURNING_RATIO: u32 = 4;
+/// Direct mode ends when one missed flow in so many comes back; it begins when half as many do, and
+/// new flows are stored at once when twice as many do:
+/// docs/decisions/0009-direct-mode.md.
+const RETURNING_FLOWS_RATIO: u64 = 4;
 
-/// Judgements until it is tried again after the pipeline did not answer most of what it was asked.
+/// What was given up because it failed (predictions, direct mode) is tried again when this many
+/// intervals are over.
 const RETRY_INTERVALS: u32 = 32;
 
-/// One port's.
-#[derive(Default)]
-pub(crate) struct DirectMode {
-    pub on: bool,
-    /// Most flows come back.
-    pub mostly_returning: bool,
-    /// What makes hashes unknown to others.
-    secret: u64,
-    /// Which flows are the changing sample (that of 0 stays), and judgements so far.
-    sample: u64,
-    judged: u32,
-    /// Decisions about flows of the sample that stays since the last judgement, and those whose
-    /// flow deserved a place.
-    sampled: u32,
-    returning: u32,
-    /// Packets that went direct, and those of them that the pipeline said nothing about.
-    resolved: u32,
-    unresolved: u32,
-    /// Judgements until it is tried again.
-    retry_in: u32,
+/// How the signature cache is used.
+#[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheUse {
+    /// Not at all.
+    #[default]
+    Off,
+    /// It would save visits if flows came back, and whether they do is looked at.
+    Sampled,
+    /// All packets go through it.
+    On,
 }
 
-impl DirectMode {
-    pub fn new(secret: u64) -> Self {
-        DirectMode { secret, ..DirectMode::default() }
-    }
+/// What becomes of flows that were not there.
+#[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewFlows {
+    /// Each is stored: they are few.
+    #[default]
+    Stored,
+    /// They are many and most come back: each is stored, but the sample by which that is seen.
+    MostReturn,
+    /// They are stored when they come again.
+    SeenTwice,
+    /// All but two samples of them are in direct mode.
+    Direct,
+}
 
-    /// A hash of Ethernet and IP addresses and what follows them on line 0, whatever megaflows say;
-    /// its low part says which of [`SAMPLE_FLOWS`] a flow is in.
-    #[inline]
-    fn flow_hash(&self, key: &KeyRef<'_>) -> u64 {
-        let both = |w: &[u64]| {
-            let (a, b) = (w[0] ^ self.secret, w[1] ^ 0xd6e8_feb8_6659_fd93);
-            let p = a as u128 * b as u128;
-            p as u64 ^ (p >> 64) as u64
-        };
-        let h = both(&key.line[..2]).rotate_left(32) ^ both(&key.line[2..4]);
-        let ext = &key.ext[0];
-        let long = if key.have & 1 == 0 { 0 } else { both(&ext[..2]) ^ both(&ext[2..4]) };
-        (h ^ long.rotate_left(16)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
-    }
+/// What a port's packets do until the next judgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortPolicy {
+    /// Do they go through the signature cache?
+    pub cache: CacheUse,
+    /// In how many of the most hit subtables they are looked up.
+    pub subtables_probed_max: usize,
+    /// Are they looked up in predicted subtables?
+    pub predictor: bool,
+    /// What is done with new flows.
+    pub new_flows: NewFlows,
+    /// The cache is given up, as flows are too many for it, until it is tried again.
+    pub cache_refused: bool,
+    /// Direct mode is given up, as the pipeline does not answer, until it is tried again.
+    pub direct_refused: bool,
+    /// Judgements so far.
+    pub interval: u32,
+}
 
-    /// Is nothing asked about this packet's flow?
-    #[inline]
-    pub fn bypasses(&self, key: &KeyRef<'_>) -> bool {
-        self.on && ![0, self.sample].contains(&(self.flow_hash(key) % SAMPLE_FLOWS))
-    }
-
-    /// The hash of this packet's flow, if it is of the sample that stays.
-    pub fn in_fixed_sample(&self, key: &KeyRef<'_>) -> Option<u64> {
-        Some(self.flow_hash(key)).filter(|hash| hash.is_multiple_of(SAMPLE_FLOWS))
-    }
-
-    /// Packets that one stands for that went the whole way.
-    pub fn sample_weight(&self) -> u64 {
-        if self.on && self.unresolved * 2 <= self.resolved { SAMPLE_FLOWS / 2 } else { 1 }
-    }
-
-    /// A packet of the sample that stays went the whole way; does its flow save decisions from now
-    /// on?
-    pub fn count_sampled(&mut self, returning: bool) {
-        self.sampled += 1;
-        self.returning += u32::from(returning);
-    }
-
-    /// A packet was to go direct; did the pipeline answer?
-    #[inline]
-    pub fn count_resolved(&mut self, answered: bool) {
-        self.resolved += 1;
-        self.unresolved += u32::from(!answered);
-    }
-
-    /// Sees, every 100 ms, whether it is worth it. `pressed`: there are many new flows.
-    pub fn judge(&mut self, new_flow_rate_high: bool) {
-        self.judged = self.judged.wrapping_add(1);
-        if self.judged.is_multiple_of(SAMPLE_INTERVALS) {
-            self.sample = self.sample % (SAMPLE_FLOWS - 1) + 1;
+impl Default for PortPolicy {
+    fn default() -> Self {
+        PortPolicy {
+            cache: CacheUse::Off,
+            subtables_probed_max: SUBTABLES_PROBED_MAX,
+            predictor: true,
+            new_flows: NewFlows::Stored,
+            cache_refused: false,
+            direct_refused: false,
+            interval: 0,
         }
-        self.retry_in = if self.unresolved * 2 > self.resolved {
-            RETRY_INTERVALS
-        } else {
-            self.retry_in.saturating_sub(1)
-        };
-        (self.resolved, self.unresolved) = (0, 0);
-        if new_flow_rate_high && self.sampled < SAMPLED_FLOWS_MIN && self.retry_in == 0 {
-            return;
-        }
-        self.mostly_returning = new_flow_rate_high && self.returning * 2 >= self.sampled;
-        let few = self.returning
-            * if self.on { LEAVE_RETURNING_RATIO } else { ENTER_RETURNING_RATIO }
-            <= self.sampled;
-        (self.on, self.sampled, self.returning) =
-            (new_flow_rate_high && few && self.retry_in == 0, 0, 0);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn judged(d: &mut DirectMode, sampled: u32, returning: u32) -> bool {
-        (0..sampled).for_each(|n| d.count_sampled(n < returning));
-        d.judge(true);
-        d.on
+impl PortRates {
+    /// What a miss costs, in visits.
+    fn miss_visits(&self) -> u64 {
+        (self.miss_cycles / VISIT_COST_CYCLES).max(1)
     }
 
-    #[test]
-    fn it_is_on_while_flows_do_not_come_back() {
-        let mut d = DirectMode::default();
-        assert!(!judged(&mut d, 10, 0), "too few say nothing");
-        assert!(judged(&mut d, 90, 12));
-        assert!(judged(&mut d, 100, 24), "it is not given up at once");
-        assert!(!judged(&mut d, 100, 26) && !d.mostly_returning);
-        assert!(!judged(&mut d, 100, 50) && d.mostly_returning);
-        assert!(!judged(&mut d, 100, 13));
-        assert!(judged(&mut d, 100, 12));
-        d.judge(false);
-        assert!(!d.on, "new flows are few");
+    /// Visits per packet that the cache saves, or would save if it knew all flows seen before.
+    pub fn cache_saves(&self, returning: f64) -> f64 {
+        let t = &self.lookups;
+        let packets = (t.cache_hits + t.flow_hits + t.missed).max(1) as f64;
+        // Nothing but the cache was asked: half of the subtables.
+        let found_visits = match t.flow_hits {
+            0..JUDGED_EVENTS_MIN if t.cache_hits > 0 => self.masks as f64 / 2.0,
+            n => (t.visits - t.missed_visits) as f64 / n.max(1) as f64,
+        };
+        let found = (1.0 - t.missed as f64 / packets).min(returning);
+        // Misses of flows seen before: the others all miss.
+        found * found_visits + (returning - found) * self.miss_visits() as f64
     }
+}
 
-    #[test]
-    fn it_waits_where_the_pipeline_does_not_answer() {
-        let mut d = DirectMode::default();
-        assert!(judged(&mut d, 100, 0));
-        (0..10).for_each(|n| d.count_resolved(n % 2 == 0));
-        assert!(judged(&mut d, 100, 0), "half of them are worth it");
-        (0..10).for_each(|n| d.count_resolved(n % 3 == 0));
-        let off = (0..2 * RETRY_INTERVALS).take_while(|_| !judged(&mut d, 100, 0)).count();
-        assert_eq!(off, RETRY_INTERVALS as usize);
-    }
-
-    #[test]
-    fn every_flow_is_in_a_sample_now_and_then_and_some_always_are() {
-        let (mut d, ext) = (DirectMode { on: true, sample: 1, ..DirectMode::new(5) }, [[0; 8]; 3]);
-        let mut times = [0; 1000];
-        for _ in 0..(SAMPLE_FLOWS - 1) as u32 * SAMPLE_INTERVALS {
-            for (flow, times) in times.iter_mut().enumerate() {
-                let key = KeyRef { line: &[0, 0, flow as u64, 0, 0, 0, 0, 0], ext: &ext, have: 0 };
-                *times += u32::from(!d.bypasses(&key));
-                assert!(d.in_fixed_sample(&key).is_none() || !d.bypasses(&key));
-            }
-            d.judge(true);
-            d.on = true;
+impl PortPolicy {
+    /// What comes after this, by what was measured meanwhile; `choice` is the operator's about the
+    /// cache.
+    pub fn next(&self, r: &PortRates, choice: Tri) -> PortPolicy {
+        let interval = self.interval.wrapping_add(1);
+        let retry = interval.is_multiple_of(RETRY_INTERVALS);
+        let refused = r.direct.good * 2 < r.direct.all || self.direct_refused && !retry;
+        let (cache, cache_refused) = self.next_cache(r, choice, retry);
+        PortPolicy {
+            cache,
+            cache_refused,
+            subtables_probed_max: self.next_subtables(r),
+            predictor: match r.predictions.all {
+                0..JUDGED_EVENTS_MIN => self.predictor || retry,
+                all => r.predictions.good * r.miss_visits() >= all * 4,
+            },
+            new_flows: self.next_new_flows(r, refused),
+            direct_refused: refused,
+            interval,
         }
-        let always = times.iter().filter(|t| **t > SAMPLE_INTERVALS).count();
-        assert!((1..50).contains(&always), "{always}");
-        assert!(
-            times
-                .iter()
-                .all(|t| [SAMPLE_INTERVALS, (SAMPLE_FLOWS - 1) as u32 * SAMPLE_INTERVALS]
-                    .contains(t))
-        );
     }
+
+    /// How the cache is used, and whether it is given up because it is too small.
+    fn next_cache(&self, r: &PortRates, choice: Tri, retry: bool) -> (CacheUse, bool) {
+        let (t, on) = (&r.lookups, self.cache == CacheUse::On);
+        let slack = if on { CACHE_SAVES_VISITS_SLACK } else { 0.0 };
+        let pays = |returning| r.cache_saves(returning) > CACHE_SAVES_VISITS_MIN - slack;
+        // More than a quarter of what is learned takes the place of others.
+        let is_full = on && r.learned.all >= JUDGED_EVENTS_MIN && r.learned.part() < 0.75;
+        let packets = (t.cache_hits + t.flow_hits + t.missed).max(1) as f64;
+        let fails = is_full && !pays(t.cache_hits as f64 / packets);
+        let refused = fails || self.cache_refused && !retry;
+        let used = match choice {
+            Tri::On => CacheUse::On,
+            Tri::Off => CacheUse::Off,
+            Tri::Auto if t.hits() + t.missed < JUDGED_EVENTS_MIN => self.cache,
+            Tri::Auto if !pays(1.0) => CacheUse::Off,
+            Tri::Auto if refused || self.cache == CacheUse::Off => CacheUse::Sampled,
+            Tri::Auto if r.packets_returning.all < JUDGED_EVENTS_MIN => self.cache,
+            Tri::Auto if pays(r.packets_returning.part()) => CacheUse::On,
+            Tri::Auto => CacheUse::Sampled,
+        };
+        (used, refused)
+    }
+
+    /// Subtables, the most hit first, of which a visit costs less than what it saves when the
+    /// packet is found there and not by the pipeline.
+    fn next_subtables(&self, r: &PortRates) -> usize {
+        let mut left = r.new_flows + r.all_hits;
+        if left < JUDGED_EVENTS_MIN {
+            return self.subtables_probed_max;
+        }
+        let pays = |hits: &&u64| {
+            let pays = **hits * r.miss_visits() >= left;
+            left -= **hits;
+            pays
+        };
+        r.hits.iter().take(r.masks).take_while(pays).count().max(1)
+    }
+
+    fn next_new_flows(&self, r: &PortRates, refused: bool) -> NewFlows {
+        let Share { all, good } = r.misses_returning;
+        let ends = match self.new_flows {
+            NewFlows::Direct => RETURNING_FLOWS_RATIO,
+            _ => 2 * RETURNING_FLOWS_RATIO,
+        };
+        match self.new_flows {
+            _ if r.new_flows < NEW_FLOWS_MIN => NewFlows::Stored,
+            NewFlows::MostReturn if all < JUDGED_EVENTS_MIN => NewFlows::MostReturn,
+            NewFlows::Direct if all < JUDGED_EVENTS_MIN && !refused => NewFlows::Direct,
+            _ if all < JUDGED_EVENTS_MIN => NewFlows::SeenTwice,
+            _ if good * RETURNING_FLOWS_RATIO >= 2 * all => NewFlows::MostReturn,
+            _ if good * ends <= all && !refused => NewFlows::Direct,
+            _ => NewFlows::SeenTwice,
+        }
+    }
+}
+
+/// How a worker finds the megaflows of one input port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortLookup {
+    /// The port.
+    pub port: PortNo,
+    /// Its cached flows.
+    pub flows: u32,
+    /// Their masks.
+    pub masks: u32,
+    /// What the last judgement went by.
+    pub rates: PortRates,
+    /// By configuration and not by cost is the signature cache on or off.
+    pub cache_forced: bool,
+    /// What is done now.
+    pub policy: PortPolicy,
 }

@@ -1,6 +1,7 @@
 //! What was seen before: most flows that were never seen are never seen again, and only those that
 //! are deserve a place.
 
+use crate::batch::keys::KeyRef;
 use crate::lookup::flow_store::Reserved;
 
 /// Words of the memory: 2^25 bits, 4 MB, of which only what is used exists. A hash has two bits in
@@ -59,6 +60,59 @@ impl SeenFlows {
     }
 }
 
+/// Intervals until other flows are the changing sample.
+const SAMPLE_INTERVALS: u64 = 4;
+
+/// One flow in so many is in a sample: docs/decisions/0009-direct-mode.md.
+pub(crate) const SAMPLE_FLOWS: u64 = 64;
+
+/// Which flows of a port go the whole way in direct mode: two samples. One is always the same and
+/// shows whether flows come back, however long that takes them; the other changes, and lets those
+/// in that come back soon while most do not.
+pub(crate) struct FlowSamples {
+    /// What makes hashes unknown to others.
+    secret: u64,
+}
+
+impl FlowSamples {
+    pub fn new(secret: u64) -> Self {
+        FlowSamples { secret }
+    }
+
+    /// A hash of Ethernet and IP addresses and what follows them on line 0, whatever megaflows say;
+    /// its low part says which of [`SAMPLE_FLOWS`] a flow is in.
+    #[inline]
+    fn flow_hash(&self, key: &KeyRef<'_>) -> u64 {
+        let both = |w: &[u64]| {
+            let (a, b) = (w[0] ^ self.secret, w[1] ^ 0xd6e8_feb8_6659_fd93);
+            let p = a as u128 * b as u128;
+            p as u64 ^ (p >> 64) as u64
+        };
+        let h = both(&key.line[..2]).rotate_left(32) ^ both(&key.line[2..4]);
+        let ext = &key.ext[0];
+        let long = if key.have & 1 == 0 { 0 } else { both(&ext[..2]) ^ both(&ext[2..4]) };
+        (h ^ long.rotate_left(16)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
+    }
+
+    /// Is this packet's flow in neither sample in this interval?
+    #[inline]
+    pub fn is_in_none(&self, key: &KeyRef<'_>, interval: u32) -> bool {
+        let changing = u64::from(interval) / SAMPLE_INTERVALS % (SAMPLE_FLOWS - 1) + 1;
+        ![0, changing].contains(&(self.flow_hash(key) % SAMPLE_FLOWS))
+    }
+
+    /// The hash of this packet's flow, if it is of the sample that stays.
+    pub fn in_fixed_sample(&self, key: &KeyRef<'_>) -> Option<u64> {
+        Some(self.flow_hash(key)).filter(|hash| hash.is_multiple_of(SAMPLE_FLOWS))
+    }
+}
+
+/// Is a flow with this hash in the sample of those that are looked up?
+#[inline(always)]
+pub(crate) fn is_sampled(hash: u64) -> bool {
+    hash >> 48 & (SAMPLE_FLOWS - 1) == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,5 +130,22 @@ mod tests {
         assert!(full < 19_900_000 / 25, "{full} of those that were never seen");
         let old = known(&mut s, 0..100_000);
         assert!(old < 100_000 / 5, "{old} of those that were seen long ago");
+    }
+
+    #[test]
+    fn every_flow_is_in_a_sample_now_and_then_and_some_always_are() {
+        const ROUND: u32 = (SAMPLE_FLOWS - 1) as u32 * SAMPLE_INTERVALS as u32;
+        let (s, ext) = (FlowSamples::new(5), [[0; 8]; 3]);
+        let mut times = [0; 1000];
+        for interval in 0..ROUND {
+            for (flow, times) in times.iter_mut().enumerate() {
+                let key = KeyRef { line: &[0, 0, flow as u64, 0, 0, 0, 0, 0], ext: &ext, have: 0 };
+                *times += u32::from(!s.is_in_none(&key, interval));
+                assert!(s.in_fixed_sample(&key).is_none() || !s.is_in_none(&key, interval));
+            }
+        }
+        let always = times.iter().filter(|t| **t == ROUND).count();
+        assert!((1..50).contains(&always), "{always}");
+        assert!(times.iter().all(|t| [SAMPLE_INTERVALS as u32, ROUND].contains(t)));
     }
 }

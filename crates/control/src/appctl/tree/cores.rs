@@ -1,7 +1,7 @@
 //! PMD threads and the kernel worker: what their cycles go to, their receive queues and caches.
 
 use crate::state::State;
-use datapath::{Perf, PmdInfo, RxqInfo, WorkerId};
+use datapath::{CacheUse, NewFlows, Perf, PmdInfo, RxqInfo, WorkerId};
 use flow::PortNo;
 use serde_json::{Map, Value, json};
 
@@ -85,10 +85,10 @@ pub fn caches(s: &mut State) -> Value {
         let mut ports = Map::new();
         for l in mine {
             let one = json!({
-                "megaflows": l.flows, "masks": l.masks, "direct": l.direct,
-                "signature_cache": l.cache.on,
+                "megaflows": l.flows, "masks": l.masks, "direct": l.policy.new_flows == NewFlows::Direct,
+                "signature_cache": l.policy.cache == CacheUse::On,
                 // Of the last tenth of a second that was judged.
-                "visits_per_lookup": l.visits as f64 / l.lookups.max(1) as f64,
+                "visits_per_lookup": l.rates.lookups.visits_per_hit(),
             });
             ports.insert(port_name(s, l.port), one);
         }

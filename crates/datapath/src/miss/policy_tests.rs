@@ -1,0 +1,144 @@
+//! The policy as a table: what was measured, what it was before, and what comes next.
+
+use super::policy::*;
+use super::rates::*;
+use crate::settings::Tri;
+
+/// A port with 12 masks whose misses cost 32 visits: hits of the cache and of subtables, visits,
+/// misses, and how many percent of packets are of known flows.
+fn rates(cache_hits: u64, flow_hits: u64, visits: u64, missed: u64, known: u64) -> PortRates {
+    let lookups = LookupCounts { cache_hits, flow_hits, visits, missed, ..LookupCounts::default() };
+    let packets_returning = Share { all: 100, good: known };
+    PortRates { lookups, masks: 12, packets_returning, miss_cycles: 2048, ..PortRates::default() }
+}
+
+#[test]
+fn the_cache_is_used_where_packets_come_back_and_visit_many_subtables() {
+    use CacheUse::*;
+    let table = [
+        (Off, rates(0, 1000, 1500, 0, 100), Off, "a visit and a half"),
+        (Off, rates(0, 60, 240, 0, 100), Off, "too few packets say nothing"),
+        (On, rates(60, 0, 0, 0, 0), On, "too few packets say nothing"),
+        (Off, rates(0, 1000, 3600, 0, 100), Sampled, "samples come first"),
+        (Sampled, rates(0, 1000, 3600, 0, 100), On, "all come back"),
+        (Sampled, rates(0, 1000, 3600, 0, 40), Sampled, "too few come back"),
+        (Sampled, rates(0, 1000, 1500, 0, 100), Off, "a visit and a half"),
+        (On, rates(900, 100, 600, 0, 100), On, "others visit six"),
+        (On, rates(1000, 0, 0, 0, 100), On, "not measured: half of 12"),
+        (On, rates(900, 100, 150, 0, 100), On, "between both limits"),
+        (On, rates(900, 100, 120, 0, 100), Off, "others visit hardly more than one"),
+        (On, rates(0, 1000, 6000, 0, 2), Sampled, "flows do not come back"),
+        (On, rates(0, 1000, 6000, 0, 90), On, "it is being filled"),
+        (Off, rates(0, 80, 80, 920, 0), Sampled, "what is missed might come back"),
+        (Sampled, rates(0, 80, 80, 920, 0), Sampled, "and does not"),
+        (Sampled, rates(0, 80, 80, 920, 100), On, "or does"),
+        (Sampled, rates(0, 900, 900, 100, 90), Sampled, "those that miss are those that are new"),
+    ];
+    for (cache, r, expected, why) in table {
+        let policy = PortPolicy { cache, ..PortPolicy::default() };
+        assert_eq!(policy.next(&r, Tri::Auto).cache, expected, "{why}: {r:?}");
+        assert_eq!(policy.next(&r, Tri::On).cache, On);
+        assert_eq!(policy.next(&r, Tri::Off).cache, Off);
+    }
+}
+
+#[test]
+fn new_flows_are_stored_as_far_as_they_come_back() {
+    use NewFlows::*;
+    let (few, many) = (NEW_FLOWS_MIN - 1, NEW_FLOWS_MIN);
+    // Before; new flows; of the sample all and those that came back; after.
+    let table = [
+        (Stored, few, (100, 0), Stored),
+        (Direct, few, (100, 0), Stored),
+        (Stored, many, (10, 0), SeenTwice),
+        (SeenTwice, many, (10, 10), SeenTwice),
+        (MostReturn, many, (10, 0), MostReturn),
+        (Direct, many, (10, 10), Direct),
+        (SeenTwice, many, (100, 12), Direct),
+        (SeenTwice, many, (100, 13), SeenTwice),
+        (Direct, many, (100, 25), Direct),
+        (Direct, many, (100, 26), SeenTwice),
+        (Direct, many, (100, 50), MostReturn),
+        (MostReturn, many, (100, 49), SeenTwice),
+        (Stored, many, (100, 50), MostReturn),
+    ];
+    for (new_flows, n, (all, good), expected) in table {
+        let policy = PortPolicy { new_flows, ..PortPolicy::default() };
+        let misses_returning = Share { all, good };
+        let r = PortRates { new_flows: n, misses_returning, ..PortRates::default() };
+        let after = policy.next(&r, Tri::Auto).new_flows;
+        assert_eq!(after, expected, "{new_flows:?} {n} {all} {good}");
+    }
+}
+
+/// How many of so many intervals it is on, with what is measured while it is.
+fn on_of(n: usize, on: fn(&PortPolicy) -> bool, measured: PortRates) -> usize {
+    let (mut policy, idle) = (PortPolicy::default(), PortRates { ..measured });
+    let idle = PortRates { predictions: Share::default(), direct: Share::default(), ..idle };
+    let count = (0..n).filter(|_| {
+        let was_on = on(&policy);
+        policy = policy.next(if was_on { &measured } else { &idle }, Tri::Auto);
+        was_on
+    });
+    count.count()
+}
+
+#[test]
+fn a_cache_that_is_too_small_is_rarely_tried() {
+    let full = Share { all: 1000, good: 100 };
+    let on = |cache_hits, learned| {
+        let r = PortRates { learned, ..rates(cache_hits, 1000 - cache_hits, 6000, 0, 100) };
+        on_of(320, |p| p.cache == CacheUse::On, r)
+    };
+    assert_eq!([on(10, full), on(900, full), on(10, Share { all: 9, good: 0 })], [10, 318, 318]);
+}
+
+#[test]
+fn what_fails_is_rarely_tried() {
+    let right = |good| {
+        let predictions = Share { all: 1000, good };
+        on_of(320, |p| p.predictor, PortRates { predictions, ..rates(0, 1, 1, 0, 0) })
+    };
+    assert_eq!([right(0), right(124), right(125), right(900)], [10, 10, 320, 320]);
+    let answered = |good| {
+        let direct = Share { all: 1000, good };
+        let misses_returning = Share { all: 100, good: 0 };
+        let r = PortRates { direct, misses_returning, ..rates(0, 0, 0, 1000, 0) };
+        let r = PortRates { new_flows: NEW_FLOWS_MIN, ..r };
+        on_of(320, |p| p.new_flows == NewFlows::Direct, r)
+    };
+    assert_eq!([answered(0), answered(499), answered(500)], [10, 10, 319]);
+}
+
+#[test]
+fn subtables_are_visited_as_far_as_that_pays() {
+    let probed = |hits: [u64; 4], new_flows, miss_cycles| {
+        let mut r = PortRates { masks: 4, new_flows, miss_cycles, ..PortRates::default() };
+        r.hits[..4].copy_from_slice(&hits);
+        r.all_hits = hits.iter().sum();
+        PortPolicy::default().next(&r, Tri::Auto).subtables_probed_max
+    };
+    assert_eq!(probed([0; 4], 0, 2048), SUBTABLES_PROBED_MAX, "nothing is known yet");
+    let hits = [10_000, 500, 20, 10];
+    assert_eq!([0, 10_000, 1_000_000].map(|new| probed(hits, new, 2048)), [4, 2, 1]);
+    assert_eq!(probed(hits, 10_000, 512), 1, "misses cost less");
+}
+
+#[test]
+fn what_is_too_few_to_judge_is_kept_for_the_next_interval() {
+    let few = Share { all: JUDGED_EVENTS_MIN - 1, good: 1 };
+    let many = Share { all: JUDGED_EVENTS_MIN, good: 1 };
+    let mut r = PortRates {
+        new_flows: 9,
+        packets_returning: few,
+        misses_returning: many,
+        ..rates(1, 2, 3, 4, 5)
+    };
+    r.packets_returning = few;
+    r.begin();
+    assert_eq!((r.packets_returning, r.misses_returning), (few, Share::default()));
+    assert_eq!((r.lookups.flow_hits, r.new_flows), (2, 4));
+    r.lookups.flow_hits = JUDGED_EVENTS_MIN;
+    r.begin();
+    assert_eq!(r.lookups, LookupCounts::default());
+}
