@@ -49,7 +49,7 @@ pub use control::watches::WatchId;
 pub use cpu::Level;
 pub use messages::Bell;
 pub use miss::policy::{
-    CACHE_SAVES_VISITS_MIN, CACHE_SAVES_VISITS_SLACK, CacheUse, NewFlows, PortLookup, PortPolicy,
+    CACHE_SAVES_VISITS_MIN, CACHE_STAYS_VISITS_MIN, CacheUse, NewFlows, PortLookup, PortPolicy,
 };
 pub use miss::rates::{LookupCounts, PortRates, Share};
 pub use parse::scalar::extract;

@@ -4,7 +4,7 @@
 use super::pmd::pmds;
 use crate::state::State;
 use datapath::{
-    CACHE_SAVES_VISITS_MIN, CACHE_SAVES_VISITS_SLACK, CacheUse, NewFlows, PortLookup, PortPolicy,
+    CACHE_SAVES_VISITS_MIN, CACHE_STAYS_VISITS_MIN, CacheUse, NewFlows, PortLookup, PortPolicy,
     Share, WorkerId,
 };
 use std::fmt::Write;
@@ -93,8 +93,7 @@ fn reason(p: &PortLookup) -> String {
             "off: too small for these flows, tried again every few seconds".into()
         }
         CacheUse::On => {
-            let stays = pays - CACHE_SAVES_VISITS_SLACK;
-            format!("on: saves {}, off at {stays:.2}", saves(returning))
+            format!("on: saves {}, off at {CACHE_STAYS_VISITS_MIN:.2}", saves(returning))
         }
         CacheUse::Off => format!("off: would save at most {}, on above {pays:.2}", saves(1.0)),
         CacheUse::Sampled => format!(
@@ -132,7 +131,7 @@ mod tests {
     fn the_reason_is_said() {
         let off = "off: would save at most 2.00 subtable visits per packet, on above 1.75";
         assert_eq!(reason(&shown(CacheUse::Off)), off);
-        let on = "on: saves 1.50 subtable visits per packet, off at 1.25";
+        let on = "on: saves 1.50 subtable visits per packet, off at 1.31";
         assert_eq!(reason(&shown(CacheUse::On)), on);
         let sampled = "off: would save 1.50 subtable visits per packet as 75 % of packets are of \
                        known flows, on above 1.75";

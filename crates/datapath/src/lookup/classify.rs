@@ -14,13 +14,14 @@ use crate::batch::keys::{KeyRef, Keys};
 use crate::cpu::Level;
 use crate::lookup::compare::MaskLine;
 use crate::mem::prefetch;
+use crate::miss::RESOLVE_PACKETS_MAX;
 use crate::miss::policy::{CacheUse, NewFlows};
 use crate::miss::rates::{LookupCounts, Share};
 use crate::miss::seen_flows::is_sampled;
 use packet::VECTOR;
 
 /// Up to this many packets are first looked up without groups, in the first subtable of their port.
-const FEW_PACKETS_MAX: usize = 8;
+const FEW_PACKETS_MAX: usize = RESOLVE_PACKETS_MAX / 2;
 
 /// Packets of one port that are looked up together.
 #[derive(Clone, Copy, Default)]

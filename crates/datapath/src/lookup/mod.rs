@@ -7,7 +7,7 @@ pub(crate) mod compare;
 pub(crate) mod flow_store;
 pub(crate) mod mask;
 mod port_classifier;
-mod predictor;
+pub(crate) mod predictor;
 mod signature_cache;
 mod subtable;
 mod subtable_memo;

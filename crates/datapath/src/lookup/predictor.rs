@@ -6,15 +6,16 @@
 use crate::mem::fold;
 use crate::mem::prefetch;
 
-/// Entries; neighbourhoods share them.
-const PREDICTOR_ENTRIES: usize = 1 << 16;
+/// Entries of each memory of what was met before: neighbourhoods here, masks in `subtable_memo.rs`;
+/// 256 KiB each.
+pub(crate) const HISTORY_ENTRIES: usize = 1 << 16;
 
 /// What makes a neighbourhood: 8 bits of the source and 24 of the destination, bytes 16 to 24 of a
 /// key.
-const NEIGHBOURHOOD: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0]);
+const NEIGHBOURHOOD_BITS: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0]);
 
-/// Guesses per packet at most.
-pub(super) const PREDICTIONS_MAX: usize = 4;
+/// Predictions per packet at most: those of an entry.
+pub(crate) const PREDICTIONS_MAX: usize = 4;
 
 /// See the module: subtables by neighbourhood, the latest first; what they say must be checked.
 pub(super) struct SubtablePredictor {
@@ -23,12 +24,12 @@ pub(super) struct SubtablePredictor {
 
 impl SubtablePredictor {
     pub fn new() -> Self {
-        SubtablePredictor { near: vec![[0; PREDICTIONS_MAX]; PREDICTOR_ENTRIES].into() }
+        SubtablePredictor { near: vec![[0; PREDICTIONS_MAX]; HISTORY_ENTRIES].into() }
     }
 
     #[inline(always)]
     fn entry(addresses: u64) -> usize {
-        (fold(addresses & NEIGHBOURHOOD) >> 48) as usize % PREDICTOR_ENTRIES
+        (fold(addresses & NEIGHBOURHOOD_BITS) >> 48) as usize % HISTORY_ENTRIES
     }
 
     /// Where flows near these addresses (word 2 of a key) were; 0: nothing is known.

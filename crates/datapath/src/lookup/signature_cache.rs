@@ -3,16 +3,14 @@
 //! (docs/perf/heuristics.md).
 
 use super::flow_store::Reserved;
-use super::subtable::equal10;
+use super::subtable::{BUCKET_FILL_MAX, BUCKET_WAYS, equal10};
 use crate::mem::prefetch;
-
-const CACHE_WAYS: usize = 10;
 
 #[repr(C)]
 struct Bucket {
-    sig: [u16; CACHE_WAYS],
+    sig: [u16; BUCKET_WAYS],
     /// An index, and above it the bits of the hash that choose a bucket beyond [`FIRST_BUCKETS`].
-    idx: [u32; CACHE_WAYS],
+    idx: [u32; BUCKET_WAYS],
     /// Next way to replace.
     hand: u32,
 }
@@ -27,10 +25,6 @@ const FIRST_BITS: u32 = 15;
 const MEGAFLOW_BITS: u32 = 25;
 const MEGAFLOW: u32 = (1 << MEGAFLOW_BITS) - 1;
 
-/// Entries per bucket, on average, from which on another bucket is opened: those not split yet have
-/// up to twice as many.
-const BUCKET_FILL_MAX: usize = 4;
-
 /// One worker's cache. It never forgets actively: a stale index fails verification. It grows by a
 /// bucket at a time (linear hashing) and loses nothing thereby.
 pub(crate) struct SigCache {
@@ -44,7 +38,7 @@ pub(crate) struct SigCache {
 
 /// The indices of a bucket.
 #[derive(Clone, Copy)]
-pub(crate) struct Ways<'a>(&'a [u32; CACHE_WAYS]);
+pub(crate) struct Ways<'a>(&'a [u32; BUCKET_WAYS]);
 
 impl Ways<'_> {
     /// The index at a place; 0: none.
@@ -96,7 +90,7 @@ impl SigCache {
         let bit = (new ^ from) as u32 >> FIRST_BITS << MEGAFLOW_BITS;
         // SAFETY: both are inside and not the same; only this thread uses buckets.
         let (from, to) = unsafe { (&mut *self.buckets.at(from), &mut *self.buckets.at(new)) };
-        for way in 0..CACHE_WAYS {
+        for way in 0..BUCKET_WAYS {
             if from.idx[way] & bit != 0 {
                 (to.sig[way], to.idx[way]) = (from.sig[way], std::mem::take(&mut from.idx[way]));
             }
@@ -143,10 +137,10 @@ impl SigCache {
         let upper = Self::upper(hash);
         let is =
             |i: &usize| b.sig[*i] == sig && b.idx[*i] >> MEGAFLOW_BITS == upper && b.idx[*i] != 0;
-        let same = (0..CACHE_WAYS).find(is);
-        let place = same.or_else(|| (0..CACHE_WAYS).find(|i| b.idx[*i] == 0));
+        let same = (0..BUCKET_WAYS).find(is);
+        let place = same.or_else(|| (0..BUCKET_WAYS).find(|i| b.idx[*i] == 0));
         let way = place.unwrap_or_else(|| {
-            b.hand = (b.hand + 1) % CACHE_WAYS as u32;
+            b.hand = (b.hand + 1) % BUCKET_WAYS as u32;
             b.hand as usize
         });
         self.used += usize::from(b.idx[way] == 0);
@@ -172,7 +166,7 @@ mod tests {
         let known = |c: &SigCache, range: std::ops::Range<u32>| {
             let is = |i: &u32| {
                 let (ways, megaflows) = c.ways(fold(u64::from(*i)));
-                (0..CACHE_WAYS as u32).any(|way| ways >> way & 1 != 0 && megaflows.get(way) == *i)
+                (0..BUCKET_WAYS as u32).any(|way| ways >> way & 1 != 0 && megaflows.get(way) == *i)
             };
             range.filter(is).count()
         };

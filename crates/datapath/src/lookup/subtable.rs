@@ -9,13 +9,13 @@ use crate::batch::keys::{KeyRef, Keys, Line, Words};
 use crate::mem::prefetch;
 use std::sync::atomic::Ordering;
 
-/// Entries of a stash.
-const STASH_MEGAFLOWS_MAX: usize = 16;
 /// Entries per bucket.
-const BUCKET_WAYS: usize = 10;
+pub(super) const BUCKET_WAYS: usize = 10;
+/// Entries of a stash.
+const STASH_MEGAFLOWS_MAX: usize = BUCKET_WAYS;
 /// Entries per bucket, on average, from which on another bucket is opened: those not split yet have
-/// up to twice as many.
-const BUCKET_FILL_MAX: usize = 4;
+/// up to twice as many, and some room.
+pub(super) const BUCKET_FILL_MAX: usize = (BUCKET_WAYS - 2) / 2;
 
 #[repr(C, align(64))]
 pub(crate) struct Bucket {

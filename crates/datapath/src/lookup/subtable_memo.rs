@@ -1,10 +1,8 @@
 //! Which subtable a mask went to the last time: most decisions have one of few masks. Where all
 //! flows are new: 1,049 cycles a packet with it and 1,477 without (docs/perf/heuristics.md).
 
+use super::predictor::HISTORY_ENTRIES;
 use crate::batch::keys::Words;
-
-/// Entries; a mask has one place.
-const MEMO_ENTRIES: usize = 1 << 15;
 
 /// A memory of (mask, subtable) that may forget, and may take one mask for another: what it says
 /// must be checked.
@@ -17,7 +15,7 @@ pub(crate) struct SubtableMemo {
 
 impl SubtableMemo {
     pub fn new() -> Self {
-        SubtableMemo { entries: vec![0; MEMO_ENTRIES].into(), epoch: 0 }
+        SubtableMemo { entries: vec![0; HISTORY_ENTRIES].into(), epoch: 0 }
     }
 
     /// Stands for a mask of a port, while megaflows are few or not.
@@ -33,7 +31,7 @@ impl SubtableMemo {
     fn entry(&self, tag: u64) -> (usize, u32) {
         let mixed = (tag ^ self.epoch).wrapping_mul(0xd6e8_feb8_6659_fd93);
         // Never 0: that is an empty place.
-        ((mixed >> 49) as usize, (mixed as u32 ^ (mixed >> 20) as u32 | 1) & 0xff_ffff)
+        ((mixed >> 48) as usize, (mixed as u32 ^ (mixed >> 20) as u32 | 1) & 0xff_ffff)
     }
 
     /// The subtable under this tag.
@@ -56,4 +54,4 @@ impl SubtableMemo {
     }
 }
 
-const _: () = assert!(MEMO_ENTRIES == 1 << (64 - 49) && super::flow_store::MASKS <= 256);
+const _: () = assert!(HISTORY_ENTRIES == 1 << (64 - 48) && super::flow_store::MASKS <= 256);

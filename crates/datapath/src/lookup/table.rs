@@ -7,17 +7,19 @@ use crate::lookup::compare::MaskLine;
 use crate::lookup::flow_store::{LIVE, MASKS, Payload, Store};
 use crate::lookup::mask::{self, FULL, PORT_ONLY};
 use crate::lookup::port_classifier::{self, PortClassifier};
-use crate::lookup::predictor::SubtablePredictor;
+use crate::lookup::predictor::{PREDICTIONS_MAX, SubtablePredictor};
 use crate::lookup::signature_cache::SigCache;
 use crate::lookup::subtable::Subtable;
 use crate::lookup::subtable_memo::SubtableMemo;
 use crate::mem::fold;
+use crate::miss::FULL_TABLE_FLOWS_RATIO;
 use crate::miss::policy::{CacheUse, NewFlows, PortLookup};
-use crate::miss::rates::{LookupCounts, SUBTABLES_PROBED_MAX};
+use crate::miss::rates::{INTERVAL_MS, LookupCounts, SUBTABLES_PROBED_MAX};
 use crate::miss::seen_flows::{SAMPLE_FLOWS, SeenFlows};
 use crate::settings::Tri;
 use crate::verify::levels::preferred_level;
 use flow::{PortNo, at};
+use packet::VECTOR;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -61,13 +63,10 @@ fn lines(masked: &Words) -> (&Line, Ext) {
 }
 
 /// Subtables that are not visited in which a flow is looked for all the same, if it is of a sample.
-const UNPROBED_SUBTABLES_MAX: usize = 4;
-
-/// Megaflows among which the least recently used is evicted, and how many are looked at for them.
-const EVICTION: (u32, u32) = (8, 256);
+const UNPROBED_SUBTABLES_MAX: usize = PREDICTIONS_MAX;
 
 /// A megaflow used so lately stays if others can go.
-const RECENTLY_USED_MS: u64 = 50;
+const RECENTLY_USED_MS: u64 = INTERVAL_MS / 2;
 
 /// What a table remembers of masks and flows, whether they are stored or not.
 pub(super) struct History {
@@ -519,8 +518,8 @@ impl Table {
         self.places.free.push(idx);
     }
 
-    /// Which megaflow goes when there are too many: the least recently used of the next few that
-    /// are idle and whose ports have their share of the table or more; if there are none near, any.
+    /// Which megaflow goes when there are too many: the least recently used of the next
+    /// [`FULL_TABLE_FLOWS_RATIO`] that are idle and whose ports have their share of the table or more; if there are none near, any.
     pub fn victim(&mut self, now_ms: u64) -> Option<u32> {
         if self.live == 0 {
             return None;
@@ -528,7 +527,7 @@ impl Table {
         let share = self.live / self.ports.max(1) as u32;
         let mut best: Option<((bool, u64), u32)> = None;
         let (mut seen, mut steps) = (0, 0);
-        while seen < EVICTION.0 && steps < EVICTION.1.min(self.places.fresh) {
+        while seen < FULL_TABLE_FLOWS_RATIO && steps < self.places.fresh.min(VECTOR as u32) {
             self.places.eviction_hand = if self.places.eviction_hand + 1 >= self.places.fresh {
                 1
             } else {

@@ -13,6 +13,7 @@ use crate::actions::program::Programs;
 use crate::batch::Batch;
 use crate::batch::keys::{Line, Words};
 use crate::lookup::Lookup;
+use crate::lookup::predictor::PREDICTIONS_MAX;
 use crate::lookup::table::{Admission, InsertPosition, Table};
 use crate::messages::{Report, Shared};
 use crate::miss::uncached::UncachedBatch;
@@ -28,13 +29,15 @@ use std::sync::atomic::Ordering;
 
 /// A missed packet is looked up again in the subtables that got megaflows during its vector, unless
 /// they are more than this: then asking the pipeline costs less.
-const FILLED_SUBTABLES_MAX: usize = 2;
+const FILLED_SUBTABLES_MAX: usize = PREDICTIONS_MAX;
 
-/// Of flows for which there is no room, or no use yet, one in so many is stored.
-const FULL_TABLE_SAMPLE_FLOWS: u32 = 8;
+/// Of flows for which there is no room, or no use yet, one in so many is stored, instead of the
+/// least recently used of as many.
+pub(crate) const FULL_TABLE_FLOWS_RATIO: u32 = 8;
 
-/// Packets that the pipeline is asked about side by side: their memory accesses overlap.
-const RESOLVE_PACKETS_MAX: usize = 8;
+/// Packets that the pipeline is asked about side by side: their memory accesses overlap. No gain
+/// from 32 (docs/perf/tried.md).
+pub(crate) const RESOLVE_PACKETS_MAX: usize = 16;
 
 /// Packets about which the pipeline is asked, and what it says; kept to be used again.
 pub(crate) struct MissBatch {
@@ -294,7 +297,7 @@ impl Misses {
     /// do not push each other out.
     fn is_admitted(&mut self, v: &mut Scope<'_>, position: &InsertPosition) -> bool {
         self.missed = self.missed.wrapping_add(1);
-        let some = self.missed.is_multiple_of(FULL_TABLE_SAMPLE_FLOWS);
+        let some = self.missed.is_multiple_of(FULL_TABLE_FLOWS_RATIO);
         let full = v.table.live + 4 * self.margin() > self.limit;
         match v.table.admission(position) {
             Admission::Unlimited | Admission::SeenBefore => !full || some,
@@ -305,7 +308,7 @@ impl Misses {
 
     /// Megaflows that are evicted at once when the table is full.
     fn margin(&self) -> u32 {
-        (self.limit / 8).min(64)
+        (self.limit / FULL_TABLE_FLOWS_RATIO).min(64)
     }
 
     /// The decision holds for this packet only: credit it, and drop its program after the vector.

@@ -3,22 +3,25 @@
 //!
 //! Costs are compared in subtable visits; what a miss costs is measured.
 
+use crate::lookup::predictor::PREDICTIONS_MAX;
 use crate::miss::rates::{JUDGED_EVENTS_MIN, PortRates, SUBTABLES_PROBED_MAX, Share};
+use crate::miss::seen_flows::SAMPLE_FLOWS;
 use crate::settings::Tri;
 use flow::PortNo;
 
-/// New flows of a port (those of the interval before count half) from which on few of those that
-/// were never seen before are stored: docs/decisions/0008-misses-without-a-flow.md.
-pub(crate) const NEW_FLOWS_MIN: u64 = 1024;
+/// New flows of a port (older ones count half) from which on few of those that were never seen are
+/// stored: their sample can be judged about every second. See
+/// docs/decisions/0008-misses-without-a-flow.md.
+pub(crate) const NEW_FLOWS_MIN: u64 = JUDGED_EVENTS_MIN * SAMPLE_FLOWS / 4;
 
 /// What a visit costs, to compare it with a miss: docs/perf/heuristics.md.
 const VISIT_COST_CYCLES: u64 = 64;
 
-/// The signature cache is used while it saves more visits per packet than this, less
-/// [`CACHE_SAVES_VISITS_SLACK`] when it is on already: asking and filling it cost as much.
+/// The signature cache is switched on when it saves more visits per packet than this: asking and
+/// filling it cost as much.
 pub const CACHE_SAVES_VISITS_MIN: f64 = 1.75;
-/// See [`CACHE_SAVES_VISITS_MIN`].
-pub const CACHE_SAVES_VISITS_SLACK: f64 = 0.5;
+/// It stays on while it saves more than this.
+pub const CACHE_STAYS_VISITS_MIN: f64 = 0.75 * CACHE_SAVES_VISITS_MIN;
 
 /// Direct mode ends when one missed flow in so many comes back; it begins when half as many do, and
 /// new flows are stored at once when twice as many do:
@@ -27,7 +30,7 @@ const RETURNING_FLOWS_RATIO: u64 = 4;
 
 /// What was given up because it failed (predictions, direct mode) is tried again when this many
 /// intervals are over.
-const RETRY_INTERVALS: u32 = 32;
+pub(crate) const RETRY_INTERVALS: u32 = 32;
 
 /// How the signature cache is used.
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +126,7 @@ impl PortPolicy {
             subtables_probed_max: self.next_subtables(r),
             predictor: match r.predictions.all {
                 0..JUDGED_EVENTS_MIN => self.predictor || retry,
-                all => r.predictions.good * r.miss_visits() >= all * 4,
+                all => r.predictions.good * r.miss_visits() >= all * PREDICTIONS_MAX as u64,
             },
             new_flows: self.next_new_flows(r, refused),
             direct_refused: refused,
@@ -134,8 +137,8 @@ impl PortPolicy {
     /// How the cache is used, and whether it is given up because it is too small.
     fn next_cache(&self, r: &PortRates, choice: Tri, retry: bool) -> (CacheUse, bool) {
         let (t, on) = (&r.lookups, self.cache == CacheUse::On);
-        let slack = if on { CACHE_SAVES_VISITS_SLACK } else { 0.0 };
-        let pays = |returning| r.cache_saves(returning) > CACHE_SAVES_VISITS_MIN - slack;
+        let least = if on { CACHE_STAYS_VISITS_MIN } else { CACHE_SAVES_VISITS_MIN };
+        let pays = |returning| r.cache_saves(returning) > least;
         // More than a quarter of what is learned takes the place of others.
         let is_full = on && r.learned.all >= JUDGED_EVENTS_MIN && r.learned.part() < 0.75;
         let packets = (t.cache_hits + t.flow_hits + t.missed).max(1) as f64;

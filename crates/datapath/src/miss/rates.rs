@@ -1,5 +1,8 @@
 //! What is measured of a port, for `policy.rs` to judge.
 
+/// A port's rates are judged so often.
+pub(crate) const INTERVAL_MS: u64 = 100;
+
 /// Events from which on a share of them says something; fewer are added to those of the next
 /// interval.
 pub(crate) const JUDGED_EVENTS_MIN: u64 = 64;

@@ -3,14 +3,16 @@
 
 use crate::batch::keys::KeyRef;
 use crate::lookup::flow_store::Reserved;
+use crate::lookup::predictor::HISTORY_ENTRIES;
+use crate::miss::policy::RETRY_INTERVALS;
 
 /// Words of the memory: 2^25 bits, 4 MB, of which only what is used exists. A hash has two bits in
 /// one word.
-const FILTER_WORDS: usize = 1 << 19;
+const FILTER_WORDS: usize = 8 * HISTORY_ENTRIES;
 
-/// After so many new ones a word is cleared: what was seen is forgotten after half of 2^22 others
-/// on average.
-const SWEEP_FLOWS: u32 = 8;
+/// After so many new ones, whose bits would fill a quarter of it, a word is cleared: what was seen
+/// is forgotten after half of 2^22 others on average.
+const SWEEP_FLOWS: u32 = u64::BITS / 2 / 4;
 
 /// An aged Bloom filter of flow hashes: old ones are forgotten, and when it is full about one new
 /// hash in fifty is taken for a known one.
@@ -61,7 +63,7 @@ impl SeenFlows {
 }
 
 /// Intervals until other flows are the changing sample.
-const SAMPLE_INTERVALS: u64 = 4;
+const SAMPLE_INTERVALS: u64 = RETRY_INTERVALS as u64 / 8;
 
 /// One flow in so many is in a sample: docs/decisions/0009-direct-mode.md.
 pub(crate) const SAMPLE_FLOWS: u64 = 64;

@@ -2,14 +2,11 @@
 //! them, and nothing else.
 
 use crate::batch::keys::KeyRef;
-use crate::miss::{Misses, Scope};
+use crate::miss::{Misses, RESOLVE_PACKETS_MAX, Scope};
 use crate::verify::{Twin, compare_decision};
 use action::Decision;
 use flow::{Key, PACKET_LINES};
 use packet::VECTOR;
-
-/// Packets that the pipeline is asked about side by side.
-const RESOLVE_PACKETS_MAX: usize = 16;
 
 /// Packets about which the pipeline is asked, and what it says; kept to be used again.
 pub(crate) struct UncachedBatch {

@@ -8,11 +8,12 @@ use crate::messages::{Sum, UncachedReport};
 use crate::settings::PortEffects;
 use flow::PortNo;
 
-/// Places of sums that are going on.
-const SUM_SLOTS: usize = 1024;
+/// Places of sums that are going on: as many as fit into a core's first cache.
+const SUM_SLOTS: usize = 1 << (L1_CACHE_BYTES / size_of::<Sum>()).ilog2();
+const L1_CACHE_BYTES: usize = 32 << 10;
 
 /// Sums from which on the list is worth making shorter.
-const SUMS_MERGE_MIN: usize = 1 << 14;
+const SUMS_MERGE_MIN: usize = 16 * SUM_SLOTS;
 
 /// Effects kept until the next report to control: each of the ports that have some, n in number,
 /// may have this divided by n, whichever came first. All together that is less than this times 1 +

@@ -14,6 +14,7 @@ use crate::lookup::Lookup;
 use crate::marks::step::PortMarks;
 use crate::messages::{Command, Handoff, Report, Shared, Wake};
 use crate::miss::Misses;
+use crate::miss::rates::INTERVAL_MS;
 use crate::parse::Parser;
 use crate::pmd::cycles::IterationCycles;
 use crate::report::Reports;
@@ -28,9 +29,6 @@ use packet::VECTOR;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sync::{Consumer, Producer, Reader};
-
-/// How often subtables are ranked and lookup strategies are chosen, milliseconds.
-const TUNE_INTERVAL_MS: u64 = 100;
 
 /// How often control hears of lookups, milliseconds.
 const REPORT_LOOKUPS_INTERVAL_MS: u64 = 1000;
@@ -282,7 +280,7 @@ impl Worker {
         self.reports.flush(&mut self.misses.uncached);
         let table = &mut self.lookup.table;
         self.misses.take_limit(table);
-        if now_ms >= self.timers.tuned_ms + TUNE_INTERVAL_MS {
+        if now_ms >= self.timers.tuned_ms + INTERVAL_MS {
             self.timers.tuned_ms = now_ms;
             table.tune(self.settings.signature_cache);
             self.rx.rxqs.iter_mut().for_each(|slot| slot.cell.cycles.add(slot.rx.owed()));
