@@ -270,7 +270,7 @@ impl Table {
             let Some(p) = self.classifiers.get_mut(g.port).and_then(Option::as_deref_mut) else {
                 continue;
             };
-            if p.policy.cache == CacheUse::Off {
+            if !p.policy.is_sampling() {
                 continue;
             }
             let cache = self.cache.as_ref().filter(|_| p.policy.cache == CacheUse::On);

@@ -4,7 +4,7 @@
 
 use super::flow_store::MASKS;
 use super::subtable::{Hasher, Subtable};
-use crate::batch::keys::KeyRef;
+use crate::batch::keys::{KeyRef, Words};
 use crate::miss::policy::{CacheUse, NEW_FLOWS_MIN, NewFlows, PortLookup, PortPolicy};
 use crate::miss::rates::{PortRates, SUBTABLES_PROBED_MAX};
 use crate::miss::seen_flows::FlowSamples;
@@ -36,6 +36,7 @@ pub(super) struct PortClassifier {
     pub hits: [u64; MASKS],
     /// Of the union of its masks: what the cache hashes.
     pub union: Hasher,
+    union_mask: Words,
     pub samples: FlowSamples,
     /// What its packets do, and what is measured until that is judged again.
     pub policy: PortPolicy,
@@ -54,7 +55,8 @@ impl PortClassifier {
             live: 0,
             port_only: 0,
             hits: [0; MASKS],
-            union: Hasher::new(&[0; 32], 0),
+            union: Hasher::new(&[0; 32], secret),
+            union_mask: [0; 32],
             samples: FlowSamples::new(secret),
             policy: PortPolicy::default(),
             rates: PortRates::default(),
@@ -144,7 +146,11 @@ impl PortClassifier {
         for sub in self.order.iter().filter_map(|slot| all[usize::from(*slot)].as_ref()) {
             union.iter_mut().zip(&sub.mask).for_each(|(u, m)| *u |= m);
         }
-        self.union = Hasher::new(&union, secret);
+        if union != self.union_mask {
+            self.union_mask = union;
+            self.union = Hasher::new(&union, secret);
+            self.rates.union_changed = true;
+        }
     }
 
     /// Judges what was measured, and begins to measure again. `miss_cycles`: the cycles of a miss.

@@ -558,7 +558,7 @@ impl Table {
             p.reorder(&self.subtables, self.secret);
             p.tune(choice, self.miss_cycles);
             self.cache_on |= p.policy.cache == CacheUse::On && p.live > 0;
-            self.cache_sampled |= p.policy.cache != CacheUse::Off;
+            self.cache_sampled |= p.policy.is_sampling();
             self.direct |= p.policy.new_flows == NewFlows::Direct;
         }
         if self.cache_on && self.cache.is_none() {

@@ -3,7 +3,6 @@
 //!
 //! Costs are compared in subtable visits; what a miss costs is measured.
 
-use crate::lookup::predictor::PREDICTIONS_MAX;
 use crate::miss::rates::{JUDGED_EVENTS_MIN, PortRates, SUBTABLES_PROBED_MAX, Share};
 use crate::miss::seen_flows::SAMPLE_FLOWS;
 use crate::settings::Tri;
@@ -15,7 +14,7 @@ use flow::PortNo;
 pub(crate) const NEW_FLOWS_MIN: u64 = JUDGED_EVENTS_MIN * SAMPLE_FLOWS / 4;
 
 /// What a visit costs, to compare it with a miss: docs/perf/heuristics.md.
-const VISIT_COST_CYCLES: u64 = 64;
+pub(crate) const VISIT_COST_CYCLES: u64 = 96;
 
 /// The signature cache is switched on when it saves more visits per packet than this: asking and
 /// filling it cost as much.
@@ -30,7 +29,11 @@ const RETURNING_FLOWS_RATIO: u64 = 4;
 
 /// What was given up because it failed (predictions, direct mode) is tried again when this many
 /// intervals are over.
-pub(crate) const RETRY_INTERVALS: u32 = 32;
+const RETRY_INTERVALS: u32 = 32;
+
+/// Intervals until other flows are the changing sample, and until packets are sampled again where
+/// the cache is off.
+pub(crate) const SAMPLE_INTERVALS: u32 = RETRY_INTERVALS / 8;
 
 /// How the signature cache is used.
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub enum CacheUse {
     /// Not at all.
     #[default]
     Off,
-    /// It would save visits if flows came back, and whether they do is looked at.
+    /// It would save visits if flows came back, and whether they do is looked at now and then.
     Sampled,
     /// All packets go through it.
     On,
@@ -69,6 +72,11 @@ pub struct PortPolicy {
     pub predictor: bool,
     /// What is done with new flows.
     pub new_flows: NewFlows,
+    /// Intervals since the cache was switched on or began to hash other bits: it has this long to
+    /// be filled.
+    pub cache_age: u32,
+    /// Flows came back, as far as known, often enough for the cache.
+    pub flows_return: bool,
     /// The cache is given up, as flows are too many for it, until it is tried again.
     pub cache_refused: bool,
     /// Direct mode is given up, as the pipeline does not answer, until it is tried again.
@@ -84,6 +92,8 @@ impl Default for PortPolicy {
             subtables_probed_max: SUBTABLES_PROBED_MAX,
             predictor: true,
             new_flows: NewFlows::Stored,
+            cache_age: 0,
+            flows_return: true,
             cache_refused: false,
             direct_refused: false,
             interval: 0,
@@ -97,64 +107,90 @@ impl PortRates {
         (self.miss_cycles / VISIT_COST_CYCLES).max(1)
     }
 
+    /// Visits that finding a megaflow costs without the cache, the pipeline's answers included.
+    fn visits_per_hit(&self) -> f64 {
+        let t = &self.lookups;
+        match t.flow_hits + t.resolved {
+            // Nothing but the cache was asked: half of the subtables.
+            0..JUDGED_EVENTS_MIN if t.cache_hits > 0 => self.masks as f64 / 2.0,
+            n => {
+                let visits = t.visits - t.missed_visits + t.resolved * self.miss_visits();
+                visits as f64 / n.max(1) as f64
+            }
+        }
+    }
+
     /// Visits per packet that the cache saves, or would save if it knew all flows seen before.
     pub fn cache_saves(&self, returning: f64) -> f64 {
         let t = &self.lookups;
         let packets = (t.cache_hits + t.flow_hits + t.missed).max(1) as f64;
-        // Nothing but the cache was asked: half of the subtables.
-        let found_visits = match t.flow_hits {
-            0..JUDGED_EVENTS_MIN if t.cache_hits > 0 => self.masks as f64 / 2.0,
-            n => (t.visits - t.missed_visits) as f64 / n.max(1) as f64,
-        };
-        let found = (1.0 - t.missed as f64 / packets).min(returning);
-        // Misses of flows seen before: the others all miss.
-        found * found_visits + (returning - found) * self.miss_visits() as f64
+        let found = (t.hits() as f64 / packets).min(returning);
+        // The others were seen before, and are not stored.
+        found * self.visits_per_hit() + (returning - found) * self.miss_visits() as f64
     }
 }
 
 impl PortPolicy {
+    /// Are packets looked at as to whether they come back?
+    pub fn is_sampling(&self) -> bool {
+        match self.cache {
+            CacheUse::Off => false,
+            CacheUse::Sampled => self.interval.is_multiple_of(SAMPLE_INTERVALS),
+            CacheUse::On => true,
+        }
+    }
+
     /// What comes after this, by what was measured meanwhile; `choice` is the operator's about the
     /// cache.
     pub fn next(&self, r: &PortRates, choice: Tri) -> PortPolicy {
         let interval = self.interval.wrapping_add(1);
         let retry = interval.is_multiple_of(RETRY_INTERVALS);
         let refused = r.direct.good * 2 < r.direct.all || self.direct_refused && !retry;
-        let (cache, cache_refused) = self.next_cache(r, choice, retry);
+        let mut next = *self;
+        let t = &r.lookups;
+        next.cache = match choice {
+            Tri::On => CacheUse::On,
+            Tri::Off => CacheUse::Off,
+            Tri::Auto if t.hits() + t.missed < JUDGED_EVENTS_MIN => self.cache,
+            Tri::Auto => next.next_cache(r, retry),
+        };
+        let stays = next.cache == CacheUse::On && self.cache == CacheUse::On && !r.union_changed;
         PortPolicy {
-            cache,
-            cache_refused,
+            cache_age: if stays { self.cache_age.saturating_add(1) } else { 0 },
             subtables_probed_max: self.next_subtables(r),
             predictor: match r.predictions.all {
                 0..JUDGED_EVENTS_MIN => self.predictor || retry,
-                all => r.predictions.good * r.miss_visits() >= all * PREDICTIONS_MAX as u64,
+                all => r.predictions.good * r.miss_visits() >= all,
             },
             new_flows: self.next_new_flows(r, refused),
             direct_refused: refused,
             interval,
+            ..next
         }
     }
 
-    /// How the cache is used, and whether it is given up because it is too small.
-    fn next_cache(&self, r: &PortRates, choice: Tri, retry: bool) -> (CacheUse, bool) {
+    /// What comes next of the cache's use, for a port that had lookups enough.
+    fn next_cache(&mut self, r: &PortRates, retry: bool) -> CacheUse {
         let (t, on) = (&r.lookups, self.cache == CacheUse::On);
         let least = if on { CACHE_STAYS_VISITS_MIN } else { CACHE_SAVES_VISITS_MIN };
         let pays = |returning| r.cache_saves(returning) > least;
+        let of_all = |n: u64| n as f64 / (t.cache_hits + t.flow_hits + t.missed).max(1) as f64;
         // More than a quarter of what is learned takes the place of others.
         let is_full = on && r.learned.all >= JUDGED_EVENTS_MIN && r.learned.part() < 0.75;
-        let packets = (t.cache_hits + t.flow_hits + t.missed).max(1) as f64;
-        let fails = is_full && !pays(t.cache_hits as f64 / packets);
-        let refused = fails || self.cache_refused && !retry;
-        let used = match choice {
-            Tri::On => CacheUse::On,
-            Tri::Off => CacheUse::Off,
-            Tri::Auto if t.hits() + t.missed < JUDGED_EVENTS_MIN => self.cache,
-            Tri::Auto if !pays(1.0) => CacheUse::Off,
-            Tri::Auto if refused || self.cache == CacheUse::Off => CacheUse::Sampled,
-            Tri::Auto if r.packets_returning.all < JUDGED_EVENTS_MIN => self.cache,
-            Tri::Auto if pays(r.packets_returning.part()) => CacheUse::On,
-            Tri::Auto => CacheUse::Sampled,
-        };
-        (used, refused)
+        let fails = is_full && !pays(of_all(t.cache_hits));
+        self.cache_refused = fails || self.cache_refused && !retry;
+        let is_known = self.cache == CacheUse::Sampled || on && self.cache_age >= RETRY_INTERVALS;
+        if r.packets_returning.all >= JUDGED_EVENTS_MIN && is_known {
+            self.flows_return = pays(r.packets_returning.part());
+        }
+        match self.cache {
+            _ if !pays(1.0) => CacheUse::Off,
+            _ if self.cache_refused || !self.flows_return => CacheUse::Sampled,
+            // At first nothing is known of what missed.
+            CacheUse::Off if r.visits_per_hit() <= least => CacheUse::Sampled,
+            CacheUse::Sampled if r.packets_returning.all < JUDGED_EVENTS_MIN => CacheUse::Sampled,
+            _ => CacheUse::On,
+        }
     }
 
     /// Subtables, the most hit first, of which a visit costs less than what it saves when the

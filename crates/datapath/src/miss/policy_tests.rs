@@ -9,7 +9,13 @@ use crate::settings::Tri;
 fn rates(cache_hits: u64, flow_hits: u64, visits: u64, missed: u64, known: u64) -> PortRates {
     let lookups = LookupCounts { cache_hits, flow_hits, visits, missed, ..LookupCounts::default() };
     let packets_returning = Share { all: 100, good: known };
-    PortRates { lookups, masks: 12, packets_returning, miss_cycles: 2048, ..PortRates::default() }
+    PortRates {
+        lookups,
+        masks: 12,
+        packets_returning,
+        miss_cycles: 32 * VISIT_COST_CYCLES,
+        ..PortRates::default()
+    }
 }
 
 #[test]
@@ -19,7 +25,7 @@ fn the_cache_is_used_where_packets_come_back_and_visit_many_subtables() {
         (Off, rates(0, 1000, 1500, 0, 100), Off, "a visit and a half"),
         (Off, rates(0, 60, 240, 0, 100), Off, "too few packets say nothing"),
         (On, rates(60, 0, 0, 0, 0), On, "too few packets say nothing"),
-        (Off, rates(0, 1000, 3600, 0, 100), Sampled, "samples come first"),
+        (Off, rates(0, 1000, 3600, 0, 100), On, "it is tried"),
         (Sampled, rates(0, 1000, 3600, 0, 100), On, "all come back"),
         (Sampled, rates(0, 1000, 3600, 0, 40), Sampled, "too few come back"),
         (Sampled, rates(0, 1000, 1500, 0, 100), Off, "a visit and a half"),
@@ -35,7 +41,7 @@ fn the_cache_is_used_where_packets_come_back_and_visit_many_subtables() {
         (Sampled, rates(0, 900, 900, 100, 90), Sampled, "those that miss are those that are new"),
     ];
     for (cache, r, expected, why) in table {
-        let policy = PortPolicy { cache, ..PortPolicy::default() };
+        let policy = PortPolicy { cache, cache_age: 100, ..PortPolicy::default() };
         assert_eq!(policy.next(&r, Tri::Auto).cache, expected, "{why}: {r:?}");
         assert_eq!(policy.next(&r, Tri::On).cache, On);
         assert_eq!(policy.next(&r, Tri::Off).cache, Off);
@@ -90,7 +96,14 @@ fn a_cache_that_is_too_small_is_rarely_tried() {
         let r = PortRates { learned, ..rates(cache_hits, 1000 - cache_hits, 6000, 0, 100) };
         on_of(320, |p| p.cache == CacheUse::On, r)
     };
-    assert_eq!([on(10, full), on(900, full), on(10, Share { all: 9, good: 0 })], [10, 318, 318]);
+    assert_eq!([on(10, full), on(900, full), on(10, Share { all: 9, good: 0 })], [10, 319, 319]);
+}
+
+#[test]
+fn a_cache_has_time_to_be_filled() {
+    let new = rates(0, 1000, 6000, 0, 2);
+    let on = |measured| on_of(320, |p| p.cache == CacheUse::On, measured);
+    assert_eq!([on(new), on(PortRates { union_changed: true, ..new })], [33, 319]);
 }
 
 #[test]
@@ -99,7 +112,7 @@ fn what_fails_is_rarely_tried() {
         let predictions = Share { all: 1000, good };
         on_of(320, |p| p.predictor, PortRates { predictions, ..rates(0, 1, 1, 0, 0) })
     };
-    assert_eq!([right(0), right(124), right(125), right(900)], [10, 10, 320, 320]);
+    assert_eq!([right(0), right(31), right(32), right(900)], [10, 10, 320, 320]);
     let answered = |good| {
         let direct = Share { all: 1000, good };
         let misses_returning = Share { all: 100, good: 0 };
@@ -118,10 +131,17 @@ fn subtables_are_visited_as_far_as_that_pays() {
         r.all_hits = hits.iter().sum();
         PortPolicy::default().next(&r, Tri::Auto).subtables_probed_max
     };
-    assert_eq!(probed([0; 4], 0, 2048), SUBTABLES_PROBED_MAX, "nothing is known yet");
+    assert_eq!(
+        probed([0; 4], 0, 32 * VISIT_COST_CYCLES),
+        SUBTABLES_PROBED_MAX,
+        "nothing is known yet"
+    );
     let hits = [10_000, 500, 20, 10];
-    assert_eq!([0, 10_000, 1_000_000].map(|new| probed(hits, new, 2048)), [4, 2, 1]);
-    assert_eq!(probed(hits, 10_000, 512), 1, "misses cost less");
+    assert_eq!(
+        [0, 10_000, 1_000_000].map(|new| probed(hits, new, 32 * VISIT_COST_CYCLES)),
+        [4, 2, 1]
+    );
+    assert_eq!(probed(hits, 10_000, 8 * VISIT_COST_CYCLES), 1, "misses cost less");
 }
 
 #[test]

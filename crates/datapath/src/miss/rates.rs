@@ -92,6 +92,8 @@ pub struct PortRates {
     pub all_hits: u64,
     /// Decisions that were new; older ones count half.
     pub new_flows: u64,
+    /// The bits that the signature cache hashes changed.
+    pub union_changed: bool,
     /// A sample of the packets that were looked up; good: their flow was seen before.
     pub packets_returning: Share,
     /// Flows that the signature cache learned; good: no other lost its place.
@@ -113,6 +115,7 @@ impl PortRates {
             self.lookups = LookupCounts::default();
         }
         self.new_flows /= 2;
+        self.union_changed = false;
         self.packets_returning.begin();
         self.misses_returning.begin();
         self.learned.begin();

@@ -4,7 +4,7 @@
 use crate::batch::keys::KeyRef;
 use crate::lookup::flow_store::Reserved;
 use crate::lookup::predictor::HISTORY_ENTRIES;
-use crate::miss::policy::RETRY_INTERVALS;
+use crate::miss::policy::SAMPLE_INTERVALS;
 
 /// Words of the memory: 2^25 bits, 4 MB, of which only what is used exists. A hash has two bits in
 /// one word.
@@ -62,9 +62,6 @@ impl SeenFlows {
     }
 }
 
-/// Intervals until other flows are the changing sample.
-const SAMPLE_INTERVALS: u64 = RETRY_INTERVALS as u64 / 8;
-
 /// One flow in so many is in a sample: docs/decisions/0009-direct-mode.md.
 pub(crate) const SAMPLE_FLOWS: u64 = 64;
 
@@ -99,7 +96,7 @@ impl FlowSamples {
     /// Is this packet's flow in neither sample in this interval?
     #[inline]
     pub fn is_in_none(&self, key: &KeyRef<'_>, interval: u32) -> bool {
-        let changing = u64::from(interval) / SAMPLE_INTERVALS % (SAMPLE_FLOWS - 1) + 1;
+        let changing = u64::from(interval / SAMPLE_INTERVALS) % (SAMPLE_FLOWS - 1) + 1;
         ![0, changing].contains(&(self.flow_hash(key) % SAMPLE_FLOWS))
     }
 
@@ -136,7 +133,7 @@ mod tests {
 
     #[test]
     fn every_flow_is_in_a_sample_now_and_then_and_some_always_are() {
-        const ROUND: u32 = (SAMPLE_FLOWS - 1) as u32 * SAMPLE_INTERVALS as u32;
+        const ROUND: u32 = (SAMPLE_FLOWS - 1) as u32 * SAMPLE_INTERVALS;
         let (s, ext) = (FlowSamples::new(5), [[0; 8]; 3]);
         let mut times = [0; 1000];
         for interval in 0..ROUND {
@@ -148,6 +145,6 @@ mod tests {
         }
         let always = times.iter().filter(|t| **t == ROUND).count();
         assert!((1..50).contains(&always), "{always}");
-        assert!(times.iter().all(|t| [SAMPLE_INTERVALS as u32, ROUND].contains(t)));
+        assert!(times.iter().all(|t| [SAMPLE_INTERVALS, ROUND].contains(t)));
     }
 }
