@@ -136,8 +136,8 @@ impl Table {
             std::mem::take(&mut self.search).unwrap_or_else(|| Box::new(Search::new()));
         search.begin(keys, todo);
         let caching = self.cache_on && search.groups.iter().any(|g| self.caches(g));
-        if self.cache_sampled {
-            self.hash_sampled(keys, &search);
+        if self.cache_hashed {
+            self.hash_for_cache(keys, &search);
         }
         if caching {
             self.by_cache::<P>(keys, &mut search);
@@ -262,24 +262,28 @@ impl Table {
         !search.round.is_empty()
     }
 
-    /// Hashes packets of ports that use the cache or may, as it does, and sees of a sample whether
-    /// they come back.
+    /// Hashes packets of ports that use the cache or may, and sees of a sample whether they come
+    /// back.
     #[inline(always)]
-    fn hash_sampled(&mut self, keys: &mut Keys, search: &Search) {
+    fn hash_for_cache(&mut self, keys: &mut Keys, search: &Search) {
         for g in &search.groups {
             let Some(p) = self.classifiers.get_mut(g.port).and_then(Option::as_deref_mut) else {
                 continue;
             };
-            if !p.policy.is_sampling() {
+            let (on, sampling) = (p.policy.cache == CacheUse::On, p.policy.is_sampling());
+            if !on && !sampling {
                 continue;
             }
-            let cache = self.cache.as_ref().filter(|_| p.policy.cache == CacheUse::On);
             for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
-                let h = p.union.hash(&keys.get(i));
-                keys.hash[i] = h;
-                if let Some(cache) = cache {
-                    cache.prefetch(h);
+                keys.hash[i] = p.union.hash(&keys.get(i));
+                if let Some(cache) = self.cache.as_ref().filter(|_| on) {
+                    cache.prefetch(keys.hash[i]);
                 }
+            }
+            if !sampling {
+                continue;
+            }
+            for h in search.todo[g.range()].iter().map(|i| keys.hash[usize::from(*i)]) {
                 if is_sampled(h) {
                     let again = self.history.seen_flows.test_and_set(h);
                     p.rates.packets_returning.count(1, again.into());

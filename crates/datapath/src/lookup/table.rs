@@ -111,9 +111,10 @@ pub(crate) struct Table {
     pub live: u32,
     pub(super) secret: u64,
     pub(super) cache: Option<SigCache>,
-    /// Some port's packets go through the cache, or would if their flows came back.
+    /// Some port's packets go through the cache.
     pub cache_on: bool,
-    pub(super) cache_sampled: bool,
+    /// Some port's packets are hashed as the cache does.
+    pub(super) cache_hashed: bool,
     /// Some port is in direct mode.
     pub direct: bool,
     pub level: Level,
@@ -152,7 +153,7 @@ impl Table {
             secret,
             cache: None,
             cache_on: false,
-            cache_sampled: false,
+            cache_hashed: false,
             direct: false,
             level: preferred_level(),
             search: Some(Box::new(Search::new())),
@@ -553,12 +554,12 @@ impl Table {
     pub fn tune(&mut self, choice: Tri) {
         let (n, cycles) = std::mem::take(&mut self.miss_costs);
         self.miss_cycles = cycles.checked_div(n).unwrap_or(self.miss_cycles);
-        (self.cache_on, self.cache_sampled, self.direct) = (false, false, false);
+        (self.cache_on, self.cache_hashed, self.direct) = (false, false, false);
         for p in self.classifiers.iter_mut().flatten() {
             p.reorder(&self.subtables, self.secret);
             p.tune(choice, self.miss_cycles);
             self.cache_on |= p.policy.cache == CacheUse::On && p.live > 0;
-            self.cache_sampled |= p.policy.is_sampling();
+            self.cache_hashed |= p.policy.cache == CacheUse::On || p.policy.is_sampling();
             self.direct |= p.policy.new_flows == NewFlows::Direct;
         }
         if self.cache_on && self.cache.is_none() {

@@ -31,8 +31,8 @@ const RETURNING_FLOWS_RATIO: u64 = 4;
 /// intervals are over.
 const RETRY_INTERVALS: u32 = 32;
 
-/// Intervals until other flows are the changing sample, and until packets are sampled again where
-/// the cache is off.
+/// Intervals until other flows are the changing sample, and until it is looked at again whether
+/// packets come back.
 pub(crate) const SAMPLE_INTERVALS: u32 = RETRY_INTERVALS / 8;
 
 /// How the signature cache is used.
@@ -133,10 +133,11 @@ impl PortRates {
 impl PortPolicy {
     /// Are packets looked at as to whether they come back?
     pub fn is_sampling(&self) -> bool {
+        let now_and_then = self.interval.is_multiple_of(SAMPLE_INTERVALS);
         match self.cache {
             CacheUse::Off => false,
-            CacheUse::Sampled => self.interval.is_multiple_of(SAMPLE_INTERVALS),
-            CacheUse::On => true,
+            CacheUse::Sampled => now_and_then,
+            CacheUse::On => now_and_then || self.cache_age < RETRY_INTERVALS,
         }
     }
 
