@@ -1,10 +1,11 @@
 //! What misses cost with real tables: `cargo run --release -p datapath --example miss -- KIND COUNT
 //! FLOWS [NEW [SECONDS [CACHE [turns]]]]`.
 //!
-//! KIND and COUNT are the lab's rule sets (acl, mixed, exact, ...), those of mixed with 8 masks, from
-//! 10,000 rules on with 40; FLOWS their flows, in random order; NEW of 1000 packets are of flows
-//! never seen before, with `turns` in every second second only. CACHE is `on`, `off` or `auto`. One core does worker and control in turn; every second is a line: cycles per packet of the
-//! worker's steps, per miss, and of control, flows and masks cached, and resident memory.
+//! KIND and COUNT are the lab's rule sets (acl, mixed, exact, ...), those of mixed with 8 masks,
+//! from 10,000 rules on with 40; FLOWS their flows, in random order; NEW of 1000 packets are of
+//! flows never seen before, with `turns` in every second second only. CACHE is `on`, `off` or
+//! `auto`. One core does worker and control in turn; every second is a line: cycles per packet of
+//! the worker's steps, per miss, and of control, flows and masks cached, and resident memory.
 
 mod memory;
 

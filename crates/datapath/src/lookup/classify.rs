@@ -14,9 +14,8 @@ use crate::batch::keys::{KeyRef, Keys};
 use crate::cpu::Level;
 use crate::lookup::compare::MaskLine;
 use crate::mem::prefetch;
-use crate::miss::RESOLVE_PACKETS_MAX;
 use crate::miss::policy::{CacheUse, NewFlows};
-use crate::miss::rates::{LookupCounts, Share};
+use crate::miss::rates::{LookupCounts, RESOLVE_PACKETS_MAX, Share};
 use crate::miss::seen_flows::is_sampled;
 use packet::VECTOR;
 

@@ -1,6 +1,6 @@
 //! What a table keeps for each input port: which subtables have megaflows of it, and what is
-//! counted of its packets for `miss/policy.rs` to judge. One port's masks, flows and cache never cost another
-//! port's packets.
+//! counted of its packets for `miss/policy.rs` to judge. One port's masks, flows and cache never
+//! cost another port's packets.
 
 use super::flow_store::MASKS;
 use super::subtable::{Hasher, Subtable};

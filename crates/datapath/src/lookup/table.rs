@@ -12,9 +12,8 @@ use crate::lookup::signature_cache::SigCache;
 use crate::lookup::subtable::Subtable;
 use crate::lookup::subtable_memo::SubtableMemo;
 use crate::mem::fold;
-use crate::miss::FULL_TABLE_FLOWS_RATIO;
 use crate::miss::policy::{CacheUse, NewFlows, PortLookup};
-use crate::miss::rates::{INTERVAL_MS, LookupCounts, SUBTABLES_PROBED_MAX};
+use crate::miss::rates::{FULL_TABLE_FLOWS_RATIO, INTERVAL_MS, LookupCounts, SUBTABLES_PROBED_MAX};
 use crate::miss::seen_flows::{SAMPLE_FLOWS, SeenFlows};
 use crate::settings::Tri;
 use crate::verify::levels::preferred_level;
@@ -520,7 +519,8 @@ impl Table {
     }
 
     /// Which megaflow goes when there are too many: the least recently used of the next
-    /// [`FULL_TABLE_FLOWS_RATIO`] that are idle and whose ports have their share of the table or more; if there are none near, any.
+    /// [`FULL_TABLE_FLOWS_RATIO`] that are idle and whose ports have their share of the table or
+    /// more; if there are none near, any.
     pub fn victim(&mut self, now_ms: u64) -> Option<u32> {
         if self.live == 0 {
             return None;

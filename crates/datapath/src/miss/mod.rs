@@ -16,6 +16,7 @@ use crate::lookup::Lookup;
 use crate::lookup::predictor::PREDICTIONS_MAX;
 use crate::lookup::table::{Admission, InsertPosition, Table};
 use crate::messages::{Report, Shared};
+use crate::miss::rates::{FULL_TABLE_FLOWS_RATIO, RESOLVE_PACKETS_MAX};
 use crate::miss::uncached::UncachedBatch;
 use crate::miss::uncached_stats::UncachedStats;
 use crate::report::Reports;
@@ -30,14 +31,6 @@ use std::sync::atomic::Ordering;
 /// A missed packet is looked up again in the subtables that got megaflows during its vector, unless
 /// they are more than this: then asking the pipeline costs less.
 const FILLED_SUBTABLES_MAX: usize = PREDICTIONS_MAX;
-
-/// Of flows for which there is no room, or no use yet, one in so many is stored, instead of the
-/// least recently used of as many.
-pub(crate) const FULL_TABLE_FLOWS_RATIO: u32 = 8;
-
-/// Packets that the pipeline is asked about side by side: their memory accesses overlap. No gain
-/// from 32 (docs/perf/tried.md).
-pub(crate) const RESOLVE_PACKETS_MAX: usize = 16;
 
 /// Packets about which the pipeline is asked, and what it says; kept to be used again.
 pub(crate) struct MissBatch {

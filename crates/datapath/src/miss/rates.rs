@@ -10,6 +10,14 @@ pub(crate) const JUDGED_EVENTS_MIN: u64 = 64;
 /// Subtables that a packet is looked up in at most, besides those that are predicted.
 pub(crate) const SUBTABLES_PROBED_MAX: usize = 16;
 
+/// Of flows for which there is no room, or no use yet, one in so many is stored, instead of the
+/// least recently used of as many.
+pub(crate) const FULL_TABLE_FLOWS_RATIO: u32 = 8;
+
+/// Packets that the pipeline is asked about side by side: their memory accesses overlap. No gain
+/// from 32 (docs/perf/tried.md).
+pub(crate) const RESOLVE_PACKETS_MAX: usize = 16;
+
 /// What a port's lookups did.
 #[derive(Default, Clone, Copy, Debug, PartialEq)]
 pub struct LookupCounts {

@@ -2,7 +2,8 @@
 //! them, and nothing else.
 
 use crate::batch::keys::KeyRef;
-use crate::miss::{Misses, RESOLVE_PACKETS_MAX, Scope};
+use crate::miss::rates::RESOLVE_PACKETS_MAX;
+use crate::miss::{Misses, Scope};
 use crate::verify::{Twin, compare_decision};
 use action::Decision;
 use flow::{Key, PACKET_LINES};
