@@ -82,6 +82,8 @@ pub struct Conn {
     pub monitors: BTreeMap<u32, MonitorRequest>,
     /// Open bundles.
     pub bundles: BTreeMap<u32, Bundle>,
+    /// Bytes that a reply in parts keeps of what it has not said yet.
+    pub dump_bytes: usize,
     /// A table features request that has not come whole yet.
     pub table_features: Option<table_features::Pending>,
     /// What went wrong on it.
@@ -118,6 +120,7 @@ impl Conn {
             },
             monitors: BTreeMap::new(),
             bundles: BTreeMap::new(),
+            dump_bytes: 0,
             table_features: None,
             counts: Default::default(),
             snoops: Snoops::default(),
@@ -146,7 +149,8 @@ impl Conn {
         let bundles: usize = self.bundles.values().map(Bundle::held).sum();
         let monitors = self.monitors.len() * size_of::<MonitorRequest>();
         let tables = self.table_features.as_ref().map_or(0, table_features::Pending::held);
-        account::CONNECTION_BYTES_MIN + self.backlog.get() + bundles + monitors + tables
+        let kept = bundles + monitors + tables + self.dump_bytes;
+        account::CONNECTION_BYTES_MIN + self.backlog.get() + kept
     }
 
     /// Sends an asynchronous message. A packet-in is dropped if the peer is not reading.

@@ -136,6 +136,7 @@ pub async fn flows(
             let mut piece = Vec::new();
             let more = s.ofproto.dump_next(&mut dump, PIECE, now, &mut |f| piece.push(f));
             let Some(conn) = s.conns.get_mut(&id) else { return Ok(()) };
+            conn.dump_bytes = if more { dump.held() } else { 0 };
             if !more || !piece.is_empty() {
                 conn.reply_part(to, &MultipartReply::Flow(piece), more);
             }
@@ -193,6 +194,7 @@ pub async fn monitor(
             }
             let more = dump.is_some() || !initial.is_empty();
             let Some(conn) = s.conns.get_mut(&id) else { return Ok(()) };
+            conn.dump_bytes = dump.as_ref().map_or(0, |(dump, _)| dump.held());
             if !more || !piece.is_empty() {
                 conn.reply_part(to, &MultipartReply::FlowMonitor(piece), more);
             }

@@ -23,6 +23,14 @@ pub struct Dump {
     found: BTreeMap<u8, VecDeque<Arc<FlowRule>>>,
 }
 
+impl Dump {
+    /// Bytes that it keeps to remember the flows that were found; flows that went meanwhile are
+    /// kept besides.
+    pub fn held(&self) -> usize {
+        self.found.values().map(|rules| rules.capacity() * size_of::<Arc<FlowRule>>()).sum()
+    }
+}
+
 /// Sums over selected flows of which some may not have been counted yet ([`Switch::aggregate`]).
 pub struct Aggregate {
     search: FlowSearch,

@@ -109,8 +109,9 @@ fn no_turn_counts_too_many_flows_and_none_counts_one_twice() {
 fn a_long_dump_takes_turns_and_gives_no_flow_twice() {
     let (mut lab, n) = crowd();
     let mut dump = lab.sw.dump(lab.br, &FlowSelect::default()).unwrap();
-    let (mut seen, mut turn) = (Vec::new(), 0);
+    let (mut seen, mut turn, mut held) = (Vec::new(), 0, 0);
     let mut next = |lab: &Lab| {
+        held = held.max(dump.held());
         let each = &mut |f: FlowStats| seen.push((f.table, f.matching.key.u16(flow::at::TP_DST)));
         lab.sw.dump_next(&mut dump, usize::MAX, LATER, each)
     };
@@ -119,6 +120,7 @@ fn a_long_dump_takes_turns_and_gives_no_flow_twice() {
         turn += 1;
     }
     assert!(turn >= 3, "{turn} turns");
+    assert!(held >= n as usize * size_of::<usize>() && dump.held() < held, "{held}");
     assert!(seen.is_sorted_by_key(|(table, _)| *table), "by table");
     seen.sort_unstable();
     assert!(seen.is_sorted_by(|a, b| a < b), "twice");
