@@ -53,10 +53,11 @@ fn in_and_out(bed: &mut Bed, frame: &[u8]) {
     let mut send = |frame: &[u8]| {
         bed.peers[0].send(frame);
         bed.run();
+        let out = bed.peers[1].drain();
         let differences: u64 = bed.dp.perf().iter().map(|(_, p)| p.differences).sum();
         assert_eq!((differences, bed.pool.in_use()), (0, 0), "a twin differs, or a buffer leaked");
         bed.assert_balanced();
-        bed.peers[1].drain()
+        out
     };
     let first = send(frame);
     if first == [[&AROUND[..], frame].concat()] {

@@ -120,7 +120,7 @@ fn a_long_dump_takes_turns_and_gives_no_flow_twice() {
         turn += 1;
     }
     assert!(turn >= 3, "{turn} turns");
-    assert!(held >= n as usize * size_of::<usize>() && dump.held() < held, "{held}");
+    assert!(held >= n * size_of::<usize>() && dump.held() < held, "{held}");
     assert!(seen.is_sorted_by_key(|(table, _)| *table), "by table");
     seen.sort_unstable();
     assert!(seen.is_sorted_by(|a, b| a < b), "twice");
