@@ -20,7 +20,7 @@ mkdir -p "$root"/usr/{bin,sbin,lib/weft,lib/systemd/system,share/weft} "$root"/u
 strip --strip-unneeded -o "$root/usr/bin/weft" "$programs/weft"
 strip --strip-unneeded -o "$root/usr/sbin/weftd" "$programs/weftd"
 install -m 644 packaging/ovs-vswitchd.service "$root/usr/lib/weft/"
-install -m 644 packaging/weft-web.service "$root/usr/lib/systemd/system/"
+install -m 644 packaging/{weft-web,weft-standby}.service "$root/usr/lib/systemd/system/"
 install -m 644 packaging/grafana.json "$root/usr/share/weft/"
 install -m 644 packaging/default "$root/etc/default/weft"
 

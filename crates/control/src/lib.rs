@@ -30,6 +30,7 @@ mod reconcile;
 mod report;
 mod run;
 mod settings;
+mod standby;
 pub mod state;
 mod tunnel_options;
 mod tunnel_ports;

@@ -5,7 +5,7 @@ use crate::config::{Change, Desired, OvsdbClient, Target};
 use crate::daemon::{Args, Daemon};
 use crate::state::{Shared, State};
 use crate::unixctl::{self, Registry, Server};
-use crate::{appctl, housekeeping, reconcile, report, vlog};
+use crate::{appctl, housekeeping, reconcile, report, standby, vlog};
 use anyhow::{Context, Result};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -71,6 +71,13 @@ async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
     if !args.dummy_numa.is_empty() {
         datapath::assume_cores(args.dummy_numa.clone());
     }
+    let mut pools = None;
+    if args.standby {
+        pools = standby::wait(args, &mut daemon).await?;
+        if pools.is_none() {
+            return Ok(());
+        }
+    }
     let target = Target::parse(&args.database, &args.dirs.run)?;
     let mut db = OvsdbClient::new(target, &args.database);
     let path = args.dirs.unixctl(args.unixctl.as_deref());
@@ -90,7 +97,7 @@ async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
                 Change::Config(new) => {
                     let first = control.state.is_none();
                     if first {
-                        let state = start_or_again(&new, &daemon)?;
+                        let state = start_or_again(&new, &daemon, pools.take())?;
                         follow_kernel(&state, args);
                         control.state = Some(state);
                     }
@@ -192,8 +199,13 @@ fn commands(dummy: bool) -> Registry<Control> {
 
 /// Starts the packet side. If that fails it may be because another process took hugepages that were
 /// free a moment ago, and DPDK cannot be started twice: the program starts again without hugepages.
-fn start_or_again(desired: &Desired, daemon: &Daemon) -> Result<Shared> {
-    start(desired, daemon.is_second()).map_err(|error| {
+fn start_or_again(
+    desired: &Desired,
+    daemon: &Daemon,
+    prepared: Option<Arc<dpdk::Pools>>,
+) -> Result<Shared> {
+    let pools = prepared.map_or_else(|| start_dpdk(desired, daemon.is_second()), Ok);
+    pools.and_then(|pools| start(desired, pools)).map_err(|error| {
         if daemon.is_second() {
             return error;
         }
@@ -202,12 +214,16 @@ fn start_or_again(desired: &Desired, daemon: &Daemon) -> Result<Shared> {
     })
 }
 
-/// Starts the packet side as the database wants it.
-fn start(desired: &Desired, no_huge: bool) -> Result<Shared> {
+/// Starts DPDK as the database wants it.
+fn start_dpdk(desired: &Desired, no_huge: bool) -> Result<Arc<dpdk::Pools>> {
     let mut config = dpdk::EalConfig::from_other_config(&desired.other_config);
     config.no_huge = no_huge;
     let eal = dpdk::Eal::init(&config).context("starting DPDK")?;
-    let pools = Arc::new(dpdk::Pools::new(eal).context("packet buffers")?);
+    Ok(Arc::new(dpdk::Pools::new(eal).context("packet buffers")?))
+}
+
+/// Starts the packet side.
+fn start(desired: &Desired, pools: Arc<dpdk::Pools>) -> Result<Shared> {
     let domain = sync::Domain::new();
     let ofproto = ofproto::Switch::new(domain.clone());
     let mut config = datapath::Config::new(pools.clone(), domain.clone(), ofproto.pipeline());

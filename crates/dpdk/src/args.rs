@@ -7,6 +7,8 @@ use crate::EalConfig;
 pub(crate) struct Machine {
     /// Free hugepage memory.
     pub huge_free: u64,
+    /// All hugepage memory.
+    pub huge_total: u64,
     /// Available ordinary memory.
     pub available: u64,
     /// First CPU this process may run on.
@@ -46,6 +48,46 @@ pub(crate) fn fatal(config: &EalConfig) -> Option<&str> {
     let fatal = ["-h", "--help", "--log-level=help"];
     let mut words = config.extra.split_whitespace();
     words.find(|word| fatal.contains(word) || *word == "help")
+}
+
+/// Options of `dpdk-extra` that share nothing with another DPDK process.
+const ALONE: [&str; 10] = [
+    "--no-pci",
+    "--no-huge",
+    "--legacy-mem",
+    "--in-memory",
+    "--no-shconf",
+    "--no-telemetry",
+    "--log-level",
+    "-m",
+    "-n",
+    "-l",
+];
+
+/// Can EAL start while another switch runs that will end soon, and be the same as if it was
+/// started afterwards? Says why not: devices are probed, files are shared, or memory is short.
+pub(crate) fn beside(config: &EalConfig, machine: &Machine) -> Result<(), String> {
+    let extra: Vec<String> = config.extra.split_whitespace().map(String::from).collect();
+    let alone = |word: &String| !word.starts_with('-') || has(std::slice::from_ref(word), &ALONE);
+    if let Some(word) = extra.iter().find(|word| !alone(word)) {
+        return Err(format!("'{word}' in dpdk-extra may share something with it"));
+    }
+    let (argv, huge) = build(config, machine);
+    if huge {
+        // With files of hugepages it is not alone, either.
+        let in_memory = has(&argv, &["--in-memory"]);
+        return in_memory.then_some(()).ok_or_else(|| "they would share hugepage files".into());
+    }
+    if machine.huge_total >= HUGE_MIN && !config.no_huge && !has(&extra, &["--no-huge"]) {
+        return Err("its hugepages are not free yet".into());
+    }
+    let last = argv.windows(2).rev().find(|pair| pair[0] == "-m");
+    let memory = last.and_then(|pair| pair[1].parse::<u64>().ok()).unwrap_or(0);
+    if machine.available < 2 * memory {
+        let available = machine.available;
+        return Err(format!("{available} MiB are available, {memory} MiB are too much of them"));
+    }
+    Ok(())
 }
 
 /// Builds argv. The second value says whether hugepages are used: they are when there are enough
@@ -102,7 +144,8 @@ pub(crate) fn build(config: &EalConfig, machine: &Machine) -> (Vec<String>, bool
 mod tests {
     use super::*;
 
-    const SMALL: Machine = Machine { huge_free: 0, available: 4000, first_cpu: 1, pid: 7 };
+    const SMALL: Machine =
+        Machine { huge_free: 0, huge_total: 0, available: 4000, first_cpu: 1, pid: 7 };
 
     #[test]
     fn without_hugepages() {
@@ -116,7 +159,7 @@ mod tests {
 
     #[test]
     fn with_hugepages() {
-        let machine = Machine { huge_free: 1024, ..SMALL };
+        let machine = Machine { huge_free: 1024, huge_total: 1024, ..SMALL };
         let config =
             EalConfig { socket_mem: Some("512,0".into()), pci: true, ..Default::default() };
         let (argv, huge) = build(&config, &machine);
@@ -125,6 +168,25 @@ mod tests {
         assert!(line.contains("-a 0000:00:00.0") && !line.contains("--no-pci"), "{line}");
         let (argv, huge) = build(&EalConfig { no_huge: true, ..config }, &machine);
         assert!(!huge && argv.contains(&"--no-huge".to_string()), "{argv:?}");
+    }
+
+    #[test]
+    fn beside_another_process_where_nothing_is_shared() {
+        let say = |extra: &str, machine: Machine| {
+            beside(&EalConfig { extra: extra.into(), ..Default::default() }, &machine)
+        };
+        assert_eq!(say("--no-pci --no-huge --legacy-mem --no-shconf -m 512", SMALL), Ok(()));
+        assert!(say("--no-huge -m 2001", SMALL).is_err());
+        for shared in
+            ["-a 0000:01:00.0", "--vdev=net_null0", "--file-prefix x", "-b", "-d", "-m5 -x"]
+        {
+            assert!(say(shared, SMALL).is_err(), "{shared}");
+        }
+        let huge = Machine { huge_total: 2048, ..SMALL };
+        assert!(say("", huge).is_err());
+        assert_eq!(say("--no-huge", huge), Ok(()));
+        assert_eq!(say("", Machine { huge_free: 1024, ..huge }), Ok(()));
+        assert!(say("--legacy-mem", Machine { huge_free: 1024, ..huge }).is_err());
     }
 
     #[test]
@@ -138,7 +200,7 @@ mod tests {
     #[test]
     fn what_the_operator_says_wins() {
         let extra = "--no-huge -m 99 --file-prefix=x -l 3 -a 0000:01:00.0 --log-level=debug";
-        let machine = Machine { huge_free: 1024, ..SMALL };
+        let machine = Machine { huge_free: 1024, huge_total: 1024, ..SMALL };
         let config = EalConfig { extra: extra.into(), pci: true, ..Default::default() };
         let (argv, huge) = build(&config, &machine);
         assert!(!huge);

@@ -58,6 +58,12 @@ static STARTING: Mutex<bool> = Mutex::new(false);
 static LOG: OnceLock<fn(&str)> = OnceLock::new();
 
 impl Eal {
+    /// Can EAL start while another switch runs that will end soon, and be the same as if it was
+    /// started afterwards? Says why not.
+    pub fn can_start_beside(config: &EalConfig) -> Result<(), String> {
+        args::beside(config, &machine())
+    }
+
     /// Starts EAL. It can be tried once per process: DPDK does not support a second attempt, not
     /// even after a failure (which comes by itself when another process takes the hugepages that
     /// were free a moment ago). The caller's CPU affinity does not change and no file stays behind.
@@ -205,22 +211,24 @@ unsafe extern "C" fn log_sink(text: *const libc::c_char, len: usize) {
 /// Looks at the machine: free hugepages, available memory, the first CPU of our affinity.
 fn machine() -> args::Machine {
     args::Machine {
-        huge_free: huge_free_mib(),
+        huge_free: huge_mib("free_hugepages"),
+        huge_total: huge_mib("nr_hugepages"),
         available: available_mib(),
         first_cpu: first_cpu(),
         pid: std::process::id(),
     }
 }
 
-fn huge_free_mib() -> u64 {
+/// MiB of hugepages, of all sizes: `free_hugepages` or `nr_hugepages` of them.
+fn huge_mib(which: &str) -> u64 {
     let Ok(dir) = std::fs::read_dir("/sys/kernel/mm/hugepages") else { return 0 };
     dir.flatten()
         .filter_map(|entry| {
             let name = entry.file_name();
             let kib: u64 =
                 name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-            let free = std::fs::read_to_string(entry.path().join("free_hugepages")).ok()?;
-            Some(kib * free.trim().parse::<u64>().ok()? / 1024)
+            let count = std::fs::read_to_string(entry.path().join(which)).ok()?;
+            Some(kib * count.trim().parse::<u64>().ok()? / 1024)
         })
         .sum()
 }

@@ -4,7 +4,7 @@ use super::desired::Desired;
 use super::status::{RowUpdate, Status};
 use super::target::{Stream, Target};
 use crate::vlog;
-use ovsdb::{Event, Replica, Session, Transaction, TransactionError, TxnId};
+use ovsdb::{Event, Replica, Session, SessionConfig, Transaction, TransactionError, TxnId};
 use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
@@ -55,7 +55,17 @@ struct Writer {
 impl OvsdbClient {
     /// A client of the server at `target`; connects when first polled. Needs a tokio runtime.
     pub fn new(target: Target, name: &str) -> Self {
+        Self::with(target, name, super::session_config())
+    }
+
+    /// A client that reads without the lock, and must not write.
+    pub fn reader(target: Target, name: &str) -> Self {
         let mut config = super::session_config();
+        config.lock = None;
+        Self::with(target, name, config)
+    }
+
+    fn with(target: Target, name: &str, mut config: SessionConfig) -> Self {
         if !target.needs_probes() {
             config.probe_interval = Duration::ZERO;
         }

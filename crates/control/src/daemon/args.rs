@@ -71,6 +71,8 @@ pub struct Args {
     pub unixctl: Option<String>,
     /// Lock all memory.
     pub mlockall: bool,
+    /// Get ready beside the switch that runs, and wait for who starts the next one.
+    pub standby: bool,
     /// `--enable-dummy`.
     pub dummy: Option<Dummy>,
     /// `--dummy-numa`: the NUMA nodes of cores that are made up for tests; empty: the machine's
@@ -121,6 +123,7 @@ const OPTIONS: &[(&str, Takes)] = &[
     ("private-key", Takes::Value),
     ("ssl-ciphers", Takes::Value),
     ("ssl-protocols", Takes::Value),
+    ("standby", Takes::Nothing),
     ("syslog-method", Takes::Value),
     ("syslog-target", Takes::Value),
     ("unixctl", Takes::Value),
@@ -155,6 +158,7 @@ impl Args {
             syslog_target: None,
             unixctl: None,
             mlockall: false,
+            standby: false,
             dummy: None,
             dummy_numa: Vec::new(),
             disable_system: false,
@@ -217,6 +221,7 @@ impl Args {
             "syslog-target" => self.syslog_target = value,
             "unixctl" => self.unixctl = value,
             "mlockall" => self.mlockall = true,
+            "standby" => self.standby = true,
             "enable-dummy" => self.dummy = Some(dummy(value.as_deref())?),
             "disable-system" => self.disable_system = true,
             "disable-system-route" => self.disable_system_route = true,
@@ -343,6 +348,8 @@ Daemon options:
   --overwrite-pidfile       with --pidfile, start even if already running
   --mlockall                lock all memory
   --user=USER[:GROUP]       become this user, keeping what networks need
+  --standby                 get ready beside the switch that runs; the next start
+                            with the same arguments is this process
 
 Logging options:
   -v, --verbose[=SPEC]      set log levels, all to dbg without SPEC

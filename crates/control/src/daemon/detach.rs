@@ -8,6 +8,7 @@
 
 use super::args::Args;
 use super::pidfile::{self, Pidfile};
+use super::standby;
 use super::user::User;
 use crate::vlog::{self, PROGRAM};
 use std::ffi::CStr;
@@ -15,7 +16,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -58,6 +59,9 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// `--standby` with what it cannot go with.
+    #[error("{PROGRAM}: --standby needs --detach, and goes with neither --monitor nor --user")]
+    Standby,
     /// The user of `--user` cannot be had.
     #[error("{PROGRAM}: {0}")]
     User(String),
@@ -74,7 +78,7 @@ pub struct Daemon {
     detached: bool,
     chdir: bool,
     is_second: bool,
-    _pidfile: Option<Pidfile>,
+    pidfile: Option<Pidfile>,
 }
 
 impl Daemon {
@@ -82,8 +86,15 @@ impl Daemon {
     /// monitor never return. The process must have no other thread yet.
     pub fn start(args: &Args) -> Result<Self, StartError> {
         let again = started_again();
-        if let Some(path) = args.pidfile.as_deref().filter(|_| !args.overwrite_pidfile) {
-            refuse_running(path)?;
+        let is_plain = args.detach && !args.monitor && args.user.is_none();
+        if args.standby && !is_plain {
+            return Err(StartError::Standby);
+        }
+        if !args.standby {
+            refuse_running(args)?;
+        }
+        if is_plain && !args.standby && again.is_none() && standby::is_daemon_now(args) {
+            std::process::exit(0);
         }
         // Rust's handler only knows overflowing stacks; it takes one SIGSEGV that was sent (`kill
         // -SEGV`) and goes on. SAFETY: back to the default, which runs no code of ours.
@@ -97,10 +108,7 @@ impl Daemon {
             Some(ready) => ready,
             None => into_background(args)?,
         };
-        let pidfile = match &args.pidfile {
-            Some(path) => Some(create_pidfile(path)?),
-            None => None,
-        };
+        let pidfile = if args.standby { None } else { create_pidfile(args)? };
         if args.mlockall {
             lock_memory();
         }
@@ -110,7 +118,7 @@ impl Daemon {
             detached: args.detach,
             chdir: !args.no_chdir,
             is_second,
-            _pidfile: pidfile,
+            pidfile,
         })
     }
 
@@ -154,16 +162,32 @@ impl Daemon {
         }
     }
 
-    /// Lets the parent leave with success. Once is enough, more do no harm.
+    /// Lets the parent leave with success.
+    pub fn let_parent_go(&mut self) {
+        self.leave_terminal();
+        if let Some(mut pipe) = self.ready.take() {
+            let _ = pipe.write_all(&[0]);
+        }
+    }
+
+    /// The process that stood by becomes the daemon: it takes the pidfile, and whoever waits at
+    /// this end of a socket or pipe is let go once it is configured.
+    pub fn take_place(&mut self, args: &Args, waiting: File) -> Result<(), StartError> {
+        refuse_running(args)?;
+        self.pidfile = create_pidfile(args)?;
+        self.ready = Some(waiting);
+        Ok(())
+    }
+
+    /// The daemon is configured: lets the parent leave with success. Once is enough, more do no
+    /// harm.
     pub fn ready(&mut self) {
         self.leave_terminal();
         if !std::mem::replace(&mut self.reported, true) {
             vlog::info!("bridge", "{PROGRAM} (Open vSwitch) {}", super::OVS_VERSION);
             vlog::info!("bridge", "served by Weft {}", env!("CARGO_PKG_VERSION"));
         }
-        if let Some(mut pipe) = self.ready.take() {
-            let _ = pipe.write_all(&[0]);
-        }
+        self.let_parent_go();
     }
 }
 
@@ -185,7 +209,10 @@ fn started_again() -> Option<Option<File>> {
     }))
 }
 
-fn refuse_running(path: &Path) -> Result<(), StartError> {
+fn refuse_running(args: &Args) -> Result<(), StartError> {
+    let Some(path) = args.pidfile.as_deref().filter(|_| !args.overwrite_pidfile) else {
+        return Ok(());
+    };
     let shown = || path.display().to_string();
     match pidfile::holder(path) {
         Ok(None) => Ok(()),
@@ -194,9 +221,12 @@ fn refuse_running(path: &Path) -> Result<(), StartError> {
     }
 }
 
-fn create_pidfile(path: &Path) -> Result<Pidfile, StartError> {
-    Pidfile::create(path)
-        .map_err(|source| StartError::Pidfile { path: path.display().to_string(), source })
+fn create_pidfile(args: &Args) -> Result<Option<Pidfile>, StartError> {
+    let create = |path: &PathBuf| {
+        Pidfile::create(path)
+            .map_err(|source| StartError::Pidfile { path: path.display().to_string(), source })
+    };
+    args.pidfile.as_ref().map(create).transpose()
 }
 
 fn lock_memory() {

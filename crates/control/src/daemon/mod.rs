@@ -5,10 +5,12 @@
 //! thread, the work, [`Daemon::ready`] once configured.
 
 mod args;
+mod context;
 mod detach;
 mod machine;
 mod paths;
 mod pidfile;
+mod standby;
 pub mod system_stats;
 mod user;
 
@@ -16,6 +18,7 @@ pub use args::{Action, Args, Dummy, SslFiles, UsageError, help};
 pub use detach::{Daemon, StartError};
 pub use machine::log_machine;
 pub use paths::Dirs;
+pub use standby::Standby;
 
 /// The release of `ovs-vswitchd` whose interfaces this program offers.
 pub const OVS_VERSION: &str = "3.1.0";

@@ -2,8 +2,9 @@
 //! has not (OpenFlow flows and groups, addresses and routes of internal ports) is saved and
 //! restored by Open vSwitch's own script, as `ovs-ctl restart` does it.
 
+use super::choice::Choice;
 use super::record::Folder;
-use super::{has_systemd, systemctl};
+use super::{has_systemd, say, systemctl};
 use crate::dirs::Dirs;
 use crate::run::{quietly, run};
 use anyhow::{Context, Result, bail, ensure};
@@ -59,10 +60,13 @@ impl Running {
         format!("{} interfaces, {flows} flows", self.interfaces.len())
     }
 
-    /// Stops what runs and starts what is started after `choose`, with the same configuration. Done
-    /// again from the beginning when it was interrupted anywhere.
-    pub fn hand_over(&self, dirs: &Dirs, choose: impl FnOnce() -> Result<()>) -> Result<()> {
-        choose()?;
+    /// Stops what runs and starts weftd, or what was there before, as `choice` has it then, with
+    /// the same configuration. Done again from the beginning when it was interrupted anywhere.
+    pub fn hand_over(&self, dirs: &Dirs, choice: &Choice, to_weft: bool) -> Result<()> {
+        choice.set(to_weft)?;
+        if to_weft {
+            get_ready(dirs);
+        }
         hold(dirs)?;
         let done = self.replace(dirs);
         // Whatever happened: packets must flow again.
@@ -109,6 +113,23 @@ impl Running {
             ensure!(now >= *before, "bridge {bridge} had {before} flows and has {now}");
         }
         Ok(())
+    }
+}
+
+/// Has a weftd get ready beside the switch that runs: the next start makes it the switch, which
+/// interrupts packets for less time. If it cannot the next start takes longer.
+pub fn get_ready(dirs: &Dirs) {
+    let unit = "weft-standby.service";
+    let done = if has_systemd() {
+        systemctl(&["start", unit])
+    } else {
+        start_program(dirs, &["--standby"])
+    };
+    if let Err(why) = done {
+        say(&format!(
+            "weft: weftd does not get ready beforehand, packets stop for longer: {why:#}"
+        ));
+        let _ = systemctl(&["reset-failed", unit]);
     }
 }
 
@@ -217,9 +238,13 @@ fn start(dirs: &Dirs) -> Result<()> {
     if has_systemd() {
         return start_unit();
     }
+    start_program(dirs, &[]).map(drop)
+}
+
+/// Starts the program that has the place, as ovs-ctl does.
+fn start_program(dirs: &Dirs, more: &[&str]) -> Result<String> {
     let database = format!("unix:{}", dirs.db_sock().display());
-    // As ovs-ctl starts it.
     let log = ["-vconsole:emer", "-vsyslog:err", "-vfile:info", "--mlockall", "--no-chdir"];
     let all = ["--log-file", "--pidfile", "--detach"];
-    run(dirs, "ovs-vswitchd", &[&[&*database], &log[..], &all[..]].concat()).map(drop)
+    run(dirs, "ovs-vswitchd", &[&[&*database], &log[..], &all[..], more].concat())
 }

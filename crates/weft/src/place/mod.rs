@@ -101,7 +101,7 @@ impl Handover {
     fn finish(mut self, dirs: &Dirs, choice: &Choice) -> Result<()> {
         let to = self.to_weft;
         if self.back.is_none() {
-            let Err(why) = self.running.hand_over(dirs, || choice.set(to)) else {
+            let Err(why) = self.running.hand_over(dirs, choice, to) else {
                 UNDER_WAY.remove();
                 let (now, about) = (name(to), self.running.about());
                 say(&format!("{now} has the place, and has taken over: {about}"));
@@ -111,7 +111,7 @@ impl Handover {
             self.back = Some(format!("{why:#}"));
             UNDER_WAY.store(&self)?;
         }
-        let back = self.running.hand_over(dirs, || choice.set(!to));
+        let back = self.running.hand_over(dirs, choice, !to);
         UNDER_WAY.remove();
         back.context("going back failed, too: see the log in /var/log/openvswitch")?;
         bail!("nothing has changed: {}", self.back.unwrap_or_default())

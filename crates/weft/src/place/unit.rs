@@ -1,6 +1,6 @@
 //! What weftd's unit does around a restart, so that the next one begins with the flows of the last.
 
-use super::handover::{Running, hold, release};
+use super::handover::{Running, get_ready, hold, release};
 use super::record::Folder;
 use super::systemctl;
 use crate::dirs::Dirs;
@@ -24,6 +24,7 @@ pub enum Moment {
 pub fn at(dirs: &Dirs, moment: Moment) -> Result<()> {
     match moment {
         Moment::Stopping if is_restart()? => {
+            get_ready(dirs);
             if let Some(running) = Running::look(dirs, &RESTART)? {
                 RESTART.store(&running)?;
             }

@@ -1,0 +1,97 @@
+//! A daemon that was prepared beside the switch that runs, and the start that makes it the switch.
+//!
+//! The starting process says with which words it was called; the one that stands by compares them
+//! and the rest of what both have inherited with its own, takes on what may differ, and answers one
+//! byte when it is configured. Whatever goes wrong closes the connection before it has the pidfile,
+//! and the starting process becomes the daemon itself.
+
+use super::args::Args;
+use super::context;
+use super::paths::Dirs;
+use crate::{listener, vlog};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::net::UnixListener;
+
+/// No command line is longer, in bytes: longer ones are started without help.
+const WORDS_BYTES_MAX: u64 = 64 << 10;
+/// How long whoever connects may take to say its words.
+const WORDS_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Has a process that stands by for these arguments be the daemon; true once it is configured.
+pub(super) fn is_daemon_now(args: &Args) -> bool {
+    let Ok(mut stream) = UnixStream::connect(context::socket(&args.dirs)) else { return false };
+    let done = stream
+        .write_all(&context::command_line())
+        .and_then(|()| stream.shutdown(Shutdown::Write))
+        .and_then(|()| stream.read_exact(&mut [0]));
+    if done.is_err() {
+        vlog::info!("vswitchd", "the process that stood by did not take over");
+    }
+    done.is_ok()
+}
+
+/// The socket at which a process stands by; removed when dropped.
+#[derive(Debug)]
+pub struct Standby {
+    path: PathBuf,
+    inode: u64,
+    socket: UnixListener,
+}
+
+impl Standby {
+    /// Listens, in the place of a process that stood by earlier. Needs a tokio runtime.
+    pub fn listen(dirs: &Dirs) -> io::Result<Standby> {
+        let path = context::socket(dirs);
+        let _ = fs::remove_file(&path);
+        let socket = listener::bind_unix(&path)?;
+        Ok(Standby { inode: fs::metadata(&path)?.ino(), path, socket })
+    }
+
+    /// Waits for the process that starts the daemon; where it waits for an answer. Fails when this
+    /// process cannot be what that one would become. Cancel-safe.
+    pub async fn asked(&self, args: &Args) -> io::Result<File> {
+        let (stream, _) = self.socket.accept().await?;
+        let peer = stream.peer_cred()?;
+        let stream = stream.into_std()?;
+        // Nothing else happens in this process, which may wait here.
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(WORDS_TIME_MAX))?;
+        let mut words = Vec::new();
+        (&stream).take(WORDS_BYTES_MAX).read_to_end(&mut words)?;
+        let pid = peer.pid().ok_or_else(|| io::Error::other("who asks is in no process"))?;
+        // SAFETY: no arguments.
+        if peer.uid() != unsafe { libc::geteuid() } || words != context::command_line() {
+            return Err(io::Error::other("the daemon is started with other arguments"));
+        }
+        let theirs = context::inherited(&pid.to_string(), args.no_chdir)?;
+        let ours = context::inherited("self", args.no_chdir)?;
+        if let Some(other) = theirs.iter().find(|value| !ours.contains(value)) {
+            return Err(io::Error::other(format!("the daemon is started with another {other}")));
+        }
+        // An upgrade has replaced the program of one of them.
+        let program = |process: &str| fs::read_link(format!("/proc/{process}/exe"));
+        if theirs != ours || program(&pid.to_string())? != program("self")? {
+            return Err(io::Error::other(
+                "the daemon is started with another environment or program",
+            ));
+        }
+        context::take_on(pid)?;
+        Ok(File::from(OwnedFd::from(stream)))
+    }
+}
+
+impl Drop for Standby {
+    fn drop(&mut self) {
+        // Unless a later one has its place.
+        if fs::metadata(&self.path).is_ok_and(|there| there.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! `--standby`: a daemon that gets ready beside the switch that runs, and the start that makes it
+//! the switch.
+
+mod sandbox;
+
+use sandbox::{Sandbox, is_alive, kill, wait_for};
+use std::fs;
+
+/// Starts a process that stands by; its id.
+fn stand_by(s: &Sandbox) -> u32 {
+    let output = s.weftd("--detach --standby").output().unwrap();
+    assert!(output.status.success(), "{output:?}\n{}", s.log());
+    let ready = "vswitchd|INFO|standing by until";
+    let log = s.log();
+    let said = log.lines().filter(|line| line.contains(ready)).count();
+    assert!(said > 0 && s.path("weft-standby.sock").exists(), "{log}");
+    let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let words = fs::read(entry.path().join("cmdline")).ok()?;
+        let here = fs::read_link(entry.path().join("cwd")).ok()? == s.dir.canonicalize().ok()?;
+        (here && words.ends_with(b"--standby\0")).then_some(pid)
+    });
+    pids.max().expect("a process that stands by")
+}
+
+#[test]
+fn it_becomes_the_switch_when_the_next_one_is_started() {
+    let s = Sandbox::new();
+    let first = s.start_detached("");
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    let next = stand_by(&s);
+    // The switch that runs is not disturbed, and can be configured.
+    assert_eq!(s.pid(), first);
+    assert!(!s.path(&format!("ovs-vswitchd.{next}.ctl")).exists());
+    s.vsctl("add-port br0 p1 -- set interface p1 type=dummy");
+    s.appctl_ok("exit");
+    wait_for("the first to end", || !is_alive(first));
+    assert_eq!(s.start_detached(""), next, "{}", s.log());
+    assert!(!s.path("weft-standby.sock").exists());
+    assert_eq!(s.vsctl("get interface p1 ofport"), "1");
+    assert!(s.appctl_ok("version").contains("Weft"));
+    kill(next, libc::SIGTERM);
+    wait_for("it to end", || !is_alive(next));
+    assert!(!s.path("ovs-vswitchd.pid").exists());
+}
+
+#[test]
+fn a_start_with_other_words_or_a_dead_process_does_without() {
+    let s = Sandbox::new();
+    let next = stand_by(&s);
+    let other = s.start_detached("-vbridge:file:dbg");
+    assert_ne!(other, next);
+    wait_for("the one that stood by to end", || !is_alive(next));
+    assert!(s.log().contains("the daemon is started with other arguments"), "{}", s.log());
+    s.appctl_ok("exit");
+    wait_for("the other to end", || !is_alive(other));
+
+    let next = stand_by(&s);
+    kill(next, libc::SIGKILL);
+    wait_for("it to be gone", || !is_alive(next));
+    assert_ne!(s.start_detached(""), next);
+}
+
+#[test]
+fn options_of_dpdk_decide() {
+    let s = Sandbox::new();
+    let next = stand_by(&s);
+    s.vsctl("--no-wait set open . other_config:dpdk-extra=--vdev=net_null0");
+    wait_for("it to end", || !is_alive(next));
+    let refused = s.weftd("--detach --standby").output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("'--vdev=net_null0' in dpdk-extra"), "{said}");
+    for with in ["--detach --monitor", ""] {
+        let refused = s.weftd(with).arg("--standby").output().unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{with}");
+    }
+}
+
+#[test]
+fn it_belongs_to_who_starts_it() {
+    let s = Sandbox::new();
+    let next = stand_by(&s);
+    let mut starter = s.command("prlimit");
+    let weftd = s.weftd("--detach");
+    starter.args(["--nofile=777:888"]).arg(weftd.get_program()).args(weftd.get_args());
+    let output = starter.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(s.pid(), next, "{}", s.log());
+    let limits = fs::read_to_string(format!("/proc/{next}/limits")).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(files.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), ["777", "888"]);
+
+    s.appctl_ok("exit");
+    wait_for("it to end", || !is_alive(next));
+    let next = stand_by(&s);
+    let mut nicer = s.command("nice");
+    nicer.args(["-n", "1"]).arg(weftd.get_program()).args(weftd.get_args());
+    assert!(nicer.status().unwrap().success());
+    assert_ne!(s.pid(), next);
+}
