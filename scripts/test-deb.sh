@@ -8,7 +8,8 @@ cd "$(dirname "$0")/.."
 root=$PWD/target/deb-test
 scripts/deb.sh "${1:-target/release}"
 deb=$(echo target/deb/weft_*.deb)
-systemd-analyze verify --man=no target/deb/root/usr/lib/weft/ovs-vswitchd.service 2>&1 | grep -v 'is not executable' || true
+systemd-analyze verify --man=no target/deb/root/usr/lib/weft/ovs-vswitchd.service \
+    target/deb/root/usr/lib/systemd/system/weft-standby.service 2>&1 | grep -v 'is not executable' || true
 if [ ! -e "$root/ready" ]; then
     echo "weft: making a bare Debian in $root"
     rm -rf "$root"
@@ -34,6 +35,14 @@ show() {
     systemctl is-active ovs-vswitchd openvswitch-switch ovsdb-server
 }
 before() { update-alternatives --query ovs-vswitchd | grep -q '^Value: .*dpdk' || fail "the alternative is not what it was"; }
+# weftd got ready beforehand, and is the unit's process like any other.
+ready() {
+    systemctl is-active -q weft-standby && fail "$1: it is still in its own unit"
+    pid=$(cat /run/openvswitch/ovs-vswitchd.pid)
+    grep -q -e --standby "/proc/$pid/cmdline" || fail "$1: it did not get ready beforehand"
+    grep -q ovs-vswitchd.service "/proc/$pid/cgroup" || fail "$1: it is not in its unit"
+    [ "$(systemctl show -P MainPID ovs-vswitchd)" = "$pid" ] || fail "$1: systemd does not know it"
+}
 runs() { ovs-appctl version | grep -q Weft; }
 # How many milliseconds nothing came through while a command ran, between hosts and to each guest.
 meanwhile() {
@@ -90,9 +99,9 @@ ip netns exec h1 ping -q -c 2 10.0.0.2 >/dev/null
 show > /tmp/before; files > /tmp/files
 same() { show | diff /tmp/before - || fail "$1: the configuration is not the same"; }
 echo "test-deb: install"; dpkg -i /root/weft.deb >/dev/null; same install; runs && fail "installing diverted the switch"
-echo "test-deb: enable"; meanwhile weft enable; runs || fail "weftd does not run"; same enable; weft top --once >/dev/null
+echo "test-deb: enable"; meanwhile weft enable; runs || fail "weftd does not run"; same enable; ready enable; weft top --once >/dev/null
 echo "test-deb: restart"; old=$(cat /run/openvswitch/ovs-vswitchd.pid); meanwhile systemctl restart ovs-vswitchd
-[ "$old" != "$(cat /run/openvswitch/ovs-vswitchd.pid)" ] || fail "it is not another one"; same restart
+[ "$old" != "$(cat /run/openvswitch/ovs-vswitchd.pid)" ] || fail "it is not another one"; same restart; ready restart
 ovs-vsctl get Open_vSwitch . other_config | grep flow-restore && fail "it waits for flows"
 echo "test-deb: disable"; meanwhile weft disable; runs && fail "weftd runs"; same disable; before
 # After so many seconds everything of a handover is killed.
@@ -106,7 +115,7 @@ killed() {
     weft "$1" >>/tmp/said 2>&1 || grep -q "has ovs-vswitchd's place already" /tmp/said || fail "$1 again: $(cat /tmp/said)"
     same "$1 killed after $2 s"
 }
-for after in 0.02 0.3 0.8; do
+for after in 0.02 0.3 0.8 1.5; do
     echo "test-deb: enable and disable, killed after $after s"
     killed enable $after; runs || fail "weftd does not run"; killed disable $after; runs && fail "weftd runs"
 done

@@ -33,10 +33,16 @@ pub async fn wait(args: &Args, daemon: &mut Daemon) -> Result<Option<Arc<dpdk::P
     tokio::pin!(end);
     loop {
         tokio::select! {
-            asked = standby.asked(args) => {
-                daemon.take_place(args, asked?)?;
-                return Ok(Some(pools));
-            }
+            asked = standby.asked(args) => match asked {
+                Ok(waiting) => {
+                    daemon.take_place(args, waiting)?;
+                    return Ok(Some(pools));
+                }
+                Err(why) => {
+                    vlog::warn!("vswitchd", "standing by no more: {why}");
+                    return Ok(None);
+                }
+            },
             other = configuration(&mut db) => if other != first {
                 vlog::info!("vswitchd", "standing by no more: DPDK's options have changed");
                 return Ok(None);

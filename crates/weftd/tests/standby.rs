@@ -6,6 +6,13 @@ mod sandbox;
 use sandbox::{Sandbox, is_alive, kill, wait_for};
 use std::fs;
 
+/// A database of a switch whose hugepages no other process has.
+fn sandbox() -> Sandbox {
+    let s = Sandbox::new();
+    s.vsctl("--no-wait set open . other_config:dpdk-extra=--no-huge");
+    s
+}
+
 /// Starts a process that stands by; its id.
 fn stand_by(s: &Sandbox) -> u32 {
     let output = s.weftd("--detach --standby").output().unwrap();
@@ -25,7 +32,7 @@ fn stand_by(s: &Sandbox) -> u32 {
 
 #[test]
 fn it_becomes_the_switch_when_the_next_one_is_started() {
-    let s = Sandbox::new();
+    let s = sandbox();
     let first = s.start_detached("");
     s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
     let next = stand_by(&s);
@@ -46,7 +53,7 @@ fn it_becomes_the_switch_when_the_next_one_is_started() {
 
 #[test]
 fn a_start_with_other_words_or_a_dead_process_does_without() {
-    let s = Sandbox::new();
+    let s = sandbox();
     let next = stand_by(&s);
     let other = s.start_detached("-vbridge:file:dbg");
     assert_ne!(other, next);
@@ -63,7 +70,7 @@ fn a_start_with_other_words_or_a_dead_process_does_without() {
 
 #[test]
 fn options_of_dpdk_decide() {
-    let s = Sandbox::new();
+    let s = sandbox();
     let next = stand_by(&s);
     s.vsctl("--no-wait set open . other_config:dpdk-extra=--vdev=net_null0");
     wait_for("it to end", || !is_alive(next));
@@ -79,7 +86,7 @@ fn options_of_dpdk_decide() {
 
 #[test]
 fn it_belongs_to_who_starts_it() {
-    let s = Sandbox::new();
+    let s = sandbox();
     let next = stand_by(&s);
     let mut starter = s.command("prlimit");
     let weftd = s.weftd("--detach");

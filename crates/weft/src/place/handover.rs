@@ -125,10 +125,8 @@ pub fn get_ready(dirs: &Dirs) {
     } else {
         start_program(dirs, &["--standby"])
     };
-    if let Err(why) = done {
-        say(&format!(
-            "weft: weftd does not get ready beforehand, packets stop for longer: {why:#}"
-        ));
+    if done.is_err() {
+        say("weft: weftd cannot get ready beforehand (its log says why): packets stop for longer");
         let _ = systemctl(&["reset-failed", unit]);
     }
 }
