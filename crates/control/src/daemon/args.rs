@@ -29,6 +29,15 @@ pub struct SslFiles {
     pub bootstrap_ca_cert: Option<PathBuf>,
 }
 
+/// How messages reach syslog.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Syslog {
+    /// The way.
+    pub method: SyslogMethod,
+    /// UDP address for messages as well.
+    pub target: Option<String>,
+}
+
 /// What the command line asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -63,10 +72,8 @@ pub struct Args {
     pub log_file: Option<PathBuf>,
     /// Log specifications in order; empty text stands for a bare `-v`.
     pub verbose: Vec<String>,
-    /// The way to syslog.
-    pub syslog_method: SyslogMethod,
-    /// UDP address for syslog messages as well.
-    pub syslog_target: Option<String>,
+    /// The ways to syslog.
+    pub syslog: Syslog,
     /// The control socket as given.
     pub unixctl: Option<String>,
     /// Lock all memory.
@@ -154,8 +161,7 @@ impl Args {
             user: None,
             log_file: None,
             verbose: Vec::new(),
-            syslog_method: SyslogMethod::default(),
-            syslog_target: None,
+            syslog: Syslog::default(),
             unixctl: None,
             mlockall: false,
             standby: false,
@@ -215,10 +221,10 @@ impl Args {
             "log-file" => self.log_file = Some(self.dirs.log_file(path.as_deref())),
             "verbose" => self.verbose.push(value.unwrap_or_default()),
             "syslog-method" => {
-                self.syslog_method = SyslogMethod::parse(&value.unwrap_or_default())
+                self.syslog.method = SyslogMethod::parse(&value.unwrap_or_default())
                     .map_err(|e| UsageError(e.to_string()))?;
             }
-            "syslog-target" => self.syslog_target = value,
+            "syslog-target" => self.syslog.target = value,
             "unixctl" => self.unixctl = value,
             "mlockall" => self.mlockall = true,
             "standby" => self.standby = true,
@@ -254,8 +260,8 @@ impl Args {
                 vlog::set(spec).map_err(|e| UsageError(format!("processing \"{spec}\": {e}")))?;
             }
         }
-        let _ = vlog::open_syslog(&self.syslog_method);
-        if let Some(address) = &self.syslog_target {
+        let _ = vlog::open_syslog(&self.syslog.method);
+        if let Some(address) = &self.syslog.target {
             vlog::add_syslog_target(address)
                 .map_err(|e| UsageError(format!("syslog target {address}: {e}")))?;
         }
