@@ -61,7 +61,10 @@ fn reason_for(conn: &Conn, context: &PacketInContext) -> Option<Reason> {
     let version = conn.version()?;
     match context.reason {
         _ if context.no_flow && version >= Version::V13 => None,
-        Reason::Action if context.miss_flow && version >= Version::V13 => Some(Reason::TableMiss),
+        // Also where a group's bucket led to the table-miss flow.
+        Reason::Action | Reason::Group if context.miss_flow && version >= Version::V13 => {
+            Some(Reason::TableMiss)
+        }
         Reason::Group | Reason::ActionSet | Reason::PacketOut if version < Version::V14 => {
             Some(Reason::Action)
         }

@@ -637,6 +637,19 @@ fn unsupported_is_refused() {
 }
 
 #[test]
+fn a_port_with_a_native_vlan_carries_nothing_without_a_vlan() {
+    let mut lab = Lab::new();
+    let trunks = Box::new(VlanSet::ALL);
+    lab.port(2, VlanMode::NativeTagged { tag: 10, trunks: trunks.clone() });
+    lab.port(3, VlanMode::NativeUntagged { tag: 10, trunks });
+    lab.add(flow(0, 1, "", apply(vec![Action::output(port::NORMAL)])));
+    let udp = "in_port=1,udp,dl_src=02:00:00:00:00:01,dl_dst=02:00:00:00:00:02";
+    assert_eq!(lab.send(udp), "14");
+    assert_eq!(lab.send(&format!("{udp},dl_vlan=7")), "12,13,14");
+    assert_eq!(lab.send(&format!("{udp},dl_vlan=10")), "12,pop_vlan,13,push_vlan(vid=10,pcp=0),14");
+}
+
+#[test]
 fn a_third_tag_hides_none() {
     let mut lab = Lab::new();
     let push = Action::PushVlan { ethertype: 0x8100 };

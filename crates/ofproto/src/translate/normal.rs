@@ -272,8 +272,9 @@ pub(super) fn includes(mode: &VlanMode, t: &Tags) -> bool {
     match mode {
         VlanMode::Access(tag) => vid == *tag && t.inner.vid == 0,
         VlanMode::Trunk(set) => set.contains(vid),
+        // What has no VLAN would be in the native one behind the port (as in OVS).
         VlanMode::NativeTagged { tag, trunks } | VlanMode::NativeUntagged { tag, trunks } => {
-            vid == *tag || trunks.contains(vid)
+            vid == *tag || vid != 0 && trunks.contains(vid)
         }
         VlanMode::Dot1qTunnel { tag, cvlans, .. } => vid == *tag && cvlans.contains(t.inner.vid),
     }
