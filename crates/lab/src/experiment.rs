@@ -49,36 +49,15 @@ pub struct Case {
     pub name: String,
     /// The generator's arguments.
     pub source: String,
-    /// One row for each of these packet sizes (bytes on the wire), which are the points of a line
-    /// in the plot.
-    #[serde(default)]
-    pub sizes: Vec<u32>,
-    /// Those of them that a run has which is not full; all if empty.
-    #[serde(default)]
-    pub short_sizes: Vec<u32>,
-    /// One row for each number of guests, likewise; `{guests}` in `source` is that number, and
-    /// there are as many rules.
-    #[serde(default)]
-    pub guest_counts: Vec<u32>,
-    /// Those of them that a run has which is not full; all if empty.
-    #[serde(default)]
-    pub short_guest_counts: Vec<u32>,
+    /// The rows that it stands for.
+    #[serde(flatten)]
+    pub points: Points,
     /// Left to full runs.
     #[serde(default)]
     pub full: bool,
-    /// Seconds at most before those that count; they begin when caches do not grow any more
-    /// ([`crate::warm`]).
-    #[serde(default = "three_seconds")]
-    pub warm: f64,
-    /// Seconds that pass before caches are looked at: the switch gets to know the connections
-    /// meanwhile.
-    #[serde(default)]
-    pub warm_least: f64,
-    /// The traffic has new flows all the time, so no cache ever settles, and what is compared is
-    /// that state. Elsewhere a ratio to a peer is printed only if the peer's caches had settled
-    /// before counting.
-    #[serde(default)]
-    pub never_settles: bool,
+    /// What passes before the seconds that count.
+    #[serde(flatten)]
+    pub warming: Warming,
     /// The switch's rules; testpmd has none.
     #[serde(default)]
     pub rules: Rules,
@@ -98,18 +77,12 @@ pub struct Case {
     /// Where VXLAN ends or begins.
     #[serde(default)]
     pub tunnel: Tunnel,
-    /// What guests do with packets.
-    #[serde(default)]
-    pub role: Role,
+    /// What its guests are like.
+    #[serde(flatten)]
+    pub guest: Guest,
     /// MTU of all ports; 0: the usual one.
     #[serde(default)]
     pub mtu: u32,
-    /// Packed virtqueues instead of split ones.
-    #[serde(default)]
-    pub packed: bool,
-    /// Pages of the guests' memory; guests that send have hugepages.
-    #[serde(default)]
-    pub pages: Pages,
     /// Rule changes per second meanwhile.
     #[serde(default)]
     pub churn: u32,
@@ -122,12 +95,63 @@ pub struct Case {
     /// The paper's figures, Mpps: one, or one per size.
     #[serde(default)]
     pub paper: BTreeMap<String, Vec<f64>>,
+}
+
+/// The rows that a case stands for: one per packet size or number of guests, or itself.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Points {
+    /// One row for each of these packet sizes (bytes on the wire), which are the points of a line
+    /// in the plot.
+    #[serde(default)]
+    pub sizes: Vec<u32>,
+    /// Those of them that a run has which is not full; all if empty.
+    #[serde(default)]
+    pub short_sizes: Vec<u32>,
+    /// One row for each number of guests, likewise; `{guests}` in `source` is that number, and
+    /// there are as many rules.
+    #[serde(default)]
+    pub guest_counts: Vec<u32>,
+    /// Those of them that a run has which is not full; all if empty.
+    #[serde(default)]
+    pub short_guest_counts: Vec<u32>,
     /// The packet size of this row, when it is one of several.
     #[serde(skip)]
     pub size: Option<u32>,
     /// The number of guests of this row, when it is one of several.
     #[serde(skip)]
     pub count: Option<u32>,
+}
+
+/// How a system gets ready for the seconds that count.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Warming {
+    /// Seconds at most before those that count; they begin when caches do not grow any more
+    /// ([`crate::warm`]).
+    #[serde(default = "three_seconds")]
+    pub warm: f64,
+    /// Seconds that pass before caches are looked at: the switch gets to know the connections
+    /// meanwhile.
+    #[serde(default)]
+    pub warm_least: f64,
+    /// The traffic has new flows all the time, so no cache ever settles, and what is compared is
+    /// that state. Elsewhere a ratio to a peer is printed only if the peer's caches had settled
+    /// before counting.
+    #[serde(default)]
+    pub never_settles: bool,
+}
+
+/// What all guests of a case are like.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Guest {
+    /// What guests do with packets.
+    #[serde(default)]
+    pub role: Role,
+    /// Packed virtqueues instead of split ones.
+    #[serde(default)]
+    pub packed: bool,
+    /// Pages of the guests' memory; guests that send have hugepages.
+    #[serde(default)]
+    pub pages: Pages,
 }
 
 /// Which of the generator's ports are behind a VXLAN tunnel.
@@ -228,20 +252,20 @@ fn yes() -> bool {
 impl Case {
     /// One case per size or number of guests.
     fn expand(&self) -> Vec<Case> {
-        if !self.guest_counts.is_empty() {
-            return self.guest_counts.iter().map(|n| self.with_guests(*n)).collect();
+        if !self.points.guest_counts.is_empty() {
+            return self.points.guest_counts.iter().map(|n| self.with_guests(*n)).collect();
         }
-        if self.sizes.is_empty() {
+        if self.points.sizes.is_empty() {
             return vec![self.clone()];
         }
         let of_size = |(i, size): (usize, &u32)| Case {
             name: format!("{}, {size} B", self.name),
             source: format!("{},size={size}", self.source),
             paper: self.paper.iter().map(|(who, v)| (who.clone(), vec![v[i]])).collect(),
-            size: Some(*size),
+            points: Points { size: Some(*size), ..self.points.clone() },
             ..self.clone()
         };
-        self.sizes.iter().enumerate().map(of_size).collect()
+        self.points.sizes.iter().enumerate().map(of_size).collect()
     }
 
     fn with_guests(&self, n: u32) -> Case {
@@ -250,7 +274,7 @@ impl Case {
             source: self.source.replace("{guests}", &n.to_string()),
             rules: Rules { count: n, ..self.rules.clone() },
             guests: n,
-            count: Some(n),
+            points: Points { count: Some(n), ..self.points.clone() },
             ..self.clone()
         }
     }
@@ -260,8 +284,8 @@ impl Case {
         let start = 1.0 + 0.1 * f64::from(self.guests) + f64::from(self.rules.count) / 2e4;
         let search = if self.search { 30.0 * seconds } else { 0.0 };
         start
-            + self.warm_least
-            + self.warm.min(2.0)
+            + self.warming.warm_least
+            + self.warming.warm.min(2.0)
             + (1 + self.loads.len()) as f64 * seconds
             + search
     }
@@ -274,13 +298,15 @@ impl Case {
     /// Does a run have it which is not full?
     fn in_short(&self) -> bool {
         let has = |short: &[u32], n: u32| short.is_empty() || short.contains(&n);
-        let size = self.size.is_none_or(|n| has(&self.short_sizes, n));
-        !self.full && size && self.count.is_none_or(|n| has(&self.short_guest_counts, n))
+        let size = self.points.size.is_none_or(|n| has(&self.points.short_sizes, n));
+        !self.full
+            && size
+            && self.points.count.is_none_or(|n| has(&self.points.short_guest_counts, n))
     }
 
     /// The name without size or number of guests: what the points of one line have in common.
     pub fn group(&self) -> &str {
-        match self.size.or(self.count) {
+        match self.points.size.or(self.points.count) {
             Some(_) => self.name.rsplit_once(", ").map_or(self.name.as_str(), |(group, _)| group),
             None => &self.name,
         }
@@ -311,23 +337,24 @@ impl Experiment {
     fn parse(text: &str, full: bool) -> Result<Self> {
         let mut experiment: Experiment = toml::from_str(text)?;
         for case in &experiment.cases {
-            let points = case.sizes.len().max(1);
+            let points = case.points.sizes.len().max(1);
             let fits = |v: &Vec<f64>| v.len() == points;
             ensure!(
                 case.paper.values().all(fits),
                 "case '{}': one figure per size is expected",
                 case.name
             );
-            let known = case.short_sizes.iter().all(|s| case.sizes.contains(s));
+            let known = case.points.short_sizes.iter().all(|s| case.points.sizes.contains(s));
             ensure!(known, "case '{}': short_sizes are some of the sizes", case.name);
-            let known = case.short_guest_counts.iter().all(|n| case.guest_counts.contains(n));
+            let known =
+                case.points.short_guest_counts.iter().all(|n| case.points.guest_counts.contains(n));
             ensure!(known, "case '{}': short_guest_counts are some of guest_counts", case.name);
-            let one = case.sizes.is_empty() || case.guest_counts.is_empty();
+            let one = case.points.sizes.is_empty() || case.points.guest_counts.is_empty();
             ensure!(one, "case '{}': sizes or guest_counts, not both", case.name);
-            let guests = case.guest_counts.iter().copied().max().unwrap_or(case.guests);
-            let sends = case.role == Role::Source;
+            let guests = case.points.guest_counts.iter().copied().max().unwrap_or(case.guests);
+            let sends = case.guest.role == Role::Source;
             ensure!(!sends || guests > 0, "case '{}': who is to send?", case.name);
-            let huge = case.pages == Pages::Huge || !sends;
+            let huge = case.guest.pages == Pages::Huge || !sends;
             ensure!(huge, "case '{}': guests that send have hugepages", case.name);
             let ends = matches!(case.tunnel, Tunnel::Source | Tunnel::Sink);
             ensure!(!ends || guests == 0, "case '{}': guests are behind both ports", case.name);
@@ -391,13 +418,14 @@ mod tests {
         );
         assert!(Experiment::parse(&text.replace("[3.0, 2.0]", "[3.0]"), true).is_err());
         let short = |line: &str| Experiment::parse(&format!("{text}{line}\n"), false);
-        assert_eq!(short("short_sizes = [128]").unwrap().cases[0].size, Some(128));
+        assert_eq!(short("short_sizes = [128]").unwrap().cases[0].points.size, Some(128));
         assert!(short("short_sizes = [256]").is_err());
         assert!(short("full = true").unwrap().cases.is_empty());
         assert!(short("role = \"source\"").is_err());
         let sends = "guests = 1\nrole = \"source\"";
         assert!(short(sends).is_ok() && short(&format!("{sends}\npages = \"small\"")).is_err());
         assert!(short("guest_counts = [1]").is_err());
+        assert!(short("pagse = \"small\"").is_err(), "an unknown field is a mistake");
         assert!(short("cores = 2\nguests = 1").is_err());
         assert!(short("loads = [0.0]").is_err());
         assert!(short("functions = 8").is_err() && short("moves = 100").is_err());

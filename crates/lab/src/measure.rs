@@ -406,8 +406,8 @@ fn sample(
     let setup = Setup { case, rules, cores: last_cores(case.cores)?, programs, validate: false };
     let (running, churn) = begin(system, &setup)?;
     let changes = || churn.as_ref().map_or(0, Churn::acknowledged);
-    pause(case.warm_least)?;
-    let warm = warm_up(&running, system, case.warm)?;
+    pause(case.warming.warm_least)?;
+    let warm = warm_up(&running, system, case.warming.warm)?;
     let clocks = || system.has_stages().then(|| Clocks::ask(&running.dir)).transpose();
     let marks = || system.offloads().then(|| Marks::ask(&running.dir)).transpose();
     let meters = || match case.functions > 0 && !system.ceiling() {

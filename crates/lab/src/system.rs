@@ -224,9 +224,9 @@ impl System {
         c.env("GUESTS", setup.case.guests.to_string());
         c.env("GUEST_PROGRAM", &setup.programs.guests);
         c.env("TUNNEL", setup.case.tunnel.name());
-        c.env("PACKED", if setup.case.packed { "1" } else { "0" });
-        c.env("WEFT_GUEST_PAGES", setup.case.pages.name());
-        c.env("ROLE", setup.case.role.name()).env("MTU", setup.case.mtu.to_string());
+        c.env("PACKED", if setup.case.guest.packed { "1" } else { "0" });
+        c.env("WEFT_GUEST_PAGES", setup.case.guest.pages.name());
+        c.env("ROLE", setup.case.guest.role.name()).env("MTU", setup.case.mtu.to_string());
         if setup.case.mtu > 0 {
             // Headroom, and headers around the MTU.
             c.env("WEFT_GUEST_BUFFER", (setup.case.mtu + 256).to_string());
@@ -252,7 +252,7 @@ impl System {
         }
         let [source_side, sink_side, guests_side] =
             ["source", "sink", "guests"].map(|who| dir.join(format!("{who}.counters")));
-        let (made, mut taken) = match (setup.case.guests, setup.case.role) {
+        let (made, mut taken) = match (setup.case.guests, setup.case.guest.role) {
             (1.., Role::Sink) => (source_side.clone(), vec![guests_side]),
             (1.., Role::Source) => (guests_side, vec![sink_side.clone()]),
             // testpmd forwards between two ports: what comes back leaves where it came from.
@@ -312,7 +312,7 @@ fn rules_text(case: &Case, rules: &RuleSet) -> String {
         Tunnel::None => "output:2".into(),
         _ => by_tunnel(100),
     };
-    let back = |i| match case.role {
+    let back = |i| match case.guest.role {
         Role::Chain if i + 1 < case.guests => {
             format!("priority=65535,in_port={},actions=output:{}", 10 + i, 11 + i)
         }
@@ -500,11 +500,11 @@ mod tests {
         let text = rules_text(&case, &rules.build().unwrap());
         let ports: Vec<_> = text.lines().map(|l| l.rsplit(':').next().unwrap()).collect();
         assert_eq!(ports, ["10", "11", "10", "2", "2"]);
-        case.role = Role::Chain;
+        case.guest.role = Role::Chain;
         let text = rules_text(&case, &rules.build().unwrap());
         assert!(text.contains("in_port=10,actions=output:11\n"), "{text}");
         assert!(text.ends_with("in_port=11,actions=output:2\n"), "{text}");
-        case.role = Role::Echo;
+        case.guest.role = Role::Echo;
         (case.guests, case.functions) = (0, 2);
         let text = rules_text(&case, &rules.build().unwrap());
         assert!(text.ends_with("output:10\n") && text.contains("output:11\n"), "{text}");

@@ -51,7 +51,7 @@ impl Compared {
     /// What should have been compared and was not.
     fn missing(&self, case: &Case) -> Vec<&'static str> {
         let ends =
-            matches!(case.tunnel, Tunnel::Source | Tunnel::Both) && case.role != Role::Source;
+            matches!(case.tunnel, Tunnel::Source | Tunnel::Both) && case.guest.role != Role::Source;
         let none = KINDS.into_iter().zip(self.of).filter(|(_, n)| *n == 0);
         let there = |kind: &&str| match *kind {
             "decapsulation" => ends,
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(compared.missing(&case), ["decapsulation"]);
         case.source = "flows=9,new=1000".into();
         assert_eq!(compared.missing(&case), ["direct", "decapsulation"]);
-        (case.role, case.source) = (Role::Source, "flows=9,new=10".into());
+        (case.guest.role, case.source) = (Role::Source, "flows=9,new=10".into());
         assert_eq!(compared.missing(&case), Vec::<&str>::new());
         assert_eq!(Compared::default().missing(&case), ["parse", "lookup", "act"]);
     }

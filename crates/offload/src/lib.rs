@@ -14,6 +14,7 @@
 //! why or why not.
 //!
 //! Rules that forward are [`full`]'s: the host does not see their packets.
+#![forbid(unsafe_code)]
 
 mod bytes;
 mod class;
