@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use classifier::{Classifier, Rule};
 use flow::{Field, Key, Mask};
-use sync::Domain;
+use sync::{Domain, Guard};
 
 const FIVE_TUPLE: [Field; 6] =
     [Field::EthType, Field::Ipv4Src, Field::Ipv4Dst, Field::IpProto, Field::TcpSrc, Field::TcpDst];
@@ -48,14 +48,13 @@ fn per(what: &str, n: usize, took: Duration) {
 }
 
 /// Looks up `n` packets in turn, over and over.
-fn time_lookups(table: &Classifier<u64>, packets: &[Key], what: &str) {
+fn time_lookups(table: &Classifier<u64>, guard: Guard<'_>, packets: &[Key], what: &str) {
     let rounds = 1 + 2_000_000 / packets.len() / table.subtables().max(1);
     let start = Instant::now();
     let mut hits = 0;
     for key in (0..rounds).flat_map(|_| packets) {
         let mut marked = Key::ZERO;
-        // SAFETY: no thread changes the table.
-        let rule = unsafe { table.lookup(black_box(key), 0, &mut marked) };
+        let rule = table.lookup(guard, black_box(key), 0, &mut marked);
         hits += usize::from(rule.is_some());
         black_box(&marked);
     }
@@ -67,7 +66,8 @@ fn time_lookups(table: &Classifier<u64>, packets: &[Key], what: &str) {
 }
 
 fn subtables(count: usize) {
-    let table = Classifier::new(Domain::new());
+    let writer = Domain::new().writer();
+    let table = Classifier::new(writer.domain().clone());
     for n in 0..count {
         for i in 0..1000 {
             let key = packet((n * 1000 + i) as u64);
@@ -76,13 +76,13 @@ fn subtables(count: usize) {
     }
     let hits: Vec<Key> = (0..1000).map(|i| packet((i * count) as u64)).collect();
     let misses: Vec<Key> = (0..1000).map(|i| packet(1 << 40 | i)).collect();
-    time_lookups(&table, &hits, &format!("lookup, {count} subtables"));
-    time_lookups(&table, &misses, &format!("lookup, {count} subtables"));
+    time_lookups(&table, writer.pin(), &hits, &format!("lookup, {count} subtables"));
+    time_lookups(&table, writer.pin(), &misses, &format!("lookup, {count} subtables"));
 }
 
 fn many(rules: usize) {
-    let domain = Domain::new();
-    let table = Classifier::new(domain.clone());
+    let mut writer = Domain::new().writer();
+    let table = Classifier::new(writer.domain().clone());
     let mask = five_tuple();
     let before = resident();
     let all: Vec<_> =
@@ -103,14 +103,14 @@ fn many(rules: usize) {
     assert!((0..rules as u64).step_by(7).all(found));
     per("find_exact", rules.div_ceil(7), start.elapsed());
     let packets: Vec<Key> = (0..rules as u64).step_by(11).map(packet).collect();
-    time_lookups(&table, &packets, "lookup, rules out of cache");
+    time_lookups(&table, writer.pin(), &packets, "lookup, rules out of cache");
     let start = Instant::now();
     for rule in &all {
         table.remove(rule);
     }
     per("remove", rules, start.elapsed());
     let start = Instant::now();
-    domain.reclaim();
+    writer.reclaim();
     per("reclaim", rules, start.elapsed());
 }
 

@@ -14,7 +14,7 @@ use memory::{Borrowed, Mem};
 use packet::{HeapPool, Packet, Pool};
 use port::RxQueue;
 use std::sync::Arc;
-use sync::Domain;
+use sync::{Domain, Guard};
 
 struct Source {
     ring: Vec<Packet>,
@@ -43,7 +43,7 @@ impl RxQueue for Source {
 struct Always(Vec<Op>);
 
 impl Pipeline for Always {
-    fn resolve(&self, _: &Request<'_>, out: &mut Decision) {
+    fn resolve(&self, _: Guard<'_>, _: &Request<'_>, out: &mut Decision) {
         Field::EthType.unwildcard(&mut out.mask);
         out.ops.extend(self.0.iter().cloned());
     }

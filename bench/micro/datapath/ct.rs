@@ -19,7 +19,7 @@ use packet::{HeapPool, Packet, Pool};
 use port::RxQueue;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use sync::Domain;
+use sync::{Domain, Guard};
 
 /// RTE_MBUF_F_RX_IP_CKSUM_GOOD and L4_CKSUM_GOOD.
 const SOUND: u64 = 1 << 7 | 1 << 8;
@@ -120,7 +120,7 @@ impl RxQueue for Source {
 struct Rules(Mode);
 
 impl Pipeline for Rules {
-    fn resolve(&self, request: &Request<'_>, out: &mut Decision) {
+    fn resolve(&self, _: Guard<'_>, request: &Request<'_>, out: &mut Decision) {
         Field::EthType.unwildcard(&mut out.mask);
         out.credits.push(1);
         if self.0 == Mode::None {

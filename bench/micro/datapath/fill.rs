@@ -14,7 +14,7 @@ use memory::{Borrowed, Mem, cpu_ns, packet};
 use packet::{HeapPool, Packet, Pool};
 use port::RxQueue;
 use std::sync::Arc;
-use sync::Domain;
+use sync::{Domain, Guard};
 
 /// Packets per round.
 const BLOCK: u32 = 256;
@@ -41,7 +41,7 @@ impl RxQueue for Source {
 struct Each;
 
 impl Pipeline for Each {
-    fn resolve(&self, _: &Request<'_>, out: &mut Decision) {
+    fn resolve(&self, _: Guard<'_>, _: &Request<'_>, out: &mut Decision) {
         Field::EthType.unwildcard(&mut out.mask);
         Field::Ipv4Dst.unwildcard(&mut out.mask);
         out.ops.push(Op::Output(1));

@@ -16,7 +16,7 @@ use memory::{Borrowed, Mem, cpu_ns, packet};
 use packet::{HeapPool, Packet, Pool};
 use port::RxQueue;
 use std::sync::Arc;
-use sync::Domain;
+use sync::{Domain, Guard};
 
 struct Source {
     ring: Vec<Packet>,
@@ -45,7 +45,7 @@ struct Blocks {
     shift: Option<u32>,
 }
 impl Pipeline for Blocks {
-    fn resolve(&self, request: &Request<'_>, out: &mut Decision) {
+    fn resolve(&self, _: Guard<'_>, request: &Request<'_>, out: &mut Decision) {
         if let Some(shift) = self.shift {
             Field::EthType.unwildcard(&mut out.mask);
             Field::Ipv4Dst.set(&mut out.mask, (u32::MAX << shift).into());

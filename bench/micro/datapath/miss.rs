@@ -130,7 +130,7 @@ fn keys(source: &mut Source, n: usize) -> Vec<Key> {
 
 /// Decisions without a datapath, in cycles each: one after the other, side by side, and side by
 /// side when the caller does not ask what was looked at.
-fn decisions(pipeline: &dyn Pipeline, source: &mut Source) -> [f64; 3] {
+fn decisions(sw: &Switch, pipeline: &dyn Pipeline, source: &mut Source) -> [f64; 3] {
     const N: usize = 1 << 18;
     let mut keys = keys(source, N);
     let mut d: [Decision; 16] = Default::default();
@@ -138,7 +138,7 @@ fn decisions(pipeline: &dyn Pipeline, source: &mut Source) -> [f64; 3] {
         let start = cycles();
         for key in &keys {
             d[0].clear();
-            pipeline.resolve(&Request { key, options: &[], packet: &[] }, &mut d[0]);
+            pipeline.resolve(sw.pin(), &Request { key, options: &[], packet: &[] }, &mut d[0]);
         }
         cycles() - start
     };
@@ -148,7 +148,7 @@ fn decisions(pipeline: &dyn Pipeline, source: &mut Source) -> [f64; 3] {
             d[..8].iter_mut().for_each(Decision::clear);
             let requests: [_; 8] =
                 std::array::from_fn(|i| Request { key: &keys[i], options: &[], packet: &[] });
-            pipeline.resolve_all(&requests, &mut d[..8]);
+            pipeline.resolve_all(sw.pin(), &requests, &mut d[..8]);
         }
         cycles() - start
     };
@@ -156,7 +156,7 @@ fn decisions(pipeline: &dyn Pipeline, source: &mut Source) -> [f64; 3] {
         let start = cycles();
         for keys in keys.chunks_mut(16) {
             d.iter_mut().for_each(Decision::begin);
-            std::hint::black_box(pipeline.resolve_once(keys, &mut d));
+            std::hint::black_box(pipeline.resolve_once(sw.pin(), keys, &mut d));
         }
         cycles() - start
     };
@@ -170,7 +170,7 @@ fn resident_mb() -> u64 {
 
 /// A switch with two ports and these rules.
 fn switch(lines: &[String], domain: Domain) -> Switch {
-    let mut sw = Switch::new(domain);
+    let mut sw = Switch::new(domain.writer());
     let br = sw.add_bridge("br0", BridgeConfig::default()).expect("a bridge");
     for i in 0..2u16 {
         let spec = PortSpec {
@@ -211,7 +211,7 @@ fn main() {
     let mut source =
         Source { ring, next: 0, flows, new: share.clone(), fresh: flows, state: 1, table };
     let pipeline: Arc<dyn Pipeline> = sw.pipeline();
-    let [alone, all, once] = decisions(&*pipeline, &mut source);
+    let [alone, all, once] = decisions(&sw, &*pipeline, &mut source);
     println!(
         "{alone:.0} cycles per decision alone, {all:.0} of eight, {once:.0} of sixteen direct"
     );

@@ -14,7 +14,7 @@ use memory::{Borrowed, Mem, cpu_ns, packet};
 use packet::{HEADROOM, HeapPool, Packet, Pool};
 use port::RxQueue;
 use std::sync::Arc;
-use sync::Domain;
+use sync::{Domain, Guard};
 
 const FLOWS: u32 = 4096;
 const RULES: u32 = 64;
@@ -53,7 +53,7 @@ struct Tunnels {
 }
 
 impl Pipeline for Tunnels {
-    fn resolve(&self, request: &Request<'_>, out: &mut Decision) {
+    fn resolve(&self, _: Guard<'_>, request: &Request<'_>, out: &mut Decision) {
         let port = request.key.bytes()[at::IN_PORT..].first_chunk().expect("two bytes");
         let (port, n) = (u16::from_be_bytes(*port), request.key.bytes()[at::IP_DST + 3]);
         Field::EthType.unwildcard(&mut out.mask);

@@ -21,7 +21,7 @@ fn resident_kb() -> u64 {
 }
 
 fn main() {
-    let mut sw = Switch::new(sync::Domain::new());
+    let mut sw = Switch::new(sync::Domain::new().writer());
     let Ok(br) = sw.add_bridge("br0", BridgeConfig::default()) else { return };
     for i in 1..=2u16 {
         let spec = PortSpec {
@@ -74,7 +74,7 @@ fn decide(sw: &Switch, n: u32) {
         for i in 0..rounds {
             key.set_u32(at::IP_DST, 0x0a00_0000 + i.wrapping_mul(2_654_435_761) % flows);
             d.clear();
-            pipeline.resolve(&Request { key: &key, options: &[], packet: &[] }, &mut d);
+            pipeline.resolve(sw.pin(), &Request { key: &key, options: &[], packet: &[] }, &mut d);
         }
         let ns = start.elapsed().as_nanos() as f64 / f64::from(rounds);
         println!("three tables, rewrite, output, {what}: {ns:.0} ns per decision");

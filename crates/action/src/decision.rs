@@ -4,21 +4,22 @@ use crate::Op;
 use flow::{Key, Mask};
 use std::any::Any;
 use std::sync::Arc;
+use sync::Guard;
 use telemetry::Drop;
 
 /// Decides about packets. Implemented by the switch half, called by PMD threads inline on a miss
 /// (and by the kernel-port thread, and by the control side for packet-out and trace).
 ///
 /// A call may allocate but never blocks, locks or makes a system call. Everything it reads is
-/// published in the QSBR domain the calling thread is a reader of.
+/// published in the QSBR domain whose guard the caller has.
 pub trait Pipeline: Send + Sync {
     /// Fills `out` (cleared by the caller) with what to do with packets like `request.key`.
-    fn resolve(&self, request: &Request<'_>, out: &mut Decision);
+    fn resolve(&self, guard: Guard<'_>, request: &Request<'_>, out: &mut Decision);
 
     /// As [`Pipeline::resolve`] for each of several packets, of which there are as many as
     /// decisions (cleared by the caller); side by side where that is faster.
-    fn resolve_all(&self, requests: &[Request<'_>], out: &mut [Decision]) {
-        requests.iter().zip(out).for_each(|(request, out)| self.resolve(request, out));
+    fn resolve_all(&self, guard: Guard<'_>, requests: &[Request<'_>], out: &mut [Decision]) {
+        requests.iter().zip(out).for_each(|(request, out)| self.resolve(guard, request, out));
     }
 
     /// Decides about these packets alone, at most 32, where that is simple: bit i of the answer
@@ -26,7 +27,7 @@ pub trait Pipeline: Send + Sync {
     /// ([`Decision::begin`]) have no effects, and what is in `mask` means nothing; nor does what is
     /// in the other decisions. Lines 4 and 5 of the keys are used: they are empty at first, and for
     /// later calls as this one left them.
-    fn resolve_once(&self, _keys: &mut [Key], _out: &mut [Decision]) -> u32 {
+    fn resolve_once(&self, _: Guard<'_>, _keys: &mut [Key], _out: &mut [Decision]) -> u32 {
         0
     }
 
@@ -35,13 +36,14 @@ pub trait Pipeline: Send + Sync {
     /// says about them, made of the same version of the same tables.
     fn resolve_twice(
         &self,
+        guard: Guard<'_>,
         requests: &[Request<'_>],
         keys: &mut [Key],
         out: &mut [Decision],
         twins: &mut [Decision],
     ) -> u32 {
-        let done = self.resolve_once(keys, out);
-        self.resolve_all(requests, twins);
+        let done = self.resolve_once(guard, keys, out);
+        self.resolve_all(guard, requests, twins);
         done
     }
 }

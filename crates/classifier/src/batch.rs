@@ -2,6 +2,7 @@
 //! memory for what the next one of all keys reads.
 
 use flow::{Key, Mask};
+use sync::Guard;
 
 use crate::Classifier;
 use crate::chain::Handle;
@@ -37,21 +38,17 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     /// The rules that [`Classifier::lookup`] finds for each of these keys, at most [`BATCH`], in
     /// `found`. Returns which words of keys decided, bit i is word i: those of what was found, and
     /// for every rule that was not one in which it differs.
-    ///
-    /// # Safety
-    /// As [`Classifier::lookup`].
-    pub unsafe fn lookup_all<'a>(
+    pub fn lookup_all<'a>(
         &'a self,
+        guard: Guard<'a>,
         keys: &[&Key],
         version: u64,
         found: &mut [Option<&'a Rule<T>>],
     ) -> u64 {
-        // SAFETY: the caller's promise.
-        let list = unsafe { self.list.read() };
+        let list = self.list.read(guard);
         let mut batch = Batch { keys, version, best: [None; BATCH], looked: 0 };
         if list.len() > UNFILTERED_SUBTABLES_MAX {
-            // SAFETY: as above.
-            unsafe { self.one_by_one(&mut batch) };
+            self.one_by_one(guard, &mut batch);
         } else {
             for entry in list {
                 let max = u32::from(entry.max_priority);
@@ -59,10 +56,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
                     break;
                 }
                 match &entry.subtable {
-                    // SAFETY: as above.
-                    Some(subtable) => unsafe { subtable.lookup_all(&mut batch) },
-                    // SAFETY: as above.
-                    None => unsafe { self.in_prefix_trie(&mut batch) },
+                    Some(subtable) => subtable.lookup_all(guard, &mut batch),
+                    None => self.in_prefix_trie(guard, &mut batch),
                 }
             }
         }
@@ -72,28 +67,21 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         batch.looked
     }
 
-    /// # Safety
-    /// As [`Classifier::lookup`].
     #[inline(never)]
-    unsafe fn one_by_one<'a>(&'a self, batch: &mut Batch<'_, 'a, T>) {
+    fn one_by_one<'a>(&'a self, guard: Guard<'a>, batch: &mut Batch<'_, 'a, T>) {
         let mut marks = Mask::ZERO;
-        // SAFETY: the caller's promise.
-        unsafe { self.prepare(batch.keys) };
+        self.prepare(guard, batch.keys);
         for (best, key) in batch.best.iter_mut().zip(batch.keys) {
-            // SAFETY: as above.
-            *best = unsafe { self.best(key, batch.version, &mut marks) };
+            *best = self.best(guard, key, batch.version, &mut marks);
         }
         batch.looked = significant(&marks);
     }
 
-    /// # Safety
-    /// As [`Classifier::lookup`].
     #[inline(never)]
-    unsafe fn in_prefix_trie<'a>(&'a self, batch: &mut Batch<'_, 'a, T>) {
+    fn in_prefix_trie<'a>(&'a self, guard: Guard<'a>, batch: &mut Batch<'_, 'a, T>) {
         let Batch { keys, version, best, looked } = batch;
         let mut search = Search { keys, version: *version, best };
-        // SAFETY: the caller's promise.
-        unsafe { self.prefix_trie.lookup_all::<BATCH>(&mut search) };
+        self.prefix_trie.lookup_all::<BATCH>(guard, &mut search);
         *looked |= prefix_trie::LOOKED_WORDS;
     }
 }

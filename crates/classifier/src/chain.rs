@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 
 use crate::rule::Rule;
 
-/// A rule that is alive for `'a` and was made by `Arc::into_raw`.
+/// A rule that is linked, or was when a guard of `'a` was made, and was made by `Arc::into_raw`: it
+/// is alive for `'a`, and so is what it leads to.
 pub(crate) struct Handle<'a, T> {
     rule: NonNull<Rule<T>>,
     alive: PhantomData<&'a Rule<T>>,
@@ -34,7 +35,7 @@ impl<'a, T> Handle<'a, T> {
     /// Of a linked rule; None of null.
     ///
     /// # Safety
-    /// A rule stays alive for `'a` and was made by `Arc::into_raw`.
+    /// As the type says.
     #[inline]
     pub unsafe fn new(rule: *mut Rule<T>) -> Option<Self> {
         Some(Handle { rule: NonNull::new(rule)?, alive: PhantomData })
@@ -45,6 +46,20 @@ impl<'a, T> Handle<'a, T> {
     pub fn get(self) -> &'a Rule<T> {
         // SAFETY: alive for 'a, as the maker of the handle promised.
         unsafe { self.rule.as_ref() }
+    }
+
+    /// Where the rule is.
+    #[inline]
+    pub fn pointer(self) -> *mut Rule<T> {
+        self.rule.as_ptr()
+    }
+
+    /// The rule behind it.
+    #[inline]
+    pub fn next(self) -> Option<Self> {
+        // SAFETY: a rule that is linked now, or was when this one was unlinked, which is not before
+        // the guard was made.
+        unsafe { Handle::new(self.get().next.load(Ordering::Acquire)) }
     }
 
     /// A counted handle.
@@ -59,15 +74,12 @@ impl<'a, T> Handle<'a, T> {
 }
 
 /// The rules of a chain.
-///
-/// # Safety
-/// `head` is null or a linked rule; the rules of its chain stay alive for `'a`.
 #[inline]
-pub(crate) unsafe fn chain<'a, T: 'a>(head: *mut Rule<T>) -> impl Iterator<Item = Handle<'a, T>> {
+pub(crate) fn chain<'a, T: 'a>(head: Option<Handle<'a, T>>) -> impl Iterator<Item = Handle<'a, T>> {
     let mut at = head;
     std::iter::from_fn(move || {
-        let handle = Handle { rule: NonNull::new(at)?, alive: PhantomData };
-        at = handle.get().next.load(Ordering::Acquire);
+        let handle = at?;
+        at = handle.next();
         Some(handle)
     })
 }
@@ -75,12 +87,12 @@ pub(crate) unsafe fn chain<'a, T: 'a>(head: *mut Rule<T>) -> impl Iterator<Item 
 /// Puts a rule where it belongs; the chain's first rule then, to be published if it is another.
 ///
 /// # Safety
-/// As [`chain`]; the caller is the only writer.
+/// `head` is null or a linked rule; the caller is the only writer.
 pub(crate) unsafe fn link<T>(head: *mut Rule<T>, rule: Arc<Rule<T>>) -> *mut Rule<T> {
     let priority = rule.priority();
     let new = Arc::into_raw(rule).cast_mut();
     // SAFETY: linked rules are alive.
-    let last = unsafe { chain(head) }.take_while(|r| r.priority() > priority).last();
+    let last = chain(unsafe { Handle::new(head) }).take_while(|r| r.priority() > priority).last();
     // SAFETY: `new` was an Arc a moment ago and is not reclaimed.
     let new_next = unsafe { &(*new).next };
     let next = last.map_or(head, |l| l.next.load(Ordering::Relaxed));
@@ -106,7 +118,7 @@ pub(crate) unsafe fn unlink<T>(
 ) -> Option<(Arc<Rule<T>>, *mut Rule<T>)> {
     let mut before: Option<Handle<'_, T>> = None;
     // SAFETY: linked rules are alive.
-    let at = unsafe { chain(head) }.find(|r| {
+    let at = chain(unsafe { Handle::new(head) }).find(|r| {
         let here = std::ptr::eq(r.get(), rule);
         before = if here { before } else { Some(*r) };
         here

@@ -53,11 +53,12 @@ mod trie;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use flow::{Key, Mask};
-use sync::{Domain, Published};
+use sync::{Domain, Guard, Published};
 
 pub use batch::BATCH;
 use chain::Handle;
@@ -87,6 +88,12 @@ struct Writer<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> Writer<T> {
+    /// For reading the table whose writer this is, whose lock the caller has.
+    fn guard(&self) -> Guard<'_> {
+        // SAFETY: the table is changed under the lock alone, and not while this is borrowed.
+        unsafe { Guard::unprotected() }
+    }
+
     /// The mask of the subtable that a new rule goes to.
     fn subtable_for(&self, rule: &Rule<T>) -> Shape {
         let own = rule.shape();
@@ -108,16 +115,29 @@ impl<T: Send + Sync + 'static> Writer<T> {
     }
 }
 
+/// The table's handle on a rule that it has unlinked, and that readers may still use: it is given
+/// up by [`Unlinked::retire`], and leaked otherwise.
+#[must_use = "readers may still use the rule"]
+pub struct Unlinked<T>(ManuallyDrop<Arc<Rule<T>>>);
+
+impl<T: Send + Sync + 'static> Unlinked<T> {
+    /// Gives up handles when no reader can use their rules. `domain`: the tables'.
+    pub fn retire(all: Vec<Self>, domain: &Domain) {
+        let handles = all.into_iter().map(|unlinked| ManuallyDrop::into_inner(unlinked.0));
+        domain.retire(handles.collect::<Vec<_>>());
+    }
+}
+
 /// Of how many subtables, the most important ones, the memory is asked for ahead of lookups.
 const PREPARED_SUBTABLES: usize = 4;
 
 /// A table of prioritised rules; see the crate's documentation.
 ///
 /// What a change leaves behind waits in the domain and keeps the domain itself alive: call
-/// [`Domain::reclaim`] now and then, and once more after dropping the last table.
+/// [`sync::Writer::reclaim`] now and then, and once more after dropping the last table.
 ///
-/// All methods but [`Classifier::lookup`] take the writer's lock and are meant for control
-/// threads; `lookup` takes no lock and never waits.
+/// All methods without a [`Guard`] take the writer's lock and are meant for control threads; those
+/// with one take no lock and never wait.
 pub struct Classifier<T: Send + Sync + 'static> {
     list: Published<Box<[Entry<T>]>>,
     prefix_trie: PrefixTrie<T>,
@@ -175,16 +195,13 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         let writer = self.lock();
         let each = |o: &Owned<T>| o.bytes() + o.all().map(|r| r.bytes() + 16).sum::<usize>();
         let mut sum: usize = writer.by_mask.values().map(each).sum();
-        // SAFETY: the lock keeps every change away.
-        unsafe {
-            self.prefix_trie.each(&mut |r| sum += r.bytes() + 16);
-            sum + self.prefix_trie.bytes()
-        }
+        self.prefix_trie.each(writer.guard(), &mut |r| sum += r.bytes() + 16);
+        sum + self.prefix_trie.bytes(writer.guard())
     }
 
-    /// Links a rule. Growing leaves memory to [`Domain::reclaim`], as removing does. Several rules
-    /// with the same match and priority are allowed (they should differ in their versions); the
-    /// newest visible one wins.
+    /// Links a rule. Growing leaves memory to [`sync::Writer::reclaim`], as removing does. Several
+    /// rules with the same match and priority are allowed (they should differ in their versions);
+    /// the newest visible one wins.
     ///
     /// # Panics
     /// When the rule was inserted into a classifier before.
@@ -192,8 +209,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         assert!(!rule.used.swap(true, Ordering::AcqRel), "a rule is inserted at most once");
         let mut writer = self.lock();
         self.rules.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the lock makes this the only writer.
-        let free = |p: &prefix_trie::Place| !unsafe { self.prefix_trie.is_full(*p) };
+        let free = |p: &prefix_trie::Place| !self.prefix_trie.is_full(writer.guard(), *p);
         let place = prefix_trie::place(&rule.key(), &rule.mask());
         if let Some(place) = place.filter(|_| self.by_prefix_trie).filter(free) {
             let before = writer.priorities.max();
@@ -201,7 +217,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
             if writer.priorities.max() != before {
                 self.publish_list(&writer);
             }
-            // SAFETY: as above.
+            // SAFETY: the lock makes this the only writer.
             return unsafe { self.prefix_trie.link(rule, place, &self.domain) };
         }
         let shape = writer.subtable_for(&rule);
@@ -226,9 +242,9 @@ impl<T: Send + Sync + 'static> Classifier<T> {
 
     /// Unlinks a rule now; readers that hold it may go on using it until their next quiescent
     /// point. False if it is not linked here. The table's handle is given up through
-    /// [`Domain::retire`], so the owner must call [`Domain::reclaim`] now and then.
+    /// [`Domain::retire`], so the owner must call [`sync::Writer::reclaim`] now and then.
     pub fn remove(&self, rule: &Arc<Rule<T>>) -> bool {
-        match self.unlink(rule) {
+        match self.take(rule) {
             Some(handle) => {
                 self.domain.retire(handle);
                 true
@@ -237,10 +253,13 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         }
     }
 
-    /// As [`Classifier::remove`], for many: gives the table's handle to the caller, who must
-    /// [`Domain::retire`] it.
-    #[must_use = "readers may still use the rule"]
-    pub fn unlink(&self, rule: &Arc<Rule<T>>) -> Option<Arc<Rule<T>>> {
+    /// As [`Classifier::remove`], for many: gives the table's handle to the caller, who retires it.
+    pub fn unlink(&self, rule: &Arc<Rule<T>>) -> Option<Unlinked<T>> {
+        self.take(rule).map(|handle| Unlinked(ManuallyDrop::new(handle)))
+    }
+
+    /// Unlinks a rule. Readers may still use it.
+    fn take(&self, rule: &Arc<Rule<T>>) -> Option<Arc<Rule<T>>> {
         let mut writer = self.lock();
         if let Some(place) = prefix_trie::place(&rule.key(), &rule.mask())
             // SAFETY: the lock makes this the only writer.
@@ -291,8 +310,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
             r.priority() == priority && r.visible(version) && r.has_match(key, &own)
         };
         let place = prefix_trie::place(key, mask);
-        // SAFETY: the lock keeps every change away.
-        let mut found = place.and_then(|p| unsafe { self.prefix_trie.same(p) }.find(is));
+        let mut found = place.and_then(|p| self.prefix_trie.same(writer.guard(), p).find(is));
         if found.is_none() {
             found = subtables_for.iter().find_map(|s| writer.by_mask.get(s)?.same(key).find(is));
         }
@@ -304,8 +322,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         let writer = self.lock();
         let mut out = Vec::new();
         writer.by_mask.values().for_each(|owned| out.extend(owned.all().map(Handle::share)));
-        // SAFETY: the lock keeps every change away.
-        unsafe { self.prefix_trie.each(&mut |r| out.push(r.share())) };
+        self.prefix_trie.each(writer.guard(), &mut |r| out.push(r.share()));
         out.into_iter()
     }
 
@@ -339,8 +356,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
             true
         };
         let writer = self.lock();
-        // SAFETY: the lock keeps every change away.
-        let mut all = unsafe { self.prefix_trie.around(key, mask, &mut look) };
+        let mut all = self.prefix_trie.around(writer.guard(), key, mask, &mut look);
         for owned in writer.by_mask.values() {
             let their = &owned.shared.mask;
             all = all
@@ -374,8 +390,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
                 pick(r);
                 true
             };
-            // SAFETY: the lock keeps every change away.
-            unsafe { self.prefix_trie.around(key, mask, &mut each) };
+            self.prefix_trie.around(writer.guard(), key, mask, &mut each);
         }
         for owned in writer.by_mask.values().filter(|o| o.priorities.has(priority)) {
             match owned.shared.mask.subset_of(mask) {
@@ -388,15 +403,15 @@ impl<T: Send + Sync + 'static> Classifier<T> {
 
     /// The matching rule of the highest priority visible at `version`, if any. Sets in `wildcards`
     /// the bits of `key` that decided; bits already set stay.
-    ///
-    /// # Safety
-    /// The caller is a registered online [`sync::Reader`] of the table's domain and uses the
-    /// reference only until its next quiescent point; or no thread changes the table meanwhile.
-    /// Control threads use [`Classifier::find`] instead.
     #[inline]
-    pub unsafe fn lookup(&self, key: &Key, version: u64, wildcards: &mut Mask) -> Option<&Rule<T>> {
-        // SAFETY: the caller's promise.
-        unsafe { self.best(key, version, wildcards) }.map(Handle::get)
+    pub fn lookup<'a>(
+        &'a self,
+        guard: Guard<'a>,
+        key: &Key,
+        version: u64,
+        wildcards: &mut Mask,
+    ) -> Option<&'a Rule<T>> {
+        self.best(guard, key, version, wildcards).map(Handle::get)
     }
 
     /// Calls `each` with all matching rules of at least this priority visible at `version`, in no
@@ -404,11 +419,9 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     ///
     /// # Panics
     /// Of a classifier that may have rules in its prefix trie.
-    ///
-    /// # Safety
-    /// As [`Classifier::lookup`].
-    pub unsafe fn lookup_each(
+    pub fn lookup_each(
         &self,
+        guard: Guard<'_>,
         key: &Key,
         version: u64,
         least: u32,
@@ -418,59 +431,50 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         assert!(!self.by_prefix_trie, "made without a prefix trie");
         let mut prefixes = Prefixes::new(&self.tries);
         let want = Wanted { key, version, least };
-        // SAFETY: the caller's promise.
-        let list = unsafe { self.list.read() };
+        let list = self.list.read(guard);
         let high = list.iter().take_while(|e| u32::from(e.max_priority) >= least);
         for subtable in high.filter_map(|e| e.subtable.as_ref()) {
-            // SAFETY: as above.
-            unsafe { subtable.lookup_each(&want, &mut prefixes, wildcards, each) };
+            subtable.lookup_each(guard, &want, &mut prefixes, wildcards, each);
         }
     }
 
     /// Asks the memory for what looking these keys up will read, where that is far.
-    ///
-    /// # Safety
-    /// As [`Classifier::lookup`].
-    pub unsafe fn prepare(&self, keys: &[&Key]) {
-        // SAFETY: the caller's promise.
-        let list = unsafe { self.list.read() };
+    pub fn prepare(&self, guard: Guard<'_>, keys: &[&Key]) {
+        let list = self.list.read(guard);
         for entry in list.iter().take(PREPARED_SUBTABLES) {
             match &entry.subtable {
-                // SAFETY: as above.
-                Some(subtable) => unsafe { subtable.prepare(keys) },
-                // SAFETY: as above.
-                None => unsafe { self.prefix_trie.prepare(keys) },
+                Some(subtable) => subtable.prepare(guard, keys),
+                None => self.prefix_trie.prepare(guard, keys),
             }
         }
     }
 
     /// As [`Classifier::lookup`], for control threads: takes the writer's lock.
     pub fn find(&self, key: &Key, version: u64, wildcards: &mut Mask) -> Option<Arc<Rule<T>>> {
-        let _writer = self.lock();
-        // SAFETY: the lock keeps every change away.
-        unsafe { self.best(key, version, wildcards) }.map(Handle::share)
+        let writer = self.lock();
+        self.best(writer.guard(), key, version, wildcards).map(Handle::share)
     }
 
-    /// # Safety
-    /// As [`Classifier::lookup`].
     #[inline]
-    unsafe fn best(&self, key: &Key, version: u64, wildcards: &mut Mask) -> Option<Handle<'_, T>> {
+    fn best<'a>(
+        &'a self,
+        guard: Guard<'a>,
+        key: &Key,
+        version: u64,
+        wildcards: &mut Mask,
+    ) -> Option<Handle<'a, T>> {
         let mut best: Option<Handle<'_, T>> = None;
         let mut prefixes = Prefixes::new(&self.tries);
-        // SAFETY: the caller's promise.
-        let list = unsafe { self.list.read() };
+        let list = self.list.read(guard);
         for entry in list {
             if best.is_some_and(|b| b.priority() >= entry.max_priority) {
                 break;
             }
             let least = best.map_or(0, |b| u32::from(b.priority()) + 1);
             let want = Wanted { key, version, least };
-            // SAFETY: the caller's promise.
-            let found = unsafe {
-                match &entry.subtable {
-                    Some(subtable) => subtable.lookup(&want, &mut prefixes, wildcards),
-                    None => self.prefix_trie.lookup(&want, wildcards),
-                }
+            let found = match &entry.subtable {
+                Some(subtable) => subtable.lookup(guard, &want, &mut prefixes, wildcards),
+                None => self.prefix_trie.lookup(guard, &want, wildcards),
             };
             best = found.or(best);
         }

@@ -1,12 +1,13 @@
 //! Nodes of a prefix trie: rules of a prefix, side by side in blocks, and nodes for the next byte
 //! of the address.
 
+use std::marker::PhantomData;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use flow::{Key, Mask, at};
-use sync::Domain;
+use sync::{Domain, Guard, Link};
 
 use crate::chain::Handle;
 use crate::prefix_trie::Place;
@@ -35,25 +36,25 @@ pub(crate) fn addresses(key: &Key) -> u64 {
 }
 
 /// A rule as blocks have it.
-pub(crate) struct Record<T> {
+pub(crate) struct Record<'g, T> {
     addresses: u64,
     address_mask: u64,
     l4: u64,
     l4_mask: u64,
-    rule: Word<T>,
+    rule: Word<'g, T>,
 }
 
-impl<T> Clone for Record<T> {
+impl<T> Clone for Record<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Record<T> {}
+impl<T> Copy for Record<'_, T> {}
 
-impl<T> Record<T> {
-    /// Of a rule that is `Arc::into_raw`'s.
-    pub fn new(rule: &Rule<T>, pointer: *const Rule<T>) -> Record<T> {
+impl<'g, T> Record<'g, T> {
+    /// Of a rule.
+    pub fn new(rule: Handle<'g, T>) -> Record<'g, T> {
         let (key, mask) = (rule.key(), rule.mask());
         let known = |i: usize| [at::ETH_TYPE / 8, WORD, L4].contains(&i);
         let more = (0..flow::WORDS).any(|i| mask.words[i] != 0 && !known(i));
@@ -64,7 +65,7 @@ impl<T> Record<T> {
             address_mask: addresses(&mask),
             l4: key.words[L4] & mask.words[L4],
             l4_mask: mask.words[L4],
-            rule: Word(pointer.cast_mut().map_addr(|a| a | tag)),
+            rule: Word(rule.pointer().map_addr(|a| a | tag), PhantomData),
         }
     }
 
@@ -77,23 +78,23 @@ impl<T> Record<T> {
     }
 
     /// Its rule.
-    pub fn rule(&self) -> Word<T> {
+    pub fn rule(&self) -> Word<'g, T> {
         self.rule
     }
 }
 
-/// A pointer to a rule with its priority; null where there is none.
-pub(crate) struct Word<T>(*mut Rule<T>);
+/// A pointer to a rule as [`Handle`] has it, with its priority; null where there is none.
+pub(crate) struct Word<'g, T>(*mut Rule<T>, PhantomData<&'g Rule<T>>);
 
-impl<T> Clone for Word<T> {
+impl<T> Clone for Word<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Word<T> {}
+impl<T> Copy for Word<'_, T> {}
 
-impl<T> Word<T> {
+impl<'g, T> Word<'g, T> {
     /// The rule's, 0 if there is none.
     #[inline]
     pub fn priority(self) -> u16 {
@@ -119,12 +120,9 @@ impl<T> Word<T> {
     }
 
     /// The rule.
-    ///
-    /// # Safety
-    /// As [`Handle::new`].
     #[inline]
-    pub unsafe fn get<'a>(self) -> Option<Handle<'a, T>> {
-        // SAFETY: the caller's promise.
+    pub fn get(self) -> Option<Handle<'g, T>> {
+        // SAFETY: read from a block, or a handle's.
         unsafe { Handle::new(self.pointer()) }
     }
 }
@@ -192,15 +190,15 @@ impl<T> Block<T> {
 
     /// The rule of a lane.
     #[inline]
-    pub fn word(&self, lane: usize) -> Word<T> {
-        Word(self.rules[lane].load(Ordering::Acquire))
+    pub fn word<'g>(&'g self, _: Guard<'g>, lane: usize) -> Word<'g, T> {
+        Word(self.rules[lane].load(Ordering::Acquire), PhantomData)
     }
 
     /// All of a lane.
     #[inline]
-    pub fn record(&self, lane: usize) -> Record<T> {
+    pub fn record<'g>(&'g self, guard: Guard<'g>, lane: usize) -> Record<'g, T> {
         Record {
-            rule: self.word(lane),
+            rule: self.word(guard, lane),
             addresses: self.addresses[lane].load(Ordering::Relaxed),
             address_mask: self.address_masks[lane].load(Ordering::Relaxed),
             l4: self.l4[lane].load(Ordering::Relaxed),
@@ -208,7 +206,7 @@ impl<T> Block<T> {
         }
     }
 
-    fn put(&self, lane: usize, record: Record<T>) {
+    fn put(&self, lane: usize, record: Record<'_, T>) {
         self.l4[lane].store(record.l4, Ordering::Relaxed);
         self.l4_masks[lane].store(record.l4_mask, Ordering::Relaxed);
         self.address_masks[lane].store(record.address_mask, Ordering::Relaxed);
@@ -223,7 +221,7 @@ impl<T> Block<T> {
     }
 }
 
-impl<T> Record<T> {
+impl<T> Record<'_, T> {
     /// Marks something in which the key differs, if that is in the record: nothing new if what is
     /// marked does, else a prefix of an address, else a bit of ports and protocol. False: it
     /// agrees.
@@ -247,7 +245,7 @@ impl<T> Record<T> {
 }
 
 /// The nodes below one, by the next byte of the address.
-pub(crate) type Children<T> = [AtomicPtr<Node<T>>; 256];
+pub(crate) type Children<T> = [Link<Node<T>>; 256];
 
 /// Rules whose prefix begins with the node's own, unless they are with its children or with the
 /// node across.
@@ -257,9 +255,9 @@ pub(crate) struct Node<T> {
     bitmap: [AtomicU64; 4],
     /// The number of blocks is in the upper bits.
     body: AtomicPtr<Block<T>>,
-    children: AtomicPtr<Children<T>>,
+    children: Link<Children<T>>,
     /// Of destinations only: its rules by source, from a root on, when they are many.
-    source_trie: AtomicPtr<Node<T>>,
+    source_trie: Link<Node<T>>,
     /// At least the highest priority of the rules here.
     max: AtomicU16,
     /// And of those below and across.
@@ -280,8 +278,8 @@ impl<T: 'static> Node<T> {
         Node {
             bitmap: Default::default(),
             body: AtomicPtr::new(null_mut()),
-            children: AtomicPtr::new(null_mut()),
-            source_trie: AtomicPtr::new(null_mut()),
+            children: Link::null(),
+            source_trie: Link::null(),
             max: AtomicU16::new(0),
             reach: AtomicU16::new(0),
             live: AtomicU8::new(0),
@@ -309,16 +307,13 @@ impl<T: 'static> Node<T> {
     }
 
     /// The blocks of its rules.
-    ///
-    /// # Safety As [`sync::Published::read`]: what was published here must not be freed while it is
-    /// used; so in what follows.
     #[inline]
-    pub unsafe fn blocks<'a>(&self) -> &'a [Block<T>] {
+    pub fn blocks<'g>(&'g self, _: Guard<'g>) -> &'g [Block<T>] {
         let word = self.body.load(Ordering::Acquire);
         let first = word.map_addr(|a| a & ((1 << BLOCKS_SHIFT) - 1));
         match word.addr() >> BLOCKS_SHIFT {
             0 => &[],
-            // SAFETY: published by `publish` with this number.
+            // SAFETY: published by `publish` with this number, and retired when replaced.
             n => unsafe { std::slice::from_raw_parts(first, n) },
         }
     }
@@ -346,23 +341,20 @@ impl<T: 'static> Node<T> {
 
     /// Where the child of a byte would be.
     #[inline]
-    pub unsafe fn slot<'a>(&self, byte: usize) -> Option<&'a AtomicPtr<Node<T>>> {
-        // SAFETY: the caller's promise.
-        unsafe { self.children.load(Ordering::Acquire).as_ref() }.map(|c| &c[byte])
+    pub fn slot<'g>(&'g self, guard: Guard<'g>, byte: usize) -> Option<&'g Link<Node<T>>> {
+        self.children.get(guard).map(|c| &c[byte])
     }
 
     /// The child of a byte.
     #[inline]
-    pub unsafe fn child<'a>(&self, byte: usize) -> Option<&'a Node<T>> {
-        // SAFETY: the caller's promise.
-        unsafe { self.slot(byte)?.load(Ordering::Acquire).as_ref() }
+    pub fn child<'g>(&'g self, guard: Guard<'g>, byte: usize) -> Option<&'g Node<T>> {
+        self.slot(guard, byte)?.get(guard)
     }
 
     /// The root of its rules by source.
     #[inline]
-    pub unsafe fn source_trie<'a>(&self) -> Option<&'a Node<T>> {
-        // SAFETY: the caller's promise.
-        unsafe { self.source_trie.load(Ordering::Acquire).as_ref() }
+    pub fn source_trie<'g>(&'g self, guard: Guard<'g>) -> Option<&'g Node<T>> {
+        self.source_trie.get(guard)
     }
 
     /// Bits of a byte that tell it from the bytes of all other children.
@@ -384,31 +376,27 @@ impl<T: 'static> Node<T> {
     }
 
     /// What lives here.
-    pub unsafe fn records(&self) -> impl Iterator<Item = Record<T>> {
-        // SAFETY: the caller's promise.
-        let all = unsafe { self.blocks() }.iter().flat_map(Block::lanes).map(|(b, i)| b.record(i));
+    pub fn records<'g>(&'g self, guard: Guard<'g>) -> impl Iterator<Item = Record<'g, T>> {
+        let lanes = self.blocks(guard).iter().flat_map(Block::lanes);
+        let all = lanes.map(move |(b, i)| b.record(guard, i));
         all.filter(|r| !r.rule.is_null())
     }
 
     /// Its children.
-    pub unsafe fn below<'a>(&self) -> impl Iterator<Item = (usize, &'a Node<T>)> {
-        // SAFETY: the caller's promise.
-        let children = unsafe { self.children.load(Ordering::Acquire).as_ref() };
-        let all = children.into_iter().flatten().enumerate();
-        // SAFETY: as above.
-        all.filter_map(|(byte, c)| Some((byte, unsafe { c.load(Ordering::Acquire).as_ref() }?)))
+    pub fn below<'g>(&'g self, guard: Guard<'g>) -> impl Iterator<Item = (usize, &'g Node<T>)> {
+        let all = self.children.get(guard).into_iter().flatten().enumerate();
+        all.filter_map(move |(byte, c)| Some((byte, c.get(guard)?)))
     }
 
     /// Heap bytes.
-    pub unsafe fn bytes(&self) -> usize {
-        let children = !self.children.load(Ordering::Acquire).is_null();
-        // SAFETY: the caller's promise.
-        let own = size_of_val(unsafe { self.blocks() });
+    pub fn bytes(&self, guard: Guard<'_>) -> usize {
+        let children = !self.children.is_null();
+        let own = size_of_val(self.blocks(guard));
         own + size_of::<Node<T>>() + usize::from(children) * size_of::<Children<T>>()
     }
 }
 
-/// The writer's.
+/// The writer's: `unsafe` methods are for the only one.
 impl<T: Send + Sync + 'static> Node<T> {
     /// Counts a rule to come, here or further on.
     pub fn announce(&self, priority: u16) {
@@ -416,48 +404,48 @@ impl<T: Send + Sync + 'static> Node<T> {
     }
 
     /// Adds a rule.
-    pub unsafe fn add(&self, record: Record<T>, domain: &Domain) {
+    pub unsafe fn add(&self, record: Record<'_, T>, domain: &Domain) {
         self.max.fetch_max(record.rule.priority(), Ordering::AcqRel);
         self.announce(record.rule.priority());
         let used = usize::from(self.used.load(Ordering::Relaxed));
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self.blocks().get(used / LANES) {
-                Some(block) => {
-                    block.put(used % LANES, record);
-                    self.used.fetch_add(1, Ordering::Relaxed);
-                    self.live.fetch_add(1, Ordering::Relaxed);
-                }
-                None => {
-                    let all: Vec<_> = self.records().chain([record]).collect();
-                    self.publish(&all, domain);
-                }
+        // SAFETY: this is the writer, and what it reads it does not replace before it is done.
+        let guard = unsafe { Guard::unprotected() };
+        match self.blocks(guard).get(used / LANES) {
+            Some(block) => {
+                block.put(used % LANES, record);
+                self.used.fetch_add(1, Ordering::Relaxed);
+                self.live.fetch_add(1, Ordering::Relaxed);
+            }
+            None => {
+                let all: Vec<_> = self.records(guard).chain([record]).collect();
+                // SAFETY: the caller's promise.
+                unsafe { self.publish(&all, domain) };
             }
         }
     }
 
     /// Takes a rule out; false if it is not here.
     pub unsafe fn take(&self, rule: &Rule<T>, domain: &Domain) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut lanes = self.blocks().iter().flat_map(Block::lanes);
-            let is = |(b, i): &(&Block<T>, usize)| std::ptr::eq(b.word(*i).pointer(), rule);
-            let Some((block, lane)) = lanes.find(is) else { return false };
-            block.clear(lane);
-            let live = self.live.fetch_sub(1, Ordering::Relaxed) - 1;
-            if usize::from(live) * 2 + LANES < usize::from(self.used.load(Ordering::Relaxed)) {
-                let all: Vec<_> = self.records().collect();
-                self.publish(&all, domain);
-            } else if rule.priority() == self.max() {
-                let max = self.records().map(|r| r.rule.priority()).max();
-                self.max.store(max.unwrap_or(0), Ordering::Release);
-            }
+        // SAFETY: as in `add`.
+        let guard = unsafe { Guard::unprotected() };
+        let mut lanes = self.blocks(guard).iter().flat_map(Block::lanes);
+        let is = |(b, i): &(&Block<T>, usize)| std::ptr::eq(b.word(guard, *i).pointer(), rule);
+        let Some((block, lane)) = lanes.find(is) else { return false };
+        block.clear(lane);
+        let live = self.live.fetch_sub(1, Ordering::Relaxed) - 1;
+        if usize::from(live) * 2 + LANES < usize::from(self.used.load(Ordering::Relaxed)) {
+            let all: Vec<_> = self.records(guard).collect();
+            // SAFETY: the caller's promise.
+            unsafe { self.publish(&all, domain) };
+        } else if rule.priority() == self.max() {
+            let max = self.records(guard).map(|r| r.rule.priority()).max();
+            self.max.store(max.unwrap_or(0), Ordering::Release);
         }
         true
     }
 
     /// Publishes new blocks with these rules and no others.
-    pub unsafe fn publish(&self, records: &[Record<T>], domain: &Domain) {
+    pub unsafe fn publish(&self, records: &[Record<'_, T>], domain: &Domain) {
         let blocks: Box<[Block<T>]> =
             (0..records.len().div_ceil(LANES)).map(|_| Block::new()).collect();
         let lanes = blocks.iter().flat_map(Block::lanes);
@@ -479,49 +467,45 @@ impl<T: Send + Sync + 'static> Node<T> {
     }
 
     /// Makes room for children, who get these rules.
-    pub unsafe fn deepen(&self, records: &[Record<T>], domain: &Domain) {
-        let children: Box<Children<T>> = Box::new([const { AtomicPtr::new(null_mut()) }; 256]);
-        self.children.store(Box::into_raw(children), Ordering::Release);
+    pub unsafe fn deepen(&self, records: &[Record<'_, T>], domain: &Domain) {
+        drop(self.children.fill(Box::new([const { Link::null() }; 256])));
         for r in records {
-            // SAFETY: the caller's promise.
-            unsafe { self.make(self.byte(r.addresses)).add(*r, domain) };
+            // SAFETY: the caller's promise; no node is unlinked here.
+            unsafe {
+                if let Some(child) = self.make(Guard::unprotected(), self.byte(r.addresses)) {
+                    child.add(*r, domain);
+                }
+            }
         }
     }
 
     /// Makes a root of rules by source, which gets these rules.
-    pub unsafe fn spread(&self, records: &[Record<T>], domain: &Domain) {
+    pub unsafe fn spread(&self, records: &[Record<'_, T>], domain: &Domain) {
         let root = Node::new(0, 1);
         // SAFETY: the caller's promise.
         unsafe { root.publish(records, domain) };
         root.announce(root.max());
-        self.source_trie.store(Box::into_raw(Box::new(root)), Ordering::Release);
+        drop(self.source_trie.fill(Box::new(root)));
     }
 
     /// Did [`Node::deepen`] happen?
     pub fn is_deep(&self) -> bool {
-        !self.children.load(Ordering::Relaxed).is_null()
+        !self.children.is_null()
     }
 
     /// The child of a byte, made if there is none. There is room for children.
-    pub unsafe fn make<'a>(&self, byte: usize) -> &'a Node<T> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if let Some(child) = self.child(byte) {
-                return child;
-            }
-            let child = Box::into_raw(Box::new(Node::new(self.depth + 1, self.along)));
-            if let Some(slot) = self.slot(byte) {
-                slot.store(child, Ordering::Release);
-                self.bitmap[byte / 64].fetch_or(1 << (byte % 64), Ordering::Release);
-            }
-            &*child
+    pub unsafe fn make<'g>(&'g self, guard: Guard<'g>, byte: usize) -> Option<&'g Node<T>> {
+        let slot = self.slot(guard, byte)?;
+        if slot.is_null() {
+            drop(slot.fill(Box::new(Node::new(self.depth + 1, self.along))));
+            self.bitmap[byte / 64].fetch_or(1 << (byte % 64), Ordering::Release);
         }
+        slot.get(guard)
     }
 
     /// After a rule of this priority went: what it reaches now. False: there is nothing left.
-    pub unsafe fn settle(&self, priority: u16) -> bool {
-        // SAFETY: the caller's promise.
-        let rest = || unsafe { self.below().map(|(_, c)| c).chain(self.source_trie()) };
+    pub fn settle(&self, guard: Guard<'_>, priority: u16) -> bool {
+        let rest = || self.below(guard).map(|(_, c)| c).chain(self.source_trie(guard));
         if self.live() == 0 && rest().next().is_none() {
             return false;
         }
@@ -535,8 +519,8 @@ impl<T: Send + Sync + 'static> Node<T> {
     /// Unlinks a child, or the node across, that has nothing.
     pub unsafe fn cut(&self, gone: &Node<T>, byte: usize, domain: &Domain) {
         let link = match gone.along == self.along {
-            // SAFETY: the caller's promise.
-            true => match unsafe { self.slot(byte) } {
+            // SAFETY: this is the writer, and children are as many as ever.
+            true => match self.slot(unsafe { Guard::unprotected() }, byte) {
                 Some(slot) => slot,
                 None => return,
             },
@@ -545,11 +529,8 @@ impl<T: Send + Sync + 'static> Node<T> {
         if gone.along == self.along {
             self.bitmap[byte / 64].fetch_and(!(1 << (byte % 64)), Ordering::Release);
         }
-        let old = link.swap(null_mut(), Ordering::AcqRel);
-        if !old.is_null() {
-            // SAFETY: made by Box::into_raw, linked once, unlinked now.
-            domain.retire(unsafe { Box::from_raw(old) });
-        }
+        // SAFETY: nodes are linked once, and readers' guards are of this domain.
+        unsafe { link.retire(domain) };
     }
 }
 
@@ -571,8 +552,9 @@ unsafe fn owned<T>(word: *mut Block<T>) -> Option<Box<[Block<T>]>> {
 pub(crate) unsafe fn give_up<T: 'static>(node: &Node<T>) {
     // SAFETY: the caller's promise; a linked rule holds one strong count.
     unsafe {
-        node.records().for_each(|r| drop(Arc::from_raw(r.rule.pointer())));
-        node.below().map(|(_, c)| c).chain(node.source_trie()).for_each(|n| give_up(n));
+        let guard = Guard::unprotected();
+        node.records(guard).for_each(|r| drop(Arc::from_raw(r.rule.pointer())));
+        node.below(guard).map(|(_, c)| c).chain(node.source_trie(guard)).for_each(|n| give_up(n));
     }
 }
 
@@ -581,15 +563,9 @@ impl<T> Drop for Node<T> {
         // SAFETY: exclusive access; all were made by Box::into_raw and are linked once.
         unsafe {
             drop(owned(*self.body.get_mut()));
-            let source_trie = *self.source_trie.get_mut();
-            if !source_trie.is_null() {
-                drop(Box::from_raw(source_trie));
-            }
-            let children = *self.children.get_mut();
-            if !children.is_null() {
-                let mut children = Box::from_raw(children);
-                let all = children.iter_mut().map(|c| *c.get_mut());
-                all.filter(|c| !c.is_null()).for_each(|c| drop(Box::from_raw(c)));
+            drop(self.source_trie.take_mut());
+            if let Some(mut children) = self.children.take_mut() {
+                children.iter_mut().for_each(|c| drop(c.take_mut()));
             }
         }
     }
@@ -607,7 +583,7 @@ mod tests {
             node.deepen(&[], &domain);
             for (byte, bits) in [(0x00, 0), (0x0f, 5), (0x80, 1), (0x81, 8), (0x10, 4)] {
                 assert_eq!(node.bits_apart(byte), bits, "{byte}");
-                node.make(byte);
+                node.make(Guard::unprotected(), byte);
             }
         }
         let asked = [(0x80, 8), (0x00, 5), (0x40, 2), (0x30, 3), (0xff, 2), (0x82, 7), (0x0e, 8)];

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flow::{Key, Mask, at};
-use sync::Domain;
+use sync::{Domain, Guard};
 
 use crate::chain::Handle;
 use crate::node::{self, DEPTHS, Node, Record};
@@ -95,108 +95,99 @@ fn goes_below<T: 'static>(node: &Node<T>, place: Place) -> bool {
     node.depth < DEPTHS && place[usize::from(node.along)].1 >= 8 * (node.depth + 1)
 }
 
-/// The node that a rule at this place is in or goes to from here; None: it stays.
-unsafe fn next<'a, T: Send + Sync + 'static>(
-    node: &Node<T>,
-    place: Place,
-    make: bool,
-) -> Option<Option<&'a Node<T>>> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if node.is_deep() && goes_below(node, place) {
-            let byte = node.byte(addresses(place));
-            return Some(if make { Some(node.make(byte)) } else { node.child(byte) });
-        }
-        node.source_trie().map(Some)
-    }
+/// The byte of the child that a rule at this place is in or goes to from here.
+fn byte_below<T: Send + Sync + 'static>(node: &Node<T>, place: Place) -> Option<usize> {
+    (node.is_deep() && goes_below(node, place)).then(|| node.byte(addresses(place)))
 }
 
-/// The methods are for the only writer.
+/// The `unsafe` methods are for the only writer.
 impl<T: Send + Sync + 'static> PrefixTrie<T> {
     /// The node where rules of this place are, if there is one, after all on the way to it.
-    unsafe fn way(&self, place: Place) -> ([Option<&Node<T>>; PATH_NODES_MAX], usize) {
+    fn way<'g>(
+        &'g self,
+        guard: Guard<'g>,
+        place: Place,
+    ) -> ([Option<&'g Node<T>>; PATH_NODES_MAX], usize) {
         let (mut way, mut n, mut at) = ([None; PATH_NODES_MAX], 0, Some(&self.root));
         while let Some(node) = at {
             (way[n], n) = (at, n + 1);
-            // SAFETY: the caller's promise.
-            match unsafe { next(node, place, false) } {
-                Some(None) => return (way, 0),
-                Some(node) => at = node,
-                None => break,
-            }
+            at = match byte_below(node, place) {
+                Some(byte) => match node.child(guard, byte) {
+                    None => return (way, 0),
+                    child => child,
+                },
+                None => node.source_trie(guard),
+            };
         }
         (way, n)
     }
 
-    unsafe fn node_for(&self, place: Place) -> Option<&Node<T>> {
-        // SAFETY: the caller's promise.
-        let (way, n) = unsafe { self.way(place) };
+    fn node_for<'g>(&'g self, guard: Guard<'g>, place: Place) -> Option<&'g Node<T>> {
+        let (way, n) = self.way(guard, place);
         way[n.checked_sub(1)?]
     }
 
     /// Has the place of this match as many rules as it should have?
-    ///
-    /// # Safety
-    /// The caller is the only writer; so in what follows.
-    pub unsafe fn is_full(&self, place: Place) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { self.node_for(place) }
-            .is_some_and(|n| n.live() >= SAME_PREFIX_RULES_MAX && !unsafe { splits(n, place) })
+    pub fn is_full(&self, guard: Guard<'_>, place: Place) -> bool {
+        self.node_for(guard, place)
+            .is_some_and(|n| n.live() >= SAME_PREFIX_RULES_MAX && !splits(n, guard, place))
     }
 
     /// The rules with these prefixes, and others.
-    pub unsafe fn same(&self, place: Place) -> impl Iterator<Item = Handle<'_, T>> {
-        // SAFETY: the caller's promise.
-        let records =
-            unsafe { self.node_for(place) }.into_iter().flat_map(|n| unsafe { n.records() });
-        // SAFETY: as above.
-        records.filter_map(|r| unsafe { r.rule().get() })
+    pub fn same<'g>(
+        &'g self,
+        guard: Guard<'g>,
+        place: Place,
+    ) -> impl Iterator<Item = Handle<'g, T>> {
+        let records = self.node_for(guard, place).into_iter().flat_map(move |n| n.records(guard));
+        records.filter_map(|r| r.rule().get())
     }
 
     /// The rules whose prefixes may have something in common with those of a match, until `each`
     /// is false: then it is, too.
-    pub unsafe fn around(
+    pub fn around(
         &self,
+        guard: Guard<'_>,
         key: &Key,
         mask: &Mask,
         each: &mut dyn FnMut(Handle<'_, T>) -> bool,
     ) -> bool {
         let place = prefixes::FIELDS.map(|at| (key.u32(at), mask.u32(at).leading_ones() as u8));
-        // SAFETY: the caller's promise.
-        unsafe {
-            around(&self.root, place, &mut |node| {
-                node.records().filter_map(|r| r.rule().get()).all(&mut *each)
-            })
-        }
+        around(&self.root, guard, place, &mut |node| {
+            node.records(guard).filter_map(|r| r.rule().get()).all(&mut *each)
+        })
     }
 
     /// Every rule.
-    pub unsafe fn each(&self, each: &mut dyn FnMut(Handle<'_, T>)) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.around(&Key::ZERO, &Mask::ZERO, &mut |r| {
-                each(r);
-                true
-            })
-        };
+    pub fn each(&self, guard: Guard<'_>, each: &mut dyn FnMut(Handle<'_, T>)) {
+        self.around(guard, &Key::ZERO, &Mask::ZERO, &mut |r| {
+            each(r);
+            true
+        });
     }
 
     /// Links a rule.
     pub unsafe fn link(&self, rule: Arc<Rule<T>>, place: Place, domain: &Domain) {
         let priority = rule.priority();
-        let pointer = Arc::into_raw(rule);
-        // SAFETY: the caller's promise; the rule is kept until it is unlinked.
+        // SAFETY: the caller's promise; the rule is kept until it is unlinked, and no node is
+        // unlinked meanwhile.
         unsafe {
-            let record = Record::new(&*pointer, pointer);
+            let guard = Guard::unprotected();
+            let Some(rule) = Handle::new(Arc::into_raw(rule).cast_mut()) else { return };
+            let record = Record::new(rule);
             let mut node = &self.root;
             loop {
                 node.announce(priority);
-                match next(node, place, true) {
-                    Some(Some(further)) => node = further,
-                    _ if node.live() >= NODE_RULES_MAX && splits(node, place) => {
+                let further = match byte_below(node, place) {
+                    Some(byte) => node.make(guard, byte),
+                    None => node.source_trie(guard),
+                };
+                match further {
+                    Some(further) => node = further,
+                    None if node.live() >= NODE_RULES_MAX && splits(node, guard, place) => {
                         self.split(node, place, domain)
                     }
-                    _ => return node.add(record, domain),
+                    None => return node.add(record, domain),
                 }
             }
         }
@@ -207,7 +198,7 @@ impl<T: Send + Sync + 'static> PrefixTrie<T> {
         // SAFETY: the caller's promise.
         unsafe {
             let below = |p: &Place| goes_below(node, *p);
-            let all: Vec<_> = node.records().collect();
+            let all: Vec<_> = node.records(Guard::unprotected()).collect();
             let deep =
                 !node.is_deep() && all.iter().map(Record::place).chain([place]).any(|p| below(&p));
             let (go, stay): (Vec<_>, Vec<_>) = all.iter().partition(|r| !deep || below(&r.place()));
@@ -229,15 +220,16 @@ impl<T: Send + Sync + 'static> PrefixTrie<T> {
     ) -> Option<Arc<Rule<T>>> {
         // SAFETY: the caller's promise.
         unsafe {
-            let (way, n) = self.way(place);
+            let guard = Guard::unprotected();
+            let (way, n) = self.way(guard, place);
             let way = &way[..n];
             let home = way.last().copied().flatten()?;
-            let mut records = home.records().map(|r| r.rule().pointer());
+            let mut records = home.records(guard).map(|r| r.rule().pointer());
             let pointer = records.find(|p| std::ptr::eq(*p, rule))?;
             home.take(rule, domain);
             for (i, node) in way.iter().enumerate().rev() {
                 let Some(node) = node else { continue };
-                if !node.settle(rule.priority())
+                if !node.settle(guard, rule.priority())
                     && let Some(Some(above)) = i.checked_sub(1).map(|i| way[i])
                 {
                     above.cut(node, above.byte(addresses(place)), domain);
@@ -248,33 +240,29 @@ impl<T: Send + Sync + 'static> PrefixTrie<T> {
     }
 
     /// Heap bytes of the nodes.
-    pub unsafe fn bytes(&self) -> usize {
+    pub fn bytes(&self, guard: Guard<'_>) -> usize {
         let mut sum = 0;
         let all = [(0, 0); 2];
-        // SAFETY: the caller's promise.
-        unsafe {
-            around(&self.root, all, &mut |node| {
-                sum += node.bytes();
-                true
-            })
-        };
+        around(&self.root, guard, all, &mut |node| {
+            sum += node.bytes(guard);
+            true
+        });
         sum - size_of::<Node<T>>()
     }
 }
 
 /// Can a node hand on some of its rules, or this one?
-unsafe fn splits<T: Send + Sync + 'static>(node: &Node<T>, place: Place) -> bool {
-    // SAFETY: the caller's promise.
-    let any =
-        |f: &dyn Fn(Place) -> bool| f(place) || unsafe { node.records() }.any(|r| f(r.place()));
+fn splits<T: Send + Sync + 'static>(node: &Node<T>, guard: Guard<'_>, place: Place) -> bool {
+    let any = |f: &dyn Fn(Place) -> bool| f(place) || node.records(guard).any(|r| f(r.place()));
     let below = !node.is_deep() && any(&|p| goes_below(node, p));
     below || node.along == 0 && any(&|p| p[1].1 >= 8)
 }
 
 /// All nodes that may have rules at places that have something in common with this one, until
 /// `each` is false.
-unsafe fn around<T: 'static>(
+fn around<T: 'static>(
     node: &Node<T>,
+    guard: Guard<'_>,
     place: Place,
     each: &mut dyn FnMut(&Node<T>) -> bool,
 ) -> bool {
@@ -283,12 +271,9 @@ unsafe fn around<T: 'static>(
     }
     let (value, len) = place[usize::from(node.along)];
     let bits = u32::from(len.saturating_sub(8 * node.depth)).min(8);
-    // SAFETY: the caller's promise.
-    unsafe {
-        let wanted = node.byte(addresses(place));
-        debug_assert!(node.depth < DEPTHS || node.below().next().is_none(), "{value}");
-        let near = |byte: usize| (byte ^ wanted) >> (8 - bits) == 0;
-        let below = node.below().filter(|(byte, _)| near(*byte));
-        below.map(|(_, c)| c).chain(node.source_trie()).all(|n| around(n, place, each))
-    }
+    let wanted = node.byte(addresses(place));
+    debug_assert!(node.depth < DEPTHS || node.below(guard).next().is_none(), "{value}");
+    let near = |byte: usize| (byte ^ wanted) >> (8 - bits) == 0;
+    let below = node.below(guard).filter(|(byte, _)| near(*byte));
+    below.map(|(_, c)| c).chain(node.source_trie(guard)).all(|n| around(n, guard, place, each))
 }

@@ -1,7 +1,7 @@
 //! The tries of a table, and what one lookup learned from them.
 
 use flow::{Key, Mask, at};
-use sync::{Domain, Published};
+use sync::{Domain, Guard, Published};
 
 use crate::trie::{Answer, Counted, upper};
 
@@ -42,13 +42,13 @@ impl Tries {
     /// The caller is the only writer.
     pub unsafe fn insert(&self, key: &Key, lengths: Lengths, first: bool) {
         for ((trie, at), len) in self.each.iter().zip(FIELDS).zip(lengths) {
-            // SAFETY: the caller's promise.
-            let now = unsafe { trie.read() };
+            // SAFETY: only the writer publishes.
+            let now = trie.read(unsafe { Guard::unprotected() });
             if first && now.is_none() {
                 trie.publish(Some(Counted::default()));
             }
-            // SAFETY: the caller's promise.
-            let now = unsafe { trie.read() };
+            // SAFETY: as above.
+            let now = trie.read(unsafe { Guard::unprotected() });
             if let Some(t) = now
                 && len > 0
                 // SAFETY: the caller's promise.
@@ -65,8 +65,8 @@ impl Tries {
     /// The caller is the only writer.
     pub unsafe fn remove(&self, key: &Key, lengths: Lengths, domain: &Domain) {
         for ((trie, at), len) in self.each.iter().zip(FIELDS).zip(lengths) {
-            // SAFETY: the caller's promise.
-            if let (Some(t), 1..) = (unsafe { trie.read() }, len) {
+            // SAFETY: only the writer publishes.
+            if let (Some(t), 1..) = (trie.read(unsafe { Guard::unprotected() }), len) {
                 // SAFETY: the caller's promise.
                 unsafe { t.remove(key.u32(at), len, domain) };
             }
@@ -100,13 +100,15 @@ impl<'a> Prefixes<'a> {
 
     /// Is it certain from an address alone that no rule with these prefix lengths matches `key`?
     /// Then marks the address bits that say so.
-    ///
-    /// # Safety
-    /// As [`Published::read`].
-    pub unsafe fn exclude(&mut self, key: &Key, lengths: Lengths, wildcards: &mut Mask) -> bool {
+    pub fn exclude(
+        &mut self,
+        guard: Guard<'a>,
+        key: &Key,
+        lengths: Lengths,
+        wildcards: &mut Mask,
+    ) -> bool {
         if !self.asked {
-            // SAFETY: the caller's promise.
-            unsafe { self.ask(key) };
+            self.ask(guard, key);
         }
         for (i, at) in FIELDS.into_iter().enumerate().filter(|(i, _)| lengths[*i] > 0) {
             let Some(answer) = self.answers[i] else { continue };
@@ -119,16 +121,11 @@ impl<'a> Prefixes<'a> {
     }
 
     /// Asks all tries about the addresses of `key`.
-    ///
-    /// # Safety
-    /// As [`Published::read`].
-    unsafe fn ask(&mut self, key: &Key) {
+    fn ask(&mut self, guard: Guard<'a>, key: &Key) {
         self.asked = true;
-        // SAFETY: the caller's promise.
-        let tries = self.tries.each.each_ref().map(|t| unsafe { t.read() }.as_ref());
+        let tries = self.tries.each.each_ref().map(|t| t.read(guard).as_ref());
         let of = std::array::from_fn(|i| (tries[i], key.u32(FIELDS[i])));
-        // SAFETY: the caller's promise.
-        let answers: [Answer; FIELDS.len()] = unsafe { Counted::lookup_all(of) };
+        let answers: [Answer; FIELDS.len()] = Counted::lookup_all(guard, of);
         self.answers = std::array::from_fn(|i| tries[i].map(|_| answers[i]));
     }
 }

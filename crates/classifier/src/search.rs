@@ -4,12 +4,12 @@
 use std::sync::atomic::{Ordering, fence};
 
 use flow::{Key, Mask, at};
+use sync::Guard;
 
 use crate::chain::Handle;
 use crate::node::{Block, DEPTHS, L4, LANES, Node, addresses};
 use crate::prefix_trie::{IPV4, PrefixTrie};
 use crate::prefixes;
-use crate::rule::Rule;
 use crate::slots::prefetch_line;
 use crate::subtable::Wanted;
 
@@ -31,32 +31,26 @@ struct Paths<'a, T, const N: usize> {
 
 impl<'a, T: 'static, const N: usize> Paths<'a, T, N> {
     /// From the root. Keys that are none have no nodes.
-    ///
-    /// # Safety
-    /// As [`sync::Published::read`]; so in what follows.
-    unsafe fn from(root: &'a Node<T>, keys: &[&Key]) -> Self {
+    fn from(root: &'a Node<T>, guard: Guard<'a>, keys: &[&Key]) -> Self {
         let ipv4 = |i: usize| keys.get(i).filter(|k| k.u16(at::ETH_TYPE) == IPV4);
         let mut paths = Paths {
             addresses: std::array::from_fn(|i| ipv4(i).map_or(0, |k| addresses(k))),
             nodes: [[None; KEY_NODES_MAX]; N],
             n: [0; N],
         };
-        // SAFETY: the caller's promise.
-        unsafe {
-            paths.walk(std::array::from_fn(|i| ipv4(i).map(|_| root)));
-            for k in 0..ADDRESS_NODES_MAX {
-                let at = std::array::from_fn(|i| {
-                    paths.nodes[i][k].filter(|n| n.along == 0)?.source_trie()
-                });
-                paths.walk(at);
-            }
+        paths.walk(guard, std::array::from_fn(|i| ipv4(i).map(|_| root)));
+        for k in 0..ADDRESS_NODES_MAX {
+            let at = std::array::from_fn(|i| {
+                paths.nodes[i][k].filter(|n| n.along == 0)?.source_trie(guard)
+            });
+            paths.walk(guard, at);
         }
         paths
     }
 
     /// On from these nodes, to the ends.
     #[inline]
-    unsafe fn walk(&mut self, mut at: [Option<&'a Node<T>>; N]) {
+    fn walk(&mut self, guard: Guard<'a>, mut at: [Option<&'a Node<T>>; N]) {
         while at.iter().any(Option::is_some) {
             let mut slots = [None; N];
             for i in 0..N {
@@ -65,14 +59,12 @@ impl<'a, T: 'static, const N: usize> Paths<'a, T, N> {
                 node.prefetch_blocks();
                 let byte = node.byte(self.addresses[i]);
                 if node.depth < DEPTHS && node.has(byte) {
-                    // SAFETY: the caller's promise.
-                    slots[i] = unsafe { node.slot(byte) };
+                    slots[i] = node.slot(guard, byte);
                     slots[i].iter().for_each(|s| prefetch_line(*s));
                 }
             }
             for (at, slot) in at.iter_mut().zip(slots) {
-                // SAFETY: as above.
-                *at = slot.and_then(|s| unsafe { s.load(Ordering::Acquire).as_ref() });
+                *at = slot.and_then(|s| s.get(guard));
                 at.iter().for_each(|n| prefetch_line(*n));
             }
         }
@@ -88,8 +80,8 @@ struct Candidate<'a, T> {
     key: usize,
     block: &'a Block<T>,
     lane: usize,
-    /// Null: not for this key.
-    rule: *mut Rule<T>,
+    /// None: not for this key.
+    rule: Option<Handle<'a, T>>,
     /// Does the rule look at more than its record has?
     more: bool,
 }
@@ -108,50 +100,46 @@ impl<'a, T: 'static> Search<'_, '_, 'a, T> {
     }
 
     /// Everything in these nodes.
-    unsafe fn all<const N: usize>(&mut self, paths: &Paths<'a, T, N>) {
+    fn all<const N: usize>(&mut self, guard: Guard<'a>, paths: &Paths<'a, T, N>) {
         let mut found: [Option<Candidate<'a, T>>; RULES_AT_ONCE] = [const { None }; RULES_AT_ONCE];
         let mut n = 0;
         for key in 0..self.keys.len().min(N) {
             let addresses = paths.addresses[key];
             let least = self.least(key);
             for node in paths.nodes(key).filter(|n| u32::from(n.max()) >= least) {
-                // SAFETY: the caller's promise. What came last is first.
-                for block in unsafe { node.blocks() }.iter().rev() {
+                // What came last is first.
+                for block in node.blocks(guard).iter().rev() {
                     let mut having = block.having(addresses);
                     while having != 0 {
                         let lane = having.ilog2() as usize;
                         having ^= 1 << lane;
                         block.prefetch_rest();
                         if n == RULES_AT_ONCE {
-                            // SAFETY: the caller's promise.
-                            unsafe { self.settle(&mut found) };
+                            self.settle(guard, &mut found);
                             n = 0;
                         }
-                        let rule = std::ptr::null_mut();
-                        found[n] = Some(Candidate { key, block, lane, rule, more: false });
+                        found[n] = Some(Candidate { key, block, lane, rule: None, more: false });
                         n += 1;
                     }
                 }
             }
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.settle(&mut found[..n]) };
+        self.settle(guard, &mut found[..n]);
     }
 
     /// The best of these, in order.
-    unsafe fn settle(&mut self, found: &mut [Option<Candidate<'a, T>>]) {
+    fn settle(&mut self, guard: Guard<'a>, found: &mut [Option<Candidate<'a, T>>]) {
         for c in found.iter_mut().flatten() {
-            let word = c.block.word(c.lane);
+            let word = c.block.word(guard, c.lane);
             if c.block.agrees(c.lane, self.keys[c.key].words[L4])
                 && u32::from(word.priority()) >= self.least(c.key)
             {
-                (c.rule, c.more) = (word.pointer(), word.more());
-                crate::slots::prefetch(c.rule);
+                (c.rule, c.more) = (word.get(), word.more());
+                crate::slots::prefetch(word.pointer());
             }
         }
         for c in found.iter().flatten() {
-            // SAFETY: the caller's promise.
-            let Some(rule) = (unsafe { Handle::new(c.rule) }) else { continue };
+            let Some(rule) = c.rule else { continue };
             if u32::from(rule.priority()) >= self.least(c.key)
                 && rule.visible(self.version)
                 && (!c.more || rule.matches(self.keys[c.key]))
@@ -163,7 +151,8 @@ impl<'a, T: 'static> Search<'_, '_, 'a, T> {
 }
 
 /// Marks what keeps rules of at least this priority away from a key, but for those that match.
-unsafe fn exclude<'a, T: 'static>(
+fn exclude<'a, T: 'static>(
+    guard: Guard<'a>,
     nodes: impl Iterator<Item = &'a Node<T>>,
     want: &Wanted<'_>,
     marked: &mut Mask,
@@ -186,19 +175,17 @@ unsafe fn exclude<'a, T: 'static>(
         if !matters(node.max()) {
             continue;
         }
-        // SAFETY: the caller's promise.
-        for (block, lane) in unsafe { node.blocks() }.iter().flat_map(Block::lanes) {
+        for (block, lane) in node.blocks(guard).iter().flat_map(Block::lanes) {
             if block.is_away(lane, own, addresses(marked)) {
                 continue;
             }
-            let record = block.record(lane);
+            let record = block.record(guard, lane);
             let word = record.rule();
             if !word.is_null()
                 && matters(word.priority())
                 && !record.exclude(want.key, marked)
                 && word.more()
-                // SAFETY: the caller's promise.
-                && let Some(rule) = unsafe { word.get() }
+                && let Some(rule) = word.get()
                 && rule.visible(want.version)
             {
                 rule.decides(want.key, marked);
@@ -209,10 +196,12 @@ unsafe fn exclude<'a, T: 'static>(
 
 impl<T: Send + Sync + 'static> PrefixTrie<T> {
     /// The rule of the highest priority that is wanted; marks in `wildcards` the bits that decided.
-    ///
-    /// # Safety
-    /// As [`sync::Published::read`].
-    pub unsafe fn lookup(&self, want: &Wanted<'_>, wildcards: &mut Mask) -> Option<Handle<'_, T>> {
+    pub fn lookup<'a>(
+        &'a self,
+        guard: Guard<'a>,
+        want: &Wanted<'_>,
+        wildcards: &mut Mask,
+    ) -> Option<Handle<'a, T>> {
         wildcards.set_u16(at::ETH_TYPE, 0xffff);
         if want.key.u16(at::ETH_TYPE) != IPV4 {
             return None;
@@ -220,36 +209,29 @@ impl<T: Send + Sync + 'static> PrefixTrie<T> {
         loop {
             let moves = self.moves.load(Ordering::Acquire);
             let (keys, mut best) = ([want.key], [None]);
-            // SAFETY: the caller's promise.
-            unsafe {
-                let paths = Paths::<T, 1>::from(&self.root, &keys);
-                Search { keys: &keys, version: want.version, best: &mut best }.all(&paths);
-                let best =
-                    best[0].filter(|b: &Handle<'_, T>| u32::from(b.priority()) >= want.least);
-                let least = best.map_or(want.least, |b| u32::from(b.priority()));
-                if let Some(best) = best {
-                    best.decides(want.key, wildcards);
-                }
-                exclude(paths.nodes(0), &Wanted { least, ..*want }, wildcards);
+            let paths = Paths::<T, 1>::from(&self.root, guard, &keys);
+            Search { keys: &keys, version: want.version, best: &mut best }.all(guard, &paths);
+            let best = best[0].filter(|b: &Handle<'_, T>| u32::from(b.priority()) >= want.least);
+            let least = best.map_or(want.least, |b| u32::from(b.priority()));
+            if let Some(best) = best {
+                best.decides(want.key, wildcards);
             }
+            exclude(guard, paths.nodes(0), &Wanted { least, ..*want }, wildcards);
             if self.same_since(moves) {
-                return best[0].filter(|b| u32::from(b.priority()) >= want.least);
+                return best;
             }
         }
     }
 
     /// Puts rules that are better than what is known of these keys so far in its place.
-    ///
-    /// # Safety
-    /// As [`PrefixTrie::lookup`].
-    pub unsafe fn lookup_all<'a, const N: usize>(&'a self, search: &mut Search<'_, '_, 'a, T>) {
+    pub fn lookup_all<'a, const N: usize>(
+        &'a self,
+        guard: Guard<'a>,
+        search: &mut Search<'_, '_, 'a, T>,
+    ) {
         loop {
             let moves = self.moves.load(Ordering::Acquire);
-            // SAFETY: the caller's promise.
-            unsafe {
-                let paths = Paths::<T, N>::from(&self.root, search.keys);
-                search.all(&paths);
-            }
+            search.all(guard, &Paths::<T, N>::from(&self.root, guard, search.keys));
             if self.same_since(moves) {
                 return;
             }
@@ -262,17 +244,12 @@ impl<T: Send + Sync + 'static> PrefixTrie<T> {
     }
 
     /// Asks for the memory that looking these keys up will read.
-    ///
-    /// # Safety
-    /// As [`PrefixTrie::lookup`].
-    pub unsafe fn prepare(&self, keys: &[&Key]) {
+    pub fn prepare(&self, guard: Guard<'_>, keys: &[&Key]) {
         const PREPARED_KEYS: usize = 8;
         for keys in keys.chunks(PREPARED_KEYS) {
             let mut best = [None; PREPARED_KEYS];
-            // SAFETY: the caller's promise.
-            unsafe {
-                self.lookup_all::<PREPARED_KEYS>(&mut Search { keys, version: 0, best: &mut best });
-            }
+            let mut search = Search { keys, version: 0, best: &mut best };
+            self.lookup_all::<PREPARED_KEYS>(guard, &mut search);
         }
     }
 }

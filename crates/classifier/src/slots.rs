@@ -8,6 +8,9 @@
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use sync::Guard;
+
+use crate::chain::Handle;
 use crate::filter::Filter;
 use crate::rule::Rule;
 
@@ -77,12 +80,14 @@ impl<T> Slots<T> {
         ((hash >> TAG_SHIFT) as usize) << TAG_SHIFT
     }
 
-    /// The first rule of the chain that `same` accepts, or null.
-    ///
-    /// # Safety
-    /// As [`sync::Published::read`]: rules reachable from here must not be freed during the call.
+    /// The first rule of the chain that `same` accepts.
     #[inline]
-    pub unsafe fn find(&self, hash: u64, same: impl Fn(&Rule<T>) -> bool) -> *mut Rule<T> {
+    pub fn find<'g>(
+        &'g self,
+        _: Guard<'g>,
+        hash: u64,
+        same: impl Fn(&Rule<T>) -> bool,
+    ) -> Option<Handle<'g, T>> {
         let mask = self.slots.len() - 1;
         let tag = Self::tag(hash);
         for i in 0..=mask {
@@ -91,14 +96,14 @@ impl<T> Slots<T> {
                 break;
             }
             if word.addr() & !ADDRESS == tag && word.addr() & ADDRESS != FREED {
-                let head = word.map_addr(|a| a & ADDRESS);
-                // SAFETY: a tagged slot holds a rule that the caller keeps alive.
-                if same(unsafe { &*head }) {
+                // SAFETY: a tagged slot holds a linked rule, which the guard keeps alive.
+                let head = unsafe { Handle::new(word.map_addr(|a| a & ADDRESS)) };
+                if head.is_some_and(|h| same(h.get())) {
                     return head;
                 }
             }
         }
-        null_mut()
+        None
     }
 
     /// Asks for the first slot of a hash.
@@ -161,6 +166,12 @@ impl<T> Slots<T> {
     }
 
     /// The first rules of all chains.
+    pub fn chains<'g>(&'g self, _: Guard<'g>) -> impl Iterator<Item = Handle<'g, T>> {
+        // SAFETY: linked rules, which the guard keeps alive.
+        self.heads().filter_map(|head| unsafe { Handle::new(head) })
+    }
+
+    /// Where the first rules of all chains are.
     pub fn heads(&self) -> impl Iterator<Item = *mut Rule<T>> {
         let address = |s: &AtomicPtr<Rule<T>>| s.load(Ordering::Acquire).map_addr(|a| a & ADDRESS);
         self.slots.iter().enumerate().filter_map(move |(i, s)| {

@@ -1,10 +1,9 @@
 //! The rules that are found under one mask: their own, or one that it contains.
 
-use std::ptr::null_mut;
 use std::sync::Arc;
 
 use flow::{Key, Mask};
-use sync::{Domain, Published};
+use sync::{Domain, Guard, Published};
 
 use crate::batch::{BATCH, Batch};
 use crate::chain::{self, Handle, chain};
@@ -78,62 +77,52 @@ impl<T: Send + Sync + 'static> Subtable<T> {
 
     /// The first rule of the chain that `key` belongs to which is wanted; marks in `wildcards` the
     /// bits that decided.
-    ///
-    /// # Safety
-    /// As [`Published::read`].
     #[inline]
-    pub unsafe fn lookup(
-        &self,
+    pub fn lookup<'a>(
+        &'a self,
+        guard: Guard<'a>,
         want: &Wanted<'_>,
-        prefixes: &mut Prefixes,
+        prefixes: &mut Prefixes<'a>,
         wildcards: &mut Mask,
-    ) -> Option<Handle<'_, T>> {
-        // SAFETY: the caller's promise.
-        unsafe { chain(self.head(want.key, prefixes, wildcards)) }
+    ) -> Option<Handle<'a, T>> {
+        chain(self.head(guard, want.key, prefixes, wildcards))
             .take_while(|r| u32::from(r.priority()) >= want.least)
             .find(|r| r.visible(want.version) && r.decides(want.key, wildcards))
     }
 
     /// As [`Subtable::lookup`], all of them.
-    ///
-    /// # Safety
-    /// As [`Published::read`].
-    pub unsafe fn lookup_each(
-        &self,
+    pub fn lookup_each<'a>(
+        &'a self,
+        guard: Guard<'a>,
         want: &Wanted<'_>,
-        prefixes: &mut Prefixes,
+        prefixes: &mut Prefixes<'a>,
         wildcards: &mut Mask,
         each: &mut dyn FnMut(&Rule<T>),
     ) {
-        // SAFETY: the caller's promise.
-        unsafe { chain(self.head(want.key, prefixes, wildcards)) }
+        chain(self.head(guard, want.key, prefixes, wildcards))
             .take_while(|r| u32::from(r.priority()) >= want.least)
             .filter(|r| r.visible(want.version) && r.decides(want.key, wildcards))
             .for_each(|r| each(r.get()));
     }
 
     /// The chain that `key` belongs to; marks in `wildcards` the bits that decided that.
-    ///
-    /// # Safety
-    /// As [`Published::read`].
     #[inline]
-    unsafe fn head(
-        &self,
+    fn head<'a>(
+        &'a self,
+        guard: Guard<'a>,
         key: &Key,
-        prefixes: &mut Prefixes,
+        prefixes: &mut Prefixes<'a>,
         wildcards: &mut Mask,
-    ) -> *mut Rule<T> {
+    ) -> Option<Handle<'a, T>> {
         if self.by_prefix && prefixes.excluded(self.lengths, wildcards) {
-            return null_mut();
+            return None;
         }
-        // SAFETY: the caller's promise.
-        let (head, seen) = unsafe { self.walk(key) };
-        if head.is_null()
+        let (head, seen) = self.walk(guard, key);
+        if head.is_none()
             && seen > self.addresses
-            // SAFETY: the caller's promise.
-            && unsafe { prefixes.exclude(key, self.lengths, wildcards) }
+            && prefixes.exclude(guard, key, self.lengths, wildcards)
         {
-            return null_mut();
+            return None;
         }
         for step in &self.steps[..seen] {
             wildcards.words[step.word as usize] |= step.mask;
@@ -142,13 +131,9 @@ impl<T: Send + Sync + 'static> Subtable<T> {
     }
 
     /// The chain that `key` belongs to, and how many steps that took to see.
-    ///
-    /// # Safety
-    /// As [`Published::read`].
     #[inline]
-    unsafe fn walk(&self, key: &Key) -> (*mut Rule<T>, usize) {
-        // SAFETY: the caller's promise.
-        let slots = unsafe { self.slots.read() };
+    fn walk<'a>(&'a self, guard: Guard<'a>, key: &Key) -> (Option<Handle<'a, T>>, usize) {
+        let slots = self.slots.read(guard);
         let mut hash = self.secret.start();
         let mut from = 0;
         for (i, &end) in self.stages.iter().enumerate() {
@@ -159,20 +144,15 @@ impl<T: Send + Sync + 'static> Subtable<T> {
             if let Some(filter) = slots.filters.get(i)
                 && !filter.may_contain(hash)
             {
-                return (null_mut(), end);
+                return (None, end);
             }
         }
-        // SAFETY: the caller's promise.
-        (unsafe { slots.find(hash, |rule| rule.agrees(key, &self.steps)) }, from)
+        (slots.find(guard, hash, |rule| rule.agrees(key, &self.steps)), from)
     }
 
     /// Puts rules that are better than what is known of these keys so far in its place.
-    ///
-    /// # Safety
-    /// As [`Published::read`].
-    pub unsafe fn lookup_all<'a>(&'a self, batch: &mut Batch<'_, 'a, T>) {
-        // SAFETY: the caller's promise.
-        let slots = unsafe { self.slots.read() };
+    pub fn lookup_all<'a>(&'a self, guard: Guard<'a>, batch: &mut Batch<'_, 'a, T>) {
+        let slots = self.slots.read(guard);
         let mut hashes = [0; BATCH];
         for (hash, key) in hashes.iter_mut().zip(batch.keys) {
             *hash = self.hash(key);
@@ -186,8 +166,7 @@ impl<T: Send + Sync + 'static> Subtable<T> {
             let same =
                 |rule: &Rule<T>| rule.agrees_by_words(key, self.map, &self.words, &self.steps);
             let least = batch.least(i);
-            // SAFETY: the caller's promise.
-            let mut rules = unsafe { chain(slots.find(hash, same)) };
+            let mut rules = chain(slots.find(guard, hash, same));
             while let Some(rule) = rules.next().filter(|r| u32::from(r.priority()) >= least) {
                 batch.looked |= rule.looks_at();
                 if rule.visible(batch.version) && rule.matches_by_words(key, self.map, &self.words)
@@ -207,12 +186,8 @@ impl<T: Send + Sync + 'static> Subtable<T> {
     }
 
     /// Asks for the memory that looking these keys up will read: slots first, then the rules there.
-    ///
-    /// # Safety
-    /// As [`Published::read`].
-    pub unsafe fn prepare(&self, keys: &[&Key]) {
-        // SAFETY: the caller's promise.
-        let slots = unsafe { self.slots.read() };
+    pub fn prepare(&self, guard: Guard<'_>, keys: &[&Key]) {
+        let slots = self.slots.read(guard);
         if slots.size() < PREFETCH_SLOTS_MIN {
             return;
         }
@@ -244,7 +219,8 @@ impl<T: Send + Sync + 'static> Subtable<T> {
 impl<T: Send + Sync + 'static> Drop for Subtable<T> {
     fn drop(&mut self) {
         // SAFETY: no other thread holds the subtable, so none publishes or reads.
-        for head in unsafe { self.slots.read() }.heads() {
+        let alone = unsafe { Guard::unprotected() };
+        for head in self.slots.read(alone).heads() {
             // SAFETY: linked rules hold one strong count each; no thread reads.
             unsafe { chain::give_up(head) };
         }
@@ -283,9 +259,15 @@ impl<T: Send + Sync + 'static> Owned<T> {
         self.priorities.max()
     }
 
+    /// For reading what only methods change that borrow all of it.
+    fn guard(&self) -> Guard<'_> {
+        // SAFETY: the subtable's rules and arrays are unlinked and replaced by methods that take
+        // `&mut self`.
+        unsafe { Guard::unprotected() }
+    }
+
     fn slots(&self) -> &Slots<T> {
-        // SAFETY: `Owned` is the writer's; its methods are the only ones that publish.
-        unsafe { self.shared.slots.read() }
+        self.shared.slots.read(self.guard())
     }
 
     /// Counts a rule to come, so that the maximum can be published before the rule.
@@ -356,14 +338,12 @@ impl<T: Send + Sync + 'static> Owned<T> {
         let size = ((self.chains + 1) * 4).next_power_of_two().max(SLOTS_MIN);
         let old = self.slots();
         let mut new = Slots::new(size, old.filters.len());
-        for head in old.heads() {
-            // SAFETY: linked rules are alive.
-            let hashes = self.shared.hashes(&unsafe { &*head }.key());
+        for head in old.chains(self.guard()) {
+            let hashes = self.shared.hashes(&head.key());
             // SAFETY: this is the writer; `new` is private. Chains have distinct keys.
             let found = unsafe { new.locate(hashes.whole(), |_| false) };
-            new.store(found.slot, hashes.whole(), head);
-            // SAFETY: as above.
-            for _ in unsafe { chain(head) } {
+            new.store(found.slot, hashes.whole(), head.pointer());
+            for _ in chain(Some(head)) {
                 new.filters.iter_mut().zip(hashes.at).for_each(|(f, h)| f.add_or_grow(h));
             }
         }
@@ -388,16 +368,12 @@ impl<T: Send + Sync + 'static> Owned<T> {
     /// The rules that agree with `key` on this mask, by falling priority.
     pub fn same(&self, key: &Key) -> impl Iterator<Item = Handle<'_, T>> {
         let hashes = self.shared.hashes(key);
-        // SAFETY: the caller holds the writer, so nothing is unlinked meanwhile.
-        let head = unsafe { self.slots().find(hashes.whole(), |r| self.agree(r, key)) };
-        // SAFETY: as above.
-        unsafe { chain(head) }
+        chain(self.slots().find(self.guard(), hashes.whole(), |r| self.agree(r, key)))
     }
 
     /// All rules.
     pub fn all(&self) -> impl Iterator<Item = Handle<'_, T>> {
-        // SAFETY: the caller holds the writer, so nothing is unlinked meanwhile.
-        self.slots().heads().flat_map(|head| unsafe { chain(head) })
+        self.slots().chains(self.guard()).flat_map(|head| chain(Some(head)))
     }
 
     /// Heap bytes of the hash array.

@@ -4,40 +4,39 @@
 //! every change of the tree is one pointer store, and readers follow pointers without a lock.
 
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use sync::Domain;
+use sync::{Domain, Guard, Link};
 
 #[repr(align(64))]
 struct Node {
     /// The prefix, left-aligned; bits past `len` are zero.
     value: u32,
     len: u8,
-    child: [AtomicPtr<Node>; 2],
+    child: [Link<Node>; 2],
     here: Count,
 }
 
 /// A set of prefixes (0 to 32 bits) with counts; nodes without are mere branching points, and go.
 /// One writer, the caller; readers need no lock.
+#[derive(Default)]
 pub(crate) struct Trie {
-    root: AtomicPtr<Node>,
+    root: Link<Node>,
 }
 
 /// The way of an address through a trie, from the shortest prefix to the longest.
 pub(crate) struct Walk<'a> {
     address: u32,
     at: Option<&'a Node>,
+    guard: Guard<'a>,
     /// Upper bits of the address that decided where it led so far.
     pub bits: u8,
 }
 
 impl<'a> Walk<'a> {
     /// The next prefix that has the address in it, as its length and what it has.
-    ///
-    /// # Safety
-    /// As [`sync::Published::read`]: nodes reachable from here must not be freed during the call.
     #[inline]
-    pub unsafe fn step(&mut self) -> Option<(u8, &'a Count)> {
+    pub fn step(&mut self) -> Option<(u8, &'a Count)> {
         let node = self.at.take()?;
         let same = common(self.address, node.value, node.len);
         if same < node.len {
@@ -45,13 +44,9 @@ impl<'a> Walk<'a> {
             return None;
         }
         self.bits = node.len;
-        if node.len < 32 {
-            let child = [0, 1].map(|i| node.child[i].load(Ordering::Acquire));
-            if child.iter().any(|c| !c.is_null()) {
-                self.bits += 1;
-                // SAFETY: the caller's promise.
-                self.at = unsafe { child[bit(self.address, node.len)].as_ref() };
-            }
+        if node.len < 32 && node.child.iter().any(|c| !c.is_null()) {
+            self.bits += 1;
+            self.at = node.child[bit(self.address, node.len)].get(self.guard);
         }
         Some((node.len, &node.here))
     }
@@ -80,28 +75,17 @@ impl Node {
     }
 }
 
-impl Default for Trie {
-    fn default() -> Self {
-        Trie { root: AtomicPtr::new(null_mut()) }
-    }
-}
-
 impl Trie {
     /// No prefix?
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
-        self.root.load(Ordering::Acquire).is_null()
+        self.root.is_null()
     }
 
     /// The way of an address.
-    ///
-    /// # Safety
-    /// As [`Walk::step`].
     #[inline]
-    pub unsafe fn walk(&self, address: u32) -> Walk<'_> {
-        // SAFETY: the caller's promise.
-        let at = unsafe { self.root.load(Ordering::Acquire).as_ref() };
-        Walk { address, at, bits: 0 }
+    pub fn walk<'a>(&'a self, guard: Guard<'a>, address: u32) -> Walk<'a> {
+        Walk { address, at: self.root.get(guard), guard, bits: 0 }
     }
 
     /// The count of a prefix, from now on if it had none: the caller counts.
@@ -110,21 +94,23 @@ impl Trie {
     /// The caller is the only writer.
     pub unsafe fn make(&self, value: u32, len: u8) -> &Count {
         let value = value & upper(len);
+        // SAFETY: linked nodes live until the writer unlinks them.
+        let guard = unsafe { Guard::unprotected() };
         let mut link = &self.root;
         loop {
-            let at = link.load(Ordering::Relaxed);
-            // SAFETY: linked nodes live until the writer unlinks them.
-            let same = unsafe { at.as_ref() }.map(|n| (n, common(value, n.value, len.min(n.len))));
+            let same = link.get(guard).map(|n| (n, common(value, n.value, len.min(n.len))));
             match same {
                 Some((node, same)) if same == node.len && same == len => return &node.here,
                 Some((node, same)) if same == node.len => link = &node.child[bit(value, same)],
                 Some((node, same)) => {
                     // The prefix itself, or the point where it branches off.
                     let above = Node::new(value & upper(same), same);
-                    // SAFETY: just made, no other reference exists.
-                    let fresh: &Node = unsafe { &*above };
-                    fresh.child[bit(node.value, same)].store(at, Ordering::Relaxed);
-                    link.store(above, Ordering::Release);
+                    // SAFETY: just made, and linked by this alone; the node below moves under it.
+                    let fresh = unsafe {
+                        (*above).child[bit(node.value, same)].store(link.load());
+                        link.store(above);
+                        &*above
+                    };
                     if same == len {
                         return &fresh.here;
                     }
@@ -132,9 +118,11 @@ impl Trie {
                 }
                 None => {
                     let leaf = Node::new(value, len);
-                    link.store(leaf, Ordering::Release);
-                    // SAFETY: linked, and only the writer unlinks.
-                    return unsafe { &(*leaf).here };
+                    // SAFETY: just made, linked, and only the writer unlinks.
+                    return unsafe {
+                        link.store(leaf);
+                        &(*leaf).here
+                    };
                 }
             }
         }
@@ -146,25 +134,21 @@ impl Trie {
     /// The caller is the only writer.
     pub unsafe fn get(&self, value: u32, len: u8) -> Option<&Count> {
         // SAFETY: only the writer unlinks.
-        let link = unsafe { self.link(value, len) }?.0;
-        // SAFETY: as above.
-        unsafe { link.load(Ordering::Relaxed).as_ref() }.map(|n| &n.here)
+        let guard = unsafe { Guard::unprotected() };
+        self.link(guard, value, len)?.0.get(guard).map(|n| &n.here)
     }
 
     /// The pointer to a prefix's node, and the one to the node above.
-    ///
-    /// # Safety
-    /// The caller is the only writer.
     #[allow(clippy::type_complexity)]
-    unsafe fn link(
-        &self,
+    fn link<'a>(
+        &'a self,
+        guard: Guard<'a>,
         value: u32,
         len: u8,
-    ) -> Option<(&AtomicPtr<Node>, Option<&AtomicPtr<Node>>)> {
+    ) -> Option<(&'a Link<Node>, Option<&'a Link<Node>>)> {
         let (mut above, mut link) = (None, &self.root);
         loop {
-            // SAFETY: linked nodes live until the writer unlinks them.
-            let node = unsafe { link.load(Ordering::Relaxed).as_ref() }?;
+            let node = link.get(guard)?;
             if node.len > len || (value ^ node.value) & upper(node.len) != 0 {
                 return None;
             }
@@ -181,8 +165,9 @@ impl Trie {
     /// # Safety
     /// The caller is the only writer.
     pub unsafe fn trim(&self, value: u32, len: u8, domain: &Domain) {
-        // SAFETY: the caller's promise.
-        let Some((link, above)) = (unsafe { self.link(value, len) }) else { return };
+        // SAFETY: only the writer unlinks, below.
+        let guard = unsafe { Guard::unprotected() };
+        let Some((link, above)) = self.link(guard, value, len) else { return };
         for link in [Some(link), above].into_iter().flatten() {
             // SAFETY: as above; `link` is in a node that is still linked or was just spliced out
             // and not freed.
@@ -195,30 +180,31 @@ impl Trie {
 ///
 /// # Safety
 /// The caller is the only writer; `link` belongs to a node that is not freed.
-unsafe fn splice(link: &AtomicPtr<Node>, domain: &Domain) {
-    let at = link.load(Ordering::Relaxed);
+unsafe fn splice(link: &Link<Node>, domain: &Domain) {
+    let at = link.load();
     // SAFETY: linked nodes live until the writer unlinks them.
     let Some(node) = (unsafe { at.as_ref() }) else { return };
-    let child = [0, 1].map(|i| node.child[i].load(Ordering::Relaxed));
+    let child = [0, 1].map(|i| node.child[i].load());
     let two = child.iter().all(|c| !c.is_null());
     if two || !node.here.is_empty() {
         return;
     }
     let only = child.into_iter().find(|c| !c.is_null()).unwrap_or(null_mut());
-    link.store(only, Ordering::Release);
-    // SAFETY: made by Box::into_raw and unlinked now; freed when no reader can hold it.
-    domain.retire(unsafe { Box::from_raw(at) });
+    // SAFETY: `only` moves up; `at` was made by Box::into_raw and is unlinked now, and its own link
+    // to `only` is not followed by writers any more.
+    unsafe {
+        link.store(only);
+        domain.retire(Box::from_raw(at));
+    }
 }
 
 impl Drop for Trie {
     fn drop(&mut self) {
-        let mut left = vec![*self.root.get_mut()];
-        while let Some(at) = left.pop() {
-            if !at.is_null() {
-                // SAFETY: exclusive access; each node is linked once.
-                let mut node = unsafe { Box::from_raw(at) };
-                left.extend(node.child.iter_mut().map(|c| *c.get_mut()));
-            }
+        // SAFETY: each node that is linked is so once.
+        let taken = |link: &mut Link<Node>| unsafe { link.take_mut() };
+        let mut left = Vec::from_iter(taken(&mut self.root));
+        while let Some(mut node) = left.pop() {
+            left.extend(node.child.iter_mut().filter_map(taken));
         }
     }
 }
@@ -256,33 +242,26 @@ pub(crate) struct Answer {
 
 impl Counted {
     /// Which prefixes hold `address`?
-    ///
-    /// # Safety
-    /// As [`Walk::step`].
     #[cfg(test)]
-    pub unsafe fn lookup(&self, address: u32) -> Answer {
-        // SAFETY: the caller's promise.
-        let [answer] = unsafe { Counted::lookup_all([(Some(self), address)]) };
+    pub fn lookup(&self, guard: Guard<'_>, address: u32) -> Answer {
+        let [answer] = Counted::lookup_all(guard, [(Some(self), address)]);
         answer
     }
 
     /// As `lookup`, in several sets at once, so that their cache misses overlap. No set: no answer
     /// that means anything.
-    ///
-    /// # Safety
-    /// As `lookup`, for each of them.
-    pub unsafe fn lookup_all<const N: usize>(of: [(Option<&Counted>, u32); N]) -> [Answer; N] {
+    pub fn lookup_all<const N: usize>(
+        guard: Guard<'_>,
+        of: [(Option<&Counted>, u32); N],
+    ) -> [Answer; N] {
         let none = Trie::default();
-        let mut walks = of.map(|(set, address)| {
-            // SAFETY: the caller's promise.
-            (unsafe { set.map_or(&none, |s| &s.trie).walk(address) }, 0)
-        });
+        let mut walks =
+            of.map(|(set, address)| (set.map_or(&none, |s| &s.trie).walk(guard, address), 0));
         let mut on = true;
         while on {
             on = false;
             for (walk, lengths) in &mut walks {
-                // SAFETY: the caller's promise.
-                if let Some((len, count)) = unsafe { walk.step() } {
+                if let Some((len, count)) = walk.step() {
                     on = true;
                     *lengths |= u64::from(!count.is_empty()) << len;
                 }
@@ -341,7 +320,8 @@ mod tests {
             gone in prop::collection::vec(any::<usize>(), 0..40),
             addresses in prop::collection::vec(any::<u32>(), 20),
         ) {
-            let domain = Domain::new();
+            let mut writer = Domain::new().writer();
+            let domain = writer.domain().clone();
             let (trie, mut set) = (Counted::default(), set);
             // SAFETY: one thread does everything.
             unsafe {
@@ -352,13 +332,14 @@ mod tests {
                         trie.remove(v, l, &domain);
                     }
                 }
-                domain.reclaim();
+                writer.reclaim();
+                let guard = writer.pin();
                 for a in addresses.iter().flat_map(|a| [*a, a & 0xc300_00c3]) {
-                    let answer = trie.lookup(a);
+                    let answer = trie.lookup(guard, a);
                     prop_assert_eq!(answer.lengths, slow(&set, a));
                     for b in &addresses {
                         let twin = a & upper(answer.bits) | b & !upper(answer.bits);
-                        prop_assert_eq!(trie.lookup(twin), answer);
+                        prop_assert_eq!(trie.lookup(guard, twin), answer);
                     }
                 }
                 for (v, l) in set {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use classifier::{Classifier, NEVER, Rule};
 use flow::{Field, Key, Mask, at};
-use sync::Domain;
+use sync::{Domain, Writer};
 
 struct Shared {
     table: Classifier<u64>,
@@ -28,19 +28,17 @@ fn exact(i: u32, listed: bool) -> (Key, Mask) {
 
 /// At every version exactly one of two rules answers for key 1, and it carries the version.
 fn read(shared: &Shared, domain: &Domain) {
-    let reader = domain.reader();
+    let mut reader = domain.reader();
     let (key, _) = exact(1, true);
     while !shared.stop.load(Ordering::Relaxed) {
         let version = shared.version.load(Ordering::Acquire);
         let mut marked = Key::ZERO;
-        // SAFETY: registered, online, and the reference dies before the quiescent point.
-        let rule = unsafe { shared.table.lookup(&key, version, &mut marked) };
+        let rule = shared.table.lookup(reader.pin(), &key, version, &mut marked);
         assert_eq!(rule.map(|r| *r.value()), Some(version));
         let (mut near, n) = (key, shared.lookups.load(Ordering::Relaxed));
         near.set_u32(at::IP_DST, 1 ^ 1 << (n % 32));
         let mut marked = Key::ZERO;
-        // SAFETY: as above.
-        let rule = unsafe { shared.table.lookup(&near, version, &mut marked) };
+        let rule = shared.table.lookup(reader.pin(), &near, version, &mut marked);
         // Keys whose answer differs from that of key 1.
         let same = rule.is_some_and(|r| *r.value() == version);
         assert!(same || near.masked(&marked) != key.masked(&marked), "{near:?} {marked:?}");
@@ -78,7 +76,7 @@ fn noise(table: &Classifier<u64>, round: u64) {
 
 /// Replaces the answer for key 1, now under a higher and now under a lower priority or mask.
 /// Goes on until readers and the writer have met often enough.
-fn write(shared: &Shared, domain: &Domain) {
+fn write(shared: &Shared, writer: &mut Writer) {
     let mut old: Option<Arc<Rule<u64>>> = None;
     let mut next = 0;
     while next < 200 || shared.lookups.load(Ordering::Relaxed) < 1000 {
@@ -92,11 +90,11 @@ fn write(shared: &Shared, domain: &Domain) {
         }
         shared.version.store(next, Ordering::Release);
         noise(&shared.table, next);
-        wait(domain);
+        wait(writer.domain());
         if let Some(old) = old.replace(rule) {
             assert!(shared.table.remove(&old));
         }
-        domain.reclaim();
+        writer.reclaim();
         next += 1;
     }
 }
@@ -104,6 +102,7 @@ fn write(shared: &Shared, domain: &Domain) {
 #[test]
 fn every_reader_sees_its_version() {
     let domain = Domain::new();
+    let mut writer = domain.writer();
     let shared = Arc::new(Shared {
         table: Classifier::new(domain.clone()),
         version: AtomicU64::new(0),
@@ -118,9 +117,9 @@ fn every_reader_sees_its_version() {
             std::thread::spawn(move || read(&shared, &domain))
         })
         .collect();
-    write(&shared, &domain);
+    write(&shared, &mut writer);
     shared.stop.store(true, Ordering::Relaxed);
     readers.into_iter().for_each(|r| r.join().unwrap());
     drop(shared);
-    assert_eq!(domain.reclaim(), 0);
+    assert_eq!(writer.reclaim(), 0);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use classifier::{Classifier, Linear, NEVER, Rule};
 use flow::{Field, Key, Mask};
 use proptest::prelude::*;
-use sync::Domain;
+use sync::{Domain, Writer};
 
 /// Fields of every stage, with few values so that rules and packets meet often.
 const USED: [Field; 8] = [
@@ -127,11 +127,11 @@ fn listed_step() -> impl Strategy<Value = Step> {
 }
 
 /// A domain that is emptied at the end, after the table: what waits in it would keep it alive.
-struct Emptied(Domain);
+struct Emptied(Writer);
 
 impl Emptied {
     fn new() -> Self {
-        Emptied(Domain::new())
+        Emptied(Domain::new().writer())
     }
 }
 
@@ -149,7 +149,8 @@ struct Both {
 
 fn run(steps: &[Step]) -> Both {
     let domain = Emptied::new();
-    let mut both = Both { table: Classifier::new(domain.0.clone()), twin: Linear::new(), domain };
+    let mut both =
+        Both { table: Classifier::new(domain.0.domain().clone()), twin: Linear::new(), domain };
     for (id, step) in steps.iter().enumerate() {
         let n = both.twin.rules().len();
         match step {
@@ -219,8 +220,7 @@ proptest! {
         agrees(&both, &packets, &others)?;
         for keys in packets.chunks(classifier::BATCH) {
             let (keys, mut found) = (keys.iter().collect::<Vec<_>>(), [None; classifier::BATCH]);
-            // SAFETY: no thread changes the table.
-            unsafe { both.table.lookup_all(&keys, 0, &mut found) };
+            both.table.lookup_all(both.domain.0.pin(), &keys, 0, &mut found);
             for (key, found) in keys.iter().zip(found) {
                 let alone = both.table.find(key, 0, &mut Key::default());
                 prop_assert_eq!(found.map(|r| *r.value()), alone.as_ref().map(|r| *r.value()));
@@ -249,8 +249,7 @@ proptest! {
         let (both, keys) = (run(&steps), packets.iter().collect::<Vec<_>>());
         for version in [0, 1] {
             let mut found = [None; classifier::BATCH];
-            // SAFETY: no thread changes the table.
-            let looked = unsafe { both.table.lookup_all(&keys, version, &mut found) };
+            let looked = both.table.lookup_all(both.domain.0.pin(), &keys, version, &mut found);
             for (key, found) in keys.iter().zip(found) {
                 let alone = both.table.find(key, version, &mut Key::default());
                 prop_assert_eq!(found.map(|r| *r.value()), alone.as_ref().map(|r| *r.value()));
@@ -294,7 +293,7 @@ proptest! {
 
     #[test]
     fn nothing_leaks(steps in prop::collection::vec(step(), 1..60)) {
-        let Both { table, twin, domain } = run(&steps);
+        let Both { table, twin, mut domain } = run(&steps);
         domain.0.reclaim();
         for rule in twin.rules() {
             prop_assert_eq!(Arc::strong_count(rule), 2);
@@ -310,7 +309,7 @@ proptest! {
 #[test]
 fn grows_and_shrinks() {
     let domain = Emptied::new();
-    let table = Classifier::new(domain.0.clone());
+    let table = Classifier::new(domain.0.domain().clone());
     let mut mask = Key::ZERO;
     Field::Ipv4Dst.unwildcard(&mut mask);
     Field::TcpDst.unwildcard(&mut mask);
@@ -335,7 +334,7 @@ fn grows_and_shrinks() {
 #[test]
 fn replaced_rule_by_version() {
     let domain = Emptied::new();
-    let table = Classifier::new(domain.0.clone());
+    let table = Classifier::new(domain.0.domain().clone());
     let old = Arc::new(Rule::new(&Key::ZERO, &Key::ZERO, 1, "old"));
     table.insert(old.clone());
     table.insert(Arc::new(Rule::with_version(&Key::ZERO, &Key::ZERO, 1, 7, "new")));
@@ -349,7 +348,7 @@ fn replaced_rule_by_version() {
 #[test]
 fn stages_leave_later_bits_wild() {
     let domain = Emptied::new();
-    let table = Classifier::new(domain.0.clone());
+    let table = Classifier::new(domain.0.domain().clone());
     let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
     for f in [Field::InPort, Field::Ipv4Dst, Field::TcpDst] {
         f.unwildcard(&mut mask);
@@ -365,7 +364,7 @@ fn stages_leave_later_bits_wild() {
 #[test]
 fn a_catch_all_pins_few_address_bits() {
     let domain = Emptied::new();
-    let table = Classifier::new(domain.0.clone());
+    let table = Classifier::new(domain.0.domain().clone());
     let route = |address: u32, len: u32, priority| {
         let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
         Field::Ipv4Dst.set(&mut key, address.into());
@@ -392,8 +391,8 @@ fn a_catch_all_pins_few_address_bits() {
 
 #[test]
 fn a_trie_that_grew_too_large_is_given_up() {
-    let domain = Emptied::new();
-    let table = Classifier::new(domain.0.clone());
+    let mut domain = Emptied::new();
+    let table = Classifier::new(domain.0.domain().clone());
     let mut mask = Key::ZERO;
     Field::Ipv4Dst.unwildcard(&mut mask);
     let rule = |i: u32| {
@@ -421,7 +420,7 @@ fn a_trie_that_grew_too_large_is_given_up() {
 #[test]
 fn an_access_list_marks_what_decides_and_no_more() {
     let domain = Emptied::new();
-    let table = Classifier::new(domain.0.clone());
+    let table = Classifier::new(domain.0.domain().clone());
     let rule = |src: (u32, u32), dst: (u32, u32), port: u16, priority| {
         let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
         Field::EthType.set(&mut key, 0x0800);
@@ -460,7 +459,7 @@ fn an_access_list_marks_what_decides_and_no_more() {
 #[test]
 fn many_rules_of_one_pair_of_prefixes_go_by_hash() {
     let domain = Emptied::new();
-    let table = Classifier::new(domain.0.clone());
+    let table = Classifier::new(domain.0.domain().clone());
     let rule = |port: u16| {
         let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
         for (f, v) in [

@@ -167,7 +167,7 @@ fn turn(s: &mut State, most: usize) -> bool {
     s.settled();
     s.ofproto.reclaim(SLICE_FLOWS_MAX);
     s.pending.progress.notify_waiters();
-    s.domain.reclaim();
+    s.ofproto.free_retired();
     more
 }
 

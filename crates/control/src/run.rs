@@ -225,12 +225,12 @@ fn start_dpdk(desired: &Desired, no_huge: bool) -> Result<Arc<dpdk::Pools>> {
 /// Starts the packet side.
 fn start(desired: &Desired, pools: Arc<dpdk::Pools>) -> Result<Shared> {
     let domain = sync::Domain::new();
-    let ofproto = ofproto::Switch::new(domain.clone());
-    let mut config = datapath::Config::new(pools.clone(), domain.clone(), ofproto.pipeline());
+    let ofproto = ofproto::Switch::new(domain.writer());
+    let mut config = datapath::Config::new(pools.clone(), domain, ofproto.pipeline());
     config.register_thread = register_thread;
     config.warn = |text| vlog::warn!("dpif_netdev", "{text}");
     let dp = datapath::Datapath::new(config).context("the kernel-port thread")?;
-    let state = Rc::new(RefCell::new(State::new(ofproto, dp, devices(pools, desired), domain)));
+    let state = Rc::new(RefCell::new(State::new(ofproto, dp, devices(pools, desired))));
     tokio::task::spawn_local(housekeeping::run(state.clone()));
     tokio::task::spawn_local(housekeeping::run_each_second(state.clone()));
     tokio::task::spawn_local(housekeeping::run_bfd(state.clone()));

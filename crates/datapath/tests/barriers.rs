@@ -100,7 +100,7 @@ impl Control {
 /// Ports 1 (packets come), 2 (of the rules that come and go) and 3 (of the rule below them).
 fn switch(cores: &[usize]) -> (Control, Vec<Peer>) {
     let (pool, domain) = (Arc::new(HeapPool::new()), Domain::new());
-    let mut sw = ofproto::Switch::new(domain.clone());
+    let mut sw = ofproto::Switch::new(domain.writer());
     let br = sw.add_bridge("br0", BridgeConfig::default()).expect("a bridge");
     let pipeline: Arc<dyn Pipeline> = sw.pipeline();
     let mut dp = Datapath::new(Config::new(pool.clone(), domain, pipeline)).expect("a datapath");

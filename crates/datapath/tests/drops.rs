@@ -11,7 +11,7 @@ use packet::{HeapPool, Packet, Pool};
 use port::Service;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use sync::Domain;
+use sync::{Domain, Guard};
 use telemetry::Drop;
 
 /// A pool that can run dry, or make chains.
@@ -45,7 +45,7 @@ impl Pool for Moody {
 /// Says that the pipeline itself gave up.
 struct Deep;
 impl Pipeline for Deep {
-    fn resolve(&self, _: &Request<'_>, out: &mut Decision) {
+    fn resolve(&self, _: Guard<'_>, _: &Request<'_>, out: &mut Decision) {
         out.drop = Some(Drop::DepthLimit);
     }
 }

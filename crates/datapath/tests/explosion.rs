@@ -10,7 +10,7 @@ use packet::HeapPool;
 use port::Service;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use sync::Domain;
+use sync::{Domain, Guard};
 
 const ALLOWED: [(Field, u128, u32); 3] =
     [(Field::UdpDst, 80, 16), (Field::Ipv4Src, 0x0a00_0001, 32), (Field::UdpSrc, 12345, 16)];
@@ -39,7 +39,7 @@ impl Rules {
 }
 
 impl Pipeline for Rules {
-    fn resolve(&self, request: &Request<'_>, out: &mut Decision) {
+    fn resolve(&self, _: Guard<'_>, request: &Request<'_>, out: &mut Decision) {
         Field::EthType.unwildcard(&mut out.mask);
         Field::Ipv4Dst.unwildcard(&mut out.mask);
         let counter = match Field::UdpDst.get(request.key) {

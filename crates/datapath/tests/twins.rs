@@ -186,12 +186,13 @@ fn table_equals_pipeline(seed: u64, settings: Settings) {
     b.set_rules(rules.clone());
     let packets: Vec<Vec<u8>> = (0..300).map(|_| packet(&mut r)).collect();
     let mut want_credits = std::collections::BTreeMap::new();
+    let writer = b.domain.writer();
     for round in 0..30 {
         let mut want = [0usize; 3];
         for _ in 0..200 {
             let p = &packets[r.below(300) as usize];
             let mut d = Decision::default();
-            b.rules.decide(&extract(p, 0, 1).unwrap(), &mut d);
+            b.rules.decide(writer.pin(), &extract(p, 0, 1).unwrap(), &mut d);
             if let Some(Op::Output(port)) = d.ops.first() {
                 want[*port as usize] += 1;
             }

@@ -60,7 +60,7 @@ fn name(sw: &mut Switch, bridge: BridgeId) -> [u8; 16] {
 
 impl Lab {
     fn new(domain: &sync::Domain) -> Lab {
-        let mut sw = Switch::new(domain.clone());
+        let mut sw = Switch::new(domain.writer());
         let bridge = sw.add_bridge("br0", BridgeConfig::default()).expect("the first bridge");
         for n in 1..=4 {
             let name = format!("p{n}");
@@ -185,7 +185,7 @@ impl Lab {
             decision.clear();
             within(MESSAGE_MS_MOST, "a decision", || {
                 let request = Packet { key: &key, options: &[], packet: frame };
-                pipeline.resolve(&request, &mut decision);
+                pipeline.resolve(self.sw.pin(), &request, &mut decision);
             });
             if let Some(effects) = decision.effects.take() {
                 self.sw.effects(&effects, self.now);
@@ -267,7 +267,8 @@ pub fn run(data: &[u8]) {
     }
     // What waits for readers, of which there are none, keeps the domain that it waits in.
     drop(lab);
-    while domain.reclaim() > 0 {}
+    let mut writer = domain.writer();
+    while writer.reclaim() > 0 {}
 }
 
 /// What ovs-ofctl sends, a command each.

@@ -12,6 +12,7 @@
 //! - A decision is valid for every packet that equals its packet under its mask, until a region of
 //!   [`Switch::take_regions`] overlaps it.
 //! - A credit id names the same flow, bucket or miss while any cached decision may use it.
+#![forbid(unsafe_code)]
 
 mod action_text;
 mod bridge;

@@ -9,7 +9,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use sync::{Domain, Published};
+use sync::{Domain, Guard, Published};
 
 /// Slots of one bucket: eight tags fill a cache line.
 const BUCKET_SLOTS: usize = 8;
@@ -113,34 +113,47 @@ impl MacIndex {
     }
 
     /// The OpenFlow port behind which an address was seen.
-    pub fn find(&self, vlan: u16, mac: [u8; 6]) -> Option<u32> {
-        // SAFETY: resolve() runs on an online reader, everything else on the writer.
-        unsafe { self.slots.read() }.find(tag(vlan, mac))
+    pub fn find(&self, guard: Guard<'_>, vlan: u16, mac: [u8; 6]) -> Option<u32> {
+        self.slots.read(guard).find(tag(vlan, mac))
     }
 
-    /// Says where an address is; false: the index has to grow first ([`MacIndex::rebuild`]).
-    /// `entries`: how many addresses there are, with this one. Only the writer may call it.
-    pub fn put(&self, vlan: u16, mac: [u8; 6], port: u32, entries: usize) -> bool {
-        // SAFETY: this is the only writer.
-        let slots = unsafe { self.slots.read() };
+    /// For the only writer.
+    pub fn writer<'a>(&'a self, guard: Guard<'a>) -> MacWriter<'a> {
+        MacWriter { index: self, guard }
+    }
+}
+
+/// The writer's side of an index.
+#[derive(Clone, Copy)]
+pub(crate) struct MacWriter<'a> {
+    index: &'a MacIndex,
+    guard: Guard<'a>,
+}
+
+impl MacWriter<'_> {
+    fn slots(&self) -> &Slots {
+        self.index.slots.read(self.guard)
+    }
+
+    /// Says where an address is; false: the index has to grow first ([`MacWriter::rebuild`]).
+    /// `entries`: how many addresses there are, with this one.
+    pub fn put(self, vlan: u16, mac: [u8; 6], port: u32, entries: usize) -> bool {
+        let slots = self.slots();
         entries * 2 <= slots.room() && slots.put(tag(vlan, mac), port)
     }
 
-    /// Forgets an address. Only the writer may call it.
-    pub fn remove(&self, vlan: u16, mac: [u8; 6]) {
-        // SAFETY: this is the only writer.
-        unsafe { self.slots.read() }.remove(tag(vlan, mac));
+    /// Forgets an address.
+    pub fn remove(self, vlan: u16, mac: [u8; 6]) {
+        self.slots().remove(tag(vlan, mac));
     }
 
-    /// Publishes an index of these addresses (VLAN, address, port) with twice the room. Only the
-    /// writer may call it.
-    pub fn rebuild(&self, all: impl Iterator<Item = (u16, [u8; 6], u32)> + Clone) {
-        // SAFETY: this is the only writer.
-        let mut entries = unsafe { self.slots.read() }.room();
+    /// Publishes an index of these addresses (VLAN, address, port) with twice the room.
+    pub fn rebuild(self, all: impl Iterator<Item = (u16, [u8; 6], u32)> + Clone) {
+        let mut entries = self.slots().room();
         loop {
             let slots = Slots::new(entries);
             if all.clone().all(|(vlan, mac, port)| slots.put(tag(vlan, mac), port)) {
-                return self.slots.publish(slots);
+                return self.index.slots.publish(slots);
             }
             entries *= 2;
         }
@@ -188,14 +201,16 @@ mod tests {
 
     #[test]
     fn grows_when_half_full() {
-        let index = MacIndex::new(Domain::new(), 8);
-        let put = |i: u32| index.put(0, mac(i), i, i as usize + 1);
+        let domain = Domain::new().writer();
+        let index = MacIndex::new(domain.domain().clone(), 8);
+        let (guard, writer) = (domain.pin(), index.writer(domain.pin()));
+        let put = |i: u32| writer.put(0, mac(i), i, i as usize + 1);
         assert!((0..8).all(put));
         assert!(!put(8));
-        index.rebuild((0..8).map(|i| (0, mac(i), i)));
+        writer.rebuild((0..8).map(|i| (0, mac(i), i)));
         assert!(put(8));
-        assert!((0..9).all(|i| index.find(0, mac(i)) == Some(i)));
-        index.remove(0, mac(3));
-        assert_eq!((index.find(0, mac(3)), index.find(1, mac(4))), (None, None));
+        assert!((0..9).all(|i| index.find(guard, 0, mac(i)) == Some(i)));
+        writer.remove(0, mac(3));
+        assert_eq!((index.find(guard, 0, mac(3)), index.find(guard, 1, mac(4))), (None, None));
     }
 }

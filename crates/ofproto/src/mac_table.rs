@@ -6,7 +6,7 @@
 //! its oldest, as in OVS (`evict_mac_entry_fairly`), and a port may teach new addresses, or claim
 //! those of other ports, at a bounded rate.
 
-use crate::mac_index::MacIndex;
+use crate::mac_index::MacWriter;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// New or moved addresses per port and second, once the port's burst is used up. Taking one in
@@ -178,7 +178,7 @@ impl MacTable {
     /// Records that (`vlan`,`mac`) was seen on `port`.
     pub fn learn(
         &mut self,
-        index: &MacIndex,
+        index: MacWriter<'_>,
         vlan: u16,
         mac: [u8; 6],
         port: u32,
@@ -205,7 +205,7 @@ impl MacTable {
     }
 
     /// A known address was seen.
-    fn again(&mut self, index: &MacIndex, i: u32, port: u32, now: u64) -> Learned {
+    fn again(&mut self, index: MacWriter<'_>, i: u32, port: u32, now: u64) -> Learned {
         let e = self.nodes.get(i).entry;
         if e.fixed {
             return Learned::Refused;
@@ -268,7 +268,14 @@ impl MacTable {
     }
 
     /// Puts a static entry.
-    pub fn add_static(&mut self, index: &MacIndex, vlan: u16, mac: [u8; 6], port: u32, now: u64) {
+    pub fn add_static(
+        &mut self,
+        index: MacWriter<'_>,
+        vlan: u16,
+        mac: [u8; 6],
+        port: u32,
+        now: u64,
+    ) {
         self.drop_entry(vlan, mac);
         let i = self.nodes.add(MacEntry { port, vlan, mac, used: now, fixed: true });
         self.by_mac.insert((vlan, mac), i);
@@ -277,7 +284,7 @@ impl MacTable {
     }
 
     /// Removes an entry, static or not.
-    pub fn remove(&mut self, index: &MacIndex, vlan: u16, mac: [u8; 6]) -> bool {
+    pub fn remove(&mut self, index: MacWriter<'_>, vlan: u16, mac: [u8; 6]) -> bool {
         index.remove(vlan, mac);
         self.drop_entry(vlan, mac)
     }
@@ -293,7 +300,7 @@ impl MacTable {
     }
 
     /// The oldest address of the port with the most goes.
-    fn evict(&mut self, index: &MacIndex) -> Option<(u16, [u8; 6])> {
+    fn evict(&mut self, index: MacWriter<'_>) -> Option<(u16, [u8; 6])> {
         let (_, port) = self.most.last()?;
         let e = self.nodes.get(self.ports[port].oldest).entry;
         self.stats.evicted += 1;
@@ -336,7 +343,7 @@ impl MacTable {
         (node.older, node.newer) = (before, NONE);
     }
 
-    fn index(&mut self, index: &MacIndex, vlan: u16, mac: [u8; 6], port: u32) {
+    fn index(&mut self, index: MacWriter<'_>, vlan: u16, mac: [u8; 6], port: u32) {
         if !index.put(vlan, mac, port, self.by_mac.len()) {
             let entries = self.by_mac.values().map(|i| &self.nodes.list[*i as usize].entry);
             index.rebuild(entries.map(|e| (e.vlan, e.mac, e.port)));
@@ -344,7 +351,7 @@ impl MacTable {
     }
 
     /// Removes all behind a port, and what was known of the port.
-    pub fn remove_port(&mut self, index: &MacIndex, port: u32) {
+    pub fn remove_port(&mut self, index: MacWriter<'_>, port: u32) {
         let mut next = self.ports.get(&port).map_or(NONE, |p| p.oldest);
         while next != NONE {
             let node = self.nodes.get(next);
@@ -360,7 +367,7 @@ impl MacTable {
     }
 
     /// Removes all that was learned, and says what it was.
-    pub fn flush(&mut self, index: &MacIndex) -> Vec<(u16, [u8; 6])> {
+    pub fn flush(&mut self, index: MacWriter<'_>) -> Vec<(u16, [u8; 6])> {
         let learned = self.by_mac.keys().filter(|k| !self.fixed.contains(k));
         let out: Vec<_> = learned.copied().collect();
         out.iter().for_each(|(vlan, mac)| _ = self.remove(index, *vlan, *mac));
@@ -369,7 +376,7 @@ impl MacTable {
 
     /// Removes what is too old, and what a smaller limit leaves no room for: `n` entries at most,
     /// of which it says which they were.
-    pub fn expire(&mut self, index: &MacIndex, now: u64, n: usize) -> Vec<(u16, [u8; 6])> {
+    pub fn expire(&mut self, index: MacWriter<'_>, now: u64, n: usize) -> Vec<(u16, [u8; 6])> {
         self.clock = self.clock.max(now);
         let mut out = Vec::new();
         let ports: Vec<u32> = self.most.iter().map(|(_, port)| *port).collect();

@@ -17,7 +17,7 @@ use openflow::OfPort;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use sync::{Domain, Published};
+use sync::{Domain, Guard, Published};
 use telemetry::Drop;
 
 /// Everything a decision reads.
@@ -49,6 +49,22 @@ impl Shared {
     /// The version of the flow tables that packets see now.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
+    }
+}
+
+/// What a decision reads, and the right to read it.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub shared: &'a Shared,
+    pub guard: Guard<'a>,
+    pub published: &'a PublishedState,
+}
+
+impl<'a> View<'a> {
+    /// Of what is published now.
+    #[inline]
+    pub fn new(shared: &'a Shared, guard: Guard<'a>) -> Self {
+        View { shared, guard, published: shared.published.read(guard) }
     }
 }
 
@@ -135,15 +151,13 @@ impl BridgeView {
     }
 
     /// A meter, if it is there.
-    pub fn meter(&self, id: u32) -> Option<&Arc<Meter>> {
-        // SAFETY: as in `groups_at`.
-        unsafe { self.meters.read() }.get(&id)
+    pub fn meter<'g>(&'g self, guard: Guard<'g>, id: u32) -> Option<&'g Arc<Meter>> {
+        self.meters.read(guard).get(&id)
     }
 
     /// The groups as they are at a version.
-    pub fn groups_at(&self, version: u64) -> Option<&Groups> {
-        // SAFETY: resolve() runs on an online reader, everything else on the writer.
-        let history = unsafe { self.groups.read() };
+    pub fn groups_at<'g>(&'g self, guard: Guard<'g>, version: u64) -> Option<&'g Groups> {
+        let history = self.groups.read(guard);
         history.iter().find(|(since, _)| *since <= version).map(|(_, groups)| &**groups)
     }
 }

@@ -6,15 +6,20 @@
 //!
 //! Invariants
 //! - A reader never waits, locks, allocates or makes a system call.
-//! - What a writer retires is dropped on the writer's thread, after every registered reader has
-//!   passed a quiescent point (QSBR). The quiescent point of a PMD thread is the end of its loop.
+//! - What is retired is dropped on the thread of the domain's one [`Writer`], after every
+//!   registered reader has passed a quiescent point (QSBR). The quiescent point of a PMD thread is
+//!   the end of its loop.
+//! - Whoever reads has a [`Guard`], which lives no longer than what is read: the compiler ends both
+//!   before the next quiescent point.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod atomics;
+mod link;
 mod place;
 mod qsbr;
 mod spsc;
 
+pub use link::{Link, Slot};
 pub use place::{Held, Place};
-pub use qsbr::{Domain, Grace, Published, Reader};
+pub use qsbr::{Domain, Grace, Guard, Published, Reader, Writer};
 pub use spsc::{Consumer, Producer, ring};

@@ -1,6 +1,11 @@
 //! Quiescent-state-based reclamation: one epoch counter per reader, in its own cache line.
+//!
+//! What is published stays alive for as long as a [`Guard`] does. A [`Reader`]'s guards end before
+//! its next quiescent point, and the [`Writer`]'s before it frees memory: both take `&mut self`. A
+//! guard is nothing at run time, but in debug builds, where it knows its domain.
 
 use crate::atomics::{Arc, AtomicBool, AtomicPtr, AtomicU64, Mutex, Ordering, fence};
+use std::marker::PhantomData;
 
 /// An epoch that means "this reader holds nothing" (offline: asleep, or not started).
 const OFFLINE: u64 = u64::MAX;
@@ -19,6 +24,8 @@ pub struct Domain {
 
 struct Inner {
     epoch: AtomicU64,
+    /// There is a [`Writer`].
+    written: AtomicBool,
     slots: Mutex<Vec<Arc<Slot>>>,
     garbage: Mutex<Vec<(u64, Box<dyn Send>)>>,
 }
@@ -39,13 +46,14 @@ impl Domain {
         Domain {
             inner: Arc::new(Inner {
                 epoch: AtomicU64::new(1),
+                written: AtomicBool::new(false),
                 slots: Mutex::new(Vec::new()),
                 garbage: Mutex::new(Vec::new()),
             }),
         }
     }
 
-    /// Registers the calling thread as a reader; it starts online.
+    /// Registers a reader, which one thread at a time uses; it starts online.
     pub fn reader(&self) -> Reader {
         let slot = Arc::new(Slot {
             seen: AtomicU64::new(self.inner.epoch.load(Ordering::SeqCst)),
@@ -54,6 +62,22 @@ impl Domain {
         self.inner.slots.lock().unwrap().push(slot.clone());
         fence(Ordering::SeqCst);
         Reader { slot, domain: self.inner.clone() }
+    }
+
+    /// A number that no other domain has at the time.
+    #[inline]
+    pub(crate) fn id(&self) -> usize {
+        std::ptr::from_ref::<Inner>(&self.inner).addr()
+    }
+
+    /// The right to free memory, of which there is one.
+    ///
+    /// # Panics
+    /// When the domain has a writer already.
+    pub fn writer(&self) -> Writer {
+        let taken = self.inner.written.swap(true, Ordering::AcqRel);
+        assert!(!taken, "a domain has one writer");
+        Writer { domain: self.clone() }
     }
 
     /// Starts a grace period: everything published before this call is seen by every reader once
@@ -70,28 +94,127 @@ impl Domain {
         slots.iter().all(|s| s.seen.load(Ordering::Acquire) >= grace.0)
     }
 
-    /// Drops `value` on a later [`Domain::reclaim`], when no reader can hold it any more.
+    /// Drops `value` on a later [`Writer::reclaim`], when no reader can hold it any more.
     pub fn retire<T: Send + 'static>(&self, value: T) {
         let grace = self.grace();
         self.inner.garbage.lock().unwrap().push((grace.0, Box::new(value)));
     }
+}
+
+/// The one who frees what is retired in a [`Domain`]. It reads without being waited for: nothing
+/// goes before it says so.
+pub struct Writer {
+    domain: Domain,
+}
+
+impl Writer {
+    /// Its domain.
+    pub fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
+    /// What is published stays while this lives.
+    #[inline]
+    pub fn pin(&self) -> Guard<'_> {
+        Guard::of(&self.domain.inner)
+    }
 
     /// Drops what all readers are done with; returns how many objects still wait.
-    pub fn reclaim(&self) -> usize {
-        let mut garbage = std::mem::take(&mut *self.inner.garbage.lock().unwrap());
+    pub fn reclaim(&mut self) -> usize {
+        let inner = &self.domain.inner;
+        let mut garbage = std::mem::take(&mut *inner.garbage.lock().unwrap());
         if garbage.is_empty() {
             return 0;
         }
         fence(Ordering::SeqCst);
         let floor = {
-            let slots = self.inner.slots.lock().unwrap();
+            let slots = inner.slots.lock().unwrap();
             let alive = slots.iter().filter(|s| s.alive.load(Ordering::Acquire));
             alive.map(|s| s.seen.load(Ordering::Acquire)).min().unwrap_or(OFFLINE)
         };
         garbage.retain(|(epoch, _)| *epoch > floor);
         let left = garbage.len();
-        self.inner.garbage.lock().unwrap().append(&mut garbage);
+        inner.garbage.lock().unwrap().append(&mut garbage);
         left
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.domain.inner.written.store(false, Ordering::Release);
+    }
+}
+
+/// Whoever has this may read what is published in the domain, and keep it for `'g`: meanwhile
+/// nothing that was published is freed. Made by [`Reader::pin`] and [`Writer::pin`].
+///
+/// ```
+/// let domain = sync::Domain::new();
+/// let (mut reader, list) = (domain.reader(), sync::Published::new(domain.clone(), [1, 2]));
+/// let read = list.read(reader.pin());
+/// assert_eq!(read[1], 2);
+/// reader.quiescent();
+/// ```
+/// What was read does not outlive the quiescent point:
+/// ```compile_fail,E0502
+/// let domain = sync::Domain::new();
+/// let (mut reader, list) = (domain.reader(), sync::Published::new(domain.clone(), [1, 2]));
+/// let read = list.read(reader.pin());
+/// reader.quiescent();
+/// assert_eq!(read[1], 2);
+/// ```
+/// nor does it go to another thread:
+/// ```compile_fail,E0277
+/// let reader = sync::Domain::new().reader();
+/// let guard = reader.pin();
+/// std::thread::scope(|s| drop(s.spawn(move || drop(guard))));
+/// ```
+#[derive(Clone, Copy)]
+pub struct Guard<'g> {
+    #[cfg(debug_assertions)]
+    domain: Option<&'g Inner>,
+    /// Neither sent nor shared: a reader reads on its own thread.
+    of: PhantomData<(&'g Inner, *mut ())>,
+}
+
+impl<'g> Guard<'g> {
+    #[inline]
+    #[cfg_attr(not(debug_assertions), allow(unused_variables))]
+    fn of(domain: &'g Inner) -> Self {
+        Guard {
+            #[cfg(debug_assertions)]
+            domain: Some(domain),
+            of: PhantomData,
+        }
+    }
+
+    /// A guard for what no other thread can change for `'g`.
+    ///
+    /// # Safety
+    /// It is used with such structures only: a lock is held without which nothing is unlinked from
+    /// them, or no other thread has them.
+    #[inline]
+    pub unsafe fn unprotected() -> Self {
+        Guard {
+            #[cfg(debug_assertions)]
+            domain: None,
+            of: PhantomData,
+        }
+    }
+
+    /// In debug builds its domain's [`Domain::id`], if that is known; 0 otherwise.
+    #[inline]
+    pub(crate) fn domain(self) -> usize {
+        #[cfg(debug_assertions)]
+        return self.domain.map_or(0, |own| std::ptr::from_ref(own).addr());
+        #[cfg(not(debug_assertions))]
+        0
+    }
+
+    /// In debug builds: panics if it is another domain's.
+    #[inline]
+    pub fn check(self, domain: &Domain) {
+        debug_assert!([0, domain.id()].contains(&self.domain()), "a guard of another domain");
     }
 }
 
@@ -102,9 +225,19 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// "I hold no published reference now." Call once per loop.
+    /// What is published stays while this lives.
+    ///
+    /// # Panics
+    /// While offline.
     #[inline]
-    pub fn quiescent(&self) {
+    pub fn pin(&self) -> Guard<'_> {
+        assert!(self.is_online(), "an offline reader reads");
+        Guard::of(&self.domain)
+    }
+
+    /// "I hold no published reference now." Call once per loop; online afterwards.
+    #[inline]
+    pub fn quiescent(&mut self) {
         let now = self.domain.epoch.load(Ordering::Acquire);
         if self.slot.seen.load(Ordering::Relaxed) != now {
             self.slot.seen.store(now, Ordering::SeqCst);
@@ -113,14 +246,20 @@ impl Reader {
     }
 
     /// Holds nothing until [`Reader::online`]: call before sleeping or blocking.
-    pub fn offline(&self) {
+    pub fn offline(&mut self) {
         self.slot.seen.store(OFFLINE, Ordering::SeqCst);
     }
 
     /// Back from [`Reader::offline`].
-    pub fn online(&self) {
+    pub fn online(&mut self) {
         self.slot.seen.store(self.domain.epoch.load(Ordering::SeqCst), Ordering::SeqCst);
         fence(Ordering::SeqCst);
+    }
+
+    /// Is it waited for?
+    #[inline]
+    pub fn is_online(&self) -> bool {
+        self.slot.seen.load(Ordering::Relaxed) != OFFLINE
     }
 }
 
@@ -143,13 +282,13 @@ impl<T: Send + Sync + 'static> Published<T> {
     }
 
     /// The current value.
-    ///
-    /// # Safety
-    /// The caller is a registered online reader of the domain and drops the reference before its
-    /// next quiescent point; or it is the only thread that calls [`Published::publish`].
     #[inline]
-    pub unsafe fn read(&self) -> &T {
-        // SAFETY: never null; retired values outlive every reader's current epoch.
+    pub fn read<'g>(&'g self, guard: Guard<'g>) -> &'g T {
+        guard.check(&self.domain);
+        // SAFETY: never null. What is replaced is retired, and freed by the writer when no guard of
+        // the domain is left that was made before: readers' guards end before their next quiescent
+        // point, the writer's before it frees. An unprotected guard's maker promised that nothing
+        // is replaced. The value itself outlives `self`'s borrow.
         unsafe { &*self.now.load(Ordering::Acquire) }
     }
 
@@ -170,7 +309,7 @@ unsafe impl<T: Send> Send for Retired<T> {}
 impl<T> Drop for Retired<T> {
     fn drop(&mut self) {
         // SAFETY: the pointer came from Box::into_raw, and no reader can hold it any more when
-        // `Domain::reclaim` drops it.
+        // `Writer::reclaim` drops it.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }

@@ -26,7 +26,7 @@ use loom::cell::Cell;
 use loom::sync::Arc;
 use loom::thread;
 use place::Place;
-use qsbr::{Domain, Published, Reader};
+use qsbr::{Domain, Guard, Published, Reader};
 
 /// Times that a thread is interrupted where it need not be, in one execution: more find nothing
 /// that three do not, and take minutes.
@@ -134,40 +134,40 @@ impl Drop for Marked {
 }
 
 /// A worker's vector: follows the pointer twice.
-fn look(published: &Published<Marked>) {
+fn look(published: &Published<Marked>, guard: Guard<'_>) {
     for _ in 0..2 {
-        // SAFETY: the models' threads are online readers, and pass quiescent points between two
-        // looks only.
-        let value = unsafe { published.read() };
+        let value = published.read(guard);
         assert!(!value.0.gone.get(), "read after it was dropped");
     }
 }
 
 /// Publishes another value while `worker` runs, and drops the old one as soon as that is said to be
 /// safe.
-fn replaced_beside(worker: impl Fn(&Reader, &Published<Marked>) + Copy + Send + Sync + 'static) {
+fn replaced_beside(
+    worker: impl Fn(&mut Reader, &Published<Marked>) + Copy + Send + Sync + 'static,
+) {
     check(move || {
         let domain = Domain::new();
         let published = Arc::new(Published::new(domain.clone(), Marked::new()));
-        let reader = domain.reader();
+        let (mut reader, mut writer) = (domain.reader(), domain.writer());
         let thread = {
             let published = published.clone();
-            thread::spawn(move || worker(&reader, &published))
+            thread::spawn(move || worker(&mut reader, &published))
         };
         published.publish(Marked::new());
-        domain.reclaim();
-        domain.reclaim();
+        writer.reclaim();
+        writer.reclaim();
         thread.join().unwrap();
-        assert_eq!(domain.reclaim(), 0, "a reader that is gone is waited for");
+        assert_eq!(writer.reclaim(), 0, "a reader that is gone is waited for");
     });
 }
 
 #[test]
 fn what_a_worker_reads_is_there_until_its_vector_ends() {
     replaced_beside(|reader, published| {
-        look(published);
+        look(published, reader.pin());
         reader.quiescent();
-        look(published);
+        look(published, reader.pin());
     });
 }
 
@@ -176,7 +176,7 @@ fn a_worker_that_wakes_up_is_waited_for() {
     replaced_beside(|reader, published| {
         reader.offline();
         reader.online();
-        look(published);
+        look(published, reader.pin());
     });
 }
 
@@ -189,14 +189,15 @@ fn a_worker_that_starts_is_waited_for() {
             let (domain, published) = (domain.clone(), published.clone());
             thread::spawn(move || {
                 let reader = domain.reader();
-                look(&published);
+                look(&published, reader.pin());
                 drop(reader);
             })
         };
+        let mut writer = domain.writer();
         published.publish(Marked::new());
-        domain.reclaim();
+        writer.reclaim();
         thread.join().unwrap();
-        assert_eq!(domain.reclaim(), 0);
+        assert_eq!(writer.reclaim(), 0);
     });
 }
 
@@ -205,7 +206,7 @@ fn a_worker_that_starts_is_waited_for() {
 fn a_grace_period_ends_when_all_see_the_change() {
     check(|| {
         let domain = Domain::new();
-        let reader = domain.reader();
+        let mut reader = domain.reader();
         let (version, changed) =
             (Arc::new(atomics::AtomicU64::new(0)), Arc::new(atomics::AtomicBool::new(false)));
         let thread = {

@@ -185,7 +185,7 @@ proptest! {
     #[test]
     fn the_table_does_what_its_twin_does(steps in prop::collection::vec(step(), 1..60)) {
         let domain = Domain::new();
-        let reader = domain.reader();
+        let mut reader = domain.reader();
         let mut table = Table::new();
         table.secret = Secret::fixed();
         let table = Arc::new(table);
@@ -296,7 +296,7 @@ fn an_established_connection_takes_the_fast_path() {
 fn the_index_grows_with_both_tuples_of_a_translated_connection() {
     const COUNT: u32 = 4000;
     let domain = Domain::new();
-    let reader = domain.reader();
+    let mut reader = domain.reader();
     let table = Arc::new(Table::new());
     let mut keeper = Keeper::new(&table, domain, 0);
     let mut worker = Worker::new(&table);

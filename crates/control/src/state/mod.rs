@@ -116,8 +116,6 @@ pub struct State {
     pub bridges: BTreeMap<String, Bridge>,
     /// Datapath ports of tunnels.
     pub tunnels: crate::tunnel_ports::TunnelPorts,
-    /// Where what packet threads read is published.
-    pub domain: sync::Domain,
     /// Connections.
     pub conns: BTreeMap<ConnId, Conn>,
     /// What connections share.
@@ -197,12 +195,7 @@ impl Bridge {
 
 impl State {
     /// A state without bridges.
-    pub fn new(
-        ofproto: Switch,
-        dp: Datapath,
-        mut devices: port_dpdk::Devices,
-        domain: sync::Domain,
-    ) -> Self {
+    pub fn new(ofproto: Switch, dp: Datapath, mut devices: port_dpdk::Devices) -> Self {
         let guests_changed = Arc::new(AtomicBool::new(false));
         let flag = guests_changed.clone();
         devices.on_change = Some(Arc::new(move || flag.store(true, Ordering::Release)));
@@ -217,7 +210,6 @@ impl State {
             ofproto,
             dp,
             devices,
-            domain,
             bridges: BTreeMap::new(),
             tunnels: Default::default(),
             conns: BTreeMap::new(),

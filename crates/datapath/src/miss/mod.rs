@@ -27,6 +27,7 @@ use flow::{Key, PortNo, at, flag};
 use packet::{Packet, VECTOR};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use sync::{Guard, Reader};
 
 /// A missed packet is looked up again in the subtables that got megaflows during its vector, unless
 /// they are more than this: then asking the pipeline costs less.
@@ -87,6 +88,8 @@ pub(crate) struct Scope<'a> {
     pub programs: &'a mut Programs,
     pub reports: &'a mut Reports,
     pub now_ms: u64,
+    /// For the pipeline's reads.
+    pub guard: Guard<'a>,
 }
 
 impl Scope<'_> {
@@ -163,10 +166,12 @@ impl Misses {
         programs: &mut Programs,
         reports: &mut Reports,
         now_ms: u64,
+        reader: &Reader,
     ) {
         if !lookup.missed.is_empty() {
             let Lookup { table, missed, .. } = lookup;
-            self.resolve_missed(Scope { batch, table, programs, reports, now_ms }, missed);
+            let guard = reader.pin();
+            self.resolve_missed(Scope { batch, table, programs, reports, now_ms, guard }, missed);
         }
     }
 
@@ -234,7 +239,7 @@ impl Misses {
         decisions[..*len].iter_mut().for_each(Decision::clear);
         let requests: [Request<'_>; RESOLVE_PACKETS_MAX] =
             std::array::from_fn(|a| v.request(&keys[a], packets[a.min(*len - 1)]));
-        self.pipeline.resolve_all(&requests[..*len], &mut decisions[..*len]);
+        self.pipeline.resolve_all(v.guard, &requests[..*len], &mut decisions[..*len]);
         for ((key, d), position) in keys.iter().zip(&*decisions).zip(positions).take(*len) {
             *position = d
                 .cacheable

@@ -80,7 +80,10 @@ impl Misses {
     ) -> usize {
         let n = std::mem::take(&mut all.len);
         let answers = match self.validate {
-            false => self.pipeline.resolve_once(&mut all.keys[..n], &mut all.decisions[..n]),
+            false => {
+                let (keys, decisions) = (&mut all.keys[..n], &mut all.decisions[..n]);
+                self.pipeline.resolve_once(v.guard, keys, decisions)
+            }
             true => self.validate_direct(v, all, n),
         };
         let mut answered = 0;
@@ -109,7 +112,7 @@ impl Misses {
         twins.iter_mut().for_each(Decision::clear);
         let UncachedBatch { keys: used, decisions, .. } = all;
         let (used, decisions) = (&mut used[..n], &mut decisions[..n]);
-        let answers = self.pipeline.resolve_twice(&requests, used, decisions, &mut twins);
+        let answers = self.pipeline.resolve_twice(v.guard, &requests, used, decisions, &mut twins);
         let each = keys.iter().zip(decisions).zip(&twins).enumerate();
         let answered = each.filter(|(a, _)| answers >> a & 1 != 0);
         let found = answered.filter_map(|(_, ((key, d), twin))| compare_decision(d, twin, key));

@@ -112,7 +112,7 @@ impl Worker {
         shared: Arc<Shared>,
         wait: Option<KernelWait>,
     ) -> Self {
-        let reader = config.domain.reader();
+        let mut reader = config.domain.reader();
         reader.offline();
         let interval = cycles_per_second() / 1000;
         Worker {
@@ -153,6 +153,9 @@ impl Worker {
     /// One iteration, some time after the one before.
     pub fn step(&mut self) -> usize {
         self.cycles.ended = cycles();
+        if !self.reader.is_online() {
+            self.reader.online();
+        }
         self.iterate()
     }
 
@@ -179,7 +182,7 @@ impl Worker {
     /// One vector, the path of every packet. Returns the number of packets.
     fn vector(&mut self, began: u64) -> usize {
         let Worker { batch, rx, parser, marks, decap, lookup, .. } = self;
-        let Worker { misses, actions, tx, reports, .. } = self;
+        let Worker { misses, actions, tx, reports, reader, .. } = self;
         decap.refresh(&lookup.table);
         let again = batch.begin(&mut tx.recirculated);
         parser.validate_waited(batch, reports);
@@ -198,7 +201,7 @@ impl Worker {
         decap.credit(&mut lookup.table, tx.now_ms);
         misses.begin();
         lookup.classify(batch, reports);
-        misses.resolve(batch, lookup, &mut actions.programs, reports, tx.now_ms);
+        misses.resolve(batch, lookup, &mut actions.programs, reports, tx.now_ms, reader);
         let mut looked_up = sampled.then(cycles);
         actions.run(batch, &lookup.table, decap, tx, reports);
         let mut passes = n;
@@ -228,7 +231,8 @@ impl Worker {
     /// took is added to `looked_up`.
     #[inline(never)]
     fn pass_again(&mut self, looked_up: &mut Option<u64>) -> usize {
-        let Worker { batch, parser, decap, lookup, misses, actions, tx, reports, .. } = self;
+        let Worker { batch, parser, decap, lookup, misses, actions, .. } = self;
+        let Worker { tx, reports, reader, .. } = self;
         let (mut packets, mut none) = (0, Vec::new());
         for pass in 0.. {
             // Those that stay in the batch get deeper each time, up to the limit.
@@ -241,7 +245,7 @@ impl Worker {
             let began = looked_up.map(|_| cycles());
             parser.validate_waited(batch, reports);
             lookup.classify(batch, reports);
-            misses.resolve(batch, lookup, &mut actions.programs, reports, tx.now_ms);
+            misses.resolve(batch, lookup, &mut actions.programs, reports, tx.now_ms, reader);
             *looked_up = looked_up.zip(began).map(|(at, began)| at + (cycles() - began));
             actions.run(batch, &lookup.table, decap, tx, reports);
         }

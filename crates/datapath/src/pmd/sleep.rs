@@ -53,7 +53,7 @@ impl Worker {
         let unwatched = self.rx.rxqs.iter().any(|r| !wait.watches(&*r.rx));
         let (rings, commands) = (&mut self.inbound, &mut self.commands);
         let quiet = || rings.iter_mut().all(|r| r.is_empty()) && commands.is_empty();
-        wait.wait(&self.reader, unwatched, quiet);
+        wait.wait(&mut self.reader, unwatched, quiet);
         self.count_sleep(began);
     }
 

@@ -114,7 +114,7 @@ impl KernelWait {
     }
 
     /// Waits for something to do. `quiet`: nothing in any ring.
-    pub fn wait(&mut self, reader: &Reader, unwatched: bool, quiet: impl FnOnce() -> bool) {
+    pub fn wait(&mut self, reader: &mut Reader, unwatched: bool, quiet: impl FnOnce() -> bool) {
         let lingering = Instant::now() < self.busy_until;
         reader.offline();
         if lingering {

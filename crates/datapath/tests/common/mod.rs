@@ -9,7 +9,7 @@ use packet::HeapPool;
 use port::Service;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use sync::{Domain, Published};
+use sync::{Domain, Guard, Published};
 
 /// One rule of the fake pipeline.
 #[derive(Clone)]
@@ -52,9 +52,8 @@ impl Rules {
             why: Default::default(),
         })
     }
-    pub fn decide(&self, key: &Key, out: &mut Decision) {
-        // SAFETY: workers are readers and online while they resolve; tests publish from one thread.
-        for r in unsafe { self.list.read() } {
+    pub fn decide(&self, guard: Guard<'_>, key: &Key, out: &mut Decision) {
+        for r in self.list.read(guard) {
             out.mask.or(&r.mask);
             if key.matches(&r.key, &r.mask) {
                 out.ops = r.ops.clone();
@@ -74,23 +73,23 @@ impl Rules {
 }
 
 impl Pipeline for Rules {
-    fn resolve(&self, request: &Request<'_>, out: &mut Decision) {
+    fn resolve(&self, guard: Guard<'_>, request: &Request<'_>, out: &mut Decision) {
         self.resolved.fetch_add(1, Ordering::Relaxed);
         // The options are those that the digest is about.
         let fresh = request.key.u32(at::RECIRC) == 0;
         let has = fresh && request.key.u8(at::FLAGS) & flag::TUNNEL_OPTIONS != 0;
         assert_eq!(has, !request.options.is_empty());
         assert!(!has || request.key.u64(at::TUN_OPTIONS) != 0);
-        self.decide(request.key, out);
+        self.decide(guard, request.key, out);
     }
 
     /// About even destination ports.
-    fn resolve_once(&self, keys: &mut [Key], out: &mut [Decision]) -> u32 {
+    fn resolve_once(&self, guard: Guard<'_>, keys: &mut [Key], out: &mut [Decision]) -> u32 {
         let mut done = 0;
         for (i, (key, out)) in keys.iter_mut().zip(out).enumerate() {
             if key.u32(at::RECIRC) == 0 && key.u16(at::TP_DST) % 2 == 0 {
                 let n = self.alone.fetch_add(1, Ordering::Relaxed);
-                self.decide(key, out);
+                self.decide(guard, key, out);
                 match self.lie.load(Ordering::Relaxed) {
                     every if every > 0 && n.is_multiple_of(every) => out.credits.push(99),
                     _ => {}

@@ -1,7 +1,8 @@
 //! Tests of the MAC table: what it learns and forgets, for whom, and how much work that is.
 
 use super::*;
-use sync::Domain;
+use crate::mac_index::MacIndex;
+use sync::{Domain, Writer};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -9,25 +10,39 @@ fn mac(i: u64) -> [u8; 6] {
     i.to_be_bytes()[2..].try_into().unwrap()
 }
 
-fn table(max: usize) -> (MacIndex, MacTable) {
-    (MacIndex::new(Domain::new(), 4), MacTable::new(max, 300))
+/// An index with who writes it.
+struct Index(MacIndex, Writer);
+
+impl Index {
+    fn writer(&self) -> MacWriter<'_> {
+        self.0.writer(self.1.pin())
+    }
+
+    fn find(&self, vlan: u16, mac: [u8; 6]) -> Option<u32> {
+        self.0.find(self.1.pin(), vlan, mac)
+    }
+}
+
+fn table(max: usize) -> (Index, MacTable) {
+    let writer = Domain::new().writer();
+    (Index(MacIndex::new(writer.domain().clone(), 4), writer), MacTable::new(max, 300))
 }
 
 #[test]
 fn learns_moves_ages_and_evicts() {
     let (index, mut t) = table(4);
-    assert_eq!(t.learn(&index, 1, mac(1), 7, 0), Learned::New);
-    assert_eq!(t.learn(&index, 1, mac(1), 7, 5), Learned::Refreshed);
-    assert_eq!(t.learn(&index, 1, mac(1), 8, 6), Learned::Moved);
+    assert_eq!(t.learn(index.writer(), 1, mac(1), 7, 0), Learned::New);
+    assert_eq!(t.learn(index.writer(), 1, mac(1), 7, 5), Learned::Refreshed);
+    assert_eq!(t.learn(index.writer(), 1, mac(1), 8, 6), Learned::Moved);
     assert_eq!(index.find(1, mac(1)), Some(8));
     assert_eq!(index.find(2, mac(1)), None);
     for i in 2..5 {
-        t.learn(&index, 1, mac(i), 1, SECOND);
+        t.learn(index.writer(), 1, mac(i), 1, SECOND);
     }
-    assert_eq!(t.learn(&index, 1, mac(9), 2, SECOND), Learned::Evicted(1, mac(2)));
+    assert_eq!(t.learn(index.writer(), 1, mac(9), 2, SECOND), Learned::Evicted(1, mac(2)));
     assert_eq!(index.find(1, mac(2)), None);
-    assert_eq!(t.expire(&index, 301 * SECOND, 2).len(), 2);
-    assert_eq!(t.expire(&index, 301 * SECOND, 9).len(), 2);
+    assert_eq!(t.expire(index.writer(), 301 * SECOND, 2).len(), 2);
+    assert_eq!(t.expire(index.writer(), 301 * SECOND, 9).len(), 2);
     assert_eq!((t.stats().current, t.stats().moved, t.stats().expired), (0, 1, 4));
 }
 
@@ -35,7 +50,7 @@ fn learns_moves_ages_and_evicts() {
 fn survives_churn() {
     let (index, mut t) = table(64);
     for i in 0..10_000 {
-        t.learn(&index, 0, mac(i), i as u32, i);
+        t.learn(index.writer(), 0, mac(i), i as u32, i);
         assert_eq!(index.find(0, mac(i)), Some(i as u32));
     }
     assert_eq!((t.entries().len(), t.stats().evicted), (64, 10_000 - 64));
@@ -48,30 +63,33 @@ fn survives_churn() {
 fn the_port_with_the_most_entries_gives_up_its_oldest() {
     let (index, mut t) = table(100);
     for i in 0..10 {
-        t.learn(&index, 10, mac(i), 1, i);
+        t.learn(index.writer(), 10, mac(i), 1, i);
     }
     for i in 1000..1100 {
-        t.learn(&index, 20, mac(i), 3, i);
+        t.learn(index.writer(), 20, mac(i), 3, i);
     }
     assert!((0..10).all(|i| index.find(10, mac(i)) == Some(1)), "port 1 pays for port 3");
     assert!((1000..1010).all(|i| index.find(20, mac(i)).is_none()), "not the oldest went");
     // Seen again, an entry is no more the oldest; a newcomer's room comes from the largest as well.
-    t.learn(&index, 20, mac(1010), 3, 2000);
-    assert_eq!(t.learn(&index, 10, mac(11), 2, 2001), Learned::Evicted(20, mac(1011)));
+    t.learn(index.writer(), 20, mac(1010), 3, 2000);
+    assert_eq!(t.learn(index.writer(), 10, mac(11), 2, 2001), Learned::Evicted(20, mac(1011)));
     assert_eq!(index.find(20, mac(1010)), Some(3));
 }
 
 #[test]
 fn static_entries_neither_move_nor_age_nor_are_evicted() {
     let (index, mut t) = table(2);
-    t.learn(&index, 0, mac(1), 5, 0);
-    t.add_static(&index, 0, mac(1), 6, 0);
-    t.add_static(&index, 0, mac(2), 6, 0);
-    assert_eq!(t.learn(&index, 0, mac(1), 5, 1), Learned::Refused);
-    assert_eq!(t.learn(&index, 0, mac(3), 5, 1), Learned::Refused, "no room");
-    assert!(t.expire(&index, 1000 * SECOND, 10).is_empty() && t.flush(&index).is_empty());
+    t.learn(index.writer(), 0, mac(1), 5, 0);
+    t.add_static(index.writer(), 0, mac(1), 6, 0);
+    t.add_static(index.writer(), 0, mac(2), 6, 0);
+    assert_eq!(t.learn(index.writer(), 0, mac(1), 5, 1), Learned::Refused);
+    assert_eq!(t.learn(index.writer(), 0, mac(3), 5, 1), Learned::Refused, "no room");
+    assert!(
+        t.expire(index.writer(), 1000 * SECOND, 10).is_empty()
+            && t.flush(index.writer()).is_empty()
+    );
     assert_eq!((t.stats().current, t.stats().fixed), (2, 2));
-    t.remove_port(&index, 6);
+    t.remove_port(index.writer(), 6);
     assert_eq!((t.stats().current, t.stats().fixed, index.find(0, mac(1))), (0, 0, None));
 }
 
@@ -81,7 +99,9 @@ fn a_port_teaches_a_burst_and_then_its_rate() {
     let mut next = 0;
     let mut flood = |t: &mut MacTable, n: u64, now: u64| {
         (0..n)
-            .filter(|_| (t.learn(&index, 0, mac(next), 1, now), next += 1).0 != Learned::Limited)
+            .filter(|_| {
+                (t.learn(index.writer(), 0, mac(next), 1, now), next += 1).0 != Learned::Limited
+            })
             .count()
     };
     assert_eq!(flood(&mut t, 20_000, SECOND), 8192, "a whole table at once");
@@ -95,10 +115,13 @@ fn a_port_teaches_a_burst_and_then_its_rate() {
     // What it taught stays fresh, other ports are not affected, and moves cost as much as new
     // addresses do.
     let known = t.entries()[0];
-    assert_eq!(t.learn(&index, 0, known.mac, 1, 2 * SECOND), Learned::Refreshed);
-    assert!(matches!(t.learn(&index, 0, mac(1 << 40), 2, 2 * SECOND), Learned::Evicted(..)));
-    assert_eq!(t.learn(&index, 0, mac(1 << 40), 1, 2 * SECOND), Learned::Limited);
-    assert_eq!(t.learn(&index, 0, known.mac, 2, 2 * SECOND), Learned::Moved);
+    assert_eq!(t.learn(index.writer(), 0, known.mac, 1, 2 * SECOND), Learned::Refreshed);
+    assert!(matches!(
+        t.learn(index.writer(), 0, mac(1 << 40), 2, 2 * SECOND),
+        Learned::Evicted(..)
+    ));
+    assert_eq!(t.learn(index.writer(), 0, mac(1 << 40), 1, 2 * SECOND), Learned::Limited);
+    assert_eq!(t.learn(index.writer(), 0, known.mac, 2, 2 * SECOND), Learned::Moved);
 }
 
 /// Looks at entries per new address in a full table of `max`, flooded from one of two ports.
@@ -107,14 +130,14 @@ fn steps(max: usize) -> u64 {
     let n = max as u64;
     for i in 0..n {
         // Slowly enough to be no flood.
-        t.learn(&index, 0, mac(i), (i % 2) as u32, i * LEARN_COST_NS);
+        t.learn(index.writer(), 0, mac(i), (i % 2) as u32, i * LEARN_COST_NS);
     }
     assert_eq!(t.stats().current, max);
     let (mut most, mut now) = (0, n * LEARN_COST_NS);
     for i in n..n + 1000 {
         now += LEARN_COST_NS;
         let before = t.nodes.steps.get();
-        assert!(matches!(t.learn(&index, 0, mac(i), 1, now), Learned::Evicted(..)));
+        assert!(matches!(t.learn(index.writer(), 0, mac(i), 1, now), Learned::Evicted(..)));
         most = most.max(t.nodes.steps.get() - before);
     }
     most

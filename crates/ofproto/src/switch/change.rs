@@ -13,6 +13,7 @@ use crate::transaction::{
     Undo,
 };
 use crate::types::BridgeId;
+use classifier::Unlinked;
 use openflow::{FlowMod, FlowRemoved, MonitorUpdate, OfError, Removed};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -260,7 +261,7 @@ impl Switch {
     pub fn reclaim(&mut self, n: usize) {
         self.changes.count = self.changes.count.wrapping_add(1);
         if self.changes.count.is_multiple_of(RECLAIM_INTERVAL_CHANGES) {
-            self.shared.domain.reclaim();
+            self.writer.reclaim();
         }
         let mut unlinked = Vec::new();
         let mut left = n;
@@ -276,7 +277,6 @@ impl Switch {
                         self.slots.release(rule.value().id, deferred.now);
                     }
                     unlinked.extend(t.and_then(|t| t.unlink(&rule)));
-                    unlinked.push(rule);
                 }
                 Some(Undo::Group(g)) => {
                     let now = deferred.now;
@@ -288,7 +288,7 @@ impl Switch {
             left -= 1;
         }
         if !unlinked.is_empty() {
-            self.shared.domain.retire(unlinked);
+            Unlinked::retire(unlinked, &self.shared.domain);
         }
     }
 
@@ -319,12 +319,9 @@ impl Switch {
     }
 
     fn undo_add(&mut self, bridge: BridgeId, table: u8, rule: Arc<FlowRule>, now: u64) {
-        let unlinked = self
-            .bridge(bridge)
-            .ok()
-            .and_then(|b| b.tables.get(table))
-            .and_then(|t| t.unlink(&rule));
-        self.shared.domain.retire(unlinked);
+        let table_of = self.bridge(bridge).ok().and_then(|b| b.tables.get(table));
+        let unlinked = table_of.and_then(|t| t.unlink(&rule));
+        Unlinked::retire(unlinked.into_iter().collect(), &self.shared.domain);
         self.note(bridge, table, rule.value(), false);
         let mine = |r: &FlowRec| Arc::ptr_eq(&r.rule, &rule);
         if self.slots.flow(rule.value().id).is_some_and(mine) {

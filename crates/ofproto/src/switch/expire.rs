@@ -46,7 +46,7 @@ impl Switch {
         }
         if left > 0 {
             self.expire_neighbours(now);
-            self.sweep.run(&self.shared.frozen, &self.shared.domain, now);
+            self.sweep.run(self.writer.pin(), &self.shared.frozen, &self.shared.domain, now);
         }
         left == 0
     }

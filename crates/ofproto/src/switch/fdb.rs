@@ -12,7 +12,8 @@ impl Switch {
         if !b.ports.contains_key(&port) {
             return;
         }
-        let learned = b.macs.learn(&b.mac_index, vlan, mac, port, now);
+        let index = b.mac_index.writer(self.writer.pin());
+        let learned = b.macs.learn(index, vlan, mac, port, now);
         if let Learned::Evicted(vlan, old) = learned {
             self.outbox.macs.push(bridge, vlan, Mac::Known(old));
         }
@@ -28,9 +29,8 @@ impl Switch {
     /// The packet side met `n` packets on a datapath port of which it could not say what they
     /// teach: too many waited.
     pub fn passed_over(&mut self, dp_port: u16, n: u64) {
-        // SAFETY: this is the thread of the only writer.
-        let found =
-            unsafe { self.shared.published.read() }.dp_ports.get(usize::from(dp_port)).copied();
+        let published = self.shared.published.read(self.writer.pin());
+        let found = published.dp_ports.get(usize::from(dp_port)).copied();
         match found.flatten().map(|(bridge, port)| (self.bridges.get_mut(bridge as usize), port)) {
             Some((Some(Some(b)), port)) => b.macs.passed_over(port, n),
             _ => self.passed_over += n,
@@ -75,8 +75,8 @@ impl Switch {
 
     /// Forgets what was learned (`fdb/flush`); static entries stay.
     pub fn fdb_flush(&mut self, id: BridgeId) -> Result<(), ConfigError> {
-        let b = self.bridge_mut(id)?;
-        let gone = b.macs.flush(&b.mac_index);
+        let (b, guard) = self.bridge_pinned(id)?;
+        let gone = b.macs.flush(b.mac_index.writer(guard));
         gone.iter().for_each(|(vlan, mac)| self.outbox.macs.push(id.0, *vlan, Mac::Known(*mac)));
         Ok(())
     }
@@ -90,19 +90,19 @@ impl Switch {
         mac: [u8; 6],
         now: u64,
     ) -> Result<(), ConfigError> {
-        let b = self.bridge_mut(id)?;
+        let (b, guard) = self.bridge_pinned(id)?;
         if !b.ports.contains_key(&of_port) {
             return Err(ConfigError::NoPort(of_port));
         }
-        b.macs.add_static(&b.mac_index, vlan, mac, of_port, now);
+        b.macs.add_static(b.mac_index.writer(guard), vlan, mac, of_port, now);
         self.outbox.macs.push(id.0, vlan, Mac::Known(mac));
         Ok(())
     }
 
     /// Removes an entry, static or learned (`fdb/del`); was there one?
     pub fn fdb_del(&mut self, id: BridgeId, vlan: u16, mac: [u8; 6]) -> Result<bool, ConfigError> {
-        let b = self.bridge_mut(id)?;
-        let was = b.macs.remove(&b.mac_index, vlan, mac);
+        let (b, guard) = self.bridge_pinned(id)?;
+        let was = b.macs.remove(b.mac_index.writer(guard), vlan, mac);
         self.outbox.macs.push(id.0, vlan, Mac::Known(mac));
         Ok(was)
     }
@@ -111,7 +111,8 @@ impl Switch {
     pub(crate) fn expire_macs(&mut self, now: u64, n: usize) -> usize {
         let mut left = n;
         for b in self.bridges.iter_mut().flatten() {
-            let gone = b.macs.expire(&b.mac_index, now, left);
+            let index = b.mac_index.writer(self.writer.pin());
+            let gone = b.macs.expire(index, now, left);
             left -= gone.len();
             gone.iter()
                 .for_each(|(vlan, mac)| self.outbox.macs.push(b.id, *vlan, Mac::Known(*mac)));

@@ -25,7 +25,7 @@ use crate::bridge::{Bridge, mac_limit};
 use crate::events::{Event, Outbox, Rewritten};
 use crate::learned::Learned;
 use crate::meter_table::MeterNumbers;
-use crate::published::{PublishedState, Shared};
+use crate::published::{PublishedState, Shared, View};
 use crate::tables::counters::{Slot, Slots};
 use crate::transaction::Changes;
 use crate::translate::effects::Effects;
@@ -42,7 +42,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use sync::{Domain, Published};
+use sync::{Guard, Published, Writer};
 
 /// The network under the tunnels, as the control side knows it.
 #[derive(Default)]
@@ -58,6 +58,7 @@ pub(crate) struct Tunnels {
 /// monotonic clock of the caller's.
 pub struct Switch {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) writer: Writer,
     pub(crate) bridges: Vec<Option<Bridge>>,
     pub(crate) slots: Slots,
     pub(crate) outbox: Outbox,
@@ -77,8 +78,10 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// A switch without bridges. Threads that call [`Pipeline::resolve`] are readers of `domain`.
-    pub fn new(domain: Domain) -> Switch {
+    /// A switch without bridges, which frees what is retired in the domain of `writer`. Threads
+    /// that call [`Pipeline::resolve`] are readers of it.
+    pub fn new(writer: Writer) -> Switch {
+        let domain = writer.domain().clone();
         let shared = Shared {
             domain: domain.clone(),
             published: Published::new(domain.clone(), PublishedState::default()),
@@ -89,6 +92,7 @@ impl Switch {
         };
         Switch {
             shared: Arc::new(shared),
+            writer,
             bridges: Vec::new(),
             slots: Slots::default(),
             outbox: Outbox::default(),
@@ -108,6 +112,21 @@ impl Switch {
     /// The pipeline that PMD threads resolve packets by.
     pub fn pipeline(&self) -> Arc<dyn Pipeline> {
         Arc::new(Pipe::new(self.shared.clone()))
+    }
+
+    /// What is published stays while this lives.
+    pub fn pin(&self) -> Guard<'_> {
+        self.writer.pin()
+    }
+
+    /// What a decision on this thread reads.
+    pub(crate) fn reading(&self) -> View<'_> {
+        View::new(&self.shared, self.writer.pin())
+    }
+
+    /// Drops what was retired in the domain and all readers are done with, whosever it was.
+    pub fn free_retired(&mut self) {
+        self.writer.reclaim();
     }
 
     /// Takes the regions of packets whose cached decisions may have changed since the last call.
@@ -261,6 +280,15 @@ impl Switch {
 
     pub(crate) fn bridge_mut(&mut self, id: BridgeId) -> Result<&mut Bridge, ConfigError> {
         self.bridges.get_mut(id.index()).and_then(Option::as_mut).ok_or(ConfigError::NoBridge)
+    }
+
+    /// A bridge to change, and what is published to read.
+    pub(crate) fn bridge_pinned(
+        &mut self,
+        id: BridgeId,
+    ) -> Result<(&mut Bridge, Guard<'_>), ConfigError> {
+        let bridge = self.bridges.get_mut(id.index()).and_then(Option::as_mut);
+        Ok((bridge.ok_or(ConfigError::NoBridge)?, self.writer.pin()))
     }
 
     /// For OpenFlow requests: a vanished bridge has no connection that could ask.

@@ -91,9 +91,8 @@ impl Switch {
         key: &Key,
         trace: &mut Option<crate::trace::recorder::Recorder>,
     ) -> Decision {
-        // SAFETY: this is the thread of the only writer.
-        let published = unsafe { self.shared.published.read() };
-        let Some(bridge) = published.bridge(id.0) else { return Decision::default() };
+        let view = self.reading();
+        let Some(bridge) = view.published.bridge(id.0) else { return Decision::default() };
         let run = Run { bridge, version: self.version(), pipeline, key };
         self.run_on(run, actions, trace)
     }
@@ -105,8 +104,7 @@ impl Switch {
         trace: &mut Option<crate::trace::recorder::Recorder>,
     ) -> Decision {
         let mut out = Decision::default();
-        // SAFETY: this is the thread of the only writer.
-        let published = unsafe { self.shared.published.read() };
+        let view = self.reading();
         let mut packet = *run.key;
         let pipeline = &run.pipeline.key;
         let in_port = pipeline.u32(at::OF_IN_PORT);
@@ -114,7 +112,7 @@ impl Switch {
         packet.set_u16(at::IN_PORT, dp.unwrap_or(flow::NO_PORT));
         packet.set_u32(at::RECIRC, 0);
         packet.set_u32(at::TUN_ID, pipeline.u32(at::TUN_ID));
-        let mut x = Xlate::new(&self.shared, published, run.bridge, &packet, &mut out, trace);
+        let mut x = Xlate::new(view, run.bridge, &packet, &mut out, trace);
         x.at_version(run.version);
         x.pipeline(&pipeline.words[PACKET_LINES * 8..]);
         x.set_options(&run.pipeline.tun);
@@ -132,11 +130,10 @@ impl Switch {
     /// writes the continuation: it could name a bridge of others.
     pub fn resume(&self, on: BridgeId, r: &Resume, key: &Key) -> Result<Decision, OfError> {
         let c = &r.continuation;
-        // SAFETY: this is the thread of the only writer.
-        let published = unsafe { self.shared.published.read() };
+        let view = self.reading();
         let named = self.shared.bridge_of(c.bridge).filter(|id| *id == on.0);
         let id = named.ok_or(OfError::ResumeStale)?;
-        let bridge = published.bridge(id).ok_or(OfError::ResumeStale)?;
+        let bridge = view.published.bridge(id).ok_or(OfError::ResumeStale)?;
         ethernet(&r.matching)?;
         check_any(&c.set)?;
         let lists = c.rest.iter().filter_map(|i| match i {
@@ -150,7 +147,7 @@ impl Switch {
         let mut out = Decision::default();
         out.clear();
         let mut trace = None;
-        let mut x = Xlate::new(&self.shared, published, bridge, &packet, &mut out, &mut trace);
+        let mut x = Xlate::new(view, bridge, &packet, &mut out, &mut trace);
         x.at_version(self.version());
         x.go_on(&state);
         out.cacheable = false;
@@ -159,17 +156,15 @@ impl Switch {
 
     /// Decides as a PMD thread would, without caching anything.
     pub fn resolve(&self, key: &Key, out: &mut Decision) {
-        // SAFETY: this is the thread of the only writer.
-        let published = unsafe { self.shared.published.read() };
+        let view = self.reading();
         let request = Request { key, options: &[], packet: &[] };
-        resolve(&self.shared, published, self.version(), &request, out, &mut None);
+        resolve(view, self.version(), &request, out, &mut None);
     }
 
     #[cfg(test)]
     pub(crate) fn plain(&self, requests: &[action::Request<'_>], out: &mut [Decision]) -> u32 {
-        // SAFETY: as above.
-        let published = unsafe { self.shared.published.read() };
-        crate::translate::plain::resolve(&self.shared, published, requests, out)
+        let view = self.reading();
+        crate::translate::plain::resolve(view, requests, out)
     }
 }
 

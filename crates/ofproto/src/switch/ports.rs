@@ -112,9 +112,9 @@ impl Switch {
 
     /// Removes a port and what was learned behind it. Flows that name it stay.
     pub fn remove_port(&mut self, id: BridgeId, of_port: OfPort) -> Result<(), ConfigError> {
-        let b = self.bridge_mut(id)?;
+        let (b, guard) = self.bridge_pinned(id)?;
         let spec = b.ports.remove(&of_port).ok_or(ConfigError::NoPort(of_port))?;
-        b.macs.remove_port(&b.mac_index, of_port);
+        b.macs.remove_port(b.mac_index.writer(guard), of_port);
         self.outbox.events.push(Event::PortStatus(id, DELETED, describe(&spec), None));
         self.forget_neighbours(&[&spec.name]);
         self.publish();

@@ -76,10 +76,9 @@ impl Switch {
         out: &mut Decision,
         recorder: &mut Option<Recorder>,
     ) {
-        // SAFETY: this is the thread of the only writer.
-        let published = unsafe { self.shared.published.read() };
+        let view = self.reading();
         let request = Request { key, options: &[], packet: &[] };
-        resolve(&self.shared, published, self.version(), &request, out, recorder)
+        resolve(view, self.version(), &request, out, recorder)
     }
 
     /// From table 0 on, with the registers and the port that the caller gave, real or not.
@@ -90,10 +89,9 @@ impl Switch {
         out: &mut Decision,
         recorder: &mut Option<Recorder>,
     ) {
-        // SAFETY: this is the thread of the only writer.
-        let published = unsafe { self.shared.published.read() };
-        let Some(view) = published.bridge(id.0) else { return };
-        let mut x = Xlate::new(&self.shared, published, view, key, out, recorder);
+        let view = self.reading();
+        let Some(bridge) = view.published.bridge(id.0) else { return };
+        let mut x = Xlate::new(view, bridge, key, out, recorder);
         x.pipeline(&key.words[flow::PACKET_LINES * 8..]);
         match options {
             Options::Bytes(bytes) => x.options(bytes),

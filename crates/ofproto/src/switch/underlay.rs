@@ -122,8 +122,7 @@ impl Switch {
 
     /// The port that a decapsulated packet comes in on, by datapath port and tunnel fields.
     pub fn tunnel_receiver(&self, key: &Key) -> Option<(BridgeId, OfPort)> {
-        // SAFETY: this is the thread of the only writer.
-        let published = unsafe { self.shared.published.read() };
+        let published = self.shared.published.read(self.writer.pin());
         debug_assert!(key.u16(at::IN_PORT) != flow::NO_PORT);
         published.tunnels.receiver(key).map(|(b, p)| (BridgeId(b), p))
     }
@@ -300,8 +299,7 @@ mod tests {
         let mut lab = lab();
         lab.add(flow(0, 9, "in_port=1", apply(vec![out(2)])));
         let known = |lab: &Lab| {
-            // SAFETY: this is the thread of the only writer.
-            let view = &unsafe { lab.sw.shared.underlay.read() }.neighbours;
+            let view = &lab.sw.shared.underlay.read(lab.sw.pin()).neighbours;
             (1..=9).filter(|i| view.get(&("p2".into(), [10, 0, 1, *i].into())).is_some()).count()
         };
         for i in 1..=9 {

@@ -11,6 +11,7 @@ use crate::tables::instructions::Clause;
 use crate::tables::table::{FlowRule, Table};
 use crate::work::step;
 use flow::{Key, Mask, at};
+use sync::Guard;
 
 /// Clauses that one lookup collects: as many steps as one packet may cause. Beyond, the lookup says
 /// that it took too many, and the packet is dropped.
@@ -52,15 +53,15 @@ impl Table {
     #[cold]
     pub(crate) fn conjunctive<'a>(
         &'a self,
-        key: &Key,
-        version: u64,
+        guard: Guard<'a>,
+        (key, version): (&Key, u64),
         hard: Option<&'a FlowRule>,
         wc: &mut Mask,
         steps: &mut usize,
     ) -> Option<&'a FlowRule> {
         let least = hard.map_or(0, |h| u32::from(h.priority()) + 1);
         let mut found = Collected::default();
-        self.clauses_for(key, version, least, wc, &mut |rule| found.add(rule));
+        self.clauses_for(guard, key, version, least, wc, &mut |rule| found.add(rule));
         *steps += if found.too_many { usize::MAX / 2 } else { found.all.len() };
         if found.too_many {
             return None;
@@ -70,7 +71,7 @@ impl Table {
             step();
             *steps += 1;
             key.set_u32(at::CONJ_ID, id);
-            let rule = self.ordinary(&key, version, wc);
+            let rule = self.ordinary(guard, &key, version, wc);
             if rule.is_some() {
                 return rule;
             }
@@ -194,9 +195,9 @@ mod tests {
         hard
     }
 
-    fn look(table: &Table, key: &Key, version: u64) -> (Option<u32>, Mask) {
+    fn look(table: &Table, guard: Guard<'_>, key: &Key, version: u64) -> (Option<u32>, Mask) {
         let mut wc = Mask::ZERO;
-        let found = table.lookup(key, version, &mut wc, &mut 0);
+        let found = table.lookup(guard, key, version, &mut wc, &mut 0);
         wc.words[PACKET_LINES * 8..].fill(0);
         (found.map(|r| r.value().id), wc)
     }
@@ -209,14 +210,14 @@ mod tests {
             all in prop::collection::vec(given(), 1..40),
             packets in prop::collection::vec(any::<[u8; 3]>(), 12),
         ) {
-            let domain = Domain::new();
-            let tables = Tables::new(domain.clone());
+            let mut writer = Domain::new().writer();
+            let tables = Tables::new(writer.domain().clone());
             let table = tables.make(0);
             let rules: Vec<_> = all.iter().enumerate().map(|(n, g)| rule(n, g)).collect();
             rules.iter().for_each(|r| table.insert(r.clone()));
             for (picks, version) in packets.iter().flat_map(|p| [(*p, 0), (*p, 1)]) {
                 let key = packet(picks);
-                let (found, wc) = look(table, &key, version);
+                let (found, wc) = look(table, writer.pin(), &key, version);
                 prop_assert_eq!(found, slow(&rules, &key, version).map(|r| r.value().id));
                 // What agrees on the marked bits gets the same rule.
                 for other in &packets {
@@ -228,12 +229,11 @@ mod tests {
                     prop_assert_eq!(found, slow(&rules, &other, version).map(|r| r.value().id));
                 }
             }
-            for r in &rules {
-                domain.retire(table.unlink(r));
-            }
+            let unlinked = rules.iter().filter_map(|r| table.unlink(r)).collect();
+            classifier::Unlinked::retire(unlinked, writer.domain());
             prop_assert!(!table.has_clauses());
             drop(tables);
-            domain.reclaim();
+            writer.reclaim();
         }
     }
 
@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn addresses_and_ports_are_not_multiplied() {
-        let domain = Domain::new();
-        let tables = Tables::new(domain.clone());
+        let mut writer = Domain::new().writer();
+        let tables = Tables::new(writer.domain().clone());
         let table = tables.make(0);
         let mut n = 0;
         for (field, count, k) in [(Field::Ipv4Src, 10_000u32, 0), (Field::TcpDst, 100, 1)] {
@@ -267,18 +267,18 @@ mod tests {
             let mut key = packet([0; 3]);
             Field::Ipv4Src.set(&mut key, src);
             Field::TcpDst.set(&mut key, port);
-            let (taken, (rule, _)) = steps(|| look(table, &key, 0));
+            let (taken, (rule, _)) = steps(|| look(table, writer.pin(), &key, 0));
             assert_eq!(rule, found);
             assert!(taken <= 3, "{taken} steps");
         }
         drop(tables);
-        domain.reclaim();
+        writer.reclaim();
     }
 
     #[test]
     fn a_lookup_gives_up_before_it_does_too_much() {
-        let domain = Domain::new();
-        let tables = Tables::new(domain.clone());
+        let mut writer = Domain::new().writer();
+        let tables = Tables::new(writer.domain().clone());
         let table = tables.make(0);
         let many = |id| Action::Conjunction { id, clause: 0, n_clauses: 2 };
         for i in 0..40u32 {
@@ -288,10 +288,10 @@ mod tests {
             clause_flow(table, i, &key, &mask, (0..2000).map(many).collect());
         }
         let (mut wc, mut spent) = (Mask::ZERO, 0);
-        let look = || table.lookup(&packet([0; 3]), 0, &mut wc, &mut spent).is_none();
+        let look = || table.lookup(writer.pin(), &packet([0; 3]), 0, &mut wc, &mut spent).is_none();
         let (taken, none) = steps(look);
         assert!(none && taken <= CLAUSES_MAX && spent > CLAUSES_MAX, "{taken}, {spent}");
         drop(tables);
-        domain.reclaim();
+        writer.reclaim();
     }
 }

@@ -2,11 +2,11 @@
 
 use crate::tables::instructions::{Clause, clauses, learns, meter_of, names_groups};
 use crate::tables::tlv;
-use classifier::{Classifier, Rule};
+use classifier::{Classifier, Rule, Unlinked};
 use flow::{Key, Mask, TunMetadata, at};
 use openflow::{Action, Instruction, Match, OfPort, packet_type, port};
 use std::sync::{Arc, OnceLock};
-use sync::Domain;
+use sync::{Domain, Guard};
 
 /// Tables that controllers can use.
 pub const N_TABLES: usize = 254;
@@ -154,26 +154,31 @@ impl Table {
     /// The best rule for `key` at `version`; what was looked at is added to `wc`, and to `steps`
     /// what conjunctive matches took.
     #[inline]
-    pub fn lookup(
-        &self,
+    pub fn lookup<'a>(
+        &'a self,
+        guard: Guard<'a>,
         key: &Key,
         version: u64,
         wc: &mut Mask,
         steps: &mut usize,
-    ) -> Option<&FlowRule> {
-        let rule = self.ordinary(key, version, wc);
+    ) -> Option<&'a FlowRule> {
+        let rule = self.ordinary(guard, key, version, wc);
         match self.has_clauses() {
             false => rule,
-            true => self.conjunctive(key, version, rule, wc, steps),
+            true => self.conjunctive(guard, (key, version), rule, wc, steps),
         }
     }
 
     /// As [`Table::lookup`], without conjunctive matches.
     #[inline]
-    pub fn ordinary(&self, key: &Key, version: u64, wc: &mut Mask) -> Option<&FlowRule> {
-        // SAFETY: translations run on online readers of the domain, or on the control side, which
-        // is the only writer and does not change a table meanwhile.
-        unsafe { self.rules.lookup(key, version, wc) }
+    pub fn ordinary<'a>(
+        &'a self,
+        guard: Guard<'a>,
+        key: &Key,
+        version: u64,
+        wc: &mut Mask,
+    ) -> Option<&'a FlowRule> {
+        self.rules.lookup(guard, key, version, wc)
     }
 
     /// Are there clauses of conjunctive matches?
@@ -186,39 +191,43 @@ impl Table {
     /// the priority `least`.
     pub fn clauses_for(
         &self,
+        guard: Guard<'_>,
         key: &Key,
         version: u64,
         least: u32,
         wc: &mut Mask,
         each: &mut dyn FnMut(&FlowRule),
     ) {
-        // SAFETY: as in `ordinary`.
-        unsafe { self.clauses.lookup_each(key, version, least, wc, each) }
+        self.clauses.lookup_each(guard, key, version, least, wc, each)
     }
 
     /// The best rules for some keys, without conjunctive matches, at most [`classifier::BATCH`];
     /// says which words of keys were looked at, a bit each.
     pub fn lookup_all<'a>(
         &'a self,
+        guard: Guard<'a>,
         keys: &[&Key],
         version: u64,
         found: &mut [Option<&'a FlowRule>],
     ) -> u64 {
-        // SAFETY: as in `ordinary`.
-        unsafe { self.rules.lookup_all(keys, version, found) }
+        self.rules.lookup_all(guard, keys, version, found)
     }
 
     /// Asks the memory for what looking these keys up will read.
-    pub fn prepare(&self, keys: &[&Key]) {
-        // SAFETY: as in `ordinary`.
-        unsafe { self.rules.prepare(keys) }
+    pub fn prepare(&self, guard: Guard<'_>, keys: &[&Key]) {
+        self.rules.prepare(guard, keys)
     }
 
     /// The best rule for a packet without an Ethernet header: one that names its type. As in OVS
     /// all others are about packets that have one.
-    pub fn lookup_bare(&self, key: &Key, version: u64, wc: &mut Mask) -> Option<&FlowRule> {
-        // SAFETY: as in `ordinary`.
-        unsafe { self.bare.lookup(key, version, wc) }
+    pub fn lookup_bare<'a>(
+        &'a self,
+        guard: Guard<'a>,
+        key: &Key,
+        version: u64,
+        wc: &mut Mask,
+    ) -> Option<&'a FlowRule> {
+        self.bare.lookup(guard, key, version, wc)
     }
 
     fn all(&self) -> [&Classifier<Flow>; 3] {
@@ -239,7 +248,7 @@ impl Table {
     }
 
     /// Takes a rule out; the table's handle on it, to be retired.
-    pub fn unlink(&self, rule: &Arc<FlowRule>) -> Option<Arc<FlowRule>> {
+    pub fn unlink(&self, rule: &Arc<FlowRule>) -> Option<Unlinked<Flow>> {
         self.home(rule).unlink(rule)
     }
 

@@ -237,10 +237,10 @@ fn the_fan_out_of_groups_ends_at_every_entrance() {
     let mut all: Vec<Decision> = (0..8).map(|_| Decision::default()).collect();
     let request = || Request { key: &key, options: &[], packet: &[] };
     let requests: Vec<_> = all.iter().map(|_| request()).collect();
-    let (n, ()) = steps(|| lab.sw.pipeline().resolve_all(&requests, &mut all));
+    let (n, ()) = steps(|| lab.sw.pipeline().resolve_all(lab.sw.pin(), &requests, &mut all));
     all.iter().for_each(|d| is_refused(n / 8, d));
     let mut keys = vec![key; 8];
-    let (n, done) = steps(|| lab.sw.pipeline().resolve_once(&mut keys, &mut all));
+    let (n, done) = steps(|| lab.sw.pipeline().resolve_once(lab.sw.pin(), &mut keys, &mut all));
     assert_eq!(done, 0, "that is for the others to decide");
     assert!(n < 100, "{n} steps");
     let p = PacketOut {

@@ -49,7 +49,7 @@ pub(crate) fn apply(list: Vec<Action>) -> Vec<Instruction> {
 
 impl Lab {
     pub fn new() -> Lab {
-        let mut sw = Switch::new(Domain::new());
+        let mut sw = Switch::new(Domain::new().writer());
         let br = sw.add_bridge("br0", BridgeConfig::default()).unwrap();
         let mut lab = Lab { sw, br };
         for i in 1..=4 {

@@ -165,7 +165,7 @@ fn group(id: u32, kind: GroupType, lists: Vec<Vec<Action>>) -> GroupMod {
 }
 
 fn two_bridges() -> (Switch, BridgeId, BridgeId) {
-    let mut sw = Switch::new(Domain::new());
+    let mut sw = Switch::new(Domain::new().writer());
     let secure = BridgeConfig { fail_mode: FailMode::Secure, ..BridgeConfig::default() };
     let br0 = sw.add_bridge("br0", secure).unwrap();
     let br1 = sw.add_bridge("br1", BridgeConfig::default()).unwrap();

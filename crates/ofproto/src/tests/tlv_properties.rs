@@ -51,7 +51,7 @@ fn decide(lab: &Lab, options: &[u8]) -> Decision {
     key.set_u64(at::TUN_OPTIONS, u64::from(has));
     let mut d = Decision::default();
     d.clear();
-    lab.sw.pipeline().resolve(&Request { key: &key, options, packet: &[] }, &mut d);
+    lab.sw.pipeline().resolve(lab.sw.pin(), &Request { key: &key, options, packet: &[] }, &mut d);
     let looked = |at: usize| d.mask.u8(at) != 0;
     assert!(d.mask.u8(at::FLAGS) & flag::TUNNEL_OPTIONS != 0, "with options or without");
     assert_eq!(has != 0, looked(at::TUN_OPTIONS), "which, if there are some");

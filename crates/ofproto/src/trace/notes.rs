@@ -50,7 +50,7 @@ impl Xlate<'_, '_> {
     pub(crate) fn note_learn(&mut self, vlan: u16, mac: [u8; 6], port: OfPort) {
         let bridge = self.bridge();
         let learning = self.recorder().is_some_and(|r| r.learning);
-        let known = self.taught(vlan, mac).or_else(|| bridge.macs.find(vlan, mac));
+        let known = self.taught(vlan, mac).or_else(|| bridge.macs.find(self.guard(), vlan, mac));
         if !learning || known == Some(port) {
             return;
         }

@@ -36,7 +36,8 @@ impl<'a> Xlate<'a, '_> {
     }
 
     fn is_known_elsewhere(&self, input: &PortView, vlan: u16) -> bool {
-        let known = self.bridge.macs.find(vlan, self.key.get(at::ETH_SRC));
+        let src = self.key.get(at::ETH_SRC);
+        let known = self.bridge.macs.find(self.guard(), vlan, src);
         let known = known.and_then(|port| self.bridge.port(port));
         known.is_some_and(|p| p.bundle != input.bundle)
     }

@@ -89,8 +89,7 @@ impl<'a> Xlate<'a, '_> {
     fn fork(&mut self, table: u8, zone: u16, actions: &'a [Action]) {
         self.ct.tracked = true;
         let state = State { table, cookie: 0, ..self.state(Vec::new()) };
-        // SAFETY: as for the published state that the caller has read.
-        let Some(kept) = (unsafe { self.snapshot.shared.frozen.put(state) }) else {
+        let Some(kept) = self.snapshot.shared.frozen.put(self.guard(), state) else {
             return self.too_many_states();
         };
         self.op(Op::Recirc(kept.id));

@@ -9,9 +9,9 @@ use flow::{PACKET_LINES, TunMetadata, at};
 use openflow::{Action, Instruction, OfPort};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use sync::{Domain, Grace};
+use sync::{Domain, Grace, Guard, Slot};
 
 /// An id is, from its low bits up, a place, the region it is in, and how often the place was used.
 const PLACE_BITS: u32 = 15;
@@ -134,47 +134,28 @@ impl Kept {
     }
 }
 
-/// A place: empty, or a box that was made a pointer.
+/// A place for a state.
 #[derive(Default)]
 struct Place {
-    kept: AtomicPtr<Arc<Kept>>,
+    kept: Slot<Arc<Kept>>,
     /// How many states were in it.
     generation: AtomicU32,
 }
 
 impl Place {
-    /// # Safety
-    /// The caller is an online reader of the domain of [`Sweep::run`], or its only writer.
-    unsafe fn get(&self) -> Option<&Arc<Kept>> {
-        // SAFETY: what is in a place is retired in the domain when it is taken out.
-        unsafe { self.kept.load(Ordering::Acquire).as_ref() }
+    fn get<'g>(&'g self, guard: Guard<'g>) -> Option<&'g Arc<Kept>> {
+        self.kept.get(guard)
     }
 
     /// Puts a state here; false: another thread was faster.
     fn fill(&self, kept: &Arc<Kept>) -> bool {
-        let new = Box::into_raw(Box::new(kept.clone()));
-        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-        let filled = self.kept.compare_exchange(std::ptr::null_mut(), new, done, failed).is_ok();
-        if !filled {
-            // SAFETY: it was not given away.
-            drop(unsafe { Box::from_raw(new) });
-        }
-        filled
+        self.kept.fill(Box::new(kept.clone())).is_ok()
     }
 
     /// Empties it. Only control does.
-    #[allow(clippy::redundant_allocation)] // an atomic pointer needs one that is not wide or counted
-    fn take(&self) -> Option<Box<Arc<Kept>>> {
+    fn clear(&self, domain: &Domain) {
         self.generation.fetch_add(1, Ordering::Relaxed);
-        let old = self.kept.swap(std::ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: `fill` put it there, and no other thread takes it out.
-        (!old.is_null()).then(|| unsafe { Box::from_raw(old) })
-    }
-}
-
-impl std::ops::Drop for Place {
-    fn drop(&mut self) {
-        self.take();
+        self.kept.clear(domain);
     }
 }
 
@@ -214,29 +195,20 @@ impl States {
     }
 
     /// The state of an id.
-    ///
-    /// # Safety
-    /// As for [`action::Pipeline::resolve`]: an online reader, or the control side.
-    pub unsafe fn get(&self, id: u32) -> Option<&Arc<Kept>> {
+    pub fn get<'g>(&'g self, guard: Guard<'g>, id: u32) -> Option<&'g Arc<Kept>> {
         let region = self.regions[(id >> PLACE_BITS) as usize % REGIONS].get()?;
-        // SAFETY: the caller's.
-        let kept = unsafe { region.places[id as usize % PLACES].get() }?;
+        let kept = region.places[id as usize % PLACES].get(guard)?;
         kept.touch();
         (kept.id == id).then_some(kept)
     }
 
     /// The place of a state, old or new; None: its bridge has as many as it may have.
-    ///
-    /// # Safety
-    /// As for [`States::get`].
-    pub unsafe fn put(&self, state: State) -> Option<Arc<Kept>> {
+    pub fn put(&self, guard: Guard<'_>, state: State) -> Option<Arc<Kept>> {
         let (hash, bridge) = (self.hasher.hash_one(&state), state.bridge);
         let region = self.region(bridge)?;
         let places = || (0..PLACE_PROBES).map(|i| (hash as usize).wrapping_add(i) % PLACES);
         for place in places() {
-            // SAFETY: the caller's.
-            if let Some(kept) = unsafe { region.places[place].get() }.filter(|k| k.is(hash, &state))
-            {
+            if let Some(kept) = region.places[place].get(guard).filter(|k| k.is(hash, &state)) {
                 kept.touch();
                 return Some(kept.clone());
             }
@@ -256,8 +228,7 @@ impl States {
         let mut kept = Arc::new(new(0, state));
         for place in places() {
             let at = &region.places[place];
-            // SAFETY: the caller's.
-            let mut there = unsafe { at.get() };
+            let mut there = at.get(guard);
             if there.is_none() {
                 let id = id_of(bridge, place, at.generation.load(Ordering::Relaxed));
                 if let Some(k) = Arc::get_mut(&mut kept) {
@@ -266,8 +237,7 @@ impl States {
                 if at.fill(&kept) {
                     return Some(kept);
                 }
-                // SAFETY: the caller's.
-                there = unsafe { at.get() };
+                there = at.get(guard);
             }
             // Another thread may have put the same there meanwhile.
             if let Some(theirs) = there.filter(|t| t.is(hash, &kept.state)) {
@@ -315,8 +285,8 @@ pub(crate) struct Sweep {
 impl Sweep {
     /// Frees states that nothing has used for some seconds. Looks at a bounded number of places;
     /// called each second.
-    pub fn run(&mut self, states: &States, domain: &Domain, now: u64) {
-        self.free(states, domain);
+    pub fn run(&mut self, guard: Guard<'_>, states: &States, domain: &Domain, now: u64) {
+        self.free(guard, states, domain);
         let mut left = SWEEP_PLACES_MAX;
         for _ in 0..REGIONS {
             let Some(region) = states.regions[self.region].get() else {
@@ -325,8 +295,7 @@ impl Sweep {
             };
             let to = (self.place + left).min(PLACES);
             for place in self.place..to {
-                // SAFETY: this is the only writer.
-                if let Some(kept) = unsafe { region.places[place].get() }
+                if let Some(kept) = region.places[place].get(guard)
                     && is_unused(kept, now)
                 {
                     kept.leaving.store(true, Ordering::Release);
@@ -343,20 +312,19 @@ impl Sweep {
         }
     }
 
-    fn free(&mut self, states: &States, domain: &Domain) {
+    fn free(&mut self, guard: Guard<'_>, states: &States, domain: &Domain) {
         for _ in 0..self.leaving.len() {
             let Some(mut l) = self.leaving.pop_front() else { return };
             let Some(region) = states.regions[l.region].get() else { continue };
             let place = &region.places[l.place];
-            // SAFETY: this is the only writer.
-            let Some(kept) = (unsafe { place.get() }) else { continue };
+            let Some(kept) = place.get(guard) else { continue };
             if !domain.passed(l.grace) {
                 self.leaving.push_back(l);
             } else if is_held(kept) {
                 kept.unused_since.store(0, Ordering::Relaxed);
                 kept.leaving.store(false, Ordering::Release);
             } else if l.last {
-                domain.retire(place.take());
+                place.clear(domain);
                 region.used.fetch_sub(1, Ordering::Relaxed);
             } else {
                 (l.grace, l.last) = (domain.grace(), true);
@@ -388,6 +356,7 @@ fn is_unused(kept: &Arc<Kept>, now: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sync::Writer;
 
     fn state(bridge: u32, table: u8) -> State {
         State {
@@ -405,26 +374,20 @@ mod tests {
         }
     }
 
-    fn put(s: &States, state: State) -> Option<Arc<Kept>> {
-        // SAFETY: one thread.
-        unsafe { s.put(state) }
-    }
-
-    fn get(s: &States, id: u32) -> Option<&State> {
-        // SAFETY: one thread.
-        unsafe { s.get(id) }.map(|k| &k.state)
+    fn get<'g>(s: &'g States, w: &'g Writer, id: u32) -> Option<&'g State> {
+        s.get(w.pin(), id).map(|k| &k.state)
     }
 
     #[test]
     fn equal_states_share_an_id() {
-        let s = States::default();
-        let a = put(&s, state(0, 1)).unwrap().id;
-        assert_eq!(put(&s, state(0, 1)).unwrap().id, a);
-        let b = put(&s, state(0, 2)).unwrap().id;
+        let (s, w) = (States::default(), Domain::new().writer());
+        let a = s.put(w.pin(), state(0, 1)).unwrap().id;
+        assert_eq!(s.put(w.pin(), state(0, 1)).unwrap().id, a);
+        let b = s.put(w.pin(), state(0, 2)).unwrap().id;
         assert_ne!(a, b);
-        assert_ne!(put(&s, state(1, 1)).unwrap().id, a);
-        assert_eq!(get(&s, b), Some(&state(0, 2)));
-        assert!(get(&s, 0).is_none() && get(&s, b ^ 1 << 31).is_none());
+        assert_ne!(s.put(w.pin(), state(1, 1)).unwrap().id, a);
+        assert_eq!(get(&s, &w, b), Some(&state(0, 2)));
+        assert!(get(&s, &w, 0).is_none() && get(&s, &w, b ^ 1 << 31).is_none());
     }
 
     const SECOND: u64 = 1_000_000_000;
@@ -432,21 +395,20 @@ mod tests {
     #[test]
     fn a_state_goes_when_nothing_uses_it_and_its_id_is_another_ones() {
         let (s, domain, mut sweep) = (States::default(), Domain::new(), Sweep::default());
-        let reader = domain.reader();
-        reader.online();
-        let held = put(&s, state(0, 1)).unwrap();
+        let (w, mut reader) = (domain.writer(), domain.reader());
+        let held = s.put(w.pin(), state(0, 1)).unwrap();
         let id = held.id;
         for second in 1..20 {
             reader.quiescent();
-            sweep.run(&s, &domain, second * SECOND);
+            sweep.run(w.pin(), &s, &domain, second * SECOND);
         }
-        assert_eq!(get(&s, id), Some(&state(0, 1)), "held");
+        assert_eq!(get(&s, &w, id), Some(&state(0, 1)), "held");
         drop(held);
         let mut second = 20;
         let mut run = |n: u64, quiescent: bool| {
             for _ in 0..n {
                 second += 1;
-                sweep.run(&s, &domain, second * SECOND);
+                sweep.run(w.pin(), &s, &domain, second * SECOND);
                 if quiescent {
                     reader.quiescent();
                 }
@@ -457,34 +419,36 @@ mod tests {
         assert_eq!(run(4, true), 1, "it waits");
         assert_eq!(run(9, false), 1, "a thread is still where it may know of it");
         assert_eq!(run(3, true), 0);
-        assert!(get(&s, id).is_none());
-        let again = put(&s, state(0, 1)).unwrap();
+        assert!(get(&s, &w, id).is_none());
+        let again = s.put(w.pin(), state(0, 1)).unwrap();
         assert_ne!(again.id, id);
     }
 
     #[test]
     fn a_state_that_is_found_while_it_leaves_stays() {
         let (s, domain, mut sweep) = (States::default(), Domain::new(), Sweep::default());
-        let reader = domain.reader();
-        reader.online();
-        let id = put(&s, state(0, 1)).unwrap().id;
+        let (w, mut reader) = (domain.writer(), domain.reader());
+        let id = s.put(w.pin(), state(0, 1)).unwrap().id;
         for second in 1..7 {
-            sweep.run(&s, &domain, second * SECOND);
+            sweep.run(w.pin(), &s, &domain, second * SECOND);
         }
         assert_eq!(sweep.leaving.len(), 1);
         // A packet that was on its way is looked up now.
-        assert!(get(&s, id).is_some());
+        assert!(get(&s, &w, id).is_some());
         reader.quiescent();
-        sweep.run(&s, &domain, 8 * SECOND);
+        sweep.run(w.pin(), &s, &domain, 8 * SECOND);
         assert!(sweep.leaving.is_empty());
-        assert_eq!(put(&s, state(0, 1)).unwrap().id, id);
+        assert_eq!(s.put(w.pin(), state(0, 1)).unwrap().id, id);
     }
 
     #[test]
     fn threads_agree_on_a_states_id() {
-        let s = States::default();
+        let (s, domain) = (States::default(), Domain::new());
         let all: Vec<Vec<u32>> = std::thread::scope(|scope| {
-            let run = || (0..200).map(|t| put(&s, state(0, t)).unwrap().id).collect();
+            let run = || {
+                let reader = domain.reader();
+                (0..200).map(|t| s.put(reader.pin(), state(0, t)).unwrap().id).collect()
+            };
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(run)).collect();
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         });

@@ -13,7 +13,7 @@ impl<'a> Xlate<'a, '_> {
         if self.is_too_much() {
             return;
         }
-        let groups = self.bridge.groups_at(self.snapshot.version);
+        let groups = self.bridge.groups_at(self.guard(), self.snapshot.version);
         let Some((groups, group)) = groups.and_then(|all| Some((all, all.get(id)?))) else {
             return self.warn(|| format!("output to nonexistent group {id}"));
         };

@@ -23,8 +23,7 @@ impl<'a> Xlate<'a, '_> {
             return self.warn(|| "suppressing side effects, so learn action ignored".into());
         }
         self.detail(|| learned_text(&flow));
-        // SAFETY: as for groups (`BridgeView::groups_at`).
-        let counts = unsafe { self.bridge.learned.read() };
+        let counts = self.bridge.learned.read(self.guard());
         let count = counts.get(&(l.table, l.cookie)).map_or(0, |n| n.load(Relaxed));
         let limited = l.limit > 0 && count >= l.limit;
         if let Some(dst) = l.result {

@@ -94,7 +94,7 @@ impl<'a> Xlate<'a, '_> {
             true => self
                 .taught(tags.outer.vid, dst)
                 .filter(|_| teaches)
-                .or_else(|| bridge.macs.find(tags.outer.vid, dst)),
+                .or_else(|| bridge.macs.find(self.guard(), tags.outer.vid, dst)),
             false => None,
         };
         let Some(port) = known else {

@@ -4,7 +4,7 @@ use crate::published::BridgeView;
 use crate::translate::effects::PacketInContext;
 use crate::translate::xlate::{Miss, ToController, Xlate, may_receive};
 use crate::types::BridgeId;
-use action::{Op, Punt, TunnelKind};
+use action::{Meter, Op, Punt, TunnelKind};
 use flow::{FIELDS, Field, Key, PACKET_LINES, at};
 use openflow::{
     Action, Continuation, Instruction, Match, OfPort, Reason, meter_id, port, port_config,
@@ -205,8 +205,8 @@ impl<'a> Xlate<'a, '_> {
         let wanted = (reason == Reason::InvalidTtl).then(|| self.bridge.expired_wanted.clone());
         let punt = Punt { max_len: u16::MAX, wanted, context: Box::new(context) };
         let punt = Op::Punt(Arc::new(punt));
-        let named = to.meter.and_then(|id| self.bridge.meter(id));
-        self.op(match named.or_else(|| self.bridge.meter(meter_id::CONTROLLER)) {
+        let named = to.meter.and_then(|id| self.meter_of(id));
+        self.op(match named.or_else(|| self.meter_of(meter_id::CONTROLLER)) {
             Some(meter) => {
                 Op::Sample { chance: u32::MAX, ops: Box::new([Op::Meter(meter.clone()), punt]) }
             }
@@ -214,9 +214,13 @@ impl<'a> Xlate<'a, '_> {
         });
     }
 
+    fn meter_of(&self, id: u32) -> Option<&'a Arc<Meter>> {
+        self.bridge.meter(self.guard(), id)
+    }
+
     /// Has a meter decide whether the packet goes on; one that is gone lets it.
     pub(super) fn meter(&mut self, id: u32) {
-        if let Some(meter) = self.bridge.meter(id) {
+        if let Some(meter) = self.meter_of(id) {
             self.op(Op::Meter(meter.clone()));
         }
     }

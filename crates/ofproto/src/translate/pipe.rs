@@ -2,11 +2,12 @@
 
 use super::plain;
 use super::xlate::Xlate;
-use crate::published::{PublishedState, Shared};
+use crate::published::{PublishedState, Shared, View};
 use crate::trace::recorder::Recorder;
 use action::{Decision, Pipeline, Request};
 use flow::{Key, at};
 use std::sync::Arc;
+use sync::Guard;
 use telemetry::Drop;
 
 /// The pipeline that PMD threads call.
@@ -21,82 +22,71 @@ impl Pipe {
 }
 
 impl Pipeline for Pipe {
-    fn resolve(&self, request: &Request<'_>, out: &mut Decision) {
-        // SAFETY: the contract of resolve(): called by an online reader of the domain, or by the
-        // control side, which is the only writer.
-        let published = unsafe { self.shared.published.read() };
-        resolve(&self.shared, published, self.shared.version(), request, out, &mut None);
+    fn resolve(&self, guard: Guard<'_>, request: &Request<'_>, out: &mut Decision) {
+        let view = View::new(&self.shared, guard);
+        resolve(view, self.shared.version(), request, out, &mut None);
     }
 
-    fn resolve_all(&self, requests: &[Request<'_>], out: &mut [Decision]) {
-        // SAFETY: as above.
-        let published = unsafe { self.shared.published.read() };
+    fn resolve_all(&self, guard: Guard<'_>, requests: &[Request<'_>], out: &mut [Decision]) {
+        let view = View::new(&self.shared, guard);
         for (requests, out) in requests
             .chunks(plain::MASKED_PACKETS_MAX)
             .zip(out.chunks_mut(plain::MASKED_PACKETS_MAX))
         {
-            let done = plain::resolve(&self.shared, published, requests, out);
+            let done = plain::resolve(view, requests, out);
             let others = requests.iter().zip(out).enumerate().filter(|(i, _)| done >> i & 1 == 0);
             for (_, (request, out)) in others {
                 out.clear();
-                resolve(&self.shared, published, self.shared.version(), request, out, &mut None);
+                resolve(view, self.shared.version(), request, out, &mut None);
             }
         }
     }
 
-    fn resolve_once(&self, keys: &mut [Key], out: &mut [Decision]) -> u32 {
-        // SAFETY: as above.
-        let published = unsafe { self.shared.published.read() };
-        resolve_once(published, self.shared.version(), keys, out)
+    fn resolve_once(&self, guard: Guard<'_>, keys: &mut [Key], out: &mut [Decision]) -> u32 {
+        let view = View::new(&self.shared, guard);
+        resolve_once(view, self.shared.version(), keys, out)
     }
 
     fn resolve_twice(
         &self,
+        guard: Guard<'_>,
         requests: &[Request<'_>],
         keys: &mut [Key],
         out: &mut [Decision],
         twins: &mut [Decision],
     ) -> u32 {
-        // SAFETY: as above.
-        let published = unsafe { self.shared.published.read() };
+        let view = View::new(&self.shared, guard);
         let version = self.shared.version();
         for (request, twin) in requests.iter().zip(twins) {
-            resolve(&self.shared, published, version, request, twin, &mut None);
+            resolve(view, version, request, twin, &mut None);
         }
-        resolve_once(published, version, keys, out)
+        resolve_once(view, version, keys, out)
     }
 }
 
-fn resolve_once(
-    published: &PublishedState,
-    version: u64,
-    keys: &mut [Key],
-    out: &mut [Decision],
-) -> u32 {
+fn resolve_once(view: View<'_>, version: u64, keys: &mut [Key], out: &mut [Decision]) -> u32 {
     let each = keys
         .chunks_mut(plain::UNMASKED_PACKETS_MAX)
         .zip(out.chunks_mut(plain::UNMASKED_PACKETS_MAX))
         .zip(0..);
     each.fold(0, |done, ((keys, out), n)| {
-        done | plain::resolve_once(published, version, keys, out)
-            << (n * plain::UNMASKED_PACKETS_MAX)
+        done | plain::resolve_once(view, version, keys, out) << (n * plain::UNMASKED_PACKETS_MAX)
     })
 }
 
 /// Decides by a version of the tables, with an optional record of the way.
 pub(crate) fn resolve(
-    shared: &Shared,
-    published: &PublishedState,
+    view: View<'_>,
     version: u64,
     request: &Request<'_>,
     out: &mut Decision,
     trace: &mut Option<Recorder>,
 ) {
+    let View { shared, guard, published } = view;
     let key = request.key;
     let frozen = match key.u32(at::RECIRC) {
         0 => None,
-        // SAFETY: as for the published state that the caller has read.
-        id => match unsafe { shared.frozen.get(id) } {
+        id => match shared.frozen.get(guard, id) {
             Some(kept) => Some(kept),
             None => return drop_all(published, key, out, Drop::RecircLimit),
         },
@@ -116,7 +106,7 @@ pub(crate) fn resolve(
     if bridge.config.restoring && trace.is_none() {
         return drop_all(published, key, out, Drop::FlowRestoreWait);
     }
-    let mut x = Xlate::new(shared, published, bridge, key, out, trace);
+    let mut x = Xlate::new(view, bridge, key, out, trace);
     x.key.set_u32(at::OF_IN_PORT, in_port);
     x.tunnel.options = request.options;
     x.at_version(version);

@@ -3,12 +3,13 @@
 //! meets anything else goes the whole way of [`super::Xlate`], which is this one's twin.
 
 use crate::fields;
-use crate::published::{BridgeView, PortView, PublishedState, Shared};
+use crate::published::{BridgeView, PortView, PublishedState, View};
 use crate::tables::table::{FlowRule, Plain, Table};
 use crate::translate::xlate::{DEPTH_MAX, beginning, may_receive, no_action_set};
 use action::{Decision, Op, Request};
 use flow::{Key, Mask, PACKET_LINES, PortNo, at, flag};
 use openflow::{OfPort, port_config};
+use sync::Guard;
 use telemetry::Drop;
 
 /// Packets resolved side by side when a mask is computed for each.
@@ -42,12 +43,8 @@ struct Path<'a> {
 
 /// Decides about up to [`MASKED_PACKETS_MAX`] packets whose way is plain; bit i of the answer:
 /// packet i is decided about. What is in the decisions of others means nothing.
-pub(crate) fn resolve(
-    shared: &Shared,
-    published: &PublishedState,
-    requests: &[Request<'_>],
-    out: &mut [Decision],
-) -> u32 {
+pub(crate) fn resolve(view: View<'_>, requests: &[Request<'_>], out: &mut [Decision]) -> u32 {
+    let View { shared, guard, published } = view;
     let version = shared.version();
     let mut keys: [Key; MASKED_PACKETS_MAX] = std::array::from_fn(|i| match requests.get(i) {
         Some(r) => beginning(r.key, &mut out[i].mask),
@@ -55,12 +52,12 @@ pub(crate) fn resolve(
     });
     let keys = &mut keys[..requests.len()];
     let mut paths = start(published, keys);
-    while prepare(&paths, keys) {
+    while prepare(guard, &paths, keys) {
         for ((path, key), d) in paths.iter_mut().zip(&*keys).zip(&mut *out) {
             if let Some(path) = path
                 && let At::Table(table) = path.at
             {
-                path.on(table, key, version, d);
+                path.on(guard, table, key, version, d);
             }
         }
     }
@@ -72,23 +69,24 @@ pub(crate) fn resolve(
 /// nothing of what was looked at. Lines 4 and 5 of the keys are empty, or as an earlier call left
 /// them.
 pub(crate) fn resolve_once(
-    published: &PublishedState,
+    view: View<'_>,
     version: u64,
     keys: &mut [Key],
     out: &mut [Decision],
 ) -> u32 {
+    let View { guard, published, .. } = view;
     keys.iter_mut().for_each(no_action_set);
     let mut paths = start(published, keys);
     while let Some((bridge, table)) = paths.iter().flatten().find_map(Path::place) {
-        together(bridge, table, version, &mut paths, keys, out);
+        together((bridge, table), guard, version, &mut paths, keys, out);
     }
     finish(&paths, out)
 }
 
 /// All paths through one table, where they are.
 fn together<'a>(
-    bridge: &'a BridgeView,
-    table: u8,
+    (bridge, table): (&'a BridgeView, u8),
+    guard: Guard<'a>,
     version: u64,
     paths: &mut [Option<Path<'a>>; UNMASKED_PACKETS_MAX],
     all: &[Key],
@@ -107,13 +105,14 @@ fn together<'a>(
     if bridge.tables.get(table).is_some_and(Table::has_clauses) {
         for (key, i) in keys.into_iter().zip(who).take(n) {
             let Some(path) = &mut paths[i] else { continue };
-            path.on(table, key, version, &mut out[i]);
+            path.on(guard, table, key, version, &mut out[i]);
         }
         return;
     }
     let mut rules = [None; UNMASKED_PACKETS_MAX];
     let rules = &mut rules[..n];
-    let looked = bridge.tables.get(table).map_or(0, |t| t.lookup_all(&keys[..n], version, rules));
+    let looked = bridge.tables.get(table);
+    let looked = looked.map_or(0, |t| t.lookup_all(guard, &keys[..n], version, rules));
     let options = looked >> (at::TUN_MATCH / 8) & 1 != 0;
     for (i, rule) in who.into_iter().zip(rules) {
         let Some(path) = &mut paths[i] else { continue };
@@ -147,7 +146,7 @@ fn finish(paths: &[Option<Path<'_>>], out: &mut [Decision]) -> u32 {
 
 /// Asks for the memory that the next step looks at, where several packets are in the same table;
 /// false: no packet is in any.
-fn prepare(paths: &[Option<Path<'_>>], all: &[Key]) -> bool {
+fn prepare(guard: Guard<'_>, paths: &[Option<Path<'_>>], all: &[Key]) -> bool {
     let going = paths.iter().zip(all).filter_map(|(w, key)| Some((w.as_ref()?.place()?, key)));
     let mut keys = [&Key::ZERO; UNMASKED_PACKETS_MAX];
     let (mut n, mut first) = (0, None);
@@ -160,7 +159,7 @@ fn prepare(paths: &[Option<Path<'_>>], all: &[Key]) -> bool {
     }
     let Some((bridge, table)) = first else { return false };
     if let Some(table) = bridge.tables.get(table).filter(|_| n > 1) {
-        table.prepare(&keys[..n]);
+        table.prepare(guard, &keys[..n]);
     }
     true
 }
@@ -235,10 +234,10 @@ impl<'a> Path<'a> {
 
     /// Through one table.
     #[inline]
-    fn on(&mut self, table: u8, key: &Key, version: u64, d: &mut Decision) {
+    fn on(&mut self, guard: Guard<'a>, table: u8, key: &Key, version: u64, d: &mut Decision) {
         let mut steps = 0;
         let rules = self.bridge.tables.get(table);
-        let rule = rules.and_then(|t| t.lookup(key, version, &mut d.mask, &mut steps));
+        let rule = rules.and_then(|t| t.lookup(guard, key, version, &mut d.mask, &mut steps));
         let lost = steps > CONJUNCTION_STEPS_MAX || d.mask.u64(at::TUN_MATCH) != 0;
         self.at = if lost { At::Lost } else { self.step(table, rule, d) };
     }
@@ -371,13 +370,13 @@ mod tests {
         let mut used: Vec<Key> = keys.iter().rev().copied().collect();
         let mut out: Vec<Decision> = keys.iter().map(|_| Decision::default()).collect();
         out.iter_mut().for_each(Decision::clear);
-        lab.sw.pipeline().resolve_once(&mut used, &mut out);
+        lab.sw.pipeline().resolve_once(lab.sw.pin(), &mut used, &mut out);
         // What that left behind does not matter.
         for (used, key) in used.iter_mut().zip(keys) {
             used.words[..PACKET_LINES * 8].copy_from_slice(&key.words[..PACKET_LINES * 8]);
         }
         out.iter_mut().for_each(Decision::clear);
-        let done = lab.sw.pipeline().resolve_once(&mut used, &mut out);
+        let done = lab.sw.pipeline().resolve_once(lab.sw.pin(), &mut used, &mut out);
         assert_eq!(done, expected);
         assert_eq!(twice(lab, keys), (done, out.iter().map(text).collect()));
         let decided = keys.iter().zip(out).enumerate().filter(|(i, _)| done >> i & 1 != 0);
@@ -395,7 +394,7 @@ mod tests {
         };
         let (mut used, mut out, mut twins) = (keys.to_vec(), cleared(), cleared());
         let pipeline = lab.sw.pipeline();
-        let done = pipeline.resolve_twice(&requests, &mut used, &mut out, &mut twins);
+        let done = pipeline.resolve_twice(lab.sw.pin(), &requests, &mut used, &mut out, &mut twins);
         keys.iter().zip(&twins).for_each(|(k, d)| assert_eq!(text(d), text(&lab.decide(k))));
         (done, out.iter().map(text).collect())
     }
@@ -424,7 +423,7 @@ mod tests {
                 }
                 let mut every: Vec<Decision> = keys.iter().map(|_| Decision::default()).collect();
                 every.iter_mut().for_each(Decision::clear);
-                lab.sw.pipeline().resolve_all(&requests, &mut every);
+                lab.sw.pipeline().resolve_all(lab.sw.pin(), &requests, &mut every);
                 for (key, d) in keys.iter().zip(&every) {
                     assert_eq!(text(d), text(&lab.decide(key)), "{key:?}");
                 }

@@ -21,8 +21,7 @@ impl<'a> Xlate<'a, '_> {
         }
         self.commit();
         let state = self.state(rest);
-        // SAFETY: as for the published state that the caller has read.
-        match unsafe { self.snapshot.shared.frozen.put(state) } {
+        match self.snapshot.shared.frozen.put(self.guard(), state) {
             Some(kept) => {
                 self.op(Op::Recirc(kept.id));
                 self.holds.push(kept);

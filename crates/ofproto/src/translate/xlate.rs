@@ -8,7 +8,7 @@ use super::own::Own;
 use super::set;
 use crate::action_text::{action_text, actions_text};
 use crate::fields;
-use crate::published::{BridgeView, PortView, PublishedState, Shared};
+use crate::published::{BridgeView, PortView, PublishedState, Shared, View};
 use crate::tables::table::{FlowRule, Table};
 use crate::trace::recorder::Recorder;
 use crate::translate::effects::Effects;
@@ -20,6 +20,7 @@ use flow::{Key, Mask, PACKET_LINES, TunMetadata, at};
 use openflow::{Action, FragHandling, Instruction, OfPort, Reason, port, port_config};
 use std::net::IpAddr;
 use std::sync::Arc;
+use sync::Guard;
 use telemetry::Drop;
 
 /// How deep tables that lead back, groups and patch ports nest: as deep as in OVS.
@@ -31,6 +32,7 @@ pub(super) const FAIL_OPEN_PRIORITY: u32 = 0xf0f0f0;
 /// What a translation reads: what was published when it began.
 pub(super) struct Snapshot<'a> {
     pub shared: &'a Shared,
+    pub guard: Guard<'a>,
     pub published: &'a PublishedState,
     pub underlay: &'a Underlay,
     /// The version of flow tables and groups.
@@ -184,8 +186,7 @@ impl Outer<'_> {
 
 impl<'a, 'o> Xlate<'a, 'o> {
     pub fn new(
-        shared: &'a Shared,
-        published: &'a PublishedState,
+        View { shared, guard, published }: View<'a>,
         bridge: &'a BridgeView,
         key: &Key,
         out: &'o mut Decision,
@@ -193,10 +194,9 @@ impl<'a, 'o> Xlate<'a, 'o> {
     ) -> Self {
         let mut wc = Mask::ZERO;
         let key = beginning(key, &mut wc);
-        // SAFETY: as for the published state that the caller has read.
-        let underlay = unsafe { shared.underlay.read() };
+        let underlay = shared.underlay.read(guard);
         Xlate {
-            snapshot: Snapshot { shared, published, underlay, version: shared.version() },
+            snapshot: Snapshot { shared, guard, published, underlay, version: shared.version() },
             bridge,
             base: key,
             key,
@@ -216,6 +216,11 @@ impl<'a, 'o> Xlate<'a, 'o> {
             mirror: Mirroring::default(),
             trace,
         }
+    }
+
+    /// For reading what is published.
+    pub(crate) fn guard(&self) -> Guard<'a> {
+        self.snapshot.guard
     }
 
     /// Looks flows and groups up as they are at a version, instead of as packets see them.
@@ -352,7 +357,9 @@ impl<'a, 'o> Xlate<'a, 'o> {
                 found if self.wc.u64(at::TUN_MATCH) == 0 => found,
                 found => self.by_options(table, found),
             },
-            false => table.lookup_bare(&key, self.snapshot.version, &mut self.wc),
+            false => {
+                table.lookup_bare(self.snapshot.guard, &key, self.snapshot.version, &mut self.wc)
+            }
         };
         self.key = own;
         found
@@ -361,7 +368,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
     /// The rule of a table for a key; None also if conjunctive matches take too many steps.
     pub(super) fn look_up(&mut self, table: &'a Table, key: &Key) -> Option<&'a FlowRule> {
         let mut steps = 0;
-        let found = table.lookup(key, self.snapshot.version, &mut self.wc, &mut steps);
+        let Snapshot { guard, version, .. } = self.snapshot;
+        let found = table.lookup(guard, key, version, &mut self.wc, &mut steps);
         if steps == 0 || self.spend(steps) { found } else { None }
     }
 
