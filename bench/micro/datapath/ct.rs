@@ -98,7 +98,8 @@ impl RxQueue for Source {
         let end = if established { u64::MAX } else { packets_to_open(self.connections) };
         let n = (max as u64).min(end - from);
         for k in from..from + n {
-            let mut p = self.ring[self.at];
+            // SAFETY: the ring is longer than what is under way, and nothing frees its packets.
+            let mut p = unsafe { self.ring[self.at].duplicate() };
             self.at = (self.at + 1) % self.ring.len();
             let (connection, phase) = match established {
                 // Neighbours in time are not neighbours in memory.

@@ -27,7 +27,8 @@ struct Source {
 impl RxQueue for Source {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         for _ in 0..max {
-            let mut p = self.ring[self.sent as usize % self.ring.len()];
+            // SAFETY: the ring is longer than what is under way, and nothing frees its packets.
+            let mut p = unsafe { self.ring[self.sent as usize % self.ring.len()].duplicate() };
             let flow = self.sent / (2 * BLOCK) * BLOCK + self.sent % BLOCK;
             p.data_mut()[30..34].copy_from_slice(&flow.wrapping_mul(0x9e37_79b1).to_be_bytes());
             self.sent += 1;

@@ -30,7 +30,8 @@ impl RxQueue for Source {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         let max = max.min(self.burst);
         for _ in 0..max {
-            let mut p = self.ring[self.next];
+            // SAFETY: the ring is longer than what is under way, and nothing frees its packets.
+            let mut p = unsafe { self.ring[self.next].duplicate() };
             self.next = (self.next + 1) % self.ring.len();
             p.data_mut()[30..34].copy_from_slice(&self.flow.to_be_bytes());
             self.flow = if self.flow + 1 == self.flows { 0 } else { self.flow + 1 };

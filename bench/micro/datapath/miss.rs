@@ -68,7 +68,8 @@ impl RxQueue for Source {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         for _ in 0..max {
             let f = self.flow();
-            let mut p = self.ring[self.next];
+            // SAFETY: the ring is longer than what is under way, and nothing frees its packets.
+            let mut p = unsafe { self.ring[self.next].duplicate() };
             self.next = (self.next + 1) % self.ring.len();
             let b = p.data_mut();
             b[23] = f.protocol;

@@ -34,7 +34,8 @@ struct Source {
 impl RxQueue for Source {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         for _ in 0..max {
-            let mut p = self.ring[self.next];
+            // SAFETY: the ring is longer than what is under way, and nothing frees its packets.
+            let mut p = unsafe { self.ring[self.next].duplicate() };
             self.next = (self.next + 1) % self.ring.len();
             p.mbuf().data_off = HEADROOM as u16;
             assert!(p.set_len(self.len));

@@ -62,10 +62,21 @@ pub struct Mbuf {
     pub rest: [u64; 6],
 }
 
-/// One packet: a pointer to its mbuf. No `Drop`; see the crate's ownership rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// One packet: the one pointer to its mbuf, so who borrows it mutably has the only way to its
+/// bytes. No `Drop`; see the crate's ownership rule.
+///
+/// ```compile_fail,E0382
+/// fn twice(p: packet::Packet) -> [packet::Packet; 2] {
+///     [p, p]
+/// }
+/// ```
+#[derive(Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Packet(NonNull<Mbuf>);
+
+// Columns of packets are columns of pointers, and forgetting one costs nothing.
+const _: () = assert!(size_of::<Option<Packet>>() == size_of::<*mut Mbuf>());
+const _: () = assert!(!std::mem::needs_drop::<Packet>());
 
 // SAFETY: a packet is owned by exactly one thread at a time; handing the pointer over moves it.
 unsafe impl Send for Packet {}
@@ -83,8 +94,17 @@ impl Packet {
 
     /// The mbuf pointer.
     #[inline]
-    pub fn as_raw(self) -> *mut Mbuf {
+    pub fn as_raw(&self) -> *mut Mbuf {
         self.0.as_ptr()
+    }
+
+    /// The packet once more: to take it out of an array whose places are not emptied.
+    ///
+    /// # Safety
+    /// One of the two is not used any more, but to be overwritten or forgotten.
+    #[inline]
+    pub unsafe fn duplicate(&self) -> Packet {
+        Packet(self.0)
     }
 
     #[inline]
@@ -124,6 +144,12 @@ impl Packet {
         let fits = usize::from(m.data_off) + 64 <= usize::from(m.buf_len);
         // SAFETY: inside the mbuf's buffer, which is memory that was initialised by the system.
         fits.then(|| unsafe { &*m.buf_addr.add(m.data_off as usize).cast() })
+    }
+
+    /// What the driver said of it (`RTE_MBUF_F_*`).
+    #[inline]
+    pub fn flags(&self) -> u64 {
+        self.m().ol_flags
     }
 
     /// Segments in the chain.
@@ -228,6 +254,16 @@ impl Packet {
     }
 }
 
+/// Appends packets to a column.
+///
+/// # Safety
+/// `from` is not used any more, but to be overwritten or forgotten.
+#[inline]
+pub unsafe fn append(to: &mut Vec<Packet>, from: &[Packet]) {
+    // SAFETY: the caller's promise.
+    to.extend(from.iter().map(|p| unsafe { p.duplicate() }));
+}
+
 /// Where packets come from and go back to. One call per burst, from any thread.
 pub trait Pool: Send + Sync {
     /// Fills `out` with fresh empty packets (all or nothing).
@@ -259,7 +295,7 @@ pub trait Pool: Send + Sync {
             self.free(&one);
             return None;
         }
-        Some(one[0])
+        one.pop()
     }
 
     /// One fresh packet with `bytes` as its data; None without room or memory.

@@ -156,7 +156,8 @@ impl PacketRx {
 
     /// Makes a packet of a received frame, or begins to cut it; its buffer becomes spare then.
     fn finish(&mut self, r: &Received, out: &mut Vec<Packet>) {
-        let mut p = self.batch[r.slot];
+        // SAFETY: a frame is finished once, and its place gets another buffer before it is used.
+        let mut p = unsafe { self.batch[r.slot].duplicate() };
         let h = VnetHeader::read(&self.vnet[r.slot]);
         let result = if r.truncated {
             Err(Reason::TooLong)
@@ -307,7 +308,9 @@ impl RxQueue for PacketRx {
 impl Drop for PacketRx {
     fn drop(&mut self) {
         self.pool.free(&self.spare);
-        let held: Vec<Packet> = self.waiting.iter().map(|r| self.batch[r.slot]).collect();
+        // SAFETY: those that wait are not finished; the batch is forgotten.
+        let held = |r: &Received| unsafe { self.batch[r.slot].duplicate() };
+        let held: Vec<Packet> = self.waiting.iter().map(held).collect();
         self.pool.free(&held);
     }
 }

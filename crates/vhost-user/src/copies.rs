@@ -349,10 +349,12 @@ impl Copies {
         while i < jobs.len() {
             let same = jobs[i..].iter().take_while(|job| job.slot == jobs[i].slot).count();
             let (end, split) = (i + same, (i + same).min(n).max(i));
-            let packet = kept.next().and_then(|k| packets.get(*k as usize)).copied();
+            let packet = kept.next().and_then(|k| packets.get(*k as usize));
+            // SAFETY: packets that are kept are passed over when the caller frees what was taken.
+            let mut packet = packet.map(|p| unsafe { p.duplicate() });
             for (k, job) in (i..split).zip(&jobs[i..split]) {
                 bytes += u64::from(job.len);
-                let packet = packet.filter(|_| k + 1 == split);
+                let packet = packet.take_if(|_| k + 1 == split);
                 self.flights.push_back(Flight { job: *job, target, packet });
             }
             for job in &jobs[split..end] {
@@ -362,7 +364,7 @@ impl Copies {
                 cpu_bytes += u64::from(job.len);
             }
             if split == i {
-                self.gone.extend(packet);
+                self.gone.extend(packet.take());
             }
             i = end;
         }

@@ -62,7 +62,7 @@ impl Ring {
     pub fn publish(&mut self) -> bool {
         let Some(mut slots) = self.slots.take() else { return false };
         let before = self.base();
-        while let Some((buffers, None)) = slots.oldest() {
+        while let Some((buffers, &mut None)) = slots.oldest() {
             self.put_oldest(&mut slots, buffers);
         }
         self.slots = Some(slots);
@@ -127,10 +127,10 @@ impl Ring {
     /// back.
     fn deliver(&mut self, slots: &mut Slots, out: &mut Vec<Packet>, end: usize, moved: &mut Moved) {
         while let Some((buffers, packet)) = slots.oldest() {
-            if let Some(packet) = packet {
-                if out.len() == end {
-                    return;
-                }
+            if packet.is_some() && out.len() == end {
+                return;
+            }
+            if let Some(packet) = packet.take() {
                 raw::prefetch(packet.data().as_ptr());
                 moved.packets += 1;
                 moved.bytes += packet.len() as u64;
@@ -241,8 +241,7 @@ fn fill(pool: &dyn Pool, way: &mut Listed, n: usize) -> bool {
 fn next(way: &mut Listed, len: u64) -> Result<(Packet, *mut u8), RingError> {
     let packet = way.list.fresh.last_mut().ok_or(RingError::Long)?;
     let to = make_room(packet, len)?;
-    let packet = *packet;
-    way.list.fresh.pop();
+    let packet = way.list.fresh.pop().ok_or(RingError::Long)?;
     Ok((packet, to))
 }
 

@@ -64,7 +64,6 @@ impl List {
     }
 }
 
-#[derive(Clone, Copy)]
 struct Slot {
     id: u16,
     /// Entries of a packed ring.
@@ -97,8 +96,8 @@ pub(crate) struct Used {
 
 impl Slots {
     pub fn new(size: u16) -> Box<Slots> {
-        let none = Slot { id: 0, descs: 0, len: 0, jobs: 0, buffers: 0, packet: None };
-        let slots = vec![none; usize::from(size).next_power_of_two()].into();
+        let none = |_| Slot { id: 0, descs: 0, len: 0, jobs: 0, buffers: 0, packet: None };
+        let slots = (0..usize::from(size).next_power_of_two()).map(none).collect();
         Box::new(Slots { slots, head: 0, tail: 0, jobs: 0 })
     }
 
@@ -152,12 +151,11 @@ impl Slots {
 
     /// Buffers of the oldest packet, if it is done, and what it has to deliver.
     #[inline]
-    pub fn oldest(&mut self) -> Option<(u16, Option<Packet>)> {
-        let head = self.head;
+    pub fn oldest(&mut self) -> Option<(u16, &mut Option<Packet>)> {
+        let (head, is_empty) = (self.head, self.is_empty());
         let slot = self.at(head);
-        let found = (slot.buffers, slot.packet);
         let is_done = slot.jobs == 0;
-        (is_done && !self.is_empty()).then_some(found)
+        (is_done && !is_empty).then_some((slot.buffers, &mut slot.packet))
     }
 
     /// Takes the oldest buffer.
@@ -165,16 +163,16 @@ impl Slots {
     pub fn pop(&mut self) -> Used {
         let head = self.head;
         self.head = head.wrapping_add(1);
-        let Slot { id, descs, len, .. } = *self.at(head);
-        Used { id, descs, len }
+        let Slot { id, descs, len, .. } = self.at(head);
+        Used { id: *id, descs: *descs, len: *len }
     }
 
     /// Forgets all slots, none of which waits for a copy; what they had to deliver goes to
     /// `packets`.
     pub fn abandon(&mut self, packets: &mut Vec<Packet>) {
         debug_assert_eq!(self.jobs, 0);
-        while let (false, Some((buffers, packet))) = (self.is_empty(), self.oldest()) {
-            packets.extend(packet);
+        while let Some((buffers, packet)) = self.oldest() {
+            packets.extend(packet.take());
             self.head = self.head.wrapping_add(buffers.into());
         }
     }

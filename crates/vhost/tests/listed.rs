@@ -103,8 +103,8 @@ impl Bench {
                 if *left == 0 {
                     // Whoever uses it next overwrites it.
                     packet.data_mut().fill(0xee);
-                    self.pool.free(&[*packet]);
-                    self.kept.remove(&job.slot);
+                    let (_, packet) = self.kept.remove(&job.slot).unwrap();
+                    self.pool.free(&[packet]);
                 }
             }
         }
@@ -120,7 +120,9 @@ impl Bench {
                 continue;
             }
             let entry = self.kept.entry(job.slot);
-            entry.or_insert_with(|| (0, packets[*kept.next().unwrap() as usize])).0 += 1;
+            // SAFETY: the caller passes over what is kept when it frees its packets.
+            let mut keep = || unsafe { packets[*kept.next().unwrap() as usize].duplicate() };
+            entry.or_insert_with(|| (0, keep())).0 += 1;
         }
         assert!(packets.is_empty() || kept.next().is_none());
     }
@@ -215,8 +217,8 @@ fn guest_receives(features: u64, size: u16, steps: &[Step]) {
                 assert_eq!(moved.dropped, 0);
                 sent.extend(frames.into_iter().take(moved.packets));
                 let gone = |i: &usize| !b.list.kept.contains(&(*i as u32));
-                let gone: Vec<Packet> =
-                    (0..packets.len()).filter(gone).map(|i| packets[i]).collect();
+                let gone = packets.into_iter().enumerate().filter(|(i, _)| gone(i));
+                let gone: Vec<Packet> = gone.map(|(_, p)| p).collect();
                 b.pool.free(&gone);
             }
             Step::Make(n, at, twice) => {

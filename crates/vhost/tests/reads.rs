@@ -92,15 +92,15 @@ fn descriptors_are_read_once() {
             driver.offer(&parts, !sends, true).unwrap();
             let pool = HeapPool::new();
             let (mut batch, mut moved) = (Batch::default(), Moved::default());
-            let (mut out, packet) = (Vec::new(), pool.packet(&[7; 1500]).unwrap());
+            let (mut out, packet) = (Vec::new(), [pool.packet(&[7; 1500]).unwrap()]);
             let seen = reads(driver.memory.at(TABLES), || match sends {
                 true => ring.dequeue(&mut batch, &pool, &mut out, 1, &mut moved),
-                false => ring.enqueue(&mut batch, &[packet], &mut moved),
+                false => ring.enqueue(&mut batch, &packet, &mut moved),
             });
             assert_eq!(moved.packets, 1);
             assert_eq!(seen, words(ENTRIES), "features {features:#x}, the guest sends: {sends}");
             pool.free(&out);
-            pool.free(&[packet]);
+            pool.free(&packet);
         }
     }
     // A split ring's own table. (A packed ring's is also where it is polled.)

@@ -20,8 +20,8 @@ const LINE3: usize = at::CT_LABEL;
 const SOUND: u64 = 1 << 7 | 1 << 8;
 
 /// Did the driver find the checksums of a packet right?
-pub(crate) fn is_sound(p: &mut Packet) -> bool {
-    p.mbuf().ol_flags & SOUND == SOUND
+pub(crate) fn is_sound(p: &Packet) -> bool {
+    p.flags() & SOUND == SOUND
 }
 
 /// Executes `ct`. What is not IP is invalid, as is all that connection tracking refuses.

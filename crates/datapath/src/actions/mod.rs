@@ -72,13 +72,16 @@ impl Actions {
                 Kind::Output => {
                     let run = run_length(&batch.keys.program[n..end]);
                     let lengths = &batch.columns.len[n..n + run];
-                    tx.send_all(program.out, &batch.packets[n..n + run], lengths);
+                    // SAFETY: the batch's own are forgotten at the end of the pass; so below.
+                    unsafe { tx.send_all(program.out, &batch.packets[n..n + run], lengths) };
                     run
                 }
                 Kind::TunnelPushOutput => self.encapsulate_run(batch, program.out, n, tx),
                 Kind::Track => track::run(batch, &self.programs, n, tx),
                 kind => {
-                    execute(batch, program, n, batch.packets[n], tx);
+                    // SAFETY: as above.
+                    let p = unsafe { batch.packets[n].duplicate() };
+                    execute(batch, program, n, p, tx);
                     if kind == Kind::TunnelPop {
                         decap.learn(table, batch.keys.megaflow[n], &program.ops);
                     }
@@ -149,11 +152,14 @@ impl Actions {
             if let Some(next) = batch.packets.get(i + HEADER_PREFETCH_PACKETS) {
                 prefetch(next.data().as_ptr().wrapping_sub(64));
             }
-            let mut p = batch.packets[i];
+            // SAFETY: one of both is used after the other.
+            let mut p = unsafe { batch.packets[i].duplicate() };
             match encapsulate(batch, program, i, &mut p) {
                 Ok(()) => batch.columns.len[i] = p.len() as u16,
                 Err(why) => {
-                    tx.send_all(out, &batch.packets[unsent..i], &batch.columns.len[unsent..i]);
+                    let lengths = &batch.columns.len[unsent..i];
+                    // SAFETY: as in `run`.
+                    unsafe { tx.send_all(out, &batch.packets[unsent..i], lengths) };
                     tx.dropped(batch.in_port[i], why);
                     tx.free(p);
                     unsent = i + 1;
@@ -161,7 +167,8 @@ impl Actions {
             }
             i += 1;
         }
-        tx.send_all(out, &batch.packets[unsent..i], &batch.columns.len[unsent..i]);
+        // SAFETY: as in `run`.
+        unsafe { tx.send_all(out, &batch.packets[unsent..i], &batch.columns.len[unsent..i]) };
         i - n
     }
 }

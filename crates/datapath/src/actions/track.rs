@@ -15,7 +15,6 @@ use crate::tx::TxState;
 use action::{Ct, Op};
 use conntrack::{Arrival, Asked, At, Bad, FastPacket, Meta, Seen, extract, is_fast, state};
 use flow::{at, frag};
-use packet::Packet;
 use telemetry::Drop;
 
 /// Packets of a group: enough for memory to answer meanwhile.
@@ -66,7 +65,11 @@ pub(super) fn run(batch: &mut Batch, programs: &Programs, n: usize, tx: &mut TxS
             Ahead::Fast => track_fast(batch, (program, ct), i, &group.fast[k], tx),
             Ahead::Read(_) => track(batch, (program, ct), i, Some(&group.seen[k]), tx),
             Ahead::Known => track(batch, (program, ct), i, None, tx),
-            Ahead::Other => interpret_one(batch, program, i, batch.packets[i], tx),
+            Ahead::Other => {
+                // SAFETY: the batch's own is forgotten at the end of the pass.
+                let p = unsafe { batch.packets[i].duplicate() };
+                interpret_one(batch, program, i, p, tx);
+            }
         }
     }
     count
@@ -95,8 +98,8 @@ fn read(
     if !ip || !layout.sane || layout.l4 == 0 || line[at::FRAG] & frag::ANY != 0 {
         return Ahead::Other;
     }
-    let mut p: Packet = batch.packets[i];
-    let sound = ct::is_sound(&mut p);
+    let p = &batch.packets[i];
+    let sound = ct::is_sound(p);
     let before = &batch.columns.ct[i];
     let waited = i < batch.waited && before.state != 0;
     if sound
@@ -124,7 +127,7 @@ fn track_fast(
     fast: &FastPacket,
     tx: &mut TxState,
 ) {
-    let mut p = batch.packets[i];
+    let p = &mut batch.packets[i];
     let meta = &mut batch.columns.ct[i];
     if !tx.conntrack.track_fast(ct, fast, p.data_mut(), meta, tx.now_ms) {
         let seen = extract(p.data(), batch.columns.layout[i].l3.into(), ct.zone, true);
@@ -133,7 +136,7 @@ fn track_fast(
     if i >= batch.waited {
         batch.columns.depth[i] = 0;
     }
-    go_on(batch, program, i, p, tx);
+    go_on(batch, program, i, tx);
 }
 
 /// Executes one program. `seen`: what was read of a packet of which no connection is known.
@@ -145,31 +148,33 @@ fn track(
     seen: Option<&Result<Seen, Bad>>,
     tx: &mut TxState,
 ) {
-    let mut p = batch.packets[i];
     if i >= batch.waited {
         (batch.columns.ct[i], batch.columns.depth[i]) = (Meta::default(), 0);
     }
+    let p = &mut batch.packets[i];
     let meta = &mut batch.columns.ct[i];
     let came = Arrival { port: batch.in_port[i], now: tx.now_ms };
     let edit = match seen {
         Some(seen) => conntrack::track_seen(&mut tx.conntrack, ct, p.data_mut(), seen, meta, came),
         None => {
-            let at = At { l3: batch.columns.layout[i].l3.into(), sound: ct::is_sound(&mut p) };
+            let at = At { l3: batch.columns.layout[i].l3.into(), sound: ct::is_sound(p) };
             conntrack::track(&mut tx.conntrack, ct, p.data_mut(), at, meta, came)
         }
     };
     if let Some(edit) = edit {
-        if !ct::replace(&mut p, &edit) {
+        if !ct::replace(p, &edit) {
             meta.state = state::INV | state::TRK;
         }
         batch.columns.len[i] = p.len() as u16;
     }
-    go_on(batch, program, i, p, tx);
+    go_on(batch, program, i, tx);
 }
 
 /// Sends a packet that was tracked out, or to its next lookup.
 #[inline]
-fn go_on(batch: &mut Batch, program: &Program, i: usize, p: Packet, tx: &mut TxState) {
+fn go_on(batch: &mut Batch, program: &Program, i: usize, tx: &mut TxState) {
+    // SAFETY: the batch's own is forgotten at the end of the pass; if it stays, this one is.
+    let p = unsafe { batch.packets[i].duplicate() };
     let id = match program.ops.last() {
         Some(Op::Recirc(id)) => *id,
         _ => return tx.output(program.out, p),

@@ -133,7 +133,9 @@ impl Batch {
     /// Moves packets to the next vector.
     pub fn postpone(&mut self, which: &[bool; VECTOR]) {
         for i in (0..self.packets.len()).filter(|i| which[*i]) {
-            self.postponed.push(Pending { packet: self.packets[i], frame: self.frame(i) });
+            // SAFETY: the batch's own is removed below.
+            let packet = unsafe { self.packets[i].duplicate() };
+            self.postponed.push(Pending { packet, frame: self.frame(i) });
         }
         self.remove(which);
     }
@@ -142,7 +144,7 @@ impl Batch {
     pub fn remove(&mut self, which: &[bool; VECTOR]) {
         let mut to = 0;
         for i in (0..self.packets.len()).filter(|i| !which[*i]) {
-            self.packets[to] = self.packets[i];
+            self.packets.swap(to, i);
             self.in_port[to] = self.in_port[i];
             self.columns.copy(i, to);
             if i < self.waited {
@@ -174,7 +176,7 @@ impl Batch {
             let mut staying = std::mem::take(&mut self.staying);
             for (to, i) in staying.drain(..).map(usize::from).enumerate() {
                 if to != i {
-                    self.packets[to] = self.packets[i];
+                    self.packets.swap(to, i);
                     self.in_port[to] = self.in_port[i];
                     self.columns.copy(i, to);
                     self.columns.copy_waited(i, to);

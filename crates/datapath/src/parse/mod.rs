@@ -117,7 +117,8 @@ impl Parser {
                 capture.unparsed(batch, i, why);
             }
             tx.dropped(batch.in_port[i], why);
-            tx.free(batch.packets[i]);
+            // SAFETY: the batch's own is removed below.
+            tx.free(unsafe { batch.packets[i].duplicate() });
         }
         batch.remove(&gone);
     }

@@ -38,8 +38,7 @@ pub(crate) fn pass(
         let refused = start + n..end;
         let bytes = total(&batch.columns.len[refused.clone()]);
         table.store.counters(megaflow).add(refused.len() as u64, bytes, tx.now_ms);
-        tx.refuse(out, &batch.packets[refused]);
-        batch.packets.truncate(start + n);
+        tx.refuse(out, batch.packets.drain(refused));
         batch.in_port.truncate(start + n);
     }
     let kept = start..start + n;

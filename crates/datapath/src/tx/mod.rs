@@ -255,20 +255,26 @@ impl TxState {
     }
 
     /// Sends packets to a number that is no port's: a bond's, or `NoPort`.
+    ///
+    /// # Safety
+    /// `packets` are not used any more, but to be overwritten or forgotten.
     #[cold]
-    fn send_bonded(&mut self, no: PortNo, packets: &[Packet]) {
+    unsafe fn send_bonded(&mut self, no: PortNo, packets: &[Packet]) {
         let Some((_, bond)) = self.bonds.iter().find(|(other, _)| *other == no) else {
             self.shared.orphan.lost(Drop::NoPort, packets.len() as u64);
-            return self.to_free.extend_from_slice(packets);
+            // SAFETY: the caller's promise.
+            return unsafe { packet::append(&mut self.to_free, packets) };
         };
         let bond = bond.clone();
         for packet in packets {
+            // SAFETY: as above.
+            let packet = unsafe { packet.duplicate() };
             match bond.choose(packet.data()) {
                 flow::NO_PORT => {
                     self.shared.orphan.lost(Drop::TxDown, 1);
-                    self.to_free.push(*packet);
+                    self.to_free.push(packet);
                 }
-                member => self.send_to_member(member, *packet),
+                member => self.send_to_member(member, packet),
             }
         }
     }
@@ -312,7 +318,8 @@ impl TxState {
     #[inline]
     pub fn send(&mut self, no: PortNo, packet: Packet) {
         let Some(Some(port)) = self.ports.get_mut(no as usize) else {
-            return self.send_bonded(no, &[packet]);
+            // SAFETY: the packet is forgotten.
+            return unsafe { self.send_bonded(no, &[packet]) };
         };
         if !std::mem::replace(&mut port.listed, true) {
             self.waiting.push(no);
@@ -327,11 +334,15 @@ impl TxState {
     }
 
     /// As [`TxState::send`] for several packets of these lengths.
-    pub fn send_all(&mut self, no: PortNo, packets: &[Packet], lengths: &[u16]) {
+    ///
+    /// # Safety
+    /// `packets` are not used any more, but to be overwritten or forgotten.
+    pub unsafe fn send_all(&mut self, no: PortNo, packets: &[Packet], lengths: &[u16]) {
         let (mut rest, mut lengths) = (packets, lengths);
         while !rest.is_empty() {
             let Some(Some(port)) = self.ports.get_mut(no as usize) else {
-                return self.send_bonded(no, rest);
+                // SAFETY: the caller's promise.
+                return unsafe { self.send_bonded(no, rest) };
             };
             if !std::mem::replace(&mut port.listed, true) {
                 self.waiting.push(no);
@@ -340,7 +351,8 @@ impl TxState {
             port.flush_timer.new_packets += n as u64;
             port.bytes += total(&lengths[..n]);
             port.longest = port.longest.max(lengths[..n].iter().fold(0, |m, l| m.max(*l)).into());
-            port.buf.extend_from_slice(&rest[..n]);
+            // SAFETY: the caller's promise.
+            unsafe { packet::append(&mut port.buf, &rest[..n]) };
             port.promised = port.promised.saturating_sub(n);
             (rest, lengths) = (&rest[n..], &lengths[n..]);
             if port.missing() == port.full {
@@ -360,9 +372,9 @@ impl TxState {
     }
 
     /// Ends packets that a port has no room for.
-    pub fn refuse(&mut self, no: PortNo, packets: &[Packet]) {
+    pub fn refuse(&mut self, no: PortNo, packets: impl ExactSizeIterator<Item = Packet>) {
         self.stats(no).lost(Drop::TxFull, packets.len() as u64);
-        self.to_free.extend_from_slice(packets);
+        self.to_free.extend(packets);
     }
 
     /// Sends what a port has buffered. If another thread has its queue, packets stay as far as
@@ -411,8 +423,9 @@ impl TxState {
             }
             Route::Via(peer) => match self.peers.get_mut(*peer) {
                 Some(Some(peer)) => {
-                    let taken = port.buf.iter().take_while(|p| peer.ring.push((no, **p)).is_ok());
-                    let n = taken.count();
+                    // SAFETY: those that the ring takes are forgotten here, and the other is there.
+                    let mut hand = |p: &Packet| peer.ring.push((no, unsafe { p.duplicate() }));
+                    let n = port.buf.iter().take_while(|p| hand(p).is_ok()).count();
                     port.buf.drain(..n);
                     (peer.dirty, self.handed) = (true, true);
                     Drop::RingFull
