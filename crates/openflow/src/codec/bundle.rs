@@ -1,7 +1,7 @@
 //! Bundles (1.4+, and ONF's extension for 1.3, which has the same bodies).
 
+use super::begun::{begin, begin_exp};
 use super::decode::decode_parts;
-use super::encode::{begin, begin_exp};
 use super::kinds::Kind;
 use super::{Dialect, Form, NX, ONF, ReplyTo, lengths};
 use crate::buf::{Put, Rd, Result};

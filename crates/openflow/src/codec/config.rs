@@ -1,6 +1,6 @@
 //! Switch configuration, roles, asynchronous configuration.
 
-use super::encode::{begin, begin_exp};
+use super::begun::{begin, begin_exp};
 use super::kinds::Kind;
 use super::{Form, NX, ONF, ReplyTo};
 use crate::buf::{Put, Rd, Result};

@@ -1,6 +1,6 @@
 //! Flow-mod in all its forms, and flow-removed.
 
-use super::encode::{begin, begin_exp};
+use super::begun::{begin, begin_exp};
 use super::kinds::Kind;
 use super::port::check_port;
 use super::{Dialect, NX, oxs};

@@ -1,6 +1,6 @@
 //! Groups: group-mod (1.1 to 1.4 and 1.5), description, statistics.
 
-use super::encode::{begin, begin_exp};
+use super::begun::{begin, begin_exp};
 use super::kinds::Kind;
 use super::port::check_port;
 use super::{NTR, NX, ONF};

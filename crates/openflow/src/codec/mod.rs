@@ -4,6 +4,7 @@
 
 use crate::{PacketInFormat, Version};
 
+mod begun;
 mod bundle;
 mod config;
 mod continuation;

@@ -1,6 +1,6 @@
 //! Flow monitors: Nicira's (1.0), ONF's (1.3), OpenFlow's own (1.4+).
 
-use super::encode::vendor;
+use super::begun::vendor;
 use super::flow_mod::{put_nx_match, removed_reason};
 use super::multipart::Parts;
 use super::port::check_port;

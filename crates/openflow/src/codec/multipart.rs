@@ -1,6 +1,6 @@
 //! Multipart (1.0: statistics) requests and replies, and cutting long replies into messages.
 
-use super::encode::{MAX_LEN, begin, finish, vendor};
+use super::begun::{MAX_LEN, begin, finish, vendor};
 use super::kinds::Kind;
 use super::{Dialect, Form, NX, ONF, ReplyTo};
 use super::{flow_stats, group, lengths, meter, monitor, port, queue};

@@ -1,6 +1,6 @@
 //! Packet-out and packet-in.
 
-use super::encode::{append, begin, begin_exp};
+use super::begun::{append, begin, begin_exp};
 use super::flow_mod::put_nx_match;
 use super::kinds::Kind;
 use super::{Dialect, NX, continuation, port::check_port};

@@ -1,6 +1,6 @@
 //! Ports: numbers, features, descriptions, status, port-mod, statistics.
 
-use super::encode::{MAX_LEN, begin};
+use super::begun::{MAX_LEN, begin};
 use super::kinds::Kind;
 use crate::buf::{Put, Rd, Result};
 use crate::oxm::{port_from_10, port_is_valid, port_to_10};

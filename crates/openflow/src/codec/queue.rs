@@ -1,6 +1,6 @@
 //! Queues: configuration until 1.3, description from 1.4 on, statistics.
 
-use super::encode::begin;
+use super::begun::begin;
 use super::kinds::Kind;
 use super::port::{get_port, put_port};
 use crate::buf::{Put, Rd, Result};

@@ -1,6 +1,6 @@
 //! Tables: table-mod, statistics, descriptions.
 
-use super::encode::begin;
+use super::begun::begin;
 use super::kinds::Kind;
 use crate::buf::{Put, Rd, Result};
 use crate::{OfError, Request, TableStats, Version};

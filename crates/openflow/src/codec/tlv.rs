@@ -1,6 +1,6 @@
 //! The table of tunnel options (Nicira's, all versions).
 
-use super::encode::begin_exp;
+use super::begun::begin_exp;
 use super::{NX, ReplyTo};
 use crate::buf::{Put, Rd, Result};
 use crate::{OfError, Request, TlvMap, TlvTableMod, Version};
