@@ -9,6 +9,7 @@ use common::{Bed, Rule, bed, rule, udp};
 use flow::{FIELDS, Field, Key, Mask, at};
 use generate::{Rng, packet};
 use offload::{Mark, first_bytes};
+use packet::BURST;
 use std::collections::{BTreeMap, HashSet};
 
 /// Some fields, in part or whole, as decisions look at them.
@@ -227,6 +228,26 @@ fn a_mark_of_a_dead_megaflow_says_nothing() {
     b.peers[0].send_marked(&udp(1, 2, 3, 0, 100), marks[&0]);
     b.run();
     assert_eq!((b.peers[1].drain().len(), b.peers[2].drain().len()), (0, 1));
+}
+
+/// What an earlier vector wrote about a place in it is not the key of the marked packet that has it
+/// now, so the packet behind that one does not follow it.
+#[test]
+fn a_packet_does_not_follow_a_marked_one_that_has_no_key() {
+    let mut b = bed(3);
+    b.dp.enable_marks(0);
+    b.set_rules(rules(0));
+    let packet = |port| udp(1, 2, 3, port, 100);
+    (0..2).for_each(|n| b.peers[0].send(&packet(n)));
+    b.run();
+    let marks = bind(&mut b, &mut 0x300);
+    (0..BURST).for_each(|_| b.peers[0].send(&packet(0)));
+    b.run();
+    sent(&b);
+    (0..BURST).for_each(|_| b.peers[0].send_marked(&packet(1), marks[&1]));
+    b.peers[0].send(&packet(0));
+    b.run();
+    assert_eq!((b.peers[1].drain().len(), b.peers[2].drain().len()), (1, BURST));
 }
 
 /// The table goes with the port, and a megaflow's index may be used again.

@@ -74,6 +74,7 @@ impl Job<'_> {
         self.keys.have[i] = layout.ext;
         self.columns.same[i] = i > self.since
             && self.keys.have[i] | self.keys.have[i - 1] == 0
+            && !self.columns.known[i - 1]
             && same(&self.keys.line.0[i], &self.keys.line.0[i - 1]);
     }
 }
@@ -151,10 +152,11 @@ pub(crate) fn port_word(port: u16) -> u64 {
     u64::from_ne_bytes([0, 0, 0, 0, high, low, 0, 0])
 }
 
-/// The key of the packet before packet `i`, if that is of the same port and has one line.
+/// The key of the packet before packet `i`, if that is of the same port, has one line and is
+/// looked up: one that is known by its mark may have none.
 #[inline(always)]
 fn before<M: KeyBuilder>(job: &Job<'_>, i: usize) -> M::Key {
-    let lone = i <= job.since || job.keys.have[i - 1] != 0;
+    let lone = i <= job.since || job.keys.have[i - 1] != 0 || job.columns.known[i - 1];
     // SAFETY: any line may be loaded; kernels that get here run.
     unsafe { M::load(if lone { &NO_LINE } else { &job.keys.line.0[i - 1] }) }
 }
