@@ -31,13 +31,12 @@ static void
 put_marks(const struct rx_queue *q, struct rte_mbuf **packets, const uint32_t *restrict cells,
 	  const uint32_t *restrict number, uint32_t n)
 {
-	uint64_t plain = q->ol_flags, marked = plain | MARKED;
-
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t mark = cells[number[i]];
 		struct rte_mbuf *m = packets[i];
 
-		m->ol_flags = mark ? marked : plain;
+		/* Arithmetic: a branch would be mispredicted where some packets are marked. */
+		m->ol_flags = q->ol_flags | (-(uint64_t)(mark != 0) & MARKED);
 		m->hash.fdir.hi = mark;
 	}
 }
