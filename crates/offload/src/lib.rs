@@ -19,6 +19,7 @@
 mod bytes;
 mod class;
 pub mod full;
+mod judge;
 mod mark;
 mod pace;
 mod pick;
@@ -29,6 +30,7 @@ mod types;
 
 pub use bytes::{FirstBytes, first_bytes};
 pub use class::{Class, class};
+pub use judge::{Judge, PortTotals, Worth};
 pub use mark::{Mark, SLOTS};
 pub use port::Port;
 pub use reason::{REASONS, Reason};

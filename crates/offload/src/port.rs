@@ -4,6 +4,7 @@ mod answer;
 mod decide;
 
 use crate::bytes::{FirstBytes, first_bytes};
+use crate::judge::Worth;
 use crate::mark::{Mark, Marks};
 use crate::pace::Pace;
 use crate::pick::{self, Candidates};
@@ -71,6 +72,7 @@ pub struct Port {
     stuck: usize,
     /// The driver knows no rules.
     unable: bool,
+    worth: Worth,
     stats: Stats,
 }
 
@@ -93,6 +95,7 @@ impl Port {
             ill: Some(0),
             stuck: 0,
             unable: false,
+            worth: Worth::Used,
             stats: Stats::default(),
         }
     }
@@ -138,6 +141,16 @@ impl Port {
         self.requests.len()
     }
 
+    /// What becomes of its marks, as was measured.
+    pub fn set_worth(&mut self, worth: Worth) {
+        self.worth = worth;
+    }
+
+    /// Marks that are out: of rules in the adapter, on their way there, or leaving.
+    pub fn marks_used(&self) -> usize {
+        self.marks.used()
+    }
+
     /// A mark saves so many cycles per packet.
     pub fn set_saved_cycles(&mut self, cycles: f32) {
         self.limits.saved_cycles = cycles;
@@ -165,6 +178,9 @@ impl Port {
             Ok((_, pattern)) => pattern,
             Err(why) => return why,
         };
+        if self.worth != Worth::Used {
+            return Reason::NoGain;
+        }
         if let Some(mark) = self.by_flow.get(&flow) {
             return match self.units[mark].state {
                 State::In(_) => Reason::Partial,

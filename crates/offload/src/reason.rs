@@ -35,12 +35,14 @@ pub enum Reason {
     Refused(String),
     /// The adapter marked packets of other flows with its mark, or would forward such.
     Wider,
+    /// Marks of its port cost more than they save, as was measured: they are ignored.
+    NoGain,
     /// The adapter answers nothing sensible, or its port restarts.
     PortDown,
 }
 
 /// Every reason's short name and what it means.
-pub const REASONS: [(&str, &str); 17] = [
+pub const REASONS: [(&str, &str); 18] = [
     ("offloaded-partially", "packets come marked; parse and lookup are skipped"),
     ("disabled", "other_config:hw-offload is not true"),
     ("port-type", "the port has no adapter with a rule table"),
@@ -58,6 +60,7 @@ pub const REASONS: [(&str, &str); 17] = [
     ("offloaded-fully", "the adapter forwards its packets"),
     ("other-adapter", "goes to a port that is not on the adapter where its packets come in"),
     ("limited", "ingress policing or QoS of its input or output port is the host's to keep"),
+    ("no-gain", "marks of its port cost more than they save: ignored until the next trial"),
 ];
 
 impl Reason {
@@ -81,6 +84,7 @@ impl Reason {
             Reason::Full => 14,
             Reason::OtherAdapter => 15,
             Reason::Limited => 16,
+            Reason::NoGain => 17,
         }
     }
 }

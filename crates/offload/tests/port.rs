@@ -1,7 +1,7 @@
 //! A port's rules against a slow model of adapter and datapath, with generated input.
 
 use flow::{Key, Mask, at};
-use offload::{Answer, Binding, FlowId, Limits, Mark, Outcome, Port, Reason, Request};
+use offload::{Answer, Binding, FlowId, Limits, Mark, Outcome, Port, Reason, Request, Worth};
 use port::{MarkRule, RuleError, RuleId};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -280,6 +280,26 @@ fn a_rule_that_marks_nothing_goes() {
     let mark = bound[&flow(7)];
     (30..40).for_each(|s| port.compared(s * 1000, mark, 0, false));
     assert!(port.stats().rules.silent == 1 && !rates.is_empty());
+}
+
+#[test]
+fn rules_whose_marks_do_not_pay_go_and_come_back() {
+    let (mut port, mut adapter, mut bound, rates) = settled();
+    let (n, ((key, mask), mut now)) = (port.rules(), (udp(7), 100_000));
+    let mut after = |port: &mut Port, worth| {
+        port.set_worth(worth);
+        (0..2).for_each(|_| {
+            now += 4000;
+            second(port, now, &rates);
+            settle(port, &mut adapter, &mut bound, now);
+        });
+        assert_eq!((adapter.rules.len(), bound.len()), (port.rules(), port.rules()));
+        (port.rules(), port.reason(now, flow(7), &key, &mask, 9000.0) == Reason::NoGain)
+    };
+    assert_eq!(after(&mut port, Worth::Ignored), (n, true), "they stay for the next trial");
+    assert_eq!(after(&mut port, Worth::Withdrawn), (0, true));
+    assert_eq!(after(&mut port, Worth::Ignored), (n, true));
+    assert_eq!(after(&mut port, Worth::Used), (n, false));
 }
 
 #[test]

@@ -111,7 +111,7 @@ impl Port {
     }
 
     /// Insertions that the adapter was not asked for yet are candidates again.
-    fn withdraw_waiting(&mut self, now_ms: u64) {
+    pub(super) fn withdraw_waiting(&mut self, now_ms: u64) {
         let waiting = std::mem::take(&mut self.requests);
         for request in waiting {
             match request {

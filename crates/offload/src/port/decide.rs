@@ -60,6 +60,9 @@ impl Port {
             }
             return;
         }
+        if self.worth == Worth::Withdrawn {
+            return self.withdraw(now_ms);
+        }
         let leave = self.enter_pps() * pick::LEAVE_PART;
         self.cooling.retain(|_, until| *until > now_ms);
         for unit in self.units.values_mut() {
@@ -97,6 +100,14 @@ impl Port {
             self.enter(now_ms, c, pattern, bytes);
         }
         self.change_masks(now_ms, &blocked);
+    }
+
+    /// No rule is wanted.
+    fn withdraw(&mut self, now_ms: u64) {
+        self.candidates.take();
+        self.withdraw_waiting(now_ms);
+        let all: Vec<Mark> = self.units.keys().copied().collect();
+        all.into_iter().for_each(|mark| self.leave(now_ms, mark));
     }
 
     /// Another worker's flow may have the same rule already.

@@ -1,0 +1,284 @@
+//! Whether a port's marks pay: measured while the switch runs, by what a packet costs in short
+//! windows that alternate, with marks and with marks ignored.
+//!
+//! One port is measured at a time, so that what is saved at one is not taken for another's.
+
+/// One window.
+const WINDOW_MS: u64 = 100;
+/// Pairs of one trial: a window with marks, and one without.
+const PAIRS: u32 = 16;
+/// Marks do not pay if they cost more in so many of the pairs: by chance alone one trial in a
+/// hundred ends so.
+const PAIRS_LOST_MIN: u32 = 13;
+/// A window with fewer packets ends the trial: below 500,000 packets per second a thread has cycles
+/// to spare, and the clock is read for few packets at a time.
+const WINDOW_PACKETS_MIN: u64 = 50_000;
+/// The first trial begins so long after the first rules, the next one so long after that, then
+/// twice as long each time, up to:
+const FIRST_MS: u64 = 2_000;
+const WAIT_MS: u64 = 15_000;
+const WAIT_MS_MAX: u64 = 600_000;
+/// Trials that say that marks do not pay, in a row, after which the rules are withdrawn.
+const LOST_MAX: u32 = 2;
+/// The table is taken to fill up while there are so many times the rules after so long.
+const FILLING_MS: u64 = 10_000;
+const FILLING_FACTOR: f32 = 1.125;
+
+/// What becomes of a port's marks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Worth {
+    /// They are believed once compared.
+    #[default]
+    Used,
+    /// Packets are treated as if they had none; the rules stay.
+    Ignored,
+    /// There are no rules until the next trial.
+    Withdrawn,
+}
+
+/// What a port's packets cost so far; only differences mean something.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PortTotals {
+    /// Packets that came in.
+    pub packets: u64,
+    /// Cycles of the threads that received them, for these packets.
+    pub cycles: u64,
+}
+
+/// A trial under way.
+struct Trial {
+    window: u32,
+    before: PortTotals,
+    /// Cycles per packet of the last window with marks.
+    with: f32,
+    /// Pairs in which marks cost more.
+    lost: u32,
+    /// The cheapest windows, cycles per packet: with marks, and without.
+    least: [f32; 2],
+}
+
+/// One port's judge. Time is an argument.
+pub struct Judge {
+    worth: Worth,
+    trial: Option<Trial>,
+    /// When there is something to do.
+    due_ms: u64,
+    wait_ms: u64,
+    lost: u32,
+    /// Rules at the last look.
+    rules: usize,
+    /// Cycles per packet of the last trial: with marks, and without.
+    measured: Option<[f32; 2]>,
+}
+
+impl Judge {
+    /// Marks count until it was measured that they do not pay.
+    pub fn new(now_ms: u64) -> Judge {
+        Judge {
+            worth: Worth::Used,
+            trial: None,
+            due_ms: now_ms + FIRST_MS,
+            wait_ms: WAIT_MS,
+            lost: 0,
+            rules: 0,
+            measured: None,
+        }
+    }
+
+    /// Is there something to do? If not, [`Judge::turn`] does nothing.
+    pub fn is_due(&self, now_ms: u64) -> bool {
+        now_ms >= self.due_ms
+    }
+
+    /// Is a trial under way?
+    pub fn is_measuring(&self) -> bool {
+        self.trial.is_some()
+    }
+
+    /// Do marks count now?
+    pub fn marks_count(&self) -> bool {
+        match &self.trial {
+            Some(trial) => trial.window % 2 == 0,
+            None => self.worth == Worth::Used,
+        }
+    }
+
+    /// What the last trial said.
+    pub fn worth(&self) -> Worth {
+        self.worth
+    }
+
+    /// Cycles per packet of the last trial, with marks and without.
+    pub fn measured(&self) -> Option<[f32; 2]> {
+        self.measured
+    }
+
+    /// Time passes; the port has so many rules that mark, and its counters stand so.
+    pub fn turn(&mut self, now_ms: u64, rules: usize, now: PortTotals) {
+        if !self.is_due(now_ms) {
+            return;
+        }
+        if self.trial.is_some() {
+            return self.end_window(now_ms, now);
+        }
+        let before = std::mem::replace(&mut self.rules, rules);
+        let filling = rules as f32 > before as f32 * FILLING_FACTOR;
+        match self.worth {
+            Worth::Withdrawn => {
+                self.worth = Worth::Ignored;
+                self.due_ms = now_ms + FILLING_MS;
+            }
+            Worth::Ignored if filling => self.due_ms = now_ms + FILLING_MS,
+            _ if rules == 0 => self.due_ms = now_ms + FIRST_MS,
+            _ => {
+                let least = [f32::MAX; 2];
+                self.trial = Some(Trial { window: 0, before: now, with: 0.0, lost: 0, least });
+                self.due_ms = now_ms + WINDOW_MS;
+            }
+        }
+    }
+
+    fn end_window(&mut self, now_ms: u64, now: PortTotals) {
+        let Some(trial) = &mut self.trial else { return };
+        let packets = now.packets.saturating_sub(trial.before.packets);
+        if packets < WINDOW_PACKETS_MIN {
+            self.trial = None;
+            self.due_ms = now_ms + self.wait_ms;
+            return;
+        }
+        let cycles = now.cycles.saturating_sub(trial.before.cycles);
+        let (cost, kind) = (cycles as f32 / packets as f32, trial.window as usize % 2);
+        trial.least[kind] = trial.least[kind].min(cost);
+        match kind {
+            0 => trial.with = cost,
+            _ => trial.lost += u32::from(trial.with > cost),
+        }
+        trial.window += 1;
+        trial.before = now;
+        self.due_ms = now_ms + WINDOW_MS;
+        if trial.window == 2 * PAIRS {
+            let (pays, least) = (trial.lost < PAIRS_LOST_MIN, trial.least);
+            self.trial = None;
+            self.conclude(now_ms, pays, least);
+        }
+    }
+
+    fn conclude(&mut self, now_ms: u64, pays: bool, least: [f32; 2]) {
+        self.measured = Some(least);
+        let was = self.lost > 0;
+        self.lost = if pays { 0 } else { self.lost + 1 };
+        self.worth = match self.lost {
+            0 => Worth::Used,
+            LOST_MAX.. => Worth::Withdrawn,
+            _ => Worth::Ignored,
+        };
+        if was != (self.lost > 0) {
+            self.wait_ms = WAIT_MS;
+        }
+        self.due_ms = now_ms + self.wait_ms;
+        self.wait_ms = (2 * self.wait_ms).min(WAIT_MS_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A port whose packets cost so much with marks and without, from 0 ms on.
+    struct Bench {
+        judge: Judge,
+        now_ms: u64,
+        totals: PortTotals,
+        rules: usize,
+        turns: u64,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            let (judge, totals) = (Judge::new(0), PortTotals::default());
+            Bench { judge, now_ms: 0, totals, rules: 1000, turns: 0 }
+        }
+
+        /// Milliseconds of the next `ms` in which marks counted.
+        fn pass(&mut self, ms: u64, pps: u64, [with, without]: [u64; 2]) -> u64 {
+            let mut counted = 0;
+            for _ in 0..ms / 10 {
+                self.now_ms += 10;
+                let count = self.judge.marks_count();
+                counted += 10 * u64::from(count);
+                self.totals.packets += pps / 100;
+                self.totals.cycles += pps / 100 * if count { with } else { without };
+                if self.judge.is_due(self.now_ms) {
+                    self.turns += 1;
+                    let rules = if self.judge.worth() == Worth::Withdrawn { 0 } else { self.rules };
+                    self.judge.turn(self.now_ms, rules, self.totals);
+                }
+            }
+            counted
+        }
+    }
+
+    #[test]
+    fn marks_that_pay_are_used_and_measured_more_and_more_seldom() {
+        let mut b = Bench::new();
+        let counted = b.pass(3_600_000, 1_000_000, [60, 80]);
+        assert_eq!(b.judge.worth(), Worth::Used);
+        assert!(counted > 3_600_000 - 12 * 1_600, "{counted}");
+        assert!(b.turns <= 12 * u64::from(2 * PAIRS + 1), "{}", b.turns);
+        assert_eq!(b.judge.measured(), Some([60.0, 80.0]));
+    }
+
+    #[test]
+    fn marks_that_do_not_pay_are_ignored_then_withdrawn_and_tried_again() {
+        let mut b = Bench::new();
+        b.pass(6_000, 1_000_000, [90, 80]);
+        assert_eq!((b.judge.worth(), b.judge.marks_count()), (Worth::Ignored, false));
+        b.pass(20_000, 1_000_000, [90, 80]);
+        assert_eq!(b.judge.worth(), Worth::Withdrawn);
+        // Seconds of an hour that marks cost something: less than a hundredth.
+        let counted = b.pass(3_600_000, 1_000_000, [90, 80]);
+        assert!((1_600..36_000).contains(&counted), "{counted}");
+        b.pass(2 * WAIT_MS_MAX, 1_000_000, [70, 80]);
+        assert_eq!(b.judge.worth(), Worth::Used);
+    }
+
+    #[test]
+    fn a_table_that_fills_up_is_judged_when_it_has() {
+        let mut b = Bench::new();
+        b.rules = 100;
+        b.pass(6_000, 1_000_000, [90, 80]);
+        assert_eq!(b.judge.worth(), Worth::Ignored);
+        for _ in 0..12 {
+            b.rules = b.rules * 3 / 2;
+            assert_eq!(b.pass(FILLING_MS, 1_000_000, [70, 80]), 0, "no trial");
+        }
+        b.pass(2 * FILLING_MS, 1_000_000, [70, 80]);
+        assert_eq!(b.judge.worth(), Worth::Used);
+    }
+
+    /// What costs a fifth more or less at random, whatever the marks, ends marks that pay seldom.
+    #[test]
+    fn noise_decides_nothing() {
+        let (mut random, mut ignored) = (1u32, 0);
+        for _ in 0..200 {
+            let mut b = Bench::new();
+            while b.judge.measured().is_none() {
+                random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let noise = u64::from(random >> 16) % 40;
+                b.pass(100, 1_000_000, [90 + noise, 100 + noise]);
+            }
+            ignored += u32::from(b.judge.worth() != Worth::Used);
+        }
+        assert!(ignored <= 2, "{ignored} of 200");
+    }
+
+    #[test]
+    fn few_packets_say_nothing() {
+        let mut b = Bench::new();
+        b.pass(60_000, 400_000, [90, 80]);
+        assert_eq!((b.judge.worth(), b.judge.measured()), (Worth::Used, None));
+        b.rules = 0;
+        b.pass(60_000, 1_000_000, [90, 80]);
+        assert_eq!(b.judge.measured(), None, "no rules");
+    }
+}
