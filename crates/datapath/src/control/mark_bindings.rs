@@ -16,6 +16,8 @@ pub(crate) struct PortMarks {
     /// Forms of bindings (no value), and how many have them; the place is the worker's number for
     /// it.
     pub forms: Vec<(FirstBytes, u32)>,
+    /// Workers treat its packets as if they had no marks.
+    pub ignored: bool,
 }
 
 /// Of the whole packet side.

@@ -7,7 +7,7 @@ use crate::marks::{MarkBinding, MarkChange, MarkMemory, MarkTable};
 use crate::messages::Command;
 use action::Op;
 use flow::{Key, Mask, PortNo};
-use offload::{FirstBytes, FlowId, Mark, first_bytes};
+use offload::{FirstBytes, FlowId, Mark, PortTotals, first_bytes};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -38,6 +38,27 @@ impl Datapath {
         self.marks.retired.extend(marks.memories.into_values());
     }
 
+    /// Packets of this port are treated as if they had no marks, or are not any more; bindings stay
+    /// as they are and change as ever. Nothing happens if that is so already.
+    pub fn ignore_marks(&mut self, no: PortNo, ignored: bool) {
+        let Some(marks) = self.ports.get_mut(&no).and_then(|p| p.marks.as_mut()) else { return };
+        if std::mem::replace(&mut marks.ignored, ignored) != ignored {
+            for w in self.workers.iter_mut().flatten() {
+                w.send(Command::Mark(no, MarkChange::Ignore(ignored)));
+            }
+        }
+    }
+
+    /// What the port's packets cost so far, on all workers, as `dpif-netdev/pmd-rxq-show` has it.
+    pub fn port_totals(&self, no: PortNo) -> PortTotals {
+        let mut all = PortTotals::default();
+        for q in self.ports.get(&no).into_iter().flat_map(|p| &p.rxqs) {
+            all.packets += q.cell.packets.get();
+            all.cycles += q.cell.cycles.get();
+        }
+        all
+    }
+
     /// May packets of this port be marked?
     pub fn has_marks(&self, no: PortNo) -> bool {
         self.ports.get(&no).is_some_and(|p| p.marks.is_some())
@@ -50,7 +71,7 @@ impl Datapath {
             let Some(marks) = &mut p.marks else { continue };
             marks.memories.entry(slot).or_insert_with(|| {
                 let memory = Arc::new(MarkMemory::new());
-                let table = Box::new(MarkTable::new(memory.clone()));
+                let table = Box::new(MarkTable::new(memory.clone(), marks.ignored));
                 w.send(Command::Mark(*no, MarkChange::Table(Some(table))));
                 memory
             });

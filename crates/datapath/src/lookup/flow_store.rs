@@ -7,6 +7,7 @@
 
 use crate::batch::keys::Line;
 use crate::batch::keys::PWORDS;
+use crate::mem::prefetch;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -225,6 +226,12 @@ impl Store {
     #[inline]
     pub fn is_ended(&self, i: u32) -> bool {
         self.ended(i).load(Ordering::Acquire) != 0
+    }
+
+    /// Asks for what [`Store::is_ended`] reads.
+    #[inline]
+    pub fn prefetch_ended(&self, i: u32) {
+        prefetch(self.ended.at(i as usize));
     }
 
     /// Address of the line, to prefetch.

@@ -22,6 +22,8 @@ pub(crate) const MARK_FORMS_MAX: usize = 256;
 pub(crate) enum MarkChange {
     /// Packets of this port may be marked from now on, or are not any more.
     Table(Option<Box<MarkTable>>),
+    /// They are ignored, or are not any more; what they stand for is kept either way.
+    Ignore(bool),
     Bind(Box<MarkBinding>),
     /// The slot does not stand for this megaflow any more.
     Unbind(u16, u32),

@@ -14,10 +14,6 @@ use flow::PortNo;
 use packet::BURST;
 use std::ops::Range;
 
-/// Unknown packets of a burst that are parsed alone; with more of them all are, known or not.
-/// Each stretch costs about as much as eight packets of a whole burst.
-const PARSED_APART_MAX: u32 = 4;
-
 /// By port: its marks, if its adapter makes some.
 #[derive(Default)]
 pub(crate) struct PortMarks {
@@ -26,10 +22,11 @@ pub(crate) struct PortMarks {
 }
 
 impl PortMarks {
-    /// Has the port an adapter that marks packets?
+    /// Has the port an adapter that marks packets, and do its marks count?
     #[inline]
     pub fn serve(&self, port: PortNo) -> bool {
-        self.tables.get(usize::from(port)).is_some_and(Option::is_some)
+        let table = self.tables.get(usize::from(port)).and_then(Option::as_ref);
+        table.is_some_and(|t| !t.ignored)
     }
 
     pub fn take_counts(&mut self) -> MarkCounts {
@@ -60,6 +57,7 @@ impl PortMarks {
             MarkChange::Bind(b) => {
                 table.bind(store, &b, &|program| needs_key(programs.get(program).kind));
             }
+            MarkChange::Ignore(ignored) => table.ignored = ignored,
             MarkChange::Unbind(slot, megaflow) => table.unbind(slot, megaflow),
             MarkChange::Table(_) => {}
         }
@@ -75,56 +73,27 @@ impl PortMarks {
         table: &Table,
         reports: &mut Reports,
     ) -> u64 {
-        let Burst { range, since, port } = burst;
+        let (range, port) = (burst.range.clone(), burst.port);
         let Some(Some(marks)) = self.tables.get(usize::from(port)) else { return 0 };
-        let mut found = marks.find(&table.store, batch, range.clone());
+        let mut found = marks.find(parser.level, &table.store, batch, range.clone());
         self.counts.add(found.counts);
         let all = u32::MAX >> (BURST - range.len());
         if parser.all {
             found.parse = all;
         }
-        if found.known == 0 {
-            parser.parse(batch, range.clone(), since, port, reports);
-            return total(&batch.columns.len[range]);
-        }
-        batch.marked += found.counts.hits as usize;
-        if found.parse.count_ones() > PARSED_APART_MAX {
-            found.parse = all;
-        }
         if found.parse != 0 {
-            parse_some(parser, batch, &range, (since, port), found.parse, reports);
+            let some = (found.parse != all).then_some(found.parse);
+            parser.parse_places(batch, burst, some, reports);
         }
         if found.known & !found.parse == all {
             batch.keys.have[range.clone()].fill(0);
             batch.columns.known[range.clone()].fill(true);
             batch.columns.same[range.clone()].fill(false);
-        } else {
+        } else if found.known != 0 {
             settle(batch, &range, &found);
         }
+        batch.marked += found.counts.hits as usize;
         total(&batch.columns.len[range])
-    }
-}
-
-/// Parses the packets of a burst that have a bit in `which`, stretch by stretch.
-#[inline(never)]
-fn parse_some(
-    parser: &mut Parser,
-    batch: &mut Batch,
-    range: &Range<usize>,
-    (since, port): (usize, PortNo),
-    mut which: u32,
-    reports: &mut Reports,
-) {
-    let from = range.start;
-    while which != 0 {
-        let first = which.trailing_zeros();
-        let n = (which >> first).trailing_ones();
-        let start = from + first as usize;
-        // The packet before has no key, or none that is looked up.
-        let alone = start > from || start > since && batch.columns.known[start - 1];
-        let since = if alone { start } else { since };
-        parser.parse(batch, start..start + n as usize, since, port, reports);
-        which &= u32::MAX.checked_shl(first + n).unwrap_or(0);
     }
 }
 
@@ -132,14 +101,29 @@ fn parse_some(
 /// such a packet is not copied to the packet behind it. Without branches: they would be
 /// mispredicted.
 fn settle(batch: &mut Batch, range: &Range<usize>, found: &Found) {
-    let looked_at = !(found.known | found.known << 1);
-    let has_key = !found.known | found.parse;
-    for (k, i) in range.clone().enumerate() {
-        let is = |bits: u32| bits >> k & 1 != 0;
-        batch.columns.known[i] = is(found.known);
-        batch.columns.same[i] &= is(looked_at);
-        batch.keys.have[i] &= 0u8.wrapping_sub(is(has_key).into());
+    let known = spread(found.known);
+    let looked_at = spread(!(found.known | found.known << 1));
+    let has_key = spread(!found.known | found.parse);
+    let (columns, keys) = (&mut batch.columns, &mut batch.keys);
+    columns.known[range.clone()].iter_mut().zip(known).for_each(|(to, bit)| *to = bit != 0);
+    columns.same[range.clone()].iter_mut().zip(looked_at).for_each(|(to, bit)| *to &= bit != 0);
+    keys.have[range.clone()]
+        .iter_mut()
+        .zip(has_key)
+        .for_each(|(to, bit)| *to &= bit.wrapping_neg());
+}
+
+/// Bits as bytes that are 0 or 1.
+fn spread(bits: u32) -> [u8; BURST] {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    // Bit k of byte k, which the sum turns into bit 7.
+    const DIAGONAL: u64 = 0x8040_2010_0804_0201;
+    let mut all = [0; BURST];
+    for (eight, bits) in all.chunks_exact_mut(8).zip(bits.to_le_bytes()) {
+        let one_each = (u64::from(bits) * EACH) & DIAGONAL;
+        eight.copy_from_slice(&(((one_each + 0x7f * EACH) >> 7) & EACH).to_le_bytes());
     }
+    all
 }
 
 /// Does what this program does need a packet's key or where its headers are?
@@ -148,4 +132,17 @@ pub(crate) fn needs_key(kind: Kind) -> bool {
         kind,
         Kind::Drop | Kind::Output | Kind::SetEthOutput | Kind::PushVlanOutput | Kind::PopVlanOutput
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_become_bytes() {
+        for bits in [0, 1, 0x8000_0000, 0xffff_ffff, 0x1234_5678, 0xff00_80a5] {
+            let bytes = spread(bits);
+            assert!((0..BURST).all(|k| u32::from(bytes[k]) == bits >> k & 1), "{bits:x}");
+        }
+    }
 }

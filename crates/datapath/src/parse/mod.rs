@@ -30,7 +30,7 @@ use telemetry::Drop;
 /// Parses the packets of a worker.
 #[derive(Default)]
 pub(crate) struct Parser {
-    level: Level,
+    pub level: Level,
     /// Compare kernels with the scalar parser, packet by packet.
     pub validate: bool,
     /// Parse packets, too, whose way is known without: they are looked at.
@@ -60,6 +60,18 @@ impl Parser {
         port: PortNo,
         reports: &mut Reports,
     ) {
+        self.parse_places(batch, Burst { range, since, port }, None, reports);
+    }
+
+    /// Parses the packets of a burst that have a bit in `some` ([`Job::some`]).
+    pub fn parse_places(
+        &mut self,
+        batch: &mut Batch,
+        burst: Burst,
+        some: Option<u32>,
+        reports: &mut Reports,
+    ) {
+        let Burst { range, since, port } = burst;
         let no = port as usize;
         if self.profile_stats.len() <= no {
             self.profile_stats.resize_with(no + 1, ProfileStats::default);
@@ -68,6 +80,7 @@ impl Parser {
         let mut job = Job {
             packets: &batch.packets,
             range,
+            some,
             since,
             in_port: port,
             vlan_limit: batch.vlan_limit,

@@ -12,7 +12,7 @@ use crate::cpu::Level;
 use crate::mem::prefetch;
 use crate::parse::scalar::parse;
 use flow::at;
-use packet::{Packet, VECTOR};
+use packet::{BURST, Packet, VECTOR};
 use std::ops::Range;
 use telemetry::Drop;
 
@@ -20,6 +20,9 @@ use telemetry::Drop;
 pub(crate) struct Job<'a> {
     pub packets: &'a [Packet],
     pub range: Range<usize>,
+    /// Bits of the range's packets that are parsed, of a burst at most; None: all are. What is said
+    /// of them beside those that are not is for the caller to correct ([`Columns::same`]).
+    pub some: Option<u32>,
     /// Since here all packets are of this port.
     pub since: usize,
     pub in_port: u16,
@@ -39,6 +42,7 @@ impl Job<'_> {
     pub fn run(&mut self, level: Level) -> usize {
         let Range { start, end } = self.range;
         assert!(self.since <= start && start <= end && end <= self.packets.len() && end <= VECTOR);
+        assert!(self.some.is_none() || end - start <= BURST);
         let claimed = match level {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a level is used only where `is_available` found it; the range is checked.
@@ -47,7 +51,9 @@ impl Job<'_> {
             // SAFETY: as above.
             Level::Avx2 => unsafe { super::simd::avx2(self) },
             _ => {
-                self.range.clone().for_each(|i| self.one(i));
+                let which = self.some;
+                let parsed = |i: &usize| which.is_none_or(|bits| bits >> (i - start) & 1 != 0);
+                self.range.clone().filter(parsed).for_each(|i| self.one(i));
                 0
             }
         };
@@ -112,23 +118,87 @@ pub(crate) trait KeyBuilder {
 /// As for [`KeyBuilder`]; the job's range lies in its packets and in a vector.
 #[inline(always)]
 pub(crate) unsafe fn run<M: KeyBuilder>(job: &mut Job<'_>) -> usize {
+    // SAFETY: the caller's.
+    unsafe {
+        match job.some {
+            None => run_places::<M, false>(job, Places::new(job)),
+            Some(_) => run_places::<M, true>(job, Places::new(job)),
+        }
+    }
+}
+
+/// Which packets of a job are parsed: all of its range, or those that have a bit.
+#[derive(Clone, Copy)]
+struct Places {
+    start: usize,
+    end: usize,
+    bits: u32,
+}
+
+impl Places {
+    fn new(job: &Job<'_>) -> Places {
+        let Range { start, end } = job.range;
+        let inside = u32::MAX >> BURST.saturating_sub(end - start).min(BURST - 1);
+        Places { start, end, bits: job.some.unwrap_or(0) & inside }
+    }
+
+    #[inline(always)]
+    fn first<const SOME: bool>(self) -> usize {
+        match SOME {
+            true => (self.start + self.bits.trailing_zeros() as usize).min(self.end),
+            false => self.start,
+        }
+    }
+
+    /// The one behind place `i`, which is one of them; the range's end behind the last.
+    #[inline(always)]
+    fn after<const SOME: bool>(self, i: usize) -> usize {
+        match SOME {
+            true => {
+                let behind = self.bits >> (i - self.start) >> 1;
+                (i + 1 + behind.trailing_zeros() as usize).min(self.end)
+            }
+            false => i + 1,
+        }
+    }
+
+    /// How many of them are in this part of the range.
+    #[inline(always)]
+    fn count<const SOME: bool>(self, from: usize, to: usize) -> usize {
+        let below = |i: usize| u64::from(self.bits) & ((1 << (i - self.start)) - 1);
+        match SOME {
+            true => (below(to) & !below(from)).count_ones() as usize,
+            false => to - from,
+        }
+    }
+}
+
+/// [`run`]. `SOME`: not all of the range.
+///
+/// # Safety
+/// As for [`run`].
+#[inline(always)]
+unsafe fn run_places<M: KeyBuilder, const SOME: bool>(job: &mut Job<'_>, all: Places) -> usize {
     let Range { start, end } = job.range;
-    job.packets[start..end].iter().for_each(|p| prefetch(p.data().as_ptr()));
+    if !SOME {
+        job.packets[start..end].iter().for_each(|p| prefetch(p.data().as_ptr()));
+    }
     let mut claimed = 0;
     let mut expected = job.profile_stats.tried[0];
-    let mut i = start;
+    let mut i = all.first::<SOME>();
     while i < end {
         // SAFETY: `i` is in the range; the rest is the caller's.
-        let n = unsafe {
+        let stop = unsafe {
             match (expected.family, expected.flags_mask) {
-                (Family::V4, 0) => stretch::<M, false>(job, i, expected),
-                (Family::V4, _) => stretch::<M, true>(job, i, expected),
-                _ => 0,
+                (Family::V4, 0) => stretch::<M, false, SOME>(job, i, expected, all),
+                (Family::V4, _) => stretch::<M, true, SOME>(job, i, expected, all),
+                _ => i,
             }
         };
+        let n = all.count::<SOME>(i, stop);
         job.profile_stats.claimed[expected.index as usize] += n as u32;
         claimed += n;
-        i += n;
+        i = stop;
         if i == end {
             break;
         }
@@ -141,7 +211,7 @@ pub(crate) unsafe fn run<M: KeyBuilder>(job: &mut Job<'_>) -> usize {
             }
             None => job.one(i),
         }
-        i += 1;
+        i = all.after::<SOME>(i);
     }
     claimed
 }
@@ -161,41 +231,42 @@ fn before<M: KeyBuilder>(job: &Job<'_>, i: usize) -> M::Key {
     unsafe { M::load(if lone { &NO_LINE } else { &job.keys.line.0[i - 1] }) }
 }
 
-/// IPv4 packets from the `first`th on as long as the profile claims them; how many.
+/// IPv4 packets from the `first`th on as long as the profile claims them; the first that it does
+/// not, or the range's end.
 ///
 /// # Safety
 /// As for [`run`]; the profile is of IPv4 and has TCP flags if `FLAGS`.
 #[inline(always)]
-unsafe fn stretch<M: KeyBuilder, const FLAGS: bool>(
+unsafe fn stretch<M: KeyBuilder, const FLAGS: bool, const SOME: bool>(
     job: &mut Job<'_>,
     first: usize,
     p: &Profile,
+    all: Places,
 ) -> usize {
-    let n = job.range.end - first;
     let mut last = before::<M>(job, first);
-    let layout = p.layout;
-    // SAFETY: `first + n` is inside all of these; the data is `len` bytes long.
+    let (mut i, layout) = (first, p.layout);
+    // SAFETY: places up to the range's end are inside all of these; the data is `len` bytes long.
     unsafe {
         let ready = M::ready(p, port_word(job.in_port));
-        let packets = job.packets.as_ptr().add(first);
-        let lines = job.keys.line.0.as_mut_ptr().add(first);
-        let lays = job.columns.layout.as_mut_ptr().add(first);
-        let lens = job.columns.len.as_mut_ptr().add(first);
-        let sames = job.columns.same.as_mut_ptr().add(first);
-        let haves = job.keys.have.as_mut_ptr().add(first);
-        for i in 0..n {
+        let packets = job.packets.as_ptr();
+        let lines = job.keys.line.0.as_mut_ptr();
+        let lays = job.columns.layout.as_mut_ptr();
+        let lens = job.columns.len.as_mut_ptr();
+        let sames = job.columns.same.as_mut_ptr();
+        let haves = job.keys.have.as_mut_ptr();
+        while i < all.end {
             let packet = &*packets.add(i);
             let (d, len) = (packet.data().as_ptr(), packet.len());
             if len < p.least as usize || packet.segments() != 1 {
-                return i;
+                break;
             }
             let head = M::head(d, len);
             if !M::claims(head, &ready) {
-                return i;
+                break;
             }
             let end = p.end_base as usize + be16(d, p.len_at as usize) as usize;
             if end < p.end_least as usize || end > len {
-                return i;
+                break;
             }
             let key = M::key::<FLAGS>(head, d, &ready);
             *sames.add(i) = M::same(key, last);
@@ -204,9 +275,10 @@ unsafe fn stretch<M: KeyBuilder, const FLAGS: bool>(
             *lens.add(i) = len as u16;
             *lays.add(i) = Layout { end: end as u16, ..layout };
             last = key;
+            i = all.after::<SOME>(i);
         }
     }
-    n
+    i
 }
 
 /// Packet `i` if any profile claims it; which one.

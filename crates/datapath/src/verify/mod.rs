@@ -244,6 +244,7 @@ mod tests {
         let mut job = Job {
             packets: &packets,
             range: 0..3,
+            some: None,
             since: 0,
             in_port: 7,
             vlan_limit: 1,

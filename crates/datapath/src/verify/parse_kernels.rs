@@ -47,6 +47,7 @@ pub(crate) fn parse_all(
     let claimed = Job {
         packets: &packets,
         range: 0..packets.len(),
+        some: None,
         since: 0,
         in_port: 0x1234,
         vlan_limit: 2,
