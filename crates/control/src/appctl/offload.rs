@@ -2,7 +2,7 @@
 
 use super::dpctl::{self, Style};
 use super::{Job, flow_dump};
-use crate::offload::{rule_counts, show_refusals};
+use crate::offload::{rule_counts, show_refusals, worth_text};
 use crate::state::State;
 use datapath::FlowDump;
 use offload::REASONS;
@@ -86,6 +86,7 @@ fn adapters(s: &State, port: Option<&str>) -> String {
             p.enter_pps()
         );
         let _ = writeln!(out, "  {}, flushes: {}", rule_counts(&stats.rules), stats.flushes);
+        let _ = writeln!(out, "  marks: {}", worth_text(&e.judge));
         if let Some(full) = &e.full {
             full.show(&mut out);
         }

@@ -13,10 +13,10 @@ pub mod thread;
 use crate::state::State;
 use crate::vlog;
 use action::Op;
-use datapath::{FlowDump, SampleCursor};
+use datapath::{Datapath, FlowDump, SampleCursor};
 use flow::PortNo;
 use full::{Full, Spot, Spots, Waits};
-use offload::{Binding, Limits, Outcome, Port, Reason, Request, Saved, StageTotals};
+use offload::{Binding, Judge, Limits, Outcome, Port, Reason, Request, Saved, StageTotals, Worth};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -46,6 +46,8 @@ pub struct Entry {
     pub port: Port,
     /// Its rules that forward; None: it is on no adapter that does.
     pub full: Option<Full>,
+    /// Whether its marks pay.
+    pub judge: Judge,
     /// A request that found no room.
     held: Option<Request>,
     /// Packets with wrong marks so far, by slot.
@@ -145,6 +147,7 @@ pub fn turn(s: &mut State, now_ms: u64) {
         o.ports.values_mut().for_each(|e| e.port.gone(now_ms, flow));
     }
     o.take_ended(&mut s.dp, now_ms);
+    o.judge_marks(&mut s.dp, now_ms);
     let due = now_ms >= o.second_ms + SECOND_MS;
     if due && !o.sampling && o.enabled {
         o.seconds = ((now_ms - o.second_ms) as f32 / 1000.0).clamp(0.1, 10.0);
@@ -181,6 +184,11 @@ impl Entry {
             // Rules that forward are not, whatever the adapter says of them.
             self.flush(no, threads, now_ms);
         }
+    }
+
+    /// Were marks ignored, at least some of the last second?
+    fn ignores_marks(&self) -> bool {
+        self.judge.is_measuring() || !self.judge.marks_count()
     }
 
     /// As ovs-vswitchd does, once a second at most.
@@ -231,6 +239,21 @@ impl Entry {
         }
         self.logged.stats = now.clone();
         self.logged.silent = silent;
+    }
+}
+
+/// Whether a port's marks are used, and what was measured of it, for `offload/show` and the log.
+pub fn worth_text(judge: &Judge) -> String {
+    let what = match judge.worth() {
+        Worth::Used => "used",
+        Worth::Ignored => "ignored",
+        Worth::Withdrawn => "ignored, the rules are withdrawn",
+    };
+    match judge.measured() {
+        Some([with, without]) => {
+            format!("{what} ({with:.0} cycles per packet with them, {without:.0} without)")
+        }
+        None => format!("{what} (not measured yet)"),
     }
 }
 
@@ -309,7 +332,8 @@ impl Offload {
                 let before = e.wrong.insert(mark.slot(), now).unwrap_or(now);
                 let wrong = now.wrapping_sub(before);
                 e.wrong_packets += u64::from(wrong);
-                e.port.compared(now_ms, mark, wrong, s.dp.take_marked(*no, mark.slot()));
+                let some = s.dp.take_marked(*no, mark.slot());
+                e.port.compared(now_ms, mark, wrong, some || e.ignores_marks());
             }
             e.tell(self.threads[e.thread].silence());
             let (dp, full) = (&s.dp, &e.full);
@@ -319,6 +343,24 @@ impl Offload {
                 let helps = unhelped(&f.2).is_none() && forwards.is_none_or(|f| f.is_err());
                 helps.then_some((f.0, f.1))
             });
+        }
+    }
+
+    /// Measures whether the marks of ports pay, one port at a time.
+    fn judge_marks(&mut self, dp: &mut Datapath, now_ms: u64) {
+        let mut measuring = self.ports.values().any(|e| e.judge.is_measuring());
+        for (no, e) in self.ports.iter_mut().filter(|(_, e)| e.judge.is_due(now_ms)) {
+            if measuring && !e.judge.is_measuring() {
+                continue;
+            }
+            let before = e.judge.worth();
+            e.judge.turn(now_ms, e.port.marks_used(), dp.port_totals(*no));
+            measuring |= e.judge.is_measuring();
+            dp.ignore_marks(*no, !e.judge.marks_count());
+            e.port.set_worth(e.judge.worth());
+            if (before == Worth::Used) != (e.judge.worth() == Worth::Used) {
+                vlog::info!(MODULE, "{}: marks are {}", e.name, worth_text(&e.judge));
+            }
         }
     }
 
@@ -502,9 +544,19 @@ fn open(s: &mut State, no: PortNo) {
     let port = Port::new(limits, now_ms);
     let (held, wrong) = (None, HashMap::new());
     let logged = Logged::default();
-    let wrong_packets = 0;
-    let entry =
-        Entry { name, serial, thread, port, full, held, wrong, wrong_packets, upsets, logged };
+    let entry = Entry {
+        name,
+        serial,
+        thread,
+        port,
+        full,
+        judge: Judge::new(now_ms),
+        held,
+        wrong,
+        wrong_packets: 0,
+        upsets,
+        logged,
+    };
     o.ports.insert(no, entry);
 }
 
