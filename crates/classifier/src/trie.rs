@@ -24,11 +24,11 @@ pub(crate) struct Trie {
     root: Link<Node>,
 }
 
-/// The way of an address through a trie, from the shortest prefix to the longest.
+/// The way of an address through a trie, from the shortest prefix to the longest. `'a` is a
+/// guard's.
 pub(crate) struct Walk<'a> {
     address: u32,
     at: Option<&'a Node>,
-    guard: Guard<'a>,
     /// Upper bits of the address that decided where it led so far.
     pub bits: u8,
 }
@@ -44,9 +44,13 @@ impl<'a> Walk<'a> {
             return None;
         }
         self.bits = node.len;
-        if node.len < 32 && node.child.iter().any(|c| !c.is_null()) {
-            self.bits += 1;
-            self.at = node.child[bit(self.address, node.len)].get(self.guard);
+        if node.len < 32 {
+            let child = [0, 1].map(|i| node.child[i].load());
+            if child.iter().any(|c| !c.is_null()) {
+                self.bits += 1;
+                // SAFETY: as in `Link::get`; `'a` is a guard's.
+                self.at = unsafe { child[bit(self.address, node.len)].as_ref() };
+            }
         }
         Some((node.len, &node.here))
     }
@@ -85,7 +89,7 @@ impl Trie {
     /// The way of an address.
     #[inline]
     pub fn walk<'a>(&'a self, guard: Guard<'a>, address: u32) -> Walk<'a> {
-        Walk { address, at: self.root.get(guard), guard, bits: 0 }
+        Walk { address, at: self.root.get(guard), bits: 0 }
     }
 
     /// The count of a prefix, from now on if it had none: the caller counts.
