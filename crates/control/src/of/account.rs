@@ -5,8 +5,8 @@ use crate::vlog;
 use std::time::{Duration, Instant};
 
 /// Bytes that may be kept for one connection: received and not yet read, in bundles, in flow
-/// monitors, in lists of flows that a reply has yet to tell of, and waiting to be sent. A bundle of a million flows, or telling of so many that are
-/// gone, is 100 to 150 MB.
+/// monitors, in lists of flows that a reply has yet to name, and waiting to be sent. A bundle of a
+/// million flows, or the messages that so many are gone, is 100 to 150 MB.
 pub const CONNECTION_BYTES_MAX: usize = 256 << 20;
 /// Bytes that may be kept for all connections together; beyond it the connection that has most is
 /// closed.

@@ -78,7 +78,7 @@ pub(crate) struct MarkMemory {
 impl MarkMemory {
     pub fn new() -> MarkMemory {
         MarkMemory {
-            // A walk through page tables would cost as much as the comparison.
+            // In huge pages: a TLB miss would cost as much as the comparison.
             entries: Reserved::new(SLOTS),
             tails: Reserved::small(SLOTS),
             forms: Reserved::small(MARK_FORMS_MAX),

@@ -13,8 +13,8 @@ impl Lab {
     }
 }
 
-/// Table, cookie and `no_flow` of what controllers are told.
-fn told(d: &Decision) -> Option<(u8, u64, bool)> {
+/// Table, cookie and `no_flow` of what is reported to controllers.
+fn reported(d: &Decision) -> Option<(u8, u64, bool)> {
     let [Op::Punt(punt)] = &d.ops[..] else { return None };
     let context = punt.context.downcast_ref::<PacketInContext>()?;
     (context.reason == Reason::TableMiss).then_some((
@@ -37,11 +37,11 @@ fn a_miss_goes_where_the_table_says() {
     lab.misses(0..N_TABLES, TableMiss::Continue);
     assert_eq!(lab.send("in_port=1,udp"), "12");
     let last = N_TABLES as u8 - 1;
-    assert_eq!(told(&lab.decide(&tcp)), Some((last, 0, true)), "behind the last table");
+    assert_eq!(reported(&lab.decide(&tcp)), Some((last, 0, true)), "behind the last table");
     assert_eq!(lab.send("in_port=1,arp"), "drop", "resubmit looks at one table");
 
     lab.misses(0..1, TableMiss::Controller);
-    assert_eq!(told(&lab.decide(&udp)), Some((0, 0, true)));
+    assert_eq!(reported(&lab.decide(&udp)), Some((0, 0, true)));
     assert_eq!(lab.send("in_port=1,icmp"), "drop", "nothing is said of table 5");
 
     lab.misses(5..6, TableMiss::Drop);
@@ -49,5 +49,5 @@ fn a_miss_goes_where_the_table_says() {
     config.miss_to_controller = true;
     lab.sw.configure_bridge(lab.br, config).unwrap();
     assert_eq!(lab.send("in_port=1,icmp"), "drop");
-    assert_eq!(told(&lab.decide(&udp)), Some((0, 0, true)), "as without any");
+    assert_eq!(reported(&lab.decide(&udp)), Some((0, 0, true)), "as without any");
 }
