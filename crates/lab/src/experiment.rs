@@ -104,14 +104,14 @@ pub struct Points {
     /// in the plot.
     #[serde(default)]
     pub sizes: Vec<u32>,
-    /// Those of them that a run has which is not full; all if empty.
+    /// Packet sizes of the experiment that a run without `--full` has; empty: all.
     #[serde(default)]
     pub short_sizes: Vec<u32>,
     /// One row for each number of guests, likewise; `{guests}` in `source` is that number, and
     /// there are as many rules.
     #[serde(default)]
     pub guest_counts: Vec<u32>,
-    /// Those of them that a run has which is not full; all if empty.
+    /// Numbers of guests of the experiment that a run without `--full` has; empty: all.
     #[serde(default)]
     pub short_guest_counts: Vec<u32>,
     /// The packet size of this row, when it is one of several.

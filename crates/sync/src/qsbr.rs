@@ -173,7 +173,7 @@ impl Drop for Writer {
 pub struct Guard<'g> {
     #[cfg(debug_assertions)]
     domain: Option<&'g Inner>,
-    /// Neither sent nor shared: a reader reads on its own thread.
+    /// Makes the reader neither Send nor Sync: it reads on its own thread only.
     of: PhantomData<(&'g Inner, *mut ())>,
 }
 

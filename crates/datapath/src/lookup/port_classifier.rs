@@ -119,7 +119,7 @@ impl PortClassifier {
         &self.order[..self.policy.subtables_probed_max.min(self.order.len())]
     }
 
-    /// Those that they are not looked up in.
+    /// The subtables with megaflows of the port that its packets are not looked up in.
     pub fn unprobed(&self) -> &[u8] {
         &self.order[self.visited().len()..]
     }

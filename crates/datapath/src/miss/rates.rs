@@ -57,7 +57,7 @@ impl LookupCounts {
     }
 }
 
-/// So many events, and of them those that were as hoped for.
+/// A count of events, and how many of them were as hoped for.
 #[derive(Default, Clone, Copy, Debug, PartialEq)]
 pub struct Share {
     /// Events.

@@ -167,7 +167,7 @@ impl Bed {
         }
         panic!("the ticket is never done");
     }
-    /// So many iterations of all workers, without control's housekeeping.
+    /// Runs this many iterations of all workers, without the housekeeping of control.
     pub fn step(&mut self, n: usize) {
         for _ in 0..n {
             self.dp.step();
