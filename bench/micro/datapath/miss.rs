@@ -172,7 +172,7 @@ fn resident_mb() -> u64 {
 /// A switch with two ports and these rules.
 fn switch(lines: &[String], domain: Domain) -> Switch {
     let mut sw = Switch::new(domain.writer());
-    let br = sw.add_bridge("br0", BridgeConfig::default()).expect("a bridge");
+    let br = sw.add_bridge("br0", BridgeConfig::default(), 0).expect("a bridge");
     for i in 0..2u16 {
         let spec = PortSpec {
             of_port: u32::from(i) + 1,

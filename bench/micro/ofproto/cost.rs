@@ -22,7 +22,7 @@ fn resident_kb() -> u64 {
 
 fn main() {
     let mut sw = Switch::new(sync::Domain::new().writer());
-    let Ok(br) = sw.add_bridge("br0", BridgeConfig::default()) else { return };
+    let Ok(br) = sw.add_bridge("br0", BridgeConfig::default(), 0) else { return };
     for i in 1..=2u16 {
         let spec = PortSpec {
             of_port: i.into(),

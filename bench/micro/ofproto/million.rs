@@ -92,7 +92,7 @@ fn changes(sw: &mut Switch, br: BridgeId, n: u32) {
 fn main() {
     let n = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
     let mut sw = Switch::new(sync::Domain::new().writer());
-    let Ok(br) = sw.add_bridge("br0", BridgeConfig::default()) else { return };
+    let Ok(br) = sw.add_bridge("br0", BridgeConfig::default(), 0) else { return };
     let mut longest = 0;
     timed("add all", || {
         for i in 0..n {

@@ -225,7 +225,8 @@ fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) -> Option<u64> {
     let dpid = conf.datapath_id().unwrap_or_else(|| mac_to_dpid(mac));
     let restoring = state.borrow().applied.restoring;
     let config = BridgeConfig { restoring, ..bridge_config(conf, mac, dpid) };
-    let id = match state.borrow_mut().ofproto.add_bridge(&conf.name, config) {
+    let now = state.borrow().now_ns();
+    let id = match state.borrow_mut().ofproto.add_bridge(&conf.name, config, now) {
         Ok(id) => id,
         Err(e) => {
             vlog::err!(MODULE, "bridge {}: {e}", conf.name);

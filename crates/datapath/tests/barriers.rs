@@ -101,7 +101,7 @@ impl Control {
 fn switch(cores: &[usize]) -> (Control, Vec<Peer>) {
     let (pool, domain) = (Arc::new(HeapPool::new()), Domain::new());
     let mut sw = ofproto::Switch::new(domain.writer());
-    let br = sw.add_bridge("br0", BridgeConfig::default()).expect("a bridge");
+    let br = sw.add_bridge("br0", BridgeConfig::default(), 0).expect("a bridge");
     let pipeline: Arc<dyn Pipeline> = sw.pipeline();
     let mut dp = Datapath::new(Config::new(pool.clone(), domain, pipeline)).expect("a datapath");
     dp.set_settings(Settings { pmd_sleep_max_us: 50, ..Settings::default() });

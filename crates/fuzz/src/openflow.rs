@@ -61,7 +61,7 @@ fn name(sw: &mut Switch, bridge: BridgeId) -> [u8; 16] {
 impl Lab {
     fn new(domain: &sync::Domain) -> Lab {
         let mut sw = Switch::new(domain.writer());
-        let bridge = sw.add_bridge("br0", BridgeConfig::default()).expect("the first bridge");
+        let bridge = sw.add_bridge("br0", BridgeConfig::default(), 0).expect("the first bridge");
         for n in 1..=4 {
             let name = format!("p{n}");
             let (bundle, dp_port) = (name.clone(), Some(n as u16 + 10));

@@ -28,7 +28,7 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn a_group_mod_does_not_copy_the_other_groups() {
     let mut sw = Switch::new(sync::Domain::new().writer());
-    let br = sw.add_bridge("br0", BridgeConfig::default()).unwrap();
+    let br = sw.add_bridge("br0", BridgeConfig::default(), 0).unwrap();
     let mut add = |ids: std::ops::Range<u32>| {
         let before = BYTES.load(Ordering::Relaxed);
         for id in ids {

@@ -113,7 +113,7 @@ mod tests {
         let mut lab = Lab::new();
         lab.port(2, VlanMode::Access(10));
         lab.port(3, VlanMode::Access(20));
-        let br1 = lab.sw.add_bridge("br1", BridgeConfig::default()).unwrap();
+        let br1 = lab.sw.add_bridge("br1", BridgeConfig::default(), 0).unwrap();
         let (name, bundle, dp_port) = ("q".into(), "q".into(), Some(31));
         lab.sw
             .add_port(br1, PortSpec { of_port: 21, name, bundle, dp_port, ..PortSpec::default() })

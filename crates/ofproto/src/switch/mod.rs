@@ -141,18 +141,18 @@ impl Switch {
         std::mem::take(&mut self.outbox.events)
     }
 
-    /// A new bridge without ports and flows.
+    /// A new bridge without ports and flows. `now`: monotonic, in ns.
     pub fn add_bridge(
         &mut self,
         name: &str,
         config: BridgeConfig,
+        now: u64,
     ) -> Result<BridgeId, ConfigError> {
         if self.find_bridge(name).is_some() {
             return Err(ConfigError::BridgeExists(name.into()));
         }
         let id = self.bridges.len() as u32;
-        let miss_base =
-            self.slots.push_run(crate::N_TABLES, |t| Slot::Miss { bridge: id, table: t as u8 });
+        let miss_base = self.slots.alloc_tables(id, now);
         let bridge = Bridge::new(id, name, config, self.shared.domain.clone(), miss_base);
         self.bridges.push(Some(bridge));
         self.publish();
@@ -186,9 +186,7 @@ impl Switch {
         let Some(bridge) = self.bridges[id.index()].take() else {
             return Err(ConfigError::NoBridge);
         };
-        for t in 0..crate::N_TABLES as u32 {
-            self.slots.release(bridge.miss_base + t, now);
-        }
+        self.slots.release_tables(bridge.miss_base, now);
         let counts = bridge.patch_counts.values().flat_map(|base| [*base, base + 1]);
         let counts = counts.chain(crate::mirroring::credits(&bridge.mirrors));
         counts.for_each(|c| self.slots.release(c, now));

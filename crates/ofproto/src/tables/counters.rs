@@ -1,5 +1,6 @@
 //! Counters by credit id: what the datapath counted for flows, group buckets and table misses.
 
+use crate::N_TABLES;
 use crate::tables::table::FlowRule;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -51,7 +52,10 @@ const CHUNK: usize = 4096;
 #[derive(Default)]
 pub(crate) struct Slots {
     chunks: Vec<Vec<Slot>>,
+    /// When an id was freed, and the id.
     free: VecDeque<(u64, u32)>,
+    /// The same of the first ids of bridges' tables, which are consecutive.
+    free_tables: VecDeque<(u64, u32)>,
 }
 
 impl Slots {
@@ -60,7 +64,7 @@ impl Slots {
         match self.free.front() {
             Some((at, _)) if at.saturating_add(QUARANTINE_NS) <= now => {
                 let id = self.free.pop_front().map_or(0, |(_, id)| id);
-                self.chunks[id as usize / CHUNK][id as usize % CHUNK] = slot;
+                *self.at(id) = slot;
                 id
             }
             _ => self.push(slot),
@@ -76,6 +80,11 @@ impl Slots {
         self.chunks.get(id as usize / CHUNK)?.get(id as usize % CHUNK)
     }
 
+    /// The slot of an id that was given out.
+    fn at(&mut self, id: u32) -> &mut Slot {
+        &mut self.chunks[id as usize / CHUNK][id as usize % CHUNK]
+    }
+
     fn push(&mut self, slot: Slot) -> u32 {
         let id = self.len() as u32;
         match self.chunks.last_mut() {
@@ -89,13 +98,33 @@ impl Slots {
         id
     }
 
-    /// The next id if no old one is used.
+    /// The first of `n` consecutive ids that were never used.
     pub fn push_run(&mut self, n: usize, slot: impl Fn(usize) -> Slot) -> u32 {
         let base = self.len() as u32;
         (0..n).for_each(|i| {
             self.push(slot(i));
         });
         base
+    }
+
+    /// An id for the misses of each table of a bridge: table t has the returned one plus t.
+    pub fn alloc_tables(&mut self, bridge: u32, now: u64) -> u32 {
+        let slot = |t| Slot::Miss { bridge, table: t as u8 };
+        match self.free_tables.front() {
+            Some((at, base)) if at.saturating_add(QUARANTINE_NS) <= now => {
+                let base = *base;
+                self.free_tables.pop_front();
+                (0..N_TABLES).for_each(|t| *self.at(base + t as u32) = slot(t));
+                base
+            }
+            _ => self.push_run(N_TABLES, slot),
+        }
+    }
+
+    /// Takes back what [`Slots::alloc_tables`] gave.
+    pub fn release_tables(&mut self, base: u32, now: u64) {
+        (0..N_TABLES as u32).for_each(|t| *self.at(base + t) = Slot::Free);
+        self.free_tables.push_back((now, base));
     }
 
     /// The id that [`Slots::alloc`] will give next.
@@ -137,5 +166,27 @@ impl Slots {
             Some(Slot::Flow(f)) => f.count,
             _ => Counter::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_tables_are_used_again_when_no_decision_credits_them() {
+        let mut slots = Slots::default();
+        let base = slots.alloc_tables(0, 0);
+        let len = slots.len();
+        slots.release_tables(base, 5);
+        assert!(matches!(slots.get(base), Some(Slot::Free)));
+        let early = slots.alloc_tables(1, 4 + QUARANTINE_NS);
+        assert_ne!(early, base);
+        assert_eq!(slots.alloc_tables(2, 5 + QUARANTINE_NS), base);
+        assert_eq!(slots.len(), len + N_TABLES);
+        let last = slots.get(base + N_TABLES as u32 - 1);
+        assert!(
+            matches!(last, Some(Slot::Miss { bridge: 2, table }) if *table as usize == N_TABLES - 1)
+        );
     }
 }

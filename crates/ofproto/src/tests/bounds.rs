@@ -400,7 +400,7 @@ fn labelled(in_port: u32, source: u32) -> flow::Key {
 #[test]
 fn states_of_recirculations_have_a_share_per_bridge_and_go() {
     let mut lab = Lab::new();
-    let other = lab.sw.add_bridge("br1", BridgeConfig::default()).unwrap();
+    let other = lab.sw.add_bridge("br1", BridgeConfig::default(), 0).unwrap();
     let spec = PortSpec { of_port: 9, name: "p9".into(), dp_port: Some(19), ..PortSpec::default() };
     lab.sw.add_port(other, spec).unwrap();
     let (br, second) = (lab.br, 1_000_000_000);

@@ -133,7 +133,7 @@ fn what_waits_for_a_change_keeps_to_its_learn_action() {
 #[test]
 fn a_controller_has_no_pipeline_of_another_bridge_go_on() {
     let mut lab = Lab::new();
-    let other = lab.sw.add_bridge("br1", BridgeConfig::default()).unwrap();
+    let other = lab.sw.add_bridge("br1", BridgeConfig::default(), 0).unwrap();
     let pause = Action::Controller {
         max_len: 128,
         reason: Reason::Action,

@@ -50,7 +50,7 @@ pub(crate) fn apply(list: Vec<Action>) -> Vec<Instruction> {
 impl Lab {
     pub fn new() -> Lab {
         let mut sw = Switch::new(Domain::new().writer());
-        let br = sw.add_bridge("br0", BridgeConfig::default()).unwrap();
+        let br = sw.add_bridge("br0", BridgeConfig::default(), 0).unwrap();
         let mut lab = Lab { sw, br };
         for i in 1..=4 {
             lab.port(i, VlanMode::default());

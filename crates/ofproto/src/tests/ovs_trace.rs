@@ -167,8 +167,8 @@ fn group(id: u32, kind: GroupType, lists: Vec<Vec<Action>>) -> GroupMod {
 fn two_bridges() -> (Switch, BridgeId, BridgeId) {
     let mut sw = Switch::new(Domain::new().writer());
     let secure = BridgeConfig { fail_mode: FailMode::Secure, ..BridgeConfig::default() };
-    let br0 = sw.add_bridge("br0", secure).unwrap();
-    let br1 = sw.add_bridge("br1", BridgeConfig::default()).unwrap();
+    let br0 = sw.add_bridge("br0", secure, 0).unwrap();
+    let br1 = sw.add_bridge("br1", BridgeConfig::default(), 0).unwrap();
     for i in 1..=4 {
         sw.add_port(br0, port(i, &format!("p{i}"), Some(i as u16), None)).unwrap();
     }

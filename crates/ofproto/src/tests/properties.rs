@@ -204,7 +204,7 @@ fn random_mirror(r: &mut Rng, id: u128) -> MirrorSpec {
 
 /// A second bridge behind a patch port, some flows in it and a NORMAL.
 fn add_peer(r: &mut Rng, lab: &mut Lab) {
-    let peer = lab.sw.add_bridge("br1", BridgeConfig::default()).unwrap();
+    let peer = lab.sw.add_bridge("br1", BridgeConfig::default(), 0).unwrap();
     let patch = |name: &str, other: &str| PortSpec {
         of_port: 9,
         name: name.into(),

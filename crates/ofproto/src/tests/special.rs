@@ -140,7 +140,7 @@ fn a_closed_gate_is_closed_for_cached_decisions_too() {
 #[test]
 fn sessions_on_patch_ports_take_what_comes_through() {
     let mut lab = lab(BfdFilter::default());
-    let other = lab.sw.add_bridge("br1", Default::default()).unwrap();
+    let other = lab.sw.add_bridge("br1", Default::default(), 0).unwrap();
     let patch = |of_port, name: &str, peer: &str| crate::PortSpec {
         of_port,
         name: name.into(),
