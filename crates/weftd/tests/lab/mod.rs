@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use testkit::{Netns, Switch, SwitchConfig, veth};
 
 /// How long something that happens by itself may take on a busy machine.
-pub const WAIT_TIME_MAX: Duration = Duration::from_secs(20);
+pub const WAIT_TIME_MAX: Duration = Duration::from_secs(40);
 /// Silence after which no more frames are expected.
 pub const QUIET: Duration = Duration::from_millis(250);
 
