@@ -10,7 +10,6 @@ use crate::{bfd, bonds, links, offload, underlay, vlog};
 use datapath::{Bell, Event, Suspicious, WorkerId};
 use ofproto::{BfdContext, LacpContext};
 use openflow::{OfError, Reply};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 
@@ -145,10 +144,7 @@ fn turn(s: &mut State, most: usize) -> bool {
         Event::PassedOver { port, n } => ofproto.passed_over(port, n),
     });
     let more = more | s.ofproto.learn_deferred(SLICE_FLOWS_MAX);
-    if s.guests_changed.swap(false, Ordering::AcqRel) {
-        links::look(s);
-        s.status_dirty = true;
-    }
+    links::look_at_guests(s);
     crate::vhost_async::tick(s);
     capture::keep(s);
     dpctl::log_new_flows(s);

@@ -3,12 +3,19 @@
 use crate::state::{Shared, State};
 use crate::vlog;
 use ::port::{LinkEvent, LinkWatch};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Changes come in flocks: one look for all.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Changes come in flocks: one look for all, not more often.
+const LOOK_MS: u64 = 20;
+
+/// After `LINK_CHANGES_BURST` (`ports.rs`) changes of an interface's link one is taken over in
+/// this time; those in between are passed over. What the link is in the end, the look of each
+/// second sees.
+const LINK_CHANGE_MS: u64 = 100;
 
 /// Follows the kernel's links until the daemon ends.
 pub async fn run(state: Shared) {
@@ -21,24 +28,32 @@ pub async fn run(state: Shared) {
             ready.clear_ready();
         }
         follow(&mut state.borrow_mut(), &watch.get_mut().events());
-        tokio::time::sleep(LOOK_INTERVAL).await;
+        tokio::time::sleep(Duration::from_millis(LOOK_MS)).await;
     }
 }
 
 fn follow(s: &mut State, events: &[LinkEvent]) {
-    if events.iter().any(|event| concerns(s, event)) {
-        look(s);
-        s.flush_changes();
+    let names = events.iter().map(|event| match event {
+        LinkEvent::Changed(link) => Some(link.name.as_str()),
+        LinkEvent::Gone { name, .. } => Some(name.as_str()),
+        LinkEvent::Lost => None,
+    });
+    match names.collect::<Option<BTreeSet<_>>>() {
+        Some(names) => look_at(s, |name| names.contains(name)),
+        None => look(s),
     }
+    s.flush_changes();
 }
 
-/// Is it about a port of ours, as far as one can know?
-fn concerns(s: &State, event: &LinkEvent) -> bool {
-    let ours = |name: &String| s.bridges.values().any(|b| b.ifaces.contains_key(name));
-    match event {
-        LinkEvent::Changed(link) => ours(&link.name),
-        LinkEvent::Gone { name, .. } => ours(name),
-        LinkEvent::Lost => true,
+/// Looks at the links of guests that came or went.
+pub fn look_at_guests(s: &mut State) {
+    let now = s.now_ms();
+    if now.saturating_sub(s.recent.guests_ms) >= LOOK_MS
+        && s.guests_changed.swap(false, Ordering::AcqRel)
+    {
+        s.recent.guests_ms = now;
+        look_at(s, |_| true);
+        s.status_dirty = true;
     }
 }
 
@@ -47,13 +62,21 @@ fn register(watch: LinkWatch) -> std::io::Result<AsyncFd<LinkWatch>> {
     unsafe { AsyncFd::register_with_interest(watch, Interest::READABLE) }.map_err(Into::into)
 }
 
-/// Tells the switch half about links that went up or down, and the packet side about new queues.
+/// Shows the switch half which links went up or down, and the packet side new queues.
 pub fn look(s: &mut State) {
-    let mut lost = Vec::new();
-    for (bridge_name, bridge) in &s.bridges {
-        for (name, iface) in bridge.ifaces.iter().filter(|(_, i)| !i.is_virtual()) {
+    look_at(s, |_| true);
+}
+
+/// The same for interfaces of these names.
+fn look_at(s: &mut State, wanted: impl Fn(&str) -> bool) {
+    let now = s.now_ms();
+    let (mut lost, mut touched) = (Vec::new(), BTreeSet::new());
+    for (bridge_name, bridge) in &mut s.bridges {
+        let ifaces = bridge.ifaces.iter_mut().filter(|(name, _)| wanted(name));
+        for (name, iface) in ifaces.filter(|(_, i)| !i.is_virtual()) {
             let (Some(of_port), Some(no)) = (iface.of_port, iface.dp_port) else { continue };
             let Some(port) = s.dp.port_mut(no) else { continue };
+            touched.insert(bridge_name.clone());
             if let Err(e) = port.health() {
                 lost.push((bridge_name.clone(), name.clone(), e.to_string()));
                 continue;
@@ -67,7 +90,8 @@ pub fn look(s: &mut State) {
             s.dp.refresh(no);
             // What a controller configured stays; only the device's own state is taken over.
             spec.config |= old.config & !openflow::port_config::PORT_DOWN;
-            if spec != *old {
+            if spec != *old && iface.link_changes.has(now, LINK_CHANGE_MS) {
+                iface.link_changes.spend();
                 let _ = s.ofproto.update_port(bridge.id, spec);
                 s.status_dirty = true;
             }
@@ -76,6 +100,8 @@ pub fn look(s: &mut State) {
     for (bridge, name, error) in lost {
         crate::reconcile::lost(s, &bridge, &name, error);
     }
-    crate::bonds::turn(s);
-    crate::mtu::follow_all(s);
+    if !touched.is_empty() {
+        crate::bonds::turn(s);
+    }
+    touched.iter().for_each(|bridge| crate::mtu::follow(s, bridge));
 }

@@ -45,9 +45,3 @@ pub fn follow(s: &mut State, bridge: &str) {
         s.status_dirty = true;
     }
 }
-
-/// Lets the internal and tap ports of every bridge follow the smallest MTU of their bridge.
-pub fn follow_all(s: &mut State) {
-    let names: Vec<String> = s.bridges.keys().cloned().collect();
-    names.iter().for_each(|name| follow(s, name));
-}

@@ -1,6 +1,7 @@
 //! Interfaces: opening, changing and closing the ports behind them, and what they say of
 //! themselves.
 
+use crate::budget::Budget;
 use crate::config::{IfaceConf, QosConf};
 use crate::tunnel_options::is_tunnel;
 use crate::vlog;
@@ -46,6 +47,10 @@ const STANDARD: &[&str] = &[
     "rx_multicast_packets",
 ];
 
+/// Changes of an interface's link that are taken over one after the other, at once. A tenant makes
+/// as many as it likes, and controllers hear of each.
+const LINK_CHANGES_BURST: u64 = 16;
+
 /// An interface of a bridge, working or not.
 pub struct Iface {
     /// What was asked for.
@@ -66,6 +71,8 @@ pub struct Iface {
     pub resets: u64,
     /// The MTU that its bridge's other ports gave it ([`crate::mtu`]).
     pub mtu_given: Option<u16>,
+    /// Changes of its link that may be taken over ([`crate::links`]).
+    pub link_changes: Budget,
 }
 
 impl Iface {
@@ -83,6 +90,7 @@ impl Iface {
             patch: [(0, 0); 2],
             resets: 0,
             mtu_given: None,
+            link_changes: Budget::full(LINK_CHANGES_BURST, now_ms),
         }
     }
 

@@ -125,6 +125,12 @@ impl Bridge {
         self.ports.get(&of_port).is_some_and(PortSpec::live)
     }
 
+    /// May a decision depend on whether the port is live, bundle actions left out?
+    pub fn liveness_decides(&self, spec: &PortSpec) -> bool {
+        let member = |p: &PortSpec| p.bundle == spec.bundle && p.of_port != spec.of_port;
+        self.groups.shown.watches_port(spec.of_port) || self.ports.values().any(member)
+    }
+
     /// The datapath port of an OpenFlow port.
     pub fn dp_port(&self, of_port: OfPort) -> Option<u16> {
         self.ports.get(&of_port)?.dp_port

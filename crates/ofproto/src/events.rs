@@ -90,7 +90,7 @@ impl Regions {
 }
 
 /// Header bits that some action of some flow may have changed before a later table (or NORMAL)
-/// looks at the packet. Grows only.
+/// looks at the packet, and what else actions may have done. Grows only.
 #[derive(Default)]
 pub(crate) struct Rewritten {
     mask: Mask,
@@ -98,6 +98,8 @@ pub(crate) struct Rewritten {
     reentered: bool,
     /// May some flow have changed its tags?
     retagged: bool,
+    /// Has some flow chosen among ports by whether they are live?
+    bundled: bool,
 }
 
 impl Rewritten {
@@ -141,6 +143,11 @@ impl Rewritten {
         self.mask.set_u16(at::VLAN1, inner | before.1);
     }
 
+    /// May an action (`bundle`) choose a port that is live?
+    pub fn chooses_live(&self) -> bool {
+        self.bundled
+    }
+
     /// Does NORMAL see the tags that a packet came in with?
     pub fn keeps_tags(&self) -> bool {
         !self.retagged && !self.reentered
@@ -153,7 +160,10 @@ impl Rewritten {
             A::SetField { field, .. } => field.unwildcard(m),
             A::Load { dst, .. } | A::Move { dst, .. } | A::Pop(dst) => dst.field.unwildcard(m),
             A::Multipath { dst, .. } => dst.field.unwildcard(m),
-            A::Bundle(b) => b.dst.iter().for_each(|dst| dst.field.unwildcard(m)),
+            A::Bundle(b) => {
+                b.dst.iter().for_each(|dst| dst.field.unwildcard(m));
+                self.bundled = true;
+            }
             A::Learn(l) => l.result.iter().for_each(|dst| dst.field.unwildcard(m)),
             A::SetVlanVid { .. } | A::SetVlanPcp { .. } | A::StripVlan | A::PushVlan { .. } => {
                 self.vlan()

@@ -300,6 +300,16 @@ impl PortSpec {
         let down = self.config & port_config::PORT_DOWN | self.state & port_state::LINK_DOWN;
         down == 0 && !self.faulty && self.lacp.as_ref().is_none_or(|l| l.carries)
     }
+
+    /// Are the two the same for all packets that no bond, group or bundle action handles? These
+    /// alone ask whether a port is live; a link's speed is for controllers.
+    pub(crate) fn differs_in_link_only(&self, other: &PortSpec) -> bool {
+        use openflow::port_config::PORT_DOWN;
+        let PortSpec { state, curr, curr_speed, max_speed, faulty, .. } = *self;
+        let config = other.config & !PORT_DOWN | self.config & PORT_DOWN;
+        let link = PortSpec { state, curr, curr_speed, max_speed, faulty, config, ..other.clone() };
+        *self == link
+    }
 }
 
 /// Which of a bond's interfaces packets leave and enter by.

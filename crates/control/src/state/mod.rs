@@ -95,13 +95,15 @@ pub struct Applied {
     pub notices: BTreeSet<crate::config::Notice>,
 }
 
-/// What was counted and sampled lately, for appctl.
+/// What was counted, sampled and looked at lately.
 #[derive(Default)]
 pub struct Recent {
     /// Counters for `coverage/show`.
     pub coverage: crate::appctl::history::Coverage,
     /// How busy workers were, for `dpif-netdev/pmd-rxq-show`.
     pub usage: crate::appctl::usage::Usage,
+    /// When the links of guests were last looked at, as guests had come or gone.
+    pub guests_ms: u64,
 }
 
 /// The control side's state.
@@ -126,7 +128,7 @@ pub struct State {
     pub underlay: UnderlayConf,
     /// What of the configuration was applied last.
     pub applied: Applied,
-    /// What was counted and sampled lately, for appctl.
+    /// What was counted, sampled and looked at lately.
     pub recent: Recent,
     /// Something in a database row changed that should be written soon.
     pub status_dirty: bool,

@@ -84,6 +84,11 @@ impl Groups {
         self.has_users(Link::Group(id)) || self.has_users(Link::Named(id))
     }
 
+    /// Does a bucket watch the port?
+    pub fn watches_port(&self, port: OfPort) -> bool {
+        self.ports.contains_key(&port)
+    }
+
     /// Takes over which ports are live, if their `generation` is another than the last time; false:
     /// nothing changed.
     pub fn see_ports(&mut self, generation: u64, live: impl Fn(OfPort) -> bool) -> bool {

@@ -88,6 +88,7 @@ impl Switch {
             let base = self.slots.push_run(2, |_| Slot::Count(Counter::default()));
             self.bridge_mut(id)?.patch_counts.insert(spec.of_port, base);
         }
+        let decides = self.port_decides(id, &spec)?;
         let b = self.bridge_mut(id)?;
         let old = b.ports.insert(spec.of_port, spec).map(|old| describe(&old));
         let events = &mut self.outbox.events;
@@ -106,8 +107,19 @@ impl Switch {
         }
         self.publish();
         self.ports_changed(id);
-        self.outbox.region(Region::ALL);
+        if decides {
+            self.outbox.region(Region::ALL);
+        }
         Ok(())
+    }
+
+    /// May decisions be others when a port becomes `spec`? Not if its link alone changes, which a
+    /// tenant can have as often as it likes, and nothing asks for that.
+    fn port_decides(&self, id: BridgeId, spec: &PortSpec) -> Result<bool, ConfigError> {
+        let b = self.bridge(id)?;
+        let Some(old) = b.ports.get(&spec.of_port) else { return Ok(true) };
+        let asked = || b.liveness_decides(spec) || self.rewritten.chooses_live();
+        Ok(!spec.differs_in_link_only(old) || old.live() != spec.live() && asked())
     }
 
     /// Removes a port and what was learned behind it. Flows that name it stay.

@@ -3,6 +3,7 @@
 mod bounds;
 mod encap;
 mod learning;
+mod links;
 mod mirrors;
 mod misses;
 mod ovs_trace;

@@ -12,6 +12,7 @@ mod front_ends;
 mod groups;
 mod hostile;
 mod indirect;
+mod links;
 mod mac_flood;
 mod neighbours;
 mod segments;
