@@ -174,7 +174,17 @@ impl Cloud<'_> {
         let to = MACHINES[to - 1].3;
         self.vm(from)
             .ping(ip(to), WAIT_TIME_MAX)
-            .unwrap_or_else(|e| panic!("vm{from} to {to:?}: {e}"));
+            .unwrap_or_else(|e| panic!("vm{from} to {to:?}: {e}\n{}", self.traces()));
+    }
+
+    /// Where packets may have gone, for whoever reads of a failure.
+    fn traces(&self) -> String {
+        let asked = ["tnl/neigh/show", "ovs/route/show", "dpctl/dump-flows", "coverage/show"];
+        let of = |hv: &Hypervisor<'_>| {
+            let all = asked.map(|what| format!("{what}\n{}\n", hv.sw.appctl(&[what]).unwrap()));
+            all.concat() + &hv.sw.log()
+        };
+        self.hv.each_ref().map(of).join("the other hypervisor\n")
     }
 
     /// Every pair of machines, on one switch and over the router, in both directions.

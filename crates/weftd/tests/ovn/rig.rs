@@ -149,6 +149,9 @@ impl<'a> Hypervisor<'a> {
         encap: &str,
     ) -> Hypervisor<'a> {
         let sw = Switch::start(ns, config).unwrap();
+        // The kernel would answer for br-phy's address from eth0, too, with eth0's MAC.
+        let arp = || std::fs::write("/proc/sys/net/ipv4/conf/all/arp_ignore", "1");
+        ns.run(arp).unwrap();
         for (bridge, more) in [("br-phy", ""), ("br-ex", ""), ("br-int", " fail-mode=secure")] {
             vsctl(
                 &sw,
