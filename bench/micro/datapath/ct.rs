@@ -246,5 +246,7 @@ fn main() {
     );
     script.established.store(1, Relaxed);
     window(&mut dp);
+    let from = script.next.load(Relaxed);
     show("established", (0..windows).filter_map(|_| window(&mut dp)).collect());
+    println!("packets in established: {}", script.next.load(Relaxed) - from);
 }
