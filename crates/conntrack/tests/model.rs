@@ -22,6 +22,14 @@ mod atomics {
         }
     }
 
+    impl Lines {
+        pub fn reserved(n: usize) -> Self {
+            Self::dense(n)
+        }
+
+        pub fn provide(&self, _: usize) {}
+    }
+
     impl std::ops::Deref for Lines {
         type Target = [Line];
 
@@ -31,6 +39,11 @@ mod atomics {
     }
 
     pub fn prefetch(_: &Line) {}
+
+    pub fn upper_halves(line: &Line, half: u32) -> u32 {
+        let fits = |i: usize| line.0[i].load(Ordering::Relaxed) >> 32 == u64::from(half);
+        (0..8).fold(0, |all, i| all | u32::from(fits(i)) << i)
+    }
 
     pub fn wait(_attempts: usize) {
         loom::thread::yield_now();
@@ -71,7 +84,7 @@ fn both<A: 'static, B: 'static>(
 
 /// An index of one bucket, for two threads and the model itself.
 fn index() -> [Arc<Index>; 3] {
-    let index = Arc::new(Index::new(1));
+    let index = Arc::new(Index::new(1, 4));
     [index.clone(), index.clone(), index]
 }
 

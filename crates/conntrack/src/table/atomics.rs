@@ -27,6 +27,38 @@ pub(crate) fn prefetch(line: &Line) {
     let _ = line;
 }
 
+/// Which words of a line have this upper half: bit `i` is word `i`'s. As eight relaxed loads.
+#[inline]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) fn upper_halves(line: &Line, half: u32) -> u32 {
+    use std::arch::x86_64::*;
+    let [a, b, c, d]: [__m128; 4];
+    // SAFETY: SSE2 is part of x86-64. The loads are of an aligned line that is there; the processor
+    // reads aligned words whole, whoever writes meanwhile, and the compiler does not see into them.
+    unsafe {
+        std::arch::asm!(
+            "movaps {a}, [{at}]", "movaps {b}, [{at} + 16]",
+            "movaps {c}, [{at} + 32]", "movaps {d}, [{at} + 48]",
+            at = in(reg) line, a = out(xmm_reg) a, b = out(xmm_reg) b,
+            c = out(xmm_reg) c, d = out(xmm_reg) d,
+            options(readonly, nostack, preserves_flags)
+        );
+        let wanted = _mm_set1_epi32(half as i32);
+        let equal = |a: __m128, b: __m128| {
+            let halves = _mm_castps_si128(_mm_shuffle_ps::<0b11_01_11_01>(a, b));
+            _mm_movemask_ps(_mm_castsi128_ps(_mm_cmpeq_epi32(halves, wanted))) as u32
+        };
+        equal(a, b) | equal(c, d) << 4
+    }
+}
+
+/// Which words of a line have this upper half: bit `i` is word `i`'s.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub(crate) fn upper_halves(line: &Line, half: u32) -> u32 {
+    let fits = |i: usize| line.0[i].load(Ordering::Relaxed) >> 32 == u64::from(half);
+    (0..8).fold(0, |all, i| all | u32::from(fits(i)) << i)
+}
+
 /// A cache line of eight words.
 #[repr(C, align(64))]
 pub(crate) struct Line(pub [AtomicU64; 8]);
@@ -48,9 +80,12 @@ unsafe impl Sync for Lines {}
 impl Lines {
     /// So many, in small pages.
     pub fn new(count: usize) -> Self {
+        Self::map(count, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    fn map(count: usize, prot: libc::c_int) -> Self {
         let bytes = count * size_of::<Line>();
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a fresh anonymous mapping; checked below.
         let p = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0) };
         assert!(p != libc::MAP_FAILED, "cannot reserve {bytes} bytes of address space");
@@ -60,12 +95,32 @@ impl Lines {
     /// So many that nearly all will be used.
     pub fn dense(count: usize) -> Self {
         let new = Lines::new(count);
+        new.in_huge_pages(count * size_of::<Line>());
+        new
+    }
+
+    /// Address space for so many, of which none may be used before [`Lines::provide`]: those cost
+    /// nothing, even in a process that locks its memory.
+    pub fn reserved(count: usize) -> Self {
+        Self::map(count, libc::PROT_NONE)
+    }
+
+    /// The first `count` of reserved lines may be used from now on; of these, nearly all will be.
+    pub fn provide(&self, count: usize) {
         let bytes = count * size_of::<Line>();
+        assert!(count <= self.count);
+        // SAFETY: of our own mapping.
+        let done =
+            unsafe { libc::mprotect(self.base.cast(), bytes, libc::PROT_READ | libc::PROT_WRITE) };
+        assert!(done == 0, "cannot have {bytes} bytes of memory");
+        self.in_huge_pages(bytes);
+    }
+
+    fn in_huge_pages(&self, bytes: usize) {
         if bytes >= HUGE_BYTES_MIN && !cfg!(miri) {
             // SAFETY: advice on our own mapping; failure is harmless.
-            unsafe { libc::madvise(new.base.cast(), bytes, libc::MADV_HUGEPAGE) };
+            unsafe { libc::madvise(self.base.cast(), bytes, libc::MADV_HUGEPAGE) };
         }
-        new
     }
 
     /// Has the pages come now, on a thread that may wait for them.

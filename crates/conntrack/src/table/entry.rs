@@ -4,7 +4,7 @@
 use super::atomics::{AtomicU16, AtomicU64, Lines, Ordering::*, prefetch};
 use crate::alg::Skew;
 use crate::conn::{Conn, Translation};
-use crate::machine::{Peer, Peers};
+use crate::machine::{Peer, Peers, state};
 use crate::tuple::Tuple;
 use action::Alg;
 use std::sync::OnceLock;
@@ -115,9 +115,9 @@ impl Packed {
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
     hot: &'a [AtomicU64; 8],
-    cold: &'a [AtomicU64; 8],
-    wide: &'a [AtomicU64; 8],
-    port: &'a AtomicU16,
+    /// Where the rest is.
+    chunk: &'a Chunk,
+    i: usize,
 }
 
 impl Default for Entries {
@@ -154,16 +154,19 @@ impl Entries {
     pub fn get(&self, n: u32) -> Entry<'_> {
         let chunk = self.chunks[(n / CHUNK) as usize].get().expect("an entry in use has memory");
         let i = (n % CHUNK) as usize;
-        Entry {
-            hot: &chunk.hot[i].0,
-            cold: &chunk.cold[i].0,
-            wide: &chunk.wide[i].0,
-            port: &chunk.ports[i],
-        }
+        Entry { hot: &chunk.hot[i].0, chunk, i }
     }
 }
 
-impl Entry<'_> {
+impl<'a> Entry<'a> {
+    fn cold(&self) -> &'a [AtomicU64; 8] {
+        &self.chunk.cold[self.i].0
+    }
+
+    fn wide(&self) -> &'a [AtomicU64; 8] {
+        &self.chunk.wide[self.i].0
+    }
+
     /// The control word.
     #[inline]
     pub fn control(&self) -> u64 {
@@ -233,7 +236,7 @@ impl Entry<'_> {
             None => self.hot[if reply { REPLY_ADDRS } else { ADDRS }].load(Relaxed) == t.addrs,
             Some(words) => {
                 let at = if reply { 4 } else { 0 };
-                self.wide[at..at + 4].iter().zip(words).all(|(a, b)| a.load(Relaxed) == b)
+                self.wide()[at..at + 4].iter().zip(words).all(|(a, b)| a.load(Relaxed) == b)
             }
         }
     }
@@ -284,6 +287,30 @@ impl Entry<'_> {
         }
     }
 
+    /// The ends of a TCP connection, the sender's first, if both are established.
+    #[inline(always)]
+    pub fn established(&self, control: u64, reply: bool) -> Option<[Peer; 2]> {
+        const BOTH: u64 = (state::ESTABLISHED as u64) * 0x11;
+        if control & 0xff != BOTH {
+            return None;
+        }
+        let turns = u32::from(reply);
+        let windows = (self.hot[REPLY_PORTS].load(Relaxed) >> 32) as u32;
+        let (windows, scales) =
+            (windows.rotate_left(16 * turns), ((control >> 8) as u16).rotate_left(8 * turns));
+        let peer = |i: usize| {
+            let sequence = self.hot[SEQUENCE + (i ^ usize::from(reply))].load(Relaxed);
+            Peer {
+                state: state::ESTABLISHED,
+                wscale: (scales >> (8 * i)) as u8,
+                max_win: (windows >> (16 * i)) as u16,
+                seqlo: (sequence >> 32) as u32,
+                seqhi: sequence as u32,
+            }
+        };
+        Some([peer(0), peer(1)])
+    }
+
     /// The bits of the control word for these ends.
     #[inline]
     pub fn peer_bits(peers: &Peers) -> u64 {
@@ -318,10 +345,10 @@ impl Entry<'_> {
         const LOOKS_COUNT_MAX: usize = 64;
         let mut value = 0;
         for _ in 0..LOOKS_COUNT_MAX {
-            let version = self.cold[LABEL_VERSION].load(Acquire);
-            let [hi, lo] = [self.cold[LABEL].load(Acquire), self.cold[LABEL + 1].load(Acquire)];
+            let version = self.cold()[LABEL_VERSION].load(Acquire);
+            let [hi, lo] = [self.cold()[LABEL].load(Acquire), self.cold()[LABEL + 1].load(Acquire)];
             value = u128::from(hi) << 64 | u128::from(lo);
-            if version & 1 == 0 && self.cold[LABEL_VERSION].load(Acquire) == version {
+            if version & 1 == 0 && self.cold()[LABEL_VERSION].load(Acquire) == version {
                 break;
             }
         }
@@ -332,15 +359,15 @@ impl Entry<'_> {
     pub fn set_label(&self, (value, mask): (u128, u128)) -> u128 {
         /// Attempts while others change it; then the label stays.
         const ATTEMPTS_COUNT_MAX: usize = 256;
-        let version = &self.cold[LABEL_VERSION];
+        let version = &self.cold()[LABEL_VERSION];
         for attempt in 0..ATTEMPTS_COUNT_MAX {
             let now = version.load(Relaxed);
             if now & 1 == 0 && version.compare_exchange(now, now + 1, AcqRel, Relaxed).is_ok() {
-                let [hi, lo] = [LABEL, LABEL + 1].map(|i| u128::from(self.cold[i].load(Relaxed)));
+                let [hi, lo] = [LABEL, LABEL + 1].map(|i| u128::from(self.cold()[i].load(Relaxed)));
                 let old = if self.control() & bit::LABELLED != 0 { hi << 64 | lo } else { 0 };
                 let new = old & !mask | value & mask;
-                self.cold[LABEL].store((new >> 64) as u64, Release);
-                self.cold[LABEL + 1].store(new as u64, Release);
+                self.cold()[LABEL].store((new >> 64) as u64, Release);
+                self.cold()[LABEL + 1].store(new as u64, Release);
                 self.hot[CONTROL].fetch_or(bit::LABELLED, AcqRel);
                 version.store(now + 2, Release);
                 return new;
@@ -353,13 +380,13 @@ impl Entry<'_> {
     /// The timeout policy, of an entry whose control word this is.
     pub fn policy(&self, control: u64) -> Option<u32> {
         let special = control & bit::SPECIAL != 0;
-        special.then(|| self.cold[POLICY].load(Relaxed) as u32)?.checked_sub(1)
+        special.then(|| self.cold()[POLICY].load(Relaxed) as u32)?.checked_sub(1)
     }
 
     /// The helper, likewise.
     fn alg(&self, control: u64) -> Option<Alg> {
         let special = control & bit::SPECIAL != 0;
-        match special.then(|| self.cold[POLICY].load(Relaxed) >> 32 & 0xffff)? {
+        match special.then(|| self.cold()[POLICY].load(Relaxed) >> 32 & 0xffff)? {
             1 => Some(Alg::Ftp),
             2 => Some(Alg::Tftp),
             _ => None,
@@ -369,30 +396,30 @@ impl Entry<'_> {
     /// The connection that announced it, likewise.
     fn parent(&self, control: u64) -> Option<u64> {
         let special = control & bit::SPECIAL != 0;
-        special.then(|| self.cold[PARENT].load(Relaxed)).filter(|parent| *parent != 0)
+        special.then(|| self.cold()[PARENT].load(Relaxed)).filter(|parent| *parent != 0)
     }
 
     /// By how much sequence numbers of a direction differ, of an entry with a helper.
     pub fn skew(&self, reply: bool) -> Skew {
         let half = |word: u64, upper: bool| if upper { (word >> 32) as u32 } else { word as u32 };
-        let by = self.cold[SKEWS + usize::from(reply)].load(Relaxed);
-        let from = self.cold[SKEW_FROM].load(Relaxed);
+        let by = self.cold()[SKEWS + usize::from(reply)].load(Relaxed);
+        let from = self.cold()[SKEW_FROM].load(Relaxed);
         let (before, after) = (half(by, true) as i32, half(by, false) as i32);
         Skew { from: half(from, reply), before, after }
     }
 
     /// Sets that. Only packets of the direction do.
     pub fn set_skew(&self, reply: bool, skew: Skew) {
-        let (place, shift) = (&self.cold[SKEW_FROM], if reply { 32 } else { 0 });
+        let (place, shift) = (&self.cold()[SKEW_FROM], if reply { 32 } else { 0 });
         let to = |word| Some(word & !(0xffff_ffff << shift) | u64::from(skew.from) << shift);
         let _ = place.fetch_update(Relaxed, Relaxed, to);
         let by = u64::from(skew.before as u32) << 32 | u64::from(skew.after as u32);
-        self.cold[SKEWS + usize::from(reply)].store(by, Relaxed);
+        self.cold()[SKEWS + usize::from(reply)].store(by, Relaxed);
     }
 
     /// The port that began it.
     pub fn port(&self) -> u16 {
-        self.port.load(Relaxed)
+        self.chunk.ports[self.i].load(Relaxed)
     }
 
     /// The zone.
@@ -422,9 +449,9 @@ impl Entry<'_> {
         };
         if let (Some(a), Some(b)) = (orig.wide, reply.wide) {
             bits |= bit::V6;
-            a.iter().chain(&b).zip(self.wide).for_each(|(w, to)| to.store(*w, Relaxed));
+            a.iter().chain(&b).zip(self.wide()).for_each(|(w, to)| to.store(*w, Relaxed));
         }
-        self.port.store(port, Relaxed);
+        self.chunk.ports[self.i].store(port, Relaxed);
         bits | self.fill_cold(conn)
     }
 
@@ -439,14 +466,14 @@ impl Entry<'_> {
                 Some(Alg::Ftp) => 1,
                 Some(Alg::Tftp) => 2,
             };
-            self.cold[POLICY].store(helper << 32 | policy, Relaxed);
-            self.cold[PARENT].store(conn.parent.unwrap_or(0), Relaxed);
-            self.cold[SKEW_FROM..].iter().for_each(|word| word.store(0, Relaxed));
+            self.cold()[POLICY].store(helper << 32 | policy, Relaxed);
+            self.cold()[PARENT].store(conn.parent.unwrap_or(0), Relaxed);
+            self.cold()[SKEW_FROM..].iter().for_each(|word| word.store(0, Relaxed));
         }
         if conn.label != 0 {
             bits |= bit::LABELLED;
-            self.cold[LABEL].store((conn.label >> 64) as u64, Relaxed);
-            self.cold[LABEL + 1].store(conn.label as u64, Relaxed);
+            self.cold()[LABEL].store((conn.label >> 64) as u64, Relaxed);
+            self.cold()[LABEL + 1].store(conn.label as u64, Relaxed);
         }
         bits
     }
@@ -493,7 +520,7 @@ impl Entry<'_> {
             return ((word >> 32).into(), (word & 0xffff_ffff).into());
         }
         let at = if reply { 4 } else { 0 };
-        let word = |i: usize| u128::from(self.wide[at + i].load(Relaxed));
+        let word = |i: usize| u128::from(self.wide()[at + i].load(Relaxed));
         (word(0) << 64 | word(1), word(2) << 64 | word(3))
     }
 }

@@ -5,13 +5,14 @@
 use super::entry::{Entry, bit};
 use super::{Ref, Table, Worker, refresh};
 use crate::conn::{Known, Meta, Translation, state};
-use crate::extract::{Place, Seen, segment};
+use crate::extract::{Place, Seen};
 use crate::machine::{self, Segment, TcpSegment};
 use crate::policy::Class;
 use crate::rewrite::translate;
 use crate::tuple::Tuple;
 use action::Ct;
-use wire::{IP_TCP, IP_UDP, Ipv4, Tcp, UDP_LEN, Udp};
+use wire::tcp_flags::SYN;
+use wire::{IP_TCP, IP_UDP, TCP_LEN, UDP_LEN, Udp};
 
 /// A packet as the fast path reads it: addresses, ports and the rest as entries hold them.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,8 @@ pub struct FastPacket {
     /// Zone and protocol.
     rest: u32,
     hash: u32,
+    /// Where the index has it, if it does.
+    bucket: u32,
     /// 1 + the entry that may be its connection's; 0: none.
     candidate: u32,
     /// Of TCP.
@@ -36,38 +39,32 @@ impl FastPacket {
         ports: 0,
         rest: 0,
         hash: 0,
+        bucket: 0,
         candidate: 0,
         segment: NO_SEGMENT,
         places: [0; 3],
     };
 
-    /// Reads a packet whose IP header is at `l3` and whose checksums are right; None: it is not one
-    /// for the fast path.
+    /// Reads a packet whose checksums are right and whose headers were read before; None: it is not
+    /// one for the fast path.
     #[inline(always)]
-    pub fn read(&mut self, data: &[u8], l3: usize, zone: u16) -> Option<()> {
-        let b = data.get(l3..)?;
-        let ip = Ipv4::new(b)?;
-        let (len, total) = (ip.header_len(), usize::from(ip.total_len()));
-        if ip.is_fragment() {
-            return None;
-        }
-        let l4 = b.get(len..total)?;
-        match ip.proto() {
-            IP_TCP => self.segment = segment(&Tcp::new(l4)?, l4),
+    pub fn read(&mut self, data: &[u8], h: FastHeaders, zone: u16) -> Option<()> {
+        let [version, _, high, low] = *data.get(usize::from(h.l3)..)?.first_chunk()?;
+        let end = usize::from(h.l3) + usize::from(u16::from_be_bytes([high, low]));
+        let l4 = data.get(usize::from(h.l4)..end)?;
+        match h.proto {
+            IP_TCP => self.segment = fast_segment(l4)?,
             IP_UDP => {
                 let said = usize::from(Udp::new(l4)?.length());
                 (UDP_LEN..=l4.len()).contains(&said).then_some(())?;
             }
             _ => return None,
         }
-        let word = |at: &[u8]| at.first_chunk().map(|b| u32::from_be_bytes(*b));
-        let (src, dst) = (word(&b[12..])?, word(&b[16..])?);
-        self.addrs = u64::from(src) << 32 | u64::from(dst);
-        self.ports = word(l4)?;
-        self.rest = u32::from(zone) << 16 | u32::from(ip.proto()) << 8;
-        self.places = [l3, l3 + len, l3 + total].map(|at| at as u16);
+        (self.addrs, self.ports) = (h.addrs, h.ports);
+        self.rest = u32::from(zone) << 16 | u32::from(h.proto) << 8;
+        self.places = [h.l3, h.l4, end as u16];
         // Port 0 is no connection's.
-        (self.ports >> 16 != 0 && self.ports as u16 != 0).then_some(())
+        (version >> 4 == 4 && h.ports >> 16 != 0 && h.ports as u16 != 0).then_some(())
     }
 
     /// Has the connection take note of the packet, and of when; its state bits. None: it changes
@@ -82,7 +79,7 @@ impl FastPacket {
     ) -> Option<u8> {
         let (i, j) = (usize::from(reply), usize::from(!reply));
         let class = if self.rest >> 8 & 0xff == IP_TCP.into() {
-            let (src, dst) = (entry.peer(control, i), entry.peer(control, j));
+            let [src, dst] = entry.established(control, reply)?;
             let (mut new_src, mut new_dst) = (src, dst);
             if !machine::stay_established(&mut new_src, &mut new_dst, &self.segment) {
                 return None;
@@ -119,6 +116,49 @@ impl FastPacket {
     }
 }
 
+/// What was read of the headers of an IPv4 packet that is no fragment.
+#[derive(Clone, Copy, Debug)]
+pub struct FastHeaders {
+    /// Source address in the upper half, destination address.
+    pub addrs: u64,
+    /// Source port in the upper half, destination port; of a header that is cut short 0.
+    pub ports: u32,
+    /// IP protocol.
+    pub proto: u8,
+    /// Where the IP header is.
+    pub l3: u16,
+    /// Where the one behind it is.
+    pub l4: u16,
+}
+
+/// [`segment`] of what follows an IP header; None: it is cut short, or begins a connection.
+#[inline(always)]
+fn fast_segment(b: &[u8]) -> Option<TcpSegment> {
+    let h: &[u8; TCP_LEN] = b.first_chunk()?;
+    let word = |at: usize| u32::from_be_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]);
+    let last = word(12);
+    let (header_len, flags) = ((last >> 28) as usize * 4, (last >> 16 & 0xfff) as u16);
+    if header_len < TCP_LEN || flags & SYN != 0 {
+        return None;
+    }
+    let len = b.len().checked_sub(header_len)? as u32;
+    Some(TcpSegment { flags, seq: word(4), ack: word(8), window: last as u16, len, wscale: 0 })
+}
+
+/// What the fast path found out about a packet; the rest its connection says
+/// ([`Worker::describe`]).
+#[derive(Clone, Copy, Debug)]
+pub struct FastTracked {
+    /// Bits of [`state`].
+    pub state: u8,
+    /// The connection's mark.
+    pub mark: u32,
+    entry: u32,
+    /// The entry's control word, as the packet met it.
+    control: u64,
+    reply: bool,
+}
+
 const NO_SEGMENT: TcpSegment =
     TcpSegment { flags: 0, seq: 0, ack: 0, window: 0, len: 0, wscale: 0 };
 
@@ -133,19 +173,19 @@ impl Worker {
     #[inline]
     pub fn ask_fast(&self, p: &mut FastPacket) {
         p.hash = self.table.secret.of_v4(p.addrs, p.ports, p.rest);
-        self.table.index.prefetch(p.hash);
+        p.bucket = self.table.index.prefetch(p.hash);
     }
 
     /// Asks for the cache line of the connection, once that came.
     #[inline]
     pub fn ask_fast_entry(&self, p: &mut FastPacket) {
-        if let Some(n) = self.table.index.candidate(p.hash) {
-            self.table.entries.prefetch(n);
-            p.candidate = n + 1;
+        p.candidate = self.table.index.candidate(p.bucket, p.hash);
+        if p.candidate != 0 {
+            self.table.entries.prefetch(p.candidate - 1);
         }
     }
 
-    /// Sends a packet through connection tracking that no `ct` of its zone has seen; false: it is
+    /// Sends a packet through connection tracking that no `ct` of its zone has seen; None: it is
     /// not one for the fast path, and nothing was done. `ct` is a fast one ([`is_fast`]).
     #[inline]
     pub fn track_fast(
@@ -153,31 +193,38 @@ impl Worker {
         ct: &Ct,
         p: &FastPacket,
         data: &mut [u8],
-        meta: &mut Meta<Ref>,
         now: u64,
-    ) -> bool {
+    ) -> Option<FastTracked> {
         let table = &*self.table;
-        let Some(n) = p.candidate.checked_sub(1) else { return false };
+        let n = p.candidate.checked_sub(1)?;
         let entry = table.entries.get(n);
         let control = entry.control();
         if control & (bit::LIVE | bit::SPECIAL | bit::V6 | bit::HALF_OPEN) != bit::LIVE {
-            return false;
+            return None;
         }
-        let Some(reply) = entry.matches_v4(p.addrs, p.ports, p.rest) else { return false };
+        let reply = entry.matches_v4(p.addrs, p.ports, p.rest)?;
         if !table.is_alive(&entry, control, now as u32) {
-            return false;
+            return None;
         }
-        let Some(state) = p.update(table, &entry, (control, reply), now) else { return false };
-        meta.state = state;
+        let mut state = p.update(table, &entry, (control, reply), now)?;
         if ct.nat.is_some() && control & bit::TRANSLATED != 0 {
-            meta.state |= p.translate(data, &entry, control, reply);
+            state |= p.translate(data, &entry, control, reply);
         }
+        Some(FastTracked { state, mark: entry.mark(), entry: n, control, reply })
+    }
+
+    /// All that a packet carries of its connection from now on. Before the worker's next quiescent
+    /// point, so the entry is the connection's still.
+    #[inline]
+    pub fn describe(&self, ct: &Ct, t: &FastTracked, meta: &mut Meta<Ref>) {
+        let (entry, control) = (self.table.entries.get(t.entry), t.control);
+        meta.state = t.state;
         meta.zone = ct.zone;
-        meta.mark = entry.mark();
+        meta.mark = t.mark;
         meta.label = if control & bit::LABELLED != 0 { entry.label() } else { 0 };
         meta.tuple = Some(entry.tuple_v4(false));
-        let at = Ref { entry: n, generation: (control >> bit::GENERATION_SHIFT) as u16 };
-        meta.conn = ct.nat.is_none().then_some(Known { at, reply, related: false });
-        true
+        let at = Ref { entry: t.entry, generation: (control >> bit::GENERATION_SHIFT) as u16 };
+        let known = Known { at, reply: t.reply, related: false };
+        meta.conn = ct.nat.is_none().then_some(known);
     }
 }

@@ -7,14 +7,12 @@
 //! new size is published, and leaves the old one afterwards; a reader that misses looks again if
 //! the size changed.
 
-use super::atomics::{AtomicU32, Line, Lines, Ordering::*, prefetch, wait};
+use super::atomics::{AtomicU32, Line, Lines, Ordering::*, prefetch, upper_halves, wait};
 use std::ops::Range;
 use std::sync::OnceLock;
 
 /// Entries of a bucket; the first word of its line is the head.
 const SLOTS: usize = 7;
-/// Segments of buckets; each one is as large as all before it.
-const SEGMENTS: usize = 24;
 /// Further buckets for those that are full, allocated in pieces of so many.
 const SPARE_PIECE: usize = 1 << 10;
 /// Pieces of further buckets.
@@ -32,23 +30,23 @@ const LOCKED: u64 = 1;
 
 /// The index. Entries are numbers below 2^32 - 1.
 pub struct Index {
-    segments: [OnceLock<Lines>; SEGMENTS],
+    /// Those that there is memory for are a power of two.
+    buckets: Lines,
     spare: Box<[OnceLock<Lines>]>,
     /// Further buckets in use, and those there are.
     spare_used: AtomicU32,
     spare_ready: AtomicU32,
     /// Buckets in use, without further ones.
     size: AtomicU32,
-    /// Buckets of the first segment, a power of two.
-    base: u32,
 }
 
 /// The bucket of a hash in an index of `size` buckets.
 #[inline]
 fn place(hash: u32, size: u32) -> u32 {
-    let top = size.next_power_of_two();
-    let at = hash & (top - 1);
-    if at >= size { at - top / 2 } else { at }
+    let wrap = size.next_power_of_two() - 1;
+    let at = hash & wrap;
+    // No branch: for half of the sizes it could not be predicted.
+    at & wrap >> u32::from(at >= size)
 }
 
 fn slot(hash: u32, entry: u32) -> u64 {
@@ -62,17 +60,16 @@ pub struct Locked<'a> {
 }
 
 impl Index {
-    /// An empty index of `base` buckets, a power of two.
-    pub fn new(base: u32) -> Self {
+    /// An empty index of `size` buckets, a power of two, which may become `most`.
+    pub fn new(size: u32, most: u32) -> Self {
         let index = Index {
-            segments: std::array::from_fn(|_| OnceLock::new()),
+            buckets: Lines::reserved(most as usize),
             spare: (0..SPARE_PIECES).map(|_| OnceLock::new()).collect(),
             spare_used: AtomicU32::new(0),
             spare_ready: AtomicU32::new(0),
-            size: AtomicU32::new(base),
-            base,
+            size: AtomicU32::new(size),
         };
-        let _ = index.segments[0].set(Lines::dense(base as usize));
+        index.buckets.provide(size as usize);
         index
     }
 
@@ -83,17 +80,7 @@ impl Index {
 
     #[inline]
     fn bucket(&self, at: u32) -> &Line {
-        let (segment, offset) = self.address(at);
-        &self.segments[segment].get().expect("a bucket in use has memory")[offset]
-    }
-
-    #[inline]
-    fn address(&self, at: u32) -> (usize, usize) {
-        if at < self.base {
-            return (0, at as usize);
-        }
-        let log = at.ilog2() - self.base.ilog2();
-        (log as usize + 1, (at - (self.base << log)) as usize)
+        &self.buckets[at as usize]
     }
 
     fn spare(&self, number: u32) -> Option<&Line> {
@@ -101,10 +88,12 @@ impl Index {
         self.spare.get(n / SPARE_PIECE)?.get()?.get(n % SPARE_PIECE)
     }
 
-    /// Asks for the first line of a hash's bucket.
+    /// Asks for the first line of a hash's bucket, and says which that is now.
     #[inline]
-    pub fn prefetch(&self, hash: u32) {
-        prefetch(self.bucket(place(hash, self.size.load(Relaxed))));
+    pub fn prefetch(&self, hash: u32) -> u32 {
+        let at = place(hash, self.size.load(Acquire));
+        prefetch(self.bucket(at));
+        at
     }
 
     /// Says which entries the first line of a hash's bucket has under it.
@@ -119,29 +108,33 @@ impl Index {
         }
     }
 
-    /// The first entry under this hash; whether it has the tuple is another question.
+    /// 1 + the first entry under this hash in the bucket that [`Index::prefetch`] said; whether it
+    /// has the tuple is another question. 0: there is none, or the index grew meanwhile.
     #[inline]
-    pub fn candidate(&self, hash: u32) -> Option<u32> {
-        for line in self.chain(place(hash, self.size.load(Acquire))) {
-            let slots = &line.0[1..];
+    pub fn candidate(&self, bucket: u32, hash: u32) -> u32 {
+        let mut line = self.bucket(bucket);
+        for _ in 0..CHAIN_LINES_MAX {
             // Without a branch per slot, which would be foreseen wrongly.
-            let fits = |i: usize| u32::from((slots[i].load(Relaxed) >> 32) as u32 == hash) << i;
-            let fitting = (0..SLOTS).fold(1 << SLOTS, |all, i| all | fits(i));
-            if let Some(slot) = slots.get(fitting.trailing_zeros() as usize) {
-                return (slot.load(Acquire) as u32).checked_sub(1);
+            let fitting = upper_halves(line, hash) & !1;
+            if fitting != 0 {
+                return line.0[fitting.trailing_zeros() as usize & SLOTS].load(Acquire) as u32;
             }
+            let Some(next) = self.next(line) else { break };
+            line = next;
         }
-        None
+        0
+    }
+
+    /// The line that follows in a bucket.
+    #[inline]
+    fn next(&self, line: &Line) -> Option<&Line> {
+        self.spare((line.0[0].load(Acquire) >> 32).checked_sub(1)? as u32)
     }
 
     /// The lines of a bucket, one after the other.
     #[inline]
     fn chain(&self, at: u32) -> impl Iterator<Item = &Line> {
-        let next = |line: &&Line| match line.0[0].load(Acquire) >> 32 {
-            0 => None,
-            n => self.spare(n as u32 - 1),
-        };
-        std::iter::successors(Some(self.bucket(at)), next).take(CHAIN_LINES_MAX)
+        std::iter::successors(Some(self.bucket(at)), |line| self.next(line)).take(CHAIN_LINES_MAX)
     }
 
     /// The first entry under this hash that `is` accepts.
@@ -231,11 +224,12 @@ impl Index {
     /// grow.
     pub fn grow(&self) -> bool {
         let size = self.size.load(Relaxed);
-        let (segment, _) = self.address(size);
-        if segment >= SEGMENTS {
+        if size as usize >= self.buckets.len() {
             return false;
         }
-        self.segments[segment].get_or_init(|| Lines::dense((self.base as usize) << (segment - 1)));
+        if size.is_power_of_two() {
+            self.buckets.provide(2 * size as usize);
+        }
         let old = place(size, size);
         let mut attempt = 0;
         while !self.lock_bucket(old) {

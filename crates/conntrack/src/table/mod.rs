@@ -13,7 +13,7 @@ mod secret;
 #[cfg(test)]
 mod tests;
 
-pub use fast::{FastPacket, is_fast};
+pub use fast::{FastHeaders, FastPacket, FastTracked, is_fast};
 pub use keeper::Keeper;
 pub use limits::{CONNECTIONS_COUNT_DEFAULT, Limits};
 pub use secret::Secret;
@@ -36,6 +36,9 @@ use std::sync::{Arc, Mutex};
 
 /// Buckets of an empty table: 64 KiB.
 const BUCKETS_COUNT_MIN: u32 = 1 << 10;
+/// Buckets that an index may have, a power of two: 4 GiB of address space. They have room for two
+/// tuples of each entry that there can be ([`entry::CHUNK`]).
+const BUCKETS_COUNT_MAX: u32 = if cfg!(miri) { 1 << 12 } else { 1 << 26 };
 /// Free entries that are ready for workers: what four of them use up in 16 ms at a million
 /// connections per second each.
 const READY_COUNT_MAX: usize = 1 << 16;
@@ -126,7 +129,7 @@ impl Table {
     pub fn new() -> Self {
         Table {
             entries: Entries::default(),
-            index: Index::new(BUCKETS_COUNT_MIN),
+            index: Index::new(BUCKETS_COUNT_MIN, BUCKETS_COUNT_MAX),
             issue: Issue::new(READY_COUNT_MAX),
             counts: Counts::new(limits::ZONES),
             limits: Limits::default(),
@@ -330,7 +333,7 @@ impl Worker {
     #[inline]
     pub fn ask(&self, tuple: &Tuple) -> Asked {
         let hash = self.table.secret.of(tuple);
-        self.table.index.prefetch(hash);
+        let _ = self.table.index.prefetch(hash);
         Asked(hash)
     }
 

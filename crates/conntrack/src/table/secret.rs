@@ -47,7 +47,7 @@ impl Secret {
 
     /// [`Secret::of`] an IPv4 tuple of a protocol with ports: addresses and ports of both ends, the
     /// source's in the upper half; zone and protocol.
-    #[inline]
+    #[inline(always)]
     pub fn of_v4(&self, addrs: u64, ports: u32, rest: u32) -> u32 {
         let (a, b) = (
             addrs >> 32 << 16 | u64::from(ports >> 16),

@@ -8,7 +8,7 @@ use action::{Ct, Nat, NatSide};
 use proptest::prelude::*;
 use sync::Domain;
 use wire::tcp_flags::{ACK, FIN, RST, SYN};
-use wire::{IP_ICMP, IP_TCP, IP_UDP, checksum};
+use wire::{IP_ICMP, IP_TCP, IP_UDP, Ipv4, checksum};
 
 /// A packet: of a few stations and ports, so that many belong together.
 #[derive(Clone, Debug)]
@@ -131,15 +131,33 @@ fn slow<S: Store>(store: &mut S, ct: &Ct, data: &mut [u8], meta: &mut Meta<S::Re
     let _ = track(store, ct, data, at, meta, came);
 }
 
+/// What a parser would read of an IPv4 packet, if that is no fragment.
+fn headers(data: &[u8]) -> Option<FastHeaders> {
+    let ip = Ipv4::new(data).filter(|ip| !ip.is_fragment())?;
+    let number = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().unwrap());
+    let l4 = ip.header_len();
+    Some(FastHeaders {
+        addrs: u64::from(number(12)) << 32 | u64::from(number(16)),
+        ports: number(l4),
+        proto: ip.proto(),
+        l3: 0,
+        l4: l4 as u16,
+    })
+}
+
 /// ... by the fast path if it can.
 fn fast(worker: &mut Worker, ct: &Ct, data: &mut [u8], meta: &mut Meta<Ref>, now: u64) {
     let mut p = FastPacket::NONE;
     let first = meta.state == 0 || meta.zone != ct.zone;
-    if first && is_fast(ct) && p.read(data, 0, ct.zone).is_some() {
+    if first
+        && is_fast(ct)
+        && let Some(headers) = headers(data)
+        && p.read(data, headers, ct.zone).is_some()
+    {
         worker.ask_fast(&mut p);
         worker.ask_fast_entry(&mut p);
-        if worker.track_fast(ct, &p, data, meta, now) {
-            return;
+        if let Some(tracked) = worker.track_fast(ct, &p, data, now) {
+            return worker.describe(ct, &tracked, meta);
         }
     }
     slow(worker, ct, data, meta, now);
@@ -280,10 +298,11 @@ fn an_established_connection_takes_the_fast_path() {
         let _ = run(&mut worker, &packets[..3], std::slice::from_ref(&ct), 0, slow);
         for (shape, rpl) in [(&packets[2], 0), (&packets[3], state::RPL)] {
             let (mut data, mut meta, mut p) = (ipv4(shape), Meta::default(), FastPacket::NONE);
-            p.read(&data, 0, 0).expect("TCP");
+            p.read(&data, headers(&data).expect("IPv4"), 0).expect("TCP");
             worker.ask_fast(&mut p);
             worker.ask_fast_entry(&mut p);
-            assert!(worker.track_fast(&ct, &p, &mut data, &mut meta, 0));
+            let tracked = worker.track_fast(&ct, &p, &mut data, 0).expect("established");
+            worker.describe(&ct, &tracked, &mut meta);
             let plain = meta.state & !(state::SNAT | state::DNAT);
             assert_eq!(plain, state::TRK | state::EST | rpl);
             assert_eq!(meta.state != plain, ct.nat.is_some(), "translated");

@@ -13,6 +13,7 @@ mod track;
 use crate::actions::interpret::Sink;
 use crate::actions::program::{Kind, Program, Programs};
 use crate::actions::rewrite::Place;
+use crate::actions::track::Ways;
 use crate::batch::Batch;
 use crate::capture::Capture;
 use crate::lookup::table::Table;
@@ -40,6 +41,8 @@ pub(crate) struct Actions {
     validate: bool,
     /// Some: packets are captured.
     pub capture: Option<Box<Capture>>,
+    /// What is read of packets before they are tracked.
+    tracked: Option<Box<[track::Group; 2]>>,
     /// One of both: packets are looked at before their programs run.
     watched: bool,
 }
@@ -65,6 +68,7 @@ impl Actions {
         if self.watched {
             self.watch(batch, table, reports);
         }
+        let ways = Ways { programs: &self.programs, table, watched: self.watched };
         let (mut n, end) = (0, batch.len());
         while n < end {
             let program = self.programs.get(batch.keys.program[n]);
@@ -77,7 +81,12 @@ impl Actions {
                     run
                 }
                 Kind::TunnelPushOutput => self.encapsulate_run(batch, program.out, n, tx),
-                Kind::Track => track::run(batch, &self.programs, n, tx),
+                Kind::Track => {
+                    let mut groups = self.tracked.take().unwrap_or_default();
+                    let run = track::run(batch, ways, n, tx, &mut groups);
+                    self.tracked = Some(groups);
+                    run
+                }
                 kind => {
                     // SAFETY: as above.
                     let p = unsafe { batch.packets[n].duplicate() };

@@ -9,11 +9,16 @@ use super::{ct, interpret_one};
 use crate::actions::interpret::{RECIRC_LIMIT, Sink};
 use crate::actions::program::{Kind, Program, Programs};
 use crate::batch::Batch;
-use crate::batch::keys::{bytes, bytes_mut};
+use crate::batch::keys::{Line, bytes, bytes_mut};
+use crate::lookup::table::Table;
+use crate::marks::step::needs_key;
 use crate::parse::scalar::{IPV4, IPV6, SCTP, TCP, UDP};
 use crate::tx::TxState;
 use action::{Ct, Op};
-use conntrack::{Arrival, Asked, At, Bad, FastPacket, Meta, Seen, extract, is_fast, state};
+use conntrack::{
+    Arrival, Asked, At, Bad, FastHeaders, FastPacket, FastTracked, Meta, Seen, extract, is_fast,
+    state,
+};
 use flow::{at, frag};
 use telemetry::Drop;
 
@@ -33,36 +38,56 @@ enum Ahead {
     Fast,
 }
 
+/// What packets go on by.
+#[derive(Clone, Copy)]
+pub(super) struct Ways<'a> {
+    pub programs: &'a Programs,
+    /// Where they are looked up again.
+    pub table: &'a Table,
+    /// Someone looks at packets before their programs run, so each has its whole key.
+    pub watched: bool,
+}
+
 /// Executes the programs of packets from `n` on, as far as they are of this kind; returns how many
-/// packets those are, at most a group.
-pub(super) fn run(batch: &mut Batch, programs: &Programs, n: usize, tx: &mut TxState) -> usize {
-    let end = batch.len().min(n + GROUP_PACKETS);
-    let mut group = Group {
-        ahead: [Ahead::Other; GROUP_PACKETS],
-        seen: [const { Err(Bad::Shape) }; GROUP_PACKETS],
-        fast: [FastPacket::NONE; GROUP_PACKETS],
-    };
-    let mut count = 0;
-    for i in n..end {
-        let program = programs.get(batch.keys.program[i]);
-        let (Kind::Track, Some(Op::Ct(ct))) = (program.kind, program.ops.first()) else { break };
-        group.ahead[count] =
-            read(batch, ct, i, tx, (&mut group.seen[count], &mut group.fast[count]));
-        count += 1;
-    }
-    for (ahead, fast) in group.ahead[..count].iter().zip(&mut group.fast) {
-        match ahead {
-            Ahead::Fast => tx.conntrack.ask_fast_entry(fast),
-            Ahead::Read(asked) => tx.conntrack.ask_entries(*asked),
-            Ahead::Other | Ahead::Known => {}
+/// packets those are. One group is read before the one before it is tracked, so that memory has
+/// the time that one of both takes to answer.
+pub(super) fn run(
+    batch: &mut Batch,
+    ways: Ways<'_>,
+    n: usize,
+    tx: &mut TxState,
+    groups: &mut [Group; 2],
+) -> usize {
+    let [mut now, mut next] = groups.each_mut();
+    let mut at = n;
+    ask(batch, ways.programs, at, tx, now);
+    ask_entries(tx, now);
+    while now.count > 0 {
+        next.count = 0;
+        if now.count == GROUP_PACKETS {
+            ask(batch, ways.programs, at + now.count, tx, next);
         }
+        track_group(batch, ways, at, tx, now);
+        ask_entries(tx, next);
+        at += now.count;
+        std::mem::swap(&mut now, &mut next);
     }
-    for k in 0..count {
+    at - n
+}
+
+/// Executes the programs of a group from `n` on that was read.
+#[inline]
+fn track_group(batch: &mut Batch, ways: Ways<'_>, n: usize, tx: &mut TxState, group: &Group) {
+    let (mut id, mut program) = (u32::MAX, None);
+    for k in 0..group.count {
         let i = n + k;
-        let program = programs.get(batch.keys.program[i]);
+        if std::mem::replace(&mut id, batch.keys.program[i]) != batch.keys.program[i] {
+            program = Some(ways.programs.get(id));
+        }
+        let Some(program) = program else { break };
         let Some(Op::Ct(ct)) = program.ops.first() else { unreachable!("it was read by its ct") };
         match group.ahead[k] {
-            Ahead::Fast => track_fast(batch, (program, ct), i, &group.fast[k], tx),
+            Ahead::Fast => track_fast(batch, (program, ct, ways), i, &group.fast[k], tx),
             Ahead::Read(_) => track(batch, (program, ct), i, Some(&group.seen[k]), tx),
             Ahead::Known => track(batch, (program, ct), i, None, tx),
             Ahead::Other => {
@@ -72,48 +97,113 @@ pub(super) fn run(batch: &mut Batch, programs: &Programs, n: usize, tx: &mut TxS
             }
         }
     }
-    count
+}
+
+/// Reads a group of packets from `n` on, and has memory bring where the index has them.
+#[inline]
+fn ask(batch: &Batch, programs: &Programs, n: usize, tx: &TxState, group: &mut Group) {
+    let most = (batch.len() - n).min(GROUP_PACKETS);
+    let (mut count, mut last) = (0, None);
+    while count < most {
+        let id = batch.keys.program[n + count];
+        let ct = match last {
+            Some((of, ct)) if of == id => ct,
+            _ => {
+                let program = programs.get(id);
+                let (Kind::Track, Some(Op::Ct(ct))) = (program.kind, program.ops.first()) else {
+                    break;
+                };
+                let ct = (&**ct, is_fast(ct));
+                last = Some((id, ct));
+                ct
+            }
+        };
+        group.ahead[count] = match read_fast(batch, ct, n + count, &mut group.fast[count]) {
+            true => {
+                tx.conntrack.ask_fast(&mut group.fast[count]);
+                Ahead::Fast
+            }
+            false => read(batch, ct.0, n + count, tx, &mut group.seen[count]),
+        };
+        count += 1;
+    }
+    group.count = count;
+}
+
+/// Has memory bring the connections of a group.
+#[inline]
+fn ask_entries(tx: &TxState, group: &mut Group) {
+    for (ahead, fast) in group.ahead[..group.count].iter().zip(&mut group.fast) {
+        match ahead {
+            Ahead::Fast => tx.conntrack.ask_fast_entry(fast),
+            Ahead::Read(asked) => tx.conntrack.ask_entries(*asked),
+            Ahead::Other | Ahead::Known => {}
+        }
+    }
 }
 
 /// What was read of a group of packets. It is written where it stays, as a copy costs as much as a
-/// step.
-struct Group {
+/// step, and nothing of it is read that was not written for the packet.
+pub(super) struct Group {
+    count: usize,
     ahead: [Ahead; GROUP_PACKETS],
     seen: [Result<Seen, Bad>; GROUP_PACKETS],
     fast: [FastPacket; GROUP_PACKETS],
 }
 
+impl Default for Group {
+    fn default() -> Self {
+        Group {
+            count: 0,
+            ahead: [Ahead::Other; GROUP_PACKETS],
+            seen: [const { Err(Bad::Shape) }; GROUP_PACKETS],
+            fast: [FastPacket::NONE; GROUP_PACKETS],
+        }
+    }
+}
+
+/// Reads a packet for the fast path; false: it is not one for it.
+#[inline(always)]
+fn read_fast(batch: &Batch, (ct, fast): (&Ct, bool), i: usize, to: &mut FastPacket) -> bool {
+    let (line, layout) = (&batch.keys.line.0[i], batch.columns.layout[i]);
+    let is_ipv4 = bytes(line)[at::ETH_TYPE..at::ETH_TYPE + 2] == IPV4.to_be_bytes();
+    let whole = layout.sane && layout.l4 != 0 && bytes(line)[at::FRAG] & frag::ANY == 0;
+    let p = &batch.packets[i];
+    if !(is_ipv4 && whole && fast && ct::is_sound(p)) || is_known(batch, ct, i) {
+        return false;
+    }
+    const { assert!(at::IP_SRC == 16 && at::IP_DST == 20 && at::TP_SRC == 24 && at::PROTO == 28) };
+    let ports = u64::from_be(line[3]);
+    let headers = FastHeaders {
+        addrs: u64::from_be(line[2]),
+        ports: (ports >> 32) as u32,
+        proto: (ports >> 24) as u8,
+        l3: layout.l3,
+        l4: layout.l4,
+    };
+    to.read(p.data(), headers, ct.zone).is_some()
+}
+
+/// Was the packet tracked in this zone before?
+#[inline(always)]
+fn is_known(batch: &Batch, ct: &Ct, i: usize) -> bool {
+    i < batch.waited && batch.columns.ct[i].state != 0 && batch.columns.ct[i].zone == ct.zone
+}
+
 /// Reads a packet, and asks for its place in the index.
-#[inline]
-fn read(
-    batch: &Batch,
-    ct: &Ct,
-    i: usize,
-    tx: &TxState,
-    (seen, fast): (&mut Result<Seen, Bad>, &mut FastPacket),
-) -> Ahead {
+fn read(batch: &Batch, ct: &Ct, i: usize, tx: &TxState, seen: &mut Result<Seen, Bad>) -> Ahead {
     let (line, layout) = (bytes(&batch.keys.line.0[i]), batch.columns.layout[i]);
     let eth_type = u16::from_be_bytes([line[at::ETH_TYPE], line[at::ETH_TYPE + 1]]);
     let ip = matches!(eth_type, IPV4 | IPV6);
     if !ip || !layout.sane || layout.l4 == 0 || line[at::FRAG] & frag::ANY != 0 {
         return Ahead::Other;
     }
-    let p = &batch.packets[i];
-    let sound = ct::is_sound(p);
     let before = &batch.columns.ct[i];
-    let waited = i < batch.waited && before.state != 0;
-    if sound
-        && !(waited && before.zone == ct.zone)
-        && is_fast(ct)
-        && fast.read(p.data(), layout.l3.into(), ct.zone).is_some()
-    {
-        tx.conntrack.ask_fast(fast);
-        return Ahead::Fast;
-    }
-    if waited && before.conn.is_some() {
+    if i < batch.waited && before.state != 0 && before.conn.is_some() {
         return Ahead::Known;
     }
-    *seen = extract(p.data(), layout.l3.into(), ct.zone, sound);
+    let p = &batch.packets[i];
+    *seen = extract(p.data(), layout.l3.into(), ct.zone, ct::is_sound(p));
     let asked = seen.as_ref().map_or(Asked::default(), |seen| tx.conntrack.ask(&seen.tuple));
     Ahead::Read(asked)
 }
@@ -122,21 +212,68 @@ fn read(
 #[inline]
 fn track_fast(
     batch: &mut Batch,
-    (program, ct): (&Program, &Ct),
+    (program, ct, ways): (&Program, &Ct, Ways<'_>),
     i: usize,
     fast: &FastPacket,
     tx: &mut TxState,
 ) {
     let p = &mut batch.packets[i];
-    let meta = &mut batch.columns.ct[i];
-    if !tx.conntrack.track_fast(ct, fast, p.data_mut(), meta, tx.now_ms) {
+    let Some(tracked) = tx.conntrack.track_fast(ct, fast, p.data_mut(), tx.now_ms) else {
         let seen = extract(p.data(), batch.columns.layout[i].l3.into(), ct.zone, true);
         return track(batch, (program, ct), i, Some(&seen), tx);
-    }
+    };
     if i >= batch.waited {
         batch.columns.depth[i] = 0;
     }
+    if let Some(Op::Recirc(id)) = program.ops.last()
+        && batch.columns.depth[i] < RECIRC_LIMIT
+        && tx.recirculated.is_empty()
+        && take_prediction(batch, (ct, *id, ways), i, &tracked, tx)
+    {
+        return;
+    }
+    tx.conntrack.describe(ct, &tracked, &mut batch.columns.ct[i]);
     go_on(batch, program, i, tx);
+}
+
+/// A packet that is to be looked up again takes what packets like it took, if that is right; false:
+/// it is not known. What `ct` said is written down as far as that way needs it.
+#[inline]
+fn take_prediction(
+    batch: &mut Batch,
+    (ct, id, ways): (&Ct, u32, Ways<'_>),
+    i: usize,
+    tracked: &FastTracked,
+    tx: &TxState,
+) -> bool {
+    if tracked.state & (state::SNAT | state::DNAT) != 0 {
+        show_translation(batch, i);
+    }
+    let line = &mut batch.keys.line.0[i];
+    let words = tracked_words(line, tracked, id);
+    (line[4], line[5]) = words;
+    let Some(prediction) = ways.table.predict_recirculated(line) else { return false };
+    if prediction.more || ways.watched || needs_key(ways.programs.get(prediction.program).kind) {
+        let keys = &mut batch.keys;
+        let meta = &mut batch.columns.ct[i];
+        tx.conntrack.describe(ct, tracked, meta);
+        ct::show(meta, &mut keys.line.0[i], &mut keys.ext[i][2], &mut keys.have[i]);
+        if !ways.table.confirms(&prediction, &keys.get(i)) {
+            return false;
+        }
+    }
+    batch.stay_known(i, (prediction.megaflow, prediction.program));
+    true
+}
+
+/// Words 4 and 5 of a key with what the fast path said, recirculated with `id`.
+#[inline]
+fn tracked_words(line: &Line, tracked: &FastTracked, id: u32) -> (u64, u64) {
+    const { assert!(at::CT_STATE == 38 && at::CT_MARK == 40 && at::RECIRC == 44) };
+    let mut word4 = line[4].to_ne_bytes();
+    word4[at::CT_STATE - 32] = tracked.state;
+    let word5 = u64::from(tracked.mark) << 32 | u64::from(id);
+    (u64::from_ne_bytes(word4), word5.to_be())
 }
 
 /// Executes one program. `seen`: what was read of a packet of which no connection is known.
@@ -196,14 +333,20 @@ fn go_on(batch: &mut Batch, program: &Program, i: usize, tx: &mut TxState) {
 /// Patches a packet's key.
 #[inline]
 fn show(batch: &mut Batch, i: usize) {
-    let (keys, layout) = (&mut batch.keys, batch.columns.layout[i]);
+    let keys = &mut batch.keys;
     let line = &mut keys.line.0[i];
     let meta = &batch.columns.ct[i];
     ct::show(meta, line, &mut keys.ext[i][2], &mut keys.have[i]);
-    if meta.state & (state::SNAT | state::DNAT) == 0 {
-        return;
+    if meta.state & (state::SNAT | state::DNAT) != 0 {
+        show_translation(batch, i);
     }
-    // It was translated, so all of its headers is there.
+}
+
+/// Patches the key of a packet that was translated, so all of its headers is there.
+#[inline]
+fn show_translation(batch: &mut Batch, i: usize) {
+    let (keys, layout) = (&mut batch.keys, batch.columns.layout[i]);
+    let line = &mut keys.line.0[i];
     let (l3, l4, d) = (usize::from(layout.l3), usize::from(layout.l4), batch.packets[i].data());
     let line = bytes_mut(line);
     if u16::from_be_bytes([line[at::ETH_TYPE], line[at::ETH_TYPE + 1]]) == IPV4 {

@@ -42,6 +42,8 @@ pub(crate) struct Batch {
     pub marked: usize,
     /// Packets that stay for one more pass, in order, with keys that say so.
     staying: Vec<u8>,
+    /// How many of these have their megaflow for that pass already.
+    staying_known: usize,
     /// Tags that matching looks behind (`vlan-limit`).
     pub vlan_limit: u8,
 }
@@ -57,6 +59,7 @@ impl Batch {
             postponed: Vec::new(),
             marked: 0,
             staying: Vec::with_capacity(VECTOR),
+            staying_known: 0,
             vlan_limit: 1,
         }
     }
@@ -82,9 +85,10 @@ impl Batch {
     /// packets, as many as fit; returns how many those are.
     pub fn begin_pass(&mut self, recirculated: &mut Vec<Pending>) -> usize {
         self.waited = self.packets.len();
-        if self.marked > 0 {
-            self.marked = 0;
-            self.columns.known.fill(false);
+        if self.marked > 0 || self.staying_known > 0 {
+            self.marked = std::mem::take(&mut self.staying_known);
+            let kept = if self.marked > 0 { self.waited } else { 0 };
+            self.columns.known[kept..].fill(false);
         }
         if !recirculated.is_empty() {
             self.take_up(recirculated);
@@ -164,6 +168,22 @@ impl Batch {
     pub fn stay(&mut self, i: usize, id: u32) {
         let line = bytes_mut(&mut self.keys.line.0[i]);
         line[at::RECIRC..at::RECIRC + 4].copy_from_slice(&id.to_be_bytes());
+        self.columns.known[i] = false;
+        self.note_staying(i);
+    }
+
+    /// As [`Batch::stay`] for a packet that takes this megaflow, and its program, next. What is not
+    /// in its key and columns that program does not need.
+    #[inline]
+    pub fn stay_known(&mut self, i: usize, (megaflow, program): (u32, u32)) {
+        (self.keys.megaflow[i], self.keys.program[i]) = (megaflow, program);
+        self.columns.known[i] = true;
+        self.staying_known += 1;
+        self.note_staying(i);
+    }
+
+    #[inline]
+    fn note_staying(&mut self, i: usize) {
         self.columns.depth[i] += 1;
         self.columns.same[i] = false;
         self.staying.push(i as u8);

@@ -376,7 +376,7 @@ impl Table {
     }
 
     #[inline(never)]
-    fn verify_ext(&self, idx: u32, slot: usize, key: &KeyRef<'_>) -> bool {
+    pub(super) fn verify_ext(&self, idx: u32, slot: usize, key: &KeyRef<'_>) -> bool {
         let Some(sub) = &self.subtables[slot] else { return false };
         let megaflow = self.store.ext(idx);
         (8..32).all(|w| (key.word(w) ^ megaflow[(w - 8) / 8][w % 8]) & sub.mask[w] == 0)

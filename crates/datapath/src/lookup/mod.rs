@@ -8,6 +8,7 @@ pub(crate) mod flow_store;
 pub(crate) mod mask;
 mod port_classifier;
 pub(crate) mod predictor;
+pub(crate) mod recirc_memo;
 mod signature_cache;
 mod subtable;
 mod subtable_memo;

@@ -8,6 +8,7 @@ use crate::lookup::flow_store::{LIVE, MASKS, Payload, Store};
 use crate::lookup::mask::{self, FULL, PORT_ONLY};
 use crate::lookup::port_classifier::{self, PortClassifier};
 use crate::lookup::predictor::{PREDICTIONS_MAX, SubtablePredictor};
+use crate::lookup::recirc_memo::RecircMemo;
 use crate::lookup::signature_cache::SigCache;
 use crate::lookup::subtable::Subtable;
 use crate::lookup::subtable_memo::SubtableMemo;
@@ -75,6 +76,8 @@ pub(super) struct History {
     pub predictor: SubtablePredictor,
     /// Flows that came and were not stored.
     pub seen_flows: SeenFlows,
+    /// What recirculated packets took.
+    pub recirculated: RecircMemo,
 }
 
 /// The indices of a store: which are free, and which megaflow is looked at next when one has to go.
@@ -143,6 +146,7 @@ impl Table {
                 subtable_memo: SubtableMemo::new(),
                 predictor: SubtablePredictor::new(),
                 seen_flows: SeenFlows::new(),
+                recirculated: RecircMemo::new(),
             },
             ports: 0,
             used: 0,
