@@ -1,7 +1,10 @@
-//! Inert ports: no device; what is sent is counted and freed, what is received was injected.
+//! Inert ports: no device; what is sent is counted and freed, what is received was injected. Two of
+//! them may be joined by a wire ([`crate::dummy_wire`]).
 
+use crate::dummy_wire::{Wire, WireTx};
 use crate::netlink::KernelStats;
 use crate::pcap::Captures;
+use crate::shown_queues;
 use crate::stats::Stats;
 use crate::sys::check;
 use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
@@ -15,6 +18,8 @@ use telemetry::Drop as Reason;
 /// Each dummy port has its own address, counted from here.
 static NEXT_MAC: AtomicU32 = AtomicU32::new(0xaa55_0000);
 const MTU: u16 = 1500;
+/// Queues of each direction, at most.
+const QUEUES_MAX: usize = 64;
 
 /// A port of type `dummy`, `dummy-internal`, or `dummy-pmd`, which a PMD thread polls.
 pub struct DummyPort {
@@ -23,12 +28,53 @@ pub struct DummyPort {
     mac: [u8; 6],
     mtu: u16,
     admin_up: bool,
-    stats: Arc<Stats>,
-    injected: Arc<Injected>,
+    shape: Shape,
+    rx: Vec<Rx>,
+    tx: Vec<Tx>,
     captures: Arc<Mutex<Captures>>,
     options: BTreeMap<String, String>,
-    rx: Option<Box<dyn RxQueue>>,
-    tx: Option<Box<dyn TxQueue>>,
+    _wire: Option<Wire>,
+}
+
+/// What cannot change while the port is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Shape {
+    /// `n_rxq` and `n_txq`: those of `dummy-pmd` ports.
+    n_rxq: usize,
+    n_txq: usize,
+    /// `numa_id`: the NUMA node that the port is said to be on.
+    numa: usize,
+    /// `pstream` and `stream`.
+    wire: [Option<String>; 2],
+}
+
+impl Shape {
+    fn read(config: &PortConfig) -> Shape {
+        let number = |name: &str| config.options.get(name).and_then(|n| n.parse().ok());
+        let queues = |name: &str| match config.kind.as_str() {
+            "dummy-pmd" => number(name).unwrap_or(1).clamp(1, QUEUES_MAX),
+            _ => 1,
+        };
+        Shape {
+            n_rxq: queues("n_rxq"),
+            n_txq: queues("n_txq"),
+            numa: number("numa_id").unwrap_or(0),
+            wire: ["pstream", "stream"].map(|name| config.options.get(name).cloned()),
+        }
+    }
+}
+
+/// The control side's part of a receive queue.
+struct Rx {
+    injected: Arc<Injected>,
+    stats: Arc<Stats>,
+    queue: Option<Box<dyn RxQueue>>,
+}
+
+/// The control side's part of a transmit queue.
+struct Tx {
+    stats: Arc<Stats>,
+    queue: Option<Box<dyn TxQueue>>,
 }
 
 /// Packets on their way in, and the descriptor that says that there are some.
@@ -55,6 +101,10 @@ impl Injected {
         self.some.store(true, Ordering::Release);
         // SAFETY: eight readable bytes.
         unsafe { libc::write(self.bell.as_raw_fd(), (&raw const ONE).cast(), 8) };
+    }
+
+    fn is_empty(&self) -> bool {
+        self.packets.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     fn pop(&self) -> Option<Vec<u8>> {
@@ -84,35 +134,57 @@ struct DummyTx {
     pool: Arc<dyn Pool>,
     stats: Arc<Stats>,
     captures: Arc<Mutex<Captures>>,
+    wire: Option<WireTx>,
 }
 
 impl DummyPort {
     /// Makes the port.
     pub fn open(config: &PortConfig, pool: Arc<dyn Pool>) -> Result<Self, PortError> {
         let n = NEXT_MAC.fetch_add(1, Ordering::Relaxed).to_be_bytes();
-        let stats = Arc::new(Stats::default());
-        let injected = Arc::new(Injected::new()?);
         let captures = Arc::new(Mutex::new(Captures::open(&config.options)?));
-        let rx = DummyRx {
-            injected: injected.clone(),
-            pool: pool.clone(),
-            stats: stats.clone(),
-            captures: captures.clone(),
-        };
-        let tx = DummyTx { pool, stats: stats.clone(), captures: captures.clone() };
+        let shape = Shape::read(config);
+        let rx = |_| Rx::new(pool.clone(), captures.clone());
+        let rx: Vec<Rx> = (0..shape.n_rxq).map(rx).collect::<Result<_, _>>()?;
+        let injected = rx[0].injected.clone();
+        let wire = Wire::open(&config.options, move |frame| injected.push(frame))?;
+        let tx = |_| Tx::new(pool.clone(), captures.clone(), wire.as_ref().map(Wire::tx));
         Ok(DummyPort {
             name: config.name.clone(),
             kind: config.kind.clone(),
             mac: config.mac.unwrap_or([0xaa, 0x55, n[0], n[1], n[2], n[3]]),
             mtu: config.mtu_request.unwrap_or(MTU),
             admin_up: true,
-            injected,
-            rx: Some(Box::new(rx)),
-            tx: Some(Box::new(tx)),
+            tx: (0..shape.n_txq).map(tx).collect(),
+            rx,
+            shape,
             captures,
             options: config.options.clone(),
-            stats,
+            _wire: wire,
         })
+    }
+
+    /// What each queue of a direction counted, and under which name.
+    fn queue_counters(&self) -> impl Iterator<Item = (&'static str, usize, Counters)> {
+        let read = |stats: &Stats| stats.counters(&KernelStats::default());
+        let rx = self.rx.iter().enumerate().map(move |(i, q)| ("rx", i, read(&q.stats)));
+        let tx = self.tx.iter().enumerate().map(move |(i, q)| ("tx", i, read(&q.stats)));
+        rx.chain(tx)
+    }
+}
+
+impl Rx {
+    fn new(pool: Arc<dyn Pool>, captures: Arc<Mutex<Captures>>) -> Result<Rx, PortError> {
+        let (injected, stats) = (Arc::new(Injected::new()?), Arc::<Stats>::default());
+        let queue = DummyRx { injected: injected.clone(), pool, stats: stats.clone(), captures };
+        Ok(Rx { injected, stats, queue: Some(Box::new(queue)) })
+    }
+}
+
+impl Tx {
+    fn new(pool: Arc<dyn Pool>, captures: Arc<Mutex<Captures>>, wire: Option<WireTx>) -> Tx {
+        let stats = Arc::<Stats>::default();
+        let queue = DummyTx { pool, stats: stats.clone(), captures, wire };
+        Tx { stats, queue: Some(Box::new(queue)) }
     }
 }
 
@@ -147,6 +219,9 @@ impl TxQueue for DummyTx {
         if let Some(capture) = &self.captures.lock().unwrap_or_else(PoisonError::into_inner).tx {
             packets.iter().for_each(|p| capture.add(p.data()));
         }
+        if let Some(wire) = &self.wire {
+            packets.iter().for_each(|p| wire.send(p.data()));
+        }
         self.stats.tx.pass(packets.len(), packets.iter().map(Packet::len).sum());
         self.pool.free(packets);
         packets.len()
@@ -163,11 +238,20 @@ impl Port for DummyPort {
     fn service(&self) -> Service {
         if self.kind == "dummy-pmd" { Service::Poll } else { Service::Kernel }
     }
+    fn n_rxq(&self) -> usize {
+        self.rx.len()
+    }
+    fn n_txq(&self) -> usize {
+        self.tx.len()
+    }
     fn take_rx(&mut self, i: usize) -> Option<Box<dyn RxQueue>> {
-        if i == 0 { self.rx.take() } else { None }
+        self.rx.get_mut(i)?.queue.take()
     }
     fn take_tx(&mut self, i: usize) -> Option<Box<dyn TxQueue>> {
-        if i == 0 { self.tx.take() } else { None }
+        self.tx.get_mut(i)?.queue.take()
+    }
+    fn numa(&self) -> usize {
+        self.shape.numa
     }
     fn mac(&self) -> [u8; 6] {
         self.mac
@@ -182,31 +266,36 @@ impl Port for DummyPort {
         self.admin_up = up;
         Ok(())
     }
-    /// Nothing but packets and bytes; all of them in its one queue.
+    /// Nothing but packets and bytes: of each queue, and their sums.
     fn counters(&mut self) -> Counters {
-        let all = self.stats.counters(&KernelStats::default());
         let mut out = Counters::new();
-        for (name, n) in &all {
-            if let Some((direction, what @ ("packets" | "bytes"))) = name.split_once('_') {
-                out.insert(format!("{direction}_q0_{what}"), *n);
-                out.insert(name.clone(), *n);
+        for (direction, queue, counted) in self.queue_counters() {
+            for what in ["packets", "bytes"] {
+                let name = format!("{direction}_{what}");
+                let n = counted.get(&name).copied().unwrap_or(0);
+                *out.entry(name).or_default() += n;
+                out.insert(format!("{direction}_q{queue}_{what}"), n);
             }
         }
         // What ovs-vswitchd's dummies count to have counters with names of their own.
-        let received = all.get("rx_packets").copied().unwrap_or(0);
+        let received = out.get("rx_packets").copied().unwrap_or(0);
         for name in ["rx_custom_packets_1", "rx_custom_packets_2"] {
             out.insert(name.into(), received);
         }
         out
     }
-    fn inject(&mut self, packet: &[u8]) -> bool {
+    fn inject(&mut self, queue: usize, packet: &[u8]) -> bool {
+        let Some(rx) = self.rx.get(queue) else { return false };
         if self.admin_up {
-            self.injected.push(packet);
+            rx.injected.push(packet);
         }
         true
     }
     fn all_taken(&self) -> bool {
-        self.injected.packets.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.rx.iter().all(|q| q.injected.is_empty())
+    }
+    fn shown_config(&self) -> Option<BTreeMap<String, String>> {
+        (self.kind == "dummy-pmd").then(|| shown_queues(self.rx.len(), self.tx.len()))
     }
     fn queues(&self) -> &[u32] {
         &[0]
@@ -222,7 +311,8 @@ impl Port for DummyPort {
             *self.captures.lock().unwrap_or_else(PoisonError::into_inner) = new;
             self.options = config.options.clone();
         }
-        Ok(config.name == self.name && config.kind == self.kind)
+        let same = config.name == self.name && config.kind == self.kind;
+        Ok(same && Shape::read(config) == self.shape)
     }
 }
 
@@ -241,7 +331,7 @@ mod tests {
         let pool: Arc<dyn Pool> = Arc::new(HeapPool::new());
         let mut port = DummyPort::open(&config, pool).unwrap();
         let (mut rx, mut tx) = (port.take_rx(0).unwrap(), port.take_tx(0).unwrap());
-        assert!(port.inject(&[7; 60]));
+        assert!(port.inject(0, &[7; 60]));
         let mut packets = Vec::new();
         assert_eq!(rx.rx(&mut packets, 32), 1);
         assert_eq!(tx.tx(&packets), 1);
@@ -252,5 +342,29 @@ mod tests {
         assert_eq!(bytes[..4], 0xa1b2_c3d4u32.to_ne_bytes());
         assert_eq!(bytes[header + 16..][..60], [7; 60]);
         assert_eq!(bytes[header + record + 16..], [7; 60]);
+    }
+
+    #[test]
+    fn queues_of_their_own_and_a_node() {
+        let options = [("n_rxq", "3"), ("n_txq", "2"), ("numa_id", "8")];
+        let options: BTreeMap<String, String> =
+            options.map(|(k, v)| (k.to_string(), v.to_string())).into();
+        let kind = "dummy-pmd".to_string();
+        let mut config = PortConfig { name: "p".into(), kind, options, ..Default::default() };
+        let mut port = DummyPort::open(&config, Arc::new(HeapPool::new())).unwrap();
+        assert_eq!((port.n_rxq(), port.n_txq(), port.numa()), (3, 2, 8));
+        assert!(port.inject(2, &[7; 60]) && !port.inject(3, &[7; 60]));
+        let taken: Vec<usize> =
+            (0..3).map(|i| port.take_rx(i).unwrap().rx(&mut Vec::new(), 32)).collect();
+        assert_eq!(taken, [0, 0, 1]);
+        assert!(port.take_rx(3).is_none() && port.take_tx(1).is_some());
+        let counters = port.counters();
+        assert_eq!(counters["rx_packets"], 1);
+        assert_eq!((counters["rx_q2_bytes"], counters["tx_q1_packets"]), (60, 0));
+        assert!(port.reconfigure(&config).unwrap());
+        config.options.remove("n_rxq");
+        assert!(!port.reconfigure(&config).unwrap(), "it has to be opened again");
+        config.kind = "dummy".into();
+        assert_eq!(DummyPort::open(&config, Arc::new(HeapPool::new())).unwrap().n_txq(), 1);
     }
 }

@@ -9,6 +9,7 @@
 mod adapter;
 mod device;
 mod dummy;
+mod dummy_wire;
 mod ethtool;
 mod gso;
 mod netlink;
@@ -223,8 +224,9 @@ pub trait Port: Send {
     fn set_admin_up(&mut self, up: bool) -> Result<(), PortError>;
     /// Driver counters.
     fn counters(&mut self) -> Counters;
-    /// Has the port receive a packet; false: it is no dummy, packets come from its device only.
-    fn inject(&mut self, _packet: &[u8]) -> bool {
+    /// Has the port receive a packet in a queue; false: it is no dummy, packets come from its
+    /// device only, or it has no such queue.
+    fn inject(&mut self, _queue: usize, _packet: &[u8]) -> bool {
         false
     }
     /// Was everything that [`Port::inject`] was given taken by a worker?
@@ -234,6 +236,10 @@ pub trait Port: Send {
     /// Numbers of the egress queues that the device has without being configured.
     fn queues(&self) -> &[u32] {
         &[]
+    }
+    /// What is shown of its configuration in place of its options (`dpif/show`); None: these.
+    fn shown_config(&self) -> Option<BTreeMap<String, String>> {
+        None
     }
     /// OVSDB `Interface.status`.
     fn status(&mut self) -> BTreeMap<String, String>;
@@ -249,6 +255,16 @@ pub trait Port: Send {
     }
     /// Applies a changed configuration in place; Ok(false) when the port must be reopened.
     fn reconfigure(&mut self, config: &PortConfig) -> Result<bool, PortError>;
+}
+
+/// Queues as ovs-vswitchd shows those of ports that PMD threads poll. Here as many were asked for
+/// as there are: a device without so many is refused or has fewer from the start.
+pub fn shown_queues(n_rxq: usize, n_txq: usize) -> BTreeMap<String, String> {
+    let of = |what: &str| {
+        [("rx", n_rxq), ("tx", n_txq)]
+            .map(|(way, n)| (format!("{what}_{way}_queues"), n.to_string()))
+    };
+    ["configured", "requested"].into_iter().flat_map(of).collect()
 }
 
 /// Opens a port that needs no DPDK: kind `system` (or empty), `tap`, `internal`, `dummy` or
