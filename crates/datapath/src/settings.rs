@@ -78,9 +78,84 @@ pub enum RxqAssign {
     RoundRobin,
 }
 
+impl RxqAssign {
+    /// Its name in `pmd-rxq-assign`.
+    pub fn name(self) -> &'static str {
+        match self {
+            RxqAssign::Cycles => "cycles",
+            RxqAssign::Group => "group",
+            RxqAssign::RoundRobin => "roundrobin",
+        }
+    }
+}
+
+/// Where receive queues of polled ports are polled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Polling {
+    /// How the queues that are not pinned were spread.
+    pub how: RxqAssign,
+    /// Core and NUMA node of each PMD thread.
+    pub cores: Vec<(usize, usize)>,
+    /// The queues, by their ports' numbers.
+    pub queues: Vec<PolledQueue>,
+}
+
+/// A receive queue and where it is polled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolledQueue {
+    /// Its port's name.
+    pub port: String,
+    /// Its number there.
+    pub queue: usize,
+    /// NUMA node of the port.
+    pub numa: usize,
+    /// `pmd-rxq-affinity` says that it is polled there.
+    pub pinned: bool,
+    /// Core and NUMA node of the PMD thread; None: none can take it.
+    pub core: Option<(usize, usize)>,
+}
+
+/// What `pmd-auto-lb` found when load had been high for a minute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BalanceCheck {
+    /// It found one of the next two before, and cores and queues are still the same.
+    Unchanged,
+    /// Queues are placed in turn, whatever they cost.
+    RoundRobin,
+    /// There are no two PMD threads that may take queues, one of which has several.
+    TooFew,
+    /// Queues would be polled from other NUMA nodes, where they cost an unknown amount.
+    CrossNuma,
+    /// The variance of the cores' load, and what it would be; both in percent squared.
+    Compared {
+        /// With the queues where they are.
+        now: u64,
+        /// With the queues placed again.
+        then: u64,
+        /// The difference, percent of `now`.
+        improvement: u64,
+        /// What it has to be, percent.
+        threshold: u8,
+    },
+}
+
+impl BalanceCheck {
+    /// Do queues move because of it?
+    pub fn moves_queues(self) -> bool {
+        match self {
+            BalanceCheck::Compared { improvement, threshold, .. } => {
+                improvement >= u64::from(threshold)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// When queues move by themselves (`pmd-auto-lb`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AutoLb {
+    /// They do (`pmd-auto-lb`).
+    pub enabled: bool,
     /// Least time between two attempts (`pmd-auto-lb-rebal-interval`), minutes.
     pub interval_min: u64,
     /// A PMD thread is busy for so much of a minute (`pmd-auto-lb-load-threshold`), percent.
@@ -92,7 +167,7 @@ pub struct AutoLb {
 
 impl Default for AutoLb {
     fn default() -> Self {
-        AutoLb { interval_min: 1, load_threshold: 95, improvement: 25 }
+        AutoLb { enabled: false, interval_min: 1, load_threshold: 95, improvement: 25 }
     }
 }
 
@@ -128,7 +203,7 @@ pub struct Settings {
     /// A PMD thread with a pinned queue serves no others (`pmd-rxq-isolate`).
     pub rxq_isolate: bool,
     /// Move queues when that pays; None: only on `pmd-rxq-rebalance`.
-    pub auto_lb: Option<AutoLb>,
+    pub auto_lb: AutoLb,
     /// Instructions that kernels use; one that is [`crate::is_available`].
     pub level: Level,
     /// How much one wants each level's lookup; the highest that this CPU has is used.
@@ -190,7 +265,7 @@ impl Default for Settings {
             rxq_assign: RxqAssign::Cycles,
             one_pass: true,
             rxq_isolate: true,
-            auto_lb: None,
+            auto_lb: AutoLb::default(),
             level: preferred_level(),
             lookup_priority: Level::ALL.map(|l| match l {
                 _ if l == preferred_level() => 2,

@@ -3,13 +3,15 @@ mod common;
 
 use action::Op;
 use common::*;
-use datapath::{AutoLb, RxqAssign, Settings, WorkerId, now_ms};
+use datapath::{AutoLb, BalanceCheck, RxqAssign, Settings, WorkerId, now_ms};
 use port::Service;
 
 /// Packets of a queue per round.
 const BURST: u16 = 40;
 /// Rounds of five seconds: a minute of load, and the next.
 const ROUNDS: u16 = 26;
+
+const ON: AutoLb = AutoLb { enabled: true, interval_min: 1, load_threshold: 95, improvement: 25 };
 
 fn worker_of(b: &Bed, port: u16, queue: usize) -> Option<WorkerId> {
     b.dp.rxq_info().into_iter().find(|q| (q.port, q.queue) == (port, queue))?.worker
@@ -22,7 +24,7 @@ fn together(b: &Bed, port: u16) -> [usize; 2] {
     pairs.into_iter().find(|[i, j]| on(*i) == on(*j)).expect("four queues on two cores")
 }
 
-fn run(auto_lb: Option<AutoLb>) -> (bool, Bed) {
+fn run(auto_lb: AutoLb) -> (bool, Bed) {
     let mut b = bed_with(2, true, &[0, 1]);
     b.dp.set_settings(Settings { rxq_assign: RxqAssign::Group, auto_lb, ..Settings::default() });
     let many = b.add_queues("many", Service::Poll, 4, 2);
@@ -53,15 +55,60 @@ fn run(auto_lb: Option<AutoLb>) -> (bool, Bed) {
 
 #[test]
 fn busy_queues_are_separated() {
-    let always = AutoLb { load_threshold: 0, ..AutoLb::default() };
-    let (apart, b) = run(Some(always));
+    let (apart, mut b) = run(AutoLb { load_threshold: 0, ..ON });
     assert!(apart);
+    let check = b.dp.take_balance_check().expect("the load was high");
+    assert!(matches!(check, BalanceCheck::Compared { .. }), "{check:?}");
     b.assert_balanced();
 }
 
 #[test]
 fn queues_stay_below_the_threshold_and_when_it_is_off() {
-    assert!(!run(None).0);
-    assert!(!run(Some(AutoLb { load_threshold: 101, ..AutoLb::default() })).0);
-    assert!(!run(Some(AutoLb { load_threshold: 0, improvement: 101, ..AutoLb::default() })).0);
+    assert!(!run(AutoLb { load_threshold: 0, ..AutoLb::default() }).0);
+    assert!(!run(AutoLb { load_threshold: 101, ..ON }).0);
+    let (apart, mut b) = run(AutoLb { load_threshold: 0, improvement: 101, ..ON });
+    assert!(!apart && !b.dp.take_balance_check().unwrap().moves_queues());
+}
+
+/// One poll after load has been high for a minute.
+fn check(b: &mut Bed, minute: &mut u64) -> Option<BalanceCheck> {
+    *minute += 2;
+    for sample in 0..12 {
+        b.dp.poll(now_ms() + *minute * 60_000 + sample * 5000);
+    }
+    b.dp.take_balance_check()
+}
+
+#[test]
+fn a_check_says_why_there_is_nothing_to_move() {
+    let mut b = bed_with(1, true, &[0, 1]);
+    let auto_lb = AutoLb { load_threshold: 0, ..ON };
+    let with = |rxq_assign| Settings { rxq_assign, auto_lb, ..Settings::default() };
+    b.dp.set_settings(with(RxqAssign::Group));
+    let mut minute = 0;
+    assert_eq!(check(&mut b, &mut minute), Some(BalanceCheck::TooFew), "one queue for each");
+    assert_eq!(check(&mut b, &mut minute), Some(BalanceCheck::Unchanged));
+    b.add_queues("many", Service::Poll, 3, 2);
+    b.run();
+    let found = check(&mut b, &mut minute).unwrap();
+    assert!(matches!(found, BalanceCheck::Compared { .. }), "{found:?}");
+    b.dp.set_settings(with(RxqAssign::RoundRobin));
+    assert_eq!(check(&mut b, &mut minute), Some(BalanceCheck::RoundRobin));
+}
+
+#[test]
+fn a_placement_is_told_when_it_changes_or_was_asked_for() {
+    let mut b = bed_with(1, true, &[0, 1]);
+    let first = b.dp.take_polling().expect("ports and threads came");
+    assert_eq!(first.cores.len(), 2);
+    assert!(first.queues.iter().all(|q| q.core.is_some() && !q.pinned));
+    assert_eq!(b.dp.take_polling(), None);
+    b.dp.rebalance();
+    assert_eq!(b.dp.take_polling(), Some(first));
+    let many = b.add_queues("many", Service::Poll, 2, 2);
+    assert_eq!(b.dp.take_polling().unwrap().queues.last().unwrap().queue, 1);
+    let pins = datapath::RxAffinity([(1, 1)].into());
+    b.dp.set_affinity(many, pins).unwrap();
+    let last = b.dp.take_polling().unwrap().queues.pop().unwrap();
+    assert!(last.pinned && last.core.is_some_and(|(id, _)| id == 1));
 }

@@ -1,5 +1,7 @@
 //! Load of PMD threads and receive queues over the last minute, in samples of five seconds.
 
+use crate::settings::BalanceCheck;
+
 /// Length of one sample.
 pub(crate) const SAMPLE_MS: u64 = 5000;
 /// Samples that are remembered: a minute.
@@ -44,7 +46,7 @@ impl Load {
     pub fn is_high(&self, percent: u64) -> bool {
         let lately = 1; // second: the last sample
         match (self.busy.over(lately), self.total.over(lately)) {
-            (Some(busy), Some(total)) => total > 0 && busy * 100 / total >= percent,
+            (Some(busy), Some(total)) => (busy * 100).checked_div(total).unwrap_or(0) >= percent,
             _ => false,
         }
     }
@@ -58,6 +60,10 @@ pub(crate) struct AutoLb {
     pub high: usize,
     /// When queues were last looked at.
     pub tried_ms: u64,
+    /// No load would have a queue moved, with cores and queues as they are.
+    pub pointless: bool,
+    /// What was found then, for [`super::Datapath::take_balance_check`].
+    pub check: Option<BalanceCheck>,
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ pub(crate) mod load;
 pub(crate) mod mark_bindings;
 pub(crate) mod marks;
 pub(crate) mod placement;
+mod polling;
 pub(crate) mod topology;
 mod wait;
 pub(crate) mod watches;
@@ -27,6 +28,7 @@ use crate::control::invalidate::Tickets;
 use crate::control::load::{AutoLb, History};
 use crate::control::mark_bindings::{MarkControl, PortMarks};
 use crate::control::placement::Queue;
+use crate::control::polling::LastPlacement;
 use crate::control::topology::Core;
 use crate::control::worker::Handle;
 use crate::messages::Route;
@@ -150,6 +152,7 @@ pub struct Datapath {
     pub(crate) suspicious: Vec<(WorkerId, Box<Suspicious>)>,
     pub(crate) aged_ms: u64,
     pub(crate) auto_lb: AutoLb,
+    last_placement: LastPlacement,
     ct_keeper: CtKeeper,
     /// Rung by the kernel worker when there are reports.
     pub(crate) bell: Arc<Wake>,
@@ -185,6 +188,7 @@ impl Datapath {
             suspicious: Vec::new(),
             aged_ms: 0,
             auto_lb: AutoLb::default(),
+            last_placement: LastPlacement::default(),
             reroute: false,
             capture: None,
             marks: MarkControl::default(),
@@ -586,6 +590,11 @@ impl Datapath {
         self.ports.get_mut(&no).map(|p| &mut *p.port as &mut dyn Port)
     }
 
+    /// The same, to look at only.
+    pub fn port(&self, no: PortNo) -> Option<&dyn Port> {
+        self.ports.get(&no).map(|p| &*p.port)
+    }
+
     /// Numbers of all ports.
     pub fn ports(&self) -> impl Iterator<Item = PortNo> + '_ {
         self.ports.keys().copied()
@@ -614,16 +623,20 @@ impl Datapath {
         telemetry::Drop::ALL.iter().map(|d| (*d, totals.drops[*d as usize])).collect()
     }
 
-    /// Pins a port's receive queues.
+    /// Pins a port's receive queues. They are where they should be when it returns.
     pub fn set_affinity(&mut self, no: PortNo, affinity: RxAffinity) -> Result<(), Error> {
-        self.ports.get_mut(&no).ok_or(Error::NoPort(no))?.affinity = affinity;
-        self.place(&[]);
+        let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
+        if p.affinity != affinity {
+            p.affinity = affinity;
+            self.place(&[]);
+            self.wait_for_workers();
+        }
         Ok(())
     }
 
     /// Places receive queues again by what they cost now.
     pub fn rebalance(&mut self) {
-        self.place(&[]);
+        self.place_as(self.placement(&[]), true);
     }
 
     /// Where queues that are polled should be, without the workers that leave.
@@ -652,7 +665,11 @@ impl Datapath {
     }
 
     fn place(&mut self, leaving: &[usize]) {
-        let placement = self.placement(leaving);
+        self.place_as(self.placement(leaving), false);
+    }
+
+    fn place_as(&mut self, placement: Placement, asked: bool) {
+        self.note_placement(&placement, asked);
         for ((no, i), (core, q)) in
             placement.names.into_iter().zip(placement.at.iter().zip(&placement.queues))
         {

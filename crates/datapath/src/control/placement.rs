@@ -3,6 +3,7 @@
 use crate::control::topology::Core;
 use crate::settings::RxqAssign;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// A receive queue to place.
 #[derive(Clone, Debug)]
@@ -40,12 +41,18 @@ pub(crate) fn assign(
     if how != RxqAssign::RoundRobin {
         order.sort_by_key(|i| Reverse(queues[*i].cycles));
     }
-    for (turn, i) in order.into_iter().enumerate() {
+    // How many queues took turns, by the cores that they took them on.
+    let mut turns = BTreeMap::<Vec<usize>, usize>::new();
+    for i in order {
         let q = &queues[i];
         let near = on_node(&open, cores, q.numa);
         let pick = match how {
             _ if near.is_empty() => continue,
-            RxqAssign::RoundRobin => near[turn % near.len()],
+            RxqAssign::RoundRobin => {
+                let turn = turns.entry(near.clone()).or_default();
+                *turn += 1;
+                near[(*turn - 1) % near.len()]
+            }
             RxqAssign::Cycles => filling.pick(&near, q, true),
             RxqAssign::Group => filling.pick(&near, q, false),
         };
@@ -78,18 +85,25 @@ struct Filling<'a> {
     cores: &'a [Core],
     cycles: Vec<u64>,
     queues: Vec<usize>,
+    /// Which core got the last queue, the one before, and so on: times count queues.
+    last: Vec<usize>,
+    placed: usize,
     fastest: u64,
 }
 
 impl<'a> Filling<'a> {
     fn new(cores: &'a [Core]) -> Self {
         let fastest = cores.iter().map(|c| c.khz).max().unwrap_or(0);
-        Filling { cores, cycles: vec![0; cores.len()], queues: vec![0; cores.len()], fastest }
+        let n = cores.len();
+        let (cycles, queues, last) = (vec![0; n], vec![0; n], vec![0; n]);
+        Filling { cores, cycles, queues, last, placed: 0, fastest }
     }
 
     fn add(&mut self, core: usize, cycles: u64) {
         self.cycles[core] += cycles;
         self.queues[core] += 1;
+        self.placed += 1;
+        self.last[core] = self.placed;
     }
 
     /// What a core is filled with: its own load and half of its hyper-thread siblings', and more of
@@ -113,14 +127,15 @@ impl<'a> Filling<'a> {
     }
 
     /// The core that is filled least, or where the queue already is when that is about as good.
-    /// `even`: no core shall have two queues more than another.
+    /// `even`: no core shall have two queues more than another; among equals it then goes to and
+    /// fro over the cores, so that none has the costlier queue of every round.
     fn pick(&self, near: &[usize], q: &Queue, even: bool) -> usize {
         let rank = |c: usize| {
             let (own, shared) = self.count(c);
-            let first = if even { own } else { 0 };
-            (first, self.load(c), shared, own, Reverse(self.cores[c].khz), c)
+            let (first, last) = if even { (own, self.last[c]) } else { (0, 0) };
+            (first, self.load(c), shared, own, Reverse(self.cores[c].khz), Reverse(last), c)
         };
-        let best = near.iter().copied().map(rank).min().map_or(near[0], |r| r.5);
+        let best = near.iter().copied().map(rank).min().map_or(near[0], |r| r.6);
         let stay = near.iter().copied().find(|c| Some(self.cores[*c].id) == q.now);
         let good = |s: &usize| {
             (!even || self.queues[*s] == self.queues[best])
@@ -183,6 +198,18 @@ mod tests {
     }
 
     #[test]
+    fn queues_not_measured_go_to_and_fro_or_round() {
+        let new = vec![q(0, None, None); 8];
+        let on_first = |how| {
+            let at = assign(&new, &CORES, how, true);
+            (0..8).filter(|i| at[*i] == Some(1)).collect::<Vec<_>>()
+        };
+        assert_eq!(on_first(RxqAssign::Cycles), [0, 3, 4, 7]);
+        assert_eq!(on_first(RxqAssign::Group), [0, 2, 4, 6]);
+        assert_eq!(on_first(RxqAssign::RoundRobin), [0, 2, 4, 6]);
+    }
+
+    #[test]
     fn priority_cores_and_whole_cores_come_first() {
         let cores = [core(0, 0, 2_100_000), core(1, 1, 2_700_000), core(2, 0, 2_100_000)];
         let new = [q(0, None, None), q(0, None, None), q(0, None, None)];
@@ -209,5 +236,10 @@ mod tests {
         let nowhere = Queue { numa: 2, ..q(9, None, None) };
         let a = assign(&[q(9, None, None), far, nowhere], &cores, RxqAssign::Group, true);
         assert_eq!(a, [Some(0), Some(5), Some(5)]);
+        let cores = [core(0, 0, 0), core(1, 1, 0), Core { id: 5, numa: 1, khz: 0, siblings: 5 }];
+        let new = q(0, None, None);
+        let far = Queue { numa: 1, ..new.clone() };
+        let a = assign(&[far, new.clone(), new], &cores, RxqAssign::RoundRobin, true);
+        assert_eq!(a, [Some(5), Some(0), Some(1)], "each node has turns of its own");
     }
 }
