@@ -6,7 +6,7 @@ use crate::appctl::{capture, coverage, dpctl};
 use crate::of::change::SLICE_FLOWS_MAX;
 use crate::of::{async_msgs, bundle, table_features};
 use crate::state::{Shared, State, collect};
-use crate::{bfd, bonds, links, offload, underlay, vlog};
+use crate::{bfd, bonds, links, offload, polling_log, underlay, vlog};
 use datapath::{Bell, Event, Suspicious, WorkerId};
 use ofproto::{BfdContext, LacpContext};
 use openflow::{OfError, Reply};
@@ -148,6 +148,7 @@ fn turn(s: &mut State, most: usize) -> bool {
     crate::vhost_async::tick(s);
     capture::keep(s);
     dpctl::log_new_flows(s);
+    polling_log::tell(s);
     underlay::solicit(s);
     s.flush_changes();
     for p in punts {

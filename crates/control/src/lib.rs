@@ -25,6 +25,7 @@ mod mirrors;
 mod mtu;
 pub mod of;
 pub mod offload;
+mod polling_log;
 pub mod ports;
 mod reconcile;
 mod report;

@@ -455,9 +455,9 @@ fn attach(
         // A TAP keeps its addresses over a crash or restart of the daemon.
         let _ = opened.set_persistent(true);
         let affinity = ports::affinity(conf);
-        let added = match is_dummy.then(|| dummy_number(&conf.name)).flatten() {
-            Some(no) if !s.dp.has_port(no) => s.dp.add_port_at(no, opened, affinity),
-            _ => s.dp.add_port(opened, affinity),
+        let added = match is_dummy.then(|| dummy_number(s, &conf.name)).flatten() {
+            Some(no) => s.dp.add_port_at(no, opened, affinity),
+            None => s.dp.add_port(opened, affinity),
         };
         Some(added.map_err(|e| e.to_string())?)
     };
@@ -476,8 +476,14 @@ fn attach(
 }
 
 /// The datapath number that ovs-vswitchd gives a port of this name in a dummy datapath: the first
-/// number in the name, counted from 100 if the name begins with "br".
-fn dummy_number(name: &str) -> Option<flow::PortNo> {
+/// number in the name, counted from 100 if the name begins with "br", or the lowest free one if
+/// there is none or it is in use; never 0, which is the datapath's own port there.
+fn dummy_number(s: &State, name: &str) -> Option<flow::PortNo> {
+    let mut numbers = number_in(name).into_iter().chain(1..flow::BOND_NO_MIN);
+    numbers.find(|no| !s.dp.has_port(*no))
+}
+
+fn number_in(name: &str) -> Option<flow::PortNo> {
     let digits = name.trim_start_matches(|c: char| !c.is_ascii_digit());
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     let first = if name.starts_with("br") { 100 } else { 0 };

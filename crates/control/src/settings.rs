@@ -86,13 +86,15 @@ fn read(desired: &Desired) -> Settings {
         Some(v @ 0..=100) => v as u8,
         _ => otherwise,
     };
-    s.auto_lb = (text("pmd-auto-lb") == Some("true")).then(|| AutoLb {
-        interval_min: number("pmd-auto-lb-rebal-interval")
-            .filter(|m| (1..=20_000).contains(m))
-            .unwrap_or(known.interval_min),
+    s.auto_lb = AutoLb {
+        enabled: text("pmd-auto-lb") == Some("true"),
+        interval_min: match number("pmd-auto-lb-rebal-interval") {
+            Some(m @ 0..=20_000) => m.max(1),
+            _ => known.interval_min,
+        },
         load_threshold: percent("pmd-auto-lb-load-threshold", known.load_threshold),
         improvement: percent("pmd-auto-lb-improvement-threshold", known.improvement),
-    });
+    };
     s
 }
 

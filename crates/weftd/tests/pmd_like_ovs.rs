@@ -190,3 +190,46 @@ fn long_iterations_are_logged() {
     }
     panic!("nothing was logged");
 }
+
+/// Which core polls which queue, after this change.
+fn placed(sw: &Switch<'_>, words: &str) -> String {
+    sw.vsctl(&words.split_whitespace().collect::<Vec<_>>()).unwrap();
+    let text = sw.appctl(&["dpif-netdev/pmd-rxq-show"]).unwrap();
+    // Percentages say nothing within the first seconds.
+    text.lines().map(|l| l.split(" pmd usage").next().unwrap().to_string() + "\n").collect()
+}
+
+#[test]
+fn queues_of_dummies_are_polled_by_the_same_cores() {
+    if !privileged() {
+        return;
+    }
+    let (a, b) = (Netns::new().unwrap(), Netns::new().unwrap());
+    let [weft, ovs] =
+        [(&a, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"))), (&b, SwitchConfig::oracle())].map(
+            |(ns, mut config)| {
+                config.args.push("--dummy-numa=0,0,1,1".into());
+                start(ns, config, "")
+            },
+        );
+    for words in [
+        "set open . other_config:pmd-cpu-mask=3 -- set interface n1 options:n_rxq=8",
+        "set open . other_config:pmd-rxq-assign=group",
+        "set open . other_config:pmd-rxq-assign=roundrobin",
+        "set interface n0 options:numa_id=1",
+        "set open . other_config:pmd-cpu-mask=f",
+        "set interface n1 other_config:pmd-rxq-affinity=0:3,1:1",
+        "set interface n1 options:n_rxq=2 options:numa_id=1",
+        "remove interface n1 options n_rxq",
+    ] {
+        let [mine, theirs] = [&weft, &ovs].map(|sw| placed(sw, words).replace("NOT AVAIL", " 0 %"));
+        assert_eq!(mine, theirs, "{words}");
+    }
+    let [mine, theirs] = [&weft, &ovs].map(|sw| {
+        let text = sw.appctl(&["dpif/show"]).unwrap();
+        // How many threads may send is not how many do.
+        let words = text.split(['(', ',']).filter(|w| !w.contains("_tx_queues"));
+        words.skip(1).map(String::from).collect::<Vec<_>>()
+    });
+    assert_eq!(mine, theirs);
+}

@@ -4,6 +4,13 @@ use crate::of::account::Counts;
 use crate::state::State;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use telemetry::Drop;
+
+/// Names of ovs-vswitchd for reasons that Weft has too, and that people look for under these.
+const OVS_DROPS: [(&str, Drop); 2] = [
+    ("drop_action_of_pipeline", Drop::Policy),
+    ("drop_action_recursion_too_deep", Drop::DepthLimit),
+];
 
 /// Every counter by name. Drops are called `datapath_drop_<reason>`. With nothing in flight:
 /// received + injected + copies = sent + drops + punted.
@@ -11,6 +18,9 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for (reason, n) in s.dp.drops() {
         all.insert(format!("datapath_drop_{}", reason.name()), n);
+    }
+    for (name, reason) in OVS_DROPS {
+        all.insert(name.into(), all[&format!("datapath_drop_{}", reason.name())]);
     }
     let moved = s.dp.totals();
     for (name, n) in [

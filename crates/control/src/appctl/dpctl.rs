@@ -40,6 +40,7 @@ fn hits_and_misses(s: &State) -> (u64, u64) {
 /// `dpif/show`.
 pub fn dpif_show(s: &mut State, _: &[String]) -> Result<String, String> {
     let (hit, missed) = hits_and_misses(s);
+    let shown = shown_configs(s);
     let mut out = format!("{}: hit:{hit} missed:{missed}\n", name(s));
     for (name, bridge) in &s.bridges {
         let _ = writeln!(out, "  {name}:");
@@ -47,14 +48,19 @@ pub fn dpif_show(s: &mut State, _: &[String]) -> Result<String, String> {
             let Some(of_port) = iface.of_port else { continue };
             let of_port = if of_port == openflow::port::LOCAL { 65534 } else { of_port };
             let dp_port = iface.dp_port.map_or("none".into(), |p| p.to_string());
-            let kind = match tunnel_options::shown_options(&iface.conf) {
-                Some(options) => kind_text(kind(s, iface), options.iter()),
-                None => kind_text(kind(s, iface), iface.conf.options.iter()),
-            };
+            let tunnel = tunnel_options::shown_options(&iface.conf);
+            let options = tunnel.as_ref().or_else(|| shown.get(&iface.dp_port?));
+            let options = options.unwrap_or(&iface.conf.options);
+            let kind = kind_text(kind(s, iface), options.iter());
             let _ = writeln!(out, "    {} {of_port}/{dp_port}: {kind}", iface.conf.name);
         }
     }
     Ok(out)
+}
+
+/// What ports show of their configuration in place of their options, by datapath numbers.
+fn shown_configs(s: &State) -> BTreeMap<u16, BTreeMap<String, String>> {
+    s.dp.ports().filter_map(|no| Some((no, s.dp.port(no)?.shown_config()?))).collect()
 }
 
 /// The type of an interface's port: that of a dummy bridge's own port is not the interface's.
@@ -81,6 +87,7 @@ fn kind_text<'a>(kind: &str, options: impl Iterator<Item = (&'a String, &'a Stri
 
 /// Datapath port numbers and names.
 pub(super) fn port_names(s: &State) -> BTreeMap<u16, (String, String)> {
+    let shown = shown_configs(s);
     let ifaces = s.bridges.values().flat_map(|b| b.ifaces.values());
     let tunnels = s.tunnels.all().map(|(name, port)| {
         let mut options = BTreeMap::from([("packet_type".to_string(), "ptap".to_string())]);
@@ -92,7 +99,9 @@ pub(super) fn port_names(s: &State) -> BTreeMap<u16, (String, String)> {
     ifaces
         .filter(|i| !i.is_virtual())
         .filter_map(|i| {
-            Some((i.dp_port?, (i.conf.name.clone(), kind_text(kind(s, i), i.conf.options.iter()))))
+            let no = i.dp_port?;
+            let options = shown.get(&no).unwrap_or(&i.conf.options);
+            Some((no, (i.conf.name.clone(), kind_text(kind(s, i), options.iter()))))
         })
         .chain(tunnels)
         .collect()

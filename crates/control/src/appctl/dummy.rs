@@ -40,11 +40,13 @@ pub const COMMANDS: &[Command] = &[
 /// `netdev-dummy/receive NAME [--qid ID] {PACKET|FLOW [--len N]}...`
 fn receive(s: &mut State, args: &[String]) -> Result<String, String> {
     let number = port_number(s, &args[0]).ok_or("no such dummy netdev")?;
-    let mut packets: Vec<Vec<u8>> = Vec::new();
+    let (mut queue, mut packets) = (0, Vec::<Vec<u8>>::new());
     let mut words = args[1..].iter().peekable();
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--qid" => drop(words.next()),
+            "--qid" => {
+                queue = words.next().and_then(|n| n.parse().ok()).ok_or("bad queue id")?;
+            }
             "--len" => {
                 let len = words.next().and_then(|n| n.parse().ok()).ok_or("bad packet length")?;
                 let last = packets.last_mut().ok_or("--len without a packet")?;
@@ -59,7 +61,7 @@ fn receive(s: &mut State, args: &[String]) -> Result<String, String> {
     }
     s.flush_changes();
     let port = s.dp.port_mut(number).ok_or("no such dummy netdev")?;
-    if !packets.iter().all(|p| port.inject(p)) {
+    if !packets.iter().all(|p| port.inject(queue, p)) {
         return Err("no such dummy netdev".into());
     }
     housekeeping::finish_packets(s);

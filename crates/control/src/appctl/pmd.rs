@@ -63,7 +63,10 @@ pub fn rxq_show(s: &mut State, args: &[String]) -> Result<String, String> {
     for (core, info) in pmds {
         let _ = writeln!(out, "pmd thread numa_id {} core_id {core}:", info.numa);
         let _ = writeln!(out, "  isolated : {}", info.isolated);
-        let total = info.perf.busy_cycles + info.perf.idle_cycles;
+        let total = match s.recent.usage.knows(info.worker) {
+            true => info.perf.busy_cycles + info.perf.idle_cycles,
+            false => 0,
+        };
         let mine: Vec<&RxqInfo> = queues.iter().filter(|q| q.worker == Some(info.worker)).collect();
         for q in &mine {
             let usage = percent(q.cycles, total).map_or("NOT AVAIL".into(), |p| format!("{p:2} %"));

@@ -1,7 +1,7 @@
 //! How busy receive queues and workers were lately: counters as they were, every five seconds of
 //! the last minute.
 
-use datapath::{PmdInfo, RxqInfo};
+use datapath::{PmdInfo, RxqInfo, WorkerId};
 use std::collections::VecDeque;
 
 /// Seconds between two samples.
@@ -23,20 +23,27 @@ pub struct Sample {
 pub struct Usage {
     /// Oldest first.
     samples: VecDeque<Sample>,
-    sampled_ms: u64,
+    /// When the last one was due; None: it was not looked at the time yet.
+    sampled_ms: Option<u64>,
 }
 
 impl Usage {
     /// Notes the counters, if it is time to.
     pub fn sample(&mut self, now_ms: u64, counters: impl FnOnce() -> Sample) {
-        if now_ms < self.sampled_ms + INTERVAL * 1000 {
+        let last_ms = *self.sampled_ms.get_or_insert(now_ms);
+        if now_ms < last_ms + INTERVAL * 1000 {
             return;
         }
-        self.sampled_ms = now_ms;
+        self.sampled_ms = Some(now_ms);
         self.samples.push_back(counters());
         if self.samples.len() > SAMPLES {
             self.samples.pop_front();
         }
+    }
+
+    /// Is there a sample with this worker? Before, it is too young to say how busy it is.
+    pub fn knows(&self, worker: WorkerId) -> bool {
+        self.samples.back().is_some_and(|s| s.pmds.iter().any(|p| p.worker == worker))
     }
 
     /// What `now` has more than `secs` seconds ago, or since the first sample; counters that were
@@ -80,7 +87,6 @@ pub fn seconds(args: &[String]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use datapath::WorkerId;
 
     #[test]
     fn seconds_are_whole_intervals() {
@@ -127,5 +133,6 @@ mod tests {
         assert_eq!(of(&usage, 10, 405), 405 - 19 * 19);
         assert_eq!(of(&usage, 60, 405), 405 - 9 * 9);
         assert_eq!(of(&usage, 60, 5), 5, "cleared");
+        assert!(!usage.knows(WorkerId::Pmd(1)), "no sample has it");
     }
 }

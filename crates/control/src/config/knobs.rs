@@ -315,6 +315,19 @@ pub(super) const OPTIONS: &[(&str, &[Knob])] = &[
     ),
     ("patch", &[("peer", Works, "")]),
     (
+        "dummy dummy-internal dummy-pmd",
+        &[
+            ("n_rxq", Works, ""),
+            ("n_txq", Works, ""),
+            ("numa_id", Works, ""),
+            ("pcap", Works, ""),
+            ("pstream", Works, ""),
+            ("rxq_pcap", Works, ""),
+            ("stream", Works, ""),
+            ("tx_pcap", Works, ""),
+        ],
+    ),
+    (
         "vxlan geneve gre ip6gre",
         &[
             ("remote_ip", Works, ""),

@@ -104,6 +104,8 @@ pub struct Recent {
     pub usage: crate::appctl::usage::Usage,
     /// When the links of guests were last looked at, as guests had come or gone.
     pub guests_ms: u64,
+    /// What the log said of PMD threads.
+    pub said: crate::polling_log::Said,
 }
 
 /// The control side's state.
