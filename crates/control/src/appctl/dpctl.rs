@@ -63,12 +63,10 @@ fn shown_configs(s: &State) -> BTreeMap<u16, BTreeMap<String, String>> {
     s.dp.ports().filter_map(|no| Some((no, s.dp.port(no)?.shown_config()?))).collect()
 }
 
-/// The type of an interface's port: that of a dummy bridge's own port is not the interface's.
+/// The type of an interface's port: in a dummy datapath it may not be the interface's.
 fn kind<'a>(s: &'a State, iface: &'a Iface) -> &'a str {
-    match s.bridges.get(&iface.conf.name) {
-        Some(bridge) if bridge.is_dummy() => "dummy-internal",
-        _ => &iface.conf.kind,
-    }
+    let port = iface.dp_port.filter(|_| !iface.is_virtual()).and_then(|no| s.dp.port(no));
+    port.map_or(&iface.conf.kind, |p| p.kind())
 }
 
 fn kind_text<'a>(kind: &str, options: impl Iterator<Item = (&'a String, &'a String)>) -> String {
