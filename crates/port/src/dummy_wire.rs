@@ -49,11 +49,18 @@ impl Shared {
 pub(crate) struct WireTx(Arc<Shared>);
 
 impl WireTx {
-    /// Sends a frame to everyone at the other end. A connection that fails is over.
+    /// Sends a frame to everyone at the other end. A connection that fails is over, for both ends.
     pub fn send(&self, frame: &[u8]) {
         let Ok(len) = u16::try_from(frame.len()) else { return };
         let bytes = [&len.to_be_bytes()[..], frame].concat();
-        self.0.streams().retain_mut(|s| s.write_all(&bytes).is_ok());
+        self.0.streams().retain_mut(|s| {
+            let sent = s.write_all(&bytes).is_ok();
+            // The half that is read is told too, so that the connecting end begins anew.
+            if !sent {
+                let _ = s.shutdown(std::net::Shutdown::Both);
+            }
+            sent
+        });
     }
 }
 
