@@ -8,13 +8,6 @@ use std::collections::BTreeMap;
 
 const MODULE: &str = "dpif_netdev";
 
-/// What the log has said already.
-#[derive(Default)]
-pub struct Said {
-    settings: Option<Settings>,
-    cores: Vec<(usize, usize)>,
-}
-
 /// Says what is new. Nothing is said before the first bridge: there is no datapath until then.
 pub fn tell(s: &mut State) {
     if let Some(check) = s.dp.take_balance_check() {

@@ -55,7 +55,7 @@ impl WireTx {
         let bytes = [&len.to_be_bytes()[..], frame].concat();
         self.0.streams().retain_mut(|s| {
             let sent = s.write_all(&bytes).is_ok();
-            // The half that is read is told too, so that the connecting end begins anew.
+            // The half that is read ends with it, so that the connecting end begins anew.
             if !sent {
                 let _ = s.shutdown(std::net::Shutdown::Both);
             }

@@ -95,6 +95,15 @@ pub struct Applied {
     pub notices: BTreeSet<crate::config::Notice>,
 }
 
+/// What the log has said of PMD threads.
+#[derive(Default)]
+pub struct PollingSaid {
+    /// The settings that it knows; None: it said nothing yet.
+    pub settings: Option<datapath::Settings>,
+    /// Core and NUMA node of each thread.
+    pub cores: Vec<(usize, usize)>,
+}
+
 /// What was counted, sampled and looked at lately.
 #[derive(Default)]
 pub struct Recent {
@@ -105,7 +114,7 @@ pub struct Recent {
     /// When the links of guests were last looked at, as guests had come or gone.
     pub guests_ms: u64,
     /// What the log said of PMD threads.
-    pub said: crate::polling_log::Said,
+    pub said: PollingSaid,
 }
 
 /// The control side's state.
