@@ -51,6 +51,7 @@ pub(super) struct Ways<'a> {
 /// Executes the programs of packets from `n` on, as far as they are of this kind; returns how many
 /// packets those are. One group is read before the one before it is tracked, so that memory has
 /// the time that one of both takes to answer.
+#[inline(never)]
 pub(super) fn run(
     batch: &mut Batch,
     ways: Ways<'_>,

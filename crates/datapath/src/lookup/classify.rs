@@ -273,16 +273,15 @@ impl Table {
             if !on && !sampling {
                 continue;
             }
-            for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
-                keys.hash[i] = p.union.hash(&keys.get(i));
-                if let Some(cache) = self.cache.as_ref().filter(|_| on) {
-                    cache.prefetch(keys.hash[i]);
-                }
+            let packets = &search.todo[g.range()];
+            match self.cache.as_ref().filter(|_| on) {
+                Some(cache) => p.union.hash_all(keys, packets, |hash| cache.prefetch(hash)),
+                None => p.union.hash_all(keys, packets, |_| {}),
             }
             if !sampling {
                 continue;
             }
-            for h in search.todo[g.range()].iter().map(|i| keys.hash[usize::from(*i)]) {
+            for h in packets.iter().map(|i| keys.hash[usize::from(*i)]) {
                 if is_sampled(h) {
                     let again = self.history.seen_flows.test_and_set(h);
                     p.rates.packets_returning.count(1, again.into());

@@ -97,26 +97,7 @@ impl Subtable {
     /// Hashes the keys of these packets, and brings their first buckets closer.
     #[inline(always)]
     pub fn hash_all(&self, keys: &mut Keys, packets: &[u8]) {
-        match (self.hasher.pairs, self.ext) {
-            (1, false) => self.hash_pairs::<1>(keys, packets),
-            (2, false) => self.hash_pairs::<2>(keys, packets),
-            (3, false) => self.hash_pairs::<3>(keys, packets),
-            _ => packets.iter().for_each(|i| {
-                let i = usize::from(*i);
-                let hash = self.hasher.hash(&keys.get(i));
-                keys.hash[i] = hash;
-                prefetch(self.buckets.at(self.addr(hash as u32)));
-            }),
-        }
-    }
-
-    #[inline(always)]
-    fn hash_pairs<const PAIRS: usize>(&self, keys: &mut Keys, packets: &[u8]) {
-        for i in packets.iter().map(|i| usize::from(*i)) {
-            let hash = self.hasher.hash_line::<PAIRS>(&keys.line.0[i]);
-            keys.hash[i] = hash;
-            prefetch(self.buckets.at(self.addr(hash as u32)));
-        }
+        self.hasher.hash_all(keys, packets, |hash| self.prefetch(hash));
     }
 
     /// Brings the first bucket closer.
@@ -365,6 +346,29 @@ impl Hasher {
             h = fold2(word(self.line[2 * n]) ^ h, word(self.line[2 * n + 1]) ^ K);
         }
         fold2(h, K ^ self.secret)
+    }
+
+    /// Hashes the keys of these packets; `fetch` asks for the memory that a hash leads to.
+    #[inline(always)]
+    pub fn hash_all(&self, keys: &mut Keys, packets: &[u8], fetch: impl Fn(u64)) {
+        match (self.pairs, self.ext.is_empty()) {
+            (1, true) => self.hash_pairs::<1>(keys, packets, fetch),
+            (2, true) => self.hash_pairs::<2>(keys, packets, fetch),
+            (3, true) => self.hash_pairs::<3>(keys, packets, fetch),
+            _ => packets.iter().map(|i| usize::from(*i)).for_each(|i| {
+                keys.hash[i] = self.hash(&keys.get(i));
+                fetch(keys.hash[i]);
+            }),
+        }
+    }
+
+    #[inline(always)]
+    fn hash_pairs<const PAIRS: usize>(&self, keys: &mut Keys, packets: &[u8], fetch: impl Fn(u64)) {
+        for i in packets.iter().map(|i| usize::from(*i)) {
+            let hash = self.hash_line::<PAIRS>(&keys.line.0[i]);
+            keys.hash[i] = hash;
+            fetch(hash);
+        }
     }
 
     /// Of a key.

@@ -68,6 +68,7 @@ impl Decap {
 
     /// Parses a burst of a port it serves: packets that known megaflows decapsulate are parsed as
     /// what they are inside. Returns the bytes that came.
+    #[inline(never)]
     pub fn parse(
         &mut self,
         parser: &mut Parser,
