@@ -132,10 +132,9 @@ impl Packet {
     /// mispredicted where some packets are marked.
     #[inline]
     pub fn mark(&self) -> u32 {
-        const FDIR_ID_BIT: u32 = 13;
+        const FDIR_ID: u64 = 1 << 13;
         let m = self.m();
-        let marked = (m.ol_flags >> FDIR_ID_BIT) as u32 & 1;
-        m.hash_hi & marked.wrapping_neg()
+        std::hint::select_unpredictable(m.ol_flags & FDIR_ID != 0, m.hash_hi, 0)
     }
 
     /// The 64 bytes from the data's first on, though the data may end before; None: the buffer
