@@ -14,9 +14,9 @@ const PAIRS: u32 = 6;
 /// A window with fewer packets ends the trial: below 500,000 packets per second a thread has cycles
 /// to spare, and the clock is read for few packets at a time.
 const WINDOW_PACKETS_MIN: u64 = 500 * COUNTED_MS;
-/// The first trial begins so long after the first rules, the next one so long after that, then
-/// twice as long each time, up to:
-const FIRST_MS: u64 = 2_000;
+/// The first trial begins so long after the port had an adapter, or is put off as long while there
+/// are no rules; the next one so long after that, then twice as long each time, up to:
+const FIRST_MS: u64 = 10_000;
 const WAIT_MS: u64 = 15_000;
 const WAIT_MS_MAX: u64 = 600_000;
 /// Trials that say that marks do not pay, in a row, after which the rules are withdrawn.
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn marks_that_do_not_pay_are_ignored_then_withdrawn_and_tried_again() {
         let mut b = Bench::new();
-        b.pass(8_100, 1_000_000, [90, 80]);
+        b.pass(16_100, 1_000_000, [90, 80]);
         assert_eq!((b.judge.worth(), b.judge.marks_count()), (Worth::Ignored, false));
         b.pass(22_000, 1_000_000, [90, 80]);
         assert_eq!(b.judge.worth(), Worth::Withdrawn);
@@ -261,7 +261,7 @@ mod tests {
     fn a_table_that_fills_up_is_judged_when_it_has() {
         let mut b = Bench::new();
         b.rules = 100;
-        b.pass(8_100, 1_000_000, [90, 80]);
+        b.pass(16_100, 1_000_000, [90, 80]);
         assert_eq!(b.judge.worth(), Worth::Ignored);
         for _ in 0..12 {
             b.rules = b.rules * 3 / 2;
