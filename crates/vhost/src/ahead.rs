@@ -111,6 +111,23 @@ impl Ahead {
         self.fetched = self.next;
     }
 
+    /// Fetches the first bytes of the packet in the `i`-th buffer that is left, if there is one.
+    #[inline(always)]
+    pub fn fetch_one(&self, i: usize, header: usize, fetch: fn(*const u8)) {
+        if i < self.len() {
+            lines(self.get(i).at, header, fetch);
+        }
+    }
+
+    /// The first `n` were fetched, as far as there are so many.
+    #[inline]
+    pub fn was_fetched(&mut self, n: usize) {
+        let upto = self.next.wrapping_add(n.min(self.len()) as u32);
+        if (upto.wrapping_sub(self.fetched) as i32) > 0 {
+            self.fetched = upto;
+        }
+    }
+
     /// Fetches the first bytes of packets in the first `n` buffers, as far as that was not done.
     #[inline]
     pub fn fetch(&mut self, n: usize, header: usize) {

@@ -54,7 +54,11 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // other, lie in them.
     unsafe {
         match len {
-            64..=128 => {
+            64..=96 => {
+                block::<64>(from, to);
+                block::<32>(from.add(len - 32), to.add(len - 32));
+            }
+            97..=128 => {
                 block::<64>(from, to);
                 block::<64>(from.add(len - 64), to.add(len - 64));
             }
@@ -88,7 +92,7 @@ pub(crate) unsafe fn header(at: *mut u8, long: bool, buffers: u16) {
     unsafe {
         at.cast::<u64>().write_unaligned(0);
         match long {
-            true => at.add(8).cast::<[u16; 2]>().write_unaligned([0, buffers.to_le()]),
+            true => at.add(8).cast::<u32>().write_unaligned((u32::from(buffers) << 16).to_le()),
             false => at.add(8).cast::<u16>().write_unaligned(0),
         }
     }

@@ -122,6 +122,15 @@ impl Layout {
         }
     }
 
+    /// As [`Layout::put`] for each of these buffers of one descriptor: id and bytes written.
+    #[inline]
+    pub fn put_all(&mut self, buffers: impl Iterator<Item = (u16, u32)>) {
+        match self {
+            Layout::Split(ring) => ring.put_all(buffers),
+            Layout::Packed(ring) => buffers.for_each(|(id, len)| ring.put(id, 1, len)),
+        }
+    }
+
     /// Takes the next buffer, which is given back later.
     #[inline]
     pub fn take(&mut self, descs: u16) {
@@ -408,25 +417,30 @@ impl Ring {
         if !pool.alloc(out, n) {
             return false;
         }
-        let (mut packets, mut bytes) = (0, 0);
+        let (mut packets, mut bytes, mut wrong) = (0, 0, None);
+        let (ahead, header) = (&self.ahead, self.header);
         for i in 0..n {
-            self.ahead.fetch(i + PREFETCH_BUFFERS, self.header);
+            ahead.fetch_one(i + PREFETCH_BUFFERS, header, raw::prefetch);
             if let Some(soon) = out.get(start + i + PREFETCH_PACKETS) {
                 let to = soon.data().as_ptr();
                 raw::prefetch_write(to);
                 // For the header of a tunnel.
                 raw::prefetch_write(to.wrapping_sub(64));
             }
-            let buffer = self.ahead.get(i);
-            match read_plain(&mut out[start + packets], buffer, self.header) {
+            match read_plain(&mut out[start + packets], ahead.get(i), header) {
                 Ok(len) => {
                     packets += 1;
                     bytes += len as u64;
                 }
-                Err(error) => self.count_error(error),
+                Err(error) => wrong = Some(error),
             }
-            self.layout.put(buffer.id, 1, 0);
         }
+        if let Some(error) = wrong {
+            // There is one kind only.
+            (packets..n).for_each(|_| self.count_error(error));
+        }
+        self.layout.put_all((0..n).map(|i| (self.ahead.get(i).id, 0)));
+        self.ahead.was_fetched(n + PREFETCH_BUFFERS);
         self.ahead.used(n);
         keep(pool, out, start + packets);
         moved.packets += packets;
@@ -517,29 +531,27 @@ impl Ring {
             other = self.read_ahead(Direction::ToGuest, rest.len().min(BUFFERS_AHEAD_MAX));
             let n = self.ahead.len().min(rest.len()).min(CHUNK);
             self.fetch(n, PREFETCH_BUFFERS);
-            let mut done = 0;
-            for packet in &rest[..n] {
-                self.ahead.fetch(rest.len().min(done + PREFETCH_BUFFERS), self.header);
-                if let Some(later) = rest.get(done + 2 * PREFETCH_PACKETS) {
-                    raw::prefetch(later.as_raw());
-                }
-                if let Some(soon) = rest.get(done + PREFETCH_PACKETS) {
+            let (wanted, header) = (rest.len(), self.header);
+            let done = self.write_headers(rest, n);
+            let (ahead, layout) = (&self.ahead, &mut self.layout);
+            for (i, packet) in rest[..done].iter().enumerate() {
+                if let Some(soon) = rest.get(i + PREFETCH_PACKETS) {
                     let from = soon.data().as_ptr();
                     raw::prefetch(from);
                     raw::prefetch(from.wrapping_add(63));
                 }
-                let (buffer, len) = (self.ahead.get(done), self.header + packet.len());
-                if (buffer.len as usize) < len {
-                    break;
-                }
-                way.begin(packet.len(), || 1);
+                let (buffer, data) = (ahead.get(i), packet.data());
+                way.begin(data.len(), || 1);
                 // SAFETY: the buffer is mapped and holds header and packet.
-                unsafe { write_plain(buffer.at, self.header, packet, way) };
-                way.put(&mut self.layout, buffer.id, 1, len as u32);
+                unsafe { way.copy(data.as_ptr(), buffer.at.add(header), data.len()) };
+                way.put_soon(layout, buffer.id, (header + data.len()) as u32);
                 way.end(None);
-                bytes += packet.len() as u64;
-                done += 1;
+                bytes += data.len() as u64;
             }
+            let used =
+                |(i, packet): (usize, &Packet)| (ahead.get(i).id, (header + packet.len()) as u32);
+            way.put_plain(layout, rest[..done].iter().enumerate().map(used));
+            self.ahead.was_fetched(wanted.min(done + PREFETCH_BUFFERS));
             self.ahead.used(done);
             taken += done;
             if done < n || n == 0 {
@@ -550,6 +562,29 @@ impl Ring {
         moved.packets += taken;
         moved.bytes += bytes;
         (taken, other)
+    }
+
+    /// Writes the headers of the first `n` packets of `rest`, as far as their buffers hold them; how
+    /// many do. Before all else: the guest has read that line of each, so it takes long until it can
+    /// be written, and stores become visible in order. Without others between they wait together.
+    #[inline]
+    fn write_headers(&self, rest: &[Packet], n: usize) -> usize {
+        let (ahead, header) = (&self.ahead, self.header);
+        for (i, packet) in rest[..n].iter().enumerate() {
+            if i + PREFETCH_BUFFERS < rest.len() {
+                ahead.fetch_one(i + PREFETCH_BUFFERS, header, raw::prefetch_write);
+            }
+            if let Some(later) = rest.get(i + 2 * PREFETCH_PACKETS) {
+                raw::prefetch(later.as_raw());
+            }
+            let buffer = ahead.get(i);
+            if (buffer.len as usize) < header + packet.len() {
+                return i;
+            }
+            // SAFETY: the buffer is mapped and holds the header.
+            unsafe { raw::header(buffer.at, header == HEADER, 1) };
+        }
+        n
     }
 
     /// As [`Ring::enqueue`], for buffers of any kind.
@@ -711,20 +746,6 @@ fn keep(pool: &dyn Pool, out: &mut Vec<Packet>, end: usize) {
     if end < out.len() {
         pool.free(&out[end..]);
         out.truncate(end);
-    }
-}
-
-/// Writes header and packet to `at`.
-///
-/// # Safety
-/// Both fit into memory that is mapped there.
-#[inline]
-unsafe fn write_plain(at: *mut u8, header: usize, packet: &Packet, way: &mut impl Way) {
-    let data = packet.data();
-    // SAFETY: the caller vouches.
-    unsafe {
-        raw::header(at, header == HEADER, 1);
-        way.copy(data.as_ptr(), at.add(header), data.len());
     }
 }
 

@@ -20,6 +20,11 @@ pub(crate) trait Way {
     unsafe fn copy(&mut self, from: *const u8, to: *mut u8, len: usize);
     /// Gives the next buffer back with `len` bytes written.
     fn put(&mut self, layout: &mut Layout, id: u16, descs: u16, len: u32);
+    /// As [`Way::put`] for a buffer of one descriptor, now or by [`Way::put_plain`].
+    fn put_soon(&mut self, layout: &mut Layout, id: u16, len: u32);
+    /// Gives the next buffers back, of which each went through [`Way::put_soon`]: id and bytes
+    /// written.
+    fn put_plain(&mut self, layout: &mut Layout, buffers: impl Iterator<Item = (u16, u32)>);
     /// The packet's end; `packet` is for us.
     fn end(&mut self, packet: Option<Packet>);
     /// Gives the next buffer back, which is of no packet.
@@ -42,6 +47,14 @@ impl Way for AtOnce {
     #[inline(always)]
     fn put(&mut self, layout: &mut Layout, id: u16, descs: u16, len: u32) {
         layout.put(id, descs, len);
+    }
+
+    #[inline(always)]
+    fn put_soon(&mut self, _layout: &mut Layout, _id: u16, _len: u32) {}
+
+    #[inline(always)]
+    fn put_plain(&mut self, layout: &mut Layout, buffers: impl Iterator<Item = (u16, u32)>) {
+        layout.put_all(buffers);
     }
 
     #[inline(always)]
@@ -99,6 +112,14 @@ impl Way for Listed<'_> {
         layout.take(descs);
         self.slots.push(id, descs, len);
     }
+
+    #[inline]
+    fn put_soon(&mut self, layout: &mut Layout, id: u16, len: u32) {
+        self.put(layout, id, 1, len);
+    }
+
+    #[inline]
+    fn put_plain(&mut self, _layout: &mut Layout, _buffers: impl Iterator<Item = (u16, u32)>) {}
 
     #[inline]
     fn end(&mut self, packet: Option<Packet>) {
