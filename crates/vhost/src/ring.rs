@@ -565,8 +565,8 @@ impl Ring {
     }
 
     /// Writes the headers of the first `n` packets of `rest`, as far as their buffers hold
-    /// them; how many do. The guest has read that line of each buffer, so a store to it waits long, and
-    /// stores become visible in order: without others between them these wait together.
+    /// them; how many do. The guest has read that line of each buffer, so a store to it waits
+    /// long, and stores become visible in order: without others between them these wait together.
     #[inline]
     fn write_headers(&self, rest: &[Packet], n: usize) -> usize {
         let (ahead, header) = (&self.ahead, self.header);
