@@ -170,6 +170,19 @@ fn ports_that_are_used_again_leave_memory_to_others() {
     assert!(lab.table.len() <= CONNECTIONS);
 }
 
+/// A station connects from one port again and again, before the keeper looks at what ended.
+#[test]
+fn a_port_that_is_used_again_leaves_its_bucket_to_others() {
+    let mut lab = Lab::new();
+    for _ in 0..1000 {
+        lab.establish(1, 7);
+        lab.send(1, segment(7, true, RST, 101, 501));
+    }
+    assert_eq!(lab.counted(Count::Full), 0);
+    let buckets = lab.table.bucket_count();
+    assert_eq!(lab.table.buckets(0..buckets).sum::<usize>(), 1);
+}
+
 #[test]
 fn a_small_table_has_no_shares() {
     let mut lab = Lab::new();

@@ -50,7 +50,7 @@ mod atomics {
     }
 }
 
-use index::Index;
+use index::{Index, Put};
 use issue::Issue;
 use loom::sync::Arc;
 use loom::thread;
@@ -69,7 +69,7 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
 /// As a worker that commits a connection: only if no entry has the tuple.
 fn insert(index: &Index, hash: u32, entry: u32) -> bool {
     let bucket = index.lock(hash).expect("no thread keeps it");
-    bucket.find(hash, |_| true).is_none() && bucket.put(hash, entry)
+    bucket.find(hash, |_| true).is_none() && bucket.put(hash, entry, None).is_some()
 }
 
 /// Runs both on threads of their own: loom tries no other order for what the first thread does
@@ -123,6 +123,19 @@ fn what_is_inserted_while_the_index_grows_is_found_afterwards() {
         assert_eq!(inserted, (false, true), "one is there, wherever it is");
         assert_eq!(index.find(HASHES[1] + 2, |_| true), Some(3));
         assert_eq!(index.loads(0..index.size()).sum::<usize>(), 2);
+    });
+}
+
+#[test]
+fn an_entry_in_the_place_of_an_ended_one_stays_when_that_is_removed() {
+    check(|| {
+        let [a, b, index] = index();
+        assert!(insert(&index, 4, 1));
+        let instead = move || b.lock(4).expect("no thread keeps it").put(4, 2, Some(1));
+        let (removed, put) = both(move || a.remove(4, 1), instead);
+        assert_eq!(put, Some(if removed { Put::Beside } else { Put::Instead }));
+        assert_eq!(index.find(4, |_| true), Some(2));
+        assert_eq!(index.loads(0..index.size()).sum::<usize>(), 1);
     });
 }
 

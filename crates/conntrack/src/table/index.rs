@@ -7,7 +7,9 @@
 //! new size is published, and leaves the old one afterwards; a reader that misses looks again if
 //! the size changed.
 
-use super::atomics::{AtomicU32, Line, Lines, Ordering::*, prefetch, upper_halves, wait};
+use super::atomics::{
+    AtomicU32, AtomicU64, Line, Lines, Ordering::*, prefetch, upper_halves, wait,
+};
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -38,6 +40,15 @@ pub struct Index {
     spare_ready: AtomicU32,
     /// Buckets in use, without further ones.
     size: AtomicU32,
+}
+
+/// How an entry was put into the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// In a place that was free.
+    Beside,
+    /// In the place of another entry.
+    Instead,
 }
 
 /// The bucket of a hash in an index of `size` buckets.
@@ -283,9 +294,16 @@ impl Locked<'_> {
         self.index.find_in(self.at, hash, &mut is)
     }
 
-    /// Puts an entry in; false: there is no room.
-    pub fn put(&self, hash: u32, entry: u32) -> bool {
-        self.put_word(slot(hash, entry))
+    /// Puts an entry in, in the place of another one under the same hash if it is there; None:
+    /// there is no room.
+    pub fn put(&self, hash: u32, entry: u32, instead_of: Option<u32>) -> Option<Put> {
+        let is = |s: &&AtomicU64, old| s.load(Relaxed) == slot(hash, old);
+        let mut slots = self.index.chain(self.at).flat_map(|line| &line.0[1..]);
+        if let Some(s) = instead_of.and_then(|old| slots.find(|s| is(s, old))) {
+            s.store(slot(hash, entry), Release);
+            return Some(Put::Instead);
+        }
+        self.put_word(slot(hash, entry)).then_some(Put::Beside)
     }
 
     fn put_word(&self, word: u64) -> bool {

@@ -27,7 +27,7 @@ use crate::policy::{Class, Policies};
 use crate::track::{Arrival, Store};
 use crate::tuple::Tuple;
 use entry::{Entries, Entry, Packed, bit};
-use index::Index;
+use index::{Index, Locked, Put};
 use issue::Issue;
 use limits::Counts;
 use std::ops::Range;
@@ -280,6 +280,21 @@ impl Table {
         Some(entry.conn(control, 0))
     }
 
+    /// Puts an entry into a bucket, in the place of an ended one if one is named; false: there is
+    /// no room.
+    fn put(&self, bucket: &Locked<'_>, hash: u32, n: u32, ended: Option<u32>) -> bool {
+        let put = bucket.put(hash, n, ended);
+        if let (Some(Put::Instead), Some(m)) = (put, ended) {
+            let entry = self.entries.get(m);
+            // Its second place, which the keeper will not find any more?
+            let orig = entry.conn(entry.control(), 0).orig;
+            if self.secret.of(&orig) != hash {
+                self.twice.fetch_sub(1, Relaxed);
+            }
+        }
+        put.is_some()
+    }
+
     /// Ends a connection; false: it had ended.
     fn end(&self, at: Ref) -> bool {
         while let Some((entry, control)) = self.entry(at) {
@@ -352,28 +367,37 @@ impl Worker {
         self.stock.pop()
     }
 
-    /// Puts a filled entry into the index, if no live connection has one of its tuples.
+    /// Puts a filled entry into the index, if no live connection has one of its tuples. It takes
+    /// the places of an ended connection with the same tuples: who uses a port again and again
+    /// would fill the bucket otherwise, before the keeper comes to them.
     fn link(&self, n: u32, conn: &Conn, control: u64, now: u32) -> Result<(), Refused> {
         let table = &*self.table;
         let tuples = [&conn.orig, &conn.reply];
         let [a, b] = tuples.map(|t| table.secret.of(t));
         let (first, second) = table.index.lock_both(a, b).ok_or(Refused::Busy)?;
         let second = second.as_ref().unwrap_or(&first);
-        for (bucket, hash, tuple) in [(&first, a, tuples[0]), (second, b, tuples[1])] {
-            let packed = Packed::new(tuple);
-            if bucket.find(hash, |m| table.has_tuple(m, &packed, now).is_some()).is_some() {
+        let mut ended = [None; 2];
+        for (i, (bucket, hash)) in [(&first, a), (second, b)].into_iter().enumerate() {
+            let packed = Packed::new(tuples[i]);
+            let lives = |m| {
+                if table.entries.get(m).control() & bit::DEAD != 0 {
+                    ended[i] = Some(m);
+                }
+                table.has_tuple(m, &packed, now).is_some()
+            };
+            if bucket.find(hash, lives).is_some() {
                 return Err(Refused::Exists);
             }
         }
         let entry = table.entries.get(n);
         entry.set_control(control | bit::LIVE);
-        if !first.put(a, n) {
+        if !table.put(&first, a, n, ended[0]) {
             entry.set_control(control);
             return Err(Refused::Full);
         }
         if a != b {
             table.twice.fetch_add(1, Relaxed);
-            if !second.put(b, n) {
+            if !table.put(second, b, n, ended[1]) {
                 table.twice.fetch_sub(1, Relaxed);
                 // A worker may have seen it: it ends, and the keeper takes it out.
                 entry.set_control(control | bit::DEAD);

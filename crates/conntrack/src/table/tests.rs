@@ -334,3 +334,31 @@ fn the_index_grows_with_both_tuples_of_a_translated_connection() {
     keeper.tend(0, 1000);
     assert_eq!(table.twice.load(Relaxed), 0);
 }
+
+/// A translated connection that begins again takes both places of the one that ended.
+#[test]
+fn connections_with_the_tuples_of_ended_ones_take_their_places() {
+    let domain = Domain::new();
+    let mut reader = domain.reader();
+    let table = Arc::new(Table::new());
+    let mut keeper = Keeper::new(&table, domain, 0);
+    let mut worker = Worker::new(&table);
+    let orig = Tuple { src: 7, dst: 1, sport: 1, dport: 2, proto: IP_UDP, ..Tuple::default() };
+    keeper.tend(0, 1000);
+    for round in 0..200 {
+        // The other side of the translation is the same for two of three.
+        let dst = 9 + u128::from(round % 3 == 0);
+        let reply = Tuple { dst, ..orig.reversed() };
+        let conn = Conn { orig, reply, nat: Translation::Source, ..Conn::default() };
+        worker.insert(&conn, Class::UdpFirst, Arrival::default()).expect("room");
+        assert!(table.flush_tuple(&orig, 0));
+    }
+    let words: usize = table.buckets(0..table.bucket_count()).sum();
+    assert_eq!((words, table.twice.load(Relaxed)), (3, 2));
+    table.flush();
+    while !keeper.tend(0, 1000) {}
+    reader.quiescent();
+    keeper.tend(0, 1000);
+    assert_eq!(table.buckets(0..table.bucket_count()).sum::<usize>(), 0);
+    assert_eq!(table.twice.load(Relaxed), 0);
+}
