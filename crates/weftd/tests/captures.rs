@@ -114,6 +114,7 @@ type Expected<'a> = (&'a str, &'a dyn Fn(), &'a str, &'a [&'a str]);
 #[test]
 fn every_kind_of_port_shows_packets_and_what_becomes_of_them() {
     with_tunnel(|sw, ns, [host, _]| {
+        let_pmd_threads_sleep(sw);
         let socket = sw.dir().join("guest.sock");
         let guest =
             "add-port br0 guest -- set interface guest type=dpdkvhostuserclient ofport_request=7";

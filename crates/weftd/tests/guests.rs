@@ -29,6 +29,7 @@ fn bench<'a>(ns: &'a Netns, host: &Netns, ring: Ring) -> Bench<'a> {
     ns.ipv6_off("v1").unwrap();
     host.ipv6_off("far").unwrap();
     let sw = start_with_bridge(ns);
+    let_pmd_threads_sleep(&sw);
     let socket = sw.dir().join("vhu");
     vsctl(&sw, "add-port br0 v1 -- set interface v1 ofport_request=1");
     let kind = match ring.server {

@@ -174,6 +174,7 @@ fn ovs_tcpdump_sees_both_ways_of_a_guests_port() {
     }
     let (_turn, ns, far) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
     let b = bench(&ns, &far);
+    let_pmd_threads_sleep(&b.sw);
     let socket = b.sw.dir().join("guest.sock");
     let guest =
         "add-port br0 guest -- set interface guest type=dpdkvhostuserclient ofport_request=7";
