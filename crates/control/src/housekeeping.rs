@@ -148,7 +148,7 @@ fn turn(s: &mut State, most: usize) -> bool {
     crate::vhost_async::tick(s);
     capture::keep(s);
     dpctl::log_new_flows(s);
-    polling_log::tell(s);
+    polling_log::log(s);
     underlay::solicit(s);
     s.flush_changes();
     for p in punts {

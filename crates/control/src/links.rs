@@ -1,4 +1,5 @@
-//! Links that go up and down: the kernel's tell of it, the others are looked at once per second.
+//! Links that go up and down: netlink says so of the kernel's, the others are looked at once per
+//! second.
 
 use crate::state::{Shared, State};
 use crate::vlog;
@@ -67,7 +68,7 @@ pub fn look(s: &mut State) {
     look_at(s, |_| true);
 }
 
-/// The same for interfaces of these names.
+/// As [`look`], at the interfaces whose names are `wanted` only.
 fn look_at(s: &mut State, wanted: impl Fn(&str) -> bool) {
     let now = s.now_ms();
     let (mut lost, mut touched) = (Vec::new(), BTreeSet::new());

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 const MODULE: &str = "dpif_netdev";
 
 /// Says what is new. Nothing is said before the first bridge: there is no datapath until then.
-pub fn tell(s: &mut State) {
+pub fn log(s: &mut State) {
     if let Some(check) = s.dp.take_balance_check() {
-        tell_check(check);
+        log_check(check);
     }
     if s.bridges.is_empty() {
         return;
@@ -143,7 +143,7 @@ fn assigned(out: &mut Vec<Line>, q: &PolledQueue) {
     out.push((vlog::Level::Info, text));
 }
 
-fn tell_check(check: BalanceCheck) {
+fn log_check(check: BalanceCheck) {
     let nothing = "PMD auto load balance nothing to do, ";
     match check {
         BalanceCheck::Unchanged => {

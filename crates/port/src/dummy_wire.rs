@@ -5,6 +5,7 @@
 use crate::PortError;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,7 +80,9 @@ impl Wire {
         let listener = match &end {
             End::Listens(path) => {
                 // Left behind by a daemon that was killed.
-                let _ = std::fs::remove_file(path);
+                if std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
+                    let _ = std::fs::remove_file(path);
+                }
                 let listener = UnixListener::bind(path).map_err(os("pstream"))?;
                 listener.set_nonblocking(true).map_err(os("pstream"))?;
                 Some(listener)
@@ -155,7 +158,6 @@ impl<F: Fn(&[u8])> Run<F> {
         };
         let Some(stream) = new.filter(|_| self.readers.len() < CONNECTIONS_MAX) else { return };
         let Ok(sender) = stream.try_clone() else { return };
-        // The other half is the same socket: it is read with a flag of the call, not of the socket.
         if sender.set_write_timeout(Some(SEND_WAIT_MAX)).is_ok()
             && sender.set_read_timeout(Some(Duration::from_millis(1))).is_ok()
         {

@@ -32,7 +32,7 @@ const LOCKED: u64 = 1;
 
 /// The index. Entries are numbers below 2^32 - 1.
 pub struct Index {
-    /// Those that there is memory for are a power of two.
+    /// The buckets, a line each. How many of them have memory is a power of two.
     buckets: Lines,
     spare: Box<[OnceLock<Lines>]>,
     /// Further buckets in use, and those there are.

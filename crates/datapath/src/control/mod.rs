@@ -590,7 +590,7 @@ impl Datapath {
         self.ports.get_mut(&no).map(|p| &mut *p.port as &mut dyn Port)
     }
 
-    /// The same, to look at only.
+    /// A port that is not changed, by its number; None: there is none.
     pub fn port(&self, no: PortNo) -> Option<&dyn Port> {
         self.ports.get(&no).map(|p| &*p.port)
     }

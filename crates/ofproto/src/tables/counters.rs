@@ -52,9 +52,10 @@ const CHUNK: usize = 4096;
 #[derive(Default)]
 pub(crate) struct Slots {
     chunks: Vec<Vec<Slot>>,
-    /// When an id was freed, and the id.
+    /// When the id of a flow, group or bucket was freed, ns, and the id.
     free: VecDeque<(u64, u32)>,
-    /// The same of the first ids of bridges' tables, which are consecutive.
+    /// When the ids of a removed bridge's tables were freed, ns, and the first of these consecutive
+    /// ids.
     free_tables: VecDeque<(u64, u32)>,
 }
 
