@@ -18,6 +18,8 @@ use telemetry::Drop as Reason;
 /// Each dummy port has its own address, counted from here.
 static NEXT_MAC: AtomicU32 = AtomicU32::new(0xaa55_0000);
 const MTU: u16 = 1500;
+/// Packets that came over a wire and wait to be received, at most; further ones are dropped.
+const WAITING_PACKETS_MAX: usize = 4096;
 /// Queues of each direction, at most.
 const QUEUES_MAX: usize = 64;
 
@@ -103,8 +105,8 @@ impl Injected {
         unsafe { libc::write(self.bell.as_raw_fd(), (&raw const ONE).cast(), 8) };
     }
 
-    fn is_empty(&self) -> bool {
-        self.packets.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    fn len(&self) -> usize {
+        self.packets.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     fn pop(&self) -> Option<Vec<u8>> {
@@ -145,8 +147,12 @@ impl DummyPort {
         let shape = Shape::read(config);
         let rx = |_| Rx::new(pool.clone(), captures.clone());
         let rx: Vec<Rx> = (0..shape.n_rxq).map(rx).collect::<Result<_, _>>()?;
-        let injected = rx[0].injected.clone();
-        let wire = Wire::open(&config.options, move |frame| injected.push(frame))?;
+        let (injected, stats) = (rx[0].injected.clone(), rx[0].stats.clone());
+        let deliver = move |frame: &[u8]| match injected.len() < WAITING_PACKETS_MAX {
+            true => injected.push(frame),
+            false => stats.rx.drop(Reason::NoBuffer, 1),
+        };
+        let wire = Wire::open(&config.options, deliver)?;
         let tx = |_| Tx::new(pool.clone(), captures.clone(), wire.as_ref().map(Wire::tx));
         Ok(DummyPort {
             name: config.name.clone(),
@@ -292,7 +298,7 @@ impl Port for DummyPort {
         true
     }
     fn all_taken(&self) -> bool {
-        self.rx.iter().all(|q| q.injected.is_empty())
+        self.rx.iter().all(|q| q.injected.len() == 0)
     }
     fn shown_config(&self) -> Option<BTreeMap<String, String>> {
         (self.kind == "dummy-pmd").then(|| shown_queues(self.rx.len(), self.tx.len()))
@@ -342,6 +348,26 @@ mod tests {
         assert_eq!(bytes[..4], 0xa1b2_c3d4u32.to_ne_bytes());
         assert_eq!(bytes[header + 16..][..60], [7; 60]);
         assert_eq!(bytes[header + record + 16..], [7; 60]);
+    }
+
+    /// Who sends over a wire fills no more memory than a queue may have.
+    #[test]
+    fn packets_that_wait_are_bounded() {
+        let path = std::env::temp_dir().join(format!("dummy-flood-{}", std::process::id()));
+        let port = |name: &str, value: String| {
+            let options = [(name.to_string(), value)].into();
+            let kind = "dummy-pmd".to_string();
+            let config = PortConfig { name: "p".into(), kind, options, ..Default::default() };
+            DummyPort::open(&config, Arc::new(HeapPool::new())).unwrap()
+        };
+        let to = port("pstream", format!("punix:{}", path.display()));
+        let from = port("stream", format!("unix:{}", path.display()));
+        let wire = from._wire.as_ref().unwrap().tx();
+        let dropped = || to.rx[0].stats.counters(&KernelStats::default())["rx_dropped"];
+        while dropped() < 100 {
+            wire.send(&[7; 60]);
+        }
+        assert_eq!(to.rx[0].injected.len(), WAITING_PACKETS_MAX);
     }
 
     #[test]
