@@ -3,7 +3,7 @@
 use flow::{Key, Mask, at};
 use sync::{Domain, Guard, Published};
 
-use crate::trie::{Answer, Counted, upper};
+use crate::trie::{Counted, PrefixAnswer, upper};
 
 /// Places of the fields with a trie: the IPv4 (or ARP) addresses.
 pub(crate) const FIELDS: [usize; 2] = [at::IP_DST, at::IP_SRC];
@@ -78,7 +78,7 @@ impl Tries {
 pub(crate) struct Prefixes<'a> {
     tries: &'a Tries,
     /// None: not asked yet, or there is no trie.
-    answers: [Option<Answer>; FIELDS.len()],
+    answers: [Option<PrefixAnswer>; FIELDS.len()],
     asked: bool,
 }
 
@@ -125,7 +125,7 @@ impl<'a> Prefixes<'a> {
         self.asked = true;
         let tries = self.tries.each.each_ref().map(|t| t.read(guard).as_ref());
         let of = std::array::from_fn(|i| (tries[i], key.u32(FIELDS[i])));
-        let answers: [Answer; FIELDS.len()] = Counted::lookup_all(guard, of);
+        let answers: [PrefixAnswer; FIELDS.len()] = Counted::lookup_all(guard, of);
         self.answers = std::array::from_fn(|i| tries[i].map(|_| answers[i]));
     }
 }

@@ -237,7 +237,7 @@ pub(crate) struct Counted {
 
 /// What a set of prefixes says about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct PrefixAnswer {
     /// Bit `n`: there is a rule whose prefix of length `n` (1..=32) has the address in it.
     pub lengths: u64,
     /// Upper bits of the address that decided this.
@@ -247,7 +247,7 @@ pub(crate) struct Answer {
 impl Counted {
     /// Which prefixes hold `address`?
     #[cfg(test)]
-    pub fn lookup(&self, guard: Guard<'_>, address: u32) -> Answer {
+    pub fn lookup(&self, guard: Guard<'_>, address: u32) -> PrefixAnswer {
         let [answer] = Counted::lookup_all(guard, [(Some(self), address)]);
         answer
     }
@@ -257,7 +257,7 @@ impl Counted {
     pub fn lookup_all<const N: usize>(
         guard: Guard<'_>,
         of: [(Option<&Counted>, u32); N],
-    ) -> [Answer; N] {
+    ) -> [PrefixAnswer; N] {
         let none = Trie::default();
         let mut walks =
             of.map(|(set, address)| (set.map_or(&none, |s| &s.trie).walk(guard, address), 0));
@@ -271,7 +271,7 @@ impl Counted {
                 }
             }
         }
-        walks.map(|(walk, lengths)| Answer { lengths, bits: walk.bits })
+        walks.map(|(walk, lengths)| PrefixAnswer { lengths, bits: walk.bits })
     }
 
     /// Counts one more rule with a prefix of `len` bits (1..=32). False: there are too many.

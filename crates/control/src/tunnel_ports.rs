@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// A datapath port that tunnels share.
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub struct TunnelPort {
     /// Datapath number.
     pub no: PortNo,
     /// Type of its tunnels.
@@ -18,11 +18,11 @@ pub struct Shared {
 
 /// Datapath ports of tunnels by name.
 #[derive(Default)]
-pub struct TunnelPorts(pub(crate) BTreeMap<String, Shared>);
+pub struct TunnelPorts(pub(crate) BTreeMap<String, TunnelPort>);
 
 impl TunnelPorts {
     /// All tunnels' datapath ports with their names, ascending.
-    pub fn all(&self) -> impl Iterator<Item = (&String, &Shared)> {
+    pub fn all(&self) -> impl Iterator<Item = (&String, &TunnelPort)> {
         self.0.iter()
     }
 
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_port_is_closed_with_its_last_user() {
-        let port = Shared { no: 7, kind: "vxlan".into(), udp: 4789, users: 2 };
+        let port = TunnelPort { no: 7, kind: "vxlan".into(), udp: 4789, users: 2 };
         let mut p = TunnelPorts([(port_name("vxlan", 4789), port)].into());
         assert_eq!(p.name(7).as_deref(), Some("vxlan_sys_4789"));
         assert!(!p.released(7) && p.released(7) && p.name(7).is_none());

@@ -4,7 +4,7 @@ use crate::config::IfaceConf;
 use crate::ports::Iface;
 use crate::state::State;
 use crate::tunnel_options::{Options, parse};
-use crate::tunnel_ports::{Shared, port_name};
+use crate::tunnel_ports::{TunnelPort, port_name};
 use crate::vlog;
 use flow::PortNo;
 use ofproto::{BridgeId, Switch};
@@ -44,7 +44,7 @@ pub fn attach(s: &mut State, conf: &IfaceConf) -> Result<PortNo, String> {
     let port = port::TunnelPort::new(&name, &conf.kind, s.devices.pools.clone());
     let no = s.dp.add_port(Box::new(port), Default::default()).map_err(|e| e.to_string())?;
     let (kind, udp) = (conf.kind.clone(), spec.dst_port);
-    s.tunnels.0.insert(name, Shared { no, kind, udp, users: 1 });
+    s.tunnels.0.insert(name, TunnelPort { no, kind, udp, users: 1 });
     Ok(no)
 }
 

@@ -9,8 +9,8 @@ mod forward;
 use crate::eth::{Dev, EthDev};
 use dpdk_sys as sys;
 use port::{
-    ForwardRule, Header, MarkRule, PATTERN_BYTES, Pattern, Place, RuleCount, RuleError, RuleId,
-    RuleTable,
+    AdapterPort, ForwardRule, Header, MarkRule, PATTERN_BYTES, Pattern, RuleCount, RuleError,
+    RuleId, RuleTable,
 };
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -118,11 +118,11 @@ impl RuleTable for EthRules {
         refused(ret, &error)
     }
 
-    fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<AdapterPort> {
         let port = self.dev.upgrade()?.port;
         // SAFETY: the device is open, or the number is refused.
         let domain = unsafe { sys::weft_flow_domain(port) };
-        Some(Place { adapter: u16::try_from(domain).ok()?, port })
+        Some(AdapterPort { adapter: u16::try_from(domain).ok()?, port })
     }
 
     fn forward(&mut self, rule: &ForwardRule) -> Result<RuleId, RuleError> {

@@ -1,4 +1,4 @@
-//! What is fuzzed: each [`Target`] is a function over bytes that must return, whatever the bytes
+//! What is fuzzed: each [`FuzzTarget`] is a function over bytes that must return, whatever the bytes
 //! are. It panics when a promise is broken: a fast part that differs from its slow twin, a message
 //! that takes too long, memory that was written outside of a guest, a buffer that leaked.
 //!
@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One thing that is fuzzed.
-pub struct Target {
+pub struct FuzzTarget {
     /// Its name on the command line, and that of its seeds' file.
     pub name: &'static str,
     /// Takes any bytes and returns; a panic is a defect.
@@ -35,18 +35,18 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 11] = [
-    Target { name: "openflow", run: openflow::run, make_seeds: openflow::seeds },
-    Target { name: "parse", run: parse::run, make_seeds: parse::seeds },
-    Target { name: "tunnel", run: tunnel::run, make_seeds: tunnel::seeds },
-    Target { name: "ring-split", run: ring::split, make_seeds: ring::seeds },
-    Target { name: "ring-packed", run: ring::packed, make_seeds: ring::seeds },
-    Target { name: "vhost-user", run: vhost_user::run, make_seeds: vhost_user::seeds },
-    Target { name: "memif", run: memif::run, make_seeds: memif::seeds },
-    Target { name: "json", run: json::run, make_seeds: json::seeds },
-    Target { name: "netlink", run: netlink::run, make_seeds: netlink::seeds },
-    Target { name: "connections", run: connections::run, make_seeds: connections::seeds },
-    Target { name: "gso", run: gso::run, make_seeds: gso::seeds },
+pub const TARGETS: [FuzzTarget; 11] = [
+    FuzzTarget { name: "openflow", run: openflow::run, make_seeds: openflow::seeds },
+    FuzzTarget { name: "parse", run: parse::run, make_seeds: parse::seeds },
+    FuzzTarget { name: "tunnel", run: tunnel::run, make_seeds: tunnel::seeds },
+    FuzzTarget { name: "ring-split", run: ring::split, make_seeds: ring::seeds },
+    FuzzTarget { name: "ring-packed", run: ring::packed, make_seeds: ring::seeds },
+    FuzzTarget { name: "vhost-user", run: vhost_user::run, make_seeds: vhost_user::seeds },
+    FuzzTarget { name: "memif", run: memif::run, make_seeds: memif::seeds },
+    FuzzTarget { name: "json", run: json::run, make_seeds: json::seeds },
+    FuzzTarget { name: "netlink", run: netlink::run, make_seeds: netlink::seeds },
+    FuzzTarget { name: "connections", run: connections::run, make_seeds: connections::seeds },
+    FuzzTarget { name: "gso", run: gso::run, make_seeds: gso::seeds },
 ];
 
 /// How many times longer than in a release build work may take: debug builds are about 20 times
@@ -58,9 +58,9 @@ pub fn set_slowness(times: u64) {
     SLOWNESS.store(times, Ordering::Relaxed);
 }
 
-impl Target {
+impl FuzzTarget {
     /// The target of this name.
-    pub fn find(name: &str) -> Option<&'static Target> {
+    pub fn find(name: &str) -> Option<&'static FuzzTarget> {
         TARGETS.iter().find(|t| t.name == name)
     }
 

@@ -4,7 +4,7 @@
 #[allow(dead_code)]
 mod message;
 
-use message::{ADD_REGION, ADD_RING, CONNECT, INIT, Message, Next, Offer, Rings, SIZE, Target};
+use message::{ADD_REGION, ADD_RING, CONNECT, INIT, Message, Next, Offer, RingTarget, Rings, SIZE};
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
@@ -40,7 +40,7 @@ fn descriptors() -> &'static [OwnedFd; 3] {
 /// message is zero.
 pub fn run(data: &[u8]) {
     let (mut rest, mut offer) = (data, Offer::default());
-    let find = |id| (id == ID).then_some(Target { id: 1, rings: RINGS });
+    let find = |id| (id == ID).then_some(RingTarget { id: 1, rings: RINGS });
     for _ in 0..MESSAGES_MOST {
         let [which, len, more @ ..] = rest else { return };
         let (bytes, more) = more.split_at(more.len().min(usize::from(*len)).min(SIZE));

@@ -2,7 +2,7 @@
 //! changes are the same each time, unless `WEFT_FUZZ_SEED` says otherwise; `WEFT_FUZZ_RUNS` says
 //! how many for each target.
 
-use fuzz::{TARGETS, Target};
+use fuzz::{FuzzTarget, TARGETS};
 use testkit::Noise;
 
 /// Changed copies for each target: seconds in a debug build.
@@ -42,7 +42,7 @@ fn change(noise: &mut Noise, seeds: &[Vec<u8>]) -> Vec<u8> {
     data
 }
 
-fn replay(target: &Target) {
+fn replay(target: &FuzzTarget) {
     let seeds = target.seeds();
     assert!(!seeds.is_empty(), "{}", target.name);
     seeds.iter().for_each(|s| (target.run)(s));
@@ -69,7 +69,7 @@ macro_rules! replays {
     ($($name:ident $target:literal)*) => {
         $(#[test]
         fn $name() {
-            replay(Target::find($target).expect("a target"));
+            replay(FuzzTarget::find($target).expect("a target"));
         })*
 
         #[test]

@@ -62,7 +62,7 @@ pub struct Port {
     barred: HashMap<Form, Barred>,
     cooling: HashMap<FlowId, u64>,
     pace: Pace,
-    requests: VecDeque<Request>,
+    requests: VecDeque<MarkRequest>,
     bindings: VecDeque<Binding>,
     /// Rules that are supposed to fit, and until when that is believed.
     capacity: Option<(usize, u64)>,
@@ -89,7 +89,7 @@ impl Port {
             barred: HashMap::new(),
             cooling: HashMap::new(),
             pace: Pace::new(now_ms),
-            requests: VecDeque::from([Request::Flush]),
+            requests: VecDeque::from([MarkRequest::Flush]),
             bindings: VecDeque::new(),
             capacity: None,
             ill: Some(0),
@@ -101,7 +101,7 @@ impl Port {
     }
 
     /// What the adapter is to do next.
-    pub fn next_request(&mut self) -> Option<Request> {
+    pub fn next_request(&mut self) -> Option<MarkRequest> {
         self.requests.pop_front()
     }
 

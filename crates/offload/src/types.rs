@@ -31,7 +31,7 @@ impl Default for Limits {
 
 /// What the adapter is to do, in order.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Request {
+pub enum MarkRequest {
     /// Make a rule.
     Create(Mark, MarkRule),
     /// End one.
@@ -43,17 +43,17 @@ pub enum Request {
 /// What became of it.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// Of [`Request::Create`].
+    /// Of [`MarkRequest::Create`].
     Created(Mark, Result<RuleId, RuleError>),
-    /// Of [`Request::Destroy`].
+    /// Of [`MarkRequest::Destroy`].
     Destroyed(Mark, Result<(), RuleError>),
-    /// Of [`Request::Flush`].
+    /// Of [`MarkRequest::Flush`].
     Flushed(Result<(), RuleError>),
 }
 
 /// What the adapter did, and how long that took.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct MarkAnswer {
     /// What became of the request.
     pub outcome: Outcome,
     /// Microseconds of the call.

@@ -1,6 +1,6 @@
 //! A port's rules that forward against a slow model of adapter and datapath, with generated input.
 
-use offload::full::{Id, Outcome, Plan, Request, Step, Table};
+use offload::full::{ForwardRequest, ForwardTable, Id, Outcome, Plan, Step};
 use offload::{FlowId, Limits, Reason};
 use port::{Fate, ForwardRule, HEADER_BYTES_MAX, Header, Item, RuleCount, RuleError, RuleId};
 use proptest::prelude::*;
@@ -48,10 +48,10 @@ impl Adapter {
         errno.map_or(Ok(()), |errno| Err(RuleError { errno, kind: 0, message: "no".into() }))
     }
 
-    fn answer(&mut self, request: Request) -> Outcome {
+    fn answer(&mut self, request: ForwardRequest) -> Outcome {
         match request {
-            Request::Create(id, rule) => Outcome::Created(id, self.create(rule)),
-            Request::Destroy(id, rule) => {
+            ForwardRequest::Create(id, rule) => Outcome::Created(id, self.create(rule)),
+            ForwardRequest::Destroy(id, rule) => {
                 let count = self.rules.get(&rule).map(|(_, count)| *count);
                 let result = self.fail();
                 if result.is_ok() {
@@ -59,7 +59,7 @@ impl Adapter {
                 }
                 Outcome::Destroyed(id, count, result)
             }
-            Request::Count(all) => {
+            ForwardRequest::Count(all) => {
                 let count = |(id, rule)| Some((id, self.rules.get(&rule)?.1));
                 Outcome::Counted(all.into_iter().filter_map(count).collect())
             }
@@ -95,7 +95,7 @@ struct Datapath {
 }
 
 impl Datapath {
-    fn take(&mut self, table: &mut Table, now: u64) {
+    fn take(&mut self, table: &mut ForwardTable, now: u64) {
         while let Some(step) = table.next_step() {
             match step {
                 Step::Watch { flow, .. } if !self.there.contains(&flow) => table.gone(now, flow),
@@ -108,7 +108,7 @@ impl Datapath {
 }
 
 /// Up to `most` requests are answered. True: the table asked for a flush.
-fn work(t: &mut Table, a: &mut Adapter, dp: &mut Datapath, now: u64, most: usize) -> bool {
+fn work(t: &mut ForwardTable, a: &mut Adapter, dp: &mut Datapath, now: u64, most: usize) -> bool {
     let mut flush = false;
     for _ in 0..most {
         dp.take(t, now);
@@ -132,7 +132,7 @@ proptest! {
              0usize..60),
             1..25),
     ) {
-        let mut t = Table::new(Limits::default(), 0);
+        let mut t = ForwardTable::new(Limits::default(), 0);
         let (mut a, mut dp) = (Adapter { room, ..Adapter::default() }, Datapath::default());
         let (mut now, mut rates, mut sent) = (0, BTreeMap::<u16, f32>::new(), 0);
         for (more, ended, fails, most) in seconds {
@@ -185,7 +185,7 @@ proptest! {
 
 /// Seconds in which the host has so many packets of flow 1, from the first to the last one.
 fn seconds(
-    t: &mut Table,
+    t: &mut ForwardTable,
     a: &mut Adapter,
     dp: &mut Datapath,
     which: std::ops::Range<u64>,
@@ -203,7 +203,7 @@ fn seconds(
 
 #[test]
 fn a_counter_that_goes_back_takes_nothing_away() {
-    let mut t = Table::new(Limits::default(), 0);
+    let mut t = ForwardTable::new(Limits::default(), 0);
     let (mut a, mut dp) = (Adapter { room: 9, ..Adapter::default() }, Datapath::default());
     dp.there.insert(flow(1));
     seconds(&mut t, &mut a, &mut dp, 1..6, 5000.0);
@@ -223,7 +223,7 @@ fn a_counter_that_goes_back_takes_nothing_away() {
 /// again.
 #[test]
 fn nothing_is_forwarded_by_an_adapter_that_widens_masks() {
-    let mut t = Table::new(Limits::default(), 0);
+    let mut t = ForwardTable::new(Limits::default(), 0);
     let mut a = Adapter { room: 9, lies: true, ..Adapter::default() };
     let mut dp = Datapath::default();
     dp.there.insert(flow(1));
@@ -243,7 +243,7 @@ fn nothing_is_forwarded_by_an_adapter_that_widens_masks() {
 /// A flow that ends and comes again as another one has its rule again at once.
 #[test]
 fn who_comes_in_the_place_of_another_does_not_wait() {
-    let mut t = Table::new(Limits::default(), 0);
+    let mut t = ForwardTable::new(Limits::default(), 0);
     let (mut a, mut dp) = (Adapter { room: 9, ..Adapter::default() }, Datapath::default());
     dp.there.extend([flow(1), flow(2), flow(3)]);
     seconds(&mut t, &mut a, &mut dp, 1..6, 5000.0);
@@ -271,7 +271,7 @@ fn who_comes_in_the_place_of_another_does_not_wait() {
 /// A rule that does nothing: its flow's packets are the host's.
 #[test]
 fn a_rule_that_forwards_nothing_goes_and_does_not_come_again_at_once() {
-    let mut t = Table::new(Limits::default(), 0);
+    let mut t = ForwardTable::new(Limits::default(), 0);
     let (mut a, mut dp) = (Adapter { room: 9, ..Adapter::default() }, Datapath::default());
     dp.there.insert(flow(1));
     seconds(&mut t, &mut a, &mut dp, 1..6, 5000.0);

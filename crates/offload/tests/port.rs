@@ -1,7 +1,9 @@
 //! A port's rules against a slow model of adapter and datapath, with generated input.
 
 use flow::{Key, Mask, at};
-use offload::{Answer, Binding, FlowId, Limits, Mark, Outcome, Port, Reason, Request, Worth};
+use offload::{
+    Binding, FlowId, Limits, Mark, MarkAnswer, MarkRequest, Outcome, Port, Reason, Worth,
+};
 use port::{MarkRule, RuleError, RuleId};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -42,14 +44,14 @@ impl Adapter {
         Adapter { rules: BTreeMap::new(), room, next: 1, fails: Vec::new() }
     }
 
-    fn answer(&mut self, request: Request) -> Outcome {
+    fn answer(&mut self, request: MarkRequest) -> Outcome {
         match request {
-            Request::Create(mark, rule) => Outcome::Created(mark, self.create(rule)),
-            Request::Destroy(mark, id) => {
+            MarkRequest::Create(mark, rule) => Outcome::Created(mark, self.create(rule)),
+            MarkRequest::Destroy(mark, id) => {
                 assert!(self.rules.remove(&id).is_some(), "destroyed twice");
                 Outcome::Destroyed(mark, Ok(()))
             }
-            Request::Flush => {
+            MarkRequest::Flush => {
                 self.rules.clear();
                 Outcome::Flushed(Ok(()))
             }
@@ -89,7 +91,7 @@ fn settle(port: &mut Port, adapter: &mut Adapter, bound: &mut BTreeMap<FlowId, M
         }
         let Some(request) = port.next_request() else { return };
         let outcome = adapter.answer(request);
-        port.answer(now, Answer { outcome, took_us: 10, cpu_us: 5 });
+        port.answer(now, MarkAnswer { outcome, took_us: 10, cpu_us: 5 });
     }
 }
 
@@ -183,7 +185,7 @@ fn a_new_hot_set_gets_in() {
         for _ in 0..1000 {
             let Some(request) = port.next_request() else { break };
             let outcome = adapter.answer(request);
-            port.answer(s * 1000, Answer { outcome, took_us: 1000, cpu_us: 5 });
+            port.answer(s * 1000, MarkAnswer { outcome, took_us: 1000, cpu_us: 5 });
         }
         while let Some(b) = port.next_binding() {
             match b {
@@ -220,7 +222,7 @@ fn one_mask_per_type() {
         port.decide(s * 1000, &mut |f| find(f));
         while let Some(request) = port.next_request() {
             let outcome = match request {
-                Request::Create(mark, rule) => {
+                MarkRequest::Create(mark, rule) => {
                     let fits = adapter.values().all(|r| r.pattern.mask == rule.pattern.mask);
                     next += 1;
                     let id = RuleId(next);
@@ -229,13 +231,13 @@ fn one_mask_per_type() {
                     }
                     Outcome::Created(mark, fits.then_some(id).ok_or(error(22)))
                 }
-                Request::Destroy(mark, id) => {
+                MarkRequest::Destroy(mark, id) => {
                     adapter.remove(&id);
                     Outcome::Destroyed(mark, Ok(()))
                 }
-                Request::Flush => Outcome::Flushed(Ok(())),
+                MarkRequest::Flush => Outcome::Flushed(Ok(())),
             };
-            port.answer(s * 1000, Answer { outcome, took_us: 10, cpu_us: 5 });
+            port.answer(s * 1000, MarkAnswer { outcome, took_us: 10, cpu_us: 5 });
         }
         let (key, mask) = find(FlowId { worker: 0, rule: 120 }).unwrap();
         let reason = port.reason(s * 1000, FlowId { worker: 0, rule: 120 }, &key, &mask, 1000.0);

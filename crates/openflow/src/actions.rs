@@ -83,11 +83,11 @@ pub fn decode_actions(version: Version, buf: &[u8]) -> Result<Vec<Action>, OfErr
 }
 
 pub(crate) fn only_actions(items: Vec<Item>) -> Result<Vec<Action>, OfError> {
-    only_actions_in(items, Outer::Flow)
+    only_actions_in(items, ListOf::Flow)
 }
 
 /// As [`only_actions`], inside another action.
-pub(crate) fn only_actions_in(items: Vec<Item>, outer: Outer) -> Result<Vec<Action>, OfError> {
+pub(crate) fn only_actions_in(items: Vec<Item>, outer: ListOf) -> Result<Vec<Action>, OfError> {
     let action = |item| match item {
         Item::Action(a) => Ok(a),
         Item::WriteMetadata { .. } => Err(OfError::InstUnsup),
@@ -321,14 +321,14 @@ pub(crate) fn set_mpls_tc(tc: u8) -> Result<Action, OfError> {
 
 /// What a list of actions is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outer {
+pub(crate) enum ListOf {
     Flow,
     Clone,
     Ct,
 }
 
 /// Checks what an action may not do next to the others of its list.
-fn verify(actions: &[Action], outer: Outer) -> Result<(), OfError> {
+fn verify(actions: &[Action], outer: ListOf) -> Result<(), OfError> {
     let with_conjunction = |a: &Action| matches!(a, Action::Conjunction { .. } | Action::Note(_));
     if actions.iter().any(|a| matches!(a, Action::Conjunction { .. })) {
         let alone = actions.iter().all(with_conjunction);
@@ -337,7 +337,7 @@ fn verify(actions: &[Action], outer: Outer) -> Result<(), OfError> {
     actions.iter().try_for_each(|a| verify_one(a, outer))
 }
 
-fn verify_one(action: &Action, outer: Outer) -> Result<(), OfError> {
+fn verify_one(action: &Action, outer: ListOf) -> Result<(), OfError> {
     let target = match action {
         Action::SetField { field, .. } => Some(*field),
         Action::Load { dst, .. } | Action::Move { dst, .. } => Some(dst.field),
@@ -345,12 +345,12 @@ fn verify_one(action: &Action, outer: Outer) -> Result<(), OfError> {
     };
     let connection = matches!(target, Some(Field::CtMark | Field::CtLabel));
     match (action, outer) {
-        (Action::Nat(_), Outer::Ct) => Ok(()),
+        (Action::Nat(_), ListOf::Ct) => Ok(()),
         (Action::Nat(_), _) => Err(OfError::ActBadSetArgument),
-        (_, Outer::Ct) if connection => Ok(()),
+        (_, ListOf::Ct) if connection => Ok(()),
         // Conntrack's mark and label are written inside ct() only, and nothing else is.
         _ if connection => Err(OfError::ActBadSetArgument),
-        (_, Outer::Ct) | (Action::Meter(_), Outer::Clone) => Err(OfError::ActBadArgument),
+        (_, ListOf::Ct) | (Action::Meter(_), ListOf::Clone) => Err(OfError::ActBadArgument),
         _ => Ok(()),
     }
 }

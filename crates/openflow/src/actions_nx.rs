@@ -116,7 +116,7 @@ pub(crate) fn decode(version: Version, kind: u16, b: Bytes, depth: u8) -> Result
         }
         nxast::CLONE => {
             let inner = actions::decode_items(version, b.from(16), depth + 1)?;
-            Action::Clone(actions::only_actions_in(inner, actions::Outer::Clone)?)
+            Action::Clone(actions::only_actions_in(inner, actions::ListOf::Clone)?)
         }
         nxast::CT => conntrack::decode_ct(version, b, depth)?,
         nxast::CONTROLLER2 => controller2(b)?,

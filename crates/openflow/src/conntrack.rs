@@ -3,7 +3,7 @@
 //! Source: ovs-actions(7), and OVS's `nicira-ext.h` for the numbers.
 
 use crate::action::Subfield;
-use crate::actions::{Outer, decode_items, only_actions_in};
+use crate::actions::{ListOf, decode_items, only_actions_in};
 use crate::actions_nx::nxast;
 use crate::fields::{self, Bytes, zeros};
 use crate::fields_out::{Nx, Put};
@@ -97,7 +97,7 @@ pub(crate) fn decode_ct(version: Version, b: Bytes, depth: u8) -> Result<Action,
         _ => Zone::Field(zone_field(b)?),
     };
     let items = decode_items(version, b.from(CT_HEAD_BYTES), depth + 1)?;
-    let actions = only_actions_in(items, Outer::Ct)?;
+    let actions = only_actions_in(items, ListOf::Ct)?;
     let plain = |a: &Action| matches!(a, Action::Nat(n) if n.flags == 0 && n.first.is_none());
     if flags & CT_COMMIT == 0 && !actions.iter().all(plain) {
         return Err(OfError::ActBadArgument);

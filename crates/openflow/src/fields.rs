@@ -1,7 +1,7 @@
 //! Fields and subfields as arguments of actions, and how their bytes are read.
 
 use crate::matching::entry_value;
-use crate::oxm::{Class, Entry, Header, Oxm, port_from_10};
+use crate::oxm::{Class, Oxm, OxmEntry, OxmHeader, port_from_10};
 use crate::prereq::VLAN_PRESENT;
 use crate::{Action, OfError, Subfield, Version};
 use flow::{Field, TUN_METADATA_MAX};
@@ -54,7 +54,7 @@ pub(crate) fn wire_bits(oxm: Oxm) -> u16 {
 ///
 /// Errors: `MatchBadLen`, `MatchBadMask` for a masked one, `MatchBadField` for an unknown one.
 pub(crate) fn pull_header(buf: &[u8]) -> Result<(Oxm, usize), OfError> {
-    let header = Header::parse(buf)?;
+    let header = OxmHeader::parse(buf)?;
     let oxm = header.oxm().ok_or(OfError::MatchBadField)?;
     if header.masked {
         return Err(OfError::MatchBadMask);
@@ -64,7 +64,7 @@ pub(crate) fn pull_header(buf: &[u8]) -> Result<(Oxm, usize), OfError> {
 
 /// A header of four bytes in an action of fixed form. Errors: `ActBadSetType`.
 pub(crate) fn header32(bytes: [u8; 4]) -> Result<Oxm, OfError> {
-    let header = Header::parse(&bytes).map_err(|_| OfError::ActBadSetType)?;
+    let header = OxmHeader::parse(&bytes).map_err(|_| OfError::ActBadSetType)?;
     match header.oxm() {
         Some(oxm) if !header.masked => Ok(oxm),
         _ => Err(OfError::ActBadSetType),
@@ -127,7 +127,7 @@ pub(crate) fn load(oxm: Oxm, ofs_bits: u16, value: u64) -> Result<Action, OfErro
 
 /// The entry at the start of `buf`, then zeros, as (form, value, mask) for setting a field.
 fn entry(buf: &[u8], may_mask: bool) -> Result<(Oxm, u128, u128), OfError> {
-    let entry = Entry::parse(buf)?;
+    let entry = OxmEntry::parse(buf)?;
     if entry.header.masked && !may_mask {
         return Err(OfError::ActBadSetMask);
     }
@@ -168,7 +168,7 @@ pub(crate) fn set_field(version: Version, buf: &[u8]) -> Result<Action, OfError>
 
 /// A tunnel option to set, if it is one.
 fn tun_metadata(buf: &[u8], may_mask: bool) -> Result<Option<Action>, OfError> {
-    let entry = Entry::parse(buf)?;
+    let entry = OxmEntry::parse(buf)?;
     let Some(t) = entry.tun_metadata() else { return Ok(None) };
     if entry.header.masked && !may_mask {
         return Err(OfError::ActBadSetMask);

@@ -7,7 +7,7 @@ pub const HEADER_LEN: usize = 8;
 
 /// A message header (OpenFlow 1.0 section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct MessageHeader {
     /// Wire version.
     pub version: u8,
     /// Type, numbered per version.
@@ -18,11 +18,11 @@ pub struct Header {
     pub xid: u32,
 }
 
-impl Header {
+impl MessageHeader {
     /// Reads a header; `None` if there are fewer than 8 bytes.
-    pub fn read(bytes: &[u8]) -> Option<Header> {
+    pub fn read(bytes: &[u8]) -> Option<MessageHeader> {
         let b: &[u8; HEADER_LEN] = bytes.first_chunk()?;
-        Some(Header {
+        Some(MessageHeader {
             version: b[0],
             kind: b[1],
             len: u16::from_be_bytes([b[2], b[3]]),
@@ -78,7 +78,7 @@ impl Framer {
     /// [`FrameError`] for a length below 8; it stays.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<Result<&[u8], FrameError>> {
-        let header = Header::read(&self.buf[self.at..])?;
+        let header = MessageHeader::read(&self.buf[self.at..])?;
         let len = usize::from(header.len);
         if len < HEADER_LEN {
             return Some(Err(FrameError { len: header.len }));
@@ -113,7 +113,7 @@ mod tests {
                 while let Some(m) = framer.next() {
                     let m = m.unwrap();
                     assert_eq!(m.len(), 8 + usize::from(seen));
-                    assert_eq!(Header::read(m).unwrap().xid, u32::from(seen));
+                    assert_eq!(MessageHeader::read(m).unwrap().xid, u32::from(seen));
                     seen += 1;
                 }
             }

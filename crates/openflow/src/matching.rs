@@ -4,7 +4,7 @@
 //! A match that was decoded and encoded for the same kind of wire reads back the same.
 
 use crate::match11::{self, decode_match11, encode_match11};
-use crate::oxm::{Entry, Oxm, put_tun_metadata};
+use crate::oxm::{Oxm, OxmEntry, put_tun_metadata};
 use crate::prereq::{self, VLAN_PRESENT, eth, ip};
 use crate::{Match, OfError, Version};
 use flow::{Field, at};
@@ -65,7 +65,7 @@ pub fn decode_oxm_list(buf: &[u8]) -> Result<Match, OfError> {
     let mut m = Match::default();
     let mut rest = buf;
     while !rest.is_empty() {
-        let entry = Entry::parse(rest)?;
+        let entry = OxmEntry::parse(rest)?;
         add_entry(&mut m, &entry)?;
         rest = &rest[entry.size..];
     }
@@ -89,7 +89,7 @@ pub fn decode_nx_match(buf: &[u8]) -> Result<NxMatch, OfError> {
     let mut nx = NxMatch::default();
     let mut rest = buf;
     while !rest.is_empty() {
-        let entry = Entry::parse(rest)?;
+        let entry = OxmEntry::parse(rest)?;
         if !entry.header.is_cookie() {
             add_entry(&mut nx.matching, &entry)?;
         } else if nx.cookie_mask != 0 {
@@ -120,7 +120,7 @@ pub fn encode_nx_match(m: &NxMatch, out: &mut Vec<u8>) -> usize {
 }
 
 /// The entry's field, its value and its mask in the field's own width, checked.
-pub(crate) fn entry_value(entry: &Entry) -> Result<(Oxm, u128, u128), OfError> {
+pub(crate) fn entry_value(entry: &OxmEntry) -> Result<(Oxm, u128, u128), OfError> {
     let oxm = entry.header.oxm().ok_or(OfError::MatchBadField)?;
     let full = oxm.wire_full();
     if !oxm.field.maskable() && entry.mask != full && entry.mask != 0 {
@@ -132,7 +132,7 @@ pub(crate) fn entry_value(entry: &Entry) -> Result<(Oxm, u128, u128), OfError> {
     Ok((oxm, value, if whole { oxm.field.full() } else { entry.mask & oxm.field.full() }))
 }
 
-fn add_entry(m: &mut Match, entry: &Entry) -> Result<(), OfError> {
+fn add_entry(m: &mut Match, entry: &OxmEntry) -> Result<(), OfError> {
     if let Some(t) = entry.tun_metadata() {
         match m.tun.binary_search_by_key(&t.index, |o| o.index) {
             Ok(_) => return Err(OfError::MatchDupField),

@@ -303,7 +303,7 @@ pub fn port_is_valid(port: u32) -> bool {
 
 /// The header of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct OxmHeader {
     class: u16,
     experimenter: u32,
     number: u8,
@@ -315,11 +315,11 @@ pub struct Header {
     pub size: usize,
 }
 
-impl Header {
+impl OxmHeader {
     /// Reads the header at the start of `buf`. Errors: [`OfError::MatchBadLen`].
-    pub fn parse(buf: &[u8]) -> Result<Header, OfError> {
+    pub fn parse(buf: &[u8]) -> Result<OxmHeader, OfError> {
         let head: &[u8; 4] = buf.first_chunk().ok_or(OfError::MatchBadLen)?;
-        let mut header = Header {
+        let mut header = OxmHeader {
             class: u16::from_be_bytes([head[0], head[1]]),
             experimenter: 0,
             number: head[2] >> 1,
@@ -361,9 +361,9 @@ impl Header {
 
 /// An entry: header, value and mask.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry<'a> {
+pub struct OxmEntry<'a> {
     /// The header.
-    pub header: Header,
+    pub header: OxmHeader,
     /// The value as on the wire (0 for unknown fields over 16 bytes).
     pub value: u128,
     /// The mask as on the wire; all ones where the entry has none.
@@ -374,11 +374,11 @@ pub struct Entry<'a> {
     pub size: usize,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> OxmEntry<'a> {
     /// Reads the entry at the start of `buf`. Errors: [`OfError::MatchBadLen`] where it is cut off,
     /// [`OfError::MatchBadWildcards`] where the value has bits outside the mask.
-    pub fn parse(buf: &'a [u8]) -> Result<Entry<'a>, OfError> {
-        let header = Header::parse(buf)?;
+    pub fn parse(buf: &'a [u8]) -> Result<OxmEntry<'a>, OfError> {
+        let header = OxmHeader::parse(buf)?;
         let size = header.size + header.payload;
         let payload = buf.get(header.size..size).ok_or(OfError::MatchBadLen)?;
         let n = header.value_bytes();
@@ -391,7 +391,7 @@ impl<'a> Entry<'a> {
             (true, _) => (get_be(value), get_be(mask)),
             (false, _) => (get_be(value), u128::MAX >> (128 - 8 * n)),
         };
-        Ok(Entry { header, value, mask, payload, size })
+        Ok(OxmEntry { header, value, mask, payload, size })
     }
 
     /// The tunnel option that the entry is about, if it is.
@@ -426,7 +426,7 @@ mod tests {
                     let oxm = Oxm::of(version, field);
                     let mut buf = vec![];
                     oxm.put_header(masked, &mut buf);
-                    let header = Header::parse(&buf).unwrap();
+                    let header = OxmHeader::parse(&buf).unwrap();
                     assert_eq!(header.oxm(), Some(oxm), "{field:?} {version:?}");
                     assert_eq!(header.size, buf.len());
                     assert_eq!(header.masked, masked);
@@ -450,20 +450,20 @@ mod tests {
 
     #[test]
     fn the_cookie_is_not_mpls_ttl() {
-        let cookie = Header::parse(&[0, 1, 30 << 1, 8]).unwrap();
+        let cookie = OxmHeader::parse(&[0, 1, 30 << 1, 8]).unwrap();
         assert!(cookie.is_cookie());
         assert_eq!(cookie.oxm(), None);
-        let ttl = Header::parse(&[0, 1, 30 << 1, 1]).unwrap();
+        let ttl = OxmHeader::parse(&[0, 1, 30 << 1, 1]).unwrap();
         assert!(!ttl.is_cookie());
         assert_eq!(ttl.oxm().map(|o| o.field), Some(Field::MplsTtl));
     }
 
     #[test]
     fn cut_entries_and_stray_bits_are_refused() {
-        assert_eq!(Header::parse(&[0x80, 0, 10]), Err(OfError::MatchBadLen));
-        assert_eq!(Header::parse(&[0xff, 0xff, 86, 8, 0x4f]), Err(OfError::MatchBadLen));
-        assert!(matches!(Entry::parse(&[0x80, 0, 10, 2, 8]), Err(OfError::MatchBadLen)));
+        assert_eq!(OxmHeader::parse(&[0x80, 0, 10]), Err(OfError::MatchBadLen));
+        assert_eq!(OxmHeader::parse(&[0xff, 0xff, 86, 8, 0x4f]), Err(OfError::MatchBadLen));
+        assert!(matches!(OxmEntry::parse(&[0x80, 0, 10, 2, 8]), Err(OfError::MatchBadLen)));
         let stray = [0x80, 0, 0x17, 8, 10, 0, 0, 1, 255, 255, 255, 0];
-        assert!(matches!(Entry::parse(&stray), Err(OfError::MatchBadWildcards)));
+        assert!(matches!(OxmEntry::parse(&stray), Err(OfError::MatchBadWildcards)));
     }
 }

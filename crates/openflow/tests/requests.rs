@@ -2,7 +2,7 @@
 //! are decoded; damaged ones are refused without a panic.
 
 use openflow::codec::{Dialect, decode};
-use openflow::framing::Header;
+use openflow::framing::MessageHeader;
 use openflow::*;
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -52,7 +52,7 @@ fn every_request_is_understood_or_refused_by_name() {
         };
         match result {
             Ok((to, _)) => {
-                assert_eq!(to.xid, Header::read(&message).unwrap().xid);
+                assert_eq!(to.xid, MessageHeader::read(&message).unwrap().xid);
                 assert_eq!(expected, None, "{version:?} {command}");
             }
             Err(e) => {

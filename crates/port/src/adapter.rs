@@ -126,7 +126,7 @@ pub enum Edit {
 /// Where a rule that forwards sends its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// Out of a port of the same adapter, by its number there ([`Place::port`]).
+    /// Out of a port of the same adapter, by its number there ([`AdapterPort::port`]).
     Port(u16),
     /// Nowhere.
     Drop,
@@ -157,7 +157,7 @@ pub struct RuleCount {
 
 /// Which port of which adapter it is. Rules forward between ports of one adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct AdapterPort {
     /// The adapter.
     pub adapter: u16,
     /// The port's number in rules.
@@ -193,7 +193,7 @@ pub trait RuleTable: Send {
     /// Ends all rules of the device.
     fn flush(&mut self) -> Result<(), RuleError>;
     /// Where the port is; None: it is on no adapter that forwards.
-    fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<AdapterPort> {
         None
     }
     /// Makes a rule that forwards.

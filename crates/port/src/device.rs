@@ -1,7 +1,7 @@
 //! A kernel network device by its index: everything about it except packets.
 
 use crate::ethtool::Ethtool;
-use crate::netlink::{Change, Info, KernelStats, Netlink, Which};
+use crate::netlink::{Info, KernelStats, LinkChange, Netlink, Which};
 use crate::sys::failed;
 use crate::{Link, PortConfig, PortError};
 use packet::Pool;
@@ -114,16 +114,16 @@ impl Device {
         let info = self.refresh().map_err(|e| failed(&config.name, "reading the link", e))?;
         let (mtu, mac) = (info.mtu, info.mac);
         if let Some(want) = config.mtu_request.map(u32::from).filter(|&m| m != mtu) {
-            self.change(Change::Mtu(want), &format!("setting MTU {want}"))?;
+            self.change(LinkChange::Mtu(want), &format!("setting MTU {want}"))?;
         }
         if let Some(want) = config.mac.filter(|&m| m != mac) {
-            self.change(Change::Mac(want), "setting the Ethernet address")?;
+            self.change(LinkChange::Mac(want), "setting the Ethernet address")?;
         }
         self.refresh().map(drop).map_err(|e| failed(&config.name, "reading the link", e))
     }
 
     /// Changes one thing; `what` says which in the error.
-    pub fn change(&mut self, change: Change, what: &str) -> Result<(), PortError> {
+    pub fn change(&mut self, change: LinkChange, what: &str) -> Result<(), PortError> {
         self.nl.change(self.ifindex, change).map_err(|e| failed(&self.name, what, e))
     }
 

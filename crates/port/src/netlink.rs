@@ -84,7 +84,7 @@ impl Info {
 
 /// What is to be changed about a link.
 #[derive(Clone, Copy, Debug)]
-pub enum Change {
+pub enum LinkChange {
     Mtu(u32),
     Mac([u8; 6]),
     AdminUp(bool),
@@ -148,12 +148,14 @@ impl Netlink {
     }
 
     /// Changes one link.
-    pub fn change(&mut self, ifindex: u32, change: Change) -> io::Result<()> {
+    pub fn change(&mut self, ifindex: u32, change: LinkChange) -> io::Result<()> {
         let up = libc::IFF_UP as u32;
         let (head, attrs) = match change {
-            Change::Mtu(mtu) => (ifinfo(ifindex, 0, 0), attribute(IFLA_MTU, &mtu.to_ne_bytes())),
-            Change::Mac(mac) => (ifinfo(ifindex, 0, 0), attribute(IFLA_ADDRESS, &mac)),
-            Change::AdminUp(on) => (ifinfo(ifindex, if on { up } else { 0 }, up), Vec::new()),
+            LinkChange::Mtu(mtu) => {
+                (ifinfo(ifindex, 0, 0), attribute(IFLA_MTU, &mtu.to_ne_bytes()))
+            }
+            LinkChange::Mac(mac) => (ifinfo(ifindex, 0, 0), attribute(IFLA_ADDRESS, &mac)),
+            LinkChange::AdminUp(on) => (ifinfo(ifindex, if on { up } else { 0 }, up), Vec::new()),
         };
         match self.request(RTM_SETLINK, F_REQUEST | F_ACK, &head, &attrs)? {
             Message::Done(result) => result,

@@ -4,7 +4,7 @@
 //! leave to the adapter are made in software on reception.
 
 use crate::device::Device;
-use crate::netlink::{ARPHRD_ETHER, Change, Info};
+use crate::netlink::{ARPHRD_ETHER, Info, LinkChange};
 use crate::packet_rx::PacketRx;
 use crate::packet_tx::PacketTx;
 use crate::stats::Stats;
@@ -147,7 +147,7 @@ impl Port for SystemPort {
         self.device.link()
     }
     fn set_admin_up(&mut self, up: bool) -> Result<(), PortError> {
-        self.device.change(Change::AdminUp(up), "setting the administrative state")
+        self.device.change(LinkChange::AdminUp(up), "setting the administrative state")
     }
     fn counters(&mut self) -> Counters {
         self.count_socket_drops();

@@ -4,7 +4,7 @@
 //! every frame comes complete: checksummed, segmented, with its VLAN tags.
 
 use crate::device::Device;
-use crate::netlink::{Change, KernelStats};
+use crate::netlink::{KernelStats, LinkChange};
 use crate::packet_rx::missing;
 use crate::stats::Stats;
 use crate::sys::{check, failed, ifreq, open_failed, socket};
@@ -358,7 +358,7 @@ impl Port for TapPort {
         self.device.link()
     }
     fn set_admin_up(&mut self, up: bool) -> Result<(), PortError> {
-        self.device.change(Change::AdminUp(up), "setting the administrative state")
+        self.device.change(LinkChange::AdminUp(up), "setting the administrative state")
     }
     fn counters(&mut self) -> Counters {
         let kernel = turned(&self.device.stats());

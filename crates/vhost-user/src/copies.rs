@@ -138,7 +138,7 @@ pub(crate) fn dequeue(
 }
 
 /// A ring that copies are in flight for.
-pub(crate) struct Target {
+pub(crate) struct CopyTarget {
     pub shared: Arc<Shared>,
     pub ring: usize,
     /// [`OwnRing::id`].
@@ -171,7 +171,7 @@ pub(crate) struct Copies {
     /// Those that were made while another thread had their ring, and whether they are still to be
     /// made.
     pub late: Vec<(Flight, bool)>,
-    pub targets: Vec<Target>,
+    pub targets: Vec<CopyTarget>,
     pub gone: Vec<Packet>,
     pub statuses: Vec<u32>,
     /// Looks in a row that found nothing, and since when.
@@ -439,7 +439,7 @@ impl Copies {
         if let Some(i) = self.targets.iter().position(|known| known.id == id) {
             return i;
         }
-        let target = Target {
+        let target = CopyTarget {
             shared: at.shared.clone(),
             ring: at.ring,
             id,

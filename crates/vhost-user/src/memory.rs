@@ -117,21 +117,21 @@ pub(crate) fn clear(event: &OwnedFd) {
 }
 
 /// A guest's memory, as its table says.
-pub(crate) struct Table {
+pub(crate) struct RegionTable {
     entries: Vec<(TableEntry, *mut u8)>,
     /// What rings use; the mappings live as long as this does.
     pub memory: Arc<Memory>,
 }
 
 // SAFETY: addresses, as in `Memory`.
-unsafe impl Send for Table {}
+unsafe impl Send for RegionTable {}
 
-impl Table {
+impl RegionTable {
     /// Checks and maps a table. `event` is made readable when a page of it is found to be gone.
     pub fn new(
         regions: Vec<(TableEntry, OwnedFd)>,
         event: &Arc<OwnedFd>,
-    ) -> Result<Table, Violation> {
+    ) -> Result<RegionTable, Violation> {
         let wraps = |at: u64, r: &TableEntry| at.checked_add(r.size).is_none();
         let meet = |a: u64, n: u64, b: u64, m: u64| a < b + m && b < a + n;
         for (i, (r, _)) in regions.iter().enumerate() {
@@ -157,7 +157,7 @@ impl Table {
             |(e, at): &(TableEntry, *mut u8)| Region { guest: e.guest, size: e.size, host: *at };
         let regions: Vec<Region> = entries.iter().map(region).collect();
         let memory = Arc::new(Memory::owned(regions, Box::new(maps)));
-        Ok(Table { entries, memory })
+        Ok(RegionTable { entries, memory })
     }
 
     /// The NUMA node of the first page of it, if the kernel says so.
@@ -202,9 +202,9 @@ mod tests {
         TableEntry { guest, size, user, offset }
     }
 
-    fn table(list: &[TableEntry], bytes: u64) -> Result<Table, Violation> {
+    fn table(list: &[TableEntry], bytes: u64) -> Result<RegionTable, Violation> {
         let event = Arc::new(event().unwrap());
-        Table::new(list.iter().map(|e| (*e, memfd(bytes).into())).collect(), &event)
+        RegionTable::new(list.iter().map(|e| (*e, memfd(bytes).into())).collect(), &event)
     }
 
     #[test]
@@ -227,7 +227,7 @@ mod tests {
         }
         for path in ["/dev/null", "/proc/self/stat"] {
             let file = vec![(entry(0, 1, 0, 0), File::open(path).unwrap().into())];
-            let kind = Table::new(file, &Arc::new(event().unwrap())).err();
+            let kind = RegionTable::new(file, &Arc::new(event().unwrap())).err();
             assert_eq!(kind, Some(Violation::FileKind), "{path}");
         }
     }
@@ -238,7 +238,8 @@ mod tests {
         let file = memfd(1 << 20);
         let all = entry(0, 1 << 20, 0x10_0000, 0);
         let event = Arc::new(event().unwrap());
-        let table = Table::new(vec![(all, file.try_clone().unwrap().into())], &event).unwrap();
+        let table =
+            RegionTable::new(vec![(all, file.try_clone().unwrap().into())], &event).unwrap();
         let at = table.host(0x10_0000 + 0x8_0000).unwrap();
         // SAFETY: mapped as long as the table lives; volatile, as the file changes.
         unsafe {

@@ -1,7 +1,7 @@
 //! One connection: what its front-end said so far, and the rings that follow from it.
 
 use crate::inflight;
-use crate::memory::{self, Table};
+use crate::memory::{self, RegionTable};
 use crate::message::{Header, Message, RingAddress};
 use crate::rings::{Call, OwnRing};
 use crate::shared::{Info, PAIRS_MAX, RINGS_MAX, Shared};
@@ -51,7 +51,7 @@ pub(crate) struct Session<'a> {
     /// None until they are set.
     features: Option<u64>,
     protocol: u64,
-    table: Option<Table>,
+    table: Option<RegionTable>,
     rings: Vec<RingState>,
     log: Option<Arc<DirtyLog>>,
     mtu: Option<u16>,
@@ -295,7 +295,7 @@ impl<'a> Session<'a> {
         self.withdraw_all();
         // The old one goes first: both at once may be more than there is room for.
         self.table = None;
-        self.table = Some(Table::new(regions, &self.event)?);
+        self.table = Some(RegionTable::new(regions, &self.event)?);
         self.numa = None;
         Ok(())
     }
@@ -398,7 +398,7 @@ impl<'a> Session<'a> {
 
     fn info(&mut self) -> Info {
         if self.numa.is_none() {
-            self.numa = self.table.as_ref().and_then(Table::numa);
+            self.numa = self.table.as_ref().and_then(RegionTable::numa);
         }
         let sizes = self.rings.iter().map(|ring| ring.size).filter(|size| *size > 0);
         Info {

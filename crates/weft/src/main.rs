@@ -31,23 +31,23 @@ struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// Say what would help the running switch; change nothing.
-    Advise(advise::Options),
+    Advise(advise::AdviseArgs),
     /// Measure the switch next to its peers.
     #[command(subcommand)]
     Bench(bench::Bench),
     /// Have weftd started in ovs-vswitchd's place from now on, and hand over what runs.
-    Enable(place::Options),
+    Enable(place::PlaceArgs),
     /// Have what was there before `weft enable` started again, and hand over what runs.
-    Disable(place::Options),
+    Disable(place::PlaceArgs),
     /// Write man pages and bash completion; for packages.
     #[command(hide = true)]
-    Manual(manual::Options),
+    Manual(manual::ManualArgs),
     /// Show the running switch, live.
-    Top(top::Options),
+    Top(top::TopArgs),
     /// Show packets of a port or a flow with what the switch decides about them.
-    Trace(trace::Options),
+    Trace(trace::TraceArgs),
     /// Show the running switch as a page, and to Prometheus.
-    Web(web::Options),
+    Web(web::WebArgs),
     /// What the unit of weftd does when it is stopped and started.
     #[command(hide = true)]
     Unit {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// Arguments of `weft manual`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct ManualArgs {
     /// The folder that gets them; made if it is not there.
     folder: PathBuf,
     /// The daemon, for its page.
@@ -16,7 +16,7 @@ pub struct Options {
 }
 
 /// Writes `weft.1`, a page per command, `weftd.8` and `weft.bash`.
-pub fn manual(mut command: Command, options: &Options) -> Result<()> {
+pub fn manual(mut command: Command, options: &ManualArgs) -> Result<()> {
     let folder = &options.folder;
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     clap_mangen::generate_to(command.clone(), folder)?;
@@ -65,7 +65,7 @@ mod tests {
         .unwrap();
         fs::set_permissions(&weftd, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let folder = dir.path().join("out");
-        manual(crate::Args::command(), &Options { folder: folder.clone(), weftd }).unwrap();
+        manual(crate::Args::command(), &ManualArgs { folder: folder.clone(), weftd }).unwrap();
         let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
         for command in ["advise", "enable", "disable", "top", "trace", "up", "down"] {
             assert!(read("weft.1").contains(&format!("weft\\-{command}(1)")), "{command}");

@@ -6,7 +6,7 @@ use super::qos::EGRESS_POLICER;
 
 /// What becomes of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum Support {
     /// The setting does what it does in ovs-vswitchd.
     Works,
     /// Only these values have an effect; any other is reported in the log.
@@ -21,15 +21,15 @@ pub enum State {
     /// Not for the switch: ovsdb-server, tools and management layers read and write it.
     Foreign,
 }
-use State::{Empty, Foreign, No, Only, Reported, Works};
+use Support::{Empty, Foreign, No, Only, Reported, Works};
 
 /// A column, or `COLUMN:KEY` of a map, or `*` for all columns of a table; what becomes of it; a
 /// remark.
-pub type Knob = (&'static str, State, &'static str);
+pub type Knob = (&'static str, Support, &'static str);
 
 /// Nothing but true asks for something.
-const OFF: State = No(&["false"]);
-const ANY: State = No(&[]);
+const OFF: Support = No(&["false"]);
+const ANY: Support = No(&[]);
 const TUNING: &str = "nothing here is tuned by it";
 const NO_REVALIDATORS: &str = "there are no handler and revalidator threads";
 const NO_OFFLOAD: &str = "there is no kernel datapath";

@@ -20,7 +20,7 @@ pub use desired::{
     BridgeConf, Conflict, ControllerConf, Desired, FailMode, FlowTableConf, IfaceConf, LacpMode,
     PortConf, Remembered, VlanMode,
 };
-pub use knobs::{Knob, State, TABLES};
+pub use knobs::{Knob, Support, TABLES};
 pub use mirrors::MirrorConf;
 pub use notices::Notice;
 pub use qos::QosConf;

@@ -1,6 +1,6 @@
 //! What is set in the database and has no effect: one notice for each row with its column or key.
 
-use super::knobs::{self, Knob, State};
+use super::knobs::{self, Knob, Support};
 use ovsdb::{Atom, Datum, Replica, Row, Uuid};
 use std::collections::BTreeSet;
 
@@ -142,11 +142,11 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn look(&mut self, row: &str, name: &str, value: &str, state: State, remark: &str) {
+    fn look(&mut self, row: &str, name: &str, value: &str, state: Support, remark: &str) {
         let (allowed, shown) = match state {
-            State::No(idle) => (idle.contains(&value), String::new()),
+            Support::No(idle) => (idle.contains(&value), String::new()),
             // Targets of controllers are known by their beginnings.
-            State::Only(values) => {
+            Support::Only(values) => {
                 let good = |v: &&str| *v == value || v.ends_with(':') && value.starts_with(*v);
                 (values.iter().any(good), format!("={value}"))
             }

@@ -1,4 +1,4 @@
-use super::super::knobs::{Knob, OPTIONS, State, TABLES};
+use super::super::knobs::{Knob, OPTIONS, Support, TABLES};
 use super::*;
 use ovsdb::Schema;
 
@@ -150,7 +150,7 @@ fn every_setting_without_effect_has_its_notice() {
         for (name, state, _) in knobs.iter().filter(|(name, ..)| *name != "*") {
             let said =
                 if *name == "target" { one(table, name, "x:") } else { one(table, name, "x") };
-            let counts = matches!(state, State::No(_) | State::Only(_));
+            let counts = matches!(state, Support::No(_) | Support::Only(_));
             assert_eq!(said.len(), usize::from(counts), "{table} {name}: {said:?}");
             checked += usize::from(counts);
         }
@@ -182,23 +182,23 @@ fn no_column_of_the_schema_is_forgotten() {
     assert_eq!(tables.len(), TABLES.len());
 }
 
-fn label(state: State) -> String {
+fn label(state: Support) -> String {
     let list =
         |values: &[&str]| values.iter().map(|v| format!("`{v}`")).collect::<Vec<_>>().join(", ");
     match state {
-        State::Works => "works".into(),
-        State::Only(values) => format!("works for {}", list(values)),
-        State::No([]) => "no effect".into(),
-        State::No(idle) => format!("no effect ({} asks for none)", list(idle)),
-        State::Reported => "reported".into(),
-        State::Empty => "stays empty".into(),
-        State::Foreign => "not for the switch".into(),
+        Support::Works => "works".into(),
+        Support::Only(values) => format!("works for {}", list(values)),
+        Support::No([]) => "no effect".into(),
+        Support::No(idle) => format!("no effect ({} asks for none)", list(idle)),
+        Support::Reported => "reported".into(),
+        Support::Empty => "stays empty".into(),
+        Support::Foreign => "not for the switch".into(),
     }
 }
 
 /// The lines of one table, settings of which the same is to be said together.
 fn lines(title: &str, prefix: &str, knobs: &[Knob]) -> String {
-    let mut groups: Vec<((State, &str), Vec<String>)> = Vec::new();
+    let mut groups: Vec<((Support, &str), Vec<String>)> = Vec::new();
     for (name, state, remark) in knobs {
         let shown = if *name == "*" { "all columns".into() } else { format!("`{prefix}{name}`") };
         match groups.iter_mut().find(|(about, _)| *about == (*state, *remark)) {
@@ -206,7 +206,7 @@ fn lines(title: &str, prefix: &str, knobs: &[Knob]) -> String {
             None => groups.push(((*state, *remark), vec![shown])),
         }
     }
-    let line = |((state, remark), names): ((State, &str), Vec<String>)| {
+    let line = |((state, remark), names): ((Support, &str), Vec<String>)| {
         let remark = if remark.is_empty() { String::new() } else { format!(": {remark}") };
         format!("| {title} | {} | {}{remark} |\n", names.join(", "), label(state))
     };

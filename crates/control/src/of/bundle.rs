@@ -4,7 +4,7 @@ use super::account::{CONNECTION_BYTES_MAX, REPLY_SHARE_BYTES};
 use super::conn::Conn;
 use ofproto::BundleItem;
 use openflow::codec::{self, Dialect, ERROR_DATA};
-use openflow::framing::Header;
+use openflow::framing::MessageHeader;
 use openflow::{BundleStep, OfError, Reply, Request};
 use std::rc::Rc;
 
@@ -42,7 +42,7 @@ impl Messages {
     fn at(&self, (chunk, byte): (usize, usize)) -> Option<(&[u8], (usize, usize))> {
         let whole = self.chunks.get(chunk)?;
         let rest = &whole[byte..];
-        let len = usize::from(Header::read(rest)?.len);
+        let len = usize::from(MessageHeader::read(rest)?.len);
         let next = if byte + len < whole.len() { (chunk, byte + len) } else { (chunk + 1, 0) };
         Some((&rest[..len], next))
     }
@@ -59,7 +59,7 @@ impl Messages {
     /// Message number `n`: its transaction id and as much of it as goes into an error reply.
     pub fn describe(&self, n: usize) -> Option<(u32, Vec<u8>)> {
         let message = self.iter().nth(n)?;
-        Some((Header::read(message)?.xid, message[..message.len().min(ERROR_DATA)].to_vec()))
+        Some((MessageHeader::read(message)?.xid, message[..message.len().min(ERROR_DATA)].to_vec()))
     }
 
     /// What they ask for, decoded one by one; `check` may refuse a message.

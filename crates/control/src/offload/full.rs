@@ -1,14 +1,14 @@
 //! Rules that forward: the host does not see their packets. What they did is counted as their
 //! megaflows', and a change of tables is complete only when the rules that it ends are gone.
 
-use super::{Entry, Offload, rule_counts, show_refusals};
+use super::{Offload, OffloadPort, rule_counts, show_refusals};
 use crate::vlog;
 use action::Op;
 use datapath::{Datapath, FlowDump, PortStats, WatchId};
 use flow::{Key, Mask, PortNo, at};
-use offload::full::{self, Id, Outer, Plan, Step, Table, join, plan};
+use offload::full::{self, ForwardTable, Id, Outer, Plan, Step, join, plan};
 use offload::{FlowId, Limits, Reason};
-use port::{Fate, Place, RuleError};
+use port::{AdapterPort, Fate, RuleError};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const OUTERS_MAX: usize = 16;
 #[derive(Clone, Copy)]
 pub struct Spot {
     /// Where it is.
-    pub place: Place,
+    pub place: AdapterPort,
     /// The host limits what it brings or is sent: no adapter forwards such packets.
     pub limited: bool,
 }
@@ -43,7 +43,7 @@ pub struct Full {
     /// Where it is.
     pub spot: Spot,
     /// What the adapter has, and what it should.
-    pub table: Table,
+    pub table: ForwardTable,
     /// Megaflows of the port that take outer headers off, by the datapath port where the inner
     /// packets come in.
     outers: BTreeMap<PortNo, Vec<Outer>>,
@@ -90,7 +90,7 @@ impl Waits {
 impl Full {
     /// No rules yet.
     pub fn new(spot: Spot, limits: Limits, now_ms: u64) -> Full {
-        let table = Table::new(limits, now_ms);
+        let table = ForwardTable::new(limits, now_ms);
         let (outers, watches) = (BTreeMap::new(), HashMap::new());
         Full { spot, table, outers, watches, flushing: false }
     }
@@ -243,7 +243,7 @@ fn still(dp: &Datapath, no: PortNo, tunnel: PortNo, outer: &Outer) -> bool {
     })
 }
 
-impl Entry {
+impl OffloadPort {
     /// The second ends: which flows the adapter is to forward.
     pub(super) fn decide_full(&mut self, no: PortNo, dp: &Datapath, spots: &Spots, now_ms: u64) {
         let Some(full) = self.full.as_mut().filter(|_| !self.port.is_down()) else { return };
@@ -279,7 +279,7 @@ impl Offload {
             let all = self.ports.values_mut().filter_map(|e| e.full.as_mut());
             all.for_each(|f| f.table.gone(now_ms, flow));
         }
-        let expects = |e: &Entry| e.full.as_ref().is_some_and(|f| f.table.expects());
+        let expects = |e: &OffloadPort| e.full.as_ref().is_some_and(|f| f.table.expects());
         let came = dp.take_new_megaflows(self.ports.values().any(expects));
         if came.is_empty() {
             return;
@@ -363,7 +363,7 @@ impl Offload {
     }
 
     fn begin_wait(&self, now_ms: u64, changes: usize) -> Option<Wait> {
-        let leaving = |(no, e): (&PortNo, &Entry)| {
+        let leaving = |(no, e): (&PortNo, &OffloadPort)| {
             let (last, first) = e.full.as_ref()?.table.leaving();
             first.map(|_| (*no, last))
         };
@@ -398,7 +398,7 @@ impl Offload {
     pub(super) fn full_reason(
         &self,
         now_ms: u64,
-        e: &Entry,
+        e: &OffloadPort,
         f: &FlowDump,
     ) -> Result<Reason, Reason> {
         let full = e.full.as_ref().ok_or(Reason::PortType)?;
@@ -413,9 +413,9 @@ impl Offload {
     }
 
     /// Where the megaflow's packets come in: out of a tunnel, on the port of the outer ones.
-    pub(super) fn entry_of(&self, f: &FlowDump) -> Option<&Entry> {
+    pub(super) fn entry_of(&self, f: &FlowDump) -> Option<&OffloadPort> {
         let no = f.key.u16(at::IN_PORT);
-        let brings = |e: &&Entry| e.full.as_ref().is_some_and(|x| x.brings(no, f.id.worker));
+        let brings = |e: &&OffloadPort| e.full.as_ref().is_some_and(|x| x.brings(no, f.id.worker));
         self.ports.get(&no).or_else(|| self.ports.values().find(brings))
     }
 

@@ -1,7 +1,7 @@
 //! What waits for a thread that talks to adapters: what is urgent, and the rest.
 
 use super::thread::{TableId, What};
-use offload::Request;
+use offload::MarkRequest;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Instant;
@@ -70,7 +70,7 @@ impl Lanes {
         let stays = |j: &Job| {
             let about_rules = matches!(
                 j.what,
-                What::Do(Request::Create(..) | Request::Destroy(..)) | What::Full(_)
+                What::Do(MarkRequest::Create(..) | MarkRequest::Destroy(..)) | What::Full(_)
             );
             j.table != table || !about_rules
         };

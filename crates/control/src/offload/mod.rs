@@ -16,7 +16,9 @@ use action::Op;
 use datapath::{Datapath, FlowDump, SampleCursor};
 use flow::PortNo;
 use full::{Full, Spot, Spots, Waits};
-use offload::{Binding, Judge, Limits, Outcome, Port, Reason, Request, Saved, StageTotals, Worth};
+use offload::{
+    Binding, Judge, Limits, MarkRequest, Outcome, Port, Reason, Saved, StageTotals, Worth,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -37,7 +39,7 @@ const REFUSAL_LOG_MS: u64 = 1000;
 const SILENCE_LOG: Duration = Duration::from_secs(5);
 
 /// A port with an adapter.
-pub struct Entry {
+pub struct OffloadPort {
     /// The port's name.
     pub name: String,
     serial: u64,
@@ -49,7 +51,7 @@ pub struct Entry {
     /// Whether its marks pay.
     pub judge: Judge,
     /// A request that found no room.
-    held: Option<Request>,
+    held: Option<MarkRequest>,
     /// Packets with wrong marks so far, by slot.
     wrong: HashMap<u16, u32>,
     /// Packets that came with the mark of another flow, over all marks of the port.
@@ -64,7 +66,7 @@ pub struct Entry {
 struct Logged {
     refusal_ms: u64,
     stats: offload::Stats,
-    full: offload::full::Stats,
+    full: offload::full::ForwardStats,
     silent: bool,
 }
 
@@ -76,7 +78,7 @@ pub struct Offload {
     /// Those that ask adapters.
     pub threads: Vec<Thread>,
     /// Ports with an adapter.
-    pub ports: BTreeMap<PortNo, Entry>,
+    pub ports: BTreeMap<PortNo, OffloadPort>,
     /// Ports that were asked and have no rule table.
     others: BTreeSet<PortNo>,
     serial: u64,
@@ -164,7 +166,7 @@ pub fn turn(s: &mut State, now_ms: u64) {
     }
 }
 
-impl Entry {
+impl OffloadPort {
     /// After a reset the rules are forgotten, and offered again when the adapter answers.
     fn heed_upsets(&mut self, no: PortNo, threads: &mut [Thread], now_ms: u64) {
         let Some((count, heeded)) = &mut self.upsets else { return };
@@ -388,13 +390,13 @@ impl Offload {
     }
 
     /// The port's adapter owes an answer since so long.
-    pub fn silence_of(&self, e: &Entry) -> Duration {
+    pub fn silence_of(&self, e: &OffloadPort) -> Duration {
         self.threads[e.thread].silence()
     }
 
     /// Rules in adapters that thread `i` keeps.
     pub fn rules_of(&self, i: usize) -> usize {
-        self.ports.values().filter(|e| e.thread == i).map(Entry::rules).sum()
+        self.ports.values().filter(|e| e.thread == i).map(OffloadPort::rules).sum()
     }
 
     /// Requests for thread `i` that wait or are under way.
@@ -446,7 +448,7 @@ impl Offload {
     }
 }
 
-impl Entry {
+impl OffloadPort {
     /// Rules in the adapter.
     pub fn rules(&self) -> usize {
         self.port.rules() + self.full.as_ref().map_or(0, |f| f.table.rules())
@@ -544,7 +546,7 @@ fn open(s: &mut State, no: PortNo) {
     let port = Port::new(limits, now_ms);
     let (held, wrong) = (None, HashMap::new());
     let logged = Logged::default();
-    let entry = Entry {
+    let entry = OffloadPort {
         name,
         serial,
         thread,

@@ -2,7 +2,7 @@
 
 use super::lanes::{Job, Lanes};
 use flow::PortNo;
-use offload::{Answer, Outcome, Request, full};
+use offload::{MarkAnswer, MarkRequest, Outcome, full};
 use port::{RuleError, RuleTable};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ pub enum What {
     /// All rules go, and the table is not asked again.
     Close,
     /// Marks, or all rules.
-    Do(Request),
+    Do(MarkRequest),
     /// Rules that forward.
-    Full(full::Request),
+    Full(full::ForwardRequest),
 }
 
 /// What it did.
@@ -40,7 +40,7 @@ pub struct Done {
 /// What became of a request.
 pub enum Reply {
     /// About marks, or of a flush.
-    Mark(Answer),
+    Mark(MarkAnswer),
     /// About a rule that forwards; the call took so long, and kept a core busy for so long,
     /// microseconds.
     Full(full::Outcome, u64, u64),
@@ -125,7 +125,7 @@ impl Thread {
     }
 
     /// Asks for something; what there is no room for comes back.
-    pub fn ask(&mut self, table: TableId, request: Request) -> Option<Request> {
+    pub fn ask(&mut self, table: TableId, request: MarkRequest) -> Option<MarkRequest> {
         if self.lanes.waiting() >= JOBS_MAX {
             return Some(request);
         }
@@ -139,8 +139,8 @@ impl Thread {
     }
 
     /// Asks for something about a rule that forwards; what ends one is done first.
-    pub fn ask_full(&mut self, table: TableId, request: full::Request) {
-        let urgent = matches!(request, full::Request::Destroy(..));
+    pub fn ask_full(&mut self, table: TableId, request: full::ForwardRequest) {
+        let urgent = matches!(request, full::ForwardRequest::Destroy(..));
         self.send(table, What::Full(request), urgent);
     }
 
@@ -148,7 +148,7 @@ impl Thread {
     /// answered.
     pub fn flush(&mut self, table: TableId) {
         self.under_way -= self.lanes.withdraw(table);
-        self.send(table, What::Do(Request::Flush), true);
+        self.send(table, What::Do(MarkRequest::Flush), true);
     }
 
     /// The adapter owes an answer since so long.
@@ -199,7 +199,7 @@ fn work(todo: &Lanes, out: &Sender<(Done, u64)>) {
             What::Do(request) => {
                 let outcome = execute(tables.get_mut(&job.table), request);
                 let (took_us, cpu_us) = took();
-                Reply::Mark(Answer { outcome, took_us, cpu_us })
+                Reply::Mark(MarkAnswer { outcome, took_us, cpu_us })
             }
             What::Full(request) => {
                 let outcome = execute_full(tables.get_mut(&job.table), request);
@@ -217,33 +217,36 @@ fn gone() -> RuleError {
     RuleError { errno: libc::ENODEV, kind: 0, message: "closed".into() }
 }
 
-fn execute(table: Option<&mut Box<dyn RuleTable>>, request: Request) -> Outcome {
+fn execute(table: Option<&mut Box<dyn RuleTable>>, request: MarkRequest) -> Outcome {
     match (request, table) {
-        (Request::Create(mark, rule), Some(t)) => Outcome::Created(mark, t.create(&rule)),
-        (Request::Destroy(mark, id), Some(t)) => Outcome::Destroyed(mark, t.destroy(id)),
-        (Request::Flush, Some(t)) => Outcome::Flushed(t.flush()),
-        (Request::Create(mark, _), None) => Outcome::Created(mark, Err(gone())),
-        (Request::Destroy(mark, _), None) => Outcome::Destroyed(mark, Err(gone())),
-        (Request::Flush, None) => Outcome::Flushed(Err(gone())),
+        (MarkRequest::Create(mark, rule), Some(t)) => Outcome::Created(mark, t.create(&rule)),
+        (MarkRequest::Destroy(mark, id), Some(t)) => Outcome::Destroyed(mark, t.destroy(id)),
+        (MarkRequest::Flush, Some(t)) => Outcome::Flushed(t.flush()),
+        (MarkRequest::Create(mark, _), None) => Outcome::Created(mark, Err(gone())),
+        (MarkRequest::Destroy(mark, _), None) => Outcome::Destroyed(mark, Err(gone())),
+        (MarkRequest::Flush, None) => Outcome::Flushed(Err(gone())),
     }
 }
 
-fn execute_full(table: Option<&mut Box<dyn RuleTable>>, request: full::Request) -> full::Outcome {
-    use full::{Outcome, Request};
+fn execute_full(
+    table: Option<&mut Box<dyn RuleTable>>,
+    request: full::ForwardRequest,
+) -> full::Outcome {
+    use full::{ForwardRequest, Outcome};
     match (request, table) {
-        (Request::Create(id, rule), Some(t)) => Outcome::Created(id, t.forward(&rule)),
-        (Request::Destroy(id, rule), Some(t)) => {
+        (ForwardRequest::Create(id, rule), Some(t)) => Outcome::Created(id, t.forward(&rule)),
+        (ForwardRequest::Destroy(id, rule), Some(t)) => {
             // As late as can be: what comes between the two calls is not counted.
             let count = t.count(rule).ok();
             Outcome::Destroyed(id, count, t.destroy(rule))
         }
-        (Request::Count(all), Some(t)) => {
+        (ForwardRequest::Count(all), Some(t)) => {
             let each = all.into_iter().filter_map(|(id, rule)| Some((id, t.count(rule).ok()?)));
             Outcome::Counted(each.collect())
         }
-        (Request::Create(id, _), None) => Outcome::Created(id, Err(gone())),
-        (Request::Destroy(id, _), None) => Outcome::Destroyed(id, None, Err(gone())),
-        (Request::Count(_), None) => Outcome::Counted(Vec::new()),
+        (ForwardRequest::Create(id, _), None) => Outcome::Created(id, Err(gone())),
+        (ForwardRequest::Destroy(id, _), None) => Outcome::Destroyed(id, None, Err(gone())),
+        (ForwardRequest::Count(_), None) => Outcome::Counted(Vec::new()),
     }
 }
 

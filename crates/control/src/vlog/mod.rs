@@ -22,7 +22,7 @@ pub use pattern::timestamp;
 pub use sinks::SyslogMethod;
 
 use levels::Levels;
-use pattern::{Patterns, Record};
+use pattern::{LogRecord, Patterns};
 use sinks::Sinks;
 use std::fmt::Arguments;
 use std::path::{Path, PathBuf};
@@ -52,8 +52,13 @@ impl Log {
             return;
         }
         self.serial += 1;
-        let record =
-            Record { time: SystemTime::now(), serial: self.serial, level, module, message: text };
+        let record = LogRecord {
+            time: SystemTime::now(),
+            serial: self.serial,
+            level,
+            module,
+            message: text,
+        };
         for destination in Destination::ALL {
             if level.passes(wanted[destination as usize]) && self.sinks.is_open(destination) {
                 let line = self.patterns.format(destination, &record, self.sinks.facility());

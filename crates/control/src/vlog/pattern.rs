@@ -10,7 +10,7 @@ pub(crate) const PROGRAM: &str = "ovs-vswitchd";
 const SYSLOG_PREFIX: &str = "<%B> %D{%h %e %T} %E %A:";
 
 /// One message with everything a pattern may ask for.
-pub(super) struct Record<'a> {
+pub(super) struct LogRecord<'a> {
     pub(super) time: SystemTime,
     pub(super) serial: u64,
     pub(super) level: Level,
@@ -64,7 +64,12 @@ impl Patterns {
     }
 
     /// One line for a destination, without the final newline.
-    pub(super) fn format(&self, destination: Destination, record: &Record, facility: u8) -> String {
+    pub(super) fn format(
+        &self,
+        destination: Destination,
+        record: &LogRecord,
+        facility: u8,
+    ) -> String {
         let mut line = String::new();
         if destination == Destination::Syslog {
             expand(SYSLOG_PREFIX, record, facility, &mut line);
@@ -75,7 +80,7 @@ impl Patterns {
     }
 }
 
-fn expand(pattern: &str, record: &Record, facility: u8, out: &mut String) {
+fn expand(pattern: &str, record: &LogRecord, facility: u8, out: &mut String) {
     let mut rest = pattern;
     while let Some(at) = rest.find('%') {
         out.push_str(&rest[..at]);
@@ -95,7 +100,7 @@ fn expand(pattern: &str, record: &Record, facility: u8, out: &mut String) {
     out.push_str(rest);
 }
 
-fn field(letter: char, argument: Option<&str>, record: &Record, facility: u8) -> String {
+fn field(letter: char, argument: Option<&str>, record: &LogRecord, facility: u8) -> String {
     match letter {
         'A' => PROGRAM.into(),
         'B' => (facility * 8 + syslog_severity(record.level)).to_string(),
@@ -182,7 +187,7 @@ mod tests {
     fn line(pattern: &str) -> String {
         let time = UNIX_EPOCH + Duration::from_millis(1_767_268_800_007);
         let record =
-            Record { time, serial: 42, level: Level::Warn, module: "bridge", message: "hi" };
+            LogRecord { time, serial: 42, level: Level::Warn, module: "bridge", message: "hi" };
         let mut out = String::new();
         expand(pattern, &record, 3, &mut out);
         out

@@ -1,6 +1,6 @@
 //! Packets to and from a guest.
 
-use super::state::Shared;
+use super::state::VhostState;
 use crate::DpdkPool;
 use crate::pool::{drop_chains, free};
 use dpdk_sys as sys;
@@ -14,7 +14,7 @@ const LIBRARY_BURST: usize = 32;
 
 /// Receives what a guest sends. Handle 0 also serves guest queues that have no handle.
 pub struct VhostRx {
-    shared: Arc<Shared>,
+    shared: Arc<VhostState>,
     pool: Arc<DpdkPool>,
     index: usize,
     /// Guest queue to start with, so that none starves.
@@ -23,13 +23,17 @@ pub struct VhostRx {
 
 /// Sends to a guest, on the guest queue that falls to this handle.
 pub struct VhostTx {
-    shared: Arc<Shared>,
+    shared: Arc<VhostState>,
     index: usize,
 }
 
 impl VhostRx {
     /// None if there is a handle for this queue already.
-    pub(crate) fn take(shared: &Arc<Shared>, pool: &Arc<DpdkPool>, index: usize) -> Option<Self> {
+    pub(crate) fn take(
+        shared: &Arc<VhostState>,
+        pool: &Arc<DpdkPool>,
+        index: usize,
+    ) -> Option<Self> {
         let bit = 1u64.checked_shl(index as u32)?;
         if shared.taken_rx.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
             return None;
@@ -111,7 +115,7 @@ fn sum(packets: &[Packet]) -> u64 {
 
 impl VhostTx {
     /// None if this handle is out already, or there are not so many.
-    pub(crate) fn take(shared: &Arc<Shared>, index: usize) -> Option<Self> {
+    pub(crate) fn take(shared: &Arc<VhostState>, index: usize) -> Option<Self> {
         let taken = shared.taken_tx.get(index)?.swap(true, Ordering::AcqRel);
         (!taken).then(|| VhostTx { shared: shared.clone(), index })
     }

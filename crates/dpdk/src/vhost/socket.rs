@@ -1,7 +1,7 @@
 //! vhost-user sockets: registration, the library's callbacks, what is known about the guest.
 
 use super::queue::{VhostRx, VhostTx};
-use super::state::Shared;
+use super::state::VhostState;
 use crate::{DpdkError, DpdkPool, Eal};
 use dpdk_sys as sys;
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ pub struct VhostConfig {
 pub struct VhostSocket {
     path: CString,
     mode: Mode,
-    shared: Arc<Shared>,
+    shared: Arc<VhostState>,
     pool: Arc<DpdkPool>,
     /// Rings on which the current guest was asked not to notify us, and the change they belong to.
     quiet: (u64, u64),
@@ -35,7 +35,7 @@ pub struct VhostSocket {
 }
 
 struct Entry {
-    shared: Arc<Shared>,
+    shared: Arc<VhostState>,
     on_change: Option<OnChange>,
 }
 
@@ -53,7 +53,7 @@ impl VhostSocket {
         let what = format!("vhost-user socket '{}'", common.path);
         let no_path = |_| DpdkError::new(&what, "contains a NUL byte");
         let path = CString::new(common.path.as_str()).map_err(no_path)?;
-        let shared = Arc::new(Shared::new(common.n_txq.max(1), common.tx_retries));
+        let shared = Arc::new(VhostState::new(common.n_txq.max(1), common.tx_retries));
         let entry = Entry { shared: shared.clone(), on_change: common.on_change.clone() };
         with_sockets(|sockets| sockets.insert(common.path.clone(), entry));
         if let Err((step, ret)) = register(&path, config) {

@@ -16,12 +16,12 @@ const NONE: i32 = -1;
 /// The busy mark and the counters of one queue handle; only its owner writes.
 #[repr(align(128))]
 #[derive(Default)]
-pub(crate) struct Slot {
+pub(crate) struct QueueSlot {
     busy: AtomicBool,
     counters: vhost_user::Slot,
 }
 
-impl Slot {
+impl QueueSlot {
     /// Adds to the counters.
     #[inline]
     pub(crate) fn count(&self, add: &Counters) {
@@ -31,7 +31,7 @@ impl Slot {
 
 /// The right to use guest `vid` until it is dropped.
 pub(crate) struct Use<'a> {
-    slot: &'a Slot,
+    slot: &'a QueueSlot,
     pub(crate) vid: i32,
 }
 
@@ -55,7 +55,7 @@ struct Connection {
 type Connections<'a> = std::sync::MutexGuard<'a, Vec<Connection>>;
 
 /// The state of one socket, shared by its handle, its queues and the callbacks.
-pub(crate) struct Shared {
+pub(crate) struct VhostState {
     vid: AtomicI32,
     rx_mask: AtomicU64,
     tx_mask: AtomicU64,
@@ -67,17 +67,17 @@ pub(crate) struct Shared {
     pub(crate) retries_max: AtomicU32,
     /// Times a guest came or went.
     pub(crate) changes: AtomicU64,
-    pub(crate) rx: Vec<Slot>,
-    pub(crate) tx: Vec<Slot>,
-    control: Slot,
+    pub(crate) rx: Vec<QueueSlot>,
+    pub(crate) tx: Vec<QueueSlot>,
+    control: QueueSlot,
     connections: Mutex<Vec<Connection>>,
     pub(crate) leaving: Leaving,
 }
 
-impl Shared {
+impl VhostState {
     pub(crate) fn new(n_txq: usize, retries_max: u32) -> Self {
-        let slots = |n: usize| (0..n).map(|_| Slot::default()).collect();
-        Shared {
+        let slots = |n: usize| (0..n).map(|_| QueueSlot::default()).collect();
+        VhostState {
             vid: AtomicI32::new(NONE),
             rx_mask: AtomicU64::new(0),
             tx_mask: AtomicU64::new(0),
@@ -88,7 +88,7 @@ impl Shared {
             changes: AtomicU64::new(0),
             rx: slots(PAIRS_MAX),
             tx: slots(n_txq),
-            control: Slot::default(),
+            control: QueueSlot::default(),
             connections: Mutex::new(Vec::new()),
             leaving: Leaving::default(),
         }
@@ -124,7 +124,7 @@ impl Shared {
 
     /// Uses the guest, if there is one. `slot` is the caller's own.
     #[inline]
-    pub(crate) fn enter<'a>(&'a self, slot: &'a Slot) -> Option<Use<'a>> {
+    pub(crate) fn enter<'a>(&'a self, slot: &'a QueueSlot) -> Option<Use<'a>> {
         slot.busy.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let held = Use { slot, vid: self.vid.load(Ordering::Acquire) };
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn queues_come_and_go() {
-        let shared = Shared::new(1, 8);
+        let shared = VhostState::new(1, 8);
         shared.ring(5, 0, true);
         shared.ring(5, 1, true);
         assert!(!shared.connected() && shared.rx_mask(0) == 0, "rings alone are no guest");
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_new_connection_waits_for_the_old_one() {
-        let shared = Shared::new(1, 8);
+        let shared = VhostState::new(1, 8);
         let connect = |vid| {
             shared.ring(vid, 0, true);
             shared.ring(vid, 1, true);
@@ -283,7 +283,7 @@ mod tests {
     /// No burst may see a guest that `stopped` has taken away.
     #[test]
     fn nobody_uses_a_stopped_guest() {
-        let shared = Arc::new(Shared::new(1, 8));
+        let shared = Arc::new(VhostState::new(1, 8));
         let alive = Arc::new(AtomicI32::new(NONE));
         let end = Arc::new(AtomicBool::new(false));
         let met = Arc::new(AtomicBool::new(false));

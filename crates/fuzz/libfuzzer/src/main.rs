@@ -3,18 +3,18 @@
 
 #![no_main]
 
-use fuzz::Target;
+use fuzz::FuzzTarget;
 use std::sync::OnceLock;
 
 /// Counting what is covered, and the address sanitizer, cost about this much.
 const SLOWNESS: u64 = 5;
 
-static TARGET: OnceLock<&Target> = OnceLock::new();
+static TARGET: OnceLock<&FuzzTarget> = OnceLock::new();
 
-fn begin() -> &'static Target {
+fn begin() -> &'static FuzzTarget {
     fuzz::set_slowness(SLOWNESS);
     let name = std::env::var("WEFT_FUZZ_TARGET").expect("WEFT_FUZZ_TARGET names a target");
-    let target = Target::find(&name).unwrap_or_else(|| panic!("no target {name}"));
+    let target = FuzzTarget::find(&name).unwrap_or_else(|| panic!("no target {name}"));
     if let Some(dir) = std::env::var_os("WEFT_FUZZ_SEEDS") {
         for (i, seed) in target.seeds().iter().enumerate() {
             let path = std::path::Path::new(&dir).join(format!("seed-{i}"));

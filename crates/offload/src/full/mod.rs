@@ -3,11 +3,11 @@
 //!
 //! [`plan`] says what a megaflow is as such a rule, or why it is none; [`join`] does that for two
 //! megaflows, of which one takes off the header that the other one's packets have in front.
-//! [`Table`] is one port's rules. [`apply`] is the slow twin: what a rule does to a packet, byte by
+//! [`ForwardTable`] is one port's rules. [`apply`] is the slow twin: what a rule does to a packet, byte by
 //! byte.
 //!
 //! The host does not see what these rules match, so it compares nothing. So a change of tables is
-//! complete only when the rules made before it are gone ([`Table::leaving`]).
+//! complete only when the rules made before it are gone ([`ForwardTable::leaving`]).
 
 mod apply;
 mod join;
@@ -17,4 +17,4 @@ mod table;
 pub use apply::{Sent, apply};
 pub use join::{Outer, join};
 pub use plan::{Flow, Plan, plan};
-pub use table::{Id, Outcome, Request, Stats, Step, Table};
+pub use table::{ForwardRequest, ForwardStats, ForwardTable, Id, Outcome, Step};

@@ -33,7 +33,7 @@ pub struct Id(u64);
 
 /// What the adapter is to do.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Request {
+pub enum ForwardRequest {
     /// Make a rule.
     Create(Id, ForwardRule),
     /// Say what it had, then end it. Before everything else that waits.
@@ -45,18 +45,18 @@ pub enum Request {
 /// What became of it.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// Of [`Request::Create`].
+    /// Of [`ForwardRequest::Create`].
     Created(Id, Result<RuleId, RuleError>),
-    /// Of [`Request::Destroy`], with the last counters, if they could be read.
+    /// Of [`ForwardRequest::Destroy`], with the last counters, if they could be read.
     Destroyed(Id, Option<RuleCount>, Result<(), RuleError>),
-    /// Of [`Request::Count`]: those that could be read.
+    /// Of [`ForwardRequest::Count`]: those that could be read.
     Counted(Vec<(Id, RuleCount)>),
 }
 
 /// What the datapath is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// That this megaflow ends is to be reported ([`Table::gone`]) before a change is complete;
+    /// That this megaflow ends is to be reported ([`ForwardTable::gone`]) before a change is complete;
     /// also if it is gone already.
     Watch {
         /// What does its work.
@@ -86,7 +86,7 @@ pub enum Step {
 
 /// Counters of rules that forward, since the port was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct ForwardStats {
     /// Rules.
     pub rules: RuleStats,
     /// Counters that were less than before.
@@ -149,9 +149,9 @@ impl Barred {
     }
 }
 
-/// See the module. One thread owns it; [`Table::next_request`] and [`Table::next_step`] say what
+/// See the module. One thread owns it; [`ForwardTable::next_request`] and [`ForwardTable::next_step`] say what
 /// others are to do.
-pub struct Table {
+pub struct ForwardTable {
     limits: Limits,
     units: HashMap<Id, Unit>,
     by_rule: HashMap<ForwardRule, Id>,
@@ -174,15 +174,15 @@ pub struct Table {
     capacity: Option<(usize, u64)>,
     decided_ms: u64,
     counting: Counting,
-    stats: Stats,
+    stats: ForwardStats,
 }
 
 /// What the adapter is still to be asked.
 #[derive(Default)]
 struct Queue {
-    requests: VecDeque<Request>,
+    requests: VecDeque<ForwardRequest>,
     /// Before all others.
-    destroys: VecDeque<Request>,
+    destroys: VecDeque<ForwardRequest>,
     /// Rules to be made that the adapter has not answered yet.
     under_way: usize,
 }
@@ -210,10 +210,10 @@ struct Counting {
     known_ms: u64,
 }
 
-impl Table {
+impl ForwardTable {
     /// No rules yet; the adapter's table was flushed.
-    pub fn new(limits: Limits, now_ms: u64) -> Table {
-        Table {
+    pub fn new(limits: Limits, now_ms: u64) -> ForwardTable {
+        ForwardTable {
             limits: Limits { saved_cycles: SAVED_CYCLES, ..limits },
             units: HashMap::new(),
             by_rule: HashMap::new(),
@@ -232,7 +232,7 @@ impl Table {
             capacity: None,
             decided_ms: now_ms,
             counting: Counting { known_ms: now_ms, ..Counting::default() },
-            stats: Stats::default(),
+            stats: ForwardStats::default(),
         }
     }
 
@@ -242,14 +242,14 @@ impl Table {
     }
 
     /// What the adapter is to do next.
-    pub fn next_request(&mut self) -> Option<Request> {
+    pub fn next_request(&mut self) -> Option<ForwardRequest> {
         if let Some(destroy) = self.queue.destroys.pop_front() {
             return Some(destroy);
         }
         while self.queue.under_way < UNDER_WAY_MAX
             && let Some(request) = self.queue.requests.pop_front()
         {
-            let Request::Create(id, _) = &request else { return Some(request) };
+            let ForwardRequest::Create(id, _) = &request else { return Some(request) };
             // It may have left while it waited.
             if let Some(unit) = self.units.get_mut(id) {
                 unit.state = State::Asked { doomed: false };
@@ -261,7 +261,7 @@ impl Table {
     }
 
     /// Counters.
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> &ForwardStats {
         &self.stats
     }
 

@@ -23,7 +23,7 @@ impl Port {
     }
 
     /// The adapter answered.
-    pub fn answer(&mut self, now_ms: u64, answer: Answer) {
+    pub fn answer(&mut self, now_ms: u64, answer: MarkAnswer) {
         match answer.outcome {
             Outcome::Created(mark, result) => {
                 self.pace.took(answer.took_us, answer.cpu_us);
@@ -115,7 +115,7 @@ impl Port {
         let waiting = std::mem::take(&mut self.requests);
         for request in waiting {
             match request {
-                Request::Create(mark, _) => self.forget(now_ms, mark),
+                MarkRequest::Create(mark, _) => self.forget(now_ms, mark),
                 other => self.requests.push_back(other),
             }
         }

@@ -56,7 +56,7 @@ impl Port {
             let at = self.ill.unwrap_or(0);
             if at != 0 && now_ms >= at {
                 self.ill = Some(0);
-                self.requests.push_back(Request::Flush);
+                self.requests.push_back(MarkRequest::Flush);
             }
             return;
         }
@@ -151,7 +151,7 @@ impl Port {
     fn enter(&mut self, now_ms: u64, c: Candidate, pattern: Pattern, bytes: FirstBytes) {
         let Some(mark) = self.marks.take(now_ms) else { return };
         let rule = MarkRule { pattern: pattern.clone(), mark: mark.number() };
-        self.requests.push_back(Request::Create(mark, rule));
+        self.requests.push_back(MarkRequest::Create(mark, rule));
         self.by_pattern.insert(pattern.clone(), mark);
         self.by_flow.insert(c.flow, mark);
         let (state, flows) = (State::Creating { doomed: false }, vec![c.flow]);
@@ -177,7 +177,7 @@ impl Port {
             State::Creating { .. } => unit.state = State::Creating { doomed: true },
             State::In(id) => {
                 unit.state = State::Leaving;
-                self.requests.push_front(Request::Destroy(mark, id));
+                self.requests.push_front(MarkRequest::Destroy(mark, id));
             }
             State::Leaving => {}
         }

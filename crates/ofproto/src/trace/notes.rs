@@ -1,6 +1,6 @@
 //! What a translation notes of its steps when it is traced.
 
-use super::recorder::{Fork, Kind};
+use super::recorder::{Fork, StepKind};
 use crate::action_text::{actions_text, instructions_text, metadata_text};
 use crate::tables::table::{FlowRule, match_of};
 use crate::translate::frozen::{Kept, State};
@@ -10,27 +10,27 @@ use openflow::{Action, OfPort};
 use std::sync::Arc;
 
 impl Xlate<'_, '_> {
-    fn leaf(&mut self, kind: Kind, text: impl FnOnce() -> String) {
+    fn leaf(&mut self, kind: StepKind, text: impl FnOnce() -> String) {
         if let Some(r) = self.recorder() {
             r.leaf(kind, text());
         }
     }
 
     pub(crate) fn note_action(&mut self, text: impl FnOnce() -> String) {
-        self.leaf(Kind::Action, text);
+        self.leaf(StepKind::Action, text);
     }
 
     pub(crate) fn detail(&mut self, text: impl FnOnce() -> String) {
-        self.leaf(Kind::Detail, text);
+        self.leaf(StepKind::Detail, text);
     }
 
     pub(crate) fn warn(&mut self, text: impl FnOnce() -> String) {
-        self.leaf(Kind::Warning, text);
+        self.leaf(StepKind::Warning, text);
     }
 
     /// The translation ends here; `name` is what the trace's last line calls that.
     pub(crate) fn error(&mut self, name: &'static str, text: impl FnOnce() -> String) {
-        self.leaf(Kind::Error, text);
+        self.leaf(StepKind::Error, text);
         if let Some(r) = self.recorder() {
             r.failed.get_or_insert(name);
         }
@@ -38,7 +38,7 @@ impl Xlate<'_, '_> {
 
     /// Something that cannot be done; the translation goes on.
     pub(crate) fn wrong(&mut self, text: impl FnOnce() -> String) {
-        self.leaf(Kind::Error, text);
+        self.leaf(StepKind::Error, text);
     }
 
     /// Is this more than a trace of a flow without a packet?
@@ -67,13 +67,13 @@ impl Xlate<'_, '_> {
     pub(crate) fn note_bridge(&mut self) {
         let bridge = self.bridge();
         if let Some(r) = self.recorder() {
-            r.open(Kind::Bridge, format!("bridge(\"{}\")", bridge.name));
+            r.open(StepKind::Bridge, format!("bridge(\"{}\")", bridge.name));
         }
     }
 
     pub(crate) fn note_table(&mut self, text: impl FnOnce() -> String) {
         if let Some(r) = self.recorder() {
-            r.open(Kind::Table, text());
+            r.open(StepKind::Table, text());
         }
     }
 
@@ -84,7 +84,7 @@ impl Xlate<'_, '_> {
 
     pub(crate) fn note_bucket(&mut self, id: u32) {
         if let Some(r) = self.recorder() {
-            r.open(Kind::Bucket, format!("bucket {id}"));
+            r.open(StepKind::Bucket, format!("bucket {id}"));
         }
     }
 
@@ -111,7 +111,7 @@ impl Xlate<'_, '_> {
     /// Opens the last step again: OVS shows the action set inside the first table.
     pub(crate) fn reopen(&mut self) {
         if let Some(r) = self.recorder()
-            && let Some(node) = r.list().pop_if(|n| n.kind == Kind::Table)
+            && let Some(node) = r.list().pop_if(|n| n.kind == StepKind::Table)
         {
             r.open.push(node);
         }
@@ -152,7 +152,7 @@ impl Xlate<'_, '_> {
     /// A translation goes on where one was frozen.
     pub(crate) fn note_thaw(&mut self, state: &State) {
         let Some(r) = self.recorder() else { return };
-        r.open(Kind::Table, "thaw".into());
+        r.open(StepKind::Table, "thaw".into());
         r.step(format!("Resuming from table {}", state.resumed_at()));
         if !state.set.is_empty() {
             r.step(format!("Restoring action set: {}", actions_text(&state.set)));

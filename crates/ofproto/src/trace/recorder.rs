@@ -12,12 +12,12 @@ pub(crate) const FORKS_MAX: usize = 64;
 /// A step. Bridges and tables contain others.
 pub(crate) struct Node {
     pub text: String,
-    pub kind: Kind,
+    pub kind: StepKind,
     pub subs: Vec<Node>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum StepKind {
     Bridge,
     Table,
     Bucket,
@@ -58,11 +58,11 @@ impl Recorder {
         }
     }
 
-    pub fn leaf(&mut self, kind: Kind, text: String) {
+    pub fn leaf(&mut self, kind: StepKind, text: String) {
         self.list().push(Node { text, kind, subs: Vec::new() });
     }
 
-    pub fn open(&mut self, kind: Kind, text: String) {
+    pub fn open(&mut self, kind: StepKind, text: String) {
         self.open.push(Node { text, kind, subs: Vec::new() });
     }
 
@@ -74,7 +74,7 @@ impl Recorder {
 
     /// A step that contains none.
     pub fn step(&mut self, text: String) {
-        self.open(Kind::Table, text);
+        self.open(StepKind::Table, text);
         self.close();
     }
 
@@ -91,19 +91,21 @@ impl Recorder {
 /// A step that another follows, and every action, is indented more.
 pub(crate) fn print(nodes: &[Node], level: usize, out: &mut String) {
     for (i, node) in nodes.iter().enumerate() {
-        let leaf = !matches!(node.kind, Kind::Bridge | Kind::Table);
+        let leaf = !matches!(node.kind, StepKind::Bridge | StepKind::Table);
         let more = usize::from(leaf || i + 1 < nodes.len());
         let indent = " ".repeat((level + more) * 4);
         let text = &node.text;
         match node.kind {
-            Kind::Bridge => {
+            StepKind::Bridge => {
                 let line = "-".repeat(text.len());
                 out.push_str(&format!("\n{indent}{text}\n{indent}{line}\n"));
             }
-            Kind::Table | Kind::Bucket | Kind::Action => out.push_str(&format!("{indent}{text}\n")),
-            Kind::Detail => out.push_str(&format!("{indent} -> {text}\n")),
-            Kind::Warning => out.push_str(&format!("{indent} >> {text}\n")),
-            Kind::Error => out.push_str(&format!("{indent} >>>> {text} <<<<\n")),
+            StepKind::Table | StepKind::Bucket | StepKind::Action => {
+                out.push_str(&format!("{indent}{text}\n"))
+            }
+            StepKind::Detail => out.push_str(&format!("{indent} -> {text}\n")),
+            StepKind::Warning => out.push_str(&format!("{indent} >> {text}\n")),
+            StepKind::Error => out.push_str(&format!("{indent} >>>> {text} <<<<\n")),
         }
         print(&node.subs, level + 2 * more, out);
     }

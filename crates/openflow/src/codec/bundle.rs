@@ -5,7 +5,7 @@ use super::decode::decode_parts;
 use super::kinds::Kind;
 use super::{Dialect, Form, NX, ONF, ReplyTo, lengths};
 use crate::buf::{Put, Rd, Result};
-use crate::framing::{HEADER_LEN, Header};
+use crate::framing::{HEADER_LEN, MessageHeader};
 use crate::{BundleStep, OfError, Request, Version};
 
 const ONF_CONTROL: u32 = 2300;
@@ -27,7 +27,7 @@ pub(super) fn decode_add(dialect: Dialect, xid: u32, mut rd: Rd<'_>, depth: u8) 
     let id = rd.u32()?;
     rd.skip(2)?;
     let flags = rd.u16()?;
-    let header = Header::read(rd.0).ok_or(OfError::BundleMsgBadLen)?;
+    let header = MessageHeader::read(rd.0).ok_or(OfError::BundleMsgBadLen)?;
     if header.version != dialect.version as u8 {
         return Err(OfError::BundleBadVersion);
     }

@@ -4,7 +4,7 @@ use super::kinds::Kind;
 use super::{Dialect, ReplyTo, bundle, config, experimenter, flow_mod, group, hello, lengths};
 use super::{meter, multipart, packet, port, queue, table};
 use crate::buf::{Rd, Result};
-use crate::framing::{HEADER_LEN, Header};
+use crate::framing::{HEADER_LEN, MessageHeader};
 use crate::{BundleStep, OfError, Reply, Request};
 
 /// Bytes of the offending message that go into an error reply: all of it, as far as it fits. The
@@ -25,7 +25,7 @@ pub struct DecodeError {
 impl DecodeError {
     /// An error about `message` (a whole message with its header).
     pub fn new(error: OfError, message: &[u8]) -> DecodeError {
-        let xid = Header::read(message).map_or(0, |h| h.xid);
+        let xid = MessageHeader::read(message).map_or(0, |h| h.xid);
         DecodeError { xid, error, data: message[..message.len().min(ERROR_DATA)].to_vec() }
     }
 
@@ -58,7 +58,7 @@ pub(super) fn decode_parts(
     message: &[u8],
     depth: u8,
 ) -> Result<(ReplyTo, Request)> {
-    let header = Header::read(message).ok_or(OfError::BadLen)?;
+    let header = MessageHeader::read(message).ok_or(OfError::BadLen)?;
     if usize::from(header.len) != message.len() {
         return Err(OfError::BadLen);
     }

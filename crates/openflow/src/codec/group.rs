@@ -7,7 +7,7 @@ use super::{NTR, NX, ONF};
 use crate::actions::decode_actions;
 use crate::actions_out::encode_actions;
 use crate::buf::{Put, Rd, Result};
-use crate::oxm::{Entry, Oxm};
+use crate::oxm::{Oxm, OxmEntry};
 use crate::{Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, OfError, Request};
 use crate::{Version, port};
 
@@ -255,7 +255,7 @@ fn decode_selection(mut body: Rd<'_>, group: &mut GroupMod) -> Result<()> {
     group.selection_method = method.into();
     group.selection_param = param;
     while !body.is_empty() {
-        let entry = Entry::parse(body.0)?;
+        let entry = OxmEntry::parse(body.0)?;
         let oxm = entry.header.oxm().ok_or(OfError::MatchBadField)?;
         group.selection_fields.push(oxm.field);
         body.skip(entry.size)?;

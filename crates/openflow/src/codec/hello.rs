@@ -1,7 +1,7 @@
 //! HELLO with its version bitmap (OpenFlow 1.3.1 section 6.3.1, errata 1.0.2).
 
 use crate::buf::{Put, Rd};
-use crate::framing::{HEADER_LEN, Header};
+use crate::framing::{HEADER_LEN, MessageHeader};
 use crate::{OfError, Version};
 
 /// Our HELLO: `versions` is a bitmap `1 << wire version`. The header has the highest one.
@@ -32,7 +32,7 @@ pub(crate) fn offered(version: u8, body: &[u8]) -> u32 {
 /// # Errors
 /// [`OfError::BadType`] for another message, [`OfError::BadLen`] for a cut one.
 pub fn decode_hello(message: &[u8]) -> Result<u32, OfError> {
-    let header = Header::read(message).ok_or(OfError::BadLen)?;
+    let header = MessageHeader::read(message).ok_or(OfError::BadLen)?;
     match header.kind {
         0 => Ok(offered(header.version, &message[HEADER_LEN..])),
         _ => Err(OfError::BadType),

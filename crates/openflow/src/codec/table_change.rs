@@ -2,7 +2,7 @@
 //! here can be that. ovs-vswitchd's rules, in its order.
 
 use crate::buf::{Rd, Result};
-use crate::oxm::Header;
+use crate::oxm::OxmHeader;
 use crate::{OfError, TableCommand, TableFeatures, Version};
 use flow::Field;
 
@@ -123,7 +123,7 @@ fn ids(mut list: Rd<'_>, mut each: impl FnMut(u16) -> Result<()>) -> Result<()> 
 fn fields(list: Rd<'_>, masks: bool, able: impl Fn(Field, bool) -> bool) -> Result<bool> {
     let (mut rest, mut all, mut masked) = (list.0, true, false);
     while !rest.is_empty() {
-        let header = Header::parse(rest)?;
+        let header = OxmHeader::parse(rest)?;
         let field = header.oxm().ok_or(OfError::MatchBadField)?.field;
         all &= able(field, header.masked);
         masked |= header.masked;

@@ -102,7 +102,7 @@ pub(crate) struct Rings {
 
 /// A port, as the checks see it.
 #[derive(Clone, Copy)]
-pub(crate) struct Target {
+pub(crate) struct RingTarget {
     /// Its number at DPDK's own socket.
     pub id: u32,
     pub rings: Rings,
@@ -113,7 +113,7 @@ pub(crate) struct Target {
 #[derive(Default)]
 pub(crate) struct Offer {
     /// What it wants to connect to, by the number it said.
-    pub target: Option<(u32, Target)>,
+    pub target: Option<(u32, RingTarget)>,
     regions: Vec<u64>,
     c2s: Vec<bool>,
     s2c: Vec<bool>,
@@ -143,7 +143,7 @@ impl Offer {
         &mut self,
         mut message: Message,
         mut fds: Vec<OwnedFd>,
-        find: impl Fn(u32) -> Option<Target>,
+        find: impl Fn(u32) -> Option<RingTarget>,
     ) -> Result<Next, Refusal> {
         let kind = message.kind();
         let carries = usize::from(matches!(kind, ADD_REGION | ADD_RING));
@@ -170,7 +170,7 @@ impl Offer {
     fn init(
         &mut self,
         message: &mut Message,
-        find: impl Fn(u32) -> Option<Target>,
+        find: impl Fn(u32) -> Option<RingTarget>,
     ) -> Result<(), Refusal> {
         if self.target.is_some() {
             return Err("a second INIT".into());

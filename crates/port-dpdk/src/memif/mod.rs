@@ -17,9 +17,9 @@ mod socket;
 use crate::{Warn, device_error};
 use devargs::ServerArgs;
 use dpdk::{Eal, EthDev};
-use message::{Rings, Target};
+use message::{RingTarget, Rings};
 use port::PortError;
-use session::Entry;
+use session::MemifPort;
 use socket::{Address, Socket};
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind};
@@ -64,7 +64,7 @@ struct Shared {
     address: Address,
     /// The driver's socket.
     private: PathBuf,
-    entries: Mutex<BTreeMap<u32, Arc<Entry>>>,
+    entries: Mutex<BTreeMap<u32, Arc<MemifPort>>>,
     stop: UnixStream,
     sessions: AtomicUsize,
     warn: Option<Warn>,
@@ -184,8 +184,8 @@ impl Claim {
         let pair = UnixStream::pair();
         let (end, running) = pair.map_err(|e| PortError::Device(format!("memif: {e}")))?;
         let rings = Rings { c2s: n_rxq as u16, s2c: n_txq as u16 };
-        let target = Target { id: self.private_id, rings };
-        let entry = Entry { target, pause: dev.pause(), busy: Mutex::new(true), end };
+        let target = RingTarget { id: self.private_id, rings };
+        let entry = MemifPort { target, pause: dev.pause(), busy: Mutex::new(true), end };
         lock(&self.listener.shared.entries).insert(self.id, Arc::new(entry));
         Ok(Served { listener: self.listener, id: self.id, running: Some(running) })
     }
@@ -268,7 +268,7 @@ impl Shared {
         self.stop.as_fd()
     }
 
-    fn entry(&self, id: u32) -> Option<Arc<Entry>> {
+    fn entry(&self, id: u32) -> Option<Arc<MemifPort>> {
         lock(&self.entries).get(&id).cloned()
     }
 

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 const WAIT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A port that clients can connect to.
-pub(crate) struct Entry {
-    pub target: super::message::Target,
+pub(crate) struct MemifPort {
+    pub target: super::message::RingTarget,
     pub pause: EthPause,
     /// Taken while a client is connected; are clients let in?
     pub busy: Mutex<bool>,
@@ -68,7 +68,7 @@ fn talk(shared: &Shared, client: &Socket) -> Result<(), End> {
         }
     }
     let id = offer.target.map_or(0, |(id, _)| id);
-    let entry: Arc<Entry> = shared.entry(id).ok_or_else(|| format!("ID {id} not found"))?;
+    let entry: Arc<MemifPort> = shared.entry(id).ok_or_else(|| format!("ID {id} not found"))?;
     // A client that comes back at once finds its old connection still closing.
     let busy = (0..50).find_map(|i| {
         std::thread::sleep(Duration::from_millis(if i > 0 { 10 } else { 0 }));
@@ -175,7 +175,7 @@ fn relay(
 
 /// DPDK unmaps the client's memory as soon as it sees the end, while a worker may be reading it: no
 /// burst may be under way before it is over.
-fn leave(entry: &Entry, server: &Socket) {
+fn leave(entry: &MemifPort, server: &Socket) {
     entry.pause.pause();
     server.finish();
     // It says no more; the end comes when all is closed.

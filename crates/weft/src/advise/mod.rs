@@ -22,7 +22,7 @@ use switch::{Look, Settings, Switch};
 
 /// Arguments of `weft advise`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct AdviseArgs {
     /// For programs.
     #[arg(long)]
     json: bool,
@@ -35,7 +35,7 @@ pub struct Options {
 }
 
 /// Watches, judges, prints.
-pub fn advise(dirs: &Dirs, options: &Options) -> Result<()> {
+pub fn advise(dirs: &Dirs, options: &AdviseArgs) -> Result<()> {
     ensure!((0.1..=3600.0).contains(&options.seconds), "--seconds takes 0.1 to 3600");
     let before = Look::take(dirs)?;
     let start = Instant::now();

@@ -34,7 +34,7 @@ const BUS: &str = "/run/dbus/system_bus_socket";
 
 /// Arguments of `weft enable` and `weft disable`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct PlaceArgs {
     /// In this process.
     #[arg(long, hide = true)]
     here: bool,
@@ -50,12 +50,12 @@ struct Handover {
 }
 
 /// weftd from now on: what runs is handed over; if that fails, all is as before.
-pub fn enable(dirs: &Dirs, options: &Options) -> Result<()> {
+pub fn enable(dirs: &Dirs, options: &PlaceArgs) -> Result<()> {
     change(dirs, true, options.here)
 }
 
 /// What was there before from now on.
-pub fn disable(dirs: &Dirs, options: &Options) -> Result<()> {
+pub fn disable(dirs: &Dirs, options: &PlaceArgs) -> Result<()> {
     change(dirs, false, options.here)
 }
 

@@ -17,7 +17,7 @@ pub use terminal::run;
 
 /// Arguments of `weft top`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct TopArgs {
     /// Look twice, print what happened in between, and end.
     #[arg(long)]
     once: bool,
@@ -35,7 +35,7 @@ const COLUMNS_DEFAULT: usize = 120;
 const LINES_DEFAULT: usize = 200;
 
 /// Shows the switch until `q`, or prints it.
-pub fn top(dirs: &Dirs, options: &Options) -> Result<()> {
+pub fn top(dirs: &Dirs, options: &TopArgs) -> Result<()> {
     ensure!((0.1..=3600.0).contains(&options.interval), "--interval takes 0.1 to 3600");
     if options.json || options.once || !std::io::stdout().is_terminal() {
         return print(dirs, options);
@@ -44,7 +44,7 @@ pub fn top(dirs: &Dirs, options: &Options) -> Result<()> {
 }
 
 /// One view after the other as text; the first that fails ends it.
-fn print(dirs: &Dirs, options: &Options) -> Result<()> {
+fn print(dirs: &Dirs, options: &TopArgs) -> Result<()> {
     let mut before = view::look(dirs, true)?;
     loop {
         std::thread::sleep(std::time::Duration::from_secs_f64(options.interval));

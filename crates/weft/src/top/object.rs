@@ -2,7 +2,7 @@
 
 use super::pages::Page;
 use super::table::si;
-use crate::view::{Core, Flow, Guest, Port, View};
+use crate::view::{Core, FlowView, Guest, Port, View};
 
 /// Names with values; a value may be long. None: the object is gone.
 pub fn facts(page: Page, key: &str, view: &View) -> Option<Vec<(String, String)>> {
@@ -115,7 +115,7 @@ fn guest(g: &Guest, view: &View) -> Vec<(String, String)> {
     all
 }
 
-fn flow(f: &Flow) -> Vec<(String, String)> {
+fn flow(f: &FlowView) -> Vec<(String, String)> {
     vec![
         fact("megaflow", format!("{} on core {}", f.ufid, f.core)),
         fact("comes in by", &f.in_port),

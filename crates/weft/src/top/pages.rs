@@ -1,8 +1,8 @@
 //! What `weft top` shows: a page per kind of object, as rows that can be sorted, and a page per
 //! object.
 
-use super::table::{Column, Table, number, si, text};
-use crate::view::{Core, Drop, Flow, Guest, Port, View};
+use super::table::{Column, TextTable, number, si, text};
+use crate::view::{Core, Drop, FlowView, Guest, Port, View};
 use std::cmp::Ordering;
 
 /// Kinds of objects, each with a page; the overview has the first rows of all.
@@ -111,10 +111,10 @@ impl Rows {
     }
 
     /// The first rows, from one on, as text.
-    pub fn table(self, from: usize, most: usize) -> Table {
+    pub fn table(self, from: usize, most: usize) -> TextTable {
         let rows = self.rows.into_iter().skip(from).take(most);
         let written = |(_, cells): (String, Vec<Cell>)| cells.iter().map(Cell::written).collect();
-        Table { columns: self.columns, rows: rows.map(written).collect() }
+        TextTable { columns: self.columns, rows: rows.map(written).collect() }
     }
 }
 
@@ -245,14 +245,14 @@ fn guests(all: &[Guest]) -> Rows {
 }
 
 /// What a flow matches, without what nearly all have and what stands beside it.
-fn short(f: &Flow) -> String {
+fn short(f: &FlowView) -> String {
     let port = format!("in_port({}),", f.in_port);
     let usual = ["recirc_id(0),", &port, "packet_type(ns=0,id=0),", "eth_type(0x0800),"];
     usual.iter().fold(f.matching.clone(), |text, part| text.replacen(part, "", 1))
 }
 
-fn flows(all: &[Flow]) -> Rows {
-    let row = |f: &Flow| {
+fn flows(all: &[FlowView]) -> Rows {
+    let row = |f: &FlowView| {
         let cells = vec![
             Cell::Rate(f.rate),
             Cell::Rate(f.bits),

@@ -21,7 +21,7 @@ pub const fn number(name: &'static str, rank: u8) -> Column {
 }
 
 /// Rows under a head.
-pub struct Table {
+pub struct TextTable {
     /// Columns from left to right.
     pub columns: Vec<Column>,
     /// As many cells each as there are columns.
@@ -37,7 +37,7 @@ const LAST_TEXT_MIN: usize = 12;
 /// Characters that a text column keeps in any case.
 const CUT_MIN: usize = 4;
 
-impl Table {
+impl TextTable {
     /// The head and the rows, each at most `width` characters.
     pub fn lines(&self, width: usize) -> Vec<String> {
         let (shown, widths) = self.fit(width);
@@ -162,7 +162,7 @@ mod tests {
         let row = |name: &str| {
             vec![name.to_string(), "12.3k".into(), "1.00G".into(), "dpdkvhostuserclient".into()]
         };
-        let t = Table { columns, rows: vec![row("vhu0"), row("a-very-long-name-of-a-port")] };
+        let t = TextTable { columns, rows: vec![row("vhu0"), row("a-very-long-name-of-a-port")] };
         for width in 1..100 {
             let lines = t.lines(width);
             assert!(lines.iter().all(|l| l.chars().count() <= width), "{width}: {lines:?}");
@@ -177,7 +177,8 @@ mod tests {
 
     #[test]
     fn names_do_not_move_the_cursor() {
-        let t = Table { columns: vec![text("port", 0)], rows: vec![vec!["a\x1b[2Jb\n".into()]] };
+        let t =
+            TextTable { columns: vec![text("port", 0)], rows: vec![vec!["a\x1b[2Jb\n".into()]] };
         assert_eq!(t.lines(40)[1], "a?[2Jb?");
     }
 

@@ -19,7 +19,7 @@ const ASK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Arguments of `weft trace`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct TraceArgs {
     /// A port, or a flow as ovs-ofctl or dpctl/dump-flows writes it: `tcp,in_port=vhu0,tp_dst=80`.
     what: String,
     /// Write a capture (pcapng) here instead of text; `-`: to standard output, for `wireshark -k -i
@@ -73,7 +73,7 @@ fn hexadecimal<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> 
 
 /// Shows packets until it is ended or has what was asked for. The switch ends the trace when the
 /// connection goes, however that comes about.
-pub fn trace(dirs: &Dirs, options: &Options) -> Result<()> {
+pub fn trace(dirs: &Dirs, options: &TraceArgs) -> Result<()> {
     stop::on_signals();
     let mut switch = Connection::open(dirs)?;
     let mut args = vec![format!("rate={}", options.rate), format!("snaplen={}", options.snaplen)];

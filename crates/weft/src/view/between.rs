@@ -27,7 +27,7 @@ pub struct View {
     /// Reasons for which packets were ever dropped.
     pub drops: Vec<Drop>,
     /// Megaflows that carried most.
-    pub flows: Vec<Flow>,
+    pub flows: Vec<FlowView>,
     /// Why flows are missing.
     pub flows_error: Option<String>,
     /// Megaflows in all caches.
@@ -70,12 +70,12 @@ pub struct Core {
     /// Is the signature cache on?
     pub signature_cache: bool,
     /// Its receive queues.
-    pub queues: Vec<Queue>,
+    pub queues: Vec<QueueView>,
 }
 
 /// A receive queue.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Queue {
+pub struct QueueView {
     /// Its port.
     pub port: String,
     /// Its number.
@@ -159,7 +159,7 @@ pub struct Drop {
 
 /// A megaflow.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Flow {
+pub struct FlowView {
     /// Its id, as `dpctl/get-flow` takes it.
     pub ufid: String,
     /// Its core, or `kernel`.
@@ -267,10 +267,10 @@ fn core(name: &str, old: &Tree, new: &Tree, c: &tree::Core, g: &Growth) -> Core 
     let passes = lookups("passes");
     let answered = ["signature_cache", "megaflow_table", "pipeline"];
     let cache = new.caches.get(name).cloned().unwrap_or_default();
-    let queue = |q: &tree::Queue| {
+    let queue = |q: &tree::QueueState| {
         let was =
             before.and_then(|b| b.queues.iter().find(|o| (&o.port, o.queue) == (&q.port, q.queue)));
-        Queue {
+        QueueView {
             port: q.port.clone(),
             queue: q.queue,
             busy: percent(grown(was.map_or(0, |w| w.cycles), q.cycles) as f64, all),
@@ -362,12 +362,12 @@ fn drops(old: &Tree, new: &Tree, ports: &[Port], g: &Growth) -> Vec<Drop> {
     all
 }
 
-fn flows(old: &Tree, new: &Tree, g: &Growth) -> Vec<Flow> {
+fn flows(old: &Tree, new: &Tree, g: &Growth) -> Vec<FlowView> {
     let key = |f: &tree::Megaflow| (f.ufid.clone(), f.core.as_ref().map(ToString::to_string));
     let before: BTreeMap<_, _> = old.megaflows.hottest.iter().map(|f| (key(f), f)).collect();
     let one = |f: &tree::Megaflow| {
         let was = before.get(&key(f));
-        Flow {
+        FlowView {
             ufid: f.ufid.clone(),
             core: f.core.as_ref().map_or("kernel".into(), ToString::to_string),
             in_port: f.in_port.clone().unwrap_or_default(),
@@ -378,7 +378,7 @@ fn flows(old: &Tree, new: &Tree, g: &Growth) -> Vec<Flow> {
             actions: f.actions.clone(),
         }
     };
-    let mut all: Vec<Flow> = new.megaflows.hottest.iter().map(one).collect();
+    let mut all: Vec<FlowView> = new.megaflows.hottest.iter().map(one).collect();
     all.sort_by(|a, b| b.rate.total_cmp(&a.rate));
     all
 }

@@ -6,8 +6,8 @@ mod between;
 mod tree;
 
 pub use ask::Connection;
-pub use between::{Core, Drop, Flow, Guest, Port, View};
-pub use tree::{Port as PortState, Queue as QueueState, Tree};
+pub use between::{Core, Drop, FlowView, Guest, Port, View};
+pub use tree::{Port as PortState, QueueState, Tree};
 
 use crate::dirs::Dirs;
 use anyhow::{Context, Result};

@@ -14,7 +14,7 @@ pub type Numbers = BTreeMap<String, u64>;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Tree {
-    pub switch: Switch,
+    pub switch: Daemon,
     pub cores: BTreeMap<String, Core>,
     pub caches: BTreeMap<String, Cache>,
     pub ports: BTreeMap<String, Port>,
@@ -28,7 +28,7 @@ pub struct Tree {
 /// The daemon as a whole; `cycles` is the clock.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Switch {
+pub struct Daemon {
     pub version: String,
     pub pid: u64,
     pub cycles: u64,
@@ -48,13 +48,13 @@ pub struct Core {
     pub bursts: Numbers,
     pub lookups: Numbers,
     pub decisions: Numbers,
-    pub queues: Vec<Queue>,
+    pub queues: Vec<QueueState>,
 }
 
 /// A receive queue.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Queue {
+pub struct QueueState {
     pub port: String,
     pub queue: u64,
     pub pinned: bool,

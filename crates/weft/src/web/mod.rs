@@ -28,7 +28,7 @@ const HEAD_SECONDS_MAX: u64 = 5;
 
 /// Arguments of `weft web`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct WebArgs {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:9478")]
     listen: SocketAddr,
@@ -38,12 +38,12 @@ pub struct Options {
 }
 
 /// Serves until it is ended.
-pub fn web(dirs: &Dirs, options: &Options) -> Result<()> {
+pub fn web(dirs: &Dirs, options: &WebArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(dirs, options))
 }
 
-async fn serve(dirs: &Dirs, options: &Options) -> Result<()> {
+async fn serve(dirs: &Dirs, options: &WebArgs) -> Result<()> {
     let listener = TcpListener::bind(options.listen)
         .await
         .with_context(|| format!("cannot listen on {}", options.listen))?;

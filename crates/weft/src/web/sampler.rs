@@ -13,7 +13,7 @@ const FRESH: Duration = Duration::from_secs(1);
 const STALE: Duration = Duration::from_secs(10);
 
 /// A look and what happened since the one before.
-pub struct Sample {
+pub struct Look {
     /// The look.
     pub tree: Tree,
     /// Between the two.
@@ -24,7 +24,7 @@ pub struct Sample {
 /// The last sample.
 pub struct Sampler {
     dirs: Dirs,
-    last: Mutex<Option<Arc<Sample>>>,
+    last: Mutex<Option<Arc<Look>>>,
 }
 
 impl Sampler {
@@ -34,7 +34,7 @@ impl Sampler {
     }
 
     /// A sample that is fresh. The first one after a pause has a short look before it, for rates.
-    pub async fn sample(&self) -> Result<Arc<Sample>> {
+    pub async fn sample(&self) -> Result<Arc<Look>> {
         let mut last = self.last.lock().await;
         if let Some(sample) = last.as_ref().filter(|s| s.at.elapsed() < FRESH) {
             return Ok(sample.clone());
@@ -49,7 +49,7 @@ impl Sampler {
         };
         let tree = self.look().await?;
         let sample =
-            Arc::new(Sample { view: View::between(&before, &tree), tree, at: Instant::now() });
+            Arc::new(Look { view: View::between(&before, &tree), tree, at: Instant::now() });
         *last = Some(sample.clone());
         Ok(sample)
     }

@@ -11,7 +11,7 @@ const HEIRS_MAX: usize = 8192;
 /// A measurement's weight: about the last 32 count.
 const WEIGHT: f64 = 1.0 / 32.0;
 
-impl Table {
+impl ForwardTable {
     /// The datapath ended a flow.
     pub fn gone(&mut self, now_ms: u64, flow: FlowId) {
         self.cooling.remove(&flow);
@@ -122,7 +122,7 @@ impl Table {
         let waiting = self.units.iter().filter(|(_, u)| u.state == State::Waiting);
         let waiting: Vec<Id> = waiting.map(|(id, _)| *id).collect();
         waiting.into_iter().for_each(|id| self.leave(now_ms, id));
-        self.queue.requests.retain(|r| matches!(r, Request::Count(_)));
+        self.queue.requests.retain(|r| matches!(r, ForwardRequest::Count(_)));
     }
 
     /// Of a rule's counters, what is new.
@@ -164,7 +164,7 @@ impl Table {
         self.steps.push_back(Step::Unwatch(id));
     }
 
-    /// All rules leave, by a flush of the adapter's table: [`Table::flushed`] says when they are
+    /// All rules leave, by a flush of the adapter's table: [`ForwardTable::flushed`] says when they are
     /// gone.
     pub fn leave_all(&mut self, now_ms: u64) {
         let all: Vec<Id> = self.units.keys().copied().collect();

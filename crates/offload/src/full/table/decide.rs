@@ -12,7 +12,7 @@ const SILENT_MS: u64 = 60_000;
 /// More rules than any adapter has.
 const RULES_MAX: usize = 1 << 20;
 
-impl Table {
+impl ForwardTable {
     /// A flow had so many packets in the host, per second. Called once per second and flow.
     pub fn observe(&mut self, flow: FlowId, pps: f32) {
         for id in self.by_flow.get(&flow).into_iter().flatten() {
@@ -150,7 +150,7 @@ impl Table {
     pub(super) fn insert(&mut self, now_ms: u64, plan: Plan, pps: f32) -> Id {
         let id = Id(self.next_id);
         self.next_id += 1;
-        self.queue.requests.push_back(Request::Create(id, plan.rule.clone()));
+        self.queue.requests.push_back(ForwardRequest::Create(id, plan.rule.clone()));
         self.by_rule.insert(plan.rule.clone(), id);
         let unit = Unit {
             plan,
@@ -189,7 +189,7 @@ impl Table {
             State::Asked { .. } => unit.state = State::Asked { doomed: true },
             State::In(rule) => {
                 unit.state = State::Leaving;
-                self.queue.destroys.push_back(Request::Destroy(id, rule));
+                self.queue.destroys.push_back(ForwardRequest::Destroy(id, rule));
             }
             State::Leaving => {}
         }
@@ -230,7 +230,7 @@ impl Table {
             let some: Vec<(Id, RuleId)> = some.into_iter().filter_map(rule).collect();
             if !some.is_empty() {
                 c.under_way += 1;
-                self.queue.requests.push_front(Request::Count(some));
+                self.queue.requests.push_front(ForwardRequest::Count(some));
             }
         }
     }

@@ -45,7 +45,7 @@ pub(super) fn shape_of(rule: &ForwardRule) -> Shape {
     rule.items.iter().map(|i| (i.header, i.mask)).collect()
 }
 
-impl Table {
+impl ForwardTable {
     /// Is a rule of this flow, which is not barred, known to match no more than is asked for? If
     /// not, and the flow is as good as another one to find out, probes are asked for.
     pub(super) fn trusts(&mut self, now_ms: u64, flow: FlowId, plan: &Plan) -> bool {
