@@ -15,6 +15,7 @@ check: deps-build ## format, lints, tidy, unit tests: under five minutes
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) run -q -p xtask -- tidy
 	$(CARGO) run -q -p xtask -- layers
+	$(CARGO) run -q -p xtask -- names
 	$(CARGO) run -q -p xtask -- docs
 	$(CARGO) run -q -p xtask -- circles
 	$(CARGO) test -q --workspace --lib --bins

@@ -170,7 +170,8 @@ fn commands(dummy: bool) -> Registry<Control> {
         c.exit.push(reply);
     });
     let dummies = if dummy { appctl::dummy::COMMANDS } else { &[] };
-    let all = appctl::COMMANDS.iter().chain(appctl::bfd::COMMANDS).chain(appctl::bonds::COMMANDS);
+    let all =
+        appctl::COMMANDS.iter().chain(appctl::bfd::COMMANDS).chain(appctl::bond_commands::COMMANDS);
     let all = all.chain(appctl::conntrack::COMMANDS).chain(appctl::fragments::COMMANDS);
     let all = all.chain(appctl::absent::COMMANDS).chain(dummies);
     for command in all {

@@ -57,7 +57,7 @@ pub use settings::*;
 pub use stats::clock::{cycles, cycles_per_second, now_ms, stop_clock, warp_clock};
 pub use stats::perf::{BINS, HISTORY, Histogram, Iteration, MetricsView, PerfLog, Suspicious};
 pub use stats::port::PortStats;
-pub use stats::worker::Perf;
+pub use stats::worker_stats::Perf;
 pub use tx::bond::{BOND_BUCKETS, Bond, BondHash};
 pub use verify::VALIDATE_VARIABLE;
 pub use verify::compose::compose;

@@ -7,7 +7,7 @@ use crate::police::Policer;
 use crate::settings::{PortEffects, Settings};
 use crate::stats::perf::{Metrics, Suspicious};
 use crate::stats::port::{PortCell, RxqCell};
-use crate::stats::worker::PerfCell;
+use crate::stats::worker_stats::PerfCell;
 use crate::tx::bond::Bond;
 use action::Op;
 use flow::PortNo;

@@ -3,7 +3,7 @@
 use crate::messages::{Report, Shared};
 use crate::miss::policy::PortLookup;
 use crate::miss::uncached_stats::UncachedStats;
-use crate::stats::worker::PerfCell;
+use crate::stats::worker_stats::PerfCell;
 use crate::verify::{self, Twin};
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use crate::actions::fragments::Waiting;
 use crate::cpu::Level;
 use crate::stats::perf::{PerfLog, Suspicious};
-use crate::stats::worker::Perf;
+use crate::stats::worker_stats::Perf;
 use crate::verify::levels::{is_available, preferred_level};
 use action::{Op, Pipeline, Punt};
 use flow::{Key, Mask, PortNo};

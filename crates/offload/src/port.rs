@@ -1,7 +1,7 @@
 //! One port's rules: what is in the adapter, what should be, and why not.
 
-mod answer;
-mod decide;
+mod mark_answer;
+mod mark_decide;
 
 use crate::bytes::{FirstBytes, first_bytes};
 use crate::judge::Worth;

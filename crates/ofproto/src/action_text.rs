@@ -1,6 +1,6 @@
 //! Actions as `ovs-ofctl dump-flows` and `ofproto/trace` print them.
 
-mod learn;
+mod learn_text;
 
 use flow::{Field, Format, port_text};
 use openflow::check::wire_bits;
@@ -108,7 +108,7 @@ pub fn action_text(a: &Action) -> String {
         A::Encap(header) => format!("encap({})", header.name()),
         A::Decap(None) => "decap()".into(),
         A::Decap(Some(inner)) => decap(*inner),
-        a => mpls(a).or_else(|| learn::text(a)).unwrap_or_else(|| format!("{a:?}")),
+        a => mpls(a).or_else(|| learn_text::text(a)).unwrap_or_else(|| format!("{a:?}")),
     }
 }
 

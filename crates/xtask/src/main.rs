@@ -1,4 +1,4 @@
-//! The project's one tool: `cargo xtask circles`, `docs`, `layers` and `tidy`.
+//! The project's one tool: `cargo xtask circles`, `docs`, `layers`, `names` and `tidy`.
 //!
 //! *Place*: support row. Checks the tree; changes nothing.
 
@@ -7,6 +7,7 @@
 mod circles;
 mod docs;
 mod layers;
+mod names;
 mod tidy;
 
 use anyhow::{Result, bail};
@@ -17,7 +18,8 @@ fn main() -> Result<()> {
         Some("circles") => circles::check(&root),
         Some("docs") => docs::check(&root),
         Some("layers") => layers::check(&root),
+        Some("names") => names::check(&root),
         Some("tidy") => tidy::check(&root),
-        _ => bail!("usage: cargo xtask circles|docs|layers|tidy"),
+        _ => bail!("usage: cargo xtask circles|docs|layers|names|tidy"),
     }
 }

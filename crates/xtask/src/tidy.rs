@@ -194,7 +194,7 @@ fn long_functions(name: &str, text: &str) -> Vec<String> {
     bad
 }
 
-fn tracked(root: &Path) -> Result<Vec<PathBuf>> {
+pub fn tracked(root: &Path) -> Result<Vec<PathBuf>> {
     let out = Command::new("git")
         .args(["ls-files", "*.rs", "*.c", "*.h", "*.sh"])
         .current_dir(root)

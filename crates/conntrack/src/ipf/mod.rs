@@ -5,9 +5,9 @@
 //! start.
 
 mod fragment;
-mod settings;
 #[cfg(test)]
-mod tests;
+mod ipf_tests;
+mod settings;
 
 pub use fragment::{DATAGRAM_BYTES_MAX, Datagram, Fragment, assemble, read, spread};
 pub use settings::{

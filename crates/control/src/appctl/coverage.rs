@@ -44,7 +44,7 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
     }
     let counted = s.dp.conntrack().counted();
     all.extend(conntrack::COUNT_NAMES.iter().zip(counted).map(|(name, n)| (name.to_string(), n)));
-    all.extend(super::engines::coverage(s).map(|(name, n)| (name.to_string(), n)));
+    all.extend(super::engine_commands::coverage(s).map(|(name, n)| (name.to_string(), n)));
     all.insert("bfd_run".into(), s.bfd.runs);
     all.insert("bfd_not_heard".into(), s.bfd.unheard);
     all.insert("tnl_neigh_limited".into(), s.ofproto.neighbours_limited());

@@ -73,7 +73,7 @@ fn add_address(s: &mut State, args: &[String]) -> Result<String, String> {
     if !s.bridges.values().any(|b| b.ifaces.contains_key(&args[0])) {
         return Err("Unknown Dummy Interface".into());
     }
-    let (ip, len) = super::tunnels::network(&args[1]).ok_or("Invalid address")?;
+    let (ip, len) = super::tunnel_commands::network(&args[1]).ok_or("Invalid address")?;
     s.underlay.dummy_addresses.push((args[0].clone(), ip, len));
     let mut all = s.ofproto.routes().addresses().clone();
     all.push((args[0].clone(), ip, len));

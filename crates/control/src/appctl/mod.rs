@@ -2,7 +2,7 @@
 
 pub mod absent;
 pub mod bfd;
-pub mod bonds;
+pub mod bond_commands;
 pub mod capture;
 mod command;
 pub mod conntrack;
@@ -10,7 +10,7 @@ pub mod coverage;
 pub mod dpctl;
 mod dpdk_info;
 pub mod dummy;
-mod engines;
+mod engine_commands;
 mod fdb;
 mod flow_dump;
 pub mod fragments;
@@ -20,10 +20,10 @@ mod lookups;
 mod offload;
 pub mod perf;
 mod pmd;
-mod qos;
+mod qos_commands;
 mod trace;
 mod tree;
-mod tunnels;
+mod tunnel_commands;
 pub mod usage;
 
 use crate::state::State;
@@ -119,30 +119,36 @@ pub const COMMANDS: &[Command] = &[
     command("memory/show", "", 0, 0, coverage::memory),
     command("netdev-dpdk/detach", "pci address of device", 1, 1, dpdk_info::detach),
     command("netdev-dpdk/get-mempool-info", "[netdev]", 0, 1, dpdk_info::mempools),
-    command("netdev-dpdk/get-vhost-async-thresh", "", 0, 0, engines::get_threshold),
-    command("netdev-dpdk/set-vhost-async-thresh", "N", 1, 1, engines::set_threshold),
+    command("netdev-dpdk/get-vhost-async-thresh", "", 0, 0, engine_commands::get_threshold),
+    command("netdev-dpdk/set-vhost-async-thresh", "N", 1, 1, engine_commands::set_threshold),
     command("netdev-dpdk/set-admin-state", "[netdev] up|down", 1, 2, dpdk_info::set_admin_state),
-    command("ofproto/list-tunnels", "", 0, 0, tunnels::list),
+    command("ofproto/list-tunnels", "", 0, 0, tunnel_commands::list),
     command(
         "ovs/route/add",
         "ip_addr/prefix_len out_br_name [gw] [pkt_mark=mark]",
         2,
         4,
-        tunnels::add_route,
+        tunnel_commands::add_route,
     ),
-    command("ovs/route/del", "ip_addr/prefix_len [pkt_mark=mark]", 1, 2, tunnels::del_route),
-    command("ovs/route/lookup", "ip_addr [pkt_mark=mark]", 1, 2, tunnels::lookup_route),
-    command("ovs/route/show", "", 0, 0, tunnels::routes),
-    command("tnl/arp/aging", "[SECS]", 0, 1, tunnels::aging),
-    command("tnl/arp/flush", "", 0, 0, tunnels::flush_neighbours),
-    command("tnl/arp/set", "BRIDGE IP MAC", 3, 3, tunnels::set_neighbour),
-    command("tnl/arp/show", "", 0, 0, tunnels::neighbours),
-    command("tnl/egress_port_range", "min max", 0, 2, tunnels::port_range),
-    command("tnl/neigh/aging", "[SECS]", 0, 1, tunnels::aging),
-    command("tnl/neigh/flush", "", 0, 0, tunnels::flush_neighbours),
-    command("tnl/neigh/set", "BRIDGE IP MAC", 3, 3, tunnels::set_neighbour),
-    command("tnl/neigh/show", "", 0, 0, tunnels::neighbours),
-    command("tnl/ports/show", "-v", 0, 1, tunnels::ports),
+    command(
+        "ovs/route/del",
+        "ip_addr/prefix_len [pkt_mark=mark]",
+        1,
+        2,
+        tunnel_commands::del_route,
+    ),
+    command("ovs/route/lookup", "ip_addr [pkt_mark=mark]", 1, 2, tunnel_commands::lookup_route),
+    command("ovs/route/show", "", 0, 0, tunnel_commands::routes),
+    command("tnl/arp/aging", "[SECS]", 0, 1, tunnel_commands::aging),
+    command("tnl/arp/flush", "", 0, 0, tunnel_commands::flush_neighbours),
+    command("tnl/arp/set", "BRIDGE IP MAC", 3, 3, tunnel_commands::set_neighbour),
+    command("tnl/arp/show", "", 0, 0, tunnel_commands::neighbours),
+    command("tnl/egress_port_range", "min max", 0, 2, tunnel_commands::port_range),
+    command("tnl/neigh/aging", "[SECS]", 0, 1, tunnel_commands::aging),
+    command("tnl/neigh/flush", "", 0, 0, tunnel_commands::flush_neighbours),
+    command("tnl/neigh/set", "BRIDGE IP MAC", 3, 3, tunnel_commands::set_neighbour),
+    command("tnl/neigh/show", "", 0, 0, tunnel_commands::neighbours),
+    command("tnl/ports/show", "-v", 0, 1, tunnel_commands::ports),
     command("ofproto/list", "", 0, 0, fdb::list),
     command(
         "ofproto/trace",
@@ -151,8 +157,8 @@ pub const COMMANDS: &[Command] = &[
         8,
         trace::trace,
     ),
-    command("qos/show", "interface", 1, 1, qos::show),
-    command("qos/show-types", "interface", 1, 1, qos::types),
+    command("qos/show", "interface", 1, 1, qos_commands::show),
+    command("qos/show-types", "interface", 1, 1, qos_commands::types),
     command("revalidator/purge", "", 0, 0, dpctl::purge),
     command("revalidator/wait", "", 0, 0, dpctl::wait),
     command("upcall/show", "", 0, 0, dpctl::upcall_show),

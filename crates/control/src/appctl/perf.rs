@@ -69,7 +69,7 @@ pub fn perf_show(s: &mut State, args: &[String]) -> Result<String, String> {
         let _ = writeln!(out, "Measurement duration: {seconds:.3} s\n");
         let _ = writeln!(out, "pmd thread numa_id {} core_id {core}:\n", info.numa);
         iterations(&mut out, p, used, hz);
-        super::engines::perf(&mut out, s, core);
+        super::engine_commands::perf(&mut out, s, core);
         packets(&mut out, p, seconds, hz);
         stages(&mut out, p);
         if s.dp.settings().perf_metrics

@@ -131,7 +131,7 @@ pub fn stats_clear(s: &mut State, args: &[String]) -> Result<String, String> {
     exists(s)?;
     let core = wanted_core(args);
     s.dp.stats_clear(core.map(WorkerId::Pmd));
-    super::engines::clear(core);
+    super::engine_commands::clear(core);
     Ok(String::new())
 }
 

@@ -6,7 +6,7 @@
 //! before the tables see it (`ofproto::translate::special`) and handed over; [`session`] says what
 //! follows.
 
-mod conf;
+mod bfd_conf;
 mod packet;
 mod session;
 pub mod sessions;
@@ -14,7 +14,7 @@ pub mod sessions;
 use crate::config::IfaceConf;
 use crate::state::State;
 use crate::vlog;
-use conf::Conf;
+use bfd_conf::Conf;
 use datapath::PuntEvent;
 use ofproto::{BfdContext, BridgeId};
 use openflow::{Action, Match, NO_BUFFER, OfPort, PacketOut, port};

@@ -1,7 +1,7 @@
 //! BFD control packets (RFC 5880, section 4.1) in UDP and IPv4 (RFC 5881), as ovs-vswitchd sends
 //! and reads them.
 
-use super::conf::Conf;
+use super::bfd_conf::Conf;
 use wire::{Ipv4, Udp};
 
 /// Of BFD control packets (RFC 5881, section 4).

@@ -2,7 +2,7 @@
 //! authentication, no echo. Pure: times are arguments, in milliseconds of one clock; what is
 //! received and sent is a [`Control`].
 
-use super::conf::Conf;
+use super::bfd_conf::Conf;
 use super::packet::{Control, Diag, Refusal, State, flag};
 use crate::budget::Budget;
 use std::collections::BTreeMap;

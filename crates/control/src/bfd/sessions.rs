@@ -1,6 +1,6 @@
 //! The BFD sessions of all interfaces, and when they are to be run.
 
-use super::conf::Conf;
+use super::bfd_conf::Conf;
 use super::session::{Session, Status};
 use ofproto::{Gate, PortSpec};
 use std::collections::{BTreeMap, BTreeSet};

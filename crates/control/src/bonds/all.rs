@@ -1,7 +1,7 @@
 //! All bonds, and all ports that speak LACP, as the control side keeps them.
 
 use super::bond::{self, Bond, LacpStatus, Mode};
-use super::conf;
+use super::bond_conf;
 use super::lacp::{self, Lacp};
 use crate::config::{LacpMode, PortConf};
 use datapath::BondHash;
@@ -166,7 +166,7 @@ impl Entry {
         lacp.retain(|name| self.members.contains_key(name));
         for iface in &port.interfaces {
             if let Some(of_port) = self.members.get(&iface.name) {
-                lacp.set_member(&iface.name, conf::member(iface, *of_port), now);
+                lacp.set_member(&iface.name, bond_conf::member(iface, *of_port), now);
             }
         }
     }

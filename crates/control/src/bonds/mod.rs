@@ -10,7 +10,7 @@ pub mod all;
 mod announce;
 mod balance;
 mod bond;
-mod conf;
+mod bond_conf;
 mod lacp;
 mod pdu;
 
@@ -19,7 +19,7 @@ use crate::state::State;
 use crate::vlog;
 use all::{Entry, Spread, lacp_port};
 pub use bond::Bond;
-pub use conf::mac as parse_mac;
+pub use bond_conf::mac as parse_mac;
 use datapath::{BondHash, PuntEvent};
 use flow::PortNo;
 use ofproto::{BridgeId, LacpContext, LacpPort, PortSpec};
@@ -48,11 +48,11 @@ pub fn configure(s: &mut State, bridge: &BridgeConf) {
 fn configure_port(s: &mut State, bridge: &BridgeConf, port: &PortConf) {
     let Some(at) = s.bridges.get(&bridge.name) else { return };
     let (id, now, mut wrong) = (at.id, s.now_ms(), Vec::new());
-    let bond = conf::bond(port).map(|(conf, w)| {
+    let bond = bond_conf::bond(port).map(|(conf, w)| {
         wrong.extend(w);
         conf
     });
-    let lacp = conf::lacp(port, at.mac).unwrap_or_else(|w| {
+    let lacp = bond_conf::lacp(port, at.mac).unwrap_or_else(|w| {
         wrong.push(w);
         None
     });
@@ -69,7 +69,7 @@ fn configure_port(s: &mut State, bridge: &BridgeConf, port: &PortConf) {
         wrong.iter().for_each(|w| vlog::warn!("bridge", "port {}: {w}", port.name));
         entry.wrong = wrong;
     }
-    (entry.bridge, entry.lb_output) = (id, conf::lb_output(port));
+    (entry.bridge, entry.lb_output) = (id, bond_conf::lb_output(port));
     entry.members = members;
     entry.configure_bond(bond, &s.ofproto, now);
     entry.configure_lacp(lacp, port, now);

@@ -441,7 +441,7 @@ impl Reader<'_> {
                 .collect(),
             flow_tables: flow_tables.collect(),
             flood_vlans: vlans(row, "flood_vlans"),
-            mirrors: super::mirrors::read(self.db, row),
+            mirrors: super::mirror_conf::read(self.db, row),
             stp: row.bool("stp_enable"),
             rstp: row.bool("rstp_enable"),
             mcast_snooping: row.bool("mcast_snooping_enable"),

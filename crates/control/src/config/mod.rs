@@ -7,7 +7,7 @@
 mod client;
 mod desired;
 mod knobs;
-mod mirrors;
+mod mirror_conf;
 mod notices;
 mod qos;
 mod rows;
@@ -21,7 +21,7 @@ pub use desired::{
     PortConf, Remembered, VlanMode,
 };
 pub use knobs::{Knob, Support, TABLES};
-pub use mirrors::MirrorConf;
+pub use mirror_conf::MirrorConf;
 pub use notices::Notice;
 pub use qos::QosConf;
 pub use status::{

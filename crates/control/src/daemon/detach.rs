@@ -8,7 +8,7 @@
 
 use super::args::Args;
 use super::pidfile::{self, Pidfile};
-use super::standby;
+use super::takeover;
 use super::user::User;
 use crate::vlog::{self, PROGRAM};
 use std::ffi::CStr;
@@ -93,7 +93,7 @@ impl Daemon {
         if !args.standby {
             refuse_running(args)?;
         }
-        if is_plain && !args.standby && again.is_none() && standby::is_daemon_now(args) {
+        if is_plain && !args.standby && again.is_none() && takeover::is_daemon_now(args) {
             std::process::exit(0);
         }
         // Rust's handler only knows overflowing stacks; it takes one SIGSEGV that was sent (`kill

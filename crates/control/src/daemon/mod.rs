@@ -10,15 +10,15 @@ mod detach;
 mod machine;
 mod paths;
 mod pidfile;
-mod standby;
 pub mod system_stats;
+mod takeover;
 mod user;
 
 pub use args::{Action, Args, Dummy, SslFiles, UsageError, help};
 pub use detach::{Daemon, StartError};
 pub use machine::log_machine;
 pub use paths::Dirs;
-pub use standby::Standby;
+pub use takeover::Standby;
 
 /// The release of `ovs-vswitchd` whose interfaces this program offers.
 pub const OVS_VERSION: &str = "3.1.0";

@@ -2,8 +2,8 @@
 
 mod accounts;
 mod changes;
-mod closing;
 mod connections;
+mod datapath_ports;
 mod fail_mode;
 mod of_ports;
 mod packets;

@@ -6,10 +6,10 @@
 //! [`Reply`] for later. What a client does wrong ends its own connection and nothing else.
 
 mod registry;
-mod server;
+mod socket;
 
 pub use registry::{Answer, Registry, Reply, Request};
-pub use server::{Server, default_path};
+pub use socket::{Server, default_path};
 
 /// Adds `list-commands` (answered by the registry itself) and `version`.
 pub fn register_basics<S>(registry: &mut Registry<S>) {

@@ -5,8 +5,8 @@
 //! for a named reason); what it ends beyond that are copies.
 
 use crate::actions::ct;
-use crate::actions::encap;
 use crate::actions::fragments::{Held, Position};
+use crate::actions::mpls_payload;
 use crate::actions::rewrite::{self, Place};
 use crate::batch::keys::bytes;
 use crate::parse::frame::Frame;
@@ -299,11 +299,11 @@ fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
         Op::PushMpls { ethertype, lse } => rewrite::push_mpls(p, &f.layout, *ethertype, *lse)?,
         Op::PopMpls { ethertype } => rewrite::pop_mpls(p, &place, *ethertype)?,
         Op::EncapMpls { ethertype, lse, dst, src } => {
-            encap::frame_in_mpls(p, [*dst, *src], *ethertype, *lse)?;
+            mpls_payload::frame_in_mpls(p, [*dst, *src], *ethertype, *lse)?;
             f.tags = f.vlan_limit;
         }
         Op::DecapMpls => {
-            encap::frame_out_of_mpls(p, &place)?;
+            mpls_payload::frame_out_of_mpls(p, &place)?;
             f.tags = f.vlan_limit;
         }
         Op::TunnelPush(t) => {

@@ -1,9 +1,9 @@
 //! Step 4, actions: each packet's program is executed.
 
 pub(crate) mod ct;
-mod encap;
 pub(crate) mod fragments;
 pub(crate) mod interpret;
+mod mpls_payload;
 pub(crate) mod patch;
 pub(crate) mod program;
 pub(crate) mod rewrite;

@@ -8,7 +8,7 @@ use crate::messages::{Bell, Command, Execute};
 use crate::miss::policy::PortLookup;
 use crate::settings::*;
 use crate::stats::perf::MetricsView;
-use crate::stats::worker::Perf;
+use crate::stats::worker_stats::Perf;
 use action::{Op, Region};
 use flow::PortNo;
 use port::Service;

@@ -3,7 +3,7 @@
 mod api;
 mod auto_lb;
 mod bonds;
-pub(crate) mod capture;
+pub(crate) mod capture_control;
 pub(crate) mod ct_keeper;
 pub(crate) mod effects;
 pub(crate) mod flow_index;
@@ -21,7 +21,7 @@ mod wait;
 pub(crate) mod watches;
 pub(crate) mod worker;
 
-use crate::control::capture::CaptureControl;
+use crate::control::capture_control::CaptureControl;
 use crate::control::ct_keeper::CtKeeper;
 use crate::control::effects::EffectQueue;
 use crate::control::invalidate::Tickets;

@@ -11,7 +11,7 @@ use crate::pmd::Worker;
 use crate::rx::kernel_wait::KernelWait;
 use crate::settings::*;
 use crate::stats::perf::Metrics;
-use crate::stats::worker::{Perf, PerfCell};
+use crate::stats::worker_stats::{Perf, PerfCell};
 use crate::tx::TxState;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

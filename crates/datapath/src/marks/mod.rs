@@ -7,10 +7,10 @@
 //! before its megaflow's index is used again. A megaflow that was marked dead is not found by its
 //! mark either, so that barriers do not wait for an adapter.
 
+mod mark_table;
 pub(crate) mod step;
-mod table;
 
-pub(crate) use table::{MarkMemory, MarkTable};
+pub(crate) use mark_table::{MarkMemory, MarkTable};
 
 use offload::{FirstBytes, Mark};
 

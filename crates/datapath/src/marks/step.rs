@@ -1,6 +1,6 @@
 //! Before step 2: what marks say of the packets of a burst; the others are parsed.
 
-use super::table::Found;
+use super::mark_table::Found;
 use super::{MarkChange, MarkCounts, MarkTable};
 use crate::actions::program::Kind;
 use crate::actions::program::Programs;

@@ -5,4 +5,4 @@ pub(crate) mod counters;
 pub(crate) mod perf;
 pub(crate) mod port;
 pub(crate) mod stage_clock;
-pub(crate) mod worker;
+pub(crate) mod worker_stats;

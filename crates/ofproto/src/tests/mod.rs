@@ -1,15 +1,15 @@
 //! Tests of the whole switch, without I/O.
 
 mod bounds;
-mod encap;
-mod learning;
+mod encap_tests;
+mod learning_tests;
 mod links;
-mod mirrors;
+mod mirrors_tests;
 mod misses;
 mod ovs_trace;
 mod properties;
 mod sliced_changes;
-mod special;
+mod special_tests;
 mod tlv_properties;
 
 use crate::*;

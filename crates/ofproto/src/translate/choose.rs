@@ -3,7 +3,7 @@
 //! Hashes are our own: a packet may take another link than ovs-vswitchd gives it, and flows spread
 //! alike.
 
-use super::group::{mix, pair};
+use super::buckets::{mix, pair};
 use crate::fields;
 use crate::translate::xlate::Xlate;
 use flow::{Field, Key, Mask, at, frag};

@@ -4,6 +4,7 @@
 
 mod actions;
 mod bond;
+mod buckets;
 mod budget;
 mod choose;
 mod commit;
@@ -11,12 +12,10 @@ mod ct;
 pub(crate) mod effects;
 mod encap;
 pub(crate) mod frozen;
-mod group;
 mod learn;
 mod length;
 mod mirror;
 mod normal;
-mod options;
 mod output;
 mod own;
 pub(crate) mod pipe;
@@ -25,6 +24,7 @@ mod recirc;
 mod set;
 mod special;
 mod tunnel;
+mod tunnel_options;
 pub(crate) mod xlate;
 
 pub use effects::{BfdContext, LacpContext, PacketInContext};

@@ -1,6 +1,8 @@
 //! Experimenter messages: Nicira's and ONF's.
 
-use super::{Dialect, Form, NX, ONF, ReplyTo, bundle, config, continuation, ct_flush, flow_mod};
+use super::{
+    Dialect, Form, NX, ONF, ReplyTo, bundle, config, continuation_codec, ct_flush, flow_mod,
+};
 use super::{group, lengths, tlv};
 use crate::buf::{Rd, Result};
 use crate::{FlowFormat, OfError, PacketInFormat, Request, Version};
@@ -73,7 +75,7 @@ fn nicira(dialect: Dialect, subtype: u32, mut rd: Rd<'_>) -> Result<Request> {
         25 => Request::TlvTable,
         27 => return config::decode_async14(version, rd),
         31 => return group::decode_mod_form(Version::V15, version, rd).map(Request::GroupMod),
-        28 => return continuation::decode_resume(dialect, rd),
+        28 => return continuation_codec::decode_resume(dialect, rd),
         29 => return ct_flush::decode_zone(rd),
         32 => return ct_flush::decode(rd),
         // What a switch sends.

@@ -7,7 +7,7 @@ use crate::{PacketInFormat, Version};
 mod begun;
 mod bundle;
 mod config;
-mod continuation;
+mod continuation_codec;
 mod ct_flush;
 mod decode;
 mod encode;
@@ -27,7 +27,7 @@ mod port;
 mod queue;
 mod table;
 mod table_change;
-mod table_features;
+mod table_features_codec;
 mod tlv;
 
 pub use decode::{DecodeError, ERROR_DATA, decode};

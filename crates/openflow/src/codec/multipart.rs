@@ -4,7 +4,7 @@ use super::begun::{MAX_LEN, begin, finish, vendor};
 use super::kinds::Kind;
 use super::{Dialect, Form, NX, ONF, ReplyTo};
 use super::{flow_stats, group, lengths, meter, monitor, port, queue};
-use super::{table, table_change, table_features};
+use super::{table, table_change, table_features_codec};
 use crate::buf::{Put, Rd, Result};
 use crate::{
     MultipartReply as Reply, MultipartRequest, OfError, Request, TableFeaturesPart, TableStats,
@@ -253,7 +253,7 @@ pub(super) fn encode(dialect: Dialect, to: ReplyTo, reply: &Reply, more: bool) -
         }
         Reply::TableFeatures(tables) => {
             let last = last_of(tables);
-            parts.each(tables, |t, m| table_features::put(version, t, last, m))
+            parts.each(tables, |t, m| table_features_codec::put(version, t, last, m))
         }
         Reply::TableDesc(tables) => parts.each(tables, table::put_desc),
         Reply::PortStats(list) => parts.each(list, |s, m| port::put_stats(version, s, m)),

@@ -3,7 +3,7 @@
 use super::begun::{append, begin, begin_exp};
 use super::flow_mod::put_nx_match;
 use super::kinds::Kind;
-use super::{Dialect, NX, continuation, port::check_port};
+use super::{Dialect, NX, continuation_codec, port::check_port};
 use crate::actions::decode_actions;
 use crate::buf::{Put, Rd, Result};
 use crate::matching::{decode_match, encode_match, encode_oxm_list};
@@ -164,7 +164,7 @@ fn packet_in_nx2(version: Version, xid: u32, p: &PacketIn) -> Vec<u8> {
         m.property(6, |m| encode_oxm_list(version, &p.matching, m));
     }
     if let Some(state) = &p.continuation {
-        m.property(8, |m| continuation::encode(version, state, m));
+        m.property(8, |m| continuation_codec::encode(version, state, m));
     }
     if !p.userdata.is_empty() {
         m.property(7, |m| m.raw(&p.userdata));

@@ -10,9 +10,9 @@
 mod bonds;
 mod bridges;
 mod cores;
-mod engines;
+mod engine_tree;
 mod megaflows;
-mod ports;
+mod port_tree;
 
 use crate::OVS_VERSION;
 use crate::appctl::coverage;
@@ -27,10 +27,10 @@ const PARTS: &[Part] = &[
     Part("switch", true, switch),
     Part("cores", true, cores::cores),
     Part("caches", true, cores::caches),
-    Part("engines", true, engines::engines),
-    Part("ports", true, ports::ports),
+    Part("engines", true, engine_tree::engines),
+    Part("ports", true, port_tree::ports),
     Part("bonds", true, bonds::bonds),
-    Part("guests", true, ports::guests),
+    Part("guests", true, port_tree::guests),
     Part("tunnels", true, bridges::tunnels),
     Part("bridges", true, bridges::bridges),
     Part("connections", true, bridges::connections),
