@@ -56,8 +56,8 @@ pub enum Outcome {
 /// What the datapath is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// That this megaflow ends is to be reported ([`ForwardTable::gone`]) before a change is complete;
-    /// also if it is gone already.
+    /// That this megaflow ends is to be reported ([`ForwardTable::gone`]) before a change is
+    /// complete; also if it is gone already.
     Watch {
         /// What does its work.
         id: Id,
@@ -149,8 +149,8 @@ impl Barred {
     }
 }
 
-/// See the module. One thread owns it; [`ForwardTable::next_request`] and [`ForwardTable::next_step`] say what
-/// others are to do.
+/// The rules that forward of one port, and what became of each. One thread owns it;
+/// [`ForwardTable::next_request`] and [`ForwardTable::next_step`] say what others are to do.
 pub struct ForwardTable {
     limits: Limits,
     units: HashMap<Id, Unit>,

@@ -164,8 +164,8 @@ impl ForwardTable {
         self.steps.push_back(Step::Unwatch(id));
     }
 
-    /// All rules leave, by a flush of the adapter's table: [`ForwardTable::flushed`] says when they are
-    /// gone.
+    /// All rules leave, by a flush of the adapter's table: [`ForwardTable::flushed`] says when they
+    /// are gone.
     pub fn leave_all(&mut self, now_ms: u64) {
         let all: Vec<Id> = self.units.keys().copied().collect();
         all.into_iter().for_each(|id| self.leave(now_ms, id));
