@@ -10,7 +10,7 @@ use dpdk_sys as sys;
 use packet::Packet;
 use std::collections::BTreeSet;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What to configure. Queue and ring sizes are wishes that are fitted to the device.
@@ -302,6 +302,11 @@ impl EthDev {
     /// count bursts.
     pub fn pause(&self) -> EthPause {
         EthPause(self.dev.gate.clone())
+    }
+
+    /// Resets and removals of the adapter, counted from the first call on.
+    pub fn upsets(&self) -> Arc<AtomicU32> {
+        self.dev.upsets.lock().unwrap_or_else(|e| e.into_inner()).watch(self.dev.port)
     }
 }
 

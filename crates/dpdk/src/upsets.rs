@@ -1,7 +1,6 @@
 //! Resets and removals of a port's adapter, as its driver reports them: rules that were there are
 //! gone.
 
-use crate::eth::{Dev, EthDev};
 use dpdk_sys as sys;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +14,7 @@ pub(crate) struct Upsets {
 
 impl Upsets {
     /// The counter; it counts from the first call on.
-    fn watch(&mut self, port: u16) -> Arc<AtomicU32> {
+    pub fn watch(&mut self, port: u16) -> Arc<AtomicU32> {
         if !self.watched {
             // SAFETY: the counter lives until `end`.
             self.watched = unsafe { sys::weft_eth_watch(port, self.count.as_ptr()) } == 0;
@@ -34,13 +33,5 @@ impl Upsets {
             // SAFETY: registered by `watch` with the same counter.
             unsafe { sys::weft_eth_unwatch(port, self.count.as_ptr()) };
         }
-    }
-}
-
-impl EthDev {
-    /// Resets and removals of the adapter, counted from the first call on.
-    pub fn upsets(&self) -> Arc<AtomicU32> {
-        let dev: &Dev = self.shared();
-        dev.upsets.lock().unwrap_or_else(|e| e.into_inner()).watch(dev.port)
     }
 }

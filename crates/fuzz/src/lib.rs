@@ -1,6 +1,6 @@
 //! What is fuzzed: each [`FuzzTarget`] is a function over bytes that must return, whatever the
-//! bytes are. It panics when a promise is broken: a fast part that differs from its slow twin, a message
-//! that takes too long, memory that was written outside of a guest, a buffer that leaked.
+//! bytes are. It panics when a promise is broken: a fast part that differs from its slow twin, a
+//! message that takes too long, memory that was written outside of a guest, a buffer that leaked.
 //!
 //! *Place*: support row. `tests/replay.rs` runs every target over its seeds and over changed copies
 //! of them with any toolchain; `libfuzzer/` (outside of the workspace) runs one under libFuzzer,
