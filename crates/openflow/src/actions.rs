@@ -5,6 +5,7 @@
 //! readers below never look past its end. What Nicira has and [`Action`] has no form for
 //! (dec_nsh_ttl, ...) is an unknown type here.
 
+use crate::action_types::{NICIRA, ONF, ONF_COPY_FIELD, VENDOR, act10, act11};
 use crate::actions_nx as nx;
 use crate::fields::{Bytes, set_field, subfield_move};
 use crate::oxm::{port_from_10, port_is_valid};
@@ -12,56 +13,8 @@ use crate::prereq::{eth, is_mpls};
 use crate::{Action, OfError, OfPort, Reason, Version, port};
 use flow::Field;
 
-pub(crate) const VENDOR: u16 = 0xffff;
-pub(crate) const NICIRA: u32 = 0x2320;
-pub(crate) const ONF: u32 = 0x4f4e_4600;
-/// ONF's copy-field of 1.3 and 1.4.
-pub(crate) const ONF_COPY_FIELD: u16 = 3200;
 /// Lists in lists deeper than this are refused.
 const MAX_DEPTH: u8 = 32;
-
-/// Standard actions of 1.0.
-pub(crate) mod act10 {
-    pub const OUTPUT: u16 = 0;
-    pub const SET_VLAN_VID: u16 = 1;
-    pub const SET_VLAN_PCP: u16 = 2;
-    pub const STRIP_VLAN: u16 = 3;
-    pub const SET_DL_SRC: u16 = 4;
-    pub const SET_DL_DST: u16 = 5;
-    pub const SET_NW_TOS: u16 = 8;
-    pub const SET_TP_DST: u16 = 10;
-    pub const ENQUEUE: u16 = 11;
-}
-
-/// Standard actions of 1.1 and later.
-pub(crate) mod act11 {
-    pub const OUTPUT: u16 = 0;
-    pub const SET_VLAN_VID: u16 = 1;
-    pub const SET_VLAN_PCP: u16 = 2;
-    pub const SET_DL_SRC: u16 = 3;
-    pub const SET_DL_DST: u16 = 4;
-    pub const SET_NW_SRC: u16 = 5;
-    pub const SET_NW_DST: u16 = 6;
-    pub const SET_NW_TOS: u16 = 7;
-    pub const SET_NW_ECN: u16 = 8;
-    pub const SET_TP_SRC: u16 = 9;
-    pub const SET_TP_DST: u16 = 10;
-    pub const SET_MPLS_LABEL: u16 = 13;
-    pub const SET_MPLS_TC: u16 = 14;
-    pub const SET_MPLS_TTL: u16 = 15;
-    pub const DEC_MPLS_TTL: u16 = 16;
-    pub const PUSH_VLAN: u16 = 17;
-    pub const POP_VLAN: u16 = 18;
-    pub const PUSH_MPLS: u16 = 19;
-    pub const POP_MPLS: u16 = 20;
-    pub const SET_QUEUE: u16 = 21;
-    pub const GROUP: u16 = 22;
-    pub const SET_NW_TTL: u16 = 23;
-    pub const DEC_NW_TTL: u16 = 24;
-    pub const SET_FIELD: u16 = 25;
-    pub const COPY_FIELD: u16 = 28;
-    pub const METER: u16 = 29;
-}
 
 /// What an entry of an action list is.
 pub(crate) enum Item {

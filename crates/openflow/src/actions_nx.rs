@@ -1,5 +1,6 @@
 //! Nicira's actions from the wire.
 
+use crate::action_types::{controller2, nxast};
 use crate::actions::{self, Item};
 use crate::conntrack;
 use crate::encap;
@@ -8,68 +9,6 @@ use crate::learn;
 use crate::oxm::{Oxm, port_from_10};
 use crate::{Action, Bundle, OfError, OfPort, Reason, Subfield, Version, port};
 use flow::Field;
-
-/// `NXAST_*`.
-#[allow(missing_docs)]
-pub(crate) mod nxast {
-    pub const RESUBMIT: u16 = 1;
-    pub const SET_TUNNEL: u16 = 2;
-    pub const SET_QUEUE: u16 = 4;
-    pub const POP_QUEUE: u16 = 5;
-    pub const REG_MOVE: u16 = 6;
-    pub const REG_LOAD: u16 = 7;
-    pub const NOTE: u16 = 8;
-    pub const SET_TUNNEL64: u16 = 9;
-    pub const MULTIPATH: u16 = 10;
-    pub const RESUBMIT_TABLE: u16 = 14;
-    pub const BUNDLE: u16 = 12;
-    pub const BUNDLE_LOAD: u16 = 13;
-    pub const OUTPUT_REG: u16 = 15;
-    pub const LEARN: u16 = 16;
-    pub const EXIT: u16 = 17;
-    pub const DEC_TTL: u16 = 18;
-    pub const FIN_TIMEOUT: u16 = 19;
-    pub const CONTROLLER: u16 = 20;
-    pub const DEC_TTL_CNT_IDS: u16 = 21;
-    pub const WRITE_METADATA: u16 = 22;
-    pub const PUSH_MPLS: u16 = 23;
-    pub const POP_MPLS: u16 = 24;
-    pub const SET_MPLS_TTL: u16 = 25;
-    pub const DEC_MPLS_TTL: u16 = 26;
-    pub const STACK_PUSH: u16 = 27;
-    pub const STACK_POP: u16 = 28;
-    pub const SAMPLE: u16 = 29;
-    pub const SET_MPLS_LABEL: u16 = 30;
-    pub const SET_MPLS_TC: u16 = 31;
-    pub const OUTPUT_REG2: u16 = 32;
-    pub const REG_LOAD2: u16 = 33;
-    pub const CONJUNCTION: u16 = 34;
-    pub const CT: u16 = 35;
-    pub const NAT: u16 = 36;
-    pub const CONTROLLER2: u16 = 37;
-    pub const SAMPLE2: u16 = 38;
-    pub const OUTPUT_TRUNC: u16 = 39;
-    pub const GROUP: u16 = 40;
-    pub const SAMPLE3: u16 = 41;
-    pub const CLONE: u16 = 42;
-    pub const CT_CLEAR: u16 = 43;
-    pub const RESUBMIT_TABLE_CT: u16 = 44;
-    pub const CHECK_PKT_LARGER: u16 = 49;
-    pub const LEARN2: u16 = 45;
-    pub const RAW_ENCAP: u16 = 46;
-    pub const RAW_DECAP: u16 = 47;
-    pub const DELETE_FIELD: u16 = 50;
-}
-
-/// Properties of [`nxast::CONTROLLER2`].
-pub(crate) mod controller2 {
-    pub const MAX_LEN: u16 = 0;
-    pub const ID: u16 = 1;
-    pub const REASON: u16 = 2;
-    pub const USERDATA: u16 = 3;
-    pub const PAUSE: u16 = 4;
-    pub const METER: u16 = 5;
-}
 
 const ETH_HEADER: u32 = 14;
 const MAX_HASH_FIELDS: u16 = 6;

@@ -4,8 +4,8 @@
 //! action of its own is a set-field from 1.2 on, what later versions have and 1.0 has not is
 //! Nicira's. An action without any form in a version is left out.
 
-use crate::actions::{act10, act11};
-use crate::actions_nx::{NXM_OF_IN_PORT, nxast};
+use crate::action_types::{act10, act11, nxast};
+use crate::actions_nx::NXM_OF_IN_PORT;
 use crate::conntrack::{encode_ct, encode_nat};
 use crate::encap;
 use crate::fields_out::{Nx, Put, form};
@@ -143,7 +143,7 @@ impl<'a> Encoder<'a> {
 
     fn put_controller(&mut self, action: &Action) {
         use crate::Reason;
-        use crate::actions_nx::controller2::*;
+        use crate::action_types::controller2::*;
         let Action::Controller { max_len, reason, id, userdata, pause, meter } = action else {
             return;
         };
@@ -448,7 +448,7 @@ impl<'a> Encoder<'a> {
             Action::Resubmit { in_port, table, ct } => put_resubmit(put, *in_port, *table, *ct),
             Action::Clone(list) => {
                 let (version, has_vlan, proto) = (put.version, self.has_vlan, self.proto);
-                put.vendor(crate::actions::NICIRA, nxast::CLONE, |out| {
+                put.vendor(crate::action_types::NICIRA, nxast::CLONE, |out| {
                     out.extend([0; 6]);
                     Encoder { put: Put { version, out }, has_vlan, proto }.put_all(list);
                 });

@@ -3,8 +3,8 @@
 //! Source: ovs-actions(7), and OVS's `nicira-ext.h` for the numbers.
 
 use crate::action::Subfield;
+use crate::action_types::{NICIRA, nxast};
 use crate::actions::{ListOf, decode_items, only_actions_in};
-use crate::actions_nx::nxast;
 use crate::fields::{self, Bytes, zeros};
 use crate::fields_out::{Nx, Put};
 use crate::{Action, OfError, Version};
@@ -189,7 +189,7 @@ pub(crate) fn decode_check_len(b: Bytes) -> Result<Action, OfError> {
 
 /// Writes a `ct`; `actions` writes those in it.
 pub(crate) fn encode_ct(put: &mut Put, ct: &Conntrack, actions: impl FnOnce(&mut Vec<u8>)) {
-    put.vendor(crate::actions::NICIRA, nxast::CT, |out| {
+    put.vendor(NICIRA, nxast::CT, |out| {
         let nx = Nx::new(out).u16(ct.flags);
         let nx = match ct.zone {
             Zone::Number(zone) => nx.u32(0).u16(zone),

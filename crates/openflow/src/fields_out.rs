@@ -1,7 +1,6 @@
 //! Fields and subfields as arguments of actions, written.
 
-use crate::actions::{NICIRA, VENDOR, act11};
-use crate::actions_nx::nxast;
+use crate::action_types::{NICIRA, VENDOR, act11, nxast};
 use crate::oxm::{Class, Oxm, port_to_10, put_tun_metadata};
 use crate::prereq::VLAN_PRESENT;
 use crate::{Subfield, Version};

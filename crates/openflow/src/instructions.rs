@@ -4,8 +4,8 @@
 //! write-actions, write-metadata, goto-table (OpenFlow 1.3.5, section 5.9). 1.0's action list is an
 //! apply-actions with, maybe, Nicira's write-metadata behind it.
 
+use crate::action_types::nxast;
 use crate::actions::{Item, decode_actions, decode_items, only_actions};
-use crate::actions_nx::nxast;
 use crate::actions_out::encode_flow_actions;
 use crate::fields::Bytes;
 use crate::fields_out::Put;

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod action;
+mod action_types;
 pub mod actions;
 mod actions_nx;
 pub mod actions_out;
@@ -27,13 +28,14 @@ mod match11;
 pub mod matching;
 pub mod message;
 pub mod oxm;
+pub mod packet_type;
 pub mod prereq;
 mod table_features;
 
 pub use action::*;
 pub use conntrack::{Conntrack, Nat, Zone};
 pub use continuation::{Continuation, Resume};
-pub use encap::{Header, packet_type};
+pub use encap::Header;
 pub use error::*;
 pub use learn::{Learn, LearnSource, LearnSpec, LearnTarget, learn_flag};
 pub use message::*;
