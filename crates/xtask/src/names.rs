@@ -3,7 +3,7 @@
 
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Types of the workspace that may have one name.
 const TYPES_PER_NAME_MAX: usize = 3;
@@ -42,7 +42,7 @@ fn more_than(most: usize, all: Places) -> impl Iterator<Item = String> {
     many.map(|(name, places)| format!("{name}: {}", places.join(", ")))
 }
 
-fn is_source(file: &PathBuf) -> bool {
+fn is_source(file: &Path) -> bool {
     let parts: Vec<_> = file.iter().map(|p| p.to_string_lossy()).collect();
     parts.len() > 3
         && parts[0] == "crates"
