@@ -217,7 +217,7 @@ impl Datapath {
     /// Traffic that was known at the last [`Datapath::fold`], of `most` lists of counters. True:
     /// there is more.
     pub fn collect_some(&mut self, most: usize, each: &mut dyn FnMut(Used<'_>)) -> bool {
-        for c in self.past_credits.drain(..) {
+        for c in self.past.credits.drain(..) {
             each(Used {
                 credits: &c.credits,
                 effects: c.effects.as_ref(),

@@ -137,15 +137,22 @@ fn limit(port: &dyn Port) -> usize {
     usize::from(port.mtu()) + BEYOND_MTU
 }
 
+/// What ports, flows and threads that are gone have left.
+#[derive(Default)]
+pub(crate) struct Past {
+    /// Counters of ports, and of packets without a port.
+    pub stats: PortStats,
+    /// Traffic of flows that is not credited yet.
+    pub credits: Vec<Credit>,
+}
+
 /// The packet side. Dropping it shuts it down.
 pub struct Datapath {
     pub(crate) config: Config,
     pub(crate) settings: Settings,
     pub(crate) workers: Vec<Option<Box<Handle>>>,
     pub(crate) ports: BTreeMap<PortNo, PortEntry>,
-    /// Counters of ports that are gone and of packets without a port.
-    pub(crate) past: PortStats,
-    pub(crate) past_credits: Vec<Credit>,
+    pub(crate) past: Past,
     pub(crate) tickets: Tickets,
     pub(crate) effect_queue: EffectQueue,
     pub(crate) differences: Vec<Box<str>>,
@@ -180,8 +187,7 @@ impl Datapath {
             settings: Settings::default(),
             workers: vec![Some(Box::new(kernel))],
             ports: BTreeMap::new(),
-            past: PortStats::default(),
-            past_credits: Vec::new(),
+            past: Past::default(),
             tickets: Tickets::new(),
             effect_queue: EffectQueue::default(),
             differences: Vec::new(),
@@ -343,7 +349,7 @@ impl Datapath {
         self.unbind_ended(&mut w.flows.marks);
         self.marks.watches.forget(slot, &mut w.flows.watches);
         self.forget_mark_tables(slot);
-        let past = &mut self.past_credits;
+        let past = &mut self.past.credits;
         w.flows.fold(self.aged_ms);
         w.flows.collect(usize::MAX, &mut |u| {
             past.push(Credit {
@@ -359,7 +365,7 @@ impl Datapath {
                 p.past.add(&c.read());
             }
         }
-        self.past.add(&w.shared.orphan.read());
+        self.past.stats.add(&w.shared.orphan.read());
     }
 
     /// Sends around a worker that leaves: others get another way to its ports, and drop their ring.
@@ -536,9 +542,9 @@ impl Datapath {
         let mut p = self.ports.remove(&no).expect("checked above");
         p.rxqs.clear();
         p.txqs.clear();
-        self.past.add(&p.past);
-        self.past.add(&p.hardware);
-        p.cells.values().for_each(|c| self.past.add(&c.read()));
+        self.past.stats.add(&p.past);
+        self.past.stats.add(&p.hardware);
+        p.cells.values().for_each(|c| self.past.stats.add(&c.read()));
         self.place(&[]);
         // Fewer threads can only fail to start what is not wanted any more.
         let _ = self.staff();
@@ -611,7 +617,7 @@ impl Datapath {
 
     /// Counters over all ports that are or were, and of packets without a port.
     pub fn totals(&self) -> PortStats {
-        let mut sum = self.past.clone();
+        let mut sum = self.past.stats.clone();
         self.ports.keys().for_each(|no| sum.add(&self.port_stats(*no).expect("exists")));
         self.workers.iter().flatten().for_each(|w| sum.add(&w.shared.orphan.read()));
         sum

@@ -123,10 +123,25 @@ pub(crate) struct Table {
     /// Its `dead`: dead megaflows met by lookups since `take_dead`.
     pub(super) search: Option<Box<Search>>,
     pub(super) counts: LookupCounts,
-    /// Decisions since it was tuned, and their cycles.
-    pub(super) miss_costs: (u64, u64),
-    /// Cycles of a miss, as far as known.
-    miss_cycles: u64,
+    miss_cost: MissCost,
+}
+
+/// What a miss costs.
+#[derive(Default)]
+struct MissCost {
+    /// Misses since the table was tuned, and their cycles.
+    since: (u64, u64),
+    /// Cycles of one, as far as known.
+    cycles: u64,
+}
+
+impl MissCost {
+    /// Cycles of a miss, with what was measured since the last call.
+    fn tune(&mut self) -> u64 {
+        let (n, cycles) = std::mem::take(&mut self.since);
+        self.cycles = cycles.checked_div(n).unwrap_or(self.cycles);
+        self.cycles
+    }
 }
 
 impl Table {
@@ -161,8 +176,7 @@ impl Table {
             level: preferred_level(),
             search: Some(Box::new(Search::new())),
             counts: LookupCounts::default(),
-            miss_costs: (0, 0),
-            miss_cycles: 0,
+            miss_cost: MissCost::default(),
         };
         t.open(0, FULL);
         t
@@ -345,9 +359,9 @@ impl Table {
     }
 
     /// Counts misses and the cycles they took.
-    pub fn count_misses(&mut self, miss_costs: u64, cycles: u64) {
-        self.miss_costs.0 += miss_costs;
-        self.miss_costs.1 += cycles;
+    pub fn count_misses(&mut self, misses: u64, cycles: u64) {
+        self.miss_cost.since.0 += misses;
+        self.miss_cost.since.1 += cycles;
     }
 
     /// What is known of the worth of storing this flow.
@@ -556,12 +570,11 @@ impl Table {
 
     /// Every 100 ms: rank, forget old hits, decide for each port about the cache.
     pub fn tune(&mut self, choice: Tri) {
-        let (n, cycles) = std::mem::take(&mut self.miss_costs);
-        self.miss_cycles = cycles.checked_div(n).unwrap_or(self.miss_cycles);
+        let miss_cycles = self.miss_cost.tune();
         (self.cache_on, self.cache_hashed, self.direct) = (false, false, false);
         for p in self.classifiers.iter_mut().flatten() {
             p.reorder(&self.subtables, self.secret);
-            p.tune(choice, self.miss_cycles);
+            p.tune(choice, miss_cycles);
             self.cache_on |= p.policy.cache == CacheUse::On && p.live > 0;
             self.cache_hashed |= p.policy.cache == CacheUse::On || p.policy.is_sampling();
             self.direct |= p.policy.new_flows == NewFlows::Direct;
