@@ -4,10 +4,12 @@
 use crate::dirs::Dirs;
 use crate::netns::Host;
 use crate::run::run;
+use crate::say::say;
 use crate::view::{self, View};
 use crate::{stop, top, up};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::io::IsTerminal;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -38,6 +40,13 @@ impl Drop for Stage {
 /// Runs until Ctrl-C, or for `seconds`.
 pub fn demo(seconds: Option<u64>) -> Result<()> {
     stop::on_signals();
+    for bridge in ["br0", "br1", "br2"] {
+        ensure!(
+            !Path::new("/sys/class/net").join(bridge).exists(),
+            "this machine has a network device {bridge} already, of another switch or of a \
+             demonstration that was killed"
+        );
+    }
     let tag = std::process::id() % 10_000;
     // The name cannot be foreseen: no other user can have put links there.
     let dir = tempfile::Builder::new().prefix("weft-").tempdir().context("a directory")?;
@@ -47,8 +56,8 @@ pub fn demo(seconds: Option<u64>) -> Result<()> {
     two_hosts(&mut stage, tag)?;
     hosts_behind_guest(&mut stage, tag)?;
     kernel_behind_tunnel(&mut stage, tag)?;
-    println!("\n{}", hints(&stage).join("\n"));
-    println!("\nCtrl-C stops it and removes everything.\n");
+    say(&format!("\n{}", hints(&stage).join("\n")))?;
+    say("\nCtrl-C stops it and removes everything.\n")?;
     watch(&stage, seconds)
 }
 
@@ -61,8 +70,8 @@ fn two_hosts(stage: &mut Stage, tag: u32) -> Result<()> {
         stage.hosts.push(Host::new(&dirs, &ns, &port, &format!("10.0.0.{}/24", i + 1))?);
         vsctl(&dirs, &format!("add-port br0 {port}"))?;
     }
-    println!("\nTwo namespaces through br0 (NORMAL):");
-    print!("{}", stage.hosts[0].exec("ping -c 3 -i 0.2 10.0.0.2")?);
+    say("\nTwo namespaces through br0 (NORMAL):")?;
+    say(&stage.hosts[0].exec("ping -c 3 -i 0.2 10.0.0.2")?)?;
     Ok(())
 }
 
@@ -97,9 +106,9 @@ fn hosts_behind_guest(stage: &mut Stage, tag: u32) -> Result<()> {
         run(&dirs, "ovs-ofctl", &["add-flow", "br1", flow])?;
     }
     stage.guest = Some(start_guest(&dirs)?);
-    println!("\nTwo namespaces through br1 and a vhost-user guest (testpmd):");
+    say("\nTwo namespaces through br1 and a vhost-user guest (testpmd):")?;
     let pings = ping(&stage.hosts[2], "10.1.0.2").context("the guest does not forward")?;
-    print!("{pings}");
+    say(&pings)?;
     Ok(())
 }
 
@@ -153,10 +162,10 @@ fn kernel_behind_tunnel(stage: &mut Stage, tag: u32) -> Result<()> {
             "add-port br0 vx0 -- set interface vx0 type=vxlan options:remote_ip={net}.2 options:key=42"
         ),
     )?;
-    println!("\nA namespace on br0, and the kernel's own vxlan device behind a tunnel over br2:");
-    print!("{}", ping(&stage.hosts[0], "10.0.0.9").context("the tunnel's peer does not answer")?);
+    say("\nA namespace on br0, and the kernel's own vxlan device behind a tunnel over br2:")?;
+    say(&ping(&stage.hosts[0], "10.0.0.9").context("the tunnel's peer does not answer")?)?;
     for args in [["ovs/route/lookup", &format!("{net}.2")].as_slice(), &["tnl/neigh/show"]] {
-        print!("{}", run(&dirs, "ovs-appctl", args)?);
+        say(&run(&dirs, "ovs-appctl", args)?)?;
     }
     Ok(())
 }
@@ -247,7 +256,7 @@ fn tell(dirs: &Dirs, ended: &dyn Fn() -> bool) -> Result<()> {
     while !ended() {
         std::thread::sleep(Duration::from_secs_f64(SHOWN_SECONDS));
         let after = view::look(dirs, false)?;
-        println!("{}", top::summary(&View::between(&before, &after)));
+        say(&top::summary(&View::between(&before, &after)))?;
         before = after;
     }
     Ok(())

@@ -10,6 +10,7 @@ mod manual;
 mod netns;
 mod place;
 mod run;
+mod say;
 mod stop;
 mod top;
 mod trace;

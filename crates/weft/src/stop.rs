@@ -1,4 +1,5 @@
-//! Ctrl-C, for commands that run until they are ended and then tidy up.
+//! Ctrl-C, a request to terminate and the end of the terminal, for commands that run until they are
+//! ended and then tidy up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,11 +9,16 @@ extern "C" fn on_signal(_: libc::c_int) {
     ask();
 }
 
-/// From now on Ctrl-C and a request to terminate only ask to stop.
+/// From now on Ctrl-C, a request to terminate and the end of the terminal only ask to stop; a
+/// signal that was ignored (`nohup`) stays ignored.
 pub fn on_signals() {
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic.
-        unsafe { libc::signal(signal, on_signal as *const () as libc::sighandler_t) };
+        unsafe {
+            if libc::signal(signal, on_signal as *const () as libc::sighandler_t) == libc::SIG_IGN {
+                libc::signal(signal, libc::SIG_IGN);
+            }
+        }
     }
 }
 

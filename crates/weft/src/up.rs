@@ -2,6 +2,7 @@
 
 use crate::dirs::Dirs;
 use crate::run::{quietly, run};
+use crate::say::say;
 use anyhow::{Context, Result, bail};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ pub fn up(dirs: &Dirs) -> Result<()> {
         start_database(dirs)?;
     }
     if run(dirs, "ovs-appctl", &["-T", "2", "version"]).is_ok() {
-        println!("a switch is already running in {}", dirs.run.display());
+        let _ = say(&format!("a switch is already running in {}", dirs.run.display()));
         return Ok(());
     }
     let sock = format!("unix:{}", dirs.db_sock().display());
@@ -28,7 +29,7 @@ pub fn up(dirs: &Dirs) -> Result<()> {
     let weftd = weftd.to_str().context("path of weftd")?;
     let args = ["--pidfile", "--detach", "--no-chdir", "--log-file", "-vconsole:off", &sock];
     run(dirs, weftd, &args)?;
-    println!("the switch is up; ovs-vsctl, ovs-ofctl and ovs-appctl reach it as usual");
+    let _ = say("the switch is up; ovs-vsctl, ovs-ofctl and ovs-appctl reach it as usual");
     Ok(())
 }
 
@@ -42,10 +43,10 @@ pub fn down(dirs: &Dirs) -> Result<()> {
         wait_gone(&dirs.run.join("ovsdb-server.pid"))?;
         std::fs::remove_file(own)?;
     }
-    match switch {
-        Ok(_) => println!("the switch is down"),
-        Err(_) => println!("no switch was running in {}", dirs.run.display()),
-    }
+    let _ = match switch {
+        Ok(_) => say("the switch is down"),
+        Err(_) => say(&format!("no switch was running in {}", dirs.run.display())),
+    };
     Ok(())
 }
 

@@ -22,7 +22,6 @@ use choice::Choice;
 use handover::Running;
 use record::Folder;
 use serde::{Deserialize, Serialize};
-use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 pub use unit::{Moment, at};
@@ -141,9 +140,9 @@ fn in_unit(dirs: &Dirs, to_weft: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whether anybody still reads it or not.
+/// A handover goes on whether its lines are read or not.
 fn say(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    let _ = crate::say::say(text);
 }
 
 fn ignore_signals() {

@@ -55,7 +55,8 @@ pub fn run(dirs: &Dirs, interval: f64, notes: &[String], ended: &dyn Fn() -> boo
     };
     let mut terminal = ratatui::try_init()?;
     let result = live.until(&mut terminal, ended);
-    ratatui::restore();
+    // The terminal may be gone.
+    let _ = ratatui::try_restore();
     result
 }
 
