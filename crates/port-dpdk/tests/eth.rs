@@ -6,6 +6,7 @@ mod common;
 use common::{config, devices, dir};
 use packet::{Packet, Pool};
 use port::{Port, PortError};
+use std::collections::HashSet;
 
 fn open(name: &str, devargs: &str) -> Result<Box<dyn Port>, PortError> {
     devices().open(&config(name, "dpdk", &[("dpdk-devargs", devargs)]))
@@ -23,6 +24,7 @@ fn virtual_devices() {
     ring_keeps_content();
     pcap_in_and_out();
     jumbo_has_its_own_pool();
+    a_thread_reuses_its_buffers();
     bad_devices_are_refused();
     a_device_belongs_to_one_port();
     admin_down_stops_packets();
@@ -125,6 +127,31 @@ fn jumbo_has_its_own_pool() {
     assert!(port.reconfigure(&asked).unwrap());
     asked.mtu_request = None;
     assert!(!port.reconfigure(&asked).unwrap());
+}
+
+/// A PMD thread's vectors of 256 packets, of which up to 248 wait for the next one, as bursts to
+/// guests do: the thread goes on with the buffers that it has, which are in its core's cache.
+fn a_thread_reuses_its_buffers() {
+    const VECTORS: usize = 500;
+    const DISTINCT_BUFFERS_MAX: usize = 4096;
+    let turn = || {
+        let pools = &devices().pools;
+        let _registered = pools.eal().register_thread().unwrap();
+        let (mut held, mut seen) = (Vec::new(), HashSet::new());
+        for vector in 0..VECTORS {
+            for _ in 0..packet::VECTOR / packet::BURST {
+                assert!(pools.alloc(&mut held, packet::BURST));
+            }
+            seen.extend(held.iter().map(|p| p.as_raw() as usize));
+            let waiting = vector * 97 % 249;
+            let sent: Vec<Packet> = held.drain(..held.len() - waiting).collect();
+            sent.chunks(packet::BURST).for_each(|burst| pools.free(burst));
+        }
+        pools.free(&held);
+        seen.len()
+    };
+    let distinct = std::thread::spawn(turn).join().unwrap();
+    assert!(distinct <= DISTINCT_BUFFERS_MAX, "{distinct} buffers for 504 packets");
 }
 
 fn bad_devices_are_refused() {
