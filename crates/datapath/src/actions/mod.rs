@@ -77,7 +77,13 @@ impl Actions {
                     let run = run_length(&batch.keys.program[n..end]);
                     let lengths = &batch.columns.len[n..n + run];
                     // SAFETY: the batch's own are forgotten at the end of the pass; so below.
-                    unsafe { tx.send_all(program.out, &batch.packets[n..n + run], lengths) };
+                    unsafe {
+                        match &batch.packets[n..n + run] {
+                            // Between ports in turn there are no others.
+                            [one] => tx.send_one(program.out, one.duplicate(), lengths[0].into()),
+                            packets => tx.send_all(program.out, packets, lengths),
+                        }
+                    }
                     run
                 }
                 Kind::TunnelPushOutput => self.encapsulate_run(batch, program.out, n, tx),

@@ -317,6 +317,13 @@ impl TxState {
     /// Appends to a port's buffer; sends when a burst is full.
     #[inline]
     pub fn send(&mut self, no: PortNo, packet: Packet) {
+        let length = packet.len();
+        self.send_one(no, packet, length);
+    }
+
+    /// As [`TxState::send`] for a packet of this length, which is not read from it.
+    #[inline]
+    pub fn send_one(&mut self, no: PortNo, packet: Packet, length: usize) {
         let Some(Some(port)) = self.ports.get_mut(no as usize) else {
             // SAFETY: the packet is forgotten.
             return unsafe { self.send_bonded(no, &[packet]) };
@@ -325,8 +332,9 @@ impl TxState {
             self.waiting.push(no);
         }
         port.flush_timer.new_packets += 1;
-        port.bytes += packet.len() as u64;
-        port.longest = port.longest.max(packet.len());
+        port.bytes += length as u64;
+        port.longest = port.longest.max(length);
+        port.promised = port.promised.saturating_sub(1);
         port.buf.push(packet);
         if port.missing() == port.full {
             self.flush(no);
