@@ -147,10 +147,13 @@ impl Rx {
         }
     }
 
-    /// Lets the `k`-th queue of this vector prefetch what it will read.
+    /// Lets the `k`-th queue of this vector prefetch what it will read, unless it brought nothing
+    /// the last time: what tells that it is still empty was not written since, and is near.
     #[inline]
     fn prepare(&mut self, k: usize, phase: usize) {
-        if let Some(q) = self.order.get(k) {
+        if let Some(q) = self.order.get(k)
+            && !self.states[*q].is_idle()
+        {
             self.rxqs[*q].rx.prepare(phase);
         }
         if let Some(q) = self.order.get(k + DESCRIPTOR_PREFETCH_RXQS) {
