@@ -72,7 +72,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         let mut marks = Mask::ZERO;
         self.prepare(guard, batch.keys);
         for (best, key) in batch.best.iter_mut().zip(batch.keys) {
-            *best = self.best(guard, key, batch.version, &mut marks);
+            *best = self.best(guard, key, batch.version, &mut marks, &mut 0);
         }
         batch.looked = significant(&marks);
     }

@@ -411,7 +411,26 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         version: u64,
         wildcards: &mut Mask,
     ) -> Option<&'a Rule<T>> {
-        self.best(guard, key, version, wildcards).map(Handle::get)
+        self.lookup_counted(guard, key, version, wildcards, &mut 0)
+    }
+
+    /// As [`Classifier::lookup`]; adds to `tried` at how many places it looked: subtables, and the
+    /// prefix trie.
+    #[inline]
+    pub fn lookup_counted<'a>(
+        &'a self,
+        guard: Guard<'a>,
+        key: &Key,
+        version: u64,
+        wildcards: &mut Mask,
+        tried: &mut usize,
+    ) -> Option<&'a Rule<T>> {
+        self.best(guard, key, version, wildcards, tried).map(Handle::get)
+    }
+
+    /// At how many places a lookup looks at most.
+    pub fn places(&self, guard: Guard<'_>) -> usize {
+        self.list.read(guard).len()
     }
 
     /// Calls `each` with all matching rules of at least this priority visible at `version`, in no
@@ -452,7 +471,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     /// As [`Classifier::lookup`], for control threads: takes the writer's lock.
     pub fn find(&self, key: &Key, version: u64, wildcards: &mut Mask) -> Option<Arc<Rule<T>>> {
         let writer = self.lock();
-        self.best(writer.guard(), key, version, wildcards).map(Handle::share)
+        self.best(writer.guard(), key, version, wildcards, &mut 0).map(Handle::share)
     }
 
     #[inline]
@@ -462,6 +481,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         key: &Key,
         version: u64,
         wildcards: &mut Mask,
+        tried: &mut usize,
     ) -> Option<Handle<'a, T>> {
         let mut best: Option<Handle<'_, T>> = None;
         let mut prefixes = Prefixes::new(&self.tries);
@@ -470,6 +490,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
             if best.is_some_and(|b| b.priority() >= entry.max_priority) {
                 break;
             }
+            *tried += 1;
             let least = best.map_or(0, |b| u32::from(b.priority()) + 1);
             let want = Wanted { key, version, least };
             let found = match &entry.subtable {

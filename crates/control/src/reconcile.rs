@@ -14,6 +14,7 @@ use ofproto::{BridgeConfig, PortSpec, TableConfig, VlanSet};
 use openflow::{OfPort, port as of_port};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 const MODULE: &str = "bridge";
 
@@ -197,12 +198,12 @@ fn in_the_way(
     wanted: &BTreeMap<&str, &IfaceConf>,
     gone: &[String],
 ) -> Vec<String> {
-    let asked = |n: OfPort| move |i: &&&IfaceConf| i.ofport_request.map(OfPort::from) == Some(n);
-    let stays = |name: &str| !gone.iter().any(|g| g == name);
-    let held = bridge.ifaces.iter().filter(|(name, _)| stays(name));
+    let request = |i: &IfaceConf| i.ofport_request.map(OfPort::from);
+    let asked: BTreeSet<OfPort> = wanted.values().filter_map(|i| request(i)).collect();
+    let gone: BTreeSet<&str> = gone.iter().map(String::as_str).collect();
+    let held = bridge.ifaces.iter().filter(|(name, _)| !gone.contains(name.as_str()));
     let blocks = |name: &str, n: OfPort| {
-        let own = wanted.get(name).is_some_and(|i| asked(n)(&i));
-        !own && wanted.values().any(|i| asked(n)(&i))
+        asked.contains(&n) && wanted.get(name).and_then(|i| request(i)) != Some(n)
     };
     let blocking = held.filter(|(name, i)| i.of_port.is_some_and(|n| blocks(name, n)));
     blocking.map(|(name, _)| name.clone()).collect()
@@ -511,8 +512,8 @@ fn of_number(
     if conf.name == br.name {
         return Ok((of_port::LOCAL, bridge.next_port));
     }
-    let used: BTreeSet<OfPort> = bridge.ifaces.values().filter_map(|i| i.of_port).collect();
     let valid = |n: &OfPort| (1..0xff00).contains(n);
+    let used = numbers(bridge.ifaces.values().filter_map(|i| i.of_port).filter(valid));
     let requested = |i: &IfaceConf| i.ofport_request.map(OfPort::from).filter(valid);
     let last = |i: &IfaceConf| {
         let known = bridge.ifaces.get(&i.name).and_then(|i| i.last_port);
@@ -520,17 +521,24 @@ fn of_number(
     };
     // Numbers that others ask for or had are theirs even before they are there.
     let others = || br.interfaces().filter(|i| i.name != conf.name);
-    let asked: BTreeSet<OfPort> = others().filter_map(requested).collect();
-    let had: BTreeSet<OfPort> = others().filter_map(last).collect();
-    let open = |n: &OfPort| !used.contains(n) && !asked.contains(n);
-    let wish = requested(conf).filter(|n| !used.contains(n));
+    let asked = numbers(others().filter_map(requested));
+    let open = |n: &OfPort| !used[*n as usize] && !asked[*n as usize];
+    let wish = requested(conf).filter(|n| !used[*n as usize]);
     let mut free = (bridge.next_port..0xff00).chain(1..bridge.next_port).filter(open);
     if let Some(n) = wish.or_else(|| last(conf).filter(open)) {
         return Ok((n, bridge.next_port));
     }
-    let found = free.clone().find(|n| !had.contains(n)).or_else(|| free.next());
+    let had = numbers(others().filter_map(last));
+    let found = free.clone().find(|n| !had[*n as usize]).or_else(|| free.next());
     let n = found.ok_or("no free OpenFlow port number")?;
     Ok((n, n % 0xfeff + 1))
+}
+
+/// Which OpenFlow port numbers are among these.
+fn numbers(all: impl Iterator<Item = OfPort>) -> Vec<bool> {
+    let mut found = vec![false; 0xff00];
+    all.for_each(|n| found[n as usize] = true);
+    found
 }
 
 fn port_spec(
@@ -588,8 +596,8 @@ pub fn describe(spec: &mut PortSpec, port: &mut dyn ::port::Port) {
 /// `tag`, `trunks` and `vlan_mode` of the Port table; a mode that needs a tag and has none trunks.
 fn vlan_mode(port: &PortConf) -> ofproto::VlanMode {
     let set = |vids: &[u16]| match vids {
-        [] => Box::new(VlanSet::ALL),
-        vids => Box::new(vids.iter().copied().collect()),
+        [] => Arc::new(VlanSet::ALL),
+        vids => Arc::new(vids.iter().copied().collect()),
     };
     let Some(tag) = port.tag else { return ofproto::VlanMode::Trunk(set(&port.trunks)) };
     match port.vlan_mode {

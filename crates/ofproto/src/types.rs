@@ -169,27 +169,27 @@ pub enum VlanMode {
     /// Untagged frames belong to the VLAN; tagged ones are dropped.
     Access(u16),
     /// Tagged frames of these VLANs, and untagged ones if 0 is in the set.
-    Trunk(Box<VlanSet>),
+    Trunk(Arc<VlanSet>),
     /// Trunk; untagged frames belong to `tag`, which leaves with a tag.
     NativeTagged {
         /// The native VLAN.
         tag: u16,
         /// The others.
-        trunks: Box<VlanSet>,
+        trunks: Arc<VlanSet>,
     },
     /// Trunk; untagged frames belong to `tag`, which leaves without a tag.
     NativeUntagged {
         /// The native VLAN.
         tag: u16,
         /// The others.
-        trunks: Box<VlanSet>,
+        trunks: Arc<VlanSet>,
     },
     /// Every frame, tagged or not, gets the outer tag `tag`.
     Dot1qTunnel {
         /// The outer VLAN.
         tag: u16,
         /// Inner VLANs that are let in.
-        cvlans: Box<VlanSet>,
+        cvlans: Arc<VlanSet>,
         /// The outer tag's Ethertype.
         ethertype: u16,
     },
@@ -197,7 +197,7 @@ pub enum VlanMode {
 
 impl Default for VlanMode {
     fn default() -> Self {
-        VlanMode::Trunk(Box::new(VlanSet::ALL))
+        VlanMode::Trunk(Arc::new(VlanSet::ALL))
     }
 }
 

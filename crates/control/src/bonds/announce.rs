@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn frames_have_the_tag_of_their_port() {
-        let trunks = || Box::new([5u16, 7].into_iter().collect());
+        let trunks = || std::sync::Arc::new([5u16, 7].into_iter().collect());
         let untagged = VlanMode::NativeUntagged { tag: 5, trunks: trunks() };
         let tagged = VlanMode::NativeTagged { tag: 5, trunks: trunks() };
         for (mode, vlan, tag) in [

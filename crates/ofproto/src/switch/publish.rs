@@ -4,6 +4,7 @@ use super::{Switch, mirrors};
 use crate::bridge::Bridge;
 use crate::published::{BridgeView, Bundle, PortView, PublishedState};
 use crate::types::PortSpec;
+use crate::work;
 use openflow::OfPort;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,8 +14,9 @@ impl Switch {
     pub(crate) fn publish(&mut self) {
         let mut published =
             PublishedState { timeouts: self.zone_timeouts.clone(), ..PublishedState::default() };
+        let ends = self.patch_ends();
         for b in &self.bridges {
-            let view = b.as_ref().map(|b| Arc::new(self.view(b)));
+            let view = b.as_ref().map(|b| Arc::new(self.view_with(b, &ends)));
             for p in view.iter().flat_map(|v| &v.ports) {
                 if p.spec.tunnel.is_some() {
                     let id = view.as_ref().map_or(0, |v| v.id);
@@ -33,10 +35,16 @@ impl Switch {
         self.shared.published.publish(published);
     }
 
+    /// What packets see of a bridge as it is now.
     pub(crate) fn view(&self, b: &Bridge) -> BridgeView {
+        self.view_with(b, &self.patch_ends())
+    }
+
+    fn view_with(&self, b: &Bridge, ends: &PatchEnds<'_>) -> BridgeView {
         let mut bundles: Vec<Bundle> = Vec::new();
         let (mut by_name, mut names) = (HashMap::<&str, usize>::new(), Vec::<&str>::new());
         let ports = b.ports.values().map(|spec| {
+            work::step();
             let new = bundles.len();
             let bundle = match spec.bundle.as_str() {
                 "" => new,
@@ -51,7 +59,7 @@ impl Switch {
             }
             bundles[bundle].ports.push(spec.of_port);
             let counts = b.patch_counts.get(&spec.of_port).copied();
-            PortView { bundle, peer: self.peer(b, spec), counts, spec: spec.clone() }
+            PortView { bundle, peer: peer(b, spec, ends), counts, spec: spec.clone() }
         });
         let ports: Vec<PortView> = ports.collect();
         let mirrors = mirrors::view(b, &mut bundles, &names);
@@ -74,13 +82,24 @@ impl Switch {
         }
     }
 
-    /// The other end of a patch port: it must exist and lead back.
-    fn peer(&self, bridge: &Bridge, spec: &PortSpec) -> Option<(u32, OfPort)> {
-        let want = spec.patch_peer.as_deref()?;
-        let others = self.bridges.iter().flatten();
-        let mut ports = others.flat_map(|b| b.ports.values().map(move |p| (b.id, p)));
-        let (id, peer) = ports.find(|(_, p)| p.name == want)?;
-        let back = peer.patch_peer.as_deref() == Some(&spec.name);
-        (back && (id, peer.of_port) != (bridge.id, spec.of_port)).then_some((id, peer.of_port))
+    /// All patch ports by name: of several with one name the first.
+    fn patch_ends(&self) -> PatchEnds<'_> {
+        let mut ends = PatchEnds::new();
+        for b in self.bridges.iter().flatten() {
+            for p in b.ports.values().inspect(|_| work::step()).filter(|p| p.patch_peer.is_some()) {
+                ends.entry(p.name.as_str()).or_insert((b.id, p));
+            }
+        }
+        ends
     }
+}
+
+/// Patch ports and their bridges by name.
+type PatchEnds<'a> = HashMap<&'a str, (u32, &'a PortSpec)>;
+
+/// The other end of a patch port: it must exist and lead back.
+fn peer(bridge: &Bridge, spec: &PortSpec, ends: &PatchEnds<'_>) -> Option<(u32, OfPort)> {
+    let (id, peer) = ends.get(spec.patch_peer.as_deref()?)?;
+    let back = peer.patch_peer.as_deref() == Some(&spec.name);
+    (back && (*id, peer.of_port) != (bridge.id, spec.of_port)).then_some((*id, peer.of_port))
 }

@@ -13,8 +13,8 @@ use crate::work::step;
 use flow::{Key, Mask, at};
 use sync::Guard;
 
-/// Clauses that one lookup collects: as many steps as one packet may cause. Beyond, the lookup says
-/// that it took too many, and the packet is dropped.
+/// Clauses that one lookup collects, and steps that it takes: as many as one packet may cause.
+/// Beyond, the lookup says that it took too many, and the packet is dropped.
 const CLAUSES_MAX: usize = 65_536;
 
 /// Clauses with the priorities that they have for a packet.
@@ -61,7 +61,7 @@ impl Table {
     ) -> Option<&'a FlowRule> {
         let least = hard.map_or(0, |h| u32::from(h.priority()) + 1);
         let mut found = Collected::default();
-        self.clauses_for(guard, key, version, least, wc, &mut |rule| found.add(rule));
+        *steps += self.clauses_for(guard, key, version, least, wc, &mut |rule| found.add(rule));
         *steps += if found.too_many { usize::MAX / 2 } else { found.all.len() };
         if found.too_many {
             return None;
@@ -70,8 +70,12 @@ impl Table {
         for id in found.complete() {
             step();
             *steps += 1;
+            // More than any packet may take: the caller drops it.
+            if *steps > CLAUSES_MAX {
+                return None;
+            }
             key.set_u32(at::CONJ_ID, id);
-            let rule = self.ordinary(guard, &key, version, wc);
+            let rule = self.ordinary(guard, &key, version, wc, steps);
             if rule.is_some() {
                 return rule;
             }

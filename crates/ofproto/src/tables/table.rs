@@ -135,6 +135,17 @@ pub(crate) fn names(rule: &FlowRule, fields: u64) -> bool {
     found
 }
 
+/// Places of a classifier that a lookup may look at without taking a step, as tables of few masks
+/// have no more.
+const PLACES_FREE: usize = 16;
+/// Places that it looks at in a step: some 100 ns.
+const PLACES_PER_STEP: usize = 4;
+
+/// The steps of a lookup that has looked at so many places.
+fn steps_of(places: usize) -> usize {
+    places.saturating_sub(PLACES_FREE) / PLACES_PER_STEP
+}
+
 /// One flow table: one writer, many readers.
 pub(crate) struct Table {
     rules: Classifier<Flow>,
@@ -152,7 +163,7 @@ impl Table {
     }
 
     /// The best rule for `key` at `version`; what was looked at is added to `wc`, and to `steps`
-    /// what conjunctive matches took.
+    /// what conjunctive matches and very many masks took.
     #[inline]
     pub fn lookup<'a>(
         &'a self,
@@ -162,7 +173,7 @@ impl Table {
         wc: &mut Mask,
         steps: &mut usize,
     ) -> Option<&'a FlowRule> {
-        let rule = self.ordinary(guard, key, version, wc);
+        let rule = self.ordinary(guard, key, version, wc, steps);
         match self.has_clauses() {
             false => rule,
             true => self.conjunctive(guard, (key, version), rule, wc, steps),
@@ -177,8 +188,17 @@ impl Table {
         key: &Key,
         version: u64,
         wc: &mut Mask,
+        steps: &mut usize,
     ) -> Option<&'a FlowRule> {
-        self.rules.lookup(guard, key, version, wc)
+        let mut tried = 0;
+        let rule = self.rules.lookup_counted(guard, key, version, wc, &mut tried);
+        *steps += steps_of(tried);
+        rule
+    }
+
+    /// What a lookup takes at most because of how many masks there are.
+    pub fn steps_max(&self, guard: Guard<'_>) -> usize {
+        steps_of(self.rules.places(guard))
     }
 
     /// Are there clauses of conjunctive matches?
@@ -188,7 +208,7 @@ impl Table {
     }
 
     /// Calls `each` with every clause of a conjunctive match that matches `key` and has at least
-    /// the priority `least`.
+    /// the priority `least`; the steps that it takes to find them.
     pub fn clauses_for(
         &self,
         guard: Guard<'_>,
@@ -197,8 +217,9 @@ impl Table {
         least: u32,
         wc: &mut Mask,
         each: &mut dyn FnMut(&FlowRule),
-    ) {
-        self.clauses.lookup_each(guard, key, version, least, wc, each)
+    ) -> usize {
+        self.clauses.lookup_each(guard, key, version, least, wc, each);
+        steps_of(self.clauses.places(guard))
     }
 
     /// The best rules for some keys, without conjunctive matches, at most [`classifier::BATCH`];
@@ -226,7 +247,9 @@ impl Table {
         key: &Key,
         version: u64,
         wc: &mut Mask,
+        steps: &mut usize,
     ) -> Option<&'a FlowRule> {
+        *steps += steps_of(self.bare.places(guard));
         self.bare.lookup(guard, key, version, wc)
     }
 

@@ -443,3 +443,56 @@ fn states_of_recirculations_have_a_share_per_bridge_and_go() {
     }
     assert_eq!(used(&lab, br), 0);
 }
+
+/// A port that comes, changes or goes costs steps for each port that there is, and not for each
+/// pair of them, though patch ports ask for the other end.
+#[test]
+fn a_change_of_one_port_looks_at_each_port_few_times() {
+    const PAIRS: u32 = 500;
+    let mut lab = Lab::new();
+    let spec = |of_port: u32, other: u32| {
+        let [name, peer] = [of_port, other].map(|n| format!("patch{n}"));
+        let bundle = name.clone();
+        PortSpec { of_port, name, bundle, patch_peer: Some(peer), ..PortSpec::default() }
+    };
+    for n in (100..100 + 2 * PAIRS).step_by(2) {
+        lab.sw.add_port(lab.br, spec(n, n + 1)).unwrap();
+        lab.sw.add_port(lab.br, spec(n + 1, n)).unwrap();
+    }
+    let (n, done) = steps(|| lab.sw.add_port(lab.br, spec(50, 51)));
+    done.unwrap();
+    assert!(n < 8 * PAIRS as usize, "{n} steps to add a port");
+    let (n, ()) = steps(|| set_port(&mut lab, 50, false));
+    assert!(n < 8 * PAIRS as usize, "{n} steps to change a port");
+    let (n, done) = steps(|| lab.sw.remove_port(lab.br, 50));
+    done.unwrap();
+    assert!(n < 8 * PAIRS as usize, "{n} steps to remove a port");
+}
+
+/// Each of many masks costs a lookup time, and the packet steps: one that is looked up again and
+/// again in a table of thousands is dropped.
+#[test]
+fn lookups_among_many_masks_count() {
+    const MASKS: u32 = 1100;
+    let mut lab = Lab::new();
+    let again = |t| Action::Resubmit { in_port: None, table: Some(t), ct: false };
+    lab.add(flow(0, 1, "udp", apply(vec![again(1); 60])));
+    lab.add(flow(1, 1, "udp", apply(vec![again(2); 60])));
+    lab.add(flow(0, 1, "tcp", apply(vec![again(2), out(2)])));
+    // Bits of addresses that no prefix has, so that the masks stay apart.
+    for n in 1..=MASKS {
+        let [a, b, c, _] = (n << 4 | 1).to_le_bytes();
+        let bits = format!("02:00:00:{c:02x}:{b:02x}:{a:02x}");
+        lab.add(flow(2, 9, &format!("dl_src={bits}/{bits}"), apply(vec![out(3)])));
+    }
+    assert_eq!(lab.send("in_port=1,tcp"), "12", "once is no burden");
+    let key = packet("in_port=1,udp");
+    let (n, d) = steps(|| lab.decide(&key));
+    is_refused(n, &d);
+    let lookups = d.credits.len();
+    assert!(lookups < 1000, "{lookups} of 3,600 lookups");
+    let mut all: Vec<Decision> = (0..8).map(|_| Decision::default()).collect();
+    let mut keys = vec![packet("in_port=1,tcp"); 8];
+    let once = lab.sw.pipeline().resolve_once(lab.sw.pin(), &mut keys, &mut all);
+    assert_eq!(once, 0, "that is for the others to decide");
+}

@@ -1,7 +1,8 @@
 //! What becomes of packets that no flow matches, as controllers of OpenFlow 1.1 and 1.2 say.
 
 use crate::tests::{Lab, apply, flow, out, packet};
-use crate::{N_TABLES, PacketInContext, TableMiss};
+use crate::work::steps;
+use crate::{BridgeConfig, N_TABLES, PacketInContext, PortSpec, TableMiss};
 use action::{Decision, Op};
 use openflow::{Action, Instruction, Reason};
 
@@ -50,4 +51,32 @@ fn a_miss_goes_where_the_table_says() {
     lab.sw.configure_bridge(lab.br, config).unwrap();
     assert_eq!(lab.send("in_port=1,icmp"), "drop");
     assert_eq!(reported(&lab.decide(&udp)), Some((0, 0, true)), "as without any");
+}
+
+/// A packet that goes on through all tables takes a step for each and counts each miss, so one that
+/// does it again and again meets the limit of counters.
+#[test]
+fn going_on_through_tables_is_bounded() {
+    let mut lab = Lab::new();
+    lab.misses(0..N_TABLES, TableMiss::Continue);
+    let tcp = packet("in_port=1,tcp");
+    let (taken, decision) = steps(|| lab.decide(&tcp));
+    assert_eq!(decision.credits.len(), N_TABLES, "the miss of each table is counted");
+    assert!((N_TABLES..N_TABLES + 8).contains(&taken), "{taken} steps");
+
+    // Sixty-four ways to another bridge, on which each packet goes through all tables.
+    let far = lab.sw.add_bridge("br1", BridgeConfig::default(), 0).unwrap();
+    for (bridge, name, peer) in [(lab.br, "there", "here"), (far, "here", "there")] {
+        let (name, patch_peer) = (name.to_string(), Some(peer.to_string()));
+        let bundle = name.clone();
+        let spec = PortSpec { of_port: 9, bundle, name, patch_peer, ..PortSpec::default() };
+        lab.sw.add_port(bridge, spec).unwrap();
+    }
+    let mut config = lab.sw.bridge_config(far).unwrap().clone();
+    config.misses = (0..N_TABLES).map(|table| (table as u8, TableMiss::Continue)).collect();
+    lab.sw.configure_bridge(far, config).unwrap();
+    lab.add(flow(0, 1, "tcp", apply(vec![out(9); 64])));
+    let (taken, decision) = steps(|| lab.decide(&tcp));
+    assert_eq!(decision.drop, Some(telemetry::Drop::DepthLimit));
+    assert!(decision.ops.is_empty() && taken < 10_000, "{taken} steps");
 }

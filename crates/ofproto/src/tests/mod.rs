@@ -16,6 +16,7 @@ use crate::*;
 use ::action::{Decision, Op};
 use flow::{Key, at, parse_match, parse_match_tun};
 use openflow::*;
+use std::sync::Arc;
 use sync::Domain;
 
 pub(crate) struct Lab {
@@ -640,7 +641,7 @@ fn unsupported_is_refused() {
 #[test]
 fn a_port_with_a_native_vlan_carries_nothing_without_a_vlan() {
     let mut lab = Lab::new();
-    let trunks = Box::new(VlanSet::ALL);
+    let trunks = Arc::new(VlanSet::ALL);
     lab.port(2, VlanMode::NativeTagged { tag: 10, trunks: trunks.clone() });
     lab.port(3, VlanMode::NativeUntagged { tag: 10, trunks });
     lab.add(flow(0, 1, "", apply(vec![Action::output(port::NORMAL)])));

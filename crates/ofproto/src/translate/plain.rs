@@ -18,9 +18,9 @@ pub(super) const MASKED_PACKETS_MAX: usize = 8;
 /// Packets resolved side by side when no mask is computed.
 pub(super) const UNMASKED_PACKETS_MAX: usize = classifier::BATCH;
 
-/// Steps that conjunctive matches of one packet may take in one table, at most; packets that need
-/// more are left to [`super::xlate::Xlate`], which counts them over all tables.
-const CONJUNCTION_STEPS_MAX: usize = 1024;
+/// Steps that a packet may take in one table because of conjunctive matches or very many masks;
+/// packets that need more are left to [`super::xlate::Xlate`], which counts them over all tables.
+const LOOKUP_STEPS_MAX: usize = 256;
 
 /// Where a packet is on its way through the tables.
 #[derive(Clone, Copy)]
@@ -112,6 +112,12 @@ fn together<'a>(
     let mut rules = [None; UNMASKED_PACKETS_MAX];
     let rules = &mut rules[..n];
     let looked = bridge.tables.get(table);
+    if looked.is_some_and(|t| t.steps_max(guard) > LOOKUP_STEPS_MAX) {
+        for i in who.into_iter().take(n) {
+            paths[i].iter_mut().for_each(|path| path.at = At::Lost);
+        }
+        return;
+    }
     let looked = looked.map_or(0, |t| t.lookup_all(guard, &keys[..n], version, rules));
     let options = looked >> (at::TUN_MATCH / 8) & 1 != 0;
     for (i, rule) in who.into_iter().zip(rules) {
@@ -238,7 +244,7 @@ impl<'a> Path<'a> {
         let mut steps = 0;
         let rules = self.bridge.tables.get(table);
         let rule = rules.and_then(|t| t.lookup(guard, key, version, &mut d.mask, &mut steps));
-        let lost = steps > CONJUNCTION_STEPS_MAX || d.mask.u64(at::TUN_MATCH) != 0;
+        let lost = steps > LOOKUP_STEPS_MAX || d.mask.u64(at::TUN_MATCH) != 0;
         self.at = if lost { At::Lost } else { self.step(table, rule, d) };
     }
 

@@ -358,19 +358,28 @@ impl<'a, 'o> Xlate<'a, 'o> {
                 found => self.by_options(table, found),
             },
             false => {
-                table.lookup_bare(self.snapshot.guard, &key, self.snapshot.version, &mut self.wc)
+                let Snapshot { guard, version, .. } = self.snapshot;
+                let mut steps = 0;
+                let found = table.lookup_bare(guard, &key, version, &mut self.wc, &mut steps);
+                self.pays(steps).then_some(found).flatten()
             }
         };
         self.key = own;
         found
     }
 
-    /// The rule of a table for a key; None also if conjunctive matches take too many steps.
+    /// The rule of a table for a key; None also if that takes too many steps: with conjunctive
+    /// matches, or very many masks.
     pub(super) fn look_up(&mut self, table: &'a Table, key: &Key) -> Option<&'a FlowRule> {
         let mut steps = 0;
         let Snapshot { guard, version, .. } = self.snapshot;
         let found = table.lookup(guard, key, version, &mut self.wc, &mut steps);
-        if steps == 0 || self.spend(steps) { found } else { None }
+        self.pays(steps).then_some(found).flatten()
+    }
+
+    /// [`Xlate::spend`] for what may have taken no step.
+    fn pays(&mut self, steps: usize) -> bool {
+        steps == 0 || self.spend(steps)
     }
 
     /// Stands above every flow of table 0 while all controllers are away.
