@@ -9,6 +9,7 @@ pub mod controller;
 pub mod dispatch;
 pub mod io;
 pub mod multipart;
+pub mod pace;
 pub mod queues;
 pub mod role;
 pub mod server;

@@ -4,6 +4,7 @@
 use super::account::{CONNECTIONS_MAX, REPLY_BYTES_MAX, Turn};
 use super::conn::{Conn, ConnId, Kind};
 use super::io::{Task, UnixSocket, drained, error_text, write};
+use super::pace::Paced;
 use super::{dispatch, snoop};
 use crate::listener::{self, Seat, Seats};
 use crate::state::Shared;
@@ -223,8 +224,19 @@ async fn attempt(
     Ok(())
 }
 
-/// One connection from hello to the end.
+/// One connection from hello to the end, with its bridge's share of the control thread.
 async fn serve<S: AsyncRead + AsyncWrite + 'static>(
+    state: &Shared,
+    bridge: &str,
+    kind: Kind,
+    timing: Timing,
+    stream: S,
+) {
+    let pace = state.borrow().of.paces.of(bridge);
+    Paced::new(pace, converse(state, bridge, kind, timing, stream)).await;
+}
+
+async fn converse<S: AsyncRead + AsyncWrite + 'static>(
     state: &Shared,
     bridge: &str,
     kind: Kind,

@@ -33,6 +33,8 @@ pub struct OfShared {
     pub counts: crate::of::account::Counts,
     /// Readers of `.snoop` sockets.
     pub snoops: Snoops,
+    /// How much of the control thread's time the connections of each bridge have.
+    pub paces: crate::of::pace::Paces,
     next_conn: ConnId,
     /// How long a bundle may be left alone, ns.
     pub bundle_timeout: u64,
@@ -43,6 +45,7 @@ impl Default for OfShared {
         OfShared {
             counts: Default::default(),
             snoops: Snoops::default(),
+            paces: Default::default(),
             next_conn: 1,
             bundle_timeout: crate::of::bundle::IDLE_TIMEOUT,
         }

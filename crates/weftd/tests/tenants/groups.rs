@@ -47,6 +47,14 @@ fn attacked(what: &str, prepare: impl Fn(&Switch<'_>)) {
     judge(what, &victim, harmless, attack);
 }
 
+/// Group 1 leads to group 2 in each of many buckets, and that to group 3.
+pub fn layers(sw: &Switch<'_>) {
+    for (n, to) in [(3, "drop"), (2, "group:3"), (1, "group:2")] {
+        let bucket = format!(",bucket=actions={to}").repeat(256);
+        try_ofctl(sw, &format!("add-group br0 group_id={n},type=all{bucket}"));
+    }
+}
+
 /// A group whose buckets live when the group itself does.
 #[test]
 fn liveness_that_asks_itself() {
@@ -61,13 +69,7 @@ fn liveness_that_asks_itself() {
 #[test]
 fn fan_out() {
     attacked("fan-out of groups", |sw| {
-        let layer = |n: u32, to: &str| {
-            let bucket = format!(",bucket=actions={to}").repeat(256);
-            try_ofctl(sw, &format!("add-group br0 group_id={n},type=all{bucket}"));
-        };
-        layer(3, "drop");
-        layer(2, "group:3");
-        layer(1, "group:2");
+        layers(sw);
         try_ofctl(sw, "add-flow br0 in_port=v3,actions=group:1");
     });
 }

@@ -8,6 +8,7 @@
 mod lab;
 mod measure;
 
+mod controllers;
 mod front_ends;
 mod groups;
 mod hostile;

@@ -1,0 +1,58 @@
+//! Very many connections to one bridge's socket, each of which always has messages that cost as
+//! much as they may.
+
+use crate::groups::layers;
+use crate::lab::*;
+use crate::measure::*;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use testkit::{Netns, Switch, privileged};
+
+/// Connections, and how often a second all of them are given more to say.
+const CONNECTIONS: usize = 400;
+const RATE: u32 = 200;
+/// Messages that a connection says again and again.
+const MESSAGES: usize = 50;
+
+/// A hello and packet-outs of OpenFlow 1.3: a frame of zeros to these actions.
+fn messages(actions: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let (frame, hello) = ([0; 64], vec![4, 0, 0, 8, 0, 0, 0, 1]);
+    let len = (24 + actions.len() + frame.len()) as u8;
+    let head = [4, 13, 0, len, 0, 0, 0, 2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfd];
+    let one = [&head[..], &[0, actions.len() as u8, 0, 0, 0, 0, 0, 0], actions, &frame].concat();
+    (hello, one.repeat(MESSAGES))
+}
+
+/// Connections that say these messages as fast as they are read.
+fn talk(sw: &Switch<'_>, actions: &[u8]) -> Traffic {
+    let (hello, messages) = messages(actions);
+    // Those of an earlier attack may still have places.
+    let open = |_| {
+        let mut stream = UnixStream::connect(sw.dir().join("br0.mgmt")).ok()?;
+        stream.write_all(&hello).ok()?;
+        stream.set_nonblocking(true).ok()?;
+        Some((stream, 0))
+    };
+    let mut all: Vec<(UnixStream, usize)> = (0..CONNECTIONS).filter_map(open).collect();
+    Traffic::run(RATE, move |_| {
+        for (stream, at) in &mut all {
+            while let Ok(n) = stream.write(&messages[*at..]) {
+                *at = (*at + n) % messages.len();
+            }
+            let _ = stream.read(&mut [0; 4096]);
+        }
+    })
+}
+
+#[test]
+fn a_bridge_that_many_talk_to_is_no_burden_for_others() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    let victim = Victim::new(&ns, &sw);
+    layers(&sw);
+    let group = [0, 22, 0, 8, 0, 0, 0, 1];
+    judge("connections to one bridge", &victim, Vec::new, || vec![talk(&sw, &group)]);
+}
