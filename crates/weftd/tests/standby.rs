@@ -5,6 +5,9 @@ mod sandbox;
 
 use sandbox::{Sandbox, is_alive, kill, wait_for};
 use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 /// A database of a switch whose hugepages no other process has.
 fn sandbox() -> Sandbox {
@@ -105,4 +108,43 @@ fn it_belongs_to_who_starts_it() {
     nicer.args(["-n", "1"]).arg(weftd.get_program()).args(weftd.get_args());
     assert!(nicer.status().unwrap().success());
     assert_ne!(s.pid(), next);
+}
+
+/// Whoever connects and does not say a command line, or not within a second, ends what stands by
+/// and delays no start: the next one becomes the switch.
+#[test]
+fn who_connects_has_a_second_and_few_bytes() {
+    let s = sandbox();
+    let connect = || UnixStream::connect(s.path("weft-standby.sock")).unwrap();
+    type Deed = fn(UnixStream) -> UnixStream;
+    let silent: Deed = |stream| stream;
+    let slow: Deed = |mut stream| {
+        // A byte now and then, so that no single read waits long.
+        let end = Instant::now() + Duration::from_secs(4);
+        while Instant::now() < end && stream.write_all(b"x").is_ok() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        stream
+    };
+    let long: Deed = |mut stream| {
+        while stream.write_all(&[b'x'; 4096]).is_ok() {}
+        stream
+    };
+    for (what, deed, said) in [
+        ("silent", silent, "who asks does not come to an end"),
+        ("slow", slow, "who asks does not come to an end"),
+        ("long", long, "who asks says too much"),
+    ] {
+        let next = stand_by(&s);
+        let held = deed(connect());
+        let start = Instant::now();
+        wait_for("it to end", || !is_alive(next));
+        assert!(start.elapsed() < Duration::from_secs(3), "{what}: {:?}", start.elapsed());
+        assert!(s.log().contains(&format!("standing by no more: {said}")), "{what}: {}", s.log());
+        let pid = s.start_detached("");
+        assert_ne!(pid, next, "{what}");
+        drop(held);
+        s.appctl_ok("exit");
+        wait_for("the switch to end", || !is_alive(pid));
+    }
 }

@@ -16,11 +16,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
 
 /// No command line is longer, in bytes: longer ones are started without help.
-const WORDS_BYTES_MAX: u64 = 64 << 10;
+const WORDS_BYTES_MAX: usize = 64 << 10;
 /// How long whoever connects may take to say its words.
 const WORDS_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -62,9 +62,7 @@ impl Standby {
         let stream = stream.into_std()?;
         // Nothing else happens in this process, which may wait here.
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(WORDS_TIME_MAX))?;
-        let mut words = Vec::new();
-        (&stream).take(WORDS_BYTES_MAX).read_to_end(&mut words)?;
+        let words = words(&stream)?;
         let pid = peer.pid().ok_or_else(|| io::Error::other("who asks is in no process"))?;
         // SAFETY: no arguments.
         if peer.uid() != unsafe { libc::geteuid() } || words != context::command_line() {
@@ -84,6 +82,30 @@ impl Standby {
         }
         context::take_on(pid)?;
         Ok(File::from(OwnedFd::from(stream)))
+    }
+}
+
+/// What a process that connected says until it ends its side; fails when that is too long, or
+/// takes too long, however often something comes.
+fn words(mut stream: &UnixStream) -> io::Result<Vec<u8>> {
+    let end = Instant::now() + WORDS_TIME_MAX;
+    let (mut words, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let late = || io::Error::other("who asks does not come to an end");
+        if left.is_zero() {
+            return Err(late());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut piece) {
+            Ok(0) => return Ok(words),
+            Ok(n) => words.extend_from_slice(&piece[..n]),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(late()),
+            Err(e) => return Err(e),
+        }
+        if words.len() > WORDS_BYTES_MAX {
+            return Err(io::Error::other("who asks says too much"));
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 /// No request is longer, in bytes: the kernel passes at most 2 MiB of arguments to ovs-appctl.
@@ -22,6 +22,8 @@ const REQUEST_BYTES_MAX: usize = 4 << 20;
 /// Clients that are served at once; with [`REQUEST_BYTES_MAX`] this bounds what they can have the
 /// daemon keep.
 const CLIENTS_MAX: usize = 64;
+/// How long a client that makes room for another may take to leave.
+const LEAVE_TIME_MAX: Duration = Duration::from_millis(10);
 /// Requests that may wait for the main loop, over all connections.
 const QUEUE: usize = 64;
 /// How long the end of the daemon waits for clients to take their answers.
@@ -104,12 +106,12 @@ impl Drop for Owed {
 type Queue = mpsc::Sender<Request>;
 
 async fn listen(socket: UnixListener, requests: Queue, owed: Arc<AtomicUsize>) {
-    let seats = Seats::new(CLIENTS_MAX);
+    let (seats, room) = (Seats::new(CLIENTS_MAX), Room::default());
     loop {
         match socket.accept().await {
-            Ok((stream, _)) => match seats.take() {
+            Ok((stream, _)) => match seat(&seats, &room).await {
                 Some(seat) => {
-                    tokio::spawn(serve(stream, seat, requests.clone(), owed.clone()));
+                    tokio::spawn(serve(stream, seat, requests.clone(), owed.clone(), room.clone()));
                 }
                 None => vlog::warn!(
                     "unixctl",
@@ -124,8 +126,41 @@ async fn listen(socket: UnixListener, requests: Queue, owed: Arc<AtomicUsize>) {
     }
 }
 
-async fn serve(mut stream: UnixStream, _seat: Seat, requests: Queue, owed: Arc<AtomicUsize>) {
-    if let Err(error) = converse(&mut stream, &requests, &owed).await {
+/// A place for a client: that of another one, if all are taken and one waits.
+async fn seat(seats: &Seats, room: &Room) -> Option<Seat> {
+    let free = seats.take();
+    if free.is_some() {
+        return free;
+    }
+    room.0.notify_one();
+    tokio::time::sleep(LEAVE_TIME_MAX).await;
+    seats.take()
+}
+
+/// Clients that neither have a request nor take an answer, in the order in which that began: the
+/// first makes room when another client is to be served and all places are taken.
+#[derive(Clone, Default)]
+struct Room(Arc<Notify>);
+
+impl Room {
+    /// Waits for a client to say or take something; fails if it is to make room first.
+    async fn unless_wanted<T>(&self, io: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        tokio::select! {
+            biased;
+            done = io => done,
+            () = self.0.notified() => Err(io::Error::other("another client has its place")),
+        }
+    }
+}
+
+async fn serve(
+    mut stream: UnixStream,
+    _seat: Seat,
+    requests: Queue,
+    owed: Arc<AtomicUsize>,
+    room: Room,
+) {
+    if let Err(error) = converse(&mut stream, &requests, &owed, &room).await {
         vlog::warn!("unixctl", "closing connection: {error}");
     }
 }
@@ -134,6 +169,7 @@ async fn converse(
     stream: &mut UnixStream,
     requests: &Queue,
     owed: &Arc<AtomicUsize>,
+    room: &Room,
 ) -> io::Result<()> {
     let mut framer = Framer::with_limit(REQUEST_BYTES_MAX);
     let mut buffer = vec![0; 4096];
@@ -148,13 +184,13 @@ async fn converse(
             }
             match answer.await {
                 Ok(Answer::Whole(answer)) => {
-                    stream.write_all(response(id, answer).as_bytes()).await?;
+                    room.unless_wanted(stream.write_all(response(id, answer).as_bytes())).await?;
                 }
-                Ok(Answer::Pieces(pieces)) => write_pieces(stream, &id, pieces).await?,
+                Ok(Answer::Pieces(pieces)) => write_pieces(stream, &id, pieces, room).await?,
                 Err(_) => return Ok(()),
             }
         }
-        match stream.read(&mut buffer).await? {
+        match room.unless_wanted(stream.read(&mut buffer)).await? {
             0 => return Ok(()),
             n => framer.push(&buffer[..n]),
         }
@@ -166,11 +202,12 @@ async fn write_pieces(
     stream: &mut UnixStream,
     id: &Value,
     mut pieces: mpsc::Receiver<String>,
+    room: &Room,
 ) -> io::Result<()> {
     stream.write_all(format!("{{\"error\":null,\"id\":{id},\"result\":\"").as_bytes()).await?;
     while let Some(piece) = pieces.recv().await {
         let quoted = json!(piece).to_string();
-        stream.write_all(&quoted.as_bytes()[1..quoted.len() - 1]).await?;
+        room.unless_wanted(stream.write_all(&quoted.as_bytes()[1..quoted.len() - 1])).await?;
     }
     stream.write_all(b"\"}").await
 }
