@@ -34,6 +34,9 @@ fn stock_tools_find_and_drive_it() {
     assert!(!s.path(&format!("ovs-vswitchd.{pid}.ctl")).exists());
 }
 
+/// What an idle daemon uses, with much room for what it reserves growing.
+const RESIDENT_KB_MAX: u64 = 2 << 20;
+
 /// What ovs-vswitchd's own test suite allows on standard error at a start, as
 /// `module|LEVEL|beginning`.
 const ALLOWED: [&str; 3] =
@@ -200,6 +203,68 @@ fn hugepages_that_are_gone_when_dpdk_takes_them_are_done_without() {
         s.appctl_ok("exit");
         wait_for("the daemon to end", || !is_alive(pid));
         assert!(!s.path("ovs-vswitchd.pid").exists());
+    }
+}
+
+/// Memory that is locked is what is used, not what tables may need one day. A daemon that may lock
+/// some only says so and locks none: what it maps later would fail otherwise, and with it the
+/// daemon.
+#[test]
+fn memory_is_locked_where_all_of_it_may_be() {
+    if !testkit::privileged() {
+        return;
+    }
+    let kilobytes = |pid: u32, what: &str| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix(what)).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    let limit = "--memlock=4194304:4194304";
+    let without = "setpriv --inh-caps=-ipc_lock --bounding-set=-ipc_lock";
+    for (before, all) in [(format!("prlimit {limit} {without}"), false), (String::new(), true)] {
+        let s = Sandbox::new();
+        let weftd = s.weftd("--detach --mlockall");
+        let words: Vec<_> = before.split_whitespace().map(Into::into).collect();
+        let words: Vec<std::ffi::OsString> = [
+            words,
+            vec![weftd.get_program().to_owned()],
+            weftd.get_args().map(Into::into).collect(),
+        ]
+        .concat();
+        let output = s.command(&words[0]).args(&words[1..]).output().unwrap();
+        assert!(output.status.success(), "{before}: {output:?}\n{}", s.log());
+        let why = "mlockall failed: this process may lock 4194304 bytes and not all";
+        assert_eq!(s.log().contains(why), !all, "{before}: {}", s.log());
+        let (locked, used) = (kilobytes(s.pid(), "VmLck:"), kilobytes(s.pid(), "VmRSS:"));
+        assert_eq!(locked > 0, all, "{before}");
+        assert!(used < RESIDENT_KB_MAX, "{before}: {used} kB are used");
+        s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+        s.appctl_ok("version");
+        s.appctl_ok("exit");
+    }
+}
+
+/// Clients that say nothing, stop in the middle of a request, or do not read answers hold no place
+/// that another client wants.
+#[test]
+fn clients_that_hang_make_room_for_others() {
+    /// As many as are served at once, and some more.
+    const CLIENTS: usize = 80;
+    let s = Sandbox::new();
+    let pid = s.start_detached("");
+    let path = s.path(&format!("ovs-vswitchd.{pid}.ctl"));
+    let request = b"{\"id\":7,\"method\":\"list-commands\",\"params\":[]}";
+    let many = request.repeat(500);
+    for said in [&b""[..], &request[..20], &many] {
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            let mut client = UnixStream::connect(&path).unwrap();
+            client.set_nonblocking(true).unwrap();
+            let _ = client.write(said);
+            clients.push(client);
+        }
+        let what = String::from_utf8_lossy(&said[..said.len().min(30)]).into_owned();
+        (0..3).for_each(|_| assert!(s.appctl("version").status.success(), "{what}"));
     }
 }
 

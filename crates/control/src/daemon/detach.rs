@@ -229,11 +229,43 @@ fn create_pidfile(args: &Args) -> Result<Option<Pidfile>, StartError> {
     args.pidfile.as_ref().map(create).transpose()
 }
 
+/// Locks all memory that is used, now or later: address space that was reserved for large tables
+/// takes none. Nothing is locked where this process may lock only some: what is mapped beyond that
+/// would fail later, wherever the daemon happens to be.
 fn lock_memory() {
+    if let Some(bytes) = locked_bytes_max() {
+        return vlog::err!(
+            "vswitchd",
+            "mlockall failed: this process may lock {bytes} bytes and not all that it will have \
+             (it needs CAP_IPC_LOCK, or RLIMIT_MEMLOCK without a limit): memory is not locked"
+        );
+    }
+    let which = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
     // SAFETY: takes flags only.
-    if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
+    if unsafe { libc::mlockall(which) } != 0 {
         vlog::err!("vswitchd", "mlockall failed: {}", io::Error::last_os_error());
     }
+}
+
+/// Bytes that this process may lock; None: any number. The kernel is asked by an attempt, as a
+/// capability that holds in a user namespace only does not count.
+fn locked_bytes_max() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills the structure.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
+    if !known || limit.rlim_cur == libc::RLIM_INFINITY {
+        return None;
+    }
+    let more = limit.rlim_cur as usize + 1;
+    let (flags, prot) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_NONE);
+    // SAFETY: a mapping of our own without access, which no other thread knows and which ends here.
+    let may = unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), more, prot, flags, -1, 0);
+        let may = at != libc::MAP_FAILED && libc::mlock2(at, more, libc::MLOCK_ONFAULT as _) == 0;
+        libc::munmap(at, more);
+        may
+    };
+    (!may).then_some(limit.rlim_cur)
 }
 
 /// Points the standard streams at nothing, so that whoever waits for their end is let go.
