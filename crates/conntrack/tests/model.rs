@@ -17,17 +17,18 @@ mod atomics {
     pub struct Lines(Box<[Line]>);
 
     impl Lines {
-        pub fn dense(n: usize) -> Self {
-            Lines((0..n).map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0)))).collect())
+        pub fn dense(n: usize) -> Option<Self> {
+            let line = |_| Line(std::array::from_fn(|_| AtomicU64::new(0)));
+            Some(Lines((0..n).map(line).collect()))
         }
-    }
 
-    impl Lines {
-        pub fn reserved(n: usize) -> Self {
+        pub fn reserved(n: usize) -> Option<Self> {
             Self::dense(n)
         }
 
-        pub fn provide(&self, _: usize) {}
+        pub fn provide(&self, _: usize) -> bool {
+            true
+        }
     }
 
     impl std::ops::Deref for Lines {

@@ -77,43 +77,46 @@ unsafe impl Send for Lines {}
 // SAFETY: as above.
 unsafe impl Sync for Lines {}
 
+/// Where memory is made, None and `false` mean that the system has none, or that a limit of this
+/// process forbids more (`RLIMIT_AS`, and `RLIMIT_MEMLOCK` of one that locks its memory).
 impl Lines {
     /// So many, in small pages.
-    pub fn new(count: usize) -> Self {
+    pub fn new(count: usize) -> Option<Self> {
         Self::map(count, libc::PROT_READ | libc::PROT_WRITE)
     }
 
-    fn map(count: usize, prot: libc::c_int) -> Self {
+    fn map(count: usize, prot: libc::c_int) -> Option<Self> {
         let bytes = count * size_of::<Line>();
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a fresh anonymous mapping; checked below.
         let p = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0) };
-        assert!(p != libc::MAP_FAILED, "cannot reserve {bytes} bytes of address space");
-        Lines { base: p.cast(), count }
+        (p != libc::MAP_FAILED).then_some(Lines { base: p.cast(), count })
     }
 
     /// So many that nearly all will be used.
-    pub fn dense(count: usize) -> Self {
-        let new = Lines::new(count);
+    pub fn dense(count: usize) -> Option<Self> {
+        let new = Lines::new(count)?;
         new.in_huge_pages(count * size_of::<Line>());
-        new
+        Some(new)
     }
 
     /// Address space for so many, of which none may be used before [`Lines::provide`]: those cost
-    /// nothing, even in a process that locks its memory.
-    pub fn reserved(count: usize) -> Self {
+    /// no memory, even in a process that locks what it has.
+    pub fn reserved(count: usize) -> Option<Self> {
         Self::map(count, libc::PROT_NONE)
     }
 
     /// The first `count` of reserved lines may be used from now on; of these, nearly all will be.
-    pub fn provide(&self, count: usize) {
+    pub fn provide(&self, count: usize) -> bool {
         let bytes = count * size_of::<Line>();
         assert!(count <= self.count);
         // SAFETY: of our own mapping.
         let done =
             unsafe { libc::mprotect(self.base.cast(), bytes, libc::PROT_READ | libc::PROT_WRITE) };
-        assert!(done == 0, "cannot have {bytes} bytes of memory");
-        self.in_huge_pages(bytes);
+        if done == 0 {
+            self.in_huge_pages(bytes);
+        }
+        done == 0
     }
 
     fn in_huge_pages(&self, bytes: usize) {

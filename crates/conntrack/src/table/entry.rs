@@ -79,6 +79,18 @@ struct Chunk {
     ports: Box<[AtomicU16]>,
 }
 
+impl Chunk {
+    /// Memory for entries; None: the system gives none.
+    fn new() -> Option<Chunk> {
+        let new = || Lines::new(CHUNK as usize);
+        let (hot, cold, wide) = (Lines::dense(CHUNK as usize)?, new()?, new()?);
+        let ports = (0..CHUNK).map(|_| AtomicU16::new(0)).collect();
+        let chunk = Chunk { hot, cold, wide, ports };
+        chunk.hot.touch();
+        Some(chunk)
+    }
+}
+
 /// A tuple as entries hold it.
 #[derive(Clone, Copy)]
 pub struct Packed {
@@ -127,17 +139,12 @@ impl Default for Entries {
 }
 
 impl Entries {
-    /// Has memory for the entries of chunk `n`; false: there can be no more.
+    /// Has memory for the entries of chunk `n`; false: there can be no more, or there is none now.
+    /// For the keeper.
     pub fn provide(&self, n: u32) -> bool {
-        let Some(chunk) = self.chunks.get(n as usize) else { return false };
-        let new = || Lines::new(CHUNK as usize);
-        chunk.get_or_init(|| {
-            let ports = (0..CHUNK).map(|_| AtomicU16::new(0)).collect();
-            let hot = Lines::dense(CHUNK as usize);
-            let chunk = Chunk { hot, cold: new(), wide: new(), ports };
-            chunk.hot.touch();
-            chunk
-        });
+        let Some(place) = self.chunks.get(n as usize) else { return false };
+        let Some(chunk) = Chunk::new() else { return false };
+        let _ = place.set(chunk);
         true
     }
 

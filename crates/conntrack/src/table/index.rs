@@ -71,16 +71,22 @@ pub struct Locked<'a> {
 }
 
 impl Index {
-    /// An empty index of `size` buckets, a power of two, which may become `most`.
+    /// An empty index of `size` buckets, which may become `most`, both powers of two; fewer where
+    /// there is less address space.
+    ///
+    /// # Panics
+    /// When there is no memory for the first buckets.
     pub fn new(size: u32, most: u32) -> Self {
+        let halves = std::iter::successors(Some(most), |n| Some(n / 2).filter(|n| *n >= size));
+        let reserved = halves.map(|n| Lines::reserved(n as usize)).find_map(|lines| lines);
         let index = Index {
-            buckets: Lines::reserved(most as usize),
+            buckets: reserved.expect("address space for the index of connections"),
             spare: (0..SPARE_PIECES).map(|_| OnceLock::new()).collect(),
             spare_used: AtomicU32::new(0),
             spare_ready: AtomicU32::new(0),
             size: AtomicU32::new(size),
         };
-        index.buckets.provide(size as usize);
+        assert!(index.buckets.provide(size as usize), "memory for the index of connections");
         index
     }
 
@@ -238,8 +244,8 @@ impl Index {
         if size as usize >= self.buckets.len() {
             return false;
         }
-        if size.is_power_of_two() {
-            self.buckets.provide(2 * size as usize);
+        if size.is_power_of_two() && !self.buckets.provide(2 * size as usize) {
+            return false;
         }
         let old = place(size, size);
         let mut attempt = 0;
@@ -275,8 +281,9 @@ impl Index {
         let piece = ready as usize / SPARE_PIECE;
         if ready - self.spare_used.load(Relaxed).min(ready) < SPARE_PIECE as u32 / 2
             && piece < SPARE_PIECES
+            && let Some(lines) = Lines::dense(SPARE_PIECE)
         {
-            let _ = self.spare[piece].set(Lines::dense(SPARE_PIECE));
+            let _ = self.spare[piece].set(lines);
             self.spare_ready.store(ready + SPARE_PIECE as u32, Release);
         }
     }

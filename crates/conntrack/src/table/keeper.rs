@@ -146,7 +146,12 @@ impl Keeper {
         // Room for all that may be, those that workers and the ring hold, and as many again on
         // their way out after a flush.
         let most = u64::from(self.table.limits.total()) * 2 + 2 * READY_COUNT_MAX as u64;
-        if u64::from(chunks) * u64::from(CHUNK) >= most || !self.table.entries.provide(chunks) {
+        let room =
+            self.follows.try_reserve(CHUNK as usize).and(self.free.try_reserve(CHUNK as usize));
+        if u64::from(chunks) * u64::from(CHUNK) >= most
+            || room.is_err()
+            || !self.table.entries.provide(chunks)
+        {
             return false;
         }
         self.table.chunks.store(chunks + 1, Release);
@@ -157,8 +162,9 @@ impl Keeper {
 
     /// Lets the index grow as far as its load asks for; the steps that are left.
     fn grow(&mut self, mut steps: usize) -> usize {
-        let used = self.follows.len() - self.free.len() - self.table.issue.room(self.noted);
-        let used = used.saturating_sub(READY_COUNT_MAX - 2 * self.table.issue.room(self.noted));
+        // Those that are ready are all but the ring's room, which memory may not suffice to fill.
+        let ready = READY_COUNT_MAX - self.table.issue.room(self.noted);
+        let used = self.follows.len().saturating_sub(self.free.len() + ready);
         let used = used + self.table.twice.load(Relaxed) as usize;
         while steps > 0 && used as u64 > u64::from(self.table.index.size()) * LOAD_MAX {
             if !self.table.index.grow() {
