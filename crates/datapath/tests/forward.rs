@@ -660,6 +660,31 @@ fn cached_flows_are_shown_piece_by_piece() {
     assert_eq!(b.dp.flows_of(WorkerId::Pmd(7), 0, PIECE, &mut Vec::new()), None);
 }
 
+/// Control that asks for new flows gets a bounded number of those since it asked last; else none
+/// are kept.
+#[test]
+fn new_flows_are_kept_for_who_asks_and_not_many() {
+    const KEPT_MAX: usize = 1024;
+    let mut b = bed(2);
+    let rules = |ports: std::ops::Range<u16>| ports.map(to_port).collect();
+    b.set_rules(rules(0..4000));
+    let send = |b: &mut Bed, ports: std::ops::Range<u16>| {
+        ports.for_each(|dst| b.peers[0].send(&udp(1, 2, 3, dst, 64)));
+        b.run();
+    };
+    send(&mut b, 0..10);
+    assert_eq!(b.dp.new_flows(true).len(), 0, "they had not been asked for");
+    send(&mut b, 10..30);
+    assert_eq!(b.dp.new_flows(true).len(), 20);
+    for from in [100, 1100, 2100] {
+        send(&mut b, from..from + 1000);
+    }
+    assert!(b.dp.flows().len() > 2000, "{} flows", b.dp.flows().len());
+    assert_eq!(b.dp.new_flows(false).len(), KEPT_MAX);
+    send(&mut b, 30..50);
+    assert_eq!(b.dp.new_flows(false).len(), 0);
+}
+
 fn to_port(dst: u16) -> Rule {
     rule(&[(Field::InPort, 0), (Field::UdpDst, dst.into())], vec![Op::Output(1)], 0)
 }
