@@ -5,7 +5,7 @@ set -euo pipefail
 packages=(build-essential pkg-config libdpdk-dev)
 case ${1:-build} in
 run | test | bench) packages+=(dpdk-dev openvswitch-switch openvswitch-common iproute2 iputils-ping procps ethtool tcpdump) ;;&
-test) packages+=(openvswitch-switch-dpdk iperf3 python3-venv tshark qemu-system-x86 busybox-static cpio ovn-central ovn-host) ;;
+test) packages+=(openvswitch-switch-dpdk nftables iperf3 python3-venv tshark qemu-system-x86 busybox-static cpio ovn-central ovn-host) ;;
 deb) packages+=(debootstrap systemd-container) ;;
 avx512) packages+=(busybox-static cpio bochs bochs-term bochsbios isolinux syslinux-common xorriso) ;;
 bench) packages+=(openvswitch-switch-dpdk autoconf automake libtool python3) ;;
