@@ -92,7 +92,7 @@ pub fn at_rest(sw: &Switch, changes: &mut Changes, guests: &mut Guests) -> Proce
 }
 
 /// In and out of the whole datapath; equal when nothing is in flight.
-fn balance(sw: &Switch) -> (u64, u64) {
+pub fn balance(sw: &Switch) -> (u64, u64) {
     let text = text(sw);
     let total = |line: &str| line.rsplit("total: ").next()?.trim().parse::<u64>().ok();
     let (mut came, mut went) = (0, 0);

@@ -8,6 +8,7 @@
 
 mod books;
 mod changes;
+mod connections;
 #[path = "../lab/mod.rs"]
 mod lab;
 #[allow(dead_code)]
