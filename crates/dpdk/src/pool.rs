@@ -20,6 +20,9 @@ const BUDGET: u32 = 192 << 20;
 /// until some go to the pool. A vector of 256 packets and what waits to be sent come from it and go
 /// back to it: with less, buffers that lie in no cache of the core take turns with those that do.
 const CACHE_BUFFERS: u32 = 512;
+/// A cache has at most one in so many of a pool's buffers: what lies in the caches of some threads
+/// is out of reach for the others.
+const CACHE_BUFFERS_RATIO: u32 = 16;
 /// Bytes of an Ethernet header, two VLAN tags and the FCS.
 const FRAME_OVERHEAD: usize = 14 + 8 + 4;
 /// Classes are multiples of this, so that few different MTUs make few pools.
@@ -54,9 +57,10 @@ impl DpdkPool {
             let name = CString::new(format!("weft{serial}-{data}")).expect("no NUL in it");
             // One less than a power of two is what the ring below holds without waste.
             let n = buffers - 1;
+            let cache = CACHE_BUFFERS.min(n / CACHE_BUFFERS_RATIO);
             // SAFETY: EAL runs (callers hold an `Eal`); the name is copied.
             let raw = unsafe {
-                dpdk_sys::rte_pktmbuf_pool_create(name.as_ptr(), n, CACHE_BUFFERS, 0, room, numa)
+                dpdk_sys::rte_pktmbuf_pool_create(name.as_ptr(), n, cache, 0, room, numa)
             };
             if let Some(raw) = NonNull::new(raw) {
                 return Ok(DpdkPool { raw, buffers: n, room: data });
