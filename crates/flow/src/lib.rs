@@ -35,7 +35,8 @@ pub use parse_match::{PortNumber, parse_match, parse_match_tun, parse_port};
 pub use parse_odp::{DatapathPortNumber, parse_odp, parse_odp_options};
 pub use text::{TextError, parse_ct_state};
 pub use text_match::{
-    PortName, ct_state_text, flow_text, match_text, megaflow_text, packet_mask, port_text,
+    PortName, ct_state_text, exact_mask, flow_text, match_text, megaflow_text, packet_mask,
+    port_text,
 };
-pub use text_odp::{DatapathPortName, odp_text};
+pub use text_odp::{DatapathPortName, odp_key_text, odp_text};
 pub use tun_metadata::*;

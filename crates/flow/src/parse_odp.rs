@@ -237,6 +237,8 @@ impl Parser<'_> {
             "packet_type" => return self.packet_type(body),
             "tunnel" => return self.tunnel(body),
             "eth" => self.eth = Some(true),
+            "ipv4" => self.default_eth_type(0x0800),
+            "ipv6" => self.default_eth_type(0x86dd),
             "tcp" => self.default_proto(6),
             "udp" => self.default_proto(17),
             "sctp" => self.default_proto(132),
@@ -259,6 +261,13 @@ impl Parser<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The Ethertype that a header says, if nothing did so far.
+    fn default_eth_type(&mut self, eth_type: u16) {
+        if self.mask.u16(at::ETH_TYPE) == 0 {
+            self.put(at::ETH_TYPE, 2, eth_type.into(), 0xffff);
+        }
     }
 
     /// Ports without a protocol given imply it.
@@ -326,6 +335,8 @@ impl Parser<'_> {
         self.mask.set_u8(at::FLAGS, flag::TUNNEL);
         for item in split(body) {
             if let Some(flags) = inner(item, "flags(") {
+                // A list that names none says that there are none.
+                let flags = if flags.is_empty() { "0" } else { flags };
                 self.flags(Field::TunFlags, flags, TUN_FLAGS)?;
             } else if let Some(digest) = inner(item, "geneve(options=") {
                 self.value(at::TUN_OPTIONS, 8, Form::Number, digest)?;

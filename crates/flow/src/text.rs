@@ -131,9 +131,11 @@ pub(crate) fn flags_masked(names: &[(u32, &str)], m: Masked) -> String {
     if m.exact() {
         return flags(names, m.value as u32);
     }
-    if m.any() {
-        return "0/0".into();
-    }
+    if m.any() { "0/0".into() } else { flags_each(names, m) }
+}
+
+/// Every bit that the mask has, with its sign.
+pub(crate) fn flags_each(names: &[(u32, &str)], m: Masked) -> String {
     let known = names.iter().filter(|(bit, _)| m.mask & u128::from(*bit) != 0);
     known
         .map(|(bit, n)| format!("{}{n}", if m.value as u32 & bit != 0 { '+' } else { '-' }))

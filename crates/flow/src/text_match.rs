@@ -131,11 +131,30 @@ pub fn packet_mask(key: &Key) -> Mask {
             set(if nd { &[Field::NdTarget, Field::NdSll, Field::NdTll] } else { &[] });
         }
     }
-    if key.u32(at::RECIRC) != 0 {
-        mask.set_u32(at::RECIRC, !0);
+    for at in [at::RECIRC, at::PRIORITY] {
+        if key.u32(at) != 0 {
+            mask.set_u32(at, !0);
+        }
     }
     if key.u16(at::VLAN) != 0 {
         mask.set_u16(at::VLAN1, 0xffff);
+    }
+    mask
+}
+
+/// The mask of a decision that holds for packets with this very key only: all fields that mean
+/// something in it, and what a datapath knows of every packet.
+pub fn exact_mask(key: &Key) -> Mask {
+    let mut mask = packet_mask(key);
+    for f in [Field::CtState, Field::CtZone, Field::CtMark, Field::CtLabel, Field::PktMark] {
+        f.unwildcard(&mut mask);
+    }
+    mask.set_u32(at::PRIORITY, !0);
+    mask.set_u32(at::RECIRC, !0);
+    mask.set_u16(at::IN_PORT, 0xffff);
+    mask.set_u8(at::FLAGS, !crate::flag::L4);
+    if key.u8(at::FLAGS) & crate::flag::TUNNEL != 0 {
+        mask.set_u64(at::TUN_OPTIONS, !0);
     }
     mask
 }

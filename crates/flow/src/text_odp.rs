@@ -3,8 +3,11 @@
 use std::fmt::Write;
 
 use crate::parse_odp::NO_ETH_TYPE;
-use crate::text::{CT_STATE, Masked, TCP_FLAGS, TUN_FLAGS, ethernet, flags_masked, hex};
+use crate::text::{
+    CT_STATE, Masked, TCP_FLAGS, TUN_FLAGS, ethernet, flags_each, flags_masked, hex,
+};
 use crate::text::{ipv4, ipv6};
+use crate::text_match::exact_mask;
 use crate::{Field, Key, Mask, PortNo, at, flag, frag};
 
 /// Looks up the name of a datapath port; `None`: print the number.
@@ -15,14 +18,18 @@ pub type DatapathPortName<'a> = &'a dyn Fn(PortNo) -> Option<String>;
 ///
 /// Which attributes there are follows from the key: its Ethernet type, protocol and tags.
 pub fn odp_text(key: &Key, mask: &Mask, verbose: bool, names: DatapathPortName) -> String {
-    let mut w = Odp { key, mask, verbose, out: String::new() };
-    w.context();
-    w.number("recirc_id", at::RECIRC, 4);
-    w.number("dp_hash", at::DP_HASH, 4);
-    w.port(names);
-    w.frame();
-    w.out
+    Odp { key, mask, verbose, masks: true, out: String::new() }.whole(names)
 }
+
+/// A packet's key as text, as ovs-vswitchd logs it: all that such a packet has.
+pub fn odp_key_text(key: &Key, names: DatapathPortName) -> String {
+    let mut mask = exact_mask(key);
+    mask.set_u32(at::DP_HASH, !0);
+    Odp { key, mask: &mask, verbose: true, masks: false, out: String::new() }.whole(names)
+}
+
+/// The bit of a label stack entry that says it is the last one.
+const MPLS_BOTTOM: u32 = 0x100;
 
 /// How a number reads.
 #[derive(Clone, Copy)]
@@ -59,6 +66,8 @@ struct Odp<'a> {
     key: &'a Key,
     mask: &'a Mask,
     verbose: bool,
+    /// There is a mask to print; else it only says which fields there are.
+    masks: bool,
     out: String,
 }
 
@@ -66,6 +75,15 @@ struct Odp<'a> {
 type Part = (&'static str, Masked, Style);
 
 impl Odp<'_> {
+    fn whole(mut self, names: DatapathPortName) -> String {
+        self.context();
+        self.number("recirc_id", at::RECIRC, 4);
+        self.number("dp_hash", at::DP_HASH, 4);
+        self.port(names);
+        self.frame();
+        self.out
+    }
+
     fn get(&self, field: Field) -> Masked {
         Masked::of(field, self.key, self.mask)
     }
@@ -113,8 +131,11 @@ impl Odp<'_> {
         self.tunnel();
         self.plain("skb_mark", self.get(Field::PktMark));
         let state = self.get(Field::CtState);
-        if self.shown(state) {
-            self.attribute("ct_state", &flags_masked(CT_STATE, state));
+        if self.verbose {
+            let mask = if self.masks { format!("/{}", hex(state.mask)) } else { String::new() };
+            self.attribute("ct_state", &format!("{}{mask}", hex(state.value)));
+        } else if self.shown(state) {
+            self.attribute("ct_state", &flags_each(CT_STATE, state));
         }
         self.plain("ct_zone", self.get(Field::CtZone));
         self.plain("ct_mark", self.get(Field::CtMark));
@@ -229,11 +250,13 @@ impl Odp<'_> {
         let service = self.key.u8(at::FLAGS) & tpid != 0;
         self.attribute("eth_type", if service { "0x88a8" } else { "0x8100" });
         if self.verbose || mask != 0 {
-            let part = |shift: u16, full: u16| {
+            let part = |name: &str, shift: u16, full: u16| {
                 let (v, m) = (tci >> shift & full, mask >> shift & full);
-                if m == full { v.to_string() } else { format!("{v}/{m:#x}") }
+                let partial = if m == full { String::new() } else { format!("/{m:#x}") };
+                (self.verbose || v != 0 || m != 0).then(|| format!("{name}={v}{partial}"))
             };
-            self.attribute("vlan", &format!("vid={},pcp={}", part(0, 0xfff), part(13, 7)));
+            let parts = [part("vid", 0, 0xfff), part("pcp", 13, 7)];
+            self.attribute("vlan", &parts.into_iter().flatten().collect::<Vec<_>>().join(","));
         }
         self.out.push_str(",encap(");
         true
@@ -263,26 +286,31 @@ impl Odp<'_> {
         }
     }
 
+    /// The label stack entries, down to the bottom or to the last one that keys have.
     fn mpls(&mut self) {
-        if !self.shown(self.at(at::MPLS, 4)) {
+        let below = self.key.u32(at::MPLS) & MPLS_BOTTOM == 0 && self.key.u32(at::IP_DST) != 0;
+        let entries = if below { &[at::MPLS, at::IP_DST][..] } else { &[at::MPLS] };
+        let masks = |a: &usize| self.mask.u32(*a);
+        if !self.verbose && entries.iter().all(|a| masks(a) == 0) {
             return;
         }
-        let part = |f: Field, prefix: &str| {
-            let m = self.get(f);
-            let mask = match m.exact() {
-                true => String::new(),
-                false => format!("/{prefix}{:x}", m.mask),
+        let whole = entries.iter().all(|a| masks(a) == !0);
+        let entry = |a: &usize| {
+            let part = |low: u32, bits: u32, prefix: &str| {
+                let full = (1u32 << bits) - 1;
+                let (value, mask) = (self.key.u32(*a) >> low & full, masks(a) >> low & full);
+                if whole { value.to_string() } else { format!("{value}/{prefix}{mask:x}") }
             };
-            format!("{}{mask}", m.value)
+            format!(
+                "label={},tc={},ttl={},bos={}",
+                part(12, 20, "0x"),
+                part(9, 3, ""),
+                part(0, 8, "0x"),
+                part(8, 1, "")
+            )
         };
-        let body = format!(
-            "label={},tc={},ttl={},bos={}",
-            part(Field::MplsLabel, "0x"),
-            part(Field::MplsTc, ""),
-            part(Field::MplsTtl, "0x"),
-            part(Field::MplsBos, "")
-        );
-        self.attribute("mpls", &body);
+        let body: Vec<String> = entries.iter().map(entry).collect();
+        self.attribute("mpls", &body.join(","));
     }
 
     fn ipv4(&mut self) {

@@ -1,6 +1,6 @@
 //! Datapath flow text against what OVS 3.1 prints, and read back.
 
-use flow::{Field, Key, Mask, PortNo, at, flag, odp_text, parse_odp};
+use flow::{Field, Key, Mask, PortNo, at, exact_mask, flag, odp_key_text, odp_text, parse_odp};
 use proptest::prelude::*;
 
 fn no_name(_: PortNo) -> Option<String> {
@@ -53,6 +53,47 @@ const CASES: &[(&str, &str)] = &[
         "recirc_id(0),in_port(1),packet_type(ns=0,id=0),eth_type(0x8847)",
     ),
 ];
+
+#[test]
+fn a_list_of_no_tunnel_flags_says_that_there_are_none() {
+    let (key, mask) =
+        parse_odp("tunnel(tun_id=1,src=1.1.1.1,dst=2.2.2.2,flags())", &|_| None).unwrap();
+    assert_eq!((key.u16(at::TUN_FLAGS), mask.u16(at::TUN_FLAGS)), (0, 0xffff));
+}
+
+/// As ovs-vswitchd 3.1 logs a missed packet, and the flow without wildcards that it makes of it.
+#[test]
+fn a_packets_key_and_a_flow_without_wildcards_print_as_ovs() {
+    let context = "ct_zone(0),ct_mark(0),ct_label(0),recirc_id(0)";
+    let packet = "in_port(1),packet_type(ns=0,id=0),\
+         eth(src=50:54:00:00:00:09,dst=50:54:00:00:00:0a),eth_type(0x0800),ipv4(src=10.0.0.2,\
+         dst=10.0.0.1,proto=1,tos=0,ttl=64,frag=no),icmp(type=8,code=0)";
+    let (key, _) = parse_odp(packet, &|_| None).unwrap();
+    let state = "skb_priority(0),skb_mark(0),ct_state";
+    let missed = format!("{state}(0),{context},dp_hash(0),{packet}");
+    assert_eq!(odp_key_text(&key, &no_name), missed);
+    let flow = format!("{state}(-new-est-rel-rpl-inv-trk-snat-dnat),{context},{packet}");
+    assert_eq!(odp_text(&key, &exact_mask(&key), false, &no_name), flow);
+    let text = odp_text(&key, &exact_mask(&key), true, &no_name);
+    assert!(text.starts_with(&format!("{state}(0/0xff),{context},dp_hash(0/0)")), "{text}");
+}
+
+#[test]
+fn label_stack_entries_print_with_masks_if_one_is_partial() {
+    let (mut key, mut mask) = (Key::ZERO, Mask::ZERO);
+    key.set_u16(at::ETH_TYPE, 0x8847);
+    key.set_u32(at::MPLS, 20 << 12 | 32);
+    key.set_u32(at::IP_DST, 20 << 12 | 0x100 | 32);
+    mask.set_u32(at::MPLS, !0);
+    mask.set_u32(at::IP_DST, !0);
+    let text = |mask: &Mask| odp_text(&key, mask, false, &no_name);
+    let whole = "mpls(label=20,tc=0,ttl=32,bos=0,label=20,tc=0,ttl=32,bos=1)";
+    assert!(text(&mask).ends_with(whole), "{}", text(&mask));
+    mask.set_u32(at::MPLS, 0x100);
+    let part =
+        "mpls(label=20/0x0,tc=0/0,ttl=32/0x0,bos=0/1,label=20/0xfffff,tc=0/7,ttl=32/0xff,bos=1/1)";
+    assert!(text(&mask).ends_with(part), "{}", text(&mask));
+}
 
 #[test]
 fn prints_as_ovs() {
