@@ -2,7 +2,7 @@
 
 use crate::appctl::perf::iteration_table;
 use crate::appctl::usage::Sample;
-use crate::appctl::{capture, coverage, dpctl};
+use crate::appctl::{capture, coverage, flow_log};
 use crate::of::change::SLICE_FLOWS_MAX;
 use crate::of::{async_msgs, bundle, table_features};
 use crate::state::{Shared, State, collect};
@@ -147,7 +147,7 @@ fn turn(s: &mut State, most: usize) -> bool {
     links::look_at_guests(s);
     crate::vhost_async::tick(s);
     capture::keep(s);
-    dpctl::log_new_flows(s);
+    flow_log::turn(s);
     polling_log::log(s);
     underlay::solicit(s);
     s.flush_changes();

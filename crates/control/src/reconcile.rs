@@ -10,7 +10,7 @@ use crate::ports::{self, Iface};
 use crate::state::{Bridge, Shared, State};
 use crate::tunnel_options::{self, is_tunnel};
 use crate::{controllers, settings, tunnels, vlog};
-use ofproto::{BridgeConfig, PortSpec, TableConfig, VlanSet};
+use ofproto::{BridgeConfig, PortSpec, PriorityTags, TableConfig, VlanSet};
 use openflow::{OfPort, port as of_port};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -192,14 +192,17 @@ fn remove_ifaces(s: &mut State, conf: &BridgeConf) {
     s.close_ports(removed.iter().filter_map(|iface| iface.dp_port));
 }
 
-/// Interfaces that hold a number which they did not ask for and another one does.
+/// Interfaces that hold a number which they did not ask for and another one does that is there
+/// already. A new one takes another number, as in ovs-vswitchd.
 fn in_the_way(
     bridge: &Bridge,
     wanted: &BTreeMap<&str, &IfaceConf>,
     gone: &[String],
 ) -> Vec<String> {
     let request = |i: &IfaceConf| i.ofport_request.map(OfPort::from);
-    let asked: BTreeSet<OfPort> = wanted.values().filter_map(|i| request(i)).collect();
+    let is_there = |i: &&&IfaceConf| bridge.ifaces.get(&i.name).is_some_and(|i| i.works());
+    let asked: BTreeSet<OfPort> =
+        wanted.values().filter(is_there).filter_map(|i| request(i)).collect();
     let gone: BTreeSet<&str> = gone.iter().map(String::as_str).collect();
     let held = bridge.ifaces.iter().filter(|(name, _)| !gone.contains(name.as_str()));
     let blocks = |name: &str, n: OfPort| {
@@ -480,7 +483,7 @@ fn attach(
 /// The datapath number that ovs-vswitchd gives a port of this name in a dummy datapath: the first
 /// number in the name, counted from 100 if the name begins with "br", or the lowest free one if
 /// there is none or it is in use; never 0, which is the datapath's own port there.
-fn dummy_number(s: &State, name: &str) -> Option<flow::PortNo> {
+pub(crate) fn dummy_number(s: &State, name: &str) -> Option<flow::PortNo> {
     let mut numbers = number_in(name).into_iter().chain(1..flow::BOND_NO_MIN);
     numbers.find(|no| !s.dp.has_port(*no))
 }
@@ -556,6 +559,7 @@ fn port_spec(
         vlan: vlan_mode(port),
         patch_peer: (conf.kind == "patch").then(|| conf.options.get("peer").cloned()).flatten(),
         protected: port.protected,
+        priority_tags: priority_tags(port),
         ..PortSpec::default()
     };
     if is_tunnel(&conf.kind) {
@@ -570,6 +574,14 @@ fn port_spec(
     s.bfd.describe(&mut spec);
     s.bonds.describe(&mut spec, port);
     spec
+}
+
+fn priority_tags(port: &PortConf) -> PriorityTags {
+    match port.other_config.get("priority-tags").map(String::as_str) {
+        Some("if-nonzero" | "true") => PriorityTags::IfNonzero,
+        Some("always") => PriorityTags::Always,
+        _ => PriorityTags::Never,
+    }
 }
 
 /// What the port says of itself, in OpenFlow's terms.

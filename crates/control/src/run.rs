@@ -67,6 +67,12 @@ impl Ends {
     }
 }
 
+/// Where ports are dummies nothing has to be fast: what is cached shows what decisions looked at.
+fn show_own_masks(state: &Shared) {
+    let dp = &mut state.borrow_mut().dp;
+    dp.set_settings(datapath::Settings { own_masks: true, ..dp.settings().clone() });
+}
+
 async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
     if !args.dummy_numa.is_empty() {
         datapath::assume_cores(args.dummy_numa.clone());
@@ -99,6 +105,9 @@ async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
                     if first {
                         let state = start_or_again(&new, &daemon, pools.take())?;
                         follow_kernel(&state, args);
+                        if args.dummy.is_some() {
+                            show_own_masks(&state);
+                        }
                         control.state = Some(state);
                     }
                     if let Some(state) = &control.state {

@@ -2,10 +2,12 @@
 
 use crate::config::IfaceConf;
 use crate::ports::Iface;
-use crate::state::State;
+use crate::reconcile::dummy_number;
+use crate::state::{Bridge, State};
 use crate::tunnel_options::{Options, parse};
 use crate::tunnel_ports::{TunnelPort, port_name};
 use crate::vlog;
+use datapath::RxAffinity;
 use flow::PortNo;
 use ofproto::{BridgeId, Switch};
 use openflow::port_state;
@@ -42,7 +44,13 @@ pub fn attach(s: &mut State, conf: &IfaceConf) -> Result<PortNo, String> {
         return Ok(port.no);
     }
     let port = port::TunnelPort::new(&name, &conf.kind, s.devices.pools.clone());
-    let no = s.dp.add_port(Box::new(port), Default::default()).map_err(|e| e.to_string())?;
+    let (port, pins) = (Box::new(port), RxAffinity::default());
+    let is_dummy = s.bridges.values().any(Bridge::is_dummy);
+    let added = match is_dummy.then(|| dummy_number(s, &name)).flatten() {
+        Some(no) => s.dp.add_port_at(no, port, pins),
+        None => s.dp.add_port(port, pins),
+    };
+    let no = added.map_err(|e| e.to_string())?;
     let (kind, udp) = (conf.kind.clone(), spec.dst_port);
     s.tunnels.0.insert(name, TunnelPort { no, kind, udp, users: 1 });
     Ok(no)

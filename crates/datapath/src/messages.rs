@@ -10,7 +10,7 @@ use crate::stats::port::{PortCell, RxqCell};
 use crate::stats::worker_stats::PerfCell;
 use crate::tx::bond::Bond;
 use action::Op;
-use flow::PortNo;
+use flow::{Key, PortNo};
 use packet::Packet;
 use port::{RxQueue, TxQueue};
 use std::any::Any;
@@ -81,15 +81,23 @@ pub(crate) enum Command {
 pub(crate) enum Report {
     /// What a program does that megaflows reported from now on have.
     Program(u32, Arc<[Op]>),
-    /// The port that its packets come from, what it is credited to, and the effects that
-    /// control hears of when it is used.
-    Installed(u32, PortNo, Credits, Effects),
+    /// A megaflow came: the port that its packets come from, the length of the packet that it was
+    /// made for, what it is credited to, and the effects that control hears of when it is used.
+    Installed {
+        idx: u32,
+        port: PortNo,
+        bytes: u16,
+        credits: Credits,
+        effects: Effects,
+    },
     /// What must live until the megaflow is unlinked.
     Holds(u32, Arc<dyn Any + Send + Sync>),
     Unlinked(u32),
     Uncached(Box<UncachedReport>),
     RxBack(Box<RxSlot>),
     TxBack(PortNo, Box<dyn TxQueue>),
+    /// A packet with this key was missed.
+    Missed(Box<Key>),
     /// What validation found.
     Differs(Box<str>),
     /// An iteration took long.

@@ -196,6 +196,12 @@ pub struct Settings {
     pub punt_burst: u32,
     /// Misses resolved per vector; packets beyond wait for the next one, in order.
     pub miss_budget: usize,
+    /// Decisions are cached for packets with the very same key only (`upcall/disable-megaflows`).
+    pub exact_megaflows: bool,
+    /// Decisions are stored under their very masks, not in whole bytes, however few they are.
+    pub own_masks: bool,
+    /// Tell control of missed packets, see [`crate::Datapath::take_missed`].
+    pub report_misses: bool,
     /// Placement of receive queues (`pmd-rxq-assign`).
     pub rxq_assign: RxqAssign,
     /// Decapsulate before lookup where a known megaflow says so; false: always in two steps.
@@ -262,6 +268,9 @@ impl Default for Settings {
             punt_rate: 50_000,
             punt_burst: 2_048,
             miss_budget: packet::VECTOR,
+            exact_megaflows: false,
+            own_masks: false,
+            report_misses: false,
             rxq_assign: RxqAssign::Cycles,
             one_pass: true,
             rxq_isolate: true,
@@ -309,8 +318,9 @@ pub struct EgressPolicer {
     pub cbs: u64,
 }
 
-/// Tells by a decision's effects whether the decision may have changed.
-pub type Stale = Box<dyn Fn(&(dyn Any + Send + Sync)) -> bool + Send>;
+/// Tells by what a decision is credited to, and by its effects, whether the decision may have
+/// changed.
+pub type Stale = Box<dyn Fn(&[u32], Option<&(dyn Any + Send + Sync)>) -> bool + Send>;
 
 /// A change that was asked for with `invalidate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -419,6 +429,8 @@ pub struct FlowDump {
     pub worker: WorkerId,
     /// Values, masked.
     pub key: Key,
+    /// The whole key of the packet that the flow was made for, if missed packets are reported.
+    pub first_key: Option<Box<Key>>,
     /// The mask it is stored under.
     pub mask: Mask,
     /// What is done.

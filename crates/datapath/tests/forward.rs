@@ -125,7 +125,7 @@ fn stale_decisions_are_looked_for_piece_by_piece() {
     let cached = b.dp.flows().len();
     let looks = Arc::new(AtomicUsize::new(0));
     let counted = looks.clone();
-    let stale = move |_: &(dyn Any + Send + Sync)| {
+    let stale = move |_: &[u32], _: Option<&(dyn Any + Send + Sync)>| {
         counted.fetch_add(1, Ordering::Relaxed);
         true
     };

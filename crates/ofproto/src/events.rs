@@ -5,6 +5,7 @@ use crate::types::BridgeId;
 use action::{Decision, Region};
 use flow::{Key, Mask, PACKET_LINES, at};
 use openflow::{Action, FlowRemoved, Instruction, MonitorUpdate, PacketOut, PortDesc, TableStats};
+use std::ops::Range;
 
 /// Something controllers may want to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub(crate) struct Outbox {
     regions: Regions,
     /// Addresses whose place in a MAC table changed.
     pub macs: Macs,
+    /// Counters of misses in tables whose misses mean something else now.
+    pub missed: Vec<Range<u32>>,
     /// Routes or next hops changed.
     pub underlay: bool,
     /// Next hops changed that translation has not been shown.

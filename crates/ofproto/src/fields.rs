@@ -115,6 +115,18 @@ pub(crate) fn look(prereq: Prereq, wc: &mut Mask) {
     }
 }
 
+/// Marks the protocol if a field of IP's or ARP's header of this packet is to be written: OVS's
+/// decisions hold for one protocol then, and say so.
+pub(crate) fn look_to_write(field: Field, key: &Key, wc: &mut Mask) {
+    use Field::*;
+    let ip = matches!(field, Ipv4Src | Ipv4Dst | Ipv6Src | Ipv6Dst | Ipv6Label)
+        || matches!(field, IpTos | IpDscp | IpEcn | IpTtl);
+    let arp = matches!(field, ArpOp | ArpSpa | ArpTpa | ArpSha | ArpTha);
+    if ip && is_ip(key.u16(at::ETH_TYPE)) || arp && key.u16(at::ETH_TYPE) == ETH_ARP {
+        wc.set_u8(at::PROTO, 0xff);
+    }
+}
+
 fn look_l4(wc: &mut Mask) {
     wc.set_u16(at::ETH_TYPE, 0xffff);
     wc.set_u8(at::PROTO, 0xff);

@@ -21,6 +21,8 @@ const LEARN_BURST_MACS_MAX: u64 = 65_536;
 const LEARN_COST_NS: u64 = 1_000_000_000 / LEARN_RATE_MACS_PER_SECOND;
 /// Between two lines in the log about one port.
 pub(crate) const REPORT_INTERVAL_NS: u64 = 60_000_000_000;
+/// An entry that is seen again behind its port keeps its place among all for so long, as in OVS.
+const ORDER_STEP_NS: u64 = 1_000_000_000;
 /// No entry: the end of a list.
 const NONE: u32 = u32::MAX;
 
@@ -50,6 +52,8 @@ pub struct MacStats {
     pub expired: u64,
     pub evicted: u64,
     pub moved: u64,
+    /// Sightings of static addresses behind other ports, which changed nothing.
+    pub fixed_elsewhere: u64,
 }
 
 /// What a sighting changed.
@@ -72,6 +76,8 @@ pub(crate) enum Learned {
 /// An entry in its port's list; static ones are in none.
 struct Node {
     entry: MacEntry,
+    /// Those that came or were seen again later have higher ones.
+    serial: u64,
     older: u32,
     newer: u32,
 }
@@ -103,7 +109,7 @@ impl Nodes {
 
     fn add(&mut self, entry: MacEntry) -> u32 {
         self.step();
-        let node = Node { entry, older: NONE, newer: NONE };
+        let node = Node { entry, serial: 0, older: NONE, newer: NONE };
         match self.free.pop() {
             Some(i) => {
                 self.list[i as usize] = node;
@@ -157,6 +163,8 @@ pub(crate) struct MacTable {
     pub aging_ns: u64,
     /// The latest time that was heard of, ns.
     clock: u64,
+    /// The highest [`Node::serial`].
+    serial: u64,
     stats: MacStats,
 }
 
@@ -171,6 +179,7 @@ impl MacTable {
             max: max.max(1),
             aging_ns: u64::from(aging_s) * 1_000_000_000,
             clock: 0,
+            serial: 0,
             stats: MacStats::default(),
         }
     }
@@ -198,6 +207,7 @@ impl MacTable {
         let evicted = if full { self.evict(index) } else { None };
         self.stats.learned += 1;
         let i = self.nodes.add(MacEntry { port, vlan, mac, used: now, fixed: false });
+        self.number(i);
         self.by_mac.insert((vlan, mac), i);
         self.link(i);
         self.index(index, vlan, mac, port);
@@ -208,6 +218,7 @@ impl MacTable {
     fn again(&mut self, index: MacWriter<'_>, i: u32, port: u32, now: u64) -> Learned {
         let e = self.nodes.get(i).entry;
         if e.fixed {
+            self.stats.fixed_elsewhere += u64::from(e.port != port);
             return Learned::Refused;
         }
         if e.port == port && now <= e.used {
@@ -220,12 +231,21 @@ impl MacTable {
         let entry = &mut self.nodes.get_mut(i).entry;
         (entry.port, entry.used) = (port, e.used.max(now));
         self.link(i);
+        if e.port != port || now - e.used.min(now) >= ORDER_STEP_NS {
+            self.number(i);
+        }
         if e.port == port {
             return Learned::Refreshed;
         }
         self.stats.moved += 1;
         self.index(index, e.vlan, e.mac, port);
         Learned::Moved
+    }
+
+    /// The entry is the last of all now.
+    fn number(&mut self, i: u32) {
+        self.serial += 1;
+        self.nodes.get_mut(i).serial = self.serial;
     }
 
     /// Takes one address from what the port may teach now; false, and counted: nothing is left.
@@ -267,7 +287,7 @@ impl MacTable {
         self.ports.iter_mut().filter_map(new)
     }
 
-    /// Puts a static entry.
+    /// Puts a static entry; the one that it replaces.
     pub fn add_static(
         &mut self,
         index: MacWriter<'_>,
@@ -275,12 +295,15 @@ impl MacTable {
         mac: [u8; 6],
         port: u32,
         now: u64,
-    ) {
+    ) -> Option<MacEntry> {
+        let before = self.by_mac.get(&(vlan, mac)).map(|i| self.nodes.get(*i).entry);
         self.drop_entry(vlan, mac);
         let i = self.nodes.add(MacEntry { port, vlan, mac, used: now, fixed: true });
+        self.number(i);
         self.by_mac.insert((vlan, mac), i);
         self.fixed.insert((vlan, mac));
         self.index(index, vlan, mac, port);
+        before
     }
 
     /// Removes an entry, static or not.
@@ -310,7 +333,7 @@ impl MacTable {
 
     /// Takes an entry out of its port's list.
     fn unlink(&mut self, i: u32) {
-        let Node { entry: MacEntry { port, .. }, older, newer } = *self.nodes.get(i);
+        let Node { entry: MacEntry { port, .. }, older, newer, .. } = *self.nodes.get(i);
         let p = self.ports.entry(port).or_default();
         self.most.remove(&(p.n, port));
         p.n -= 1;
@@ -400,11 +423,12 @@ impl MacTable {
         out
     }
 
+    /// All entries, the one first that was not seen for longest.
     pub fn entries(&self) -> Vec<MacEntry> {
-        let all = self.by_mac.values().map(|i| self.nodes.list[*i as usize].entry);
-        let mut out: Vec<MacEntry> = all.collect();
-        out.sort_by_key(|e| (e.vlan, e.mac));
-        out
+        let mut all: Vec<&Node> =
+            self.by_mac.values().map(|i| &self.nodes.list[*i as usize]).collect();
+        all.sort_unstable_by_key(|n| n.serial);
+        all.into_iter().map(|n| n.entry).collect()
     }
 
     pub fn stats(&self) -> MacStats {

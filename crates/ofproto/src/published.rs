@@ -10,7 +10,7 @@ use crate::tables::table::Tables;
 use crate::tables::tlv::{Masks, TlvTable};
 use crate::translate::frozen::States;
 use crate::tunnel::{Tunnels, Underlay};
-use crate::types::{BondSpec, BridgeConfig, PortSpec, VlanMode};
+use crate::types::{BondSpec, BridgeConfig, PortSpec, PriorityTags, VlanMode};
 use action::Meter;
 use flow::{Key, PortNo, at};
 use openflow::OfPort;
@@ -185,6 +185,7 @@ pub(crate) struct Bundle {
     pub ports: Vec<OfPort>,
     pub vlan: VlanMode,
     pub protected: bool,
+    pub priority_tags: PriorityTags,
     pub mirrors: Mirrored,
     /// None: the first interface that is live carries all packets.
     pub bond: Option<BondSpec>,

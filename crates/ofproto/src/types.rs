@@ -232,12 +232,26 @@ pub struct PortSpec {
     pub max_speed: u32,
     /// NORMAL does not forward between protected ports.
     pub protected: bool,
+    /// Which packets without a VLAN leave by NORMAL with a tag for their priority.
+    pub priority_tags: PriorityTags,
     /// The switch itself takes these packets.
     pub bfd: Option<BfdFilter>,
     /// Some: it is an interface of a port that speaks LACP.
     pub lacp: Option<LacpPort>,
     /// Its link is up, and yet a protocol (BFD) says that nothing comes through.
     pub faulty: bool,
+}
+
+/// Tags that name no VLAN (`other_config:priority-tags`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PriorityTags {
+    /// None leaves.
+    #[default]
+    Never,
+    /// They leave if they say a priority.
+    IfNonzero,
+    /// They always leave.
+    Always,
 }
 
 /// Open at first; whoever has a copy may close it, which holds at once for cached decisions. Two

@@ -45,7 +45,7 @@ const CASES: &[(&str, &str)] = &[
     ),
     ("set bridge br0 mcast_snooping_enable=true", "bridge br0: mcast_snooping_enable"),
     ("set-ssl /nonexistent/key /nonexistent/cert /nonexistent/ca", "Open_vSwitch: ssl"),
-    ("set port p1 other_config:priority-tags=always", "port p1: other_config:priority-tags"),
+    ("set port p1 other_config:bond-detect-mode=miimon", "port p1: other_config:bond-detect-mode"),
     (
         "set open . other_config:userspace-tso-enable=true",
         "Open_vSwitch: other_config:userspace-tso-enable",

@@ -122,13 +122,6 @@ pub const COMMANDS: &[Command] = &[
     command("rstp/tcn", "[bridge]", 0, 1, unless!(RSTP, all_or!("OK\n", "No such RSTP object", 0))),
     command("stp/show", "[bridge]", 0, 1, unless!(STP, object!("no such stp object"))),
     command("stp/tcn", "[bridge]", 0, 1, unless!(STP, all_or!("OK\n", "no such stp object", 0))),
-    command(
-        "upcall/disable-megaflows",
-        "",
-        0,
-        0,
-        refuse!("decisions are cached by what they looked at; that cannot be switched off"),
-    ),
     // How flows are dumped inside of ovs-vswitchd: nothing of it is seen outside.
     command(
         "upcall/disable-ufid",
@@ -137,7 +130,6 @@ pub const COMMANDS: &[Command] = &[
         0,
         answer!("Datapath dumping tersely using UFID disabled\n"),
     ),
-    command("upcall/enable-megaflows", "", 0, 0, answer!("megaflows enabled\n")),
     command(
         "upcall/enable-ufid",
         "",

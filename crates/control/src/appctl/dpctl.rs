@@ -3,10 +3,10 @@
 use crate::offload::How;
 use crate::ports::Iface;
 use crate::state::{Bridge, State};
-use crate::{tunnel_options, vlog};
+use crate::tunnel_options;
 use action::{OpsText, ops_text_with};
 use datapath::{FlowDump, WorkerId};
-use flow::at;
+use flow::{Key, Mask, at};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -152,18 +152,29 @@ fn counters(out: &mut String, s: &mut State, no: u16) {
 pub(super) struct Style {
     more: bool,
     names: bool,
+    terse: bool,
 }
 
 impl Style {
     /// Everything.
     pub fn full() -> Style {
-        Style { more: true, names: true }
+        Style { more: true, names: true, terse: false }
+    }
+
+    /// Everything, with ports' numbers, as the log has it.
+    pub fn of_log() -> Style {
+        Style { more: true, names: false, terse: true }
+    }
+
+    /// As `dpif/dump-flows` prints them, which does not say what handles a flow.
+    pub fn terse(self) -> Style {
+        Style { terse: true, ..self }
     }
 
     pub fn of(args: &[String]) -> Style {
         let has = |a: &str| args.iter().any(|x| x == a);
         let more = has("-m") || has("--more");
-        Style { more, names: (more || has("--names")) && !has("--no-names") }
+        Style { more, names: (more || has("--names")) && !has("--no-names"), terse: false }
     }
 }
 
@@ -206,16 +217,16 @@ pub(super) fn one(
     let lookup: flow::DatapathPortName = if style.names { &name_of } else { &number };
     let mut out = String::new();
     if style.more {
-        let _ = write!(out, "ufid:{}, ", ufid(f));
+        let _ = write!(out, "ufid:{}{} ", ufid(f), if style.terse { "" } else { "," });
     }
-    out.push_str(&flow::odp_text(&f.key, &f.mask, style.more, lookup));
+    out.push_str(&flow::odp_text(shown_key(f), &shown_mask(f), style.more, lookup));
     let used = if f.packets == 0 || f.used_ms == 0 {
         "never".to_string()
     } else {
         format!("{:.3}s", datapath::now_ms().saturating_sub(f.used_ms) as f64 / 1000.0)
     };
     let extra = match how {
-        _ if !style.more => "",
+        _ if !style.more || style.terse => "",
         How::Not => " dp:ovs,",
         How::Partial => " offloaded:partial, dp:ovs,",
         How::Full => " offloaded:yes, dp:dpdk,",
@@ -230,15 +241,19 @@ pub(super) fn one(
     out
 }
 
-/// Logs flows that were cached lately, in ovs-vswitchd's words, if messages of level `dbg` are
-/// wanted at all.
-pub fn log_new_flows(s: &mut State) {
-    let number = |_: u16| None;
-    for f in s.dp.new_flows(vlog::enabled(vlog::Level::Dbg)) {
-        let ops = ops_text_with(&f.ops, &OpsText { punt: &ofproto::punt_text, port: &number });
-        let text = flow::odp_text(&f.key, &f.mask, false, &number);
-        vlog::dbg!("dpif_netdev", "flow_add: ufid:{} {text}, actions:{ops}", ufid(&f));
+/// A flow's values, behind its mask those of its first packet where that is known.
+pub(super) fn shown_key(f: &FlowDump) -> &Key {
+    f.first_key.as_deref().unwrap_or(&f.key)
+}
+
+/// A flow's mask with what it says of fields that no packet has here: a flow that looks at all
+/// there is looks at those, too.
+pub(super) fn shown_mask(f: &FlowDump) -> Mask {
+    let mut mask = f.mask;
+    if mask.u32(at::PRIORITY) == !0 {
+        mask.set_u32(at::DP_HASH, !0);
     }
+    mask
 }
 
 /// The same for programs, with names of ports; `age_ms` is absent for flows that were never used.
@@ -323,7 +338,26 @@ pub fn wait(s: &mut State, _: &[String]) -> Result<String, String> {
         std::hint::spin_loop();
     }
     s.collect();
+    super::flow_log::dump(s);
     Ok(String::new())
+}
+
+/// `upcall/disable-megaflows`: decisions are cached for packets with one key each.
+pub fn disable_megaflows(s: &mut State, _: &[String]) -> Result<String, String> {
+    set_exact(s, true);
+    Ok("megaflows disabled\n".into())
+}
+
+/// `upcall/enable-megaflows`: decisions are cached by what they looked at.
+pub fn enable_megaflows(s: &mut State, _: &[String]) -> Result<String, String> {
+    set_exact(s, false);
+    Ok("megaflows enabled\n".into())
+}
+
+/// Cached flows go, whichever way they were made.
+fn set_exact(s: &mut State, exact_megaflows: bool) {
+    s.dp.set_settings(datapath::Settings { exact_megaflows, ..s.dp.settings().clone() });
+    s.dp.flush();
 }
 
 /// `upcall/show`: how full the caches are.

@@ -13,8 +13,7 @@ pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
     let now = s.now_ns();
     let mut out = String::from(" port  VLAN  MAC                Age\n");
     for e in s.ofproto.fdb(id).map_err(|e| e.to_string())? {
-        let port =
-            if e.port == openflow::port::LOCAL { "LOCAL".into() } else { e.port.to_string() };
+        let port = number(e.port);
         let m = e.mac;
         let mac = format!(
             "{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}",
@@ -28,6 +27,11 @@ pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
         let _ = writeln!(out, "{port:>5}  {:4}  {mac}  {age}", e.vlan);
     }
     Ok(out)
+}
+
+/// An OpenFlow port as a number, or by its name if that is reserved.
+fn number(port: u32) -> String {
+    if port == openflow::port::LOCAL { "LOCAL".into() } else { port.to_string() }
 }
 
 /// Forgets learned addresses.
@@ -53,9 +57,14 @@ pub fn add(s: &mut State, args: &[String]) -> Result<String, String> {
     let port = ports.get(&args[1]).and_then(|i| i.of_port).ok_or("no such port")?;
     let mac = crate::ports::parse_mac(&args[3]).ok_or("bad MAC address")?;
     let now = s.now_ns();
-    s.ofproto.fdb_add(id, port, vlan(&args[2])?, mac, now).map_err(|e| e.to_string())?;
+    let added = s.ofproto.fdb_add(id, port, vlan(&args[2])?, mac, now);
+    let before = added.map_err(|e| e.to_string())?;
     s.flush_changes();
-    Ok(String::new())
+    let before = before.filter(|e| !e.fixed || e.port != port);
+    Ok(before.map_or(String::new(), |e| {
+        let kind = if e.fixed { "static" } else { "dynamic" };
+        format!("Overriding already existing {kind} entry on {}\n", number(e.port))
+    }))
 }
 
 /// Removes a static entry.

@@ -48,7 +48,7 @@ pub fn of_datapath(s: &mut State, args: &[String]) -> Result<Job, String> {
     let core = args.iter().find_map(|a| a.strip_prefix("pmd="));
     let core = core.and_then(|core| core.parse::<i64>().ok());
     let wanted = Wanted { core, types: dpctl::dump_types(args)?, ports: None };
-    Ok(dump(s, args, wanted, true))
+    Ok(dump(s, Style::of(args), wanted, true))
 }
 
 /// `dpif/dump-flows BRIDGE`.
@@ -56,7 +56,7 @@ pub fn of_bridge(s: &mut State, args: &[String]) -> Result<Job, String> {
     let name = args.iter().find(|a| !a.starts_with('-')).ok_or("bridge name missing")?;
     let bridge = s.bridges.get(name).ok_or("no such bridge")?;
     let ports = Some(bridge.ifaces.values().filter_map(|i| i.dp_port).collect());
-    Ok(dump(s, args, Wanted { ports, ..Wanted::default() }, false))
+    Ok(dump(s, Style::of(args).terse(), Wanted { ports, ..Wanted::default() }, false))
 }
 
 /// `dpctl/get-flow [dp] ufid:...`.
@@ -73,8 +73,8 @@ pub fn get_flow(s: &mut State, args: &[String]) -> Result<Job, String> {
     }))
 }
 
-fn dump(s: &State, args: &[String], wanted: Wanted, titles: bool) -> Job {
-    let (style, names) = (Style::of(args), dpctl::port_names(s));
+fn dump(s: &State, style: Style, wanted: Wanted, titles: bool) -> Job {
+    let names = dpctl::port_names(s);
     let mut dump = Dump { walk: Walk::new(s), style, names, wanted, title: titles, titles };
     in_turns(s, None, move |s| dump.turn(s))
 }

@@ -13,6 +13,7 @@ pub mod dummy;
 mod engine_commands;
 mod fdb;
 mod flow_dump;
+pub mod flow_log;
 pub mod fragments;
 pub mod history;
 pub mod implementations;
@@ -108,6 +109,8 @@ pub const COMMANDS: &[Command] = &[
     command("odp-execute/action-impl-show", "", 0, 0, implementations::actions),
     command("fdb/add", "bridge port vlan mac", 4, 4, fdb::add),
     command("fdb/del", "bridge vlan mac", 3, 3, fdb::del),
+    command("upcall/disable-megaflows", "", 0, 0, dpctl::disable_megaflows),
+    command("upcall/enable-megaflows", "", 0, 0, dpctl::enable_megaflows),
     command("upcall/set-flow-limit", "flow-limit-number", 1, 1, dpctl::set_flow_limit),
     command("dpif/dump-dps", "", 0, 0, dpctl::dump_bridges),
     later("dpif/dump-flows", "[-m] [--names | --no-names] bridge", 1, 4, flow_dump::of_bridge),

@@ -2,59 +2,104 @@
 
 use crate::state::State;
 use flow::{Key, at};
-use ofproto::{BridgeId, Options};
+use ofproto::{BridgeId, Options, TraceStyle};
 
-/// `ofproto/trace {[DP] ODP_FLOW | BRIDGE BR_FLOW} [--ct-next STATE]... [--l7-len BYTES]
+/// `ofproto/trace {[DP] ODP_FLOW | BRIDGE BR_FLOW} [--ct-next STATE]... [--l7-len BYTES] [--names]
 /// [-generate | PACKET]`. A packet, given or made, teaches addresses as a real one does.
 pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
-    let mut words: Vec<&str> = Vec::new();
-    let mut generate = false;
-    let (mut all, mut ct_next) = (args.iter(), Vec::new());
-    while let Some(a) = all.next() {
-        match a.as_str() {
-            "-generate" | "--generate" => generate = true,
-            "--names" | "--no-names" | "-consistent" | "--consistent" => {}
-            // Of a packet that is made; no decision depends on it.
-            "--l7-len" => {
-                let text = all.next().ok_or("Missing argument for option --l7-len")?;
-                text.parse::<u16>().map_err(|_| format!("invalid L7 length {text}"))?;
-            }
-            "--ct-next" => {
-                let text = all.next().ok_or("Missing argument for option --ct-next")?;
-                ct_next.push(flow::parse_ct_state(text)?);
-            }
-            a if a.starts_with("--") => return Err(format!("unknown option {a}")),
-            a => words.push(a),
-        }
-    }
-    let packet = packet_argument(&mut words);
-    let real = generate || packet.is_some();
+    let wanted = Wanted::of(args)?;
     s.flush_changes();
-    let (bridge, mut key, options) = match words.as_slice() {
-        [text] | [_, text] if text.contains("in_port(") => datapath_flow(s, text)?,
-        [name, text] if s.bridges.contains_key(*name) => openflow_flow(s, name, text)?,
-        [name] if s.bridges.contains_key(*name) => openflow_flow(s, name, "")?,
-        [name, _] => return Err(format!("{name}: unknown bridge")),
-        _ => return Err("Must specify bridge name".into()),
-    };
-    if let Some(packet) = packet {
-        let limit = s.dp.settings().vlan_limit;
-        let parsed = datapath::extract(&packet, 0, limit)
+    let (bridge, mut key, options) = start(s, &wanted.words)?;
+    if let Some(packet) = &wanted.packet {
+        let parsed = datapath::extract(packet, 0, s.dp.settings().vlan_limit)
             .ok_or("the packet is shorter than an Ethernet header")?;
-        let in_port = key.u32(at::OF_IN_PORT);
-        key = parsed;
-        key.set_u32(at::OF_IN_PORT, in_port);
+        take_headers(&mut key, &parsed);
     }
-    if !real {
-        return s.ofproto.trace(bridge, &key, &options, &ct_next).map_err(|e| e.to_string());
+    let style = TraceStyle { ct_next: &wanted.ct_next, names: wanted.names };
+    if !wanted.generate && wanted.packet.is_none() {
+        return s.ofproto.trace(bridge, &key, &options, &style).map_err(|e| e.to_string());
     }
     let now = s.now_ns();
-    let text = s
-        .ofproto
-        .trace_learning(bridge, &key, &options, &ct_next, now)
-        .map_err(|e| e.to_string())?;
+    let text =
+        s.ofproto.trace_learning(bridge, &key, &options, &style, now).map_err(|e| e.to_string())?;
     s.flush_changes();
     Ok(text)
+}
+
+/// What the command's words ask for.
+#[derive(Default)]
+struct Wanted<'a> {
+    /// The flow, and before it where it is one of.
+    words: Vec<&'a str>,
+    generate: bool,
+    names: bool,
+    ct_next: Vec<u8>,
+    packet: Option<Vec<u8>>,
+}
+
+impl Wanted<'_> {
+    fn of(args: &[String]) -> Result<Wanted<'_>, String> {
+        let (mut wanted, mut all) = (Wanted::default(), args.iter());
+        while let Some(a) = all.next() {
+            match a.as_str() {
+                "-generate" | "--generate" => wanted.generate = true,
+                "--names" => wanted.names = true,
+                "--no-names" => wanted.names = false,
+                "-consistent" | "--consistent" => {}
+                // Of a packet that is made; no decision depends on it.
+                "--l7-len" => {
+                    let text = all.next().ok_or("Missing argument for option --l7-len")?;
+                    text.parse::<u16>().map_err(|_| format!("invalid L7 length {text}"))?;
+                }
+                "--ct-next" => {
+                    let text = all.next().ok_or("Missing argument for option --ct-next")?;
+                    wanted.ct_next.push(flow::parse_ct_state(text)?);
+                }
+                a if a.starts_with("--") => return Err(format!("unknown option {a}")),
+                a => wanted.words.push(a),
+            }
+        }
+        wanted.packet = packet_argument(&mut wanted.words);
+        Ok(wanted)
+    }
+}
+
+/// Which bridge a flow begins in, with its key and tunnel options: `[DP] ODP_FLOW` or `BRIDGE
+/// BR_FLOW`.
+fn start(s: &State, words: &[&str]) -> Result<(BridgeId, Key, Options), String> {
+    match words {
+        [text] if is_datapath_flow(text) => datapath_flow(s, text),
+        [dp, text] if is_datapath_flow(text) => {
+            let named = [dp.to_string()];
+            super::dpctl::check_name(s, &named).map_err(|_| "Cannot find the datapath")?;
+            if dp.is_empty() {
+                Err("Cannot find the datapath".into())
+            } else {
+                datapath_flow(s, text)
+            }
+        }
+        [name, text] if s.bridges.contains_key(*name) => openflow_flow(s, name, text),
+        [name] if s.bridges.contains_key(*name) => openflow_flow(s, name, ""),
+        [text] => Err(format!("syntax error at {text} (or the bridge name was omitted)")),
+        [name, _] => Err(format!("{name}: unknown bridge")),
+        [] => Err("Must specify bridge name".into()),
+        _ => Err("Trailing garbage in packet data".into()),
+    }
+}
+
+/// Is it a flow as datapaths write them, `name(value),...`, perhaps behind an identifier?
+fn is_datapath_flow(text: &str) -> bool {
+    let sign = text.find(['(', '=', ',']).map(|at| &text[at..]);
+    text.starts_with("ufid:") || sign.is_some_and(|rest| rest.starts_with('('))
+}
+
+/// Gives the key a packet's headers; what is not in a packet stays.
+fn take_headers(key: &mut Key, packet: &Key) {
+    let own = key.u8(at::FLAGS) & flow::flag::TUNNEL_ALL;
+    for range in [at::ETH_DST..at::IN_PORT, at::PAYLOAD..at::TUN_DST] {
+        key.bytes_mut()[range.clone()].copy_from_slice(&packet.bytes()[range]);
+    }
+    key.set_u8(at::FLAGS, packet.u8(at::FLAGS) & !flow::flag::TUNNEL_ALL | own);
 }
 
 /// `in_port=1,tcp,...`, with port names allowed.
@@ -62,25 +107,38 @@ fn openflow_flow(s: &State, name: &str, text: &str) -> Result<(BridgeId, Key, Op
     let bridge = s.bridges.get(name).ok_or("no such bridge")?;
     let number = |port: &str| bridge.ifaces.get(port).and_then(|i| i.of_port);
     let parsed = flow::parse_match_tun(text, &number);
-    let (key, _, tun) = parsed.map_err(|e| format!("Bad openflow flow syntax: {text}: {e}"))?;
+    let (mut key, mask, tun) =
+        parsed.map_err(|e| format!("Bad openflow flow syntax: {text}: {e}"))?;
+    if mask.u32(at::OF_IN_PORT) == 0 {
+        key.set_u32(at::OF_IN_PORT, openflow::port::ANY);
+    }
     Ok((bridge.id, key, Options::Fields(tun)))
 }
 
-/// `in_port(1),eth(...),...`: the port says which bridge.
+/// `[ufid:...,]in_port(1),eth(...),...`: the port says which bridge.
 fn datapath_flow(s: &State, text: &str) -> Result<(BridgeId, Key, Options), String> {
     let all = || s.bridges.values().flat_map(|b| b.ifaces.values().map(move |i| (b.id, i)));
     let number = |port: &str| {
         let named = all().find(|(_, i)| i.conf.name == port).and_then(|(_, i)| i.dp_port);
         named.or_else(|| s.tunnels.number(port))
     };
+    let text = match text.strip_prefix("ufid:") {
+        Some(rest) => rest.split_once([',', ' ']).map_or("", |(_, flow)| flow.trim_start()),
+        None => text,
+    };
     let parsed = flow::parse_odp_options(text, &number);
     let (mut key, _, options) = parsed.map_err(|e| e.to_string())?;
+    let recirculation = key.u32(at::RECIRC);
+    if recirculation != 0 && !s.ofproto.knows_recirculation(recirculation) {
+        return Err(format!("no recirculation data for recirc_id {recirculation:#x}"));
+    }
     let in_port = key.u16(at::IN_PORT);
     let (bridge, of_port) = if s.tunnels.name(in_port).is_some() {
         s.ofproto.tunnel_receiver(&key).ok_or("no OpenFlow tunnel port for this packet")?
     } else {
         let found = all().find(|(_, i)| i.dp_port == Some(in_port));
-        let (bridge, iface) = found.ok_or("no bridge has this input port")?;
+        let none = || format!("no OpenFlow port for datapath port {in_port}");
+        let (bridge, iface) = found.ok_or_else(none)?;
         (bridge, iface.of_port.unwrap_or(0))
     };
     key.set_u32(at::OF_IN_PORT, of_port);
@@ -103,4 +161,17 @@ pub fn hexadecimal(text: &str) -> Option<Vec<u8>> {
         return None;
     }
     (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_datapath_flow;
+
+    #[test]
+    fn flows_of_datapaths_and_of_openflow_are_not_confused() {
+        let datapath = ["in_port(1)", "recirc_id(0x42)", "ufid:7-8 in_port(p1),eth()", "eth()"];
+        assert!(datapath.iter().all(|f| is_datapath_flow(f)));
+        let openflow = ["", "in_port=1", "tcp,in_port=1", "packet_type=(1,0x800)", "ip"];
+        assert!(!openflow.iter().any(|f| is_datapath_flow(f)));
+    }
 }

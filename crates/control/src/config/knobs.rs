@@ -196,11 +196,7 @@ const PORT: &[Knob] = &[
     ("other_config:lb-output-action", Works, "bonds of mode balance-tcp always work like that"),
     ("other_config:mcast-snooping-flood", OFF, NO_MCAST),
     ("other_config:mcast-snooping-flood-reports", OFF, NO_MCAST),
-    (
-        "other_config:priority-tags",
-        No(&["never", "no", "false"]),
-        "frames leave without a tag that has no VLAN",
-    ),
+    ("other_config:priority-tags", Works, ""),
     ("other_config:qinq-ethtype", Works, ""),
     ("other_config:rstp-enable", ANY, NO_STP),
     ("other_config:rstp-path-cost", ANY, NO_STP),
@@ -378,7 +374,7 @@ const FLOW_TABLE: &[Knob] = &[
     ("groups", Works, ""),
     ("overflow_policy", Works, ""),
     ("external_ids", Foreign, ""),
-    ("prefixes", ANY, "lookups do not need them"),
+    ("prefixes", Works, "lookups are as fast without them"),
 ];
 
 const DATAPATH: &[Knob] = &[

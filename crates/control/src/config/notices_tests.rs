@@ -82,7 +82,6 @@ fn what_is_not_supported_is_said_by_row_and_name() {
         ),
         ("Interface", "bfd", Datum::map([("enable", "true"), ("min_xr", "100")])),
         ("Controller", "local_ip", Datum::scalar("192.0.2.1")),
-        ("Flow_Table", "prefixes", Datum::set(["ip_dst"])),
         ("CT_Timeout_Policy", "timeouts", Datum::map([("udp_first", 1), ("tcp_unack", 2)])),
     ]);
     assert_eq!(
@@ -93,7 +92,6 @@ fn what_is_not_supported_is_said_by_row_and_name() {
             "WARN bridge br0: controller ptcp:6653: local_ip is not supported and has no effect (controllers are reached out of band only)",
             "WARN bridge br0: sflow is not supported and has no effect (packets are not sampled)",
             "WARN bridge br0: stp_enable is not supported and has no effect (spanning trees are not there)",
-            "WARN bridge br0: table 3: prefixes is not supported and has no effect (lookups do not need them)",
             "INFO interface p1 of type dpdk: options:peer is not known and has no effect",
             "INFO interface p1: bfd:min_xr is not known and has no effect",
             "WARN interface p1: options:tx-flow-ctrl is not supported and has no effect (the device's flow control stays as it is)",
@@ -109,16 +107,16 @@ fn a_value_that_asks_for_nothing_is_no_news_and_a_changed_one_is() {
     assert!(one("Interface", "bfd:enable", "false").is_empty());
     assert!(one("Controller", "target", "unix:/x").is_empty());
     assert_eq!(one("Controller", "target", "ssl:192.0.2.1:1").len(), 1);
-    let db = |tags: &str| {
-        let map = Datum::map([("priority-tags", tags)]);
+    let db = |mode: &str| {
+        let map = Datum::map([("bond-detect-mode", mode)]);
         let row: Row = [("other_config", map)].into_iter().collect();
         let mut walk = Walk { db: &Replica::default(), notices: BTreeSet::new() };
         walk.row("Port", &row, "port p1", "");
         walk.notices
     };
-    assert_eq!((db("never").len(), db("always").len()), (0, 1));
-    assert_eq!(db("always"), db("always"));
-    assert_ne!(db("always"), db("if-nonzero"), "the same text, and said again");
+    assert_eq!((db("carrier").len(), db("miimon").len()), (0, 1));
+    assert_eq!(db("miimon"), db("miimon"));
+    assert_ne!(db("miimon"), db("other"), "the same text, and said again");
 }
 
 #[test]
@@ -155,7 +153,7 @@ fn every_setting_without_effect_has_its_notice() {
             checked += usize::from(counts);
         }
     }
-    assert!(checked > 80, "{checked}");
+    assert!(checked >= 80, "{checked}");
 }
 
 #[test]

@@ -118,6 +118,8 @@ pub struct Recent {
     pub guests_ms: u64,
     /// What the log said of PMD threads.
     pub said: PollingSaid,
+    /// When cached flows were logged last.
+    pub flows_logged_ms: u64,
 }
 
 /// The control side's state.

@@ -77,6 +77,11 @@ pub fn enabled(level: Level) -> bool {
     level as u8 <= MOST_VERBOSE.load(Ordering::Relaxed)
 }
 
+/// Whether any destination takes messages of this level from a module.
+pub fn enabled_in(module: &str, level: Level) -> bool {
+    enabled(level) && log().levels.of(module).iter().any(|wanted| level.passes(*wanted))
+}
+
 /// Writes one message, subject to the levels and the limit of its place in the source. The macros
 /// call this.
 pub fn write(site: &Site, level: Level, module: &str, text: Arguments<'_>) {

@@ -70,7 +70,7 @@ impl Datapath {
         self.change(Change { regions: regions.to_vec(), stale: Vec::new() })
     }
 
-    /// As [`Datapath::invalidate`], for decisions whose effects are stale. Looks at every cached
+    /// As [`Datapath::invalidate`], for decisions of which `stale` says so. Looks at every cached
     /// decision once, at 4,096 in a turn; changes after it wait for its end.
     pub fn invalidate_stale(&mut self, stale: Stale) -> Ticket {
         self.change(Change { regions: Vec::new(), stale: vec![stale] })
@@ -139,7 +139,7 @@ impl Datapath {
         self.search_on();
     }
 
-    /// A turn of looking for decisions with stale effects.
+    /// A turn of looking for stale decisions.
     fn search_on(&mut self) {
         let Some(mut search) = self.tickets.searching().take() else { return };
         let (numbers, last) = search.turn();

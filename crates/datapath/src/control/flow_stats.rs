@@ -129,10 +129,10 @@ impl FlowStats {
         }
     }
 
-    /// Are an account's effects stale to one of these?
+    /// Is an account stale to one of these?
     pub fn is_stale(&self, id: u32, stale: &[Stale]) -> bool {
-        let effects = self.list[id as usize].effects.as_ref();
-        effects.is_some_and(|e| stale.iter().any(|stale| stale(&**e)))
+        let account = &self.list[id as usize];
+        stale.iter().any(|stale| stale(&account.credits, account.effects.as_deref()))
     }
 
     /// Begins a round: what was credited so far is to be handed over.
@@ -257,11 +257,16 @@ mod tests {
         let (a, b) = (all.open([1][..].into(), effects()), all.open([1][..].into(), effects()));
         let plain = all.open([1][..].into(), None);
         assert!(a != b && b != plain && a != plain);
-        let is = |n: u8| Box::new(move |e: &(dyn Any + Send + Sync)| e.downcast_ref() == Some(&n));
+        type AnyEffects<'a> = Option<&'a (dyn Any + Send + Sync)>;
+        let is = |n: u8| {
+            Box::new(move |_: &[u32], e: AnyEffects| e.and_then(|e| e.downcast_ref()) == Some(&n))
+        };
         let stale = |id, list: &[Stale]| all.is_stale(id, list);
         let four_or_five: [Stale; 2] = [is(4), is(5)];
         assert_eq!([a, b, plain].map(|id| stale(id, &four_or_five)), [true, true, false]);
         assert_eq!([a, b, plain].map(|id| stale(id, &four_or_five[1..])), [false; 3]);
+        let credited = |n: u32| Box::new(move |list: &[u32], _: AnyEffects| list.contains(&n));
+        assert!(stale(plain, &[credited(1)]) && !stale(plain, &[credited(2)]));
         all.close(a);
         assert!(!all.is_stale(a, &four_or_five));
     }

@@ -5,9 +5,10 @@ use crate::control::flow_stats::FlowStats;
 use crate::control::invalidate::RegionSet;
 use crate::control::mark_bindings::FlowMarks;
 use crate::control::watches::FlowWatches;
-use crate::lookup::flow_store::{Column, DEAD, Payload, Store, Zero};
+use crate::lookup::flow_store::{Column, DEAD, Payload, Store, Zero, before_first};
 use crate::messages::Effects;
 use crate::messages::{Command, Credits, UncachedReport};
+use crate::miss::rates::RESOLVE_PACKETS_MAX;
 use crate::settings::{FlowDump, Stale, Used, WorkerId};
 use action::Op;
 use flow::{Key, Mask, PortNo};
@@ -42,9 +43,12 @@ const BYTE_BITS: u64 = (1 << 38) - 1;
 unsafe impl Zero for Cold {}
 
 impl Cold {
-    fn new(account: u32) -> Cold {
+    /// Of a megaflow that was made for a packet of this length, which is to be credited.
+    fn new(account: u32, bytes: u16) -> Cold {
         assert!(account <= ACCOUNT_BITS, "there are at most as many as megaflows, which are 2^24");
-        Cold { bits: account, ..Cold::default() }
+        let mut cold = Cold { bits: account, ..Cold::default() };
+        cold.advance(before_first(1), before_first(bytes.into()));
+        cold
     }
 
     fn account(&self) -> Option<u32> {
@@ -75,6 +79,8 @@ const FOLD_ALL_MEGAFLOWS_MAX: usize = 1 << 18;
 const SLICE_MEGAFLOWS_MAX: usize = 1 << 16;
 /// Idle megaflows that are found in one go, at most: a worker has to unlink and report them.
 const IDLE_MEGAFLOWS_MAX: usize = 2048;
+/// See [`Flows::first_keys`].
+const FIRST_KEYS_MAX: usize = 1024;
 /// How long a pass over all megaflows takes, if [`SLICE_MEGAFLOWS_MAX`] and [`IDLE_MEGAFLOWS_MAX`]
 /// allow.
 const SWEEP_MS: u64 = 1000;
@@ -105,6 +111,9 @@ pub(crate) struct Flows {
     index: Index,
     /// What must live as long as a megaflow; few megaflows have such.
     held: HashMap<u32, Arc<dyn Any + Send + Sync>>,
+    /// Whole keys of the packets that megaflows were made for, of [`FIRST_KEYS_MAX`] at most and
+    /// only while missed packets are reported.
+    first_keys: HashMap<u32, Box<Key>>,
     /// Indices to give back.
     done: Vec<u32>,
     pub marks: FlowMarks,
@@ -124,6 +133,7 @@ impl Flows {
             sweep: Sweep::default(),
             index: Index::new(room),
             held: HashMap::new(),
+            first_keys: HashMap::new(),
             done: Vec::new(),
             marks: FlowMarks::default(),
             watches: FlowWatches::default(),
@@ -150,13 +160,23 @@ impl Flows {
         }
     }
 
-    /// A megaflow came.
-    pub fn installed(&mut self, idx: u32, credits: Credits, effects: Effects) {
+    /// A megaflow came, made for a packet of this length.
+    pub fn installed(&mut self, idx: u32, bytes: u16, credits: Credits, effects: Effects) {
         let i = idx as usize;
-        self.cold[i] = Cold::new(self.stats.open(credits, effects));
+        self.cold[i] = Cold::new(self.stats.open(credits, effects), bytes);
         self.end = self.end.max(i + 1);
         self.index.insert(&self.store, idx);
         self.watches.came(idx);
+    }
+
+    /// A megaflow just came: it was made for one of these packets, which were missed lately.
+    pub fn note_first(&mut self, idx: u32, missed: &[Key]) {
+        let (key, mask) = self.key(idx, self.store.payload(idx));
+        let first = missed.iter().rev().take(RESOLVE_PACKETS_MAX);
+        let first = first.copied().find(|k| k.masked(&mask) == key.masked(&mask));
+        if let Some(key) = first.filter(|_| self.first_keys.len() < FIRST_KEYS_MAX) {
+            self.first_keys.insert(idx, Box::new(key));
+        }
     }
 
     /// Keeps what must live as long as a megaflow that came.
@@ -172,6 +192,7 @@ impl Flows {
         }
         self.index.remove(&self.store, idx);
         self.held.remove(&idx);
+        self.first_keys.remove(&idx);
         self.marks.ended(idx);
         self.watches.ended(idx);
         self.done.push(idx);
@@ -214,7 +235,7 @@ impl Flows {
         dead
     }
 
-    /// Marks megaflows with stale effects dead, of those with these numbers, and returns them.
+    /// Marks stale megaflows dead, of those with these numbers, and returns them.
     /// Exact as [`Flows::kill`] is.
     pub fn kill_stale(&mut self, stale: &[Stale], numbers: Range<usize>) -> Vec<u32> {
         let (store, stats) = (&self.store, &self.stats);
@@ -341,14 +362,15 @@ impl Flows {
         let payload = self.store.payload(i);
         let (key, mask) = self.key(i, payload);
         let c = self.store.counters(i);
-        let more = self.watches.forwarded(i);
+        let (more, own) = (self.watches.forwarded(i), c.own());
         FlowDump {
             worker,
             key,
+            first_key: self.first_keys.get(&i).cloned(),
             mask,
             ops: self.programs.get(payload.program() as usize).cloned().unwrap_or_default(),
-            packets: c.packets.load(o) + more.packets,
-            bytes: c.bytes.load(o) + more.bytes,
+            packets: own.0 + more.packets,
+            bytes: own.1 + more.bytes,
             used_ms: c.used_ms.load(o).max(more.used_ms),
             dead: payload.0 & DEAD != 0,
             id: offload::FlowId { worker: slot as u32, rule: i },
@@ -388,7 +410,7 @@ impl Flows {
         for i in from..end {
             let idx = i as u32;
             if self.cold[i].account().is_some() && self.store.payload(idx).usable() {
-                let packets = self.store.counters(idx).packets.load(Ordering::Relaxed);
+                let (packets, _) = self.store.counters(idx).own();
                 let port = crate::lookup::table::port_of(self.store.line(idx)[4]);
                 each(idx, port, self.marks.sampled(idx, packets as u32, self.cold.len()));
             }
@@ -411,7 +433,8 @@ mod tests {
         for i in 0..n {
             let key: Words = std::array::from_fn(|w| if w == 0 { i + 1 } else { 0 });
             let megaflow = table.put(&key, &FULL, 1, n as u32).expect("room");
-            flows.installed(megaflow, [1][..].into(), None);
+            table.store.counters(megaflow).begin(50, 90);
+            flows.installed(megaflow, 50, [1][..].into(), None);
             table.store.counters(megaflow).add(2, 120, 100);
         }
         (table, flows)
@@ -441,6 +464,27 @@ mod tests {
         table.store.counters(7).add(1, 60, 7_000);
         assert!((0..10).all(|_| flows.revalidate_slice(9_000, 100, 5_000).is_empty()));
         assert_eq!(collected(&mut flows), (1, 60));
+    }
+
+    #[test]
+    fn the_packet_that_a_megaflow_was_made_for_is_credited_and_not_counted() {
+        let (mut table, id) = (Table::new(1), (WorkerId::Kernel, 0));
+        let mut flows = Flows::new(table.store.clone());
+        let key: Words = std::array::from_fn(|w| if w == 0 { 1 } else { 0 });
+        let megaflow = table.put(&key, &FULL, 1, 1).expect("room");
+        table.store.counters(megaflow).begin(60, 90);
+        flows.installed(megaflow, 60, [1][..].into(), None);
+        let counts = |flows: &Flows| {
+            let f = flows.describe(id, megaflow);
+            (f.packets, f.bytes)
+        };
+        assert_eq!((counts(&flows), collected(&mut flows)), ((0, 0), (0, 0)), "not counted yet");
+        table.store.counters(megaflow).add(1, 60, 100);
+        flows.fold(200);
+        assert_eq!((counts(&flows), collected(&mut flows)), ((0, 0), (1, 60)));
+        table.store.counters(megaflow).add(2, 150, 100);
+        flows.fold(300);
+        assert_eq!((counts(&flows), collected(&mut flows)), ((2, 150), (2, 150)));
     }
 
     #[test]

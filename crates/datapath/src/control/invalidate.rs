@@ -66,14 +66,14 @@ pub(crate) fn overlapping(store: &Store, regions: &RegionSet) -> std::collection
 pub(crate) struct Change {
     /// Decisions about packets in these regions.
     pub regions: Vec<Region>,
-    /// Decisions whose effects are stale.
+    /// Decisions of which these say that they may have changed.
     pub stale: Vec<Stale>,
 }
 
 /// Megaflows whose effects are looked at in one turn: some hundred microseconds' work.
 pub(crate) const STALE_TURN_MAX: usize = 1 << 12;
 
-/// Looking for decisions with stale effects. Those that come meanwhile are made from what holds
+/// Looking for stale decisions. Those that come meanwhile are made from what holds
 /// now.
 pub(crate) struct StaleSearch {
     /// The ticket that is done at its end.
@@ -145,7 +145,7 @@ impl Tickets {
         last.map(|t| (t, all))
     }
 
-    /// Of all changes up to `last` only decisions with stale effects are left to be marked; `ends`:
+    /// Of all changes up to `last` only stale decisions are left to be marked; `ends`:
     /// workers' slots, and behind which megaflow each one's end.
     pub fn search(
         &mut self,

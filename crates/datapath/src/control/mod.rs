@@ -39,7 +39,7 @@ use crate::stats::clock::{cycles, nanoseconds};
 use crate::stats::perf::Suspicious;
 use crate::stats::port::{PortCell, PortStats, RxqCell};
 use crate::tx::bond::Bond;
-use flow::PortNo;
+use flow::{Key, PortNo};
 use port::{Port, RxQueue, Service, TxQueue};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -173,6 +173,7 @@ pub struct Datapath {
     cores: Vec<usize>,
     /// Flows that were cached since they were asked for the last time; None: none are kept.
     new_flows: Option<Vec<FlowDump>>,
+    missed: Vec<Key>,
 }
 
 impl Datapath {
@@ -201,6 +202,7 @@ impl Datapath {
             bonds: BTreeMap::new(),
             cores: Vec::new(),
             new_flows: None,
+            missed: Vec::new(),
             bell,
         };
         let s = dp.settings.clone();
@@ -442,6 +444,11 @@ impl Datapath {
     pub fn new_flows(&mut self, next: bool) -> Vec<FlowDump> {
         let next = next.then(Vec::new);
         std::mem::replace(&mut self.new_flows, next).unwrap_or_default()
+    }
+
+    /// Keys of packets that were missed since the last call, at most 1,024, if settings want them.
+    pub fn take_missed(&mut self) -> Vec<Key> {
+        std::mem::take(&mut self.missed)
     }
 
     /// Is there a port with this number?
@@ -721,9 +728,12 @@ impl Datapath {
             let Some(r) = w.report() else { break };
             match r {
                 Report::Program(id, ops) => w.flows.program(id, ops),
-                Report::Installed(idx, port, credits, effects) => {
+                Report::Installed { idx, port, bytes, credits, effects } => {
                     effects.iter().for_each(|e| self.effect_queue.push(port, e.clone()));
-                    w.flows.installed(idx, credits, effects);
+                    w.flows.installed(idx, bytes, credits, effects);
+                    if !self.missed.is_empty() {
+                        w.flows.note_first(idx, &self.missed);
+                    }
                     if let Some(new) = self.new_flows.as_mut().filter(|n| n.len() < NEW_FLOWS_MAX) {
                         new.push(w.flows.describe((w.id, 0), idx));
                     }
@@ -748,6 +758,8 @@ impl Datapath {
                         moved.push(no);
                     }
                 }
+                Report::Missed(key) if self.missed.len() < NEW_FLOWS_MAX => self.missed.push(*key),
+                Report::Missed(_) => {}
                 Report::Differs(how) => self.differences.push(how),
                 Report::Suspicious(one) => self.suspicious.push((w.id, one)),
                 Report::Lookups(now) => w.lookups = now,

@@ -40,7 +40,9 @@ impl Payload {
     }
 }
 
-/// A megaflow's counters (its worker writes, control reads) and its full hash.
+/// A megaflow's counters (its worker writes, control reads) and its full hash. The packet that the
+/// megaflow was made for is not the megaflow's own, as in ovs-vswitchd: packets begin at -1 and
+/// bytes at its negative length, and both are 0 when it was counted with the others.
 #[repr(C, align(32))]
 pub(crate) struct Counters {
     pub packets: AtomicU64,
@@ -50,16 +52,38 @@ pub(crate) struct Counters {
     pub hash: AtomicU64,
 }
 
+/// Where a counter begins that is to be 0 after `amount`.
+pub(crate) fn before_first(amount: u64) -> u64 {
+    0u64.wrapping_sub(amount)
+}
+
 impl Counters {
     /// Adds traffic (owner only).
     #[inline]
     pub fn add(&self, packets: u64, bytes: u64, now_ms: u64) {
         let o = Ordering::Relaxed;
-        self.packets.store(self.packets.load(o) + packets, o);
-        self.bytes.store(self.bytes.load(o) + bytes, o);
+        self.packets.store(self.packets.load(o).wrapping_add(packets), o);
+        self.bytes.store(self.bytes.load(o).wrapping_add(bytes), o);
         if self.used_ms.load(o) != now_ms {
             self.used_ms.store(now_ms, o);
         }
+    }
+
+    /// A megaflow begins, made for a packet of this length which is still to be counted (owner
+    /// only). Its age counts from now.
+    pub fn begin(&self, bytes: u16, now_ms: u64) {
+        let o = Ordering::Relaxed;
+        self.packets.store(before_first(1), o);
+        self.bytes.store(before_first(bytes.into()), o);
+        self.used_ms.store(now_ms, o);
+    }
+
+    /// Packets and bytes of the megaflow itself: none before the packet that it was made for was
+    /// counted.
+    pub fn own(&self) -> (u64, u64) {
+        let o = Ordering::Relaxed;
+        let packets = self.packets.load(o);
+        if packets as i64 <= 0 { (0, 0) } else { (packets, self.bytes.load(o)) }
     }
 }
 

@@ -56,6 +56,9 @@ const HUGE_PAGE_SUBTABLES: usize = SUBTABLES_PROBED_MAX;
 /// 419 cycles a packet for 289 with 10k rules of an access list (docs/perf/heuristics.md).
 const WHOLE_BYTE_MASKS_FLOWS_MAX: u32 = 1 << 14;
 
+/// So many free indices are kept in order, at most: sorting them takes a microsecond.
+const ORDERED_INDICES_MAX: usize = 64;
+
 /// A masked key as lines.
 fn lines(masked: &Words) -> (&Line, Ext) {
     let ext = std::array::from_fn(|l| *masked[8 * (l + 1)..].first_chunk().expect("eight words"));
@@ -120,6 +123,8 @@ pub(crate) struct Table {
     /// Some port is in direct mode.
     pub direct: bool,
     pub level: Level,
+    /// Each megaflow is stored under its own mask, however few there are.
+    pub own_masks: bool,
     /// Its `dead`: dead megaflows met by lookups since `take_dead`.
     pub(super) search: Option<Box<Search>>,
     pub(super) counts: LookupCounts,
@@ -174,6 +179,7 @@ impl Table {
             cache_hashed: false,
             direct: false,
             level: preferred_level(),
+            own_masks: false,
             search: Some(Box::new(Search::new())),
             counts: LookupCounts::default(),
             miss_cost: MissCost::default(),
@@ -227,7 +233,7 @@ impl Table {
     /// holds.
     fn subtable_for(&mut self, port: PortNo, mask: &Words) -> usize {
         // Few masks while megaflows are few; then the widest megaflows, whatever masks that takes.
-        let few = self.live < WHOLE_BYTE_MASKS_FLOWS_MAX;
+        let few = self.live < WHOLE_BYTE_MASKS_FLOWS_MAX && !self.own_masks;
         let tag = SubtableMemo::tag(mask, port, few);
         if let Some(slot) = self.history.subtable_memo.get(tag)
             && self.classifiers[usize::from(port)].as_ref().is_some_and(|p| p.uses(slot))
@@ -534,6 +540,14 @@ impl Table {
             }
         }
         self.places.free.push(idx);
+    }
+
+    /// Has the lowest free index used first while there are few: dumps, which go by index, then
+    /// show new flows in the order in which they come.
+    pub fn order_free(&mut self) {
+        if self.places.free.len() <= ORDERED_INDICES_MAX {
+            self.places.free.sort_unstable_by(|a, b| b.cmp(a));
+        }
     }
 
     /// Which megaflow goes when there are too many: the least recently used of the next

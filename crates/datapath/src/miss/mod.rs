@@ -23,7 +23,7 @@ use crate::report::Reports;
 use crate::settings::Settings;
 use crate::stats::clock::cycles;
 use action::{Decision, Pipeline, Request};
-use flow::{Key, PortNo, at, flag};
+use flow::{Key, at, flag};
 use packet::{Packet, VECTOR};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -119,6 +119,10 @@ pub(crate) struct Misses {
     missed: u32,
     /// Compare direct decisions with whole ones.
     validate: bool,
+    /// Store decisions for one key only.
+    exact: bool,
+    /// Report missed packets.
+    report: bool,
 }
 
 impl Misses {
@@ -135,6 +139,8 @@ impl Misses {
             limit: u32::MAX,
             missed: 0,
             validate: false,
+            exact: false,
+            report: false,
         }
     }
 
@@ -142,6 +148,7 @@ impl Misses {
     pub fn configure(&mut self, s: &Settings) {
         self.budget = s.miss_budget.max(1);
         self.validate = s.validate;
+        (self.exact, self.report) = (s.exact_megaflows, s.report_misses);
     }
 
     /// Takes over what control says is this worker's part of the flow limit.
@@ -240,11 +247,29 @@ impl Misses {
         let requests: [Request<'_>; RESOLVE_PACKETS_MAX] =
             std::array::from_fn(|a| v.request(&keys[a], packets[a.min(*len - 1)]));
         self.pipeline.resolve_all(v.guard, &requests[..*len], &mut decisions[..*len]);
+        if self.exact || self.report {
+            self.watch(v.reports, &keys[..*len], &mut decisions[..*len]);
+        }
         for ((key, d), position) in keys.iter().zip(&*decisions).zip(positions).take(*len) {
             *position = d
                 .cacheable
                 .then(|| v.table.insert_position(packet_words(key), packet_words(&d.mask)));
             position.iter().for_each(|s| v.table.prefetch(s));
+        }
+    }
+
+    /// Reports what was missed as far as there is room, and narrows decisions to their packets, if
+    /// settings say so.
+    #[cold]
+    fn watch(&self, reports: &mut Reports, keys: &[Key], decisions: &mut [Decision]) {
+        for (key, d) in keys.iter().zip(decisions) {
+            if self.report && reports.room() > 0 {
+                reports.send(Report::Missed(Box::new(*key)));
+            }
+            if self.exact {
+                let exact = flow::exact_mask(key);
+                d.mask.words.iter_mut().zip(exact.words).for_each(|(m, e)| *m |= e);
+            }
         }
     }
 
@@ -279,7 +304,7 @@ impl Misses {
         v.batch.keys.megaflow[i] = megaflow.unwrap_or(0);
         match megaflow {
             Some(idx) => {
-                report_installed(v, idx, v.batch.in_port[i], d);
+                report_installed(v, idx, i, d);
                 if let Some(what) = holds {
                     v.reports.send(Report::Holds(idx, what));
                 }
@@ -378,10 +403,11 @@ fn announce_program(v: &mut Scope<'_>, program: u32) -> bool {
     true
 }
 
-fn report_installed(v: &mut Scope<'_>, idx: u32, port: PortNo, d: &mut Decision) {
-    // Its age counts from now.
-    v.table.store.counters(idx).used_ms.store(v.now_ms, Ordering::Relaxed);
+/// A megaflow was made for packet `i`.
+fn report_installed(v: &mut Scope<'_>, idx: u32, i: usize, d: &mut Decision) {
+    let (port, bytes) = (v.batch.in_port[i], v.batch.columns.len[i]);
+    v.table.store.counters(idx).begin(bytes, v.now_ms);
     v.reports.perf().installed.add(1);
     let (credits, effects) = (d.credits.as_slice().into(), d.effects.take());
-    v.reports.send(Report::Installed(idx, port, credits, effects));
+    v.reports.send(Report::Installed { idx, port, bytes, credits, effects });
 }

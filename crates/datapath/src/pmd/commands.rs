@@ -61,7 +61,8 @@ impl Worker {
                 megaflows,
             ),
             Command::Release(megaflows) => {
-                megaflows.iter().for_each(|i| self.lookup.table.release(*i))
+                megaflows.iter().for_each(|i| self.lookup.table.release(*i));
+                self.lookup.table.order_free();
             }
             Command::Execute(e) => actions::inject(&e, self.batch.vlan_limit, &mut self.tx),
             Command::AddPeer(worker, ring, wake) => self.tx.add_peer(worker, ring, wake),

@@ -44,6 +44,11 @@ impl Switch {
         self.passed_over + all.flat_map(|b| b.macs.limited()).map(|(_, n)| n).sum::<u64>()
     }
 
+    /// Sightings of static addresses behind other ports than theirs.
+    pub fn macs_not_moved(&self) -> u64 {
+        self.bridges.iter().flatten().map(|b| b.macs.stats().fixed_elsewhere).sum()
+    }
+
     /// Ports that showed more new addresses than they may teach, and how many sightings of such
     /// there were since the last report, which is made once a minute for each port: (bridge, port,
     /// sightings). `now` in ns.
@@ -57,7 +62,7 @@ impl Switch {
         Ok(self.bridge(id)?.macs.limited().collect())
     }
 
-    /// Learned addresses (`fdb/show`), by VLAN and address.
+    /// Addresses (`fdb/show`), the one first that was not seen for longest.
     pub fn fdb(&self, id: BridgeId) -> Result<Vec<MacEntry>, ConfigError> {
         Ok(self.bridge(id)?.macs.entries())
     }
@@ -81,7 +86,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Adds a static entry (`fdb/add`).
+    /// Adds a static entry (`fdb/add`); the one that it replaces.
     pub fn fdb_add(
         &mut self,
         id: BridgeId,
@@ -89,14 +94,14 @@ impl Switch {
         vlan: u16,
         mac: [u8; 6],
         now: u64,
-    ) -> Result<(), ConfigError> {
+    ) -> Result<Option<MacEntry>, ConfigError> {
         let (b, guard) = self.bridge_pinned(id)?;
         if !b.ports.contains_key(&of_port) {
             return Err(ConfigError::NoPort(of_port));
         }
-        b.macs.add_static(b.mac_index.writer(guard), vlan, mac, of_port, now);
+        let before = b.macs.add_static(b.mac_index.writer(guard), vlan, mac, of_port, now);
         self.outbox.macs.push(id.0, vlan, Mac::Known(mac));
-        Ok(())
+        Ok(before)
     }
 
     /// Removes an entry, static or learned (`fdb/del`); was there one?

@@ -92,8 +92,10 @@ impl Switch {
         let keep = m.flags & flow_flag::RESET_COUNTS == 0 && !m.modify_cookie;
         let (mut count, mut used) = (Counter::default(), txn.now);
         if let Some(old) = old {
-            if let Some(rec) = self.slots.flow(old.value().id).filter(|_| keep) {
-                (count, used) = (rec.count, rec.used);
+            if let Some(rec) = self.slots.flow(old.value().id) {
+                // As in OVS a flow that replaces another is as idle as that was.
+                used = rec.used;
+                count = if keep { rec.count } else { count };
             }
             self.unlink(txn, table, &old, Record::Goes);
         }

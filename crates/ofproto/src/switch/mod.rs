@@ -27,6 +27,7 @@ use crate::learned::Learned;
 use crate::meter_table::MeterNumbers;
 use crate::published::{PublishedState, Shared, View};
 use crate::tables::counters::{Slot, Slots};
+use crate::tables::table::N_TABLES;
 use crate::transaction::Changes;
 use crate::translate::effects::Effects;
 use crate::translate::frozen::{States, Sweep};
@@ -40,6 +41,7 @@ use std::any::Any;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use sync::{Guard, Published, Writer};
@@ -129,6 +131,12 @@ impl Switch {
         self.writer.reclaim();
     }
 
+    /// Takes the counters of misses in tables of which a miss means something else since the last
+    /// call: decisions that are credited to them may have changed.
+    pub fn take_missed(&mut self) -> Vec<Range<u32>> {
+        std::mem::take(&mut self.outbox.missed)
+    }
+
     /// Takes the regions of packets whose cached decisions may have changed since the last call.
     pub fn take_regions(&mut self) -> Vec<Region> {
         let mut regions = self.outbox.take_regions();
@@ -169,12 +177,19 @@ impl Switch {
         if b.config == config {
             return Ok(());
         }
+        let before =
+            BridgeConfig { miss_to_controller: config.miss_to_controller, ..b.config.clone() };
+        let misses_only = before == config;
         b.macs.max = mac_limit(&config);
         b.macs.aging_ns = u64::from(config.mac_aging_s) * 1_000_000_000;
         b.config = config;
         b.forget_names();
+        let misses = b.miss_base..b.miss_base + N_TABLES as u32;
         self.publish();
-        self.outbox.region(Region::ALL);
+        match misses_only {
+            true => self.outbox.missed.push(misses),
+            false => self.outbox.region(Region::ALL),
+        }
         Ok(())
     }
 

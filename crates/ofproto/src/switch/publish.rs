@@ -54,7 +54,9 @@ impl Switch {
                 let (vlan, protected) = (spec.vlan.clone(), spec.protected);
                 let mirrors = Default::default();
                 let bond = b.bonds.get(&spec.bundle).cloned();
-                bundles.push(Bundle { ports: vec![], vlan, protected, mirrors, bond });
+                let priority_tags = spec.priority_tags;
+                let ports = vec![];
+                bundles.push(Bundle { ports, vlan, protected, priority_tags, mirrors, bond });
                 names.push(&spec.bundle);
             }
             bundles[bundle].ports.push(spec.of_port);

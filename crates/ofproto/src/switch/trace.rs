@@ -2,7 +2,7 @@
 
 use super::Switch;
 use crate::trace::recorder::Recorder;
-use crate::trace::{Options, punt_text};
+use crate::trace::{Options, TraceStyle, punt_text};
 use crate::translate::effects::BfdContext;
 use crate::translate::pipe::resolve;
 use crate::translate::xlate::Xlate;
@@ -17,8 +17,7 @@ fn is_taken(op: &Op) -> bool {
 
 impl Switch {
     /// What happens to a packet with this key that comes from `at::OF_IN_PORT` (and, where it is
-    /// one, `at::IN_PORT` is set to its datapath port). `ct_next`: what connection tracking says of
-    /// it, one time after the other ([`at::CT_STATE`]); afterwards that it begins a connection.
+    /// one, `at::IN_PORT` is set to its datapath port).
     ///
     /// Nothing is learned, counted or sent.
     pub fn trace(
@@ -26,10 +25,11 @@ impl Switch {
         id: BridgeId,
         key: &Key,
         options: &Options,
-        ct_next: &[u8],
+        style: &TraceStyle<'_>,
     ) -> Result<String, ConfigError> {
-        let (key, out, recorder) = self.traced(id, (key, options), Recorder::new(false))?;
-        Ok(self.reports(&key, &out, recorder, ct_next))
+        let recorder = Recorder::new(false, style.names.then_some(id));
+        let (key, out, recorder) = self.traced(id, (key, options), recorder)?;
+        Ok(self.reports(&key, &out, recorder, style.ct_next))
     }
 
     /// As [`Switch::trace`], as if the packet were real: what it teaches is learned at `now` (ns).
@@ -38,14 +38,15 @@ impl Switch {
         id: BridgeId,
         key: &Key,
         options: &Options,
-        ct_next: &[u8],
+        style: &TraceStyle<'_>,
         now: u64,
     ) -> Result<String, ConfigError> {
-        let (key, out, recorder) = self.traced(id, (key, options), Recorder::new(true))?;
+        let recorder = Recorder::new(true, style.names.then_some(id));
+        let (key, out, recorder) = self.traced(id, (key, options), recorder)?;
         if let Some(effects) = &out.effects {
             self.effects(effects, now);
         }
-        Ok(self.reports(&key, &out, recorder, ct_next))
+        Ok(self.reports(&key, &out, recorder, style.ct_next))
     }
 
     pub(super) fn traced(
@@ -100,9 +101,25 @@ impl Switch {
         x.run();
     }
 
+    /// The name of the port that packets come from or go to by this number; None: it is none, or
+    /// that of several tunnels.
+    fn dp_port_name(&self, no: flow::PortNo) -> Option<String> {
+        let ports = self.bridges.iter().flatten().flat_map(|b| b.ports.values());
+        let mut own = ports.filter(|p| p.dp_port == Some(no) && p.tunnel.is_none());
+        own.next().map(|p| p.name.clone())
+    }
+
+    /// Does a lookup with this identifier go on with something?
+    pub fn knows_recirculation(&self, id: u32) -> bool {
+        self.shared.frozen.get(self.writer.pin(), id).is_some()
+    }
+
     pub(super) fn report(&self, key: &Key, out: &Decision, r: &mut Recorder) -> String {
         let learning = r.learning;
-        let names = |_| None;
+        let bridge = r.names.and_then(|id| self.bridge(id).ok());
+        let names = |no| bridge.and_then(|b| Some(b.ports.get(&no)?.name.clone()));
+        let named = r.names.is_some();
+        let dp_names = |no| if named { self.dp_port_name(no) } else { None };
         let [first, last, looked_at] = &std::mem::take(&mut r.options);
         let flow = flow_text(key, first, &names);
         let mut text = format!("Flow: {flow}\n");
@@ -123,7 +140,7 @@ impl Switch {
             true => punt_text(p),
             false => punt_text(p).replace("dont_send=0", "dont_send=1"),
         };
-        let style = action::OpsText { punt: &punt, ..action::OpsText::default() };
+        let style = action::OpsText { punt: &punt, port: &dp_names };
         // What the switch takes is no action in ovs-vswitchd.
         let (taken, ops): (Vec<Op>, Vec<Op>) = out.ops.iter().cloned().partition(is_taken);
         let ops = action::ops_text_with(&ops, &style);

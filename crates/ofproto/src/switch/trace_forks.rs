@@ -25,7 +25,8 @@ impl Switch {
         let mut next = ct_next.iter().copied();
         while let Some(fork) = r.forks.pop_front() {
             let key = announce(&fork, next.next(), &mut text);
-            let mut again = Recorder { learning: r.learning, ..Recorder::default() };
+            let mut again =
+                Recorder { learning: r.learning, names: r.names, ..Recorder::default() };
             (again.forks, again.forks_left) = (std::mem::take(&mut r.forks), r.forks_left);
             let (mut out, mut recorder) = (Decision::default(), Some(again));
             out.clear();

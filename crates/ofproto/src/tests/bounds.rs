@@ -251,7 +251,9 @@ fn the_fan_out_of_groups_ends_at_every_entrance() {
     };
     let (n, d) = steps(|| lab.sw.packet_out(lab.br, &p, &key).unwrap());
     is_refused(n, &d);
-    let (n, text) = steps(|| lab.sw.trace(lab.br, &key, &Options::default(), &[]).unwrap());
+    let (n, text) = steps(|| {
+        lab.sw.trace(lab.br, &key, &Options::default(), &crate::TraceStyle::default()).unwrap()
+    });
     assert!(n < PACKET_STEPS_MAX, "{n} steps");
     assert!(text.contains(" >>>> over 8192 counters <<<<\n"), "{}", text.len());
     let end =
@@ -264,8 +266,11 @@ fn resubmits_end_as_in_ovs() {
     let mut lab = Lab::new();
     let again = |t| Action::Resubmit { in_port: None, table: Some(t), ct: false };
     lab.add(flow(0, 1, "udp", apply(vec![again(0)])));
-    let trace =
-        |lab: &mut Lab, p| lab.sw.trace(lab.br, &packet(p), &Options::default(), &[]).unwrap();
+    let trace = |lab: &mut Lab, p| {
+        lab.sw
+            .trace(lab.br, &packet(p), &Options::default(), &crate::TraceStyle::default())
+            .unwrap()
+    };
     let text = trace(&mut lab, "in_port=1,udp");
     assert!(text.contains(" >>>> over max translation depth 64 <<<<\n"), "{text}");
     assert!(text.ends_with("\nTranslation failed (Recursion too deep), packet is dropped.\n"));
@@ -294,7 +299,12 @@ fn long_pipelines_are_no_deep_ones() {
         lab.add(flow(200, 1, "udp", go(1)));
         let (n, d) = steps(|| lab.decide(&packet("in_port=1,udp")));
         is_refused(n, &d);
-        let text = lab.sw.trace(lab.br, &packet("in_port=1,udp"), &Options::default(), &[]);
+        let text = lab.sw.trace(
+            lab.br,
+            &packet("in_port=1,udp"),
+            &Options::default(),
+            &crate::TraceStyle::default(),
+        );
         assert!(text.unwrap().contains(" >>>> over 512 nested lookups <<<<\n"));
     };
     thread.spawn(run).unwrap().join().unwrap();
@@ -416,7 +426,10 @@ fn states_of_recirculations_have_a_share_per_bridge_and_go() {
         cached.extend(d.holds.take().filter(|_| n % 100 == 0).map(|h| (n, h, d.ops)));
     }
     assert!(used(&lab, br) <= 16_384 && refused >= 183_616, "{} {refused}", used(&lab, br));
-    let text = lab.sw.trace(br, &labelled(1, 200_000), &Options::default(), &[]).unwrap();
+    let text = lab
+        .sw
+        .trace(br, &labelled(1, 200_000), &Options::default(), &crate::TraceStyle::default())
+        .unwrap();
     assert!(text.contains(" >>>> no recirculation id is free <<<<\n"), "{text}");
     // The other bridge goes on: 10,000 sources of its own.
     for n in 0..10_000 {

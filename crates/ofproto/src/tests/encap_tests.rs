@@ -238,8 +238,11 @@ fn a_trace_shows_the_packet_s_type() {
     let mut lab = Lab::new();
     lab.add(flow(0, 100, "", apply(vec![Decap(None), out(2)])));
     lab.add(flow(0, 9, "packet_type=(1,0x8847)", apply(vec![Decap(None), Decap(None)])));
-    let trace =
-        |text: &str| lab.sw.trace(lab.br, &packet(text), &crate::Options::default(), &[]).unwrap();
+    let trace = |text: &str| {
+        lab.sw
+            .trace(lab.br, &packet(text), &crate::Options::default(), &crate::TraceStyle::default())
+            .unwrap()
+    };
     let text = trace("in_port=1,udp,nw_src=1.2.3.4");
     assert!(
         text.contains("\nFinal flow: packet_type=(1,0x800),in_port=1,nw_src=1.2.3.4,"),

@@ -27,7 +27,7 @@ fn lab(mirrors: Vec<MirrorSpec>) -> Lab {
 }
 
 fn trace(lab: &Lab, text: &str) -> String {
-    lab.sw.trace(lab.br, &packet(text), &Options::default(), &[]).unwrap()
+    lab.sw.trace(lab.br, &packet(text), &Options::default(), &crate::TraceStyle::default()).unwrap()
 }
 
 #[test]

@@ -176,17 +176,95 @@ fn normal_learns_floods_and_tags() {
 }
 
 #[test]
+fn a_controllers_packet_is_flooded_by_normal_and_teaches_nothing() {
+    let mut lab = Lab::new();
+    lab.sw.install_default_flow(lab.br, 0).unwrap();
+    let mut actions = |port: u32| {
+        let mut key = packet("in_port=1,udp,dl_src=00:00:00:00:00:01,dl_dst=00:00:00:00:00:02");
+        key.set_u32(at::OF_IN_PORT, port);
+        let style = crate::TraceStyle::default();
+        let text = lab.sw.trace_learning(lab.br, &key, &Options::default(), &style, 0).unwrap();
+        assert!(lab.sw.fdb(lab.br).unwrap().is_empty());
+        text.lines().last().map(str::to_owned)
+    };
+    let flooded = Some("Datapath actions: 11,12,13,14".to_owned());
+    assert_eq!([port::CONTROLLER, port::ANY].map(&mut actions), [flooded.clone(), flooded]);
+    assert_eq!(actions(9).as_deref(), Some("Datapath actions: drop"));
+}
+
+#[test]
+fn priority_tags_leave_as_the_port_says() {
+    let mut lab = Lab::new();
+    lab.sw.install_default_flow(lab.br, 0).unwrap();
+    lab.port(3, VlanMode::Access(5));
+    lab.port(4, VlanMode::Access(6));
+    let to_all = "dl_dst=ff:ff:ff:ff:ff:ff";
+    for (tags, with, without) in [
+        (PriorityTags::Never, "13", "13"),
+        (PriorityTags::IfNonzero, "push_vlan(vid=0,pcp=1),13", "13"),
+        (PriorityTags::Always, "push_vlan(vid=0,pcp=1),13", "push_vlan(vid=0,pcp=0),13"),
+    ] {
+        let spec = lab.sw.port(lab.br, 3).unwrap().clone();
+        lab.sw.update_port(lab.br, PortSpec { priority_tags: tags, ..spec }).unwrap();
+        for (pcp, leaves) in [(1, with), (0, without)] {
+            let text = lab.send(&format!("in_port=1,dl_vlan=5,dl_vlan_pcp={pcp},udp,{to_all}"));
+            assert_eq!(text, format!("12,pop_vlan,{leaves}"), "{tags:?}");
+        }
+    }
+}
+
+#[test]
+fn an_expired_ttl_ends_its_own_flow_only() {
+    let mut lab = Lab::new();
+    let ttl = || Action::DecTtl { ids: Some(vec![]) };
+    let resubmit = Action::Resubmit { in_port: None, table: Some(1), ct: false };
+    lab.add(flow(0, 1, "ip", apply(vec![ttl(), out(2), resubmit, out(4)])));
+    lab.add(flow(1, 1, "ip", apply(vec![ttl(), out(3)])));
+    assert_eq!(lab.send("in_port=1,udp,nw_ttl=2"), "set(ipv4(ttl=1)),12,14");
+    assert_eq!(lab.send("in_port=1,udp,nw_ttl=1"), "drop");
+}
+
+#[test]
+fn addresses_come_in_the_order_in_which_they_were_seen() {
+    let mut lab = Lab::new();
+    lab.sw.install_default_flow(lab.br, 0).unwrap();
+    for (port, mac) in [(3, 5), (1, 6), (2, 7), (2, 5)] {
+        lab.send(&format!("in_port={port},udp,dl_src=00:00:00:00:00:0{mac}"));
+    }
+    let order = |lab: &Lab| -> Vec<(u32, u8)> {
+        lab.sw.fdb(lab.br).unwrap().iter().map(|e| (e.port, e.mac[5])).collect()
+    };
+    assert_eq!(order(&lab), [(1, 6), (2, 7), (2, 5)]);
+    let before = lab.sw.fdb_add(lab.br, 4, 0, [0, 0, 0, 0, 0, 6], 9).unwrap();
+    assert_eq!(before.map(|e| (e.port, e.fixed)), Some((1, false)));
+    assert_eq!(order(&lab), [(2, 7), (2, 5), (4, 6)]);
+    lab.send("in_port=1,udp,dl_src=00:00:00:00:00:06");
+    assert_eq!((order(&lab).len(), lab.sw.macs_not_moved()), (3, 1));
+}
+
+#[test]
 fn a_traced_packet_teaches() {
     let mut lab = Lab::new();
     lab.sw.install_default_flow(lab.br, 0).unwrap();
     let there = packet("in_port=1,udp,dl_src=00:00:00:00:00:01,dl_dst=00:00:00:00:00:02");
     let said = " -> learned that 00:00:00:00:00:01 is on port p1 in VLAN 0\n";
-    assert!(!lab.sw.trace(lab.br, &there, &Options::default(), &[]).unwrap().contains(said));
+    assert!(
+        !lab.sw
+            .trace(lab.br, &there, &Options::default(), &crate::TraceStyle::default())
+            .unwrap()
+            .contains(said)
+    );
     assert!(lab.sw.fdb(lab.br).unwrap().is_empty());
-    let text = lab.sw.trace_learning(lab.br, &there, &Options::default(), &[], 0).unwrap();
+    let text = lab
+        .sw
+        .trace_learning(lab.br, &there, &Options::default(), &crate::TraceStyle::default(), 0)
+        .unwrap();
     assert!(text.contains(said), "{text}");
     assert_eq!(lab.sw.fdb(lab.br).unwrap().len(), 1);
-    let text = lab.sw.trace_learning(lab.br, &there, &Options::default(), &[], 0).unwrap();
+    let text = lab
+        .sw
+        .trace_learning(lab.br, &there, &Options::default(), &crate::TraceStyle::default(), 0)
+        .unwrap();
     assert!(!text.contains("learned that"), "{text}");
 }
 
@@ -205,8 +283,15 @@ fn subfields_are_as_wide_as_in_messages() {
     let wide = |field, bits| Action::Load { dst: Subfield { field, ofs: 0, bits }, value: 2 };
     let list = vec![wide(flow::Field::ArpOp, 16), wide(flow::Field::TunId, 64), out(2)];
     lab.add(flow(0, 1, "arp", apply(list)));
-    let text =
-        lab.sw.trace(lab.br, &packet("in_port=1,arp,arp_op=1"), &Options::default(), &[]).unwrap();
+    let text = lab
+        .sw
+        .trace(
+            lab.br,
+            &packet("in_port=1,arp,arp_op=1"),
+            &Options::default(),
+            &crate::TraceStyle::default(),
+        )
+        .unwrap();
     assert!(text.contains("load:0x2->NXM_OF_ARP_OP[]\n"), "{text}");
     assert!(text.contains("arp_op=2"), "{text}");
 }
@@ -230,7 +315,10 @@ fn action_set_goto_and_registers() {
     lab.add(flow(2, 1, "", apply(vec![load, again])));
     lab.add(flow(3, 1, "reg0=5,in_port=2", apply(vec![out(1)])));
     assert_eq!(lab.send("in_port=2,udp"), "11,13");
-    let trace = lab.sw.trace(lab.br, &packet("in_port=2,udp"), &Options::default(), &[]).unwrap();
+    let trace = lab
+        .sw
+        .trace(lab.br, &packet("in_port=2,udp"), &Options::default(), &crate::TraceStyle::default())
+        .unwrap();
     let want = "\
 Flow: udp,in_port=2,vlan_tci=0x0000,dl_src=00:00:00:00:00:00,dl_dst=00:00:00:00:00:00,nw_src=0.0.0.0,nw_dst=0.0.0.0,nw_tos=0,nw_ecn=0,nw_ttl=0,nw_frag=no,tp_src=0,tp_dst=0
 

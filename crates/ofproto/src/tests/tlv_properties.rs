@@ -176,7 +176,9 @@ fn trace(lab: &Lab, options: &[u8]) -> String {
     key.set_u32(at::OF_IN_PORT, 5);
     let has = if options.is_empty() { 0 } else { flag::TUNNEL_OPTIONS };
     key.set_u8(at::FLAGS, flag::TUNNEL | has);
-    lab.sw.trace(lab.br, &key, &Options::Bytes(options.to_vec()), &[]).unwrap()
+    lab.sw
+        .trace(lab.br, &key, &Options::Bytes(options.to_vec()), &crate::TraceStyle::default())
+        .unwrap()
 }
 
 #[test]

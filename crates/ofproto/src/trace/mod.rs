@@ -7,6 +7,9 @@ use crate::translate::effects::{BfdContext, LacpContext, PacketInContext};
 use action::Punt;
 use flow::TunMetadata;
 use openflow::Reason;
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Mutex;
 
 /// Options of the header of a traced packet's tunnel.
 pub enum Options {
@@ -14,6 +17,16 @@ pub enum Options {
     Bytes(Vec<u8>),
     /// Fields `tun_metadataN` that the options are mapped to.
     Fields(Vec<TunMetadata>),
+}
+
+/// What a trace takes for granted, and how it writes.
+#[derive(Clone, Copy, Default)]
+pub struct TraceStyle<'a> {
+    /// What connection tracking says of the packet, one time after the other
+    /// ([`at::CT_STATE`](flow::at::CT_STATE)); afterwards that it begins a connection.
+    pub ct_next: &'a [u8],
+    /// Ports are named rather than numbered.
+    pub names: bool,
 }
 
 impl Default for Options {
@@ -42,10 +55,29 @@ pub fn punt_text(p: &Punt) -> String {
         c => format!("{c:#x}"),
     };
     format!(
-        "userspace(pid=0,controller(reason={reason},dont_send=0,continuation={},recirc_id=0,\
+        "userspace(pid=0,controller(reason={reason},dont_send=0,continuation={},recirc_id={},\
          rule_cookie={cookie},controller_id={},max_len={}))",
         u8::from(c.continuation.is_some()),
+        state_id(c),
         c.controller_id,
         c.max_len
     )
+}
+
+/// States that have a number at a time.
+const NUMBERED_STATES_MAX: usize = 1024;
+
+/// The number of the state that controllers get to know with a packet: equal states of one bridge
+/// have one, in the order in which texts named them first.
+fn state_id(c: &PacketInContext) -> u32 {
+    static NUMBERS: Mutex<BTreeMap<u64, u32>> = Mutex::new(BTreeMap::new());
+    let mut hasher = DefaultHasher::new();
+    (c.bridge.0, &c.matching).hash(&mut hasher);
+    let mut numbers = NUMBERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let hash = hasher.finish();
+    if numbers.len() >= NUMBERED_STATES_MAX && !numbers.contains_key(&hash) {
+        numbers.clear();
+    }
+    let next = numbers.len() as u32 + 1;
+    *numbers.entry(hash).or_insert(next)
 }

@@ -1,6 +1,7 @@
 //! The steps of a translation as a trace shows them.
 
 use crate::translate::frozen::Kept;
+use crate::types::BridgeId;
 use flow::{Key, TunMetadata};
 use openflow::Nat;
 use std::collections::VecDeque;
@@ -38,6 +39,8 @@ pub(crate) struct Recorder {
     pub options: [Vec<TunMetadata>; 3],
     /// What NORMAL learns is said, since it will be kept.
     pub learning: bool,
+    /// The bridge whose ports are named in texts; None: they have numbers.
+    pub names: Option<BridgeId>,
     /// Why the translation failed, in OVS's words.
     pub failed: Option<&'static str>,
     /// Copies of the packet that connection tracking has looked up again.
@@ -47,8 +50,8 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub fn new(learning: bool) -> Recorder {
-        Recorder { learning, forks_left: FORKS_MAX, ..Recorder::default() }
+    pub fn new(learning: bool, names: Option<BridgeId>) -> Recorder {
+        Recorder { learning, names, forks_left: FORKS_MAX, ..Recorder::default() }
     }
 
     pub fn list(&mut self) -> &mut Vec<Node> {

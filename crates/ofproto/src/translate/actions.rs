@@ -14,6 +14,7 @@ impl<'a> Xlate<'a, '_> {
     /// Runs actions until one ends the list.
     pub(super) fn actions<I: Iterator<Item = &'a Action> + Clone>(&mut self, list: I) {
         self.actions_then(list, &[]);
+        self.end.stopped = false;
     }
 
     /// As [`Xlate::actions`], of a flow that goes on with `then`; true: that has been done, too.
@@ -22,7 +23,7 @@ impl<'a> Xlate<'a, '_> {
         I: Iterator<Item = &'a Action> + Clone,
     {
         while let Some(a) = list.next() {
-            if self.end.exit || self.end.failed.is_some() || !self.spend(1) {
+            if self.ends() || !self.spend(1) {
                 return false;
             }
             let wait = self.layers.was_mpls && needs_parse(a);
@@ -96,7 +97,10 @@ impl<'a> Xlate<'a, '_> {
             A::SetField { field, value, mask } => self.set_field(*field, *value, *mask),
             A::SetTunMetadata(t) => self.set_tun_metadata(t),
             A::DeleteField(field) => self.delete_field(*field),
-            A::Load { dst, value } => self.write_bits(*dst, u128::from(*value)),
+            A::Load { dst, value } => {
+                fields::look_to_write(dst.field, &self.key, &mut self.wc);
+                self.write_bits(*dst, u128::from(*value));
+            }
             A::Move { src, dst } => {
                 self.copy_bits(*src, *dst);
                 self.now(*dst);
@@ -152,6 +156,7 @@ impl<'a> Xlate<'a, '_> {
         let prereq = fields::prereq(field);
         fields::look(prereq, &mut self.wc);
         if fields::met(prereq, &self.key) {
+            fields::look_to_write(field, &self.key, &mut self.wc);
             self.put(field, value);
         }
     }
@@ -171,6 +176,7 @@ impl<'a> Xlate<'a, '_> {
             let name = field.name();
             return self.warn(|| format!("unmet prerequisites for {name}, set_field ignored"));
         }
+        fields::look_to_write(field, &self.key, &mut self.wc);
         field.set_masked(&mut self.wc, mask, mask);
         field.set_masked(&mut self.key, value, mask);
         self.tag_follows(field);
@@ -253,6 +259,7 @@ impl<'a> Xlate<'a, '_> {
         if !fields::is_ip(self.key.u16(at::ETH_TYPE)) {
             return;
         }
+        fields::look_to_write(Field::IpTtl, &self.key, &mut self.wc);
         Field::IpTtl.unwildcard(&mut self.wc);
         let ttl = self.key.u8(at::TTL);
         if ttl > 1 {
@@ -280,9 +287,9 @@ impl<'a> Xlate<'a, '_> {
         self.expired();
     }
 
-    /// No action follows, not even those of tables that led here.
+    /// No action of this flow follows; tables that led here go on, as in OVS.
     fn expired(&mut self) {
-        self.end.exit = true;
+        self.end.stopped = true;
         self.set.clear();
         self.out.drop = Some(Drop::TtlExpired);
     }

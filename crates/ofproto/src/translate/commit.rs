@@ -157,6 +157,10 @@ impl Xlate<'_, '_> {
         let lse = match fields::is_mpls(old) {
             true => {
                 self.wc.set_u32(at::MPLS, !0);
+                if self.layers.labels > 1 {
+                    // It goes out of the key's sight.
+                    self.wc.set_u32(at::IP_DST, !0);
+                }
                 self.key.u32(at::MPLS) & !0x100
             }
             false => self.first_label(old),
@@ -230,13 +234,14 @@ impl Xlate<'_, '_> {
     }
 
     /// If the operations since `mark` changed the packet's layers, or what connection tracking says
-    /// of it, which no later commit could undo, they work on a copy.
+    /// of it, which no later commit could undo, or if a meter among them may end the packet, they
+    /// work on a copy.
     pub(super) fn isolate(&mut self, mark: Mark) {
         self.back_to(mark.own);
         let layers = |op: &Op| {
             let push = matches!(op, Op::PushMpls { .. } | Op::EncapMpls { .. });
             let pop = matches!(op, Op::PopMpls { .. } | Op::DecapMpls);
-            push || pop || matches!(op, Op::Ct(_) | Op::CtClear)
+            push || pop || matches!(op, Op::Ct(_) | Op::CtClear | Op::Meter(_))
         };
         let layers = self.out.ops.get(mark.ops..).is_some_and(|ops| ops.iter().any(layers));
         if layers || mark.hidden != self.layers.hidden {

@@ -79,9 +79,10 @@ impl<'a> Xlate<'a, '_> {
         }
         match self.wait.rest.is_some() {
             true => self.keep(then),
-            false if !self.end.exit => self.instructions(then),
+            false if !self.end.exit && !self.end.stopped => self.instructions(then),
             false => {}
         }
+        self.end.stopped = false;
     }
 
     fn layers(&self) -> Layers {

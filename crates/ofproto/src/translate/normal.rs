@@ -4,9 +4,12 @@ use crate::fields::{self, VLAN_PRESENT};
 use crate::published::{Bundle, PortView};
 use crate::translate::effects::Learn;
 use crate::translate::xlate::Xlate;
-use crate::types::VlanMode;
+use crate::types::{PriorityTags, VlanMode};
 use flow::{at, flag};
-use openflow::port_config;
+use openflow::{port, port_config};
+
+/// The priority in a tag.
+const PCP_BITS: u16 = 0xe000;
 
 /// A frame's tags as NORMAL sees them; VLAN id and priority both zero mean no tag.
 #[derive(Clone, Copy, Default)]
@@ -42,7 +45,7 @@ impl Tag {
             _ => Tag {
                 tpid: if is_88a8 { 0x88a8 } else { 0x8100 },
                 vid: tci & 0xfff,
-                pcp: tci & 0xe000,
+                pcp: tci & PCP_BITS,
             },
         }
     }
@@ -61,31 +64,47 @@ impl<'a> Xlate<'a, '_> {
         self.wc.set(at::ETH_SRC, [0xff; 6]);
         self.look_at_tags();
         let (bridge, number) = (self.bridge, self.in_port());
-        let Some(input) = bridge.port(number) else {
+        let input = bridge.port(number);
+        if input.is_none() && !matches!(number, port::CONTROLLER | port::ANY) {
             return self.warn(|| "no input bundle, dropping".into());
-        };
-        let from = &bridge.bundles[input.bundle];
-        if from.mirrors.output != 0 {
-            return self.warn(|| "input port is mirror output port, dropping".into());
         }
-        let tags = self.tags();
-        if !self.admits(from, input, &tags) {
-            return self.warn(|| "disallowed VLAN VID for this input port, dropping".into());
-        }
-        let tags = translate_in(&from.vlan, tags);
         let dst: [u8; 6] = self.key.get(at::ETH_DST);
-        if !self.bond_admits(from, input, dst, tags.outer.vid) {
-            return;
-        }
+        let tags = match input {
+            Some(input) => match self.enter(input, dst) {
+                Some(tags) => tags,
+                None => return,
+            },
+            // A controller's own packet comes in as from a trunk, and nothing is behind that.
+            None => self.tags(),
+        };
         if fields::begins_reserved(&dst) && !bridge.config.forward_bpdu {
             return self.detail(|| "packet has reserved destination MAC, dropping".into());
         }
-        // An address is behind a bond, not behind one of its interfaces.
-        self.learn(from.ports[0], tags.outer.vid);
-        self.forward(input, &tags, dst);
+        if let Some(input) = input {
+            // An address is behind a bond, not behind one of its interfaces.
+            self.learn(bridge.bundles[input.bundle].ports[0], tags.outer.vid);
+        }
+        self.forward(input.map(|p| p.bundle), &tags, dst);
     }
 
-    fn forward(&mut self, input: &'a PortView, tags: &Tags, dst: [u8; 6]) {
+    /// The tags of a packet in the bridge that came from a port; None: it may not come in there.
+    fn enter(&mut self, input: &'a PortView, dst: [u8; 6]) -> Option<Tags> {
+        let from = &self.bridge.bundles[input.bundle];
+        if from.mirrors.output != 0 {
+            self.warn(|| "input port is mirror output port, dropping".into());
+            return None;
+        }
+        let tags = self.tags();
+        if !self.admits(from, input, &tags) {
+            self.warn(|| "disallowed VLAN VID for this input port, dropping".into());
+            return None;
+        }
+        let tags = translate_in(&from.vlan, tags);
+        self.bond_admits(from, input, dst, tags.outer.vid).then_some(tags)
+    }
+
+    /// Sends where the destination is, or everywhere but to the bundle that the packet came from.
+    fn forward(&mut self, input: Option<usize>, tags: &Tags, dst: [u8; 6]) {
         let bridge = self.bridge;
         let teaches = self.teaches();
         let learns = !bridge.config.flood_vlans.contains(&tags.outer.vid);
@@ -101,17 +120,16 @@ impl<'a> Xlate<'a, '_> {
             self.detail(|| "no learned MAC for destination, flooding".into());
             return self.normal_flood(input, tags);
         };
+        let protected = |b: usize| bridge.bundles[b].protected;
         match bridge.port(port) {
             None => self.warn(|| "learned port is unknown, dropping".into()),
             Some(p) if bridge.bundles[p.bundle].mirrors.output != 0 => {
                 self.warn(|| "learned port is a mirror port, dropping".into())
             }
-            Some(p) if p.bundle == input.bundle => {
+            Some(p) if Some(p.bundle) == input => {
                 self.detail(|| "learned port is input port, dropping".into())
             }
-            Some(p)
-                if bridge.bundles[p.bundle].protected && bridge.bundles[input.bundle].protected =>
-            {
+            Some(p) if protected(p.bundle) && input.is_some_and(protected) => {
                 self.detail(|| "learned port is protected, dropping".into())
             }
             Some(p) => {
@@ -121,9 +139,9 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    fn normal_flood(&mut self, input: &'a PortView, tags: &Tags) {
+    fn normal_flood(&mut self, input: Option<usize>, tags: &Tags) {
         let bridge = self.bridge;
-        let from = &bridge.bundles[input.bundle];
+        let from_protected = input.is_some_and(|b| bridge.bundles[b].protected);
         for (i, b) in bridge.bundles.iter().enumerate() {
             if !self.spend(1) {
                 return;
@@ -131,9 +149,9 @@ impl<'a> Xlate<'a, '_> {
             let floods = b.ports.iter().all(|p| {
                 bridge.port(*p).is_some_and(|p| p.spec.config & port_config::NO_FLOOD == 0)
             });
-            let apart = b.protected && from.protected;
+            let apart = b.protected && from_protected;
             let open = floods && !apart && b.mirrors.output == 0;
-            if i != input.bundle && open && includes(&b.vlan, tags) {
+            if Some(i) != input && open && includes(&b.vlan, tags) {
                 self.output_bundle(b, tags);
             }
         }
@@ -142,7 +160,11 @@ impl<'a> Xlate<'a, '_> {
     /// Sends with the tags that the port wants; afterwards the packet has its own again.
     pub(super) fn output_bundle(&mut self, b: &'a Bundle, tags: &Tags) {
         let own = self.key;
-        self.put_tags(&translate_out(&b.vlan, *tags));
+        let mut out = translate_out(&b.vlan, *tags);
+        if b.priority_tags != PriorityTags::Never {
+            out.outer.pcp = self.key.u16(at::VLAN) & PCP_BITS;
+        }
+        self.put_tags(&out, b.priority_tags);
         self.output_member(b);
         self.key = own;
     }
@@ -163,18 +185,21 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    fn put_tags(&mut self, t: &Tags) {
-        let now = self.tags();
-        let same = now.outer.tci() == t.outer.tci() && now.inner.tci() == t.inner.tci();
+    fn put_tags(&mut self, t: &Tags, priority: PriorityTags) {
+        let (now, before) = (self.tags(), self.key.u16(at::VLAN));
+        let outer = match (t.outer.tci(), priority) {
+            (0, PriorityTags::Always) => VLAN_PRESENT,
+            (tci, _) => tci,
+        };
         // A tag that says nothing, neither VLAN nor priority, goes.
-        if same && (now.outer.tci() != 0 || self.key.u16(at::VLAN) == 0) {
+        if before == outer && now.inner.tci() == t.inner.tci() {
             return;
         }
-        self.key.set_u16(at::VLAN, t.outer.tci());
+        self.key.set_u16(at::VLAN, outer);
         self.key.set_u16(at::VLAN1, t.inner.tci());
         let both = flag::VLAN_88A8 | flag::VLAN1_88A8;
         let mut flags = self.key.u8(at::FLAGS) & !both;
-        if t.outer.tci() != 0 && t.outer.tpid == 0x88a8 {
+        if outer != 0 && t.outer.tpid == 0x88a8 {
             flags |= flag::VLAN_88A8;
         }
         if t.inner.tci() != 0 && t.inner.tpid == 0x88a8 {

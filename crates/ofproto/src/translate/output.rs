@@ -55,6 +55,9 @@ impl<'a> Xlate<'a, '_> {
         if self.mirror.snaplen != 0 && p.spec.patch_peer.is_some() {
             return self.warn(|| "Mirror truncate to ODPP_NONE, skipping output".into());
         }
+        if trunc != 0 && p.spec.patch_peer.is_some() {
+            return self.warn(|| format!("output_trunc does not support patch port {number}"));
+        }
         if let Some((peer, peer_port)) = p.peer {
             p.counts.iter().for_each(|base| self.credit(base + 1));
             return self.patch(peer, peer_port);

@@ -77,8 +77,10 @@ pub(super) struct Running {
 /// Whether the actions have ended, and why.
 #[derive(Default)]
 pub(super) struct End {
-    /// The rest of this action list is skipped (exit, expired TTL).
+    /// The rest of this action list is skipped, and of all that led to it.
     pub exit: bool,
+    /// The rest of this action list is skipped, but not of those that led to it (expired TTL).
+    pub stopped: bool,
     /// Skipped because of an exit action, which also ends the list around a clone.
     pub exited: bool,
     /// The packet is dropped for this reason, and nothing more runs.
@@ -247,7 +249,9 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
         let fragment = self.key.u8(at::FRAG) & flow::frag::ANY != 0;
         if self.bridge.config.frag == FragHandling::Drop && fragment {
-            self.warn(|| "fragment handling mode is \"drop\"".into());
+            self.note_table(|| {
+                " 0. Packets are IP fragments and the fragment handling mode is \"drop\".".into()
+            });
             return self.close();
         }
         self.mirror.fresh = true;
@@ -292,7 +296,9 @@ impl<'a, 'o> Xlate<'a, 'o> {
         if self.is_too_much() || !self.spend(1) {
             return None;
         }
-        self.spent.resubmits += 1;
+        // The first lookup is none of those that actions ask for.
+        let again = std::mem::replace(&mut self.spent.begun, true);
+        self.spent.resubmits += usize::from(again);
         if table == 0 && self.bridge.config.fail_open {
             self.fail_open();
             return None;
@@ -313,7 +319,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         let before = (self.run.table, self.run.cookie, self.run.miss_flow, self.run.rule);
         self.run.rule = rule.map(|r| r.value().id);
         // As in OVS a pipeline that only goes on to later tables is as long as it likes.
-        let deepens = usize::from(table <= self.run.table);
+        let deepens = usize::from(again && table <= self.run.table);
         self.run.table = table;
         self.spent.depth += deepens;
         self.spent.nesting += 1;
@@ -330,6 +336,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
                         self.note_action(|| "drop".into());
                     }
                     self.instructions(list);
+                    self.end.stopped = false;
                 }
                 self.close();
             }
@@ -471,10 +478,15 @@ impl<'a, 'o> Xlate<'a, 'o> {
             if self.wait.rest.is_some() {
                 return self.keep(&list[i + 1..]);
             }
-            if self.end.exit || self.end.failed.is_some() {
+            if self.ends() {
                 return;
             }
         }
+    }
+
+    /// Is nothing left to do of the list that runs?
+    pub(super) fn ends(&self) -> bool {
+        self.end.exit || self.end.stopped || self.end.failed.is_some()
     }
 
     /// Says what the action set is, or was.
@@ -623,6 +635,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
     pub fn packet_out(&mut self, list: &'a [Action]) {
         self.note_bridge();
         self.run.origin.packet_out = true;
+        self.spent.begun = true;
         self.mirror.fresh = true;
         if self.admit_once() {
             self.actions(list.iter());
@@ -704,6 +717,8 @@ pub(super) fn labels(key: &Key) -> u8 {
 pub(super) struct Spent {
     /// Tables that lead back, groups and patch ports that the translation is within.
     pub(super) depth: usize,
+    /// The first table was looked up, or actions of a controller's packet run.
+    begun: bool,
     pub resubmits: usize,
     pub nesting: usize,
     pub(super) steps: usize,
