@@ -5,9 +5,10 @@
 //! that no cache foresees. At first each is opened (SYN, SYN with ACK, data), which is what a new
 //! connection costs; then all of them carry data. Rules are the usual three: what is not tracked
 //! goes through `ct`, what is new is committed (`nat`: with a translated source) and sent, what is
-//! established is sent. `none`: everything is sent. `services`: what is established is sent by a rule of
-//! its server, of which there are 16; `masks`: each of these rules has a mask of its own. The source says that checksums are right, as an
-//! adapter does. Figures are minima and medians of windows of 20 ms.
+//! established is sent. `none`: everything is sent. `services`: what is established is sent by a
+//! rule of its server, of which there are 16; `masks`: each of these rules has a mask of its own.
+//! The source says that checksums are right, as an adapter does. Figures are minima and medians of
+//! windows of 20 ms.
 
 #[allow(dead_code)] // what other examples need
 mod memory;

@@ -13,8 +13,8 @@ use std::cell::Cell;
 
 /// Places of the memo: 4 KiB.
 const PLACES: usize = 1 << 10;
-/// Recirculation ids that are told apart by what their megaflows look at, modulo this, and the two
-/// directions of each: what looks at the destination one way looks at the source the other way.
+/// Recirculation ids that have an entry each, modulo this, of what their megaflows look at, and the
+/// two directions of each: what looks at the destination one way looks at the source the other way.
 const IDS: usize = 1 << 3;
 const WAYS: usize = 2 * IDS;
 /// Bits of `ct_state`: the connection begins; the packet is an answer.

@@ -2,8 +2,8 @@
 //! a seed decides, through Weft and through a Linux router with nftables. The state of each packet,
 //! what NAT makes of it, to which connection ICMP errors belong, and the connections that are kept
 //! in the end have to be Linux's. Where OVS's userspace datapath is known to differ from Linux (it
-//! judges windows otherwise, and takes connections up in their middle by one packet), it is the judge: ovs-vswitchd gets the
-//! same packets, and what Weft says has to be said by one of both.
+//! judges windows otherwise, and takes connections up in their middle by one packet), it is the
+//! judge: ovs-vswitchd gets the same packets, and what Weft says has to be said by one of both.
 
 #[path = "../lab/mod.rs"]
 mod lab;

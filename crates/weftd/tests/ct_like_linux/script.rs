@@ -49,7 +49,7 @@ pub enum What {
     Echo,
     /// An ICMP error about the last packet that this side was sent, by the router if it is true.
     Error(bool),
-    /// The same about a packet that nobody sent.
+    /// An ICMP error about a packet that was never sent.
     ErrorAboutNothing,
 }
 

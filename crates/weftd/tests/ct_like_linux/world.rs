@@ -116,7 +116,7 @@ impl World {
             What::Error(router) => {
                 let cited = self.last.get(&(step.connection, step.from as usize));
                 let cited = cited.cloned().unwrap_or_else(|| unheard_of(dst, src));
-                // Whoever reports it may be on the way; who is told is who sent it.
+                // Any host on the way may report it; the report goes to the sender.
                 dst = source(&cited).0;
                 if *router && step.from == Side::Server {
                     src = ROUTER;
@@ -233,7 +233,7 @@ fn checksum_at(proto: u8) -> usize {
         }
 }
 
-/// The first 28 octets of a datagram that nobody sent.
+/// The first 28 octets of a datagram that was never sent.
 fn unheard_of(src: [u8; 4], dst: [u8; 4]) -> Vec<u8> {
     let ip = V4::new(src, dst, L4::Udp(9, 9, Vec::new()));
     Frame::new([0; 6], [0; 6], Net::V4(ip)).bytes()[L3..].to_vec()

@@ -1,8 +1,8 @@
 //! Connections under traffic: a TCP stream, short connections and datagrams in fragments through
-//! `ct` with NAT, while rules, zones and connections are flushed and limits change. In the end every
-//! packet is accounted for: each that a host sent was received by the switch or is in a counter of
-//! its port, each that the switch received was sent on or is in a named counter, and each that it
-//! sent a host has got.
+//! `ct` with NAT, while rules, zones and connections are flushed and limits change. In the end
+//! every packet is accounted for: each that a host sent was received by the switch or is in a
+//! counter of its port, each that the switch received was sent on or is in a named counter, and
+//! each that it sent a host has got.
 //!
 //! `make test` runs some seconds of it, `WEFT_SOAK_SECONDS=600` a long one.
 
@@ -28,7 +28,7 @@ const QUESTION: [u8; 100] = [b'q'; 100];
 const ANSWER: [u8; 3000] = [b'a'; 3000];
 /// Threads that open short connections.
 const CLIENTS: usize = 4;
-/// After that long somebody who was not answered begins again.
+/// A client that was not answered for so long begins again.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The client's address becomes 10.0.0.99 in zone 7, the virtual one the server's in zone 8.
