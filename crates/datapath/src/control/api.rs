@@ -10,7 +10,7 @@ use crate::settings::*;
 use crate::stats::perf::MetricsView;
 use crate::stats::worker_stats::Perf;
 use action::{Op, Region};
-use flow::PortNo;
+use flow::{Key, PortNo};
 use port::Service;
 use std::path::Path;
 use std::sync::Arc;
@@ -68,6 +68,17 @@ impl Datapath {
     /// and the new ones are published already. Done when [`Datapath::ticket_done`] says so.
     pub fn invalidate(&mut self, regions: &[Region]) -> Ticket {
         self.change(Change { regions: regions.to_vec(), stale: Vec::new() })
+    }
+
+    /// Flows that were cached since the last call, at most 1,024; none after a call that did not
+    /// ask for the next ones.
+    pub fn new_flows(&mut self, next: bool) -> Vec<FlowDump> {
+        self.recent.take_flows(next)
+    }
+
+    /// Keys of packets that were missed since the last call, at most 1,024, if settings want them.
+    pub fn take_missed(&mut self) -> Vec<Key> {
+        self.recent.take_missed()
     }
 
     /// As [`Datapath::invalidate`], for decisions of which `stale` says so. Looks at every cached

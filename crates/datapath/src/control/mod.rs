@@ -16,6 +16,7 @@ pub(crate) mod mark_bindings;
 pub(crate) mod marks;
 pub(crate) mod placement;
 mod polling;
+mod recent;
 pub(crate) mod topology;
 mod wait;
 pub(crate) mod watches;
@@ -29,6 +30,7 @@ use crate::control::load::{AutoLb, History};
 use crate::control::mark_bindings::{MarkControl, PortMarks};
 use crate::control::placement::Queue;
 use crate::control::polling::LastPlacement;
+use crate::control::recent::Recent;
 use crate::control::topology::Core;
 use crate::control::worker::Handle;
 use crate::messages::Route;
@@ -39,7 +41,7 @@ use crate::stats::clock::{cycles, nanoseconds};
 use crate::stats::perf::Suspicious;
 use crate::stats::port::{PortCell, PortStats, RxqCell};
 use crate::tx::bond::Bond;
-use flow::{Key, PortNo};
+use flow::PortNo;
 use port::{Port, RxQueue, Service, TxQueue};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -127,9 +129,6 @@ pub(crate) struct PortEntry {
     pub marks: Option<Box<PortMarks>>,
 }
 
-/// New flows that are kept for [`Datapath::new_flows`].
-const NEW_FLOWS_MAX: usize = 1024;
-
 /// What a frame may have beyond the MTU: an Ethernet header and one VLAN tag (as OVS's DPDK ports).
 const BEYOND_MTU: usize = 14 + 4;
 
@@ -171,9 +170,7 @@ pub struct Datapath {
     pub(crate) bonds: BTreeMap<PortNo, Arc<Bond>>,
     /// Where PMD threads may run.
     cores: Vec<usize>,
-    /// Flows that were cached since they were asked for the last time; None: none are kept.
-    new_flows: Option<Vec<FlowDump>>,
-    missed: Vec<Key>,
+    pub(crate) recent: Recent,
 }
 
 impl Datapath {
@@ -201,8 +198,7 @@ impl Datapath {
             marks: MarkControl::default(),
             bonds: BTreeMap::new(),
             cores: Vec::new(),
-            new_flows: None,
-            missed: Vec::new(),
+            recent: Recent::default(),
             bell,
         };
         let s = dp.settings.clone();
@@ -437,18 +433,6 @@ impl Datapath {
     pub fn add_port(&mut self, port: Box<dyn Port>, pins: RxAffinity) -> Result<PortNo, Error> {
         let free = (0..flow::BOND_NO_MIN).find(|n| !self.ports.contains_key(n));
         self.add_port_at(free.ok_or(Error::PortsExhausted)?, port, pins)
-    }
-
-    /// Flows that were cached since the last call, at most 1,024; none after a call that did not
-    /// ask for the next ones.
-    pub fn new_flows(&mut self, next: bool) -> Vec<FlowDump> {
-        let next = next.then(Vec::new);
-        std::mem::replace(&mut self.new_flows, next).unwrap_or_default()
-    }
-
-    /// Keys of packets that were missed since the last call, at most 1,024, if settings want them.
-    pub fn take_missed(&mut self) -> Vec<Key> {
-        std::mem::take(&mut self.missed)
     }
 
     /// Is there a port with this number?
@@ -731,12 +715,7 @@ impl Datapath {
                 Report::Installed { idx, port, bytes, credits, effects } => {
                     effects.iter().for_each(|e| self.effect_queue.push(port, e.clone()));
                     w.flows.installed(idx, bytes, credits, effects);
-                    if !self.missed.is_empty() {
-                        w.flows.note_first(idx, &self.missed);
-                    }
-                    if let Some(new) = self.new_flows.as_mut().filter(|n| n.len() < NEW_FLOWS_MAX) {
-                        new.push(w.flows.describe((w.id, 0), idx));
-                    }
+                    self.recent.installed(w, idx);
                 }
                 Report::Holds(idx, what) => w.flows.holds(idx, what),
                 Report::Unlinked(idx) => w.flows.unlinked(idx),
@@ -758,8 +737,7 @@ impl Datapath {
                         moved.push(no);
                     }
                 }
-                Report::Missed(key) if self.missed.len() < NEW_FLOWS_MAX => self.missed.push(*key),
-                Report::Missed(_) => {}
+                Report::Missed(key) => self.recent.missed(*key),
                 Report::Differs(how) => self.differences.push(how),
                 Report::Suspicious(one) => self.suspicious.push((w.id, one)),
                 Report::Lookups(now) => w.lookups = now,

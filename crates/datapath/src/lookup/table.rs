@@ -116,12 +116,7 @@ pub(crate) struct Table {
     pub live: u32,
     pub(super) secret: u64,
     pub(super) cache: Option<SigCache>,
-    /// Some port's packets go through the cache.
-    pub cache_on: bool,
-    /// Some port's packets are hashed as the cache does.
-    pub(super) cache_hashed: bool,
-    /// Some port is in direct mode.
-    pub direct: bool,
+    pub some_port: SomePort,
     pub level: Level,
     /// Each megaflow is stored under its own mask, however few there are.
     pub own_masks: bool,
@@ -129,6 +124,17 @@ pub(crate) struct Table {
     pub(super) search: Option<Box<Search>>,
     pub(super) counts: LookupCounts,
     miss_cost: MissCost,
+}
+
+/// What the packets of at least one port have done to them.
+#[derive(Default)]
+pub(crate) struct SomePort {
+    /// They go through the signature cache.
+    pub cached: bool,
+    /// They are hashed as the cache does.
+    pub hashed: bool,
+    /// The port is in direct mode.
+    pub direct: bool,
 }
 
 /// What a miss costs.
@@ -175,9 +181,7 @@ impl Table {
             live: 0,
             secret,
             cache: None,
-            cache_on: false,
-            cache_hashed: false,
-            direct: false,
+            some_port: SomePort::default(),
             level: preferred_level(),
             own_masks: false,
             search: Some(Box::new(Search::new())),
@@ -585,15 +589,15 @@ impl Table {
     /// Every 100 ms: rank, forget old hits, decide for each port about the cache.
     pub fn tune(&mut self, choice: Tri) {
         let miss_cycles = self.miss_cost.tune();
-        (self.cache_on, self.cache_hashed, self.direct) = (false, false, false);
+        self.some_port = SomePort::default();
         for p in self.classifiers.iter_mut().flatten() {
             p.reorder(&self.subtables, self.secret);
             p.tune(choice, miss_cycles);
-            self.cache_on |= p.policy.cache == CacheUse::On && p.live > 0;
-            self.cache_hashed |= p.policy.cache == CacheUse::On || p.policy.is_sampling();
-            self.direct |= p.policy.new_flows == NewFlows::Direct;
+            self.some_port.cached |= p.policy.cache == CacheUse::On && p.live > 0;
+            self.some_port.hashed |= p.policy.cache == CacheUse::On || p.policy.is_sampling();
+            self.some_port.direct |= p.policy.new_flows == NewFlows::Direct;
         }
-        if self.cache_on && self.cache.is_none() {
+        if self.some_port.cached && self.cache.is_none() {
             self.cache = Some(SigCache::new(self.store.capacity()));
         }
     }

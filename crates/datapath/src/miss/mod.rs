@@ -184,7 +184,7 @@ impl Misses {
 
     fn resolve_missed(&mut self, mut v: Scope<'_>, missed: &mut Vec<u8>) {
         let (start, v) = (cycles(), &mut v);
-        let direct = if v.table.direct { self.resolve_uncached(v, missed) } else { 0 };
+        let direct = if v.table.some_port.direct { self.resolve_uncached(v, missed) } else { 0 };
         let mut left = self.left - direct;
         if !missed.is_empty() {
             left = self.resolve_all(v, missed, left);

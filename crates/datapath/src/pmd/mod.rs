@@ -296,7 +296,7 @@ impl Worker {
         }
         self.shared.flows.store(table.live, Ordering::Relaxed);
         self.shared.masks.store(table.masks() as u32, Ordering::Relaxed);
-        self.shared.cache_on.store(table.cache_on, Ordering::Relaxed);
+        self.shared.cache_on.store(table.some_port.cached, Ordering::Relaxed);
         self.inbound.retain_mut(|r| !r.is_abandoned() || !r.is_empty());
     }
 
