@@ -70,7 +70,9 @@ impl Ends {
 /// Where ports are dummies nothing has to be fast: what is cached shows what decisions looked at.
 fn show_own_masks(state: &Shared) {
     let dp = &mut state.borrow_mut().dp;
-    dp.set_settings(datapath::Settings { own_masks: true, ..dp.settings().clone() });
+    let mut settings = dp.settings().clone();
+    settings.debug.own_masks = true;
+    dp.set_settings(settings);
 }
 
 async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {

@@ -19,9 +19,7 @@ pub fn apply(s: &mut State, desired: &Desired) {
         validate: now.validate,
         parser_of: now.parser_of.clone(),
         perf_log: now.perf_log,
-        exact_megaflows: now.exact_megaflows,
-        own_masks: now.own_masks,
-        report_misses: now.report_misses,
+        debug: now.debug,
         ..read(desired)
     };
     s.dp.set_settings(commanded);

@@ -171,6 +171,17 @@ impl Default for AutoLb {
     }
 }
 
+/// What shows why packets go where they go, and costs speed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowDebug {
+    /// Decisions are cached for packets with the very same key only (`upcall/disable-megaflows`).
+    pub exact_megaflows: bool,
+    /// Decisions are stored under their very masks, not in whole bytes, however few they are.
+    pub own_masks: bool,
+    /// Missed packets are reported, see [`crate::Datapath::take_missed`].
+    pub report_misses: bool,
+}
+
 /// Run-time settings; all take effect live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -196,12 +207,8 @@ pub struct Settings {
     pub punt_burst: u32,
     /// Misses resolved per vector; packets beyond wait for the next one, in order.
     pub miss_budget: usize,
-    /// Decisions are cached for packets with the very same key only (`upcall/disable-megaflows`).
-    pub exact_megaflows: bool,
-    /// Decisions are stored under their very masks, not in whole bytes, however few they are.
-    pub own_masks: bool,
-    /// Tell control of missed packets, see [`crate::Datapath::take_missed`].
-    pub report_misses: bool,
+    /// For people who look for a fault.
+    pub debug: FlowDebug,
     /// Placement of receive queues (`pmd-rxq-assign`).
     pub rxq_assign: RxqAssign,
     /// Decapsulate before lookup where a known megaflow says so; false: always in two steps.
@@ -268,9 +275,7 @@ impl Default for Settings {
             punt_rate: 50_000,
             punt_burst: 2_048,
             miss_budget: packet::VECTOR,
-            exact_megaflows: false,
-            own_masks: false,
-            report_misses: false,
+            debug: FlowDebug::default(),
             rxq_assign: RxqAssign::Cycles,
             one_pass: true,
             rxq_isolate: true,

@@ -8,6 +8,8 @@ use std::process::Command;
 const FILE_LINES: usize = 800;
 /// Lines a function may have; a few wire tables are longer and say so with `tidy: long`.
 const FUNCTION_LINES: usize = 90;
+/// Fields a structure may have.
+const STRUCTURE_FIELDS: usize = 20;
 const BANNED: &[(&str, &str)] = &[
     ("todo!(", "finish it, or return an error"),
     ("unimplemented!(", "finish it, or return an error"),
@@ -96,6 +98,7 @@ pub fn check(root: &Path) -> Result<()> {
         }
         if name.ends_with(".rs") && !is_test(&name) {
             bad.extend(long_functions(&name, &text));
+            bad.extend(wide_structures(&name, &text));
         }
     }
     bad.extend(drops_without_test(root)?);
@@ -200,4 +203,52 @@ pub fn tracked(root: &Path) -> Result<Vec<PathBuf>> {
         .current_dir(root)
         .output()?;
     Ok(String::from_utf8(out.stdout)?.lines().map(PathBuf::from).collect())
+}
+
+/// Structures that know too much.
+fn wide_structures(name: &str, text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut bad = Vec::new();
+    for (i, line) in lines.iter().enumerate() {
+        let trimmed = line.trim_start();
+        let indent = " ".repeat(line.len() - trimmed.len());
+        let head = trimmed.split(['{', '(', '<']).next().unwrap_or_default();
+        if trimmed.starts_with("//")
+            || !line.ends_with('{')
+            || !head.split_whitespace().any(|w| w == "struct")
+        {
+            continue;
+        }
+        let (close, inside) = (format!("{indent}}}"), format!("{indent}    "));
+        let body = lines[i + 1..].iter().take_while(|l| **l != close);
+        let fields = body.filter_map(|l| l.strip_prefix(&inside)).filter(|l| is_field(l)).count();
+        if fields > STRUCTURE_FIELDS {
+            bad.push(format!("{name}:{}: {fields} fields, budget {STRUCTURE_FIELDS}", i + 1));
+        }
+    }
+    bad
+}
+
+/// Does a line of a structure's body begin a field?
+fn is_field(line: &str) -> bool {
+    let name = line.split(':').next().unwrap_or_default();
+    let name = name.strip_prefix("pub(crate) ").unwrap_or(name);
+    let name = name.strip_prefix("pub(super) ").or(name.strip_prefix("pub ")).unwrap_or(name);
+    line.contains(':') && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_with_many_fields_are_named() {
+        let fields = |n: usize| {
+            let field = |i| format!("    /// A field: one.\n    pub(crate) f{i}: u8,\n");
+            format!("pub struct S {{\n{}}}\n", (0..n).map(field).collect::<String>())
+        };
+        assert!(wide_structures("a", &fields(STRUCTURE_FIELDS)).is_empty());
+        let bad = wide_structures("a", &fields(STRUCTURE_FIELDS + 1));
+        assert_eq!(bad, ["a:1: 21 fields, budget 20"]);
+    }
 }

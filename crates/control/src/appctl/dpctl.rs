@@ -356,7 +356,9 @@ pub fn enable_megaflows(s: &mut State, _: &[String]) -> Result<String, String> {
 
 /// Cached flows go, whichever way they were made.
 fn set_exact(s: &mut State, exact_megaflows: bool) {
-    s.dp.set_settings(datapath::Settings { exact_megaflows, ..s.dp.settings().clone() });
+    let mut settings = s.dp.settings().clone();
+    settings.debug.exact_megaflows = exact_megaflows;
+    s.dp.set_settings(settings);
     s.dp.flush();
 }
 

@@ -7,7 +7,7 @@ use crate::offload::How;
 use crate::state::State;
 use crate::vlog::{self, Level};
 use action::{OpsText, ops_text_with};
-use datapath::{FlowDump, Settings, WorkerId};
+use datapath::{FlowDebug, FlowDump, Settings, WorkerId};
 use flow::PortNo;
 use std::collections::BTreeMap;
 
@@ -22,9 +22,10 @@ const DUMP_PLACES_MAX: usize = 1024;
 pub fn turn(s: &mut State) {
     let wanted = vlog::enabled_in(NETDEV, Level::Dbg);
     // With dummies dumps show the packets that flows were made for, as those of ovs-vswitchd do.
-    let report_misses = wanted || s.dp.settings().own_masks;
-    if s.dp.settings().report_misses != report_misses {
-        s.dp.set_settings(Settings { report_misses, ..s.dp.settings().clone() });
+    let before = s.dp.settings().debug;
+    let debug = FlowDebug { report_misses: wanted || before.own_masks, ..before };
+    if debug != before {
+        s.dp.set_settings(Settings { debug, ..s.dp.settings().clone() });
     }
     let (missed, flows) = (s.dp.take_missed(), s.dp.new_flows(wanted));
     for key in missed.into_iter().filter(|_| wanted) {

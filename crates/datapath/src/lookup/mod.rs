@@ -50,7 +50,7 @@ impl Lookup {
     /// Takes over new settings.
     pub fn configure(&mut self, s: &Settings) {
         self.table.level = s.lookup_level();
-        self.table.own_masks = s.own_masks;
+        self.table.own_masks = s.debug.own_masks;
         self.validate = s.validate;
     }
 

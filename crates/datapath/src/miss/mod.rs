@@ -148,7 +148,7 @@ impl Misses {
     pub fn configure(&mut self, s: &Settings) {
         self.budget = s.miss_budget.max(1);
         self.validate = s.validate;
-        (self.exact, self.report) = (s.exact_megaflows, s.report_misses);
+        (self.exact, self.report) = (s.debug.exact_megaflows, s.debug.report_misses);
     }
 
     /// Takes over what control says is this worker's part of the flow limit.
