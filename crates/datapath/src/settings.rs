@@ -171,6 +171,15 @@ impl Default for AutoLb {
     }
 }
 
+/// Packets that each worker may send from one input port to the control side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PuntRate {
+    /// Packets per second.
+    pub per_second: u32,
+    /// Packets at once after a pause.
+    pub burst: u32,
+}
+
 /// What shows why packets go where they go, and costs speed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowDebug {
@@ -201,10 +210,8 @@ pub struct Settings {
     pub pmd_sleep_of: BTreeMap<usize, u64>,
     /// VLAN tags the parser looks behind (`vlan-limit`): 1 or 2.
     pub vlan_limit: u8,
-    /// Packets per second and input port that may go to the control side, per worker.
-    pub punt_rate: u32,
-    /// ... after so many at once.
-    pub punt_burst: u32,
+    /// Packets that may go to the control side.
+    pub punts: PuntRate,
     /// Misses resolved per vector; packets beyond wait for the next one, in order.
     pub miss_budget: usize,
     /// For people who look for a fault.
@@ -272,8 +279,7 @@ impl Default for Settings {
             pmd_sleep_max_us: 0,
             pmd_sleep_of: BTreeMap::new(),
             vlan_limit: 1,
-            punt_rate: 50_000,
-            punt_burst: 2_048,
+            punts: PuntRate { per_second: 50_000, burst: 2_048 },
             miss_budget: packet::VECTOR,
             debug: FlowDebug::default(),
             rxq_assign: RxqAssign::Cycles,

@@ -5,7 +5,9 @@ mod common;
 use action::{BandConfig, BandKind, Decision, Meter, Op, Pipeline, Punt, Request, Rewrite};
 use common::{Rule, Rules, rule, udp};
 use datapath::testing::{Peer, ring_port};
-use datapath::{Config, Datapath, EgressPolicer, Policing, RxAffinity, Settings, WorkerId};
+use datapath::{
+    Config, Datapath, EgressPolicer, Policing, PuntRate, RxAffinity, Settings, WorkerId,
+};
 use flow::{Field, Key};
 use packet::{HeapPool, Packet, Pool};
 use port::Service;
@@ -126,9 +128,10 @@ fn truncated_and_segmented() {
 
 #[test]
 fn punts_by_rate_and_by_queue() {
-    let slow = Settings { punt_rate: 1, punt_burst: 2, ..Settings::default() };
+    let slow = Settings { punts: PuntRate { per_second: 1, burst: 2 }, ..Settings::default() };
     assert_eq!(always(vec![punt()], slow).ends_as(&frame(), 10, Drop::PuntRate), 8);
-    let fast = Settings { punt_rate: 1 << 30, punt_burst: 1 << 20, ..Settings::default() };
+    let fast =
+        Settings { punts: PuntRate { per_second: 1 << 30, burst: 1 << 20 }, ..Settings::default() };
     let full = always(vec![punt()], fast).ends_as(&frame(), 5_000, Drop::PuntFull);
     assert!((1..5_000).contains(&full), "{full}");
 }

@@ -53,7 +53,7 @@ impl Punts {
 
     /// Takes over new settings.
     pub fn configure(&mut self, s: &Settings) {
-        (self.per_ms, self.burst) = (s.punt_rate as f64 / 1000.0, s.punt_burst as f64);
+        (self.per_ms, self.burst) = (s.punts.per_second as f64 / 1000.0, s.punts.burst as f64);
     }
 
     /// A port is gone.
@@ -111,6 +111,7 @@ impl Punts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::PuntRate;
     use action::Punt;
     use flow::Key;
     use std::sync::Arc;
@@ -125,7 +126,8 @@ mod tests {
     fn lab(rate: u32, burst: u32) -> Lab {
         let (queue, control) = ring(PUNTS_MAX);
         let mut punts = Punts::new(queue);
-        punts.configure(&Settings { punt_rate: rate, punt_burst: burst, ..Settings::default() });
+        let limit = PuntRate { per_second: rate, burst };
+        punts.configure(&Settings { punts: limit, ..Settings::default() });
         let punt = Arc::new(Punt { max_len: 64, wanted: None, context: Box::new(()) });
         Lab { punts, control, punt }
     }
