@@ -9,15 +9,16 @@ extern "C" fn on_signal(_: libc::c_int) {
     ask();
 }
 
-/// From now on Ctrl-C, a request to terminate and the end of the terminal only ask to stop; a
-/// signal that was ignored (`nohup`) stays ignored.
+/// From now on Ctrl-C, a request to terminate and the end of the terminal only ask to stop; the
+/// last is still ignored if it was before (`nohup`).
 pub fn on_signals() {
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only stores to an atomic.
-        unsafe {
-            if libc::signal(signal, on_signal as *const () as libc::sighandler_t) == libc::SIG_IGN {
-                libc::signal(signal, libc::SIG_IGN);
-            }
+    let handler = on_signal as *const () as libc::sighandler_t;
+    // SAFETY: the handler only stores to an atomic.
+    unsafe {
+        libc::signal(libc::SIGINT, handler);
+        libc::signal(libc::SIGTERM, handler);
+        if libc::signal(libc::SIGHUP, handler) == libc::SIG_IGN {
+            libc::signal(libc::SIGHUP, libc::SIG_IGN);
         }
     }
 }
