@@ -140,7 +140,7 @@ fn cached_flows_have_names_where_they_are_wanted() {
         let text = sw.appctl(args).unwrap();
         text.lines().find(|l| l.contains("userspace")).unwrap_or_default().to_string()
     };
-    let punt = "userspace(pid=0,controller(reason=1,dont_send=0,continuation=0,recirc_id=0,\
+    let punt = "userspace(pid=0,controller(reason=1,dont_send=0,continuation=0,recirc_id=1,\
                 rule_cookie=0,controller_id=0,max_len=40))";
     for args in [&["dpctl/dump-flows", "--names"][..], &["dpctl/dump-flows", "-m"]] {
         let line = flow(args);
