@@ -16,6 +16,9 @@ use testkit::{Netns, Noise, Switch, privileged};
 
 /// How long it lasts by default.
 const SECONDS: u64 = 5;
+/// So much longer than the changes lasts the stream: iperf3 ends in a conversation in which the
+/// client waits for the server, whose packets belong to no connection after a flush.
+const QUIET_SECONDS: u64 = 3;
 /// The server's address, and one that is translated to it.
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const VIRTUAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 98);
@@ -55,6 +58,15 @@ struct Talk {
     over: AtomicBool,
     connections: AtomicU64,
     datagrams: AtomicU64,
+}
+
+/// Ends a talk when it is dropped, also by a panic: its threads would go on for ever.
+struct End<'a>(&'a Talk);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Talk {
@@ -240,16 +252,15 @@ fn every_packet_of_connections_is_accounted_for_while_they_are_flushed() {
         s.spawn(|| talk.serve(server));
         (0..CLIENTS).for_each(|_| drop(s.spawn(|| talk.connect(client))));
         s.spawn(|| talk.exchange(client));
-        let stream = Iperf::start(client, server, 5201, seconds, "-b 200M");
+        let _end = End(&talk);
+        let stream = Iperf::start(client, server, 5201, seconds + QUIET_SECONDS, "-b 200M");
         let end = Instant::now() + Duration::from_secs(seconds);
         while Instant::now() < end {
             change(&sw, &mut noise);
             changes += 1;
             std::thread::sleep(Duration::from_millis(noise.below(200) as u64));
         }
-        let rate = stream.end();
-        talk.over.store(true, Ordering::Relaxed);
-        rate
+        stream.end()
     });
     let mut what = None;
     let level = || {

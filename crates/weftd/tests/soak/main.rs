@@ -51,8 +51,11 @@ impl Iperf {
         Iperf { server, client: client.spawn().expect("iperf3") }
     }
 
-    /// Waits for its end; megabits per second that arrived.
+    /// Waits for its end, which is near; megabits per second that arrived.
     fn end(mut self) -> f64 {
+        wait_within("the end of iperf3", Duration::from_secs(60), || {
+            self.client.try_wait().expect("iperf3").is_some()
+        });
         let client = std::mem::replace(&mut self.client, Command::new("true").spawn().unwrap());
         let out = client.wait_with_output().expect("iperf3");
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
