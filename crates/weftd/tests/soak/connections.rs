@@ -16,9 +16,12 @@ use testkit::{Netns, Noise, Switch, privileged};
 
 /// How long it lasts by default.
 const SECONDS: u64 = 5;
-/// So much longer than the changes lasts the stream: iperf3 ends in a conversation in which the
-/// client waits for the server, whose packets belong to no connection after a flush.
+/// So much longer than the changes lasts the stream. iperf3 begins and ends in a conversation in
+/// which the client waits for the server, whose packets belong to no connection after a flush:
+/// there is none then.
 const QUIET_SECONDS: u64 = 3;
+/// The stream has begun when the server has received so many packets.
+const STREAM_PACKETS: u64 = 200;
 /// The server's address, and one that is translated to it.
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const VIRTUAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 98);
@@ -249,11 +252,12 @@ fn every_packet_of_connections_is_accounted_for_while_they_are_flushed() {
     let (first, talk) = (buffers(&sw), Talk::default());
     let mut changes = 0;
     let rate = std::thread::scope(|s| {
+        let stream = Iperf::start(client, server, 5201, seconds + QUIET_SECONDS, "-b 200M");
+        wait_for("the stream", || device(server)[0] > STREAM_PACKETS);
+        let _end = End(&talk);
         s.spawn(|| talk.serve(server));
         (0..CLIENTS).for_each(|_| drop(s.spawn(|| talk.connect(client))));
         s.spawn(|| talk.exchange(client));
-        let _end = End(&talk);
-        let stream = Iperf::start(client, server, 5201, seconds + QUIET_SECONDS, "-b 200M");
         let end = Instant::now() + Duration::from_secs(seconds);
         while Instant::now() < end {
             change(&sw, &mut noise);
