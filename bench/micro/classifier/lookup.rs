@@ -1,4 +1,4 @@
-//! Costs of the classifier: `cargo run --release -p classifier --example cost [rules]`.
+//! Costs of the classifier: `cargo run --release -p classifier --example lookup [rules]`.
 //!
 //! Prints nanoseconds per lookup for tables of 1, 8, 40 and 200 subtables, and for a table of many
 //! 5-tuple rules (default one million) what inserting, finding, looking up and removing one cost,
