@@ -76,7 +76,8 @@ pub(crate) enum Learned {
 /// An entry in its port's list; static ones are in none.
 struct Node {
     entry: MacEntry,
-    /// Those that came or were seen again later have higher ones.
+    /// The entry's place in the order in which addresses were seen last: the highest number is that
+    /// of the latest. Counted by [`MacTable::number`].
     serial: u64,
     older: u32,
     newer: u32,

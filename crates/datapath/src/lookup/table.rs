@@ -56,7 +56,7 @@ const HUGE_PAGE_SUBTABLES: usize = SUBTABLES_PROBED_MAX;
 /// 419 cycles a packet for 289 with 10k rules of an access list (docs/perf/heuristics.md).
 const WHOLE_BYTE_MASKS_FLOWS_MAX: u32 = 1 << 14;
 
-/// So many free indices are kept in order, at most: sorting them takes a microsecond.
+/// Free indices that [`Table::order_free`] sorts, at most: that many take a microsecond.
 const ORDERED_INDICES_MAX: usize = 64;
 
 /// A masked key as lines.
@@ -547,9 +547,10 @@ impl Table {
     }
 
     /// Has the lowest free index used first while there are few: dumps, which go by index, then
-    /// show new flows in the order in which they come.
+    /// show new flows in the order in which they come. Only where masks are shown as they are,
+    /// which asks for no speed.
     pub fn order_free(&mut self) {
-        if self.places.free.len() <= ORDERED_INDICES_MAX {
+        if self.own_masks && self.places.free.len() <= ORDERED_INDICES_MAX {
             self.places.free.sort_unstable_by(|a, b| b.cmp(a));
         }
     }

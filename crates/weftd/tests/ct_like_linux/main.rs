@@ -40,7 +40,7 @@ const LINUX_TIMEOUTS: [&str; 12] = [
     "udp_timeout_stream",
     "icmp_timeout",
 ];
-/// Those of a timeout policy of Open_vSwitch.
+/// The keys of a timeout policy in table CT_Timeout_Policy; each gets one timeout, in seconds.
 const POLICY: [&str; 13] = [
     "icmp_first",
     "icmp_reply",
@@ -114,7 +114,7 @@ fn route(middle: &Netns) {
     loaded.unwrap();
 }
 
-/// The same by flows.
+/// The OpenFlow flows that do to packets what the ruleset of nftables does in the Linux router.
 fn flows() -> String {
     let mut all = String::from("table=0,ip,actions=ct(zone=1,nat,table=1)\n");
     let begin = |what: &str, nat: &str| {

@@ -16,9 +16,8 @@ use testkit::{Netns, Noise, Switch, privileged};
 
 /// How long it lasts by default.
 const SECONDS: u64 = 5;
-/// So much longer than the changes lasts the stream. iperf3 begins and ends in a conversation in
-/// which the client waits for the server, whose packets belong to no connection after a flush:
-/// there is none then.
+/// Seconds for which the stream of iperf3 goes on after the last change. At its end the client
+/// waits for the server, whose packets belong to no connection after a flush: none may come then.
 const QUIET_SECONDS: u64 = 3;
 /// The stream has begun when the server has received so many packets.
 const STREAM_PACKETS: u64 = 200;
@@ -35,7 +34,7 @@ const ANSWER: [u8; 3000] = [b'a'; 3000];
 /// Threads that open short connections.
 const CLIENTS: usize = 4;
 /// A client that was not answered for so long begins again.
-const PATIENCE: Duration = Duration::from_millis(500);
+const ANSWER_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// The client's address becomes 10.0.0.99 in zone 7, the virtual one the server's in zone 8.
 const FLOWS: &str = "\
@@ -85,7 +84,7 @@ impl Talk {
             ns.run(|| (TcpListener::bind((SERVER, WEB)), UdpSocket::bind((SERVER, ECHO))));
         let (web, echo) = (web.expect("a TCP port"), echo.expect("a UDP port"));
         web.set_nonblocking(true).expect("does not wait");
-        echo.set_read_timeout(Some(PATIENCE)).expect("waits for a while");
+        echo.set_read_timeout(Some(ANSWER_TIME_MAX)).expect("waits for a while");
         std::thread::scope(|s| {
             for _ in 0..CLIENTS {
                 s.spawn(|| self.repeat(|| answer(&web)));
@@ -114,7 +113,7 @@ impl Talk {
         ns.run(|| {
             self.repeat(|| {
                 let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a socket");
-                socket.set_read_timeout(Some(PATIENCE)).expect("waits for a while");
+                socket.set_read_timeout(Some(ANSWER_TIME_MAX)).expect("waits for a while");
                 for n in 0..20 {
                     let mut buffer = [n; DATAGRAM];
                     let _ = socket.send_to(&buffer, (SERVER, ECHO));
@@ -134,7 +133,7 @@ fn answer(web: &TcpListener) {
         return std::thread::sleep(Duration::from_millis(1));
     };
     let _ = stream.set_nonblocking(false);
-    let _ = stream.set_read_timeout(Some(PATIENCE));
+    let _ = stream.set_read_timeout(Some(ANSWER_TIME_MAX));
     if stream.read_exact(&mut QUESTION.clone()).is_ok() {
         let _ = stream.write_all(&ANSWER);
     }
@@ -142,8 +141,8 @@ fn answer(web: &TcpListener) {
 
 /// Asks on a connection of its own; how much was answered.
 fn ask(to: SocketAddr) -> std::io::Result<usize> {
-    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut stream = TcpStream::connect_timeout(&to, ANSWER_TIME_MAX)?;
+    stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
     stream.write_all(&QUESTION)?;
     stream.read_to_end(&mut Vec::new())
 }
