@@ -1,0 +1,173 @@
+//! Packets that the guest sends: out of its buffers into ours.
+
+use super::{Moved, PREFETCH_PACKETS, Ring};
+use crate::ahead::{BUFFERS_AHEAD_MAX, PREFETCH_BUFFERS, Plain};
+use crate::batch::{BATCH, Batch, Chain, Direction, Piece};
+use crate::listed::behind;
+use crate::raw;
+use crate::ring_error::RingError;
+use packet::{Packet, Pool};
+
+impl Ring {
+    /// Takes up to `max` packets that the guest sends and appends them to `out`.
+    pub fn dequeue(
+        &mut self,
+        batch: &mut Batch,
+        pool: &dyn Pool,
+        out: &mut Vec<Packet>,
+        max: usize,
+        moved: &mut Moved,
+    ) {
+        if self.broken {
+            return;
+        }
+        let (max, began) = (max.min(BATCH), moved.packets);
+        // If there are more they are fetched while these are worked on.
+        let other =
+            self.read_ahead(Direction::FromGuest, BUFFERS_AHEAD_MAX.min(max + PREFETCH_BUFFERS));
+        let (before, n) = (self.base(), self.ahead.len().min(max));
+        if n > 0 && !self.take_plain(pool, out, n, moved) {
+            moved.starved = true;
+        } else if other && n < max {
+            self.take_chains(batch, pool, out, max - n, moved);
+        }
+        self.end(before, began, moved);
+    }
+
+    /// The first `n` plain buffers' packets. False: there is nothing to put them in.
+    #[inline]
+    pub(crate) fn take_plain(
+        &mut self,
+        pool: &dyn Pool,
+        out: &mut Vec<Packet>,
+        n: usize,
+        moved: &mut Moved,
+    ) -> bool {
+        let start = out.len();
+        self.fetch(n, PREFETCH_BUFFERS);
+        if !pool.alloc(out, n) {
+            return false;
+        }
+        let (mut packets, mut bytes, mut wrong) = (0, 0, None);
+        let (ahead, header) = (&self.ahead, self.header);
+        for i in 0..n {
+            ahead.fetch_one(i + PREFETCH_BUFFERS, header, raw::prefetch);
+            if let Some(soon) = out.get(start + i + PREFETCH_PACKETS) {
+                let to = soon.data().as_ptr();
+                raw::prefetch_write(to);
+                // For the header of a tunnel.
+                raw::prefetch_write(to.wrapping_sub(64));
+            }
+            match read_plain(&mut out[start + packets], ahead.get(i), header) {
+                Ok(len) => {
+                    packets += 1;
+                    bytes += len as u64;
+                }
+                Err(error) => wrong = Some(error),
+            }
+        }
+        if let Some(error) = wrong {
+            // There is one kind only.
+            (packets..n).for_each(|_| self.count_error(error));
+        }
+        self.layout.put_all((0..n).map(|i| (self.ahead.get(i).id, 0)));
+        self.ahead.was_fetched(n + PREFETCH_BUFFERS);
+        self.ahead.used(n);
+        keep(pool, out, start + packets);
+        moved.packets += packets;
+        moved.bytes += bytes;
+        moved.dropped += n - packets;
+        true
+    }
+
+    /// As [`Ring::dequeue`], for buffers of any kind.
+    fn take_chains(
+        &mut self,
+        batch: &mut Batch,
+        pool: &dyn Pool,
+        out: &mut Vec<Packet>,
+        max: usize,
+        moved: &mut Moved,
+    ) {
+        self.begin(batch);
+        batch.begin(max);
+        self.gather(Direction::FromGuest, max, batch);
+        self.count_steps(batch, moved);
+        let (n, start) = (batch.chains.len(), out.len());
+        batch.fetch(self.header, raw::prefetch);
+        if n == 0 {
+            return;
+        }
+        if !pool.alloc(out, n) {
+            moved.starved = true;
+            return;
+        }
+        let (mut packets, mut bytes) = (0, 0);
+        for chain in &batch.chains {
+            match read(&mut out[start + packets], chain, batch.pieces(chain), self.header) {
+                Ok(len) => {
+                    packets += 1;
+                    bytes += len as u64;
+                }
+                Err(error) => self.count_error(error),
+            }
+            self.layout.put(chain.id, chain.descs, 0);
+        }
+        keep(pool, out, start + packets);
+        moved.packets += packets;
+        moved.bytes += bytes;
+        moved.dropped += n - packets;
+    }
+}
+
+/// Gives back the packets from `end` on.
+#[inline]
+fn keep(pool: &dyn Pool, out: &mut Vec<Packet>, end: usize) {
+    if end < out.len() {
+        pool.free(&out[end..]);
+        out.truncate(end);
+    }
+}
+
+/// Makes room in an empty packet for a frame of `len` bytes: where to put it.
+#[inline]
+pub(crate) fn make_room(packet: &mut Packet, len: u64) -> Result<*mut u8, RingError> {
+    let mbuf = packet.mbuf();
+    if len > u64::from(mbuf.buf_len.saturating_sub(mbuf.data_off)) {
+        return Err(RingError::Long);
+    }
+    mbuf.data_len = len as u16;
+    mbuf.pkt_len = len as u32;
+    // SAFETY: the buffer is ours and holds len bytes from there on.
+    Ok(unsafe { mbuf.buf_addr.add(usize::from(mbuf.data_off)) })
+}
+
+/// Copies the frame of a plain buffer into an empty packet; returns its length.
+#[inline]
+fn read_plain(packet: &mut Packet, buffer: Plain, header: usize) -> Result<usize, RingError> {
+    let len = buffer.len as usize - header;
+    let to = make_room(packet, len as u64)?;
+    // SAFETY: the buffer is mapped and longer than the header; there is room for the rest.
+    unsafe { raw::copy(buffer.at.add(header), to, len) };
+    Ok(len)
+}
+
+/// Copies a frame behind its header from the guest into an empty packet; returns its length.
+#[inline]
+fn read(
+    packet: &mut Packet,
+    chain: &Chain,
+    pieces: &[Piece],
+    header: usize,
+) -> Result<usize, RingError> {
+    let len = chain.frame(header)?;
+    let mut to = make_room(packet, len)?;
+    for (from, n) in behind(pieces, header) {
+        // SAFETY: the piece is mapped; the pieces without the header have len bytes together.
+        unsafe {
+            raw::copy(from, to, n);
+            to = to.add(n);
+        }
+    }
+    Ok(len as usize)
+}

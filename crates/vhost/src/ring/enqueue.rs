@@ -1,0 +1,260 @@
+//! Packets that the guest is sent: out of our buffers into its.
+
+use super::{HEADER, Moved, PREFETCH_PACKETS, Ring};
+use crate::ahead::{BUFFERS_AHEAD_MAX, PREFETCH_BUFFERS};
+use crate::batch::{BATCH, Batch, Direction, Piece};
+use crate::raw;
+use crate::ring_error::RingError;
+use crate::way::{AtOnce, Way};
+use packet::Packet;
+use std::ops::Range;
+
+/// Plain buffers that are used before more are read ahead.
+const CHUNK: usize = 32;
+
+impl Ring {
+    /// Copies packets from the front of `packets` into the guest's buffers as far as there are
+    /// any. The packets stay the caller's.
+    pub fn enqueue(&mut self, batch: &mut Batch, packets: &[Packet], moved: &mut Moved) {
+        self.enqueue_by(batch, packets, moved, &mut AtOnce);
+    }
+
+    #[inline]
+    pub(crate) fn enqueue_by(
+        &mut self,
+        batch: &mut Batch,
+        packets: &[Packet],
+        moved: &mut Moved,
+        way: &mut impl Way,
+    ) {
+        if self.broken || packets.is_empty() {
+            return;
+        }
+        let (before, began) = (self.base(), moved.packets);
+        let (taken, other) = match self.log {
+            None => self.give_plain(packets, moved, way),
+            // Buffers of any kind are marked where they are written.
+            Some(_) => (0, true),
+        };
+        if other && taken < packets.len() {
+            self.give_chains(batch, &packets[taken..], moved, way);
+        }
+        self.end(before, began, moved);
+    }
+
+    /// Packets into plain buffers: how many, and whether something else came next.
+    #[inline]
+    fn give_plain(
+        &mut self,
+        packets: &[Packet],
+        moved: &mut Moved,
+        way: &mut impl Way,
+    ) -> (usize, bool) {
+        let (mut taken, mut bytes, mut other) = (0, 0, false);
+        while taken < packets.len() {
+            let rest = &packets[taken..];
+            other = self.read_ahead(Direction::ToGuest, rest.len().min(BUFFERS_AHEAD_MAX));
+            let n = self.ahead.len().min(rest.len()).min(CHUNK);
+            self.fetch(n, PREFETCH_BUFFERS);
+            let (wanted, header) = (rest.len(), self.header);
+            let done = self.write_headers(rest, n);
+            let (ahead, layout) = (&self.ahead, &mut self.layout);
+            for (i, packet) in rest[..done].iter().enumerate() {
+                if let Some(soon) = rest.get(i + PREFETCH_PACKETS) {
+                    let from = soon.data().as_ptr();
+                    raw::prefetch(from);
+                    raw::prefetch(from.wrapping_add(63));
+                }
+                let (buffer, data) = (ahead.get(i), packet.data());
+                way.begin(data.len(), || 1);
+                // SAFETY: the buffer is mapped and holds header and packet.
+                unsafe { way.copy(data.as_ptr(), buffer.at.add(header), data.len()) };
+                way.put_soon(layout, buffer.id, (header + data.len()) as u32);
+                way.end(None);
+                bytes += data.len() as u64;
+            }
+            let used =
+                |(i, packet): (usize, &Packet)| (ahead.get(i).id, (header + packet.len()) as u32);
+            way.put_plain(layout, rest[..done].iter().enumerate().map(used));
+            self.ahead.was_fetched(wanted.min(done + PREFETCH_BUFFERS));
+            self.ahead.used(done);
+            taken += done;
+            if done < n || n == 0 {
+                other |= done < n;
+                break;
+            }
+        }
+        moved.packets += taken;
+        moved.bytes += bytes;
+        (taken, other)
+    }
+
+    /// Writes the headers of the first `n` packets of `rest`, as far as their buffers hold
+    /// them; how many do. The guest has read that line of each buffer, so a store to it waits
+    /// long, and stores become visible in order: without others between them these wait together.
+    #[inline]
+    fn write_headers(&self, rest: &[Packet], n: usize) -> usize {
+        let (ahead, header) = (&self.ahead, self.header);
+        for (i, packet) in rest[..n].iter().enumerate() {
+            if i + PREFETCH_BUFFERS < rest.len() {
+                ahead.fetch_one(i + PREFETCH_BUFFERS, header, raw::prefetch_write);
+            }
+            if let Some(later) = rest.get(i + 2 * PREFETCH_PACKETS) {
+                raw::prefetch(later.as_raw());
+            }
+            let buffer = ahead.get(i);
+            if (buffer.len as usize) < header + packet.len() {
+                return i;
+            }
+            // SAFETY: the buffer is mapped and holds the header.
+            unsafe { raw::header(buffer.at, header == HEADER, 1) };
+        }
+        n
+    }
+
+    /// As [`Ring::enqueue`], for buffers of any kind.
+    fn give_chains(
+        &mut self,
+        batch: &mut Batch,
+        packets: &[Packet],
+        moved: &mut Moved,
+        way: &mut impl Way,
+    ) {
+        self.begin(batch);
+        batch.begin(packets.len());
+        self.gather(Direction::ToGuest, packets.len(), batch);
+        batch.fetch(self.header, raw::prefetch_write);
+        let mut next = 0;
+        let (mut taken, mut bytes, mut dropped) = (0, 0, 0);
+        while let Some(packet) = packets.get(taken) {
+            match self.choose(batch, next, self.header + packet.len()) {
+                Choice::Buffers(range) => {
+                    next = range.end;
+                    taken += 1;
+                    bytes += packet.len() as u64;
+                    self.write(batch, range, packet, way);
+                }
+                Choice::Drop(error) => {
+                    taken += 1;
+                    dropped += 1;
+                    way.begin(0, || 0);
+                    way.end(None);
+                    self.count_error(error);
+                }
+                Choice::Bad(range) => {
+                    next = range.end;
+                    self.give_back(batch, range, way);
+                }
+                Choice::More => {
+                    let have = batch.chains.len() - next;
+                    next = 0;
+                    self.begin(batch);
+                    let rest = packets.len() - taken;
+                    // Twice as many: what is read again is little in sum. Without more, or when
+                    // enough was read, the rest is for the next call.
+                    self.gather(Direction::ToGuest, rest.max(2 * have + 1), batch);
+                    if self.broken || batch.chains.len() <= have {
+                        break;
+                    }
+                }
+            }
+        }
+        self.count_steps(batch, moved);
+        moved.packets += taken;
+        moved.bytes += bytes;
+        moved.dropped += dropped;
+    }
+
+    /// Buffers for `need` bytes, from `batch.chains[from]` on.
+    #[inline]
+    fn choose(&self, batch: &Batch, from: usize, need: usize) -> Choice {
+        let (mut end, mut bytes) = (from, 0);
+        while bytes < need as u64 {
+            let Some(chain) = batch.chains.get(end) else {
+                // All that one batch holds is not enough.
+                return match end - from {
+                    BATCH => Choice::Drop(RingError::SmallBuffer),
+                    _ => Choice::More,
+                };
+            };
+            end += 1;
+            let has_header = end - from > 1 || chain.bytes >= self.header as u64;
+            if chain.bad.is_some() || chain.bytes == 0 || !has_header {
+                return Choice::Bad(from..end);
+            }
+            bytes += chain.bytes;
+            if !self.mergeable && bytes < need as u64 {
+                return Choice::Drop(RingError::SmallBuffer);
+            }
+        }
+        Choice::Buffers(from..end)
+    }
+
+    /// Gives buffers back unused, the last of which is bad.
+    #[cold]
+    fn give_back(&mut self, batch: &Batch, range: Range<usize>, way: &mut impl Way) {
+        for chain in &batch.chains[range.clone()] {
+            way.give_back(&mut self.layout, chain.id, chain.descs);
+        }
+        let last = &batch.chains[range.end - 1];
+        self.count_error(last.bad.unwrap_or(RingError::SmallBuffer));
+    }
+
+    /// Writes header and packet into these buffers, which are large enough.
+    #[inline]
+    fn write(&mut self, batch: &Batch, range: Range<usize>, packet: &Packet, way: &mut impl Way) {
+        let (chains, data) = (&batch.chains[range], packet.data());
+        way.begin(data.len(), || chains.iter().map(|chain| batch.pieces(chain).len()).sum());
+        let buffers = chains.len() as u16;
+        let mut header = [0u8; HEADER];
+        header[10..].copy_from_slice(&buffers.to_le_bytes());
+        let mut source = Source { header: &header[..self.header], data };
+        for chain in chains {
+            let mut written = 0;
+            for piece in batch.pieces(chain) {
+                let n = source.fill(piece, way);
+                written += n;
+                if self.log.is_some() {
+                    self.mark(piece.at, n);
+                }
+            }
+            way.put(&mut self.layout, chain.id, chain.descs, written as u32);
+        }
+        way.end(None);
+    }
+}
+
+enum Choice {
+    /// The packet is in these buffers.
+    Buffers(Range<usize>),
+    /// The packet cannot be sent.
+    Drop(RingError),
+    /// The last of these is bad.
+    Bad(Range<usize>),
+    /// More buffers are needed than were read.
+    More,
+}
+
+/// Header and data on their way into pieces.
+struct Source<'a> {
+    header: &'a [u8],
+    data: &'a [u8],
+}
+
+impl Source<'_> {
+    /// Writes as much as the piece holds; returns how much.
+    fn fill(&mut self, piece: &Piece, way: &mut impl Way) -> usize {
+        let room = piece.len as usize;
+        let first = self.header.len().min(room);
+        let second = self.data.len().min(room - first);
+        // SAFETY: the piece is mapped; `first + second` bytes of it at most are written.
+        unsafe {
+            raw::copy(self.header.as_ptr(), piece.at, first);
+            if second > 0 {
+                way.copy(self.data.as_ptr(), piece.at.add(first), second);
+            }
+        }
+        (self.header, self.data) = (&self.header[first..], &self.data[second..]);
+        first + second
+    }
+}
