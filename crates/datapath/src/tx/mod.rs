@@ -1,28 +1,24 @@
 //! Step 5, tx: per-port output buffers, and all other ways in which packets leave a worker.
 
 pub(crate) mod bond;
+mod buffer;
 pub(crate) mod flush;
 mod punts;
+mod sink;
 
-use crate::actions::fragments::{Gatherer, Held};
+use crate::actions::fragments::Gatherer;
 use crate::actions::interpret::Sink;
 use crate::batch::Pending;
-use crate::batch::keys::bytes_mut;
-use crate::messages::Route;
-use crate::messages::{Handoff, Shared, Wake};
-use crate::parse::frame::Frame;
+use crate::messages::{Handoff, Route, Shared, Wake};
 use crate::police::Policer;
 use crate::settings::{PuntEvent, Settings};
 use crate::stats::clock;
 use crate::stats::port::PortCell;
 use crate::tx::bond::Bond;
+use crate::tx::buffer::{TxPort, cut_long, police};
 use crate::tx::flush::{FLUSH_WAIT_US_MAX, FlushPolicy, FlushTimer};
 use crate::tx::punts::Punts;
-use action::{Ct, Meter, Punt, Verdict};
-use conntrack::alg::Edit;
-use conntrack::ipf::Fragment;
-use conntrack::{Arrival, At, Meta, Ref};
-use flow::{Key, PortNo, at};
+use flow::PortNo;
 use packet::{BURST, Packet, Pool, VECTOR};
 use port::TxQueue;
 use std::sync::Arc;
@@ -38,59 +34,6 @@ const PACKET_PREFETCH_RXQS: usize = 2;
 const PHASED_BURST_PACKETS: usize = VECTOR / 2;
 /// Vectors in a row, each half full or better, after which every port is notified.
 const NOTIFY_ALL_VECTORS: usize = 4;
-
-struct TxPort {
-    stats: Arc<PortCell>,
-    route: Route,
-    buf: Vec<Packet>,
-    /// Bytes of what is buffered, and the longest frame of it.
-    bytes: u64,
-    longest: usize,
-    /// Longest frame that the port takes.
-    limit: usize,
-    /// What the port may be sent, by all workers together.
-    policer: Option<Arc<Policer>>,
-    /// Buffered packets that the policer has let pass already; the first ones.
-    passed: usize,
-    /// Burst size: so many buffered packets are sent at once. A power of two.
-    full: usize,
-    /// In `waiting`.
-    listed: bool,
-    /// The queue took less than it was given, and has not had room for a vector since.
-    was_full: bool,
-    /// Packets of this vector that were let pass because there is room for them.
-    promised: usize,
-    flush_timer: FlushTimer,
-}
-
-impl TxPort {
-    /// Packets until so many are buffered that they go at once.
-    #[inline]
-    fn missing(&self) -> usize {
-        self.full - (self.buf.len() & (self.full - 1))
-    }
-
-    /// See [`TxState::room`].
-    fn room(&mut self, n: usize) -> usize {
-        let before = self.buf.len() + self.promised;
-        let room = match &mut self.route {
-            Route::Queue(q) => q.room(before + VECTOR).saturating_sub(before),
-            _ => n,
-        };
-        self.was_full = room < VECTOR;
-        self.promised += room.min(n);
-        room.min(n)
-    }
-
-    /// Drops what is buffered.
-    fn drop_buffered(&mut self, why: Drop, to_free: &mut Vec<Packet>) {
-        if !self.buf.is_empty() {
-            self.stats.lost(why, self.buf.len() as u64);
-            to_free.append(&mut self.buf);
-        }
-        (self.bytes, self.longest, self.passed) = (0, 0, 0);
-    }
-}
 
 struct Peer {
     ring: Producer<Handoff>,
@@ -131,10 +74,6 @@ pub(crate) struct TxState {
     pub has_reports: bool,
     flush_policy: FlushPolicy,
 }
-
-/// Recirculated packets of one worker that wait to be looked up: 16 vectors. Copies that are copied
-/// again are 4,096^6 packets at most; with this as many as wait at each of six depths.
-const RECIRCULATED_PACKETS_MAX: usize = 16 * packet::VECTOR;
 
 impl TxState {
     pub fn new(
@@ -579,104 +518,4 @@ impl TxState {
 #[inline]
 pub(crate) fn total(lengths: &[u16]) -> u64 {
     lengths.iter().map(|l| u32::from(*l)).sum::<u32>().into()
-}
-
-/// Drops frames that are longer than the port takes; how many bytes.
-#[cold]
-fn cut_long(
-    buf: &mut Vec<Packet>,
-    limit: usize,
-    stats: &PortCell,
-    to_free: &mut Vec<Packet>,
-) -> u64 {
-    let before = to_free.len();
-    to_free.extend(buf.extract_if(.., |p| p.len() > limit));
-    stats.lost(Drop::TooLong, (to_free.len() - before) as u64);
-    to_free[before..].iter().map(|p| p.len() as u64).sum()
-}
-
-/// Drops those of `buf[start..]` that are more than the port may be sent; how many bytes.
-#[cold]
-fn police(
-    policer: &Policer,
-    start: usize,
-    buf: &mut Vec<Packet>,
-    stats: &PortCell,
-    to_free: &mut Vec<Packet>,
-) -> u64 {
-    let before = to_free.len();
-    policer.run(clock::nanoseconds(clock::cycles()), buf, start, to_free);
-    stats.lost(Drop::TxPoliced, (to_free.len() - before) as u64);
-    to_free[before..].iter().map(|p| p.len() as u64).sum()
-}
-
-impl Sink for TxState {
-    #[inline]
-    fn output(&mut self, port: PortNo, packet: Packet) {
-        self.send(port, packet);
-    }
-    fn free(&mut self, packet: Packet) {
-        self.to_free.push(packet);
-    }
-    fn dropped(&mut self, in_port: PortNo, why: Drop) {
-        self.stats(in_port).lost(why, 1);
-    }
-    fn copies(&mut self, in_port: PortNo, n: u64) {
-        self.stats(in_port).copies.add(n);
-    }
-    fn copy(&mut self, packet: &Packet) -> Option<Packet> {
-        self.pool.copy(packet)
-    }
-    fn punt(&mut self, punt: &Arc<Punt>, packet: &Packet, key: Key, in_port: PortNo) {
-        let source = (in_port, punt.wanted.is_some());
-        let data = packet.data();
-        let n =
-            if punt.max_len == 0xffff { data.len() } else { data.len().min(punt.max_len.into()) };
-        if let Err(why) = self.punts.admit(source, n, self.now_ms) {
-            return self.stats(in_port).lost(why, 1);
-        }
-        let event = PuntEvent {
-            packet: data[..n].to_vec(),
-            key,
-            in_port,
-            punt: punt.clone(),
-            total_len: data.len(),
-        };
-        self.punts.send(source, event);
-        self.stats(in_port).punted.add(1);
-        self.has_reports = true;
-    }
-    fn recirculate(&mut self, id: u32, packet: Packet, frame: &Frame) {
-        if self.recirculated.len() >= RECIRCULATED_PACKETS_MAX {
-            self.dropped(frame.in_port(), Drop::RecircLimit);
-            return self.free(packet);
-        }
-        let mut frame = *frame;
-        frame.depth += 1;
-        bytes_mut(&mut frame.line)[at::RECIRC..at::RECIRC + 4].copy_from_slice(&id.to_be_bytes());
-        self.recirculated.push(Pending { packet, frame });
-    }
-    fn track(
-        &mut self,
-        ct: &Ct,
-        data: &mut [u8],
-        at: At,
-        port: PortNo,
-        meta: &mut Meta<Ref>,
-    ) -> Option<Edit> {
-        let came = Arrival { port, now: self.now_ms };
-        conntrack::track(&mut self.conntrack, ct, data, at, meta, came)
-    }
-    fn gather(&mut self, ct: &Ct, fragment: Fragment, held: Held) -> Option<Held> {
-        self.fragments.gather(&mut self.conntrack, ct, fragment, held, self.now_ms)
-    }
-    fn meter(&mut self, meter: &Meter, bytes: usize) -> Verdict {
-        meter.run(bytes, self.now_ms)
-    }
-    fn random(&mut self) -> u32 {
-        self.rng ^= self.rng << 13;
-        self.rng ^= self.rng >> 7;
-        self.rng ^= self.rng << 17;
-        (self.rng >> 32) as u32
-    }
 }
