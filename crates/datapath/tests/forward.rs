@@ -676,10 +676,12 @@ fn new_flows_are_kept_for_who_asks_and_not_many() {
     assert_eq!(b.dp.new_flows(true).len(), 0, "they had not been asked for");
     send(&mut b, 10..30);
     assert_eq!(b.dp.new_flows(true).len(), 20);
-    for from in [100, 1100, 2100] {
+    // On a slow machine some are stored only when they come again.
+    let mut rounds = (100..3000).step_by(1000).cycle().take(30);
+    while b.dp.flows().len() <= 2 * KEPT_MAX {
+        let from = rounds.next().expect("flows that come again are stored");
         send(&mut b, from..from + 1000);
     }
-    assert!(b.dp.flows().len() > 2000, "{} flows", b.dp.flows().len());
     assert_eq!(b.dp.new_flows(false).len(), KEPT_MAX);
     send(&mut b, 30..50);
     assert_eq!(b.dp.new_flows(false).len(), 0);
