@@ -4,11 +4,26 @@ use crate::messages::Route;
 use crate::police::Policer;
 use crate::stats::clock;
 use crate::stats::port::PortCell;
+use crate::stats::worker_stats::PerfCell;
 use crate::tx::flush::FlushTimer;
 use packet::{Packet, VECTOR};
 use std::sync::Arc;
 use telemetry::Drop;
 
+/// What became of a port's burst.
+pub(super) enum Burst {
+    /// Another thread has the queue, so it waits; or nothing of it was left to be sent.
+    Stays,
+    /// The queue took what it has room for.
+    Taken {
+        /// Why the others end here.
+        left: Drop,
+        /// The other side is to be notified ([`port::TxQueue::notifies`]).
+        notifies: bool,
+    },
+}
+
+/// A port, as this worker sends to it.
 pub(super) struct TxPort {
     pub(super) stats: Arc<PortCell>,
     pub(super) route: Route,
@@ -60,33 +75,65 @@ impl TxPort {
         }
         (self.bytes, self.longest, self.passed) = (0, 0, 0);
     }
+
+    /// Sends what is buffered on the port's queue.
+    pub(super) fn send_on_queue(&mut self, perf: &PerfCell, to_free: &mut Vec<Packet>) -> Burst {
+        if self.longest > self.limit {
+            self.drop_long(to_free);
+        }
+        if self.policer.is_some() {
+            self.police(to_free);
+        }
+        let Route::Queue(q) = &mut self.route else { return Burst::Stays };
+        if self.buf.is_empty() {
+            return Burst::Stays;
+        }
+        let n = q.tx(&self.buf).min(self.buf.len());
+        if n == 0 && q.is_busy() && self.buf.len() < VECTOR {
+            self.passed = self.buf.len();
+            return Burst::Stays;
+        }
+        self.was_full |= n < self.buf.len() && !q.is_busy();
+        if n == self.buf.len() {
+            self.buf.clear();
+        } else {
+            self.buf.drain(..n);
+            self.bytes -= bytes_of(&self.buf);
+        }
+        self.stats.tx_packets.add(n as u64);
+        self.stats.tx_bytes.add(self.bytes);
+        self.stats.tx_bursts.add(1);
+        perf.tx_packets.add(n as u64);
+        perf.tx_batches.add(1);
+        let left = if q.is_busy() { Drop::TxBusy } else { Drop::TxFull };
+        Burst::Taken { left, notifies: q.notifies() }
+    }
+
+    /// Drops frames that are longer than the port takes.
+    #[cold]
+    fn drop_long(&mut self, to_free: &mut Vec<Packet>) {
+        let before = to_free.len();
+        to_free.extend(self.buf.extract_if(.., |p| p.len() > self.limit));
+        self.count_dropped(Drop::TooLong, &to_free[before..]);
+        self.longest = self.limit;
+    }
+
+    /// Drops packets that are more than the port may be sent.
+    #[cold]
+    fn police(&mut self, to_free: &mut Vec<Packet>) {
+        let Some(policer) = &self.policer else { return };
+        let (before, start) = (to_free.len(), self.passed.min(self.buf.len()));
+        policer.run(clock::nanoseconds(clock::cycles()), &mut self.buf, start, to_free);
+        self.count_dropped(Drop::TxPoliced, &to_free[before..]);
+        self.passed = self.buf.len();
+    }
+
+    fn count_dropped(&mut self, why: Drop, dropped: &[Packet]) {
+        self.stats.lost(why, dropped.len() as u64);
+        self.bytes -= bytes_of(dropped);
+    }
 }
 
-/// Drops frames that are longer than the port takes; how many bytes.
-#[cold]
-pub(super) fn cut_long(
-    buf: &mut Vec<Packet>,
-    limit: usize,
-    stats: &PortCell,
-    to_free: &mut Vec<Packet>,
-) -> u64 {
-    let before = to_free.len();
-    to_free.extend(buf.extract_if(.., |p| p.len() > limit));
-    stats.lost(Drop::TooLong, (to_free.len() - before) as u64);
-    to_free[before..].iter().map(|p| p.len() as u64).sum()
-}
-
-/// Drops those of `buf[start..]` that are more than the port may be sent; how many bytes.
-#[cold]
-pub(super) fn police(
-    policer: &Policer,
-    start: usize,
-    buf: &mut Vec<Packet>,
-    stats: &PortCell,
-    to_free: &mut Vec<Packet>,
-) -> u64 {
-    let before = to_free.len();
-    policer.run(clock::nanoseconds(clock::cycles()), buf, start, to_free);
-    stats.lost(Drop::TxPoliced, (to_free.len() - before) as u64);
-    to_free[before..].iter().map(|p| p.len() as u64).sum()
+fn bytes_of(packets: &[Packet]) -> u64 {
+    packets.iter().map(|p| p.len() as u64).sum()
 }

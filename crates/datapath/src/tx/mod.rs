@@ -15,7 +15,7 @@ use crate::settings::{PuntEvent, Settings};
 use crate::stats::clock;
 use crate::stats::port::PortCell;
 use crate::tx::bond::Bond;
-use crate::tx::buffer::{TxPort, cut_long, police};
+use crate::tx::buffer::{Burst, TxPort};
 use crate::tx::flush::{FLUSH_WAIT_US_MAX, FlushPolicy, FlushTimer};
 use crate::tx::punts::Punts;
 use flow::PortNo;
@@ -27,8 +27,8 @@ use sync::Producer;
 use telemetry::Drop;
 
 /// As for receive queues: `rx::DESCRIPTOR_PREFETCH_RXQS`, in ports.
-const DESCRIPTOR_PREFETCH_RXQS: usize = 4;
-const PACKET_PREFETCH_RXQS: usize = 2;
+const DESCRIPTOR_PREFETCH_PORTS: usize = 4;
+const PACKET_PREFETCH_PORTS: usize = 2;
 /// Packets that go at once to a port whose queue has phases; fewer wait for the end of the vector.
 /// Its ring is perhaps not much longer.
 const PHASED_BURST_PACKETS: usize = VECTOR / 2;
@@ -39,6 +39,19 @@ struct Peer {
     ring: Producer<Handoff>,
     wake: Option<Arc<Wake>>,
     dirty: bool,
+}
+
+impl Peer {
+    /// Takes packets to port `no` from the front of `packets` as far as its ring has room; why it
+    /// leaves the others.
+    fn take(&mut self, no: PortNo, packets: &mut Vec<Packet>) -> Drop {
+        // SAFETY: those that the ring takes are forgotten here, and the other is there.
+        let mut hand = |p: &Packet| self.ring.push((no, unsafe { p.duplicate() }));
+        let n = packets.iter().take_while(|p| hand(p).is_ok()).count();
+        packets.drain(..n);
+        self.dirty = true;
+        Drop::RingFull
+    }
 }
 
 /// Everything through which packets leave a worker.
@@ -331,57 +344,25 @@ impl TxState {
         if port.buf.is_empty() {
             return;
         }
-        let mut bytes = std::mem::take(&mut port.bytes);
-        let longest = std::mem::take(&mut port.longest);
-        let why = match &mut port.route {
-            Route::Queue(q) => {
-                if longest > port.limit {
-                    bytes -= cut_long(&mut port.buf, port.limit, &port.stats, &mut self.to_free);
-                }
-                if let Some(policer) = &port.policer {
-                    let start = port.passed.min(port.buf.len());
-                    bytes -= police(policer, start, &mut port.buf, &port.stats, &mut self.to_free);
-                    if port.buf.is_empty() {
-                        port.passed = 0;
-                        return;
+        let left = match port.route {
+            Route::Queue(_) => match port.send_on_queue(&self.shared.perf, &mut self.to_free) {
+                Burst::Stays => return,
+                Burst::Taken { left, notifies } => {
+                    if notifies {
+                        self.pending_notify.push(no);
                     }
+                    left
                 }
-                let n = q.tx(&port.buf).min(port.buf.len());
-                if n == 0 && q.is_busy() && port.buf.len() < VECTOR {
-                    (port.bytes, port.longest, port.passed) = (bytes, longest, port.buf.len());
-                    return;
-                }
-                port.was_full |= n < port.buf.len() && !q.is_busy();
-                if n == port.buf.len() {
-                    port.buf.clear();
-                } else {
-                    port.buf.drain(..n);
-                    bytes -= port.buf.iter().map(|p| p.len() as u64).sum::<u64>();
-                }
-                port.stats.tx_packets.add(n as u64);
-                port.stats.tx_bytes.add(bytes);
-                self.shared.perf.tx_packets.add(n as u64);
-                self.shared.perf.tx_batches.add(1);
-                port.stats.tx_bursts.add(1);
-                if q.notifies() {
-                    self.pending_notify.push(no);
-                }
-                if q.is_busy() { Drop::TxBusy } else { Drop::TxFull }
-            }
-            Route::Via(peer) => match self.peers.get_mut(*peer) {
-                Some(Some(peer)) => {
-                    // SAFETY: those that the ring takes are forgotten here, and the other is there.
-                    let mut hand = |p: &Packet| peer.ring.push((no, unsafe { p.duplicate() }));
-                    let n = port.buf.iter().take_while(|p| hand(p).is_ok()).count();
-                    port.buf.drain(..n);
-                    (peer.dirty, self.handed) = (true, true);
-                    Drop::RingFull
-                }
-                _ => Drop::TxDown,
             },
+            Route::Via(peer) => {
+                self.peers.get_mut(peer).and_then(Option::as_mut).map_or(Drop::TxDown, |peer| {
+                    self.handed = true;
+                    peer.take(no, &mut port.buf)
+                })
+            }
             Route::None => Drop::TxDown,
         };
-        port.drop_buffered(why, &mut self.to_free);
+        port.drop_buffered(left, &mut self.to_free);
     }
 
     /// True if packets wait here that need another iteration to leave.
@@ -440,11 +421,11 @@ impl TxState {
                 q.prepare(step, buf.len());
             }
         };
-        (0..DESCRIPTOR_PREFETCH_RXQS).for_each(|k| prepare(&mut self.ports, k, 0));
-        (0..PACKET_PREFETCH_RXQS).for_each(|k| prepare(&mut self.ports, k, 1));
+        (0..DESCRIPTOR_PREFETCH_PORTS).for_each(|k| prepare(&mut self.ports, k, 0));
+        (0..PACKET_PREFETCH_PORTS).for_each(|k| prepare(&mut self.ports, k, 1));
         for (k, no) in ports.iter().enumerate() {
-            prepare(&mut self.ports, k + DESCRIPTOR_PREFETCH_RXQS, 0);
-            prepare(&mut self.ports, k + PACKET_PREFETCH_RXQS, 1);
+            prepare(&mut self.ports, k + DESCRIPTOR_PREFETCH_PORTS, 0);
+            prepare(&mut self.ports, k + PACKET_PREFETCH_PORTS, 1);
             self.flush(*no);
             if let Some(Some(port)) = self.ports.get_mut(*no as usize)
                 && !port.buf.is_empty()
