@@ -1,9 +1,15 @@
 //! Messages, one form for all versions. A message that only one side sends is still complete here:
 //! tests decode what the switch encodes.
 
-use crate::{
-    Action, Continuation, Instruction, Match, OfError, OfPort, Reason, Resume, TableFeaturesPart,
-};
+mod flow_messages;
+mod group_messages;
+mod port_messages;
+
+pub use flow_messages::*;
+pub use group_messages::*;
+pub use port_messages::*;
+
+use crate::{Action, Continuation, Match, OfError, OfPort, Reason, Resume, TableFeaturesPart};
 
 /// A protocol version's wire number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,229 +24,12 @@ pub enum Version {
     V15 = 6,
 }
 
-/// `OFPFC_*`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum FlowModCommand {
-    Add,
-    Modify,
-    ModifyStrict,
-    Delete,
-    DeleteStrict,
-}
-
-/// `OFPFF_*` bits, 1.3+ numbers.
-#[allow(missing_docs)]
-pub mod flow_flag {
-    pub const SEND_FLOW_REM: u16 = 1;
-    pub const CHECK_OVERLAP: u16 = 2;
-    pub const RESET_COUNTS: u16 = 4;
-    pub const NO_PKT_COUNTS: u16 = 8;
-    pub const NO_BYT_COUNTS: u16 = 16;
-}
-
 /// No buffered packet.
 pub const NO_BUFFER: u32 = 0xffff_ffff;
 /// All tables (delete, statistics).
 pub const TABLE_ALL: u8 = 0xff;
 /// Any group.
 pub const GROUP_ANY: u32 = 0xffff_ffff;
-
-/// A flow-mod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct FlowMod {
-    pub command: FlowModCommand,
-    pub table: u8,
-    pub priority: u16,
-    pub matching: Match,
-    /// New cookie. For modify: None keeps the old one (1.0's all-ones cookie adds nothing).
-    pub cookie: u64,
-    /// Compared under `cookie_mask` for modify and delete.
-    pub cookie_old: u64,
-    pub cookie_mask: u64,
-    /// Does a modify change the cookie to `cookie` (1.0: yes; 1.1+: no)?
-    pub modify_cookie: bool,
-    pub idle_timeout: u16,
-    pub hard_timeout: u16,
-    /// 1.4 importance.
-    pub importance: u16,
-    pub flags: u16,
-    pub buffer_id: u32,
-    pub out_port: OfPort,
-    pub out_group: u32,
-    pub instructions: Vec<Instruction>,
-}
-
-impl FlowMod {
-    /// `command` for `matching` in `table`, the rest neutral: priority 0, no cookie, no time-out,
-    /// no buffer, any output, no instruction.
-    pub fn new(command: FlowModCommand, table: u8, matching: Match) -> Self {
-        FlowMod {
-            command,
-            table,
-            priority: 0,
-            matching,
-            cookie: 0,
-            cookie_old: 0,
-            cookie_mask: 0,
-            modify_cookie: false,
-            idle_timeout: 0,
-            hard_timeout: 0,
-            importance: 0,
-            flags: 0,
-            buffer_id: NO_BUFFER,
-            out_port: crate::port::ANY,
-            out_group: GROUP_ANY,
-            instructions: Vec::new(),
-        }
-    }
-}
-
-/// Selects flows for statistics.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct FlowSelect {
-    pub table: u8,
-    pub out_port: OfPort,
-    pub out_group: u32,
-    pub cookie: u64,
-    pub cookie_mask: u64,
-    pub matching: Match,
-}
-
-/// All flows.
-impl Default for FlowSelect {
-    fn default() -> Self {
-        FlowSelect {
-            table: TABLE_ALL,
-            out_port: crate::port::ANY,
-            out_group: GROUP_ANY,
-            cookie: 0,
-            cookie_mask: 0,
-            matching: Match::default(),
-        }
-    }
-}
-
-/// One flow in a flow-statistics reply. Times in nanoseconds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct FlowStats {
-    pub table: u8,
-    pub priority: u16,
-    pub matching: Match,
-    pub cookie: u64,
-    pub idle_timeout: u16,
-    pub hard_timeout: u16,
-    pub importance: u16,
-    pub flags: u16,
-    pub duration_ns: u64,
-    /// Since last use and last change, for Nicira/1.5 replies.
-    pub idle_age: Option<u32>,
-    pub hard_age: Option<u32>,
-    pub packets: u64,
-    pub bytes: u64,
-    pub instructions: Vec<Instruction>,
-}
-
-/// Why a flow went (`OFPRR_*`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-#[repr(u8)]
-pub enum Removed {
-    IdleTimeout = 0,
-    HardTimeout = 1,
-    Delete = 2,
-    GroupDelete = 3,
-    MeterDelete = 4,
-    Eviction = 5,
-}
-
-/// A flow-removed message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct FlowRemoved {
-    pub stats: FlowStats,
-    pub reason: Removed,
-}
-
-/// `OFPPC_*` bits (1.1+).
-#[allow(missing_docs)]
-pub mod port_config {
-    pub const PORT_DOWN: u32 = 1;
-    pub const NO_STP: u32 = 2;
-    pub const NO_RECV: u32 = 4;
-    pub const NO_RECV_STP: u32 = 8;
-    pub const NO_FLOOD: u32 = 16;
-    pub const NO_FWD: u32 = 32;
-    pub const NO_PACKET_IN: u32 = 64;
-}
-
-/// `OFPPS_*` bits (1.1+).
-#[allow(missing_docs)]
-pub mod port_state {
-    pub const LINK_DOWN: u32 = 1;
-    pub const BLOCKED: u32 = 2;
-    pub const LIVE: u32 = 4;
-}
-
-/// A port's description. Speeds in kbit/s.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct PortDesc {
-    pub port: OfPort,
-    pub hw_addr: [u8; 6],
-    pub name: String,
-    pub config: u32,
-    pub state: u32,
-    pub curr: u32,
-    pub advertised: u32,
-    pub supported: u32,
-    pub peer: u32,
-    pub curr_speed: u32,
-    pub max_speed: u32,
-}
-
-/// A port's counters; u64::MAX: not kept.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct PortStats {
-    pub port: OfPort,
-    pub rx_packets: u64,
-    pub tx_packets: u64,
-    pub rx_bytes: u64,
-    pub tx_bytes: u64,
-    pub rx_dropped: u64,
-    pub tx_dropped: u64,
-    pub rx_errors: u64,
-    pub tx_errors: u64,
-    pub rx_frame_err: u64,
-    pub rx_over_err: u64,
-    pub rx_crc_err: u64,
-    pub collisions: u64,
-    pub duration_ns: u64,
-    /// Counters with names of their own (1.4+).
-    pub custom: Vec<(String, u64)>,
-}
-
-/// A queue of a port, in descriptions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Queue {
-    pub port: OfPort,
-    pub id: u32,
-}
-
-/// A queue's counters; u64::MAX: not kept. The duration is never known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct QueueStats {
-    pub queue: Queue,
-    pub tx_bytes: u64,
-    pub tx_packets: u64,
-    pub tx_errors: u64,
-}
 
 /// A packet to a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -270,80 +59,6 @@ pub struct PacketOut {
     pub matching: Match,
     pub actions: Vec<Action>,
     pub data: Vec<u8>,
-}
-
-/// A bucket of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Bucket {
-    pub id: u32,
-    pub weight: u16,
-    pub watch_port: OfPort,
-    pub watch_group: u32,
-    pub actions: Vec<Action>,
-}
-
-/// Group types.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-#[repr(u8)]
-pub enum GroupType {
-    All = 0,
-    Select = 1,
-    Indirect = 2,
-    FastFailover = 3,
-}
-
-/// Group commands (1.5's insert and remove bucket included).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum GroupCommand {
-    Add,
-    Modify,
-    Delete,
-    AddOrMod,
-    InsertBucket(u32),
-    RemoveBucket(u32),
-}
-
-/// A group-mod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct GroupMod {
-    pub command: GroupCommand,
-    pub kind: GroupType,
-    pub id: u32,
-    pub buckets: Vec<Bucket>,
-    pub selection_method: String,
-    pub selection_param: u64,
-    pub selection_fields: Vec<flow::Field>,
-}
-
-/// A meter band.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Band {
-    Drop { rate: u32, burst: u32 },
-    DscpRemark { rate: u32, burst: u32, prec: u8 },
-}
-
-/// A meter-mod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct MeterMod {
-    pub command: MeterCommand,
-    pub id: u32,
-    pub flags: u16,
-    pub bands: Vec<Band>,
-}
-
-/// Meter commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum MeterCommand {
-    Add,
-    Modify,
-    Delete,
 }
 
 /// A bundle step.
@@ -394,42 +109,6 @@ pub enum MultipartRequest {
     FlowMonitor(Vec<MonitorRequest>),
 }
 
-/// Flags of a flow-monitor request.
-#[allow(missing_docs)]
-pub mod monitor_flag {
-    pub const INITIAL: u16 = 1;
-    pub const ADD: u16 = 2;
-    pub const DELETE: u16 = 4;
-    pub const MODIFY: u16 = 8;
-    /// Updates have the actions.
-    pub const ACTIONS: u16 = 16;
-    /// Changes made on this connection come in full, not abbreviated.
-    pub const OWN: u16 = 32;
-}
-
-/// A flow-monitor request (Nicira's; `ovs-ofctl monitor BR watch:`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct MonitorRequest {
-    pub id: u32,
-    pub flags: u16,
-    pub out_port: OfPort,
-    /// 1.4+.
-    pub out_group: u32,
-    pub table: u8,
-    pub matching: Match,
-}
-
-/// A flow-monitor event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum MonitorUpdate {
-    Added(FlowStats),
-    Modified(FlowStats),
-    Deleted(FlowStats, Removed),
-    Abbrev { xid: u32 },
-}
-
 /// Switch configuration (`OFPC_*` fragment handling and miss_send_len).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -471,25 +150,6 @@ pub enum PacketInFormat {
     Standard,
     Nxt,
     Nxt2,
-}
-
-/// Flow formats a 1.0 connection may pick (NXT_SET_FLOW_FORMAT).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum FlowFormat {
-    OpenFlow10,
-    Nxm,
-}
-
-/// A port-mod. `config`/`mask` are [`port_config`] bits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct PortMod {
-    pub port: OfPort,
-    pub hw_addr: [u8; 6],
-    pub config: u32,
-    pub mask: u32,
-    pub advertise: u32,
 }
 
 /// A decoded request to the switch.
@@ -727,58 +387,4 @@ pub enum MultipartReply {
         max_color: u8,
     },
     FlowMonitor(Vec<MonitorUpdate>),
-}
-
-/// One table's statistics and description.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct TableStats {
-    pub table: u8,
-    pub name: String,
-    pub max_entries: u32,
-    pub active: u32,
-    pub lookups: u64,
-    pub matched: u64,
-    /// `OFPTC_*`: [`TableStats::EVICTION`], [`TableStats::VACANCY`].
-    pub config: u32,
-    /// The percentages of free places between which vacancy events come.
-    pub vacancy: Option<[u8; 2]>,
-}
-
-impl TableStats {
-    /// `OFPTC_EVICTION` (1.4+).
-    pub const EVICTION: u32 = 4;
-    /// `OFPTC_VACANCY_EVENTS` (1.4+).
-    pub const VACANCY: u32 = 8;
-
-    /// How much of the table is free, percent.
-    pub fn free_percent(&self) -> u8 {
-        let free = u64::from(self.max_entries.saturating_sub(self.active));
-        (free * 100 / u64::from(self.max_entries.max(1))) as u8
-    }
-}
-
-/// One group's statistics.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct GroupStats {
-    pub id: u32,
-    pub ref_count: u32,
-    pub packets: u64,
-    pub bytes: u64,
-    pub duration_ns: u64,
-    /// (packets, bytes) per bucket.
-    pub buckets: Vec<(u64, u64)>,
-}
-
-/// One meter's statistics.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct MeterStats {
-    pub id: u32,
-    pub flow_count: u32,
-    pub packets: u64,
-    pub bytes: u64,
-    pub duration_ns: u64,
-    pub bands: Vec<(u64, u64)>,
 }

@@ -1,0 +1,91 @@
+//! Ports and their queues: descriptions, changes, statistics.
+
+use crate::OfPort;
+
+/// `OFPPC_*` bits (1.1+).
+#[allow(missing_docs)]
+pub mod port_config {
+    pub const PORT_DOWN: u32 = 1;
+    pub const NO_STP: u32 = 2;
+    pub const NO_RECV: u32 = 4;
+    pub const NO_RECV_STP: u32 = 8;
+    pub const NO_FLOOD: u32 = 16;
+    pub const NO_FWD: u32 = 32;
+    pub const NO_PACKET_IN: u32 = 64;
+}
+
+/// `OFPPS_*` bits (1.1+).
+#[allow(missing_docs)]
+pub mod port_state {
+    pub const LINK_DOWN: u32 = 1;
+    pub const BLOCKED: u32 = 2;
+    pub const LIVE: u32 = 4;
+}
+
+/// A port's description. Speeds in kbit/s.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct PortDesc {
+    pub port: OfPort,
+    pub hw_addr: [u8; 6],
+    pub name: String,
+    pub config: u32,
+    pub state: u32,
+    pub curr: u32,
+    pub advertised: u32,
+    pub supported: u32,
+    pub peer: u32,
+    pub curr_speed: u32,
+    pub max_speed: u32,
+}
+
+/// A port's counters; u64::MAX: not kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct PortStats {
+    pub port: OfPort,
+    pub rx_packets: u64,
+    pub tx_packets: u64,
+    pub rx_bytes: u64,
+    pub tx_bytes: u64,
+    pub rx_dropped: u64,
+    pub tx_dropped: u64,
+    pub rx_errors: u64,
+    pub tx_errors: u64,
+    pub rx_frame_err: u64,
+    pub rx_over_err: u64,
+    pub rx_crc_err: u64,
+    pub collisions: u64,
+    pub duration_ns: u64,
+    /// Counters with names of their own (1.4+).
+    pub custom: Vec<(String, u64)>,
+}
+
+/// A queue of a port, in descriptions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Queue {
+    pub port: OfPort,
+    pub id: u32,
+}
+
+/// A queue's counters; u64::MAX: not kept. The duration is never known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct QueueStats {
+    pub queue: Queue,
+    pub tx_bytes: u64,
+    pub tx_packets: u64,
+    pub tx_errors: u64,
+}
+
+/// A port-mod. `config`/`mask` are [`port_config`] bits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct PortMod {
+    pub port: OfPort,
+    pub hw_addr: [u8; 6],
+    pub config: u32,
+    pub mask: u32,
+    pub advertise: u32,
+}
