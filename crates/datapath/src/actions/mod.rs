@@ -41,9 +41,9 @@ pub(crate) struct Actions {
     validate: bool,
     /// Some: packets are captured.
     pub capture: Option<Box<Capture>>,
-    /// What is read of packets before they are tracked.
+    /// Working memory of [`track::run`].
     tracked: Option<Box<[track::Group; 2]>>,
-    /// One of both: packets are looked at before their programs run.
+    /// Packets are validated or captured before their programs run.
     watched: bool,
 }
 
@@ -79,7 +79,7 @@ impl Actions {
                     // SAFETY: the batch's own are forgotten at the end of the pass; so below.
                     unsafe {
                         match &batch.packets[n..n + run] {
-                            // Between ports in turn there are no others.
+                            // The only case when packets go to many ports in turn.
                             [one] => tx.send_one(program.out, one.duplicate(), lengths[0].into()),
                             packets => tx.send_all(program.out, packets, lengths),
                         }
@@ -218,7 +218,8 @@ fn encapsulate(batch: &Batch, program: &Program, i: usize, p: &mut Packet) -> Re
     }
 }
 
-/// By steps, or by the interpreter if the packet is not as plain as they take.
+/// Executes a program by its compiled steps, or by the interpreter if the steps do not claim the
+/// packet.
 #[inline(never)]
 fn steps<S: Sink>(batch: &Batch, program: &Program, i: usize, p: Packet, tx: &mut S) {
     let at = (&batch.keys.line.0[i], batch.columns.layout[i]);
@@ -287,7 +288,7 @@ pub(crate) fn inject(e: &Execute, vlan_limit: u8, tx: &mut TxState) {
     resume(tx);
 }
 
-/// Goes on with fragments whose datagram is complete.
+/// Executes what is left of the programs of fragments whose datagram is complete.
 #[inline]
 fn resume(tx: &mut TxState) {
     while let Some(held) = tx.fragments.next() {

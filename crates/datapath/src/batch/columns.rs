@@ -7,9 +7,9 @@ use packet::VECTOR;
 /// What is known about each packet of a vector before lookup, but for its key.
 pub(crate) struct Columns {
     pub layout: [Layout; VECTOR],
-    /// Bytes.
+    /// Bytes of the frame.
     pub len: [u16; VECTOR],
-    /// Has the key of the packet before it.
+    /// The packet has the same key as the packet before it.
     pub same: [bool; VECTOR],
     /// Its megaflow is known by its adapter's mark. All false in vectors without marks.
     pub known: [bool; VECTOR],
@@ -39,7 +39,7 @@ impl Columns {
         self.known[to] = self.known[from];
     }
 
-    /// ... of a packet that waited.
+    /// As [`Columns::copy`] for the columns that only packets that waited have.
     pub fn copy_waited(&mut self, from: usize, to: usize) {
         self.depth[to] = self.depth[from];
         self.ct[to] = self.ct[from];

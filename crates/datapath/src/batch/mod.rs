@@ -69,8 +69,8 @@ impl Batch {
         self.packets.len()
     }
 
-    /// Starts a vector with recirculated packets, then postponed ones, as many as fit; returns how
-    /// many those are.
+    /// Starts a vector with the packets that wait, as many as fit: recirculated ones, then
+    /// postponed ones. Returns how many those are.
     pub fn begin(&mut self, recirculated: &mut Vec<Pending>) -> usize {
         self.begin_pass(recirculated);
         if !self.postponed.is_empty() {
@@ -81,8 +81,8 @@ impl Batch {
         self.waited
     }
 
-    /// Starts a vector, or one more pass of it, with those that stayed and with recirculated
-    /// packets, as many as fit; returns how many those are.
+    /// Starts a vector, or one more pass of it, with the packets that stayed in the batch and with
+    /// recirculated ones, as many as fit. Returns how many those are.
     pub fn begin_pass(&mut self, recirculated: &mut Vec<Pending>) -> usize {
         self.waited = self.packets.len();
         if self.marked > 0 || self.staying_known > 0 {

@@ -41,16 +41,16 @@ impl Group {
     }
 }
 
-/// What a search needs besides the table; kept to be used again.
+/// The working memory of a search, kept from one vector to the next.
 pub(super) struct Search {
     /// Numbers of packets, group by group.
     todo: [u8; VECTOR],
     groups: Vec<Group>,
     /// Groups that take part in this round.
     round: Vec<u8>,
-    /// Where this packet may be.
+    /// Subtables in which the predictor expects each packet.
     near: [[u8; PREDICTIONS_MAX]; VECTOR],
-    /// The candidate alone does not decide about this packet.
+    /// For each packet: other megaflows than the candidate may cover it.
     more: [bool; VECTOR],
     /// Numbers of packets of a group whose megaflows may be further away.
     far: [u8; VECTOR],
@@ -84,7 +84,7 @@ impl Search {
         }
     }
 
-    /// The packets that are left, in order.
+    /// Writes the packets that were not found to `todo`, in order.
     fn rest(&self, todo: &mut Vec<u8>) {
         todo.clear();
         for g in self.groups.iter().filter(|g| g.from < g.end) {
@@ -248,8 +248,8 @@ impl Table {
         }
     }
 
-    /// Gives each group that is not done the subtable of its port that comes next; false: all are
-    /// done.
+    /// Gives each group that has packets left the next subtable of its port; false: no group has
+    /// packets and subtables left.
     fn open_round(&self, search: &mut Search, round: usize) -> bool {
         search.round.clear();
         for (n, g) in search.groups.iter_mut().enumerate().filter(|(_, g)| g.from < g.end) {

@@ -36,7 +36,7 @@ pub(crate) struct Lookup {
 }
 
 impl Lookup {
-    /// With an empty table that has room for so many megaflows.
+    /// A lookup whose table is empty and has room for `capacity` megaflows.
     pub fn new(capacity: usize) -> Self {
         Lookup {
             table: Table::new(capacity),
@@ -100,8 +100,8 @@ impl Lookup {
         }
     }
 
-    /// Gives followers what their leaders found. Those whose leader found nothing are misses too:
-    /// each of them is decided about, in its turn.
+    /// Gives each packet that has the key of the packet before it what the first of its run found.
+    /// Where that is nothing, each packet of the run is a miss of its own.
     fn follow(&mut self, batch: &mut Batch, todo: &mut Vec<u8>) {
         let mut missed = [false; VECTOR];
         todo.iter().for_each(|i| missed[*i as usize] = true);

@@ -157,7 +157,7 @@ impl Misses {
         self.limit = part.min(table.store.capacity() as u32);
     }
 
-    /// A vector begins.
+    /// Begins a vector: it has the whole budget.
     #[inline]
     pub fn begin(&mut self) {
         self.left = self.budget;
@@ -197,14 +197,15 @@ impl Misses {
         perf.direct.add(direct as u64);
         perf.miss_cycles.add(cycles_spent);
     }
-    /// Decides about packets in order, `left` of them at most; says how many more there might have
-    /// been.
+    /// Decides about packets in order, `left` of them at most; the others are postponed. Returns
+    /// how much of the budget is left.
     fn resolve_all(&mut self, v: &mut Scope<'_>, todo: &[u8], mut left: usize) -> usize {
         let (mut filled, mut slots) = ([0; FILLED_SUBTABLES_MAX + 1], 0);
         let mut postponed = [false; VECTOR];
         let mut miss_batch = self.miss_batch.take().unwrap_or_default();
         let mut todo = todo.iter().map(|n| usize::from(*n)).peekable();
-        // One, then two...: the first ones often bring what the others need.
+        // At first one packet, then two, then four: the megaflow of the first packets often covers
+        // the ones behind them.
         let mut at_once = 1;
         while todo.peek().is_some() {
             miss_batch.len = 0;
@@ -273,8 +274,8 @@ impl Misses {
         }
     }
 
-    /// Packet `n` of these gets what was decided, which is stored unless it is known. Says in which
-    /// subtable.
+    /// Gives packet `n` of the batch what was decided about it, and stores that unless the table
+    /// has it already. Returns the subtable in which it was stored.
     fn apply_decision(
         &mut self,
         v: &mut Scope<'_>,
@@ -334,7 +335,8 @@ impl Misses {
         (self.limit / FULL_TABLE_FLOWS_RATIO).min(64)
     }
 
-    /// The decision holds for this packet only: credit it, and drop its program after the vector.
+    /// Applies a decision that is not stored: credits it, and releases its program after the
+    /// vector.
     fn apply_once(&mut self, v: &mut Scope<'_>, i: usize, program: u32, d: &mut Decision) {
         self.once_programs.push(program);
         v.reports.perf().not_installed.add(1);
@@ -342,8 +344,8 @@ impl Misses {
         self.uncached.effects(v.batch.in_port[i], d.effects.take());
     }
 
-    /// After the last use of megaflow numbers and programs of this vector: programs that were used
-    /// once and dead megaflows go, and room is made.
+    /// Removes programs that were used once and dead megaflows, and makes room for new ones. It
+    /// comes after the last use of the megaflow numbers and programs of this vector.
     pub fn finish(
         &mut self,
         table: &mut Table,
@@ -403,7 +405,7 @@ fn announce_program(v: &mut Scope<'_>, program: u32) -> bool {
     true
 }
 
-/// A megaflow was made for packet `i`.
+/// Tells control of the megaflow that was stored for packet `i`.
 fn report_installed(v: &mut Scope<'_>, idx: u32, i: usize, d: &mut Decision) {
     let (port, bytes) = (v.batch.in_port[i], v.batch.columns.len[i]);
     v.table.store.counters(idx).begin(bytes, v.now_ms);

@@ -38,7 +38,7 @@ impl SeenFlows {
         crate::mem::prefetch(self.words.at(Self::place(hash).0));
     }
 
-    /// Was it seen before? From now on it was.
+    /// Was a flow with this hash seen before? It counts as seen from now on.
     #[inline]
     pub fn test_and_set(&mut self, hash: u64) -> bool {
         let (at, bits) = Self::place(hash);

@@ -72,7 +72,7 @@ impl Worker {
         }
     }
 
-    /// Each step takes over its part of new settings.
+    /// Gives each step its part of the new settings.
     fn configure(&mut self, s: Settings) {
         self.tx.configure(&s);
         if self.rx.wait.is_some() {
@@ -98,7 +98,8 @@ impl Worker {
         }
     }
 
-    /// Lets go of every packet, and reports what is left to report as far as there is room.
+    /// Ends the worker: sends or drops every packet that it has, and reports what is not reported
+    /// yet as far as the ring to control has room.
     fn stop(&mut self) {
         while self.take_inbound() > 0 {}
         for p in std::mem::take(&mut self.batch.postponed) {
@@ -111,7 +112,8 @@ impl Worker {
         self.stopping = true;
     }
 
-    /// After the thread ended: reports what could not be reported before; call until true.
+    /// Reports what [`Worker::stop`] had no room for; true: everything is reported. Control calls
+    /// it after the thread has ended, until it is true.
     pub fn drained(&mut self) -> bool {
         self.reports.flush(&mut self.misses.uncached);
         self.reports.is_flushed() && self.misses.uncached.is_empty()

@@ -42,7 +42,8 @@ struct Timers {
     lookups_reported_ms: u64,
 }
 
-/// The steps of which one gives a burst its keys: the first that its port's packets are for.
+/// The steps that can give the packets of a burst their keys. The first one that serves the
+/// burst's port does.
 struct Parsers<'a> {
     parser: &'a mut Parser,
     decap: &'a mut Decap,
@@ -64,7 +65,8 @@ impl Parsers<'_> {
             marks.parse(parser, batch, burst, &lookup.table, reports)
         } else {
             let (table, programs) = (&mut lookup.table, &actions.programs);
-            // Else twins would have nothing to compare, and captures nothing to see.
+            // A burst whose way is known is not parsed, unless every packet needs its key: for the
+            // validating mode or a capture.
             let known = (!parser.all)
                 .then(|| known_way::pass(batch, &burst, table, programs, tx))
                 .flatten();
@@ -75,7 +77,8 @@ impl Parsers<'_> {
     }
 }
 
-/// One thread of the packet side. Stepped by its thread, or by hand in tests.
+/// One thread of the packet side: a PMD thread or the kernel worker. Its thread calls
+/// [`Worker::run`]; a test calls [`Worker::step`].
 pub(crate) struct Worker {
     batch: Batch,
     rx: Rx,
@@ -98,12 +101,13 @@ pub(crate) struct Worker {
     /// Next sleep of an idle PMD thread, microseconds.
     idle_sleep_us: u64,
     cycles: IterationCycles,
-    /// Copies that were left to an engine are not made yet.
+    /// A DMA engine has copies of this worker that it has not finished.
     in_flight: bool,
 }
 
 impl Worker {
-    /// `wait`: how the kernel worker sleeps; None: a PMD thread.
+    /// Makes a worker that has no ports. With `wait` it is the kernel worker, which sleeps by it;
+    /// without, a PMD thread.
     pub fn new(
         config: &Config,
         tx: TxState,
@@ -150,7 +154,8 @@ impl Worker {
         self.reader.offline();
     }
 
-    /// One iteration, some time after the one before.
+    /// Runs one iteration for a test. Unlike in [`Worker::run`], time may have passed since the
+    /// last one. Returns how many packets it moved.
     pub fn step(&mut self) -> usize {
         self.cycles.ended = cycles();
         if !self.reader.is_online() {
@@ -159,8 +164,8 @@ impl Worker {
         self.iterate()
     }
 
-    /// One iteration; returns how many packets it moved. It begins when the one before ended: the
-    /// clock is read as seldom as possible, as that costs as much as a packet's step.
+    /// Runs one iteration; returns how many packets it moved. It begins at the cycle at which the
+    /// last one ended: reading the clock costs as much as one step of one packet.
     fn iterate(&mut self) -> usize {
         let began = self.cycles.ended;
         if began >= self.timers.next {
@@ -213,8 +218,8 @@ impl Worker {
         passes
     }
 
-    /// The end of a vector of `n` packets: what misses left to do, and packets and notifications
-    /// that are due at this cycle.
+    /// Ends a vector of `n` packets at cycle `now`: removes programs and megaflows that are no
+    /// longer used, and sends the packets and notifications that are due.
     #[inline(always)]
     fn end(&mut self, n: usize, now: u64) {
         let Worker { rx, lookup, misses, actions, tx, reports, .. } = self;
@@ -254,7 +259,7 @@ impl Worker {
         packets
     }
 
-    /// An iteration without packets: what was held is sent when its time has come.
+    /// Ends an iteration without packets: sends the held packets whose time has come.
     fn idle(&mut self, began: u64) {
         self.cycles.ended = cycles();
         self.tx.flush_due(0, self.cycles.ended);
@@ -276,7 +281,7 @@ impl Worker {
         n
     }
 
-    /// Once per millisecond.
+    /// What is done once per millisecond: timers, reports to control, and the ports' policies.
     fn housekeeping(&mut self, now: u64) {
         self.timers.next = now + self.timers.interval;
         let now_ms = now_ms();

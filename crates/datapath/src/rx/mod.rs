@@ -26,24 +26,26 @@ use telemetry::Drop;
 const DESCRIPTOR_PREFETCH_RXQS: usize = 4;
 const PACKET_PREFETCH_RXQS: usize = 2;
 
-/// What a queue brought to a vector.
+/// What one poll of a queue brought to the current vector.
 #[derive(Clone, Copy)]
 pub(crate) struct Polled {
     queue: usize,
     pub packets: usize,
-    /// What receiving and parsing them took; 0 in PMD threads, which look at the clock less often.
+    /// Cycles that receiving and parsing them took. 0 in PMD threads, which read the clock once per
+    /// vector.
     cycles: u64,
 }
 
 /// The receive queues of a worker.
 pub(crate) struct Rx {
-    #[allow(clippy::vec_box)] // they travel as boxes
+    #[allow(clippy::vec_box)] // Control and workers hand a queue to each other as a box.
     pub rxqs: Vec<Box<RxSlot>>,
-    /// By queue; side by side, as all are read for every vector.
+    /// What each queue did when it was polled last. They are apart from the queues, so that reading
+    /// all of them for every vector takes few cache lines.
     states: Vec<RxqState>,
     /// Queues that brought packets to the current vector, or cost cycles, in order.
     pub polled: Vec<Polled>,
-    /// Queues that have brought packets since all were notified.
+    /// Queues that have brought packets since their senders were notified last.
     pending_notify: Vec<usize>,
     /// The queue that is polled first in the next vector.
     next: usize,
@@ -93,14 +95,15 @@ impl Rx {
         Some(slot)
     }
 
-    /// Sets what the queues of a port may bring.
+    /// Sets how much the queues of a port may bring; None: there is no limit.
     pub fn set_policer(&mut self, port: PortNo, policer: &Option<Arc<Policer>>) {
         let slots = self.rxqs.iter_mut().filter(|slot| slot.port == port);
         slots.for_each(|slot| slot.police = policer.clone());
     }
 
-    /// Fills up the vector from the queues, and gives each burst to `parse` while it is near, which
-    /// returns the burst's bytes. Returns how many packets came, the refused ones included.
+    /// Fills the vector up from the queues. Each burst is given to `parse`, which returns its
+    /// bytes, at once: while its headers are in the cache. Returns how many packets came, with
+    /// those that were policed.
     #[inline]
     pub fn poll(
         &mut self,
@@ -173,7 +176,7 @@ impl Rx {
         parse: &mut impl FnMut(&mut Batch, &mut TxState, Burst) -> u64,
     ) -> usize {
         let slot = &mut self.rxqs[q];
-        // A call of a kernel port is a system call, beside which looking at the clock is cheap.
+        // Receiving from a kernel port is a system call, beside which reading the clock is cheap.
         let began = self.wait.is_some().then(cycles);
         let (n, bytes) = receive(slot, limit, batch, tx, &mut self.refused, parse);
         let took = began.map_or(0, |began| cycles() - began);
@@ -199,7 +202,8 @@ impl Rx {
         n
     }
 
-    /// Lets queues notify the other side of what was received; not `all`: as far as it may sleep.
+    /// Lets the queues notify their senders that there is room again: all senders, or else (not
+    /// `all`) those that may be asleep.
     pub fn notify(&mut self, all: bool) {
         if self.pending_notify.is_empty() {
             return;
@@ -211,8 +215,8 @@ impl Rx {
         }
     }
 
-    /// Charges the cycles of a vector to the queues that filled it: what is known of each, the rest
-    /// by packets.
+    /// Charges the cycles of a vector to the queues that filled it: to each the cycles that were
+    /// measured for it, and of the others a share by its packets.
     pub fn charge(&self, cycles: u64) {
         let packets: u64 = self.polled.iter().map(|p| p.packets as u64).sum();
         let known: u64 = self.polled.iter().map(|p| p.cycles).sum();
@@ -222,7 +226,8 @@ impl Rx {
         }
     }
 
-    /// Charges queues that brought nothing, perhaps frames that were refused; returns the cycles.
+    /// Charges queues whose polls took cycles and brought no packet (the kernel's frames were
+    /// refused); returns the cycles.
     pub fn charge_refused(&self) -> u64 {
         self.charge(0);
         self.polled.iter().map(|p| p.cycles).sum()
@@ -265,8 +270,8 @@ fn receive(
     (received, bytes)
 }
 
-/// Takes out those of `packets[start..]` that are more than their port may bring; returns their
-/// bytes.
+/// Moves those of `packets[start..]` that exceed what their port may bring to `refused`; returns
+/// their bytes.
 #[cold]
 fn police(
     policer: &Policer,

@@ -26,7 +26,7 @@ impl RxqState {
         *self = RxqState { last_burst: n as u16, saturated: n >= limit, deferred: false };
     }
 
-    /// There was no room in the vector to ask it.
+    /// The vector had no room left for this queue: it comes first in the next one.
     pub fn defer(&mut self) {
         self.deferred = true;
     }
@@ -51,7 +51,7 @@ pub(crate) struct RxSchedule {
 }
 
 impl RxSchedule {
-    /// Among these queues.
+    /// The schedule for queues that did this when they were polled last.
     pub fn new(queues: &[RxqState]) -> RxSchedule {
         let (mut active, mut saturated, mut light, mut expected) = (0, 0, 0, 0);
         for queue in queues.iter().filter(|queue| !queue.is_idle()) {
@@ -93,7 +93,7 @@ pub(crate) fn choose(
     });
 }
 
-/// Numbers below `n`, from `turn` on.
+/// Calls `each` with the numbers below `n`, beginning with `turn`.
 #[inline]
 fn in_turn(n: usize, turn: usize, mut each: impl FnMut(usize)) {
     (turn..n).for_each(&mut each);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_rests_when_nobody_is_hungry_and_nobody_twice() {
+    fn queues_are_deferred_only_beside_a_saturated_one_and_never_twice() {
         let (mut queues, mut have, mut turn) = (vec![RxqState::default(); 3], vec![0; 3], 0);
         for _ in 0..5 {
             have.fill(3);

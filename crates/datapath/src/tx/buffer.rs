@@ -28,8 +28,9 @@ pub(super) struct TxPort {
     pub(super) stats: Arc<PortCell>,
     pub(super) route: Route,
     pub(super) buf: Vec<Packet>,
-    /// Bytes of what is buffered, and the longest frame of it.
+    /// Bytes of the buffered packets.
     pub(super) bytes: u64,
+    /// Bytes of the longest of them, or more.
     pub(super) longest: usize,
     /// Longest frame that the port takes.
     pub(super) limit: usize,
@@ -39,7 +40,7 @@ pub(super) struct TxPort {
     pub(super) passed: usize,
     /// Burst size: so many buffered packets are sent at once. A power of two.
     pub(super) full: usize,
-    /// In `waiting`.
+    /// The port is in [`TxState::waiting`](super::TxState).
     pub(super) listed: bool,
     /// The queue took less than it was given, and has not had room for a vector since.
     pub(super) was_full: bool,
@@ -67,7 +68,7 @@ impl TxPort {
         room.min(n)
     }
 
-    /// Drops what is buffered.
+    /// Drops what is buffered, for this reason.
     pub(super) fn drop_buffered(&mut self, why: Drop, to_free: &mut Vec<Packet>) {
         if !self.buf.is_empty() {
             self.stats.lost(why, self.buf.len() as u64);

@@ -57,16 +57,16 @@ impl Peer {
 /// Everything through which packets leave a worker.
 pub(crate) struct TxState {
     ports: Vec<Option<TxPort>>,
-    /// Numbers without a port that are bonds'.
+    /// Bonds, by the port number that stands for the bond.
     bonds: Vec<(PortNo, Arc<Bond>)>,
     peers: Vec<Option<Peer>>,
-    /// Some peer was handed something in this vector.
+    /// Packets were handed to another worker in this vector.
     handed: bool,
     /// Ports with buffered packets.
     waiting: Vec<PortNo>,
     /// Ports whose burst is sent now; empty between vectors.
     flushing: Vec<PortNo>,
-    /// Ports with unsignalled packets.
+    /// Ports that were sent packets of which their receivers are not notified yet.
     pending_notify: Vec<PortNo>,
     /// Full vectors since all ports were notified.
     vectors_since_notify_all: usize,
@@ -83,7 +83,7 @@ pub(crate) struct TxState {
     pub recirculated: Vec<Pending>,
     rng: u64,
     pub now_ms: u64,
-    /// Something was pushed for control.
+    /// A packet for the controller was queued for control.
     pub has_reports: bool,
     flush_policy: FlushPolicy,
 }
@@ -133,7 +133,7 @@ impl TxState {
         self.flush_policy.fixed = Some(0);
     }
 
-    /// A port exists.
+    /// Adds a port that cannot be sent to before [`TxState::set_route`].
     pub fn add_port(&mut self, no: PortNo, stats: Arc<PortCell>) {
         let i = no as usize;
         if self.ports.len() <= i {
@@ -171,7 +171,7 @@ impl TxState {
         }
     }
 
-    /// A port is gone; its queue if this worker had one.
+    /// Removes a port; returns its queue if this worker had one.
     pub fn del_port(&mut self, no: PortNo) -> Option<Box<dyn TxQueue>> {
         let queue = self.set_route(no, Route::None);
         if let Some(port) = self.ports.get_mut(no as usize) {
@@ -242,7 +242,7 @@ impl TxState {
         }
     }
 
-    /// A way to another worker.
+    /// Adds the ring to another worker.
     pub fn add_peer(&mut self, worker: usize, ring: Producer<Handoff>, wake: Option<Arc<Wake>>) {
         if self.peers.len() <= worker {
             self.peers.resize_with(worker + 1, || None);
@@ -250,7 +250,7 @@ impl TxState {
         self.peers[worker] = Some(Peer { ring, wake, dirty: false });
     }
 
-    /// The other worker is gone.
+    /// Removes the ring to another worker.
     pub fn del_peer(&mut self, worker: usize) {
         if let Some(p) = self.peers.get_mut(worker) {
             *p = None;
@@ -331,7 +331,7 @@ impl TxState {
         }
     }
 
-    /// Ends packets that a port has no room for.
+    /// Drops packets that a port has no room for.
     pub fn refuse(&mut self, no: PortNo, packets: impl ExactSizeIterator<Item = Packet>) {
         self.stats(no).lost(Drop::TxFull, packets.len() as u64);
         self.to_free.extend(packets);
@@ -436,7 +436,8 @@ impl TxState {
         }
     }
 
-    /// Lets ports tell the other side of what was sent; not `all`: as far as it seems to sleep.
+    /// Lets ports notify their receivers of what was sent: all receivers, or else (not `all`) those
+    /// that seem to be asleep.
     fn notify(&mut self, all: bool) {
         self.notify_all = all;
         if self.pending_notify.is_empty() {
@@ -455,7 +456,7 @@ impl TxState {
         }
     }
 
-    /// Does a port's burst go now? Then the port is no longer listed.
+    /// Is a port's burst sent now? Then the port is no longer listed as waiting.
     fn due(&mut self, no: PortNo, now: u64) -> bool {
         let Some(Some(port)) = self.ports.get_mut(no as usize) else { return true };
         port.listed = !port.flush_timer.due(&self.flush_policy, port.buf.len(), now);
@@ -465,7 +466,7 @@ impl TxState {
         !port.listed
     }
 
-    /// A packet with these bytes.
+    /// Makes a packet with these bytes; None: the pool is empty.
     pub fn make(&self, bytes: &[u8]) -> Option<Packet> {
         self.pool.packet(bytes)
     }
@@ -479,7 +480,7 @@ impl TxState {
         }
     }
 
-    /// Everything that is still here when the worker stops ends as `Shutdown`.
+    /// Sends what can be sent before the worker stops; the others are dropped as `Shutdown`.
     pub fn shut_down(&mut self) {
         for no in std::mem::take(&mut self.waiting) {
             self.flush(no);
