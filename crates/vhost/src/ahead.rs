@@ -1,10 +1,9 @@
 //! Plain buffers, read from a ring before they are used.
 //!
 //! Most buffers are one descriptor whose memory is one piece. These are read, checked and
-//! translated once, as soon as packets for them are announced, and kept until they
-//! are used: what fetches their memory ahead then needs to look at nothing of the guest's. A buffer
-//! that is anything else ends the row, and [`crate::batch`] has it read again with all that may be
-//! wrong with it.
+//! translated once, as soon as packets for them are announced, and kept until they are used, so
+//! that prefetching their memory reads nothing of the guest's. The first buffer that is not plain
+//! ends the row: [`crate::batch`] reads it again and checks everything about it.
 
 use crate::batch::{Desc, Direction, flag};
 use crate::memory::{Memory, Region};
@@ -50,10 +49,10 @@ impl Reader<'_> {
 pub(crate) struct Ahead {
     buffers: Box<[Plain; BUFFERS_AHEAD_MAX]>,
     direction: Direction,
-    /// Counted on; places are the low bits.
+    /// Numbers of buffers, which only grow; the low bits are the place in `buffers`.
     next: u32,
     end: u32,
-    /// Before this one all were fetched.
+    /// The memory of all buffers before this one was prefetched.
     fetched: u32,
 }
 
@@ -71,7 +70,8 @@ impl Ahead {
         self.end.wrapping_sub(self.next) as usize
     }
 
-    /// What follows goes this way; forgets what was read to go the other.
+    /// Sets the direction of the calls that follow; forgets buffers that were read for the other
+    /// one.
     #[inline]
     pub fn turn(&mut self, direction: Direction) {
         if self.direction != direction {
@@ -80,38 +80,39 @@ impl Ahead {
         }
     }
 
-    /// Forgets all.
+    /// Forgets all buffers.
     #[inline]
     pub fn clear(&mut self) {
         (self.end, self.fetched) = (self.next, self.next);
     }
 
-    /// Adds one behind all others; there are less than [`BUFFERS_AHEAD_MAX`].
+    /// Appends a buffer; there are fewer than [`BUFFERS_AHEAD_MAX`].
     #[inline]
     pub fn push(&mut self, buffer: Plain) {
         self.buffers[self.end as usize % BUFFERS_AHEAD_MAX] = buffer;
         self.end = self.end.wrapping_add(1);
     }
 
-    /// The `i`-th that is left.
+    /// The `i`-th buffer that is not used.
     #[inline]
     pub fn get(&self, i: usize) -> Plain {
         self.buffers[self.next.wrapping_add(i as u32) as usize % BUFFERS_AHEAD_MAX]
     }
 
-    /// The first `n` were used.
+    /// Removes the first `n` buffers: they were used.
     #[inline]
     pub fn used(&mut self, n: usize) {
         self.next = self.next.wrapping_add(n as u32);
     }
 
-    /// What was fetched is perhaps gone from the cache again.
+    /// Has buffers prefetched again: what was prefetched may have left the cache.
     #[inline]
     pub fn stale(&mut self) {
         self.fetched = self.next;
     }
 
-    /// Fetches the first bytes of the packet in the `i`-th buffer that is left, if there is one.
+    /// Prefetches the first bytes of the packet in the `i`-th buffer that is not used, if there is
+    /// one.
     #[inline(always)]
     pub fn fetch_one(&self, i: usize, header: usize, fetch: fn(*const u8)) {
         if i < self.len() {
@@ -119,7 +120,7 @@ impl Ahead {
         }
     }
 
-    /// The first `n` were fetched, as far as there are so many.
+    /// Notes that the first `n` buffers were prefetched, as far as there are so many.
     #[inline]
     pub fn was_fetched(&mut self, n: usize) {
         let upto = self.next.wrapping_add(n.min(self.len()) as u32);

@@ -157,7 +157,7 @@ pub(crate) struct Desc {
 }
 
 impl Desc {
-    /// Reads one from a table, a double word at a time.
+    /// Reads a descriptor from a table, a double word at a time.
     ///
     /// # Safety
     /// 16 bytes at `at` are valid for reads, and aligned to eight.
@@ -168,7 +168,7 @@ impl Desc {
         unsafe { Desc::from_words(at.read_volatile(), at.add(1).read_volatile()) }
     }
 
-    /// As [`Desc::read`], of one that is not aligned: byte by byte.
+    /// Reads a descriptor that is not aligned, byte by byte.
     ///
     /// # Safety
     /// 16 bytes at `at` are valid for reads.
@@ -214,7 +214,7 @@ impl<'a> Walk<'a> {
         self.others += 1;
     }
 
-    /// One more descriptor without memory.
+    /// Counts one more descriptor without memory.
     #[cold]
     fn empty(&mut self) -> Result<(), RingError> {
         self.others += 1;
@@ -222,7 +222,7 @@ impl<'a> Walk<'a> {
         if pieces + self.others > PIECES { Err(RingError::Pieces) } else { Ok(()) }
     }
 
-    /// One more descriptor's memory. One without any counts as well.
+    /// Adds the memory of one more descriptor. A descriptor of no bytes counts as well.
     #[inline]
     pub fn piece(&mut self, addr: u64, len: u32, flags: u16) -> Result<(), RingError> {
         if (flags & flag::WRITE != 0) != (self.direction == Direction::ToGuest) {

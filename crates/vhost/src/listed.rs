@@ -49,7 +49,7 @@ impl Ring {
         self.publish();
     }
 
-    /// A job of this slot was made.
+    /// Notes that a job of this slot was made.
     #[inline]
     pub fn done(&mut self, slot: u32) {
         if let Some(slots) = &mut self.slots {

@@ -17,7 +17,7 @@ pub struct Region {
 #[derive(Debug, Default)]
 pub struct Memory {
     regions: Vec<Region>,
-    /// What keeps it mapped, where that is not the caller's affair.
+    /// What keeps the regions mapped, if the caller does not.
     _owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -81,7 +81,7 @@ impl Memory {
 }
 
 impl Region {
-    /// Nothing lies in it.
+    /// A region that holds no address.
     pub(crate) const NONE: Region = Region { guest: 0, size: 0, host: std::ptr::null_mut() };
 
     #[inline]

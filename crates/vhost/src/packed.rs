@@ -7,7 +7,7 @@ use crate::memory::{Memory, Region};
 use crate::raw;
 use crate::ring_error::RingError;
 
-/// Event flags: notify me of nothing, or at a descriptor. Otherwise of everything.
+/// Event flags: notify me never, or when a named descriptor is used. Any other value: always.
 const EVENT_OFF: u16 = 1;
 const EVENT_DESC: u16 = 2;
 
@@ -57,12 +57,12 @@ pub(crate) struct Packed {
     first: Option<(u32, u16)>,
 }
 
-/// Bytes of the three parts.
+/// Bytes of the three areas: descriptors, driver's events, device's events.
 pub(crate) fn areas(size: u16) -> [usize; 3] {
     [usize::from(size) * DESC, 4, 4]
 }
 
-/// Alignment of the three parts.
+/// Alignment of the three areas, in bytes.
 pub(crate) const ALIGN: [usize; 3] = [16, 4, 4];
 
 impl Packed {
@@ -93,7 +93,7 @@ impl Packed {
         self.size as u16
     }
 
-    /// Forgets what was read and not used.
+    /// Forgets buffers that were read and not used.
     #[inline]
     pub fn rewind(&mut self) {
         self.peek = self.at.forward(self.taken, self.size);
@@ -281,7 +281,7 @@ impl Packed {
         self.put(id, descs, len);
     }
 
-    /// Shows the guest what was put.
+    /// Shows the guest the buffers that were given back.
     #[inline]
     pub fn show(&mut self) {
         if let Some((i, flags)) = self.first.take() {

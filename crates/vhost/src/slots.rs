@@ -10,9 +10,9 @@ use packet::Packet;
 /// A copy between a packet and the guest's memory that an engine is to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    /// From here.
+    /// First byte to read.
     pub from: *const u8,
-    /// To here.
+    /// First byte to write.
     pub to: *mut u8,
     /// Bytes, at least one.
     pub len: u32,
@@ -80,7 +80,7 @@ struct Slot {
 /// One slot for each entry of a ring, used in a circle.
 pub(crate) struct Slots {
     slots: Box<[Slot]>,
-    /// The oldest one and the next one, counted on.
+    /// Numbers of the oldest slot and of the next one; they only grow.
     head: u32,
     tail: u32,
     /// Copies that are not made.
@@ -118,13 +118,13 @@ impl Slots {
         self.jobs
     }
 
-    /// The next slot.
+    /// The number of the next slot.
     #[inline]
     pub fn tail(&self) -> u32 {
         self.tail
     }
 
-    /// One more buffer. The ring sees to it that there are never more than entries.
+    /// Appends a buffer. The ring never has more of them than entries.
     #[inline]
     pub fn push(&mut self, id: u16, descs: u16, len: u32) {
         let tail = self.tail;
@@ -141,7 +141,7 @@ impl Slots {
         (slot.jobs, slot.buffers, slot.packet) = (jobs, buffers, packet);
     }
 
-    /// A copy of the packet at `slot` was made.
+    /// Notes that a copy of the packet at `slot` was made.
     #[inline]
     pub fn done(&mut self, slot: u32) {
         debug_assert!(slot.wrapping_sub(self.head) < self.tail.wrapping_sub(self.head));

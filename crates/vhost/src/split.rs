@@ -34,13 +34,13 @@ pub(crate) struct Split {
     quiet: bool,
 }
 
-/// Bytes of the three parts.
+/// Bytes of the three areas: descriptors, available ring, used ring.
 pub(crate) fn areas(size: u16, event_idx: bool) -> [usize; 3] {
     let (n, event) = (usize::from(size), if event_idx { 2 } else { 0 });
     [n * DESC, 4 + 2 * n + event, 4 + 8 * n + event]
 }
 
-/// Alignment of the three parts.
+/// Alignment of the three areas, in bytes.
 pub(crate) const ALIGN: [usize; 3] = [16, 2, 4];
 
 impl Split {
@@ -91,7 +91,7 @@ impl Split {
         u32::from((seen as u16).wrapping_sub(self.at as u16))
     }
 
-    /// Forgets what was read and not used.
+    /// Forgets buffers that were read and not used.
     #[inline]
     pub fn rewind(&mut self) {
         self.peek = self.at.wrapping_add(self.taken);
@@ -281,7 +281,7 @@ impl Split {
         self.put(id, len);
     }
 
-    /// Shows the guest what was put.
+    /// Shows the guest the buffers that were given back.
     #[inline]
     pub fn show(&mut self) {
         // SAFETY: the index is the second word of the used ring.
@@ -308,7 +308,7 @@ impl Split {
         mark(self.used.wrapping_add(4), 8 * (n as usize - first));
     }
 
-    /// Did it seem lately that the guest wants no notification?
+    /// Did the guest want no notification when the available index was read last?
     #[inline]
     pub fn notifications_suppressed(&self) -> bool {
         self.quiet

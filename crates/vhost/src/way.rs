@@ -9,11 +9,11 @@ use packet::Packet;
 /// Pieces of a packet that are shorter than this part of the threshold are copied at once.
 const SMALL_PART: usize = 2;
 
-/// One of the two ways. What does nothing costs nothing.
+/// One of the two ways to copy. A method that does nothing costs nothing.
 pub(crate) trait Way {
-    /// The next packet, of `len` bytes; in how many pieces, if that matters.
+    /// Begins the next packet, of `len` bytes; `pieces` is asked only by the way that needs it.
     fn begin(&mut self, len: usize, pieces: impl FnOnce() -> usize);
-    /// Copies some of it.
+    /// Copies a part of the packet.
     ///
     /// # Safety
     /// Both ranges are valid and do not overlap, until what was listed is done.
@@ -25,9 +25,9 @@ pub(crate) trait Way {
     /// Gives the next buffers back, of which each went through [`Way::put_soon`]: id and bytes
     /// written.
     fn put_plain(&mut self, layout: &mut Layout, buffers: impl Iterator<Item = (u16, u32)>);
-    /// The packet's end; `packet` is for us.
+    /// Ends the packet; `packet` is Some if it was received from the guest.
     fn end(&mut self, packet: Option<Packet>);
-    /// Gives the next buffer back, which is of no packet.
+    /// Gives the next buffer back unused.
     fn give_back(&mut self, layout: &mut Layout, id: u16, descs: u16);
 }
 

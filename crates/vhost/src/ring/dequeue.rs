@@ -34,7 +34,7 @@ impl Ring {
         self.end(before, began, moved);
     }
 
-    /// The first `n` plain buffers' packets. False: there is nothing to put them in.
+    /// Takes the packets in the first `n` plain buffers. False: the pool has no buffers for them.
     #[inline]
     pub(crate) fn take_plain(
         &mut self,
@@ -67,7 +67,7 @@ impl Ring {
             }
         }
         if let Some(error) = wrong {
-            // There is one kind only.
+            // A plain buffer has one possible error.
             (packets..n).for_each(|_| self.count_error(error));
         }
         self.layout.put_all((0..n).map(|i| (self.ahead.get(i).id, 0)));
@@ -80,7 +80,7 @@ impl Ring {
         true
     }
 
-    /// As [`Ring::dequeue`], for buffers of any kind.
+    /// Takes up to `max` packets from buffers of any kind.
     fn take_chains(
         &mut self,
         batch: &mut Batch,

@@ -42,7 +42,8 @@ impl Ring {
         self.end(before, began, moved);
     }
 
-    /// Packets into plain buffers: how many, and whether something else came next.
+    /// Copies packets into plain buffers; returns how many, and whether the buffer that follows is
+    /// not plain.
     #[inline]
     fn give_plain(
         &mut self,
@@ -112,7 +113,7 @@ impl Ring {
         n
     }
 
-    /// As [`Ring::enqueue`], for buffers of any kind.
+    /// Copies packets into buffers of any kind.
     fn give_chains(
         &mut self,
         batch: &mut Batch,

@@ -52,9 +52,9 @@ pub enum SetupError {
     Iommu,
 }
 
-/// What calls did; each adds to it. It is not returned: copied as a whole, by loads wider than the
-/// stores that made it, it would wait until every store before is in the cache, those into the
-/// guest's memory too.
+/// What calls did; each call adds to it. The caller passes it in: a returned copy would be read by
+/// loads that are wider than the stores that wrote it, and such a load waits until every earlier
+/// store is in the cache, those into the guest's memory too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Packets received, or taken for sending: those sent, and those dropped.
@@ -80,7 +80,7 @@ pub(crate) enum Layout {
 pub struct Ring {
     pub(crate) layout: Layout,
     memory: Arc<Memory>,
-    /// Region of the last address.
+    /// Region of the last address that was translated.
     last: Region,
     pub(crate) ahead: Ahead,
     pub(crate) header: usize,
@@ -95,7 +95,7 @@ pub struct Ring {
     malformed: usize,
     /// Descriptors read, by all calls.
     steps: u64,
-    /// What was taken and is not published; None until copies are listed.
+    /// Buffers that were taken and are not published; None until copies are listed.
     pub(crate) slots: Option<Box<Slots>>,
 }
 
@@ -302,7 +302,7 @@ impl Ring {
         }
     }
 
-    /// Nothing is read yet.
+    /// Begins to read buffers of any kind: forgets what was read ahead.
     #[inline]
     pub(crate) fn begin(&mut self, batch: &mut Batch) {
         batch.clear();
@@ -350,8 +350,8 @@ impl Ring {
         self.fetch(n, PREFETCH_BUFFERS);
     }
 
-    /// Sees to it that `n` plain buffers are read, as far as there are. True: what follows is
-    /// something else.
+    /// Reads ahead until `n` plain buffers are read, or all that are available. True: the buffer
+    /// that follows them is not plain.
     #[inline]
     pub(crate) fn read_ahead(&mut self, direction: Direction, n: usize) -> bool {
         self.ahead.turn(direction);
@@ -367,8 +367,8 @@ impl Ring {
         other
     }
 
-    /// Fetches what tells that the first `n` buffers that were read are used, and the memory of
-    /// `buffers`.
+    /// Prefetches, of the first `n` buffers that were read ahead, the entries that will tell the
+    /// guest that they are used, and the memory of the first `buffers` of them.
     #[inline]
     pub(crate) fn fetch(&mut self, n: usize, buffers: usize) {
         let n = self.ahead.len().min(n);
@@ -378,7 +378,7 @@ impl Ring {
         }
     }
 
-    /// Counts the descriptors that a batch took.
+    /// Counts the descriptors that were read for a batch.
     pub(crate) fn count_steps(&mut self, batch: &Batch, moved: &mut Moved) {
         self.steps += u64::from(batch.steps);
         moved.exhausted |= batch.is_exhausted();
