@@ -7,91 +7,15 @@
 use super::compare::{Probe, Scalar};
 use super::port_classifier::PortClassifier;
 use super::predictor::PREDICTIONS_MAX;
-use super::signature_cache::SigCache;
-use super::subtable::{Hasher, Subtable};
+use super::search::{Group, Search};
 use super::table::{Table, port_of};
 use crate::batch::keys::{KeyRef, Keys};
 use crate::cpu::Level;
-use crate::lookup::compare::MaskLine;
-use crate::mem::prefetch;
 use crate::miss::policy::{CacheUse, NewFlows};
-use crate::miss::rates::{LookupCounts, RESOLVE_PACKETS_MAX, Share};
-use crate::miss::seen_flows::is_sampled;
-use packet::VECTOR;
+use crate::miss::rates::{LookupCounts, RESOLVE_PACKETS_MAX};
 
 /// Up to this many packets are first looked up without groups, in the first subtable of their port.
 const FEW_PACKETS_MAX: usize = RESOLVE_PACKETS_MAX / 2;
-
-/// Packets of one port that are looked up together.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Group {
-    port: usize,
-    /// The subtable of this round.
-    slot: usize,
-    /// Their numbers are here in `Search::todo`; those that are found leave it.
-    from: usize,
-    end: usize,
-    /// Where they ended when the cache had been asked.
-    unknown: usize,
-}
-
-impl Group {
-    fn range(&self) -> std::ops::Range<usize> {
-        self.from..self.end
-    }
-}
-
-/// The working memory of a search, kept from one vector to the next.
-pub(super) struct Search {
-    /// Numbers of packets, group by group.
-    todo: [u8; VECTOR],
-    groups: Vec<Group>,
-    /// Groups that take part in this round.
-    round: Vec<u8>,
-    /// Subtables in which the predictor expects each packet.
-    near: [[u8; PREDICTIONS_MAX]; VECTOR],
-    /// For each packet: other megaflows than the candidate may cover it.
-    more: [bool; VECTOR],
-    /// Numbers of packets of a group whose megaflows may be further away.
-    far: [u8; VECTOR],
-    pub dead: Vec<u32>,
-}
-
-impl Search {
-    pub fn new() -> Self {
-        Search {
-            todo: [0; VECTOR],
-            groups: Vec::with_capacity(VECTOR),
-            round: Vec::with_capacity(VECTOR),
-            near: [[0; PREDICTIONS_MAX]; VECTOR],
-            more: [false; VECTOR],
-            far: [0; VECTOR],
-            dead: Vec::new(),
-        }
-    }
-
-    /// Takes over the packets, and groups them by port.
-    fn begin(&mut self, keys: &Keys, todo: &[u8]) {
-        self.todo[..todo.len()].copy_from_slice(todo);
-        self.groups.clear();
-        let mut from = 0;
-        while from < todo.len() {
-            let port = |i: &u8| port_of(keys.line.0[usize::from(*i)][4]);
-            let first = port(&todo[from]);
-            let end = from + todo[from..].iter().take_while(|i| port(i) == first).count();
-            self.groups.push(Group { port: first.into(), from, end, ..Group::default() });
-            from = end;
-        }
-    }
-
-    /// Writes the packets that were not found to `todo`, in order.
-    fn rest(&self, todo: &mut Vec<u8>) {
-        todo.clear();
-        for g in self.groups.iter().filter(|g| g.from < g.end) {
-            todo.extend_from_slice(&self.todo[g.range()]);
-        }
-    }
-}
 
 impl Table {
     /// Looks up the packets whose numbers are in `todo`; leaves those it did not find, in order.
@@ -222,22 +146,13 @@ impl Table {
         }
     }
 
-    /// What the cache hashes of a port's keys, if its packets go through the cache.
-    pub(super) fn caching(&self, port: usize) -> Option<&Hasher> {
-        self.classifier(port).filter(|p| p.policy.cache == CacheUse::On).map(|p| &p.union)
-    }
-
-    fn classifier(&self, port: usize) -> Option<&PortClassifier> {
+    pub(super) fn classifier(&self, port: usize) -> Option<&PortClassifier> {
         self.classifiers.get(port)?.as_deref()
     }
 
     /// The subtables that packets of a port are looked up in, in order.
-    fn visited<'a>(&self, p: &'a PortClassifier) -> &'a [u8] {
+    pub(super) fn visited<'a>(&self, p: &'a PortClassifier) -> &'a [u8] {
         if self.exhaustive { &p.order } else { p.visited() }
-    }
-
-    fn caches(&self, g: &Group) -> bool {
-        self.caching(g.port).is_some()
     }
 
     /// Adds to the counts of a port.
@@ -259,126 +174,6 @@ impl Table {
             }
         }
         !search.round.is_empty()
-    }
-
-    /// Hashes packets of ports that use the cache or may, and sees of a sample whether they come
-    /// back.
-    #[inline(always)]
-    fn hash_for_cache(&mut self, keys: &mut Keys, search: &Search) {
-        for g in &search.groups {
-            let Some(p) = self.classifiers.get_mut(g.port).and_then(Option::as_deref_mut) else {
-                continue;
-            };
-            let (on, sampling) = (p.policy.cache == CacheUse::On, p.policy.is_sampling());
-            if !on && !sampling {
-                continue;
-            }
-            let packets = &search.todo[g.range()];
-            match self.cache.as_ref().filter(|_| on) {
-                Some(cache) => p.union.hash_all(keys, packets, |hash| cache.prefetch(hash)),
-                None => p.union.hash_all(keys, packets, |_| {}),
-            }
-            if !sampling {
-                continue;
-            }
-            for h in packets.iter().map(|i| keys.hash[usize::from(*i)]) {
-                if is_sampled(h) {
-                    let again = self.history.seen_flows.test_and_set(h);
-                    p.rates.packets_returning.count(1, again.into());
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn by_cache<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
-        let Some(cache) = self.cache.take() else { return };
-        let mut groups = std::mem::take(&mut search.groups);
-        for g in groups.iter().filter(|g| self.caches(g)) {
-            for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
-                let c = cache.candidate(keys.hash[i]);
-                keys.megaflow[i] = c;
-                self.prefetch_megaflow(c);
-            }
-        }
-        for g in &mut groups {
-            if !self.caches(g) {
-                continue;
-            }
-            let before = g.end;
-            let mut left = g.from;
-            for n in g.range() {
-                let i = search.todo[n];
-                search.todo[left] = i;
-                left += usize::from(!self.known_to_cache::<P>(&cache, keys, i.into()));
-            }
-            (g.end, g.unknown) = (left, left);
-            self.count(
-                g.port,
-                LookupCounts { cache_hits: (before - left) as u64, ..LookupCounts::default() },
-            );
-        }
-        search.groups = groups;
-        self.cache = Some(cache);
-    }
-
-    #[inline(always)]
-    fn known_to_cache<P: Probe>(&self, cache: &SigCache, keys: &mut Keys, i: usize) -> bool {
-        let first = keys.megaflow[i];
-        if first == 0 {
-            return false;
-        }
-        if let Some(program) = self.covers::<P>(first, &keys.get(i)) {
-            keys.program[i] = program;
-            return true;
-        }
-        // Not a closure: that would be compiled without the level's instructions.
-        let (mut ways, megaflows) = cache.ways(keys.hash[i]);
-        while ways != 0 {
-            let idx = megaflows.get(ways.trailing_zeros());
-            ways &= ways - 1;
-            if idx != 0
-                && let Some(program) = self.covers::<P>(idx, &keys.get(i))
-            {
-                (keys.megaflow[i], keys.program[i]) = (idx, program);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// The program of a megaflow, if it is for packets with this key.
-    #[inline(always)]
-    fn covers<P: Probe>(&self, idx: u32, key: &KeyRef<'_>) -> Option<u32> {
-        let p = self.store.payload(idx);
-        // SAFETY: the level's instructions are there.
-        let ready = unsafe { P::mask(&self.masks[p.mask()]) };
-        if !p.usable() || !self.verify::<P>(idx, p.mask(), ready, key) {
-            return None;
-        }
-        prefetch(self.store.counters(idx));
-        Some(p.program())
-    }
-
-    #[inline(always)]
-    fn prefetch_megaflow(&self, idx: u32) {
-        if idx != 0 {
-            prefetch(self.store.line_ptr(idx));
-        }
-    }
-
-    #[inline(always)]
-    fn verify<P: Probe>(&self, idx: u32, slot: usize, mask: P::Mask, key: &KeyRef<'_>) -> bool {
-        // SAFETY: the level's instructions are there; a megaflow's line.
-        let same = unsafe { P::equal(key.line, mask, self.store.line_ptr(idx).cast()) };
-        same && (!self.masks[slot].ext || self.verify_ext(idx, slot, key))
-    }
-
-    #[inline(never)]
-    pub(super) fn verify_ext(&self, idx: u32, slot: usize, key: &KeyRef<'_>) -> bool {
-        let Some(sub) = &self.subtables[slot] else { return false };
-        let megaflow = self.store.ext(idx);
-        (8..32).all(|w| (key.word(w) ^ megaflow[(w - 8) / 8][w % 8]) & sub.mask[w] == 0)
     }
 
     /// One subtable for each group of the round.
@@ -409,98 +204,6 @@ impl Table {
                 p.hits[g.slot] += hits;
             }
         }
-    }
-
-    /// Verifies a group's candidates; says where the numbers of those that are left end.
-    #[inline(always)]
-    fn verify_candidates<P: Probe>(&self, keys: &mut Keys, search: &mut Search, g: Group) -> usize {
-        let m: &MaskLine = &self.masks[g.slot];
-        // SAFETY: the level's instructions are there.
-        let ready = unsafe { P::mask(m) };
-        let (mut left, mut far) = (g.from, 0);
-        for n in g.range() {
-            let i = usize::from(search.todo[n]);
-            let found = self.is_candidate::<P>(keys, i, (g.slot, ready, m.ext));
-            (search.todo[left], search.far[far]) = (i as u8, i as u8);
-            left += usize::from(!found);
-            far += usize::from(!found & search.more[i]);
-        }
-        if far > 0 {
-            self.verify_second_buckets(keys, search, Group { end: left, ..g }, far)
-        } else {
-            left
-        }
-    }
-
-    /// Searches a group's packets that may have megaflows further away; says where the numbers of
-    /// those that are left end.
-    #[inline(never)]
-    fn verify_second_buckets(
-        &self,
-        keys: &mut Keys,
-        search: &mut Search,
-        g: Group,
-        far: usize,
-    ) -> usize {
-        let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
-        let far = search.far[..far].iter().map(|i| usize::from(*i));
-        far.clone().for_each(|i| self.prefetch_megaflow(sub.second_candidate(keys.hash[i])));
-        for i in far {
-            let (hash, key) = (keys.hash[i], keys.get(i));
-            (keys.megaflow[i], keys.program[i]) =
-                self.search_all(sub, g.slot, hash, &key, &mut search.dead);
-        }
-        let mut left = g.from;
-        for n in g.range() {
-            let i = search.todo[n];
-            search.todo[left] = i;
-            left += usize::from(keys.megaflow[usize::from(i)] == 0);
-        }
-        left
-    }
-
-    /// Is a packet's candidate its megaflow? It has none if not.
-    #[inline(always)]
-    fn is_candidate<P: Probe>(
-        &self,
-        keys: &mut Keys,
-        i: usize,
-        (slot, ready, ext): (usize, P::Mask, bool),
-    ) -> bool {
-        let c = keys.megaflow[i];
-        if c == 0 {
-            return false;
-        }
-        let p = self.store.payload(c);
-        // SAFETY: the level's instructions are there; a megaflow's line.
-        let same = unsafe { P::equal(&keys.line.0[i], ready, self.store.line_ptr(c).cast()) };
-        if same && p.usable() && (!ext || self.verify_ext(c, slot, &keys.get(i))) {
-            prefetch(self.store.counters(c));
-            keys.program[i] = p.program();
-            return true;
-        }
-        keys.megaflow[i] = 0;
-        false
-    }
-
-    /// Verifies a packet's candidate, or looks further: is a megaflow for it in this subtable?
-    #[inline(always)]
-    fn is_there<P: Probe>(
-        &self,
-        keys: &mut Keys,
-        search: &mut Search,
-        i: usize,
-        (sub, slot, ready): (&Subtable, usize, P::Mask),
-    ) -> bool {
-        if self.is_candidate::<P>(keys, i, (slot, ready, self.masks[slot].ext)) {
-            return true;
-        }
-        if !search.more[i] {
-            return false;
-        }
-        let (hash, key, dead) = (keys.hash[i], keys.get(i), &mut search.dead);
-        (keys.megaflow[i], keys.program[i]) = self.search_all(sub, slot, hash, &key, dead);
-        keys.megaflow[i] != 0
     }
 
     /// Looks the packets that are left up where others near them were found, each in subtables of
@@ -573,34 +276,6 @@ impl Table {
         }
     }
 
-    /// Every place of a subtable where the megaflow of a key may be: its index and program, 0 when
-    /// there is none.
-    #[inline(never)]
-    pub(super) fn search_all(
-        &self,
-        sub: &Subtable,
-        slot: usize,
-        hash: u64,
-        key: &KeyRef<'_>,
-        dead: &mut Vec<u32>,
-    ) -> (u32, u32) {
-        let mut hit = (0, 0);
-        sub.search(hash, |idx| {
-            let p = self.store.payload(idx);
-            if !self.verify::<Scalar>(idx, slot, self.masks[slot].words, key) {
-                return false;
-            }
-            if !p.usable() {
-                dead.push(idx);
-                return false;
-            }
-            prefetch(self.store.counters(idx));
-            hit = (idx, p.program());
-            true
-        });
-        hit
-    }
-
     /// What is wrong with a lookup's answer (megaflow and program) about a key, in words.
     pub fn compare(&self, key: &KeyRef<'_>, answer: Option<(u32, u32)>) -> Option<String> {
         let words = key.words();
@@ -623,24 +298,5 @@ impl Table {
         (!covers || p.program() != program).then(|| {
             format!("lookup: megaflow {idx}, program {program}: {megaflow:x?} for {words:x?}")
         })
-    }
-
-    /// Puts megaflows into the cache that subtables found for these packets.
-    #[inline(never)]
-    fn learn(&mut self, keys: &Keys, groups: &[Group], todo: &[u8; VECTOR]) {
-        let Some(mut cache) = self.cache.take() else { return };
-        for g in groups {
-            let Some(union) = self.caching(g.port) else { continue };
-            let mut learned = Share::default();
-            let found = todo[g.from..g.unknown].iter().map(|i| usize::from(*i));
-            for i in found.filter(|i| keys.megaflow[*i] != 0) {
-                let no_other_lost = cache.insert(union.hash(&keys.get(i)), keys.megaflow[i]);
-                learned.count(1, no_other_lost.into());
-            }
-            if let Some(p) = &mut self.classifiers[g.port] {
-                p.rates.learned.count(learned.all, learned.good);
-            }
-        }
-        self.cache = Some(cache);
     }
 }

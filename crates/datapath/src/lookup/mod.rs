@@ -2,6 +2,7 @@
 //!
 //! Only packets that differ from the one before them are looked up.
 
+mod candidates;
 mod classify;
 pub(crate) mod compare;
 pub(crate) mod flow_store;
@@ -9,12 +10,14 @@ pub(crate) mod mask;
 mod port_classifier;
 pub(crate) mod predictor;
 pub(crate) mod recirc_memo;
+mod search;
 mod signature_cache;
 mod subtable;
 mod subtable_memo;
 pub(crate) mod table;
 #[cfg(test)]
 mod table_tests;
+mod through_cache;
 
 use crate::batch::Batch;
 use crate::lookup::table::Table;

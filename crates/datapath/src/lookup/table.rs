@@ -2,13 +2,13 @@
 
 use crate::batch::keys::{Ext, KeyRef, Line, Words};
 use crate::cpu::Level;
-use crate::lookup::classify::Search;
 use crate::lookup::compare::MaskLine;
 use crate::lookup::flow_store::{LIVE, MASKS, Payload, Store};
 use crate::lookup::mask::{self, FULL, PORT_ONLY};
 use crate::lookup::port_classifier::{self, PortClassifier};
 use crate::lookup::predictor::{PREDICTIONS_MAX, SubtablePredictor};
 use crate::lookup::recirc_memo::RecircMemo;
+use crate::lookup::search::Search;
 use crate::lookup::signature_cache::SigCache;
 use crate::lookup::subtable::Subtable;
 use crate::lookup::subtable_memo::SubtableMemo;

@@ -1,0 +1,162 @@
+//! Is a candidate that a subtable, the cache or a prediction names a packet's megaflow?
+
+use super::compare::{MaskLine, Probe, Scalar};
+use super::search::{Group, Search};
+use super::subtable::Subtable;
+use super::table::Table;
+use crate::batch::keys::{KeyRef, Keys};
+use crate::mem::prefetch;
+
+impl Table {
+    #[inline(always)]
+    pub(super) fn prefetch_megaflow(&self, idx: u32) {
+        if idx != 0 {
+            prefetch(self.store.line_ptr(idx));
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn verify<P: Probe>(
+        &self,
+        idx: u32,
+        slot: usize,
+        mask: P::Mask,
+        key: &KeyRef<'_>,
+    ) -> bool {
+        // SAFETY: the level's instructions are there; a megaflow's line.
+        let same = unsafe { P::equal(key.line, mask, self.store.line_ptr(idx).cast()) };
+        same && (!self.masks[slot].ext || self.verify_ext(idx, slot, key))
+    }
+
+    #[inline(never)]
+    pub(super) fn verify_ext(&self, idx: u32, slot: usize, key: &KeyRef<'_>) -> bool {
+        let Some(sub) = &self.subtables[slot] else { return false };
+        let megaflow = self.store.ext(idx);
+        (8..32).all(|w| (key.word(w) ^ megaflow[(w - 8) / 8][w % 8]) & sub.mask[w] == 0)
+    }
+
+    /// Verifies a group's candidates; says where the numbers of those that are left end.
+    #[inline(always)]
+    pub(super) fn verify_candidates<P: Probe>(
+        &self,
+        keys: &mut Keys,
+        search: &mut Search,
+        g: Group,
+    ) -> usize {
+        let m: &MaskLine = &self.masks[g.slot];
+        // SAFETY: the level's instructions are there.
+        let ready = unsafe { P::mask(m) };
+        let (mut left, mut far) = (g.from, 0);
+        for n in g.range() {
+            let i = usize::from(search.todo[n]);
+            let found = self.is_candidate::<P>(keys, i, (g.slot, ready, m.ext));
+            (search.todo[left], search.far[far]) = (i as u8, i as u8);
+            left += usize::from(!found);
+            far += usize::from(!found & search.more[i]);
+        }
+        if far > 0 {
+            self.verify_second_buckets(keys, search, Group { end: left, ..g }, far)
+        } else {
+            left
+        }
+    }
+
+    /// Searches a group's packets that may have megaflows further away; says where the numbers of
+    /// those that are left end.
+    #[inline(never)]
+    pub(super) fn verify_second_buckets(
+        &self,
+        keys: &mut Keys,
+        search: &mut Search,
+        g: Group,
+        far: usize,
+    ) -> usize {
+        let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
+        let far = search.far[..far].iter().map(|i| usize::from(*i));
+        far.clone().for_each(|i| self.prefetch_megaflow(sub.second_candidate(keys.hash[i])));
+        for i in far {
+            let (hash, key) = (keys.hash[i], keys.get(i));
+            (keys.megaflow[i], keys.program[i]) =
+                self.search_all(sub, g.slot, hash, &key, &mut search.dead);
+        }
+        let mut left = g.from;
+        for n in g.range() {
+            let i = search.todo[n];
+            search.todo[left] = i;
+            left += usize::from(keys.megaflow[usize::from(i)] == 0);
+        }
+        left
+    }
+
+    /// Is a packet's candidate its megaflow? It has none if not.
+    #[inline(always)]
+    pub(super) fn is_candidate<P: Probe>(
+        &self,
+        keys: &mut Keys,
+        i: usize,
+        (slot, ready, ext): (usize, P::Mask, bool),
+    ) -> bool {
+        let c = keys.megaflow[i];
+        if c == 0 {
+            return false;
+        }
+        let p = self.store.payload(c);
+        // SAFETY: the level's instructions are there; a megaflow's line.
+        let same = unsafe { P::equal(&keys.line.0[i], ready, self.store.line_ptr(c).cast()) };
+        if same && p.usable() && (!ext || self.verify_ext(c, slot, &keys.get(i))) {
+            prefetch(self.store.counters(c));
+            keys.program[i] = p.program();
+            return true;
+        }
+        keys.megaflow[i] = 0;
+        false
+    }
+
+    /// Verifies a packet's candidate, or looks further: is a megaflow for it in this subtable?
+    #[inline(always)]
+    pub(super) fn is_there<P: Probe>(
+        &self,
+        keys: &mut Keys,
+        search: &mut Search,
+        i: usize,
+        (sub, slot, ready): (&Subtable, usize, P::Mask),
+    ) -> bool {
+        if self.is_candidate::<P>(keys, i, (slot, ready, self.masks[slot].ext)) {
+            return true;
+        }
+        if !search.more[i] {
+            return false;
+        }
+        let (hash, key, dead) = (keys.hash[i], keys.get(i), &mut search.dead);
+        (keys.megaflow[i], keys.program[i]) = self.search_all(sub, slot, hash, &key, dead);
+        keys.megaflow[i] != 0
+    }
+
+    /// Every place of a subtable where the megaflow of a key may be: its index and program, 0 when
+    /// there is none.
+    #[inline(never)]
+    pub(super) fn search_all(
+        &self,
+        sub: &Subtable,
+        slot: usize,
+        hash: u64,
+        key: &KeyRef<'_>,
+        dead: &mut Vec<u32>,
+    ) -> (u32, u32) {
+        let mut hit = (0, 0);
+        sub.search(hash, |idx| {
+            let p = self.store.payload(idx);
+            if !self.verify::<Scalar>(idx, slot, self.masks[slot].words, key) {
+                return false;
+            }
+            if !p.usable() {
+                dead.push(idx);
+                return false;
+            }
+            prefetch(self.store.counters(idx));
+            hit = (idx, p.program());
+            true
+        });
+        hit
+    }
+}

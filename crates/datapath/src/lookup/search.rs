@@ -1,0 +1,77 @@
+//! What a search of a vector's packets remembers while it goes from step to step.
+
+use super::predictor::PREDICTIONS_MAX;
+use super::table::port_of;
+use crate::batch::keys::Keys;
+use packet::VECTOR;
+
+/// Packets of one port that are looked up together.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Group {
+    pub(super) port: usize,
+    /// The subtable of this round.
+    pub(super) slot: usize,
+    /// Their numbers are here in `Search::todo`; those that are found leave it.
+    pub(super) from: usize,
+    pub(super) end: usize,
+    /// Where they ended when the cache had been asked.
+    pub(super) unknown: usize,
+}
+
+impl Group {
+    pub(super) fn range(&self) -> std::ops::Range<usize> {
+        self.from..self.end
+    }
+}
+
+/// The working memory of a search, kept from one vector to the next.
+pub(super) struct Search {
+    /// Numbers of packets, group by group.
+    pub(super) todo: [u8; VECTOR],
+    pub(super) groups: Vec<Group>,
+    /// Groups that take part in this round.
+    pub(super) round: Vec<u8>,
+    /// Subtables in which the predictor expects each packet.
+    pub(super) near: [[u8; PREDICTIONS_MAX]; VECTOR],
+    /// For each packet: other megaflows than the candidate may cover it.
+    pub(super) more: [bool; VECTOR],
+    /// Numbers of packets of a group whose megaflows may be further away.
+    pub(super) far: [u8; VECTOR],
+    pub dead: Vec<u32>,
+}
+
+impl Search {
+    pub fn new() -> Self {
+        Search {
+            todo: [0; VECTOR],
+            groups: Vec::with_capacity(VECTOR),
+            round: Vec::with_capacity(VECTOR),
+            near: [[0; PREDICTIONS_MAX]; VECTOR],
+            more: [false; VECTOR],
+            far: [0; VECTOR],
+            dead: Vec::new(),
+        }
+    }
+
+    /// Takes over the packets, and groups them by port.
+    pub(super) fn begin(&mut self, keys: &Keys, todo: &[u8]) {
+        self.todo[..todo.len()].copy_from_slice(todo);
+        self.groups.clear();
+        let mut from = 0;
+        while from < todo.len() {
+            let port = |i: &u8| port_of(keys.line.0[usize::from(*i)][4]);
+            let first = port(&todo[from]);
+            let end = from + todo[from..].iter().take_while(|i| port(i) == first).count();
+            self.groups.push(Group { port: first.into(), from, end, ..Group::default() });
+            from = end;
+        }
+    }
+
+    /// Writes the packets that were not found to `todo`, in order.
+    pub(super) fn rest(&self, todo: &mut Vec<u8>) {
+        todo.clear();
+        for g in self.groups.iter().filter(|g| g.from < g.end) {
+            todo.extend_from_slice(&self.todo[g.range()]);
+        }
+    }
+}
