@@ -7,6 +7,7 @@ use super::compare::MaskLine;
 use super::flow_store::{MASKS, Store};
 use super::table::Table;
 use crate::batch::keys::{KeyRef, Keys, Line};
+use crate::miss::policy::RETRY_INTERVALS;
 use flow::at;
 use packet::VECTOR;
 use std::cell::Cell;
@@ -20,14 +21,13 @@ const WAYS: usize = 2 * IDS;
 /// Bits of `ct_state`: the connection begins; the packet is an answer.
 const NEW: u8 = 1;
 const REPLY: u8 = 1 << 3;
-/// Predictions after which they are judged. Without judging, wrong ones make a packet 10 cycles
-/// dearer (of 245), and right ones none cheaper (docs/perf/conntrack.md).
-const JUDGED_PACKETS: u32 = 1 << 12;
-/// Of so many predictions one may be wrong, or they rest. Where half of them were wrong, at random,
-/// a packet took 364 cycles, and 315 while they rested.
+/// Of so many predictions one may be wrong, or there are none for [`RETRY_INTERVALS`]. Where half
+/// of them were wrong, at random, a packet took 364 cycles, and 315 without them; without judging,
+/// wrong ones cost 10 cycles of 245 (docs/perf/conntrack.md).
 const WRONG_PACKETS_RATIO: u32 = 8;
-/// Recirculated packets that are looked up without a prediction after too many wrong ones.
-const REST_PACKETS: u32 = 1 << 16;
+/// Predictions after which they are judged: a place that is learned was wrong once, and that alone
+/// is never too much.
+const JUDGED_PACKETS: u32 = WRONG_PACKETS_RATIO * PLACES as u32;
 
 /// See the module.
 pub(crate) struct RecircMemo {
@@ -41,8 +41,8 @@ pub(crate) struct RecircMemo {
     /// Predictions since they were judged: right ones, and wrong ones.
     right: u32,
     wrong: Cell<u32>,
-    /// Packets for which predictions still rest.
-    rest: u32,
+    /// Intervals until packets are predicted again.
+    resting: u32,
 }
 
 /// A megaflow for a packet, as far as line 0 of its key says.
@@ -62,7 +62,14 @@ fn ct_state(line: &Line) -> u8 {
 impl RecircMemo {
     pub fn new() -> Self {
         let (places, looked_at) = (Box::new([0; PLACES]), [[0; 2]; WAYS]);
-        RecircMemo { places, looked_at, ends_matter: false, right: 0, wrong: Cell::new(0), rest: 0 }
+        RecircMemo {
+            places,
+            looked_at,
+            ends_matter: false,
+            right: 0,
+            wrong: Cell::new(0),
+            resting: 0,
+        }
     }
 
     /// Of a key's recirculation id and direction, where what megaflows look at is.
@@ -111,7 +118,7 @@ impl RecircMemo {
     /// The megaflow that a packet with this key may take, if it does so as far as line 0 says.
     #[inline]
     fn predict(&self, store: &Store, masks: &[MaskLine; MASKS], line: &Line) -> Option<Prediction> {
-        if self.rest > 0 {
+        if self.resting > 0 {
             return None;
         }
         let megaflow = self.places[self.place(line)];
@@ -131,14 +138,13 @@ impl RecircMemo {
         right.then_some(prediction)
     }
 
-    /// Takes note of recirculated packets, of which so many were predicted.
-    fn judge(&mut self, packets: u32, predicted: u32) {
-        self.rest = self.rest.saturating_sub(packets);
-        self.right += predicted;
-        let predictions = self.right + self.wrong.get();
+    /// Judges the predictions, if there were enough of them. Called once per interval.
+    pub fn tune(&mut self) {
+        self.resting = self.resting.saturating_sub(1);
+        let predictions = self.right.saturating_add(self.wrong.get());
         if predictions >= JUDGED_PACKETS {
-            if self.wrong.get() * WRONG_PACKETS_RATIO > predictions {
-                self.rest = REST_PACKETS;
+            if self.wrong.get() > predictions / WRONG_PACKETS_RATIO {
+                self.resting = RETRY_INTERVALS;
                 (self.looked_at, self.ends_matter) = ([[0; 2]; WAYS], false);
             }
             self.right = 0;
@@ -167,8 +173,8 @@ impl Table {
         let predicted: u32 = known[..packets].iter().map(|k| u32::from(*k)).sum();
         self.followed(predicted.into());
         let memo = &mut self.history.recirculated;
-        memo.judge(packets as u32, predicted);
-        if predicted as usize == packets || memo.rest > 0 {
+        memo.right = memo.right.saturating_add(predicted);
+        if predicted as usize == packets || memo.resting > 0 {
             return;
         }
         for i in (0..packets).filter(|i| !known[*i] && keys.megaflow[*i] != 0) {
@@ -183,6 +189,7 @@ impl Table {
 mod tests {
     use super::*;
     use crate::batch::keys::{Words, bytes_mut};
+    use crate::settings::Tri;
     use flow::{Field, Key};
 
     const PORT: u128 = 3;
@@ -288,11 +295,14 @@ mod tests {
         let mut wrong = line(&one);
         bytes_mut(&mut wrong)[at::ETH_DST + 5] = 2;
         (0..JUDGED_PACKETS).for_each(|_| assert!(t.predict_recirculated(&wrong).is_none()));
+        assert!(t.predict_recirculated(&line(&one)).is_some(), "they are not judged yet");
+        t.tune(Tri::Auto);
         learn(&mut t, &one, megaflow);
-        assert!(t.predict_recirculated(&line(&one)).is_none(), "resting");
-        let keys = Keys::new();
-        let vectors = REST_PACKETS as usize / VECTOR;
-        (0..vectors).for_each(|_| t.learn_recirculated(&keys, VECTOR, &[false; VECTOR]));
+        for _ in 0..RETRY_INTERVALS {
+            assert!(t.predict_recirculated(&line(&one)).is_none(), "resting");
+            t.tune(Tri::Auto);
+        }
+        learn(&mut t, &one, megaflow);
         assert!(t.predict_recirculated(&line(&one)).is_some());
     }
 }

@@ -590,6 +590,7 @@ impl Table {
     /// Every 100 ms: rank, forget old hits, decide for each port about the cache.
     pub fn tune(&mut self, choice: Tri) {
         let miss_cycles = self.miss_cost.tune();
+        self.history.recirculated.tune();
         self.some_port = SomePort::default();
         for p in self.classifiers.iter_mut().flatten() {
             p.reorder(&self.subtables, self.secret);

@@ -28,9 +28,9 @@ pub const CACHE_STAYS_VISITS_MIN: f64 = 0.75 * CACHE_SAVES_VISITS_MIN;
 /// docs/decisions/0009-direct-mode.md.
 const RETURNING_FLOWS_RATIO: u64 = 4;
 
-/// What was given up because it failed (predictions, direct mode) is tried again when this many
-/// intervals are over.
-const RETRY_INTERVALS: u32 = 32;
+/// What was given up because it failed (predictions, direct mode) is tried again after so many
+/// intervals.
+pub(crate) const RETRY_INTERVALS: u32 = 32;
 
 /// Intervals until other flows are the changing sample, and until it is looked at again whether
 /// packets come back.
