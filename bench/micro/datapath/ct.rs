@@ -1,12 +1,13 @@
 //! Cycles per packet of connection tracking: `cargo run --release -p datapath --example ct --
-//! [CONNECTIONS] [none | ct | nat | services | masks] [WINDOWS]`.
+//! [CONNECTIONS] [none | ct | nat | services | masks] [WINDOWS] [SERVERS]`.
 //!
 //! TCP connections between an in-memory source and a sink, both directions in turn, in an order
 //! that no cache foresees. At first each is opened (SYN, SYN with ACK, data), which is what a new
 //! connection costs; then all of them carry data. Rules are the usual three: what is not tracked
 //! goes through `ct`, what is new is committed (`nat`: with a translated source) and sent, what is
 //! established is sent. `none`: everything is sent. `services`: what is established is sent by a
-//! rule of its server, of which there are 16; `masks`: each of these rules has a mask of its own.
+//! rule of its server, of which there are SERVERS (a power of two, by default 16); `masks`: each of
+//! these rules has a mask of its own.
 //! The source says that checksums are right, as an adapter does. Figures are minima and medians of
 //! windows of 20 ms.
 
@@ -122,18 +123,20 @@ impl RxQueue for Source {
     }
 }
 
-struct Rules(Mode);
+/// The mode, and how many servers have rules of their own in it.
+struct Rules(Mode, u32);
 
 impl Rules {
-    /// As a rule for each of 16 servers does.
+    /// As a rule for each server does.
     fn look_at_server(&self, key: &Key, mask: &mut Key) {
         const REPLY: u8 = 1 << 3;
         let reply = key.u8(at::CT_STATE) & REPLY != 0;
         let field = if reply { at::IP_SRC } else { at::IP_DST };
-        let server = key.u32(field) & 0xf;
+        let servers = self.1 - 1;
+        let server = key.u32(field) & servers;
         mask.set_u8(at::CT_STATE, 0x33 | REPLY);
-        let own = if self.0 == Mode::Masks { 1 << (4 + server % 12) } else { 0 };
-        mask.set_u32(field, 0xf | own);
+        let own = if self.0 == Mode::Masks { 1 << (servers.count_ones() + server % 12) } else { 0 };
+        mask.set_u32(field, servers | own);
     }
 }
 
@@ -184,9 +187,10 @@ impl Pipeline for Rules {
     }
 }
 
-fn datapath(connections: u64, mode: Mode, script: &Arc<Script>) -> Datapath {
+fn datapath(connections: u64, rules: Rules, script: &Arc<Script>) -> Datapath {
     let pool: Arc<dyn Pool> = Arc::new(Borrowed(HeapPool::new()));
-    let mut config = Config::new(pool.clone(), Domain::new(), Arc::new(Rules(mode)));
+    let nat = rules.0 == Mode::Nat;
+    let mut config = Config::new(pool.clone(), Domain::new(), Arc::new(rules));
     config.manual = true;
     config.conntrack.limits.set_total(connections as u32 + (1 << 20));
     let mut dp = Datapath::new(config).expect("a datapath");
@@ -197,7 +201,6 @@ fn datapath(connections: u64, mode: Mode, script: &Arc<Script>) -> Datapath {
         p
     });
     let ring: Vec<Packet> = packets.collect();
-    let nat = mode == Mode::Nat;
     let source = Source { ring, at: 0, connections, nat, script: script.clone() };
     dp.add_port(Mem::new(Some(Box::new(source)), 1), RxAffinity::default()).expect("a port");
     dp.add_port(Mem::new(None, 1), RxAffinity::default()).expect("a port");
@@ -248,8 +251,9 @@ fn main() {
         _ => Mode::Ct,
     };
     let windows: usize = args.next().map_or(40, |a| a.parse().expect("windows"));
+    let servers: u32 = args.next().map_or(16, |a| a.parse().expect("servers"));
     let script = Arc::new(Script::default());
-    let mut dp = datapath(connections, mode, &script);
+    let mut dp = datapath(connections, Rules(mode, servers), &script);
     window(&mut dp);
     let before = resident_mib();
     let mut opening = Vec::new();

@@ -12,8 +12,10 @@ use flow::at;
 use packet::VECTOR;
 use std::cell::Cell;
 
-/// Places of the memo: 4 KiB.
-const PLACES: usize = 1 << 10;
+/// Places of the memo: 32 KiB, of which packets touch as many lines as they differ. With 1,024
+/// places 16 rules cost 5 cycles more: two of 32 ways shared one, and 6.6 % of predictions were
+/// wrong.
+const PLACES: usize = 1 << 13;
 /// Recirculation ids that have an entry each, modulo this, of what their megaflows look at, and the
 /// two directions of each: what looks at the destination one way looks at the source the other way.
 const IDS: usize = 1 << 3;
@@ -91,7 +93,7 @@ impl RecircMemo {
         let ends = if self.ends_matter { self.ends(line) } else { 0 };
         let tracked = line[5] ^ (line[4] & !0xffff_ffff).rotate_left(17);
         let mixed = (tracked ^ ((line[0] << 16) ^ ends).wrapping_mul(ODD)).wrapping_mul(ODD);
-        (mixed >> 54) as usize
+        (mixed >> (u64::BITS - PLACES.ilog2())) as usize
     }
 
     /// Of a key: what of its addresses and ports megaflows look at.
