@@ -31,7 +31,10 @@ use packet::Packet;
 use telemetry::Drop;
 
 /// Prefetch distance, in packets, of the line that an outer header is written to.
-const HEADER_PREFETCH_PACKETS: usize = 16;
+const OUTER_HEADER_PREFETCH_PACKETS: usize = 16;
+
+/// Prefetch distance, in packets, of headers that are read or written again.
+const HEADER_PREFETCH_PACKETS: usize = 8;
 
 /// Executes the programs of a worker's packets.
 #[derive(Default)]
@@ -94,6 +97,7 @@ impl Actions {
                     run
                 }
                 kind => {
+                    prefetch_headers(batch, n);
                     // SAFETY: as above.
                     let p = unsafe { batch.packets[n].duplicate() };
                     execute(batch, program, n, p, tx);
@@ -161,10 +165,10 @@ impl Actions {
             if program.kind != Kind::TunnelPushOutput || program.out != out {
                 break;
             }
-            if let Some(later) = batch.packets.get(i + 2 * HEADER_PREFETCH_PACKETS) {
+            if let Some(later) = batch.packets.get(i + 2 * OUTER_HEADER_PREFETCH_PACKETS) {
                 prefetch(later.as_raw());
             }
-            if let Some(next) = batch.packets.get(i + HEADER_PREFETCH_PACKETS) {
+            if let Some(next) = batch.packets.get(i + OUTER_HEADER_PREFETCH_PACKETS) {
                 prefetch(next.data().as_ptr().wrapping_sub(64));
             }
             // SAFETY: one of both is used after the other.
@@ -185,6 +189,18 @@ impl Actions {
         // SAFETY: as in `run`.
         unsafe { tx.send_all(out, &batch.packets[unsent..i], &batch.columns.len[unsent..i]) };
         i - n
+    }
+}
+
+/// Prefetches the headers of a packet that comes soon after packet `i`. Parsing has read them, but
+/// the headers of a vector are more than the first cache holds.
+#[inline(always)]
+fn prefetch_headers(batch: &Batch, i: usize) {
+    if let Some(later) = batch.packets.get(i + 2 * HEADER_PREFETCH_PACKETS) {
+        prefetch(later.as_raw());
+    }
+    if let Some(soon) = batch.packets.get(i + HEADER_PREFETCH_PACKETS) {
+        prefetch(soon.data().as_ptr());
     }
 }
 

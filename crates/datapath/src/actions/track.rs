@@ -5,14 +5,13 @@
 //! A packet that is looked up again stays in the batch. Its key is patched: what `ct` says, and
 //! what a translation changes of it.
 
-use super::{ct, interpret_one};
+use super::{ct, interpret_one, prefetch_headers};
 use crate::actions::interpret::{RECIRC_LIMIT, Sink};
 use crate::actions::program::{Kind, Program, Programs};
 use crate::batch::Batch;
 use crate::batch::keys::{Line, bytes, bytes_mut};
 use crate::lookup::table::Table;
 use crate::marks::step::needs_key;
-use crate::mem::prefetch;
 use crate::parse::scalar::{IPV4, IPV6, SCTP, TCP, UDP};
 use crate::tx::TxState;
 use action::{Ct, Op};
@@ -22,10 +21,6 @@ use conntrack::{
 };
 use flow::{at, frag};
 use telemetry::Drop;
-
-/// Prefetch distance, in packets, of headers that are read again: 5 to 10 cycles less per packet
-/// (docs/perf/conntrack.md).
-const HEADER_PREFETCH_PACKETS: usize = 8;
 
 /// Packets of a group: enough for memory to answer meanwhile.
 const GROUP_PACKETS: usize = 32;
@@ -135,18 +130,6 @@ fn ask(batch: &Batch, programs: &Programs, n: usize, tx: &TxState, group: &mut G
         count += 1;
     }
     group.count = count;
-}
-
-/// Prefetches the headers of a packet that is read after packet `i`: parsing read them, but a
-/// vector's headers are more than fit the first cache.
-#[inline(always)]
-fn prefetch_headers(batch: &Batch, i: usize) {
-    if let Some(later) = batch.packets.get(i + 2 * HEADER_PREFETCH_PACKETS) {
-        prefetch(later.as_raw());
-    }
-    if let Some(soon) = batch.packets.get(i + HEADER_PREFETCH_PACKETS) {
-        prefetch(soon.data().as_ptr());
-    }
 }
 
 /// Has memory bring the connections of a group.
