@@ -1,6 +1,7 @@
 //! Is a candidate that a subtable, the cache or a prediction names a packet's megaflow?
 
 use super::compare::{MaskLine, Probe, Scalar};
+use super::flow_store::StoredLines;
 use super::search::{Group, Search};
 use super::subtable::Subtable;
 use super::table::Table;
@@ -10,9 +11,7 @@ use crate::mem::prefetch;
 impl Table {
     #[inline(always)]
     pub(super) fn prefetch_megaflow(&self, idx: u32) {
-        if idx != 0 {
-            prefetch(self.store.line_ptr(idx));
-        }
+        prefetch(self.store.line_ptr(idx));
     }
 
     #[inline(always)]
@@ -45,11 +44,12 @@ impl Table {
     ) -> usize {
         let m: &MaskLine = &self.masks[g.slot];
         // SAFETY: the level's instructions are there.
-        let ready = unsafe { P::mask(m) };
+        let (ready, ext) = (unsafe { P::mask(m) }, m.ext);
+        let megaflows = self.store.lines();
         let (mut left, mut far) = (g.from, 0);
         for n in g.range() {
             let i = usize::from(search.todo[n]);
-            let found = self.is_candidate::<P>(keys, i, (g.slot, ready, m.ext));
+            let found = self.is_candidate::<P>(megaflows, keys, i, (g.slot, ready, ext));
             (search.todo[left], search.far[far]) = (i as u8, i as u8);
             left += usize::from(!found);
             far += usize::from(!found & search.more[i]);
@@ -92,6 +92,7 @@ impl Table {
     #[inline(always)]
     pub(super) fn is_candidate<P: Probe>(
         &self,
+        megaflows: StoredLines<'_>,
         keys: &mut Keys,
         i: usize,
         (slot, ready, ext): (usize, P::Mask, bool),
@@ -100,11 +101,11 @@ impl Table {
         if c == 0 {
             return false;
         }
-        let p = self.store.payload(c);
+        let p = megaflows.payload(c);
         // SAFETY: the level's instructions are there; a megaflow's line.
-        let same = unsafe { P::equal(&keys.line.0[i], ready, self.store.line_ptr(c).cast()) };
+        let same = unsafe { P::equal(&keys.line.0[i], ready, megaflows.line(c).cast()) };
         if same && p.usable() && (!ext || self.verify_ext(c, slot, &keys.get(i))) {
-            prefetch(self.store.counters(c));
+            prefetch(megaflows.counters(c));
             keys.program[i] = p.program();
             return true;
         }
@@ -121,7 +122,8 @@ impl Table {
         i: usize,
         (sub, slot, ready): (&Subtable, usize, P::Mask),
     ) -> bool {
-        if self.is_candidate::<P>(keys, i, (slot, ready, self.masks[slot].ext)) {
+        let mask = (slot, ready, self.masks[slot].ext);
+        if self.is_candidate::<P>(self.store.lines(), keys, i, mask) {
             return true;
         }
         if !search.more[i] {

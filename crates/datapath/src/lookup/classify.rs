@@ -11,6 +11,7 @@ use super::search::{Group, Search};
 use super::table::{Table, port_of};
 use crate::batch::keys::{KeyRef, Keys};
 use crate::cpu::Level;
+use crate::mem::prefetch;
 use crate::miss::policy::{CacheUse, NewFlows};
 use crate::miss::rates::{LookupCounts, RESOLVE_PACKETS_MAX};
 
@@ -96,7 +97,7 @@ impl Table {
         }
         for (i, slot) in todo.iter().map(|i| usize::from(*i)).zip(slots) {
             if let Some(sub) = slot.and_then(|slot| self.subtables[slot].as_deref()) {
-                (keys.megaflow[i], _) = sub.candidate(keys.hash[i]);
+                (keys.megaflow[i], _) = sub.first_buckets().candidate(keys.hash[i]);
                 self.prefetch_megaflow(keys.megaflow[i]);
             }
         }
@@ -126,7 +127,7 @@ impl Table {
         let m = &self.masks[slot];
         // SAFETY: the level's instructions are there.
         let ready = unsafe { P::mask(m) };
-        if !self.is_candidate::<P>(keys, i, (slot, ready, m.ext)) {
+        if !self.is_candidate::<P>(self.store.lines(), keys, i, (slot, ready, m.ext)) {
             return false;
         }
         self.count(port, LookupCounts { visits: 1, flow_hits: 1, ..LookupCounts::default() });
@@ -187,10 +188,11 @@ impl Table {
         for n in search.round.iter() {
             let g = search.groups[usize::from(*n)];
             let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
+            let (first, megaflows) = (sub.first_buckets(), self.store.lines());
             for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
-                let (c, more) = sub.candidate(keys.hash[i]);
+                let (c, more) = first.candidate(keys.hash[i]);
                 (keys.megaflow[i], search.more[i]) = (c, more);
-                self.prefetch_megaflow(c);
+                prefetch(megaflows.line(c));
             }
         }
         for n in 0..search.round.len() {
@@ -247,7 +249,8 @@ impl Table {
         }
         for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
             if let Some(sub) = sub(search.near[i][n]) {
-                (keys.megaflow[i], search.more[i]) = sub.candidate(keys.hash[i]);
+                let first = sub.first_buckets();
+                (keys.megaflow[i], search.more[i]) = first.candidate(keys.hash[i]);
                 self.prefetch_megaflow(keys.megaflow[i]);
             }
         }

@@ -8,6 +8,7 @@
 use crate::batch::keys::Line;
 use crate::batch::keys::PWORDS;
 use crate::mem::prefetch;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -198,6 +199,39 @@ pub(crate) struct Store {
     pub high: AtomicU32,
 }
 
+/// Lines and counters of a store's megaflows, as a copy of what leads to them: a loop over packets
+/// keeps it in registers, where the store's own fields would be read again after each write.
+#[derive(Clone, Copy)]
+pub(crate) struct StoredLines<'a> {
+    lines: *const Line,
+    counters: *const Counters,
+    of: PhantomData<&'a Store>,
+}
+
+impl StoredLines<'_> {
+    /// The line of megaflow `i`, which is one of the store's or 0.
+    #[inline(always)]
+    pub fn line(self, i: u32) -> *const Line {
+        // SAFETY: indices are inside the reserved memory.
+        unsafe { self.lines.add(i as usize) }
+    }
+
+    /// Its payload now.
+    #[inline(always)]
+    pub fn payload(self, i: u32) -> Payload {
+        // SAFETY: the store is there; word 7 is only ever accessed atomically.
+        let word = unsafe { AtomicU64::from_ptr(self.line(i).cast_mut().cast::<u64>().add(7)) };
+        Payload(word.load(Ordering::Acquire))
+    }
+
+    /// Its counters, to prefetch.
+    #[inline(always)]
+    pub fn counters(self, i: u32) -> *const Counters {
+        // SAFETY: as for lines.
+        unsafe { self.counters.add(i as usize) }
+    }
+}
+
 impl Store {
     /// Room for `capacity` megaflows; index 0 is never used.
     pub fn new(capacity: usize) -> Self {
@@ -256,6 +290,13 @@ impl Store {
     #[inline]
     pub fn prefetch_ended(&self, i: u32) {
         prefetch(self.ended.at(i as usize));
+    }
+
+    /// Lines and counters, for a loop over many packets.
+    #[inline]
+    pub fn lines(&self) -> StoredLines<'_> {
+        let (lines, counters) = (self.lines.at(0), self.counters.at(0));
+        StoredLines { lines, counters, of: PhantomData }
     }
 
     /// Address of the line, to prefetch.

@@ -5,8 +5,9 @@
 //! expensive; megaflows go back to their first buckets thereby.
 
 use super::flow_store::{MASKS, Reserved, Store};
-use crate::batch::keys::{KeyRef, Keys, Line, Words};
+use crate::batch::keys::{KeyRef, Keys, Words};
 use crate::mem::prefetch;
+use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
 /// Entries per bucket.
@@ -52,6 +53,58 @@ fn sig(hash: u64) -> u16 {
     ((hash >> 48) as u16).max(1)
 }
 
+/// The buckets of a subtable, as a copy of what leads to them: a loop over packets keeps it in
+/// registers, where the subtable's own fields would be read again after each store.
+#[derive(Clone, Copy)]
+pub(super) struct FirstBuckets<'a> {
+    buckets: *const Bucket,
+    size: usize,
+    wrap: usize,
+    has_stash: bool,
+    of: PhantomData<&'a Subtable>,
+}
+
+impl FirstBuckets<'_> {
+    /// The bucket of a half of a hash.
+    #[inline(always)]
+    fn addr(self, h: u32) -> usize {
+        let b = h as usize & self.wrap;
+        // No branch: for half of the sizes it could not be predicted.
+        b & self.wrap >> usize::from(b >= self.size)
+    }
+
+    #[inline(always)]
+    fn at(self, h: u32) -> *const Bucket {
+        // SAFETY: addr() < size <= room.
+        unsafe { self.buckets.add(self.addr(h)) }
+    }
+
+    /// Brings the first bucket of a hash closer.
+    #[inline(always)]
+    pub fn prefetch(self, hash: u64) {
+        prefetch(self.at(hash as u32));
+    }
+
+    /// The first index with the signature of `hash` in its first bucket, 0: none; and whether a
+    /// complete search may find more. If it may and there is none, the second bucket is brought
+    /// closer.
+    #[inline(always)]
+    pub fn candidate(self, hash: u64) -> (u32, bool) {
+        // SAFETY: the subtable is there, and only this thread uses buckets.
+        let b = unsafe { &*self.at(hash as u32) };
+        let s = sig(hash);
+        let hits = b.matches(s);
+        if hits != 0 {
+            return (b.idx[hits.trailing_zeros() as usize], true);
+        }
+        let overflowed = b.overflowed(s);
+        if overflowed {
+            prefetch(self.at((hash >> 32) as u32));
+        }
+        (0, overflowed || self.has_stash)
+    }
+}
+
 impl Subtable {
     /// An empty one with room for `capacity` megaflows, in huge pages if there may be.
     pub fn new(mask: Words, secret: u64, capacity: usize, huge: bool) -> Self {
@@ -78,15 +131,20 @@ impl Subtable {
 
     #[inline]
     fn addr(&self, h: u32) -> usize {
-        let b = h as usize & self.wrap;
-        // No branch: for half of the sizes it could not be predicted.
-        b & self.wrap >> usize::from(b >= self.size)
+        self.first_buckets().addr(h)
     }
 
     #[inline]
     fn bucket(&self, i: usize) -> &Bucket {
         // SAFETY: addr() < size <= room; only this thread uses buckets.
         unsafe { &*self.buckets.at(i) }
+    }
+
+    /// The first step of a search, for a loop over many packets.
+    #[inline]
+    pub fn first_buckets(&self) -> FirstBuckets<'_> {
+        let (size, wrap, has_stash) = (self.size, self.wrap, !self.stash.is_empty());
+        FirstBuckets { buckets: self.buckets.at(0), size, wrap, has_stash, of: PhantomData }
     }
 
     fn bucket_mut(&mut self, i: usize) -> &mut Bucket {
@@ -97,31 +155,14 @@ impl Subtable {
     /// Hashes the keys of these packets, and brings their first buckets closer.
     #[inline(always)]
     pub fn hash_all(&self, keys: &mut Keys, packets: &[u8]) {
-        self.hasher.hash_all(keys, packets, |hash| self.prefetch(hash));
+        let first = self.first_buckets();
+        self.hasher.hash_all(keys, packets, |hash| first.prefetch(hash));
     }
 
     /// Brings the first bucket closer.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
-        prefetch(self.buckets.at(self.addr(hash as u32)));
-    }
-
-    /// The first index with the signature of `hash` in its first bucket, 0: none; and whether a
-    /// complete search may find more. If it may and there is none, the second bucket is brought
-    /// closer.
-    #[inline]
-    pub fn candidate(&self, hash: u64) -> (u32, bool) {
-        let b = self.bucket(self.addr(hash as u32));
-        let s = sig(hash);
-        let hits = b.matches(s);
-        if hits != 0 {
-            return (b.idx[hits.trailing_zeros() as usize], true);
-        }
-        let overflowed = b.overflowed(s);
-        if overflowed {
-            prefetch(self.buckets.at(self.addr((hash >> 32) as u32)));
-        }
-        (0, overflowed || !self.stash.is_empty())
+        self.first_buckets().prefetch(hash);
     }
 
     /// The first index with the signature of `hash` in its second bucket, 0: none.
@@ -337,17 +378,6 @@ impl Hasher {
         Hasher { line, pairs: n.div_ceil(2), ext: ext.collect(), secret }
     }
 
-    /// Of a key, when so many pairs are all.
-    #[inline(always)]
-    fn hash_line<const PAIRS: usize>(&self, line: &Line) -> u64 {
-        let word = |(w, m): (u8, u64)| line[w as usize & 7] & m;
-        let mut h = self.secret;
-        for n in 0..PAIRS {
-            h = fold2(word(self.line[2 * n]) ^ h, word(self.line[2 * n + 1]) ^ K);
-        }
-        fold2(h, K ^ self.secret)
-    }
-
     /// Hashes the keys of these packets; `fetch` asks for the memory that a hash leads to.
     #[inline(always)]
     pub fn hash_all(&self, keys: &mut Keys, packets: &[u8], fetch: impl Fn(u64)) {
@@ -364,10 +394,17 @@ impl Hasher {
 
     #[inline(always)]
     fn hash_pairs<const PAIRS: usize>(&self, keys: &mut Keys, packets: &[u8], fetch: impl Fn(u64)) {
+        // Copies stay in registers; what references lead to is read again after each store.
+        let (words, secret) = (self.line, self.secret);
+        let (lines, hashes) = (&keys.line.0, &mut keys.hash);
         for i in packets.iter().map(|i| usize::from(*i)) {
-            let hash = self.hash_line::<PAIRS>(&keys.line.0[i]);
-            keys.hash[i] = hash;
-            fetch(hash);
+            let word = |(w, m): (u8, u64)| lines[i][w as usize & 7] & m;
+            let mut h = secret;
+            for n in 0..PAIRS {
+                h = fold2(word(words[2 * n]) ^ h, word(words[2 * n + 1]) ^ K);
+            }
+            hashes[i] = fold2(h, K ^ secret);
+            fetch(hashes[i]);
         }
     }
 
@@ -419,7 +456,7 @@ mod tests {
             store.write(i, &key(i), false, Payload::new(1, 1, 0), h);
             assert!(sub.insert(&store, h, i));
             if i >= mostly_returning / 2 && i.is_multiple_of(5000) {
-                let first = |i: &u32| sub.candidate(hash(&sub, *i)).0 == *i;
+                let first = |i: &u32| sub.first_buckets().candidate(hash(&sub, *i)).0 == *i;
                 let far = (1..=i).filter(|i| !first(i)).count();
                 assert!(far > 0 && far * 50 < i as usize, "{far} of {i}");
             }
