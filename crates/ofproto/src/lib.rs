@@ -27,6 +27,7 @@ mod mac_table;
 mod meter_table;
 mod mirroring;
 mod published;
+mod shares;
 mod switch;
 mod tables;
 #[cfg(test)]

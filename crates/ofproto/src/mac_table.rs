@@ -7,6 +7,7 @@
 //! those of other ports, at a bounded rate.
 
 use crate::mac_index::MacWriter;
+use crate::shares::Shares;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// New or moved addresses per port and second, once the port's burst is used up. Taking one in
@@ -157,8 +158,8 @@ pub(crate) struct MacTable {
     by_mac: HashMap<(u16, [u8; 6]), u32>,
     nodes: Nodes,
     ports: BTreeMap<u32, PortMacs>,
-    /// Ports with learned entries, the one with the most last.
-    most: BTreeSet<(usize, u32)>,
+    /// How many learned entries ports have.
+    shares: Shares,
     fixed: BTreeSet<(u16, [u8; 6])>,
     pub max: usize,
     pub aging_ns: u64,
@@ -175,7 +176,7 @@ impl MacTable {
             by_mac: HashMap::new(),
             nodes: Nodes::default(),
             ports: BTreeMap::new(),
-            most: BTreeSet::new(),
+            shares: Shares::default(),
             fixed: BTreeSet::new(),
             max: max.max(1),
             aging_ns: u64::from(aging_s) * 1_000_000_000,
@@ -198,7 +199,7 @@ impl MacTable {
         if let Some(i) = self.by_mac.get(&(vlan, mac)).copied() {
             return self.again(index, i, port, now);
         }
-        if self.by_mac.len() >= self.max && self.most.is_empty() {
+        if self.by_mac.len() >= self.max && self.shares.is_empty() {
             return Learned::Refused;
         }
         if !self.may_teach(port) {
@@ -211,6 +212,7 @@ impl MacTable {
         self.number(i);
         self.by_mac.insert((vlan, mac), i);
         self.link(i);
+        self.count(port, 1);
         self.index(index, vlan, mac, port);
         evicted.map_or(Learned::New, |(v, m)| Learned::Evicted(v, m))
     }
@@ -229,9 +231,15 @@ impl MacTable {
             return Learned::Limited;
         }
         self.unlink(i);
+        if e.port != port {
+            self.count(e.port, -1);
+        }
         let entry = &mut self.nodes.get_mut(i).entry;
         (entry.port, entry.used) = (port, e.used.max(now));
         self.link(i);
+        if e.port != port {
+            self.count(port, 1);
+        }
         if e.port != port || now - e.used.min(now) >= ORDER_STEP_NS {
             self.number(i);
         }
@@ -317,7 +325,10 @@ impl MacTable {
         let Some(i) = self.by_mac.remove(&(vlan, mac)) else { return false };
         match self.fixed.remove(&(vlan, mac)) {
             true => {}
-            false => self.unlink(i),
+            false => {
+                let port = self.unlink(i);
+                self.count(port, -1);
+            }
         }
         self.nodes.free.push(i);
         true
@@ -325,22 +336,17 @@ impl MacTable {
 
     /// The oldest address of the port with the most goes.
     fn evict(&mut self, index: MacWriter<'_>) -> Option<(u16, [u8; 6])> {
-        let (_, port) = self.most.last()?;
-        let e = self.nodes.get(self.ports[port].oldest).entry;
+        let port = self.shares.most()?;
+        let e = self.nodes.get(self.ports[&port].oldest).entry;
         self.stats.evicted += 1;
         self.remove(index, e.vlan, e.mac);
         Some((e.vlan, e.mac))
     }
 
-    /// Takes an entry out of its port's list.
-    fn unlink(&mut self, i: u32) {
+    /// Takes an entry out of its port's list, and says which port that is.
+    fn unlink(&mut self, i: u32) -> u32 {
         let Node { entry: MacEntry { port, .. }, older, newer, .. } = *self.nodes.get(i);
         let p = self.ports.entry(port).or_default();
-        self.most.remove(&(p.n, port));
-        p.n -= 1;
-        if p.n > 0 {
-            self.most.insert((p.n, port));
-        }
         match older {
             NONE => p.oldest = newer,
             _ => self.nodes.get_mut(older).newer = newer,
@@ -349,15 +355,13 @@ impl MacTable {
             NONE => p.newest = older,
             _ => self.nodes.get_mut(newer).older = older,
         }
+        port
     }
 
     /// Puts an entry at the end of its port's list.
     fn link(&mut self, i: u32) {
         let port = self.nodes.get(i).entry.port;
         let p = self.ports.entry(port).or_default();
-        self.most.remove(&(p.n, port));
-        p.n += 1;
-        self.most.insert((p.n, port));
         let before = std::mem::replace(&mut p.newest, i);
         match before {
             NONE => p.oldest = i,
@@ -365,6 +369,13 @@ impl MacTable {
         }
         let node = self.nodes.get_mut(i);
         (node.older, node.newer) = (before, NONE);
+    }
+
+    /// A port has one entry more, or less.
+    fn count(&mut self, port: u32, one: isize) {
+        let p = self.ports.entry(port).or_default();
+        p.n = p.n.saturating_add_signed(one);
+        self.shares.set(port, p.n);
     }
 
     fn index(&mut self, index: MacWriter<'_>, vlan: u16, mac: [u8; 6], port: u32) {
@@ -403,7 +414,7 @@ impl MacTable {
     pub fn expire(&mut self, index: MacWriter<'_>, now: u64, n: usize) -> Vec<(u16, [u8; 6])> {
         self.clock = self.clock.max(now);
         let mut out = Vec::new();
-        let ports: Vec<u32> = self.most.iter().map(|(_, port)| *port).collect();
+        let ports: Vec<u32> = self.shares.ports().collect();
         for port in ports {
             while out.len() < n
                 && let Some(p) = self.ports.get(&port).filter(|p| p.n > 0)

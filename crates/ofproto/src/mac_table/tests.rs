@@ -170,3 +170,20 @@ fn a_flood_in_one_vlan_leaves_the_addresses_of_another() {
     assert_eq!(lab.sw.fdb_limited(lab.br).unwrap(), [(3, before + 5)]);
     assert_eq!(lab.sw.macs_not_learned(), before + 11);
 }
+
+/// Of ports with as many addresses, those of ovs-vswitchd's test "MAC table overflow fairness"
+/// give one up.
+#[test]
+fn of_ports_with_as_many_the_same_give_up_as_in_ovs() {
+    let (index, mut t) = table(10);
+    for i in 0..10 {
+        t.learn(index.writer(), 0, mac(i), i as u32 / 2 + 1, i * SECOND);
+    }
+    for i in 10..26 {
+        t.learn(index.writer(), 0, mac(i), 6, i * SECOND);
+    }
+    let mut left: Vec<_> = t.entries().iter().map(|e| (e.port, e.mac[5])).collect();
+    left.sort_unstable();
+    let old = [(1, 1), (2, 3), (3, 4), (3, 5), (4, 7), (5, 8), (5, 9)];
+    assert_eq!(left, [&old[..], &[(6, 23), (6, 24), (6, 25)]].concat());
+}
