@@ -197,3 +197,20 @@ fn the_machine_and_bonds_are_reported() {
         assert!(types.contains(kind), "{types}");
     }
 }
+
+/// The daemon sleeps up to 100 ms between two looks at what the log wants.
+#[test]
+fn the_log_has_the_first_flow_after_it_was_asked_for() {
+    let s = Sandbox::new();
+    s.start_detached("");
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    for n in 1..=8 {
+        s.vsctl(&format!("add-port br0 p{n} -- set interface p{n} type=dummy"));
+        s.appctl_ok("vlog/set dpif_netdev:info");
+        std::thread::sleep(std::time::Duration::from_millis(150));
+        s.appctl_ok("vlog/set dpif_netdev:dbg");
+        s.appctl_ok(&format!("netdev-dummy/receive p{n} in_port({n}),eth(),eth_type(0x1234)"));
+        let added = s.log().matches("flow_add: ").count();
+        assert_eq!(added, n, "{}", s.log());
+    }
+}

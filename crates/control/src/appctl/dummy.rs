@@ -60,6 +60,8 @@ fn receive(s: &mut State, args: &[String]) -> Result<String, String> {
         }
     }
     s.flush_changes();
+    // The log has what these packets do if that was asked for just before.
+    super::flow_log::turn(s);
     let port = s.dp.port_mut(number).ok_or("no such dummy netdev")?;
     if !packets.iter().all(|p| port.inject(queue, p)) {
         return Err("no such dummy netdev".into());
