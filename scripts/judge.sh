@@ -75,7 +75,7 @@ cd "$dir/suite/tests"
 # The groups of one file of the unit suite.
 groups_of() { sed -n "s/^\(at_help_all=\"\)\{0,1\}\([0-9]*\);$1\.at:.*/\2/p" testsuite; }
 
-unit_groups='ofproto ofproto-dpif lacp tunnel[a-z0-9-]* learn classifier multipath bundle'
+unit_groups='ofproto ofproto-dpif lacp tunnel[a-z0-9-]* learn classifier multipath bundle mcast-snooping'
 if [ $# -eq 0 ] && [ $suite = testsuite ]; then
     set -f # the patterns are sed's, and the suite's files have such names
     for file in $unit_groups; do

@@ -8,7 +8,7 @@ use crate::of::{async_msgs, bundle, table_features};
 use crate::state::{Shared, State, collect};
 use crate::{bfd, bonds, links, offload, polling_log, underlay, vlog};
 use datapath::{Bell, Event, Suspicious, WorkerId};
-use ofproto::{BfdContext, LacpContext};
+use ofproto::{BfdContext, LacpContext, McastContext};
 use openflow::{OfError, Reply};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
@@ -157,10 +157,13 @@ fn turn(s: &mut State, most: usize) -> bool {
             bfd::receive(s, &p, to);
         } else if let Some(to) = context.downcast_ref::<LacpContext>() {
             bonds::receive(s, &p, to);
+        } else if let Some(to) = context.downcast_ref::<McastContext>() {
+            s.ofproto.snoop_mcast(to, &p.packet, now * 1_000_000);
         } else {
             async_msgs::packet_in(s, &p);
         }
     }
+    s.flush_changes();
     s.settled();
     s.ofproto.reclaim(SLICE_FLOWS_MAX);
     s.pending.progress.notify_waiters();

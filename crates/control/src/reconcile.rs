@@ -10,7 +10,7 @@ use crate::ports::{self, Iface};
 use crate::state::{Bridge, Shared, State};
 use crate::tunnel_options::{self, is_tunnel};
 use crate::{controllers, settings, tunnels, vlog};
-use ofproto::{BridgeConfig, PortSpec, PriorityTags, TableConfig, VlanSet};
+use ofproto::{BridgeConfig, McastConfig, McastPort, PortSpec, PriorityTags, TableConfig, VlanSet};
 use openflow::{OfPort, port as of_port};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -282,6 +282,11 @@ fn bridge_config(conf: &BridgeConf, mac: [u8; 6], dpid: u64) -> BridgeConfig {
         forward_bpdu: flag("forward-bpdu"),
         flood_vlans: conf.flood_vlans.clone(),
         tables: conf.flow_tables.iter().map(|(n, t)| (*n, table_config(t))).collect(),
+        mcast: conf.mcast_snooping.then(|| McastConfig {
+            aging_s: number("mcast-snooping-aging-time").unwrap_or(300),
+            table_size: number("mcast-snooping-table-size").unwrap_or(2048) as usize,
+            flood_unregistered: !flag("mcast-snooping-disable-flood-unregistered"),
+        }),
         ..BridgeConfig::default()
     }
 }
@@ -560,6 +565,7 @@ fn port_spec(
         patch_peer: (conf.kind == "patch").then(|| conf.options.get("peer").cloned()).flatten(),
         protected: port.protected,
         priority_tags: priority_tags(port),
+        mcast: mcast_port(port),
         ..PortSpec::default()
     };
     if is_tunnel(&conf.kind) {
@@ -574,6 +580,14 @@ fn port_spec(
     s.bfd.describe(&mut spec);
     s.bonds.describe(&mut spec, port);
     spec
+}
+
+fn mcast_port(port: &PortConf) -> McastPort {
+    let flag = |key: &str| port.other_config.get(key).is_some_and(|v| v == "true");
+    McastPort {
+        flood: flag("mcast-snooping-flood"),
+        flood_reports: flag("mcast-snooping-flood-reports"),
+    }
 }
 
 fn priority_tags(port: &PortConf) -> PriorityTags {

@@ -232,6 +232,16 @@ impl Rewritten {
         out
     }
 
+    /// The packets that may be those of a region when a later table, or NORMAL, looks at them.
+    pub fn before(&self, seen: &Region) -> Region {
+        let mut out = Region { key: seen.key, mask: seen.mask };
+        for i in 0..flow::WORDS {
+            out.mask.words[i] &= !self.mask.words[i];
+        }
+        out.key = out.key.masked(&out.mask);
+        out
+    }
+
     /// The packets whose decisions may be others as an address changed: those to it, and if it was
     /// known those from it.
     pub fn mac_regions(&self, mac: Mac) -> impl Iterator<Item = Region> + '_ {

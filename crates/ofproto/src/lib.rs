@@ -24,6 +24,7 @@ mod learned;
 mod mac_changes;
 mod mac_index;
 mod mac_table;
+mod mcast;
 mod meter_table;
 mod mirroring;
 mod published;
@@ -42,6 +43,7 @@ mod work;
 pub use action_text::{action_text, actions_text, instructions_text, parse_subfield};
 pub use events::{Event, StagedPacket};
 pub use mac_table::{MacEntry, MacStats};
+pub use mcast::members::McastEntry;
 pub use meter_table::METERS_MAX;
 pub use mirroring::{MIRRORS_MAX, MirrorSpec, MirrorTo};
 pub use switch::Switch;
@@ -52,7 +54,7 @@ pub use tables::instructions::{outputs_to, uses_group};
 pub use tables::table::N_TABLES;
 pub use trace::{Options, TraceStyle, punt_text};
 pub use transaction::{BundleItem, Change, Items, Outcome};
-pub use translate::{BfdContext, LacpContext, PacketInContext};
+pub use translate::{BfdContext, LacpContext, McastContext, PacketInContext};
 pub use tunnel::{
     Addresses, Local, Neighbour, Remote, Route, Routes, Solicitation, TunnelSpec, source_for,
 };

@@ -4,13 +4,14 @@
 use crate::groups::history::GroupsAt;
 use crate::groups::liveness::Groups;
 use crate::mac_index::MacIndex;
+use crate::mcast::members::McastView;
 use crate::meter_table::Meters;
 use crate::mirroring::{MirrorView, Mirrored};
 use crate::tables::table::Tables;
 use crate::tables::tlv::{Masks, TlvTable};
 use crate::translate::frozen::States;
 use crate::tunnel::{Tunnels, Underlay};
-use crate::types::{BondSpec, BridgeConfig, PortSpec, PriorityTags, VlanMode};
+use crate::types::{BondSpec, BridgeConfig, McastPort, PortSpec, PriorityTags, VlanMode};
 use action::Meter;
 use flow::{Key, PortNo, at};
 use openflow::OfPort;
@@ -130,6 +131,8 @@ pub(crate) struct BridgeView {
     /// How many flows there are where learn actions have limits.
     pub learned: Arc<Published<crate::learned::Counts>>,
     pub macs: Arc<MacIndex>,
+    /// Where members of multicast groups are, if the bridge snoops.
+    pub mcast: Option<Arc<Published<McastView>>>,
     /// Some controller wants packets whose TTL expired.
     pub expired_wanted: Arc<AtomicBool>,
     /// Credit id of a miss in table 0; the others follow.
@@ -186,6 +189,7 @@ pub(crate) struct Bundle {
     pub vlan: VlanMode,
     pub protected: bool,
     pub priority_tags: PriorityTags,
+    pub mcast: McastPort,
     pub mirrors: Mirrored,
     /// None: the first interface that is live carries all packets.
     pub bond: Option<BondSpec>,

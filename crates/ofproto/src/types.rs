@@ -58,6 +58,34 @@ pub struct BridgeConfig {
     pub restoring: bool,
     /// Names and limits of tables that have some.
     pub tables: BTreeMap<u8, TableConfig>,
+    /// Some: multicast goes where its members are (`mcast_snooping_enable`).
+    pub mcast: Option<McastConfig>,
+}
+
+/// How a bridge snoops for members of multicast groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct McastConfig {
+    /// A member that is not heard of for this many seconds has left (`mcast-snooping-aging-time`).
+    pub aging_s: u32,
+    /// At most this many groups (`mcast-snooping-table-size`).
+    pub table_size: usize,
+    /// Groups without members are for all (`mcast-snooping-disable-flood-unregistered`).
+    pub flood_unregistered: bool,
+}
+
+impl Default for McastConfig {
+    fn default() -> Self {
+        McastConfig { aging_s: 300, table_size: 2048, flood_unregistered: true }
+    }
+}
+
+/// What a port gets in a bridge that snoops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct McastPort {
+    /// All multicast (`mcast-snooping-flood`).
+    pub flood: bool,
+    /// What members report (`mcast-snooping-flood-reports`).
+    pub flood_reports: bool,
 }
 
 /// `OFPTC_TABLE_MISS_*` of OpenFlow 1.1 and 1.2 (OpenFlow 1.2, section A.3.3).
@@ -113,6 +141,7 @@ impl Default for BridgeConfig {
             fail_open: false,
             restoring: false,
             tables: BTreeMap::new(),
+            mcast: None,
         }
     }
 }
@@ -234,6 +263,8 @@ pub struct PortSpec {
     pub protected: bool,
     /// Which packets without a VLAN leave by NORMAL with a tag for their priority.
     pub priority_tags: PriorityTags,
+    /// What it gets if the bridge snoops.
+    pub mcast: McastPort,
     /// The switch itself takes these packets.
     pub bfd: Option<BfdFilter>,
     /// Some: it is an interface of a port that speaks LACP.

@@ -43,7 +43,6 @@ const CASES: &[(&str, &str)] = &[
         "set bridge br0 ipfix=@s -- --id=@s create ipfix targets=\"127.0.0.1:1\"",
         "bridge br0: ipfix",
     ),
-    ("set bridge br0 mcast_snooping_enable=true", "bridge br0: mcast_snooping_enable"),
     ("set-ssl /nonexistent/key /nonexistent/cert /nonexistent/ca", "Open_vSwitch: ssl"),
     ("set port p1 other_config:bond-detect-mode=miimon", "port p1: other_config:bond-detect-mode"),
     (
@@ -129,7 +128,6 @@ fn commands_of_a_feature_that_is_asked_for_and_not_there_fail() {
         ("rstp/tcn", "bridge br0 rstp_enable=true"),
         ("cfm/show", "interface p1 cfm_mpid=1"),
         ("cfm/set-fault true", "interface p1 cfm_mpid=1"),
-        ("mdb/flush", "bridge br0 mcast_snooping_enable=true"),
         ("autoattach/status", "interface p1 lldp:enable=true"),
     ];
     for (command, setting) in cases {

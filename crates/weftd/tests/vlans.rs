@@ -4,7 +4,7 @@ mod lab;
 
 use lab::*;
 use std::collections::BTreeMap;
-use testkit::{Frame, Net, Netns, Probe, Switch, privileged, veth};
+use testkit::{Frame, L4, Net, Netns, Probe, Switch, V4, privileged, veth};
 
 /// A switch whose ports v1 to vN end at probes named after them.
 struct Bench<'a> {
@@ -193,4 +193,54 @@ fn flood_all_and_special_ports() {
     ofctl(&b.sw, "mod-port br0 v4 up");
     wait_for("admin state", || iface(&b.sw, "v4", "admin_state") == "up");
     assert_eq!(b.send(1, &frame(1, 0, 0)), seen([(1, &[]), (4, &[9])]));
+}
+
+/// A message of IGMP from a host, its checksum filled in.
+fn igmp(host: u8, kind: u8, group: [u8; 4]) -> Frame {
+    let mut message = [[kind, 0, 0, 0].as_slice(), &group].concat();
+    let sum = wire::checksum::internet(&message).to_be_bytes();
+    message[2..4].copy_from_slice(&sum);
+    let ip = V4::new([10, 0, 0, host], group, L4::Other(2, message));
+    Frame::new(mac(host), [1, 0, 0x5e, group[1] & 0x7f, group[2], group[3]], Net::V4(ip))
+}
+
+#[test]
+fn multicast_goes_to_members_and_routers() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns, far) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
+    let b = bench(&ns, &far, 4);
+    let group = [239, 94, 1, 1];
+    let to = [1, 0, 0x5e, 94, 1, 1];
+    let data = Frame::udp4((mac(1), to), ([10, 0, 0, 1], group), (5000, 5000), b"stream");
+    assert_eq!(b.send(1, &data).len(), 3, "no bridge snoops unasked");
+    assert!(
+        b.sw.appctl(&["mdb/show", "br0"]).is_err() && b.sw.appctl(&["mdb/flush", "br0"]).is_err()
+    );
+    vsctl(&b.sw, "set bridge br0 mcast_snooping_enable=true");
+    assert_eq!(b.send(1, &data).len(), 3, "unregistered");
+    vsctl(&b.sw, "set bridge br0 other_config:mcast-snooping-disable-flood-unregistered=true");
+    assert_eq!(b.send(1, &data), seen([]));
+    assert_eq!(b.send(2, &igmp(2, 0x16, group)), seen([]), "there is no router");
+    assert_eq!(b.send(1, &data), seen([(2, &[])]));
+    assert_eq!(b.send(4, &igmp(4, 0x11, [224, 0, 0, 1])).len(), 3, "a query is for all");
+    assert_eq!(b.send(1, &data), seen([(2, &[]), (4, &[])]));
+    assert_eq!(b.send(3, &igmp(3, 0x16, group)), seen([(4, &[])]));
+    let shown = appctl(&b.sw, "mdb/show br0");
+    let lines: Vec<Vec<&str>> =
+        shown.lines().map(|l| l.split_whitespace().take(3).collect()).collect();
+    let (title, rest) = lines.split_first().unwrap();
+    assert_eq!(title, &["port", "VLAN", "GROUP"]);
+    assert_eq!(rest, [["2", "0", "239.94.1.1"], ["3", "0", "239.94.1.1"], ["4", "0", "querier"]]);
+    assert_eq!(b.send(2, &igmp(2, 0x17, group)), seen([(4, &[])]));
+    assert_eq!(b.send(1, &data), seen([(3, &[]), (4, &[])]));
+    vsctl(&b.sw, "set port v2 other_config:mcast-snooping-flood=true");
+    assert_eq!(b.send(1, &data), seen([(2, &[]), (3, &[]), (4, &[])]));
+    vsctl(&b.sw, "remove port v2 other_config mcast-snooping-flood -- del-port v3");
+    assert_eq!(b.send(1, &data), seen([(4, &[])]));
+    assert_eq!(appctl(&b.sw, "mdb/flush"), "table successfully flushed\n");
+    assert_eq!(b.send(1, &data), seen([]));
+    vsctl(&b.sw, "set bridge br0 mcast_snooping_enable=false");
+    assert_eq!(b.send(1, &data), seen([(2, &[]), (4, &[])]));
 }

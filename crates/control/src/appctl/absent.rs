@@ -49,7 +49,6 @@ macro_rules! unless {
 
 const LLDP: &[&str] = &["lldp", "auto_attach"];
 const CFM: &[&str] = &["cfm_", "other_config:cfm_"];
-const MCAST: &[&str] = &["mcast_snooping", "other_config:mcast-snooping"];
 const RSTP: &[&str] = &["rstp_", "other_config:rstp-"];
 const STP: &[&str] = &["stp_", "other_config:stp-"];
 
@@ -100,17 +99,6 @@ pub const COMMANDS: &[Command] = &[
     command("dpctl/parse-actions", "actions", 1, 1, refuse!(NO_FLOWS)),
     command("dpctl/set-if", "dp iface...", 2, usize::MAX, refuse!(NO_PORTS)),
     command("dpif-netlink/dispatch-mode", "", 0, 0, refuse!("there is no kernel datapath here")),
-    command(
-        "mdb/flush",
-        "[bridge]",
-        0,
-        1,
-        unless!(
-            MCAST,
-            all_or!("table successfully flushed\n", "multicast snooping is disabled", 0)
-        ),
-    ),
-    command("mdb/show", "bridge", 1, 1, unless!(MCAST, refuse!("multicast snooping is disabled"))),
     command(
         "ofproto/trace-packet-out",
         "[-consistent] {[dp_name] odp_flow | bridge br_flow} [OPTIONS...] [-generate|packet] actions",

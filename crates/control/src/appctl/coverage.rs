@@ -51,6 +51,7 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
     all.insert("flow_learning_limited".into(), s.ofproto.flows_not_learned());
     all.insert("mac_learning_static_none_move".into(), s.ofproto.macs_not_moved());
     all.insert("mac_learning_limited".into(), s.ofproto.macs_not_learned());
+    all.insert("mcast_snooping_limited".into(), s.ofproto.mcast_not_heard());
     let here = |count: fn(&Counts) -> u64| -> u64 {
         count(&s.of.counts) + s.conns.values().map(|c| count(&c.counts)).sum::<u64>()
     };

@@ -30,7 +30,7 @@ pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
 }
 
 /// An OpenFlow port as a number, or by its name if that is reserved.
-fn number(port: u32) -> String {
+pub fn number(port: u32) -> String {
     if port == openflow::port::LOCAL { "LOCAL".into() } else { port.to_string() }
 }
 

@@ -18,6 +18,7 @@ pub mod fragments;
 pub mod history;
 pub mod implementations;
 mod lookups;
+mod mdb;
 mod offload;
 pub mod perf;
 mod pmd;
@@ -152,6 +153,8 @@ pub const COMMANDS: &[Command] = &[
     command("tnl/neigh/set", "BRIDGE IP MAC", 3, 3, tunnel_commands::set_neighbour),
     command("tnl/neigh/show", "", 0, 0, tunnel_commands::neighbours),
     command("tnl/ports/show", "-v", 0, 1, tunnel_commands::ports),
+    command("mdb/flush", "[bridge]", 0, 1, mdb::flush),
+    command("mdb/show", "bridge", 1, 1, mdb::show),
     command("ofproto/list", "", 0, 0, fdb::list),
     command(
         "ofproto/trace",

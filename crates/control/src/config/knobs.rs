@@ -35,7 +35,6 @@ const NO_REVALIDATORS: &str = "there are no handler and revalidator threads";
 const NO_OFFLOAD: &str = "there is no kernel datapath";
 const MII: &str = "links are as drivers and the kernel say";
 const NO_STP: &str = "spanning trees are not there";
-const NO_MCAST: &str = "multicast is flooded";
 const NO_CFM: &str = "CFM is not spoken";
 const NO_CT_STATE: &str = "connections have no such state";
 
@@ -131,7 +130,7 @@ const BRIDGE: &[Knob] = &[
     ("ipfix", ANY, "packets are not sampled"),
     ("netflow", ANY, "flows are not exported"),
     ("sflow", ANY, "packets are not sampled"),
-    ("mcast_snooping_enable", OFF, NO_MCAST),
+    ("mcast_snooping_enable", Works, ""),
     ("rstp_enable", OFF, NO_STP),
     ("stp_enable", OFF, NO_STP),
     ("other_config:controller-queue-size", ANY, ""),
@@ -144,9 +143,9 @@ const BRIDGE: &[Knob] = &[
     ("other_config:in-band-queue", ANY, "controllers are reached out of band only"),
     ("other_config:mac-aging-time", Works, ""),
     ("other_config:mac-table-size", Works, ""),
-    ("other_config:mcast-snooping-aging-time", ANY, NO_MCAST),
-    ("other_config:mcast-snooping-disable-flood-unregistered", OFF, NO_MCAST),
-    ("other_config:mcast-snooping-table-size", ANY, NO_MCAST),
+    ("other_config:mcast-snooping-aging-time", Works, ""),
+    ("other_config:mcast-snooping-disable-flood-unregistered", Works, ""),
+    ("other_config:mcast-snooping-table-size", Works, ""),
     ("other_config:rstp-address", ANY, NO_STP),
     ("other_config:rstp-ageing-time", ANY, NO_STP),
     ("other_config:rstp-force-protocol-version", ANY, NO_STP),
@@ -194,8 +193,8 @@ const PORT: &[Knob] = &[
     ("other_config:lacp-system-priority", Works, ""),
     ("other_config:lacp-time", Works, ""),
     ("other_config:lb-output-action", Works, "bonds of mode balance-tcp always work like that"),
-    ("other_config:mcast-snooping-flood", OFF, NO_MCAST),
-    ("other_config:mcast-snooping-flood-reports", OFF, NO_MCAST),
+    ("other_config:mcast-snooping-flood", Works, ""),
+    ("other_config:mcast-snooping-flood-reports", Works, ""),
     ("other_config:priority-tags", Works, ""),
     ("other_config:qinq-ethtype", Works, ""),
     ("other_config:rstp-enable", ANY, NO_STP),

@@ -43,6 +43,7 @@ impl Switch {
         }
         if left > 0 {
             left -= self.expire_macs(now, left);
+            left -= self.expire_mcast(now, left);
         }
         if left > 0 {
             self.expire_neighbours(now);

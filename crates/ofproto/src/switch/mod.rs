@@ -9,6 +9,7 @@ pub(crate) mod flow_search;
 pub(crate) mod groups;
 mod learning;
 mod mac_regions;
+mod mdb;
 mod meters;
 mod mirrors;
 mod options;
@@ -24,6 +25,7 @@ mod underlay;
 use crate::bridge::{Bridge, mac_limit};
 use crate::events::{Event, Outbox, Rewritten};
 use crate::learned::Learned;
+use crate::mcast::members::McastTable;
 use crate::meter_table::MeterNumbers;
 use crate::published::{PublishedState, Shared, View};
 use crate::tables::counters::{Slot, Slots};
@@ -75,6 +77,8 @@ pub struct Switch {
     pub(crate) meter_numbers: MeterNumbers,
     pub(crate) meters_touched_ms: u64,
     pub(crate) learned: Learned,
+    /// Members of multicast groups, of bridges that snoop.
+    pub(crate) mcast: BTreeMap<u32, McastTable>,
     /// The timeout policies of zones that have one.
     pub(crate) zone_timeouts: Arc<BTreeMap<u16, u32>>,
 }
@@ -107,6 +111,7 @@ impl Switch {
             meter_numbers: MeterNumbers::default(),
             meters_touched_ms: 0,
             learned: Learned::default(),
+            mcast: BTreeMap::new(),
             zone_timeouts: Arc::default(),
         }
     }
@@ -161,8 +166,10 @@ impl Switch {
         }
         let id = self.bridges.len() as u32;
         let miss_base = self.slots.alloc_tables(id, now);
+        let mcast = config.mcast;
         let bridge = Bridge::new(id, name, config, self.shared.domain.clone(), miss_base);
         self.bridges.push(Some(bridge));
+        self.configure_mcast(BridgeId(id), mcast);
         self.publish();
         Ok(BridgeId(id))
     }
@@ -182,9 +189,11 @@ impl Switch {
         let misses_only = before == config;
         b.macs.max = mac_limit(&config);
         b.macs.aging_ns = u64::from(config.mac_aging_s) * 1_000_000_000;
+        let mcast = config.mcast;
         b.config = config;
         b.forget_names();
         let misses = b.miss_base..b.miss_base + N_TABLES as u32;
+        self.configure_mcast(id, mcast);
         self.publish();
         match misses_only {
             true => self.outbox.missed.push(misses),
@@ -201,6 +210,7 @@ impl Switch {
         let Some(bridge) = self.bridges[id.index()].take() else {
             return Err(ConfigError::NoBridge);
         };
+        self.configure_mcast(id, None);
         self.slots.release_tables(bridge.miss_base, now);
         let counts = bridge.patch_counts.values().flat_map(|base| [*base, base + 1]);
         let counts = counts.chain(crate::mirroring::credits(&bridge.mirrors));

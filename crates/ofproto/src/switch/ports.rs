@@ -90,7 +90,12 @@ impl Switch {
         }
         let decides = self.port_decides(id, &spec)?;
         let b = self.bridge_mut(id)?;
-        let old = b.ports.insert(spec.of_port, spec).map(|old| describe(&old));
+        let (of_port, vlan) = (spec.of_port, spec.vlan.clone());
+        let old = b.ports.insert(of_port, spec);
+        if old.as_ref().is_some_and(|old| old.vlan != vlan) {
+            self.forget_mcast(id, of_port);
+        }
+        let old = old.map(|old| describe(&old));
         let events = &mut self.outbox.events;
         match old {
             Some(old) if old == desc => {}
@@ -129,6 +134,7 @@ impl Switch {
         b.macs.remove_port(b.mac_index.writer(guard), of_port);
         self.outbox.events.push(Event::PortStatus(id, DELETED, describe(&spec), None));
         self.forget_neighbours(&[&spec.name]);
+        self.forget_mcast(id, of_port);
         self.publish();
         self.ports_changed(id);
         self.outbox.region(Region::ALL);

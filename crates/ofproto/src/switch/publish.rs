@@ -54,9 +54,17 @@ impl Switch {
                 let (vlan, protected) = (spec.vlan.clone(), spec.protected);
                 let mirrors = Default::default();
                 let bond = b.bonds.get(&spec.bundle).cloned();
-                let priority_tags = spec.priority_tags;
+                let (priority_tags, mcast) = (spec.priority_tags, spec.mcast);
                 let ports = vec![];
-                bundles.push(Bundle { ports, vlan, protected, priority_tags, mirrors, bond });
+                bundles.push(Bundle {
+                    ports,
+                    vlan,
+                    protected,
+                    priority_tags,
+                    mcast,
+                    mirrors,
+                    bond,
+                });
                 names.push(&spec.bundle);
             }
             bundles[bundle].ports.push(spec.of_port);
@@ -76,6 +84,7 @@ impl Switch {
             meters: b.meters.published.clone(),
             learned: b.learning.published.clone(),
             macs: b.mac_index.clone(),
+            mcast: self.mcast.get(&b.id).map(|t| t.published.clone()),
             expired_wanted: b.expired_wanted.clone(),
             miss_base: b.miss_base,
             tlv: b.tlv.clone(),

@@ -3,16 +3,19 @@
 use super::Switch;
 use crate::trace::recorder::Recorder;
 use crate::trace::{Options, TraceStyle, punt_text};
-use crate::translate::effects::BfdContext;
+use crate::translate::effects::{BfdContext, McastContext};
 use crate::translate::pipe::resolve;
 use crate::translate::xlate::Xlate;
 use crate::types::{BridgeId, ConfigError};
 use action::{Decision, Op, Punt, Request};
 use flow::{Key, at, flow_text, megaflow_text};
 
-/// Does the switch itself take the packet?
-fn is_taken(op: &Op) -> bool {
-    matches!(op, Op::Punt(p) if p.context.is::<BfdContext>())
+/// Why the switch itself reads the packet, as ovs-vswitchd says it; None: it does not.
+fn taken_because(op: &Op) -> Option<&'static str> {
+    let Op::Punt(p) = op else { return None };
+    let snooped = "Uses action(s) not supported by datapath.";
+    let bfd = p.context.is::<BfdContext>().then_some("Consists of BFD packets.");
+    bfd.or_else(|| p.context.is::<McastContext>().then_some(snooped))
 }
 
 impl Switch {
@@ -142,14 +145,16 @@ impl Switch {
         };
         let style = action::OpsText { punt: &punt, port: &dp_names };
         // What the switch takes is no action in ovs-vswitchd.
-        let (taken, ops): (Vec<Op>, Vec<Op>) = out.ops.iter().cloned().partition(is_taken);
+        let taken = out.ops.iter().find_map(taken_because);
+        let ops = out.ops.iter().filter(|op| taken_because(op).is_none()).cloned();
+        let ops: Vec<Op> = ops.collect();
         let ops = action::ops_text_with(&ops, &style);
         text.push_str(&format!(
             "\nFinal flow: {done}\nMegaflow: {megaflow}\nDatapath actions: {ops}\n"
         ));
-        if !taken.is_empty() {
+        if let Some(why) = taken {
             text.push_str("This flow is handled by the userspace slow path because it:\n");
-            text.push_str("  - Consists of BFD packets.\n");
+            text.push_str(&format!("  - {why}\n"));
         }
         if let Some(why) = r.failed {
             text.push_str(&format!("\nTranslation failed ({why}), packet is dropped.\n"));

@@ -4,6 +4,7 @@ mod bounds;
 mod encap_tests;
 mod learning_tests;
 mod links;
+mod mcast_tests;
 mod mirrors_tests;
 mod misses;
 mod ovs_trace;

@@ -3,7 +3,7 @@
 mod notes;
 pub(crate) mod recorder;
 
-use crate::translate::effects::{BfdContext, LacpContext, PacketInContext};
+use crate::translate::effects::{BfdContext, LacpContext, McastContext, PacketInContext};
 use action::Punt;
 use flow::TunMetadata;
 use openflow::Reason;
@@ -42,6 +42,9 @@ pub fn punt_text(p: &Punt) -> String {
     }
     if p.context.is::<LacpContext>() {
         return "userspace(pid=0,slow_path(lacp))".into();
+    }
+    if p.context.is::<McastContext>() {
+        return "userspace(pid=0,slow_path(action))".into();
     }
     let Some(c) = p.context.downcast_ref::<PacketInContext>() else {
         return "userspace(pid=0)".into();

@@ -88,6 +88,17 @@ pub struct BfdContext {
     pub port: OfPort,
 }
 
+/// Whose packet it is: the context of a [`action::Punt`] of a packet of IGMP or MLD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct McastContext {
+    /// The bridge.
+    pub bridge: crate::BridgeId,
+    /// The VLAN in that bridge.
+    pub vlan: u16,
+    /// The port that it came in on.
+    pub port: OfPort,
+}
+
 /// What a packet-in says about its packet: the context of a [`action::Punt`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketInContext {

@@ -15,6 +15,7 @@ pub(crate) mod frozen;
 mod learn;
 mod length;
 mod mirror;
+mod multicast;
 mod normal;
 mod output;
 mod own;
@@ -27,4 +28,4 @@ mod tunnel;
 mod tunnel_options;
 pub(crate) mod xlate;
 
-pub use effects::{BfdContext, LacpContext, PacketInContext};
+pub use effects::{BfdContext, LacpContext, McastContext, PacketInContext};

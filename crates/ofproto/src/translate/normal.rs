@@ -84,7 +84,10 @@ impl<'a> Xlate<'a, '_> {
             // An address is behind a bond, not behind one of its interfaces.
             self.learn(bridge.bundles[input.bundle].ports[0], tags.outer.vid);
         }
-        self.forward(input.map(|p| p.bundle), &tags, dst);
+        let from = input.map(|p| p.bundle);
+        if !self.send_to_group(from, &tags, dst) {
+            self.forward(from, &tags, dst);
+        }
     }
 
     /// The tags of a packet in the bridge that came from a port; None: it may not come in there.
@@ -139,7 +142,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    fn normal_flood(&mut self, input: Option<usize>, tags: &Tags) {
+    pub(super) fn normal_flood(&mut self, input: Option<usize>, tags: &Tags) {
         let bridge = self.bridge;
         let from_protected = input.is_some_and(|b| bridge.bundles[b].protected);
         for (i, b) in bridge.bundles.iter().enumerate() {

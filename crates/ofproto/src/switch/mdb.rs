@@ -1,0 +1,120 @@
+//! Multicast snooping of bridges: what packets of IGMP and MLD teach.
+
+use super::Switch;
+use crate::mcast::members::{Changed, McastEntry, McastTable};
+use crate::mcast::messages::{self, Said};
+use crate::translate::effects::McastContext;
+use crate::types::{BridgeId, McastConfig};
+use action::Region;
+use flow::{Key, Mask, at};
+use openflow::OfPort;
+
+impl Switch {
+    /// A packet of IGMP or MLD has come in, at `now` (ns).
+    pub fn snoop_mcast(&mut self, to: &McastContext, frame: &[u8], now: u64) {
+        let Ok(b) = self.bridge(to.bridge) else { return };
+        let Some(port) = b.ports.get(&to.port).map(|p| p.mcast) else { return };
+        let Some(table) = self.mcast.get_mut(&to.bridge.0) else { return };
+        if port.flood || !table.hears(to.port, now) {
+            return;
+        }
+        // What comes is sent there anyway.
+        let silent = |t: &McastTable| t.is_router(to.vlan, to.port);
+        for said in messages::read(frame) {
+            if !table.hears(to.port, now) {
+                break;
+            }
+            match said {
+                Said::Router => table.router(to.vlan, to.port, now),
+                Said::Join(group) if !silent(table) => {
+                    table.join((to.vlan, group), to.port, now);
+                }
+                // Behind a port that gets reports are more hosts than one.
+                Said::Leave(group) if !port.flood_reports => {
+                    table.leave((to.vlan, group), to.port);
+                }
+                _ => {}
+            }
+        }
+        self.publish_mcast(to.bridge);
+    }
+
+    /// Packets of IGMP and MLD, and what they say, that were passed over because their port sent
+    /// too many.
+    pub fn mcast_not_heard(&self) -> u64 {
+        self.mcast.values().map(McastTable::not_heard).sum()
+    }
+
+    /// Members and routers (`mdb/show`); None: the bridge does not snoop.
+    pub fn mdb(&self, id: BridgeId) -> Option<Vec<McastEntry>> {
+        Some(self.mcast.get(&id.0)?.entries())
+    }
+
+    /// Forgets members and routers (`mdb/flush`); false: the bridge does not snoop.
+    pub fn mdb_flush(&mut self, id: BridgeId) -> bool {
+        let Some(table) = self.mcast.get_mut(&id.0) else { return false };
+        table.flush();
+        self.publish_mcast(id);
+        true
+    }
+
+    pub(super) fn configure_mcast(&mut self, id: BridgeId, config: Option<McastConfig>) {
+        let domain = self.shared.domain.clone();
+        match config {
+            Some(config) => self
+                .mcast
+                .entry(id.0)
+                .or_insert_with(|| McastTable::new(domain, config))
+                .configure(config),
+            None => _ = self.mcast.remove(&id.0),
+        }
+    }
+
+    /// A port goes, or is in other VLANs now.
+    pub(super) fn forget_mcast(&mut self, id: BridgeId, port: OfPort) {
+        let Some(table) = self.mcast.get_mut(&id.0) else { return };
+        table.remove_port(port);
+        self.publish_mcast(id);
+    }
+
+    /// Removes what is too old, `n` members and routers at most; says how many.
+    pub(super) fn expire_mcast(&mut self, now: u64, n: usize) -> usize {
+        let mut left = n;
+        let all: Vec<u32> = self.mcast.keys().copied().collect();
+        for id in all {
+            left -= self.mcast.get_mut(&id).map_or(0, |t| t.expire(now, left));
+            self.publish_mcast(BridgeId(id));
+        }
+        n - left
+    }
+
+    fn publish_mcast(&mut self, id: BridgeId) {
+        let changed = self.mcast.get_mut(&id.0).map(McastTable::publish);
+        for changed in changed.into_iter().flatten() {
+            let region = self.rewritten.before(&to_group(changed));
+            self.outbox.region(region);
+        }
+    }
+}
+
+/// The packets that NORMAL may send elsewhere.
+fn to_group(changed: Changed) -> Region {
+    let (mut key, mut mask) = (Key::ZERO, Mask::ZERO);
+    match changed {
+        Changed::Routers => {
+            mask.set_u8(at::ETH_DST, 1);
+            key.set_u8(at::ETH_DST, 1);
+        }
+        Changed::Group(group) => match group.to_ipv4_mapped() {
+            Some(v4) => {
+                mask.set_u32(at::IP_DST, !0);
+                key.set_u32(at::IP_DST, v4.into());
+            }
+            None => {
+                mask.set(at::IPV6_DST, [0xff; 16]);
+                key.set(at::IPV6_DST, group.octets());
+            }
+        },
+    }
+    Region { key, mask }
+}
