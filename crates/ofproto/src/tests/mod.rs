@@ -177,6 +177,17 @@ fn normal_learns_floods_and_tags() {
 }
 
 #[test]
+fn a_flood_reaches_the_bridges_own_port_first() {
+    let mut lab = Lab::new();
+    lab.sw.install_default_flow(lab.br, 0).unwrap();
+    let (of_port, dp_port) = (port::LOCAL, Some(100));
+    let (name, bundle) = ("br0".into(), "br0".into());
+    let local = PortSpec { of_port, name, bundle, dp_port, ..PortSpec::default() };
+    lab.sw.add_port(lab.br, local).unwrap();
+    assert_eq!(lab.send("in_port=1,udp,dl_dst=ff:ff:ff:ff:ff:ff"), "100,12,13,14");
+}
+
+#[test]
 fn a_controllers_packet_is_flooded_by_normal_and_teaches_nothing() {
     let mut lab = Lab::new();
     lab.sw.install_default_flow(lab.br, 0).unwrap();

@@ -145,7 +145,11 @@ impl<'a> Xlate<'a, '_> {
     pub(super) fn normal_flood(&mut self, input: Option<usize>, tags: &Tags) {
         let bridge = self.bridge;
         let from_protected = input.is_some_and(|b| bridge.bundles[b].protected);
-        for (i, b) in bridge.bundles.iter().enumerate() {
+        // The bridge's own port is its oldest, and ovs-vswitchd's order is that of age.
+        let local = bridge.port(port::LOCAL).map(|p| p.bundle);
+        let others = (0..bridge.bundles.len()).filter(|i| Some(*i) != local);
+        for i in local.into_iter().chain(others) {
+            let b = &bridge.bundles[i];
             if !self.spend(1) {
                 return;
             }
