@@ -50,7 +50,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         if list.len() > UNFILTERED_SUBTABLES_MAX {
             self.one_by_one(guard, &mut batch);
         } else {
-            for entry in list {
+            for entry in list.iter() {
                 let max = u32::from(entry.max_priority);
                 if (0..keys.len()).all(|i| batch.least(i) > max) {
                     break;

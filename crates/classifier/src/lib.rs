@@ -29,6 +29,8 @@
 //! # Invariants
 //! - Inserting, removing and finding an exact rule cost the same in a table of a hundred rules and
 //!   of a million (hash arrays grow by doubling, which is amortised).
+//! - A rule of a new mask, or of a new highest priority of its mask, has a piece of the list of
+//!   subtables copied, and the row of pieces ([`list`]), not the list.
 //! - A reader that starts after a rule was linked at a version it sees finds that rule or a better
 //!   one: a subtable's maximum is published before the rule, and lowered after removal.
 //! - [`Linear`] defines what is right.
@@ -39,6 +41,7 @@ mod chain;
 mod filter;
 mod hash;
 mod linear;
+mod list;
 mod merge;
 mod node;
 mod prefix_trie;
@@ -51,7 +54,6 @@ mod stage;
 mod subtable;
 mod trie;
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,6 +65,7 @@ use sync::{Domain, Guard, Published};
 pub use batch::BATCH;
 use chain::Handle;
 pub use linear::Linear;
+use list::{List, Listed};
 use prefix_trie::PrefixTrie;
 use prefixes::{Prefixes, Tries};
 use priorities::Priorities;
@@ -70,19 +73,13 @@ use rule::Shape;
 pub use rule::{NEVER, Rule};
 use subtable::{Owned, Subtable, Wanted};
 
-/// A subtable, or the prefix trie, as readers find it.
-struct Entry<T: Send + Sync + 'static> {
-    /// At least the highest priority there.
-    max_priority: u16,
-    /// None: the prefix trie.
-    subtable: Option<Arc<Subtable<T>>>,
-}
-
 struct Writer<T: Send + Sync + 'static> {
     by_mask: HashMap<Shape, Owned<T>>,
     /// Of the prefix trie.
     priorities: Priorities,
     serial: u64,
+    /// Entries and pieces of published lists that were copied for later ones.
+    copied: usize,
     /// Rules that live in a subtable of another mask than their own.
     merged: usize,
 }
@@ -139,7 +136,7 @@ const PREPARED_SUBTABLES: usize = 4;
 /// All methods without a [`Guard`] take the writer's lock and are meant for control threads; those
 /// with one take no lock and never wait.
 pub struct Classifier<T: Send + Sync + 'static> {
-    list: Published<Box<[Entry<T>]>>,
+    list: Published<List<T>>,
     prefix_trie: PrefixTrie<T>,
     tries: Tries,
     writer: Mutex<Writer<T>>,
@@ -153,13 +150,14 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     /// An empty table whose readers are registered in `domain`.
     pub fn new(domain: Domain) -> Self {
         Classifier {
-            list: Published::new(domain.clone(), Box::default()),
+            list: Published::new(domain.clone(), List::default()),
             prefix_trie: PrefixTrie::default(),
             tries: Tries::new(&domain),
             writer: Mutex::new(Writer {
                 by_mask: HashMap::new(),
                 priorities: Priorities::default(),
                 serial: 0,
+                copied: 0,
                 merged: 0,
             }),
             rules: AtomicUsize::new(0),
@@ -214,9 +212,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         if let Some(place) = place.filter(|_| self.by_prefix_trie).filter(free) {
             let before = writer.priorities.max();
             writer.priorities.add(rule.priority());
-            if writer.priorities.max() != before {
-                self.publish_list(&writer);
-            }
+            let after = writer.priorities.max();
+            self.publish_change(&mut writer, None, [before, after]);
             // SAFETY: the lock makes this the only writer.
             return unsafe { self.prefix_trie.link(rule, place, &self.domain) };
         }
@@ -230,9 +227,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
             .or_insert_with(|| Owned::new(&self.domain, &shape, serial));
         let before = owned.max_priority();
         owned.announce(rule.priority());
-        if owned.max_priority() != before {
-            self.publish_list(&writer);
-        }
+        let (subtable, after) = (owned.shared.clone(), owned.max_priority());
+        self.publish_change(&mut writer, Some(subtable), [before, after]);
         if let Some(owned) = writer.by_mask.get_mut(&shape) {
             // SAFETY: the lock makes this the only writer.
             unsafe { self.tries.insert(&rule.key(), owned.shared.lengths, self.len() == 1) };
@@ -267,9 +263,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         {
             let before = writer.priorities.max();
             writer.priorities.sub(rule.priority());
-            if writer.priorities.max() != before {
-                self.publish_list(&writer);
-            }
+            let after = writer.priorities.max();
+            self.publish_change(&mut writer, None, [before, after]);
             self.rules.fetch_sub(1, Ordering::Relaxed);
             return Some(handle);
         }
@@ -282,14 +277,12 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         let handle = owned.unlink(rule)?;
         // SAFETY: the lock makes this the only writer.
         unsafe { self.tries.remove(&key, owned.shared.lengths, &self.domain) };
-        let after = owned.max_priority();
+        let (subtable, after) = (owned.shared.clone(), owned.max_priority());
         if after.is_none() {
             writer.by_mask.remove(shape);
         }
         writer.merged -= usize::from(*shape != own);
-        if after != before {
-            self.publish_list(&writer);
-        }
+        self.publish_change(&mut writer, Some(subtable), [before, after]);
         self.rules.fetch_sub(1, Ordering::Relaxed);
         Some(handle)
     }
@@ -485,19 +478,20 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     ) -> Option<Handle<'a, T>> {
         let mut best: Option<Handle<'_, T>> = None;
         let mut prefixes = Prefixes::new(&self.tries);
-        let list = self.list.read(guard);
-        for entry in list {
-            if best.is_some_and(|b| b.priority() >= entry.max_priority) {
-                break;
+        for piece in self.list.read(guard).pieces() {
+            for entry in piece {
+                if best.is_some_and(|b| b.priority() >= entry.max_priority) {
+                    return best;
+                }
+                *tried += 1;
+                let least = best.map_or(0, |b| u32::from(b.priority()) + 1);
+                let want = Wanted { key, version, least };
+                let found = match &entry.subtable {
+                    Some(subtable) => subtable.lookup(guard, &want, &mut prefixes, wildcards),
+                    None => self.prefix_trie.lookup(guard, &want, wildcards),
+                };
+                best = found.or(best);
             }
-            *tried += 1;
-            let least = best.map_or(0, |b| u32::from(b.priority()) + 1);
-            let want = Wanted { key, version, least };
-            let found = match &entry.subtable {
-                Some(subtable) => subtable.lookup(guard, &want, &mut prefixes, wildcards),
-                None => self.prefix_trie.lookup(guard, &want, wildcards),
-            };
-            best = found.or(best);
         }
         best
     }
@@ -506,14 +500,24 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         self.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Publishes the subtables by falling maximum priority, older ones first among equals.
-    fn publish_list(&self, writer: &Writer<T>) {
-        let subtables = writer.by_mask.values();
-        let subtables = subtables.map(|o| (o.max_priority(), o.serial, Some(o.shared.clone())));
-        let all = subtables.chain([(writer.priorities.max(), 0, None)]);
-        let mut all: Vec<_> = all.filter_map(|(max, serial, s)| Some((max?, serial, s))).collect();
-        all.sort_by_key(|(max, serial, _)| (Reverse(*max), *serial));
-        let entry = |(max_priority, _, subtable)| Entry { max_priority, subtable };
-        self.list.publish(all.into_iter().map(entry).collect());
+    /// Publishes that the highest priority of a subtable, or of the prefix trie, is another: none
+    /// before there is a rule, and after the last has gone.
+    fn publish_change(
+        &self,
+        writer: &mut Writer<T>,
+        subtable: Option<Arc<Subtable<T>>>,
+        [before, after]: [Option<u16>; 2],
+    ) {
+        if before == after {
+            return;
+        }
+        let entry = |max: Option<u16>| {
+            max.map(|max_priority| Listed { max_priority, subtable: subtable.clone() })
+        };
+        let mut copied = 0;
+        let list = self.list.read(writer.guard());
+        let changed = list.changed(entry(before), entry(after), &mut copied);
+        writer.copied += copied;
+        self.list.publish(changed);
     }
 }

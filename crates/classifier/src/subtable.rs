@@ -26,6 +26,8 @@ const PREFETCH_KEYS: usize = 8;
 /// What readers see of a subtable.
 pub(crate) struct Subtable<T: Send + Sync + 'static> {
     pub mask: Mask,
+    /// Order of creation, to keep the order of equals stable.
+    pub serial: u64,
     secret: Secret,
     steps: Box<[Step]>,
     /// The words of the mask, and which those are.
@@ -61,7 +63,7 @@ impl Hashes {
 }
 
 impl<T: Send + Sync + 'static> Subtable<T> {
-    fn new(domain: &Domain, shape: &Shape) -> Self {
+    fn new(domain: &Domain, shape: &Shape, serial: u64) -> Self {
         let mask = shape.mask();
         let (steps, stages) = steps(&mask);
         let slots = Published::new(domain.clone(), Slots::new(SLOTS_MIN, stages.len() - 1));
@@ -72,7 +74,19 @@ impl<T: Send + Sync + 'static> Subtable<T> {
         let secret = Secret::get();
         let words = bits(shape.map).zip(&shape.masks).map(|(i, m)| (i as u8, *m)).collect();
         let map = shape.map;
-        Subtable { mask, secret, steps, words, map, stages, addresses, lengths, by_prefix, slots }
+        Subtable {
+            mask,
+            serial,
+            secret,
+            steps,
+            words,
+            map,
+            stages,
+            addresses,
+            lengths,
+            by_prefix,
+            slots,
+        }
     }
 
     /// The first rule of the chain that `key` belongs to which is wanted; marks in `wildcards` the
@@ -230,8 +244,6 @@ impl<T: Send + Sync + 'static> Drop for Subtable<T> {
 /// A subtable with what only the writer knows.
 pub(crate) struct Owned<T: Send + Sync + 'static> {
     pub shared: Arc<Subtable<T>>,
-    /// Order of creation, to keep the order of equals stable.
-    pub serial: u64,
     pub priorities: Priorities,
     pub rules: usize,
     /// Those whose own mask is another.
@@ -244,8 +256,7 @@ pub(crate) struct Owned<T: Send + Sync + 'static> {
 impl<T: Send + Sync + 'static> Owned<T> {
     pub fn new(domain: &Domain, shape: &Shape, serial: u64) -> Self {
         Owned {
-            shared: Arc::new(Subtable::new(domain, shape)),
-            serial,
+            shared: Arc::new(Subtable::new(domain, shape, serial)),
             priorities: Priorities::default(),
             rules: 0,
             merged: 0,
