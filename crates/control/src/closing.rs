@@ -1,72 +1,150 @@
-//! Closing many ports at once.
+//! Closing ports beside the main loop.
 //!
 //! The kernel lets go of a TAP device or a packet socket only after each of its CPUs has passed a
-//! quiet point, 10 to 25 ms later, and the thread that closes it waits for that. Ports that go
-//! together are closed side by side.
+//! quiet point, 10 to 25 ms later, and the thread that closes it waits for that. Threads of their
+//! own close such ports, side by side, and the control thread goes on meanwhile.
 
 use ::port::{Port, Service};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Ports that are closed side by side: 500 take some tenths of a second instead of nine.
 const CLOSING_THREADS_MAX: usize = 16;
+/// How often who waits for all ports to be closed looks whether they are.
+const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Closes ports, and returns when they are closed. Those that DPDK serves are closed by this
-/// thread, one by one.
-pub(crate) fn close(ports: Vec<Box<dyn Port>>) {
-    let (kernel, others): (Vec<_>, Vec<_>) =
-        ports.into_iter().partition(|p| p.service() == Service::Kernel);
-    drop(others);
-    drop_all(kernel);
+/// Ports that are being closed, by name.
+pub struct Closing<T = Box<dyn Port>>(Arc<Shared<T>>);
+
+struct Shared<T> {
+    going: Mutex<Going<T>>,
+    one_is_closed: Condvar,
 }
 
-/// Drops values, some side by side.
-fn drop_all<T: Send>(values: Vec<T>) {
-    if values.len() < 2 {
-        return;
+struct Going<T> {
+    /// Those that no thread has taken yet.
+    waiting: VecDeque<(String, T)>,
+    /// All that are not closed yet.
+    names: Vec<String>,
+    threads: usize,
+}
+
+impl<T> Default for Closing<T> {
+    fn default() -> Self {
+        let going = Going { waiting: VecDeque::new(), names: Vec::new(), threads: 0 };
+        Closing(Arc::new(Shared { going: Mutex::new(going), one_is_closed: Condvar::new() }))
     }
-    let mut shares: Vec<Vec<T>> = Vec::new();
-    shares.resize_with(values.len().min(CLOSING_THREADS_MAX), Vec::new);
-    let n = shares.len();
-    values.into_iter().enumerate().for_each(|(i, value)| shares[i % n].push(value));
-    std::thread::scope(|scope| {
-        for share in shares {
-            // A thread that cannot be started drops its share here, with the closure.
-            let _ = std::thread::Builder::new().spawn_scoped(scope, || drop(share));
+}
+
+impl Closing {
+    /// Begins to close ports. Those that DPDK serves are closed when it returns: its drivers take
+    /// that from the control thread only.
+    pub fn close(&self, ports: Vec<Box<dyn Port>>) {
+        let (kernel, others): (Vec<_>, Vec<_>) =
+            ports.into_iter().partition(|p| p.service() == Service::Kernel);
+        drop(others);
+        kernel.into_iter().for_each(|port| self.begin(port.name().to_owned(), port));
+    }
+}
+
+impl<T: Send + 'static> Closing<T> {
+    /// Begins to drop a value.
+    fn begin(&self, name: String, value: T) {
+        let mut going = self.0.lock();
+        going.names.push(name.clone());
+        going.waiting.push_back((name, value));
+        if going.threads == CLOSING_THREADS_MAX {
+            return;
         }
-    });
+        going.threads += 1;
+        drop(going);
+        let shared = self.0.clone();
+        let thread = std::thread::Builder::new().name("closing".into());
+        if thread.spawn(move || shared.work()).is_err() {
+            self.0.work();
+        }
+    }
+
+    /// Waits until no port of this name is being closed: another one may be opened.
+    pub fn wait_for(&self, name: &str) {
+        let is_going = |going: &mut Going<T>| going.names.iter().any(|n| n == name);
+        drop(self.0.one_is_closed.wait_while(self.0.lock(), is_going));
+    }
+
+    /// Waits until all ports are closed, and gives others their turn meanwhile.
+    pub async fn finished(&self) {
+        while !self.0.lock().names.is_empty() {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+    }
+}
+
+impl<T> Clone for Closing<T> {
+    fn clone(&self) -> Self {
+        Closing(self.0.clone())
+    }
+}
+
+impl<T> Shared<T> {
+    /// What the lock guards holds at each moment, also of a thread that panicked.
+    fn lock(&self) -> MutexGuard<'_, Going<T>> {
+        self.going.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Drops what waits until nothing does.
+    fn work(&self) {
+        let mut going = self.lock();
+        while let Some((name, value)) = going.waiting.pop_front() {
+            drop(going);
+            drop(value);
+            going = self.lock();
+            if let Some(i) = going.names.iter().position(|n| *n == name) {
+                going.names.swap_remove(i);
+            }
+            self.one_is_closed.notify_all();
+        }
+        going.threads -= 1;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{Condvar, Mutex};
-    use std::time::Duration;
+    use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// How many are being dropped now, and the most there were at a time.
-    type Going = (Mutex<(usize, usize)>, Condvar);
+    /// Longest wait for a thread that has nothing else to do.
+    const WAIT_TIME_MAX: Duration = Duration::from_secs(20);
 
-    /// Its end takes until another one's has begun, if there is another.
-    struct Slow<'a>(&'a Going, usize);
+    /// Its end says that it has begun, and takes until the test says so.
+    struct Slow(Sender<()>, Arc<Mutex<Receiver<()>>>);
 
-    impl Drop for Slow<'_> {
+    impl Drop for Slow {
         fn drop(&mut self) {
-            let mut now = self.0.0.lock().unwrap();
-            now.0 += 1;
-            now.1 = now.1.max(now.0);
-            self.0.1.notify_all();
-            let wait = |n: &mut (usize, usize)| n.1 < self.1;
-            let (mut now, _) =
-                self.0.1.wait_timeout_while(now, Duration::from_secs(20), wait).unwrap();
-            now.0 -= 1;
+            self.0.send(()).unwrap();
+            let go = self.1.lock().unwrap().recv_timeout(WAIT_TIME_MAX);
+            go.expect("the test lets it end");
         }
     }
 
     #[test]
-    fn many_are_closed_side_by_side_and_all_at_the_end() {
-        for n in [0, 1, 5, 100] {
-            let going = Going::default();
-            let at_once = n.min(CLOSING_THREADS_MAX);
-            drop_all((0..n).map(|_| Slow(&going, at_once)).collect());
-            assert_eq!(*going.0.lock().unwrap(), (0, at_once), "{n}");
+    fn many_are_closed_side_by_side_and_no_thread_waits() {
+        for n in [1, 5, 100] {
+            let closing = Closing::<Slow>::default();
+            let (begun, has_begun) = channel();
+            let (go, may_end) = channel();
+            let may_end = Arc::new(Mutex::new(may_end));
+            for i in 0..n {
+                closing.begin(format!("p{i}"), Slow(begun.clone(), may_end.clone()));
+            }
+            // None has ended; those that may go side by side have begun, or do so soon.
+            closing.wait_for("another");
+            has_begun.recv_timeout(WAIT_TIME_MAX).unwrap();
+            assert_eq!(closing.0.lock().names.len(), n);
+            assert!(closing.0.lock().threads == n.min(CLOSING_THREADS_MAX));
+            (0..n).for_each(|_| go.send(()).unwrap());
+            (0..n).for_each(|i| closing.wait_for(&format!("p{i}")));
+            assert!(closing.0.lock().names.is_empty());
         }
     }
 }

@@ -112,9 +112,7 @@ fn look_at(s: &mut State, wanted: impl Fn(&str, &Iface) -> bool) {
             }
         }
     }
-    for (bridge, name, error) in lost {
-        crate::reconcile::lost(s, &bridge, &name, error);
-    }
+    crate::reconcile::lost(s, lost);
     if !touched.is_empty() {
         crate::bonds::turn(s);
     }

@@ -15,11 +15,17 @@ use openflow::{OfPort, port as of_port};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const MODULE: &str = "bridge";
 
-/// Applies a whole configuration.
-pub fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
+/// How long a configuration is applied before others have their turn.
+const TURN_TIME_MAX: Duration = Duration::from_millis(5);
+
+/// Applies a whole configuration, some interfaces at a time. Ports that leave are closed at its
+/// end.
+pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
+    let mut turn = Instant::now();
     {
         let mut s = state.borrow_mut();
         settings::apply(&mut s, desired);
@@ -30,19 +36,18 @@ pub fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         let wanted: BTreeSet<&str> = desired.bridges.iter().map(|b| b.name.as_str()).collect();
         let gone: Vec<String> =
             s.bridges.keys().filter(|n| !wanted.contains(n.as_str())).cloned().collect();
-        for name in gone {
-            remove_bridge(&mut s, &name);
-        }
         // Ports leave before others come: an interface may move between bridges.
-        for conf in &desired.bridges {
-            remove_ifaces(&mut s, conf);
-        }
+        let mut leaving: Vec<_> =
+            gone.iter().flat_map(|name| remove_bridge(&mut s, name)).collect();
+        leaving.extend(desired.bridges.iter().flat_map(|conf| remove_ifaces(&mut s, conf)));
+        s.flush_changes();
+        s.close_ports(leaving);
     }
     for conf in &desired.bridges {
         let is_new = !state.borrow().bridges.contains_key(&conf.name);
         let dpid = if is_new { add_bridge(state, conf, rundir) } else { None };
         let before = fail_state(&state.borrow(), &conf.name);
-        configure_bridge(&mut state.borrow_mut(), conf);
+        configure_bridge(state, conf, &mut turn).await;
         if let Some(dpid) = dpid {
             vlog::info!(MODULE, "bridge {}: using datapath ID {dpid:016x}", conf.name);
         }
@@ -51,11 +56,16 @@ pub fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         controllers::reconcile(state, &conf.name, controllers);
         start_over(&mut state.borrow_mut(), &conf.name, before);
     }
-    let mut s = state.borrow_mut();
-    crate::bfd::sweep(&mut s);
-    crate::bonds::sweep(&mut s);
-    s.flush_changes();
-    s.status_dirty = true;
+    let closing = {
+        let mut s = state.borrow_mut();
+        crate::bfd::sweep(&mut s);
+        crate::bonds::sweep(&mut s);
+        s.flush_changes();
+        s.status_dirty = true;
+        s.closing.clone()
+    };
+    // Who waits for the configuration finds devices gone that the switch had made.
+    closing.finished().await;
 }
 
 /// `other_config:flow-restore-wait`: true at the start, it keeps bridges from forwarding and from
@@ -115,27 +125,24 @@ fn wants_in_band(conf: &BridgeConf) -> bool {
     !disabled && conf.controllers.iter().any(|c| is_active(c) && !c.out_of_band)
 }
 
-/// Takes a bridge and its ports down.
-pub fn remove_bridge(s: &mut State, name: &str) {
-    let Some(bridge) = s.bridges.remove(name) else { return };
+/// Takes a bridge down, and its ports out of it. They are the caller's to close, after changes are
+/// flushed.
+pub fn remove_bridge(s: &mut State, name: &str) -> Vec<flow::PortNo> {
+    let Some(bridge) = s.bridges.remove(name) else { return Vec::new() };
     vlog::info!(MODULE, "bridge {name}: deleted");
     let now = s.now_ns();
     let _ = s.ofproto.remove_bridge(bridge.id, now);
     s.conns.retain(|_, c| c.bridge != name);
     s.of.snoops.forget(name);
-    s.flush_changes();
-    s.close_ports(bridge.ifaces.values().filter_map(|iface| iface.dp_port));
+    bridge.ifaces.values().filter_map(|iface| iface.dp_port).collect()
 }
 
-/// Tries again interfaces whose kernel device was not there and is now. Other failures are tried
-/// again when the configuration changes.
-pub fn retry(state: &Shared, desired: &Desired, rundir: &Path) {
+/// Is there an interface whose kernel device was not there and is now? Then the configuration is to
+/// be applied again. Other failures are tried again when the configuration changes.
+pub fn has_come_back(state: &Shared) -> bool {
     let came_back =
         |i: &Iface| !i.works() && i.conf.kind == "system" && device_exists(&i.conf.name);
-    let any = state.borrow().bridges.values().any(|b| b.ifaces.values().any(came_back));
-    if any {
-        apply(state, desired, rundir);
-    }
+    state.borrow().bridges.values().any(|b| b.ifaces.values().any(came_back))
 }
 
 /// Is there a kernel device of this name in our network namespace (which /sys may not show)?
@@ -144,26 +151,33 @@ fn device_exists(name: &str) -> bool {
     std::ffi::CString::new(name).is_ok_and(|n| unsafe { libc::if_nametoindex(n.as_ptr()) } != 0)
 }
 
-/// An interface's device has vanished: its port goes, its error says why, [`retry`] brings it back.
-pub fn lost(s: &mut State, bridge: &str, name: &str, error: String) {
-    let Some(bridge) = s.bridges.get_mut(bridge) else { return };
-    let id = bridge.id;
-    let Some(iface) = bridge.ifaces.get_mut(name) else { return };
-    // Nothing went wrong here: as in ovs-vswitchd it is worth an INFO.
-    vlog::info!(MODULE, "interface {name}: {error}");
-    iface.error = Some(error);
-    let (of_port, dp_port) = (iface.of_port.take(), iface.dp_port.take());
-    if let Some(of_port) = of_port {
-        let _ = s.ofproto.remove_port(id, of_port);
+/// Devices of interfaces (bridge, name, what is wrong) have vanished: their ports go, their errors
+/// say why, [`has_come_back`] sees them again.
+pub fn lost(s: &mut State, all: Vec<(String, String, String)>) {
+    if all.is_empty() {
+        return;
+    }
+    let mut leaving = Vec::new();
+    for (bridge, name, error) in all {
+        let Some(bridge) = s.bridges.get_mut(&bridge) else { continue };
+        let Some(iface) = bridge.ifaces.get_mut(&name) else { continue };
+        // Nothing went wrong here: as in ovs-vswitchd it is worth an INFO.
+        vlog::info!(MODULE, "interface {name}: {error}");
+        iface.error = Some(error);
+        leaving.extend(iface.dp_port.take());
+        if let Some(of_port) = iface.of_port.take() {
+            let _ = s.ofproto.remove_port(bridge.id, of_port);
+        }
     }
     s.flush_changes();
-    s.close_ports(dp_port);
+    s.close_ports(leaving);
     s.status_dirty = true;
 }
 
-/// Closes interfaces that are gone, or changed in a way that needs reopening.
-fn remove_ifaces(s: &mut State, conf: &BridgeConf) {
-    let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
+/// Takes interfaces out of a bridge that are gone, or changed in a way that needs reopening. Their
+/// ports are the caller's to close, after changes are flushed.
+fn remove_ifaces(s: &mut State, conf: &BridgeConf) -> Vec<flow::PortNo> {
+    let Some(bridge) = s.bridges.get_mut(&conf.name) else { return Vec::new() };
     let wanted: BTreeMap<&str, &IfaceConf> =
         conf.ports.iter().flat_map(|p| &p.interfaces).map(|i| (i.name.as_str(), i)).collect();
     let mut gone = Vec::new();
@@ -188,8 +202,7 @@ fn remove_ifaces(s: &mut State, conf: &BridgeConf) {
             let _ = s.ofproto.remove_port(bridge_id, of_port);
         }
     }
-    s.flush_changes();
-    s.close_ports(removed.iter().filter_map(|iface| iface.dp_port));
+    removed.iter().filter_map(|iface| iface.dp_port).collect()
 }
 
 /// Interfaces that hold a number which they did not ask for and another one does that is there
@@ -297,7 +310,29 @@ fn table_config(t: &FlowTableConf) -> TableConfig {
     TableConfig { name, limit: t.flow_limit, evict: t.evict, groups }
 }
 
-fn configure_bridge(s: &mut State, conf: &BridgeConf) {
+/// `turn`: when others last had their turn.
+async fn configure_bridge(state: &Shared, conf: &BridgeConf, turn: &mut Instant) {
+    configure_own(&mut state.borrow_mut(), conf);
+    // Requested numbers first, so that no other interface takes them.
+    let mut all: Vec<(&PortConf, &IfaceConf)> =
+        conf.ports.iter().flat_map(|p| p.interfaces.iter().map(move |i| (p, i))).collect();
+    all.sort_by_key(|(_, i)| i.ofport_request.is_none());
+    for (port, iface) in all {
+        configure_iface(&mut state.borrow_mut(), conf, port, iface);
+        if turn.elapsed() > TURN_TIME_MAX {
+            state.borrow_mut().flush_changes();
+            tokio::task::yield_now().await;
+            *turn = Instant::now();
+        }
+    }
+    let s = &mut state.borrow_mut();
+    crate::mtu::follow(s, &conf.name);
+    crate::bonds::configure(s, conf);
+    crate::mirrors::apply(s, conf);
+}
+
+/// A bridge without its ports.
+fn configure_own(s: &mut State, conf: &BridgeConf) {
     let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
     if let Some(mac) = conf.hwaddr().and_then(ports::parse_mac) {
         bridge.mac = mac;
@@ -318,16 +353,6 @@ fn configure_bridge(s: &mut State, conf: &BridgeConf) {
     });
     let now = s.now_ns();
     s.ofproto.shrink_tables(id, now);
-    // Requested numbers first, so that no other interface takes them.
-    let mut all: Vec<(&PortConf, &IfaceConf)> =
-        conf.ports.iter().flat_map(|p| p.interfaces.iter().map(move |i| (p, i))).collect();
-    all.sort_by_key(|(_, i)| i.ofport_request.is_none());
-    for (port, iface) in all {
-        configure_iface(s, conf, port, iface);
-    }
-    crate::mtu::follow(s, &conf.name);
-    crate::bonds::configure(s, conf);
-    crate::mirrors::apply(s, conf);
 }
 
 fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &IfaceConf) {
@@ -461,6 +486,7 @@ fn attach(
         Some(tunnels::attach(s, conf)?)
     } else {
         let config = port_conf(s, br, conf, mac);
+        s.closing.wait_for(&conf.name);
         let mut opened = ports::open(&s.devices, &config).map_err(|e| e.to_string())?;
         // A TAP keeps its addresses over a crash or restart of the daemon.
         let _ = opened.set_persistent(true);

@@ -8,6 +8,8 @@ use crate::unixctl::{self, Registry, Server};
 use crate::{appctl, housekeeping, reconcile, report, standby, vlog};
 use anyhow::{Context, Result};
 use std::cell::RefCell;
+use std::path::Path;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,6 +43,33 @@ impl Control {
     ) -> Result<String, String> {
         let state = self.state.as_ref().ok_or("the database has not been read yet")?;
         run(&mut state.borrow_mut())
+    }
+}
+
+/// A configuration that is being applied, in turns: commands are answered in between.
+#[derive(Default)]
+struct Applying(Option<Pin<Box<dyn Future<Output = Rc<Desired>>>>>);
+
+impl Applying {
+    fn begin(&mut self, state: &Shared, new: Rc<Desired>, rundir: &Path) {
+        let (state, rundir) = (state.clone(), rundir.to_owned());
+        self.0 = Some(Box::pin(async move {
+            reconcile::apply(&state, &new, &rundir).await;
+            crate::state::settle(&state).await;
+            new
+        }));
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The configuration, once packets meet nothing from before it. Cancel-safe.
+    async fn done(&mut self) -> Rc<Desired> {
+        let Some(applying) = &mut self.0 else { return std::future::pending().await };
+        let new = applying.await;
+        self.0 = None;
+        new
     }
 }
 
@@ -93,7 +122,8 @@ async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
         path.map(|p| Server::bind(&p).with_context(|| p.display().to_string())).transpose()?;
     let registry = commands(args.dummy.is_some());
     let mut control = Control::default();
-    let mut desired: Option<Desired> = None;
+    let mut desired: Option<Rc<Desired>> = None;
+    let mut applying = Applying::default();
     let mut report = report::Reporter::default();
     let mut ends = Ends::new()?;
     let mut retry = tokio::time::interval(Duration::from_millis(100));
@@ -101,46 +131,48 @@ async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
     let mut tried = Instant::now();
     while control.exit.is_empty() {
         tokio::select! {
-            change = db.next() => match change {
+            change = db.next(), if applying.is_over() => match change {
                 Change::Config(new) => {
-                    let first = control.state.is_none();
-                    if first {
-                        let state = start_or_again(&new, &daemon, pools.take())?;
-                        follow_kernel(&state, args);
-                        if args.dummy.is_some() {
-                            show_own_masks(&state);
-                        }
-                        control.state = Some(state);
-                    }
-                    if let Some(state) = &control.state {
-                        reconcile::apply(state, &new, &args.dirs.run);
-                        crate::state::settle(state).await;
-                        report.acknowledge(&new);
-                        report.write(&mut state.borrow_mut(), &new, &mut db, true);
-                    }
-                    desired = Some(*new);
-                    daemon.leave_terminal();
-                    if first {
-                        tell_dpdk();
-                    }
-                    daemon.ready();
+                    let state = match control.state.take() {
+                        Some(state) => state,
+                        None => start_or_again(&new, &daemon, args, pools.take())?,
+                    };
+                    applying.begin(&state, Rc::from(new), &args.dirs.run);
+                    control.state = Some(state);
                 }
                 // Another daemon has the lock, or the server is away: what is there stays.
                 Change::LockLost | Change::Written => {}
                 Change::Empty => daemon.ready(),
             },
+            new = applying.done() => {
+                if let Some(state) = &control.state {
+                    report.acknowledge(&new);
+                    report.write(&mut state.borrow_mut(), &new, &mut db, true);
+                }
+                daemon.leave_terminal();
+                if desired.replace(new).is_none() {
+                    tell_dpdk();
+                }
+                daemon.ready();
+            }
             request = next_request(&mut server) => {
                 registry.dispatch(&mut control, request);
                 // It may have put the clock forward.
-                if let (Some(state), Some(want)) = (&control.state, &desired) {
+                if let (Some(state), Some(want)) = (&control.state, &desired)
+                    && applying.is_over()
+                {
                     report.write(&mut state.borrow_mut(), want, &mut db, false);
                 }
             }
             _ = retry.tick() => {
-                if let (Some(state), Some(want)) = (&control.state, &desired) {
+                if let (Some(state), Some(want)) = (&control.state, &desired)
+                    && applying.is_over()
+                {
                     if tried.elapsed() > Duration::from_secs(1) {
                         tried = Instant::now();
-                        reconcile::retry(state, want, &args.dirs.run);
+                        if reconcile::has_come_back(state) {
+                            applying.begin(state, want.clone(), &args.dirs.run);
+                        }
                     }
                     report.write(&mut state.borrow_mut(), want, &mut db, false);
                 }
@@ -154,6 +186,8 @@ async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
     vlog::dbg!(MODULE, "exiting");
     if let Some(state) = control.state.take() {
         stop(&state, control.cleanup);
+        let closing = state.borrow().closing.clone();
+        closing.finished().await;
     }
     control.exit.into_iter().for_each(|reply| reply.send(Ok(String::new())));
     if let Some(server) = server {
@@ -214,10 +248,12 @@ fn commands(dummy: bool) -> Registry<Control> {
 fn start_or_again(
     desired: &Desired,
     daemon: &Daemon,
+    args: &Args,
     prepared: Option<Arc<dpdk::Pools>>,
 ) -> Result<Shared> {
     let pools = prepared.map_or_else(|| start_dpdk(desired, daemon.is_second()), Ok);
-    pools.and_then(|pools| start(desired, pools)).map_err(|error| {
+    let started = pools.and_then(|pools| start(desired, pools));
+    started.inspect(|state| follow_kernel(state, args)).map_err(|error| {
         if daemon.is_second() {
             return error;
         }
@@ -261,8 +297,12 @@ fn tell_dpdk() {
     }
 }
 
-/// Has the kernel's links, and unless the command line says otherwise its routes, followed.
+/// Has the kernel's links, and unless the command line says otherwise its routes, followed; with
+/// dummies nothing has to be fast.
 fn follow_kernel(state: &Shared, args: &Args) {
+    if args.dummy.is_some() {
+        show_own_masks(state);
+    }
     tokio::task::spawn_local(crate::links::run(state.clone()));
     state.borrow_mut().underlay.system_routes = !args.disable_system_route;
     if !args.disable_system_route {
@@ -290,16 +330,20 @@ fn register_thread(worker: datapath::WorkerId) {
     }
 }
 
-/// Closes everything in order. TAPs stay for the next daemon unless `cleanup`.
+/// Closes everything in order, or begins to. TAPs stay for the next daemon unless `cleanup`.
 fn stop(state: &Shared, cleanup: bool) {
     let mut s = state.borrow_mut();
     s.conns.clear();
     if cleanup {
         let names: Vec<String> = s.bridges.keys().cloned().collect();
-        for name in names {
-            reconcile::remove_bridge(&mut s, &name);
-        }
+        let leaving: Vec<_> =
+            names.iter().flat_map(|name| reconcile::remove_bridge(&mut s, name)).collect();
+        s.flush_changes();
+        s.close_ports(leaving);
     }
     s.bridges.clear();
+    let nos: Vec<_> = s.dp.ports().collect();
+    let ports = s.dp.del_ports(nos);
+    s.closing.close(ports);
     s.dp.shutdown();
 }

@@ -74,6 +74,29 @@ fn a_port_gets_nothing_of_the_one_that_had_its_number() {
     assert_eq!(b.peers[2].drain().len(), 0);
 }
 
+/// Each wait for the workers has them go through an iteration or more.
+#[test]
+fn workers_are_waited_for_once_for_all_ports_that_go_together() {
+    const PORTS: u16 = 200;
+    let iterations = |b: &common::Bed| b.dp.perf().iter().map(|(_, p)| p.iterations).sum::<u64>();
+    let mut b = bed(usize::from(PORTS) + 2);
+    let before = iterations(&b);
+    assert_eq!(b.dp.del_ports([PORTS + 1]).len(), 1);
+    let alone = iterations(&b) - before;
+    let before = iterations(&b);
+    let gone = b.dp.del_ports((1..=PORTS).chain([1, 999]));
+    assert_eq!(gone.len(), usize::from(PORTS), "twice the same and one that is not there");
+    let together = iterations(&b) - before;
+    assert!(alone > 0 && together <= 3 * alone, "{together} iterations, for one port {alone}");
+    assert_eq!(b.dp.ports().collect::<Vec<_>>(), [0]);
+    // Numbers and workers are as good as new.
+    assert_eq!(b.add("another", Service::Poll), 1);
+    b.set_rules(vec![rule(&[], vec![Op::Output(1)], 1)]);
+    b.peers[0].send(&udp(1, 2, 3, 4, 100));
+    b.run();
+    assert_eq!(b.peers.last_mut().unwrap().drain().len(), 1);
+}
+
 /// A bond whose packets leave by this port.
 fn bond(port: u16) -> Arc<Bond> {
     let bond = Bond::new(BondHash::Source, 0);

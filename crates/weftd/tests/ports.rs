@@ -517,3 +517,42 @@ fn ports_that_go_together_are_closed_side_by_side() {
     });
     assert!(ns.ip("link show i0").is_err() && ns.ip("link show i99").is_err());
 }
+
+/// Others are answered while a configuration of many ports is applied, and who waits for it finds
+/// all of it done.
+#[test]
+fn commands_are_answered_while_many_ports_come_and_go() {
+    if !privileged() {
+        return;
+    }
+    const PORTS: usize = 300;
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    let links = || ns.ip("-o link show").unwrap().lines().count();
+    let before = links();
+    let there = || sw.appctl(&["dpctl/show"]).unwrap().matches("  port ").count();
+    let own = there();
+    assert!(own > 0);
+    let words = |i, on| match on {
+        true => format!("add-port br0 i{i} -- set interface i{i} type=internal"),
+        false => format!("del-port br0 i{i}"),
+    };
+    for on in [true, false] {
+        let all: Vec<String> = (0..PORTS).map(|i| words(i, on)).collect();
+        let (done, seen) = (AtomicBool::new(false), std::sync::Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    seen.lock().unwrap().push(there());
+                }
+            });
+            vsctl(&sw, &all.join(" -- "));
+            done.store(true, Ordering::Relaxed);
+        });
+        let (now, expected) = (links(), if on { before + PORTS } else { before });
+        assert_eq!(now, expected, "devices when ovs-vsctl returns");
+        let seen = seen.into_inner().unwrap();
+        let part = |n: &usize| (own + 1..own + PORTS).contains(n);
+        assert!(!on || seen.iter().any(part), "answers while ports came: {seen:?}");
+    }
+}

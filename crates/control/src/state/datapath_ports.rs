@@ -1,7 +1,6 @@
 //! Datapath ports of interfaces: what they may bring and be sent, and their end.
 
 use super::State;
-use crate::closing;
 use crate::config::{IfaceConf, QosConf};
 use crate::ports::{egress, policing};
 use crate::{offload, tunnel_options, vlog};
@@ -21,24 +20,19 @@ impl State {
         offload::look_at_limits(self, no);
     }
 
-    /// Closes interfaces' ports, but for those that other tunnels use too; packets in flight to
-    /// them become named drops.
+    /// Takes interfaces' ports out of the datapath, but for those that other tunnels use too, and
+    /// begins to close them; packets in flight to them become named drops.
     pub fn close_ports(&mut self, all: impl IntoIterator<Item = PortNo>) {
-        let mut closing = Vec::new();
+        let mut nos = Vec::new();
         for no in all {
-            if !self.tunnels.released(no) {
-                continue;
-            }
-            self.bonds.forget_port(no);
-            match self.dp.del_port(no) {
-                Ok(mut port) => {
-                    drop(port.set_persistent(false));
-                    closing.push(port);
-                }
-                Err(e) => vlog::warn!(MODULE, "closing port: {e}"),
+            if self.tunnels.released(no) {
+                self.bonds.forget_port(no);
+                nos.push(no);
             }
         }
-        closing::close(closing);
+        let mut ports = self.dp.del_ports(nos);
+        ports.iter_mut().for_each(|port| drop(port.set_persistent(false)));
+        self.closing.close(ports);
     }
 }
 

@@ -162,6 +162,8 @@ pub struct State {
     pub capture: Option<Capture>,
     /// Connection tracking.
     pub ct: Conntrack,
+    /// Ports that are being closed.
+    pub closing: crate::closing::Closing,
 }
 
 /// What is known of connection tracking besides the connections.
@@ -225,6 +227,7 @@ impl State {
                 timeouts: BTreeMap::new(),
                 policies: crate::ct_policies::Numbers::default(),
             },
+            closing: Default::default(),
             ofproto,
             dp,
             devices,

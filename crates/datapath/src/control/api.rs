@@ -402,9 +402,7 @@ impl Datapath {
     /// Takes all ports away and stops all workers; counters stay readable until it is dropped.
     pub fn shutdown(&mut self) {
         let nos: Vec<PortNo> = self.ports().collect();
-        for no in nos {
-            let _ = self.del_port(no);
-        }
+        self.del_ports(nos);
         for slot in (0..self.workers.len()).rev() {
             if self.workers[slot].is_some() {
                 self.stop_worker(slot);

@@ -17,6 +17,7 @@ pub(crate) mod marks;
 pub(crate) mod placement;
 mod polling;
 mod recent;
+mod removal;
 pub(crate) mod topology;
 mod wait;
 pub(crate) mod watches;
@@ -514,32 +515,6 @@ impl Datapath {
         if p.rxqs.len() > known {
             self.place(&[]);
         }
-    }
-
-    /// Removes a port under traffic: its queues are taken from the workers and closed, packets to
-    /// it become `NoPort` drops. Changes so far are complete then: whoever gets its number next
-    /// gets none of its packets.
-    pub fn del_port(&mut self, no: PortNo) -> Result<Box<dyn Port>, Error> {
-        let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
-        p.rxqs.iter_mut().for_each(|q| q.want = None);
-        self.advance(no);
-        self.wait_for_workers();
-        for w in self.workers.iter_mut().flatten() {
-            w.send(Command::DelPort(no));
-        }
-        self.wait_for_workers();
-        self.complete_changes();
-        self.disable_marks(no);
-        let mut p = self.ports.remove(&no).expect("checked above");
-        p.rxqs.clear();
-        p.txqs.clear();
-        self.past.stats.add(&p.past);
-        self.past.stats.add(&p.hardware);
-        p.cells.values().for_each(|c| self.past.stats.add(&c.read()));
-        self.place(&[]);
-        // Fewer threads can only fail to start what is not wanted any more.
-        let _ = self.staff();
-        Ok(p.port)
     }
 
     /// The port's MTU may have changed: longer frames for it are `TooLong` from now on.
