@@ -8,12 +8,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::net::{UnixListener, UnixSocket};
+use tokio::sync::Notify;
 
 /// Owner and group may connect: who connects has a controller's power. As ovs-vswitchd.
 const SOCKET_MODE: u32 = 0o770;
 /// Connections that may wait to be accepted, as with ovs-vswitchd.
 const WAITING_MAX: u32 = 64;
+/// How long a connection that makes room for another may take to leave.
+const LEAVE_TIME_MAX: Duration = Duration::from_millis(100);
 
 /// Listens on `path`, where no file may be. The file never has more permissions than
 /// [`SOCKET_MODE`]: the socket has them before it gets a name. (A umask around `bind` would be the
@@ -26,27 +30,75 @@ pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     socket.listen(WAITING_MAX)
 }
 
-/// The connections that one listener serves at once.
+/// The connections that one listener serves at once. When all places are taken, a connection that
+/// comes gets that of another one from which nothing is heard, if there is one.
 #[derive(Clone)]
 pub struct Seats {
     taken: Arc<AtomicUsize>,
     most: usize,
+    room: Room,
 }
 
 /// One connection's place; free again when dropped.
-pub struct Seat(Arc<AtomicUsize>);
+pub struct Seat {
+    taken: Arc<AtomicUsize>,
+    room: Room,
+}
+
+/// Connections that neither say anything nor take an answer, in the order in which that began: the
+/// first makes room when another one is to be served and all places are taken.
+#[derive(Clone, Default)]
+pub struct Room(Arc<Notify>);
+
+impl Room {
+    /// Waits for a client to say or take something; fails if it is to make room first.
+    pub async fn unless_wanted<T>(&self, io: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        tokio::select! {
+            biased;
+            done = io => done,
+            () = self.0.notified() => Err(another_has_its_place()),
+        }
+    }
+}
+
+/// Why a connection ends that makes room.
+fn another_has_its_place() -> io::Error {
+    io::Error::new(io::ErrorKind::QuotaExceeded, "another client has its place")
+}
+
+/// Did a connection end to make room?
+pub fn is_replaced(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::QuotaExceeded && e.raw_os_error().is_none()
+}
 
 impl Seats {
     /// Places for so many connections.
     pub fn new(most: usize) -> Self {
-        Seats { taken: Arc::default(), most }
+        Seats { taken: Arc::default(), most, room: Room::default() }
     }
 
-    /// A place, if one is free.
-    pub fn take(&self) -> Option<Seat> {
+    /// A place: that of another connection, if all are taken and one waits.
+    pub async fn take(&self) -> Option<Seat> {
+        let free = self.free();
+        if free.is_some() {
+            return free;
+        }
+        self.room.0.notify_one();
+        for _ in 0..LEAVE_TIME_MAX.as_millis() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let free = self.free();
+            if free.is_some() {
+                return free;
+            }
+        }
+        None
+    }
+
+    /// A place that no connection has.
+    fn free(&self) -> Option<Seat> {
         let one_more = |n: usize| (n < self.most).then_some(n + 1);
         self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(Seat(self.taken.clone()))
+        Some(Seat { taken: self.taken.clone(), room: self.room.clone() })
     }
 
     /// How many there are.
@@ -55,9 +107,16 @@ impl Seats {
     }
 }
 
+impl Seat {
+    /// Where who has it waits for its peer.
+    pub fn room(&self) -> &Room {
+        &self.room
+    }
+}
+
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.taken.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -65,13 +124,35 @@ impl Drop for Seat {
 mod tests {
     use super::*;
 
-    #[test]
-    fn places_are_bounded_and_come_back() {
+    #[tokio::test]
+    async fn places_are_bounded_and_come_back() {
         let seats = Seats::new(2);
-        let first = seats.take();
-        let second = seats.take();
-        assert!(first.is_some() && second.is_some() && seats.take().is_none());
+        let first = seats.take().await;
+        let second = seats.take().await;
+        assert!(first.is_some() && second.is_some() && seats.take().await.is_none());
         drop(first);
-        assert!(seats.take().is_some());
+        assert!(seats.take().await.is_some());
+    }
+
+    #[tokio::test]
+    async fn who_waits_longest_makes_room() {
+        let seats = Seats::new(3);
+        let (ended, mut has_ended) = tokio::sync::mpsc::unbounded_channel();
+        for i in 0..3 {
+            let (seat, ended) = (seats.take().await.unwrap(), ended.clone());
+            tokio::spawn(async move {
+                let nothing = std::future::pending::<io::Result<()>>();
+                let _ = seat.room().unless_wanted(nothing).await;
+                let _ = ended.send(i);
+            });
+            tokio::task::yield_now().await;
+        }
+        for i in 0..3 {
+            let busy = seats.take().await;
+            assert!(busy.is_some());
+            assert_eq!(has_ended.recv().await, Some(i));
+            std::mem::forget(busy);
+        }
+        assert!(seats.take().await.is_none(), "no connection waits");
     }
 }

@@ -6,7 +6,7 @@ use super::conn::{Conn, ConnId, Kind};
 use super::io::{Task, UnixSocket, drained, error_text, write};
 use super::pace::Paced;
 use super::{dispatch, snoop};
-use crate::listener::{self, Seat, Seats};
+use crate::listener::{self, Room, Seat, Seats};
 use crate::state::Shared;
 use crate::vlog;
 use openflow::Reply;
@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::error::Elapsed;
 
 const MODULE: &str = "rconn";
 /// How long a controller may take for its hello.
@@ -60,7 +61,7 @@ pub fn listen_unix(
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let Some(seat) = seat(&state, &seats, &name) else { continue };
+                    let Some(seat) = seat(&state, &seats, &name).await else { continue };
                     accept(&state, &bridge, &service, Timing::default(), (stream, seat));
                 }
                 Err(e) => {
@@ -94,7 +95,7 @@ pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, kind: Kind, timing
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let Some(seat) = seat(&state, &seats, &row) else { continue };
+                    let Some(seat) = seat(&state, &seats, &row).await else { continue };
                     let _ = stream.set_nodelay(true);
                     accept(&state, &bridge, &service, timing, (stream, seat));
                 }
@@ -106,8 +107,8 @@ pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, kind: Kind, timing
 }
 
 /// A place for a connection that was accepted; None: it ends at once.
-fn seat(state: &Shared, seats: &Seats, name: &str) -> Option<Seat> {
-    let seat = seats.take();
+async fn seat(state: &Shared, seats: &Seats, name: &str) -> Option<Seat> {
+    let seat = seats.take().await;
     if seat.is_none() {
         let most = seats.most();
         vlog::warn!(MODULE, "{name}: {most} connections at once are the most: refusing another");
@@ -127,8 +128,7 @@ fn accept<S: AsyncRead + AsyncWrite + 'static>(
         Service::OpenFlow(kind) => {
             let (state, bridge, kind) = (state.clone(), bridge.to_string(), kind.clone());
             tokio::task::spawn_local(async move {
-                serve(&state, &bridge, kind, timing, stream).await;
-                drop(seat);
+                serve(&state, &bridge, kind, timing, (stream, seat.room())).await;
             });
         }
         Service::Snoop => snoop::serve(state, bridge, stream, seat),
@@ -208,29 +208,32 @@ async fn attempt(
 ) -> io::Result<()> {
     let wait_max = wait_max.max(Duration::from_secs(1));
     let late = || io::Error::from_raw_os_error(libc::ETIMEDOUT);
+    // A connection that the switch began has no place that others want.
+    let room = Room::default();
     match target {
         Target::Tcp(addr) => {
             let connecting = tokio::time::timeout(wait_max, TcpStream::connect(addr));
             let stream = connecting.await.map_err(|_| late())??;
             let _ = stream.set_nodelay(true);
-            serve(state, bridge, kind, timing, stream).await;
+            serve(state, bridge, kind, timing, (stream, &room)).await;
         }
         Target::Unix(path) => {
             let connecting = tokio::time::timeout(wait_max, UnixStream::connect(path));
             let stream = connecting.await.map_err(|_| late())??;
-            serve(state, bridge, kind, timing, stream).await;
+            serve(state, bridge, kind, timing, (stream, &room)).await;
         }
     }
     Ok(())
 }
 
-/// One connection from hello to the end, with its bridge's share of the control thread.
+/// One connection from hello to the end, with its bridge's share of the control thread. While
+/// nothing is heard from the peer it makes room.
 async fn serve<S: AsyncRead + AsyncWrite + 'static>(
     state: &Shared,
     bridge: &str,
     kind: Kind,
     timing: Timing,
-    stream: S,
+    stream: (S, &Room),
 ) {
     let pace = state.borrow().of.paces.of(bridge);
     Paced::new(pace, converse(state, bridge, kind, timing, stream)).await;
@@ -241,7 +244,7 @@ async fn converse<S: AsyncRead + AsyncWrite + 'static>(
     bridge: &str,
     kind: Kind,
     timing: Timing,
-    stream: S,
+    (stream, room): (S, &Room),
 ) {
     let (reader, writer) = tokio::io::split(stream);
     let (out, queue) = mpsc::unbounded_channel();
@@ -260,8 +263,13 @@ async fn converse<S: AsyncRead + AsyncWrite + 'static>(
     let guard = Leave { state: state.clone(), id };
     greet(state, id);
     let name = state.borrow().conn_name(id);
+    let mut made_room = false;
     tokio::select! {
-        why = read(state, id, timing, reader, &backlog) => {
+        why = read(state, id, timing, reader, Peer { backlog: &backlog, room }) => {
+            made_room = why == CloseReason::Replaced;
+            if made_room {
+                vlog::warn!(MODULE, "{name}: another connection gets its place, disconnecting");
+            }
             if let Some(target) = kind.target() {
                 state.borrow_mut().controller_ended(bridge, target, &name, why);
             }
@@ -271,7 +279,7 @@ async fn converse<S: AsyncRead + AsyncWrite + 'static>(
     }
     // Let the last replies (an error before closing) go out.
     for _ in 0..20 {
-        if backlog.get() == 0 {
+        if backlog.get() == 0 || made_room {
             break;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -288,6 +296,8 @@ pub enum CloseReason {
     Silent,
     /// What came is not OpenFlow, or no version is common.
     Protocol,
+    /// Another connection has its place, because nothing was heard from it for longest.
+    Replaced,
     /// We closed it.
     Ours,
 }
@@ -334,12 +344,39 @@ async fn read_awake<R: AsyncRead>(
     }
 }
 
+/// What a connection has of its peer besides what it reads.
+struct Peer<'a> {
+    /// Bytes that wait for it.
+    backlog: &'a Cell<usize>,
+    /// Where is waited for it.
+    room: &'a Room,
+}
+
+impl Peer<'_> {
+    /// Waits until few enough bytes wait for the peer; false: it is to make room first.
+    async fn drained(&self) -> bool {
+        let drained = async {
+            drained(self.backlog, REPLY_BYTES_MAX).await;
+            Ok(())
+        };
+        self.backlog.get() <= REPLY_BYTES_MAX || self.room.unless_wanted(drained).await.is_ok()
+    }
+}
+
+/// As [`tokio::time::timeout`]; zero: for ever.
+async fn within<T>(time_max: Duration, f: impl Future<Output = T>) -> Result<T, Elapsed> {
+    match time_max.is_zero() {
+        true => Ok(f.await),
+        false => tokio::time::timeout(time_max, f).await,
+    }
+}
+
 async fn read<R: AsyncRead>(
     state: &Shared,
     id: ConnId,
     timing: Timing,
     reader: R,
-    backlog: &Cell<usize>,
+    peer: Peer<'_>,
 ) -> CloseReason {
     let mut reader = std::pin::pin!(reader);
     let mut framer = openflow::framing::Framer::new();
@@ -360,8 +397,7 @@ async fn read<R: AsyncRead>(
         };
         let got = match soon {
             Some(r) => r,
-            None if wait_max.is_zero() => reader.read(&mut buf).await,
-            None => match tokio::time::timeout(wait_max, reader.read(&mut buf)).await {
+            None => match within(wait_max, peer.room.unless_wanted(reader.read(&mut buf))).await {
                 Ok(r) => r,
                 Err(_) if probed || !ready => return CloseReason::Silent,
                 Err(_) => {
@@ -374,6 +410,7 @@ async fn read<R: AsyncRead>(
         pause = since.elapsed();
         probed = false;
         match got {
+            Err(e) if listener::is_replaced(&e) => return CloseReason::Replaced,
             Ok(0) | Err(_) => return CloseReason::Closed,
             Ok(n) => framer.push(&buf[..n]),
         }
@@ -392,9 +429,11 @@ async fn read<R: AsyncRead>(
                         tokio::task::yield_now().await;
                         turn = Turn::begin();
                     }
-                    if backlog.get() > REPLY_BYTES_MAX {
+                    if peer.backlog.get() > REPLY_BYTES_MAX {
                         state.borrow_mut().flush_changes();
-                        drained(backlog, REPLY_BYTES_MAX).await;
+                        if !peer.drained().await {
+                            return CloseReason::Replaced;
+                        }
                     }
                 }
                 Some(Err(e)) => {
@@ -406,6 +445,8 @@ async fn read<R: AsyncRead>(
             }
         }
         state.borrow_mut().flush_changes();
-        drained(backlog, REPLY_BYTES_MAX).await;
+        if !peer.drained().await {
+            return CloseReason::Replaced;
+        }
     }
 }

@@ -51,6 +51,7 @@ impl State {
                 vlog::err!("rconn", "{name}: no response to inactivity probe, disconnecting");
                 "Connection timed out"
             }
+            CloseReason::Replaced => "Connection reset by peer",
             CloseReason::Protocol => "Protocol error",
             CloseReason::Ours => return,
         };

@@ -1,7 +1,7 @@
 //! The listening socket and its connections.
 
 use super::{Answer, Reply, Request};
-use crate::listener::{self, Seat, Seats};
+use crate::listener::{self, Room, Seat, Seats};
 use crate::vlog;
 use ovsdb::framing::Framer;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// No request is longer, in bytes: the kernel passes at most 2 MiB of arguments to ovs-appctl.
@@ -22,8 +22,6 @@ const REQUEST_BYTES_MAX: usize = 4 << 20;
 /// Clients that are served at once; with [`REQUEST_BYTES_MAX`] this bounds what they can have the
 /// daemon keep.
 const CLIENTS_MAX: usize = 64;
-/// How long a client that makes room for another may take to leave.
-const LEAVE_TIME_MAX: Duration = Duration::from_millis(10);
 /// Requests that may wait for the main loop, over all connections.
 const QUEUE: usize = 64;
 /// How long the end of the daemon waits for clients to take their answers.
@@ -106,12 +104,12 @@ impl Drop for Owed {
 type Queue = mpsc::Sender<Request>;
 
 async fn listen(socket: UnixListener, requests: Queue, owed: Arc<AtomicUsize>) {
-    let (seats, room) = (Seats::new(CLIENTS_MAX), Room::default());
+    let seats = Seats::new(CLIENTS_MAX);
     loop {
         match socket.accept().await {
-            Ok((stream, _)) => match seat(&seats, &room).await {
+            Ok((stream, _)) => match seats.take().await {
                 Some(seat) => {
-                    tokio::spawn(serve(stream, seat, requests.clone(), owed.clone(), room.clone()));
+                    tokio::spawn(serve(stream, seat, requests.clone(), owed.clone()));
                 }
                 None => vlog::warn!(
                     "unixctl",
@@ -126,41 +124,8 @@ async fn listen(socket: UnixListener, requests: Queue, owed: Arc<AtomicUsize>) {
     }
 }
 
-/// A place for a client: that of another one, if all are taken and one waits.
-async fn seat(seats: &Seats, room: &Room) -> Option<Seat> {
-    let free = seats.take();
-    if free.is_some() {
-        return free;
-    }
-    room.0.notify_one();
-    tokio::time::sleep(LEAVE_TIME_MAX).await;
-    seats.take()
-}
-
-/// Clients that neither have a request nor take an answer, in the order in which that began: the
-/// first makes room when another client is to be served and all places are taken.
-#[derive(Clone, Default)]
-struct Room(Arc<Notify>);
-
-impl Room {
-    /// Waits for a client to say or take something; fails if it is to make room first.
-    async fn unless_wanted<T>(&self, io: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-        tokio::select! {
-            biased;
-            done = io => done,
-            () = self.0.notified() => Err(io::Error::other("another client has its place")),
-        }
-    }
-}
-
-async fn serve(
-    mut stream: UnixStream,
-    _seat: Seat,
-    requests: Queue,
-    owed: Arc<AtomicUsize>,
-    room: Room,
-) {
-    if let Err(error) = converse(&mut stream, &requests, &owed, &room).await {
+async fn serve(mut stream: UnixStream, seat: Seat, requests: Queue, owed: Arc<AtomicUsize>) {
+    if let Err(error) = converse(&mut stream, &requests, &owed, seat.room()).await {
         vlog::warn!("unixctl", "closing connection: {error}");
     }
 }
