@@ -443,6 +443,26 @@ impl MacTable {
         all.into_iter().map(|n| n.entry).collect()
     }
 
+    /// Shows entries in no order, looking at `looks` places from place `from` on, until `each` has
+    /// enough (false). The place that is next; None: that was all.
+    pub fn entries_from(
+        &self,
+        from: usize,
+        looks: usize,
+        each: &mut dyn FnMut(&MacEntry) -> bool,
+    ) -> Option<usize> {
+        let end = from.saturating_add(looks).min(self.nodes.list.len());
+        for i in from..end {
+            let entry = &self.nodes.get(i as u32).entry;
+            // Places that are free keep what they had.
+            let is_there = self.by_mac.get(&(entry.vlan, entry.mac)) == Some(&(i as u32));
+            if is_there && !each(entry) {
+                return Some(i + 1);
+            }
+        }
+        (end < self.nodes.list.len()).then_some(end)
+    }
+
     pub fn stats(&self) -> MacStats {
         let (current, fixed) = (self.by_mac.len(), self.fixed.len());
         MacStats { current, fixed, max: self.max, ..self.stats }

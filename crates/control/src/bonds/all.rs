@@ -8,7 +8,7 @@ use datapath::BondHash;
 use flow::PortNo;
 use ofproto::{BridgeId, LacpPort, PortSpec, Switch};
 use openflow::OfPort;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// All bonds, and all ports that speak LACP, by name.
@@ -28,11 +28,19 @@ pub(super) struct Entry {
     pub lacp: Option<Lacp>,
     pub bond: Option<Bond>,
     pub spread: Option<Spread>,
-    /// Stations to announce on other interfaces than before.
-    pub stations: Stations,
+    /// Stations are being announced on other interfaces than before.
+    pub announcement: Option<Announcement>,
     pub lb_output: bool,
     /// What is wrong with the settings, as the log has it.
     pub wrong: Vec<String>,
+}
+
+/// How far the stations of a bridge are announced.
+pub(super) struct Announcement {
+    /// The place of the MAC table that is looked at next.
+    pub next: usize,
+    /// Stations that may still be announced.
+    pub left: usize,
 }
 
 /// What the switch half has to know of an interface of a port that speaks LACP.
@@ -40,9 +48,6 @@ pub(super) fn lacp_port(lacp: &Lacp, iface: &str) -> LacpPort {
     let gate = lacp.gate(iface).cloned().unwrap_or_default();
     LacpPort { gate, carries: lacp.may_enable(iface) }
 }
-
-/// Stations that wait to be announced: VLAN and address.
-pub(super) type Stations = VecDeque<(u16, [u8; 6])>;
 
 /// A bond in the packet side.
 pub(super) struct Spread {
@@ -59,7 +64,7 @@ impl Entry {
             lacp: None,
             bond: None,
             spread: None,
-            stations: Default::default(),
+            announcement: None,
             lb_output: false,
             wrong: Vec::new(),
         }

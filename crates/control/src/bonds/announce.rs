@@ -1,31 +1,48 @@
 //! When another interface of a bond carries packets, the switches on the other side hear it at
 //! once: for each station that is not behind the bond, a frame with its source address.
 
-use super::all::{Entry, Stations};
+use super::all::{Announcement, Entry};
 use super::send;
 use crate::state::State;
-use ofproto::{BridgeId, Switch, VlanMode};
+use ofproto::{Switch, VlanMode};
 
 /// Stations that are announced after a change: as many as a MAC table holds by default.
 const STATIONS_MAX: usize = 8192;
 /// ... in one turn, every [`super::LOOK_MS`]; other work goes on between.
 const STATIONS_TURN_MAX: usize = 256;
+/// Places of the MAC table that one turn looks at: it may be large, and full of addresses that are
+/// not to be announced.
+const LOOKS_TURN_MAX: usize = 4096;
+
+/// An announcement of all stations, from the beginning.
+pub(super) fn begin() -> Announcement {
+    Announcement { next: 0, left: STATIONS_MAX }
+}
 const RARP: u16 = 0x8035;
 /// A question of RARP (RFC 903): who am I?
 const REVERSE_REQUEST: u8 = 3;
 
-/// The stations of a bridge that are not behind a bond of this name.
-pub fn stations(of: &Switch, bridge: BridgeId, bond: &str) -> Stations {
+/// Some of the bridge's stations (VLAN and address) that are not behind the bond, until there are
+/// none to announce.
+fn some_stations(of: &Switch, e: &mut Entry, bond: &str) -> Vec<(u16, [u8; 6])> {
+    let Some(a) = &e.announcement else { return Vec::new() };
+    let (bridge, most) = (e.bridge, a.left.min(STATIONS_TURN_MAX));
     let elsewhere = |port| of.port(bridge, port).is_none_or(|p| p.bundle != bond);
-    let all = of.fdb(bridge).into_iter().flatten().filter(|e| elsewhere(e.port));
-    all.map(|e| (e.vlan, e.mac)).take(STATIONS_MAX).collect()
+    let mut stations = Vec::new();
+    let next = of.fdb_from(bridge, a.next, LOOKS_TURN_MAX, &mut |m| {
+        stations.extend(elsewhere(m.port).then_some((m.vlan, m.mac)));
+        stations.len() < most
+    });
+    let left = a.left.saturating_sub(stations.len());
+    e.announcement = next.filter(|_| left > 0).map(|next| Announcement { next, left });
+    stations
 }
 
-/// Sends frames of stations that wait, some at a time.
+/// Sends frames of stations that are to be announced, some at a time.
 pub fn turn(s: &mut State, name: &str) {
-    for _ in 0..STATIONS_TURN_MAX {
+    let Some(e) = s.bonds.all.get_mut(name) else { return };
+    for (vlan, mac) in some_stations(&s.ofproto, e, name) {
         let Some(e) = s.bonds.all.get_mut(name) else { return };
-        let Some((vlan, mac)) = e.stations.pop_front() else { return };
         let first = e.members.values().next().and_then(|p| s.ofproto.port(e.bridge, *p));
         let Some(tag) = first.and_then(|p| tag_on_wire(&p.vlan, vlan)) else { continue };
         let frame = frame(mac, tag);

@@ -190,7 +190,7 @@ fn run_bond(s: &mut State, name: &str) {
     bond.run(status, now);
     s.status_dirty |= before != bond.active_mac();
     if bond.take_announcement() {
-        e.stations = announce::stations(&s.ofproto, e.bridge, name);
+        e.announcement = Some(announce::begin());
     }
     for line in bond.take_log() {
         vlog::info!("bond", "bond {name}: {line}");

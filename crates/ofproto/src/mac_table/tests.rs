@@ -187,3 +187,29 @@ fn of_ports_with_as_many_the_same_give_up_as_in_ovs() {
     let old = [(1, 1), (2, 3), (3, 4), (3, 5), (4, 7), (5, 8), (5, 9)];
     assert_eq!(left, [&old[..], &[(6, 23), (6, 24), (6, 25)]].concat());
 }
+
+/// Who walks a large table looks at few places a turn, finds what stays once, and nothing that is
+/// gone.
+#[test]
+fn a_walk_over_the_table_looks_at_few_places_at_a_time() {
+    const ENTRIES: u64 = 10_000;
+    const LOOKS: usize = 64;
+    let (index, mut t) = table(ENTRIES as usize);
+    (0..ENTRIES).for_each(|i| _ = t.learn(index.writer(), 1, mac(i), (i % 500) as u32, i));
+    let stays = |i: u64| !i.is_multiple_of(3);
+    (0..ENTRIES).filter(|i| !stays(*i)).for_each(|i| _ = t.remove(index.writer(), 1, mac(i)));
+    for enough in [1, 7, usize::MAX] {
+        let (mut found, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next {
+            let (before, steps) = (found.len(), t.nodes.steps.get());
+            next = t.entries_from(from, LOOKS, &mut |e| {
+                found.push(e.mac);
+                found.len() - before < enough
+            });
+            assert!(t.nodes.steps.get() - steps <= LOOKS as u64);
+            assert!(found.len() - before <= enough);
+        }
+        found.sort();
+        assert!(found.into_iter().eq((0..ENTRIES).filter(|i| stays(*i)).map(mac)));
+    }
+}

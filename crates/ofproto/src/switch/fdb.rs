@@ -67,6 +67,18 @@ impl Switch {
         Ok(self.bridge(id)?.macs.entries())
     }
 
+    /// Addresses in no order, some at a time: looks at `looks` places from place `from` on, until
+    /// `each` has enough (false). The place that is next; None: that was all.
+    pub fn fdb_from(
+        &self,
+        id: BridgeId,
+        from: usize,
+        looks: usize,
+        each: &mut dyn FnMut(&MacEntry) -> bool,
+    ) -> Option<usize> {
+        self.bridge(id).ok()?.macs.entries_from(from, looks, each)
+    }
+
     /// Counters (`fdb/stats-show`).
     pub fn fdb_stats(&self, id: BridgeId) -> Result<MacStats, ConfigError> {
         Ok(self.bridge(id)?.macs.stats())
